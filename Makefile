@@ -1,0 +1,103 @@
+# "make" lists the targets. Needed are Go, git, make, and a C compiler for the race
+# detector; make test installs the rest: the linter into .bin, and redis-server with
+# the system's package manager.
+
+GO        ?= go
+BENCH     ?= .
+COUNT     ?= 1
+FUZZTIME  ?= 10s
+
+# The newest linter that builds with the oldest Go that go.mod allows.
+LINT_VERSION := v2.12.2
+
+# Every folder with a go.mod: the module that ships, and those beside it that do not.
+MODULES := $(shell find . -name '.?*' -prune -o -name testdata -prune -o -name go.mod -exec dirname {} \; | sort)
+
+# Named by the Go version too, for it must be built by the one that it analyses.
+LINT := $(CURDIR)/.bin/golangci-lint-$(LINT_VERSION)-$(shell $(GO) env GOVERSION)
+
+# A workspace of the parent folders must not change what is built.
+export GOWORK := off
+
+# in_modules runs a command in every module, in all of them even if one fails.
+in_modules = @status=0; for m in $(MODULES); do (cd $$m && $(1)) || status=1; done; exit $$status
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+
+.PHONY: help
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: test
+test: tools check-fmt check-mod vet lint build race ## everything that CI runs; ends with all tests under the race detector
+
+.PHONY: race
+race: redis ## all tests of all modules under the race detector; those that need redis-server must run
+	@echo "== tests"
+	$(call in_modules,CGO_ENABLED=1 HEADGATE_REQUIRE_REDIS=1 $(GO) test -race -shuffle=on ./...)
+
+.PHONY: fmt
+fmt: $(LINT) ## format all Go files
+	@$(LINT) fmt
+
+.PHONY: lint
+lint: $(LINT) ## static analysis, as configured in .golangci.yml
+	@echo "== lint"
+	$(call in_modules,$(LINT) run --config $(CURDIR)/.golangci.yml ./...)
+
+.PHONY: vet
+vet: ## go vet, also as if for 32 bits and for Windows
+	@echo "== vet"
+	$(call in_modules,$(GO) vet ./...)
+	@GOOS=linux GOARCH=386 $(GO) vet ./...
+	@GOOS=windows GOARCH=amd64 $(GO) vet ./...
+
+.PHONY: build
+build: ## compile everything, the examples too
+	@echo "== build"
+	$(call in_modules,$(GO) build -o /dev/null ./...)
+
+.PHONY: check-fmt
+check-fmt: $(LINT)
+	@echo "== format"
+	@$(LINT) fmt --diff || { echo "not formatted: run make fmt"; exit 1; }
+
+.PHONY: check-mod
+check-mod:
+	@echo "== go.mod"
+	$(call in_modules,$(GO) mod tidy -diff)
+
+.PHONY: bench
+bench: ## every benchmark; BENCH=regexp COUNT=n
+	$(call in_modules,$(GO) test -run '^$$' -bench '$(BENCH)' -benchmem -count $(COUNT) ./...)
+
+.PHONY: fuzz
+fuzz: ## every fuzz target for a short time; FUZZTIME=10s
+	@GO=$(GO) scripts/fuzz $(FUZZTIME) $(MODULES)
+
+.PHONY: cover
+cover: ## test coverage, as a number and in .cover/index.html
+	@mkdir -p .cover
+	@$(GO) test -coverprofile .cover/profile \
+		-coverpkg "$$($(GO) list ./... | grep -v /examples/ | paste -s -d , -)" ./...
+	@$(GO) tool cover -html .cover/profile -o .cover/index.html
+	@$(GO) tool cover -func .cover/profile | tail -n 1
+
+.PHONY: tools
+tools: $(LINT) redis ## install what make test needs
+
+.PHONY: redis
+redis:
+	@scripts/install-redis
+
+$(LINT):
+	@echo "== building golangci-lint $(LINT_VERSION), once"
+	@rm -rf .bin && mkdir -p .bin
+	@GOBIN=$(CURDIR)/.bin GOFLAGS= $(GO) install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(LINT_VERSION) \
+		>.bin/log 2>&1 || { cat .bin/log; exit 1; }
+	@mv .bin/golangci-lint $@
+
+.PHONY: clean
+clean: ## remove what was built here
+	@rm -rf .bin .cover

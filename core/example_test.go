@@ -1,0 +1,172 @@
+package core_test
+
+import (
+	"context"
+	"fmt"
+	"log"
+	"time"
+
+	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/core/memstore"
+)
+
+func ExampleLimiter_Allow() {
+	limiter, err := core.New(memstore.New(memstore.Config{}), "login", core.SlidingLog(core.PerHour(3)))
+	if err != nil {
+		log.Fatal(err)
+	}
+	for range 4 {
+		d, err := limiter.Allow(context.Background(), "user-42")
+		switch {
+		case err != nil:
+			fmt.Println("no decision was made:", err)
+		case d.Allowed:
+			fmt.Println("come in,", d.Remaining, "left")
+		default:
+			fmt.Println("come back in", d.RetryAfter.Round(time.Hour))
+		}
+	}
+	// Output:
+	// come in, 2 left
+	// come in, 1 left
+	// come in, 0 left
+	// come back in 1h0m0s
+}
+
+func ExampleNew_severalPolicies() {
+	limiter, err := core.New(memstore.New(memstore.Config{}), "search",
+		core.SlidingLog(core.PerMinute(10)).Named("minute"),
+		core.TokenBucket(core.Rate{Events: 2, Per: 3 * time.Second}, 2).Named("burst"),
+		core.MinInterval(100*time.Millisecond).Named("pace"),
+	)
+	if err != nil {
+		log.Fatal(err)
+	}
+	for range 2 {
+		d, err := limiter.Allow(context.Background(), "user-42")
+		if err != nil {
+			log.Fatal(err)
+		}
+		for i := range d.Len() {
+			a := d.Answer(i)
+			fmt.Printf("%s: %d of %d left. ", a.Policy, a.Remaining, a.Limit)
+		}
+		fmt.Println("allowed:", d.Allowed)
+	}
+	// Output:
+	// minute: 9 of 10 left. burst: 1 of 2 left. pace: 0 of 1 left. allowed: true
+	// minute: 9 of 10 left. burst: 1 of 2 left. pace: 0 of 1 left. allowed: false
+}
+
+func ExampleNew_faults() {
+	_, err := core.New(nil, "", core.FixedWindow(core.PerMinute(0)), core.TokenBucket(core.PerDay(5), -1).Named("day"))
+	fmt.Println(err)
+	// Output:
+	// headgate: limiter "": the store is nil
+	// headgate: limiter "": the name is empty
+	// headgate: limiter "", policy #1: each of several policies needs a name: use Named
+	// headgate: limiter "", policy #1: a rate of 0 events: to refuse everything, use Blocked
+	// headgate: limiter "", policy "day": a burst must be at least 1, is -1
+}
+
+// Students behind one campus address are told apart by their sessions, and the
+// address has a larger limit.
+func ExampleAllowAll() {
+	store := memstore.New(memstore.Config{})
+	perSession, err := core.New(store, "session", core.SlidingLog(core.PerMinute(2)))
+	if err != nil {
+		log.Fatal(err)
+	}
+	perAddress, err := core.New(store, "address", core.SlidingLog(core.PerMinute(3)))
+	if err != nil {
+		log.Fatal(err)
+	}
+	for _, session := range []string{"ann", "ann", "ann", "ben", "cem"} {
+		d, err := core.AllowAll(context.Background(),
+			core.Charge{Limiter: perSession, Key: session, N: 1},
+			core.Charge{Limiter: perAddress, Key: "203.0.113.7", N: 1},
+		)
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Printf("%s: %t, by %s\n", session, d.Allowed, d.Policy)
+	}
+	// Output:
+	// ann: true, by session
+	// ann: true, by session
+	// ann: false, by session
+	// ben: true, by address
+	// cem: false, by address
+}
+
+// The tokens of a language model are known when it has answered: reserve an
+// estimate, and settle what it was.
+func ExampleDecision_Settle() {
+	tokens, err := core.New(memstore.New(memstore.Config{}), "tokens", core.SlidingWindow(core.PerHour(10_000)))
+	if err != nil {
+		log.Fatal(err)
+	}
+	ctx := context.Background()
+	d, err := tokens.AllowN(ctx, "user-42", 4_000)
+	if err != nil || !d.Allowed {
+		log.Fatal(d, err)
+	}
+	fmt.Println("reserved, left:", d.Remaining)
+
+	used := int64(1_250) // the model has answered
+	if _, err := d.Settle(ctx, used); err != nil {
+		log.Fatal(err)
+	}
+	now, err := tokens.Peek(ctx, "user-42")
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println("settled, left:", now.Remaining)
+	// Output:
+	// reserved, left: 6000
+	// settled, left: 8750
+}
+
+func ExampleLimiter_Wait() {
+	limiter, err := core.New(memstore.New(memstore.Config{}), "mails", core.MinInterval(10*time.Millisecond))
+	if err != nil {
+		log.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	for _, to := range []string{"ann", "ben"} {
+		if _, err := limiter.Wait(ctx, "outbox"); err != nil {
+			log.Fatal(err)
+		}
+		fmt.Println("mail to", to)
+	}
+	// Output:
+	// mail to ann
+	// mail to ben
+}
+
+// Plans are limiters of one name: what was used counts on when the plan changes.
+func ExampleLimiter_With() {
+	free, err := core.New(memstore.New(memstore.Config{}), "api", core.FixedWindow(core.PerDay(3)))
+	if err != nil {
+		log.Fatal(err)
+	}
+	pro, err := free.With(core.FixedWindow(core.PerDay(1000)))
+	if err != nil {
+		log.Fatal(err)
+	}
+	ctx := context.Background()
+	for _, plan := range []*core.Limiter{free, free, free, free, pro} {
+		d, err := plan.Allow(ctx, "user-42")
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Println(d.Allowed, d.Remaining, "of", d.Limit)
+	}
+	// Output:
+	// true 2 of 3
+	// true 1 of 3
+	// true 0 of 3
+	// false 0 of 3
+	// true 996 of 1000
+}

@@ -1,0 +1,60 @@
+package memstore
+
+import "github.com/headgate/headgate/core/step"
+
+// kinds numbers the steps that entries were kept under, and forgets those that no
+// entry refers to, so that limits which change every second take no memory.
+type kinds struct {
+	all   []kind
+	index map[step.Numbers]uint32
+	free  []uint32
+	last  uint32 // of the last take
+}
+
+type kind struct {
+	step    step.Step
+	entries int
+}
+
+// idleKinds stay although no entry refers to them: the usual few.
+const idleKinds = 8
+
+// take returns the number of the step for one more entry.
+func (k *kinds) take(s step.Step) uint32 {
+	if int(k.last) >= len(k.all) || k.all[k.last].step != s {
+		k.last = k.number(s)
+	}
+	k.all[k.last].entries++
+	return k.last
+}
+
+func (k *kinds) number(s step.Step) uint32 {
+	if n, ok := k.index[s.Numbers()]; ok {
+		return n
+	}
+	if k.index == nil {
+		k.index = make(map[step.Numbers]uint32)
+	}
+	var n uint32
+	if last := len(k.free) - 1; last >= 0 {
+		n = k.free[last]
+		k.free = k.free[:last]
+		k.all[n] = kind{step: s}
+	} else {
+		n = uint32(len(k.all))
+		k.all = append(k.all, kind{step: s})
+	}
+	k.index[s.Numbers()] = n
+	return n
+}
+
+// drop says that one entry fewer refers to the number.
+func (k *kinds) drop(n uint32) {
+	d := &k.all[n]
+	d.entries--
+	if d.entries == 0 && len(k.index) > idleKinds {
+		delete(k.index, d.step.Numbers())
+		*d = kind{}
+		k.free = append(k.free, n)
+	}
+}

@@ -1,0 +1,150 @@
+package memstore_test
+
+import (
+	"context"
+	"flag"
+	"math/rand/v2"
+	"runtime"
+	"strconv"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/core/memstore"
+)
+
+// heap returns the live bytes of the heap.
+func heap() int64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
+}
+
+var flood = flag.Int("flood", 100_000, "keys of the flood; the full test is 10000000")
+
+// A flood of made-up keys stays inside the bound, and those who are refused stay
+// refused.
+func TestFloodIsBoundedAndBuysNothing(t *testing.T) {
+	const bound = 1 << 20
+	for _, p := range []core.Policy{
+		core.TokenBucket(core.PerHour(10), 10),
+		core.FixedWindow(core.PerDay(10)),
+		core.SlidingWindow(core.PerHour(10)),
+		core.SlidingLog(core.PerHour(10)),
+	} {
+		t.Run(p.String(), func(t *testing.T) {
+			before := heap()
+			store := memstore.New(memstore.Config{MaxBytes: bound})
+			l, err := core.New(store, "flood", p)
+			if err != nil {
+				t.Fatal(err)
+			}
+			ctx := context.Background()
+			abusers := make([]string, 5)
+			for i := range abusers {
+				abusers[i] = "abuser-" + strconv.Itoa(i)
+				if d, err := l.AllowN(ctx, abusers[i], 10); err != nil || !d.Allowed {
+					t.Fatal(d, err)
+				}
+			}
+			rng := rand.New(rand.NewPCG(3, 4))
+			for i := range *flood {
+				if _, err := l.Allow(ctx, strconv.FormatUint(rng.Uint64(), 36)); err != nil {
+					t.Fatal(err)
+				}
+				if i%1000 == 0 {
+					d, err := l.Allow(ctx, abusers[i/1000%len(abusers)])
+					if err != nil || d.Allowed {
+						t.Fatalf("after %d keys an abuser has a fresh start: %v %v", i, d, err)
+					}
+				}
+			}
+			st := store.Stats()
+			if st.Bytes > bound {
+				t.Errorf("%d bytes are counted, the bound is %d", st.Bytes, bound)
+			}
+			if st.Evicted == 0 {
+				t.Error("no eviction was counted")
+			}
+			// Beside the state there are 256 shards and what the runtime rounds up.
+			if used := heap() - before; used > bound*5/4+1<<19 {
+				t.Errorf("the heap grew by %d bytes, the bound is %d", used, bound)
+			}
+			runtime.KeepAlive(store)
+		})
+	}
+}
+
+// Long states make room for each other, and for short ones.
+func TestLongStatesAreReclaimed(t *testing.T) {
+	const bound = 2 << 20
+	store := memstore.New(memstore.Config{MaxBytes: bound})
+	logs, err := core.New(store, "logs", core.SlidingLog(core.PerHour(10_000)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	buckets, err := core.New(store, "buckets", core.TokenBucket(core.PerHour(10), 10))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx := context.Background()
+	for i := range 200 { // 80 kB each
+		if d, err := logs.AllowN(ctx, "log-"+strconv.Itoa(i), 10_000); err != nil || !d.Allowed {
+			t.Fatal(d, err)
+		}
+		if st := store.Stats(); st.Bytes > bound {
+			t.Fatalf("after %d logs %d bytes are counted, the bound is %d", i+1, st.Bytes, bound)
+		}
+	}
+	for i := range 20_000 {
+		if d, err := buckets.Allow(ctx, "bucket-"+strconv.Itoa(i)); err != nil || !d.Allowed {
+			t.Fatal(d, err)
+		}
+	}
+	if st := store.Stats(); st.Bytes > bound || st.Keys < 20_000 {
+		t.Errorf("%d keys in %d bytes: the buckets should have taken the logs' room", st.Keys, st.Bytes)
+	}
+}
+
+func TestPrepareRefusesStatesAboveTheStore(t *testing.T) {
+	store := memstore.New(memstore.Config{MaxBytes: 1 << 20})
+	if _, err := core.New(store, "big", core.SlidingLog(core.PerHour(100_000))); err == nil {
+		t.Error("a log of 800 kB was accepted for a store of 1 MiB")
+	}
+	if _, err := core.New(store, "small", core.SlidingLog(core.PerHour(10_000))); err != nil {
+		t.Error(err)
+	}
+}
+
+// A store that is used at all gets rid of what is fresh, without being asked.
+func TestIdleStoreShrinks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memstore.New(memstore.Config{})
+		l, err := core.New(store, "idle", core.SlidingLog(core.PerMinute(10)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx := context.Background()
+		const keys = 20_000
+		for i := range keys {
+			if _, err := l.Allow(ctx, strconv.Itoa(i)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		full := store.Stats()
+		if full.Keys != keys || full.Evicted != 0 {
+			t.Fatalf("%+v after %d keys", full, keys)
+		}
+		time.Sleep(2 * time.Minute)
+		for range 10 * keys { // about one entry is looked at for each call
+			if _, err := l.Allow(ctx, "one"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if st := store.Stats(); st.Keys != 1 || st.Bytes > full.Bytes/5 || st.Evicted != 0 {
+			t.Errorf("%+v is left of %+v", st, full)
+		}
+	})
+}

@@ -1,0 +1,301 @@
+package memstore
+
+import (
+	"math/bits"
+	"sync/atomic"
+	"unsafe"
+
+	"github.com/headgate/headgate/core/step"
+)
+
+// A table maps hashes to states. Its places hold entries in the order of their
+// hashes, with gaps: an entry is at or shortly after the place that its hash, read
+// as a fraction of 2^64, points to. So a search ends at the first larger hash,
+// moving to a table of another size is one pass, and any size will do.
+//
+// Entries hold no pointers, which spares the garbage collector a walk over them.
+// States of one or two words are in the entry; longer ones are apart.
+type table struct {
+	places  []entry // size of them, and some for what is pushed over the end; the last is empty
+	size    uint64
+	count   int
+	hand    int // where the next sweep, or search for a victim, begins
+	kinds   kinds
+	budget  *budget
+	evicted uint64
+
+	long      [][]int64
+	free      []uint32     // unused numbers of long
+	longBytes atomic.Int64 // this table's part of budget.long
+}
+
+type entry struct {
+	hash  uint64 // 0: empty
+	words [2]int64
+	long  uint32 // 1 + the state's index in table.long, or 0
+	kind  uint32 // the step that the state was kept under
+}
+
+const (
+	entryBytes = int64(unsafe.Sizeof(entry{}))
+	longBytes  = 40 // of a long state beside its words: slice, number, rounding
+
+	minSize = 8
+	sample  = 16 // entries among which one is chosen to be evicted
+)
+
+func (t *table) place(hash uint64) int {
+	hi, _ := bits.Mul64(hash, t.size)
+	return int(hi)
+}
+
+// search returns the place of the hash, or the one where it would be inserted.
+func (t *table) search(hash uint64) (i int, found bool) {
+	for i = t.place(hash); ; i++ {
+		if h := t.places[i].hash; h >= hash || h == 0 {
+			return i, h == hash
+		}
+	}
+}
+
+func (t *table) find(hash uint64) *entry {
+	if t.size == 0 {
+		return nil
+	}
+	if i, found := t.search(hash); found {
+		return &t.places[i]
+	}
+	return nil
+}
+
+// insert makes an entry for a hash that the table does not hold. Entries found
+// before may have moved, or have been evicted.
+func (t *table) insert(hash uint64, s step.Step, now int64) *entry {
+	if uint64(t.count) >= t.size*4/5 {
+		t.makeRoom(now)
+	}
+	i, gap := t.gap(hash)
+	if gap == len(t.places)-1 {
+		t.extend()
+	}
+	copy(t.places[i+1:gap+1], t.places[i:gap])
+	e := &t.places[i]
+	*e = entry{hash: hash, kind: t.kinds.take(s)}
+	t.count++
+	if words := s.Words(); words > len(e.words) {
+		t.setState(e, make([]int64, words))
+	}
+	return e
+}
+
+// gap returns where the hash goes, and the first empty place from there on.
+func (t *table) gap(hash uint64) (i, gap int) {
+	i, _ = t.search(hash)
+	for gap = i; t.places[gap].hash != 0; gap++ {
+	}
+	return i, gap
+}
+
+// makeRoom lets the table grow by a quarter, without what is fresh by now, or
+// evicts an entry if there is no memory for that.
+func (t *table) makeRoom(now int64) {
+	grown := t.size + t.size/4 + minSize
+	if more := placesFor(grown) - uint64(len(t.places)); !t.budget.allowsTable(int64(grown), int64(more)) {
+		t.evict(now)
+		return
+	}
+	for i := 0; i < len(t.places); {
+		if !t.dropFresh(i, now) {
+			i++
+		}
+	}
+	if uint64(t.count) >= t.size*5/8 {
+		t.resize(grown)
+	}
+}
+
+// placesFor adds to size what is pushed over the end.
+func placesFor(size uint64) uint64 { return size + minSize + min(size/8, 56) }
+
+// resize moves the entries, whose order stays, to as many places.
+func (t *table) resize(size uint64) {
+	old := t.places
+	t.size = size
+	t.places = make([]entry, placesFor(size))
+	t.hand = 0
+	t.budget.tables.Add(int64(len(t.places)-len(old)) * entryBytes)
+	next := 0
+	for _, e := range old {
+		if e.hash == 0 {
+			continue
+		}
+		i := max(next, t.place(e.hash))
+		if i == len(t.places)-1 {
+			t.extend()
+		}
+		t.places[i] = e
+		next = i + 1
+	}
+}
+
+// extend adds places behind the end, which is needed once in a blue moon: when
+// many of the largest hashes stand close together.
+func (t *table) extend() {
+	t.places = append(t.places, make([]entry, minSize)...)
+	t.budget.tables.Add(minSize * entryBytes)
+}
+
+// remove forgets the hash, if the table holds it.
+func (t *table) remove(hash uint64) {
+	if t.size == 0 {
+		return
+	}
+	if i, found := t.search(hash); found {
+		t.removeAt(i)
+	}
+}
+
+// removeAt closes the gap, so that no search ends in it too early.
+func (t *table) removeAt(i int) {
+	t.release(&t.places[i])
+	t.count--
+	end := i + 1
+	for t.places[end].hash != 0 && t.place(t.places[end].hash) < end {
+		end++
+	}
+	copy(t.places[i:end-1], t.places[i+1:end])
+	t.places[end-1] = entry{}
+}
+
+// release returns what the entry refers to.
+func (t *table) release(e *entry) {
+	t.kinds.drop(e.kind)
+	if e.long > 0 {
+		t.grewLong(-longBytes - 8*int64(len(t.long[e.long-1])))
+		t.long[e.long-1] = nil
+		t.free = append(t.free, e.long)
+	}
+}
+
+// dropFresh removes the entry at i if it has become fresh.
+func (t *table) dropFresh(i int, now int64) bool {
+	e := &t.places[i]
+	if e.hash == 0 || t.step(e).FreshAt(t.state(e)) > now {
+		return false
+	}
+	t.removeAt(i)
+	return true
+}
+
+// sweep looks at n places for entries that have become fresh. When it has been
+// through the whole table, and few are left, the table shrinks.
+func (t *table) sweep(now int64, n int) {
+	for range min(n, len(t.places)) {
+		if t.hand >= len(t.places) {
+			t.hand = 0
+			if t.size > 4*minSize && uint64(t.count) < t.size/4 {
+				t.resize(max(2*uint64(t.count), minSize))
+			}
+		}
+		if !t.dropFresh(t.hand, now) {
+			t.hand++
+		}
+	}
+	if t.count == 0 {
+		t.long, t.free = nil, nil
+	}
+}
+
+// evict removes one of the next entries: the one nearest to fresh among those that
+// are not refused now, or else among all of them.
+func (t *table) evict(now int64) {
+	t.evictOf(now, func(*entry) bool { return true })
+}
+
+// evictLong is evict among the entries with long states.
+func (t *table) evictLong(now int64) {
+	if len(t.long) > len(t.free) {
+		t.evictOf(now, func(e *entry) bool { return e.long > 0 })
+	}
+}
+
+func (t *table) evictOf(now int64, among func(*entry) bool) {
+	victim, seen := -1, 0
+	var victimRefused bool
+	var victimFresh int64
+	for range t.places {
+		if t.hand >= len(t.places) {
+			t.hand = 0
+		}
+		i := t.hand
+		t.hand++
+		e := &t.places[i]
+		if e.hash == 0 || !among(e) {
+			continue
+		}
+		s, state := t.step(e), t.state(e)
+		refused := s.Read(state, now, 1).Remaining == 0
+		fresh := s.FreshAt(state)
+		if victim < 0 || victimRefused && !refused || victimRefused == refused && fresh < victimFresh {
+			victim, victimRefused, victimFresh = i, refused, fresh
+		}
+		if seen++; seen == sample {
+			break
+		}
+	}
+	if victim < 0 {
+		return
+	}
+	if victimFresh > now {
+		t.evicted++
+	}
+	t.removeAt(victim)
+}
+
+// state returns the words of an entry, which may be written.
+func (t *table) state(e *entry) []int64 {
+	if e.long > 0 {
+		return t.long[e.long-1]
+	}
+	return e.words[:]
+}
+
+// setState replaces the state by one of another length, or of another origin.
+func (t *table) setState(e *entry, state []int64) {
+	if e.long == 0 && len(state) <= len(e.words) {
+		copy(e.words[:], state)
+		return
+	}
+	if e.long == 0 {
+		e.long = t.reserve()
+	}
+	old := &t.long[e.long-1]
+	t.grewLong(8 * int64(len(state)-len(*old)))
+	*old = state
+}
+
+// reserve returns an unused number, 1 or more, of a long state.
+func (t *table) reserve() uint32 {
+	t.grewLong(longBytes)
+	if last := len(t.free) - 1; last >= 0 {
+		n := t.free[last]
+		t.free = t.free[:last]
+		return n
+	}
+	t.long = append(t.long, nil)
+	return uint32(len(t.long))
+}
+
+// grewLong counts bytes of long states.
+func (t *table) grewLong(bytes int64) {
+	t.longBytes.Add(bytes)
+	t.budget.long.Add(bytes)
+}
+
+func (t *table) step(e *entry) step.Step { return t.kinds.all[e.kind].step }
+
+func (t *table) setStep(e *entry, s step.Step) {
+	kind := t.kinds.take(s) // first, so that a kind is not dropped and made again
+	t.kinds.drop(e.kind)
+	e.kind = kind
+}

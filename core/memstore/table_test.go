@@ -1,0 +1,196 @@
+package memstore
+
+import (
+	"math/rand/v2"
+	"testing"
+
+	"github.com/headgate/headgate/core/step"
+)
+
+func mustStep(t testing.TB, m step.Numbers) step.Step {
+	t.Helper()
+	s, err := step.New(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// check holds what must be true of a table after every operation.
+func check(t testing.TB, tb *table) {
+	t.Helper()
+	var last uint64
+	count, long := 0, int64(0)
+	entries := make(map[uint32]int)
+	for i := range tb.places {
+		e := &tb.places[i]
+		if e.hash == 0 {
+			continue
+		}
+		count++
+		entries[e.kind]++
+		if e.hash <= last {
+			t.Fatalf("place %d: hash %x after %x", i, e.hash, last)
+		}
+		last = e.hash
+		if tb.find(e.hash) != e {
+			t.Fatalf("place %d: its entry is not found", i)
+		}
+		if e.long > 0 {
+			long += longBytes + 8*int64(len(tb.long[e.long-1]))
+		}
+	}
+	if count != tb.count {
+		t.Fatalf("count is %d, there are %d entries", tb.count, count)
+	}
+	if n := len(tb.places); n > 0 && tb.places[n-1].hash != 0 {
+		t.Fatal("the last place is not empty")
+	}
+	if got := tb.budget.tables.Load(); got != int64(len(tb.places))*entryBytes {
+		t.Fatalf("the budget counts %d bytes of places, there are %d", got, int64(len(tb.places))*entryBytes)
+	}
+	if got := tb.budget.long.Load(); got != long {
+		t.Fatalf("the budget counts %d bytes of long states, there are %d", got, long)
+	}
+	for i, k := range tb.kinds.all {
+		if k.entries != entries[uint32(i)] {
+			t.Fatalf("kind %d counts %d entries, there are %d", i, k.entries, entries[uint32(i)])
+		}
+	}
+}
+
+// A table does what a map does, whatever is inserted, changed, removed and swept.
+func TestTableIsAMap(t *testing.T) {
+	steps := []step.Step{
+		mustStep(t, step.Numbers{Algorithm: step.TokenBucket, Limit: 10, Period: 1000, Burst: 10}),
+		mustStep(t, step.Numbers{Algorithm: step.SlidingLog, Limit: 20, Period: 3000}),
+		mustStep(t, step.Numbers{Algorithm: step.SlidingWindow, Limit: 20, Period: 2000, Resolution: 4}),
+	}
+	for limit := int64(1); limit <= 2*idleKinds; limit++ {
+		steps = append(steps, mustStep(t, step.Numbers{Algorithm: step.FixedWindow, Limit: limit, Period: 5000}))
+	}
+	type kept struct {
+		step  step.Step
+		state []int64
+	}
+	for seed := range uint64(20) {
+		rng := rand.New(rand.NewPCG(seed, 7))
+		tb := &table{budget: &budget{max: 1 << 40}}
+		model := make(map[uint64]kept)
+		now := int64(1_000_000)
+		for range 3000 {
+			hash := rng.Uint64N(400) * (1 << 54) // crowded, and in few places
+			if rng.IntN(2) == 0 {
+				hash += rng.Uint64N(3)
+			}
+			hash = max(hash, 1)
+			switch rng.IntN(10) {
+			case 0:
+				tb.remove(hash)
+				delete(model, hash)
+			case 1:
+				now += rng.Int64N(2000)
+				tb.sweep(now, rng.IntN(100))
+				for h, k := range model {
+					if k.step.FreshAt(k.state) <= now && tb.find(h) == nil {
+						delete(model, h)
+					}
+				}
+			default:
+				s := steps[rng.IntN(len(steps))]
+				e := tb.find(hash)
+				if e != nil && tb.step(e) != s {
+					continue
+				}
+				if e == nil {
+					tb.insert(hash, s, now)
+					for h, k := range model { // making room drops what is fresh
+						if k.step.FreshAt(k.state) <= now && tb.find(h) == nil {
+							delete(model, h)
+						}
+					}
+					model[hash] = kept{s, make([]int64, s.Words())}
+					e = tb.find(hash)
+				}
+				old := tb.state(e)
+				state := s.Charge(old, now, 1)
+				if len(state) != len(old) {
+					tb.setState(e, state)
+				}
+				k := model[hash]
+				k.state = s.Charge(k.state, now, 1)
+				model[hash] = k
+			}
+			if len(model) != tb.count {
+				t.Fatalf("%d entries, want %d", tb.count, len(model))
+			}
+		}
+		check(t, tb)
+		for h, k := range model {
+			e := tb.find(h)
+			if e == nil {
+				t.Fatalf("entry %x is gone", h)
+			}
+			if got, want := k.step.Read(tb.state(e), now, 1), k.step.Read(k.state, now, 1); got != want {
+				t.Fatalf("entry %x reads %+v, want %+v", h, got, want)
+			}
+		}
+		tb.sweep(now+1_000_000, len(tb.places))
+		tb.sweep(now+1_000_000, len(tb.places))
+		check(t, tb)
+		if tb.count != 0 {
+			t.Fatalf("%d entries are left when all are fresh", tb.count)
+		}
+	}
+}
+
+// A full table evicts what is nearest to fresh, and what is refused last.
+func TestEvictionSparesTheRefused(t *testing.T) {
+	s := mustStep(t, step.Numbers{Algorithm: step.FixedWindow, Limit: 2, Period: 1_000_000})
+	tb := &table{budget: &budget{}} // no table may grow beyond its floor
+	tb.budget.max = 2 * shards * 64 * entryBytes
+	tb.budget.tables.Add(tb.budget.max) // others have taken it all
+	now := int64(10_000_000)
+	rng := rand.New(rand.NewPCG(1, 2))
+	refused := make([]uint64, 8)
+	for i := range refused {
+		refused[i] = rng.Uint64()
+		e := tb.insert(refused[i], s, now)
+		s.Charge(tb.state(e), now, 2)
+	}
+	for range 10_000 {
+		e := tb.insert(rng.Uint64(), s, now)
+		s.Charge(tb.state(e), now, 1)
+	}
+	tb.budget.tables.Add(-tb.budget.max)
+	check(t, tb)
+	if tb.size > 64 {
+		t.Fatalf("the table grew to %d places", tb.size)
+	}
+	if tb.evicted < 9_000 {
+		t.Fatalf("%d evictions were counted", tb.evicted)
+	}
+	for i, h := range refused {
+		if tb.find(h) == nil {
+			t.Errorf("refused entry %d was evicted", i)
+		}
+	}
+}
+
+func TestKindsAreForgotten(t *testing.T) {
+	tb := &table{budget: &budget{max: 1 << 40}}
+	for limit := int64(1); limit <= 10_000; limit++ {
+		s := mustStep(t, step.Numbers{Algorithm: step.FixedWindow, Limit: limit, Period: 1000})
+		e := tb.find(42)
+		if e == nil {
+			e = tb.insert(42, s, 0)
+		} else {
+			tb.setStep(e, s)
+		}
+		s.Charge(tb.state(e), 0, 1)
+	}
+	check(t, tb)
+	if n := len(tb.kinds.all); n > idleKinds+2 {
+		t.Errorf("%d kinds are kept for one entry", n)
+	}
+}

@@ -1,0 +1,100 @@
+package redisstore
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headgate/headgate/core"
+)
+
+func TestBreakerOpensProbesAndCloses(t *testing.T) {
+	var told []error
+	c := Config{Failure: FailOpen, Hooks: Hooks{Changed: func(reason error) { told = append(told, reason) }}}
+	inBubble(t, c, func(t *testing.T, f *fake, s *Store, l *core.Limiter) {
+		told = nil
+		allow(t, l, "k", 1)
+		f.be(fail)
+		for i := range tolerated {
+			if s.State().Away {
+				t.Fatalf("away after %d failures", i)
+			}
+			allow(t, l, "k", 1)
+		}
+		st := s.State()
+		if !st.Away || st.Reason == nil || !st.Since.Equal(time.Now()) {
+			t.Fatalf("%+v", st)
+		}
+
+		// Nobody asks now but the probes, at first often, at last every 2 s.
+		calls, _ := f.counts()
+		opened := time.Now()
+		for range 600 {
+			if d := allow(t, l, "k", 1); d.Source != core.SourceOpen {
+				t.Fatal(describe(&d))
+			}
+			time.Sleep(100 * time.Millisecond)
+		}
+		if now, _ := f.counts(); now != calls {
+			t.Errorf("%d calls while Redis was away", now-calls)
+		}
+		pause, at := firstProbe, opened
+		for i, p := range f.probes {
+			got := p.Sub(at)
+			if got < pause*3/4 || got > pause*5/4 {
+				t.Errorf("probe %d came after %v, not about %v", i, got, pause)
+			}
+			at, pause = p, min(2*pause, lastProbe)
+		}
+		if len(f.probes) < 20 {
+			t.Errorf("%d probes in a minute", len(f.probes))
+		}
+
+		f.be(answer)
+		time.Sleep(lastProbe * 5 / 4)
+		if st := s.State(); st.Away || st.Reason != nil || st.Since.Before(opened.Add(time.Minute)) {
+			t.Errorf("%+v", st)
+		}
+		if d := allow(t, l, "k", 1); d.Source != core.SourceStore {
+			t.Error(describe(&d))
+		}
+		if len(told) != 2 || !errors.Is(told[0], st.Reason) || told[1] != nil {
+			t.Errorf("the hook was told %v", told)
+		}
+	})
+}
+
+// Only failures in a row count.
+func TestBreakerForgivesSingleFailures(t *testing.T) {
+	inBubble(t, Config{Failure: FailOpen}, func(t *testing.T, f *fake, s *Store, l *core.Limiter) {
+		for range 10 {
+			f.be(fail)
+			for range tolerated - 1 {
+				allow(t, l, "k", 1)
+			}
+			f.be(answer)
+			allow(t, l, "k", 1)
+		}
+		if s.State().Away {
+			t.Errorf("%+v", s.State())
+		}
+	})
+}
+
+// Who closes the client has closed the store: nothing probes for ever.
+func TestNobodyProbesAClosedClient(t *testing.T) {
+	inBubble(t, Config{Failure: FailOpen}, func(t *testing.T, f *fake, s *Store, l *core.Limiter) {
+		f.be(fail)
+		for range tolerated {
+			allow(t, l, "k", 1)
+		}
+		s.Client().Close()
+		time.Sleep(lastProbe * 2)
+		st := s.State()
+		if !errors.Is(st.Reason, redis.ErrClosed) {
+			t.Errorf("%+v", st)
+		}
+	})
+}

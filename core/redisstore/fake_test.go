@@ -1,0 +1,205 @@
+package redisstore
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headgate/headgate/core/step"
+)
+
+// A fake is a server inside a bubble of package synctest, where no time passes
+// while it works. It admits everything and keeps nothing, but counts.
+type fake struct {
+	mu      sync.Mutex
+	how     how
+	changed chan struct{} // closed when how does
+	calls   int           // of scripts
+	asked   int           // questions in them
+	probes  []time.Time
+}
+
+// how the fake treats what it is sent.
+type how int
+
+const (
+	answer how = iota
+	silence
+	hangUp // after it has run a script
+	fail   // with an error
+	refuse // connections too
+)
+
+func newFake() *fake { return &fake{changed: make(chan struct{})} }
+
+func (f *fake) be(h how) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.how = h
+	close(f.changed)
+	f.changed = make(chan struct{})
+}
+
+func (f *fake) counts() (calls, asked int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.calls, f.asked
+}
+
+// open makes a store that heeds deadlines, or one whose client does not.
+func (f *fake) open(t testing.TB, c Config, heeds bool) *Store {
+	t.Helper()
+	client := redis.NewClient(&redis.Options{
+		Dialer:                f.dial,
+		ContextTimeoutEnabled: heeds,
+		ReadTimeout:           3 * time.Second,
+		Protocol:              2,
+		DisableIdentity:       true,
+		ConnMaxIdleTime:       -1,
+	})
+	s, err := New(client, c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func (f *fake) dial(context.Context, string, string) (net.Conn, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.how == refuse {
+		return nil, errors.New("connection refused")
+	}
+	here, there := net.Pipe()
+	go f.serve(there)
+	return here, nil
+}
+
+func (f *fake) serve(conn net.Conn) {
+	defer conn.Close()
+	r := bufio.NewReader(conn)
+	for {
+		words, err := readCommand(r)
+		if err != nil {
+			return
+		}
+		name := strings.ToLower(words[0])
+		f.mu.Lock()
+		switch name {
+		case "evalsha", "eval":
+			f.calls++
+		case "set":
+			f.probes = append(f.probes, time.Now())
+		}
+		f.mu.Unlock()
+		gone := make(chan struct{})
+		if f.current() == silence {
+			go func() { // see the client close, or send more, which it does not
+				_, _ = r.Peek(1)
+				close(gone)
+			}()
+		}
+		if !f.await(gone) {
+			return
+		}
+		reply := "+OK\r\n"
+		switch name {
+		case "hello":
+			reply = "-ERR unknown command\r\n"
+		case "evalsha", "eval":
+			text := f.script(words)
+			reply = fmt.Sprintf("$%d\r\n%s\r\n", len(text), text)
+		}
+		switch f.current() {
+		case hangUp, refuse:
+			return
+		case fail:
+			reply = "-OOM command not allowed\r\n"
+		}
+		if _, err := io.WriteString(conn, reply); err != nil {
+			return
+		}
+	}
+}
+
+func (f *fake) current() how {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.how
+}
+
+// await waits while the fake is silent.
+func (f *fake) await(gone chan struct{}) bool {
+	for {
+		f.mu.Lock()
+		silent, changed := f.how == silence, f.changed
+		f.mu.Unlock()
+		if !silent {
+			return true
+		}
+		select {
+		case <-changed:
+		case <-gone:
+			return false
+		}
+	}
+}
+
+// script counts the questions and admits them.
+func (f *fake) script(words []string) string {
+	keys, _ := strconv.Atoi(words[2])
+	questions := words[3+keys+1]
+	out := string(step.AppendWord(nil, time.Now().UnixMicro()))
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for len(questions) > 0 {
+		mode, parts := questions[0], int(questions[1])
+		f.asked++
+		out += "\x01"
+		if mode == modeSettle {
+			out += strings.Repeat("\x00", 7*parts)
+			questions = questions[2+22*parts:]
+		} else {
+			out += strings.Repeat("\x01\x00\x00", parts)
+			questions = questions[2+8*parts:]
+		}
+	}
+	return out
+}
+
+func readCommand(r *bufio.Reader) ([]string, error) {
+	number := func(kind byte) (int, error) {
+		line, err := r.ReadString('\n')
+		if err != nil || line[0] != kind {
+			return 0, io.ErrUnexpectedEOF
+		}
+		return strconv.Atoi(strings.TrimSpace(line[1:]))
+	}
+	n, err := number('*')
+	if err != nil {
+		return nil, err
+	}
+	words := make([]string, n)
+	for i := range words {
+		size, err := number('$')
+		if err != nil {
+			return nil, err
+		}
+		b := make([]byte, size+2)
+		if _, err := io.ReadFull(r, b); err != nil {
+			return nil, err
+		}
+		words[i] = string(b[:size])
+	}
+	return words, nil
+}

@@ -1,0 +1,258 @@
+package redisstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/headgate/headgate/core"
+)
+
+// inBubble runs a test against a fake, with a client that heeds deadlines and with
+// one that does not.
+func inBubble(t *testing.T, c Config, test func(t *testing.T, f *fake, s *Store, l *core.Limiter)) {
+	for _, heeds := range []bool{true, false} {
+		t.Run(fmt.Sprintf("heeds deadlines %v", heeds), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFake()
+				s := f.open(t, c, heeds)
+				defer s.Client().Close()
+				test(t, f, s, newLimiter(t, s, "api", core.FixedWindow(core.PerDay(1_000_000))))
+				f.be(answer) // nobody is left waiting
+				time.Sleep(time.Minute)
+			})
+		})
+	}
+}
+
+// together asks n questions at the same moment and returns how long the longest
+// took, and the decisions.
+func together(t *testing.T, l *core.Limiter, n int) (longest time.Duration, ds []core.Decision, errs []error) {
+	t.Helper()
+	ds, errs = make([]core.Decision, n), make([]error, n)
+	took := make([]time.Duration, n)
+	var all sync.WaitGroup
+	for i := range n {
+		all.Go(func() {
+			start := time.Now()
+			ds[i], errs[i] = l.Allow(context.Background(), fmt.Sprint(i))
+			took[i] = time.Since(start)
+		})
+	}
+	all.Wait()
+	for _, d := range took {
+		longest = max(longest, d)
+	}
+	return longest, ds, errs
+}
+
+func TestNoDecisionTakesLongerThanTheTimeout(t *testing.T) {
+	for name, h := range map[string]how{"silent": silence, "refuses connections": refuse} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, Config{Failure: FailClosed, Timeout: 70 * time.Millisecond}, func(t *testing.T, f *fake, s *Store, l *core.Limiter) {
+				together(t, l, 10)
+				f.be(h)
+				for range 5 {
+					longest, _, errs := together(t, l, 500)
+					if longest > 70*time.Millisecond {
+						t.Errorf("a decision took %v", longest)
+					}
+					for _, err := range errs {
+						if !errors.Is(err, core.ErrUnavailable) {
+							t.Fatal(err)
+						}
+					}
+				}
+			})
+		})
+	}
+}
+
+// When an outage is over, what waited and gave up must not be in the way of others.
+func TestLaneRecoversFromAnOutage(t *testing.T) {
+	inBubble(t, Config{Failure: FailClosed}, func(t *testing.T, f *fake, s *Store, l *core.Limiter) {
+		f.be(silence)
+		together(t, l, 1000)
+		f.be(answer)
+		time.Sleep(5 * time.Second)
+		if s.State().Away {
+			t.Fatal("Redis is away although it answers")
+		}
+		_, before := f.counts()
+		longest, ds, errs := together(t, l, 1000)
+		if err := errors.Join(errs...); err != nil || longest > 0 {
+			t.Fatalf("took %v: %v", longest, err)
+		}
+		for _, d := range ds {
+			if !d.Allowed || d.Source != core.SourceStore {
+				t.Fatal(describe(&d))
+			}
+		}
+		if _, asked := f.counts(); asked != before+1000 {
+			t.Errorf("%d questions for 1000", asked-before)
+		}
+	})
+}
+
+// An answer that is lost does not lead to a second charge.
+func TestChargesAreNotRepeated(t *testing.T) {
+	for name, h := range map[string]how{"hangs up": hangUp, "is silent": silence, "fails": fail} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, Config{Failure: FailOpen}, func(t *testing.T, f *fake, s *Store, l *core.Limiter) {
+				f.be(h)
+				ds := make([]core.Decision, tolerated)
+				for i := range ds { // one more would not be sent
+					ds[i] = allow(t, l, "k", 1)
+				}
+				if calls, _ := f.counts(); calls != len(ds) {
+					t.Errorf("%d calls for %d questions", calls, len(ds))
+				}
+				for _, d := range ds {
+					if d.Source != core.SourceOpen {
+						t.Error(describe(&d))
+					}
+				}
+			})
+		})
+	}
+}
+
+func TestSettlementsAreNotRepeated(t *testing.T) {
+	inBubble(t, Config{Failure: FailOpen}, func(t *testing.T, f *fake, s *Store, l *core.Limiter) {
+		d := allow(t, l, "k", 5)
+		f.be(hangUp)
+		if err := d.Refund(t.Context()); err == nil {
+			t.Error("no error")
+		}
+		f.be(answer)
+		if err := d.Refund(t.Context()); !errors.Is(err, core.ErrSettled) {
+			t.Error(err)
+		}
+		if calls, _ := f.counts(); calls != 2 {
+			t.Errorf("%d calls", calls)
+		}
+	})
+}
+
+func TestCancelledQuestions(t *testing.T) {
+	inBubble(t, Config{Failure: FailOpen}, func(t *testing.T, f *fake, s *Store, l *core.Limiter) {
+		// Before it is asked.
+		ctx, cancel := context.WithCancel(context.Background())
+		cancel()
+		if _, err := l.Allow(ctx, "k"); !errors.Is(err, context.Canceled) {
+			t.Errorf("cancelled before: %v", err)
+		}
+		if calls, _ := f.counts(); calls != 0 {
+			t.Fatalf("%d calls for a cancelled question", calls)
+		}
+
+		// While it waits to be sent: two are on their way, the others queue.
+		f.be(silence)
+		ctx, cancel = context.WithCancel(context.Background())
+		errs := make(chan error, 20)
+		for range cap(errs) {
+			go func() {
+				_, err := l.Allow(ctx, "k")
+				errs <- err
+			}()
+		}
+		synctest.Wait()
+		cancel()
+		synctest.Wait()
+		f.be(answer)
+		cancelled := 0
+		for range cap(errs) {
+			if err := <-errs; errors.Is(err, context.Canceled) {
+				cancelled++
+			} else if err != nil {
+				t.Error(err)
+			}
+		}
+		if _, asked := f.counts(); asked != flights || cancelled != cap(errs)-flights {
+			t.Errorf("%d asked and %d cancelled of %d", asked, cancelled, cap(errs))
+		}
+		if s.State().Away {
+			t.Error("Redis is away because askers lost interest")
+		}
+	})
+}
+
+// A question that was cancelled when it had been sent is charged once.
+func TestCancelledWhileOnItsWay(t *testing.T) {
+	inBubble(t, Config{Failure: FailOpen}, func(t *testing.T, f *fake, s *Store, l *core.Limiter) {
+		for range 2 * tolerated {
+			f.be(silence)
+			ctx, cancel := context.WithCancel(context.Background())
+			done := make(chan struct{})
+			for range flights + 1 { // the last one waits, and travels by itself
+				go func() {
+					l.Allow(ctx, "k")
+					done <- struct{}{}
+				}()
+				synctest.Wait()
+			}
+			f.be(answer)
+			cancel()
+			for range flights + 1 {
+				<-done
+			}
+		}
+		synctest.Wait()
+		if s.State().Away {
+			t.Error("Redis is away because askers lost interest")
+		}
+		if d := allow(t, l, "k", 1); d.Source != core.SourceStore {
+			t.Error(describe(&d))
+		}
+	})
+}
+
+func TestQueueIsBounded(t *testing.T) {
+	inBubble(t, Config{Failure: FailClosed}, func(t *testing.T, f *fake, s *Store, l *core.Limiter) {
+		f.be(silence)
+		_, _, errs := together(t, l, maxQueue+flights+100)
+		busy := 0
+		for _, err := range errs {
+			if errors.Is(err, errBusy) {
+				busy++
+			}
+		}
+		if busy != 100 {
+			t.Errorf("%d were told that too many wait, not 100", busy)
+		}
+	})
+}
+
+func TestMergingSparesCalls(t *testing.T) {
+	inBubble(t, Config{}, func(t *testing.T, f *fake, s *Store, l *core.Limiter) {
+		f.be(silence)
+		go f.afterAll(answer)
+		longest, _, errs := together(t, l, 1000)
+		if err := errors.Join(errs...); err != nil || longest > 0 {
+			t.Fatalf("took %v: %v", longest, err)
+		}
+		calls, asked := f.counts()
+		if want := flights + (1000-flights+maxCells-1)/maxCells; asked != 1000 || calls > want {
+			t.Errorf("%d questions in %d calls, want at most %d calls", asked, calls, want)
+		}
+	})
+}
+
+// afterAll changes how the fake is when all others wait.
+func (f *fake) afterAll(h how) {
+	synctest.Wait()
+	f.be(h)
+}
+
+func TestUnmerged(t *testing.T) {
+	inBubble(t, Config{Unmerged: true}, func(t *testing.T, f *fake, s *Store, l *core.Limiter) {
+		together(t, l, 20)
+		if calls, asked := f.counts(); calls != 20 || asked != 20 {
+			t.Errorf("%d questions in %d calls", asked, calls)
+		}
+	})
+}

@@ -1,0 +1,111 @@
+package redisstore
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/internal/redistest/proctest"
+)
+
+func TestMain(m *testing.M) { proctest.Main(m, proctest.Funcs{"hammer": hammer}) }
+
+// patient is a Timeout for tests in which Redis is always there: on a busy machine
+// an answer may take long.
+const patient = 20 * time.Second
+
+// open makes a store with a client of its own. Its Timeout is patient if the
+// Config has none.
+func open(t testing.TB, c Config, addrs ...string) *Store {
+	t.Helper()
+	return openWith(t, c, &redis.UniversalOptions{Addrs: addrs})
+}
+
+func openWith(t testing.TB, c Config, o *redis.UniversalOptions) *Store {
+	t.Helper()
+	if c.Timeout == 0 {
+		c.Timeout = patient
+	}
+	s, err := Open(o, c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Client().Close() })
+	return s
+}
+
+func newLimiter(t testing.TB, s core.Store, name string, policies ...core.Policy) *core.Limiter {
+	t.Helper()
+	l, err := core.New(s, name, policies...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+func with(t testing.TB, l *core.Limiter, policies ...core.Policy) *core.Limiter {
+	t.Helper()
+	l, err := l.With(policies...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+// allow asks for n units and must get an answer.
+func allow(t testing.TB, l *core.Limiter, key string, n int64) core.Decision {
+	t.Helper()
+	d, err := l.AllowN(t.Context(), key, n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+// admitted asks so many times, one after the other, and counts.
+func admitted(t testing.TB, l *core.Limiter, key string, times int) (n int64) {
+	t.Helper()
+	for range times {
+		if allow(t, l, key, 1).Allowed {
+			n++
+		}
+	}
+	return n
+}
+
+// eventually waits until a condition holds.
+func eventually(t testing.TB, what string, holds func() bool) {
+	t.Helper()
+	deadline := time.Now().Add(30 * time.Second)
+	for pause := time.Millisecond; !holds(); pause = min(2*pause, 20*time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("waited in vain: %s", what)
+		}
+		<-time.After(pause)
+	}
+}
+
+// describe tells everything that a decision says.
+func describe(d *core.Decision) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%v %v %q limit %d, remaining %d, reset %v, retry %v",
+		d.Allowed, d.Source, d.Policy, d.Limit, d.Remaining, d.ResetAfter, d.RetryAfter)
+	for i := range d.Len() {
+		fmt.Fprintf(&b, "\n   %+v", d.Answer(i))
+	}
+	return b.String()
+}
+
+// every algorithm, with numbers that admit n units in a minute.
+func everyAlgorithm(n int64) map[string]core.Policy {
+	return map[string]core.Policy{
+		"TokenBucket":   core.TokenBucket(core.Rate{Events: 1, Per: time.Minute}, n),
+		"FixedWindow":   core.FixedWindow(core.Rate{Events: n, Per: 400 * 24 * time.Hour}),
+		"SlidingWindow": core.SlidingWindow(core.Rate{Events: n, Per: time.Hour}),
+		"SlidingLog":    core.SlidingLog(core.Rate{Events: n, Per: time.Minute}),
+	}
+}

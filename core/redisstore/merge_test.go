@@ -1,0 +1,94 @@
+package redisstore
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/internal/redistest"
+)
+
+// Questions that travel together are answered as if one after the other: each sees
+// what those before it have charged, whatever their limiters and modes.
+func TestMergedQuestionsAreAnsweredInOrder(t *testing.T) {
+	var w *walk
+	s := open(t, Config{}, redistest.Start(t).Addr())
+	s.instant = func() string { return strconv.FormatInt(w.now, 10) }
+	w = newWalk(t, 7, s)
+	ref := newReference(func() int64 { return w.now })
+	var admitted []core.Settlement // to settle
+
+	draw := func() *question {
+		q := s.pools.question()
+		q.progress.Store(sent)
+		switch x := w.rng.IntN(10); {
+		case x == 0 && len(admitted) > 0:
+			i := w.rng.IntN(len(admitted))
+			t := admitted[i]
+			admitted = slices.Delete(admitted, i, i+1)
+			q.mode, q.settlement = modeSettle, &t
+			q.charges = []core.Charge{t.Charge}
+			return q
+		case x < 3:
+			q.mode = modePeek
+		}
+		for range 1 + w.rng.IntN(3) {
+			c, _ := w.charge()
+			for _, cell := range c.Limiter.Cells() {
+				c.N = min(c.N, cell.Step.Max())
+			}
+			same := func(d core.Charge) bool { return c.Key == d.Key && c.Limiter.Name() == d.Limiter.Name() }
+			if !slices.ContainsFunc(q.charges, same) {
+				q.charges = append(q.charges, c)
+			}
+		}
+		return q
+	}
+	all, keys := w.among, w.keys
+	for round := range 2000 {
+		w.tick()
+		w.rng.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
+		w.among, w.keys = all[:1+w.rng.IntN(3)], keys[:1+w.rng.IntN(3)]
+		var batch []*question
+		for range 1 + w.rng.IntN(8) {
+			batch = append(batch, draw())
+		}
+		s.fly(context.Background(), &s.lanes[0], batch, time.Now().Add(patient))
+		for i, q := range batch {
+			if q.err != nil {
+				t.Fatal(q.err)
+			}
+			if q.mode == modeSettle {
+				own := []core.Settlement{*q.settlement}
+				own[0].Uncovered = 0
+				ref.Settle(context.Background(), own)
+				if got, want := q.settlement.Uncovered, own[0].Uncovered; got != want {
+					t.Fatalf("round %d, question %d of %d: %d units uncovered, want %d", round, i, len(batch), got, want)
+				}
+				continue
+			}
+			want := ref.decide(q.charges, q.mode == modePeek)
+			if got, want := fmt.Sprintf("%+v", readings(q.result)), fmt.Sprintf("%+v", readings(want)); got != want {
+				t.Fatalf("round %d, question %d of %d: %s\ngot  %s\nwant %s", round, i, len(batch), w.about(q.charges), got, want)
+			}
+			if q.mode == modeAsk && q.result.Allowed {
+				c := q.charges[0]
+				admitted = append(admitted, core.Settlement{Charge: c, At: q.result.At, Source: core.SourceStore, Actual: w.rng.Int64N(2 * min(c.N, 1<<40))})
+			}
+		}
+	}
+}
+
+// readings is everything that a result says.
+func readings(r core.Result) (all []any) {
+	all = append(all, r.At, r.Allowed, r.Source)
+	for i := range r.Len() {
+		ok, x := r.Reading(i)
+		all = append(all, ok, x)
+	}
+	return all
+}

@@ -1,0 +1,100 @@
+package redisstore
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/headgate/headgate/core"
+)
+
+// A question is one decision or settlement on its way to Redis.
+type question struct {
+	mode       byte
+	charges    []core.Charge
+	one        [1]core.Charge // room for charges
+	settlement *core.Settlement
+	deadline   time.Time
+	slot       int // of a cluster; 0 otherwise
+
+	self     [1]*question // a batch of its own
+	progress atomic.Int32
+	done     chan struct{} // gets a value when result and err are there
+	result   core.Result
+	err      error
+}
+
+// The progress of a question that waits to be sent. Whoever moves it on from
+// waiting decides: the sender, or its asker, who gives up.
+const (
+	waiting = iota
+	sent
+	dropped
+)
+
+// pools keep what decisions work with. Each store has its own: in a bubble of
+// package synctest, channels and timers must not come from elsewhere.
+type pools struct{ questions, timers sync.Pool }
+
+func (p *pools) question() *question {
+	if q, ok := p.questions.Get().(*question); ok {
+		return q
+	}
+	return &question{done: make(chan struct{}, 1)}
+}
+
+// free takes back a question that nobody else will touch.
+func (p *pools) free(q *question) {
+	done := q.done
+	*q = question{done: done}
+	p.questions.Put(q)
+}
+
+func (p *pools) timer(d time.Duration) *time.Timer {
+	if t, ok := p.timers.Get().(*time.Timer); ok {
+		t.Reset(d)
+		return t
+	}
+	return time.NewTimer(d)
+}
+
+func (p *pools) freeTimer(t *time.Timer) {
+	t.Stop()
+	p.timers.Put(t)
+}
+
+// parts is the number of cells of the question.
+func (q *question) parts() int {
+	n := 0
+	for i := range q.charges {
+		n += len(q.charges[i].Limiter.Cells())
+	}
+	return n
+}
+
+// addTo writes the question into a call of the script.
+func (q *question) addTo(c *call, s *Store) {
+	c.begin(q.mode, q.parts())
+	for i := range q.charges {
+		charge := &q.charges[i]
+		c.keys = s.cells(c.keys, charge)
+		constants := planOf(charge.Limiter).constants
+		cells := charge.Limiter.Cells()
+		for j := range cells {
+			c.add(&cells[j], constants[j], charge.N)
+			if t := q.settlement; t != nil {
+				c.number(t.At)
+				c.number(t.Actual)
+			}
+		}
+	}
+}
+
+// read takes the question's answer from the reply.
+func (q *question) read(r *reply) {
+	if q.settlement != nil {
+		q.err = r.uncovered(q.settlement)
+		return
+	}
+	q.result, q.err = r.result(q.charges)
+}

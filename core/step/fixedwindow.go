@@ -1,0 +1,85 @@
+package step
+
+// fixedWindow counts in the windows of the clock, aligned to 1970-01-01 UTC. Its
+// state is [start, count] of the newest window.
+type fixedWindow struct{ numbers Numbers }
+
+func (w *fixedWindow) Numbers() Numbers { return w.numbers }
+func (w *fixedWindow) Max() int64       { return w.numbers.Limit }
+func (w *fixedWindow) Words() int       { return 2 }
+func (w *fixedWindow) MaxWords() int    { return 2 }
+
+// at returns the window that now counts in, and its count.
+func (w *fixedWindow) at(s []int64, now int64) (start, count int64) {
+	start = align(now, w.numbers.Period)
+	if len(s) < 2 || s[0] < start {
+		return start, 0
+	}
+	return s[0], s[1]
+}
+
+func (w *fixedWindow) Admits(s []int64, now, n int64) bool {
+	_, count := w.at(s, now)
+	return n <= w.numbers.Limit-count
+}
+
+func (w *fixedWindow) Charge(s []int64, now, n int64) []int64 {
+	start, count := w.at(s, now)
+	s[0], s[1] = start, count+n
+	return s
+}
+
+func (w *fixedWindow) Refuse(s []int64, now, n int64) []int64 {
+	start, count := w.at(s, now)
+	s[0], s[1] = start, saturate(count, n, w.numbers.Limit)
+	return s
+}
+
+// saturate adds n to count, up to the limit: counting refusals further would
+// change no decision in this window.
+func saturate(count, n, limit int64) int64 {
+	return max(count, min(count+min(n, limit), limit))
+}
+
+func (w *fixedWindow) Read(s []int64, now, n int64) Reading {
+	start, count := w.at(s, now)
+	var r Reading
+	r.Remaining = max(w.numbers.Limit-count, 0)
+	end := start + w.numbers.Period - now
+	if count > 0 {
+		r.NextAfter, r.ResetAfter = end, end
+	}
+	switch {
+	case n > w.numbers.Limit:
+		r.RetryAfter = Never
+	case n > r.Remaining:
+		r.RetryAfter = end
+	}
+	return r
+}
+
+func (w *fixedWindow) GiveBack(s []int64, _, at, n int64) {
+	if s[0] == align(at, w.numbers.Period) {
+		s[1] = max(s[1]-n, 0)
+	}
+}
+
+// Adopt puts the count where its events may have happened at the latest.
+func (w *fixedWindow) Adopt(s []int64, now int64, from Numbers) []int64 {
+	if from.Period != w.numbers.Period {
+		last := min(s[0]+from.Period-1, max(now, s[0]))
+		s[0] = align(last, w.numbers.Period)
+	}
+	return s
+}
+
+func (w *fixedWindow) FreshAt(s []int64) int64 {
+	if s[1] == 0 {
+		return s[0]
+	}
+	return s[0] + w.numbers.Period
+}
+
+func (w *fixedWindow) Constants() []int64 {
+	return []int64{w.numbers.Period, w.numbers.Limit}
+}

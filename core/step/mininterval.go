@@ -1,0 +1,62 @@
+package step
+
+// minInterval keeps the instant of the last admitted call. It counts calls, not
+// units. Its state is [last, newest]: newest is what last was before it was given
+// back.
+type minInterval struct{ numbers Numbers }
+
+func (m *minInterval) Numbers() Numbers { return m.numbers }
+func (m *minInterval) Max() int64       { return MaxInt }
+func (m *minInterval) Words() int       { return 2 }
+func (m *minInterval) MaxWords() int    { return 2 }
+
+// wait is the time until the next call may come.
+func (m *minInterval) wait(s []int64, now int64) int64 {
+	if len(s) == 0 || s[0] == 0 {
+		return 0
+	}
+	return upTo(s[0]+m.numbers.Period, now)
+}
+
+func (m *minInterval) Admits(s []int64, now, _ int64) bool { return m.wait(s, now) == 0 }
+
+func (m *minInterval) Charge(s []int64, now, _ int64) []int64 {
+	s[1] = max(now, s[1])
+	s[0] = s[1]
+	return s
+}
+
+func (m *minInterval) Refuse(s []int64, _, _ int64) []int64 { return s }
+
+func (m *minInterval) Read(s []int64, now, n int64) Reading {
+	wait := m.wait(s, now)
+	if wait == 0 {
+		return Reading{Remaining: 1}
+	}
+	r := Reading{NextAfter: wait, ResetAfter: wait}
+	if n > 0 {
+		r.RetryAfter = wait
+	}
+	return r
+}
+
+// GiveBack forgets the call if it was the last. The one before it needs no
+// restoring: it was already far enough away for this one to be admitted.
+func (m *minInterval) GiveBack(s []int64, _, at, _ int64) {
+	if s[0] == at {
+		s[0] = 0
+	}
+}
+
+func (m *minInterval) Adopt(s []int64, _ int64, _ Numbers) []int64 { return s }
+
+func (m *minInterval) FreshAt(s []int64) int64 {
+	if s[0] == 0 {
+		return s[1]
+	}
+	return s[0] + m.numbers.Period
+}
+
+func (m *minInterval) Constants() []int64 {
+	return []int64{m.numbers.Period}
+}

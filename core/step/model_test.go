@@ -1,0 +1,356 @@
+package step_test
+
+import (
+	"fmt"
+	"math/big"
+
+	"github.com/headgate/headgate/core/step"
+)
+
+// A model is what one policy means for one key, told slowly: with lists, maps and
+// fractions of any size. It shares nothing with the step but its numbers.
+//
+// An instant is held to be no earlier than what was charged before it: that is how
+// a clock that is set back admits nothing extra.
+type model interface {
+	// used is what counts against the limit at now. It may exceed the limit after a
+	// limit was lowered, attempts were counted, or the clock was set back.
+	used(now int64) *big.Rat
+
+	charge(now, n int64)
+	refuse(now, n int64)
+	giveBack(now, at, n int64)
+	adopt(now int64, to step.Numbers)
+}
+
+func newModel(m step.Numbers) model {
+	switch m.Algorithm {
+	case step.TokenBucket:
+		return &bucketModel{m: m}
+	case step.FixedWindow:
+		return &fixedModel{m: m, count: map[int64]int64{}}
+	case step.SlidingWindow:
+		return &slidingModel{m: m, count: map[int64]int64{}}
+	case step.SlidingLog:
+		return &logModel{m: m}
+	case step.MinInterval:
+		return &intervalModel{m: m}
+	case step.Unlimited, step.Blocked:
+		return constantModel{}
+	}
+	panic(fmt.Sprintf("no model of %v", m.Algorithm))
+}
+
+// limit is the most units that a policy ever grants at once.
+func limit(m step.Numbers) int64 {
+	switch m.Algorithm {
+	case step.TokenBucket:
+		return m.Burst
+	case step.MinInterval:
+		return 1
+	case step.Unlimited:
+		return step.MaxInt
+	case step.Blocked:
+		return 0
+	default:
+		return m.Limit
+	}
+}
+
+// units is what a charge of n costs: MinInterval counts calls.
+func units(m step.Numbers, n int64) int64 {
+	if m.Algorithm == step.MinInterval {
+		return min(n, 1)
+	}
+	return n
+}
+
+// admits is the one rule of admission: what is used and what is asked for fit
+// together.
+func admits(d model, m step.Numbers, now, n int64) bool {
+	sum := d.used(now)
+	sum.Add(sum, rat(units(m, n)))
+	return sum.Cmp(rat(limit(m))) <= 0
+}
+
+// remaining is how many whole units fit.
+func remaining(d model, m step.Numbers, now int64) int64 {
+	left := rat(limit(m))
+	left.Sub(left, d.used(now))
+	return max(floor(left), 0)
+}
+
+// bucketModel holds tokens, at an instant. Before that instant there were fewer:
+// a debt that time repays.
+type bucketModel struct {
+	m       step.Numbers
+	tokens  *big.Rat // nil: never charged, so full at any time
+	instant int64
+}
+
+// refill is what a span brings, or costs if it is negative.
+func (b *bucketModel) refill(span int64) *big.Rat {
+	x := big.NewRat(b.m.Limit, b.m.Period)
+	return x.Mul(x, rat(span))
+}
+
+func (b *bucketModel) at(now int64) *big.Rat {
+	full := rat(b.m.Burst)
+	if b.tokens == nil {
+		return full
+	}
+	tokens := b.refill(now - b.instant)
+	tokens.Add(tokens, b.tokens)
+	if tokens.Cmp(full) > 0 {
+		return full
+	}
+	return tokens
+}
+
+func (b *bucketModel) used(now int64) *big.Rat {
+	used := rat(b.m.Burst)
+	return used.Sub(used, b.at(now))
+}
+
+func (b *bucketModel) charge(now, n int64) {
+	tokens := b.at(now)
+	b.tokens, b.instant = tokens.Sub(tokens, rat(n)), now
+}
+
+func (b *bucketModel) refuse(int64, int64) {}
+
+// giveBack leaves out what has refilled since, which a full bucket would not have
+// taken. No more counts than the bucket holds.
+func (b *bucketModel) giveBack(now, at, n int64) {
+	if b.tokens == nil {
+		return
+	}
+	back := rat(min(n, b.m.Burst))
+	back.Sub(back, b.refill(max(now-at, 0)))
+	if back.Sign() > 0 {
+		b.tokens.Add(b.tokens, back)
+	}
+}
+
+// adopt takes whole units over, rounded up, and never into debt.
+func (b *bucketModel) adopt(now int64, to step.Numbers) {
+	used := min(ceil(b.used(now)), b.m.Burst, to.Burst)
+	b.m = to
+	b.tokens, b.instant = rat(to.Burst-used), now
+}
+
+// fixedModel counts in numbered windows.
+type fixedModel struct {
+	m      step.Numbers
+	count  map[int64]int64
+	newest int64 // window that was charged
+}
+
+func (f *fixedModel) window(now int64) int64 { return max(now/f.m.Period, f.newest) }
+
+func (f *fixedModel) used(now int64) *big.Rat { return rat(f.count[f.window(now)]) }
+
+func (f *fixedModel) charge(now, n int64) {
+	f.newest = f.window(now)
+	f.count[f.newest] += n
+}
+
+func (f *fixedModel) refuse(now, n int64) {
+	f.newest = f.window(now)
+	saturate(f.count, f.newest, n, f.m.Limit)
+}
+
+func (f *fixedModel) giveBack(_, at, n int64) {
+	w := at / f.m.Period
+	f.count[w] = max(f.count[w]-n, 0)
+}
+
+// adopt puts the newest count where its events may have happened at the latest.
+func (f *fixedModel) adopt(now int64, to step.Numbers) {
+	start := f.newest * f.m.Period
+	last := min(start+f.m.Period-1, max(now, start))
+	n := f.count[f.newest]
+	if to.Period == f.m.Period {
+		last = start
+	}
+	f.m = to
+	f.newest = last / to.Period
+	f.count = map[int64]int64{f.newest: n}
+}
+
+// saturate counts refused units up to the limit, and takes nothing away.
+func saturate(count map[int64]int64, window, n, limit int64) {
+	if count[window] < limit {
+		count[window] = min(count[window]+n, limit)
+	}
+}
+
+// slidingModel counts in numbered sub-windows and adds up those that now's window
+// touches.
+type slidingModel struct {
+	m      step.Numbers
+	count  map[int64]int64
+	newest int64 // sub-window that was charged
+}
+
+// sub is the length of a sub-window: enough of them cover the period.
+func sub(m step.Numbers) int64 {
+	return ceil(big.NewRat(m.Period, m.Resolution))
+}
+
+func (s *slidingModel) used(now int64) *big.Rat {
+	length, k := sub(s.m), s.m.Resolution
+	window := now / length
+	offset := now % length
+	if window < s.newest {
+		window, offset = s.newest, 0
+	}
+	sum := new(big.Rat)
+	for i, n := range s.count {
+		if window-k < i && i <= window {
+			sum.Add(sum, rat(n))
+		}
+	}
+	oldest := rat(s.count[window-k])
+	if !s.m.NeverOver {
+		oldest.Mul(oldest, big.NewRat(length-offset, length))
+	}
+	return sum.Add(sum, oldest)
+}
+
+// roll forgets what no window can touch from now on.
+func (s *slidingModel) roll(now int64) {
+	s.newest = max(now/sub(s.m), s.newest)
+	for i := range s.count {
+		if i < s.newest-s.m.Resolution {
+			delete(s.count, i)
+		}
+	}
+}
+
+func (s *slidingModel) charge(now, n int64) {
+	s.roll(now)
+	s.count[s.newest] += n
+}
+
+func (s *slidingModel) refuse(now, n int64) {
+	s.roll(now)
+	saturate(s.count, s.newest, n, s.m.Limit)
+}
+
+func (s *slidingModel) giveBack(_, at, n int64) {
+	i := at / sub(s.m)
+	s.count[i] = max(s.count[i]-n, 0)
+}
+
+// adopt puts each count where its events may have happened at the latest.
+func (s *slidingModel) adopt(now int64, to step.Numbers) {
+	if sub(s.m) == sub(to) && s.m.Resolution == to.Resolution {
+		s.m = to
+		return
+	}
+	now = max(now, s.newest*sub(s.m))
+	moved := map[int64]int64{}
+	for i, n := range s.count {
+		last := min((i+1)*sub(s.m)-1, now)
+		moved[last/sub(to)] += n
+	}
+	s.m, s.count, s.newest = to, moved, now/sub(to)
+	s.roll(now)
+}
+
+// logModel lists every unit that was charged, with its instant, oldest first.
+type logModel struct {
+	m      step.Numbers
+	units  []int64
+	newest int64 // of all that were charged, given back or not
+}
+
+// clock is now, or the newest unit if that is later.
+func (l *logModel) clock(now int64) int64 { return max(now, l.newest) }
+
+// live is the number of units of the half-open window that ends with now.
+func (l *logModel) live(now int64) (n int64) {
+	now = l.clock(now)
+	for _, at := range l.units {
+		if now-l.m.Period < at && at <= now {
+			n++
+		}
+	}
+	return n
+}
+
+func (l *logModel) used(now int64) *big.Rat { return rat(l.live(now)) }
+
+func (l *logModel) charge(now, n int64) {
+	l.forget(now, 0)
+	l.newest = l.clock(now)
+	for range n {
+		l.units = append(l.units, l.newest)
+	}
+}
+
+// forget drops the units that do not count any more, and the n oldest that do.
+func (l *logModel) forget(now, n int64) {
+	live := l.live(now)
+	l.units = l.units[int64(len(l.units))-live+min(n, live):]
+}
+
+// refuse counts the attempt and saturates: of more units than the limit, or than
+// there were already, the oldest are forgotten.
+func (l *logModel) refuse(now, n int64) {
+	most := max(l.m.Limit, l.live(now))
+	l.charge(now, n)
+	l.forget(now, max(l.live(now)-most, 0))
+}
+
+func (l *logModel) giveBack(now, at, n int64) {
+	if l.live(now) > 0 && l.clock(now)-at < l.m.Period {
+		l.forget(now, n)
+	}
+}
+
+func (l *logModel) adopt(_ int64, to step.Numbers) { l.m = to }
+
+// intervalModel remembers the last call.
+type intervalModel struct {
+	m      step.Numbers
+	called bool // and not given back
+	last   int64
+}
+
+func (i *intervalModel) used(now int64) *big.Rat {
+	if i.called && now-i.last < i.m.Period {
+		return rat(1)
+	}
+	return rat(0)
+}
+
+func (i *intervalModel) charge(now, _ int64) { i.called, i.last = true, max(now, i.last) }
+func (i *intervalModel) refuse(int64, int64) {}
+
+func (i *intervalModel) giveBack(_, at, _ int64) {
+	if i.last == at {
+		i.called = false
+	}
+}
+
+func (i *intervalModel) adopt(_ int64, to step.Numbers) { i.m = to }
+
+// constantModel remembers nothing.
+type constantModel struct{}
+
+func (constantModel) used(int64) *big.Rat          { return new(big.Rat) }
+func (constantModel) charge(int64, int64)          {}
+func (constantModel) refuse(int64, int64)          {}
+func (constantModel) giveBack(int64, int64, int64) {}
+func (constantModel) adopt(int64, step.Numbers)    {}
+
+func rat(n int64) *big.Rat { return new(big.Rat).SetInt64(n) }
+
+func floor(x *big.Rat) int64 {
+	// Div rounds towards minus infinity, the denominator being positive.
+	return new(big.Int).Div(x.Num(), x.Denom()).Int64()
+}
+
+func ceil(x *big.Rat) int64 { return -floor(new(big.Rat).Neg(x)) }

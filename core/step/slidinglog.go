@@ -1,0 +1,190 @@
+package step
+
+// slidingLog remembers the instant of every unit that still counts, so it admits
+// at most Limit in any half-open window of one Period, to the microsecond.
+//
+// Its state is a ring, oldest first: [first, count, newest, ring ...]. Whether c
+// units fit depends on one entry, the one that must have expired; a charge writes
+// c. The ring grows as the key fills, to Limit entries of a word each.
+type slidingLog struct{ numbers Numbers }
+
+const (
+	logFirst  = iota // index in the ring of the oldest entry
+	logCount         // entries
+	logNewest        // latest instant of any charge, also of one that was given back
+	logRing          // where the ring begins
+
+	logStart = 4 // entries of a new ring
+)
+
+func (l *slidingLog) Numbers() Numbers { return l.numbers }
+func (l *slidingLog) Max() int64       { return l.numbers.Limit }
+func (l *slidingLog) Words() int       { return logRing + int(min(l.numbers.Limit, logStart)) }
+func (l *slidingLog) MaxWords() int    { return logRing + int(l.numbers.Limit) }
+
+// entry returns the i-th oldest instant.
+func entry(s []int64, i int64) int64 {
+	ring := s[logRing:]
+	i += s[logFirst]
+	if i >= int64(len(ring)) {
+		i -= int64(len(ring))
+	}
+	return ring[i]
+}
+
+// live returns how many of the oldest entries have expired, and how many count.
+func (l *slidingLog) live(s []int64, now int64) (dead, live int64) {
+	if len(s) == 0 || s[logCount] == 0 {
+		return 0, 0
+	}
+	count := s[logCount]
+	cut := max(now, s[logNewest]) - l.numbers.Period // expired: at or before
+	if entry(s, 0) > cut {
+		return 0, count
+	}
+	// Gallop from the old end, then halve: cheap for the few that have usually
+	// expired, and never more than 2 log2(count) entries read.
+	step := int64(1)
+	for step < count && entry(s, step) <= cut {
+		step *= 2
+	}
+	lo, hi := step/2, min(step, count)
+	for hi-lo > 1 {
+		if mid := lo + (hi-lo)/2; entry(s, mid) <= cut {
+			lo = mid
+		} else {
+			hi = mid
+		}
+	}
+	return hi, count - hi
+}
+
+func (l *slidingLog) Admits(s []int64, now, n int64) bool {
+	if n > l.numbers.Limit {
+		return false
+	}
+	if len(s) == 0 {
+		return true
+	}
+	over := s[logCount] + n - l.numbers.Limit // entries that must have expired
+	if over <= 0 {
+		return true
+	}
+	return max(now, s[logNewest])-entry(s, over-1) >= l.numbers.Period
+}
+
+func (l *slidingLog) Charge(s []int64, now, n int64) []int64 {
+	dead, live := l.live(s, now)
+	drop(s, dead)
+	return l.push(s, now, live, n)
+}
+
+// push appends n entries to the live ones, which are all that there are.
+func (l *slidingLog) push(s []int64, now, live, n int64) []int64 {
+	s = l.grow(s, live+n)
+	s[logNewest] = max(now, s[logNewest])
+	ring := s[logRing:]
+	at := s[logFirst] + live
+	for range n {
+		if at >= int64(len(ring)) {
+			at -= int64(len(ring))
+		}
+		ring[at] = s[logNewest]
+		at++
+	}
+	s[logCount] = live + n
+	return s
+}
+
+// drop forgets the n oldest entries.
+func drop(s []int64, n int64) {
+	s[logCount] -= n
+	s[logFirst] += n
+	if ring := int64(len(s) - logRing); s[logFirst] >= ring {
+		s[logFirst] -= ring
+	}
+}
+
+// grow returns a state whose ring holds want entries, at most doubled beyond that
+// and never more than the limit needs.
+func (l *slidingLog) grow(s []int64, want int64) []int64 {
+	size := int64(len(s) - logRing)
+	if want <= size {
+		return s
+	}
+	size = max(want, min(2*size, l.numbers.Limit))
+	grown := make([]int64, logRing+size)
+	grown[logCount], grown[logNewest] = s[logCount], s[logNewest]
+	for i := range s[logCount] {
+		grown[logRing+i] = entry(s, i)
+	}
+	return grown
+}
+
+// Refuse lets the attempt push out the oldest entries, for only the newest decide:
+// Limit of them, or as many as a higher limit has let in.
+func (l *slidingLog) Refuse(s []int64, now, n int64) []int64 {
+	n = min(n, l.numbers.Limit)
+	dead, live := l.live(s, now)
+	pushed := max(live+n-max(l.numbers.Limit, live), 0)
+	drop(s, dead+pushed)
+	return l.push(s, now, live-pushed, n)
+}
+
+func (l *slidingLog) Read(s []int64, now, n int64) Reading {
+	dead, live := l.live(s, now)
+	var first, next, last int64 // instants whose expiry is waited for
+	if live > 0 {
+		if over := live + n - l.numbers.Limit; over > 0 && over <= live {
+			first = entry(s, dead+over-1)
+		}
+		next = entry(s, dead+max(live-l.numbers.Limit, 0))
+		last = entry(s, dead+live-1)
+	}
+	return l.reading(now, n, live, first, next, last)
+}
+
+// reading is Read from what it needs to know of the ring: the number of entries
+// that count, and the instants that must expire before n units fit, before one
+// more unit fits, and before nothing is used.
+func (l *slidingLog) reading(now, n, live, first, next, last int64) Reading {
+	period := l.numbers.Period
+	r := Reading{Remaining: max(l.numbers.Limit-live, 0)}
+	if live > 0 {
+		r.NextAfter = next + period - now
+		r.ResetAfter = last + period - now
+	}
+	switch {
+	case n > l.numbers.Limit:
+		r.RetryAfter = Never
+	case n > r.Remaining:
+		r.RetryAfter = first + period - now
+	}
+	return r
+}
+
+// GiveBack frees the oldest entries, not those of the charge: what stays is newer
+// than what was really used, so it can only refuse longer.
+func (l *slidingLog) GiveBack(s []int64, now, at, n int64) {
+	dead, live := l.live(s, now)
+	if live == 0 {
+		return
+	}
+	if max(now, s[logNewest])-at < l.numbers.Period {
+		drop(s, dead+min(n, live))
+	}
+}
+
+// Adopt has nothing to convert: the entries are instants, whatever the numbers.
+func (l *slidingLog) Adopt(s []int64, _ int64, _ Numbers) []int64 { return s }
+
+func (l *slidingLog) FreshAt(s []int64) int64 {
+	if s[logCount] == 0 {
+		return s[logNewest]
+	}
+	return entry(s, s[logCount]-1) + l.numbers.Period
+}
+
+func (l *slidingLog) Constants() []int64 {
+	return []int64{l.numbers.Period, l.numbers.Limit}
+}

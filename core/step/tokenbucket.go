@@ -1,0 +1,181 @@
+package step
+
+import "math/bits"
+
+// tokenBucket is the generic cell rate algorithm (ITU-T I.371): instead of
+// tokens it keeps the instant at which the bucket will be full again.
+//
+// A unit refills in p/n microseconds, reduced, which is q + r/n. The state is
+// that instant as [T, f], T + f/n with 0 <= f < n, so that 7 a second loses
+// nothing to rounding in any number of years.
+type tokenBucket struct {
+	numbers Numbers
+	n, p    int64
+	q, r    int64
+	full    fraction // the time in which an empty bucket fills
+}
+
+// fraction is t + f/n microseconds.
+type fraction struct{ t, f int64 }
+
+func (a fraction) less(b fraction) bool { return a.t < b.t || a.t == b.t && a.f < b.f }
+
+// ceil rounds up to whole microseconds.
+func (a fraction) ceil() int64 {
+	if a.f > 0 {
+		return a.t + 1
+	}
+	return a.t
+}
+
+func (b *tokenBucket) add(x, y fraction) fraction {
+	z := fraction{x.t + y.t, x.f + y.f}
+	if z.f >= b.n {
+		z.t, z.f = z.t+1, z.f-b.n
+	}
+	return z
+}
+
+func (b *tokenBucket) sub(x, y fraction) fraction {
+	z := fraction{x.t - y.t, x.f - y.f}
+	if z.f < 0 {
+		z.t, z.f = z.t-1, z.f+b.n
+	}
+	return z
+}
+
+// cost is the time in which c <= Burst units refill. validate has made sure
+// that nothing here exceeds MaxInt.
+func (b *tokenBucket) cost(c int64) fraction {
+	if b.r == 0 {
+		return fraction{c * b.q, 0}
+	}
+	return fraction{c*b.q + c*b.r/b.n, c * b.r % b.n}
+}
+
+func newTokenBucket(m Numbers) *tokenBucket {
+	g := gcd(m.Limit, m.Period)
+	b := &tokenBucket{numbers: m, n: m.Limit / g, p: m.Period / g}
+	b.q, b.r = b.p/b.n, b.p%b.n
+	b.full = b.cost(m.Burst)
+	return b
+}
+
+func (b *tokenBucket) Numbers() Numbers { return b.numbers }
+func (b *tokenBucket) Max() int64       { return b.numbers.Burst }
+func (b *tokenBucket) Words() int       { return 2 }
+func (b *tokenBucket) MaxWords() int    { return 2 }
+
+// used is the time until the bucket is full.
+func (b *tokenBucket) used(s []int64, now int64) fraction {
+	if len(s) < 2 || s[0] < now {
+		return fraction{}
+	}
+	return fraction{s[0] - now, s[1]}
+}
+
+func (b *tokenBucket) Admits(s []int64, now, n int64) bool {
+	return n <= b.numbers.Burst && !b.full.less(b.add(b.used(s, now), b.cost(n)))
+}
+
+func (b *tokenBucket) Charge(s []int64, now, n int64) []int64 {
+	u := b.add(b.used(s, now), b.cost(n))
+	s[0], s[1] = now+u.t, u.f
+	return s
+}
+
+func (b *tokenBucket) Refuse(s []int64, _, _ int64) []int64 { return s }
+
+func (b *tokenBucket) Read(s []int64, now, n int64) Reading {
+	used := b.used(s, now)
+	if used == (fraction{}) {
+		r := Reading{Remaining: b.numbers.Burst}
+		if n > b.numbers.Burst {
+			r.RetryAfter = Never
+		}
+		return r
+	}
+	r := Reading{ResetAfter: used.ceil()}
+	left := b.sub(b.full, used)
+	if left.t < 0 { // the clock went back, or the bucket shrank
+		r.NextAfter = b.sub(b.cost(1), left).ceil()
+	} else {
+		var part int64 // of the next unit, in 1/n microseconds
+		r.Remaining, part = b.units(left)
+		r.NextAfter = ceilDiv(b.p-part, b.n)
+	}
+	if n > b.numbers.Burst {
+		r.RetryAfter = Never
+	} else if need := b.add(used, b.cost(n)); b.full.less(need) {
+		r.RetryAfter = b.sub(need, b.full).ceil()
+	}
+	return r
+}
+
+// units divides a span by the time of one unit.
+func (b *tokenBucket) units(x fraction) (whole, part int64) {
+	if b.n == 1 {
+		return x.t / b.p, x.t % b.p
+	}
+	hi, lo := bits.Mul64(uint64(x.t), uint64(b.n))
+	lo, carry := bits.Add64(lo, uint64(x.f), 0)
+	q, rem := bits.Div64(hi+carry, lo, uint64(b.p))
+	return int64(q), int64(rem)
+}
+
+// GiveBack leaves out what has refilled since the charge: had the units not been
+// taken, a full bucket would not have filled any further in that time.
+func (b *tokenBucket) GiveBack(s []int64, now, at, n int64) {
+	back := b.cost(min(n, b.numbers.Burst))
+	back.t -= upTo(now, at)
+	if back.t < 0 {
+		return
+	}
+	left := b.sub(fraction{s[0], s[1]}, back)
+	if left.t < 0 {
+		left = fraction{}
+	}
+	s[0], s[1] = left.t, left.f
+}
+
+// Adopt converts through used units: 100 used at 100 a second are still 100 used
+// at 1 a second. They never put the smaller bucket into debt.
+func (b *tokenBucket) Adopt(s []int64, now int64, from Numbers) []int64 {
+	old := newTokenBucket(from)
+	used := old.used(s, now)
+	lo, hi := int64(0), from.Burst // the fewest units that cost at least used
+	for lo < hi {
+		mid := lo + (hi-lo)/2
+		if old.cost(mid).less(used) {
+			lo = mid + 1
+		} else {
+			hi = mid
+		}
+	}
+	u := b.cost(min(lo, b.numbers.Burst))
+	s[0], s[1] = now+u.t, u.f
+	return s
+}
+
+func (b *tokenBucket) FreshAt(s []int64) int64 {
+	return fraction{s[0], s[1]}.ceil()
+}
+
+func gcd(a, b int64) int64 {
+	for b != 0 {
+		a, b = b, a%b
+	}
+	return a
+}
+
+func ceilDiv(a, b int64) int64 {
+	q := a / b
+	if a%b > 0 {
+		q++
+	}
+	return q
+}
+
+func (b *tokenBucket) Constants() []int64 {
+	return []int64{b.numbers.Limit, b.numbers.Period, b.numbers.Burst, b.n, b.q, b.r, b.full.t, b.full.f}
+}

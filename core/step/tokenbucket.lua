@@ -1,0 +1,67 @@
+-- The twin of tokenbucket.go. A value is limit, period, burst, then T, f.
+do
+  local BURST, N, Q, R, FULL, FULLF = 3, 4, 5, 6, 7, 8
+
+  local function cost(n, q, r, c)
+    local cr = c * r
+    local f = cr % n
+    return c * q + (cr - f) / n, f
+  end
+
+  -- adopt returns the use, in this policy's time, of a value kept under others.
+  local function adopt(m, v, t, f)
+    local limit, period, burst = words(v, 1, 3)
+    local a, b = limit, period
+    while b ~= 0 do a, b = b, a % b end
+    local n, p = limit / a, period / a
+    local q, r = div(p, n), p % n
+    local lo, hi = 0, burst
+    while lo < hi do
+      local mid = lo + div(hi - lo, 2)
+      local ct, cf = cost(n, q, r, mid)
+      if ct < t or ct == t and cf < f then lo = mid + 1 else hi = mid end
+    end
+    return cost(m[N], m[Q], m[R], min(lo, m[BURST]))
+  end
+
+  local function used(m, v, now)
+    if not v then return 0, 0 end
+    local t, f = words(v, 22, 2)
+    t = t - now
+    if t < 0 then return 0, 0 end
+    if sub(v, 1, 21) ~= m.header then return adopt(m, v, t, f) end
+    return t, f
+  end
+
+  twins[1] = {
+    header = 3, limit = BURST,
+
+    admits = function(m, v, now, n)
+      local t, f = used(m, v, now)
+      local ct, cf = cost(m[N], m[Q], m[R], n)
+      t, f = t + ct, f + cf
+      if f >= m[N] then t, f = t + 1, f - m[N] end
+      return t < m[FULL] or t == m[FULL] and f <= m[FULLF], t, f
+    end,
+
+    charge = function(m, _, now, _, t, f)
+      return m.header .. pack(now + t, f), f > 0 and t + 1 or t
+    end,
+
+    giveback = function(m, v, now, at, n)
+      local t, f = words(v, 22, 2)
+      if sub(v, 1, 21) ~= m.header then
+        t, f = used(m, v, now)
+        t = now + t
+      end
+      local ct, cf = cost(m[N], m[Q], m[R], min(n, m[BURST]))
+      ct = ct - max(now - at, 0)
+      if ct >= 0 then
+        t, f = t - ct, f - cf
+        if f < 0 then t, f = t - 1, f + m[N] end
+        if t < 0 then t, f = 0, 0 end
+      end
+      return m.header .. pack(t, f), t + 1 - now
+    end,
+  }
+end

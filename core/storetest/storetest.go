@@ -1,0 +1,478 @@
+// Package storetest is the contract of [core.Store], as a test to run. A store that
+// passes decides as package step computes, all or nothing, exactly under
+// concurrency, and keeps the states of all limiters and keys apart.
+//
+//	func TestStore(t *testing.T) {
+//		storetest.Run(t, storetest.Harness{
+//			New:     func(*testing.T) core.Store { return memstore.New(memstore.Config{}) },
+//			Now:     func() int64 { return time.Now().UnixMicro() },
+//			Advance: time.Sleep,
+//			Around:  synctest.Test,
+//		})
+//	}
+package storetest
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/headgate/headgate/core"
+)
+
+// A Harness is how the suite gets at a store. A store tells the time itself, so the
+// suite needs to read that clock and to move it: the process's clock in a bubble of
+// testing/synctest, or an instant that the store is told in tests.
+type Harness struct {
+	// New returns an empty store. What it needs may be cleaned up by t.
+	New func(t *testing.T) core.Store
+
+	// Now returns the instant that the store would now decide at, in microseconds
+	// since 1970 UTC.
+	Now func() int64
+
+	// Advance moves that instant.
+	Advance func(time.Duration)
+
+	// Around runs the body of each test; nil just calls it.
+	Around func(t *testing.T, body func(t *testing.T))
+
+	// Operations is the number of random operations for each set of limiters.
+	// 0 means 2,000.
+	Operations int
+}
+
+// Run runs the suite.
+func Run(t *testing.T, h Harness) {
+	t.Helper()
+	if h.Around == nil {
+		h.Around = func(t *testing.T, body func(t *testing.T)) { t.Helper(); body(t) }
+	}
+	if h.Operations == 0 {
+		h.Operations = 2000
+	}
+	for _, test := range []struct {
+		name string
+		body func(*suite)
+	}{
+		{"DecidesAsTheStepsDo", (*suite).decidesAsTheStepsDo},
+		{"AllOrNothing", (*suite).allOrNothing},
+		{"RefusedAttemptsCountOnRequest", (*suite).refusedAttemptsCount},
+		{"PeekLeavesNoTrace", (*suite).peekLeavesNoTrace},
+		{"RetryAfterIsEnoughAndTight", (*suite).retryAfter},
+		{"ExactUnderConcurrency", (*suite).exact},
+		{"ExactAcrossLimitersInAnyOrder", (*suite).exactAcross},
+		{"KeysAreAnyBytes", (*suite).keys},
+		{"NamesDoNotJoinAmbiguously", (*suite).names},
+		{"LimitersOfOneNameShare", (*suite).sharing},
+		{"NumbersChangeAndUsageStays", (*suite).numbersChange},
+		{"ResetRefundAndSettle", (*suite).resetRefundSettle},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			h.Around(t, func(t *testing.T) {
+				test.body(&suite{T: t, Harness: h, store: h.New(t)})
+			})
+		})
+	}
+}
+
+// A suite is one test under way.
+type suite struct {
+	*testing.T
+	Harness
+
+	store core.Store
+}
+
+func (s *suite) limiter(name string, policies ...core.Policy) *core.Limiter {
+	s.Helper()
+	l, err := core.New(s.store, name, policies...)
+	if err != nil {
+		s.Fatal(err)
+	}
+	return l
+}
+
+// allow asks for n units and must get an answer.
+func (s *suite) allow(l *core.Limiter, key string, n int64) core.Decision {
+	s.Helper()
+	d, err := l.AllowN(s.Context(), key, n)
+	if err != nil {
+		s.Fatal(err)
+	}
+	return d
+}
+
+// left is what a peek says remains.
+func (s *suite) left(l *core.Limiter, key string) int64 {
+	s.Helper()
+	d, err := l.Peek(s.Context(), key)
+	if err != nil {
+		s.Fatal(err)
+	}
+	return d.Remaining
+}
+
+// policies that admit three units at first.
+func three() map[string]core.Policy {
+	rate := core.Rate{Events: 3, Per: 7 * time.Second}
+	return map[string]core.Policy{
+		"TokenBucket":             core.TokenBucket(rate, 3),
+		"FixedWindow":             core.FixedWindow(rate),
+		"FixedWindow,CountDenied": core.FixedWindow(rate).CountDenied(),
+		"SlidingWindow":           core.SlidingWindow(rate),
+		"SlidingWindow,k=1":       core.SlidingWindow(rate).Resolution(1),
+		"SlidingWindow,NeverOver": core.SlidingWindow(rate).NeverOver(),
+		"SlidingLog":              core.SlidingLog(rate),
+	}
+}
+
+func (s *suite) allOrNothing() {
+	small := s.limiter("small", core.SlidingLog(core.PerHour(2)).Named("hour"), core.TokenBucket(core.PerHour(5), 5).Named("burst"))
+	large := s.limiter("large", core.FixedWindow(core.PerDay(100)))
+	ask := func() core.Decision {
+		d, err := core.AllowAll(s.Context(),
+			core.Charge{Limiter: small, Key: "session", N: 1},
+			core.Charge{Limiter: large, Key: "address", N: 10})
+		if err != nil {
+			s.Fatal(err)
+		}
+		return d
+	}
+	for i := range 5 {
+		if d := ask(); d.Allowed != (i < 2) {
+			s.Errorf("question %d: %v", i+1, d)
+		}
+	}
+	if got := s.left(large, "address"); got != 80 {
+		s.Errorf("the larger limit has %d left, want 80: the refused ones charged it", got)
+	}
+	d := s.allow(small, "session", 1)
+	if d.Allowed || d.Answer(1).Remaining != 3 || !d.Answer(1).Allowed || d.Answer(0).Allowed {
+		s.Errorf("the second policy was charged by a question that the first refused: %+v", d.Answer(1))
+	}
+}
+
+func (s *suite) refusedAttemptsCount() {
+	l := s.limiter("counts",
+		core.MinInterval(time.Hour).Named("pace"),
+		core.FixedWindow(core.Rate{Events: 5, Per: 400 * 24 * time.Hour}).CountDenied().Named("attempts"))
+	for i, want := range []int64{4, 3, 2, 1, 0, 0} {
+		d := s.allow(l, "key", 1)
+		if got := d.Answer(1).Remaining; got != want || d.Allowed != (i == 0) {
+			s.Errorf("attempt %d: %v, %d attempts left, want %d", i+1, d, got, want)
+		}
+	}
+}
+
+func (s *suite) peekLeavesNoTrace() {
+	for name, p := range three() {
+		l := s.limiter(name, p)
+		for range 10 {
+			if got := s.left(l, "key"); got != 3 {
+				s.Fatalf("%s: %d left after nothing but peeks", name, got)
+			}
+		}
+		s.allow(l, "key", 3)
+		for range 10 {
+			d, err := l.Peek(s.Context(), "key")
+			if err != nil || d.Allowed {
+				s.Fatalf("%s: a peek at a full key says %v %v", name, d, err)
+			}
+		}
+	}
+}
+
+func (s *suite) retryAfter() {
+	for name, p := range three() {
+		l := s.limiter(name, p)
+		s.allow(l, "key", 2)
+		s.Advance(123457 * time.Microsecond)
+		s.allow(l, "key", 1)
+		s.Advance(1100 * time.Millisecond)
+		peek, err := l.Peek(s.Context(), "key")
+		if err != nil {
+			s.Fatal(err)
+		}
+		if peek.Allowed { // a token bucket may have one again
+			s.allow(l, "key", peek.Remaining)
+			if peek, err = l.Peek(s.Context(), "key"); err != nil {
+				s.Fatal(err)
+			}
+		}
+		if peek.Allowed || peek.RetryAfter <= time.Microsecond {
+			s.Fatalf("%s: %v", name, peek)
+		}
+		s.Advance(peek.RetryAfter - time.Microsecond)
+		if d, err := l.Peek(s.Context(), "key"); err != nil || d.Allowed || d.RetryAfter != time.Microsecond {
+			s.Errorf("%s: a microsecond too early: %v %v", name, d, err)
+		}
+		s.Advance(time.Microsecond)
+		if d := s.allow(l, "key", 1); !d.Allowed {
+			s.Errorf("%s: after RetryAfter: %v", name, d)
+		}
+	}
+}
+
+// hammer asks from many goroutines at once and counts what was admitted.
+func (s *suite) hammer(goroutines, each int, ask func(i int) (core.Decision, error)) int64 {
+	s.Helper()
+	var wg sync.WaitGroup
+	var admitted atomic.Int64
+	for i := range goroutines {
+		wg.Go(func() {
+			for range each {
+				d, err := ask(i)
+				if err != nil {
+					s.Error(err)
+					return
+				}
+				if d.Allowed {
+					admitted.Add(1)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	return admitted.Load()
+}
+
+func (s *suite) exact() {
+	const limit = 500
+	long := core.Rate{Events: limit, Per: 400 * 24 * time.Hour}
+	for name, p := range map[string]core.Policy{
+		"TokenBucket":             core.TokenBucket(core.Rate{Events: 1, Per: time.Hour}, limit),
+		"FixedWindow":             core.FixedWindow(long),
+		"FixedWindow,CountDenied": core.FixedWindow(long).CountDenied(),
+		"SlidingWindow":           core.SlidingWindow(long),
+		"SlidingWindow,NeverOver": core.SlidingWindow(long).NeverOver(),
+		"SlidingLog":              core.SlidingLog(long),
+	} {
+		l := s.limiter(name, p)
+		got := s.hammer(200, 5, func(int) (core.Decision, error) { return l.Allow(s.Context(), "key") })
+		if got != limit {
+			s.Errorf("%s admitted %d of %d", name, got, limit)
+		}
+	}
+	pace := s.limiter("MinInterval", core.MinInterval(time.Hour))
+	if got := s.hammer(200, 1, func(int) (core.Decision, error) { return pace.Allow(s.Context(), "key") }); got != 1 {
+		s.Errorf("MinInterval admitted %d of 1", got)
+	}
+}
+
+func (s *suite) exactAcross() {
+	const limit = 300
+	a := s.limiter("a", core.SlidingLog(core.PerDay(limit)))
+	b := s.limiter("b", core.TokenBucket(core.Rate{Events: 1, Per: time.Hour}, 2*limit))
+	got := s.hammer(100, 8, func(i int) (core.Decision, error) {
+		charges := []core.Charge{{Limiter: a, Key: "x", N: 1}, {Limiter: b, Key: "y", N: 1}}
+		if i%2 == 0 {
+			charges[0], charges[1] = charges[1], charges[0]
+		}
+		return core.AllowAll(s.Context(), charges...)
+	})
+	if left := s.left(b, "y"); got != limit || left != limit {
+		s.Errorf("admitted %d, want %d; the other limit has %d left, want %d", got, limit, left, limit)
+	}
+}
+
+func (s *suite) keys() {
+	l := s.limiter("keys", core.FixedWindow(core.Rate{Events: 1, Per: 400 * 24 * time.Hour}))
+	for _, key := range []string{
+		"", " ", "}", "{", "{}", "{a}", "}{", "a:b", "a", "b", "a:", ":b", "a/b", "~", "~7b", "=", "#", "*", "%00",
+		"\x00", "\x00\x00", "\xff\xfe", "\n", "é", "e\u0301",
+		strings.Repeat("k", 127), strings.Repeat("k", 128), strings.Repeat("k", 129), strings.Repeat("k", 10_000), strings.Repeat("k", 10_001),
+	} {
+		if d := s.allow(l, key, 1); !d.Allowed {
+			s.Errorf("key %.20q of %d bytes shares a limit with another", key, len(key))
+		}
+		if d := s.allow(l, key, 1); d.Allowed {
+			s.Errorf("key %.20q of %d bytes is not remembered", key, len(key))
+		}
+	}
+}
+
+func (s *suite) names() {
+	one := core.FixedWindow(core.Rate{Events: 1, Per: 400 * 24 * time.Hour})
+	pace := core.MinInterval(400 * 24 * time.Hour)
+	for _, c := range []struct{ limiter, policy, key string }{
+		{"a", "p", "bc"}, {"ab", "p", "c"}, {"a", "p", "b:c"}, {"a:b", "p", "c"}, {"a", "b:c", "d"}, {"a:b", "c", "d"},
+		{"a/b", "c", "d"}, {"a", "b/c", "d"}, {"a", "b", "c/d"}, {"{a}", "p", "k"}, {"a", "{p}", "k"}, {"a~3ab", "c", "d"}, {"=", "=", "="},
+	} {
+		l := s.limiter(c.limiter, one.Named(c.policy), pace.Named(c.policy+"'"))
+		if d := s.allow(l, c.key, 1); !d.Allowed {
+			s.Errorf("%q, %q, %q share a state with others", c.limiter, c.policy, c.key)
+		}
+	}
+}
+
+func (s *suite) sharing() {
+	p := core.FixedWindow(core.Rate{Events: 2, Per: 400 * 24 * time.Hour})
+	s.allow(s.limiter("one", p), "key", 1)
+	if got := s.left(s.limiter("one", p), "key"); got != 1 {
+		s.Errorf("a limiter of the same name has %d left, want 1", got)
+	}
+	if got := s.left(s.limiter("two", p), "key"); got != 2 {
+		s.Errorf("a limiter of another name has %d left, want 2", got)
+	}
+}
+
+func (s *suite) numbersChange() {
+	for _, c := range []struct {
+		name     string
+		old, new core.Policy
+		left     int64 // of the new, after 6 of the old
+	}{
+		{"bucket", core.TokenBucket(core.PerSecond(10), 10), core.TokenBucket(core.PerHour(100), 100), 94},
+		{"shrunk", core.TokenBucket(core.PerHour(10), 10), core.TokenBucket(core.PerHour(5), 5), 0},
+		{"window", core.FixedWindow(core.PerDay(10)), core.FixedWindow(core.PerDay(100)), 94},
+		{"log", core.SlidingLog(core.PerDay(10)), core.SlidingLog(core.PerHour(8)), 2},
+		{"sub-windows", core.SlidingWindow(core.PerDay(10)), core.SlidingWindow(core.PerDay(20)).Resolution(4), 14},
+		{"algorithm", core.FixedWindow(core.PerDay(10)), core.SlidingLog(core.PerDay(10)), 10},
+	} {
+		l := s.limiter(c.name, c.old)
+		s.allow(l, "key", 6)
+		changed, err := l.With(c.new)
+		if err != nil {
+			s.Fatal(err)
+		}
+		if got := s.left(changed, "key"); got != c.left {
+			s.Errorf("%s: %d left under the new numbers, want %d", c.name, got, c.left)
+		}
+	}
+}
+
+func (s *suite) resetRefundSettle() {
+	ctx := context.WithoutCancel(s.Context())
+	for name, p := range three() {
+		l := s.limiter(name, p)
+		d := s.allow(l, "key", 3)
+		if err := d.Refund(ctx); err != nil {
+			s.Fatal(err)
+		}
+		if got := s.left(l, "key"); got != 3 {
+			s.Errorf("%s: %d left after a refund, want 3", name, got)
+		}
+		d = s.allow(l, "key", 2)
+		if uncovered, err := d.Settle(ctx, 1); err != nil || uncovered != 0 {
+			s.Errorf("%s: %d uncovered, %v", name, uncovered, err)
+		}
+		if got := s.left(l, "key"); got != 2 {
+			s.Errorf("%s: %d left after settling 2 to 1, want 2", name, got)
+		}
+		d = s.allow(l, "key", 1)
+		if uncovered, err := d.Settle(ctx, 5); err != nil || uncovered != 3 {
+			s.Errorf("%s: %d uncovered of 4 more where 1 is left, want 3; %v", name, uncovered, err)
+		}
+		if got := s.left(l, "key"); got != 0 {
+			s.Errorf("%s: %d left after settling above the limit, want 0", name, got)
+		}
+		if err := l.Reset(ctx, "key"); err != nil {
+			s.Fatal(err)
+		}
+		if got := s.left(l, "key"); got != 3 {
+			s.Errorf("%s: %d left after a reset, want 3", name, got)
+		}
+	}
+}
+
+// decidesAsTheStepsDo compares every answer with the reference's.
+func (s *suite) decidesAsTheStepsDo() {
+	sec := time.Second
+	small := core.Rate{Events: 7, Per: 3 * sec}
+	for i, set := range [][]core.Policy{
+		{core.TokenBucket(small, 9)},
+		{core.TokenBucket(core.PerDay(1_000_000), 1000)},
+		{core.FixedWindow(small)},
+		{core.FixedWindow(small).CountDenied()},
+		{core.SlidingWindow(small)},
+		{core.SlidingWindow(small).Resolution(1)},
+		{core.SlidingWindow(small).Resolution(7).NeverOver()},
+		{core.SlidingWindow(small).CountDenied()},
+		{core.SlidingLog(small)},
+		{core.SlidingLog(core.Rate{Events: 150, Per: 9 * sec})},
+		{core.SlidingLog(small).CountDenied()},
+		{core.MinInterval(400 * time.Millisecond)},
+		{core.SlidingLog(small).Named("a"), core.TokenBucket(small, 3).Named("b")},
+		{core.FixedWindow(small).CountDenied().Named("a"), core.MinInterval(sec / 4).Named("b"), core.SlidingWindow(small).Named("c")},
+	} {
+		rng := rand.New(rand.NewPCG(uint64(i), 42))
+		pair := &compared{suite: s, store: s.store, reference: newReference(s.Now)}
+		newLimiter := func(name string, p ...core.Policy) *core.Limiter {
+			l, err := core.New(pair, fmt.Sprint(name, i), p...)
+			if err != nil {
+				s.Fatal(err)
+			}
+			return l
+		}
+		first := newLimiter("set", set...)
+		changed, err := first.With(scaled(set)...)
+		if err != nil {
+			s.Fatal(err)
+		}
+		walk(s, rng, []*core.Limiter{first, first, changed}, newLimiter("other", core.TokenBucket(core.PerMinute(40), 20)))
+	}
+}
+
+// scaled returns the policies with other numbers.
+func scaled(set []core.Policy) []core.Policy {
+	changed := make([]core.Policy, len(set))
+	for i, p := range set {
+		changed[i] = p.Share(2)
+	}
+	return changed
+}
+
+// walk asks at random.
+func walk(s *suite, rng *rand.Rand, limiters []*core.Limiter, other *core.Limiter) {
+	var open []core.Decision
+	for range s.Operations {
+		switch rng.IntN(4) {
+		case 0:
+			s.Advance(time.Duration(rng.Int64N(500_000)) * time.Microsecond)
+		case 1:
+			if rng.IntN(10) == 0 {
+				s.Advance(time.Duration(rng.Int64N(10_000_000)) * time.Microsecond)
+			}
+		}
+		l := limiters[rng.IntN(len(limiters))]
+		key := string(rune('a' + rng.IntN(2)))
+		n := int64(1)
+		if rng.IntN(3) == 0 {
+			n = 1 + rng.Int64N(8)
+		}
+		var err error
+		switch op := rng.IntN(12); {
+		case op == 0:
+			_, err = l.Peek(s.Context(), key)
+		case op == 1 && rng.IntN(10) == 0:
+			err = l.Reset(s.Context(), key)
+		case op == 2:
+			_, err = core.AllowAll(s.Context(), core.Charge{Limiter: l, Key: key, N: n}, core.Charge{Limiter: other, Key: key, N: 1})
+		case op <= 4 && len(open) > 0:
+			i := rng.IntN(len(open))
+			settle := open[i]
+			open[i] = open[len(open)-1]
+			open = open[:len(open)-1]
+			if rng.IntN(2) == 0 {
+				err = settle.Refund(s.Context())
+			} else {
+				_, err = settle.Settle(s.Context(), rng.Int64N(10))
+			}
+		default:
+			var d core.Decision
+			d, err = l.AllowN(s.Context(), key, n)
+			if d.Allowed && rng.IntN(2) == 0 {
+				open = append(open, d)
+			}
+		}
+		if err != nil {
+			s.Fatal(err)
+		}
+	}
+}

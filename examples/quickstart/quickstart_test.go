@@ -1,0 +1,381 @@
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"io"
+	"mime"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/dunglas/httpsfv"
+)
+
+// The story that the doc comment tells, with a window of a second.
+func TestAdmittedRefusedAdmittedAgain(t *testing.T) {
+	t.Parallel()
+	server := start(t, 10, time.Second)
+	url := server.URL + "/api/hello"
+
+	type answer struct {
+		*http.Response
+		body string
+	}
+	var answers []answer
+	begin := time.Now()
+	for range 11 {
+		r, body := get(t, url)
+		answers = append(answers, answer{r, body})
+	}
+	if took := time.Since(begin); took >= time.Second {
+		t.Skipf("this machine took %v, longer than the window, for eleven requests", took)
+	}
+
+	for i, r := range answers[:10] {
+		if r.StatusCode != 200 || r.body != "hello\n" {
+			t.Fatalf("request %d: %s, %q", i+1, r.Status, r.body)
+		}
+		checkPolicy(t, r.Header)
+		if left, _ := rateLimit(t, r.Header); left != int64(9-i) {
+			t.Errorf("request %d: RateLimit: %s", i+1, r.Header.Get("RateLimit"))
+		}
+		if r.Header.Get("Retry-After") != "" {
+			t.Errorf("request %d was admitted with Retry-After", i+1)
+		}
+	}
+
+	r := answers[10]
+	if r.StatusCode != 429 {
+		t.Fatalf("request 11: %s, %q", r.Status, r.body)
+	}
+	checkPolicy(t, r.Header)
+	left, next := rateLimit(t, r.Header)
+	if left != 0 || next != 1 {
+		t.Errorf("RateLimit: %s", r.Header.Get("RateLimit"))
+	}
+	if v := r.Header.Get("Cache-Control"); v != "no-store" {
+		t.Errorf("Cache-Control: %s", v)
+	}
+	checkProblem(t, r.Header, r.body)
+	retry, err := strconv.Atoi(r.Header.Get("Retry-After"))
+	if err != nil || retry != 1 {
+		t.Fatalf("Retry-After: %q", r.Header.Get("Retry-After"))
+	}
+
+	time.Sleep(time.Duration(retry) * time.Second)
+	if r, body := get(t, url); r.StatusCode != 200 || body != "hello\n" {
+		t.Errorf("after Retry-After: %s, %q", r.Status, body)
+	}
+}
+
+func TestRoutes(t *testing.T) {
+	t.Parallel()
+	server := start(t, 100, time.Minute)
+	for _, c := range []struct {
+		method, path string
+		status       int
+	}{
+		{"GET", "/", 200},
+		{"HEAD", "/", 200},
+		{"GET", "/api/hello", 200},
+		{"HEAD", "/api/hello", 200},
+		{"POST", "/api/hello", 405},
+		{"OPTIONS", "/api/hello", 405},
+		{"POST", "/", 405},
+		{"GET", "/api", 404},
+		{"GET", "/api/hello/", 404},
+		{"GET", "/favicon.ico", 404},
+		{"POST", "/elsewhere", 404},
+	} {
+		r, _ := do(t, c.method, server.URL+c.path)
+		if r.StatusCode != c.status {
+			t.Errorf("%s %s: %s, not %d", c.method, c.path, r.Status, c.status)
+		}
+		if c.status == 405 && r.Header.Get("Allow") != "GET, HEAD" {
+			t.Errorf("%s %s: Allow: %q", c.method, c.path, r.Header.Get("Allow"))
+		}
+	}
+}
+
+func TestPage(t *testing.T) {
+	t.Parallel()
+	server := start(t, 3, 1500*time.Millisecond)
+	r, body := get(t, server.URL+"/")
+
+	if v := r.Header.Get("Content-Type"); v != "text/html; charset=utf-8" {
+		t.Errorf("Content-Type: %s", v)
+	}
+	for _, text := range []string{`data-limit="3"`, `data-window="1.5"`} {
+		if !strings.Contains(body, text) {
+			t.Errorf("the page has no %s", text)
+		}
+	}
+	for _, text := range []string{"{{", "://", `="//`, "src=", "@import", "url(", "style=", `onclick="`} {
+		if strings.Contains(body, text) {
+			t.Errorf("the page has %s", text)
+		}
+	}
+
+	policy := make(map[string]string)
+	for directive := range strings.SplitSeq(r.Header.Get("Content-Security-Policy"), ";") {
+		name, value, _ := strings.Cut(strings.TrimSpace(directive), " ")
+		policy[name] = value
+	}
+	if policy["default-src"] != "'none'" || policy["connect-src"] != "'self'" {
+		t.Errorf("Content-Security-Policy: %q", policy)
+	}
+	for _, tag := range []string{"script", "style"} {
+		if n := strings.Count(body, "<"+tag); n != 1 {
+			t.Errorf("the page has %d elements %s", n, tag)
+		}
+		if want := hashOf(body, tag); policy[tag+"-src"] != want {
+			t.Errorf("%s-src %s, not %s", tag, policy[tag+"-src"], want)
+		}
+	}
+}
+
+func TestHash(t *testing.T) {
+	// printf alert | openssl dgst -sha256 -binary | base64
+	const want = "'sha256-35BQWN1npAn++BSA6B5HNlcrDttNf7mHxpXNB+Jg7IE='"
+	if got := hashOf("<p>a</p><script>alert</script><p>b</p>", "script"); got != want {
+		t.Error(got)
+	}
+}
+
+func TestProgram(t *testing.T) {
+	t.Parallel()
+	program := build(t)
+
+	t.Run("stops", func(t *testing.T) {
+		t.Parallel()
+		if runtime.GOOS == "windows" {
+			t.Skip("no process can send os.Interrupt on Windows")
+		}
+		stops(t, program)
+	})
+
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { taken.Close() })
+	for _, c := range []struct {
+		name   string
+		args   []string
+		status int
+		says   string
+	}{
+		{"limit 0", []string{"-limit", "0"}, 2, "a rate of"},
+		{"limit -1", []string{"-limit", "-1"}, 2, "a rate of"},
+		{"limit too large", []string{"-limit", "9999999"}, 2, "at most 1048576"},
+		{"window 0", []string{"-window", "0"}, 2, "must be positive"},
+		{"window -1s", []string{"-window", "-1s"}, 2, "must be positive"},
+		{"window 500ns", []string{"-window", "500ns"}, 2, "whole number of microseconds"},
+		{"window 1500ns", []string{"-window", "1500ns"}, 2, "whole number of microseconds"},
+		{"both", []string{"-limit", "0", "-window", "0"}, 2, "must be positive"},
+		{"an argument", []string{"8080"}, 2, `"8080"`},
+		{"address without port", []string{"-addr", "127.0.0.1"}, 1, "missing port"},
+		{"address in use", []string{"-addr", taken.Addr().String()}, 1, "in use"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			if c.says == "in use" && runtime.GOOS == "windows" {
+				c.says = "bind"
+			}
+			// Should the program start against all expectation, port 0 keeps it
+			// out of the way and the context of the test ends it.
+			args := append([]string{"-addr", "127.0.0.1:0"}, c.args...)
+			var out, errs strings.Builder
+			cmd := exec.CommandContext(t.Context(), program, args...)
+			cmd.Stdout, cmd.Stderr = &out, &errs
+			err := cmd.Run()
+			if exit := (*exec.ExitError)(nil); !errors.As(err, &exit) || exit.ExitCode() != c.status {
+				t.Errorf("%v, not exit status %d", err, c.status)
+			}
+			text, ok := strings.CutSuffix(errs.String(), "\n")
+			if !ok || strings.Contains(text, "\n") || !strings.HasPrefix(text, "quickstart: ") || !strings.Contains(text, c.says) {
+				t.Errorf("stderr %q, not one line with %q", errs.String(), c.says)
+			}
+			if out.Len() > 0 {
+				t.Errorf("stdout %q", out.String())
+			}
+		})
+	}
+}
+
+// stops starts the program, uses it, interrupts it, and sees that it ends well and
+// lets go of its port, although a client keeps its connection open.
+func stops(t *testing.T, program string) {
+	var errs strings.Builder
+	cmd := exec.CommandContext(t.Context(), program, "-addr", "127.0.0.1:0", "-limit", "2")
+	cmd.Stderr = &errs
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+
+	out := bufio.NewReader(stdout)
+	line, err := out.ReadString('\n')
+	if err != nil {
+		t.Fatalf("%v, after %q; stderr %q", err, line, errs.String())
+	}
+	_, addr, ok := strings.Cut(line, "http://")
+	addr, _, _ = strings.Cut(addr, "/")
+	if !ok || addr == "" {
+		t.Fatalf("no address in %q", line)
+	}
+	r, body := get(t, "http://"+addr+"/api/hello")
+	if r.StatusCode != 200 || body != "hello\n" {
+		t.Errorf("%s, %q", r.Status, body)
+	}
+
+	interrupted := time.Now()
+	if err := cmd.Process.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
+	}
+	rest, err := io.ReadAll(out)
+	if err != nil {
+		t.Error(err)
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Error(err)
+	}
+	if took := time.Since(interrupted); took > 4*time.Second {
+		t.Errorf("stopping took %v", took)
+	}
+	for _, text := range []string{
+		"curl -i http://" + addr + "/api/hello\n",
+		"'http://" + addr + "/api/hello?[1-3]'\n",
+		`'%{http_code}\n'`,
+	} {
+		if !strings.Contains(string(rest), text) {
+			t.Errorf("the greeting has no %s", text)
+		}
+	}
+	if errs.Len() > 0 {
+		t.Errorf("stderr %q", errs.String())
+	}
+	if conn, err := net.Dial("tcp", addr); err == nil {
+		conn.Close()
+		t.Error("the port is still open")
+	}
+}
+
+func build(t *testing.T) string {
+	t.Helper()
+	program := filepath.Join(t.TempDir(), "quickstart")
+	if runtime.GOOS == "windows" {
+		program += ".exe"
+	}
+	if out, err := exec.Command("go", "build", "-o", program, ".").CombinedOutput(); err != nil {
+		t.Fatalf("go build: %v\n%s", err, out)
+	}
+	return program
+}
+
+func start(t *testing.T, limit int64, window time.Duration) *httptest.Server {
+	t.Helper()
+	handler, err := routes(limit, window)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := httptest.NewServer(handler)
+	t.Cleanup(server.Close)
+	return server
+}
+
+func get(t *testing.T, url string) (*http.Response, string) {
+	t.Helper()
+	return do(t, "GET", url)
+}
+
+func do(t *testing.T, method, url string) (*http.Response, string) {
+	t.Helper()
+	request, err := http.NewRequestWithContext(t.Context(), method, url, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return response, string(body)
+}
+
+// item returns the parameters of a field that is a list of the one item "hello".
+func item(t *testing.T, h http.Header, field string) *httpsfv.Params {
+	t.Helper()
+	list, err := httpsfv.UnmarshalList(h.Values(field))
+	if err != nil || len(list) != 1 {
+		t.Fatalf("%s %q: %d items, %v", field, h.Values(field), len(list), err)
+	}
+	item, ok := list[0].(httpsfv.Item)
+	if !ok || item.Value != "hello" {
+		t.Fatalf("%s %q is not about hello", field, h.Values(field))
+	}
+	if canonical, err := httpsfv.Marshal(list); err != nil || canonical != h.Get(field) {
+		t.Errorf("%s %q is not canonical: %q, %v", field, h.Get(field), canonical, err)
+	}
+	return item.Params
+}
+
+func integer(t *testing.T, p *httpsfv.Params, name string) int64 {
+	t.Helper()
+	value, ok := p.Get(name)
+	n, isInt := value.(int64)
+	if !ok || !isInt {
+		t.Fatalf("parameter %s is %v", name, value)
+	}
+	return n
+}
+
+func checkPolicy(t *testing.T, h http.Header) {
+	t.Helper()
+	p := item(t, h, "RateLimit-Policy")
+	if q, w := integer(t, p, "q"), integer(t, p, "w"); q != 10 || w != 1 {
+		t.Errorf("RateLimit-Policy: %s", h.Get("RateLimit-Policy"))
+	}
+}
+
+func rateLimit(t *testing.T, h http.Header) (left, next int64) {
+	t.Helper()
+	p := item(t, h, "RateLimit")
+	return integer(t, p, "r"), integer(t, p, "t")
+}
+
+func checkProblem(t *testing.T, h http.Header, body string) {
+	t.Helper()
+	if media, _, err := mime.ParseMediaType(h.Get("Content-Type")); err != nil || media != "application/problem+json" {
+		t.Errorf("Content-Type: %q", h.Get("Content-Type"))
+	}
+	var problem struct {
+		Type, Title string
+		Status      int
+		Violated    []string `json:"violated-policies"`
+	}
+	if err := json.Unmarshal([]byte(body), &problem); err != nil {
+		t.Fatalf("%v: %s", err, body)
+	}
+	if problem.Type != "https://iana.org/assignments/http-problem-types#quota-exceeded" || problem.Title == "" ||
+		problem.Status != 429 || len(problem.Violated) != 1 || problem.Violated[0] != "hello" {
+		t.Errorf("body %s", body)
+	}
+}

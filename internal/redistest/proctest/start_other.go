@@ -1,0 +1,8 @@
+//go:build !linux
+
+package proctest
+
+import "os/exec"
+
+// start starts cmd. If this process is killed, cmd goes on.
+func start(cmd *exec.Cmd) error { return cmd.Start() }

@@ -1,0 +1,71 @@
+package repotest
+
+import (
+	"bytes"
+	"go/ast"
+	"go/token"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// Decisions are integer arithmetic, so that their twins in other languages agree
+// with them in every digit.
+func TestStepsHaveNoFloats(t *testing.T) {
+	for _, s := range sources(t, false) {
+		if s.dir() != "core/step" || s.test {
+			continue
+		}
+		ast.Inspect(s.file, func(n ast.Node) bool {
+			switch n := n.(type) {
+			case *ast.Ident:
+				if n.Name == "float64" || n.Name == "float32" {
+					t.Errorf("%s: %s", s.position(n), n.Name)
+				}
+			case *ast.BasicLit:
+				if n.Kind == token.FLOAT {
+					t.Errorf("%s: the literal %s", s.position(n), n.Value)
+				}
+			}
+			return true
+		})
+	}
+}
+
+// A test that sleeps is slow when it passes and wrong when the machine is busy.
+// Inside a bubble of testing/synctest a sleep takes no time. Code that ships never
+// sleeps: it could not be cancelled.
+func TestNobodySleeps(t *testing.T) {
+	for _, s := range sources(t, true) {
+		_, bubbles := s.imports()["testing/synctest"]
+		if strings.HasPrefix(s.path, "examples/") || s.test && bubbles {
+			continue
+		}
+		for _, c := range s.calls("time", "Sleep") {
+			t.Errorf("%s: time.Sleep: wait for the event itself, or use testing/synctest", s.position(c))
+		}
+	}
+}
+
+var skip = regexp.MustCompile(`\.Skip(f|Now)?\(`)
+
+// A test that skips for want of redis-server must not do so under make test.
+func TestRedisIsNotSkippedSilently(t *testing.T) {
+	for _, s := range sources(t, true) {
+		used := s.imports()
+		_, server := used[module+"/internal/redistest"]
+		_, client := used["github.com/redis/go-redis/v9"]
+		if !server && !client && s.dir() != "internal/redistest" {
+			continue
+		}
+		text, err := os.ReadFile(filepath.Join(repository, s.path))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if skip.Match(text) && !bytes.Contains(text, []byte("HEADGATE_REQUIRE_REDIS")) {
+			t.Errorf("%s: where HEADGATE_REQUIRE_REDIS is set, a test that needs redis-server must fail, not skip", s.path)
+		}
+	}
+}

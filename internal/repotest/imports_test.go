@@ -1,0 +1,103 @@
+package repotest
+
+import (
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// A room is a package, and what it may import besides the standard library. Its
+// tests may import all packages of ours, and the modules of forTests.
+type room struct {
+	pkg    string
+	ours   []string // packages of this module
+	theirs []string // modules of others
+}
+
+// house is the architecture. Whoever changes it changes ARCHITECTURE.md too.
+var house = []room{
+	{pkg: "core/step"},
+	{pkg: "core", ours: []string{"core/step"}},
+	{pkg: "core/memstore", ours: []string{"core", "core/step"}},
+	{
+		pkg:    "core/redisstore",
+		ours:   []string{"core", "core/memstore", "core/step"},
+		theirs: []string{"github.com/redis/go-redis/v9"},
+	},
+	{pkg: "core/storetest", ours: []string{"core", "core/step"}},
+	{pkg: "keyfuncs"},
+	{pkg: "nethttp", ours: []string{"core", "keyfuncs"}},
+	{pkg: "internal/redistest", ours: []string{"internal/redistest/proctest"}},
+	{pkg: "internal/redistest/proctest"},
+	{pkg: "internal/repotest"},
+}
+
+// forTests are the modules that only tests may import.
+var forTests = []string{
+	"github.com/alicebob/miniredis/v2",
+	"github.com/dunglas/httpsfv", // a parser of structured fields that is not ours
+	"github.com/redis/go-redis/v9",
+	"pgregory.net/rapid",
+}
+
+// A package under examples/ may import the packages of ours that users import, and
+// what its subject needs: those modules are listed here.
+var forExamples = []string{}
+
+func TestPackagesImportOnlyWhatTheHouseAllows(t *testing.T) {
+	rooms := make(map[string]room)
+	for _, r := range house {
+		rooms[r.pkg] = r
+	}
+	used := make(map[string]bool)
+	for _, s := range sources(t, false) {
+		dir := s.dir()
+		r, known := rooms[dir]
+		example := strings.HasPrefix(dir, "examples/")
+		if !known && !example {
+			t.Errorf("%s: package %s is not in the table of packages in imports_test.go", s.path, dir)
+			continue
+		}
+		used[dir] = true
+		for p := range s.imports() {
+			own, isOurs := strings.CutPrefix(p, module+"/")
+			var ok bool
+			switch {
+			case isOurs && (example || s.test):
+				ok = known || !strings.HasPrefix(own, "internal/")
+			case isOurs:
+				ok = slices.Contains(r.ours, own)
+			case isStandard(p):
+				ok = true
+			case s.test && inModules(p, forTests):
+				ok = true
+			case example:
+				ok = inModules(p, forExamples)
+			default:
+				ok = inModules(p, r.theirs)
+			}
+			if !ok {
+				t.Errorf("%s imports %s: the table of packages in imports_test.go does not allow it", s.path, p)
+			}
+		}
+	}
+	for _, pkg := range slices.Sorted(maps.Keys(rooms)) {
+		if !used[pkg] {
+			t.Errorf("the table of packages lists %s, which does not exist", pkg)
+		}
+	}
+}
+
+// isStandard reports whether an import path is of the standard library: only
+// others begin with the name of a host.
+func isStandard(p string) bool {
+	first, _, _ := strings.Cut(p, "/")
+	return !strings.Contains(first, ".")
+}
+
+func inModules(p string, modules []string) bool {
+	return slices.ContainsFunc(modules, func(m string) bool {
+		return p == m || strings.HasPrefix(p, m+"/")
+	})
+}

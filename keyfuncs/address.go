@@ -1,0 +1,285 @@
+package keyfuncs
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"net/netip"
+)
+
+// RemoteAddr charges the address that the connection comes from.
+//
+// Use it when clients connect to this server directly. Behind a proxy it charges
+// all clients as one, the proxy.
+//
+// The address is [http.Request.RemoteAddr]. If that is not an IP address, as on a
+// unix socket, the request cannot be attributed to anybody: this is an error, and not
+// [ErrAbsent]. A middleware that writes headers into RemoteAddr makes this function,
+// and the ones below, believe them: let the limit run before it, or remove it.
+func RemoteAddr() Func {
+	f, _ := Prefix{}.RemoteAddr() // the zero Prefix is valid
+	return f
+}
+
+// ProxyHeader charges the address that a proxy puts in a header of its own.
+//
+// Use it when the proxy overwrites the header in every request, whatever the client
+// sent:
+//
+//	X-Real-IP          nginx: proxy_set_header X-Real-IP $remote_addr;
+//	CF-Connecting-IP   Cloudflare; trusted: https://www.cloudflare.com/ips
+//	Fly-Client-IP      Fly.io, unless another proxy stands in front of it
+//
+// True-Client-IP, X-Azure-ClientIP and Fastly-Client-IP look alike, but those products
+// pass on what the client wrote unless they are told to remove it.
+//
+// The trusted networks are those that the proxy connects from, as "10.0.0.0/8", or
+// single addresses; to learn them, log [http.Request.RemoteAddr]. At least one is needed,
+// and the network of all addresses is a fault. The header counts only if the connection
+// comes from one of them, and only as a single line with a single address. Otherwise the
+// address of the connection is charged, as by [RemoteAddr].
+//
+// All faults of the arguments are reported at once.
+func ProxyHeader(name string, trusted ...string) (Func, error) {
+	return Prefix{}.ProxyHeader(name, trusted...)
+}
+
+// XForwardedFor charges the address that the outermost trusted proxy saw, according to
+// the X-Forwarded-For header.
+//
+// Use it behind one or more proxies whose networks you know, each of which appends the
+// address that it saw to the header:
+//
+//	nginx                proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for;
+//	Apache, HAProxy      ProxyPass; option forwardfor
+//	AWS load balancer    the default mode, "append"; trusted: the subnets of the balancer
+//	Google load balancer it appends two, the client and itself: trust its own public
+//	                     address too
+//
+// The trusted networks are those of the proxies, as "10.0.0.0/8", or single addresses. At
+// least one is needed, and the network of all addresses is a fault. Do not trust a network
+// that clients are in: they could write what they like.
+//
+// The walk starts at the address of the connection. While that is trusted, the header's
+// last element not yet read says whom it forwarded for, and the walk goes there. It ends
+// at the first address that is not trusted: that is the client, and what stands to the
+// left of it is the client's own writing and never read. The walk also ends, and charges
+// where it stands, when there is no element left, when one is no address (empty, "unknown",
+// longer than 1 KiB), and after 64 elements. Several lines are one list, in their order.
+//
+// So a client charges itself, whatever it writes. Elements that are no address, in a
+// place where a proxy should have written one, charge the proxy that passed them on.
+//
+// All faults of the arguments are reported at once.
+func XForwardedFor(trusted ...string) (Func, error) {
+	return Prefix{}.XForwardedFor(trusted...)
+}
+
+// Forwarded charges the address that the outermost trusted proxy saw, according to
+// the Forwarded header of RFC 7239.
+//
+// Use it behind one or more proxies whose networks you know, each of which appends an
+// element with a "for" parameter to the header. HAProxy 2.8 does with "option forwarded".
+//
+// The trusted networks and the walk are those of [XForwardedFor]. An element without
+// "for", with "for=unknown" or a hidden name such as "for=_a1b2", or that is not
+// well-formed, is no address. An address with a port or brackets is accepted without the
+// quotes that the RFC wants.
+//
+// All faults of the arguments are reported at once.
+func Forwarded(trusted ...string) (Func, error) {
+	return Prefix{}.Forwarded(trusted...)
+}
+
+// BehindProxies charges the n-th element from the right of X-Forwarded-For.
+//
+// Use it when the proxies' addresses change, so that they cannot be listed, and when the
+// proxy connects over a unix socket. It is right only if every request comes through all
+// of them: a client that reaches the server past a proxy chooses its own address. Where
+// the networks are known, prefer [XForwardedFor].
+//
+// n is the number of elements that your proxies append, from 1 to 64. With one proxy that
+// appends one, n is 1: the last element is what it saw. With a CDN before a load balancer
+// n is 2: the last is what the balancer saw, the CDN; the one before is what the CDN saw,
+// the client. Google's external load balancer alone appends two: n is 2. To find n, send
+//
+//	curl -H 'X-Forwarded-For: 192.0.2.1' https://...
+//
+// and log the header as it arrives here: n is the number of elements to the right of
+// 192.0.2.1. A number too small charges a proxy, which is seen soon. A number too large
+// believes the client, which nobody sees: when in doubt take the smaller, and measure again
+// whenever a proxy is added or removed.
+//
+// If there are fewer than n elements, or the n-th is no address, the address of the
+// connection is charged, as by [RemoteAddr]. Several lines are one list, in their order.
+func BehindProxies(n int) (Func, error) {
+	return Prefix{}.BehindProxies(n)
+}
+
+// A Prefix says how many leading bits of an address are charged together. Its methods are
+// the package's functions of the same name, with that grouping; the package's functions
+// are those of the zero Prefix. Like them they report all faults at once, and bits out of
+// range are one.
+//
+//	keyfuncs.Prefix{V6: 48}.XForwardedFor("10.0.0.0/8")
+type Prefix struct {
+	// V4 is the number of bits of an IPv4 address, 1 to 32. 0 means 32: each
+	// address alone. Providers put many customers behind one address already.
+	V4 int
+
+	// V6 is the number of bits of an IPv6 address, 1 to 128. 0 means 64, the
+	// least that a household is given. Many are given a /56 and hosting
+	// customers a /48, and can move within it; 56 or 48 stops that, and may
+	// charge neighbours together.
+	V6 int
+}
+
+// RemoteAddr is [RemoteAddr] by prefix. The error is about the Prefix.
+func (p Prefix) RemoteAddr() (Func, error) {
+	if err := p.check(); err != nil {
+		return nil, err
+	}
+	return func(r *http.Request) (string, error) {
+		peer, err := peerOf(r)
+		if err != nil {
+			return "", err
+		}
+		return p.key(peer), nil
+	}, nil
+}
+
+// ProxyHeader is [ProxyHeader] by prefix.
+func (p Prefix) ProxyHeader(name string, trusted ...string) (Func, error) {
+	var errName error
+	if !isToken(name) {
+		errName = fmt.Errorf("keyfuncs: not the name of a header: %q", name)
+	}
+	proxies, errTrusted := parseNetworks(trusted)
+	if err := errors.Join(p.check(), errName, errTrusted); err != nil {
+		return nil, err
+	}
+	name = http.CanonicalHeaderKey(name)
+	return func(r *http.Request) (string, error) {
+		addr, err := peerOf(r)
+		if err != nil {
+			return "", err
+		}
+		if lines := r.Header.Values(name); len(lines) == 1 && proxies.contain(addr) {
+			if client, ok := parseNode(trimSpace(lines[0])); ok {
+				addr = client
+			}
+		}
+		return p.key(addr), nil
+	}, nil
+}
+
+// XForwardedFor is [XForwardedFor] by prefix.
+func (p Prefix) XForwardedFor(trusted ...string) (Func, error) {
+	return p.walk(trusted, "X-Forwarded-For", lastComma, parseNode)
+}
+
+// Forwarded is [Forwarded] by prefix.
+func (p Prefix) Forwarded(trusted ...string) (Func, error) {
+	return p.walk(trusted, "Forwarded", lastCommaUnquoted, forwardedFor)
+}
+
+// walk makes a Func that follows a header from hop to hop, as XForwardedFor describes.
+func (p Prefix) walk(trusted []string, header string,
+	lastComma func(string) int, parse func(string) (netip.Addr, bool),
+) (Func, error) {
+	proxies, errTrusted := parseNetworks(trusted)
+	if err := errors.Join(p.check(), errTrusted); err != nil {
+		return nil, err
+	}
+	return func(r *http.Request) (string, error) {
+		addr, err := peerOf(r)
+		if err != nil {
+			return "", err
+		}
+		if proxies.contain(addr) {
+			hops := 0
+			elements := list{r.Header.Values(header), lastComma}
+			for element := range elements.fromRight {
+				next, ok := parse(element)
+				if !ok {
+					break
+				}
+				addr = next
+				if hops++; hops == maxHops || !proxies.contain(addr) {
+					break
+				}
+			}
+		}
+		return p.key(addr), nil
+	}, nil
+}
+
+// BehindProxies is [BehindProxies] by prefix.
+func (p Prefix) BehindProxies(n int) (Func, error) {
+	var errN error
+	if n < 1 || n > maxHops {
+		errN = fmt.Errorf("keyfuncs: number of proxies %d: not in 1 to %d", n, maxHops)
+	}
+	if err := errors.Join(p.check(), errN); err != nil {
+		return nil, err
+	}
+	return func(r *http.Request) (string, error) {
+		hops := 0
+		elements := list{r.Header.Values("X-Forwarded-For"), lastComma}
+		for element := range elements.fromRight {
+			if hops++; hops < n {
+				continue
+			}
+			if client, ok := parseNode(element); ok {
+				return p.key(client), nil
+			}
+			break
+		}
+		// Only here is the peer looked at: it may be a unix socket, without an address.
+		peer, err := peerOf(r)
+		if err != nil {
+			return "", err
+		}
+		return p.key(peer), nil
+	}, nil
+}
+
+func (p Prefix) check() error {
+	var err4, err6 error
+	if p.V4 < 0 || p.V4 > 32 {
+		err4 = fmt.Errorf("keyfuncs: prefix of %d bits for IPv4: not in 1 to 32, or 0 for 32", p.V4)
+	}
+	if p.V6 < 0 || p.V6 > 128 {
+		err6 = fmt.Errorf("keyfuncs: prefix of %d bits for IPv6: not in 1 to 128, or 0 for 64", p.V6)
+	}
+	return errors.Join(err4, err6)
+}
+
+// nat64 is the well-known prefix of RFC 6052, section 2.1.
+var nat64 = netip.MustParsePrefix("64:ff9b::/96")
+
+// key returns the key of an address that parseNode returned.
+func (p Prefix) key(addr netip.Addr) string {
+	// NAT64 is undone here and not in parseNode: whether a proxy is trusted is
+	// asked of the address it really has.
+	if nat64.Contains(addr) {
+		b := addr.As16()
+		addr = netip.AddrFrom4([4]byte(b[12:]))
+	}
+	bits := p.V6
+	if bits == 0 {
+		bits = 64
+	}
+	if addr.Is4() {
+		bits = p.V4
+		if bits == 0 {
+			bits = 32
+		}
+	}
+	if bits == addr.BitLen() {
+		return addr.String()
+	}
+	network, _ := addr.Prefix(bits) // check has seen the bits
+	var room [len("ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff/128")]byte
+	return string(network.AppendTo(room[:0])) // one allocation, where String makes two
+}

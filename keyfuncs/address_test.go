@@ -1,0 +1,465 @@
+package keyfuncs_test
+
+import (
+	"bufio"
+	"errors"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/headgate/headgate/keyfuncs"
+)
+
+// trusted are the proxies of these tests: a network of each kind, and one address.
+var trusted = []string{"10.0.0.0/8", "2001:db8:ffff::/48", "192.0.2.80"}
+
+// request returns a request from remote with the lines of one header.
+func request(remote, header string, lines ...string) *http.Request {
+	r := &http.Request{Method: "GET", RemoteAddr: remote, Header: http.Header{}}
+	for _, line := range lines {
+		r.Header.Add(header, line)
+	}
+	return r
+}
+
+// must is for constructors whose arguments are right.
+func must(f keyfuncs.Func, err error) keyfuncs.Func {
+	if err != nil {
+		panic(err)
+	}
+	return f
+}
+
+func wantKey(t *testing.T, f keyfuncs.Func, r *http.Request, want string) {
+	t.Helper()
+	if got, err := f(r); err != nil || got != want {
+		t.Errorf("got %q, %v; want %q", got, err, want)
+	}
+}
+
+func TestRemoteAddr(t *testing.T) {
+	for _, c := range []struct{ remote, want string }{
+		{"203.0.113.7:4711", "203.0.113.7"},
+		{"203.0.113.7", "203.0.113.7"}, // as some middlewares leave it
+		{"10.1.2.3:80", "10.1.2.3"},
+		{"127.0.0.1:80", "127.0.0.1"},
+		{"[2001:db8:1:2:3:4:5:6]:4711", "2001:db8:1:2::/64"},
+		{"[2001:DB8:1:2::]:4711", "2001:db8:1:2::/64"},
+		{"2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"},
+		{"[2001:db8:1:2:3:4:5:6]", "2001:db8:1:2::/64"},
+		{"[::1]:80", "::/64"},
+		{"[fe80::1%eth0]:80", "fe80::/64"},
+		{"fe80::1%eth0", "fe80::/64"},
+		{"[::ffff:203.0.113.7]:80", "203.0.113.7"},
+		{"[::ffff:cb00:7107]:80", "203.0.113.7"},
+		{"[::ffff:203.0.113.7%eth0]:80", "203.0.113.7"},
+		{"[64:ff9b::203.0.113.7]:80", "203.0.113.7"},
+		{"[64:ff9b::cb00:7107]:80", "203.0.113.7"},
+		{"[64:ff9b:1::203.0.113.7]:80", "64:ff9b:1::/64"}, // RFC 8215: local, not well-known
+	} {
+		t.Run(c.remote, func(t *testing.T) {
+			wantKey(t, keyfuncs.RemoteAddr(), request(c.remote, ""), c.want)
+		})
+	}
+}
+
+// A connection without an address charges nobody, whatever the headers say.
+func TestNoRemoteAddr(t *testing.T) {
+	for _, remote := range []string{
+		"", "@", "/run/app.sock", "pipe", "localhost:80", "203.0.113.7:", "203.0.113.7:x", "203.0.113.7:123456",
+		"203.0.113.07:80", "1.2.3:80", "[2001:db8::1", "[2001:db8::1]80", "[]:80", ":80", "203.0.113.7 :80",
+	} {
+		for name, f := range map[string]keyfuncs.Func{
+			"RemoteAddr":    keyfuncs.RemoteAddr(),
+			"XForwardedFor": must(keyfuncs.XForwardedFor(trusted...)),
+			"Forwarded":     must(keyfuncs.Forwarded(trusted...)),
+			"ProxyHeader":   must(keyfuncs.ProxyHeader("X-Real-IP", trusted...)),
+			"BehindProxies": must(keyfuncs.BehindProxies(2)),
+		} {
+			r := request(remote, "X-Forwarded-For", "203.0.113.9")
+			r.Header.Set("Forwarded", "for=203.0.113.9")
+			r.Header.Set("X-Real-IP", "203.0.113.9")
+			key, err := f(r)
+			if key != "" || err == nil {
+				t.Errorf("%s from %q: got %q, %v; want an error", name, remote, key, err)
+				continue
+			}
+			if errors.Is(err, keyfuncs.ErrAbsent) {
+				t.Errorf("%s from %q: %v, and First would go on", name, remote, err)
+			}
+			if len(remote) > 1 && strings.Contains(err.Error(), remote) {
+				t.Errorf("%s: the error holds the address: %v", name, err)
+			}
+		}
+	}
+}
+
+func TestProxyHeader(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		remote string
+		lines  []string
+		want   string
+	}{
+		{"believed", "10.0.0.1:80", []string{"203.0.113.9"}, "203.0.113.9"},
+		{"spaces", "10.0.0.1:80", []string{" \t203.0.113.9\t "}, "203.0.113.9"},
+		{"port", "10.0.0.1:80", []string{"203.0.113.9:1234"}, "203.0.113.9"},
+		{"IPv6", "10.0.0.1:80", []string{"2001:db8::9"}, "2001:db8::/64"},
+		{"brackets", "10.0.0.1:80", []string{"[2001:db8::9]:1234"}, "2001:db8::/64"},
+		{"zone", "10.0.0.1:80", []string{"fe80::1%eth0"}, "fe80::/64"},
+		{"mapped", "10.0.0.1:80", []string{"::ffff:203.0.113.9"}, "203.0.113.9"},
+		{"proxy mapped", "[::ffff:10.0.0.1]:80", []string{"203.0.113.9"}, "203.0.113.9"},
+		{"client in a trusted network", "10.0.0.1:80", []string{"10.7.7.7"}, "10.7.7.7"},
+		{"not from a proxy", "198.51.100.1:80", []string{"203.0.113.9"}, "198.51.100.1"},
+		{"missing", "10.0.0.1:80", nil, "10.0.0.1"},
+		{"empty", "10.0.0.1:80", []string{""}, "10.0.0.1"},
+		{"garbage", "10.0.0.1:80", []string{"me"}, "10.0.0.1"},
+		{"list", "10.0.0.1:80", []string{"203.0.113.9, 203.0.113.10"}, "10.0.0.1"},
+		{"repeated", "10.0.0.1:80", []string{"203.0.113.9", "203.0.113.9"}, "10.0.0.1"},
+		{"huge", "10.0.0.1:80", []string{strings.Repeat("1", 1<<20)}, "10.0.0.1"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			f := must(keyfuncs.ProxyHeader("x-real-ip", trusted...))
+			wantKey(t, f, request(c.remote, "X-Real-IP", c.lines...), c.want)
+		})
+	}
+}
+
+func TestXForwardedFor(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		remote string
+		lines  []string
+		want   string
+	}{
+		{"one proxy", "10.0.0.1:80", []string{"203.0.113.9"}, "203.0.113.9"},
+		{"two proxies", "10.0.0.1:80", []string{"203.0.113.9, 10.0.0.2"}, "203.0.113.9"},
+		{"IPv6 proxies", "[2001:db8:ffff::1]:80", []string{"2001:db8:1:2::9, 2001:db8:ffff::2"}, "2001:db8:1:2::/64"},
+		{"proxy of one address", "192.0.2.80:80", []string{"203.0.113.9"}, "203.0.113.9"},
+		{"its neighbour", "192.0.2.81:80", []string{"203.0.113.9"}, "192.0.2.81"},
+		{"proxy mapped", "[::ffff:10.0.0.1]:80", []string{"203.0.113.9, ::ffff:10.0.0.2"}, "203.0.113.9"},
+		{"client in a private network", "10.0.0.1:80", []string{"192.168.7.7"}, "192.168.7.7"},
+		{"client is a proxy", "10.0.0.1:80", []string{"10.0.0.3, 10.0.0.2"}, "10.0.0.3"},
+
+		{"not from a proxy", "198.51.100.1:80", []string{"203.0.113.9"}, "198.51.100.1"},
+		{"leftmost spoofed", "10.0.0.1:80", []string{"1.1.1.1, 203.0.113.9"}, "203.0.113.9"},
+		{"leftmost spoofed, two proxies", "10.0.0.1:80", []string{"1.1.1.1, 203.0.113.9, 10.0.0.2"}, "203.0.113.9"},
+		{"a proxy spoofed", "10.0.0.1:80", []string{"1.1.1.1, 10.0.0.9, 203.0.113.9"}, "203.0.113.9"},
+		{"lines are one list", "10.0.0.1:80", []string{"1.1.1.1", "203.0.113.9", "10.0.0.2"}, "203.0.113.9"},
+		{"lines of several", "10.0.0.1:80", []string{"1.1.1.1, 2.2.2.2", "203.0.113.9, 10.0.0.3", "10.0.0.2"}, "203.0.113.9"},
+		{"garbage spoofed", "10.0.0.1:80", []string{"\x00,\", 203.0.113.9"}, "203.0.113.9"},
+		{"commas spoofed", "10.0.0.1:80", []string{",,,, 203.0.113.9"}, "203.0.113.9"},
+		{"line of commas spoofed", "10.0.0.1:80", []string{",,,", "203.0.113.9"}, "203.0.113.9"},
+		{"quote spoofed", "10.0.0.1:80", []string{`"a, 203.0.113.9`}, "203.0.113.9"},
+
+		{"port", "10.0.0.1:80", []string{"203.0.113.9:1234"}, "203.0.113.9"},
+		{"brackets", "10.0.0.1:80", []string{"[2001:db8:1:2::9]"}, "2001:db8:1:2::/64"},
+		{"brackets, port", "10.0.0.1:80", []string{"[2001:db8:1:2::9]:1234"}, "2001:db8:1:2::/64"},
+		{"zone", "10.0.0.1:80", []string{"fe80::9%eth0"}, "fe80::/64"},
+		{"mapped", "10.0.0.1:80", []string{"::ffff:203.0.113.9"}, "203.0.113.9"},
+		{"NAT64", "10.0.0.1:80", []string{"64:ff9b::203.0.113.9"}, "203.0.113.9"},
+		{"NAT64 of a proxy is no proxy", "10.0.0.1:80", []string{"203.0.113.9, 64:ff9b::10.0.0.2"}, "10.0.0.2"},
+		{"spaces", "10.0.0.1:80", []string{"1.1.1.1 ,\t 203.0.113.9\t,10.0.0.2 "}, "203.0.113.9"},
+		{"no space", "10.0.0.1:80", []string{"1.1.1.1,203.0.113.9,10.0.0.2"}, "203.0.113.9"},
+
+		{"missing", "10.0.0.1:80", nil, "10.0.0.1"},
+		{"empty", "10.0.0.1:80", []string{""}, "10.0.0.1"},
+		{"garbage", "10.0.0.1:80", []string{"1.1.1.1, me"}, "10.0.0.1"},
+		{"garbage behind a proxy", "10.0.0.1:80", []string{"1.1.1.1, me, 10.0.0.2"}, "10.0.0.2"},
+		{"unknown", "10.0.0.1:80", []string{"1.1.1.1, unknown, 10.0.0.2"}, "10.0.0.2"},
+		{"unix socket", "10.0.0.1:80", []string{"1.1.1.1, unix:"}, "10.0.0.1"},
+		{"empty element", "10.0.0.1:80", []string{"1.1.1.1, , 10.0.0.2"}, "10.0.0.2"},
+		{"trailing comma", "10.0.0.1:80", []string{"203.0.113.9,"}, "10.0.0.1"},
+		{"empty line", "10.0.0.1:80", []string{"203.0.113.9", ""}, "10.0.0.1"},
+		{"two in one element", "10.0.0.1:80", []string{"1.1.1.1 203.0.113.9"}, "10.0.0.1"},
+		{"not an octet", "10.0.0.1:80", []string{"203.0.113.256"}, "10.0.0.1"},
+		{"octal", "10.0.0.1:80", []string{"203.0.113.011"}, "10.0.0.1"},
+		{"network", "10.0.0.1:80", []string{"203.0.113.0/24"}, "10.0.0.1"},
+		{"bad port", "10.0.0.1:80", []string{"203.0.113.9:http"}, "10.0.0.1"},
+		{"quoted", "10.0.0.1:80", []string{`"203.0.113.9"`}, "10.0.0.1"},
+
+		{"64 hops", "10.0.0.1:80", []string{"203.0.113.9" + strings.Repeat(", 10.0.0.2", 63)}, "203.0.113.9"},
+		{"65 hops", "10.0.0.1:80", []string{"203.0.113.9" + strings.Repeat(", 10.0.0.2", 64)}, "10.0.0.2"},
+		{"huge list", "10.0.0.1:80", []string{strings.Repeat("1.1.1.1,", 1<<17) + "203.0.113.9"}, "203.0.113.9"},
+		{"huge element spoofed", "10.0.0.1:80", []string{strings.Repeat("1", 1<<20) + ", 203.0.113.9"}, "203.0.113.9"},
+		{"huge element", "10.0.0.1:80", []string{"203.0.113.9" + strings.Repeat(" ", 1<<20)}, "10.0.0.1"},
+		{"1024 bytes", "10.0.0.1:80", []string{strings.Repeat(" ", 1024-11) + "203.0.113.9"}, "203.0.113.9"},
+		{"1024 bytes, then a comma", "10.0.0.1:80", []string{"," + strings.Repeat(" ", 1024-11) + "203.0.113.9"}, "203.0.113.9"},
+		{"1025 bytes", "10.0.0.1:80", []string{strings.Repeat(" ", 1025-11) + "203.0.113.9"}, "10.0.0.1"},
+		{"1025 bytes, then a comma", "10.0.0.1:80", []string{"," + strings.Repeat(" ", 1025-11) + "203.0.113.9"}, "10.0.0.1"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			f := must(keyfuncs.XForwardedFor(trusted...))
+			wantKey(t, f, request(c.remote, "X-Forwarded-For", c.lines...), c.want)
+		})
+	}
+}
+
+func TestForwarded(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		lines []string
+		want  string
+	}{
+		// The examples of RFC 7239, sections 4, 6 and 7.1, from a trusted proxy.
+		{"obfuscated", []string{`for="_gazonk"`}, "10.0.0.1"},
+		{"case", []string{`For="[2001:db8:cafe::17]:4711"`}, "2001:db8:cafe::/64"},
+		{"parameters", []string{"for=192.0.2.60;proto=http;by=203.0.113.43"}, "192.0.2.60"},
+		{"two", []string{"for=192.0.2.43, for=198.51.100.17"}, "198.51.100.17"},
+		{"port", []string{`for="192.0.2.43:47011"`}, "192.0.2.43"},
+		{"hidden", []string{"for=_hidden, for=_SEVKISEK"}, "10.0.0.1"},
+		{"mixed", []string{`for=192.0.2.43,for="[2001:db8:cafe::17]",for=unknown`}, "10.0.0.1"},
+
+		{"two proxies", []string{"for=203.0.113.9, for=10.0.0.2"}, "203.0.113.9"},
+		{"lines are one list", []string{"for=1.1.1.1", "for=203.0.113.9;by=10.0.0.3, for=10.0.0.3", "for=10.0.0.2"}, "203.0.113.9"},
+		{"hidden port", []string{`for="203.0.113.9:_a1"`}, "203.0.113.9"},
+		{"mapped", []string{`for="[::ffff:203.0.113.9]"`}, "203.0.113.9"},
+		{"zone", []string{`for="[fe80::9%eth0]"`}, "fe80::/64"},
+		{"upper case", []string{"FOR=203.0.113.9"}, "203.0.113.9"},
+		{"not first", []string{"by=10.0.0.1;for=203.0.113.9"}, "203.0.113.9"},
+		{"extension", []string{`secret="a,b;for=1.1.1.1";for=203.0.113.9`}, "203.0.113.9"},
+		{"quoted comma after", []string{`for=203.0.113.9;x=",for=1.1.1.1"`}, "203.0.113.9"},
+		{"escapes", []string{`for="\203.0.113\.9"`}, "203.0.113.9"},
+		{"escaped quotes", []string{`for=203.0.113.9;x="a\",\\\"b\\"`}, "203.0.113.9"},
+		{"empty pairs", []string{";;for=203.0.113.9;;"}, "203.0.113.9"},
+		{"spaces", []string{" for=203.0.113.9 ;\tproto=http "}, "203.0.113.9"},
+		{"port without quotes", []string{"for=203.0.113.9:80"}, "203.0.113.9"},
+		{"IPv6 without quotes", []string{"for=[2001:db8::9]:80"}, "2001:db8::/64"},
+		{"IPv6 without brackets", []string{`for="2001:db8::9"`}, "2001:db8::/64"},
+
+		{"leftmost spoofed", []string{"for=1.1.1.1, for=203.0.113.9"}, "203.0.113.9"},
+		{"open quote", []string{`for="1.1.1.1, for=203.0.113.9`}, "203.0.113.9"},
+		{"open quote, quoted element", []string{`for="1.1.1.1, for="[2001:db8::9]"`}, "2001:db8::/64"},
+		{"open quote, two proxies", []string{`for="1, for="203.0.113.9:80";x="a,b", for="10.0.0.2"`}, "203.0.113.9"},
+		{"open quote, next line", []string{`for="1.1.1.1`, `for=203.0.113.9`}, "203.0.113.9"},
+		{"escaped open quote", []string{`for="1.1.1.1\", for="203.0.113.9"`}, "203.0.113.9"},
+		{"backslash at the end", []string{`for="\, for="203.0.113.9"`}, "203.0.113.9"},
+
+		{"missing", nil, "10.0.0.1"},
+		{"empty", []string{""}, "10.0.0.1"},
+		{"empty element", []string{"for=1.1.1.1, , for=10.0.0.2"}, "10.0.0.2"},
+		{"trailing comma", []string{"for=203.0.113.9,"}, "10.0.0.1"},
+		{"no for", []string{"for=1.1.1.1, by=10.0.0.1;proto=https"}, "10.0.0.1"},
+		{"empty for", []string{"for=1.1.1.1, for="}, "10.0.0.1"},
+		{"empty quoted for", []string{`for=1.1.1.1, for=""`}, "10.0.0.1"},
+		{"for twice", []string{"for=1.1.1.1;for=203.0.113.9"}, "10.0.0.1"},
+		{"no equals sign", []string{"for"}, "10.0.0.1"},
+		{"no name", []string{"=203.0.113.9"}, "10.0.0.1"},
+		{"space in the pair", []string{"for = 203.0.113.9"}, "10.0.0.1"},
+		{"quoted name", []string{`"for"=203.0.113.9`}, "10.0.0.1"},
+		{"two words", []string{"for=203.0.113.9 for=1.1.1.1"}, "10.0.0.1"},
+		{"bad pair after", []string{"for=203.0.113.9;proto"}, "10.0.0.1"},
+		{"after the quotes", []string{`for="203.0.113.9"x`}, "10.0.0.1"},
+		{"quote in a token", []string{`for=203.0.113.9"x"`}, "10.0.0.1"},
+		{"open quote of the proxy", []string{`for="203.0.113.9`}, "10.0.0.1"},
+		{"escape at the end", []string{`for="203.0.113.9\`}, "10.0.0.1"},
+		{"pair after the quotes", []string{`for="203.0.113.9"x=y`}, "10.0.0.1"},
+		{"bad name after", []string{"for=203.0.113.9;a b=c"}, "10.0.0.1"},
+		{"empty value after", []string{"for=203.0.113.9;x="}, "10.0.0.1"},
+		{"empty hidden port", []string{`for="203.0.113.9:_"`}, "10.0.0.1"},
+		{"bad hidden port", []string{`for="203.0.113.9:_a b"`}, "10.0.0.1"},
+		{"bare address", []string{"203.0.113.9"}, "10.0.0.1"},
+
+		{"64 hops", []string{"for=203.0.113.9" + strings.Repeat(", for=10.0.0.2", 63)}, "203.0.113.9"},
+		{"65 hops", []string{"for=203.0.113.9" + strings.Repeat(", for=10.0.0.2", 64)}, "10.0.0.2"},
+		{"huge quoted", []string{`for="` + strings.Repeat(`\"`, 1<<19) + `, for=203.0.113.9`}, "203.0.113.9"},
+		{"huge element", []string{`for=203.0.113.9;x="` + strings.Repeat(",", 1<<20) + `"`}, "10.0.0.1"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			f := must(keyfuncs.Forwarded(trusted...))
+			wantKey(t, f, request("10.0.0.1:80", "Forwarded", c.lines...), c.want)
+			// Nothing counts that does not come from a proxy.
+			wantKey(t, f, request("198.51.100.1:80", "Forwarded", c.lines...), "198.51.100.1")
+		})
+	}
+}
+
+func TestBehindProxies(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		n      int
+		remote string
+		lines  []string
+		want   string
+	}{
+		{"one", 1, "10.0.0.1:80", []string{"203.0.113.9"}, "203.0.113.9"},
+		{"one, spoofed", 1, "10.0.0.1:80", []string{"1.1.1.1, 203.0.113.9"}, "203.0.113.9"},
+		{"two", 2, "10.0.0.1:80", []string{"203.0.113.9, 198.51.100.1"}, "203.0.113.9"},
+		{"two, spoofed", 2, "10.0.0.1:80", []string{"1.1.1.1,, 203.0.113.9, 198.51.100.1"}, "203.0.113.9"},
+		{"two lines", 2, "10.0.0.1:80", []string{"1.1.1.1, 203.0.113.9", "198.51.100.1"}, "203.0.113.9"},
+		{"name between", 2, "10.0.0.1:80", []string{"203.0.113.9, unix:"}, "203.0.113.9"},
+		{"normalised", 1, "10.0.0.1:80", []string{"[::ffff:203.0.113.9]:80"}, "203.0.113.9"},
+		{"from a unix socket", 1, "@", []string{"1.1.1.1, 203.0.113.9"}, "203.0.113.9"},
+		{"64", 64, "10.0.0.1:80", []string{"1.1.1.1, 203.0.113.9" + strings.Repeat(", 10.0.0.2", 63)}, "203.0.113.9"},
+
+		{"missing", 1, "10.0.0.1:80", nil, "10.0.0.1"},
+		{"empty", 1, "10.0.0.1:80", []string{""}, "10.0.0.1"},
+		{"too few", 2, "10.0.0.1:80", []string{"203.0.113.9"}, "10.0.0.1"},
+		{"too few, two lines", 3, "10.0.0.1:80", []string{"203.0.113.9", "198.51.100.1"}, "10.0.0.1"},
+		{"garbage", 1, "10.0.0.1:80", []string{"203.0.113.9, me"}, "10.0.0.1"},
+		{"garbage before", 2, "10.0.0.1:80", []string{"1.1.1.1, me, 198.51.100.1"}, "10.0.0.1"},
+		{"trailing comma", 1, "10.0.0.1:80", []string{"203.0.113.9,"}, "10.0.0.1"},
+		{"quoted comma counts", 2, "10.0.0.1:80", []string{`1.1.1.1, "203.0.113.9, 203.0.113.8"`}, "10.0.0.1"},
+		{"huge element between", 2, "10.0.0.1:80", []string{"203.0.113.9, " + strings.Repeat("1", 1<<20)}, "10.0.0.1"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			f := must(keyfuncs.BehindProxies(c.n))
+			wantKey(t, f, request(c.remote, "X-Forwarded-For", c.lines...), c.want)
+		})
+	}
+}
+
+func TestPrefix(t *testing.T) {
+	for _, c := range []struct {
+		prefix       keyfuncs.Prefix
+		remote, want string
+	}{
+		{keyfuncs.Prefix{}, "203.0.113.77", "203.0.113.77"},
+		{keyfuncs.Prefix{}, "2001:db8:1:2:3::1", "2001:db8:1:2::/64"},
+		{keyfuncs.Prefix{V4: 24}, "203.0.113.77", "203.0.113.0/24"},
+		{keyfuncs.Prefix{V4: 24}, "::ffff:203.0.113.77", "203.0.113.0/24"},
+		{keyfuncs.Prefix{V4: 24}, "64:ff9b::203.0.113.77", "203.0.113.0/24"},
+		{keyfuncs.Prefix{V4: 24}, "2001:db8:1:2:3::1", "2001:db8:1:2::/64"},
+		{keyfuncs.Prefix{V4: 1}, "203.0.113.77", "128.0.0.0/1"},
+		{keyfuncs.Prefix{V4: 32, V6: 64}, "203.0.113.77", "203.0.113.77"},
+		{keyfuncs.Prefix{V6: 48}, "203.0.113.77", "203.0.113.77"},
+		{keyfuncs.Prefix{V6: 48}, "2001:db8:1:2:3::1", "2001:db8:1::/48"},
+		{keyfuncs.Prefix{V6: 56}, "2001:db8:1:2fe::1", "2001:db8:1:200::/56"},
+		{keyfuncs.Prefix{V6: 1}, "2001:db8::1", "::/1"},
+		{keyfuncs.Prefix{V6: 128}, "2001:db8:1:2:3::1", "2001:db8:1:2:3::1"},
+	} {
+		for name, f := range map[string]keyfuncs.Func{
+			"RemoteAddr":    must(c.prefix.RemoteAddr()),
+			"XForwardedFor": must(c.prefix.XForwardedFor("10.0.0.1")),
+			"Forwarded":     must(c.prefix.Forwarded("10.0.0.1")),
+			"ProxyHeader":   must(c.prefix.ProxyHeader("X-Real-IP", "10.0.0.1")),
+			"BehindProxies": must(c.prefix.BehindProxies(1)),
+		} {
+			r := request("10.0.0.1:80", "X-Forwarded-For", c.remote)
+			r.Header.Set("Forwarded", `for="`+c.remote+`"`)
+			r.Header.Set("X-Real-IP", c.remote)
+			if name == "RemoteAddr" {
+				r.RemoteAddr = c.remote
+			}
+			if got, err := f(r); err != nil || got != c.want {
+				t.Errorf("%+v.%s of %s: got %q, %v; want %q", c.prefix, name, c.remote, got, err, c.want)
+			}
+		}
+	}
+}
+
+// However a network of proxies is written, it is the same one.
+func TestTrustedForms(t *testing.T) {
+	for _, c := range []struct{ network, remote string }{
+		{"10.0.0.0/8", "10.1.2.3"},
+		{"10.0.0.0/8", "[::ffff:10.1.2.3]"},
+		{"::ffff:10.0.0.0/104", "10.1.2.3"},
+		{"::ffff:10.0.0.0/104", "[::ffff:10.1.2.3]"},
+		{"10.1.2.3", "10.1.2.3"},
+		{"10.1.2.3/32", "10.1.2.3"},
+		{"::ffff:10.1.2.3", "10.1.2.3"},
+		{"fe80::/10", "[fe80::1%eth0]"},
+		{"2001:DB8::/32", "[2001:db8::1]"},
+		{"2001:db8::1", "[2001:db8::1]"},
+		{"64:ff9b::/96", "[64:ff9b::10.1.2.3]"},
+	} {
+		f := must(keyfuncs.XForwardedFor("198.51.100.0/24", c.network))
+		r := request(c.remote+":80", "X-Forwarded-For", "203.0.113.9")
+		if got, err := f(r); err != nil || got != "203.0.113.9" {
+			t.Errorf("%s from %s: got %q, %v", c.network, c.remote, got, err)
+		}
+	}
+}
+
+// Every fault is a line of the error.
+func TestFaults(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		make func() (keyfuncs.Func, error)
+		want []string
+	}{
+		{"no network", func() (keyfuncs.Func, error) { return keyfuncs.XForwardedFor() },
+			[]string{"no trusted network"}},
+		{"bad networks", func() (keyfuncs.Func, error) {
+			return keyfuncs.Forwarded("", "10.0.0.0/33", "10.0.0.0/8", "proxy", "fe80::1%eth0", "fe80::%eth0/64", " 10.0.0.1")
+		}, []string{`""`, `"10.0.0.0/33"`, `"proxy"`, `"fe80::1%eth0"`, `"fe80::%eth0/64"`, `" 10.0.0.1"`}},
+		{"host bits", func() (keyfuncs.Func, error) { return keyfuncs.XForwardedFor("10.1.2.3/8", "::ffff:10.0.0.0/90") },
+			[]string{"would be 10.0.0.0/8", `"::ffff:10.0.0.0/90"`}},
+		{"everybody", func() (keyfuncs.Func, error) { return keyfuncs.XForwardedFor("0.0.0.0/0", "::/0", "::ffff:0.0.0.0/96") },
+			[]string{`"0.0.0.0/0": everybody`, `"::/0": everybody`, `"::ffff:0.0.0.0/96": everybody`}},
+		{"header", func() (keyfuncs.Func, error) { return keyfuncs.ProxyHeader("", "10.0.0.0/8") },
+			[]string{`not the name of a header: ""`}},
+		{"swapped", func() (keyfuncs.Func, error) { return keyfuncs.ProxyHeader("10.0.0.0/8", "X-Real-IP") },
+			[]string{`not the name of a header: "10.0.0.0/8"`, `trusted "X-Real-IP"`}},
+		{"n", func() (keyfuncs.Func, error) { return keyfuncs.BehindProxies(0) }, []string{"number of proxies 0"}},
+		{"n negative", func() (keyfuncs.Func, error) { return keyfuncs.BehindProxies(-1) }, []string{"number of proxies -1"}},
+		{"n large", func() (keyfuncs.Func, error) { return keyfuncs.BehindProxies(65) }, []string{"number of proxies 65"}},
+		{"bits", func() (keyfuncs.Func, error) { return keyfuncs.Prefix{V4: 33, V6: 129}.RemoteAddr() },
+			[]string{"33 bits for IPv4", "129 bits for IPv6"}},
+		{"bits negative", func() (keyfuncs.Func, error) { return keyfuncs.Prefix{V4: -1, V6: -1}.BehindProxies(1) },
+			[]string{"-1 bits for IPv4", "-1 bits for IPv6"}},
+		{"all at once", func() (keyfuncs.Func, error) {
+			return keyfuncs.Prefix{V4: 64, V6: 256}.ProxyHeader("X Real IP", "a", "::/0")
+		}, []string{"64 bits for IPv4", "256 bits for IPv6", `"X Real IP"`, `"a"`, `"::/0"`}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			f, err := c.make()
+			if f != nil || err == nil {
+				t.Fatalf("got a function %t, error %v", f != nil, err)
+			}
+			lines := strings.Split(err.Error(), "\n")
+			if len(lines) != len(c.want) {
+				t.Fatalf("got %d lines, want %d:\n%v", len(lines), len(c.want), err)
+			}
+			for i, line := range lines {
+				if !strings.HasPrefix(line, "keyfuncs: ") || !strings.Contains(line, c.want[i]) {
+					t.Errorf("got %q, want %q in it", line, c.want[i])
+				}
+			}
+		})
+	}
+}
+
+// What net/http makes of bytes on the wire: names of any case, lines folded by
+// obs-fold (RFC 9112, section 5.2), several lines.
+func TestWire(t *testing.T) {
+	const wire = "GET / HTTP/1.1\r\nHost: a\r\n" +
+		"x-forwarded-for: 1.1.1.1,\r\n 2.2.2.2\r\n" +
+		"X-FORWARDED-FOR: 203.0.113.9,\r\n\t10.0.0.2\r\n" +
+		"forwarded: for=1.1.1.1\r\n" +
+		"FORWARDED: for=203.0.113.9;\r\n proto=https, for=10.0.0.2\r\n\r\n"
+	r, err := http.ReadRequest(bufio.NewReader(strings.NewReader(wire)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.RemoteAddr = "10.0.0.1:80"
+	wantKey(t, must(keyfuncs.XForwardedFor(trusted...)), r, "203.0.113.9")
+	wantKey(t, must(keyfuncs.Forwarded(trusted...)), r, "203.0.113.9")
+	wantKey(t, must(keyfuncs.BehindProxies(2)), r, "203.0.113.9")
+}
+
+// A key costs one allocation, its text, however much a client writes.
+func TestAllocations(t *testing.T) {
+	const xff = "X-Forwarded-For"
+	walk := must(keyfuncs.XForwardedFor(trusted...))
+	rfc7239 := must(keyfuncs.Forwarded(trusted...))
+	for name, c := range map[string]struct {
+		f keyfuncs.Func
+		r *http.Request
+	}{
+		"IPv4":       {keyfuncs.RemoteAddr(), request("203.0.113.7:80", "")},
+		"IPv6":       {keyfuncs.RemoteAddr(), request("[2001:db8:1:2:3:4:5:6]:80", "")},
+		"list":       {walk, request("10.0.0.1:80", xff, strings.Repeat("1.1.1.1,", 1<<17)+"203.0.113.9")},
+		"hops":       {walk, request("10.0.0.1:80", xff, strings.Repeat("10.0.0.2,", 1<<17)+"10.0.0.2")},
+		"lines":      {walk, request("10.0.0.1:80", xff, strings.Fields(strings.Repeat("10.0.0.2 ", 10_000))...)},
+		"element":    {walk, request("10.0.0.1:80", xff, strings.Repeat("1", 1<<20))},
+		"count":      {must(keyfuncs.BehindProxies(64)), request("10.0.0.1:80", xff, strings.Repeat("1.1.1.1,", 1<<17)+"1.1.1.1")},
+		"quotes":     {rfc7239, request("10.0.0.1:80", "Forwarded", strings.Repeat(`\"`, 1<<19))},
+		"parameters": {rfc7239, request("10.0.0.1:80", "Forwarded", strings.Repeat("x=y;", 1<<17)+", for=203.0.113.9")},
+	} {
+		// A second one is the error of netip for what is no address.
+		if got := testing.AllocsPerRun(100, func() { _, _ = c.f(c.r) }); got > 2 {
+			t.Errorf("%s: %v allocations", name, got)
+		}
+	}
+}

@@ -1,0 +1,220 @@
+package keyfuncs_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log"
+	"net/http"
+	"net/http/httptest"
+
+	"github.com/headgate/headgate/keyfuncs"
+)
+
+// Clients connect to the server directly.
+func ExampleRemoteAddr() {
+	key := keyfuncs.RemoteAddr()
+
+	r := httptest.NewRequest("GET", "/", nil)
+	r.RemoteAddr = "203.0.113.7:4711"
+	fmt.Println(key(r))
+
+	r.RemoteAddr = "[2001:db8:1:2:3:4:5:6]:4711"
+	fmt.Println(key(r))
+	// Output:
+	// 203.0.113.7 <nil>
+	// 2001:db8:1:2::/64 <nil>
+}
+
+// An nginx on the same host sets X-Real-IP.
+func ExampleProxyHeader() {
+	key, err := keyfuncs.ProxyHeader("X-Real-IP", "127.0.0.1", "::1")
+	if err != nil {
+		log.Fatal(err)
+	}
+
+	r := httptest.NewRequest("GET", "/", nil)
+	r.RemoteAddr = "127.0.0.1:4711"
+	r.Header.Set("X-Real-IP", "203.0.113.7")
+	fmt.Println(key(r))
+
+	// A client that goes past the proxy is not believed.
+	r.RemoteAddr = "198.51.100.1:4711"
+	fmt.Println(key(r))
+	// Output:
+	// 203.0.113.7 <nil>
+	// 198.51.100.1 <nil>
+}
+
+// A load balancer in 10.0.0.0/8 appends to X-Forwarded-For.
+func ExampleXForwardedFor() {
+	key, err := keyfuncs.XForwardedFor("10.0.0.0/8")
+	if err != nil {
+		log.Fatal(err)
+	}
+
+	r := httptest.NewRequest("GET", "/", nil)
+	r.RemoteAddr = "10.0.0.1:4711"
+	// The client wrote the first, its balancer the second.
+	r.Header.Set("X-Forwarded-For", "1.1.1.1, 203.0.113.7")
+	fmt.Println(key(r))
+	// Output: 203.0.113.7 <nil>
+}
+
+// All faults of a configuration are reported at once.
+func ExampleXForwardedFor_faults() {
+	_, err := keyfuncs.Prefix{V4: 64}.XForwardedFor("10.0.0.1/8", "::/0", "balancer")
+	fmt.Println(err)
+	// Output:
+	// keyfuncs: prefix of 64 bits for IPv4: not in 1 to 32, or 0 for 32
+	// keyfuncs: trusted "10.0.0.1/8": an address with the length of a network, which would be 10.0.0.0/8
+	// keyfuncs: trusted "::/0": everybody, so each client could choose its address: name the proxies' networks, or use BehindProxies
+	// keyfuncs: trusted "balancer": neither a network, as 10.0.0.0/8, nor an address
+}
+
+// Two proxies append to Forwarded, the outer one with the client's port.
+func ExampleForwarded() {
+	key, err := keyfuncs.Forwarded("10.0.0.0/8")
+	if err != nil {
+		log.Fatal(err)
+	}
+
+	r := httptest.NewRequest("GET", "/", nil)
+	r.RemoteAddr = "10.0.0.1:4711"
+	r.Header.Set("Forwarded", `for="[2001:db8:1:2::7]:4711";proto=https, for=10.0.0.2`)
+	fmt.Println(key(r))
+	// Output: 2001:db8:1:2::/64 <nil>
+}
+
+// A CDN stands before a load balancer, and both change their addresses.
+func ExampleBehindProxies() {
+	key, err := keyfuncs.BehindProxies(2)
+	if err != nil {
+		log.Fatal(err)
+	}
+
+	r := httptest.NewRequest("GET", "/", nil)
+	r.RemoteAddr = "10.0.0.1:4711" // the balancer
+	// Written by the client, the CDN and the balancer.
+	r.Header.Set("X-Forwarded-For", "1.1.1.1, 203.0.113.7, 198.51.100.1")
+	fmt.Println(key(r))
+	// Output: 203.0.113.7 <nil>
+}
+
+// Customers of this service can move within a /48.
+func ExamplePrefix() {
+	key, err := keyfuncs.Prefix{V6: 48}.XForwardedFor("10.0.0.0/8")
+	if err != nil {
+		log.Fatal(err)
+	}
+
+	r := httptest.NewRequest("GET", "/", nil)
+	r.RemoteAddr = "10.0.0.1:4711"
+	r.Header.Set("X-Forwarded-For", "2001:db8:1:2::7")
+	fmt.Println(key(r))
+	// Output: 2001:db8:1::/48 <nil>
+}
+
+// An API key identifies the client.
+func ExampleHeader() {
+	key := keyfuncs.Header("X-Api-Key")
+
+	r := httptest.NewRequest("GET", "/", nil)
+	_, err := key(r)
+	fmt.Println(err, errors.Is(err, keyfuncs.ErrAbsent))
+
+	r.Header.Set("X-Api-Key", "k-1234")
+	fmt.Println(key(r))
+	// Output:
+	// keyfuncs: absent: header X-Api-Key true
+	// k-1234 <nil>
+}
+
+// Each client has a limit for reading and another for writing.
+func ExampleMethod() {
+	key := keyfuncs.All(keyfuncs.Method(), keyfuncs.RemoteAddr())
+
+	r := httptest.NewRequest("POST", "/", nil)
+	r.RemoteAddr = "203.0.113.7:4711"
+	fmt.Println(key(r))
+	// Output: 4:POST,11:203.0.113.7, <nil>
+}
+
+// Route is asked within the mux, which has chosen the pattern by then.
+func ExampleRoute() {
+	key := keyfuncs.Route()
+
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /items/{id}", func(_ http.ResponseWriter, r *http.Request) {
+		fmt.Println(key(r))
+	})
+	mux.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/items/7", nil))
+	// Output: GET /items/{id} <nil>
+}
+
+// A middleware that runs before has put the user into the context.
+func ExampleContext() {
+	type userKey struct{}
+	key := keyfuncs.Context(userKey{})
+
+	r := httptest.NewRequest("GET", "/", nil)
+	r = r.WithContext(context.WithValue(r.Context(), userKey{}, "anna"))
+	fmt.Println(key(r))
+	// Output: anna <nil>
+}
+
+// The whole service has one limit.
+func ExampleEveryone() {
+	key := keyfuncs.Everyone()
+	fmt.Println(key(httptest.NewRequest("GET", "/", nil)))
+	// Output: everyone <nil>
+}
+
+// Each client has a limit on each route.
+func ExampleAll() {
+	key := keyfuncs.All(keyfuncs.Route(), keyfuncs.RemoteAddr())
+
+	r := httptest.NewRequest("GET", "/items/7", nil)
+	r.Pattern = "GET /items/{id}"
+	r.RemoteAddr = "203.0.113.7:4711"
+	fmt.Println(key(r))
+	// Output: 15:GET /items/{id},11:203.0.113.7, <nil>
+}
+
+// Users who are signed in are charged by name, the others by address.
+func ExampleFirst() {
+	type userKey struct{}
+	key := keyfuncs.First(keyfuncs.Context(userKey{}), keyfuncs.RemoteAddr())
+
+	r := httptest.NewRequest("GET", "/", nil)
+	r.RemoteAddr = "203.0.113.7:4711"
+	fmt.Println(key(r))
+
+	r = r.WithContext(context.WithValue(r.Context(), userKey{}, "anna"))
+	fmt.Println(key(r))
+	// Output:
+	// 1:203.0.113.7 <nil>
+	// 0:anna <nil>
+}
+
+// A function of your own says that the request lacks the thing with ErrAbsent, so
+// that First can go on.
+func ExampleFunc() {
+	var tenant keyfuncs.Func = func(r *http.Request) (string, error) {
+		name := r.PathValue("tenant")
+		if name == "" {
+			return "", fmt.Errorf("%w: tenant", keyfuncs.ErrAbsent)
+		}
+		return name, nil
+	}
+	key := keyfuncs.First(tenant, keyfuncs.Everyone())
+
+	r := httptest.NewRequest("GET", "/", nil)
+	fmt.Println(key(r))
+
+	r.SetPathValue("tenant", "acme")
+	fmt.Println(key(r))
+	// Output:
+	// 1:everyone <nil>
+	// 0:acme <nil>
+}

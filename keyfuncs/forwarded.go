@@ -1,0 +1,118 @@
+package keyfuncs
+
+import (
+	"net/netip"
+	"strings"
+)
+
+// lastCommaUnquoted returns the index of the last comma of s outside quoted strings, or
+// -1.
+//
+// It reads from the right, which is what makes it safe. From the left, a quotation mark
+// that a client wrote and never closed would swallow the element that a proxy appended
+// to the same line. From the right, the proxy's well-formed element is read first, and
+// nothing to the left of it can change how: its quoted strings are closed, and within
+// one a quotation mark is preceded by an odd number of backslashes, and the one that opens
+// it by the equals sign.
+func lastCommaUnquoted(s string) int {
+	quoted := false
+	for i := len(s) - 1; i >= 0; i-- {
+		switch s[i] {
+		case ',':
+			if !quoted {
+				return i
+			}
+		case '"':
+			if !escaped(s, i) {
+				quoted = !quoted
+			}
+		}
+	}
+	return -1
+}
+
+// escaped reports whether an odd number of backslashes stands before s[i].
+func escaped(s string, i int) bool {
+	before := strings.TrimRight(s[:i], `\`)
+	return (i-len(before))%2 == 1
+}
+
+// forwardedFor returns the address in the "for" parameter of a forwarded-element
+// (RFC 7239, section 4):
+//
+//	forwarded-element = [ forwarded-pair ] *( ";" [ forwarded-pair ] )
+//	forwarded-pair    = token "=" ( token / quoted-string )
+//
+// White space around pairs, and colons and brackets without quotes, are tolerated.
+func forwardedFor(element string) (netip.Addr, bool) {
+	node, found := "", false
+	for {
+		element = strings.TrimLeft(element, " \t;")
+		if element == "" {
+			return parseNode(node) // "" if there was no "for", which is no address
+		}
+		name, value, rest, ok := cutPair(element)
+		if !ok {
+			return netip.Addr{}, false
+		}
+		if strings.EqualFold(name, "for") {
+			if found { // the RFC allows one
+				return netip.Addr{}, false
+			}
+			node, found = value, true
+		}
+		element = rest
+	}
+}
+
+// cutPair reads the forwarded-pair that s begins with. The rest is empty or begins with
+// a semicolon.
+func cutPair(s string) (name, value, rest string, ok bool) {
+	name, s, ok = strings.Cut(s, "=")
+	if !ok || !isToken(name) {
+		return "", "", "", false
+	}
+	if strings.HasPrefix(s, `"`) {
+		value, rest, ok = cutQuoted(s)
+	} else {
+		end := 0
+		for end < len(s) && (isTokenByte(s[end]) || strings.IndexByte(":[]", s[end]) >= 0) {
+			end++
+		}
+		value, rest, ok = s[:end], s[end:], end > 0
+	}
+	rest = strings.TrimLeft(rest, " \t")
+	if !ok || rest != "" && rest[0] != ';' {
+		return "", "", "", false
+	}
+	return name, value, rest, true
+}
+
+// cutQuoted reads the quoted-string that s begins with (RFC 9110, section 5.6.4).
+func cutQuoted(s string) (value, rest string, ok bool) {
+	end := 1
+	for end < len(s) && s[end] != '"' {
+		if s[end] == '\\' {
+			end++ // and what it escapes
+		}
+		end++
+	}
+	if end >= len(s) {
+		return "", "", false
+	}
+	return unescape(s[1:end]), s[end+1:], true
+}
+
+func unescape(s string) string {
+	if strings.IndexByte(s, '\\') < 0 {
+		return s // nearly always
+	}
+	var b strings.Builder
+	for i := 0; i < len(s); i++ {
+		if s[i] == '\\' {
+			i++ // cutQuoted has seen that something follows
+		}
+		b.WriteByte(s[i])
+	}
+	return b.String()
+}

@@ -1,0 +1,158 @@
+package keyfuncs
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"net/netip"
+	"slices"
+	"strings"
+)
+
+// Headers are read no further than these, so that a request costs little, however
+// much a client writes.
+const (
+	maxHops    = 64      // elements of a list
+	maxElement = 1 << 10 // bytes of an element
+)
+
+var errNoPeer = errors.New("keyfuncs: the remote address of the connection is not an IP address (a unix socket?)")
+
+// peerOf returns the address that the connection of r comes from.
+func peerOf(r *http.Request) (netip.Addr, error) {
+	addr, ok := parseNode(r.RemoteAddr)
+	if !ok {
+		return netip.Addr{}, errNoPeer
+	}
+	return addr, nil
+}
+
+// parseNode reads an address as servers and proxies write it: alone, in brackets, with
+// a port, with a zone. The result is without zone, and never an IPv4-mapped IPv6
+// address. The syntax is that of a node in RFC 7239, section 6, which the other sources
+// keep to, and an IPv6 address without brackets.
+func parseNode(s string) (netip.Addr, bool) {
+	host, port, hasPort := s, "", false
+	if strings.HasPrefix(s, "[") {
+		end := strings.IndexByte(s, ']')
+		if end < 0 {
+			return netip.Addr{}, false
+		}
+		host = s[1:end]
+		if after := s[end+1:]; after != "" {
+			if after[0] != ':' {
+				return netip.Addr{}, false
+			}
+			port, hasPort = after[1:], true
+		}
+	} else if i := strings.IndexByte(s, ':'); i >= 0 && i == strings.LastIndexByte(s, ':') {
+		// An IPv6 address has two colons or more: this one begins a port.
+		host, port, hasPort = s[:i], s[i+1:], true
+	}
+	if hasPort && !isPort(port) {
+		return netip.Addr{}, false
+	}
+	addr, err := netip.ParseAddr(host)
+	if err != nil {
+		return netip.Addr{}, false
+	}
+	return addr.Unmap().WithZone(""), true
+}
+
+// isPort reports whether s is a node-port by RFC 7239, section 6: digits, or a name that
+// hides them.
+func isPort(s string) bool {
+	if strings.HasPrefix(s, "_") {
+		return len(s) > 1 && isToken(s)
+	}
+	for i := range len(s) {
+		if s[i] < '0' || s[i] > '9' {
+			return false
+		}
+	}
+	return 1 <= len(s) && len(s) <= 5
+}
+
+// A list is the value of a header that is a comma-separated list, in any number of lines
+// (RFC 9110, section 5.3).
+type list struct {
+	lines     []string
+	lastComma func(string) int // -1 if there is none
+}
+
+// fromRight yields the elements from the last to the first: the proxy that is nearest
+// wrote last. Empty elements are yielded too, for a proxy that has nothing to say may
+// write one, and what stands to the left of it is then not the proxy's. An element longer
+// than maxElement ends the list.
+func (l list) fromRight(yield func(string) bool) {
+	for _, line := range slices.Backward(l.lines) {
+		for {
+			tail := line[max(0, len(line)-maxElement-1):] // an element, and the comma before it
+			comma := l.lastComma(tail)
+			if comma < 0 && len(tail) > maxElement {
+				return
+			}
+			if !yield(trimSpace(tail[comma+1:])) {
+				return
+			}
+			if comma < 0 {
+				break
+			}
+			line = line[:len(line)-len(tail)+comma]
+		}
+	}
+}
+
+func lastComma(s string) int { return strings.LastIndexByte(s, ',') }
+
+// networks are those whose word is taken.
+type networks []netip.Prefix
+
+func (ns networks) contain(addr netip.Addr) bool {
+	for _, n := range ns {
+		if n.Contains(addr) {
+			return true
+		}
+	}
+	return false
+}
+
+// parseNetworks reads networks and single addresses, and reports all faults.
+func parseNetworks(texts []string) (networks, error) {
+	if len(texts) == 0 {
+		return nil, errors.New("keyfuncs: no trusted network: name those of the proxies, or use RemoteAddr")
+	}
+	var (
+		ns   networks
+		errs []error
+	)
+	for _, text := range texts {
+		n, err := parseNetwork(text)
+		ns, errs = append(ns, n), append(errs, err)
+	}
+	return ns, errors.Join(errs...)
+}
+
+func parseNetwork(text string) (netip.Prefix, error) {
+	n, err := netip.ParsePrefix(text)
+	if err != nil {
+		addr, err := netip.ParseAddr(text)
+		if err != nil || addr.Zone() != "" {
+			return n, fmt.Errorf("keyfuncs: trusted %q: neither a network, as 10.0.0.0/8, nor an address", text)
+		}
+		n = netip.PrefixFrom(addr, addr.BitLen())
+	}
+	if n != n.Masked() {
+		// Taking it for the whole network might trust more than was meant.
+		return n, fmt.Errorf("keyfuncs: trusted %q: an address with the length of a network, which would be %v", text, n.Masked())
+	}
+	if n.Addr().Is4In6() {
+		// 96 bits or more, or masking would have changed it.
+		n = netip.PrefixFrom(n.Addr().Unmap(), n.Bits()-96)
+	}
+	if n.Bits() == 0 {
+		return n, fmt.Errorf("keyfuncs: trusted %q: everybody, so each client could choose its address: "+
+			"name the proxies' networks, or use BehindProxies", text)
+	}
+	return n, nil
+}

@@ -1,0 +1,120 @@
+package nethttp_test
+
+import (
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/core/memstore"
+	"github.com/headgate/headgate/keyfuncs"
+	"github.com/headgate/headgate/nethttp"
+)
+
+// sink is the cheapest writer whose header starts empty each time.
+type sink struct {
+	header http.Header
+	status int
+}
+
+func (s *sink) Header() http.Header         { return s.header }
+func (s *sink) Write(b []byte) (int, error) { return len(b), nil }
+func (s *sink) WriteHeader(status int)      { s.status = status }
+
+func benchmark(b *testing.B, h http.Handler, want int) {
+	b.Helper()
+	r, err := http.NewRequest("GET", "http://example.com/", nil)
+	if err != nil {
+		b.Fatal(err)
+	}
+	r.RemoteAddr = "203.0.113.7:4711"
+	w := &sink{header: make(http.Header)}
+	h.ServeHTTP(w, r) // the first of a key is another matter
+	b.ReportAllocs()
+	for b.Loop() {
+		clear(w.header)
+		w.status = http.StatusOK
+		h.ServeHTTP(w, r)
+	}
+	if w.status != want {
+		b.Fatalf("status %d, not %d", w.status, want)
+	}
+}
+
+// client is a key function that costs nothing, as the guard is what is measured.
+func client(*http.Request) (string, error) { return "203.0.113.7", nil }
+
+func nothing(http.ResponseWriter, *http.Request) {}
+
+func BenchmarkBare(b *testing.B) {
+	benchmark(b, http.HandlerFunc(nothing), 200)
+}
+
+func BenchmarkGuard(b *testing.B) {
+	lax, strict := core.TokenBucket(core.PerSecond(1_000_000), 100_000_000), core.TokenBucket(core.PerHour(1), 1)
+	other := core.FixedWindow(core.PerHour(1 << 50))
+	one := func(*http.Request) int64 { return 1 }
+	keep := func(_ *http.Request, o nethttp.Outcome) int64 { return o.Cost }
+
+	for _, bm := range []struct {
+		name   string
+		status int
+		config func(limiter func(name string, p ...core.Policy) *core.Limiter) nethttp.Config
+	}{
+		{"Admitted", 200, func(l func(string, ...core.Policy) *core.Limiter) nethttp.Config {
+			return nethttp.Config{Rules: []nethttp.Rule{{Limiter: l("api", lax), Key: client}}}
+		}},
+		{"Admitted/RemoteAddr", 200, func(l func(string, ...core.Policy) *core.Limiter) nethttp.Config {
+			return nethttp.Config{Rules: []nethttp.Rule{{Limiter: l("api", lax), Key: keyfuncs.RemoteAddr()}}}
+		}},
+		{"Admitted/CostAndPlan", 200, func(l func(string, ...core.Policy) *core.Limiter) nethttp.Config {
+			free, paid := l("api", strict), l("api", lax)
+			plan := func(*http.Request) *core.Limiter { return paid }
+			return nethttp.Config{Rules: []nethttp.Rule{{Limiter: free, Key: client, Plan: plan, Cost: one}}}
+		}},
+		{"Admitted/TwoPolicies", 200, func(l func(string, ...core.Policy) *core.Limiter) nethttp.Config {
+			return nethttp.Config{Rules: []nethttp.Rule{{Limiter: l("api", lax.Named("a"), other.Named("b")), Key: client}}}
+		}},
+		{"Admitted/TwoRules", 200, func(l func(string, ...core.Policy) *core.Limiter) nethttp.Config {
+			return nethttp.Config{Rules: []nethttp.Rule{{Limiter: l("a", lax), Key: client}, {Limiter: l("b", other), Key: client}}}
+		}},
+		{"Admitted/NoFields", 200, func(l func(string, ...core.Policy) *core.Limiter) nethttp.Config {
+			return nethttp.Config{Rules: []nethttp.Rule{{Limiter: l("api", lax), Key: client}}, Fields: nethttp.NoFields}
+		}},
+		{"Admitted/Settle", 200, func(l func(string, ...core.Policy) *core.Limiter) nethttp.Config {
+			return nethttp.Config{Rules: []nethttp.Rule{{Limiter: l("api", lax), Key: client, Settle: keep}}}
+		}},
+		{"Refused", 429, func(l func(string, ...core.Policy) *core.Limiter) nethttp.Config {
+			return nethttp.Config{Rules: []nethttp.Rule{{Limiter: l("api", strict), Key: client}}}
+		}},
+	} {
+		b.Run(bm.name, func(b *testing.B) {
+			store := memstore.New(memstore.Config{})
+			guard, err := nethttp.New(bm.config(func(name string, p ...core.Policy) *core.Limiter {
+				l, err := core.New(store, name, p...)
+				if err != nil {
+					b.Fatal(err)
+				}
+				return l
+			}))
+			if err != nil {
+				b.Fatal(err)
+			}
+			benchmark(b, guard.Handler(http.HandlerFunc(nothing)), bm.status)
+		})
+	}
+}
+
+// The part of the above that is the limiter's.
+func BenchmarkLimiter(b *testing.B) {
+	l, err := core.New(memstore.New(memstore.Config{}), "api", core.TokenBucket(core.PerSecond(1_000_000), 100_000_000))
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		if d, err := l.Allow(b.Context(), "203.0.113.7"); err != nil || !d.Allowed || d.ResetAfter > time.Hour {
+			b.Fatal(d, err)
+		}
+	}
+}

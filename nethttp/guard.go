@@ -1,0 +1,180 @@
+package nethttp
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+
+	"github.com/headgate/headgate/core"
+)
+
+// A Guard decides which requests pass. Make one with [New]. It is safe for
+// concurrent use. Several guards may stand in front of one handler, as one for the
+// whole server and another for a route.
+type Guard struct {
+	config  Config
+	sheet   *sheet // of all rules with their own limiters
+	sheets  sheets
+	settles bool // some rule has Settle
+}
+
+var (
+	errEmptyKey = errors.New("headgate: a rule's Key gave an empty key without an error")
+	errCost     = errors.New("headgate: a rule's Cost is negative")
+)
+
+// New makes a guard. The error joins a [ConfigError] for everything that is wrong.
+func New(c Config) (*Guard, error) {
+	if err := c.validate(); err != nil {
+		return nil, err
+	}
+	g := &Guard{config: c}
+	g.config.Rules = slices.Clone(c.Rules)
+	if c.KeyErrorStatus == 0 {
+		g.config.KeyErrorStatus = http.StatusBadRequest
+	}
+	if c.Fields == nil {
+		g.config.Fields = Draft11
+	}
+	var all []*sheet
+	for _, rule := range c.Rules {
+		all = append(all, g.sheets.of(rule.Limiter))
+		g.settles = g.settles || rule.Settle != nil
+	}
+	g.sheet = join(all)
+	return g, nil
+}
+
+// Check decides whether a request may pass, and charges it if it may. It writes
+// nothing and does not read the body. The store is asked under the request's
+// context.
+func (g *Guard) Check(r *http.Request) Verdict {
+	return g.CheckKeys(r, func(rule int) (string, error) { return g.config.Rules[rule].Key(r) })
+}
+
+// CheckKeys is Check with the keys that the given function returns, for each rule
+// by its index, in place of the rules' own. It is for adapters to frameworks whose
+// users know who is asking from something else than the request.
+func (g *Guard) CheckKeys(r *http.Request, key func(rule int) (string, error)) (v Verdict) {
+	if g.skips(r) {
+		v.admitted = true
+		return v
+	}
+	g.decide(&v, r, key)
+	if g.config.Observe != nil && (v.sheet != nil || v.Err != nil) {
+		g.config.Observe(r, v)
+	}
+	if g.config.ObserveOnly {
+		v.admitted, v.silent = true, true
+	}
+	return v
+}
+
+func (g *Guard) skips(r *http.Request) bool {
+	if r.Method == http.MethodOptions && !g.config.CountPreflights &&
+		r.Header.Get("Origin") != "" && r.Header.Get("Access-Control-Request-Method") != "" {
+		return true
+	}
+	return g.config.Skip != nil && g.config.Skip(r)
+}
+
+// decide fills in the zero verdict v, which is large enough that copies would cost
+// more than the rest.
+func (g *Guard) decide(v *Verdict, r *http.Request, key func(rule int) (string, error)) {
+	var room [maxRules]core.Charge
+	charges := room[:0]
+	usual := true // all rules take part, with their own limiters
+	v.guard = g
+	for i := range g.config.Rules {
+		rule := &g.config.Rules[i]
+		n, err := rule.cost(r)
+		if err != nil {
+			v.Err, v.status = err, http.StatusInternalServerError
+			return
+		}
+		if n == 0 {
+			usual = false
+			continue
+		}
+		k, err := key(i)
+		if err == nil && k == "" {
+			err = errEmptyKey
+		}
+		if err != nil {
+			v.Err, v.status = err, g.config.KeyErrorStatus
+			return
+		}
+		l := rule.limiter(r)
+		usual = usual && l == rule.Limiter
+		charges = append(charges, core.Charge{Limiter: l, Key: k, N: n})
+		if g.settles {
+			v.bill = v.bill.add(g, rule, n)
+		}
+	}
+	if len(charges) == 0 {
+		v.admitted = true
+		return
+	}
+	v.Decision, v.Err = core.AllowAll(r.Context(), charges...)
+	if v.Err != nil {
+		v.status = http.StatusServiceUnavailable
+		if errors.Is(v.Err, core.ErrQuestion) {
+			v.status = http.StatusInternalServerError
+		}
+		return
+	}
+	v.sheet = g.sheet
+	if !usual {
+		v.sheet = g.sheets.ofAll(charges)
+	}
+	v.admitted = v.Decision.Allowed
+	if !v.admitted {
+		v.bill, v.status = nil, http.StatusTooManyRequests
+	}
+}
+
+func (rule *Rule) cost(r *http.Request) (int64, error) {
+	if rule.Cost == nil {
+		return 1, nil
+	}
+	n := rule.Cost(r)
+	if n < 0 {
+		return 0, fmt.Errorf("%w: %d", errCost, n)
+	}
+	return n, nil
+}
+
+func (rule *Rule) limiter(r *http.Request) *core.Limiter {
+	if rule.Plan != nil {
+		if l := rule.Plan(r); l != nil {
+			return l
+		}
+	}
+	return rule.Limiter
+}
+
+// Handler returns a handler that passes to next the requests that [Guard.Check]
+// admits, after setting the fields of the response, and answers the others with
+// [Guard.Deny]. It settles what the rules want settled when next is done, or
+// panics; the panic goes on.
+//
+// Handler panics if next is nil.
+func (g *Guard) Handler(next http.Handler) http.Handler {
+	if next == nil {
+		panic("headgate: guard: the handler is nil")
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		v := g.Check(r)
+		if v.Status() != 0 {
+			g.Deny(w, r, v)
+			return
+		}
+		v.SetFields(w.Header())
+		if v.bill == nil {
+			next.ServeHTTP(w, r)
+		} else {
+			v.serve(next, w, r)
+		}
+	})
+}

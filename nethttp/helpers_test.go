@@ -1,0 +1,160 @@
+package nethttp_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/core/memstore"
+	"github.com/headgate/headgate/core/step"
+	"github.com/headgate/headgate/nethttp"
+)
+
+func newLimiter(t testing.TB, store core.Store, name string, policies ...core.Policy) *core.Limiter {
+	t.Helper()
+	l, err := core.New(store, name, policies...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+// memory is a limiter with a store of its own.
+func memory(t testing.TB, name string, policies ...core.Policy) *core.Limiter {
+	t.Helper()
+	return newLimiter(t, memstore.New(memstore.Config{}), name, policies...)
+}
+
+func newGuard(t testing.TB, c nethttp.Config) *nethttp.Guard {
+	t.Helper()
+	g, err := nethttp.New(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return g
+}
+
+func rules(rules ...nethttp.Rule) nethttp.Config { return nethttp.Config{Rules: rules} }
+
+// header is a key function: the client says who it is.
+func header(r *http.Request) (string, error) {
+	if key := r.Header.Get("X-Client"); key != "" {
+		return key, nil
+	}
+	return "", errNoClient
+}
+
+var errNoClient = errors.New("no X-Client")
+
+func request(method, target string, header ...string) *http.Request {
+	r := httptest.NewRequest(method, target, nil)
+	for i := 0; i < len(header); i += 2 {
+		r.Header.Add(header[i], header[i+1])
+	}
+	return r
+}
+
+func serve(h http.Handler, r *http.Request) *httptest.ResponseRecorder {
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, r)
+	return w
+}
+
+func status(code int) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(code) })
+}
+
+// unread is a body that nobody may read.
+type unread struct{ t *testing.T }
+
+func (u unread) Read([]byte) (int, error) {
+	u.t.Error("the body was read")
+	return 0, io.EOF
+}
+
+// A fakeStore answers as it is told, or as the store within.
+type fakeStore struct {
+	core.Store
+
+	err       error // of decisions
+	open      bool  // admits without looking
+	settleErr error
+
+	mu      sync.Mutex
+	asked   int
+	settled []int64 // the actual numbers, in order
+	settles int     // calls
+	ctxErr  error   // of the context of the last Settle
+	timed   bool    // it had a deadline
+}
+
+func newFake() *fakeStore { return &fakeStore{Store: memstore.New(memstore.Config{})} }
+
+func (f *fakeStore) Decide(ctx context.Context, c core.Charge, peek bool) (core.Result, error) {
+	return f.answer([]core.Charge{c}, func() (core.Result, error) { return f.Store.Decide(ctx, c, peek) })
+}
+
+func (f *fakeStore) DecideAll(ctx context.Context, cs []core.Charge) (core.Result, error) {
+	return f.answer(cs, func() (core.Result, error) { return f.Store.DecideAll(ctx, cs) })
+}
+
+func (f *fakeStore) answer(cs []core.Charge, within func() (core.Result, error)) (core.Result, error) {
+	f.mu.Lock()
+	f.asked++
+	f.mu.Unlock()
+	if f.err != nil {
+		return core.Result{}, f.err
+	}
+	if !f.open {
+		return within()
+	}
+	r := core.Result{Allowed: true, Source: core.SourceOpen}
+	for _, c := range cs {
+		for range c.Limiter.Cells() {
+			r.Add(true, step.Reading{})
+		}
+	}
+	return r, nil
+}
+
+func (f *fakeStore) Settle(ctx context.Context, ss []core.Settlement) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.settles++
+	for _, s := range ss {
+		f.settled = append(f.settled, s.Actual)
+	}
+	f.ctxErr = ctx.Err()
+	_, f.timed = ctx.Deadline()
+	if f.settleErr != nil {
+		return f.settleErr
+	}
+	return f.Store.Settle(ctx, ss)
+}
+
+// remaining is what the key has left.
+func remaining(t *testing.T, l *core.Limiter, key string) int64 {
+	t.Helper()
+	d, err := l.Peek(t.Context(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d.Remaining
+}
+
+// want compares the header fields named in want, of which an empty value means that
+// the field must be missing.
+func wantHeader(t *testing.T, h http.Header, want map[string]string) {
+	t.Helper()
+	for name, value := range want {
+		if got := strings.Join(h.Values(name), " | "); got != value {
+			t.Errorf("%s: %q, want %q", name, got, value)
+		}
+	}
+}

@@ -1,0 +1,174 @@
+package nethttp
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/headgate/headgate/core"
+)
+
+// settleTimeout bounds how long a response may wait for a charge to be corrected.
+const settleTimeout = time.Second
+
+var errSettle = errors.New("headgate: a rule's Settle is negative: the charge stands")
+
+// An Outcome is what became of an admitted request, for [Rule].Settle.
+type Outcome struct {
+	// Status is the final status of the response. A handler that panicked before it
+	// wrote one has the status 500, whatever is sent in the end.
+	Status int
+
+	// Written is the number of bytes that the handler wrote as the body.
+	Written int64
+
+	// Hijacked: the handler took the connection over. Settle is not called then:
+	// what [SetCost] said is charged, or else the charge stands.
+	Hijacked bool
+
+	// Cost is what [SetCost] said that the request cost, or else what was charged.
+	Cost int64
+}
+
+// StatedCost is a [Rule].Settle for handlers that tell what a request cost with
+// [SetCost]. If they do not, the charge stands.
+func StatedCost(_ *http.Request, o Outcome) int64 { return o.Cost }
+
+// SetCost tells the guard what the request cost: units of the rule whose Limiter has
+// the given name. The last call counts; the charge is corrected by [Rule].Settle
+// when the handler is done. ctx is the context of the handler's request, or one made
+// of it.
+//
+// SetCost reports false, and does nothing, if there is no such rule with Settle that
+// charged the request, if units is negative, or if the handler is done. It is safe
+// for concurrent use.
+func SetCost(ctx context.Context, limiter string, units int64) bool {
+	b, _ := ctx.Value(billKey{}).(*bill)
+	for ; b != nil; b = b.outer {
+		for i := range b.lines {
+			if l := &b.lines[i]; l.rule.Settle != nil && l.rule.Limiter.Name() == limiter {
+				return units >= 0 && b.state(l, units)
+			}
+		}
+	}
+	return false
+}
+
+// Track prepares to settle what an admitted request cost. It returns the request for
+// the handler, in whose context [SetCost] works, and the function to call when the
+// handler is done, also if it panicked; only the first call counts. Outcome.Cost
+// need not be filled in. If there is nothing to settle, Track returns r and nil.
+//
+// [Guard.Handler] does all that; Track is for adapters to frameworks.
+func (v Verdict) Track(r *http.Request) (tracked *http.Request, settle func(Outcome)) {
+	if v.bill == nil {
+		return r, nil
+	}
+	return v.bill.open(r, v.Decision)
+}
+
+// serve is next with its response watched, and settled.
+func (v Verdict) serve(next http.Handler, w http.ResponseWriter, r *http.Request) {
+	tracked, settle := v.Track(r)
+	rec := &recorder{ResponseWriter: w}
+	returned := false
+	defer func() {
+		switch {
+		case rec.status != 0:
+		case returned:
+			rec.status = http.StatusOK
+		default:
+			rec.status = http.StatusInternalServerError
+		}
+		settle(Outcome{Status: rec.status, Written: rec.written, Hijacked: rec.hijacked})
+	}()
+	next.ServeHTTP(rec.writer(), tracked)
+	returned = true
+}
+
+// billKey is the key of the innermost bill in a context.
+type billKey struct{}
+
+// A bill is the charge of a request while its handler runs.
+type bill struct {
+	guard    *Guard
+	decision core.Decision // from Track on
+	lines    []line        // one for each charge of the decision
+	outer    *bill         // of a guard around this one
+
+	mu     sync.Mutex // guards lines[].cost and closed
+	closed bool
+}
+
+type line struct {
+	rule    *Rule
+	charged int64
+	cost    int64 // what SetCost said, or else charged
+}
+
+// add makes the bill with the first charge that it is given.
+func (b *bill) add(g *Guard, rule *Rule, n int64) *bill {
+	if b == nil {
+		b = &bill{guard: g, lines: make([]line, 0, len(g.config.Rules))}
+	}
+	b.lines = append(b.lines, line{rule: rule, charged: n, cost: n})
+	return b
+}
+
+// open puts the bill into the context of the request that is returned.
+func (b *bill) open(r *http.Request, d core.Decision) (*http.Request, func(Outcome)) {
+	b.decision = d
+	b.outer, _ = r.Context().Value(billKey{}).(*bill)
+	r = r.WithContext(context.WithValue(r.Context(), billKey{}, b))
+	return r, func(o Outcome) { b.settle(r, o) }
+}
+
+// state notes a cost, as long as the bill is open.
+func (b *bill) state(l *line, units int64) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.closed {
+		return false
+	}
+	l.cost = units
+	return true
+}
+
+// settle corrects the charge once.
+func (b *bill) settle(r *http.Request, o Outcome) {
+	b.mu.Lock()
+	again := b.closed
+	b.closed = true
+	b.mu.Unlock()
+	if again {
+		return
+	}
+	actual := make([]int64, len(b.lines))
+	changed := false
+	var err error
+	for i, l := range b.lines {
+		actual[i] = l.cost
+		if l.rule.Settle != nil && !o.Hijacked {
+			o.Cost = l.cost
+			actual[i] = l.rule.Settle(r, o)
+		}
+		if actual[i] < 0 {
+			actual[i], err = l.charged, errSettle
+		}
+		changed = changed || actual[i] != l.charged
+	}
+	var uncovered int64
+	if changed {
+		// The client may have gone, and gets back what is due all the same.
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), settleTimeout)
+		defer cancel()
+		var failed error
+		uncovered, failed = b.decision.Settle(ctx, actual...)
+		err = errors.Join(err, failed)
+	}
+	if (changed || err != nil) && b.guard.config.OnSettled != nil {
+		b.guard.config.OnSettled(r, uncovered, err)
+	}
+}
