@@ -158,6 +158,9 @@ func (l *Limiter) With(policies ...Policy) (*Limiter, error) {
 // Name returns the limiter's name.
 func (l *Limiter) Name() string { return l.name }
 
+// Store returns the store. Limiters are asked together only if theirs are equal.
+func (l *Limiter) Store() Store { return l.store }
+
 // Policies returns the policies, in the order given to New.
 func (l *Limiter) Policies() []Policy { return slices.Clone(l.policies) }
 
@@ -227,6 +230,7 @@ func AllowAll(ctx context.Context, charges ...Charge) (Decision, error) {
 	}
 	var d Decision
 	d.first = newReceipt(charges[0])
+	d.more = make([]receipt, 0, len(charges)-1)
 	for _, c := range charges[1:] {
 		d.more = append(d.more, newReceipt(c))
 	}
@@ -243,12 +247,14 @@ func AllowAll(ctx context.Context, charges ...Charge) (Decision, error) {
 
 // decideAll leaves out of the store's question what the numbers decide.
 func decideAll(ctx context.Context, charges []Charge) (Result, error) {
-	asked := make([]Charge, 0, len(charges))
-	for _, c := range charges {
+	asked := charges
+	for i, c := range charges {
 		if c.N > c.Limiter.max {
 			return byNumbers(charges...), nil
 		}
-		if !c.Limiter.constant {
+		if c.Limiter.constant && len(asked) == len(charges) {
+			asked = slices.Clone(charges[:i])
+		} else if !c.Limiter.constant && len(asked) < len(charges) {
 			asked = append(asked, c)
 		}
 	}
@@ -267,7 +273,7 @@ func decideAll(ctx context.Context, charges []Charge) (Result, error) {
 			continue
 		}
 		for range c.Limiter.cells {
-			all.Add(r.admitted&(1<<from) != 0, *r.reading(from))
+			all.Add(r.Reading(from))
 			from++
 		}
 	}

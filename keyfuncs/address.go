@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/netip"
+	"strings"
 )
 
 // RemoteAddr charges the address that the connection comes from.
@@ -143,6 +144,12 @@ func (p Prefix) RemoteAddr() (Func, error) {
 		peer, err := peerOf(r)
 		if err != nil {
 			return "", err
+		}
+		if peer.Is4() && p.V4%32 == 0 { // the whole address: no need to write it anew
+			var room [len("255.255.255.255")]byte
+			if text := peer.AppendTo(room[:0]); strings.HasPrefix(r.RemoteAddr, string(text)) {
+				return r.RemoteAddr[:len(text)], nil
+			}
 		}
 		return p.key(peer), nil
 	}, nil

@@ -151,15 +151,17 @@ func (s *Store) Decide(_ context.Context, c core.Charge, peek bool) (r core.Resu
 
 // DecideAll implements [core.Store].
 func (s *Store) DecideAll(_ context.Context, cs []core.Charge) (core.Result, error) {
-	var parts []part
+	var partRoom [4]part
+	parts := partRoom[:0]
 	for _, c := range cs {
 		parts = s.split(parts, c)
 	}
 	now := s.now()
 	r := core.Result{At: now, Source: core.SourceStore}
-	unlock := lock(parts)
+	var lockRoom [4]*shard
+	locked := lock(lockRoom[:0], parts)
 	decide(parts, &r, false)
-	unlock()
+	unlock(locked)
 	s.sweep(now)
 	s.reclaim(parts[0].shard, now)
 	return r, nil
@@ -183,21 +185,23 @@ func split(parts []part, sh *shard, key uint64, c core.Charge) []part {
 // bits, the choice of the shard the low ones, and 0 marks an empty place.
 func mix(key, cell uint64) uint64 { return max(key^cell, 1) }
 
-// lock locks the shards of the parts, each once and in one order for everybody.
-func lock(parts []part) (unlock func()) {
-	var all []*shard
+// lock locks the shards of the parts, each once and in one order for everybody, and
+// appends them to room.
+func lock(room []*shard, parts []part) []*shard {
 	for i := range parts {
-		all = append(all, parts[i].shard)
+		room = append(room, parts[i].shard)
 	}
-	slices.SortFunc(all, func(a, b *shard) int { return cmp.Compare(a.number, b.number) })
-	all = slices.Compact(all)
-	for _, sh := range all {
+	slices.SortFunc(room, func(a, b *shard) int { return cmp.Compare(a.number, b.number) })
+	room = slices.Compact(room)
+	for _, sh := range room {
 		sh.mu.Lock()
 	}
-	return func() {
-		for _, sh := range all {
-			sh.mu.Unlock()
-		}
+	return room
+}
+
+func unlock(locked []*shard) {
+	for _, sh := range locked {
+		sh.mu.Unlock()
 	}
 }
 
@@ -292,7 +296,8 @@ func (s *Store) Settle(_ context.Context, ss []core.Settlement) error {
 	}
 	now := s.now()
 	defer s.reclaim(parts[0].shard, now)
-	defer lock(parts)()
+	locked := lock(nil, parts)
+	defer unlock(locked)
 	i := 0
 	for j := range ss {
 		t := &ss[j]

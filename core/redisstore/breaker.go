@@ -8,6 +8,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 )
 
 const (
@@ -84,12 +86,14 @@ func (s *Store) changed(reason error) {
 func (s *Store) probeAfter(l *lane, slot int, pause time.Duration) {
 	jitter := time.Duration(rand.Int64N(int64(pause)/2)) - pause/4 //nolint:gosec // nobody gains by guessing it
 	time.AfterFunc(pause+jitter, func() {
-		if err := s.probe(context.Background(), slot); err != nil {
+		err := s.probe(context.Background(), slot)
+		switch {
+		case err == nil:
+			l.breaker.close()
+			s.changed(nil)
+		case !errors.Is(err, redis.ErrClosed): // a closed client is not opened again
 			s.probeAfter(l, slot, min(2*pause, lastProbe))
-			return
 		}
-		l.breaker.close()
-		s.changed(nil)
 	})
 }
 

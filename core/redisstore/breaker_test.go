@@ -1,8 +1,11 @@
 package redisstore
 
 import (
+	"context"
 	"errors"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -54,6 +57,7 @@ func TestBreakerOpensProbesAndCloses(t *testing.T) {
 
 		f.be(answer)
 		time.Sleep(lastProbe * 5 / 4)
+		synctest.Wait()
 		if st := s.State(); st.Away || st.Reason != nil || st.Since.Before(opened.Add(time.Minute)) {
 			t.Errorf("%+v", st)
 		}
@@ -86,15 +90,34 @@ func TestBreakerForgivesSingleFailures(t *testing.T) {
 // Who closes the client has closed the store: nothing probes for ever.
 func TestNobodyProbesAClosedClient(t *testing.T) {
 	inBubble(t, Config{Failure: FailOpen}, func(t *testing.T, f *fake, s *Store, l *core.Limiter) {
+		var sent sentCommands
+		s.Client().AddHook(&sent)
 		f.be(fail)
 		for range tolerated {
 			allow(t, l, "k", 1)
 		}
 		s.Client().Close()
-		time.Sleep(lastProbe * 2)
-		st := s.State()
-		if !errors.Is(st.Reason, redis.ErrClosed) {
-			t.Errorf("%+v", st)
+		time.Sleep(2 * lastProbe)
+		before := sent.Load()
+		time.Sleep(10 * lastProbe)
+		if n := sent.Load() - before; n > 0 {
+			t.Errorf("%d probes", n)
 		}
 	})
+}
+
+// sentCommands counts what a client is told to send.
+type sentCommands struct{ atomic.Int64 }
+
+func (*sentCommands) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (s *sentCommands) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		s.Add(1)
+		return next(ctx, cmd)
+	}
+}
+
+func (*sentCommands) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
 }

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/maintnotifications"
 
 	"github.com/headgate/headgate/core/step"
 )
@@ -27,6 +28,7 @@ type fake struct {
 	calls   int           // of scripts
 	asked   int           // questions in them
 	probes  []time.Time
+	conns   []net.Conn
 }
 
 // how the fake treats what it is sent.
@@ -50,6 +52,17 @@ func (f *fake) be(h how) {
 	f.changed = make(chan struct{})
 }
 
+// close ends all connections, also those that the client has forgotten to close, as
+// old ones do when the first command on them fails.
+func (f *fake) close() {
+	f.be(refuse)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, c := range f.conns {
+		c.Close()
+	}
+}
+
 func (f *fake) counts() (calls, asked int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -60,12 +73,10 @@ func (f *fake) counts() (calls, asked int) {
 func (f *fake) open(t testing.TB, c Config, heeds bool) *Store {
 	t.Helper()
 	client := redis.NewClient(&redis.Options{
-		Dialer:                f.dial,
-		ContextTimeoutEnabled: heeds,
-		ReadTimeout:           3 * time.Second,
-		Protocol:              2,
-		DisableIdentity:       true,
-		ConnMaxIdleTime:       -1,
+		Addr:                     "127.0.0.1:6379", // looks no name up
+		Dialer:                   f.dial,
+		ContextTimeoutEnabled:    heeds,
+		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
 	})
 	s, err := New(client, c)
 	if err != nil {
@@ -81,18 +92,27 @@ func (f *fake) dial(context.Context, string, string) (net.Conn, error) {
 		return nil, errors.New("connection refused")
 	}
 	here, there := net.Pipe()
+	f.conns = append(f.conns, there)
 	go f.serve(there)
 	return here, nil
 }
 
 func (f *fake) serve(conn net.Conn) {
 	defer conn.Close()
-	r := bufio.NewReader(conn)
-	for {
-		words, err := readCommand(r)
-		if err != nil {
-			return
+	commands := make(chan []string, 100) // more than a client sends before it reads
+	gone := make(chan struct{})
+	go func() {
+		defer close(gone)
+		defer close(commands)
+		for r := bufio.NewReader(conn); ; {
+			words, err := readCommand(r)
+			if err != nil {
+				return
+			}
+			commands <- words
 		}
+	}()
+	for words := range commands {
 		name := strings.ToLower(words[0])
 		f.mu.Lock()
 		switch name {
@@ -102,13 +122,6 @@ func (f *fake) serve(conn net.Conn) {
 			f.probes = append(f.probes, time.Now())
 		}
 		f.mu.Unlock()
-		gone := make(chan struct{})
-		if f.current() == silence {
-			go func() { // see the client close, or send more, which it does not
-				_, _ = r.Peek(1)
-				close(gone)
-			}()
-		}
 		if !f.await(gone) {
 			return
 		}

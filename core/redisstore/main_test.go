@@ -1,6 +1,7 @@
 package redisstore
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"testing"
@@ -12,7 +13,14 @@ import (
 	"github.com/headgate/headgate/internal/redistest/proctest"
 )
 
-func TestMain(m *testing.M) { proctest.Main(m, proctest.Funcs{"hammer": hammer}) }
+func TestMain(m *testing.M) {
+	redis.SetLogger(silent{}) // tests break connections on purpose
+	proctest.Main(m, proctest.Funcs{"hammer": hammer})
+}
+
+type silent struct{}
+
+func (silent) Printf(context.Context, string, ...any) {}
 
 // patient is a Timeout for tests in which Redis is always there: on a busy machine
 // an answer may take long.

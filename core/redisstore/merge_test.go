@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strconv"
 	"testing"
 	"time"
 
@@ -15,11 +14,11 @@ import (
 // Questions that travel together are answered as if one after the other: each sees
 // what those before it have charged, whatever their limiters and modes.
 func TestMergedQuestionsAreAnsweredInOrder(t *testing.T) {
-	var w *walk
 	s := open(t, Config{}, redistest.Start(t).Addr())
-	s.instant = func() string { return strconv.FormatInt(w.now, 10) }
-	w = newWalk(t, 7, s)
-	ref := newReference(func() int64 { return w.now })
+	clock := handClock()
+	clock.tell(s)
+	w := newWalk(t, 7, s, clock)
+	ref := newReference(clock.now)
 	var admitted []core.Settlement // to settle
 
 	draw := func() *question {

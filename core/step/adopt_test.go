@@ -60,6 +60,7 @@ func TestAdopt(t *testing.T) {
 		{"log: lower", log(10, minute), []charge{{0, 4}, {second, 2}}, log(5, minute), second, 0, 61 * second},
 		{"log: higher", log(10, minute), []charge{{0, 10}}, log(100, minute), 1, 90, minute},
 		{"log: shorter", log(10, minute), []charge{{0, 4}, {second, 2}}, log(10, second), second, 8, 2 * second},
+		{"log: shorter, and the clock back", log(10, minute), []charge{{0, 4}, {30 * second, 2}}, log(10, second), 20 * second, 8, 31 * second},
 		{"log: longer", log(10, minute), []charge{{0, 4}, {second, 2}}, log(10, hour), 60 * second, 4, hour + second},
 
 		{"interval: shorter", interval(minute), []charge{{0, 1}}, interval(second), 1, 0, second},

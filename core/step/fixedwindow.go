@@ -29,16 +29,16 @@ func (w *fixedWindow) Charge(s []int64, now, n int64) []int64 {
 	return s
 }
 
+// Refuse counts up to the limit: more would change no decision in this window.
 func (w *fixedWindow) Refuse(s []int64, now, n int64) []int64 {
 	start, count := w.at(s, now)
 	s[0], s[1] = start, saturate(count, n, w.numbers.Limit)
 	return s
 }
 
-// saturate adds n to count, up to the limit: counting refusals further would
-// change no decision in this window.
-func saturate(count, n, limit int64) int64 {
-	return max(count, min(count+min(n, limit), limit))
+// saturate adds n to count, but not beyond most.
+func saturate(count, n, most int64) int64 {
+	return max(count, min(count+min(n, most), most))
 }
 
 func (w *fixedWindow) Read(s []int64, now, n int64) Reading {

@@ -178,7 +178,7 @@ func (f *fixedModel) adopt(now int64, to step.Numbers) {
 	f.count = map[int64]int64{f.newest: n}
 }
 
-// saturate counts refused units up to the limit, and takes nothing away.
+// saturate counts refused units up to a number, and takes nothing away.
 func saturate(count map[int64]int64, window, n, limit int64) {
 	if count[window] < limit {
 		count[window] = min(count[window]+n, limit)
@@ -235,7 +235,7 @@ func (s *slidingModel) charge(now, n int64) {
 
 func (s *slidingModel) refuse(now, n int64) {
 	s.roll(now)
-	saturate(s.count, s.newest, n, s.m.Limit)
+	saturate(s.count, s.newest, n, max(s.m.Limit, step.MaxInt/(step.MaxResolution+2)))
 }
 
 func (s *slidingModel) giveBack(_, at, n int64) {

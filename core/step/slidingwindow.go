@@ -13,10 +13,21 @@ type slidingWindow struct {
 	numbers Numbers
 	k       int64
 	sub     int64 // length of a sub-window, rounded up so that they cover the period
+	most    int64 // that refused attempts raise a count to
 }
 
+// manyDenied is where refused attempts stop being counted in a sub-window, or at the
+// limit if that is higher: so far above what could matter, and so low that all
+// counts add up to no more than MaxInt.
+const manyDenied = MaxInt / (MaxResolution + 2)
+
 func newSlidingWindow(m Numbers) *slidingWindow {
-	return &slidingWindow{numbers: m, k: m.Resolution, sub: ceilDiv(m.Period, m.Resolution)}
+	return &slidingWindow{
+		numbers: m,
+		k:       m.Resolution,
+		sub:     ceilDiv(m.Period, m.Resolution),
+		most:    max(m.Limit, manyDenied),
+	}
 }
 
 func (w *slidingWindow) Numbers() Numbers { return w.numbers }
@@ -86,7 +97,7 @@ func (w *slidingWindow) Charge(s []int64, now, n int64) []int64 {
 
 func (w *slidingWindow) Refuse(s []int64, now, n int64) []int64 {
 	w.roll(s, now)
-	s[1] = saturate(s[1], n, w.numbers.Limit)
+	s[1] = saturate(s[1], n, w.most)
 	return s
 }
 
@@ -198,5 +209,5 @@ func (w *slidingWindow) Constants() []int64 {
 	if w.numbers.NeverOver {
 		never = 1
 	}
-	return []int64{w.numbers.Period, w.k, w.numbers.Limit, w.sub, never}
+	return []int64{w.numbers.Period, w.k, w.numbers.Limit, w.sub, never, w.most}
 }

@@ -1,6 +1,6 @@
 -- The twin of slidingwindow.go. A value is period, resolution, then start, c0 ... ck.
 do
-  local PERIOD, K, LIMIT, SUB, NEVEROVER = 1, 2, 3, 4, 5
+  local PERIOD, K, LIMIT, SUB, NEVEROVER, MOST = 1, 2, 3, 4, 5, 6
 
   -- product returns a*b exactly, in digits of 2^26 after the first.
   local B = 67108864
@@ -98,8 +98,8 @@ do
     end,
 
     refuse = function(m, _, now, n, start, c)
-      local limit = m[LIMIT]
-      c[1] = max(c[1], min(c[1] + min(n, limit), limit))
+      local most = m[MOST]
+      c[1] = max(c[1], min(c[1] + min(n, most), most))
       return store(m, now, start, c)
     end,
 

@@ -18,6 +18,9 @@
 //	Retry-After: 8
 //
 // Other numbers: -limit 3 -window 1m. Ctrl-C stops the server.
+//
+// With -redis redis://localhost:6379/0 the limit is shared by all servers that were
+// started with the same flag.
 package main
 
 import (
@@ -33,8 +36,11 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/core/memstore"
+	"github.com/headgate/headgate/core/redisstore"
 	"github.com/headgate/headgate/keyfuncs"
 	"github.com/headgate/headgate/nethttp"
 )
@@ -43,12 +49,17 @@ func main() {
 	addr := flag.String("addr", "127.0.0.1:8080", "listen on this `address`")
 	limit := flag.Int64("limit", 10, "admit `n` requests of a client address in any window")
 	window := flag.Duration("window", 10*time.Second, "the `length` of the window")
+	redisURL := flag.String("redis", "", "share the limit through the Redis at this `URL`, as redis://localhost:6379/0")
 	flag.Parse()
 	if flag.NArg() > 0 {
 		exit(2, fmt.Errorf("unexpected argument %q", flag.Arg(0)))
 	}
 
-	handler, err := routes(*limit, *window)
+	store, err := newStore(*redisURL)
+	if err != nil {
+		exit(2, err)
+	}
+	handler, err := routes(store, *limit, *window)
 	if err != nil {
 		exit(2, err)
 	}
@@ -64,11 +75,24 @@ func main() {
 	}
 }
 
+// newStore makes the store that the limit is kept in: this process, or Redis. While
+// Redis is away, each server keeps the limit by itself.
+func newStore(url string) (core.Store, error) {
+	if url == "" {
+		return memstore.New(memstore.Config{}), nil
+	}
+	options, err := redis.ParseURL(url)
+	if err != nil {
+		return nil, fmt.Errorf("-redis: %w", err)
+	}
+	options.ContextTimeoutEnabled = true // so that no request waits for a Redis that does not answer
+	return redisstore.New(redis.NewClient(options), redisstore.Config{})
+}
+
 // routes makes the handler of the whole server. This is all there is to a limit:
 // a limiter, a guard that asks it, and the handler behind the guard.
-func routes(limit int64, window time.Duration) (http.Handler, error) {
-	limiter, err := core.New(memstore.New(memstore.Config{}), "hello",
-		core.SlidingLog(core.Rate{Events: limit, Per: window}))
+func routes(store core.Store, limit int64, window time.Duration) (http.Handler, error) {
+	limiter, err := core.New(store, "hello", core.SlidingLog(core.Rate{Events: limit, Per: window}))
 	if err != nil {
 		return nil, err
 	}

@@ -1,0 +1,90 @@
+// Command redis measures limits that are kept in Redis: headgate, other libraries,
+// and what a decision must cost at least. It starts a redis-server of its own. Run
+// it in the folder above:
+//
+//	go run ./redis                            # three rounds of a second each: ten minutes
+//	go run ./redis -rounds 7 -out DIR         # the full study
+//	go run ./redis -run 'TokenBucket|floor'   # some systems
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"regexp"
+	"time"
+)
+
+// A config is what the flags say.
+type config struct {
+	rounds   int
+	duration time.Duration
+	keys     int
+	run      *regexp.Regexp
+	out      string
+}
+
+func main() {
+	var c config
+	flag.IntVar(&c.rounds, "rounds", 3, "`how often` everything is measured; the medians are reported")
+	flag.DurationVar(&c.duration, "duration", time.Second, "how long each measurement takes")
+	flag.IntVar(&c.keys, "keys", 100_000, "how many `keys` are drawn from")
+	run := flag.String("run", "", "measure only the systems that match this `regexp`")
+	flag.StringVar(&c.out, "out", "", "write redis.md and redis.svg into this `folder`")
+	flag.Parse()
+	var err error
+	c.run, err = regexp.Compile(*run)
+	if err != nil || flag.NArg() > 0 || c.rounds < 1 || c.duration <= 0 || c.keys < 1 {
+		flag.Usage()
+		os.Exit(2)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	err = study(ctx, c)
+	stop()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "\nredis:", err)
+		os.Exit(1)
+	}
+}
+
+// study measures everything and writes the report.
+func study(ctx context.Context, c config) (err error) {
+	server, err := startServer(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, server.stop()) }()
+
+	b := bench{config: c, server: server}
+	if err := b.open(ctx); err != nil {
+		return err
+	}
+	defer b.close()
+	if err := b.measure(ctx); err != nil {
+		return err
+	}
+	version, err := server.version(ctx)
+	if err != nil {
+		return err
+	}
+	table := b.report(version)
+	fmt.Print(table)
+	if c.out == "" {
+		return nil
+	}
+	return write(c.out, table, b.plot())
+}
+
+func write(dir, table, svg string) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(dir, "redis.md"), []byte(table), 0o644); err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(dir, "redis.svg"), []byte(svg), 0o644)
+}

@@ -1,0 +1,76 @@
+package main
+
+import (
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headgate/headgate/internal/redistest"
+)
+
+func TestSystemsKeepTheLimit(t *testing.T) {
+	addr := redistest.Start(t, "databases 32").Addr()
+	for i, s := range systems {
+		t.Run(s.name, func(t *testing.T) {
+			c, err := openSystem(t.Context(), s, redis.Options{Addr: addr, DB: i})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.close()
+			if s.name == counter {
+				return
+			}
+			for range 5 {
+				if ok, err := c.refused(t.Context(), hotKey); err != nil || ok {
+					t.Errorf("over the limit: %v, %v", ok, err)
+				}
+			}
+			for i := range 2 * tight.n {
+				if ok, err := c.refused(t.Context(), "client"); err != nil || ok != (i < tight.n) {
+					t.Errorf("call %d: %v, %v", i+1, ok, err)
+				}
+			}
+			for i := range 50 {
+				if ok, err := c.admitted(t.Context(), "other client"); err != nil || !ok {
+					t.Errorf("call %d within the limit: %v, %v", i+1, ok, err)
+				}
+			}
+			if c.many != nil {
+				if err := c.many(t.Context(), []string{"a", "b"}); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+}
+
+func TestStudy(t *testing.T) {
+	s := redistest.Start(t, "databases 32")
+	b := bench{
+		config: config{rounds: 2, duration: 5 * time.Millisecond, keys: 100, run: regexp.MustCompile("TokenBucket|redis_rate|pipeline")},
+		server: &server{addr: s.Addr(), admin: redis.NewClient(&redis.Options{Addr: s.Addr()})},
+	}
+	defer b.server.admin.Close()
+	if err := b.open(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	defer b.close()
+	if err := b.measure(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	report, plot := b.report("7"), b.plot()
+	for _, want := range []string{"| headgate TokenBucket |", "| redis_rate |", "| 1.00 x |", scenarios[3].name} {
+		if !strings.Contains(report, want) {
+			t.Errorf("no %q in\n%s", want, report)
+		}
+	}
+	if strings.Contains(report, "(wrong") || strings.Contains(report, "NaN") {
+		t.Error(report)
+	}
+	if !strings.Contains(plot, "</svg>") {
+		t.Error(plot)
+	}
+}
