@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -255,9 +256,9 @@ func (w *walk) compare(d, e core.Decision, err, err2 error, about ...core.Charge
 		return
 	}
 	same := describe(&d) == describe(&e)
-	if d.Source == core.SourceMemory { // then less may be left than it knows of, or more
+	if d.Source == core.SourceMemory { // it knows nothing of smaller charges since
 		w.counts["remembered"]++
-		same = !e.Allowed && d.Policy == e.Policy && d.RetryAfter == e.RetryAfter && d.ResetAfter == e.ResetAfter && d.Remaining <= e.Remaining
+		same = !d.Allowed && !e.Allowed && 0 < d.RetryAfter && d.RetryAfter <= e.RetryAfter
 	}
 	if !same {
 		w.Errorf("%s\ngot  %s\nwant %s", w.about(about), describe(&d), describe(&e))
@@ -348,10 +349,10 @@ func TestMergingAndMemoryAreNotSeen(t *testing.T) {
 	server := redistest.Start(t)
 	synctest.Test(t, func(t *testing.T) {
 		const walkers, rounds, steps = 8, 250, 5
-		merged := 0
+		var merged atomic.Int64
 		s := open(t, Config{Failure: FailClosed, Hooks: Hooks{Called: func(questions int, _ time.Duration, _ error) {
 			if questions > 1 {
-				merged++
+				merged.Add(1)
 			}
 		}}}, server.Addr())
 		clock := bubbleClock()
@@ -385,8 +386,8 @@ func TestMergingAndMemoryAreNotSeen(t *testing.T) {
 			w.sum(rounds * steps)
 			remembered += w.counts["remembered"]
 		}
-		if all := walkers * rounds * steps; remembered < all/50 || merged < all/50 {
-			t.Errorf("%d refusals remembered and %d calls merged in %d steps", remembered, merged, all)
+		if all := walkers * rounds * steps; remembered < all/50 || int(merged.Load()) < all/50 {
+			t.Errorf("%d refusals remembered and %d calls merged in %d steps", remembered, merged.Load(), all)
 		}
 	})
 }

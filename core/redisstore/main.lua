@@ -6,12 +6,14 @@
 --   mode, number of parts, then for each part: index of its policy, n
 --   and to settle, in each part also: at, actual
 --
+-- A question of mode DENY is refused whatever its policies say.
+--
 -- ARGV[3] and on: the policies: algorithm, count denied, constants.
 --
 -- The reply is the instant, then for each question: 1 allowed, 0 refused, and for
 -- each part 1 or 0 for admitted, and the state; or 2 and an error. Strings follow
 -- their length in two bytes.
-local ASK, PEEK, SETTLE = 0, 1, 2
+local PEEK, SETTLE, DENY = 1, 2, 3
 
 local now
 if ARGV[1] == '' then
@@ -26,10 +28,10 @@ for i = 3, #ARGV do
   local p = ARGV[i]
   local algorithm, denied = byte(p, 1, 2)
   local twin = twins[algorithm]
-  local m = {words(p, 3, (#p - 2) / 7)}
+  local m = {read(twin.format, p, 3)}
   m.twin, m.denied = twin, denied == 1
   m.header = sub(p, 3, 2 + 7 * twin.header)
-  m.ranged = twin.ranged and twin.ranged(m)
+  if twin.prepare then twin.prepare(m) end
   ranged = ranged or m.ranged
   policies[i - 3] = m
 end
@@ -42,77 +44,78 @@ if #KEYS > 1 and not ranged then
 end
 
 local function value(m, key)
-  if m.ranged then return nil end
   local v = values[key]
-  if v == nil then
+  if v == nil and not m.ranged then
     v = call('GET', key)
     values[key] = v
   end
   return v
 end
 
-local function write(key, v, life)
-  if v == nil then -- the twin wrote a part of it
+-- write returns the value, which is nil if the twin wrote it itself.
+local function write(m, key, old, v, life)
+  if v == nil then
     values[key] = nil
-    return
+  else
+    if old then
+      call('SET', key, v, 'PX', px(life, sub(old, 1, #m.header) ~= m.header and key))
+    elseif not call('SET', key, v, 'PX', px(life), 'NX') then
+      error('the key holds a value of another type') -- MGET does not tell
+    end
+    values[key] = v
   end
-  if values[key] then
-    call('SET', key, v, 'PX', px(life, key))
-  elseif not call('SET', key, v, 'PX', px(life), 'NX') then
-    error('the key holds a value of another type') -- MGET does not tell
-  end
-  values[key] = v
+  return v
 end
 
-local function text(s)
-  local n = #s
-  return char(div(n, 256), n % 256) .. s
-end
-
-local questions, pos, first = ARGV[2], 1, 1 -- first: the question's first key
+local questions, pos, first = ARGV[2], 1, 1  -- first: the question's first key
+local out, last = {pack('>I7', now)}, 1      -- the reply in pieces, and how many
+local ms, ns, vs, oks, as, bs = {}, {}, {}, {}, {}, {}
 
 local function answer(mode, parts)
-  local ms, ns, oks, as, bs = {}, {}, {}, {}, {}
-  local allowed = true
+  local allowed = mode ~= DENY
   for i = 1, parts do
-    local at = pos + 8 * (i - 1)
-    local m, n, key = policies[byte(questions, at)], words(questions, at + 1, 1), KEYS[first + i - 1]
-    ms[i], ns[i] = m, n
-    oks[i], as[i], bs[i] = m.twin.admits(m, value(m, key), now, n, key)
-    allowed = allowed and oks[i]
-  end
-  local out = allowed and '\1' or '\0'
-  for i = 1, parts do
-    local m, n, key = ms[i], ns[i], KEYS[first + i - 1]
-    local twin = m.twin
-    if mode ~= PEEK then
-      if allowed then
-        write(key, twin.charge(m, value(m, key), now, n, as[i], bs[i], key))
-      elseif m.denied then
-        write(key, twin.refuse(m, value(m, key), now, n, as[i], bs[i], key))
-      end
-    end
+    local at, key = pos + 8 * (i - 1), KEYS[first + i - 1]
+    local m, n = policies[byte(questions, at)], read('>I7', questions, at + 1)
     local v = value(m, key)
-    local view = twin.view and twin.view(m, v, now, allowed and 0 or n, key) or v or ''
-    out = out .. (oks[i] and '\1' or '\0') .. text(view)
+    local ok, a, b = m.twin.admits(m, v, now, n, key)
+    ms[i], ns[i], vs[i], oks[i], as[i], bs[i] = m, n, v, ok, a, b
+    allowed = allowed and ok
   end
-  return out
+  out[last + 1] = allowed and '\1' or '\0'
+  last = last + 1
+  for i = 1, parts do
+    local m, v, n = ms[i], vs[i], ns[i]
+    local twin, key = m.twin, KEYS[first + i - 1]
+    if mode == PEEK then
+      -- it only looks
+    elseif allowed then
+      v = write(m, key, v, twin.charge(m, v, now, n, as[i], bs[i], key))
+    elseif m.denied then
+      v = write(m, key, v, twin.refuse(m, v, now, n, as[i], bs[i], key))
+    end
+    local view = twin.view and twin.view(m, now, allowed and 0 or n, as[i]) or v or ''
+    local length = #view
+    out[last + 1] = char(oks[i] and 1 or 0, (length - length % 256) / 256, length % 256)
+    out[last + 2] = view
+    last = last + 2
+  end
 end
 
 -- settle gives back, or charges what fits, of each part by itself.
 local function settle(parts)
-  local out = '\1'
+  out[last + 1] = '\1'
+  last = last + 1
   for i = 1, parts do
     local place = pos + 22 * (i - 1)
     local m, key = policies[byte(questions, place)], KEYS[first + i - 1]
-    local n, at, actual = words(questions, place + 1, 3)
+    local n, at, actual = read('>I7I7I7', questions, place + 1)
     local twin, v, uncovered = m.twin, value(m, key), 0
     local exists = v
     if m.ranged then exists = call('EXISTS', key) == 1 end
     if twin.calls and actual > 0 then
       -- it counts calls, and the call took place
     elseif actual < n then
-      if exists then write(key, twin.giveback(m, v, now, at, n - actual, key)) end
+      if exists then write(m, key, v, twin.giveback(m, v, now, at, n - actual, key)) end
     elseif actual > n then
       local more = actual - n
       local lo, hi = 0, min(more, m[twin.limit])
@@ -123,30 +126,32 @@ local function settle(parts)
       uncovered = more - lo
       if lo > 0 then
         local _, a, b = twin.admits(m, v, now, lo, key)
-        write(key, twin.charge(m, v, now, lo, a, b, key))
+        write(m, key, v, twin.charge(m, v, now, lo, a, b, key))
       end
     end
-    out = out .. pack(uncovered)
+    out[last + 1] = pack('>I7', uncovered)
+    last = last + 1
   end
-  return out
 end
 
-local replies = {pack(now)}
 while pos < #questions do
   local mode, parts = byte(questions, pos, pos + 1)
   pos = pos + 2
-  local ok, reply
+  local before = last
+  local ok, err
   if mode == SETTLE then
-    ok, reply = pcall(settle, parts)
+    ok, err = pcall(settle, parts)
   else
-    ok, reply = pcall(answer, mode, parts)
+    ok, err = pcall(answer, mode, parts)
   end
   if not ok then -- this question fails alone
-    if type(reply) == 'table' then reply = reply.err end
-    reply = '\2' .. text(sub(tostring(reply), 1, 200))
+    for i = before + 1, last do out[i] = nil end
+    if type(err) == 'table' then err = err.err end
+    err = sub(tostring(err), 1, 200)
+    out[before + 1] = '\2' .. char(0, #err) .. err
+    last = before + 1
   end
-  replies[#replies + 1] = reply
   pos = pos + (mode == SETTLE and 22 or 8) * parts
   first = first + parts
 end
-return table.concat(replies)
+return concat(out)

@@ -10,6 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/internal/redistest"
 	"github.com/headgate/headgate/internal/redistest/proctest"
 )
 
@@ -116,4 +117,14 @@ func everyAlgorithm(n int64) map[string]core.Policy {
 		"SlidingWindow": core.SlidingWindow(core.Rate{Events: n, Per: time.Hour}),
 		"SlidingLog":    core.SlidingLog(core.Rate{Events: n, Per: time.Minute}),
 	}
+}
+
+// keys counts the keys on a server.
+func keys(t testing.TB, server *redistest.Server) int64 {
+	t.Helper()
+	n, err := server.Do("DBSIZE")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n.(int64)
 }

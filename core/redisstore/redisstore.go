@@ -43,6 +43,7 @@ import (
 	"fmt"
 	"hash/maphash"
 	"reflect"
+	"slices"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -168,7 +169,7 @@ func New(client redis.UniversalClient, c Config) (*Store, error) {
 	s := &Store{
 		client: client,
 		config: c,
-		names:  namer{c.Prefix, c.Secret},
+		names:  namer{c.Prefix, slices.Clone(c.Secret)},
 		local:  memstore.New(memstore.Config{}),
 		seed:   maphash.MakeSeed(),
 		stray:  make(chan struct{}, 64),

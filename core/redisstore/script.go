@@ -57,6 +57,7 @@ const (
 	modeAsk = iota
 	modePeek
 	modeSettle
+	modeDeny
 )
 
 // A call is the arguments of one run of the script.

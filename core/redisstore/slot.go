@@ -3,7 +3,6 @@ package redisstore
 import (
 	"bytes"
 	"context"
-	"errors"
 	"math"
 	"time"
 
@@ -43,36 +42,37 @@ func (s *Store) together(cs []core.Charge) bool {
 	return true
 }
 
-// inTurn makes charges of different slots one after the other. A refusal, or an
-// error, gives the earlier ones back; the later ones are then only looked at.
+// inTurn makes charges of different slots one after the other. If one is refused, or
+// fails, the earlier ones are given back; if it is refused, the others still count the
+// attempt where a policy says so, and tell what they have left.
 func (s *Store) inTurn(ctx context.Context, cs []core.Charge) (core.Result, error) {
+	if err := ctx.Err(); err != nil {
+		return core.Result{}, err
+	}
 	deadline := time.Now().Add(s.config.Timeout)
-	all := core.Result{At: math.MaxInt64, Allowed: true, Source: core.SourceStore}
+	// From here on it is not the asker's to end: who hangs up in the middle would
+	// leave charges that a later key refuses.
+	own := context.WithoutCancel(ctx)
+	results := make([]core.Result, len(cs))
+	made := make([]core.Settlement, 0, len(cs)) // what to give back
 	for i := range cs {
 		// While the question is open, others must not remember a refusal that
 		// its charges cause: they may be given back.
 		s.memory.forget(cs[i : i+1])
-		q := s.pools.question()
-		q.one[0] = cs[i]
-		q.charges = q.one[:]
-		q.deadline = deadline
-		if !all.Allowed {
-			q.mode = modePeek
-		}
-		if err := s.travel(ctx, q); err != nil {
-			if all.Allowed {
-				err = errors.Join(err, s.takeBack(ctx, cs[:i], all.At))
-			}
+		r, err := s.one(own, cs[i], modeAsk, deadline)
+		if err != nil {
+			s.takeBack(own, made, deadline)
 			return s.without(ctx, cs, false, err)
 		}
-		r := q.result
-		s.pools.free(q)
-		if all.Allowed && !r.Allowed {
-			all.Allowed = false
-			if err := s.takeBack(ctx, cs[:i], all.At); err != nil {
-				return s.without(ctx, cs, false, err)
-			}
+		if results[i] = r; !r.Allowed {
+			s.takeBack(own, made, deadline)
+			s.deny(own, cs, i, results, deadline)
+			break
 		}
+		made = append(made, core.Settlement{Charge: cs[i], At: r.At, Source: core.SourceStore})
+	}
+	all := core.Result{At: math.MaxInt64, Allowed: len(made) == len(cs), Source: core.SourceStore}
+	for _, r := range results {
 		// The masters' clocks may differ. The earliest instant gives back least.
 		all.At = min(all.At, r.At)
 		for j := range r.Len() {
@@ -83,14 +83,53 @@ func (s *Store) inTurn(ctx context.Context, cs []core.Charge) (core.Result, erro
 	return all, nil
 }
 
-// takeBack gives whole charges back, once, whatever becomes of the request.
-func (s *Store) takeBack(ctx context.Context, cs []core.Charge, at int64) error {
-	if len(cs) == 0 {
-		return nil
+// one asks for one charge.
+func (s *Store) one(ctx context.Context, c core.Charge, mode byte, deadline time.Time) (r core.Result, err error) {
+	if !time.Now().Before(deadline) {
+		return r, errDeadline
 	}
-	ss := make([]core.Settlement, len(cs))
-	for i, c := range cs {
-		ss[i] = core.Settlement{Charge: c, At: at, Source: core.SourceStore}
+	q := s.pools.question()
+	q.mode, q.one[0], q.deadline = mode, c, deadline
+	q.charges = q.one[:]
+	if err := s.travel(ctx, q); err != nil {
+		return r, err
 	}
-	return s.Settle(context.WithoutCancel(ctx), ss)
+	r = q.result
+	s.pools.free(q)
+	return r, nil
+}
+
+// deny tells the limiters of all charges but the i-th that this one was refused. What
+// one of them has left is not known if it does not answer: the refusal stands.
+func (s *Store) deny(ctx context.Context, cs []core.Charge, i int, results []core.Result, deadline time.Time) {
+	for j := range cs {
+		if j == i {
+			continue
+		}
+		r, err := s.one(ctx, cs[j], modeDeny, deadline)
+		if err != nil {
+			r = admitAll(cs[j : j+1])
+			r.At = results[i].At
+		}
+		results[j] = r
+	}
+}
+
+// takeBack gives charges back, once, whatever becomes of the request. It waits for
+// that no longer than the question may take. What fails to be given back expires.
+func (s *Store) takeBack(ctx context.Context, made []core.Settlement, deadline time.Time) {
+	if len(made) == 0 {
+		return
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = s.Settle(ctx, made)
+	}()
+	timer := s.pools.timer(time.Until(deadline))
+	defer s.pools.freeTimer(timer)
+	select {
+	case <-done:
+	case <-timer.C:
+	}
 }

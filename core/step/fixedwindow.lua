@@ -5,9 +5,9 @@ do
   -- kept returns the window that was counted in last, and its count. Under other
   -- numbers, that is where its events may have happened at the latest.
   local function kept(m, v, now)
-    local start, count = words(v, 8, 2)
+    local start, count = read('>I7I7', v, 8)
     if sub(v, 1, 7) ~= m.header then
-      local last = min(start + words(v, 1, 1) - 1, max(now, start))
+      local last = min(start + read('>I7', v, 1) - 1, max(now, start))
       start = last - last % m[PERIOD]
     end
     return start, count
@@ -22,11 +22,11 @@ do
   end
 
   local function store(m, now, start, count)
-    return m.header .. pack(start, count), start + m[PERIOD] - now
+    return m.header .. pack('>I7I7', start, count), start + m[PERIOD] - now
   end
 
   twins[2] = {
-    header = 1, limit = LIMIT,
+    format = '>I7I7', header = 1, limit = LIMIT,
 
     admits = function(m, v, now, n)
       local start, count = at(m, v, now)

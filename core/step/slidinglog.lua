@@ -1,38 +1,43 @@
--- The twin of slidinglog.go. A value is first, count, newest, then the ring.
+-- The twin of slidinglog.go. A value is period, first, count, newest, size, then
+-- the ring of size entries.
 --
 -- A ring of a low limit is read and written whole. That of a higher one is
--- addressed by range: a charge reads the header and an entry or two, and writes
--- the header and an entry, however long the ring is.
+-- addressed by range: a charge reads the header and a few entries, and writes the
+-- header and an entry, however long the ring is.
 do
   local PERIOD, LIMIT = 1, 2
   local WHOLE = 64 -- the highest limit whose ring is read whole
-  local HEAD = 21  -- bytes before the ring
+  local HEAD = 35  -- bytes before the ring
+  local AHEAD = 4  -- entries that are read at once by range
 
-  -- open returns the ring of a value, or of a key. at(i) is its i-th oldest
-  -- entry, from 0.
+  -- at returns the i-th oldest entry of a ring, from 0.
+  local function at(r, i)
+    local place = r.first + i
+    if place >= r.size then place = place - r.size end
+    if r.v then return (read('>I7', r.v, HEAD + 1 + 7 * place)) end
+    local known = r.known[place]
+    if known then return known end
+    local from = HEAD + 7 * place
+    local bytes = call('GETRANGE', r.key, from, from + 7 * min(AHEAD, r.size - place) - 1)
+    for k = 0, #bytes / 7 - 1 do r.known[place + k] = read('>I7', bytes, 7 * k + 1) end
+    return r.known[place]
+  end
+
   local function open(m, v, key)
-    local r = {first = 0, count = 0, newest = 0, size = 0, known = {}}
+    local head = v
     if m.ranged then
-      local head = call('GETRANGE', key, 0, HEAD - 1)
-      if head == '' then return r end
-      r.first, r.count, r.newest = words(head, 1, 3)
-      r.size = (call('STRLEN', key) - HEAD) / 7
-    elseif v then
-      r.first, r.count, r.newest = words(v, 1, 3)
-      r.size = (#v - HEAD) / 7
+      head = call('GETRANGE', key, 0, HEAD - 1)
+      if head == '' then head = false end
     end
-    function r.at(i)
-      local known = r.known[i]
-      if known then return known end
-      local place = HEAD + 7 * ((r.first + i) % r.size)
-      local x
-      if m.ranged then
-        x = words(call('GETRANGE', key, place, place + 6), 1, 1)
-      else
-        x = words(v, place + 1, 1)
-      end
-      r.known[i] = x
-      return x
+    if not head then -- as if there were an empty one
+      return {first = 0, count = 0, newest = 0, size = min(m[LIMIT], 4), key = key, known = {}, absent = true}
+    end
+    local period, first, count, newest, size = read('>I7I7I7I7I7', head, 1)
+    local r = {period = period, first = first, count = count, newest = newest, size = size}
+    if m.ranged then
+      r.key, r.known = key, {}
+    else
+      r.v = v
     end
     return r
   end
@@ -42,120 +47,124 @@ do
     local count = r.count
     if count == 0 then return 0 end
     local cut = max(now, r.newest) - m[PERIOD]
-    if r.at(0) > cut then return 0 end
+    if at(r, 0) > cut then return 0 end
     local step = 1
-    while step < count and r.at(step) <= cut do step = step * 2 end
+    while step < count and at(r, step) <= cut do step = step * 2 end
     local lo, hi = div(step, 2), min(step, count)
     while hi - lo > 1 do
       local mid = lo + div(hi - lo, 2)
-      if r.at(mid) <= cut then lo = mid else hi = mid end
+      if at(r, mid) <= cut then lo = mid else hi = mid end
     end
     return hi
   end
 
-  -- relay returns the ring bytes of the live entries and then n times x, in a
-  -- ring of size places, beginning with the oldest.
-  local function relay(r, dead, n, x, size)
-    local out = {}
-    for i = dead, r.count - 1 do out[#out + 1] = pack(r.at(i)) end
-    out[#out + 1] = string.rep(pack(x), n)
-    out[#out + 1] = string.rep('\0', 7 * (size - (r.count - dead) - n))
-    return table.concat(out)
+  local function drop(r, n)
+    r.first, r.count = (r.first + n) % r.size, r.count - n
   end
 
-  -- push drops the dead and appends n times now.
-  local function push(m, v, now, n, r, dead, key)
-    local live = r.count - dead
-    local x = max(now, r.newest)
-    local life = x + m[PERIOD] - now
-    local size = r.size
-    if live + n > size then
-      size = max(live + n, min(2 * max(size, 4), m[LIMIT]))
-      if m.ranged and r.count > dead then -- read it in one go
-        local all = call('GET', key)
-        r.known = {}
-        local first, old = r.first, r.size
-        r.at = function(i) return (words(all, HEAD + 7 * ((first + i) % old) + 1, 1)) end
-      end
-      v = pack(0, live + n, x) .. relay(r, dead, n, x, size)
-      if m.ranged then
-        call('SET', key, v, 'PX', px(life, key))
-        return nil
-      end
-      return v, life
+  -- relay makes a ring of another size, oldest entry first, and room for n more.
+  local function relay(m, r, n)
+    if r.count + n > r.size then
+      r.size = max(r.count + n, min(2 * r.size, m[LIMIT]))
+    elseif not r.absent then
+      return false
     end
+    local live = ''
+    if r.count > 0 then
+      local v = r.v or call('GET', r.key)
+      local old = (#v - HEAD) / 7
+      local straight = min(r.count, old - r.first)
+      live = sub(v, HEAD + 1 + 7 * r.first, HEAD + 7 * (r.first + straight))
+        .. sub(v, HEAD + 1, HEAD + 7 * (r.count - straight))
+    end
+    r.first, r.ring = 0, live .. rep('\0', 7 * (r.size - r.count))
+    return true
+  end
 
-    local first = (r.first + dead) % size
-    local from = (first + live) % size
-    local straight = min(n, size - from) -- the rest wraps around
-    local head = pack(first, live + n, x)
-    local entries = string.rep(pack(x), straight)
-    local wrapped = string.rep(pack(x), n - straight)
-    if m.ranged then
-      call('SETRANGE', key, 0, head)
-      call('SETRANGE', key, HEAD + 7 * from, entries)
-      if wrapped ~= '' then call('SETRANGE', key, HEAD, wrapped) end
-      call('PEXPIRE', key, px(life, key))
+  local function header(m, r)
+    return m.header .. pack('>I7I7I7I7', r.first, r.count, r.newest, r.size)
+  end
+
+  -- push appends n times now.
+  local function push(m, r, now, n, key)
+    local relaid = relay(m, r, n)
+    r.newest = max(now, r.newest)
+    local place = r.first + r.count
+    if place >= r.size then place = place - r.size end
+    r.count = r.count + n
+    local straight = min(n, r.size - place) -- the rest wraps around
+    local entries = rep(pack('>I7', r.newest), straight)
+    local wrapped = rep(pack('>I7', r.newest), n - straight)
+    local life = r.newest + m[PERIOD] - now
+    local other = r.period and r.period ~= m[PERIOD]
+
+    if m.ranged and not relaid then
+      call('SETRANGE', key, 0, header(m, r))
+      call('SETRANGE', key, HEAD + 7 * place, entries)
+      if n > straight then call('SETRANGE', key, HEAD, wrapped) end
+      call('PEXPIRE', key, px(life, other and key))
+      for k = place, place + straight - 1 do r.known[k] = r.newest end
+      for k = 0, n - straight - 1 do r.known[k] = r.newest end
       return nil
     end
-    local ring = sub(v, HEAD + 1, HEAD + 7 * from) .. entries .. sub(v, HEAD + 7 * (from + straight) + 1)
-    if wrapped ~= '' then ring = wrapped .. sub(ring, #wrapped + 1) end
-    return head .. ring, life
+    local ring = r.ring or sub(r.v, HEAD + 1)
+    ring = sub(ring, 1, 7 * place) .. entries .. sub(ring, 7 * (place + straight) + 1)
+    if n > straight then ring = wrapped .. sub(ring, #wrapped + 1) end
+    local v = header(m, r) .. ring
+    r.v, r.ring = v, nil
+    if m.ranged then
+      call('SET', key, v, 'PX', px(life, other and key))
+      return nil
+    end
+    return v, life
   end
 
   twins[4] = {
-    header = 0, limit = LIMIT,
+    format = '>I7I7', header = 1, limit = LIMIT,
 
-    ranged = function(m) return m[LIMIT] > WHOLE end,
+    prepare = function(m) m.ranged = m[LIMIT] > WHOLE end,
 
     admits = function(m, v, now, n, key)
       local r = open(m, v, key)
       local over = r.count + n - m[LIMIT] -- entries that must have expired
       if over <= 0 then return true, r end
       if over > r.count then return false, r end
-      return max(now, r.newest) - r.at(over - 1) >= m[PERIOD], r
+      return max(now, r.newest) - at(r, over - 1) >= m[PERIOD], r
     end,
 
-    charge = function(m, v, now, n, r, _, key)
-      return push(m, v, now, n, r, expired(m, r, now), key)
+    charge = function(m, _, now, n, r, _, key)
+      drop(r, expired(m, r, now))
+      return push(m, r, now, n, key)
     end,
 
-    refuse = function(m, v, now, n, r, _, key)
+    refuse = function(m, _, now, n, r, _, key)
       n = min(n, m[LIMIT])
-      local dead = expired(m, r, now)
-      local live = r.count - dead
-      dead = dead + max(live + n - max(m[LIMIT], live), 0)
-      return push(m, v, now, n, r, dead, key)
+      drop(r, expired(m, r, now))
+      drop(r, max(r.count + n - max(m[LIMIT], r.count), 0))
+      return push(m, r, now, n, key)
     end,
 
-    giveback = function(m, v, now, at, n, key)
+    giveback = function(m, v, now, charged, n, key)
       local r = open(m, v, key)
       local dead = expired(m, r, now)
       local live = r.count - dead
-      local life = r.newest + m[PERIOD] - now
-      if live == 0 or max(now, r.newest) - at >= m[PERIOD] then
-        if m.ranged then return nil end
-        return v, life
-      end
-      n = min(n, live)
-      local head = pack((r.first + dead + n) % r.size, live - n, r.newest)
+      if live > 0 and max(now, r.newest) - charged < m[PERIOD] then drop(r, dead + min(n, live)) end
       if m.ranged then
-        call('SETRANGE', key, 0, head)
+        call('SETRANGE', key, 0, header(m, r))
         return nil
       end
-      return head .. sub(v, HEAD + 1), max(life, r.newest - now)
+      return header(m, r) .. sub(v, HEAD + 1), r.newest + m[PERIOD] - now
     end,
 
     -- view is the number of live entries, and the instants that must expire
     -- before n units fit, before one more does, and before nothing is used.
-    view = function(m, v, now, n, key)
-      local r = open(m, v, key)
+    view = function(m, now, n, r)
       local dead = expired(m, r, now)
       local live = r.count - dead
-      if live == 0 then return pack(0, 0, 0, 0) end
+      if live == 0 then return pack('>I7I7I7I7', 0, 0, 0, 0) end
       local over, wait = live + n - m[LIMIT], 0
-      if over > 0 and over <= live then wait = r.at(dead + over - 1) end
-      return pack(live, wait, r.at(dead + max(live - m[LIMIT], 0)), r.at(r.count - 1))
+      if over > 0 and over <= live then wait = at(r, dead + over - 1) end
+      return pack('>I7I7I7I7', live, wait, at(r, dead + max(live - m[LIMIT], 0)), at(r, r.count - 1))
     end,
   }
 end

@@ -31,20 +31,20 @@ do
   local function kept(m, v, now)
     local k, span = m[K], m[SUB]
     if sub(v, 1, 14) == m.header then
-      local c = {words(v, 15, k + 2)}
+      local c = {read(m.words, v, 15)}
       if c[k + 3] then table.remove(c) end
       return table.remove(c, 1), c
     end
     local c = {}
     for i = 1, k + 1 do c[i] = 0 end
-    local period, oldk, newest = words(v, 1, 3)
+    local period, oldk, newest = read('>I7I7I7', v, 1)
     local oldspan = div(period + oldk - 1, oldk)
     local latest = max(now, newest)
     local start = latest - latest % span
     for i = 0, oldk do
       local last = min(newest - i * oldspan + oldspan - 1, latest)
       local back = (start - (last - last % span)) / span
-      if back <= k then c[back + 1] = c[back + 1] + words(v, 22 + 7 * i, 1) end
+      if back <= k then c[back + 1] = c[back + 1] + read('>I7', v, 22 + 7 * i) end
     end
     return start, c
   end
@@ -74,11 +74,13 @@ do
         break
       end
     end
-    return m.header .. pack(start, unpack(c)), life
+    return m.header .. pack(m.words, start, unpack(c)), life
   end
 
   twins[3] = {
-    header = 2, limit = LIMIT,
+    format = '>I7I7I7I7I7I7', header = 2, limit = LIMIT,
+
+    prepare = function(m) m.words = '>' .. rep('I7', m[K] + 2) end,
 
     admits = function(m, v, now, n)
       local start, c = counts(m, v, now)

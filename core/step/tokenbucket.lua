@@ -10,7 +10,7 @@ do
 
   -- adopt returns the use, in this policy's time, of a value kept under others.
   local function adopt(m, v, t, f)
-    local limit, period, burst = words(v, 1, 3)
+    local limit, period, burst = read('>I7I7I7', v, 1)
     local a, b = limit, period
     while b ~= 0 do a, b = b, a % b end
     local n, p = limit / a, period / a
@@ -25,8 +25,7 @@ do
   end
 
   local function used(m, v, now)
-    if not v then return 0, 0 end
-    local t, f = words(v, 22, 2)
+    local t, f = read('>I7I7', v, 22)
     t = t - now
     if t < 0 then return 0, 0 end
     if sub(v, 1, 21) ~= m.header then return adopt(m, v, t, f) end
@@ -34,22 +33,24 @@ do
   end
 
   twins[1] = {
-    header = 3, limit = BURST,
+    format = '>I7I7I7I7I7I7I7I7', header = 3, limit = BURST,
 
     admits = function(m, v, now, n)
-      local t, f = used(m, v, now)
-      local ct, cf = cost(m[N], m[Q], m[R], n)
-      t, f = t + ct, f + cf
-      if f >= m[N] then t, f = t + 1, f - m[N] end
+      local t, f = cost(m[N], m[Q], m[R], n)
+      if v then
+        local ut, uf = used(m, v, now)
+        t, f = t + ut, f + uf
+        if f >= m[N] then t, f = t + 1, f - m[N] end
+      end
       return t < m[FULL] or t == m[FULL] and f <= m[FULLF], t, f
     end,
 
     charge = function(m, _, now, _, t, f)
-      return m.header .. pack(now + t, f), f > 0 and t + 1 or t
+      return m.header .. pack('>I7I7', now + t, f), t + 1
     end,
 
     giveback = function(m, v, now, at, n)
-      local t, f = words(v, 22, 2)
+      local t, f = read('>I7I7', v, 22)
       if sub(v, 1, 21) ~= m.header then
         t, f = used(m, v, now)
         t = now + t
@@ -61,7 +62,7 @@ do
         if f < 0 then t, f = t - 1, f + m[N] end
         if t < 0 then t, f = 0, 0 end
       end
-      return m.header .. pack(t, f), t + 1 - now
+      return m.header .. pack('>I7I7', t, f), t + 1 - now
     end,
   }
 end

@@ -57,6 +57,8 @@ func ReadTwin(p Step, reply []byte, now, n int64) (Reading, error) {
 		}
 	case FixedWindow:
 		header, from.Period = 1, words[0]
+	case MinInterval:
+		header, from.Period = 1, words[0]
 	case SlidingWindow:
 		header = 2
 		if len(words) > header {

@@ -1,0 +1,255 @@
+package core_test
+
+import (
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/headgate/headgate/core"
+)
+
+// TestNoAllocations: a decision of one or two policies allocates nothing, nor does
+// reading its answers.
+func TestNoAllocations(t *testing.T) {
+	if raceDetector {
+		t.Skip("the race detector allocates")
+	}
+	rate := core.PerSecond(1_000_000)
+	one := map[string]core.Policy{
+		"TokenBucket":   core.TokenBucket(rate, 1_000_000),
+		"FixedWindow":   core.FixedWindow(rate),
+		"SlidingWindow": core.SlidingWindow(rate),
+		"SlidingLog":    core.SlidingLog(core.PerMinute(100)),
+		"MinInterval":   core.MinInterval(time.Microsecond),
+		"CountDenied":   core.FixedWindow(perAge(100)).CountDenied(),
+		"Unlimited":     core.Unlimited(),
+		"Blocked":       core.Blocked(),
+	}
+	limiters := map[string]*core.Limiter{}
+	for name, p := range one {
+		limiters[name] = newLimiter(t, newStore(), "api", p)
+	}
+	limiters["two"] = newLimiter(t, newStore(), "api", one["TokenBucket"].Named("burst"), one["SlidingLog"].Named("minute"))
+	ctx := t.Context()
+	for name, l := range limiters {
+		t.Run(name, func(t *testing.T) {
+			for range 200 { // fill what grows
+				allow(t, l, "key", 1)
+			}
+			for what, ask := range map[string]func(string) (core.Decision, error){
+				"Allow": func(key string) (core.Decision, error) { return l.Allow(ctx, key) },
+				"Peek":  func(key string) (core.Decision, error) { return l.Peek(ctx, key) },
+				"Never": func(key string) (core.Decision, error) { return l.AllowN(ctx, key, core.NoLimit+1) },
+			} {
+				var remaining int64
+				if got := testing.AllocsPerRun(1000, func() {
+					d, err := ask("key")
+					if err != nil {
+						t.Fatal(err)
+					}
+					for i := range d.Len() {
+						remaining += d.Answer(i).Remaining
+					}
+				}); got != 0 {
+					t.Errorf("%s allocates %v times", what, got)
+				}
+			}
+		})
+	}
+}
+
+// TestPeek leaves no trace, on a fresh key or a used one.
+func TestPeek(t *testing.T) {
+	for _, p := range []core.Policy{
+		core.TokenBucket(core.PerHour(3), 3), core.FixedWindow(perAge(3)).CountDenied(), core.SlidingWindow(perAge(3)).CountDenied(),
+		core.SlidingLog(core.PerHour(3)).CountDenied(), core.MinInterval(time.Hour),
+	} {
+		l := newLimiter(t, newStore(), "api", p)
+		limit := p.Limit()
+		for used := range limit + 1 {
+			for range 3 {
+				if got := left(t, l, "key"); got != limit-used {
+					t.Fatalf("%v: %d left after %d units, want %d", p, got, used, limit-used)
+				}
+			}
+			d, err := l.Peek(t.Context(), "key")
+			if err != nil || d.Allowed != (used < limit) || (d.RetryAfter == 0) != d.Allowed {
+				t.Errorf("%v: a peek after %d units says %v, %v", p, used, d, err)
+			}
+			if used < limit {
+				allow(t, l, "key", 1)
+			}
+		}
+	}
+}
+
+// TestReset forgets a key and no other.
+func TestReset(t *testing.T) {
+	s := newStore()
+	l := newLimiter(t, s, "api", core.FixedWindow(perAge(3)).Named("w"), core.SlidingLog(core.PerHour(3)).Named("l"))
+	other := newLimiter(t, s, "other", core.FixedWindow(perAge(3)).Named("w"), core.SlidingLog(core.PerHour(3)).Named("l"))
+	for _, l := range []*core.Limiter{l, other} {
+		allow(t, l, "a", 3)
+		allow(t, l, "b", 2)
+	}
+	for range 2 { // the second time there is nothing to forget
+		if err := l.Reset(t.Context(), "a"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, test := range []struct {
+		l    *core.Limiter
+		key  string
+		want int64
+	}{{l, "a", 3}, {l, "b", 1}, {other, "a", 0}, {other, "b", 1}} {
+		d, err := test.l.Peek(t.Context(), test.key)
+		if err != nil || d.Answer(0).Remaining != test.want || d.Answer(1).Remaining != test.want {
+			t.Errorf("%s, %s: %v, %v; want %d left", test.l.Name(), test.key, d, err, test.want)
+		}
+	}
+}
+
+// TestWith: limiters of one name and different plans share what was used, policy by
+// policy, and a policy that only one of them has is not touched by the other.
+func TestWith(t *testing.T) {
+	s := newStore()
+	day := func(n int64) core.Policy { return core.FixedWindow(perAge(n)).Named("day") }
+	pace := core.SlidingLog(core.PerHour(2)).Named("pace")
+	free := newLimiter(t, s, "api", day(5), pace)
+	pro, err := free.With(day(100))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if pro.Name() != "api" || pro.Store() != s {
+		t.Errorf("With made a limiter %q of another store", pro.Name())
+	}
+	afresh, err := free.With(core.SlidingLog(core.PerDay(5)).Named("day"), pace)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, ask := range []struct {
+		limiter *core.Limiter
+		n       int64
+		allowed bool
+		left    []int64
+	}{
+		{free, 2, true, []int64{3, 0}},
+		{pro, 10, true, []int64{88}},
+		{free, 1, false, []int64{0, 0}}, // 12 of 5 are used: no debt is shown
+		{pro, 89, false, []int64{88}},
+		{pro, 88, true, []int64{0}},
+		{afresh, 1, false, []int64{5, 0}}, // another algorithm starts afresh; the pace is the same
+	} {
+		d := allow(t, ask.limiter, "key", ask.n)
+		if d.Allowed != ask.allowed {
+			t.Errorf("question %d: %v, want %v", i, d, ask.allowed)
+		}
+		for j, want := range ask.left {
+			if got := d.Answer(j).Remaining; got != want {
+				t.Errorf("question %d: answer %d has %d left, want %d", i, j, got, want)
+			}
+		}
+	}
+	if _, err := free.With(); err == nil {
+		t.Error("With no policy is accepted")
+	}
+	if blocked, err := free.With(core.Blocked()); err != nil || allow(t, blocked, "key", 1).Allowed {
+		t.Errorf("With Blocked: %v", err)
+	}
+}
+
+// TestRetryAfterIsHonest: repeated just then the same question is admitted, and a
+// microsecond before it is not, under all policies at once.
+func TestRetryAfterIsHonest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLimiter(t, newStore(), "api",
+			core.SlidingLog(core.PerMinute(10)).Named("minute"),
+			core.TokenBucket(core.Rate{Events: 2, Per: 3 * time.Second}, 4).Named("burst"),
+			core.SlidingWindow(core.PerHour(100)).Named("hour"),
+			core.FixedWindow(core.PerDay(700)).Named("day"),
+			core.MinInterval(100*time.Millisecond).Named("pace"))
+		decided := map[string]int{}
+		for i := range 2000 {
+			n := int64(1 + i%3)
+			d := allow(t, l, "key", n)
+			if d.Allowed {
+				time.Sleep(time.Duration(i%7) * 10 * time.Millisecond)
+				continue
+			}
+			decided[d.Policy]++
+			time.Sleep(d.RetryAfter - time.Microsecond)
+			if early := allow(t, l, "key", n); early.Allowed || early.RetryAfter != time.Microsecond {
+				t.Fatalf("question %d, a microsecond early: %v; %v before", i, early, d)
+			}
+			time.Sleep(time.Microsecond)
+			if d := allow(t, l, "key", n); !d.Allowed {
+				t.Fatalf("question %d, in time: %v", i, d)
+			}
+		}
+		if len(decided) != 5 {
+			t.Errorf("not every policy decided: %v", decided)
+		}
+	})
+}
+
+// TestPolicy: what a policy says of itself.
+func TestPolicy(t *testing.T) {
+	const day = 24 * time.Hour
+	for _, test := range []struct {
+		policy core.Policy
+		text   string
+		limit  int64
+		window time.Duration
+	}{
+		{core.TokenBucket(core.PerSecond(7), 7), "token bucket: 7 per 1s, burst 7", 7, time.Second},
+		{core.TokenBucket(core.PerSecond(7), 1), "token bucket: 7 per 1s, burst 1", 1, 142_858 * time.Microsecond},
+		{core.TokenBucket(core.PerMinute(60), 90), "token bucket: 60 per 1m0s, burst 90", 90, 90 * time.Second},
+		{core.FixedWindow(core.PerMinute(10)), "fixed window: 10 per 1m0s", 10, time.Minute},
+		{core.FixedWindow(core.PerDay(10)).CountDenied(), "fixed window: 10 per 24h0m0s, denied counted", 10, day},
+		{core.SlidingWindow(core.PerHour(10)), fmt.Sprintf("sliding window: 10 per 1h0m0s, resolution %d", core.DefaultResolution), 10, time.Hour},
+		{core.SlidingWindow(core.PerHour(10)).Resolution(3).NeverOver(), "sliding window: 10 per 1h0m0s, resolution 3, never over", 10, time.Hour},
+		{core.SlidingLog(core.Every(time.Second)), "sliding log: 1 per 1s", 1, time.Second},
+		{core.SlidingLog(core.PerSecond(5)).Named("burst"), `"burst": sliding log: 5 per 1s`, 5, time.Second},
+		{core.MinInterval(100 * time.Millisecond), "100ms apart", 1, 100 * time.Millisecond},
+		{core.Unlimited(), "unlimited", core.NoLimit, 0},
+		{core.Blocked(), "blocked", 0, 0},
+		{core.TokenBucket(core.Rate{}, 5), "token bucket: 0 per 0s, burst 5", 5, 0}, // not valid, and no reason to panic
+	} {
+		if got := test.policy.String(); got != test.text {
+			t.Errorf("String() = %q, want %q", got, test.text)
+		}
+		if test.policy.Limit() != test.limit || test.policy.Window() != test.window {
+			t.Errorf("%v: %d in %v, want %d in %v", test.policy, test.policy.Limit(), test.policy.Window(), test.limit, test.window)
+		}
+	}
+	p := core.SlidingWindow(core.PerHour(10))
+	p.Named("x").Resolution(3).NeverOver().CountDenied().Share(2)
+	if p != core.SlidingWindow(core.PerHour(10)) {
+		t.Errorf("a method changed the policy itself: %v", p)
+	}
+}
+
+// TestShare: n shares together admit what the whole does, or a little more.
+func TestShare(t *testing.T) {
+	for _, test := range []struct {
+		policy core.Policy
+		n      int64
+		want   core.Policy
+	}{
+		{core.TokenBucket(core.PerSecond(10), 9), 2, core.TokenBucket(core.Rate{Events: 10, Per: 2 * time.Second}, 5)},
+		{core.FixedWindow(core.PerMinute(10)), 4, core.FixedWindow(core.PerMinute(3))},
+		{core.SlidingWindow(core.PerMinute(10)).NeverOver().Named("x"), 10, core.SlidingWindow(core.PerMinute(1)).NeverOver().Named("x")},
+		{core.SlidingLog(core.PerMinute(10)), 11, core.SlidingLog(core.PerMinute(1))},
+		{core.MinInterval(time.Second), 3, core.MinInterval(3 * time.Second)},
+		{core.Blocked(), 3, core.Blocked()},
+		{core.FixedWindow(core.PerMinute(10)), 1, core.FixedWindow(core.PerMinute(10))},
+	} {
+		if got := test.policy.Share(test.n); got != test.want {
+			t.Errorf("%v.Share(%d) = %v, want %v", test.policy, test.n, got, test.want)
+		}
+	}
+	if l := newLimiter(t, newFakeStore(t), "api", core.Unlimited().Share(3)); !allow(t, l, "key", core.NoLimit).Allowed {
+		t.Error("a share of Unlimited is limited")
+	}
+}

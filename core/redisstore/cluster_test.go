@@ -1,0 +1,323 @@
+package redisstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/internal/redistest"
+)
+
+// What a Cluster of three masters must do. The tests share one, for it takes time to
+// form.
+func TestCluster(t *testing.T) {
+	cluster := redistest.StartCluster(t, 3, 0)
+	c := clusterTest{cluster}
+	for _, test := range []struct {
+		name string
+		run  func(*testing.T)
+	}{
+		{"AdmitsTheLimit", c.admitsTheLimit},
+		{"AsksTogether", c.asksTogether},
+		{"GivesBack", c.givesBack},
+		{"OneSlotIsOneCall", c.oneSlotIsOneCall},
+		{"Check", c.check},
+		{"SlotMigrates", c.slotMigrates},
+		{"OneMasterAway", c.oneMasterAway}, // and is not back
+	} {
+		t.Run(test.name, test.run)
+	}
+}
+
+type clusterTest struct{ *redistest.Cluster }
+
+// keysByMaster returns a key of each master's slots.
+func (c clusterTest) keysByMaster(s *Store) []string {
+	found := make([]string, len(c.Masters))
+	for i, missing := 0, len(found); missing > 0; i++ {
+		key := "key" + strconv.Itoa(i)
+		if m := slotOf(s.names.tag(nil, key)) * len(found) / slots; found[m] == "" {
+			found[m] = key
+			missing--
+		}
+	}
+	return found
+}
+
+func (c clusterTest) admitsTheLimit(t *testing.T) {
+	const limit, clients = 300, 4
+	keysOf := c.keysByMaster(open(t, Config{}, c.Masters.Addrs()...))
+	var stores []*Store
+	for range clients {
+		stores = append(stores, open(t, Config{Failure: FailClosed, MemoryFor: -1}, c.Masters.Addrs()...))
+	}
+	for name, p := range everyAlgorithm(limit) {
+		var admitted [3]atomic.Int64
+		var all sync.WaitGroup
+		for i := range 40 {
+			l := newLimiter(t, stores[i%clients], name, p)
+			all.Go(func() {
+				for j := range 60 {
+					k := (i + j) % 3
+					if d, err := l.Allow(t.Context(), keysOf[k]); err != nil {
+						t.Error(err)
+					} else if d.Allowed {
+						admitted[k].Add(1)
+					}
+				}
+			})
+		}
+		all.Wait()
+		for k := range admitted {
+			if n := admitted[k].Load(); n != limit {
+				t.Errorf("%s, master %d: admitted %d, the limit is %d", name, k, n, limit)
+			}
+		}
+	}
+}
+
+// Keys in different slots, asked together by many: no limit is exceeded, and when all
+// is quiet, nothing is held that nobody has.
+func (c clusterTest) asksTogether(t *testing.T) {
+	const shared = 60
+	s := open(t, Config{Failure: FailClosed, MemoryFor: -1}, c.Masters.Addrs()...)
+	keysOf := c.keysByMaster(s)
+	for name, p := range everyAlgorithm(shared) {
+		one := newLimiter(t, s, "shared "+name, p)
+		own := newLimiter(t, s, "own "+name, everyAlgorithm(4)[name])
+		var admitted [40]atomic.Int64
+		var all sync.WaitGroup
+		for i := range admitted {
+			all.Go(func() {
+				for j := range 12 {
+					cs := []core.Charge{
+						{Limiter: one, Key: keysOf[0], N: 1},
+						{Limiter: own, Key: fmt.Sprint(keysOf[1+i%2], "/", i), N: 1},
+					}
+					if j%2 == 1 {
+						cs[0], cs[1] = cs[1], cs[0]
+					}
+					if d, err := core.AllowAll(t.Context(), cs...); err != nil {
+						t.Error(err)
+					} else if d.Allowed {
+						admitted[i].Add(1)
+					}
+				}
+			})
+		}
+		all.Wait()
+		var sum int64
+		for i := range admitted {
+			n := admitted[i].Load()
+			if sum += n; n > 4 {
+				t.Errorf("%s: asker %d was admitted %d times, the limit is 4", name, i, n)
+			}
+			d, err := own.Peek(t.Context(), fmt.Sprint(keysOf[1+i%2], "/", i))
+			if err != nil || d.Remaining != 4-n {
+				t.Errorf("%s: asker %d: %d of 4 are left after %d: %v", name, i, d.Remaining, n, err)
+			}
+		}
+		d, err := one.Peek(t.Context(), keysOf[0])
+		if err != nil || sum > shared || d.Remaining != shared-sum {
+			t.Errorf("%s: %d of %d are left after %d: %v", name, d.Remaining, shared, sum, err)
+		}
+		t.Logf("%s: %d of %d admitted", name, sum, shared)
+	}
+}
+
+func (c clusterTest) givesBack(t *testing.T) {
+	s := open(t, Config{Failure: FailClosed}, c.Masters.Addrs()...)
+	keysOf := c.keysByMaster(s)
+	for name, p := range everyAlgorithm(5) {
+		var cs []core.Charge
+		for i, key := range keysOf {
+			cs = append(cs, core.Charge{Limiter: newLimiter(t, s, fmt.Sprint("give back ", name, i), p), Key: key, N: 2})
+		}
+		cs[1].Limiter = newLimiter(t, s, "give back: full "+name, everyAlgorithm(3)[name])
+
+		d, err := core.AllowAll(t.Context(), cs...)
+		if err != nil || !d.Allowed || d.Len() != 3 || d.Answer(1).Remaining != 1 || d.Remaining != 1 {
+			t.Fatalf("%s: %v: %s", name, err, describe(&d))
+		}
+		d2, err := core.AllowAll(t.Context(), cs...)
+		if err != nil || d2.Allowed || d2.Policy != "give back: full "+name || d2.RetryAfter <= 0 {
+			t.Fatalf("%s: %v: %s", name, err, describe(&d2))
+		}
+		for i, want := range []int64{3, 1, 3} {
+			if d, err := cs[i].Limiter.Peek(t.Context(), cs[i].Key); err != nil || d.Remaining != want {
+				t.Errorf("%s, refused together: key %d has %d left, want %d: %v", name, i, d.Remaining, want, err)
+			}
+			if a := d2.Answer(i); a.Remaining != want || a.Allowed != (i != 1) {
+				t.Errorf("%s, refused together: answer %d is %+v", name, i, a)
+			}
+		}
+		if uncovered, err := d.Settle(t.Context(), 0, 3, 1); err != nil || uncovered != 0 {
+			t.Errorf("%s: settled: %d, %v", name, uncovered, err)
+		}
+		for i, want := range []int64{5, 0, 4} {
+			d, err := cs[i].Limiter.Peek(t.Context(), cs[i].Key)
+			if name == "TokenBucket" && d.Remaining == want-1 && i == 2 {
+				continue // what has refilled since the first charge is not given back
+			}
+			if err != nil || d.Remaining != want {
+				t.Errorf("%s, settled: key %d has %d left, want %d: %v", name, i, d.Remaining, want, err)
+			}
+		}
+	}
+}
+
+// The policies of one limiter for one key, and limiters for the same key, are asked
+// in one script.
+func (c clusterTest) oneSlotIsOneCall(t *testing.T) {
+	s := open(t, Config{MemoryFor: -1}, c.Masters.Addrs()...)
+	a := newLimiter(t, s, "a", somePolicies(5, 100)...)
+	b := newLimiter(t, s, "b", somePolicies(4, 100)...)
+	for _, key := range append(c.keysByMaster(s), hostile()...) {
+		ask := []core.Charge{{Limiter: a, Key: key, N: 1}, {Limiter: b, Key: key, N: 1}}
+		for range 2 { // the first time, a server may not know the script
+			c.Masters.ResetStats()
+			if d, err := core.AllowAll(t.Context(), ask...); err != nil || !d.Allowed || d.Source != core.SourceStore {
+				t.Fatalf("%.30q: %v: %s", key, err, describe(&d))
+			}
+		}
+		if n := c.Masters.Calls("evalsha", "eval"); n != 1 {
+			t.Errorf("%.30q: %d calls", key, n)
+		}
+	}
+}
+
+func (c clusterTest) check(t *testing.T) {
+	s := open(t, Config{}, c.Masters.Addrs()...)
+	r, err := s.Check(t.Context())
+	if err != nil || !r.OK() || len(r.Servers) != 3 {
+		t.Errorf("%v: %+v", err, r)
+	}
+}
+
+// slotMigrates moves a slot, with its keys, from one master to another under load.
+func (c clusterTest) slotMigrates(t *testing.T) {
+	const limit = 2000
+	s := open(t, Config{Failure: FailClosed, MemoryFor: -1}, c.Masters.Addrs()...)
+	key := c.keysByMaster(s)[0]
+	l := newLimiter(t, s, "migrates", core.SlidingLog(core.PerHour(limit)))
+	two := newLimiter(t, s, "migrates too", core.FixedWindow(per(limit, 400*day)).Named("a"), core.TokenBucket(core.PerDay(1), limit).Named("b"))
+	slot := strconv.Itoa(slotOf(s.names.tag(nil, key)))
+	from, to := c.Masters[0], c.Masters[1]
+	id := func(server *redistest.Server) string {
+		reply, err := server.Do("CLUSTER", "MYID")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return reply.(string)
+	}
+	must := func(server *redistest.Server, words ...string) any {
+		reply, err := server.Do(words...)
+		if err != nil {
+			t.Fatalf("%q: %v", words, err)
+		}
+		return reply
+	}
+
+	ctx, stop := context.WithCancel(t.Context())
+	var admitted, failed [2]atomic.Int64
+	var all sync.WaitGroup
+	for i, l := range []*core.Limiter{l, two} {
+		for range 4 {
+			all.Go(func() {
+				for ctx.Err() == nil {
+					if d, err := l.Allow(context.Background(), key); err != nil {
+						failed[i].Add(1)
+					} else if d.Allowed {
+						admitted[i].Add(1)
+					}
+				}
+			})
+		}
+	}
+	eventually(t, "some to be admitted", func() bool { return admitted[0].Load() > 100 && admitted[1].Load() > 100 })
+	must(to, "CLUSTER", "SETSLOT", slot, "IMPORTING", id(from))
+	must(from, "CLUSTER", "SETSLOT", slot, "MIGRATING", id(to))
+	for {
+		names := must(from, "CLUSTER", "GETKEYSINSLOT", slot, "1").([]any)
+		if len(names) == 0 {
+			break
+		}
+		_, port, _ := net.SplitHostPort(to.Addr())
+		must(from, "MIGRATE", "127.0.0.1", port, names[0].(string), "0", "5000")
+	}
+	for _, server := range []*redistest.Server{to, from, c.Masters[2]} {
+		must(server, "CLUSTER", "SETSLOT", slot, "NODE", id(to))
+	}
+	moved := admitted[0].Load()
+	eventually(t, "more to be admitted", func() bool { return admitted[0].Load() > moved+100 || admitted[0].Load() >= limit })
+	eventually(t, "all to be admitted", func() bool {
+		d, err := l.Peek(t.Context(), key)
+		e, err2 := two.Peek(t.Context(), key)
+		return errors.Join(err, err2) == nil && d.Remaining == 0 && e.Remaining == 0
+	})
+	stop()
+	all.Wait()
+	for i := range admitted {
+		// What failed may have been charged, and nothing else was.
+		n, f := admitted[i].Load(), failed[i].Load()
+		t.Logf("limiter %d: %d admitted, %d failed", i, n, f)
+		if n > limit || n+f < limit {
+			t.Errorf("limiter %d: %d admitted and %d failed, the limit is %d", i, n, f, limit)
+		}
+	}
+}
+
+// When one master is away, the failure policy decides for its keys alone.
+func (c clusterTest) oneMasterAway(t *testing.T) {
+	s := open(t, Config{Failure: FailOpen, Timeout: 300 * time.Millisecond, MemoryFor: -1}, c.Masters.Addrs()...)
+	keysOf := c.keysByMaster(s)
+	l := newLimiter(t, s, "away", core.SlidingLog(core.PerHour(100_000)))
+	for _, key := range keysOf {
+		allow(t, l, key, 1)
+	}
+	c.Masters[2].Pause()
+	ctx, stop := context.WithCancel(t.Context())
+	var bySource [3][5]atomic.Int64
+	var worst atomic.Int64
+	var all sync.WaitGroup
+	for i, key := range keysOf {
+		for range 5 {
+			all.Go(func() {
+				for ctx.Err() == nil {
+					start := time.Now()
+					d, err := l.Allow(context.Background(), key)
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					bySource[i][d.Source].Add(1)
+					if took := int64(time.Since(start)); i != 2 && took > worst.Load() {
+						worst.Store(took)
+					}
+				}
+			})
+		}
+	}
+	eventually(t, "the breaker to open", func() bool { return s.State().Away && bySource[2][core.SourceOpen].Load() > 100 })
+	stop()
+	all.Wait()
+	for i := range keysOf {
+		if fromStore := bySource[i][core.SourceStore].Load(); i != 2 && bySource[i][core.SourceOpen].Load() > fromStore/20 || i == 2 && fromStore > 0 {
+			t.Errorf("master %d: %d decisions by Redis and %d without", i, fromStore, bySource[i][core.SourceOpen].Load())
+		}
+	}
+	t.Logf("the longest decision of the others took %v", time.Duration(worst.Load()))
+	c.Masters[2].Resume()
+	c.WaitReady()
+	eventually(t, "Redis to be asked again", func() bool {
+		d := allow(t, l, keysOf[2], 1)
+		return d.Source == core.SourceStore && !s.State().Away
+	})
+}

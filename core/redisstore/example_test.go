@@ -1,0 +1,45 @@
+package redisstore_test
+
+import (
+	"context"
+	"fmt"
+	"log"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/core/redisstore"
+)
+
+func ExampleOpen() {
+	store, err := redisstore.Open(&redis.UniversalOptions{Addrs: []string{"localhost:6379"}}, redisstore.Config{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer store.Client().Close()
+
+	limiter, err := core.New(store, "api", core.SlidingLog(core.PerMinute(60)))
+	if err != nil {
+		log.Fatal(err)
+	}
+	d, err := limiter.Allow(context.Background(), "user-42")
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(d.Allowed, d.Source)
+}
+
+// A report to read before going live.
+func ExampleStore_Check() {
+	store, err := redisstore.Open(&redis.UniversalOptions{Addrs: []string{"localhost:6379"}}, redisstore.Config{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer store.Client().Close()
+
+	report, err := store.Check(context.Background())
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Print(report)
+}

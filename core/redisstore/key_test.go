@@ -1,0 +1,293 @@
+package redisstore
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/internal/redistest"
+)
+
+// hostile are keys that a careless name would confuse, cut, or send to other slots.
+func hostile() []string {
+	long := strings.Repeat("k", 10<<10)
+	return []string{
+		"", " ", "a", "A", "a ", " a", "a:b", "a/b", "a:", ":b", "{", "}", "{}", "}{", "{a}", "{a", "a}", "{}a", "{{a}}", "a{b}c",
+		"=", "=a", "#", "*", "~", "~7b", "~7d", "~~", "~7e", "~7b7d", "{~7d", "\x00", "a\x00", "\x00a", "a\x00b", "\n", "\r\n", "\xff", "\xff\xfe",
+		"\xc3\x28", "é", "e\u0301", "💧", "*3\r\n", "$-1\r\n", "a]b", "[ab]", "a*", "?", "key:b", "}:api/a:tb1", "a}:api/a:tb1",
+		strings.Repeat("x", maxPlainKey), strings.Repeat("x", maxPlainKey+1), strings.Repeat("x", maxPlainKey+2),
+		strings.Repeat("{", maxPlainKey), strings.Repeat("{", maxPlainKey+1), strings.Repeat("\xff", 300),
+		long, long + "}", long[1:] + "l",
+	}
+}
+
+// hostileNames are names of limiters and policies that separators could confuse.
+var hostileNames = []string{"a", "b", "a/b", "a:b", "a/", "/a", "a:", ":a", "~", "~2f", "a~", "{a}", "{", "}", " ", "tb1", "a:tb1"}
+
+func newBucketNamed(t testing.TB, s core.Store, limiter, policy string) *core.Limiter {
+	return newLimiter(t, s, limiter, core.TokenBucket(core.PerDay(1), 1).Named(policy))
+}
+
+// Whatever the bytes, different limiters, policies and keys have different cells, and
+// all cells of one key are in one slot.
+func TestCellsAreDistinct(t *testing.T) {
+	server := redistest.Start(t, "cluster-enabled yes")
+	for _, secret := range []string{"", "secret"} {
+		s, err := New(redis.NewClient(&redis.Options{Addr: server.Addr()}), Config{Secret: []byte(secret)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { s.Client().Close() })
+		var limiters []*core.Limiter
+		for _, limiter := range hostileNames {
+			for _, policy := range hostileNames {
+				limiters = append(limiters, newBucketNamed(t, s, limiter, policy))
+			}
+		}
+		limiters = append(limiters, newLimiter(t, s, "a", core.FixedWindow(core.PerDay(1)).Named("a"))) // another algorithm
+		seen := make(map[string]string)
+		for _, key := range hostile() {
+			for _, l := range limiters {
+				name := s.cells(nil, &core.Charge{Limiter: l, Key: key})[0]
+				who := fmt.Sprintf("%q, %q, %.50q", l.Name(), l.Policies(), key)
+				if other, ok := seen[name]; ok {
+					t.Errorf("%s and %s have the same name %q", who, other, name)
+				}
+				seen[name] = who
+				if len(name) > 700 || strings.Count(name, "{") < 1 {
+					t.Errorf("%s: %q", who, name)
+				}
+			}
+			// The server's word on where they are.
+			slot := int64(slotOf(s.names.tag(nil, key)))
+			for _, l := range limiters[:len(hostileNames)] {
+				name := s.cells(nil, &core.Charge{Limiter: l, Key: key})[0]
+				got, err := server.Do("CLUSTER", "KEYSLOT", name)
+				if err != nil || got != slot {
+					t.Fatalf("%q is in slot %v, not %d (%v)", name, got, slot, err)
+				}
+			}
+		}
+	}
+}
+
+func TestHostileKeysAreCountedApart(t *testing.T) {
+	server := redistest.Start(t)
+	s := open(t, Config{MemoryFor: -1, Failure: FailClosed}, server.Addr())
+	a := newLimiter(t, s, "a", core.TokenBucket(core.PerDay(1), 1).Named("b/c"), core.SlidingLog(core.PerDay(100)).Named("log"))
+	b := newLimiter(t, s, "a/b", core.TokenBucket(core.PerDay(1), 1).Named("c"))
+	for _, l := range []*core.Limiter{a, b} {
+		for _, want := range []bool{true, false} {
+			for _, key := range hostile() {
+				if d := allow(t, l, key, 1); d.Allowed != want {
+					t.Errorf("%.50q: %s", key, describe(&d))
+				}
+			}
+		}
+	}
+	if got, want := keys(t, server), int64(3*len(hostile())); got != want {
+		t.Errorf("%d keys in Redis, not %d", got, want)
+	}
+	for _, key := range hostile() {
+		if err := a.Reset(t.Context(), key); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got, want := keys(t, server), int64(len(hostile())); got != want {
+		t.Errorf("%d keys in Redis after the reset, not %d", got, want)
+	}
+}
+
+func FuzzCellsAreDistinct(f *testing.F) {
+	for _, key := range hostile() {
+		f.Add("a", "b", key, "a/b", "", key+"}")
+	}
+	s, err := New(redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"}), Config{})
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Cleanup(func() { s.Client().Close() })
+	f.Fuzz(func(t *testing.T, limiter1, policy1, key1, limiter2, policy2, key2 string) {
+		l1, err1 := core.New(s, limiter1, core.FixedWindow(core.PerDay(1)).Named(policy1))
+		l2, err2 := core.New(s, limiter2, core.FixedWindow(core.PerDay(1)).Named(policy2))
+		if err1 != nil || err2 != nil {
+			return
+		}
+		name1 := s.cells(nil, &core.Charge{Limiter: l1, Key: key1})[0]
+		name2 := s.cells(nil, &core.Charge{Limiter: l2, Key: key2})[0]
+		same := limiter1 == limiter2 && l1.Policies()[0].Name() == l2.Policies()[0].Name() && key1 == key2
+		if (name1 == name2) != same {
+			t.Errorf("%q and %q", name1, name2)
+		}
+		tag := name1[strings.IndexByte(name1, '{')+1 : strings.IndexByte(name1, '}')]
+		if tag == "" || strings.ContainsAny(tag, "{}") {
+			t.Errorf("%q has the hash tag %q", name1, tag)
+		}
+	})
+}
+
+func TestPrefixKeepsStoresApart(t *testing.T) {
+	server := redistest.Start(t)
+	for _, c := range []Config{{}, {Prefix: "a"}, {Prefix: "a:b"}, {Secret: []byte("x")}, {Secret: []byte("y")}, {Prefix: "a", Secret: []byte("x")}} {
+		l := newLimiter(t, open(t, c, server.Addr()), "api", core.FixedWindow(per(1, 400*day)))
+		if d := allow(t, l, "k", 1); !d.Allowed {
+			t.Errorf("%+v: %s", c, describe(&d))
+		}
+		again := newLimiter(t, open(t, c, server.Addr()), "api", core.FixedWindow(per(1, 400*day)))
+		if d := allow(t, again, "k", 1); d.Allowed {
+			t.Errorf("%+v, another process: %s", c, describe(&d))
+		}
+	}
+}
+
+// With a secret, nothing of a key can be read in Redis, nor guessed by hashing.
+func TestSecretHidesKeys(t *testing.T) {
+	server := redistest.Start(t)
+	const key, secret = "203.0.113.77", "the fleet's secret"
+	c := Config{Secret: []byte(secret)}
+	s := open(t, c, server.Addr())
+	copy(c.Secret, "overwritten by its owner") // a slice may be reused
+	for i := range 10 {
+		l := newLimiter(t, s, fmt.Sprint("api", i), somePolicies(4, 100)...)
+		for _, k := range []string{key, strings.Repeat(key, 20)} {
+			allow(t, l, k, 1)
+		}
+	}
+	all, err := s.Client().Keys(t.Context(), "*").Result()
+	if err != nil || len(all) != 10*4*2 {
+		t.Fatal(len(all), err)
+	}
+	for _, name := range all {
+		value, err := s.Client().Dump(t.Context(), name).Result()
+		if err != nil || strings.Contains(name+value, "203.0.113") || strings.Contains(name+value, "secret") {
+			t.Errorf("%q: %v", name, err)
+		}
+	}
+	plain := (&namer{prefix: "headgate"}).tag(nil, strings.Repeat(key, 20))
+	hidden := s.names.tag(nil, strings.Repeat(key, 20))
+	if string(plain) == string(hidden) {
+		t.Error("a long key has its name without the secret")
+	}
+	if got := open(t, Config{Secret: []byte(secret)}, server.Addr()).names.tag(nil, key); string(got) != string(s.names.tag(nil, key)) {
+		t.Error("another process with the same secret has another name")
+	}
+}
+
+func TestErrorsDoNotTellKeys(t *testing.T) {
+	server := redistest.Start(t)
+	const key = "somebody@example.org"
+	s := open(t, Config{Failure: FailClosed, Timeout: time.Second}, server.Addr())
+	l := newLimiter(t, s, "api", core.FixedWindow(core.PerDay(10)))
+	d := allow(t, l, key, 1)
+	server.Do("RPUSH", s.cells(nil, &core.Charge{Limiter: l, Key: key + "2"})[0], "x")
+	var errs []error
+	ask := func(key string) {
+		_, err := l.Allow(t.Context(), key)
+		errs = append(errs, err)
+	}
+	ask(key + "2")
+	server.Do("CONFIG", "SET", "maxmemory", "1")
+	server.Do("CONFIG", "SET", "maxmemory-policy", "noeviction")
+	ask(key)
+	server.Kill()
+	for range 5 {
+		ask(key)
+	}
+	errs = append(errs, d.Refund(t.Context()), l.Reset(t.Context(), key))
+	for i, err := range errs {
+		if err == nil || strings.Contains(err.Error(), "somebody") {
+			t.Errorf("%d: %v", i, err)
+		}
+	}
+}
+
+// Every key expires: not before its state is fresh, and not much later.
+func TestKeysLiveAsLongAsTheyCount(t *testing.T) {
+	server := redistest.Start(t)
+	s := open(t, Config{MemoryFor: -1}, server.Addr())
+	rng := rand.New(rand.NewPCG(1, 1))
+	spans := []time.Duration{time.Millisecond, 50 * time.Millisecond, 300 * time.Millisecond, time.Second, time.Minute, day, 3650 * day}
+	for _, span := range spans {
+		for i, p := range []core.Policy{
+			core.TokenBucket(core.Rate{Events: 3, Per: span}, 5),
+			core.FixedWindow(core.Rate{Events: 5, Per: span}),
+			core.SlidingWindow(core.Rate{Events: 5, Per: span}),
+			core.SlidingLog(core.Rate{Events: 5, Per: span}),
+			core.SlidingLog(core.Rate{Events: 100, Per: span}),
+			core.MinInterval(span),
+			core.FixedWindow(core.Rate{Events: 2, Per: span}).CountDenied(),
+			core.SlidingLog(core.Rate{Events: 70, Per: span}).CountDenied(),
+		} {
+			l := newLimiter(t, s, fmt.Sprint(span, i), p)
+			name := s.cells(nil, &core.Charge{Limiter: l, Key: "k"})[0]
+			for range 20 {
+				asked := time.Now()
+				d := allow(t, l, "k", 1+rng.Int64N(min(3, p.Limit())))
+				if d.Allowed && rng.IntN(4) == 0 {
+					if err := d.Refund(t.Context()); err != nil {
+						t.Fatal(err)
+					}
+					continue
+				}
+				reply, err := server.Do("PTTL", name)
+				if err != nil {
+					t.Fatal(err)
+				}
+				left, took := time.Duration(reply.(int64))*time.Millisecond, time.Since(asked)
+				switch {
+				case left == -time.Millisecond:
+					t.Fatalf("%v lives for ever", p)
+				case left < 0 && took < d.ResetAfter:
+					t.Fatalf("%v is gone %v after it was used, and counts for %v", p, took, d.ResetAfter)
+				case left > 0 && left < d.ResetAfter-took-time.Millisecond:
+					t.Fatalf("%v is gone in %v, and counts for %v", p, left, d.ResetAfter)
+				case left > 2*p.Window()+2*time.Millisecond:
+					t.Fatalf("%v is gone only in %v", p, left)
+				}
+			}
+		}
+	}
+	// In time, nothing is left of the short ones.
+	long := int64(3 * 8) // spans of a minute and more
+	eventually(t, "short-lived keys to expire", func() bool { return keys(t, server) <= long })
+	all, err := s.Client().Keys(t.Context(), "*").Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range all {
+		if left := s.Client().PTTL(t.Context(), name).Val(); left <= 0 {
+			t.Errorf("%s: %v", name, left)
+		}
+	}
+}
+
+// A key that is charged under other numbers, of a shorter period, is still known when
+// those of the longer one come back.
+func TestOtherNumbersDoNotShortenLives(t *testing.T) {
+	server := redistest.Start(t)
+	s := open(t, Config{MemoryFor: -1}, server.Addr())
+	for name, of := range map[string]func(time.Duration) core.Policy{
+		"FixedWindow":      func(d time.Duration) core.Policy { return core.FixedWindow(core.Rate{Events: 5, Per: d}) },
+		"SlidingWindow":    func(d time.Duration) core.Policy { return core.SlidingWindow(core.Rate{Events: 5, Per: d}) },
+		"SlidingLog":       func(d time.Duration) core.Policy { return core.SlidingLog(core.Rate{Events: 5, Per: d}) },
+		"ranged":           func(d time.Duration) core.Policy { return core.SlidingLog(core.Rate{Events: 100, Per: d}) },
+		"TokenBucket":      func(d time.Duration) core.Policy { return core.TokenBucket(core.Rate{Events: 5, Per: d}, 5) },
+		"MinInterval":      core.MinInterval,
+		"denied and whole": func(d time.Duration) core.Policy { return core.SlidingLog(core.Rate{Events: 5, Per: d}).CountDenied() },
+	} {
+		l := newLimiter(t, s, name, of(400*day))
+		short := with(t, l, of(time.Second))
+		counts := allow(t, l, "k", 1).ResetAfter
+		allow(t, short, "k", 1)
+		allow(t, short, "k", 1)
+		left := s.Client().PTTL(t.Context(), s.cells(nil, &core.Charge{Limiter: l, Key: "k"})[0]).Val()
+		if left < counts-time.Minute {
+			t.Errorf("%s: gone in %v, not in %v", name, left, counts)
+		}
+	}
+}

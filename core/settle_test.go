@@ -1,0 +1,186 @@
+package core_test
+
+import (
+	"context"
+	"errors"
+	"reflect"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/core/step"
+)
+
+// TestSettledOnce: a charge is settled or refunded once, and a decision without a
+// charge never. What the store is asked is the charge with its receipt.
+func TestSettledOnce(t *testing.T) {
+	s := newFakeStore(t)
+	s.answer = func(cs []core.Charge, peek bool) (core.Result, error) {
+		r := core.Result{At: 123_456, Allowed: cs[0].Key != "refused", Source: core.SourceStore}
+		for range cs {
+			r.Add(r.Allowed, step.Reading{})
+		}
+		return r, nil
+	}
+	var asked []core.Settlement
+	s.settle = func(ss []core.Settlement) error {
+		asked = append(asked, ss...)
+		return nil
+	}
+	a := newLimiter(t, s, "a", core.FixedWindow(core.PerMinute(10)))
+	b := newLimiter(t, s, "b", core.FixedWindow(core.PerMinute(10)))
+	free := newLimiter(t, s, "free", core.Unlimited())
+	ctx := t.Context()
+	one := func(key string) (core.Decision, error) { return a.AllowN(ctx, key, 4) }
+	two := func(string) (core.Decision, error) {
+		return core.AllowAll(ctx, core.Charge{Limiter: a, Key: "x", N: 4}, core.Charge{Limiter: free, Key: "f", N: 9}, core.Charge{Limiter: b, Key: "y", N: 5})
+	}
+	settlement := func(l *core.Limiter, key string, n, actual int64) core.Settlement {
+		return core.Settlement{Charge: core.Charge{Limiter: l, Key: key, N: n}, At: 123_456, Source: core.SourceStore, Actual: actual}
+	}
+	for _, test := range []struct {
+		name   string
+		ask    func(key string) (core.Decision, error)
+		key    string
+		settle []int64 // nil: Refund
+		want   []core.Settlement
+		err    error
+	}{
+		{"Refund", one, "k", nil, []core.Settlement{settlement(a, "k", 4, 0)}, nil},
+		{"less", one, "k\xff\x00", []int64{1}, []core.Settlement{settlement(a, "k\xff\x00", 4, 1)}, nil},
+		{"more", one, "", []int64{9}, []core.Settlement{settlement(a, "", 4, 9)}, nil},
+		{"more than there is", one, "k", []int64{1 << 62}, []core.Settlement{settlement(a, "k", 4, step.MaxInt)}, nil},
+		{"as much", one, "k", []int64{4}, nil, nil},
+		{"all Refund", two, "", nil, []core.Settlement{settlement(a, "x", 4, 0), settlement(b, "y", 5, 0)}, nil},
+		{"all, one as much", two, "", []int64{4, 3, 2}, []core.Settlement{settlement(b, "y", 5, 2)}, nil},
+		{"refused", one, "refused", nil, nil, core.ErrSettled},
+		{"refused", one, "refused", []int64{2}, nil, core.ErrSettled},
+		{"a peek", func(key string) (core.Decision, error) { return a.Peek(ctx, key) }, "k", nil, nil, core.ErrSettled},
+		{"refused by numbers", func(key string) (core.Decision, error) { return a.AllowN(ctx, key, 11) }, "k", nil, nil, core.ErrSettled},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			asked = nil
+			d, err := test.ask(test.key)
+			if err != nil {
+				t.Fatal(err)
+			}
+			settle := func() error {
+				if test.settle == nil {
+					return d.Refund(ctx)
+				}
+				_, err := d.Settle(ctx, test.settle...)
+				return err
+			}
+			answers := d.Len()
+			if err := settle(); !errors.Is(err, test.err) {
+				t.Errorf("the first time: %v, want %v", err, test.err)
+			}
+			if !reflect.DeepEqual(asked, test.want) {
+				t.Errorf("asked %+v\nwant  %+v", asked, test.want)
+			}
+			asked = nil
+			if err := settle(); !errors.Is(err, core.ErrSettled) || asked != nil {
+				t.Errorf("the second time: %v, asked %+v", err, asked)
+			}
+			if err := d.Refund(ctx); !errors.Is(err, core.ErrSettled) || asked != nil {
+				t.Errorf("a refund after it: %v, asked %+v", err, asked)
+			}
+			for i := range answers {
+				d.Answer(i) // still there
+			}
+		})
+	}
+}
+
+// TestSettleFaults: a question that makes no sense is not asked and costs nothing.
+func TestSettleFaults(t *testing.T) {
+	s := newStore()
+	a := newLimiter(t, s, "a", core.FixedWindow(perAge(10)))
+	b := newLimiter(t, s, "b", core.FixedWindow(perAge(10)))
+	ctx := t.Context()
+	d, err := core.AllowAll(ctx, core.Charge{Limiter: a, Key: "x", N: 4}, core.Charge{Limiter: b, Key: "y", N: 5})
+	if err != nil || !d.Allowed {
+		t.Fatal(d, err)
+	}
+	for _, actual := range [][]int64{nil, {1}, {1, 2, 3}, {-1, 2}, {1, -1}} {
+		if _, err := d.Settle(ctx, actual...); err == nil || errors.Is(err, core.ErrSettled) {
+			t.Errorf("Settle(%v): %v", actual, err)
+		}
+	}
+	if left(t, a, "x") != 6 || left(t, b, "y") != 5 {
+		t.Errorf("%d and %d left, want 6 and 5", left(t, a, "x"), left(t, b, "y"))
+	}
+	// The most that found no room counts: 10 of one, 7 of the other.
+	if uncovered, err := d.Settle(ctx, 20, 17); err != nil || uncovered != 10 {
+		t.Errorf("Settle = %d, %v; want 10 uncovered", uncovered, err)
+	}
+	if left(t, a, "x") != 0 || left(t, b, "y") != 0 {
+		t.Errorf("%d and %d left, want none", left(t, a, "x"), left(t, b, "y"))
+	}
+}
+
+// TestSettleError: after an error it is unknown what the store did, so the receipt
+// is spent: settling it again could give back twice.
+func TestSettleError(t *testing.T) {
+	s := newFakeStore(t)
+	s.answer = says(true, say{true, step.Reading{}})
+	s.settle = func([]core.Settlement) error { return errStore }
+	d := allow(t, newLimiter(t, s, "a", core.FixedWindow(core.PerMinute(10))), "key", 1)
+	if err := d.Refund(t.Context()); !errors.Is(err, errStore) {
+		t.Errorf("the first time: %v", err)
+	}
+	if err := d.Refund(t.Context()); !errors.Is(err, core.ErrSettled) {
+		t.Errorf("the second time: %v", err)
+	}
+}
+
+// TestRefundOfEachPolicy: each policy gives back what it counted, and an hour later
+// nothing, although another has been charged meanwhile.
+func TestRefundOfEachPolicy(t *testing.T) {
+	for _, p := range []core.Policy{
+		core.TokenBucket(core.PerMinute(4), 4),
+		core.FixedWindow(core.PerMinute(4)),
+		core.SlidingWindow(core.PerMinute(4)),
+		core.SlidingWindow(core.PerMinute(4)).NeverOver(),
+		core.SlidingLog(core.PerMinute(4)),
+	} {
+		t.Run(p.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				l := newLimiter(t, newStore(), "a", p)
+				ctx := context.WithoutCancel(t.Context())
+				first, early := allow(t, l, "key", 3), allow(t, l, "key", 1)
+				if err := first.Refund(ctx); err != nil {
+					t.Fatal(err)
+				}
+				if got := left(t, l, "key"); got != 3 {
+					t.Errorf("%d left after a refund of 3 of 4, want 3", got)
+				}
+				time.Sleep(time.Hour)
+				allow(t, l, "key", 4)
+				if err := early.Refund(ctx); err != nil {
+					t.Fatal(err)
+				}
+				if got := left(t, l, "key"); got != 0 {
+					t.Errorf("%d left after a refund of what is long gone, want 0", got)
+				}
+			})
+		})
+	}
+}
+
+// TestRefundAfterReset gives nothing back: there is nothing left of the charge, and
+// what was charged since is not its.
+func TestRefundAfterReset(t *testing.T) {
+	l := newLimiter(t, newStore(), "a", core.FixedWindow(perAge(4)))
+	d := allow(t, l, "key", 4)
+	if err := l.Reset(t.Context(), "key"); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.Refund(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got := left(t, l, "key"); got != 4 {
+		t.Errorf("%d left, want 4", got)
+	}
+}

@@ -1,0 +1,238 @@
+package core_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/headgate/headgate/core"
+)
+
+// idle fails the test if somebody still waits.
+func idle(t *testing.T, l *core.Limiter) {
+	t.Helper()
+	if n := l.Waiting(); n != 0 {
+		t.Errorf("%d keys are still waited for", n)
+	}
+}
+
+// TestWait waits exactly as long as it must.
+func TestWait(t *testing.T) {
+	for _, test := range []struct {
+		policy core.Policy
+		n      int64
+		want   []time.Duration // when each call returns
+	}{
+		{core.MinInterval(100 * time.Millisecond), 1, []time.Duration{0, 100 * time.Millisecond, 200 * time.Millisecond}},
+		{core.TokenBucket(core.PerSecond(2), 2), 1, []time.Duration{0, 0, 500 * time.Millisecond, time.Second}},
+		{core.TokenBucket(core.PerSecond(2), 2), 2, []time.Duration{0, time.Second, 2 * time.Second}},
+		{core.TokenBucket(core.PerSecond(3), 2), 1, []time.Duration{0, 0, 333_334 * time.Microsecond, 666_667 * time.Microsecond, time.Second}},
+		{core.SlidingLog(core.PerMinute(2)), 1, []time.Duration{0, 0, time.Minute, time.Minute, 2 * time.Minute}},
+		{core.FixedWindow(core.PerMinute(2)), 2, []time.Duration{0, time.Minute, 2 * time.Minute}}, // bubbles begin with a minute
+		{core.Unlimited(), 5, []time.Duration{0, 0, 0}},
+	} {
+		t.Run(test.policy.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				l := newLimiter(t, newStore(), "api", test.policy)
+				start := time.Now()
+				for i, want := range test.want {
+					d, err := l.WaitN(t.Context(), "key", test.n)
+					if err != nil || !d.Allowed {
+						t.Fatalf("call %d: %v, %v", i, d, err)
+					}
+					if got := time.Since(start); got != want {
+						t.Errorf("call %d returned after %v, want %v", i, got, want)
+					}
+				}
+				idle(t, l)
+			})
+		})
+	}
+}
+
+// TestWaitersAreServedInOrder, one by one, and each key by itself.
+func TestWaitersAreServedInOrder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLimiter(t, newStore(), "api", core.MinInterval(time.Second))
+		start := time.Now()
+		var mu sync.Mutex
+		served := map[string][]int{}
+		var wg sync.WaitGroup
+		for i := range 50 {
+			for _, key := range []string{"a", "b"} {
+				wg.Go(func() {
+					if _, err := l.Wait(t.Context(), key); err != nil {
+						t.Error(err)
+					}
+					mu.Lock()
+					defer mu.Unlock()
+					if want := time.Duration(i) * time.Second; time.Since(start) != want {
+						t.Errorf("waiter %d of %s was served after %v, want %v", i, key, time.Since(start), want)
+					}
+					served[key] = append(served[key], i)
+				})
+			}
+			synctest.Wait() // the next one comes when these are in line
+		}
+		wg.Wait()
+		for key, order := range served {
+			if len(order) != 50 || !slices.IsSorted(order) {
+				t.Errorf("%s: served in the order %v", key, order)
+			}
+		}
+		idle(t, l)
+	})
+}
+
+// TestWaitersAskOneAtATime: those who stand in line do not ask the store.
+func TestWaitersAskOneAtATime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		real := newStore()
+		asked := 0
+		s := newFakeStore(t)
+		s.answer = func(cs []core.Charge, peek bool) (core.Result, error) {
+			asked++
+			return real.Decide(t.Context(), cs[0], peek)
+		}
+		l := newLimiter(t, s, "api", core.MinInterval(time.Second))
+		var wg sync.WaitGroup
+		for range 20 {
+			wg.Go(func() {
+				if _, err := l.Wait(t.Context(), "key"); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		wg.Wait()
+		if want := 20 + 19; asked != want { // each once it may, and each but the first when it is its turn
+			t.Errorf("the store was asked %d times, want %d", asked, want)
+		}
+	})
+}
+
+// TestWaitGivesUp: with an error, nothing is charged, and nobody is kept waiting.
+func TestWaitGivesUp(t *testing.T) {
+	type wait struct {
+		after time.Duration // when the call returns
+		err   error
+		asked bool // the decision is a refusal that the store gave
+	}
+	withDeadline := func(d time.Duration) func(context.Context) (context.Context, context.CancelFunc) {
+		return func(ctx context.Context) (context.Context, context.CancelFunc) { return context.WithTimeout(ctx, d) }
+	}
+	cancelled := func(after time.Duration) func(context.Context) (context.Context, context.CancelFunc) {
+		return func(ctx context.Context) (context.Context, context.CancelFunc) {
+			ctx, cancel := context.WithCancel(ctx)
+			if after == 0 {
+				cancel()
+			} else {
+				time.AfterFunc(after, cancel)
+			}
+			return ctx, cancel
+		}
+	}
+	for _, test := range []struct {
+		name    string
+		n       int64
+		context func(context.Context) (context.Context, context.CancelFunc)
+		ahead   bool // somebody else has the turn, for a second
+		want    wait
+	}{
+		{"the deadline is too near", 1, withDeadline(999 * time.Millisecond), false, wait{0, context.DeadlineExceeded, true}},
+		{"the deadline suffices", 1, withDeadline(1001 * time.Millisecond), false, wait{time.Second, nil, true}},
+		{"cancelled before", 1, cancelled(0), false, wait{0, context.Canceled, false}},
+		{"cancelled meanwhile", 1, cancelled(400 * time.Millisecond), false, wait{400 * time.Millisecond, context.Canceled, true}},
+		{"never", 3, cancelled(time.Hour), false, wait{0, core.ErrNever, true}},
+		{"no units", 0, cancelled(time.Hour), false, wait{0, core.ErrCost, false}},
+		{"cancelled in line", 1, cancelled(400 * time.Millisecond), true, wait{400 * time.Millisecond, context.Canceled, false}},
+		{"the deadline passes in line", 1, withDeadline(400 * time.Millisecond), true, wait{400 * time.Millisecond, context.DeadlineExceeded, false}},
+		{"the deadline is too near after the line", 1, withDeadline(1500 * time.Millisecond), true, wait{time.Second, context.DeadlineExceeded, true}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				l := newLimiter(t, newStore(), "api", core.TokenBucket(core.PerSecond(1), 2))
+				allow(t, l, "key", 2)
+				var wg sync.WaitGroup
+				if test.ahead {
+					wg.Go(func() {
+						if _, err := l.Wait(t.Context(), "key"); err != nil {
+							t.Error(err)
+						}
+					})
+					synctest.Wait()
+				}
+				start := time.Now()
+				ctx, cancel := test.context(t.Context())
+				defer cancel()
+				d, err := l.WaitN(ctx, "key", test.n)
+				got := wait{time.Since(start), err, d.Len() > 0}
+				if !errors.Is(err, test.want.err) || got.after != test.want.after || got.asked != test.want.asked {
+					t.Errorf("after %v: %v, asked %v; want %+v", got.after, err, got.asked, test.want)
+				}
+				if d.Allowed != (test.want.err == nil) {
+					t.Errorf("decision %v", d)
+				}
+				wg.Wait()
+				idle(t, l)
+				time.Sleep(time.Hour) // full again, unless something was charged into the future
+				if got := left(t, l, "key"); got != 2 {
+					t.Errorf("%d left, want 2", got)
+				}
+			})
+		})
+	}
+}
+
+// TestGivingUpCostsNothing: who leaves the line delays nobody.
+func TestGivingUpCostsNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLimiter(t, newStore(), "api", core.MinInterval(time.Second))
+		allow(t, l, "key", 1)
+		start := time.Now()
+		var wg sync.WaitGroup
+		for i := range 9 {
+			wg.Go(func() {
+				ctx := t.Context()
+				if i%3 != 2 { // two of three leave, some of them when they have the turn
+					var cancel context.CancelFunc
+					ctx, cancel = context.WithCancel(ctx)
+					time.AfterFunc(time.Duration(i*100)*time.Millisecond, cancel)
+				}
+				_, err := l.Wait(ctx, "key")
+				if (err == nil) != (i%3 == 2) {
+					t.Errorf("waiter %d: %v", i, err)
+				}
+				if want := time.Duration(i/3+1) * time.Second; err == nil && time.Since(start) != want {
+					t.Errorf("waiter %d was served after %v, want %v", i, time.Since(start), want)
+				}
+			})
+			synctest.Wait()
+		}
+		wg.Wait()
+		idle(t, l)
+	})
+}
+
+// TestWaitAmongOthers: who does not stand in line may take what a waiter waits for;
+// the waiter then waits on.
+func TestWaitAmongOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLimiter(t, newStore(), "api", core.MinInterval(time.Second))
+		allow(t, l, "key", 1)
+		start := time.Now()
+		time.AfterFunc(500*time.Millisecond, func() {
+			if err := l.Reset(t.Context(), "key"); err != nil {
+				t.Error(err)
+			}
+			allow(t, l, "key", 1)
+		})
+		if _, err := l.Wait(t.Context(), "key"); err != nil || time.Since(start) != 1500*time.Millisecond {
+			t.Errorf("served after %v, %v; want 1.5s", time.Since(start), err)
+		}
+		idle(t, l)
+	})
+}
