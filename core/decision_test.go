@@ -171,6 +171,8 @@ func TestByNumbers(t *testing.T) {
 			core.Decision{Policy: "api", Limit: 3, RetryAfter: core.Never}},
 		{"above one of several", []core.Policy{core.FixedWindow(core.PerMinute(10)).Named("a"), core.SlidingLog(core.PerMinute(5)).Named("b")}, 6,
 			core.Decision{Policy: "b", Limit: 5, RetryAfter: core.Never}},
+		{"above the first of several", []core.Policy{core.SlidingLog(core.PerMinute(5)).Named("a"), core.FixedWindow(core.PerMinute(10)).Named("b")}, 6,
+			core.Decision{Policy: "a", Limit: 5, RetryAfter: core.Never}},
 		{"above all numbers", []core.Policy{core.MinInterval(time.Second)}, 1 << 62,
 			core.Decision{Policy: "api", Limit: 1, RetryAfter: core.Never}},
 		{"Unlimited", []core.Policy{core.Unlimited()}, 1,
@@ -362,6 +364,67 @@ func TestStrings(t *testing.T) {
 	} {
 		if got := d.String(); got != want {
 			t.Errorf("String() = %q, want %q", got, want)
+		}
+	}
+}
+
+// TestSources: names for logs and metrics do not change.
+func TestSources(t *testing.T) {
+	for source, want := range map[core.Source]string{
+		core.SourceNumbers: "numbers",
+		core.SourceStore:   "store",
+		core.SourceMemory:  "memory",
+		core.SourceLocal:   "local",
+		core.SourceOpen:    "open",
+		99:                 "source(99)",
+	} {
+		if got := source.String(); got != want {
+			t.Errorf("%d is %q, want %q", uint8(source), got, want)
+		}
+	}
+}
+
+// TestAnswerOutOfRange panics, on a decision of one limiter or of several.
+func TestAnswerOutOfRange(t *testing.T) {
+	s := newStore()
+	a, b := newLimiter(t, s, "a", core.FixedWindow(perAge(9))), newLimiter(t, s, "b", core.FixedWindow(perAge(9)))
+	one := allow(t, a, "key", 1)
+	two, err := core.AllowAll(t.Context(), core.Charge{Limiter: a, Key: "key", N: 1}, core.Charge{Limiter: b, Key: "key", N: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, d := range []core.Decision{one, two} {
+		for _, i := range []int{-1, d.Len(), d.Len() + 1, 64} {
+			func() {
+				defer func() {
+					if got, want := recover(), fmt.Sprintf("headgate: answer %d of %d", i, d.Len()); got != want {
+						t.Errorf("the panic says %v, want %s", got, want)
+					}
+				}()
+				d.Answer(i)
+			}()
+		}
+	}
+}
+
+// TestAge: spans shrink with time, but a wait that has not ended never becomes
+// none, and what is never stays so.
+func TestAge(t *testing.T) {
+	r := core.Result{At: 1000, Allowed: true, Source: core.SourceMemory}
+	r.Add(true, step.Reading{Remaining: 3, NextAfter: 10, ResetAfter: 100, RetryAfter: 0})
+	r.Add(false, step.Reading{Remaining: 0, NextAfter: 4, ResetAfter: 5, RetryAfter: 6})
+	r.Add(false, step.Reading{RetryAfter: step.Never})
+	r.Age(5)
+	if r.At != 1005 || !r.Allowed || r.Source != core.SourceMemory || r.Len() != 3 {
+		t.Errorf("%+v", r)
+	}
+	for i, want := range []say{
+		{true, step.Reading{Remaining: 3, NextAfter: 5, ResetAfter: 95, RetryAfter: 0}},
+		{false, step.Reading{Remaining: 0, NextAfter: 1, ResetAfter: 1, RetryAfter: 1}},
+		{false, step.Reading{RetryAfter: step.Never}},
+	} {
+		if admitted, x := r.Reading(i); admitted != want.admitted || x != want.Reading {
+			t.Errorf("reading %d is %t %+v, want %+v", i, admitted, x, want)
 		}
 	}
 }

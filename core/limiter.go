@@ -25,9 +25,9 @@ type Limiter struct {
 	name     string
 	policies []Policy
 	cells    []Cell
-	max      int64 // the largest charge that all policies can grant
-	constant bool  // Unlimited or Blocked: the store is never asked
-	turns    turns
+	max      int64  // the largest charge that all policies can grant
+	constant bool   // Unlimited or Blocked: the store is never asked
+	turns    *turns // a pointer, so that printing a limiter shows no keys
 }
 
 // New makes a limiter with 1 to 8 policies, which are charged together or not at
@@ -37,7 +37,7 @@ type Limiter struct {
 //
 // The error joins a [ConfigError] for everything that is wrong.
 func New(store Store, name string, policies ...Policy) (*Limiter, error) {
-	l := &Limiter{store: store, name: name, policies: slices.Clone(policies), max: NoLimit}
+	l := &Limiter{store: store, name: name, policies: slices.Clone(policies), max: NoLimit, turns: new(turns)}
 	var faults []error
 	fault := func(policy string, err error) {
 		faults = append(faults, &ConfigError{Limiter: name, Policy: policy, Err: err})
@@ -58,10 +58,10 @@ func New(store Store, name string, policies ...Policy) (*Limiter, error) {
 	seen := make(map[string]bool)
 	for i, p := range l.policies {
 		where := strconv.Quote(p.name)
-		switch p.name {
-		case "":
+		switch {
+		case p.name == "":
 			where = "#" + strconv.Itoa(i+1)
-		case name: // the limiter's says it
+		case p.name == name && len(policies) == 1: // the limiter's says it
 			where = ""
 		}
 		if len(policies) > 1 && p.name == "" {
@@ -157,6 +157,9 @@ func (l *Limiter) With(policies ...Policy) (*Limiter, error) {
 
 // Name returns the limiter's name.
 func (l *Limiter) Name() string { return l.name }
+
+// String describes the limiter for people. It shows neither state nor keys.
+func (l *Limiter) String() string { return fmt.Sprintf("limiter %q", l.name) }
 
 // Store returns the store. Limiters are asked together only if theirs are equal.
 func (l *Limiter) Store() Store { return l.store }

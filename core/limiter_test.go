@@ -1,12 +1,18 @@
 package core_test
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"math/rand/v2"
+	"reflect"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/core/step"
 )
 
 // TestNoAllocations: a decision of one or two policies allocates nothing, nor does
@@ -251,5 +257,138 @@ func TestShare(t *testing.T) {
 	}
 	if l := newLimiter(t, newFakeStore(t), "api", core.Unlimited().Share(3)); !allow(t, l, "key", core.NoLimit).Allowed {
 		t.Error("a share of Unlimited is limited")
+	}
+}
+
+// TestConcurrentUse: everything that a limiter can do, by many at once.
+func TestConcurrentUse(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStore()
+		l := newLimiter(t, s, "api",
+			core.SlidingLog(core.PerSecond(20)).Named("log"),
+			core.TokenBucket(core.PerSecond(50), 30).Named("burst"),
+			core.MinInterval(time.Millisecond).Named("pace"))
+		wide := newLimiter(t, s, "wide", core.SlidingWindow(core.PerMinute(10_000)).CountDenied())
+		ctx := t.Context()
+		use := func(rng *rand.Rand) error {
+			var d core.Decision
+			var err error
+			key := string(rune('a' + rng.IntN(3)))
+			n := 1 + rng.Int64N(5)
+			switch rng.IntN(10) {
+			case 0:
+				d, err = l.Allow(ctx, key)
+			case 1, 2:
+				d, err = l.AllowN(ctx, key, n)
+			case 3, 4:
+				d, err = core.AllowAll(ctx, core.Charge{Limiter: l, Key: key, N: n}, core.Charge{Limiter: wide, Key: "all", N: n})
+			case 5:
+				d, err = l.WaitN(ctx, key, n)
+			case 6:
+				short, cancel := context.WithTimeout(ctx, time.Duration(rng.IntN(100))*time.Millisecond)
+				defer cancel()
+				if d, err = l.Wait(short, key); errors.Is(err, context.DeadlineExceeded) {
+					err = nil
+				}
+			case 7:
+				_, err = l.Peek(ctx, key)
+			case 8:
+				err = l.Reset(ctx, key)
+			case 9:
+				var plan *core.Limiter
+				if plan, err = l.With(core.SlidingLog(core.PerSecond(20 + n)).Named("log")); err == nil {
+					d, err = plan.AllowN(ctx, key, n)
+				}
+			}
+			if err != nil {
+				return err
+			}
+			_ = fmt.Sprintf("%v %v %+v %s %v", d, l, struct{ l *core.Limiter }{l}, l.Name(), l.Policies())
+			switch {
+			case !d.Allowed:
+			case rng.IntN(3) == 0:
+				err = d.Refund(ctx)
+			case d.Len() == 3 && rng.IntN(2) == 0: // of l alone
+				_, err = d.Settle(ctx, rng.Int64N(9))
+			}
+			return err
+		}
+		var wg sync.WaitGroup
+		for i := range 8 {
+			wg.Go(func() {
+				rng := rand.New(rand.NewPCG(uint64(i), 7))
+				for range 250 {
+					if err := use(rng); err != nil {
+						t.Error(err)
+						return
+					}
+				}
+			})
+		}
+		wg.Wait()
+		idle(t, l)
+	})
+}
+
+// TestAllOfOne is AllowN, up to the receipt.
+func TestAllOfOne(t *testing.T) {
+	s := newFakeStore(t)
+	s.answer = says(true, say{true, step.Reading{Remaining: 6, NextAfter: sec}})
+	l := newLimiter(t, s, "api", core.FixedWindow(core.PerMinute(10)))
+	want := allow(t, l, "key", 4)
+	got, err := core.AllowAll(t.Context(), core.Charge{Limiter: l, Key: "key", N: 4})
+	if err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("%#v, %v\nwant %#v", got, err, want)
+	}
+}
+
+// A contextStore notes the context that each question came with.
+type contextStore struct {
+	core.Store
+
+	last context.Context
+}
+
+func (s *contextStore) Decide(ctx context.Context, c core.Charge, peek bool) (core.Result, error) {
+	s.last = ctx
+	return s.Store.Decide(ctx, c, peek)
+}
+
+func (s *contextStore) DecideAll(ctx context.Context, cs []core.Charge) (core.Result, error) {
+	s.last = ctx
+	return s.Store.DecideAll(ctx, cs)
+}
+
+func (s *contextStore) Settle(ctx context.Context, ss []core.Settlement) error {
+	s.last = ctx
+	return s.Store.Settle(ctx, ss)
+}
+
+func (s *contextStore) Reset(ctx context.Context, l *core.Limiter, key string) error {
+	s.last = ctx
+	return s.Store.Reset(ctx, l, key)
+}
+
+// TestContextIsPassedOn, as it is, with every question.
+func TestContextIsPassedOn(t *testing.T) {
+	s := &contextStore{Store: newStore()}
+	a, b := newLimiter(t, s, "a", core.FixedWindow(perAge(100))), newLimiter(t, s, "b", core.FixedWindow(perAge(100)))
+	for name, ask := range map[string]func(context.Context) error{
+		"AllowN": func(ctx context.Context) error { _, err := a.AllowN(ctx, "key", 2); return err },
+		"Peek":   func(ctx context.Context) error { _, err := a.Peek(ctx, "key"); return err },
+		"WaitN":  func(ctx context.Context) error { _, err := a.WaitN(ctx, "key", 2); return err },
+		"Reset":  func(ctx context.Context) error { return a.Reset(ctx, "key") },
+		"AllowAll": func(ctx context.Context) error {
+			_, err := core.AllowAll(ctx, core.Charge{Limiter: a, Key: "x", N: 1}, core.Charge{Limiter: b, Key: "y", N: 1})
+			return err
+		},
+		"Settle": func(ctx context.Context) error { d := allow(t, a, "key", 2); _, err := d.Settle(ctx, 1); return err },
+		"Refund": func(ctx context.Context) error { d := allow(t, a, "key", 2); return d.Refund(ctx) },
+	} {
+		ctx, cancel := context.WithCancel(t.Context())
+		if err := ask(ctx); err != nil || s.last != ctx {
+			t.Errorf("%s: %v, and the context is %v", name, err, s.last)
+		}
+		cancel()
 	}
 }

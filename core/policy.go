@@ -112,8 +112,8 @@ func (p Policy) Named(name string) Policy {
 // rounded up to the next that it does, by less than k microseconds.
 func (p Policy) Resolution(k int) Policy {
 	p.numbers.Resolution = int64(k)
-	if k == 0 {
-		p.numbers.Resolution = -1 // 0 means that it was not set
+	if k == 0 && p.numbers.Algorithm != step.SlidingWindow {
+		p.numbers.Resolution = -1 // a fault: 0 would mean that it was not set
 	}
 	return p
 }

@@ -33,8 +33,8 @@ func TestSettledOnce(t *testing.T) {
 	free := newLimiter(t, s, "free", core.Unlimited())
 	ctx := t.Context()
 	one := func(key string) (core.Decision, error) { return a.AllowN(ctx, key, 4) }
-	two := func(string) (core.Decision, error) {
-		return core.AllowAll(ctx, core.Charge{Limiter: a, Key: "x", N: 4}, core.Charge{Limiter: free, Key: "f", N: 9}, core.Charge{Limiter: b, Key: "y", N: 5})
+	two := func(key string) (core.Decision, error) {
+		return core.AllowAll(ctx, core.Charge{Limiter: a, Key: key, N: 4}, core.Charge{Limiter: free, Key: "f", N: 9}, core.Charge{Limiter: b, Key: "y", N: 5})
 	}
 	settlement := func(l *core.Limiter, key string, n, actual int64) core.Settlement {
 		return core.Settlement{Charge: core.Charge{Limiter: l, Key: key, N: n}, At: 123_456, Source: core.SourceStore, Actual: actual}
@@ -52,10 +52,12 @@ func TestSettledOnce(t *testing.T) {
 		{"more", one, "", []int64{9}, []core.Settlement{settlement(a, "", 4, 9)}, nil},
 		{"more than there is", one, "k", []int64{1 << 62}, []core.Settlement{settlement(a, "k", 4, step.MaxInt)}, nil},
 		{"as much", one, "k", []int64{4}, nil, nil},
-		{"all Refund", two, "", nil, []core.Settlement{settlement(a, "x", 4, 0), settlement(b, "y", 5, 0)}, nil},
-		{"all, one as much", two, "", []int64{4, 3, 2}, []core.Settlement{settlement(b, "y", 5, 2)}, nil},
+		{"all Refund", two, "x", nil, []core.Settlement{settlement(a, "x", 4, 0), settlement(b, "y", 5, 0)}, nil},
+		{"all, one as much", two, "x", []int64{4, 3, 2}, []core.Settlement{settlement(b, "y", 5, 2)}, nil},
 		{"refused", one, "refused", nil, nil, core.ErrSettled},
 		{"refused", one, "refused", []int64{2}, nil, core.ErrSettled},
+		{"all refused", two, "refused", nil, nil, core.ErrSettled},
+		{"all refused", two, "refused", []int64{1, 2, 3}, nil, core.ErrSettled},
 		{"a peek", func(key string) (core.Decision, error) { return a.Peek(ctx, key) }, "k", nil, nil, core.ErrSettled},
 		{"refused by numbers", func(key string) (core.Decision, error) { return a.AllowN(ctx, key, 11) }, "k", nil, nil, core.ErrSettled},
 	} {
@@ -182,5 +184,29 @@ func TestRefundAfterReset(t *testing.T) {
 	}
 	if got := left(t, l, "key"); got != 4 {
 		t.Errorf("%d left, want 4", got)
+	}
+}
+
+// TestCopiesOfADecision share the receipt: any one of them can be settled, and a
+// copy of that one holds nothing.
+func TestCopiesOfADecision(t *testing.T) {
+	s := newStore()
+	a, b := newLimiter(t, s, "a", core.FixedWindow(perAge(10))), newLimiter(t, s, "b", core.FixedWindow(perAge(10)))
+	d, err := core.AllowAll(t.Context(), core.Charge{Limiter: a, Key: "x", N: 4}, core.Charge{Limiter: b, Key: "y", N: 5})
+	if err != nil {
+		t.Fatal(err)
+	}
+	settled := d
+	if _, err := settled.Settle(t.Context(), 1, 2); err != nil || left(t, a, "x") != 9 || left(t, b, "y") != 8 {
+		t.Errorf("%v; %d and %d left, want 9 and 8", err, left(t, a, "x"), left(t, b, "y"))
+	}
+	again := settled
+	if err := again.Refund(t.Context()); !errors.Is(err, core.ErrSettled) {
+		t.Errorf("a copy of what was settled: %v", err)
+	}
+	for i, want := range []int64{6, 5} {
+		if x, y := d.Answer(i), settled.Answer(i); x != y || x.Remaining != want {
+			t.Errorf("answer %d is %+v and %+v, want %d left", i, x, y, want)
+		}
 	}
 }

@@ -21,6 +21,13 @@ func (l *Limiter) Wait(ctx context.Context, key string) (Decision, error) {
 // Those who wait for a key in this process are served in the order of their calls,
 // one of them asking the store at a time. Between processes there is no order.
 func (l *Limiter) WaitN(ctx context.Context, key string, n int64) (Decision, error) {
+	if n <= 0 || n > l.max { // those in line need not be awaited for that
+		d, err := l.AllowN(ctx, key, n)
+		if err == nil {
+			err = ErrNever
+		}
+		return d, err
+	}
 	leave, err := l.turns.enter(ctx, key)
 	if err != nil {
 		return Decision{}, err

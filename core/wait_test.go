@@ -3,13 +3,16 @@ package core_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/core/step"
 )
 
 // idle fails the test if somebody still waits.
@@ -88,15 +91,36 @@ func TestWaitersAreServedInOrder(t *testing.T) {
 	})
 }
 
+// TestKeysWaitApart: who waits for a key is not in the way of others.
+func TestKeysWaitApart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLimiter(t, newStore(), "api", core.MinInterval(time.Hour))
+		allow(t, l, "a", 1)
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			if _, err := l.Wait(t.Context(), "a"); err != nil {
+				t.Error(err)
+			}
+		})
+		synctest.Wait()
+		start := time.Now()
+		if _, err := l.Wait(t.Context(), "b"); err != nil || time.Since(start) != 0 {
+			t.Errorf("b waited %v, %v", time.Since(start), err)
+		}
+		wg.Wait()
+		idle(t, l)
+	})
+}
+
 // TestWaitersAskOneAtATime: those who stand in line do not ask the store.
 func TestWaitersAskOneAtATime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		real := newStore()
+		kept := newStore()
 		asked := 0
 		s := newFakeStore(t)
 		s.answer = func(cs []core.Charge, peek bool) (core.Result, error) {
 			asked++
-			return real.Decide(t.Context(), cs[0], peek)
+			return kept.Decide(t.Context(), cs[0], peek)
 		}
 		l := newLimiter(t, s, "api", core.MinInterval(time.Second))
 		var wg sync.WaitGroup
@@ -148,6 +172,8 @@ func TestWaitGivesUp(t *testing.T) {
 		{"cancelled meanwhile", 1, cancelled(400 * time.Millisecond), false, wait{400 * time.Millisecond, context.Canceled, true}},
 		{"never", 3, cancelled(time.Hour), false, wait{0, core.ErrNever, true}},
 		{"no units", 0, cancelled(time.Hour), false, wait{0, core.ErrCost, false}},
+		{"never, and somebody is in line", 3, cancelled(time.Hour), true, wait{0, core.ErrNever, true}},
+		{"no units, and somebody is in line", 0, cancelled(time.Hour), true, wait{0, core.ErrCost, false}},
 		{"cancelled in line", 1, cancelled(400 * time.Millisecond), true, wait{400 * time.Millisecond, context.Canceled, false}},
 		{"the deadline passes in line", 1, withDeadline(400 * time.Millisecond), true, wait{400 * time.Millisecond, context.DeadlineExceeded, false}},
 		{"the deadline is too near after the line", 1, withDeadline(1500 * time.Millisecond), true, wait{time.Second, context.DeadlineExceeded, true}},
@@ -169,9 +195,9 @@ func TestWaitGivesUp(t *testing.T) {
 				ctx, cancel := test.context(t.Context())
 				defer cancel()
 				d, err := l.WaitN(ctx, "key", test.n)
-				got := wait{time.Since(start), err, d.Len() > 0}
-				if !errors.Is(err, test.want.err) || got.after != test.want.after || got.asked != test.want.asked {
-					t.Errorf("after %v: %v, asked %v; want %+v", got.after, err, got.asked, test.want)
+				after, asked := time.Since(start), d.Len() > 0
+				if !errors.Is(err, test.want.err) || after != test.want.after || asked != test.want.asked {
+					t.Errorf("after %v: %v, asked %v; want %+v", after, err, asked, test.want)
 				}
 				if d.Allowed != (test.want.err == nil) {
 					t.Errorf("decision %v", d)
@@ -233,6 +259,52 @@ func TestWaitAmongOthers(t *testing.T) {
 		if _, err := l.Wait(t.Context(), "key"); err != nil || time.Since(start) != 1500*time.Millisecond {
 			t.Errorf("served after %v, %v; want 1.5s", time.Since(start), err)
 		}
+		idle(t, l)
+	})
+}
+
+// TestWaitNever: a store that says so is believed.
+func TestWaitNever(t *testing.T) {
+	s := newFakeStore(t)
+	s.answer = says(false, say{false, step.Reading{RetryAfter: step.Never}})
+	l := newLimiter(t, s, "api", core.MinInterval(time.Second))
+	if d, err := l.Wait(t.Context(), "key"); !errors.Is(err, core.ErrNever) || d.Policy != "api" {
+		t.Errorf("%v, %v", d, err)
+	}
+	idle(t, l)
+}
+
+// TestWaitersAreNotPrinted: a limiter that somebody prints shows no keys.
+func TestWaitersAreNotPrinted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLimiter(t, newStore(), "api", core.MinInterval(time.Second))
+		d := allow(t, l, "secret", 1)
+		ctx, cancel := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			if _, err := l.Wait(ctx, "secret"); !errors.Is(err, context.Canceled) {
+				t.Error(err)
+			}
+		})
+		synctest.Wait()
+		type inside struct {
+			Exported   *core.Limiter
+			unexported *core.Limiter
+			decision   core.Decision
+		}
+		for _, v := range []any{l, inside{l, l, d}, &inside{l, l, d}, []*core.Limiter{l}} {
+			for _, verb := range []string{"%v", "%+v", "%#v", "%s", "%q", "%x", "%d"} {
+				got := fmt.Sprintf(verb, v)
+				if strings.Contains(got, "secret") || strings.Contains(got, fmt.Sprintf("%x", "secret")) {
+					t.Errorf("%s of a %T prints %.2000s", verb, v, got)
+				}
+			}
+		}
+		if got := fmt.Sprint(l); got != `limiter "api"` {
+			t.Errorf("a limiter is printed as %s", got)
+		}
+		cancel()
+		wg.Wait()
 		idle(t, l)
 	})
 }

@@ -11,12 +11,15 @@ type budget struct {
 
 func (b *budget) used() int64 { return b.tables.Load() + b.long.Load() }
 
-// allowsTable reports whether a table may grow by some places to size. Half of the
-// budget is the tables', each its share, even if long states have taken it: they
+// allowsTable reports whether a table may grow by some places to size. All tables
+// together take three quarters at most, and so leave room for long states. Their
+// share of half the budget they may have even if long states have taken it, which
 // are reclaimed then.
 func (b *budget) allowsTable(size, more int64) bool {
-	return size*entryBytes <= b.max/2/shards || b.used()+more*entryBytes <= b.max
+	more *= entryBytes
+	return size*entryBytes <= b.max/2/shards ||
+		b.tables.Load()+more <= b.max/4*3 && b.used()+more <= b.max
 }
 
-// overrun reports whether long states have to be evicted.
-func (b *budget) overrun() bool { return b.long.Load() > 0 && b.used() > b.max }
+// overrun reports whether long states have to be evicted. A quarter is theirs.
+func (b *budget) overrun() bool { return b.used() > b.max && b.long.Load() > b.max/4 }

@@ -40,7 +40,7 @@ import (
 	"github.com/headgate/headgate/core/step"
 )
 
-// DefaultMaxBytes is 64 MiB, room for about 1.4 million token buckets.
+// DefaultMaxBytes is 64 MiB, room for about 1.1 million token buckets.
 const DefaultMaxBytes = 64 << 20
 
 // minBytes keeps a floor under the number of keys that can be told apart.
@@ -363,23 +363,25 @@ func (s *Store) sweep(now int64) {
 	sh.table.sweep(now, sweepEvery)
 }
 
-// reclaim evicts long states until the budget is kept: from the shard that grew, or
-// from another if that holds more. What a call cannot do within a bounded effort is
-// left to the next.
+// reclaim evicts long states, wherever they are, until the budget is kept: whoever
+// takes memory makes room for it.
 func (s *Store) reclaim(grew *shard, now int64) {
-	for range shards {
-		if !s.budget.overrun() {
-			return
-		}
-		from := grew
-		for range 2 {
-			other := &s.shards[s.cursor.Add(1)%shards]
-			if other.table.longBytes.Load() > from.table.longBytes.Load() {
-				from = other
+	for s.budget.overrun() {
+		from, best, found := grew, candidate{}, false
+		for i := range 3 {
+			sh := grew
+			if i > 0 {
+				sh = &s.shards[s.cursor.Add(1)%shards]
+			}
+			sh.mu.Lock()
+			c, ok := sh.table.choose(now, longEntry)
+			sh.mu.Unlock()
+			if ok && (!found || c.before(best)) {
+				from, best, found = sh, c, true
 			}
 		}
 		from.mu.Lock()
-		from.table.evictLong(now)
+		from.table.evict(now, longEntry)
 		from.mu.Unlock()
 	}
 }

@@ -2,7 +2,6 @@ package memstore
 
 import (
 	"math/bits"
-	"sync/atomic"
 	"unsafe"
 
 	"github.com/headgate/headgate/core/step"
@@ -24,9 +23,8 @@ type table struct {
 	budget  *budget
 	evicted uint64
 
-	long      [][]int64
-	free      []uint32     // unused numbers of long
-	longBytes atomic.Int64 // this table's part of budget.long
+	long [][]int64
+	free []uint32 // unused numbers of long
 }
 
 type entry struct {
@@ -101,7 +99,7 @@ func (t *table) gap(hash uint64) (i, gap int) {
 func (t *table) makeRoom(now int64) {
 	grown := t.size + t.size/4 + minSize
 	if more := placesFor(grown) - uint64(len(t.places)); !t.budget.allowsTable(int64(grown), int64(more)) {
-		t.evict(now)
+		t.evict(now, anyEntry)
 		return
 	}
 	for i := 0; i < len(t.places); {
@@ -171,7 +169,7 @@ func (t *table) removeAt(i int) {
 func (t *table) release(e *entry) {
 	t.kinds.drop(e.kind)
 	if e.long > 0 {
-		t.grewLong(-longBytes - 8*int64(len(t.long[e.long-1])))
+		t.budget.long.Add(-longBytes - 8*int64(len(t.long[e.long-1])))
 		t.long[e.long-1] = nil
 		t.free = append(t.free, e.long)
 	}
@@ -206,23 +204,27 @@ func (t *table) sweep(now int64, n int) {
 	}
 }
 
-// evict removes one of the next entries: the one nearest to fresh among those that
-// are not refused now, or else among all of them.
-func (t *table) evict(now int64) {
-	t.evictOf(now, func(*entry) bool { return true })
+// A candidate for eviction: the sooner it is fresh the better, and better than
+// any that is refused now.
+type candidate struct {
+	place   int
+	refused bool
+	fresh   int64
 }
 
-// evictLong is evict among the entries with long states.
-func (t *table) evictLong(now int64) {
-	if len(t.long) > len(t.free) {
-		t.evictOf(now, func(e *entry) bool { return e.long > 0 })
+func (c candidate) before(d candidate) bool {
+	if c.refused != d.refused {
+		return d.refused
 	}
+	return c.fresh < d.fresh
 }
 
-func (t *table) evictOf(now int64, among func(*entry) bool) {
-	victim, seen := -1, 0
-	var victimRefused bool
-	var victimFresh int64
+func anyEntry(*entry) bool    { return true }
+func longEntry(e *entry) bool { return e.long > 0 }
+
+// choose looks at the next entries of a kind and returns the best to evict.
+func (t *table) choose(now int64, of func(*entry) bool) (best candidate, found bool) {
+	seen := 0
 	for range t.places {
 		if t.hand >= len(t.places) {
 			t.hand = 0
@@ -230,26 +232,29 @@ func (t *table) evictOf(now int64, among func(*entry) bool) {
 		i := t.hand
 		t.hand++
 		e := &t.places[i]
-		if e.hash == 0 || !among(e) {
+		if e.hash == 0 || !of(e) {
 			continue
 		}
 		s, state := t.step(e), t.state(e)
-		refused := s.Read(state, now, 1).Remaining == 0
-		fresh := s.FreshAt(state)
-		if victim < 0 || victimRefused && !refused || victimRefused == refused && fresh < victimFresh {
-			victim, victimRefused, victimFresh = i, refused, fresh
+		c := candidate{i, s.Read(state, now, 1).Remaining == 0, s.FreshAt(state)}
+		if !found || c.before(best) {
+			best, found = c, true
 		}
 		if seen++; seen == sample {
 			break
 		}
 	}
-	if victim < 0 {
-		return
+	return best, found
+}
+
+// evict removes the best of the next entries of a kind.
+func (t *table) evict(now int64, of func(*entry) bool) {
+	if c, found := t.choose(now, of); found {
+		if c.fresh > now {
+			t.evicted++
+		}
+		t.removeAt(c.place)
 	}
-	if victimFresh > now {
-		t.evicted++
-	}
-	t.removeAt(victim)
 }
 
 // state returns the words of an entry, which may be written.
@@ -270,13 +275,13 @@ func (t *table) setState(e *entry, state []int64) {
 		e.long = t.reserve()
 	}
 	old := &t.long[e.long-1]
-	t.grewLong(8 * int64(len(state)-len(*old)))
+	t.budget.long.Add(8 * int64(len(state)-len(*old)))
 	*old = state
 }
 
 // reserve returns an unused number, 1 or more, of a long state.
 func (t *table) reserve() uint32 {
-	t.grewLong(longBytes)
+	t.budget.long.Add(longBytes)
 	if last := len(t.free) - 1; last >= 0 {
 		n := t.free[last]
 		t.free = t.free[:last]
@@ -284,12 +289,6 @@ func (t *table) reserve() uint32 {
 	}
 	t.long = append(t.long, nil)
 	return uint32(len(t.long))
-}
-
-// grewLong counts bytes of long states.
-func (t *table) grewLong(bytes int64) {
-	t.longBytes.Add(bytes)
-	t.budget.long.Add(bytes)
 }
 
 func (t *table) step(e *entry) step.Step { return t.kinds.all[e.kind].step }

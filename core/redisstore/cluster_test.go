@@ -27,6 +27,7 @@ func TestCluster(t *testing.T) {
 		{"AdmitsTheLimit", c.admitsTheLimit},
 		{"AsksTogether", c.asksTogether},
 		{"GivesBack", c.givesBack},
+		{"CountsDenied", c.countsDenied},
 		{"OneSlotIsOneCall", c.oneSlotIsOneCall},
 		{"Check", c.check},
 		{"SlotMigrates", c.slotMigrates},
@@ -163,11 +164,33 @@ func (c clusterTest) givesBack(t *testing.T) {
 		}
 		for i, want := range []int64{5, 0, 4} {
 			d, err := cs[i].Limiter.Peek(t.Context(), cs[i].Key)
-			if name == "TokenBucket" && d.Remaining == want-1 && i == 2 {
-				continue // what has refilled since the first charge is not given back
+			if name == "TokenBucket" && d.Remaining == want-1 {
+				continue // what has refilled since the first of the charges is not given back
 			}
 			if err != nil || d.Remaining != want {
 				t.Errorf("%s, settled: key %d has %d left, want %d: %v", name, i, d.Remaining, want, err)
+			}
+		}
+	}
+}
+
+// Wherever it is refused, an attempt counts once where a policy says so.
+func (c clusterTest) countsDenied(t *testing.T) {
+	s := open(t, Config{Failure: FailClosed}, c.Masters.Addrs()...)
+	keysOf := c.keysByMaster(s)
+	denied := core.FixedWindow(per(10, 400*day)).CountDenied()
+	before := core.Charge{Limiter: newLimiter(t, s, "denied before", denied), Key: keysOf[0], N: 2}
+	full := core.Charge{Limiter: newLimiter(t, s, "denied", core.FixedWindow(per(1, 400*day))), Key: keysOf[1], N: 1}
+	after := core.Charge{Limiter: newLimiter(t, s, "denied after", denied.Named("a"), core.SlidingLog(core.PerDay(9)).Named("b")), Key: keysOf[2], N: 3}
+	allow(t, full.Limiter, full.Key, 1)
+	for i := range int64(3) {
+		d, err := core.AllowAll(t.Context(), before, full, after)
+		if err != nil || d.Allowed || d.Policy != "denied" {
+			t.Fatalf("%v: %s", err, describe(&d))
+		}
+		for j, want := range []int64{10 - 2*(i+1), 0, 10 - 3*(i+1), 9} {
+			if a := d.Answer(j); a.Remaining != want {
+				t.Errorf("attempt %d: %+v, want %d left", i, a, want)
 			}
 		}
 	}
@@ -227,6 +250,7 @@ func (c clusterTest) slotMigrates(t *testing.T) {
 
 	ctx, stop := context.WithCancel(t.Context())
 	var admitted, failed [2]atomic.Int64
+	var first, last atomic.Pointer[time.Time] // failures
 	var all sync.WaitGroup
 	for i, l := range []*core.Limiter{l, two} {
 		for range 4 {
@@ -234,6 +258,9 @@ func (c clusterTest) slotMigrates(t *testing.T) {
 				for ctx.Err() == nil {
 					if d, err := l.Allow(context.Background(), key); err != nil {
 						failed[i].Add(1)
+						now := time.Now()
+						first.CompareAndSwap(nil, &now)
+						last.Store(&now)
 					} else if d.Allowed {
 						admitted[i].Add(1)
 					}
@@ -264,6 +291,9 @@ func (c clusterTest) slotMigrates(t *testing.T) {
 	})
 	stop()
 	all.Wait()
+	if first.Load() != nil {
+		t.Logf("the slot was away for %v", last.Load().Sub(*first.Load()))
+	}
 	for i := range admitted {
 		// What failed may have been charged, and nothing else was.
 		n, f := admitted[i].Load(), failed[i].Load()

@@ -73,6 +73,32 @@ func TestNoDecisionTakesLongerThanTheTimeout(t *testing.T) {
 	}
 }
 
+// Nor does what is no decision.
+func TestOthersTakeNoLongerEither(t *testing.T) {
+	inBubble(t, Config{Timeout: 70 * time.Millisecond}, func(t *testing.T, f *fake, s *Store, l *core.Limiter) {
+		other := newLimiter(t, s, "other", core.TokenBucket(core.PerMinute(1), 1_000_000))
+		var cs []core.Charge
+		for i := range 4 {
+			cs = append(cs, core.Charge{Limiter: l, Key: fmt.Sprint(i), N: 2}, core.Charge{Limiter: other, Key: fmt.Sprint(i), N: 2})
+		}
+		d, err := core.AllowAll(t.Context(), cs...)
+		if err != nil || d.Source != core.SourceStore {
+			t.Fatal(err, d)
+		}
+		f.be(silence)
+		for name, call := range map[string]func() error{
+			"Refund": func() error { return d.Refund(t.Context()) },
+			"Reset":  func() error { return l.Reset(t.Context(), "0") },
+		} {
+			start := time.Now()
+			err := call()
+			if took := time.Since(start); err == nil || took > 70*time.Millisecond {
+				t.Errorf("%s: took %v, %v", name, took, err)
+			}
+		}
+	})
+}
+
 // When an outage is over, what waited and gave up must not be in the way of others.
 func TestLaneRecoversFromAnOutage(t *testing.T) {
 	inBubble(t, Config{Failure: FailClosed}, func(t *testing.T, f *fake, s *Store, l *core.Limiter) {

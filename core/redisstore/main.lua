@@ -53,12 +53,13 @@ local function value(m, key)
 end
 
 -- write returns the value, which is nil if the twin wrote it itself.
-local function write(m, key, old, v, life)
+local function write(key, old, v, life)
   if v == nil then
     values[key] = nil
   else
     if old then
-      call('SET', key, v, 'PX', px(life, sub(old, 1, #m.header) ~= m.header and key))
+      local ms = px(life, key)
+      if ms then call('SET', key, v, 'PX', ms) else call('SET', key, v, 'KEEPTTL') end
     elseif not call('SET', key, v, 'PX', px(life), 'NX') then
       error('the key holds a value of another type') -- MGET does not tell
     end
@@ -89,9 +90,9 @@ local function answer(mode, parts)
     if mode == PEEK then
       -- it only looks
     elseif allowed then
-      v = write(m, key, v, twin.charge(m, v, now, n, as[i], bs[i], key))
+      v = write(key, v, twin.charge(m, v, now, n, as[i], bs[i], key))
     elseif m.denied then
-      v = write(m, key, v, twin.refuse(m, v, now, n, as[i], bs[i], key))
+      v = write(key, v, twin.refuse(m, v, now, n, as[i], bs[i], key))
     end
     local view = twin.view and twin.view(m, now, allowed and 0 or n, as[i]) or v or ''
     local length = #view
@@ -115,7 +116,7 @@ local function settle(parts)
     if twin.calls and actual > 0 then
       -- it counts calls, and the call took place
     elseif actual < n then
-      if exists then write(m, key, v, twin.giveback(m, v, now, at, n - actual, key)) end
+      if exists then write(key, v, twin.giveback(m, v, now, at, n - actual, key)) end
     elseif actual > n then
       local more = actual - n
       local lo, hi = 0, min(more, m[twin.limit])
@@ -126,7 +127,7 @@ local function settle(parts)
       uncovered = more - lo
       if lo > 0 then
         local _, a, b = twin.admits(m, v, now, lo, key)
-        write(m, key, v, twin.charge(m, v, now, lo, a, b, key))
+        write(key, v, twin.charge(m, v, now, lo, a, b, key))
       end
     end
     out[last + 1] = pack('>I7', uncovered)
@@ -144,10 +145,13 @@ while pos < #questions do
   else
     ok, err = pcall(answer, mode, parts)
   end
-  if not ok then -- this question fails alone
-    for i = before + 1, last do out[i] = nil end
+  if not ok then
     if type(err) == 'table' then err = err.err end
-    err = sub(tostring(err), 1, 200)
+    err = tostring(err)
+    local code = string.match(err, '%u%u%u+ .*') -- of an error of the server
+    if code and sub(code, 1, 9) ~= 'WRONGTYPE' then return {err = code} end -- READONLY, OOM: it concerns all
+    for i = before + 1, last do out[i] = nil end -- this question fails alone
+    err = sub(err, 1, 200)
     out[before + 1] = '\2' .. char(0, #err) .. err
     last = before + 1
   end

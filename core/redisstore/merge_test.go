@@ -32,8 +32,10 @@ func TestMergedQuestionsAreAnsweredInOrder(t *testing.T) {
 			q.mode, q.settlement = modeSettle, &t
 			q.charges = []core.Charge{t.Charge}
 			return q
-		case x < 3:
+		case x == 1:
 			q.mode = modePeek
+		case x == 2:
+			q.mode = modeDeny
 		}
 		for range 1 + w.rng.IntN(3) {
 			c, _ := w.charge()
@@ -70,7 +72,7 @@ func TestMergedQuestionsAreAnsweredInOrder(t *testing.T) {
 				}
 				continue
 			}
-			want := ref.decide(q.charges, q.mode == modePeek)
+			want := ref.decide(q.charges, q.mode)
 			if got, want := fmt.Sprintf("%+v", readings(q.result)), fmt.Sprintf("%+v", readings(want)); got != want {
 				t.Fatalf("round %d, question %d of %d: %s\ngot  %s\nwant %s", round, i, len(batch), w.about(q.charges), got, want)
 			}

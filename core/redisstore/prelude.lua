@@ -38,16 +38,17 @@ end
 
 local function div(a, b) return (a - a % b) / b end -- exact where a/b would round
 
--- px is the time to live, in milliseconds, of a value with so many microseconds
--- of life: never shorter, never zero. A key whose value was kept under other
--- numbers keeps what it has left, if that is more. In a test, whose clock is not
--- the server's, nothing expires.
+-- px returns the time to live, in milliseconds, to give a value that counts for so
+-- many microseconds: half as much again, so that few writes have to renew it; or
+-- nothing, if the key has enough left. So no life is ever shortened, for a limiter
+-- of the same name with other numbers may need the longer one. In a test, whose
+-- clock is not the server's, nothing expires.
 local function px(life, key)
   if ARGV[1] ~= '' then return 3600000 end
   life = life + 999
-  local ms = (life - life % 1000) / 1000
-  if key then ms = max(ms, call('PTTL', key)) end
-  return ms > 1 and ms or 1
+  local ms = max((life - life % 1000) / 1000, 1)
+  if key and call('PTTL', key) >= ms then return nil end
+  return ms + (ms - ms % 2) / 2
 end
 
 -- twins[algorithm] has the functions of one algorithm. m holds its policy's

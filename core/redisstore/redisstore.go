@@ -44,6 +44,7 @@ import (
 	"hash/maphash"
 	"reflect"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -394,28 +395,38 @@ func (s *Store) Settle(ctx context.Context, ss []core.Settlement) error {
 	for _, t := range local {
 		l := planOf(t.Limiter).local
 		own := []core.Settlement{*t}
-		own[0].Limiter, own[0].N = l, min(t.N, most(l))
+		own[0].Limiter, own[0].N = l, min(t.N, most(l)) // as without has charged it
+		own[0].Actual = min(t.Actual, own[0].N) + max(t.Actual-t.N, 0)
 		if err := s.local.Settle(ctx, own); err != nil {
 			return err
 		}
 		t.Uncovered = own[0].Uncovered
 	}
-	var faults []error
-	for _, t := range shared {
-		q := s.pools.question()
-		q.mode = modeSettle
-		q.one[0], q.settlement = t.Charge, t
-		q.charges = q.one[:]
-		q.deadline = time.Now().Add(s.config.Timeout)
-		s.memory.forget(q.charges)
-		if err := s.travel(ctx, q); err != nil {
-			faults = append(faults, err)
-			continue
-		}
-		s.memory.forget(q.charges)
-		s.pools.free(q)
+	if len(shared) == 1 {
+		return s.settle(ctx, shared[0])
 	}
+	faults := make([]error, len(shared))
+	var all sync.WaitGroup
+	for i, t := range shared {
+		all.Go(func() { faults[i] = s.settle(ctx, t) })
+	}
+	all.Wait()
 	return errors.Join(faults...)
+}
+
+func (s *Store) settle(ctx context.Context, t *core.Settlement) error {
+	q := s.pools.question()
+	q.mode = modeSettle
+	q.one[0], q.settlement = t.Charge, t
+	q.charges = q.one[:]
+	q.deadline = time.Now().Add(s.config.Timeout)
+	s.memory.forget(q.charges)
+	if err := s.travel(ctx, q); err != nil {
+		return err
+	}
+	s.memory.forget(q.charges)
+	s.pools.free(q)
+	return nil
 }
 
 // Reset implements [core.Store].

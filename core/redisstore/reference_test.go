@@ -52,16 +52,19 @@ func (r *reference) save(c core.Charge, cell *core.Cell, state []int64) {
 }
 
 func (r *reference) Decide(_ context.Context, c core.Charge, peek bool) (core.Result, error) {
-	return r.decide([]core.Charge{c}, peek), nil
+	if peek {
+		return r.decide([]core.Charge{c}, modePeek), nil
+	}
+	return r.decide([]core.Charge{c}, modeAsk), nil
 }
 
 func (r *reference) DecideAll(_ context.Context, cs []core.Charge) (core.Result, error) {
-	return r.decide(cs, false), nil
+	return r.decide(cs, modeAsk), nil
 }
 
-func (r *reference) decide(cs []core.Charge, peek bool) core.Result {
+func (r *reference) decide(cs []core.Charge, mode byte) core.Result {
 	now := r.now()
-	result := core.Result{At: now, Allowed: true, Source: core.SourceStore}
+	result := core.Result{At: now, Allowed: mode != modeDeny, Source: core.SourceStore}
 	var admits []bool
 	for _, c := range cs {
 		cells := c.Limiter.Cells()
@@ -79,7 +82,7 @@ func (r *reference) decide(cs []core.Charge, peek bool) core.Result {
 			if result.Allowed {
 				need = 0
 			}
-			if !peek && (result.Allowed || cell.CountDenied) {
+			if mode != modePeek && (result.Allowed || cell.CountDenied) {
 				if state == nil {
 					state = make([]int64, cell.Step.Words())
 				}

@@ -1,27 +1,51 @@
 package redisstore
 
 import (
-	"strconv"
 	"testing"
 	"time"
+
+	"github.com/alicebob/miniredis/v2"
 
 	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/core/storetest"
 	"github.com/headgate/headgate/internal/redistest"
 )
 
-// The store's clock is an instant that the test moves.
 func TestStore(t *testing.T) {
 	server := redistest.Start(t)
-	now := time.Now().UnixMicro()
+	t.Run("Redis", func(t *testing.T) {
+		atInstants(t, 0, func(t *testing.T) *Store {
+			server.Flush()
+			return open(t, Config{MemoryFor: -1}, server.Addr())
+		})
+	})
+	t.Run("miniredis", func(t *testing.T) {
+		atInstants(t, 200, func(t *testing.T) *Store {
+			return open(t, Config{MemoryFor: -1}, miniredis.RunT(t).Addr())
+		})
+	})
+	t.Run("Cluster", func(t *testing.T) {
+		cluster := redistest.StartCluster(t, 3, 0)
+		atInstants(t, 500, func(t *testing.T) *Store {
+			for _, master := range cluster.Masters {
+				master.Flush()
+			}
+			return open(t, Config{MemoryFor: -1}, cluster.Masters.Addrs()...)
+		})
+	})
+}
+
+// atInstants runs the suite with a store that is told the instant.
+func atInstants(t *testing.T, operations int, make func(t *testing.T) *Store) {
+	c := handClock()
 	storetest.Run(t, storetest.Harness{
 		New: func(t *testing.T) core.Store {
-			server.Flush()
-			s := open(t, Config{MemoryFor: -1}, server.Addr())
-			s.instant = func() string { return strconv.FormatInt(now, 10) }
+			s := make(t)
+			c.tell(s)
 			return s
 		},
-		Now:     func() int64 { return now },
-		Advance: func(d time.Duration) { now += d.Microseconds() },
+		Now:        c.now,
+		Advance:    func(d time.Duration) { c.move(d.Microseconds()) },
+		Operations: operations,
 	})
 }

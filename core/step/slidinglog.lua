@@ -32,8 +32,8 @@ do
     if not head then -- as if there were an empty one
       return {first = 0, count = 0, newest = 0, size = min(m[LIMIT], 4), key = key, known = {}, absent = true}
     end
-    local period, first, count, newest, size = read('>I7I7I7I7I7', head, 1)
-    local r = {period = period, first = first, count = count, newest = newest, size = size}
+    local first, count, newest, size = read('>I7I7I7I7', head, 8)
+    local r = {first = first, count = count, newest = newest, size = size}
     if m.ranged then
       r.key, r.known = key, {}
     else
@@ -87,7 +87,7 @@ do
 
   -- push appends n times now.
   local function push(m, r, now, n, key)
-    local relaid = relay(m, r, n)
+    local fresh, relaid = r.absent, relay(m, r, n)
     r.newest = max(now, r.newest)
     local place = r.first + r.count
     if place >= r.size then place = place - r.size end
@@ -96,13 +96,13 @@ do
     local entries = rep(pack('>I7', r.newest), straight)
     local wrapped = rep(pack('>I7', r.newest), n - straight)
     local life = r.newest + m[PERIOD] - now
-    local other = r.period and r.period ~= m[PERIOD]
 
     if m.ranged and not relaid then
       call('SETRANGE', key, 0, header(m, r))
       call('SETRANGE', key, HEAD + 7 * place, entries)
       if n > straight then call('SETRANGE', key, HEAD, wrapped) end
-      call('PEXPIRE', key, px(life, other and key))
+      local ms = px(life, key)
+      if ms then call('PEXPIRE', key, ms) end
       for k = place, place + straight - 1 do r.known[k] = r.newest end
       for k = 0, n - straight - 1 do r.known[k] = r.newest end
       return nil
@@ -113,7 +113,8 @@ do
     local v = header(m, r) .. ring
     r.v, r.ring = v, nil
     if m.ranged then
-      call('SET', key, v, 'PX', px(life, other and key))
+      local ms = px(life, not fresh and key)
+      if ms then call('SET', key, v, 'PX', ms) else call('SET', key, v, 'KEEPTTL') end
       return nil
     end
     return v, life

@@ -12,7 +12,11 @@ do
   local function adopt(m, v, t, f)
     local limit, period, burst = read('>I7I7I7', v, 1)
     local a, b = limit, period
-    while b ~= 0 do a, b = b, a % b end
+    while b ~= 0 do
+      local rest = a % b -- in one assignment, miniredis would use the new a
+      a = b
+      b = rest
+    end
     local n, p = limit / a, period / a
     local q, r = div(p, n), p % n
     local lo, hi = 0, burst

@@ -1,0 +1,145 @@
+package core_test
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/headgate/headgate/core"
+)
+
+// TestFaultsNameThePolicy: the limiter's only policy shares the place of the
+// limiter; one of several never does, whatever its name.
+func TestFaultsNameThePolicy(t *testing.T) {
+	bad, good := core.FixedWindow(core.PerMinute(-1)), core.FixedWindow(core.PerMinute(1))
+	for _, test := range []struct {
+		name     string
+		policies []core.Policy
+		want     string
+	}{
+		{"only one", []core.Policy{bad}, `headgate: limiter "api": a rate of -1 events`},
+		{"only one, named as the limiter", []core.Policy{bad.Named("api")}, `headgate: limiter "api": a rate of -1 events`},
+		{"only one, named otherwise", []core.Policy{bad.Named("x")}, `headgate: limiter "api", policy "x": a rate of -1 events`},
+		{"of several", []core.Policy{good.Named("x"), bad.Named("y")}, `headgate: limiter "api", policy "y": a rate of -1 events`},
+		{"of several, named as the limiter", []core.Policy{bad.Named("api"), good.Named("x")}, `headgate: limiter "api", policy "api": a rate of -1 events`},
+	} {
+		if _, err := core.New(newStore(), "api", test.policies...); fmt.Sprint(err) != test.want {
+			t.Errorf("%s: %v\nwant %s", test.name, err, test.want)
+		}
+	}
+}
+
+// TestFaultsTellWhatWasWritten, not what it became.
+func TestFaultsTellWhatWasWritten(t *testing.T) {
+	for _, test := range []struct {
+		policy core.Policy
+		want   string
+	}{
+		{core.SlidingWindow(core.PerDay(1)).Resolution(0), "a resolution must be from 1 to 1000, is 0"},
+		{core.SlidingWindow(core.PerDay(1)).Resolution(-1), "a resolution must be from 1 to 1000, is -1"},
+		{core.FixedWindow(core.PerDay(1)).Resolution(0), "Resolution is for SlidingWindow"},
+		{core.FixedWindow(core.PerDay(core.NoLimit + 1)), "9007199254740992 events are more than 2^53-1"},
+		{core.SlidingWindow(core.Every(143 * 366 * 24 * time.Hour)), "a period must be at most 142 years"},
+	} {
+		want := `headgate: limiter "api": ` + test.want
+		if _, err := core.New(newStore(), "api", test.policy); fmt.Sprint(err) != want {
+			t.Errorf("%v\nwant %s", err, want)
+		}
+	}
+}
+
+// A preparedStore notes the limiters that it is told of, and refuses those of
+// several policies.
+type preparedStore struct {
+	*fake
+
+	limiters []*core.Limiter
+}
+
+func (s *preparedStore) Prepare(l *core.Limiter) error {
+	s.limiters = append(s.limiters, l)
+	if len(l.Policies()) > 1 {
+		return errStore
+	}
+	return nil
+}
+
+// TestPrepare: the store is told of each limiter once, and of none that is faulty.
+func TestPrepare(t *testing.T) {
+	s := &preparedStore{fake: &fake{t: t}}
+	window := core.FixedWindow(core.PerMinute(1))
+	l, err := core.New(s, "api", window)
+	if err != nil || !slices.Equal(s.limiters, []*core.Limiter{l}) {
+		t.Errorf("told of %v, %v; want the limiter", s.limiters, err)
+	}
+	if _, err := core.New(s, "api", window.Named("é")); err == nil || len(s.limiters) != 1 {
+		t.Errorf("told of %d limiters, one of them faulty: %v", len(s.limiters), err)
+	}
+	_, err = core.New(s, "api", window.Named("a"), window.Named("b"))
+	var fault *core.ConfigError
+	if !errors.Is(err, errStore) || !errors.As(err, &fault) || fault.Limiter != "api" || fault.Policy != "" {
+		t.Errorf("refused with %v", err)
+	}
+}
+
+// TestWithReportsWhatNewDoes.
+func TestWithReportsWhatNewDoes(t *testing.T) {
+	s := &preparedStore{fake: &fake{t: t}}
+	window := core.FixedWindow(core.PerMinute(1))
+	l := newLimiter(t, s, "api", window)
+	for _, policies := range [][]core.Policy{
+		nil,
+		{window.Named("x")},
+		{window, window},
+		{window.Named("a"), window.Named("b")}, // the store refuses
+		{core.MinInterval(1).Named("é"), core.Blocked().Named("api"), core.TokenBucket(core.PerHour(0), 0)},
+		make([]core.Policy, 9),
+	} {
+		_, want := core.New(s, "api", policies...)
+		if _, err := l.With(policies...); fmt.Sprint(err) != fmt.Sprint(want) {
+			t.Errorf("With: %v\nNew: %v", err, want)
+		}
+	}
+}
+
+// TestSolePolicyTakesTheLimitersName, in the limiter and not in the caller's slice.
+func TestSolePolicyTakesTheLimitersName(t *testing.T) {
+	given := []core.Policy{core.FixedWindow(core.PerMinute(10))}
+	l := newLimiter(t, newStore(), "api", given...)
+	if given[0].Name() != "" || l.Policies()[0] != given[0].Named("api") {
+		t.Errorf("given %v, the limiter has %v", given[0], l.Policies()[0])
+	}
+}
+
+func TestRates(t *testing.T) {
+	for _, test := range []struct{ got, want core.Rate }{
+		{core.PerSecond(5), core.Rate{Events: 5, Per: time.Second}},
+		{core.PerMinute(6), core.Rate{Events: 6, Per: time.Minute}},
+		{core.PerHour(7), core.Rate{Events: 7, Per: time.Hour}},
+		{core.PerDay(8), core.Rate{Events: 8, Per: 24 * time.Hour}},
+		{core.Every(9 * time.Second), core.Rate{Events: 1, Per: 9 * time.Second}},
+	} {
+		if test.got != test.want {
+			t.Errorf("%v, want %v", test.got, test.want)
+		}
+	}
+}
+
+// TestPolicyMethods return a changed copy.
+func TestPolicyMethods(t *testing.T) {
+	p := core.SlidingWindow(core.PerHour(10)).Named("x")
+	before := p
+	for name, changed := range map[string]core.Policy{
+		"Named":       p.Named("y"),
+		"Resolution":  p.Resolution(3),
+		"NeverOver":   p.NeverOver(),
+		"CountDenied": p.CountDenied(),
+		"Share":       p.Share(2),
+	} {
+		if changed == before || p != before {
+			t.Errorf("%s: %v became %v, and the copy is %v", name, before, p, changed)
+		}
+	}
+}

@@ -1,0 +1,301 @@
+package redisstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/internal/redistest"
+)
+
+// A load asks again and again, from many goroutines.
+type load struct {
+	admitted, refused, failed atomic.Int64
+	bySource                  [5]atomic.Int64
+	longest                   atomic.Int64
+
+	end context.CancelFunc
+	all sync.WaitGroup
+}
+
+// start begins: each asker pauses between its questions.
+func (n *load) start(t *testing.T, l *core.Limiter, askers int, pause time.Duration, key func(asker int) string) {
+	ctx, end := context.WithCancel(t.Context())
+	n.end = end
+	for i := range askers {
+		n.all.Go(func() {
+			for ctx.Err() == nil {
+				n.ask(t, l, key(i))
+				select {
+				case <-ctx.Done():
+				case <-time.After(pause):
+				}
+			}
+		})
+	}
+}
+
+func (n *load) ask(t *testing.T, l *core.Limiter, key string) {
+	start := time.Now()
+	d, err := l.Allow(context.Background(), key)
+	took := int64(time.Since(start))
+	for old := n.longest.Load(); took > old && !n.longest.CompareAndSwap(old, took); old = n.longest.Load() {
+	}
+	switch {
+	case errors.Is(err, core.ErrUnavailable):
+		n.failed.Add(1)
+		return
+	case err != nil:
+		t.Error(err)
+	case d.Allowed:
+		n.admitted.Add(1)
+	default:
+		n.refused.Add(1)
+	}
+	n.bySource[d.Source].Add(1)
+}
+
+func (n *load) worst() time.Duration { return time.Duration(n.longest.Load()) }
+
+func (n *load) stop() {
+	n.end()
+	n.all.Wait()
+}
+
+func (n *load) await(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	defer func() {
+		if t.Failed() {
+			n.stop()
+		}
+	}()
+	eventually(t, what, holds)
+}
+
+// A fault is one way for Redis to be away, and back.
+type fault struct {
+	name  string
+	begin func(*redistest.Server, *redistest.Proxy)
+	end   func(*redistest.Server, *redistest.Proxy)
+}
+
+var outages = []fault{
+	{"killed", func(s *redistest.Server, _ *redistest.Proxy) { s.Kill() },
+		func(s *redistest.Server, _ *redistest.Proxy) { s.Restart() }},
+	{"paused", func(s *redistest.Server, _ *redistest.Proxy) { s.Pause() },
+		func(s *redistest.Server, _ *redistest.Proxy) { s.Resume() }},
+	{"cut off", func(_ *redistest.Server, p *redistest.Proxy) { p.Cut() },
+		func(_ *redistest.Server, p *redistest.Proxy) { p.Heal() }},
+	{"black hole", func(_ *redistest.Server, p *redistest.Proxy) { p.Blackhole() },
+		func(_ *redistest.Server, p *redistest.Proxy) { p.Heal() }},
+	{"deaf", func(_ *redistest.Server, p *redistest.Proxy) { p.Deafen() },
+		func(_ *redistest.Server, p *redistest.Proxy) { p.Heal() }},
+	{"slow", func(_ *redistest.Server, p *redistest.Proxy) { p.Delay(time.Second) },
+		func(_ *redistest.Server, p *redistest.Proxy) { p.Heal() }},
+	{"read-only", func(s *redistest.Server, _ *redistest.Proxy) { s.Do("REPLICAOF", "127.0.0.1", "1") },
+		func(s *redistest.Server, _ *redistest.Proxy) { s.Do("REPLICAOF", "NO", "ONE") }},
+	{"full", func(s *redistest.Server, _ *redistest.Proxy) { s.Do("CONFIG", "SET", "maxmemory", "1") },
+		func(s *redistest.Server, _ *redistest.Proxy) { s.Do("CONFIG", "SET", "maxmemory", "0") }},
+}
+
+// slack is what a busy machine under the race detector may take on top.
+const slack = 400 * time.Millisecond
+
+func TestOutages(t *testing.T) {
+	for _, policy := range []Failure{FailLocal, FailOpen, FailClosed} {
+		for _, heeds := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%s/heeds deadlines %v", [...]string{"FailLocal", "FailOpen", "FailClosed"}[policy], heeds), func(t *testing.T) {
+				server := redistest.Start(t)
+				for _, o := range outages {
+					t.Run(o.name, func(t *testing.T) { outage(t, server, o, policy, heeds) })
+				}
+			})
+		}
+	}
+}
+
+// outage lets many ask before, while and after Redis is away.
+func outage(t *testing.T, server *redistest.Server, o fault, policy Failure, heeds bool) {
+	const timeout, askers = 100 * time.Millisecond, 50
+	before := runtime.NumGoroutine()
+	proxy := redistest.NewProxy(t, server.Addr())
+	client := redis.NewClient(&redis.Options{Addr: proxy.Addr(), ContextTimeoutEnabled: heeds})
+	var changes changes
+	s, err := New(client, Config{Failure: policy, Timeout: timeout, Hooks: Hooks{Changed: changes.add}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := newLimiter(t, s, "api", core.SlidingLog(core.PerHour(5)))
+	allow(t, l, "warm", 1)
+
+	var up load
+	var fresh atomic.Int64
+	up.start(t, l, askers, 5*time.Millisecond, func(i int) string {
+		if i%2 == 0 {
+			return fmt.Sprint("key", i)
+		}
+		return fmt.Sprint("fresh", o.name, fresh.Add(1))
+	})
+	up.await(t, "limits to be reached", func() bool { return up.refused.Load() > askers })
+	o.begin(server, proxy)
+	away := time.Now()
+	up.await(t, "the breaker to open", func() bool { return s.State().Away })
+	opened := time.Since(away)
+	up.await(t, "decisions without Redis", func() bool {
+		return up.failed.Load()+up.bySource[core.SourceLocal].Load()+up.bySource[core.SourceOpen].Load() > 10*askers
+	})
+	up.stop()
+	if n := up.worst(); n > timeout+slack {
+		t.Errorf("a decision took %v", n)
+	}
+
+	// Now nobody waits any more.
+	var quick load
+	start := time.Now()
+	for i := range 200 {
+		quick.ask(t, l, fmt.Sprint("quick", i))
+	}
+	if took := time.Since(start); took > 20*timeout {
+		t.Errorf("200 decisions took %v although Redis was known to be away", took)
+	}
+	switch policy {
+	case FailLocal: // the local limit holds
+		var local load
+		for range 20 {
+			local.ask(t, l, "local")
+		}
+		if a, r := local.admitted.Load(), local.bySource[core.SourceLocal].Load(); a != 5 || r != 20 {
+			t.Errorf("%d of 20 admitted locally, the limit is 5; %d were local", a, r)
+		}
+	case FailOpen:
+		if a, r := quick.admitted.Load(), quick.bySource[core.SourceOpen].Load(); a != 200 || r != 200 {
+			t.Errorf("%d of 200 admitted, %d open", a, r)
+		}
+	case FailClosed:
+		if n := quick.failed.Load(); n != 200 {
+			t.Errorf("%d of 200 failed", n)
+		}
+	}
+
+	o.end(server, proxy)
+	back := time.Now()
+	eventually(t, "the breaker to close", func() bool { return !s.State().Away })
+	recovered := time.Since(back)
+	var after load
+	for range 8 {
+		after.ask(t, l, fmt.Sprint("after", o.name, heeds, policy))
+	}
+	if a, r := after.admitted.Load(), after.bySource[core.SourceStore].Load(); a != 5 || r < 6 {
+		t.Errorf("%d of 8 admitted, the limit is 5; %d by Redis", a, r)
+	}
+	if got := changes.list(); len(got)%2 != 0 || got[0] == nil || got[len(got)-1] != nil {
+		t.Errorf("told of %v", got)
+	}
+	t.Logf("longest decision %v; away after %v, then %v; back after %v", up.worst(), opened, quick.worst(), recovered)
+
+	// Whatever hung, hangs no longer.
+	client.Close()
+	proxy.Cut()
+	eventually(t, "goroutines to end", func() bool { return runtime.NumGoroutine() <= before+5 })
+}
+
+// changes are what a hook was told.
+type changes struct {
+	mu  sync.Mutex
+	all []error
+}
+
+func (c *changes) add(reason error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.all = append(c.all, reason)
+}
+
+func (c *changes) list() []error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.all
+}
+
+// Replies that are lost, in whole or in part, cost decisions, but charge nothing twice.
+func TestLostRepliesChargeNothingTwice(t *testing.T) {
+	const limit = 1_000_000
+	for _, heeds := range []bool{true, false} {
+		t.Run(fmt.Sprintf("heeds deadlines %v", heeds), func(t *testing.T) {
+			server := redistest.Start(t)
+			proxy := redistest.NewProxy(t, server.Addr())
+			client := redis.NewClient(&redis.Options{Addr: proxy.Addr(), ContextTimeoutEnabled: heeds})
+			var calls, questions atomic.Int64
+			s, err := New(client, Config{Failure: FailClosed, Timeout: time.Second, Hooks: Hooks{
+				Called: func(n int, _ time.Duration, _ error) { calls.Add(1); questions.Add(int64(n)) },
+			}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer client.Close()
+			l := newLimiter(t, s, "api", core.FixedWindow(per(limit, 400*day)).Named("a"), core.SlidingLog(core.PerHour(limit)).Named("b"))
+			allow(t, l, "k", 1) // the server learns the script
+			server.ResetStats()
+			calls.Store(0)
+			questions.Store(1)
+			var n load
+			n.start(t, l, 20, time.Millisecond, func(int) string { return "k" })
+			for i := range 40 {
+				seen := n.admitted.Load()
+				n.await(t, "some to be admitted", func() bool { return n.admitted.Load() > seen+20 })
+				proxy.CutMidReply(i % 20)
+			}
+			n.stop()
+			proxy.Heal()
+			eventually(t, "the breaker to close", func() bool { return !s.State().Away })
+			if run, sent := server.Calls("evalsha", "eval"), calls.Load(); run > sent {
+				t.Errorf("%d calls of %d were run", run, sent)
+			}
+			var d core.Decision
+			eventually(t, "an answer", func() bool { d, err = l.Peek(t.Context(), "k"); return err == nil })
+			for i := range d.Len() {
+				charged := limit - d.Answer(i).Remaining
+				if charged > questions.Load() || charged < 1+n.admitted.Load() {
+					t.Errorf("policy %d: %d charged, %d asked, %d admitted", i, charged, questions.Load(), n.admitted.Load())
+				}
+			}
+			if n.failed.Load() == 0 {
+				t.Error("no reply was lost")
+			}
+			t.Logf("%d charged, %d asked, %d admitted, %d failed", limit-d.Remaining, questions.Load(), n.admitted.Load(), n.failed.Load())
+		})
+	}
+}
+
+// A server that is emptied, or forgets the scripts, goes on deciding.
+func TestForgetfulServer(t *testing.T) {
+	const limit = 500
+	server := redistest.Start(t)
+	s := open(t, Config{Failure: FailClosed, MemoryFor: -1}, server.Addr())
+	for name, forget := range map[string]struct {
+		words []string
+		most  int64 // units that may be admitted
+	}{
+		"SCRIPT FLUSH": {[]string{"SCRIPT", "FLUSH"}, limit},
+		"FLUSHALL":     {[]string{"FLUSHALL"}, 2 * limit},
+	} {
+		l := newLimiter(t, s, name, somePolicies(4, limit)...)
+		var n load
+		n.start(t, l, 20, time.Millisecond, func(int) string { return "k" })
+		n.await(t, "half to be admitted", func() bool { return n.admitted.Load() > limit/2 })
+		server.Do(forget.words...)
+		n.await(t, "all to be admitted", func() bool { return n.refused.Load() > 100 })
+		n.stop()
+		if a := n.admitted.Load(); a > forget.most || a < limit || n.failed.Load() > 0 || s.State().Away {
+			t.Errorf("%s: %d admitted, %d failed", name, a, n.failed.Load())
+		}
+	}
+}

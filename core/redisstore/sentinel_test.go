@@ -1,0 +1,48 @@
+package redisstore
+
+import (
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/internal/redistest"
+)
+
+// A failover loses at most what its last moments had charged, and nobody restarts.
+func TestSentinelFailover(t *testing.T) {
+	deployment := redistest.StartSentinel(t)
+	s := openWith(t, Config{Failure: FailClosed, Timeout: 200 * time.Millisecond, MemoryFor: -1}, &redis.UniversalOptions{
+		Addrs: deployment.Addrs(), MasterName: redistest.MasterName,
+	})
+	const limit = 1000
+	l := newLimiter(t, s, "api", core.SlidingLog(core.PerHour(limit)).Named("log"), core.FixedWindow(per(limit, 400*day)).Named("window"))
+	var n load
+	n.start(t, l, 20, 10*time.Millisecond, func(int) string { return "k" })
+	n.await(t, "some to be admitted", func() bool { return n.admitted.Load() > limit/4 })
+	killed := time.Now()
+	atKill := n.admitted.Load()
+	old := deployment.KillMaster()
+	n.await(t, "Redis to be away", func() bool { return s.State().Away })
+	master := deployment.WaitFailover(old)
+	n.await(t, "Redis to be back", func() bool { return !s.State().Away })
+	t.Logf("Redis was back %v after its master was killed", time.Since(killed))
+	n.await(t, "the limit to be reached", func() bool { return n.refused.Load() > 20 })
+	n.stop()
+
+	// What the replica had not got, and what was charged for nobody, is the difference.
+	got := n.admitted.Load()
+	t.Logf("%d admitted of %d; %d when the master was killed; %d failed; the longest decision took %v",
+		got, limit, atKill, n.failed.Load(), n.worst())
+	if got > 2*limit || got < limit-n.failed.Load() {
+		t.Errorf("%d admitted, the limit is %d", got, limit)
+	}
+	if lost := got - limit; lost > limit/4 {
+		t.Errorf("%d charges were lost", lost)
+	}
+	before := master.Calls("evalsha")
+	if d := allow(t, l, "another", 1); !d.Allowed || master.Calls("evalsha") != before+1 {
+		t.Error("the new master was not asked: " + describe(&d))
+	}
+}
