@@ -66,7 +66,7 @@ check-fmt: $(LINT)
 .PHONY: check-mod
 check-mod:
 	@echo "== go.mod"
-	$(call in_modules,$(GO) mod tidy -diff)
+	$(call in_modules,{ out=$$($(GO) mod tidy -diff 2>&1) || { echo "$$out"; false; }; })
 
 .PHONY: bench
 bench: ## every benchmark; BENCH=regexp COUNT=n

@@ -47,6 +47,56 @@
 // A client that can choose its key has no limit: it takes a new key for each
 // request. Before you charge something, ask who writes it.
 //
+//	function               who writes the value
+//	--------------------   ---------------------------------------------------------
+//	Session                the session library that you ask
+//	SignedCookie.Key       this server: no client can make or change one
+//	Context, ContextFunc   your middleware, as of a verified token
+//	Route                  the mux
+//	Header, Cookie         the client: charge them where unknown values are refused
+//	Bearer, BasicUser      the client: charge them behind authentication
+//	PathValue              the client: for use within All
+//
+// Secrets are charged under a hash, by Session, Cookie and Bearer, and by [Hashed] what
+// else is one: no store and no log has a token that can be used.
+//
+// # Many clients behind one address
+//
+// A campus, an office or a mobile network has one address for thousands. To tell them
+// apart takes something that the client has from the server: a [Session], or where the
+// service has none, a [SignedCookie]. But what a client has, it can leave out, or get
+// anew. Three rules, asked together, bound what all who do so gain by it:
+//
+//	student := cookie.OlderThan(10 * time.Minute)
+//
+//	nethttp.Config{Rules: []nethttp.Rule{
+//		{Limiter: perStudent, Key: student, Cost: keyfuncs.CostIf(student)},
+//		{Limiter: newcomers, Key: address, Cost: keyfuncs.CostUnless(student)},
+//		{Limiter: perAddress, Key: address},
+//	}}
+//	...
+//	guard.Handler(cookie.Handler(next))
+//
+// Each established client has a limit. All others of an address together have one:
+// those without a cookie, with a forged or expired one, and with one so young that they
+// may have fetched it to escape a limit. So whoever rotates cookies takes only from the
+// newcomers of the address; they are the price, for nothing tells them from the abuser.
+// The third limit, the largest, is for the abuser who collects cookies over days. The
+// whole is the example of [SignedCookie], and runs in examples/campus.
+//
+// With sessions of a library, count as established what costs something to get, such as
+// a sign-in: a session that anybody can have is to be had a thousand times.
+//
+// If newcomers need no more than what one client has, two rules do:
+//
+//	{Limiter: perStudent, Key: keyfuncs.First(student, address)},
+//	{Limiter: perAddress, Key: address},
+//
+// # Networks
+//
+// [In] and [NotIn] ask whether the client's address is in some networks: for those that
+// are not limited, and for those that are refused.
+//
 // # Errors
 //
 // A Func gives a key or an error, never an empty key. The error says why no one

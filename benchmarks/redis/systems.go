@@ -77,10 +77,12 @@ const (
 	counter   = "floor: INCR" // the one that keeps no limit
 )
 
+// Both fail rather than decide without Redis, and are as patient as the others'
+// clients.
 var (
-	merged = redisstore.Config{Failure: redisstore.FailClosed}
-	// Every decision by itself, refusals too.
-	unmerged = redisstore.Config{Failure: redisstore.FailClosed, Unmerged: true, MemoryFor: -1}
+	merged = redisstore.Config{Failure: redisstore.FailClosed, Timeout: 3 * time.Second}
+	// Every decision is a call by itself, refusals too.
+	unmerged = redisstore.Config{Failure: redisstore.FailClosed, Timeout: 3 * time.Second, Unmerged: true, MemoryFor: -1}
 )
 
 func headgate(c redisstore.Config, policies func(limit) []core.Policy) func(redis.Options) (opened, error) {

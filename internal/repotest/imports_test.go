@@ -28,6 +28,10 @@ var house = []room{
 	{pkg: "core/storetest", ours: []string{"core", "core/step"}},
 	{pkg: "keyfuncs"},
 	{pkg: "nethttp", ours: []string{"core", "keyfuncs"}},
+	{pkg: "ginmw", ours: []string{"keyfuncs", "nethttp"}, theirs: []string{"github.com/gin-gonic/gin"}},
+	{pkg: "echomw", ours: []string{"keyfuncs", "nethttp"}, theirs: []string{"github.com/labstack/echo/v4"}},
+	{pkg: "echov5mw", ours: []string{"keyfuncs", "nethttp"}, theirs: []string{"github.com/labstack/echo/v5"}},
+	{pkg: "internal/conformance"},
 	{pkg: "internal/redistest", ours: []string{"internal/redistest/proctest"}},
 	{pkg: "internal/redistest/proctest"},
 	{pkg: "internal/repotest"},
@@ -36,6 +40,10 @@ var house = []room{
 // forTests are the modules that only tests may import.
 var forTests = []string{
 	"github.com/alicebob/miniredis/v2",
+	"github.com/gin-gonic/gin",
+	"github.com/go-chi/chi/v5",
+	"github.com/labstack/echo/v4",
+	"github.com/labstack/echo/v5",
 	"github.com/dunglas/httpsfv", // a parser of structured fields that is not ours
 	"github.com/redis/go-redis/v9",
 	"pgregory.net/rapid",

@@ -1,0 +1,171 @@
+package echomw
+
+import (
+	"bufio"
+	"net"
+	"net/http"
+	"sync/atomic"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/headgate/headgate/nethttp"
+)
+
+// Limit returns a middleware that lets the requests pass which the guard admits,
+// and returns an error for the others. It is for a whole server, a group or a route:
+//
+//	e.Use(echomw.Limit(guard))
+//	e.POST("/login", login, echomw.Limit(logins))
+//
+// The error is an [*echo.HTTPError] with the status of the refusal. Its Message
+// writes itself as the problem document, and its Internal is the verdict's Err, nil
+// for a limit. The response has all its fields already. If the guard has an
+// OnDenied that writes the response, there is no error.
+//
+// Limit panics if the guard is nil.
+func Limit(guard *nethttp.Guard) echo.MiddlewareFunc {
+	mustGuard(guard)
+	return func(next echo.HandlerFunc) echo.HandlerFunc {
+		return func(c echo.Context) error {
+			v := guard.Check(c.Request())
+			return act(c, next, guard, &v)
+		}
+	}
+}
+
+// LimitBy is Limit with keys from Echo's context: the i-th is that of the guard's
+// i-th rule, in place of the rule's own Key. There must be one for each rule; for
+// what is in the request, see [Request]. A rule without one refuses its requests,
+// as one that finds no key.
+//
+// What sets the values that are charged, as authentication, must run before.
+// LimitBy panics if the guard or a key is nil, or if there is no key.
+func LimitBy(guard *nethttp.Guard, keys ...Key) echo.MiddlewareFunc {
+	mustGuard(guard)
+	keys = members("LimitBy", keys)
+	return func(next echo.HandlerFunc) echo.HandlerFunc {
+		return func(c echo.Context) error {
+			v := guard.CheckKeys(c.Request(), func(rule int) (string, error) {
+				if rule >= len(keys) {
+					return "", errNoKey
+				}
+				return keys[rule](c)
+			})
+			return act(c, next, guard, &v)
+		}
+	}
+}
+
+func mustGuard(guard *nethttp.Guard) {
+	if guard == nil {
+		panic("headgate: echomw: the guard is nil")
+	}
+}
+
+// act does what the verdict says.
+func act(c echo.Context, next echo.HandlerFunc, guard *nethttp.Guard, v *nethttp.Verdict) error {
+	if keeps.Load() {
+		if k, ok := keptIn(c); ok {
+			*k = kept{*v, true}
+		}
+	}
+	if v.Status() != 0 {
+		return refuse(c, guard, v)
+	}
+	v.SetFields(c.Response().Header())
+	if tracked, settle := v.Track(c.Request()); settle != nil {
+		return serve(c, next, tracked, settle)
+	}
+	return next(c)
+}
+
+// serve runs the handlers that follow, and settles what they cost.
+func serve(c echo.Context, next echo.HandlerFunc, tracked *http.Request, settle func(nethttp.Outcome)) (err error) {
+	response := c.Response()
+	w := &writer{ResponseWriter: response.Writer}
+	response.Writer = w
+	c.SetRequest(tracked)
+	returned := false
+	defer func() {
+		o := nethttp.Outcome{Status: response.Status, Written: response.Size, Hijacked: w.hijacked}
+		if !response.Committed && (err != nil || !returned) {
+			o.Status = statusOf(err)
+		}
+		settle(o)
+	}()
+	err = next(c)
+	returned = true
+	return err
+}
+
+// statusOf is what Echo's error handler will answer; nil stands for a panic. Like
+// that handler it does not look into errors of other types.
+func statusOf(err error) int {
+	he, ok := err.(*echo.HTTPError) //nolint:errorlint // see above
+	if !ok {
+		return http.StatusInternalServerError
+	}
+	if inner, ok := he.Internal.(*echo.HTTPError); ok { //nolint:errorlint // see above
+		return inner.Code
+	}
+	return he.Code
+}
+
+// A writer notes that the connection was taken over, which Echo's does not tell.
+type writer struct {
+	http.ResponseWriter
+
+	hijacked bool
+}
+
+// Unwrap is for [http.ResponseController], by which Echo flushes.
+func (w *writer) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+func (w *writer) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	conn, rw, err := http.NewResponseController(w.ResponseWriter).Hijack()
+	w.hijacked = w.hijacked || err == nil
+	return conn, rw, err
+}
+
+// verdictKey is the key of *kept in Echo's context.
+const verdictKey = "github.com/headgate/headgate/echomw.Verdict"
+
+// keeps is whether Keep was ever called: looking in vain costs a tenth of the limit.
+var keeps atomic.Bool //nolint:gochecknoglobals // it changes nothing but the speed
+
+// kept is what [Keep] makes room for.
+type kept struct {
+	verdict nethttp.Verdict
+	given   bool
+}
+
+func keptIn(c echo.Context) (*kept, bool) {
+	k, ok := c.Get(verdictKey).(*kept)
+	return k, ok
+}
+
+// Keep returns a middleware that keeps the verdicts of the guards that run after
+// it, for [Verdict]:
+//
+//	e.Use(echomw.Keep(), echomw.Limit(guard))
+//
+// Without it they are not kept, for that costs half as much again as the limit.
+func Keep() echo.MiddlewareFunc {
+	keeps.Store(true)
+	return func(next echo.HandlerFunc) echo.HandlerFunc {
+		return func(c echo.Context) error {
+			c.Set(verdictKey, new(kept))
+			return next(c)
+		}
+	}
+}
+
+// Verdict returns the last verdict about the request, for handlers and for the
+// application's HTTPErrorHandler. It reports false if no guard was asked, or if
+// [Keep] did not run before it.
+func Verdict(c echo.Context) (nethttp.Verdict, bool) {
+	if k, ok := keptIn(c); ok {
+		return k.verdict, k.given
+	}
+	return nethttp.Verdict{}, false
+}

@@ -1,0 +1,316 @@
+package echomw_test
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/core/memstore"
+	"github.com/headgate/headgate/echomw"
+	"github.com/headgate/headgate/keyfuncs"
+	"github.com/headgate/headgate/nethttp"
+)
+
+var (
+	own    = keyfuncs.Header("X-Own")
+	store  = memstore.New(memstore.Config{})
+	errAny = errors.New("any")
+)
+
+func newRule(t testing.TB, name string, p core.Policy) nethttp.Rule {
+	t.Helper()
+	l, err := core.New(store, name, p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return nethttp.Rule{Limiter: l, Key: own}
+}
+
+func newGuard(t testing.TB, c nethttp.Config) *nethttp.Guard {
+	t.Helper()
+	g, err := nethttp.New(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return g
+}
+
+func open(t testing.TB) *nethttp.Guard {
+	t.Helper()
+	return newGuard(t, nethttp.Config{Rules: []nethttp.Rule{newRule(t, "open", core.Unlimited())}})
+}
+
+func request(method, target string, fields ...string) *http.Request {
+	r := httptest.NewRequest(method, target, nil)
+	for i := 0; i < len(fields); i += 2 {
+		r.Header.Set(fields[i], fields[i+1])
+	}
+	return r
+}
+
+func serve(h http.Handler, r *http.Request) *httptest.ResponseRecorder {
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, r)
+	return w
+}
+
+type secret string
+
+func (secret) String() string { return "hidden" }
+
+func TestKeys(t *testing.T) {
+	fixed := func(key string, err error) echomw.Key {
+		return func(echo.Context) (string, error) { return key, err }
+	}
+	none := fixed("", keyfuncs.ErrAbsent)
+	wrong := errors.New("wrong")
+	fromRequest := echomw.Request(own)
+	for _, test := range []struct {
+		name string
+		key  echomw.Key
+		path string
+		want string // empty: an error
+		err  error
+	}{
+		{name: "request", key: fromRequest, want: "anna"},
+		{name: "request without", key: echomw.Request(keyfuncs.Header("X-None")), err: keyfuncs.ErrAbsent},
+		{name: "route", key: echomw.Route(), want: "/items/:id/*"},
+		{name: "no route", key: echomw.Route(), path: "/nowhere", err: keyfuncs.ErrAbsent},
+		{name: "parameter", key: echomw.Param("id"), want: "4711"},
+		{name: "no parameter", key: echomw.Param("none"), err: keyfuncs.ErrAbsent},
+		{name: "value", key: echomw.Value("text"), want: "ben"},
+		{name: "value of a string type", key: echomw.Value("secret"), want: "s3cret"},
+		{name: "value, a number", key: echomw.Value("number"), want: "42"},
+		{name: "value, empty", key: echomw.Value("empty"), err: keyfuncs.ErrAbsent},
+		{name: "value, nil", key: echomw.Value("nil"), err: keyfuncs.ErrAbsent},
+		{name: "no value", key: echomw.Value("none"), err: keyfuncs.ErrAbsent},
+		{name: "value of another type", key: echomw.Value("struct"), err: errAny},
+		{name: "all", key: echomw.All(echomw.Param("id"), fromRequest), want: "4:4711,4:anna,"},
+		{name: "all, one absent", key: echomw.All(echomw.Param("id"), none), err: keyfuncs.ErrAbsent},
+		{name: "first", key: echomw.First(none, echomw.Value("text"), fromRequest), want: "1:ben"},
+		{name: "first, wrong", key: echomw.First(none, fixed("", wrong), fromRequest), err: wrong},
+		{name: "first of all", key: echomw.First(none, echomw.All(fromRequest, fromRequest)), want: "1:4:anna,4:anna,"},
+		{name: "empty", key: fixed("", nil), err: errAny},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			var got string
+			var verdict nethttp.Verdict
+			var failed error
+			e := echo.New()
+			e.Use(echomw.Keep(), func(next echo.HandlerFunc) echo.HandlerFunc {
+				return func(c echo.Context) error {
+					c.Set("text", "ben")
+					c.Set("secret", secret("s3cret"))
+					c.Set("number", uint8(42))
+					c.Set("empty", secret(""))
+					c.Set("nil", nil)
+					c.Set("struct", struct{ n int }{4711})
+					failed = next(c)
+					verdict, _ = echomw.Verdict(c)
+					return failed
+				}
+			}, echomw.LimitBy(open(t), func(c echo.Context) (key string, err error) {
+				got, err = test.key(c)
+				return got, err
+			}))
+			e.GET("/items/:id/*", func(c echo.Context) error { return c.NoContent(204) })
+			path := "/items/4711/more"
+			if test.path != "" {
+				path = test.path
+			}
+			w := serve(e, request("GET", path, "X-Own", "anna"))
+			if got != test.want {
+				t.Errorf("key %q, want %q", got, test.want)
+			}
+			if test.err == nil {
+				if w.Code != 204 || failed != nil || verdict.Err != nil {
+					t.Errorf("%d, %v, %v", w.Code, failed, verdict.Err)
+				}
+				return
+			}
+			var he *echo.HTTPError
+			if w.Code != 400 || !errors.As(failed, &he) || he.Code != 400 || !errors.Is(failed, verdict.Err) ||
+				!errors.Is(test.err, errAny) && !errors.Is(verdict.Err, test.err) {
+				t.Errorf("%d, %v, %v", w.Code, failed, verdict.Err)
+			}
+			if strings.Contains(fmt.Sprint(failed), "4711") {
+				t.Errorf("the error has the value: %v", failed)
+			}
+		})
+	}
+}
+
+func TestLimitByWithTooFewKeys(t *testing.T) {
+	g := newGuard(t, nethttp.Config{Rules: []nethttp.Rule{
+		newRule(t, "first", core.Unlimited()), newRule(t, "second", core.Unlimited()),
+	}})
+	e := echo.New()
+	e.Use(echomw.LimitBy(g, echomw.Request(own)))
+	e.GET("/", func(echo.Context) error {
+		t.Error("the handler ran")
+		return nil
+	})
+	if w := serve(e, request("GET", "/", "X-Own", "anna")); w.Code != 400 {
+		t.Errorf("status %d", w.Code)
+	}
+}
+
+// A route, a group and the engine can each have a guard.
+func TestWhere(t *testing.T) {
+	closed := newGuard(t, nethttp.Config{Rules: []nethttp.Rule{newRule(t, "closed", core.Blocked())}})
+	ok := func(c echo.Context) error { return c.NoContent(204) }
+	e := echo.New()
+	e.Use(echomw.Limit(open(t)))
+	e.GET("/route", ok, echomw.Limit(closed))
+	e.Group("/group", echomw.Limit(closed)).GET("/in", ok)
+	e.GET("/free", ok)
+	for path, want := range map[string]int{"/route": 429, "/group/in": 429, "/free": 204, "/nowhere": 404} {
+		if w := serve(e, request("GET", path, "X-Own", "anna")); w.Code != want {
+			t.Errorf("%s: %d", path, w.Code)
+		}
+	}
+}
+
+func TestVerdict(t *testing.T) {
+	for _, keep := range []bool{false, true} {
+		e := echo.New()
+		if keep {
+			e.Use(echomw.Keep())
+		}
+		e.Use(func(next echo.HandlerFunc) echo.HandlerFunc {
+			return func(c echo.Context) error {
+				if _, ok := echomw.Verdict(c); ok {
+					t.Error("a verdict before the guard")
+				}
+				return next(c)
+			}
+		}, echomw.Limit(open(t)))
+		e.GET("/", func(c echo.Context) error {
+			if v, ok := echomw.Verdict(c); ok != keep || keep && !v.Decision.Allowed {
+				t.Errorf("keep %v: %v, %v", keep, v.Decision, ok)
+			}
+			return nil
+		})
+		serve(e, request("GET", "/", "X-Own", "anna"))
+	}
+}
+
+// What is settled is the status that Echo will send.
+func TestSettle(t *testing.T) {
+	var got nethttp.Outcome
+	rule := newRule(t, "settled", core.SlidingLog(core.PerHour(1000)))
+	rule.Settle = func(_ *http.Request, o nethttp.Outcome) int64 {
+		got = o
+		return o.Cost
+	}
+	e := echo.New()
+	e.Use(func(next echo.HandlerFunc) echo.HandlerFunc {
+		return func(c echo.Context) (err error) {
+			defer func() {
+				if recover() != nil {
+					err = echo.ErrBadGateway
+				}
+			}()
+			return next(c)
+		}
+	})
+	e.Use(echomw.Limit(newGuard(t, nethttp.Config{Rules: []nethttp.Rule{rule}})))
+	e.GET("/json", func(c echo.Context) error { return c.JSON(201, 1234) })
+	e.GET("/error", func(echo.Context) error { return echo.NewHTTPError(403, "no") })
+	e.GET("/inner", func(echo.Context) error { return echo.ErrBadGateway.WithInternal(echo.ErrForbidden) })
+	e.GET("/own", func(echo.Context) error { return errAny })
+	e.GET("/late", func(c echo.Context) error {
+		c.JSON(201, 1234)
+		return errAny
+	})
+	e.GET("/panic", func(echo.Context) error { panic("boom") })
+	e.GET("/cost", func(c echo.Context) error {
+		nethttp.SetCost(c.Request().Context(), "settled", 7)
+		return nil
+	})
+	for path, want := range map[string]nethttp.Outcome{
+		"/json":    {Status: 201, Written: 5, Cost: 1},
+		"/error":   {Status: 403, Cost: 1},
+		"/inner":   {Status: 403, Cost: 1}, // as the default error handler has it
+		"/own":     {Status: 500, Cost: 1},
+		"/late":    {Status: 201, Written: 5, Cost: 1},
+		"/panic":   {Status: 500, Cost: 1},
+		"/cost":    {Status: 200, Cost: 7},
+		"/nowhere": {Status: 404, Cost: 1},
+	} {
+		serve(e, request("GET", path, "X-Own", "anna"))
+		if got != want {
+			t.Errorf("%s: %+v, want %+v", path, got, want)
+		}
+	}
+}
+
+// The application's error handler may write refusals as it likes, and the fields
+// are there, but not the type of a body that it did not write.
+func TestErrorHandler(t *testing.T) {
+	for _, test := range []struct {
+		name   string
+		method string
+		handle func(he *echo.HTTPError, c echo.Context) error
+		typ    string
+		body   string
+	}{
+		{"page", "GET", func(he *echo.HTTPError, c echo.Context) error { return c.HTML(he.Code, "<p>") }, "text/html; charset=UTF-8", "<p>"},
+		{"own JSON", "GET", func(he *echo.HTTPError, c echo.Context) error { return c.JSON(he.Code, 1) }, "application/json", "1\n"},
+		{"nothing", "GET", func(he *echo.HTTPError, c echo.Context) error { return c.NoContent(he.Code) }, "", ""},
+		{"nothing to HEAD", "HEAD", func(he *echo.HTTPError, c echo.Context) error { return c.NoContent(he.Code) }, nethttp.ProblemType, ""},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			e := echo.New()
+			e.HTTPErrorHandler = func(err error, c echo.Context) {
+				var he *echo.HTTPError
+				if !errors.As(err, &he) {
+					t.Fatalf("%v", err)
+				}
+				if err := test.handle(he, c); err != nil {
+					t.Error(err)
+				}
+			}
+			e.Use(echomw.Limit(newGuard(t, nethttp.Config{Rules: []nethttp.Rule{newRule(t, "closed", core.Blocked())}})))
+			e.Any("/", func(echo.Context) error {
+				t.Error("the handler ran")
+				return nil
+			})
+			w := serve(e, request(test.method, "/", "X-Own", "anna"))
+			h := w.Header()
+			if w.Code != 429 || h.Get("Content-Type") != test.typ || w.Body.String() != test.body ||
+				h.Get("RateLimit") != `"closed";r=0` || h.Get("Cache-Control") != "no-store" || h.Get("Content-Length") != "" {
+				t.Errorf("%d %v %q", w.Code, h, w.Body)
+			}
+		})
+	}
+}
+
+func TestPanics(t *testing.T) {
+	key := echomw.Route()
+	for name, f := range map[string]func(){
+		"Limit":            func() { echomw.Limit(nil) },
+		"LimitBy guard":    func() { echomw.LimitBy(nil, key) },
+		"LimitBy no key":   func() { echomw.LimitBy(open(t)) },
+		"LimitBy nil key":  func() { echomw.LimitBy(open(t), key, nil) },
+		"Request nil":      func() { echomw.Request(nil) },
+		"All of nothing":   func() { echomw.All() },
+		"First of nil":     func() { echomw.First(nil) },
+		"First of nothing": func() { echomw.First() },
+	} {
+		func() {
+			defer func() {
+				if text, ok := recover().(string); !ok || !strings.HasPrefix(text, "headgate: echomw: ") {
+					t.Errorf("%s: panic %q", name, text)
+				}
+			}()
+			f()
+		}()
+	}
+}

@@ -1,0 +1,79 @@
+package echomw
+
+import (
+	"net/http"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/headgate/headgate/nethttp"
+)
+
+// refuse has the guard write the refusal, as OnDenied may want to. What the guard
+// itself would write is left to the application's error handler, as an error.
+func refuse(c echo.Context, guard *nethttp.Guard, v *nethttp.Verdict) error {
+	response := c.Response()
+	w := &denial{ResponseWriter: response, status: v.Status()}
+	guard.Deny(w, c.Request(), *v)
+	if !w.handed {
+		return nil
+	}
+	message := &problem{document: v.Problem(), title: http.StatusText(v.Status())}
+	response.Before(func() { message.label(c) })
+	return &echo.HTTPError{Code: v.Status(), Message: message, Internal: v.Err}
+}
+
+// A denial passes on what OnDenied writes, and keeps back the problem document.
+// Who writes that document in the way of the guard means the same.
+type denial struct {
+	http.ResponseWriter
+
+	status int  // of the refusal
+	handed bool // the document is for the error handler
+}
+
+// Unwrap is for [http.ResponseController].
+func (d *denial) Unwrap() http.ResponseWriter { return d.ResponseWriter }
+
+func (d *denial) WriteHeader(status int) {
+	h := d.Header()
+	if status == d.status && h.Get("Content-Type") == nethttp.ProblemType {
+		d.handed = true
+		// The error handler may answer in another way.
+		h.Del("Content-Type")
+		h.Del("Content-Length")
+		return
+	}
+	d.ResponseWriter.WriteHeader(status)
+}
+
+func (d *denial) Write(b []byte) (int, error) {
+	if d.handed {
+		return len(b), nil
+	}
+	return d.ResponseWriter.Write(b)
+}
+
+// A problem is the document as the Message of an error.
+type problem struct {
+	document []byte
+	title    string
+	used     bool
+}
+
+// String is for the text of the error.
+func (p *problem) String() string { return p.title }
+
+// MarshalJSON is how the error handler writes it.
+func (p *problem) MarshalJSON() ([]byte, error) {
+	p.used = true
+	return p.document, nil
+}
+
+// label gives the response its type just before it is sent, if it is the document.
+// Setting it earlier would label the page of another error handler too.
+func (p *problem) label(c echo.Context) {
+	h := c.Response().Header()
+	if p.used || c.Request().Method == http.MethodHead && h.Get("Content-Type") == "" {
+		h.Set("Content-Type", nethttp.ProblemType)
+	}
+}

@@ -1,0 +1,86 @@
+package echov5mw
+
+import (
+	"net/http"
+
+	"github.com/labstack/echo/v5"
+
+	"github.com/headgate/headgate/nethttp"
+)
+
+// refuse has the guard write the refusal, as OnDenied may want to. What the guard
+// itself would write is left to the application's error handler, as an error.
+func refuse(c *echo.Context, guard *nethttp.Guard, v *nethttp.Verdict) error {
+	w := &denial{ResponseWriter: c.Response(), status: v.Status()}
+	guard.Deny(w, c.Request(), *v)
+	if !w.handed {
+		return nil
+	}
+	message := echo.HTTPError{Code: v.Status(), Message: http.StatusText(v.Status())}
+	err := &refusal{document: v.Problem(), status: v.Status(), within: message.Wrap(v.Err)}
+	if response, e := echo.UnwrapResponse(c.Response()); e == nil {
+		response.Before(func() { err.label(c) })
+	}
+	return err
+}
+
+// A denial passes on what OnDenied writes, and keeps back the problem document.
+// Who writes that document in the way of the guard means the same.
+type denial struct {
+	http.ResponseWriter
+
+	status int  // of the refusal
+	handed bool // the document is for the error handler
+}
+
+// Unwrap is for [http.ResponseController].
+func (d *denial) Unwrap() http.ResponseWriter { return d.ResponseWriter }
+
+func (d *denial) WriteHeader(status int) {
+	h := d.Header()
+	if status == d.status && h.Get("Content-Type") == nethttp.ProblemType {
+		d.handed = true
+		// The error handler may answer in another way.
+		h.Del("Content-Type")
+		h.Del("Content-Length")
+		return
+	}
+	d.ResponseWriter.WriteHeader(status)
+}
+
+func (d *denial) Write(b []byte) (int, error) {
+	if d.handed {
+		return len(b), nil
+	}
+	return d.ResponseWriter.Write(b)
+}
+
+// A refusal is an error that Echo's error handler writes as the problem document.
+type refusal struct {
+	document []byte
+	status   int
+	within   error // for handlers that look for Echo's own type
+	used     bool
+}
+
+func (f *refusal) Error() string { return f.within.Error() }
+
+func (f *refusal) Unwrap() error { return f.within }
+
+// StatusCode is for the error handler.
+func (f *refusal) StatusCode() int { return f.status }
+
+// MarshalJSON is how the error handler writes it.
+func (f *refusal) MarshalJSON() ([]byte, error) {
+	f.used = true
+	return f.document, nil
+}
+
+// label gives the response its type just before it is sent, if it is the document.
+// Setting it earlier would label the page of another error handler too.
+func (f *refusal) label(c *echo.Context) {
+	h := c.Response().Header()
+	if f.used || c.Request().Method == http.MethodHead && h.Get("Content-Type") == "" {
+		h.Set("Content-Type", nethttp.ProblemType)
+	}
+}

@@ -1,0 +1,135 @@
+// Campus is a server for many students behind one address, with one of them an abuser.
+//
+//	go run ./examples/campus
+//
+// It serves a whole campus twice, with real requests from one address. Each of 500
+// students asks 6 times. The abuser asks twice as often as all others together: with its
+// own cookie, without one, with each new one that it can get, and with forged ones.
+//
+// Without session keys there is one limit, on the address, and the abuser takes most of
+// it. With session keys three limits are asked together:
+//
+//	student     10 requests in any minute, for each cookie older than ten minutes
+//	newcomers   20 requests in any minute, for all others of the address together
+//	address     8 requests for each student in any minute, and 30, for all together
+//
+// Each student is then served in full, and the abuser gets its 10, and the 20 that
+// newcomers share, whatever it does with its cookies. The program prints who was served,
+// and http://127.0.0.1:8080/ shows it.
+//
+// The limits of the second run are also on
+//
+//	curl -i http://127.0.0.1:8080/api/hello
+//
+// with you as a newcomer. Other campuses: -students 100. With -once the program ends when
+// it has printed the numbers; otherwise Ctrl-C stops it. With
+// -redis redis://localhost:6379/0 the limits are kept in Redis.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/core/memstore"
+	"github.com/headgate/headgate/core/redisstore"
+	"github.com/headgate/headgate/keyfuncs"
+)
+
+func main() {
+	addr := flag.String("addr", "127.0.0.1:8080", "listen on this `address`")
+	students := flag.Int("students", 500, "the `number` of students, 1 to 10000")
+	redisURL := flag.String("redis", "", "keep the limits in the Redis at this `URL`, as redis://localhost:6379/0")
+	once := flag.Bool("once", false, "end when the numbers are printed")
+	flag.Parse()
+	if flag.NArg() > 0 {
+		exit(2, fmt.Errorf("unexpected argument %q", flag.Arg(0)))
+	}
+	if *students < 1 || *students > 10_000 {
+		exit(2, fmt.Errorf("-students %d: not 1 to 10000", *students))
+	}
+	store, err := newStore(*redisURL)
+	if err != nil {
+		exit(2, err)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop) // so that a second Ctrl-C ends the process at once
+	listener, err := net.Listen("tcp", *addr)
+	if err != nil {
+		exit(1, err)
+	}
+
+	served, err := simulate(ctx, store, *students)
+	switch {
+	case errors.Is(err, context.Canceled):
+		return
+	case err != nil:
+		exit(1, err)
+	}
+	report(os.Stdout, served)
+	if *once {
+		return
+	}
+	campus, err := newCampus(store, keyfuncs.RemoteAddr(), *students)
+	if err != nil {
+		exit(1, err)
+	}
+	fmt.Printf("\nListening on http://%v/, where a page shows who was served. Ctrl-C stops the server.\n", listener.Addr())
+	if err := serve(ctx, listener, routes(campus, served)); err != nil {
+		exit(1, err)
+	}
+}
+
+// newStore makes the store that the limits are kept in: this process, or Redis.
+func newStore(url string) (core.Store, error) {
+	if url == "" {
+		return memstore.New(memstore.Config{}), nil
+	}
+	options, err := redis.ParseURL(url)
+	if err != nil {
+		return nil, fmt.Errorf("-redis: %w", err)
+	}
+	options.ContextTimeoutEnabled = true // so that no request waits for a Redis that does not answer
+	return redisstore.New(redis.NewClient(options), redisstore.Config{})
+}
+
+// serve answers requests until ctx ends, and then lets those that are under way
+// finish.
+func serve(ctx context.Context, listener net.Listener, handler http.Handler) error {
+	server := &http.Server{
+		Handler:           handler,
+		ReadHeaderTimeout: 5 * time.Second,
+		ReadTimeout:       10 * time.Second,
+		WriteTimeout:      10 * time.Second,
+		IdleTimeout:       time.Minute,
+	}
+	failed := make(chan error, 1)
+	go func() { failed <- server.Serve(listener) }()
+	select {
+	case err := <-failed:
+		return err
+	case <-ctx.Done():
+	}
+
+	deadline, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	return server.Shutdown(deadline)
+}
+
+// exit ends the program with err on one line: status 2 for what is wrong with the
+// command line, 1 for what went wrong afterwards.
+func exit(status int, err error) {
+	fmt.Fprintln(os.Stderr, "campus:", strings.ReplaceAll(err.Error(), "\n", "; "))
+	os.Exit(status)
+}

@@ -1,0 +1,86 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"html/template"
+	"net/http"
+	"strings"
+)
+
+// A plot is the half of the picture that shows one run.
+type plot struct {
+	Title    string
+	Students string // the outline of their bars, as a path of SVG
+	Abuser   float64
+	Result   string
+	Top      int
+}
+
+const (
+	plotWidth  = 500.0
+	plotHeight = 120.0
+)
+
+var pageHTML = template.Must(template.New("page").Parse(`<!DOCTYPE html>
+<html lang="en">
+<meta charset="utf-8">
+<title>Who was served</title>
+<meta name="viewport" content="width=device-width">
+<body>
+<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 640 420" width="100%" height="90vh" font-family="sans-serif" font-size="13" role="img">
+<title>Who was served, without and with session keys</title>
+{{range .}}<g transform="translate(20 {{.Top}})">
+<text y="-28" font-size="16" font-weight="bold">{{.Title}}</text>
+<text y="-9">{{.Result}}</text>
+<rect width="500" height="120" fill="#eee"/>
+<path d="{{.Students}}" fill="#2a7ab8"/>
+<rect x="515" width="85" height="120" fill="#eee"/>
+<rect x="515" y="{{.Y}}" width="85" height="{{.Abuser}}" fill="#c0392b"/>
+<text y="136" fill="#555">each student, by how much of what it asked was served</text>
+<text x="515" y="136" fill="#555">the abuser</text>
+</g>
+{{end}}</svg>
+</body>
+</html>
+`))
+
+// Y is where the abuser's bar begins.
+func (p plot) Y() float64 { return plotHeight - p.Abuser }
+
+// page shows the results. It has neither script nor style, and its policy allows none.
+func page(served results) http.Handler {
+	var html bytes.Buffer
+	err := pageHTML.Execute(&html, []plot{
+		newPlot("One limit, on the address", served.without, served.abuserAsked, 55),
+		newPlot("Limits on students, newcomers and the address", served.with, served.abuserAsked, 265),
+	})
+	if err != nil {
+		panic(err) // the template is wrong
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		h := w.Header()
+		h.Set("Content-Type", "text/html; charset=utf-8")
+		h.Set("Content-Security-Policy", "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'")
+		h.Set("X-Content-Type-Options", "nosniff")
+		w.Write(html.Bytes())
+	})
+}
+
+func newPlot(title string, r result, abuserAsked, top int) plot {
+	var path strings.Builder
+	fmt.Fprintf(&path, "M0 %g", plotHeight)
+	for i, served := range r.students {
+		x := plotWidth / float64(len(r.students))
+		fmt.Fprintf(&path, "L%.6g %.6gH%.6g", x*float64(i), plotHeight*(1-float64(served)/asks), x*float64(i+1))
+	}
+	fmt.Fprintf(&path, "L%g %gZ", plotWidth, plotHeight)
+	return plot{
+		Title:    title,
+		Students: path.String(),
+		Abuser:   plotHeight * float64(r.abuserServed()) / float64(abuserAsked),
+		Result: fmt.Sprintf("Served to a student: %d to %d of %d, median %d. To the abuser: %d of %d.",
+			r.min(), r.max(), asks, r.median(), r.abuserServed(), abuserAsked),
+		Top: top,
+	}
+}

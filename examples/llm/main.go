@@ -1,0 +1,170 @@
+// Llm is a language model, a simulated one, that is limited by tokens: how many a prompt
+// costs is known only when it is answered. So an estimate is reserved, the size of the
+// prompt and the longest answer that is wanted, and then settled to what it was.
+//
+//	go run ./examples/llm
+//
+// Each client address has 1000 tokens in any minute. Open http://127.0.0.1:8080/ to chat,
+// or use curl:
+//
+//	curl -i -d 'Tell me about rate limits' 'http://127.0.0.1:8080/api/chat?max_tokens=300'
+//
+// reserves 309 tokens, of which 691 are left, and answers
+//
+//	HTTP/1.1 200 OK
+//	RateLimit: "tokens";r=691;t=60
+//	RateLimit-Policy: "tokens";q=1000;w=60
+//
+//	{"answer":"You said: Tell me ...","reserved":309,"used":41}
+//
+// The next request finds 959. One that asks for more than is left is refused before the
+// model begins. A client that goes away pays for what was written until then.
+//
+// GET /api/hello costs 1 token. Ctrl-C stops the server. With
+// -redis redis://localhost:6379/0 the limit is shared by all servers that were started
+// with the same flag.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/core/memstore"
+	"github.com/headgate/headgate/core/redisstore"
+	"github.com/headgate/headgate/keyfuncs"
+	"github.com/headgate/headgate/nethttp"
+)
+
+func main() {
+	addr := flag.String("addr", "127.0.0.1:8080", "listen on this `address`")
+	redisURL := flag.String("redis", "", "share the limit through the Redis at this `URL`, as redis://localhost:6379/0")
+	flag.Parse()
+	if flag.NArg() > 0 {
+		exit(2, fmt.Errorf("unexpected argument %q", flag.Arg(0)))
+	}
+
+	store, err := newStore(*redisURL)
+	if err != nil {
+		exit(2, err)
+	}
+	handler, err := routes(store)
+	if err != nil {
+		exit(2, err)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop) // so that a second Ctrl-C ends the process at once
+	listener, err := net.Listen("tcp", *addr)
+	if err != nil {
+		exit(1, err)
+	}
+	greet(listener.Addr())
+	if err := serve(ctx, listener, handler); err != nil {
+		exit(1, err)
+	}
+}
+
+// newStore makes the store that the limit is kept in: this process, or Redis. While
+// Redis is away, each server keeps the limit by itself.
+func newStore(url string) (core.Store, error) {
+	if url == "" {
+		return memstore.New(memstore.Config{}), nil
+	}
+	options, err := redis.ParseURL(url)
+	if err != nil {
+		return nil, fmt.Errorf("-redis: %w", err)
+	}
+	options.ContextTimeoutEnabled = true // so that no request waits for a Redis that does not answer
+	return redisstore.New(redis.NewClient(options), redisstore.Config{})
+}
+
+// routes makes the handler of the whole server.
+func routes(store core.Store) (http.Handler, error) {
+	tokens, err := core.New(store, "tokens", core.SlidingWindow(core.PerMinute(1000)))
+	if err != nil {
+		return nil, err
+	}
+	chats, err := nethttp.New(nethttp.Config{
+		Rules: []nethttp.Rule{{
+			Limiter: tokens,
+			Key:     keyfuncs.RemoteAddr(),
+			Cost:    estimate,           // is reserved before the handler runs
+			Settle:  nethttp.StatedCost, // is what the handler says with SetCost
+		}},
+	})
+	if err != nil {
+		return nil, err
+	}
+	others, err := nethttp.New(nethttp.Config{
+		Rules: []nethttp.Rule{{Limiter: tokens, Key: keyfuncs.RemoteAddr()}},
+	})
+	if err != nil {
+		return nil, err
+	}
+
+	mux := http.NewServeMux()
+	mux.Handle("POST /api/chat", chats.Handler(http.HandlerFunc(chat)))
+	mux.Handle("GET /api/hello", others.Handler(http.HandlerFunc(hello)))
+	mux.HandleFunc("GET /{$}", page)
+	return mux, nil
+}
+
+// serve answers requests until ctx ends, and then lets those that are under way
+// finish.
+func serve(ctx context.Context, listener net.Listener, handler http.Handler) error {
+	server := &http.Server{
+		Handler:           handler,
+		ReadHeaderTimeout: 5 * time.Second,
+		ReadTimeout:       10 * time.Second,
+		WriteTimeout:      10 * time.Second,
+		IdleTimeout:       time.Minute,
+	}
+	failed := make(chan error, 1)
+	go func() { failed <- server.Serve(listener) }()
+	select {
+	case err := <-failed:
+		return err
+	case <-ctx.Done():
+	}
+
+	deadline, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	return server.Shutdown(deadline)
+}
+
+func greet(addr net.Addr) {
+	fmt.Printf(`Listening on http://%[1]v/, where a page lets you chat.
+Limit: 1000 tokens in any minute, for each client address.
+
+Reserve many tokens, use few:
+
+	curl -i -d 'Tell me about rate limits' 'http://%[1]v/api/chat?max_tokens=300'
+
+See what is left:
+
+	curl -i http://%[1]v/api/hello
+
+Use many; the second is refused:
+
+	curl -i -d 'Tell me everything' 'http://%[1]v/api/chat?max_tokens=600&[1-2]'
+
+Ctrl-C stops the server.
+`, addr)
+}
+
+// exit ends the program with err on one line: status 2 for what is wrong with the
+// command line, 1 for what went wrong afterwards.
+func exit(status int, err error) {
+	fmt.Fprintln(os.Stderr, "llm:", strings.ReplaceAll(err.Error(), "\n", "; "))
+	os.Exit(status)
+}

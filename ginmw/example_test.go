@@ -1,0 +1,100 @@
+package ginmw_test
+
+import (
+	"fmt"
+	"log"
+	"net/http"
+	"net/http/httptest"
+
+	"github.com/gin-gonic/gin"
+
+	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/core/memstore"
+	"github.com/headgate/headgate/ginmw"
+	"github.com/headgate/headgate/keyfuncs"
+	"github.com/headgate/headgate/nethttp"
+)
+
+// Two requests a minute for each client address.
+func Example() {
+	limiter, err := core.New(memstore.New(memstore.Config{}), "api", core.SlidingLog(core.PerMinute(2)))
+	if err != nil {
+		log.Fatal(err)
+	}
+	guard, err := nethttp.New(nethttp.Config{Rules: []nethttp.Rule{{Limiter: limiter, Key: keyfuncs.RemoteAddr()}}})
+	if err != nil {
+		log.Fatal(err)
+	}
+	r := gin.New()
+	r.Use(ginmw.Limit(guard))
+	r.GET("/", func(c *gin.Context) { c.String(http.StatusOK, "hello") })
+
+	for range 3 {
+		w := httptest.NewRecorder() // instead of r.Run()
+		r.ServeHTTP(w, httptest.NewRequest("GET", "/", nil))
+		fmt.Println(w.Code, w.Header().Get("RateLimit"))
+	}
+	// Output:
+	// 200 "api";r=1;t=60
+	// 200 "api";r=0;t=60
+	// 429 "api";r=0;t=60
+}
+
+// Who is signed in is charged as such, everybody else by address.
+func ExampleLimitBy() {
+	limiter, err := core.New(memstore.New(memstore.Config{}), "api", core.SlidingLog(core.PerMinute(1)))
+	if err != nil {
+		log.Fatal(err)
+	}
+	guard, err := nethttp.New(nethttp.Config{Rules: []nethttp.Rule{{Limiter: limiter, Key: keyfuncs.RemoteAddr()}}})
+	if err != nil {
+		log.Fatal(err)
+	}
+	authenticate := func(c *gin.Context) {
+		if name, password, ok := c.Request.BasicAuth(); ok && password == "open sesame" {
+			c.Set("user", name)
+		}
+	}
+	r := gin.New()
+	r.Use(authenticate, ginmw.LimitBy(guard, ginmw.First(ginmw.Value("user"), ginmw.Request(keyfuncs.RemoteAddr()))))
+	r.GET("/", func(c *gin.Context) { c.String(http.StatusOK, "hello") })
+
+	for _, user := range []string{"", "anna", "ben", "anna", ""} {
+		req := httptest.NewRequest("GET", "/", nil)
+		if user != "" {
+			req.SetBasicAuth(user, "open sesame")
+		}
+		w := httptest.NewRecorder()
+		r.ServeHTTP(w, req)
+		fmt.Printf("%q %d\n", user, w.Code)
+	}
+	// Output:
+	// "" 200
+	// "anna" 200
+	// "ben" 200
+	// "anna" 429
+	// "" 429
+}
+
+// A handler that tells its caller how much is left.
+func ExampleVerdict() {
+	limiter, err := core.New(memstore.New(memstore.Config{}), "api", core.SlidingLog(core.PerMinute(10)))
+	if err != nil {
+		log.Fatal(err)
+	}
+	guard, err := nethttp.New(nethttp.Config{Rules: []nethttp.Rule{{Limiter: limiter, Key: keyfuncs.RemoteAddr()}}})
+	if err != nil {
+		log.Fatal(err)
+	}
+	r := gin.New()
+	r.Use(ginmw.Keep(), ginmw.Limit(guard))
+	r.GET("/", func(c *gin.Context) {
+		v, _ := ginmw.Verdict(c)
+		c.String(http.StatusOK, "%d of %d left", v.Decision.Remaining, v.Decision.Limit)
+	})
+
+	w := httptest.NewRecorder()
+	r.ServeHTTP(w, httptest.NewRequest("GET", "/", nil))
+	fmt.Println(w.Body)
+	// Output: 9 of 10 left
+}

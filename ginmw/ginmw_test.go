@@ -1,0 +1,273 @@
+package ginmw_test
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/gin-gonic/gin"
+
+	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/core/memstore"
+	"github.com/headgate/headgate/ginmw"
+	"github.com/headgate/headgate/keyfuncs"
+	"github.com/headgate/headgate/nethttp"
+)
+
+func TestMain(m *testing.M) {
+	gin.SetMode(gin.TestMode)
+	m.Run()
+}
+
+var (
+	own    = keyfuncs.Header("X-Own")
+	store  = memstore.New(memstore.Config{})
+	errAny = errors.New("any")
+)
+
+func newRule(t testing.TB, name string, p core.Policy) nethttp.Rule {
+	t.Helper()
+	l, err := core.New(store, name, p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return nethttp.Rule{Limiter: l, Key: own}
+}
+
+func newGuard(t testing.TB, c nethttp.Config) *nethttp.Guard {
+	t.Helper()
+	g, err := nethttp.New(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return g
+}
+
+func open(t testing.TB) *nethttp.Guard {
+	t.Helper()
+	return newGuard(t, nethttp.Config{Rules: []nethttp.Rule{newRule(t, "open", core.Unlimited())}})
+}
+
+func request(method, target string, fields ...string) *http.Request {
+	r := httptest.NewRequest(method, target, nil)
+	for i := 0; i < len(fields); i += 2 {
+		r.Header.Set(fields[i], fields[i+1])
+	}
+	return r
+}
+
+func serve(h http.Handler, r *http.Request) *httptest.ResponseRecorder {
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, r)
+	return w
+}
+
+type secret string
+
+func (secret) String() string { return "hidden" }
+
+func TestKeys(t *testing.T) {
+	fixed := func(key string, err error) ginmw.Key {
+		return func(*gin.Context) (string, error) { return key, err }
+	}
+	none := fixed("", keyfuncs.ErrAbsent)
+	wrong := errors.New("wrong")
+	fromRequest := ginmw.Request(own)
+	for _, test := range []struct {
+		name string
+		key  ginmw.Key
+		path string
+		want string // empty: an error
+		err  error
+	}{
+		{name: "request", key: fromRequest, want: "anna"},
+		{name: "request without", key: ginmw.Request(keyfuncs.Header("X-None")), err: keyfuncs.ErrAbsent},
+		{name: "route", key: ginmw.Route(), want: "/items/:id/*rest"},
+		{name: "no route", key: ginmw.Route(), path: "/nowhere", err: keyfuncs.ErrAbsent},
+		{name: "parameter", key: ginmw.Param("id"), want: "4711"},
+		{name: "no parameter", key: ginmw.Param("none"), err: keyfuncs.ErrAbsent},
+		{name: "value", key: ginmw.Value("text"), want: "ben"},
+		{name: "value of a string type", key: ginmw.Value("secret"), want: "s3cret"},
+		{name: "value, a number", key: ginmw.Value("number"), want: "42"},
+		{name: "value, empty", key: ginmw.Value("empty"), err: keyfuncs.ErrAbsent},
+		{name: "value, nil", key: ginmw.Value("nil"), err: keyfuncs.ErrAbsent},
+		{name: "no value", key: ginmw.Value("none"), err: keyfuncs.ErrAbsent},
+		{name: "value of another type", key: ginmw.Value("struct"), err: errAny},
+		{name: "all", key: ginmw.All(ginmw.Param("id"), fromRequest), want: "4:4711,4:anna,"},
+		{name: "all, one absent", key: ginmw.All(ginmw.Param("id"), none), err: keyfuncs.ErrAbsent},
+		{name: "first", key: ginmw.First(none, ginmw.Value("text"), fromRequest), want: "1:ben"},
+		{name: "first, wrong", key: ginmw.First(none, fixed("", wrong), fromRequest), err: wrong},
+		{name: "first of all", key: ginmw.First(none, ginmw.All(fromRequest, fromRequest)), want: "1:4:anna,4:anna,"},
+		{name: "empty", key: fixed("", nil), err: errAny},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			var got string
+			var verdict nethttp.Verdict
+			var errs []*gin.Error
+			e := gin.New()
+			e.Use(ginmw.Keep(), func(c *gin.Context) {
+				c.Next()
+				errs = c.Errors
+				verdict, _ = ginmw.Verdict(c)
+			}, func(c *gin.Context) {
+				c.Set("text", "ben")
+				c.Set("secret", secret("s3cret"))
+				c.Set("number", uint8(42))
+				c.Set("empty", secret(""))
+				c.Set("nil", nil)
+				c.Set("struct", struct{ n int }{4711})
+			}, ginmw.LimitBy(open(t), func(c *gin.Context) (key string, err error) {
+				got, err = test.key(c)
+				return got, err
+			}))
+			e.GET("/items/:id/*rest", func(c *gin.Context) { c.Status(204) })
+			path := "/items/4711/more"
+			if test.path != "" {
+				path = test.path
+			}
+			w := serve(e, request("GET", path, "X-Own", "anna"))
+			if got != test.want {
+				t.Errorf("key %q, want %q", got, test.want)
+			}
+			if test.err == nil {
+				if w.Code != 204 || len(errs) != 0 || verdict.Err != nil {
+					t.Errorf("%d, %v, %v", w.Code, errs, verdict.Err)
+				}
+				return
+			}
+			if w.Code != 400 || len(errs) != 1 || !errors.Is(errs[0].Err, verdict.Err) ||
+				!errors.Is(test.err, errAny) && !errors.Is(verdict.Err, test.err) {
+				t.Errorf("%d, %v, %v", w.Code, errs, verdict.Err)
+			}
+			if strings.Contains(fmt.Sprint(verdict.Err), "4711") {
+				t.Errorf("the error has the value: %v", verdict.Err)
+			}
+		})
+	}
+}
+
+func TestLimitByWithTooFewKeys(t *testing.T) {
+	g := newGuard(t, nethttp.Config{Rules: []nethttp.Rule{
+		newRule(t, "first", core.Unlimited()), newRule(t, "second", core.Unlimited()),
+	}})
+	e := gin.New()
+	e.Use(ginmw.LimitBy(g, ginmw.Request(own)))
+	e.GET("/", func(*gin.Context) { t.Error("the handler ran") })
+	if w := serve(e, request("GET", "/", "X-Own", "anna")); w.Code != 400 {
+		t.Errorf("status %d", w.Code)
+	}
+}
+
+// A route, a group and the engine can each have a guard.
+func TestWhere(t *testing.T) {
+	closed := newGuard(t, nethttp.Config{Rules: []nethttp.Rule{newRule(t, "closed", core.Blocked())}})
+	ok := func(c *gin.Context) { c.Status(204) }
+	e := gin.New()
+	e.Use(ginmw.Limit(open(t)))
+	e.GET("/route", ginmw.Limit(closed), ok)
+	e.Group("/group", ginmw.Limit(closed)).GET("/in", ok)
+	e.GET("/free", ok)
+	for path, want := range map[string]int{"/route": 429, "/group/in": 429, "/free": 204, "/nowhere": 404} {
+		if w := serve(e, request("GET", path, "X-Own", "anna")); w.Code != want {
+			t.Errorf("%s: %d", path, w.Code)
+		}
+	}
+}
+
+func TestVerdict(t *testing.T) {
+	for _, keep := range []bool{false, true} {
+		e := gin.New()
+		if keep {
+			e.Use(ginmw.Keep())
+		}
+		e.Use(func(c *gin.Context) {
+			if _, ok := ginmw.Verdict(c); ok {
+				t.Error("a verdict before the guard")
+			}
+		}, ginmw.Limit(open(t)))
+		e.GET("/", func(c *gin.Context) {
+			if v, ok := ginmw.Verdict(c); ok != keep || keep && !v.Decision.Allowed {
+				t.Errorf("keep %v: %v, %v", keep, v.Decision, ok)
+			}
+		})
+		serve(e, request("GET", "/", "X-Own", "anna"))
+	}
+}
+
+// What is settled is the status that Gin will send.
+func TestSettle(t *testing.T) {
+	var got nethttp.Outcome
+	rule := newRule(t, "settled", core.SlidingLog(core.PerHour(1000)))
+	rule.Settle = func(_ *http.Request, o nethttp.Outcome) int64 {
+		got = o
+		return o.Cost
+	}
+	e := gin.New()
+	e.Use(gin.CustomRecoveryWithWriter(nil, func(c *gin.Context, _ any) { c.AbortWithStatus(502) }))
+	e.Use(ginmw.Limit(newGuard(t, nethttp.Config{Rules: []nethttp.Rule{rule}})))
+	e.GET("/json", func(c *gin.Context) { c.JSON(201, "ok") })
+	e.GET("/status", func(c *gin.Context) { c.Status(404) })
+	e.GET("/abort", func(c *gin.Context) { c.AbortWithStatus(403) })
+	e.GET("/panic", func(c *gin.Context) {
+		c.Status(204)
+		panic("boom")
+	})
+	e.GET("/cost", func(c *gin.Context) { nethttp.SetCost(c.Request.Context(), "settled", 7) })
+	for path, want := range map[string]nethttp.Outcome{
+		"/json":    {Status: 201, Written: 4, Cost: 1},
+		"/status":  {Status: 404, Cost: 1},
+		"/abort":   {Status: 403, Cost: 1},
+		"/panic":   {Status: 500, Cost: 1},
+		"/cost":    {Status: 200, Cost: 7},
+		"/nowhere": {Status: 404, Cost: 1},
+	} {
+		serve(e, request("GET", path, "X-Own", "anna"))
+		if got != want {
+			t.Errorf("%s: %+v, want %+v", path, got, want)
+		}
+	}
+}
+
+// Middleware outside that writes what nobody has written leaves refusals alone.
+func TestRefusalIsWritten(t *testing.T) {
+	e := gin.New()
+	e.Use(func(c *gin.Context) {
+		c.Next()
+		if !c.Writer.Written() {
+			c.String(500, "nothing was written")
+		}
+		if !c.IsAborted() {
+			t.Error("not aborted")
+		}
+	}, ginmw.Limit(newGuard(t, nethttp.Config{Rules: []nethttp.Rule{newRule(t, "closed", core.Blocked())}})))
+	e.HEAD("/", func(*gin.Context) { t.Error("the handler ran") })
+	if w := serve(e, request("HEAD", "/", "X-Own", "anna")); w.Code != 429 || w.Body.Len() > 0 {
+		t.Errorf("%d %s", w.Code, w.Body)
+	}
+}
+
+func TestPanics(t *testing.T) {
+	key := ginmw.Route()
+	for name, f := range map[string]func(){
+		"Limit":            func() { ginmw.Limit(nil) },
+		"LimitBy guard":    func() { ginmw.LimitBy(nil, key) },
+		"LimitBy no key":   func() { ginmw.LimitBy(open(t)) },
+		"LimitBy nil key":  func() { ginmw.LimitBy(open(t), key, nil) },
+		"Request nil":      func() { ginmw.Request(nil) },
+		"All of nothing":   func() { ginmw.All() },
+		"First of nil":     func() { ginmw.First(nil) },
+		"First of nothing": func() { ginmw.First() },
+	} {
+		func() {
+			defer func() {
+				if text, ok := recover().(string); !ok || !strings.HasPrefix(text, "headgate: ginmw: ") {
+					t.Errorf("%s: panic %q", name, text)
+				}
+			}()
+			f()
+		}()
+	}
+}

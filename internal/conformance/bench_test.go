@@ -1,0 +1,77 @@
+package conformance
+
+import (
+	"net/http"
+	"testing"
+
+	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/core/memstore"
+	"github.com/headgate/headgate/keyfuncs"
+	"github.com/headgate/headgate/nethttp"
+)
+
+// sink is the cheapest writer whose header starts empty each time.
+type sink struct {
+	header http.Header
+	status int
+}
+
+func (s *sink) Header() http.Header         { return s.header }
+func (s *sink) Write(b []byte) (int, error) { return len(b), nil }
+func (s *sink) WriteHeader(status int)      { s.status = status }
+
+// What an adapter costs beyond the engine is
+//
+//	(Limit - Bare of the framework) - (Limit - Bare of nethttp)
+//
+// where Bare has a middleware that does nothing.
+func BenchmarkFrameworks(b *testing.B) {
+	lax, strict := core.TokenBucket(core.PerSecond(1_000_000), 100_000_000), core.TokenBucket(core.PerHour(1), 1)
+	anna := func(*http.Request) (string, error) { return "anna", nil }
+	keep := func(_ *http.Request, o nethttp.Outcome) int64 { return o.Cost }
+	for _, bm := range []struct {
+		name   string
+		policy core.Policy // the zero one: no guard
+		settle func(*http.Request, nethttp.Outcome) int64
+		keys   []keyfuncs.Func
+		status int
+	}{
+		{name: "Bare", status: 200},
+		{name: "Limit", policy: lax, status: 200},
+		{name: "LimitBy", policy: lax, keys: []keyfuncs.Func{anna}, status: 200},
+		{name: "Settle", policy: lax, settle: keep, status: 200},
+		{name: "Refused", policy: strict, status: 429},
+	} {
+		for _, f := range frameworks {
+			b.Run(bm.name+"/"+f.name, func(b *testing.B) {
+				var guard *nethttp.Guard
+				if bm.policy != (core.Policy{}) {
+					l, err := core.New(memstore.New(memstore.Config{}), "api", bm.policy)
+					if err != nil {
+						b.Fatal(err)
+					}
+					guard, err = nethttp.New(rules(nethttp.Rule{Limiter: l, Key: anna, Settle: bm.settle}))
+					if err != nil {
+						b.Fatal(err)
+					}
+				}
+				h := f.serve(guard, func(http.ResponseWriter, *http.Request) {}, bm.keys...)
+				r, err := http.NewRequestWithContext(b.Context(), "GET", "http://example.com/", nil)
+				if err != nil {
+					b.Fatal(err)
+				}
+				w := &sink{header: make(http.Header)}
+				h.ServeHTTP(w, r) // the first of a key is another matter
+				b.ReportAllocs()
+				for b.Loop() {
+					clear(w.header)
+					w.status = 200
+					h.ServeHTTP(w, r)
+				}
+				if w.status != bm.status {
+					b.Fatalf("status %d, not %d", w.status, bm.status)
+				}
+			})
+		}
+	}
+}

@@ -1,0 +1,153 @@
+package keyfuncs_test
+
+import (
+	"crypto/rand"
+	"fmt"
+	"io"
+	"log"
+	"net/http"
+	"net/http/httptest"
+	"time"
+
+	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/core/memstore"
+	"github.com/headgate/headgate/keyfuncs"
+	"github.com/headgate/headgate/nethttp"
+)
+
+// A campus: many students behind one address. Those whose cookie is older than ten
+// minutes have a limit each. All others at the address share one, so that to drop, rotate
+// or forge cookies gains nothing. And the address has a ceiling over all.
+func ExampleSignedCookie() {
+	secret := make([]byte, 32) // of a configuration, the same on all servers
+	rand.Read(secret)
+	cookie, err := keyfuncs.NewSignedCookie("__Host-client", 7*24*time.Hour, secret)
+	if err != nil {
+		log.Fatal(err)
+	}
+	student, address := cookie.OlderThan(10*time.Minute), keyfuncs.RemoteAddr()
+
+	store := memstore.New(memstore.Config{})
+	limiter := func(name string, n int64) *core.Limiter {
+		l, err := core.New(store, name, core.SlidingLog(core.PerMinute(n)))
+		if err != nil {
+			log.Fatal(err)
+		}
+		return l
+	}
+	guard, err := nethttp.New(nethttp.Config{Rules: []nethttp.Rule{
+		{Limiter: limiter("student", 2), Key: student, Cost: keyfuncs.CostIf(student)},
+		{Limiter: limiter("newcomers", 3), Key: address, Cost: keyfuncs.CostUnless(student)},
+		{Limiter: limiter("address", 1000), Key: address},
+	}})
+	if err != nil {
+		log.Fatal(err)
+	}
+	hello := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "hello\n") })
+	handler := guard.Handler(cookie.Handler(hello)) // who is refused gets no cookie
+
+	ask := func(who string, c *http.Cookie) (given *http.Cookie) {
+		r := httptest.NewRequest("GET", "/", nil)
+		if c != nil {
+			r.AddCookie(c)
+		}
+		w := httptest.NewRecorder()
+		handler.ServeHTTP(w, r)
+		fmt.Println(who, w.Code)
+		if set := w.Result().Cookies(); len(set) > 0 {
+			given = set[0]
+		}
+		return given
+	}
+
+	mallory := cookie.New(time.Now().Add(-time.Hour)) // as of an hour ago
+	for range 3 {
+		ask("mallory:", mallory)
+	}
+	given := ask("  without cookie:", nil)
+	ask("  with the new one:", given)
+	ask("  with a forged one:", &http.Cookie{Name: given.Name, Value: given.Value[1:] + "A"})
+	ask("  without cookie again:", nil)
+	ask("anna:", cookie.New(time.Now().Add(-time.Hour)))
+	// Output:
+	// mallory: 200
+	// mallory: 200
+	// mallory: 429
+	//   without cookie: 200
+	//   with the new one: 200
+	//   with a forged one: 200
+	//   without cookie again: 429
+	// anna: 200
+}
+
+// Monitors of the own network are not limited.
+func ExampleIn() {
+	address, err := keyfuncs.Prefix{V6: 128}.RemoteAddr() // whole addresses
+	if err != nil {
+		log.Fatal(err)
+	}
+	monitors, err := keyfuncs.In(address, "192.0.2.0/24", "2001:db8::1")
+	if err != nil {
+		log.Fatal(err)
+	}
+	limiter, err := core.New(memstore.New(memstore.Config{}), "api", core.SlidingLog(core.PerMinute(1)))
+	if err != nil {
+		log.Fatal(err)
+	}
+	guard, err := nethttp.New(nethttp.Config{
+		Rules: []nethttp.Rule{{Limiter: limiter, Key: keyfuncs.RemoteAddr()}},
+		Skip:  monitors,
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+
+	for _, remote := range []string{"192.0.2.7:80", "192.0.2.7:80", "203.0.113.7:80", "203.0.113.7:80"} {
+		r := httptest.NewRequest("GET", "/", nil)
+		r.RemoteAddr = remote
+		fmt.Println(remote, guard.Check(r).Status())
+	}
+	// Output:
+	// 192.0.2.7:80 0
+	// 192.0.2.7:80 0
+	// 203.0.113.7:80 0
+	// 203.0.113.7:80 429
+}
+
+// A network that is not welcome at all.
+func ExampleNotIn() {
+	welcome, err := keyfuncs.NotIn(keyfuncs.RemoteAddr(), "198.51.100.0/24")
+	if err != nil {
+		log.Fatal(err)
+	}
+	refuse := func(next http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if !welcome(r) {
+				http.Error(w, "403 forbidden", http.StatusForbidden)
+				return
+			}
+			next.ServeHTTP(w, r)
+		})
+	}
+
+	handler := refuse(http.NotFoundHandler())
+	for _, remote := range []string{"198.51.100.7:80", "203.0.113.7:80", "@"} {
+		r := httptest.NewRequest("GET", "/", nil)
+		r.RemoteAddr = remote
+		w := httptest.NewRecorder()
+		handler.ServeHTTP(w, r)
+		fmt.Println(remote, w.Code)
+	}
+	// Output:
+	// 198.51.100.7:80 403
+	// 203.0.113.7:80 404
+	// @ 403
+}
+
+// A token cannot be read in a store.
+func ExampleBearer() {
+	r := httptest.NewRequest("GET", "/", nil)
+	r.Header.Set("Authorization", "Bearer s3cr3t")
+	fmt.Println(keyfuncs.Bearer()(r))
+	// Output: TnOMpVY8Bs_QAYKZkz1Y2w <nil>
+}

@@ -1,0 +1,205 @@
+package keyfuncs_test
+
+import (
+	"math/rand/v2"
+	"net/http"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/headgate/headgate/keyfuncs"
+)
+
+// mustBe is for networks that are right.
+func mustBe(f func(*http.Request) bool, err error) func(*http.Request) bool {
+	if err != nil {
+		panic(err)
+	}
+	return f
+}
+
+func TestInAndNotIn(t *testing.T) {
+	var (
+		whole    = must(keyfuncs.Prefix{V6: 128}.RemoteAddr())
+		usual    = keyfuncs.RemoteAddr()
+		coarse   = must(keyfuncs.Prefix{V4: 24, V6: 48}.RemoteAddr())
+		networks = []string{"192.0.2.0/25", "198.51.100.7", "2001:db8:1:2::/64", "2001:db8:2::1", "::ffff:203.0.113.0/120"}
+	)
+	for _, c := range []struct {
+		remote    string
+		address   keyfuncs.Func
+		in, notIn bool
+	}{
+		{"192.0.2.0:80", usual, true, false},
+		{"192.0.2.127:80", usual, true, false},
+		{"192.0.2.128:80", usual, false, true},
+		{"192.0.1.255:80", usual, false, true},
+		{"198.51.100.7:80", usual, true, false},
+		{"198.51.100.6:80", usual, false, true},
+		{"198.51.100.8:80", usual, false, true},
+		{"203.0.113.9:80", usual, true, false}, // the network is IPv4, however it is written
+		{"203.0.114.9:80", usual, false, true},
+		{"[::ffff:192.0.2.1]:80", usual, true, false},
+		{"[64:ff9b::192.0.2.1]:80", usual, true, false},
+		{"[2001:db8:1:2::9]:80", usual, true, false},
+		{"[2001:db8:1:3::9]:80", usual, false, true},
+		{"[2001:db8:2::1]:80", whole, true, false},
+		{"[2001:db8:2::2]:80", whole, false, true},
+		// Known by prefix: the address, or another of its network, is in one.
+		{"[2001:db8:2::1]:80", usual, false, false},
+		{"[2001:db8:2::2]:80", usual, false, false},
+		{"192.0.2.1:80", coarse, false, false},
+		{"192.0.2.200:80", coarse, false, false},
+		{"203.0.113.1:80", coarse, true, false},
+		{"192.0.3.1:80", coarse, false, true},
+		{"[2001:db8:1:2::9]:80", coarse, false, false},
+		{"[2001:db8:3::9]:80", coarse, false, true},
+		// No address, no answer.
+		{"@", usual, false, false},
+		{"192.0.2.1:80", failing(errBroken), false, false},
+		{"192.0.2.1:80", constant("everyone"), false, false},
+		{"192.0.2.1:80", constant(""), false, false},
+		{"192.0.2.1:80", keyfuncs.First(usual), false, false},
+		{"192.0.2.1:80", keyfuncs.All(usual), false, false},
+		// Keys of functions that are not this package's.
+		{"", constant("192.0.2.1:4711"), true, false},
+		{"", constant("::ffff:192.0.2.1"), true, false},
+		{"", constant("::ffff:192.0.2.0/121"), true, false},
+		{"", constant("::ffff:192.0.2.0/120"), false, false},
+		{"", constant("64:ff9b::192.0.2.1"), true, false},
+		{"", constant("64:ff9b::c000:200/121"), true, false},
+		{"", constant("[2001:db8:1:2::9%eth0]:80"), true, false},
+	} {
+		r := request(c.remote, "")
+		in, notIn := mustBe(keyfuncs.In(c.address, networks...))(r), mustBe(keyfuncs.NotIn(c.address, networks...))(r)
+		if in != c.in || notIn != c.notIn {
+			key, err := c.address(r)
+			t.Errorf("%s, key %q, %v: In %v, NotIn %v; want %v, %v", c.remote, key, err, in, notIn, c.in, c.notIn)
+		}
+	}
+}
+
+// An inner network decides, wherever it stands, when an outer one leaves doubt.
+func TestInOverlapping(t *testing.T) {
+	coarse := must(keyfuncs.Prefix{V4: 24}.RemoteAddr())
+	for _, networks := range [][]string{{"192.0.2.1", "192.0.0.0/16"}, {"192.0.0.0/16", "192.0.2.1"}} {
+		if !mustBe(keyfuncs.In(coarse, networks...))(request("192.0.2.9:80", "")) {
+			t.Errorf("%v", networks)
+		}
+	}
+}
+
+// What is larger than the part that stands for IPv4 is a network of IPv6.
+func TestInAroundNAT64(t *testing.T) {
+	in := mustBe(keyfuncs.In(keyfuncs.RemoteAddr(), "64:ff9b::/32"))
+	for remote, want := range map[string]bool{
+		"[64:ff9b:1::1]:80":      true,
+		"[64:ff9c::1]:80":        false,
+		"[64:ff9b::1.2.3.4]:80":  false, // is 1.2.3.4
+		"[::ffff:1.2.3.4]:80":    false,
+		"[64:ff9b:0:0:1::1]:80":  true,
+		"[64:ff9a:ffff::ffff]:1": false,
+	} {
+		if got := in(request(remote, "")); got != want {
+			t.Errorf("%s: %v", remote, got)
+		}
+	}
+}
+
+func TestNetworkFaults(t *testing.T) {
+	for _, c := range []struct {
+		networks []string
+		want     []string
+	}{
+		{nil, []string{"no network"}},
+		{[]string{"192.0.2.0/24", ""}, []string{`network "": neither`}},
+		{[]string{"office"}, []string{`network "office": neither`}},
+		{[]string{"fe80::1%eth0"}, []string{"neither"}},
+		{[]string{"192.0.2.0/33"}, []string{"neither"}},
+		{[]string{"192.0.2.1/24"}, []string{"which would be 192.0.2.0/24"}},
+		{[]string{"0.0.0.0/0"}, []string{"everybody"}},
+		{[]string{"::/0"}, []string{"everybody"}},
+		{[]string{"::ffff:0.0.0.0/96"}, []string{"everybody"}},
+		{[]string{"64:ff9b::/96"}, []string{"everybody"}},
+		{[]string{"office", "192.0.2.0/24", "::/0", "10.0.0.1/8"}, []string{"office", "::/0", "10.0.0.0/8"}},
+	} {
+		for name, f := range map[string]func(keyfuncs.Func, ...string) (func(*http.Request) bool, error){
+			"In": keyfuncs.In, "NotIn": keyfuncs.NotIn,
+		} {
+			is, err := f(keyfuncs.RemoteAddr(), c.networks...)
+			if is != nil || err == nil {
+				t.Fatalf("%s %q: %v", name, c.networks, err)
+			}
+			lines := strings.Split(err.Error(), "\n")
+			if len(lines) != len(c.want) {
+				t.Fatalf("%s %q: %v", name, c.networks, err)
+			}
+			for i, want := range c.want {
+				if !strings.HasPrefix(lines[i], "keyfuncs: ") || !strings.Contains(lines[i], want) {
+					t.Errorf("%s %q: %q, not with %q", name, c.networks, lines[i], want)
+				}
+			}
+		}
+	}
+}
+
+// What In and NotIn say of a prefix is true of each address in it.
+func TestNetworksModel(t *testing.T) {
+	rnd := rand.New(rand.NewPCG(2, 1))
+	address := func() netip.Addr {
+		if rnd.IntN(2) == 0 { // few bits, so that networks meet
+			return netip.AddrFrom4([4]byte{192, 0, 2, byte(rnd.IntN(256))})
+		}
+		return netip.AddrFrom16([16]byte{0: 0x20, 1: 1, 7: byte(rnd.IntN(4)), 8: byte(rnd.IntN(2)), 15: byte(rnd.IntN(256))})
+	}
+	for range 20_000 {
+		var networks []string
+		var prefixes []netip.Prefix
+		for range 1 + rnd.IntN(3) {
+			a := address()
+			p, _ := a.Prefix(a.BitLen() - rnd.IntN(10))
+			if rnd.IntN(3) == 0 && a.Is6() {
+				p, _ = a.Prefix(60 + rnd.IntN(10))
+			}
+			prefixes, networks = append(prefixes, p), append(networks, p.String())
+		}
+		f := must(keyfuncs.Prefix{V4: 24 + rnd.IntN(9), V6: 60 + rnd.IntN(69)}.RemoteAddr())
+		in, notIn := mustBe(keyfuncs.In(f, networks...)), mustBe(keyfuncs.NotIn(f, networks...))
+		a := address()
+		r := request(netip.AddrPortFrom(a, 80).String(), "")
+		var really bool
+		for _, p := range prefixes {
+			really = really || p.Contains(a)
+		}
+		if in(r) && !really || notIn(r) && really || in(r) && notIn(r) {
+			t.Fatalf("%v of %q, really %v: In %v, NotIn %v", a, networks, really, in(r), notIn(r))
+		}
+		exact := must(keyfuncs.Prefix{V6: 128}.RemoteAddr())
+		if mustBe(keyfuncs.In(exact, networks...))(r) != really || mustBe(keyfuncs.NotIn(exact, networks...))(r) == really {
+			t.Fatalf("%v of %q, really %v: the whole address says otherwise", a, networks, really)
+		}
+	}
+}
+
+func FuzzNetworks(f *testing.F) {
+	for _, seed := range []string{"", "192.0.2.0/24", "::/0", "0.0.0.0/0", "::ffff:0:0/96", "64:ff9b::/96", "fe80::1%eth0", "/", "1.2.3.4/", "::1/128"} {
+		f.Add(seed, "192.0.2.1")
+		f.Add(seed, seed)
+	}
+	f.Fuzz(func(t *testing.T, network, key string) {
+		in, err := keyfuncs.In(constant(key), network)
+		notIn, errNot := keyfuncs.NotIn(constant(key), network)
+		if (err == nil) != (errNot == nil) || (err == nil) != (in != nil) {
+			t.Fatalf("%q: %v, %v", network, err, errNot)
+		}
+		if err != nil {
+			return
+		}
+		if in(nil) && notIn(nil) {
+			t.Fatalf("%q is in and not in %q", key, network)
+		}
+		if p, err := netip.ParsePrefix(network); err == nil && !mustBe(keyfuncs.In(constant(network), network))(nil) {
+			t.Fatalf("%v is not in itself", p)
+		}
+	})
+}

@@ -1,0 +1,230 @@
+package keyfuncs
+
+import (
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash"
+	"net/http"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+)
+
+// A SignedCookie tells clients apart for services without sessions. It is a cookie with a
+// random identifier and the time when it was issued, signed with a secret of the server,
+// which keeps nothing about it. Make one with [NewSignedCookie]; it is safe for
+// concurrent use.
+//
+// A hostile client cannot make a cookie or change one, but it can leave its cookie out,
+// get a new one, collect many, and give them to others. So a cookie by itself limits
+// nobody. Limit those without a cookie, or with one that is younger than some minutes, by
+// address: the package's description shows it.
+//
+// It identifies a browser, not a person, and is no proof of anything else: do not sign
+// users in with it.
+type SignedCookie struct {
+	name      string
+	maxAge    time.Duration
+	macs      []mac // the first signs, all verify
+	errAbsent error
+}
+
+// A mac returns the signature of a message. The secret is inside the function, where no
+// printing reaches it.
+type mac func(message []byte) []byte
+
+// The value of the cookie is, in base64 for URLs without padding,
+//
+//	1 byte    version
+//	8 bytes   milliseconds since 1970 when it was issued, big endian
+//	16 bytes  identifier
+//	32 bytes  HMAC-SHA-256 of "headgate cookie\x00", the name, "\x00" and all the above
+//
+// These are 76 characters, of which none has bits to spare: a cookie is written in one
+// way only.
+const (
+	signedVersion = 1
+	issuedAt      = 1
+	idAt          = issuedAt + 8
+	macAt         = idAt + 16
+	signedSize    = macAt + sha256.Size
+	signedLength  = signedSize / 3 * 4
+)
+
+const (
+	// minSecret is the size of the hash: a shorter secret is what is guessed.
+	minSecret = sha256.Size
+
+	// maxCookieAge is how long browsers keep a cookie at most.
+	maxCookieAge = 400 * 24 * time.Hour
+
+	// maxSkew is how far a server's clock may be ahead of another's.
+	maxSkew = time.Minute
+
+	// maxSigned is how many cookies of the name are looked at.
+	maxSigned = 4
+)
+
+// NewSignedCookie makes a SignedCookie of the given name that is valid for maxAge, which
+// is at least a second and at most 400 days. A name that begins with "__Host-" is best:
+// browsers let no other host set it.
+//
+// The first secret signs, and each verifies. To rotate them, add a new one in front, on
+// all servers, and remove the old one after maxAge. A secret has 32 bytes or more, of
+// randomness:
+//
+//	openssl rand -base64 32
+//
+// All faults of the arguments are reported at once; no error holds a secret.
+func NewSignedCookie(name string, maxAge time.Duration, secrets ...[]byte) (*SignedCookie, error) {
+	var faults []error
+	if !isToken(name) {
+		faults = append(faults, fmt.Errorf("keyfuncs: not the name of a cookie: %q", name))
+	}
+	if maxAge < time.Second || maxAge > maxCookieAge {
+		faults = append(faults, fmt.Errorf("keyfuncs: a cookie that is valid for %v: not for 1s to %v", maxAge, maxCookieAge))
+	}
+	if len(secrets) == 0 {
+		faults = append(faults, errors.New("keyfuncs: no secret to sign cookies with"))
+	}
+	c := &SignedCookie{name: name, maxAge: maxAge, errAbsent: absent("signed cookie " + name)}
+	for i, secret := range secrets {
+		if len(secret) < minSecret {
+			faults = append(faults, fmt.Errorf("keyfuncs: secret %d to sign cookies with: of %d bytes, fewer than %d", i+1, len(secret), minSecret))
+		}
+		c.macs = append(c.macs, newMAC(secret, "headgate cookie\x00"+name+"\x00"))
+	}
+	if err := errors.Join(faults...); err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// newMAC returns a function that signs messages in a context that no other use of the
+// secret has.
+func newMAC(secret []byte, context string) mac {
+	secret = slices.Clone(secret)
+	pool := sync.Pool{New: func() any { return hmac.New(sha256.New, secret) }}
+	return func(message []byte) []byte {
+		h := pool.Get().(hash.Hash)
+		defer pool.Put(h)
+		h.Reset()
+		h.Write([]byte(context))
+		h.Write(message)
+		return h.Sum(nil)
+	}
+}
+
+// Key is a [Func] that charges the cookie's identifier:
+//
+//	nethttp.Rule{Key: cookie.Key, ...}
+//
+// The identifier is no secret: without the signature nobody can use it. A cookie that is
+// missing, forged or too old is [ErrAbsent], all alike, and there is no other error: in
+// [First], those who forge a cookie are charged as those who have none. Of several
+// cookies of the name, the first valid one of the first four counts, so that another
+// host's cookie does not hide the right one.
+func (c *SignedCookie) Key(r *http.Request) (string, error) {
+	return c.key(r, -maxSkew)
+}
+
+// OlderThan returns a [Func] that charges as [SignedCookie.Key] does, but only cookies
+// that were issued at least so long ago. To it a younger cookie is
+// [ErrAbsent]: a client that takes a new cookie whenever its limit is reached remains
+// among those who have none.
+//
+// OlderThan panics if age is negative, or not less than what the cookie is valid for.
+func (c *SignedCookie) OlderThan(age time.Duration) Func {
+	if age < 0 || age >= c.maxAge {
+		panic("keyfuncs: OlderThan: an age of " + age.String() + ": not from 0 to less than " + c.maxAge.String())
+	}
+	return func(r *http.Request) (string, error) { return c.key(r, age) }
+}
+
+func (c *SignedCookie) key(r *http.Request, age time.Duration) (string, error) {
+	for i, cookie := range r.CookiesNamed(c.name) {
+		if i == maxSigned {
+			break
+		}
+		if id, issued, ok := c.verify(cookie.Value); ok {
+			if old := time.Since(issued); old >= age && old < c.maxAge {
+				return id, nil
+			}
+		}
+	}
+	return "", c.errAbsent
+}
+
+// verify returns what the value of a cookie says, if one of the secrets signed it.
+func (c *SignedCookie) verify(value string) (id string, issued time.Time, ok bool) {
+	if len(value) != signedLength {
+		return "", time.Time{}, false
+	}
+	var room [signedSize]byte
+	n, err := base64.RawURLEncoding.Decode(room[:], []byte(value))
+	if err != nil || n != signedSize || room[0] != signedVersion {
+		return "", time.Time{}, false
+	}
+	for _, mac := range c.macs {
+		if hmac.Equal(mac(room[:macAt]), room[macAt:]) {
+			ms := int64(binary.BigEndian.Uint64(room[issuedAt:idAt]))
+			return base64.RawURLEncoding.EncodeToString(room[idAt:macAt]), time.UnixMilli(ms), true
+		}
+	}
+	return "", time.Time{}, false
+}
+
+// New returns a cookie with a new identifier, as if it had been issued at the given time:
+// now, or some time ago for a client that is known otherwise, as by signing in, and shall
+// count as old at once. A time more than a minute ahead is none that servers accept.
+//
+// The cookie is for all paths of this host, for HTTPS and not for scripts (Secure,
+// HttpOnly, SameSite=Lax). It may be changed before [http.SetCookie], in all but its
+// name and value. Browsers take a Secure cookie over plain HTTP from the own machine only.
+func (c *SignedCookie) New(issued time.Time) *http.Cookie {
+	var room [signedSize]byte
+	room[0] = signedVersion
+	binary.BigEndian.PutUint64(room[issuedAt:], uint64(issued.UnixMilli()))
+	rand.Read(room[idAt:macAt])
+	copy(room[macAt:], c.macs[0](room[:macAt]))
+	seconds := -1 // the browser deletes it
+	if left := time.Until(issued.Add(c.maxAge)); left > 0 {
+		seconds = int((left + time.Second - 1) / time.Second)
+	}
+	return &http.Cookie{
+		Name:     c.name,
+		Value:    base64.RawURLEncoding.EncodeToString(room[:]),
+		Path:     "/",
+		MaxAge:   seconds,
+		Secure:   true,
+		HttpOnly: true,
+		SameSite: http.SameSiteLaxMode,
+	}
+}
+
+// Handler returns a handler that sets a new cookie in the response to each request that
+// has no valid one, and tells caches not to hand it to others. Put it behind the guard
+// that limits new clients, so that those who are refused get none.
+//
+// A browser that begins with several requests at once gets several cookies, and keeps the
+// last; let the limit of new clients have room for that.
+//
+// Handler panics if next is nil.
+func (c *SignedCookie) Handler(next http.Handler) http.Handler {
+	if next == nil {
+		panic("keyfuncs: Handler of cookie " + strconv.Quote(c.name) + ": the handler is nil")
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if _, err := c.Key(r); err != nil {
+			http.SetCookie(w, c.New(time.Now()))
+			w.Header().Add("Cache-Control", `no-cache="Set-Cookie"`)
+		}
+		next.ServeHTTP(w, r)
+	})
+}
