@@ -24,6 +24,7 @@ func TestCluster(t *testing.T) {
 		name string
 		run  func(*testing.T)
 	}{
+		{"Store", c.store},
 		{"AdmitsTheLimit", c.admitsTheLimit},
 		{"AsksTogether", c.asksTogether},
 		{"GivesBack", c.givesBack},
@@ -50,6 +51,15 @@ func (c clusterTest) keysByMaster(s *Store) []string {
 		}
 	}
 	return found
+}
+
+func (c clusterTest) store(t *testing.T) {
+	atInstants(t, 500, func(t *testing.T) *Store {
+		for _, master := range c.Masters {
+			master.Flush()
+		}
+		return open(t, Config{MemoryFor: -1}, c.Masters.Addrs()...)
+	})
 }
 
 func (c clusterTest) admitsTheLimit(t *testing.T) {

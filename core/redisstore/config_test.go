@@ -70,7 +70,7 @@ func TestOpenMakesAClientThatHeedsDeadlines(t *testing.T) {
 }
 
 // Away in all of these: what is decided then is a matter of the Config alone.
-func away(t *testing.T, c Config) *Store {
+func away(t testing.TB, c Config) *Store {
 	t.Helper()
 	s, err := New(redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"}), c)
 	if err != nil {

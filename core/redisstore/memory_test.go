@@ -208,10 +208,10 @@ func TestMemoryIsBounded(t *testing.T) {
 		r := aRefusal(1, time.Minute)
 		known := 0
 		ask := func(i int) []core.Charge { return charges(core.Charge{Limiter: l, Key: fmt.Sprint(i), N: 1}) }
-		for i := range 10 * memorySize {
+		for i := range 4 * memorySize {
 			m.keep(ask(i), r)
 		}
-		for i := range 10 * memorySize {
+		for i := range 4 * memorySize {
 			if m.knows(ask(i)) {
 				known++
 			}

@@ -24,15 +24,7 @@ func TestStore(t *testing.T) {
 			return open(t, Config{MemoryFor: -1}, miniredis.RunT(t).Addr())
 		})
 	})
-	t.Run("Cluster", func(t *testing.T) {
-		cluster := redistest.StartCluster(t, 3, 0)
-		atInstants(t, 500, func(t *testing.T) *Store {
-			for _, master := range cluster.Masters {
-				master.Flush()
-			}
-			return open(t, Config{MemoryFor: -1}, cluster.Masters.Addrs()...)
-		})
-	})
+	// And a Cluster, in TestCluster.
 }
 
 // atInstants runs the suite with a store that is told the instant.

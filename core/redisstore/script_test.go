@@ -1,0 +1,84 @@
+package redisstore
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/core/step"
+	"github.com/headgate/headgate/internal/redistest"
+)
+
+// FuzzReply: whatever a server answers, it is an answer or an error.
+func FuzzReply(f *testing.F) {
+	s := away(f, Config{})
+	var cs []core.Charge
+	for i, p := range somePolicies(5, 10) {
+		cs = append(cs, core.Charge{Limiter: newLimiter(f, s, fmt.Sprint(i), p), Key: "k", N: 1})
+	}
+	word := string(step.AppendWord(nil, 1_700_000_000_000_000))
+	for _, text := range []string{
+		"", word, word[1:], word + "\x00", word + "\x01", word + "\x02\x00\x05error", word + "\x02\xff\xffx",
+		word + "\x01" + strings.Repeat("\x01\x00\x00", 5),
+		word + "\x01\x01\x00\x1c" + strings.Repeat(word, 4) + strings.Repeat("\x01\x00\x00", 4),
+		word + "\x00\x00\x00\x07" + word, word + "\x01\x01\x00\xff",
+	} {
+		f.Add(text)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		r, err := newReply(text)
+		if err != nil {
+			return
+		}
+		if result, err := r.result(cs); err == nil && result.Len() != len(cs) {
+			t.Errorf("%q: %d readings", text, result.Len())
+		}
+		r, _ = newReply(text)
+		var uncovered core.Settlement
+		uncovered.Charge = cs[0]
+		if err := r.uncovered(&uncovered); err == nil && uncovered.Uncovered < 0 {
+			t.Errorf("%q: %d units", text, uncovered.Uncovered)
+		}
+	})
+}
+
+func TestShortRepliesAreErrors(t *testing.T) {
+	s := away(t, Config{})
+	cs := charges(core.Charge{Limiter: newLimiter(t, s, "api", core.FixedWindow(core.PerDay(1))), Key: "k", N: 1})
+	whole := string(step.AppendWord(nil, 1)) + "\x01\x01\x00\x00"
+	for n := range len(whole) {
+		r, err := newReply(whole[:n])
+		if err == nil {
+			_, err = r.result(cs)
+		}
+		if !errors.Is(err, errReply) {
+			t.Errorf("%d bytes: %v", n, err)
+		}
+	}
+}
+
+// As many different policies as one call may bring.
+func TestManyPoliciesInOneCall(t *testing.T) {
+	s := open(t, Config{Failure: FailClosed}, redistest.Start(t).Addr())
+	var cs []core.Charge
+	for i := range int64(8) {
+		var ps []core.Policy
+		for j := range int64(8) {
+			ps = append(ps, core.FixedWindow(per(100+8*i+j, 400*day)).Named(fmt.Sprint(j)))
+		}
+		cs = append(cs, core.Charge{Limiter: newLimiter(t, s, fmt.Sprint(i), ps...), Key: "k", N: 1})
+	}
+	for n := range int64(3) {
+		d, err := core.AllowAll(t.Context(), cs...)
+		if err != nil || !d.Allowed || d.Len() != 64 {
+			t.Fatalf("%v: %s", err, describe(&d))
+		}
+		for i := range d.Len() {
+			if a := d.Answer(i); a.Limit != int64(100+i) || a.Remaining != a.Limit-n-1 {
+				t.Errorf("%d: %+v", i, a)
+			}
+		}
+	}
+}
