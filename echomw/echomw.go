@@ -149,7 +149,7 @@ func keptIn(c echo.Context) (*kept, bool) {
 //
 //	e.Use(echomw.Keep(), echomw.Limit(guard))
 //
-// Without it they are not kept, for that costs half as much again as the limit.
+// Without it they are not kept, for that costs more than half of what the limit does.
 func Keep() echo.MiddlewareFunc {
 	keeps.Store(true)
 	return func(next echo.HandlerFunc) echo.HandlerFunc {

@@ -142,7 +142,7 @@ func keptIn(c *echo.Context) (*kept, bool) {
 //
 //	e.Use(echov5mw.Keep(), echov5mw.Limit(guard))
 //
-// Without it they are not kept, for that costs half as much again as the limit.
+// Without it they are not kept, for that costs more than half of what the limit does.
 func Keep() echo.MiddlewareFunc {
 	keeps.Store(true)
 	return func(next echo.HandlerFunc) echo.HandlerFunc {

@@ -117,7 +117,7 @@ func keptIn(c *gin.Context) (*kept, bool) {
 //
 //	r.Use(ginmw.Keep(), ginmw.Limit(guard))
 //
-// Without it they are not kept, for that costs half as much again as the limit.
+// Without it they are not kept, for that costs more than half of what the limit does.
 func Keep() gin.HandlerFunc {
 	keeps.Store(true)
 	return func(c *gin.Context) { c.Set(verdictKey, new(kept)) }

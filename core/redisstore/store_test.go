@@ -28,11 +28,11 @@ func TestStore(t *testing.T) {
 }
 
 // atInstants runs the suite with a store that is told the instant.
-func atInstants(t *testing.T, operations int, make func(t *testing.T) *Store) {
+func atInstants(t *testing.T, operations int, empty func(t *testing.T) *Store) {
 	c := handClock()
 	storetest.Run(t, storetest.Harness{
 		New: func(t *testing.T) core.Store {
-			s := make(t)
+			s := empty(t)
 			c.tell(s)
 			return s
 		},
