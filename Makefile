@@ -44,7 +44,7 @@ fmt: $(LINT) ## format all Go files
 .PHONY: lint
 lint: $(LINT) ## static analysis, as configured in .golangci.yml
 	@echo "== lint"
-	$(call in_modules,$(LINT) run --config $(CURDIR)/.golangci.yml ./...)
+	$(call in_modules,$(LINT) run --allow-parallel-runners --config $(CURDIR)/.golangci.yml ./...)
 
 .PHONY: vet
 vet: ## go vet, also as if for 32 bits and for Windows

@@ -26,6 +26,8 @@ import (
 
 	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/core/memstore"
+	"github.com/headgate/headgate/echomw"
+	"github.com/headgate/headgate/ginmw"
 	"github.com/headgate/headgate/keyfuncs"
 	"github.com/headgate/headgate/nethttp"
 )
@@ -51,8 +53,10 @@ type system struct {
 }
 
 var systems = []system{
-	{"headgate", plain, headgate(tokenBucket)},
-	{"headgate-two-policies", plain, headgate(twoPolicies)},
+	{"headgate", plain, headgate(tokenBucket, netHTTP)},
+	{"headgate-two-policies", plain, headgate(twoPolicies, netHTTP)},
+	{"headgate-gin", underGin, headgate(tokenBucket, func(g *nethttp.Guard) any { return ginmw.Limit(g) })},
+	{"headgate-echo", underEcho, headgate(tokenBucket, func(g *nethttp.Guard) any { return echomw.Limit(g) })},
 	{"throttled", plain, throttledHTTP},
 	{"go-limiter", plain, goLimiter},
 	{"httprate", plain, chiHTTPRate},
@@ -93,7 +97,7 @@ func underEcho(h http.Handler, guard any) http.Handler {
 	return e
 }
 
-func headgate(policies func(limit) []core.Policy) func(limit) (any, error) {
+func headgate(policies func(limit) []core.Policy, adapt func(*nethttp.Guard) any) func(limit) (any, error) {
 	return func(l limit) (any, error) {
 		limiter, err := core.New(memstore.New(memstore.Config{}), "api", policies(l)...)
 		if err != nil {
@@ -105,9 +109,11 @@ func headgate(policies func(limit) []core.Policy) func(limit) (any, error) {
 		if err != nil {
 			return nil, err
 		}
-		return middleware(guard.Handler), nil
+		return adapt(guard), nil
 	}
 }
+
+func netHTTP(g *nethttp.Guard) any { return middleware(g.Handler) }
 
 func tokenBucket(l limit) []core.Policy {
 	return []core.Policy{core.TokenBucket(l.rate(), int64(l.n))}

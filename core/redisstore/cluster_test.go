@@ -28,6 +28,7 @@ func TestCluster(t *testing.T) {
 		{"AdmitsTheLimit", c.admitsTheLimit},
 		{"AsksTogether", c.asksTogether},
 		{"GivesBack", c.givesBack},
+		{"GivesBackWhenTheAskerIsGone", c.givesBackWhenTheAskerIsGone},
 		{"CountsDenied", c.countsDenied},
 		{"OneSlotIsOneCall", c.oneSlotIsOneCall},
 		{"Check", c.check},
@@ -181,6 +182,31 @@ func (c clusterTest) givesBack(t *testing.T) {
 				t.Errorf("%s, settled: key %d has %d left, want %d: %v", name, i, d.Remaining, want, err)
 			}
 		}
+	}
+}
+
+// Who hangs up between two charges does not keep the first, which the second refuses:
+// a client could fill everybody's ceiling in that way.
+func (c clusterTest) givesBackWhenTheAskerIsGone(t *testing.T) {
+	hangUp := func() {}
+	s := open(t, Config{Failure: FailClosed, Hooks: Hooks{
+		Called: func(int, time.Duration, error) { hangUp() },
+	}}, c.Masters.Addrs()...)
+	keysOf := c.keysByMaster(s)
+	ceiling := core.Charge{Limiter: newLimiter(t, s, "ceiling", core.FixedWindow(per(5, 400*day))), Key: keysOf[0], N: 1}
+	full := core.Charge{Limiter: newLimiter(t, s, "full", core.FixedWindow(per(1, 400*day))), Key: keysOf[1], N: 1}
+	allow(t, full.Limiter, full.Key, 1)
+	for range 10 {
+		ctx, cancel := context.WithCancel(t.Context())
+		hangUp = cancel
+		d, err := core.AllowAll(ctx, ceiling, full)
+		cancel()
+		if d.Allowed || err != nil && !errors.Is(err, context.Canceled) {
+			t.Fatalf("%v: %s", err, describe(&d))
+		}
+	}
+	if d := allow(t, ceiling.Limiter, ceiling.Key, 5); !d.Allowed {
+		t.Error(describe(&d))
 	}
 }
 
