@@ -162,6 +162,44 @@ func TestBytesAreBounded(t *testing.T) {
 	}
 }
 
+// TestFloodForgetsTheLeastUsedFirst: who has used much, although not all, keeps that
+// through a flood of keys that have used little.
+func TestFloodForgetsTheLeastUsedFirst(t *testing.T) {
+	l, err := core.New(memstore.New(memstore.Config{MaxBytes: 1}), "api", core.TokenBucket(core.PerDay(100), 100))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := l.AllowN(t.Context(), "regular", 50); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 100_000 {
+		if _, err := l.Allow(t.Context(), strconv.Itoa(i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if d, err := l.Peek(t.Context(), "regular"); err != nil || d.Remaining != 50 {
+		t.Errorf("%v, %v; want 50 left", d, err)
+	}
+}
+
+// TestConfig: no bound means 64 MiB, and none is below 1 MiB. An eighth of it is the
+// most that one state may take.
+func TestConfig(t *testing.T) {
+	for _, test := range []struct{ bytes, most int64 }{
+		{0, 1_000_000}, {-1, 1_000_000}, {memstore.DefaultMaxBytes, 1_000_000},
+		{1, 16_000}, {1 << 20, 16_000}, {2 << 20, 32_000},
+	} {
+		store := memstore.New(memstore.Config{MaxBytes: test.bytes})
+		if _, err := core.New(store, "api", core.SlidingLog(core.PerDay(test.most))); err != nil {
+			t.Errorf("%d bytes: %v", test.bytes, err)
+		}
+		var fault *core.ConfigError
+		if _, err := core.New(store, "api", core.SlidingLog(core.PerDay(test.most*21/20))); !errors.As(err, &fault) {
+			t.Errorf("%d bytes: a log of %d is accepted: %v", test.bytes, test.most*21/20, err)
+		}
+	}
+}
+
 // TestWindowsAreAlignedToUTC, whenever the store was made.
 func TestWindowsAreAlignedToUTC(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -1,6 +1,7 @@
 package memstore
 
 import (
+	"math"
 	"math/rand/v2"
 	"testing"
 
@@ -141,6 +142,9 @@ func TestTableIsAMap(t *testing.T) {
 		if tb.count != 0 {
 			t.Fatalf("%d entries are left when all are fresh", tb.count)
 		}
+		if tb.long != nil || tb.free != nil {
+			t.Fatal("an empty table keeps room for long states")
+		}
 	}
 }
 
@@ -192,5 +196,38 @@ func TestKindsAreForgotten(t *testing.T) {
 	check(t, tb)
 	if n := len(tb.kinds.all); n > idleKinds+2 {
 		t.Errorf("%d kinds are kept for one entry", n)
+	}
+}
+
+// TestCrowdAtTheEnd: the largest hashes there are may all stand close together.
+func TestCrowdAtTheEnd(t *testing.T) {
+	s := mustStep(t, step.Numbers{Algorithm: step.TokenBucket, Limit: 10, Period: 1000, Burst: 10})
+	tb := &table{budget: &budget{max: 1 << 40}}
+	var hashes []uint64
+	for i := range uint64(2000) {
+		hashes = append(hashes, math.MaxUint64-i)
+	}
+	rng := rand.New(rand.NewPCG(5, 6))
+	rng.Shuffle(len(hashes), func(i, j int) { hashes[i], hashes[j] = hashes[j], hashes[i] })
+	for i, h := range hashes {
+		e := tb.insert(h, s, 0)
+		s.Charge(tb.state(e), int64(i), 1)
+		if i%100 == 0 {
+			check(t, tb)
+		}
+	}
+	if tb.count != len(hashes) || tb.evicted != 0 {
+		t.Fatalf("%d entries, %d evicted, of %d", tb.count, tb.evicted, len(hashes))
+	}
+	tb.resize(uint64(tb.count)) // as tight as it gets
+	check(t, tb)
+	for i, h := range hashes {
+		tb.remove(h)
+		if tb.count != len(hashes)-i-1 || tb.find(h) != nil {
+			t.Fatalf("%d entries after %d were removed", tb.count, i+1)
+		}
+		if i%100 == 0 {
+			check(t, tb)
+		}
 	}
 }

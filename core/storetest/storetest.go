@@ -67,7 +67,9 @@ func Run(t *testing.T, h Harness) {
 		{"PeekLeavesNoTrace", (*suite).peekLeavesNoTrace},
 		{"RetryAfterIsEnoughAndTight", (*suite).retryAfter},
 		{"ExactUnderConcurrency", (*suite).exact},
+		{"ExactForSeveralPolicies", (*suite).exactForSeveral},
 		{"ExactAcrossLimitersInAnyOrder", (*suite).exactAcross},
+		{"ExactWhileSomeGiveBack", (*suite).exactWithRefunds},
 		{"KeysAreAnyBytes", (*suite).keys},
 		{"NamesDoNotJoinAmbiguously", (*suite).names},
 		{"LimitersOfOneNameShare", (*suite).sharing},
@@ -263,6 +265,54 @@ func (s *suite) exact() {
 	pace := s.limiter("MinInterval", core.MinInterval(time.Hour))
 	if got := s.hammer(200, 1, func(int) (core.Decision, error) { return pace.Allow(s.Context(), "key") }); got != 1 {
 		s.Errorf("MinInterval admitted %d of 1", got)
+	}
+}
+
+func (s *suite) exactForSeveral() {
+	const limit = 300
+	l := s.limiter("several",
+		core.FixedWindow(core.Rate{Events: 2 * limit, Per: 400 * 24 * time.Hour}).Named("window"),
+		core.SlidingLog(core.PerDay(limit)).Named("log"),
+		core.TokenBucket(core.Rate{Events: 1, Per: time.Hour}, 3*limit).Named("bucket"))
+	got := s.hammer(100, 8, func(int) (core.Decision, error) { return l.Allow(s.Context(), "key") })
+	if got != limit {
+		s.Errorf("admitted %d, want %d", got, limit)
+	}
+	d := s.allow(l, "key", 1)
+	for i, want := range []int64{limit, 0, 2 * limit} {
+		if a := d.Answer(i); a.Remaining != want {
+			s.Errorf("%s has %d left, want %d", a.Policy, a.Remaining, want)
+		}
+	}
+}
+
+// exactWithRefunds: what is held never exceeds the limit, and when all is given
+// back nothing is used.
+func (s *suite) exactWithRefunds() {
+	const limit = 20
+	long := core.Rate{Events: limit, Per: 400 * 24 * time.Hour}
+	for name, p := range map[string]core.Policy{
+		"TokenBucket":   core.TokenBucket(core.Rate{Events: 1, Per: time.Hour}, limit),
+		"FixedWindow":   core.FixedWindow(long),
+		"SlidingWindow": core.SlidingWindow(long),
+		"SlidingLog":    core.SlidingLog(long),
+	} {
+		l := s.limiter(name, p)
+		var held atomic.Int64
+		s.hammer(50, 20, func(int) (core.Decision, error) {
+			d, err := l.AllowN(s.Context(), "key", 3)
+			if err != nil || !d.Allowed {
+				return d, err
+			}
+			if n := held.Add(3); n > limit {
+				s.Errorf("%s: %d units of %d are held", name, n, limit)
+			}
+			held.Add(-3)
+			return d, d.Refund(s.Context())
+		})
+		if got := s.left(l, "key"); got != limit {
+			s.Errorf("%s: %d left when all is given back, want %d", name, got, limit)
+		}
 	}
 }
 
