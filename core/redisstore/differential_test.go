@@ -361,7 +361,7 @@ func TestDecisionsAreThoseOfTheSteps(t *testing.T) {
 func TestMergingAndMemoryAreNotSeen(t *testing.T) {
 	server := redistest.Start(t)
 	synctest.Test(t, func(t *testing.T) {
-		const walkers, rounds, steps = 8, 250, 5
+		const walkers, rounds, steps = 8, 150, 5
 		var merged atomic.Int64
 		s := open(t, Config{Failure: FailClosed, Hooks: Hooks{Called: func(questions int, _ time.Duration, _ error) {
 			if questions > 1 {

@@ -266,6 +266,24 @@ func TestKeysLiveAsLongAsTheyCount(t *testing.T) {
 	}
 }
 
+// Windows under a second are windows too.
+func TestShortWindowsHold(t *testing.T) {
+	s := open(t, Config{}, redistest.Start(t).Addr())
+	rate := core.Rate{Events: 5, Per: 700 * time.Millisecond}
+	for name, p := range map[string]core.Policy{
+		"TokenBucket": core.TokenBucket(rate, 5), "FixedWindow": core.FixedWindow(rate), "SlidingWindow": core.SlidingWindow(rate), "SlidingLog": core.SlidingLog(rate),
+	} {
+		l := newLimiter(t, s, name, p)
+		start := time.Now()
+		n := admitted(t, l, "k", 50)
+		most := 5 * (2 + int64(time.Since(start)/rate.Per)) // a boundary may lie between
+		if n < 5 || n > most {
+			t.Errorf("%s: %d of 50 admitted", name, n)
+		}
+		eventually(t, name+": the next window", func() bool { return allow(t, l, "k", 1).Allowed })
+	}
+}
+
 // A key that is charged under other numbers, of a shorter period, is still known when
 // those of the longer one come back.
 func TestOtherNumbersDoNotShortenLives(t *testing.T) {

@@ -36,8 +36,8 @@ type memory struct {
 type refusal struct {
 	charges []core.Charge
 	age     uint64        // the sum of its keys' generations
-	from    time.Duration // since start: when the question was sent
-	until   time.Duration
+	from    time.Duration // since start: when the answer came, by which its spans count
+	until   time.Duration // its end, counted from when the question was sent
 	result  core.Result
 }
 
@@ -45,7 +45,7 @@ type refusal struct {
 type sighting struct {
 	place *atomic.Pointer[refusal]
 	age   uint64
-	from  time.Duration
+	at    time.Duration // since start
 }
 
 func newMemory(limit time.Duration, seed maphash.Seed) *memory {
@@ -71,14 +71,14 @@ func (m *memory) recall(cs []core.Charge) (s sighting, r core.Result, known bool
 	}
 	s = sighting{&m.places[place>>50], age, time.Since(m.start)}
 	old := s.place.Load()
-	if old == nil || s.from >= old.until || old.age != age || !slices.Equal(old.charges, cs) {
+	if old == nil || s.at >= old.until || old.age != age || !slices.Equal(old.charges, cs) {
 		return s, r, false
 	}
 	r = core.Result{At: old.result.At, Source: core.SourceMemory}
 	for i := range old.result.Len() { // a copy of its own: Age writes
 		r.Add(old.result.Reading(i))
 	}
-	r.Age(int64((s.from - old.from) / time.Microsecond))
+	r.Age(int64((s.at - old.from) / time.Microsecond))
 	return s, r, true
 }
 
@@ -113,7 +113,7 @@ func (m *memory) remember(s sighting, cs []core.Charge, r *core.Result) {
 	for i := range own {
 		own[i].Key = strings.Clone(own[i].Key) // it may be a part of a long header
 	}
-	s.place.Store(&refusal{own, age, s.from, s.from + span, *r})
+	s.place.Store(&refusal{own, age, time.Since(m.start), s.at + span, *r})
 }
 
 // forget drops what is remembered of the keys. A nil memory has nothing to forget.

@@ -82,6 +82,30 @@ func TestRememberedUntilItEnds(t *testing.T) {
 	})
 }
 
+// An answer that took its time ends when it would have ended if it had been sent at
+// once, and until then asks nobody to come back too early.
+func TestRememberedFromAfar(t *testing.T) {
+	inMemory(t, func(t *testing.T, m *memory, s *Store) {
+		l := newLimiter(t, s, "api", core.FixedWindow(core.PerMinute(1)))
+		ask := charges(core.Charge{Limiter: l, Key: "k", N: 1})
+		seen, _, _ := m.recall(ask)
+		time.Sleep(30 * time.Millisecond)
+		m.remember(seen, ask, aRefusal(1, 100*time.Millisecond))
+		time.Sleep(20 * time.Millisecond)
+		_, r, known := m.recall(ask)
+		if _, x := r.Reading(0); !known || x.RetryAfter != 80_000 {
+			t.Errorf("known %v, %+v", known, x)
+		}
+		time.Sleep(50*time.Millisecond - time.Nanosecond)
+		if !m.knows(ask) {
+			t.Error("forgotten too early")
+		}
+		if time.Sleep(time.Nanosecond); m.knows(ask) {
+			t.Error("still known")
+		}
+	})
+}
+
 // Only the very same question is refused without being asked.
 func TestRememberedForTheSameQuestionOnly(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory, s *Store) {

@@ -133,8 +133,9 @@ type Store struct {
 }
 
 // Open makes a client that suits, and its Store. The options are used but for
-// ContextTimeoutEnabled, which is set, and a ReadTimeout and WriteTimeout of 0,
-// which become the Timeout of the Config. Close the client through [Store.Client].
+// ContextTimeoutEnabled, which is set, and a DialTimeout, ReadTimeout and WriteTimeout
+// of 0, which become the Timeout of the Config. Close the client through
+// [Store.Client].
 func Open(options *redis.UniversalOptions, c Config) (*Store, error) {
 	if options == nil {
 		return nil, errors.New("headgate: the options are nil")

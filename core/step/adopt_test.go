@@ -154,3 +154,25 @@ func TestLowerLimitForgetsNothing(t *testing.T) {
 		})
 	}
 }
+
+// TestAdoptStaysInRange: counts of many sub-windows that move into one leave no word
+// above 2^53-1, which is all that a twin can store.
+func TestAdoptStaysInRange(t *testing.T) {
+	const most = step.MaxInt
+	k := newKey(t, denied(sliding(most, day, 10)))
+	for i := range int64(10) {
+		k.ask(t, noon+i*day/10, most)
+	}
+	now := noon + 9*day/10
+	for _, to := range []step.Numbers{sliding(most, 10*day, 1), denied(sliding(1, 20*day, 3))} {
+		k.adopt(t, now, to)
+		for _, w := range k.state {
+			if w < 0 || w > most {
+				t.Errorf("%s: state %v", describe(to), k.state)
+			}
+		}
+		if left := k.step.Read(k.state, now, 1).Remaining; left != 0 {
+			t.Errorf("%s: %d left", describe(to), left)
+		}
+	}
+}

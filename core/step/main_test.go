@@ -9,7 +9,7 @@ import (
 // TestMain chooses how long properties are tried; flags of the command line stand.
 // A failure prints the seed that repeats it and leaves no file.
 func TestMain(m *testing.M) {
-	for name, value := range map[string]string{"rapid.checks": "150", "rapid.nofailfile": "true"} {
+	for name, value := range map[string]string{"rapid.checks": "100", "rapid.nofailfile": "true"} {
 		if err := flag.Set(name, value); err != nil {
 			panic(err)
 		}

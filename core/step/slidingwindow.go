@@ -186,7 +186,7 @@ func (w *slidingWindow) Adopt(s []int64, now int64, from Numbers) []int64 {
 	for i, count := range s[1:old.Words()] {
 		last := min(s[0]-int64(i)*old.sub+old.sub-1, now)
 		if back := (moved[0] - align(last, w.sub)) / w.sub; back <= w.k {
-			moved[1+back] += count
+			moved[1+back] = min(moved[1+back]+count, MaxInt)
 		}
 	}
 	return moved

@@ -44,7 +44,7 @@ do
     for i = 0, oldk do
       local last = min(newest - i * oldspan + oldspan - 1, latest)
       local back = (start - (last - last % span)) / span
-      if back <= k then c[back + 1] = c[back + 1] + read('>I7', v, 22 + 7 * i) end
+      if back <= k then c[back + 1] = min(c[back + 1] + read('>I7', v, 22 + 7 * i), 9007199254740991) end
     end
     return start, c
   end

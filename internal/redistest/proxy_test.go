@@ -44,6 +44,16 @@ func waitFor(t *testing.T, s *redistest.Server, command string, n int64) {
 	}
 }
 
+// waitLossy waits until the proxy has dropped bytes of n connections.
+func waitLossy(t *testing.T, p *redistest.Proxy, n int) {
+	t.Helper()
+	for deadline := time.Now().Add(20 * time.Second); p.Lossy() != n; <-time.After(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("the proxy has dropped bytes of %d connections, want %d", p.Lossy(), n)
+		}
+	}
+}
+
 func TestProxyPassesEverything(t *testing.T) {
 	t.Parallel()
 	s, _, conn := through(t)
@@ -133,6 +143,7 @@ func TestBlackhole(t *testing.T) {
 		send(t, c, "INCR a\r\n")
 		wantSilence(t, c)
 	}
+	waitLossy(t, p, 2)
 	p.Heal()
 	wantEnd(t, conn)
 	wantEnd(t, later)
@@ -149,6 +160,7 @@ func TestDeafen(t *testing.T) {
 	send(t, conn, "INCR a\r\n")
 	wantSilence(t, conn)
 	waitFor(t, s, "incr", 1)
+	waitLossy(t, p, 1)
 	p.Heal()
 	wantEnd(t, conn)
 	send(t, quiet, "PING\r\n") // it has lost nothing
