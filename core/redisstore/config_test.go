@@ -194,9 +194,8 @@ func TestCheck(t *testing.T) {
 		return r.String()
 	}
 	for name, c := range map[string]struct {
-		lines  []string
-		config Config
-		want   string // a problem; none if empty
+		lines []string
+		want  string // a problem; none if empty
 	}{
 		"good":             {want: ""},
 		"bounded":          {lines: []string{"maxmemory 50mb", "maxmemory-policy noeviction"}, want: ""},
@@ -205,15 +204,12 @@ func TestCheck(t *testing.T) {
 		"no memory bound":  {lines: []string{"maxmemory-policy allkeys-lru"}, want: ""},
 		"no scripts":       {lines: []string{"rename-command EVAL noeval"}, want: "does not run the scripts"},
 		"read-only":        {lines: []string{"replicaof 127.0.0.1 1"}, want: "does not accept writes"},
-		"small Timeout":    {config: Config{Timeout: time.Millisecond}, want: "?"},
 		"no memory at all": {lines: []string{"maxmemory 1", "maxmemory-policy noeviction"}, want: "does not accept writes"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			server := redistest.Start(t, c.lines...)
-			got := check(t, open(t, c.config, server.Addr()))
-			switch {
-			case c.want == "?": // it depends on the machine
-			case c.want == "" && strings.Contains(got, "problem"), !strings.Contains(got, c.want):
+			got := check(t, open(t, Config{}, server.Addr()))
+			if !strings.Contains(got, c.want) || c.want == "" && strings.Contains(got, "problem") {
 				t.Errorf("want %q, got %s", c.want, got)
 			}
 			if n := keys(t, server); n > 1 {

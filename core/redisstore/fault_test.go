@@ -134,7 +134,10 @@ func outage(t *testing.T, server *redistest.Server, o fault, policy Failure, hee
 		t.Fatal(err)
 	}
 	l := newLimiter(t, s, "api", core.SlidingLog(core.PerHour(5)))
-	allow(t, l, "warm", 1)
+	eventually(t, "a first decision", func() bool {
+		d, err := l.Allow(t.Context(), "first")
+		return err == nil && d.Source == core.SourceStore
+	})
 
 	var up load
 	var fresh atomic.Int64

@@ -16,10 +16,10 @@ func TestSentinelFailover(t *testing.T) {
 	s := openWith(t, Config{Failure: FailClosed, Timeout: 200 * time.Millisecond, MemoryFor: -1}, &redis.UniversalOptions{
 		Addrs: deployment.Addrs(), MasterName: redistest.MasterName,
 	})
-	const limit = 1000
+	const limit, askers = 1000, 20
 	l := newLimiter(t, s, "api", core.SlidingLog(core.PerHour(limit)).Named("log"), core.FixedWindow(per(limit, 400*day)).Named("window"))
 	var n load
-	n.start(t, l, 20, 10*time.Millisecond, func(int) string { return "k" })
+	n.start(t, l, askers, 10*time.Millisecond, func(int) string { return "k" })
 	n.await(t, "some to be admitted", func() bool { return n.admitted.Load() > limit/4 })
 	killed := time.Now()
 	atKill := n.admitted.Load()
@@ -35,11 +35,8 @@ func TestSentinelFailover(t *testing.T) {
 	got := n.admitted.Load()
 	t.Logf("%d admitted of %d; %d when the master was killed; %d failed; the longest decision took %v",
 		got, limit, atKill, n.failed.Load(), n.worst())
-	if got > 2*limit || got < limit-n.failed.Load() {
+	if got > limit+atKill+askers || got < limit-n.failed.Load() {
 		t.Errorf("%d admitted, the limit is %d", got, limit)
-	}
-	if lost := got - limit; lost > limit/4 {
-		t.Errorf("%d charges were lost", lost)
 	}
 	before := master.Calls("evalsha")
 	if d := allow(t, l, "another", 1); !d.Allowed || master.Calls("evalsha") != before+1 {
