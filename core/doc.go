@@ -27,6 +27,12 @@
 // or not at all, in one atomic step; so are several limiters with different keys,
 // through [AllowAll].
 //
+// # How many at once
+//
+// [Slots] bound what is held at the same time instead of how often something
+// happens: open sockets, streams, running jobs. A [Slot] is held until it is
+// released, or its process dies.
+//
 // # Numbers
 //
 // Decisions are made in whole microseconds and whole units, by integer arithmetic,

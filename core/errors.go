@@ -17,26 +17,39 @@ var (
 	// units than a policy can ever grant.
 	ErrNever = errors.New("headgate: no waiting would admit that many units")
 
-	// ErrQuestion is the error of an [AllowAll] that cannot be asked as one:
-	// nothing or too much to charge, a nil limiter, limiters of different stores,
-	// or the same limiter and key twice. Nothing was asked.
+	// ErrQuestion is the error of an [AllowAll] or [AcquireAll] that cannot be asked
+	// as one: nothing or too much to charge, a nil limiter, limiters of different
+	// stores, or the same limiter and key twice. Nothing was asked.
 	ErrQuestion = errors.New("headgate: malformed question")
 
 	// ErrSettled is the error of a Settle or Refund of a decision that holds no
 	// charge: it refused, was only a peek, or was settled or refunded before.
 	ErrSettled = errors.New("headgate: the decision holds no charge")
+
+	// ErrFull is the error of an acquire for a key that holds as many slots as it
+	// may. It is a [FullError].
+	ErrFull = errors.New("headgate: all slots are taken")
+
+	// ErrClosed is the error of an acquire of slots that were closed.
+	ErrClosed = errors.New("headgate: the slots are closed")
 )
 
-// A ConfigError is one thing that is wrong with what a limiter was made of. [New]
-// joins all of them; errors.As finds the first.
+// A ConfigError is one thing that is wrong with what a limiter, or slots, were made
+// of. [New] joins all of them; errors.As finds the first.
 type ConfigError struct {
-	Limiter string // its name
+	Limiter string // its name, or that of the slots
 	Policy  string // the policy's name in quotes, or its place if it has none; empty: the limiter's only one, or the limiter
 	Err     error  // what is wrong, and what to do instead
+
+	slots bool // not a limiter
 }
 
 func (e *ConfigError) Error() string {
-	where := "headgate: limiter " + strconv.Quote(e.Limiter)
+	where := "headgate: limiter "
+	if e.slots {
+		where = "headgate: slots "
+	}
+	where += strconv.Quote(e.Limiter)
 	if e.Policy != "" {
 		where += ", policy " + e.Policy
 	}

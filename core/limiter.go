@@ -117,7 +117,7 @@ func unjoin(err error) []error {
 	return []error{err}
 }
 
-func checkStore(s Store) error {
+func checkStore(s any) error {
 	if s == nil {
 		return errors.New("the store is nil")
 	}

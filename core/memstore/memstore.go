@@ -1,4 +1,4 @@
-// Package memstore keeps the state of limiters in this process.
+// Package memstore keeps the state of limiters, and of slots, in this process.
 //
 // A [Store] is divided into shards, each under a lock of its own, so that keys do
 // not wait for each other. It starts no goroutine and needs no closing: the calls
@@ -18,6 +18,9 @@
 // bound is reached, keys nearest to that go first, and keys that are now refused
 // go last, so that a flood of made-up keys neither grows the memory nor buys an
 // abuser a fresh start. [Store.Stats] counts the evictions that lost state.
+//
+// Slots are outside the bound: what they take, about 200 bytes for each key and 100
+// for each slot, is there only while something is held.
 //
 // # Time
 //
@@ -67,7 +70,8 @@ const (
 	sweepEvery = 64
 )
 
-// A Store is a [core.Store] in this process. It is safe for concurrent use.
+// A Store is a [core.Store] and a [core.SlotStore] in this process. It is safe for
+// concurrent use.
 type Store struct {
 	seed   maphash.Seed
 	start  time.Time
@@ -75,6 +79,7 @@ type Store struct {
 	budget budget
 	cursor atomic.Uint32 // the shard to sweep next
 	shards [shards]shard
+	slots  slots
 }
 
 type shard struct {

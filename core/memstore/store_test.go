@@ -18,3 +18,12 @@ func TestStore(t *testing.T) {
 		Around:  synctest.Test,
 	})
 }
+
+func TestSlotStore(t *testing.T) {
+	storetest.RunSlots(t, storetest.SlotHarness{
+		New: func(*testing.T) func() core.SlotStore {
+			s := memstore.New(memstore.Config{})
+			return func() core.SlotStore { return s }
+		},
+	})
+}

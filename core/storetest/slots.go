@@ -1,0 +1,464 @@
+package storetest
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/headgate/headgate/core"
+)
+
+// A SlotHarness is how the suite of [RunSlots] gets at a store.
+type SlotHarness struct {
+	// New returns a function that makes stores which share their counts, as those
+	// of several processes do. At first nothing is held. A store of one process
+	// returns itself each time. What they need may be cleaned up by t.
+	New func(t *testing.T) (join func() core.SlotStore)
+
+	// Eventually waits until holds returns true, and fails the test if it never
+	// does. Nil means that what one does the others see at once.
+	Eventually func(t *testing.T, what string, holds func() bool)
+
+	// Around runs the body of each test; nil just calls it.
+	Around func(t *testing.T, body func(t *testing.T))
+}
+
+// RunSlots runs the contract of [core.SlotStore]. What becomes of slots when a
+// process dies or a server forgets is each store's own to test.
+func RunSlots(t *testing.T, h SlotHarness) {
+	t.Helper()
+	if h.Around == nil {
+		h.Around = func(t *testing.T, body func(t *testing.T)) { t.Helper(); body(t) }
+	}
+	if h.Eventually == nil {
+		h.Eventually = func(t *testing.T, what string, holds func() bool) {
+			t.Helper()
+			if !holds() {
+				t.Fatal("never: " + what)
+			}
+		}
+	}
+	for _, test := range []struct {
+		name string
+		body func(*slotSuite)
+	}{
+		{"NoMoreThanTheLimit", (*slotSuite).limit},
+		{"NoMoreUnderConcurrency", (*slotSuite).exact},
+		{"SeveralAllOrNothing", (*slotSuite).allOrNothing},
+		{"SeveralUnderConcurrency", (*slotSuite).exactForSeveral},
+		{"CountsAsAListDoes", (*slotSuite).walk},
+		{"ReleasedOnce", (*slotSuite).releasedOnce},
+		{"LimitsDiffer", (*slotSuite).limits},
+		{"KeysAndNamesAreKeptApart", (*slotSuite).names},
+		{"CloseGivesBack", (*slotSuite).closing},
+		{"CloseWhileOthersAcquire", (*slotSuite).closingAtWork},
+		{"CancelledHoldsNothing", (*slotSuite).cancelled},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			h.Around(t, func(t *testing.T) {
+				test.body(&slotSuite{T: t, SlotHarness: h, join: h.New(t)})
+			})
+		})
+	}
+}
+
+// A slotSuite is one test under way.
+type slotSuite struct {
+	*testing.T
+	SlotHarness
+
+	join func() core.SlotStore
+}
+
+func (s *slotSuite) slots(store core.SlotStore, name string, limit int64) *core.Slots {
+	s.Helper()
+	slots, err := core.NewSlots(store, name, limit)
+	if err != nil {
+		s.Fatal(err)
+	}
+	return slots
+}
+
+func (s *slotSuite) acquire(slots *core.Slots, key string) *core.Slot {
+	s.Helper()
+	slot, err := slots.Acquire(s.Context(), key)
+	if err != nil {
+		s.Fatal(err)
+	}
+	return slot
+}
+
+// full must be refused.
+func (s *slotSuite) full(slots *core.Slots, key string) core.FullError {
+	s.Helper()
+	_, err := slots.Acquire(s.Context(), key)
+	var full *core.FullError
+	if !errors.Is(err, core.ErrFull) || !errors.As(err, &full) {
+		s.Fatalf("a full key gives %v", err)
+	}
+	return *full
+}
+
+func (s *slotSuite) count(slots *core.Slots, key string) int64 {
+	s.Helper()
+	n, err := slots.Count(s.Context(), key)
+	if err != nil {
+		s.Fatal(err)
+	}
+	return n
+}
+
+// counts waits until that many are held.
+func (s *slotSuite) counts(slots *core.Slots, key string, want int64) {
+	s.Helper()
+	s.Eventually(s.T, "the slots to be counted right", func() bool { return s.count(slots, key) == want })
+}
+
+func (s *slotSuite) limit() {
+	a, b := s.slots(s.join(), "ws", 3), s.slots(s.join(), "ws", 3)
+	var held []*core.Slot
+	for i, slots := range []*core.Slots{a, b, a} {
+		slot := s.acquire(slots, "key")
+		want := core.Occupancy{Slots: "ws", Limit: 3, Held: int64(i + 1)}
+		if o := slot.Occupancies(); len(o) != 1 || o[0] != want || slot.Source() != core.SourceStore {
+			s.Errorf("slot %d was granted with %v by %v, want %v", i+1, o, slot.Source(), want)
+		}
+		held = append(held, slot)
+	}
+	for _, slots := range []*core.Slots{a, b} {
+		want := core.Occupancy{Slots: "ws", Limit: 3, Held: 3}
+		if full := s.full(slots, "key"); full.Occupancy != want || full.Claim != 0 {
+			s.Errorf("refused with %+v, want %v", full, want)
+		}
+		s.counts(slots, "key", 3)
+	}
+	if n := s.count(a, "another"); n != 0 {
+		s.Errorf("%d are held of a key that nobody has asked for", n)
+	}
+	held[0].Release() // of a
+	s.counts(b, "key", 2)
+	s.Eventually(s.T, "b to take what a has released", func() bool {
+		slot, err := b.Acquire(s.Context(), "key")
+		if err == nil {
+			held = append(held, slot)
+		}
+		return err == nil
+	})
+	for _, slot := range held {
+		slot.Release()
+	}
+	s.counts(a, "key", 0)
+	s.counts(b, "key", 0)
+}
+
+func (s *slotSuite) exact() {
+	const limit = 7
+	var held, granted atomic.Int64
+	var wg sync.WaitGroup
+	fleet := []*core.Slots{s.slots(s.join(), "ws", limit), s.slots(s.join(), "ws", limit), s.slots(s.join(), "ws", limit)}
+	for i := range 60 {
+		slots := fleet[i%len(fleet)]
+		wg.Go(func() {
+			for range 20 {
+				slot, err := slots.Acquire(s.Context(), "key")
+				if errors.Is(err, core.ErrFull) {
+					continue
+				}
+				if err != nil {
+					s.Error(err)
+					return
+				}
+				granted.Add(1)
+				if n := held.Add(1); n > limit {
+					s.Errorf("%d slots of %d are held", n, limit)
+				}
+				held.Add(-1)
+				slot.Release()
+			}
+		})
+	}
+	wg.Wait()
+	if granted.Load() < limit {
+		s.Errorf("%d were granted", granted.Load())
+	}
+	for _, slots := range fleet {
+		s.counts(slots, "key", 0)
+	}
+}
+
+func (s *slotSuite) allOrNothing() {
+	store := s.join()
+	user, address, all := s.slots(store, "user", 1), s.slots(store, "address", 5), s.slots(store, "all", 2)
+	claims := func(key string) []core.Claim {
+		return []core.Claim{{Slots: address, Key: "campus"}, {Slots: user, Key: key}, {Slots: all}}
+	}
+	first, err := core.AcquireAll(s.Context(), claims("ann")...)
+	if err != nil {
+		s.Fatal(err)
+	}
+	want := []core.Occupancy{{Slots: "address", Limit: 5, Held: 1}, {Slots: "user", Limit: 1, Held: 1}, {Slots: "all", Limit: 2, Held: 1}}
+	for i, o := range first.Occupancies() {
+		if o != want[i] {
+			s.Errorf("claim %d was granted with %v, want %v", i, o, want[i])
+		}
+	}
+	counts := func(address_, ann, bob, all_ int64) {
+		s.Helper()
+		s.counts(address, "campus", address_)
+		s.counts(user, "ann", ann)
+		s.counts(user, "bob", bob)
+		s.counts(all, "", all_)
+	}
+	var full *core.FullError
+	if _, err := core.AcquireAll(s.Context(), claims("ann")...); !errors.As(err, &full) || full.Claim != 1 || full.Slots != "user" {
+		s.Errorf("the second of ann: %+v, want the user's slots to refuse", err)
+	}
+	counts(1, 1, 0, 1)
+	second, err := core.AcquireAll(s.Context(), claims("bob")...)
+	if err != nil {
+		s.Fatal(err)
+	}
+	if _, err := core.AcquireAll(s.Context(), claims("cleo")...); !errors.As(err, &full) || full.Claim != 2 {
+		s.Errorf("a third: %+v, want all slots to be taken", err)
+	}
+	counts(2, 1, 1, 2)
+	first.Release()
+	second.Release()
+	counts(0, 0, 0, 0)
+}
+
+func (s *slotSuite) exactForSeveral() {
+	const limit = 4
+	var wg sync.WaitGroup
+	var held atomic.Int64
+	for range 2 {
+		store := s.join()
+		a, b := s.slots(store, "a", limit), s.slots(store, "b", limit+2)
+		for i := range 20 {
+			claims := []core.Claim{{Slots: a, Key: "x"}, {Slots: b, Key: "y"}}
+			if i%2 == 0 {
+				claims[0], claims[1] = claims[1], claims[0]
+			}
+			wg.Go(func() {
+				for range 10 {
+					slot, err := core.AcquireAll(s.Context(), claims...)
+					if err != nil && !errors.Is(err, core.ErrFull) {
+						s.Error(err)
+						return
+					}
+					if err == nil {
+						if n := held.Add(1); n > limit {
+							s.Errorf("%d slots of %d are held", n, limit)
+						}
+						held.Add(-1)
+						slot.Release()
+					}
+				}
+			})
+		}
+	}
+	wg.Wait()
+	store := s.join()
+	s.counts(s.slots(store, "a", limit), "x", 0)
+	s.counts(s.slots(store, "b", limit), "y", 0)
+}
+
+// walk acquires and releases at random, and compares with a list of what is held.
+func (s *slotSuite) walk() {
+	const limit, keys = 4, 3
+	rng := rand.New(rand.NewPCG(1, 2))
+	fleet := []*core.Slots{s.slots(s.join(), "ws", limit), s.slots(s.join(), "ws", limit)}
+	var held [keys][]*core.Slot
+	name := func(k int) string { return string(rune('a' + k)) }
+	for range 300 {
+		k, slots := rng.IntN(keys), fleet[rng.IntN(len(fleet))]
+		n := len(held[k])
+		if n > 0 && rng.IntN(5) < 2 {
+			i := rng.IntN(n)
+			held[k][i].Release()
+			held[k][i] = held[k][n-1]
+			held[k] = held[k][:n-1]
+			for _, slots := range fleet {
+				s.counts(slots, name(k), int64(n-1))
+			}
+			continue
+		}
+		if n == limit {
+			s.full(slots, name(k))
+			continue
+		}
+		// A store may remember for a moment that the key was full.
+		s.Eventually(s.T, "a free slot to be granted", func() bool {
+			slot, err := slots.Acquire(s.Context(), name(k))
+			if err != nil {
+				if !errors.Is(err, core.ErrFull) {
+					s.Fatal(err)
+				}
+				return false
+			}
+			if o := slot.Occupancies()[0]; o.Held != int64(n+1) || o.Remaining() != int64(limit-n-1) {
+				s.Errorf("%v after %d", o, n)
+			}
+			held[k] = append(held[k], slot)
+			return true
+		})
+	}
+}
+
+func (s *slotSuite) releasedOnce() {
+	slots := s.slots(s.join(), "ws", 2)
+	first := s.acquire(slots, "key")
+	s.acquire(slots, "key")
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(first.Release)
+	}
+	wg.Wait()
+	s.acquire(slots, "key")
+	s.full(slots, "key")
+	s.counts(slots, "key", 2)
+}
+
+func (s *slotSuite) limits() {
+	store := s.join()
+	slots := s.slots(store, "plan", 1)
+	pro, err := slots.With(3)
+	if err != nil {
+		s.Fatal(err)
+	}
+	s.acquire(slots, "key")
+	s.full(slots, "key")
+	s.acquire(pro, "key")
+	s.acquire(pro, "key")
+	if full := s.full(pro, "key"); full.Held != 3 || full.Limit != 3 {
+		s.Errorf("%+v", full)
+	}
+	if full := s.full(slots, "key"); full.Held != 3 || full.Limit != 1 {
+		s.Errorf("the smaller plan, of which more is held: %+v", full)
+	}
+	s.full(s.slots(store, "none", 0), "key")
+
+	each, err := core.NewSlotsFunc(store, "each", func(key string) int64 { return int64(len(key)) })
+	if err != nil {
+		s.Fatal(err)
+	}
+	s.full(each, "")
+	s.acquire(each, "aa")
+	s.acquire(each, "aa")
+	s.full(each, "aa")
+
+	endless := s.slots(store, "endless", core.NoLimit)
+	for range 100 {
+		s.acquire(endless, "key")
+	}
+	s.counts(endless, "key", 100)
+}
+
+func (s *slotSuite) names() {
+	store := s.join()
+	for _, name := range []string{"a", "a:b", "b", "a/b", "{a}", "~"} {
+		slots := s.slots(store, name, 1)
+		for _, key := range []string{
+			"", "a", "b", "a:b", ":a", "{", "}", "{a}", "\x00", "\xff\xfe", "~7b", strings.Repeat("k", 10_000), strings.Repeat("k", 10_001),
+		} {
+			s.acquire(slots, key)
+			s.full(slots, key)
+		}
+	}
+	// Names of slots and of limiters are different things.
+	if limits, ok := store.(core.Store); ok {
+		l, err := core.New(limits, "a", core.TokenBucket(core.PerHour(1), 1))
+		if err != nil {
+			s.Fatal(err)
+		}
+		if d, err := l.Allow(s.Context(), "a"); err != nil || !d.Allowed {
+			s.Errorf("a limiter with the name of slots: %v %v", d, err)
+		}
+	}
+}
+
+func (s *slotSuite) closing() {
+	store := s.join()
+	ws, other := s.slots(store, "ws", 2), s.slots(store, "other", 1)
+	first := s.acquire(ws, "key")
+	s.acquire(ws, "key")
+	s.acquire(other, "key")
+	for range 2 {
+		if err := ws.Close(s.Context()); err != nil {
+			s.Fatal(err)
+		}
+	}
+	if _, err := ws.Acquire(s.Context(), "key"); !errors.Is(err, core.ErrClosed) {
+		s.Errorf("closed slots give %v", err)
+	}
+	elsewhere := s.slots(s.join(), "ws", 2)
+	s.counts(elsewhere, "key", 0)
+	s.full(other, "key") // another name's stay
+
+	// Slots of the same name, made again, and a release of before.
+	again := s.slots(store, "ws", 2)
+	s.acquire(again, "key")
+	s.acquire(again, "key")
+	first.Release()
+	s.full(again, "key")
+	s.full(elsewhere, "key")
+	if err := again.Close(s.Context()); err != nil {
+		s.Fatal(err)
+	}
+	if err := other.Close(s.Context()); err != nil {
+		s.Fatal(err)
+	}
+	s.counts(elsewhere, "key", 0)
+	s.counts(s.slots(s.join(), "other", 1), "key", 0)
+}
+
+func (s *slotSuite) closingAtWork() {
+	store := s.join()
+	ws := s.slots(store, "ws", core.NoLimit)
+	begun := make(chan struct{}, 1)
+	var wg sync.WaitGroup
+	for range 10 {
+		wg.Go(func() {
+			for {
+				switch _, err := ws.Acquire(s.Context(), "key"); {
+				case errors.Is(err, core.ErrClosed):
+					return
+				case err != nil:
+					s.Error(err)
+					return
+				}
+				select {
+				case begun <- struct{}{}:
+				default:
+				}
+			}
+		})
+	}
+	<-begun
+	if err := ws.Close(s.Context()); err != nil {
+		s.Error(err)
+	}
+	wg.Wait()
+	s.counts(s.slots(s.join(), "ws", 1), "key", 0)
+}
+
+// cancelled: whoever gives up holds nothing, whatever the store had in hand.
+func (s *slotSuite) cancelled() {
+	slots := s.slots(s.join(), "ws", 3)
+	for range 20 {
+		ctx, cancel := context.WithCancel(s.Context())
+		var wg sync.WaitGroup
+		wg.Go(cancel)
+		slot, err := slots.Acquire(ctx, "key")
+		wg.Wait()
+		if err == nil {
+			slot.Release()
+		}
+	}
+	s.counts(slots, "key", 0)
+	s.counts(s.slots(s.join(), "ws", 3), "key", 0)
+}
