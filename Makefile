@@ -34,13 +34,19 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: test
-test: tools check-fmt check-mod vet lint build race ## everything that CI runs; ends with all tests under the race detector
+test: tools check-fmt check-mod vet lint build race ## everything that needs no browser; ends with all tests under the race detector
 
 .PHONY: race
 race: redis ## all tests of all modules under the race detector; those that need redis-server must run
 	@echo "== tests"
 	@$(GO) test -run Alloc ./core # the race detector allocates, so these are skipped below
 	$(call in_modules,CGO_ENABLED=1 HEADGATE_REQUIRE_REDIS=1 $(GO) test -race -shuffle=on ./...)
+
+.PHONY: e2e
+e2e: ## the pages of the examples in a real browser; installs Chromium
+	@scripts/install chromium
+	@echo "== browser"
+	@cd internal/e2e && HEADGATE_REQUIRE_BROWSER=1 $(GO) test -count=1 ./...
 
 .PHONY: fmt
 fmt: $(LINT) ## format all Go files
@@ -95,7 +101,7 @@ tools: $(LINT) redis ## install what make test needs
 
 .PHONY: redis
 redis:
-	@scripts/install-redis
+	@scripts/install redis
 
 $(LINT):
 	@echo "== building golangci-lint $(LINT_VERSION), once"

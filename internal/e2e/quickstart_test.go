@@ -1,0 +1,124 @@
+// Package e2e tests the pages of the examples in a real browser: headless Chromium. It
+// is a module of its own so that its dependency is nobody else's.
+package e2e
+
+import (
+	"bufio"
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/chromedp/chromedp"
+)
+
+// browser returns a context in which chromedp has a tab. Without Chromium the test is
+// skipped, except where it must run.
+func browser(t *testing.T) context.Context {
+	t.Helper()
+	path := ""
+	for _, name := range []string{"chromium", "chromium-browser", "google-chrome"} {
+		if found, err := exec.LookPath(name); err == nil {
+			path = found
+			break
+		}
+	}
+	if path == "" {
+		if os.Getenv("HEADGATE_REQUIRE_BROWSER") != "" {
+			t.Fatal("there is no Chromium, and HEADGATE_REQUIRE_BROWSER is set")
+		}
+		t.Skip("there is no Chromium: make e2e installs it")
+	}
+	options := append(chromedp.DefaultExecAllocatorOptions[:],
+		chromedp.ExecPath(path),
+		chromedp.NoSandbox, // for containers whose user is root; the only page is ours
+		chromedp.UserDataDir(t.TempDir()),
+		chromedp.WSURLReadTimeout(time.Minute),
+	)
+	ctx, cancel := chromedp.NewExecAllocator(context.Background(), options...)
+	t.Cleanup(cancel)
+	ctx, cancel = chromedp.NewContext(ctx)
+	t.Cleanup(func() {
+		_ = chromedp.Cancel(ctx) // waits for the browser to end
+		cancel()
+	})
+	ctx, cancel = context.WithTimeout(ctx, 2*time.Minute)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// quickstart starts the example with these flags, and returns its address.
+func quickstart(t *testing.T, flags ...string) string {
+	t.Helper()
+	program := filepath.Join(t.TempDir(), "quickstart")
+	build := exec.CommandContext(t.Context(), "go", "build", "-o", program, "./examples/quickstart")
+	build.Dir = "../.."
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	server := exec.Command(program, append([]string{"-addr", "127.0.0.1:0"}, flags...)...)
+	stdout, err := server.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := server.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := server.Process.Signal(os.Interrupt); err != nil {
+			t.Error(err)
+		}
+		if err := server.Wait(); err != nil {
+			t.Errorf("the server did not stop cleanly: %v", err)
+		}
+	})
+	for lines := bufio.NewScanner(stdout); lines.Scan(); {
+		if _, rest, found := strings.Cut(lines.Text(), "Listening on "); found {
+			url, _, _ := strings.Cut(rest, ",")
+			go func() {
+				for lines.Scan() { // or the server blocks when it prints
+				}
+			}()
+			return url
+		}
+	}
+	t.Fatal("the server ended without listening")
+	return ""
+}
+
+// run does things in the browser.
+func run(ctx context.Context, t *testing.T, actions ...chromedp.Action) {
+	t.Helper()
+	if err := chromedp.Run(ctx, actions...); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// until waits until an expression is true in the page.
+func until(expression string) chromedp.Action { return chromedp.Poll(expression, nil) }
+
+// shows waits until an element's text contains another.
+func shows(id, text string) chromedp.Action {
+	return until("document.getElementById('" + id + "').textContent.includes('" + text + "')")
+}
+
+func TestRequests(t *testing.T) {
+	ctx := browser(t)
+	url := quickstart(t, "-limit", "4", "-window", "1m")
+	run(ctx, t,
+		chromedp.Navigate(url),
+		chromedp.Click("#one", chromedp.ByQuery),
+		shows("admitted", "1"),
+		shows("RateLimit", `"hello";r=3`),
+		chromedp.Click("#five", chromedp.ByQuery),
+		shows("admitted", "4"),
+		shows("refused", "2"),
+		shows("status", "429"),
+		shows("RateLimit", `"hello";r=0;t=`),
+		shows("body", "quota-exceeded"),
+		shows("wait", "You can send again in"),
+	)
+}
