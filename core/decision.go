@@ -68,9 +68,10 @@ type Decision struct {
 	// else charges the key: 0 if it was admitted, [Never] if no waiting helps.
 	RetryAfter time.Duration
 
+	// Decisions are copied, so they are kept small: hence the pointer.
 	result Result
 	first  receipt
-	more   []receipt
+	more   *[]receipt // of the other charges; nil: there is one
 }
 
 // An Answer is what one policy said.
@@ -101,26 +102,40 @@ func (r receipt) charge() Charge {
 	return Charge{r.limiter, unsafe.String(r.key, r.keyLen), r.n}
 }
 
+// charges returns the number of receipts.
+func (d *Decision) charges() int {
+	if d.more == nil {
+		return 1
+	}
+	return 1 + len(*d.more)
+}
+
+func (d *Decision) receipt(i int) *receipt {
+	if i == 0 {
+		return &d.first
+	}
+	return &(*d.more)[i-1]
+}
+
 // Len returns the number of answers: one for each policy of each limiter asked.
-func (d *Decision) Len() int { return d.result.count }
+func (d *Decision) Len() int { return d.result.Len() }
 
 // Answer returns what the i-th policy said, 0 <= i < Len: in the order in which
 // limiters were asked, and policies given to New.
 func (d *Decision) Answer(i int) Answer {
-	if i < 0 || i >= d.result.count {
-		panic(fmt.Sprintf("headgate: answer %d of %d", i, d.result.count))
+	if i < 0 || i >= d.Len() {
+		panic(fmt.Sprintf("headgate: answer %d of %d", i, d.Len()))
 	}
-	r := d.first
-	local := i
-	for next := 0; local >= len(r.limiter.cells); next++ {
-		local -= len(r.limiter.cells)
-		r = d.more[next]
+	l, local := d.first.limiter, i
+	for next := 1; local >= len(l.policies); next++ {
+		local -= len(l.policies)
+		l = d.receipt(next).limiter
 	}
-	x := d.result.reading(i)
+	p, x := &l.policies[local], d.result.reading(i)
 	a := Answer{
-		Policy:     r.limiter.policies[local].name,
+		Policy:     p.name,
 		Allowed:    d.result.admitted&(1<<i) != 0,
-		Limit:      r.limiter.policies[local].Limit(),
+		Limit:      p.limit(),
 		Remaining:  x.Remaining,
 		NextAfter:  span(x.NextAfter),
 		ResetAfter: span(x.ResetAfter),
@@ -137,16 +152,13 @@ func (d *Decision) conclude() {
 	d.Allowed, d.Source = d.result.Allowed, d.result.Source
 	var reset, retry int64
 	i := 0
-	for c := range 1 + len(d.more) {
-		l := d.first.limiter
-		if c > 0 {
-			l = d.more[c-1].limiter
-		}
+	for c := range d.charges() {
+		l := d.receipt(c).limiter
 		for p := range l.policies {
 			x := d.result.reading(i)
 			reset = max(reset, x.ResetAfter)
 			if d.decides(x, i, retry) {
-				d.Policy, d.Limit = l.policies[p].name, l.policies[p].Limit()
+				d.Policy, d.Limit = l.policies[p].name, l.policies[p].limit()
 			}
 			if i == 0 || x.Remaining < d.Remaining {
 				d.Remaining = x.Remaining
@@ -175,7 +187,7 @@ func (d *Decision) decides(x *step.Reading, i int, retry int64) bool {
 // Refund gives the whole charge back: what was asked for did not happen. It is
 // Settle with 0 for each charge.
 func (d *Decision) Refund(ctx context.Context) error {
-	_, err := d.Settle(ctx, make([]int64, 1+len(d.more))...)
+	_, err := d.Settle(ctx, make([]int64, d.charges())...)
 	return err
 }
 
@@ -196,15 +208,12 @@ func (d *Decision) Settle(ctx context.Context, actual ...int64) (uncovered int64
 	if d.first.n == 0 {
 		return 0, ErrSettled
 	}
-	if len(actual) != 1+len(d.more) {
-		return 0, fmt.Errorf("headgate: %d numbers to settle %d charges", len(actual), 1+len(d.more))
+	if len(actual) != d.charges() {
+		return 0, fmt.Errorf("headgate: %d numbers to settle %d charges", len(actual), d.charges())
 	}
 	ss := make([]Settlement, 0, len(actual))
 	for i, n := range actual {
-		r := d.first
-		if i > 0 {
-			r = d.more[i-1]
-		}
+		r := d.receipt(i)
 		if n < 0 {
 			return 0, fmt.Errorf("headgate: cannot settle to %d units", n)
 		}
@@ -229,11 +238,14 @@ func (d *Decision) Settle(ctx context.Context, actual ...int64) (uncovered int64
 // spend makes the receipt worthless and leaves the limiters for Answer.
 func (d *Decision) spend() {
 	d.first = receipt{limiter: d.first.limiter}
-	more := make([]receipt, len(d.more))
-	for i, r := range d.more {
+	if d.more == nil {
+		return
+	}
+	more := make([]receipt, len(*d.more)) // copies of the decision have the other
+	for i, r := range *d.more {
 		more[i].limiter = r.limiter
 	}
-	d.more = more
+	d.more = &more
 }
 
 // String describes the decision for people, without the key.

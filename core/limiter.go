@@ -172,21 +172,24 @@ func (l *Limiter) Policies() []Policy { return slices.Clone(l.policies) }
 func (l *Limiter) Cells() []Cell { return l.cells }
 
 // Allow asks for one unit. It is short for AllowN with 1.
-func (l *Limiter) Allow(ctx context.Context, key string) (Decision, error) {
-	return l.decide(ctx, Charge{l, key, 1}, false)
+func (l *Limiter) Allow(ctx context.Context, key string) (d Decision, err error) {
+	err = l.decide(ctx, key, 1, false, &d)
+	return
 }
 
 // AllowN asks for n units, n >= 1, all or none of them. A number that a policy
 // can never grant is refused with RetryAfter [Never], without asking the store and
 // with Remaining 0. An error means that no decision was made.
-func (l *Limiter) AllowN(ctx context.Context, key string, n int64) (Decision, error) {
-	return l.decide(ctx, Charge{l, key, n}, false)
+func (l *Limiter) AllowN(ctx context.Context, key string, n int64) (d Decision, err error) {
+	err = l.decide(ctx, key, n, false, &d)
+	return
 }
 
 // Peek tells what Allow would answer and changes nothing. Remaining is what is
 // left.
-func (l *Limiter) Peek(ctx context.Context, key string) (Decision, error) {
-	return l.decide(ctx, Charge{l, key, 1}, true)
+func (l *Limiter) Peek(ctx context.Context, key string) (d Decision, err error) {
+	err = l.decide(ctx, key, 1, true, &d)
+	return
 }
 
 // Reset forgets what the key has used. It costs nothing more than a decision.
@@ -198,16 +201,20 @@ func (l *Limiter) Reset(ctx context.Context, key string) error {
 }
 
 // decide is the primitive for one limiter, apart from AllowAll so that it does
-// not allocate.
-func (l *Limiter) decide(ctx context.Context, c Charge, peek bool) (d Decision, err error) {
+// not allocate. It fills in the zero decision d, so that the methods above are
+// small enough to be part of their callers, and no decision is copied.
+func (l *Limiter) decide(ctx context.Context, key string, n int64, peek bool, d *Decision) error {
+	c := Charge{l, key, n}
 	switch {
-	case c.N <= 0:
-		return d, ErrCost
-	case c.N > l.max || l.constant:
+	case n <= 0:
+		return ErrCost
+	case n > l.max || l.constant:
 		d.result = byNumbers(c)
 	default:
+		var err error
 		if d.result, err = l.store.Decide(ctx, c, peek); err != nil {
-			return Decision{}, err
+			*d = Decision{}
+			return err
 		}
 	}
 	d.first.limiter = l
@@ -215,7 +222,7 @@ func (l *Limiter) decide(ctx context.Context, c Charge, peek bool) (d Decision, 
 	if d.Allowed && !peek {
 		d.first = newReceipt(c)
 	}
-	return d, nil
+	return nil
 }
 
 // AllowAll asks several limiters together, each for its own key and number: all
@@ -229,14 +236,13 @@ func AllowAll(ctx context.Context, charges ...Charge) (Decision, error) {
 		return Decision{}, err
 	}
 	if len(charges) == 1 {
-		return charges[0].Limiter.decide(ctx, charges[0], false)
+		return charges[0].Limiter.AllowN(ctx, charges[0].Key, charges[0].N)
 	}
-	var d Decision
-	d.first = newReceipt(charges[0])
-	d.more = make([]receipt, 0, len(charges)-1)
+	more := make([]receipt, 0, len(charges)-1)
 	for _, c := range charges[1:] {
-		d.more = append(d.more, newReceipt(c))
+		more = append(more, newReceipt(c))
 	}
+	d := Decision{first: newReceipt(charges[0]), more: &more}
 	var err error
 	if d.result, err = decideAll(ctx, charges); err != nil {
 		return Decision{}, err

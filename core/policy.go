@@ -159,7 +159,10 @@ func (p Policy) Name() string { return p.name }
 
 // Limit returns the most units that can be admitted at once: the burst of a token
 // bucket, the events of a window, 1 for MinInterval, [NoLimit] or 0.
-func (p Policy) Limit() int64 {
+func (p Policy) Limit() int64 { return p.limit() }
+
+// limit copies nothing.
+func (p *Policy) limit() int64 {
 	switch p.numbers.Algorithm {
 	case step.TokenBucket:
 		return p.numbers.Burst

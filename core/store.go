@@ -96,10 +96,10 @@ type Result struct {
 	Allowed bool
 	Source  Source
 
-	count    int
+	count    uint8
 	admitted uint64 // a bit for each reading
 	first    [2]step.Reading
-	more     []step.Reading
+	more     *[]step.Reading // the others; a pointer, as it is smaller
 }
 
 // maxReadings is what the bits of Result.admitted can tell apart.
@@ -111,18 +111,25 @@ func (r *Result) Add(admitted bool, x step.Reading) {
 	if admitted {
 		r.admitted |= 1 << r.count
 	}
-	if r.count < len(r.first) {
+	if int(r.count) < len(r.first) {
 		r.first[r.count] = x
 	} else {
-		r.more = append(r.more, x)
+		r.addMore(x)
 	}
 	r.count++
+}
+
+func (r *Result) addMore(x step.Reading) {
+	if r.more == nil {
+		r.more = new([]step.Reading)
+	}
+	*r.more = append(*r.more, x)
 }
 
 // Age turns the spans of the readings into those of so many microseconds later.
 func (r *Result) Age(by int64) {
 	r.At += by
-	for i := range r.count {
+	for i := range r.Len() {
 		x := r.reading(i)
 		for _, span := range []*int64{&x.NextAfter, &x.ResetAfter, &x.RetryAfter} {
 			if *span > 0 && *span != step.Never {
@@ -133,7 +140,7 @@ func (r *Result) Age(by int64) {
 }
 
 // Len is the number of readings.
-func (r *Result) Len() int { return r.count }
+func (r *Result) Len() int { return int(r.count) }
 
 // Reading returns what the i-th Add was given.
 func (r *Result) Reading(i int) (admitted bool, x step.Reading) {
@@ -144,5 +151,5 @@ func (r *Result) reading(i int) *step.Reading {
 	if i < len(r.first) {
 		return &r.first[i]
 	}
-	return &r.more[i-len(r.first)]
+	return &(*r.more)[i-len(r.first)]
 }

@@ -35,15 +35,18 @@ func newLimiter(b *testing.B, c memstore.Config, p ...core.Policy) *core.Limiter
 func BenchmarkHotAdmitted(b *testing.B) {
 	for _, p := range policies {
 		b.Run(p.name, func(b *testing.B) {
-			l := newLimiter(b, memstore.Config{}, p.policy(1_000_000, time.Second))
-			hot(b, l, "client-000000001")
+			limit, per := int64(1_000_000_000), 1000*time.Second
+			if p.name == "SlidingLog" { // which remembers no more than 2^20
+				limit, per = 1<<20, 10*time.Millisecond
+			}
+			hot(b, newLimiter(b, memstore.Config{MaxBytes: 1 << 30}, p.policy(limit, per)), true)
 		})
 	}
 	b.Run("TwoPolicies", func(b *testing.B) {
 		l := newLimiter(b, memstore.Config{},
-			core.TokenBucket(core.PerSecond(1_000_000), 1_000_000).Named("second"),
+			core.TokenBucket(core.PerSecond(1_000_000), 1_000_000_000).Named("second"),
 			core.FixedWindow(core.PerDay(1<<40)).Named("day"))
-		hot(b, l, "client-000000001")
+		hot(b, l, true)
 	})
 }
 
@@ -52,21 +55,25 @@ func BenchmarkHotRefused(b *testing.B) {
 	for _, p := range policies {
 		b.Run(p.name, func(b *testing.B) {
 			l := newLimiter(b, memstore.Config{}, p.policy(10, 24*time.Hour))
-			if _, err := l.AllowN(context.Background(), "client-000000001", 10); err != nil {
+			if _, err := l.AllowN(context.Background(), hotKey, 10); err != nil {
 				b.Fatal(err)
 			}
-			hot(b, l, "client-000000001")
+			hot(b, l, false)
 		})
 	}
 }
 
-func hot(b *testing.B, l *core.Limiter, key string) {
+const hotKey = "client-000000001"
+
+func hot(b *testing.B, l *core.Limiter, want bool) {
+	b.Helper()
 	b.ReportAllocs()
 	ctx := context.Background()
 	b.RunParallel(func(pb *testing.PB) {
 		for pb.Next() {
-			if _, err := l.Allow(ctx, key); err != nil {
-				b.Error(err)
+			if d, err := l.Allow(ctx, hotKey); err != nil || d.Allowed != want {
+				b.Error(d, err)
+				return
 			}
 		}
 	})
