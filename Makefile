@@ -39,7 +39,7 @@ test: tools check-fmt check-mod vet lint build race ## everything that needs no 
 .PHONY: race
 race: redis ## all tests of all modules under the race detector; those that need redis-server must run
 	@echo "== tests"
-	@$(GO) test -run Alloc ./core # the race detector allocates, so these are skipped below
+	@$(GO) test -run Alloc ./core ./nethttp # the race detector allocates, so these are skipped below
 	$(call in_modules,CGO_ENABLED=1 HEADGATE_REQUIRE_REDIS=1 $(GO) test -race -shuffle=on ./...)
 
 .PHONY: e2e

@@ -135,7 +135,7 @@ func (d *Decision) Answer(i int) Answer {
 	a := Answer{
 		Policy:     p.name,
 		Allowed:    d.result.admitted&(1<<i) != 0,
-		Limit:      p.limit(),
+		Limit:      limit(&p.numbers),
 		Remaining:  x.Remaining,
 		NextAfter:  span(x.NextAfter),
 		ResetAfter: span(x.ResetAfter),
@@ -154,11 +154,11 @@ func (d *Decision) conclude() {
 	i := 0
 	for c := range d.charges() {
 		l := d.receipt(c).limiter
-		for p := range l.policies {
-			x := d.result.reading(i)
+		for j := range l.policies {
+			p, x := &l.policies[j], d.result.reading(i)
 			reset = max(reset, x.ResetAfter)
 			if d.decides(x, i, retry) {
-				d.Policy, d.Limit = l.policies[p].name, l.policies[p].limit()
+				d.Policy, d.Limit = p.name, limit(&p.numbers)
 			}
 			if i == 0 || x.Remaining < d.Remaining {
 				d.Remaining = x.Remaining

@@ -159,17 +159,16 @@ func (p Policy) Name() string { return p.name }
 
 // Limit returns the most units that can be admitted at once: the burst of a token
 // bucket, the events of a window, 1 for MinInterval, [NoLimit] or 0.
-func (p Policy) Limit() int64 { return p.limit() }
+func (p Policy) Limit() int64 { return limit(&p.numbers) }
 
-// limit copies nothing.
-func (p *Policy) limit() int64 {
-	switch p.numbers.Algorithm {
+func limit(m *step.Numbers) int64 {
+	switch m.Algorithm {
 	case step.TokenBucket:
-		return p.numbers.Burst
+		return m.Burst
 	case step.Unlimited:
 		return NoLimit
 	default:
-		return p.numbers.Limit
+		return m.Limit
 	}
 }
 

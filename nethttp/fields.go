@@ -39,6 +39,11 @@ type Fields func(h http.Header, v Verdict)
 // Both fields are lists, and what is already in them stays, so that guards around
 // each other all have their say.
 func Draft11(h http.Header, v Verdict) {
+	var c cells
+	v.draft11(h, &c)
+}
+
+func (v *Verdict) draft11(h http.Header, c *cells) {
 	if v.sheet == nil || v.sheet.list == "" {
 		return
 	}
@@ -58,11 +63,10 @@ func Draft11(h http.Header, v Verdict) {
 			b = appendParam(b, ";t=", seconds(a.NextAfter))
 		}
 	}
-	if len(b) == 0 {
-		add(h, "Ratelimit-Policy", v.sheet.list)
-		return
+	c.add(h, "Ratelimit-Policy", v.sheet.list)
+	if len(b) > 0 {
+		c.add(h, "Ratelimit", string(b))
 	}
-	add(h, "Ratelimit-Policy", v.sheet.list, "Ratelimit", string(b))
 }
 
 // Draft06 writes RateLimit-Limit, RateLimit-Remaining and RateLimit-Reset, as the
@@ -100,13 +104,14 @@ func classic(h http.Header, v Verdict, limit, remaining, reset string) {
 	if !v.Decision.Allowed {
 		after = a.RetryAfter
 	}
-	switch {
-	case !known(v.Decision.Source, a):
-		put(h, limit, integer(a.Limit))
-	case after == core.Never:
-		put(h, limit, integer(a.Limit), remaining, integer(a.Remaining))
-	default:
-		put(h, limit, integer(a.Limit), remaining, integer(a.Remaining), reset, integer(seconds(after)))
+	c := make(cells, 3)
+	c.set(h, limit, integer(a.Limit))
+	if !known(v.Decision.Source, a) {
+		return
+	}
+	c.set(h, remaining, integer(a.Remaining))
+	if after != core.Never {
+		c.set(h, reset, integer(seconds(after)))
 	}
 }
 
@@ -129,8 +134,9 @@ func known(s core.Source, a core.Answer) bool {
 // A sheet is what never changes about the policies that are asked: written once.
 type sheet struct {
 	policies []core.Policy
-	names    []string // of the policies, as appendString writes them
-	list     string   // of those that limit, as RateLimit-Policy has them; may be empty
+	names    []string   // of the policies, as appendString writes them
+	list     string     // of those that limit, as RateLimit-Policy has them; may be empty
+	refusals []document // the i-th is written if the i-th policy alone refused
 }
 
 func newSheet(l *core.Limiter) *sheet {
@@ -139,6 +145,7 @@ func newSheet(l *core.Limiter) *sheet {
 	for _, p := range s.policies {
 		name := string(appendString(nil, p.Name()))
 		s.names = append(s.names, name)
+		s.refusals = append(s.refusals, newDocument(quotaExceeded(name)))
 		if p.Limit() == core.NoLimit {
 			continue
 		}
@@ -165,6 +172,7 @@ func join(all []*sheet) *sheet {
 	for _, s := range all {
 		joined.policies = append(joined.policies, s.policies...)
 		joined.names = append(joined.names, s.names...)
+		joined.refusals = append(joined.refusals, s.refusals...)
 		if s.list != "" {
 			lists = append(lists, s.list)
 		}
@@ -240,24 +248,25 @@ func seconds(d time.Duration) int64 {
 	return s
 }
 
-// put sets fields, given as pairs of canonical name and value.
-func put(h http.Header, pairs ...string) {
-	values := make([]string, len(pairs)/2) // one allocation for all
-	for i := range values {
-		values[i] = pairs[2*i+1]
-		h[pairs[2*i]] = values[i : i+1 : i+1]
+// Cells hold the values of fields. They are cut from one slice, so that several
+// fields take one allocation, and are not shared, for who sees a header may change it.
+type cells []string
+
+// set sets a field, given by its canonical name.
+func (c *cells) set(h http.Header, name, value string) {
+	if len(*c) == 0 {
+		*c = make(cells, 2) // what an admitted response has
 	}
+	(*c)[0] = value
+	h[name] = (*c)[:1:1]
+	*c = (*c)[1:]
 }
 
-// add is put for fields that are lists: what they have stays.
-func add(h http.Header, pairs ...string) {
-	values := make([]string, len(pairs)/2)
-	for i := range values {
-		values[i] = pairs[2*i+1]
-		if had := h[pairs[2*i]]; len(had) > 0 {
-			h[pairs[2*i]] = append(had, values[i])
-		} else {
-			h[pairs[2*i]] = values[i : i+1 : i+1]
-		}
+// add is set for a field that is a list: what it has stays.
+func (c *cells) add(h http.Header, name, value string) {
+	if had := h[name]; len(had) > 0 {
+		h[name] = append(had, value)
+	} else {
+		c.set(h, name, value)
 	}
 }

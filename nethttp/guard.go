@@ -34,9 +34,6 @@ func New(c Config) (*Guard, error) {
 	if c.KeyErrorStatus == 0 {
 		g.config.KeyErrorStatus = http.StatusBadRequest
 	}
-	if c.Fields == nil {
-		g.config.Fields = Draft11
-	}
 	var all []*sheet
 	for _, rule := range c.Rules {
 		all = append(all, g.sheets.of(rule.Limiter))
@@ -49,26 +46,33 @@ func New(c Config) (*Guard, error) {
 // Check decides whether a request may pass, and charges it if it may. It writes
 // nothing and does not read the body. The store is asked under the request's
 // context.
-func (g *Guard) Check(r *http.Request) Verdict {
-	return g.CheckKeys(r, func(rule int) (string, error) { return g.config.Rules[rule].Key(r) })
+func (g *Guard) Check(r *http.Request) (v Verdict) {
+	g.check(&v, r, nil)
+	return v
 }
 
 // CheckKeys is Check with the keys that the given function returns, for each rule
 // by its index, in place of the rules' own. It is for adapters to frameworks whose
 // users know who is asking from something else than the request.
 func (g *Guard) CheckKeys(r *http.Request, key func(rule int) (string, error)) (v Verdict) {
+	g.check(&v, r, key)
+	return v
+}
+
+// check fills in the zero verdict v, which is large enough that copies would cost
+// more than much of the rest. A nil key stands for the rules' own.
+func (g *Guard) check(v *Verdict, r *http.Request, key func(rule int) (string, error)) {
 	if g.skips(r) {
 		v.admitted = true
-		return v
+		return
 	}
-	g.decide(&v, r, key)
+	g.decide(v, r, key)
 	if g.config.Observe != nil && (v.sheet != nil || v.Err != nil) {
-		g.config.Observe(r, v)
+		g.config.Observe(r, *v)
 	}
 	if g.config.ObserveOnly {
 		v.admitted, v.silent = true, true
 	}
-	return v
 }
 
 func (g *Guard) skips(r *http.Request) bool {
@@ -79,8 +83,6 @@ func (g *Guard) skips(r *http.Request) bool {
 	return g.config.Skip != nil && g.config.Skip(r)
 }
 
-// decide fills in the zero verdict v, which is large enough that copies would cost
-// more than the rest.
 func (g *Guard) decide(v *Verdict, r *http.Request, key func(rule int) (string, error)) {
 	var room [maxRules]core.Charge
 	charges := room[:0]
@@ -97,7 +99,12 @@ func (g *Guard) decide(v *Verdict, r *http.Request, key func(rule int) (string, 
 			usual = false
 			continue
 		}
-		k, err := key(i)
+		var k string
+		if key != nil {
+			k, err = key(i)
+		} else {
+			k, err = rule.Key(r)
+		}
 		if err == nil && k == "" {
 			err = errEmptyKey
 		}
@@ -116,7 +123,12 @@ func (g *Guard) decide(v *Verdict, r *http.Request, key func(rule int) (string, 
 		v.admitted = true
 		return
 	}
-	v.Decision, v.Err = core.AllowAll(r.Context(), charges...)
+	if len(charges) == 1 {
+		c := &charges[0]
+		v.Decision, v.Err = c.Limiter.AllowN(r.Context(), c.Key, c.N)
+	} else { // a copy, so that room does not escape from those who have one rule
+		v.Decision, v.Err = core.AllowAll(r.Context(), slices.Clone(charges)...)
+	}
 	if v.Err != nil {
 		v.status = http.StatusServiceUnavailable
 		if errors.Is(v.Err, core.ErrQuestion) {
@@ -165,12 +177,14 @@ func (g *Guard) Handler(next http.Handler) http.Handler {
 		panic("headgate: guard: the handler is nil")
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		v := g.Check(r)
-		if v.Status() != 0 {
-			g.Deny(w, r, v)
+		var v Verdict
+		g.check(&v, r, nil)
+		if !v.admitted {
+			g.deny(w, r, &v)
 			return
 		}
-		v.SetFields(w.Header())
+		var c cells
+		v.setFields(w.Header(), &c)
 		if v.bill == nil {
 			next.ServeHTTP(w, r)
 		} else {

@@ -1,8 +1,11 @@
 package nethttp
 
 import (
+	"bytes"
+	"fmt"
 	"net/http"
 	"strconv"
+	"strings"
 )
 
 // ProblemType is the media type of [Verdict.Problem] (RFC 9457).
@@ -13,25 +16,29 @@ const ProblemType = "application/problem+json"
 // request's body. A response to HEAD has no body. Deny does nothing if the verdict
 // admits.
 func (g *Guard) Deny(w http.ResponseWriter, r *http.Request, v Verdict) {
-	if v.Status() == 0 {
-		return
+	if v.code() != 0 {
+		g.deny(w, r, &v)
 	}
-	v.SetFields(w.Header())
+}
+
+func (g *Guard) deny(w http.ResponseWriter, r *http.Request, v *Verdict) {
+	c := make(cells, 7) // as many fields as Draft11 and a refusal have
+	v.setFields(w.Header(), &c)
 	if g.config.OnDenied != nil {
 		rec := &recorder{ResponseWriter: w}
-		g.config.OnDenied(rec.writer(), r, v)
+		g.config.OnDenied(rec.writer(), r, *v)
 		if rec.status != 0 || rec.hijacked {
 			return
 		}
 	}
-	body := v.Problem()
-	put(w.Header(),
-		"Content-Type", ProblemType,
-		"Content-Length", strconv.Itoa(len(body)),
-		"X-Content-Type-Options", "nosniff")
-	w.WriteHeader(v.Status())
+	d := v.document()
+	h := w.Header()
+	c.set(h, "Content-Type", ProblemType)
+	c.set(h, "Content-Length", d.length)
+	c.set(h, "X-Content-Type-Options", "nosniff")
+	w.WriteHeader(v.code())
 	if r.Method != http.MethodHead {
-		w.Write(body) //nolint:errcheck // the client may have gone
+		w.Write(d.body) //nolint:errcheck // the client may have gone
 	}
 }
 
@@ -40,30 +47,43 @@ func (g *Guard) Deny(w http.ResponseWriter, r *http.Request, v Verdict) {
 // draft-ietf-httpapi-ratelimit-headers-11 and names the policies that refused;
 // otherwise it says no more than the status does. It is nil if the verdict admits.
 func (v Verdict) Problem() []byte {
-	status := v.Status()
-	if status == 0 {
+	if v.code() == 0 {
 		return nil
 	}
-	b := make([]byte, 0, 256)
+	return bytes.Clone(v.document().body)
+}
+
+// A document is a body, which nobody may change, and its length as text.
+type document struct {
+	body   []byte
+	length string
+}
+
+func newDocument(body []byte) document { return document{body, strconv.Itoa(len(body))} }
+
+// document returns the body of a refusal.
+func (v *Verdict) document() document {
+	status := v.code()
 	if status != http.StatusTooManyRequests {
-		b = append(b, `{"type":"about:blank","title":"`...)
-		b = append(b, http.StatusText(status)...)
-		b = append(b, `","status":`...)
-		b = strconv.AppendInt(b, int64(status), 10)
-		return append(b, '}')
+		return newDocument(fmt.Appendf(nil, `{"type":"about:blank","title":"%s","status":%d}`, http.StatusText(status), status))
 	}
-	b = append(b, `{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded",`+
-		`"title":"Quota Exceeded","status":429,"violated-policies":[`...)
-	empty := true
+	var room [16]string
+	refused := room[:0]
+	last := 0
 	for i := range v.Decision.Len() {
-		if v.Decision.Answer(i).Allowed {
-			continue
+		if !v.Decision.Answer(i).Allowed {
+			refused = append(refused, v.sheet.names[i])
+			last = i
 		}
-		if !empty {
-			b = append(b, ',')
-		}
-		b = append(b, v.sheet.names[i]...)
-		empty = false
 	}
-	return append(b, "]}"...)
+	if len(refused) == 1 {
+		return v.sheet.refusals[last]
+	}
+	return newDocument(quotaExceeded(refused...))
+}
+
+// quotaExceeded names policies, as appendString writes them.
+func quotaExceeded(policies ...string) []byte {
+	return []byte(`{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded",` +
+		`"title":"Quota Exceeded","status":429,"violated-policies":[` + strings.Join(policies, ",") + `]}`)
 }

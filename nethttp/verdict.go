@@ -35,7 +35,9 @@ type Verdict struct {
 
 // Status returns 0 if the request is admitted, and otherwise the status of the
 // refusal: 400 or 403, 429, 500 or 503, as listed in the package's description.
-func (v Verdict) Status() int {
+func (v Verdict) Status() int { return v.code() }
+
+func (v *Verdict) code() int {
 	switch {
 	case v.admitted:
 		return 0
@@ -59,22 +61,31 @@ func (v Verdict) Policies() []core.Policy {
 // admitted or refused: the fields of [Config].Fields, and for a refusal Retry-After
 // and Cache-Control: no-store. A refusal has no Retry-After if no waiting helps.
 func (v Verdict) SetFields(h http.Header) {
+	var c cells
+	v.setFields(h, &c)
+}
+
+func (v *Verdict) setFields(h http.Header, c *cells) {
 	if v.sheet != nil && !v.silent {
-		v.guard.config.Fields(h, v)
+		if fields := v.guard.config.Fields; fields != nil {
+			fields(h, *v)
+		} else {
+			v.draft11(h, c)
+		}
 	}
-	if v.Status() == 0 {
+	if v.admitted {
 		return
 	}
 	if after := v.retryAfter(); after != "" {
-		put(h, "Retry-After", after, "Cache-Control", "no-store")
+		c.set(h, "Retry-After", after)
 	} else {
 		delete(h, "Retry-After")
-		put(h, "Cache-Control", "no-store")
 	}
+	c.set(h, "Cache-Control", "no-store")
 }
 
-func (v Verdict) retryAfter() string {
-	switch v.Status() {
+func (v *Verdict) retryAfter() string {
+	switch v.code() {
 	case http.StatusTooManyRequests:
 		if v.Decision.RetryAfter != core.Never {
 			return strconv.FormatInt(seconds(v.Decision.RetryAfter), 10)
