@@ -87,11 +87,7 @@ func (s *Store) checkServer(ctx context.Context, r *Report, c redis.UniversalCli
 	if err != nil {
 		return fmt.Errorf("headgate: INFO: %w", err)
 	}
-	field := func(name string) string {
-		_, rest, _ := strings.Cut("\n"+info, "\n"+name+":")
-		value, _, _ := strings.Cut(rest, "\r")
-		return value
-	}
+	field := func(name string) string { return infoField(info, name) }
 	server := ServerReport{
 		Version:         field("redis_version"),
 		MaxMemoryPolicy: field("maxmemory_policy"),
@@ -133,10 +129,23 @@ func (s *Store) checkServer(ctx context.Context, r *Report, c redis.UniversalCli
 			break
 		}
 	}
+	for _, script := range []script{s.slots.state, s.slots.beat} {
+		if err := c.Do(ctx, "eval", script.source, 0).Err(); err != nil {
+			r.problemf("%s does not run the scripts of slots: %v", server.Address, err)
+			break
+		}
+	}
 	if err := c.Set(ctx, s.config.Prefix+":probe", 1, time.Minute).Err(); err != nil && !redis.HasErrorPrefix(err, "MOVED") {
 		r.problemf("%s does not accept writes: %v", server.Address, err)
 	}
 	return nil
+}
+
+// infoField returns a field of what INFO tells.
+func infoField(info, name string) string {
+	_, rest, _ := strings.Cut("\n"+info, "\n"+name+":")
+	value, _, _ := strings.Cut(rest, "\r")
+	return value
 }
 
 func median(d []time.Duration) time.Duration {

@@ -14,11 +14,11 @@ import (
 )
 
 func TestFaultsOfAConfigAreToldTogether(t *testing.T) {
-	_, err := New(nil, Config{Timeout: time.Microsecond, Failure: 7, Servers: -1, Prefix: "a{b"})
+	_, err := New(nil, Config{Timeout: time.Microsecond, Failure: 7, Servers: -1, Prefix: "a{b", SlotTTL: time.Millisecond})
 	if err == nil {
 		t.Fatal("no error")
 	}
-	for _, want := range []string{"client is nil", "Timeout of 1µs", "Failure 7", "-1 Servers", "Prefix"} {
+	for _, want := range []string{"client is nil", "Timeout of 1µs", "Failure 7", "-1 Servers", "Prefix", "SlotTTL of 1ms"} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("%q is not in: %v", want, err)
 		}

@@ -16,7 +16,7 @@ import (
 
 func TestMain(m *testing.M) {
 	redis.SetLogger(silent{}) // tests break connections on purpose
-	proctest.Main(m, proctest.Funcs{"hammer": hammer})
+	proctest.Main(m, proctest.Funcs{"hammer": hammer, "holder": holder})
 }
 
 type silent struct{}

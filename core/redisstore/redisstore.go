@@ -81,6 +81,17 @@ type Config struct {
 	// Unmerged turns merging off: every decision is a call of its own.
 	Unmerged bool
 
+	// SlotTTL is after how long a process that was killed, or is cut off, holds no
+	// slots any more; 100 ms to 1 h, the same for all servers. Three times in that
+	// span a process tells that it is alive. 0 means 15 s.
+	SlotTTL time.Duration
+
+	// Instance, if not empty, is a name of this process that it will have again when
+	// it is restarted, and that no other has, like that of a pod of a StatefulSet.
+	// At its first acquire it then frees at once what its predecessor, which may
+	// have been killed, still holds.
+	Instance string
+
 	// Hooks are called with what happens.
 	Hooks Hooks
 }
@@ -104,8 +115,21 @@ type Hooks struct {
 	// each of them is told of. Peeks are not.
 	Decided func(limiter string, allowed bool, source core.Source)
 
-	// Called tells of each call to Redis: the questions in it, the time it took,
-	// and the error, if it failed.
+	// SlotAcquired tells of each slot that was granted or refused, by the name of
+	// the slots.
+	SlotAcquired func(slots string, granted bool, source core.Source)
+
+	// SlotsLost tells that others were told that this process is dead, while it held
+	// so many slots. It goes on holding them: see [core.Slot.Lost].
+	SlotsLost func(held int64)
+
+	// SlotsRestated tells that Redis may have lost what it was told, so that it is
+	// told again what is held of so many keys.
+	SlotsRestated func(keys int)
+
+	// Called tells of each call to Redis: the questions or slots' keys in it, the time
+	// it took, and the error, if it failed. That a process is alive is told without
+	// it.
 	Called func(questions int, took time.Duration, err error)
 
 	// Changed tells that Redis went away, with the reason, or came back, with
@@ -125,6 +149,7 @@ type Store struct {
 	seed    maphash.Seed
 	pools   pools
 	scripts scripts
+	slots   slotting
 	cluster bool
 	direct  bool          // the client heeds deadlines, so that calls need no goroutine
 	stray   chan struct{} // holds a value for each call that is left to itself, or may be
@@ -199,6 +224,7 @@ func New(client redis.UniversalClient, c Config) (*Store, error) {
 	if c.MemoryFor > 0 {
 		s.memory = newMemory(c.MemoryFor, s.seed)
 	}
+	s.slots = s.newSlotting()
 	return s, nil
 }
 
@@ -212,6 +238,9 @@ func (c Config) withDefaults() Config {
 	if c.MemoryFor == 0 {
 		c.MemoryFor = time.Second
 	}
+	if c.SlotTTL == 0 {
+		c.SlotTTL = 15 * time.Second
+	}
 	return c
 }
 
@@ -224,6 +253,9 @@ func (c Config) faults() (faults []error) {
 	}
 	if c.Servers < 0 {
 		faults = append(faults, fmt.Errorf("headgate: %d Servers", c.Servers))
+	}
+	if c.SlotTTL < 100*time.Millisecond || c.SlotTTL > time.Hour {
+		faults = append(faults, fmt.Errorf("headgate: a SlotTTL of %v is not 100 ms to 1 h", c.SlotTTL))
 	}
 	for _, b := range []byte(c.Prefix) {
 		if b == '{' || b == '}' {

@@ -22,9 +22,10 @@ var house = []room{
 	{pkg: "core/memstore", ours: []string{"core", "core/step"}},
 	{
 		pkg:    "core/redisstore",
-		ours:   []string{"core", "core/memstore", "core/step"},
+		ours:   []string{"core", "core/memstore", "core/redisstore/internal/keeper", "core/step"},
 		theirs: []string{"github.com/redis/go-redis/v9"},
 	},
+	{pkg: "core/redisstore/internal/keeper"},
 	{pkg: "core/storetest", ours: []string{"core", "core/step"}},
 	{pkg: "keyfuncs"},
 	{pkg: "nethttp", ours: []string{"core", "keyfuncs"}},

@@ -1,0 +1,77 @@
+-- Keeps an incarnation alive, and finds out who is not.
+--
+--   KEYS[1]  a sorted set. A live incarnation's score is the fleet's time at which it
+--            is dead, a tombstone's is that of its death, negative; #clock and #last
+--            are the fleet's time and the server's as of the last beat.
+--   ARGV     the instant (tests only), the incarnation, one to register if that one is
+--            gone, how long a beat keeps it alive, how much a beat may advance the
+--            fleet's time, the beginning of the names of those whom a registration
+--            replaces, and incarnations to bury
+--   reply    what became of the incarnation, the fleet's time, and the dead, the newest
+--            first: one string
+--
+-- The fleet's time passes only while somebody beats, so that an outage or a jump of the
+-- server's clock makes nobody dead. All times are in microseconds.
+if not KEYS[1] then return '' end -- it is only tried
+local MOST = 4096           -- tombstones
+local DAY = 26 * 3600000000 -- how long they stay: longer than what the dead have left
+local LIFE = 360000         -- seconds
+local call = redis.call
+local key, id, new = KEYS[1], ARGV[2], ARGV[3]
+local ttl, step, replaces = tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[6]
+
+local function text(x) return string.format('%.0f', x) end
+
+local function score(member)
+  local s = call('ZSCORE', key, member)
+  return s and tonumber(s)
+end
+
+local now = tonumber(ARGV[1])
+if not now then
+  local t = call('TIME')
+  now = t[1] * 1000000 + t[2]
+end
+local clock, last = score('#clock') or 1, score('#last') or now
+clock = clock + math.min(math.max(now - last, 0), step)
+call('ZADD', key, text(clock), '#clock', text(now), '#last')
+
+local function bury(member) call('ZADD', key, '-' .. text(clock), member) end
+
+for i = 7, #ARGV do bury(ARGV[i]) end
+for _, member in ipairs(call('ZRANGEBYSCORE', key, 0, '(' .. text(clock))) do
+  if string.sub(member, 1, 1) ~= '#' then bury(member) end
+end
+
+local function live(member)
+  local s = score(member)
+  return s and s >= 0
+end
+
+local state = 'none'
+if id ~= '' then
+  if live(id) then
+    state = 'live'
+    call('ZADD', key, text(clock + ttl), id)
+  else
+    state = score(id) and 'lost' or 'absent'
+  end
+end
+if state ~= 'live' and new ~= '' then
+  if score(new) and not live(new) then
+    state = 'spent' -- an incarnation lives once
+  else
+    if replaces ~= '' then
+      for _, member in ipairs(call('ZRANGEBYSCORE', key, 0, '+inf')) do
+        if string.sub(member, 1, #replaces) == replaces and member ~= new then bury(member) end
+      end
+    end
+    call('ZADD', key, text(clock + ttl), new)
+  end
+end
+
+call('ZREMRANGEBYSCORE', key, '(-' .. text(math.max(clock - DAY, 0)), '(0')
+local dead = call('ZCOUNT', key, '-inf', '(0')
+if dead > MOST then call('ZREMRANGEBYRANK', key, MOST, dead - 1) end
+call('EXPIRE', key, LIFE)
+return state .. ' ' .. text(clock) .. ' ' .. table.concat(call('ZRANGEBYSCORE', key, '-inf', '(0'), ',')

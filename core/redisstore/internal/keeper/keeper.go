@@ -1,0 +1,265 @@
+// Package keeper keeps the slots that this process holds, and sees to it that a
+// server which all processes share counts them: it states them, states them again
+// where the server may have forgotten them, and beats so that nobody takes this
+// process for dead. It is the protocol without the wire: a [Transport] runs its
+// scripts.
+//
+// Truth is with the process. For each key the server has a hash of what each
+// incarnation of a process has stated, and in one sorted set it has the incarnations.
+// A statement is absolute, carries a number, and changes nothing if a later one came
+// first. A grant is a statement too: of what is held, and as many more as there is
+// room for.
+package keeper
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base64"
+	"errors"
+	"sync"
+	"time"
+)
+
+var (
+	// ErrClosed is the error of an acquire of a name that was closed meanwhile.
+	ErrClosed = errors.New("headgate: the slots were closed")
+	// ErrGone is the error of a transport that is closed for good.
+	ErrGone = errors.New("headgate: the client is closed")
+	// ErrUnsent wraps the error of what was not sent, and so has no effect.
+	ErrUnsent = errors.New("headgate: not sent")
+
+	errDeadline = errors.New("headgate: Redis did not answer in time")
+	errStale    = errors.New("headgate: another process states slots for this one")
+)
+
+// A Transport runs scripts. It is safe for concurrent use.
+type Transport interface {
+	// Shard returns in which of the Config's shards a key is.
+	Shard(key string) int
+	// Run runs ops of a shard, of different keys, and reads their replies. It never
+	// runs one twice.
+	Run(ctx context.Context, shard int, ops []*Op)
+	// Beat runs a beat, and reads its reply. After the transport has been closed,
+	// the error is ErrGone.
+	Beat(ctx context.Context, b *Beat) error
+	// Servers identifies the servers and their histories: another text means that
+	// something may have been lost. Empty means that it is not known.
+	Servers(ctx context.Context) string
+}
+
+// Config says how a Keeper works.
+type Config struct {
+	TTL      time.Duration // after that long without beats a process is dead
+	Timeout  time.Duration // of an op that nobody waits for
+	Shards   int           // parts of the server that fail by themselves
+	Instance string        // a new process of that name replaces the earlier; may be empty
+
+	// Lost is called when this process was declared dead, with what it held, and
+	// Restated when everything is stated again. They may be nil.
+	Lost     func(slots int64)
+	Restated func(keys int)
+}
+
+// Parts of the TTL.
+const (
+	beatsInTTL   = 3
+	retriesInTTL = 15
+	sweepTTLs    = 20 // in so many of them everything has been stated again
+)
+
+const (
+	refusedFor = 150 * time.Millisecond // a key's refusal is remembered
+	deadFor    = 100 * time.Millisecond // after that, who is dead is asked again before a refusal
+	batchSize  = 128                    // ops that travel together
+	mergeSize  = 1024                   // acquires in an op
+)
+
+// A Keeper keeps slots. It is safe for concurrent use.
+type Keeper struct {
+	t     Transport
+	c     Config
+	start time.Time
+
+	mu  sync.Mutex
+	now *session // nil if nothing was acquired since all names were closed
+	seq int64    // of all ops: larger than of any before
+}
+
+// New makes a Keeper.
+func New(t Transport, c Config) *Keeper { return &Keeper{t: t, c: c, start: time.Now()} }
+
+func (c *Config) beat() time.Duration  { return c.TTL / beatsInTTL }
+func (c *Config) retry() time.Duration { return c.TTL / retriesInTTL }
+func (c *Config) sweep() time.Duration { return c.TTL * sweepTTLs }
+
+// since is the time as entries keep it. It is never 0.
+func (k *Keeper) since() time.Duration { return time.Since(k.start) + 1 }
+
+// newID makes the name of an incarnation.
+func (k *Keeper) newID() string {
+	var b [9]byte
+	_, _ = rand.Read(b[:]) // never fails
+	return k.prefix() + base64.RawURLEncoding.EncodeToString(b[:])
+}
+
+// prefix is what the incarnations of an instance have in common.
+func (k *Keeper) prefix() string {
+	if k.c.Instance == "" {
+		return ""
+	}
+	sum := sha256.Sum256([]byte(k.c.Instance))
+	return base64.RawURLEncoding.EncodeToString(sum[:6]) + "."
+}
+
+// A pool is the slots of one name from their first acquire until they are closed.
+type pool struct{ closed bool }
+
+// A Hold is a slot that is held.
+type Hold struct {
+	keeper *Keeper
+	entry  *entry
+	pool   *pool
+	lost   <-chan struct{}
+}
+
+// Release gives the slot back. It does not wait.
+func (h *Hold) Release() {
+	h.keeper.mu.Lock()
+	defer h.keeper.mu.Unlock()
+	if h.pool.closed {
+		return
+	}
+	h.entry.held--
+	h.entry.refused = 0
+	h.entry.book.session.changed(h.entry)
+}
+
+// Lost returns a channel that is closed when this process was declared dead.
+func (h *Hold) Lost() <-chan struct{} { return h.lost }
+
+// Full reports whether the key is known to be full, without asking: because this
+// process alone holds that many, or because it was refused just now.
+func (k *Keeper) Full(name, key string, limit int64) (held int64, full bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	var e *entry
+	if k.now != nil {
+		e = k.now.find(name, key)
+	}
+	if e == nil {
+		return 0, limit <= 0
+	}
+	return e.full(limit, k.since())
+}
+
+// Own returns how many slots of the key this process holds, and whose fields in the
+// hash are therefore not to be counted.
+func (k *Keeper) Own(name, key string) (held int64, ids []string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.now == nil {
+		return 0, nil
+	}
+	if e := k.now.find(name, key); e != nil {
+		held = e.held
+	}
+	return held, append([]string{k.now.epoch.id}, k.now.former...)
+}
+
+// Take holds a slot without asking, if fewer than limit are held by this process.
+// The server is told when it can be. Held counts this process's alone.
+func (k *Keeper) Take(name, key string, limit int64) (h *Hold, held int64) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	s := k.session()
+	e := s.entry(name, key)
+	if e.held >= limit {
+		s.changed(e)
+		return nil, e.held
+	}
+	e.held++
+	s.changed(e)
+	return &Hold{k, e, s.pool(name), s.epoch.lost}, e.held
+}
+
+// Acquire asks for a slot, and waits for the answer until the deadline. If the key is
+// full, the hold and the error are nil. Held counts all processes', this slot
+// included.
+func (k *Keeper) Acquire(ctx context.Context, deadline time.Time, name, key string, limit int64) (h *Hold, held int64, err error) {
+	ctx, cancel := context.WithDeadlineCause(ctx, deadline, errDeadline)
+	defer cancel()
+	k.mu.Lock()
+	s := k.session()
+	p := s.pool(name)
+	if err := s.registered(ctx); err != nil {
+		k.mu.Unlock()
+		return nil, 0, err
+	}
+	if p.closed {
+		k.mu.Unlock()
+		return nil, 0, ErrClosed
+	}
+	e := s.entry(name, key)
+	w := &waiter{pool: p, limit: limit, done: make(chan struct{})}
+	e.waiters = append(e.waiters, w)
+	leads := !e.busy
+	e.busy = true
+	k.mu.Unlock()
+	if leads {
+		// The question is not its asker's to end: one that is half asked leaves
+		// behind what nobody knows.
+		own, cancel := context.WithDeadline(context.WithoutCancel(ctx), deadline)
+		s.round(own, e)
+		cancel()
+	}
+	select {
+	case <-w.done:
+	case <-ctx.Done():
+		if !k.giveUp(w) {
+			return nil, 0, context.Cause(ctx)
+		}
+	}
+	if w.err != nil || !w.granted {
+		return nil, w.held, w.err
+	}
+	return &Hold{k, e, p, w.lost}, w.held, nil
+}
+
+// giveUp ends a wait, unless the answer has come: then it returns true.
+func (k *Keeper) giveUp(w *waiter) (answered bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	select {
+	case <-w.done:
+		return true
+	default:
+		w.gone = true
+		return false
+	}
+}
+
+// Close gives back everything of a name, and waits until the server knows. If it was
+// the last name that was open, the incarnation is buried instead, with all that it
+// has stated: that is one command.
+func (k *Keeper) Close(ctx context.Context, name string) error {
+	k.mu.Lock()
+	s := k.now
+	if s == nil || s.pools[name] == nil {
+		k.mu.Unlock()
+		return nil
+	}
+	s.pools[name].closed = true
+	delete(s.pools, name)
+	if len(s.pools) == 0 {
+		return s.leave(ctx) // unlocks
+	}
+	c := s.closing(name)
+	k.mu.Unlock()
+	select {
+	case <-c.done:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}

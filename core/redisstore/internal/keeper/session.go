@@ -1,0 +1,476 @@
+package keeper
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"time"
+)
+
+// A session lasts from the first acquire until all names are closed. The keeper's lock
+// guards it, and all that it has.
+type session struct {
+	*Keeper
+
+	pools  map[string]*pool // that are open
+	books  map[string]*book
+	shards []shard
+	recent []*entry            // have changed in the last beats, or were refused
+	drops  map[*entry][]string // fields of the dead that were seen
+
+	epoch   *epoch
+	next    string   // the incarnation to come, should this one be lost
+	former  []string // incarnations from which not all has been moved yet
+	bury    []string // and those from which it has
+	unmoved int      // entries that were not stated since the last move
+	version int      // how often all was to be stated again
+	renew   bool     // another incarnation is wanted
+	servers string   // as the last beat found them
+
+	beating  *flight   // the beat that is on its way
+	ackedAt  time.Time // when the last one was sent that was answered
+	gap      time.Duration
+	clock    int64
+	dead     map[string]bool // as of that beat
+	failedAt time.Time       // when the last one failed
+	failure  error
+
+	running bool
+	ended   bool
+	stop    chan struct{}
+}
+
+// An epoch is the time for which an incarnation lives.
+type epoch struct {
+	id         string
+	registered bool
+	lost       chan struct{} // shared with the next epoch, unless this one was lost
+}
+
+// A book has the entries of one name.
+type book struct {
+	session *session
+	name    string
+	entries map[string]*entry
+}
+
+// A closing waits until so many entries are as stated.
+type closing struct {
+	left int
+	done chan struct{}
+}
+
+// A shard has what fails together.
+type shard struct {
+	all      []*entry // in no order
+	swept    int      // how far the sweep has come
+	out      []*entry // are to be stated
+	failed   []*entry // were not, and wait for a beat
+	flushing bool
+	stalled  bool          // nothing is sent until a beat
+	unclean  time.Duration // when an outcome was last unknown; 0: never
+}
+
+// session returns the session, and sees to it that it beats.
+func (k *Keeper) session() *session {
+	s := k.now
+	if s == nil {
+		s = &session{
+			Keeper: k,
+			pools:  make(map[string]*pool),
+			books:  make(map[string]*book),
+			shards: make([]shard, k.c.Shards),
+			drops:  make(map[*entry][]string),
+			epoch:  &epoch{id: k.newID(), lost: make(chan struct{})},
+			next:   k.newID(),
+			stop:   make(chan struct{}),
+		}
+		k.now = s
+	}
+	if !s.running {
+		s.running = true
+		go s.live()
+	}
+	return s
+}
+
+func (s *session) pool(name string) *pool {
+	p := s.pools[name]
+	if p == nil {
+		p = &pool{}
+		s.pools[name] = p
+	}
+	return p
+}
+
+func (s *session) find(name, key string) *entry {
+	if b := s.books[name]; b != nil {
+		return b.entries[key]
+	}
+	return nil
+}
+
+func (s *session) entry(name, key string) *entry {
+	b := s.books[name]
+	if b == nil {
+		b = &book{s, name, make(map[string]*entry)}
+		s.books[name] = b
+	}
+	e := b.entries[key]
+	if e == nil {
+		shard := s.t.Shard(key)
+		all := &s.shards[shard].all
+		e = &entry{book: b, key: key, shard: int32(shard), place: int32(len(*all)), known: true, moved: true}
+		b.entries[key] = e
+		*all = append(*all, e)
+	}
+	return e
+}
+
+// forget forgets an entry of which nothing is to be known any more.
+func (s *session) forget(e *entry) {
+	if e.held > 0 || e.busy || e.queued || e.failed || e.recent || e.kept || e.wanted() || s.ended {
+		return
+	}
+	all := &s.shards[e.shard].all
+	last := len(*all) - 1
+	moved := (*all)[last]
+	(*all)[e.place], moved.place = moved, e.place
+	(*all)[last] = nil
+	*all = (*all)[:last]
+	delete(e.book.entries, e.key)
+}
+
+// live beats until the session ends.
+func (s *session) live() {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-s.stop:
+			return
+		case <-timer.C:
+		}
+		start := time.Now()
+		s.mu.Lock()
+		f := s.fly()
+		s.mu.Unlock()
+		<-f.done
+		servers := ""
+		if f.err == nil {
+			ctx, cancel := context.WithTimeout(context.Background(), s.patience())
+			servers = s.t.Servers(ctx)
+			cancel()
+		}
+		s.mu.Lock()
+		if errors.Is(f.err, ErrGone) {
+			s.running = false
+			s.mu.Unlock()
+			return
+		}
+		pause := s.care(f.err == nil, servers)
+		s.mu.Unlock()
+		timer.Reset(time.Until(start.Add(pause)))
+	}
+}
+
+// A flight is a beat on its way.
+type flight struct {
+	done chan struct{}
+	err  error
+}
+
+// fly sends a beat, or joins the one that is on its way.
+func (s *session) fly() *flight {
+	if s.beating == nil {
+		s.beating = &flight{done: make(chan struct{})}
+		go s.beat(s.beating)
+	}
+	return s.beating
+}
+
+// patience is how long a beat may take: no longer than until the next, and several fit
+// into the TTL.
+func (s *session) patience() time.Duration {
+	return min(max(s.c.Timeout, s.c.retry()), s.c.beat())
+}
+
+func (s *session) beat(f *flight) {
+	s.mu.Lock()
+	b := &Beat{TTL: s.c.TTL, Step: s.c.beat() * 11 / 10, New: s.next, Bury: slices.Clone(s.bury)}
+	switch {
+	case !s.epoch.registered:
+		b.New, b.Replaces = s.epoch.id, s.prefix()
+	case !s.renew:
+		b.ID = s.epoch.id
+	}
+	s.mu.Unlock()
+	ctx, cancel := context.WithTimeout(context.Background(), s.patience())
+	defer cancel()
+	sent := time.Now()
+	f.err = s.t.Beat(ctx, b)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.beating = nil
+	if f.err == nil && !s.ended {
+		s.beaten(b, sent)
+	} else {
+		s.failedAt, s.failure = time.Now(), f.err
+	}
+	close(f.done)
+}
+
+// beaten notes what a beat brought.
+func (s *session) beaten(b *Beat, sent time.Time) {
+	s.failure = nil
+	if b.State != Spent {
+		s.gap, s.ackedAt = sent.Sub(s.ackedAt), sent
+	}
+	if b.Clock < s.clock {
+		s.renew = s.renew || s.gap > s.c.TTL // see care
+	}
+	s.clock = b.Clock
+	s.bury = s.bury[len(b.Bury):]
+	s.dead = make(map[string]bool, len(b.Dead))
+	for _, id := range b.Dead {
+		s.dead[id] = true
+	}
+	switch b.State {
+	case Live:
+	case Spent:
+		if s.next = s.newID(); !s.epoch.registered {
+			s.epoch.id = s.newID()
+		}
+	case None:
+		if s.epoch.registered {
+			s.move(b.New, false)
+			break
+		}
+		s.epoch.registered = true
+		s.next = s.newID()
+		s.stateAll()
+	case Lost, Absent:
+		s.move(b.New, b.State == Lost)
+	}
+}
+
+// move begins a new epoch: all that is held is moved to another incarnation.
+func (s *session) move(id string, lost bool) {
+	old := s.epoch
+	s.former = append(s.former, old.id)
+	s.epoch = &epoch{id: id, registered: true, lost: old.lost}
+	s.next, s.renew = s.newID(), false
+	s.unmoved = 0
+	var held int64
+	for e := range s.entries() {
+		e.moved = false
+		s.unmoved++
+		held += e.held
+	}
+	if lost {
+		s.epoch.lost = make(chan struct{})
+		close(old.lost)
+		if s.c.Lost != nil {
+			go s.c.Lost(held)
+		}
+	}
+	s.stateAll()
+}
+
+func (s *session) entries() func(yield func(*entry) bool) {
+	return func(yield func(*entry) bool) {
+		for i := range s.shards {
+			for _, e := range s.shards[i].all {
+				if !yield(e) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// stateAll has everything stated again.
+func (s *session) stateAll() {
+	s.version++
+	n := 0
+	for e := range s.entries() {
+		e.known = false
+		s.changed(e)
+		n++
+	}
+	if s.c.Restated != nil && n > 0 {
+		go s.c.Restated(n)
+	}
+}
+
+// care does what is to be done with each beat, and returns when the next is due.
+func (s *session) care(beaten bool, servers string) time.Duration {
+	if beaten {
+		s.compare(servers)
+		s.again()
+		s.sweepSome()
+		if s.unmoved == 0 {
+			s.bury = append(s.bury, s.former...)
+			s.former = nil
+		}
+	}
+	wait := s.c.beat()
+	if !beaten || s.renew {
+		wait = s.c.retry()
+	}
+	for i := range s.shards {
+		sh := &s.shards[i]
+		if sh.stalled || len(sh.failed) > 0 {
+			wait = s.c.retry()
+		}
+		sh.stalled = false
+		failed := sh.failed
+		sh.failed = nil
+		for _, e := range failed {
+			e.failed = false
+			s.changed(e)
+		}
+		s.kick(sh)
+	}
+	return wait
+}
+
+// compare has everything stated again if the servers, or their histories, are others.
+// Who was silent for so long that it may have been buried, of which they know nothing
+// any more, takes another incarnation: others may still drop the old one.
+func (s *session) compare(servers string) {
+	if servers == "" || servers == s.servers {
+		return
+	}
+	if s.servers != "" {
+		s.renew = s.renew || s.gap > s.c.TTL
+		s.stateAll()
+	}
+	s.servers = servers
+}
+
+// again states what has changed in the last two beats again: a server may have
+// acknowledged it, and lost it.
+func (s *session) again() {
+	stay := s.recent[:0]
+	for _, e := range s.recent {
+		if e.fresh > 0 {
+			e.fresh--
+			e.dirty = true
+			stay = append(stay, e)
+		} else {
+			e.recent = false
+		}
+		s.changed(e)
+	}
+	clear(s.recent[len(stay):])
+	s.recent = stay
+}
+
+// sweepSome states a part of everything again, of each shard.
+func (s *session) sweepSome() {
+	const parts = sweepTTLs * beatsInTTL
+	for i := range s.shards {
+		sh := &s.shards[i]
+		for range (len(sh.all) + parts - 1) / parts {
+			if sh.swept >= len(sh.all) {
+				sh.swept = 0
+			}
+			e := sh.all[sh.swept]
+			sh.swept++
+			e.dirty, e.tell = true, true
+			s.changed(e)
+		}
+	}
+}
+
+// fresh makes sure of a recent beat: it beats if it has to. The lock is given up
+// meanwhile. Who failed just now fails again.
+func (s *session) fresh(ctx context.Context, within time.Duration) error {
+	if s.epoch.registered && time.Since(s.ackedAt) <= within {
+		return nil
+	}
+	if s.failure != nil && time.Since(s.failedAt) < s.c.retry() {
+		return s.failure
+	}
+	f := s.fly()
+	s.mu.Unlock()
+	defer s.mu.Lock()
+	select {
+	case <-f.done:
+		return f.err
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// registered makes sure that the incarnation is registered: otherwise nobody would
+// ever find it dead. The lock is given up meanwhile.
+func (s *session) registered(ctx context.Context) error {
+	for !s.epoch.registered {
+		if err := s.fresh(ctx, 0); err != nil {
+			return err
+		}
+		if s.ended {
+			return ErrClosed
+		}
+	}
+	return nil
+}
+
+// deadAmong returns those that are dead, if that is known and no older than a beat.
+func (s *session) deadAmong(fields []Field) (ids []string) {
+	if len(s.dead) == 0 || time.Since(s.ackedAt) > s.c.beat() {
+		return nil
+	}
+	for _, f := range fields {
+		if s.dead[f.ID] {
+			ids = append(ids, f.ID)
+		}
+	}
+	return ids
+}
+
+// leave ends the session and gives up the lock.
+func (s *session) leave(ctx context.Context) error {
+	s.ended = true
+	close(s.stop)
+	s.now = nil
+	for _, e := range slices.Collect(s.entries()) {
+		if !e.busy {
+			fail(e.waiters, ErrClosed)
+			e.waiters = nil
+		}
+	}
+	b := &Beat{TTL: s.c.TTL, Step: s.c.beat() * 11 / 10, Bury: slices.Concat(s.bury, s.former, []string{s.epoch.id})}
+	s.mu.Unlock()
+	var err error
+	for range 3 {
+		if err = s.t.Beat(ctx, b); err == nil || errors.Is(err, ErrGone) || ctx.Err() != nil {
+			break
+		}
+	}
+	return err
+}
+
+// closing gives back all of a name, and returns what to wait for.
+func (s *session) closing(name string) *closing {
+	c := &closing{done: make(chan struct{})}
+	var all []*entry
+	if b := s.books[name]; b != nil {
+		all = slices.Collect(maps.Values(b.entries))
+	}
+	for _, e := range all {
+		e.held = 0
+		if e.wanted() || e.busy {
+			c.left++
+			e.closing = append(e.closing, c)
+			s.changed(e)
+		}
+	}
+	if c.left == 0 {
+		close(c.done)
+	}
+	return c
+}

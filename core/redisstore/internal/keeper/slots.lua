@@ -1,0 +1,61 @@
+-- States how many slots of a key an incarnation holds, and takes more if there is
+-- room.
+--
+--   KEYS[1]  a hash: incarnation -> count:seq
+--   ARGV     the incarnation, seq, how many it holds, how many more it wants, the
+--            limit, whether to keep a zero, whether to tell all fields, and the
+--            incarnations whose fields are to be dropped
+--   reply    the outcome, the own field as found, how many were granted, how many
+--            the others hold, and who they are: one string
+if not KEYS[1] then return '' end -- it is only tried
+local MOST = 4096 -- others that a reply tells
+local FEW = 8     -- others that each reply tells
+local LIFE = 90000 -- seconds: more than a day, which nobody may say anything
+local call, match = redis.call, string.match
+local key, id = KEYS[1], ARGV[1]
+local seq, held, want, limit = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
+local keep, tell = ARGV[6] == '1', ARGV[7] == '1'
+
+local found, others, n, fields = false, 0, 0, {}
+if want == 0 and not tell then
+  found = call('HGET', key, id)
+else
+  local drop = {}
+  for i = 8, #ARGV do drop[ARGV[i]] = true end
+  local all = call('HGETALL', key)
+  for i = 1, #all, 2 do
+    if all[i] == id then
+      found = all[i + 1]
+    elseif not drop[all[i]] then
+      local count = match(all[i + 1], '^%d+')
+      others = others + tonumber(count)
+      n = n + 1
+      if n <= MOST then fields[n] = all[i] .. ':' .. count end
+    end
+  end
+end
+local count, last = 0, -1
+if found then
+  count, last = match(found, '^(%d+):(%d+)$')
+  count, last = tonumber(count), tonumber(last)
+end
+
+local outcome, granted = 'done', 0
+if seq < last then
+  outcome = 'stale' -- a later statement came first
+elseif seq == last then
+  outcome, granted = 'same', count - held
+  if count > 0 then call('EXPIRE', key, LIFE) end
+else
+  for i = 8, #ARGV do call('HDEL', key, ARGV[i]) end
+  granted = math.max(math.min(want, limit - others - held), 0)
+  count = held + granted
+  if count > 0 or keep then
+    call('HSET', key, id, string.format('%.0f:%.0f', count, seq))
+    call('EXPIRE', key, LIFE)
+  elseif found then
+    call('HDEL', key, id)
+  end
+end
+if not tell and granted >= want and n > FEW then fields = {} end
+return string.format('%s %s %.0f %.0f ', outcome, found or '-', granted, others) .. table.concat(fields, ',')
