@@ -34,7 +34,7 @@ func peerOf(r *http.Request) (netip.Addr, error) {
 func parseNode(s string) (netip.Addr, bool) {
 	host, port, hasPort := s, "", false
 	if strings.HasPrefix(s, "[") {
-		end := strings.IndexByte(s, ']')
+		end := strings.LastIndexByte(s, ']') // a zone may have one too
 		if end < 0 {
 			return netip.Addr{}, false
 		}
