@@ -74,6 +74,6 @@ func hello(w http.ResponseWriter, _ *http.Request) {
 func routes(c *campus, served results) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /api/hello", c.withCookies)
-	mux.Handle("GET /{$}", page(served))
+	mux.Handle("GET /{$}", page(picture(served)))
 	return mux
 }

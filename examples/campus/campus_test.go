@@ -140,7 +140,8 @@ func TestPage(t *testing.T) {
 	t.Parallel()
 	r := result{students: []int{0, 3, 6, 6}, abuser: map[trick]int{own: 6, drop: 6}}
 	w := httptest.NewRecorder()
-	page(results{abuserAsked: 48, without: r, with: r}).ServeHTTP(w, httptest.NewRequest("GET", "/", nil))
+	svg := picture(results{abuserAsked: 48, without: r, with: r})
+	page(svg).ServeHTTP(w, httptest.NewRequest("GET", "/", nil))
 	body := w.Body.String()
 	for _, text := range []string{
 		"Served to a student: 0 to 6 of 6, median 6. To the abuser: 12 of 48.",
@@ -156,9 +157,11 @@ func TestPage(t *testing.T) {
 			t.Errorf("the page has %s", text)
 		}
 	}
-	picture := body[strings.Index(body, "<svg"):strings.Index(body, "</body>")]
-	if err := xml.Unmarshal([]byte(picture), new(struct{})); err != nil {
+	if err := xml.Unmarshal(svg, new(struct{})); err != nil {
 		t.Error(err)
+	}
+	if !strings.Contains(body, "<svg") || !strings.Contains(body, "curl -i http://example.com/api/hello<") {
+		t.Error(body)
 	}
 	if v := w.Header().Get("Content-Type"); v != "text/html; charset=utf-8" {
 		t.Error(v)
@@ -205,9 +208,13 @@ func TestProgram(t *testing.T) {
 	}
 	t.Run("once", func(t *testing.T) {
 		t.Parallel()
-		out, err := exec.CommandContext(t.Context(), program, "-addr", "127.0.0.1:0", "-students", "20", "-once").CombinedOutput()
+		file := filepath.Join(t.TempDir(), "served.svg")
+		out, err := exec.CommandContext(t.Context(), program, "-addr", "127.0.0.1:0", "-students", "20", "-once", "-plot", file).CombinedOutput()
 		if err != nil || !strings.HasPrefix(string(out), "20 students behind one address") {
 			t.Errorf("%v, %s", err, out)
+		}
+		if svg, err := os.ReadFile(file); err != nil || xml.Unmarshal(svg, new(struct{})) != nil {
+			t.Errorf("%v, %s", err, svg)
 		}
 	})
 	t.Run("stops", func(t *testing.T) {

@@ -21,9 +21,9 @@
 //
 //	curl -i http://127.0.0.1:8080/api/hello
 //
-// with you as a newcomer. Other campuses: -students 100. With -once the program ends when
-// it has printed the numbers; otherwise Ctrl-C stops it. With
-// -redis redis://localhost:6379/0 the limits are kept in Redis.
+// with you as a newcomer. Other campuses: -students 100. With -plot served.svg the picture is
+// also written to a file. With -once the program ends when it has printed the numbers;
+// otherwise Ctrl-C stops it. With -redis redis://localhost:6379/0 the limits are kept in Redis.
 package main
 
 import (
@@ -51,6 +51,7 @@ func main() {
 	addr := flag.String("addr", "127.0.0.1:8080", "listen on this `address`")
 	students := flag.Int("students", 500, "the `number` of students, 1 to 10000")
 	redisURL := flag.String("redis", "", "keep the limits in the Redis at this `URL`, as redis://localhost:6379/0")
+	plot := flag.String("plot", "", "write the picture of who was served into this `file`, as SVG")
 	once := flag.Bool("once", false, "end when the numbers are printed")
 	flag.Parse()
 	if flag.NArg() > 0 {
@@ -78,6 +79,11 @@ func main() {
 		exit(1, err)
 	}
 	report(os.Stdout, served)
+	if *plot != "" {
+		if err := os.WriteFile(*plot, picture(served), 0o644); err != nil {
+			exit(1, err)
+		}
+	}
 	if *once {
 		return
 	}

@@ -28,7 +28,14 @@ var pageHTML = template.Must(template.New("page").Parse(`<!DOCTYPE html>
 <title>Who was served</title>
 <meta name="viewport" content="width=device-width">
 <body>
-<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 640 420" width="100%" height="90vh" font-family="sans-serif" font-size="13" role="img">
+<p>Students and an abuser behind one address. The limits of the second picture are also on
+<code>curl -i http://{{.Host}}/api/hello</code>, with you as a newcomer.</p>
+{{.Picture}}</body>
+</html>
+`))
+
+var pictureSVG = template.Must(template.New("picture").Parse(`<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 640 420"
+font-family="sans-serif" font-size="13" role="img">
 <title>Who was served, without and with session keys</title>
 {{range .}}<g transform="translate(20 {{.Top}})">
 <text y="-28" font-size="16" font-weight="bold">{{.Title}}</text>
@@ -41,29 +48,35 @@ var pageHTML = template.Must(template.New("page").Parse(`<!DOCTYPE html>
 <text x="515" y="136" fill="#555">the abuser</text>
 </g>
 {{end}}</svg>
-</body>
-</html>
 `))
 
 // Y is where the abuser's bar begins.
 func (p plot) Y() float64 { return plotHeight - p.Abuser }
 
-// page shows the results. It has neither script nor style, and its policy allows none.
-func page(served results) http.Handler {
-	var html bytes.Buffer
-	err := pageHTML.Execute(&html, []plot{
+// picture draws the results as an SVG.
+func picture(served results) []byte {
+	var svg bytes.Buffer
+	err := pictureSVG.Execute(&svg, []plot{
 		newPlot("One limit, on the address", served.without, served.abuserAsked, 55),
 		newPlot("Limits on students, newcomers and the address", served.with, served.abuserAsked, 265),
 	})
 	if err != nil {
 		panic(err) // the template is wrong
 	}
-	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	return svg.Bytes()
+}
+
+// page shows the picture. It has neither script nor style, and its policy allows none.
+func page(svg []byte) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h := w.Header()
 		h.Set("Content-Type", "text/html; charset=utf-8")
 		h.Set("Content-Security-Policy", "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'")
 		h.Set("X-Content-Type-Options", "nosniff")
-		w.Write(html.Bytes())
+		pageHTML.Execute(w, struct {
+			Host    string
+			Picture template.HTML
+		}{r.Host, template.HTML(svg)})
 	})
 }
 

@@ -33,6 +33,7 @@ var house = []room{
 	{pkg: "echomw", ours: []string{"keyfuncs", "nethttp"}, theirs: []string{"github.com/labstack/echo/v4"}},
 	{pkg: "echov5mw", ours: []string{"keyfuncs", "nethttp"}, theirs: []string{"github.com/labstack/echo/v5"}},
 	{pkg: "internal/conformance"},
+	{pkg: "internal/exampletest", ours: []string{"internal/redistest", "internal/redistest/proctest"}},
 	{pkg: "internal/redistest", ours: []string{"internal/redistest/proctest"}},
 	{pkg: "internal/redistest/proctest"},
 	{pkg: "internal/repotest"},
@@ -52,7 +53,11 @@ var forTests = []string{
 
 // A package under examples/ may import the packages of ours that users import, and
 // what its subject needs: those modules are listed here.
-var forExamples = []string{"github.com/redis/go-redis/v9"}
+var forExamples = []string{
+	"github.com/gin-gonic/gin",
+	"github.com/labstack/echo/v4",
+	"github.com/redis/go-redis/v9",
+}
 
 func TestPackagesImportOnlyWhatTheHouseAllows(t *testing.T) {
 	rooms := make(map[string]room)

@@ -52,6 +52,14 @@ func (c *Command) Kill() {
 	<-c.exited
 }
 
+// Interrupt asks the process to end, as Ctrl-C does. Windows cannot.
+func (c *Command) Interrupt() {
+	c.t.Helper()
+	if err := c.process.Signal(os.Interrupt); err != nil {
+		c.t.Fatalf("proctest: interrupting: %v", err)
+	}
+}
+
 // Pause stops the process with SIGSTOP. It keeps its sockets, and the kernel still
 // accepts connections for it. When Pause returns it does nothing any more.
 func (c *Command) Pause() {

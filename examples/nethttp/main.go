@@ -1,0 +1,146 @@
+// Nethttp is a server of net/http with two limits that are asked together: one for each
+// session, and a larger one for the address that sessions share.
+//
+//	go run ./examples/nethttp
+//
+// Eleven requests of one session, of which the last is refused:
+//
+//	curl -s -o /dev/null -w '%{http_code}\n' 'http://127.0.0.1:8080/api/hello?[1-11]'
+//
+// A session is a cookie that the server signs. It counts when it is a minute old:
+// until then, its requests and those without a cookie share the session limit of their
+// address, so that nobody gains by dropping it. Those who collect cookies meet the
+// address's limit.
+//
+// With -redis redis://localhost:6379/0, and one SECRET in the environment, the limits are
+// shared by all servers that were started so. Ctrl-C stops the server.
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/core/memstore"
+	"github.com/headgate/headgate/core/redisstore"
+	"github.com/headgate/headgate/keyfuncs"
+	"github.com/headgate/headgate/nethttp"
+)
+
+func main() {
+	addr := flag.String("addr", "127.0.0.1:8080", "listen on this `address`")
+	redisURL := flag.String("redis", "", "share the limits through the Redis at this `URL`, as redis://localhost:6379/0")
+	flag.Parse()
+	if err := run(*addr, *redisURL); err != nil {
+		fmt.Fprintln(os.Stderr, "nethttp:", err)
+		os.Exit(1)
+	}
+}
+
+const cookieName = "session"
+
+// secret signs the cookies: 32 bytes or more, as openssl rand -base64 32 makes them.
+func secret() []byte {
+	if s := os.Getenv("SECRET"); s != "" {
+		return []byte(s)
+	}
+	return []byte(rand.Text() + rand.Text()) // cookies of this process, until it ends
+}
+
+// routes makes the whole application.
+func routes(store core.Store) (http.Handler, error) {
+	cookie, err := keyfuncs.NewSignedCookie(cookieName, 7*24*time.Hour, secret())
+	if err != nil {
+		return nil, err
+	}
+	perSession, err := core.New(store, "session", core.SlidingLog(core.PerMinute(10)))
+	if err != nil {
+		return nil, err
+	}
+	perAddress, err := core.New(store, "address", core.SlidingLog(core.PerMinute(40)))
+	if err != nil {
+		return nil, err
+	}
+	session, address := cookie.OlderThan(time.Minute), keyfuncs.RemoteAddr()
+	guard, err := nethttp.New(nethttp.Config{Rules: []nethttp.Rule{
+		{Limiter: perSession, Key: keyfuncs.First(session, address)},
+		{Limiter: perAddress, Key: address},
+	}})
+	if err != nil {
+		return nil, err
+	}
+
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /{$}", index)
+	mux.Handle("GET /api/hello", guard.Handler(cookie.Handler(http.HandlerFunc(hello)))) // who is refused gets no cookie
+	return mux, nil
+}
+
+func hello(w http.ResponseWriter, _ *http.Request) {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	io.WriteString(w, "hello\n")
+}
+
+func index(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	fmt.Fprintf(w, `A server of net/http. /api/hello is limited to 10 requests in any minute for each
+session, and to 40 for all sessions of an address. Try
+
+	curl -i http://%[1]s/api/hello
+	curl -i -c cookies -b cookies http://%[1]s/api/hello
+`, r.Host)
+}
+
+// run serves until Ctrl-C, and lets the requests that are under way finish.
+func run(addr, redisURL string) error {
+	store, err := newStore(redisURL)
+	if err != nil {
+		return err
+	}
+	handler, err := routes(store)
+	if err != nil {
+		return err
+	}
+	listener, err := net.Listen("tcp", addr)
+	if err != nil {
+		return err
+	}
+	fmt.Printf("Listening on http://%v/\n", listener.Addr())
+
+	server := &http.Server{Handler: handler, ReadHeaderTimeout: 5 * time.Second}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	stopped := make(chan error, 1)
+	context.AfterFunc(ctx, func() {
+		stop() // a second Ctrl-C ends the process at once
+		stopped <- server.Shutdown(context.Background())
+	})
+	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return <-stopped
+}
+
+// newStore makes the store that the limits are kept in: this process, or Redis.
+func newStore(url string) (core.Store, error) {
+	if url == "" {
+		return memstore.New(memstore.Config{}), nil
+	}
+	options, err := redis.ParseURL(url)
+	if err != nil {
+		return nil, fmt.Errorf("-redis: %w", err)
+	}
+	options.ContextTimeoutEnabled = true // so that no request waits for a Redis that does not answer
+	return redisstore.New(redis.NewClient(options), redisstore.Config{})
+}
