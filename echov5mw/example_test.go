@@ -30,11 +30,7 @@ func Example() {
 	e.Use(echov5mw.Limit(guard))
 	e.GET("/", func(c *echo.Context) error { return c.String(http.StatusOK, "hello") })
 
-	for range 3 {
-		w := httptest.NewRecorder() // instead of e.Start(address)
-		e.ServeHTTP(w, httptest.NewRequest("GET", "/", nil))
-		fmt.Println(w.Code, w.Header().Get("RateLimit"))
-	}
+	ask(e, 3) // instead of e.Start(address)
 	// Output:
 	// 200 "api";r=1;t=60
 	// 200 "api";r=0;t=60
@@ -131,4 +127,13 @@ func ExampleLimit_errorHandler() {
 	// Output:
 	// 200 text/plain; charset=UTF-8 hello
 	// 429 text/html; charset=UTF-8 <h1>Too Many Requests</h1>
+}
+
+// ask sends so many requests, and prints what came of them.
+func ask(h http.Handler, n int) {
+	for range n {
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, httptest.NewRequest("GET", "/", nil))
+		fmt.Println(w.Code, w.Header().Get("RateLimit"))
+	}
 }

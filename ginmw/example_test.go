@@ -29,11 +29,7 @@ func Example() {
 	r.Use(ginmw.Limit(guard))
 	r.GET("/", func(c *gin.Context) { c.String(http.StatusOK, "hello") })
 
-	for range 3 {
-		w := httptest.NewRecorder() // instead of r.Run()
-		r.ServeHTTP(w, httptest.NewRequest("GET", "/", nil))
-		fmt.Println(w.Code, w.Header().Get("RateLimit"))
-	}
+	ask(r, 3) // instead of r.Run()
 	// Output:
 	// 200 "api";r=1;t=60
 	// 200 "api";r=0;t=60
@@ -97,4 +93,13 @@ func ExampleVerdict() {
 	r.ServeHTTP(w, httptest.NewRequest("GET", "/", nil))
 	fmt.Println(w.Body)
 	// Output: 9 of 10 left
+}
+
+// ask sends so many requests, and prints what came of them.
+func ask(h http.Handler, n int) {
+	for range n {
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, httptest.NewRequest("GET", "/", nil))
+		fmt.Println(w.Code, w.Header().Get("RateLimit"))
+	}
 }
