@@ -38,7 +38,7 @@ var (
 // of. [New] joins all of them; errors.As finds the first.
 type ConfigError struct {
 	Limiter string // its name, or that of the slots
-	Policy  string // the policy's name in quotes, or its place if it has none; empty: the limiter's only one, or the limiter
+	Policy  string // which of its policies: a quoted name, or #1, #2 ... without one; empty if that says nothing more
 	Err     error  // what is wrong, and what to do instead
 
 	slots bool // not a limiter

@@ -17,6 +17,9 @@ import (
 // be comparable, as pointers are: limiters are asked together only if their stores
 // are equal. A store that cannot keep every policy, or that wants to note something
 // in the cells, has a method Prepare(*Limiter) error, which New calls.
+//
+// A store may drop a state as soon as it is fresh under the numbers that it is kept
+// with, although other numbers would count it for longer.
 type Store interface {
 	// Decide answers one charge: if every policy of its limiter admits it, every
 	// one is charged; otherwise none is, except that refusals are counted where
