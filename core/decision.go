@@ -197,8 +197,9 @@ func (d *Decision) Refund(ctx context.Context) error {
 //
 // Below the estimate, units are given back as far as they still count: a token
 // bucket that has been refilling meanwhile gets back less, a window that has
-// passed gets nothing. Above it, the rest is charged as far as there is room, and
-// never into debt; uncovered is what found none.
+// passed gets nothing, and neither does a policy whose rate or period another
+// limiter of the name has changed since. Above it, the rest is charged as far as
+// there is room, and never into debt; uncovered is what found none.
 //
 // A charge is settled once; the second time is [ErrSettled]. The context should
 // not be the request's if that may be cancelled, or a client that hangs up keeps

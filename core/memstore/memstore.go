@@ -119,9 +119,11 @@ type part struct {
 	cell     *core.Cell
 	hash     uint64
 	n        int64
-	entry    *entry  // nil: the key is fresh
-	state    []int64 // the entry's, or a copy under other numbers
-	adopted  bool    // state is that copy
+	entry    *entry    // nil: the key is fresh
+	kept     step.Step // what the entry was kept under
+	state    []int64   // the entry's, or a copy under other numbers
+	adopted  bool      // state is that copy
+	dated    bool      // and depends on now
 	admitted bool
 }
 
@@ -250,24 +252,27 @@ func (p *part) answer(r *core.Result, now int64, peek bool) (moved bool) {
 	case !peek && p.cell.CountDenied:
 		moved = p.open(now)
 		p.save(p.cell.Step.Refuse(p.state, now, p.n))
+	case !peek && p.dated:
+		p.open(now)
+		p.save(p.state)
 	}
 	r.Add(p.admitted, p.cell.Step.Read(p.state, now, need))
 	return moved
 }
 
 // find looks the state up. One that was kept under other numbers is converted in
-// a copy, which is stored only with a charge.
+// a copy.
 func (p *part) find(now int64) {
 	t := &p.shard.table
-	p.adopted = false
+	p.kept, p.adopted, p.dated = p.cell.Step, false, false
 	if p.entry = t.find(p.hash); p.entry == nil {
 		p.state = nil
 		return
 	}
 	p.state = t.state(p.entry)
 	if kept := t.step(p.entry); kept != p.cell.Step && kept.Numbers() != p.cell.Step.Numbers() {
-		p.state = p.cell.Step.Adopt(slices.Clone(p.state), now, kept.Numbers())
-		p.adopted = true
+		p.state, p.dated = p.cell.Step.Adopt(slices.Clone(p.state), now, kept.Numbers())
+		p.kept, p.adopted = kept, true
 	}
 }
 
@@ -317,7 +322,7 @@ func (s *Store) Settle(_ context.Context, ss []core.Settlement) error {
 
 func (p *part) settle(now int64, t *core.Settlement) (uncovered int64) {
 	p.find(now)
-	state, changed, uncovered := step.Settle(p.cell.Step, p.state, now, t.At, t.N, t.Actual)
+	state, changed, uncovered := step.Settle(p.cell.Step, p.state, p.kept.Numbers(), now, t.At, t.N, t.Actual)
 	if changed {
 		p.open(now)
 		p.save(state)

@@ -52,7 +52,7 @@ local function value(m, key)
   return v
 end
 
--- write returns the value, which is nil if the twin wrote it itself.
+-- write returns the value, which is nil if the twin wrote it itself, or nothing.
 local function write(key, old, v, life)
   if v == nil then
     values[key] = nil
@@ -93,6 +93,9 @@ local function answer(mode, parts)
       v = write(key, v, twin.charge(m, v, now, n, as[i], bs[i], key))
     elseif m.denied then
       v = write(key, v, twin.refuse(m, v, now, n, as[i], bs[i], key))
+    elseif v and twin.adopt then
+      local adopted, life = twin.adopt(m, v, now)
+      if adopted then v = write(key, v, adopted, life) end
     end
     local view = twin.view and twin.view(m, now, allowed and 0 or n, as[i]) or v or ''
     local length = #view

@@ -60,7 +60,9 @@ end
 --     want to know of the state. It writes nothing.
 --   charge(m, v, now, n, a, b, key), refuse(...): the new value, and its life in
 --     microseconds.
+--   adopt(m, v, now): the same, for a value that was kept under other numbers and
+--     means something else under these; or nil. Step.Adopt tells why.
 --   giveback(m, v, now, at, n, key): the same, without n of the units that were
---     charged at the instant at.
+--     charged at the instant at; or nil.
 --   view(m, now, n, a): what the reply carries, if that is not the value.
 local twins = {}

@@ -34,17 +34,18 @@ func identity(c core.Charge, cell *core.Cell) cellOf {
 	return cellOf{c.Limiter.Name(), c.Key, cell.Name, cell.Step.Numbers().Algorithm}
 }
 
-// load returns a copy of a state, under the numbers of the cell's step.
-func (r *reference) load(c core.Charge, cell *core.Cell) []int64 {
+// load returns a copy of a state under the numbers of the cell's step, those that it
+// was kept under, and whether the one depends on the instant.
+func (r *reference) load(c core.Charge, cell *core.Cell) (state []int64, from step.Numbers, dated bool) {
 	k, ok := r.states[identity(c, cell)]
 	if !ok {
-		return nil
+		return nil, cell.Step.Numbers(), false
 	}
-	state := slices.Clone(k.words)
+	state = slices.Clone(k.words)
 	if k.numbers != cell.Step.Numbers() {
-		state = cell.Step.Adopt(state, r.now(), k.numbers)
+		state, dated = cell.Step.Adopt(state, r.now(), k.numbers)
 	}
-	return state
+	return state, k.numbers, dated
 }
 
 func (r *reference) save(c core.Charge, cell *core.Cell, state []int64) {
@@ -69,7 +70,8 @@ func (r *reference) decide(cs []core.Charge, mode byte) core.Result {
 	for _, c := range cs {
 		cells := c.Limiter.Cells()
 		for i := range cells {
-			ok := cells[i].Step.Admits(r.load(c, &cells[i]), now, c.N)
+			state, _, _ := r.load(c, &cells[i])
+			ok := cells[i].Step.Admits(state, now, c.N)
 			admits = append(admits, ok)
 			result.Allowed = result.Allowed && ok
 		}
@@ -78,17 +80,17 @@ func (r *reference) decide(cs []core.Charge, mode byte) core.Result {
 		cells := c.Limiter.Cells()
 		for i := range cells {
 			cell, need := &cells[i], c.N
-			state := r.load(c, cell)
+			state, _, dated := r.load(c, cell)
 			if result.Allowed {
 				need = 0
 			}
-			if mode != modePeek && (result.Allowed || cell.CountDenied) {
+			if mode != modePeek && (result.Allowed || cell.CountDenied || dated) {
 				if state == nil {
 					state = make([]int64, cell.Step.Words())
 				}
 				if result.Allowed {
 					state = cell.Step.Charge(state, now, c.N)
-				} else {
+				} else if cell.CountDenied {
 					state = cell.Step.Refuse(state, now, c.N)
 				}
 				r.save(c, cell, state)
@@ -105,7 +107,8 @@ func (r *reference) Settle(_ context.Context, ss []core.Settlement) error {
 		t := &ss[i]
 		cells := t.Limiter.Cells()
 		for j := range cells {
-			state, changed, uncovered := step.Settle(cells[j].Step, r.load(t.Charge, &cells[j]), r.now(), t.At, t.N, t.Actual)
+			state, from, _ := r.load(t.Charge, &cells[j])
+			state, changed, uncovered := step.Settle(cells[j].Step, state, from, r.now(), t.At, t.N, t.Actual)
 			t.Uncovered = max(t.Uncovered, uncovered)
 			if changed {
 				r.save(t.Charge, &cells[j], state)

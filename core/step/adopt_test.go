@@ -1,6 +1,8 @@
 package step_test
 
 import (
+	"math/big"
+	"slices"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -19,7 +21,12 @@ func (k *key) adopt(t failer, now int64, to step.Numbers) {
 		k.model = fresh.model
 		return
 	}
-	k.state = k.step.Adopt(k.state, now, from)
+	before := slices.Clone(k.state)
+	var dated bool
+	k.state, dated = k.step.Adopt(k.state, now, from)
+	if !dated && !slices.Equal(k.state, before) {
+		t.Fatalf("at %d: adopting %v gave %v, and is not to be stored", now, before, k.state)
+	}
 	k.model.adopt(now, to)
 }
 
@@ -37,11 +44,14 @@ func TestAdopt(t *testing.T) {
 	}{
 		{"bucket: 100 of 100/s are 100 of 1/s", bucket(100, second, 100), []charge{{0, 100}}, bucket(1, second, 100), 0, 0, 100 * second},
 		{"bucket: and the other way round", bucket(1, second, 100), []charge{{0, 100}}, bucket(100, second, 100), 0, 0, second},
-		{"bucket: part of a unit is a unit", bucket(1, second, 10), []charge{{0, 1}}, bucket(1, second, 20), second - 1, 19, 2*second - 1},
-		{"bucket: a whole unit is a unit", bucket(1, second, 10), []charge{{0, 3}}, bucket(1, second, 20), second, 18, 3 * second},
-		{"bucket: no debt", bucket(100, second, 100), []charge{{0, 100}}, bucket(100, second, 10), 0, 0, second / 10},
+		{"bucket: part of a unit", bucket(1, second, 10), []charge{{0, 1}}, bucket(1, minute, 20), second / 2, 19, second/2 + minute/2},
+		{"bucket: a larger one", bucket(1, second, 10), []charge{{0, 3}}, bucket(1, second, 20), second, 18, 3 * second},
+		{"bucket: a smaller one", bucket(100, second, 100), []charge{{0, 100}}, bucket(100, second, 10), 0, 0, second},
+		{"bucket: a smaller and faster one", bucket(1, second, 10), []charge{{0, 10}}, bucket(100, second, 5), 0, 0, 5*second + second/20},
+		{"bucket: a smaller and slower one", bucket(1000, minute, 1000), []charge{{0, 1000}}, bucket(5, day, 5), 0, 0, 995*minute/1000 + day},
+		{"bucket: the clock back", bucket(1, second, 10), []charge{{0, 10}}, bucket(100, second, 10), -hour, 0, second / 10},
 		{"bucket: refilled is unused", bucket(1, second, 10), []charge{{0, 3}}, bucket(1, hour, 10), 3 * second, 10, 0},
-		{"bucket: sevenths", bucket(7, second, 7), []charge{{0, 7}}, bucket(14, second, 7), 142_858, 1, 142_858 + 428_572},
+		{"bucket: sevenths", bucket(7, second, 7), []charge{{0, 7}}, bucket(14, second, 7), 142_857, 0, 142_857 + 428_572},
 
 		{"fixed: lower", fixed(10, minute), []charge{{0, 4}}, fixed(5, minute), 1, 1, minute},
 		{"fixed: below what is used", fixed(10, minute), []charge{{0, 4}}, fixed(3, minute), 1, 0, minute},
@@ -84,10 +94,9 @@ func TestAdopt(t *testing.T) {
 	}
 }
 
-// TestAdoptModel changes the numbers in the middle of random schedules, back and
-// forth. After every move everything that the step tells is compared.
-func TestAdoptModel(t *testing.T) {
-	families := map[string][]step.Numbers{
+// families are numbers of one algorithm that a key may change between.
+func families() map[string][]step.Numbers {
+	return map[string][]step.Numbers{
 		"TokenBucket": {
 			bucket(7, second, 7), bucket(7, second, 3), bucket(100, second, 100), bucket(1, second, 100),
 			bucket(3, 7, 5), bucket(1009, hour, 40), bucket(1_000_000, day, 1000), bucket(1, step.MaxSpan, 1),
@@ -107,7 +116,12 @@ func TestAdoptModel(t *testing.T) {
 		},
 		"MinInterval": {interval(1), interval(second), interval(minute), interval(hour)},
 	}
-	for name, family := range families {
+}
+
+// TestAdoptModel changes the numbers in the middle of random schedules, back and
+// forth. After every move everything that the step tells is compared.
+func TestAdoptModel(t *testing.T) {
+	for name, family := range families() {
 		t.Run(name, rapid.MakeCheck(func(t *rapid.T) {
 			pick := rapid.SampledFrom(family)
 			s := &schedule{key: newKey(t, pick.Draw(t, "numbers")), now: noon, mixed: true}
@@ -127,10 +141,72 @@ func TestAdoptModel(t *testing.T) {
 	}
 }
 
+// TestAlternatingBuckets: while two releases with different numbers run side by side,
+// and each keeps what it converts, a key gets no more than the more generous of them
+// grants, at any time, and is not kept from refilling.
+func TestAlternatingBuckets(t *testing.T) {
+	buckets := slices.DeleteFunc(families()["TokenBucket"], func(m step.Numbers) bool {
+		return m.Period == step.MaxSpan // after which there is no room for what another does not hold
+	})
+	t.Run("no more", rapid.MakeCheck(func(t *rapid.T) {
+		pick := rapid.SampledFrom(buckets)
+		plans := []step.Numbers{pick.Draw(t, "one"), pick.Draw(t, "other")}
+		s := &schedule{key: newKey(t, plans[0]), now: noon, mixed: true}
+		burst, rate := max(plans[0].Burst, plans[1].Burst), new(big.Rat)
+		for _, m := range plans {
+			if r := big.NewRat(m.Limit, m.Period); r.Cmp(rate) > 0 {
+				rate = r
+			}
+		}
+		for range rapid.IntRange(1, 60).Draw(t, "moves") {
+			s.advance(t)
+			s.adopt(t, s.now, rapid.SampledFrom(plans).Draw(t, "plan"))
+			s.ask(t)
+			sum := int64(0)
+			for _, e := range slices.Backward(s.events) {
+				sum += e.net
+				most := new(big.Rat).Mul(rate, rat(s.time-e.time))
+				if most.Add(most, rat(burst)).Cmp(rat(sum)) < 0 {
+					t.Fatalf("%d units in %d microseconds, of %+v", sum, s.time-e.time, plans)
+				}
+			}
+		}
+	}))
+	t.Run("no less", func(t *testing.T) {
+		plans := []step.Numbers{bucket(1, second, 10), bucket(7, 3*second, 8)}
+		k := newKey(t, plans[0])
+		k.ask(t, noon, 10)
+		const pause = 1000
+		for now := int64(noon); !k.step.Admits(k.state, now, 1); now += pause {
+			if now > noon+3*second { // the 2 units above the smaller burst, and one more
+				t.Fatal("the bucket does not refill")
+			}
+			k.adopt(t, now, plans[now/pause%2])
+		}
+	})
+	t.Run("to and fro", func(t *testing.T) {
+		for _, other := range buckets {
+			k := newKey(t, bucket(100, second, 100))
+			k.ask(t, noon, 77)
+			const times = 100
+			for range times {
+				k.adopt(t, noon, other)
+				k.adopt(t, noon, bucket(100, second, 100))
+			}
+			if r := k.step.Read(k.state, noon, 24); r.RetryAfter < second/100 || r.RetryAfter > second/100+2*times {
+				t.Errorf("%s: %+v", describe(other), r)
+			}
+		}
+	})
+}
+
 // TestLowerLimitForgetsNothing: while two releases with different limits run side
 // by side, the lower one neither cuts nor clears what the higher one counts.
 func TestLowerLimitForgetsNothing(t *testing.T) {
 	for _, test := range []struct{ high, low step.Numbers }{
+		{bucket(1, hour, 100), bucket(1, hour, 10)},
+		{bucket(1, hour, 100), bucket(100, hour, 10)},
+		{bucket(100, hour, 100), bucket(1, hour, 10)},
 		{fixed(100, minute), fixed(10, minute)},
 		{sliding(100, minute, 10), sliding(10, minute, 10)},
 		{log(100, minute), log(10, minute)},

@@ -65,12 +65,13 @@ func (w *fixedWindow) GiveBack(s []int64, _, at, n int64) {
 }
 
 // Adopt puts the count where its events may have happened at the latest.
-func (w *fixedWindow) Adopt(s []int64, now int64, from Numbers) []int64 {
-	if from.Period != w.numbers.Period {
-		last := min(s[0]+from.Period-1, max(now, s[0]))
-		s[0] = align(last, w.numbers.Period)
+func (w *fixedWindow) Adopt(s []int64, now int64, from Numbers) ([]int64, bool) {
+	if from.alike(w.numbers) {
+		return s, false
 	}
-	return s
+	last := min(s[0]+from.Period-1, max(now, s[0]))
+	s[0] = align(last, w.numbers.Period)
+	return s, true
 }
 
 func (w *fixedWindow) FreshAt(s []int64) int64 {

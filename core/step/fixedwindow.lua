@@ -42,7 +42,13 @@ do
       return store(m, now, start, max(count, min(count + min(n, limit), limit)))
     end,
 
+    adopt = function(m, v, now)
+      if sub(v, 1, 7) == m.header then return nil end
+      return store(m, now, kept(m, v, now))
+    end,
+
     giveback = function(m, v, now, charged, n)
+      if sub(v, 1, 7) ~= m.header then return nil end
       local start, count = kept(m, v, now)
       if start == charged - charged % m[PERIOD] then
         count = max(count - n, 0)

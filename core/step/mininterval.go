@@ -48,7 +48,7 @@ func (m *minInterval) GiveBack(s []int64, _, at, _ int64) {
 	}
 }
 
-func (m *minInterval) Adopt(s []int64, _ int64, _ Numbers) []int64 { return s }
+func (m *minInterval) Adopt(s []int64, _ int64, _ Numbers) ([]int64, bool) { return s, false }
 
 func (m *minInterval) FreshAt(s []int64) int64 {
 	if s[0] == 0 {

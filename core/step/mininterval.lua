@@ -16,6 +16,7 @@ do
     end,
 
     giveback = function(m, v, now, at)
+      if sub(v, 1, 7) ~= m.header then return nil end
       local last, newest = read('>I7I7', v, 8)
       if last == at then last = 0 end
       return m.header .. pack('>I7I7', last, newest), newest + m[PERIOD] - now

@@ -132,11 +132,35 @@ func (b *bucketModel) giveBack(now, at, n int64) {
 	}
 }
 
-// adopt takes whole units over, rounded up, and never into debt.
+// adopt takes the units over that both buckets hold, and of more than those the time
+// that they take to refill, each rounded up to what the new bucket counts in.
 func (b *bucketModel) adopt(now int64, to step.Numbers) {
-	used := min(ceil(b.used(now)), b.m.Burst, to.Burst)
+	if b.m.Limit == to.Limit && b.m.Period == to.Period {
+		b.tokens.Add(b.tokens, rat(to.Burst-b.m.Burst))
+		b.m = to
+		return
+	}
+	used, both, over := b.used(now), rat(min(b.m.Burst, to.Burst)), new(big.Rat)
+	if used.Cmp(both) > 0 {
+		over.Sub(used, both)
+		used = both
+	}
+	over.Mul(over, big.NewRat(b.m.Period, b.m.Limit))
+	rate := big.NewRat(to.Limit, to.Period)
+	used = roundUp(used.Quo(used, rate), rate.Num())
+	used.Add(used, roundUp(over, rate.Num()))
+	if excess := floor(used) - (step.MaxInt - 1 - now); excess > 0 { // a state holds no later instant
+		used.Sub(used, rat(excess))
+	}
 	b.m = to
-	b.tokens, b.instant = rat(to.Burst-used), now
+	b.tokens, b.instant = used.Sub(rat(to.Burst), used.Mul(used, rate)), now
+}
+
+// roundUp rounds to a multiple of 1/n.
+func roundUp(x *big.Rat, n *big.Int) *big.Rat {
+	per := new(big.Rat).SetInt(n)
+	up := ceil(new(big.Rat).Mul(x, per))
+	return per.Quo(rat(up), per)
 }
 
 // fixedModel counts in numbered windows.

@@ -189,7 +189,7 @@ func (k *key) settle(t failer, now, at, n, actual int64) {
 	t.Helper()
 	left := remaining(k.model, k.numbers, now)
 	before := slices.Clone(k.state)
-	state, changed, uncovered := step.Settle(k.step, k.state, now, at, n, actual)
+	state, changed, uncovered := step.Settle(k.step, k.state, k.numbers, now, at, n, actual)
 	if !changed && !slices.Equal(state, before) {
 		t.Fatalf("at %d: %d settled to %d changed %v to %v without saying so", now, n, actual, before, state)
 	}

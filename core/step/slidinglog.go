@@ -176,7 +176,7 @@ func (l *slidingLog) GiveBack(s []int64, now, at, n int64) {
 }
 
 // Adopt has nothing to convert: the entries are instants, whatever the numbers.
-func (l *slidingLog) Adopt(s []int64, _ int64, _ Numbers) []int64 { return s }
+func (l *slidingLog) Adopt(s []int64, _ int64, _ Numbers) ([]int64, bool) { return s, false }
 
 func (l *slidingLog) FreshAt(s []int64) int64 {
 	if s[logCount] == 0 {

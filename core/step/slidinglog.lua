@@ -23,6 +23,7 @@ do
     return r.known[place]
   end
 
+  -- open returns a ring to work with, and the value's first bytes.
   local function open(m, v, key)
     local head = v
     if m.ranged then
@@ -39,7 +40,7 @@ do
     else
       r.v = v
     end
-    return r
+    return r, head
   end
 
   -- expired returns how many of the oldest entries have expired.
@@ -146,7 +147,8 @@ do
     end,
 
     giveback = function(m, v, now, charged, n, key)
-      local r = open(m, v, key)
+      local r, head = open(m, v, key)
+      if sub(head, 1, 7) ~= m.header then return nil end
       local dead = expired(m, r, now)
       local live = r.count - dead
       if live > 0 and max(now, r.newest) - charged < m[PERIOD] then drop(r, dead + min(n, live)) end

@@ -175,11 +175,11 @@ func (w *slidingWindow) GiveBack(s []int64, _, at, n int64) {
 }
 
 // Adopt puts each count where its events may have happened at the latest.
-func (w *slidingWindow) Adopt(s []int64, now int64, from Numbers) []int64 {
-	old := newSlidingWindow(from)
-	if old.sub == w.sub && old.k == w.k {
-		return s
+func (w *slidingWindow) Adopt(s []int64, now int64, from Numbers) ([]int64, bool) {
+	if from.alike(w.numbers) {
+		return s, false
 	}
+	old := newSlidingWindow(from)
 	now = max(now, s[0])
 	moved := make([]int64, w.Words())
 	moved[0] = align(now, w.sub)
@@ -189,7 +189,7 @@ func (w *slidingWindow) Adopt(s []int64, now int64, from Numbers) []int64 {
 			moved[1+back] = min(moved[1+back]+count, MaxInt)
 		}
 	}
-	return moved
+	return moved, true
 }
 
 func (w *slidingWindow) FreshAt(s []int64) int64 {

@@ -105,7 +105,13 @@ do
       return store(m, now, start, c)
     end,
 
+    adopt = function(m, v, now)
+      if sub(v, 1, 14) == m.header then return nil end
+      return store(m, now, kept(m, v, now))
+    end,
+
     giveback = function(m, v, now, charged, n)
+      if sub(v, 1, 14) ~= m.header then return nil end
       local start, c = kept(m, v, now)
       local back = (start - (charged - charged % m[SUB])) / m[SUB]
       if back >= 0 and back <= m[K] then

@@ -10,6 +10,7 @@
 //	for each policy: admitted = admitted && s.Admits(state, now, n) // writes nothing
 //	if admitted, for each policy: state = s.Charge(state, now, n)
 //	otherwise, for each that counts refusals: state = s.Refuse(state, now, n)
+//	           for each whose Adopt says so:  the adopted state is kept
 //	for each policy: reading = s.Read(state, now, n)
 //
 // # Units
@@ -109,10 +110,18 @@ type Reading struct {
 	RetryAfter int64 // until the units asked for fit; 0 when they fit, or Never
 }
 
+// alike reports whether a state of one algorithm means the same under both numbers:
+// at most, they differ in what a state is held against.
+func (m Numbers) alike(o Numbers) bool {
+	return m.Period == o.Period && m.Resolution == o.Resolution && (m.Algorithm != TokenBucket || m.Limit == o.Limit)
+}
+
 // A Step is the arithmetic of one policy. Its methods are pure but for the state
 // that they are given, and safe for concurrent use on different states.
 //
-// Slices handed to the methods are either nil or at least Words long.
+// Admits and Read take nil for the state of a key that was never charged. The
+// states handed to the other methods, and any that is not nil, are at least Words
+// long.
 type Step interface {
 	// Numbers returns what the step was made of.
 	Numbers() Numbers
@@ -147,8 +156,11 @@ type Step interface {
 	GiveBack(s []int64, now, at, n int64)
 
 	// Adopt turns a state kept under other numbers of the same algorithm into
-	// one of this step, keeping the usage, rounded up.
-	Adopt(s []int64, now int64, from Numbers) []int64
+	// one of this step, keeping the usage, rounded up. It may write s, and
+	// reports whether what it returns depends on now. Then a store keeps it even
+	// if the question is refused, or the waits that it was told would begin anew
+	// with the next question; if the question is a peek, it does not.
+	Adopt(s []int64, now int64, from Numbers) (state []int64, dated bool)
 
 	// Constants are the numbers that the Lua twin computes with, in its order.
 	Constants() []int64
@@ -157,16 +169,21 @@ type Step interface {
 	FreshAt(s []int64) int64
 }
 
-// Settle corrects a charge of n units made at the instant at to the actual
+// Settle corrects a charge of n units that p made at the instant at to the actual
 // number. Less than n gives back; more charges the rest, up to full and never
 // beyond. It returns the state, whether that has to be stored, and the units that
 // found no room.
-func Settle(p Step, s []int64, now, at, n, actual int64) (state []int64, changed bool, uncovered int64) {
-	if p.Numbers().Algorithm == MinInterval && actual > 0 {
+//
+// The state s is one of p, kept until now under the numbers from. If a state does
+// not mean the same under those, nothing is given back: it does not tell how much
+// of the charge they have left in it, and too much would be what others have used.
+func Settle(p Step, s []int64, from Numbers, now, at, n, actual int64) (state []int64, changed bool, uncovered int64) {
+	m := p.Numbers()
+	if m.Algorithm == MinInterval && actual > 0 {
 		return s, false, 0 // it counts calls, and the call took place
 	}
 	if actual <= n {
-		if actual == n || len(s) == 0 {
+		if actual == n || len(s) == 0 || !m.alike(from) {
 			return s, false, 0
 		}
 		p.GiveBack(s, now, at, n-actual)

@@ -139,22 +139,37 @@ func (b *tokenBucket) GiveBack(s []int64, now, at, n int64) {
 }
 
 // Adopt converts through used units: 100 used at 100 a second are still 100 used
-// at 1 a second. They never put the smaller bucket into debt.
-func (b *tokenBucket) Adopt(s []int64, now int64, from Numbers) []int64 {
-	old := newTokenBucket(from)
-	used := old.used(s, now)
-	lo, hi := int64(0), from.Burst // the fewest units that cost at least used
-	for lo < hi {
-		mid := lo + (hi-lo)/2
-		if old.cost(mid).less(used) {
-			lo = mid + 1
-		} else {
-			hi = mid
-		}
+// at 1 a second. Those that the smaller of the two buckets does not hold stay the
+// time that they take to refill, so that they are all there again when the numbers
+// change back; so does the time by which the clock went back.
+func (b *tokenBucket) Adopt(s []int64, now int64, from Numbers) ([]int64, bool) {
+	if from.alike(b.numbers) {
+		return s, false
 	}
-	u := b.cost(min(lo, b.numbers.Burst))
+	old := newTokenBucket(from)
+	used, over := old.used(s, now), fraction{}
+	if most := old.cost(min(from.Burst, b.numbers.Burst)); most.less(used) {
+		used, over = most, old.sub(used, most)
+	}
+	whole, part := old.units(used)
+	u := b.add(b.cost(whole), b.parts(mulDivUp(part, b.p, old.p)))
+	u = b.add(u, b.parts(mulDivUp(over.f, b.n, old.n)))
+	u.t += min(over.t, MaxInt-1-now-u.t)
 	s[0], s[1] = now+u.t, u.f
-	return s
+	return s, true
+}
+
+// parts is a number of 1/n microseconds.
+func (b *tokenBucket) parts(x int64) fraction { return fraction{x / b.n, x % b.n} }
+
+// mulDivUp is a*b/c, rounded up, for a <= c.
+func mulDivUp(a, b, c int64) int64 {
+	hi, lo := bits.Mul64(uint64(a), uint64(b))
+	q, rem := bits.Div64(hi, lo, uint64(c))
+	if rem > 0 {
+		q++
+	}
+	return int64(q)
 }
 
 func (b *tokenBucket) FreshAt(s []int64) int64 {

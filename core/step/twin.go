@@ -75,7 +75,7 @@ func ReadTwin(p Step, reply []byte, now, n int64) (Reading, error) {
 	}
 	state := words[header:]
 	if from != m {
-		state = p.Adopt(slices.Clone(state), now, from)
+		state, _ = p.Adopt(slices.Clone(state), now, from)
 	}
 	return p.Read(state, now, n), nil
 }

@@ -36,17 +36,18 @@ func identify(c core.Charge, cell *core.Cell) identity {
 	return identity{c.Limiter.Name(), c.Key, cell.Name, cell.Step.Numbers().Algorithm}
 }
 
-// load returns a copy of a state, under the numbers of the cell's step.
-func (r *reference) load(c core.Charge, cell *core.Cell) []int64 {
+// load returns a copy of a state under the numbers of the cell's step, those that it
+// was kept under, and whether the one depends on the instant.
+func (r *reference) load(c core.Charge, cell *core.Cell) (state []int64, from step.Numbers, dated bool) {
 	k, ok := r.states[identify(c, cell)]
 	if !ok {
-		return nil
+		return nil, cell.Step.Numbers(), false
 	}
-	state := slices.Clone(k.words)
+	state = slices.Clone(k.words)
 	if k.numbers != cell.Step.Numbers() {
-		state = cell.Step.Adopt(state, r.now(), k.numbers)
+		state, dated = cell.Step.Adopt(state, r.now(), k.numbers)
 	}
-	return state
+	return state, k.numbers, dated
 }
 
 func (r *reference) save(c core.Charge, cell *core.Cell, state []int64) {
@@ -60,7 +61,8 @@ func (r *reference) decide(cs []core.Charge, peek bool) core.Result {
 	for _, c := range cs {
 		for i := range c.Limiter.Cells() {
 			cell := &c.Limiter.Cells()[i]
-			ok := cell.Step.Admits(r.load(c, cell), now, c.N)
+			state, _, _ := r.load(c, cell)
+			ok := cell.Step.Admits(state, now, c.N)
 			admits = append(admits, ok)
 			result.Allowed = result.Allowed && ok
 		}
@@ -68,17 +70,17 @@ func (r *reference) decide(cs []core.Charge, peek bool) core.Result {
 	for _, c := range cs {
 		for i := range c.Limiter.Cells() {
 			cell, need := &c.Limiter.Cells()[i], c.N
-			state := r.load(c, cell)
+			state, _, dated := r.load(c, cell)
 			if result.Allowed {
 				need = 0
 			}
-			if !peek && (result.Allowed || cell.CountDenied) {
+			if !peek && (result.Allowed || cell.CountDenied || dated) {
 				if state == nil {
 					state = make([]int64, cell.Step.Words())
 				}
 				if result.Allowed {
 					state = cell.Step.Charge(state, now, c.N)
-				} else {
+				} else if cell.CountDenied {
 					state = cell.Step.Refuse(state, now, c.N)
 				}
 				r.save(c, cell, state)
@@ -93,7 +95,8 @@ func (r *reference) decide(cs []core.Charge, peek bool) core.Result {
 func (r *reference) settle(s core.Settlement) (uncovered int64) {
 	for i := range s.Limiter.Cells() {
 		cell := &s.Limiter.Cells()[i]
-		state, changed, missing := step.Settle(cell.Step, r.load(s.Charge, cell), r.now(), s.At, s.N, s.Actual)
+		state, from, _ := r.load(s.Charge, cell)
+		state, changed, missing := step.Settle(cell.Step, state, from, r.now(), s.At, s.N, s.Actual)
 		uncovered = max(uncovered, missing)
 		if changed {
 			r.save(s.Charge, cell, state)

@@ -74,6 +74,7 @@ func Run(t *testing.T, h Harness) {
 		{"NamesDoNotJoinAmbiguously", (*suite).names},
 		{"LimitersOfOneNameShare", (*suite).sharing},
 		{"NumbersChangeAndUsageStays", (*suite).numbersChange},
+		{"NumbersChangeAndRetryAfterHolds", (*suite).retryAfterChange},
 		{"ResetRefundAndSettle", (*suite).resetRefundSettle},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -394,6 +395,52 @@ func (s *suite) numbersChange() {
 		}
 		if got := s.left(changed, "key"); got != c.left {
 			s.Errorf("%s: %d left under the new numbers, want %d", c.name, got, c.left)
+		}
+	}
+}
+
+// retryAfterChange: who has used up one plan and moves to another waits as long as the
+// first refusal says, and not for the old plan, nor anew for each question.
+func (s *suite) retryAfterChange() {
+	for _, c := range []struct {
+		name     string
+		old, new core.Policy
+	}{
+		{"faster bucket", core.TokenBucket(core.PerDay(5), 5), core.TokenBucket(core.PerSecond(100), 5)},
+		{"slower bucket", core.TokenBucket(core.PerMinute(5), 5), core.TokenBucket(core.PerHour(5), 5)},
+		{"smaller bucket", core.TokenBucket(core.PerMinute(5), 5), core.TokenBucket(core.PerMinute(5), 3)},
+		{"smaller and slower bucket", core.TokenBucket(core.PerMinute(5), 5), core.TokenBucket(core.PerHour(7), 3)},
+		{"smaller and faster bucket", core.TokenBucket(core.PerHour(7), 5), core.TokenBucket(core.PerMinute(5), 3)},
+		{"shorter window", core.FixedWindow(core.PerDay(5)), core.FixedWindow(core.PerMinute(5))},
+		{"longer window", core.FixedWindow(core.PerMinute(5)), core.FixedWindow(core.PerHour(5))},
+		{"shorter sub-windows", core.SlidingWindow(core.PerDay(5)), core.SlidingWindow(core.PerMinute(5))},
+		{"longer sub-windows", core.SlidingWindow(core.PerMinute(5)), core.SlidingWindow(core.PerDay(5)).Resolution(3)},
+		{"shorter log", core.SlidingLog(core.PerDay(5)), core.SlidingLog(core.PerMinute(5))},
+		{"longer log", core.SlidingLog(core.PerMinute(5)), core.SlidingLog(core.PerDay(5))},
+		{"shorter distance", core.MinInterval(time.Hour), core.MinInterval(time.Minute)},
+		{"longer distance", core.MinInterval(time.Minute), core.MinInterval(time.Hour)},
+	} {
+		l := s.limiter(c.name, c.old)
+		s.allow(l, "key", 5)
+		changed, err := l.With(c.new)
+		if err != nil {
+			s.Fatal(err)
+		}
+		s.Advance(3 * time.Second)
+		n := min(c.new.Limit(), 3)
+		d := s.allow(changed, "key", n)
+		if d.Allowed || d.RetryAfter <= 0 || d.RetryAfter == core.Never {
+			s.Errorf("%s: %v", c.name, d)
+			continue
+		}
+		half := (d.RetryAfter / 2).Truncate(time.Microsecond)
+		s.Advance(half)
+		if early := s.allow(changed, "key", n); early.Allowed || early.RetryAfter != d.RetryAfter-half {
+			s.Errorf("%s: %v, and after half of that: %v", c.name, d, early)
+		}
+		s.Advance(d.RetryAfter - half)
+		if again := s.allow(changed, "key", n); !again.Allowed {
+			s.Errorf("%s: %v, and then: %v", c.name, d, again)
 		}
 	}
 }
