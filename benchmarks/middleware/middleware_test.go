@@ -1,3 +1,5 @@
+// Package middleware measures what limits add to an HTTP request: headgate and
+// other libraries around the same handler. See the README in the folder above.
 package middleware
 
 import (
@@ -5,11 +7,13 @@ import (
 	"net/http/httptest"
 	"testing"
 	"time"
+
+	"github.com/headgate/headgate/benchmarks/systems"
 )
 
 var (
-	never = limit{1_000_000_000, 1000 * time.Second} // is not reached by a benchmark of some seconds
-	small = limit{10, 24 * time.Hour}
+	never = systems.Limit{N: 1_000_000_000, Per: 1000 * time.Second} // is not reached by a benchmark of some seconds
+	small = systems.Limit{N: 10, Per: 24 * time.Hour}
 )
 
 func BenchmarkAdmitted(b *testing.B) { added(b, never, http.StatusNoContent) }
@@ -18,13 +22,13 @@ func BenchmarkRefused(b *testing.B) { added(b, small, http.StatusTooManyRequests
 
 // added reports what the limit adds to a request. An iteration serves a number of
 // requests without it, and as many with it.
-func added(b *testing.B, l limit, want int) {
+func added(b *testing.B, l systems.Limit, want int) {
 	const requests = 1000
-	for _, s := range systems {
-		b.Run("system="+s.name, func(b *testing.B) {
-			bare, guarded := s.handlers(b, l)
+	for _, s := range systems.All {
+		b.Run("system="+s.Name, func(b *testing.B) {
+			bare, guarded := handlers(b, s, l)
 			w, r := newWriter(), request()
-			for range small.n {
+			for range small.N {
 				w.serve(guarded, r)
 			}
 			if got := w.serve(guarded, r); got != want {
@@ -50,6 +54,38 @@ func added(b *testing.B, l limit, want int) {
 			b.ReportMetric(testing.AllocsPerRun(requests, func() { w.serve(guarded, r) })-
 				testing.AllocsPerRun(requests, func() { w.serve(bare, r) }), "allocs-added/req")
 			b.ReportMetric(0, "ns/op")
+		})
+	}
+}
+
+// handlers returns the handler of the benchmarks without and with the limit.
+func handlers(tb testing.TB, s systems.System, l systems.Limit) (bare, guarded http.Handler) {
+	tb.Helper()
+	work := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) })
+	bare, guarded, err := s.Handlers(work, l)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return bare, guarded
+}
+
+func TestSystemsKeepTheLimit(t *testing.T) {
+	for _, s := range systems.All {
+		t.Run(s.Name, func(t *testing.T) {
+			bare, guarded := handlers(t, s, small)
+			w, r := newWriter(), request()
+			for i := range 2 * small.N {
+				want := http.StatusNoContent
+				if got := w.serve(bare, r); got != want {
+					t.Fatalf("request %d, no limit: status %d", i+1, got)
+				}
+				if i >= small.N {
+					want = http.StatusTooManyRequests
+				}
+				if got := w.serve(guarded, r); got != want {
+					t.Fatalf("request %d: status %d, want %d", i+1, got, want)
+				}
+			}
 		})
 	}
 }

@@ -1,11 +1,10 @@
-// Package middleware measures what limits add to an HTTP request: headgate and
-// other libraries around the same handler. See the README in the folder above.
-package middleware
+// Package systems has headgate and other libraries as limits around an HTTP handler, for
+// the benchmarks of what they add to a request.
+package systems
 
 import (
 	"net"
 	"net/http"
-	"testing"
 	"time"
 
 	ginratelimit "github.com/JGLTechnologies/gin-rate-limit"
@@ -32,54 +31,63 @@ import (
 	"github.com/headgate/headgate/nethttp"
 )
 
-// A limit is what every system is told to keep for each client address.
-type limit struct {
-	n   int
-	per time.Duration
+// A Limit is what every system is told to keep for each client address.
+type Limit struct {
+	N   int
+	Per time.Duration
 }
 
-func (l limit) rate() core.Rate    { return core.Rate{Events: int64(l.n), Per: l.per} }
-func (l limit) perSecond() float64 { return float64(l.n) / l.per.Seconds() }
+func (l Limit) rate() core.Rate    { return core.Rate{Events: int64(l.N), Per: l.Per} }
+func (l Limit) perSecond() float64 { return float64(l.N) / l.Per.Seconds() }
 
 // A middleware wraps a handler.
 type middleware func(http.Handler) http.Handler
 
-// A system is one library, used as its documentation says, with the fields that it
+// A System is one library, used as its documentation says, with the fields that it
 // sets by default.
-type system struct {
-	name      string
-	framework func(http.Handler, any) http.Handler // what stands around the handler in any case
-	new       func(l limit) (guard any, err error) // what the framework calls middleware
+type System struct {
+	Name      string
+	Framework string
+	new       func(l Limit) (guard any, err error) // what the framework calls middleware
 }
 
-var systems = []system{
-	{"headgate", plain, headgate(tokenBucket, netHTTP)},
-	{"headgate-two-policies", plain, headgate(twoPolicies, netHTTP)},
-	{"headgate-gin", underGin, headgate(tokenBucket, func(g *nethttp.Guard) any { return ginmw.Limit(g) })},
-	{"headgate-echo", underEcho, headgate(tokenBucket, func(g *nethttp.Guard) any { return echomw.Limit(g) })},
-	{"throttled", plain, throttledHTTP},
-	{"go-limiter", plain, goLimiter},
-	{"httprate", plain, chiHTTPRate},
-	{"ulule", plain, ululeHTTP},
-	{"tollbooth", plain, tollboothHTTP},
-	{"ulule-gin", underGin, ululeGin},
-	{"gin-rate-limit", underGin, ginRateLimit},
-	{"echo", underEcho, echoLimiter},
+// frameworks are what stands around the handler in any case. The guard is nil or what the
+// framework calls middleware.
+var frameworks = map[string]func(h http.Handler, guard any) http.Handler{
+	"net/http": plain,
+	"Gin":      underGin,
+	"Echo":     underEcho,
+}
+
+// All are the systems.
+var All = []System{
+	{"headgate", "net/http", headgate(tokenBucket, netHTTP)},
+	{"headgate-two-policies", "net/http", headgate(twoPolicies, netHTTP)},
+	{"headgate-gin", "Gin", headgate(tokenBucket, func(g *nethttp.Guard) any { return ginmw.Limit(g) })},
+	{"headgate-echo", "Echo", headgate(tokenBucket, func(g *nethttp.Guard) any { return echomw.Limit(g) })},
+	{"throttled", "net/http", throttledHTTP},
+	{"go-limiter", "net/http", goLimiter},
+	{"httprate", "net/http", chiHTTPRate},
+	{"ulule", "net/http", ululeHTTP},
+	{"tollbooth", "net/http", tollboothHTTP},
+	{"ulule-gin", "Gin", ululeGin},
+	{"gin-rate-limit", "Gin", ginRateLimit},
+	{"echo", "Echo", echoLimiter},
 }
 
 // plain is net/http.
 func plain(h http.Handler, guard any) http.Handler {
-	if guard == nil {
-		return h
+	if wrap, ok := guard.(middleware); ok {
+		return wrap(h)
 	}
-	return guard.(middleware)(h)
+	return h
 }
 
 func underGin(h http.Handler, guard any) http.Handler {
 	gin.SetMode(gin.ReleaseMode)
 	engine := gin.New()
-	if guard != nil {
-		engine.Use(guard.(gin.HandlerFunc))
+	if limit, ok := guard.(gin.HandlerFunc); ok {
+		engine.Use(limit)
 	}
 	engine.GET("/", func(c *gin.Context) { h.ServeHTTP(c.Writer, c.Request) })
 	return engine
@@ -87,8 +95,8 @@ func underGin(h http.Handler, guard any) http.Handler {
 
 func underEcho(h http.Handler, guard any) http.Handler {
 	e := echo.New()
-	if guard != nil {
-		e.Use(guard.(echo.MiddlewareFunc))
+	if limit, ok := guard.(echo.MiddlewareFunc); ok {
+		e.Use(limit)
 	}
 	e.GET("/", func(c echo.Context) error {
 		h.ServeHTTP(c.Response(), c.Request())
@@ -97,8 +105,8 @@ func underEcho(h http.Handler, guard any) http.Handler {
 	return e
 }
 
-func headgate(policies func(limit) []core.Policy, adapt func(*nethttp.Guard) any) func(limit) (any, error) {
-	return func(l limit) (any, error) {
+func headgate(policies func(Limit) []core.Policy, adapt func(*nethttp.Guard) any) func(Limit) (any, error) {
+	return func(l Limit) (any, error) {
 		limiter, err := core.New(memstore.New(memstore.Config{}), "api", policies(l)...)
 		if err != nil {
 			return nil, err
@@ -115,32 +123,32 @@ func headgate(policies func(limit) []core.Policy, adapt func(*nethttp.Guard) any
 
 func netHTTP(g *nethttp.Guard) any { return middleware(g.Handler) }
 
-func tokenBucket(l limit) []core.Policy {
-	return []core.Policy{core.TokenBucket(l.rate(), int64(l.n))}
+func tokenBucket(l Limit) []core.Policy {
+	return []core.Policy{core.TokenBucket(l.rate(), int64(l.N))}
 }
 
-func twoPolicies(l limit) []core.Policy {
+func twoPolicies(l Limit) []core.Policy {
 	return []core.Policy{
-		core.TokenBucket(l.rate(), int64(l.n)).Named("bucket"),
+		core.TokenBucket(l.rate(), int64(l.N)).Named("bucket"),
 		core.FixedWindow(core.PerDay(1 << 40)).Named("day"),
 	}
 }
 
-func throttledHTTP(l limit) (any, error) {
+func throttledHTTP(l Limit) (any, error) {
 	store, err := throttledstore.NewCtx(0) // no bound, which is faster than its LRU list
 	if err != nil {
 		return nil, err
 	}
 	limiter, err := throttled.NewGCRARateLimiterCtx(store, throttled.RateQuota{
-		MaxRate:  throttled.PerDuration(l.n, l.per),
-		MaxBurst: l.n - 1,
+		MaxRate:  throttled.PerDuration(l.N, l.Per),
+		MaxBurst: l.N - 1,
 	})
 	h := throttled.HTTPRateLimiterCtx{RateLimiter: limiter, VaryBy: &throttled.VaryBy{RemoteAddr: true}}
 	return middleware(h.RateLimit), err
 }
 
-func goLimiter(l limit) (any, error) {
-	store, err := memorystore.New(&memorystore.Config{Tokens: uint64(l.n), Interval: l.per})
+func goLimiter(l Limit) (any, error) {
+	store, err := memorystore.New(&memorystore.Config{Tokens: uint64(l.N), Interval: l.Per})
 	if err != nil {
 		return nil, err
 	}
@@ -151,75 +159,52 @@ func goLimiter(l limit) (any, error) {
 	return middleware(m.Handle), nil
 }
 
-func chiHTTPRate(l limit) (any, error) {
+func chiHTTPRate(l Limit) (any, error) {
 	address := func(r *http.Request) (string, error) {
 		host, _, err := net.SplitHostPort(r.RemoteAddr)
 		return httprate.CanonicalizeIP(host), err
 	}
-	return middleware(httprate.LimitBy(l.n, l.per, address)), nil
+	return middleware(httprate.LimitBy(l.N, l.Per, address)), nil
 }
 
-func ululeLimiter(l limit) *ulule.Limiter {
-	return ulule.New(ululestore.NewStore(), ulule.Rate{Limit: int64(l.n), Period: l.per})
+func ululeLimiter(l Limit) *ulule.Limiter {
+	return ulule.New(ululestore.NewStore(), ulule.Rate{Limit: int64(l.N), Period: l.Per})
 }
 
-func ululeHTTP(l limit) (any, error) {
+func ululeHTTP(l Limit) (any, error) {
 	return middleware(stdlib.NewMiddleware(ululeLimiter(l)).Handler), nil
 }
 
-func ululeGin(l limit) (any, error) {
+func ululeGin(l Limit) (any, error) {
 	return ululegin.NewMiddleware(ululeLimiter(l)), nil
 }
 
-func ginRateLimit(l limit) (any, error) {
-	store := ginratelimit.InMemoryStore(&ginratelimit.InMemoryOptions{Rate: l.per, Limit: uint(l.n)})
+func ginRateLimit(l Limit) (any, error) {
+	store := ginratelimit.InMemoryStore(&ginratelimit.InMemoryOptions{Rate: l.Per, Limit: uint(l.N)})
 	return ginratelimit.RateLimiter(store, &ginratelimit.Options{
 		KeyFunc: func(c *gin.Context) string { return c.ClientIP() },
 	}), nil
 }
 
-func tollboothHTTP(l limit) (any, error) {
-	limiter := tollbooth.NewLimiter(l.perSecond(), nil).SetBurst(l.n).SetIPLookups([]string{"RemoteAddr"})
+func tollboothHTTP(l Limit) (any, error) {
+	limiter := tollbooth.NewLimiter(l.perSecond(), nil).SetBurst(l.N).SetIPLookups([]string{"RemoteAddr"})
 	return middleware(func(h http.Handler) http.Handler { return tollbooth.LimitHandler(limiter, h) }), nil
 }
 
-func echoLimiter(l limit) (any, error) {
+func echoLimiter(l Limit) (any, error) {
 	return echomiddleware.RateLimiterWithConfig(echomiddleware.RateLimiterConfig{
 		Store: echomiddleware.NewRateLimiterMemoryStoreWithConfig(echomiddleware.RateLimiterMemoryStoreConfig{
-			Rate: rate.Limit(l.perSecond()), Burst: l.n,
+			Rate: rate.Limit(l.perSecond()), Burst: l.N,
 		}),
 	}), nil
 }
 
-// handlers returns the handler of the benchmarks without and with the limit.
-func (s system) handlers(tb testing.TB, l limit) (bare, guarded http.Handler) {
-	tb.Helper()
+// Handlers returns the handler h under the system's framework, without and with the limit.
+func (s System) Handlers(h http.Handler, l Limit) (bare, guarded http.Handler, err error) {
 	guard, err := s.new(l)
 	if err != nil {
-		tb.Fatal(err)
+		return nil, nil, err
 	}
-	work := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) })
-	return s.framework(work, nil), s.framework(work, guard)
-}
-
-func TestSystemsKeepTheLimit(t *testing.T) {
-	const n = 10
-	for _, s := range systems {
-		t.Run(s.name, func(t *testing.T) {
-			bare, guarded := s.handlers(t, limit{n, 24 * time.Hour})
-			w, r := newWriter(), request()
-			for i := range 2 * n {
-				want := http.StatusNoContent
-				if got := w.serve(bare, r); got != want {
-					t.Fatalf("request %d, no limit: status %d", i+1, got)
-				}
-				if i >= n {
-					want = http.StatusTooManyRequests
-				}
-				if got := w.serve(guarded, r); got != want {
-					t.Fatalf("request %d: status %d, want %d", i+1, got, want)
-				}
-			}
-		})
-	}
+	framework := frameworks[s.Framework]
+	return framework(h, nil), framework(h, guard), nil
 }
