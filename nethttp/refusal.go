@@ -65,7 +65,7 @@ func newDocument(body []byte) document { return document{body, strconv.Itoa(len(
 func (v *Verdict) document() document {
 	status := v.code()
 	if status != http.StatusTooManyRequests {
-		return newDocument(fmt.Appendf(nil, `{"type":"about:blank","title":"%s","status":%d}`, http.StatusText(status), status))
+		return newDocument(blank(status))
 	}
 	var room [16]string
 	refused := room[:0]
@@ -80,6 +80,11 @@ func (v *Verdict) document() document {
 		return v.sheet.refusals[last]
 	}
 	return newDocument(quotaExceeded(refused...))
+}
+
+// blank says no more than the status does.
+func blank(status int) []byte {
+	return fmt.Appendf(nil, `{"type":"about:blank","title":"%s","status":%d}`, http.StatusText(status), status)
 }
 
 // quotaExceeded names policies, as appendString writes them.

@@ -32,6 +32,8 @@ var house = []room{
 	{pkg: "ginmw", ours: []string{"keyfuncs", "nethttp"}, theirs: []string{"github.com/gin-gonic/gin"}},
 	{pkg: "echomw", ours: []string{"keyfuncs", "nethttp"}, theirs: []string{"github.com/labstack/echo/v4"}},
 	{pkg: "echov5mw", ours: []string{"keyfuncs", "nethttp"}, theirs: []string{"github.com/labstack/echo/v5"}},
+	{pkg: "websocketmw", ours: []string{"core", "keyfuncs", "nethttp"}},
+	{pkg: "websocketmw/gorillaws", ours: []string{"websocketmw"}, theirs: []string{"github.com/gorilla/websocket"}},
 	{pkg: "internal/conformance"},
 	{pkg: "internal/exampletest", ours: []string{"internal/redistest", "internal/redistest/proctest"}},
 	{pkg: "internal/redistest", ours: []string{"internal/redistest/proctest"}},
@@ -44,6 +46,7 @@ var forTests = []string{
 	"github.com/alicebob/miniredis/v2",
 	"github.com/gin-gonic/gin",
 	"github.com/go-chi/chi/v5",
+	"github.com/gorilla/websocket",
 	"github.com/labstack/echo/v4",
 	"github.com/labstack/echo/v5",
 	"github.com/dunglas/httpsfv", // a parser of structured fields that is not ours
@@ -54,7 +57,9 @@ var forTests = []string{
 // A package under examples/ may import the packages of ours that users import, and
 // what its subject needs: those modules are listed here.
 var forExamples = []string{
+	"github.com/alicebob/miniredis/v2",
 	"github.com/gin-gonic/gin",
+	"github.com/gorilla/websocket",
 	"github.com/labstack/echo/v4",
 	"github.com/redis/go-redis/v9",
 }

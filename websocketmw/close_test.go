@@ -1,0 +1,317 @@
+package websocketmw
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/headgate/headgate/core/memstore"
+	"github.com/headgate/headgate/keyfuncs"
+)
+
+// A library answers a Close frame by closing, as all do.
+func serveUntilClose(c net.Conn) {
+	defer c.Close()
+	var w walker
+	b := make([]byte, 4096)
+	for {
+		n, err := c.Read(b)
+		if w.walk(b[:n]) || err != nil {
+			return
+		}
+	}
+}
+
+// Clients see a Close frame between two frames, also under a flood, also if frames are
+// written in pieces.
+func TestShutdown(t *testing.T) {
+	t.Parallel()
+	frame := append([]byte{0x82, 126, 1, 0}, make([]byte, 256)...)
+	for _, c := range []struct {
+		name   string
+		config Config
+		write  func(c net.Conn) // until that fails
+		want   string
+	}{
+		{"a quiet socket", Config{}, func(net.Conn) {}, "1001 the server is shutting down"},
+		{"restart", Config{ShutdownCode: 1012}, func(net.Conn) {}, "1012 the server is shutting down"},
+		{"no frames", Config{NoCloseFrames: true}, func(net.Conn) {}, "error"},
+		{"a flood", Config{}, func(c net.Conn) {
+			for err := error(nil); err == nil; {
+				_, err = c.Write(frame)
+			}
+		}, "1001 the server is shutting down"},
+		{"a flood in odd pieces", Config{}, func(c net.Conn) {
+			many := make([]byte, 0, 7*len(frame))
+			for range 7 {
+				many = append(many, frame...)
+			}
+			for at := 0; ; at = (at + 101) % len(many) {
+				if n, err := c.Write(many[at:min(at+101, len(many))]); err != nil {
+					return
+				} else if at+n == len(many) {
+					at = -101
+				}
+			}
+		}, "1001 the server is shutting down"},
+	} {
+		for _, secure := range []bool{false, true} {
+			t.Run(c.name, func(t *testing.T) {
+				t.Parallel()
+				w := newWorld(t, 1, secure, c.config, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+					conn, _ := take(w)
+					go c.write(conn)
+					go serveUntilClose(conn)
+				}))
+				p := w.open()
+				done := make(chan error)
+				go func() { done <- w.guard.Shutdown(t.Context()) }()
+				if got := p.closes(); got != c.want {
+					t.Errorf("%q, not %q", got, c.want)
+				}
+				p.Write(masked(0x88, "\x03\xe9"))
+				if err := <-done; err != nil {
+					t.Error(err)
+				}
+				if rest, _ := io.ReadAll(p.in); len(rest) > 0 {
+					t.Errorf("%d bytes after the Close frame", len(rest))
+				}
+			})
+		}
+	}
+}
+
+// When the context ends, sockets whose peers do not answer are cut.
+func TestShutdownCuts(t *testing.T) {
+	w := newWorld(t, 2, false, Config{}, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		conn, _ := take(w)
+		go serveUntilClose(conn)
+	}))
+	w.open()
+	w.open()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := w.guard.Shutdown(ctx); !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	w.until(EventClosed)
+	w.until(EventClosed)
+	if w.held() != 0 {
+		t.Error(w.held())
+	}
+}
+
+// An upgrade that is under way when the guard shuts down is closed as soon as it is one.
+func TestShutdownBeforeTheUpgrade(t *testing.T) {
+	begun, shut := make(chan struct{}), make(chan struct{})
+	w := newWorld(t, 1, false, Config{}, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		close(begun)
+		<-shut
+		conn, _ := take(w)
+		serveUntilClose(conn)
+	}))
+	p := w.dial(handshakeText)
+	<-begun
+	done := make(chan error)
+	go func() { done <- w.guard.Shutdown(t.Context()) }()
+	for !w.guard.isDraining() {
+	}
+	for _, s := range w.guard.all() {
+		for closing := false; !closing; {
+			s.mu.Lock()
+			closing = s.closing != nil
+			s.mu.Unlock()
+		}
+	}
+	close(shut)
+	p.respond()
+	if got := p.closes(); !strings.HasPrefix(got, "1001 ") {
+		t.Error(got)
+	}
+	p.send(masked(0x88, ""))
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
+func TestLost(t *testing.T) {
+	for _, policy := range []OnLost{Keep, Shed} {
+		w := newWorld(t, 2, false, Config{OnLost: policy}, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			conn, _ := take(w)
+			go serveUntilClose(conn)
+		}))
+		w.store.lost = make(chan struct{})
+		a, b := w.open(), w.open()
+		close(w.store.lost)
+		w.until(EventLost)
+		w.until(EventLost)
+		for _, p := range []*peer{a, b} {
+			if policy == Shed {
+				if got := p.closes(); !strings.HasPrefix(got, "1013 ") {
+					t.Error(got)
+				}
+			}
+			p.send(masked(0x88, ""))
+			w.until(EventClosed)
+		}
+		if policy == Shed {
+			// Who gets a lost slot is told at once.
+			late := w.open()
+			if got := late.closes(); !strings.HasPrefix(got, "1013 ") {
+				t.Error(got)
+			}
+			late.Close()
+			w.until(EventClosed)
+		}
+		if len(w.guard.losses) != 0 {
+			t.Errorf("%d watchers are left", len(w.guard.losses))
+		}
+	}
+}
+
+// pipe is a server's writer whose connection is a net.Pipe.
+type pipe struct {
+	silent
+
+	conn net.Conn
+}
+
+func (p *pipe) Hijack() (net.Conn, *bufio.ReadWriter, error) { return p.conn, nil, nil }
+
+// bubble runs a handler on a pipe, and returns the peer.
+func bubble(t *testing.T, config Config, handler func(net.Conn)) (*Guard, *peer) {
+	t.Helper()
+	config.Rules = []Rule{{Slots: newSlots(t, memstore.New(memstore.Config{}), "ws", 1), Key: keyfuncs.Everyone()}}
+	g, err := New(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	client, server := net.Pipe()
+	go g.Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		c, _ := take(w)
+		handler(c)
+	})).ServeHTTP(&pipe{conn: server}, upgradeRequest())
+	p := &peer{t: t, Conn: client, in: bufio.NewReader(client)}
+	p.respond()
+	return g, p
+}
+
+func TestIdleAndAge(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var events []EventKind
+		note := func(_ *Socket, e Event) { events = append(events, e.Kind) }
+		g, p := bubble(t, Config{MaxIdle: time.Minute, Notify: note}, serveUntilClose)
+		for range 10 {
+			time.Sleep(59 * time.Second)
+			p.send(masked(0x8a, "pong"))
+		}
+		synctest.Wait()
+		if g.Len() != 1 {
+			t.Fatal("a socket whose pongs arrive was closed")
+		}
+		begin := time.Now()
+		if got := p.closes(); !strings.HasPrefix(got, "1001 ") || time.Since(begin) != time.Minute {
+			t.Error(got, time.Since(begin))
+		}
+		p.send(masked(0x88, ""))
+		synctest.Wait()
+		if g.Len() != 0 || len(events) != 2 || events[0] != EventIdle || events[1] != EventClosed {
+			t.Error(g.Len(), events)
+		}
+	})
+	synctest.Test(t, func(t *testing.T) {
+		begin := time.Now()
+		_, p := bubble(t, Config{MaxIdle: time.Hour, MaxAge: time.Minute}, serveUntilClose)
+		if got := p.closes(); !strings.HasPrefix(got, "1001 ") || time.Since(begin) != time.Minute {
+			t.Error(got, time.Since(begin))
+		}
+		// The peer does not answer.
+		if _, _, err := p.frame(); !errors.Is(err, io.EOF) || time.Since(begin) != time.Minute+closeTimeout {
+			t.Error(err, time.Since(begin))
+		}
+	})
+}
+
+// A peer that does not read cannot keep its socket: not the writer's turn, nor the
+// Close frame, nor the end wait for it.
+func TestPeersThatDoNotRead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		begin := time.Now()
+		g, p := bubble(t, Config{MaxAge: time.Minute}, func(c net.Conn) {
+			defer c.Close()
+			for err := error(nil); err == nil; {
+				_, err = c.Write([]byte{0x81, 2, 'h', 'i'})
+			}
+		})
+		if err := g.Shutdown(t.Context()); err != nil || time.Since(begin) != closeTimeout {
+			t.Error(err, time.Since(begin))
+		}
+		_ = p
+	})
+}
+
+// A handler that is stopped in the middle of a frame gets to its end.
+func TestCloseWaitsForTheFrame(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		half := make(chan struct{})
+		g, p := bubble(t, Config{}, func(c net.Conn) {
+			go serveUntilClose(c)
+			c.Write([]byte{0x81, 4, 'a'})
+			<-half
+			if n, err := c.Write([]byte{'b', 'c', 'd', 0x81, 1, 'x', 0x81}); n != 7 || err != nil {
+				t.Error(n, err)
+			}
+			if n, err := c.Write([]byte{1, 'y'}); n != 2 || err != nil {
+				t.Error(n, err)
+			}
+		})
+		var head [3]byte
+		io.ReadFull(p.in, head[:])
+		for _, s := range g.all() {
+			s.Close(4000, strings.Repeat("ä", 100))
+			s.Close(4001, "the second does not count")
+		}
+		synctest.Wait()
+		close(half)
+		rest := make([]byte, 3)
+		io.ReadFull(p.in, rest)
+		if string(rest) != "bcd" {
+			t.Errorf("%q", rest)
+		}
+		if got := p.closes(); got != "4000 "+strings.Repeat("ä", 61) {
+			t.Error(got)
+		}
+		time.Sleep(time.Second) // what the handler writes meanwhile is dropped
+		p.send(masked(0x88, ""))
+		synctest.Wait()
+		if g.Len() != 0 {
+			t.Error("still open")
+		}
+	})
+}
+
+// After the handler's own Close frame the guard sends none.
+func TestOneCloseFrame(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g, p := bubble(t, Config{}, func(c net.Conn) {
+			go serveUntilClose(c)
+			c.Write([]byte{0x88, 2, 3, 232})
+		})
+		if got := p.closes(); got != "1000 " {
+			t.Error(got)
+		}
+		for _, s := range g.all() {
+			s.Close(1001, "")
+		}
+		if got := p.closes(); got != "error" || g.Len() != 0 {
+			t.Error(got, g.Len())
+		}
+	})
+}

@@ -1,0 +1,95 @@
+package websocketmw_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+
+	"github.com/gorilla/websocket"
+
+	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/core/memstore"
+	"github.com/headgate/headgate/keyfuncs"
+	"github.com/headgate/headgate/websocketmw"
+	"github.com/headgate/headgate/websocketmw/gorillaws"
+)
+
+// Two sockets for each client address, upgraded with gorilla.
+func Example() {
+	slots, err := core.NewSlots(memstore.New(memstore.Config{}), "ws", 2)
+	if err != nil {
+		log.Fatal(err)
+	}
+	guard, err := websocketmw.New(websocketmw.Config{
+		Rules: []websocketmw.Rule{{Slots: slots, Key: keyfuncs.RemoteAddr()}},
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	echo := func(conn *websocket.Conn, _ *http.Request) {
+		for {
+			kind, message, err := conn.ReadMessage()
+			if err != nil {
+				return // the slot is free again
+			}
+			if err := conn.WriteMessage(kind, message); err != nil {
+				return
+			}
+		}
+	}
+	server := httptest.NewServer(gorillaws.Handler(guard, nil, echo)) // instead of http.ListenAndServe
+	defer server.Close()
+
+	for range 3 {
+		conn, response, err := websocket.DefaultDialer.Dial("ws"+strings.TrimPrefix(server.URL, "http"), nil)
+		fmt.Println(response.Status, response.Header.Get("RateLimit"))
+		if err == nil {
+			defer conn.Close()
+		}
+	}
+	// Output:
+	// 101 Switching Protocols "ws";r=1
+	// 101 Switching Protocols "ws";r=0
+	// 429 Too Many Requests "ws";r=0
+}
+
+// Three sockets for each user and a thousand on the whole service. A socket takes a slot
+// of both or of none.
+func ExampleNew_severalRules() {
+	store := memstore.New(memstore.Config{})
+	users, err := core.NewSlots(store, "user", 3)
+	if err != nil {
+		log.Fatal(err)
+	}
+	service, err := core.NewSlots(store, "service", 1000)
+	if err != nil {
+		log.Fatal(err)
+	}
+	guard, err := websocketmw.New(websocketmw.Config{
+		Rules: []websocketmw.Rule{
+			{Slots: users, Key: keyfuncs.Header("X-User")}, // set by authentication
+			{Slots: service, Key: keyfuncs.Everyone(), Service: true},
+		},
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(guard.Len())
+	// Output: 0
+}
+
+// A server that stops: first its sockets, each told why, then the rest.
+func ExampleGuard_Shutdown() {
+	var (
+		server *http.Server
+		guard  *websocketmw.Guard
+	)
+	stop := func(ctx context.Context) error {
+		return errors.Join(guard.Shutdown(ctx), server.Shutdown(ctx))
+	}
+	_ = stop
+}

@@ -1,0 +1,240 @@
+package websocketmw
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"slices"
+	"sync"
+
+	"github.com/headgate/headgate/core"
+)
+
+// A Guard decides which upgrades pass, and knows the sockets that are open. Make
+// one with [New]. It is safe for concurrent use.
+type Guard struct {
+	config Config
+
+	mu       sync.Mutex
+	sockets  map[*Socket]struct{}
+	losses   map[<-chan struct{}]*loss
+	draining bool
+	empty    chan struct{} // closed when there is no socket any more, and draining
+}
+
+var (
+	errEmptyKey  = errors.New("headgate: a rule's Key gave an empty key without an error")
+	errMalformed = errors.New("headgate: the Sec-WebSocket-Key of the upgrade is not 16 bytes in base64")
+)
+
+// New makes a guard. The error joins a [ConfigError] for everything that is wrong.
+func New(c Config) (*Guard, error) {
+	if err := c.validate(); err != nil {
+		return nil, err
+	}
+	c.Rules = slices.Clone(c.Rules)
+	if c.KeyErrorStatus == 0 {
+		c.KeyErrorStatus = http.StatusBadRequest
+	}
+	if c.ShutdownCode == 0 {
+		c.ShutdownCode = codeGoingAway
+	}
+	return &Guard{
+		config:  c,
+		sockets: make(map[*Socket]struct{}),
+		losses:  make(map[<-chan struct{}]*loss),
+		empty:   make(chan struct{}),
+	}, nil
+}
+
+// Len returns the number of sockets that are open, or being opened.
+func (g *Guard) Len() int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return len(g.sockets)
+}
+
+// Handler returns a handler that passes to next the upgrades for which there are
+// slots, and everything that is no upgrade, and answers the others.
+//
+// Handler panics if next is nil.
+func (g *Guard) Handler(next http.Handler) http.Handler {
+	if next == nil {
+		panic("headgate: guard of sockets: the handler is nil")
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		v := g.Check(r)
+		if v.Status() != 0 {
+			g.Deny(w, r, v)
+			return
+		}
+		v.Serve(w, r, next)
+	})
+}
+
+// Check decides whether a request may pass, and takes its slots if it is an upgrade
+// that may. It writes nothing. The store is asked under the request's context.
+//
+// A verdict of status 0 is to be served, or else released: it may hold slots.
+// [Guard.Handler] does all that; Check is for adapters to frameworks.
+func (g *Guard) Check(r *http.Request) Verdict {
+	return g.CheckKeys(r, func(rule int) (string, error) { return g.config.Rules[rule].Key(r) })
+}
+
+// CheckKeys is Check with the keys that the given function returns, for each rule
+// by its index, in place of the rules' own.
+func (g *Guard) CheckKeys(r *http.Request, key func(rule int) (string, error)) Verdict {
+	v := Verdict{guard: g}
+	what := classify(r)
+	if what == other || g.config.Skip != nil && g.config.Skip(r) {
+		v.admitted = true
+		return v
+	}
+	g.decide(&v, r, what, key)
+	v.admitted = v.status == 0
+	if !v.admitted {
+		v.wait = wait()
+	}
+	if g.config.Observe != nil {
+		g.config.Observe(r, v)
+	}
+	return v
+}
+
+// decide fills in the zero verdict v.
+func (g *Guard) decide(v *Verdict, r *http.Request, what kind, key func(rule int) (string, error)) {
+	if what == malformed {
+		v.Err, v.status = errMalformed, http.StatusBadRequest
+		return
+	}
+	if g.isDraining() {
+		v.Err, v.status = core.ErrClosed, http.StatusServiceUnavailable
+		return
+	}
+	if g.config.Handshakes != nil {
+		h := g.config.Handshakes.Check(r)
+		v.handshake = &h
+		if v.status = h.Status(); v.status != 0 {
+			v.Err = h.Err
+			return
+		}
+	}
+	claims := make([]core.Claim, len(g.config.Rules))
+	for i := range g.config.Rules {
+		k, err := key(i)
+		if err == nil && k == "" {
+			err = errEmptyKey
+		}
+		if err != nil {
+			v.Err, v.status = err, g.config.KeyErrorStatus
+			return
+		}
+		claims[i] = core.Claim{Slots: g.config.Rules[i].slots(r), Key: k}
+	}
+	slot, err := core.AcquireAll(r.Context(), claims...)
+	if err != nil {
+		refuse(v, err, claims)
+		return
+	}
+	v.limits = limitsOf(slot)
+	s := &Socket{guard: g, slot: slot, stream: what == connect}
+	if !g.add(s) { // meanwhile
+		slot.Release()
+		v.Err, v.status = core.ErrClosed, http.StatusServiceUnavailable
+		return
+	}
+	v.socket = s
+}
+
+func (rule *Rule) slots(r *http.Request) *core.Slots {
+	if rule.Plan != nil {
+		if s := rule.Plan(r); s != nil {
+			return s
+		}
+	}
+	return rule.Slots
+}
+
+func (g *Guard) isDraining() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.draining
+}
+
+// add reports false if there are to be no sockets any more.
+func (g *Guard) add(s *Socket) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.draining {
+		return false
+	}
+	g.sockets[s] = struct{}{}
+	if g.config.OnLost != Keep || g.config.Notify != nil {
+		g.watch(s)
+	}
+	return true
+}
+
+func (g *Guard) remove(s *Socket) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	delete(g.sockets, s)
+	g.unwatch(s.slot.Lost())
+	if g.draining && len(g.sockets) == 0 {
+		close(g.empty)
+	}
+}
+
+// all returns the sockets that there are.
+func (g *Guard) all() []*Socket {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	all := make([]*Socket, 0, len(g.sockets))
+	for s := range g.sockets {
+		all = append(all, s)
+	}
+	return all
+}
+
+// Shutdown ends all sockets in order. From then on upgrades are refused with 503.
+// The sockets are closed with [Config].ShutdownCode, and Shutdown waits until their
+// handlers have closed them, or for 5 seconds, or until ctx ends, whatever is first;
+// then it cuts those that are left. At last it closes the slots of the rules, so that
+// other servers find them free at once.
+//
+// Call it before [http.Server.Shutdown], which does not know of sockets, and over
+// HTTP/2 would wait for them. The error tells that ctx ended, or that slots could not
+// be closed. A second Shutdown waits again.
+func (g *Guard) Shutdown(ctx context.Context) error {
+	g.drain()
+	for _, s := range g.all() {
+		s.Close(g.config.ShutdownCode, "the server is shutting down")
+	}
+	var faults []error
+	select {
+	case <-g.empty:
+	case <-ctx.Done():
+		faults = append(faults, context.Cause(ctx))
+		for _, s := range g.all() {
+			s.cut()
+		}
+	}
+	// What ctx bounds is the wait; who has not waited still tells others.
+	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
+	defer cancel()
+	for _, rule := range g.config.Rules {
+		faults = append(faults, rule.Slots.Close(closing))
+	}
+	return errors.Join(faults...)
+}
+
+func (g *Guard) drain() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if !g.draining {
+		g.draining = true
+		if len(g.sockets) == 0 {
+			close(g.empty)
+		}
+	}
+}

@@ -1,0 +1,374 @@
+package websocketmw
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/core/memstore"
+	"github.com/headgate/headgate/keyfuncs"
+	"github.com/headgate/headgate/nethttp"
+)
+
+var discard = log.New(io.Discard, "", 0)
+
+func newSlots(t *testing.T, store core.SlotStore, name string, limit int64) *core.Slots {
+	t.Helper()
+	s, err := core.NewSlots(store, name, limit)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func TestConfigFaults(t *testing.T) {
+	store := memstore.New(memstore.Config{})
+	a, elsewhere := newSlots(t, store, "a", 1), newSlots(t, memstore.New(memstore.Config{}), "b", 1)
+	key := keyfuncs.Everyone()
+	for _, c := range []struct {
+		config Config
+		fields string
+	}{
+		{Config{}, "Rules"},
+		{Config{Rules: make([]Rule, 9)}, "Rules Rules[0].Key Rules[0].Slots"},
+		{Config{Rules: []Rule{{Slots: a, Key: key}, {Slots: a, Key: key}}}, "Rules[1].Slots"},
+		{Config{Rules: []Rule{{Slots: a, Key: key}, {Slots: elsewhere, Key: key}}}, "Rules[1].Slots"},
+		{
+			Config{Rules: []Rule{{Slots: a, Key: key}}, KeyErrorStatus: 404, MaxIdle: -1, MaxAge: -1, OnLost: 9, ShutdownCode: 1000},
+			"KeyErrorStatus MaxIdle MaxAge OnLost ShutdownCode",
+		},
+		{Config{Rules: []Rule{{Slots: a, Key: key}}, KeyErrorStatus: 403, MaxIdle: 1, MaxAge: 1, OnLost: Shed, ShutdownCode: 1012}, ""},
+	} {
+		_, err := New(c.config)
+		var fields []string
+		if all, ok := err.(interface{ Unwrap() []error }); ok {
+			for _, one := range all.Unwrap() {
+				var fault *ConfigError
+				if !errors.As(one, &fault) || !strings.Contains(one.Error(), fault.Field) || fault.Unwrap() == nil {
+					t.Errorf("%v is no ConfigError", one)
+				}
+				fields = append(fields, fault.Field)
+			}
+		}
+		if got := strings.Join(fields, " "); !strings.HasPrefix(got, c.fields) || c.fields == "" && got != "" {
+			t.Errorf("faults of %q, not of %q", got, c.fields)
+		}
+	}
+}
+
+func upgradeRequest(change ...string) *http.Request {
+	r := httptest.NewRequest("GET", "/ws", nil)
+	for k, v := range map[string]string{
+		"Upgrade": "websocket", "Connection": "Upgrade", "Sec-WebSocket-Version": "13", "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ==",
+	} {
+		r.Header.Set(k, v)
+	}
+	for i := 0; i < len(change); i += 2 {
+		r.Header.Del(change[i])
+		if change[i+1] != "" {
+			r.Header.Set(change[i], change[i+1])
+		}
+	}
+	return r
+}
+
+func TestClassify(t *testing.T) {
+	stream := httptest.NewRequest("CONNECT", "/ws", nil)
+	stream.ProtoMajor, stream.Header = 2, http.Header{":protocol": {"websocket"}}
+	tunnel := httptest.NewRequest("CONNECT", "/ws", nil)
+	post := upgradeRequest()
+	post.Method = "POST"
+	two := upgradeRequest()
+	two.Header.Add("Sec-WebSocket-Key", "dGhlIHNhbXBsZSBub25jZQ==")
+	for name, c := range map[string]struct {
+		r    *http.Request
+		want kind
+	}{
+		"an upgrade":            {upgradeRequest(), upgrade},
+		"in other letters":      {upgradeRequest("Upgrade", "WebSocket", "Connection", "keep-alive, UPGRADE"), upgrade},
+		"one of several":        {upgradeRequest("Upgrade", "h2c, websocket", "Sec-WebSocket-Version", "8, 13"), upgrade},
+		"spaces around the key": {upgradeRequest("Sec-WebSocket-Key", " dGhlIHNhbXBsZSBub25jZQ== "), upgrade},
+		"HTTP/2":                {stream, connect},
+		"a tunnel":              {tunnel, other},
+		"a page":                {httptest.NewRequest("GET", "/", nil), other},
+		"POST":                  {post, other},
+		"another protocol":      {upgradeRequest("Upgrade", "h2c"), other},
+		"no Connection":         {upgradeRequest("Connection", ""), other},
+		"version 8":             {upgradeRequest("Sec-WebSocket-Version", "8"), other},
+		"no key":                {upgradeRequest("Sec-WebSocket-Key", ""), other},
+		"junk for a key":        {upgradeRequest("Sec-WebSocket-Key", "junk"), malformed},
+		"24 bytes of junk":      {upgradeRequest("Sec-WebSocket-Key", "!hlIHNhbXBsZSBub25jZQ=="), malformed},
+		"a key of 15 bytes":     {upgradeRequest("Sec-WebSocket-Key", "AAAAAAAAAAAAAAAAAAAA"), malformed},
+		"a key of 18 bytes":     {upgradeRequest("Sec-WebSocket-Key", "AAAAAAAAAAAAAAAAAAAAAAAA"), malformed},
+		"two keys":              {two, malformed},
+	} {
+		if got := classify(c.r); got != c.want {
+			t.Errorf("%s: %d, not %d", name, got, c.want)
+		}
+	}
+}
+
+// What is no upgrade gets the very writer and request of the server.
+func TestOthersPassUntouched(t *testing.T) {
+	store := &counter{SlotStore: memstore.New(memstore.Config{})}
+	observed := false
+	g, err := New(Config{
+		Rules:   []Rule{{Slots: newSlots(t, store, "ws", 0), Key: keyfuncs.Everyone()}},
+		Skip:    func(r *http.Request) bool { return r.URL.Path == "/free" },
+		Observe: func(*http.Request, Verdict) { observed = true },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	free := upgradeRequest()
+	free.URL.Path = "/free"
+	for _, r := range []*http.Request{httptest.NewRequest("GET", "/", nil), upgradeRequest("Sec-WebSocket-Key", ""), free} {
+		w := httptest.NewRecorder()
+		called := false
+		g.Handler(http.HandlerFunc(func(got http.ResponseWriter, with *http.Request) {
+			_, guarded := FromContext(with.Context())
+			called = got == http.ResponseWriter(w) && with == r && !guarded
+		})).ServeHTTP(w, r)
+		if asked, _, _ := store.counts(); !called || asked != 0 || len(w.Header()) != 0 || observed {
+			t.Errorf("%s %s: passed on %v, store asked %d times, header %v", r.Method, r.URL, called, asked, w.Header())
+		}
+	}
+}
+
+func TestRefusals(t *testing.T) {
+	const full = `{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Quota Exceeded","status":429,"violated-policies":["ws"]}`
+	blank := func(status, title string) string {
+		return `{"type":"about:blank","title":"` + title + `","status":` + status + `}`
+	}
+	absent := func(*http.Request) (string, error) { return "", keyfuncs.ErrAbsent }
+	for _, c := range []struct {
+		name    string
+		change  func(*Config, *counter)
+		request *http.Request
+		status  int
+		policy  string
+		limit   string
+		body    string
+		err     error
+		waits   bool
+	}{
+		{name: "full", status: 429, policy: `"ws";q=0;qu="concurrent-requests"`, limit: `"ws";r=0`, body: full, waits: true},
+		{name: "no fields", change: func(c *Config, _ *counter) { c.NoFields = true }, status: 429, body: full, waits: true},
+		{
+			name:   "the service is full",
+			change: func(c *Config, _ *counter) { c.Rules[0].Service = true },
+			status: 503, body: blank("503", "Service Unavailable"), waits: true,
+		},
+		{
+			name: "the second of two",
+			change: func(c *Config, s *counter) {
+				first := newSlots(t, s, "first", 9)
+				c.Rules = []Rule{{Slots: first, Key: keyfuncs.Everyone()}, c.Rules[0]}
+			},
+			status: 429, policy: `"first";q=9;qu="concurrent-requests", "ws";q=0;qu="concurrent-requests"`, limit: `"ws";r=0`, body: full, waits: true,
+		},
+		{
+			name:   "the store is away",
+			change: func(_ *Config, s *counter) { s.err = core.ErrUnavailable },
+			status: 503, body: blank("503", "Service Unavailable"), err: core.ErrUnavailable, waits: true,
+		},
+		{
+			name:   "the slots are closed",
+			change: func(_ *Config, s *counter) { s.err = core.ErrClosed },
+			status: 503, body: blank("503", "Service Unavailable"), err: core.ErrClosed, waits: true,
+		},
+		{
+			name:   "nonsense",
+			change: func(_ *Config, s *counter) { s.err = core.ErrQuestion },
+			status: 500, body: blank("500", "Internal Server Error"), err: core.ErrQuestion,
+		},
+		{
+			name:   "no key",
+			change: func(c *Config, _ *counter) { c.Rules[0].Key = absent },
+			status: 400, body: blank("400", "Bad Request"), err: keyfuncs.ErrAbsent,
+		},
+		{
+			name:   "an empty key",
+			change: func(c *Config, _ *counter) { c.Rules[0].Key = func(*http.Request) (string, error) { return "", nil } },
+			status: 400, body: blank("400", "Bad Request"), err: errEmptyKey,
+		},
+		{
+			name:   "no key, forbidden",
+			change: func(c *Config, _ *counter) { c.Rules[0].Key, c.KeyErrorStatus = absent, 403 },
+			status: 403, body: blank("403", "Forbidden"), err: keyfuncs.ErrAbsent,
+		},
+		{
+			name:    "a key that is none",
+			request: upgradeRequest("Sec-WebSocket-Key", "junk"),
+			status:  400, body: blank("400", "Bad Request"), err: errMalformed,
+		},
+		{
+			name: "the application's page",
+			change: func(c *Config, _ *counter) {
+				c.OnDenied = func(w http.ResponseWriter, _ *http.Request, v Verdict) {
+					o, _ := v.Full()
+					http.Error(w, o.Slots+" is full", v.Status())
+				}
+			},
+			status: 429, policy: `"ws";q=0;qu="concurrent-requests"`, limit: `"ws";r=0`, body: "ws is full\n", waits: true,
+		},
+		{
+			name:   "a page that is not written",
+			change: func(c *Config, _ *counter) { c.OnDenied = func(http.ResponseWriter, *http.Request, Verdict) {} },
+			status: 429, policy: `"ws";q=0;qu="concurrent-requests"`, limit: `"ws";r=0`, body: full, waits: true,
+		},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			store := &counter{SlotStore: memstore.New(memstore.Config{})}
+			config := Config{Rules: []Rule{{Slots: newSlots(t, store, "ws", 0), Key: keyfuncs.Everyone()}}}
+			if c.change != nil {
+				c.change(&config, store)
+			}
+			var observed Verdict
+			config.Observe = func(_ *http.Request, v Verdict) { observed = v }
+			g, err := New(config)
+			if err != nil {
+				t.Fatal(err)
+			}
+			r := c.request
+			if r == nil {
+				r = upgradeRequest()
+			}
+			w := httptest.NewRecorder()
+			g.Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("the handler runs") })).ServeHTTP(w, r)
+			h := w.Header()
+			if w.Code != c.status || h.Get("RateLimit-Policy") != c.policy || h.Get("RateLimit") != c.limit || w.Body.String() != c.body {
+				t.Errorf("%d %v %s", w.Code, h, w.Body)
+			}
+			after, _ := time.ParseDuration(h.Get("Retry-After") + "s")
+			if c.waits != (after >= 5*time.Second && after <= 10*time.Second) || h.Get("Cache-Control") != "no-store" {
+				t.Errorf("%v", h)
+			}
+			if !errors.Is(observed.Err, c.err) || observed.Status() != c.status || observed.Upgrades() || g.Len() != 0 {
+				t.Errorf("%+v, %d sockets", observed, g.Len())
+			}
+		})
+	}
+	if v := (Verdict{}); v.Status() != 503 || v.Problem() == nil {
+		t.Error("the zero verdict does not refuse")
+	}
+}
+
+// A client that hammers costs the store no more than its rate.
+func TestHandshakes(t *testing.T) {
+	rate, err := core.New(memstore.New(memstore.Config{}), "handshakes", core.SlidingLog(core.PerHour(3)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	handshakes, err := nethttp.New(nethttp.Config{Rules: []nethttp.Rule{{Limiter: rate, Key: keyfuncs.RemoteAddr()}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	store := &counter{SlotStore: memstore.New(memstore.Config{})}
+	g, err := New(Config{Rules: []Rule{{Slots: newSlots(t, store, "ws", 1), Key: keyfuncs.RemoteAddr()}}, Handshakes: handshakes})
+	if err != nil {
+		t.Fatal(err)
+	}
+	v := g.Check(upgradeRequest())
+	if h, ok := v.Handshake(); v.Status() != 0 || !ok || h.Decision.Remaining != 2 {
+		t.Fatalf("%+v", v)
+	}
+	h := make(http.Header)
+	v.SetFields(h)
+	if got := h.Values("RateLimit"); len(got) != 2 || got[0] != `"handshakes";r=2;t=3600` || got[1] != `"ws";r=0` {
+		t.Error(got)
+	}
+	for range 1000 {
+		w := httptest.NewRecorder()
+		g.Handler(http.NotFoundHandler()).ServeHTTP(w, upgradeRequest())
+		if w.Code != 429 {
+			t.Fatal(w.Code)
+		}
+		h = w.Header()
+	}
+	if h.Get("RateLimit") != `"handshakes";r=0;t=3600` && h.Get("Retry-After") != "3600" {
+		t.Error(h)
+	}
+	if asked, granted, _ := store.counts(); asked != 3 || granted != 1 {
+		t.Errorf("the store was asked %d times and granted %d", asked, granted)
+	}
+	v.Release()
+	v.Release()
+	if _, granted, released := store.counts(); granted != 1 || released != 1 || g.Len() != 0 {
+		t.Errorf("%d released", released)
+	}
+}
+
+func TestPlansAndKeys(t *testing.T) {
+	store := memstore.New(memstore.Config{})
+	free := newSlots(t, store, "ws", 1)
+	gold, err := free.With(2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	g, err := New(Config{Rules: []Rule{{Slots: free, Key: keyfuncs.Header("X-User"), Plan: func(r *http.Request) *core.Slots {
+		if r.Header.Get("X-Plan") == "gold" {
+			return gold
+		}
+		return nil
+	}}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range []int{0, 0, 429} {
+		if v := g.Check(upgradeRequest("X-User", "ann", "X-Plan", "gold")); v.Status() != want {
+			t.Errorf("gold, socket %d: %d", i, v.Status())
+		}
+	}
+	for i, want := range []int{0, 429} {
+		if v := g.CheckKeys(upgradeRequest(), func(int) (string, error) { return "ben", nil }); v.Status() != want {
+			t.Errorf("free, socket %d: %d", i, v.Status())
+		}
+	}
+}
+
+// While the store is away and everything is admitted, nobody knows what is left.
+func TestFieldsOfAnOpenStore(t *testing.T) {
+	store := &counter{SlotStore: memstore.New(memstore.Config{}), source: core.SourceOpen}
+	unlimited := newSlots(t, store, "unlimited", core.NoLimit)
+	g, err := New(Config{Rules: []Rule{{Slots: newSlots(t, store, "ws", 5), Key: keyfuncs.Everyone()}, {Slots: unlimited, Key: keyfuncs.Everyone()}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := make(http.Header)
+	g.Check(upgradeRequest()).SetFields(h)
+	if h.Get("RateLimit-Policy") != `"ws";q=5;qu="concurrent-requests"` || h.Get("RateLimit") != "" {
+		t.Error(h)
+	}
+}
+
+func TestDrainingRefuses(t *testing.T) {
+	store := &counter{SlotStore: memstore.New(memstore.Config{})}
+	slots := newSlots(t, store, "ws", 5)
+	g, err := New(Config{Rules: []Rule{{Slots: slots, Key: keyfuncs.Everyone()}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := g.Shutdown(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	v := g.Check(upgradeRequest())
+	if v.Status() != 503 || !errors.Is(v.Err, core.ErrClosed) {
+		t.Errorf("%+v", v)
+	}
+	if _, err := slots.Acquire(context.Background(), "x"); !errors.Is(err, core.ErrClosed) {
+		t.Error(err)
+	}
+	if asked, _, _ := store.counts(); asked != 0 {
+		t.Errorf("asked %d times", asked)
+	}
+}

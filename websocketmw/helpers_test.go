@@ -1,0 +1,269 @@
+package websocketmw
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"sync"
+	"testing"
+
+	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/core/memstore"
+	"github.com/headgate/headgate/keyfuncs"
+)
+
+// A counter is a store of slots that counts what is asked of it, and can be told to
+// fail, or that slots may be lost.
+type counter struct {
+	core.SlotStore
+
+	mu                       sync.Mutex
+	asked, granted, released int
+	err                      error
+	lost                     chan struct{}
+	source                   core.Source
+}
+
+type countedHold struct {
+	core.Hold
+
+	c    *counter
+	lost chan struct{}
+}
+
+func (c *counter) AcquireSlots(ctx context.Context, claims []core.Claim) (core.Grant, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.asked++
+	if c.err != nil {
+		return core.Grant{}, c.err
+	}
+	g, err := c.SlotStore.AcquireSlots(ctx, claims)
+	if err == nil {
+		c.granted++
+		g.Hold = &countedHold{g.Hold, c, c.lost}
+		if c.source != 0 {
+			g.Source = c.source
+		}
+	}
+	return g, err
+}
+
+func (h *countedHold) Release() {
+	h.c.mu.Lock()
+	h.c.released++
+	h.c.mu.Unlock()
+	h.Hold.Release()
+}
+
+func (h *countedHold) Lost() <-chan struct{} { return h.lost }
+
+func (c *counter) counts() (asked, granted, released int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.asked, c.granted, c.released
+}
+
+// A world is a guard in front of a handler on a server.
+type world struct {
+	t      *testing.T
+	store  *counter
+	slots  *core.Slots
+	guard  *Guard
+	server *httptest.Server
+	events chan Event
+}
+
+// newWorld starts the server. Every address shares the limit. The test ends with as
+// many slots released as granted.
+func newWorld(t *testing.T, limit int64, secure bool, config Config, handler http.Handler) *world {
+	t.Helper()
+	w := &world{t: t, store: &counter{SlotStore: memstore.New(memstore.Config{})}, events: make(chan Event, 1000)}
+	var err error
+	if w.slots, err = core.NewSlots(w.store, "ws", limit); err != nil {
+		t.Fatal(err)
+	}
+	if config.Rules == nil {
+		config.Rules = []Rule{{Slots: w.slots, Key: keyfuncs.Everyone()}}
+	}
+	also := config.Notify
+	config.Notify = func(s *Socket, e Event) {
+		if also != nil {
+			also(s, e)
+		}
+		w.events <- e
+	}
+	if w.guard, err = New(config); err != nil {
+		t.Fatal(err)
+	}
+	w.server = httptest.NewUnstartedServer(w.guard.Handler(handler))
+	w.server.Config.ErrorLog = discard
+	if secure {
+		w.server.StartTLS()
+	} else {
+		w.server.Start()
+	}
+	t.Cleanup(func() {
+		w.server.Close()
+		if err := w.guard.Shutdown(t.Context()); err != nil && !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+		<-w.guard.empty
+		if _, granted, released := w.store.counts(); granted != released {
+			t.Errorf("%d slots granted, %d released", granted, released)
+		}
+	})
+	return w
+}
+
+// until waits for an event of the kind.
+func (w *world) until(kind EventKind) {
+	w.t.Helper()
+	for e := range w.events {
+		if e.Kind == kind {
+			return
+		}
+	}
+}
+
+// held is the number of slots that are taken.
+func (w *world) held() int64 {
+	w.t.Helper()
+	key, _ := keyfuncs.Everyone()(nil)
+	n, err := w.slots.Count(context.Background(), key)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return n
+}
+
+const handshakeText = "GET /ws HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n" +
+	"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+
+// A peer is a client that speaks bytes.
+type peer struct {
+	t *testing.T
+	net.Conn
+	in       *bufio.Reader
+	response *http.Response
+}
+
+// dial connects, and sends text if there is any.
+func (w *world) dial(text string) *peer {
+	w.t.Helper()
+	address := w.server.Listener.Addr().String()
+	var c net.Conn
+	var err error
+	if w.server.TLS != nil {
+		c, err = tls.Dial("tcp", address, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"http/1.1"}})
+	} else {
+		c, err = net.Dial("tcp", address)
+	}
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(func() { c.Close() })
+	p := &peer{t: w.t, Conn: c, in: bufio.NewReader(c)}
+	p.send([]byte(text))
+	return p
+}
+
+// open sends an upgrade and reads the response.
+func (w *world) open() *peer {
+	w.t.Helper()
+	p := w.dial(handshakeText)
+	p.respond()
+	return p
+}
+
+func (p *peer) respond() *http.Response {
+	p.t.Helper()
+	var err error
+	if p.response, err = http.ReadResponse(p.in, nil); err != nil {
+		p.t.Fatal(err)
+	}
+	return p.response
+}
+
+func (p *peer) send(b []byte) {
+	p.t.Helper()
+	if _, err := p.Write(b); err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+// frame reads a frame of the server.
+func (p *peer) frame() (op byte, payload []byte, err error) {
+	var head [2]byte
+	if _, err := io.ReadFull(p.in, head[:]); err != nil {
+		return 0, nil, err
+	}
+	n := uint64(head[1])
+	switch n {
+	case 126:
+		var b [2]byte
+		io.ReadFull(p.in, b[:])
+		n = uint64(binary.BigEndian.Uint16(b[:]))
+	case 127:
+		var b [8]byte
+		io.ReadFull(p.in, b[:])
+		n = binary.BigEndian.Uint64(b[:])
+	}
+	payload = make([]byte, n)
+	_, err = io.ReadFull(p.in, payload)
+	return head[0] & 0xf, payload, err
+}
+
+// closes reads to the Close frame and returns what it says: "1001 reason", or the error.
+func (p *peer) closes() string {
+	for {
+		op, payload, err := p.frame()
+		switch {
+		case err != nil:
+			return "error"
+		case op == opClose:
+			return fmt.Sprintf("%d %s", binary.BigEndian.Uint16(payload), payload[2:])
+		}
+	}
+}
+
+// masked is a frame of a client.
+func masked(first byte, payload string) []byte {
+	b := []byte{first}
+	switch n := len(payload); {
+	case n < 126:
+		b = append(b, 0x80|byte(n))
+	case n < 1<<16:
+		b = append(b, 0x80|126, byte(n>>8), byte(n))
+	default:
+		b = binary.BigEndian.AppendUint64(append(b, 0x80|127), uint64(n))
+	}
+	key := [4]byte{1, 2, 3, 4}
+	b = append(b, key[:]...)
+	for i := range len(payload) {
+		b = append(b, payload[i]^key[i%4])
+	}
+	return b
+}
+
+const response101 = "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n" +
+	"Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n\r\n"
+
+// take takes the connection over, as a library that writes the response itself.
+func take(w http.ResponseWriter) (net.Conn, *bufio.ReadWriter) {
+	c, rw, err := w.(http.Hijacker).Hijack()
+	if err != nil {
+		panic(err)
+	}
+	if _, err := io.WriteString(c, response101); err != nil {
+		panic(err)
+	}
+	return c, rw
+}

@@ -1,0 +1,425 @@
+package websocketmw
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/core/memstore"
+	"github.com/headgate/headgate/keyfuncs"
+)
+
+// serveEcho reads until the peer has gone, and closes.
+func serveEcho(c net.Conn) {
+	defer c.Close()
+	_, _ = io.Copy(io.Discard, c)
+}
+
+// What handlers do with connections, and that the slot is free when it is over.
+func TestSlotsEndWithTheirSockets(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name    string
+		handler func(w http.ResponseWriter, r *http.Request)
+		status  int
+		open    bool // after the handler; the test closes its end
+	}{
+		{name: "serves and closes", handler: func(w http.ResponseWriter, _ *http.Request) {
+			c, _ := take(w)
+			serveEcho(c)
+		}, status: 101, open: true},
+		{name: "returns, and a goroutine serves", handler: func(w http.ResponseWriter, _ *http.Request) {
+			c, _ := take(w)
+			go serveEcho(c)
+		}, status: 101, open: true},
+		{name: "closes twice", handler: func(w http.ResponseWriter, _ *http.Request) {
+			c, _ := take(w)
+			c.Close()
+			c.Close()
+		}, status: 101},
+		{name: "closes from two goroutines", handler: func(w http.ResponseWriter, _ *http.Request) {
+			c, _ := take(w)
+			go c.Close()
+			c.Close()
+		}, status: 101},
+		{name: "panics after the upgrade", handler: func(w http.ResponseWriter, _ *http.Request) {
+			take(w)
+			panic(http.ErrAbortHandler)
+		}, status: 101},
+		{name: "panics before it", handler: func(http.ResponseWriter, *http.Request) {
+			panic(http.ErrAbortHandler)
+		}},
+		{name: "exits its goroutine", handler: func(w http.ResponseWriter, _ *http.Request) {
+			take(w)
+			runtime.Goexit()
+		}, status: 101},
+		{name: "refuses", handler: func(w http.ResponseWriter, _ *http.Request) {
+			http.Error(w, "no", http.StatusForbidden)
+		}, status: 403},
+		{name: "refuses by saying nothing", handler: func(http.ResponseWriter, *http.Request) {}, status: 200},
+		{name: "takes the connection, refuses and forgets it", handler: func(w http.ResponseWriter, _ *http.Request) {
+			_, rw, _ := w.(http.Hijacker).Hijack()
+			fmt.Fprint(rw, "HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n")
+			rw.Flush()
+		}, status: 400},
+		{name: "takes the connection and says nothing", handler: func(w http.ResponseWriter, _ *http.Request) {
+			http.NewResponseController(w).Hijack()
+		}},
+		{name: "says 101 first, and writes by the buffer", handler: func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Upgrade", "websocket")
+			w.Header().Set("Connection", "Upgrade")
+			w.WriteHeader(101)
+			c, rw, _ := http.NewResponseController(w).Hijack()
+			rw.Write([]byte{0x81, 2, 'h', 'i'})
+			rw.Flush()
+			serveEcho(c)
+		}, status: 101, open: true},
+		{name: "uses nothing but the buffers", handler: func(w http.ResponseWriter, _ *http.Request) {
+			c, rw, _ := w.(http.Hijacker).Hijack()
+			defer c.Close()
+			rw.WriteString(response101)
+			rw.Flush()
+			io.Copy(io.Discard, rw)
+		}, status: 101, open: true},
+		{name: "writes the response byte by byte", handler: func(w http.ResponseWriter, _ *http.Request) {
+			c, _, _ := w.(http.Hijacker).Hijack()
+			for i := range len(response101) {
+				io.WriteString(c, response101[i:i+1])
+			}
+			serveEcho(c)
+		}, status: 101, open: true},
+	} {
+		for _, secure := range []bool{false, true} {
+			for _, cuts := range []bool{false, true} {
+				t.Run(fmt.Sprintf("%s/tls=%v/cuts=%v", c.name, secure, cuts), func(t *testing.T) {
+					t.Parallel()
+					w := newWorld(t, 1, secure, Config{NoCloseFrames: cuts}, http.HandlerFunc(c.handler))
+					p := w.dial(handshakeText)
+					response, err := http.ReadResponse(p.in, nil)
+					if c.status != 0 {
+						if err != nil || response.StatusCode != c.status {
+							t.Fatal(response, err)
+						}
+						if c.status == 101 && !strings.Contains(c.name, "byte by byte") && response.Header.Get("RateLimit") != `"ws";r=0` {
+							t.Errorf("fields %v", response.Header)
+						}
+					}
+					if c.open {
+						if w.held() != 1 || w.guard.Len() != 1 {
+							t.Errorf("%d held", w.held())
+						}
+						p.Close()
+					}
+					w.until(EventClosed)
+					if w.held() != 0 || w.guard.Len() != 0 {
+						t.Errorf("%d held, %d sockets", w.held(), w.guard.Len())
+					}
+					if !c.open && response != nil && c.status != 200 && c.status != 403 {
+						if _, err := io.ReadAll(p.in); errors.Is(err, context.DeadlineExceeded) {
+							t.Error(err)
+						}
+					}
+				})
+			}
+		}
+	}
+}
+
+// The refused one does not get in until the first has gone.
+func TestLimit(t *testing.T) {
+	w := newWorld(t, 1, false, Config{}, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		c, _ := take(w)
+		go serveEcho(c)
+	}))
+	first := w.open()
+	if got := w.open().response.StatusCode; got != 429 {
+		t.Fatal(got)
+	}
+	first.Close()
+	w.until(EventClosed)
+	if got := w.open().response.StatusCode; got != 101 {
+		t.Fatal(got)
+	}
+}
+
+// A handler that loses its connection loses the slot too, when memory is collected.
+func TestForgottenSockets(t *testing.T) {
+	for _, cuts := range []bool{false, true} {
+		w := newWorld(t, 1, false, Config{NoCloseFrames: cuts, MaxIdle: 1 << 50, MaxAge: 1 << 50}, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			take(w)
+		}))
+		p := w.open()
+		forgotten := make(chan struct{})
+		go func() {
+			defer close(forgotten)
+			w.until(EventForgotten)
+			w.until(EventClosed)
+		}()
+		for done := false; !done; {
+			runtime.GC()
+			select {
+			case <-forgotten:
+				done = true
+			default:
+				runtime.Gosched()
+			}
+		}
+		if w.held() != 0 {
+			t.Errorf("%d held", w.held())
+		}
+		p.Close()
+	}
+}
+
+// What clients sent with the handshake is there, for those who ask how much it is and
+// for those who read.
+func TestEarlyBytes(t *testing.T) {
+	early := strings.Repeat("early ", 100)
+	got := make(chan string, 1)
+	w := newWorld(t, 9, false, Config{}, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		c, rw, err := w.(http.Hijacker).Hijack()
+		if err != nil {
+			panic(err)
+		}
+		defer c.Close()
+		b := make([]byte, len(early)+len(" late"))
+		if _, err := io.ReadFull(rw, b); err != nil {
+			panic(err)
+		}
+		got <- string(b)
+	}))
+	p := w.dial(handshakeText + early)
+	go p.Write([]byte(" late"))
+	if s := <-got; s != early+" late" {
+		t.Errorf("%q", s)
+	}
+
+	// Those who ask how much there is.
+	rw := bufio.NewReadWriter(bufio.NewReader(strings.NewReader(early)), bufio.NewWriter(io.Discard))
+	rw.Reader.Peek(1)
+	client, server := net.Pipe()
+	defer client.Close()
+	c, _ := wrap(server, &Socket{guard: w.guard}, nil)
+	c.rebase(rw)
+	if n := rw.Reader.Buffered(); n != len(early) {
+		t.Errorf("%d bytes are buffered, not %d", n, len(early))
+	}
+	c.forget.Stop()
+}
+
+// The wrapper has what the connection has, but what would go past it.
+func TestWhatLibrariesGet(t *testing.T) {
+	type tcp interface {
+		SetNoDelay(noDelay bool) error
+		CloseWrite() error
+		NetConn() net.Conn
+	}
+	conns := make(chan net.Conn, 1)
+	for _, c := range []struct {
+		secure, cuts, tcp, readsFrom bool
+	}{
+		{tcp: true},
+		{cuts: true, tcp: true, readsFrom: true},
+		{secure: true},
+		{secure: true, cuts: true},
+	} {
+		w := newWorld(t, 1, c.secure, Config{NoCloseFrames: c.cuts}, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			c, _ := take(w)
+			conns <- c
+			_ = c
+		}))
+		w.open()
+		conn := <-conns
+		_, isTCP := conn.(tcp)
+		_, readsFrom := conn.(io.ReaderFrom)
+		if isTCP != c.tcp || readsFrom != c.readsFrom {
+			t.Errorf("%+v: %T: tcp %v, ReadFrom %v", c, conn, isTCP, readsFrom)
+		}
+		if inner := conn.(interface{ NetConn() net.Conn }).NetConn(); inner == conn || inner == nil {
+			t.Errorf("%T within %T", inner, conn)
+		}
+		conn.Close()
+		w.until(EventClosed)
+	}
+}
+
+// All of what a plain TCP connection copies to somebody else is read through the guard.
+func TestWriteTo(t *testing.T) {
+	got := make(chan string, 1)
+	w := newWorld(t, 1, false, Config{NoCloseFrames: true}, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		c, _ := take(w)
+		defer c.Close()
+		var b bytes.Buffer
+		io.Copy(&b, c)
+		got <- b.String()
+	}))
+	p := w.open()
+	p.send([]byte("hello"))
+	p.Conn.(*net.TCPConn).CloseWrite()
+	if s := <-got; s != "hello" {
+		t.Errorf("%q", s)
+	}
+}
+
+// Writers that cannot hijack do not pretend: libraries would find out too late.
+func TestNoHijack(t *testing.T) {
+	store := &counter{SlotStore: memstore.New(memstore.Config{})}
+	g, err := New(Config{Rules: []Rule{{Slots: newSlots(t, store, "ws", 1), Key: keyfuncs.Everyone()}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	g.Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		if _, ok := w.(http.Hijacker); ok {
+			t.Error("a recorder can hijack")
+		}
+		if _, _, err := http.NewResponseController(w).Hijack(); !errors.Is(err, http.ErrNotSupported) {
+			t.Error(err)
+		}
+		w.(http.Flusher).Flush()
+	})).ServeHTTP(httptest.NewRecorder(), upgradeRequest())
+	if _, granted, released := store.counts(); granted != 1 || released != 1 {
+		t.Errorf("%d granted, %d released", granted, released)
+	}
+}
+
+// failing is a writer whose Hijack fails, inside one that has none.
+type failing struct{ http.ResponseWriter }
+
+func (failing) Hijack() (net.Conn, *bufio.ReadWriter, error) { return nil, nil, io.ErrClosedPipe }
+
+type wrapping struct{ http.ResponseWriter }
+
+func (w wrapping) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+func TestHijackFails(t *testing.T) {
+	store := &counter{SlotStore: memstore.New(memstore.Config{})}
+	g, err := New(Config{Rules: []Rule{{Slots: newSlots(t, store, "ws", 1), Key: keyfuncs.Everyone()}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	g.Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		if _, _, err := w.(http.Hijacker).Hijack(); !errors.Is(err, io.ErrClosedPipe) {
+			t.Error(err)
+		}
+	})).ServeHTTP(wrapping{failing{httptest.NewRecorder()}}, upgradeRequest())
+	if _, granted, released := store.counts(); granted != 1 || released != 1 {
+		t.Errorf("%d granted, %d released", granted, released)
+	}
+}
+
+// Gin keeps the status until WriteHeaderNow.
+type keeping struct {
+	http.ResponseWriter
+
+	now bool
+}
+
+func (k *keeping) WriteHeaderNow() { k.now = true }
+
+func TestWriteHeaderNow(t *testing.T) {
+	k := &keeping{ResponseWriter: httptest.NewRecorder()}
+	w := &writer{ResponseWriter: k, socket: new(Socket)}
+	if w.WriteHeader(200); k.now || w.socket.switched.Load() {
+		t.Error("200 is no upgrade")
+	}
+	k = &keeping{ResponseWriter: new(silent)}
+	w.ResponseWriter = k
+	if w.WriteHeader(101); !k.now || !w.socket.switched.Load() {
+		t.Error("the 101 did not leave")
+	}
+}
+
+type silent struct{}
+
+func (*silent) Header() http.Header         { return http.Header{} }
+func (*silent) Write(b []byte) (int, error) { return len(b), nil }
+func (*silent) WriteHeader(int)             {}
+
+func TestContext(t *testing.T) {
+	type userKey struct{}
+	sockets := make(chan *Socket, 1)
+	w := newWorld(t, 1, false, Config{}, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		r = r.WithContext(context.WithValue(r.Context(), userKey{}, "ann"))
+		s, ok := FromContext(r.Context())
+		if !ok || s.Slot().Occupancies()[0].Held != 1 {
+			panic("no socket")
+		}
+		c, _ := take(w)
+		go serveEcho(c)
+		sockets <- s
+	}))
+	p := w.open()
+	s := <-sockets
+	ctx := s.Context()
+	if inner, ok := FromContext(ctx); !ok || inner != s {
+		t.Error("the context has lost its socket")
+	}
+	if ctx.Err() != nil || s.Context() != ctx {
+		t.Error(ctx.Err())
+	}
+	p.Close()
+	<-s.Done()
+	if ctx.Err() == nil || !errors.Is(context.Cause(ctx), context.Canceled) {
+		t.Error(ctx.Err(), context.Cause(ctx))
+	}
+	w.until(EventClosed)
+	late := &Socket{ended: true}
+	if late.Context().Err() == nil {
+		t.Error("a socket that has ended has a context that has not")
+	}
+}
+
+// Over HTTP/2 the slot is the handler's.
+func TestStream(t *testing.T) {
+	store := &counter{SlotStore: memstore.New(memstore.Config{})}
+	g, err := New(Config{Rules: []Rule{{Slots: newSlots(t, store, "ws", 1), Key: keyfuncs.Everyone()}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	request := func() *http.Request {
+		r := httptest.NewRequest("CONNECT", "/ws", nil)
+		r.ProtoMajor, r.Header = 2, http.Header{":protocol": {"websocket"}}
+		return r
+	}
+	in, out := make(chan *Socket), make(chan error)
+	h := g.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		s, _ := FromContext(r.Context())
+		in <- s
+		<-r.Context().Done()
+		out <- context.Cause(r.Context())
+	}))
+	w := httptest.NewRecorder()
+	go h.ServeHTTP(w, request())
+	s := <-in
+	second := httptest.NewRecorder()
+	h.ServeHTTP(second, request())
+	if second.Code != 429 {
+		t.Error(second.Code)
+	}
+	s.Close(1001, "over")
+	if err := <-out; !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	if err := g.Shutdown(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if _, granted, released := store.counts(); granted != 1 || released != 1 {
+		t.Errorf("%d granted, %d released", granted, released)
+	}
+	if w.Header().Get("RateLimit") != `"ws";r=0` {
+		t.Error(w.Header())
+	}
+	if s.Slot().Source() != core.SourceStore {
+		t.Error(s.Slot().Source())
+	}
+}
