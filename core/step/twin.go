@@ -74,6 +74,9 @@ func ReadTwin(p Step, reply []byte, now, n int64) (Reading, error) {
 		return Reading{}, fmt.Errorf("headgate: a state of %d words", len(words))
 	}
 	state := words[header:]
+	if b, ok := old.(*tokenBucket); ok && state[1] >= b.n {
+		return Reading{}, fmt.Errorf("headgate: a fraction of %d/%d", state[1], b.n)
+	}
 	if from != m {
 		state, _ = p.Adopt(slices.Clone(state), now, from)
 	}
