@@ -1,0 +1,295 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/gorilla/websocket"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headgate/headgate/core"
+)
+
+// A fleet is the servers, and the users with their sockets: what is true. The slots are
+// what Redis says of it.
+type fleet struct {
+	options
+
+	client   *redis.Client
+	embedded *miniredis.Miniredis // nil if Redis is another's
+	slots    *core.Slots
+	servers  []*server
+	users    []*user
+	board    *board
+	findings []finding
+}
+
+func newFleet(ctx context.Context, o options) (*fleet, error) {
+	f := &fleet{options: o}
+	if o.redis == "" {
+		embedded, err := miniredis.Run()
+		if err != nil {
+			return nil, err
+		}
+		f.embedded = embedded
+		f.redis = "redis://" + embedded.Addr() + "/0"
+	}
+	store, err := newStore(f.options)
+	if err != nil {
+		f.close()
+		return nil, err
+	}
+	f.client = store.Client().(*redis.Client) //nolint:forcetypeassert // newStore makes one
+	if f.slots, err = newSlots(store, o.limit); err != nil {
+		f.close()
+		return nil, err
+	}
+	for i := range o.servers {
+		s, err := f.start(ctx, string(rune('A'+i)))
+		if err != nil {
+			f.close()
+			return nil, err
+		}
+		f.servers = append(f.servers, s)
+	}
+	for i := range o.users {
+		f.users = append(f.users, &user{name: string(rune('a' + i)), first: i, limit: o.limit})
+	}
+	f.board = newBoard(f)
+	return f, nil
+}
+
+// close ends what is still there.
+func (f *fleet) close() {
+	for _, s := range f.servers {
+		_ = s.kill()
+	}
+	if f.client != nil {
+		_ = f.client.Close()
+	}
+	if f.embedded != nil {
+		f.embedded.Close()
+	}
+}
+
+// forget deletes all keys of the fleet in Redis.
+func (f *fleet) forget(ctx context.Context) error {
+	if f.embedded != nil {
+		f.embedded.FlushAll()
+		return nil
+	}
+	var keys []string
+	found := f.client.Scan(ctx, 0, f.prefix+":*", 1000).Iterator()
+	for found.Next(ctx) {
+		keys = append(keys, found.Val())
+	}
+	if err := found.Err(); err != nil || len(keys) == 0 {
+		return err
+	}
+	return f.client.Del(ctx, keys...).Err()
+}
+
+// A server is a process of the fleet.
+type server struct {
+	name    string
+	addr    string
+	process *exec.Cmd
+	stdin   io.Closer // the server stops in order when it is closed
+	state   atomic.Pointer[string]
+	open    atomic.Int64
+}
+
+// start starts this program as a server, and waits until it listens.
+func (f *fleet) start(ctx context.Context, name string) (*server, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	s := &server{name: name}
+	s.process = exec.CommandContext(context.WithoutCancel(ctx), self, "-server",
+		"-redis", f.redis, "-prefix", f.prefix, "-ttl", f.ttl.String(), "-limit", strconv.FormatInt(f.limit, 10))
+	s.process.Env = append(os.Environ(), serverVariable+"=1")
+	s.process.Stderr = os.Stderr
+	stdin, err := s.process.StdinPipe()
+	if err != nil {
+		return nil, err
+	}
+	s.stdin = stdin
+	stdout, err := s.process.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	if err := s.process.Start(); err != nil {
+		return nil, err
+	}
+	line, err := bufio.NewReader(stdout).ReadString('\n')
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("server %s did not start", name), s.process.Wait())
+	}
+	s.addr = strings.TrimSpace(line)
+	s.is("running")
+	return s, nil
+}
+
+// serverVariable is in the environment of servers, so that a test can be one.
+const serverVariable = "HEADGATE_FLEET_SERVER"
+
+func (s *server) is(state string) { s.state.Store(&state) }
+
+func (s *server) running() bool { return *s.state.Load() == "running" }
+
+func (s *server) sockets() int64 { return s.open.Load() }
+
+// kill ends the process as the kernel does when memory runs out: at once.
+func (s *server) kill() error {
+	if !s.running() {
+		return nil
+	}
+	s.is("killed")
+	if err := s.process.Process.Kill(); err != nil {
+		return err
+	}
+	_ = s.process.Wait() // it tells that the process was killed
+	return nil
+}
+
+// stop ends the process in order.
+func (s *server) stop() error {
+	s.is("stopped")
+	if err := s.stdin.Close(); err != nil {
+		return err
+	}
+	return s.process.Wait()
+}
+
+// A user has sockets, and always wants one more.
+type user struct {
+	name  string
+	first int // the server that it tries first
+	limit int64
+
+	mu      sync.Mutex
+	open    map[*server]int64
+	total   int64
+	most    int64
+	refused int
+	counted int64 // by Redis, when it was last asked
+}
+
+// connectAgainAndAgain opens sockets until ctx ends, on one server after the other.
+func (u *user) connectAgainAndAgain(ctx context.Context, f *fleet) {
+	for i := u.first; ; i++ {
+		if s := f.servers[i%len(f.servers)]; s.running() {
+			u.connect(ctx, s)
+		}
+		if f.wait(ctx, 50*time.Millisecond) != nil {
+			return
+		}
+	}
+}
+
+// connect tries to open a socket, which then stays open until the server closes it.
+func (u *user) connect(ctx context.Context, s *server) {
+	dialer := websocket.Dialer{HandshakeTimeout: 5 * time.Second}
+	//nolint:bodyclose // the dialer has read it
+	conn, response, err := dialer.DialContext(ctx, "ws://"+s.addr+"/ws", http.Header{userField: {u.name}})
+	if response != nil && response.StatusCode == http.StatusTooManyRequests {
+		u.mu.Lock()
+		u.refused++
+		u.mu.Unlock()
+	}
+	if err != nil {
+		return // the server is full for this user, or gone
+	}
+	u.add(s, 1)
+	go func() {
+		defer u.add(s, -1)
+		defer conn.Close()
+		for {
+			if _, _, err := conn.NextReader(); err != nil {
+				return
+			}
+		}
+	}()
+}
+
+func (u *user) add(s *server, n int64) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.open == nil {
+		u.open = make(map[*server]int64)
+	}
+	u.open[s] += n
+	u.total += n
+	u.most = max(u.most, u.total)
+	s.open.Add(n)
+}
+
+func (f *fleet) each(see func(*user)) {
+	for _, u := range f.users {
+		u.mu.Lock()
+		see(u)
+		u.mu.Unlock()
+	}
+}
+
+// missing is the number of sockets that users may have and do not.
+func (f *fleet) missing() (n int64) {
+	f.each(func(u *user) { n += max(f.limit-u.total, 0) })
+	return n
+}
+
+func (f *fleet) allFull() bool { return f.missing() == 0 }
+
+func (f *fleet) open() (n int64) {
+	f.each(func(u *user) { n += u.total })
+	return n
+}
+
+func (f *fleet) refusals() (n int) {
+	f.each(func(u *user) { n += u.refused })
+	return n
+}
+
+// mostOver is the most that any user has ever had above the limit.
+func (f *fleet) mostOver() (n int64) {
+	f.each(func(u *user) { n = max(n, u.most-f.limit) })
+	return n
+}
+
+// counted asks Redis how many sockets there are of each user, and returns the sum.
+func (f *fleet) counted(ctx context.Context) (sum int64, err error) {
+	for _, u := range f.users {
+		n, err := f.slots.Count(ctx, u.name)
+		if err != nil {
+			return 0, err
+		}
+		u.mu.Lock()
+		u.counted = n
+		u.mu.Unlock()
+		sum += n
+	}
+	return sum, nil
+}
+
+// countsAreRight compares what Redis says with what is true.
+func (f *fleet) countsAreRight(ctx context.Context) bool {
+	if _, err := f.counted(ctx); err != nil {
+		return false
+	}
+	right := true
+	f.each(func(u *user) { right = right && u.counted == u.total })
+	return right
+}

@@ -1,0 +1,159 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/headgate/headgate/internal/redistest"
+)
+
+// TestMain makes the test's own binary the servers' program.
+func TestMain(m *testing.M) {
+	if os.Getenv(serverVariable) != "" {
+		main()
+		return
+	}
+	m.Run()
+}
+
+func play(t *testing.T, o options) *fleet {
+	t.Helper()
+	o.limit, o.servers, o.users, o.ttl, o.prefix = 2, 3, 4, time.Second, "fleet"
+	f, err := newFleet(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(f.close)
+	if err := f.play(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	err = f.summary(&out)
+	t.Log(out.String())
+	if err != nil {
+		t.Error(err)
+	}
+	return f
+}
+
+func TestEmbedded(t *testing.T) {
+	f := play(t, options{})
+	if states := states(f); !slices.Equal(states, []string{"killed", "stopped", "stopped"}) {
+		t.Errorf("the servers: %v", states)
+	}
+}
+
+// TestOwnRedis: of another's Redis only the fleet's keys are deleted.
+func TestOwnRedis(t *testing.T) {
+	server := redistest.Start(t)
+	if _, err := server.Do("SET", "precious", "1"); err != nil {
+		t.Fatal(err)
+	}
+	play(t, options{redis: "redis://" + server.Addr() + "/0"})
+	if v, err := server.Do("GET", "precious"); err != nil || v == nil {
+		t.Errorf("another's key: %v %v", v, err)
+	}
+}
+
+func states(f *fleet) (all []string) {
+	for _, s := range f.servers {
+		all = append(all, *s.state.Load())
+	}
+	return all
+}
+
+// A board of a fleet that need not run.
+func stillLife() *board {
+	a, b := &server{name: "A"}, &server{name: "B"}
+	a.is("running")
+	b.is("killed")
+	u := &user{name: "a", open: map[*server]int64{a: 2}, total: 2, counted: 3, refused: 7}
+	f := &fleet{options: options{limit: 3}, servers: []*server{a, b}, users: []*user{u}}
+	f.board = newBoard(f)
+	f.board.say("Something happened.")
+	return f.board
+}
+
+func TestTerminal(t *testing.T) {
+	b := stillLife()
+	var out bytes.Buffer
+	lines := b.draw(&out, true, 0)
+	for _, want := range []string{"A running", "B killed", "●●  ", "3 of 3", "7\n", "Something happened."} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("%q is not in\n%s", want, out.String())
+		}
+	}
+	if n := strings.Count(out.String(), "\n"); n != lines {
+		t.Errorf("%d lines, said to be %d", n, lines)
+	}
+	out.Reset()
+	if b.draw(&out, false, 0) != 1 || b.draw(&out, false, 1) != 1 || strings.Count(out.String(), "\n") != 1 {
+		t.Errorf("elsewhere than in a terminal: %q", out.String())
+	}
+}
+
+func TestPage(t *testing.T) {
+	web := httptest.NewServer(stillLife().routes())
+	defer web.Close()
+	r, err := http.Get(web.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Body.Close()
+	if r.StatusCode != 200 || r.Header.Get("Content-Type") != "text/html; charset=utf-8" {
+		t.Errorf("%s %s", r.Status, r.Header.Get("Content-Type"))
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, web.URL+"/pictures", http.NoBody)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r, err = http.DefaultClient.Do(request); err != nil {
+		t.Fatal(err)
+	}
+	defer r.Body.Close()
+	buffer := make([]byte, 4096)
+	n, err := r.Body.Read(buffer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var p picture
+	if err := json.Unmarshal(bytes.TrimPrefix(buffer[:n], []byte("data: ")), &p); err != nil {
+		t.Fatalf("%v: %s", err, buffer[:n])
+	}
+	if len(p.Servers) != 2 || len(p.Users) != 1 || p.Users[0].Open[0] != 2 || p.Users[0].Counted != 3 || p.Limit != 3 {
+		t.Errorf("%+v", p)
+	}
+}
+
+func TestSummaryTellsWhatIsWrong(t *testing.T) {
+	f := new(fleet)
+	f.find(true, "good", "%d", 1)
+	f.find(false, "bad", "%d", 2)
+	var out bytes.Buffer
+	if err := f.summary(&out); err == nil || !strings.Contains(out.String(), "WRONG  bad: 2") || !strings.Contains(out.String(), "ok     good: 1") {
+		t.Errorf("%v\n%s", err, out.String())
+	}
+}
+
+// TestNobodyListens: an address that is taken is an error before anything is started.
+func TestNobodyListens(t *testing.T) {
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	if err := run(t.Context(), options{addr: taken.Addr().String(), servers: 2}); err == nil {
+		t.Error("no error")
+	}
+}

@@ -1,0 +1,113 @@
+// Fleet shows one limit of sockets over several servers, and what becomes of it when a
+// server is killed and when Redis forgets everything.
+//
+//	go run ./examples/fleet
+//
+// It starts three server processes, with an embedded Redis unless -redis names one. Each
+// user may have 3 WebSockets open at once, over all servers, and greedily tries to open
+// more, on one server after the other. Then
+//
+//	one server is killed      its slots become free, and the users take them elsewhere
+//	Redis is emptied          the servers state their counts again, and nobody reconnects
+//	the others stop in order  and nothing is held any more
+//
+// The terminal and http://127.0.0.1:8080/ show live who holds what, and where. The program
+// ends by itself, with a summary of what was seen, and with status 1 if it was not as
+// promised.
+//
+// Others: -servers 5 -users 20 -limit 2 -ttl 10s -redis redis://localhost:6379/0. Of a
+// Redis that is not its own, it only empties its own keys.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// options are what the command line says, to the fleet and to each of its servers.
+type options struct {
+	limit  int64
+	ttl    time.Duration
+	redis  string
+	prefix string // of the keys in Redis
+
+	servers, users int
+	addr           string
+	pause          time.Duration
+}
+
+func main() {
+	var o options
+	flag.Int64Var(&o.limit, "limit", 3, "each user may have `n` sockets open at once")
+	flag.DurationVar(&o.ttl, "ttl", 3*time.Second, "a server that was silent for this `time` is dead")
+	flag.StringVar(&o.redis, "redis", "", "keep the counts in the Redis at this `URL`, as redis://localhost:6379/0")
+	flag.StringVar(&o.prefix, "prefix", fmt.Sprintf("fleet-%d", os.Getpid()), "begin keys in Redis with this `text`")
+	flag.IntVar(&o.servers, "servers", 3, "the `number` of servers, 2 to 9")
+	flag.IntVar(&o.users, "users", 6, "the `number` of users, 1 to 26")
+	flag.StringVar(&o.addr, "addr", "127.0.0.1:8080", "show the page on this `address`")
+	flag.DurationVar(&o.pause, "pause", 2*time.Second, "wait this `time` between one event and the next")
+	server := flag.Bool("server", false, "be one of the servers: the program starts itself with this")
+	flag.Parse()
+	switch {
+	case flag.NArg() > 0:
+		exit(2, fmt.Errorf("unexpected argument %q", flag.Arg(0)))
+	case o.limit < 1 || o.servers < 2 || o.servers > 9 || o.users < 1 || o.users > 26 || o.ttl < 100*time.Millisecond || o.pause < 0:
+		exit(2, errors.New("-limit is at least 1, -servers 2 to 9, -users 1 to 26, -ttl at least 100ms, -pause not negative"))
+	}
+
+	if *server {
+		if err := serve(o); err != nil {
+			exit(1, err)
+		}
+		return
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop) // so that a second Ctrl-C ends the process at once
+	if err := run(ctx, o); err != nil {
+		exit(1, err)
+	}
+}
+
+// run plays the story, shows it, and fails if something was not as promised.
+func run(ctx context.Context, o options) error {
+	listener, err := net.Listen("tcp", o.addr)
+	if err != nil {
+		return err
+	}
+	f, err := newFleet(ctx, o)
+	if err != nil {
+		return errors.Join(err, listener.Close())
+	}
+	defer f.close()
+
+	page := &http.Server{Handler: f.board.routes(), ReadHeaderTimeout: 5 * time.Second}
+	go func() { _ = page.Serve(listener) }()
+	defer page.Close()
+
+	fmt.Printf("Watch it on http://%v/, or here:\n\n", listener.Addr())
+	watching, end := context.WithCancel(ctx)
+	shown := f.board.print(watching, os.Stdout)
+	err = f.play(ctx)
+	end()
+	<-shown
+	if err != nil {
+		return err
+	}
+	return f.summary(os.Stdout)
+}
+
+// exit ends the program with err on one line: status 2 for what is wrong with the
+// command line, 1 for what went wrong afterwards.
+func exit(status int, err error) {
+	fmt.Fprintln(os.Stderr, "fleet:", strings.ReplaceAll(err.Error(), "\n", "; "))
+	os.Exit(status)
+}

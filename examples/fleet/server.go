@@ -1,0 +1,100 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"time"
+
+	"github.com/gorilla/websocket"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/core/redisstore"
+	"github.com/headgate/headgate/keyfuncs"
+	"github.com/headgate/headgate/websocketmw"
+	"github.com/headgate/headgate/websocketmw/gorillaws"
+)
+
+// userField says who the user is. A real service would ask its authentication.
+const userField = "X-User"
+
+func newStore(o options) (*redisstore.Store, error) {
+	parsed, err := redis.ParseURL(o.redis)
+	if err != nil {
+		return nil, fmt.Errorf("-redis: %w", err)
+	}
+	parsed.ContextTimeoutEnabled = true // so that nobody waits for a Redis that does not answer
+	return redisstore.New(redis.NewClient(parsed), redisstore.Config{
+		Prefix:  o.prefix,
+		SlotTTL: o.ttl,
+		Timeout: time.Second, // for machines that are busy with three servers and all users
+		Failure: redisstore.FailClosed,
+	})
+}
+
+func newSlots(store core.SlotStore, limit int64) (*core.Slots, error) {
+	return core.NewSlots(store, "sockets", limit)
+}
+
+// serve is one server: sockets that answer what they are sent. It ends in order when its
+// standard input does, as it does when the fleet is gone.
+func serve(o options) error {
+	store, err := newStore(o)
+	if err != nil {
+		return err
+	}
+	defer store.Client().Close()
+	slots, err := newSlots(store, o.limit)
+	if err != nil {
+		return err
+	}
+	guard, err := websocketmw.New(websocketmw.Config{
+		Rules: []websocketmw.Rule{{Slots: slots, Key: keyfuncs.Header(userField)}},
+	})
+	if err != nil {
+		return err
+	}
+	mux := http.NewServeMux()
+	mux.Handle("GET /ws", gorillaws.Handler(guard, nil, echo))
+
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return err
+	}
+	server := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second}
+	failed := make(chan error, 1)
+	go func() { failed <- server.Serve(listener) }()
+	stopped := make(chan struct{})
+	go func() {
+		defer close(stopped)
+		_, _ = io.Copy(io.Discard, os.Stdin)
+	}()
+	fmt.Println(listener.Addr())
+	select {
+	case err := <-failed:
+		return err
+	case <-stopped:
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	if err := guard.Shutdown(ctx); err != nil {
+		return err
+	}
+	return server.Shutdown(ctx)
+}
+
+func echo(conn *websocket.Conn, _ *http.Request) {
+	for {
+		kind, message, err := conn.ReadMessage()
+		if err != nil {
+			return
+		}
+		if err := conn.WriteMessage(kind, message); err != nil {
+			return
+		}
+	}
+}
