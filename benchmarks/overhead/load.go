@@ -23,7 +23,7 @@ type load struct {
 func newLoad(ctx context.Context) (load, error) {
 	if path, err := exec.LookPath("wrk"); err == nil {
 		return load{"wrk", path, func(connections int, d time.Duration) []string {
-			return []string{"--latency", "-t1", fmt.Sprintf("-c%d", connections), fmt.Sprintf("-d%.0fs", d.Seconds())}
+			return []string{"--latency", "--timeout", "30s", "-t1", fmt.Sprintf("-c%d", connections), fmt.Sprintf("-d%.0fs", d.Seconds())}
 		}}, nil
 	}
 	return newHey(ctx)
