@@ -6,7 +6,8 @@
 --   ARGV     the instant (tests only), the incarnation, one to register if that one is
 --            gone, how long a beat keeps it alive, how much a beat may advance the
 --            fleet's time, the beginning of the names of those whom a registration
---            replaces, and incarnations to bury
+--            replaces, how many incarnations to bury, these, and incarnations that
+--            were seen: those that nobody knows live on for as long as after a beat
 --   reply    what became of the incarnation, the fleet's time, and the dead, the newest
 --            first: one string
 --
@@ -38,7 +39,8 @@ call('ZADD', key, text(clock), '#clock', text(now), '#last')
 
 local function bury(member) call('ZADD', key, '-' .. text(clock), member) end
 
-for i = 7, #ARGV do bury(ARGV[i]) end
+local seen = 8 + tonumber(ARGV[7])
+for i = 8, seen - 1 do bury(ARGV[i]) end
 for _, member in ipairs(call('ZRANGEBYSCORE', key, 0, '(' .. text(clock))) do
   if string.sub(member, 1, 1) ~= '#' then bury(member) end
 end
@@ -68,6 +70,10 @@ if state ~= 'live' and new ~= '' then
     end
     call('ZADD', key, text(clock + ttl), new)
   end
+end
+
+for i = seen, #ARGV do
+  if not score(ARGV[i]) then call('ZADD', key, text(clock + ttl), ARGV[i]) end
 end
 
 call('ZREMRANGEBYSCORE', key, '(-' .. text(math.max(clock - DAY, 0)), '(0')

@@ -390,6 +390,9 @@ func (s *session) acknowledged(r *run) {
 	if op.Want == 0 && !op.Tell {
 		return
 	}
+	if op.Tell || op.Reply.Granted < op.Want {
+		s.see(op.Reply.Fields)
+	}
 	e.others = op.Reply.Others
 	ids := s.deadAmong(op.Reply.Fields)
 	for _, f := range op.Reply.Fields {

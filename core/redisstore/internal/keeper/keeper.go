@@ -73,6 +73,7 @@ const (
 	deadFor    = 100 * time.Millisecond // after that, who is dead is asked again before a refusal
 	batchSize  = 128                    // ops that travel together
 	mergeSize  = 1024                   // acquires in an op
+	seenSize   = 64                     // incarnations of others that a beat tells
 )
 
 // A Keeper keeps slots. It is safe for concurrent use.

@@ -4,6 +4,7 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -152,6 +153,7 @@ type Beat struct {
 	Step     time.Duration // how much it may advance the fleet's time at most
 	Replaces string        // a registration buries those whose names begin so; empty: nobody
 	Bury     []string
+	Seen     []string // elsewhere: if nobody knows them, they die unless they beat
 
 	State State
 	Clock int64    // the fleet's time, in microseconds
@@ -176,8 +178,8 @@ const (
 
 // Args returns the arguments of the script. The instant is empty, except in tests.
 func (b *Beat) Args(instant string) []any {
-	args := []any{instant, b.ID, b.New, b.TTL.Microseconds(), b.Step.Microseconds(), b.Replaces}
-	for _, id := range b.Bury {
+	args := []any{instant, b.ID, b.New, b.TTL.Microseconds(), b.Step.Microseconds(), b.Replaces, len(b.Bury)}
+	for _, id := range slices.Concat(b.Bury, b.Seen) {
 		args = append(args, id)
 	}
 	return args

@@ -18,6 +18,7 @@ type session struct {
 	shards []shard
 	recent []*entry            // have changed in the last beats, or were refused
 	drops  map[*entry][]string // fields of the dead that were seen
+	seen   map[string]bool     // others whose fields were seen since the last beat
 
 	epoch   *epoch
 	next    string   // the incarnation to come, should this one be lost
@@ -82,6 +83,7 @@ func (k *Keeper) session() *session {
 			books:  make(map[string]*book),
 			shards: make([]shard, k.c.Shards),
 			drops:  make(map[*entry][]string),
+			seen:   make(map[string]bool),
 			epoch:  &epoch{id: k.newID(), lost: make(chan struct{})},
 			next:   k.newID(),
 			stop:   make(chan struct{}),
@@ -198,7 +200,9 @@ func (s *session) patience() time.Duration {
 
 func (s *session) beat(f *flight) {
 	s.mu.Lock()
-	b := &Beat{TTL: s.c.TTL, Step: s.c.beat() * 11 / 10, New: s.next, Bury: slices.Clone(s.bury)}
+	b := &Beat{TTL: s.c.TTL, Step: s.c.beat() * 11 / 10, New: s.next, Bury: slices.Clone(s.bury),
+		Seen: slices.Collect(maps.Keys(s.seen))}
+	clear(s.seen)
 	switch {
 	case !s.epoch.registered:
 		b.New, b.Replaces = s.epoch.id, s.prefix()
@@ -452,6 +456,19 @@ func (s *session) leave(ctx context.Context) error {
 		}
 	}
 	return err
+}
+
+// see notes who else has stated something. A server that has forgotten them, or that they
+// are dead, is told of some with each beat: otherwise they would never be found dead.
+func (s *session) see(fields []Field) {
+	for _, f := range fields {
+		if len(s.seen) == seenSize {
+			return
+		}
+		if !s.dead[f.ID] && !slices.Contains(s.former, f.ID) {
+			s.seen[f.ID] = true
+		}
+	}
 }
 
 // closing gives back all of a name, and returns what to wait for.

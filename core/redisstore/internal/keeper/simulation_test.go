@@ -1,0 +1,498 @@
+package keeper
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+var schedules = flag.Int("schedules", 40, "how many random schedules of each kind the simulation runs")
+
+// Settings of the simulation.
+const (
+	simTTL     = 1500 * time.Millisecond
+	simTimeout = 60 * time.Millisecond
+	simLimit   = 3
+	simKeys    = 3
+	simActors  = 4 // in each process
+	simServers = 3
+	simSpan    = 40 * time.Second
+	simShards  = 2
+)
+
+var errCut = errors.New("cut off")
+
+// A world is some processes, the server that they share, and what they truly hold.
+type world struct {
+	t    *testing.T
+	rng  *rand.Rand
+	kind string
+	all  sync.WaitGroup
+
+	mu        sync.Mutex
+	server    *model
+	old       []*model // what the server had, one after the other: a replica has the last or an earlier one
+	history   int
+	jump      time.Duration // of the server's clock
+	away      bool          // nobody reaches the server
+	held      map[string]map[*Hold]*process
+	forgotten time.Time // when something was lost
+	faults    []string
+	granted   int
+	quiet     bool // no more faults
+}
+
+// A process has a keeper, and the network between it and the server.
+type process struct {
+	w *world
+	k *Keeper
+
+	mu      sync.Mutex
+	cut     bool
+	resumed chan struct{} // not nil while it is paused
+	crashed bool
+	losses  int64
+}
+
+func newWorld(t *testing.T, seed uint64, kind, broken string) *world {
+	w := &world{t: t, rng: rand.New(rand.NewPCG(seed, 7)), kind: kind, server: newModel(), held: make(map[string]map[*Hold]*process)}
+	w.server.broken = broken
+	for i := range simKeys {
+		w.held[strconv.Itoa(i)] = make(map[*Hold]*process)
+	}
+	return w
+}
+
+func (w *world) fault(format string, args ...any) { // w.mu is held
+	w.faults = append(w.faults, fmt.Sprintf(format, args...))
+}
+
+// chance is true in one of n cases.
+func (w *world) chance(n int) bool { return w.random(n) == 0 }
+
+func (w *world) random(n int) int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.rng.IntN(n)
+}
+
+func (w *world) span(most time.Duration) time.Duration { return time.Duration(w.random(int(most))) }
+
+func (w *world) process() *process {
+	p := &process{w: w}
+	p.k = New(p, Config{TTL: simTTL, Timeout: simTimeout, Shards: simShards, Lost: func(int64) {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.losses++
+	}})
+	return p
+}
+
+// reaches reports whether what the process sends arrives.
+func (p *process) reaches() bool {
+	p.mu.Lock()
+	cut := p.cut || p.crashed
+	p.mu.Unlock()
+	p.w.mu.Lock()
+	defer p.w.mu.Unlock()
+	return !cut && !p.w.away
+}
+
+// pausedUntil waits while the process is paused.
+func (p *process) awake() {
+	p.mu.Lock()
+	c := p.resumed
+	p.mu.Unlock()
+	if c != nil {
+		<-c
+	}
+}
+
+// call lets the server do something, and returns whether an answer came.
+func (p *process) call(ctx context.Context, do func()) error {
+	p.awake()
+	defer p.awake()
+	w := p.w
+	fate := w.random(100)
+	there, back := w.span(5*time.Millisecond), w.span(5*time.Millisecond)
+	w.mu.Lock()
+	quiet := w.quiet
+	w.mu.Unlock()
+	switch {
+	case quiet:
+		fate = 2
+	case fate == 0:
+		there = w.span(6 * simTTL) // much too late
+	case w.chance(20):
+		there = w.span(2 * simTimeout) // it may be too late
+	}
+	answered := make(chan struct{})
+	w.all.Go(func() {
+		time.Sleep(there)
+		if !p.reaches() {
+			if w.chance(2) {
+				return
+			}
+			// The network keeps it, and delivers it in the end.
+			for !p.reaches() {
+				if p.dead() {
+					return
+				}
+				time.Sleep(simTTL / 10)
+			}
+		}
+		w.mu.Lock()
+		do()
+		if w.rng.IntN(8) == 0 {
+			w.old = append(w.old, w.server.clone())
+		}
+		w.mu.Unlock()
+		if fate == 1 || !p.reaches() {
+			return // the answer is lost
+		}
+		time.Sleep(back)
+		close(answered)
+	})
+	select {
+	case <-answered:
+		return nil
+	case <-ctx.Done():
+		return errCut
+	}
+}
+
+func (p *process) dead() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.crashed
+}
+
+func (*process) Shard(key string) int { return int(key[0]) % simShards }
+
+func (p *process) Run(ctx context.Context, _ int, ops []*Op) {
+	replies := make([]Reply, len(ops))
+	copies := make([]Op, len(ops))
+	for i, op := range ops {
+		copies[i] = *op
+	}
+	err := p.call(ctx, func() {
+		for i := range copies {
+			replies[i] = p.w.server.state(copies[i].Key, &copies[i])
+		}
+	})
+	for i, op := range ops {
+		if op.Err = err; err == nil {
+			op.Reply = replies[i]
+		}
+	}
+}
+
+func (p *process) Beat(ctx context.Context, b *Beat) error {
+	if p.dead() {
+		return ErrGone
+	}
+	c := *b
+	err := p.call(ctx, func() { p.w.server.beat(time.Now().Add(p.w.jump).UnixMicro(), &c) })
+	if err == nil {
+		b.State, b.Clock, b.Dead = c.State, c.Clock, c.Dead
+	}
+	return err
+}
+
+func (p *process) Servers(ctx context.Context) (history string) {
+	if p.call(ctx, func() { history = strconv.Itoa(p.w.history) }) != nil {
+		return ""
+	}
+	return history
+}
+
+// act acquires and releases at random, until the time is over or the process dies.
+func (p *process) act(until time.Time) {
+	w := p.w
+	for time.Now().Before(until) && !p.dead() {
+		p.awake()
+		key := strconv.Itoa(w.random(simKeys))
+		if _, full := p.k.Full("ws", key, simLimit); full {
+			time.Sleep(w.span(100 * time.Millisecond))
+			continue
+		}
+		h, _, err := p.k.Acquire(w.t.Context(), time.Now().Add(simTimeout), "ws", key, simLimit)
+		if err == nil && h != nil {
+			w.hold(p, key, h)
+			time.Sleep(w.span(time.Second))
+			if w.chance(3) {
+				time.Sleep(w.span(5 * simTTL))
+			}
+			p.awake()
+			if w.release(key, h) {
+				h.Release()
+			}
+		}
+		time.Sleep(w.span(150 * time.Millisecond))
+	}
+}
+
+// hold notes what was granted, and holds that it is no more than the limit: but for
+// those who were declared dead, and for what was granted when the server had just
+// forgotten others.
+func (w *world) hold(p *process, key string, h *Hold) {
+	if p.dead() {
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.granted++
+	w.held[key][h] = p
+	if n := w.count(key); n > simLimit && (w.forgotten.IsZero() || time.Since(w.forgotten) > 2*simTTL) {
+		w.fault("%d of %d slots are held", n, simLimit)
+	}
+}
+
+// count counts what is held by those that nobody has declared dead. w.mu is held.
+func (w *world) count(key string) (n int) {
+	for h, p := range w.held[key] {
+		select {
+		case <-h.Lost():
+			continue
+		default:
+		}
+		p.k.mu.Lock()
+		s := p.k.now
+		buried := s != nil && w.server.scores[s.epoch.id] < 0
+		p.k.mu.Unlock()
+		if !buried {
+			n++
+		}
+	}
+	return n
+}
+
+func (w *world) release(key string, h *Hold) (ok bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	_, ok = w.held[key][h]
+	delete(w.held[key], h)
+	return ok
+}
+
+// crash ends a process as kill -9 does.
+func (p *process) crash() {
+	p.mu.Lock()
+	p.crashed = true
+	p.mu.Unlock()
+	p.w.mu.Lock()
+	for _, hs := range p.w.held {
+		for h, owner := range hs {
+			if owner == p {
+				delete(hs, h)
+			}
+		}
+	}
+	p.w.mu.Unlock()
+	p.k.mu.Lock()
+	if s := p.k.now; s != nil {
+		s.ended = true
+		close(s.stop)
+	}
+	p.k.mu.Unlock()
+}
+
+// trouble makes trouble of the world's kind, once.
+func (w *world) trouble(p *process) {
+	switch w.kind {
+	case "outage":
+		w.set(func() { w.away = true })
+		time.Sleep(w.span(5 * simTTL))
+		w.set(func() { w.away = false })
+	case "clock":
+		w.set(func() { w.jump += time.Duration(w.rng.IntN(int(4*time.Hour))) - 2*time.Hour })
+		time.Sleep(2 * simTTL) // it is set by a person, not by a lunatic
+	case "partition":
+		p.set(func() { p.cut = true })
+		time.Sleep(w.span(3 * simTTL))
+		p.set(func() { p.cut = false })
+	case "pause":
+		c := make(chan struct{})
+		p.set(func() { p.resumed = c })
+		time.Sleep(w.span(3 * simTTL))
+		p.set(func() { p.resumed = nil })
+		close(c)
+	case "flush":
+		w.set(func() {
+			keys := newModel()
+			keys.broken = w.server.broken
+			w.server, w.forgotten = keys, time.Now()
+		})
+	case "failover":
+		w.set(func() {
+			if len(w.old) > 0 {
+				w.server, w.forgotten = w.old[max(len(w.old)-1-w.rng.IntN(4), 0)], time.Now()
+				w.old = nil
+				w.history++
+			}
+		})
+	}
+}
+
+func (w *world) set(f func()) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	f()
+}
+
+func (p *process) set(f func()) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	f()
+}
+
+// live lets the world run, and returns what went wrong.
+func (w *world) live(t *testing.T) (faults []string, granted int) {
+	start := time.Now()
+	var ps []*process
+	var actors sync.WaitGroup
+	for range simServers {
+		p := w.process()
+		ps = append(ps, p)
+		for range simActors {
+			actors.Go(func() { p.act(start.Add(simSpan)) })
+		}
+	}
+	for time.Since(start) < simSpan-4*simTTL {
+		time.Sleep(w.span(2 * simTTL))
+		if w.kind == "crash" && len(ps) > 1 && w.chance(3) {
+			ps[0].crash()
+			ps = ps[1:]
+		}
+		w.trouble(ps[w.random(len(ps))])
+	}
+	actors.Wait()
+	w.set(func() { w.quiet = true })
+	time.Sleep(8 * simTTL) // the last that is late has arrived
+	w.settled(ps, false)
+
+	// Nothing is left in the way of whoever comes, and nobody remembers anything.
+	for key := range w.held {
+		come := time.Now()
+		for h := (*Hold)(nil); h == nil; time.Sleep(simTTL / 10) {
+			if h, _, _ = ps[0].k.Acquire(t.Context(), time.Now().Add(simTimeout), "ws", key, 1); h != nil {
+				h.Release()
+			} else if time.Since(come) > 3*simTTL {
+				w.set(func() { w.fault("key %s is full although nobody holds it: %v", key, w.server.keys[key]) })
+				break
+			}
+		}
+	}
+	time.Sleep(3 * sweepTTLs * simTTL)
+	w.settled(ps, true)
+	for _, p := range ps {
+		p.mu.Lock()
+		if p.losses > 0 && w.kind != "partition" && w.kind != "pause" && w.kind != "failover" {
+			w.fault("a process was declared dead %d times", p.losses)
+		}
+		p.mu.Unlock()
+		if n := p.k.entriesLeft(); n > 0 {
+			w.fault("a process remembers %d keys", n)
+		}
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, p := range ps {
+		p.crashed = true // and beats no more
+	}
+	return w.faults, w.granted
+}
+
+// settled holds that the server has what the living hold, which is nothing. Zeros may
+// be left, until they have been swept.
+func (w *world) settled(ps []*process, swept bool) {
+	ids := make(map[string]bool)
+	for _, p := range ps {
+		p.k.mu.Lock()
+		if s := p.k.now; s != nil {
+			ids[s.epoch.id] = true
+		}
+		p.k.mu.Unlock()
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for key, fields := range w.server.keys {
+		for id, f := range fields {
+			switch {
+			case !ids[id]:
+			case f.Count > 0:
+				w.fault("%d slots of key %s are stated, and not held", f.Count, key)
+			case swept:
+				w.fault("a zero of key %s is left", key)
+			}
+		}
+	}
+}
+
+func (k *Keeper) entriesLeft() (n int) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.now != nil {
+		for range k.now.entries() {
+			n++
+		}
+	}
+	return n
+}
+
+// simulate runs one schedule.
+func simulate(t *testing.T, seed uint64, kind, broken string) (faults []string, granted int) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, seed, kind, broken)
+		faults, granted = w.live(t)
+		synctest.Wait()
+		time.Sleep(2 * simTTL) // those that beat find that they are dead
+		w.all.Wait()
+	})
+	return faults, granted
+}
+
+var kinds = []string{"calm", "crash", "outage", "clock", "partition", "pause", "flush", "failover"}
+
+func TestSimulation(t *testing.T) {
+	for _, kind := range kinds {
+		t.Run(kind, func(t *testing.T) {
+			granted := 0
+			for seed := range uint64(*schedules) {
+				faults, n := simulate(t, seed, kind, "")
+				granted += n
+				if len(faults) > 0 {
+					t.Fatalf("seed %d:\n%s", seed, strings.Join(faults, "\n"))
+				}
+			}
+			t.Logf("%d schedules, %d grants", *schedules, granted)
+		})
+	}
+}
+
+// A server that breaks one of the rules is found out.
+func TestSimulationFindsFaults(t *testing.T) {
+	for broken, kind := range map[string]string{
+		"no sequence":    "calm",
+		"no fleet clock": "outage",
+		"revives":        "partition",
+	} {
+		t.Run(broken, func(t *testing.T) {
+			for seed := range uint64(*schedules) {
+				if faults, _ := simulate(t, seed, kind, broken); len(faults) > 0 {
+					t.Logf("seed %d: %s", seed, faults[0])
+					return
+				}
+			}
+			t.Error("nothing was found")
+		})
+	}
+}
