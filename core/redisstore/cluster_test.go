@@ -25,6 +25,7 @@ func TestCluster(t *testing.T) {
 		run  func(*testing.T)
 	}{
 		{"Store", c.store},
+		{"Slots", c.heldSlots},
 		{"AdmitsTheLimit", c.admitsTheLimit},
 		{"AsksTogether", c.asksTogether},
 		{"GivesBack", c.givesBack},
@@ -60,6 +61,26 @@ func (c clusterTest) store(t *testing.T) {
 			master.Flush()
 		}
 		return open(t, Config{MemoryFor: -1}, c.Masters.Addrs()...)
+	})
+}
+
+func (c clusterTest) heldSlots(t *testing.T) {
+	slotSuite(t, func(t *testing.T) []string {
+		for _, master := range c.Masters {
+			master.Flush()
+		}
+		return c.Masters.Addrs()
+	})
+	t.Run("EachMasterForgets", func(t *testing.T) {
+		f := newFleet(t, Config{Timeout: 2 * time.Second}, func(c2 Config) *Store { return open(t, c2, c.Masters.Addrs()...) })
+		for _, master := range c.Masters {
+			f.right(t, fleetLimit)
+			master.Flush()
+		}
+		f.right(t, fleetLimit)
+		f.noneLost(t)
+		f.release()
+		f.right(t, 0)
 	})
 }
 

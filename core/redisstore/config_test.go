@@ -236,8 +236,8 @@ func TestCheck(t *testing.T) {
 	})
 	t.Run("slow", func(t *testing.T) {
 		proxy := redistest.NewProxy(t, redistest.Start(t).Addr())
-		proxy.Delay(50 * time.Millisecond)
-		if got := check(t, open(t, Config{Timeout: 150 * time.Millisecond}, proxy.Addr())); !strings.Contains(got, "more than a quarter of the Timeout") {
+		proxy.Delay(130 * time.Millisecond)
+		if got := check(t, open(t, Config{Timeout: 500 * time.Millisecond}, proxy.Addr())); !strings.Contains(got, "more than a quarter of the Timeout") {
 			t.Error(got)
 		}
 	})

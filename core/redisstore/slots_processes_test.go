@@ -156,7 +156,7 @@ func acquires(t *testing.T, slots *core.Slots, key string) *core.Slot {
 	eventually(t, "a slot", func() (ok bool) {
 		var err error
 		slot, err = slots.Acquire(t.Context(), key)
-		if err != nil && !errors.Is(err, core.ErrFull) {
+		if err != nil && !errors.Is(err, core.ErrFull) && !errors.Is(err, core.ErrUnavailable) {
 			t.Fatal(err)
 		}
 		return err == nil
@@ -302,7 +302,11 @@ func TestSlotsOfThePaused(t *testing.T) {
 	counts(3)
 	refused(t, slots, "key")
 	own[0].Release()
-	tell(t, p, "fill 3", "1")
+	eventually(t, "the process to get one again", func() bool {
+		p.Send("fill 3")
+		return p.Line() == "1"
+	})
+	refused(t, slots, "key")
 	select {
 	case <-own[1].Lost():
 		t.Error("who lives was told that it is dead")

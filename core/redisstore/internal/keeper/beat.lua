@@ -12,7 +12,8 @@
 --            first: one string
 --
 -- The fleet's time passes only while somebody beats, so that an outage or a jump of the
--- server's clock makes nobody dead. All times are in microseconds.
+-- server's clock makes nobody dead: of a gap in which two beats are missing nothing
+-- counts. All times are in microseconds.
 if not KEYS[1] then return '' end -- it is only tried
 local MOST = 4096           -- tombstones
 local DAY = 26 * 3600000000 -- how long they stay: longer than what the dead have left
@@ -34,7 +35,8 @@ if not now then
   now = t[1] * 1000000 + t[2]
 end
 local clock, last = score('#clock') or 1, score('#last') or now
-clock = clock + math.min(math.max(now - last, 0), step)
+local gap = math.max(now - last, 0)
+if gap <= 2 * step then clock = clock + math.min(gap, step) end
 call('ZADD', key, text(clock), '#clock', text(now), '#last')
 
 local function bury(member) call('ZADD', key, '-' .. text(clock), member) end

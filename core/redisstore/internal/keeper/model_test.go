@@ -90,7 +90,9 @@ func (m *model) beat(now int64, b *Beat) {
 	if m.broken == "no fleet clock" {
 		step = 1 << 60
 	}
-	clock += min(max(now-last, 0), step)
+	if gap := max(now-last, 0); gap <= 2*step {
+		clock += min(gap, step)
+	}
 	m.scores["#clock"], m.scores["#last"] = clock, now
 	bury := func(id string) { m.scores[id] = -clock }
 	for _, id := range b.Bury {

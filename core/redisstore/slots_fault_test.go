@@ -1,0 +1,500 @@
+package redisstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/internal/redistest"
+)
+
+// A fleet is some stores that hold slots of the same keys, and one that only counts.
+type fleet struct {
+	stores  []*Store
+	slots   []*core.Slots
+	held    [][]*core.Slot
+	counter *core.Slots
+	lost    atomic.Int64
+	stated  atomic.Int64
+}
+
+const fleetKeys, fleetLimit = 4, 6
+
+// newFleet has two stores that hold three slots of each key, all that there are.
+func newFleet(t *testing.T, c Config, open func(Config) *Store) *fleet {
+	t.Helper()
+	f := &fleet{}
+	c.Failure, c.SlotTTL = FailClosed, shortTTL
+	c.Hooks.SlotsLost = func(n int64) { f.lost.Add(n) }
+	c.Hooks.SlotsRestated = func(n int) { f.stated.Add(int64(n)) }
+	for range 2 {
+		s := open(c)
+		slots := newSlots(t, s, "ws", fleetLimit)
+		f.stores, f.slots, f.held = append(f.stores, s), append(f.slots, slots), append(f.held, nil)
+		for k := range fleetKeys {
+			for range fleetLimit / 2 {
+				i := len(f.held) - 1
+				f.held[i] = append(f.held[i], acquires(t, slots, fleetKey(k)))
+			}
+		}
+	}
+	f.counter = newSlots(t, open(Config{SlotTTL: shortTTL}), "ws", fleetLimit)
+	return f
+}
+
+func fleetKey(k int) string { return fmt.Sprint("key", k) }
+
+// right waits until so many slots of each key are counted.
+func (f *fleet) right(t *testing.T, want int64) {
+	t.Helper()
+	eventually(t, "the counts to be right", func() bool {
+		for k := range fleetKeys {
+			if n, err := f.counter.Count(t.Context(), fleetKey(k)); err != nil || n != want {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+func (f *fleet) release() {
+	for _, held := range f.held {
+		for _, slot := range held {
+			slot.Release()
+		}
+	}
+}
+
+func (f *fleet) noneLost(t *testing.T) {
+	t.Helper()
+	for _, held := range f.held {
+		for _, slot := range held {
+			select {
+			case <-slot.Lost():
+				t.Fatal("a slot was lost")
+			default:
+			}
+		}
+	}
+}
+
+// A server that has forgotten everything is told again, without anybody losing a slot.
+func TestSlotsAreToldAgain(t *testing.T) {
+	for name, forget := range map[string]func(*redistest.Server){
+		"FLUSHALL":     func(s *redistest.Server) { s.Flush() },
+		"restart":      func(s *redistest.Server) { s.Restart() },
+		"SCRIPT FLUSH": func(s *redistest.Server) { s.Flush(); s.Do("SCRIPT", "FLUSH") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			server := redistest.Start(t)
+			f := newFleet(t, Config{Timeout: 2 * time.Second}, func(c Config) *Store { return open(t, c, server.Addr()) })
+			f.right(t, fleetLimit)
+			told := f.stated.Load()
+			forget(server)
+			start := time.Now()
+			f.right(t, fleetLimit)
+			t.Logf("beats every %v: right again after %v", shortTTL/3, time.Since(start))
+			for k := range fleetKeys {
+				refused(t, f.counter, fleetKey(k))
+			}
+			if f.stated.Load() == told {
+				t.Error("nobody was told that all was stated again")
+			}
+			f.noneLost(t)
+			f.release()
+			f.right(t, 0)
+		})
+	}
+}
+
+// A touch of any key finds out that something was lost, and puts all of it right at
+// once: nobody waits for a beat.
+func TestALossIsFoundByTheNextTouch(t *testing.T) {
+	server := redistest.Start(t)
+	s := open(t, Config{SlotTTL: time.Hour}, server.Addr())
+	slots := newSlots(t, s, "ws", 10)
+	counter := newSlots(t, open(t, Config{SlotTTL: time.Hour}, server.Addr()), "ws", 10)
+	for k := range 300 {
+		acquires(t, slots, fleetKey(k))
+	}
+	touched := acquires(t, slots, "touched")
+	acquires(t, slots, "touched")
+	eventually(t, "the last to be stated", func() bool {
+		n, err := counter.Count(t.Context(), "touched")
+		return n == 2 && err == nil
+	})
+	server.Flush()
+	touched.Release()
+	eventually(t, "all to be told again", func() bool {
+		for k := range 300 {
+			if n, err := counter.Count(t.Context(), fleetKey(k)); n != 1 || err != nil {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+func TestSlotsSurviveAFailover(t *testing.T) {
+	deployment := redistest.StartSentinel(t)
+	f := newFleet(t, Config{Timeout: 500 * time.Millisecond}, func(c Config) *Store {
+		return openWith(t, c, &redis.UniversalOptions{Addrs: deployment.Addrs(), MasterName: redistest.MasterName})
+	})
+	f.right(t, fleetLimit)
+	// The replica does not hear of the last releases and acquires.
+	deployment.Replica().Pause()
+	for k := range fleetKeys {
+		f.held[0][k*3].Release()
+		f.held[1][k*3].Release()
+		f.held[0][k*3] = acquires(t, f.slots[0], fleetKey(k))
+	}
+	f.right(t, fleetLimit-1)
+	old := deployment.KillMaster()
+	killed := time.Now()
+	for _, s := range deployment.Servers {
+		if s != old {
+			s.Resume()
+		}
+	}
+	deployment.WaitFailover(old)
+	f.right(t, fleetLimit-1)
+	t.Logf("right again %v after the master was killed", time.Since(killed))
+	f.noneLost(t)
+	f.release()
+	f.right(t, 0)
+}
+
+// When nobody reaches Redis for long, nobody loses a slot.
+func TestSlotsSurviveAnOutage(t *testing.T) {
+	for _, o := range outages {
+		if o.name == "slow" || o.name == "killed" { // it answers in time; it forgets
+			continue
+		}
+		t.Run(o.name, func(t *testing.T) {
+			server := redistest.Start(t)
+			proxy := redistest.NewProxy(t, server.Addr())
+			f := newFleet(t, Config{Timeout: 200 * time.Millisecond}, func(c Config) *Store { return open(t, c, proxy.Addr()) })
+			o.begin(server, proxy)
+			start := time.Now()
+			f.held[0][0].Release()
+			eventually(t, "several TTLs to be over", func() bool {
+				_, err := f.slots[1].Acquire(t.Context(), fleetKey(0))
+				if err == nil {
+					t.Fatal("a slot was granted without Redis")
+				}
+				return time.Since(start) > 4*shortTTL
+			})
+			o.end(server, proxy)
+			eventually(t, "the release to be told", func() bool {
+				n, err := f.counter.Count(t.Context(), fleetKey(0))
+				return err == nil && n == fleetLimit-1
+			})
+			last := acquires(t, f.slots[1], fleetKey(0))
+			for k := range fleetKeys {
+				refused(t, f.slots[1], fleetKey(k))
+			}
+			f.right(t, fleetLimit)
+			f.noneLost(t)
+			if n := f.lost.Load(); n > 0 {
+				t.Errorf("%d slots were lost", n)
+			}
+			last.Release()
+			f.release()
+			f.right(t, 0)
+		})
+	}
+}
+
+// Who alone does not reach Redis loses its slots to others after a TTL, is told so, and
+// holds no more than its own above the limit.
+func TestSlotsOfThePartitioned(t *testing.T) {
+	server := redistest.Start(t)
+	proxy := redistest.NewProxy(t, server.Addr())
+	n := 0
+	f := newFleet(t, Config{Timeout: 200 * time.Millisecond}, func(c Config) *Store {
+		if n++; n == 1 {
+			return open(t, c, proxy.Addr())
+		}
+		c.Timeout = patient
+		return open(t, c, server.Addr())
+	})
+	f.right(t, fleetLimit)
+	proxy.Hold()
+	start := time.Now()
+	var taken []*core.Slot
+	for range 3 {
+		taken = append(taken, acquires(t, f.slots[1], fleetKey(0)))
+	}
+	t.Logf("TTL %v: free %v after the partition", shortTTL, time.Since(start))
+	refused(t, f.slots[1], fleetKey(0))
+	select {
+	case <-f.held[0][0].Lost():
+		t.Error("silence was taken for a loss")
+	default:
+	}
+	proxy.Heal()
+	for _, slot := range f.held[0] {
+		<-slot.Lost()
+	}
+	eventually(t, "all to be counted", func() bool {
+		n, err := f.counter.Count(t.Context(), fleetKey(0))
+		return err == nil && n == fleetLimit+3
+	})
+	eventually(t, "to be told what was lost", func() bool { return f.lost.Load() == int64(len(f.held[0])) })
+	for _, slot := range taken {
+		slot.Release()
+	}
+	f.right(t, fleetLimit)
+	for _, slot := range f.held[1] {
+		select {
+		case <-slot.Lost():
+			t.Fatal("who lives has lost a slot")
+		default:
+		}
+	}
+	f.release()
+	f.right(t, 0)
+}
+
+// What is granted without Redis is told when it is back.
+func TestSlotsWithoutRedis(t *testing.T) {
+	for _, test := range []struct {
+		failure Failure
+		servers int
+		granted int // of 10, where the limit is 5 and one is held
+		source  core.Source
+	}{
+		{FailLocal, 0, 4, core.SourceLocal},
+		{FailLocal, 2, 2, core.SourceLocal},
+		{FailLocal, 100, 0, core.SourceLocal},
+		{FailOpen, 0, 10, core.SourceOpen},
+		{FailClosed, 0, 0, 0},
+	} {
+		t.Run(fmt.Sprint(test.failure, test.servers), func(t *testing.T) {
+			server := redistest.Start(t)
+			proxy := redistest.NewProxy(t, server.Addr())
+			var mu sync.Mutex
+			told := make(map[string]int)
+			s := open(t, Config{Failure: test.failure, Servers: test.servers, Timeout: 200 * time.Millisecond, SlotTTL: shortTTL, Hooks: Hooks{
+				SlotAcquired: func(name string, granted bool, source core.Source) {
+					mu.Lock()
+					defer mu.Unlock()
+					told[fmt.Sprint(name, granted, source)]++
+				},
+			}}, proxy.Addr())
+			slots := newSlots(t, s, "ws", 5)
+			first := acquires(t, slots, "key")
+			proxy.Cut()
+			var held []*core.Slot
+			for range 10 {
+				slot, err := slots.Acquire(t.Context(), "key")
+				var full *core.FullError
+				switch {
+				case err == nil:
+					held = append(held, slot)
+					if slot.Source() != test.source {
+						t.Errorf("granted by %v", slot.Source())
+					}
+				case test.failure == FailClosed:
+					if !errors.Is(err, core.ErrUnavailable) {
+						t.Error(err)
+					}
+				case !errors.As(err, &full) || full.Source != test.source && full.Source != core.SourceMemory:
+					t.Errorf("%v %+v", err, full)
+				}
+			}
+			if len(held) != test.granted {
+				t.Errorf("%d granted, want %d", len(held), test.granted)
+			}
+			mu.Lock()
+			if n := told[fmt.Sprint("ws", true, test.source)]; n != test.granted {
+				t.Errorf("told of %v", told)
+			}
+			mu.Unlock()
+			proxy.Heal()
+			counter := newSlots(t, open(t, Config{}, server.Addr()), "ws", 5)
+			counts := func(want int) {
+				t.Helper()
+				eventually(t, "Redis to be told", func() bool {
+					n, err := counter.Count(t.Context(), "key")
+					return err == nil && n == int64(want)
+				})
+			}
+			counts(1 + test.granted)
+			for _, slot := range append(held, first) {
+				slot.Release()
+			}
+			counts(0)
+		})
+	}
+}
+
+// How often Redis is called.
+func TestSlotsCallRedisSeldom(t *testing.T) {
+	server := redistest.Start(t)
+	s := open(t, Config{SlotTTL: time.Hour}, server.Addr())
+	slots := newSlots(t, s, "ws", 3)
+	acquires(t, slots, "another") // registers, and is stated again with the first beat
+	other := newSlots(t, open(t, Config{SlotTTL: time.Hour}, server.Addr()), "ws", 3)
+	acquires(t, other, "another")
+	<-time.After(200 * time.Millisecond)
+	calls := func(want int64, what string, do func()) {
+		t.Helper()
+		server.ResetStats()
+		do()
+		if n := server.Calls("evalsha", "eval"); n != want {
+			t.Errorf("%s: %d calls, want %d", what, n, want)
+		}
+	}
+	var held []*core.Slot
+	calls(3, "three slots", func() {
+		for range 3 {
+			held = append(held, acquires(t, slots, "key"))
+		}
+	})
+	calls(0, "refused by what this process holds", func() {
+		for range 100 {
+			refused(t, slots, "key")
+		}
+	})
+	server.ResetStats()
+	for _, slot := range held {
+		slot.Release()
+	}
+	eventually(t, "the releases to be told", func() bool { return server.Calls("hdel") > 0 })
+	if n := server.Calls("evalsha"); n > 3 {
+		t.Errorf("%d calls for three releases", n)
+	}
+	for range 3 {
+		acquires(t, other, "key")
+	}
+	// Asked, and, as the last beat is long ago, who is dead; but not in the next moment.
+	calls(2, "refused because of others", func() {
+		start := time.Now()
+		for time.Since(start) < 50*time.Millisecond {
+			refused(t, slots, "key")
+		}
+	})
+	calls(0, "idle", func() { <-time.After(100 * time.Millisecond) })
+	calls(1, "closed", func() {
+		if err := slots.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// Askers who come while others wait travel together.
+func TestAcquiresAreMerged(t *testing.T) {
+	server := redistest.Start(t)
+	proxy := redistest.NewProxy(t, server.Addr())
+	s := open(t, Config{SlotTTL: time.Hour}, proxy.Addr())
+	slots := newSlots(t, s, "ws", 500)
+	acquires(t, slots, "key")
+	proxy.Delay(100 * time.Millisecond)
+	server.ResetStats()
+	var granted atomic.Int64
+	var all sync.WaitGroup
+	for range 1000 {
+		all.Go(func() {
+			switch _, err := slots.Acquire(t.Context(), "key"); {
+			case err == nil:
+				granted.Add(1)
+			case !errors.Is(err, core.ErrFull):
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	if n := server.Calls("evalsha"); granted.Load() != 499 || n > 20 {
+		t.Errorf("%d granted by %d calls", granted.Load(), n)
+	}
+}
+
+// Nothing runs before the first acquire, and nothing after the last name is closed, or
+// the client.
+func TestSlotsLeaveNothingRunning(t *testing.T) {
+	server := redistest.Start(t)
+	s := open(t, Config{SlotTTL: shortTTL}, server.Addr())
+	if err := s.Client().Ping(t.Context()).Err(); err != nil {
+		t.Fatal(err)
+	}
+	before := runtime.NumGoroutine()
+	a, b := newSlots(t, s, "a", 5), newSlots(t, s, "b", 5)
+	for range 3 {
+		acquires(t, a, "key")
+		acquires(t, b, "key")
+	}
+	if runtime.NumGoroutine() <= before {
+		t.Error("nobody beats")
+	}
+	if err := errors.Join(a.Close(t.Context()), b.Close(t.Context())); err != nil {
+		t.Error(err)
+	}
+	eventually(t, "goroutines to end", func() bool { return runtime.NumGoroutine() <= before })
+	acquires(t, newSlots(t, s, "a", 5), "key")
+	s.Client().Close()
+	eventually(t, "goroutines to end", func() bool { return runtime.NumGoroutine() <= before })
+}
+
+// Who gives up neither opens the breaker nor leaves anything held.
+func TestCancelledAcquires(t *testing.T) {
+	server := redistest.Start(t)
+	proxy := redistest.NewProxy(t, server.Addr())
+	s := open(t, Config{Failure: FailClosed, Timeout: time.Second}, proxy.Addr())
+	slots := newSlots(t, s, "ws", 100)
+	acquires(t, slots, "key")
+	proxy.Delay(20 * time.Millisecond)
+	var all sync.WaitGroup
+	for i := range 60 {
+		ctx, cancel := context.WithCancel(t.Context())
+		all.Go(func() {
+			slot, err := slots.Acquire(ctx, "key")
+			switch {
+			case err == nil:
+				slot.Release()
+			case !errors.Is(err, context.Canceled):
+				t.Error(err)
+			}
+		})
+		all.Go(func() {
+			<-time.After(time.Duration(i) * time.Millisecond)
+			cancel()
+		})
+	}
+	all.Wait()
+	if s.State().Away {
+		t.Error("the breaker is open")
+	}
+	counter := newSlots(t, open(t, Config{}, server.Addr()), "ws", 100)
+	eventually(t, "only one to be held", func() bool {
+		n, err := counter.Count(t.Context(), "key")
+		return n == 1 && err == nil
+	})
+}
+
+// A key of another type fails alone.
+func TestPoisonedSlots(t *testing.T) {
+	server := redistest.Start(t)
+	s := open(t, Config{Failure: FailClosed, SlotTTL: shortTTL}, server.Addr())
+	slots := newSlots(t, s, "ws", 5)
+	server.Do("SET", s.names.slots("ws", "bad"), "x")
+	for range 10 {
+		if _, err := slots.Acquire(t.Context(), "bad"); !errors.Is(err, core.ErrUnavailable) {
+			t.Error(err)
+		}
+		acquires(t, slots, "good").Release()
+	}
+	if s.State().Away {
+		t.Error("the breaker is open")
+	}
+	server.Do("DEL", s.names.slots("ws", "bad"))
+	acquires(t, slots, "bad")
+}
