@@ -8,6 +8,7 @@
 //	a limit on everything                      e.Use(echomw.Limit(guard))
 //	on a group                                 e.Group("/api", echomw.Limit(guard))
 //	on a route                                 e.POST("/login", login, echomw.Limit(guard))
+//	a limit on open WebSockets                 e.GET("/ws", upgrade, echomw.Sockets(sockets))
 //	to charge who is signed in                 echomw.LimitBy(guard, echomw.Value("user"))
 //	the user, or else the address              echomw.LimitBy(guard, echomw.First(echomw.Value("user"),
 //	                                               echomw.Request(keyfuncs.RemoteAddr())))

@@ -11,15 +11,20 @@ import (
 // refuse has the guard write the refusal, as OnDenied may want to. What the guard
 // itself would write is left to the application's error handler, as an error.
 func refuse(c echo.Context, guard *nethttp.Guard, v *nethttp.Verdict) error {
+	return deny(c, v.Status(), v.Problem(), v.Err, func(w http.ResponseWriter) { guard.Deny(w, c.Request(), *v) })
+}
+
+// deny has a guard write the refusal that the other parameters tell.
+func deny(c echo.Context, status int, document []byte, cause error, write func(http.ResponseWriter)) error {
 	response := c.Response()
-	w := &denial{ResponseWriter: response, status: v.Status()}
-	guard.Deny(w, c.Request(), *v)
+	w := &denial{ResponseWriter: response, status: status}
+	write(w)
 	if !w.handed {
 		return nil
 	}
-	message := &problem{document: v.Problem(), title: http.StatusText(v.Status())}
+	message := &problem{document: document, title: http.StatusText(status)}
 	response.Before(func() { message.label(c) })
-	return &echo.HTTPError{Code: v.Status(), Message: message, Internal: v.Err}
+	return &echo.HTTPError{Code: status, Message: message, Internal: cause}
 }
 
 // A denial passes on what OnDenied writes, and keeps back the problem document.

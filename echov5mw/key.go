@@ -19,7 +19,7 @@ import (
 // [keyfuncs.ErrAbsent] if the context does not have the thing.
 type Key func(*echo.Context) (string, error)
 
-var errNoKey = errors.New("headgate: echov5mw: LimitBy has fewer keys than the guard has rules")
+var errNoKey = errors.New("headgate: echov5mw: there are fewer keys than the guard has rules")
 
 // Request charges what the function of package keyfuncs charges.
 func Request(fn keyfuncs.Func) Key {

@@ -11,13 +11,18 @@ import (
 // refuse has the guard write the refusal, as OnDenied may want to. What the guard
 // itself would write is left to the application's error handler, as an error.
 func refuse(c *echo.Context, guard *nethttp.Guard, v *nethttp.Verdict) error {
-	w := &denial{ResponseWriter: c.Response(), status: v.Status()}
-	guard.Deny(w, c.Request(), *v)
+	return deny(c, v.Status(), v.Problem(), v.Err, func(w http.ResponseWriter) { guard.Deny(w, c.Request(), *v) })
+}
+
+// deny has a guard write the refusal that the other parameters tell.
+func deny(c *echo.Context, status int, document []byte, cause error, write func(http.ResponseWriter)) error {
+	w := &denial{ResponseWriter: c.Response(), status: status}
+	write(w)
 	if !w.handed {
 		return nil
 	}
-	message := echo.HTTPError{Code: v.Status(), Message: http.StatusText(v.Status())}
-	err := &refusal{document: v.Problem(), status: v.Status(), within: message.Wrap(v.Err)}
+	message := echo.HTTPError{Code: status, Message: http.StatusText(status)}
+	err := &refusal{document: document, status: status, within: message.Wrap(cause)}
 	if response, e := echo.UnwrapResponse(c.Response()); e == nil {
 		response.Before(func() { err.label(c) })
 	}

@@ -19,7 +19,7 @@ import (
 // [keyfuncs.ErrAbsent] if the context does not have the thing.
 type Key func(*gin.Context) (string, error)
 
-var errNoKey = errors.New("headgate: ginmw: LimitBy has fewer keys than the guard has rules")
+var errNoKey = errors.New("headgate: ginmw: there are fewer keys than the guard has rules")
 
 // Request charges what the function of package keyfuncs charges.
 func Request(fn keyfuncs.Func) Key {

@@ -1,0 +1,77 @@
+package echov5mw
+
+import (
+	"net/http"
+
+	"github.com/labstack/echo/v5"
+
+	"github.com/headgate/headgate/websocketmw"
+)
+
+// Sockets returns a middleware that holds a slot for each WebSocket that the handler
+// upgrades, for as long as it is open, and returns an error, like that of [Limit], for
+// the upgrades for which there is none. Other requests pass untouched.
+//
+//	e.GET("/ws", upgrade, echov5mw.Sockets(guard))
+//
+// The upgrade may be by any library, on c.Response() and c.Request(), in whose context
+// [websocketmw.FromContext] finds the socket. Put Echo's Recover before the guard, which
+// closes the connection of a handler that panics. Sockets panics if the guard is nil.
+func Sockets(guard *websocketmw.Guard) echo.MiddlewareFunc {
+	mustSockets(guard)
+	return func(next echo.HandlerFunc) echo.HandlerFunc {
+		return func(c *echo.Context) error {
+			v := guard.Check(c.Request())
+			return actSocket(c, next, guard, &v)
+		}
+	}
+}
+
+// SocketsBy is Sockets with keys from Echo's context, as [LimitBy] is Limit.
+func SocketsBy(guard *websocketmw.Guard, keys ...Key) echo.MiddlewareFunc {
+	mustSockets(guard)
+	keys = members("SocketsBy", keys)
+	return func(next echo.HandlerFunc) echo.HandlerFunc {
+		return func(c *echo.Context) error {
+			v := guard.CheckKeys(c.Request(), func(rule int) (string, error) {
+				if rule >= len(keys) {
+					return "", errNoKey
+				}
+				return keys[rule](c)
+			})
+			return actSocket(c, next, guard, &v)
+		}
+	}
+}
+
+func mustSockets(guard *websocketmw.Guard) {
+	if guard == nil {
+		panic("headgate: echov5mw: the guard is nil")
+	}
+}
+
+// actSocket does what the verdict says.
+func actSocket(c *echo.Context, next echo.HandlerFunc, guard *websocketmw.Guard, v *websocketmw.Verdict) (err error) {
+	switch {
+	case v.Status() != 0:
+		return deny(c, v.Status(), v.Problem(), v.Err, func(w http.ResponseWriter) { guard.Deny(w, c.Request(), *v) })
+	case !v.Upgrades():
+		return next(c)
+	}
+	inner := c.Response()
+	response, e := echo.UnwrapResponse(inner)
+	if e == nil {
+		inner = response.ResponseWriter
+		defer func() { response.ResponseWriter = inner }()
+	}
+	v.Serve(inner, c.Request(), http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if e == nil {
+			response.ResponseWriter = w
+		} else {
+			c.SetResponse(w)
+		}
+		c.SetRequest(r)
+		err = next(c)
+	}))
+	return err
+}

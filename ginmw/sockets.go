@@ -1,0 +1,84 @@
+package ginmw
+
+import (
+	"bufio"
+	"net"
+	"net/http"
+
+	"github.com/gin-gonic/gin"
+
+	"github.com/headgate/headgate/websocketmw"
+)
+
+// Sockets returns a middleware that holds a slot for each WebSocket that the handlers
+// after it upgrade, for as long as it is open, and answers and aborts the upgrades for
+// which there is none. Other requests pass untouched.
+//
+//	r.GET("/ws", ginmw.Sockets(guard), upgrade)
+//
+// The upgrade may be by any library, on c.Writer and c.Request, in whose context
+// [websocketmw.FromContext] finds the socket. Put gin.Recovery before the guard, which
+// closes the connection of a handler that panics. Sockets panics if the guard is nil.
+func Sockets(guard *websocketmw.Guard) gin.HandlerFunc {
+	mustSockets(guard)
+	return func(c *gin.Context) {
+		v := guard.Check(c.Request)
+		actSocket(c, guard, &v)
+	}
+}
+
+// SocketsBy is Sockets with keys from Gin's context, as [LimitBy] is Limit.
+func SocketsBy(guard *websocketmw.Guard, keys ...Key) gin.HandlerFunc {
+	mustSockets(guard)
+	keys = members("SocketsBy", keys)
+	return func(c *gin.Context) {
+		v := guard.CheckKeys(c.Request, func(rule int) (string, error) {
+			if rule >= len(keys) {
+				return "", errNoKey
+			}
+			return keys[rule](c)
+		})
+		actSocket(c, guard, &v)
+	}
+}
+
+func mustSockets(guard *websocketmw.Guard) {
+	if guard == nil {
+		panic("headgate: ginmw: the guard is nil")
+	}
+}
+
+// actSocket does what the verdict says.
+func actSocket(c *gin.Context, guard *websocketmw.Guard, v *websocketmw.Verdict) {
+	switch {
+	case v.Status() != 0:
+		c.Abort()
+		if v.Err != nil {
+			c.Error(v.Err) //nolint:errcheck // it returns what it was given
+		}
+		guard.Deny(c.Writer, c.Request, *v)
+		c.Writer.WriteHeaderNow()
+	case v.Upgrades():
+		v.Serve(c.Writer, c.Request, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			c.Writer, c.Request = &socketWriter{c.Writer, w}, r
+			c.Next()
+		}))
+	}
+	// Otherwise Gin goes on by itself.
+}
+
+// A socketWriter is the guard's writer, with what Gin wants besides.
+type socketWriter struct {
+	gin.ResponseWriter
+
+	guarded http.ResponseWriter
+}
+
+// Unwrap is for [http.ResponseController].
+func (w *socketWriter) Unwrap() http.ResponseWriter { return w.guarded }
+
+func (w *socketWriter) WriteHeader(status int) { w.guarded.WriteHeader(status) }
+
+func (w *socketWriter) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	return http.NewResponseController(w.guarded).Hijack()
+}

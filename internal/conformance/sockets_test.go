@@ -1,0 +1,190 @@
+package conformance
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/gin-gonic/gin"
+	"github.com/go-chi/chi/v5"
+	echo4 "github.com/labstack/echo/v4"
+	echo5 "github.com/labstack/echo/v5"
+
+	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/core/memstore"
+	"github.com/headgate/headgate/echomw"
+	"github.com/headgate/headgate/echov5mw"
+	"github.com/headgate/headgate/ginmw"
+	"github.com/headgate/headgate/keyfuncs"
+	"github.com/headgate/headgate/websocketmw"
+)
+
+// socketMounts serve a handler at all paths behind a guard of sockets, with the keys
+// of the framework if by is true.
+var socketMounts = map[string]func(g *websocketmw.Guard, h http.Handler, by bool, keys ...keyfuncs.Func) http.Handler{
+	"nethttp": func(g *websocketmw.Guard, h http.Handler, _ bool, _ ...keyfuncs.Func) http.Handler {
+		return g.Handler(h)
+	},
+	"chi": func(g *websocketmw.Guard, h http.Handler, _ bool, _ ...keyfuncs.Func) http.Handler {
+		r := chi.NewRouter()
+		r.Use(g.Handler)
+		r.Handle("/*", h)
+		return r
+	},
+	"gin": func(g *websocketmw.Guard, h http.Handler, by bool, keys ...keyfuncs.Func) http.Handler {
+		r := gin.New()
+		var own []ginmw.Key
+		for _, key := range keys {
+			own = append(own, ginmw.Request(key))
+		}
+		if by {
+			r.Use(ginmw.SocketsBy(g, own...))
+		} else {
+			r.Use(ginmw.Sockets(g))
+		}
+		r.Any("/*path", gin.WrapH(h))
+		return r
+	},
+	"echo": func(g *websocketmw.Guard, h http.Handler, by bool, keys ...keyfuncs.Func) http.Handler {
+		e := echo4.New()
+		var own []echomw.Key
+		for _, key := range keys {
+			own = append(own, echomw.Request(key))
+		}
+		if by {
+			e.Use(echomw.SocketsBy(g, own...))
+		} else {
+			e.Use(echomw.Sockets(g))
+		}
+		e.Any("/*", echo4.WrapHandler(h))
+		return e
+	},
+	"echov5": func(g *websocketmw.Guard, h http.Handler, by bool, keys ...keyfuncs.Func) http.Handler {
+		e := echo5.New()
+		var own []echov5mw.Key
+		for _, key := range keys {
+			own = append(own, echov5mw.Request(key))
+		}
+		if by {
+			e.Use(echov5mw.SocketsBy(g, own...))
+		} else {
+			e.Use(echov5mw.Sockets(g))
+		}
+		e.Any("/*", echo5.WrapHandler(h))
+		return e
+	},
+}
+
+// What is refused, and what passes, looks the same under all frameworks.
+func TestSockets(t *testing.T) {
+	upgrade := func(path string) *http.Request {
+		r := httptest.NewRequest("GET", path, nil)
+		for name, value := range map[string]string{
+			"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13", "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ==",
+		} {
+			r.Header.Set(name, value)
+		}
+		return r
+	}
+	byPath := func(r *http.Request) (string, error) {
+		if r.URL.Path == "/nobody" {
+			return "", keyfuncs.ErrAbsent
+		}
+		return r.URL.Path, nil
+	}
+	limits := map[string]int64{"/one": 1, "/none": 0}
+	const quota = `429 "ws";r=0 no-store application/problem+json {"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Quota Exceeded","status":429,"violated-policies":["ws"]}`
+	for name, serve := range socketMounts {
+		for _, by := range []bool{false, true} {
+			slots, err := core.NewSlotsFunc(memstore.New(memstore.Config{}), "ws", func(key string) int64 { return limits[key] })
+			if err != nil {
+				t.Fatal(err)
+			}
+			guard, err := websocketmw.New(websocketmw.Config{Rules: []websocketmw.Rule{{Slots: slots, Key: byPath}}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			h := serve(guard, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if _, ok := websocketmw.FromContext(r.Context()); ok {
+					w.Header().Set("X-Socket", "yes")
+				}
+				w.Write([]byte("hello"))
+			}), by, byPath)
+			for _, c := range []struct {
+				r    *http.Request
+				want string
+			}{
+				{httptest.NewRequest("GET", "/none", nil), `200  hello`},
+				{upgrade("/one"), `200 "ws";r=0 yes hello`},
+				{upgrade("/one"), `200 "ws";r=0 yes hello`}, // the first was given back
+				{upgrade("/none"), quota},
+				{upgrade("/nobody"), `400 no-store application/problem+json {"type":"about:blank","title":"Bad Request","status":400}`},
+			} {
+				w := httptest.NewRecorder()
+				h.ServeHTTP(w, c.r)
+				head := w.Header()
+				kind, _, _ := strings.Cut(head.Get("Content-Type"), "; ")
+				if kind == "text/plain" {
+					kind = ""
+				}
+				got := strings.Join(strings.Fields(strings.Join([]string{
+					w.Result().Status[:3], head.Get("RateLimit"), head.Get("X-Socket"), head.Get("Cache-Control"), kind, w.Body.String(),
+				}, " ")), " ")
+				if want := strings.Join(strings.Fields(c.want), " "); got != want {
+					t.Errorf("%s: %s\n%s, not\n%s", name, c.r.URL, got, want)
+				}
+				if (w.Code == 429) != (head.Get("Retry-After") != "") {
+					t.Errorf("%s: %v", name, head)
+				}
+			}
+			if guard.Len() != 0 {
+				t.Errorf("%s: %d sockets are left", name, guard.Len())
+			}
+			if err := guard.Shutdown(t.Context()); err != nil {
+				t.Error(err)
+			}
+			w := httptest.NewRecorder()
+			if h.ServeHTTP(w, upgrade("/one")); w.Code != 503 || w.Header().Get("Retry-After") == "" {
+				t.Errorf("%s: %d %v", name, w.Code, w.Header())
+			}
+		}
+	}
+}
+
+// A guard with more rules than there are keys refuses.
+func TestSocketsWithoutKeys(t *testing.T) {
+	store := memstore.New(memstore.Config{})
+	a, err := core.NewSlots(store, "a", 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := core.NewSlots(store, "b", 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	key := keyfuncs.Everyone()
+	guard, err := websocketmw.New(websocketmw.Config{Rules: []websocketmw.Rule{{Slots: a, Key: key}, {Slots: b, Key: key}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"gin", "echo", "echov5"} {
+		r := httptest.NewRequest("GET", "/", nil)
+		r.Header = http.Header{
+			"Connection": {"Upgrade"}, "Upgrade": {"websocket"}, "Sec-Websocket-Version": {"13"}, "Sec-Websocket-Key": {"dGhlIHNhbXBsZSBub25jZQ=="},
+		}
+		w := httptest.NewRecorder()
+		socketMounts[name](guard, http.NotFoundHandler(), true, key).ServeHTTP(w, r)
+		if w.Code != 400 {
+			t.Errorf("%s: %d", name, w.Code)
+		}
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Errorf("%s: no panic for a nil guard", name)
+				}
+			}()
+			socketMounts[name](nil, http.NotFoundHandler(), false)
+		}()
+	}
+}
