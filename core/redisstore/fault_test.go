@@ -106,8 +106,9 @@ var outages = []fault{
 		func(s *redistest.Server, _ *redistest.Proxy) { s.Do("CONFIG", "SET", "maxmemory", "0") }},
 }
 
-// slack is what a busy machine under the race detector may take on top.
-const slack = 400 * time.Millisecond
+// slack is what a busy machine under the race detector may take on top. A decision that
+// waited for the client, with its own timeouts and repetitions, would take 3 s or more.
+const slack = 2 * time.Second
 
 func TestOutages(t *testing.T) {
 	for _, policy := range []Failure{FailLocal, FailOpen, FailClosed} {
@@ -166,7 +167,7 @@ func outage(t *testing.T, server *redistest.Server, o fault, policy Failure, hee
 	for i := range 200 {
 		quick.ask(t, l, fmt.Sprint("quick", i))
 	}
-	if took := time.Since(start); took > 20*timeout {
+	if took := time.Since(start); took > 100*timeout { // half of what waiting would take
 		t.Errorf("200 decisions took %v although Redis was known to be away", took)
 	}
 	switch policy {
