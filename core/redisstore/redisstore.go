@@ -31,6 +31,35 @@
 // once more, at most. A Cluster whose two halves both accept writes admits up to
 // the limit in each.
 //
+// # Slots
+//
+// A Store is also a [core.SlotStore]. Truth is with the process that holds: Redis has,
+// for each key, what each process has said that it holds, and a process says so again
+// where Redis may have forgotten it. To stay alive takes a call in a third of
+// [Config].SlotTTL, however many slots are held, and a goroutine from the first acquire
+// until all names are closed, or the client is.
+//
+// While Redis answers, a key never holds more than its limit. What goes wrong costs at
+// most this, where n is what the process holds of a key:
+//
+//   - A process is killed: its slots are free after SlotTTL, and a third of it; if it has
+//     an [Config].Instance, when it is started again. After [core.Slots.Close] they are
+//     free at once.
+//   - A process is stopped, or alone cut off from Redis, for longer than SlotTTL: others
+//     take its slots, and it goes on holding n too many. It is told so, by
+//     [core.Slot.Lost], and counts again as soon as Redis hears of it.
+//   - Redis is emptied, restarted, or fails over to a replica without the last writes: for
+//     two thirds of SlotTTL at most the slots of other processes may not be counted, and
+//     as many be granted again, never more than the limit to one process. Nobody loses one.
+//     Two halves of a Cluster that both accept writes grant up to the limit each.
+//   - Redis is away, for everybody and up to a day: nobody loses a slot when it is back,
+//     and what was released and granted meanwhile is counted then. Under FailLocal a
+//     process grants while it holds less than the limit, divided by [Config].Servers;
+//     under FailOpen always; under FailClosed never.
+//
+// What is released is told in the background, together with others. A refusal is
+// remembered for 150 ms. The servers of a service must agree on SlotTTL.
+//
 // # Keys
 //
 // See [Config] for how keys are named, hashed and hidden. Every key expires when

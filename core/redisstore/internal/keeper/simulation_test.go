@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-var schedules = flag.Int("schedules", 40, "how many random schedules of each kind the simulation runs")
+var schedules = flag.Int("schedules", 15, "how many random schedules of each kind the simulation runs")
 
 // Settings of the simulation.
 const (
@@ -207,7 +207,8 @@ func (p *process) Beat(ctx context.Context, b *Beat) error {
 	return err
 }
 
-func (p *process) Servers(ctx context.Context) (history string) {
+func (p *process) Servers(ctx context.Context) string {
+	history := ""
 	if p.call(ctx, func() { history = strconv.Itoa(p.w.history) }) != nil {
 		return ""
 	}
@@ -403,11 +404,11 @@ func (w *world) live(t *testing.T) (faults []string, granted int) {
 			w.fault("a process remembers %d keys", n)
 		}
 	}
+	for _, p := range ps {
+		p.set(func() { p.crashed = true }) // and beats no more
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for _, p := range ps {
-		p.crashed = true // and beats no more
-	}
 	return w.faults, w.granted
 }
 
@@ -486,7 +487,7 @@ func TestSimulationFindsFaults(t *testing.T) {
 		"revives":        "partition",
 	} {
 		t.Run(broken, func(t *testing.T) {
-			for seed := range uint64(*schedules) {
+			for seed := range uint64(max(*schedules, 100)) {
 				if faults, _ := simulate(t, seed, kind, broken); len(faults) > 0 {
 					t.Logf("seed %d: %s", seed, faults[0])
 					return

@@ -16,28 +16,34 @@ local key, id = KEYS[1], ARGV[1]
 local seq, held, want, limit = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
 local keep, tell = ARGV[6] == '1', ARGV[7] == '1'
 
-local found, others, n, fields = false, 0, 0, {}
-if want == 0 and not tell then
-  found = call('HGET', key, id)
-else
-  local drop = {}
-  for i = 8, #ARGV do drop[ARGV[i]] = true end
-  local all = call('HGETALL', key)
-  for i = 1, #all, 2 do
-    if all[i] == id then
-      found = all[i + 1]
-    elseif not drop[all[i]] then
-      local count = match(all[i + 1], '^%d+')
-      others = others + tonumber(count)
-      n = n + 1
-      if n <= MOST then fields[n] = all[i] .. ':' .. count end
-    end
-  end
-end
+local function number(value) return tonumber(match(value, '^%d+')) end
+
+local found = call('HGET', key, id)
 local count, last = 0, -1
 if found then
   count, last = match(found, '^(%d+):(%d+)$')
   count, last = tonumber(count), tonumber(last)
+end
+
+-- Who the others are matters if they are few, or less is granted than is wanted.
+local others, n, fields = 0, 0, {}
+local enough = want == 0 and not tell
+if not enough and not tell and #ARGV == 7 and seq > last and call('HLEN', key) > FEW + 1 then
+  for _, value in ipairs(call('HVALS', key)) do others = others + number(value) end
+  others = others - count
+  enough = others + held + want <= limit
+end
+if not enough then
+  local drop, all = {}, call('HGETALL', key)
+  for i = 8, #ARGV do drop[ARGV[i]] = true end
+  others = 0
+  for i = 1, #all, 2 do
+    if all[i] ~= id and not drop[all[i]] then
+      local theirs = number(all[i + 1])
+      others, n = others + theirs, n + 1
+      if n <= MOST then fields[n] = all[i] .. ':' .. string.format('%.0f', theirs) end
+    end
+  end
 end
 
 local outcome, granted = 'done', 0
