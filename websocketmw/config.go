@@ -54,6 +54,9 @@ type Config struct {
 	// Notify is told what becomes of the sockets. It must not wait.
 	Notify func(*Socket, Event)
 
+	// Inbound are limits on what clients send, at most 8. None: as much as they like.
+	Inbound []Inbound
+
 	// MaxIdle closes a socket from which nothing has been read for so long, with
 	// 1001. Pongs count, so the handler should ping more often, and has to read. It
 	// finds peers that vanished behind a proxy that keeps the connection. 0: never.
@@ -155,6 +158,12 @@ func (c *Config) validate() error {
 	}
 	if s := c.KeyErrorStatus; s != 0 && s != http.StatusBadRequest && s != http.StatusForbidden {
 		f.add(fmt.Errorf("%d is neither 400 nor 403, nor 0 for 400", s), "KeyErrorStatus")
+	}
+	if n := len(c.Inbound); n > maxRules {
+		f.add(fmt.Errorf("a guard has at most %d limits on what clients send, not %d", maxRules, n), "Inbound")
+	}
+	for i := range c.Inbound {
+		c.Inbound[i].validate(&f, i)
 	}
 	if c.MaxIdle < 0 {
 		f.add(fmt.Errorf("%v is negative: 0 means never", c.MaxIdle), "MaxIdle")

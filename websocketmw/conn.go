@@ -23,8 +23,9 @@ type conn struct {
 	socket  *Socket
 	early   []byte // what the server had read already
 	forget  runtime.Cleanup
-	idles   bool // reads are noted
-	follows bool // frames that are written are followed
+	in      *gauge // what is read is limited; nil: it is not
+	idles   bool   // reads are noted
+	follows bool   // frames that are written are followed
 
 	mu        sync.Mutex // guards what follows, and the order of writes
 	handshake handshake
@@ -33,13 +34,17 @@ type conn struct {
 	closed    bool // a Close frame is out
 	mute      bool // it was the guard's
 
-	wanted atomic.Bool // the guard wants to send one
+	wanted atomic.Bool               // the guard wants to send one
+	readBy atomic.Pointer[time.Time] // the handler's deadline
 }
 
 // wrap returns the conn, and what libraries get.
 func wrap(inner net.Conn, s *Socket, own http.Header) (*conn, net.Conn) {
 	config := &s.guard.config
 	c := &conn{Conn: inner, socket: s, own: own, idles: config.MaxIdle > 0, follows: !config.NoCloseFrames}
+	if s.budgets != nil {
+		c.in = newGauge(s)
+	}
 	c.forget = runtime.AddCleanup(c, (*Socket).forgotten, s)
 	tcp, ok := inner.(*net.TCPConn)
 	switch {
@@ -82,16 +87,59 @@ func (c *conn) Close() error {
 }
 
 func (c *conn) Read(p []byte) (int, error) {
-	if len(c.early) > 0 {
-		n := copy(p, c.early)
-		c.early = c.early[n:]
-		return n, nil
+	if c.in == nil || len(p) == 0 {
+		return c.read(p)
 	}
-	n, err := c.Conn.Read(p)
+	if c.in.over != nil {
+		return 0, c.drain()
+	}
+	n, err := c.read(p[:min(len(p), c.in.most)])
+	if n > 0 {
+		ok := c.in.admit(p[:n], c.deadline())
+		if ok == 0 {
+			return 0, c.drain()
+		}
+		n = ok
+	}
+	return n, err
+}
+
+func (c *conn) read(p []byte) (n int, err error) {
+	if len(c.early) > 0 {
+		n = copy(p, c.early)
+		c.early = c.early[n:]
+	} else {
+		n, err = c.Conn.Read(p)
+	}
 	if n > 0 && c.idles {
 		c.socket.lastRead.Store(int64(time.Since(c.socket.opened)))
 	}
 	return n, err
+}
+
+// SetDeadline also notes when reads must be done, for limits that delay them.
+func (c *conn) SetDeadline(t time.Time) error {
+	c.noteDeadline(t)
+	return c.Conn.SetDeadline(t)
+}
+
+// SetReadDeadline also notes when reads must be done, for limits that delay them.
+func (c *conn) SetReadDeadline(t time.Time) error {
+	c.noteDeadline(t)
+	return c.Conn.SetReadDeadline(t)
+}
+
+func (c *conn) noteDeadline(t time.Time) {
+	if c.in != nil {
+		c.readBy.Store(&t)
+	}
+}
+
+func (c *conn) deadline() time.Time {
+	if t := c.readBy.Load(); t != nil {
+		return *t
+	}
+	return time.Time{}
 }
 
 func (c *conn) Write(p []byte) (int, error) {
@@ -245,6 +293,11 @@ type plainTCP struct {
 func (t *plainTCP) Read(p []byte) (int, error)  { return t.conn.Read(p) }
 func (t *plainTCP) Write(p []byte) (int, error) { return t.conn.Write(p) }
 func (t *plainTCP) Close() error                { return t.conn.Close() }
+
+// The deadlines are those of conn.
+
+func (t *plainTCP) SetDeadline(d time.Time) error     { return t.conn.SetDeadline(d) }
+func (t *plainTCP) SetReadDeadline(d time.Time) error { return t.conn.SetReadDeadline(d) }
 
 // NetConn is that of conn.
 func (t *plainTCP) NetConn() net.Conn { return t.TCPConn }

@@ -66,6 +66,13 @@
 // r.Context ends when the handler's request does. [Socket.Context], found with
 // [FromContext], ends with the socket.
 //
+// # What clients send
+//
+// [Config].Inbound limits messages, frames or bytes, of each socket or of all sockets of
+// a user. A socket over the limit is closed with 1008, held back, or reported:
+//
+//	Inbound: []websocketmw.Inbound{{Limiter: messages, Key: user}}
+//
 // # Sockets that stay
 //
 // [Config].MaxIdle closes the sockets of peers that have vanished, MaxAge those that
@@ -74,5 +81,6 @@
 // connection when the handler has, or after 5 seconds:
 //
 //	1001  the server goes away, or restarts; idle or old
+//	1008  the client sent too much
 //	1013  the place was lost to another ([Config].OnLost)
 package websocketmw

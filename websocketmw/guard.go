@@ -32,7 +32,7 @@ func New(c Config) (*Guard, error) {
 	if err := c.validate(); err != nil {
 		return nil, err
 	}
-	c.Rules = slices.Clone(c.Rules)
+	c.Rules, c.Inbound = slices.Clone(c.Rules), slices.Clone(c.Inbound)
 	if c.KeyErrorStatus == 0 {
 		c.KeyErrorStatus = http.StatusBadRequest
 	}
@@ -131,13 +131,18 @@ func (g *Guard) decide(v *Verdict, r *http.Request, what kind, key func(rule int
 		}
 		claims[i] = core.Claim{Slots: g.config.Rules[i].slots(r), Key: k}
 	}
+	budgets, err := g.config.budgetKeys(r)
+	if err != nil {
+		v.Err, v.status = err, g.config.KeyErrorStatus
+		return
+	}
 	slot, err := core.AcquireAll(r.Context(), claims...)
 	if err != nil {
 		refuse(v, err, claims)
 		return
 	}
 	v.limits = limitsOf(slot)
-	s := &Socket{guard: g, slot: slot, stream: what == connect}
+	s := &Socket{guard: g, slot: slot, budgets: budgets, stream: what == connect}
 	if !g.add(s) { // meanwhile
 		slot.Release()
 		v.Err, v.status = core.ErrClosed, http.StatusServiceUnavailable

@@ -14,6 +14,7 @@ import (
 // The codes with which the guard closes (RFC 6455, section 7.4, and its registry).
 const (
 	codeGoingAway = 1001
+	codePolicy    = 1008
 	codeRestart   = 1012
 	codeTryAgain  = 1013
 )
@@ -27,10 +28,11 @@ const closeTimeout = 5 * time.Second
 // The guard keeps no connection alive: a Socket has a weak pointer to it, so that one
 // which the handler has lost is collected, and its slots with it.
 type Socket struct {
-	guard  *Guard
-	slot   *core.Slot
-	stream bool            // over HTTP/2: the handler is the socket
-	base   context.Context //nolint:containedctx // that of the handler's request, for Context
+	guard   *Guard
+	slot    *core.Slot
+	budgets []string        // whom Config.Inbound charges
+	stream  bool            // over HTTP/2: the handler is the socket
+	base    context.Context //nolint:containedctx // that of the handler's request, for Context
 
 	switched atomic.Bool  // the response 101 is on its way
 	lastRead atomic.Int64 // nanoseconds since opened
@@ -101,10 +103,17 @@ func (s *Socket) Done() <-chan struct{} { return s.Context().Done() }
 //
 // Over HTTP/2 the context of the handler's request ends, which is all there is.
 func (s *Socket) Close(code int, reason string) {
+	if c := s.close(code, reason); c != nil {
+		go c.sayClose()
+	}
+}
+
+// close returns the connection on which the Close frame is to be sent, if any.
+func (s *Socket) close(code int, reason string) *conn {
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	if s.ended || s.closing != nil {
-		s.mu.Unlock()
-		return
+		return nil
 	}
 	s.closing = &closing{code: code, reason: reason, end: time.Now().Add(closeTimeout)}
 	if s.stream && s.cancel != nil {
@@ -114,10 +123,7 @@ func (s *Socket) Close(code int, reason string) {
 	if c != nil {
 		s.wake(closeTimeout)
 	}
-	s.mu.Unlock()
-	if c != nil {
-		go c.sayClose()
-	}
+	return c
 }
 
 func (s *Socket) whyClosing() closing {
@@ -281,7 +287,9 @@ func (s *Socket) notify(e Event) {
 
 // An Event is something that became of a socket.
 type Event struct {
-	Kind EventKind
+	Kind  EventKind
+	Limit string // of EventOver: the limiter's name
+	Err   error  // of EventOver: why the limiter could not tell, if so
 }
 
 // An EventKind says what it was.
@@ -298,11 +306,13 @@ const (
 	EventLost
 	// EventForgotten: the handler lost the connection without closing it.
 	EventForgotten
+	// EventOver: the client sent more than a limit of Config.Inbound.
+	EventOver
 )
 
 // String returns a short name for logs and metrics.
 func (k EventKind) String() string {
-	names := [...]string{"closed", "idle", "aged", "lost", "forgotten"}
+	names := [...]string{"closed", "idle", "aged", "lost", "forgotten", "over"}
 	if int(k) < len(names) {
 		return names[k]
 	}
