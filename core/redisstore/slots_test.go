@@ -1,9 +1,12 @@
 package redisstore
 
 import (
+	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
 
 	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/core/storetest"
@@ -37,4 +40,56 @@ func slotSuite(t *testing.T, empty func(t *testing.T) (addrs []string)) {
 			eventually(t, what, holds)
 		},
 	})
+}
+
+// A client that does not heed deadlines will do too.
+func TestSlotsOfAClientThatHeedsNoDeadlines(t *testing.T) {
+	server := redistest.Start(t)
+	storetest.RunSlots(t, storetest.SlotHarness{
+		New: func(t *testing.T) func() core.SlotStore {
+			server.Flush()
+			return func() core.SlotStore {
+				s, err := New(redis.NewClient(&redis.Options{Addr: server.Addr()}), Config{Failure: FailClosed, Timeout: patient, Secret: []byte("secret")})
+				if err != nil {
+					t.Fatal(err)
+				}
+				t.Cleanup(func() { s.Client().Close() })
+				return s
+			}
+		},
+		Eventually: func(t *testing.T, what string, holds func() bool) {
+			t.Helper()
+			eventually(t, what, holds)
+		},
+	})
+}
+
+// Whatever the bytes, slots and limiters have different names in Redis, and the slots
+// of a key are where its limits are.
+func TestSlotNamesAreDistinct(t *testing.T) {
+	for _, secret := range []string{"", "secret"} {
+		s, err := New(redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"}), Config{Secret: []byte(secret)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Client().Close()
+		seen := map[string]string{s.names.servers(): "the servers"}
+		add := func(name, who string) {
+			if other, ok := seen[name]; ok {
+				t.Errorf("%s and %s have the same name %q", who, other, name)
+			}
+			seen[name] = who
+		}
+		for _, key := range hostile() {
+			for _, name := range append(hostileNames, "slots", "a:slots", ":slots") {
+				add(s.names.slots(name, key), fmt.Sprintf("slots %q of %.50q", name, key))
+				l := newBucketNamed(t, s, name, "slots")
+				add(s.cells(nil, &core.Charge{Limiter: l, Key: key})[0], fmt.Sprintf("limiter %q of %.50q", name, key))
+			}
+			tag := s.names.tag(nil, key)
+			if name := s.names.slots("a", key); !strings.HasPrefix(name, string(tag)) || secret != "" && strings.Contains(name, "="+key) {
+				t.Errorf("%.50q: %q", key, name)
+			}
+		}
+	}
 }

@@ -84,7 +84,11 @@ func (w *world) random(n int) int {
 	return w.rng.IntN(n)
 }
 
-func (w *world) span(most time.Duration) time.Duration { return time.Duration(w.random(int(most))) }
+func (w *world) span(most time.Duration) time.Duration {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return time.Duration(w.rng.Int64N(int64(most)))
+}
 
 func (w *world) process() *process {
 	p := &process{w: w}
@@ -314,7 +318,7 @@ func (w *world) trouble(p *process) {
 		time.Sleep(w.span(5 * simTTL))
 		w.set(func() { w.away = false })
 	case "clock":
-		w.set(func() { w.jump += time.Duration(w.rng.IntN(int(4*time.Hour))) - 2*time.Hour })
+		w.set(func() { w.jump += time.Duration(w.rng.Int64N(int64(4*time.Hour))) - 2*time.Hour })
 		time.Sleep(2 * simTTL) // it is set by a person, not by a lunatic
 	case "partition":
 		p.set(func() { p.cut = true })
