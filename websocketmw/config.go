@@ -41,7 +41,18 @@ type Config struct {
 	// NoFields leaves RateLimit and RateLimit-Policy out.
 	NoFields bool
 
-	// OnDenied writes refusals instead of the guard, but not those of Handshakes.
+	// InBand has browsers learn why they are refused: they cannot see the status of an
+	// upgrade, only that it failed (1006). A refusal with 429 or 503 of a request with
+	// an Origin is a 101 then, closed at once with 1013 and a reason like
+	//
+	//	limit "ws" is reached; retry in 7 s
+	//
+	// It takes no slot. Beyond 100 a second, and for Handshakes, refusals are plain
+	// responses. Whether the origin may connect is not asked before.
+	InBand bool
+
+	// OnDenied writes refusals instead of the guard, but not those of Handshakes or
+	// InBand.
 	// The header has the limit's fields, Retry-After and Cache-Control: no-store
 	// already; OnDenied writes the status, which should be the verdict's, and the
 	// body. If it writes nothing, the guard does, as if OnDenied were nil.

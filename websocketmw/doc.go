@@ -48,6 +48,8 @@
 // Nobody knows when a socket will close, so Retry-After is 5 to 10 seconds, by
 // chance, so that those who wait do not come back together.
 //
+// Browsers show nothing of that to their scripts; [Config].InBand tells them.
+//
 // # What is guarded
 //
 // Upgrades by RFC 6455: method GET, Upgrade: websocket, Connection: upgrade,

@@ -14,6 +14,7 @@ import (
 // one with [New]. It is safe for concurrent use.
 type Guard struct {
 	config Config
+	inBand *core.Limiter // of refusals in band; nil: there are none
 
 	mu       sync.Mutex
 	sockets  map[*Socket]struct{}
@@ -39,8 +40,16 @@ func New(c Config) (*Guard, error) {
 	if c.ShutdownCode == 0 {
 		c.ShutdownCode = codeGoingAway
 	}
+	var inBand *core.Limiter
+	if c.InBand {
+		var err error
+		if inBand, err = newInBand(); err != nil {
+			return nil, err
+		}
+	}
 	return &Guard{
 		config:  c,
+		inBand:  inBand,
 		sockets: make(map[*Socket]struct{}),
 		losses:  make(map[<-chan struct{}]*loss),
 		empty:   make(chan struct{}),

@@ -7,7 +7,8 @@ import (
 )
 
 // Deny writes the refusal: the fields of [Verdict.SetFields], the status and the
-// problem document, or what [Config].OnDenied writes. Deny does nothing if the
+// problem document, or what [Config].OnDenied writes, or a 101 that is closed at once
+// by [Config].InBand. Deny does nothing if the
 // verdict admits.
 func (g *Guard) Deny(w http.ResponseWriter, r *http.Request, v Verdict) {
 	if v.Status() == 0 {
@@ -15,6 +16,9 @@ func (g *Guard) Deny(w http.ResponseWriter, r *http.Request, v Verdict) {
 	}
 	if v.handshake != nil && v.handshake.Status() != 0 {
 		g.config.Handshakes.Deny(w, r, *v.handshake)
+		return
+	}
+	if g.refuseInBand(w, r, v) {
 		return
 	}
 	v.SetFields(w.Header())

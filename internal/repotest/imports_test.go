@@ -32,7 +32,7 @@ var house = []room{
 	{pkg: "ginmw", ours: []string{"keyfuncs", "nethttp", "websocketmw"}, theirs: []string{"github.com/gin-gonic/gin"}},
 	{pkg: "echomw", ours: []string{"keyfuncs", "nethttp", "websocketmw"}, theirs: []string{"github.com/labstack/echo/v4"}},
 	{pkg: "echov5mw", ours: []string{"keyfuncs", "nethttp", "websocketmw"}, theirs: []string{"github.com/labstack/echo/v5"}},
-	{pkg: "websocketmw", ours: []string{"core", "keyfuncs", "nethttp"}},
+	{pkg: "websocketmw", ours: []string{"core", "core/memstore", "keyfuncs", "nethttp"}},
 	{pkg: "websocketmw/gorillaws", ours: []string{"websocketmw"}, theirs: []string{"github.com/gorilla/websocket"}},
 	{pkg: "internal/conformance"},
 	{pkg: "internal/exampletest", ours: []string{"internal/redistest", "internal/redistest/proctest"}},

@@ -385,3 +385,32 @@ func hears(t *testing.T, c *caller) {
 		t.Errorf("%q %v", said, err)
 	}
 }
+
+// Under every mount a browser can be told why.
+func TestRefusedInBand(t *testing.T) {
+	t.Parallel()
+	for _, m := range mounts {
+		for _, secure := range []bool{false, true} {
+			s := newSite(t, m, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				libraries[0].upgrade(w, r, answer)
+			}), secure, websocketmw.Config{InBand: true})
+			first, _ := s.call()
+			second, response := s.call()
+			if response == nil || response.StatusCode != 101 {
+				t.Fatalf("%s: %v", m.name, response)
+			}
+			op, said, err := second.read()
+			if op != 8 || err != nil || binary.BigEndian.Uint16([]byte(said)) != 1013 || !strings.Contains(said, `limit "ws" is reached`) {
+				t.Errorf("%s: %d %q %v", m.name, op, said, err)
+			}
+			second.write(0x88, said)
+			if _, err := second.in.ReadByte(); err == nil {
+				t.Errorf("%s: more than a Close frame", m.name)
+			}
+			hears(t, first)
+			first.Close()
+			<-s.closed
+			s.balanced()
+		}
+	}
+}

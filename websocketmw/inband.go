@@ -1,0 +1,85 @@
+package websocketmw
+
+import (
+	"bytes"
+	"crypto/sha1" //nolint:gosec // RFC 6455, section 4.2.2: no secret
+	"encoding/base64"
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/core/memstore"
+)
+
+// How often a guard accepts to refuse, and how long that takes at most.
+const (
+	inBandRate    = 100 // a second
+	inBandTimeout = time.Second
+)
+
+func newInBand() (*core.Limiter, error) {
+	return core.New(memstore.New(memstore.Config{}), "in-band", core.TokenBucket(core.PerSecond(inBandRate), inBandRate))
+}
+
+// refuseInBand accepts an upgrade and closes it with what a browser can see of a
+// refusal. It reports false if it did nothing.
+func (g *Guard) refuseInBand(w http.ResponseWriter, r *http.Request, v Verdict) bool {
+	s := v.Status()
+	if g.inBand == nil || s != http.StatusTooManyRequests && s != http.StatusServiceUnavailable || r.Header.Get("Origin") == "" ||
+		classify(r) != upgrade || !canHijack(w) {
+		return false
+	}
+	if d, err := g.inBand.Allow(r.Context(), "all"); err != nil || !d.Allowed {
+		return false
+	}
+	conn, rw, err := http.NewResponseController(w).Hijack()
+	if err != nil {
+		return false
+	}
+	defer conn.Close() //nolint:errcheck // it is over either way
+	_ = conn.SetDeadline(time.Now().Add(inBandTimeout))
+	if _, err := conn.Write(append(accept(r, v), closeFrame(codeTryAgain, v.reason())...)); err != nil || rw == nil {
+		return true
+	}
+	// Until the peer has read it: what is not read when a connection is closed takes
+	// the Close frame with it.
+	var frames walker
+	b := make([]byte, 512)
+	for {
+		n, err := rw.Read(b)
+		if frames.walk(b[:n]) || err != nil {
+			return true
+		}
+	}
+}
+
+// accept is the response 101 (RFC 6455, section 4.2.2). Browsers want one of the
+// protocols that they asked for.
+func accept(r *http.Request, v Verdict) []byte {
+	const guid = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
+	sum := sha1.Sum([]byte(strings.Trim(r.Header.Get("Sec-Websocket-Key"), " \t") + guid)) //nolint:gosec // see above
+	h := make(http.Header)
+	v.SetFields(h)
+	h.Del("Cache-Control")
+	h.Set("Sec-Websocket-Accept", base64.StdEncoding.EncodeToString(sum[:]))
+	first, _, _ := strings.Cut(r.Header.Get("Sec-Websocket-Protocol"), ",")
+	if first = strings.Trim(first, " \t"); first != "" && !strings.ContainsAny(first, " \t\"(),/:;<=>?@[\\]{}") {
+		h.Set("Sec-Websocket-Protocol", first)
+	}
+	var b bytes.Buffer
+	b.WriteString("HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n")
+	_ = h.Write(&b)
+	b.WriteString("\r\n")
+	return b.Bytes()
+}
+
+// reason is that of the Close frame: at most 123 bytes.
+func (v Verdict) reason() string {
+	what := "not available"
+	if o, ok := v.Full(); ok && v.Status() == http.StatusTooManyRequests {
+		what = fmt.Sprintf("limit %q is reached", o.Slots)
+	}
+	return fmt.Sprintf("%s; retry in %d s", what, v.wait)
+}

@@ -1,0 +1,66 @@
+package websocketmw
+
+import (
+	"net/http"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/headgate/headgate/core"
+)
+
+func withFieldsOf(fields string) string {
+	return strings.Replace(handshakeText, "\r\n\r\n", "\r\n"+fields+"\r\n\r\n", 1)
+}
+
+func TestInBand(t *testing.T) {
+	for _, secure := range []bool{false, true} {
+		w := newWorld(t, 0, secure, Config{InBand: true}, http.NotFoundHandler())
+		p := w.dial(withFieldsOf("Origin: https://a.example\r\nSec-WebSocket-Protocol: chat, other"))
+		response := p.respond()
+		if response.StatusCode != 101 || response.Header.Get("Sec-WebSocket-Accept") != "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=" ||
+			response.Header.Get("Sec-WebSocket-Protocol") != "chat" || response.Header.Get("RateLimit") != `"ws";r=0` {
+			t.Error(response)
+		}
+		if got := p.closes(); !regexp.MustCompile(`^1013 limit "ws" is reached; retry in ([5-9]|10) s$`).MatchString(got) {
+			t.Error(got)
+		}
+		p.send(masked(0x88, ""))
+		if got := p.closes(); got != "error" {
+			t.Error(got)
+		}
+		if _, granted, _ := w.store.counts(); granted != 0 {
+			t.Error("it took a slot")
+		}
+
+		// Others see the status, and so do browsers whose protocol is none.
+		if got := w.open().response.StatusCode; got != 429 {
+			t.Error(got)
+		}
+		p = w.dial(withFieldsOf("Origin: https://a.example\r\nSec-WebSocket-Protocol: no token"))
+		if response := p.respond(); response.StatusCode != 101 || response.Header.Get("Sec-WebSocket-Protocol") != "" {
+			t.Error(response)
+		}
+		p.Close()
+	}
+}
+
+// Beyond its own rate a refusal is a plain one: to be told why is a courtesy.
+func TestInBandIsLimited(t *testing.T) {
+	w := newWorld(t, 0, false, Config{InBand: true}, http.NotFoundHandler())
+	w.guard.inBand = newLimiter(t, core.Blocked())
+	if got := w.dial(withFieldsOf("Origin: https://a.example")).respond().StatusCode; got != 429 {
+		t.Error(got)
+	}
+}
+
+func TestReasonsFit(t *testing.T) {
+	v := Verdict{status: 429, wait: 10, limits: limits{{Slots: strings.Repeat(`"`, 64), Held: 1}}}
+	if n := len(closeFrame(1013, v.reason())); n > 127 {
+		t.Error(n)
+	}
+	v = Verdict{status: 503, wait: 10, limits: limits{{Slots: "service", Held: 1}}}
+	if got := v.reason(); got != "not available; retry in 10 s" {
+		t.Error(got)
+	}
+}
