@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"time"
 
 	"github.com/gorilla/websocket"
 
@@ -55,6 +56,32 @@ func Example() {
 	// 101 Switching Protocols "ws";r=1
 	// 101 Switching Protocols "ws";r=0
 	// 429 Too Many Requests "ws";r=0
+}
+
+// Three sockets for each user who is signed in. The handler upgrades and closes as ever.
+func ExampleGuard_Handler() {
+	slots, err := core.NewSlots(memstore.New(memstore.Config{}), "ws", 3)
+	if err != nil {
+		log.Fatal(err)
+	}
+	guard, err := websocketmw.New(websocketmw.Config{
+		Rules:   []websocketmw.Rule{{Slots: slots, Key: keyfuncs.Context(userKey{})}},
+		MaxIdle: 2 * time.Minute,
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	http.Handle("/ws", guard.Handler(http.HandlerFunc(upgrade)))
+}
+
+type userKey struct{} // under which authentication leaves the user in the context
+
+func upgrade(w http.ResponseWriter, r *http.Request) {
+	conn, err := new(websocket.Upgrader).Upgrade(w, r, nil)
+	if err != nil {
+		return
+	}
+	defer conn.Close()
 }
 
 // Three sockets for each user and a thousand on the whole service. A socket takes a slot

@@ -372,3 +372,18 @@ func TestDrainingRefuses(t *testing.T) {
 		t.Errorf("asked %d times", asked)
 	}
 }
+
+// Junk and slow handshakes ask no store.
+func TestJunkAsksNoStore(t *testing.T) {
+	w := newWorld(t, 1, false, Config{}, http.NotFoundHandler())
+	for _, junk := range []string{"", "Upgrade: websocket\r\n", "Upgrade: websocket\r\nConnection: upgrade\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: junk\r\n"} {
+		if status := w.dial("GET /ws HTTP/1.1\r\nHost: a\r\n" + junk + "\r\n").respond().StatusCode; status != 404 && status != 400 {
+			t.Error(status)
+		}
+	}
+	slow := w.dial(handshakeText[:len(handshakeText)-2])
+	slow.Close()
+	if asked, _, _ := w.store.counts(); asked != 0 {
+		t.Errorf("the store was asked %d times", asked)
+	}
+}

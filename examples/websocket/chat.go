@@ -1,0 +1,125 @@
+package main
+
+import (
+	_ "embed"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/gorilla/websocket"
+
+	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/core/memstore"
+	"github.com/headgate/headgate/keyfuncs"
+	"github.com/headgate/headgate/websocketmw"
+	"github.com/headgate/headgate/websocketmw/gorillaws"
+)
+
+const (
+	limit    = 3 // sockets of a client address
+	messages = 5 // a second, of a socket
+	silence  = time.Minute
+)
+
+// newGuard is all there is to the limits.
+func newGuard(store core.SlotStore) (*websocketmw.Guard, error) {
+	sockets, err := core.NewSlots(store, "sockets", limit)
+	if err != nil {
+		return nil, err
+	}
+	sent, err := core.New(memstore.New(memstore.Config{}), "messages", core.SlidingLog(core.PerSecond(messages)))
+	if err != nil {
+		return nil, err
+	}
+	return websocketmw.New(websocketmw.Config{
+		Rules:   []websocketmw.Rule{{Slots: sockets, Key: keyfuncs.RemoteAddr()}}, // with users, the user
+		Inbound: []websocketmw.Inbound{{Limiter: sent}},
+		MaxIdle: silence, // the handler pings three times in that
+		InBand:  true,    // so that the page can say why
+	})
+}
+
+func routes(guard *websocketmw.Guard) http.Handler {
+	r := &room{members: make(map[*member]struct{})}
+	mux := http.NewServeMux()
+	mux.Handle("GET /chat", gorillaws.Handler(guard, nil, r.serve))
+	mux.HandleFunc("GET /{$}", page)
+	return mux
+}
+
+// A room passes what each member says on to all.
+type room struct {
+	mu      sync.Mutex
+	members map[*member]struct{}
+}
+
+type member struct{ out chan string }
+
+// serve runs until the socket is closed, by whomever.
+func (r *room) serve(conn *websocket.Conn, request *http.Request) {
+	conn.SetReadLimit(4 << 10)
+	m := &member{out: make(chan string, 16)}
+	r.join(m)
+	defer r.leave(m)
+	go m.write(conn, request.Context().Done()) // that context ends with the socket
+	for {
+		_, text, err := conn.ReadMessage()
+		if err != nil {
+			return
+		}
+		r.say(string(text))
+	}
+}
+
+func (m *member) write(conn *websocket.Conn, closed <-chan struct{}) {
+	pings := time.NewTicker(silence / 3)
+	defer pings.Stop()
+	for {
+		var err error
+		select {
+		case text := <-m.out:
+			conn.SetWriteDeadline(time.Now().Add(10 * time.Second))
+			err = conn.WriteMessage(websocket.TextMessage, []byte(text))
+		case <-pings.C:
+			err = conn.WriteControl(websocket.PingMessage, nil, time.Now().Add(10*time.Second))
+		case <-closed:
+			return
+		}
+		if err != nil {
+			conn.Close() // which ends the reading, too
+			return
+		}
+	}
+}
+
+func (r *room) join(m *member) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.members[m] = struct{}{}
+}
+
+func (r *room) leave(m *member) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.members, m)
+}
+
+func (r *room) say(text string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for m := range r.members {
+		select {
+		case m.out <- text:
+		default: // who does not listen misses something
+		}
+	}
+}
+
+//go:embed page.html
+var document []byte
+
+func page(w http.ResponseWriter, _ *http.Request) {
+	w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	w.Header().Set("Content-Security-Policy", "default-src 'none'; connect-src 'self'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:")
+	w.Write(document)
+}

@@ -1,0 +1,105 @@
+// Websocket is a chat, with gorilla/websocket, in which each client address has three
+// sockets at once, and each socket five messages a second.
+//
+//	go run ./examples/websocket
+//
+// Open http://127.0.0.1:8080/ and open sockets there: the fourth is refused, and the page
+// shows why. Without a browser, a refusal is a response:
+//
+//	curl -i -H 'Connection: Upgrade' -H 'Upgrade: websocket' -H 'Sec-WebSocket-Version: 13' \
+//		-H 'Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==' http://127.0.0.1:8080/chat
+//
+//	HTTP/1.1 429 Too Many Requests
+//	RateLimit: "sockets";r=0
+//	RateLimit-Policy: "sockets";q=3;qu="concurrent-requests"
+//	Retry-After: 7
+//
+// Ctrl-C stops the server: it closes its sockets with 1001. With
+// -redis redis://localhost:6379/0 the limit counts for all servers that were started with
+// the same flag; sockets of one that is killed are free after 15 seconds.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/core/memstore"
+	"github.com/headgate/headgate/core/redisstore"
+	"github.com/headgate/headgate/websocketmw"
+)
+
+func main() {
+	addr := flag.String("addr", "127.0.0.1:8080", "listen on this `address`")
+	redisURL := flag.String("redis", "", "count the sockets of all servers in the Redis at this `URL`, as redis://localhost:6379/0")
+	flag.Parse()
+	if flag.NArg() > 0 {
+		exit(2, fmt.Errorf("unexpected argument %q", flag.Arg(0)))
+	}
+	store, err := newStore(*redisURL)
+	if err != nil {
+		exit(2, err)
+	}
+	guard, err := newGuard(store)
+	if err != nil {
+		exit(2, err)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop) // so that a second Ctrl-C ends the process at once
+	listener, err := net.Listen("tcp", *addr)
+	if err != nil {
+		exit(1, err)
+	}
+	fmt.Printf("Listening on http://%v/, where a page opens sockets. Ctrl-C stops the server.\n", listener.Addr())
+	if err := serve(ctx, listener, guard); err != nil {
+		exit(1, err)
+	}
+}
+
+// newStore makes the store that counts sockets: in this process, or in Redis.
+func newStore(url string) (core.SlotStore, error) {
+	if url == "" {
+		return memstore.New(memstore.Config{}), nil
+	}
+	options, err := redis.ParseURL(url)
+	if err != nil {
+		return nil, fmt.Errorf("-redis: %w", err)
+	}
+	options.ContextTimeoutEnabled = true // so that no request waits for a Redis that does not answer
+	return redisstore.New(redis.NewClient(options), redisstore.Config{})
+}
+
+// serve answers requests until ctx ends, and then closes the sockets and lets the rest
+// finish.
+func serve(ctx context.Context, listener net.Listener, guard *websocketmw.Guard) error {
+	server := &http.Server{Handler: routes(guard), ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute}
+	failed := make(chan error, 1)
+	go func() { failed <- server.Serve(listener) }()
+	select {
+	case err := <-failed:
+		return err
+	case <-ctx.Done():
+	}
+
+	deadline, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	return errors.Join(guard.Shutdown(deadline), server.Shutdown(deadline))
+}
+
+// exit ends the program with err on one line: status 2 for what is wrong with the
+// command line, 1 for what went wrong afterwards.
+func exit(status int, err error) {
+	fmt.Fprintln(os.Stderr, "websocket:", strings.ReplaceAll(err.Error(), "\n", "; "))
+	os.Exit(status)
+}

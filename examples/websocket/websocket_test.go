@@ -1,0 +1,173 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/gorilla/websocket"
+
+	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/core/memstore"
+	"github.com/headgate/headgate/core/redisstore"
+	"github.com/headgate/headgate/internal/redistest"
+)
+
+// start serves the routes.
+func start(t *testing.T, store core.SlotStore) string {
+	t.Helper()
+	guard, err := newGuard(store)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := httptest.NewServer(routes(guard))
+	t.Cleanup(func() {
+		if err := guard.Shutdown(context.Background()); err != nil {
+			t.Error(err)
+		}
+		server.Close()
+	})
+	return server.URL
+}
+
+func dial(t *testing.T, url string, header http.Header) (*websocket.Conn, *http.Response) {
+	t.Helper()
+	conn, response, err := websocket.DefaultDialer.Dial(strings.Replace(url, "http", "ws", 1)+"/chat", header)
+	if err != nil && !errors.Is(err, websocket.ErrBadHandshake) {
+		t.Fatal(err)
+	}
+	if conn != nil {
+		t.Cleanup(func() { conn.Close() })
+	}
+	return conn, response
+}
+
+func closeOf(conn *websocket.Conn) string {
+	for {
+		if _, _, err := conn.ReadMessage(); err != nil {
+			return err.Error()
+		}
+	}
+}
+
+func TestChat(t *testing.T) {
+	url := start(t, memstore.New(memstore.Config{}))
+	first, _ := dial(t, url, nil)
+	second, _ := dial(t, url, nil)
+	third, response := dial(t, url, nil)
+	if got := response.Header.Get("RateLimit"); got != `"sockets";r=0` {
+		t.Error(got)
+	}
+	if _, response := dial(t, url, nil); response.StatusCode != 429 || response.Header.Get("Retry-After") == "" {
+		t.Errorf("the fourth socket: %v", response)
+	}
+	browser, _ := dial(t, url, http.Header{"Origin": {url}})
+	if got := closeOf(browser); !strings.Contains(got, `limit "sockets" is reached`) {
+		t.Errorf("a browser's fourth: %s", got)
+	}
+	if err := first.WriteMessage(websocket.TextMessage, []byte("hello")); err != nil {
+		t.Fatal(err)
+	}
+	for _, conn := range []*websocket.Conn{first, second, third} {
+		if _, text, err := conn.ReadMessage(); err != nil || string(text) != "hello" {
+			t.Errorf("%q, %v", text, err)
+		}
+	}
+	for range 50 {
+		first.WriteMessage(websocket.TextMessage, []byte("flood"))
+	}
+	if got := closeOf(first); !strings.Contains(got, "1008") || !strings.Contains(got, `over the limit "messages"`) {
+		t.Errorf("a flood: %s", got)
+	}
+}
+
+func TestPage(t *testing.T) {
+	response, err := http.Get(start(t, memstore.New(memstore.Config{})) + "/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	body, _ := io.ReadAll(response.Body)
+	if response.StatusCode != 200 || !strings.Contains(string(body), "new WebSocket(") || response.Header.Get("Content-Security-Policy") == "" {
+		t.Errorf("%s %v", response.Status, response.Header)
+	}
+	for _, text := range []string{"src=", "@import", "url(", `onclick="`} {
+		if strings.Contains(string(body), text) {
+			t.Errorf("the page has %s", text)
+		}
+	}
+}
+
+// Two servers, one limit.
+func TestRedis(t *testing.T) {
+	options := "redis://" + redistest.Start(t).Addr() + "/0"
+	var urls []string
+	for range 2 {
+		store, err := newStore(options)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { store.(*redisstore.Store).Client().Close() })
+		urls = append(urls, start(t, store))
+	}
+	for i := range limit {
+		if _, response := dial(t, urls[i%2], nil); response.StatusCode != 101 {
+			t.Fatalf("socket %d: %s", i, response.Status)
+		}
+	}
+	for _, url := range urls {
+		if _, response := dial(t, url, nil); response.StatusCode != 429 {
+			t.Errorf("the fourth socket: %s", response.Status)
+		}
+	}
+}
+
+// The program says where it listens, and closes its sockets when it is interrupted.
+func TestProgram(t *testing.T) {
+	program := filepath.Join(t.TempDir(), "websocket")
+	if runtime.GOOS == "windows" { // no process can send os.Interrupt there
+		return
+	}
+	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", program, ".").CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	for _, args := range [][]string{{"-redis", "localhost"}, {"8080"}} {
+		var exit *exec.ExitError
+		if out, err := exec.CommandContext(t.Context(), program, args...).CombinedOutput(); !errors.As(err, &exit) || exit.ExitCode() != 2 {
+			t.Errorf("%v: %v, %s", args, err, out)
+		}
+	}
+	cmd := exec.CommandContext(t.Context(), program, "-addr", "127.0.0.1:0")
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	line, err := bufio.NewReader(stdout).ReadString('\n')
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(line, "Listening on ")
+	url, _, _ := strings.Cut(rest, "/,")
+	conn, _ := dial(t, url, nil)
+	if err := cmd.Process.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
+	}
+	if got := closeOf(conn); !strings.Contains(got, "1001") {
+		t.Error(got)
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Error(err)
+	}
+}
