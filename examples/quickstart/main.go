@@ -1,5 +1,5 @@
-// Quickstart is a server with one limit: so many requests to /api/hello in any
-// window of time, for each client address.
+// Quickstart is a server with two limits for each client address: so many requests to
+// /api/hello in any window of time, and so many WebSockets on /ws open at once.
 //
 //	go run ./examples/quickstart
 //
@@ -17,14 +17,15 @@
 //	RateLimit-Policy: "hello";q=10;w=10
 //	Retry-After: 8
 //
-// Other numbers: -limit 3 -window 1m. Ctrl-C stops the server.
+// Other numbers: -limit 3 -window 1m -sockets 5. Ctrl-C stops the server.
 //
-// With -redis redis://localhost:6379/0 the limit is shared by all servers that were
+// With -redis redis://localhost:6379/0 the limits are shared by all servers that were
 // started with the same flag.
 package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -36,6 +37,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/gorilla/websocket"
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headgate/headgate/core"
@@ -43,13 +45,16 @@ import (
 	"github.com/headgate/headgate/core/redisstore"
 	"github.com/headgate/headgate/keyfuncs"
 	"github.com/headgate/headgate/nethttp"
+	"github.com/headgate/headgate/websocketmw"
+	"github.com/headgate/headgate/websocketmw/gorillaws"
 )
 
 func main() {
 	addr := flag.String("addr", "127.0.0.1:8080", "listen on this `address`")
 	limit := flag.Int64("limit", 10, "admit `n` requests of a client address in any window")
 	window := flag.Duration("window", 10*time.Second, "the `length` of the window")
-	redisURL := flag.String("redis", "", "share the limit through the Redis at this `URL`, as redis://localhost:6379/0")
+	sockets := flag.Int64("sockets", 3, "`n` sockets of a client address may be open at once")
+	redisURL := flag.String("redis", "", "share the limits through the Redis at this `URL`, as redis://localhost:6379/0")
 	flag.Parse()
 	if flag.NArg() > 0 {
 		exit(2, fmt.Errorf("unexpected argument %q", flag.Arg(0)))
@@ -59,7 +64,7 @@ func main() {
 	if err != nil {
 		exit(2, err)
 	}
-	handler, err := routes(store, *limit, *window)
+	app, err := newApp(store, *limit, *window, *sockets)
 	if err != nil {
 		exit(2, err)
 	}
@@ -69,15 +74,21 @@ func main() {
 	if err != nil {
 		exit(1, err)
 	}
-	greet(listener.Addr(), *limit, *window)
-	if err := serve(ctx, listener, handler); err != nil {
+	greet(listener.Addr(), *limit, *window, *sockets)
+	if err := app.serve(ctx, listener); err != nil {
 		exit(1, err)
 	}
 }
 
-// newStore makes the store that the limit is kept in: this process, or Redis. While
-// Redis is away, each server keeps the limit by itself.
-func newStore(url string) (core.Store, error) {
+// A store keeps limits of both kinds.
+type store interface {
+	core.Store
+	core.SlotStore
+}
+
+// newStore makes the store that the limits are kept in: this process, or Redis. While
+// Redis is away, each server keeps the limits by itself.
+func newStore(url string) (store, error) {
 	if url == "" {
 		return memstore.New(memstore.Config{}), nil
 	}
@@ -89,24 +100,44 @@ func newStore(url string) (core.Store, error) {
 	return redisstore.New(redis.NewClient(options), redisstore.Config{})
 }
 
-// routes makes the handler of the whole server. This is all there is to a limit:
-// a limiter, a guard that asks it, and the handler behind the guard.
-func routes(store core.Store, limit int64, window time.Duration) (http.Handler, error) {
+// An app is the whole server.
+type app struct {
+	http.Handler
+
+	sockets *websocketmw.Guard
+}
+
+// newApp makes the app. This is all there is to a limit: a limiter, or slots, a guard
+// that asks it, and the handler behind the guard.
+func newApp(store store, limit int64, window time.Duration, sockets int64) (*app, error) {
 	limiter, err := core.New(store, "hello", core.SlidingLog(core.Rate{Events: limit, Per: window}))
 	if err != nil {
 		return nil, err
 	}
-	guard, err := nethttp.New(nethttp.Config{
+	requests, err := nethttp.New(nethttp.Config{
 		Rules: []nethttp.Rule{{Limiter: limiter, Key: keyfuncs.RemoteAddr()}},
 	})
 	if err != nil {
 		return nil, err
 	}
 
+	slots, err := core.NewSlots(store, "sockets", sockets)
+	if err != nil {
+		return nil, err
+	}
+	upgrades, err := websocketmw.New(websocketmw.Config{
+		Rules:  []websocketmw.Rule{{Slots: slots, Key: keyfuncs.RemoteAddr()}},
+		InBand: true, // so that the page learns why it was refused
+	})
+	if err != nil {
+		return nil, err
+	}
+
 	mux := http.NewServeMux()
-	mux.Handle("GET /api/hello", guard.Handler(http.HandlerFunc(hello)))
-	mux.Handle("GET /{$}", page(limit, window))
-	return mux, nil
+	mux.Handle("GET /api/hello", requests.Handler(http.HandlerFunc(hello)))
+	mux.Handle("GET /ws", gorillaws.Handler(upgrades, nil, greetings))
+	mux.Handle("GET /{$}", page(limit, window, sockets))
+	return &app{mux, upgrades}, nil
 }
 
 func hello(w http.ResponseWriter, _ *http.Request) {
@@ -114,11 +145,23 @@ func hello(w http.ResponseWriter, _ *http.Request) {
 	io.WriteString(w, "hello\n")
 }
 
-// serve answers requests until ctx ends, and then lets those that are under way
-// finish.
-func serve(ctx context.Context, listener net.Listener, handler http.Handler) error {
+// greetings says hello to a socket, and again whenever it is sent something.
+func greetings(conn *websocket.Conn, _ *http.Request) {
+	for {
+		if err := conn.WriteMessage(websocket.TextMessage, []byte("hello")); err != nil {
+			return
+		}
+		if _, _, err := conn.NextReader(); err != nil {
+			return
+		}
+	}
+}
+
+// serve answers requests until ctx ends, then closes the sockets, and lets the
+// requests that are under way finish.
+func (a *app) serve(ctx context.Context, listener net.Listener) error {
 	server := &http.Server{
-		Handler:           handler,
+		Handler:           a,
 		ReadHeaderTimeout: 5 * time.Second,
 		ReadTimeout:       10 * time.Second,
 		WriteTimeout:      10 * time.Second,
@@ -134,12 +177,12 @@ func serve(ctx context.Context, listener net.Listener, handler http.Handler) err
 
 	deadline, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
-	return server.Shutdown(deadline)
+	return errors.Join(a.sockets.Shutdown(deadline), server.Shutdown(deadline))
 }
 
-func greet(addr net.Addr, limit int64, window time.Duration) {
-	fmt.Printf(`Listening on http://%[1]v/, where a page shows the limit at work.
-Limit on /api/hello: %[2]d in any %[3]v, for each client address.
+func greet(addr net.Addr, limit int64, window time.Duration, sockets int64) {
+	fmt.Printf(`Listening on http://%[1]v/, where a page shows the limits at work.
+Limits for each client address: %[2]d requests to /api/hello in any %[3]v, and %[5]d sockets on /ws.
 
 One request, with all fields of the response:
 
@@ -150,7 +193,7 @@ One request, with all fields of the response:
 	curl -s -o /dev/null -w '%%{http_code}\n' 'http://%[1]v/api/hello?[1-%[4]d]'
 
 Ctrl-C stops the server.
-`, addr, limit, window, limit+1)
+`, addr, limit, window, limit+1, sockets)
 }
 
 // exit ends the program with err on one line: status 2 for what is wrong with the

@@ -17,10 +17,11 @@ var pageHTML string
 // page serves page.html, which needs nothing from anywhere else: its policy lets
 // the browser run the page's own script and style, talk to this server, and no
 // more.
-func page(limit int64, window time.Duration) http.Handler {
+func page(limit int64, window time.Duration, sockets int64) http.Handler {
 	html := strings.NewReplacer(
 		"\r\n", "\n", // browsers hash what they have normalised
 		"{{limit}}", strconv.FormatInt(limit, 10),
+		"{{sockets}}", strconv.FormatInt(sockets, 10),
 		"{{seconds}}", strconv.FormatFloat(window.Seconds(), 'f', -1, 64),
 	).Replace(pageHTML)
 	policy := "default-src 'none'; connect-src 'self'; img-src data:" +

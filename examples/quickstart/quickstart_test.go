@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/dunglas/httpsfv"
+	"github.com/gorilla/websocket"
 
 	"github.com/headgate/headgate/core/memstore"
 	"github.com/headgate/headgate/internal/redistest"
@@ -98,6 +99,8 @@ func TestRoutes(t *testing.T) {
 		{"POST", "/", 405},
 		{"GET", "/api", 404},
 		{"GET", "/api/hello/", 404},
+		{"GET", "/ws", 400},
+		{"POST", "/ws", 405},
 		{"GET", "/favicon.ico", 404},
 		{"POST", "/elsewhere", 404},
 	} {
@@ -123,6 +126,9 @@ func TestPage(t *testing.T) {
 		if !strings.Contains(body, text) {
 			t.Errorf("the page has no %s", text)
 		}
+	}
+	if !strings.Contains(body, "may have 2 WebSockets") {
+		t.Error("the page does not tell how many sockets there may be")
 	}
 	for _, text := range []string{"{{", "://", `="//`, "src=", "@import", "url(", "style=", `onclick="`} {
 		if strings.Contains(body, text) {
@@ -185,6 +191,7 @@ func TestProgram(t *testing.T) {
 		{"window -1s", []string{"-window", "-1s"}, 2, "must be positive"},
 		{"window 500ns", []string{"-window", "500ns"}, 2, "whole number of microseconds"},
 		{"window 1500ns", []string{"-window", "1500ns"}, 2, "whole number of microseconds"},
+		{"sockets -1", []string{"-sockets", "-1"}, 2, "a limit of -1 slots"},
 		{"both", []string{"-limit", "0", "-window", "0"}, 2, "must be positive"},
 		{"an argument", []string{"8080"}, 2, `"8080"`},
 		{"no URL of Redis", []string{"-redis", "localhost"}, 2, "-redis"},
@@ -243,13 +250,57 @@ func launch(t *testing.T, program string, args ...string) (cmd *exec.Cmd, addr s
 	return cmd, addr, out
 }
 
-// Servers that were started with the same Redis share the limit.
-func TestServersShareTheLimit(t *testing.T) {
+// Two sockets may be open; the third is told why it may not, and when one is closed
+// there is room again.
+func TestSockets(t *testing.T) {
+	t.Parallel()
+	app, server := startApp(t, 1, time.Minute)
+	url := "ws" + strings.TrimPrefix(server.URL, "http") + "/ws"
+	first, second := dial(t, url), dial(t, url)
+	for _, conn := range []*websocket.Conn{first, second} {
+		if _, message, err := conn.ReadMessage(); err != nil || string(message) != "hello" {
+			t.Errorf("an open socket: %q %v", message, err)
+		}
+	}
+	var refusal *websocket.CloseError
+	if _, _, err := dial(t, url).ReadMessage(); !errors.As(err, &refusal) || refusal.Code != websocket.CloseTryAgainLater || !strings.Contains(refusal.Text, "sockets") {
+		t.Errorf("the third socket: %v", err)
+	}
+	first.Close()
+	for app.sockets.Len() > 1 {
+		runtime.Gosched() // the server is noticing
+	}
+	if _, message, err := dial(t, url).ReadMessage(); err != nil || string(message) != "hello" {
+		t.Errorf("a socket after one was closed: %q %v", message, err)
+	}
+}
+
+// dial opens a socket as a browser does, on a page of the same server.
+func dial(t *testing.T, url string) *websocket.Conn {
+	t.Helper()
+	origin := strings.TrimSuffix("http"+strings.TrimPrefix(url, "ws"), "/ws")
+	conn, r, err := websocket.DefaultDialer.DialContext(t.Context(), url, http.Header{"Origin": {origin}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	if limit := r.Header.Get("RateLimit-Policy"); limit != `"sockets";q=2;qu="concurrent-requests"` {
+		t.Errorf("RateLimit-Policy: %s", limit)
+	}
+	return conn
+}
+
+// Servers that were started with the same Redis share the limits.
+func TestServersShareTheLimits(t *testing.T) {
 	url := "redis://" + redistest.Start(t).Addr() + "/0"
 	program := build(t)
-	admitted, refused := 0, 0
+	admitted, refused, open := 0, 0, 0
 	for range 3 {
-		_, addr, _ := launch(t, program, "-redis", url, "-limit", "5", "-window", "1h")
+		_, addr, _ := launch(t, program, "-redis", url, "-limit", "5", "-window", "1h", "-sockets", "2")
+		conn := dial(t, "ws://"+addr+"/ws")
+		if _, _, err := conn.ReadMessage(); err == nil {
+			open++
+		}
 		for range 4 {
 			switch r, _ := get(t, "http://"+addr+"/api/hello"); r.StatusCode {
 			case 200:
@@ -258,6 +309,9 @@ func TestServersShareTheLimit(t *testing.T) {
 				refused++
 			}
 		}
+	}
+	if open != 2 {
+		t.Errorf("%d sockets are open on three servers, under a limit of 2", open)
 	}
 	if admitted != 5 || refused != 7 {
 		t.Errorf("three servers admitted %d and refused %d of 12 requests, under a limit of 5", admitted, refused)
@@ -319,13 +373,19 @@ func build(t *testing.T) string {
 
 func start(t *testing.T, limit int64, window time.Duration) *httptest.Server {
 	t.Helper()
-	handler, err := routes(memstore.New(memstore.Config{}), limit, window)
+	_, server := startApp(t, limit, window)
+	return server
+}
+
+func startApp(t *testing.T, limit int64, window time.Duration) (*app, *httptest.Server) {
+	t.Helper()
+	app, err := newApp(memstore.New(memstore.Config{}), limit, window, 2)
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := httptest.NewServer(handler)
+	server := httptest.NewServer(app)
 	t.Cleanup(server.Close)
-	return server
+	return app, server
 }
 
 func get(t *testing.T, url string) (*http.Response, string) {

@@ -35,7 +35,6 @@ func browser(t *testing.T) context.Context {
 	options := append(chromedp.DefaultExecAllocatorOptions[:],
 		chromedp.ExecPath(path),
 		chromedp.NoSandbox, // for containers whose user is root; the only page is ours
-		chromedp.UserDataDir(t.TempDir()),
 		chromedp.WSURLReadTimeout(time.Minute),
 	)
 	ctx, cancel := chromedp.NewExecAllocator(context.Background(), options...)
@@ -120,5 +119,26 @@ func TestRequests(t *testing.T) {
 		shows("RateLimit", `"hello";r=0;t=`),
 		shows("body", "quota-exceeded"),
 		shows("wait", "You can send again in"),
+	)
+}
+
+func TestSockets(t *testing.T) {
+	ctx := browser(t)
+	url := quickstart(t, "-sockets", "2")
+	run(ctx, t,
+		chromedp.Navigate(url),
+		chromedp.Click("#open", chromedp.ByQuery),
+		shows("held", "1"),
+		chromedp.Click("#open", chromedp.ByQuery),
+		shows("held", "2"),
+		chromedp.Click("#open", chromedp.ByQuery),
+		shows("sockets", "refused"),
+		shows("sockets", "(1013)"),
+		shows("held", "2"),
+		chromedp.Click("#close", chromedp.ByQuery),
+		shows("held", "1"),
+		// The server may take a moment to see that, so once may not be enough.
+		chromedp.Poll(`document.getElementById("held").textContent === "2" || void document.getElementById("open").click()`,
+			nil, chromedp.WithPollingInterval(500*time.Millisecond)),
 	)
 }
