@@ -244,7 +244,7 @@ func TestSlotsOfTheClosed(t *testing.T) {
 	server.ResetStats()
 	tell(t, p, "close 1", "closed <nil>")
 	closed := time.Now()
-	if n := server.Calls("evalsha"); n != 1 {
+	if n := server.Calls("evalsha"); n < 1 || n > 2 { // a beat may be among them
 		t.Errorf("%d commands to close", n)
 	}
 	for range 3 {
