@@ -52,6 +52,10 @@ func newFleet(ctx context.Context, o options) (*fleet, error) {
 		return nil, err
 	}
 	f.client = store.Client().(*redis.Client) //nolint:forcetypeassert // newStore makes one
+	if err := f.client.Ping(ctx).Err(); err != nil {
+		f.close()
+		return nil, fmt.Errorf("-redis: %w", err)
+	}
 	if f.slots, err = newSlots(store, o.limit); err != nil {
 		f.close()
 		return nil, err

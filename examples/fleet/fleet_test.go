@@ -146,6 +146,13 @@ func TestSummaryTellsWhatIsWrong(t *testing.T) {
 	}
 }
 
+// TestNoRedis: a Redis that is not there is an error before any server is started.
+func TestNoRedis(t *testing.T) {
+	if f, err := newFleet(t.Context(), options{redis: "redis://127.0.0.1:1/0", servers: 2, ttl: time.Second}); f != nil || err == nil || !strings.Contains(err.Error(), "-redis") {
+		t.Errorf("%v %v", f, err)
+	}
+}
+
 // TestNobodyListens: an address that is taken is an error before anything is started.
 func TestNobodyListens(t *testing.T) {
 	taken, err := net.Listen("tcp", "127.0.0.1:0")

@@ -96,7 +96,8 @@ func hello(w http.ResponseWriter, _ *http.Request) {
 func index(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	fmt.Fprintf(w, `A server of net/http. /api/hello is limited to 10 requests in any minute for each
-session, and to 40 for all sessions of an address. Try
+session, and to 40 for all sessions of an address. A session is a cookie. It counts
+when it is a minute old: until then all newcomers of an address share one 10. Try
 
 	curl -i http://%[1]s/api/hello
 	curl -i -c cookies -b cookies http://%[1]s/api/hello

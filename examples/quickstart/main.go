@@ -97,7 +97,18 @@ func newStore(url string) (store, error) {
 		return nil, fmt.Errorf("-redis: %w", err)
 	}
 	options.ContextTimeoutEnabled = true // so that no request waits for a Redis that does not answer
-	return redisstore.New(redis.NewClient(options), redisstore.Config{})
+	s, err := redisstore.New(redis.NewClient(options), redisstore.Config{})
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	if report, err := s.Check(ctx); err != nil {
+		fmt.Fprintf(os.Stderr, "quickstart: Redis is away (%v): each server counts for itself until it is back\n", err)
+	} else if len(report.Problems) > 0 {
+		fmt.Fprint(os.Stderr, report)
+	}
+	return s, nil
 }
 
 // An app is the whole server.
@@ -188,11 +199,11 @@ One request, with all fields of the response:
 
 	curl -i http://%[1]v/api/hello
 
-%[4]d requests; the last is refused:
+%[4]d requests; those beyond the limit are refused:
 
 	curl -s -o /dev/null -w '%%{http_code}\n' 'http://%[1]v/api/hello?[1-%[4]d]'
 
-Ctrl-C stops the server.
+Sockets: press "Open one" on the page. Ctrl-C stops the server.
 `, addr, limit, window, limit+1, sockets)
 }
 

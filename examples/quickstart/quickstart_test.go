@@ -318,6 +318,21 @@ func TestServersShareTheLimits(t *testing.T) {
 	}
 }
 
+// Without its Redis a server says so, and serves.
+func TestRedisIsAway(t *testing.T) {
+	cmd, addr, _ := launch(t, build(t), "-redis", "redis://127.0.0.1:1/0")
+	if r, _ := get(t, "http://"+addr+"/api/hello"); r.StatusCode != 200 {
+		t.Errorf("%s", r.Status)
+	}
+	if err := cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = cmd.Wait() // what it wrote is complete then
+	if text := cmd.Stderr.(*strings.Builder).String(); !strings.Contains(text, "quickstart: Redis is away (") {
+		t.Errorf("stderr %q", text)
+	}
+}
+
 // stops starts the program, uses it, interrupts it, and sees that it ends well and
 // lets go of its port, although a client keeps its connection open.
 func stops(t *testing.T, program string) {

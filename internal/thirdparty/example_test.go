@@ -12,26 +12,28 @@ import (
 	"github.com/headgate/headgate/keyfuncs"
 )
 
+// userKey is the key under which an authentication puts the user into the context.
+type userKey struct{}
+
 func Example_sessions() {
 	store, manager := sessions.NewFilesystemStore("", secret), scs.New()
 
 	// gorilla/sessions; and gin-contrib/sessions and echo-contrib/session, whose stores it made
-	gorilla := keyfuncs.Session(func(r *http.Request) (string, bool) {
+	byGorilla := keyfuncs.Session(func(r *http.Request) (string, bool) {
 		s, err := store.Get(r, "session")
 		return s.ID, err == nil && !s.IsNew
 	})
 	// alexedwards/scs, behind LoadAndSave
-	scs := keyfuncs.Session(func(r *http.Request) (string, bool) {
+	bySCS := keyfuncs.Session(func(r *http.Request) (string, bool) {
 		token := manager.Token(r.Context())
 		return token, token != ""
 	})
-	// the subject of a token, where your authentication has put it
-	type userKey struct{}
-	subject := keyfuncs.Context(userKey{})
+	// the subject of a token, where your authentication, which runs before, has put it
+	bySubject := keyfuncs.Context(userKey{})
 
 	ctx, _ := manager.Load(context.Background(), "")
 	newcomer := httptest.NewRequestWithContext(ctx, "GET", "/", nil)
-	for _, key := range []keyfuncs.Func{gorilla, scs, subject} {
+	for _, key := range []keyfuncs.Func{byGorilla, bySCS, bySubject} {
 		key := keyfuncs.First(key, keyfuncs.RemoteAddr()) // who has none is charged by address
 		fmt.Println(key(newcomer))
 	}
