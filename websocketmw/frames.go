@@ -2,6 +2,7 @@ package websocketmw
 
 import (
 	"encoding/binary"
+	"strings"
 	"unicode/utf8"
 )
 
@@ -116,6 +117,7 @@ func (w *walker) finish(p []byte) int {
 // closeFrame is a Close frame of a server, with as much of the reason as fits.
 func closeFrame(code int, reason string) []byte {
 	const most = 123
+	reason = strings.ToValidUTF8(reason, "\ufffd") // of anything else clients make an error
 	if len(reason) > most {
 		cut := most
 		for !utf8.RuneStart(reason[cut]) {

@@ -147,6 +147,7 @@ func TestCloseFrame(t *testing.T) {
 		length int
 	}{
 		{"", 0}, {"why", 3}, {strings.Repeat("x", 123), 123}, {strings.Repeat("x", 124), 123}, {strings.Repeat("€", 100), 123}, {strings.Repeat("ä", 100), 122},
+		{strings.Repeat("\x80", 200), 3}, {"\xff" + strings.Repeat("x", 130), 123},
 	} {
 		b := closeFrame(1013, c.reason)
 		if len(b) != 4+c.length || b[0] != 0x88 || int(b[1]) != len(b)-2 || binary.BigEndian.Uint16(b[2:]) != 1013 || !utf8.Valid(b[4:]) {
