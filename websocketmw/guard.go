@@ -105,9 +105,21 @@ func (g *Guard) CheckKeys(r *http.Request, key func(rule int) (string, error)) V
 		v.wait = wait()
 	}
 	if g.config.Observe != nil {
-		g.config.Observe(r, v)
+		g.observe(r, v)
 	}
 	return v
+}
+
+// observe tells Observe. If that panics, nobody serves the verdict.
+func (g *Guard) observe(r *http.Request, v Verdict) {
+	returned := false
+	defer func() {
+		if !returned {
+			v.Release()
+		}
+	}()
+	g.config.Observe(r, v)
+	returned = true
 }
 
 // decide fills in the zero verdict v.

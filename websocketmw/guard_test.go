@@ -387,3 +387,26 @@ func TestJunkAsksNoStore(t *testing.T) {
 		t.Errorf("the store was asked %d times", asked)
 	}
 }
+
+// A panic of Observe takes no slot with it.
+func TestObservePanics(t *testing.T) {
+	slots := newSlots(t, memstore.New(memstore.Config{}), "ws", 1)
+	g, err := New(Config{
+		Rules:   []Rule{{Slots: slots, Key: keyfuncs.Everyone()}},
+		Observe: func(*http.Request, Verdict) { panic("observed") },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	func() {
+		defer func() {
+			if p := recover(); p != "observed" {
+				t.Error(p)
+			}
+		}()
+		g.Check(upgradeRequest())
+	}()
+	if g.Len() != 0 {
+		t.Error("the slot is still held")
+	}
+}
