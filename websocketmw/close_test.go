@@ -315,3 +315,35 @@ func TestOneCloseFrame(t *testing.T) {
 		}
 	})
 }
+
+// A handler that neither upgrades nor returns does not keep Shutdown. If it upgrades
+// after all, it is cut.
+func TestShutdownOfHandlersThatHang(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g, err := New(Config{Rules: []Rule{{Slots: newSlots(t, memstore.New(memstore.Config{}), "ws", 1), Key: keyfuncs.Everyone()}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		client, server := net.Pipe()
+		begun, shut := make(chan struct{}), make(chan struct{})
+		go g.Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			close(begun)
+			<-shut
+			w.(http.Hijacker).Hijack()
+			serveUntilClose(server)
+		})).ServeHTTP(&pipe{conn: server}, upgradeRequest())
+		<-begun
+		begin := time.Now()
+		if err := g.Shutdown(context.Background()); err != nil || time.Since(begin) != closeTimeout {
+			t.Error(err, time.Since(begin))
+		}
+		close(shut)
+		if _, err := client.Read(make([]byte, 1)); !errors.Is(err, io.EOF) || time.Since(begin) != closeTimeout {
+			t.Error(err, time.Since(begin))
+		}
+		synctest.Wait()
+		if g.Len() != 0 {
+			t.Error("still open")
+		}
+	})
+}

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/headgate/headgate/core"
 )
@@ -236,14 +237,17 @@ func (g *Guard) Shutdown(ctx context.Context) error {
 	for _, s := range g.all() {
 		s.Close(g.config.ShutdownCode, "the server is shutting down")
 	}
+	timer := time.NewTimer(closeTimeout) // for handlers that have not upgraded, and do not return
+	defer timer.Stop()
 	var faults []error
 	select {
 	case <-g.empty:
+	case <-timer.C:
 	case <-ctx.Done():
 		faults = append(faults, context.Cause(ctx))
-		for _, s := range g.all() {
-			s.cut()
-		}
+	}
+	for _, s := range g.all() {
+		s.cut()
 	}
 	// What ctx bounds is the wait; who has not waited still tells others.
 	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
