@@ -257,6 +257,9 @@ var errOver = fmt.Errorf("headgate: the socket is over a limit: %w", net.ErrClos
 // what is not read when a connection is closed takes the Close frame with it.
 func (c *conn) drain() error {
 	s, over := c.socket, c.in.over
+	if !s.switched.Load() { // nobody can be told yet: the next read is to do it
+		return errOver
+	}
 	reason := fmt.Sprintf("over the limit %q", over.name)
 	if over.code == codeTryAgain {
 		reason = "try again later"

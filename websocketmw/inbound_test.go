@@ -1,8 +1,10 @@
 package websocketmw
 
 import (
+	"bufio"
 	"context"
 	"errors"
+	"io"
 	"net"
 	"net/http"
 	"strings"
@@ -327,4 +329,46 @@ func TestInboundKeys(t *testing.T) {
 			t.Errorf("no %s in %v", field, err)
 		}
 	}
+}
+
+// early is a pipe whose server has read more than the handshake.
+type early struct {
+	pipe
+
+	sent string
+}
+
+func (e *early) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	r := bufio.NewReader(io.MultiReader(strings.NewReader(e.sent), e.conn))
+	_, _ = r.Peek(len(e.sent))
+	return e.conn, bufio.NewReadWriter(r, bufio.NewWriter(e.conn)), nil
+}
+
+// Who sends too much with the handshake is told so, and at once.
+func TestTooMuchTooEarly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g, err := New(Config{
+			Rules:   []Rule{{Slots: newSlots(t, memstore.New(memstore.Config{}), "ws", 1), Key: keyfuncs.Everyone()}},
+			Inbound: []Inbound{{Limiter: newLimiter(t, core.SlidingLog(core.PerHour(2)))}},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		message := string(masked(0x81, "hello"))
+		client, server := net.Pipe()
+		begin := time.Now()
+		go g.Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			c, rw := take(w)
+			defer c.Close()
+			if got, err := io.ReadAll(rw); string(got) != message+message || !errors.Is(err, errOver) {
+				t.Errorf("%q, %v", got, err)
+			}
+		})).ServeHTTP(&early{pipe{conn: server}, strings.Repeat(message, 3)}, upgradeRequest())
+		p := &peer{t: t, Conn: client, in: bufio.NewReader(client)}
+		p.respond()
+		if got := p.closes(); !strings.HasPrefix(got, "1008 ") || time.Since(begin) != 0 {
+			t.Error(got, time.Since(begin))
+		}
+		p.Close()
+	})
 }

@@ -103,8 +103,8 @@ func (h *hijacker) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 		rw = bufio.NewReadWriter(bufio.NewReader(inner), bufio.NewWriter(inner))
 	}
 	c, wrapped := wrap(inner, h.socket, h.own)
+	h.socket.took(c) // before rebase, which may wait for a limit
 	c.rebase(rw)
-	h.socket.took(c)
 	return wrapped, rw, nil
 }
 
