@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -344,6 +345,34 @@ func TestShutdownOfHandlersThatHang(t *testing.T) {
 		synctest.Wait()
 		if g.Len() != 0 {
 			t.Error("still open")
+		}
+	})
+}
+
+// A socket that ends because another was lost is not told of more.
+func TestClosedIsTheLastEvent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := &counter{SlotStore: memstore.New(memstore.Config{}), lost: make(chan struct{})}
+		var both [2]Verdict
+		var events []EventKind
+		g, err := New(Config{
+			Rules: []Rule{{Slots: newSlots(t, store, "ws", 2), Key: keyfuncs.Everyone()}},
+			Notify: func(_ *Socket, e Event) {
+				events = append(events, e.Kind)
+				if e.Kind == EventLost {
+					both[0].Release()
+					both[1].Release()
+				}
+			},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		both = [2]Verdict{g.Check(upgradeRequest()), g.Check(upgradeRequest())}
+		close(store.lost)
+		synctest.Wait()
+		if !slices.Equal(events, []EventKind{EventLost, EventClosed, EventClosed}) {
+			t.Error(events)
 		}
 	})
 }

@@ -280,9 +280,17 @@ func (s *Socket) tick() {
 }
 
 func (s *Socket) notify(e Event) {
-	if f := s.guard.config.Notify; f != nil {
-		f(s, e)
+	f := s.guard.config.Notify
+	if f == nil || e.Kind != EventClosed && s.isEnded() { // that one is the last
+		return
 	}
+	f(s, e)
+}
+
+func (s *Socket) isEnded() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.ended
 }
 
 // An Event is something that became of a socket.
