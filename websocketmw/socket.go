@@ -79,9 +79,7 @@ func (s *Socket) Context() context.Context {
 	defer s.mu.Unlock()
 	if s.ctx == nil {
 		base := s.base
-		if base == nil { // not yet served
-			base = context.Background()
-		} else if !s.stream {
+		if !s.stream {
 			base = context.WithoutCancel(base)
 		}
 		s.ctx, s.cancel = context.WithCancelCause(base)

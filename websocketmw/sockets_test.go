@@ -373,7 +373,7 @@ func TestContext(t *testing.T) {
 		t.Error(ctx.Err(), context.Cause(ctx))
 	}
 	w.until(EventClosed)
-	late := &Socket{ended: true}
+	late := &Socket{base: t.Context(), ended: true}
 	if late.Context().Err() == nil {
 		t.Error("a socket that has ended has a context that has not")
 	}
@@ -422,4 +422,26 @@ func TestStream(t *testing.T) {
 	if s.Slot().Source() != core.SourceStore {
 		t.Error(s.Slot().Source())
 	}
+}
+
+// A socket that is lost before it is served has the context of its request already.
+func TestContextBeforeTheHandler(t *testing.T) {
+	g, err := New(Config{Rules: []Rule{{Slots: newSlots(t, memstore.New(memstore.Config{}), "ws", 1), Key: keyfuncs.Everyone()}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := httptest.NewRequest("CONNECT", "/ws", nil)
+	r.ProtoMajor, r.Header = 2, http.Header{":protocol": {"websocket"}}
+	ctx, leave := context.WithCancel(r.Context())
+	v := g.Check(r.WithContext(ctx))
+	v.socket.Context()
+	v.Serve(httptest.NewRecorder(), r.WithContext(ctx), http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		if s, ok := FromContext(r.Context()); !ok || s != v.socket {
+			t.Error("the context has no socket")
+		}
+		leave()
+		if r.Context().Err() == nil {
+			t.Error("the client has left, and nobody tells the handler")
+		}
+	}))
 }
