@@ -166,7 +166,7 @@ func (g *Guard) decide(v *Verdict, r *http.Request, what kind, key func(rule int
 	v.limits = limitsOf(slot)
 	s := &Socket{guard: g, slot: slot, budgets: budgets, stream: what == connect}
 	s.base = context.WithValue(r.Context(), socketKey{}, s) // Notify may ask before it is served
-	if !g.add(s) { // meanwhile
+	if !g.add(s) {                                          // meanwhile
 		slot.Release()
 		v.Err, v.status = core.ErrClosed, http.StatusServiceUnavailable
 		return
