@@ -36,7 +36,10 @@ func TestDecisionIsOneRoundTrip(t *testing.T) {
 	for _, policies := range []int{1, 2, 5} {
 		l := newLimiter(t, s, fmt.Sprintf("%d policies", policies), somePolicies(policies, 1000)...)
 		other := newLimiter(t, s, fmt.Sprintf("%d policies, another limiter", policies), somePolicies(policies, 1000)...)
-		allow(t, l, "k", 1) // the server learns the script
+		allow(t, l, "k", 1)                                 // the server learns the script of this limiter's questions,
+		if _, err := l.Peek(t.Context(), "k"); err != nil { // and that of all others
+			t.Fatal(err)
+		}
 		for name, ask := range map[string]func() (core.Decision, error){
 			"Allow":  func() (core.Decision, error) { return l.Allow(t.Context(), "k") },
 			"AllowN": func() (core.Decision, error) { return l.AllowN(t.Context(), "k", 7) },
@@ -194,31 +197,35 @@ func TestPoisonedKeyFailsAlone(t *testing.T) {
 	s := open(t, Config{Failure: FailClosed}, server.Addr())
 	for name, limit := range map[string]int64{"whole": 3, "ranged": 100} {
 		for _, p := range somePolicies(5, limit) {
-			l := newLimiter(t, s, name, p)
-			poisoned := s.cells(nil, &core.Charge{Limiter: l, Key: "poisoned"})[0]
-			server.Do("RPUSH", poisoned, "x")
-			var batch []*question
-			for _, key := range []string{"a", "poisoned", "b"} {
-				q := s.pools.question()
-				q.progress.Store(sent)
-				q.charges = []core.Charge{{Limiter: l, Key: key, N: 1}}
-				batch = append(batch, q)
-			}
-			s.fly(context.Background(), &s.lanes[0], batch, time.Now().Add(patient))
-			for i, wantErr := range []bool{false, true, false} {
-				if q := batch[i]; (q.err != nil) != wantErr || q.result.Allowed == wantErr {
-					t.Errorf("%s %v: question %d: allowed %v, error %v", name, p, i, q.result.Allowed, q.err)
+			for _, poison := range []string{"RPUSH", "SET"} { // a list, and a text that is too short
+				l := newLimiter(t, s, name, p)
+				server.Do(poison, s.cells(nil, &core.Charge{Limiter: l, Key: "poisoned"})[0], "x")
+				var batch []*question
+				for _, key := range []string{"a", "poisoned", "b"} {
+					q := s.pools.question()
+					q.progress.Store(sent)
+					q.charges = []core.Charge{{Limiter: l, Key: key, N: 1}}
+					batch = append(batch, q)
 				}
-			}
-			for range 2 * tolerated {
-				if _, err := l.Allow(t.Context(), "poisoned"); !errors.Is(err, core.ErrUnavailable) {
-					t.Errorf("%s %v: %v", name, p, err)
+				s.fly(context.Background(), &s.lanes[0], batch, time.Now().Add(patient))
+				for i, wantErr := range []bool{false, true, false} {
+					q := batch[i]
+					if (q.err != nil) != wantErr || q.result.Allowed == wantErr {
+						t.Errorf("%s %v, %s: question %d: allowed %v, error %v", name, p, poison, i, q.result.Allowed, q.err)
+					} else if _, x := q.result.Reading(0); !wantErr && p.Limit() > 1 && x.Remaining != limit-1 {
+						t.Errorf("%s %v, %s: question %d: %d left of %d", name, p, poison, i, x.Remaining, limit)
+					}
 				}
+				for range 2 * tolerated {
+					if _, err := l.Allow(t.Context(), "poisoned"); !errors.Is(err, core.ErrUnavailable) {
+						t.Errorf("%s %v, %s: %v", name, p, poison, err)
+					}
+				}
+				if s.State().Away {
+					t.Fatalf("%s %v, %s: %+v", name, p, poison, s.State())
+				}
+				server.Flush()
 			}
-			if s.State().Away {
-				t.Fatalf("%s %v: %+v", name, p, s.State())
-			}
-			server.Flush()
 		}
 	}
 }

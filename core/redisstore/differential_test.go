@@ -74,6 +74,13 @@ func families() []family {
 			{apart.Named("a"), window.CountDenied().Named("b")},
 			{sliding.Named("a"), long.CountDenied().Named("b"), short.CountDenied().Named("c")},
 		}},
+		{"four", [][]core.Policy{
+			{sliding.CountDenied().Named("1"), bucket.Named("2"), long.CountDenied().Named("3"), window.CountDenied().Named("4")},
+			{
+				core.SlidingWindow(per(12, 2*second)).Resolution(3).Named("1"), core.TokenBucket(per(100, second), 20).Named("2"),
+				core.SlidingLog(per(70, second)).Named("3"), core.FixedWindow(per(9, 3*second)).Named("4"),
+			},
+		}},
 		{"five", [][]core.Policy{{
 			bucket.Named("1"), window.Named("2"), core.SlidingWindow(per(12, second)).Resolution(5).Named("3"),
 			short.Named("4"), core.MinInterval(20 * time.Millisecond).Named("5"),

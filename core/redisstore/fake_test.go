@@ -175,15 +175,18 @@ func (f *fake) script(words []string) string {
 	out := string(step.AppendWord(nil, time.Now().UnixMicro()))
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if policies := len(words) - 5 - keys; questions == "" || questions[1] == 0 { // it is the flat script
+		f.asked += keys / policies
+		return out + strings.Repeat("\x03", keys)
+	}
 	for len(questions) > 0 {
 		mode, parts := questions[0], int(questions[1])
 		f.asked++
-		out += "\x01"
 		if mode == modeSettle {
-			out += strings.Repeat("\x00", 7*parts)
+			out += strings.Repeat("\x03"+strings.Repeat("\x00", 7), parts)
 			questions = questions[2+22*parts:]
 		} else {
-			out += strings.Repeat("\x01\x00\x00", parts)
+			out += strings.Repeat("\x03", parts)
 			questions = questions[2+8*parts:]
 		}
 	}

@@ -3,6 +3,7 @@ package redisstore
 import (
 	"context"
 	"errors"
+	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -55,22 +56,44 @@ func bySlot(batch []*question) (groups [][]*question) {
 // run asks questions of one slot, or of a server without slots. The error is of
 // the call as a whole.
 func (s *Store) run(ctx context.Context, batch []*question) error {
-	c := s.call(batch)
-	script := s.scripts.of(c.algorithms)
+	flat := flatPlan(batch)
+	text, err := s.send(ctx, batch, flat)
+	if flat != nil && unflat(text, err) {
+		text, err = s.send(ctx, batch, nil)
+	}
+	return finish(batch, text, err)
+}
+
+// unflat reports whether a flat script found a value that is not of its kind, and so
+// wrote nothing.
+func unflat(text string, err error) bool {
+	return err == nil && text == "" || err != nil && strings.Contains(err.Error(), "WRONGTYPE")
+}
+
+// send has a script answer the questions: the flat one of a plan, if there is one.
+func (s *Store) send(ctx context.Context, batch []*question, flat *plan) (string, error) {
+	c := s.call(batch, flat)
+	script := s.script(c)
 	text, err := s.process(ctx, c.command("evalsha", script.sha))
-	if redis.HasErrorPrefix(err, "NOSCRIPT") { // then nothing was run
+	if err != nil && redis.HasErrorPrefix(err, "NOSCRIPT") { // then nothing was run
 		text, err = s.process(ctx, c.command("eval", script.source))
 	}
 	if s.direct {
 		c.free() // otherwise the client may still hold it
 	}
-	return finish(batch, text, err)
+	return text, err
 }
 
 // process runs a command that returns a string.
 func (s *Store) process(ctx context.Context, words []any) (string, error) {
 	cmd := once{redis.NewStringCmd(ctx, words...)}
-	if err := s.bounded(ctx, func() error { return s.client.Process(ctx, cmd) }); err != nil {
+	var err error
+	if s.direct { // without a function to allocate
+		err = s.client.Process(ctx, cmd)
+	} else {
+		err = s.bounded(ctx, func() error { return s.client.Process(ctx, cmd) })
+	}
+	if err != nil {
 		return "", err
 	}
 	return cmd.Val(), nil
@@ -105,8 +128,8 @@ func (s *Store) runAll(ctx context.Context, groups [][]*question) error {
 	pipe := s.client.Pipeline()
 	cmds := make([]once, len(groups))
 	for i, batch := range groups {
-		c := s.call(batch)
-		cmds[i] = once{redis.NewStringCmd(ctx, c.command("evalsha", s.scripts.of(c.algorithms).sha)...)}
+		c := s.call(batch, flatPlan(batch))
+		cmds[i] = once{redis.NewStringCmd(ctx, c.command("evalsha", s.script(c).sha)...)}
 		_ = pipe.Process(ctx, cmds[i]) // only queues it
 	}
 	late := s.bounded(ctx, func() error {
@@ -120,7 +143,7 @@ func (s *Store) runAll(ctx context.Context, groups [][]*question) error {
 			err = cmds[i].Err()
 		}
 		switch {
-		case redis.HasErrorPrefix(err, "NOSCRIPT"):
+		case late == nil && (unflat(cmds[i].Val(), err) || err != nil && redis.HasErrorPrefix(err, "NOSCRIPT")): // nothing was run
 			err = s.run(ctx, batch)
 		case err != nil:
 			err = finish(batch, "", err)
@@ -132,15 +155,45 @@ func (s *Store) runAll(ctx context.Context, groups [][]*question) error {
 	return errors.Join(faults...)
 }
 
-func (s *Store) call(batch []*question) *call {
+// flatPlan returns the plan whose flat script answers all of the questions, or nil.
+func flatPlan(batch []*question) *plan {
+	l := batch[0].charges[0].Limiter
+	for _, q := range batch {
+		if q.mode != modeAsk || len(q.charges) > 1 || q.charges[0].Limiter != l {
+			return nil
+		}
+	}
+	if p := planOf(l); p.flat != nil {
+		return p
+	}
+	return nil
+}
+
+func (s *Store) call(batch []*question, flat *plan) *call {
 	c := newCall()
 	if s.instant != nil {
 		c.instant = s.instant()
 	}
+	if flat == nil {
+		for _, q := range batch {
+			q.addTo(c, s)
+		}
+		return c
+	}
+	c.flat = flat.flat
+	c.constants = append(c.constants, flat.constants...)
 	for _, q := range batch {
-		q.addTo(c, s)
+		c.keys = s.cells(c.keys, &q.charges[0])
+		c.ask(q.charges[0].N)
 	}
 	return c
+}
+
+func (s *Store) script(c *call) *script {
+	if c.flat != nil {
+		return c.flat
+	}
+	return s.scripts.of(c.algorithms)
 }
 
 // finish hands the reply, or the error, to the questions.

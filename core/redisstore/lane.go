@@ -94,12 +94,15 @@ func (s *Store) await(ctx context.Context, q *question) error {
 // goroutine, so that nobody works for others before it has its own answer.
 func (s *Store) land(l *lane) {
 	if batch := l.next(); len(batch) > 0 {
-		go func() {
-			for ; len(batch) > 0; batch = l.next() {
-				// Its questions keep their own deadlines.
-				s.fly(context.Background(), l, batch, time.Now().Add(s.config.Timeout))
-			}
-		}()
+		go s.serve(l, batch)
+	}
+}
+
+// serve flies for as long as questions wait.
+func (s *Store) serve(l *lane, batch []*question) {
+	for ; len(batch) > 0; batch = l.next() {
+		// Its questions keep their own deadlines.
+		s.fly(context.Background(), l, batch, time.Now().Add(s.config.Timeout))
 	}
 }
 

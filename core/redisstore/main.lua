@@ -8,30 +8,19 @@
 --
 -- A question of mode DENY is refused whatever its policies say.
 --
--- ARGV[3] and on: the policies: algorithm, count denied, constants.
+-- ARGV[3] and on: the policies.
 --
--- The reply is the instant, then for each question: 1 allowed, 0 refused, and for
--- each part 1 or 0 for admitted, and the state; or 2 and an error. Strings follow
--- their length in two bytes.
+-- The reply is the instant, then for each part of each question a byte: 1 if the policy
+-- admits it, 2 if the question is allowed, 4 if the state follows; and for a settlement
+-- the units that found no room. Or, for a whole question, 8 and an error: its length in
+-- two bytes, and the text.
 local PEEK, SETTLE, DENY = 1, 2, 3
-
-local now
-if ARGV[1] == '' then
-  local t = call('TIME')
-  now = t[1] * 1000000 + t[2]
-else
-  now = tonumber(ARGV[1])
-end
 
 local policies, ranged = {}, false
 for i = 3, #ARGV do
   local p = ARGV[i]
-  local algorithm, denied = byte(p, 1, 2)
-  local twin = twins[algorithm]
-  local m = {read(twin.format, p, 3)}
-  m.twin, m.denied = twin, denied == 1
-  m.header = sub(p, 3, 2 + 7 * twin.header)
-  if twin.prepare then twin.prepare(m) end
+  local m = twins[byte(p, 1)](p)
+  m.denied = byte(p, 2) % 2 == 1
   ranged = ranged or m.ranged
   policies[i - 3] = m
 end
@@ -45,32 +34,29 @@ end
 
 local function value(m, key)
   local v = values[key]
-  if v == nil and not m.ranged then
-    v = call('GET', key)
-    values[key] = v
-  end
-  return v
-end
-
--- write returns the value, which is nil if the twin wrote it itself, or nothing.
-local function write(key, old, v, life)
   if v == nil then
-    values[key] = nil
-  else
-    if old then
-      local ms = px(life, key)
-      if ms then call('SET', key, v, 'PX', ms) else call('SET', key, v, 'KEEPTTL') end
-    elseif not call('SET', key, v, 'PX', px(life), 'NX') then
-      error('the key holds a value of another type') -- MGET does not tell
+    if m.ranged then
+      v = call('GETRANGE', key, 0, m.ranged - 1)
+      if v == '' then v = false end
+    else
+      v = call('GET', key)
     end
     values[key] = v
   end
   return v
 end
 
+local function write(m, key, v, value, life)
+  if life then
+    if not save(key, v, value, life) then error('the key holds a value of another type') end
+    values[key] = nil
+    if not m.ranged then values[key] = value end
+  end
+end
+
 local questions, pos, first = ARGV[2], 1, 1  -- first: the question's first key
 local out, last = {pack('>I7', now)}, 1      -- the reply in pieces, and how many
-local ms, ns, vs, oks, as, bs = {}, {}, {}, {}, {}, {}
+local ms, ns, vs, found = {}, {}, {}, {}     -- of the parts; found: what admits returned
 
 local function answer(mode, parts)
   local allowed = mode ~= DENY
@@ -78,62 +64,62 @@ local function answer(mode, parts)
     local at, key = pos + 8 * (i - 1), KEYS[first + i - 1]
     local m, n = policies[byte(questions, at)], read('>I7', questions, at + 1)
     local v = value(m, key)
-    local ok, a, b = m.twin.admits(m, v, now, n, key)
-    ms[i], ns[i], vs[i], oks[i], as[i], bs[i] = m, n, v, ok, a, b
-    allowed = allowed and ok
+    ms[i], ns[i], vs[i], found[i] = m, n, v, {m.admits(v, n, key)}
+    allowed = allowed and found[i][1]
   end
-  out[last + 1] = allowed and '\1' or '\0'
-  last = last + 1
   for i = 1, parts do
-    local m, v, n = ms[i], vs[i], ns[i]
-    local twin, key = m.twin, KEYS[first + i - 1]
+    local m, n, v, key = ms[i], ns[i], vs[i], KEYS[first + i - 1]
+    local ok, new, life, state, a, b, c, d, e = unpack(found[i], 1, 9)
     if mode == PEEK then
-      -- it only looks
-    elseif allowed then
-      v = write(key, v, twin.charge(m, v, now, n, as[i], bs[i], key))
-    elseif m.denied then
-      v = write(key, v, twin.refuse(m, v, now, n, as[i], bs[i], key))
-    elseif v and twin.adopt then
-      local adopted, life = twin.adopt(m, v, now)
-      if adopted then v = write(key, v, adopted, life) end
+      if allowed then n = 0 end
+    elseif allowed or m.denied then
+      local converted = life
+      new, life, state = (allowed and m.charge or m.refuse)(v, n, key, a, b, c, d, e)
+      if life == 0 then life = converted or 0 end
+      write(m, key, v, new, life)
+    else
+      write(m, key, v, new, life)
     end
-    local view = twin.view and twin.view(m, now, allowed and 0 or n, as[i]) or v or ''
-    local length = #view
-    out[last + 1] = char(oks[i] and 1 or 0, (length - length % 256) / 256, length % 256)
-    out[last + 2] = view
+    if not life then
+      if m.state then
+        state = m.state(v, n, key, a, b, c, d, e)
+      elseif v then
+        state = sub(v, #m.header + 1)
+      end
+    end
+    out[last + 1] = char((ok and 1 or 0) + (allowed and 2 or 0) + (state and 4 or 0))
+    out[last + 2] = state or ''
     last = last + 2
   end
 end
 
 -- settle gives back, or charges what fits, of each part by itself.
 local function settle(parts)
-  out[last + 1] = '\1'
-  last = last + 1
   for i = 1, parts do
     local place = pos + 22 * (i - 1)
     local m, key = policies[byte(questions, place)], KEYS[first + i - 1]
     local n, at, actual = read('>I7I7I7', questions, place + 1)
-    local twin, v, uncovered = m.twin, value(m, key), 0
-    local exists = v
-    if m.ranged then exists = call('EXISTS', key) == 1 end
-    if twin.calls and actual > 0 then
+    local v, uncovered = value(m, key), 0
+    if m.calls and actual > 0 then
       -- it counts calls, and the call took place
     elseif actual < n then
-      if exists then write(key, v, twin.giveback(m, v, now, at, n - actual, key)) end
+      if v then write(m, key, v, m.giveback(v, at, n - actual, key)) end
     elseif actual > n then
       local more = actual - n
-      local lo, hi = 0, min(more, m[twin.limit])
+      local lo, hi = 0, min(more, m.limit)
       while lo < hi do
         local mid = lo + div(hi - lo + 1, 2)
-        if twin.admits(m, v, now, mid, key) then lo = mid else hi = mid - 1 end
+        if m.admits(v, mid, key) then lo = mid else hi = mid - 1 end
       end
       uncovered = more - lo
       if lo > 0 then
-        local _, a, b = twin.admits(m, v, now, lo, key)
-        write(key, v, twin.charge(m, v, now, lo, a, b, key))
+        local _, _, converted, _, a, b, c, d, e = m.admits(v, lo, key)
+        local new, life = m.charge(v, lo, key, a, b, c, d, e)
+        if life == 0 then life = converted or 0 end
+        write(m, key, v, new, life)
       end
     end
-    out[last + 1] = pack('>I7', uncovered)
+    out[last + 1] = '\3' .. pack('>I7', uncovered)
     last = last + 1
   end
 end
@@ -155,7 +141,7 @@ while pos < #questions do
     if code and sub(code, 1, 9) ~= 'WRONGTYPE' then return {err = code} end -- READONLY, OOM: it concerns all
     for i = before + 1, last do out[i] = nil end -- this question fails alone
     err = sub(err, 1, 200)
-    out[before + 1] = '\2' .. char(0, #err) .. err
+    out[before + 1] = '\8' .. char(0, #err) .. err
     last = before + 1
   end
   pos = pos + (mode == SETTLE and 22 or 8) * parts

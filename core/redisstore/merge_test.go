@@ -84,6 +84,46 @@ func TestMergedQuestionsAreAnsweredInOrder(t *testing.T) {
 	}
 }
 
+// Those of one limiter that all ask are answered by a script of their own, and by the
+// other where a key was kept in a way that it does not know.
+func TestAlikeQuestionsAreAnsweredInOrder(t *testing.T) {
+	s := open(t, Config{}, redistest.Start(t).Addr())
+	clock := handClock()
+	clock.tell(s)
+	w := newWalk(t, 8, s, clock)
+	ref := newReference(clock.now)
+	among, flat := w.among, 0
+	for round := range 3000 {
+		w.tick()
+		w.among = []int{among[w.rng.IntN(len(among))]}
+		first, _ := w.charge()
+		var batch []*question
+		for range 1 + w.rng.IntN(8) {
+			q := s.pools.question()
+			q.progress.Store(sent)
+			c, _ := w.charge()
+			for _, cell := range first.Limiter.Cells() {
+				c.N = min(c.N, cell.Step.Max())
+			}
+			q.charges = []core.Charge{{Limiter: first.Limiter, Key: c.Key, N: c.N}}
+			batch = append(batch, q)
+		}
+		if flatPlan(batch) != nil {
+			flat++
+		}
+		s.fly(context.Background(), &s.lanes[0], batch, time.Now().Add(patient))
+		for i, q := range batch {
+			want := ref.decide(q.charges, q.mode)
+			if got, want := fmt.Sprint(q.err, readings(q.result)), fmt.Sprint(nil, readings(want)); got != want {
+				t.Fatalf("round %d, question %d of %d: %s\ngot  %s\nwant %s", round, i, len(batch), w.about(q.charges), got, want)
+			}
+		}
+	}
+	if flat < 2000 || flat == 3000 {
+		t.Errorf("%d of 3000 calls were of the flat scripts", flat)
+	}
+}
+
 // readings is everything that a result says.
 func readings(r core.Result) (all []any) {
 	all = append(all, r.At, r.Allowed, r.Source)

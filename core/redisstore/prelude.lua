@@ -38,31 +38,34 @@ end
 
 local function div(a, b) return (a - a % b) / b end -- exact where a/b would round
 
--- px returns the time to live, in milliseconds, to give a value that counts for so
--- many microseconds: half as much again, so that few writes have to renew it; or
--- nothing, if the key has enough left. So no life is ever shortened, for a limiter
--- of the same name with other numbers may need the longer one. In a test, whose
--- clock is not the server's, nothing expires.
-local function px(life, key)
-  if ARGV[1] ~= '' then return 3600000 end
-  life = life + 999
-  local ms = max((life - life % 1000) / 1000, 1)
-  if key and call('PTTL', key) >= ms then return nil end
-  return ms + (ms - ms % 2) / 2
+local now
+local told = ARGV[1] ~= '' -- the instant, in tests, whose clock is not the server's
+if told then
+  now = tonumber(ARGV[1])
+else
+  local t = call('TIME')
+  now = t[1] * 1000000 + t[2]
 end
 
--- twins[algorithm] has the functions of one algorithm. m holds its policy's
--- constants, as Step.Constants lists them, and m.header, the numbers that every
--- value begins with; v is the stored value, or false.
+-- twins[algorithm](p) has the functions of one policy. p holds its algorithm, whether
+-- it counts what is denied (1) and is ranged (2), and its constants, as Step.Constants
+-- lists them. v is the stored value, or false, which begins with a header: the numbers
+-- that it is kept under.
 --
---   format, header: of the constants, and how many of them make the header
---   admits(m, v, now, n, key): whether n units fit, then what charge and refuse
---     want to know of the state. It writes nothing.
---   charge(m, v, now, n, a, b, key), refuse(...): the new value, and its life in
---     microseconds.
---   adopt(m, v, now): the same, for a value that was kept under other numbers and
---     means something else under these; or nil. Step.Adopt tells why.
---   giveback(m, v, now, at, n, key): the same, without n of the units that were
---     charged at the instant at; or nil.
---   view(m, now, n, a): what the reply carries, if that is not the value.
-local twins = {}
+--   header, limit: the header, and the largest charge
+--   ranged: v is no more than the value's first bytes
+--   intact(v): whether v is as long as it should be
+--   admits(v, n, key): whether n units fit; if v is converted from other numbers, what
+--     even a refusal has to store, as below, or else three times nil; and up to five
+--     things that the others want to know. It writes nothing.
+--   charge(v, n, key, ...), refuse(v, n, key, ...): the new value, or nil if it was
+--     written; its life in microseconds, or 0 if that has not grown, unless v was
+--     converted; and the state that is replied: the value without the header
+--   giveback(v, at, n, key): the same, without n of the units that were charged at the
+--     instant at; or nothing
+--   state(v, n, key, ...): what is replied of a state that was not charged, if that is
+--     something else
+--
+-- Where all questions are alike, the bodies of these functions stand in a loop without
+-- them. So each has one return, at its end; charge, refuse and state name what they are
+-- given as admits does; and only admits has names for a value, a life and a state.

@@ -303,6 +303,7 @@ type plan struct {
 	hash      uint64        // of the limiter's name
 	suffixes  []string      // of the cells' names
 	constants []any         // of the cells' policies, as strings
+	flat      *script       // for questions of this limiter only; nil if there is none
 	local     *core.Limiter // decides while Redis is away
 	remember  bool          // no policy counts what is refused
 }
@@ -320,6 +321,7 @@ func (s *Store) Prepare(l *core.Limiter) error {
 		p.constants = append(p.constants, constants(&cells[i]))
 		p.remember = p.remember && !cells[i].CountDenied
 	}
+	p.flat = s.scripts.flat(cells)
 	policies := l.Policies()
 	if n := int64(s.config.Servers); n > 1 {
 		for i := range policies {

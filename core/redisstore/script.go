@@ -17,6 +17,9 @@ import (
 //go:embed prelude.lua
 var prelude string
 
+//go:embed save.lua
+var save string
+
 //go:embed main.lua
 var mainPart string
 
@@ -27,12 +30,17 @@ type script struct {
 	sha    any
 }
 
+func newScript(source string) script {
+	sum := sha1.Sum([]byte(source)) //nolint:gosec // as above
+	return script{source, hex.EncodeToString(sum[:])}
+}
+
 // algorithms is a set of them.
 type algorithms uint8
 
 func (a algorithms) with(x step.Algorithm) algorithms { return a | 1<<x }
 
-// scripts has the script of each set.
+// scripts has the script of each set of algorithms, and of each shape of a limiter.
 type scripts struct{ made sync.Map }
 
 func (m *scripts) of(a algorithms) *script {
@@ -41,14 +49,20 @@ func (m *scripts) of(a algorithms) *script {
 	}
 	var b strings.Builder
 	b.WriteString(prelude)
+	b.WriteString("local twins = {}\n")
 	for x := step.TokenBucket; x <= step.MinInterval; x++ {
 		if a&(1<<x) != 0 {
 			b.WriteString(x.Twin())
 		}
 	}
+	b.WriteString(save)
 	b.WriteString(mainPart)
-	sum := sha1.Sum([]byte(b.String())) //nolint:gosec // as above
-	s, _ := m.made.LoadOrStore(a, &script{b.String(), hex.EncodeToString(sum[:])})
+	return m.make(a, b.String())
+}
+
+func (m *scripts) make(what any, source string) *script {
+	made := newScript(source)
+	s, _ := m.made.LoadOrStore(what, &made)
 	return s.(*script) //nolint:forcetypeassert // as above
 }
 
@@ -62,9 +76,11 @@ const (
 
 // A call is the arguments of one run of the script.
 type call struct {
+	flat       *script // nil: that of the algorithms
 	algorithms algorithms
 	keys       []string
 	questions  []byte
+	asked      int          // questions for a flat script
 	cells      []*core.Cell // one for each policy
 	constants  []any        // of the policies: encoded strings
 	instant    string       // empty: the server's; tests have their own
@@ -83,6 +99,19 @@ func (c *call) free() {
 		constants: c.constants[:0], words: c.words[:0],
 	}
 	calls.Put(c)
+}
+
+// ask adds a question of one limiter to those of the same that a flat script answers.
+func (c *call) ask(n int64) {
+	if n != 1 && len(c.questions) == 0 {
+		for range c.asked {
+			c.number(1)
+		}
+	}
+	if n != 1 || len(c.questions) > 0 {
+		c.number(n)
+	}
+	c.asked++
 }
 
 // begin starts a question of so many parts.
@@ -117,10 +146,13 @@ func (c *call) command(name string, script any) []any {
 }
 
 // constants is how the script is told of a policy.
-func constants(cell *core.Cell) any {
+func constants(cell *core.Cell) string {
 	b := []byte{byte(cell.Step.Numbers().Algorithm), 0}
 	if cell.CountDenied {
 		b[1] = 1
+	}
+	if ranged(cell) {
+		b[1] += 2
 	}
 	for _, x := range cell.Step.Constants() {
 		b = step.AppendWord(b, x)
@@ -128,9 +160,16 @@ func constants(cell *core.Cell) any {
 	return string(b)
 }
 
+// ranged reports whether the script reads and writes parts of a value: a log of many
+// units.
+func ranged(cell *core.Cell) bool {
+	m := cell.Step.Numbers()
+	return m.Algorithm == step.SlidingLog && m.Limit > 64
+}
+
 // A reply is what the script returned and was not read yet.
 type reply struct {
-	rest []byte
+	rest string
 	at   int64
 }
 
@@ -140,78 +179,72 @@ func newReply(s string) (reply, error) {
 	if len(s) < step.WordBytes {
 		return reply{}, errReply
 	}
-	b := []byte(s)
-	return reply{rest: b[step.WordBytes:], at: step.Word(b)}, nil
+	return reply{rest: s[step.WordBytes:], at: step.Word(s)}, nil
 }
 
-func (r *reply) take(n int) ([]byte, error) {
+func (r *reply) take(n int) (string, error) {
 	if n > len(r.rest) {
-		return nil, errReply
+		return "", errReply
 	}
-	b := r.rest[:n]
+	s := r.rest[:n]
 	r.rest = r.rest[n:]
-	return b, nil
+	return s, nil
 }
 
-func (r *reply) byte() (byte, error) {
-	b, err := r.take(1)
+// What the byte before each part's answer says, as in main.lua.
+const (
+	partAdmitted = 1 << iota // by its policy
+	partAllowed              // the question
+	partState                // follows
+	partFailed               // with the whole question
+)
+
+// part reads that byte. The error may be the question's alone.
+func (r *reply) part() (byte, error) {
+	s, err := r.take(1)
 	if err != nil {
 		return 0, err
 	}
-	return b[0], nil
-}
-
-func (r *reply) text() ([]byte, error) {
-	b, err := r.take(2)
+	if s[0] != partFailed {
+		return s[0], nil
+	}
+	if s, err = r.take(2); err == nil {
+		s, err = r.take(int(s[0])<<8 | int(s[1]))
+	}
 	if err != nil {
-		return nil, err
+		return 0, err
 	}
-	return r.take(int(b[0])<<8 | int(b[1]))
-}
-
-// question reads whether a question was answered with allowed; an error may be the
-// question's alone.
-func (r *reply) question() (allowed bool, err error) {
-	status, err := r.byte()
-	if err != nil {
-		return false, err
+	if s == "" {
+		s = "the key holds a value of another type"
 	}
-	if status > 1 {
-		text, err := r.text()
-		if err != nil {
-			return false, err
-		}
-		return false, fmt.Errorf("headgate: Redis could not decide: %s", text)
-	}
-	return status == 1, nil
+	return 0, fmt.Errorf("headgate: Redis could not decide: %s", s)
 }
 
 // result reads the answer to the charges.
 func (r *reply) result(charges []core.Charge) (result core.Result, err error) {
 	result.At, result.Source = r.at, core.SourceStore
-	if result.Allowed, err = r.question(); err != nil {
-		return core.Result{}, err
-	}
 	for i := range charges {
-		need := charges[i].N
-		if result.Allowed {
-			need = 0
-		}
 		cells := charges[i].Limiter.Cells()
 		for j := range cells {
-			admitted, err := r.byte()
+			part, err := r.part()
 			if err != nil {
 				return core.Result{}, err
 			}
-			state, err := r.text()
-			if err != nil {
-				return core.Result{}, err
+			need := charges[i].N
+			if result.Allowed = part&partAllowed != 0; result.Allowed {
+				need = 0
+			}
+			var state string
+			if part&partState != 0 {
+				if state, err = r.take(step.ReplyBytes(cells[j].Step)); err != nil {
+					return core.Result{}, err
+				}
 			}
 			reading, err := step.ReadTwin(cells[j].Step, state, r.at, need)
 			if err != nil {
 				return core.Result{}, err
 			}
-			result.Add(admitted == 1, reading)
+			result.Add(part&partAdmitted != 0, reading)
 		}
 	}
 	return result, nil
@@ -219,15 +252,15 @@ func (r *reply) result(charges []core.Charge) (result core.Result, err error) {
 
 // uncovered reads the answer to a settlement.
 func (r *reply) uncovered(s *core.Settlement) error {
-	if _, err := r.question(); err != nil {
-		return err
-	}
 	for range s.Limiter.Cells() {
-		b, err := r.take(step.WordBytes)
+		if _, err := r.part(); err != nil {
+			return err
+		}
+		word, err := r.take(step.WordBytes)
 		if err != nil {
 			return err
 		}
-		s.Uncovered = max(s.Uncovered, step.Word(b))
+		s.Uncovered = max(s.Uncovered, step.Word(word))
 	}
 	return nil
 }

@@ -3,6 +3,7 @@ package redisstore
 import (
 	"errors"
 	"fmt"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -20,10 +21,9 @@ func FuzzReply(f *testing.F) {
 	}
 	word := string(step.AppendWord(nil, 1_700_000_000_000_000))
 	for _, text := range []string{
-		"", word, word[1:], word + "\x00", word + "\x01", word + "\x02\x00\x05error", word + "\x02\xff\xffx",
-		word + "\x01" + strings.Repeat("\x01\x00\x00", 5),
-		word + "\x01\x01\x00\x1c" + strings.Repeat(word, 4) + strings.Repeat("\x01\x00\x00", 4),
-		word + "\x00\x00\x00\x07" + word, word + "\x01\x01\x00\xff",
+		"", word, word[1:], word + "\x00", word + "\x03", word + "\x08\x00\x05error", word + "\x08\xff\xffx", word + "\x08\x00\x00",
+		word + strings.Repeat("\x03", 5), word + "\x07" + strings.Repeat(word, 4) + strings.Repeat("\x03", 4),
+		word + "\x07" + word, word + "\xff",
 	} {
 		f.Add(text)
 	}
@@ -47,7 +47,8 @@ func FuzzReply(f *testing.F) {
 func TestShortRepliesAreErrors(t *testing.T) {
 	s := away(t, Config{})
 	cs := charges(core.Charge{Limiter: newLimiter(t, s, "api", core.FixedWindow(core.PerDay(1))), Key: "k", N: 1})
-	whole := string(step.AppendWord(nil, 1)) + "\x01\x01\x00\x00"
+	word := string(step.AppendWord(nil, 1))
+	whole := word + "\x07" + word + word
 	for n := range len(whole) {
 		r, err := newReply(whole[:n])
 		if err == nil {
@@ -80,5 +81,45 @@ func TestManyPoliciesInOneCall(t *testing.T) {
 				t.Errorf("%d: %+v", i, a)
 			}
 		}
+	}
+}
+
+// Lua bounds the variables of a script: the largest flat scripts are within.
+func TestFlatScriptsOfManyPolicies(t *testing.T) {
+	server := redistest.Start(t)
+	s := open(t, Config{Failure: FailClosed}, server.Addr())
+	all := append(somePolicies(5, 100), core.SlidingLog(core.PerHour(100)).CountDenied().Named("denied"))
+	for _, p := range all {
+		var ps []core.Policy
+		for i := range maxFlat {
+			ps = append(ps, p.Named(fmt.Sprint(i)))
+		}
+		l := newLimiter(t, s, p.Name(), ps...)
+		server.ResetStats()
+		if d := allow(t, l, "k", 1); !d.Allowed || server.Calls("evalsha") != 1 || server.Calls("eval") != 1 {
+			t.Errorf("%s\n%v", describe(&d), server.CommandStats())
+		}
+		if l = newLimiter(t, s, "more", append(ps, p.Named("more"))...); planOf(l).flat != nil {
+			t.Errorf("%d policies have a flat script", len(ps)+1)
+		}
+		server.Do("SCRIPT", "FLUSH")
+	}
+}
+
+// In a flat script the functions of several twins stand side by side.
+func TestNamesInTwinsAreDistinct(t *testing.T) {
+	seen := make(map[string]bool)
+	all := prelude + save
+	for a := step.TokenBucket; a <= step.MinInterval; a++ {
+		all += a.Twin()
+	}
+	for _, found := range regexp.MustCompile(`(?m)^(?:local )?(?:function )?(\w+)(?:\(| =)`).FindAllStringSubmatch(all, -1) {
+		if seen[found[1]] {
+			t.Errorf("two of %s", found[1])
+		}
+		seen[found[1]] = true
+	}
+	if !seen["push"] || !seen["save"] || !seen["told"] {
+		t.Errorf("only %v", seen)
 	}
 }

@@ -2,8 +2,6 @@ package redisstore
 
 import (
 	"context"
-	"crypto/sha1" //nolint:gosec // it is how Redis names scripts
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"slices"
@@ -38,11 +36,6 @@ func (s *Store) newSlotting() slotting {
 		Restated: s.config.Hooks.SlotsRestated,
 	})
 	return slotting{k, newScript(keeper.SlotsScript), newScript(keeper.BeatScript)}
-}
-
-func newScript(source string) script {
-	sum := sha1.Sum([]byte(source)) //nolint:gosec // as above
-	return script{source, hex.EncodeToString(sum[:])}
 }
 
 // AcquireSlots implements [core.SlotStore].

@@ -1,59 +1,46 @@
 -- The twin of fixedwindow.go. A value is period, then start, count.
-do
-  local PERIOD, LIMIT = 1, 2
+twins[2] = function(p)
+  local PERIOD, LIMIT = read('>I7I7', p, 3)
+  local HEADER = sub(p, 3, 9)
+  local twin = {header = HEADER, limit = LIMIT}
 
-  -- kept returns the window that was counted in last, and its count. Under other
-  -- numbers, that is where its events may have happened at the latest.
-  local function kept(m, v, now)
-    local start, count = read('>I7I7', v, 8)
-    if sub(v, 1, 7) ~= m.header then
-      local last = min(start + read('>I7', v, 1) - 1, max(now, start))
-      start = last - last % m[PERIOD]
-    end
-    return start, count
+  function twin.intact(v)
+    return #v == 21
   end
 
-  local function at(m, v, now)
-    local start = now - now % m[PERIOD]
-    if not v then return start, 0 end
-    local last, count = kept(m, v, now)
-    if last < start then return start, 0 end
-    return last, count
-  end
-
-  local function store(m, now, start, count)
-    return m.header .. pack('>I7I7', start, count), start + m[PERIOD] - now
-  end
-
-  twins[2] = {
-    format = '>I7I7', header = 1, limit = LIMIT,
-
-    admits = function(m, v, now, n)
-      local start, count = at(m, v, now)
-      return n <= m[LIMIT] - count, start, count
-    end,
-
-    charge = function(m, _, now, n, start, count)
-      return store(m, now, start, count + n)
-    end,
-
-    refuse = function(m, _, now, n, start, count)
-      local limit = m[LIMIT]
-      return store(m, now, start, max(count, min(count + min(n, limit), limit)))
-    end,
-
-    adopt = function(m, v, now)
-      if sub(v, 1, 7) == m.header then return nil end
-      return store(m, now, kept(m, v, now))
-    end,
-
-    giveback = function(m, v, now, charged, n)
-      if sub(v, 1, 7) ~= m.header then return nil end
-      local start, count = kept(m, v, now)
-      if start == charged - charged % m[PERIOD] then
-        count = max(count - n, 0)
+  function twin.admits(v, n)
+    local current = now - now % PERIOD
+    local start, count, value, life, state = current, 0
+    if v then
+      start, count = read('>I7I7', v, 8)
+      if sub(v, 1, 7) ~= HEADER then -- where its events may have happened at the latest
+        local last = min(start + read('>I7', v, 1) - 1, max(now, start))
+        start = last - last % PERIOD
+        state, life = pack('>I7I7', start, count), start + PERIOD - now
+        value = HEADER .. state
       end
-      return store(m, now, start, count)
-    end,
-  }
+      if start < current then start, count = current, 0 end
+    end
+    local ok = n <= LIMIT - count
+    return ok, value, life, state, start, count
+  end
+
+  function twin.charge(_, n, _, start, count)
+    local words = pack('>I7I7', start, count + n)
+    return HEADER .. words, count > 0 and 0 or start + PERIOD - now, words
+  end
+
+  function twin.refuse(_, n, _, start, count)
+    local words = pack('>I7I7', start, max(count, min(count + min(n, LIMIT), LIMIT)))
+    return HEADER .. words, start + PERIOD - now, words
+  end
+
+  function twin.giveback(v, at, n)
+    if sub(v, 1, 7) ~= HEADER then return nil end
+    local start, count = read('>I7I7', v, 8)
+    if start == at - at % PERIOD then count = max(count - n, 0) end
+    return HEADER .. pack('>I7I7', start, count), start + PERIOD - now
+  end
+
+  return twin
 end

@@ -1,25 +1,32 @@
 -- The twin of mininterval.go. A value is period, then last, newest.
-do
-  local PERIOD = 1
-  twins[5] = {
-    format = '>I7', header = 1, calls = true, -- it counts calls, not units
+twins[5] = function(p)
+  local PERIOD = read('>I7', p, 3)
+  local HEADER = sub(p, 3, 9)
+  local twin = {header = HEADER, calls = true} -- it counts calls, not units
 
-    admits = function(m, v, now)
-      local last, newest = 0, 0
-      if v then last, newest = read('>I7I7', v, 8) end
-      return last == 0 or last + m[PERIOD] <= now, newest
-    end,
+  function twin.intact(v)
+    return #v == 21
+  end
 
-    charge = function(m, _, now, _, newest)
-      newest = max(now, newest)
-      return m.header .. pack('>I7I7', newest, newest), newest + m[PERIOD] - now
-    end,
+  function twin.admits(v)
+    local last, newest = 0, 0
+    if v then last, newest = read('>I7I7', v, 8) end
+    local ok = last == 0 or last + PERIOD <= now
+    return ok, nil, nil, nil, newest
+  end
 
-    giveback = function(m, v, now, at)
-      if sub(v, 1, 7) ~= m.header then return nil end
-      local last, newest = read('>I7I7', v, 8)
-      if last == at then last = 0 end
-      return m.header .. pack('>I7I7', last, newest), newest + m[PERIOD] - now
-    end,
-  }
+  function twin.charge(_, _, _, newest)
+    newest = max(now, newest)
+    local words = pack('>I7I7', newest, newest)
+    return HEADER .. words, newest + PERIOD - now, words
+  end
+
+  function twin.giveback(v, at)
+    if sub(v, 1, 7) ~= HEADER then return nil end
+    local last, newest = read('>I7I7', v, 8)
+    if last == at then last = 0 end
+    return HEADER .. pack('>I7I7', last, newest), newest + PERIOD - now
+  end
+
+  return twin
 end

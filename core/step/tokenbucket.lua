@@ -1,109 +1,100 @@
 -- The twin of tokenbucket.go. A value is limit, period, burst, then T, f.
-do
-  local BURST, N, Q, R, FULL, FULLF = 3, 4, 5, 6, 7, 8
+twins[1] = function(p)
+  local LIMIT, PERIOD, BURST, N, Q, R, FULL, FULLF = read('>I7I7I7I7I7I7I7I7', p, 3)
+  local HEADER = sub(p, 3, 23)
+  local twin = {header = HEADER, limit = BURST}
 
-  local function cost(n, q, r, c)
-    local cr = c * r
-    local f = cr % n
-    return c * q + (cr - f) / n, f
+  function twin.intact(v)
+    return #v == 35
   end
 
-  -- alike reports whether a value's rate is that of the policy.
-  local function alike(m, v)
-    return sub(v, 1, 21) == m.header or sub(v, 1, 14) == sub(m.header, 1, 14)
-  end
+  -- t, f are the use, and then what it would be with the charge.
+  function twin.admits(v, n)
+    local t, f, value, life, state = 0, 0
+    if v then
+      t, f = read('>I7I7', v, 22)
+      t = t - now
+      if t < 0 then t, f = 0, 0 end
+      if sub(v, 1, 21) ~= HEADER and sub(v, 1, 14) ~= sub(HEADER, 1, 14) then
+        local limit, period, burst = read('>I7I7I7', v, 1)
+        local a, b = limit, period
+        while b ~= 0 do
+          local rest = a % b -- in one assignment, miniredis would use the new a
+          a = b
+          b = rest
+        end
+        local m, q, r = limit / a, div(period, limit), 0
+        r = period / a - q * m
 
-  -- muldivup is a*b/c, rounded up, for a <= c <= 2^52: by long multiplication.
-  local function muldivup(a, b, c)
-    local q, rest, bit = 0, 0, 4503599627370496
-    while bit >= 1 do
-      q, rest = 2 * q, 2 * rest
-      if rest >= c then q, rest = q + 1, rest - c end
-      if b >= bit then
-        b, rest = b - bit, rest + a
-        if rest >= c then q, rest = q + 1, rest - c end
+        local function cost(c)
+          local cr = c * r
+          return c * q + div(cr, m), cr % m
+        end
+
+        -- muldivup is x*y/z, rounded up, for x <= z <= 2^52: by long multiplication.
+        local function muldivup(x, y, z)
+          local product, rest, bit = 0, 0, 4503599627370496
+          while bit >= 1 do
+            product, rest = 2 * product, 2 * rest
+            if rest >= z then product, rest = product + 1, rest - z end
+            if y >= bit then
+              y, rest = y - bit, rest + x
+              if rest >= z then product, rest = product + 1, rest - z end
+            end
+            bit = bit / 2
+          end
+          return rest > 0 and product + 1 or product
+        end
+
+        local most = min(burst, BURST)
+        local overt, overf = cost(most)
+        overt, overf = t - overt, f - overf
+        if overf < 0 then overt, overf = overt - 1, overf + m end
+        if overt < 0 then overt, overf = 0, 0 end
+        t, f = t - overt, f - overf
+        if f < 0 then t, f = t - 1, f + m end
+        local units, hi = 0, most
+        while units < hi do
+          local mid = units + div(hi - units + 1, 2)
+          local ct, cf = cost(mid)
+          if ct < t or ct == t and cf <= f then units = mid else hi = mid - 1 end
+        end
+        local ct, cf = cost(units)
+        local part = muldivup((t - ct) * m + f - cf, Q * N + R, q * m + r)
+        t, f = units * Q + div(units * R, N) + div(part, N), units * R % N + part % N
+        if f >= N then t, f = t + 1, f - N end
+        f = f + muldivup(overf, N, m)
+        if f >= N then t, f = t + 1, f - N end
+        t = t + min(overt, 9007199254740990 - now - t)
+        state, life = pack('>I7I7', now + t, f), t + 1
+        value = HEADER .. state
       end
-      bit = bit / 2
     end
-    return rest > 0 and q + 1 or q
+    local part = n * R
+    f = f + part % N
+    t = t + n * Q + (part - part % N) / N
+    if f >= N then t, f = t + 1, f - N end
+    local ok = t < FULL or t == FULL and f <= FULLF
+    return ok, value, life, state, t, f
   end
 
-  -- converted returns the use, in this policy's time, of a value kept under others.
-  local function converted(m, v, now, t, f)
-    local limit, period, burst = read('>I7I7I7', v, 1)
-    local a, b = limit, period
-    while b ~= 0 do
-      local rest = a % b -- in one assignment, miniredis would use the new a
-      a = b
-      b = rest
-    end
-    local n, p = limit / a, period / a
-    local q, r = div(p, n), p % n
-    local most = min(burst, m[BURST])
-    local overt, overf = cost(n, q, r, most)
-    overt, overf = t - overt, f - overf
-    if overf < 0 then overt, overf = overt - 1, overf + n end
-    if overt < 0 then overt, overf = 0, 0 end
-    t, f = t - overt, f - overf
-    if f < 0 then t, f = t - 1, f + n end
-    local whole, hi = 0, most
-    while whole < hi do
-      local mid = whole + div(hi - whole + 1, 2)
-      local ct, cf = cost(n, q, r, mid)
-      if ct < t or ct == t and cf <= f then whole = mid else hi = mid - 1 end
-    end
-    local ct, cf = cost(n, q, r, whole)
-    local part = muldivup((t - ct) * n + f - cf, m[Q] * m[N] + m[R], p)
-    t, f = cost(m[N], m[Q], m[R], whole)
-    t, f = t + div(part, m[N]), f + part % m[N]
-    if f >= m[N] then t, f = t + 1, f - m[N] end
-    f = f + muldivup(overf, m[N], n)
-    if f >= m[N] then t, f = t + 1, f - m[N] end
-    return t + min(overt, 9007199254740990 - now - t), f
+  function twin.charge(_, _, _, t, f)
+    local words = pack('>I7I7', now + t, f)
+    return HEADER .. words, t + 1, words
   end
 
-  local function used(m, v, now)
+  function twin.giveback(v, at, n)
+    if sub(v, 1, 14) ~= sub(HEADER, 1, 14) then return nil end
     local t, f = read('>I7I7', v, 22)
-    t = t - now
-    if t < 0 then return 0, 0 end
-    if not alike(m, v) then return converted(m, v, now, t, f) end
-    return t, f
+    n = min(n, BURST)
+    local backt, backf = n * Q + div(n * R, N) - max(now - at, 0), n * R % N
+    if backt >= 0 then
+      t, f = t - backt, f - backf
+      if f < 0 then t, f = t - 1, f + N end
+      if t < 0 then t, f = 0, 0 end
+    end
+    return HEADER .. pack('>I7I7', t, f), t + 1 - now
   end
 
-  twins[1] = {
-    format = '>I7I7I7I7I7I7I7I7', header = 3, limit = BURST,
-
-    admits = function(m, v, now, n)
-      local t, f = cost(m[N], m[Q], m[R], n)
-      if v then
-        local ut, uf = used(m, v, now)
-        t, f = t + ut, f + uf
-        if f >= m[N] then t, f = t + 1, f - m[N] end
-      end
-      return t < m[FULL] or t == m[FULL] and f <= m[FULLF], t, f
-    end,
-
-    charge = function(m, _, now, _, t, f)
-      return m.header .. pack('>I7I7', now + t, f), t + 1
-    end,
-
-    adopt = function(m, v, now)
-      if alike(m, v) then return nil end
-      local t, f = used(m, v, now)
-      return m.header .. pack('>I7I7', now + t, f), t + 1
-    end,
-
-    giveback = function(m, v, now, at, n)
-      if not alike(m, v) then return nil end
-      local t, f = read('>I7I7', v, 22)
-      local ct, cf = cost(m[N], m[Q], m[R], min(n, m[BURST]))
-      ct = ct - max(now - at, 0)
-      if ct >= 0 then
-        t, f = t - ct, f - cf
-        if f < 0 then t, f = t - 1, f + m[N] end
-        if t < 0 then t, f = 0, 0 end
-      end
-      return m.header .. pack('>I7I7', t, f), t + 1 - now
-    end,
-  }
+  return twin
 end

@@ -3,7 +3,6 @@ package step
 import (
 	"embed"
 	"fmt"
-	"slices"
 )
 
 //go:embed *.lua
@@ -26,68 +25,51 @@ func (a Algorithm) Twin() string {
 	return string(source)
 }
 
-// ReadTwin is Read of a state as a twin returned it: in words of [WordBytes], the
-// numbers under which it was kept first.
-func ReadTwin(p Step, reply []byte, now, n int64) (Reading, error) {
-	var room [16]int64
-	words := room[:0]
-	if len(reply)%WordBytes != 0 {
-		return Reading{}, fmt.Errorf("headgate: a state of %d bytes", len(reply))
+// ReplyBytes is the length of the state that the twin of a step replies, if there is one.
+func ReplyBytes(p Step) int {
+	if p.Numbers().Algorithm == SlidingLog {
+		return 4 * WordBytes
 	}
-	for ; len(reply) > 0; reply = reply[WordBytes:] {
-		words = append(words, Word(reply))
-	}
-	if l, ok := p.(*slidingLog); ok {
-		if len(words) != 4 {
-			return Reading{}, fmt.Errorf("headgate: a log's view of %d words", len(words))
-		}
-		return l.reading(now, n, words[0], words[1], words[2], words[3]), nil
-	}
-	if len(words) == 0 {
+	return p.Words() * WordBytes
+}
+
+// ReadTwin is Read of a state as the step's twin replied it, in words of [WordBytes]; an
+// empty one is nil.
+func ReadTwin(p Step, reply string, now, n int64) (Reading, error) {
+	if len(reply) == 0 {
 		return p.Read(nil, now, n), nil
 	}
-	m := p.Numbers()
-	from := m
-	var header int
-	switch m.Algorithm {
-	case TokenBucket:
-		header = 3
-		if len(words) > header {
-			from.Limit, from.Period, from.Burst = words[0], words[1], words[2]
+	if len(reply) != ReplyBytes(p) {
+		return Reading{}, fmt.Errorf("headgate: a state of %d bytes", len(reply))
+	}
+	var room [16]int64
+	s := room[:0]
+	for ; len(reply) > 0; reply = reply[WordBytes:] {
+		s = append(s, Word(reply))
+	}
+	switch p := p.(type) { // each by its type, so that s need not be on the heap
+	case *tokenBucket:
+		if s[1] >= p.n {
+			return Reading{}, fmt.Errorf("headgate: a fraction of %d/%d", s[1], p.n)
 		}
-	case FixedWindow:
-		header, from.Period = 1, words[0]
-	case MinInterval:
-		header, from.Period = 1, words[0]
-	case SlidingWindow:
-		header = 2
-		if len(words) > header {
-			from.Period, from.Resolution = words[0], words[1]
-		}
+		return p.Read(s, now, n), nil
+	case *fixedWindow:
+		return p.Read(s, now, n), nil
+	case *slidingWindow:
+		return p.Read(s, now, n), nil
+	case *minInterval:
+		return p.Read(s, now, n), nil
+	case *slidingLog:
+		return p.reading(now, n, s[0], s[1], s[2], s[3]), nil
 	}
-	old := p
-	var err error
-	if from != m {
-		old, err = New(from)
-	}
-	if err != nil || len(words) != header+old.Words() {
-		return Reading{}, fmt.Errorf("headgate: a state of %d words", len(words))
-	}
-	state := words[header:]
-	if b, ok := old.(*tokenBucket); ok && state[1] >= b.n {
-		return Reading{}, fmt.Errorf("headgate: a fraction of %d/%d", state[1], b.n)
-	}
-	if from != m {
-		state, _ = p.Adopt(slices.Clone(state), now, from)
-	}
-	return p.Read(state, now, n), nil
+	return Reading{}, fmt.Errorf("headgate: a state of %v", p.Numbers().Algorithm)
 }
 
 // WordBytes is the length of a stored integer, big endian: 2^53-1 takes 7 bytes.
 const WordBytes = 7
 
 // Word returns the integer that b begins with.
-func Word(b []byte) int64 {
+func Word(b string) int64 {
 	_ = b[6]
 	return int64(b[0])<<48 | int64(b[1])<<40 | int64(b[2])<<32 | int64(b[3])<<24 |
 		int64(b[4])<<16 | int64(b[5])<<8 | int64(b[6])

@@ -17,7 +17,7 @@ func TestWords(t *testing.T) {
 		t.Fatalf("%d bytes for %d words", len(all), len(words))
 	}
 	for i, want := range words {
-		if got := step.Word(all[i*step.WordBytes:]); got != want {
+		if got := step.Word(string(all[i*step.WordBytes:])); got != want {
 			t.Errorf("word %d is %d, want %d", i, got, want)
 		}
 	}
@@ -52,7 +52,7 @@ func FuzzReadTwin(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, i uint8, reply []byte, n int64) {
 		k := newKey(t, subjects[int(i)%len(subjects)])
-		r, err := step.ReadTwin(k.step, reply, noon, max(n, 0))
+		r, err := step.ReadTwin(k.step, string(reply), noon, max(n, 0))
 		if err != nil && r != (step.Reading{}) {
 			t.Errorf("%+v and %v", r, err)
 		}

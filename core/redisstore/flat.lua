@@ -1,0 +1,24 @@
+-- Answers questions of one limiter that ask, and are alike but for the key and n: what
+-- main.lua does, without making functions and tables.
+--
+-- KEYS, ARGV[1] and the reply are those of main.lua. ARGV[2]: n of each question, or ''
+-- if all are 1. ARGV[3] and on: the policies.
+--
+-- If a value is not as long as it should be, nothing is written and the reply is empty:
+-- main.lua fails the question of that value alone.
+@constants
+local values, ns, out = {}, ARGV[2], {}
+local got = @got
+for i = 1, #KEYS, @count do
+@checks
+end
+for i = 1, #KEYS, @count do
+  local n, allowed, failed = 1, true, false
+  if ns ~= '' then n = read('>I7', ns, 7 * (i - 1) / @count + 1) end
+@parts
+  if failed then
+    for k = 2 * i, 2 * (i + @count - 1) do out[k] = '' end
+    out[2 * i - 1] = '\8\0\0'
+  end
+end
+return pack('>I7', now) .. concat(out)

@@ -1,0 +1,10 @@
+do
+  local key = KEYS[@i]
+  local v, intact = @value, true
+  if v == '' then v = false end
+  if v then
+@intact
+  end
+  if not intact then return '' end
+  values[key] = v
+end
