@@ -82,6 +82,8 @@ func upgradeRequest(change ...string) *http.Request {
 func TestClassify(t *testing.T) {
 	stream := httptest.NewRequest("CONNECT", "/ws", nil)
 	stream.ProtoMajor, stream.Header = 2, http.Header{":protocol": {"websocket"}}
+	loud := httptest.NewRequest("CONNECT", "/ws", nil)
+	loud.ProtoMajor, loud.Header = 2, http.Header{":protocol": {"WebSocket"}}
 	tunnel := httptest.NewRequest("CONNECT", "/ws", nil)
 	post := upgradeRequest()
 	post.Method = "POST"
@@ -96,6 +98,7 @@ func TestClassify(t *testing.T) {
 		"one of several":        {upgradeRequest("Upgrade", "h2c, websocket", "Sec-WebSocket-Version", "8, 13"), upgrade},
 		"spaces around the key": {upgradeRequest("Sec-WebSocket-Key", " dGhlIHNhbXBsZSBub25jZQ== "), upgrade},
 		"HTTP/2":                {stream, connect},
+		"HTTP/2, loud":          {loud, connect},
 		"a tunnel":              {tunnel, other},
 		"a page":                {httptest.NewRequest("GET", "/", nil), other},
 		"POST":                  {post, other},

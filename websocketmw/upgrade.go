@@ -23,7 +23,7 @@ const (
 // uncounted: substrings do for x/net, gorilla takes any of several versions.
 func classify(r *http.Request) kind {
 	if r.Method == http.MethodConnect {
-		if r.ProtoMajor >= 2 && r.Header.Get(":protocol") == protocol {
+		if r.ProtoMajor >= 2 && strings.EqualFold(r.Header.Get(":protocol"), protocol) {
 			return connect
 		}
 		return other
