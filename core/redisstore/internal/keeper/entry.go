@@ -74,6 +74,9 @@ func (s *session) changed(e *entry) {
 		s.forget(e)
 		return
 	}
+	if !s.epoch.registered {
+		return // the registration states everything
+	}
 	sh := &s.shards[e.shard]
 	e.queued = true
 	sh.out = append(sh.out, e)

@@ -1,0 +1,87 @@
+package keeper
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+var errNobody = errors.New("nobody answers")
+
+// A stage is a transport that may fail.
+type stage struct {
+	server *model
+
+	mu   sync.Mutex
+	away bool
+}
+
+func (*stage) Shard(string) int               { return 0 }
+func (*stage) Servers(context.Context) string { return "one" }
+
+func (s *stage) set(away bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.away = away
+}
+
+func (s *stage) Run(_ context.Context, _ int, ops []*Op) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, op := range ops {
+		if s.away {
+			op.Err = errNobody
+		} else {
+			op.Reply = s.server.state(op.Key, op)
+		}
+	}
+}
+
+func (s *stage) Beat(_ context.Context, b *Beat) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.away {
+		return errNobody
+	}
+	s.server.beat(time.Now().UnixMicro(), b)
+	return nil
+}
+
+func newStage() (*stage, *Keeper) {
+	s := &stage{server: newModel()}
+	return s, New(s, Config{TTL: simTTL, Timeout: simTTL / 2, Shards: 1})
+}
+
+// What was held and released before anybody could be told is forgotten.
+func TestReleasedBeforeTheFirstBeat(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, k := newStage()
+		s.set(true)
+		for i := range 100 {
+			h, _ := k.Take("ws", strconv.Itoa(i), 1)
+			h.Release()
+		}
+		held, _ := k.Take("ws", "held", 1)
+		k.mu.Lock()
+		n, out := len(k.now.shards[0].all), len(k.now.shards[0].out)
+		k.mu.Unlock()
+		if n != 1 || out > 1 {
+			t.Errorf("%d entries, %d of them to be stated", n, out)
+		}
+		s.set(false)
+		time.Sleep(simTTL)
+		s.mu.Lock()
+		if s.server.keys["held"] == nil || len(s.server.keys) != 1 {
+			t.Errorf("the server has %v", s.server.keys)
+		}
+		s.mu.Unlock()
+		held.Release()
+		if err := k.Close(t.Context(), "ws"); err != nil {
+			t.Error(err)
+		}
+	})
+}
