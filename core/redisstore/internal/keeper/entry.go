@@ -71,6 +71,7 @@ func (s *session) changed(e *entry) {
 		return // whoever is at it looks again
 	}
 	if !e.wanted() {
+		e.closed()
 		s.forget(e)
 		return
 	}

@@ -12,21 +12,22 @@ import (
 
 var errNobody = errors.New("nobody answers")
 
-// A stage is a transport that may fail.
+// A stage is a transport on which beats can be held up, or fail.
 type stage struct {
 	server *model
 
 	mu   sync.Mutex
 	away bool
+	wait chan struct{} // beats end when it is closed; nil: at once
 }
 
 func (*stage) Shard(string) int               { return 0 }
 func (*stage) Servers(context.Context) string { return "one" }
 
-func (s *stage) set(away bool) {
+func (s *stage) set(away bool, wait chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.away = away
+	s.away, s.wait = away, wait
 }
 
 func (s *stage) Run(_ context.Context, _ int, ops []*Op) {
@@ -41,7 +42,17 @@ func (s *stage) Run(_ context.Context, _ int, ops []*Op) {
 	}
 }
 
-func (s *stage) Beat(_ context.Context, b *Beat) error {
+func (s *stage) Beat(ctx context.Context, b *Beat) error {
+	s.mu.Lock()
+	wait := s.wait
+	s.mu.Unlock()
+	if wait != nil {
+		select {
+		case <-wait:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.away {
@@ -60,7 +71,7 @@ func newStage() (*stage, *Keeper) {
 func TestReleasedBeforeTheFirstBeat(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, k := newStage()
-		s.set(true)
+		s.set(true, nil)
 		for i := range 100 {
 			h, _ := k.Take("ws", strconv.Itoa(i), 1)
 			h.Release()
@@ -72,7 +83,7 @@ func TestReleasedBeforeTheFirstBeat(t *testing.T) {
 		if n != 1 || out > 1 {
 			t.Errorf("%d entries, %d of them to be stated", n, out)
 		}
-		s.set(false)
+		s.set(false, nil)
 		time.Sleep(simTTL)
 		s.mu.Lock()
 		if s.server.keys["held"] == nil || len(s.server.keys) != 1 {
@@ -81,6 +92,44 @@ func TestReleasedBeforeTheFirstBeat(t *testing.T) {
 		s.mu.Unlock()
 		held.Release()
 		if err := k.Close(t.Context(), "ws"); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// Who closes a name while its acquire waits for a beat does not wait for what is never
+// stated.
+func TestCloseWhileAnAcquireWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, k := newStage()
+		acquire := func(name string) error {
+			_, _, err := k.Acquire(t.Context(), time.Now().Add(simTTL/2), name, "key", 1)
+			return err
+		}
+		if err := acquire("other"); err != nil {
+			t.Fatal(err)
+		}
+		s.set(true, nil)
+		time.Sleep(2 * simTTL)
+		wait := make(chan struct{})
+		s.set(false, wait)
+		time.Sleep(simTTL / 10) // the next try is on its way
+		got := make(chan error)
+		go func() { got <- acquire("ws") }()
+		synctest.Wait()
+		closed := make(chan error)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+		defer cancel()
+		go func() { closed <- k.Close(ctx, "ws") }()
+		synctest.Wait()
+		close(wait)
+		if err := <-got; !errors.Is(err, ErrClosed) {
+			t.Error(err)
+		}
+		if err := <-closed; err != nil {
+			t.Error(err)
+		}
+		if err := k.Close(t.Context(), "other"); err != nil {
 			t.Error(err)
 		}
 	})
