@@ -9,9 +9,9 @@ import (
 	"github.com/headgate/headgate/core"
 )
 
-// A Guard decides which requests pass. Make one with [New]. It is safe for
-// concurrent use. Several guards may stand in front of one handler, as one for the
-// whole server and another for a route.
+// A Guard decides which requests pass. Make one with [New]: the zero Guard refuses
+// with status 500. It is safe for concurrent use. Several guards may stand in front
+// of one handler, as one for the whole server and another for a route.
 type Guard struct {
 	config  Config
 	sheet   *sheet // of all rules with their own limiters
@@ -20,6 +20,7 @@ type Guard struct {
 }
 
 var (
+	errZero     = errors.New("headgate: guard: make one with nethttp.New")
 	errEmptyKey = errors.New("headgate: a rule's Key gave an empty key without an error")
 	errCost     = errors.New("headgate: a rule's Cost is negative")
 )
@@ -120,6 +121,10 @@ func (g *Guard) decide(v *Verdict, r *http.Request, key func(rule int) (string, 
 		}
 	}
 	if len(charges) == 0 {
+		if len(g.config.Rules) == 0 { // New has not seen it
+			v.Err, v.status = errZero, http.StatusInternalServerError
+			return
+		}
 		v.admitted = true
 		return
 	}

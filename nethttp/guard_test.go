@@ -502,3 +502,17 @@ func TestConcurrencyOnOneKey(t *testing.T) {
 		t.Errorf("%d passed, %d refused", passed.Load(), refused.Load())
 	}
 }
+
+// A guard that New has not made refuses, and does not panic.
+func TestZeroGuard(t *testing.T) {
+	var guard nethttp.Guard
+	v := guard.Check(request("GET", "/"))
+	if v.Status() != 500 || v.Err == nil || v.Err.Error() != "headgate: guard: make one with nethttp.New" {
+		t.Errorf("status %d, %v", v.Status(), v.Err)
+	}
+	w := serve(guard.Handler(status(204)), request("GET", "/"))
+	if w.Code != 500 {
+		t.Errorf("status %d", w.Code)
+	}
+	wantProblem(t, w.Body.Bytes(), 500, nil)
+}
