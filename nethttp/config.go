@@ -77,6 +77,8 @@ type Rule struct {
 	// Plan chooses another limiter for a request: more for those who pay. Make
 	// the limiters once, with Limiter.With, and look them up here. Nil, the
 	// function or what it returns, means Limiter; so let that be the smallest plan.
+	// A limiter of another name or store is an error of the program: the request is
+	// refused with status 500.
 	Plan func(*http.Request) *core.Limiter
 
 	// Cost is the number of units that a request is charged. With 0 the rule does

@@ -23,6 +23,7 @@ var (
 	errZero     = errors.New("headgate: guard: make one with nethttp.New")
 	errEmptyKey = errors.New("headgate: a rule's Key gave an empty key without an error")
 	errCost     = errors.New("headgate: a rule's Cost is negative")
+	errPlan     = errors.New("headgate: a rule's Plan gave a limiter that Limiter.With did not make")
 )
 
 // New makes a guard. The error joins a [ConfigError] for everything that is wrong.
@@ -113,7 +114,11 @@ func (g *Guard) decide(v *Verdict, r *http.Request, key func(rule int) (string, 
 			v.Err, v.status = err, g.config.KeyErrorStatus
 			return
 		}
-		l := rule.limiter(r)
+		l, err := rule.limiter(r)
+		if err != nil {
+			v.Err, v.status = err, http.StatusInternalServerError
+			return
+		}
 		usual = usual && l == rule.Limiter
 		charges = append(charges, core.Charge{Limiter: l, Key: k, N: n})
 		if g.settles {
@@ -136,9 +141,6 @@ func (g *Guard) decide(v *Verdict, r *http.Request, key func(rule int) (string, 
 	}
 	if v.Err != nil {
 		v.status = http.StatusServiceUnavailable
-		if errors.Is(v.Err, core.ErrQuestion) {
-			v.status = http.StatusInternalServerError
-		}
 		return
 	}
 	v.sheet = g.sheet
@@ -162,13 +164,20 @@ func (rule *Rule) cost(r *http.Request) (int64, error) {
 	return n, nil
 }
 
-func (rule *Rule) limiter(r *http.Request) *core.Limiter {
-	if rule.Plan != nil {
-		if l := rule.Plan(r); l != nil {
-			return l
-		}
+func (rule *Rule) limiter(r *http.Request) (*core.Limiter, error) {
+	if rule.Plan == nil {
+		return rule.Limiter, nil
 	}
-	return rule.Limiter
+	l := rule.Plan(r)
+	switch {
+	case l == nil || l == rule.Limiter:
+		return rule.Limiter, nil
+	case l.Name() != rule.Limiter.Name():
+		return nil, fmt.Errorf("%w: limiter %q, not %q", errPlan, l.Name(), rule.Limiter.Name())
+	case l.Store() != rule.Limiter.Store():
+		return nil, fmt.Errorf("%w: limiter %q, of another store than the rule's limiter %q", errPlan, l.Name(), rule.Limiter.Name())
+	}
+	return l, nil
 }
 
 // Handler returns a handler that passes to next the requests that [Guard.Check]

@@ -28,8 +28,9 @@ func TestStatuses(t *testing.T) {
 	minute := core.SlidingLog(core.PerMinute(1))
 	lax := newLimiter(t, store, "lax", core.SlidingLog(core.PerMinute(1000)))
 	blocked := newLimiter(t, store, "blocked", core.Blocked())
+	laxBlocked := newLimiter(t, store, "lax", core.Blocked())
 	gone := newLimiter(t, down, "gone", minute)
-	elsewhere := newLimiter(t, newFake(), "elsewhere", minute)
+	laxElsewhere := newLimiter(t, newFake(), "lax", minute)
 	number := func(n int64) func(*http.Request) int64 { return func(*http.Request) int64 { return n } }
 	empty := func(*http.Request) (string, error) { return "", nil }
 	ok := nethttp.Rule{Limiter: lax, Key: header}
@@ -75,7 +76,7 @@ func TestStatuses(t *testing.T) {
 		{
 			name: "a plan",
 			config: rules(nethttp.Rule{Limiter: lax, Key: header, Plan: func(*http.Request) *core.Limiter {
-				return blocked
+				return laxBlocked
 			}}),
 			status: 429,
 		},
@@ -85,18 +86,18 @@ func TestStatuses(t *testing.T) {
 			asked:  1,
 		},
 		{
-			name: "a plan with another store",
-			config: rules(ok, nethttp.Rule{Limiter: blocked, Key: header, Plan: func(*http.Request) *core.Limiter {
-				return elsewhere
-			}}),
-			status: 500, err: core.ErrQuestion,
-		},
-		{
-			name: "a plan that is another rule's limiter",
+			name: "a plan with another name",
 			config: rules(ok, nethttp.Rule{Limiter: blocked, Key: header, Plan: func(*http.Request) *core.Limiter {
 				return lax
 			}}),
-			status: 500, err: core.ErrQuestion,
+			status: 500, err: errAny,
+		},
+		{
+			name: "a plan with another store",
+			config: rules(nethttp.Rule{Limiter: lax, Key: header, Plan: func(*http.Request) *core.Limiter {
+				return laxElsewhere
+			}}),
+			status: 500, err: errAny,
 		},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -515,4 +516,24 @@ func TestZeroGuard(t *testing.T) {
 		t.Errorf("status %d", w.Code)
 	}
 	wantProblem(t, w.Body.Bytes(), 500, nil)
+}
+
+// Who made the wrong plan reads which, and no key.
+func TestPlanErrors(t *testing.T) {
+	policy := core.SlidingLog(core.PerMinute(1))
+	store := memstore.New(memstore.Config{})
+	free := newLimiter(t, store, "free", policy)
+	for want, plan := range map[string]*core.Limiter{
+		`limiter "paid", not "free"`:                                      newLimiter(t, store, "paid", policy),
+		`limiter "free", of another store than the rule's limiter "free"`: memory(t, "free", policy),
+	} {
+		guard := newGuard(t, rules(nethttp.Rule{Limiter: free, Key: header, Plan: func(*http.Request) *core.Limiter { return plan }}))
+		v := guard.Check(request("GET", "/", "X-Client", "anna"))
+		if v.Status() != 500 || v.Err == nil || !strings.Contains(v.Err.Error(), want) || strings.Contains(v.Err.Error(), "anna") {
+			t.Errorf("status %d, %v; want %s", v.Status(), v.Err, want)
+		}
+	}
+	if d, err := free.Peek(t.Context(), "anna"); err != nil || d.Remaining != 1 {
+		t.Errorf("charged: %v, %v", d, err)
+	}
 }
