@@ -113,6 +113,7 @@ type gauge struct {
 	frames walker
 	most   int     // bytes to be read at once, so that a charge can be granted
 	over   *excess // the socket is to be closed
+	closed bool    // the peer's Close frame came with what was over
 }
 
 // An excess is why a socket is closed.
@@ -148,6 +149,9 @@ func (g *gauge) admit(p []byte, deadline time.Time) int {
 		if n := sums[g.rules[i].Unit]; n > 0 {
 			ok = min(ok, g.charge(i, n, begin, p, deadline))
 		}
+	}
+	if ok < len(p) {
+		g.closed = begin.walk(p)
 	}
 	return ok
 }
@@ -269,10 +273,9 @@ func (c *conn) drain() error {
 	}
 	_ = c.Conn.SetReadDeadline(time.Now().Add(closeTimeout))
 	b := make([]byte, 4<<10)
-	for {
+	for !c.in.closed {
 		n, err := c.Conn.Read(b)
-		if c.in.frames.walk(b[:n]) || err != nil {
-			return errOver
-		}
+		c.in.closed = c.in.frames.walk(b[:n]) || err != nil
 	}
+	return errOver
 }

@@ -372,3 +372,19 @@ func TestTooMuchTooEarly(t *testing.T) {
 		p.Close()
 	})
 }
+
+// A peer whose Close frame came together with what is too much sends no other.
+func TestTooMuchAndClosed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := heard{done: make(chan struct{})}
+		begin := time.Now()
+		_, p := bubble(t, Config{Inbound: []Inbound{{Limiter: newLimiter(t, core.Blocked())}}}, h.listen)
+		go p.Write(append(masked(0x81, "hello"), masked(0x88, "")...))
+		if got := p.closes(); !strings.HasPrefix(got, "1008 ") {
+			t.Error(got)
+		}
+		if <-h.done; time.Since(begin) != 0 {
+			t.Error(time.Since(begin))
+		}
+	})
+}
