@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -51,16 +52,17 @@ func TestFaultsTellWhatWasWritten(t *testing.T) {
 }
 
 // A preparedStore notes the limiters that it is told of, and refuses those of
-// several policies.
+// several policies, unless it takes all.
 type preparedStore struct {
 	*fake
 
 	limiters []*core.Limiter
+	all      bool
 }
 
 func (s *preparedStore) Prepare(l *core.Limiter) error {
 	s.limiters = append(s.limiters, l)
-	if len(l.Policies()) > 1 {
+	if len(l.Policies()) > 1 && !s.all {
 		return errStore
 	}
 	return nil
@@ -88,7 +90,7 @@ func TestPrepare(t *testing.T) {
 func TestWithReportsWhatNewDoes(t *testing.T) {
 	s := &preparedStore{fake: &fake{t: t}}
 	window := core.FixedWindow(core.PerMinute(1))
-	l := newLimiter(t, s, "api", window)
+	l := newLimiter(t, s, "api", window.Named("a"))
 	for _, policies := range [][]core.Policy{
 		nil,
 		{window.Named("x")},
@@ -100,6 +102,46 @@ func TestWithReportsWhatNewDoes(t *testing.T) {
 		_, want := core.New(s, "api", policies...)
 		if _, err := l.With(policies...); fmt.Sprint(err) != fmt.Sprint(want) {
 			t.Errorf("With: %v\nNew: %v", err, want)
+		}
+	}
+}
+
+// TestWithForgottenNames: a plan of several policies, or of a limiter that has
+// several, has one of the names, or nothing that was used would count.
+func TestWithForgottenNames(t *testing.T) {
+	window := core.FixedWindow(core.PerMinute(1))
+	burst, daily := window.Named("burst"), window.Named("daily")
+	s := &preparedStore{fake: &fake{t: t}, all: true}
+	for _, test := range []struct {
+		old, plan []core.Policy
+		forgotten string // the names; empty: the plan is right
+	}{
+		{[]core.Policy{burst, daily}, []core.Policy{window}, `"burst" or "daily"`},
+		{[]core.Policy{burst, daily}, []core.Policy{window.Named("x"), window.Named("y")}, `"burst" or "daily"`},
+		{[]core.Policy{window}, []core.Policy{burst, daily}, `"api"`},
+		{[]core.Policy{burst, daily}, []core.Policy{daily}, ""},
+		{[]core.Policy{burst, daily}, []core.Policy{core.SlidingLog(core.PerMinute(1)).Named("daily")}, ""}, // starts afresh
+		{[]core.Policy{window}, []core.Policy{window.Named("api"), daily}, ""},
+		{[]core.Policy{window}, []core.Policy{daily}, ""},
+		{[]core.Policy{burst, daily}, []core.Policy{core.Unlimited()}, ""},
+		{[]core.Policy{burst, daily}, []core.Policy{core.Blocked().Named("x")}, ""},
+		{[]core.Policy{core.Blocked()}, []core.Policy{burst, daily}, ""},
+	} {
+		s.limiters = nil
+		plan, err := newLimiter(t, s, "api", test.old...).With(test.plan...)
+		if test.forgotten == "" {
+			if err != nil {
+				t.Errorf("%v with %v: %v", test.old, test.plan, err)
+			}
+			continue
+		}
+		var fault *core.ConfigError
+		want := "no policy has the name of one it had, " + test.forgotten + ","
+		if plan != nil || !errors.As(err, &fault) || fault.Limiter != "api" || !strings.Contains(fault.Error(), want) {
+			t.Errorf("%v with %v: %v, want %s", test.old, test.plan, err, want)
+		}
+		if len(s.limiters) != 1 {
+			t.Error("the store was told of a faulty limiter")
 		}
 	}
 }

@@ -37,6 +37,11 @@ type Limiter struct {
 //
 // The error joins a [ConfigError] for everything that is wrong.
 func New(store Store, name string, policies ...Policy) (*Limiter, error) {
+	return newLimiter(store, name, policies, nil)
+}
+
+// newLimiter makes a limiter, and a plan if it is of another.
+func newLimiter(store Store, name string, policies []Policy, of *Limiter) (*Limiter, error) {
 	l := &Limiter{store: store, name: name, policies: slices.Clone(policies), max: NoLimit, turns: new(turns)}
 	var faults []error
 	fault := func(policy string, err error) {
@@ -93,6 +98,9 @@ func New(store Store, name string, policies ...Policy) (*Limiter, error) {
 		}
 		l.max = min(l.max, s.Max())
 		l.cells = append(l.cells, newCell(name, p.name, s))
+	}
+	if of != nil && len(faults) == 0 && strangers(of, l) {
+		fault("", fmt.Errorf("no policy has the name of one it had, %s, so nothing that was used would count on: use Named", names(of.policies)))
 	}
 	if s, ok := store.(interface{ Prepare(*Limiter) error }); ok && len(faults) == 0 {
 		if err := s.Prepare(l); err != nil {
@@ -151,8 +159,35 @@ func checkName(name string) error {
 // With returns a limiter of the same store and name with other policies, for
 // plans: what a key has used counts on, for each policy that has the same name
 // and algorithm in both. Make such limiters once, not for each request.
+//
+// If either limiter has several policies, some name must be in both, or With
+// returns a [ConfigError]: remember that a sole policy which is not Named has the
+// limiter's name. Unlimited and Blocked need no name.
 func (l *Limiter) With(policies ...Policy) (*Limiter, error) {
-	return New(l.store, l.name, policies...)
+	return newLimiter(l.store, l.name, policies, l)
+}
+
+// strangers reports whether two plans have no policy's name in common although one
+// has several, so that its names were chosen.
+func strangers(a, b *Limiter) bool {
+	if a.constant || b.constant || len(a.policies) == 1 && len(b.policies) == 1 {
+		return false
+	}
+	return !slices.ContainsFunc(b.policies, func(p Policy) bool {
+		return slices.ContainsFunc(a.policies, func(q Policy) bool { return p.name == q.name })
+	})
+}
+
+// names lists the policies' names.
+func names(ps []Policy) string {
+	var b []byte
+	for i, p := range ps {
+		if i > 0 {
+			b = append(b, " or "...)
+		}
+		b = strconv.AppendQuote(b, p.name)
+	}
+	return string(b)
 }
 
 // Name returns the limiter's name.
