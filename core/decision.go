@@ -249,14 +249,21 @@ func (d *Decision) spend() {
 	d.more = &more
 }
 
-// String describes the decision for people, without the key.
+// String describes the decision for people, without the key. It tells if the store
+// was away.
 func (d Decision) String() string {
+	var away string
+	if d.Source == SourceLocal {
+		away = ", without the store"
+	}
 	switch {
+	case d.Allowed && d.Source == SourceOpen: // nobody has looked what is left
+		return "allowed without the store"
 	case d.Allowed:
-		return fmt.Sprintf("allowed by %q: %d of %d left", d.Policy, d.Remaining, d.Limit)
+		return fmt.Sprintf("allowed by %q: %d of %d left%s", d.Policy, d.Remaining, d.Limit, away)
 	case d.RetryAfter == Never:
-		return fmt.Sprintf("refused by %q for ever", d.Policy)
+		return fmt.Sprintf("refused by %q for ever%s", d.Policy, away)
 	default:
-		return fmt.Sprintf("refused by %q: retry after %v", d.Policy, d.RetryAfter)
+		return fmt.Sprintf("refused by %q: retry after %v%s", d.Policy, d.RetryAfter, away)
 	}
 }
