@@ -38,7 +38,8 @@ func RemoteAddr() Func {
 // single addresses; to learn them, log [http.Request.RemoteAddr]. At least one is needed,
 // and the network of all addresses is a fault. The header counts only if the connection
 // comes from one of them, and only as a single line with a single address. Otherwise the
-// address of the connection is charged, as by [RemoteAddr].
+// address of the connection is charged, as by [RemoteAddr]. So X-Forwarded-For and
+// Forwarded, which may list several, are faults: use [XForwardedFor] and [Forwarded].
 //
 // All faults of the arguments are reported at once.
 func ProxyHeader(name string, trusted ...string) (Func, error) {
@@ -157,15 +158,20 @@ func (p Prefix) RemoteAddr() (Func, error) {
 
 // ProxyHeader is [ProxyHeader] by prefix.
 func (p Prefix) ProxyHeader(name string, trusted ...string) (Func, error) {
+	name = http.CanonicalHeaderKey(name)
 	var errName error
-	if !isToken(name) {
+	switch {
+	case !isToken(name):
 		errName = fmt.Errorf("keyfuncs: not the name of a header: %q", name)
+	case name == "X-Forwarded-For":
+		errName = errors.New("keyfuncs: X-Forwarded-For lists addresses: use XForwardedFor")
+	case name == "Forwarded":
+		errName = errors.New("keyfuncs: Forwarded lists addresses: use Forwarded")
 	}
 	proxies, errTrusted := parseNetworks(trusted)
 	if err := errors.Join(p.check(), errName, errTrusted); err != nil {
 		return nil, err
 	}
-	name = http.CanonicalHeaderKey(name)
 	return func(r *http.Request) (string, error) {
 		addr, err := peerOf(r)
 		if err != nil {
