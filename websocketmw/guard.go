@@ -164,9 +164,8 @@ func (g *Guard) decide(v *Verdict, r *http.Request, what kind, key func(rule int
 		return
 	}
 	v.limits = limitsOf(slot)
-	s := &Socket{guard: g, slot: slot, budgets: budgets, stream: what == connect}
-	s.base = context.WithValue(r.Context(), socketKey{}, s) // Notify may ask before it is served
-	if !g.add(s) {                                          // meanwhile
+	s := &Socket{guard: g, slot: slot, budgets: budgets, stream: what == connect, base: r.Context()}
+	if !g.add(s) { // meanwhile
 		slot.Release()
 		v.Err, v.status = core.ErrClosed, http.StatusServiceUnavailable
 		return

@@ -79,6 +79,9 @@ func (s *Socket) Context() context.Context {
 	defer s.mu.Unlock()
 	if s.ctx == nil {
 		base := s.base
+		if base.Value(socketKey{}) != s { // not yet served
+			base = context.WithValue(base, socketKey{}, s)
+		}
 		if !s.stream {
 			base = context.WithoutCancel(base)
 		}
