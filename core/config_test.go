@@ -20,11 +20,11 @@ func TestFaultsNameThePolicy(t *testing.T) {
 		policies []core.Policy
 		want     string
 	}{
-		{"only one", []core.Policy{bad}, `headgate: limiter "api": a rate of -1 events`},
-		{"only one, named as the limiter", []core.Policy{bad.Named("api")}, `headgate: limiter "api": a rate of -1 events`},
-		{"only one, named otherwise", []core.Policy{bad.Named("x")}, `headgate: limiter "api", policy "x": a rate of -1 events`},
-		{"of several", []core.Policy{good.Named("x"), bad.Named("y")}, `headgate: limiter "api", policy "y": a rate of -1 events`},
-		{"of several, named as the limiter", []core.Policy{bad.Named("api"), good.Named("x")}, `headgate: limiter "api", policy "api": a rate of -1 events`},
+		{"only one", []core.Policy{bad}, `headgate: limiter "api": a rate of -1 events: there must be at least 1`},
+		{"only one, named as the limiter", []core.Policy{bad.Named("api")}, `headgate: limiter "api": a rate of -1 events: there must be at least 1`},
+		{"only one, named otherwise", []core.Policy{bad.Named("x")}, `headgate: limiter "api", policy "x": a rate of -1 events: there must be at least 1`},
+		{"of several", []core.Policy{good.Named("x"), bad.Named("y")}, `headgate: limiter "api", policy "y": a rate of -1 events: there must be at least 1`},
+		{"of several, named as the limiter", []core.Policy{bad.Named("api"), good.Named("x")}, `headgate: limiter "api", policy "api": a rate of -1 events: there must be at least 1`},
 	} {
 		if _, err := core.New(newStore(), "api", test.policies...); fmt.Sprint(err) != test.want {
 			t.Errorf("%s: %v\nwant %s", test.name, err, test.want)

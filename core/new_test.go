@@ -110,6 +110,7 @@ func TestNewFaults(t *testing.T) {
 			"#1: needs a name: use Named",
 			"#1: a rate of -1 events",
 			"#1: Resolution is for SlidingWindow",
+			"#1: a burst must be at least 1, is 0",
 			`"é": only printable ASCII`,
 			`"é": whole number of microseconds`,
 			`"é": CountDenied is for`,

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"math/rand/v2"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -197,6 +198,14 @@ func TestConfig(t *testing.T) {
 		if _, err := core.New(store, "api", core.SlidingLog(core.PerDay(test.most*21/20))); !errors.As(err, &fault) {
 			t.Errorf("%d bytes: a log of %d is accepted: %v", test.bytes, test.most*21/20, err)
 		}
+	}
+}
+
+// TestZeroStore: it tells who made it how to.
+func TestZeroStore(t *testing.T) {
+	_, err := core.New(&memstore.Store{}, "api", core.FixedWindow(core.PerDay(1)))
+	if err == nil || !strings.Contains(err.Error(), "use memstore.New") {
+		t.Errorf("New: %v", err)
 	}
 }
 

@@ -32,6 +32,7 @@ package memstore
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"hash/maphash"
 	"slices"
@@ -70,8 +71,8 @@ const (
 	sweepEvery = 64
 )
 
-// A Store is a [core.Store] and a [core.SlotStore] in this process. It is safe for
-// concurrent use.
+// A Store is a [core.Store] and a [core.SlotStore] in this process. Make one with
+// [New]: limiters refuse the zero Store. It is safe for concurrent use.
 type Store struct {
 	seed   maphash.Seed
 	start  time.Time
@@ -399,6 +400,9 @@ func (s *Store) reclaim(grew *shard, now int64) {
 // Prepare refuses limiters whose state for one key would not leave room for
 // others. [core.New] calls it.
 func (s *Store) Prepare(l *core.Limiter) error {
+	if s.budget.max == 0 {
+		return errors.New("the store is the zero Store: use memstore.New")
+	}
 	for _, c := range l.Cells() {
 		if bytes := 8 * int64(c.Step.MaxWords()); bytes > s.budget.max/8 {
 			return fmt.Errorf("policy %q takes up to %d bytes for one key, more than an eighth of the store's %d: raise MaxBytes", c.Name, bytes, s.budget.max)

@@ -39,36 +39,34 @@ func (m Numbers) validate() error {
 	switch a {
 	case TokenBucket, FixedWindow, SlidingWindow, SlidingLog:
 		fault(m.Limit == 0, "a rate of 0 events: to refuse everything, use Blocked")
-		fault(m.Limit < 0, "a rate of %d events", m.Limit)
+		fault(m.Limit < 0, "a rate of %d events: there must be at least 1", m.Limit)
 		fault(m.Limit > MaxInt, "%d events are more than 2^53-1", m.Limit)
 		fallthrough
 	case MinInterval:
-		fault(m.Period <= 0, "a period must be positive")
+		fault(m.Period <= 0, "a period must be positive, and at most 142 years")
 		fault(m.Period > MaxSpan, "a period must be at most 142 years")
 	case Unlimited, Blocked:
 	default:
 		fault(true, "no policy: use TokenBucket, FixedWindow, SlidingWindow, SlidingLog, MinInterval, Unlimited or Blocked")
 	}
+	sound := len(faults) == 0 // the rate: some of what follows counts on that
 	fault(m.CountDenied && a != FixedWindow && a != SlidingWindow && a != SlidingLog,
 		"CountDenied is for FixedWindow, SlidingWindow and SlidingLog")
 	fault(m.NeverOver && a != SlidingWindow, "NeverOver is for SlidingWindow")
 	fault(m.Resolution != 0 && a != SlidingWindow, "Resolution is for SlidingWindow")
-
-	if len(faults) > 0 {
-		return errors.Join(faults...) // what follows counts on the above
-	}
 	switch a {
 	case TokenBucket:
+		slow := m.Limit <= m.Period // at most one a microsecond
 		fault(m.Burst <= 0, "a burst must be at least 1, is %d", m.Burst)
-		fault(m.Limit > m.Period, "a token bucket's rate must be at most 1,000,000 a second")
-		if len(faults) == 0 {
-			fault(!m.exact(), "a burst of %d at this rate cannot be counted exactly: make the burst smaller or the rate rounder", m.Burst)
-		}
+		fault(sound && !slow, "a token bucket's rate must be at most 1,000,000 a second")
+		fault(sound && slow && m.Burst > 0 && !m.exact(),
+			"a burst of %d at this rate cannot be counted exactly: make the burst smaller or the rate rounder", m.Burst)
 	case SlidingWindow:
 		fault(m.Resolution < 1 || m.Resolution > MaxResolution, "a resolution must be from 1 to %d, is %d", MaxResolution, m.Resolution)
-		fault(m.Resolution > m.Period, "a resolution of %d needs a period of as many microseconds", m.Resolution)
+		fault(sound && m.Resolution > m.Period, "a resolution of %d needs a period of as many microseconds", m.Resolution)
 	case SlidingLog:
-		fault(m.Limit > MaxLog, "a SlidingLog remembers each event, at most %d, not %d: use SlidingWindow", MaxLog, m.Limit)
+		fault(m.Limit > MaxLog && m.Limit <= MaxInt,
+			"a SlidingLog remembers each event, at most %d, not %d: use SlidingWindow", MaxLog, m.Limit)
 	}
 	return errors.Join(faults...)
 }

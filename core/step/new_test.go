@@ -19,9 +19,9 @@ func TestNewFaults(t *testing.T) {
 		{"unknown", step.Numbers{Algorithm: 99}, []string{"no policy"}},
 
 		{"no events", fixed(0, minute), []string{"a rate of 0 events"}},
-		{"fewer events", fixed(-1, minute), []string{"a rate of -1 events"}},
+		{"fewer events", fixed(-1, minute), []string{"a rate of -1 events: there must be at least 1"}},
 		{"too many events", fixed(huge, minute), []string{"more than 2^53-1"}},
-		{"no period", fixed(1, 0), []string{"must be positive"}},
+		{"no period", fixed(1, 0), []string{"must be positive, and at most 142 years"}},
 		{"negative period", fixed(1, -minute), []string{"must be positive"}},
 		{"too long", fixed(1, step.MaxSpan+1), []string{"at most 142 years"}},
 		{"no events and no period", log(0, 0), []string{"a rate of 0 events", "must be positive"}},
@@ -30,6 +30,7 @@ func TestNewFaults(t *testing.T) {
 		{"negative burst", bucket(1, second, -1), []string{"burst must be at least 1, is -1"}},
 		{"too fast", bucket(1_000_001, second, 1), []string{"at most 1,000,000 a second"}},
 		{"too fast and no burst", bucket(1_000_001, second, 0), []string{"burst must be", "at most 1,000,000 a second"}},
+		{"fewer events and no burst", bucket(-1, second, 0), []string{"a rate of -1 events", "burst must be"}},
 		{"fills too slowly", bucket(1, step.MaxSpan, 2), []string{"cannot be counted exactly"}},
 		{"fills too slowly by one", bucket(1, 1, step.MaxSpan+1), []string{"cannot be counted exactly"}},
 		{"fraction too fine", bucket(94_906_265, 94_906_267, 94_906_267), []string{"cannot be counted exactly"}},
@@ -42,6 +43,10 @@ func TestNewFaults(t *testing.T) {
 		{"too fine twice", sliding(1, 9, 1001), []string{"from 1 to 1000", "needs a period of as many microseconds"}},
 
 		{"log too long", log(step.MaxLog+1, minute), []string{"use SlidingWindow"}},
+
+		{"log too long, no period", log(step.MaxLog+1, 0), []string{"must be positive", "use SlidingWindow"}},
+		{"log of too many events", log(huge, minute), []string{"more than 2^53-1"}},
+		{"no resolution, no period", sliding(1, 0, 0), []string{"must be positive", "from 1 to 1000, is 0"}},
 
 		{"no distance", interval(0), []string{"must be positive"}},
 		{"negative distance", interval(-1), []string{"must be positive"}},
@@ -57,9 +62,10 @@ func TestNewFaults(t *testing.T) {
 		{"fixed with a resolution", sub10(fixed(1, second)), []string{"Resolution is for SlidingWindow"}},
 		{"log with a resolution", sub10(log(1, second)), []string{"Resolution is for SlidingWindow"}},
 		{"bucket with a resolution", sub10(bucket(1, second, 1)), []string{"Resolution is for SlidingWindow"}},
+		{"inexact bucket with a resolution", sub10(bucket(1, step.MaxSpan, 2)), []string{"Resolution is for SlidingWindow", "cannot be counted exactly"}},
 
-		{"everything", denied(never(sub10(bucket(huge, step.MaxSpan+1, 1)))), []string{
-			"more than 2^53-1", "at most 142 years", "CountDenied is for", "NeverOver is for", "Resolution is for",
+		{"everything", denied(never(sub10(bucket(huge, step.MaxSpan+1, 0)))), []string{
+			"more than 2^53-1", "at most 142 years", "CountDenied is for", "NeverOver is for", "Resolution is for", "burst must be",
 		}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
