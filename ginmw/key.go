@@ -63,7 +63,7 @@ func Value(name string) Key {
 		ctx := context.WithValue(c.Request.Context(), valueKey{}, value)
 		text, err := textOf(c.Request.WithContext(ctx))
 		if err != nil {
-			return "", fmt.Errorf("ginmw: %s: %w", thing, err)
+			return "", fmt.Errorf("headgate: ginmw: %s: %w", thing, err)
 		}
 		return text, nil
 	}

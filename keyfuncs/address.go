@@ -162,11 +162,11 @@ func (p Prefix) ProxyHeader(name string, trusted ...string) (Func, error) {
 	var errName error
 	switch {
 	case !isToken(name):
-		errName = fmt.Errorf("keyfuncs: not the name of a header: %q", name)
+		errName = fmt.Errorf("headgate: keyfuncs: not the name of a header: %q", name)
 	case name == "X-Forwarded-For":
-		errName = errors.New("keyfuncs: X-Forwarded-For lists addresses: use XForwardedFor")
+		errName = errors.New("headgate: keyfuncs: X-Forwarded-For lists addresses: use XForwardedFor")
 	case name == "Forwarded":
-		errName = errors.New("keyfuncs: Forwarded lists addresses: use Forwarded")
+		errName = errors.New("headgate: keyfuncs: Forwarded lists addresses: use Forwarded")
 	}
 	proxies, errTrusted := parseNetworks(trusted)
 	if err := errors.Join(p.check(), errName, errTrusted); err != nil {
@@ -231,7 +231,7 @@ func (p Prefix) walk(trusted []string, header string,
 func (p Prefix) BehindProxies(n int) (Func, error) {
 	var errN error
 	if n < 1 || n > maxHops {
-		errN = fmt.Errorf("keyfuncs: number of proxies %d: not in 1 to %d", n, maxHops)
+		errN = fmt.Errorf("headgate: keyfuncs: number of proxies %d: not in 1 to %d", n, maxHops)
 	}
 	if err := errors.Join(p.check(), errN); err != nil {
 		return nil, err
@@ -260,10 +260,10 @@ func (p Prefix) BehindProxies(n int) (Func, error) {
 func (p Prefix) check() error {
 	var err4, err6 error
 	if p.V4 < 0 || p.V4 > 32 {
-		err4 = fmt.Errorf("keyfuncs: prefix of %d bits for IPv4: not in 1 to 32, or 0 for 32", p.V4)
+		err4 = fmt.Errorf("headgate: keyfuncs: prefix of %d bits for IPv4: not in 1 to 32, or 0 for 32", p.V4)
 	}
 	if p.V6 < 0 || p.V6 > 128 {
-		err6 = fmt.Errorf("keyfuncs: prefix of %d bits for IPv6: not in 1 to 128, or 0 for 64", p.V6)
+		err6 = fmt.Errorf("headgate: keyfuncs: prefix of %d bits for IPv6: not in 1 to 128, or 0 for 64", p.V6)
 	}
 	return errors.Join(err4, err6)
 }

@@ -417,7 +417,7 @@ func TestFaults(t *testing.T) {
 				t.Fatalf("got %d lines, want %d:\n%v", len(lines), len(c.want), err)
 			}
 			for i, line := range lines {
-				if !strings.HasPrefix(line, "keyfuncs: ") || !strings.Contains(line, c.want[i]) {
+				if !strings.HasPrefix(line, "headgate: keyfuncs: ") || !strings.Contains(line, c.want[i]) {
 					t.Errorf("got %q, want %q in it", line, c.want[i])
 				}
 			}

@@ -8,7 +8,7 @@ import (
 )
 
 // errEmptyKey reports a Func, not one of this package, that broke its contract.
-var errEmptyKey = errors.New("keyfuncs: a function gave an empty key without an error")
+var errEmptyKey = errors.New("headgate: keyfuncs: a function gave an empty key without an error")
 
 // All charges the combination of what the given functions charge: requests share a
 // limit if they agree in every one. All(Route(), RemoteAddr()) limits each client on
@@ -73,11 +73,11 @@ func First(fns ...Func) Func {
 // members returns a copy of fns, which the caller may change later.
 func members(name string, fns []Func) []Func {
 	if len(fns) == 0 {
-		panic("keyfuncs: " + name + ": no function")
+		panic("headgate: keyfuncs: " + name + ": no function")
 	}
 	for i, fn := range fns {
 		if fn == nil {
-			panic("keyfuncs: " + name + ": function " + strconv.Itoa(i) + " is nil")
+			panic("headgate: keyfuncs: " + name + ": function " + strconv.Itoa(i) + " is nil")
 		}
 	}
 	return slices.Clone(fns)

@@ -25,7 +25,7 @@ func CostUnless(f Func) func(*http.Request) int64 {
 
 func costs(name string, f Func, present, absent int64) func(*http.Request) int64 {
 	if f == nil {
-		panic("keyfuncs: " + name + ": the function is nil")
+		panic("headgate: keyfuncs: " + name + ": the function is nil")
 	}
 	return func(r *http.Request) int64 {
 		switch _, err := call(f, r); {

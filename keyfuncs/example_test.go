@@ -66,10 +66,10 @@ func ExampleXForwardedFor_faults() {
 	_, err := keyfuncs.Prefix{V4: 64}.XForwardedFor("10.0.0.1/8", "::/0", "balancer")
 	fmt.Println(err)
 	// Output:
-	// keyfuncs: prefix of 64 bits for IPv4: not in 1 to 32, or 0 for 32
-	// keyfuncs: trusted "10.0.0.1/8": an address with the length of a network, which would be 10.0.0.0/8
-	// keyfuncs: trusted "::/0": everybody, so each client could choose its address: name the proxies' networks, or use BehindProxies
-	// keyfuncs: trusted "balancer": neither a network, as 10.0.0.0/8, nor an address
+	// headgate: keyfuncs: prefix of 64 bits for IPv4: not in 1 to 32, or 0 for 32
+	// headgate: keyfuncs: trusted "10.0.0.1/8": an address with the length of a network, which would be 10.0.0.0/8
+	// headgate: keyfuncs: trusted "::/0": everybody, so each client could choose its address: name the proxies' networks, or use BehindProxies
+	// headgate: keyfuncs: trusted "balancer": neither a network, as 10.0.0.0/8, nor an address
 }
 
 // Two proxies append to Forwarded, the outer one with the client's port.
@@ -126,7 +126,7 @@ func ExampleHeader() {
 	r.Header.Set("X-Api-Key", "k-1234")
 	fmt.Println(key(r))
 	// Output:
-	// keyfuncs: absent: header X-Api-Key true
+	// headgate: keyfuncs: absent: header X-Api-Key true
 	// k-1234 <nil>
 }
 

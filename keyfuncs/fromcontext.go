@@ -24,7 +24,7 @@ import (
 // ContextFunc panics if it is nil.
 func ContextFunc(get func(context.Context) (string, bool)) Func {
 	if get == nil {
-		panic("keyfuncs: ContextFunc: the function is nil")
+		panic("headgate: keyfuncs: ContextFunc: the function is nil")
 	}
 	errAbsent := absent("value from the context")
 	return func(r *http.Request) (string, error) {
@@ -50,7 +50,7 @@ func ContextFunc(get func(context.Context) (string, bool)) Func {
 // PathValue panics if name is empty.
 func PathValue(name string) Func {
 	if name == "" {
-		panic("keyfuncs: PathValue: the name is empty")
+		panic("headgate: keyfuncs: PathValue: the name is empty")
 	}
 	var (
 		thing      = "path value " + strconv.Quote(name)

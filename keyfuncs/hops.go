@@ -16,7 +16,7 @@ const (
 	maxElement = 1 << 10 // bytes of an element
 )
 
-var errNoPeer = errors.New("keyfuncs: the remote address of the connection is not an IP address (a unix socket?)")
+var errNoPeer = errors.New("headgate: keyfuncs: the remote address of the connection is not an IP address (a unix socket?)")
 
 // peerOf returns the address that the connection of r comes from.
 func peerOf(r *http.Request) (netip.Addr, error) {
@@ -120,7 +120,7 @@ func (ns networks) contain(addr netip.Addr) bool {
 // parseNetworks reads networks and single addresses, and reports all faults.
 func parseNetworks(texts []string) (networks, error) {
 	if len(texts) == 0 {
-		return nil, errors.New("keyfuncs: no trusted network: name those of the proxies, or use RemoteAddr")
+		return nil, errors.New("headgate: keyfuncs: no trusted network: name those of the proxies, or use RemoteAddr")
 	}
 	var (
 		ns   networks
@@ -138,20 +138,20 @@ func parseNetwork(text string) (netip.Prefix, error) {
 	if err != nil {
 		addr, err := netip.ParseAddr(text)
 		if err != nil || addr.Zone() != "" {
-			return n, fmt.Errorf("keyfuncs: trusted %q: neither a network, as 10.0.0.0/8, nor an address", text)
+			return n, fmt.Errorf("headgate: keyfuncs: trusted %q: neither a network, as 10.0.0.0/8, nor an address", text)
 		}
 		n = netip.PrefixFrom(addr, addr.BitLen())
 	}
 	if n != n.Masked() {
 		// Taking it for the whole network might trust more than was meant.
-		return n, fmt.Errorf("keyfuncs: trusted %q: an address with the length of a network, which would be %v", text, n.Masked())
+		return n, fmt.Errorf("headgate: keyfuncs: trusted %q: an address with the length of a network, which would be %v", text, n.Masked())
 	}
 	if n.Addr().Is4In6() {
 		// 96 bits or more, or masking would have changed it.
 		n = netip.PrefixFrom(n.Addr().Unmap(), n.Bits()-96)
 	}
 	if n.Bits() == 0 {
-		return n, fmt.Errorf("keyfuncs: trusted %q: everybody, so each client could choose its address: "+
+		return n, fmt.Errorf("headgate: keyfuncs: trusted %q: everybody, so each client could choose its address: "+
 			"name the proxies' networks, or use BehindProxies", text)
 	}
 	return n, nil

@@ -18,11 +18,11 @@ type Func func(*http.Request) (string, error)
 var (
 	// ErrAbsent is the error, by [errors.Is], of a request that does not have
 	// the thing that is charged. It is the only error after which [First] goes on.
-	ErrAbsent = errors.New("keyfuncs: absent")
+	ErrAbsent = errors.New("headgate: keyfuncs: absent")
 
 	// ErrMalformed is the error, by [errors.Is], of a request that has the thing
 	// in a form that cannot be charged: repeated, or too long.
-	ErrMalformed = errors.New("keyfuncs: malformed")
+	ErrMalformed = errors.New("headgate: keyfuncs: malformed")
 )
 
 func absent(thing string) error {
@@ -51,7 +51,7 @@ const maxValue = 4 << 10
 // panics if name is not a valid name (RFC 9110, section 5.1).
 func Header(name string) Func {
 	if !isToken(name) {
-		panic("keyfuncs: Header: not the name of a header: " + strconv.Quote(name))
+		panic("headgate: keyfuncs: Header: not the name of a header: " + strconv.Quote(name))
 	}
 	name = http.CanonicalHeaderKey(name)
 	var (
@@ -123,7 +123,7 @@ func Route() Func {
 // Context panics if key is nil or not comparable, as [context.WithValue] does.
 func Context(key any) Func {
 	if key == nil || !reflect.TypeOf(key).Comparable() {
-		panic("keyfuncs: Context: the key is nil or not comparable")
+		panic("headgate: keyfuncs: Context: the key is nil or not comparable")
 	}
 	thing := fmt.Sprintf("context value of %T", key)
 	errAbsent := absent(thing)
@@ -131,7 +131,7 @@ func Context(key any) Func {
 		value := r.Context().Value(key)
 		text, ok := textOf(value)
 		if !ok {
-			return "", fmt.Errorf("keyfuncs: %s: no text in a %T", thing, value)
+			return "", fmt.Errorf("headgate: keyfuncs: %s: no text in a %T", thing, value)
 		}
 		if text == "" {
 			return "", errAbsent

@@ -156,7 +156,7 @@ func TestPanics(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			defer func() {
-				if text, _ := recover().(string); !strings.HasPrefix(text, "keyfuncs: ") {
+				if text, _ := recover().(string); !strings.HasPrefix(text, "headgate: keyfuncs: ") {
 					t.Errorf("recovered %q", text)
 				}
 			}()

@@ -55,7 +55,7 @@ func NotIn(address Func, networks ...string) (func(*http.Request) bool, error) {
 
 func membership(name string, address Func, texts []string, want place) (func(*http.Request) bool, error) {
 	if address == nil {
-		panic("keyfuncs: " + name + ": the function is nil")
+		panic("headgate: keyfuncs: " + name + ": the function is nil")
 	}
 	ranges, err := parseRanges(texts)
 	if err != nil {
@@ -104,7 +104,7 @@ func placeOf(key string, ranges networks) place {
 // parseRanges reads networks and single addresses, and reports all faults.
 func parseRanges(texts []string) (networks, error) {
 	if len(texts) == 0 {
-		return nil, errors.New("keyfuncs: no network: name at least one, as 192.0.2.0/24")
+		return nil, errors.New("headgate: keyfuncs: no network: name at least one, as 192.0.2.0/24")
 	}
 	var (
 		ranges networks
@@ -123,15 +123,15 @@ func parseRange(text string) (netip.Prefix, error) {
 	if err != nil {
 		addr, err := netip.ParseAddr(text)
 		if err != nil || addr.Zone() != "" {
-			return n, fmt.Errorf("keyfuncs: network %q: neither a network, as 192.0.2.0/24, nor an address", text)
+			return n, fmt.Errorf("headgate: keyfuncs: network %q: neither a network, as 192.0.2.0/24, nor an address", text)
 		}
 		n = netip.PrefixFrom(addr, addr.BitLen())
 	}
 	if n != n.Masked() {
-		return n, fmt.Errorf("keyfuncs: network %q: an address with the length of a network, which would be %v", text, n.Masked())
+		return n, fmt.Errorf("headgate: keyfuncs: network %q: an address with the length of a network, which would be %v", text, n.Masked())
 	}
 	if n = to4(n); n.Bits() == 0 {
-		return n, fmt.Errorf("keyfuncs: network %q: everybody: name fewer, or do without the question", text)
+		return n, fmt.Errorf("headgate: keyfuncs: network %q: everybody: name fewer, or do without the question", text)
 	}
 	return n, nil
 }

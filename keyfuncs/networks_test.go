@@ -135,7 +135,7 @@ func TestNetworkFaults(t *testing.T) {
 				t.Fatalf("%s %q: %v", name, c.networks, err)
 			}
 			for i, want := range c.want {
-				if !strings.HasPrefix(lines[i], "keyfuncs: ") || !strings.Contains(lines[i], want) {
+				if !strings.HasPrefix(lines[i], "headgate: keyfuncs: ") || !strings.Contains(lines[i], want) {
 					t.Errorf("%s %q: %q, not with %q", name, c.networks, lines[i], want)
 				}
 			}

@@ -26,7 +26,7 @@ const maxToken = 16 << 10
 // [core.Limiter.Reset]: https://pkg.go.dev/github.com/headgate/headgate/core#Limiter.Reset
 func Hashed(f Func) Func {
 	if f == nil {
-		panic("keyfuncs: Hashed: the function is nil")
+		panic("headgate: keyfuncs: Hashed: the function is nil")
 	}
 	return func(r *http.Request) (string, error) {
 		key, err := call(f, r)
@@ -57,7 +57,7 @@ func digest(secret string) string {
 // Cookie panics if name is not a valid name (RFC 6265, section 4.1.1).
 func Cookie(name string) Func {
 	if !isToken(name) {
-		panic("keyfuncs: Cookie: not the name of a cookie: " + strconv.Quote(name))
+		panic("headgate: keyfuncs: Cookie: not the name of a cookie: " + strconv.Quote(name))
 	}
 	var (
 		thing       = "cookie " + name
@@ -110,7 +110,7 @@ func Cookie(name string) Func {
 // concurrent use. Session panics if it is nil.
 func Session(id func(*http.Request) (string, bool)) Func {
 	if id == nil {
-		panic("keyfuncs: Session: the function is nil")
+		panic("headgate: keyfuncs: Session: the function is nil")
 	}
 	errAbsent := absent("session")
 	return func(r *http.Request) (string, error) {

@@ -299,7 +299,7 @@ func TestMorePanics(t *testing.T) {
 			defer func() {
 				text, _ := recover().(string)
 				function, _, _ := strings.Cut(name, ",")
-				if !strings.HasPrefix(text, "keyfuncs: "+function) {
+				if !strings.HasPrefix(text, "headgate: keyfuncs: "+function) {
 					t.Errorf("recovered %q", text)
 				}
 			}()

@@ -85,18 +85,18 @@ const (
 func NewSignedCookie(name string, maxAge time.Duration, secrets ...[]byte) (*SignedCookie, error) {
 	var faults []error
 	if !isToken(name) {
-		faults = append(faults, fmt.Errorf("keyfuncs: not the name of a cookie: %q", name))
+		faults = append(faults, fmt.Errorf("headgate: keyfuncs: not the name of a cookie: %q", name))
 	}
 	if maxAge < time.Second || maxAge > maxCookieAge {
-		faults = append(faults, fmt.Errorf("keyfuncs: a cookie that is valid for %v: not for 1s to %v", maxAge, maxCookieAge))
+		faults = append(faults, fmt.Errorf("headgate: keyfuncs: a cookie that is valid for %v: not for 1s to %v", maxAge, maxCookieAge))
 	}
 	if len(secrets) == 0 {
-		faults = append(faults, errors.New("keyfuncs: no secret to sign cookies with"))
+		faults = append(faults, errors.New("headgate: keyfuncs: no secret to sign cookies with"))
 	}
 	c := &SignedCookie{name: name, maxAge: maxAge, errAbsent: absent("signed cookie " + name)}
 	for i, secret := range secrets {
 		if len(secret) < minSecret {
-			faults = append(faults, fmt.Errorf("keyfuncs: secret %d to sign cookies with: of %d bytes, fewer than %d", i+1, len(secret), minSecret))
+			faults = append(faults, fmt.Errorf("headgate: keyfuncs: secret %d to sign cookies with: of %d bytes, fewer than %d", i+1, len(secret), minSecret))
 		}
 		c.macs = append(c.macs, newMAC(secret, "headgate cookie\x00"+name+"\x00"))
 	}
@@ -142,7 +142,7 @@ func (c *SignedCookie) Key(r *http.Request) (string, error) {
 // OlderThan panics if age is negative, or not less than what the cookie is valid for.
 func (c *SignedCookie) OlderThan(age time.Duration) Func {
 	if age < 0 || age >= c.maxAge {
-		panic("keyfuncs: OlderThan: an age of " + age.String() + ": not from 0 to less than " + c.maxAge.String())
+		panic("headgate: keyfuncs: OlderThan: an age of " + age.String() + ": not from 0 to less than " + c.maxAge.String())
 	}
 	return func(r *http.Request) (string, error) { return c.key(r, age) }
 }
@@ -218,7 +218,7 @@ func (c *SignedCookie) New(issued time.Time) *http.Cookie {
 // Handler panics if next is nil.
 func (c *SignedCookie) Handler(next http.Handler) http.Handler {
 	if next == nil {
-		panic("keyfuncs: Handler of cookie " + strconv.Quote(c.name) + ": the handler is nil")
+		panic("headgate: keyfuncs: Handler of cookie " + strconv.Quote(c.name) + ": the handler is nil")
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if _, err := c.Key(r); err != nil {

@@ -72,7 +72,7 @@ func refuses(t testing.TB, f keyfuncs.Func, values ...string) {
 	if key != "" || !errors.Is(err, keyfuncs.ErrAbsent) {
 		t.Errorf("%q: got %q, %v", values, key, err)
 	}
-	if err != nil && err.Error() != "keyfuncs: absent: signed cookie "+cookieName {
+	if err != nil && err.Error() != "headgate: keyfuncs: absent: signed cookie "+cookieName {
 		t.Errorf("the error tells why: %v", err)
 	}
 }
@@ -362,7 +362,7 @@ func TestSignedCookieFaults(t *testing.T) {
 			t.Fatalf("%+v: %v", c, err)
 		}
 		for i, want := range c.want {
-			if !strings.HasPrefix(lines[i], "keyfuncs: ") || !strings.Contains(lines[i], want) || strings.Contains(lines[i], secret) {
+			if !strings.HasPrefix(lines[i], "headgate: keyfuncs: ") || !strings.Contains(lines[i], want) || strings.Contains(lines[i], secret) {
 				t.Errorf("%q, not with %q", lines[i], want)
 			}
 		}

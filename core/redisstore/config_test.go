@@ -18,8 +18,8 @@ func TestFaultsOfAConfigAreToldTogether(t *testing.T) {
 	if err == nil {
 		t.Fatal("no error")
 	}
-	for _, want := range []string{"client is nil", "Timeout of 1µs", "Failure 7", "-1 Servers", "Prefix", "SlotTTL of 1ms"} {
-		if !strings.Contains(err.Error(), want) {
+	for _, want := range []string{"the client is nil", "a Timeout of 1µs", "Failure 7", "-1 Servers: 0 or more", "a Prefix", "a SlotTTL of 1ms"} {
+		if !strings.Contains(err.Error(), "headgate: redisstore: "+want) {
 			t.Errorf("%q is not in: %v", want, err)
 		}
 	}

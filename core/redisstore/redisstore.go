@@ -192,7 +192,7 @@ type Store struct {
 // [Store.Client].
 func Open(options *redis.UniversalOptions, c Config) (*Store, error) {
 	if options == nil {
-		return nil, errors.New("headgate: the options are nil")
+		return nil, errors.New("headgate: redisstore: the options are nil")
 	}
 	o := *options
 	o.ContextTimeoutEnabled = true
@@ -234,7 +234,7 @@ func New(client redis.UniversalClient, c Config) (*Store, error) {
 	faults := c.faults()
 	switch v := client.(type) {
 	case nil:
-		faults = append(faults, errors.New("headgate: the client is nil"))
+		faults = append(faults, errors.New("headgate: redisstore: the client is nil"))
 	case *redis.Client:
 		s.direct = v != nil && v.Options().ContextTimeoutEnabled
 	case *redis.ClusterClient:
@@ -242,10 +242,10 @@ func New(client redis.UniversalClient, c Config) (*Store, error) {
 		s.cluster = true
 		s.lanes = make([]lane, clusterLanes)
 	case *redis.Ring:
-		faults = append(faults, errors.New("headgate: a Ring loses state when its servers change: use a Cluster"))
+		faults = append(faults, errors.New("headgate: redisstore: a Ring loses state when its servers change: use a Cluster"))
 	}
 	if v := reflect.ValueOf(client); v.Kind() == reflect.Pointer && v.IsNil() {
-		faults = append(faults, fmt.Errorf("headgate: the client is a nil %T", client))
+		faults = append(faults, fmt.Errorf("headgate: redisstore: the client is a nil %T", client))
 	}
 	if len(faults) > 0 {
 		return nil, errors.Join(faults...)
@@ -275,20 +275,20 @@ func (c Config) withDefaults() Config {
 
 func (c Config) faults() (faults []error) {
 	if c.Timeout < time.Millisecond {
-		faults = append(faults, fmt.Errorf("headgate: a Timeout of %v is below 1 ms", c.Timeout))
+		faults = append(faults, fmt.Errorf("headgate: redisstore: a Timeout of %v is below 1 ms", c.Timeout))
 	}
 	if c.Failure < FailLocal || c.Failure > FailClosed {
-		faults = append(faults, fmt.Errorf("headgate: Failure %d is none of FailLocal, FailOpen, FailClosed", c.Failure))
+		faults = append(faults, fmt.Errorf("headgate: redisstore: Failure %d is none of FailLocal, FailOpen, FailClosed", c.Failure))
 	}
 	if c.Servers < 0 {
-		faults = append(faults, fmt.Errorf("headgate: %d Servers", c.Servers))
+		faults = append(faults, fmt.Errorf("headgate: redisstore: %d Servers: 0 or more", c.Servers))
 	}
 	if c.SlotTTL < 100*time.Millisecond || c.SlotTTL > time.Hour {
-		faults = append(faults, fmt.Errorf("headgate: a SlotTTL of %v is not 100 ms to 1 h", c.SlotTTL))
+		faults = append(faults, fmt.Errorf("headgate: redisstore: a SlotTTL of %v is not 100 ms to 1 h", c.SlotTTL))
 	}
 	for _, b := range []byte(c.Prefix) {
 		if b == '{' || b == '}' {
-			faults = append(faults, errors.New("headgate: a Prefix with braces would decide the slots of a cluster"))
+			faults = append(faults, errors.New("headgate: redisstore: a Prefix with braces would decide the slots of a cluster"))
 			break
 		}
 	}

@@ -251,7 +251,7 @@ var scenarios = []scenario{
 		},
 		requests: []*http.Request{request("GET", "/", "X-Client", ""), request("HEAD", "/", "X-Client", "")},
 		want:     []string{"400", "400"},
-		events:   []string{"keyfuncs: absent: header X-Client", "keyfuncs: absent: header X-Client"},
+		events:   []string{"headgate: keyfuncs: absent: header X-Client", "headgate: keyfuncs: absent: header X-Client"},
 	},
 	{
 		name: "no key, 403",

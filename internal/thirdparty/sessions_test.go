@@ -39,7 +39,7 @@ func (c *client) ask(path string) string {
 	return w.Body.String()
 }
 
-const absent = "keyfuncs: absent: session"
+const absent = "headgate: keyfuncs: absent: session"
 
 // say writes the key of a request, as it is when the guard asks: before the handler.
 func say(w http.ResponseWriter, key string, err error) {
