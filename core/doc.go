@@ -13,7 +13,8 @@
 //	case !d.Allowed:   // over the limit: come back after d.RetryAfter
 //	}
 //
-// A refusal is never an error, and an error never means a refusal.
+// A refusal is never an error, and an error never means a refusal. The exception is
+// [Slots.Acquire], which refuses with [ErrFull].
 //
 // # Choosing a policy
 //

@@ -207,6 +207,9 @@ func (l *Limiter) Policies() []Policy { return slices.Clone(l.policies) }
 func (l *Limiter) Cells() []Cell { return l.cells }
 
 // Allow asks for one unit. It is short for AllowN with 1.
+//
+// An empty key is a key like any other, shared by all who pass it. The guards of the
+// other packages refuse it.
 func (l *Limiter) Allow(ctx context.Context, key string) (d Decision, err error) {
 	err = l.decide(ctx, key, 1, false, &d)
 	return

@@ -71,7 +71,8 @@ type Rule struct {
 	Limiter *core.Limiter
 
 	// Key says who is charged. Required: there is no default. A request for which
-	// it gives an error or an empty key is refused.
+	// it gives an error or an empty key is refused. It is needed also where an adapter
+	// gives the keys, as ginmw.LimitBy does, for uses of the guard without that.
 	Key keyfuncs.Func
 
 	// Plan chooses another limiter for a request: more for those who pay. Make
@@ -92,7 +93,8 @@ type Rule struct {
 	// stands. Only guards with such a rule watch the response.
 	//
 	// The request is the one that the handler was given. Settle runs before the
-	// response is complete, so that a client may wait for it.
+	// response is complete, so that a client may wait for it. The fields of the
+	// response were set before the handler ran: they tell the state before settling.
 	Settle func(*http.Request, Outcome) int64
 }
 
