@@ -27,7 +27,8 @@ func Sockets(guard *websocketmw.Guard) echo.MiddlewareFunc {
 	}
 }
 
-// SocketsBy is Sockets with keys from Echo's context, as [LimitBy] is Limit.
+// SocketsBy is Sockets with keys from Echo's context, as [LimitBy] is Limit. So
+// [websocketmw.Rule].Key is needed all the same.
 func SocketsBy(guard *websocketmw.Guard, keys ...Key) echo.MiddlewareFunc {
 	mustSockets(guard)
 	keys = members("SocketsBy", keys)

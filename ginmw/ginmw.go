@@ -31,7 +31,8 @@ func Limit(guard *nethttp.Guard) gin.HandlerFunc {
 // LimitBy is Limit with keys from Gin's context: the i-th is that of the guard's
 // i-th rule, in place of the rule's own Key. There must be one for each rule; for
 // what is in the request, see [Request]. A rule without one refuses its requests,
-// as one that finds no key.
+// as one that finds no key. [nethttp.Rule].Key is needed all the same, for uses of the
+// guard without LimitBy; where there are none, [keyfuncs.RemoteAddr] will do.
 //
 // What sets the values that are charged, as authentication, must run before.
 // LimitBy panics if the guard or a key is nil, or if there is no key.

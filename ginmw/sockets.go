@@ -27,7 +27,8 @@ func Sockets(guard *websocketmw.Guard) gin.HandlerFunc {
 	}
 }
 
-// SocketsBy is Sockets with keys from Gin's context, as [LimitBy] is Limit.
+// SocketsBy is Sockets with keys from Gin's context, as [LimitBy] is Limit. So
+// [websocketmw.Rule].Key is needed all the same.
 func SocketsBy(guard *websocketmw.Guard, keys ...Key) gin.HandlerFunc {
 	mustSockets(guard)
 	keys = members("SocketsBy", keys)
