@@ -341,6 +341,7 @@ type schedule struct {
 	*key
 	now    int64
 	time   int64 // as now, but stands still while that goes back
+	newest int64 // the latest that now has been
 	events []event
 	open   []int // indexes of events that were not settled
 	mixed  bool  // the numbers changed, so no promise holds for the whole of it
@@ -375,6 +376,7 @@ func (s *schedule) advance(t *rapid.T) {
 	now := min(max(s.now+d, 1), horizon)
 	s.time += max(now-s.now, 0)
 	s.now = now
+	s.newest = max(s.newest, now)
 }
 
 // units draws what is asked for.
@@ -409,9 +411,10 @@ func (s *schedule) note(t *rapid.T, n, net int64) {
 	}
 }
 
-// settle settles one of the charges, once.
+// settle settles one of the charges, once, but not while the clock is behind where it
+// has been: states do not know how far that was, and may give back what had refilled.
 func (s *schedule) settle(t *rapid.T) {
-	if len(s.open) == 0 {
+	if len(s.open) == 0 || s.now < s.newest {
 		return
 	}
 	i := rapid.IntRange(0, len(s.open)-1).Draw(t, "which")
