@@ -201,14 +201,14 @@ func TestPoisonedKeyFailsAlone(t *testing.T) {
 				l := newLimiter(t, s, name, p)
 				server.Do(poison, s.cells(nil, &core.Charge{Limiter: l, Key: "poisoned"})[0], "x")
 				var batch []*question
-				for _, key := range []string{"a", "poisoned", "b"} {
+				for _, key := range []string{"a", "poisoned", "poisoned", "b"} {
 					q := s.pools.question()
 					q.progress.Store(sent)
 					q.charges = []core.Charge{{Limiter: l, Key: key, N: 1}}
 					batch = append(batch, q)
 				}
 				s.fly(context.Background(), &s.lanes[0], batch, time.Now().Add(patient))
-				for i, wantErr := range []bool{false, true, false} {
+				for i, wantErr := range []bool{false, true, true, false} {
 					q := batch[i]
 					if (q.err != nil) != wantErr || q.result.Allowed == wantErr {
 						t.Errorf("%s %v, %s: question %d: allowed %v, error %v", name, p, poison, i, q.result.Allowed, q.err)

@@ -13,8 +13,7 @@ do
   if life then
     if life == 0 then life = converted or 0 end
     @save
-    failed = failed or not saved
-    values[key] = @known
+    if saved then values[key] = @known else failed = true end
   end
   if not life then
     @state
