@@ -85,6 +85,7 @@ type Store struct {
 
 type shard struct {
 	mu     sync.Mutex
+	_      [56]byte // those who wait watch the lock: what its holder writes is on other cache lines
 	calls  uint32
 	number int
 	table  table
