@@ -455,7 +455,7 @@ func (k *Keeper) entriesLeft() (n int) {
 
 // simulate runs one schedule.
 func simulate(t *testing.T, seed uint64, kind, broken string) (faults []string, granted int) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		w := newWorld(t, seed, kind, broken)
 		faults, granted = w.live(t)
 		synctest.Wait()
