@@ -116,7 +116,8 @@ type Rule struct {
 
 	// Plan chooses other slots for a request: more for those who pay. Make them
 	// once, with Slots.With, and look them up here. Nil, the function or what it
-	// returns, means Slots; so let that be the smallest plan.
+	// returns, means Slots; so let that be the smallest plan. Slots of another name or
+	// store are a fault of the program, and the upgrade gets a 500.
 	Plan func(*http.Request) *core.Slots
 
 	// Service marks the limit as the service's own, as of all sockets together: no

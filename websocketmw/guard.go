@@ -3,6 +3,7 @@ package websocketmw
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"slices"
 	"sync"
@@ -25,6 +26,7 @@ type Guard struct {
 }
 
 var (
+	errPlan      = errors.New("headgate: a rule's Plan gave slots that Slots.With did not make")
 	errEmptyKey  = errors.New("headgate: a rule's Key gave an empty key without an error")
 	errMalformed = errors.New("headgate: the Sec-WebSocket-Key of the upgrade is not 16 bytes in base64")
 )
@@ -151,7 +153,12 @@ func (g *Guard) decide(v *Verdict, r *http.Request, what kind, key func(rule int
 			v.Err, v.status = err, g.config.KeyErrorStatus
 			return
 		}
-		claims[i] = core.Claim{Slots: g.config.Rules[i].slots(r), Key: k}
+		slots, err := g.config.Rules[i].slots(r)
+		if err != nil {
+			v.Err, v.status = err, http.StatusInternalServerError
+			return
+		}
+		claims[i] = core.Claim{Slots: slots, Key: k}
 	}
 	budgets, err := g.config.budgetKeys(r)
 	if err != nil {
@@ -164,7 +171,9 @@ func (g *Guard) decide(v *Verdict, r *http.Request, what kind, key func(rule int
 		return
 	}
 	v.limits = limitsOf(slot)
-	s := &Socket{guard: g, slot: slot, budgets: budgets, stream: what == connect, base: r.Context()}
+	s := &Socket{
+		guard: g, slot: slot, budgets: budgets, stream: what == connect, base: r.Context(), toClose: make(chan struct{}),
+	}
 	if !g.add(s) { // meanwhile
 		slot.Release()
 		v.Err, v.status = core.ErrClosed, http.StatusServiceUnavailable
@@ -173,13 +182,20 @@ func (g *Guard) decide(v *Verdict, r *http.Request, what kind, key func(rule int
 	v.socket = s
 }
 
-func (rule *Rule) slots(r *http.Request) *core.Slots {
-	if rule.Plan != nil {
-		if s := rule.Plan(r); s != nil {
-			return s
-		}
+func (rule *Rule) slots(r *http.Request) (*core.Slots, error) {
+	if rule.Plan == nil {
+		return rule.Slots, nil
 	}
-	return rule.Slots
+	s := rule.Plan(r)
+	switch {
+	case s == nil || s == rule.Slots:
+		return rule.Slots, nil
+	case s.Name() != rule.Slots.Name():
+		return nil, fmt.Errorf("%w: slots %q, not %q", errPlan, s.Name(), rule.Slots.Name())
+	case s.Store() != rule.Slots.Store():
+		return nil, fmt.Errorf("%w: slots %q, of another store than the rule's", errPlan, s.Name())
+	}
+	return s, nil
 }
 
 func (g *Guard) isDraining() bool {

@@ -337,6 +337,30 @@ func TestPlansAndKeys(t *testing.T) {
 	}
 }
 
+// Slots that are not the rule's are a fault of the program, and take nothing.
+func TestStrangePlans(t *testing.T) {
+	store := memstore.New(memstore.Config{})
+	rule := newSlots(t, store, "ws", 1)
+	for name, strange := range map[string]*core.Slots{
+		"name":  newSlots(t, store, "other", 5),
+		"store": newSlots(t, memstore.New(memstore.Config{}), "ws", 5),
+	} {
+		g, err := New(Config{Rules: []Rule{{Slots: rule, Key: keyfuncs.Everyone(), Plan: func(*http.Request) *core.Slots {
+			return strange
+		}}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		v := g.Check(upgradeRequest())
+		if v.Status() != http.StatusInternalServerError || !errors.Is(v.Err, errPlan) || v.Upgrades() {
+			t.Errorf("%s: %d, %v", name, v.Status(), v.Err)
+		}
+		if n, err := strange.Count(t.Context(), ""); n != 0 || err != nil {
+			t.Errorf("%s: %d are held, %v", name, n, err)
+		}
+	}
+}
+
 // While the store is away and everything is admitted, nobody knows what is left.
 func TestFieldsOfAnOpenStore(t *testing.T) {
 	store := &counter{SlotStore: memstore.New(memstore.Config{}), source: core.SourceOpen}

@@ -144,10 +144,14 @@ func (g *gauge) admit(p []byte, deadline time.Time) int {
 		sums[u] += n
 		return true
 	})
+	wait := maxDelay
+	if !deadline.IsZero() {
+		wait = min(wait, time.Until(deadline)/2)
+	}
 	ok := len(p)
 	for i := range g.rules {
 		if n := sums[g.rules[i].Unit]; n > 0 {
-			ok = min(ok, g.charge(i, n, begin, p, deadline))
+			ok = min(ok, g.charge(i, n, begin, p, &wait))
 		}
 	}
 	if ok < len(p) {
@@ -180,20 +184,16 @@ func walkUnits(w *walker, p []byte, yield func(at int, u Unit, n int64) bool) {
 }
 
 // charge asks a limiter for n units, and for one after the other if that is refused.
-func (g *gauge) charge(i int, n int64, begin walker, p []byte, deadline time.Time) int {
+func (g *gauge) charge(i int, n int64, begin walker, p []byte, wait *time.Duration) int {
 	in := &g.rules[i]
-	wait := maxDelay
-	if !deadline.IsZero() {
-		wait = min(wait, time.Until(deadline)/2)
-	}
-	if g.granted(i, n, n == 1 || in.Unit == Bytes, &wait) {
+	if g.granted(i, n, n == 1 || in.Unit == Bytes, wait) {
 		return len(p)
 	}
 	ok := 0
 	if n > 1 && in.Unit != Bytes {
 		ok = len(p)
 		walkUnits(&begin, p, func(at int, u Unit, _ int64) bool {
-			if u == in.Unit && !g.granted(i, 1, true, &wait) {
+			if u == in.Unit && !g.granted(i, 1, true, wait) {
 				ok = at
 				return false
 			}
@@ -204,6 +204,7 @@ func (g *gauge) charge(i int, n int64, begin walker, p []byte, deadline time.Tim
 }
 
 // granted asks for units, and says whether to read on. What is not final is only a try.
+// What is waited for them is taken from wait.
 func (g *gauge) granted(i int, n int64, final bool, wait *time.Duration) bool {
 	in := &g.rules[i]
 	for told := false; ; {
@@ -228,7 +229,7 @@ func (g *gauge) granted(i int, n int64, final bool, wait *time.Duration) bool {
 			pause := min(d.RetryAfter, *wait)
 			*wait -= pause
 			if !g.pause(pause) {
-				return true // closed: nobody reads on
+				return true // closed: what is read on does not matter
 			}
 		case g.over == nil:
 			g.over = &excess{codePolicy, in.Limiter.Name()}
@@ -242,15 +243,19 @@ func (g *gauge) granted(i int, n int64, final bool, wait *time.Duration) bool {
 	}
 }
 
-// pause reports whether the socket is still open after d.
+// pause reports whether the socket is still open, and not to be closed, after d.
 func (g *gauge) pause(d time.Duration) bool {
+	s := g.socket
+	s.lastRead.Store(int64(time.Since(s.opened) + d)) // who is held back is not idle
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
 	case <-timer.C:
 		return true
-	case <-g.socket.Done():
+	case <-s.Done():
 		return false
+	case <-s.toClose:
+		return false // the peer's answer is to be read
 	}
 }
 

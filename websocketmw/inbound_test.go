@@ -192,6 +192,67 @@ func TestDelaysAreBounded(t *testing.T) {
 	})
 }
 
+// Limits that delay the same bytes do so for no longer than one would.
+func TestDelaysDoNotAddUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := heard{done: make(chan struct{})}
+		slow := func() Inbound {
+			return Inbound{Limiter: newLimiter(t, core.TokenBucket(core.PerHour(1), 1)), Over: Delay}
+		}
+		_, p := bubble(t, Config{Inbound: []Inbound{slow(), slow(), slow()}}, h.listen)
+		begin := time.Now()
+		p.send([]byte(strings.Repeat(string(masked(0x81, "a")), 2)))
+		p.Close()
+		<-h.done
+		if took := time.Since(begin); h.sums[Messages] != 2 || took != maxDelay {
+			t.Error(h.sums, took)
+		}
+	})
+}
+
+// Who is held back hears at once that the socket is closed, and its answer is read.
+func TestDelaysHeedClose(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := heard{done: make(chan struct{})}
+		g, p := bubble(t, Config{
+			Inbound: []Inbound{{Limiter: newLimiter(t, core.TokenBucket(core.PerHour(1), 1)), Over: Delay}},
+		}, h.listen)
+		p.send([]byte(strings.Repeat(string(masked(0x81, "a")), 2)))
+		synctest.Wait()
+		begin := time.Now()
+		for _, s := range g.all() {
+			s.Close(1001, "bye")
+		}
+		if got := p.closes(); got != "1001 bye" {
+			t.Error(got)
+		}
+		p.send(masked(0x88, "\x03\xe9"))
+		p.Close()
+		<-h.done
+		if took := time.Since(begin); h.sums[Messages] != 2 || took != 0 {
+			t.Error(h.sums, took)
+		}
+	})
+}
+
+// Who is held back is not idle.
+func TestDelaysAreNotIdle(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := heard{done: make(chan struct{})}
+		_, p := bubble(t, Config{
+			Inbound: []Inbound{{Limiter: newLimiter(t, core.TokenBucket(core.PerHour(1), 1)), Over: Delay}},
+			MaxIdle: maxDelay / 2,
+		}, h.listen)
+		p.send([]byte(strings.Repeat(string(masked(0x81, "a")), 2)))
+		begin := time.Now()
+		if got := p.closes(); !strings.HasPrefix(got, "1001 nothing was heard") || time.Since(begin) != maxDelay+maxDelay/2 {
+			t.Error(got, time.Since(begin))
+		}
+		p.Close()
+		<-h.done
+	})
+}
+
 func TestInboundReports(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := heard{done: make(chan struct{})}

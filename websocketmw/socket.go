@@ -34,8 +34,9 @@ type Socket struct {
 	stream  bool            // over HTTP/2: the handler is the socket
 	base    context.Context //nolint:containedctx // that of the handler's request, for Context
 
-	switched atomic.Bool  // the response 101 is on its way
-	lastRead atomic.Int64 // nanoseconds since opened
+	toClose  chan struct{} // closed when the guard begins to close the socket
+	switched atomic.Bool   // the response 101 is on its way
+	lastRead atomic.Int64  // nanoseconds since opened
 
 	mu       sync.Mutex
 	opened   time.Time
@@ -117,6 +118,7 @@ func (s *Socket) close(code int, reason string) *conn {
 		return nil
 	}
 	s.closing = &closing{code: code, reason: reason, end: time.Now().Add(closeTimeout)}
+	close(s.toClose)
 	if s.stream && s.cancel != nil {
 		s.cancel(errEnded)
 	}
@@ -138,6 +140,7 @@ func (s *Socket) cut() {
 	s.mu.Lock()
 	if s.closing == nil {
 		s.closing = &closing{code: codeGoingAway}
+		close(s.toClose)
 	}
 	s.closing.end = time.Time{}
 	c := s.conn.Value()

@@ -16,14 +16,23 @@ import (
 )
 
 const (
-	limit    = 3 // sockets of a client address
-	messages = 5 // a second, of a socket
-	silence  = time.Minute
+	userLimit    = 3  // sockets at once
+	addressLimit = 12 // of all users behind an address
+	messages     = 5  // a second, of a socket
+	silence      = time.Minute
 )
+
+// user is who is counted. This chat takes everybody at their word: the page puts the
+// name into a cookie. Where users sign in, that is keyfuncs.Context, or Session.
+var user = keyfuncs.Cookie("user")
 
 // newGuard is all there is to the limits.
 func newGuard(store core.SlotStore) (*websocketmw.Guard, error) {
-	sockets, err := core.NewSlots(store, "sockets", limit)
+	perUser, err := core.NewSlots(store, "user", userLimit)
+	if err != nil {
+		return nil, err
+	}
+	perAddress, err := core.NewSlots(store, "address", addressLimit)
 	if err != nil {
 		return nil, err
 	}
@@ -32,7 +41,10 @@ func newGuard(store core.SlotStore) (*websocketmw.Guard, error) {
 		return nil, err
 	}
 	return websocketmw.New(websocketmw.Config{
-		Rules:   []websocketmw.Rule{{Slots: sockets, Key: keyfuncs.RemoteAddr()}}, // with users, the user
+		Rules: []websocketmw.Rule{ // a socket takes a slot of each, or none
+			{Slots: perUser, Key: user},
+			{Slots: perAddress, Key: keyfuncs.RemoteAddr()},
+		},
 		Inbound: []websocketmw.Inbound{{Limiter: sent}},
 		MaxIdle: silence, // the handler pings three times in that
 		InBand:  true,    // so that the page can say why

@@ -1,17 +1,19 @@
-// Websocket is a chat, with gorilla/websocket, in which each client address has three
-// sockets at once, and each socket five messages a second.
+// Websocket is a chat, with gorilla/websocket, in which each user has three sockets at
+// once, all users behind a client address have twelve, and each socket has five messages a
+// second.
 //
 //	go run ./examples/websocket
 //
 // Open http://127.0.0.1:8080/ and open sockets there: the fourth is refused, and the page
 // shows why. Without a browser, a refusal is a response:
 //
-//	curl -i -H 'Connection: Upgrade' -H 'Upgrade: websocket' -H 'Sec-WebSocket-Version: 13' \
-//		-H 'Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==' http://127.0.0.1:8080/chat
+//	curl -i -b user=ann -H 'Connection: Upgrade' -H 'Upgrade: websocket' \
+//		-H 'Sec-WebSocket-Version: 13' -H 'Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==' \
+//		http://127.0.0.1:8080/chat
 //
 //	HTTP/1.1 429 Too Many Requests
-//	RateLimit: "sockets";r=0
-//	RateLimit-Policy: "sockets";q=3;qu="concurrent-requests"
+//	RateLimit: "user";r=0
+//	RateLimit-Policy: "user";q=3;qu="concurrent-requests", "address";q=12;qu="concurrent-requests"
 //	Retry-After: 7
 //
 // Ctrl-C stops the server: it closes its sockets with 1001. With

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -39,8 +40,16 @@ func start(t *testing.T, store core.SlotStore) string {
 	return server.URL
 }
 
-func dial(t *testing.T, url string, header http.Header) (*websocket.Conn, *http.Response) {
+// dial opens a socket of a user, as a program does or, with an origin, a browser.
+func dial(t *testing.T, url, user, origin string) (*websocket.Conn, *http.Response) {
 	t.Helper()
+	header := make(http.Header)
+	if user != "" {
+		header.Set("Cookie", "user="+user)
+	}
+	if origin != "" {
+		header.Set("Origin", origin)
+	}
 	conn, response, err := websocket.DefaultDialer.Dial(strings.Replace(url, "http", "ws", 1)+"/chat", header)
 	if err != nil && !errors.Is(err, websocket.ErrBadHandshake) {
 		t.Fatal(err)
@@ -61,17 +70,20 @@ func closeOf(conn *websocket.Conn) string {
 
 func TestChat(t *testing.T) {
 	url := start(t, memstore.New(memstore.Config{}))
-	first, _ := dial(t, url, nil)
-	second, _ := dial(t, url, nil)
-	third, response := dial(t, url, nil)
-	if got := response.Header.Get("RateLimit"); got != `"sockets";r=0` {
+	first, _ := dial(t, url, "ann", "")
+	second, _ := dial(t, url, "ann", "")
+	third, response := dial(t, url, "ann", "")
+	if got := response.Header.Get("RateLimit"); got != `"user";r=0, "address";r=9` {
 		t.Error(got)
 	}
-	if _, response := dial(t, url, nil); response.StatusCode != 429 || response.Header.Get("Retry-After") == "" {
+	if _, response := dial(t, url, "ann", ""); response.StatusCode != 429 || response.Header.Get("Retry-After") == "" {
 		t.Errorf("the fourth socket: %v", response)
 	}
-	browser, _ := dial(t, url, http.Header{"Origin": {url}})
-	if got := closeOf(browser); !strings.Contains(got, `limit "sockets" is reached`) {
+	if _, response := dial(t, url, "", ""); response.StatusCode != 400 {
+		t.Errorf("nobody's socket: %v", response)
+	}
+	browser, _ := dial(t, url, "ann", url)
+	if got := closeOf(browser); !strings.Contains(got, `limit "user" is reached`) {
 		t.Errorf("a browser's fourth: %s", got)
 	}
 	if err := first.WriteMessage(websocket.TextMessage, []byte("hello")); err != nil {
@@ -87,6 +99,19 @@ func TestChat(t *testing.T) {
 	}
 	if got := closeOf(first); !strings.Contains(got, "1008") || !strings.Contains(got, `over the limit "messages"`) {
 		t.Errorf("a flood: %s", got)
+	}
+}
+
+// A cookie is no proof: whoever has many names has one address.
+func TestManyNames(t *testing.T) {
+	url := start(t, memstore.New(memstore.Config{}))
+	for i := range addressLimit {
+		if conn, response := dial(t, url, fmt.Sprint("user", i), ""); conn == nil {
+			t.Fatalf("socket %d: %v", i, response)
+		}
+	}
+	if _, response := dial(t, url, "another", ""); response.StatusCode != 429 || !strings.HasPrefix(response.Header.Get("RateLimit"), `"address";r=0`) {
+		t.Errorf("one too many: %v", response)
 	}
 }
 
@@ -119,13 +144,13 @@ func TestRedis(t *testing.T) {
 		t.Cleanup(func() { store.(*redisstore.Store).Client().Close() })
 		urls = append(urls, start(t, store))
 	}
-	for i := range limit {
-		if _, response := dial(t, urls[i%2], nil); response.StatusCode != 101 {
+	for i := range userLimit {
+		if _, response := dial(t, urls[i%2], "ann", ""); response.StatusCode != 101 {
 			t.Fatalf("socket %d: %s", i, response.Status)
 		}
 	}
 	for _, url := range urls {
-		if _, response := dial(t, url, nil); response.StatusCode != 429 {
+		if _, response := dial(t, url, "ann", ""); response.StatusCode != 429 {
 			t.Errorf("the fourth socket: %s", response.Status)
 		}
 	}
@@ -160,7 +185,7 @@ func TestProgram(t *testing.T) {
 	}
 	_, rest, _ := strings.Cut(line, "Listening on ")
 	url, _, _ := strings.Cut(rest, "/,")
-	conn, _ := dial(t, url, nil)
+	conn, _ := dial(t, url, "ann", "")
 	if err := cmd.Process.Signal(os.Interrupt); err != nil {
 		t.Fatal(err)
 	}
