@@ -49,11 +49,11 @@ func browser(t *testing.T) context.Context {
 	return ctx
 }
 
-// quickstart starts the example with these flags, and returns its address.
-func quickstart(t *testing.T, flags ...string) string {
+// start starts an example with these flags, and returns its address.
+func start(t *testing.T, example string, flags ...string) string {
 	t.Helper()
-	program := filepath.Join(t.TempDir(), "quickstart")
-	build := exec.CommandContext(t.Context(), "go", "build", "-o", program, "./examples/quickstart")
+	program := filepath.Join(t.TempDir(), example)
+	build := exec.CommandContext(t.Context(), "go", "build", "-o", program, "./examples/"+example)
 	build.Dir = "../.."
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
@@ -106,7 +106,7 @@ func shows(id, text string) chromedp.Action {
 
 func TestRequests(t *testing.T) {
 	ctx := browser(t)
-	url := quickstart(t, "-limit", "4", "-window", "1m")
+	url := start(t, "quickstart", "-limit", "4", "-window", "1m")
 	run(ctx, t,
 		chromedp.Navigate(url),
 		chromedp.Click("#one", chromedp.ByQuery),
@@ -124,7 +124,7 @@ func TestRequests(t *testing.T) {
 
 func TestSockets(t *testing.T) {
 	ctx := browser(t)
-	url := quickstart(t, "-sockets", "2")
+	url := start(t, "quickstart", "-sockets", "2")
 	run(ctx, t,
 		chromedp.Navigate(url),
 		chromedp.Click("#open", chromedp.ByQuery),
@@ -140,5 +140,26 @@ func TestSockets(t *testing.T) {
 		// The server may take a moment to see that, so once may not be enough.
 		chromedp.Poll(`document.getElementById("held").textContent === "2" || void document.getElementById("open").click()`,
 			nil, chromedp.WithPollingInterval(500*time.Millisecond)),
+	)
+}
+
+func TestChat(t *testing.T) {
+	ctx := browser(t)
+	url := start(t, "websocket")
+	open := chromedp.Click("#open", chromedp.ByQuery)
+	run(ctx, t,
+		chromedp.Navigate(url),
+		open, open, open,
+		until(`document.getElementById("sockets").textContent.split("ann: open").length === 4`),
+		open,
+		shows("sockets", `ann: closed: 1013, limit "user" is reached`),
+		chromedp.SetValue("#user", "ben", chromedp.ByQuery),
+		open,
+		shows("sockets", "ben: open"),
+		chromedp.SetValue("#text", "hello", chromedp.ByQuery),
+		chromedp.Click("#say button", chromedp.ByQuery),
+		shows("said", "hello"),
+		chromedp.Click("#flood", chromedp.ByQuery),
+		shows("sockets", `ann: closed: 1008, over the limit "messages"`),
 	)
 }
