@@ -34,6 +34,7 @@ func TestCluster(t *testing.T) {
 		{"OneSlotIsOneCall", c.oneSlotIsOneCall},
 		{"Check", c.check},
 		{"SlotMigrates", c.slotMigrates},
+		{"SocketsMigrate", c.socketsMigrate},
 		{"OneMasterAway", c.oneMasterAway}, // and is not back
 	} {
 		t.Run(test.name, test.run)
@@ -281,6 +282,85 @@ func (c clusterTest) check(t *testing.T) {
 	}
 }
 
+// migrate moves a slot of the Cluster, with its keys, to another master.
+func (c clusterTest) migrate(t *testing.T, number int, from, to *redistest.Server) {
+	t.Helper()
+	must := func(server *redistest.Server, words ...string) any {
+		t.Helper()
+		reply, err := server.Do(words...)
+		if err != nil {
+			t.Fatalf("%q: %v", words, err)
+		}
+		return reply
+	}
+	slot := strconv.Itoa(number)
+	must(to, "CLUSTER", "SETSLOT", slot, "IMPORTING", must(from, "CLUSTER", "MYID").(string))
+	must(from, "CLUSTER", "SETSLOT", slot, "MIGRATING", must(to, "CLUSTER", "MYID").(string))
+	_, port, _ := net.SplitHostPort(to.Addr())
+	for {
+		names := must(from, "CLUSTER", "GETKEYSINSLOT", slot, "1").([]any)
+		if len(names) == 0 {
+			break
+		}
+		must(from, "MIGRATE", "127.0.0.1", port, names[0].(string), "0", "5000")
+	}
+	owner := must(to, "CLUSTER", "MYID").(string)
+	must(to, "CLUSTER", "SETSLOT", slot, "NODE", owner) // first: others learn it from there
+	for _, server := range c.Masters {
+		must(server, "CLUSTER", "SETSLOT", slot, "NODE", owner)
+	}
+}
+
+// socketsMigrate moves what is held while others acquire and release.
+func (c clusterTest) socketsMigrate(t *testing.T) {
+	f := newFleet(t, Config{Timeout: 2 * time.Second}, func(c2 Config) *Store { return open(t, c2, c.Masters.Addrs()...) })
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	var over atomic.Int64
+	var all sync.WaitGroup
+	for i, slots := range f.slots {
+		f.held[i][0].Release() // one of key 0, which they take in turns
+		for range 4 {
+			all.Go(func() {
+				for ctx.Err() == nil {
+					if slot, err := slots.Acquire(context.Background(), fleetKey(0)); err == nil {
+						if o, _ := f.counter.Count(context.Background(), fleetKey(0)); o > fleetLimit {
+							over.Add(1)
+						}
+						slot.Release()
+					}
+				}
+			})
+		}
+	}
+	for k := range fleetKeys {
+		slot := slotOf(f.stores[0].names.tag(nil, fleetKey(k)))
+		i := slot * len(c.Masters) / slots
+		from, to := c.Masters[i], c.Masters[(i+1)%len(c.Masters)]
+		c.migrate(t, slot, from, to)
+		t.Cleanup(func() { c.migrate(t, slot, to, from) })
+	}
+	for _, slots := range f.slots {
+		eventually(t, "slots to be granted again", func() bool {
+			slot, err := slots.Acquire(t.Context(), fleetKey(0))
+			if err == nil {
+				slot.Release()
+			}
+			return err == nil
+		})
+	}
+	stop()
+	all.Wait()
+	if n := over.Load(); n > 0 {
+		t.Errorf("%d times more than the limit were held", n)
+	}
+	f.held[0][0], f.held[1][0] = acquires(t, f.slots[0], fleetKey(0)), acquires(t, f.slots[1], fleetKey(0))
+	f.right(t, fleetLimit)
+	f.noneLost(t)
+	f.release()
+	f.right(t, 0)
+}
+
 // slotMigrates moves a slot, with its keys, from one master to another under load.
 func (c clusterTest) slotMigrates(t *testing.T) {
 	const limit = 2000
@@ -288,22 +368,7 @@ func (c clusterTest) slotMigrates(t *testing.T) {
 	key := c.keysByMaster(s)[0]
 	l := newLimiter(t, s, "migrates", core.SlidingLog(core.PerHour(limit)))
 	two := newLimiter(t, s, "migrates too", core.FixedWindow(per(limit, 400*day)).Named("a"), core.TokenBucket(core.PerDay(1), limit).Named("b"))
-	slot := strconv.Itoa(slotOf(s.names.tag(nil, key)))
-	from, to := c.Masters[0], c.Masters[1]
-	id := func(server *redistest.Server) string {
-		reply, err := server.Do("CLUSTER", "MYID")
-		if err != nil {
-			t.Fatal(err)
-		}
-		return reply.(string)
-	}
-	must := func(server *redistest.Server, words ...string) any {
-		reply, err := server.Do(words...)
-		if err != nil {
-			t.Fatalf("%q: %v", words, err)
-		}
-		return reply
-	}
+	slot := slotOf(s.names.tag(nil, key))
 
 	ctx, stop := context.WithCancel(t.Context())
 	var admitted, failed [2]atomic.Int64
@@ -326,19 +391,8 @@ func (c clusterTest) slotMigrates(t *testing.T) {
 		}
 	}
 	eventually(t, "some to be admitted", func() bool { return admitted[0].Load() > 100 && admitted[1].Load() > 100 })
-	must(to, "CLUSTER", "SETSLOT", slot, "IMPORTING", id(from))
-	must(from, "CLUSTER", "SETSLOT", slot, "MIGRATING", id(to))
-	for {
-		names := must(from, "CLUSTER", "GETKEYSINSLOT", slot, "1").([]any)
-		if len(names) == 0 {
-			break
-		}
-		_, port, _ := net.SplitHostPort(to.Addr())
-		must(from, "MIGRATE", "127.0.0.1", port, names[0].(string), "0", "5000")
-	}
-	for _, server := range []*redistest.Server{to, from, c.Masters[2]} {
-		must(server, "CLUSTER", "SETSLOT", slot, "NODE", id(to))
-	}
+	c.migrate(t, slot, c.Masters[0], c.Masters[1])
+	t.Cleanup(func() { c.migrate(t, slot, c.Masters[1], c.Masters[0]) })
 	moved := admitted[0].Load()
 	eventually(t, "more to be admitted", func() bool { return admitted[0].Load() > moved+100 || admitted[0].Load() >= limit })
 	eventually(t, "all to be admitted", func() bool {
