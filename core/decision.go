@@ -18,23 +18,23 @@ const Never time.Duration = math.MaxInt64
 type Source uint8
 
 const (
-	// SourceNumbers: the numbers of the policies alone decided, without the store:
-	// a charge above what they can ever grant, Unlimited, Blocked.
-	SourceNumbers Source = iota
-	// SourceStore: the store did.
+	// SourcePolicy: the policies alone decided, without the store: a charge above
+	// what they can ever grant, Unlimited, Blocked.
+	SourcePolicy Source = iota
+	// SourceStore: the store decided.
 	SourceStore
-	// SourceMemory: the store had refused the same question before, for a time
-	// that is not over.
-	SourceMemory
-	// SourceLocal: the store is away, and this process decided by itself.
+	// SourceCache: the store refused the same request before, and this process
+	// remembers that the refusal still holds.
+	SourceCache
+	// SourceLocal: the store is unreachable, and this process decided by itself.
 	SourceLocal
-	// SourceOpen: the store is away, and everything is admitted.
+	// SourceOpen: the store is unreachable, and everything is admitted.
 	SourceOpen
 )
 
 // String returns a short name for logs and metrics.
 func (s Source) String() string {
-	names := [...]string{"numbers", "store", "memory", "local", "open"}
+	names := [...]string{"policy", "store", "cache", "local", "open"}
 	if int(s) < len(names) {
 		return names[s]
 	}

@@ -186,7 +186,7 @@ func TestByNumbers(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			l := newLimiter(t, newFakeStore(t), "api", test.policies...)
-			test.want.Source = core.SourceNumbers
+			test.want.Source = core.SourcePolicy
 			if d := allow(t, l, "key", test.n); fields(d) != fields(test.want) || d.Len() != len(test.policies) {
 				t.Errorf("%+v\nwant %+v", fields(d), fields(test.want))
 			}
@@ -375,9 +375,9 @@ func TestStrings(t *testing.T) {
 // TestSources: names for logs and metrics do not change.
 func TestSources(t *testing.T) {
 	for source, want := range map[core.Source]string{
-		core.SourceNumbers: "numbers",
+		core.SourcePolicy: "policy",
 		core.SourceStore:   "store",
-		core.SourceMemory:  "memory",
+		core.SourceCache:  "cache",
 		core.SourceLocal:   "local",
 		core.SourceOpen:    "open",
 		99:                 "source(99)",
@@ -414,12 +414,12 @@ func TestAnswerOutOfRange(t *testing.T) {
 // TestAge: spans shrink with time, but a wait that has not ended never becomes
 // none, and what is never stays so.
 func TestAge(t *testing.T) {
-	r := core.Result{At: 1000, Allowed: true, Source: core.SourceMemory}
+	r := core.Result{At: 1000, Allowed: true, Source: core.SourceCache}
 	r.Add(true, step.Reading{Remaining: 3, NextAfter: 10, ResetAfter: 100, RetryAfter: 0})
 	r.Add(false, step.Reading{Remaining: 0, NextAfter: 4, ResetAfter: 5, RetryAfter: 6})
 	r.Add(false, step.Reading{RetryAfter: step.Never})
 	r.Age(5)
-	if r.At != 1005 || !r.Allowed || r.Source != core.SourceMemory || r.Len() != 3 {
+	if r.At != 1005 || !r.Allowed || r.Source != core.SourceCache || r.Len() != 3 {
 		t.Errorf("%+v", r)
 	}
 	for i, want := range []say{

@@ -116,14 +116,14 @@ func TestAllWithConstants(t *testing.T) {
 		policy   string
 		left     []int64 // in each answer
 	}{
-		{"only Unlimited", []*core.Limiter{free, free2}, 5, true, core.SourceNumbers, "free", []int64{core.NoLimit, core.NoLimit}},
+		{"only Unlimited", []*core.Limiter{free, free2}, 5, true, core.SourcePolicy, "free", []int64{core.NoLimit, core.NoLimit}},
 		{"Unlimited first", []*core.Limiter{free, window}, 1, true, core.SourceStore, "window", []int64{core.NoLimit, 9}},
 		{"Unlimited last", []*core.Limiter{window, free}, 1, true, core.SourceStore, "window", []int64{8, core.NoLimit}},
 		{"Unlimited between", []*core.Limiter{two, free, window, free2}, 1, true, core.SourceStore, "window", []int64{19, 29, core.NoLimit, 7, core.NoLimit}},
 		{"Unlimited, and refused", []*core.Limiter{free, two, window}, 8, false, core.SourceStore, "window", []int64{core.NoLimit, 19, 29, 7}},
-		{"Blocked first", []*core.Limiter{blocked, window}, 1, false, core.SourceNumbers, "blocked", []int64{0, 0}},
-		{"Blocked last", []*core.Limiter{window, free, blocked}, 1, false, core.SourceNumbers, "blocked", []int64{0, core.NoLimit, 0}},
-		{"above what can be granted", []*core.Limiter{two, window, free}, 11, false, core.SourceNumbers, "window", []int64{0, 0, 0, core.NoLimit}},
+		{"Blocked first", []*core.Limiter{blocked, window}, 1, false, core.SourcePolicy, "blocked", []int64{0, 0}},
+		{"Blocked last", []*core.Limiter{window, free, blocked}, 1, false, core.SourcePolicy, "blocked", []int64{0, core.NoLimit, 0}},
+		{"above what can be granted", []*core.Limiter{two, window, free}, 11, false, core.SourcePolicy, "window", []int64{0, 0, 0, core.NoLimit}},
 		{"nothing was charged", []*core.Limiter{window, two}, 1, true, core.SourceStore, "window", []int64{6, 18, 28}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -144,7 +144,7 @@ func TestAllWithConstants(t *testing.T) {
 					t.Errorf("answer %d, of %s, has %d left, want %d", i, a.Policy, a.Remaining, test.left[i])
 				}
 			}
-			if never := test.source == core.SourceNumbers && !test.allowed; never != (d.RetryAfter == core.Never) {
+			if never := test.source == core.SourcePolicy && !test.allowed; never != (d.RetryAfter == core.Never) {
 				t.Errorf("RetryAfter is %v", d.RetryAfter)
 			}
 		})

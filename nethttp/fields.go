@@ -128,7 +128,7 @@ func decider(v Verdict) (core.Answer, bool) {
 // known reports whether an answer tells what is left, which takes somebody who
 // looked, unless the policy never grants anything.
 func known(s core.Source, a core.Answer) bool {
-	return s != core.SourceNumbers && s != core.SourceOpen || a.Limit == 0
+	return s != core.SourcePolicy && s != core.SourceOpen || a.Limit == 0
 }
 
 // A sheet is what never changes about the policies that are asked: written once.

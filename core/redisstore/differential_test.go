@@ -271,7 +271,7 @@ func (w *walk) compare(d, e core.Decision, err, err2 error, about ...core.Charge
 		return
 	}
 	same := describe(&d) == describe(&e)
-	if d.Source == core.SourceMemory { // it knows nothing of smaller charges since
+	if d.Source == core.SourceCache { // it knows nothing of smaller charges since
 		w.counts["remembered"]++
 		same = !d.Allowed && !e.Allowed && 0 < d.RetryAfter && d.RetryAfter <= e.RetryAfter
 	}

@@ -200,7 +200,7 @@ func outage(t *testing.T, server *redistest.Server, o fault, policy Failure, hee
 			after.ask(t, l, key)
 		}
 		// The last refusals are remembered.
-		return after.admitted.Load() == 5 && after.bySource[core.SourceStore].Load() == 6 && after.bySource[core.SourceMemory].Load() == 2
+		return after.admitted.Load() == 5 && after.bySource[core.SourceStore].Load() == 6 && after.bySource[core.SourceCache].Load() == 2
 	})
 	eventually(t, "to be told that Redis went away, and is back", func() bool {
 		got := changes.list()

@@ -74,7 +74,7 @@ func (m *memory) recall(cs []core.Charge) (s sighting, r core.Result, known bool
 	if old == nil || s.at >= old.until || old.age != age || !slices.Equal(old.charges, cs) {
 		return s, r, false
 	}
-	r = core.Result{At: old.result.At, Source: core.SourceMemory}
+	r = core.Result{At: old.result.At, Source: core.SourceCache}
 	for i := range old.result.Len() { // a copy of its own: Age writes
 		r.Add(old.result.Reading(i))
 	}

@@ -70,7 +70,7 @@ func TestRememberedUntilItEnds(t *testing.T) {
 					t.Fatalf("refused for %v: forgotten after %v", c.retry, later)
 				}
 				_, x := r.Reading(0)
-				if got := time.Duration(x.RetryAfter) * time.Microsecond; r.Allowed || r.Source != core.SourceMemory || got != c.retry-later {
+				if got := time.Duration(x.RetryAfter) * time.Microsecond; r.Allowed || r.Source != core.SourceCache || got != c.retry-later {
 					t.Errorf("refused for %v: after %v: %+v", c.retry, later, r)
 				}
 			}
@@ -300,7 +300,7 @@ func TestResetAndRefundAreSeenAtOnce(t *testing.T) {
 		if refused := allow(t, l, key, 1); !d.Allowed || refused.Allowed {
 			t.Fatalf("%s\n%s", describe(&d), describe(&refused))
 		}
-		if refused := allow(t, l, key, 1); refused.Source != core.SourceMemory {
+		if refused := allow(t, l, key, 1); refused.Source != core.SourceCache {
 			t.Fatal(describe(&refused))
 		}
 		return d

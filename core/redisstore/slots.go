@@ -53,7 +53,7 @@ func (s *Store) AcquireSlots(ctx context.Context, claims []core.Claim) (core.Gra
 		}
 		if held, full := s.slots.Full(o.Slots, c.Key, o.Limit); full {
 			o.Held = held
-			return core.Grant{}, s.full(o, i, core.SourceMemory)
+			return core.Grant{}, s.full(o, i, core.SourceCache)
 		}
 	}
 	taken := make(holds, 0, len(claims))

@@ -309,7 +309,7 @@ func TestSlotsWithoutRedis(t *testing.T) {
 					if !errors.Is(err, core.ErrUnavailable) {
 						t.Error(err)
 					}
-				case !errors.As(err, &full) || full.Source != test.source && full.Source != core.SourceMemory:
+				case !errors.As(err, &full) || full.Source != test.source && full.Source != core.SourceCache:
 					t.Errorf("%v %+v", err, full)
 				}
 			}
