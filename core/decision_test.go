@@ -376,11 +376,11 @@ func TestStrings(t *testing.T) {
 func TestSources(t *testing.T) {
 	for source, want := range map[core.Source]string{
 		core.SourcePolicy: "policy",
-		core.SourceStore:   "store",
+		core.SourceStore:  "store",
 		core.SourceCache:  "cache",
-		core.SourceLocal:   "local",
-		core.SourceOpen:    "open",
-		99:                 "source(99)",
+		core.SourceLocal:  "local",
+		core.SourceOpen:   "open",
+		99:                "source(99)",
 	} {
 		if got := source.String(); got != want {
 			t.Errorf("%d is %q, want %q", uint8(source), got, want)
