@@ -14,10 +14,11 @@
 // sliding window takes 8 bytes more for each sub-window, a sliding log 8 bytes
 // more for each unit that counts.
 //
-// A key whose state has become that of a fresh key is dropped for free. When the
-// bound is reached, keys nearest to that go first, and keys that are now refused
-// go last, so that a flood of made-up keys neither grows the memory nor buys an
-// abuser a fresh start. [Store.Stats] counts the evictions that lost state.
+// A key whose state is again that of a fresh key is dropped at no loss. At the bound,
+// the store samples some keys and evicts the one that would be fresh soonest; a key
+// that is refused now goes only if the whole sample is. So a flood of made-up keys
+// neither grows the memory nor gives an abuser a fresh start. [Store.Stats] counts the
+// evictions that lost state.
 //
 // Slots are outside the bound: what they take, about 200 bytes for each key and 100
 // for each slot, is there only while something is held.
@@ -375,26 +376,30 @@ func (s *Store) sweep(now int64) {
 	sh.table.sweep(now, sweepEvery)
 }
 
-// reclaim evicts long states, wherever they are, until the budget is kept: whoever
-// takes memory makes room for it.
+// reclaim evicts long states, wherever they are, until the budget is kept: the call
+// that took memory makes room for it. A pass that finds none is followed by another,
+// which looks further on.
 func (s *Store) reclaim(grew *shard, now int64) {
 	for s.budget.overrun() {
-		from, best, found := grew, candidate{}, false
+		var from *shard
+		var best candidate
 		for i := range 3 {
 			sh := grew
 			if i > 0 {
 				sh = &s.shards[s.cursor.Add(1)%shards]
 			}
 			sh.mu.Lock()
-			c, ok := sh.table.choose(now, longEntry)
+			c, found := sh.table.choose(now, longEntry, maxLooks)
 			sh.mu.Unlock()
-			if ok && (!found || c.before(best)) {
-				from, best, found = sh, c, true
+			if found && (from == nil || c.before(best)) {
+				from, best = sh, c
 			}
 		}
-		from.mu.Lock()
-		from.table.evict(now, longEntry)
-		from.mu.Unlock()
+		if from != nil {
+			from.mu.Lock()
+			from.table.evict(best, now)
+			from.mu.Unlock()
+		}
 	}
 }
 

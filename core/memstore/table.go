@@ -38,8 +38,9 @@ const (
 	entryBytes = int64(unsafe.Sizeof(entry{}))
 	longBytes  = 40 // of a long state beside its words: slice, number, rounding
 
-	minSize = 8
-	sample  = 16 // entries among which one is chosen to be evicted
+	minSize  = 8
+	sample   = 16  // entries among which one is chosen to be evicted
+	maxLooks = 256 // places searched for long entries while the lock is held
 )
 
 func (t *table) place(hash uint64) int {
@@ -99,7 +100,9 @@ func (t *table) gap(hash uint64) (i, gap int) {
 func (t *table) makeRoom(now int64) {
 	grown := t.size + t.size/4 + minSize
 	if more := placesFor(grown) - uint64(len(t.places)); !t.budget.allowsTable(int64(grown), int64(more)) {
-		t.evict(now, anyEntry)
+		if c, found := t.choose(now, anyEntry, len(t.places)); found {
+			t.evict(c, now)
+		}
 		return
 	}
 	for i := 0; i < len(t.places); {
@@ -204,12 +207,12 @@ func (t *table) sweep(now int64, n int) {
 	}
 }
 
-// A candidate for eviction: the sooner it is fresh the better, and better than
-// any that is refused now.
+// A candidate for eviction. The sooner it is fresh the better, and any is better than
+// one whose key is refused now.
 type candidate struct {
-	place   int
+	hash    uint64
 	refused bool
-	fresh   int64
+	fresh   int64 // the instant
 }
 
 func (c candidate) before(d candidate) bool {
@@ -222,21 +225,21 @@ func (c candidate) before(d candidate) bool {
 func anyEntry(*entry) bool    { return true }
 func longEntry(e *entry) bool { return e.long > 0 }
 
-// choose looks at the next entries of a kind and returns the best to evict.
-func (t *table) choose(now int64, of func(*entry) bool) (best candidate, found bool) {
+// choose samples the next entries of a kind and returns the best to evict. It looks
+// at no more than the given number of places; the next call continues from there.
+func (t *table) choose(now int64, of func(*entry) bool, looks int) (best candidate, found bool) {
 	seen := 0
-	for range t.places {
+	for range min(looks, len(t.places)) {
 		if t.hand >= len(t.places) {
 			t.hand = 0
 		}
-		i := t.hand
+		e := &t.places[t.hand]
 		t.hand++
-		e := &t.places[i]
 		if e.hash == 0 || !of(e) {
 			continue
 		}
 		s, state := t.step(e), t.state(e)
-		c := candidate{i, s.Read(state, now, 1).Remaining == 0, s.FreshAt(state)}
+		c := candidate{e.hash, s.Read(state, now, 1).Remaining == 0, s.FreshAt(state)}
 		if !found || c.before(best) {
 			best, found = c, true
 		}
@@ -247,14 +250,16 @@ func (t *table) choose(now int64, of func(*entry) bool) (best candidate, found b
 	return best, found
 }
 
-// evict removes the best of the next entries of a kind.
-func (t *table) evict(now int64, of func(*entry) bool) {
-	if c, found := t.choose(now, of); found {
-		if c.fresh > now {
-			t.evicted++
-		}
-		t.removeAt(c.place)
+// evict removes a candidate, if it is still there.
+func (t *table) evict(c candidate, now int64) {
+	i, found := t.search(c.hash)
+	if !found {
+		return
 	}
+	if c.fresh > now {
+		t.evicted++
+	}
+	t.removeAt(i)
 }
 
 // state returns the words of an entry, which may be written.

@@ -181,6 +181,67 @@ func TestEvictionSparesTheRefused(t *testing.T) {
 	}
 }
 
+// insertLong inserts a sliding log with one event at the given instant.
+func insertLong(t *testing.T, tb *table, hash uint64, at int64) {
+	t.Helper()
+	s := mustStep(t, step.Numbers{Algorithm: step.SlidingLog, Limit: 10, Period: 1_000_000_000})
+	e := tb.insert(hash, s, at)
+	s.Charge(tb.state(e), at, 1)
+}
+
+// TestReclaimEvictsItsChoice: of the long states that reclaim samples, it evicts the
+// one nearest to fresh, and not one of those that follow.
+func TestReclaimEvictsItsChoice(t *testing.T) {
+	for first := range sample { // the place of the candidate among those sampled
+		s := New(Config{})
+		sh := &s.shards[0]
+		now := s.now()
+		const gap = 1 << 58
+		for i := range uint64(3 * sample) {
+			at := now
+			if i == uint64(first) {
+				at = now - 1000 // so it is fresh sooner
+			}
+			insertLong(t, &sh.table, (i+1)*gap, at)
+		}
+		sh.table.hand = 0
+		s.budget.max = s.budget.used() - 1 // one eviction is enough
+		s.reclaim(sh, now)
+		if n := sh.table.count; n != 3*sample-1 {
+			t.Fatalf("%d entries are left of %d, want one eviction", n, 3*sample)
+		}
+		if sh.table.find(uint64(first+1)*gap) != nil {
+			t.Errorf("candidate %d was not evicted", first)
+		}
+	}
+}
+
+// TestChooseIsBounded: a table with few long entries is not scanned as a whole while
+// its lock is held, and the few are found nevertheless.
+func TestChooseIsBounded(t *testing.T) {
+	short := mustStep(t, step.Numbers{Algorithm: step.TokenBucket, Limit: 10, Period: 1000, Burst: 10})
+	tb := &table{budget: &budget{max: 1 << 40}}
+	rng := rand.New(rand.NewPCG(1, 2))
+	for range 10_000 {
+		e := tb.insert(rng.Uint64(), short, 0)
+		short.Charge(tb.state(e), 0, 1)
+	}
+	insertLong(t, tb, rng.Uint64(), 0)
+	for calls := 1; ; calls++ {
+		before := tb.hand
+		_, found := tb.choose(0, longEntry, maxLooks)
+		if looked := tb.hand - before; looked > maxLooks {
+			t.Fatalf("call %d looked at %d places, more than %d", calls, looked, maxLooks)
+		}
+		if found {
+			break
+		}
+		if calls > len(tb.places)/maxLooks+1 {
+			t.Fatalf("the long entry was not found in %d calls", calls)
+		}
+	}
+}
+
 func TestKindsAreForgotten(t *testing.T) {
 	tb := &table{budget: &budget{max: 1 << 40}}
 	for limit := int64(1); limit <= 10_000; limit++ {
