@@ -36,11 +36,6 @@ func (w *fixedWindow) Refuse(s []int64, now, n int64) []int64 {
 	return s
 }
 
-// saturate adds n to count, but not beyond most.
-func saturate(count, n, most int64) int64 {
-	return max(count, min(count+min(n, most), most))
-}
-
 func (w *fixedWindow) Read(s []int64, now, n int64) Reading {
 	start, count := w.at(s, now)
 	var r Reading

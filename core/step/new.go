@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"math/bits"
+
+	"github.com/headgate/headgate/core/internal/whole"
 )
 
 // New makes the step of the given numbers. The error joins everything that is
@@ -78,6 +80,6 @@ func (m Numbers) exact() bool {
 	if hi, lo := bits.Mul64(uint64(m.Burst), uint64(n)); hi > 0 || lo > MaxInt {
 		return false
 	}
-	hi, lo := bits.Mul64(uint64(m.Burst), uint64(ceilDiv(p, n)))
+	hi, lo := bits.Mul64(uint64(m.Burst), uint64(whole.CeilDiv(p, n)))
 	return hi == 0 && lo <= MaxSpan
 }

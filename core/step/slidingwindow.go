@@ -1,6 +1,10 @@
 package step
 
-import "math/bits"
+import (
+	"math/bits"
+
+	"github.com/headgate/headgate/core/internal/whole"
+)
 
 // slidingWindow estimates a rolling window from counts of sub-windows. The newest
 // sub-window and the Resolution-1 before it lie inside the window and count in
@@ -25,7 +29,7 @@ func newSlidingWindow(m Numbers) *slidingWindow {
 	return &slidingWindow{
 		numbers: m,
 		k:       m.Resolution,
-		sub:     ceilDiv(m.Period, m.Resolution),
+		sub:     whole.CeilDiv(m.Period, m.Resolution),
 		most:    max(m.Limit, manyDenied),
 	}
 }

@@ -199,15 +199,3 @@ func Settle(p Step, s []int64, from Numbers, now, at, n, actual int64) (state []
 	}
 	return p.Charge(s, now, more), true, uncovered
 }
-
-// upTo returns the span from now to the instant at, at least zero.
-func upTo(at, now int64) int64 { return max(at-now, 0) }
-
-// align returns the start of the window of the given length that holds at.
-func align(at, length int64) int64 {
-	start := at - at%length
-	if start > at { // a negative instant: the remainder is negative
-		start -= length
-	}
-	return start
-}

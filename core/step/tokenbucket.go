@@ -1,6 +1,10 @@
 package step
 
-import "math/bits"
+import (
+	"math/bits"
+
+	"github.com/headgate/headgate/core/internal/whole"
+)
 
 // tokenBucket is the generic cell rate algorithm (ITU-T I.371): instead of
 // tokens it keeps the instant at which the bucket will be full again.
@@ -102,7 +106,7 @@ func (b *tokenBucket) Read(s []int64, now, n int64) Reading {
 	} else {
 		var part int64 // of the next unit, in 1/n microseconds
 		r.Remaining, part = b.units(left)
-		r.NextAfter = ceilDiv(b.p-part, b.n)
+		r.NextAfter = whole.CeilDiv(b.p-part, b.n)
 	}
 	if n > b.numbers.Burst {
 		r.RetryAfter = Never
@@ -151,9 +155,9 @@ func (b *tokenBucket) Adopt(s []int64, now int64, from Numbers) ([]int64, bool) 
 	if most := old.cost(min(from.Burst, b.numbers.Burst)); most.less(used) {
 		used, over = most, old.sub(used, most)
 	}
-	whole, part := old.units(used)
-	u := b.add(b.cost(whole), b.parts(mulDivUp(part, b.p, old.p)))
-	u = b.add(u, b.parts(mulDivUp(over.f, b.n, old.n)))
+	n, part := old.units(used)
+	u := b.add(b.cost(n), b.parts(whole.MulDivUp(part, b.p, old.p)))
+	u = b.add(u, b.parts(whole.MulDivUp(over.f, b.n, old.n)))
 	u.t += min(over.t, MaxInt-1-now-u.t)
 	s[0], s[1] = now+u.t, u.f
 	return s, true
@@ -162,33 +166,8 @@ func (b *tokenBucket) Adopt(s []int64, now int64, from Numbers) ([]int64, bool) 
 // parts is a number of 1/n microseconds.
 func (b *tokenBucket) parts(x int64) fraction { return fraction{x / b.n, x % b.n} }
 
-// mulDivUp is a*b/c, rounded up, for a <= c.
-func mulDivUp(a, b, c int64) int64 {
-	hi, lo := bits.Mul64(uint64(a), uint64(b))
-	q, rem := bits.Div64(hi, lo, uint64(c))
-	if rem > 0 {
-		q++
-	}
-	return int64(q)
-}
-
 func (b *tokenBucket) FreshAt(s []int64) int64 {
 	return fraction{s[0], s[1]}.ceil()
-}
-
-func gcd(a, b int64) int64 {
-	for b != 0 {
-		a, b = b, a%b
-	}
-	return a
-}
-
-func ceilDiv(a, b int64) int64 {
-	q := a / b
-	if a%b > 0 {
-		q++
-	}
-	return q
 }
 
 func (b *tokenBucket) Constants() []int64 {
