@@ -68,7 +68,7 @@ func (s *preparedStore) Prepare(l *core.Limiter) error {
 	return nil
 }
 
-// TestPrepare: the store is told of each limiter once, and of none that is faulty.
+// TestPrepare: the store sees each limiter once, and none that is faulty.
 func TestPrepare(t *testing.T) {
 	s := &preparedStore{fake: &fake{t: t}}
 	window := core.FixedWindow(core.PerMinute(1))
@@ -136,7 +136,7 @@ func TestWithForgottenNames(t *testing.T) {
 			continue
 		}
 		var fault *core.ConfigError
-		want := "no policy has the name of one it had, " + test.forgotten + ","
+		want := "none of the policies is named " + test.forgotten + ", so existing usage would be lost"
 		if plan != nil || !errors.As(err, &fault) || fault.Limiter != "api" || !strings.Contains(fault.Error(), want) {
 			t.Errorf("%v with %v: %v, want %s", test.old, test.plan, err, want)
 		}

@@ -6,39 +6,39 @@ import (
 )
 
 var (
-	// ErrCost is the error of a charge that is not positive. Nothing was asked.
+	// ErrCost is returned for a charge of less than 1 unit. Nothing was charged.
 	ErrCost = errors.New("headgate: a charge must be at least 1 unit")
 
-	// ErrUnavailable is the error of a store that cannot be asked now and is told
-	// to refuse rather than to guess. No decision was made.
+	// ErrUnavailable is returned when the store cannot be reached and is configured not
+	// to decide without it. No decision was made.
 	ErrUnavailable = errors.New("headgate: the store is not available")
 
-	// ErrNever is the error of a [Limiter.Wait] for what no waiting brings: more
-	// units than a policy can ever grant.
+	// ErrNever is returned by [Limiter.Wait] and [Limiter.WaitN] if the policies can
+	// never admit that many units.
 	ErrNever = errors.New("headgate: no waiting would admit that many units")
 
-	// ErrQuestion is the error of an [AllowAll] or [AcquireAll] that cannot be asked
-	// as one: nothing or too much to charge, a nil limiter, limiters of different
-	// stores, or the same limiter and key twice. Nothing was asked.
-	ErrQuestion = errors.New("headgate: malformed question")
+	// ErrQuestion is returned by [AllowAll] and [AcquireAll] for a malformed call: none
+	// or more than 8 charges or claims, a nil limiter or nil slots, different stores, or
+	// the same name and key twice. Nothing was charged or acquired.
+	ErrQuestion = errors.New("headgate: malformed call")
 
-	// ErrSettled is the error of a Settle or Refund of a decision that holds no
-	// charge: it refused, was only a peek, or was settled or refunded before.
+	// ErrSettled is returned by Settle and Refund of a decision that holds no charge: it
+	// refused, was only a peek, or was settled or refunded before.
 	ErrSettled = errors.New("headgate: the decision holds no charge")
 
-	// ErrFull is the error of an acquire for a key that holds as many slots as it
-	// may. It is a [FullError].
+	// ErrFull is returned by [Slots.Acquire] and [AcquireAll] if a key holds as many slots
+	// as it may. The error is a [FullError].
 	ErrFull = errors.New("headgate: all slots are taken")
 
-	// ErrClosed is the error of an acquire of slots that were closed.
+	// ErrClosed is returned by [Slots.Acquire] and [AcquireAll] if the slots were closed.
 	ErrClosed = errors.New("headgate: the slots are closed")
 )
 
-// A ConfigError is one thing that is wrong with what a limiter, or slots, were made
-// of. [New] joins all of them; errors.As finds the first.
+// A ConfigError is a fault in the configuration of a limiter or of slots. [New],
+// [Limiter.With] and [NewSlots] join all that they find; errors.As finds the first.
 type ConfigError struct {
-	Limiter string // its name, or that of the slots
-	Policy  string // which of its policies: a quoted name, or #1, #2 ... without one; empty if that says nothing more
+	Limiter string // the name of the limiter, or of the slots
+	Policy  string // the policy: its quoted name, or #1, #2 ... if it has none; empty if the fault is not of one of several
 	Err     error  // what is wrong, and what to do instead
 
 	slots bool // not a limiter
@@ -57,3 +57,27 @@ func (e *ConfigError) Error() string {
 }
 
 func (e *ConfigError) Unwrap() error { return e.Err }
+
+// faults collects the ConfigErrors of one limiter, or of slots.
+type faults struct {
+	limiter string
+	slots   bool
+	all     []error
+}
+
+// add adds each error that err joins, if any.
+func (f *faults) add(policy string, err error) {
+	if err == nil {
+		return
+	}
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
+		for _, e := range joined.Unwrap() {
+			f.add(policy, e)
+		}
+		return
+	}
+	f.all = append(f.all, &ConfigError{Limiter: f.limiter, Policy: policy, Err: err, slots: f.slots})
+}
+
+// err returns the faults joined, or nil if there are none.
+func (f *faults) err() error { return errors.Join(f.all...) }

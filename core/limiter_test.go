@@ -220,7 +220,10 @@ func TestPolicy(t *testing.T) {
 		{core.MinInterval(100 * time.Millisecond), "100ms apart", 1, 100 * time.Millisecond},
 		{core.Unlimited(), "unlimited", core.NoLimit, 0},
 		{core.Blocked(), "blocked", 0, 0},
-		{core.TokenBucket(core.Rate{}, 5), "token bucket: 0 per 0s, burst 5", 5, 0}, // not valid, and no reason to panic
+		{core.TokenBucket(core.PerSecond(1_000_000), 3), "token bucket: 1000000 per 1s, burst 3", 3, 3 * time.Microsecond},
+		{core.TokenBucket(core.PerDay(2), core.NoLimit), fmt.Sprintf("token bucket: 2 per 24h0m0s, burst %d", core.NoLimit), core.NoLimit, 1 << 52 * time.Microsecond}, // not valid
+		{core.MinInterval(100 * 365 * day).Share(16384), "876000h0m0s apart", 1, 100 * 365 * day},                                                                      // not valid
+		{core.TokenBucket(core.Rate{}, 5), "token bucket: 0 per 0s, burst 5", 5, 0},                                                                                    // not valid, and no reason to panic
 	} {
 		if got := test.policy.String(); got != test.text {
 			t.Errorf("String() = %q, want %q", got, test.text)
@@ -248,6 +251,8 @@ func TestShare(t *testing.T) {
 		{core.SlidingWindow(core.PerMinute(10)).NeverOver().Named("x"), 10, core.SlidingWindow(core.PerMinute(1)).NeverOver().Named("x")},
 		{core.SlidingLog(core.PerMinute(10)), 11, core.SlidingLog(core.PerMinute(1))},
 		{core.MinInterval(time.Second), 3, core.MinInterval(3 * time.Second)},
+		{core.SlidingLog(core.PerMinute(10)), 1 << 62, core.SlidingLog(core.PerMinute(1))},
+		{core.FixedWindow(core.PerMinute(core.NoLimit)), 1<<63 - 1, core.FixedWindow(core.PerMinute(1))},
 		{core.Blocked(), 3, core.Blocked()},
 		{core.FixedWindow(core.PerMinute(10)), 1, core.FixedWindow(core.PerMinute(10))},
 	} {

@@ -38,6 +38,7 @@ func (pickyStore) Prepare(*core.Limiter) error { return errors.New("not here") }
 // TestNewFaults: everything that is wrong is reported at once, with its place.
 func TestNewFaults(t *testing.T) {
 	type policies = []core.Policy
+	const year = 365 * 24 * time.Hour
 	ok := core.FixedWindow(core.PerMinute(1))
 	many := func(n int) (ps policies) {
 		for i := range n {
@@ -94,10 +95,18 @@ func TestNewFaults(t *testing.T) {
 		{"denied in a bucket", newStore(), "api", policies{core.TokenBucket(core.PerDay(1), 1).CountDenied()}, []string{": CountDenied is for"}},
 		{"denied apart", newStore(), "api", policies{core.MinInterval(time.Second).CountDenied()}, []string{": CountDenied is for"}},
 		{"resolution of a fixed window", newStore(), "api", policies{ok.Resolution(2)}, []string{": Resolution is for SlidingWindow"}},
+		{"resolution 0 of a fixed window", newStore(), "api", policies{ok.Resolution(0)}, []string{": Resolution is for SlidingWindow"}},
+		{"shared by none", newStore(), "api", policies{ok.Share(0)}, []string{": Share(0) needs at least 1 server"}},
+		{"shared by fewer", newStore(), "api", policies{core.MinInterval(time.Second).Share(-1)}, []string{": Share(-1) needs at least 1 server"}},
+		{"Unlimited shared by none", newStore(), "api", policies{core.Unlimited().Share(0)}, []string{": Share(0) needs at least 1 server"}},
+		{"a distance shared by too many", newStore(), "api", policies{core.MinInterval(100 * year).Share(16384)}, []string{": Share(16384) makes the period longer than 142 years"}},
+		{"a distance shared twice", newStore(), "api", policies{core.MinInterval(100 * year).Share(1).Share(2)}, []string{": Share(2) makes the period longer than 142 years"}},
+		{"a bucket shared by too many", newStore(), "api", policies{core.TokenBucket(core.PerDay(1), 5).Share(1 << 62)}, []string{": makes the period longer than 142 years"}},
+		{"a negative distance shared", newStore(), "api", policies{core.MinInterval(-100 * year).Share(1 << 62)}, []string{": a period must be positive"}},
 		{"a log never over", newStore(), "api", policies{core.SlidingLog(core.PerDay(1)).NeverOver()}, []string{": NeverOver is for SlidingWindow"}},
 
-		{"Unlimited with another", newStore(), "api", policies{core.Unlimited().Named("u"), ok.Named("b")}, []string{`"u": stand alone`}},
-		{"Blocked with another", newStore(), "api", policies{ok.Named("b"), core.Blocked().Named("x")}, []string{`"x": stand alone`}},
+		{"Unlimited with another", newStore(), "api", policies{core.Unlimited().Named("u"), ok.Named("b")}, []string{`"u": must be the only policy`}},
+		{"Blocked with another", newStore(), "api", policies{ok.Named("b"), core.Blocked().Named("x")}, []string{`"x": must be the only policy`}},
 
 		{"everything", nil, "", policies{
 			core.TokenBucket(core.PerSecond(-1), 0).Resolution(3),
@@ -108,15 +117,15 @@ func TestNewFaults(t *testing.T) {
 			": the store is nil",
 			": the name is empty",
 			"#1: needs a name: use Named",
-			"#1: a rate of -1 events",
 			"#1: Resolution is for SlidingWindow",
+			"#1: a rate of -1 events",
 			"#1: a burst must be at least 1, is 0",
 			`"é": only printable ASCII`,
 			`"é": whole number of microseconds`,
 			`"é": CountDenied is for`,
 			`"w": a resolution must be from 1 to 1000`,
 			`"w": two policies have this name`,
-			`"w": stand alone`,
+			`"w": must be the only policy`,
 		}},
 	} {
 		t.Run(test.name, func(t *testing.T) {

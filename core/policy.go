@@ -1,64 +1,76 @@
 package core
 
 import (
+	"errors"
 	"fmt"
 	"time"
 
+	"github.com/headgate/headgate/core/internal/whole"
 	"github.com/headgate/headgate/core/step"
 )
 
-// A Rate is a number of events per period. Any positive number of events in any
-// positive whole number of microseconds up to 142 years will do; a policy may
-// narrow that. The zero Rate is not valid: to refuse everything, use [Blocked].
+// A Rate is a number of events per period. Events must be positive, and Per a positive
+// whole number of microseconds of at most 142 years; a policy may narrow that. The zero
+// Rate is not valid: to refuse everything, use [Blocked].
 type Rate struct {
 	Events int64
 	Per    time.Duration
 }
 
-// PerSecond is n events a second.
+// PerSecond returns a rate of n events per second.
 func PerSecond(n int64) Rate { return Rate{n, time.Second} }
 
-// PerMinute is n events a minute.
+// PerMinute returns a rate of n events per minute.
 func PerMinute(n int64) Rate { return Rate{n, time.Minute} }
 
-// PerHour is n events an hour.
+// PerHour returns a rate of n events per hour.
 func PerHour(n int64) Rate { return Rate{n, time.Hour} }
 
-// PerDay is n events in 24 hours.
+// PerDay returns a rate of n events per 24 hours.
 func PerDay(n int64) Rate { return Rate{n, 24 * time.Hour} }
 
-// Every is one event per d.
+// Every returns a rate of one event per d.
 func Every(d time.Duration) Rate { return Rate{1, d} }
 
 // NoLimit is the Limit and Remaining of [Unlimited]: 2^53 - 1.
 const NoLimit = step.MaxInt
 
-// DefaultResolution is the number of sub-windows of a [SlidingWindow] whose
-// Resolution was not set.
+// DefaultResolution is the number of sub-windows of a [SlidingWindow] unless
+// [Policy.Resolution] sets it.
 const DefaultResolution = 10
 
-// A Policy is an algorithm with its numbers and a name. Make one with TokenBucket,
-// FixedWindow, SlidingWindow, SlidingLog, MinInterval, Unlimited or Blocked; the
-// zero Policy is not valid. Policies are values: the methods return a changed copy.
-// What is wrong with one is reported by [New].
+// A Policy is an algorithm with its parameters and a name. Make one with TokenBucket,
+// FixedWindow, SlidingWindow, SlidingLog, MinInterval, Unlimited or Blocked; the zero
+// Policy is not valid. Policies are comparable values, and their methods return a
+// modified copy. Whatever is wrong with a policy is reported by [New].
 type Policy struct {
 	name    string
 	numbers step.Numbers
-	coarse  bool // the period was not a whole number of microseconds
+	fault   string // the first that the numbers cannot show; New reports it
 }
 
 func policy(a step.Algorithm, r Rate) Policy {
 	p := Policy{numbers: step.Numbers{Algorithm: a, Limit: r.Events, Period: r.Per.Microseconds()}}
-	if r.Per%time.Microsecond != 0 {
-		p.coarse = true
-		p.numbers.Period++ // one fault is enough: it is not also zero
+	if rest := r.Per % time.Microsecond; rest != 0 {
+		p.fault = "a period must be a whole number of microseconds"
+		if rest > 0 {
+			p.numbers.Period++ // round up: a positive period is not also zero
+		}
+	}
+	return p
+}
+
+// faulty returns the policy with a fault, unless it has one already.
+func (p Policy) faulty(format string, args ...any) Policy {
+	if p.fault == "" {
+		p.fault = fmt.Sprintf(format, args...)
 	}
 	return p
 }
 
 // TokenBucket admits bursts of up to burst units, which refill one by one at the
-// given rate. Over any span t it admits at most burst + rate*t, and in the long
-// run exactly the rate. The rate is at most one million a second. It is the
+// given rate. Over any span t it admits at most burst + rate*t units, and in the long
+// run exactly the rate. The rate must be at most one million per second. It is the
 // generic cell rate algorithm (ITU-T I.371).
 func TokenBucket(rate Rate, burst int64) Policy {
 	p := policy(step.TokenBucket, rate)
@@ -66,15 +78,15 @@ func TokenBucket(rate Rate, burst int64) Policy {
 	return p
 }
 
-// FixedWindow admits the rate's events in each window of the clock, aligned to
-// 1970-01-01 UTC: a window of an hour begins on the hour. It is the cheapest, and
-// admits up to twice the events within one period that straddles a boundary.
+// FixedWindow admits the rate's events in each window of the clock. Windows are aligned
+// to 1970-01-01 UTC: a window of an hour begins on the hour. It is the cheapest policy,
+// and admits up to twice the events within a period that straddles a boundary.
 func FixedWindow(rate Rate) Policy { return policy(step.FixedWindow, rate) }
 
 // SlidingWindow estimates how many events fall into the period that ends now from
-// the counts of sub-windows, of which the oldest, partly outside, counts by the
-// part of it that is inside. With Resolution(1) that is the two-counter estimate,
-// current + previous * overlap. Its memory is 8 bytes for each sub-window.
+// the counts of sub-windows. The oldest of them, which is partly outside the period,
+// is weighted by the part that is inside. With Resolution(1) this is the two-counter
+// estimate, current + previous * overlap.
 func SlidingWindow(rate Rate) Policy {
 	p := policy(step.SlidingWindow, rate)
 	p.numbers.Resolution = DefaultResolution
@@ -82,83 +94,87 @@ func SlidingWindow(rate Rate) Policy {
 }
 
 // SlidingLog admits at most the rate's events in any period whatever, to the
-// microsecond. A window includes its first instant and not its last: an event
-// exactly one period after another is outside. It remembers an instant for each
-// unit that counts, in 8 bytes; a rate of more than 2^20 events is not accepted.
+// microsecond. A window includes its first instant and not its last: of two events
+// exactly one period apart, only one is inside. It stores the instant of each unit that
+// counts, so the rate must be at most 2^20 events.
 func SlidingLog(rate Rate) Policy { return policy(step.SlidingLog, rate) }
 
-// MinInterval admits calls that are at least d apart, whatever they cost: it
-// counts calls, not units.
+// MinInterval admits calls that are at least d apart. It counts calls, whatever number
+// of units they charge.
 func MinInterval(d time.Duration) Policy { return policy(step.MinInterval, Rate{1, d}) }
 
-// Unlimited admits everything and never asks the store. It stands alone: a
-// limiter that has it has no other policy.
+// Unlimited admits everything without calling the store. It must be the only policy of
+// its limiter.
 func Unlimited() Policy { return Policy{numbers: step.Numbers{Algorithm: step.Unlimited}} }
 
-// Blocked refuses everything, with RetryAfter [Never], and never asks the store.
-// It stands alone: a limiter that has it has no other policy.
+// Blocked refuses everything, with RetryAfter [Never], without calling the store. It
+// must be the only policy of its limiter.
 func Blocked() Policy { return Policy{numbers: step.Numbers{Algorithm: step.Blocked}} }
 
-// Named gives the policy the name that clients see and that its state is kept
-// under: 1 to 64 printable ASCII characters. A limiter's sole policy without a
-// name takes the limiter's.
+// Named sets the policy's name, 1 to 64 printable ASCII characters. Clients see it, and
+// the state is stored under it. The only policy of a limiter takes the limiter's name
+// unless it is Named.
 func (p Policy) Named(name string) Policy {
 	p.name = name
 	return p
 }
 
-// Resolution splits the window of a SlidingWindow into k sub-windows, 1 to 1000:
-// more are more exact and take more memory. A period that k does not divide is
-// rounded up to the next that it does, by less than k microseconds.
+// Resolution splits the window of a SlidingWindow into k sub-windows, 1 to 1000. More
+// sub-windows are more exact and take more memory. A period that is not a multiple of k
+// microseconds is rounded up to the next multiple.
 func (p Policy) Resolution(k int) Policy {
-	p.numbers.Resolution = int64(k)
-	if k == 0 && p.numbers.Algorithm != step.SlidingWindow {
-		p.numbers.Resolution = -1 // a fault: 0 would mean that it was not set
+	if p.numbers.Algorithm != step.SlidingWindow {
+		return p.faulty("Resolution is for SlidingWindow")
 	}
+	p.numbers.Resolution = int64(k)
 	return p
 }
 
 // NeverOver makes a SlidingWindow count its oldest sub-window in full, so that no
-// period whatever holds more than the rate's events. The price is that a steady
-// stream gets about k/(k+1) of them, k being the Resolution.
+// period whatever holds more than the rate's events. In return, a steady stream is
+// admitted at only about k/(k+1) of the rate, where k is the Resolution.
 func (p Policy) NeverOver() Policy {
 	p.numbers.NeverOver = true
 	return p
 }
 
-// CountDenied makes refused attempts count as well, so that whoever keeps trying
-// is kept out. It is for FixedWindow, SlidingWindow and SlidingLog. A refused
-// attempt counts on every policy of the question that says so, whichever of them
-// refused.
+// CountDenied makes refused attempts count as well, so that a client that keeps trying
+// stays refused. It is for FixedWindow, SlidingWindow and SlidingLog. An attempt that
+// any policy refuses counts on each policy of the call that has CountDenied.
 func (p Policy) CountDenied() Policy {
 	p.numbers.CountDenied = true
 	return p
 }
 
-// Share returns the policy with an n-th of its events, or of its burst and rate,
-// rounded up: what each of n servers may admit by itself so that together they
-// admit about as much. For MinInterval the distance is n times as long.
+// Share returns the policy for one of n servers that do not share a store, so that
+// together they admit about as much as p: it has 1/n of the events, or of the burst and
+// the rate, rounded up. The distance of MinInterval becomes n times as long. n is at
+// least 1.
 func (p Policy) Share(n int64) Policy {
+	if n < 1 {
+		return p.faulty("Share(%d) needs at least 1 server", n)
+	}
 	m := &p.numbers
-	switch m.Algorithm {
-	case step.TokenBucket:
-		m.Burst = ceilDiv(m.Burst, n)
+	if m.Algorithm != step.TokenBucket && m.Algorithm != step.MinInterval {
+		m.Limit = whole.CeilDiv(m.Limit, n)
+		return p
+	}
+	m.Burst = whole.CeilDiv(m.Burst, n)
+	if m.Period > step.MaxSpan/n {
+		return p.faulty("Share(%d) makes the period longer than 142 years", n)
+	}
+	if m.Period > 0 { // or New reports it
 		m.Period *= n
-	case step.MinInterval:
-		m.Period *= n
-	default:
-		m.Limit = ceilDiv(m.Limit, n)
 	}
 	return p
 }
 
-func ceilDiv(a, b int64) int64 { return (a + b - 1) / b }
-
 // Name returns the policy's name.
 func (p Policy) Name() string { return p.name }
 
-// Limit returns the most units that can be admitted at once: the burst of a token
-// bucket, the events of a window, 1 for MinInterval, [NoLimit] or 0.
+// Limit returns the largest number of units that can be admitted at once: the burst of
+// a token bucket, the events of a window, 1 for MinInterval, [NoLimit] for Unlimited or
+// 0 for Blocked.
 func (p Policy) Limit() int64 { return limit(&p.numbers) }
 
 func limit(m *step.Numbers) int64 {
@@ -177,17 +193,13 @@ func limit(m *step.Numbers) int64 {
 // It is 0 for Unlimited and Blocked.
 func (p Policy) Window() time.Duration {
 	m := p.numbers
-	if m.Algorithm == step.TokenBucket && m.Limit > 0 {
-		// A bucket that nobody has used needs this long after its burst.
-		if s, err := step.New(m); err == nil {
-			state := s.Charge(make([]int64, s.Words()), 0, m.Burst)
-			return span(s.FreshAt(state))
-		}
+	if m.Algorithm == step.TokenBucket && min(m.Burst, m.Period, m.Limit) > 0 {
+		return span(min(whole.MulDivUp(m.Burst, m.Period, m.Limit), step.MaxSpan))
 	}
 	return span(m.Period)
 }
 
-// String describes the policy for people.
+// String returns a description of the policy for people.
 func (p Policy) String() string {
 	m := p.numbers
 	rate := fmt.Sprintf("%d per %v", m.Limit, span(m.Period))
@@ -218,7 +230,21 @@ func (p Policy) String() string {
 	return s
 }
 
-// span turns microseconds of package step into a duration.
+// step returns the policy's step. The error joins everything that is wrong.
+func (p Policy) step() (step.Step, error) {
+	s, err := step.New(p.numbers)
+	if p.fault != "" {
+		return nil, errors.Join(errors.New(p.fault), err)
+	}
+	return s, err
+}
+
+// alone reports whether the policy must be a limiter's only one.
+func (p Policy) alone() bool {
+	return p.numbers.Algorithm == step.Unlimited || p.numbers.Algorithm == step.Blocked
+}
+
+// span converts microseconds of package step to a duration.
 func span(us int64) time.Duration {
 	if us == step.Never {
 		return Never

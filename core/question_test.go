@@ -32,11 +32,11 @@ func TestQuestionFaults(t *testing.T) {
 	}{
 		{"nothing", nil, core.ErrQuestion, "0 charges, not 1 to 8"},
 		{"nine", nine, core.ErrQuestion, "9 charges, not 1 to 8"},
-		{"no limiter", []core.Charge{charge(a, "x", 1), {Key: "y", N: 1}}, core.ErrQuestion, "limiter of charge 2 is nil"},
-		{"only no limiter", []core.Charge{{Key: "y", N: 1}}, core.ErrQuestion, "limiter of charge 1 is nil"},
+		{"no limiter", []core.Charge{charge(a, "x", 1), {Key: "y", N: 1}}, core.ErrQuestion, "nil limiter in charge 2"},
+		{"only no limiter", []core.Charge{{Key: "y", N: 1}}, core.ErrQuestion, "nil limiter in charge 1"},
 		{"two stores", []core.Charge{charge(a, "x", 1), charge(elsewhere, "y", 1)}, core.ErrQuestion, `"a" and "c" have different stores`},
-		{"twice", []core.Charge{charge(a, "x", 1), charge(b, "x", 1), charge(a, "x", 1)}, core.ErrQuestion, `"a" is asked twice`},
-		{"twice under other numbers", []core.Charge{charge(a, "x", 1), charge(again, "x", 1)}, core.ErrQuestion, `"a" is asked twice`},
+		{"twice", []core.Charge{charge(a, "x", 1), charge(b, "x", 1), charge(a, "x", 1)}, core.ErrQuestion, `two charges of limiter "a" have the same key`},
+		{"twice under other numbers", []core.Charge{charge(a, "x", 1), charge(again, "x", 1)}, core.ErrQuestion, `two charges of limiter "a" have the same key`},
 		{"no units", []core.Charge{charge(a, "x", 1), charge(b, "x", 0)}, core.ErrCost, ""},
 		{"fewer", []core.Charge{charge(a, "x", -1), charge(b, "x", 1)}, core.ErrCost, ""},
 	} {

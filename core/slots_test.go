@@ -36,7 +36,7 @@ func TestNewSlotsFaults(t *testing.T) {
 			[]string{"a limit of -1 slots is not", "the name is empty", "the store is nil"}},
 		{"above what counts", func() (*core.Slots, error) { return core.NewSlots(store, "ws", core.NoLimit+1) }, []string{"a limit of 9007199254740992 slots"}},
 		{"a nil pointer", func() (*core.Slots, error) { return core.NewSlots(none, "ws", 1) }, []string{"the store is a nil *memstore.Store"}},
-		{"a nil function", func() (*core.Slots, error) { return core.NewSlotsFunc(store, "ws", nil) }, []string{"the function that tells the limit is nil"}},
+		{"a nil function", func() (*core.Slots, error) { return core.NewSlotsFunc(store, "ws", nil) }, []string{"the function that returns the limit is nil"}},
 		{"a name for no field", func() (*core.Slots, error) { return core.NewSlots(store, "a\n", 1) }, []string{"only printable ASCII"}},
 	} {
 		s, err := test.make()
@@ -152,5 +152,55 @@ func TestCloseClosesPlans(t *testing.T) {
 		if _, err := s.Acquire(t.Context(), "key"); !errors.Is(err, core.ErrClosed) {
 			t.Errorf("%v", err)
 		}
+	}
+}
+
+// A stubbornStore fails to close slots until it is willing.
+type stubbornStore struct {
+	*memstore.Store
+
+	willing bool
+	calls   int
+}
+
+func (s *stubbornStore) CloseSlots(ctx context.Context, of *core.Slots) error {
+	s.calls++
+	if !s.willing {
+		return errStore
+	}
+	return s.Store.CloseSlots(ctx, of)
+}
+
+// TestCloseIsRetried: a Close that failed can be repeated, by any plan. Meanwhile the
+// slots stay closed. After one that succeeded the store is not called again.
+func TestCloseIsRetried(t *testing.T) {
+	store := &stubbornStore{Store: memstore.New(memstore.Config{})}
+	slots := newSlots(t, store, "ws", 1)
+	plan, err := slots.With(2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := slots.Acquire(t.Context(), "key"); err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range []*core.Slots{slots, slots, plan} {
+		if err := s.Close(t.Context()); !errors.Is(err, errStore) {
+			t.Errorf("Close: %v, want the store's error", err)
+		}
+		if _, err := plan.Acquire(t.Context(), "key"); !errors.Is(err, core.ErrClosed) {
+			t.Errorf("Acquire after it: %v", err)
+		}
+	}
+	store.willing = true
+	for _, s := range []*core.Slots{plan, slots} {
+		if err := s.Close(t.Context()); err != nil {
+			t.Errorf("Close: %v", err)
+		}
+	}
+	if n, err := slots.Count(t.Context(), "key"); n != 0 || err != nil {
+		t.Errorf("%d are held, %v", n, err)
+	}
+	if store.calls != 4 {
+		t.Errorf("the store was called %d times, want 4", store.calls)
 	}
 }

@@ -8,74 +8,82 @@ import (
 )
 
 // A Store keeps the state of limiters and applies charges to it. Package memstore
-// has one for a single process. Users of limits only hand it to [New]; this and
-// the types below it are for authors of stores, who have package step do the
-// arithmetic and package storetest check the result.
+// has one for a single process. Users of limits only pass it to [New]; this and the
+// types below are for authors of stores, who use package step for the arithmetic and
+// package storetest to check the result.
 //
-// A store tells the time itself. It is safe for concurrent use. What it returns
-// is exact at the moment of the decision, however many ask at once. Its type must
-// be comparable, as pointers are: limiters are asked together only if their stores
-// are equal. A store that cannot keep every policy, or that wants to note something
-// in the cells, has a method Prepare(*Limiter) error, which New calls.
+// A store has its own clock. It is safe for concurrent use, and each result is exact at
+// the moment of the decision, however many calls there are at once. Its type must be
+// comparable, as pointers are: limiters are charged together only if their stores are
+// equal. A store may also be a [Preparer].
 //
-// A store may drop a state as soon as it is fresh under the numbers that it is kept
-// with, although other numbers would count it for longer.
+// A store may discard a state once it has expired under the parameters it was stored
+// with, even if other parameters would keep it longer.
 type Store interface {
-	// Decide answers one charge: if every policy of its limiter admits it, every
-	// one is charged; otherwise none is, except that refusals are counted where
-	// the policy says so. A peek reads, and changes and creates nothing.
+	// Decide makes the decision about one charge: if every policy of its limiter admits
+	// it, every one is charged; otherwise none is, except that a policy with CountDenied
+	// counts the refusal. A peek reads, and changes and creates nothing.
 	//
 	// An error means that no decision was made. It must not contain the key.
 	Decide(ctx context.Context, c Charge, peek bool) (Result, error)
 
-	// DecideAll answers several charges together, all or nothing. They are of
-	// different limiters or keys, and at least one.
+	// DecideAll makes one decision about several charges, all or nothing. There is at
+	// least one, and no two are of the same limiter's name and key.
 	DecideAll(ctx context.Context, cs []Charge) (Result, error)
 
-	// Settle corrects admitted charges to what they turned out to cost, with
-	// [step.Settle] for each policy, and sets Uncovered in each.
+	// Settle corrects admitted charges to their actual cost, with [step.Settle] for each
+	// policy, and sets Uncovered in each.
 	Settle(ctx context.Context, ss []Settlement) error
 
-	// Reset forgets what the limiter remembers of the key.
+	// Reset deletes the limiter's state for the key.
 	Reset(ctx context.Context, l *Limiter, key string) error
 }
 
-// A Charge is what is asked of one limiter: may the key be charged with N units?
+// A Preparer is a [Store] that checks limiters before they are used, or keeps notes in
+// their cells.
+type Preparer interface {
+	// Prepare is called by [New] and [Limiter.With], once for each limiter that has no
+	// other fault. It may modify the cells of [Limiter.Cells]. New reports its error, if
+	// any, in a [ConfigError].
+	Prepare(l *Limiter) error
+}
+
+// A Charge is a call to charge a key of a limiter with N units.
 type Charge struct {
 	Limiter *Limiter
 	Key     string
 	N       int64 // at least 1
 }
 
-// A Settlement corrects a charge that was admitted at the instant At, as the store
-// told it in [Result], to Actual units. Actual 0 gives everything back.
+// A Settlement corrects a charge that was admitted at the instant At, from the store's
+// [Result], to Actual units. Actual 0 gives everything back.
 type Settlement struct {
 	Charge
 	At     int64
 	Source Source // of the decision
 	Actual int64
 
-	// Uncovered is set by the store: the units above N that found no room in one
-	// of the policies, the most of any.
+	// Uncovered is set by the store: the largest number of units above N for which any
+	// one policy had no room.
 	Uncovered int64
 }
 
-// A Cell is one policy of a limiter as stores see it: for each key, one state.
+// A Cell is one policy of a limiter as stores see it: one state for each key.
 type Cell struct {
-	// Name is the policy's. With the limiter's name and the step's algorithm it
-	// identifies the state; the numbers are not part of the identity, and a state
-	// kept under others is handed to Step.Adopt.
+	// Name is the policy's. Together with the limiter's name and the step's algorithm it
+	// identifies the state. The parameters are not part of the identity; a state that was
+	// stored under others is converted with Step.Adopt.
 	Name string
 
 	Step step.Step
 
-	// CountDenied: refused charges are counted, with Step.Refuse.
+	// CountDenied means that refused charges are counted, with Step.Refuse.
 	CountDenied bool
 
-	// Hash is a hash of that identity, seeded anew in each process.
+	// Hash is a hash of that identity, with a random seed in each process.
 	Hash uint64
 
-	// Note is the store's own, set in Prepare.
+	// Note belongs to the store, which sets it in Prepare.
 	Note any
 }
 
@@ -92,8 +100,8 @@ func newCell(limiter, policy string, s step.Step) Cell {
 	}
 }
 
-// A Result is a store's answer to a question: one reading for each cell of each
-// charge, in order.
+// A Result is a store's decision, with one reading for each cell of each charge, in
+// order.
 type Result struct {
 	At      int64 // the store's instant, in microseconds since 1970 UTC
 	Allowed bool
@@ -105,10 +113,10 @@ type Result struct {
 	more     *[]step.Reading // the others; a pointer, as it is smaller
 }
 
-// maxReadings is what the bits of Result.admitted can tell apart.
+// maxReadings is the number of bits of Result.admitted.
 const maxReadings = 64
 
-// Add appends the reading of the next cell, and whether that cell by itself
+// Add appends the reading of the next cell, and whether that cell alone would have
 // admitted the charge.
 func (r *Result) Add(admitted bool, x step.Reading) {
 	if admitted {
@@ -129,7 +137,8 @@ func (r *Result) addMore(x step.Reading) {
 	*r.more = append(*r.more, x)
 }
 
-// Age turns the spans of the readings into those of so many microseconds later.
+// Age moves the result later by some microseconds: it shortens the spans of the readings,
+// but not below 1 microsecond.
 func (r *Result) Age(by int64) {
 	r.At += by
 	for i := range r.Len() {
@@ -142,10 +151,10 @@ func (r *Result) Age(by int64) {
 	}
 }
 
-// Len is the number of readings.
+// Len returns the number of readings.
 func (r *Result) Len() int { return int(r.count) }
 
-// Reading returns what the i-th Add was given.
+// Reading returns the arguments of the i-th Add.
 func (r *Result) Reading(i int) (admitted bool, x step.Reading) {
 	return r.admitted&(1<<i) != 0, *r.reading(i)
 }

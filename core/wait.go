@@ -12,18 +12,23 @@ func (l *Limiter) Wait(ctx context.Context, key string) (Decision, error) {
 	return l.WaitN(ctx, key, 1)
 }
 
-// WaitN waits until n units are admitted, and charges them. It returns early with
-// an error that wraps context.DeadlineExceeded if the context's deadline would
-// pass first, with the context's error if it ends meanwhile, and with [ErrNever]
-// if no waiting helps; then nothing was charged, and the decision is the last
-// refusal.
+// WaitN waits until n units are admitted, and charges them. It fails early with an
+// error that wraps context.DeadlineExceeded if the context's deadline would pass first,
+// with the context's error if it ends meanwhile, and with [ErrNever] if waiting cannot
+// help. Then nothing was charged, and the decision is the last refusal, if there was one.
 //
-// Those who wait for a key in this process are served in the order of their calls,
-// one of them asking the store at a time. Between processes there is no order.
+// Within a process, calls that wait for the same key are served in the order in which
+// they were made, one of them calling the store at a time. That holds for a limiter and
+// the plans that [Limiter.With] made of it, together: a call may wait behind one of a
+// slower plan. There is no order among limiters that were made separately, among
+// processes, or between calls that wait and those that do not, such as Allow.
 func (l *Limiter) WaitN(ctx context.Context, key string, n int64) (Decision, error) {
-	if n <= 0 || n > l.max { // those in line need not be awaited for that
+	if err := ctx.Err(); err != nil {
+		return Decision{}, err
+	}
+	if n <= 0 || n > l.max || l.constant { // waiting in line would change nothing
 		d, err := l.AllowN(ctx, key, n)
-		if err == nil {
+		if err == nil && !d.Allowed {
 			err = ErrNever
 		}
 		return d, err
@@ -57,16 +62,16 @@ func (l *Limiter) WaitN(ctx context.Context, key string, n int64) (Decision, err
 	}
 }
 
-// turns lets one waiter for each key through at a time. The runtime queues the
-// others on the channel in the order of their arrival.
+// turns admits one waiter per key at a time. The runtime queues the others on the
+// channel in the order of their arrival.
 type turns struct {
 	mu   sync.Mutex
 	keys map[string]*turn
 }
 
 type turn struct {
-	token chan struct{} // holds one element while somebody has the turn
-	users int           // who has or awaits it
+	token chan struct{} // holds one element while a call has the turn
+	users int           // calls that have the turn or wait for it
 }
 
 func (t *turns) enter(ctx context.Context, key string) (leave func(), err error) {

@@ -91,6 +91,50 @@ func TestWaitersAreServedInOrder(t *testing.T) {
 	})
 }
 
+// TestPlansWaitInOneLine: a plan's waiter that could be served at once does not overtake
+// one of another plan that called before it.
+func TestPlansWaitInOneLine(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		slow := newLimiter(t, newStore(), "api", core.MinInterval(10*time.Second))
+		fast, err := slow.With(core.MinInterval(time.Second))
+		if err != nil {
+			t.Fatal(err)
+		}
+		unlimited, err := fast.With(core.Unlimited())
+		if err != nil {
+			t.Fatal(err)
+		}
+		allow(t, slow, "key", 1)
+		start := time.Now()
+		var wg sync.WaitGroup
+		for _, test := range []struct {
+			name    string
+			limiter *core.Limiter
+			want    time.Duration
+		}{{"slow", slow, 10 * time.Second}, {"fast", fast, 11 * time.Second}, {"unlimited", unlimited, 0}} {
+			wg.Go(func() {
+				d, err := test.limiter.Wait(t.Context(), "key")
+				if err != nil || !d.Allowed || time.Since(start) != test.want {
+					t.Errorf("%s: %v, %v after %v, want %v", test.name, d, err, time.Since(start), test.want)
+				}
+			})
+			synctest.Wait()
+		}
+		wg.Wait()
+		idle(t, fast)
+	})
+}
+
+// TestWaitWithoutLimitHeedsTheContext, as any other wait does.
+func TestWaitWithoutLimitHeedsTheContext(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	l := newLimiter(t, newStore(), "api", core.Unlimited())
+	if d, err := l.Wait(ctx, "key"); !errors.Is(err, context.Canceled) || d.Allowed {
+		t.Errorf("%v, %v", d, err)
+	}
+}
+
 // TestKeysWaitApart: who waits for a key is not in the way of others.
 func TestKeysWaitApart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

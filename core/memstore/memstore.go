@@ -93,6 +93,11 @@ type shard struct {
 	_      [64]byte // keeps the locks of neighbours on different cache lines
 }
 
+var (
+	_ core.Preparer  = (*Store)(nil)
+	_ core.SlotStore = (*Store)(nil)
+)
+
 // New returns an empty store.
 func New(c Config) *Store {
 	if c.MaxBytes <= 0 {

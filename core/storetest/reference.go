@@ -132,7 +132,7 @@ func (c *compared) check(cs []core.Charge, got, want core.Result) {
 
 // Prepare passes on what the store wants to know.
 func (c *compared) Prepare(l *core.Limiter) error {
-	if s, ok := c.store.(interface{ Prepare(l *core.Limiter) error }); ok {
+	if s, ok := c.store.(core.Preparer); ok {
 		return s.Prepare(l)
 	}
 	return nil
