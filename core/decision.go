@@ -10,25 +10,26 @@ import (
 	"github.com/headgate/headgate/core/step"
 )
 
-// Never is the RetryAfter that no waiting satisfies: more was asked than a policy
-// can ever grant.
+// Never is the RetryAfter of a refusal that waiting cannot change: a policy can never
+// admit that many units.
 const Never time.Duration = math.MaxInt64
 
-// A Source says who made a decision.
+// A Source is what made a decision.
 type Source uint8
 
 const (
-	// SourcePolicy: the policies alone decided, without the store: a charge above
-	// what they can ever grant, Unlimited, Blocked.
+	// SourcePolicy means that the policies decided without the store: a charge above
+	// what they can ever admit, Unlimited or Blocked.
 	SourcePolicy Source = iota
-	// SourceStore: the store decided.
+	// SourceStore means that the store decided.
 	SourceStore
-	// SourceCache: the store refused the same request before, and this process
-	// remembers that the refusal still holds.
+	// SourceCache means that the store refused the same call before, and that this
+	// process remembers that the refusal still holds.
 	SourceCache
-	// SourceLocal: the store is unreachable, and this process decided by itself.
+	// SourceLocal means that the store is unreachable, and that this process decided by
+	// itself.
 	SourceLocal
-	// SourceOpen: the store is unreachable, and everything is admitted.
+	// SourceOpen means that the store is unreachable, and that everything is admitted.
 	SourceOpen
 )
 
@@ -41,18 +42,22 @@ func (s Source) String() string {
 	return fmt.Sprintf("source(%d)", uint8(s))
 }
 
-// A Decision is the answer to a question. Its numbers are the strictest of all
-// policies that were asked, as they were just after the answer. The zero Decision
-// refuses.
+// A Decision is the result of a call. Its numbers are the strictest of all policies of
+// the call, just after the decision. The zero Decision refuses.
 //
-// A decision that was charged carries the receipt, for Settle and Refund. Copies
-// share it: settle or refund one of them, once.
+// A decision that was charged can be corrected with Settle or Refund, once: a second
+// time is [ErrSettled]. Only the Decision that was settled, and copies made after that,
+// know of it. Settling a copy that was made before is not detected and corrects the
+// charge twice.
+//
+// Several goroutines may read a Decision at the same time, but none may use it while
+// another calls Settle or Refund.
 type Decision struct {
 	Allowed bool
 	Source  Source
 
-	// Policy is the name of the policy that decided: of those that refused, the
-	// one to be waited for longest; otherwise the one with the least remaining.
+	// Policy is the name of the policy that decided: of those that refused, the one
+	// with the longest RetryAfter; otherwise the one with the least remaining.
 	Policy string
 
 	// Limit is the limit of that policy.
@@ -61,11 +66,11 @@ type Decision struct {
 	// Remaining is the smallest number of units that any policy has left.
 	Remaining int64
 
-	// ResetAfter is the time until no policy remembers any use.
+	// ResetAfter is the time until the key is as if it had never been charged.
 	ResetAfter time.Duration
 
-	// RetryAfter is the time until the same question would be admitted, if nobody
-	// else charges the key: 0 if it was admitted, [Never] if no waiting helps.
+	// RetryAfter is the time until the same call would be admitted, if the key is not
+	// charged in the meantime: 0 if it was admitted, [Never] if waiting cannot help.
 	RetryAfter time.Duration
 
 	// Decisions are copied, so they are kept small: hence the pointer.
@@ -74,19 +79,21 @@ type Decision struct {
 	more   *[]receipt // of the other charges; nil: there is one
 }
 
-// An Answer is what one policy said.
+// An Answer is the result of one policy.
 type Answer struct {
 	Policy     string        // its name
-	Allowed    bool          // this policy by itself would have admitted the charge
+	Allowed    bool          // whether this policy alone would have admitted the charge
 	Limit      int64         // its limit
 	Remaining  int64         // units left
-	NextAfter  time.Duration // until one more unit than Remaining; 0 when nothing is used
-	ResetAfter time.Duration // until nothing is used
+	NextAfter  time.Duration // until one more unit than Remaining is left; 0 if none is used
+	ResetAfter time.Duration // until no unit is used
 	RetryAfter time.Duration // until the charge fits; 0 if it does or did
 }
 
-// A receipt is a charge whose key does not show when a Decision is printed, even
-// deep inside another struct, where package fmt asks no String method.
+// A receipt is a charge that can be corrected. It holds the key in parts, since package
+// fmt would print a string that is deep inside another struct, where it does not call
+// String. A pointer to a string would hide it as well, but take an allocation for each
+// decision.
 type receipt struct {
 	limiter *Limiter
 	key     *byte
@@ -117,11 +124,14 @@ func (d *Decision) receipt(i int) *receipt {
 	return &(*d.more)[i-1]
 }
 
-// Len returns the number of answers: one for each policy of each limiter asked.
+// Len returns the number of answers: one for each policy of each limiter of the call.
+//
+// Like the other methods it has a pointer receiver, since Settle changes the Decision.
+// String is the exception, so that a Decision is printed without its internals.
 func (d *Decision) Len() int { return d.result.Len() }
 
-// Answer returns what the i-th policy said, 0 <= i < Len: in the order in which
-// limiters were asked, and policies given to New.
+// Answer returns the result of the i-th policy, 0 <= i < Len, in the order of the
+// charges and of the policies given to New. It panics if i is out of range.
 func (d *Decision) Answer(i int) Answer {
 	if i < 0 || i >= d.Len() {
 		panic(fmt.Sprintf("headgate: answer %d of %d", i, d.Len()))
@@ -146,8 +156,8 @@ func (d *Decision) Answer(i int) Answer {
 	return a
 }
 
-// conclude fills the strictest numbers in from the readings. The i-th reading
-// belongs to the i-th policy of the receipts' limiters.
+// conclude sets the strictest numbers from the readings. The i-th reading belongs to
+// the i-th policy of the receipts' limiters.
 func (d *Decision) conclude() {
 	d.Allowed, d.Source = d.result.Allowed, d.result.Source
 	var reset, retry int64
@@ -184,27 +194,28 @@ func (d *Decision) decides(x *step.Reading, i int, retry int64) bool {
 	}
 }
 
-// Refund gives the whole charge back: what was asked for did not happen. It is
+// Refund gives the whole charge back because what it was for did not happen. It is
 // Settle with 0 for each charge.
 func (d *Decision) Refund(ctx context.Context) error {
 	_, err := d.Settle(ctx, make([]int64, d.charges())...)
 	return err
 }
 
-// Settle corrects the charge to what it turned out to cost: reserve an estimate,
-// settle the true number. It takes one number for each charge of the question, so
-// a single one after [Limiter.AllowN], and each is 0 or more.
+// Settle corrects the charge to its actual cost: charge an estimate, then settle the
+// true number of units. It takes one number, 0 or more, for each charge of the call:
+// one after [Limiter.AllowN], and as many as there were charges after [AllowAll].
 //
-// Below the estimate, units are given back as far as they still count: a token
-// bucket that has been refilling meanwhile gets back less, a window that has
-// passed gets nothing, and neither does a policy whose rate or period another
-// limiter of the name has changed since. Above it, the rest is charged as far as
-// there is room, and never into debt; uncovered is what found none.
+// If the actual cost is lower, units are given back as far as they still count: a token
+// bucket that has been refilling in the meantime gets back less; a window that has
+// passed gets back nothing, and neither does a policy whose rate or period has since
+// been changed by another limiter of the same name. If it is higher, the rest is charged
+// as far as there is room, and never beyond the limit; uncovered is the number of units
+// for which there was none.
 //
-// A charge is settled once; the second time is [ErrSettled]. The context should
-// not be the request's if that may be cancelled, or a client that hangs up keeps
-// its reservation. After any other error it is unknown whether the charge was
-// corrected, and it must not be tried again: the limit would be exceeded.
+// A decision that holds no charge, or was settled before, is [ErrSettled]. Wrong numbers
+// are an error and change nothing. After any other error it is unknown whether the charge
+// was corrected, and the decision counts as settled. Do not pass the context of a request
+// that may be cancelled, or a client that hangs up keeps its reservation.
 func (d *Decision) Settle(ctx context.Context, actual ...int64) (uncovered int64, err error) {
 	if d.first.n == 0 {
 		return 0, ErrSettled
@@ -236,7 +247,7 @@ func (d *Decision) Settle(ctx context.Context, actual ...int64) (uncovered int64
 	return uncovered, nil
 }
 
-// spend makes the receipt worthless and leaves the limiters for Answer.
+// spend removes the charges from the receipts and leaves the limiters for Answer.
 func (d *Decision) spend() {
 	d.first = receipt{limiter: d.first.limiter}
 	if d.more == nil {
@@ -249,15 +260,15 @@ func (d *Decision) spend() {
 	d.more = &more
 }
 
-// String describes the decision for people, without the key. It tells if the store
-// was away.
+// String returns a description for people, without the key. It says whether the
+// decision was made without the store.
 func (d Decision) String() string {
 	var away string
 	if d.Source == SourceLocal {
 		away = ", without the store"
 	}
 	switch {
-	case d.Allowed && d.Source == SourceOpen: // nobody has looked what is left
+	case d.Allowed && d.Source == SourceOpen: // what is left is unknown
 		return "allowed without the store"
 	case d.Allowed:
 		return fmt.Sprintf("allowed by %q: %d of %d left%s", d.Policy, d.Remaining, d.Limit, away)

@@ -2,6 +2,7 @@ package memstore_test
 
 import (
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"strconv"
 	"strings"
@@ -166,7 +167,7 @@ func TestBytesAreBounded(t *testing.T) {
 // TestFloodForgetsTheLeastUsedFirst: who has used much, although not all, keeps that
 // through a flood of keys that have used little.
 func TestFloodForgetsTheLeastUsedFirst(t *testing.T) {
-	l, err := core.New(memstore.New(memstore.Config{MaxBytes: 1}), "api", core.TokenBucket(core.PerDay(100), 100))
+	l, err := core.New(memstore.New(memstore.Config{MaxBytes: 1 << 20}), "api", core.TokenBucket(core.PerDay(100), 100))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -183,12 +184,11 @@ func TestFloodForgetsTheLeastUsedFirst(t *testing.T) {
 	}
 }
 
-// TestConfig: no bound means 64 MiB, and none is below 1 MiB. An eighth of it is the
-// most that one state may take.
+// TestConfig: no bound means 64 MiB. An eighth of the bound is the most that one state
+// may take.
 func TestConfig(t *testing.T) {
 	for _, test := range []struct{ bytes, most int64 }{
-		{0, 1_000_000}, {-1, 1_000_000}, {memstore.DefaultMaxBytes, 1_000_000},
-		{1, 16_000}, {1 << 20, 16_000}, {2 << 20, 32_000},
+		{0, 1_000_000}, {memstore.DefaultMaxBytes, 1_000_000}, {1 << 20, 16_000}, {2 << 20, 32_000},
 	} {
 		store := memstore.New(memstore.Config{MaxBytes: test.bytes})
 		if _, err := core.New(store, "api", core.SlidingLog(core.PerDay(test.most))); err != nil {
@@ -197,6 +197,21 @@ func TestConfig(t *testing.T) {
 		var fault *core.ConfigError
 		if _, err := core.New(store, "api", core.SlidingLog(core.PerDay(test.most*21/20))); !errors.As(err, &fault) {
 			t.Errorf("%d bytes: a log of %d is accepted: %v", test.bytes, test.most*21/20, err)
+		}
+	}
+}
+
+// TestConfigFaults: a bound that makes no sense is refused with the first limiter, even
+// with one that keeps no state.
+func TestConfigFaults(t *testing.T) {
+	for _, bytes := range []int64{-1 << 63, -1, 1, 1000, 1<<20 - 1} {
+		store := memstore.New(memstore.Config{MaxBytes: bytes})
+		for _, p := range []core.Policy{core.FixedWindow(core.PerDay(1)), core.Unlimited()} {
+			_, err := core.New(store, "api", p)
+			var fault *core.ConfigError
+			if want := fmt.Sprintf("MaxBytes is %d: it must be 0 or at least 1048576", bytes); !errors.As(err, &fault) || !strings.Contains(err.Error(), want) {
+				t.Errorf("%v: %v, want %q", p, err, want)
+			}
 		}
 	}
 }

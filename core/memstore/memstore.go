@@ -1,33 +1,37 @@
 // Package memstore keeps the state of limiters, and of slots, in this process.
 //
-// A [Store] is divided into shards, each under a lock of its own, so that keys do
-// not wait for each other. It starts no goroutine and needs no closing: the calls
-// themselves sweep out what is no longer needed, about one entry for each call.
+// A [Store] is divided into shards, each with its own lock, so that keys rarely wait for
+// each other. It starts no goroutine and needs no closing: the calls themselves remove
+// what has expired, by looking at about one entry per call.
 //
 // # Memory
 //
-// The memory of a store is bounded by [Config].MaxBytes, whatever keys arrive. A
-// token bucket, a fixed window or a minimum distance takes about 45 bytes for each
-// key and policy. Keys themselves are not kept, only a 64-bit hash under a secret
-// seed: among 10 million keys, two share a hash, and so a limit, with a
-// probability of about 1 in 400,000, and nobody outside can aim for it. A
-// sliding window takes 8 bytes more for each sub-window, a sliding log 8 bytes
-// more for each unit that counts.
+// The memory of a store is bounded by [Config].MaxBytes, whatever keys are charged. For
+// each key and policy the state takes about
+//
+//	TokenBucket, FixedWindow, MinInterval   45 bytes
+//	SlidingWindow                           90 bytes, and 8 for each sub-window
+//	SlidingLog                              105 bytes, and 8 for each unit it has room for
+//
+// A sliding log has room for at least 4 units, and for at most twice as many as have
+// counted at the same time. Keys themselves are not stored, only a 64-bit hash with a
+// secret seed: among 10 million keys, the probability that two share a hash, and so a
+// limit, is about 1 in 400,000, and an attacker cannot provoke it.
 //
 // A key whose state is again that of a fresh key is dropped at no loss. At the bound,
 // the store samples some keys and evicts the one that would be fresh soonest; a key
-// that is refused now goes only if the whole sample is. So a flood of made-up keys
-// neither grows the memory nor gives an abuser a fresh start. [Store.Stats] counts the
-// evictions that lost state.
+// that is refused now is evicted only if the whole sample is refused. So a flood of
+// made-up keys neither grows the memory nor gives an abuser a fresh start. [Store.Stats]
+// counts the evictions that lost state.
 //
-// Slots are outside the bound: what they take, about 200 bytes for each key and 100
-// for each slot, is there only while something is held.
+// Slots are outside the bound. They take about 200 bytes for each key and 100 for each
+// slot, and only while a slot is held.
 //
 // # Time
 //
-// The clock is the system's, read once when the store is made, and the process's
-// monotonic clock since then: setting the system clock moves nothing. Windows are
-// aligned to UTC.
+// The system clock is read once, when the store is made. After that, time advances with
+// the process's monotonic clock, so that setting the system clock has no effect. Windows
+// are aligned to UTC.
 package memstore
 
 import (
@@ -48,32 +52,32 @@ import (
 // DefaultMaxBytes is 64 MiB, room for about 1.1 million token buckets.
 const DefaultMaxBytes = 64 << 20
 
-// minBytes keeps a floor under the number of keys that can be told apart.
+// minBytes keeps a lower bound on the number of keys that have a state.
 const minBytes = 1 << 20
 
-// Config is what a Store is made of. Its zero value is ready to use.
+// Config is the configuration of a [Store]. Its zero value is ready to use.
 type Config struct {
-	// MaxBytes bounds the memory of all state. 0 or less means [DefaultMaxBytes];
-	// less than 1 MiB means 1 MiB.
+	// MaxBytes bounds the memory of all state, in bytes. 0 means [DefaultMaxBytes]. With a
+	// negative value, or one below 1 MiB, [core.New] refuses the store.
 	MaxBytes int64
 }
 
-// Stats is what [Store.Stats] tells.
+// Stats is the result of [Store.Stats].
 type Stats struct {
 	Keys    int    // states held: one for each key and policy
 	Bytes   int64  // memory of all state, at most MaxBytes
-	Evicted uint64 // states dropped so far for want of room while they still counted
+	Evicted uint64 // states dropped so far for lack of room while they still counted
 }
 
 const (
 	shards = 256
 
-	// A call in sweepEvery sweeps that many entries of some shard.
+	// One in sweepEvery calls sweeps that many entries of a shard.
 	sweepEvery = 64
 )
 
 // A Store is a [core.Store] and a [core.SlotStore] in this process. Make one with
-// [New]: limiters refuse the zero Store. It is safe for concurrent use.
+// [New]: [core.New] refuses the zero Store. It is safe for concurrent use.
 type Store struct {
 	seed   maphash.Seed
 	start  time.Time
@@ -86,11 +90,11 @@ type Store struct {
 
 type shard struct {
 	mu     sync.Mutex
-	_      [56]byte // those who wait watch the lock: what its holder writes is on other cache lines
+	_      [56]byte // waiters watch the lock: what its holder writes is on other cache lines
 	calls  uint32
 	number int
 	table  table
-	_      [64]byte // keeps the locks of neighbours on different cache lines
+	_      [64]byte // keeps the locks of adjacent shards on different cache lines
 }
 
 var (
@@ -100,7 +104,7 @@ var (
 
 // New returns an empty store.
 func New(c Config) *Store {
-	if c.MaxBytes <= 0 {
+	if c.MaxBytes == 0 {
 		c.MaxBytes = DefaultMaxBytes
 	}
 	now := time.Now()
@@ -108,7 +112,7 @@ func New(c Config) *Store {
 		seed:   maphash.MakeSeed(),
 		start:  now,
 		origin: now.UnixMicro(),
-		budget: budget{max: max(c.MaxBytes, minBytes)},
+		budget: budget{max: c.MaxBytes},
 	}
 	for i := range s.shards {
 		s.shards[i].number = i
@@ -121,21 +125,21 @@ func (s *Store) now() int64 {
 	return s.origin + int64(time.Since(s.start)/time.Microsecond)
 }
 
-// A part is one cell of a question while it is being answered.
+// A part is one cell of a call that is being decided.
 type part struct {
 	shard    *shard
 	cell     *core.Cell
 	hash     uint64
 	n        int64
 	entry    *entry    // nil: the key is fresh
-	kept     step.Step // what the entry was kept under
-	state    []int64   // the entry's, or a copy under other numbers
+	kept     step.Step // that the state was stored with
+	state    []int64   // the entry's, or a copy converted to the cell's parameters
 	adopted  bool      // state is that copy
-	dated    bool      // and depends on now
+	dated    bool      // and it depends on now
 	admitted bool
 }
 
-// Decide implements [core.Store]. It ignores the context, for it never waits.
+// Decide implements [core.Store]. It ignores the context, since it does not block.
 func (s *Store) Decide(_ context.Context, c core.Charge, peek bool) (r core.Result, err error) {
 	key := maphash.String(s.seed, c.Key)
 	sh := &s.shards[key%shards]
@@ -144,7 +148,7 @@ func (s *Store) Decide(_ context.Context, c core.Charge, peek bool) (r core.Resu
 	r.At, r.Source = now, core.SourceStore
 
 	sh.mu.Lock()
-	if len(cells) == 1 { // the same as below, without a slice
+	if len(cells) == 1 { // the same as below, without the cost of a slice
 		p := part{shard: sh, cell: &cells[0], hash: mix(key, cells[0].Hash), n: c.N}
 		r.Allowed = p.ask(now)
 		p.answer(&r, now, peek)
@@ -196,12 +200,12 @@ func split(parts []part, sh *shard, key uint64, c core.Charge) []part {
 	return parts
 }
 
-// mix makes the hash of a key's cell. The table takes its places from the high
-// bits, the choice of the shard the low ones, and 0 marks an empty place.
+// mix returns the hash of a key's cell. The table places it by its high bits; the shard
+// was chosen by the low bits of the key. 0 marks an empty place.
 func mix(key, cell uint64) uint64 { return max(key^cell, 1) }
 
-// lock locks the shards of the parts, each once and in one order for everybody, and
-// appends them to room.
+// lock locks the shards of the parts, each once and in an order that prevents deadlocks,
+// and appends them to room.
 func lock(room []*shard, parts []part) []*shard {
 	for i := range parts {
 		room = append(room, parts[i].shard)
@@ -220,7 +224,7 @@ func unlock(locked []*shard) {
 	}
 }
 
-// decide answers a question whose shards are locked.
+// decide decides a call whose shards are locked.
 func decide(parts []part, r *core.Result, peek bool) {
 	r.Allowed = true
 	for i := range parts {
@@ -246,8 +250,8 @@ func (p *part) ask(now int64) bool {
 	return p.admitted
 }
 
-// answer charges the state, unless the question was refused or is a peek, and adds
-// the reading. It reports whether entries moved.
+// answer charges the state, unless the call was refused or is a peek, and adds the
+// reading. It reports whether entries moved.
 func (p *part) answer(r *core.Result, now int64, peek bool) (moved bool) {
 	need := p.n
 	switch {
@@ -268,8 +272,8 @@ func (p *part) answer(r *core.Result, now int64, peek bool) (moved bool) {
 	return moved
 }
 
-// find looks the state up. One that was kept under other numbers is converted in
-// a copy.
+// find looks up the state. One that was stored with other parameters is copied and
+// converted.
 func (p *part) find(now int64) {
 	t := &p.shard.table
 	p.kept, p.adopted, p.dated = p.cell.Step, false, false
@@ -284,7 +288,7 @@ func (p *part) find(now int64) {
 	}
 }
 
-// open makes the state one that can be written, and reports whether entries moved.
+// open makes the state writable, and reports whether entries moved.
 func (p *part) open(now int64) (moved bool) {
 	t := &p.shard.table
 	if p.entry != nil {
@@ -298,7 +302,7 @@ func (p *part) open(now int64) (moved bool) {
 	return true
 }
 
-// save stores the state if it is not the entry's own any more.
+// save stores the state if it is no longer the entry's own.
 func (p *part) save(state []int64) {
 	if p.adopted || &state[0] != &p.state[0] {
 		p.shard.table.setState(p.entry, state)
@@ -350,7 +354,7 @@ func (s *Store) Reset(_ context.Context, l *core.Limiter, key string) error {
 	return nil
 }
 
-// Stats adds up all shards, locking one at a time.
+// Stats returns the sums over all shards, which it locks one at a time.
 func (s *Store) Stats() Stats {
 	var st Stats
 	for i := range s.shards {
@@ -364,18 +368,18 @@ func (s *Store) Stats() Stats {
 	return st
 }
 
-// tick reports whether it is this call's turn to sweep.
+// tick counts a call and reports whether it is its turn to sweep.
 func (sh *shard) tick() bool {
 	sh.calls++
 	return sh.calls%sweepEvery == 0
 }
 
-// sweep drops fresh entries from some shard, so that all of them shrink as long
-// as any is used.
+// sweep drops fresh entries from the next shard, so that all of them shrink as long as
+// any is used.
 func (s *Store) sweep(now int64) {
 	sh := &s.shards[s.cursor.Add(1)%shards]
 	if !sh.mu.TryLock() {
-		return // it is busy: another call's turn
+		return // it is busy: leave it to another call
 	}
 	defer sh.mu.Unlock()
 	sh.table.sweep(now, sweepEvery)
@@ -408,15 +412,18 @@ func (s *Store) reclaim(grew *shard, now int64) {
 	}
 }
 
-// Prepare refuses limiters whose state for one key would not leave room for
-// others. [core.New] calls it.
+// Prepare implements [core.Preparer]. It refuses limiters whose state for one key would
+// not leave room for others, and all limiters if MaxBytes is wrong.
 func (s *Store) Prepare(l *core.Limiter) error {
-	if s.budget.max == 0 {
+	switch limit := s.budget.max; {
+	case limit == 0:
 		return errors.New("the store is the zero Store: use memstore.New")
+	case limit < minBytes:
+		return fmt.Errorf("the store's MaxBytes is %d: it must be 0 or at least %d", limit, minBytes)
 	}
 	for _, c := range l.Cells() {
 		if bytes := 8 * int64(c.Step.MaxWords()); bytes > s.budget.max/8 {
-			return fmt.Errorf("policy %q takes up to %d bytes for one key, more than an eighth of the store's %d: raise MaxBytes", c.Name, bytes, s.budget.max)
+			return fmt.Errorf("policy %q takes up to %d bytes for one key, more than an eighth of the store's %d: increase MaxBytes", c.Name, bytes, s.budget.max)
 		}
 	}
 	return nil
