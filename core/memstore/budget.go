@@ -11,15 +11,16 @@ type budget struct {
 
 func (b *budget) used() int64 { return b.tables.Load() + b.long.Load() }
 
-// allowsTable reports whether a table may grow by some places to size. All tables
-// together take three quarters at most, and so leave room for long states. Their
-// share of half the budget they may have even if long states have taken it, which
-// are reclaimed then.
+// allowsTable reports whether a table may grow by more places to size. All tables
+// together take at most three quarters of the budget, to leave room for long states. A
+// table may always have its share of half the budget, even if long states have taken
+// it; those are then reclaimed.
 func (b *budget) allowsTable(size, more int64) bool {
 	more *= entryBytes
 	return size*entryBytes <= b.max/2/shards ||
 		b.tables.Load()+more <= b.max/4*3 && b.used()+more <= b.max
 }
 
-// overrun reports whether long states have to be evicted. A quarter is theirs.
+// overrun reports whether long states must be evicted. They may always have a quarter of
+// the budget.
 func (b *budget) overrun() bool { return b.used() > b.max && b.long.Load() > b.max/4 }

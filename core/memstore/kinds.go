@@ -2,13 +2,13 @@ package memstore
 
 import "github.com/headgate/headgate/core/step"
 
-// kinds numbers the steps that entries were kept under, and forgets those that no
-// entry refers to, so that limits which change every second take no memory.
+// kinds numbers the steps that states were stored with. It drops those that no entry
+// refers to, so that limits which change often take no memory.
 type kinds struct {
 	all   []kind
 	index map[step.Numbers]uint32
 	free  []uint32
-	last  uint32 // of the last take
+	last  uint32 // result of the last take
 }
 
 type kind struct {
@@ -16,10 +16,10 @@ type kind struct {
 	entries int
 }
 
-// idleKinds stay although no entry refers to them: the usual few.
+// idleKinds is the number of kinds up to which none is dropped.
 const idleKinds = 8
 
-// take returns the number of the step for one more entry.
+// take returns the number of the step, and counts an entry that refers to it.
 func (k *kinds) take(s step.Step) uint32 {
 	if int(k.last) >= len(k.all) || k.all[k.last].step != s {
 		k.last = k.number(s)
@@ -48,7 +48,7 @@ func (k *kinds) number(s step.Step) uint32 {
 	return n
 }
 
-// drop says that one entry fewer refers to the number.
+// drop uncounts an entry that refers to the number.
 func (k *kinds) drop(n uint32) {
 	d := &k.all[n]
 	d.entries--

@@ -7,15 +7,15 @@ import (
 	"github.com/headgate/headgate/core"
 )
 
-// slots counts what is held. Its memory is bounded by that: a key that holds
-// nothing takes none.
+// slots counts the slots that are held. Its memory is bounded by their number: a key that
+// holds none takes none.
 type slots struct {
 	mu    sync.Mutex
 	pools map[string]*pool // by the name of the slots
 }
 
-// A pool is the counts of one name. To close the slots is to forget the pool, and
-// holds release to the one that they were acquired from.
+// A pool has the counts of one name. Closing the slots drops the pool. Holds release to
+// the pool that they were acquired from.
 type pool struct{ held map[string]int64 }
 
 func (s *slots) pool(name string) *pool {
@@ -30,7 +30,7 @@ func (s *slots) pool(name string) *pool {
 	return p
 }
 
-// A hold is one claim that was granted; a holds several.
+// A hold is one claim that was granted; a holds is several.
 type hold struct {
 	slots *slots
 	pool  *pool
@@ -39,8 +39,8 @@ type hold struct {
 
 type holds []hold
 
-// AcquireSlots implements [core.SlotStore]. It ignores the context, for it never
-// waits.
+// AcquireSlots implements [core.SlotStore]. It ignores the context, since it does not
+// block.
 func (s *Store) AcquireSlots(_ context.Context, claims []core.Claim) (core.Grant, error) {
 	occupancies := make([]core.Occupancy, len(claims))
 	for i, c := range claims {
@@ -80,7 +80,7 @@ func (h *hold) Release() {
 	}
 }
 
-// Lost implements [core.Hold]: it cannot be.
+// Lost implements [core.Hold]. It returns nil: no slot is ever lost.
 func (*hold) Lost() <-chan struct{} { return nil }
 
 // Release implements [core.Hold].

@@ -7,15 +7,15 @@ import (
 	"github.com/headgate/headgate/core/step"
 )
 
-// A table maps hashes to states. Its places hold entries in the order of their
-// hashes, with gaps: an entry is at or shortly after the place that its hash, read
-// as a fraction of 2^64, points to. So a search ends at the first larger hash,
-// moving to a table of another size is one pass, and any size will do.
+// A table maps hashes to states. Its places hold entries in the order of their hashes,
+// with gaps: an entry is at or shortly after the place that its hash, read as a fraction
+// of 2^64, points to. So a search ends at the first larger hash, resizing is one pass, and
+// any size is possible.
 //
-// Entries hold no pointers, which spares the garbage collector a walk over them.
-// States of one or two words are in the entry; longer ones are apart.
+// Entries contain no pointers, so the garbage collector does not scan them. States of one
+// or two words are in the entry; longer ones are separate.
 type table struct {
-	places  []entry // size of them, and some for what is pushed over the end; the last is empty
+	places  []entry // size of them, and some for entries pushed beyond the end; the last is empty
 	size    uint64
 	count   int
 	hand    int // where the next sweep, or search for a victim, begins
@@ -31,12 +31,12 @@ type entry struct {
 	hash  uint64 // 0: empty
 	words [2]int64
 	long  uint32 // 1 + the state's index in table.long, or 0
-	kind  uint32 // the step that the state was kept under
+	kind  uint32 // the number of the step that the state was stored with
 }
 
 const (
 	entryBytes = int64(unsafe.Sizeof(entry{}))
-	longBytes  = 40 // of a long state beside its words: slice, number, rounding
+	longBytes  = 40 // of a long state besides its words: slice, number, rounding
 
 	minSize  = 8
 	sample   = 16  // entries among which one is chosen to be evicted
@@ -67,8 +67,8 @@ func (t *table) find(hash uint64) *entry {
 	return nil
 }
 
-// insert makes an entry for a hash that the table does not hold. Entries found
-// before may have moved, or have been evicted.
+// insert adds an entry for a hash that the table does not hold. Entries found before may
+// move, or be evicted.
 func (t *table) insert(hash uint64, s step.Step, now int64) *entry {
 	if uint64(t.count) >= t.size*4/5 {
 		t.makeRoom(now)
@@ -95,8 +95,8 @@ func (t *table) gap(hash uint64) (i, gap int) {
 	return i, gap
 }
 
-// makeRoom lets the table grow by a quarter, without what is fresh by now, or
-// evicts an entry if there is no memory for that.
+// makeRoom drops the fresh entries and, if that is not enough, lets the table grow by a
+// quarter. If there is no memory for that, it evicts an entry instead.
 func (t *table) makeRoom(now int64) {
 	grown := t.size + t.size/4 + minSize
 	if more := placesFor(grown) - uint64(len(t.places)); !t.budget.allowsTable(int64(grown), int64(more)) {
@@ -115,10 +115,10 @@ func (t *table) makeRoom(now int64) {
 	}
 }
 
-// placesFor adds to size what is pushed over the end.
+// placesFor returns size, and the places for entries pushed beyond the end.
 func placesFor(size uint64) uint64 { return size + minSize + min(size/8, 56) }
 
-// resize moves the entries, whose order stays, to as many places.
+// resize moves the entries, in the same order, to a table of another size.
 func (t *table) resize(size uint64) {
 	old := t.places
 	t.size = size
@@ -139,14 +139,14 @@ func (t *table) resize(size uint64) {
 	}
 }
 
-// extend adds places behind the end, which is needed once in a blue moon: when
-// many of the largest hashes stand close together.
+// extend adds places at the end. That is needed very rarely, when many of the largest
+// hashes are close together.
 func (t *table) extend() {
 	t.places = append(t.places, make([]entry, minSize)...)
 	t.budget.tables.Add(minSize * entryBytes)
 }
 
-// remove forgets the hash, if the table holds it.
+// remove removes the entry of the hash, if there is one.
 func (t *table) remove(hash uint64) {
 	if t.size == 0 {
 		return
@@ -156,7 +156,7 @@ func (t *table) remove(hash uint64) {
 	}
 }
 
-// removeAt closes the gap, so that no search ends in it too early.
+// removeAt removes the entry at i and closes the gap, so that no search ends in it.
 func (t *table) removeAt(i int) {
 	t.release(&t.places[i])
 	t.count--
@@ -168,7 +168,7 @@ func (t *table) removeAt(i int) {
 	t.places[end-1] = entry{}
 }
 
-// release returns what the entry refers to.
+// release frees what the entry refers to.
 func (t *table) release(e *entry) {
 	t.kinds.drop(e.kind)
 	if e.long > 0 {
@@ -178,7 +178,7 @@ func (t *table) release(e *entry) {
 	}
 }
 
-// dropFresh removes the entry at i if it has become fresh.
+// dropFresh removes the entry at i if it is fresh.
 func (t *table) dropFresh(i int, now int64) bool {
 	e := &t.places[i]
 	if e.hash == 0 || t.step(e).FreshAt(t.state(e)) > now {
@@ -188,8 +188,8 @@ func (t *table) dropFresh(i int, now int64) bool {
 	return true
 }
 
-// sweep looks at n places for entries that have become fresh. When it has been
-// through the whole table, and few are left, the table shrinks.
+// sweep drops the fresh entries of the next n places. At the end of the table, the table
+// shrinks if few entries are left.
 func (t *table) sweep(now int64, n int) {
 	for range min(n, len(t.places)) {
 		if t.hand >= len(t.places) {
@@ -262,7 +262,7 @@ func (t *table) evict(c candidate, now int64) {
 	t.removeAt(i)
 }
 
-// state returns the words of an entry, which may be written.
+// state returns the words of an entry. The caller may modify them.
 func (t *table) state(e *entry) []int64 {
 	if e.long > 0 {
 		return t.long[e.long-1]
@@ -270,7 +270,7 @@ func (t *table) state(e *entry) []int64 {
 	return e.words[:]
 }
 
-// setState replaces the state by one of another length, or of another origin.
+// setState replaces the state, by one that may have another length.
 func (t *table) setState(e *entry, state []int64) {
 	if e.long == 0 && len(state) <= len(e.words) {
 		copy(e.words[:], state)
@@ -299,7 +299,7 @@ func (t *table) reserve() uint32 {
 func (t *table) step(e *entry) step.Step { return t.kinds.all[e.kind].step }
 
 func (t *table) setStep(e *entry, s step.Step) {
-	kind := t.kinds.take(s) // first, so that a kind is not dropped and made again
+	kind := t.kinds.take(s) // first, so that a kind is not dropped and added again
 	t.kinds.drop(e.kind)
 	e.kind = kind
 }

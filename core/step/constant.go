@@ -1,6 +1,6 @@
 package step
 
-// constant answers the same for ever and remembers nothing.
+// constant always decides the same and has no state.
 type constant struct{ numbers Numbers }
 
 func (c *constant) Numbers() Numbers { return c.numbers }

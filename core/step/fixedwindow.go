@@ -9,7 +9,7 @@ func (w *fixedWindow) Max() int64       { return w.numbers.Limit }
 func (w *fixedWindow) Words() int       { return 2 }
 func (w *fixedWindow) MaxWords() int    { return 2 }
 
-// at returns the window that now counts in, and its count.
+// at returns the window that now belongs to, and its count.
 func (w *fixedWindow) at(s []int64, now int64) (start, count int64) {
 	start = align(now, w.numbers.Period)
 	if len(s) < 2 || s[0] < start {
@@ -29,7 +29,7 @@ func (w *fixedWindow) Charge(s []int64, now, n int64) []int64 {
 	return s
 }
 
-// Refuse counts up to the limit: more would change no decision in this window.
+// Refuse counts no further than the limit: more would change no decision in this window.
 func (w *fixedWindow) Refuse(s []int64, now, n int64) []int64 {
 	start, count := w.at(s, now)
 	s[0], s[1] = start, saturate(count, n, w.numbers.Limit)

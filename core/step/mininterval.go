@@ -1,8 +1,8 @@
 package step
 
 // minInterval keeps the instant of the last admitted call. It counts calls, not
-// units. Its state is [last, newest]: newest is what last was before it was given
-// back.
+// units. Its state is [last, newest]: last is 0 after the call was given back, and newest
+// is what it was before.
 type minInterval struct{ numbers Numbers }
 
 func (m *minInterval) Numbers() Numbers { return m.numbers }
@@ -10,7 +10,7 @@ func (m *minInterval) Max() int64       { return MaxInt }
 func (m *minInterval) Words() int       { return 2 }
 func (m *minInterval) MaxWords() int    { return 2 }
 
-// wait is the time until the next call may come.
+// wait returns the time until the next call is admitted.
 func (m *minInterval) wait(s []int64, now int64) int64 {
 	if len(s) == 0 || s[0] == 0 {
 		return 0
@@ -40,8 +40,8 @@ func (m *minInterval) Read(s []int64, now, n int64) Reading {
 	return r
 }
 
-// GiveBack forgets the call if it was the last. The one before it needs no
-// restoring: it was already far enough away for this one to be admitted.
+// GiveBack removes the call if it was the last. The one before it need not be restored:
+// it was long enough ago for this one to be admitted.
 func (m *minInterval) GiveBack(s []int64, _, at, _ int64) {
 	if s[0] == at {
 		s[0] = 0

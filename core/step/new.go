@@ -8,7 +8,7 @@ import (
 	"github.com/headgate/headgate/core/internal/whole"
 )
 
-// New makes the step of the given numbers. The error joins everything that is
+// New returns the step with the given parameters. The error joins everything that is
 // wrong with them.
 func New(m Numbers) (Step, error) {
 	if err := m.validate(); err != nil {
@@ -51,7 +51,7 @@ func (m Numbers) validate() error {
 	default:
 		fault(true, "no policy: use TokenBucket, FixedWindow, SlidingWindow, SlidingLog, MinInterval, Unlimited or Blocked")
 	}
-	sound := len(faults) == 0 // the rate: some of what follows counts on that
+	sound := len(faults) == 0 // the rate: some of the checks below need a valid one
 	fault(m.CountDenied && a != FixedWindow && a != SlidingWindow && a != SlidingLog,
 		"CountDenied is for FixedWindow, SlidingWindow and SlidingLog")
 	fault(m.NeverOver && a != SlidingWindow, "NeverOver is for SlidingWindow")
@@ -68,12 +68,13 @@ func (m Numbers) validate() error {
 		fault(sound && m.Resolution > m.Period, "a resolution of %d needs a period of as many microseconds", m.Resolution)
 	case SlidingLog:
 		fault(m.Limit > MaxLog && m.Limit <= MaxInt,
-			"a SlidingLog remembers each event, at most %d, not %d: use SlidingWindow", MaxLog, m.Limit)
+			"a SlidingLog stores each event, at most %d, not %d: use SlidingWindow", MaxLog, m.Limit)
 	}
 	return errors.Join(faults...)
 }
 
-// exact reports whether every product of a token bucket stays an exact integer.
+// exact reports whether every product in the arithmetic of a token bucket is at most
+// MaxInt.
 func (m Numbers) exact() bool {
 	g := gcd(m.Limit, m.Period)
 	n, p := m.Limit/g, m.Period/g

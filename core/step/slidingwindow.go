@@ -6,10 +6,10 @@ import (
 	"github.com/headgate/headgate/core/internal/whole"
 )
 
-// slidingWindow estimates a rolling window from counts of sub-windows. The newest
-// sub-window and the Resolution-1 before it lie inside the window and count in
-// full; the one before those is partly outside and counts by the part of it that
-// is inside, as if its events were spread evenly, or in full with NeverOver.
+// slidingWindow estimates a rolling window from the counts of sub-windows. The newest
+// sub-window and the Resolution-1 before it lie inside the window and count in full.
+// The one before those is partly outside: it is weighted by the part that is inside, as
+// if its events were spread evenly, or counts in full with NeverOver.
 //
 // Its state is [start, c0, c1 ... ck]: the start of the newest sub-window, its
 // count, and the counts before it.
@@ -17,12 +17,12 @@ type slidingWindow struct {
 	numbers Numbers
 	k       int64
 	sub     int64 // length of a sub-window, rounded up so that they cover the period
-	most    int64 // that refused attempts raise a count to
+	most    int64 // limit to which refused attempts increase a count
 }
 
-// manyDenied is where refused attempts stop being counted in a sub-window, or at the
-// limit if that is higher: so far above what could matter, and so low that all
-// counts add up to no more than MaxInt.
+// manyDenied is the count of a sub-window beyond which refused attempts are not counted,
+// or the limit if that is higher. It is far above what could matter, and low enough that
+// the sum of all counts is at most MaxInt.
 const manyDenied = MaxInt / (MaxResolution + 2)
 
 func newSlidingWindow(m Numbers) *slidingWindow {
@@ -47,7 +47,7 @@ type view struct {
 	old   int64   // count of the sub-window that is partly outside
 }
 
-// at returns the view from the sub-window that now counts in.
+// at returns the view from the sub-window that now belongs to.
 func (w *slidingWindow) at(s []int64, now int64) view {
 	v := view{start: align(now, w.sub)}
 	if len(s) == 0 {
@@ -70,7 +70,7 @@ func (w *slidingWindow) at(s []int64, now int64) view {
 //
 //	old * (sub-offset)/sub + sum + n <= limit
 //
-// undivided, for a quotient rounded down would admit one too many.
+// multiplied out, since a quotient that is rounded down would admit one too many.
 func (w *slidingWindow) fits(v view, offset, n int64) bool {
 	room := w.numbers.Limit - v.sum - n
 	if room < 0 {
@@ -84,8 +84,8 @@ func (w *slidingWindow) fits(v view, offset, n int64) bool {
 	return oldHi < roomHi || oldHi == roomHi && oldLo <= roomLo
 }
 
-// offset is how far now is inside the view's sub-window: nothing, if the clock
-// went back.
+// offset returns how far now is inside the view's sub-window, or 0 if the clock went
+// back.
 func (v view) offset(now int64) int64 { return max(now-v.start, 0) }
 
 func (w *slidingWindow) Admits(s []int64, now, n int64) bool {
@@ -105,7 +105,7 @@ func (w *slidingWindow) Refuse(s []int64, now, n int64) []int64 {
 	return s
 }
 
-// roll moves the counts so that c0 is the sub-window of now.
+// roll moves the counts so that c0 is that of now.
 func (w *slidingWindow) roll(s []int64, now int64) {
 	start := align(now, w.sub)
 	if start <= s[0] {
@@ -149,9 +149,9 @@ func (w *slidingWindow) remaining(v view, offset int64) int64 {
 	return max(w.numbers.Limit-v.sum-old, 0)
 }
 
-// earliest is the first instant, from now on, at which n <= limit units fit if
-// nothing else is charged: in the first sub-window whose inner counts leave room,
-// as soon as its oldest count weighs no more than that, or else at its end.
+// earliest returns the first instant, from now on, at which n <= limit units fit if
+// nothing else is charged: in the first sub-window whose inner counts leave room, as soon
+// as the weighted oldest count fits into that room, or else at its end.
 func (w *slidingWindow) earliest(v view, now, n int64) int64 {
 	room := w.numbers.Limit - v.sum - n
 	offset := v.offset(now)

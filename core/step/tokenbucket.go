@@ -6,12 +6,12 @@ import (
 	"github.com/headgate/headgate/core/internal/whole"
 )
 
-// tokenBucket is the generic cell rate algorithm (ITU-T I.371): instead of
-// tokens it keeps the instant at which the bucket will be full again.
+// tokenBucket is the generic cell rate algorithm (ITU-T I.371): instead of tokens it
+// stores the instant at which the bucket will be full again.
 //
-// A unit refills in p/n microseconds, reduced, which is q + r/n. The state is
-// that instant as [T, f], T + f/n with 0 <= f < n, so that 7 a second loses
-// nothing to rounding in any number of years.
+// A unit refills in p/n microseconds, in lowest terms, which is q + r/n. The state is the
+// instant as [T, f], meaning T + f/n with 0 <= f < n, so that a rate such as 7 per second
+// never drifts by rounding.
 type tokenBucket struct {
 	numbers Numbers
 	n, p    int64
@@ -48,7 +48,7 @@ func (b *tokenBucket) sub(x, y fraction) fraction {
 	return z
 }
 
-// cost is the time in which c <= Burst units refill. validate has made sure
+// cost returns the time in which c <= Burst units refill. Numbers.exact has made sure
 // that nothing here exceeds MaxInt.
 func (b *tokenBucket) cost(c int64) fraction {
 	if b.r == 0 {
@@ -70,7 +70,7 @@ func (b *tokenBucket) Max() int64       { return b.numbers.Burst }
 func (b *tokenBucket) Words() int       { return 2 }
 func (b *tokenBucket) MaxWords() int    { return 2 }
 
-// used is the time until the bucket is full.
+// used returns the time until the bucket is full.
 func (b *tokenBucket) used(s []int64, now int64) fraction {
 	if len(s) < 2 || s[0] < now {
 		return fraction{}
@@ -127,8 +127,8 @@ func (b *tokenBucket) units(x fraction) (whole, part int64) {
 	return int64(q), int64(rem)
 }
 
-// GiveBack leaves out what has refilled since the charge: had the units not been
-// taken, a full bucket would not have filled any further in that time.
+// GiveBack returns less by what has refilled since the charge: had the units not been
+// taken, the bucket could have been full, and would not have filled any further.
 func (b *tokenBucket) GiveBack(s []int64, now, at, n int64) {
 	back := b.cost(min(n, b.numbers.Burst))
 	back.t -= upTo(now, at)
@@ -142,10 +142,10 @@ func (b *tokenBucket) GiveBack(s []int64, now, at, n int64) {
 	s[0], s[1] = left.t, left.f
 }
 
-// Adopt converts through used units: 100 used at 100 a second are still 100 used
-// at 1 a second. Those that the smaller of the two buckets does not hold stay the
-// time that they take to refill, so that they are all there again when the numbers
-// change back; so does the time by which the clock went back.
+// Adopt preserves the number of used units: 100 used at 100 per second are still 100 used
+// at 1 per second. Used units beyond the smaller of the two bursts are kept as the time
+// that they take to refill, so that none is lost when the parameters change back; so is
+// the time by which the clock went back.
 func (b *tokenBucket) Adopt(s []int64, now int64, from Numbers) ([]int64, bool) {
 	if from.alike(b.numbers) {
 		return s, false
@@ -163,7 +163,7 @@ func (b *tokenBucket) Adopt(s []int64, now int64, from Numbers) ([]int64, bool) 
 	return s, true
 }
 
-// parts is a number of 1/n microseconds.
+// parts returns x times 1/n microseconds.
 func (b *tokenBucket) parts(x int64) fraction { return fraction{x / b.n, x % b.n} }
 
 func (b *tokenBucket) FreshAt(s []int64) int64 {

@@ -8,8 +8,8 @@ import (
 //go:embed *.lua
 var twins embed.FS
 
-// Twin returns the source of the algorithm's Lua twin. What it builds on, and what
-// it must define, is written at the head of package redisstore's script.
+// Twin returns the source of the algorithm's Lua twin, or "" if it has no state. What the
+// source uses and must define is described at the head of package redisstore's script.
 func (a Algorithm) Twin() string {
 	file := map[Algorithm]string{
 		TokenBucket:   "tokenbucket.lua",
@@ -25,7 +25,8 @@ func (a Algorithm) Twin() string {
 	return string(source)
 }
 
-// ReplyBytes is the length of the state that the twin of a step replies, if there is one.
+// ReplyBytes returns the length of the state in the reply of a step's twin, if there is
+// one.
 func ReplyBytes(p Step) int {
 	if p.Numbers().Algorithm == SlidingLog {
 		return 4 * WordBytes
@@ -33,8 +34,8 @@ func ReplyBytes(p Step) int {
 	return p.Words() * WordBytes
 }
 
-// ReadTwin is Read of a state as the step's twin replied it, in words of [WordBytes]; an
-// empty one is nil.
+// ReadTwin is Read of a state in the reply of the step's twin, in words of [WordBytes].
+// An empty reply is nil.
 func ReadTwin(p Step, reply string, now, n int64) (Reading, error) {
 	if len(reply) == 0 {
 		return p.Read(nil, now, n), nil
@@ -47,7 +48,7 @@ func ReadTwin(p Step, reply string, now, n int64) (Reading, error) {
 	for ; len(reply) > 0; reply = reply[WordBytes:] {
 		s = append(s, Word(reply))
 	}
-	switch p := p.(type) { // each by its type, so that s need not be on the heap
+	switch p := p.(type) { // by type, so that s does not escape to the heap
 	case *tokenBucket:
 		if s[1] >= p.n {
 			return Reading{}, fmt.Errorf("headgate: a fraction of %d/%d", s[1], p.n)
@@ -68,14 +69,14 @@ func ReadTwin(p Step, reply string, now, n int64) (Reading, error) {
 // WordBytes is the length of a stored integer, big endian: 2^53-1 takes 7 bytes.
 const WordBytes = 7
 
-// Word returns the integer that b begins with.
+// Word decodes the integer at the beginning of b.
 func Word(b string) int64 {
 	_ = b[6]
 	return int64(b[0])<<48 | int64(b[1])<<40 | int64(b[2])<<32 | int64(b[3])<<24 |
 		int64(b[4])<<16 | int64(b[5])<<8 | int64(b[6])
 }
 
-// AppendWord appends x, which is from 0 to [MaxInt].
+// AppendWord appends the encoding of x, 0 <= x <= [MaxInt].
 func AppendWord(b []byte, x int64) []byte {
 	return append(b, byte(x>>48), byte(x>>40), byte(x>>32), byte(x>>24), byte(x>>16), byte(x>>8), byte(x))
 }

@@ -10,14 +10,14 @@ import (
 	"github.com/headgate/headgate/core/step"
 )
 
-// A reference is a store that is plainly right: a map of states, one question at a
-// time, package step for the arithmetic, and an instant that it is told.
+// A reference is a store that is obviously correct: a map of states, one call at a time,
+// the arithmetic of package step, and a clock that is passed in.
 type reference struct {
 	now    func() int64
 	states map[identity]kept
 }
 
-// An identity is what tells states apart.
+// An identity identifies a state.
 type identity struct {
 	limiter, key, policy string
 	algorithm            step.Algorithm
@@ -36,8 +36,8 @@ func identify(c core.Charge, cell *core.Cell) identity {
 	return identity{c.Limiter.Name(), c.Key, cell.Name, cell.Step.Numbers().Algorithm}
 }
 
-// load returns a copy of a state under the numbers of the cell's step, those that it
-// was kept under, and whether the one depends on the instant.
+// load returns a copy of a state, converted to the parameters of the cell's step; the
+// parameters that it was stored with; and whether the copy depends on the instant.
 func (r *reference) load(c core.Charge, cell *core.Cell) (state []int64, from step.Numbers, dated bool) {
 	k, ok := r.states[identify(c, cell)]
 	if !ok {
@@ -105,17 +105,17 @@ func (r *reference) settle(s core.Settlement) (uncovered int64) {
 	return uncovered
 }
 
-// compared is a store that asks another and the reference, and fails the test when
-// they differ.
+// compared is a store that calls another one and the reference, and fails the test if
+// their results differ.
 type compared struct {
 	suite     *suite
 	store     core.Store
 	reference *reference
-	asked     int
+	calls     int
 }
 
 func (c *compared) check(cs []core.Charge, got, want core.Result) {
-	c.asked++
+	c.calls++
 	describe := func(r *core.Result) string {
 		var b strings.Builder
 		fmt.Fprintf(&b, "at %d, allowed %t, from the %v", r.At, r.Allowed, r.Source)
@@ -126,11 +126,11 @@ func (c *compared) check(cs []core.Charge, got, want core.Result) {
 		return b.String()
 	}
 	if a, b := describe(&got), describe(&want); a != b {
-		c.suite.Fatalf("question %d, of %d units to %v:\n  the store said: %s\n  it should have: %s", c.asked, cs[0].N, cs[0].Limiter.Policies(), a, b)
+		c.suite.Fatalf("call %d, of %d units to %v:\n  the store returned: %s\n  it should return:   %s", c.calls, cs[0].N, cs[0].Limiter.Policies(), a, b)
 	}
 }
 
-// Prepare passes on what the store wants to know.
+// Prepare calls that of the store, if it has one.
 func (c *compared) Prepare(l *core.Limiter) error {
 	if s, ok := c.store.(core.Preparer); ok {
 		return s.Prepare(l)

@@ -12,23 +12,23 @@ import (
 	"github.com/headgate/headgate/core"
 )
 
-// A SlotHarness is how the suite of [RunSlots] gets at a store.
+// A SlotHarness gives the suite of [RunSlots] access to a store.
 type SlotHarness struct {
-	// New returns a function that makes stores which share their counts, as those
-	// of several processes do. At first nothing is held. A store of one process
-	// returns itself each time. What they need may be cleaned up by t.
+	// New returns a function that makes stores which share their counts, as those of
+	// several processes do, and at first hold nothing. For a store of one process, it
+	// returns the same store each time. New may register cleanups with t.
 	New func(t *testing.T) (join func() core.SlotStore)
 
-	// Eventually waits until holds returns true, and fails the test if it never
-	// does. Nil means that what one does the others see at once.
+	// Eventually waits until holds returns true, and fails the test if it never does. Nil
+	// means that each store sees at once what the others do.
 	Eventually func(t *testing.T, what string, holds func() bool)
 
-	// Around runs the body of each test; nil just calls it.
+	// Around runs the body of each test. Nil means to call the body.
 	Around func(t *testing.T, body func(t *testing.T))
 }
 
-// RunSlots runs the contract of [core.SlotStore]. What becomes of slots when a
-// process dies or a server forgets is each store's own to test.
+// RunSlots tests the contract of [core.SlotStore]. What happens to slots when a process
+// dies or a server loses data is left to each store's own tests.
 func RunSlots(t *testing.T, h SlotHarness) {
 	t.Helper()
 	if h.Around == nil {
@@ -66,7 +66,7 @@ func RunSlots(t *testing.T, h SlotHarness) {
 	}
 }
 
-// A slotSuite is one test under way.
+// A slotSuite is one running test.
 type slotSuite struct {
 	*testing.T
 	SlotHarness
@@ -92,7 +92,7 @@ func (s *slotSuite) acquire(slots *core.Slots, key string) *core.Slot {
 	return slot
 }
 
-// full must be refused.
+// full fails the test unless the key is full.
 func (s *slotSuite) full(slots *core.Slots, key string) core.FullError {
 	s.Helper()
 	_, err := slots.Acquire(s.Context(), key)
@@ -112,7 +112,7 @@ func (s *slotSuite) count(slots *core.Slots, key string) int64 {
 	return n
 }
 
-// counts waits until that many are held.
+// counts waits until the key holds that many slots.
 func (s *slotSuite) counts(slots *core.Slots, key string, want int64) {
 	s.Helper()
 	s.Eventually(s.T, "the slots to be counted right", func() bool { return s.count(slots, key) == want })
@@ -137,7 +137,7 @@ func (s *slotSuite) limit() {
 		s.counts(slots, "key", 3)
 	}
 	if n := s.count(a, "another"); n != 0 {
-		s.Errorf("%d are held of a key that nobody has asked for", n)
+		s.Errorf("%d slots are held of an unused key", n)
 	}
 	held[0].Release() // of a
 	s.counts(b, "key", 2)
@@ -267,7 +267,7 @@ func (s *slotSuite) exactForSeveral() {
 	s.counts(s.slots(store, "b", limit), "y", 0)
 }
 
-// walk acquires and releases at random, and compares with a list of what is held.
+// walk acquires and releases randomly, and compares the counts with a list of the slots.
 func (s *slotSuite) walk() {
 	const limit, keys = 4, 3
 	rng := rand.New(rand.NewPCG(1, 2))
@@ -291,7 +291,7 @@ func (s *slotSuite) walk() {
 			s.full(slots, name(k))
 			continue
 		}
-		// A store may remember for a moment that the key was full.
+		// A store may cache for a moment that the key was full.
 		s.Eventually(s.T, "a free slot to be granted", func() bool {
 			slot, err := slots.Acquire(s.Context(), name(k))
 			if err != nil {
@@ -399,7 +399,7 @@ func (s *slotSuite) closing() {
 	s.counts(elsewhere, "key", 0)
 	s.full(other, "key") // another name's stay
 
-	// Slots of the same name, made again, and a release of before.
+	// Slots of the same name, made again, and a release of an earlier one.
 	again := s.slots(store, "ws", 2)
 	s.acquire(again, "key")
 	s.acquire(again, "key")
@@ -446,7 +446,7 @@ func (s *slotSuite) closingAtWork() {
 	s.counts(s.slots(s.join(), "ws", 1), "key", 0)
 }
 
-// cancelled: whoever gives up holds nothing, whatever the store had in hand.
+// cancelled: a cancelled call holds nothing, whatever the store was doing.
 func (s *slotSuite) cancelled() {
 	slots := s.slots(s.join(), "ws", 3)
 	for range 20 {

@@ -1,6 +1,6 @@
-// Package storetest is the contract of [core.Store], as a test to run. A store that
-// passes decides as package step computes, all or nothing, exactly under
-// concurrency, and keeps the states of all limiters and keys apart.
+// Package storetest tests the contracts of [core.Store] and [core.SlotStore]. A store that
+// passes decides as package step computes, all or nothing, exactly under concurrency, and
+// keeps the states of all limiters and keys separate.
 //
 //	func TestStore(t *testing.T) {
 //		storetest.Run(t, storetest.Harness{
@@ -26,21 +26,20 @@ import (
 	"github.com/headgate/headgate/core"
 )
 
-// A Harness is how the suite gets at a store. A store tells the time itself, so the
-// suite needs to read that clock and to move it: the process's clock in a bubble of
-// testing/synctest, or an instant that the store is told in tests.
+// A Harness gives the suite access to a store. A store has its own clock, so the suite
+// needs to read that clock and to advance it: the process's clock in a testing/synctest
+// bubble, or a clock that tests can replace.
 type Harness struct {
-	// New returns an empty store. What it needs may be cleaned up by t.
+	// New returns an empty store. It may register cleanups with t.
 	New func(t *testing.T) core.Store
 
-	// Now returns the instant that the store would now decide at, in microseconds
-	// since 1970 UTC.
+	// Now returns the store's current instant, in microseconds since 1970 UTC.
 	Now func() int64
 
-	// Advance moves that instant.
+	// Advance moves the store's clock forward.
 	Advance func(time.Duration)
 
-	// Around runs the body of each test; nil just calls it.
+	// Around runs the body of each test. Nil means to call the body.
 	Around func(t *testing.T, body func(t *testing.T))
 
 	// Operations is the number of random operations for each set of limiters.
@@ -48,7 +47,7 @@ type Harness struct {
 	Operations int
 }
 
-// Run runs the suite.
+// Run tests the contract of [core.Store].
 func Run(t *testing.T, h Harness) {
 	t.Helper()
 	if h.Around == nil {
@@ -85,7 +84,7 @@ func Run(t *testing.T, h Harness) {
 	}
 }
 
-// A suite is one test under way.
+// A suite is one running test.
 type suite struct {
 	*testing.T
 	Harness
@@ -102,7 +101,7 @@ func (s *suite) limiter(name string, policies ...core.Policy) *core.Limiter {
 	return l
 }
 
-// allow asks for n units and must get an answer.
+// allow charges n units, and fails the test on an error.
 func (s *suite) allow(l *core.Limiter, key string, n int64) core.Decision {
 	s.Helper()
 	d, err := l.AllowN(s.Context(), key, n)
@@ -112,7 +111,7 @@ func (s *suite) allow(l *core.Limiter, key string, n int64) core.Decision {
 	return d
 }
 
-// left is what a peek says remains.
+// left returns the units that remain.
 func (s *suite) left(l *core.Limiter, key string) int64 {
 	s.Helper()
 	d, err := l.Peek(s.Context(), key)
@@ -122,7 +121,7 @@ func (s *suite) left(l *core.Limiter, key string) int64 {
 	return d.Remaining
 }
 
-// policies that admit three units at first.
+// three returns policies that admit three units at first.
 func three() map[string]core.Policy {
 	rate := core.Rate{Events: 3, Per: 7 * time.Second}
 	return map[string]core.Policy{
@@ -150,7 +149,7 @@ func (s *suite) allOrNothing() {
 	}
 	for i := range 5 {
 		if d := ask(); d.Allowed != (i < 2) {
-			s.Errorf("question %d: %v", i+1, d)
+			s.Errorf("call %d: %v", i+1, d)
 		}
 	}
 	if got := s.left(large, "address"); got != 80 {
@@ -158,7 +157,7 @@ func (s *suite) allOrNothing() {
 	}
 	d := s.allow(small, "session", 1)
 	if d.Allowed || d.Answer(1).Remaining != 3 || !d.Answer(1).Allowed || d.Answer(0).Allowed {
-		s.Errorf("the second policy was charged by a question that the first refused: %+v", d.Answer(1))
+		s.Errorf("the second policy was charged by a call that the first refused: %+v", d.Answer(1))
 	}
 }
 
@@ -223,7 +222,7 @@ func (s *suite) retryAfter() {
 	}
 }
 
-// hammer asks from many goroutines at once and counts what was admitted.
+// hammer calls from many goroutines at once and returns how many calls were admitted.
 func (s *suite) hammer(goroutines, each int, ask func(i int) (core.Decision, error)) int64 {
 	s.Helper()
 	var wg sync.WaitGroup
@@ -287,8 +286,8 @@ func (s *suite) exactForSeveral() {
 	}
 }
 
-// exactWithRefunds: what is held never exceeds the limit, and when all is given
-// back nothing is used.
+// exactWithRefunds: the units in use never exceed the limit, and after all refunds none
+// is used.
 func (s *suite) exactWithRefunds() {
 	const limit = 20
 	long := core.Rate{Events: limit, Per: 400 * 24 * time.Hour}
@@ -399,8 +398,8 @@ func (s *suite) numbersChange() {
 	}
 }
 
-// retryAfterChange: who has used up one plan and moves to another waits as long as the
-// first refusal says, and not for the old plan, nor anew for each question.
+// retryAfterChange: a key that has used up one plan and moves to another waits as long as
+// the first refusal says, neither as long as in the old plan nor longer with each call.
 func (s *suite) retryAfterChange() {
 	for _, c := range []struct {
 		name     string
@@ -517,9 +516,9 @@ func (s *suite) decidesAsTheStepsDo() {
 	}
 }
 
-// scaled returns the policies with other numbers. Those of MinInterval stay: a
-// store may or may not have forgotten a state that is fresh under the numbers that
-// it was kept under, and a longer distance would tell which.
+// scaled returns the policies with other parameters. Those of MinInterval stay: a store
+// may or may not have dropped a state that is fresh under the parameters that it was
+// stored with, and a longer distance would show which.
 func scaled(set []core.Policy) []core.Policy {
 	changed := slices.Clone(set)
 	for i, p := range set {
@@ -530,7 +529,7 @@ func scaled(set []core.Policy) []core.Policy {
 	return changed
 }
 
-// walk asks at random.
+// walk makes random calls.
 func walk(s *suite, rng *rand.Rand, limiters []*core.Limiter, other *core.Limiter) {
 	var open []core.Decision
 	for range s.Operations {
