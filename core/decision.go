@@ -263,18 +263,18 @@ func (d *Decision) spend() {
 // String returns a description for people, without the key. It says whether the
 // decision was made without the store.
 func (d Decision) String() string {
-	var away string
+	var without string
 	if d.Source == SourceLocal {
-		away = ", without the store"
+		without = ", without the store"
 	}
 	switch {
 	case d.Allowed && d.Source == SourceOpen: // what is left is unknown
 		return "allowed without the store"
 	case d.Allowed:
-		return fmt.Sprintf("allowed by %q: %d of %d left%s", d.Policy, d.Remaining, d.Limit, away)
+		return fmt.Sprintf("allowed by %q: %d of %d left%s", d.Policy, d.Remaining, d.Limit, without)
 	case d.RetryAfter == Never:
-		return fmt.Sprintf("refused by %q for ever%s", d.Policy, away)
+		return fmt.Sprintf("refused by %q forever%s", d.Policy, without)
 	default:
-		return fmt.Sprintf("refused by %q: retry after %v%s", d.Policy, d.RetryAfter, away)
+		return fmt.Sprintf("refused by %q: retry after %v%s", d.Policy, d.RetryAfter, without)
 	}
 }

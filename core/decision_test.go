@@ -360,7 +360,7 @@ func TestStrings(t *testing.T) {
 	for want, d := range map[string]core.Decision{
 		`allowed by "api": 3 of 10 left`:   {Allowed: true, Policy: "api", Limit: 10, Remaining: 3},
 		`refused by "api": retry after 2s`: {Policy: "api", Limit: 10, RetryAfter: 2 * time.Second},
-		`refused by "api" for ever`:        {Policy: "api", Limit: 10, RetryAfter: core.Never},
+		`refused by "api" forever`:         {Policy: "api", Limit: 10, RetryAfter: core.Never},
 
 		`allowed by "api": 3 of 10 left, without the store`:   {Source: core.SourceLocal, Allowed: true, Policy: "api", Limit: 10, Remaining: 3},
 		`refused by "api": retry after 2s, without the store`: {Source: core.SourceLocal, Policy: "api", Limit: 10, RetryAfter: 2 * time.Second},
