@@ -25,15 +25,15 @@ func ExampleSlots() {
 		case errors.Is(err, core.ErrFull):
 			fmt.Println(err)
 		case err != nil:
-			fmt.Println("no decision was made:", err)
+			fmt.Println("no decision:", err)
 		default:
 			defer slot.Release()
-			fmt.Println("come in,", slot.Occupancies()[0].Remaining(), "left")
+			fmt.Println("acquired,", slot.Occupancies()[0].Remaining(), "left")
 		}
 	}
 	// Output:
-	// come in, 1 left
-	// come in, 0 left
+	// acquired, 1 left
+	// acquired, 0 left
 	// headgate: all slots "sockets" are taken: 2 of 2
 }
 

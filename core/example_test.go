@@ -19,18 +19,18 @@ func ExampleLimiter_Allow() {
 		d, err := limiter.Allow(context.Background(), "user-42")
 		switch {
 		case err != nil:
-			fmt.Println("no decision was made:", err)
+			fmt.Println("no decision:", err)
 		case d.Allowed:
-			fmt.Println("come in,", d.Remaining, "left")
+			fmt.Println("admitted,", d.Remaining, "left")
 		default:
-			fmt.Println("come back in", d.RetryAfter.Round(time.Hour))
+			fmt.Println("refused, retry in", d.RetryAfter.Round(time.Hour))
 		}
 	}
 	// Output:
-	// come in, 2 left
-	// come in, 1 left
-	// come in, 0 left
-	// come back in 1h0m0s
+	// admitted, 2 left
+	// admitted, 1 left
+	// admitted, 0 left
+	// refused, retry in 1h0m0s
 }
 
 func ExampleNew_severalPolicies() {

@@ -65,7 +65,7 @@ func ExampleGuard_Handler() {
 		log.Fatal(err)
 	}
 	guard, err := websocketmw.New(websocketmw.Config{
-		// The user, whom authentication, which runs before, has put into the context.
+		// Authentication runs before the guard and stores the user in the context.
 		Rules:   []websocketmw.Rule{{Slots: slots, Key: keyfuncs.Context(userKey{})}},
 		MaxIdle: 2 * time.Minute,
 	})

@@ -1,0 +1,99 @@
+package ginmw_test
+
+import (
+	"crypto/rand"
+	"fmt"
+	"log"
+	"net/http"
+	"net/http/httptest"
+	"time"
+
+	"github.com/gin-gonic/gin"
+
+	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/core/memstore"
+	"github.com/headgate/headgate/ginmw"
+	"github.com/headgate/headgate/keyfuncs"
+	"github.com/headgate/headgate/nethttp"
+)
+
+// A limit on all routes.
+func ExampleLimit() {
+	limiter, err := core.New(memstore.New(memstore.Config{}), "api", core.SlidingLog(core.PerMinute(60)))
+	if err != nil {
+		log.Fatal(err)
+	}
+	guard, err := nethttp.New(nethttp.Config{
+		Rules: []nethttp.Rule{{Limiter: limiter, Key: keyfuncs.RemoteAddr()}},
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+
+	r := gin.Default()
+	r.Use(ginmw.Limit(guard))
+	r.GET("/", func(c *gin.Context) { c.String(http.StatusOK, "hello\n") })
+	log.Fatal(r.Run("127.0.0.1:8080"))
+}
+
+// A guard with two rules takes two keys, in the order of the rules.
+func ExampleLimitBy_severalRules() {
+	store := memstore.New(memstore.Config{})
+	perUser, err := core.New(store, "user", core.SlidingLog(core.PerMinute(60)))
+	if err != nil {
+		log.Fatal(err)
+	}
+	perAddress, err := core.New(store, "address", core.SlidingLog(core.PerMinute(300)))
+	if err != nil {
+		log.Fatal(err)
+	}
+	address := keyfuncs.RemoteAddr()
+	guard, err := nethttp.New(nethttp.Config{Rules: []nethttp.Rule{
+		{Limiter: perUser, Key: address}, // LimitBy replaces these keys
+		{Limiter: perAddress, Key: address},
+	}})
+	if err != nil {
+		log.Fatal(err)
+	}
+
+	r := gin.New()
+	r.Use(authenticate, ginmw.LimitBy(guard, ginmw.Value("user"), ginmw.Request(address)))
+	r.GET("/", func(c *gin.Context) { c.String(http.StatusOK, "hello\n") })
+
+	ask(r, 2)
+	// Output:
+	// 200 "user";r=59;t=60, "address";r=299;t=60
+	// 200 "user";r=58;t=60, "address";r=298;t=60
+}
+
+// The signed cookie of package keyfuncs in Gin: its handler only sets the cookie.
+func Example_signedCookie() {
+	secret := make([]byte, 32) // from the configuration, the same on all servers
+	rand.Read(secret)
+	cookie, err := keyfuncs.NewSignedCookie("__Host-id", 24*time.Hour, secret)
+	if err != nil {
+		log.Fatal(err)
+	}
+	limiter, err := core.New(memstore.New(memstore.Config{}), "api", core.SlidingLog(core.PerMinute(60)))
+	if err != nil {
+		log.Fatal(err)
+	}
+	guard, err := nethttp.New(nethttp.Config{Rules: []nethttp.Rule{
+		{Limiter: limiter, Key: keyfuncs.First(cookie.Key, keyfuncs.RemoteAddr())},
+	}})
+	if err != nil {
+		log.Fatal(err)
+	}
+	set := cookie.Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+
+	r := gin.New()
+	r.Use(ginmw.Limit(guard), func(c *gin.Context) { set.ServeHTTP(c.Writer, c.Request) })
+	r.GET("/", func(c *gin.Context) { c.String(http.StatusOK, "hello\n") })
+
+	w := httptest.NewRecorder()
+	r.ServeHTTP(w, httptest.NewRequest("GET", "/", nil))
+	fmt.Println(w.Code, w.Result().Cookies()[0].Name)
+	// Output: 200 __Host-id
+}
+
+func authenticate(c *gin.Context) { c.Set("user", "anna") }

@@ -1,0 +1,95 @@
+package nethttp_test
+
+import (
+	"log"
+	"net/http"
+
+	"github.com/go-chi/chi/v5"
+
+	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/core/memstore"
+	"github.com/headgate/headgate/keyfuncs"
+	"github.com/headgate/headgate/nethttp"
+)
+
+type (
+	userKey struct{} // under which authentication stores the user in the context
+	planKey struct{} // the user's plan
+)
+
+// Two limits for each request: one for the user and a larger one for the address.
+func ExampleGuard_Handler() {
+	store := memstore.New(memstore.Config{})
+	perUser, err := core.New(store, "user", core.SlidingLog(core.PerMinute(60)))
+	if err != nil {
+		log.Fatal(err)
+	}
+	perAddress, err := core.New(store, "address", core.SlidingLog(core.PerMinute(300)))
+	if err != nil {
+		log.Fatal(err)
+	}
+	guard, err := nethttp.New(nethttp.Config{Rules: []nethttp.Rule{
+		{Limiter: perUser, Key: keyfuncs.Context(userKey{})},
+		{Limiter: perAddress, Key: keyfuncs.RemoteAddr()},
+	}})
+	if err != nil {
+		log.Fatal(err)
+	}
+	http.Handle("/api/", guard.Handler(http.HandlerFunc(hello)))
+}
+
+// The middleware of chi has the type of guard.Handler.
+func ExampleGuard_Handler_chi() {
+	guard := apiGuard() // as in the first program
+
+	r := chi.NewRouter()
+	r.Use(guard.Handler)
+	r.Get("/", hello)
+	log.Fatal(http.ListenAndServe("127.0.0.1:8080", r))
+}
+
+// A larger limit for a plan, and a route that costs ten units.
+func ExampleRule_cost() {
+	free, err := core.New(memstore.New(memstore.Config{}), "api", core.SlidingLog(core.PerMinute(60)))
+	if err != nil {
+		log.Fatal(err)
+	}
+	gold, err := free.With(core.SlidingLog(core.PerMinute(600)))
+	if err != nil {
+		log.Fatal(err)
+	}
+	guard, err := nethttp.New(nethttp.Config{Rules: []nethttp.Rule{{
+		Limiter: free, // when Plan returns nil
+		Key:     keyfuncs.Context(userKey{}),
+		Plan: func(r *http.Request) *core.Limiter {
+			if r.Context().Value(planKey{}) == "gold" {
+				return gold
+			}
+			return nil
+		},
+		Cost: func(r *http.Request) int64 {
+			if r.URL.Path == "/export" {
+				return 10
+			}
+			return 1
+		},
+	}}})
+	if err != nil {
+		log.Fatal(err)
+	}
+	http.Handle("/", guard.Handler(http.HandlerFunc(hello)))
+}
+
+func apiGuard() *nethttp.Guard {
+	limiter, err := core.New(memstore.New(memstore.Config{}), "api", core.SlidingLog(core.PerMinute(60)))
+	if err != nil {
+		log.Fatal(err)
+	}
+	guard, err := nethttp.New(nethttp.Config{
+		Rules: []nethttp.Rule{{Limiter: limiter, Key: keyfuncs.RemoteAddr()}},
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	return guard
+}
