@@ -19,7 +19,7 @@ import (
 
 // A limit on all routes.
 func ExampleLimit() {
-	guard := apiGuard() // as in the first program
+	guard := guardBy(keyfuncs.RemoteAddr())
 
 	e := echo.New()
 	e.Use(echomw.Limit(guard))
@@ -46,8 +46,6 @@ func Example_signedCookie() {
 	fmt.Println(w.Code, w.Result().Cookies()[0].Name)
 	// Output: 200 __Host-id
 }
-
-func apiGuard() *nethttp.Guard { return guardBy(keyfuncs.RemoteAddr()) }
 
 func guardBy(key keyfuncs.Func) *nethttp.Guard {
 	limiter, err := core.New(memstore.New(memstore.Config{}), "api", core.SlidingLog(core.PerMinute(60)))

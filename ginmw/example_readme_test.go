@@ -60,7 +60,7 @@ func ExampleLimitBy_severalRules() {
 	r.Use(authenticate, ginmw.LimitBy(guard, ginmw.Value("user"), ginmw.Request(address)))
 	r.GET("/", func(c *gin.Context) { c.String(http.StatusOK, "hello\n") })
 
-	ask(r, 2)
+	listen(r) // r.Run("127.0.0.1:8080")
 	// Output:
 	// 200 "user";r=59;t=60, "address";r=299;t=60
 	// 200 "user";r=58;t=60, "address";r=298;t=60
@@ -96,4 +96,7 @@ func Example_signedCookie() {
 	// Output: 200 __Host-id
 }
 
+// authenticate stands for a middleware that verifies who the user is.
 func authenticate(c *gin.Context) { c.Set("user", "anna") }
+
+func listen(h http.Handler) { ask(h, 2) }

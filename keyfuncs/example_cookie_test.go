@@ -20,19 +20,10 @@ func ExampleNewSignedCookie() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	limiter, err := core.New(memstore.New(memstore.Config{}), "api", core.SlidingLog(core.PerMinute(60)))
-	if err != nil {
-		log.Fatal(err)
-	}
-	guard, err := nethttp.New(nethttp.Config{Rules: []nethttp.Rule{
-		{Limiter: limiter, Key: keyfuncs.First(cookie.Key, keyfuncs.RemoteAddr())},
-	}})
-	if err != nil {
-		log.Fatal(err)
-	}
+	guard := guardBy(keyfuncs.First(cookie.Key, keyfuncs.RemoteAddr()))
 	handler := guard.Handler(cookie.Handler(http.HandlerFunc(hello)))
 
-	showCookie(handler)
+	listen(handler) // http.ListenAndServe("127.0.0.1:8080", handler)
 	// Output:
 	// 200, 59 left of the address
 	// 200, 59 left of the cookie
@@ -47,8 +38,20 @@ var serverSecret = func() []byte {
 
 func hello(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "hello") }
 
-// showCookie sends a request without a cookie, then one with the cookie it was given.
-func showCookie(h http.Handler) {
+func guardBy(key keyfuncs.Func) *nethttp.Guard {
+	limiter, err := core.New(memstore.New(memstore.Config{}), "api", core.SlidingLog(core.PerMinute(60)))
+	if err != nil {
+		log.Fatal(err)
+	}
+	guard, err := nethttp.New(nethttp.Config{Rules: []nethttp.Rule{{Limiter: limiter, Key: key}}})
+	if err != nil {
+		log.Fatal(err)
+	}
+	return guard
+}
+
+// listen sends a request without a cookie, then one with the cookie it was given.
+func listen(h http.Handler) {
 	r := httptest.NewRequest("GET", "/", nil)
 	for _, charged := range []string{"address", "cookie"} {
 		w := httptest.NewRecorder()

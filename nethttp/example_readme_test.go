@@ -40,7 +40,7 @@ func ExampleGuard_Handler() {
 
 // The middleware of chi has the type of guard.Handler.
 func ExampleGuard_Handler_chi() {
-	guard := apiGuard() // as in the first program
+	guard := guardBy(keyfuncs.RemoteAddr())
 
 	r := chi.NewRouter()
 	r.Use(guard.Handler)
@@ -80,14 +80,12 @@ func ExampleRule_cost() {
 	http.Handle("/", guard.Handler(http.HandlerFunc(hello)))
 }
 
-func apiGuard() *nethttp.Guard {
+func guardBy(key keyfuncs.Func) *nethttp.Guard {
 	limiter, err := core.New(memstore.New(memstore.Config{}), "api", core.SlidingLog(core.PerMinute(60)))
 	if err != nil {
 		log.Fatal(err)
 	}
-	guard, err := nethttp.New(nethttp.Config{
-		Rules: []nethttp.Rule{{Limiter: limiter, Key: keyfuncs.RemoteAddr()}},
-	})
+	guard, err := nethttp.New(nethttp.Config{Rules: []nethttp.Rule{{Limiter: limiter, Key: key}}})
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -1,7 +1,6 @@
 package thirdparty
 
 import (
-	"context"
 	"fmt"
 	"log"
 	"net/http"
@@ -20,42 +19,39 @@ import (
 	"github.com/headgate/headgate/nethttp"
 )
 
-func Example_sessions() {
-	store, manager := sessions.NewFilesystemStore("", secret), scs.New()
+// A session of gorilla/sessions, on which gin-contrib/sessions and echo-contrib/session
+// are built.
+func Example_gorillaSessions() {
+	store := sessions.NewFilesystemStore("", secret)
 
-	// gorilla/sessions, which gin-contrib/sessions and echo-contrib/session use
-	byGorilla := keyfuncs.Session(func(r *http.Request) (string, bool) {
+	session := keyfuncs.Session(func(r *http.Request) (string, bool) {
 		s, err := store.Get(r, "session")
 		return s.ID, err == nil && !s.IsNew
 	})
-	// alexedwards/scs: wrap the guard in manager.LoadAndSave
-	bySCS := keyfuncs.Session(func(r *http.Request) (string, bool) {
+	guard := guardBy(keyfuncs.First(session, keyfuncs.RemoteAddr()))
+	handler := guard.Handler(app)
+
+	listen(handler) // http.ListenAndServe("127.0.0.1:8080", handler)
+	// Output: 200 "api";r=59;t=60
+}
+
+// A session of alexedwards/scs, which LoadAndSave finds before the guard asks for it.
+func Example_scs() {
+	manager := scs.New()
+
+	session := keyfuncs.Session(func(r *http.Request) (string, bool) {
 		token := manager.Token(r.Context())
 		return token, token != ""
 	})
+	guard := guardBy(keyfuncs.First(session, keyfuncs.RemoteAddr()))
+	handler := manager.LoadAndSave(guard.Handler(app))
 
-	for _, bySession := range []keyfuncs.Func{byGorilla, bySCS} {
-		key := keyfuncs.First(bySession, keyfuncs.RemoteAddr()) // without a session: by address
-		show(manager, key)
-	}
-	// Output:
-	// 1:192.0.2.1 <nil>
-	// 1:192.0.2.1 <nil>
-}
-
-// show prints the key of a request without a session.
-func show(manager *scs.SessionManager, key keyfuncs.Func) {
-	ctx, err := manager.Load(context.Background(), "")
-	if err != nil {
-		log.Fatal(err)
-	}
-	fmt.Println(key(httptest.NewRequestWithContext(ctx, "GET", "/", nil)))
+	listen(handler) // http.ListenAndServe("127.0.0.1:8080", handler)
+	// Output: 200 "api";r=59;t=60
 }
 
 // The subject of a token that echo-jwt has verified.
 func Example_jwt() {
-	guard := apiGuard() // as in the first program
-
 	// echo-jwt stores the verified *jwt.Token under "user".
 	bySubject := func(c echo.Context) (string, error) {
 		token, ok := c.Get("user").(*jwt.Token)
@@ -64,34 +60,39 @@ func Example_jwt() {
 		}
 		return token.Claims.GetSubject()
 	}
+	guard := guardBy(keyfuncs.RemoteAddr()) // LimitBy replaces this key
 	e := echo.New()
 	e.Use(echojwt.JWT(secret), echomw.LimitBy(guard, bySubject))
 
-	askAs(e, "anna", "ben", "anna", "")
+	listen(e) // e.Start("127.0.0.1:8080")
 	// Output:
-	// "anna": 200
-	// "ben": 200
-	// "anna": 429
-	// "": 400
+	// 200 "api";r=59;t=60
+	// 200 "api";r=59;t=60
+	// 200 "api";r=58;t=60
+	// 400
 }
 
-func apiGuard() *nethttp.Guard {
-	limiter, err := core.New(memstore.New(memstore.Config{}), "api", core.SlidingLog(core.PerMinute(1)))
+func guardBy(key keyfuncs.Func) *nethttp.Guard {
+	limiter, err := core.New(memstore.New(memstore.Config{}), "api", core.SlidingLog(core.PerMinute(60)))
 	if err != nil {
 		log.Fatal(err)
 	}
-	guard, err := nethttp.New(nethttp.Config{
-		Rules: []nethttp.Rule{{Limiter: limiter, Key: keyfuncs.RemoteAddr()}},
-	})
+	guard, err := nethttp.New(nethttp.Config{Rules: []nethttp.Rule{{Limiter: limiter, Key: key}}})
 	if err != nil {
 		log.Fatal(err)
 	}
 	return guard
 }
 
-// askAs sends a request with a token for each subject.
-func askAs(e *echo.Echo, subjects ...string) {
-	e.GET("/", func(c echo.Context) error { return c.NoContent(http.StatusOK) })
+var app = http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
+
+// listen sends a request, or to Echo requests with the tokens of several subjects.
+func listen(h http.Handler) {
+	subjects := []string{""}
+	if e, ok := h.(*echo.Echo); ok {
+		e.GET("/", func(c echo.Context) error { return c.NoContent(http.StatusOK) })
+		subjects = []string{"anna", "ben", "anna", ""}
+	}
 	for _, subject := range subjects {
 		token, err := jwt.NewWithClaims(jwt.SigningMethodHS256, jwt.MapClaims{"sub": subject}).SignedString(secret)
 		if err != nil {
@@ -100,7 +101,7 @@ func askAs(e *echo.Echo, subjects ...string) {
 		r := httptest.NewRequest("GET", "/", nil)
 		r.Header.Set("Authorization", "Bearer "+token)
 		w := httptest.NewRecorder()
-		e.ServeHTTP(w, r)
-		fmt.Printf("%q: %d\n", subject, w.Code)
+		h.ServeHTTP(w, r)
+		fmt.Println(w.Code, w.Header().Get("RateLimit"))
 	}
 }
