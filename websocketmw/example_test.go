@@ -65,7 +65,7 @@ func ExampleGuard_Handler() {
 		log.Fatal(err)
 	}
 	guard, err := websocketmw.New(websocketmw.Config{
-		// Authentication runs before the guard and stores the user in the context.
+		// Authentication, which runs first, puts the user into the context.
 		Rules:   []websocketmw.Rule{{Slots: slots, Key: keyfuncs.Context(userKey{})}},
 		MaxIdle: 2 * time.Minute,
 	})
