@@ -23,31 +23,11 @@ func (g *Guard) Deny(w http.ResponseWriter, r *http.Request, v Verdict) {
 	}
 	v.SetFields(w.Header())
 	if g.config.OnDenied != nil {
-		n := &noting{ResponseWriter: w}
-		g.config.OnDenied(n, r, v)
-		if n.wrote {
+		rec := &recorder{ResponseWriter: w}
+		g.config.OnDenied(rec.writer(), r, v)
+		if rec.status != 0 || rec.hijacked {
 			return
 		}
 	}
 	nethttp.WriteProblem(w, r, v.Status(), v.Problem())
-}
-
-// A noting writer notes whether something was written.
-type noting struct {
-	http.ResponseWriter
-
-	wrote bool
-}
-
-// Unwrap is for [http.ResponseController].
-func (n *noting) Unwrap() http.ResponseWriter { return n.ResponseWriter }
-
-func (n *noting) WriteHeader(status int) {
-	n.wrote = true
-	n.ResponseWriter.WriteHeader(status)
-}
-
-func (n *noting) Write(b []byte) (int, error) {
-	n.wrote = true
-	return n.ResponseWriter.Write(b)
 }

@@ -49,20 +49,6 @@ func watched(w http.ResponseWriter, s *Socket, own http.Header) http.ResponseWri
 	return inner
 }
 
-// canHijack also looks inside, where http.ResponseController would find it.
-func canHijack(w http.ResponseWriter) bool {
-	for {
-		if _, ok := w.(http.Hijacker); ok {
-			return true
-		}
-		u, ok := w.(interface{ Unwrap() http.ResponseWriter })
-		if !ok {
-			return false
-		}
-		w = u.Unwrap()
-	}
-}
-
 // A writer notes the response 101 of libraries that write it before they take the
 // connection.
 type writer struct {

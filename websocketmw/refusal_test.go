@@ -1,0 +1,75 @@
+package websocketmw
+
+import (
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+)
+
+// OnDenied has what the server's writer offers, and the guard answers if OnDenied has
+// not: informational responses are not answers.
+func TestOnDenied(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		denied func(http.ResponseWriter)
+		want   []int // the statuses that the client gets
+		body   string
+	}{
+		{"only early hints", func(w http.ResponseWriter) { w.WriteHeader(http.StatusEarlyHints) }, []int{103, 429}, ""},
+		{"early hints and a page", func(w http.ResponseWriter) {
+			w.WriteHeader(http.StatusEarlyHints)
+			http.Error(w, "later", http.StatusTooManyRequests)
+		}, []int{103, 429}, "later\n"},
+		{"a body without a status", func(w http.ResponseWriter) { io.WriteString(w, "page") }, []int{200}, "page"},
+		{"a flush", func(w http.ResponseWriter) {
+			if err := http.NewResponseController(w).Flush(); err != nil {
+				t.Error(err)
+			}
+			w.(http.Flusher).Flush()
+		}, []int{200}, ""},
+		{"a hijacked connection", func(w http.ResponseWriter) {
+			conn, _, err := w.(http.Hijacker).Hijack()
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer conn.Close()
+			io.WriteString(conn, "HTTP/1.1 418 I'm a teapot\r\nContent-Length: 5\r\n\r\nshort")
+		}, []int{418}, "short"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			w := newWorld(t, 0, false, Config{OnDenied: func(w http.ResponseWriter, _ *http.Request, _ Verdict) {
+				c.denied(w)
+			}}, http.NotFoundHandler())
+			p := w.dial(handshakeText)
+			for _, want := range c.want {
+				if got := p.respond().StatusCode; got != want {
+					t.Errorf("status %d, not %d", got, want)
+				}
+			}
+			b, err := io.ReadAll(p.response.Body)
+			if err != nil || c.body != "" && string(b) != c.body {
+				t.Errorf("body %q, %v", b, err)
+			}
+		})
+	}
+}
+
+// OnDenied is not offered what the server's writer does not have.
+func TestOnDeniedWithoutHijack(t *testing.T) {
+	w := newWorld(t, 0, false, Config{OnDenied: func(w http.ResponseWriter, _ *http.Request, _ Verdict) {
+		if _, ok := w.(http.Hijacker); ok {
+			t.Error("a recorder can hijack")
+		}
+		if err := http.NewResponseController(w).Flush(); err == nil {
+			t.Error("a writer that cannot flush did")
+		}
+	}}, http.NotFoundHandler())
+	rec := httptest.NewRecorder()
+	v := w.guard.Check(upgradeRequest())
+	w.guard.Deny(struct{ http.ResponseWriter }{rec}, upgradeRequest(), v)
+	if rec.Code != http.StatusTooManyRequests {
+		t.Error(rec.Code)
+	}
+}
