@@ -4,6 +4,8 @@ import (
 	"bufio"
 	"net"
 	"net/http"
+
+	"github.com/headgate/headgate/nethttp"
 )
 
 // A recorder records the response that is written through it.
@@ -73,6 +75,20 @@ func (rec *recorder) final(status int) {
 	if rec.status == 0 {
 		rec.status = status
 	}
+}
+
+// outcome returns what the response came to when the handler is done: returned is false
+// if it panicked.
+func (rec *recorder) outcome(returned bool) nethttp.Outcome {
+	o := nethttp.Outcome{Status: rec.status, Written: rec.written, Hijacked: rec.hijacked}
+	switch {
+	case o.Status != 0:
+	case returned:
+		o.Status = http.StatusOK
+	default:
+		o.Status = http.StatusInternalServerError
+	}
+	return o
 }
 
 type hijackRecorder struct{ *recorder }

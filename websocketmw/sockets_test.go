@@ -328,7 +328,7 @@ func (k *keeping) WriteHeaderNow() { k.now = true }
 
 func TestWriteHeaderNow(t *testing.T) {
 	k := &keeping{ResponseWriter: httptest.NewRecorder()}
-	w := &writer{ResponseWriter: k, socket: new(Socket)}
+	w := &writer{recorder: recorder{ResponseWriter: k}, socket: new(Socket)}
 	if w.WriteHeader(200); k.now || w.socket.switched.Load() {
 		t.Error("200 is no upgrade")
 	}

@@ -109,6 +109,41 @@ func (v Verdict) Full() (core.Occupancy, bool) {
 	return core.Occupancy{}, false
 }
 
+// Serve runs the handler for an admitted request. For an upgrade, next gets a writer
+// that watches the connection that it takes over, and a request with the [Socket] in
+// its context; anything else it gets as it is. Fields of the verdict are set first.
+//
+// If next panics, Serve closes the connection, and the panic goes on.
+func (v Verdict) Serve(w http.ResponseWriter, r *http.Request, next http.Handler) {
+	s := v.socket
+	if s == nil {
+		next.ServeHTTP(w, r)
+		return
+	}
+	returned := false
+	defer func() { s.handled(!returned) }()
+	v.SetFields(w.Header())
+	watched := &writer{recorder: recorder{ResponseWriter: w}, socket: s}
+	settles := false
+	if v.handshake != nil {
+		tracked, settle := v.handshake.Track(r)
+		if settle != nil {
+			r, settles = tracked, true
+			defer func() { settle(watched.outcome(returned)) }()
+		}
+	}
+	r = r.WithContext(s.serve(r.Context()))
+	if !s.stream {
+		watched.own = make(http.Header, 2)
+		v.SetFields(watched.own)
+	}
+	if !s.stream || settles { // otherwise the writer keeps all its methods
+		w = watched.wrapped()
+	}
+	next.ServeHTTP(w, r)
+	returned = true
+}
+
 // Release gives the slots back that the verdict holds. It is for those who do not
 // serve it, and does nothing if there are none, or any more.
 func (v Verdict) Release() {

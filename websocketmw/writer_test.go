@@ -1,0 +1,85 @@
+package websocketmw
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+
+	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/core/memstore"
+	"github.com/headgate/headgate/keyfuncs"
+	"github.com/headgate/headgate/nethttp"
+)
+
+// Settle of a rule of Handshakes gets the response of an upgrade that failed, and is not
+// called for one that succeeded.
+func TestOutcome(t *testing.T) {
+	connect := httptest.NewRequest("CONNECT", "/ws", nil)
+	connect.ProtoMajor, connect.Header = 2, http.Header{":protocol": {"websocket"}}
+	for _, c := range []struct {
+		name    string
+		request *http.Request
+		handler http.HandlerFunc
+		want    *nethttp.Outcome
+	}{
+		{"refused", upgradeRequest(), func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(http.StatusEarlyHints)
+			w.WriteHeader(http.StatusForbidden)
+			w.WriteHeader(http.StatusBadRequest)
+			io.WriteString(w, "no")
+		}, &nethttp.Outcome{Status: 403, Written: 2, Cost: 1}},
+		{"a body without a status", upgradeRequest(), func(w http.ResponseWriter, _ *http.Request) {
+			io.WriteString(w, "page")
+		}, &nethttp.Outcome{Status: 200, Written: 4, Cost: 1}},
+		{"nothing", upgradeRequest(), func(http.ResponseWriter, *http.Request) {}, &nethttp.Outcome{Status: 200, Cost: 1}},
+		{"a panic", upgradeRequest(), func(http.ResponseWriter, *http.Request) {
+			panic(http.ErrAbortHandler)
+		}, &nethttp.Outcome{Status: 500, Cost: 1}},
+		{"a 101 that is not followed by a hijack", upgradeRequest(), func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(http.StatusSwitchingProtocols)
+		}, &nethttp.Outcome{Status: 101, Cost: 1}},
+		{"HTTP/2", connect, func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(http.StatusBadGateway)
+		}, &nethttp.Outcome{Status: 502, Cost: 1}},
+		{"upgraded", upgradeRequest(), func(w http.ResponseWriter, _ *http.Request) {
+			c, _ := take(w)
+			c.Close()
+		}, nil},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var got *nethttp.Outcome
+			rate, err := core.New(memstore.New(memstore.Config{}), "handshakes", core.SlidingLog(core.PerHour(3)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			handshakes, err := nethttp.New(nethttp.Config{Rules: []nethttp.Rule{{
+				Limiter: rate, Key: keyfuncs.Everyone(),
+				Settle: func(_ *http.Request, o nethttp.Outcome) int64 {
+					got = &o
+					return o.Cost
+				},
+			}}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			slots := newSlots(t, memstore.New(memstore.Config{}), "ws", 1)
+			g, err := New(Config{Rules: []Rule{{Slots: slots, Key: keyfuncs.Everyone()}}, Handshakes: handshakes})
+			if err != nil {
+				t.Fatal(err)
+			}
+			func() {
+				defer func() {
+					if p := recover(); p != nil && p != http.ErrAbortHandler {
+						panic(p)
+					}
+				}()
+				g.Handler(c.handler).ServeHTTP(newOnIdle(nil), c.request)
+			}()
+			if fmt.Sprint(got) != fmt.Sprint(c.want) {
+				t.Errorf("%+v, not %+v", got, c.want)
+			}
+		})
+	}
+}
