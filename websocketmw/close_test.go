@@ -143,7 +143,7 @@ func TestShutdownBeforeTheUpgrade(t *testing.T) {
 }
 
 func TestLost(t *testing.T) {
-	for _, policy := range []OnLost{Keep, Shed} {
+	for _, policy := range []LostAction{Keep, Shed} {
 		w := newWorld(t, 2, false, Config{OnLost: policy}, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			conn, _ := take(w)
 			go serveUntilClose(conn)

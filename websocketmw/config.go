@@ -79,7 +79,7 @@ type Config struct {
 
 	// OnLost says what becomes of sockets whose slots were lost, see
 	// [core.Slot.Lost]. The zero value, [Keep], keeps them.
-	OnLost OnLost
+	OnLost LostAction
 
 	// ShutdownCode is the code with which [Guard.Shutdown] closes sockets: 1001,
 	// going away, or 1012, service restart. 0 means 1001.
@@ -92,12 +92,12 @@ type Config struct {
 	NoCloseFrames bool
 }
 
-// OnLost is what to do when a slot was lost.
-type OnLost uint8
+// A LostAction is what a guard does with a socket whose slot was lost.
+type LostAction uint8
 
 const (
 	// Keep keeps the socket: for a time there may be more than the limit.
-	Keep OnLost = iota
+	Keep LostAction = iota
 	// Shed closes it with 1013, try again later.
 	Shed
 )

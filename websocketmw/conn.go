@@ -2,6 +2,7 @@ package websocketmw
 
 import (
 	"bufio"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -15,6 +16,9 @@ import (
 // dropTime is how long a write takes that is dropped.
 const dropTime = 10 * time.Millisecond
 
+// errOver is what reads get from a socket over a limit.
+var errOver = fmt.Errorf("headgate: the socket is over a limit: %w", net.ErrClosed)
+
 // A conn is a connection that a handler has taken over. It gives the slots back when
 // it is closed. Libraries get it in a wrapper that has what their connection had.
 type conn struct {
@@ -27,12 +31,12 @@ type conn struct {
 	idles   bool   // reads are noted
 	follows bool   // frames that are written are followed
 
-	mu        sync.Mutex // guards what follows, and the order of writes
-	handshake handshake
-	own       http.Header // for the 101
-	out       walker
-	closed    bool // a Close frame is out
-	mute      bool // it was the guard's
+	mu       sync.Mutex // guards what follows, and the order of writes
+	response responseScanner
+	own      http.Header // the guard's fields, for the 101
+	out      walker
+	closed   bool // a Close frame was written
+	mute     bool // by the guard
 
 	wanted atomic.Bool               // the guard wants to send one
 	readBy atomic.Pointer[time.Time] // the handler's deadline
@@ -104,6 +108,29 @@ func (c *conn) Read(p []byte) (int, error) {
 	return n, err
 }
 
+// drain closes the socket that is over a limit, and reads until the peer has seen it:
+// what is not read when a connection is closed takes the Close frame with it.
+func (c *conn) drain() error {
+	s, over := c.socket, c.in.over
+	if !s.switched.Load() { // nobody can be told yet: the next read is to do it
+		return errOver
+	}
+	reason := fmt.Sprintf("over the limit %q", over.name)
+	if over.code == codeTryAgain {
+		reason = "try again later"
+	}
+	if s.close(over.code, reason) != nil {
+		c.sayClose()
+	}
+	_ = c.Conn.SetReadDeadline(time.Now().Add(closeTimeout))
+	b := make([]byte, 4<<10)
+	for !c.in.closed {
+		n, err := c.Conn.Read(b)
+		c.in.closed = c.in.frames.walk(b[:n]) || err != nil
+	}
+	return errOver
+}
+
 func (c *conn) read(p []byte) (n int, err error) {
 	if len(c.early) > 0 {
 		n = copy(p, c.early)
@@ -171,8 +198,8 @@ func (c *conn) write(p []byte) (int, error) {
 
 // respond writes what of p is the library's response.
 func (c *conn) respond(p []byte) (int, error) {
-	first := c.handshake.seen == 0
-	n, switched := c.handshake.follow(p)
+	first := c.response.seen == 0
+	n, switched := c.response.scan(p)
 	out, added := p[:n], 0
 	if first {
 		out, added = withFields(out, c.own)

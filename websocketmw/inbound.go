@@ -4,7 +4,6 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
 	"time"
 
@@ -257,30 +256,4 @@ func (g *gauge) pause(d time.Duration) bool {
 	case <-s.toClose:
 		return false // the peer's answer is to be read
 	}
-}
-
-// errOver is what reads get from a socket over a limit.
-var errOver = fmt.Errorf("headgate: the socket is over a limit: %w", net.ErrClosed)
-
-// drain closes the socket that is over a limit, and reads until the peer has seen it:
-// what is not read when a connection is closed takes the Close frame with it.
-func (c *conn) drain() error {
-	s, over := c.socket, c.in.over
-	if !s.switched.Load() { // nobody can be told yet: the next read is to do it
-		return errOver
-	}
-	reason := fmt.Sprintf("over the limit %q", over.name)
-	if over.code == codeTryAgain {
-		reason = "try again later"
-	}
-	if s.close(over.code, reason) != nil {
-		c.sayClose()
-	}
-	_ = c.Conn.SetReadDeadline(time.Now().Add(closeTimeout))
-	b := make([]byte, 4<<10)
-	for !c.in.closed {
-		n, err := c.Conn.Read(b)
-		c.in.closed = c.in.frames.walk(b[:n]) || err != nil
-	}
-	return errOver
 }

@@ -1,0 +1,61 @@
+package websocketmw
+
+import (
+	"bytes"
+	"net/http"
+)
+
+// A responseScanner finds the end of the 101 that a library writes on the connection
+// itself: after it come frames.
+type responseScanner struct {
+	seen  int  // bytes of statusLine compared so far
+	other bool // it is not a 101
+	tail  int  // bytes of headerEnd that precede the next byte
+}
+
+const (
+	statusLine = "HTTP/1.1 101"
+	headerEnd  = "\r\n\r\n"
+)
+
+// scan returns the number of bytes of p that belong to the response, and whether it is
+// a 101 that ends there.
+func (sc *responseScanner) scan(p []byte) (n int, switched bool) {
+	for n < len(p) && !sc.other {
+		b := p[n]
+		n++
+		if sc.seen < len(statusLine) {
+			sc.other = b != statusLine[sc.seen]
+			sc.seen++
+			continue
+		}
+		switch b {
+		case headerEnd[sc.tail]:
+			sc.tail++
+		case headerEnd[0]:
+			sc.tail = 1
+		default:
+			sc.tail = 0
+		}
+		if sc.tail == len(headerEnd) {
+			return n, true
+		}
+	}
+	return len(p), false
+}
+
+// withFields returns a 101, or its first part, with the guard's fields inserted after
+// the status line, and the number of bytes inserted: none if the response has RateLimit
+// fields, because the library copied them from the header.
+func withFields(p []byte, own http.Header) (out []byte, added int) {
+	end := bytes.Index(p, []byte("\r\n"))
+	if len(own) == 0 || end < 0 || !bytes.HasPrefix(p, []byte(statusLine)) || bytes.Contains(bytes.ToLower(p), []byte("\r\nratelimit")) {
+		return p, 0
+	}
+	var fields bytes.Buffer
+	_ = own.Write(&fields)
+	out = make([]byte, 0, len(p)+fields.Len())
+	out = append(out, p[:end+2]...)
+	out = append(out, fields.Bytes()...)
+	return append(out, p[end+2:]...), fields.Len()
+}
