@@ -26,8 +26,8 @@ type Guard struct {
 }
 
 var (
-	errPlan      = errors.New("headgate: a rule's Plan gave slots that Slots.With did not make")
-	errEmptyKey  = errors.New("headgate: a rule's Key gave an empty key without an error")
+	errPlan      = errors.New("its Plan returned slots that were not made with Slots.With")
+	errEmptyKey  = errors.New("its Key returned an empty key without an error")
 	errMalformed = errors.New("headgate: the Sec-WebSocket-Key of the upgrade is not 16 bytes in base64")
 )
 
@@ -145,17 +145,18 @@ func (g *Guard) decide(v *Verdict, r *http.Request, what kind, key func(rule int
 	}
 	claims := make([]core.Claim, len(g.config.Rules))
 	for i := range g.config.Rules {
+		rule := &g.config.Rules[i]
 		k, err := key(i)
 		if err == nil && k == "" {
 			err = errEmptyKey
 		}
 		if err != nil {
-			v.Err, v.status = err, g.config.KeyErrorStatus
+			v.Err, v.status = rule.fault(i, err), g.config.KeyErrorStatus
 			return
 		}
-		slots, err := g.config.Rules[i].slots(r)
+		slots, err := rule.slots(r)
 		if err != nil {
-			v.Err, v.status = err, http.StatusInternalServerError
+			v.Err, v.status = rule.fault(i, err), http.StatusInternalServerError
 			return
 		}
 		claims[i] = core.Claim{Slots: slots, Key: k}
@@ -182,6 +183,12 @@ func (g *Guard) decide(v *Verdict, r *http.Request, what kind, key func(rule int
 	v.socket = s
 }
 
+// fault says which rule an error is about, never whom.
+func (rule *Rule) fault(i int, err error) error {
+	return fmt.Errorf("headgate: Rules[%d] (slots %q): %w", i, rule.Slots.Name(), err)
+}
+
+// slots returns the slots of the request's plan.
 func (rule *Rule) slots(r *http.Request) (*core.Slots, error) {
 	if rule.Plan == nil {
 		return rule.Slots, nil
@@ -191,9 +198,9 @@ func (rule *Rule) slots(r *http.Request) (*core.Slots, error) {
 	case s == nil || s == rule.Slots:
 		return rule.Slots, nil
 	case s.Name() != rule.Slots.Name():
-		return nil, fmt.Errorf("%w: slots %q, not %q", errPlan, s.Name(), rule.Slots.Name())
+		return nil, fmt.Errorf("%w: they are named %q", errPlan, s.Name())
 	case s.Store() != rule.Slots.Store():
-		return nil, fmt.Errorf("%w: slots %q, of another store than the rule's", errPlan, s.Name())
+		return nil, fmt.Errorf("%w: they have another store", errPlan)
 	}
 	return s, nil
 }

@@ -437,3 +437,48 @@ func TestObservePanics(t *testing.T) {
 		t.Error("the slot is still held")
 	}
 }
+
+// Errors say which rule or limit they are about, and not whom.
+func TestErrorsNameTheRule(t *testing.T) {
+	store := memstore.New(memstore.Config{})
+	first, second := newSlots(t, store, "address", 1), newSlots(t, store, "user", 1)
+	absent := func(*http.Request) (string, error) { return "secret", keyfuncs.ErrAbsent }
+	empty := func(*http.Request) (string, error) { return "", nil }
+	secret := func(*http.Request) (string, error) { return "secret", nil }
+	strange := newSlots(t, store, "other", 1)
+	limiter := newLimiter(t, core.Unlimited())
+	for _, c := range []struct {
+		name    string
+		rule    Rule
+		inbound []Inbound
+		want    string
+		is      error
+	}{
+		{"no key", Rule{Slots: second, Key: absent}, nil, `headgate: Rules[1] (slots "user"): `, keyfuncs.ErrAbsent},
+		{"an empty key", Rule{Slots: second, Key: empty}, nil, `headgate: Rules[1] (slots "user"): `, errEmptyKey},
+		{
+			"a plan of other slots",
+			Rule{Slots: second, Key: secret, Plan: func(*http.Request) *core.Slots { return strange }},
+			nil, `headgate: Rules[1] (slots "user"): `, errPlan,
+		},
+		{
+			"no key for what is sent", Rule{Slots: second, Key: secret},
+			[]Inbound{{Limiter: limiter}, {Limiter: limiter, Key: absent}},
+			`headgate: Inbound[1] (limiter "sent"): `, keyfuncs.ErrAbsent,
+		},
+		{
+			"an empty key for what is sent", Rule{Slots: second, Key: secret},
+			[]Inbound{{Limiter: limiter, Key: empty}},
+			`headgate: Inbound[0] (limiter "sent"): `, errEmptyKey,
+		},
+	} {
+		g, err := New(Config{Rules: []Rule{{Slots: first, Key: secret}, c.rule}, Inbound: c.inbound})
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = g.Check(upgradeRequest()).Err
+		if !errors.Is(err, c.is) || !strings.HasPrefix(err.Error(), c.want) || strings.Contains(err.Error(), "secret") {
+			t.Errorf("%s: %v", c.name, err)
+		}
+	}
+}
