@@ -1,9 +1,9 @@
-// Package websocketmw bounds how many WebSockets are open at once, for each user,
-// each address or the whole service, in one process or over all servers.
+// Package websocketmw limits how many WebSockets are open at once, for each user, each
+// address or the whole service, in one process or across all servers.
 //
-// A [Guard] stands in front of any handler that upgrades. It takes a slot of
-// package core before the upgrade, so that who is over the limit gets a real 429,
-// and gives it back when the connection closes, however it closes:
+// A [Guard] stands in front of any handler that upgrades. It takes a slot of package
+// core before the upgrade, so that a client over the limit gets a real 429, and releases
+// the slot when the connection closes, for whatever reason:
 //
 //	slots, err := core.NewSlots(memstore.New(memstore.Config{}), "ws", 5)
 //	...
@@ -13,21 +13,21 @@
 //	...
 //	http.Handle("/ws", guard.Handler(upgrade))
 //
-// The handler needs no change: it upgrades with gorilla, coder, gobwas,
-// x/net/websocket or gws, and closes the connection when it is done, as ever. It may
-// return before that. Package gorillaws below this one also upgrades and closes.
-// Packages ginmw, echomw and echov5mw have Sockets.
+// The handler needs no change: it upgrades with gorilla, coder, gobwas, x/net/websocket
+// or gws, and closes the connection when it is done. It may return before that. Package
+// gorillaws also upgrades and closes for the handler. Packages ginmw, echomw and
+// echov5mw have the middleware Sockets.
 //
 // # What clients see
 //
-// The response to an upgrade tells the limit and how many more may be opened, by
-// draft-ietf-httpapi-ratelimit-headers-11, whatever the library:
+// The response to an upgrade states the limit and how many more sockets may be opened
+// (draft-ietf-httpapi-ratelimit-headers-11), whatever the library:
 //
 //	HTTP/1.1 101 Switching Protocols
 //	RateLimit-Policy: "ws";q=5;qu="concurrent-requests"
 //	RateLimit: "ws";r=4
 //
-// and a refusal comes before the upgrade:
+// A refusal is sent instead of the upgrade:
 //
 //	HTTP/1.1 429 Too Many Requests
 //	Retry-After: 7
@@ -38,51 +38,53 @@
 //
 //	{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Quota Exceeded","status":429,"violated-policies":["ws"]}
 //
-//	400 or 403  no key: nobody can be charged ([Config].KeyErrorStatus)
-//	400         an upgrade whose Sec-WebSocket-Key is not one (RFC 6455, section 4.2.1)
+// Its status is one of these:
+//
+//	400 or 403  a rule has no key for the request ([Config].KeyErrorStatus)
+//	400         the Sec-WebSocket-Key is invalid (RFC 6455, section 4.2.1)
 //	429         the client's own limit is reached
-//	500         the rules ask what makes no sense
+//	500         a [Rule].Plan returned slots that do not belong to its rule
 //	503         the service's limit is reached ([Rule].Service), the store cannot
 //	            answer, or the guard is shutting down
 //
-// Nobody knows when a socket will close, so Retry-After is 5 to 10 seconds, by
-// chance, so that those who wait do not come back together.
+// When a socket will close cannot be predicted, so Retry-After is a random 5 to 10
+// seconds: waiting clients do not all retry at once.
 //
-// Browsers show nothing of that to their scripts; [Config].InBand tells them.
+// Browsers hide all of this from scripts; [Config].InBand gives them the reason.
 //
 // # What is guarded
 //
-// Upgrades by RFC 6455: method GET, Upgrade: websocket, Connection: upgrade,
-// version 13. Over HTTP/2, an extended CONNECT of the protocol websocket
-// (RFC 8441) holds its slot until the handler returns. Everything else passes
-// untouched and asks no store: other requests, and handshakes that no library accepts.
+// The guard counts upgrades by RFC 6455: method GET, Upgrade: websocket, Connection:
+// upgrade, version 13. An HTTP/2 extended CONNECT with the protocol websocket (RFC 8441)
+// holds its slot until the handler returns. Other requests, and handshakes that no
+// library accepts, pass untouched and cause no call to the store.
 //
 // # How long a slot is held
 //
-//	until the connection is closed       by the handler, or by the guard
-//	until the handler returns            if it did not take the connection over
-//	until the handler panics             the guard closes the connection; the panic goes on
-//	until the handler returns            if it took the connection and did not upgrade: the guard closes it
-//	until it is garbage                  if the handler lost the connection without closing it
+//	until the connection is closed       by the handler or by the guard
+//	until the handler returns            if it did not hijack the connection
+//	until the handler returns            if it hijacked but did not upgrade: the guard closes the connection
+//	until the handler panics             the guard closes the connection, and the panic continues
+//	until garbage collection             if the handler dropped the connection without closing it
 //
-// r.Context ends when the handler's request does. [Socket.Context], found with
-// [FromContext], ends with the socket.
+// r.Context ends when the handler returns. [Socket.Context] ends with the socket;
+// [FromContext] returns the Socket.
 //
 // # What clients send
 //
-// [Config].Inbound limits messages, frames or bytes, of each socket or of all sockets of
-// a user. A socket over the limit is closed with 1008, held back, or reported:
+// [Config].Inbound limits messages, frames or bytes, for each socket or for all sockets
+// of a user together. A socket over the limit is closed with 1008, delayed or reported:
 //
 //	Inbound: []websocketmw.Inbound{{Limiter: messages, Key: user}}
 //
-// # Sockets that stay
+// # When the guard closes sockets
 //
-// [Config].MaxIdle closes the sockets of peers that have vanished, MaxAge those that
-// are old. [Guard.Shutdown] closes all of them in order. Whenever the guard closes a
-// socket it sends a Close frame between two frames of the handler's, and closes the
-// connection when the handler has, or after 5 seconds:
+// [Config].MaxIdle closes sockets whose peers have vanished, and MaxAge old ones.
+// [Guard.Shutdown] closes all of them. The guard sends a Close frame between two frames
+// of the handler, and closes the connection if the handler has not done so after 5
+// seconds. The codes are:
 //
-//	1001  the server goes away, or restarts; idle or old
+//	1001  shutdown ([Config].ShutdownCode), idle or too old
 //	1008  the client sent too much
-//	1013  the place was lost to another ([Config].OnLost)
+//	1013  the slot was lost ([Config].OnLost), or the store of an Inbound cannot answer
 package websocketmw

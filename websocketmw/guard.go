@@ -12,26 +12,27 @@ import (
 	"github.com/headgate/headgate/core"
 )
 
-// A Guard decides which upgrades pass, and knows the sockets that are open. Make
-// one with [New]. It is safe for concurrent use.
+// A Guard decides which upgrades are admitted, and tracks the open sockets. Make one
+// with [New]. It is safe for concurrent use.
 type Guard struct {
 	config Config
-	inBand *core.Limiter // of refusals in band; nil: there are none
+	inBand *core.Limiter // of refusals in band; nil without Config.InBand
 
 	mu       sync.Mutex
 	sockets  map[*Socket]struct{}
 	losses   map[<-chan struct{}]*loss
 	draining bool
-	empty    chan struct{} // closed when there is no socket any more, and draining
+	empty    chan struct{} // closed when draining and no socket is left
 }
 
 var (
 	errPlan      = errors.New("its Plan returned slots that were not made with Slots.With")
 	errEmptyKey  = errors.New("its Key returned an empty key without an error")
-	errMalformed = errors.New("headgate: the Sec-WebSocket-Key of the upgrade is not 16 bytes in base64")
+	errMalformed = errors.New("headgate: the Sec-WebSocket-Key is not the base64 of 16 bytes")
 )
 
-// New makes a guard. The error joins a [ConfigError] for everything that is wrong.
+// New returns a guard. If the Config is invalid, the error joins a [ConfigError] for each
+// fault.
 func New(c Config) (*Guard, error) {
 	if err := c.validate(); err != nil {
 		return nil, err
@@ -59,20 +60,20 @@ func New(c Config) (*Guard, error) {
 	}, nil
 }
 
-// Len returns the number of sockets that are open, or being opened.
+// Len returns the number of sockets that are open or being opened.
 func (g *Guard) Len() int {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return len(g.sockets)
 }
 
-// Handler returns a handler that passes to next the upgrades for which there are
-// slots, and everything that is no upgrade, and answers the others.
+// Handler returns a handler that calls next for upgrades that get their slots and for
+// requests that are not upgrades, and refuses the other upgrades.
 //
 // Handler panics if next is nil.
 func (g *Guard) Handler(next http.Handler) http.Handler {
 	if next == nil {
-		panic("headgate: guard of sockets: the handler is nil")
+		panic("headgate: websocketmw: the handler is nil")
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		v := g.Check(r)
@@ -84,17 +85,18 @@ func (g *Guard) Handler(next http.Handler) http.Handler {
 	})
 }
 
-// Check decides whether a request may pass, and takes its slots if it is an upgrade
-// that may. It writes nothing. The store is asked under the request's context.
+// Check decides whether a request is admitted. If it is an upgrade, Check takes its
+// slots, under the request's context. It writes nothing.
 //
-// A verdict of status 0 is to be served, or else released: it may hold slots.
-// [Guard.Handler] does all that; Check is for adapters to frameworks.
+// The caller must call [Verdict.Serve] or [Verdict.Release] on a verdict whose Status is
+// 0, because it may hold slots. [Guard.Handler] does all that; Check is for framework
+// adapters.
 func (g *Guard) Check(r *http.Request) Verdict {
 	return g.CheckKeys(r, func(rule int) (string, error) { return g.config.Rules[rule].Key(r) })
 }
 
-// CheckKeys is Check with the keys that the given function returns, for each rule
-// by its index, in place of the rules' own.
+// CheckKeys is like [Guard.Check], but calls key with the index of each rule instead of
+// the rule's Key.
 func (g *Guard) CheckKeys(r *http.Request, key func(rule int) (string, error)) Verdict {
 	v := Verdict{guard: g}
 	what := classify(r)
@@ -113,7 +115,8 @@ func (g *Guard) CheckKeys(r *http.Request, key func(rule int) (string, error)) V
 	return v
 }
 
-// observe tells Observe. If that panics, nobody serves the verdict.
+// observe calls Observe. If that panics, the verdict is never served, so observe
+// releases it.
 func (g *Guard) observe(r *http.Request, v Verdict) {
 	returned := false
 	defer func() {
@@ -125,7 +128,7 @@ func (g *Guard) observe(r *http.Request, v Verdict) {
 	returned = true
 }
 
-// decide fills in the zero verdict v.
+// decide fills in v.
 func (g *Guard) decide(v *Verdict, r *http.Request, what kind, key func(rule int) (string, error)) {
 	if what == malformed {
 		v.Err, v.status = errMalformed, http.StatusBadRequest
@@ -175,7 +178,7 @@ func (g *Guard) decide(v *Verdict, r *http.Request, what kind, key func(rule int
 	s := &Socket{
 		guard: g, slot: slot, budgets: budgets, stream: what == connect, base: r.Context(), toClose: make(chan struct{}),
 	}
-	if !g.add(s) { // meanwhile
+	if !g.add(s) { // draining since the check above
 		slot.Release()
 		v.Err, v.status = core.ErrClosed, http.StatusServiceUnavailable
 		return
@@ -211,7 +214,7 @@ func (g *Guard) isDraining() bool {
 	return g.draining
 }
 
-// add reports false if there are to be no sockets any more.
+// add reports whether the socket was added: not while draining.
 func (g *Guard) add(s *Socket) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -235,7 +238,7 @@ func (g *Guard) remove(s *Socket) {
 	}
 }
 
-// all returns the sockets that there are.
+// all returns the sockets.
 func (g *Guard) all() []*Socket {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -246,21 +249,22 @@ func (g *Guard) all() []*Socket {
 	return all
 }
 
-// Shutdown ends all sockets in order. From then on upgrades are refused with 503.
-// The sockets are closed with [Config].ShutdownCode, and Shutdown waits until their
-// handlers have closed them, or for 5 seconds, or until ctx ends, whatever is first;
-// then it cuts those that are left. At last it closes the slots of the rules, so that
-// other servers find them free at once.
+// Shutdown closes all sockets, and refuses upgrades with 503 from then on. It sends each
+// socket a Close frame with [Config].ShutdownCode, waits until the handlers have closed
+// their sockets, 5 seconds have passed or ctx is done, and closes the connections that
+// are left. Then it closes the slots of the rules, so that they are free for other
+// servers at once.
 //
-// Call it before [http.Server.Shutdown], which does not know of sockets, and over
-// HTTP/2 would wait for them. The error tells that ctx ended, or that slots could not
-// be closed. A second Shutdown waits again.
+// Call it before [http.Server.Shutdown], which does not close hijacked connections, and
+// waits for WebSockets over HTTP/2. The error joins the cause of ctx, if it was done
+// first, and the errors of closing the slots. Shutdown may be called again, and waits
+// again.
 func (g *Guard) Shutdown(ctx context.Context) error {
 	g.drain()
 	for _, s := range g.all() {
 		s.Close(g.config.ShutdownCode, "the server is shutting down")
 	}
-	timer := time.NewTimer(closeTimeout) // for handlers that have not upgraded, and do not return
+	timer := time.NewTimer(closeTimeout) // for handlers that neither upgrade nor return
 	defer timer.Stop()
 	var faults []error
 	select {
@@ -272,7 +276,7 @@ func (g *Guard) Shutdown(ctx context.Context) error {
 	for _, s := range g.all() {
 		s.cut()
 	}
-	// What ctx bounds is the wait; who has not waited still tells others.
+	// ctx limits only the wait: the slots are closed even if it is done.
 	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 	defer cancel()
 	for _, rule := range g.config.Rules {

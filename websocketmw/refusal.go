@@ -6,10 +6,9 @@ import (
 	"github.com/headgate/headgate/nethttp"
 )
 
-// Deny writes the refusal: the fields of [Verdict.SetFields], the status and the
-// problem document, or what [Config].OnDenied writes, or a 101 that is closed at once
-// by [Config].InBand. Deny does nothing if the
-// verdict admits.
+// Deny writes the refusal: the fields of [Verdict.SetFields], the status and the problem
+// document, unless [Config].Handshakes, InBand or OnDenied writes it. Deny does nothing
+// if the request is admitted.
 func (g *Guard) Deny(w http.ResponseWriter, r *http.Request, v Verdict) {
 	if v.Status() == 0 {
 		return

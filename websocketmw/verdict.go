@@ -11,29 +11,28 @@ import (
 	"github.com/headgate/headgate/nethttp"
 )
 
-// A Verdict is a guard's answer to a request. The zero Verdict refuses.
+// A Verdict is a guard's decision about a request. The zero Verdict refuses.
 type Verdict struct {
-	// Err is why there is no decision: the error of a key function or of the store,
-	// core.ErrClosed while the guard shuts down, or what is wrong with the request. It
-	// is nil for a refusal by a limit. It is for logs: clients are not told.
+	// Err is why the request was refused, if not by a limit: the error of a key
+	// function or the store, core.ErrClosed after [Guard.Shutdown], or what is wrong
+	// with the request. It is for logs and not sent to the client.
 	Err error
 
 	guard     *Guard
-	handshake *nethttp.Verdict // of Config.Handshakes, if asked
-	socket    *Socket          // holds the slots; nil: none
-	limits    limits           // what is known, admitted or refused
+	handshake *nethttp.Verdict // of Config.Handshakes; nil if it was not checked
+	socket    *Socket          // holds the slots; nil if there are none
+	limits    limits
 	status    int              // of the refusal
 	wait      int              // Retry-After in seconds
 	admitted  bool
 }
 
-// limits are the occupancies of the rules, in order. The slots of those of which
-// nothing is known have Held -1.
+// limits are the occupancies of the rules, in order, with Held -1 where it is unknown.
 type limits []core.Occupancy
 
 func limitsOf(slot *core.Slot) limits {
 	all := limits(slot.Occupancies())
-	if slot.Source() == core.SourceOpen { // nobody looked
+	if slot.Source() == core.SourceOpen { // nothing was counted
 		all = append(limits(nil), all...)
 		for i := range all {
 			all[i].Held = -1
@@ -42,14 +41,14 @@ func limitsOf(slot *core.Slot) limits {
 	return all
 }
 
-// wait is a Retry-After: nobody knows when a socket closes. The jitter keeps those
-// who wait from coming back together.
+// wait returns a Retry-After in seconds. It is random, so that waiting clients do not all
+// retry at once.
 func wait() int {
-	const shortest, jitter = 5, 5
-	return shortest + rand.IntN(jitter+1) //nolint:gosec // no secret
+	const least, most = 5, 10
+	return least + rand.IntN(most-least+1) //nolint:gosec // no secret
 }
 
-// refuse makes a refusal of an error of core.AcquireAll.
+// refuse fills in v for an error of core.AcquireAll.
 func refuse(v *Verdict, err error, claims []core.Claim) {
 	var full *core.FullError
 	switch {
@@ -72,8 +71,8 @@ func refuse(v *Verdict, err error, claims []core.Claim) {
 	}
 }
 
-// Status returns 0 if the request may pass, and otherwise the status of the refusal,
-// as listed in the package's description, or that of Config.Handshakes.
+// Status returns 0 if the request is admitted, and otherwise the status of the refusal:
+// one of those in the package documentation, or that of [Config].Handshakes.
 func (v Verdict) Status() int {
 	switch {
 	case v.admitted:
@@ -85,11 +84,10 @@ func (v Verdict) Status() int {
 	}
 }
 
-// Upgrades reports whether the request is an upgrade that was admitted, and so holds
-// slots.
+// Upgrades reports whether the request is an admitted upgrade, which holds slots.
 func (v Verdict) Upgrades() bool { return v.socket != nil }
 
-// Handshake returns the verdict of [Config].Handshakes, and false if it was not asked.
+// Handshake returns the verdict of [Config].Handshakes, and whether there is one.
 func (v Verdict) Handshake() (nethttp.Verdict, bool) {
 	if v.handshake == nil {
 		return nethttp.Verdict{}, false
@@ -97,7 +95,7 @@ func (v Verdict) Handshake() (nethttp.Verdict, bool) {
 	return *v.handshake, true
 }
 
-// Full returns how full the slots are that refused, and false if none did.
+// Full returns the occupancy of the slots that refused, and whether any did.
 func (v Verdict) Full() (core.Occupancy, bool) {
 	if v.Err == nil && !v.admitted {
 		for _, o := range v.limits {
@@ -109,11 +107,11 @@ func (v Verdict) Full() (core.Occupancy, bool) {
 	return core.Occupancy{}, false
 }
 
-// Serve runs the handler for an admitted request. For an upgrade, next gets a writer
-// that watches the connection that it takes over, and a request with the [Socket] in
-// its context; anything else it gets as it is. Fields of the verdict are set first.
+// Serve calls next for an admitted request. For an upgrade it first sets the verdict's
+// fields, and passes a writer that wraps the hijacked connection, and a request whose
+// context has the [Socket]. Other requests it passes on unchanged.
 //
-// If next panics, Serve closes the connection, and the panic goes on.
+// If next panics, Serve closes the connection, and the panic continues.
 func (v Verdict) Serve(w http.ResponseWriter, r *http.Request, next http.Handler) {
 	s := v.socket
 	if s == nil {
@@ -144,17 +142,17 @@ func (v Verdict) Serve(w http.ResponseWriter, r *http.Request, next http.Handler
 	returned = true
 }
 
-// Release gives the slots back that the verdict holds. It is for those who do not
-// serve it, and does nothing if there are none, or any more.
+// Release releases the slots of a verdict that is not served. It does nothing if there
+// are none, and may be called more than once.
 func (v Verdict) Release() {
 	if v.socket != nil {
 		v.socket.end()
 	}
 }
 
-// SetFields sets what the verdict means for the header of the response: RateLimit
-// and RateLimit-Policy for each rule, with those of Config.Handshakes before them, and
-// for a refusal Retry-After and Cache-Control: no-store. Fields that are there stay.
+// SetFields sets the verdict's fields in the header of the response. It appends RateLimit
+// and RateLimit-Policy, those of [Config].Handshakes first and then those of the rules,
+// and for a refusal sets Cache-Control: no-store and, with 429 and 503, Retry-After.
 func (v Verdict) SetFields(h http.Header) {
 	if v.handshake != nil {
 		v.handshake.SetFields(h)
@@ -174,7 +172,7 @@ func (v Verdict) SetFields(h http.Header) {
 	h.Set("Cache-Control", "no-store")
 }
 
-// setLimits writes the fields of draft-ietf-httpapi-ratelimit-headers-11.
+// setLimits appends the fields of draft-ietf-httpapi-ratelimit-headers-11.
 func (v Verdict) setLimits(h http.Header) {
 	var policies, states string
 	for i, o := range v.limits {
@@ -195,6 +193,7 @@ func (v Verdict) setLimits(h http.Header) {
 	}
 }
 
+// list appends to the text of a list (RFC 9651).
 func list(items, item string) string {
 	if items == "" {
 		return item
@@ -202,10 +201,10 @@ func list(items, item string) string {
 	return items + ", " + item
 }
 
-// Problem returns the body of the refusal, a problem document (RFC 9457). Where a
-// limit of clients is reached it is of the type quota-exceeded of
-// draft-ietf-httpapi-ratelimit-headers-11 and names the limit; otherwise it says no
-// more than the status does. It is nil if the verdict admits.
+// Problem returns the body of the refusal, a problem document (RFC 9457), or nil if the
+// request is admitted. For a refusal by a limit with 429, its type is quota-exceeded
+// (draft-ietf-httpapi-ratelimit-headers-11) and it names the limit; otherwise it
+// contains only the status.
 func (v Verdict) Problem() []byte {
 	status := v.Status()
 	switch o, full := v.Full(); {
