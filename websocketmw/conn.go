@@ -13,36 +13,38 @@ import (
 	"time"
 )
 
-// dropTime is how long a write takes that is dropped.
-const dropTime = 10 * time.Millisecond
+const (
+	dropTime  = 10 * time.Millisecond // how long a dropped write takes
+	drainSize = 4 << 10               // bytes read at once from a socket over a limit
+)
 
-// errOver is what reads get from a socket over a limit.
+// errOver is the error of reads from a socket over a limit.
 var errOver = fmt.Errorf("headgate: the socket is over a limit: %w", net.ErrClosed)
 
-// A conn is a connection that a handler has taken over. It gives the slots back when
-// it is closed. Libraries get it in a wrapper that has what their connection had.
+// A conn is a hijacked connection. Closing it releases the slots. Libraries get it
+// wrapped together with the other methods of the connection.
 type conn struct {
 	net.Conn
 
 	socket  *Socket
-	early   []byte // what the server had read already
+	early   []byte // what the server had already read
 	forget  runtime.Cleanup
-	in      *gauge // what is read is limited; nil: it is not
-	idles   bool   // reads are noted
-	follows bool   // frames that are written are followed
+	in      *gauge // limits what is read; nil without Config.Inbound
+	idles   bool   // the time of reads is recorded
+	follows bool   // the frames that are written are tracked
 
-	mu       sync.Mutex // guards what follows, and the order of writes
+	mu       sync.Mutex // guards the fields up to mute, and the order of writes
 	response responseScanner
 	own      http.Header // the guard's fields, for the 101
 	out      walker
 	closed   bool // a Close frame was written
 	mute     bool // by the guard
 
-	wanted atomic.Bool               // the guard wants to send one
-	readBy atomic.Pointer[time.Time] // the handler's deadline
+	wanted atomic.Bool               // the guard wants to write a Close frame
+	readBy atomic.Pointer[time.Time] // the handler's read deadline
 }
 
-// wrap returns the conn, and what libraries get.
+// wrap returns the conn, and the connection for the library.
 func wrap(inner net.Conn, s *Socket, own http.Header) (*conn, net.Conn) {
 	config := &s.guard.config
 	c := &conn{Conn: inner, socket: s, own: own, idles: config.MaxIdle > 0, follows: !config.NoCloseFrames}
@@ -61,28 +63,28 @@ func wrap(inner net.Conn, s *Socket, own http.Header) (*conn, net.Conn) {
 	}
 }
 
-// rebase puts the server's reader and writer onto the conn. What the reader has
-// buffered it reads again, from the conn.
+// rebase makes the server's reader and writer use the conn. What the reader has
+// buffered it reads again, through the conn.
 func (c *conn) rebase(rw *bufio.ReadWriter) {
 	if n := rw.Reader.Buffered(); n > 0 {
-		early, _ := rw.Reader.Peek(n) // cannot fail: they are there
+		early, _ := rw.Reader.Peek(n) // cannot fail: n bytes are buffered
 		c.early = append([]byte(nil), early...)
 	}
 	n := len(c.early)
 	rw.Reader.Reset(c)
 	if n > 0 {
-		_, _ = rw.Reader.Peek(n) // whoever asks for Buffered finds them again
+		_, _ = rw.Reader.Peek(n) // so that Buffered counts them again
 	}
 	_ = rw.Writer.Flush()
 	rw.Writer.Reset(c)
 }
 
-// NetConn returns the connection within, as that of tls.Conn does. What is read from
-// it or written to it is not guarded.
+// NetConn returns the underlying connection, as [tls.Conn.NetConn] does. The guard does
+// not see what is read from it or written to it.
 func (c *conn) NetConn() net.Conn { return c.Conn }
 
-// Close closes the connection and gives the slots back. The second time it does what
-// the connection does.
+// Close closes the connection and releases the slots. Further calls only close the
+// connection again.
 func (c *conn) Close() error {
 	err := c.Conn.Close()
 	c.forget.Stop()
@@ -90,6 +92,7 @@ func (c *conn) Close() error {
 	return err
 }
 
+// Read reads what the limits of Config.Inbound admit.
 func (c *conn) Read(p []byte) (int, error) {
 	if c.in == nil || len(p) == 0 {
 		return c.read(p)
@@ -108,11 +111,11 @@ func (c *conn) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// drain closes the socket that is over a limit, and reads until the peer has seen it:
-// what is not read when a connection is closed takes the Close frame with it.
+// drain closes a socket that is over a limit, and reads until the peer answers: closing a
+// TCP connection with unread data resets it, and the peer may lose the Close frame.
 func (c *conn) drain() error {
 	s, over := c.socket, c.in.over
-	if !s.switched.Load() { // nobody can be told yet: the next read is to do it
+	if !s.switched.Load() { // too early for a Close frame: the next read sends it
 		return errOver
 	}
 	reason := fmt.Sprintf("over the limit %q", over.name)
@@ -123,7 +126,7 @@ func (c *conn) drain() error {
 		c.sayClose()
 	}
 	_ = c.Conn.SetReadDeadline(time.Now().Add(closeTimeout))
-	b := make([]byte, 4<<10)
+	b := make([]byte, drainSize)
 	for !c.in.closed {
 		n, err := c.Conn.Read(b)
 		c.in.closed = c.in.frames.walk(b[:n]) || err != nil
@@ -131,6 +134,7 @@ func (c *conn) drain() error {
 	return errOver
 }
 
+// read reads early bytes first.
 func (c *conn) read(p []byte) (n int, err error) {
 	if len(c.early) > 0 {
 		n = copy(p, c.early)
@@ -144,13 +148,13 @@ func (c *conn) read(p []byte) (n int, err error) {
 	return n, err
 }
 
-// SetDeadline also notes when reads must be done, for limits that delay them.
+// SetDeadline also records the read deadline, for [Delay].
 func (c *conn) SetDeadline(t time.Time) error {
 	c.noteDeadline(t)
 	return c.Conn.SetDeadline(t)
 }
 
-// SetReadDeadline also notes when reads must be done, for limits that delay them.
+// SetReadDeadline also records the deadline, for [Delay].
 func (c *conn) SetReadDeadline(t time.Time) error {
 	c.noteDeadline(t)
 	return c.Conn.SetReadDeadline(t)
@@ -162,6 +166,7 @@ func (c *conn) noteDeadline(t time.Time) {
 	}
 }
 
+// deadline returns the read deadline, or the zero time if there is none.
 func (c *conn) deadline() time.Time {
 	if t := c.readBy.Load(); t != nil {
 		return *t
@@ -169,6 +174,7 @@ func (c *conn) deadline() time.Time {
 	return time.Time{}
 }
 
+// Write writes what the library does, and the guard's Close frame at the end of a frame.
 func (c *conn) Write(p []byte) (int, error) {
 	if !c.follows && c.socket.switched.Load() {
 		return c.Conn.Write(p)
@@ -196,7 +202,7 @@ func (c *conn) write(p []byte) (int, error) {
 	return n + m, err
 }
 
-// respond writes what of p is the library's response.
+// respond writes the part of p that belongs to the library's response.
 func (c *conn) respond(p []byte) (int, error) {
 	first := c.response.seen == 0
 	n, switched := c.response.scan(p)
@@ -215,7 +221,8 @@ func (c *conn) respond(p []byte) (int, error) {
 	return n, nil
 }
 
-// writeFrames writes frames, up to the end of one if the guard wants to close.
+// writeFrames writes frames. If the guard wants to close, it stops at the end of the
+// current frame.
 func (c *conn) writeFrames(p []byte) (n int, err error) {
 	if c.wanted.Load() && !c.closed {
 		ahead := c.out
@@ -236,9 +243,10 @@ func (c *conn) writeFrames(p []byte) (n int, err error) {
 	return n + m, err
 }
 
-// drop pretends that p was written, of which n bytes were: an error would have the
-// handler close before the peer has read why. It takes a moment, lest a writer that
-// nothing slows down any more spins until the end, after which there is the error.
+// drop reports all of p as written, though only n bytes were: after an error the handler
+// might close the connection before the peer has read the Close frame. It waits for
+// dropTime, so that a handler that keeps writing does not spin. Once the socket has
+// ended, it returns an error.
 func (c *conn) drop(n int, p []byte) (int, error) {
 	pause := time.NewTimer(dropTime)
 	defer pause.Stop()
@@ -250,7 +258,7 @@ func (c *conn) drop(n int, p []byte) (int, error) {
 	}
 }
 
-// pass writes what the handler does, and notes where its frames are.
+// pass writes p and tracks its frames.
 func (c *conn) pass(p []byte) (int, error) {
 	n, err := c.Conn.Write(p)
 	if c.out.walk(p[:n]) {
@@ -259,7 +267,7 @@ func (c *conn) pass(p []byte) (int, error) {
 	return n, err
 }
 
-// sayClose has the guard's Close frame sent now, or by the write that is under way.
+// sayClose writes the guard's Close frame now, or makes the current write do so.
 func (c *conn) sayClose() {
 	if !c.follows {
 		_ = c.Close()
@@ -269,8 +277,8 @@ func (c *conn) sayClose() {
 	c.trySendClose()
 }
 
-// trySendClose is called after what may have made it possible, so that the last who
-// could does.
+// trySendClose is called after wanted was set and after every write, so that the Close
+// frame is written by whichever comes last.
 func (c *conn) trySendClose() {
 	if c.wanted.Load() && c.mu.TryLock() {
 		c.sendClose()
@@ -278,7 +286,8 @@ func (c *conn) trySendClose() {
 	}
 }
 
-// sendClose sends the Close frame that is wanted, if it may be sent here.
+// sendClose writes the Close frame if it is wanted and no frame is incomplete. c.mu is
+// held.
 func (c *conn) sendClose() {
 	if !c.wanted.Load() || c.closed || !c.out.between() || !c.socket.switched.Load() {
 		return
@@ -289,8 +298,8 @@ func (c *conn) sendClose() {
 	_, _ = c.Conn.Write(closeFrame(why.code, why.reason))
 }
 
-// controls is what else TCP connections offer. ReadFrom is not among it, nor what
-// writev needs, for they would write past the walker.
+// controls are the other methods of a TCP connection, except ReadFrom and what writev
+// needs, which would bypass the walker.
 type controls interface {
 	CloseRead() error
 	CloseWrite() error
@@ -304,13 +313,14 @@ type controls interface {
 	SyscallConn() (syscall.RawConn, error)
 }
 
-// A followedTCP is a conn with the controls of TCP.
+// A followedTCP is a conn with the controls of its TCP connection.
 type followedTCP struct {
 	*conn
 	controls
 }
 
-// A plainTCP is a TCP connection with all that it has, but for what conn does.
+// A plainTCP is a TCP connection with all its methods, some of them replaced by those of
+// the conn.
 type plainTCP struct {
 	*net.TCPConn
 
@@ -321,15 +331,13 @@ func (t *plainTCP) Read(p []byte) (int, error)  { return t.conn.Read(p) }
 func (t *plainTCP) Write(p []byte) (int, error) { return t.conn.Write(p) }
 func (t *plainTCP) Close() error                { return t.conn.Close() }
 
-// The deadlines are those of conn.
-
 func (t *plainTCP) SetDeadline(d time.Time) error     { return t.conn.SetDeadline(d) }
 func (t *plainTCP) SetReadDeadline(d time.Time) error { return t.conn.SetReadDeadline(d) }
 
-// NetConn is that of conn.
+// NetConn is like that of the conn.
 func (t *plainTCP) NetConn() net.Conn { return t.TCPConn }
 
-// WriteTo hides that of the connection, which reads past the conn.
+// WriteTo replaces that of the TCP connection, which would bypass the conn.
 func (t *plainTCP) WriteTo(w io.Writer) (int64, error) {
 	return io.Copy(w, struct{ io.Reader }{t.conn})
 }

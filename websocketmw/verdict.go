@@ -22,8 +22,8 @@ type Verdict struct {
 	handshake *nethttp.Verdict // of Config.Handshakes; nil if it was not checked
 	socket    *Socket          // holds the slots; nil if there are none
 	limits    limits
-	status    int              // of the refusal
-	wait      int              // Retry-After in seconds
+	status    int // of the refusal
+	wait      int // Retry-After in seconds
 	admitted  bool
 }
 
