@@ -79,7 +79,7 @@ func (c *conn) rebase(rw *bufio.ReadWriter) {
 	rw.Writer.Reset(c)
 }
 
-// NetConn returns the underlying connection, as [tls.Conn.NetConn] does. The guard does
+// NetConn returns the underlying connection, as that of tls.Conn does. The guard does
 // not see what is read from it or written to it.
 func (c *conn) NetConn() net.Conn { return c.Conn }
 

@@ -1,31 +1,34 @@
 package websocketmw
 
-// An Event is something that became of a socket.
+// An Event is something that happened to a socket.
 type Event struct {
 	Kind  EventKind
-	Limit string // of EventOver: the limiter's name
-	Err   error  // of EventOver: why the limiter could not tell, if so
+	Limit string // for EventOver: the name of the limiter
+	Err   error  // for EventOver: the error of the limiter, if it could not decide
 }
 
-// An EventKind says what it was.
+// An EventKind is the kind of an [Event].
 type EventKind uint8
 
 const (
-	// EventClosed: the socket has ended, and its slots are free. It is the last event.
+	// EventClosed: the socket has ended and its slots are released. This is the last
+	// event.
 	EventClosed EventKind = iota
-	// EventIdle: the guard closes the socket for Config.MaxIdle.
+	// EventIdle: the guard closes the socket because of Config.MaxIdle.
 	EventIdle
-	// EventAged: the guard closes the socket for Config.MaxAge.
+	// EventAged: the guard closes the socket because of Config.MaxAge.
 	EventAged
-	// EventLost: the slots were lost for a time, see core.Slot.Lost.
+	// EventLost: the slots were lost, see core.Slot.Lost.
 	EventLost
-	// EventForgotten: the handler lost the connection without closing it.
+	// EventForgotten: the handler dropped the connection without closing it.
 	EventForgotten
-	// EventOver: the client sent more than a limit of Config.Inbound.
+	// EventOver: the client exceeded a limit of Config.Inbound, or the limiter could
+	// not decide.
 	EventOver
 )
 
-// String returns a short name for logs and metrics.
+// String returns a short name for logs and metrics: closed, idle, aged, lost, forgotten
+// or over.
 func (k EventKind) String() string {
 	names := [...]string{"closed", "idle", "aged", "lost", "forgotten", "over"}
 	if int(k) < len(names) {

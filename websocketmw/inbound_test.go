@@ -245,7 +245,7 @@ func TestDelaysAreNotIdle(t *testing.T) {
 		}, h.listen)
 		p.send([]byte(strings.Repeat(string(masked(0x81, "a")), 2)))
 		begin := time.Now()
-		if got := p.closes(); !strings.HasPrefix(got, "1001 nothing was heard") || time.Since(begin) != maxDelay+maxDelay/2 {
+		if got := p.closes(); !strings.HasPrefix(got, "1001 nothing was received") || time.Since(begin) != maxDelay+maxDelay/2 {
 			t.Error(got, time.Since(begin))
 		}
 		p.Close()

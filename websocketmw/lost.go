@@ -2,12 +2,12 @@ package websocketmw
 
 // A loss watches a channel of core.Slot.Lost, which many slots may share.
 type loss struct {
-	sockets int
-	stop    chan struct{} // closed when there are none any more
-	told    bool
+	sockets int           // that have this channel
+	stop    chan struct{} // closed when there are none left
+	lost    bool          // the channel was closed
 }
 
-// watch has a socket told when its slots are lost. The guard is locked.
+// watch arranges for s.lose to be called when the socket's slots are lost. g.mu is held.
 func (g *Guard) watch(s *Socket) {
 	lost := s.slot.Lost()
 	if lost == nil {
@@ -27,13 +27,13 @@ func (g *Guard) watch(s *Socket) {
 			case <-l.stop:
 			}
 		}()
-	case l.told:
+	case l.lost:
 		go s.lose()
 	}
 	l.sockets++
 }
 
-// unwatch counts a socket less. The guard is locked.
+// unwatch undoes watch for one socket. g.mu is held.
 func (g *Guard) unwatch(lost <-chan struct{}) {
 	if l := g.losses[lost]; l != nil {
 		if l.sockets--; l.sockets == 0 {
@@ -43,25 +43,26 @@ func (g *Guard) unwatch(lost <-chan struct{}) {
 	}
 }
 
-// losers are the sockets of a channel that was closed. Those who come later are told
-// by watch.
-func (g *Guard) losers(lost <-chan struct{}) (those []*Socket) {
+// losers returns the sockets of a channel that was closed. For later sockets watch calls
+// lose.
+func (g *Guard) losers(lost <-chan struct{}) (losers []*Socket) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if l := g.losses[lost]; l != nil {
-		l.told = true
+		l.lost = true
 	}
 	for s := range g.sockets {
 		if s.slot.Lost() == lost {
-			those = append(those, s)
+			losers = append(losers, s)
 		}
 	}
-	return those
+	return losers
 }
 
+// lose notifies, and closes the socket if Config.OnLost says so.
 func (s *Socket) lose() {
 	s.notify(Event{Kind: EventLost})
 	if s.guard.config.OnLost == Shed {
-		s.Close(codeTryAgain, "the place was lost; try again later")
+		s.Close(codeTryAgain, "the slot was lost; try again later")
 	}
 }

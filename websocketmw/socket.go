@@ -11,7 +11,8 @@ import (
 	"github.com/headgate/headgate/core"
 )
 
-// The codes with which the guard closes (RFC 6455, section 7.4, and its registry).
+// The status codes of the guard's Close frames (RFC 6455, section 7.4, and the IANA
+// registry).
 const (
 	codeGoingAway = 1001
 	codePolicy    = 1008
@@ -19,23 +20,23 @@ const (
 	codeTryAgain  = 1013
 )
 
-// closeTimeout bounds how long a socket that the guard closes may take to end.
+// closeTimeout is how long the handler has to close a socket that the guard closes.
 const closeTimeout = 5 * time.Second
 
-// A Socket is an upgrade that was admitted, from the taking of its slots to the
-// closing of its connection. It is safe for concurrent use.
+// A Socket is an admitted upgrade, from when its slots are taken until its connection is
+// closed. It is safe for concurrent use.
 //
-// The guard keeps no connection alive: a Socket has a weak pointer to it, so that one
-// which the handler has lost is collected, and its slots with it.
+// A Socket does not keep its connection reachable: if the handler drops the connection
+// without closing it, garbage collection closes it and releases the slots.
 type Socket struct {
 	guard   *Guard
 	slot    *core.Slot
-	budgets []string        // whom Config.Inbound charges
-	stream  bool            // over HTTP/2: the handler is the socket
-	base    context.Context //nolint:containedctx // that of the handler's request, for Context
+	budgets []string        // the keys that Config.Inbound charges
+	stream  bool            // over HTTP/2: the socket ends with the handler
+	base    context.Context //nolint:containedctx // of the handler's request, for Context
 
 	toClose  chan struct{} // closed when the guard begins to close the socket
-	switched atomic.Bool   // the response 101 is on its way
+	switched atomic.Bool   // the 101 was written
 	lastRead atomic.Int64  // nanoseconds since opened
 
 	mu       sync.Mutex
@@ -45,36 +46,37 @@ type Socket struct {
 	ended    bool
 	closing  *closing
 	timer    *time.Timer
-	ctx      context.Context //nolint:containedctx // what Context returns; nil until somebody asks
+	ctx      context.Context //nolint:containedctx // that Context returns; nil until the first call
 	cancel   context.CancelCauseFunc
 }
 
-// A closing is why and until when the guard closes a socket.
+// A closing is how the guard closes a socket.
 type closing struct {
 	code   int
 	reason string
-	end    time.Time // then the connection is cut
+	end    time.Time // when the guard closes the connection
 }
 
-// errEnded is the cause of the end of [Socket.Context].
+// errEnded is the cause with which [Socket.Context] ends.
 var errEnded = fmt.Errorf("headgate: the socket is closed: %w", context.Canceled)
 
 type socketKey struct{}
 
-// FromContext returns the socket of a handler's request, from its context or one made
-// of it. It reports false if the request is no upgrade that a guard admitted.
+// FromContext returns the socket of a handler's request, from the request's context or
+// one derived from it. It returns false if the request is not an upgrade that a guard
+// admitted.
 func FromContext(ctx context.Context) (*Socket, bool) {
 	s, ok := ctx.Value(socketKey{}).(*Socket)
 	return s, ok
 }
 
-// Slot returns what the socket holds, to see how full the slots were, or whether it
-// was lost. The guard releases it.
+// Slot returns the slot that the socket holds, which reports the occupancy when it was
+// acquired, and whether it was lost. Do not release it: the guard does.
 func (s *Socket) Slot() *core.Slot { return s.slot }
 
-// Context returns a context that ends when the socket does, with the values of the
-// handler's request. That request's own context ends with the handler, which may be
-// earlier.
+// Context returns a context that is canceled when the socket ends, with the values of the
+// request's context. The request's own context is canceled when the handler returns,
+// which may be earlier.
 func (s *Socket) Context() context.Context {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -94,23 +96,24 @@ func (s *Socket) Context() context.Context {
 	return s.ctx
 }
 
-// Done returns a channel that is closed when the socket ends: that of Context.
+// Done returns a channel that is closed when the socket ends. It is that of
+// [Socket.Context].
 func (s *Socket) Done() <-chan struct{} { return s.Context().Done() }
 
-// Close closes the socket from any goroutine, and does not wait for it: it sends a
-// Close frame with the code, 1000 to 4999, and the reason, of which 123 bytes are sent,
-// as soon as the handler is not in the middle of a frame. What the handler writes after
-// that is dropped. The connection is closed when the handler does so, as it should
-// when it reads the answer, or after 5 seconds. Only the first Close counts.
+// Close begins to close the socket, and returns at once. It sends a Close frame with the
+// code, 1000 to 4999, and at most 123 bytes of the reason, as soon as no frame of the
+// handler is incomplete. What the handler writes after that is dropped. The handler
+// should close the connection when it reads the peer's answer; if it has not done so
+// after 5 seconds, the guard does. Only the first call has an effect.
 //
-// Over HTTP/2 the context of the handler's request ends, which is all there is.
+// Over HTTP/2, Close only cancels the context of the handler's request.
 func (s *Socket) Close(code int, reason string) {
 	if c := s.close(code, reason); c != nil {
 		go c.sayClose()
 	}
 }
 
-// close returns the connection on which the Close frame is to be sent, if any.
+// close returns the connection on which to send the Close frame, or nil.
 func (s *Socket) close(code int, reason string) *conn {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -135,7 +138,7 @@ func (s *Socket) whyClosing() closing {
 	return *s.closing
 }
 
-// cut closes the connection without a word.
+// cut closes the connection without a Close frame.
 func (s *Socket) cut() {
 	s.mu.Lock()
 	if s.closing == nil {
@@ -146,11 +149,11 @@ func (s *Socket) cut() {
 	c := s.conn.Value()
 	s.mu.Unlock()
 	if c != nil {
-		go c.Close() //nolint:errcheck // nobody waits for it; TLS may take seconds
+		go c.Close() //nolint:errcheck // nothing to do about it; TLS may take seconds
 	}
 }
 
-// serve begins the handler's request.
+// serve returns the context for the handler's request.
 func (s *Socket) serve(ctx context.Context) context.Context {
 	s.mu.Lock()
 	s.base = context.WithValue(ctx, socketKey{}, s)
@@ -170,7 +173,8 @@ func (s *Socket) serve(ctx context.Context) context.Context {
 	return ctx
 }
 
-// handled ends what the handler should have: it returned, or panicked.
+// handled is called when the handler has returned or panicked. It ends the socket unless
+// the handler upgraded.
 func (s *Socket) handled(panicked bool) {
 	s.mu.Lock()
 	hijacked, c := s.hijacked, s.conn.Value()
@@ -185,7 +189,7 @@ func (s *Socket) handled(panicked bool) {
 	}
 }
 
-// took notes the connection that the handler has taken over.
+// took records the connection that the handler has hijacked.
 func (s *Socket) took(c *conn) {
 	s.mu.Lock()
 	s.hijacked, s.conn = true, weak.Make(c)
@@ -201,7 +205,7 @@ func (s *Socket) took(c *conn) {
 	}
 }
 
-// end gives the slots back, once.
+// end releases the slots, once.
 func (s *Socket) end() {
 	s.mu.Lock()
 	if s.ended {
@@ -221,13 +225,13 @@ func (s *Socket) end() {
 	s.notify(Event{Kind: EventClosed})
 }
 
-// forgotten ends a socket whose connection is garbage.
+// forgotten ends a socket whose connection was garbage collected.
 func (s *Socket) forgotten() {
 	s.notify(Event{Kind: EventForgotten})
 	s.end()
 }
 
-// wake has the timer look at the socket after d. The socket is locked.
+// wake schedules tick after d. s.mu is held.
 func (s *Socket) wake(d time.Duration) {
 	d = max(d, 0)
 	if s.timer == nil {
@@ -237,8 +241,7 @@ func (s *Socket) wake(d time.Duration) {
 	}
 }
 
-// due returns when the socket is to be closed for its age or for silence, if ever. The
-// socket is locked.
+// due returns when MaxAge or MaxIdle closes the socket, or the zero time. s.mu is held.
 func (s *Socket) due() (at time.Time, why EventKind) {
 	if d := s.guard.config.MaxAge; d > 0 {
 		at, why = s.opened.Add(d), EventAged
@@ -251,7 +254,7 @@ func (s *Socket) due() (at time.Time, why EventKind) {
 	return at, why
 }
 
-// tick is what the timer does.
+// tick closes the socket or the connection if it is time to.
 func (s *Socket) tick() {
 	s.mu.Lock()
 	if s.ended {
@@ -276,7 +279,7 @@ func (s *Socket) tick() {
 		}
 	case EventIdle:
 		s.notify(Event{Kind: why})
-		s.Close(codeGoingAway, "nothing was heard for too long")
+		s.Close(codeGoingAway, "nothing was received for too long")
 	default:
 		s.notify(Event{Kind: why})
 		s.Close(codeGoingAway, "the socket is too old; connect again")
@@ -285,7 +288,7 @@ func (s *Socket) tick() {
 
 func (s *Socket) notify(e Event) {
 	f := s.guard.config.Notify
-	if f == nil || e.Kind != EventClosed && s.isEnded() { // that one is the last
+	if f == nil || e.Kind != EventClosed && s.isEnded() { // EventClosed is the last
 		return
 	}
 	f(s, e)
