@@ -58,7 +58,7 @@ func Example() {
 	// 429 Too Many Requests "ws";r=0
 }
 
-// Three sockets for each user who is signed in. The handler upgrades and closes as ever.
+// Three sockets for each signed-in user. The handler needs no change.
 func ExampleGuard_Handler() {
 	slots, err := core.NewSlots(memstore.New(memstore.Config{}), "ws", 3)
 	if err != nil {
@@ -75,7 +75,7 @@ func ExampleGuard_Handler() {
 	http.Handle("/ws", guard.Handler(http.HandlerFunc(upgrade)))
 }
 
-type userKey struct{} // under which authentication leaves the user in the context
+type userKey struct{} // of the user in the context
 
 func upgrade(w http.ResponseWriter, r *http.Request) {
 	conn, err := new(websocket.Upgrader).Upgrade(w, r, nil)
@@ -85,8 +85,8 @@ func upgrade(w http.ResponseWriter, r *http.Request) {
 	defer conn.Close()
 }
 
-// Three sockets for each user and a thousand on the whole service. A socket takes a slot
-// of both or of none.
+// Three sockets for each user, and a thousand for the whole service. A socket takes a slot
+// of both or of neither.
 func ExampleNew_severalRules() {
 	store := memstore.New(memstore.Config{})
 	users, err := core.NewSlots(store, "user", 3)
@@ -110,7 +110,7 @@ func ExampleNew_severalRules() {
 	// Output: 0
 }
 
-// A server that stops: first its sockets, each told why, then the rest.
+// A server that stops: first it closes its sockets, each with a Close frame.
 func ExampleGuard_Shutdown() {
 	var (
 		server *http.Server

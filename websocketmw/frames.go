@@ -10,30 +10,41 @@ import (
 const (
 	opContinuation = 0x0
 	opClose        = 0x8
-	opControl      = 0x8 // this bit is that of control frames
+	opControl      = 0x8 // the bit that control frames have
 )
 
-// A walker follows the frames of RFC 6455, section 5.2, in a stream of bytes that is
-// cut anywhere. It copies headers only, and cannot fail: what libraries refuse it
-// follows as the lengths say. The zero walker stands before the first frame.
+// The header of a frame (RFC 6455, section 5.2).
+const (
+	finBit     = 0x80 // in the first byte
+	opcodeBits = 0x0f // in the first byte
+	maskBit    = 0x80 // in the second byte
+	lengthBits = 0x7f // in the second byte
+	length16   = 126  // the length is in the next 2 bytes
+	length64   = 127  // the length is in the next 8 bytes
+	maskLength = 4
+)
+
+// A walker tracks the frames in a stream of bytes, however it is split. It copies only
+// headers, and cannot fail: it skips invalid frames by their lengths. The zero walker
+// stands before the first frame.
 type walker struct {
 	head [10]byte // the header without its mask
-	have uint8    // bytes of head that are there
+	have uint8    // bytes of head so far
 	mask uint8    // bytes of the mask still to come
 	left uint64   // bytes of the payload still to come
 }
 
-// A part is what a step of the walker went over.
+// A part is what a step of the walker covered.
 type part uint8
 
 const (
-	partHeader  part = iota // some of a header
-	partBegin               // the last of a header before the mask: head tells the frame
-	partMask                // some of the mask
-	partPayload             // some of the payload
+	partHeader  part = iota // bytes of a header
+	partBegin               // the last byte of a header before the mask: head is complete
+	partMask                // bytes of the mask
+	partPayload             // bytes of the payload
 )
 
-// step goes over at least one byte of p, which is not empty, and over one part at most.
+// step covers at least one byte of p, which is not empty, and at most one part.
 func (w *walker) step(p []byte) (n int, over part) {
 	switch {
 	case w.mask > 0:
@@ -60,40 +71,40 @@ func (w *walker) step(p []byte) (n int, over part) {
 	return n, partHeader
 }
 
-// need is the length of the header, of which two bytes are there.
+// need returns the length of the header without its mask. Its first two bytes are in head.
 func (w *walker) need() uint8 {
-	switch w.head[1] & 0x7f {
-	case 126:
-		return 4
-	case 127:
-		return 10
+	switch w.head[1] & lengthBits {
+	case length16:
+		return 2 + 2
+	case length64:
+		return 2 + 8
 	}
 	return 2
 }
 
-// begin reads the header that is complete.
+// begin parses the complete header.
 func (w *walker) begin() {
 	w.have = 0
-	switch n := w.head[1] & 0x7f; n {
-	case 126:
+	switch n := w.head[1] & lengthBits; n {
+	case length16:
 		w.left = uint64(binary.BigEndian.Uint16(w.head[2:]))
-	case 127:
+	case length64:
 		w.left = binary.BigEndian.Uint64(w.head[2:])
 	default:
 		w.left = uint64(n)
 	}
-	if w.head[1]&0x80 != 0 {
-		w.mask = 4
+	if w.head[1]&maskBit != 0 {
+		w.mask = maskLength
 	}
 }
 
-// opcode is that of the frame that began last.
-func (w *walker) opcode() byte { return w.head[0] & 0xf }
+// opcode returns the opcode of the last complete header.
+func (w *walker) opcode() byte { return w.head[0] & opcodeBits }
 
-// between reports whether no frame is under way.
+// between reports whether no frame is incomplete.
 func (w *walker) between() bool { return w.have == 0 && w.mask == 0 && w.left == 0 }
 
-// walk goes over all of p, and reports whether a Close frame began.
+// walk covers all of p, and reports whether a Close frame began.
 func (w *walker) walk(p []byte) (closes bool) {
 	for len(p) > 0 {
 		n, over := w.step(p)
@@ -103,8 +114,8 @@ func (w *walker) walk(p []byte) (closes bool) {
 	return closes
 }
 
-// finish returns the number of bytes of p up to the end of the frame that is under
-// way, or all if it does not end there.
+// finish covers p up to the end of the incomplete frame, or all of p if the frame does not
+// end there, and returns the number of bytes.
 func (w *walker) finish(p []byte) int {
 	total := 0
 	for total < len(p) && !w.between() {
@@ -114,17 +125,20 @@ func (w *walker) finish(p []byte) int {
 	return total
 }
 
-// closeFrame is a Close frame of a server, with as much of the reason as fits.
+// maxReason is the most bytes that the reason in a Close frame can have: the payload of a
+// control frame is at most 125 bytes, of which the code takes 2.
+const maxReason = 125 - 2
+
+// closeFrame returns a Close frame of a server, with as much of the reason as fits.
 func closeFrame(code int, reason string) []byte {
-	const most = 123
-	reason = strings.ToValidUTF8(reason, "\ufffd") // of anything else clients make an error
-	if len(reason) > most {
-		cut := most
+	reason = strings.ToValidUTF8(reason, "\ufffd") // clients reject anything else
+	if len(reason) > maxReason {
+		cut := maxReason
 		for !utf8.RuneStart(reason[cut]) {
 			cut--
 		}
 		reason = reason[:cut]
 	}
-	b := []byte{0x80 | opClose, byte(2 + len(reason)), byte(code >> 8), byte(code)}
+	b := []byte{finBit | opClose, byte(2 + len(reason)), byte(code >> 8), byte(code)}
 	return append(b, reason...)
 }

@@ -13,18 +13,19 @@ import (
 	"github.com/headgate/headgate/core/memstore"
 )
 
-// How often a guard accepts to refuse, and how long that takes at most.
 const (
-	inBandRate    = 100 // a second
-	inBandTimeout = time.Second
+	inBandRate    = 100         // refusals in band per second
+	inBandTimeout = time.Second // how long one may take
+	inBandRead    = 512         // bytes of the answer to read at once
 )
 
+// newInBand returns the limiter of refusals in band.
 func newInBand() (*core.Limiter, error) {
 	return core.New(memstore.New(memstore.Config{}), "in-band", core.TokenBucket(core.PerSecond(inBandRate), inBandRate))
 }
 
-// refuseInBand accepts an upgrade and closes it with what a browser can see of a
-// refusal. It reports false if it did nothing.
+// refuseInBand accepts an upgrade and closes it with the reason of the refusal, which a
+// browser gives to scripts. It reports whether it did.
 func (g *Guard) refuseInBand(w http.ResponseWriter, r *http.Request, v Verdict) bool {
 	s := v.Status()
 	if g.inBand == nil || s != http.StatusTooManyRequests && s != http.StatusServiceUnavailable || r.Header.Get("Origin") == "" ||
@@ -38,15 +39,15 @@ func (g *Guard) refuseInBand(w http.ResponseWriter, r *http.Request, v Verdict) 
 	if err != nil {
 		return false
 	}
-	defer conn.Close() //nolint:errcheck // it is over either way
+	defer conn.Close() //nolint:errcheck // nothing to do about it
 	_ = conn.SetDeadline(time.Now().Add(inBandTimeout))
 	if _, err := conn.Write(append(accept(r, v), closeFrame(codeTryAgain, v.reason())...)); err != nil || rw == nil {
 		return true
 	}
-	// Until the peer has read it: what is not read when a connection is closed takes
-	// the Close frame with it.
+	// Read the answer: closing a TCP connection with unread data resets it, and the peer
+	// may lose the Close frame.
 	var frames walker
-	b := make([]byte, 512)
+	b := make([]byte, inBandRead)
 	for {
 		n, err := rw.Read(b)
 		if frames.walk(b[:n]) || err != nil {
@@ -55,8 +56,8 @@ func (g *Guard) refuseInBand(w http.ResponseWriter, r *http.Request, v Verdict) 
 	}
 }
 
-// accept is the response 101 (RFC 6455, section 4.2.2). Browsers want one of the
-// protocols that they asked for.
+// accept returns the 101 (RFC 6455, section 4.2.2). Browsers reject it without one of the
+// protocols that they offered.
 func accept(r *http.Request, v Verdict) []byte {
 	const guid = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 	sum := sha1.Sum([]byte(strings.Trim(r.Header.Get("Sec-Websocket-Key"), " \t") + guid)) //nolint:gosec // see above
@@ -75,7 +76,7 @@ func accept(r *http.Request, v Verdict) []byte {
 	return b.Bytes()
 }
 
-// reason is that of the Close frame: at most 123 bytes.
+// reason returns the reason for the Close frame, at most maxReason bytes.
 func (v Verdict) reason() string {
 	what := "not available"
 	if o, ok := v.Full(); ok && v.Status() == http.StatusTooManyRequests {

@@ -11,24 +11,26 @@ import (
 	"github.com/headgate/headgate/keyfuncs"
 )
 
-// maxDelay bounds how long a read waits for a limit.
-const maxDelay = 10 * time.Second
+const (
+	maxDelay = 10 * time.Second // for which limits may delay a read
+	maxRead  = 1 << 30          // bytes at once
+)
 
-// Inbound is a limit on what clients send. It is kept where the bytes arrive, for any
-// library; control frames are exempt. Write it with the names of the fields.
+// Inbound is a limit on what clients send. It applies to the bytes of the connection, so
+// it works with any library. Control frames are exempt.
 //
-// Over HTTP/2 nothing is limited, for the bytes are the handler's.
+// Over HTTP/2 it has no effect, because the handler reads the request's body.
 type Inbound struct {
-	_ struct{}
+	_ struct{} // composite literals must name the fields
 
-	// Limiter decides. Required. It is asked once for what is read at once, a few
-	// kilobytes, or more often if that is refused.
+	// Limiter decides. Required. It is called once for each read, of a few kilobytes
+	// in most libraries, and, if it refuses several messages or frames, once for each.
 	Limiter *core.Limiter
 
-	// Key says who is charged, by the request of the upgrade: the sockets of a user
-	// share a budget. Nil gives each socket one of its own; the limiter's store is
-	// best one of this process then. An upgrade for which it gives an error or an
-	// empty key is refused.
+	// Key returns the key to charge, from the request of the upgrade, so that all
+	// sockets of a user share a limit. Nil charges each socket separately; a store in
+	// this process is enough then. If Key returns an error or an empty key, the upgrade
+	// is refused.
 	Key keyfuncs.Func
 
 	// Unit is what is counted. The zero value is [Messages].
@@ -42,46 +44,47 @@ type Inbound struct {
 type Unit uint8
 
 const (
-	// Messages, as they begin. A message may be of any size and in any number of
-	// frames: have a limit of bytes too, or a library with a maximum.
+	// Messages are counted when they begin. A message may have any size and any number
+	// of frames: also limit Bytes, or set the library's maximum message size.
 	Messages Unit = iota
-	// Frames of messages, as they begin.
+	// Frames of messages are counted when they begin.
 	Frames
-	// Bytes of the payload as they arrive, before they are inflated.
+	// Bytes of payload are counted as they arrive, before decompression.
 	Bytes
 )
 
-// Over is what to do with a socket over a limit of Inbound.
+// Over is what happens to a socket over a limit of Inbound.
 type Over uint8
 
 const (
-	// Close closes it with 1008, policy violation. What was within the limit is
-	// read before; what follows is not. If the limiter gives an error, because the
-	// store is away, the code is 1013, try again later.
+	// Close closes the socket with 1008 (policy violation). The handler reads what was
+	// within the limit, and nothing after it. If the limiter returns an error, because
+	// the store is unreachable, the code is 1013 (try again later).
 	Close Over = iota
-	// Delay has the handler's read wait until there is room, so that the client is
-	// held back by TCP: up to 10 seconds, or half of the time to the handler's read
-	// deadline if that is less, and then reads on, uncharged. What the limiter can
-	// never grant closes the socket.
+	// Delay blocks the handler's Read until the limiter admits the data, for at most 10
+	// seconds or half the time left to the read deadline; after that it reads on
+	// uncharged. TCP slows the client down meanwhile. If the limiter can never admit
+	// the data, the socket is closed as by Close; if it returns an error, the data is
+	// read at once.
 	Delay
-	// Report tells Config.Notify and reads on.
+	// Report only calls Config.Notify.
 	Report
 )
 
-// validate adds what is wrong.
+// validate adds the faults of Inbound[i].
 func (in *Inbound) validate(f *faults, i int) {
 	if in.Limiter == nil {
 		f.add(errors.New("it is nil: make one with core.New"), "Inbound[%d].Limiter", i)
 	}
 	if in.Unit > Bytes {
-		f.add(fmt.Errorf("%d is neither Messages nor Frames nor Bytes", in.Unit), "Inbound[%d].Unit", i)
+		f.add(fmt.Errorf("it is %d: use Messages, Frames or Bytes", in.Unit), "Inbound[%d].Unit", i)
 	}
 	if in.Over > Report {
-		f.add(fmt.Errorf("%d is neither Close nor Delay nor Report", in.Over), "Inbound[%d].Over", i)
+		f.add(fmt.Errorf("it is %d: use Close, Delay or Report", in.Over), "Inbound[%d].Over", i)
 	}
 }
 
-// budgetKeys returns whom the limits of Inbound charge.
+// budgetKeys returns the key for each limit of Inbound.
 func (c *Config) budgetKeys(r *http.Request) ([]string, error) {
 	if len(c.Inbound) == 0 {
 		return nil, nil
@@ -104,25 +107,26 @@ func (c *Config) budgetKeys(r *http.Request) ([]string, error) {
 	return keys, nil
 }
 
-// A gauge keeps the limits of Inbound on what is read from a connection.
+// A gauge applies the limits of Inbound to what is read from a connection.
 type gauge struct {
 	socket *Socket
 	rules  []Inbound
 	keys   []string
 	frames walker
-	most   int     // bytes to be read at once, so that a charge can be granted
-	over   *excess // the socket is to be closed
-	closed bool    // the peer's Close frame came with what was over
+	most   int     // bytes to read at once: not more than the limiter can ever admit
+	over   *excess // set once the socket must be closed
+	closed bool    // the peer's Close frame was in the data over the limit
 }
 
-// An excess is why a socket is closed.
+// An excess is the limit because of which a socket is closed.
 type excess struct {
 	code int
 	name string // of the limiter
 }
 
+// newGauge returns the gauge of a socket.
 func newGauge(s *Socket) *gauge {
-	g := &gauge{socket: s, rules: s.guard.config.Inbound, keys: s.budgets, most: 1 << 30}
+	g := &gauge{socket: s, rules: s.guard.config.Inbound, keys: s.budgets, most: maxRead}
 	for _, in := range g.rules {
 		if in.Unit != Bytes {
 			continue
@@ -134,8 +138,8 @@ func newGauge(s *Socket) *gauge {
 	return g
 }
 
-// admit charges what was read, and returns how much of it may be read on. If that is
-// not all, the socket is over a limit. deadline is the handler's.
+// admit charges p, and returns how many bytes of it the handler may read. If that is not
+// all, the socket is over a limit. deadline is the handler's read deadline.
 func (g *gauge) admit(p []byte, deadline time.Time) int {
 	begin := g.frames
 	var sums [Bytes + 1]int64
@@ -159,9 +163,10 @@ func (g *gauge) admit(p []byte, deadline time.Time) int {
 	return ok
 }
 
-// walkUnits calls yield for the units that begin in p, and where they do.
+// walkUnits calls yield for each unit in p, with the offset of its first byte in p, until
+// yield returns false.
 func walkUnits(w *walker, p []byte, yield func(at int, u Unit, n int64) bool) {
-	start := 0 // of the header, or of its part in p
+	start := 0 // of the current header, or of its part in p
 	for at := 0; at < len(p); {
 		if w.between() {
 			start = at
@@ -182,7 +187,8 @@ func walkUnits(w *walker, p []byte, yield func(at int, u Unit, n int64) bool) {
 	}
 }
 
-// charge asks a limiter for n units, and for one after the other if that is refused.
+// charge charges Inbound[i] for n units of p, or, if that is refused, one unit at a time.
+// It returns how many bytes of p are admitted. begin is the walker before p.
 func (g *gauge) charge(i int, n int64, begin walker, p []byte, wait *time.Duration) int {
 	in := &g.rules[i]
 	if g.granted(i, n, n == 1 || in.Unit == Bytes, wait) {
@@ -202,11 +208,11 @@ func (g *gauge) charge(i int, n int64, begin walker, p []byte, wait *time.Durati
 	return ok
 }
 
-// granted asks for units, and says whether to read on. What is not final is only a try.
-// What is waited for them is taken from wait.
+// granted charges Inbound[i] for n units, and reports whether the handler may read them.
+// If it is not final, a refusal has no consequences. Delays are subtracted from wait.
 func (g *gauge) granted(i int, n int64, final bool, wait *time.Duration) bool {
 	in := &g.rules[i]
-	for told := false; ; {
+	for notified := false; ; {
 		d, err := in.Limiter.AllowN(g.socket.Context(), g.keys[i], n)
 		if err == nil && d.Allowed {
 			return true
@@ -214,8 +220,8 @@ func (g *gauge) granted(i int, n int64, final bool, wait *time.Duration) bool {
 		if !final {
 			return false
 		}
-		if !told {
-			told = true
+		if !notified {
+			notified = true
 			g.socket.notify(Event{Kind: EventOver, Limit: in.Limiter.Name(), Err: err})
 		}
 		switch {
@@ -228,7 +234,7 @@ func (g *gauge) granted(i int, n int64, final bool, wait *time.Duration) bool {
 			pause := min(d.RetryAfter, *wait)
 			*wait -= pause
 			if !g.pause(pause) {
-				return true // closed: what is read on does not matter
+				return true // closed: the handler may read the rest
 			}
 		case g.over == nil:
 			g.over = &excess{codePolicy, in.Limiter.Name()}
@@ -242,10 +248,11 @@ func (g *gauge) granted(i int, n int64, final bool, wait *time.Duration) bool {
 	}
 }
 
-// pause reports whether the socket is still open, and not to be closed, after d.
+// pause waits for d, or until the socket ends or is being closed. It reports whether it
+// waited for all of d.
 func (g *gauge) pause(d time.Duration) bool {
 	s := g.socket
-	s.lastRead.Store(int64(time.Since(s.opened) + d)) // who is held back is not idle
+	s.lastRead.Store(int64(time.Since(s.opened) + d)) // a delay is not silence
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
@@ -254,6 +261,6 @@ func (g *gauge) pause(d time.Duration) bool {
 	case <-s.Done():
 		return false
 	case <-s.toClose:
-		return false // the peer's answer is to be read
+		return false // so that the handler reads the peer's answer
 	}
 }

@@ -6,21 +6,21 @@ import (
 	"strings"
 )
 
-// protocol is the name of WebSocket in both versions of HTTP.
+// protocol is the name of the protocol in HTTP/1.1 and HTTP/2.
 const protocol = "websocket"
 
-// A kind is what a request is to the guard.
+// A kind of request.
 type kind uint8
 
 const (
-	other     kind = iota // not ours
-	malformed             // an upgrade that RFC 6455 refuses, and some library may not
+	other     kind = iota // not an upgrade
+	malformed             // an upgrade that is invalid, but that a library may accept
 	upgrade               // RFC 6455
-	connect               // RFC 8441: the handler's body and response are the socket
+	connect               // RFC 8441: the request's body and the response are the socket
 )
 
 // classify is as lenient as the most lenient library, so that no upgrade passes
-// uncounted: substrings do for x/net, gorilla takes any of several versions.
+// uncounted: x/net accepts substrings, and gorilla any of several versions.
 func classify(r *http.Request) kind {
 	if r.Method == http.MethodConnect {
 		if r.ProtoMajor >= 2 && strings.EqualFold(r.Header.Get(":protocol"), protocol) {
@@ -42,7 +42,7 @@ func classify(r *http.Request) kind {
 	}
 }
 
-// mentions reports whether a line contains word, which is in lower case.
+// mentions reports whether a line contains word, in any case. word is in lower case.
 func mentions(lines []string, word string) bool {
 	for _, line := range lines {
 		if strings.Contains(strings.ToLower(line), word) {
@@ -54,10 +54,11 @@ func mentions(lines []string, word string) bool {
 
 // isKey reports whether s is the base64 of 16 bytes (RFC 6455, section 4.2.1).
 func isKey(s string) bool {
-	if len(s) != 24 {
+	const size, encoded = 16, 24
+	if len(s) != encoded {
 		return false
 	}
-	var room [18]byte
-	n, err := base64.StdEncoding.Decode(room[:], []byte(s))
-	return err == nil && n == 16
+	var b [encoded / 4 * 3]byte
+	n, err := base64.StdEncoding.Decode(b[:], []byte(s))
+	return err == nil && n == size
 }

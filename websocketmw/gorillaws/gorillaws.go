@@ -1,5 +1,5 @@
-// Package gorillaws upgrades with github.com/gorilla/websocket behind a guard of
-// package websocketmw: three statements are a server with a limit.
+// Package gorillaws upgrades with github.com/gorilla/websocket behind a guard of package
+// websocketmw. Three statements make a server with a limit:
 //
 //	slots, err := core.NewSlots(memstore.New(memstore.Config{}), "ws", 5)
 //	guard, err := websocketmw.New(websocketmw.Config{Rules: []websocketmw.Rule{{Slots: slots, Key: keyfuncs.RemoteAddr()}}})
@@ -14,15 +14,16 @@ import (
 	"github.com/headgate/headgate/websocketmw"
 )
 
-// Handler returns a handler that upgrades what the guard admits, and calls serve with
-// the connection, which it closes when serve returns or panics. serve should read until
-// that fails, for reading answers pings and Close frames. The context of its request
-// ends with the socket.
+// Handler returns a handler that upgrades the requests that the guard admits and calls
+// serve with the connection. It closes the connection when serve returns or panics. serve
+// should read until an error, because reading answers pings and Close frames. The
+// context of its request is canceled when the socket ends.
 //
-// A nil upgrader is the zero one, which admits browsers of the same origin only. The
-// upgrader may be shared. What it refuses it answers, and the slot is free again.
+// A nil upgrader means the zero Upgrader, which accepts browsers from the same origin
+// only. An upgrader may be shared. If it refuses a request, it writes the response, and
+// the slot is released.
 //
-// Handler panics if the guard or serve is nil.
+// Handler panics if guard or serve is nil.
 func Handler(guard *websocketmw.Guard, upgrader *websocket.Upgrader, serve func(*websocket.Conn, *http.Request)) http.Handler {
 	if guard == nil || serve == nil {
 		panic("headgate: gorillaws: the guard or the function is nil")
@@ -30,8 +31,8 @@ func Handler(guard *websocketmw.Guard, upgrader *websocket.Upgrader, serve func(
 	return guard.Handler(Upgrade(upgrader, serve))
 }
 
-// Upgrade is Handler without the guard, to be mounted behind it: with Sockets of
-// package ginmw, echomw or echov5mw.
+// Upgrade is [Handler] without the guard, for use behind the middleware Sockets of package
+// ginmw, echomw or echov5mw.
 func Upgrade(upgrader *websocket.Upgrader, serve func(*websocket.Conn, *http.Request)) http.Handler {
 	if upgrader == nil {
 		upgrader = new(websocket.Upgrader)
@@ -39,9 +40,9 @@ func Upgrade(upgrader *websocket.Upgrader, serve func(*websocket.Conn, *http.Req
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		conn, err := upgrader.Upgrade(w, r, nil)
 		if err != nil {
-			return // the upgrader has answered
+			return // the upgrader wrote the response
 		}
-		defer conn.Close() //nolint:errcheck // it is over either way
+		defer conn.Close() //nolint:errcheck // nothing to do about it
 		if s, ok := websocketmw.FromContext(r.Context()); ok {
 			r = r.WithContext(s.Context())
 		}
