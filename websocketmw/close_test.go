@@ -144,7 +144,7 @@ func TestShutdownBeforeTheUpgrade(t *testing.T) {
 
 func TestLost(t *testing.T) {
 	for _, policy := range []LostAction{Keep, Shed} {
-		w := newWorld(t, 2, false, Config{OnLost: policy}, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w := newWorld(t, 3, false, Config{OnLost: policy}, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			conn, _ := take(w)
 			go serveUntilClose(conn)
 		}))
@@ -153,7 +153,9 @@ func TestLost(t *testing.T) {
 		close(w.store.lost)
 		w.until(EventLost)
 		w.until(EventLost)
-		for _, p := range []*peer{a, b} {
+		c := w.open() // whose slot is lost already
+		w.until(EventLost)
+		for _, p := range []*peer{a, b, c} {
 			if policy == Shed {
 				if got := p.closes(); !strings.HasPrefix(got, "1013 ") {
 					t.Error(got)
@@ -374,5 +376,19 @@ func TestClosedIsTheLastEvent(t *testing.T) {
 		if !slices.Equal(events, []EventKind{EventLost, EventClosed, EventClosed}) {
 			t.Error(events)
 		}
+	})
+}
+
+// Sockets that are never lost leave no goroutine that waits for it.
+func TestWatchersEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) { // fails if a goroutine is left
+		store := &counter{SlotStore: memstore.New(memstore.Config{}), lost: make(chan struct{})}
+		g, err := New(Config{Rules: []Rule{{Slots: newSlots(t, store, "ws", 2), Key: keyfuncs.Everyone()}}, OnLost: Shed})
+		if err != nil {
+			t.Fatal(err)
+		}
+		a, b := g.Check(upgradeRequest()), g.Check(upgradeRequest())
+		a.Release()
+		b.Release()
 	})
 }

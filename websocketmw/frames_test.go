@@ -154,3 +154,18 @@ func TestCloseFrame(t *testing.T) {
 		}
 	}
 }
+
+// walkUnits stops when it is told to.
+func TestWalkUnitsStops(t *testing.T) {
+	for _, last := range []Unit{Messages, Frames, Bytes} {
+		var w walker
+		var got []Unit
+		walkUnits(&w, append(masked(0x81, "a"), masked(0x81, "b")...), func(_ int, u Unit, _ int64) bool {
+			got = append(got, u)
+			return u != last
+		})
+		if n := int(last) + 1; len(got) != n {
+			t.Errorf("it goes on after %v", got)
+		}
+	}
+}

@@ -40,6 +40,8 @@ func TestConfigFaults(t *testing.T) {
 		{Config{Rules: make([]Rule, 9)}, "Rules Rules[0].Key Rules[0].Slots"},
 		{Config{Rules: []Rule{{Slots: a, Key: key}, {Slots: a, Key: key}}}, "Rules[1].Slots"},
 		{Config{Rules: []Rule{{Slots: a, Key: key}, {Slots: elsewhere, Key: key}}}, "Rules[1].Slots"},
+		{Config{Rules: []Rule{{Key: key}, {Slots: a, Key: key}}}, "Rules[0].Slots"},
+		{Config{Rules: []Rule{{Slots: a, Key: key}}, Inbound: make([]Inbound, 9)}, "Inbound Inbound[0].Limiter"},
 		{
 			Config{Rules: []Rule{{Slots: a, Key: key}}, KeyErrorStatus: 404, MaxIdle: -1, MaxAge: -1, OnLost: 9, ShutdownCode: 1000},
 			"KeyErrorStatus MaxIdle MaxAge OnLost ShutdownCode",
@@ -280,8 +282,11 @@ func TestHandshakes(t *testing.T) {
 		t.Fatal(err)
 	}
 	v := g.Check(upgradeRequest())
-	if h, ok := v.Handshake(); v.Status() != 0 || !ok || h.Decision.Remaining != 2 {
+	if h, ok := v.Handshake(); v.Status() != 0 || !ok || h.Decision.Remaining != 2 || v.Problem() != nil {
 		t.Fatalf("%+v", v)
+	}
+	if _, ok := (Verdict{}).Handshake(); ok {
+		t.Error("the zero verdict has a handshake")
 	}
 	h := make(http.Header)
 	v.SetFields(h)
@@ -296,8 +301,14 @@ func TestHandshakes(t *testing.T) {
 		}
 		h = w.Header()
 	}
-	if h.Get("RateLimit") != `"handshakes";r=0;t=3600` && h.Get("Retry-After") != "3600" {
+	if h.Get("RateLimit") != `"handshakes";r=0;t=3600` || h.Get("Retry-After") != "3600" {
 		t.Error(h)
+	}
+	refusal := g.Check(upgradeRequest())
+	h = make(http.Header)
+	refusal.SetFields(h)
+	if got := h.Values("RateLimit"); len(got) != 1 || got[0] != `"handshakes";r=0;t=3600` || !strings.Contains(string(refusal.Problem()), `"violated-policies":["handshakes"]`) {
+		t.Errorf("%v %s", got, refusal.Problem())
 	}
 	if asked, granted, _ := store.counts(); asked != 3 || granted != 1 {
 		t.Errorf("the store was asked %d times and granted %d", asked, granted)
@@ -481,4 +492,33 @@ func TestErrorsNameTheRule(t *testing.T) {
 			t.Errorf("%s: %v", c.name, err)
 		}
 	}
+}
+
+// A socket that is admitted while Shutdown begins gives its slot back.
+func TestDrainingDuringCheck(t *testing.T) {
+	store := &counter{SlotStore: memstore.New(memstore.Config{})}
+	var g *Guard
+	key := func(*http.Request) (string, error) {
+		g.drain()
+		return "x", nil
+	}
+	g, err := New(Config{Rules: []Rule{{Slots: newSlots(t, store, "ws", 1), Key: key}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if v := g.Check(upgradeRequest()); v.Status() != 503 || !errors.Is(v.Err, core.ErrClosed) {
+		t.Errorf("%+v", v)
+	}
+	if _, granted, released := store.counts(); granted != 1 || released != 1 {
+		t.Errorf("%d granted, %d released", granted, released)
+	}
+}
+
+func TestHandlerOfNil(t *testing.T) {
+	defer func() {
+		if recover() == nil {
+			t.Error("no panic")
+		}
+	}()
+	new(Guard).Handler(nil)
 }

@@ -1,7 +1,11 @@
 package websocketmw
 
 import (
+	"bufio"
+	"io"
+	"net"
 	"net/http"
+	"net/http/httptest"
 	"regexp"
 	"strings"
 	"testing"
@@ -62,5 +66,38 @@ func TestReasonsFit(t *testing.T) {
 	v = Verdict{status: 503, wait: 10, limits: limits{{Slots: "service", Held: 1}}}
 	if got := v.reason(); got != "not available; retry in 10 s" {
 		t.Error(got)
+	}
+}
+
+// A brokenWriter is a writer whose connection cannot be hijacked if it is nil.
+type brokenWriter struct {
+	*httptest.ResponseRecorder
+
+	conn net.Conn
+}
+
+func (b brokenWriter) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	if b.conn == nil {
+		return nil, nil, io.ErrClosedPipe
+	}
+	return b.conn, nil, nil
+}
+
+// If the connection cannot be hijacked, the refusal is an ordinary response; if it cannot be
+// written to, there is none.
+func TestInBandFails(t *testing.T) {
+	w := newWorld(t, 0, false, Config{InBand: true}, http.NotFoundHandler())
+	r := upgradeRequest("Origin", "https://a.example")
+	client, server := net.Pipe()
+	client.Close()
+	for _, c := range []struct {
+		conn net.Conn
+		want int
+	}{{nil, 429}, {server, 200}} {
+		rec := httptest.NewRecorder() // whose Code is 200 if nothing is written
+		w.guard.Deny(brokenWriter{rec, c.conn}, r, w.guard.Check(r))
+		if rec.Code != c.want {
+			t.Errorf("%d, not %d", rec.Code, c.want)
+		}
 	}
 }

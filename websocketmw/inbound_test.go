@@ -449,3 +449,43 @@ func TestTooMuchAndClosed(t *testing.T) {
 		}
 	})
 }
+
+// A socket over two limits is closed for the first.
+func TestTwoLimits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		second, err := core.New(memstore.New(memstore.Config{}), "second", core.Blocked())
+		if err != nil {
+			t.Fatal(err)
+		}
+		h := heard{done: make(chan struct{})}
+		_, p := bubble(t, Config{Inbound: []Inbound{{Limiter: newLimiter(t, core.Blocked())}, {Limiter: second}}}, h.listen)
+		go p.Write(masked(0x81, "hello"))
+		if got := p.closes(); got != `1008 over the limit "sent"` {
+			t.Error(got)
+		}
+		p.Close()
+		<-h.done
+	})
+}
+
+// A delayed read ends at once when another goroutine closes the connection.
+func TestDelaysHeedTheEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := heard{done: make(chan struct{})}
+		conns := make(chan net.Conn, 1)
+		_, p := bubble(t, Config{
+			Inbound: []Inbound{{Limiter: newLimiter(t, core.TokenBucket(core.PerHour(1), 1)), Over: Delay}},
+		}, func(c net.Conn) {
+			conns <- c
+			h.listen(c)
+		})
+		p.send([]byte(strings.Repeat(string(masked(0x81, "a")), 2)))
+		synctest.Wait()
+		begin := time.Now()
+		(<-conns).Close()
+		<-h.done
+		if h.err == nil || time.Since(begin) != 0 {
+			t.Error(h.err, time.Since(begin))
+		}
+	})
+}

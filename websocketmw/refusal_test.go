@@ -67,6 +67,10 @@ func TestOnDeniedWithoutHijack(t *testing.T) {
 		}
 	}}, http.NotFoundHandler())
 	rec := httptest.NewRecorder()
+	page := httptest.NewRequest("GET", "/", nil)
+	if w.guard.Deny(rec, page, w.guard.Check(page)); rec.Body.Len() != 0 || len(rec.Header()) != 0 {
+		t.Error("an admitted request was refused")
+	}
 	v := w.guard.Check(upgradeRequest())
 	w.guard.Deny(struct{ http.ResponseWriter }{rec}, upgradeRequest(), v)
 	if rec.Code != http.StatusTooManyRequests {

@@ -10,9 +10,12 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"runtime"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/core/memstore"
@@ -33,6 +36,7 @@ func TestSlotsEndWithTheirSockets(t *testing.T) {
 		handler func(w http.ResponseWriter, r *http.Request)
 		status  int
 		open    bool // after the handler; the test closes its end
+		frame   string
 	}{
 		{name: "serves and closes", handler: func(w http.ResponseWriter, _ *http.Request) {
 			c, _ := take(w)
@@ -91,6 +95,11 @@ func TestSlotsEndWithTheirSockets(t *testing.T) {
 			rw.Flush()
 			io.Copy(io.Discard, rw)
 		}, status: 101, open: true},
+		{name: "writes the response and a frame at once", handler: func(w http.ResponseWriter, _ *http.Request) {
+			c, _, _ := w.(http.Hijacker).Hijack()
+			io.WriteString(c, response101+"\x81\x02hi")
+			serveEcho(c)
+		}, status: 101, open: true, frame: "hi"},
 		{name: "writes the response byte by byte", handler: func(w http.ResponseWriter, _ *http.Request) {
 			c, _, _ := w.(http.Hijacker).Hijack()
 			for i := range len(response101) {
@@ -112,6 +121,11 @@ func TestSlotsEndWithTheirSockets(t *testing.T) {
 						}
 						if c.status == 101 && !strings.Contains(c.name, "byte by byte") && response.Header.Get("RateLimit") != `"ws";r=0` {
 							t.Errorf("fields %v", response.Header)
+						}
+					}
+					if c.frame != "" {
+						if _, got, err := p.frame(); string(got) != c.frame || err != nil {
+							t.Errorf("%q, %v", got, err)
 						}
 					}
 					if c.open {
@@ -444,4 +458,110 @@ func TestContextBeforeTheHandler(t *testing.T) {
 			t.Error("the client has left, and nobody tells the handler")
 		}
 	}))
+}
+
+// Over HTTP/2 a socket ends with its context: when it is too old, and at once if it was
+// closed before it was served.
+func TestStreamEnds(t *testing.T) {
+	for _, early := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			slots := newSlots(t, memstore.New(memstore.Config{}), "ws", 1)
+			g, err := New(Config{Rules: []Rule{{Slots: slots, Key: keyfuncs.Everyone()}}, MaxAge: time.Minute})
+			if err != nil {
+				t.Fatal(err)
+			}
+			r := httptest.NewRequest("CONNECT", "/ws", nil)
+			r.ProtoMajor, r.Header = 2, http.Header{":protocol": {"websocket"}}
+			v, want := g.Check(r), time.Minute
+			if early {
+				v.socket.Close(1001, "")
+				want = 0
+			}
+			begin := time.Now()
+			v.Serve(httptest.NewRecorder(), r, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+				<-r.Context().Done()
+			}))
+			if took := time.Since(begin); took != want || g.Len() != 0 {
+				t.Errorf("closed early %v: it took %v, %d sockets", early, took, g.Len())
+			}
+		})
+	}
+}
+
+// A timer that fires while its socket ends does nothing.
+func TestLateTimer(t *testing.T) {
+	s := &Socket{ended: true}
+	s.tick()
+	if s.closing != nil {
+		t.Error("it closes")
+	}
+}
+
+// A plain TCP connection has deadlines.
+func TestDeadlines(t *testing.T) {
+	errs := make(chan error, 2)
+	w := newWorld(t, 1, false, Config{NoCloseFrames: true}, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		c, _ := take(w)
+		defer c.Close()
+		past := time.Unix(1, 0)
+		for _, set := range []func(time.Time) error{c.SetDeadline, c.SetReadDeadline} {
+			if err := errors.Join(c.SetDeadline(time.Time{}), set(past)); err != nil {
+				errs <- err
+				continue
+			}
+			_, err := c.Read(make([]byte, 1))
+			errs <- err
+		}
+	}))
+	w.open()
+	for range 2 {
+		if err := <-errs; !errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Error(err)
+		}
+	}
+}
+
+// failingWrites is a connection whose writes fail after some bytes.
+type failingWrites struct {
+	net.Conn
+
+	left int
+}
+
+func (c *failingWrites) Write(p []byte) (int, error) {
+	n := min(c.left, len(p))
+	if c.left -= n; n < len(p) {
+		return n, io.ErrShortWrite
+	}
+	return n, nil
+}
+
+func (c *failingWrites) Close() error { return nil }
+
+// Libraries see how much was written of what they wrote, whatever the guard added to it.
+func TestWritesFail(t *testing.T) {
+	own := http.Header{"Ratelimit": {`"ws";r=0`}}
+	added := len("Ratelimit: \"ws\";r=0\r\n")
+	for _, c := range []struct{ written, want int }{
+		{0, 0}, {added, 0}, {added + 10, 10}, {added + len(response101) - 1, len(response101) - 1},
+		{added + len(response101) + 1, len(response101) + 1},
+	} {
+		socket := &Socket{guard: &Guard{}}
+		conn, _ := wrap(&failingWrites{left: c.written}, socket, own)
+		if n, err := conn.Write([]byte(response101 + "\x81\x02hi")); n != c.want || !errors.Is(err, io.ErrShortWrite) {
+			t.Errorf("%d bytes written: %d, %v", c.written, n, err)
+		}
+		conn.forget.Stop()
+	}
+	// The same while the guard wants to close.
+	conn, _ := wrap(&failingWrites{left: 3}, &Socket{guard: &Guard{}}, nil)
+	conn.socket.switched.Store(true)
+	if _, err := conn.Write([]byte{0x81, 4}); err != nil {
+		t.Fatal(err)
+	}
+	conn.wanted.Store(true)
+	if n, err := conn.Write([]byte("text\x81\x02hi")); n != 1 || !errors.Is(err, io.ErrShortWrite) {
+		t.Error(n, err)
+	}
+	conn.forget.Stop()
 }

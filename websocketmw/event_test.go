@@ -1,0 +1,14 @@
+package websocketmw
+
+import "testing"
+
+func TestEventKinds(t *testing.T) {
+	for kind, want := range map[EventKind]string{
+		EventClosed: "closed", EventIdle: "idle", EventAged: "aged", EventLost: "lost", EventForgotten: "forgotten", EventOver: "over",
+		EventOver + 1: "unknown",
+	} {
+		if got := kind.String(); got != want {
+			t.Errorf("%d is %q, not %q", kind, got, want)
+		}
+	}
+}
