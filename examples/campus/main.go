@@ -50,7 +50,7 @@ import (
 func main() {
 	addr := flag.String("addr", "127.0.0.1:8080", "listen on this `address`")
 	students := flag.Int("students", 500, "the `number` of students, 1 to 10000")
-	redisURL := flag.String("redis", "", "keep the limits in the Redis at this `URL`, as redis://localhost:6379/0")
+	redisURL := flag.String("redis", "", "keep the limits in the Redis at this `URL`, such as redis://localhost:6379/0")
 	plot := flag.String("plot", "", "write the picture of who was served into this `file`, as SVG")
 	once := flag.Bool("once", false, "end when the numbers are printed")
 	flag.Parse()
@@ -97,7 +97,7 @@ func main() {
 	}
 }
 
-// newStore makes the store that the limits are kept in: this process, or Redis.
+// newStore returns the store of the limits: in this process, or in Redis.
 func newStore(url string) (core.Store, error) {
 	if url == "" {
 		return memstore.New(memstore.Config{}), nil
@@ -106,12 +106,11 @@ func newStore(url string) (core.Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("-redis: %w", err)
 	}
-	options.ContextTimeoutEnabled = true // so that no request waits for a Redis that does not answer
+	options.ContextTimeoutEnabled = true // so that no request waits for an unresponsive Redis
 	return redisstore.New(redis.NewClient(options), redisstore.Config{})
 }
 
-// serve answers requests until ctx ends, and then lets those that are under way
-// finish.
+// serve serves until ctx is done, then waits for the requests in progress.
 func serve(ctx context.Context, listener net.Listener, handler http.Handler) error {
 	server := &http.Server{
 		Handler:           handler,
@@ -133,8 +132,8 @@ func serve(ctx context.Context, listener net.Listener, handler http.Handler) err
 	return server.Shutdown(deadline)
 }
 
-// exit ends the program with err on one line: status 2 for what is wrong with the
-// command line, 1 for what went wrong afterwards.
+// exit prints err on one line and ends the program, with status 2 for an invalid command
+// line and 1 for later errors.
 func exit(status int, err error) {
 	fmt.Fprintln(os.Stderr, "campus:", strings.ReplaceAll(err.Error(), "\n", "; "))
 	os.Exit(status)

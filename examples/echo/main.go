@@ -9,8 +9,8 @@
 //	curl -s -o /dev/null -w '%{http_code}\n' 'http://127.0.0.1:8080/api/hello?[1-11]'
 //	curl -s -o /dev/null -w '%{http_code}\n' -d password=1234 'http://127.0.0.1:8080/api/login?[1-4]'
 //
-// With -redis redis://localhost:6379/0 the limits are shared by all servers that were
-// started with the same flag. Ctrl-C stops the server.
+// With -redis redis://localhost:6379/0, all servers started with the same flag share the
+// limits. Ctrl-C stops the server.
 package main
 
 import (
@@ -38,7 +38,7 @@ import (
 
 func main() {
 	addr := flag.String("addr", "127.0.0.1:8080", "listen on this `address`")
-	redisURL := flag.String("redis", "", "share the limits through the Redis at this `URL`, as redis://localhost:6379/0")
+	redisURL := flag.String("redis", "", "share the limits through the Redis at this `URL`, such as redis://localhost:6379/0")
 	flag.Parse()
 	if err := run(*addr, *redisURL); err != nil {
 		fmt.Fprintln(os.Stderr, "echo:", err)
@@ -46,7 +46,7 @@ func main() {
 	}
 }
 
-// routes makes the whole application.
+// routes returns the handler of the application.
 func routes(store core.Store) (http.Handler, error) {
 	perMinute, err := core.New(store, "hello", core.SlidingLog(core.PerMinute(10)))
 	if err != nil {
@@ -100,7 +100,7 @@ minute, and /api/login to 3 wrong passwords in any hour. Try
 `, c.Request().Host))
 }
 
-// run serves until Ctrl-C, and lets the requests that are under way finish.
+// run serves until Ctrl-C, then waits for the requests in progress.
 func run(addr, redisURL string) error {
 	store, err := newStore(redisURL)
 	if err != nil {
@@ -129,7 +129,7 @@ func run(addr, redisURL string) error {
 	return <-stopped
 }
 
-// newStore makes the store that the limits are kept in: this process, or Redis.
+// newStore returns the store of the limits: in this process, or in Redis.
 func newStore(url string) (core.Store, error) {
 	if url == "" {
 		return memstore.New(memstore.Config{}), nil
@@ -138,6 +138,6 @@ func newStore(url string) (core.Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("-redis: %w", err)
 	}
-	options.ContextTimeoutEnabled = true // so that no request waits for a Redis that does not answer
+	options.ContextTimeoutEnabled = true // so that no request waits for an unresponsive Redis
 	return redisstore.New(redis.NewClient(options), redisstore.Config{})
 }

@@ -49,7 +49,7 @@ func main() {
 	var o options
 	flag.Int64Var(&o.limit, "limit", 3, "each user may have `n` sockets open at once")
 	flag.DurationVar(&o.ttl, "ttl", 3*time.Second, "a server that was silent for this `time` is dead")
-	flag.StringVar(&o.redis, "redis", "", "keep the counts in the Redis at this `URL`, as redis://localhost:6379/0")
+	flag.StringVar(&o.redis, "redis", "", "keep the counts in the Redis at this `URL`, such as redis://localhost:6379/0")
 	flag.StringVar(&o.prefix, "prefix", fmt.Sprintf("fleet-%d", os.Getpid()), "begin keys in Redis with this `text`")
 	flag.IntVar(&o.servers, "servers", 3, "the `number` of servers, 2 to 9")
 	flag.IntVar(&o.users, "users", 6, "the `number` of users, 1 to 26")
@@ -105,8 +105,8 @@ func run(ctx context.Context, o options) error {
 	return f.summary(os.Stdout)
 }
 
-// exit ends the program with err on one line: status 2 for what is wrong with the
-// command line, 1 for what went wrong afterwards.
+// exit prints err on one line and ends the program, with status 2 for an invalid command
+// line and 1 for later errors.
 func exit(status int, err error) {
 	fmt.Fprintln(os.Stderr, "fleet:", strings.ReplaceAll(err.Error(), "\n", "; "))
 	os.Exit(status)

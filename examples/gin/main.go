@@ -9,8 +9,8 @@
 //	curl -s -o /dev/null -w '%{http_code}\n' 'http://127.0.0.1:8080/api/hello?[1-11]'
 //	curl -i -H 'Authorization: Bearer token-of-anna' http://127.0.0.1:8080/api/hello
 //
-// With -redis redis://localhost:6379/0 the limit is shared by all servers that were
-// started with the same flag. Ctrl-C stops the server.
+// With -redis redis://localhost:6379/0, all servers started with the same flag share the
+// limit. Ctrl-C stops the server.
 package main
 
 import (
@@ -40,7 +40,7 @@ import (
 
 func main() {
 	addr := flag.String("addr", "127.0.0.1:8080", "listen on this `address`")
-	redisURL := flag.String("redis", "", "share the limit through the Redis at this `URL`, as redis://localhost:6379/0")
+	redisURL := flag.String("redis", "", "share the limit through the Redis at this `URL`, such as redis://localhost:6379/0")
 	flag.Parse()
 	if err := run(*addr, *redisURL); err != nil {
 		fmt.Fprintln(os.Stderr, "gin:", err)
@@ -48,7 +48,7 @@ func main() {
 	}
 }
 
-// routes makes the whole application.
+// routes returns the handler of the application.
 func routes(store core.Store) (http.Handler, error) {
 	limiter, err := core.New(store, "api", core.SlidingLog(core.PerMinute(10)))
 	if err != nil {
@@ -93,7 +93,7 @@ and for each address of those who are not signed in. Try
 `, c.Request.Host)
 }
 
-// run serves until Ctrl-C, and lets the requests that are under way finish.
+// run serves until Ctrl-C, then waits for the requests in progress.
 func run(addr, redisURL string) error {
 	gin.SetMode(gin.ReleaseMode)
 	store, err := newStore(redisURL)
@@ -123,7 +123,7 @@ func run(addr, redisURL string) error {
 	return <-stopped
 }
 
-// newStore makes the store that the limit is kept in: this process, or Redis.
+// newStore returns the store of the limit: in this process, or in Redis.
 func newStore(url string) (core.Store, error) {
 	if url == "" {
 		return memstore.New(memstore.Config{}), nil
@@ -132,6 +132,6 @@ func newStore(url string) (core.Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("-redis: %w", err)
 	}
-	options.ContextTimeoutEnabled = true // so that no request waits for a Redis that does not answer
+	options.ContextTimeoutEnabled = true // so that no request waits for an unresponsive Redis
 	return redisstore.New(redis.NewClient(options), redisstore.Config{})
 }

@@ -48,7 +48,7 @@ import (
 
 func main() {
 	addr := flag.String("addr", "127.0.0.1:8080", "listen on this `address`")
-	redisURL := flag.String("redis", "", "share the limit through the Redis at this `URL`, as redis://localhost:6379/0")
+	redisURL := flag.String("redis", "", "share the limit through the Redis at this `URL`, such as redis://localhost:6379/0")
 	flag.Parse()
 	if flag.NArg() > 0 {
 		exit(2, fmt.Errorf("unexpected argument %q", flag.Arg(0)))
@@ -74,8 +74,8 @@ func main() {
 	}
 }
 
-// newStore makes the store that the limit is kept in: this process, or Redis. While
-// Redis is away, each server keeps the limit by itself.
+// newStore returns the store of the limit: in this process, or in Redis. While Redis is
+// unreachable, each server applies the limit by itself.
 func newStore(url string) (core.Store, error) {
 	if url == "" {
 		return memstore.New(memstore.Config{}), nil
@@ -84,7 +84,7 @@ func newStore(url string) (core.Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("-redis: %w", err)
 	}
-	options.ContextTimeoutEnabled = true // so that no request waits for a Redis that does not answer
+	options.ContextTimeoutEnabled = true // so that no request waits for an unresponsive Redis
 	return redisstore.New(redis.NewClient(options), redisstore.Config{})
 }
 
@@ -119,8 +119,7 @@ func routes(store core.Store) (http.Handler, error) {
 	return mux, nil
 }
 
-// serve answers requests until ctx ends, and then lets those that are under way
-// finish.
+// serve serves until ctx is done, then waits for the requests in progress.
 func serve(ctx context.Context, listener net.Listener, handler http.Handler) error {
 	server := &http.Server{
 		Handler:           handler,
@@ -162,8 +161,8 @@ Ctrl-C stops the server.
 `, addr)
 }
 
-// exit ends the program with err on one line: status 2 for what is wrong with the
-// command line, 1 for what went wrong afterwards.
+// exit prints err on one line and ends the program, with status 2 for an invalid command
+// line and 1 for later errors.
 func exit(status int, err error) {
 	fmt.Fprintln(os.Stderr, "llm:", strings.ReplaceAll(err.Error(), "\n", "; "))
 	os.Exit(status)

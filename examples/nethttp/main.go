@@ -41,7 +41,7 @@ import (
 
 func main() {
 	addr := flag.String("addr", "127.0.0.1:8080", "listen on this `address`")
-	redisURL := flag.String("redis", "", "share the limits through the Redis at this `URL`, as redis://localhost:6379/0")
+	redisURL := flag.String("redis", "", "share the limits through the Redis at this `URL`, such as redis://localhost:6379/0")
 	flag.Parse()
 	if err := run(*addr, *redisURL); err != nil {
 		fmt.Fprintln(os.Stderr, "nethttp:", err)
@@ -59,7 +59,7 @@ func secret() []byte {
 	return []byte(rand.Text() + rand.Text()) // cookies of this process, until it ends
 }
 
-// routes makes the whole application.
+// routes returns the handler of the application.
 func routes(store core.Store) (http.Handler, error) {
 	cookie, err := keyfuncs.NewSignedCookie(cookieName, 7*24*time.Hour, secret())
 	if err != nil {
@@ -104,7 +104,7 @@ when it is a minute old: until then all newcomers of an address share one 10. Tr
 `, r.Host)
 }
 
-// run serves until Ctrl-C, and lets the requests that are under way finish.
+// run serves until Ctrl-C, then waits for the requests in progress.
 func run(addr, redisURL string) error {
 	store, err := newStore(redisURL)
 	if err != nil {
@@ -133,7 +133,7 @@ func run(addr, redisURL string) error {
 	return <-stopped
 }
 
-// newStore makes the store that the limits are kept in: this process, or Redis.
+// newStore returns the store of the limits: in this process, or in Redis.
 func newStore(url string) (core.Store, error) {
 	if url == "" {
 		return memstore.New(memstore.Config{}), nil
@@ -142,6 +142,6 @@ func newStore(url string) (core.Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("-redis: %w", err)
 	}
-	options.ContextTimeoutEnabled = true // so that no request waits for a Redis that does not answer
+	options.ContextTimeoutEnabled = true // so that no request waits for an unresponsive Redis
 	return redisstore.New(redis.NewClient(options), redisstore.Config{})
 }

@@ -1,14 +1,14 @@
-// Quickstart is a server with two limits for each client address: so many requests to
-// /api/hello in any window of time, and so many WebSockets on /ws open at once.
+// Quickstart is a server with two limits for each client address: on requests to
+// /api/hello in any window of time, and on WebSockets open on /ws at once.
 //
 //	go run ./examples/quickstart
 //
-// Open http://127.0.0.1:8080/ to see the limit at work, or use curl:
+// Open http://127.0.0.1:8080/ to see the limits at work, or use curl:
 //
 //	curl -i http://127.0.0.1:8080/api/hello
 //
-// The first ten requests in ten seconds are admitted. The next is refused, and
-// told when to come back:
+// The first ten requests in ten seconds are admitted. The next is refused, with the time
+// until it may be sent again:
 //
 //	HTTP/1.1 429 Too Many Requests
 //	Cache-Control: no-store
@@ -17,10 +17,11 @@
 //	RateLimit-Policy: "hello";q=10;w=10
 //	Retry-After: 8
 //
-// Other numbers: -limit 3 -window 1m -sockets 5. Ctrl-C stops the server.
+// Flags change the numbers, such as -limit 3 -window 1m -sockets 5. Ctrl-C stops the
+// server.
 //
-// With -redis redis://localhost:6379/0 the limits are shared by all servers that were
-// started with the same flag.
+// With -redis redis://localhost:6379/0, all servers started with the same flag share the
+// limits.
 package main
 
 import (
@@ -51,10 +52,10 @@ import (
 
 func main() {
 	addr := flag.String("addr", "127.0.0.1:8080", "listen on this `address`")
-	limit := flag.Int64("limit", 10, "admit `n` requests of a client address in any window")
-	window := flag.Duration("window", 10*time.Second, "the `length` of the window")
-	sockets := flag.Int64("sockets", 3, "`n` sockets of a client address may be open at once")
-	redisURL := flag.String("redis", "", "share the limits through the Redis at this `URL`, as redis://localhost:6379/0")
+	limit := flag.Int64("limit", 10, "admit `n` requests from a client address in any window")
+	window := flag.Duration("window", 10*time.Second, "`length` of the window")
+	sockets := flag.Int64("sockets", 3, "allow `n` sockets open at once for a client address")
+	redisURL := flag.String("redis", "", "share the limits through the Redis at this `URL`, such as redis://localhost:6379/0")
 	flag.Parse()
 	if flag.NArg() > 0 {
 		exit(2, fmt.Errorf("unexpected argument %q", flag.Arg(0)))
@@ -80,14 +81,14 @@ func main() {
 	}
 }
 
-// A store keeps limits of both kinds.
+// A store is for both kinds of limits.
 type store interface {
 	core.Store
 	core.SlotStore
 }
 
-// newStore makes the store that the limits are kept in: this process, or Redis. While
-// Redis is away, each server keeps the limits by itself.
+// newStore returns the store of the limits: in this process, or in Redis. While Redis is
+// unreachable, each server applies the limits by itself.
 func newStore(url string) (store, error) {
 	if url == "" {
 		return memstore.New(memstore.Config{}), nil
@@ -96,7 +97,7 @@ func newStore(url string) (store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("-redis: %w", err)
 	}
-	options.ContextTimeoutEnabled = true // so that no request waits for a Redis that does not answer
+	options.ContextTimeoutEnabled = true // so that no request waits for an unresponsive Redis
 	s, err := redisstore.New(redis.NewClient(options), redisstore.Config{})
 	if err != nil {
 		return nil, err
@@ -104,7 +105,7 @@ func newStore(url string) (store, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
 	if report, err := s.Check(ctx); err != nil {
-		fmt.Fprintf(os.Stderr, "quickstart: Redis is away (%v): each server counts for itself until it is back\n", err)
+		fmt.Fprintf(os.Stderr, "quickstart: Redis is unreachable (%v): until it returns, each server counts by itself\n", err)
 	} else if len(report.Problems) > 0 {
 		fmt.Fprint(os.Stderr, report)
 	}
@@ -118,8 +119,8 @@ type app struct {
 	sockets *websocketmw.Guard
 }
 
-// newApp makes the app. This is all there is to a limit: a limiter, or slots, a guard
-// that asks it, and the handler behind the guard.
+// newApp returns the app. It shows all that a limit needs: a limiter or slots, a guard
+// that uses it, and the handler behind the guard.
 func newApp(store store, limit int64, window time.Duration, sockets int64) (*app, error) {
 	limiter, err := core.New(store, "hello", core.SlidingLog(core.Rate{Events: limit, Per: window}))
 	if err != nil {
@@ -138,7 +139,7 @@ func newApp(store store, limit int64, window time.Duration, sockets int64) (*app
 	}
 	upgrades, err := websocketmw.New(websocketmw.Config{
 		Rules:  []websocketmw.Rule{{Slots: slots, Key: keyfuncs.RemoteAddr()}},
-		InBand: true, // so that the page learns why it was refused
+		InBand: true, // so that the page can show the reason for a refusal
 	})
 	if err != nil {
 		return nil, err
@@ -156,7 +157,7 @@ func hello(w http.ResponseWriter, _ *http.Request) {
 	io.WriteString(w, "hello\n")
 }
 
-// greetings says hello to a socket, and again whenever it is sent something.
+// greetings sends hello, and again after each message that it receives.
 func greetings(conn *websocket.Conn, _ *http.Request) {
 	for {
 		if err := conn.WriteMessage(websocket.TextMessage, []byte("hello")); err != nil {
@@ -168,8 +169,8 @@ func greetings(conn *websocket.Conn, _ *http.Request) {
 	}
 }
 
-// serve answers requests until ctx ends, then closes the sockets, and lets the
-// requests that are under way finish.
+// serve serves until ctx is done, then closes the sockets and waits for the requests in
+// progress.
 func (a *app) serve(ctx context.Context, listener net.Listener) error {
 	server := &http.Server{
 		Handler:           a,
@@ -195,20 +196,20 @@ func greet(addr net.Addr, limit int64, window time.Duration, sockets int64) {
 	fmt.Printf(`Listening on http://%[1]v/, where a page shows the limits at work.
 Limits for each client address: %[2]d requests to /api/hello in any %[3]v, and %[5]d sockets on /ws.
 
-One request, with all fields of the response:
+Send one request and see all fields of the response:
 
 	curl -i http://%[1]v/api/hello
 
-%[4]d requests; those beyond the limit are refused:
+Send %[4]d requests, of which those over the limit are refused:
 
 	curl -s -o /dev/null -w '%%{http_code}\n' 'http://%[1]v/api/hello?[1-%[4]d]'
 
-Sockets: press "Open one" on the page. Ctrl-C stops the server.
+To open sockets, press "Open one" on the page. Ctrl-C stops the server.
 `, addr, limit, window, limit+1, sockets)
 }
 
-// exit ends the program with err on one line: status 2 for what is wrong with the
-// command line, 1 for what went wrong afterwards.
+// exit prints err on one line and ends the program, with status 2 for an invalid command
+// line and 1 for later errors.
 func exit(status int, err error) {
 	fmt.Fprintln(os.Stderr, "quickstart:", strings.ReplaceAll(err.Error(), "\n", "; "))
 	os.Exit(status)

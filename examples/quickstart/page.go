@@ -14,12 +14,11 @@ import (
 //go:embed page.html
 var pageHTML string
 
-// page serves page.html, which needs nothing from anywhere else: its policy lets
-// the browser run the page's own script and style, talk to this server, and no
-// more.
+// page serves page.html. Its Content-Security-Policy allows only the page's own script and
+// style, and requests to this server.
 func page(limit int64, window time.Duration, sockets int64) http.Handler {
 	html := strings.NewReplacer(
-		"\r\n", "\n", // browsers hash what they have normalised
+		"\r\n", "\n", // browsers hash the normalized text
 		"{{limit}}", strconv.FormatInt(limit, 10),
 		"{{sockets}}", strconv.FormatInt(sockets, 10),
 		"{{seconds}}", strconv.FormatFloat(window.Seconds(), 'f', -1, 64),
@@ -39,8 +38,8 @@ func page(limit int64, window time.Duration, sockets int64) http.Handler {
 	})
 }
 
-// hashOf returns the hash of the page's only element with that tag, as a source
-// of a Content-Security-Policy.
+// hashOf returns the hash of the page's only element with that tag, as a source for a
+// Content-Security-Policy.
 func hashOf(html, tag string) string {
 	_, html, _ = strings.Cut(html, "<"+tag+">")
 	text, _, _ := strings.Cut(html, "</"+tag+">")

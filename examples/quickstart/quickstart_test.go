@@ -328,7 +328,7 @@ func TestRedisIsAway(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = cmd.Wait() // what it wrote is complete then
-	if text := cmd.Stderr.(*strings.Builder).String(); !strings.Contains(text, "quickstart: Redis is away (") {
+	if text := cmd.Stderr.(*strings.Builder).String(); !strings.Contains(text, "quickstart: Redis is unreachable (") {
 		t.Errorf("stderr %q", text)
 	}
 }

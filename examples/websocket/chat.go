@@ -16,17 +16,17 @@ import (
 )
 
 const (
-	userLimit    = 3  // sockets at once
-	addressLimit = 12 // of all users behind an address
-	messages     = 5  // a second, of a socket
-	silence      = time.Minute
+	userLimit    = 3           // sockets of a user
+	addressLimit = 12          // sockets of all users of an address
+	messages     = 5           // per second, from a socket
+	silence      = time.Minute // after which a socket is closed
 )
 
-// user is who is counted. This chat takes everybody at their word: the page puts the
-// name into a cookie. Where users sign in, that is keyfuncs.Context, or Session.
+// user is the key of the limits for users. This chat does not check names: the page sets
+// the cookie. With authentication, use keyfuncs.Context or Session.
 var user = keyfuncs.Cookie("user")
 
-// newGuard is all there is to the limits.
+// newGuard returns the guard with all limits.
 func newGuard(store core.SlotStore) (*websocketmw.Guard, error) {
 	perUser, err := core.NewSlots(store, "user", userLimit)
 	if err != nil {
@@ -46,8 +46,8 @@ func newGuard(store core.SlotStore) (*websocketmw.Guard, error) {
 			{Slots: perAddress, Key: keyfuncs.RemoteAddr()},
 		},
 		Inbound: []websocketmw.Inbound{{Limiter: sent}},
-		MaxIdle: silence, // the handler pings three times in that
-		InBand:  true,    // so that the page can say why
+		MaxIdle: silence, // the handler pings three times as often
+		InBand:  true,    // so that the page can show the reason
 	})
 }
 
@@ -59,7 +59,7 @@ func routes(guard *websocketmw.Guard) http.Handler {
 	return mux
 }
 
-// A room passes what each member says on to all.
+// A room sends each message to all members.
 type room struct {
 	mu      sync.Mutex
 	members map[*member]struct{}
@@ -67,13 +67,13 @@ type room struct {
 
 type member struct{ out chan string }
 
-// serve runs until the socket is closed, by whomever.
+// serve runs until the socket is closed.
 func (r *room) serve(conn *websocket.Conn, request *http.Request) {
 	conn.SetReadLimit(4 << 10)
 	m := &member{out: make(chan string, 16)}
 	r.join(m)
 	defer r.leave(m)
-	go m.write(conn, request.Context().Done()) // that context ends with the socket
+	go m.write(conn, request.Context().Done()) // canceled when the socket ends
 	for {
 		_, text, err := conn.ReadMessage()
 		if err != nil {
@@ -98,7 +98,7 @@ func (m *member) write(conn *websocket.Conn, closed <-chan struct{}) {
 			return
 		}
 		if err != nil {
-			conn.Close() // which ends the reading, too
+			conn.Close() // so that serve returns
 			return
 		}
 	}
@@ -122,7 +122,7 @@ func (r *room) say(text string) {
 	for m := range r.members {
 		select {
 		case m.out <- text:
-		default: // who does not listen misses something
+		default: // a slow member misses messages
 		}
 	}
 }

@@ -1,11 +1,11 @@
-// Websocket is a chat, with gorilla/websocket, in which each user has three sockets at
-// once, all users behind a client address have twelve, and each socket has five messages a
-// second.
+// Websocket is a chat with gorilla/websocket and three limits: three sockets at once for
+// each user, twelve for all users of a client address, and five messages per second for
+// each socket.
 //
 //	go run ./examples/websocket
 //
-// Open http://127.0.0.1:8080/ and open sockets there: the fourth is refused, and the page
-// shows why. Without a browser, a refusal is a response:
+// Open sockets on http://127.0.0.1:8080/: the fourth is refused, and the page shows why.
+// Clients that are not browsers get a response:
 //
 //	curl -i -b user=ann -H 'Connection: Upgrade' -H 'Upgrade: websocket' \
 //		-H 'Sec-WebSocket-Version: 13' -H 'Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==' \
@@ -16,9 +16,9 @@
 //	RateLimit-Policy: "user";q=3;qu="concurrent-requests", "address";q=12;qu="concurrent-requests"
 //	Retry-After: 7
 //
-// Ctrl-C stops the server: it closes its sockets with 1001. With
-// -redis redis://localhost:6379/0 the limit counts for all servers that were started with
-// the same flag; sockets of one that is killed are free after 15 seconds.
+// Ctrl-C stops the server, which closes its sockets with 1001. With
+// -redis redis://localhost:6379/0, all servers started with the same flag share the limits
+// on sockets; the slots of a server that is killed are free after 15 seconds.
 package main
 
 import (
@@ -44,7 +44,7 @@ import (
 
 func main() {
 	addr := flag.String("addr", "127.0.0.1:8080", "listen on this `address`")
-	redisURL := flag.String("redis", "", "count the sockets of all servers in the Redis at this `URL`, as redis://localhost:6379/0")
+	redisURL := flag.String("redis", "", "count the sockets of all servers in the Redis at this `URL`, such as redis://localhost:6379/0")
 	flag.Parse()
 	if flag.NArg() > 0 {
 		exit(2, fmt.Errorf("unexpected argument %q", flag.Arg(0)))
@@ -69,7 +69,7 @@ func main() {
 	}
 }
 
-// newStore makes the store that counts sockets: in this process, or in Redis.
+// newStore returns the store that counts sockets: in this process, or in Redis.
 func newStore(url string) (core.SlotStore, error) {
 	if url == "" {
 		return memstore.New(memstore.Config{}), nil
@@ -78,12 +78,12 @@ func newStore(url string) (core.SlotStore, error) {
 	if err != nil {
 		return nil, fmt.Errorf("-redis: %w", err)
 	}
-	options.ContextTimeoutEnabled = true // so that no request waits for a Redis that does not answer
+	options.ContextTimeoutEnabled = true // so that no request waits for an unresponsive Redis
 	return redisstore.New(redis.NewClient(options), redisstore.Config{})
 }
 
-// serve answers requests until ctx ends, and then closes the sockets and lets the rest
-// finish.
+// serve serves until ctx is done, then closes the sockets and waits for the requests in
+// progress.
 func serve(ctx context.Context, listener net.Listener, guard *websocketmw.Guard) error {
 	server := &http.Server{Handler: routes(guard), ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute}
 	failed := make(chan error, 1)
@@ -99,8 +99,8 @@ func serve(ctx context.Context, listener net.Listener, guard *websocketmw.Guard)
 	return errors.Join(guard.Shutdown(deadline), server.Shutdown(deadline))
 }
 
-// exit ends the program with err on one line: status 2 for what is wrong with the
-// command line, 1 for what went wrong afterwards.
+// exit prints err on one line and ends the program, with status 2 for an invalid command
+// line and 1 for later errors.
 func exit(status int, err error) {
 	fmt.Fprintln(os.Stderr, "websocket:", strings.ReplaceAll(err.Error(), "\n", "; "))
 	os.Exit(status)
