@@ -21,7 +21,7 @@ func addressLimit(students int) int64 {
 	return int64(8*students + studentLimit + newcomerLimit)
 }
 
-// A campus is one handler behind two guards.
+// A campus is one handler behind either of two guards.
 type campus struct {
 	cookie      *keyfuncs.SignedCookie
 	withCookies http.Handler // limited by student, newcomers and address
@@ -29,7 +29,7 @@ type campus struct {
 }
 
 func newCampus(store core.Store, address keyfuncs.Func, students int) (*campus, error) {
-	secret := make([]byte, 32) // a real one is of the configuration, the same on all servers
+	secret := make([]byte, 32) // a real one is configured, the same on all servers
 	rand.Read(secret)
 	cookie, err := keyfuncs.NewSignedCookie("__Host-student", 7*24*time.Hour, secret)
 	if err != nil {
@@ -61,7 +61,7 @@ func newCampus(store core.Store, address keyfuncs.Func, students int) (*campus, 
 	if err != nil {
 		return nil, err
 	}
-	handler := cookie.Handler(http.HandlerFunc(hello)) // behind the guard: who is refused gets no cookie
+	handler := cookie.Handler(http.HandlerFunc(hello)) // behind the guard: a refused client gets no cookie
 	return &campus{cookie, together.Handler(handler), alone.Handler(handler)}, nil
 }
 
@@ -70,7 +70,7 @@ func hello(w http.ResponseWriter, _ *http.Request) {
 	io.WriteString(w, "hello\n")
 }
 
-// routes makes the handler of the server that stays up.
+// routes returns the handler of the server after the simulation.
 func routes(c *campus, served results) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /api/hello", c.withCookies)

@@ -182,8 +182,8 @@ func TestProgram(t *testing.T) {
 		status int
 		says   string
 	}{
-		{"no students", []string{"-students", "0"}, 2, "not 1 to 10000"},
-		{"too many", []string{"-students", "10001"}, 2, "not 1 to 10000"},
+		{"no students", []string{"-students", "0"}, 2, "it must be 1 to 10000"},
+		{"too many", []string{"-students", "10001"}, 2, "it must be 1 to 10000"},
 		{"an argument", []string{"8080"}, 2, `"8080"`},
 		{"no URL of Redis", []string{"-redis", "localhost"}, 2, "-redis"},
 		{"address in use", []string{"-addr", taken.Addr().String()}, 1, "bind"},

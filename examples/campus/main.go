@@ -1,29 +1,30 @@
-// Campus is a server for many students behind one address, with one of them an abuser.
+// Campus is a server for many students behind one address, one of whom is an abuser.
 //
 //	go run ./examples/campus
 //
-// It serves a whole campus twice, with real requests from one address. Each of 500
-// students asks 6 times. The abuser asks twice as often as all others together: with its
-// own cookie, without one, with each new one that it can get, and with forged ones.
+// It serves a campus twice, with real requests from one address. Each of 500 students sends
+// 6 requests. The abuser sends twice as many as all students together: with its own cookie,
+// without one, with each new one that it is given, and with forged ones.
 //
-// Without session keys there is one limit, on the address, and the abuser takes most of
-// it. With session keys three limits are asked together:
+// Without session keys there is one limit, on the address, and the abuser uses most of it.
+// With session keys, three limits are charged together:
 //
 //	student     10 requests in any minute, for each cookie older than ten minutes
 //	newcomers   20 requests in any minute, for all others of the address together
 //	address     8 requests for each student in any minute, and 30, for all together
 //
-// Each student is then served in full, and the abuser gets its 10, and the 20 that
-// newcomers share, whatever it does with its cookies. The program prints who was served,
-// and http://127.0.0.1:8080/ shows it.
+// Then every request of the students is served, and the abuser gets its own 10 and the 20
+// that newcomers share, whatever it does with its cookies. The program prints how many
+// requests were served, and http://127.0.0.1:8080/ shows it.
 //
 // The limits of the second run are also on
 //
 //	curl -i http://127.0.0.1:8080/api/hello
 //
-// with you as a newcomer. Other campuses: -students 100. With -plot served.svg the picture is
-// also written to a file. With -once the program ends when it has printed the numbers;
-// otherwise Ctrl-C stops it. With -redis redis://localhost:6379/0 the limits are kept in Redis.
+// where you are a newcomer. -students 100 changes the number of students, -plot served.svg
+// also writes the picture to a file, and -once ends the program after it has printed the
+// numbers; otherwise Ctrl-C stops it. With -redis redis://localhost:6379/0 the limits are in
+// Redis.
 package main
 
 import (
@@ -49,16 +50,16 @@ import (
 
 func main() {
 	addr := flag.String("addr", "127.0.0.1:8080", "listen on this `address`")
-	students := flag.Int("students", 500, "the `number` of students, 1 to 10000")
+	students := flag.Int("students", 500, "`number` of students, 1 to 10000")
 	redisURL := flag.String("redis", "", "keep the limits in the Redis at this `URL`, such as redis://localhost:6379/0")
-	plot := flag.String("plot", "", "write the picture of who was served into this `file`, as SVG")
-	once := flag.Bool("once", false, "end when the numbers are printed")
+	plot := flag.String("plot", "", "write the picture to this `file`, as SVG")
+	once := flag.Bool("once", false, "end after printing the numbers")
 	flag.Parse()
 	if flag.NArg() > 0 {
 		exit(2, fmt.Errorf("unexpected argument %q", flag.Arg(0)))
 	}
 	if *students < 1 || *students > 10_000 {
-		exit(2, fmt.Errorf("-students %d: not 1 to 10000", *students))
+		exit(2, fmt.Errorf("-students %d: it must be 1 to 10000", *students))
 	}
 	store, err := newStore(*redisURL)
 	if err != nil {

@@ -8,10 +8,10 @@ import (
 	"strings"
 )
 
-// A plot is the half of the picture that shows one run.
+// A plot is the half of the picture for one run.
 type plot struct {
 	Title    string
-	Students string // the outline of their bars, as a path of SVG
+	Students string // the outline of their bars, as an SVG path
 	Abuser   float64
 	Result   string
 	Top      int
@@ -29,7 +29,7 @@ var pageHTML = template.Must(template.New("page").Parse(`<!DOCTYPE html>
 <meta name="viewport" content="width=device-width">
 <body>
 <p>Students and an abuser behind one address. The limits of the second picture are also on
-<code>curl -i http://{{.Host}}/api/hello</code>, with you as a newcomer.</p>
+<code>curl -i http://{{.Host}}/api/hello</code>, where you are a newcomer.</p>
 {{.Picture}}</body>
 </html>
 `))
@@ -50,10 +50,10 @@ font-family="sans-serif" font-size="13" role="img">
 {{end}}</svg>
 `))
 
-// Y is where the abuser's bar begins.
+// Y returns where the abuser's bar begins.
 func (p plot) Y() float64 { return plotHeight - p.Abuser }
 
-// picture draws the results as an SVG.
+// picture returns the results as an SVG.
 func picture(served results) []byte {
 	var svg bytes.Buffer
 	err := pictureSVG.Execute(&svg, []plot{
@@ -66,7 +66,8 @@ func picture(served results) []byte {
 	return svg.Bytes()
 }
 
-// page shows the picture. It has neither script nor style, and its policy allows none.
+// page serves the picture. It has no script or style, and its Content-Security-Policy allows
+// none.
 func page(svg []byte) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h := w.Header()

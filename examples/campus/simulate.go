@@ -18,23 +18,23 @@ import (
 )
 
 const (
-	asks    = 6 // of each student
-	workers = 8 // requests under way at once
+	asks    = 6 // requests of each student
+	workers = 8 // requests in progress at once
 )
 
 // A trick is what an abuser does with its cookie.
 type trick int
 
 const (
-	own    trick = iota // sends it with every request
+	own    trick = iota // sends its own
 	drop                // sends none
-	rotate              // sends the one that it was given last, once
-	forge               // sends one that it made up
+	rotate              // sends the last one that it was given, once
+	forge               // sends a forged one
 )
 
 var tricks = []trick{own, drop, rotate, forge}
 
-// A result says how many requests were served.
+// A result is how many requests were served.
 type result struct {
 	students []int // for each student, in ascending order
 	abuser   map[trick]int
@@ -56,10 +56,10 @@ func simulate(ctx context.Context, store core.Store, students int) (served resul
 	return served, err
 }
 
-// crowd sends the requests of all students and of an abuser who takes the tricks in
-// turn, in one order, mixed at random.
+// crowd sends the requests of all students, and of an abuser that uses the tricks in turn,
+// in one random order.
 func crowd(ctx context.Context, store core.Store, students int, tricks []trick, choose func(*campus) http.Handler) (result, error) {
-	address := rand.Text() // one for all, and new with each run
+	address := rand.Text() // the same for all, and new for each run
 	c, err := newCampus(store, func(*http.Request) (string, error) { return address, nil }, students)
 	if err != nil {
 		return result{}, err
@@ -78,7 +78,7 @@ func crowd(ctx context.Context, store core.Store, students int, tricks []trick, 
 	served := make([]atomic.Int64, students)
 	var order []int // of students; the abuser is number -1
 	for i := range students {
-		cookies[i] = c.cookie.New(time.Now().Add(-time.Hour)) // they come every day
+		cookies[i] = c.cookie.New(time.Now().Add(-time.Hour)) // old enough to count
 		order = append(order, slices.Repeat([]int{i, -1, -1}, asks)...)
 	}
 	mathrand.Shuffle(len(order), func(i, j int) { order[i], order[j] = order[j], order[i] })
@@ -102,7 +102,7 @@ func crowd(ctx context.Context, store core.Store, students int, tricks []trick, 
 	return r, err
 }
 
-// each calls f for all, some at a time, until one gives an error.
+// each calls f for all, several at a time, until one call returns an error.
 func each(ctx context.Context, all []int, f func(int) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -125,8 +125,8 @@ func each(ctx context.Context, all []int, f func(int) error) error {
 	return context.Cause(ctx)
 }
 
-// asker sends a request with a cookie, or none, and returns whether it was served and the
-// cookie that it was given.
+// An asker sends a request with a cookie, or none if it is nil, and returns whether it was
+// served, and the cookie that the response sets, if any.
 type asker func(context.Context, *http.Cookie) (ok bool, given *http.Cookie, err error)
 
 func client(url string) asker {

@@ -1,10 +1,10 @@
-// Echo is an Echo server with a limit for each route: so many requests to /api/hello, and
-// so many failed logins at /api/login, for each client address.
+// Echo is an Echo server with a limit for each route, counted for each client address: on
+// requests to /api/hello, and on failed logins at /api/login.
 //
 //	go run ./examples/echo
 //
-// Eleven requests, of which the last is refused; and four wrong passwords, of which the last
-// is not looked at:
+// Send eleven requests, of which the last is refused, and four wrong passwords, of which the
+// last is refused unchecked:
 //
 //	curl -s -o /dev/null -w '%{http_code}\n' 'http://127.0.0.1:8080/api/hello?[1-11]'
 //	curl -s -o /dev/null -w '%{http_code}\n' -d password=1234 'http://127.0.0.1:8080/api/login?[1-4]'
@@ -74,7 +74,7 @@ func routes(store core.Store) (http.Handler, error) {
 	return e, nil
 }
 
-// onlyFailures gives back what a login was charged unless the password was wrong.
+// onlyFailures refunds the charge of a login unless the password was wrong.
 func onlyFailures(_ *http.Request, o nethttp.Outcome) int64 {
 	if o.Status == http.StatusUnauthorized {
 		return 1

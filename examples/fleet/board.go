@@ -16,7 +16,7 @@ import (
 //go:embed page.html
 var page []byte
 
-// A board shows who holds what, and where: on a page, and in the terminal.
+// A board shows the sockets of each user on each server, on a page and in the terminal.
 type board struct {
 	fleet *fleet
 	mu    sync.Mutex
@@ -26,7 +26,7 @@ type board struct {
 
 func newBoard(f *fleet) *board { return &board{fleet: f, start: time.Now()} }
 
-// say adds a line to what has happened.
+// say adds a line to the news.
 func (b *board) say(format string, args ...any) {
 	line := fmt.Sprintf("%5.1f s  ", time.Since(b.start).Seconds()) + fmt.Sprintf(format, args...)
 	b.mu.Lock()
@@ -34,7 +34,7 @@ func (b *board) say(format string, args ...any) {
 	b.news = append(b.news, line)
 }
 
-// A picture is what the board shows at an instant.
+// A picture is the state that the board shows.
 type picture struct {
 	Limit   int64           `json:"limit"`
 	Servers []serverPicture `json:"servers"`
@@ -50,7 +50,7 @@ type serverPicture struct {
 type userPicture struct {
 	Name    string  `json:"name"`
 	Open    []int64 `json:"open"`    // on each server
-	Counted int64   `json:"counted"` // by Redis
+	Counted int64   `json:"counted"` // in Redis
 	Refused int     `json:"refused"`
 }
 
@@ -74,7 +74,7 @@ func (b *board) picture() picture {
 
 const refresh = 200 * time.Millisecond
 
-// routes makes the handler of the page and of the pictures that it shows.
+// routes returns the handler of the page, and of the pictures that it shows.
 func (b *board) routes() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
@@ -105,8 +105,8 @@ func (b *board) routes() http.Handler {
 	return mux
 }
 
-// print shows pictures in a terminal, and elsewhere the news alone, until ctx ends. The
-// channel is closed after the last.
+// print shows pictures in a terminal, or prints only the news to another output, until ctx
+// is done. Then it prints once more and closes the channel.
 func (b *board) print(ctx context.Context, out *os.File) <-chan struct{} {
 	info, err := out.Stat()
 	terminal := err == nil && info.Mode()&os.ModeCharDevice != 0
@@ -132,8 +132,8 @@ func (b *board) print(ctx context.Context, out *os.File) <-chan struct{} {
 	return done
 }
 
-// draw writes a picture over the one before, of so many lines, or what is new in the
-// news after so many lines.
+// draw overwrites the previous picture, which had before lines, or without a terminal prints
+// the news after the first before lines. It returns the number of lines for the next call.
 func (b *board) draw(w io.Writer, terminal bool, before int) (lines int) {
 	p := b.picture()
 	if !terminal {
@@ -144,7 +144,7 @@ func (b *board) draw(w io.Writer, terminal bool, before int) (lines int) {
 	}
 	var text strings.Builder
 	if before > 0 {
-		fmt.Fprintf(&text, "\x1b[%dA\x1b[J", before) // up, and clear what is below
+		fmt.Fprintf(&text, "\x1b[%dA\x1b[J", before) // move up, and clear below
 	}
 	fmt.Fprintf(&text, "%-6s", "user")
 	for _, s := range p.Servers {

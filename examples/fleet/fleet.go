@@ -22,13 +22,13 @@ import (
 	"github.com/headgate/headgate/core"
 )
 
-// A fleet is the servers, and the users with their sockets: what is true. The slots are
-// what Redis says of it.
+// A fleet is the servers, and the users with the sockets that are open. The slots have the
+// counts in Redis.
 type fleet struct {
 	options
 
 	client   *redis.Client
-	embedded *miniredis.Miniredis // nil if Redis is another's
+	embedded *miniredis.Miniredis // nil with -redis
 	slots    *core.Slots
 	servers  []*server
 	users    []*user
@@ -75,7 +75,7 @@ func newFleet(ctx context.Context, o options) (*fleet, error) {
 	return f, nil
 }
 
-// close ends what is still there.
+// close ends the servers that are running, and closes Redis.
 func (f *fleet) close() {
 	for _, s := range f.servers {
 		_ = s.kill()
@@ -110,7 +110,7 @@ type server struct {
 	name    string
 	addr    string
 	process *exec.Cmd
-	stdin   io.Closer // the server stops in order when it is closed
+	stdin   io.Closer // the server shuts down when it is closed
 	state   atomic.Pointer[string]
 	open    atomic.Int64
 }
@@ -147,7 +147,7 @@ func (f *fleet) start(ctx context.Context, name string) (*server, error) {
 	return s, nil
 }
 
-// serverVariable is in the environment of servers, so that a test can be one.
+// serverVariable is set in the environment of servers, so that a test binary can be one.
 const serverVariable = "HEADGATE_FLEET_SERVER"
 
 func (s *server) is(state string) { s.state.Store(&state) }
@@ -156,7 +156,7 @@ func (s *server) running() bool { return *s.state.Load() == "running" }
 
 func (s *server) sockets() int64 { return s.open.Load() }
 
-// kill ends the process as the kernel does when memory runs out: at once.
+// kill ends the process at once, as when memory runs out.
 func (s *server) kill() error {
 	if !s.running() {
 		return nil
@@ -165,11 +165,11 @@ func (s *server) kill() error {
 	if err := s.process.Process.Kill(); err != nil {
 		return err
 	}
-	_ = s.process.Wait() // it tells that the process was killed
+	_ = s.process.Wait() // its error is that the process was killed
 	return nil
 }
 
-// stop ends the process in order.
+// stop shuts the process down.
 func (s *server) stop() error {
 	s.is("stopped")
 	if err := s.stdin.Close(); err != nil {
@@ -178,10 +178,10 @@ func (s *server) stop() error {
 	return s.process.Wait()
 }
 
-// A user has sockets, and always wants one more.
+// A user has sockets, and always tries to open one more.
 type user struct {
 	name  string
-	first int // the server that it tries first
+	first int // index of the server that it tries first
 	limit int64
 
 	mu      sync.Mutex
@@ -189,10 +189,10 @@ type user struct {
 	total   int64
 	most    int64
 	refused int
-	counted int64 // by Redis, when it was last asked
+	counted int64 // in Redis, when last read
 }
 
-// connectAgainAndAgain opens sockets until ctx ends, on one server after the other.
+// connectAgainAndAgain opens sockets until ctx is done, on one server after the other.
 func (u *user) connectAgainAndAgain(ctx context.Context, f *fleet) {
 	for i := u.first; ; i++ {
 		if s := f.servers[i%len(f.servers)]; s.running() {
@@ -215,7 +215,7 @@ func (u *user) connect(ctx context.Context, s *server) {
 		u.mu.Unlock()
 	}
 	if err != nil {
-		return // the server is full for this user, or gone
+		return // refused, or the server has ended
 	}
 	u.add(s, 1)
 	go func() {
@@ -249,7 +249,7 @@ func (f *fleet) each(see func(*user)) {
 	}
 }
 
-// missing is the number of sockets that users may have and do not.
+// missing returns how many more sockets the users may open.
 func (f *fleet) missing() (n int64) {
 	f.each(func(u *user) { n += max(f.limit-u.total, 0) })
 	return n
@@ -267,13 +267,13 @@ func (f *fleet) refusals() (n int) {
 	return n
 }
 
-// mostOver is the most that any user has ever had above the limit.
+// mostOver returns the most sockets over the limit that any user ever had.
 func (f *fleet) mostOver() (n int64) {
 	f.each(func(u *user) { n = max(n, u.most-f.limit) })
 	return n
 }
 
-// counted asks Redis how many sockets there are of each user, and returns the sum.
+// counted reads the count of each user from Redis, and returns the sum.
 func (f *fleet) counted(ctx context.Context) (sum int64, err error) {
 	for _, u := range f.users {
 		n, err := f.slots.Count(ctx, u.name)
@@ -288,7 +288,7 @@ func (f *fleet) counted(ctx context.Context) (sum int64, err error) {
 	return sum, nil
 }
 
-// countsAreRight compares what Redis says with what is true.
+// countsAreRight reports whether the counts in Redis are those of the open sockets.
 func (f *fleet) countsAreRight(ctx context.Context) bool {
 	if _, err := f.counted(ctx); err != nil {
 		return false

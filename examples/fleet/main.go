@@ -1,22 +1,22 @@
-// Fleet shows one limit of sockets over several servers, and what becomes of it when a
-// server is killed and when Redis forgets everything.
+// Fleet shows one limit on sockets over several servers, and how it holds when a server is
+// killed and when Redis loses all data.
 //
 //	go run ./examples/fleet
 //
 // It starts three server processes, with an embedded Redis unless -redis names one. Each
-// user may have 3 WebSockets open at once, over all servers, and greedily tries to open
-// more, on one server after the other. Then
+// user may have 3 WebSockets open at once, over all servers, and keeps trying to open more,
+// on one server after the other. Then
 //
-//	one server is killed      its slots become free, and the users take them elsewhere
-//	Redis is emptied          the servers state their counts again, and nobody reconnects
-//	the others stop in order  and nothing is held any more
+//	one server is killed  its slots become free, and the users take them on other servers
+//	Redis is emptied      the servers report their counts again, and no user reconnects
+//	the others shut down  and no slot is held any more
 //
-// The terminal and http://127.0.0.1:8080/ show live who holds what, and where. The program
-// ends by itself, with a summary of what was seen, and with status 1 if it was not as
-// promised. Ctrl-C ends it earlier.
+// The terminal and http://127.0.0.1:8080/ show the sockets live. At the end the program
+// prints a summary of what it expected and what it measured, and exits with status 1 if they
+// differ. Ctrl-C ends it earlier.
 //
-// Others: -servers 5 -users 20 -limit 2 -ttl 10s -redis redis://localhost:6379/0. Of a
-// Redis that is not its own, it only empties its own keys.
+// Flags change the numbers, such as -servers 5 -users 20 -limit 2 -ttl 10s. In a Redis given
+// with -redis redis://localhost:6379/0 it deletes only its own keys.
 package main
 
 import (
@@ -33,7 +33,7 @@ import (
 	"time"
 )
 
-// options are what the command line says, to the fleet and to each of its servers.
+// options are the command line, of the fleet and of each of its servers.
 type options struct {
 	limit  int64
 	ttl    time.Duration
@@ -47,21 +47,21 @@ type options struct {
 
 func main() {
 	var o options
-	flag.Int64Var(&o.limit, "limit", 3, "each user may have `n` sockets open at once")
-	flag.DurationVar(&o.ttl, "ttl", 3*time.Second, "a server that was silent for this `time` is dead")
+	flag.Int64Var(&o.limit, "limit", 3, "allow `n` sockets open at once for each user")
+	flag.DurationVar(&o.ttl, "ttl", 3*time.Second, "consider a server dead after this `time` of silence")
 	flag.StringVar(&o.redis, "redis", "", "keep the counts in the Redis at this `URL`, such as redis://localhost:6379/0")
 	flag.StringVar(&o.prefix, "prefix", fmt.Sprintf("fleet-%d", os.Getpid()), "begin keys in Redis with this `text`")
-	flag.IntVar(&o.servers, "servers", 3, "the `number` of servers, 2 to 9")
-	flag.IntVar(&o.users, "users", 6, "the `number` of users, 1 to 26")
-	flag.StringVar(&o.addr, "addr", "127.0.0.1:8080", "show the page on this `address`")
-	flag.DurationVar(&o.pause, "pause", 2*time.Second, "wait this `time` between one event and the next")
-	server := flag.Bool("server", false, "be one of the servers: the program starts itself with this")
+	flag.IntVar(&o.servers, "servers", 3, "`number` of servers, 2 to 9")
+	flag.IntVar(&o.users, "users", 6, "`number` of users, 1 to 26")
+	flag.StringVar(&o.addr, "addr", "127.0.0.1:8080", "serve the page on this `address`")
+	flag.DurationVar(&o.pause, "pause", 2*time.Second, "wait this `time` between events")
+	server := flag.Bool("server", false, "run one of the servers: the program starts itself with this")
 	flag.Parse()
 	switch {
 	case flag.NArg() > 0:
 		exit(2, fmt.Errorf("unexpected argument %q", flag.Arg(0)))
 	case o.limit < 1 || o.servers < 2 || o.servers > 9 || o.users < 1 || o.users > 26 || o.ttl < 100*time.Millisecond || o.pause < 0:
-		exit(2, errors.New("-limit is at least 1, -servers 2 to 9, -users 1 to 26, -ttl at least 100ms, -pause not negative"))
+		exit(2, errors.New("-limit must be at least 1, -servers 2 to 9, -users 1 to 26, -ttl at least 100ms, -pause not negative"))
 	}
 
 	if *server {
@@ -77,7 +77,7 @@ func main() {
 	}
 }
 
-// run plays the story, shows it, and fails if something was not as promised.
+// run plays the story and shows it. It returns an error if something was not as expected.
 func run(ctx context.Context, o options) error {
 	listener, err := net.Listen("tcp", o.addr)
 	if err != nil {
@@ -93,7 +93,7 @@ func run(ctx context.Context, o options) error {
 	go func() { _ = page.Serve(listener) }()
 	defer page.Close()
 
-	fmt.Printf("Watch it on http://%v/, or here:\n\n", listener.Addr())
+	fmt.Printf("Watch on http://%v/, or here:\n\n", listener.Addr())
 	watching, end := context.WithCancel(ctx)
 	shown := f.board.print(watching, os.Stdout)
 	err = f.play(ctx)

@@ -19,7 +19,7 @@ import (
 	"github.com/headgate/headgate/websocketmw/gorillaws"
 )
 
-// userField says who the user is. A real service would ask its authentication.
+// userField has the name of the user. A real service would use its authentication.
 const userField = "X-User"
 
 func newStore(o options) (*redisstore.Store, error) {
@@ -27,11 +27,11 @@ func newStore(o options) (*redisstore.Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("-redis: %w", err)
 	}
-	parsed.ContextTimeoutEnabled = true // so that nobody waits for a Redis that does not answer
+	parsed.ContextTimeoutEnabled = true // so that no request waits for an unresponsive Redis
 	return redisstore.New(redis.NewClient(parsed), redisstore.Config{
 		Prefix:  o.prefix,
 		SlotTTL: o.ttl,
-		Timeout: time.Second, // for machines that are busy with three servers and all users
+		Timeout: time.Second, // the machine is busy with all servers and users
 		Failure: redisstore.FailClosed,
 	})
 }
@@ -40,8 +40,8 @@ func newSlots(store core.SlotStore, limit int64) (*core.Slots, error) {
 	return core.NewSlots(store, "sockets", limit)
 }
 
-// serve is one server: sockets that answer what they are sent. It ends in order when its
-// standard input does, as it does when the fleet is gone.
+// serve runs one server, whose sockets echo messages. It shuts down at the end of its
+// standard input, which is also when the fleet's process ends.
 func serve(o options) error {
 	store, err := newStore(o)
 	if err != nil {

@@ -9,17 +9,17 @@ import (
 	"time"
 )
 
-// A finding is something that was promised, and what was seen.
+// A finding is something that is expected, and what was measured.
 type finding struct {
-	promised, seen string
-	kept           bool
+	expected, measured string
+	ok                 bool
 }
 
-func (f *fleet) find(kept bool, promised, seen string, args ...any) {
-	f.findings = append(f.findings, finding{promised, fmt.Sprintf(seen, args...), kept})
+func (f *fleet) find(ok bool, expected, measured string, args ...any) {
+	f.findings = append(f.findings, finding{expected, fmt.Sprintf(measured, args...), ok})
 }
 
-// play is the story. An error means that it could not be told to its end.
+// play plays the story. It returns an error if it cannot finish.
 func (f *fleet) play(ctx context.Context) error {
 	greedy, satisfied := context.WithCancel(ctx)
 	var users sync.WaitGroup
@@ -38,7 +38,7 @@ func (f *fleet) play(ctx context.Context) error {
 	return f.stop(ctx)
 }
 
-// fill waits until every user has as many sockets as it may.
+// fill waits until every user has as many sockets as the limit allows.
 func (f *fleet) fill(ctx context.Context) error {
 	f.board.say("Each user opens sockets, on one server after the other.")
 	if _, err := f.until(ctx, "every user to have its sockets", f.allFull); err != nil {
@@ -48,7 +48,7 @@ func (f *fleet) fill(ctx context.Context) error {
 	if _, err := f.until(ctx, "users to be refused", func() bool { return f.refusals() >= refused+len(f.users) }); err != nil {
 		return err
 	}
-	f.board.say("Every user has %d. What they try now is refused with 429.", f.limit)
+	f.board.say("Every user has %d. Further attempts are refused with 429.", f.limit)
 	if err := f.wait(ctx, f.pause); err != nil {
 		return err
 	}
@@ -56,11 +56,11 @@ func (f *fleet) fill(ctx context.Context) error {
 	return nil
 }
 
-// kill kills a server and waits until its slots were taken elsewhere.
+// kill kills a server, and waits until the users have its slots on other servers.
 func (f *fleet) kill(ctx context.Context) error {
 	victim := f.servers[0]
 	n := victim.sockets()
-	f.board.say("Server %s is killed, with %d sockets. Until it is found dead they count.", victim.name, n)
+	f.board.say("Server %s is killed, with %d sockets. They count until the server is found dead.", victim.name, n)
 	if err := victim.kill(); err != nil {
 		return err
 	}
@@ -75,14 +75,14 @@ func (f *fleet) kill(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	f.board.say("After %s its slots were free: the users have them on other servers.", round(first+all))
+	f.board.say("After %s its slots were free, and the users have them on other servers.", round(first+all))
 	if err := f.wait(ctx, f.pause); err != nil {
 		return err
 	}
 	// A beat is a third of a TTL, and the machine may be busy.
 	f.find(first+all < 3*f.ttl, fmt.Sprintf("the slots of a killed server are free after a TTL of %v and a beat", f.ttl),
 		"%d slots, the first after %s and all after %s", n, round(first), round(first+all))
-	f.find(f.mostOver() == 0, "nor does any user ever have more than its limit", "at most %d", f.limit+f.mostOver())
+	f.find(f.mostOver() == 0, "no user has more than its limit meanwhile", "at most %d", f.limit+f.mostOver())
 	return nil
 }
 
@@ -97,20 +97,20 @@ func (f *fleet) empty(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	f.board.say("After %s every count was right again. Nobody has had to reconnect.", round(took))
+	f.board.say("After %s every count was right again. No user had to reconnect.", round(took))
 	if err := f.wait(ctx, f.pause); err != nil {
 		return err
 	}
-	f.find(took < 3*f.ttl, "an emptied Redis knows all counts again within two beats", "after %s", round(took))
-	f.find(f.open() >= open, "and nobody loses a socket", "%d open before, %d after", open, f.open())
+	f.find(took < 3*f.ttl, "an emptied Redis has all counts again within two beats", "after %s", round(took))
+	f.find(f.open() >= open, "no user loses a socket", "%d open before, %d after", open, f.open())
 	over := f.mostOver()
-	f.find(over <= f.limit, fmt.Sprintf("meanwhile a user may get up to %d more", f.limit), "at most %d more", over)
+	f.find(over <= f.limit, fmt.Sprintf("a user gets at most %d more meanwhile", f.limit), "at most %d more", over)
 	return nil
 }
 
-// stop ends the other servers in order.
+// stop shuts the other servers down.
 func (f *fleet) stop(ctx context.Context) error {
-	f.board.say("The other servers stop in order.")
+	f.board.say("The other servers shut down.")
 	for _, s := range f.servers[1:] {
 		if err := s.stop(); err != nil {
 			return fmt.Errorf("server %s: %w", s.name, err)
@@ -120,19 +120,19 @@ func (f *fleet) stop(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	f.find(held == 0, "a server that stops in order frees its slots at once", "%d held", held)
+	f.find(held == 0, "a server that shuts down frees its slots at once", "%d held", held)
 	return nil
 }
 
-// patience is how long the story waits for something before it counts as broken.
+// patience returns how long the story waits for something.
 func (f *fleet) patience() time.Duration { return 10*f.ttl + 20*time.Second }
 
-// until waits for something to be seen, and tells how long that took.
+// until waits until seen returns true, and returns how long that took.
 func (f *fleet) until(ctx context.Context, what string, seen func() bool) (time.Duration, error) {
 	start := time.Now()
 	for !seen() {
 		if time.Since(start) > f.patience() {
-			return 0, errors.New("never seen: " + what)
+			return 0, errors.New("waited in vain for " + what)
 		}
 		if err := f.wait(ctx, 5*time.Millisecond); err != nil {
 			return 0, err
@@ -154,20 +154,20 @@ func (f *fleet) wait(ctx context.Context, d time.Duration) error {
 
 func round(d time.Duration) time.Duration { return d.Round(10 * time.Millisecond) }
 
-// summary writes what was seen. It fails if that is not what was promised.
+// summary prints the findings. It returns an error if one is not as expected.
 func (f *fleet) summary(w io.Writer) error {
-	fmt.Fprintln(w, "\nPromised, and seen:")
-	broken := 0
+	fmt.Fprintln(w, "\nExpected and measured:")
+	failed := 0
 	for _, x := range f.findings {
 		mark := "ok   "
-		if !x.kept {
+		if !x.ok {
 			mark = "WRONG"
-			broken++
+			failed++
 		}
-		fmt.Fprintf(w, "  %s  %s: %s\n", mark, x.promised, x.seen)
+		fmt.Fprintf(w, "  %s  %s: %s\n", mark, x.expected, x.measured)
 	}
-	if broken > 0 {
-		return fmt.Errorf("%d of %d promises were broken", broken, len(f.findings))
+	if failed > 0 {
+		return fmt.Errorf("%d of %d findings are not as expected", failed, len(f.findings))
 	}
 	return nil
 }

@@ -1,10 +1,10 @@
-// Gin is a Gin server whose routes under /api are limited: for each user who is signed in,
-// and for each address of those who are not.
+// Gin is a Gin server with a limit on the routes under /api, for each signed-in user, and
+// for each address of other clients.
 //
 //	go run ./examples/gin
 //
-// Eleven requests of a stranger, of which the last is refused, and one of a user, who is
-// charged apart:
+// Send eleven requests without signing in, of which the last is refused, and one of a user,
+// which is charged separately:
 //
 //	curl -s -o /dev/null -w '%{http_code}\n' 'http://127.0.0.1:8080/api/hello?[1-11]'
 //	curl -i -H 'Authorization: Bearer token-of-anna' http://127.0.0.1:8080/api/hello
@@ -71,12 +71,12 @@ func routes(store core.Store) (http.Handler, error) {
 	return r, nil
 }
 
-// users are known by their tokens. Real ones are random and long: nobody can guess them,
-// however often.
+// users are identified by tokens. Real tokens are long and random, so that they cannot be
+// guessed.
 var users = map[string]string{"token-of-anna": "anna", "token-of-ben": "ben"}
 
-// authenticate sets the user. Those whom it does not know are strangers, with whatever
-// token: they are charged by their address.
+// authenticate sets the user if the token is valid. Other requests are charged to their
+// address.
 func authenticate(c *gin.Context) {
 	token, _ := strings.CutPrefix(c.GetHeader("Authorization"), "Bearer ")
 	if user, ok := users[token]; ok {
@@ -85,8 +85,8 @@ func authenticate(c *gin.Context) {
 }
 
 func index(c *gin.Context) {
-	c.String(http.StatusOK, `A Gin server. /api/hello is limited to 10 requests in any minute, for each user,
-and for each address of those who are not signed in. Try
+	c.String(http.StatusOK, `A Gin server. /api/hello is limited to 10 requests in any minute for each signed-in user,
+and for each address of other clients. Try
 
 	curl -i http://%[1]s/api/hello
 	curl -i -H 'Authorization: Bearer token-of-anna' http://%[1]s/api/hello

@@ -20,8 +20,8 @@ const (
 	maxAnswer     = 600     // with the longest prompt, no more than the limit
 )
 
-// estimate is what a request reserves: all that it can come to. It is computed without
-// reading the body, and from numbers that the server keeps the client to.
+// estimate returns what a request reserves: the most that it can cost. It does not read the
+// body, and uses only numbers that the server enforces.
 func estimate(r *http.Request) int64 {
 	size := r.ContentLength
 	if size < 0 || size > maxPrompt {
@@ -30,10 +30,10 @@ func estimate(r *http.Request) int64 {
 	return promptTokens(size) + answerTokens(r)
 }
 
-// promptTokens counts three bytes as a token, and begins no token twice.
+// promptTokens counts three bytes as a token, rounded up.
 func promptTokens(size int64) int64 { return (size + 2) / 3 }
 
-// answerTokens is how long the answer may be.
+// answerTokens returns the most tokens that the answer may have.
 func answerTokens(r *http.Request) int64 {
 	n, err := strconv.ParseInt(r.URL.Query().Get("max_tokens"), 10, 64)
 	if err != nil || n < 1 {
@@ -48,7 +48,7 @@ func chat(w http.ResponseWriter, r *http.Request) {
 
 	prompt, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxPrompt))
 	if err != nil {
-		http.Error(w, "400 the prompt cannot be read, or has more than 1 KiB", http.StatusBadRequest)
+		http.Error(w, "400 the prompt cannot be read or exceeds 1 KiB", http.StatusBadRequest)
 		return
 	}
 	used += promptTokens(int64(len(prompt)))
@@ -74,11 +74,11 @@ func chat(w http.ResponseWriter, r *http.Request) {
 	w.Write(append(text, '\n'))
 }
 
-// model yields an answer word by word, each of which counts as a token, and stops when
-// the client goes away. It is no great thinker: asked for everything, it never ends.
+// model yields an answer word by word, each of which counts as a token, and stops when the
+// client disconnects. A prompt with "everything" gets an answer that never ends.
 func model(ctx context.Context, prompt string) func(func(string) bool) {
-	words := strings.Fields("You said: " + prompt + " . To that I say: what is asked in haste is answered at the rate that remains, " +
-		"and whoever waits is told for how long.")
+	words := strings.Fields("You said: " + prompt + " . A rate limit protects a service from too many requests: " +
+		"each client gets its fair share, and a refusal says when to try again.")
 	return func(yield func(string) bool) {
 		for again := true; again; again = strings.Contains(prompt, "everything") {
 			for _, word := range words {
@@ -98,9 +98,10 @@ func hello(w http.ResponseWriter, _ *http.Request) {
 //go:embed page.html
 var pageHTML string
 
-// page serves page.html, whose own script may run, talk to this server, and no more.
+// page serves page.html. Its Content-Security-Policy allows only the page's own script, and
+// requests to this server.
 func page(w http.ResponseWriter, _ *http.Request) {
-	html := strings.ReplaceAll(pageHTML, "\r\n", "\n") // browsers hash what they have normalised
+	html := strings.ReplaceAll(pageHTML, "\r\n", "\n") // browsers hash the normalized text
 	_, script, _ := strings.Cut(html, "<script>")
 	script, _, _ = strings.Cut(script, "</script>")
 	sum := sha256.Sum256([]byte(script))

@@ -1,6 +1,6 @@
-// Llm is a language model, a simulated one, that is limited by tokens: how many a prompt
-// costs is known only when it is answered. So an estimate is reserved, the size of the
-// prompt and the longest answer that is wanted, and then settled to what it was.
+// Llm is a simulated language model with a limit on tokens. How many tokens a request costs
+// is known only after the answer, so an estimate is reserved first, from the size of the
+// prompt and the requested maximum of the answer, and settled to the actual cost afterwards.
 //
 //	go run ./examples/llm
 //
@@ -9,7 +9,7 @@
 //
 //	curl -i -d 'Tell me about rate limits' 'http://127.0.0.1:8080/api/chat?max_tokens=300'
 //
-// reserves 309 tokens, of which 691 are left, and answers
+// reserves 309 tokens, which leaves 691, and gets
 //
 //	HTTP/1.1 200 OK
 //	RateLimit: "tokens";r=691;t=60
@@ -17,8 +17,8 @@
 //
 //	{"answer":"You said: Tell me ...","reserved":309,"used":41}
 //
-// The next request finds 959. One that asks for more than is left is refused before the
-// model begins. A client that goes away pays for what was written until then.
+// Then 959 tokens are left. A request for more than is left is refused before the model
+// begins. A client that disconnects is charged for what was generated until then.
 //
 // GET /api/hello costs 1 token. Ctrl-C stops the server. With
 // -redis redis://localhost:6379/0 the limit is shared by all servers that were started
@@ -88,7 +88,7 @@ func newStore(url string) (core.Store, error) {
 	return redisstore.New(redis.NewClient(options), redisstore.Config{})
 }
 
-// routes makes the handler of the whole server.
+// routes returns the handler of the server.
 func routes(store core.Store) (http.Handler, error) {
 	tokens, err := core.New(store, "tokens", core.SlidingWindow(core.PerMinute(1000)))
 	if err != nil {
@@ -98,8 +98,8 @@ func routes(store core.Store) (http.Handler, error) {
 		Rules: []nethttp.Rule{{
 			Limiter: tokens,
 			Key:     keyfuncs.RemoteAddr(),
-			Cost:    estimate,           // is reserved before the handler runs
-			Settle:  nethttp.StatedCost, // is what the handler says with SetCost
+			Cost:    estimate,           // reserved before the handler runs
+			Settle:  nethttp.StatedCost, // what the handler passed to SetCost
 		}},
 	})
 	if err != nil {
@@ -143,17 +143,17 @@ func serve(ctx context.Context, listener net.Listener, handler http.Handler) err
 
 func greet(addr net.Addr) {
 	fmt.Printf(`Listening on http://%[1]v/, where a page lets you chat.
-Limit: 1000 tokens in any minute, for each client address.
+Limit: 1000 tokens in any minute for each client address.
 
-Reserve many tokens, use few:
+Reserve many tokens and use few:
 
 	curl -i -d 'Tell me about rate limits' 'http://%[1]v/api/chat?max_tokens=300'
 
-See what is left:
+See how many are left:
 
 	curl -i http://%[1]v/api/hello
 
-Use many; the second is refused:
+Use many tokens twice, of which the second request is refused:
 
 	curl -i -d 'Tell me everything' 'http://%[1]v/api/chat?max_tokens=600&[1-2]'
 

@@ -1,19 +1,19 @@
-// Nethttp is a server of net/http with two limits that are asked together: one for each
+// Nethttp is a net/http server with two limits that are charged together: one for each
 // session, and a larger one for the address that sessions share.
 //
 //	go run ./examples/nethttp
 //
-// Eleven requests of one session, of which the last is refused:
+// Send eleven requests without a cookie, of which the last is refused:
 //
 //	curl -s -o /dev/null -w '%{http_code}\n' 'http://127.0.0.1:8080/api/hello?[1-11]'
 //
-// A session is a cookie that the server signs. It counts when it is a minute old:
-// until then, its requests and those without a cookie share the session limit of their
-// address, so that nobody gains by dropping it. Those who collect cookies meet the
-// address's limit.
+// A session is a cookie that the server signs. It counts once it is a minute old: until
+// then, its requests share one session limit of their address with those that have no
+// cookie, so dropping the cookie gains nothing. Collecting cookies does not help beyond the
+// limit of the address.
 //
-// With -redis redis://localhost:6379/0, and one SECRET in the environment, the limits are
-// shared by all servers that were started so. Ctrl-C stops the server.
+// With -redis redis://localhost:6379/0 and the same SECRET in the environment, all servers
+// share the limits. Ctrl-C stops the server.
 package main
 
 import (
@@ -51,12 +51,13 @@ func main() {
 
 const cookieName = "session"
 
-// secret signs the cookies: 32 bytes or more, as openssl rand -base64 32 makes them.
+// secret returns the key that signs the cookies: 32 bytes or more, such as from
+// openssl rand -base64 32.
 func secret() []byte {
 	if s := os.Getenv("SECRET"); s != "" {
 		return []byte(s)
 	}
-	return []byte(rand.Text() + rand.Text()) // cookies of this process, until it ends
+	return []byte(rand.Text() + rand.Text()) // cookies are valid until the process ends
 }
 
 // routes returns the handler of the application.
@@ -84,7 +85,7 @@ func routes(store core.Store) (http.Handler, error) {
 
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /{$}", index)
-	mux.Handle("GET /api/hello", guard.Handler(cookie.Handler(http.HandlerFunc(hello)))) // who is refused gets no cookie
+	mux.Handle("GET /api/hello", guard.Handler(cookie.Handler(http.HandlerFunc(hello)))) // a refused client gets no cookie
 	return mux, nil
 }
 
@@ -95,9 +96,9 @@ func hello(w http.ResponseWriter, _ *http.Request) {
 
 func index(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-	fmt.Fprintf(w, `A server of net/http. /api/hello is limited to 10 requests in any minute for each
-session, and to 40 for all sessions of an address. A session is a cookie. It counts
-when it is a minute old: until then all newcomers of an address share one 10. Try
+	fmt.Fprintf(w, `A net/http server. /api/hello is limited to 10 requests in any minute for each session,
+and to 40 for all sessions of an address. A session is a cookie. It counts once it is a
+minute old: until then all newcomers of an address share one limit of 10. Try
 
 	curl -i http://%[1]s/api/hello
 	curl -i -c cookies -b cookies http://%[1]s/api/hello

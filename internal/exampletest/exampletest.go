@@ -1,7 +1,5 @@
-// Package exampletest runs the servers under examples/ for their tests, each in a process
-// of its own.
-//
-// A package whose tests need it has a TestMain:
+// Package exampletest runs the servers under examples/ for their tests, each in its own
+// process. A package that uses it needs a TestMain:
 //
 //	func TestMain(m *testing.M) { exampletest.Main(m, main) }
 package exampletest
@@ -17,7 +15,7 @@ import (
 	"github.com/headgate/headgate/internal/redistest/proctest"
 )
 
-// Main is the body of TestMain: it runs the tests or, in a process begun by [Start], the
+// Main is the body of TestMain. It runs the tests or, in a process started by [Start], the
 // program.
 func Main(m *testing.M, program func()) {
 	proctest.Main(m, proctest.Funcs{"program": func([]string) error {
@@ -28,7 +26,7 @@ func Main(m *testing.M, program func()) {
 
 // A Server is the running program.
 type Server struct {
-	URL string // as it printed it, without the last slash
+	URL string // that it printed, without the trailing slash
 
 	t       testing.TB
 	process *proctest.Process
@@ -47,8 +45,8 @@ func Start(t testing.TB, args ...string) *Server {
 	}
 }
 
-// StartShared starts the program twice with one Redis, where nothing is counted yet. Both
-// have been asked on the path, for a server's first call may take longer than it waits.
+// StartShared starts the program twice with one Redis, in which nothing is counted yet. It
+// has sent both a request to the path, because the first call to Redis may time out.
 func StartShared(t testing.TB, path string) (one, other *Server) {
 	t.Helper()
 	redis := redistest.Start(t)
@@ -70,8 +68,8 @@ func StartShared(t testing.TB, path string) (one, other *Server) {
 	return start(), start()
 }
 
-// Do sends a request with some fields, their names and values in turn, and returns the
-// response and its body.
+// Do sends a request with fields, alternating names and values, and returns the response
+// and its body.
 func (s *Server) Do(method, path string, fields ...string) (*http.Response, string) {
 	s.t.Helper()
 	request, err := http.NewRequestWithContext(s.t.Context(), method, s.URL+path, nil)
@@ -93,8 +91,8 @@ func (s *Server) Do(method, path string, fields ...string) (*http.Response, stri
 	return response, string(body)
 }
 
-// Admits sends requests and fails the test unless the first n are served, and one more is
-// refused with the fields that say so.
+// Admits sends n+1 requests, and fails the test unless the first n are admitted and the last
+// is refused, with the fields that RateLimit and Retry-After should have.
 func (s *Server) Admits(n int, method, path string, fields ...string) {
 	s.t.Helper()
 	for i := range n {
@@ -110,7 +108,7 @@ func (s *Server) Admits(n int, method, path string, fields ...string) {
 	}
 }
 
-// Stop interrupts the program as Ctrl-C does, and fails the test unless it ends well.
+// Stop interrupts the program like Ctrl-C, and fails the test unless it exits with status 0.
 func (s *Server) Stop() {
 	s.t.Helper()
 	if runtime.GOOS == "windows" { // no process can send os.Interrupt there
