@@ -35,7 +35,7 @@ func TestOutcome(t *testing.T) {
 		}, &nethttp.Outcome{Status: 200, Written: 4, Cost: 1}},
 		{"nothing", upgradeRequest(), func(http.ResponseWriter, *http.Request) {}, &nethttp.Outcome{Status: 200, Cost: 1}},
 		{"a panic", upgradeRequest(), func(http.ResponseWriter, *http.Request) {
-			panic(http.ErrAbortHandler)
+			panic("refused")
 		}, &nethttp.Outcome{Status: 500, Cost: 1}},
 		{"a 101 that is not followed by a hijack", upgradeRequest(), func(w http.ResponseWriter, _ *http.Request) {
 			w.WriteHeader(http.StatusSwitchingProtocols)
@@ -71,7 +71,7 @@ func TestOutcome(t *testing.T) {
 			}
 			func() {
 				defer func() {
-					if p := recover(); p != nil && p != http.ErrAbortHandler {
+					if p := recover(); p != nil && p != "refused" {
 						panic(p)
 					}
 				}()
