@@ -60,7 +60,7 @@ func TestCampus(t *testing.T) {
 	if int64(total) != addressLimit(students) {
 		t.Errorf("without session keys, %d were served, not %d", total, addressLimit(students))
 	}
-	// About two thirds of what is served, as of what is asked.
+	// The abuser gets about two thirds of what is served, as it sends two thirds.
 	if without.abuserServed() < total/2 || without.min() == asks {
 		t.Errorf("without session keys, the abuser was served %d of %d, students %v", without.abuserServed(), total, without.students)
 	}
@@ -68,7 +68,7 @@ func TestCampus(t *testing.T) {
 	var out strings.Builder
 	report(&out, served)
 	for _, line := range []string{
-		`40 students .* 6 times each; .* 480 times\.`,
+		`40 students .* 6 requests each; .* 480\.`,
 		`a student, at least +\d +6\n`,
 		`the abuser +\d+ +30\n`,
 		`with its own cookie +\d+ +10\n`,
@@ -144,7 +144,7 @@ func TestPage(t *testing.T) {
 	page(svg).ServeHTTP(w, httptest.NewRequest("GET", "/", nil))
 	body := w.Body.String()
 	for _, text := range []string{
-		"Served to a student: 0 to 6 of 6, median 6. To the abuser: 12 of 48.",
+		"Served per student: 0 to 6 of 6, median 6. Served to the abuser: 12 of 48.",
 		`d="M0 120L0 120H125L125 60H250L250 0H375L375 0H500L500 120Z"`,
 		`y="90" width="85" height="30"`,
 	} {

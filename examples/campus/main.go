@@ -92,7 +92,7 @@ func main() {
 	if err != nil {
 		exit(1, err)
 	}
-	fmt.Printf("\nListening on http://%v/, where a page shows who was served. Ctrl-C stops the server.\n", listener.Addr())
+	fmt.Printf("\nListening on http://%v/, where a page shows the requests served. Ctrl-C stops the server.\n", listener.Addr())
 	if err := serve(ctx, listener, routes(campus, served)); err != nil {
 		exit(1, err)
 	}

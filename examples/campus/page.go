@@ -25,7 +25,7 @@ const (
 var pageHTML = template.Must(template.New("page").Parse(`<!DOCTYPE html>
 <html lang="en">
 <meta charset="utf-8">
-<title>Who was served</title>
+<title>Requests served</title>
 <meta name="viewport" content="width=device-width">
 <body>
 <p>Students and an abuser behind one address. The limits of the second picture are also on
@@ -36,7 +36,7 @@ var pageHTML = template.Must(template.New("page").Parse(`<!DOCTYPE html>
 
 var pictureSVG = template.Must(template.New("picture").Parse(`<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 640 420"
 font-family="sans-serif" font-size="13" role="img">
-<title>Who was served, without and with session keys</title>
+<title>Requests served, without and with session keys</title>
 {{range .}}<g transform="translate(20 {{.Top}})">
 <text y="-28" font-size="16" font-weight="bold">{{.Title}}</text>
 <text y="-9">{{.Result}}</text>
@@ -44,7 +44,7 @@ font-family="sans-serif" font-size="13" role="img">
 <path d="{{.Students}}" fill="#2a7ab8"/>
 <rect x="515" width="85" height="120" fill="#eee"/>
 <rect x="515" y="{{.Y}}" width="85" height="{{.Abuser}}" fill="#c0392b"/>
-<text y="136" fill="#555">each student, by how much of what it asked was served</text>
+<text y="136" fill="#555">students, by how many of their requests were served</text>
 <text x="515" y="136" fill="#555">the abuser</text>
 </g>
 {{end}}</svg>
@@ -93,7 +93,7 @@ func newPlot(title string, r result, abuserAsked, top int) plot {
 		Title:    title,
 		Students: path.String(),
 		Abuser:   plotHeight * float64(r.abuserServed()) / float64(abuserAsked),
-		Result: fmt.Sprintf("Served to a student: %d to %d of %d, median %d. To the abuser: %d of %d.",
+		Result: fmt.Sprintf("Served per student: %d to %d of %d, median %d. Served to the abuser: %d of %d.",
 			r.min(), r.max(), asks, r.median(), r.abuserServed(), abuserAsked),
 		Top: top,
 	}

@@ -157,7 +157,7 @@ func client(url string) asker {
 		case http.StatusTooManyRequests:
 			return false, nil, nil
 		default:
-			return false, nil, fmt.Errorf("a student was answered %s", response.Status)
+			return false, nil, fmt.Errorf("a student got the status %s", response.Status)
 		}
 	}
 }
@@ -221,7 +221,7 @@ func (r result) max() int    { return r.students[len(r.students)-1] }
 
 // report prints the numbers.
 func report(w io.Writer, served results) {
-	fmt.Fprintf(w, "%d students behind one address asked %d times each; an abuser among them asked %d times.\n\n",
+	fmt.Fprintf(w, "%d students behind one address sent %d requests each; an abuser among them sent %d.\n\n",
 		len(served.with.students), asks, served.abuserAsked)
 	t := tabwriter.NewWriter(w, 0, 0, 3, ' ', tabwriter.AlignRight)
 	row := func(name string, of func(result) int) {
@@ -237,6 +237,6 @@ func report(w io.Writer, served results) {
 	row("with new ones", func(r result) int { return r.abuser[rotate] })
 	row("with forged ones", func(r result) int { return r.abuser[forge] })
 	t.Flush()
-	fmt.Fprintf(w, "\n%d requests without in %v, as many with in %v\n", asks*len(served.with.students)+served.abuserAsked,
+	fmt.Fprintf(w, "\n%d requests took %v without session keys and %v with them\n", asks*len(served.with.students)+served.abuserAsked,
 		served.without.took.Round(time.Millisecond), served.with.took.Round(time.Millisecond))
 }
