@@ -19,7 +19,7 @@ import (
 	"github.com/headgate/headgate/keyfuncs"
 )
 
-// benchGuard makes a guard that refuses nobody.
+// benchGuard returns a guard without a limit.
 func benchGuard(b *testing.B, config Config) *Guard {
 	b.Helper()
 	slots, err := core.NewSlots(memstore.New(memstore.Config{}), "ws", core.NoLimit)
@@ -34,7 +34,7 @@ func benchGuard(b *testing.B, config Config) *Guard {
 	return g
 }
 
-// configs are what a guard can do to what is read and written.
+// configs are the configurations that affect reads and writes.
 func configs(b *testing.B) map[string]Config {
 	l, err := core.New(memstore.New(memstore.Config{}), "sent", core.TokenBucket(core.PerSecond(1_000_000), 100_000_000))
 	if err != nil {
@@ -48,7 +48,7 @@ func configs(b *testing.B) map[string]Config {
 	}
 }
 
-// idle is a connection that has nothing to do: every read is the same frame.
+// idle is a connection that does no work: every read returns the same frame.
 type idle struct {
 	net.Conn
 
@@ -58,7 +58,7 @@ type idle struct {
 func (c *idle) Read(p []byte) (int, error)  { return copy(p, c.frame), nil }
 func (c *idle) Write(p []byte) (int, error) { return len(p), nil }
 
-// What the wrapper costs by itself, for a message of 100 bytes.
+// The cost of the wrapper itself, for a message of 100 bytes.
 func BenchmarkConn(b *testing.B) {
 	frame, answer := masked(0x82, strings.Repeat("x", 100)), append([]byte{0x82, 100}, make([]byte, 100)...)
 	run := func(b *testing.B, c net.Conn) {
@@ -105,12 +105,12 @@ func (o *onIdle) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	return closable{o.conn}, bufio.NewReadWriter(o.in, o.out), nil
 }
 
-// closable can be closed.
+// closable is idle with Close.
 type closable struct{ *idle }
 
 func (closable) Close() error { return nil }
 
-// A message of gorilla's there and back, over the loopback.
+// A round trip of a message with gorilla, over the loopback.
 func BenchmarkEcho(b *testing.B) {
 	for _, size := range []int{100, 16 << 10} {
 		run := func(b *testing.B, wrap func(http.Handler) http.Handler) {
@@ -170,7 +170,7 @@ func BenchmarkUpgrade(b *testing.B) {
 	}
 }
 
-// What the guard keeps of an open socket: bytes/socket.
+// The memory of an open socket: bytes/socket.
 func BenchmarkMemory(b *testing.B) {
 	const sockets = 20_000
 	for name, config := range map[string]Config{"Default": {}, "MaxIdle": {MaxIdle: time.Hour}} {

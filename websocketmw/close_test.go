@@ -17,7 +17,7 @@ import (
 	"github.com/headgate/headgate/keyfuncs"
 )
 
-// A library answers a Close frame by closing, as all do.
+// serveUntilClose closes the connection after a Close frame, as all libraries do.
 func serveUntilClose(c net.Conn) {
 	defer c.Close()
 	var w walker
@@ -30,15 +30,15 @@ func serveUntilClose(c net.Conn) {
 	}
 }
 
-// Clients see a Close frame between two frames, also under a flood, also if frames are
-// written in pieces.
+// Clients get a Close frame between two frames, even if the handler never stops writing, or
+// writes frames in pieces.
 func TestShutdown(t *testing.T) {
 	t.Parallel()
 	frame := append([]byte{0x82, 126, 1, 0}, make([]byte, 256)...)
 	for _, c := range []struct {
 		name   string
 		config Config
-		write  func(c net.Conn) // until that fails
+		write  func(c net.Conn) // until an error
 		want   string
 	}{
 		{"a quiet socket", Config{}, func(net.Conn) {}, "1001 the server is shutting down"},
@@ -89,7 +89,7 @@ func TestShutdown(t *testing.T) {
 	}
 }
 
-// When the context ends, sockets whose peers do not answer are cut.
+// When the context is done, sockets whose peers do not answer are closed.
 func TestShutdownCuts(t *testing.T) {
 	w := newWorld(t, 2, false, Config{}, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		conn, _ := take(w)
@@ -109,7 +109,7 @@ func TestShutdownCuts(t *testing.T) {
 	}
 }
 
-// An upgrade that is under way when the guard shuts down is closed as soon as it is one.
+// An upgrade in progress when the guard shuts down is closed as soon as it is complete.
 func TestShutdownBeforeTheUpgrade(t *testing.T) {
 	begun, shut := make(chan struct{}), make(chan struct{})
 	w := newWorld(t, 1, false, Config{}, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -165,7 +165,7 @@ func TestLost(t *testing.T) {
 			w.until(EventClosed)
 		}
 		if policy == Shed {
-			// Who gets a lost slot is told at once.
+			// A socket with a lost slot is closed at once.
 			late := w.open()
 			if got := late.closes(); !strings.HasPrefix(got, "1013 ") {
 				t.Error(got)
@@ -188,7 +188,7 @@ type pipe struct {
 
 func (p *pipe) Hijack() (net.Conn, *bufio.ReadWriter, error) { return p.conn, nil, nil }
 
-// bubble runs a handler on a pipe, and returns the peer.
+// bubble runs a handler on a pipe, and returns the guard and the peer.
 func bubble(t *testing.T, config Config, handler func(net.Conn)) (*Guard, *peer) {
 	t.Helper()
 	config.Rules = []Rule{{Slots: newSlots(t, memstore.New(memstore.Config{}), "ws", 1), Key: keyfuncs.Everyone()}}
@@ -242,8 +242,8 @@ func TestIdleAndAge(t *testing.T) {
 	})
 }
 
-// A peer that does not read cannot keep its socket: not the writer's turn, nor the
-// Close frame, nor the end wait for it.
+// A peer that does not read cannot keep its socket open: neither a blocked write nor the
+// Close frame delays the end.
 func TestPeersThatDoNotRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		begin := time.Now()
@@ -260,7 +260,7 @@ func TestPeersThatDoNotRead(t *testing.T) {
 	})
 }
 
-// A handler that is stopped in the middle of a frame gets to its end.
+// The Close frame waits for the end of a frame that the handler has begun.
 func TestCloseWaitsForTheFrame(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		half := make(chan struct{})
@@ -291,7 +291,7 @@ func TestCloseWaitsForTheFrame(t *testing.T) {
 		if got := p.closes(); got != "4000 "+strings.Repeat("ä", 61) {
 			t.Error(got)
 		}
-		time.Sleep(time.Second) // what the handler writes meanwhile is dropped
+		time.Sleep(time.Second) // the handler's writes are dropped
 		p.send(masked(0x88, ""))
 		synctest.Wait()
 		if g.Len() != 0 {
@@ -319,8 +319,8 @@ func TestOneCloseFrame(t *testing.T) {
 	})
 }
 
-// A handler that neither upgrades nor returns does not keep Shutdown. If it upgrades
-// after all, it is cut.
+// A handler that neither upgrades nor returns does not block Shutdown. If it upgrades later,
+// its connection is closed.
 func TestShutdownOfHandlersThatHang(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g, err := New(Config{Rules: []Rule{{Slots: newSlots(t, memstore.New(memstore.Config{}), "ws", 1), Key: keyfuncs.Everyone()}}})
@@ -351,7 +351,7 @@ func TestShutdownOfHandlersThatHang(t *testing.T) {
 	})
 }
 
-// A socket that ends because another was lost is not told of more.
+// EventClosed is the last event, even if a callback ends other sockets.
 func TestClosedIsTheLastEvent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &counter{SlotStore: memstore.New(memstore.Config{}), lost: make(chan struct{})}
@@ -379,7 +379,7 @@ func TestClosedIsTheLastEvent(t *testing.T) {
 	})
 }
 
-// Sockets that are never lost leave no goroutine that waits for it.
+// Sockets whose slots are never lost leave no goroutine behind.
 func TestWatchersEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) { // fails if a goroutine is left
 		store := &counter{SlotStore: memstore.New(memstore.Config{}), lost: make(chan struct{})}

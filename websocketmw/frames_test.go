@@ -8,8 +8,8 @@ import (
 	"unicode/utf8"
 )
 
-// count is the units in a stream that is cut after each of the given lengths, again and
-// again.
+// count returns the units in a stream that is split into pieces of the given lengths,
+// repeated.
 func count(stream []byte, cuts ...int) (sums [Bytes + 1]int64, between bool) {
 	var w walker
 	for i := 0; len(stream) > 0; i++ {
@@ -26,7 +26,7 @@ func count(stream []byte, cuts ...int) (sums [Bytes + 1]int64, between bool) {
 	return sums, w.between()
 }
 
-// model counts the slow and obvious way.
+// model counts the units in the simplest way.
 func model(b []byte) (sums [Bytes + 1]int64, between bool) {
 	for len(b) > 0 {
 		if len(b) < 2 {
@@ -112,7 +112,7 @@ func TestWalker(t *testing.T) {
 	}
 }
 
-// However the bytes arrive, they are the same units.
+// The units are the same however the stream is split.
 func FuzzWalker(f *testing.F) {
 	f.Add(append(masked(0x01, "hello"), masked(0x80, strings.Repeat("x", 300))...), 1, 2, 3)
 	f.Add(append(masked(0x89, "ping"), masked(0x82, strings.Repeat("x", 1000))...), 4096, 1, 100)
@@ -124,7 +124,7 @@ func FuzzWalker(f *testing.F) {
 				t.Errorf("cut after %v: %v %v, not %v %v", cuts, got, ends, want, between)
 			}
 		}
-		// To finish frame by frame is to walk.
+		// finish and step end where walk does.
 		var w walker
 		rest := stream
 		for len(rest) > 0 {
@@ -155,7 +155,7 @@ func TestCloseFrame(t *testing.T) {
 	}
 }
 
-// walkUnits stops when it is told to.
+// walkUnits stops when yield returns false.
 func TestWalkUnitsStops(t *testing.T) {
 	for _, last := range []Unit{Messages, Frames, Bytes} {
 		var w walker
@@ -165,7 +165,7 @@ func TestWalkUnitsStops(t *testing.T) {
 			return u != last
 		})
 		if n := int(last) + 1; len(got) != n {
-			t.Errorf("it goes on after %v", got)
+			t.Errorf("it continues after %v", got)
 		}
 	}
 }

@@ -54,7 +54,7 @@ func TestConfigFaults(t *testing.T) {
 			for _, one := range all.Unwrap() {
 				var fault *ConfigError
 				if !errors.As(one, &fault) || !strings.Contains(one.Error(), fault.Field) || fault.Unwrap() == nil {
-					t.Errorf("%v is no ConfigError", one)
+					t.Errorf("%v is not a ConfigError", one)
 				}
 				fields = append(fields, fault.Field)
 			}
@@ -120,7 +120,7 @@ func TestClassify(t *testing.T) {
 	}
 }
 
-// What is no upgrade gets the very writer and request of the server.
+// Requests that are not upgrades keep the server's writer and request.
 func TestOthersPassUntouched(t *testing.T) {
 	store := &counter{SlotStore: memstore.New(memstore.Config{})}
 	observed := false
@@ -142,7 +142,7 @@ func TestOthersPassUntouched(t *testing.T) {
 			called = got == http.ResponseWriter(w) && with == r && !guarded
 		})).ServeHTTP(w, r)
 		if asked, _, _ := store.counts(); !called || asked != 0 || len(w.Header()) != 0 || observed {
-			t.Errorf("%s %s: passed on %v, store asked %d times, header %v", r.Method, r.URL, called, asked, w.Header())
+			t.Errorf("%s %s: passed on %v, %d calls to the store, header %v", r.Method, r.URL, called, asked, w.Header())
 		}
 	}
 }
@@ -180,7 +180,7 @@ func TestRefusals(t *testing.T) {
 			status: 429, policy: `"first";q=9;qu="concurrent-requests", "ws";q=0;qu="concurrent-requests"`, limit: `"ws";r=0`, body: full, waits: true,
 		},
 		{
-			name:   "the store is away",
+			name:   "the store is unreachable",
 			change: func(_ *Config, s *counter) { s.err = core.ErrUnavailable },
 			status: 503, body: blank("503", "Service Unavailable"), err: core.ErrUnavailable, waits: true,
 		},
@@ -266,7 +266,7 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// A client that hammers costs the store no more than its rate.
+// A client that keeps retrying causes no more calls to the store than its rate.
 func TestHandshakes(t *testing.T) {
 	rate, err := core.New(memstore.New(memstore.Config{}), "handshakes", core.SlidingLog(core.PerHour(3)))
 	if err != nil {
@@ -311,7 +311,7 @@ func TestHandshakes(t *testing.T) {
 		t.Errorf("%v %s", got, refusal.Problem())
 	}
 	if asked, granted, _ := store.counts(); asked != 3 || granted != 1 {
-		t.Errorf("the store was asked %d times and granted %d", asked, granted)
+		t.Errorf("%d calls to the store, %d granted", asked, granted)
 	}
 	v.Release()
 	v.Release()
@@ -348,7 +348,7 @@ func TestPlansAndKeys(t *testing.T) {
 	}
 }
 
-// Slots that are not the rule's are a fault of the program, and take nothing.
+// Slots that do not belong to the rule are refused with 500, and none are taken.
 func TestStrangePlans(t *testing.T) {
 	store := memstore.New(memstore.Config{})
 	rule := newSlots(t, store, "ws", 1)
@@ -372,7 +372,7 @@ func TestStrangePlans(t *testing.T) {
 	}
 }
 
-// While the store is away and everything is admitted, nobody knows what is left.
+// While the store is unreachable and everything is admitted, RateLimit is omitted.
 func TestFieldsOfAnOpenStore(t *testing.T) {
 	store := &counter{SlotStore: memstore.New(memstore.Config{}), source: core.SourceOpen}
 	unlimited := newSlots(t, store, "unlimited", core.NoLimit)
@@ -407,11 +407,11 @@ func TestDrainingRefuses(t *testing.T) {
 		t.Error(err)
 	}
 	if asked, _, _ := store.counts(); asked != 0 {
-		t.Errorf("asked %d times", asked)
+		t.Errorf("%d calls to the store", asked)
 	}
 }
 
-// Junk and slow handshakes ask no store.
+// Invalid and incomplete handshakes cause no calls to the store.
 func TestJunkAsksNoStore(t *testing.T) {
 	w := newWorld(t, 1, false, Config{}, http.NotFoundHandler())
 	for _, junk := range []string{"", "Upgrade: websocket\r\n", "Upgrade: websocket\r\nConnection: upgrade\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: junk\r\n"} {
@@ -422,11 +422,11 @@ func TestJunkAsksNoStore(t *testing.T) {
 	slow := w.dial(handshakeText[:len(handshakeText)-2])
 	slow.Close()
 	if asked, _, _ := w.store.counts(); asked != 0 {
-		t.Errorf("the store was asked %d times", asked)
+		t.Errorf("%d calls to the store", asked)
 	}
 }
 
-// A panic of Observe takes no slot with it.
+// If Observe panics, the slot is released.
 func TestObservePanics(t *testing.T) {
 	slots := newSlots(t, memstore.New(memstore.Config{}), "ws", 1)
 	g, err := New(Config{
@@ -449,7 +449,7 @@ func TestObservePanics(t *testing.T) {
 	}
 }
 
-// Errors say which rule or limit they are about, and not whom.
+// Errors name the rule or limit, and not the key.
 func TestErrorsNameTheRule(t *testing.T) {
 	store := memstore.New(memstore.Config{})
 	first, second := newSlots(t, store, "address", 1), newSlots(t, store, "user", 1)
@@ -494,7 +494,7 @@ func TestErrorsNameTheRule(t *testing.T) {
 	}
 }
 
-// A socket that is admitted while Shutdown begins gives its slot back.
+// If Shutdown begins while an upgrade is being admitted, its slot is released.
 func TestDrainingDuringCheck(t *testing.T) {
 	store := &counter{SlotStore: memstore.New(memstore.Config{})}
 	var g *Guard

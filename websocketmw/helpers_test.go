@@ -19,8 +19,7 @@ import (
 	"github.com/headgate/headgate/keyfuncs"
 )
 
-// A counter is a store of slots that counts what is asked of it, and can be told to
-// fail, or that slots may be lost.
+// A counter is a store of slots that counts calls. It can fail, and lose slots.
 type counter struct {
 	core.SlotStore
 
@@ -81,8 +80,8 @@ type world struct {
 	events chan Event
 }
 
-// newWorld starts the server. Every address shares the limit. The test ends with as
-// many slots released as granted.
+// newWorld starts the server. All clients share the limit. At the end of the test, as many
+// slots must have been released as granted.
 func newWorld(t *testing.T, limit int64, secure bool, config Config, handler http.Handler) *world {
 	t.Helper()
 	w := &world{t: t, store: &counter{SlotStore: memstore.New(memstore.Config{})}, events: make(chan Event, 1000)}
@@ -123,7 +122,7 @@ func newWorld(t *testing.T, limit int64, secure bool, config Config, handler htt
 	return w
 }
 
-// until waits for an event of the kind.
+// until waits for an event of a kind.
 func (w *world) until(kind EventKind) {
 	w.t.Helper()
 	for e := range w.events {
@@ -133,7 +132,7 @@ func (w *world) until(kind EventKind) {
 	}
 }
 
-// held is the number of slots that are taken.
+// held returns the number of slots that are held.
 func (w *world) held() int64 {
 	w.t.Helper()
 	key, _ := keyfuncs.Everyone()(nil)
@@ -147,7 +146,7 @@ func (w *world) held() int64 {
 const handshakeText = "GET /ws HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n" +
 	"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
 
-// A peer is a client that speaks bytes.
+// A peer is a client that reads and writes bytes.
 type peer struct {
 	t *testing.T
 	net.Conn
@@ -155,7 +154,7 @@ type peer struct {
 	response *http.Response
 }
 
-// dial connects, and sends text if there is any.
+// dial connects and sends text.
 func (w *world) dial(text string) *peer {
 	w.t.Helper()
 	address := w.server.Listener.Addr().String()
@@ -221,7 +220,8 @@ func (p *peer) frame() (op byte, payload []byte, err error) {
 	return head[0] & 0xf, payload, err
 }
 
-// closes reads to the Close frame and returns what it says: "1001 reason", or the error.
+// closes reads up to the Close frame and returns its code and reason, such as "1001 reason",
+// or "error".
 func (p *peer) closes() string {
 	for {
 		op, payload, err := p.frame()
@@ -234,7 +234,7 @@ func (p *peer) closes() string {
 	}
 }
 
-// masked is a frame of a client.
+// masked returns a frame of a client.
 func masked(first byte, payload string) []byte {
 	b := []byte{first}
 	switch n := len(payload); {
@@ -256,7 +256,7 @@ func masked(first byte, payload string) []byte {
 const response101 = "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n" +
 	"Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n\r\n"
 
-// take takes the connection over, as a library that writes the response itself.
+// take hijacks the connection like a library that writes the response itself.
 func take(w http.ResponseWriter) (net.Conn, *bufio.ReadWriter) {
 	c, rw, err := w.(http.Hijacker).Hijack()
 	if err != nil {

@@ -37,7 +37,7 @@ func TestInBand(t *testing.T) {
 			t.Error("it took a slot")
 		}
 
-		// Others see the status, and so do browsers whose protocol is none.
+		// Clients that are not browsers get a 429. An invalid protocol is not repeated.
 		if got := w.open().response.StatusCode; got != 429 {
 			t.Error(got)
 		}
@@ -49,7 +49,7 @@ func TestInBand(t *testing.T) {
 	}
 }
 
-// Beyond its own rate a refusal is a plain one: to be told why is a courtesy.
+// Over their own rate, refusals are ordinary responses.
 func TestInBandIsLimited(t *testing.T) {
 	w := newWorld(t, 0, false, Config{InBand: true}, http.NotFoundHandler())
 	w.guard.inBand = newLimiter(t, core.Blocked())

@@ -17,14 +17,14 @@ import (
 	"github.com/headgate/headgate/keyfuncs"
 )
 
-// heard is what a handler has read.
+// heard is what a handler read.
 type heard struct {
 	sums [Bytes + 1]int64
 	err  error
 	done chan struct{}
 }
 
-// listen reads until that fails, and closes.
+// listen reads until an error, and closes.
 func (h *heard) listen(c net.Conn) {
 	defer close(h.done)
 	defer c.Close()
@@ -110,7 +110,7 @@ func TestInboundCloses(t *testing.T) {
 						t.Errorf("the handler read %d, not %d", h.sums[c.unit], c.want)
 					}
 					if refused := c.close != ""; errors.Is(h.err, errOver) != refused || (over == 1) != refused || g.Len() != 0 {
-						t.Errorf("%v, told %d times, %d sockets", h.err, over, g.Len())
+						t.Errorf("%v, %d events, %d sockets", h.err, over, g.Len())
 					}
 				})
 			})
@@ -118,7 +118,7 @@ func TestInboundCloses(t *testing.T) {
 	}
 }
 
-// Held back, everything arrives, and no faster than the limit.
+// Delayed messages all arrive, and no faster than the limit.
 func TestInboundDelays(t *testing.T) {
 	for _, c := range []struct {
 		unit Unit
@@ -143,8 +143,8 @@ func TestInboundDelays(t *testing.T) {
 	}
 }
 
-// Nobody waits longer than half of the time to the handler's deadline, nor longer than
-// ten seconds, nor for a socket that is closed.
+// A delay is at most half of the time left to the read deadline, and at most ten seconds,
+// and ends when the socket is closed.
 func TestDelaysAreBounded(t *testing.T) {
 	for _, c := range []struct {
 		deadline, want time.Duration
@@ -192,7 +192,7 @@ func TestDelaysAreBounded(t *testing.T) {
 	})
 }
 
-// Limits that delay the same bytes do so for no longer than one would.
+// Several limits delay the same bytes for no longer than one.
 func TestDelaysDoNotAddUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := heard{done: make(chan struct{})}
@@ -210,7 +210,7 @@ func TestDelaysDoNotAddUp(t *testing.T) {
 	})
 }
 
-// Who is held back hears at once that the socket is closed, and its answer is read.
+// A delay ends when the guard closes the socket, and the peer's answer is read.
 func TestDelaysHeedClose(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := heard{done: make(chan struct{})}
@@ -235,7 +235,7 @@ func TestDelaysHeedClose(t *testing.T) {
 	})
 }
 
-// Who is held back is not idle.
+// A delayed socket is not idle.
 func TestDelaysAreNotIdle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := heard{done: make(chan struct{})}
@@ -276,7 +276,7 @@ func TestInboundReports(t *testing.T) {
 	})
 }
 
-// What the limiter never grants is not waited for.
+// There is no delay for what the limiter can never admit.
 func TestDelayForEver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := heard{done: make(chan struct{})}
@@ -289,14 +289,14 @@ func TestDelayForEver(t *testing.T) {
 	})
 }
 
-// Five tabs are not five budgets.
+// Sockets with the same key share a limit.
 func TestSharedBudgets(t *testing.T) {
 	for _, shared := range []bool{false, true} {
 		in := Inbound{Limiter: newLimiter(t, core.SlidingLog(core.PerHour(3)))}
 		if shared {
 			in.Key = keyfuncs.Everyone()
 		}
-		var told int
+		var refused int
 		w := newWorld(t, 2, false, Config{Inbound: []Inbound{in}}, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			c, _ := take(w)
 			go func() {
@@ -315,27 +315,27 @@ func TestSharedBudgets(t *testing.T) {
 			for range 3 {
 				p.send(masked(0x81, "hello"))
 				if op, _, err := p.frame(); err != nil || op == opClose {
-					told++
+					refused++
 					break
 				}
 			}
 			p.Close()
 			w.until(EventClosed)
 		}
-		if (told == 1) != shared {
-			t.Errorf("shared %v: %d sockets were closed", shared, told)
+		if (refused == 1) != shared {
+			t.Errorf("shared %v: %d sockets were closed", shared, refused)
 		}
 	}
 }
 
-// broken is a store of limiters that is away.
+// broken is a store that is unreachable.
 type broken struct{ core.Store }
 
 func (broken) Decide(context.Context, core.Charge, bool) (core.Result, error) {
 	return core.Result{}, core.ErrUnavailable
 }
 
-// Who cannot be charged is told to try again later, unless he is only held back.
+// If the store is unreachable, Close closes with 1013, and Delay and Report read on.
 func TestInboundStoreAway(t *testing.T) {
 	for over, want := range map[Over]string{Close: "1013 try again later", Delay: "error", Report: "error"} {
 		synctest.Test(t, func(t *testing.T) {
@@ -392,7 +392,7 @@ func TestInboundKeys(t *testing.T) {
 	}
 }
 
-// early is a pipe whose server has read more than the handshake.
+// early is a pipe whose server read more than the handshake.
 type early struct {
 	pipe
 
@@ -405,7 +405,7 @@ func (e *early) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	return e.conn, bufio.NewReadWriter(r, bufio.NewWriter(e.conn)), nil
 }
 
-// Who sends too much with the handshake is told so, and at once.
+// A client that sends too much with the handshake gets a Close frame at once.
 func TestTooMuchTooEarly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g, err := New(Config{
@@ -434,7 +434,7 @@ func TestTooMuchTooEarly(t *testing.T) {
 	})
 }
 
-// A peer whose Close frame came together with what is too much sends no other.
+// The guard does not wait for a second Close frame of a peer whose own came with the excess.
 func TestTooMuchAndClosed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := heard{done: make(chan struct{})}

@@ -22,13 +22,13 @@ import (
 	"github.com/headgate/headgate/keyfuncs"
 )
 
-// serveEcho reads until the peer has gone, and closes.
+// serveEcho reads until the peer closes, and closes.
 func serveEcho(c net.Conn) {
 	defer c.Close()
 	_, _ = io.Copy(io.Discard, c)
 }
 
-// What handlers do with connections, and that the slot is free when it is over.
+// Whatever a handler does with its connection, the slot is released at the end.
 func TestSlotsEndWithTheirSockets(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -149,7 +149,7 @@ func TestSlotsEndWithTheirSockets(t *testing.T) {
 	}
 }
 
-// The refused one does not get in until the first has gone.
+// A client over the limit is refused until another socket ends.
 func TestLimit(t *testing.T) {
 	w := newWorld(t, 1, false, Config{}, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		c, _ := take(w)
@@ -166,7 +166,7 @@ func TestLimit(t *testing.T) {
 	}
 }
 
-// A handler that loses its connection loses the slot too, when memory is collected.
+// The slot of a connection that the handler dropped is released by garbage collection.
 func TestForgottenSockets(t *testing.T) {
 	for _, cuts := range []bool{false, true} {
 		w := newWorld(t, 1, false, Config{NoCloseFrames: cuts, MaxIdle: 1 << 50, MaxAge: 1 << 50}, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -195,8 +195,7 @@ func TestForgottenSockets(t *testing.T) {
 	}
 }
 
-// What clients sent with the handshake is there, for those who ask how much it is and
-// for those who read.
+// Bytes that arrived with the handshake are counted by Buffered and are read.
 func TestEarlyBytes(t *testing.T) {
 	early := strings.Repeat("early ", 100)
 	got := make(chan string, 1)
@@ -218,7 +217,7 @@ func TestEarlyBytes(t *testing.T) {
 		t.Errorf("%q", s)
 	}
 
-	// Those who ask how much there is.
+	// Buffered.
 	rw := bufio.NewReadWriter(bufio.NewReader(strings.NewReader(early)), bufio.NewWriter(io.Discard))
 	rw.Reader.Peek(1)
 	client, server := net.Pipe()
@@ -231,7 +230,7 @@ func TestEarlyBytes(t *testing.T) {
 	c.forget.Stop()
 }
 
-// The wrapper has what the connection has, but what would go past it.
+// The wrapper has the connection's methods, except those that would bypass it.
 func TestWhatLibrariesGet(t *testing.T) {
 	type tcp interface {
 		SetNoDelay(noDelay bool) error
@@ -267,7 +266,7 @@ func TestWhatLibrariesGet(t *testing.T) {
 	}
 }
 
-// All of what a plain TCP connection copies to somebody else is read through the guard.
+// WriteTo of a TCP connection reads through the guard.
 func TestWriteTo(t *testing.T) {
 	got := make(chan string, 1)
 	w := newWorld(t, 1, false, Config{NoCloseFrames: true}, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -285,7 +284,7 @@ func TestWriteTo(t *testing.T) {
 	}
 }
 
-// Writers that cannot hijack do not pretend: libraries would find out too late.
+// The guard's writer has Hijack only if the server's has it.
 func TestNoHijack(t *testing.T) {
 	store := &counter{SlotStore: memstore.New(memstore.Config{})}
 	g, err := New(Config{Rules: []Rule{{Slots: newSlots(t, store, "ws", 1), Key: keyfuncs.Everyone()}}})
@@ -331,7 +330,7 @@ func TestHijackFails(t *testing.T) {
 	}
 }
 
-// Gin keeps the status until WriteHeaderNow.
+// keeping holds the status back until WriteHeaderNow, like Gin.
 type keeping struct {
 	http.ResponseWriter
 
@@ -344,12 +343,12 @@ func TestWriteHeaderNow(t *testing.T) {
 	k := &keeping{ResponseWriter: httptest.NewRecorder()}
 	w := &writer{recorder: recorder{ResponseWriter: k}, socket: new(Socket)}
 	if w.WriteHeader(200); k.now || w.socket.switched.Load() {
-		t.Error("200 is no upgrade")
+		t.Error("200 is not an upgrade")
 	}
 	k = &keeping{ResponseWriter: new(silent)}
 	w.ResponseWriter = k
 	if w.WriteHeader(101); !k.now || !w.socket.switched.Load() {
-		t.Error("the 101 did not leave")
+		t.Error("the 101 was not sent")
 	}
 }
 
@@ -393,7 +392,7 @@ func TestContext(t *testing.T) {
 	}
 }
 
-// Over HTTP/2 the slot is the handler's.
+// Over HTTP/2 the slot is held until the handler returns.
 func TestStream(t *testing.T) {
 	store := &counter{SlotStore: memstore.New(memstore.Config{})}
 	g, err := New(Config{Rules: []Rule{{Slots: newSlots(t, store, "ws", 1), Key: keyfuncs.Everyone()}}})
@@ -438,7 +437,7 @@ func TestStream(t *testing.T) {
 	}
 }
 
-// A socket that is lost before it is served has the context of its request already.
+// A socket has the context of its request before it is served.
 func TestContextBeforeTheHandler(t *testing.T) {
 	g, err := New(Config{Rules: []Rule{{Slots: newSlots(t, memstore.New(memstore.Config{}), "ws", 1), Key: keyfuncs.Everyone()}}})
 	if err != nil {
@@ -455,7 +454,7 @@ func TestContextBeforeTheHandler(t *testing.T) {
 		}
 		leave()
 		if r.Context().Err() == nil {
-			t.Error("the client has left, and nobody tells the handler")
+			t.Error("the handler's context outlives that of the request")
 		}
 	}))
 }
@@ -538,7 +537,8 @@ func (c *failingWrites) Write(p []byte) (int, error) {
 
 func (c *failingWrites) Close() error { return nil }
 
-// Libraries see how much was written of what they wrote, whatever the guard added to it.
+// A failed write returns how many of the library's bytes were written, without the fields
+// that the guard inserted.
 func TestWritesFail(t *testing.T) {
 	own := http.Header{"Ratelimit": {`"ws";r=0`}}
 	added := len("Ratelimit: \"ws\";r=0\r\n")
