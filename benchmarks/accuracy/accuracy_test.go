@@ -76,8 +76,8 @@ func repeat(at int64, n int) []int64 {
 	return s
 }
 
-// TestBoundary takes what is known without a simulation: 100 just before a
-// boundary of the clock and 100 just after.
+// TestBoundary has a known result: 100 requests just before a boundary of the clock and
+// 100 just after.
 func TestBoundary(t *testing.T) {
 	at := append(repeat(period-1, limit), repeat(period, limit)...)
 	for _, c := range []struct {
@@ -95,9 +95,9 @@ func TestBoundary(t *testing.T) {
 	}
 }
 
-// TestPatience shows why no resolution of an estimate is a promise: who spends the
-// limit at the end of a sub-window and returns when that is the oldest finds its
-// weight gone before its requests are a minute old.
+// TestPatience shows why no resolution makes an estimate exact: a client that spends the
+// limit at the end of a sub-window, and returns when that is the oldest, finds the weight
+// of its requests gone before they are a minute old.
 func TestPatience(t *testing.T) {
 	for _, k := range resolutions {
 		sub := period / k

@@ -24,7 +24,7 @@ func percent(part, whole int64) string {
 // times formats a number of admitted requests as a multiple of the limit.
 func times(n int) string { return fmt.Sprintf("%.2f x", float64(n)/limit) }
 
-// bytes tells what a policy remembers about a key.
+// bytes returns the size of a policy's state for a key.
 func bytes(p policy) string {
 	s, err := step.New(p.Numbers)
 	if err != nil {
@@ -36,7 +36,7 @@ func bytes(p policy) string {
 	return fmt.Sprintf("%d to %d", 8*s.Words(), 8*s.MaxWords())
 }
 
-// millions formats a large number for people.
+// millions formats a large number.
 func millions(n int64) string {
 	if n < 1e6 {
 		return number(n)
@@ -117,7 +117,7 @@ func report(results []result, requests, sources int, seed uint64) string {
 	return b.String()
 }
 
-// span formats minutes for people.
+// span formats minutes.
 func span(minutes float64) string {
 	switch {
 	case minutes < 120:

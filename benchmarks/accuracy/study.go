@@ -65,7 +65,7 @@ func policies() []policy {
 }
 
 // A window holds the instants of the last period. It is deliberately not the
-// library's log, which is held against it like everybody else.
+// library's log, which is compared with it like every policy.
 type window struct {
 	at       []int64 // a ring, of a power of two
 	first, n int
@@ -95,8 +95,8 @@ func (w *window) add(now int64) {
 
 func (w *window) reset() { w.first, w.n = 0, 0 }
 
-// A tally is what became of one policy. It holds integers only, so that adding
-// up in any order gives the same.
+// A tally is the result of one policy. It has only integers, so that the order of
+// additions does not matter.
 type tally struct {
 	Admitted int64
 
@@ -238,7 +238,7 @@ func (t *trial) nextSource() {
 	t.peak, t.met = 0, false
 }
 
-// A result is what became of all policies under one traffic.
+// A result is the results of all policies under one traffic.
 type result struct {
 	Requests int64
 	Sources  int64 // that sent anything
@@ -248,9 +248,9 @@ type result struct {
 	Tallies  []tally // of each policy
 }
 
-// A truth says of each request in a chunk what an exact limiter answers, which
-// counts what it admits, and how many attempts the source has made in the period
-// that ends with the request.
+// A truth has, for each request in a chunk, the verdict of an exact limiter, which
+// counts what it admits, and the number of attempts of the source in the period that
+// ends with the request.
 type truth struct {
 	exact    []bool
 	attempts []int
@@ -258,7 +258,7 @@ type truth struct {
 	admitted, attempted window
 }
 
-// about learns the truth about the next requests of one source.
+// about computes the truth about the next requests of one source.
 func (t *truth) about(at []int64) (refused int64) {
 	t.exact, t.attempts = t.exact[:0], t.attempts[:0]
 	for _, now := range at {

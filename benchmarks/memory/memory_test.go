@@ -135,7 +135,7 @@ func one() func() string {
 	return func() string { return k }
 }
 
-// parallel asks b.N times from all processors. Only throttled fails.
+// parallel makes b.N decisions on all processors. Only throttled fails.
 func parallel(b *testing.B, allow ask, keys func() func() string) (admitted, failed int64) {
 	b.Helper()
 	var yes, errs atomic.Int64

@@ -25,7 +25,7 @@ import (
 	"github.com/headgate/headgate/core/memstore"
 )
 
-// A limit is what every system is told to keep for each key.
+// A limit is the limit that every system applies to each key.
 type limit struct {
 	n   int
 	per time.Duration
@@ -34,7 +34,7 @@ type limit struct {
 func (l limit) rate() core.Rate    { return core.Rate{Events: int64(l.n), Per: l.per} }
 func (l limit) perSecond() float64 { return float64(l.n) / l.per.Seconds() }
 
-// An ask asks for one unit of a key.
+// An ask charges one unit to a key.
 type ask func(ctx context.Context, key string) (allowed bool, err error)
 
 // A system is one library, used as its documentation says. Libraries that read a

@@ -96,7 +96,7 @@ func request() *http.Request {
 	return r
 }
 
-// A writer is a response that nobody reads. Its header is a map that is cleared
+// A writer discards the response. Its header is a map that is cleared
 // for each request, so that only what systems put into it is measured.
 type writer struct {
 	header http.Header

@@ -53,7 +53,7 @@ var (
 	quantile = regexp.MustCompile(`(\d\d)%+\s+(?:in )?([\d.]+) ?(us|ms|secs|s)`)
 )
 
-// parse reads what wrk or hey says, which is nearly the same.
+// parse reads the output of wrk or hey, which are nearly the same.
 func parse(out string) (f figures, err error) {
 	if fault.MatchString(out) {
 		return f, errors.New("not all requests were served:\n" + out)

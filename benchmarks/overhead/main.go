@@ -19,7 +19,7 @@ import (
 	"time"
 )
 
-// A config is what the flags say.
+// A config has the values of the flags.
 type config struct {
 	rounds      int
 	duration    time.Duration

@@ -63,7 +63,7 @@ func (c *contestant) handler() (http.Handler, error) {
 // variable names the contestant to be in the environment of a child.
 const variable = "OVERHEAD_SERVER"
 
-// serveIfChild serves as the contestant that the parent asked for, until the parent ends.
+// serveIfChild serves the contestant that the parent chose, until the parent ends.
 func serveIfChild() bool {
 	name := os.Getenv(variable)
 	if name == "" {
@@ -141,7 +141,7 @@ func (c *contestant) stop() error {
 	return errors.Join(c.server.stdin.Close(), c.server.cmd.Wait())
 }
 
-// tick is how Linux counts processor time for programs, whatever its own clock.
+// tick is the unit in which Linux reports processor time to programs.
 const tick = 10 * time.Millisecond
 
 // cpu is the processor time that the server has used, or 0 where there is no /proc.

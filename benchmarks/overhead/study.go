@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// Figures are what one measurement gives, or the medians of several. Times are in
+// Figures are the results of one measurement, or the medians of several. Times are in
 // microseconds.
 type figures struct {
 	requests  float64
@@ -21,7 +21,7 @@ type figures struct {
 }
 
 // study measures all servers in turn, as often as there are rounds, so that what changes
-// with time changes for everybody.
+// over time affects all of them.
 func study(ctx context.Context, c config) (all []*contestant, err error) {
 	all = slices.DeleteFunc(contestants(), func(x *contestant) bool { return !c.run.MatchString(x.name) })
 	for _, x := range all {

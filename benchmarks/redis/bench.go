@@ -30,7 +30,7 @@ var scenarios = []scenario{
 	{"64 goroutines, one key, refused", 64, true, 64},
 }
 
-// Figures are what one measurement gives, or the medians of several. From serverCPU on they
+// Figures are the results of one measurement, or the medians of several. From serverCPU on they
 // are for each decision.
 type figures struct {
 	perSecond float64
@@ -137,7 +137,7 @@ func (c *contestant) fill(ctx context.Context, keys []string) error {
 }
 
 // measure measures all in turn, as often as there are rounds, so that what changes
-// with time changes for everybody.
+// over time affects all of them.
 func (b *bench) measure(ctx context.Context) error {
 	all, done := b.rounds*len(scenarios)*len(b.contestants), 0
 	start := time.Now()
@@ -225,13 +225,13 @@ func (b *bench) once(ctx context.Context, c *contestant, s scenario) (f figures,
 	}, nil
 }
 
-// A tally is what one goroutine has done.
+// A tally is the work of one goroutine.
 type tally struct {
 	decisions, wrong, errors int
 	took                     []time.Duration
 }
 
-// work decides until it is told to stop.
+// work makes decisions until it must stop.
 func (t *tally) work(ctx context.Context, c *contestant, s scenario, names []string, stop *atomic.Bool) {
 	rng := rand.New(rand.NewPCG(rand.Uint64(), 1))
 	keys := make([]string, max(c.batch, 1))

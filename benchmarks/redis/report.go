@@ -41,7 +41,7 @@ func (b *bench) report(version string) string {
 	return s.String()
 }
 
-// faults tells of answers that should not be.
+// faults reports errors and wrong decisions.
 func (c *contestant) faults(f figures) string {
 	var s string
 	if f.errors > 0 {

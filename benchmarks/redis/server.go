@@ -14,7 +14,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// A server is a redis-server that nobody else uses.
+// A server is a redis-server for this program alone.
 type server struct {
 	addr  string
 	admin *redis.Client // asks for its counts
@@ -63,7 +63,7 @@ func startServer(ctx context.Context) (*server, error) {
 	return nil, errors.Join(fmt.Errorf("redis-server does not answer: %w", err), s.stop())
 }
 
-// A count is what the server has done since it was started.
+// A count has statistics of the server since its start.
 type count struct {
 	cpu      time.Duration
 	commands int64 // those of scripts included

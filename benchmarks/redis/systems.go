@@ -18,7 +18,7 @@ import (
 	"github.com/headgate/headgate/core/redisstore"
 )
 
-// A limit is what every system is told to keep for each key.
+// A limit is the limit that every system applies to each key.
 type limit struct {
 	n   int
 	per time.Duration
@@ -33,7 +33,7 @@ var (
 
 func (l limit) rate() core.Rate { return core.Rate{Events: int64(l.n), Per: l.per} }
 
-// An ask asks for one unit of a key.
+// An ask charges one unit to a key.
 type ask func(ctx context.Context, key string) (allowed bool, err error)
 
 // A system is one library, used as its documentation says, with its own client and
@@ -77,8 +77,8 @@ const (
 	counter   = "floor: INCR" // the one that keeps no limit
 )
 
-// Both fail rather than decide without Redis, and are as patient as the others'
-// clients.
+// Without Redis, both fail instead of deciding, with the same timeouts as the clients of
+// the others.
 var (
 	merged = redisstore.Config{Failure: redisstore.FailClosed, Timeout: 3 * time.Second}
 	// Every decision is a call by itself, refusals too.
@@ -257,7 +257,7 @@ func withScripts(at redis.Options) (*redis.Client, error) {
 	return client, nil
 }
 
-// pipelineGCRA sends decisions in pipelines that somebody has filled by hand.
+// pipelineGCRA sends decisions in explicit pipelines.
 func pipelineGCRA(at redis.Options) (opened, error) {
 	o, err := floor(script(evalGCRA))(at)
 	if err != nil {

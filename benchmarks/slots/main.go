@@ -108,7 +108,7 @@ func heap() uint64 {
 	return m.HeapAlloc
 }
 
-// acquire fills the process.
+// acquire acquires all slots.
 func (b *bench) acquire(ctx context.Context) error {
 	b.held = make([]*core.Slot, b.config.slots)
 	keys := make([]string, b.users)
@@ -249,7 +249,7 @@ func (b *bench) flush(ctx context.Context) error {
 	return err
 }
 
-// release gives everything back.
+// release releases all slots.
 func (b *bench) release(ctx context.Context) error {
 	start := time.Now()
 	for _, slot := range b.held {
@@ -269,7 +269,7 @@ func (b *bench) close(ctx context.Context) error {
 	return err
 }
 
-// A server is a redis-server that nobody else uses.
+// A server is a redis-server for this program alone.
 type server struct {
 	addr  string
 	admin *redis.Client
@@ -311,7 +311,7 @@ func startServer(ctx context.Context) (*server, error) {
 	return nil, errors.Join(fmt.Errorf("redis-server does not answer: %w", err), s.stop())
 }
 
-// A count is what the server has done since it was started, and has.
+// A count has the server's memory, and what it did since its start.
 type count struct {
 	cpu    time.Duration
 	calls  int64 // of scripts

@@ -31,7 +31,7 @@ import (
 	"github.com/headgate/headgate/nethttp"
 )
 
-// A Limit is what every system is told to keep for each client address.
+// A Limit is the limit that every system applies to each client address.
 type Limit struct {
 	N   int
 	Per time.Duration

@@ -152,7 +152,7 @@ func newSite(t *testing.T, m mount, h http.Handler, secure bool, config websocke
 	return s
 }
 
-// balanced fails if more was granted than released, once all is over.
+// balanced fails unless all slots that were granted have been released.
 func (s *site) balanced() {
 	s.t.Helper()
 	if granted, released := s.store.granted.Load(), s.store.released.Load(); granted != released || s.guard.Len() != 0 {
@@ -160,7 +160,7 @@ func (s *site) balanced() {
 	}
 }
 
-// A caller is a client that speaks bytes.
+// A caller is a client that reads and writes bytes.
 type caller struct {
 	net.Conn
 
@@ -206,7 +206,7 @@ func (c *caller) write(first byte, payload string) error {
 	return err
 }
 
-// read returns a frame of the server: its opcode, and what it says.
+// read returns the opcode and the payload of a frame of the server.
 func (c *caller) read() (op byte, payload string, err error) {
 	var head [2]byte
 	if _, err := io.ReadFull(c.in, head[:]); err != nil {
@@ -223,7 +223,7 @@ func (c *caller) read() (op byte, payload string, err error) {
 	return head[0] & 0xf, string(b), err
 }
 
-// Every library under every mount: what is taken is given back, however it ends.
+// With every library under every mount, all slots are released, however the sockets end.
 func TestSockets(t *testing.T) {
 	t.Parallel()
 	for _, l := range libraries {
@@ -368,7 +368,7 @@ var stories = []struct {
 	}},
 }
 
-// hears sees that the socket works: long and short messages, and in pieces.
+// hears checks that the socket echoes messages, whole and in fragments.
 func hears(t *testing.T, c *caller) {
 	t.Helper()
 	c.write(0x81, "hello")
@@ -387,7 +387,7 @@ func hears(t *testing.T, c *caller) {
 	}
 }
 
-// Under every mount a browser can be told why.
+// InBand works under every mount.
 func TestRefusedInBand(t *testing.T) {
 	t.Parallel()
 	for _, m := range mounts {
