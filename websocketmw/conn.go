@@ -19,7 +19,7 @@ const (
 )
 
 // errOver is the error of reads from a socket over a limit.
-var errOver = fmt.Errorf("headgate: the socket is over a limit: %w", net.ErrClosed)
+var errOver = fmt.Errorf("headgate: websocketmw: the socket is over a limit: %w", net.ErrClosed)
 
 // A conn is a hijacked connection. Closing it releases the slots. Libraries get it
 // wrapped together with the other methods of the connection.

@@ -28,7 +28,7 @@ type Guard struct {
 var (
 	errPlan      = errors.New("its Plan returned slots that were not made with Slots.With")
 	errEmptyKey  = errors.New("its Key returned an empty key without an error")
-	errMalformed = errors.New("headgate: the Sec-WebSocket-Key is not the base64 of 16 bytes")
+	errMalformed = errors.New("headgate: websocketmw: the Sec-WebSocket-Key is not the base64 of 16 bytes")
 )
 
 // New returns a guard. If the Config is invalid, the error joins a [ConfigError] for each
@@ -188,7 +188,7 @@ func (g *Guard) decide(v *Verdict, r *http.Request, what kind, key func(rule int
 
 // fault says which rule an error is about, never whom.
 func (rule *Rule) fault(i int, err error) error {
-	return fmt.Errorf("headgate: Rules[%d] (slots %q): %w", i, rule.Slots.Name(), err)
+	return fmt.Errorf("headgate: websocketmw: Rules[%d] (slots %q): %w", i, rule.Slots.Name(), err)
 }
 
 // slots returns the slots of the request's plan.

@@ -465,22 +465,22 @@ func TestErrorsNameTheRule(t *testing.T) {
 		want    string
 		is      error
 	}{
-		{"no key", Rule{Slots: second, Key: absent}, nil, `headgate: Rules[1] (slots "user"): `, keyfuncs.ErrAbsent},
-		{"an empty key", Rule{Slots: second, Key: empty}, nil, `headgate: Rules[1] (slots "user"): `, errEmptyKey},
+		{"no key", Rule{Slots: second, Key: absent}, nil, `headgate: websocketmw: Rules[1] (slots "user"): `, keyfuncs.ErrAbsent},
+		{"an empty key", Rule{Slots: second, Key: empty}, nil, `headgate: websocketmw: Rules[1] (slots "user"): `, errEmptyKey},
 		{
 			"a plan of other slots",
 			Rule{Slots: second, Key: secret, Plan: func(*http.Request) *core.Slots { return strange }},
-			nil, `headgate: Rules[1] (slots "user"): `, errPlan,
+			nil, `headgate: websocketmw: Rules[1] (slots "user"): `, errPlan,
 		},
 		{
 			"no key for what is sent", Rule{Slots: second, Key: secret},
 			[]Inbound{{Limiter: limiter}, {Limiter: limiter, Key: absent}},
-			`headgate: Inbound[1] (limiter "sent"): `, keyfuncs.ErrAbsent,
+			`headgate: websocketmw: Inbound[1] (limiter "sent"): `, keyfuncs.ErrAbsent,
 		},
 		{
 			"an empty key for what is sent", Rule{Slots: second, Key: secret},
 			[]Inbound{{Limiter: limiter, Key: empty}},
-			`headgate: Inbound[0] (limiter "sent"): `, errEmptyKey,
+			`headgate: websocketmw: Inbound[0] (limiter "sent"): `, errEmptyKey,
 		},
 	} {
 		g, err := New(Config{Rules: []Rule{{Slots: first, Key: secret}, c.rule}, Inbound: c.inbound})

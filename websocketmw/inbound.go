@@ -100,7 +100,7 @@ func (c *Config) budgetKeys(r *http.Request) ([]string, error) {
 			err = errEmptyKey
 		}
 		if err != nil {
-			return nil, fmt.Errorf("headgate: Inbound[%d] (limiter %q): %w", i, in.Limiter.Name(), err)
+			return nil, fmt.Errorf("headgate: websocketmw: Inbound[%d] (limiter %q): %w", i, in.Limiter.Name(), err)
 		}
 		keys[i] = k
 	}

@@ -58,7 +58,7 @@ type closing struct {
 }
 
 // errEnded is the cause with which [Socket.Context] ends.
-var errEnded = fmt.Errorf("headgate: the socket is closed: %w", context.Canceled)
+var errEnded = fmt.Errorf("headgate: websocketmw: the socket is closed: %w", context.Canceled)
 
 type socketKey struct{}
 
