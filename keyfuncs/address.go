@@ -168,7 +168,7 @@ func (p Prefix) ProxyHeader(name string, trusted ...string) (Func, error) {
 	case name == "Forwarded":
 		errName = errors.New("headgate: keyfuncs: Forwarded lists addresses: use Forwarded")
 	}
-	proxies, errTrusted := parseNetworks(trusted)
+	proxies, errTrusted := parseTrusted(trusted)
 	if err := errors.Join(p.check(), errName, errTrusted); err != nil {
 		return nil, err
 	}
@@ -200,7 +200,7 @@ func (p Prefix) Forwarded(trusted ...string) (Func, error) {
 func (p Prefix) walk(trusted []string, header string,
 	lastComma func(string) int, parse func(string) (netip.Addr, bool),
 ) (Func, error) {
-	proxies, errTrusted := parseNetworks(trusted)
+	proxies, errTrusted := parseTrusted(trusted)
 	if err := errors.Join(p.check(), errTrusted); err != nil {
 		return nil, err
 	}

@@ -387,7 +387,7 @@ func TestFaults(t *testing.T) {
 		{"host bits", func() (keyfuncs.Func, error) { return keyfuncs.XForwardedFor("10.1.2.3/8", "::ffff:10.0.0.0/90") },
 			[]string{"would be 10.0.0.0/8", `"::ffff:10.0.0.0/90"`}},
 		{"everybody", func() (keyfuncs.Func, error) { return keyfuncs.XForwardedFor("0.0.0.0/0", "::/0", "::ffff:0.0.0.0/96") },
-			[]string{`"0.0.0.0/0": everybody`, `"::/0": everybody`, `"::ffff:0.0.0.0/96": everybody`}},
+			[]string{`"0.0.0.0/0": it contains every address`, `"::/0": it contains every address`, `"::ffff:0.0.0.0/96": it contains every address`}},
 		{"header", func() (keyfuncs.Func, error) { return keyfuncs.ProxyHeader("", "10.0.0.0/8") },
 			[]string{`not the name of a header: ""`}},
 		{"swapped", func() (keyfuncs.Func, error) { return keyfuncs.ProxyHeader("10.0.0.0/8", "X-Real-IP") },

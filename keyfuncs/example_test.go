@@ -68,8 +68,8 @@ func ExampleXForwardedFor_faults() {
 	// Output:
 	// headgate: keyfuncs: prefix of 64 bits for IPv4: not in 1 to 32, or 0 for 32
 	// headgate: keyfuncs: trusted "10.0.0.1/8": an address with the length of a network, which would be 10.0.0.0/8
-	// headgate: keyfuncs: trusted "::/0": everybody, so each client could choose its address: name the proxies' networks, or use BehindProxies
-	// headgate: keyfuncs: trusted "balancer": neither a network, as 10.0.0.0/8, nor an address
+	// headgate: keyfuncs: trusted "::/0": it contains every address: each client could choose its address: name the proxies' networks, or use BehindProxies
+	// headgate: keyfuncs: trusted "balancer": neither a network, such as 192.0.2.0/24, nor an address
 }
 
 // Two proxies append to Forwarded, the outer one with the client's port.

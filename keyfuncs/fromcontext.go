@@ -2,9 +2,65 @@ package keyfuncs
 
 import (
 	"context"
+	"fmt"
 	"net/http"
+	"reflect"
 	"strconv"
 )
+
+// Context charges the value that the request's context has for key, such as the
+// user that an authentication middleware put there. That middleware must run first.
+//
+// The value may be of a string or integer type, whose text is charged, or a
+// [fmt.Stringer]. A value that is missing, nil or empty text is [ErrAbsent]; zero is
+// a number like others. A value of another type is an error of the program, neither
+// ErrAbsent nor [ErrMalformed].
+//
+// Context panics if key is nil or not comparable, as [context.WithValue] does.
+func Context(key any) Func {
+	if key == nil || !reflect.TypeOf(key).Comparable() {
+		panic("headgate: keyfuncs: Context: the key is nil or not comparable")
+	}
+	thing := fmt.Sprintf("context value of %T", key)
+	errAbsent := absent(thing)
+	return func(r *http.Request) (string, error) {
+		value := r.Context().Value(key)
+		text, ok := textOf(value)
+		if !ok {
+			return "", fmt.Errorf("headgate: keyfuncs: %s: no text in a %T", thing, value)
+		}
+		if text == "" {
+			return "", errAbsent
+		}
+		return text, nil
+	}
+}
+
+// textOf returns the text of a value that Context can charge; nil has none.
+//
+// A string type is taken as it is even if it has a String method, because such a
+// method is often there to hide a secret, and would give all secrets one key.
+func textOf(value any) (text string, ok bool) {
+	v := reflect.ValueOf(value)
+	switch v.Kind() {
+	case reflect.Invalid:
+		return "", true
+	case reflect.String:
+		return v.String(), true
+	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64:
+		return strconv.FormatInt(v.Int(), 10), true
+	case reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64, reflect.Uintptr:
+		return strconv.FormatUint(v.Uint(), 10), true
+	case reflect.Pointer, reflect.Map, reflect.Slice, reflect.Func, reflect.Chan:
+		if v.IsNil() {
+			return "", true // do not call String on it
+		}
+	}
+	if s, ok := value.(fmt.Stringer); ok {
+		return s.String(), true
+	}
+	return "", false
+}
 
 // ContextFunc charges what get finds in the request's context: for values behind a
 // function, such as the subject of a token that was verified.
@@ -31,39 +87,6 @@ func ContextFunc(get func(context.Context) (string, bool)) Func {
 		value, ok := get(r.Context())
 		if !ok || value == "" {
 			return "", errAbsent
-		}
-		return value, nil
-	}
-}
-
-// PathValue charges the part of the path that matched a wildcard of [http.ServeMux], as
-// the tenant in "/tenants/{tenant}/items", for use within [All].
-//
-// Beware: the value is what the client wrote. It says which resource is used and not who
-// uses it; a client that may ask for any has a new limit for each.
-//
-// The mux sets the value when it has chosen the handler. A middleware around the whole
-// mux runs before that, and PathValue is [ErrAbsent] there: wrap the handlers that are
-// registered in the mux instead. It is ErrAbsent too if the pattern has no such wildcard,
-// or it matched nothing. A value of more than 4 KiB is [ErrMalformed].
-//
-// PathValue panics if name is empty.
-func PathValue(name string) Func {
-	if name == "" {
-		panic("headgate: keyfuncs: PathValue: the name is empty")
-	}
-	var (
-		thing      = "path value " + strconv.Quote(name)
-		errAbsent  = absent(thing)
-		errTooLong = malformed(thing, "longer than 4 KiB")
-	)
-	return func(r *http.Request) (string, error) {
-		value := r.PathValue(name)
-		if value == "" {
-			return "", errAbsent
-		}
-		if len(value) > maxValue {
-			return "", errTooLong
 		}
 		return value, nil
 	}

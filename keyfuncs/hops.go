@@ -2,7 +2,6 @@ package keyfuncs
 
 import (
 	"errors"
-	"fmt"
 	"net/http"
 	"net/netip"
 	"slices"
@@ -104,55 +103,3 @@ func (l list) fromRight(yield func(string) bool) {
 }
 
 func lastComma(s string) int { return strings.LastIndexByte(s, ',') }
-
-// networks are those whose word is taken.
-type networks []netip.Prefix
-
-func (ns networks) contain(addr netip.Addr) bool {
-	for _, n := range ns {
-		if n.Contains(addr) {
-			return true
-		}
-	}
-	return false
-}
-
-// parseNetworks reads networks and single addresses, and reports all faults.
-func parseNetworks(texts []string) (networks, error) {
-	if len(texts) == 0 {
-		return nil, errors.New("headgate: keyfuncs: no trusted network: name those of the proxies, or use RemoteAddr")
-	}
-	var (
-		ns   networks
-		errs []error
-	)
-	for _, text := range texts {
-		n, err := parseNetwork(text)
-		ns, errs = append(ns, n), append(errs, err)
-	}
-	return ns, errors.Join(errs...)
-}
-
-func parseNetwork(text string) (netip.Prefix, error) {
-	n, err := netip.ParsePrefix(text)
-	if err != nil {
-		addr, err := netip.ParseAddr(text)
-		if err != nil || addr.Zone() != "" {
-			return n, fmt.Errorf("headgate: keyfuncs: trusted %q: neither a network, as 10.0.0.0/8, nor an address", text)
-		}
-		n = netip.PrefixFrom(addr, addr.BitLen())
-	}
-	if n != n.Masked() {
-		// Taking it for the whole network might trust more than was meant.
-		return n, fmt.Errorf("headgate: keyfuncs: trusted %q: an address with the length of a network, which would be %v", text, n.Masked())
-	}
-	if n.Addr().Is4In6() {
-		// 96 bits or more, or masking would have changed it.
-		n = netip.PrefixFrom(n.Addr().Unmap(), n.Bits()-96)
-	}
-	if n.Bits() == 0 {
-		return n, fmt.Errorf("headgate: keyfuncs: trusted %q: everybody, so each client could choose its address: "+
-			"name the proxies' networks, or use BehindProxies", text)
-	}
-	return n, nil
-}

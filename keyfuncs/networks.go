@@ -101,48 +101,87 @@ func placeOf(key string, ranges networks) place {
 	return at
 }
 
-// parseRanges reads networks and single addresses, and reports all faults.
-func parseRanges(texts []string) (networks, error) {
-	if len(texts) == 0 {
-		return nil, errors.New("headgate: keyfuncs: no network: name at least one, as 192.0.2.0/24")
+// networks is a set of networks, as parsePrefixes returns it.
+type networks []netip.Prefix
+
+func (ns networks) contain(addr netip.Addr) bool {
+	for _, n := range ns {
+		if n.Contains(addr) {
+			return true
+		}
 	}
-	var (
-		ranges networks
-		errs   []error
-	)
-	for _, text := range texts {
-		n, err := parseRange(text)
-		ranges, errs = append(ranges, n), append(errs, err)
-	}
-	return ranges, errors.Join(errs...)
+	return false
 }
 
-// parseRange reads a network or an address.
-func parseRange(text string) (netip.Prefix, error) {
+// parseTrusted parses the networks that proxies connect from.
+func parseTrusted(texts []string) (networks, error) {
+	if len(texts) == 0 {
+		return nil, errors.New("headgate: keyfuncs: no trusted network: name those of the proxies, or use RemoteAddr")
+	}
+	return parsePrefixes("trusted", texts, unmap, "each client could choose its address: "+
+		"name the proxies' networks, or use BehindProxies")
+}
+
+// parseRanges parses the networks that In and NotIn compare a client's address with.
+func parseRanges(texts []string) (networks, error) {
+	if len(texts) == 0 {
+		return nil, errors.New("headgate: keyfuncs: no network: name at least one, such as 192.0.2.0/24")
+	}
+	return parsePrefixes("network", texts, to4, "name fewer, or remove the check")
+}
+
+// parsePrefixes parses networks and single addresses and reports all faults. Errors call
+// them what; canonical returns the form of a network in which it is compared; all says
+// what is wrong with the network of all addresses.
+func parsePrefixes(what string, texts []string, canonical func(netip.Prefix) netip.Prefix, all string) (networks, error) {
+	var (
+		ns   networks
+		errs []error
+	)
+	for _, text := range texts {
+		n, err := parsePrefix(text)
+		n = canonical(n)
+		if err == nil && n.Bits() == 0 {
+			err = errors.New("it contains every address: " + all)
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("headgate: keyfuncs: %s %q: %w", what, text, err))
+		}
+		ns = append(ns, n)
+	}
+	return ns, errors.Join(errs...)
+}
+
+func parsePrefix(text string) (netip.Prefix, error) {
 	n, err := netip.ParsePrefix(text)
 	if err != nil {
 		addr, err := netip.ParseAddr(text)
 		if err != nil || addr.Zone() != "" {
-			return n, fmt.Errorf("headgate: keyfuncs: network %q: neither a network, as 192.0.2.0/24, nor an address", text)
+			return n, errors.New("neither a network, such as 192.0.2.0/24, nor an address")
 		}
 		n = netip.PrefixFrom(addr, addr.BitLen())
 	}
 	if n != n.Masked() {
-		return n, fmt.Errorf("headgate: keyfuncs: network %q: an address with the length of a network, which would be %v", text, n.Masked())
-	}
-	if n = to4(n); n.Bits() == 0 {
-		return n, fmt.Errorf("headgate: keyfuncs: network %q: everybody: name fewer, or do without the question", text)
+		// Using the whole network might include more than was meant.
+		return n, fmt.Errorf("an address with the length of a network, which would be %v", n.Masked())
 	}
 	return n, nil
 }
 
-// to4 returns a network within an IPv6 one that stands for all of IPv4 as that of IPv4,
-// which is the form of keys.
+// to4 returns a network within an IPv6 range that stands for all of IPv4 as an IPv4
+// network, which is how keys write it.
 func to4(n netip.Prefix) netip.Prefix {
-	addr := n.Addr()
-	if n.Bits() < 96 || !addr.Is4In6() && !nat64.Contains(addr) {
-		return n
+	if n.Bits() >= 96 && nat64.Contains(n.Addr()) {
+		b := n.Addr().As16()
+		return netip.PrefixFrom(netip.AddrFrom4([4]byte(b[12:])), n.Bits()-96)
 	}
-	b := addr.As16()
-	return netip.PrefixFrom(netip.AddrFrom4([4]byte(b[12:])), n.Bits()-96)
+	return unmap(n)
+}
+
+// unmap returns a network of IPv4-mapped IPv6 addresses as an IPv4 network.
+func unmap(n netip.Prefix) netip.Prefix {
+	if n.Bits() >= 96 && n.Addr().Is4In6() {
+		return netip.PrefixFrom(n.Addr().Unmap(), n.Bits()-96)
+	}
+	return n
 }

@@ -117,10 +117,10 @@ func TestNetworkFaults(t *testing.T) {
 		{[]string{"fe80::1%eth0"}, []string{"neither"}},
 		{[]string{"192.0.2.0/33"}, []string{"neither"}},
 		{[]string{"192.0.2.1/24"}, []string{"which would be 192.0.2.0/24"}},
-		{[]string{"0.0.0.0/0"}, []string{"everybody"}},
-		{[]string{"::/0"}, []string{"everybody"}},
-		{[]string{"::ffff:0.0.0.0/96"}, []string{"everybody"}},
-		{[]string{"64:ff9b::/96"}, []string{"everybody"}},
+		{[]string{"0.0.0.0/0"}, []string{"every address"}},
+		{[]string{"::/0"}, []string{"every address"}},
+		{[]string{"::ffff:0.0.0.0/96"}, []string{"every address"}},
+		{[]string{"64:ff9b::/96"}, []string{"every address"}},
 		{[]string{"office", "192.0.2.0/24", "::/0", "10.0.0.1/8"}, []string{"office", "::/0", "10.0.0.0/8"}},
 	} {
 		for name, f := range map[string]func(keyfuncs.Func, ...string) (func(*http.Request) bool, error){
