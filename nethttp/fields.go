@@ -39,11 +39,11 @@ type Fields func(h http.Header, v Verdict)
 // Both fields are lists, and what is already in them stays, so that guards around
 // each other all have their say.
 func Draft11(h http.Header, v Verdict) {
-	var c cells
-	v.draft11(h, &c)
+	var values valueArena
+	v.draft11(h, &values)
 }
 
-func (v *Verdict) draft11(h http.Header, c *cells) {
+func (v *Verdict) draft11(h http.Header, values *valueArena) {
 	if v.sheet == nil || v.sheet.list == "" {
 		return
 	}
@@ -63,9 +63,9 @@ func (v *Verdict) draft11(h http.Header, c *cells) {
 			b = appendParam(b, ";t=", seconds(a.NextAfter))
 		}
 	}
-	c.add(h, "Ratelimit-Policy", v.sheet.list)
+	values.add(h, "Ratelimit-Policy", v.sheet.list)
 	if len(b) > 0 {
-		c.add(h, "Ratelimit", string(b))
+		values.add(h, "Ratelimit", string(b))
 	}
 }
 
@@ -104,14 +104,14 @@ func classic(h http.Header, v Verdict, limit, remaining, reset string) {
 	if !v.Decision.Allowed {
 		after = a.RetryAfter
 	}
-	c := make(cells, 3)
-	c.set(h, limit, integer(a.Limit))
+	values := make(valueArena, 3)
+	values.set(h, limit, integer(a.Limit))
 	if !known(v.Decision.Source, a) {
 		return
 	}
-	c.set(h, remaining, integer(a.Remaining))
+	values.set(h, remaining, integer(a.Remaining))
 	if after != core.Never {
-		c.set(h, reset, integer(seconds(after)))
+		values.set(h, reset, integer(seconds(after)))
 	}
 }
 
@@ -248,25 +248,26 @@ func seconds(d time.Duration) int64 {
 	return s
 }
 
-// Cells hold the values of fields. They are cut from one slice, so that several
-// fields take one allocation, and are not shared, for who sees a header may change it.
-type cells []string
+// A valueArena is where the value slices of an http.Header are cut from: one allocation
+// serves all fields of a response, where Header.Set makes one for each. The slices do
+// not overlap, because a handler may change or append to any of them.
+type valueArena []string
 
 // set sets a field, given by its canonical name.
-func (c *cells) set(h http.Header, name, value string) {
-	if len(*c) == 0 {
-		*c = make(cells, 2) // what an admitted response has
+func (a *valueArena) set(h http.Header, name, value string) {
+	if len(*a) == 0 {
+		*a = make(valueArena, 2) // what an admitted response has
 	}
-	(*c)[0] = value
-	h[name] = (*c)[:1:1]
-	*c = (*c)[1:]
+	(*a)[0] = value
+	h[name] = (*a)[:1:1]
+	*a = (*a)[1:]
 }
 
-// add is set for a field that is a list: what it has stays.
-func (c *cells) add(h http.Header, name, value string) {
+// add is set for a field that is a list: values already there stay.
+func (a *valueArena) add(h http.Header, name, value string) {
 	if had := h[name]; len(had) > 0 {
 		h[name] = append(had, value)
 	} else {
-		c.set(h, name, value)
+		a.set(h, name, value)
 	}
 }

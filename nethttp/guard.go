@@ -197,8 +197,8 @@ func (g *Guard) Handler(next http.Handler) http.Handler {
 			g.deny(w, r, &v)
 			return
 		}
-		var c cells
-		v.setFields(w.Header(), &c)
+		var values valueArena
+		v.setFields(w.Header(), &values)
 		if v.bill == nil {
 			next.ServeHTTP(w, r)
 		} else {

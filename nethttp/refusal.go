@@ -22,8 +22,8 @@ func (g *Guard) Deny(w http.ResponseWriter, r *http.Request, v Verdict) {
 }
 
 func (g *Guard) deny(w http.ResponseWriter, r *http.Request, v *Verdict) {
-	c := make(cells, 7) // as many fields as Draft11 and a refusal have
-	v.setFields(w.Header(), &c)
+	values := make(valueArena, 7) // as many fields as Draft11 and a refusal have
+	v.setFields(w.Header(), &values)
 	if g.config.OnDenied != nil {
 		rec := &recorder{ResponseWriter: w}
 		g.config.OnDenied(rec.writer(), r, *v)
@@ -31,15 +31,42 @@ func (g *Guard) deny(w http.ResponseWriter, r *http.Request, v *Verdict) {
 			return
 		}
 	}
-	d := v.document()
+	writeDocument(w, r, v.code(), v.document(), &values)
+}
+
+// WriteProblem writes a refusal as [Guard.Deny] does, except for the verdict's fields:
+// the status, Content-Type, Content-Length, X-Content-Type-Options and the document,
+// which [Problem] returns. A response to HEAD has no body.
+func WriteProblem(w http.ResponseWriter, r *http.Request, status int, document []byte) {
+	values := make(valueArena, 3)
+	writeDocument(w, r, status, newDocument(document), &values)
+}
+
+func writeDocument(w http.ResponseWriter, r *http.Request, status int, d document, values *valueArena) {
 	h := w.Header()
-	c.set(h, "Content-Type", ProblemType)
-	c.set(h, "Content-Length", d.length)
-	c.set(h, "X-Content-Type-Options", "nosniff")
-	w.WriteHeader(v.code())
+	values.set(h, "Content-Type", ProblemType)
+	values.set(h, "Content-Length", d.length)
+	values.set(h, "X-Content-Type-Options", "nosniff")
+	w.WriteHeader(status)
 	if r.Method != http.MethodHead {
-		w.Write(d.body) //nolint:errcheck // the client may have gone
+		w.Write(d.body) //nolint:errcheck // the client may have disconnected
 	}
+}
+
+// Problem returns the problem document (RFC 9457) of a refusal, whose media type is
+// [ProblemType], for packages that enforce other limits than rates. Given the names of
+// the policies that refused, which must be printable ASCII, the document is of the type
+// quota-exceeded of draft-ietf-httpapi-ratelimit-headers-11, which implies status 429.
+// Without names it contains no more than the status.
+func Problem(status int, violated ...string) []byte {
+	if len(violated) == 0 {
+		return blank(status)
+	}
+	names := make([]string, len(violated))
+	for i, name := range violated {
+		names[i] = string(appendString(nil, name))
+	}
+	return quotaExceeded(names...)
 }
 
 // Problem returns the body of the refusal, a problem document (RFC 9457) of the

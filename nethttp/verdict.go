@@ -61,27 +61,27 @@ func (v Verdict) Policies() []core.Policy {
 // admitted or refused: the fields of [Config].Fields, and for a refusal Retry-After
 // and Cache-Control: no-store. A refusal has no Retry-After if no waiting helps.
 func (v Verdict) SetFields(h http.Header) {
-	var c cells
-	v.setFields(h, &c)
+	var values valueArena
+	v.setFields(h, &values)
 }
 
-func (v *Verdict) setFields(h http.Header, c *cells) {
+func (v *Verdict) setFields(h http.Header, values *valueArena) {
 	if v.sheet != nil && !v.silent {
 		if fields := v.guard.config.Fields; fields != nil {
 			fields(h, *v)
 		} else {
-			v.draft11(h, c)
+			v.draft11(h, values)
 		}
 	}
 	if v.admitted {
 		return
 	}
 	if after := v.retryAfter(); after != "" {
-		c.set(h, "Retry-After", after)
+		values.set(h, "Retry-After", after)
 	} else {
 		delete(h, "Retry-After")
 	}
-	c.set(h, "Cache-Control", "no-store")
+	values.set(h, "Cache-Control", "no-store")
 }
 
 func (v *Verdict) retryAfter() string {
