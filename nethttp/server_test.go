@@ -3,7 +3,6 @@ package nethttp_test
 import (
 	"bufio"
 	"crypto/tls"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -11,7 +10,10 @@ import (
 	"net/http/httptest"
 	"net/http/httptrace"
 	"net/textproto"
+	"os"
+	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/headgate/headgate/core"
@@ -25,33 +27,29 @@ type withFlush struct{}
 
 func (withFlush) Flush() {}
 
-type withReadFrom struct{}
+// withReadFrom counts the calls of its ReadFrom.
+type withReadFrom struct{ calls *int }
 
-func (withReadFrom) ReadFrom(r io.Reader) (int64, error) { return io.Copy(io.Discard, r) }
-
-type withPush struct{}
-
-func (withPush) Push(string, *http.PushOptions) error { return http.ErrNotSupported }
+func (w withReadFrom) ReadFrom(r io.Reader) (int64, error) {
+	*w.calls++
+	return io.Copy(io.Discard, r)
+}
 
 type withHijack struct{}
 
 func (withHijack) Hijack() (net.Conn, *bufio.ReadWriter, error) { return nil, nil, nil }
 
-// A watched writer can do what the one within can, and claims nothing else.
+// A recorded writer has Flush and Hijack exactly if the writer within has them. It
+// always has ReadFrom, which calls the ReadFrom or else the Write within.
 func TestAbilities(t *testing.T) {
-	inner := func() bare { return bare{httptest.NewRecorder()} }
-	var (
-		f withFlush
-		r withReadFrom
-		p withPush
-		h withHijack
-	)
 	type (
 		F = withFlush
 		R = withReadFrom
-		P = withPush
 		H = withHijack
 	)
+	inner := bare{httptest.NewRecorder()}
+	calls := 0
+	r := withReadFrom{&calls}
 	var outcome nethttp.Outcome
 	guard := newGuard(t, rules(nethttp.Rule{
 		Limiter: memory(t, "api", core.Unlimited()), Key: header,
@@ -61,89 +59,45 @@ func TestAbilities(t *testing.T) {
 		},
 	}))
 	for _, w := range []http.ResponseWriter{
-		struct{ bare }{inner()},
+		inner,
 		struct {
 			bare
 			F
-		}{inner(), f},
+		}{inner, F{}},
 		struct {
 			bare
 			R
-		}{inner(), r},
-		struct {
-			bare
-			F
-			R
-		}{inner(), f, r},
-		struct {
-			bare
-			P
-		}{inner(), p},
-		struct {
-			bare
-			F
-			P
-		}{inner(), f, p},
-		struct {
-			bare
-			R
-			P
-		}{inner(), r, p},
+		}{inner, r},
 		struct {
 			bare
 			F
 			R
-			P
-		}{inner(), f, r, p},
+		}{inner, F{}, r},
 		struct {
 			bare
 			H
-		}{inner(), h},
+		}{inner, H{}},
 		struct {
 			bare
 			F
 			H
-		}{inner(), f, h},
+		}{inner, F{}, H{}},
 		struct {
 			bare
 			R
 			H
-		}{inner(), r, h},
+		}{inner, r, H{}},
 		struct {
 			bare
 			F
 			R
 			H
-		}{inner(), f, r, h},
-		struct {
-			bare
-			P
-			H
-		}{inner(), p, h},
-		struct {
-			bare
-			F
-			P
-			H
-		}{inner(), f, p, h},
-		struct {
-			bare
-			R
-			P
-			H
-		}{inner(), r, p, h},
-		struct {
-			bare
-			F
-			R
-			P
-			H
-		}{inner(), f, r, p, h},
+		}{inner, F{}, r, H{}},
 	} {
-		want := nethttp.Outcome{Status: 200, Cost: 1}
+		calls = 0
 		guard.Handler(http.HandlerFunc(func(got http.ResponseWriter, _ *http.Request) {
 			if got == w {
-				t.Error("the writer is not watched")
+				t.Error("the writer is not recorded")
 			}
 			if a, b := abilities(got), abilities(w); a != b {
 				t.Errorf("it can %s, the writer within %s", a, b)
@@ -151,28 +105,81 @@ func TestAbilities(t *testing.T) {
 			if u, ok := got.(interface{ Unwrap() http.ResponseWriter }); !ok || u.Unwrap() != w {
 				t.Error("Unwrap does not find the writer within")
 			}
-			if rf, ok := got.(io.ReaderFrom); ok {
-				if n, err := rf.ReadFrom(strings.NewReader("1234")); n != 4 || err != nil {
-					t.Errorf("ReadFrom: %d, %v", n, err)
-				}
-				want.Written = 4
-			}
-			if pusher, ok := got.(http.Pusher); ok && !errors.Is(pusher.Push("/", nil), http.ErrNotSupported) {
-				t.Error("Push did not reach the writer within")
+			source := io.LimitReader(strings.NewReader("12345"), 4) // it has no WriteTo
+			if n, err := got.(io.ReaderFrom).ReadFrom(source); n != 4 || err != nil {
+				t.Errorf("ReadFrom: %d, %v", n, err)
 			}
 		})).ServeHTTP(w, request("GET", "/", "X-Client", "anna"))
-		if outcome != want {
+		if want := (nethttp.Outcome{Status: 200, Written: 4, Cost: 1}); outcome != want {
 			t.Errorf("outcome %+v, want %+v", outcome, want)
+		}
+		want := 0
+		if _, ok := w.(io.ReaderFrom); ok {
+			want = 1
+		}
+		if calls != want {
+			t.Errorf("%T: %d calls of the ReadFrom within, want %d", w, calls, want)
 		}
 	}
 }
 
 func abilities(w http.ResponseWriter) string {
 	_, f := w.(http.Flusher)
-	_, r := w.(io.ReaderFrom)
-	_, p := w.(http.Pusher)
 	_, h := w.(http.Hijacker)
-	return fmt.Sprintf("Flush %v, ReadFrom %v, Push %v, Hijack %v", f, r, p, h)
+	return fmt.Sprintf("Flush %v, Hijack %v", f, h)
+}
+
+// fileReader reports whether ReadFrom was given the file itself, as sendfile needs.
+type fileReader struct {
+	http.ResponseWriter
+
+	file bool
+}
+
+func (w *fileReader) ReadFrom(r io.Reader) (int64, error) {
+	if limited, ok := r.(*io.LimitedReader); ok {
+		r = limited.R
+	}
+	_, w.file = r.(interface {
+		SyscallConn() (syscall.RawConn, error)
+	})
+	return io.Copy(io.Discard, r)
+}
+
+// A file reaches the ReadFrom of net/http as a file, through guards around each other.
+func TestFiles(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(path, []byte("content"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, send := range map[string]http.HandlerFunc{
+		"ServeFile": func(w http.ResponseWriter, r *http.Request) { http.ServeFile(w, r, path) },
+		"Copy": func(w http.ResponseWriter, _ *http.Request) {
+			f, err := os.Open(path)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer f.Close()
+			if n, err := io.Copy(w, f); n != 7 || err != nil {
+				t.Errorf("%d bytes, %v", n, err)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			guard := func(name string) *nethttp.Guard {
+				return newGuard(t, rules(nethttp.Rule{
+					Limiter: memory(t, name, core.Unlimited()), Key: header, Settle: nethttp.StatedCost,
+				}))
+			}
+			w := &fileReader{ResponseWriter: httptest.NewRecorder()}
+			h := guard("outer").Handler(guard("inner").Handler(send))
+			h.ServeHTTP(w, request("GET", "/", "X-Client", "anna"))
+			if !w.file {
+				t.Error("the ReadFrom within got no file")
+			}
+		})
+	}
 }
 
 // wrapped is what other middleware makes of a writer: it can only be unwrapped.
@@ -313,11 +320,9 @@ func TestServers(t *testing.T) {
 				})
 				mux.HandleFunc("/copy", func(w http.ResponseWriter, _ *http.Request) { io.Copy(w, strings.NewReader("copied")) })
 				mux.HandleFunc("/missing", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(404) })
-				mux.HandleFunc("/push", func(w http.ResponseWriter, _ *http.Request) {
-					_, pushes := w.(http.Pusher)
-					_, hijacks := w.(http.Hijacker)
-					if isTwo := proto == "HTTP/2.0"; pushes != isTwo || hijacks == isTwo {
-						t.Errorf("pushes %v, hijacks %v", pushes, hijacks)
+				mux.HandleFunc("/hijack", func(w http.ResponseWriter, _ *http.Request) {
+					if _, ok := w.(http.Hijacker); ok != (proto == "HTTP/1.1") {
+						t.Errorf("Hijacker: %v", ok)
 					}
 				})
 				server := httptest.NewUnstartedServer(newGuard(t, rules(rule)).Handler(mux))
@@ -333,7 +338,7 @@ func TestServers(t *testing.T) {
 					wantRemaining(t, limiter, 4)
 				}
 				for i, test := range []struct{ path, body string }{
-					{"/hints", "hinted"}, {"/stream", "one two three"}, {"/copy", "copied"}, {"/push", ""},
+					{"/hints", "hinted"}, {"/stream", "one two three"}, {"/copy", "copied"}, {"/hijack", ""},
 				} {
 					r := get(t, server, test.path)
 					if r.StatusCode != 200 || r.body != test.body || r.Proto != proto {
