@@ -21,10 +21,26 @@ type Guard struct {
 
 var (
 	errZero     = errors.New("headgate: guard: make one with nethttp.New")
-	errEmptyKey = errors.New("headgate: a rule's Key gave an empty key without an error")
-	errCost     = errors.New("headgate: a rule's Cost is negative")
-	errPlan     = errors.New("headgate: a rule's Plan gave a limiter that Limiter.With did not make")
+	errEmptyKey = errors.New("Key returned an empty key without an error")
 )
+
+// A ruleError says which rule an error is about. Clients can cause errors of keys as
+// often as they like, so its text is formatted only when it is used.
+type ruleError struct {
+	rule    int
+	limiter string // its name
+	err     error
+}
+
+func (g *Guard) ruleError(rule int, err error) error {
+	return &ruleError{rule, g.config.Rules[rule].Limiter.Name(), err}
+}
+
+func (e *ruleError) Error() string {
+	return fmt.Sprintf("headgate: guard: Rules[%d] (limiter %q): %v", e.rule, e.limiter, e.err)
+}
+
+func (e *ruleError) Unwrap() error { return e.err }
 
 // New makes a guard. The error joins a [ConfigError] for everything that is wrong.
 func New(c Config) (*Guard, error) {
@@ -86,57 +102,23 @@ func (g *Guard) skips(r *http.Request) bool {
 }
 
 func (g *Guard) decide(v *Verdict, r *http.Request, key func(rule int) (string, error)) {
-	var room [maxRules]core.Charge
-	charges := room[:0]
-	usual := true // all rules take part, with their own limiters
-	v.guard = g
-	for i := range g.config.Rules {
-		rule := &g.config.Rules[i]
-		n, err := rule.cost(r)
-		if err != nil {
-			v.Err, v.status = err, http.StatusInternalServerError
-			return
-		}
-		if n == 0 {
-			usual = false
-			continue
-		}
-		var k string
-		if key != nil {
-			k, err = key(i)
-		} else {
-			k, err = rule.Key(r)
-		}
-		if err == nil && k == "" {
-			err = errEmptyKey
-		}
-		if err != nil {
-			v.Err, v.status = err, g.config.KeyErrorStatus
-			return
-		}
-		l, err := rule.limiter(r)
-		if err != nil {
-			v.Err, v.status = err, http.StatusInternalServerError
-			return
-		}
-		usual = usual && l == rule.Limiter
-		charges = append(charges, core.Charge{Limiter: l, Key: k, N: n})
-		if g.settles {
-			v.bill = v.bill.add(g, rule, n)
-		}
-	}
-	if len(charges) == 0 {
-		if len(g.config.Rules) == 0 { // New has not seen it
-			v.Err, v.status = errZero, http.StatusInternalServerError
-			return
-		}
-		v.admitted = true
+	if len(g.config.Rules) == 0 {
+		v.Err, v.status = errZero, http.StatusInternalServerError
 		return
 	}
-	if len(charges) == 1 {
+	v.guard = g
+	var room [maxRules]core.Charge
+	charges, usual := g.charges(v, r, key, room[:0])
+	switch {
+	case v.Err != nil:
+		return
+	case len(charges) == 0:
+		v.admitted = true
+		return
+	case len(charges) == 1:
 		c := &charges[0]
 		v.Decision, v.Err = c.Limiter.AllowN(r.Context(), c.Key, c.N)
-	} else { // a copy, so that room does not escape from those who have one rule
+	default: // a copy, so that room does not escape, which would cost guards with one rule
 		v.Decision, v.Err = core.AllowAll(r.Context(), slices.Clone(charges)...)
 	}
 	if v.Err != nil {
@@ -153,17 +135,57 @@ func (g *Guard) decide(v *Verdict, r *http.Request, key func(rule int) (string, 
 	}
 }
 
-func (rule *Rule) cost(r *http.Request) (int64, error) {
-	if rule.Cost == nil {
-		return 1, nil
+// charges appends to into what each rule charges, and starts the verdict's bill. usual
+// reports whether all rules take part with their own limiters. If a function of a rule
+// returns an error or an invalid value, charges sets the verdict's Err and status.
+func (g *Guard) charges(v *Verdict, r *http.Request, key func(rule int) (string, error), into []core.Charge) (_ []core.Charge, usual bool) {
+	usual = true
+	for i := range g.config.Rules {
+		rule := &g.config.Rules[i]
+		n := int64(1)
+		if rule.Cost != nil {
+			n = rule.Cost(r)
+		}
+		if n < 0 {
+			err := fmt.Errorf("Cost returned %d; it must be 0 or more", n)
+			v.Err, v.status = g.ruleError(i, err), http.StatusInternalServerError
+			return nil, false
+		}
+		if n == 0 {
+			usual = false
+			continue
+		}
+		var (
+			k   string
+			err error
+		)
+		if key != nil {
+			k, err = key(i)
+		} else {
+			k, err = rule.Key(r)
+		}
+		if err == nil && k == "" {
+			err = errEmptyKey
+		}
+		if err != nil {
+			v.Err, v.status = g.ruleError(i, err), g.config.KeyErrorStatus
+			return nil, false
+		}
+		l, err := rule.limiter(r)
+		if err != nil {
+			v.Err, v.status = g.ruleError(i, err), http.StatusInternalServerError
+			return nil, false
+		}
+		usual = usual && l == rule.Limiter
+		into = append(into, core.Charge{Limiter: l, Key: k, N: n})
+		if g.settles {
+			v.bill = v.bill.add(g, i, n)
+		}
 	}
-	n := rule.Cost(r)
-	if n < 0 {
-		return 0, fmt.Errorf("%w: %d", errCost, n)
-	}
-	return n, nil
+	return into, usual
 }
 
+// limiter returns the limiter that decides about a request.
 func (rule *Rule) limiter(r *http.Request) (*core.Limiter, error) {
 	if rule.Plan == nil {
 		return rule.Limiter, nil
@@ -173,9 +195,9 @@ func (rule *Rule) limiter(r *http.Request) (*core.Limiter, error) {
 	case l == nil || l == rule.Limiter:
 		return rule.Limiter, nil
 	case l.Name() != rule.Limiter.Name():
-		return nil, fmt.Errorf("%w: limiter %q, not %q", errPlan, l.Name(), rule.Limiter.Name())
+		return nil, fmt.Errorf("Plan returned a limiter of another name, %q; make it with Limiter.With", l.Name())
 	case l.Store() != rule.Limiter.Store():
-		return nil, fmt.Errorf("%w: limiter %q, of another store than the rule's limiter %q", errPlan, l.Name(), rule.Limiter.Name())
+		return nil, errors.New("Plan returned a limiter of another store; make it with Limiter.With")
 	}
 	return l, nil
 }

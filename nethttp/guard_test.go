@@ -329,7 +329,7 @@ func TestOnDeniedOfErrors(t *testing.T) {
 			fmt.Fprint(w, v.Err)
 		},
 	})
-	for client, want := range map[string]string{"": "400 no X-Client", "anna": "503 store down"} {
+	for client, want := range map[string]string{"": `400 headgate: guard: Rules[0] (limiter "api"): no X-Client`, "anna": "503 store down"} {
 		w := serve(guard.Handler(status(204)), request("GET", "/", "X-Client", client))
 		if got := fmt.Sprint(w.Code, " ", w.Body); got != want {
 			t.Errorf("%q, want %q", got, want)
@@ -518,22 +518,54 @@ func TestZeroGuard(t *testing.T) {
 	wantProblem(t, w.Body.Bytes(), 500, nil)
 }
 
-// Who made the wrong plan reads which, and no key.
-func TestPlanErrors(t *testing.T) {
+// An error names the rule, and neither the key nor the client.
+func TestRuleErrors(t *testing.T) {
 	policy := core.SlidingLog(core.PerMinute(1))
 	store := memstore.New(memstore.Config{})
 	free := newLimiter(t, store, "free", policy)
-	for want, plan := range map[string]*core.Limiter{
-		`limiter "paid", not "free"`:                                      newLimiter(t, store, "paid", policy),
-		`limiter "free", of another store than the rule's limiter "free"`: memory(t, "free", policy),
+	first := nethttp.Rule{Limiter: newLimiter(t, store, "first", policy), Key: header}
+	plan := func(l *core.Limiter) func(*http.Request) *core.Limiter {
+		return func(*http.Request) *core.Limiter { return l }
+	}
+	for _, test := range []struct {
+		rule   nethttp.Rule
+		status int
+		want   string
+		is     error
+	}{
+		{
+			nethttp.Rule{Limiter: free, Key: header, Plan: plan(newLimiter(t, store, "paid", policy))}, 500,
+			`Plan returned a limiter of another name, "paid"; make it with Limiter.With`, nil,
+		},
+		{
+			nethttp.Rule{Limiter: free, Key: header, Plan: plan(memory(t, "free", policy))}, 500,
+			`Plan returned a limiter of another store; make it with Limiter.With`, nil,
+		},
+		{
+			nethttp.Rule{Limiter: free, Key: header, Cost: func(*http.Request) int64 { return -3 }}, 500,
+			`Cost returned -3; it must be 0 or more`, nil,
+		},
+		{
+			nethttp.Rule{Limiter: free, Key: func(*http.Request) (string, error) { return "", nil }}, 400,
+			`Key returned an empty key without an error`, nil,
+		},
+		{
+			nethttp.Rule{Limiter: free, Key: keyfuncs.Header("X-None")}, 400,
+			`headgate: keyfuncs: absent: header X-None`, keyfuncs.ErrAbsent,
+		},
 	} {
-		guard := newGuard(t, rules(nethttp.Rule{Limiter: free, Key: header, Plan: func(*http.Request) *core.Limiter { return plan }}))
-		v := guard.Check(request("GET", "/", "X-Client", "anna"))
-		if v.Status() != 500 || v.Err == nil || !strings.Contains(v.Err.Error(), want) || strings.Contains(v.Err.Error(), "anna") {
-			t.Errorf("status %d, %v; want %s", v.Status(), v.Err, want)
+		v := newGuard(t, rules(first, test.rule)).Check(request("GET", "/", "X-Client", "anna"))
+		want := `headgate: guard: Rules[1] (limiter "free"): ` + test.want
+		if v.Status() != test.status || v.Err == nil || v.Err.Error() != want {
+			t.Errorf("status %d, %v; want %d, %s", v.Status(), v.Err, test.status, want)
+		}
+		if test.is != nil && !errors.Is(v.Err, test.is) {
+			t.Errorf("%v is not %v", v.Err, test.is)
 		}
 	}
-	if d, err := free.Peek(t.Context(), "anna"); err != nil || d.Remaining != 1 {
-		t.Errorf("charged: %v, %v", d, err)
+	for _, l := range []*core.Limiter{first.Limiter, free} {
+		if d, err := l.Peek(t.Context(), "anna"); err != nil || d.Remaining != 1 {
+			t.Errorf("charged: %v, %v", d, err)
+		}
 	}
 }

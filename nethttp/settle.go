@@ -3,6 +3,7 @@ package nethttp
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"sync"
 	"time"
@@ -12,8 +13,6 @@ import (
 
 // settleTimeout bounds how long a response may wait for a charge to be corrected.
 const settleTimeout = time.Second
-
-var errSettle = errors.New("headgate: a rule's Settle is negative: the charge stands")
 
 // An Outcome is what became of an admitted request, for [Rule].Settle.
 type Outcome struct {
@@ -48,7 +47,8 @@ func SetCost(ctx context.Context, limiter string, units int64) bool {
 	b, _ := ctx.Value(billKey{}).(*bill)
 	for ; b != nil; b = b.outer {
 		for i := range b.lines {
-			if l := &b.lines[i]; l.rule.Settle != nil && l.rule.Limiter.Name() == limiter {
+			l := &b.lines[i]
+			if rule := b.rule(l); rule.Settle != nil && rule.Limiter.Name() == limiter {
 				return units >= 0 && b.state(l, units)
 			}
 		}
@@ -103,13 +103,15 @@ type bill struct {
 }
 
 type line struct {
-	rule    *Rule
+	rule    int // its index
 	charged int64
 	cost    int64 // what SetCost said, or else charged
 }
 
+func (b *bill) rule(l *line) *Rule { return &b.guard.config.Rules[l.rule] }
+
 // add makes the bill with the first charge that it is given.
-func (b *bill) add(g *Guard, rule *Rule, n int64) *bill {
+func (b *bill) add(g *Guard, rule int, n int64) *bill {
 	if b == nil {
 		b = &bill{guard: g, lines: make([]line, 0, len(g.config.Rules))}
 	}
@@ -148,14 +150,17 @@ func (b *bill) settle(r *http.Request, o Outcome) {
 	actual := make([]int64, len(b.lines))
 	changed := false
 	var err error
-	for i, l := range b.lines {
+	for i := range b.lines {
+		l := &b.lines[i]
 		actual[i] = l.cost
-		if l.rule.Settle != nil && !o.Hijacked {
+		if rule := b.rule(l); rule.Settle != nil && !o.Hijacked {
 			o.Cost = l.cost
-			actual[i] = l.rule.Settle(r, o)
+			actual[i] = rule.Settle(r, o)
 		}
 		if actual[i] < 0 {
-			actual[i], err = l.charged, errSettle
+			negative := fmt.Errorf("Settle returned %d; it must be 0 or more: the charge stands", actual[i])
+			err = errors.Join(err, b.guard.ruleError(l.rule, negative))
+			actual[i] = l.charged
 		}
 		changed = changed || actual[i] != l.charged
 	}

@@ -267,7 +267,8 @@ func TestSettleErrors(t *testing.T) {
 			t.Errorf("status %d", w.Code)
 		}
 	}
-	if len(errs) != 2 || !errors.Is(errs[0], errDown) || errs[1] == nil || store.settles != 1 {
+	if len(errs) != 2 || !errors.Is(errs[0], errDown) || errs[1] == nil ||
+		errs[1].Error() != `headgate: guard: Rules[0] (limiter "api"): Settle returned -1; it must be 0 or more: the charge stands` || store.settles != 1 {
 		t.Errorf("errors %v, %d settled", errs, store.settles)
 	}
 

@@ -251,7 +251,10 @@ var scenarios = []scenario{
 		},
 		requests: []*http.Request{request("GET", "/", "X-Client", ""), request("HEAD", "/", "X-Client", "")},
 		want:     []string{"400", "400"},
-		events:   []string{"headgate: keyfuncs: absent: header X-Client", "headgate: keyfuncs: absent: header X-Client"},
+		events: []string{
+			`headgate: guard: Rules[0] (limiter "api"): headgate: keyfuncs: absent: header X-Client`,
+			`headgate: guard: Rules[0] (limiter "api"): headgate: keyfuncs: absent: header X-Client`,
+		},
 	},
 	{
 		name: "no key, 403",
