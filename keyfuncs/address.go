@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/netip"
-	"strings"
 )
 
 // RemoteAddr charges the address that the connection comes from.
@@ -142,17 +141,18 @@ func (p Prefix) RemoteAddr() (Func, error) {
 		return nil, err
 	}
 	return func(r *http.Request) (string, error) {
-		peer, err := peerOf(r)
+		host, ok := hostOf(r.RemoteAddr)
+		if !ok {
+			return "", errNoPeer
+		}
+		peer, err := netip.ParseAddr(host)
 		if err != nil {
-			return "", err
+			return "", errNoPeer
 		}
-		if peer.Is4() && p.V4%32 == 0 { // the whole address: no need to write it anew
-			var room [len("255.255.255.255")]byte
-			if text := peer.AppendTo(room[:0]); strings.HasPrefix(r.RemoteAddr, string(text)) {
-				return r.RemoteAddr[:len(text)], nil
-			}
+		if peer.Is4() && p.V4%32 == 0 {
+			return host, nil // ParseAddr accepts no other spelling of the address
 		}
-		return p.key(peer), nil
+		return p.key(peer.Unmap().WithZone("")), nil
 	}, nil
 }
 

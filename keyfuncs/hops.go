@@ -26,29 +26,13 @@ func peerOf(r *http.Request) (netip.Addr, error) {
 	return addr, nil
 }
 
-// parseNode reads an address as servers and proxies write it: alone, in brackets, with
-// a port, with a zone. The result is without zone, and never an IPv4-mapped IPv6
-// address. The syntax is that of a node in RFC 7239, section 6, which the other sources
-// keep to, and an IPv6 address without brackets.
+// parseNode parses an address as servers and proxies write it: alone, in brackets, with
+// a port, with a zone. The result has no zone and is never an IPv4-mapped IPv6 address.
+// The syntax is that of a node in RFC 7239, section 6, which the other sources follow
+// too, and an IPv6 address without brackets.
 func parseNode(s string) (netip.Addr, bool) {
-	host, port, hasPort := s, "", false
-	if strings.HasPrefix(s, "[") {
-		end := strings.LastIndexByte(s, ']') // a zone may have one too
-		if end < 0 {
-			return netip.Addr{}, false
-		}
-		host = s[1:end]
-		if after := s[end+1:]; after != "" {
-			if after[0] != ':' {
-				return netip.Addr{}, false
-			}
-			port, hasPort = after[1:], true
-		}
-	} else if i := strings.IndexByte(s, ':'); i >= 0 && i == strings.LastIndexByte(s, ':') {
-		// An IPv6 address has two colons or more: this one begins a port.
-		host, port, hasPort = s[:i], s[i+1:], true
-	}
-	if hasPort && !isPort(port) {
+	host, ok := hostOf(s)
+	if !ok {
 		return netip.Addr{}, false
 	}
 	addr, err := netip.ParseAddr(host)
@@ -56,6 +40,23 @@ func parseNode(s string) (netip.Addr, bool) {
 		return netip.Addr{}, false
 	}
 	return addr.Unmap().WithZone(""), true
+}
+
+// hostOf returns a node without its brackets and port.
+func hostOf(s string) (host string, ok bool) {
+	if strings.HasPrefix(s, "[") {
+		end := strings.LastIndexByte(s, ']') // a zone may contain one too
+		if end < 0 {
+			return "", false
+		}
+		after := s[end+1:]
+		return s[1:end], after == "" || after[0] == ':' && isPort(after[1:])
+	}
+	if i := strings.IndexByte(s, ':'); i >= 0 && i == strings.LastIndexByte(s, ':') {
+		// An IPv6 address has two colons or more: a single one begins a port.
+		return s[:i], isPort(s[i+1:])
+	}
+	return s, true
 }
 
 // isPort reports whether s is a node-port by RFC 7239, section 6: digits, or a name that
