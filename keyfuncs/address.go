@@ -140,19 +140,18 @@ func (p Prefix) RemoteAddr() (Func, error) {
 	if err := p.check(); err != nil {
 		return nil, err
 	}
+	whole4 := p.V4 == 0 || p.V4 == 32
 	return func(r *http.Request) (string, error) {
-		host, ok := hostOf(r.RemoteAddr)
-		if !ok {
-			return "", errNoPeer
+		if whole4 {
+			if host, ok := plainIPv4(r.RemoteAddr); ok {
+				return host, nil
+			}
 		}
-		peer, err := netip.ParseAddr(host)
+		peer, err := peerOf(r)
 		if err != nil {
-			return "", errNoPeer
+			return "", err
 		}
-		if peer.Is4() && p.V4%32 == 0 {
-			return host, nil // ParseAddr accepts no other spelling of the address
-		}
-		return p.key(peer.Unmap().WithZone("")), nil
+		return p.key(peer), nil
 	}, nil
 }
 

@@ -34,11 +34,18 @@ func FuzzRemoteAddr(f *testing.F) {
 	for _, seed := range []string{
 		"203.0.113.7:4711", "203.0.113.7", "[2001:db8::1%eth0]:80", "::ffff:1.2.3.4", "64:ff9b::1.2.3.4", "@", "",
 		"[::", "[::]x", ":", "::", "1.2.3.4:_x", "[1.2.3.4]:80", "::ffff:0:0", "fe80::1%", "%eth0", "[%]:1",
+		// Close to what has a short cut.
+		"0.0.0.0:0", "255.255.255.255:65535", "01.2.3.4:80", "1.2.3.00:80", "256.2.3.4:80", "1.2.3:80", "1.2.3.4.5:80",
+		"1..2.3:80", ".1.2.3:80", "1.2.3.:80", "1.2.3.4:", "1.2.3.4:x", "1.2.3.4:123456", "1.2.3.4%a:80", "1.2.3.4:80:80",
 	} {
 		f.Add(seed)
 	}
+	without := must(keyfuncs.BehindProxies(1)) // it has no short cut
 	f.Fuzz(func(t *testing.T, remote string) {
 		key := checkAddress(t, keyfuncs.RemoteAddr(), request(remote, ""))
+		if want, _ := without(request(remote, "")); key != want {
+			t.Fatalf("key %q, want %q", key, want)
+		}
 		// What net/http gives must be understood.
 		if ap, err := netip.ParseAddrPort(remote); err == nil && key == "" {
 			t.Fatalf("no key for %v", ap)
