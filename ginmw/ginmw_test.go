@@ -7,6 +7,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/gin-gonic/gin"
 
@@ -228,6 +229,35 @@ func TestSettle(t *testing.T) {
 		if got != want {
 			t.Errorf("%s: %+v, want %+v", path, got, want)
 		}
+	}
+}
+
+// deadlines is a writer of which only http.ResponseController finds what it can.
+type deadlines struct {
+	*httptest.ResponseRecorder
+
+	set bool
+}
+
+func (w *deadlines) SetWriteDeadline(time.Time) error {
+	w.set = true
+	return nil
+}
+
+// Under a rule with Settle, http.ResponseController still finds the server's writer.
+func TestController(t *testing.T) {
+	rule := newRule(t, "settled", core.Unlimited())
+	rule.Settle = nethttp.StatedCost
+	e := gin.New()
+	e.Use(ginmw.Limit(newGuard(t, nethttp.Config{Rules: []nethttp.Rule{rule}})))
+	e.GET("/", func(c *gin.Context) {
+		if err := http.NewResponseController(c.Writer).SetWriteDeadline(time.Time{}); err != nil {
+			t.Error(err)
+		}
+	})
+	w := &deadlines{ResponseRecorder: httptest.NewRecorder()}
+	if e.ServeHTTP(w, request("GET", "/", "X-Own", "anna")); !w.set {
+		t.Error("the deadline was not set")
 	}
 }
 

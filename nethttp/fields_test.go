@@ -375,6 +375,31 @@ func TestOwnStyle(t *testing.T) {
 	}
 }
 
+// The ready-made styles can be called by another, and by hand.
+func TestStylesByHand(t *testing.T) {
+	limiter := memory(t, "api", core.FixedWindow(core.PerHour(100)))
+	guard := newGuard(t, rules(nethttp.Rule{Limiter: limiter, Key: header}))
+	all := func(v nethttp.Verdict) http.Header {
+		h := make(http.Header)
+		for _, fields := range []nethttp.Fields{nethttp.Draft11, nethttp.Draft06, nethttp.XRateLimit, nethttp.NoFields} {
+			fields(h, v)
+		}
+		return h
+	}
+	h := all(guard.Check(request("GET", "/", "X-Client", "anna")))
+	wantHeader(t, h, map[string]string{
+		"RateLimit-Policy": `"api";q=100;w=3600`, "RateLimit-Limit": "100", "X-RateLimit-Remaining": "99",
+	})
+	if !strings.HasPrefix(h.Get("RateLimit"), `"api";r=99;t=`) {
+		t.Errorf("RateLimit: %q", h.Get("RateLimit"))
+	}
+	for name, v := range map[string]nethttp.Verdict{"zero": {}, "no key": guard.Check(request("GET", "/"))} {
+		if h := all(v); len(h) > 0 {
+			t.Errorf("%s: %v", name, h)
+		}
+	}
+}
+
 // Several limiters asked together, in all combinations of who takes part.
 func TestFieldsOfSeveralRules(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

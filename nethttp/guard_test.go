@@ -349,6 +349,25 @@ func TestHead(t *testing.T) {
 	}
 }
 
+// WriteProblem and Problem write what a guard would.
+func TestWriteProblem(t *testing.T) {
+	guard := newGuard(t, rules(nethttp.Rule{Limiter: memory(t, `a "b"`, core.Blocked()), Key: header}))
+	for _, method := range []string{"GET", "HEAD"} {
+		want := serve(guard.Handler(status(204)), request(method, "/", "X-Client", "anna"))
+		for _, field := range []string{"RateLimit", "RateLimit-Policy", "Cache-Control"} {
+			want.Header().Del(field) // of the verdict
+		}
+		got := httptest.NewRecorder()
+		nethttp.WriteProblem(got, request(method, "/"), 429, nethttp.Problem(429, `a "b"`))
+		if fmt.Sprint(got.Code, got.Header(), got.Body) != fmt.Sprint(want.Code, want.Header(), want.Body) {
+			t.Errorf("%d %v %q, want %d %v %q", got.Code, got.Header(), got.Body, want.Code, want.Header(), want.Body)
+		}
+	}
+	if got := string(nethttp.Problem(503)); got != `{"type":"about:blank","title":"Service Unavailable","status":503}` {
+		t.Error(got)
+	}
+}
+
 // The parts of Handler, by hand: what an adapter does.
 func TestByHand(t *testing.T) {
 	limiter := memory(t, "api", core.SlidingLog(core.PerMinute(1)))
