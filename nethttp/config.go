@@ -10,108 +10,113 @@ import (
 	"github.com/headgate/headgate/keyfuncs"
 )
 
-// maxRules is the number of limiters that core.AllowAll asks together.
+// maxRules is the largest number of charges that core.AllowAll accepts.
 const maxRules = 8
 
-// Config is what a Guard is made of. Write it with the names of the fields. The
-// functions in it are called by many goroutines at once, and a panic in one passes
-// through the guard.
+// Config configures a [Guard]. Literals must name the fields. The functions in it must be
+// safe for concurrent use. The guard does not recover their panics.
 type Config struct {
 	_ struct{}
 
-	// Rules are the limits, 1 to 8 of them. They are asked together, all or
-	// nothing, so their limiters have one store; and they have different names,
-	// as have all their policies, for clients tell them apart by name.
+	// Rules are the limits, 1 to 8. They are applied together, all or nothing, so
+	// their limiters must have the same store. The names of the limiters must differ,
+	// and so must the names of all their policies, by which clients identify them.
 	Rules []Rule
 
-	// Skip reports that a request passes without being asked, charged, observed or
-	// told about limits. Nil skips nothing.
+	// Skip reports whether to admit a request without applying any rule: nothing is
+	// charged, Observe is not called, and no fields are set. Nil skips nothing.
 	Skip func(*http.Request) bool
 
-	// CountPreflights also asks for CORS preflights: requests with the method
-	// OPTIONS, an Origin and an Access-Control-Request-Method. False skips them,
-	// because browsers send them unasked, without credentials.
+	// CountPreflights applies the rules to CORS preflights too: requests with the
+	// method OPTIONS, an Origin and an Access-Control-Request-Method. If false, they
+	// are skipped, because browsers send them on their own, without credentials.
 	CountPreflights bool
 
-	// KeyErrorStatus is the status of a request for which a rule's Key gives an
-	// error or an empty key: 400 or 403. 0 means 400.
+	// KeyErrorStatus is the status of the refusal if a rule's Key returns an error
+	// or an empty key: 400 or 403. 0 means 400.
 	KeyErrorStatus int
 
-	// Fields says in which fields clients are told about limits. Nil means
+	// Fields sets the fields that describe the limits to clients. Nil means
 	// [Draft11].
 	Fields Fields
 
-	// OnDenied writes refusals instead of the guard, of every status. The header
-	// has the limit's fields, Retry-After and Cache-Control: no-store already;
-	// OnDenied writes the status, which should be the verdict's, and the body. If
-	// it writes nothing, the guard does, as if OnDenied were nil.
+	// OnDenied, if not nil, writes refusals of every status instead of the guard.
+	// The header already has the limit's fields, Retry-After and Cache-Control:
+	// no-store. OnDenied should write the verdict's status and a body. If it writes
+	// nothing, the guard writes the refusal.
 	OnDenied func(http.ResponseWriter, *http.Request, Verdict)
 
-	// Observe is told each verdict, before anything is written: for logs and
-	// metrics. It is not told of requests that are skipped or cost nothing.
+	// Observe, if not nil, is called with each verdict before the response is
+	// written, for logs and metrics. It is not called for requests that are skipped
+	// or cost nothing.
 	Observe func(*http.Request, Verdict)
 
-	// ObserveOnly is shadow mode, to try limits before they are enforced. Check
-	// decides, charges and tells Observe the verdict as it would have been, but
-	// returns one that admits and sets no fields, errors included.
+	// ObserveOnly is shadow mode, for trying limits before they are enforced. Check
+	// decides, charges, and calls Observe with the verdict as it would have been,
+	// but returns one that admits and sets no fields, even after an error.
 	ObserveOnly bool
 
-	// OnSettled is told each correction of a charge by [Rule].Settle: how many
-	// units found no room any more and were not charged, and the error if the
-	// charge could not be corrected and stays what it was, as far as is known.
+	// OnSettled, if not nil, is called after each correction of a charge by
+	// [Rule].Settle. uncovered is the number of units for which there was no room,
+	// and which were not charged. An error means that the charge was not corrected,
+	// as far as is known.
 	OnSettled func(r *http.Request, uncovered int64, err error)
 }
 
-// A Rule is one limit: who is charged, how much, by which limiter. Write it with
-// the names of the fields.
+// A Rule is one limit: the limiter, the key that is charged, and the cost. Literals must
+// name the fields. Its functions must be safe for concurrent use.
 type Rule struct {
 	_ struct{}
 
-	// Limiter decides. Required.
+	// Limiter decides. It is required.
 	Limiter *core.Limiter
 
-	// Key says who is charged. Required: there is no default. A request for which
-	// it gives an error or an empty key is refused. It is needed also where an adapter
-	// gives the keys, as ginmw.LimitBy does, for uses of the guard without that.
+	// Key returns the key that is charged. It is required; there is no default. If
+	// it returns an error or an empty key, the request is refused. It is required
+	// even if an adapter passes other keys, as ginmw.LimitBy does, because the guard
+	// can also be used without that adapter.
 	Key keyfuncs.Func
 
-	// Plan chooses another limiter for a request: more for those who pay. Make
-	// the limiters once, with Limiter.With, and look them up here. Nil, the
-	// function or what it returns, means Limiter; so let that be the smallest plan.
-	// A limiter of another name or store is an error of the program: the request is
-	// refused with status 500.
+	// Plan chooses another limiter for a request, such as a larger one for paying
+	// customers. Make the limiters once, with Limiter.With, and look them up here. If
+	// Plan is nil or returns nil, Limiter is used, which should therefore be the
+	// smallest plan. A limiter with another name or store is an error of the program:
+	// the request is refused with status 500.
 	Plan func(*http.Request) *core.Limiter
 
-	// Cost is the number of units that a request is charged. With 0 the rule does
-	// not take part: its limiter and key are not asked. A negative number is an
-	// error of the program: the request is refused with status 500. Nil means 1.
+	// Cost returns the number of units that a request is charged. If it is 0, the
+	// rule does not apply: Key is not called, and the limiter is not asked. A
+	// negative number is an error of the program: the request is refused with status
+	// 500. A nil Cost means 1.
 	Cost func(*http.Request) int64
 
-	// Settle says, when the handler is done, how many units the request cost after
-	// all: 0 or more. Fewer than were charged are given back as far as they still
-	// count, more are charged as far as there is room. Nil means that the charge
-	// stands. Only guards with such a rule watch the response.
+	// Settle returns the number of units that the request finally cost, 0 or more,
+	// when the handler is done. If they are fewer than were charged, the rest is
+	// returned as far as it still counts; if they are more, they are charged as far
+	// as there is room. After a negative number, which is an error of the program,
+	// the charge stands. If Settle is nil, the charge stands, and if all rules have
+	// a nil Settle, the guard does not wrap the response.
 	//
-	// The request is the one that the handler was given. Settle runs before the
-	// response is complete, so that a client may wait for it. The fields of the
-	// response were set before the handler ran: they tell the state before settling.
+	// The request is the one that was passed to the handler. Settle runs before the
+	// response is complete, so a client may have to wait for it. The fields of the
+	// response show the state before the handler ran.
 	Settle func(*http.Request, Outcome) int64
 }
 
-// A ConfigError is one thing that is wrong with a Config. [New] joins all of them;
+// A ConfigError describes one fault of a [Config]. [New] returns all faults joined;
 // errors.As finds the first.
 type ConfigError struct {
-	Field string // as in "Rules[0].Key"
-	Err   error  // what is wrong, and what to do instead
+	Field string // such as "Rules[0].Key"
+	Err   error  // the fault, and what to do instead
 }
 
-// Error names the field and what is wrong with it.
+// Error returns the field and the fault.
 func (e *ConfigError) Error() string { return "headgate: guard: " + e.Field + ": " + e.Err.Error() }
 
 // Unwrap returns Err.
 func (e *ConfigError) Unwrap() error { return e.Err }
 
-// validate returns everything that is wrong.
+// validate returns all faults, joined.
 func (c *Config) validate() error {
 	var faults []error
 	fault := func(err error, format string, args ...any) {
@@ -143,7 +148,7 @@ func (c *Config) validate() error {
 	return errors.Join(faults...)
 }
 
-// clashes returns the reasons why two limiters cannot be asked together.
+// clashes returns the reasons why two limiters cannot be used together.
 func clashes(a, b *core.Limiter) []error {
 	var errs []error
 	if a.Name() == b.Name() {

@@ -11,11 +11,12 @@ import (
 	"github.com/headgate/headgate/core"
 )
 
-// Fields tells a client where it stands, in the header of the response to a request
-// that limiters were asked about, admitted or refused. The answers are
-// in the verdict's Decision. It must not write Retry-After, which the guard does.
+// Fields sets the fields that describe the state of the limits, in the header of the
+// response to an admitted or refused request. It is called only if limiters were asked;
+// their answers are in the verdict's Decision. It must not set Retry-After, which the
+// guard sets, and must be safe for concurrent use.
 //
-// [Draft11], [Draft06], [XRateLimit] and [NoFields] are there. Another may call
+// [Draft11], [Draft06], [XRateLimit] and [NoFields] are provided. Others may call
 // several of them, or read the Decision:
 //
 //	func(h http.Header, v nethttp.Verdict) {
@@ -23,21 +24,20 @@ import (
 //	}
 type Fields func(h http.Header, v Verdict)
 
-// Draft11 writes RateLimit-Policy and RateLimit by
+// Draft11 sets RateLimit-Policy and RateLimit as defined by
 // draft-ietf-httpapi-ratelimit-headers-11, in the canonical form of RFC 9651:
 //
 //	RateLimit-Policy: "burst";q=10;w=1, "daily";q=5000;w=86400
 //	RateLimit: "burst";r=9;t=1, "daily";r=4711;t=18
 //
-// q is the limit and w the window, left out if that is less than a second. r is
-// what is left, and t the time until there is one more, left out if nothing is used
-// or if that never happens. Times are seconds, rounded up; numbers above
-// 999,999,999,999,999 are written as that.
+// q is the limit, and w the window, omitted if it is less than a second. r is the number
+// of units left, and t the time until one more is available, omitted if nothing is used
+// or if no more ever becomes available. Times are in seconds, rounded up. Numbers above
+// 999,999,999,999,999 are written as that, the largest integer of RFC 9651.
 //
-// An unlimited policy is not listed. RateLimit has only the policies of which
-// something is known: none if the store did not answer and everything is admitted.
-// Both fields are lists, and what is already in them stays, so that guards around
-// each other all have their say.
+// An unlimited policy is not listed. RateLimit lists only policies whose state is known:
+// none if the store was unreachable and every request is admitted. Both fields are lists.
+// Draft11 appends to existing values, so that nested guards all appear.
 func Draft11(h http.Header, v Verdict) {
 	var values valueArena
 	v.draft11(h, &values)
@@ -69,30 +69,29 @@ func (v *Verdict) draft11(h http.Header, values *valueArena) {
 	}
 }
 
-// Draft06 writes RateLimit-Limit, RateLimit-Remaining and RateLimit-Reset, as the
-// drafts before draft-ietf-httpapi-ratelimit-headers-07 had them, of the policy that
-// decided:
+// Draft06 sets RateLimit-Limit, RateLimit-Remaining and RateLimit-Reset of the policy
+// that decided, as defined by drafts before draft-ietf-httpapi-ratelimit-headers-07:
 //
 //	RateLimit-Limit: 100
 //	RateLimit-Remaining: 87
 //	RateLimit-Reset: 8
 //
-// Reset is in seconds from now, rounded up, until nothing is used, or, in a refusal,
-// the same as Retry-After. What is not known is left out; an unlimited policy is not
-// written at all. These drafts' RateLimit-Policy, which has no names and needs a
-// different limit for each policy, is not written.
+// Reset is the number of seconds, rounded up, until nothing is used, or, in a refusal,
+// the same as Retry-After. Unknown values are omitted, and nothing is set for an unlimited
+// policy. The RateLimit-Policy of these drafts is not set, because it has no names and
+// needs a different limit for each policy.
 func Draft06(h http.Header, v Verdict) {
 	classic(h, v, "Ratelimit-Limit", "Ratelimit-Remaining", "Ratelimit-Reset")
 }
 
-// XRateLimit writes the values of [Draft06] in the widespread X-RateLimit-Limit,
-// X-RateLimit-Remaining and X-RateLimit-Reset. No document defines them; Reset is in
-// seconds from now, as most have it, not a time of day.
+// XRateLimit sets the values of [Draft06] in the common fields X-RateLimit-Limit,
+// X-RateLimit-Remaining and X-RateLimit-Reset, which no standard defines. Reset is a
+// number of seconds, as in most implementations, not a time of day.
 func XRateLimit(h http.Header, v Verdict) {
 	classic(h, v, "X-Ratelimit-Limit", "X-Ratelimit-Remaining", "X-Ratelimit-Reset")
 }
 
-// NoFields writes nothing. Refusals have Retry-After all the same.
+// NoFields sets nothing. Refusals still have Retry-After.
 func NoFields(http.Header, Verdict) {}
 
 func classic(h http.Header, v Verdict, limit, remaining, reset string) {
@@ -125,18 +124,18 @@ func decider(v Verdict) (core.Answer, bool) {
 	return core.Answer{}, false
 }
 
-// known reports whether an answer tells what is left, which takes somebody who
-// looked, unless the policy never grants anything.
+// known reports whether an answer has the number of units left. Unless the policy never
+// grants anything, that takes a store, or the local state that replaces it.
 func known(s core.Source, a core.Answer) bool {
 	return s != core.SourcePolicy && s != core.SourceOpen || a.Limit == 0
 }
 
-// A sheet is what never changes about the policies that are asked: written once.
+// A sheet holds the texts about policies that are the same in every response.
 type sheet struct {
 	policies []core.Policy
 	names    []string   // of the policies, as appendString writes them
-	list     string     // of those that limit, as RateLimit-Policy has them; may be empty
-	refusals []document // the i-th is written if the i-th policy alone refused
+	list     string     // RateLimit-Policy, of those that limit; may be empty
+	refusals []document // the i-th is for a refusal by the i-th policy alone
 }
 
 func newSheet(l *core.Limiter) *sheet {
@@ -162,7 +161,7 @@ func newSheet(l *core.Limiter) *sheet {
 	return s
 }
 
-// join makes one sheet of several.
+// join returns the sheet of several limiters.
 func join(all []*sheet) *sheet {
 	if len(all) == 1 {
 		return all[0]
@@ -181,11 +180,10 @@ func join(all []*sheet) *sheet {
 	return joined
 }
 
-// maxSheets bounds the memory that a Plan takes which makes new limiters again and
-// again.
+// maxSheets bounds the memory for a Plan that keeps making new limiters.
 const maxSheets = 1000
 
-// sheets remembers the sheet of each limiter.
+// sheets caches the sheet of each limiter. It is safe for concurrent use.
 type sheets struct {
 	byLimiter sync.Map // *core.Limiter to *sheet
 	count     atomic.Int32
@@ -204,7 +202,7 @@ func (m *sheets) of(l *core.Limiter) *sheet {
 	return s
 }
 
-// ofAll returns the sheet of a question.
+// ofAll returns the sheet of the limiters that are charged.
 func (m *sheets) ofAll(charges []core.Charge) *sheet {
 	if len(charges) == 1 {
 		return m.of(charges[0].Limiter)
@@ -216,8 +214,8 @@ func (m *sheets) ofAll(charges []core.Charge) *sheet {
 	return join(all)
 }
 
-// appendString writes a string of RFC 9651, section 4.1.6. s is printable ASCII, as
-// all names are; so this is how JSON writes it too.
+// appendString appends a string as RFC 9651, section 4.1.6, writes it. s must be printable
+// ASCII, as all names are; so it is a string of JSON too.
 func appendString(b []byte, s string) []byte {
 	b = append(b, '"')
 	for i := range len(s) {
@@ -232,14 +230,14 @@ func appendString(b []byte, s string) []byte {
 // maxInteger is the largest integer of RFC 9651, section 3.3.1.
 const maxInteger = 999_999_999_999_999
 
-// appendParam writes the name of a parameter and its value, n >= 0.
+// appendParam appends the name of a parameter and its value, n >= 0.
 func appendParam(b []byte, name string, n int64) []byte {
 	return strconv.AppendInt(append(b, name...), min(n, maxInteger), 10)
 }
 
 func integer(n int64) string { return strconv.FormatInt(min(n, maxInteger), 10) }
 
-// seconds rounds up.
+// seconds returns d in seconds, rounded up.
 func seconds(d time.Duration) int64 {
 	s := int64(d / time.Second)
 	if d%time.Second > 0 {

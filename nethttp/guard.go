@@ -9,14 +9,14 @@ import (
 	"github.com/headgate/headgate/core"
 )
 
-// A Guard decides which requests pass. Make one with [New]: the zero Guard refuses
-// with status 500. It is safe for concurrent use. Several guards may stand in front
-// of one handler, as one for the whole server and another for a route.
+// A Guard decides which requests to admit. Make one with [New]; the zero Guard refuses
+// every request with status 500. A Guard is safe for concurrent use. One handler may be
+// behind several guards, such as one for the whole server and one for a route.
 type Guard struct {
 	config  Config
-	sheet   *sheet // of all rules with their own limiters
+	sheet   *sheet // of all rules, with their own limiters
 	sheets  sheets
-	settles bool // some rule has Settle
+	settles bool // at least one rule has Settle
 }
 
 var (
@@ -42,7 +42,7 @@ func (e *ruleError) Error() string {
 
 func (e *ruleError) Unwrap() error { return e.err }
 
-// New makes a guard. The error joins a [ConfigError] for everything that is wrong.
+// New returns a guard. The error joins a [ConfigError] for each fault of the Config.
 func New(c Config) (*Guard, error) {
 	if err := c.validate(); err != nil {
 		return nil, err
@@ -61,24 +61,23 @@ func New(c Config) (*Guard, error) {
 	return g, nil
 }
 
-// Check decides whether a request may pass, and charges it if it may. It writes
-// nothing and does not read the body. The store is asked under the request's
-// context.
+// Check decides whether to admit a request, and charges it if so. It writes nothing and
+// does not read the body. The store is called with the request's context.
 func (g *Guard) Check(r *http.Request) (v Verdict) {
 	g.check(&v, r, nil)
 	return v
 }
 
-// CheckKeys is Check with the keys that the given function returns, for each rule
-// by its index, in place of the rules' own. It is for adapters to frameworks whose
-// users know who is asking from something else than the request.
+// CheckKeys is Check with other keys than the rules' own: key is called with the index of
+// each rule that applies, by the contract of [keyfuncs.Func]. It is for adapters to
+// frameworks whose contexts hold more than the request. A nil key means Check.
 func (g *Guard) CheckKeys(r *http.Request, key func(rule int) (string, error)) (v Verdict) {
 	g.check(&v, r, key)
 	return v
 }
 
-// check fills in the zero verdict v, which is large enough that copies would cost
-// more than much of the rest. A nil key stands for the rules' own.
+// check fills in the zero verdict v, which is too large to be copied without need. A nil
+// key stands for the rules' own.
 func (g *Guard) check(v *Verdict, r *http.Request, key func(rule int) (string, error)) {
 	if g.skips(r) {
 		v.admitted = true
@@ -202,10 +201,13 @@ func (rule *Rule) limiter(r *http.Request) (*core.Limiter, error) {
 	return l, nil
 }
 
-// Handler returns a handler that passes to next the requests that [Guard.Check]
-// admits, after setting the fields of the response, and answers the others with
-// [Guard.Deny]. It settles what the rules want settled when next is done, or
-// panics; the panic goes on.
+// Handler returns a handler that sets the fields of the response and calls next for
+// requests that [Guard.Check] admits, and answers the others with [Guard.Deny]. When next
+// returns or panics, the handler settles the charge by [Rule].Settle. It does not recover
+// the panic.
+//
+// If a rule has Settle, next gets a wrapped ResponseWriter, which has Flush and Hijack if
+// the original has them, ReadFrom, and Unwrap for [http.ResponseController], but not Push.
 //
 // Handler panics if next is nil.
 func (g *Guard) Handler(next http.Handler) http.Handler {

@@ -11,10 +11,9 @@ import (
 // ProblemType is the media type of [Verdict.Problem] (RFC 9457).
 const ProblemType = "application/problem+json"
 
-// Deny writes the refusal: the fields of [Verdict.SetFields], the status and the
-// problem document, or what [Config].OnDenied writes. It does not read the
-// request's body. A response to HEAD has no body. Deny does nothing if the verdict
-// admits.
+// Deny writes a refusal: the fields of [Verdict.SetFields], the status and the problem
+// document, or what [Config].OnDenied writes instead. It does not read the request's
+// body. A response to HEAD has no body. Deny does nothing if the verdict admits.
 func (g *Guard) Deny(w http.ResponseWriter, r *http.Request, v Verdict) {
 	if v.code() != 0 {
 		g.deny(w, r, &v)
@@ -22,7 +21,7 @@ func (g *Guard) Deny(w http.ResponseWriter, r *http.Request, v Verdict) {
 }
 
 func (g *Guard) deny(w http.ResponseWriter, r *http.Request, v *Verdict) {
-	values := make(valueArena, 7) // as many fields as Draft11 and a refusal have
+	values := make(valueArena, 7) // what Draft11 and a refusal set
 	v.setFields(w.Header(), &values)
 	if g.config.OnDenied != nil {
 		rec := &recorder{ResponseWriter: w}
@@ -69,10 +68,10 @@ func Problem(status int, violated ...string) []byte {
 	return quotaExceeded(names...)
 }
 
-// Problem returns the body of the refusal, a problem document (RFC 9457) of the
-// media type [ProblemType]. Over a limit it is of the type quota-exceeded of
-// draft-ietf-httpapi-ratelimit-headers-11 and names the policies that refused;
-// otherwise it says no more than the status does. It is nil if the verdict admits.
+// Problem returns the body of the refusal, a problem document (RFC 9457), whose media
+// type is [ProblemType]. For status 429 it is of the type quota-exceeded of
+// draft-ietf-httpapi-ratelimit-headers-11 and names the policies that refused; otherwise
+// it contains no more than the status. It is nil if the verdict admits.
 func (v Verdict) Problem() []byte {
 	if v.code() == 0 {
 		return nil
@@ -80,7 +79,7 @@ func (v Verdict) Problem() []byte {
 	return bytes.Clone(v.document().body)
 }
 
-// A document is a body, which nobody may change, and its length as text.
+// A document is a body, which must not be changed, and its length as text.
 type document struct {
 	body   []byte
 	length string
@@ -109,12 +108,12 @@ func (v *Verdict) document() document {
 	return newDocument(quotaExceeded(refused...))
 }
 
-// blank says no more than the status does.
+// blank returns a document that contains no more than the status.
 func blank(status int) []byte {
 	return fmt.Appendf(nil, `{"type":"about:blank","title":"%s","status":%d}`, http.StatusText(status), status)
 }
 
-// quotaExceeded names policies, as appendString writes them.
+// quotaExceeded returns a document that names policies, given as appendString writes them.
 func quotaExceeded(policies ...string) []byte {
 	return []byte(`{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded",` +
 		`"title":"Quota Exceeded","status":429,"violated-policies":[` + strings.Join(policies, ",") + `]}`)

@@ -11,38 +11,38 @@ import (
 	"github.com/headgate/headgate/core"
 )
 
-// settleTimeout bounds how long a response may wait for a charge to be corrected.
+// settleTimeout bounds how long a response waits for the correction of a charge.
 const settleTimeout = time.Second
 
-// An Outcome is what became of an admitted request, for [Rule].Settle.
+// An Outcome describes the response to an admitted request, for [Rule].Settle.
 type Outcome struct {
-	// Status is the final status of the response. A handler that panicked before it
-	// wrote one has the status 500, whatever is sent in the end.
+	// Status is the final status of the response. It is 500 if the handler panicked
+	// before it wrote one, whatever status is sent in the end.
 	Status int
 
-	// Written is the number of bytes that the handler wrote as the body.
+	// Written is the number of bytes that the handler wrote to the body.
 	Written int64
 
-	// Hijacked: the handler took the connection over. Settle is not called then:
-	// what [SetCost] said is charged, or else the charge stands.
+	// Hijacked reports whether the handler hijacked the connection. If so, Settle is
+	// not called: the units passed to [SetCost] are charged, or else the charge
+	// stands.
 	Hijacked bool
 
-	// Cost is what [SetCost] said that the request cost, or else what was charged.
+	// Cost is the number of units passed to [SetCost], or else the number charged.
 	Cost int64
 }
 
-// StatedCost is a [Rule].Settle for handlers that tell what a request cost with
-// [SetCost]. If they do not, the charge stands.
+// StatedCost is a [Rule].Settle for handlers that call [SetCost]. If they do not, the
+// charge stands.
 func StatedCost(_ *http.Request, o Outcome) int64 { return o.Cost }
 
-// SetCost tells the guard what the request cost: units of the rule whose Limiter has
-// the given name. The last call counts; the charge is corrected by [Rule].Settle
-// when the handler is done. ctx is the context of the handler's request, or one made
-// of it.
+// SetCost sets the number of units that the request cost under the rule whose Limiter
+// has the given name. The last call counts; [Rule].Settle corrects the charge when the
+// handler is done. ctx is the context of the handler's request, or derived from it.
 //
-// SetCost reports false, and does nothing, if there is no such rule with Settle that
-// charged the request, if units is negative, or if the handler is done. It is safe
-// for concurrent use.
+// SetCost does nothing and returns false if no rule of that name that has Settle charged
+// the request, if units is negative, or if the handler is done. It is safe for concurrent
+// use.
 func SetCost(ctx context.Context, limiter string, units int64) bool {
 	b, _ := ctx.Value(billKey{}).(*bill)
 	for ; b != nil; b = b.outer {
@@ -56,12 +56,12 @@ func SetCost(ctx context.Context, limiter string, units int64) bool {
 	return false
 }
 
-// Track prepares to settle what an admitted request cost. It returns the request for
-// the handler, in whose context [SetCost] works, and the function to call when the
-// handler is done, also if it panicked; only the first call counts. Outcome.Cost
-// need not be filled in. If there is nothing to settle, Track returns r and nil.
+// Track prepares to settle the charge of an admitted request. It returns the request to
+// pass to the handler, in whose context [SetCost] works, and the function to call when
+// the handler returns or panics. Only the first call of that function has an effect, and
+// it ignores Outcome.Cost. If there is nothing to settle, Track returns r and nil.
 //
-// [Guard.Handler] does all that; Track is for adapters to frameworks.
+// [Guard.Handler] does all this; Track is for adapters to frameworks.
 func (v Verdict) Track(r *http.Request) (tracked *http.Request, settle func(Outcome)) {
 	if v.bill == nil {
 		return r, nil
@@ -69,7 +69,7 @@ func (v Verdict) Track(r *http.Request) (tracked *http.Request, settle func(Outc
 	return v.bill.open(r, v.Decision)
 }
 
-// serve is next with its response watched, and settled.
+// serve calls next with a recorder and settles the charge.
 func (v Verdict) serve(next http.Handler, w http.ResponseWriter, r *http.Request) {
 	tracked, settle := v.Track(r)
 	rec := &recorder{ResponseWriter: w}
@@ -96,7 +96,7 @@ type bill struct {
 	guard    *Guard
 	decision core.Decision // from Track on
 	lines    []line        // one for each charge of the decision
-	outer    *bill         // of a guard around this one
+	outer    *bill         // of the guard around this one
 
 	mu     sync.Mutex // guards lines[].cost and closed
 	closed bool
@@ -105,12 +105,12 @@ type bill struct {
 type line struct {
 	rule    int // its index
 	charged int64
-	cost    int64 // what SetCost said, or else charged
+	cost    int64 // as SetCost set it, or else charged
 }
 
 func (b *bill) rule(l *line) *Rule { return &b.guard.config.Rules[l.rule] }
 
-// add makes the bill with the first charge that it is given.
+// add adds a charge, and first makes the bill if b is nil.
 func (b *bill) add(g *Guard, rule int, n int64) *bill {
 	if b == nil {
 		b = &bill{guard: g, lines: make([]line, 0, len(g.config.Rules))}
@@ -119,7 +119,7 @@ func (b *bill) add(g *Guard, rule int, n int64) *bill {
 	return b
 }
 
-// open puts the bill into the context of the request that is returned.
+// open returns the request with the bill in its context.
 func (b *bill) open(r *http.Request, d core.Decision) (*http.Request, func(Outcome)) {
 	b.decision = d
 	b.outer, _ = r.Context().Value(billKey{}).(*bill)
@@ -127,7 +127,7 @@ func (b *bill) open(r *http.Request, d core.Decision) (*http.Request, func(Outco
 	return r, func(o Outcome) { b.settle(r, o) }
 }
 
-// state notes a cost, as long as the bill is open.
+// state sets the cost of a line unless the bill is closed.
 func (b *bill) state(l *line, units int64) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -138,7 +138,7 @@ func (b *bill) state(l *line, units int64) bool {
 	return true
 }
 
-// settle corrects the charge once.
+// settle closes the bill and corrects the charge; further calls do nothing.
 func (b *bill) settle(r *http.Request, o Outcome) {
 	b.mu.Lock()
 	again := b.closed
@@ -166,7 +166,7 @@ func (b *bill) settle(r *http.Request, o Outcome) {
 	}
 	var uncovered int64
 	if changed {
-		// The client may have gone, and gets back what is due all the same.
+		// The charge is corrected even if the client has disconnected.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), settleTimeout)
 		defer cancel()
 		var failed error

@@ -8,33 +8,34 @@ import (
 	"github.com/headgate/headgate/core"
 )
 
-// retryUnavailable is the Retry-After, in seconds, of a refusal because the store
-// could not answer.
+// retryUnavailable is the Retry-After, in seconds, of status 503.
 const retryUnavailable = "5"
 
-// A Verdict is a guard's answer to a request. The zero Verdict refuses.
+// A Verdict is a guard's answer to a request. The zero Verdict refuses with status 503.
 type Verdict struct {
-	// Decision is the answer of the limiters. It is the zero Decision if none was
-	// asked, and if Err is not nil. Its answers are in the order of the rules.
+	// Decision is the answer of the limiters, in the order of the rules. It is the
+	// zero Decision if no limiter was asked, and if Err is not nil.
 	//
-	// Do not settle or refund it if a rule has Settle: the guard does.
+	// Do not settle or refund it if a rule has Settle, because the guard does.
 	Decision core.Decision
 
-	// Err is why there is no decision: the error of a key function or of the
-	// store, or what is wrong with the rule. It is nil for a refusal by a limit. It
-	// is for logs: clients are not told.
+	// Err is the reason why there is no decision: an error of a Key function or of
+	// the store, or an invalid result of a Cost or Plan function. Errors of a rule's
+	// functions are wrapped in one that names the rule, so test them with
+	// [errors.Is]. Err is nil for a refusal by a limit. It is for logs; the guard
+	// never sends it to clients.
 	Err error
 
 	guard    *Guard
-	sheet    *sheet // what was asked; nil: nothing
-	bill     *bill  // what there is to settle; nil: nothing
+	sheet    *sheet // of the limiters that were asked; nil: none
+	bill     *bill  // nil: nothing to settle
 	status   int    // of the refusal
 	admitted bool
 	silent   bool // sets no fields
 }
 
 // Status returns 0 if the request is admitted, and otherwise the status of the
-// refusal: 400 or 403, 429, 500 or 503, as listed in the package's description.
+// refusal: 400, 403, 429, 500 or 503, as listed in the package documentation.
 func (v Verdict) Status() int { return v.code() }
 
 func (v *Verdict) code() int {
@@ -48,8 +49,9 @@ func (v *Verdict) code() int {
 	}
 }
 
-// Policies returns the policies of the limiters that were asked: the i-th gave the
-// i-th answer of Decision. It is for functions of type [Fields].
+// Policies returns the policies of the limiters that were asked, in the order of the
+// answers of Decision. It is for functions of type [Fields]. It is nil if no limiter was
+// asked.
 func (v Verdict) Policies() []core.Policy {
 	if v.sheet == nil {
 		return nil
@@ -57,9 +59,9 @@ func (v Verdict) Policies() []core.Policy {
 	return slices.Clone(v.sheet.policies)
 }
 
-// SetFields sets what the verdict means for the header of the response, be it
-// admitted or refused: the fields of [Config].Fields, and for a refusal Retry-After
-// and Cache-Control: no-store. A refusal has no Retry-After if no waiting helps.
+// SetFields sets the fields of the response to an admitted or refused request: those of
+// [Config].Fields, and for a refusal Retry-After (RFC 9110, section 10.2.3) and
+// Cache-Control: no-store. A refusal has no Retry-After if waiting does not help.
 func (v Verdict) SetFields(h http.Header) {
 	var values valueArena
 	v.setFields(h, &values)
