@@ -7,18 +7,18 @@ import (
 	"strconv"
 )
 
-// errEmptyKey reports a Func, not one of this package, that broke its contract.
-var errEmptyKey = errors.New("headgate: keyfuncs: a function gave an empty key without an error")
+// errEmptyKey reports a Func from outside this package that broke its contract.
+var errEmptyKey = errors.New("headgate: keyfuncs: a function returned an empty key without an error")
 
-// All charges the combination of what the given functions charge: requests share a
-// limit if they agree in every one. All(Route(), RemoteAddr()) limits each client on
-// each route. The first error, in order, is the result.
+// All charges the combination of the keys of the given functions: requests share a limit
+// if all their keys are equal. All(Route(), RemoteAddr()) limits each client on each
+// route. If functions return errors, the first one is returned.
 //
-// The key is each member's key as a netstring (its length in bytes, a colon, the key,
-// a comma), as "5:GET /,11:203.0.113.7,", so that no two combinations have the same
-// key, whatever bytes they hold.
+// The combined key consists of the keys as netstrings (the length in bytes, a colon, the
+// key, a comma), such as "5:GET /,11:203.0.113.7,", so that different combinations never
+// have the same key, whatever bytes they contain.
 //
-// All panics if it is given no function, or a nil one.
+// All panics if it is given no function or a nil one.
 func All(fns ...Func) Func {
 	fns = members("All", fns)
 	return func(r *http.Request) (string, error) {
@@ -38,20 +38,20 @@ func All(fns ...Func) Func {
 	}
 }
 
-// First charges what the first of the given functions that applies charges:
-// First(Context(userKey{}), RemoteAddr()) charges the user, and by address those
-// who are not signed in. A function that returns [ErrAbsent] does not apply. Any
-// other error is the result: a client must not choose who is charged by sending
-// something malformed. If none applies, the error of the last is the result.
+// First charges the key of the first given function that does not return [ErrAbsent]:
+// First(Context(userKey{}), RemoteAddr()) charges the user, or the address of clients
+// that are not signed in. Any other error is returned at once, so that a client cannot
+// choose which key is charged by sending something malformed. If all functions return
+// ErrAbsent, the last error is returned.
 //
-// The key begins with the position of the function that answered, as in
-// "1:203.0.113.7", so that nobody can drain the limit of an address by taking the
-// name "203.0.113.7". Changing the order of the functions changes the keys.
+// The key begins with the index of the function that returned it, such as
+// "1:203.0.113.7", so that a user named "203.0.113.7" cannot exhaust the limit of that
+// address. Changing the order of the functions changes the keys.
 //
-// First is as strict as its most generous member: what a client can leave out or
-// make up, it will.
+// First is only as strict as its most generous function, because a client can omit or
+// forge what it sends.
 //
-// First panics if it is given no function, or a nil one.
+// First panics if it is given no function or a nil one.
 func First(fns ...Func) Func {
 	fns = members("First", fns)
 	return func(r *http.Request) (string, error) {
@@ -70,7 +70,7 @@ func First(fns ...Func) Func {
 	}
 }
 
-// members returns a copy of fns, which the caller may change later.
+// members returns a copy of fns, because the caller may change fns later.
 func members(name string, fns []Func) []Func {
 	if len(fns) == 0 {
 		panic("headgate: keyfuncs: " + name + ": no function")

@@ -5,18 +5,18 @@ import (
 	"net/http"
 )
 
-// CostIf is a Cost for a rule of package nethttp that is for requests to which f applies:
-// it returns 1 for them, and 0 for those for which f gives [ErrAbsent]. Any other error
-// costs 1 too, so that the rule takes part and its Key may refuse the request.
+// CostIf returns a Cost for a rule of package nethttp that applies to requests for which
+// f has a key. It returns 1 for them, and 0 if f returns [ErrAbsent]. It also returns 1
+// after any other error, so that the rule applies and its Key may refuse the request.
 //
 // CostIf panics if f is nil.
 func CostIf(f Func) func(*http.Request) int64 {
 	return costs("CostIf", f, 1, 0)
 }
 
-// CostUnless is a Cost for a rule of package nethttp that is for requests to which f
-// does not apply: it returns 1 for those for which f gives [ErrAbsent], and for which it
-// gives any other error, and 0 for those that have a key.
+// CostUnless returns a Cost for a rule of package nethttp that applies to requests for
+// which f has no key. It returns 1 if f returns [ErrAbsent] or any other error, and 0 if
+// f returns a key.
 //
 // CostUnless panics if f is nil.
 func CostUnless(f Func) func(*http.Request) int64 {

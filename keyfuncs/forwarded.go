@@ -8,12 +8,12 @@ import (
 // lastCommaUnquoted returns the index of the last comma of s outside quoted strings, or
 // -1.
 //
-// It reads from the right, which is what makes it safe. From the left, a quotation mark
-// that a client wrote and never closed would swallow the element that a proxy appended
-// to the same line. From the right, the proxy's well-formed element is read first, and
-// nothing to the left of it can change how: its quoted strings are closed, and within
-// one a quotation mark is preceded by an odd number of backslashes, and the one that opens
-// it by the equals sign.
+// It is safe because it reads from the right. From the left, a quotation mark that a
+// client wrote and never closed would include the element that a proxy appended to the
+// same line. From the right, the proxy's well-formed element is read first, and nothing
+// to the left of it can change that: its quoted strings are closed; within one, a
+// quotation mark follows an odd number of backslashes, and the one that opens it follows
+// the equals sign.
 func lastCommaUnquoted(s string) int {
 	quoted := false
 	for i := len(s) - 1; i >= 0; i-- {
@@ -49,7 +49,7 @@ func forwardedFor(element string) (netip.Addr, bool) {
 	for {
 		element = strings.TrimLeft(element, " \t;")
 		if element == "" {
-			return parseNode(node) // "" if there was no "for", which is no address
+			return parseNode(node) // without "for" it is "", which is not an address
 		}
 		name, value, rest, ok := cutPair(element)
 		if !ok {
@@ -65,7 +65,7 @@ func forwardedFor(element string) (netip.Addr, bool) {
 	}
 }
 
-// cutPair reads the forwarded-pair that s begins with. The rest is empty or begins with
+// cutPair parses the forwarded-pair that s begins with. The rest is empty or begins with
 // a semicolon.
 func cutPair(s string) (name, value, rest string, ok bool) {
 	name, s, ok = strings.Cut(s, "=")
@@ -88,7 +88,7 @@ func cutPair(s string) (name, value, rest string, ok bool) {
 	return name, value, rest, true
 }
 
-// cutQuoted reads the quoted-string that s begins with (RFC 9110, section 5.6.4).
+// cutQuoted parses the quoted-string that s begins with (RFC 9110, section 5.6.4).
 func cutQuoted(s string) (value, rest string, ok bool) {
 	end := 1
 	for end < len(s) && s[end] != '"' {

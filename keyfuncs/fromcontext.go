@@ -8,13 +8,13 @@ import (
 	"strconv"
 )
 
-// Context charges the value that the request's context has for key, such as the
-// user that an authentication middleware put there. That middleware must run first.
+// Context charges the value of key in the request's context, such as the user that an
+// authentication middleware stored there. That middleware must run first.
 //
-// The value may be of a string or integer type, whose text is charged, or a
-// [fmt.Stringer]. A value that is missing, nil or empty text is [ErrAbsent]; zero is
-// a number like others. A value of another type is an error of the program, neither
-// ErrAbsent nor [ErrMalformed].
+// The value must be of a string or integer type, whose text is the key, or a
+// [fmt.Stringer]. A value that is missing, nil or an empty text is [ErrAbsent]; the
+// number 0 is a key like others. A value of another type is an error of the program,
+// neither ErrAbsent nor [ErrMalformed].
 //
 // Context panics if key is nil or not comparable, as [context.WithValue] does.
 func Context(key any) Func {
@@ -36,10 +36,10 @@ func Context(key any) Func {
 	}
 }
 
-// textOf returns the text of a value that Context can charge; nil has none.
+// textOf returns the text of a value that Context can charge, which is empty for nil.
 //
-// A string type is taken as it is even if it has a String method, because such a
-// method is often there to hide a secret, and would give all secrets one key.
+// The String method of a string type is not called, because such methods often hide
+// secrets, and all secrets would have the same key.
 func textOf(value any) (text string, ok bool) {
 	v := reflect.ValueOf(value)
 	switch v.Kind() {
@@ -62,22 +62,22 @@ func textOf(value any) (text string, ok bool) {
 	return "", false
 }
 
-// ContextFunc charges what get finds in the request's context: for values behind a
-// function, such as the subject of a token that was verified.
+// ContextFunc charges the value that get returns for the request's context. It is for
+// values with an accessor function, such as the subject of a verified token.
 //
 //	keyfuncs.ContextFunc(func(ctx context.Context) (string, bool) {
 //		claims, ok := auth.ClaimsFrom(ctx)
 //		return claims.Subject, ok
 //	})
 //
-// The middleware that verifies the token and puts it there must run first. Charge what
-// it has verified: a claim of a token whose signature nobody checked is what the client
-// wrote. If several issuers are trusted, a subject is unique only with its issuer:
-// return both, or combine them with [All].
+// The middleware that verifies the token and stores it must run first. Charge only
+// verified claims: the client chooses those of a token whose signature is not checked. If
+// several issuers are trusted, a subject is unique only together with its issuer: return
+// both, or combine them with [All].
 //
-// A value that get does not find, or finds empty, is [ErrAbsent]. The key is the value
-// as it is; if it is a secret, see [Hashed]. get must be safe for concurrent use.
-// ContextFunc panics if it is nil.
+// If get returns false or an empty value, the error is [ErrAbsent]. The key is the value
+// unchanged; for secrets, see [Hashed]. get must be safe for concurrent use. ContextFunc
+// panics if get is nil.
 func ContextFunc(get func(context.Context) (string, bool)) Func {
 	if get == nil {
 		panic("headgate: keyfuncs: ContextFunc: the function is nil")

@@ -8,19 +8,18 @@ import (
 	"strings"
 )
 
-// A Func derives from a request the key that is charged: any bytes, but at least
-// one. It must not give an empty key without an error, for all the requests it
-// knows nothing about would then share a limit. It must be safe for concurrent
-// use, and should not read the body.
+// A Func returns the key that a request is charged under: one or more arbitrary bytes. It
+// must not return an empty key without an error, because all requests without a key would
+// then share a limit. It must be safe for concurrent use and should not read the body.
 type Func func(*http.Request) (string, error)
 
 var (
-	// ErrAbsent is the error, by [errors.Is], of a request that does not have
-	// the thing that is charged. It is the only error after which [First] goes on.
+	// ErrAbsent is wrapped by the error for a request that does not contain what is
+	// charged. It is the only error after which [First] tries its next function.
 	ErrAbsent = errors.New("headgate: keyfuncs: absent")
 
-	// ErrMalformed is the error, by [errors.Is], of a request that has the thing
-	// in a form that cannot be charged: repeated, or too long.
+	// ErrMalformed is wrapped by the error for a request that contains what is
+	// charged in a form that cannot be charged: repeated, too long, or badly encoded.
 	ErrMalformed = errors.New("headgate: keyfuncs: malformed")
 )
 
@@ -37,17 +36,17 @@ const maxValue = 4 << 10
 
 // Header charges the value of a header, such as an API key.
 //
-// Beware: the value is what the client wrote, unless a proxy of yours overwrites
-// the header. A client that sends another value with each request has a new limit
-// each time. Charge a header only where requests with an unknown value are refused
-// first; and for a client's address use [ProxyHeader], which asks who wrote it.
+// Warning: the client chooses the value, unless one of your proxies overwrites the header.
+// A client that sends another value with each request has a new limit each time. Charge a
+// header only where requests with an unknown value are refused first. For a client's
+// address, use [ProxyHeader], which checks that a proxy wrote the header.
 //
-// Spaces and tabs around the value are not part of it. A header that is missing or
-// empty is [ErrAbsent]. One of several lines, or of more than 4 KiB, is
-// [ErrMalformed]: whoever reads it next might take another line than this.
+// Spaces and tabs around the value are ignored. A header that is missing or empty is
+// [ErrAbsent]. One with several lines, or of more than 4 KiB, is [ErrMalformed], because
+// the next reader might use another line.
 //
-// net/http takes Host out of the headers, so Header("Host") never applies. Header
-// panics if name is not a valid name (RFC 9110, section 5.1).
+// net/http removes Host from the headers, so the key of Header("Host") is always absent.
+// Header panics if name is not a valid name (RFC 9110, section 5.1).
 func Header(name string) Func {
 	if !isToken(name) {
 		panic("headgate: keyfuncs: Header: not the name of a header: " + strconv.Quote(name))
@@ -79,8 +78,8 @@ func Header(name string) Func {
 }
 
 // Method charges the request's method, for use within [All]. Methods that RFC 9110
-// and RFC 5789 do not define are charged together as "other", for a client may
-// invent as many as it likes.
+// and RFC 5789 do not define are charged together as "other", because a client can
+// invent any number of them.
 func Method() Func {
 	return func(r *http.Request) (string, error) {
 		switch r.Method {
@@ -97,10 +96,10 @@ func Method() Func {
 // Route charges the pattern of [http.ServeMux] that the request matched, such as
 // "GET /items/{id}", for use within [All].
 //
-// The mux sets the pattern when it has chosen the handler. A middleware around the
-// whole mux runs before that, and Route is [ErrAbsent] there: wrap the handlers that
-// are registered in the mux instead. It is ErrAbsent under other routers too, unless
-// they set [http.Request.Pattern].
+// The mux sets the pattern when it has chosen the handler. In a middleware around the
+// whole mux, which runs before that, Route is [ErrAbsent]; wrap the registered handlers
+// instead. It is ErrAbsent with other routers too, unless they set
+// [http.Request.Pattern].
 func Route() Func {
 	errAbsent := absent("route pattern")
 	return func(r *http.Request) (string, error) {
@@ -111,16 +110,16 @@ func Route() Func {
 	}
 }
 
-// PathValue charges the part of the path that matched a wildcard of [http.ServeMux], as
-// the tenant in "/tenants/{tenant}/items", for use within [All].
+// PathValue charges the part of the path that matched a wildcard of [http.ServeMux], such
+// as the tenant in "/tenants/{tenant}/items", for use within [All].
 //
-// Beware: the value is what the client wrote. It says which resource is used and not who
-// uses it; a client that may ask for any has a new limit for each.
+// Warning: the client chooses the value. It identifies the resource, not the client; a
+// client with access to many resources has a limit for each.
 //
-// The mux sets the value when it has chosen the handler. A middleware around the whole
-// mux runs before that, and PathValue is [ErrAbsent] there: wrap the handlers that are
-// registered in the mux instead. It is ErrAbsent too if the pattern has no such wildcard,
-// or it matched nothing. A value of more than 4 KiB is [ErrMalformed].
+// The mux sets the value when it has chosen the handler. In a middleware around the whole
+// mux, which runs before that, PathValue is [ErrAbsent]; wrap the registered handlers
+// instead. It is also ErrAbsent if the pattern has no such wildcard, or the wildcard
+// matched nothing. A value of more than 4 KiB is [ErrMalformed].
 //
 // PathValue panics if name is empty.
 func PathValue(name string) Func {
@@ -144,7 +143,7 @@ func PathValue(name string) Func {
 	}
 }
 
-// Everyone charges all requests together, for a limit on the whole service.
+// Everyone charges all requests under one key, for a limit on the whole service.
 func Everyone() Func {
 	return func(*http.Request) (string, error) { return "everyone", nil }
 }

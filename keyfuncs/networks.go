@@ -8,8 +8,8 @@ import (
 )
 
 // In returns a function that reports whether the client's address is in one of the
-// networks, as "192.0.2.0/24", or is one of them, as "192.0.2.1". It is for exceptions,
-// as nethttp's Config.Skip:
+// networks, such as "192.0.2.0/24", or equal to one of them, such as "192.0.2.1". It is
+// for exemptions, such as nethttp's Config.Skip:
 //
 //	address, err := keyfuncs.Prefix{V6: 128}.XForwardedFor("10.0.0.0/8")
 //	...
@@ -17,28 +17,27 @@ import (
 //	...
 //	nethttp.Config{Skip: monitors, ...}
 //
-// The address is what the given function charges, so take the one that is named after
-// your deployment, by itself: neither in [All] nor in [First]. It tells as much as its
-// [Prefix] leaves of an address, for IPv6 the /64: a network of more bits than that
-// needs a Prefix of as many.
+// The address is the key of the given function. Use the one that is named after your
+// deployment, neither in [All] nor in [First]. Its [Prefix] must keep at least as many
+// bits of an address as the networks have; by default it keeps 64 bits of IPv6.
 //
-// In doubt the answer is false: if the function gives an error, or a key that is no
-// address, or one that is known by a prefix of which only a part is in the networks. So
-// In does for what is granted; for what is refused take [NotIn], which is false in doubt
-// as well.
+// The result is false if the function returns an error, a key that is not an address, or
+// a prefix that is only partly in the networks. So use In to grant something; to refuse
+// something, use [NotIn], which is false in these cases as well.
 //
-// Who can connect from the networks is excepted, and so is who is taken for one of them.
-// Do not list networks of your proxies: a request whose client they did not name counts
-// as theirs, and with [RemoteAddr] behind a proxy all requests do.
+// Every client that can connect from the networks, or is mistaken for one that does, is
+// exempt. Do not list the networks of your proxies: a request for which they name no
+// client is attributed to the proxy, and so is every request if you use [RemoteAddr]
+// behind a proxy.
 //
-// All faults of the networks are reported at once. At least one is needed, and the
-// network of all addresses is a fault. In panics if address is nil.
+// All faults of the networks are reported at once. At least one network is required, and
+// the network of all addresses is a fault. In panics if address is nil.
 func In(address Func, networks ...string) (func(*http.Request) bool, error) {
 	return membership("In", address, networks, inside)
 }
 
 // NotIn returns a function that reports whether the client's address is in none of the
-// networks. It is for what refuses addresses:
+// networks, to refuse the others:
 //
 //	welcome, err := keyfuncs.NotIn(address, "198.51.100.0/24")
 //	...
@@ -47,8 +46,8 @@ func In(address Func, networks ...string) (func(*http.Request) bool, error) {
 //		return
 //	}
 //
-// In doubt the answer is false, as with [In], whose arguments, faults and warnings are
-// NotIn's too.
+// The result is false in the same cases of doubt as with [In]. The arguments, faults and
+// warnings are those of In too.
 func NotIn(address Func, networks ...string) (func(*http.Request) bool, error) {
 	return membership("NotIn", address, networks, outside)
 }
@@ -67,7 +66,7 @@ func membership(name string, address Func, texts []string, want place) (func(*ht
 	}, nil
 }
 
-// A place is where an address is, as seen from a set of networks.
+// A place is the position of an address relative to a set of networks.
 type place int
 
 const (
@@ -76,8 +75,7 @@ const (
 	outside
 )
 
-// placeOf returns the place of the address, or of all addresses of the network, that a
-// key of this package stands for.
+// placeOf returns the place of a key, which is an address or a network.
 func placeOf(key string, ranges networks) place {
 	client, err := netip.ParsePrefix(key)
 	if err != nil {
