@@ -7,21 +7,21 @@ import (
 	"net/netip"
 )
 
-// RemoteAddr charges the address that the connection comes from.
+// RemoteAddr charges the remote address of the connection.
 //
 // Use it when clients connect to this server directly. Behind a proxy it charges
 // all clients as one, the proxy.
 //
-// The address is [http.Request.RemoteAddr]. If that is not an IP address, as on a
-// unix socket, the request cannot be attributed to anybody: this is an error, and not
-// [ErrAbsent]. A middleware that writes headers into RemoteAddr makes this function,
-// and the ones below, believe them: let the limit run before it, or remove it.
+// The address is [http.Request.RemoteAddr]. If that is not an IP address, such as on a
+// unix socket, the result is an error that is not [ErrAbsent]. A middleware that copies
+// headers into RemoteAddr makes this function, and the ones below, trust them: run the
+// limit before it, or remove it.
 func RemoteAddr() Func {
 	f, _ := Prefix{}.RemoteAddr() // the zero Prefix is valid
 	return f
 }
 
-// ProxyHeader charges the address that a proxy puts in a header of its own.
+// ProxyHeader charges the address that a proxy writes to a header of its own.
 //
 // Use it when the proxy overwrites the header in every request, whatever the client
 // sent:
@@ -30,26 +30,27 @@ func RemoteAddr() Func {
 //	CF-Connecting-IP   Cloudflare; trusted: https://www.cloudflare.com/ips
 //	Fly-Client-IP      Fly.io, unless another proxy stands in front of it
 //
-// True-Client-IP, X-Azure-ClientIP and Fastly-Client-IP look alike, but those products
-// pass on what the client wrote unless they are told to remove it.
+// True-Client-IP, X-Azure-ClientIP and Fastly-Client-IP look similar, but by default those
+// products forward what the client wrote.
 //
-// The trusted networks are those that the proxy connects from, as "10.0.0.0/8", or
-// single addresses; to learn them, log [http.Request.RemoteAddr]. At least one is needed,
-// and the network of all addresses is a fault. The header counts only if the connection
-// comes from one of them, and only as a single line with a single address. Otherwise the
-// address of the connection is charged, as by [RemoteAddr]. So X-Forwarded-For and
-// Forwarded, which may list several, are faults: use [XForwardedFor] and [Forwarded].
+// The trusted networks are those that the proxy connects from, such as "10.0.0.0/8", or
+// single addresses; to find them, log [http.Request.RemoteAddr]. At least one is required,
+// and the network of all addresses is a fault. The header is used only if the connection
+// comes from one of them, and the header is a single line with a single address.
+// Otherwise the address of the connection is charged, as by [RemoteAddr]. The names
+// X-Forwarded-For and Forwarded are faults, because these headers can list several
+// addresses: use [XForwardedFor] and [Forwarded].
 //
 // All faults of the arguments are reported at once.
 func ProxyHeader(name string, trusted ...string) (Func, error) {
 	return Prefix{}.ProxyHeader(name, trusted...)
 }
 
-// XForwardedFor charges the address that the outermost trusted proxy saw, according to
-// the X-Forwarded-For header.
+// XForwardedFor charges the address that connected to the outermost trusted proxy,
+// according to the X-Forwarded-For header.
 //
 // Use it behind one or more proxies whose networks you know, each of which appends the
-// address that it saw to the header:
+// address that connected to it to the header:
 //
 //	nginx                proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for;
 //	Apache, HAProxy      ProxyPass; option forwardfor
@@ -57,35 +58,37 @@ func ProxyHeader(name string, trusted ...string) (Func, error) {
 //	Google load balancer it appends two, the client and itself: trust its own public
 //	                     address too
 //
-// The trusted networks are those of the proxies, as "10.0.0.0/8", or single addresses. At
-// least one is needed, and the network of all addresses is a fault. Do not trust a network
-// that clients are in: they could write what they like.
+// The trusted networks are those of the proxies, such as "10.0.0.0/8", or single
+// addresses. At least one is required, and the network of all addresses is a fault. Do not
+// trust a network that contains clients, because they could choose their addresses.
 //
-// The walk starts at the address of the connection. While that is trusted, the header's
-// last element not yet read says whom it forwarded for, and the walk goes there. It ends
-// at the first address that is not trusted: that is the client, and what stands to the
-// left of it is the client's own writing and never read. The walk also ends, and charges
-// where it stands, when there is no element left, when one is no address (empty, "unknown",
-// longer than 1 KiB), and after 64 elements. Several lines are one list, in their order.
+// The function starts at the address of the connection. As long as the address is trusted,
+// it continues with the header's next element from the right, which is the address that
+// the proxy forwarded for. The first address that is not trusted is the client, and is
+// charged; elements to the left of it were written by the client, and are never read. The
+// current address is also charged if there are no more elements, if the next is not an
+// address (empty, "unknown", longer than 1 KiB), and after 64 elements. Several lines are
+// one list, in their order.
 //
-// So a client charges itself, whatever it writes. Elements that are no address, in a
-// place where a proxy should have written one, charge the proxy that passed them on.
+// So the address of a client is charged whatever it writes. If an element that a proxy
+// should have written is not an address, the proxy that forwarded it is charged.
 //
 // All faults of the arguments are reported at once.
 func XForwardedFor(trusted ...string) (Func, error) {
 	return Prefix{}.XForwardedFor(trusted...)
 }
 
-// Forwarded charges the address that the outermost trusted proxy saw, according to
-// the Forwarded header of RFC 7239.
+// Forwarded charges the address that connected to the outermost trusted proxy, according
+// to the Forwarded header of RFC 7239.
 //
 // Use it behind one or more proxies whose networks you know, each of which appends an
-// element with a "for" parameter to the header. HAProxy 2.8 does with "option forwarded".
+// element with a "for" parameter to the header, such as HAProxy 2.8 with "option
+// forwarded".
 //
-// The trusted networks and the walk are those of [XForwardedFor]. An element without
-// "for", with "for=unknown" or a hidden name such as "for=_a1b2", or that is not
-// well-formed, is no address. An address with a port or brackets is accepted without the
-// quotes that the RFC wants.
+// The trusted networks and the algorithm are those of [XForwardedFor]. An element is not
+// an address if it has no "for", has "for=unknown" or an obfuscated identifier such as
+// "for=_a1b2", or is not well-formed. An address with a port or brackets is accepted
+// without the quotes that the RFC requires.
 //
 // All faults of the arguments are reported at once.
 func Forwarded(trusted ...string) (Func, error) {
@@ -94,48 +97,49 @@ func Forwarded(trusted ...string) (Func, error) {
 
 // BehindProxies charges the n-th element from the right of X-Forwarded-For.
 //
-// Use it when the proxies' addresses change, so that they cannot be listed, and when the
-// proxy connects over a unix socket. It is right only if every request comes through all
-// of them: a client that reaches the server past a proxy chooses its own address. Where
-// the networks are known, prefer [XForwardedFor].
+// Use it when the proxies' addresses change, so that they cannot be listed, or when the
+// proxy connects over a unix socket. It is correct only if every request passes through
+// all proxies: a client that can bypass one chooses its own address. If the networks are
+// known, prefer [XForwardedFor].
 //
-// n is the number of elements that your proxies append, from 1 to 64. With one proxy that
-// appends one, n is 1: the last element is what it saw. With a CDN before a load balancer
-// n is 2: the last is what the balancer saw, the CDN; the one before is what the CDN saw,
-// the client. Google's external load balancer alone appends two: n is 2. To find n, send
+// n is the number of elements that your proxies append, from 1 to 64; other numbers are a
+// fault. With one proxy that appends one element, n is 1. With a CDN in front of a load
+// balancer, n is 2: the balancer appends the address of the CDN, and before it, the CDN
+// appends that of the client. Google's external load balancer appends two elements by
+// itself, so n is 2. To find n, send
 //
 //	curl -H 'X-Forwarded-For: 192.0.2.1' https://...
 //
 // and log the header as it arrives here: n is the number of elements to the right of
-// 192.0.2.1. A number too small charges a proxy, which is seen soon. A number too large
-// believes the client, which nobody sees: when in doubt take the smaller, and measure again
-// whenever a proxy is added or removed.
+// 192.0.2.1. If n is too small, a proxy is charged, which you will soon notice. If n is
+// too large, clients are trusted, which you will not notice: if in doubt, use the smaller
+// number, and find it again whenever a proxy is added or removed.
 //
-// If there are fewer than n elements, or the n-th is no address, the address of the
+// If there are fewer than n elements, or the n-th is not an address, the address of the
 // connection is charged, as by [RemoteAddr]. Several lines are one list, in their order.
 func BehindProxies(n int) (Func, error) {
 	return Prefix{}.BehindProxies(n)
 }
 
-// A Prefix says how many leading bits of an address are charged together. Its methods are
-// the package's functions of the same name, with that grouping; the package's functions
-// are those of the zero Prefix. Like them they report all faults at once, and bits out of
-// range are one.
+// A Prefix is the number of leading bits by which addresses are grouped: addresses with
+// the same bits have the same key. Its methods are the package's functions of the same
+// name with that grouping; the package's functions are those of the zero Prefix. They
+// report all faults at once, including bits out of range.
 //
 //	keyfuncs.Prefix{V6: 48}.XForwardedFor("10.0.0.0/8")
 type Prefix struct {
-	// V4 is the number of bits of an IPv4 address, 1 to 32. 0 means 32: each
-	// address alone. Providers put many customers behind one address already.
+	// V4 is the number of bits of an IPv4 address, 1 to 32. 0 means 32, each address
+	// by itself; many customers of a provider may share one anyway.
 	V4 int
 
-	// V6 is the number of bits of an IPv6 address, 1 to 128. 0 means 64, the
-	// least that a household is given. Many are given a /56 and hosting
-	// customers a /48, and can move within it; 56 or 48 stops that, and may
-	// charge neighbours together.
+	// V6 is the number of bits of an IPv6 address, 1 to 128. 0 means 64, the smallest
+	// network that a household gets. Many get a /56, and hosting customers a /48, and
+	// can use all its addresses; 56 or 48 accounts for that, but may charge neighbors
+	// together.
 	V6 int
 }
 
-// RemoteAddr is [RemoteAddr] by prefix. The error is about the Prefix.
+// RemoteAddr is [RemoteAddr] by prefix. The only fault is that of the Prefix.
 func (p Prefix) RemoteAddr() (Func, error) {
 	if err := p.check(); err != nil {
 		return nil, err
@@ -195,7 +199,7 @@ func (p Prefix) Forwarded(trusted ...string) (Func, error) {
 	return p.walk(trusted, "Forwarded", lastCommaUnquoted, forwardedFor)
 }
 
-// walk makes a Func that follows a header from hop to hop, as XForwardedFor describes.
+// walk returns a Func that follows a header from hop to hop, as XForwardedFor describes.
 func (p Prefix) walk(trusted []string, header string,
 	lastComma func(string) int, parse func(string) (netip.Addr, bool),
 ) (Func, error) {
@@ -247,7 +251,7 @@ func (p Prefix) BehindProxies(n int) (Func, error) {
 			}
 			break
 		}
-		// Only here is the peer looked at: it may be a unix socket, without an address.
+		// The peer may be a unix socket, without an address, so it is not parsed earlier.
 		peer, err := peerOf(r)
 		if err != nil {
 			return "", err
@@ -272,8 +276,8 @@ var nat64 = netip.MustParsePrefix("64:ff9b::/96")
 
 // key returns the key of an address that parseNode returned.
 func (p Prefix) key(addr netip.Addr) string {
-	// NAT64 is undone here and not in parseNode: whether a proxy is trusted is
-	// asked of the address it really has.
+	// NAT64 is undone here and not in parseNode, because whether a proxy is trusted
+	// depends on its real address.
 	if nat64.Contains(addr) {
 		b := addr.As16()
 		addr = netip.AddrFrom4([4]byte(b[12:]))
@@ -291,7 +295,7 @@ func (p Prefix) key(addr netip.Addr) string {
 	if bits == addr.BitLen() {
 		return addr.String()
 	}
-	network, _ := addr.Prefix(bits) // check has seen the bits
+	network, _ := addr.Prefix(bits) // no error: Prefix.check accepted the bits
 	var room [len("ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff/128")]byte
 	return string(network.AppendTo(room[:0])) // one allocation, where String makes two
 }

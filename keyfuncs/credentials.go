@@ -12,14 +12,15 @@ import (
 // which list groups, are longer than maxValue.
 const maxToken = 16 << 10
 
-// Hashed charges what f charges, under a hash of its key, so that a secret can be read
-// neither in a store nor in what is logged of one:
+// Hashed charges a hash of f's key, so that a secret cannot be read in a store or its
+// logs:
 //
 //	keyfuncs.Hashed(keyfuncs.Header("X-Api-Key"))
 //
 // The key is 22 characters: the first 128 bits of the SHA-256 of f's key, in base64 for
-// URLs. It is the key to give to [core.Limiter.Reset] and the like. Whoever reads it can
-// try guesses against it, so what is easily guessed, such as an address, is not hidden.
+// URLs. Use it as the key for [core.Limiter.Reset] and similar methods. It does not hide
+// values that are easily guessed, such as addresses, because guesses can be compared with
+// it.
 //
 // The errors are those of f. Hashed panics if f is nil.
 //
@@ -42,17 +43,17 @@ func digest(secret string) string {
 	return base64.RawURLEncoding.EncodeToString(sum[:16])
 }
 
-// Cookie charges the value of a cookie, which is taken for a secret: the key is the
+// Cookie charges the value of a cookie, which is treated as a secret: the key is the
 // value's hash, as by [Hashed].
 //
-// Beware: the value is what the client wrote. A client that sends another value with
-// each request has a new limit each time. Charge a cookie only where requests with an
-// unknown value are refused first; otherwise take [Session], which asks who knows the
-// session, or a [SignedCookie].
+// Warning: the client chooses the value. A client that sends another value with each
+// request has a new limit each time. Charge a cookie only where requests with an unknown
+// value are refused first; otherwise use [Session], which calls the library that verifies
+// the session, or a [SignedCookie].
 //
-// A cookie that is missing, empty, or of bytes that no cookie may have, is [ErrAbsent].
-// Several of the name, or one of more than 4 KiB, are [ErrMalformed]: whoever reads them
-// next might take another than this.
+// A cookie that is missing, empty, or contains bytes that cookies must not contain, is
+// [ErrAbsent]. Several cookies of the name, or one of more than 4 KiB, are [ErrMalformed],
+// because the next reader might use another one.
 //
 // Cookie panics if name is not a valid name (RFC 6265, section 4.1.1).
 func Cookie(name string) Func {
@@ -81,11 +82,11 @@ func Cookie(name string) Func {
 }
 
 // Session charges the session that a session library found for the request. The given
-// function returns the session's identifier, and whether there is a session that the
-// library has verified: in its store, or by a signature. The identifier is taken for a
-// secret: the key is its hash, as by [Hashed].
+// function returns the session's identifier, and whether the library has verified the
+// session, in its store or by a signature. The identifier is treated as a secret: the key
+// is its hash, as by [Hashed].
 //
-// With github.com/alexedwards/scs/v2, behind LoadAndSave, which must run first:
+// With github.com/alexedwards/scs/v2, whose LoadAndSave must run first:
 //
 //	keyfuncs.Session(func(r *http.Request) (string, bool) {
 //		token := sessions.Token(r.Context())
@@ -99,14 +100,14 @@ func Cookie(name string) Func {
 //		return s.ID, err == nil && !s.IsNew
 //	})
 //
-// Its CookieStore leaves the ID empty: put a random one among the session's values, and
-// return that. It must not be one that the client can choose, nor one that changes with
-// each response.
+// Its CookieStore leaves the ID empty: store a random one among the session's values, and
+// return that. The client must not be able to choose it, and it must not change with each
+// response.
 //
-// A hostile client can leave its session out, and begin as many as the service gives
-// it: limit those too, as the package's description shows.
+// A hostile client can omit its session, and start as many as the service allows: limit
+// those too, as the package documentation shows.
 //
-// No session, or an empty identifier, is [ErrAbsent]. The function must be safe for
+// No session or an empty identifier is [ErrAbsent]. The function must be safe for
 // concurrent use. Session panics if it is nil.
 func Session(id func(*http.Request) (string, bool)) Func {
 	if id == nil {
@@ -125,13 +126,14 @@ func Session(id func(*http.Request) (string, bool)) Func {
 // Bearer charges the token of the header "Authorization: Bearer ..." (RFC 6750). The key
 // is its hash, as by [Hashed].
 //
-// Beware: the token is what the client wrote. A client that sends another with each
-// request has a new limit each time. Charge it only behind what refuses unknown tokens;
-// and if one user can have many tokens, charge the user, by [Context] or [ContextFunc].
+// Warning: the client chooses the token. A client that sends another one with each request
+// has a new limit each time. Charge it only behind a middleware that refuses unknown
+// tokens; if one user can have many tokens, charge the user, by [Context] or
+// [ContextFunc].
 //
-// Another scheme, no token or no header is [ErrAbsent]. A header of several lines, or a
-// token of more than 16 KiB or of other bytes than visible ASCII, is [ErrMalformed]:
-// written in another way, a token must not have another limit.
+// Another scheme, no token or no header is [ErrAbsent]. A header with several lines, or a
+// token of more than 16 KiB or with other bytes than visible ASCII, is [ErrMalformed], so
+// that no second spelling of a token has a limit of its own.
 func Bearer() Func {
 	const thing = "bearer token"
 	var (
@@ -156,15 +158,15 @@ func Bearer() Func {
 	}
 }
 
-// BasicUser charges the user name of HTTP's basic authentication (RFC 7617). The key is
-// the name as it is; the password is no part of it.
+// BasicUser charges the user name of basic authentication (RFC 7617). The key is the name
+// unchanged, without the password.
 //
-// Beware: nothing here asks whether the password is right. A client that sends another
-// name with each request has a new limit each time, and one that sends another's name
-// uses up that user's limit. Charge it behind what verifies the password; to limit the
-// attempts themselves, charge the address too.
+// Warning: BasicUser does not verify the password. A client that sends another name with
+// each request has a new limit each time, and one that sends the name of another user
+// exhausts that user's limit. Charge it behind a middleware that verifies the password; to
+// limit the attempts themselves, charge the address too.
 //
-// Another scheme, an empty name or no header is [ErrAbsent]. A header of several lines,
+// Another scheme, an empty name or no header is [ErrAbsent]. A header with several lines,
 // credentials that cannot be decoded, or a name of more than 4 KiB, is [ErrMalformed].
 func BasicUser() Func {
 	const thing = "user name of basic authentication"
@@ -195,8 +197,8 @@ func BasicUser() Func {
 	}
 }
 
-// authorization returns what stands after the scheme in the first line of the header
-// Authorization, or "" if the scheme is another, and the number of lines.
+// authorization returns the part after the scheme of the first line of the header
+// Authorization, or "" if it has another scheme, and the number of lines.
 func authorization(r *http.Request, scheme string) (credentials string, lines int) {
 	all := r.Header.Values("Authorization")
 	if len(all) == 0 {
@@ -210,7 +212,7 @@ func authorization(r *http.Request, scheme string) (credentials string, lines in
 	return trimSpace(line[end:]), len(all)
 }
 
-// isVisible reports whether s is of visible ASCII characters: no space either.
+// isVisible reports whether s consists of visible ASCII characters, without spaces.
 func isVisible(s string) bool {
 	for i := range len(s) {
 		if s[i] <= ' ' || s[i] > '~' {

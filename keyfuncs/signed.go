@@ -16,18 +16,18 @@ import (
 	"time"
 )
 
-// A SignedCookie tells clients apart for services without sessions. It is a cookie with a
+// A SignedCookie distinguishes clients of services without sessions. It is a cookie with a
 // random identifier and the time when it was issued, signed with a secret of the server,
-// which keeps nothing about it. Make one with [NewSignedCookie]; it is safe for
-// concurrent use.
+// which stores nothing about it. Make one with [NewSignedCookie]; the zero SignedCookie is
+// not usable. It is safe for concurrent use.
 //
-// A hostile client cannot make a cookie or change one, but it can leave its cookie out,
-// get a new one, collect many, and give them to others. So a cookie by itself limits
-// nobody. Limit those without a cookie, or with one that is younger than some minutes, by
-// address: the package's description shows it.
+// A hostile client cannot make or change a cookie, but it can omit its cookie, request a
+// new one, collect many, and share them. So a cookie alone is no limit. Limit clients
+// without a cookie, or with one that is less than some minutes old, by address, as the
+// package documentation shows.
 //
-// It identifies a browser, not a person, and is no proof of anything else: do not sign
-// users in with it.
+// It identifies a browser, not a person, and proves nothing else: do not use it to
+// authenticate users.
 type SignedCookie struct {
 	name      string
 	maxAge    time.Duration
@@ -35,8 +35,8 @@ type SignedCookie struct {
 	errAbsent error
 }
 
-// A mac returns the signature of a message. The secret is inside the function, where no
-// printing reaches it.
+// A mac returns the signature of a message. It is a function so that printing it does not
+// show the secret.
 type mac func(message []byte) []byte
 
 // The value of the cookie is, in base64 for URLs without padding,
@@ -46,8 +46,7 @@ type mac func(message []byte) []byte
 //	16 bytes  identifier
 //	32 bytes  HMAC-SHA-256 of "headgate cookie\x00", the name, "\x00" and all the above
 //
-// These are 76 characters, of which none has bits to spare: a cookie is written in one
-// way only.
+// These are 76 characters without unused bits, so that a cookie has only one spelling.
 const (
 	signedVersion = 1
 	issuedAt      = 1
@@ -58,30 +57,31 @@ const (
 )
 
 const (
-	// minSecret is the size of the hash: a shorter secret is what is guessed.
+	// minSecret is the size of the hash: a shorter secret would be easier to guess than
+	// a signature.
 	minSecret = sha256.Size
 
-	// maxCookieAge is how long browsers keep a cookie at most.
+	// maxCookieAge is the longest time for which browsers keep a cookie.
 	maxCookieAge = 400 * 24 * time.Hour
 
 	// maxSkew is how far a server's clock may be ahead of another's.
 	maxSkew = time.Minute
 
-	// maxSigned is how many cookies of the name are looked at.
+	// maxSigned is how many cookies of the name are verified.
 	maxSigned = 4
 )
 
-// NewSignedCookie makes a SignedCookie of the given name that is valid for maxAge, which
-// is at least a second and at most 400 days. A name that begins with "__Host-" is best:
-// browsers let no other host set it.
+// NewSignedCookie returns a SignedCookie of the given name that is valid for maxAge, from
+// 1 second to 400 days. Prefer a name that begins with "__Host-": browsers do not let
+// other hosts set it.
 //
-// The first secret signs, and each verifies. To rotate them, add a new one in front, on
-// all servers, and remove the old one after maxAge. A secret has 32 bytes or more, of
-// randomness:
+// The first secret signs, and all verify; at least one is required. To rotate them, add a
+// new one in front, on all servers, and remove the old one after maxAge. A secret must
+// have 32 random bytes or more:
 //
 //	openssl rand -base64 32
 //
-// All faults of the arguments are reported at once; no error holds a secret.
+// All faults of the arguments are reported at once. No error contains a secret.
 func NewSignedCookie(name string, maxAge time.Duration, secrets ...[]byte) (*SignedCookie, error) {
 	var faults []error
 	if !isToken(name) {
@@ -106,8 +106,8 @@ func NewSignedCookie(name string, maxAge time.Duration, secrets ...[]byte) (*Sig
 	return c, nil
 }
 
-// newMAC returns a function that signs messages in a context that no other use of the
-// secret has.
+// newMAC returns a function that signs messages. The context is part of what is signed,
+// so that signatures from other uses of the secret are invalid.
 func newMAC(secret []byte, context string) mac {
 	secret = slices.Clone(secret)
 	pool := sync.Pool{New: func() any { return hmac.New(sha256.New, secret) }}
@@ -125,21 +125,20 @@ func newMAC(secret []byte, context string) mac {
 //
 //	nethttp.Rule{Key: cookie.Key, ...}
 //
-// The identifier is no secret: without the signature nobody can use it. A cookie that is
-// missing, forged or too old is [ErrAbsent], all alike, and there is no other error: in
-// [First], those who forge a cookie are charged as those who have none. Of several
-// cookies of the name, the first valid one of the first four counts, so that another
+// The identifier is not a secret, because it is useless without the signature. A cookie
+// that is missing, forged or too old is [ErrAbsent], and there is no other error: in
+// [First], clients with a forged cookie are charged like those without one. Of several
+// cookies of the name, the first valid one among the first four counts, so that another
 // host's cookie does not hide the right one.
 func (c *SignedCookie) Key(r *http.Request) (string, error) {
 	return c.key(r, -maxSkew)
 }
 
-// OlderThan returns a [Func] that charges as [SignedCookie.Key] does, but only cookies
-// that were issued at least so long ago. To it a younger cookie is
-// [ErrAbsent]: a client that takes a new cookie whenever its limit is reached remains
-// among those who have none.
+// OlderThan returns a [Func] that charges like [SignedCookie.Key], but only cookies that
+// are at least of the given age. A newer cookie is [ErrAbsent], so that a client that
+// requests a new cookie whenever it reaches its limit is treated as one without.
 //
-// OlderThan panics if age is negative, or not less than what the cookie is valid for.
+// OlderThan panics if age is negative, or not less than the cookie's maxAge.
 func (c *SignedCookie) OlderThan(age time.Duration) Func {
 	if age < 0 || age >= c.maxAge {
 		panic("headgate: keyfuncs: OlderThan: an age of " + age.String() + ": not from 0 to less than " + c.maxAge.String())
@@ -161,7 +160,7 @@ func (c *SignedCookie) key(r *http.Request, age time.Duration) (string, error) {
 	return "", c.errAbsent
 }
 
-// verify returns what the value of a cookie says, if one of the secrets signed it.
+// verify decodes the value of a cookie, if one of the secrets signed it.
 func (c *SignedCookie) verify(value string) (id string, issued time.Time, ok bool) {
 	if len(value) != signedLength {
 		return "", time.Time{}, false
@@ -180,13 +179,14 @@ func (c *SignedCookie) verify(value string) (id string, issued time.Time, ok boo
 	return "", time.Time{}, false
 }
 
-// New returns a cookie with a new identifier, as if it had been issued at the given time:
-// now, or some time ago for a client that is known otherwise, as by signing in, and shall
-// count as old at once. A time more than a minute ahead is none that servers accept.
+// New returns a cookie with a new identifier and the given time of issue. That is the
+// present, or some time ago for a client that has identified itself in another way, such
+// as by signing in, and whose cookie is to count as old at once. A cookie with a time
+// more than a minute in the future is not accepted.
 //
-// The cookie is for all paths of this host, for HTTPS and not for scripts (Secure,
-// HttpOnly, SameSite=Lax). It may be changed before [http.SetCookie], in all but its
-// name and value. Browsers take a Secure cookie over plain HTTP from the own machine only.
+// The cookie is for all paths of this host, for HTTPS, and not for scripts (Secure,
+// HttpOnly, SameSite=Lax). All but its name and value may be changed before
+// [http.SetCookie]. Browsers accept a Secure cookie over plain HTTP only from localhost.
 func (c *SignedCookie) New(issued time.Time) *http.Cookie {
 	var room [signedSize]byte
 	room[0] = signedVersion
@@ -208,12 +208,12 @@ func (c *SignedCookie) New(issued time.Time) *http.Cookie {
 	}
 }
 
-// Handler returns a handler that sets a new cookie in the response to each request that
-// has no valid one, and tells caches not to hand it to others. Put it behind the guard
-// that limits new clients, so that those who are refused get none.
+// Handler returns a handler that sets a new cookie in the response to each request
+// without a valid one, and Cache-Control so that caches do not send it to other clients.
+// Put it behind the guard that limits new clients, so that refused clients get none.
 //
-// A browser that begins with several requests at once gets several cookies, and keeps the
-// last; let the limit of new clients have room for that.
+// A browser that starts with several requests at once gets several cookies, and keeps the
+// last; the limit of new clients should allow for that.
 //
 // Handler panics if next is nil.
 func (c *SignedCookie) Handler(next http.Handler) http.Handler {
