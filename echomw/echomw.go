@@ -11,16 +11,17 @@ import (
 	"github.com/headgate/headgate/nethttp"
 )
 
-// Limit returns a middleware that lets the requests pass which the guard admits,
-// and returns an error for the others. It is for a whole server, a group or a route:
+// Limit returns a middleware that calls the next handler for requests that the guard
+// admits, and returns an error for the others. It can be used for a server, a group or a
+// route:
 //
 //	e.Use(echomw.Limit(guard))
 //	e.POST("/login", login, echomw.Limit(logins))
 //
 // The error is an [*echo.HTTPError] with the status of the refusal. Its Message
-// writes itself as the problem document, and its Internal is the verdict's Err, nil
-// for a limit. The response has all its fields already. If the guard has an
-// OnDenied that writes the response, there is no error.
+// marshals to the problem document, and its Internal is the verdict's Err, nil for a
+// limit. The fields of the response are already set. If the guard's OnDenied writes the
+// response, the error is nil.
 //
 // Limit panics if the guard is nil.
 func Limit(guard *nethttp.Guard) echo.MiddlewareFunc {
@@ -33,13 +34,13 @@ func Limit(guard *nethttp.Guard) echo.MiddlewareFunc {
 	}
 }
 
-// LimitBy is Limit with keys from Echo's context: the i-th is that of the guard's
-// i-th rule, in place of the rule's own Key. There must be one for each rule; for
-// what is in the request, see [Request]. A rule without one refuses its requests,
-// as one that finds no key. [nethttp.Rule].Key is needed all the same, for uses of the
-// guard without LimitBy; where there are none, [keyfuncs.RemoteAddr] will do.
+// LimitBy is Limit with keys from Echo's context: the i-th key replaces the Key of the
+// guard's i-th rule. There must be one for each rule; see [Request] for keys from the
+// request. A rule without one refuses its requests, as if it had found no key.
+// [nethttp.Rule].Key is required all the same, because the guard can be used without
+// LimitBy; if it is not, [keyfuncs.RemoteAddr] will do.
 //
-// What sets the values that are charged, as authentication, must run before.
+// Middleware that sets charged values, such as authentication, must run before.
 // LimitBy panics if the guard or a key is nil, or if there is no key.
 func LimitBy(guard *nethttp.Guard, keys ...Key) echo.MiddlewareFunc {
 	mustGuard(guard)
@@ -63,7 +64,7 @@ func mustGuard(guard *nethttp.Guard) {
 	}
 }
 
-// act does what the verdict says.
+// act carries the verdict out.
 func act(c echo.Context, next echo.HandlerFunc, guard *nethttp.Guard, v *nethttp.Verdict) error {
 	if keeps.Load() {
 		if k, ok := keptIn(c); ok {
@@ -80,7 +81,7 @@ func act(c echo.Context, next echo.HandlerFunc, guard *nethttp.Guard, v *nethttp
 	return next(c)
 }
 
-// serve runs the handlers that follow, and settles what they cost.
+// serve runs the following handlers and settles the charge.
 func serve(c echo.Context, next echo.HandlerFunc, tracked *http.Request, settle func(nethttp.Outcome)) (err error) {
 	response := c.Response()
 	w := &writer{ResponseWriter: response.Writer}
@@ -112,7 +113,7 @@ func statusOf(err error) int {
 	return he.Code
 }
 
-// A writer notes that the connection was taken over, which Echo's does not tell.
+// A writer records whether the connection was hijacked, which Echo's does not.
 type writer struct {
 	http.ResponseWriter
 
@@ -131,10 +132,12 @@ func (w *writer) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 // verdictKey is the key of *kept in Echo's context.
 const verdictKey = "github.com/headgate/headgate/echomw.Verdict"
 
-// keeps is whether Keep was ever called: looking in vain costs a tenth of the limit.
-var keeps atomic.Bool //nolint:gochecknoglobals // it changes nothing but the speed
+// keeps reports whether Keep was ever called. Without it, every request would look for
+// the kept verdict in the context in vain, which takes 10 to 40 ns; the context offers
+// no cheaper place for it.
+var keeps atomic.Bool //nolint:gochecknoglobals // it affects only the speed
 
-// kept is what [Keep] makes room for.
+// kept is where [Keep] keeps the last verdict.
 type kept struct {
 	verdict nethttp.Verdict
 	given   bool
@@ -150,7 +153,8 @@ func keptIn(c echo.Context) (*kept, bool) {
 //
 //	e.Use(echomw.Keep(), echomw.Limit(guard))
 //
-// Without it they are not kept, for that costs more than half of what the limit does.
+// Without it, verdicts are not kept, because that takes about 200 ns and 250 bytes a
+// request, nearly as long as the limit itself.
 func Keep() echo.MiddlewareFunc {
 	keeps.Store(true)
 	return func(next echo.HandlerFunc) echo.HandlerFunc {
@@ -162,8 +166,8 @@ func Keep() echo.MiddlewareFunc {
 }
 
 // Verdict returns the last verdict about the request, for handlers and for the
-// application's HTTPErrorHandler. It reports false if no guard was asked, or if
-// [Keep] did not run before it.
+// application's HTTPErrorHandler. It returns false if no guard has checked the request,
+// or if [Keep] did not run before the guard.
 func Verdict(c echo.Context) (nethttp.Verdict, bool) {
 	if k, ok := keptIn(c); ok {
 		return k.verdict, k.given

@@ -8,13 +8,13 @@ import (
 	"github.com/headgate/headgate/nethttp"
 )
 
-// refuse has the guard write the refusal, as OnDenied may want to. What the guard
-// itself would write is left to the application's error handler, as an error.
+// refuse lets the guard's OnDenied write the refusal. What the guard itself would write,
+// refuse returns as an error for the application's error handler.
 func refuse(c echo.Context, guard *nethttp.Guard, v *nethttp.Verdict) error {
 	return deny(c, v.Status(), v.Problem(), v.Err, func(w http.ResponseWriter) { guard.Deny(w, c.Request(), *v) })
 }
 
-// deny has a guard write the refusal that the other parameters tell.
+// deny calls write, which writes the refusal that the other parameters describe.
 func deny(c echo.Context, status int, document []byte, cause error, write func(http.ResponseWriter)) error {
 	response := c.Response()
 	w := &denial{ResponseWriter: response, status: status}
@@ -27,8 +27,8 @@ func deny(c echo.Context, status int, document []byte, cause error, write func(h
 	return &echo.HTTPError{Code: status, Message: message, Internal: cause}
 }
 
-// A denial passes on what OnDenied writes, and keeps back the problem document.
-// Who writes that document in the way of the guard means the same.
+// A denial forwards what OnDenied writes, and withholds the problem document, also if
+// OnDenied writes it as the guard does.
 type denial struct {
 	http.ResponseWriter
 
@@ -43,7 +43,7 @@ func (d *denial) WriteHeader(status int) {
 	h := d.Header()
 	if status == d.status && h.Get("Content-Type") == nethttp.ProblemType {
 		d.handed = true
-		// The error handler may answer in another way.
+		// The error handler may write another body.
 		h.Del("Content-Type")
 		h.Del("Content-Length")
 		return

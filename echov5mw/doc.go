@@ -1,9 +1,8 @@
-// Package echov5mw puts the guards of package nethttp in front of the handlers of Echo
-// v5, github.com/labstack/echo/v5; for v4 there is package echomw. It translates and
-// decides nothing: a request gets the same status and fields as under net/http, and
-// under Echo's default error handler the same JSON.
+// Package echov5mw adapts the guards of package nethttp to Echo v5,
+// github.com/labstack/echo/v5; for v4, see package echomw. A request gets the same status
+// and fields as under net/http, and with Echo's default error handler the same JSON.
 //
-// The folder is not echomw/v5: that path would be the fifth version of echomw.
+// The path is not echomw/v5, which would mean major version 5 of echomw.
 //
 //	you want                                   write
 //	----------------------------------------   ------------------------------------------------
@@ -11,38 +10,38 @@
 //	on a group                                 e.Group("/api", echov5mw.Limit(guard))
 //	on a route                                 e.POST("/login", login, echov5mw.Limit(guard))
 //	a limit on open WebSockets                 e.GET("/ws", upgrade, echov5mw.Sockets(sockets))
-//	to charge who is signed in                 echov5mw.LimitBy(guard, echov5mw.Value("user"))
+//	to charge the signed-in user               echov5mw.LimitBy(guard, echov5mw.Value("user"))
 //	the user, or else the address              echov5mw.LimitBy(guard, echov5mw.First(echov5mw.Value("user"),
 //	                                               echov5mw.Request(keyfuncs.RemoteAddr())))
 //	each client on each route                  echov5mw.LimitBy(guard, echov5mw.All(echov5mw.Route(),
 //	                                               echov5mw.Request(keyfuncs.RemoteAddr())))
-//	a key of your own                          echov5mw.LimitBy(guard, func(c *echo.Context) (string, error) {...})
+//	a custom key                               echov5mw.LimitBy(guard, func(c *echo.Context) (string, error) {...})
 //	a page instead of the problem document     nethttp.Config.OnDenied, or the HTTPErrorHandler
-//	to tell what a request cost                nethttp.SetCost(c.Request().Context(), "tokens", n)
+//	to set the cost of a request               nethttp.SetCost(c.Request().Context(), "tokens", n)
 //	to see the decision in a handler           e.Use(echov5mw.Keep(), echov5mw.Limit(guard)), then echov5mw.Verdict(c)
 //	to know why a request got a 400 or 503     errors.Unwrap of the error that the error handler gets
 //
 // # The address of the client
 //
-// Package keyfuncs says whose address is charged, from the request, and not Echo:
-// what c.RealIP believes depends on e.IPExtractor, and may be what a client wrote.
+// Package keyfuncs derives the charged address from the request, without c.RealIP, which
+// depends on e.IPExtractor and may return what a client wrote.
 //
 // # Order
 //
-// Middleware runs in the order of e.Use, after the route is found; with e.Pre there
-// is no route yet. Put authentication before the guard if what it finds is charged,
-// and CORS, so that scripts can read refusals.
+// Middleware runs in the order of e.Use, after the route is found; that of e.Pre runs
+// before. Put authentication before the guard if the user is charged, and CORS, so that
+// scripts can read refusals.
 //
-// Plan, Cost, Skip and Settle of the guard's Config get the request, not Echo's
-// context. What they need, authentication puts in the request's context:
+// Plan, Cost, Skip and Settle of the guard's Config get the request, not Echo's context.
+// Middleware can pass values to them in the request's context:
 //
 //	r := c.Request()
 //	c.SetRequest(r.WithContext(context.WithValue(r.Context(), userKey{}, user)))
 //
 // # Settling
 //
-// A rule's Settle sees what was written when the handlers that follow are done. An
-// error that they return is not yet written then: its status is the one that Echo's
-// default error handler gives it, and Outcome.Written does not count its body. An
-// HTTPErrorHandler that chooses other statuses is not asked.
+// A rule's Settle gets what was written when the following handlers are done. An error
+// that they return has not been written then: Outcome.Status is the one that Echo's
+// default error handler would write, even if HTTPErrorHandler writes another, and
+// Outcome.Written does not include the body.
 package echov5mw

@@ -9,8 +9,8 @@ import (
 )
 
 // Sockets returns a middleware that holds a slot for each WebSocket that the handler
-// upgrades, for as long as it is open, and returns an error, like that of [Limit], for
-// the upgrades for which there is none. Other requests pass untouched.
+// upgrades, as long as it is open. It returns an error like that of [Limit] for upgrades
+// for which there is no slot. Other requests are not affected.
 //
 //	e.GET("/ws", upgrade, echov5mw.Sockets(guard))
 //
@@ -27,8 +27,9 @@ func Sockets(guard *websocketmw.Guard) echo.MiddlewareFunc {
 	}
 }
 
-// SocketsBy is Sockets with keys from Echo's context, as [LimitBy] is Limit. So
-// [websocketmw.Rule].Key is needed all the same.
+// SocketsBy is Sockets with keys from Echo's context, like [LimitBy].
+// [websocketmw.Rule].Key is required all the same. SocketsBy panics if the guard or a key
+// is nil, or if there is no key.
 func SocketsBy(guard *websocketmw.Guard, keys ...Key) echo.MiddlewareFunc {
 	mustSockets(guard)
 	keys = members("SocketsBy", keys)
@@ -51,7 +52,7 @@ func mustSockets(guard *websocketmw.Guard) {
 	}
 }
 
-// actSocket does what the verdict says.
+// actSocket carries the verdict out.
 func actSocket(c *echo.Context, next echo.HandlerFunc, guard *websocketmw.Guard, v *websocketmw.Verdict) (err error) {
 	switch {
 	case v.Status() != 0:

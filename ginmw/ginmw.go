@@ -11,15 +11,15 @@ import (
 	"github.com/headgate/headgate/nethttp"
 )
 
-// Limit returns a middleware that lets the requests pass which the guard admits,
-// and answers and aborts the others. It is for a whole engine, a group or a route:
+// Limit returns a middleware that runs the following handlers for requests that the guard
+// admits, and answers and aborts the others. It can be used for an engine, a group or a
+// route:
 //
 //	r.Use(ginmw.Limit(guard))
 //	r.POST("/login", ginmw.Limit(logins), login)
 //
-// The guard's OnDenied is honoured. A refusal that is not for a limit, because
-// there is no key or no store, leaves its reason in c.Errors, for the application's
-// logs. Limit panics if the guard is nil.
+// The guard's OnDenied is called as under net/http. The verdict's Err, if not nil, is
+// added to c.Errors, for the application's logs. Limit panics if the guard is nil.
 func Limit(guard *nethttp.Guard) gin.HandlerFunc {
 	mustGuard(guard)
 	return func(c *gin.Context) {
@@ -28,13 +28,13 @@ func Limit(guard *nethttp.Guard) gin.HandlerFunc {
 	}
 }
 
-// LimitBy is Limit with keys from Gin's context: the i-th is that of the guard's
-// i-th rule, in place of the rule's own Key. There must be one for each rule; for
-// what is in the request, see [Request]. A rule without one refuses its requests,
-// as one that finds no key. [nethttp.Rule].Key is needed all the same, for uses of the
-// guard without LimitBy; where there are none, [keyfuncs.RemoteAddr] will do.
+// LimitBy is Limit with keys from Gin's context: the i-th key replaces the Key of the
+// guard's i-th rule. There must be one for each rule; see [Request] for keys from the
+// request. A rule without one refuses its requests, as if it had found no key.
+// [nethttp.Rule].Key is required all the same, because the guard can be used without
+// LimitBy; if it is not, [keyfuncs.RemoteAddr] will do.
 //
-// What sets the values that are charged, as authentication, must run before.
+// Middleware that sets charged values, such as authentication, must run before.
 // LimitBy panics if the guard or a key is nil, or if there is no key.
 func LimitBy(guard *nethttp.Guard, keys ...Key) gin.HandlerFunc {
 	mustGuard(guard)
@@ -56,7 +56,7 @@ func mustGuard(guard *nethttp.Guard) {
 	}
 }
 
-// act does what the verdict says.
+// act carries the verdict out.
 func act(c *gin.Context, guard *nethttp.Guard, v *nethttp.Verdict) {
 	if keeps.Load() {
 		if k, ok := keptIn(c); ok {
@@ -66,20 +66,20 @@ func act(c *gin.Context, guard *nethttp.Guard, v *nethttp.Verdict) {
 	if v.Status() != 0 {
 		c.Abort()
 		if v.Err != nil {
-			c.Error(v.Err) //nolint:errcheck // it returns what it was given
+			c.Error(v.Err) //nolint:errcheck // it returns its argument
 		}
 		guard.Deny(c.Writer, c.Request, *v)
-		c.Writer.WriteHeaderNow() // HEAD has no body: others ask Gin what was written
+		c.Writer.WriteHeaderNow() // HEAD has no body, and other middleware calls Written
 		return
 	}
 	v.SetFields(c.Writer.Header())
 	if tracked, settle := v.Track(c.Request); settle != nil {
 		serve(c, tracked, settle)
 	}
-	// Otherwise Gin goes on by itself.
+	// Otherwise Gin calls the next handler itself.
 }
 
-// serve runs the handlers that follow, and settles what they cost.
+// serve runs the following handlers and settles the charge.
 func serve(c *gin.Context, tracked *http.Request, settle func(nethttp.Outcome)) {
 	w := &writer{ResponseWriter: c.Writer}
 	c.Request, c.Writer = tracked, w
@@ -98,10 +98,12 @@ func serve(c *gin.Context, tracked *http.Request, settle func(nethttp.Outcome)) 
 // verdictKey is the key of *kept in Gin's context.
 const verdictKey = "github.com/headgate/headgate/ginmw.Verdict"
 
-// keeps is whether Keep was ever called: looking in vain costs a tenth of the limit.
-var keeps atomic.Bool //nolint:gochecknoglobals // it changes nothing but the speed
+// keeps reports whether Keep was ever called. Without it, every request would look for
+// the kept verdict in the context in vain, which takes 10 to 40 ns; the context offers
+// no cheaper place for it.
+var keeps atomic.Bool //nolint:gochecknoglobals // it affects only the speed
 
-// kept is what [Keep] makes room for.
+// kept is where [Keep] keeps the last verdict.
 type kept struct {
 	verdict nethttp.Verdict
 	given   bool
@@ -118,14 +120,15 @@ func keptIn(c *gin.Context) (*kept, bool) {
 //
 //	r.Use(ginmw.Keep(), ginmw.Limit(guard))
 //
-// Without it they are not kept, for that costs more than half of what the limit does.
+// Without it, verdicts are not kept, because that takes about 300 ns and 600 bytes a
+// request, as long as the limit itself.
 func Keep() gin.HandlerFunc {
 	keeps.Store(true)
 	return func(c *gin.Context) { c.Set(verdictKey, new(kept)) }
 }
 
-// Verdict returns the last verdict about the request, for handlers. It reports
-// false if no guard was asked, or if [Keep] did not run before it.
+// Verdict returns the last verdict about the request, for handlers. It returns false if
+// no guard has checked the request, or if [Keep] did not run before the guard.
 func Verdict(c *gin.Context) (nethttp.Verdict, bool) {
 	if k, ok := keptIn(c); ok {
 		return k.verdict, k.given
@@ -133,7 +136,7 @@ func Verdict(c *gin.Context) (nethttp.Verdict, bool) {
 	return nethttp.Verdict{}, false
 }
 
-// A writer notes that the connection was taken over, which Gin's does not tell.
+// A writer records whether the connection was hijacked, which Gin's does not.
 type writer struct {
 	gin.ResponseWriter
 

@@ -14,14 +14,15 @@ import (
 	"github.com/headgate/headgate/keyfuncs"
 )
 
-// A Key derives from Gin's context the key that is charged, as a [keyfuncs.Func]
-// does from a request, by the same rules: never an empty key without an error, and
-// [keyfuncs.ErrAbsent] if the context does not have the thing.
+// A Key returns the key that is charged from Gin's context, by the contract of
+// [keyfuncs.Func]: never an empty key without an error, and [keyfuncs.ErrAbsent] if the
+// context does not contain what is charged. It must be safe for concurrent use.
 type Key func(*gin.Context) (string, error)
 
 var errNoKey = errors.New("headgate: ginmw: there are fewer keys than the guard has rules")
 
-// Request charges what the function of package keyfuncs charges.
+// Request charges the key that a function of package keyfuncs returns. Request panics if
+// fn is nil.
 func Request(fn keyfuncs.Func) Key {
 	if fn == nil {
 		panic("headgate: ginmw: Request: the function is nil")
@@ -29,27 +30,27 @@ func Request(fn keyfuncs.Func) Key {
 	return func(c *gin.Context) (string, error) { return fn(c.Request) }
 }
 
-// Route charges the pattern of the route, as "/items/:id", of all methods together,
+// Route charges the pattern of the route, such as "/items/:id", for all methods together,
 // for use within [All]. A request that matched no route is [keyfuncs.ErrAbsent].
 func Route() Key {
 	errAbsent := absent("route")
 	return func(c *gin.Context) (string, error) { return present(c.FullPath(), errAbsent) }
 }
 
-// Param charges a parameter of the path, as the id of "/items/:id", for use within
+// Param charges a parameter of the path, such as the id of "/items/:id", for use within
 // [All]. One that is missing or empty is [keyfuncs.ErrAbsent].
 //
-// Beware: the value is what the client wrote. It says which item is used and not who
-// uses it; a client that may ask for any has a new limit for each.
+// Warning: the client chooses the value. It identifies the item, not the client; a client
+// with access to many items has a limit for each.
 func Param(name string) Key {
 	errAbsent := absent("path parameter " + strconv.Quote(name))
 	return func(c *gin.Context) (string, error) { return present(c.Param(name), errAbsent) }
 }
 
-// Value charges what an earlier handler set with c.Set, such as the user that
-// authentication found. The value may be of a string or integer type, whose text is
-// charged, or a [fmt.Stringer]. One that is missing, nil or empty text is
-// [keyfuncs.ErrAbsent]; one of another type is an error of the program.
+// Value charges a value that an earlier handler set with c.Set, such as the signed-in
+// user. It must be of a string or integer type, whose text is the key, or a
+// [fmt.Stringer]. A value that is missing, nil or an empty text is [keyfuncs.ErrAbsent];
+// one of another type is an error of the program.
 func Value(name string) Key {
 	thing := "context value " + strconv.Quote(name)
 	errAbsent := absent(thing)
@@ -59,7 +60,7 @@ func Value(name string) Key {
 		if text, ok := value.(string); ok || value == nil {
 			return present(text, errAbsent)
 		}
-		// Package keyfuncs knows what has a text.
+		// Package keyfuncs knows which types have a text.
 		ctx := context.WithValue(c.Request.Context(), valueKey{}, value)
 		text, err := textOf(c.Request.WithContext(ctx))
 		if err != nil {
@@ -71,24 +72,23 @@ func Value(name string) Key {
 
 type valueKey struct{}
 
-// All charges the combination of the given keys, as [keyfuncs.All] does:
+// All charges the combination of the given keys, like [keyfuncs.All]:
 //
 //	ginmw.All(ginmw.Route(), ginmw.Request(keyfuncs.RemoteAddr()))
 //
-// It panics if it is given no key, or a nil one.
+// It panics if it is given no key or a nil one.
 func All(keys ...Key) Key { return compose("All", keyfuncs.All, keys) }
 
-// First charges the first of the given keys that the request has, as
-// [keyfuncs.First] does:
+// First charges the first of the given keys that the request has, like [keyfuncs.First]:
 //
 //	ginmw.First(ginmw.Value("user"), ginmw.Request(keyfuncs.RemoteAddr()))
 //
-// It panics if it is given no key, or a nil one.
+// It panics if it is given no key or a nil one.
 func First(keys ...Key) Key { return compose("First", keyfuncs.First, keys) }
 
-// compose has package keyfuncs do it, so that keys look the same everywhere. The
-// functions that it combines get no more than a request, so each combination has
-// a slot for Gin's context, and is used by one request at a time.
+// compose calls package keyfuncs, so that keys have the same form everywhere. The
+// functions that keyfuncs combines get only a request, so each combination has a field
+// for Gin's context, and is used by one request at a time.
 func compose(name string, how func(...keyfuncs.Func) keyfuncs.Func, keys []Key) Key {
 	keys = members(name, keys)
 	type combination struct {
@@ -114,7 +114,7 @@ func compose(name string, how func(...keyfuncs.Func) keyfuncs.Func, keys []Key) 
 	}
 }
 
-// members returns a copy of keys, which the caller may change later.
+// members returns a copy of keys, because the caller may change keys later.
 func members(name string, keys []Key) []Key {
 	if len(keys) == 0 {
 		panic("headgate: ginmw: " + name + ": no key")

@@ -10,9 +10,9 @@ import (
 	"github.com/headgate/headgate/websocketmw"
 )
 
-// Sockets returns a middleware that holds a slot for each WebSocket that the handlers
-// after it upgrade, for as long as it is open, and answers and aborts the upgrades for
-// which there is none. Other requests pass untouched.
+// Sockets returns a middleware that holds a slot for each WebSocket that the following
+// handlers upgrade, as long as it is open. It answers and aborts upgrades for which there
+// is no slot. Other requests are not affected.
 //
 //	r.GET("/ws", ginmw.Sockets(guard), upgrade)
 //
@@ -27,8 +27,9 @@ func Sockets(guard *websocketmw.Guard) gin.HandlerFunc {
 	}
 }
 
-// SocketsBy is Sockets with keys from Gin's context, as [LimitBy] is Limit. So
-// [websocketmw.Rule].Key is needed all the same.
+// SocketsBy is Sockets with keys from Gin's context, like [LimitBy].
+// [websocketmw.Rule].Key is required all the same. SocketsBy panics if the guard or a key
+// is nil, or if there is no key.
 func SocketsBy(guard *websocketmw.Guard, keys ...Key) gin.HandlerFunc {
 	mustSockets(guard)
 	keys = members("SocketsBy", keys)
@@ -49,13 +50,13 @@ func mustSockets(guard *websocketmw.Guard) {
 	}
 }
 
-// actSocket does what the verdict says.
+// actSocket carries the verdict out.
 func actSocket(c *gin.Context, guard *websocketmw.Guard, v *websocketmw.Verdict) {
 	switch {
 	case v.Status() != 0:
 		c.Abort()
 		if v.Err != nil {
-			c.Error(v.Err) //nolint:errcheck // it returns what it was given
+			c.Error(v.Err) //nolint:errcheck // it returns its argument
 		}
 		guard.Deny(c.Writer, c.Request, *v)
 		c.Writer.WriteHeaderNow()
@@ -65,10 +66,10 @@ func actSocket(c *gin.Context, guard *websocketmw.Guard, v *websocketmw.Verdict)
 			c.Next()
 		}))
 	}
-	// Otherwise Gin goes on by itself.
+	// Otherwise Gin calls the next handler itself.
 }
 
-// A socketWriter is the guard's writer, with what Gin wants besides.
+// A socketWriter is the guard's writer with the other methods that Gin needs.
 type socketWriter struct {
 	gin.ResponseWriter
 
