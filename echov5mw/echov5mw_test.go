@@ -15,6 +15,7 @@ import (
 	"github.com/headgate/headgate/echov5mw"
 	"github.com/headgate/headgate/keyfuncs"
 	"github.com/headgate/headgate/nethttp"
+	"github.com/headgate/headgate/websocketmw"
 )
 
 var (
@@ -287,6 +288,44 @@ func TestErrorHandler(t *testing.T) {
 				t.Errorf("%d %v %q", w.Code, h, w.Body)
 			}
 		})
+	}
+}
+
+// Under a writer that hides Echo's own, a socket's handler gets the guard's writer too, and
+// what runs outside has its writer back.
+func TestSocketsUnderForeignWriter(t *testing.T) {
+	slots, err := core.NewSlots(store, "sockets", 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	guard, err := websocketmw.New(websocketmw.Config{Rules: []websocketmw.Rule{{Slots: slots, Key: own}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := echo.New()
+	var foreign, within http.ResponseWriter
+	e.Use(func(next echo.HandlerFunc) echo.HandlerFunc {
+		return func(c *echo.Context) error {
+			foreign = struct{ http.ResponseWriter }{c.Response()} // it has no Unwrap
+			c.SetResponse(foreign)
+			err := next(c)
+			if c.Response() != foreign {
+				t.Errorf("after the handler, the writer is a %T", c.Response())
+			}
+			return err
+		}
+	}, echov5mw.Sockets(guard))
+	e.GET("/", func(c *echo.Context) error {
+		within = c.Response()
+		if _, ok := websocketmw.FromContext(c.Request().Context()); !ok {
+			t.Error("no socket in the context")
+		}
+		return nil
+	})
+	serve(e, request("GET", "/", "X-Own", "anna", "Connection", "Upgrade", "Upgrade", "websocket",
+		"Sec-WebSocket-Version", "13", "Sec-WebSocket-Key", "dGhlIHNhbXBsZSBub25jZQ=="))
+	if within == nil || within == foreign {
+		t.Errorf("the handler got a %T", within)
 	}
 }
 

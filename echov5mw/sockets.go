@@ -60,18 +60,14 @@ func actSocket(c *echo.Context, next echo.HandlerFunc, guard *websocketmw.Guard,
 	case !v.Upgrades():
 		return next(c)
 	}
-	inner := c.Response()
-	response, e := echo.UnwrapResponse(inner)
-	if e == nil {
+	inner, replace := c.Response(), c.SetResponse
+	if response, e := echo.UnwrapResponse(inner); e == nil {
 		inner = response.ResponseWriter
-		defer func() { response.ResponseWriter = inner }()
+		replace = func(w http.ResponseWriter) { response.ResponseWriter = w }
 	}
+	defer replace(inner)
 	v.Serve(inner, c.Request(), http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if e == nil {
-			response.ResponseWriter = w
-		} else {
-			c.SetResponse(w)
-		}
+		replace(w)
 		c.SetRequest(r)
 		err = next(c)
 	}))
