@@ -21,7 +21,7 @@ type Guard struct {
 
 var (
 	errZero     = errors.New("headgate: guard: make one with nethttp.New")
-	errEmptyKey = errors.New("Key returned an empty key without an error")
+	errEmptyKey = returned("Key", "an empty key without an error")
 )
 
 // A ruleError says which rule an error is about. Clients can cause errors of keys as
@@ -41,6 +41,11 @@ func (e *ruleError) Error() string {
 }
 
 func (e *ruleError) Unwrap() error { return e.err }
+
+// returned describes an invalid result of a rule's function.
+func returned(function, format string, args ...any) error {
+	return errors.New(function + " returned " + fmt.Sprintf(format, args...))
+}
 
 // New returns a guard. The error joins a [ConfigError] for each fault of the Config.
 func New(c Config) (*Guard, error) {
@@ -146,7 +151,7 @@ func (g *Guard) charges(v *Verdict, r *http.Request, key func(rule int) (string,
 			n = rule.Cost(r)
 		}
 		if n < 0 {
-			err := fmt.Errorf("Cost returned %d; it must be 0 or more", n)
+			err := returned("Cost", "%d; it must be 0 or more", n)
 			v.Err, v.status = g.ruleError(i, err), http.StatusInternalServerError
 			return nil, false
 		}
@@ -194,9 +199,9 @@ func (rule *Rule) limiter(r *http.Request) (*core.Limiter, error) {
 	case l == nil || l == rule.Limiter:
 		return rule.Limiter, nil
 	case l.Name() != rule.Limiter.Name():
-		return nil, fmt.Errorf("Plan returned a limiter of another name, %q; make it with Limiter.With", l.Name())
+		return nil, returned("Plan", "a limiter of another name, %q; make it with Limiter.With", l.Name())
 	case l.Store() != rule.Limiter.Store():
-		return nil, errors.New("Plan returned a limiter of another store; make it with Limiter.With")
+		return nil, returned("Plan", "a limiter of another store; make it with Limiter.With")
 	}
 	return l, nil
 }

@@ -3,7 +3,6 @@ package nethttp
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net/http"
 	"sync"
 	"time"
@@ -158,7 +157,7 @@ func (b *bill) settle(r *http.Request, o Outcome) {
 			actual[i] = rule.Settle(r, o)
 		}
 		if actual[i] < 0 {
-			negative := fmt.Errorf("Settle returned %d; it must be 0 or more: the charge stands", actual[i])
+			negative := returned("Settle", "%d; it must be 0 or more: the charge stands", actual[i])
 			err = errors.Join(err, b.guard.ruleError(l.rule, negative))
 			actual[i] = l.charged
 		}
