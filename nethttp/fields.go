@@ -51,7 +51,7 @@ func (v *Verdict) draft11(h http.Header, values *valueArena) {
 	b := room[:0]
 	for i := range v.Decision.Len() {
 		a := v.Decision.Answer(i)
-		if a.Limit == core.NoLimit || !known(v.Decision.Source, a) {
+		if a.Limit == core.NoLimit || !known(v.Decision.Source, a.Limit) {
 			continue
 		}
 		if len(b) > 0 {
@@ -105,7 +105,7 @@ func classic(h http.Header, v Verdict, limit, remaining, reset string) {
 	}
 	values := make(valueArena, 3)
 	values.set(h, limit, integer(a.Limit))
-	if !known(v.Decision.Source, a) {
+	if !known(v.Decision.Source, a.Limit) {
 		return
 	}
 	values.set(h, remaining, integer(a.Remaining))
@@ -124,10 +124,11 @@ func decider(v Verdict) (core.Answer, bool) {
 	return core.Answer{}, false
 }
 
-// known reports whether an answer has the number of units left. Unless the policy never
-// grants anything, that takes a store, or the local state that replaces it.
-func known(s core.Source, a core.Answer) bool {
-	return s != core.SourcePolicy && s != core.SourceOpen || a.Limit == 0
+// known reports whether an answer of a policy with the given limit has the number of units
+// left. Unless the policy never grants anything, that takes a store, or the local state
+// that replaces it.
+func known(s core.Source, limit int64) bool {
+	return s != core.SourcePolicy && s != core.SourceOpen || limit == 0
 }
 
 // A sheet holds the texts about policies that are the same in every response.
