@@ -37,7 +37,7 @@ func Example() {
 	// 429 "api";r=0;t=60
 }
 
-// Who is signed in is charged as such, everybody else by address.
+// Signed-in users are charged by name, others by address.
 func ExampleLimitBy() {
 	limiter, err := core.New(memstore.New(memstore.Config{}), "api", core.SlidingLog(core.PerMinute(1)))
 	if err != nil {
@@ -76,7 +76,7 @@ func ExampleLimitBy() {
 	// "" 429
 }
 
-// A handler that tells its caller how much is left.
+// A handler that writes how much is left.
 func ExampleVerdict() {
 	limiter, err := core.New(memstore.New(memstore.Config{}), "api", core.SlidingLog(core.PerMinute(10)))
 	if err != nil {
@@ -99,7 +99,7 @@ func ExampleVerdict() {
 	// Output: 9 of 10 left
 }
 
-// The application's error handler writes refusals as everything else.
+// The application's error handler writes refusals like other errors.
 func ExampleLimit_errorHandler() {
 	limiter, err := core.New(memstore.New(memstore.Config{}), "site", core.SlidingLog(core.PerMinute(1)))
 	if err != nil {
@@ -129,7 +129,7 @@ func ExampleLimit_errorHandler() {
 	// 429 text/html; charset=UTF-8 <h1>Too Many Requests</h1>
 }
 
-// ask sends so many requests, and prints what came of them.
+// ask sends n requests and prints the responses.
 func ask(h http.Handler, n int) {
 	for range n {
 		w := httptest.NewRecorder()

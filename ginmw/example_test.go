@@ -36,7 +36,7 @@ func Example() {
 	// 429 "api";r=0;t=60
 }
 
-// Who is signed in is charged as such, everybody else by address.
+// Signed-in users are charged by name, others by address.
 func ExampleLimitBy() {
 	limiter, err := core.New(memstore.New(memstore.Config{}), "api", core.SlidingLog(core.PerMinute(1)))
 	if err != nil {
@@ -72,7 +72,7 @@ func ExampleLimitBy() {
 	// "" 429
 }
 
-// A handler that tells its caller how much is left.
+// A handler that writes how much is left.
 func ExampleVerdict() {
 	limiter, err := core.New(memstore.New(memstore.Config{}), "api", core.SlidingLog(core.PerMinute(10)))
 	if err != nil {
@@ -95,7 +95,7 @@ func ExampleVerdict() {
 	// Output: 9 of 10 left
 }
 
-// ask sends so many requests, and prints what came of them.
+// ask sends n requests and prints the responses.
 func ask(h http.Handler, n int) {
 	for range n {
 		w := httptest.NewRecorder()

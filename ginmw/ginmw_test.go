@@ -261,7 +261,7 @@ func TestController(t *testing.T) {
 	}
 }
 
-// Middleware outside that writes what nobody has written leaves refusals alone.
+// Outer middleware that writes responses if nothing was written leaves refusals alone.
 func TestRefusalIsWritten(t *testing.T) {
 	e := gin.New()
 	e.Use(func(c *gin.Context) {

@@ -64,7 +64,7 @@ func TestRemoteAddr(t *testing.T) {
 	}
 }
 
-// A connection without an address charges nobody, whatever the headers say.
+// A connection without an address has no key, whatever the headers are.
 func TestNoRemoteAddr(t *testing.T) {
 	for _, remote := range []string{
 		"", "@", "/run/app.sock", "pipe", "localhost:80", "203.0.113.7:", "203.0.113.7:x", "203.0.113.7:123456",

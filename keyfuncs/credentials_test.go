@@ -32,7 +32,7 @@ type asked struct {
 	err   error
 }
 
-// check asks f, and sees that no error tells what the client wrote.
+// check calls f and checks that no error contains what the client wrote.
 func (c asked) check(t *testing.T, f keyfuncs.Func, header, thing string) {
 	t.Helper()
 	got, err := f(request("", header, c.lines...))

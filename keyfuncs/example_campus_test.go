@@ -15,11 +15,11 @@ import (
 	"github.com/headgate/headgate/nethttp"
 )
 
-// A campus: many students behind one address. Those whose cookie is older than ten
-// minutes have a limit each. All others at the address share one, so that to drop, rotate
-// or forge cookies gains nothing. And the address has a ceiling over all.
+// A campus has many students behind one address. Each student whose cookie is older than
+// ten minutes has a limit. All others at the address share one, so that omitting, rotating
+// or forging cookies gains nothing. The address has a larger limit for all of them.
 func ExampleSignedCookie() {
-	secret := make([]byte, 32) // of a configuration, the same on all servers
+	secret := make([]byte, 32) // from the configuration, the same on all servers
 	rand.Read(secret)
 	cookie, err := keyfuncs.NewSignedCookie("__Host-client", 7*24*time.Hour, secret)
 	if err != nil {
@@ -44,7 +44,7 @@ func ExampleSignedCookie() {
 		log.Fatal(err)
 	}
 	hello := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "hello\n") })
-	handler := guard.Handler(cookie.Handler(hello)) // who is refused gets no cookie
+	handler := guard.Handler(cookie.Handler(hello)) // refused clients get no cookie
 
 	ask := func(who string, c *http.Cookie) (given *http.Cookie) {
 		r := httptest.NewRequest("GET", "/", nil)
@@ -80,7 +80,7 @@ func ExampleSignedCookie() {
 	// anna: 200
 }
 
-// Monitors of the own network are not limited.
+// Monitors in a network of your own are not limited.
 func ExampleIn() {
 	address, err := keyfuncs.Prefix{V6: 128}.RemoteAddr() // whole addresses
 	if err != nil {
@@ -114,7 +114,7 @@ func ExampleIn() {
 	// 203.0.113.7:80 429
 }
 
-// A network that is not welcome at all.
+// Clients in a network are refused.
 func ExampleNotIn() {
 	welcome, err := keyfuncs.NotIn(keyfuncs.RemoteAddr(), "198.51.100.0/24")
 	if err != nil {

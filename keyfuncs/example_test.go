@@ -38,7 +38,7 @@ func ExampleProxyHeader() {
 	r.Header.Set("X-Real-IP", "203.0.113.7")
 	fmt.Println(key(r))
 
-	// A client that goes past the proxy is not believed.
+	// The header is ignored if the client bypasses the proxy.
 	r.RemoteAddr = "198.51.100.1:4711"
 	fmt.Println(key(r))
 	// Output:
@@ -86,7 +86,7 @@ func ExampleForwarded() {
 	// Output: 2001:db8:1:2::/64 <nil>
 }
 
-// A CDN stands before a load balancer, and both change their addresses.
+// A CDN is in front of a load balancer, and the addresses of both change.
 func ExampleBehindProxies() {
 	key, err := keyfuncs.BehindProxies(2)
 	if err != nil {
@@ -140,7 +140,7 @@ func ExampleMethod() {
 	// Output: 4:POST,11:203.0.113.7, <nil>
 }
 
-// Route is asked within the mux, which has chosen the pattern by then.
+// Route is used within the mux, which has chosen the pattern by then.
 func ExampleRoute() {
 	key := keyfuncs.Route()
 
@@ -152,7 +152,7 @@ func ExampleRoute() {
 	// Output: GET /items/{id} <nil>
 }
 
-// A middleware that runs before has put the user into the context.
+// A middleware that runs before has stored the user in the context.
 func ExampleContext() {
 	type userKey struct{}
 	key := keyfuncs.Context(userKey{})
@@ -181,7 +181,7 @@ func ExampleAll() {
 	// Output: 15:GET /items/{id},11:203.0.113.7, <nil>
 }
 
-// Users who are signed in are charged by name, the others by address.
+// Signed-in users are charged by name, others by address.
 func ExampleFirst() {
 	type userKey struct{}
 	key := keyfuncs.First(keyfuncs.Context(userKey{}), keyfuncs.RemoteAddr())
@@ -197,8 +197,8 @@ func ExampleFirst() {
 	// 0:anna <nil>
 }
 
-// A function of your own says that the request lacks the thing with ErrAbsent, so
-// that First can go on.
+// A custom function returns ErrAbsent if the request has no key, so that First tries the
+// next function.
 func ExampleFunc() {
 	var tenant keyfuncs.Func = func(r *http.Request) (string, error) {
 		name := r.PathValue("tenant")

@@ -95,7 +95,7 @@ func TestNewAcceptsWhatIsRight(t *testing.T) {
 	}
 }
 
-// What happens to the slice of rules afterwards is nobody's concern.
+// Later changes of the slice of rules have no effect.
 func TestNewCopiesTheRules(t *testing.T) {
 	c := rules(nethttp.Rule{Limiter: memory(t, "api", core.Blocked()), Key: header})
 	guard := newGuard(t, c)

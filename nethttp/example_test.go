@@ -48,8 +48,8 @@ func Example() {
 	// {"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Quota Exceeded","status":429,"violated-policies":["api"]}
 }
 
-// A limit for each session, and a larger one for the address that they share. The
-// request that a session may not make is not charged to the address either.
+// A limit for each session, and a larger one for the address that sessions share. A
+// request that is over the session's limit is not charged to the address either.
 func ExampleNew_severalRules() {
 	store := memstore.New(memstore.Config{})
 	session, err := core.New(store, "session", core.SlidingLog(core.PerMinute(1)))
@@ -84,7 +84,7 @@ func ExampleNew_severalRules() {
 	// ben 200 "session";r=0;t=60, "address";r=48;t=60
 }
 
-// Those who pay may do more. What a customer has used stays when the plan changes.
+// Paying customers have a larger limit. Used units still count when the plan changes.
 func ExampleRule_plan() {
 	free, err := core.New(memstore.New(memstore.Config{}), "api", core.SlidingLog(core.PerHour(10)))
 	if err != nil {
@@ -166,8 +166,8 @@ func ExampleRule_settle() {
 	// open sesame 429
 }
 
-// A language model's tokens: an estimate is reserved, and the handler tells how
-// many there were in the end.
+// The tokens of a language model: an estimate is reserved, and the handler sets the final
+// number.
 func ExampleSetCost() {
 	tokens, err := core.New(memstore.New(memstore.Config{}), "tokens", core.SlidingLog(core.PerDay(10_000)))
 	if err != nil {
@@ -199,7 +199,7 @@ func ExampleSetCost() {
 	// "tokens";r=4766;t=86400
 }
 
-// Shadow mode: see whom a limit would refuse before it does.
+// Shadow mode shows which requests a limit would refuse, before it does.
 func ExampleConfig_observeOnly() {
 	limiter, err := core.New(memstore.New(memstore.Config{}), "api", core.SlidingLog(core.PerMinute(1)))
 	if err != nil {

@@ -153,7 +153,7 @@ func TestFields(t *testing.T) {
 			status: 429,
 			want: map[string]string{
 				"RateLimit-Policy": `"day";q=1000;w=86400, "burst";q=10;w=1`,
-				"RateLimit":        "", // nobody has looked
+				"RateLimit":        "", // unknown
 				"Retry-After":      "",
 				"Cache-Control":    "no-store",
 			},
@@ -400,7 +400,7 @@ func TestStylesByHand(t *testing.T) {
 	}
 }
 
-// Several limiters asked together, in all combinations of who takes part.
+// Several limiters together, in all combinations of rules that apply.
 func TestFieldsOfSeveralRules(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memstore.New(memstore.Config{})
@@ -476,7 +476,7 @@ func TestNestedGuards(t *testing.T) {
 	})
 }
 
-// What was there before is replaced, and nobody's slice is shared.
+// Existing values are replaced, and no slice is shared.
 func TestFieldsAreSetAndNotShared(t *testing.T) {
 	guard := newGuard(t, rules(nethttp.Rule{Limiter: memory(t, "api", core.SlidingLog(core.PerMinute(1))), Key: header}))
 	spoiler := func(w http.ResponseWriter, _ *http.Request) {

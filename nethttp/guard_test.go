@@ -135,7 +135,7 @@ func TestStatuses(t *testing.T) {
 				wantProblem(t, w.Body.Bytes(), test.status, nil)
 			}
 			if strings.Contains(w.Body.String(), "anna") || strings.Contains(fmt.Sprintf("%+v", w.Header()), "anna") {
-				t.Errorf("the response tells the key: %v %s", w.Header(), w.Body)
+				t.Errorf("the response contains the key: %v %s", w.Header(), w.Body)
 			}
 
 			free := test.name == "cost 0"
@@ -266,7 +266,7 @@ func TestObserveOnly(t *testing.T) {
 		t.Errorf("%d left: shadow mode has not charged", got)
 	}
 
-	// Nobody need look.
+	// Observe may be nil.
 	guard = newGuard(t, nethttp.Config{Rules: []nethttp.Rule{{Limiter: memory(t, "api", core.Blocked()), Key: header}}, ObserveOnly: true})
 	if w := serve(guard.Handler(status(204)), request("GET", "/", "X-Client", "anna")); w.Code != 204 {
 		t.Errorf("status %d", w.Code)

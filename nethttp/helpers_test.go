@@ -42,7 +42,7 @@ func newGuard(t testing.TB, c nethttp.Config) *nethttp.Guard {
 
 func rules(rules ...nethttp.Rule) nethttp.Config { return nethttp.Config{Rules: rules} }
 
-// header is a key function: the client says who it is.
+// header is a key function: the client chooses its key.
 func header(r *http.Request) (string, error) {
 	if key := r.Header.Get("X-Client"); key != "" {
 		return key, nil
@@ -70,7 +70,7 @@ func status(code int) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(code) })
 }
 
-// unread is a body that nobody may read.
+// unread is a body that must not be read.
 type unread struct{ t *testing.T }
 
 func (u unread) Read([]byte) (int, error) {

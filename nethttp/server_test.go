@@ -293,7 +293,7 @@ func get(t *testing.T, s *httptest.Server, path string) response {
 	return got
 }
 
-// The real servers, with the response watched and not.
+// The real servers, with the response recorded and not.
 func TestServers(t *testing.T) {
 	for _, proto := range []string{"HTTP/1.1", "HTTP/2.0"} {
 		for _, watched := range []bool{false, true} {

@@ -272,7 +272,7 @@ func TestSettleErrors(t *testing.T) {
 		t.Errorf("errors %v, %d settled", errs, store.settles)
 	}
 
-	// Without OnSettled nobody minds.
+	// OnSettled may be nil.
 	c.OnSettled = nil
 	result = 0
 	serve(newGuard(t, c).Handler(status(204)), request("GET", "/", "X-Client", "anna"))

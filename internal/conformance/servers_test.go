@@ -14,7 +14,7 @@ import (
 	"github.com/headgate/headgate/nethttp"
 )
 
-// Real servers of both protocols, with the response watched and not.
+// Real servers of both protocols, with the response recorded and not.
 func TestServers(t *testing.T) {
 	for _, f := range frameworks {
 		for _, proto := range []string{"HTTP/1.1", "HTTP/2.0"} {
