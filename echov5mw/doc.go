@@ -43,5 +43,6 @@
 // A rule's Settle gets what was written when the following handlers are done. An error
 // that they return has not been written then: Outcome.Status is the one that Echo's
 // default error handler would write, even if HTTPErrorHandler writes another, and
-// Outcome.Written does not include the body.
+// Outcome.Written does not include the body. A writer without Unwrap that middleware
+// passes to c.SetResponse hides the status, the size and hijacking from Settle.
 package echov5mw
