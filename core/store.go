@@ -28,11 +28,12 @@ type Store interface {
 	Decide(ctx context.Context, c Charge, peek bool) (Result, error)
 
 	// DecideAll makes one decision about several charges, all or nothing. There is at
-	// least one, and no two are of the same limiter's name and key.
+	// least one, and no two are of the same limiter's name and key. It must not retain cs
+	// after it returns.
 	DecideAll(ctx context.Context, cs []Charge) (Result, error)
 
 	// Settle corrects admitted charges to their actual cost, with [step.Settle] for each
-	// policy, and sets Uncovered in each.
+	// policy, and sets Uncovered in each. It must not retain ss after it returns.
 	Settle(ctx context.Context, ss []Settlement) error
 
 	// Reset deletes the limiter's state for the key.

@@ -67,6 +67,7 @@ func (s *Store) travel(ctx context.Context, q *question) error {
 		l.mu.Unlock()
 		return errBusy
 	default:
+		q.detach()
 		l.queue = append(l.queue, q)
 		l.mu.Unlock()
 		return s.await(ctx, q)
@@ -114,6 +115,9 @@ func (l *lane) next() []*question {
 	var batch []*question
 	for cells := 0; len(l.queue) > 0; l.queue = l.queue[1:] {
 		q := l.queue[0]
+		if q.progress.Load() == dropped {
+			continue
+		}
 		if cells += q.parts(); cells > maxCells && len(batch) > 0 {
 			return batch
 		}

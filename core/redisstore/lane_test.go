@@ -236,6 +236,47 @@ func TestCancelledWhileOnItsWay(t *testing.T) {
 	})
 }
 
+// A caller may reuse its slices as soon as the call has returned, also where the question
+// still waits to be sent, or is on its way and nobody waits for the answer any more.
+func TestSlicesOfTheCallerAreNotRetained(t *testing.T) {
+	for name, sentFirst := range map[string]bool{"queued": false, "sent": true} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, Config{Failure: FailOpen}, func(t *testing.T, f *fake, s *Store, l *core.Limiter) {
+				f.be(silence)
+				var others sync.WaitGroup
+				for range flights {
+					others.Go(func() { l.Allow(context.Background(), "k") })
+					synctest.Wait()
+				}
+				cs := []core.Charge{{Limiter: l, Key: "a", N: 1}, {Limiter: l, Key: "b", N: 1}}
+				ss := []core.Settlement{{Charge: core.Charge{Limiter: l, Key: "a", N: 2}, Source: core.SourceStore, Actual: 1}}
+				ctx, cancel := context.WithCancel(context.Background())
+				var callers sync.WaitGroup
+				callers.Go(func() { s.DecideAll(ctx, cs) })
+				callers.Go(func() { s.Settle(ctx, ss) })
+				synctest.Wait()
+				if sentFirst { // those on their way are answered, and the next call is not
+					f.answerCalls(flights)
+					synctest.Wait()
+				}
+				cancel()
+				callers.Wait()
+				clear(cs)
+				clear(ss)
+				f.be(answer)
+				others.Wait()
+				synctest.Wait()
+				if _, asked := f.counts(); asked != flights && !sentFirst || asked != flights+2 && sentFirst {
+					t.Errorf("%d questions were asked", asked)
+				}
+				if ss[0] != (core.Settlement{}) {
+					t.Errorf("the settlement has become %+v", ss[0])
+				}
+			})
+		})
+	}
+}
+
 func TestQueueIsBounded(t *testing.T) {
 	inBubble(t, Config{Failure: FailClosed}, func(t *testing.T, f *fake, s *Store, l *core.Limiter) {
 		s.lanes[0].flying = flights

@@ -29,7 +29,7 @@ func TestMergedQuestionsAreAnsweredInOrder(t *testing.T) {
 			i := w.rng.IntN(len(admitted))
 			t := admitted[i]
 			admitted = slices.Delete(admitted, i, i+1)
-			q.mode, q.settlement = modeSettle, &t
+			q.mode, q.at, q.actual = modeSettle, t.At, t.Actual
 			q.charges = []core.Charge{t.Charge}
 			return q
 		case x == 1:
@@ -64,10 +64,9 @@ func TestMergedQuestionsAreAnsweredInOrder(t *testing.T) {
 				t.Fatal(q.err)
 			}
 			if q.mode == modeSettle {
-				own := []core.Settlement{*q.settlement}
-				own[0].Uncovered = 0
+				own := []core.Settlement{{Charge: q.charges[0], At: q.at, Source: core.SourceStore, Actual: q.actual}}
 				ref.Settle(context.Background(), own)
-				if got, want := q.settlement.Uncovered, own[0].Uncovered; got != want {
+				if got, want := q.uncovered, own[0].Uncovered; got != want {
 					t.Fatalf("round %d, question %d of %d: %d units uncovered, want %d", round, i, len(batch), got, want)
 				}
 				continue

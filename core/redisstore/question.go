@@ -1,6 +1,7 @@
 package redisstore
 
 import (
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -10,12 +11,15 @@ import (
 
 // A question is one decision or settlement on its way to Redis.
 type question struct {
-	mode       byte
-	charges    []core.Charge
-	one        [1]core.Charge // room for charges
-	settlement *core.Settlement
-	deadline   time.Time
-	slot       int // of a cluster; 0 otherwise
+	mode     byte
+	charges  []core.Charge  // the caller's until the question is queued; see detach
+	one      [1]core.Charge // room for charges
+	deadline time.Time
+	slot     int // of a cluster; 0 otherwise
+
+	// Of a settlement:
+	at, actual int64
+	uncovered  int64 // the answer
 
 	self     [1]*question // a batch of its own
 	progress atomic.Int32
@@ -63,6 +67,17 @@ func (p *pools) freeTimer(t *time.Timer) {
 	p.timers.Put(t)
 }
 
+// detach makes the charges the question's own: it may outlive the call that asked it,
+// and then the slice belongs to the caller again.
+func (q *question) detach() {
+	if len(q.charges) > 1 {
+		q.charges = slices.Clone(q.charges)
+	} else {
+		q.one[0] = q.charges[0]
+		q.charges = q.one[:]
+	}
+}
+
 // parts is the number of cells of the question.
 func (q *question) parts() int {
 	n := 0
@@ -82,9 +97,9 @@ func (q *question) addTo(c *call, s *Store) {
 		cells := charge.Limiter.Cells()
 		for j := range cells {
 			c.add(&cells[j], constants[j], charge.N)
-			if t := q.settlement; t != nil {
-				c.number(t.At)
-				c.number(t.Actual)
+			if q.mode == modeSettle {
+				c.number(q.at)
+				c.number(q.actual)
 			}
 		}
 	}
@@ -92,8 +107,8 @@ func (q *question) addTo(c *call, s *Store) {
 
 // read takes the question's answer from the reply.
 func (q *question) read(r *reply) {
-	if q.settlement != nil {
-		q.err = r.uncovered(q.settlement)
+	if q.mode == modeSettle {
+		q.uncovered, q.err = r.uncovered(q.parts())
 		return
 	}
 	q.result, q.err = r.result(q.charges)

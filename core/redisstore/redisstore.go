@@ -481,7 +481,7 @@ func (s *Store) Settle(ctx context.Context, ss []core.Settlement) error {
 func (s *Store) settle(ctx context.Context, t *core.Settlement) error {
 	q := s.pools.question()
 	q.mode = modeSettle
-	q.one[0], q.settlement = t.Charge, t
+	q.one[0], q.at, q.actual = t.Charge, t.At, t.Actual
 	q.charges = q.one[:]
 	q.deadline = time.Now().Add(s.config.Timeout)
 	s.memory.forget(q.charges)
@@ -489,6 +489,7 @@ func (s *Store) settle(ctx context.Context, t *core.Settlement) error {
 		return err
 	}
 	s.memory.forget(q.charges)
+	t.Uncovered = q.uncovered
 	s.pools.free(q)
 	return nil
 }

@@ -250,17 +250,17 @@ func (r *reply) result(charges []core.Charge) (result core.Result, err error) {
 	return result, nil
 }
 
-// uncovered reads the answer to a settlement.
-func (r *reply) uncovered(s *core.Settlement) error {
-	for range s.Limiter.Cells() {
+// uncovered reads the answer to a settlement of so many parts.
+func (r *reply) uncovered(parts int) (units int64, err error) {
+	for range parts {
 		if _, err := r.part(); err != nil {
-			return err
+			return 0, err
 		}
 		word, err := r.take(step.WordBytes)
 		if err != nil {
-			return err
+			return 0, err
 		}
-		s.Uncovered = max(s.Uncovered, step.Word(word))
+		units = max(units, step.Word(word))
 	}
-	return nil
+	return units, nil
 }
