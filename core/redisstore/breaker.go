@@ -103,15 +103,16 @@ func (s *Store) probe(ctx context.Context, slot int) error {
 	defer cancel()
 	key := s.config.Prefix + ":probe"
 	if s.cluster {
-		key = keyIn(slot)
+		key = s.names.probe(slot)
 	}
 	return s.bounded(ctx, func() error { return s.client.Set(ctx, key, 1, time.Minute).Err() })
 }
 
-// keyIn returns some key of a cluster's slot.
-func keyIn(slot int) string {
+// probe returns the name of some key of a cluster's hash slot. It begins with the
+// prefix, as an ACL may allow no others.
+func (n *namer) probe(slot int) string {
 	for i := 0; ; i++ {
-		if key := fmt.Sprintf("headgate:{probe%d}", i); slotOf([]byte(key)) == slot {
+		if key := fmt.Sprintf("%s:{probe%d}", n.prefix, i); slotOf([]byte(key)) == slot {
 			return key
 		}
 	}

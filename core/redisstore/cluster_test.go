@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/internal/redistest"
 )
@@ -33,6 +35,7 @@ func TestCluster(t *testing.T) {
 		{"CountsDenied", c.countsDenied},
 		{"OneSlotIsOneCall", c.oneSlotIsOneCall},
 		{"Check", c.check},
+		{"ProbesOwnKeys", c.probesOwnKeys},
 		{"SlotMigrates", c.slotMigrates},
 		{"SocketsMigrate", c.socketsMigrate},
 		{"OneMasterAway", c.oneMasterAway}, // and is not back
@@ -278,6 +281,29 @@ func (c clusterTest) check(t *testing.T) {
 	s := open(t, Config{}, c.Masters.Addrs()...)
 	r, err := s.Check(t.Context())
 	if err != nil || !r.OK() || len(r.Servers) != 3 {
+		t.Errorf("%v: %+v", err, r)
+	}
+}
+
+// probesOwnKeys: a user that may use no keys but those of the prefix is enough for
+// everything, the probes of the breaker included.
+func (c clusterTest) probesOwnKeys(t *testing.T) {
+	for _, master := range c.Masters {
+		if _, err := master.Do("ACL", "SETUSER", "app", "on", ">password", "~myapp:*", "+@all"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s := openWith(t, Config{Prefix: "myapp", Failure: FailClosed}, &redis.UniversalOptions{
+		Addrs: c.Masters.Addrs(), Username: "app", Password: "password",
+	})
+	l := newLimiter(t, s, "api", somePolicies(2, 100)...)
+	for _, key := range c.keysByMaster(s) {
+		allow(t, l, key, 1)
+		if err := s.probe(t.Context(), slotOf(s.names.tag(nil, key))); err != nil {
+			t.Error(err)
+		}
+	}
+	if r, err := s.Check(t.Context()); err != nil || !r.OK() {
 		t.Errorf("%v: %+v", err, r)
 	}
 }
