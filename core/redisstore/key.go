@@ -4,12 +4,21 @@ import (
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/base64"
+	"hash"
+	"slices"
+	"sync"
 
 	"github.com/headgate/headgate/core"
 )
 
-// maxPlainKey is the longest key that is kept as it is: longer ones are hashed.
-const maxPlainKey = 128
+const (
+	// maxPlainKey is the longest key, in bytes, that is kept as it is: longer ones are
+	// hashed.
+	maxPlainKey = 128
+
+	// minSecret is the least length of a Secret in bytes: that of the hash.
+	minSecret = sha256.Size
+)
 
 // A namer makes the names of cells in Redis:
 //
@@ -23,7 +32,29 @@ const maxPlainKey = 128
 // there is a secret. Names escape the characters that separate them.
 type namer struct {
 	prefix string
-	secret []byte
+	mac    mac // nil without a secret
+}
+
+// A mac appends the HMAC-SHA-256 of a key, in base64. The secret is inside the function,
+// so that printing a Store does not show it.
+type mac func(b []byte, key string) []byte
+
+// newMAC returns nil if there is no secret. The hashes are pooled, as setting one up
+// takes longer than a key.
+func newMAC(secret []byte) mac {
+	if len(secret) == 0 {
+		return nil
+	}
+	secret = slices.Clone(secret)
+	pool := sync.Pool{New: func() any { return hmac.New(sha256.New, secret) }}
+	return func(b []byte, key string) []byte {
+		h := pool.Get().(hash.Hash) //nolint:forcetypeassert // nothing else is put there
+		defer pool.Put(h)
+		h.Reset()
+		h.Write([]byte(key))
+		var room [sha256.Size]byte
+		return base64.RawURLEncoding.AppendEncode(b, h.Sum(room[:0]))
+	}
 }
 
 // tag appends the key's part, up to and with the closing brace.
@@ -31,11 +62,8 @@ func (n *namer) tag(b []byte, key string) []byte {
 	b = append(b, n.prefix...)
 	b = append(b, ":{"...)
 	switch {
-	case len(n.secret) > 0:
-		mac := hmac.New(sha256.New, n.secret)
-		mac.Write([]byte(key))
-		b = append(b, '*')
-		b = base64.RawURLEncoding.AppendEncode(b, mac.Sum(nil))
+	case n.mac != nil:
+		b = n.mac(append(b, '*'), key)
 	case len(key) > maxPlainKey:
 		sum := sha256.Sum256([]byte(key))
 		b = append(b, '#')

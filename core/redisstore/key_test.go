@@ -37,8 +37,8 @@ func newBucketNamed(t testing.TB, s core.Store, limiter, policy string) *core.Li
 // all cells of one key are in one slot.
 func TestCellsAreDistinct(t *testing.T) {
 	server := redistest.Start(t, "cluster-enabled yes")
-	for _, secret := range []string{"", "secret"} {
-		s, err := New(redis.NewClient(&redis.Options{Addr: server.Addr()}), Config{Secret: []byte(secret)})
+	for _, secret := range [][]byte{nil, someSecret("")} {
+		s, err := New(redis.NewClient(&redis.Options{Addr: server.Addr()}), Config{Secret: secret})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -133,7 +133,7 @@ func FuzzCellsAreDistinct(f *testing.F) {
 
 func TestPrefixKeepsStoresApart(t *testing.T) {
 	server := redistest.Start(t)
-	for _, c := range []Config{{}, {Prefix: "a"}, {Prefix: "a:b"}, {Secret: []byte("x")}, {Secret: []byte("y")}, {Prefix: "a", Secret: []byte("x")}} {
+	for _, c := range []Config{{}, {Prefix: "a"}, {Prefix: "a:b"}, {Secret: someSecret("x")}, {Secret: someSecret("y")}, {Prefix: "a", Secret: someSecret("x")}} {
 		l := newLimiter(t, open(t, c, server.Addr()), "api", core.FixedWindow(per(1, 400*day)))
 		if d := allow(t, l, "k", 1); !d.Allowed {
 			t.Errorf("%+v: %s", c, describe(&d))
@@ -145,10 +145,36 @@ func TestPrefixKeepsStoresApart(t *testing.T) {
 	}
 }
 
+// someSecret is a secret that is long enough.
+func someSecret(end string) []byte { return []byte("a secret of thirty-two bytes or more" + end) }
+
+// However a store is printed, the secret is not in the output. Nor is it when the fault of
+// another field is reported.
+func TestSecretIsNotPrinted(t *testing.T) {
+	secret := someSecret("")
+	s := away(t, Config{Secret: secret, Prefix: "printed"})
+	s.names.tag(nil, "k")
+	_, err := New(s.Client(), Config{Secret: secret, Servers: -1})
+	_, short := New(s.Client(), Config{Secret: secret[:31]})
+	if short == nil || !strings.Contains(short.Error(), "a Secret of 31 bytes") {
+		t.Errorf("a short secret: %v", short)
+	}
+	for _, verb := range []string{"%v", "%+v", "%#v", "%s", "%x"} {
+		all := fmt.Sprintf(verb+verb+verb, s, err, short)
+		if !strings.Contains(all, fmt.Sprintf(verb, "printed")) && !strings.Contains(all, "printed") {
+			t.Errorf("%s shows no Config", verb)
+		}
+		shown := strings.Trim(fmt.Sprintf(verb, secret[:8]), "[]{}byte") // also within a longer list
+		if strings.Contains(all, shown) || strings.Contains(all, string(secret[:8])) {
+			t.Errorf("%s shows the secret", verb)
+		}
+	}
+}
+
 // With a secret, nothing of a key can be read in Redis, nor guessed by hashing.
 func TestSecretHidesKeys(t *testing.T) {
 	server := redistest.Start(t)
-	const key, secret = "203.0.113.77", "the fleet's secret"
+	const key, secret = "203.0.113.77", "the secret of all servers, of 32 bytes"
 	c := Config{Secret: []byte(secret)}
 	s := open(t, c, server.Addr())
 	copy(c.Secret, "overwritten by its owner") // a slice may be reused

@@ -72,7 +72,6 @@ import (
 	"fmt"
 	"hash/maphash"
 	"reflect"
-	"slices"
 	"sync"
 	"time"
 
@@ -88,9 +87,9 @@ type Config struct {
 	Prefix string
 
 	// Secret, if not empty, hides keys: instead of a key, Redis sees its
-	// HMAC-SHA-256 under this secret, which all servers need to share. Without
-	// it keys are readable in Redis, except those above 128 bytes, which are
-	// hashed.
+	// HMAC-SHA-256 under this secret, which all servers must share. It has 32 bytes or
+	// more, and should be random. Without a Secret, keys are readable in Redis, except
+	// those above 128 bytes, which are hashed.
 	Secret []byte
 
 	// Timeout bounds every decision, counted from the call. 0 means 100 ms.
@@ -225,13 +224,14 @@ func New(client redis.UniversalClient, c Config) (*Store, error) {
 	s := &Store{
 		client: client,
 		config: c,
-		names:  namer{c.Prefix, slices.Clone(c.Secret)},
+		names:  namer{c.Prefix, newMAC(c.Secret)},
 		local:  memstore.New(memstore.Config{}),
 		seed:   maphash.MakeSeed(),
 		stray:  make(chan struct{}, 64),
 		lanes:  make([]lane, 1),
 	}
 	faults := c.faults()
+	s.config.Secret = nil // it is in names, where printing does not show it
 	switch v := client.(type) {
 	case nil:
 		faults = append(faults, errors.New("headgate: redisstore: the client is nil"))
@@ -285,6 +285,9 @@ func (c Config) faults() (faults []error) {
 	}
 	if c.SlotTTL < 100*time.Millisecond || c.SlotTTL > time.Hour {
 		faults = append(faults, fmt.Errorf("headgate: redisstore: a SlotTTL of %v is not 100 ms to 1 h", c.SlotTTL))
+	}
+	if n := len(c.Secret); n > 0 && n < minSecret {
+		faults = append(faults, fmt.Errorf("headgate: redisstore: a Secret of %d bytes: use %d random bytes or more", n, minSecret))
 	}
 	for _, b := range []byte(c.Prefix) {
 		if b == '{' || b == '}' {

@@ -49,7 +49,7 @@ func TestSlotsOfAClientThatHeedsNoDeadlines(t *testing.T) {
 		New: func(t *testing.T) func() core.SlotStore {
 			server.Flush()
 			return func() core.SlotStore {
-				s, err := New(redis.NewClient(&redis.Options{Addr: server.Addr()}), Config{Failure: FailClosed, Timeout: patient, Secret: []byte("secret")})
+				s, err := New(redis.NewClient(&redis.Options{Addr: server.Addr()}), Config{Failure: FailClosed, Timeout: patient, Secret: someSecret("")})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -68,7 +68,7 @@ func TestSlotsOfAClientThatHeedsNoDeadlines(t *testing.T) {
 // of a key are where its limits are.
 func TestSlotNamesAreDistinct(t *testing.T) {
 	for _, secret := range []string{"", "secret"} {
-		s, err := New(redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"}), Config{Secret: []byte(secret)})
+		s, err := New(redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"}), Config{Secret: someSecret(secret)})
 		if err != nil {
 			t.Fatal(err)
 		}
