@@ -13,18 +13,18 @@ import (
 )
 
 const (
-	// tolerated is how many calls in a row may fail before Redis counts as away.
-	tolerated = 3
+	// maxFailures is how many calls in a row must fail for Redis to be unavailable.
+	maxFailures = 3
 
-	firstProbe = 50 * time.Millisecond
-	lastProbe  = 2 * time.Second
+	// The pause before a probe doubles from the shortest to the longest.
+	minProbePause = 50 * time.Millisecond
+	maxProbePause = 2 * time.Second
 )
 
-var errAway = errors.New("headgate: Redis is away")
+var errUnavailable = errors.New("headgate: Redis is unavailable, and probed in the background")
 
-// A breaker keeps decisions from waiting for a Redis that does not answer. While
-// it is open, a probe goes out now and then, in a goroutine of its own; only its
-// success closes it again.
+// A breaker keeps decisions from waiting for a Redis that does not answer. While it is
+// open, probes are sent in the background; only the success of one closes it.
 type breaker struct {
 	failures atomic.Int32
 	open     atomic.Bool
@@ -37,7 +37,7 @@ func (b *breaker) allows() bool { return !b.open.Load() }
 
 // fail counts a failure and reports whether it opened the breaker.
 func (b *breaker) fail(err error) bool {
-	if b.failures.Add(1) < tolerated {
+	if b.failures.Add(1) < maxFailures {
 		return false
 	}
 	b.mu.Lock()
@@ -63,15 +63,16 @@ func (b *breaker) close() {
 	b.open.Store(false)
 }
 
-// report tells a lane's breaker how a call ended, and starts to probe if it opens.
-func (s *Store) report(l *lane, slot int, err error) {
+// report records in a queue's breaker how a call ended, and starts to probe if that opens
+// it.
+func (s *Store) report(queue *sendQueue, hashSlot int, err error) {
 	if err == nil {
-		l.breaker.succeed()
+		queue.breaker.succeed()
 		return
 	}
-	if l.breaker.fail(err) {
+	if queue.breaker.fail(err) {
 		s.changed(err)
-		s.probeAfter(l, slot, firstProbe)
+		s.probeAfter(queue, hashSlot, minProbePause)
 	}
 }
 
@@ -82,56 +83,56 @@ func (s *Store) changed(reason error) {
 }
 
 // probeAfter probes after the pause, give or take a quarter, so that the servers of
-// a fleet do not all come back at once.
-func (s *Store) probeAfter(l *lane, slot int, pause time.Duration) {
+// a service do not all come back at once.
+func (s *Store) probeAfter(queue *sendQueue, hashSlot int, pause time.Duration) {
 	jitter := time.Duration(rand.Int64N(int64(pause)/2)) - pause/4 //nolint:gosec // nobody gains by guessing it
 	time.AfterFunc(pause+jitter, func() {
-		err := s.probe(context.Background(), slot)
+		err := s.probe(context.Background(), hashSlot)
 		switch {
 		case err == nil:
-			l.breaker.close()
+			queue.breaker.close()
 			s.changed(nil)
 		case !errors.Is(err, redis.ErrClosed): // a closed client is not opened again
-			s.probeAfter(l, slot, min(2*pause, lastProbe))
+			s.probeAfter(queue, hashSlot, min(2*pause, maxProbePause))
 		}
 	})
 }
 
-// probe writes a key of the slot, for a server that only reads decides nothing.
-func (s *Store) probe(ctx context.Context, slot int) error {
+// probe writes a key of the hash slot: a server that accepts no writes is of no use.
+func (s *Store) probe(ctx context.Context, hashSlot int) error {
 	ctx, cancel := context.WithTimeout(ctx, s.config.Timeout)
 	defer cancel()
 	key := s.config.Prefix + ":probe"
 	if s.cluster {
-		key = s.names.probe(slot)
+		key = s.names.probe(hashSlot)
 	}
-	return s.bounded(ctx, func() error { return s.client.Set(ctx, key, 1, time.Minute).Err() })
+	return s.withDeadline(ctx, func() error { return s.client.Set(ctx, key, 1, time.Minute).Err() })
 }
 
-// probe returns the name of some key of a cluster's hash slot. It begins with the
-// prefix, as an ACL may allow no others.
-func (n *namer) probe(slot int) string {
+// probe returns the name of a key in a hash slot of a Cluster. It begins with the prefix,
+// as an ACL may allow no other keys.
+func (n *namer) probe(hashSlot int) string {
 	for i := 0; ; i++ {
-		if key := fmt.Sprintf("%s:{probe%d}", n.prefix, i); slotOf([]byte(key)) == slot {
+		if key := fmt.Sprintf("%s:{probe%d}", n.prefix, i); hashSlotOf([]byte(key)) == hashSlot {
 			return key
 		}
 	}
 }
 
-// State tells whether Redis is asked.
+// State is whether a Store uses Redis, as [Store.State] returns it.
 type State struct {
-	// Away: Redis is not asked, and Failure decides. Of a Cluster, some master is
-	// away, and Failure decides for its slots.
+	// Away means that Redis is unavailable and [Config].Failure decides. In a Cluster,
+	// that is so for at least a part of the keys.
 	Away   bool
-	Since  time.Time // of the last change; zero if there was none
-	Reason error     // the failure that made it away
+	Since  time.Time // the time of the last change; zero if there was none
+	Reason error     // the failure that made Redis unavailable; nil if it is not
 }
 
-// State returns whether Redis is asked at the moment.
+// State returns whether Redis is used at the moment. It makes no call.
 func (s *Store) State() State {
 	var all State
-	for i := range s.lanes {
-		b := &s.lanes[i].breaker
+	for i := range s.queues {
+		b := &s.queues[i].breaker
 		b.mu.Lock()
 		if one := (State{b.open.Load(), b.since, b.reason}); one.Away && !all.Away || one.Away == all.Away && one.Since.After(all.Since) {
 			all = one

@@ -20,7 +20,7 @@ func TestBreakerOpensProbesAndCloses(t *testing.T) {
 		told = nil
 		allow(t, l, "k", 1)
 		f.be(fail)
-		for i := range tolerated {
+		for i := range maxFailures {
 			if s.State().Away {
 				t.Fatalf("away after %d failures", i)
 			}
@@ -43,20 +43,20 @@ func TestBreakerOpensProbesAndCloses(t *testing.T) {
 		if now, _ := f.counts(); now != calls {
 			t.Errorf("%d calls while Redis was away", now-calls)
 		}
-		pause, at := firstProbe, opened
+		pause, at := minProbePause, opened
 		for i, p := range f.probes {
 			got := p.Sub(at)
 			if got < pause*3/4 || got > pause*5/4 {
 				t.Errorf("probe %d came after %v, not about %v", i, got, pause)
 			}
-			at, pause = p, min(2*pause, lastProbe)
+			at, pause = p, min(2*pause, maxProbePause)
 		}
 		if len(f.probes) < 20 {
 			t.Errorf("%d probes in a minute", len(f.probes))
 		}
 
 		f.be(answer)
-		time.Sleep(lastProbe * 5 / 4)
+		time.Sleep(maxProbePause * 5 / 4)
 		synctest.Wait()
 		if st := s.State(); st.Away || st.Reason != nil || st.Since.Before(opened.Add(time.Minute)) {
 			t.Errorf("%+v", st)
@@ -92,13 +92,13 @@ func TestNobodyProbesAClosedClient(t *testing.T) {
 		var sent sentCommands
 		s.Client().AddHook(&sent)
 		f.be(fail)
-		for range tolerated {
+		for range maxFailures {
 			allow(t, l, "k", 1)
 		}
 		s.Client().Close()
-		time.Sleep(2 * lastProbe)
+		time.Sleep(2 * maxProbePause)
 		before := sent.Load()
-		time.Sleep(10 * lastProbe)
+		time.Sleep(10 * maxProbePause)
 		if n := sent.Load() - before; n > 0 {
 			t.Errorf("%d probes", n)
 		}

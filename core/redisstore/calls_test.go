@@ -207,7 +207,7 @@ func TestPoisonedKeyFailsAlone(t *testing.T) {
 					q.charges = []core.Charge{{Limiter: l, Key: key, N: 1}}
 					batch = append(batch, q)
 				}
-				s.fly(context.Background(), &s.lanes[0], batch, time.Now().Add(patient))
+				s.sendBatch(context.Background(), &s.queues[0], batch, time.Now().Add(patient))
 				for i, wantErr := range []bool{false, true, true, false} {
 					q := batch[i]
 					if (q.err != nil) != wantErr || q.result.Allowed == wantErr {
@@ -216,7 +216,7 @@ func TestPoisonedKeyFailsAlone(t *testing.T) {
 						t.Errorf("%s %v, %s: question %d: %d left of %d", name, p, poison, i, x.Remaining, limit)
 					}
 				}
-				for range 2 * tolerated {
+				for range 2 * maxFailures {
 					if _, err := l.Allow(t.Context(), "poisoned"); !errors.Is(err, core.ErrUnavailable) {
 						t.Errorf("%s %v, %s: %v", name, p, poison, err)
 					}
@@ -340,7 +340,7 @@ func TestHooksAreTold(t *testing.T) {
 	allow(t, a, "k", 1)
 	a.Peek(t.Context(), "k")
 	core.AllowAll(t.Context(), core.Charge{Limiter: a, Key: "j", N: 1}, core.Charge{Limiter: b, Key: "j", N: 1})
-	want := "[a true store a false store a false memory a true store b true store]"
+	want := "[a true store a false store a false cache a true store b true store]"
 	if got := fmt.Sprint(decided); got != want {
 		t.Errorf("decided %s, want %s", got, want)
 	}

@@ -11,30 +11,28 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
-
-	"github.com/headgate/headgate/core/step"
 )
 
 // A Report is what [Store.Check] found.
 type Report struct {
 	Servers  []ServerReport
-	Problems []string // what should be put right before going live
+	Problems []string // what to put right before going live
 }
 
-// A ServerReport tells of one server: of each master, if there are several.
+// A ServerReport describes one server; in a Cluster, each master.
 type ServerReport struct {
 	Address         string
 	Version         string        // of Redis, or of what speaks its protocol
 	RoundTrip       time.Duration // the median of a few calls
-	Offset          time.Duration // of the server's clock, against this process's
-	MaxMemory       int64         // bytes; 0: no bound
+	Offset          time.Duration // of the server's clock from this process's, by the fastest call
+	MaxMemory       int64         // in bytes; 0: no bound
 	MaxMemoryPolicy string
 }
 
-// OK reports whether nothing has to be put right.
+// OK reports whether there are no problems.
 func (r *Report) OK() bool { return len(r.Problems) == 0 }
 
-// String lists what was found, a line each.
+// String lists the servers and the problems, a line each.
 func (r *Report) String() string {
 	var b strings.Builder
 	for _, s := range r.Servers {
@@ -47,14 +45,14 @@ func (r *Report) String() string {
 	return b.String()
 }
 
-// Check looks at what a person would want to know before going live: whether the
-// scripts may run, whether the server may evict state, how far it is away. It takes
-// a few calls to each server and writes one key that expires. An error means that
-// a server could not be asked; what was found until then is in the report.
+// Check looks for what is wrong before going live: scripts that may not run, a server
+// that may evict state, a server that is too slow. It makes a few calls to each server
+// and writes one key that expires. An error means that a server did not answer; the
+// report has what was found until then.
 func (s *Store) Check(ctx context.Context) (*Report, error) {
 	r := &Report{}
 	if !s.direct {
-		r.problemf("the client does not heed deadlines: set ContextTimeoutEnabled, or use Open")
+		r.problemf("the client ignores deadlines: set ContextTimeoutEnabled, or use Open")
 	}
 	cluster, ok := s.client.(*redis.ClusterClient)
 	if !ok {
@@ -71,7 +69,7 @@ func (s *Store) Check(ctx context.Context) (*Report, error) {
 		return err
 	})
 	if info, e := cluster.ClusterInfo(ctx).Result(); e == nil && !strings.Contains(info, "cluster_state:ok") {
-		r.problemf("the cluster does not serve all of its slots")
+		r.problemf("the Cluster does not serve all of its hash slots")
 	}
 	return r, err
 }
@@ -80,84 +78,110 @@ func (r *Report) problemf(format string, args ...any) {
 	r.Problems = append(r.Problems, fmt.Sprintf(format, args...))
 }
 
-const checkCalls = 9
-
 func (s *Store) checkServer(ctx context.Context, r *Report, c redis.UniversalClient) error {
+	server, err := s.describe(ctx, c)
+	if err != nil {
+		return err
+	}
+	if err := measure(ctx, c, &server); err != nil {
+		return err
+	}
+	r.Servers = append(r.Servers, server)
+	s.checkConfig(r, &server)
+	s.checkScripts(ctx, r, c, server.Address)
+	s.checkWrites(ctx, r, c, server.Address)
+	return nil
+}
+
+// describe reads what INFO says of a server.
+func (s *Store) describe(ctx context.Context, c redis.UniversalClient) (server ServerReport, err error) {
 	info, err := c.Info(ctx, "server", "memory").Result()
 	if err != nil {
-		return fmt.Errorf("headgate: INFO: %w", err)
+		return server, fmt.Errorf("headgate: INFO: %w", err)
 	}
-	field := func(name string) string { return infoField(info, name) }
-	server := ServerReport{
-		Version:         field("redis_version"),
-		MaxMemoryPolicy: field("maxmemory_policy"),
-	}
+	server.Version = infoField(info, "redis_version")
+	server.MaxMemory, _ = strconv.ParseInt(infoField(info, "maxmemory"), 10, 64)
+	server.MaxMemoryPolicy = infoField(info, "maxmemory_policy")
 	if v, ok := c.(*redis.Client); ok {
 		server.Address = v.Options().Addr
 	}
-	server.MaxMemory, _ = strconv.ParseInt(field("maxmemory"), 10, 64)
+	return server, nil
+}
 
+// measuredCalls is how many calls are timed. It is odd, so that there is a median.
+const measuredCalls = 9
+
+// measure finds out how far away a server is, and its clock. As in NTP, the offset is
+// that of the fastest call, which bounds the error best.
+func measure(ctx context.Context, c redis.UniversalClient, server *ServerReport) error {
 	var trips []time.Duration
-	for range checkCalls {
+	for range measuredCalls {
 		start := time.Now()
 		at, err := c.Time(ctx).Result()
 		if err != nil {
 			return fmt.Errorf("headgate: TIME: %w", err)
 		}
 		trip := time.Since(start)
+		if len(trips) == 0 || trip < slices.Min(trips) {
+			server.Offset = at.Sub(start.Add(trip / 2))
+		}
 		trips = append(trips, trip)
-		server.Offset = at.Sub(start.Add(trip / 2))
 	}
-	server.RoundTrip = median(trips)
-	r.Servers = append(r.Servers, server)
+	slices.Sort(trips)
+	server.RoundTrip = trips[measuredCalls/2]
+	return nil
+}
 
+func (s *Store) checkConfig(r *Report, server *ServerReport) {
 	if server.MaxMemory > 0 && server.MaxMemoryPolicy != "noeviction" {
 		r.problemf("%s evicts keys when its memory is full (maxmemory-policy %s): a key that is evicted starts afresh; use noeviction, or a server of its own",
 			server.Address, server.MaxMemoryPolicy)
 	}
-	if old(server.Version) {
-		r.problemf("%s is version %s: 6.2 is the oldest that is supported", server.Address, server.Version)
+	if unsupported(server.Version) {
+		r.problemf("%s is version %s: use 6.2 or later", server.Address, server.Version)
 	}
 	if server.RoundTrip > s.config.Timeout/4 {
-		r.problemf("a call to %s takes %v, more than a quarter of the Timeout of %v", server.Address, server.RoundTrip, s.config.Timeout)
+		r.problemf("a call to %s takes %v, more than a quarter of the Timeout of %v: raise the Timeout, or use a server that is nearer",
+			server.Address, server.RoundTrip, s.config.Timeout)
 	}
-	const noQuestion = ""
-	for a := algorithms(0).with(step.TokenBucket); a <= algorithms(0).with(step.MinInterval); a <<= 1 {
-		err := c.Do(ctx, "eval", s.scripts.of(a).source, 0, "", noQuestion).Err()
+}
+
+// checkScripts runs each script without keys and questions.
+func (s *Store) checkScripts(ctx context.Context, r *Report, c redis.UniversalClient, address string) {
+	for _, x := range scripted {
+		err := c.Do(ctx, "eval", s.scripts.of(algorithmSet(0).with(x)).source, 0, "", "").Err()
 		if err != nil && !errors.Is(err, redis.Nil) {
-			r.problemf("%s does not run the scripts: %v", server.Address, err)
+			r.problemf("%s does not run the scripts: %v", address, err)
 			break
 		}
 	}
 	for _, script := range []script{s.slots.state, s.slots.beat} {
 		if err := c.Do(ctx, "eval", script.source, 0).Err(); err != nil {
-			r.problemf("%s does not run the scripts of slots: %v", server.Address, err)
+			r.problemf("%s does not run the scripts of slots: %v", address, err)
 			break
 		}
 	}
-	if err := c.Set(ctx, s.config.Prefix+":probe", 1, time.Minute).Err(); err != nil && !redis.HasErrorPrefix(err, "MOVED") {
-		r.problemf("%s does not accept writes: %v", server.Address, err)
-	}
-	return nil
 }
 
-// infoField returns a field of what INFO tells.
+func (s *Store) checkWrites(ctx context.Context, r *Report, c redis.UniversalClient, address string) {
+	err := c.Set(ctx, s.config.Prefix+":probe", 1, time.Minute).Err()
+	if err != nil && !redis.HasErrorPrefix(err, "MOVED") { // in a Cluster, another master has that key
+		r.problemf("%s does not accept writes: %v", address, err)
+	}
+}
+
+// infoField returns a field of a reply of INFO.
 func infoField(info, name string) string {
 	_, rest, _ := strings.Cut("\n"+info, "\n"+name+":")
 	value, _, _ := strings.Cut(rest, "\r")
 	return value
 }
 
-func median(d []time.Duration) time.Duration {
-	sorted := slices.Sorted(slices.Values(d))
-	return sorted[len(sorted)/2]
-}
-
-// old reports a version before 6.2.
-func old(version string) bool {
+// unsupported reports whether a version is before 6.2.
+func unsupported(version string) bool {
 	var major, minor int
 	if _, err := fmt.Sscanf(version, "%d.%d", &major, &minor); err != nil {
-		return false // it says nothing: let the scripts tell
+		return false // unknown: checkScripts will tell
 	}
 	return major < 6 || major == 6 && minor < 2
 }

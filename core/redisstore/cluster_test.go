@@ -51,7 +51,7 @@ func (c clusterTest) keysByMaster(s *Store) []string {
 	found := make([]string, len(c.Masters))
 	for i, missing := 0, len(found); missing > 0; i++ {
 		key := "key" + strconv.Itoa(i)
-		if m := slotOf(s.names.tag(nil, key)) * len(found) / slots; found[m] == "" {
+		if m := hashSlotOf(s.names.tag(nil, key)) * len(found) / hashSlots; found[m] == "" {
 			found[m] = key
 			missing--
 		}
@@ -299,7 +299,7 @@ func (c clusterTest) probesOwnKeys(t *testing.T) {
 	l := newLimiter(t, s, "api", somePolicies(2, 100)...)
 	for _, key := range c.keysByMaster(s) {
 		allow(t, l, key, 1)
-		if err := s.probe(t.Context(), slotOf(s.names.tag(nil, key))); err != nil {
+		if err := s.probe(t.Context(), hashSlotOf(s.names.tag(nil, key))); err != nil {
 			t.Error(err)
 		}
 	}
@@ -365,8 +365,8 @@ func (c clusterTest) socketsMigrate(t *testing.T) {
 		}
 	}
 	for k := range fleetKeys {
-		slot := slotOf(f.stores[0].names.tag(nil, fleetKey(k)))
-		i := slot * len(c.Masters) / slots
+		slot := hashSlotOf(f.stores[0].names.tag(nil, fleetKey(k)))
+		i := slot * len(c.Masters) / hashSlots
 		from, to := c.Masters[i], c.Masters[(i+1)%len(c.Masters)]
 		c.migrate(t, slot, from, to)
 		t.Cleanup(func() { c.migrate(t, slot, to, from) })
@@ -394,7 +394,7 @@ func (c clusterTest) slotMigrates(t *testing.T) {
 	key := c.keysByMaster(s)[0]
 	l := newLimiter(t, s, "migrates", core.SlidingLog(core.PerHour(limit)))
 	two := newLimiter(t, s, "migrates too", core.FixedWindow(per(limit, 400*day)).Named("a"), core.TokenBucket(core.PerDay(1), limit).Named("b"))
-	slot := slotOf(s.names.tag(nil, key))
+	slot := hashSlotOf(s.names.tag(nil, key))
 
 	ctx, stop := context.WithCancel(t.Context())
 	var admitted, failed [2]atomic.Int64

@@ -18,7 +18,7 @@ func TestFaultsOfAConfigAreToldTogether(t *testing.T) {
 	if err == nil {
 		t.Fatal("no error")
 	}
-	for _, want := range []string{"the client is nil", "a Timeout of 1µs", "Failure 7", "-1 Servers: 0 or more", "a Prefix", "a SlotTTL of 1ms"} {
+	for _, want := range []string{"the client is nil", "a Timeout of 1µs", "Failure 7", "-1 Servers: use 0 or more", "a Prefix", "a SlotTTL of 1ms"} {
 		if !strings.Contains(err.Error(), "headgate: redisstore: "+want) {
 			t.Errorf("%q is not in: %v", want, err)
 		}
@@ -77,7 +77,7 @@ func away(t testing.TB, c Config) *Store {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { s.Client().Close() })
-	s.lanes[0].breaker.open.Store(true)
+	s.queues[0].breaker.open.Store(true)
 	return s
 }
 
@@ -198,7 +198,7 @@ func TestCheck(t *testing.T) {
 		want  string // a problem; none if empty
 	}{
 		"good":             {want: ""},
-		"bounded":          {lines: []string{"maxmemory 50mb", "maxmemory-policy noeviction"}, want: ""},
+		"withDeadline":     {lines: []string{"maxmemory 50mb", "maxmemory-policy noeviction"}, want: ""},
 		"evicts":           {lines: []string{"maxmemory 50mb", "maxmemory-policy allkeys-lru"}, want: "allkeys-lru"},
 		"evicts expiring":  {lines: []string{"maxmemory 50mb", "maxmemory-policy volatile-ttl"}, want: "volatile-ttl"},
 		"no memory bound":  {lines: []string{"maxmemory-policy allkeys-lru"}, want: ""},
@@ -247,7 +247,7 @@ func TestVersions(t *testing.T) {
 	for version, want := range map[string]bool{
 		"5.0.14": true, "6.0.20": true, "6.1": true, "6.2.0": false, "6.10": false, "7.0.15": false, "8.0.0": false, "255.255.255": false, "": false, "next": false,
 	} {
-		if got := old(version); got != want {
+		if got := unsupported(version); got != want {
 			t.Errorf("%q: %v", version, got)
 		}
 	}

@@ -26,10 +26,10 @@ const (
 //
 // the prefix, the key in braces, the limiter's and the policy's name, and the
 // algorithm with its layout. The braces are a hash tag: all cells of one key are
-// in one slot of a cluster, whatever the limiter. The key stands there as it is
-// after "=", with a tilde and two digits for the bytes that would be ambiguous;
-// long keys as a SHA-256 after "#", and all of them as a HMAC-SHA-256 after "*" if
-// there is a secret. Names escape the characters that separate them.
+// in one hash slot of a Cluster, whatever the limiter. In the braces is the key itself
+// after "=", with a tilde and two hex digits for bytes that would be ambiguous; of a
+// long key the SHA-256 after "#"; and with a secret the HMAC-SHA-256 after "*". Names
+// escape the characters that separate them.
 type namer struct {
 	prefix string
 	mac    mac // nil without a secret
@@ -57,7 +57,7 @@ func newMAC(secret []byte) mac {
 	}
 }
 
-// tag appends the key's part, up to and with the closing brace.
+// tag appends the prefix and the key's part, up to and including the closing brace.
 func (n *namer) tag(b []byte, key string) []byte {
 	b = append(b, n.prefix...)
 	b = append(b, ":{"...)
@@ -94,4 +94,14 @@ func escape(b []byte, s, special string) []byte {
 		}
 	}
 	return b
+}
+
+// cells appends the names of a charge's cells.
+func (s *Store) cells(names []string, c *core.Charge) []string {
+	var room [maxPlainKey + 64]byte
+	tag := s.names.tag(room[:0], c.Key)
+	for _, suffix := range noteOf(c.Limiter).suffixes {
+		names = append(names, string(append(tag, suffix...)))
+	}
+	return names
 }

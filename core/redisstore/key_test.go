@@ -64,7 +64,7 @@ func TestCellsAreDistinct(t *testing.T) {
 				}
 			}
 			// The server's word on where they are.
-			slot := int64(slotOf(s.names.tag(nil, key)))
+			slot := int64(hashSlotOf(s.names.tag(nil, key)))
 			for _, l := range limiters[:len(hostileNames)] {
 				name := s.cells(nil, &core.Charge{Limiter: l, Key: key})[0]
 				got, err := server.Do("CLUSTER", "KEYSLOT", name)

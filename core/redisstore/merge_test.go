@@ -58,7 +58,7 @@ func TestMergedQuestionsAreAnsweredInOrder(t *testing.T) {
 		for range 1 + w.rng.IntN(8) {
 			batch = append(batch, draw())
 		}
-		s.fly(context.Background(), &s.lanes[0], batch, time.Now().Add(patient))
+		s.sendBatch(context.Background(), &s.queues[0], batch, time.Now().Add(patient))
 		for i, q := range batch {
 			if q.err != nil {
 				t.Fatal(q.err)
@@ -107,10 +107,10 @@ func TestAlikeQuestionsAreAnsweredInOrder(t *testing.T) {
 			q.charges = []core.Charge{{Limiter: first.Limiter, Key: c.Key, N: c.N}}
 			batch = append(batch, q)
 		}
-		if flatPlan(batch) != nil {
+		if flatNote(batch) != nil {
 			flat++
 		}
-		s.fly(context.Background(), &s.lanes[0], batch, time.Now().Add(patient))
+		s.sendBatch(context.Background(), &s.queues[0], batch, time.Now().Add(patient))
 		for i, q := range batch {
 			want := ref.decide(q.charges, q.mode)
 			if got, want := fmt.Sprint(q.err, readings(q.result)), fmt.Sprint(nil, readings(want)); got != want {

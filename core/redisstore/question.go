@@ -9,35 +9,35 @@ import (
 	"github.com/headgate/headgate/core"
 )
 
-// A question is one decision or settlement on its way to Redis.
+// A question is a decision or settlement to be made by Redis.
 type question struct {
 	mode     byte
 	charges  []core.Charge  // the caller's until the question is queued; see detach
 	one      [1]core.Charge // room for charges
 	deadline time.Time
-	slot     int // of a cluster; 0 otherwise
+	hashSlot int // in a Cluster; 0 otherwise
 
 	// Of a settlement:
 	at, actual int64
 	uncovered  int64 // the answer
 
-	self     [1]*question // a batch of its own
+	self     [1]*question // room for a batch of this question alone
 	progress atomic.Int32
 	done     chan struct{} // gets a value when result and err are there
 	result   core.Result
 	err      error
 }
 
-// The progress of a question that waits to be sent. Whoever moves it on from
-// waiting decides: the sender, or its asker, who gives up.
+// The progress of a question. From waiting, either the sender changes it to sent, or the
+// caller, who gives up, to dropped: whichever comes first.
 const (
 	waiting = iota
 	sent
 	dropped
 )
 
-// pools keep what decisions work with. Each store has its own: in a bubble of
-// package synctest, channels and timers must not come from elsewhere.
+// pools reuse questions and timers. Each store has its own: in a bubble of package
+// synctest, channels and timers must not come from outside.
 type pools struct{ questions, timers sync.Pool }
 
 func (p *pools) question() *question {
@@ -47,7 +47,7 @@ func (p *pools) question() *question {
 	return &question{done: make(chan struct{}, 1)}
 }
 
-// free takes back a question that nobody else will touch.
+// free takes back a question that is no longer used.
 func (p *pools) free(q *question) {
 	done := q.done
 	*q = question{done: done}
@@ -93,7 +93,7 @@ func (q *question) addTo(c *call, s *Store) {
 	for i := range q.charges {
 		charge := &q.charges[i]
 		c.keys = s.cells(c.keys, charge)
-		constants := planOf(charge.Limiter).constants
+		constants := noteOf(charge.Limiter).constants
 		cells := charge.Limiter.Cells()
 		for j := range cells {
 			c.add(&cells[j], constants[j], charge.N)

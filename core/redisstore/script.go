@@ -4,8 +4,6 @@ import (
 	"crypto/sha1" //nolint:gosec // it is how Redis names scripts
 	_ "embed"
 	"encoding/hex"
-	"errors"
-	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -23,41 +21,57 @@ var save string
 //go:embed main.lua
 var mainPart string
 
-// A script answers questions whose policies use some of the algorithms. It holds
-// the twins of just those, for Redis runs all of a script's definitions each time.
-type script struct {
-	source any // a string, as the client wants it
-	sha    any
-}
+// A script is the source of a Lua script and the SHA-1 by which Redis knows it: strings,
+// in the type that the client wants.
+type script struct{ source, sha any }
 
 func newScript(source string) script {
 	sum := sha1.Sum([]byte(source)) //nolint:gosec // as above
 	return script{source, hex.EncodeToString(sum[:])}
 }
 
-// algorithms is a set of them.
-type algorithms uint8
+// An algorithmSet has a bit for each algorithm.
+type algorithmSet uint32
 
-func (a algorithms) with(x step.Algorithm) algorithms { return a | 1<<x }
+func (a algorithmSet) with(x step.Algorithm) algorithmSet { return a | 1<<x }
+func (a algorithmSet) has(x step.Algorithm) bool          { return a&(1<<x) != 0 }
 
 // scripts has the script of each set of algorithms, and of each shape of a limiter.
 type scripts struct{ made sync.Map }
 
-func (m *scripts) of(a algorithms) *script {
+// of returns the script for questions whose policies use these algorithms. It has the
+// twins of no others, as Redis runs all of a script's definitions each time.
+func (m *scripts) of(a algorithmSet) *script {
 	if s, ok := m.made.Load(a); ok {
 		return s.(*script) //nolint:forcetypeassert // nothing else is stored
 	}
+	return m.make(a, mainSource(a))
+}
+
+func mainSource(a algorithmSet) string {
 	var b strings.Builder
 	b.WriteString(prelude)
 	b.WriteString("local twins = {}\n")
-	for x := step.TokenBucket; x <= step.MinInterval; x++ {
-		if a&(1<<x) != 0 {
+	for _, x := range scripted {
+		if a.has(x) {
 			b.WriteString(x.Twin())
 		}
 	}
 	b.WriteString(save)
 	b.WriteString(mainPart)
-	return m.make(a, b.String())
+	return b.String()
+}
+
+// scripted are the algorithms that have a twin, in the order of their numbers.
+var scripted = scriptedAlgorithms()
+
+func scriptedAlgorithms() (all []step.Algorithm) {
+	for x := step.TokenBucket; x.String() != "unknown"; x++ {
+		if x.Twin() != "" {
+			all = append(all, x)
+		}
+	}
+	return all
 }
 
 func (m *scripts) make(what any, source string) *script {
@@ -74,16 +88,16 @@ const (
 	modeDeny
 )
 
-// A call is the arguments of one run of the script.
+// A call has the arguments for one run of a script.
 type call struct {
-	flat       *script // nil: that of the algorithms
-	algorithms algorithms
+	flat       *script // nil: the script of the algorithms
+	algorithms algorithmSet
 	keys       []string
 	questions  []byte
-	asked      int          // questions for a flat script
+	flatCount  int          // questions for a flat script
 	cells      []*core.Cell // one for each policy
 	constants  []any        // of the policies: encoded strings
-	instant    string       // empty: the server's; tests have their own
+	instant    string       // for tests: the time to use instead of the server's
 	words      []any        // of the command
 }
 
@@ -101,20 +115,21 @@ func (c *call) free() {
 	calls.Put(c)
 }
 
-// ask adds a question of one limiter to those of the same that a flat script answers.
-func (c *call) ask(n int64) {
+// addFlat adds a question for a flat script, whose limiter and mode are known. If n is 1 in
+// all of them, no n is sent.
+func (c *call) addFlat(n int64) {
 	if n != 1 && len(c.questions) == 0 {
-		for range c.asked {
+		for range c.flatCount {
 			c.number(1)
 		}
 	}
 	if n != 1 || len(c.questions) > 0 {
 		c.number(n)
 	}
-	c.asked++
+	c.flatCount++
 }
 
-// begin starts a question of so many parts.
+// begin adds the head of a question with a number of parts.
 func (c *call) begin(mode byte, parts int) {
 	c.questions = append(c.questions, mode, byte(parts))
 }
@@ -145,7 +160,7 @@ func (c *call) command(name string, script any) []any {
 	return c.words
 }
 
-// constants is how the script is told of a policy.
+// constants encodes a policy for the scripts, as prelude.lua describes.
 func constants(cell *core.Cell) string {
 	b := []byte{byte(cell.Step.Numbers().Algorithm), 0}
 	if cell.CountDenied {
@@ -160,107 +175,12 @@ func constants(cell *core.Cell) string {
 	return string(b)
 }
 
-// ranged reports whether the script reads and writes parts of a value: a log of many
-// units.
+// nearEntries is how many entries of a long log a script reads at first, and the largest
+// limit whose log it reads and writes as a whole; as in slidinglog.lua.
+const nearEntries = 64
+
+// ranged reports whether the script reads and writes parts of a value: a long log.
 func ranged(cell *core.Cell) bool {
 	m := cell.Step.Numbers()
-	return m.Algorithm == step.SlidingLog && m.Limit > 64
-}
-
-// A reply is what the script returned and was not read yet.
-type reply struct {
-	rest string
-	at   int64
-}
-
-var errReply = errors.New("headgate: the script's reply is cut short")
-
-func newReply(s string) (reply, error) {
-	if len(s) < step.WordBytes {
-		return reply{}, errReply
-	}
-	return reply{rest: s[step.WordBytes:], at: step.Word(s)}, nil
-}
-
-func (r *reply) take(n int) (string, error) {
-	if n > len(r.rest) {
-		return "", errReply
-	}
-	s := r.rest[:n]
-	r.rest = r.rest[n:]
-	return s, nil
-}
-
-// What the byte before each part's answer says, as in main.lua.
-const (
-	partAdmitted = 1 << iota // by its policy
-	partAllowed              // the question
-	partState                // follows
-	partFailed               // with the whole question
-)
-
-// part reads that byte. The error may be the question's alone.
-func (r *reply) part() (byte, error) {
-	s, err := r.take(1)
-	if err != nil {
-		return 0, err
-	}
-	if s[0] != partFailed {
-		return s[0], nil
-	}
-	if s, err = r.take(2); err == nil {
-		s, err = r.take(int(s[0])<<8 | int(s[1]))
-	}
-	if err != nil {
-		return 0, err
-	}
-	if s == "" {
-		s = "the key holds a value of another type"
-	}
-	return 0, fmt.Errorf("headgate: Redis could not decide: %s", s)
-}
-
-// result reads the answer to the charges.
-func (r *reply) result(charges []core.Charge) (result core.Result, err error) {
-	result.At, result.Source = r.at, core.SourceStore
-	for i := range charges {
-		cells := charges[i].Limiter.Cells()
-		for j := range cells {
-			part, err := r.part()
-			if err != nil {
-				return core.Result{}, err
-			}
-			need := charges[i].N
-			if result.Allowed = part&partAllowed != 0; result.Allowed {
-				need = 0
-			}
-			var state string
-			if part&partState != 0 {
-				if state, err = r.take(step.ReplyBytes(cells[j].Step)); err != nil {
-					return core.Result{}, err
-				}
-			}
-			reading, err := step.ReadTwin(cells[j].Step, state, r.at, need)
-			if err != nil {
-				return core.Result{}, err
-			}
-			result.Add(part&partAdmitted != 0, reading)
-		}
-	}
-	return result, nil
-}
-
-// uncovered reads the answer to a settlement of so many parts.
-func (r *reply) uncovered(parts int) (units int64, err error) {
-	for range parts {
-		if _, err := r.part(); err != nil {
-			return 0, err
-		}
-		word, err := r.take(step.WordBytes)
-		if err != nil {
-			return 0, err
-		}
-		units = max(units, step.Word(word))
-	}
-	return units, nil
+	return m.Algorithm == step.SlidingLog && m.Limit > nearEntries
 }

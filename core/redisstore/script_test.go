@@ -97,7 +97,7 @@ func TestFlatScriptsOfManyPolicies(t *testing.T) {
 		if d := allow(t, l, "k", 1); !d.Allowed || server.Calls("evalsha") != 1 || server.Calls("eval") != 1 {
 			t.Errorf("%s\n%v", describe(&d), server.CommandStats())
 		}
-		if l = newLimiter(t, s, "more", append(ps, p.Named("more"))...); planOf(l).flat != nil {
+		if l = newLimiter(t, s, "more", append(ps, p.Named("more"))...); noteOf(l).flat != nil {
 			t.Errorf("%d policies have a flat script", len(ps)+1)
 		}
 		server.Do("SCRIPT", "FLUSH")

@@ -15,27 +15,24 @@ import (
 	"github.com/headgate/headgate/core/redisstore/internal/keeper"
 )
 
-// maxDead is the number of tombstones that there are at most.
-const maxDead = 4096
-
-// slotting is what a Store has for slots.
-type slotting struct {
+// A slotKeeper is a keeper and the scripts that its transport runs.
+type slotKeeper struct {
 	*keeper.Keeper
 
 	state, beat script
 }
 
-// newSlotting makes it. Nothing runs until a slot is acquired.
-func (s *Store) newSlotting() slotting {
-	k := keeper.New((*wire)(s), keeper.Config{
+// newSlotKeeper makes a slotKeeper. Nothing runs until a slot is acquired.
+func (s *Store) newSlotKeeper() slotKeeper {
+	k := keeper.New((*transport)(s), keeper.Config{
 		TTL:      s.config.SlotTTL,
 		Timeout:  s.config.Timeout,
-		Shards:   len(s.lanes),
+		Shards:   len(s.queues),
 		Instance: s.config.Instance,
 		Lost:     s.config.Hooks.SlotsLost,
 		Restated: s.config.Hooks.SlotsRestated,
 	})
-	return slotting{k, newScript(keeper.SlotsScript), newScript(keeper.BeatScript)}
+	return slotKeeper{k, newScript(keeper.SlotsScript), newScript(keeper.BeatScript)}
 }
 
 // AcquireSlots implements [core.SlotStore].
@@ -48,7 +45,7 @@ func (s *Store) AcquireSlots(ctx context.Context, claims []core.Claim) (core.Gra
 	for i, c := range claims {
 		o := core.Occupancy{Slots: c.Slots.Name(), Limit: c.Slots.Limit(c.Key)}
 		g.Occupancies[i] = o
-		if !s.slotLane(c.Key).breaker.allows() {
+		if !s.queueOfKey(c.Key).breaker.allows() {
 			continue // Failure decides
 		}
 		if held, full := s.slots.Full(o.Slots, c.Key, o.Limit); full {
@@ -56,7 +53,12 @@ func (s *Store) AcquireSlots(ctx context.Context, claims []core.Claim) (core.Gra
 			return core.Grant{}, s.full(o, i, core.SourceCache)
 		}
 	}
-	taken := make(holds, 0, len(claims))
+	taken, done := make(holds, 0, len(claims)), false
+	defer func() {
+		if !done { // an error, or a hook has panicked
+			taken.Release()
+		}
+	}()
 	for i, c := range claims {
 		o := &g.Occupancies[i]
 		hold, source, err := s.acquire(ctx, deadline, c.Key, o)
@@ -64,22 +66,32 @@ func (s *Store) AcquireSlots(ctx context.Context, claims []core.Claim) (core.Gra
 			err = s.full(*o, i, source)
 		}
 		if err != nil {
-			taken.Release()
 			return core.Grant{}, err
 		}
 		taken = append(taken, hold)
-		g.Source = max(g.Source, source)
+		g.Source = weaker(g.Source, source)
 	}
 	if hook := s.config.Hooks.SlotAcquired; hook != nil {
 		for _, o := range g.Occupancies {
 			hook(o.Slots, true, g.Source)
 		}
 	}
+	done = true
 	g.Hold = taken
 	if len(taken) == 1 {
 		g.Hold = taken[0]
 	}
 	return g, nil
+}
+
+// weaker returns the one of two sources of grants that vouches for less.
+func weaker(a, b core.Source) core.Source {
+	for _, s := range []core.Source{core.SourceOpen, core.SourceLocal} {
+		if a == s || b == s {
+			return s
+		}
+	}
+	return core.SourceStore
 }
 
 func (s *Store) full(o core.Occupancy, claim int, source core.Source) error {
@@ -89,10 +101,11 @@ func (s *Store) full(o core.Occupancy, claim int, source core.Source) error {
 	return &core.FullError{Occupancy: o, Claim: claim, Source: source}
 }
 
-// acquire takes a slot, if the hold is not nil, and notes how many are held.
+// acquire takes a slot and sets how many are held. If the key is full, the hold and the
+// error are nil.
 func (s *Store) acquire(ctx context.Context, deadline time.Time, key string, o *core.Occupancy) (*keeper.Hold, core.Source, error) {
-	err := errAway
-	if s.slotLane(key).breaker.allows() {
+	err := errUnavailable
+	if s.queueOfKey(key).breaker.allows() {
 		var hold *keeper.Hold
 		hold, o.Held, err = s.slots.Acquire(ctx, deadline, o.Slots, key, o.Limit)
 		switch {
@@ -118,7 +131,7 @@ func (s *Store) acquire(ctx context.Context, deadline time.Time, key string, o *
 	return hold, source, nil
 }
 
-// holds are those of several claims.
+// holds are the holds of several claims.
 type holds []*keeper.Hold
 
 // Release implements [core.Hold].
@@ -131,15 +144,15 @@ func (hs holds) Release() {
 // Lost implements [core.Hold].
 func (hs holds) Lost() <-chan struct{} { return hs[0].Lost() }
 
-// CountSlots implements [core.SlotStore]. What other processes hold is what they have
-// stated, without those that are known to be dead.
+// CountSlots implements [core.SlotStore]. Other processes count with what they have stated,
+// except those that are known to be dead.
 func (s *Store) CountSlots(ctx context.Context, of *core.Slots, key string) (int64, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.config.Timeout)
 	defer cancel()
 	pipe := s.client.Pipeline()
 	fields := pipe.HGetAll(ctx, s.names.slots(of.Name(), key))
-	dead := pipe.ZRangeByScore(ctx, s.names.servers(), &redis.ZRangeBy{Min: "-inf", Max: "(0", Count: maxDead})
-	if err := s.bounded(ctx, func() error { _, err := pipe.Exec(ctx); return err }); err != nil {
+	dead := pipe.ZRangeByScore(ctx, s.names.servers(), &redis.ZRangeBy{Min: "-inf", Max: "(0", Count: keeper.MaxDead})
+	if err := s.withDeadline(ctx, func() error { _, err := pipe.Exec(ctx); return err }); err != nil {
 		return 0, fmt.Errorf("%w: %w", core.ErrUnavailable, err)
 	}
 	n, own := s.slots.Own(of.Name(), key)
@@ -156,7 +169,7 @@ func (s *Store) CountSlots(ctx context.Context, of *core.Slots, key string) (int
 }
 
 // CloseSlots implements [core.SlotStore]. It waits for Redis no longer than the
-// SlotTTL: after that, the others do not count this process any more anyway.
+// SlotTTL: after that, others no longer count this process anyway.
 func (s *Store) CloseSlots(ctx context.Context, of *core.Slots) error {
 	ctx, cancel := context.WithTimeout(ctx, s.config.SlotTTL)
 	defer cancel()
@@ -166,8 +179,8 @@ func (s *Store) CloseSlots(ctx context.Context, of *core.Slots) error {
 	return nil
 }
 
-// slots is the name of what is held of a key. No name of a cell ends without a policy,
-// so they are never the same.
+// slots is the name of the hash of what is held of a key. It cannot be that of a cell,
+// where a policy's name follows.
 func (n *namer) slots(name, key string) string {
 	var room [maxPlainKey + 64]byte
 	b := n.tag(room[:0], key)
@@ -175,31 +188,33 @@ func (n *namer) slots(name, key string) string {
 	return string(append(b, ":slots"...))
 }
 
-// servers is the name of the set of incarnations. The tag of a key begins with another
-// character.
+// servers is the name of the set of incarnations. It is not the name of any key's hash,
+// whose tag begins with another character.
 func (n *namer) servers() string { return n.prefix + ":{slots}:servers" }
 
-// slotLane is the lane of a key, whose breaker knows whether Redis is away.
-func (s *Store) slotLane(key string) *lane { return &s.lanes[(*wire)(s).Shard(key)] }
+// queueOfKey returns the queue of a key, whose breaker slots share with decisions.
+func (s *Store) queueOfKey(key string) *sendQueue {
+	return &s.queues[(*transport)(s).Shard(key)]
+}
 
-// A wire runs the keeper's scripts.
-type wire Store
+// A transport runs the keeper's scripts.
+type transport Store
 
 // Shard implements [keeper.Transport].
-func (w *wire) Shard(key string) int {
+func (w *transport) Shard(key string) int {
 	if !w.cluster {
 		return 0
 	}
-	return slotOf(w.names.tag(nil, key)) * len(w.lanes) / slots
+	return hashSlotOf(w.names.tag(nil, key)) * len(w.queues) / hashSlots
 }
 
 // Run implements [keeper.Transport].
-func (w *wire) Run(ctx context.Context, shard int, ops []*keeper.Op) {
+func (w *transport) Run(ctx context.Context, shard int, ops []*keeper.Op) {
 	s := (*Store)(w)
-	l := &s.lanes[shard]
-	if !l.breaker.allows() {
+	queue := &s.queues[shard]
+	if !queue.breaker.allows() {
 		for _, op := range ops {
-			op.Err = fmt.Errorf("%w: %w", keeper.ErrUnsent, errAway)
+			op.Err = fmt.Errorf("%w: %w", keeper.ErrUnsent, errUnavailable)
 		}
 		return
 	}
@@ -219,11 +234,11 @@ func (w *wire) Run(ctx context.Context, shard int, ops []*keeper.Op) {
 	if hook := s.config.Hooks.Called; hook != nil {
 		hook(len(ops), time.Since(start), failure)
 	}
-	slot := 0
+	hashSlot := 0
 	if s.cluster {
-		slot = slotOf(s.names.tag(nil, ops[0].Key))
+		hashSlot = hashSlotOf(s.names.tag(nil, ops[0].Key))
 	}
-	s.report(l, slot, failure)
+	s.report(queue, hashSlot, failure)
 }
 
 // state sends ops, in one pipeline if there are several.
@@ -235,10 +250,10 @@ func (s *Store) state(ctx context.Context, ops []*keeper.Op) {
 	pipe := s.client.Pipeline()
 	cmds := make([]once, len(ops))
 	for i, op := range ops {
-		cmds[i] = once{redis.NewStringCmd(ctx, s.slots.state.byName(s.opWords(op))...)}
+		cmds[i] = once{redis.NewStringCmd(ctx, s.slots.state.bySHA(s.opWords(op))...)}
 		_ = pipe.Process(ctx, cmds[i]) // only queues it
 	}
-	late := s.bounded(ctx, func() error {
+	late := s.withDeadline(ctx, func() error {
 		_, _ = pipe.Exec(ctx) // each command has its own error
 		return nil
 	})
@@ -269,20 +284,20 @@ func (s *Store) opWords(op *keeper.Op) []any {
 	return append([]any{1, s.names.slots(op.Name, op.Key)}, op.Args()...)
 }
 
-// runScript runs a script by its name or, if that is not known, by its source.
+// runScript runs a script by its SHA-1 or, if the server does not know that, by its source.
 func (s *Store) runScript(ctx context.Context, script script, words []any) (string, error) {
-	text, err := s.process(ctx, script.byName(words))
+	text, err := s.process(ctx, script.bySHA(words))
 	if redis.HasErrorPrefix(err, "NOSCRIPT") { // then nothing was run
 		text, err = s.process(ctx, append([]any{"EVAL", script.source}, words...))
 	}
 	return text, err
 }
 
-func (s *script) byName(words []any) []any { return append([]any{"EVALSHA", s.sha}, words...) }
+func (s *script) bySHA(words []any) []any { return append([]any{"EVALSHA", s.sha}, words...) }
 
-// Beat implements [keeper.Transport]. It does not ask the breaker: who does not beat
-// is dead.
-func (w *wire) Beat(ctx context.Context, b *keeper.Beat) error {
+// Beat implements [keeper.Transport]. It ignores the breaker: a process that sends no
+// heartbeats is dead.
+func (w *transport) Beat(ctx context.Context, b *keeper.Beat) error {
 	s := (*Store)(w)
 	instant := ""
 	if s.instant != nil {
@@ -298,9 +313,9 @@ func (w *wire) Beat(ctx context.Context, b *keeper.Beat) error {
 	return b.Read(text)
 }
 
-// Servers implements [keeper.Transport]: of each master, which run of the program it
-// is, and which history it has.
-func (w *wire) Servers(ctx context.Context) string {
+// Servers implements [keeper.Transport], with the run and the replication history of each
+// master.
+func (w *transport) Servers(ctx context.Context) string {
 	s := (*Store)(w)
 	cluster, ok := s.client.(*redis.ClusterClient)
 	if !ok {
@@ -322,10 +337,11 @@ func (w *wire) Servers(ctx context.Context) string {
 	return strings.Join(all, " ")
 }
 
+// history returns the run and the replication history of a server, or "".
 func (s *Store) history(ctx context.Context, c redis.UniversalClient) string {
 	pipe := c.Pipeline()
 	run, replication := pipe.Info(ctx, "server"), pipe.Info(ctx, "replication")
-	if s.bounded(ctx, func() error { _, err := pipe.Exec(ctx); return err }) != nil {
+	if s.withDeadline(ctx, func() error { _, err := pipe.Exec(ctx); return err }) != nil {
 		return ""
 	}
 	return infoField(run.Val(), "run_id") + "/" + infoField(replication.Val(), "master_replid")

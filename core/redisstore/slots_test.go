@@ -93,3 +93,30 @@ func TestSlotNamesAreDistinct(t *testing.T) {
 		}
 	}
 }
+
+// A hook that panics costs no slot: servers recover from panics.
+func TestHookThatPanicsHoldsNoSlot(t *testing.T) {
+	panics := true
+	s := open(t, Config{Failure: FailClosed, Hooks: Hooks{SlotAcquired: func(string, bool, core.Source) {
+		if panics {
+			panic("on purpose")
+		}
+	}}}, redistest.Start(t).Addr())
+	slots, other := newSlots(t, s, "ws", 1), newSlots(t, s, "all", 1)
+	for range 3 {
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Error("the hook was not called")
+				}
+			}()
+			core.AcquireAll(t.Context(), core.Claim{Slots: slots, Key: "k"}, core.Claim{Slots: other, Key: "k"})
+		}()
+	}
+	panics = false
+	if slot, err := core.AcquireAll(t.Context(), core.Claim{Slots: slots, Key: "k"}, core.Claim{Slots: other, Key: "k"}); err != nil {
+		t.Error(err)
+	} else {
+		slot.Release()
+	}
+}

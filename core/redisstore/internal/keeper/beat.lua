@@ -1,26 +1,26 @@
--- Keeps an incarnation alive, and finds out who is not.
+-- Keeps an incarnation alive, and finds out which are dead.
 --
---   KEYS[1]  a sorted set. A live incarnation's score is the fleet's time at which it
---            is dead, a tombstone's is that of its death, negative; #clock and #last
+--   KEYS[1]  a sorted set. The score of a live incarnation is the fleet's time at which it
+--            is dead, that of a tombstone the time of its death, negative; #clock and #last
 --            are the fleet's time and the server's as of the last beat.
 --   ARGV     the instant (tests only), the incarnation, one to register if that one is
 --            gone, how long a beat keeps it alive, how much a beat may advance the
---            fleet's time, the beginning of the names of those whom a registration
---            replaces, how many incarnations to bury, these, and incarnations that
---            were seen: those that nobody knows live on for as long as after a beat
+--            fleet's time, how many tombstones to keep at most, the prefix of the names
+--            that a registration replaces, how many incarnations to bury, these, and
+--            incarnations that were seen: unknown ones live on for as long as after a beat
 --   reply    what became of the incarnation, the fleet's time, and the dead, the newest
 --            first: one string
 --
--- The fleet's time passes only while somebody beats, so that an outage or a jump of the
--- server's clock makes nobody dead: of a gap in which two beats are missing nothing
--- counts. All times are in microseconds.
-if not KEYS[1] then return '' end -- it is only tried
-local MOST = 4096           -- tombstones
-local DAY = 26 * 3600000000 -- how long they stay: longer than what the dead have left
-local LIFE = 360000         -- seconds
+-- The fleet's time passes only while there are beats, so that an outage or a jump of the
+-- server's clock kills no incarnation: a gap in which two beats are missing does not count.
+-- All times are in microseconds.
+if not KEYS[1] then return '' end -- Check only tries whether it runs
+local HOUR = 3600000000
+local KEPT = 26 * HOUR -- how long tombstones stay: longer than slots.lua keeps what the dead have stated
+local LIFE = 100 * 3600 -- of the set, in seconds: several times longer than any tombstone
 local call = redis.call
 local key, id, new = KEYS[1], ARGV[2], ARGV[3]
-local ttl, step, replaces = tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[6]
+local ttl, step, most, replaces = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[7]
 
 local function text(x) return string.format('%.0f', x) end
 
@@ -41,8 +41,8 @@ call('ZADD', key, text(clock), '#clock', text(now), '#last')
 
 local function bury(member) call('ZADD', key, '-' .. text(clock), member) end
 
-local seen = 8 + tonumber(ARGV[7])
-for i = 8, seen - 1 do bury(ARGV[i]) end
+local seen = 9 + tonumber(ARGV[8])
+for i = 9, seen - 1 do bury(ARGV[i]) end
 for _, member in ipairs(call('ZRANGEBYSCORE', key, 0, '(' .. text(clock))) do
   if string.sub(member, 1, 1) ~= '#' then bury(member) end
 end
@@ -78,8 +78,8 @@ for i = seen, #ARGV do
   if not score(ARGV[i]) then call('ZADD', key, text(clock + ttl), ARGV[i]) end
 end
 
-call('ZREMRANGEBYSCORE', key, '(-' .. text(math.max(clock - DAY, 0)), '(0')
+call('ZREMRANGEBYSCORE', key, '(-' .. text(math.max(clock - KEPT, 0)), '(0')
 local dead = call('ZCOUNT', key, '-inf', '(0')
-if dead > MOST then call('ZREMRANGEBYRANK', key, MOST, dead - 1) end
+if dead > most then call('ZREMRANGEBYRANK', key, most, dead - 1) end
 call('EXPIRE', key, LIFE)
 return state .. ' ' .. text(clock) .. ' ' .. table.concat(call('ZRANGEBYSCORE', key, '-inf', '(0'), ',')

@@ -81,11 +81,11 @@ func (s *session) changed(e *entry) {
 	sh := &s.shards[e.shard]
 	e.queued = true
 	sh.out = append(sh.out, e)
-	s.kick(sh)
+	s.startFlush(sh)
 }
 
 // kick sends what is to be stated.
-func (s *session) kick(sh *shard) {
+func (s *session) startFlush(sh *shard) {
 	if len(sh.out) > 0 && !sh.flushing && !sh.stalled && s.epoch.registered && !s.ended {
 		sh.flushing = true
 		go s.flush(sh)
@@ -107,15 +107,15 @@ func (s *session) flush(sh *shard) {
 			ops[i] = r.op
 		}
 		s.mu.Unlock()
-		ctx, cancel := context.WithTimeout(context.Background(), s.c.Timeout)
-		s.t.Run(ctx, int(batch[0].entry.shard), ops)
+		ctx, cancel := context.WithTimeout(context.Background(), s.config.Timeout)
+		s.transport.Run(ctx, int(batch[0].entry.shard), ops)
 		cancel()
 		s.mu.Lock()
 		sh.stalled = true
 		for _, r := range batch {
 			sh.stalled = sh.stalled && r.op.Err != nil
 			r.entry.waiters = append(s.settle(r), r.entry.waiters...)
-			if s.pass(r.entry) {
+			if s.idle(r.entry) {
 				go s.rounds(r.entry)
 			}
 		}
@@ -151,7 +151,7 @@ func (s *session) batch(sh *shard) (batch []*run) {
 func (s *session) round(ctx context.Context, e *entry) {
 	s.mu.Lock()
 	s.once(ctx, e)
-	more := s.pass(e)
+	more := s.idle(e)
 	s.mu.Unlock()
 	if more {
 		go s.rounds(e) //nolint:gosec // those who wait have contexts of their own
@@ -162,15 +162,15 @@ func (s *session) round(ctx context.Context, e *entry) {
 func (s *session) rounds(e *entry) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for more := true; more; more = s.pass(e) {
-		ctx, cancel := context.WithTimeout(context.Background(), s.c.Timeout)
+	for more := true; more; more = s.idle(e) {
+		ctx, cancel := context.WithTimeout(context.Background(), s.config.Timeout)
 		s.once(ctx, e)
 		cancel()
 	}
 }
 
 // pass makes an entry idle, unless somebody waits.
-func (s *session) pass(e *entry) (more bool) {
+func (s *session) idle(e *entry) (more bool) {
 	if s.ended {
 		fail(e.waiters, ErrClosed)
 		e.waiters = nil
@@ -186,7 +186,7 @@ func (s *session) pass(e *entry) (more bool) {
 // once runs an op, and again if it is refused and somebody turns out to be dead.
 func (s *session) once(ctx context.Context, e *entry) {
 	// Who was silent for a TTL may be dead to the others.
-	if err := s.fresh(ctx, s.c.TTL); err != nil {
+	if err := s.ensureBeat(ctx, s.config.TTL); err != nil {
 		fail(e.waiters, err)
 		e.waiters = nil
 		return
@@ -197,7 +197,7 @@ func (s *session) once(ctx context.Context, e *entry) {
 			return
 		}
 		s.mu.Unlock()
-		s.t.Run(ctx, int(e.shard), []*Op{r.op})
+		s.transport.Run(ctx, int(e.shard), []*Op{r.op})
 		s.mu.Lock()
 		short := s.settle(r)
 		if len(short) == 0 {
@@ -218,7 +218,7 @@ func (s *session) anyDead(ctx context.Context, r *run) bool {
 		return false
 	}
 	ids := s.deadAmong(fields)
-	if len(ids) == 0 && time.Since(s.ackedAt) > deadFor && s.fresh(ctx, deadFor) == nil {
+	if len(ids) == 0 && time.Since(s.ackedAt) > deadFor && s.ensureBeat(ctx, deadFor) == nil {
 		ids = s.deadAmong(fields)
 	}
 	if len(ids) > 0 && !s.ended {
@@ -264,7 +264,7 @@ func (s *session) prepare(e *entry) *run {
 	op := &Op{
 		Name: e.book.name, Key: e.key, ID: s.epoch.id, Seq: e.seq,
 		Held: e.held, Want: int64(len(batch)),
-		Keep: sh.unclean > 0 && s.since()-sh.unclean < s.c.sweep(),
+		Keep: sh.unclean > 0 && s.since()-sh.unclean < s.config.sweepTime(),
 		Tell: e.tell,
 		Drop: slices.Concat(s.former, s.stillDead(e)),
 	}
@@ -395,7 +395,7 @@ func (s *session) acknowledged(r *run) {
 		return
 	}
 	if op.Tell || op.Reply.Granted < op.Want {
-		s.see(op.Reply.Fields)
+		s.noteOthers(op.Reply.Fields)
 	}
 	e.others = op.Reply.Others
 	ids := s.deadAmong(op.Reply.Fields)

@@ -78,21 +78,26 @@ const (
 
 // A Keeper keeps slots. It is safe for concurrent use.
 type Keeper struct {
-	t     Transport
-	c     Config
-	start time.Time
+	transport Transport
+	config    Config
+	start     time.Time
 
-	mu  sync.Mutex
-	now *session // nil if nothing was acquired since all names were closed
-	seq int64    // of all ops: larger than of any before
+	mu      sync.Mutex
+	current *session // nil if nothing was acquired since all names were closed
+	seq     int64    // of all ops: larger than of any before
 }
 
 // New makes a Keeper.
-func New(t Transport, c Config) *Keeper { return &Keeper{t: t, c: c, start: time.Now()} }
+func New(t Transport, c Config) *Keeper { return &Keeper{transport: t, config: c, start: time.Now()} }
 
-func (c *Config) beat() time.Duration  { return c.TTL / beatsInTTL }
-func (c *Config) retry() time.Duration { return c.TTL / retriesInTTL }
-func (c *Config) sweep() time.Duration { return c.TTL * sweepTTLs }
+func (c *Config) beatPause() time.Duration  { return c.TTL / beatsInTTL }
+func (c *Config) retryPause() time.Duration { return c.TTL / retriesInTTL }
+func (c *Config) sweepTime() time.Duration  { return c.TTL * sweepTTLs }
+
+// maxClockStep is by how much one beat may advance the fleet's time: a tenth more than
+// the pause between beats, as beats may be late. What a longer gap adds does not count,
+// so that an outage ends nobody's life.
+func (c *Config) maxClockStep() time.Duration { return c.beatPause() * 11 / 10 }
 
 // since is the time as entries keep it. It is never 0.
 func (k *Keeper) since() time.Duration { return time.Since(k.start) + 1 }
@@ -106,10 +111,10 @@ func (k *Keeper) newID() string {
 
 // prefix is what the incarnations of an instance have in common.
 func (k *Keeper) prefix() string {
-	if k.c.Instance == "" {
+	if k.config.Instance == "" {
 		return ""
 	}
-	sum := sha256.Sum256([]byte(k.c.Instance))
+	sum := sha256.Sum256([]byte(k.config.Instance))
 	return base64.RawURLEncoding.EncodeToString(sum[:6]) + "."
 }
 
@@ -145,8 +150,8 @@ func (k *Keeper) Full(name, key string, limit int64) (held int64, full bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	var e *entry
-	if k.now != nil {
-		e = k.now.find(name, key)
+	if k.current != nil {
+		e = k.current.find(name, key)
 	}
 	if e == nil {
 		return 0, limit <= 0
@@ -159,13 +164,13 @@ func (k *Keeper) Full(name, key string, limit int64) (held int64, full bool) {
 func (k *Keeper) Own(name, key string) (held int64, ids []string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.now == nil {
+	if k.current == nil {
 		return 0, nil
 	}
-	if e := k.now.find(name, key); e != nil {
+	if e := k.current.find(name, key); e != nil {
 		held = e.held
 	}
-	return held, append([]string{k.now.epoch.id}, k.now.former...)
+	return held, append([]string{k.current.epoch.id}, k.current.former...)
 }
 
 // Take holds a slot without asking, if fewer than limit are held by this process.
@@ -193,7 +198,7 @@ func (k *Keeper) Acquire(ctx context.Context, deadline time.Time, name, key stri
 	k.mu.Lock()
 	s := k.session()
 	p := s.pool(name)
-	if err := s.registered(ctx); err != nil {
+	if err := s.ensureRegistered(ctx); err != nil {
 		k.mu.Unlock()
 		return nil, 0, err
 	}
@@ -245,7 +250,7 @@ func (k *Keeper) giveUp(w *waiter) (answered bool) {
 // has stated: that is one command.
 func (k *Keeper) Close(ctx context.Context, name string) error {
 	k.mu.Lock()
-	s := k.now
+	s := k.current
 	if s == nil || s.pools[name] == nil {
 		k.mu.Unlock()
 		return nil
@@ -253,7 +258,7 @@ func (k *Keeper) Close(ctx context.Context, name string) error {
 	s.pools[name].closed = true
 	delete(s.pools, name)
 	if len(s.pools) == 0 {
-		return s.leave(ctx) // unlocks
+		return s.end(ctx) // unlocks
 	}
 	c := s.closing(name)
 	k.mu.Unlock()

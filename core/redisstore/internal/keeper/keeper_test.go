@@ -87,7 +87,7 @@ func TestReleasedBeforeTheFirstBeat(t *testing.T) {
 		}
 		held, _ := k.Take("ws", "held", 1)
 		k.mu.Lock()
-		n, out := len(k.now.shards[0].all), len(k.now.shards[0].out)
+		n, out := len(k.current.shards[0].all), len(k.current.shards[0].out)
 		k.mu.Unlock()
 		if n != 1 || out > 1 {
 			t.Errorf("%d entries, %d of them to be stated", n, out)

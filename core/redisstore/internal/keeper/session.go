@@ -29,8 +29,8 @@ type session struct {
 	renew   bool     // another incarnation is wanted
 	servers string   // as the last beat found them
 
-	beating  *flight   // the beat that is on its way
-	ackedAt  time.Time // when the last one was sent that was answered
+	beating  *pendingBeat // the beat that is on its way
+	ackedAt  time.Time    // when the last one was sent that was answered
 	gap      time.Duration
 	clock    int64
 	dead     map[string]bool // as of that beat
@@ -75,24 +75,24 @@ type shard struct {
 
 // session returns the session, and sees to it that it beats.
 func (k *Keeper) session() *session {
-	s := k.now
+	s := k.current
 	if s == nil {
 		s = &session{
 			Keeper: k,
 			pools:  make(map[string]*pool),
 			books:  make(map[string]*book),
-			shards: make([]shard, k.c.Shards),
+			shards: make([]shard, k.config.Shards),
 			drops:  make(map[*entry][]string),
 			seen:   make(map[string]bool),
 			epoch:  &epoch{id: k.newID(), lost: make(chan struct{})},
 			next:   k.newID(),
 			stop:   make(chan struct{}),
 		}
-		k.now = s
+		k.current = s
 	}
 	if !s.running {
 		s.running = true
-		go s.live()
+		go s.beatUntilEnd()
 	}
 	return s
 }
@@ -121,7 +121,7 @@ func (s *session) entry(name, key string) *entry {
 	}
 	e := b.entries[key]
 	if e == nil {
-		shard := s.t.Shard(key)
+		shard := s.transport.Shard(key)
 		all := &s.shards[shard].all
 		e = &entry{book: b, key: key, shard: int32(shard), place: int32(len(*all)), known: true, moved: true}
 		b.entries[key] = e
@@ -145,7 +145,7 @@ func (s *session) forget(e *entry) {
 }
 
 // live beats until the session ends.
-func (s *session) live() {
+func (s *session) beatUntilEnd() {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -156,13 +156,13 @@ func (s *session) live() {
 		}
 		start := time.Now()
 		s.mu.Lock()
-		f := s.fly()
+		f := s.startBeat()
 		s.mu.Unlock()
 		<-f.done
 		servers := ""
 		if f.err == nil {
-			ctx, cancel := context.WithTimeout(context.Background(), s.patience())
-			servers = s.t.Servers(ctx)
+			ctx, cancel := context.WithTimeout(context.Background(), s.beatTimeout())
+			servers = s.transport.Servers(ctx)
 			cancel()
 		}
 		s.mu.Lock()
@@ -171,22 +171,22 @@ func (s *session) live() {
 			s.mu.Unlock()
 			return
 		}
-		pause := s.care(f.err == nil, servers)
+		pause := s.afterBeat(f.err == nil, servers)
 		s.mu.Unlock()
 		timer.Reset(time.Until(start.Add(pause)))
 	}
 }
 
 // A flight is a beat on its way.
-type flight struct {
+type pendingBeat struct {
 	done chan struct{}
 	err  error
 }
 
 // fly sends a beat, or joins the one that is on its way.
-func (s *session) fly() *flight {
+func (s *session) startBeat() *pendingBeat {
 	if s.beating == nil {
-		s.beating = &flight{done: make(chan struct{})}
+		s.beating = &pendingBeat{done: make(chan struct{})}
 		go s.beat(s.beating)
 	}
 	return s.beating
@@ -194,13 +194,13 @@ func (s *session) fly() *flight {
 
 // patience is how long a beat may take: no longer than until the next, and several fit
 // into the TTL.
-func (s *session) patience() time.Duration {
-	return min(max(s.c.Timeout, s.c.retry()), s.c.beat())
+func (s *session) beatTimeout() time.Duration {
+	return min(max(s.config.Timeout, s.config.retryPause()), s.config.beatPause())
 }
 
-func (s *session) beat(f *flight) {
+func (s *session) beat(f *pendingBeat) {
 	s.mu.Lock()
-	b := &Beat{TTL: s.c.TTL, Step: s.c.beat() * 11 / 10, New: s.next, Bury: slices.Clone(s.bury),
+	b := &Beat{TTL: s.config.TTL, Step: s.config.maxClockStep(), New: s.next, Bury: slices.Clone(s.bury),
 		Seen: slices.Collect(maps.Keys(s.seen))}
 	clear(s.seen)
 	switch {
@@ -210,15 +210,15 @@ func (s *session) beat(f *flight) {
 		b.ID = s.epoch.id
 	}
 	s.mu.Unlock()
-	ctx, cancel := context.WithTimeout(context.Background(), s.patience())
+	ctx, cancel := context.WithTimeout(context.Background(), s.beatTimeout())
 	defer cancel()
 	sent := time.Now()
-	f.err = s.t.Beat(ctx, b)
+	f.err = s.transport.Beat(ctx, b)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.beating = nil
 	if f.err == nil && !s.ended {
-		s.beaten(b, sent)
+		s.beatAnswered(b, sent)
 	} else {
 		s.failedAt, s.failure = time.Now(), f.err
 	}
@@ -226,13 +226,13 @@ func (s *session) beat(f *flight) {
 }
 
 // beaten notes what a beat brought.
-func (s *session) beaten(b *Beat, sent time.Time) {
+func (s *session) beatAnswered(b *Beat, sent time.Time) {
 	s.failure = nil
 	if b.State != Spent {
 		s.gap, s.ackedAt = sent.Sub(s.ackedAt), sent
 	}
 	if b.Clock < s.clock {
-		s.renew = s.renew || s.gap > s.c.TTL // see care
+		s.renew = s.renew || s.gap > s.config.TTL // see care
 	}
 	s.clock = b.Clock
 	s.bury = s.bury[len(b.Bury):]
@@ -248,19 +248,19 @@ func (s *session) beaten(b *Beat, sent time.Time) {
 		}
 	case None:
 		if s.epoch.registered {
-			s.move(b.New, false)
+			s.newEpoch(b.New, false)
 			break
 		}
 		s.epoch.registered = true
 		s.next = s.newID()
 		s.stateAll()
 	case Lost, Absent:
-		s.move(b.New, b.State == Lost)
+		s.newEpoch(b.New, b.State == Lost)
 	}
 }
 
 // move begins a new epoch: all that is held is moved to another incarnation.
-func (s *session) move(id string, lost bool) {
+func (s *session) newEpoch(id string, lost bool) {
 	old := s.epoch
 	s.former = append(s.former, old.id)
 	s.epoch = &epoch{id: id, registered: true, lost: old.lost}
@@ -275,8 +275,8 @@ func (s *session) move(id string, lost bool) {
 	if lost {
 		s.epoch.lost = make(chan struct{})
 		close(old.lost)
-		if s.c.Lost != nil {
-			go s.c.Lost(held)
+		if s.config.Lost != nil {
+			go s.config.Lost(held)
 		}
 	}
 	s.stateAll()
@@ -303,30 +303,30 @@ func (s *session) stateAll() {
 		s.changed(e)
 		n++
 	}
-	if s.c.Restated != nil && n > 0 {
-		go s.c.Restated(n)
+	if s.config.Restated != nil && n > 0 {
+		go s.config.Restated(n)
 	}
 }
 
 // care does what is to be done with each beat, and returns when the next is due.
-func (s *session) care(beaten bool, servers string) time.Duration {
+func (s *session) afterBeat(beaten bool, servers string) time.Duration {
 	if beaten {
 		s.compare(servers)
-		s.again()
+		s.restateRecent()
 		s.sweepSome()
 		if s.unmoved == 0 {
 			s.bury = append(s.bury, s.former...)
 			s.former = nil
 		}
 	}
-	wait := s.c.beat()
+	wait := s.config.beatPause()
 	if !beaten || s.renew {
-		wait = s.c.retry()
+		wait = s.config.retryPause()
 	}
 	for i := range s.shards {
 		sh := &s.shards[i]
 		if sh.stalled || len(sh.failed) > 0 {
-			wait = s.c.retry()
+			wait = s.config.retryPause()
 		}
 		sh.stalled = false
 		failed := sh.failed
@@ -335,7 +335,7 @@ func (s *session) care(beaten bool, servers string) time.Duration {
 			e.failed = false
 			s.changed(e)
 		}
-		s.kick(sh)
+		s.startFlush(sh)
 	}
 	return wait
 }
@@ -348,7 +348,7 @@ func (s *session) compare(servers string) {
 		return
 	}
 	if s.servers != "" {
-		s.renew = s.renew || s.gap > s.c.TTL
+		s.renew = s.renew || s.gap > s.config.TTL
 		s.stateAll()
 	}
 	s.servers = servers
@@ -356,7 +356,7 @@ func (s *session) compare(servers string) {
 
 // again states what has changed in the last two beats again: a server may have
 // acknowledged it, and lost it.
-func (s *session) again() {
+func (s *session) restateRecent() {
 	stay := s.recent[:0]
 	for _, e := range s.recent {
 		if e.fresh > 0 {
@@ -391,14 +391,14 @@ func (s *session) sweepSome() {
 
 // fresh makes sure of a recent beat: it beats if it has to. The lock is given up
 // meanwhile. Who failed just now fails again.
-func (s *session) fresh(ctx context.Context, within time.Duration) error {
+func (s *session) ensureBeat(ctx context.Context, within time.Duration) error {
 	if s.epoch.registered && time.Since(s.ackedAt) <= within {
 		return nil
 	}
-	if s.failure != nil && time.Since(s.failedAt) < s.c.retry() {
+	if s.failure != nil && time.Since(s.failedAt) < s.config.retryPause() {
 		return s.failure
 	}
-	f := s.fly()
+	f := s.startBeat()
 	s.mu.Unlock()
 	defer s.mu.Lock()
 	select {
@@ -411,9 +411,9 @@ func (s *session) fresh(ctx context.Context, within time.Duration) error {
 
 // registered makes sure that the incarnation is registered: otherwise nobody would
 // ever find it dead. The lock is given up meanwhile.
-func (s *session) registered(ctx context.Context) error {
+func (s *session) ensureRegistered(ctx context.Context) error {
 	for !s.epoch.registered {
-		if err := s.fresh(ctx, 0); err != nil {
+		if err := s.ensureBeat(ctx, 0); err != nil {
 			return err
 		}
 		if s.ended {
@@ -425,7 +425,7 @@ func (s *session) registered(ctx context.Context) error {
 
 // deadAmong returns those that are dead, if that is known and no older than a beat.
 func (s *session) deadAmong(fields []Field) (ids []string) {
-	if len(s.dead) == 0 || time.Since(s.ackedAt) > s.c.beat() {
+	if len(s.dead) == 0 || time.Since(s.ackedAt) > s.config.beatPause() {
 		return nil
 	}
 	for _, f := range fields {
@@ -437,21 +437,21 @@ func (s *session) deadAmong(fields []Field) (ids []string) {
 }
 
 // leave ends the session and gives up the lock.
-func (s *session) leave(ctx context.Context) error {
+func (s *session) end(ctx context.Context) error {
 	s.ended = true
 	close(s.stop)
-	s.now = nil
+	s.current = nil
 	for _, e := range slices.Collect(s.entries()) {
 		if !e.busy {
 			fail(e.waiters, ErrClosed)
 			e.waiters = nil
 		}
 	}
-	b := &Beat{TTL: s.c.TTL, Step: s.c.beat() * 11 / 10, Bury: slices.Concat(s.bury, s.former, []string{s.epoch.id})}
+	b := &Beat{TTL: s.config.TTL, Step: s.config.maxClockStep(), Bury: slices.Concat(s.bury, s.former, []string{s.epoch.id})}
 	s.mu.Unlock()
 	var err error
 	for range 3 {
-		if err = s.t.Beat(ctx, b); err == nil || errors.Is(err, ErrGone) || ctx.Err() != nil {
+		if err = s.transport.Beat(ctx, b); err == nil || errors.Is(err, ErrGone) || ctx.Err() != nil {
 			break
 		}
 	}
@@ -460,7 +460,7 @@ func (s *session) leave(ctx context.Context) error {
 
 // see notes who else has stated something. A server that has forgotten them, or that they
 // are dead, is told of some with each beat: otherwise they would never be found dead.
-func (s *session) see(fields []Field) {
+func (s *session) noteOthers(fields []Field) {
 	for _, f := range fields {
 		if len(s.seen) == seenSize {
 			return

@@ -270,7 +270,7 @@ func (w *world) count(key string) (n int) {
 		default:
 		}
 		p.k.mu.Lock()
-		s := p.k.now
+		s := p.k.current
 		buried := s != nil && w.server.scores[s.epoch.id] < 0
 		p.k.mu.Unlock()
 		if !buried {
@@ -303,7 +303,7 @@ func (p *process) crash() {
 	}
 	p.w.mu.Unlock()
 	p.k.mu.Lock()
-	if s := p.k.now; s != nil {
+	if s := p.k.current; s != nil {
 		s.ended = true
 		close(s.stop)
 	}
@@ -422,7 +422,7 @@ func (w *world) settled(ps []*process, swept bool) {
 	ids := make(map[string]bool)
 	for _, p := range ps {
 		p.k.mu.Lock()
-		if s := p.k.now; s != nil {
+		if s := p.k.current; s != nil {
 			ids[s.epoch.id] = true
 		}
 		p.k.mu.Unlock()
@@ -445,8 +445,8 @@ func (w *world) settled(ps []*process, swept bool) {
 func (k *Keeper) entriesLeft() (n int) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.now != nil {
-		for range k.now.entries() {
+	if k.current != nil {
+		for range k.current.entries() {
 			n++
 		}
 	}

@@ -3,14 +3,14 @@
 --
 --   KEYS[1]  a hash: incarnation -> count:seq
 --   ARGV     the incarnation, seq, how many it holds, how many more it wants, the
---            limit, whether to keep a zero, whether to tell all fields, and the
+--            limit, whether to keep a zero, whether to return all fields, and the
 --            incarnations whose fields are to be dropped
 --   reply    the outcome, the own field as found, how many were granted, how many
---            the others hold, and who they are: one string
-if not KEYS[1] then return '' end -- it is only tried
-local MOST = 4096 -- others that a reply tells
-local FEW = 8     -- others that each reply tells
-local LIFE = 90000 -- seconds: more than a day, which nobody may say anything
+--            the others hold, and their fields: one string
+if not KEYS[1] then return '' end -- Check only tries whether it runs
+local MOST = 4096 -- fields of others that a reply has at most
+local FEW = 8     -- if there are no more fields of others, every reply has them
+local LIFE = 25 * 3600 -- of the hash, in seconds: an outage of a day loses nothing
 local call, match = redis.call, string.match
 local key, id = KEYS[1], ARGV[1]
 local seq, held, want, limit = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
@@ -25,7 +25,7 @@ if found then
   count, last = tonumber(count), tonumber(last)
 end
 
--- Who the others are matters if they are few, or less is granted than is wanted.
+-- The fields of the others are needed if they are few, or less is granted than is wanted.
 local others, n, fields = 0, 0, {}
 local enough = want == 0 and not tell
 if not enough and not tell and #ARGV == 7 and seq > last and call('HLEN', key) > FEW + 1 then

@@ -9,13 +9,13 @@ import (
 	"github.com/headgate/headgate/core"
 )
 
-// slots is the number of hash slots of a cluster.
-const slots = 16384
+// hashSlots is the number of hash slots of a cluster.
+const hashSlots = 16384
 
-// slotOf returns the slot of a name that ends with its hash tag: CRC-16/XMODEM of
-// what is in the braces, as the Redis Cluster specification has it. What the namer
-// puts there is never empty and holds no brace.
-func slotOf(tag []byte) int {
+// hashSlotOf returns the hash slot of a name that ends with its hash tag: CRC-16/XMODEM
+// of what is in the braces, as in the Redis Cluster specification. What the namer puts
+// there is not empty and has no brace.
+func hashSlotOf(tag []byte) int {
 	tag = tag[bytes.IndexByte(tag, '{')+1 : len(tag)-1]
 	var crc uint16
 	for _, b := range tag {
@@ -28,41 +28,41 @@ func slotOf(tag []byte) int {
 			}
 		}
 	}
-	return int(crc) % slots
+	return int(crc) % hashSlots
 }
 
-// together reports whether the keys of all charges are in one slot.
-func (s *Store) together(cs []core.Charge) bool {
-	first := slotOf(s.names.tag(nil, cs[0].Key))
+// inOneHashSlot reports whether the keys of all charges are in one hash slot.
+func (s *Store) inOneHashSlot(cs []core.Charge) bool {
+	first := hashSlotOf(s.names.tag(nil, cs[0].Key))
 	for _, c := range cs[1:] {
-		if slotOf(s.names.tag(nil, c.Key)) != first {
+		if hashSlotOf(s.names.tag(nil, c.Key)) != first {
 			return false
 		}
 	}
 	return true
 }
 
-// inTurn makes charges of different slots one after the other. If one is refused, or
-// fails, the earlier ones are given back; if it is refused, the others still count the
-// attempt where a policy says so, and tell what they have left.
-func (s *Store) inTurn(ctx context.Context, cs []core.Charge) (core.Result, error) {
+// decideInTurn makes charges of different hash slots one after the other. If one is
+// refused or fails, the earlier ones are given back. If it is refused, the others still
+// count the attempt where their policies say so, and the result has their readings.
+func (s *Store) decideInTurn(ctx context.Context, cs []core.Charge) (core.Result, error) {
 	if err := ctx.Err(); err != nil {
 		return core.Result{}, err
 	}
 	deadline := time.Now().Add(s.config.Timeout)
-	// From here on it is not the asker's to end: who hangs up in the middle would
-	// leave charges that a later key refuses.
+	// From here on the caller's context does not count: a caller that gives up in
+	// between would leave charges although a later key refuses.
 	own := context.WithoutCancel(ctx)
 	results := make([]core.Result, len(cs))
 	made := make([]core.Settlement, 0, len(cs)) // what to give back
 	for i := range cs {
-		// While the question is open, others must not remember a refusal that
-		// its charges cause: they may be given back.
-		s.memory.forget(cs[i : i+1])
-		r, err := s.one(own, cs[i], modeAsk, deadline)
+		// Until the decision is made, no refusal that these charges cause may be
+		// cached: they may be given back.
+		s.cache.invalidate(cs[i : i+1])
+		r, err := s.decideOne(own, cs[i], modeAsk, deadline)
 		if err != nil {
 			s.takeBack(own, made, deadline)
-			return s.without(ctx, cs, false, err)
+			return s.fallback(ctx, cs, false, err)
 		}
 		if results[i] = r; !r.Allowed {
 			s.takeBack(own, made, deadline)
@@ -73,7 +73,8 @@ func (s *Store) inTurn(ctx context.Context, cs []core.Charge) (core.Result, erro
 	}
 	all := core.Result{At: math.MaxInt64, Allowed: len(made) == len(cs), Source: core.SourceStore}
 	for _, r := range results {
-		// The masters' clocks may differ. The earliest instant gives back least.
+		// The masters' clocks may differ. With the earliest time, a refund gives back
+		// least.
 		all.At = min(all.At, r.At)
 		for j := range r.Len() {
 			all.Add(r.Reading(j))
@@ -83,15 +84,15 @@ func (s *Store) inTurn(ctx context.Context, cs []core.Charge) (core.Result, erro
 	return all, nil
 }
 
-// one asks for one charge.
-func (s *Store) one(ctx context.Context, c core.Charge, mode byte, deadline time.Time) (r core.Result, err error) {
+// decideOne decides one charge.
+func (s *Store) decideOne(ctx context.Context, c core.Charge, mode byte, deadline time.Time) (r core.Result, err error) {
 	if !time.Now().Before(deadline) {
 		return r, errDeadline
 	}
 	q := s.pools.question()
 	q.mode, q.one[0], q.deadline = mode, c, deadline
 	q.charges = q.one[:]
-	if err := s.travel(ctx, q); err != nil {
+	if err := s.submit(ctx, q); err != nil {
 		return r, err
 	}
 	r = q.result
@@ -99,14 +100,14 @@ func (s *Store) one(ctx context.Context, c core.Charge, mode byte, deadline time
 	return r, nil
 }
 
-// deny tells the limiters of all charges but the i-th that this one was refused. What
-// one of them has left is not known if it does not answer: the refusal stands.
+// deny counts a refused attempt with the limiters of all charges but the i-th. If one
+// does not answer, its readings are those of unused policies: the refusal stands.
 func (s *Store) deny(ctx context.Context, cs []core.Charge, i int, results []core.Result, deadline time.Time) {
 	for j := range cs {
 		if j == i {
 			continue
 		}
-		r, err := s.one(ctx, cs[j], modeDeny, deadline)
+		r, err := s.decideOne(ctx, cs[j], modeDeny, deadline)
 		if err != nil {
 			r = admitAll(cs[j : j+1])
 			r.At = results[i].At
@@ -115,8 +116,8 @@ func (s *Store) deny(ctx context.Context, cs []core.Charge, i int, results []cor
 	}
 }
 
-// takeBack gives charges back, once, whatever becomes of the request. It waits for
-// that no longer than the question may take. What fails to be given back expires.
+// takeBack gives charges back, once. It waits for that until the deadline, and no longer;
+// the settlement itself may take longer. What cannot be given back expires.
 func (s *Store) takeBack(ctx context.Context, made []core.Settlement, deadline time.Time) {
 	if len(made) == 0 {
 		return

@@ -10,6 +10,9 @@ import (
 	"time"
 )
 
+// MaxDead is how many tombstones a server keeps at most, the newest.
+const MaxDead = 4096
+
 // SlotsScript is the script of an [Op], and BeatScript that of a [Beat].
 var (
 	//go:embed slots.lua
@@ -178,7 +181,7 @@ const (
 
 // Args returns the arguments of the script. The instant is empty, except in tests.
 func (b *Beat) Args(instant string) []any {
-	args := []any{instant, b.ID, b.New, b.TTL.Microseconds(), b.Step.Microseconds(), b.Replaces, len(b.Bury)}
+	args := []any{instant, b.ID, b.New, b.TTL.Microseconds(), b.Step.Microseconds(), MaxDead, b.Replaces, len(b.Bury)}
 	for _, id := range slices.Concat(b.Bury, b.Seen) {
 		args = append(args, id)
 	}

@@ -9,43 +9,43 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// once is a command that the client does not repeat: a charge is not idempotent.
+// once is a command that the client does not retry: a charge is not idempotent.
 type once struct{ *redis.StringCmd }
 
 func (once) NoRetry() bool { return true }
 
-// fly sends questions of a lane, in one call of the script for each slot, and
-// hands them their answers, by the deadline.
-func (s *Store) fly(ctx context.Context, l *lane, batch []*question, deadline time.Time) {
+// sendBatch sends questions of a queue, in one call of the script for each hash slot,
+// and gives each its answer or error, by the deadline.
+func (s *Store) sendBatch(ctx context.Context, queue *sendQueue, batch []*question, deadline time.Time) {
 	start := time.Now()
 	ctx, cancel := context.WithDeadline(ctx, deadline)
 	defer cancel()
 	var groups [][]*question
 	if s.cluster {
-		groups = bySlot(batch)
+		groups = byHashSlot(batch)
 	}
 	var err error
 	if len(groups) > 1 {
-		err = s.runAll(ctx, groups)
+		err = s.runGroups(ctx, groups)
 	} else {
-		err = s.run(ctx, batch)
+		err = s.runGroup(ctx, batch)
 	}
 	if hook := s.config.Hooks.Called; hook != nil {
 		hook(len(batch), time.Since(start), err)
 	}
-	s.report(l, batch[0].slot, err)
+	s.report(queue, batch[0].hashSlot, err)
 	for _, q := range batch {
 		q.done <- struct{}{}
 	}
 }
 
-func bySlot(batch []*question) (groups [][]*question) {
+func byHashSlot(batch []*question) (groups [][]*question) {
 	index := make(map[int]int)
 	for _, q := range batch {
-		i, ok := index[q.slot]
+		i, ok := index[q.hashSlot]
 		if !ok {
 			i = len(groups)
-			index[q.slot] = i
+			index[q.hashSlot] = i
 			groups = append(groups, nil)
 		}
 		groups[i] = append(groups[i], q)
@@ -53,26 +53,27 @@ func bySlot(batch []*question) (groups [][]*question) {
 	return groups
 }
 
-// run asks questions of one slot, or of a server without slots. The error is of
-// the call as a whole.
-func (s *Store) run(ctx context.Context, batch []*question) error {
-	flat := flatPlan(batch)
-	text, err := s.send(ctx, batch, flat)
+// runGroup runs the script for questions of one hash slot, or of a server without hash
+// slots. The error is that of the call as a whole.
+func (s *Store) runGroup(ctx context.Context, batch []*question) error {
+	flat := flatNote(batch)
+	text, err := s.eval(ctx, batch, flat)
 	if flat != nil && unflat(text, err) {
-		text, err = s.send(ctx, batch, nil)
+		text, err = s.eval(ctx, batch, nil)
 	}
 	return finish(batch, text, err)
 }
 
-// unflat reports whether a flat script found a value that is not of its kind, and so
-// wrote nothing.
+// unflat reports whether a flat script found a value that it cannot read, and so wrote
+// nothing.
 func unflat(text string, err error) bool {
 	return err == nil && text == "" || err != nil && strings.Contains(err.Error(), "WRONGTYPE")
 }
 
-// send has a script answer the questions: the flat one of a plan, if there is one.
-func (s *Store) send(ctx context.Context, batch []*question, flat *plan) (string, error) {
-	c := s.call(batch, flat)
+// eval runs the script that answers the questions: the flat one of a note, if there is
+// one.
+func (s *Store) eval(ctx context.Context, batch []*question, flat *note) (string, error) {
+	c := s.newCall(batch, flat)
 	script := s.script(c)
 	text, err := s.process(ctx, c.command("evalsha", script.sha))
 	if err != nil && redis.HasErrorPrefix(err, "NOSCRIPT") { // then nothing was run
@@ -91,7 +92,7 @@ func (s *Store) process(ctx context.Context, words []any) (string, error) {
 	if s.direct { // without a function to allocate
 		err = s.client.Process(ctx, cmd)
 	} else {
-		err = s.bounded(ctx, func() error { return s.client.Process(ctx, cmd) })
+		err = s.withDeadline(ctx, func() error { return s.client.Process(ctx, cmd) })
 	}
 	if err != nil {
 		return "", err
@@ -99,21 +100,21 @@ func (s *Store) process(ctx context.Context, words []any) (string, error) {
 	return cmd.Val(), nil
 }
 
-// bounded calls f, and comes back when the context ends even if the client does
-// not heed that. Then f is left to itself, with at most so many others.
-func (s *Store) bounded(ctx context.Context, f func() error) error {
+// withDeadline calls f, and returns when the context ends even if the client ignores
+// that. Then f is abandoned: it runs on in a goroutine, with a bound on their number.
+func (s *Store) withDeadline(ctx context.Context, f func() error) error {
 	if s.direct {
 		return f()
 	}
 	select {
-	case s.stray <- struct{}{}:
+	case s.abandoned <- struct{}{}:
 	default:
 		return errBusy
 	}
 	done := make(chan error, 1)
 	go func() {
 		done <- f()
-		<-s.stray
+		<-s.abandoned
 	}()
 	select {
 	case err := <-done:
@@ -123,16 +124,16 @@ func (s *Store) bounded(ctx context.Context, f func() error) error {
 	}
 }
 
-// runAll is run for questions of several slots, in one pipeline.
-func (s *Store) runAll(ctx context.Context, groups [][]*question) error {
+// runGroups is runGroup for questions of several hash slots, in one pipeline.
+func (s *Store) runGroups(ctx context.Context, groups [][]*question) error {
 	pipe := s.client.Pipeline()
 	cmds := make([]once, len(groups))
 	for i, batch := range groups {
-		c := s.call(batch, flatPlan(batch))
+		c := s.newCall(batch, flatNote(batch))
 		cmds[i] = once{redis.NewStringCmd(ctx, c.command("evalsha", s.script(c).sha)...)}
 		_ = pipe.Process(ctx, cmds[i]) // only queues it
 	}
-	late := s.bounded(ctx, func() error {
+	late := s.withDeadline(ctx, func() error {
 		_, _ = pipe.Exec(ctx) // each command has its own error
 		return nil
 	})
@@ -144,7 +145,7 @@ func (s *Store) runAll(ctx context.Context, groups [][]*question) error {
 		}
 		switch {
 		case late == nil && (unflat(cmds[i].Val(), err) || err != nil && redis.HasErrorPrefix(err, "NOSCRIPT")): // nothing was run
-			err = s.run(ctx, batch)
+			err = s.runGroup(ctx, batch)
 		case err != nil:
 			err = finish(batch, "", err)
 		default:
@@ -155,21 +156,21 @@ func (s *Store) runAll(ctx context.Context, groups [][]*question) error {
 	return errors.Join(faults...)
 }
 
-// flatPlan returns the plan whose flat script answers all of the questions, or nil.
-func flatPlan(batch []*question) *plan {
+// flatNote returns the note whose flat script answers all of the questions, or nil.
+func flatNote(batch []*question) *note {
 	l := batch[0].charges[0].Limiter
 	for _, q := range batch {
 		if q.mode != modeAsk || len(q.charges) > 1 || q.charges[0].Limiter != l {
 			return nil
 		}
 	}
-	if p := planOf(l); p.flat != nil {
-		return p
+	if n := noteOf(l); n.flat != nil {
+		return n
 	}
 	return nil
 }
 
-func (s *Store) call(batch []*question, flat *plan) *call {
+func (s *Store) newCall(batch []*question, flat *note) *call {
 	c := newCall()
 	if s.instant != nil {
 		c.instant = s.instant()
@@ -184,7 +185,7 @@ func (s *Store) call(batch []*question, flat *plan) *call {
 	c.constants = append(c.constants, flat.constants...)
 	for _, q := range batch {
 		c.keys = s.cells(c.keys, &q.charges[0])
-		c.ask(q.charges[0].N)
+		c.addFlat(q.charges[0].N)
 	}
 	return c
 }
@@ -196,7 +197,7 @@ func (s *Store) script(c *call) *script {
 	return s.scripts.of(c.algorithms)
 }
 
-// finish hands the reply, or the error, to the questions.
+// finish gives the questions their answers from the reply, or the error.
 func finish(batch []*question, text string, err error) error {
 	var r reply
 	if err == nil {

@@ -197,7 +197,7 @@ func TestCancelledQuestions(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		if _, asked := f.counts(); asked != flights || cancelled != cap(errs)-flights {
+		if _, asked := f.counts(); asked != maxInFlight || cancelled != cap(errs)-maxInFlight {
 			t.Errorf("%d asked and %d cancelled of %d", asked, cancelled, cap(errs))
 		}
 		if s.State().Away {
@@ -209,11 +209,11 @@ func TestCancelledQuestions(t *testing.T) {
 // A question that was cancelled when it had been sent is charged once.
 func TestCancelledWhileOnItsWay(t *testing.T) {
 	inBubble(t, Config{Failure: FailOpen}, func(t *testing.T, f *fake, s *Store, l *core.Limiter) {
-		for range 2 * tolerated {
+		for range 2 * maxFailures {
 			f.be(silence)
 			ctx, cancel := context.WithCancel(context.Background())
 			done := make(chan struct{})
-			for range flights + 1 { // the last one waits, and travels by itself
+			for range maxInFlight + 1 { // the last one waits, and travels by itself
 				go func() {
 					l.Allow(ctx, "k")
 					done <- struct{}{}
@@ -222,7 +222,7 @@ func TestCancelledWhileOnItsWay(t *testing.T) {
 			}
 			f.be(answer)
 			cancel()
-			for range flights + 1 {
+			for range maxInFlight + 1 {
 				<-done
 			}
 		}
@@ -244,7 +244,7 @@ func TestSlicesOfTheCallerAreNotRetained(t *testing.T) {
 			inBubble(t, Config{Failure: FailOpen}, func(t *testing.T, f *fake, s *Store, l *core.Limiter) {
 				f.be(silence)
 				var others sync.WaitGroup
-				for range flights {
+				for range maxInFlight {
 					others.Go(func() { l.Allow(context.Background(), "k") })
 					synctest.Wait()
 				}
@@ -256,7 +256,7 @@ func TestSlicesOfTheCallerAreNotRetained(t *testing.T) {
 				callers.Go(func() { s.Settle(ctx, ss) })
 				synctest.Wait()
 				if sentFirst { // those on their way are answered, and the next call is not
-					f.answerCalls(flights)
+					f.answerCalls(maxInFlight)
 					synctest.Wait()
 				}
 				cancel()
@@ -266,7 +266,7 @@ func TestSlicesOfTheCallerAreNotRetained(t *testing.T) {
 				f.be(answer)
 				others.Wait()
 				synctest.Wait()
-				if _, asked := f.counts(); asked != flights && !sentFirst || asked != flights+2 && sentFirst {
+				if _, asked := f.counts(); asked != maxInFlight && !sentFirst || asked != maxInFlight+2 && sentFirst {
 					t.Errorf("%d questions were asked", asked)
 				}
 				if ss[0] != (core.Settlement{}) {
@@ -279,8 +279,8 @@ func TestSlicesOfTheCallerAreNotRetained(t *testing.T) {
 
 func TestQueueIsBounded(t *testing.T) {
 	inBubble(t, Config{Failure: FailClosed}, func(t *testing.T, f *fake, s *Store, l *core.Limiter) {
-		s.lanes[0].flying = flights
-		s.lanes[0].queue = make([]*question, maxQueue)
+		s.queues[0].inFlight = maxInFlight
+		s.queues[0].waiting = make([]*question, maxWaiting)
 		if _, err := l.Allow(t.Context(), "k"); !errors.Is(err, errBusy) {
 			t.Error(err)
 		}
@@ -296,7 +296,7 @@ func TestMergingSparesCalls(t *testing.T) {
 			t.Fatalf("took %v: %v", longest, err)
 		}
 		calls, asked := f.counts()
-		if want := flights + (1000-flights+maxCells-1)/maxCells; asked != 1000 || calls > want {
+		if want := maxInFlight + (1000-maxInFlight+maxCells-1)/maxCells; asked != 1000 || calls > want {
 			t.Errorf("%d questions in %d calls, want at most %d calls", asked, calls, want)
 		}
 	})

@@ -26,32 +26,32 @@ func aRefusal(policies int, retry time.Duration) *core.Result {
 
 // inMemory runs a test of a memory in a bubble, where the time is its own. The
 // store is never asked.
-func inMemory(t *testing.T, test func(t *testing.T, m *memory, s *Store)) {
+func inMemory(t *testing.T, test func(t *testing.T, m *refusalCache, s *Store)) {
 	synctest.Test(t, func(t *testing.T) {
 		s, err := New(redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"}), Config{})
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer s.Client().Close()
-		test(t, s.memory, s)
+		test(t, s.cache, s)
 	})
 }
 
 func charges(cs ...core.Charge) []core.Charge { return cs }
 
 // keep remembers a refusal that was just given.
-func (m *memory) keep(cs []core.Charge, r *core.Result) {
-	s, _, _ := m.recall(cs)
-	m.remember(s, cs, r)
+func (m *refusalCache) keep(cs []core.Charge, r *core.Result) {
+	s, _, _ := m.get(cs)
+	m.put(s, cs, r)
 }
 
-func (m *memory) knows(cs []core.Charge) bool {
-	_, _, known := m.recall(cs)
+func (m *refusalCache) knows(cs []core.Charge) bool {
+	_, _, known := m.get(cs)
 	return known
 }
 
 func TestRememberedUntilItEnds(t *testing.T) {
-	inMemory(t, func(t *testing.T, m *memory, s *Store) {
+	inMemory(t, func(t *testing.T, m *refusalCache, s *Store) {
 		for _, c := range []struct{ retry, until time.Duration }{
 			{4 * time.Microsecond, 4 * time.Microsecond},
 			{300 * time.Millisecond, 300 * time.Millisecond},
@@ -65,7 +65,7 @@ func TestRememberedUntilItEnds(t *testing.T) {
 			for _, later := range []time.Duration{0, c.until / 4, c.until - time.Microsecond} {
 				time.Sleep(later - at)
 				at = later
-				_, r, known := m.recall(ask)
+				_, r, known := m.get(ask)
 				if !known {
 					t.Fatalf("refused for %v: forgotten after %v", c.retry, later)
 				}
@@ -85,14 +85,14 @@ func TestRememberedUntilItEnds(t *testing.T) {
 // An answer that took its time ends when it would have ended if it had been sent at
 // once, and until then asks nobody to come back too early.
 func TestRememberedFromAfar(t *testing.T) {
-	inMemory(t, func(t *testing.T, m *memory, s *Store) {
+	inMemory(t, func(t *testing.T, m *refusalCache, s *Store) {
 		l := newLimiter(t, s, "api", core.FixedWindow(core.PerMinute(1)))
 		ask := charges(core.Charge{Limiter: l, Key: "k", N: 1})
-		seen, _, _ := m.recall(ask)
+		seen, _, _ := m.get(ask)
 		time.Sleep(30 * time.Millisecond)
-		m.remember(seen, ask, aRefusal(1, 100*time.Millisecond))
+		m.put(seen, ask, aRefusal(1, 100*time.Millisecond))
 		time.Sleep(20 * time.Millisecond)
-		_, r, known := m.recall(ask)
+		_, r, known := m.get(ask)
 		if _, x := r.Reading(0); !known || x.RetryAfter != 80_000 {
 			t.Errorf("known %v, %+v", known, x)
 		}
@@ -108,7 +108,7 @@ func TestRememberedFromAfar(t *testing.T) {
 
 // Only the very same question is refused without being asked.
 func TestRememberedForTheSameQuestionOnly(t *testing.T) {
-	inMemory(t, func(t *testing.T, m *memory, s *Store) {
+	inMemory(t, func(t *testing.T, m *refusalCache, s *Store) {
 		l := newLimiter(t, s, "api", core.FixedWindow(core.PerMinute(1)))
 		same := newLimiter(t, s, "api", core.FixedWindow(core.PerMinute(2)))
 		other := newLimiter(t, s, "web", core.FixedWindow(core.PerMinute(1)))
@@ -135,7 +135,7 @@ func TestRememberedForTheSameQuestionOnly(t *testing.T) {
 // What this process gives back, or is about to, is not refused from memory, however
 // the answers cross on their way.
 func TestGivenBackIsForgotten(t *testing.T) {
-	inMemory(t, func(t *testing.T, m *memory, s *Store) {
+	inMemory(t, func(t *testing.T, m *refusalCache, s *Store) {
 		a := core.TokenBucket(core.PerMinute(1), 1).Named("a")
 		b := core.FixedWindow(core.PerMinute(1)).Named("b")
 		l := newLimiter(t, s, "api", a, b)
@@ -156,27 +156,27 @@ func TestGivenBackIsForgotten(t *testing.T) {
 			"the key for another limit": {k, charges(core.Charge{Limiter: other, Key: "k"}), false},
 		} {
 			for _, when := range []string{"asked, refused, given", "asked, given, refused", "given, asked, refused"} {
-				if !c.forgets && m.stripe(m.hash(&c.asked[0])) == m.stripe(m.hash(&c.given[0])) {
+				if !c.forgets && m.generation(m.hash(&c.asked[0])) == m.generation(m.hash(&c.given[0])) {
 					continue // one time in a thousand, they are forgotten together
 				}
 				want := !c.forgets
 				switch when {
 				case "asked, refused, given":
 					m.keep(c.asked, r)
-					m.forget(c.given)
+					m.invalidate(c.given)
 				case "asked, given, refused":
-					seen, _, _ := m.recall(c.asked)
-					m.forget(c.given)
-					m.remember(seen, c.asked, r)
+					seen, _, _ := m.get(c.asked)
+					m.invalidate(c.given)
+					m.put(seen, c.asked, r)
 				case "given, asked, refused":
-					m.forget(c.given)
+					m.invalidate(c.given)
 					m.keep(c.asked, r)
 					want = true
 				}
 				if known := m.knows(c.asked); known != want {
 					t.Errorf("%s, %s: known %v, want %v", name, when, known, want)
 				}
-				m.forget(c.asked)
+				m.invalidate(c.asked)
 			}
 		}
 	})
@@ -184,7 +184,7 @@ func TestGivenBackIsForgotten(t *testing.T) {
 
 // A question that counts refusals has to be asked each time.
 func TestCountDeniedIsNotRemembered(t *testing.T) {
-	inMemory(t, func(t *testing.T, m *memory, s *Store) {
+	inMemory(t, func(t *testing.T, m *refusalCache, s *Store) {
 		plain := newLimiter(t, s, "plain", core.FixedWindow(core.PerMinute(1)))
 		denied := newLimiter(t, s, "denied", core.FixedWindow(core.PerMinute(1)).Named("a"), core.FixedWindow(core.PerHour(1)).Named("b").CountDenied())
 		for _, cs := range [][]core.Charge{
@@ -201,7 +201,7 @@ func TestCountDeniedIsNotRemembered(t *testing.T) {
 
 // Each answer is the asker's own, also where it has more readings than fit into it.
 func TestRememberedAnswersAreCopies(t *testing.T) {
-	inMemory(t, func(t *testing.T, m *memory, s *Store) {
+	inMemory(t, func(t *testing.T, m *refusalCache, s *Store) {
 		var ps []core.Policy
 		for i := range 5 {
 			ps = append(ps, core.FixedWindow(core.PerMinute(1)).Named(fmt.Sprint(i)))
@@ -212,12 +212,12 @@ func TestRememberedAnswersAreCopies(t *testing.T) {
 		m.keep(ask, first)
 		for range 3 {
 			time.Sleep(100 * time.Millisecond)
-			m.recall(ask)
+			m.get(ask)
 		}
 		if now := fmt.Sprint(readings(*first)); now != before {
 			t.Errorf("the first answer has become %s, was %s", now, before)
 		}
-		_, r, _ := m.recall(ask)
+		_, r, _ := m.get(ask)
 		for i := range 5 {
 			if _, x := r.Reading(i); x.ResetAfter != (time.Minute - 300*time.Millisecond).Microseconds() {
 				t.Errorf("policy %d: %+v", i, x)
@@ -227,23 +227,23 @@ func TestRememberedAnswersAreCopies(t *testing.T) {
 }
 
 func TestMemoryIsBounded(t *testing.T) {
-	inMemory(t, func(t *testing.T, m *memory, s *Store) {
+	inMemory(t, func(t *testing.T, m *refusalCache, s *Store) {
 		l := newLimiter(t, s, "api", core.FixedWindow(core.PerMinute(1)))
 		r := aRefusal(1, time.Minute)
 		known := 0
 		ask := func(i int) []core.Charge { return charges(core.Charge{Limiter: l, Key: fmt.Sprint(i), N: 1}) }
-		for i := range 4 * memorySize {
+		for i := range 4 * cacheSize {
 			m.keep(ask(i), r)
 		}
-		for i := range 4 * memorySize {
+		for i := range 4 * cacheSize {
 			if m.knows(ask(i)) {
 				known++
 			}
 		}
-		if known > memorySize || known < memorySize*9/10 {
-			t.Errorf("%d refusals are remembered, in %d places", known, memorySize)
+		if known > cacheSize || known < cacheSize*9/10 {
+			t.Errorf("%d refusals are remembered, in %d places", known, cacheSize)
 		}
-		long := charges(core.Charge{Limiter: l, Key: strings.Repeat("k", memoryKeys+1), N: 1})
+		long := charges(core.Charge{Limiter: l, Key: strings.Repeat("k", maxCachedKey+1), N: 1})
 		if m.keep(long, r); m.knows(long) {
 			t.Error("a long key is remembered")
 		}
@@ -329,10 +329,10 @@ func BenchmarkMemory(b *testing.B) {
 	l := newLimiter(b, s, "api", core.FixedWindow(core.PerMinute(1)))
 	ask := charges(core.Charge{Limiter: l, Key: "client-000000001", N: 1})
 	b.Run("recall", func(b *testing.B) {
-		s.memory.keep(ask, aRefusal(1, time.Hour))
+		s.cache.keep(ask, aRefusal(1, time.Hour))
 		b.ReportAllocs()
 		for b.Loop() {
-			if !s.memory.knows(ask) {
+			if !s.cache.knows(ask) {
 				b.Fatal("forgotten")
 			}
 		}
@@ -341,7 +341,7 @@ func BenchmarkMemory(b *testing.B) {
 		r := aRefusal(1, time.Hour)
 		b.ReportAllocs()
 		for b.Loop() {
-			s.memory.keep(ask, r)
+			s.cache.keep(ask, r)
 		}
 	})
 }

@@ -1,0 +1,136 @@
+package redisstore
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+)
+
+const (
+	// maxInFlight is how many calls of a queue may be in flight at once: two, so that
+	// Redis computes one while the next is on the wire.
+	maxInFlight = 2
+
+	// clusterQueues divide the hash slots of a Cluster, so that a master that is slow
+	// or unavailable delays only its own.
+	clusterQueues = 16
+
+	// maxCells bounds a call, and maxWaiting the questions that wait for one.
+	maxCells   = 128
+	maxWaiting = 1 << 16
+)
+
+var (
+	errDeadline = errors.New("headgate: Redis did not answer in time")
+	errBusy     = errors.New("headgate: too many decisions wait for Redis")
+)
+
+// A sendQueue merges questions: those that arrive while its calls are in flight wait,
+// and are sent together in the next call.
+type sendQueue struct {
+	breaker  breaker
+	mu       sync.Mutex
+	inFlight int
+	waiting  []*question
+	_        [64]byte // keeps neighbours off this cache line
+}
+
+// queueOf returns the queue of a hash slot.
+func (s *Store) queueOf(hashSlot int) *sendQueue {
+	return &s.queues[hashSlot*len(s.queues)/hashSlots]
+}
+
+// submit sends the question and waits for the answer, at most until its deadline or
+// the end of the context. After an error the question must not be used again, as it may
+// still be in flight.
+func (s *Store) submit(ctx context.Context, q *question) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if s.cluster {
+		q.hashSlot = hashSlotOf(s.names.tag(nil, q.charges[0].Key))
+	}
+	queue := s.queueOf(q.hashSlot)
+	if !queue.breaker.allows() {
+		return errUnavailable
+	}
+	queue.mu.Lock()
+	switch {
+	case s.config.Unmerged || queue.inFlight < maxInFlight && len(queue.waiting) == 0:
+		queue.inFlight++
+		queue.mu.Unlock()
+		q.progress.Store(sent)
+		q.self[0] = q
+		s.sendBatch(context.WithoutCancel(ctx), queue, q.self[:], q.deadline)
+		s.callEnded(queue)
+		<-q.done
+		return q.err
+	case len(queue.waiting) == maxWaiting:
+		queue.mu.Unlock()
+		return errBusy
+	default:
+		q.detach()
+		queue.waiting = append(queue.waiting, q)
+		queue.mu.Unlock()
+		return s.await(ctx, q)
+	}
+}
+
+// await waits for a question that another goroutine sends.
+func (s *Store) await(ctx context.Context, q *question) error {
+	timer := s.pools.timer(time.Until(q.deadline))
+	defer s.pools.freeTimer(timer)
+	var err error
+	select {
+	case <-q.done:
+		return q.err
+	case <-timer.C:
+		err = errDeadline
+	case <-ctx.Done():
+		err = ctx.Err()
+	}
+	q.progress.CompareAndSwap(waiting, dropped)
+	return err
+}
+
+// callEnded sends the questions that wait by now, in a goroutine, so that the caller
+// has its answer before it works for others.
+func (s *Store) callEnded(queue *sendQueue) {
+	if batch := queue.nextBatch(); len(batch) > 0 {
+		go s.drain(queue, batch)
+	}
+}
+
+// drain sends batches for as long as questions wait.
+func (s *Store) drain(queue *sendQueue, batch []*question) {
+	for ; len(batch) > 0; batch = queue.nextBatch() {
+		// The questions keep their own deadlines.
+		s.sendBatch(context.Background(), queue, batch, time.Now().Add(s.config.Timeout))
+	}
+}
+
+// nextBatch takes the questions of the next call out of the queue. If there are none,
+// the caller's call is in flight no more.
+func (queue *sendQueue) nextBatch() []*question {
+	queue.mu.Lock()
+	defer queue.mu.Unlock()
+	var batch []*question
+	for cells := 0; len(queue.waiting) > 0; queue.waiting = queue.waiting[1:] {
+		q := queue.waiting[0]
+		if q.progress.Load() == dropped {
+			continue
+		}
+		if cells += q.parts(); cells > maxCells && len(batch) > 0 {
+			return batch
+		}
+		if q.progress.CompareAndSwap(waiting, sent) {
+			batch = append(batch, q)
+		}
+	}
+	queue.waiting = nil
+	if len(batch) == 0 {
+		queue.inFlight--
+	}
+	return batch
+}
