@@ -27,13 +27,13 @@ var (
 type Op struct {
 	Name, Key string // of the slots
 	ID        string // the incarnation
-	Seq       int64  // of all that this process states of the key, the latest counts
+	Seq       int64  // the statement with the largest counts
 	Held      int64
 	Want      int64 // slots, above Held
 	Limit     int64
-	Keep      bool     // a zero is to be kept: an earlier op may be still on its way
-	Tell      bool     // who else holds slots is of interest, however many they are
-	Drop      []string // incarnations of which nothing is to be left
+	Keep      bool     // keep a zero: an earlier op may still be in flight
+	Tell      bool     // the reply is to have the fields of all others
+	Drop      []string // incarnations whose fields are to be removed
 
 	Reply Reply
 	Err   error
@@ -42,10 +42,10 @@ type Op struct {
 // A Reply is the answer to an [Op].
 type Reply struct {
 	Outcome Outcome
-	Found   Field // what was there of the own incarnation; its ID is empty if nothing was
+	Found   Field // the own field before; its ID is empty if there was none
 	Granted int64
 	Others  int64   // what the others hold
-	Fields  []Field // the others: if they are few, or Tell, or less was granted than wanted
+	Fields  []Field // those of the others: if they are few, or Tell, or less was granted than wanted
 }
 
 // A Field is what an incarnation has stated.
@@ -54,15 +54,15 @@ type Field struct {
 	Count, Seq int64
 }
 
-// An Outcome is what became of an [Op].
+// An Outcome is what the script did with an [Op].
 type Outcome int
 
 const (
 	// Done: the key is as stated.
 	Done Outcome = iota
-	// Same: it was so before, by the same op. Nothing was written.
+	// Same: the same op was executed before. Nothing was written.
 	Same
-	// Stale: a later op came first. Nothing was written.
+	// Stale: a later op was executed before. Nothing was written.
 	Stale
 )
 
@@ -84,7 +84,7 @@ func bit(b bool) int {
 
 var errReply = errors.New("headgate: a script's reply is malformed")
 
-// Read takes the reply of the script.
+// Read reads the reply of the script.
 func (o *Op) Read(text string) {
 	o.Reply, o.Err = readReply(text)
 	if o.Reply.Found.Seq > 0 {
@@ -125,7 +125,7 @@ func list(words string) []string {
 	return strings.Split(words, ",")
 }
 
-// A parser keeps its first error.
+// A parser parses numbers and words, and keeps its first error.
 type parser struct{ err error }
 
 func (p *parser) number(s string) int64 {
@@ -150,13 +150,13 @@ func (p *parser) among(s string, words ...string) int {
 
 // A Beat is a run of the beat script.
 type Beat struct {
-	ID       string // the incarnation that lives; empty: none yet
-	New      string // is registered if that is gone
+	ID       string // the incarnation to keep alive; empty: none yet
+	New      string // is registered if ID is gone
 	TTL      time.Duration
-	Step     time.Duration // how much it may advance the fleet's time at most
-	Replaces string        // a registration buries those whose names begin so; empty: nobody
+	Step     time.Duration // by how much it may advance the fleet's time at most
+	Replaces string        // a registration buries incarnations with this prefix; empty: none
 	Bury     []string
-	Seen     []string // elsewhere: if nobody knows them, they die unless they beat
+	Seen     []string // incarnations seen in hashes: unknown ones are registered, and die without beats
 
 	State State
 	Clock int64    // the fleet's time, in microseconds
@@ -167,13 +167,13 @@ type Beat struct {
 type State int
 
 const (
-	// None was asked for; the new one, if any, is registered.
+	// None: there was no ID. The new one, if any, is registered.
 	None State = iota
-	// Live it is.
+	// Live: it is alive.
 	Live
-	// Lost: others were told that it is dead. The new one is registered.
+	// Lost: it had been declared dead. The new one is registered.
 	Lost
-	// Absent: the server has forgotten it. The new one is registered.
+	// Absent: the server does not know it. The new one is registered.
 	Absent
 	// Spent: the new one is dead already, and was not registered.
 	Spent
@@ -188,7 +188,7 @@ func (b *Beat) Args(instant string) []any {
 	return args
 }
 
-// Read takes the reply of the script.
+// Read reads the reply of the script.
 func (b *Beat) Read(text string) error {
 	words := strings.Split(text, " ")
 	if len(words) != 3 {

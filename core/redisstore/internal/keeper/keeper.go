@@ -1,14 +1,17 @@
-// Package keeper keeps the slots that this process holds, and sees to it that a
-// server which all processes share counts them: it states them, states them again
-// where the server may have forgotten them, and beats so that nobody takes this
-// process for dead. It is the protocol without the wire: a [Transport] runs its
-// scripts.
+// Package keeper keeps the slots that this process holds, and makes a server that all
+// processes share count them: it states them, states them again where the server may
+// have lost them, and sends heartbeats so that no other process takes this one for dead.
+// It is the protocol without the network: a [Transport] runs its scripts.
 //
-// Truth is with the process. For each key the server has a hash of what each
-// incarnation of a process has stated, and in one sorted set it has the incarnations.
-// A statement is absolute, carries a number, and changes nothing if a later one came
-// first. A grant is a statement too: of what is held, and as many more as there is
-// room for.
+// The process has the truth. For each key the server has a hash of what each incarnation
+// of a process has stated, and one sorted set of the incarnations. A statement is
+// absolute, carries a number, and changes nothing if a later one came first. A grant is
+// a statement too: of what is held, and as many more as there is room for.
+//
+// The keeper has one session at a time, from the first acquire until all names are
+// closed: session.go has its incarnation and heartbeats, statements.go what it states of
+// its entries, entry.go the entry of a key, and codec.go the arguments and replies of the
+// scripts.
 package keeper
 
 import (
@@ -26,7 +29,7 @@ var (
 	ErrClosed = errors.New("headgate: the slots were closed")
 	// ErrGone is the error of a transport that is closed for good.
 	ErrGone = errors.New("headgate: the client is closed")
-	// ErrUnsent wraps the error of what was not sent, and so has no effect.
+	// ErrUnsent wraps the error of an op that was not sent, and so has no effect.
 	ErrUnsent = errors.New("headgate: not sent")
 
 	errDeadline = errors.New("headgate: Redis did not answer in time")
@@ -35,7 +38,7 @@ var (
 
 // A Transport runs scripts. It is safe for concurrent use.
 type Transport interface {
-	// Shard returns in which of the Config's shards a key is.
+	// Shard returns the shard of a key, from 0 to below the Config's Shards.
 	Shard(key string) int
 	// Run runs ops of a shard, of different keys, and reads their replies. It never
 	// runs one twice.
@@ -44,18 +47,18 @@ type Transport interface {
 	// the error is ErrGone.
 	Beat(ctx context.Context, b *Beat) error
 	// Servers identifies the servers and their histories: another text means that
-	// something may have been lost. Empty means that it is not known.
+	// something may have been lost. Empty means unknown.
 	Servers(ctx context.Context) string
 }
 
-// Config says how a Keeper works.
+// Config configures a Keeper.
 type Config struct {
-	TTL      time.Duration // after that long without beats a process is dead
-	Timeout  time.Duration // of an op that nobody waits for
-	Shards   int           // parts of the server that fail by themselves
+	TTL      time.Duration // a process is dead after that long without heartbeats
+	Timeout  time.Duration // of an op for which no caller waits
+	Shards   int           // parts of the server that fail independently
 	Instance string        // a new process of that name replaces the earlier; may be empty
 
-	// Lost is called when this process was declared dead, with what it held, and
+	// Lost is called when this process has been declared dead, with what it held, and
 	// Restated when everything is stated again. They may be nil.
 	Lost     func(slots int64)
 	Restated func(keys int)
@@ -65,15 +68,15 @@ type Config struct {
 const (
 	beatsInTTL   = 3
 	retriesInTTL = 15
-	sweepTTLs    = 20 // in so many of them everything has been stated again
+	sweepTTLs    = 20 // in this many TTLs everything is stated again
 )
 
 const (
-	refusedFor = 150 * time.Millisecond // a key's refusal is remembered
-	deadFor    = 100 * time.Millisecond // after that, who is dead is asked again before a refusal
-	batchSize  = 128                    // ops that travel together
+	refusedFor = 150 * time.Millisecond // how long a key's refusal is cached
+	deadFor    = 100 * time.Millisecond // the age at which the list of the dead is renewed before a refusal
+	batchSize  = 128                    // ops that are sent together
 	mergeSize  = 1024                   // acquires in an op
-	seenSize   = 64                     // incarnations of others that a beat tells
+	seenSize   = 64                     // incarnations of others that a beat reports
 )
 
 // A Keeper keeps slots. It is safe for concurrent use.
@@ -83,8 +86,8 @@ type Keeper struct {
 	start     time.Time
 
 	mu      sync.Mutex
-	current *session // nil if nothing was acquired since all names were closed
-	seq     int64    // of all ops: larger than of any before
+	current *session // nil before the first acquire and after all names were closed
+	seq     int64    // of the last op; grows with each
 }
 
 // New makes a Keeper.
@@ -96,20 +99,20 @@ func (c *Config) sweepTime() time.Duration  { return c.TTL * sweepTTLs }
 
 // maxClockStep is by how much one beat may advance the fleet's time: a tenth more than
 // the pause between beats, as beats may be late. What a longer gap adds does not count,
-// so that an outage ends nobody's life.
+// so that an outage makes no process dead.
 func (c *Config) maxClockStep() time.Duration { return c.beatPause() * 11 / 10 }
 
-// since is the time as entries keep it. It is never 0.
+// since is the time since start, as entries store it. It is never 0.
 func (k *Keeper) since() time.Duration { return time.Since(k.start) + 1 }
 
-// newID makes the name of an incarnation.
+// newID makes up the name of an incarnation.
 func (k *Keeper) newID() string {
 	var b [9]byte
 	_, _ = rand.Read(b[:]) // never fails
 	return k.prefix() + base64.RawURLEncoding.EncodeToString(b[:])
 }
 
-// prefix is what the incarnations of an instance have in common.
+// prefix begins the names of all incarnations of an instance.
 func (k *Keeper) prefix() string {
 	if k.config.Instance == "" {
 		return ""
@@ -121,7 +124,7 @@ func (k *Keeper) prefix() string {
 // A pool is the slots of one name from their first acquire until they are closed.
 type pool struct{ closed bool }
 
-// A Hold is a slot that is held.
+// A Hold is one slot that this process holds.
 type Hold struct {
 	keeper *Keeper
 	entry  *entry
@@ -141,10 +144,10 @@ func (h *Hold) Release() {
 	h.entry.book.session.changed(h.entry)
 }
 
-// Lost returns a channel that is closed when this process was declared dead.
+// Lost returns a channel that is closed when this process has been declared dead.
 func (h *Hold) Lost() <-chan struct{} { return h.lost }
 
-// Full reports whether the key is known to be full, without asking: because this
+// Full reports whether the key is known to be full, without a call: because this
 // process alone holds that many, or because it was refused just now.
 func (k *Keeper) Full(name, key string, limit int64) (held int64, full bool) {
 	k.mu.Lock()
@@ -159,8 +162,8 @@ func (k *Keeper) Full(name, key string, limit int64) (held int64, full bool) {
 	return e.full(limit, k.since())
 }
 
-// Own returns how many slots of the key this process holds, and whose fields in the
-// hash are therefore not to be counted.
+// Own returns how many slots of the key this process holds, and the incarnations whose
+// fields in the hash must not be counted in addition.
 func (k *Keeper) Own(name, key string) (held int64, ids []string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -173,8 +176,8 @@ func (k *Keeper) Own(name, key string) (held int64, ids []string) {
 	return held, append([]string{k.current.epoch.id}, k.current.former...)
 }
 
-// Take holds a slot without asking, if fewer than limit are held by this process.
-// The server is told when it can be. Held counts this process's alone.
+// Take takes a slot without a call, if this process holds fewer than limit. It is stated
+// when the server can be reached. Held counts the slots of this process alone.
 func (k *Keeper) Take(name, key string, limit int64) (h *Hold, held int64) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -189,8 +192,8 @@ func (k *Keeper) Take(name, key string, limit int64) (h *Hold, held int64) {
 	return &Hold{k, e, s.pool(name), s.epoch.lost}, e.held
 }
 
-// Acquire asks for a slot, and waits for the answer until the deadline. If the key is
-// full, the hold and the error are nil. Held counts all processes', this slot
+// Acquire requests a slot, and waits for the answer until the deadline. If the key is
+// full, the hold and the error are nil. Held counts the slots of all processes, this one
 // included.
 func (k *Keeper) Acquire(ctx context.Context, deadline time.Time, name, key string, limit int64) (h *Hold, held int64, err error) {
 	ctx, cancel := context.WithDeadlineCause(ctx, deadline, errDeadline)
@@ -213,8 +216,8 @@ func (k *Keeper) Acquire(ctx context.Context, deadline time.Time, name, key stri
 	e.busy = true
 	k.mu.Unlock()
 	if leads {
-		// The question is not its asker's to end: one that is half asked leaves
-		// behind what nobody knows.
+		// The caller's cancellation does not end the op: the outcome of an op that was
+		// interrupted is unknown, and costs another.
 		own, cancel := context.WithDeadline(context.WithoutCancel(ctx), deadline)
 		s.round(own, e)
 		cancel()
@@ -232,7 +235,7 @@ func (k *Keeper) Acquire(ctx context.Context, deadline time.Time, name, key stri
 	return &Hold{k, e, p, w.lost}, w.held, nil
 }
 
-// giveUp ends a wait, unless the answer has come: then it returns true.
+// giveUp ends a wait, and reports whether the answer had come before.
 func (k *Keeper) giveUp(w *waiter) (answered bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -245,9 +248,9 @@ func (k *Keeper) giveUp(w *waiter) (answered bool) {
 	}
 }
 
-// Close gives back everything of a name, and waits until the server knows. If it was
-// the last name that was open, the incarnation is buried instead, with all that it
-// has stated: that is one command.
+// Close gives back everything of a name, and waits until the server has it. If it was
+// the last open name, the incarnation is buried instead, with all that it has stated:
+// that is one command. An Acquire that races with Close may begin a new session.
 func (k *Keeper) Close(ctx context.Context, name string) error {
 	k.mu.Lock()
 	s := k.current

@@ -16,21 +16,21 @@ type session struct {
 	pools  map[string]*pool // that are open
 	books  map[string]*book
 	shards []shard
-	recent []*entry            // have changed in the last beats, or were refused
-	drops  map[*entry][]string // fields of the dead that were seen
-	seen   map[string]bool     // others whose fields were seen since the last beat
+	recent []*entry            // changed or refused within the last beats
+	drops  map[*entry][]string // dead incarnations whose fields were seen
+	seen   map[string]bool     // other incarnations whose fields were seen since the last beat
 
 	epoch   *epoch
-	next    string   // the incarnation to come, should this one be lost
-	former  []string // incarnations from which not all has been moved yet
-	bury    []string // and those from which it has
-	unmoved int      // entries that were not stated since the last move
-	version int      // how often all was to be stated again
-	renew   bool     // another incarnation is wanted
-	servers string   // as the last beat found them
+	next    string   // the next incarnation, should this one be lost
+	former  []string // earlier incarnations from which not all entries have been moved
+	bury    []string // those from which all have
+	unmoved int      // entries that were not stated since the epoch began
+	version int      // how often everything was to be stated again
+	renew   bool     // another incarnation is needed
+	servers string   // Transport.Servers after the last beat
 
-	beating  *pendingBeat // the beat that is on its way
-	ackedAt  time.Time    // when the last one was sent that was answered
+	beating  *pendingBeat // the beat in flight; may be nil
+	ackedAt  time.Time    // when the last beat that was answered was sent
 	gap      time.Duration
 	clock    int64
 	dead     map[string]bool // as of that beat
@@ -62,18 +62,18 @@ type closing struct {
 	done chan struct{}
 }
 
-// A shard has what fails together.
+// A shard is the entries that fail together.
 type shard struct {
 	all      []*entry // in no order
 	swept    int      // how far the sweep has come
-	out      []*entry // are to be stated
-	failed   []*entry // were not, and wait for a beat
+	out      []*entry // to be stated
+	failed   []*entry // could not be stated, and wait for a beat
 	flushing bool
 	stalled  bool          // nothing is sent until a beat
-	unclean  time.Duration // when an outcome was last unknown; 0: never
+	unclean  time.Duration // when the outcome of an op was last unknown; 0: never
 }
 
-// session returns the session, and sees to it that it beats.
+// session returns the current session, or begins one, and starts its heartbeat.
 func (k *Keeper) session() *session {
 	s := k.current
 	if s == nil {
@@ -130,7 +130,7 @@ func (s *session) entry(name, key string) *entry {
 	return e
 }
 
-// forget forgets an entry of which nothing is to be known any more.
+// forget removes an entry that is not needed any more.
 func (s *session) forget(e *entry) {
 	if e.held > 0 || e.busy || e.queued || e.failed || e.recent || e.kept || e.wanted() || s.ended {
 		return
@@ -144,7 +144,7 @@ func (s *session) forget(e *entry) {
 	delete(e.book.entries, e.key)
 }
 
-// live beats until the session ends.
+// beatUntilEnd sends heartbeats until the session ends or the transport is closed.
 func (s *session) beatUntilEnd() {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -177,13 +177,13 @@ func (s *session) beatUntilEnd() {
 	}
 }
 
-// A flight is a beat on its way.
+// A pendingBeat is a beat in flight.
 type pendingBeat struct {
 	done chan struct{}
 	err  error
 }
 
-// fly sends a beat, or joins the one that is on its way.
+// startBeat sends a beat, unless one is in flight, and returns it.
 func (s *session) startBeat() *pendingBeat {
 	if s.beating == nil {
 		s.beating = &pendingBeat{done: make(chan struct{})}
@@ -192,8 +192,8 @@ func (s *session) startBeat() *pendingBeat {
 	return s.beating
 }
 
-// patience is how long a beat may take: no longer than until the next, and several fit
-// into the TTL.
+// beatTimeout is how long a beat may take: no longer than until the next one, so that
+// several fit into the TTL.
 func (s *session) beatTimeout() time.Duration {
 	return min(max(s.config.Timeout, s.config.retryPause()), s.config.beatPause())
 }
@@ -225,14 +225,14 @@ func (s *session) beat(f *pendingBeat) {
 	close(f.done)
 }
 
-// beaten notes what a beat brought.
+// beatAnswered applies the reply of a beat.
 func (s *session) beatAnswered(b *Beat, sent time.Time) {
 	s.failure = nil
 	if b.State != Spent {
 		s.gap, s.ackedAt = sent.Sub(s.ackedAt), sent
 	}
 	if b.Clock < s.clock {
-		s.renew = s.renew || s.gap > s.config.TTL // see care
+		s.renew = s.renew || s.gap > s.config.TTL // see compare
 	}
 	s.clock = b.Clock
 	s.bury = s.bury[len(b.Bury):]
@@ -259,7 +259,7 @@ func (s *session) beatAnswered(b *Beat, sent time.Time) {
 	}
 }
 
-// move begins a new epoch: all that is held is moved to another incarnation.
+// newEpoch moves everything to another incarnation.
 func (s *session) newEpoch(id string, lost bool) {
 	old := s.epoch
 	s.former = append(s.former, old.id)
@@ -294,7 +294,7 @@ func (s *session) entries() func(yield func(*entry) bool) {
 	}
 }
 
-// stateAll has everything stated again.
+// stateAll causes everything to be stated again.
 func (s *session) stateAll() {
 	s.version++
 	n := 0
@@ -308,7 +308,7 @@ func (s *session) stateAll() {
 	}
 }
 
-// care does what is to be done with each beat, and returns when the next is due.
+// afterBeat does what is due after each beat, and returns the pause until the next.
 func (s *session) afterBeat(beaten bool, servers string) time.Duration {
 	if beaten {
 		s.compare(servers)
@@ -340,9 +340,10 @@ func (s *session) afterBeat(beaten bool, servers string) time.Duration {
 	return wait
 }
 
-// compare has everything stated again if the servers, or their histories, are others.
-// Who was silent for so long that it may have been buried, of which they know nothing
-// any more, takes another incarnation: others may still drop the old one.
+// compare causes everything to be stated again if the servers or their histories have
+// changed. If this process was silent for so long that it may have been buried, which
+// the servers may have lost, it needs another incarnation: others may still drop the
+// fields of the old one.
 func (s *session) compare(servers string) {
 	if servers == "" || servers == s.servers {
 		return
@@ -354,8 +355,8 @@ func (s *session) compare(servers string) {
 	s.servers = servers
 }
 
-// again states what has changed in the last two beats again: a server may have
-// acknowledged it, and lost it.
+// restateRecent states again what has changed within the last two beats: a server may
+// have acknowledged it, and lost it.
 func (s *session) restateRecent() {
 	stay := s.recent[:0]
 	for _, e := range s.recent {
@@ -372,7 +373,7 @@ func (s *session) restateRecent() {
 	s.recent = stay
 }
 
-// sweepSome states a part of everything again, of each shard.
+// sweepSome states a part of each shard again.
 func (s *session) sweepSome() {
 	const parts = sweepTTLs * beatsInTTL
 	for i := range s.shards {
@@ -389,8 +390,8 @@ func (s *session) sweepSome() {
 	}
 }
 
-// fresh makes sure of a recent beat: it beats if it has to. The lock is given up
-// meanwhile. Who failed just now fails again.
+// ensureBeat makes sure that a recent beat was answered, and sends one if necessary. The
+// lock is released meanwhile. Just after a failed beat it returns its error again.
 func (s *session) ensureBeat(ctx context.Context, within time.Duration) error {
 	if s.epoch.registered && time.Since(s.ackedAt) <= within {
 		return nil
@@ -409,8 +410,8 @@ func (s *session) ensureBeat(ctx context.Context, within time.Duration) error {
 	}
 }
 
-// registered makes sure that the incarnation is registered: otherwise nobody would
-// ever find it dead. The lock is given up meanwhile.
+// ensureRegistered makes sure that the incarnation is registered: otherwise it would
+// never be found dead. The lock is released meanwhile.
 func (s *session) ensureRegistered(ctx context.Context) error {
 	for !s.epoch.registered {
 		if err := s.ensureBeat(ctx, 0); err != nil {
@@ -423,7 +424,7 @@ func (s *session) ensureRegistered(ctx context.Context) error {
 	return nil
 }
 
-// deadAmong returns those that are dead, if that is known and no older than a beat.
+// deadAmong returns the incarnations that are dead, if that is known as of a recent beat.
 func (s *session) deadAmong(fields []Field) (ids []string) {
 	if len(s.dead) == 0 || time.Since(s.ackedAt) > s.config.beatPause() {
 		return nil
@@ -436,7 +437,7 @@ func (s *session) deadAmong(fields []Field) (ids []string) {
 	return ids
 }
 
-// leave ends the session and gives up the lock.
+// end ends the session and releases the lock.
 func (s *session) end(ctx context.Context) error {
 	s.ended = true
 	close(s.stop)
@@ -458,8 +459,8 @@ func (s *session) end(ctx context.Context) error {
 	return err
 }
 
-// see notes who else has stated something. A server that has forgotten them, or that they
-// are dead, is told of some with each beat: otherwise they would never be found dead.
+// noteOthers notes the other incarnations that have stated something. Each beat reports
+// some of them: a server that has lost them would otherwise never find them dead.
 func (s *session) noteOthers(fields []Field) {
 	for _, f := range fields {
 		if len(s.seen) == seenSize {
@@ -471,7 +472,7 @@ func (s *session) noteOthers(fields []Field) {
 	}
 }
 
-// closing gives back all of a name, and returns what to wait for.
+// closing gives back everything of a name, and returns what to wait for.
 func (s *session) closing(name string) *closing {
 	c := &closing{done: make(chan struct{})}
 	var all []*entry
