@@ -9,35 +9,127 @@ import (
 	"strings"
 
 	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/core/step"
 )
 
-//go:embed flat.lua
-var flatLoop string
+// A flat script answers questions that all ask one limiter, and are alike but for the key
+// and n. It decides as the main script does, but without functions and tables for each
+// call: to make those takes a server longer than to decide. It is put together from
+// templates, flat*.lua, and from fragments of the twins in core/step and of save.lua.
+// testdata has the scripts that result.
+//
+// The parts of a question are nested, so that the local names of each are its own, and
+// all have decided when the innermost writes. Only the constants get the number of their
+// part, as they are read once, before the loop.
+//
+// The rules for a twin, beyond those in prelude.lua:
+//
+//  1. A fragment is the lines between "--@name" and "--@end". Every twin has the fragments
+//     constants, intact, admits and charge. It has the fragments refuse and state if it has
+//     these functions, and helpers if it has functions of its own.
+//  2. The line "--@constants" lists all names that the fragment declares, which are in
+//     upper case.
+//  3. The fragments intact, charge, refuse and state end with a return statement on one
+//     line. Apart from that, there are return statements in local functions only.
+//  4. The parameters of charge, refuse and state have the names that admits returns, or
+//     are "_".
+//  5. Only admits declares the names value, life and state.
+//  6. The names that helpers declares are different from those of all other twins.
+//
+// A fragment that is missing or has no end is a panic when the package is initialized.
+// Tests check the other rules.
+var (
+	flatTwins = parseTwins()
+	flatSave  = fragment("save.lua", save, "save")
 
-//go:embed flat_check.lua
-var flatCheck string
+	//go:embed flat.lua
+	flatLoop string
 
-//go:embed flat_part.lua
-var flatPart string
+	//go:embed flat_check.lua
+	flatCheck string
 
-// maxFlat is the most policies that a flat script is made for: Lua has room for 200
-// local variables.
+	//go:embed flat_part.lua
+	flatPart string
+)
+
+// maxFlat is the most policies that a flat script is made for, as Lua allows 200 local
+// variables.
 const maxFlat = 4
 
-// flat returns the script for questions that all ask one limiter of these cells, or
-// nil if they are too many. It is put together from the bodies of the twins' functions:
-// to make functions and tables takes a server longer than to decide.
-//
-// The parts of a question are nested, so that each has the names of its twin to itself,
-// and all have decided when the innermost writes. Only the constants get the number of
-// their part, for they are read once, before the loop.
+// A flatTwin has the fragments of a twin; refuse, state and helpers may be empty.
+type flatTwin struct {
+	names *regexp.Regexp // of the constants, and p
+
+	helpers, constants                    string
+	intact, admits, charge, refuse, state string
+}
+
+func parseTwins() map[step.Algorithm]flatTwin {
+	all := make(map[step.Algorithm]flatTwin)
+	for _, a := range scripted {
+		all[a] = parseTwin(a.String(), a.Twin())
+	}
+	return all
+}
+
+func parseTwin(name, source string) flatTwin {
+	optional := func(part string) string {
+		if !strings.Contains(source, "--@"+part+"\n") {
+			if strings.Contains(source, "function twin."+part+"(") {
+				panic("headgate: twin " + name + ": no --@" + part)
+			}
+			return ""
+		}
+		return fragment(name, source, part)
+	}
+	_, rest, found := strings.Cut(source, "--@constants ")
+	list, _, _ := strings.Cut(rest, "\n")
+	if !found {
+		panic("headgate: twin " + name + ": no --@constants with names")
+	}
+	return flatTwin{
+		names:     regexp.MustCompile(`\b(p|` + strings.ReplaceAll(list, ", ", "|") + `)\b`),
+		helpers:   optional("helpers"),
+		constants: fragment(name, source, "constants "+list),
+		intact:    assign(name, "intact", fragment(name, source, "intact")),
+		admits:    fragment(name, source, "admits"),
+		charge:    assign(name, "value, life, state", fragment(name, source, "charge")),
+		refuse:    assign(name, "value, life, state", optional("refuse")),
+		state:     assign(name, "state", optional("state")),
+	}
+}
+
+// fragment returns the lines after the marker of a part, up to its end.
+func fragment(name, source, part string) string {
+	_, rest, found := strings.Cut(source, "--@"+part+"\n")
+	text, _, ended := strings.Cut(rest, "--@end\n")
+	if !found || !ended {
+		panic("headgate: " + name + ": no --@" + part + ", or no --@end after it")
+	}
+	return strings.TrimRight(text, " ") // the indentation of the end
+}
+
+// assign turns the return statement in the last line of a fragment into an assignment.
+func assign(name, to, text string) string {
+	if text == "" {
+		return ""
+	}
+	last := strings.LastIndexByte(text[:len(text)-1], '\n') + 1
+	line := strings.TrimLeft(text[last:], " ")
+	if !strings.HasPrefix(line, "return ") {
+		panic("headgate: " + name + ": the last line of a fragment does not return: " + line)
+	}
+	return text[:last] + to + " = " + strings.TrimPrefix(line, "return ")
+}
+
+// flat returns the flat script for these cells, or nil if they are too many.
 func (m *scripts) flat(cells []core.Cell) *script {
 	if len(cells) > maxFlat {
 		return nil
 	}
 	var b strings.Builder
 	for i := range cells {
-		b.WriteString(constants(&cells[i])[:2])
+		b.WriteString(constants(&cells[i])[:2]) // all that the source depends on
 	}
 	shape := b.String()
 	if s, ok := m.made.Load(shape); ok {
@@ -47,97 +139,46 @@ func (m *scripts) flat(cells []core.Cell) *script {
 }
 
 func flatSource(cells []core.Cell) string {
+	// Values are read in one call, unless a part of one is enough.
 	got, whole := "#KEYS == 1 and {call('GET', KEYS[1])} or call('MGET', unpack(KEYS))", "got[@i]"
 	if slices.ContainsFunc(cells, func(c core.Cell) bool { return ranged(&c) }) {
-		got, whole = "nil", "call('GET', key)" // each by itself
+		got, whole = "nil", "call('GET', key)"
 	}
-	helpers, constants, checks, parts := "", "", "", "@parts"
+	var helpers []string
+	constants, checks, parts := "", "", "@parts"
 	for i := range cells {
 		cell := &cells[i]
-		t := twin(cell.Step.Numbers().Algorithm.Twin())
-		if h := t.helpers(); !strings.Contains(helpers, h) {
-			helpers += h
+		t := flatTwins[cell.Step.Numbers().Algorithm]
+		if !slices.Contains(helpers, t.helpers) {
+			helpers = append(helpers, t.helpers)
 		}
-		value, known := whole, "value" // before and after a write
+		value, known := whole, "value" // as read, and after a write
 		if ranged(cell) {
 			value, known = "call('GETRANGE', key, 0, NEAR - 1)", "nil"
 		}
 		refuse := ""
 		if cell.CountDenied {
-			refuse = "else\n" + t.body("refuse", "value, life, state")
+			refuse = "else\n" + t.refuse
 		}
-		state := t.body("state", "state")
+		state := t.state
 		if state == "" {
-			state = "if v then state = sub(v, #HEADER + 1) end"
+			state = "if v then state = sub(v, #HEADER + 1) end\n"
 		}
 		fill := func(text string) string {
 			text = strings.NewReplacer(
-				"@value", value, "@known", known, "@state", state, "@save", body(save, "local function save(", ""),
-				"@intact", t.body("intact", "intact"), "@admits", t.body("admits", ""),
-				"@charge", t.body("charge", "value, life, state"), "@refuse", refuse,
+				"@value", value, "@known", known, "@state\n", state, "@save\n", flatSave,
+				"@intact\n", t.intact, "@admits\n", t.admits, "@charge\n", t.charge, "@refuse\n", refuse,
 			).Replace(text)
-			text = t.names().ReplaceAllString(text, fmt.Sprintf("${0}%d", i+1))
+			text = t.names.ReplaceAllString(text, fmt.Sprintf("${0}%d", i+1))
 			return strings.ReplaceAll(text, "@i", fmt.Sprintf("i + %d", i))
 		}
-		constants += fill(fmt.Sprintf("local p = ARGV[%d]\n", i+3) + t.constants())
+		constants += fill(fmt.Sprintf("local p = ARGV[%d]\n", i+3) + t.constants)
 		checks += fill(flatCheck)
 		parts = strings.Replace(parts, "@parts", fill(flatPart), 1)
 	}
-	return prelude + helpers + strings.NewReplacer(
-		"@constants", constants, "@got", got, "@checks", checks,
-		"@parts", strings.Replace(parts, "@parts", "", 1), "@count", strconv.Itoa(len(cells)),
+	parts = strings.Replace(parts, "@parts\n", "", 1) // of the innermost
+	return prelude + strings.Join(helpers, "") + strings.NewReplacer(
+		"@constants\n", constants, "@got", got, "@checks\n", checks, "@parts\n", parts,
+		"@count", strconv.Itoa(len(cells)),
 	).Replace(flatLoop)
-}
-
-// A twin is the source of one, whose layout the prelude tells.
-type twin string
-
-const (
-	twinStart = "] = function(p)\n"
-	twinTable = "  local twin = "
-)
-
-// helpers are the functions before the twin itself.
-func (t twin) helpers() string {
-	before, _, _ := strings.Cut(string(t), twinStart)
-	return before[:strings.LastIndex(before, "\n")+1]
-}
-
-// constants are the statements that read them from p.
-func (t twin) constants() string {
-	_, rest, _ := strings.Cut(string(t), twinStart)
-	rest, _, _ = strings.Cut(rest, twinTable)
-	return rest
-}
-
-var declared = regexp.MustCompile(`local ([A-Z, ]+) =`)
-
-// names matches those of the constants, and p.
-func (t twin) names() *regexp.Regexp {
-	all := []string{"p"}
-	for _, found := range declared.FindAllStringSubmatch(t.constants(), -1) {
-		all = append(all, strings.Split(found[1], ", ")...)
-	}
-	return regexp.MustCompile(`\b(` + strings.Join(all, "|") + `)\b`)
-}
-
-func (t twin) body(function, result string) string {
-	return body(string(t), "  function twin."+function+"(", result)
-}
-
-// body returns what a function does, with its result assigned to names, or left where
-// it is if there are none.
-func body(source, start, result string) string {
-	_, rest, found := strings.Cut(source, start)
-	if !found {
-		return ""
-	}
-	_, rest, _ = strings.Cut(rest, "\n")
-	indent := start[:len(start)-len(strings.TrimLeft(start, " "))]
-	rest, _, _ = strings.Cut(rest, "\n"+indent+"end\n")
-	last := strings.LastIndex(rest, "\n") + 1
-	if result == "" {
-		return rest[:last]
-	}
-	return rest[:last] + strings.Replace(rest[last:], "return ", result+" = ", 1)
 }

@@ -1,11 +1,11 @@
--- Answers questions of one limiter that ask, and are alike but for the key and n: what
--- main.lua does, without making functions and tables.
+-- Answers questions that all ask one limiter, and are alike but for the key and n, as
+-- main.lua does, without making functions and tables. flat.go fills in the placeholders.
 --
 -- KEYS, ARGV[1] and the reply are those of main.lua. ARGV[2]: n of each question, or ''
 -- if all are 1. ARGV[3] and on: the policies.
 --
 -- If a value is not as long as it should be, nothing is written and the reply is empty:
--- main.lua fails the question of that value alone.
+-- then the questions are put to main.lua, which fails that of this value alone.
 @constants
 local values, ns, out = {}, ARGV[2], {}
 local got = @got

@@ -1,4 +1,4 @@
--- Answers questions, one after the other, each all or nothing.
+-- Answers questions in order, each all or nothing.
 --
 -- KEYS: the cells of all questions. ARGV[1]: the instant, for tests, or '' for the
 -- server's. ARGV[2]: the questions, which are byte strings:
@@ -25,7 +25,7 @@ for i = 3, #ARGV do
   policies[i - 3] = m
 end
 
--- values holds what was read, by key: a later question sees an earlier one's write.
+-- values holds what was read, by key, so that a question sees the writes of earlier ones.
 local values = {}
 if #KEYS > 1 and not ranged then
   local got = call('MGET', unpack(KEYS))
@@ -55,7 +55,7 @@ local function write(m, key, v, value, life)
 end
 
 local questions, pos, first = ARGV[2], 1, 1  -- first: the question's first key
-local out, last = {pack('>I7', now)}, 1      -- the reply in pieces, and how many
+local out, last = {pack('>I7', now)}, 1      -- the reply in pieces, and their number
 local ms, ns, vs, found = {}, {}, {}, {}     -- of the parts; found: what admits returned
 
 local function answer(mode, parts)
@@ -138,7 +138,7 @@ while pos < #questions do
     if type(err) == 'table' then err = err.err end
     err = tostring(err)
     local code = string.match(err, '%u%u%u+ .*') -- of an error of the server
-    if code and sub(code, 1, 9) ~= 'WRONGTYPE' then return {err = code} end -- READONLY, OOM: it concerns all
+    if code and sub(code, 1, 9) ~= 'WRONGTYPE' then return {err = code} end -- such as READONLY or OOM: all questions fail
     for i = before + 1, last do out[i] = nil end -- this question fails alone
     err = sub(err, 1, 200)
     out[before + 1] = '\8' .. char(0, #err) .. err

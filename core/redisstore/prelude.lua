@@ -47,25 +47,24 @@ else
   now = t[1] * 1000000 + t[2]
 end
 
--- twins[algorithm](p) has the functions of one policy. p holds its algorithm, whether
--- it counts what is denied (1) and is ranged (2), and its constants, as Step.Constants
--- lists them. v is the stored value, or false, which begins with a header: the numbers
--- that it is kept under.
+-- twins[algorithm](p) returns the functions of one policy. p is a string: the algorithm, a
+-- byte that is 1 if refusals are counted plus 2 if the policy is ranged, and the constants
+-- in the order of Step.Constants. v is the stored value, or false. It begins with a header:
+-- the numbers that it is kept under.
 --
 --   header, limit: the header, and the largest charge
 --   ranged: v is no more than the value's first bytes
 --   intact(v): whether v is as long as it should be
 --   admits(v, n, key): whether n units fit; if v is converted from other numbers, what
 --     even a refusal has to store, as below, or else three times nil; and up to five
---     things that the others want to know. It writes nothing.
+--     more results, which the others are called with. It writes nothing.
 --   charge(v, n, key, ...), refuse(v, n, key, ...): the new value, or nil if it was
 --     written; its life in microseconds, or 0 if that has not grown, unless v was
 --     converted; and the state that is replied: the value without the header
 --   giveback(v, at, n, key): the same, without n of the units that were charged at the
 --     instant at; or nothing
---   state(v, n, key, ...): what is replied of a state that was not charged, if that is
---     something else
+--   state(v, n, key, ...): the state that is replied if nothing was charged, if that is
+--     not the value without the header
 --
--- Where all questions are alike, the bodies of these functions stand in a loop without
--- them. So each has one return, at its end; charge, refuse and state name what they are
--- given as admits does; and only admits has names for a value, a life and a state.
+-- The parts between "--@name" and "--@end" are used in flat scripts too: flat.go has the
+-- rules for them.

@@ -3,7 +3,6 @@ package redisstore
 import (
 	"errors"
 	"fmt"
-	"regexp"
 	"strings"
 	"testing"
 
@@ -101,23 +100,5 @@ func TestFlatScriptsOfManyPolicies(t *testing.T) {
 			t.Errorf("%d policies have a flat script", len(ps)+1)
 		}
 		server.Do("SCRIPT", "FLUSH")
-	}
-}
-
-// In a flat script the functions of several twins stand side by side.
-func TestNamesInTwinsAreDistinct(t *testing.T) {
-	seen := make(map[string]bool)
-	all := prelude + save
-	for a := step.TokenBucket; a <= step.MinInterval; a++ {
-		all += a.Twin()
-	}
-	for _, found := range regexp.MustCompile(`(?m)^(?:local )?(?:function )?(\w+)(?:\(| =)`).FindAllStringSubmatch(all, -1) {
-		if seen[found[1]] {
-			t.Errorf("two of %s", found[1])
-		}
-		seen[found[1]] = true
-	}
-	if !seen["push"] || !seen["save"] || !seen["told"] {
-		t.Errorf("only %v", seen)
 	}
 }

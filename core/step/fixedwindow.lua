@@ -1,14 +1,19 @@
 -- The twin of fixedwindow.go. A value is period, then start, count.
 twins[2] = function(p)
+  --@constants PERIOD, LIMIT, HEADER
   local PERIOD, LIMIT = read('>I7I7', p, 3)
   local HEADER = sub(p, 3, 9)
+  --@end
   local twin = {header = HEADER, limit = LIMIT}
 
   function twin.intact(v)
+    --@intact
     return #v == 21
+    --@end
   end
 
   function twin.admits(v, n)
+    --@admits
     local current = now - now % PERIOD
     local start, count, value, life, state = current, 0
     if v then
@@ -22,17 +27,22 @@ twins[2] = function(p)
       if start < current then start, count = current, 0 end
     end
     local ok = n <= LIMIT - count
+    --@end
     return ok, value, life, state, start, count
   end
 
   function twin.charge(_, n, _, start, count)
+    --@charge
     local words = pack('>I7I7', start, count + n)
     return HEADER .. words, count > 0 and 0 or start + PERIOD - now, words
+    --@end
   end
 
   function twin.refuse(_, n, _, start, count)
+    --@refuse
     local words = pack('>I7I7', start, max(count, min(count + min(n, LIMIT), LIMIT)))
     return HEADER .. words, start + PERIOD - now, words
+    --@end
   end
 
   function twin.giveback(v, at, n)

@@ -5,6 +5,7 @@
 -- more is read and written whole; a longer one by range, so that a charge reads the
 -- beginning and writes the header and an entry, however long the ring is.
 
+--@helpers
 local HEAD = 35 -- bytes before the ring
 
 -- at returns the i-th oldest entry of a ring, from 0.
@@ -65,18 +66,24 @@ local function loglife(v, header, before, newest, period)
   if v and before - before % quarter == start and sub(v, 1, 7) == header then return 0 end
   return start + quarter + period - now
 end
+--@end
 
 twins[4] = function(p)
+  --@constants PERIOD, LIMIT, HEADER, NEAR
   local PERIOD, LIMIT = read('>I7I7', p, 3)
-  local HEADER, NEAR = sub(p, 3, 9), byte(p, 2) >= 2 and 483 -- the beginning: 64 entries
+  local HEADER, NEAR = sub(p, 3, 9), byte(p, 2) >= 2 and HEAD + 7 * 64 -- v has 64 entries at most
+  --@end
   local twin = {header = HEADER, limit = LIMIT, ranged = NEAR}
 
   function twin.intact(v)
+    --@intact
     return #v > HEAD and #v == min(HEAD + 7 * read('>I7', v, 29), NEAR or #v + 1)
+    --@end
   end
 
   -- first and on are the ring without what has expired.
   function twin.admits(v, n, key)
+    --@admits
     local first, count, newest, size, oldest = 0, 0, 0, min(LIMIT, 4), 0
     if v then
       first, count, newest, size = read('>I7I7I7I7', v, 8)
@@ -91,17 +98,21 @@ twins[4] = function(p)
       end
     end
     local ok = n <= LIMIT - count
+    --@end
     return ok, nil, nil, nil, first, count, newest, size, oldest
   end
 
   function twin.charge(v, n, key, first, count, newest, size, oldest)
+    --@charge
     local latest = max(now, newest)
     if count == 0 then oldest = latest end
     local words = pack('>I7I7I7I7', count + n, 0, oldest, latest)
     return push(v, key, HEADER, first, count, size, n, latest, LIMIT), loglife(v, HEADER, newest, latest, PERIOD), words
+    --@end
   end
 
   function twin.refuse(v, n, key, first, count, newest, size)
+    --@refuse
     n = min(n, LIMIT)
     local latest, gone = max(now, newest), max(count + n - max(LIMIT, count), 0)
     first, count = (first + gone) % size, count - gone
@@ -111,6 +122,7 @@ twins[4] = function(p)
     wait = wait > 0 and (wait <= count and at(v, key, first, size, wait - 1) or latest) or 0
     local words = pack('>I7I7I7I7', count + n, wait, one, latest)
     return push(v, key, HEADER, first, count, size, n, latest, LIMIT), loglife(v, HEADER, newest, latest, PERIOD), words
+    --@end
   end
 
   function twin.giveback(v, at, n, key)
@@ -123,6 +135,7 @@ twins[4] = function(p)
   -- state is the number of entries, and the instants that must expire before n units
   -- fit, before one more does, and before nothing is used.
   function twin.state(v, n, key, first, count, newest, size, oldest)
+    --@state
     local wait, one, all, over = 0, 0, 0, count + n - LIMIT
     if count > 0 then
       if over > 0 and over <= count then wait = at(v, key, first, size, over - 1) end
@@ -130,6 +143,7 @@ twins[4] = function(p)
       if count > LIMIT then one = at(v, key, first, size, count - LIMIT) end
     end
     return pack('>I7I7I7I7', count, wait, one, all)
+    --@end
   end
 
   return twin

@@ -1,5 +1,6 @@
 -- The twin of slidingwindow.go. A value is period, resolution, then start, c0 ... ck.
 
+--@helpers
 -- product returns a*b exactly, in digits of 2^26 after the first.
 local function product(a, b)
   local B = 67108864
@@ -30,18 +31,24 @@ local function countlife(start, c, span)
   end
   return 0
 end
+--@end
 
 twins[3] = function(p)
+  --@constants PERIOD, K, LIMIT, SPAN, NEVEROVER, MOST, HEADER, WORDS
   local PERIOD, K, LIMIT, SPAN, NEVEROVER, MOST = read('>I7I7I7I7I7I7', p, 3)
   local HEADER, WORDS = sub(p, 3, 16), '>' .. rep('I7', K + 2)
+  --@end
   local twin = {header = HEADER, limit = LIMIT}
 
   function twin.intact(v)
+    --@intact
     return #v == 28 + 7 * K
+    --@end
   end
 
   -- c are the counts from the newest sub-window on, which begins at start.
   function twin.admits(v, n)
+    --@admits
     local current = now - now % SPAN
     local start, c, value, life, state = current
     if v and sub(v, 1, 14) == HEADER then
@@ -76,20 +83,25 @@ twins[3] = function(p)
     if not ok and room >= 0 and NEVEROVER == 0 then
       ok = atmost(old, SPAN - max(now - start, 0), room, SPAN)
     end
+    --@end
     return ok, value, life, state, start, c
   end
 
   function twin.charge(_, n, _, start, c)
+    --@charge
     local lasts = c[1] > 0 and 0 or start + (K + 1) * SPAN - now
     c[1] = c[1] + n
     local words = pack(WORDS, start, unpack(c))
     return HEADER .. words, lasts, words
+    --@end
   end
 
   function twin.refuse(_, n, _, start, c)
+    --@refuse
     c[1] = max(c[1], min(c[1] + min(n, MOST), MOST))
     local words = pack(WORDS, start, unpack(c))
     return HEADER .. words, countlife(start, c, SPAN), words
+    --@end
   end
 
   function twin.giveback(v, at, n)

@@ -1,15 +1,20 @@
 -- The twin of tokenbucket.go. A value is limit, period, burst, then T, f.
 twins[1] = function(p)
+  --@constants LIMIT, PERIOD, BURST, N, Q, R, FULL, FULLF, HEADER
   local LIMIT, PERIOD, BURST, N, Q, R, FULL, FULLF = read('>I7I7I7I7I7I7I7I7', p, 3)
   local HEADER = sub(p, 3, 23)
+  --@end
   local twin = {header = HEADER, limit = BURST}
 
   function twin.intact(v)
+    --@intact
     return #v == 35
+    --@end
   end
 
   -- t, f are the use, and then what it would be with the charge.
   function twin.admits(v, n)
+    --@admits
     local t, f, value, life, state = 0, 0
     if v then
       t, f = read('>I7I7', v, 22)
@@ -75,12 +80,15 @@ twins[1] = function(p)
     t = t + n * Q + (part - part % N) / N
     if f >= N then t, f = t + 1, f - N end
     local ok = t < FULL or t == FULL and f <= FULLF
+    --@end
     return ok, value, life, state, t, f
   end
 
   function twin.charge(_, _, _, t, f)
+    --@charge
     local words = pack('>I7I7', now + t, f)
     return HEADER .. words, t + 1, words
+    --@end
   end
 
   function twin.giveback(v, at, n)
