@@ -44,12 +44,12 @@ func BenchmarkAdmitted(b *testing.B) {
 	})
 }
 
-// BenchmarkRefused has one key that is always refused: nearly always from memory.
+// BenchmarkRefused has one key that is always refused: nearly always from the cache.
 func BenchmarkRefused(b *testing.B) {
 	eachPolicy(b, 1, Config{}, refuseAll)
 }
 
-// BenchmarkRefusedByRedis is that without the memory.
+// BenchmarkRefusedByRedis is that without the cache.
 func BenchmarkRefusedByRedis(b *testing.B) {
 	eachPolicy(b, 1, Config{MemoryFor: -1}, refuseAll)
 }

@@ -87,7 +87,7 @@ func TestBreakerForgivesSingleFailures(t *testing.T) {
 }
 
 // Who closes the client has closed the store: nothing probes for ever.
-func TestNobodyProbesAClosedClient(t *testing.T) {
+func TestClosedClientIsNotProbed(t *testing.T) {
 	inBubble(t, Config{Failure: FailOpen}, func(t *testing.T, f *fake, s *Store, l *core.Limiter) {
 		var sent sentCommands
 		s.Client().AddHook(&sent)

@@ -318,7 +318,7 @@ func (r *record) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	}
 }
 
-func TestHooksAreTold(t *testing.T) {
+func TestHooksAreCalled(t *testing.T) {
 	server := redistest.Start(t)
 	var decided []string
 	var called []int

@@ -13,7 +13,7 @@ import (
 	"github.com/headgate/headgate/internal/redistest"
 )
 
-func TestFaultsOfAConfigAreToldTogether(t *testing.T) {
+func TestFaultsOfAConfigAreReportedTogether(t *testing.T) {
 	_, err := New(nil, Config{Timeout: time.Microsecond, Failure: 7, Servers: -1, Prefix: "a{b", SlotTTL: time.Millisecond})
 	if err == nil {
 		t.Fatal("no error")
@@ -44,7 +44,7 @@ func TestClientsThatAreNone(t *testing.T) {
 	}
 }
 
-func TestOpenMakesAClientThatHeedsDeadlines(t *testing.T) {
+func TestOpenMakesAClientThatRespectsDeadlines(t *testing.T) {
 	given := redis.UniversalOptions{Addrs: []string{"127.0.0.1:1"}, ReadTimeout: time.Hour}
 	s, err := Open(&given, Config{Timeout: 70 * time.Millisecond})
 	if err != nil {
@@ -198,7 +198,7 @@ func TestCheck(t *testing.T) {
 		want  string // a problem; none if empty
 	}{
 		"good":             {want: ""},
-		"withDeadline":     {lines: []string{"maxmemory 50mb", "maxmemory-policy noeviction"}, want: ""},
+		"bounded":          {lines: []string{"maxmemory 50mb", "maxmemory-policy noeviction"}, want: ""},
 		"evicts":           {lines: []string{"maxmemory 50mb", "maxmemory-policy allkeys-lru"}, want: "allkeys-lru"},
 		"evicts expiring":  {lines: []string{"maxmemory 50mb", "maxmemory-policy volatile-ttl"}, want: "volatile-ttl"},
 		"no memory bound":  {lines: []string{"maxmemory-policy allkeys-lru"}, want: ""},

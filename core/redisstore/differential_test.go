@@ -272,7 +272,7 @@ func (w *walk) compare(d, e core.Decision, err, err2 error, about ...core.Charge
 	}
 	same := describe(&d) == describe(&e)
 	if d.Source == core.SourceCache { // it knows nothing of smaller charges since
-		w.counts["remembered"]++
+		w.counts["cached"]++
 		same = !d.Allowed && !e.Allowed && 0 < d.RetryAfter && d.RetryAfter <= e.RetryAfter
 	}
 	if !same {
@@ -362,9 +362,9 @@ func TestDecisionsAreThoseOfTheSteps(t *testing.T) {
 	})
 }
 
-// What is merged and what is remembered is not seen in the decisions. Here walkers
+// What is merged and what is cached is not seen in the decisions. Here walkers
 // walk side by side, each with keys of its own, in a bubble: there the clock of this
-// process, by which refusals are remembered, is that of the decisions too.
+// process, by which cached refusals end, is that of the decisions too.
 func TestMergingAndMemoryAreNotSeen(t *testing.T) {
 	server := redistest.Start(t)
 	synctest.Test(t, func(t *testing.T) {
@@ -401,13 +401,13 @@ func TestMergingAndMemoryAreNotSeen(t *testing.T) {
 				t.FailNow()
 			}
 		}
-		remembered := 0
+		cached := 0
 		for _, w := range ws {
 			w.sum(rounds * steps)
-			remembered += w.counts["remembered"]
+			cached += w.counts["cached"]
 		}
-		if all := walkers * rounds * steps; remembered < all/50 || int(merged.Load()) < all/50 {
-			t.Errorf("%d refusals remembered and %d calls merged in %d steps", remembered, merged.Load(), all)
+		if all := walkers * rounds * steps; cached < all/50 || int(merged.Load()) < all/50 {
+			t.Errorf("%d refusals cached and %d calls merged in %d steps", cached, merged.Load(), all)
 		}
 	})
 }

@@ -199,7 +199,7 @@ func outage(t *testing.T, server *redistest.Server, o fault, policy Failure, hee
 		for range 8 {
 			after.ask(t, l, key)
 		}
-		// The last refusals are remembered.
+		// The last refusals are cached.
 		return after.admitted.Load() == 5 && after.bySource[core.SourceStore].Load() == 6 && after.bySource[core.SourceCache].Load() == 2
 	})
 	eventually(t, "to be told that Redis went away, and is back", func() bool {

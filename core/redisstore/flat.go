@@ -119,7 +119,7 @@ func assign(name, to, text string) string {
 	if !strings.HasPrefix(line, "return ") {
 		panic("headgate: " + name + ": the last line of a fragment does not return: " + line)
 	}
-	return text[:last] + to + " = " + strings.TrimPrefix(line, "return ")
+	return text[:len(text)-len(line)] + to + " = " + strings.TrimPrefix(line, "return ")
 }
 
 // flat returns the flat script for these cells, or nil if they are too many.
@@ -158,11 +158,11 @@ func flatSource(cells []core.Cell) string {
 		}
 		refuse := ""
 		if cell.CountDenied {
-			refuse = "else\n" + t.refuse
+			refuse = "  else\n" + t.refuse
 		}
 		state := t.state
 		if state == "" {
-			state = "if v then state = sub(v, #HEADER + 1) end\n"
+			state = "    if v then state = sub(v, #HEADER + 1) end\n"
 		}
 		fill := func(text string) string {
 			text = strings.NewReplacer(

@@ -2,21 +2,21 @@ do
   local key, value, life, state = KEYS[@i]
   local v = values[key]
   if v == nil then v = @value end -- it is not known after a write
-  @admits
+@admits
   allowed = allowed and ok
-  @parts
+@parts
   local converted = life
   if allowed then
-    @charge
-  @refuse
+@charge
+@refuse
   end
   if life then
     if life == 0 then life = converted or 0 end
-    @save
+@save
     if saved then values[key] = @known else failed = true end
   end
   if not life then
-    @state
+@state
   end
   out[2 * (@i) - 1] = ok and (allowed and '\7' or '\5') or '\4'
   if not state then

@@ -204,7 +204,7 @@ func TestSecretHidesKeys(t *testing.T) {
 	}
 }
 
-func TestErrorsDoNotTellKeys(t *testing.T) {
+func TestErrorsDoNotShowKeys(t *testing.T) {
 	server := redistest.Start(t)
 	const key = "somebody@example.org"
 	s := open(t, Config{Failure: FailClosed, Timeout: time.Second}, server.Addr())

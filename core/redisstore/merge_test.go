@@ -11,7 +11,7 @@ import (
 	"github.com/headgate/headgate/internal/redistest"
 )
 
-// Questions that travel together are answered as if one after the other: each sees
+// Questions that are sent together are answered as if one after the other: each sees
 // what those before it have charged, whatever their limiters and modes.
 func TestMergedQuestionsAreAnsweredInOrder(t *testing.T) {
 	s := open(t, Config{}, redistest.Start(t).Addr())

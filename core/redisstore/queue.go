@@ -111,7 +111,7 @@ func (s *Store) drain(queue *sendQueue, batch []*question) {
 }
 
 // nextBatch takes the questions of the next call out of the queue. If there are none,
-// the caller's call is in flight no more.
+// the caller's call no longer counts as in flight.
 func (queue *sendQueue) nextBatch() []*question {
 	queue.mu.Lock()
 	defer queue.mu.Unlock()

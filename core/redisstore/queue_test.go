@@ -213,7 +213,7 @@ func TestCancelledWhileOnItsWay(t *testing.T) {
 			f.be(silence)
 			ctx, cancel := context.WithCancel(context.Background())
 			done := make(chan struct{})
-			for range maxInFlight + 1 { // the last one waits, and travels by itself
+			for range maxInFlight + 1 { // the last one waits, and is sent by itself
 				go func() {
 					l.Allow(ctx, "k")
 					done <- struct{}{}

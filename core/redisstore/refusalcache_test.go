@@ -24,9 +24,9 @@ func aRefusal(policies int, retry time.Duration) *core.Result {
 	return r
 }
 
-// inMemory runs a test of a memory in a bubble, where the time is its own. The
+// inCache runs a test of a cache in a bubble, where the time is its own. The
 // store is never asked.
-func inMemory(t *testing.T, test func(t *testing.T, m *refusalCache, s *Store)) {
+func inCache(t *testing.T, test func(t *testing.T, m *refusalCache, s *Store)) {
 	synctest.Test(t, func(t *testing.T) {
 		s, err := New(redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"}), Config{})
 		if err != nil {
@@ -39,19 +39,19 @@ func inMemory(t *testing.T, test func(t *testing.T, m *refusalCache, s *Store)) 
 
 func charges(cs ...core.Charge) []core.Charge { return cs }
 
-// keep remembers a refusal that was just given.
-func (m *refusalCache) keep(cs []core.Charge, r *core.Result) {
-	s, _, _ := m.get(cs)
-	m.put(s, cs, r)
+// keep caches a refusal that was just given.
+func (c *refusalCache) keep(cs []core.Charge, r *core.Result) {
+	s, _, _ := c.get(cs)
+	c.put(s, cs, r)
 }
 
-func (m *refusalCache) knows(cs []core.Charge) bool {
-	_, _, known := m.get(cs)
+func (c *refusalCache) knows(cs []core.Charge) bool {
+	_, _, known := c.get(cs)
 	return known
 }
 
-func TestRememberedUntilItEnds(t *testing.T) {
-	inMemory(t, func(t *testing.T, m *refusalCache, s *Store) {
+func TestCachedUntilItEnds(t *testing.T) {
+	inCache(t, func(t *testing.T, m *refusalCache, s *Store) {
 		for _, c := range []struct{ retry, until time.Duration }{
 			{4 * time.Microsecond, 4 * time.Microsecond},
 			{300 * time.Millisecond, 300 * time.Millisecond},
@@ -84,8 +84,8 @@ func TestRememberedUntilItEnds(t *testing.T) {
 
 // An answer that took its time ends when it would have ended if it had been sent at
 // once, and until then asks nobody to come back too early.
-func TestRememberedFromAfar(t *testing.T) {
-	inMemory(t, func(t *testing.T, m *refusalCache, s *Store) {
+func TestCachedFromAfar(t *testing.T) {
+	inCache(t, func(t *testing.T, m *refusalCache, s *Store) {
 		l := newLimiter(t, s, "api", core.FixedWindow(core.PerMinute(1)))
 		ask := charges(core.Charge{Limiter: l, Key: "k", N: 1})
 		seen, _, _ := m.get(ask)
@@ -107,8 +107,8 @@ func TestRememberedFromAfar(t *testing.T) {
 }
 
 // Only the very same question is refused without being asked.
-func TestRememberedForTheSameQuestionOnly(t *testing.T) {
-	inMemory(t, func(t *testing.T, m *refusalCache, s *Store) {
+func TestCachedForTheSameQuestionOnly(t *testing.T) {
+	inCache(t, func(t *testing.T, m *refusalCache, s *Store) {
 		l := newLimiter(t, s, "api", core.FixedWindow(core.PerMinute(1)))
 		same := newLimiter(t, s, "api", core.FixedWindow(core.PerMinute(2)))
 		other := newLimiter(t, s, "web", core.FixedWindow(core.PerMinute(1)))
@@ -132,10 +132,10 @@ func TestRememberedForTheSameQuestionOnly(t *testing.T) {
 	})
 }
 
-// What this process gives back, or is about to, is not refused from memory, however
+// What this process gives back, or is about to, is not refused from the cache, however
 // the answers cross on their way.
-func TestGivenBackIsForgotten(t *testing.T) {
-	inMemory(t, func(t *testing.T, m *refusalCache, s *Store) {
+func TestGivenBackIsInvalidated(t *testing.T) {
+	inCache(t, func(t *testing.T, m *refusalCache, s *Store) {
 		a := core.TokenBucket(core.PerMinute(1), 1).Named("a")
 		b := core.FixedWindow(core.PerMinute(1)).Named("b")
 		l := newLimiter(t, s, "api", a, b)
@@ -183,8 +183,8 @@ func TestGivenBackIsForgotten(t *testing.T) {
 }
 
 // A question that counts refusals has to be asked each time.
-func TestCountDeniedIsNotRemembered(t *testing.T) {
-	inMemory(t, func(t *testing.T, m *refusalCache, s *Store) {
+func TestCountDeniedIsNotCached(t *testing.T) {
+	inCache(t, func(t *testing.T, m *refusalCache, s *Store) {
 		plain := newLimiter(t, s, "plain", core.FixedWindow(core.PerMinute(1)))
 		denied := newLimiter(t, s, "denied", core.FixedWindow(core.PerMinute(1)).Named("a"), core.FixedWindow(core.PerHour(1)).Named("b").CountDenied())
 		for _, cs := range [][]core.Charge{
@@ -193,15 +193,15 @@ func TestCountDeniedIsNotRemembered(t *testing.T) {
 		} {
 			m.keep(cs, aRefusal(3, time.Minute))
 			if m.knows(cs) {
-				t.Errorf("%d charges: remembered", len(cs))
+				t.Errorf("%d charges: cached", len(cs))
 			}
 		}
 	})
 }
 
 // Each answer is the asker's own, also where it has more readings than fit into it.
-func TestRememberedAnswersAreCopies(t *testing.T) {
-	inMemory(t, func(t *testing.T, m *refusalCache, s *Store) {
+func TestCachedAnswersAreCopies(t *testing.T) {
+	inCache(t, func(t *testing.T, m *refusalCache, s *Store) {
 		var ps []core.Policy
 		for i := range 5 {
 			ps = append(ps, core.FixedWindow(core.PerMinute(1)).Named(fmt.Sprint(i)))
@@ -226,8 +226,8 @@ func TestRememberedAnswersAreCopies(t *testing.T) {
 	})
 }
 
-func TestMemoryIsBounded(t *testing.T) {
-	inMemory(t, func(t *testing.T, m *refusalCache, s *Store) {
+func TestCacheIsBounded(t *testing.T) {
+	inCache(t, func(t *testing.T, m *refusalCache, s *Store) {
 		l := newLimiter(t, s, "api", core.FixedWindow(core.PerMinute(1)))
 		r := aRefusal(1, time.Minute)
 		known := 0
@@ -241,11 +241,11 @@ func TestMemoryIsBounded(t *testing.T) {
 			}
 		}
 		if known > cacheSize || known < cacheSize*9/10 {
-			t.Errorf("%d refusals are remembered, in %d places", known, cacheSize)
+			t.Errorf("%d refusals are cached, in %d entries", known, cacheSize)
 		}
 		long := charges(core.Charge{Limiter: l, Key: strings.Repeat("k", maxCachedKey+1), N: 1})
 		if m.keep(long, r); m.knows(long) {
-			t.Error("a long key is remembered")
+			t.Error("a long key is cached")
 		}
 	})
 }
@@ -320,7 +320,7 @@ func TestResetAndRefundAreSeenAtOnce(t *testing.T) {
 	}
 }
 
-func BenchmarkMemory(b *testing.B) {
+func BenchmarkRefusalCache(b *testing.B) {
 	s, err := New(redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"}), Config{MemoryFor: time.Hour})
 	if err != nil {
 		b.Fatal(err)
@@ -328,7 +328,7 @@ func BenchmarkMemory(b *testing.B) {
 	defer s.Client().Close()
 	l := newLimiter(b, s, "api", core.FixedWindow(core.PerMinute(1)))
 	ask := charges(core.Charge{Limiter: l, Key: "client-000000001", N: 1})
-	b.Run("recall", func(b *testing.B) {
+	b.Run("get", func(b *testing.B) {
 		s.cache.keep(ask, aRefusal(1, time.Hour))
 		b.ReportAllocs()
 		for b.Loop() {
@@ -337,7 +337,7 @@ func BenchmarkMemory(b *testing.B) {
 			}
 		}
 	})
-	b.Run("remember", func(b *testing.B) {
+	b.Run("put", func(b *testing.B) {
 		r := aRefusal(1, time.Hour)
 		b.ReportAllocs()
 		for b.Loop() {

@@ -393,7 +393,7 @@ func TestSlotsCallRedisSeldom(t *testing.T) {
 	})
 }
 
-// Askers who come while others wait travel together.
+// Acquires that arrive while others wait are sent together.
 func TestAcquiresAreMerged(t *testing.T) {
 	server := redistest.Start(t)
 	proxy := redistest.NewProxy(t, server.Addr())

@@ -28,7 +28,7 @@ func TestSlots(t *testing.T) {
 }
 
 // slotSuite runs the contract. What a process releases is stated in the background, and
-// refusals are remembered for a moment: so others wait.
+// refusals are cached for a moment, so others wait.
 func slotSuite(t *testing.T, empty func(t *testing.T) (addrs []string)) {
 	storetest.RunSlots(t, storetest.SlotHarness{
 		New: func(t *testing.T) func() core.SlotStore {

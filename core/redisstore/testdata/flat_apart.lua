@@ -87,7 +87,7 @@ do
   local v, intact = got[i + 0], true
   if v == '' then v = false end
   if v then
-intact = #v == 21
+    intact = #v == 21
   end
   if not intact then return '' end
   values[key] = v
@@ -100,19 +100,19 @@ do
   local key, value, life, state = KEYS[i + 0]
   local v = values[key]
   if v == nil then v = got[i + 0] end -- it is not known after a write
-      local last, newest = 0, 0
+    local last, newest = 0, 0
     if v then last, newest = read('>I7I7', v, 8) end
     local ok = last == 0 or last + PERIOD1 <= now
   allowed = allowed and ok
-    local converted = life
+  local converted = life
   if allowed then
-        newest = max(now, newest)
+    newest = max(now, newest)
     local words = pack('>I7I7', newest, newest)
-value, life, state = HEADER1 .. words, newest + PERIOD1 - now, words
-    end
+    value, life, state = HEADER1 .. words, newest + PERIOD1 - now, words
+  end
   if life then
     if life == 0 then life = converted or 0 end
-      local saved, least = true, max((life + 1999 - (life + 999) % 1000) / 1000, 1)
+  local saved, least = true, max((life + 1999 - (life + 999) % 1000) / 1000, 1)
   if told then least = 3600000 end
   local most = least + (least - least % 2) / 2
   if v and life == 0 then

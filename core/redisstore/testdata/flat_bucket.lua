@@ -87,7 +87,7 @@ do
   local v, intact = got[i + 0], true
   if v == '' then v = false end
   if v then
-intact = #v == 35
+    intact = #v == 35
   end
   if not intact then return '' end
   values[key] = v
@@ -100,7 +100,7 @@ do
   local key, value, life, state = KEYS[i + 0]
   local v = values[key]
   if v == nil then v = got[i + 0] end -- it is not known after a write
-      local t, f, value, life, state = 0, 0
+    local t, f, value, life, state = 0, 0
     if v then
       t, f = read('>I7I7', v, 22)
       t = t - now
@@ -166,14 +166,14 @@ do
     if f >= N1 then t, f = t + 1, f - N1 end
     local ok = t < FULL1 or t == FULL1 and f <= FULLF1
   allowed = allowed and ok
-    local converted = life
+  local converted = life
   if allowed then
-        local words = pack('>I7I7', now + t, f)
-value, life, state = HEADER1 .. words, t + 1, words
-    end
+    local words = pack('>I7I7', now + t, f)
+    value, life, state = HEADER1 .. words, t + 1, words
+  end
   if life then
     if life == 0 then life = converted or 0 end
-      local saved, least = true, max((life + 1999 - (life + 999) % 1000) / 1000, 1)
+  local saved, least = true, max((life + 1999 - (life + 999) % 1000) / 1000, 1)
   if told then least = 3600000 end
   local most = least + (least - least % 2) / 2
   if v and life == 0 then

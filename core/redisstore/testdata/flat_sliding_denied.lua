@@ -117,7 +117,7 @@ do
   local v, intact = got[i + 0], true
   if v == '' then v = false end
   if v then
-intact = #v == 28 + 7 * K1
+    intact = #v == 28 + 7 * K1
   end
   if not intact then return '' end
   values[key] = v
@@ -130,7 +130,7 @@ do
   local key, value, life, state = KEYS[i + 0]
   local v = values[key]
   if v == nil then v = got[i + 0] end -- it is not known after a write
-      local current = now - now % SPAN1
+    local current = now - now % SPAN1
     local start, c, value, life, state = current
     if v and sub(v, 1, 14) == HEADER1 then
       c = {read(WORDS1, v, 15)}
@@ -165,20 +165,20 @@ do
       ok = atmost(old, SPAN1 - max(now - start, 0), room, SPAN1)
     end
   allowed = allowed and ok
-    local converted = life
+  local converted = life
   if allowed then
-        local lasts = c[1] > 0 and 0 or start + (K1 + 1) * SPAN1 - now
+    local lasts = c[1] > 0 and 0 or start + (K1 + 1) * SPAN1 - now
     c[1] = c[1] + n
     local words = pack(WORDS1, start, unpack(c))
-value, life, state = HEADER1 .. words, lasts, words
+    value, life, state = HEADER1 .. words, lasts, words
   else
     c[1] = max(c[1], min(c[1] + min(n, MOST1), MOST1))
     local words = pack(WORDS1, start, unpack(c))
-value, life, state = HEADER1 .. words, countlife(start, c, SPAN1), words
+    value, life, state = HEADER1 .. words, countlife(start, c, SPAN1), words
   end
   if life then
     if life == 0 then life = converted or 0 end
-      local saved, least = true, max((life + 1999 - (life + 999) % 1000) / 1000, 1)
+  local saved, least = true, max((life + 1999 - (life + 999) % 1000) / 1000, 1)
   if told then least = 3600000 end
   local most = least + (least - least % 2) / 2
   if v and life == 0 then

@@ -87,7 +87,7 @@ do
   local v, intact = got[i + 0], true
   if v == '' then v = false end
   if v then
-intact = #v == 21
+    intact = #v == 21
   end
   if not intact then return '' end
   values[key] = v
@@ -100,7 +100,7 @@ do
   local key, value, life, state = KEYS[i + 0]
   local v = values[key]
   if v == nil then v = got[i + 0] end -- it is not known after a write
-      local current = now - now % PERIOD1
+    local current = now - now % PERIOD1
     local start, count, value, life, state = current, 0
     if v then
       start, count = read('>I7I7', v, 8)
@@ -114,14 +114,14 @@ do
     end
     local ok = n <= LIMIT1 - count
   allowed = allowed and ok
-    local converted = life
+  local converted = life
   if allowed then
-        local words = pack('>I7I7', start, count + n)
-value, life, state = HEADER1 .. words, count > 0 and 0 or start + PERIOD1 - now, words
-    end
+    local words = pack('>I7I7', start, count + n)
+    value, life, state = HEADER1 .. words, count > 0 and 0 or start + PERIOD1 - now, words
+  end
   if life then
     if life == 0 then life = converted or 0 end
-      local saved, least = true, max((life + 1999 - (life + 999) % 1000) / 1000, 1)
+  local saved, least = true, max((life + 1999 - (life + 999) % 1000) / 1000, 1)
   if told then least = 3600000 end
   local most = least + (least - least % 2) / 2
   if v and life == 0 then

@@ -150,7 +150,7 @@ do
   local v, intact = call('GET', key), true
   if v == '' then v = false end
   if v then
-intact = #v == 21
+    intact = #v == 21
   end
   if not intact then return '' end
   values[key] = v
@@ -160,7 +160,7 @@ do
   local v, intact = call('GETRANGE', key, 0, NEAR2 - 1), true
   if v == '' then v = false end
   if v then
-intact = #v > HEAD and #v == min(HEAD + 7 * read('>I7', v, 29), NEAR2 or #v + 1)
+    intact = #v > HEAD and #v == min(HEAD + 7 * read('>I7', v, 29), NEAR2 or #v + 1)
   end
   if not intact then return '' end
   values[key] = v
@@ -173,7 +173,7 @@ do
   local key, value, life, state = KEYS[i + 0]
   local v = values[key]
   if v == nil then v = call('GET', key) end -- it is not known after a write
-      local current = now - now % PERIOD1
+    local current = now - now % PERIOD1
     local start, count, value, life, state = current, 0
     if v then
       start, count = read('>I7I7', v, 8)
@@ -187,11 +187,11 @@ do
     end
     local ok = n <= LIMIT1 - count
   allowed = allowed and ok
-  do
+do
   local key, value, life, state = KEYS[i + 1]
   local v = values[key]
   if v == nil then v = call('GETRANGE', key, 0, NEAR2 - 1) end -- it is not known after a write
-      local first, count, newest, size, oldest = 0, 0, 0, min(LIMIT2, 4), 0
+    local first, count, newest, size, oldest = 0, 0, 0, min(LIMIT2, 4), 0
     if v then
       first, count, newest, size = read('>I7I7I7I7', v, 8)
       if count > 0 then
@@ -206,12 +206,12 @@ do
     end
     local ok = n <= LIMIT2 - count
   allowed = allowed and ok
-    local converted = life
+  local converted = life
   if allowed then
-        local latest = max(now, newest)
+    local latest = max(now, newest)
     if count == 0 then oldest = latest end
     local words = pack('>I7I7I7I7', count + n, 0, oldest, latest)
-value, life, state = push(v, key, HEADER2, first, count, size, n, latest, LIMIT2), loglife(v, HEADER2, newest, latest, PERIOD2), words
+    value, life, state = push(v, key, HEADER2, first, count, size, n, latest, LIMIT2), loglife(v, HEADER2, newest, latest, PERIOD2), words
   else
     n = min(n, LIMIT2)
     local latest, gone = max(now, newest), max(count + n - max(LIMIT2, count), 0)
@@ -221,11 +221,11 @@ value, life, state = push(v, key, HEADER2, first, count, size, n, latest, LIMIT2
     one = one < count and at(v, key, first, size, one) or latest
     wait = wait > 0 and (wait <= count and at(v, key, first, size, wait - 1) or latest) or 0
     local words = pack('>I7I7I7I7', count + n, wait, one, latest)
-value, life, state = push(v, key, HEADER2, first, count, size, n, latest, LIMIT2), loglife(v, HEADER2, newest, latest, PERIOD2), words
+    value, life, state = push(v, key, HEADER2, first, count, size, n, latest, LIMIT2), loglife(v, HEADER2, newest, latest, PERIOD2), words
   end
   if life then
     if life == 0 then life = converted or 0 end
-      local saved, least = true, max((life + 1999 - (life + 999) % 1000) / 1000, 1)
+  local saved, least = true, max((life + 1999 - (life + 999) % 1000) / 1000, 1)
   if told then least = 3600000 end
   local most = least + (least - least % 2) / 2
   if v and life == 0 then
@@ -240,13 +240,13 @@ value, life, state = push(v, key, HEADER2, first, count, size, n, latest, LIMIT2
     if saved then values[key] = nil else failed = true end
   end
   if not life then
-        local wait, one, all, over = 0, 0, 0, count + n - LIMIT2
+    local wait, one, all, over = 0, 0, 0, count + n - LIMIT2
     if count > 0 then
       if over > 0 and over <= count then wait = at(v, key, first, size, over - 1) end
       one, all = oldest, newest
       if count > LIMIT2 then one = at(v, key, first, size, count - LIMIT2) end
     end
-state = pack('>I7I7I7I7', count, wait, one, all)
+    state = pack('>I7I7I7I7', count, wait, one, all)
   end
   out[2 * (i + 1) - 1] = ok and (allowed and '\7' or '\5') or '\4'
   if not state then
@@ -257,12 +257,12 @@ end
 
   local converted = life
   if allowed then
-        local words = pack('>I7I7', start, count + n)
-value, life, state = HEADER1 .. words, count > 0 and 0 or start + PERIOD1 - now, words
-    end
+    local words = pack('>I7I7', start, count + n)
+    value, life, state = HEADER1 .. words, count > 0 and 0 or start + PERIOD1 - now, words
+  end
   if life then
     if life == 0 then life = converted or 0 end
-      local saved, least = true, max((life + 1999 - (life + 999) % 1000) / 1000, 1)
+  local saved, least = true, max((life + 1999 - (life + 999) % 1000) / 1000, 1)
   if told then least = 3600000 end
   local most = least + (least - least % 2) / 2
   if v and life == 0 then

@@ -110,7 +110,7 @@ func (p *process) reaches() bool {
 	return !cut && !p.w.away
 }
 
-// pausedUntil waits while the process is paused.
+// awake waits while the process is paused.
 func (p *process) awake() {
 	p.mu.Lock()
 	c := p.resumed
