@@ -85,7 +85,7 @@ func (s *Store) changed(reason error) {
 // probeAfter probes after the pause, give or take a quarter, so that the servers of
 // a service do not all come back at once.
 func (s *Store) probeAfter(queue *sendQueue, hashSlot int, pause time.Duration) {
-	jitter := time.Duration(rand.Int64N(int64(pause)/2)) - pause/4 //nolint:gosec // nobody gains by guessing it
+	jitter := time.Duration(rand.Int64N(int64(pause)/2)) - pause/4 //nolint:gosec // guessing it is of no use
 	time.AfterFunc(pause+jitter, func() {
 		err := s.probe(context.Background(), hashSlot)
 		switch {

@@ -111,7 +111,7 @@ func (s *Store) describe(ctx context.Context, c redis.UniversalClient) (server S
 // measuredCalls is how many calls are timed. It is odd, so that there is a median.
 const measuredCalls = 9
 
-// measure finds out how far away a server is, and its clock. As in NTP, the offset is
+// measure measures the round trip to a server and the offset of its clock. As in NTP, the offset is
 // that of the fastest call, which bounds the error best.
 func measure(ctx context.Context, c redis.UniversalClient, server *ServerReport) error {
 	var trips []time.Duration
@@ -134,7 +134,7 @@ func measure(ctx context.Context, c redis.UniversalClient, server *ServerReport)
 
 func (s *Store) checkConfig(r *Report, server *ServerReport) {
 	if server.MaxMemory > 0 && server.MaxMemoryPolicy != "noeviction" {
-		r.problemf("%s evicts keys when its memory is full (maxmemory-policy %s): a key that is evicted starts afresh; use noeviction, or a server of its own",
+		r.problemf("%s evicts keys when its memory is full (maxmemory-policy %s): a key that is evicted is admitted its whole limit again; use noeviction, or a server of its own",
 			server.Address, server.MaxMemoryPolicy)
 	}
 	if unsupported(server.Version) {

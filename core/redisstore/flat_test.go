@@ -139,7 +139,7 @@ func TestTwinsObeyTheRules(t *testing.T) {
 			helpers[found[1]] = a
 		}
 	}
-	for _, name := range []string{"push", "save", "told"} {
+	for _, name := range []string{"push", "save", "given"} {
 		if _, ok := helpers[name]; !ok {
 			t.Errorf("no %s is found", name)
 		}

@@ -39,8 +39,8 @@ end
 local function div(a, b) return (a - a % b) / b end -- exact where a/b would round
 
 local now
-local told = ARGV[1] ~= '' -- the instant, in tests, whose clock is not the server's
-if told then
+local given = ARGV[1] ~= '' -- the instant is given: in tests, whose clock is not the server's
+if given then
   now = tonumber(ARGV[1])
 else
   local t = call('TIME')

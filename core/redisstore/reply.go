@@ -91,7 +91,7 @@ func (r *reply) result(charges []core.Charge) (result core.Result, err error) {
 	return result, nil
 }
 
-// uncovered reads the answer to a settlement of so many parts.
+// uncovered reads the answer to a settlement of that many parts.
 func (r *reply) uncovered(parts int) (units int64, err error) {
 	for range parts {
 		if _, err := r.part(); err != nil {

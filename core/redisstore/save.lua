@@ -5,7 +5,7 @@
 local function save(key, v, value, life)
   --@save
   local saved, least = true, max((life + 1999 - (life + 999) % 1000) / 1000, 1)
-  if told then least = 3600000 end
+  if given then least = 3600000 end
   local most = least + (least - least % 2) / 2
   if v and life == 0 then
     if value then call('SET', key, value, 'KEEPTTL') end

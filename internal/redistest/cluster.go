@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-const slots = 16384
+const hashSlots = 16384
 
 // A Cluster is a Redis Cluster.
 type Cluster struct {
@@ -25,7 +25,7 @@ type Cluster struct {
 // are served, and the replicas in step, when it returns. A node that does not answer
 // counts as failed after 2 s. The lines are added to the redis.conf of every node.
 //
-// It takes 2 s: so long does a master of a new Cluster hesitate.
+// It takes 2 s, as a master of a new Cluster waits that long.
 func StartCluster(t testing.TB, masters, replicas int, lines ...string) *Cluster {
 	t.Helper()
 	lines = slices.Concat(inMemory, []string{"cluster-enabled yes", "cluster-node-timeout 2000"}, lines)
@@ -44,14 +44,14 @@ func StartCluster(t testing.TB, masters, replicas int, lines ...string) *Cluster
 	}
 	for i, master := range c.Masters {
 		add := []string{"CLUSTER", "ADDSLOTS"}
-		for slot := range slots {
-			if slot*masters/slots == i {
+		for slot := range hashSlots {
+			if slot*masters/hashSlots == i {
 				add = append(add, strconv.Itoa(slot))
 			}
 		}
 		master.must(add...)
 	}
-	// Everybody meets everybody: what only gossip tells takes a second longer.
+	// Every node meets every other: what nodes learn by gossip alone takes a second longer.
 	for i, node := range c.Nodes() {
 		node.must("CLUSTER", "SET-CONFIG-EPOCH", strconv.Itoa(i+1))
 	}
@@ -93,12 +93,12 @@ func (c *Cluster) Owner(key string) *Server {
 			}
 		}
 	}
-	c.t.Fatalf("redistest: nobody serves the slot of %q", key)
+	c.t.Fatalf("redistest: no node serves the slot of %q", key)
 	return nil
 }
 
-// WaitReady waits until all nodes that are running agree that all slots are served,
-// and by whom, and until their replicas are in step. It is for use after
+// WaitReady waits until all running nodes agree that all slots are served, and by which
+// nodes, and until their replicas are in step. It is for use after
 // [Server.Restart] and after a replica should have taken over.
 func (c *Cluster) WaitReady() {
 	c.t.Helper()

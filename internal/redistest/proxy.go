@@ -30,7 +30,7 @@ type faults struct {
 	requests, replies fate
 	delay             time.Duration // of replies
 	cut               bool          // the next reply
-	after             int           // so many bytes
+	after             int           // that many bytes
 }
 
 // A fate is what happens to the bytes of one direction.
@@ -96,7 +96,7 @@ func (p *Proxy) Blackhole() { p.change(func(f *faults) { f.requests, f.replies =
 func (p *Proxy) Deafen() { p.change(func(f *faults) { f.requests, f.replies = pass, drop }) }
 
 // Hold keeps requests and replies until Heal. Then they arrive, late: the server also
-// executes the requests of a client that has given up and gone away.
+// executes the requests of a client that has given up and disconnected.
 func (p *Proxy) Hold() { p.change(func(f *faults) { f.requests, f.replies = hold, hold }) }
 
 // Heal ends all faults. A connection that has lost bytes is closed: what follows on
@@ -180,7 +180,7 @@ type link struct {
 	closed         bool
 	lossy          bool // bytes were dropped
 	cut            bool // it ends
-	after          int  // so many bytes of replies from now
+	after          int  // that many bytes of replies from now
 }
 
 // close ends a link.

@@ -76,7 +76,7 @@ func TestProxyEndsWithTheServer(t *testing.T) {
 	s, p, conn := through(t)
 	s.Kill()
 	wantEnd(t, conn)
-	wantEnd(t, dial(t, p.Addr())) // accepted, but nobody is there
+	wantEnd(t, dial(t, p.Addr())) // accepted, but the server is down
 }
 
 func TestCut(t *testing.T) {
@@ -190,7 +190,7 @@ type once struct{ *redis.Cmd }
 func (once) NoRetry() bool { return true }
 
 // go-redis repeats a command when it does not know the outcome, unless the command
-// says otherwise. Whoever counts relies on the latter.
+// says otherwise. What counts relies on the latter.
 func TestLostReplies(t *testing.T) {
 	t.Parallel()
 	plain := func(ctx context.Context) redis.Cmder { return redis.NewCmd(ctx, "INCR", "a") }

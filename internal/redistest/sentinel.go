@@ -133,7 +133,7 @@ func (d *Sentinel) Failover() *Server {
 		if err != nil || master != old {
 			return err
 		}
-		// Again and again: it may be given up. While it goes on, this is refused.
+		// Repeatedly, as a failover may be given up. During one, the command is refused.
 		_, err = d.Sentinels.Running()[0].Do("SENTINEL", "FAILOVER", MasterName)
 		return cmp.Or(err, errors.New("it has begun"))
 	})

@@ -164,8 +164,8 @@ func (s *Server) Pause() {
 	s.process.Pause()
 }
 
-// Resume lets a paused server go on. It executes all that was sent meanwhile, also
-// by those who have gone away.
+// Resume lets a paused server continue. It executes everything that was sent meanwhile,
+// also by clients that have disconnected.
 func (s *Server) Resume() {
 	s.t.Helper()
 	s.process.Resume()
@@ -216,8 +216,8 @@ func (s *Server) info(section string) (map[string]string, error) {
 	return fields, nil
 }
 
-// CPU returns the processor time that the server has used since it was started. Two
-// of them, before and after, tell what something costs the server.
+// CPU returns the processor time that the server has used since it was started. The
+// difference of two calls is what something in between cost the server.
 func (s *Server) CPU() time.Duration {
 	s.t.Helper()
 	fields := s.Info("cpu")

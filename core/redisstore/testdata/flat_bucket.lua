@@ -39,8 +39,8 @@ end
 local function div(a, b) return (a - a % b) / b end -- exact where a/b would round
 
 local now
-local told = ARGV[1] ~= '' -- the instant, in tests, whose clock is not the server's
-if told then
+local given = ARGV[1] ~= '' -- the instant is given: in tests, whose clock is not the server's
+if given then
   now = tonumber(ARGV[1])
 else
   local t = call('TIME')
@@ -174,7 +174,7 @@ do
   if life then
     if life == 0 then life = converted or 0 end
   local saved, least = true, max((life + 1999 - (life + 999) % 1000) / 1000, 1)
-  if told then least = 3600000 end
+  if given then least = 3600000 end
   local most = least + (least - least % 2) / 2
   if v and life == 0 then
     if value then call('SET', key, value, 'KEEPTTL') end

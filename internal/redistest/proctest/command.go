@@ -76,7 +76,7 @@ func (c *Command) Pause() {
 	}
 }
 
-// Resume lets a paused process go on.
+// Resume lets a paused process continue.
 func (c *Command) Resume() {
 	c.t.Helper()
 	if err := resume(c.process); err != nil {

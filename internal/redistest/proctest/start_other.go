@@ -4,5 +4,5 @@ package proctest
 
 import "os/exec"
 
-// start starts cmd. If this process is killed, cmd goes on.
+// start starts cmd. If this process is killed, cmd continues.
 func start(cmd *exec.Cmd) error { return cmd.Start() }

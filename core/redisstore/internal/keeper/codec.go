@@ -32,7 +32,7 @@ type Op struct {
 	Want      int64 // slots, above Held
 	Limit     int64
 	Keep      bool     // keep a zero: an earlier op may still be in flight
-	Tell      bool     // the reply is to have the fields of all others
+	ListAll   bool     // the reply is to have the fields of all others
 	Drop      []string // incarnations whose fields are to be removed
 
 	Reply Reply
@@ -45,7 +45,7 @@ type Reply struct {
 	Found   Field // the own field before; its ID is empty if there was none
 	Granted int64
 	Others  int64   // what the others hold
-	Fields  []Field // those of the others: if they are few, or Tell, or less was granted than wanted
+	Fields  []Field // those of the others: if they are few, or ListAll, or less was granted than wanted
 }
 
 // A Field is what an incarnation has stated.
@@ -68,7 +68,7 @@ const (
 
 // Args returns the arguments of the script.
 func (o *Op) Args() []any {
-	args := []any{o.ID, o.Seq, o.Held, o.Want, o.Limit, bit(o.Keep), bit(o.Tell)}
+	args := []any{o.ID, o.Seq, o.Held, o.Want, o.Limit, bit(o.Keep), bit(o.ListAll)}
 	for _, id := range o.Drop {
 		args = append(args, id)
 	}

@@ -92,7 +92,7 @@ func differ(t *testing.T, client *redis.Client, rng *rand.Rand) {
 		}
 		op := Op{
 			Key: strconv.Itoa(rng.IntN(3)), ID: ids[rng.IntN(len(ids))], Seq: 1 + rng.Int64N(int64(step+2)), Held: rng.Int64N(4),
-			Keep: rng.IntN(2) == 0, Tell: rng.IntN(2) == 0, Drop: some(),
+			Keep: rng.IntN(2) == 0, ListAll: rng.IntN(2) == 0, Drop: some(),
 		}
 		if rng.IntN(2) == 0 {
 			op.Want, op.Limit = rng.Int64N(4), rng.Int64N(40)

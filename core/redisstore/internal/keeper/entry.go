@@ -15,18 +15,18 @@ type entry struct {
 	others  int64         // what the others held then
 	refused time.Duration // until when a refusal is cached
 
-	place  int32 // in its shard
-	shard  int32
-	fresh  uint8 // after how many more beats it is stated again
-	known  bool  // the server has what is in stated, unless it has lost something
-	kept   bool  // the server keeps a zero
-	moved  bool  // stated since the epoch began
-	busy   bool  // an op is in flight, or about to be
-	queued bool  // in its shard's out
-	failed bool  // in its shard's failed
-	recent bool  // in the session's recent
-	dirty  bool  // to be stated again although nothing has changed
-	tell   bool  // and the reply is to have the fields of all others
+	place   int32 // in its shard
+	shard   int32
+	fresh   uint8 // after how many more beats it is stated again
+	known   bool  // the server has what is in stated, unless it has lost something
+	kept    bool  // the server keeps a zero
+	moved   bool  // stated since the epoch began
+	busy    bool  // an op is in flight, or about to be
+	queued  bool  // in its shard's out
+	failed  bool  // in its shard's failed
+	recent  bool  // in the session's recent
+	dirty   bool  // to be stated again although nothing has changed
+	listAll bool  // and the reply is to have the fields of all others
 }
 
 // A waiter waits for a slot.

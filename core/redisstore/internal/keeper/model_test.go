@@ -35,7 +35,7 @@ func (m *model) state(key string, op *Op) (r Reply) {
 		r.Found, last = found, found.Seq
 	}
 	n := 0
-	if op.Want > 0 || op.Tell {
+	if op.Want > 0 || op.ListAll {
 		for id, f := range fields {
 			if id != op.ID && !slices.Contains(op.Drop, id) {
 				r.Others += f.Count
@@ -67,7 +67,7 @@ func (m *model) state(key string, op *Op) (r Reply) {
 			delete(m.keys, key)
 		}
 	}
-	if !op.Tell && r.Granted >= op.Want && n > 8 {
+	if !op.ListAll && r.Granted >= op.Want && n > 8 {
 		r.Fields = nil
 	}
 	return r

@@ -56,7 +56,7 @@ type book struct {
 	entries map[string]*entry
 }
 
-// A closing waits until so many entries are as stated.
+// A closing waits until left entries are stated as they are.
 type closing struct {
 	left int
 	done chan struct{}
@@ -384,7 +384,7 @@ func (s *session) sweepSome() {
 			}
 			e := sh.all[sh.swept]
 			sh.swept++
-			e.dirty, e.tell = true, true
+			e.dirty, e.listAll = true, true
 			s.changed(e)
 		}
 	}

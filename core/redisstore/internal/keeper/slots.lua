@@ -14,7 +14,7 @@ local LIFE = 25 * 3600 -- of the hash, in seconds: an outage of a day loses noth
 local call, match = redis.call, string.match
 local key, id = KEYS[1], ARGV[1]
 local seq, held, want, limit = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
-local keep, tell = ARGV[6] == '1', ARGV[7] == '1'
+local keep, listall = ARGV[6] == '1', ARGV[7] == '1'
 
 local function number(value) return tonumber(match(value, '^%d+')) end
 
@@ -27,8 +27,8 @@ end
 
 -- The fields of the others are needed if they are few, or less is granted than is wanted.
 local others, n, fields = 0, 0, {}
-local enough = want == 0 and not tell
-if not enough and not tell and #ARGV == 7 and seq > last and call('HLEN', key) > FEW + 1 then
+local enough = want == 0 and not listall
+if not enough and not listall and #ARGV == 7 and seq > last and call('HLEN', key) > FEW + 1 then
   for _, value in ipairs(call('HVALS', key)) do others = others + number(value) end
   others = others - count
   enough = others + held + want <= limit
@@ -63,5 +63,5 @@ else
     call('HDEL', key, id)
   end
 end
-if not tell and granted >= want and n > FEW then fields = {} end
+if not listall and granted >= want and n > FEW then fields = {} end
 return string.format('%s %s %.0f %.0f ', outcome, found or '-', granted, others) .. table.concat(fields, ',')

@@ -209,9 +209,9 @@ func (s *session) prepare(e *entry) *run {
 	op := &Op{
 		Name: e.book.name, Key: e.key, ID: s.epoch.id, Seq: e.seq,
 		Held: e.held, Want: int64(len(batch)),
-		Keep: sh.unclean > 0 && s.since()-sh.unclean < s.config.sweepTime(),
-		Tell: e.tell,
-		Drop: slices.Concat(s.former, s.stillDead(e)),
+		Keep:    sh.unclean > 0 && s.since()-sh.unclean < s.config.sweepTime(),
+		ListAll: e.listAll,
+		Drop:    slices.Concat(s.former, s.stillDead(e)),
 	}
 	if op.Want > 0 {
 		op.Limit = batch[0].limit
@@ -221,7 +221,7 @@ func (s *session) prepare(e *entry) *run {
 		s.seq++
 		op.Seq = s.seq
 	}
-	e.dirty, e.tell = false, false
+	e.dirty, e.listAll = false, false
 	return &run{e, op, batch, s.version}
 }
 
@@ -288,7 +288,7 @@ func (s *session) failedOp(r *run) {
 		e.known = false
 		sh.unclean = s.since()
 	}
-	e.dirty, e.tell = true, r.op.Tell
+	e.dirty, e.listAll = true, r.op.ListAll
 	if !e.failed {
 		e.failed = true
 		sh.failed = append(sh.failed, e)
@@ -311,10 +311,10 @@ func (s *session) acknowledged(r *run) {
 		s.unmoved--
 	}
 	delete(s.drops, e)
-	if op.Want == 0 && !op.Tell {
+	if op.Want == 0 && !op.ListAll {
 		return
 	}
-	if op.Tell || op.Reply.Granted < op.Want {
+	if op.ListAll || op.Reply.Granted < op.Want {
 		s.noteOthers(op.Reply.Fields)
 	}
 	e.others = op.Reply.Others
