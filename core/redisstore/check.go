@@ -134,7 +134,7 @@ func measure(ctx context.Context, c redis.UniversalClient, server *ServerReport)
 
 func (s *Store) checkConfig(r *Report, server *ServerReport) {
 	if server.MaxMemory > 0 && server.MaxMemoryPolicy != "noeviction" {
-		r.problemf("%s evicts keys when its memory is full (maxmemory-policy %s): a key that is evicted is admitted its whole limit again; use noeviction, or a server of its own",
+		r.problemf("%s evicts keys when its memory is full (maxmemory-policy %s), which admits their whole limit again: use noeviction, or a server of its own",
 			server.Address, server.MaxMemoryPolicy)
 	}
 	if unsupported(server.Version) {

@@ -39,8 +39,8 @@ import (
 // A fragment that is missing or has no end is a panic when the package is initialized.
 // Tests check the other rules.
 var (
-	flatTwins = parseTwins()
-	flatSave  = fragment("save.lua", save, "save")
+	flatTwins = parseTwins()                       //nolint:gochecknoglobals // never changed
+	flatSave  = fragment("save.lua", save, "save") //nolint:gochecknoglobals // never changed
 
 	//go:embed flat.lua
 	flatLoop string
@@ -145,7 +145,8 @@ func flatSource(cells []core.Cell) string {
 		got, whole = "nil", "call('GET', key)"
 	}
 	var helpers []string
-	constants, checks, parts := "", "", "@parts"
+	var constants, checks strings.Builder
+	parts := "@parts"
 	for i := range cells {
 		cell := &cells[i]
 		t := flatTwins[cell.Step.Numbers().Algorithm]
@@ -172,13 +173,13 @@ func flatSource(cells []core.Cell) string {
 			text = t.names.ReplaceAllString(text, fmt.Sprintf("${0}%d", i+1))
 			return strings.ReplaceAll(text, "@i", fmt.Sprintf("i + %d", i))
 		}
-		constants += fill(fmt.Sprintf("local p = ARGV[%d]\n", i+3) + t.constants)
-		checks += fill(flatCheck)
+		constants.WriteString(fill(fmt.Sprintf("local p = ARGV[%d]\n", i+3) + t.constants))
+		checks.WriteString(fill(flatCheck))
 		parts = strings.Replace(parts, "@parts", fill(flatPart), 1)
 	}
 	parts = strings.Replace(parts, "@parts\n", "", 1) // of the innermost
 	return prelude + strings.Join(helpers, "") + strings.NewReplacer(
-		"@constants\n", constants, "@got", got, "@checks\n", checks, "@parts\n", parts,
+		"@constants\n", constants.String(), "@got", got, "@checks\n", checks.String(), "@parts\n", parts,
 		"@count", strconv.Itoa(len(cells)),
 	).Replace(flatLoop)
 }

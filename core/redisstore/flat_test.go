@@ -111,7 +111,8 @@ func TestTwinsObeyTheRules(t *testing.T) {
 		for _, found := range luaFunction.FindAllStringSubmatch(source, -1) {
 			parameters[found[1]] = strings.Split(found[2], ", ")
 		}
-		results, _, _ := strings.Cut(source[strings.Index(source, "--@admits"):], "\n  end\n")
+		_, results, _ := strings.Cut(source, "--@admits\n")
+		results, _, _ = strings.Cut(results, "\n  end\n")
 		results = results[strings.LastIndex(results, "return ")+len("return "):]
 		returned := append([]string{"v", "n", "key"}, strings.Split(results, ", ")[4:]...)
 		for name, text := range map[string]string{

@@ -48,7 +48,7 @@ func newMAC(secret []byte) mac {
 	secret = slices.Clone(secret)
 	pool := sync.Pool{New: func() any { return hmac.New(sha256.New, secret) }}
 	return func(b []byte, key string) []byte {
-		h := pool.Get().(hash.Hash) //nolint:forcetypeassert // nothing else is put there
+		h := pool.Get().(hash.Hash)
 		defer pool.Put(h)
 		h.Reset()
 		h.Write([]byte(key))

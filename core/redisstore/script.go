@@ -63,7 +63,7 @@ func mainSource(a algorithmSet) string {
 }
 
 // scripted are the algorithms that have a twin, in the order of their numbers.
-var scripted = scriptedAlgorithms()
+var scripted = scriptedAlgorithms() //nolint:gochecknoglobals // never changed
 
 func scriptedAlgorithms() (all []step.Algorithm) {
 	for x := step.TokenBucket; x.String() != "unknown"; x++ {
