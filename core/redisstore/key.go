@@ -35,9 +35,9 @@ type namer struct {
 	mac    mac // nil without a secret
 }
 
-// A mac appends the HMAC-SHA-256 of a key, in base64. The secret is inside the function,
-// so that printing a Store does not show it.
-type mac func(b []byte, key string) []byte
+// A mac returns the HMAC-SHA-256 of a key. The secret is inside the function, so that
+// printing a Store does not show it.
+type mac func(key string) [sha256.Size]byte
 
 // newMAC returns nil if there is no secret. The hashes are pooled, as setting one up
 // takes longer than a key.
@@ -47,13 +47,13 @@ func newMAC(secret []byte) mac {
 	}
 	secret = slices.Clone(secret)
 	pool := sync.Pool{New: func() any { return hmac.New(sha256.New, secret) }}
-	return func(b []byte, key string) []byte {
+	return func(key string) (sum [sha256.Size]byte) {
 		h := pool.Get().(hash.Hash)
 		defer pool.Put(h)
 		h.Reset()
 		h.Write([]byte(key))
-		var room [sha256.Size]byte
-		return base64.RawURLEncoding.AppendEncode(b, h.Sum(room[:0]))
+		h.Sum(sum[:0])
+		return sum
 	}
 }
 
@@ -63,7 +63,9 @@ func (n *namer) tag(b []byte, key string) []byte {
 	b = append(b, ":{"...)
 	switch {
 	case n.mac != nil:
-		b = n.mac(append(b, '*'), key)
+		sum := n.mac(key)
+		b = append(b, '*')
+		b = base64.RawURLEncoding.AppendEncode(b, sum[:])
 	case len(key) > maxPlainKey:
 		sum := sha256.Sum256([]byte(key))
 		b = append(b, '#')
