@@ -62,8 +62,8 @@ func (s *Store) submit(ctx context.Context, q *question) error {
 		queue.mu.Unlock()
 		q.progress.Store(sent)
 		q.self[0] = q
+		defer s.callEnded(queue) // also if a hook panics
 		s.sendBatch(context.WithoutCancel(ctx), queue, q.self[:], q.deadline)
-		s.callEnded(queue)
 		<-q.done
 		return q.err
 	case len(queue.waiting) == maxWaiting:

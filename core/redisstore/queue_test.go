@@ -277,6 +277,28 @@ func TestSlicesOfTheCallerAreNotRetained(t *testing.T) {
 	}
 }
 
+// A hook that panics does not count as a call in flight for ever: servers recover from
+// panics.
+func TestHookThatPanicsLeavesTheQueueUsable(t *testing.T) {
+	panics := true
+	c := Config{Failure: FailClosed, Hooks: Hooks{Called: func(int, time.Duration, error) {
+		if panics {
+			panic("on purpose")
+		}
+	}}}
+	inBubble(t, c, func(t *testing.T, f *fake, s *Store, l *core.Limiter) {
+		panics = true
+		for range 2 * maxInFlight {
+			func() {
+				defer func() { _ = recover() }()
+				l.Allow(t.Context(), "k")
+			}()
+		}
+		panics = false
+		allow(t, l, "k", 1)
+	})
+}
+
 func TestQueueIsBounded(t *testing.T) {
 	inBubble(t, Config{Failure: FailClosed}, func(t *testing.T, f *fake, s *Store, l *core.Limiter) {
 		s.queues[0].inFlight = maxInFlight
