@@ -153,9 +153,12 @@ func flatSource(cells []core.Cell) string {
 		if !slices.Contains(helpers, t.helpers) {
 			helpers = append(helpers, t.helpers)
 		}
-		value, known := whole, "value" // as read, and after a write
+		value, known, typed := whole, "value", "" // known: after a write
 		if ranged(cell) {
 			value, known = "call('GETRANGE', key, 0, NEAR - 1)", "nil"
+		}
+		if len(cells) > 1 { // nothing may be written if one of them cannot be
+			typed = "  if not v then v = call('GET', key) end -- fails if it has another type\n"
 		}
 		refuse := ""
 		if cell.CountDenied {
@@ -168,7 +171,7 @@ func flatSource(cells []core.Cell) string {
 		fill := func(text string) string {
 			text = strings.NewReplacer(
 				"@value", value, "@known", known, "@state\n", state, "@save\n", flatSave,
-				"@intact\n", t.intact, "@admits\n", t.admits, "@charge\n", t.charge, "@refuse\n", refuse,
+				"@typed\n", typed, "@intact\n", t.intact, "@admits\n", t.admits, "@charge\n", t.charge, "@refuse\n", refuse,
 			).Replace(text)
 			text = t.names.ReplaceAllString(text, fmt.Sprintf("${0}%d", i+1))
 			return strings.ReplaceAll(text, "@i", fmt.Sprintf("i + %d", i))

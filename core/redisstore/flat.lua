@@ -4,8 +4,8 @@
 -- KEYS, ARGV[1] and the reply are those of main.lua. ARGV[2]: n of each question, or ''
 -- if all are 1. ARGV[3] and on: the policies.
 --
--- If a value is not as long as it should be, nothing is written and the reply is empty:
--- then the questions are put to main.lua, which fails that of this value alone.
+-- If a value is not intact, nothing is written and the reply is empty: then the questions
+-- are put to main.lua, which fails that of this value alone.
 @constants
 local values, ns, out = {}, ARGV[2], {}
 local got = @got

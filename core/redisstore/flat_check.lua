@@ -2,6 +2,7 @@ do
   local key = KEYS[@i]
   local v, intact = @value, true
   if v == '' then v = false end
+@typed
   if v then
 @intact
   end

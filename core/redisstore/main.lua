@@ -16,6 +16,8 @@
 -- two bytes, and the text.
 local PEEK, SETTLE, DENY = 1, 2, 3
 
+local ANOTHER = 'the key holds a value of another kind'
+
 local policies, ranged = {}, false
 for i = 3, #ARGV do
   local p = ARGV[i]
@@ -43,12 +45,13 @@ local function value(m, key)
     end
     values[key] = v
   end
+  if v and not m.intact(v) then error(ANOTHER, 0) end
   return v
 end
 
 local function write(m, key, v, value, life)
   if life then
-    if not save(key, v, value, life) then error('the key holds a value of another type') end
+    if not save(key, v, value, life) then error(ANOTHER, 0) end
     values[key] = nil
     if not m.ranged then values[key] = value end
   end
@@ -64,6 +67,7 @@ local function answer(mode, parts)
     local at, key = pos + 8 * (i - 1), KEYS[first + i - 1]
     local m, n = policies[byte(questions, at)], read('>I7', questions, at + 1)
     local v = value(m, key)
+    if parts > 1 and not v and call('GET', key) then error(ANOTHER, 0) end -- of another type, or empty
     ms[i], ns[i], vs[i], found[i] = m, n, v, {m.admits(v, n, key)}
     allowed = allowed and found[i][1]
   end
@@ -137,8 +141,8 @@ while pos < #questions do
   if not ok then
     if type(err) == 'table' then err = err.err end
     err = tostring(err)
-    local code = string.match(err, '%u%u%u+ .*') -- of an error of the server
-    if code and sub(code, 1, 9) ~= 'WRONGTYPE' then return {err = code} end -- such as READONLY or OOM: all questions fail
+    local text, code = string.match(err, '((%u%u%u+) .*)') -- an error of the server
+    if code and code ~= 'WRONGTYPE' and code ~= 'ERR' then return {err = text} end -- such as READONLY or OOM: all questions fail
     for i = before + 1, last do out[i] = nil end -- this question fails alone
     err = sub(err, 1, 200)
     out[before + 1] = '\8' .. char(0, #err) .. err

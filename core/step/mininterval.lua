@@ -8,7 +8,7 @@ twins[5] = function(p)
 
   function twin.intact(v)
     --@intact
-    return #v == 21
+    return #v == 21 and (sub(v, 1, 7) == HEADER or isperiod(v))
     --@end
   end
 

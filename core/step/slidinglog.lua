@@ -8,11 +8,12 @@
 --@helpers
 local HEAD = 35 -- bytes before the ring
 
--- at returns the i-th oldest entry of a ring, from 0.
+-- at returns the i-th oldest entry of a ring, from 0. One that is missing has expired.
 local function at(v, key, first, size, i)
   local from = HEAD + 7 * ((first + i) % size)
   if from < #v then return (read('>I7', v, from + 1)) end
-  return (read('>I7', call('GETRANGE', key, from, from + 6), 1))
+  local entry = call('GETRANGE', key, from, from + 6)
+  return #entry == 7 and (read('>I7', entry, 1)) or 0
 end
 
 -- expired returns how many of the oldest entries have, the first being one of them.
@@ -38,7 +39,7 @@ local function push(v, key, header, first, count, size, n, newest, limit)
       local straight = min(count, old - first)
       live = sub(v, HEAD + 1 + 7 * first, HEAD + 7 * (first + straight)) .. sub(v, HEAD + 1, HEAD + 7 * (count - straight))
     end
-    v, first = rep('\0', HEAD) .. live .. rep('\0', 7 * (size - count)), 0
+    v, first = rep('\0', HEAD) .. live .. rep('\0', 7 * size - #live), 0
   end
   local place, entry = (first + count) % size, pack('>I7', newest)
   local head = header .. pack('>I7I7I7I7', first, count + n, newest, size)
@@ -77,7 +78,10 @@ twins[4] = function(p)
 
   function twin.intact(v)
     --@intact
-    return #v > HEAD and #v == min(HEAD + 7 * read('>I7', v, 29), NEAR or #v + 1)
+    local first, count, newest, size = 0, 0, 0, 0
+    if #v > HEAD and isperiod(v) then first, count, newest, size = read('>I7I7I7I7', v, 8) end
+    local whole = HEAD + 7 * size
+    return first < size and count <= size and size <= 1048576 and (#v == whole or #v == 483 and #v < whole)
     --@end
   end
 

@@ -31,6 +31,13 @@ local function countlife(start, c, span)
   end
   return 0
 end
+
+-- iscounts reports whether v begins with the numbers of a sliding window and is as long
+-- as they say.
+local function iscounts(v)
+  local k = isperiod(v) and read('>I7', v, 8) or 0
+  return k >= 1 and k <= 1000 and #v == 28 + 7 * k
+end
 --@end
 
 twins[3] = function(p)
@@ -42,7 +49,7 @@ twins[3] = function(p)
 
   function twin.intact(v)
     --@intact
-    return #v == 28 + 7 * K
+    return #v == 28 + 7 * K and sub(v, 1, 14) == HEADER or #v > 28 and iscounts(v)
     --@end
   end
 
@@ -71,9 +78,9 @@ twins[3] = function(p)
       state, life = pack(WORDS, start, unpack(c)), countlife(start, c, SPAN)
       value = HEADER .. state
     end
-    for _ = 1, min((current - start) / SPAN, K + 1) do
-      table.remove(c)
-      table.insert(c, 1, 0)
+    local passed = div(max(current - start, 0), SPAN)
+    if passed > 0 then
+      for i = K + 1, 1, -1 do c[i] = c[i - passed] or 0 end
     end
     start = max(start, current)
 

@@ -1,4 +1,14 @@
 -- The twin of tokenbucket.go. A value is limit, period, burst, then T, f.
+
+--@helpers
+-- isbucket reports whether v begins with the numbers of a token bucket.
+local function isbucket(v)
+  local limit, period, burst = read('>I7I7I7', v, 1)
+  return limit >= 1 and limit <= period and period <= 4503599627370496 and burst >= 1
+    and burst * (period / limit) <= 9007199254740992
+end
+--@end
+
 twins[1] = function(p)
   --@constants LIMIT, PERIOD, BURST, N, Q, R, FULL, FULLF, HEADER
   local LIMIT, PERIOD, BURST, N, Q, R, FULL, FULLF = read('>I7I7I7I7I7I7I7I7', p, 3)
@@ -8,7 +18,7 @@ twins[1] = function(p)
 
   function twin.intact(v)
     --@intact
-    return #v == 35
+    return #v == 35 and (sub(v, 1, 21) == HEADER or isbucket(v))
     --@end
   end
 

@@ -38,6 +38,12 @@ end
 
 local function div(a, b) return (a - a % b) / b end -- exact where a/b would round
 
+-- isperiod reports whether v begins with a period that a policy may have.
+local function isperiod(v)
+  local period = read('>I7', v, 1)
+  return period >= 1 and period <= 4503599627370496
+end
+
 local now
 local given = ARGV[1] ~= '' -- the instant is given: in tests, whose clock is not the server's
 if given then
@@ -54,7 +60,9 @@ end
 --
 --   header, limit: the header, and the largest charge
 --   ranged: v is no more than the value's first bytes
---   intact(v): whether v is as long as it should be
+--   intact(v): whether v is a value of this algorithm: its header and its length. The
+--     other functions must then raise no error and take no longer than with any other,
+--     whatever the rest holds.
 --   admits(v, n, key): whether n units fit; if v is converted from other numbers, what
 --     even a refusal has to store, as below, or else three times nil; and up to five
 --     more results, which the others are called with. It writes nothing.
@@ -68,14 +76,20 @@ end
 --
 -- The parts between "--@name" and "--@end" are used in flat scripts too: flat.go has the
 -- rules for them.
+-- isbucket reports whether v begins with the numbers of a token bucket.
+local function isbucket(v)
+  local limit, period, burst = read('>I7I7I7', v, 1)
+  return limit >= 1 and limit <= period and period <= 4503599627370496 and burst >= 1
+    and burst * (period / limit) <= 9007199254740992
+end
 -- Answers questions that all ask one limiter, and are alike but for the key and n, as
 -- main.lua does, without making functions and tables. flat.go fills in the placeholders.
 --
 -- KEYS, ARGV[1] and the reply are those of main.lua. ARGV[2]: n of each question, or ''
 -- if all are 1. ARGV[3] and on: the policies.
 --
--- If a value is not as long as it should be, nothing is written and the reply is empty:
--- then the questions are put to main.lua, which fails that of this value alone.
+-- If a value is not intact, nothing is written and the reply is empty: then the questions
+-- are put to main.lua, which fails that of this value alone.
 local p1 = ARGV[3]
   local LIMIT1, PERIOD1, BURST1, N1, Q1, R1, FULL1, FULLF1 = read('>I7I7I7I7I7I7I7I7', p1, 3)
   local HEADER1 = sub(p1, 3, 23)
@@ -87,7 +101,7 @@ do
   local v, intact = got[i + 0], true
   if v == '' then v = false end
   if v then
-    intact = #v == 35
+    intact = #v == 35 and (sub(v, 1, 21) == HEADER1 or isbucket(v))
   end
   if not intact then return '' end
   values[key] = v

@@ -38,6 +38,12 @@ end
 
 local function div(a, b) return (a - a % b) / b end -- exact where a/b would round
 
+-- isperiod reports whether v begins with a period that a policy may have.
+local function isperiod(v)
+  local period = read('>I7', v, 1)
+  return period >= 1 and period <= 4503599627370496
+end
+
 local now
 local given = ARGV[1] ~= '' -- the instant is given: in tests, whose clock is not the server's
 if given then
@@ -54,7 +60,9 @@ end
 --
 --   header, limit: the header, and the largest charge
 --   ranged: v is no more than the value's first bytes
---   intact(v): whether v is as long as it should be
+--   intact(v): whether v is a value of this algorithm: its header and its length. The
+--     other functions must then raise no error and take no longer than with any other,
+--     whatever the rest holds.
 --   admits(v, n, key): whether n units fit; if v is converted from other numbers, what
 --     even a refusal has to store, as below, or else three times nil; and up to five
 --     more results, which the others are called with. It writes nothing.
@@ -70,11 +78,12 @@ end
 -- rules for them.
 local HEAD = 35 -- bytes before the ring
 
--- at returns the i-th oldest entry of a ring, from 0.
+-- at returns the i-th oldest entry of a ring, from 0. One that is missing has expired.
 local function at(v, key, first, size, i)
   local from = HEAD + 7 * ((first + i) % size)
   if from < #v then return (read('>I7', v, from + 1)) end
-  return (read('>I7', call('GETRANGE', key, from, from + 6), 1))
+  local entry = call('GETRANGE', key, from, from + 6)
+  return #entry == 7 and (read('>I7', entry, 1)) or 0
 end
 
 -- expired returns how many of the oldest entries have, the first being one of them.
@@ -100,7 +109,7 @@ local function push(v, key, header, first, count, size, n, newest, limit)
       local straight = min(count, old - first)
       live = sub(v, HEAD + 1 + 7 * first, HEAD + 7 * (first + straight)) .. sub(v, HEAD + 1, HEAD + 7 * (count - straight))
     end
-    v, first = rep('\0', HEAD) .. live .. rep('\0', 7 * (size - count)), 0
+    v, first = rep('\0', HEAD) .. live .. rep('\0', 7 * size - #live), 0
   end
   local place, entry = (first + count) % size, pack('>I7', newest)
   local head = header .. pack('>I7I7I7I7', first, count + n, newest, size)
@@ -134,8 +143,8 @@ end
 -- KEYS, ARGV[1] and the reply are those of main.lua. ARGV[2]: n of each question, or ''
 -- if all are 1. ARGV[3] and on: the policies.
 --
--- If a value is not as long as it should be, nothing is written and the reply is empty:
--- then the questions are put to main.lua, which fails that of this value alone.
+-- If a value is not intact, nothing is written and the reply is empty: then the questions
+-- are put to main.lua, which fails that of this value alone.
 local p1 = ARGV[3]
   local PERIOD1, LIMIT1 = read('>I7I7', p1, 3)
   local HEADER1, NEAR1 = sub(p1, 3, 9), byte(p1, 2) >= 2 and HEAD + 7 * 64 -- v has 64 entries at most
@@ -147,7 +156,10 @@ do
   local v, intact = call('GETRANGE', key, 0, NEAR1 - 1), true
   if v == '' then v = false end
   if v then
-    intact = #v > HEAD and #v == min(HEAD + 7 * read('>I7', v, 29), NEAR1 or #v + 1)
+    local first, count, newest, size = 0, 0, 0, 0
+    if #v > HEAD and isperiod(v) then first, count, newest, size = read('>I7I7I7I7', v, 8) end
+    local whole = HEAD + 7 * size
+    intact = first < size and count <= size and size <= 1048576 and (#v == whole or #v == 483 and #v < whole)
   end
   if not intact then return '' end
   values[key] = v

@@ -38,6 +38,12 @@ end
 
 local function div(a, b) return (a - a % b) / b end -- exact where a/b would round
 
+-- isperiod reports whether v begins with a period that a policy may have.
+local function isperiod(v)
+  local period = read('>I7', v, 1)
+  return period >= 1 and period <= 4503599627370496
+end
+
 local now
 local given = ARGV[1] ~= '' -- the instant is given: in tests, whose clock is not the server's
 if given then
@@ -54,7 +60,9 @@ end
 --
 --   header, limit: the header, and the largest charge
 --   ranged: v is no more than the value's first bytes
---   intact(v): whether v is as long as it should be
+--   intact(v): whether v is a value of this algorithm: its header and its length. The
+--     other functions must then raise no error and take no longer than with any other,
+--     whatever the rest holds.
 --   admits(v, n, key): whether n units fit; if v is converted from other numbers, what
 --     even a refusal has to store, as below, or else three times nil; and up to five
 --     more results, which the others are called with. It writes nothing.
@@ -98,14 +106,21 @@ local function countlife(start, c, span)
   end
   return 0
 end
+
+-- iscounts reports whether v begins with the numbers of a sliding window and is as long
+-- as they say.
+local function iscounts(v)
+  local k = isperiod(v) and read('>I7', v, 8) or 0
+  return k >= 1 and k <= 1000 and #v == 28 + 7 * k
+end
 -- Answers questions that all ask one limiter, and are alike but for the key and n, as
 -- main.lua does, without making functions and tables. flat.go fills in the placeholders.
 --
 -- KEYS, ARGV[1] and the reply are those of main.lua. ARGV[2]: n of each question, or ''
 -- if all are 1. ARGV[3] and on: the policies.
 --
--- If a value is not as long as it should be, nothing is written and the reply is empty:
--- then the questions are put to main.lua, which fails that of this value alone.
+-- If a value is not intact, nothing is written and the reply is empty: then the questions
+-- are put to main.lua, which fails that of this value alone.
 local p1 = ARGV[3]
   local PERIOD1, K1, LIMIT1, SPAN1, NEVEROVER1, MOST1 = read('>I7I7I7I7I7I7', p1, 3)
   local HEADER1, WORDS1 = sub(p1, 3, 16), '>' .. rep('I7', K1 + 2)
@@ -117,7 +132,7 @@ do
   local v, intact = got[i + 0], true
   if v == '' then v = false end
   if v then
-    intact = #v == 28 + 7 * K1
+    intact = #v == 28 + 7 * K1 and sub(v, 1, 14) == HEADER1 or #v > 28 and iscounts(v)
   end
   if not intact then return '' end
   values[key] = v
@@ -152,9 +167,9 @@ do
       state, life = pack(WORDS1, start, unpack(c)), countlife(start, c, SPAN1)
       value = HEADER1 .. state
     end
-    for _ = 1, min((current - start) / SPAN1, K1 + 1) do
-      table.remove(c)
-      table.insert(c, 1, 0)
+    local passed = div(max(current - start, 0), SPAN1)
+    if passed > 0 then
+      for i = K1 + 1, 1, -1 do c[i] = c[i - passed] or 0 end
     end
     start = max(start, current)
 

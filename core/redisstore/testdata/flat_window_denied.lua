@@ -38,6 +38,12 @@ end
 
 local function div(a, b) return (a - a % b) / b end -- exact where a/b would round
 
+-- isperiod reports whether v begins with a period that a policy may have.
+local function isperiod(v)
+  local period = read('>I7', v, 1)
+  return period >= 1 and period <= 4503599627370496
+end
+
 local now
 local given = ARGV[1] ~= '' -- the instant is given: in tests, whose clock is not the server's
 if given then
@@ -54,7 +60,9 @@ end
 --
 --   header, limit: the header, and the largest charge
 --   ranged: v is no more than the value's first bytes
---   intact(v): whether v is as long as it should be
+--   intact(v): whether v is a value of this algorithm: its header and its length. The
+--     other functions must then raise no error and take no longer than with any other,
+--     whatever the rest holds.
 --   admits(v, n, key): whether n units fit; if v is converted from other numbers, what
 --     even a refusal has to store, as below, or else three times nil; and up to five
 --     more results, which the others are called with. It writes nothing.
@@ -74,8 +82,8 @@ end
 -- KEYS, ARGV[1] and the reply are those of main.lua. ARGV[2]: n of each question, or ''
 -- if all are 1. ARGV[3] and on: the policies.
 --
--- If a value is not as long as it should be, nothing is written and the reply is empty:
--- then the questions are put to main.lua, which fails that of this value alone.
+-- If a value is not intact, nothing is written and the reply is empty: then the questions
+-- are put to main.lua, which fails that of this value alone.
 local p1 = ARGV[3]
   local PERIOD1, LIMIT1 = read('>I7I7', p1, 3)
   local HEADER1 = sub(p1, 3, 9)
@@ -87,7 +95,7 @@ do
   local v, intact = got[i + 0], true
   if v == '' then v = false end
   if v then
-    intact = #v == 21
+    intact = #v == 21 and (sub(v, 1, 7) == HEADER1 or isperiod(v))
   end
   if not intact then return '' end
   values[key] = v

@@ -38,6 +38,12 @@ end
 
 local function div(a, b) return (a - a % b) / b end -- exact where a/b would round
 
+-- isperiod reports whether v begins with a period that a policy may have.
+local function isperiod(v)
+  local period = read('>I7', v, 1)
+  return period >= 1 and period <= 4503599627370496
+end
+
 local now
 local given = ARGV[1] ~= '' -- the instant is given: in tests, whose clock is not the server's
 if given then
@@ -54,7 +60,9 @@ end
 --
 --   header, limit: the header, and the largest charge
 --   ranged: v is no more than the value's first bytes
---   intact(v): whether v is as long as it should be
+--   intact(v): whether v is a value of this algorithm: its header and its length. The
+--     other functions must then raise no error and take no longer than with any other,
+--     whatever the rest holds.
 --   admits(v, n, key): whether n units fit; if v is converted from other numbers, what
 --     even a refusal has to store, as below, or else three times nil; and up to five
 --     more results, which the others are called with. It writes nothing.
@@ -70,6 +78,16 @@ end
 -- rules for them.
 local twins = {}
 -- The twin of tokenbucket.go. A value is limit, period, burst, then T, f.
+
+--@helpers
+-- isbucket reports whether v begins with the numbers of a token bucket.
+local function isbucket(v)
+  local limit, period, burst = read('>I7I7I7', v, 1)
+  return limit >= 1 and limit <= period and period <= 4503599627370496 and burst >= 1
+    and burst * (period / limit) <= 9007199254740992
+end
+--@end
+
 twins[1] = function(p)
   --@constants LIMIT, PERIOD, BURST, N, Q, R, FULL, FULLF, HEADER
   local LIMIT, PERIOD, BURST, N, Q, R, FULL, FULLF = read('>I7I7I7I7I7I7I7I7', p, 3)
@@ -79,7 +97,7 @@ twins[1] = function(p)
 
   function twin.intact(v)
     --@intact
-    return #v == 35
+    return #v == 35 and (sub(v, 1, 21) == HEADER or isbucket(v))
     --@end
   end
 
@@ -187,7 +205,7 @@ twins[2] = function(p)
 
   function twin.intact(v)
     --@intact
-    return #v == 21
+    return #v == 21 and (sub(v, 1, 7) == HEADER or isperiod(v))
     --@end
   end
 
@@ -266,6 +284,13 @@ local function countlife(start, c, span)
   end
   return 0
 end
+
+-- iscounts reports whether v begins with the numbers of a sliding window and is as long
+-- as they say.
+local function iscounts(v)
+  local k = isperiod(v) and read('>I7', v, 8) or 0
+  return k >= 1 and k <= 1000 and #v == 28 + 7 * k
+end
 --@end
 
 twins[3] = function(p)
@@ -277,7 +302,7 @@ twins[3] = function(p)
 
   function twin.intact(v)
     --@intact
-    return #v == 28 + 7 * K
+    return #v == 28 + 7 * K and sub(v, 1, 14) == HEADER or #v > 28 and iscounts(v)
     --@end
   end
 
@@ -306,9 +331,9 @@ twins[3] = function(p)
       state, life = pack(WORDS, start, unpack(c)), countlife(start, c, SPAN)
       value = HEADER .. state
     end
-    for _ = 1, min((current - start) / SPAN, K + 1) do
-      table.remove(c)
-      table.insert(c, 1, 0)
+    local passed = div(max(current - start, 0), SPAN)
+    if passed > 0 then
+      for i = K + 1, 1, -1 do c[i] = c[i - passed] or 0 end
     end
     start = max(start, current)
 
@@ -361,11 +386,12 @@ end
 --@helpers
 local HEAD = 35 -- bytes before the ring
 
--- at returns the i-th oldest entry of a ring, from 0.
+-- at returns the i-th oldest entry of a ring, from 0. One that is missing has expired.
 local function at(v, key, first, size, i)
   local from = HEAD + 7 * ((first + i) % size)
   if from < #v then return (read('>I7', v, from + 1)) end
-  return (read('>I7', call('GETRANGE', key, from, from + 6), 1))
+  local entry = call('GETRANGE', key, from, from + 6)
+  return #entry == 7 and (read('>I7', entry, 1)) or 0
 end
 
 -- expired returns how many of the oldest entries have, the first being one of them.
@@ -391,7 +417,7 @@ local function push(v, key, header, first, count, size, n, newest, limit)
       local straight = min(count, old - first)
       live = sub(v, HEAD + 1 + 7 * first, HEAD + 7 * (first + straight)) .. sub(v, HEAD + 1, HEAD + 7 * (count - straight))
     end
-    v, first = rep('\0', HEAD) .. live .. rep('\0', 7 * (size - count)), 0
+    v, first = rep('\0', HEAD) .. live .. rep('\0', 7 * size - #live), 0
   end
   local place, entry = (first + count) % size, pack('>I7', newest)
   local head = header .. pack('>I7I7I7I7', first, count + n, newest, size)
@@ -430,7 +456,10 @@ twins[4] = function(p)
 
   function twin.intact(v)
     --@intact
-    return #v > HEAD and #v == min(HEAD + 7 * read('>I7', v, 29), NEAR or #v + 1)
+    local first, count, newest, size = 0, 0, 0, 0
+    if #v > HEAD and isperiod(v) then first, count, newest, size = read('>I7I7I7I7', v, 8) end
+    local whole = HEAD + 7 * size
+    return first < size and count <= size and size <= 1048576 and (#v == whole or #v == 483 and #v < whole)
     --@end
   end
 
@@ -511,7 +540,7 @@ twins[5] = function(p)
 
   function twin.intact(v)
     --@intact
-    return #v == 21
+    return #v == 21 and (sub(v, 1, 7) == HEADER or isperiod(v))
     --@end
   end
 
@@ -580,6 +609,8 @@ end
 -- two bytes, and the text.
 local PEEK, SETTLE, DENY = 1, 2, 3
 
+local ANOTHER = 'the key holds a value of another kind'
+
 local policies, ranged = {}, false
 for i = 3, #ARGV do
   local p = ARGV[i]
@@ -607,12 +638,13 @@ local function value(m, key)
     end
     values[key] = v
   end
+  if v and not m.intact(v) then error(ANOTHER, 0) end
   return v
 end
 
 local function write(m, key, v, value, life)
   if life then
-    if not save(key, v, value, life) then error('the key holds a value of another type') end
+    if not save(key, v, value, life) then error(ANOTHER, 0) end
     values[key] = nil
     if not m.ranged then values[key] = value end
   end
@@ -628,6 +660,7 @@ local function answer(mode, parts)
     local at, key = pos + 8 * (i - 1), KEYS[first + i - 1]
     local m, n = policies[byte(questions, at)], read('>I7', questions, at + 1)
     local v = value(m, key)
+    if parts > 1 and not v and call('GET', key) then error(ANOTHER, 0) end -- of another type, or empty
     ms[i], ns[i], vs[i], found[i] = m, n, v, {m.admits(v, n, key)}
     allowed = allowed and found[i][1]
   end
@@ -701,8 +734,8 @@ while pos < #questions do
   if not ok then
     if type(err) == 'table' then err = err.err end
     err = tostring(err)
-    local code = string.match(err, '%u%u%u+ .*') -- of an error of the server
-    if code and sub(code, 1, 9) ~= 'WRONGTYPE' then return {err = code} end -- such as READONLY or OOM: all questions fail
+    local text, code = string.match(err, '((%u%u%u+) .*)') -- an error of the server
+    if code and code ~= 'WRONGTYPE' and code ~= 'ERR' then return {err = text} end -- such as READONLY or OOM: all questions fail
     for i = before + 1, last do out[i] = nil end -- this question fails alone
     err = sub(err, 1, 200)
     out[before + 1] = '\8' .. char(0, #err) .. err
