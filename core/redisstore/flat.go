@@ -25,14 +25,14 @@ import (
 // The rules for a twin, beyond those in prelude.lua:
 //
 //  1. A fragment is the lines between "--@name" and "--@end". Every twin has the fragments
-//     constants, intact, admits and charge. It has the fragments refuse and state if it has
-//     these functions, and helpers if it has functions of its own.
+//     constants, intact, admits and charge. It has the fragments refuse, grows and state if it
+//     has these functions, and helpers if it has functions of its own.
 //  2. The line "--@constants" lists all names that the fragment declares, which are in
 //     upper case.
-//  3. The fragments intact, charge, refuse and state end with a return statement on one
-//     line. Apart from that, there are return statements in local functions only.
-//  4. The parameters of charge, refuse and state have the names that admits returns, or
-//     are "_".
+//  3. The fragments intact, charge, refuse, grows and state end with a return statement on
+//     one line. Apart from that, there are return statements in local functions only.
+//  4. The parameters of charge, refuse, grows and state have the names that admits returns,
+//     or are "_". Those of grows are declared by intact too.
 //  5. Only admits declares the names value, life and state.
 //  6. The names that helpers declares are different from those of all other twins.
 //
@@ -56,12 +56,12 @@ var (
 // variables.
 const maxFlat = 4
 
-// A flatTwin has the fragments of a twin; refuse, state and helpers may be empty.
+// A flatTwin has the fragments of a twin; refuse, grows, state and helpers may be empty.
 type flatTwin struct {
 	names *regexp.Regexp // of the constants, and p
 
-	helpers, constants                    string
-	intact, admits, charge, refuse, state string
+	helpers, constants                           string
+	intact, admits, charge, refuse, grows, state string
 }
 
 func parseTwins() map[step.Algorithm]flatTwin {
@@ -95,6 +95,7 @@ func parseTwin(name, source string) flatTwin {
 		admits:    fragment(name, source, "admits"),
 		charge:    assign(name, "value, life, state", fragment(name, source, "charge")),
 		refuse:    assign(name, "value, life, state", optional("refuse")),
+		grows:     assign(name, "local more", optional("grows")),
 		state:     assign(name, "state", optional("state")),
 	}
 }
@@ -139,10 +140,13 @@ func (m *scripts) flat(cells []core.Cell) *script {
 }
 
 func flatSource(cells []core.Cell) string {
+	n := fmt.Sprintf("  local n = 1\n  if ns ~= '' then n = read('>I7', ns, 7 * (i - 1) / %d + 1) end\n", len(cells))
+	units, heavy := "", ""
 	// Values are read in one call, unless a part of one is enough.
 	got, whole := "#KEYS == 1 and {call('GET', KEYS[1])} or call('MGET', unpack(KEYS))", "got[@i]"
 	if slices.ContainsFunc(cells, func(c core.Cell) bool { return ranged(&c) }) {
 		got, whole = "nil", "call('GET', key)"
+		units, heavy = n, fmt.Sprintf("if words > MAXWORDS and #KEYS > %d then return '' end\n", len(cells))
 	}
 	var helpers []string
 	var constants, checks strings.Builder
@@ -153,8 +157,9 @@ func flatSource(cells []core.Cell) string {
 		if !slices.Contains(helpers, t.helpers) {
 			helpers = append(helpers, t.helpers)
 		}
-		value, known, typed := whole, "value", "" // known: after a write
+		value, known, typed, grows := whole, "value", "", "" // known: after a write
 		if ranged(cell) {
+			grows = t.grows + "    words = words + more\n"
 			value, known = "call('GETRANGE', key, 0, NEAR - 1)", "nil"
 		}
 		if len(cells) > 1 { // nothing may be written if one of them cannot be
@@ -171,7 +176,7 @@ func flatSource(cells []core.Cell) string {
 		fill := func(text string) string {
 			text = strings.NewReplacer(
 				"@value", value, "@known", known, "@state\n", state, "@save\n", flatSave,
-				"@typed\n", typed, "@intact\n", t.intact, "@admits\n", t.admits, "@charge\n", t.charge, "@refuse\n", refuse,
+				"@typed\n", typed, "@intact\n", t.intact, "@grows\n", grows, "@admits\n", t.admits, "@charge\n", t.charge, "@refuse\n", refuse,
 			).Replace(text)
 			text = t.names.ReplaceAllString(text, fmt.Sprintf("${0}%d", i+1))
 			return strings.ReplaceAll(text, "@i", fmt.Sprintf("i + %d", i))
@@ -183,6 +188,7 @@ func flatSource(cells []core.Cell) string {
 	parts = strings.Replace(parts, "@parts\n", "", 1) // of the innermost
 	return prelude + strings.Join(helpers, "") + strings.NewReplacer(
 		"@constants\n", constants.String(), "@got", got, "@checks\n", checks.String(), "@parts\n", parts,
+		"@units\n", units, "@heavy\n", heavy, "@n\n", n,
 		"@count", strconv.Itoa(len(cells)),
 	).Replace(flatLoop)
 }

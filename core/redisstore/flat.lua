@@ -4,17 +4,20 @@
 -- KEYS, ARGV[1] and the reply are those of main.lua. ARGV[2]: n of each question, or ''
 -- if all are 1. ARGV[3] and on: the policies.
 --
--- If a value is not intact, nothing is written and the reply is empty: then the questions
--- are put to main.lua, which fails that of this value alone.
+-- If a value is not intact, or too much has to be laid out anew, nothing is written and the
+-- reply is empty: then the questions are put to main.lua, which fails that of this value
+-- alone, or puts some off.
 @constants
-local values, ns, out = {}, ARGV[2], {}
+local values, ns, out, words = {}, ARGV[2], {}, 0
 local got = @got
 for i = 1, #KEYS, @count do
+@units
 @checks
 end
+@heavy
 for i = 1, #KEYS, @count do
-  local n, allowed, failed = 1, true, false
-  if ns ~= '' then n = read('>I7', ns, 7 * (i - 1) / @count + 1) end
+@n
+  local allowed, failed = true, false
 @parts
   if failed then
     for k = 2 * i, 2 * (i + @count - 1) do out[k] = '' end

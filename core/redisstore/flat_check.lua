@@ -5,6 +5,7 @@ do
 @typed
   if v then
 @intact
+@grows
   end
   if not intact then return '' end
   values[key] = v

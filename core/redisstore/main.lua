@@ -13,7 +13,9 @@
 -- The reply is the instant, then for each part of each question a byte: 1 if the policy
 -- admits it, 2 if the question is allowed, 4 if the state follows; and for a settlement
 -- the units that found no room. Or, for a whole question, 8 and an error: its length in
--- two bytes, and the text.
+-- two bytes, and the text. Or 16 and a number of words: to lay out so many anew is too
+-- much for this call, which has other questions; nothing was written for this one, and it
+-- is to be sent again.
 local PEEK, SETTLE, DENY = 1, 2, 3
 
 local ANOTHER = 'the key holds a value of another kind'
@@ -59,6 +61,7 @@ end
 
 local questions, pos, first = ARGV[2], 1, 1  -- first: the question's first key
 local out, last = {pack('>I7', now)}, 1      -- the reply in pieces, and their number
+local words = 0                              -- that were laid out anew
 local ms, ns, vs, found = {}, {}, {}, {}     -- of the parts; found: what admits returned
 
 local function answer(mode, parts)
@@ -70,6 +73,18 @@ local function answer(mode, parts)
     if parts > 1 and not v and call('GET', key) then error(ANOTHER, 0) end -- of another type, or empty
     ms[i], ns[i], vs[i], found[i] = m, n, v, {m.admits(v, n, key)}
     allowed = allowed and found[i][1]
+  end
+  local before = words
+  for i = 1, parts do
+    local m = ms[i]
+    if m.ranged and mode ~= PEEK and (allowed or m.denied) then
+      words = words + m.grows(vs[i], ns[i], nil, unpack(found[i], 5, 8))
+    end
+  end
+  if words > MAXWORDS and #questions > 2 + 8 * parts then
+    out[last + 1] = '\16' .. pack('>I7', words - before)
+    words, last = before, last + 1
+    return
   end
   for i = 1, parts do
     local m, n, v, key = ms[i], ns[i], vs[i], KEYS[first + i - 1]

@@ -36,6 +36,8 @@ else
   end
 end
 
+local MAXWORDS = 8192 -- that a call may lay out anew, unless it has but one question
+
 local function div(a, b) return (a - a % b) / b end -- exact where a/b would round
 
 -- isperiod reports whether v begins with a period that a policy may have.
@@ -71,6 +73,7 @@ end
 --     converted; and the state that is replied: the value without the header
 --   giveback(v, at, n, key): the same, without n of the units that were charged at the
 --     instant at; or nothing
+--   grows(v, n, key, ...): of a ranged policy, how many words a charge lays out anew
 --   state(v, n, key, ...): the state that is replied if nothing was charged, if that is
 --     not the value without the header
 --

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/core/step"
 )
 
 // A question is a decision or settlement to be made by Redis.
@@ -16,6 +17,7 @@ type question struct {
 	one      [1]core.Charge // room for charges
 	deadline time.Time
 	hashSlot int // in a Cluster; 0 otherwise
+	work     int // words that Redis lays out anew for it; 0 if not known
 
 	// Of a settlement:
 	at, actual int64
@@ -28,8 +30,8 @@ type question struct {
 	err      error
 }
 
-// The progress of a question. From waiting, either the sender changes it to sent, or the
-// caller, who gives up, to dropped: whichever comes first.
+// The progress of a question. The sender changes it from waiting to sent, and back if it
+// is put off, unless the caller has given up and dropped it.
 const (
 	waiting = iota
 	sent
@@ -87,6 +89,24 @@ func (q *question) parts() int {
 	return n
 }
 
+// words is about how many words of state Redis reads and writes for the question: of a
+// long log, as many as there are units. Whether a log has to be laid out anew is not known
+// before the question is sent.
+func (q *question) words() int {
+	words := q.work
+	for i := range q.charges {
+		n, units := noteOf(q.charges[i].Limiter), q.charges[i].N
+		switch {
+		case q.mode == modeSettle && q.actual > units:
+			units = step.MaxLog // and perhaps another ring
+		case q.mode == modeSettle, q.mode == modePeek:
+			units = 0
+		}
+		words += n.words + n.logs*int(units)
+	}
+	return words
+}
+
 // addTo writes the question into a call of the script.
 func (q *question) addTo(c *call, s *Store) {
 	c.begin(q.mode, q.parts())
@@ -111,5 +131,7 @@ func (q *question) read(r *reply) {
 		q.uncovered, q.err = r.uncovered(q.parts())
 		return
 	}
-	q.result, q.err = r.result(q.charges)
+	if q.result, q.err = r.result(q.charges); q.err == errPutOff { //nolint:errorlint // it is not wrapped
+		q.work = r.work
+	}
 }

@@ -190,6 +190,8 @@ type note struct {
 	flat      *script       // for questions of this limiter only; nil if there is none
 	local     *core.Limiter // decides while Redis is unavailable; nil without FailLocal
 	cacheable bool          // no policy counts what is refused
+	words     int           // of the states that are read and written whole
+	logs      int           // the number of the others: long logs
 }
 
 func noteOf(l *core.Limiter) *note {
@@ -204,6 +206,11 @@ func (s *Store) Prepare(l *core.Limiter) error {
 		n.suffixes = append(n.suffixes, suffix(l, &cells[i]))
 		n.constants = append(n.constants, constants(&cells[i]))
 		n.cacheable = n.cacheable && !cells[i].CountDenied
+		if ranged(&cells[i]) {
+			n.logs++
+		} else {
+			n.words += cells[i].Step.MaxWords()
+		}
 	}
 	n.flat = s.scripts.flat(cells)
 	if s.config.Failure == FailLocal {

@@ -12,6 +12,7 @@ import (
 type reply struct {
 	rest string
 	at   int64
+	work int // after errPutOff: words that the question lays out anew
 }
 
 var errReply = errors.New("headgate: the reply of the script is too short")
@@ -38,7 +39,12 @@ const (
 	partAllowed              // the question is allowed
 	partState                // the state follows
 	partFailed               // alone: the question failed, and the error follows
+	partPutOff               // alone: the question was put off, and its words follow
 )
+
+// errPutOff is the answer to a question that is too much work for its call. Nothing was
+// written for it.
+var errPutOff = errors.New("headgate: the question has to be sent again")
 
 // part reads that byte. The error may be that of the question alone, or errReply.
 func (r *reply) part() (byte, error) {
@@ -46,7 +52,15 @@ func (r *reply) part() (byte, error) {
 	if err != nil {
 		return 0, err
 	}
-	if s[0] != partFailed {
+	switch s[0] {
+	case partPutOff:
+		if s, err = r.take(step.WordBytes); err != nil {
+			return 0, err
+		}
+		r.work = int(step.Word(s))
+		return 0, errPutOff
+	case partFailed:
+	default:
 		return s[0], nil
 	}
 	if s, err = r.take(2); err == nil {

@@ -34,8 +34,16 @@ func (s *Store) sendBatch(ctx context.Context, queue *sendQueue, batch []*questi
 		hook(len(batch), time.Since(start), err)
 	}
 	s.report(queue, batch[0].hashSlot, err)
+	var late []*question
 	for _, q := range batch {
-		q.done <- struct{}{}
+		if q.err == errPutOff { //nolint:errorlint // it is not wrapped
+			late = append(late, q)
+		} else {
+			q.done <- struct{}{}
+		}
+	}
+	if len(late) > 0 {
+		queue.putOff(late)
 	}
 }
 

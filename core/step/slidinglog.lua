@@ -85,6 +85,13 @@ twins[4] = function(p)
     --@end
   end
 
+  -- grows is the size of the ring that n more units need, if they need another, or 0.
+  function twin.grows(v, n, _, _, count, _, size)
+    --@grows
+    return v and size < LIMIT and count + n > size and max(count + n, min(2 * size, LIMIT)) or 0
+    --@end
+  end
+
   -- first and on are the ring without what has expired.
   function twin.admits(v, n, key)
     --@admits

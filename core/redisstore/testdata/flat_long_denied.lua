@@ -36,6 +36,8 @@ else
   end
 end
 
+local MAXWORDS = 8192 -- that a call may lay out anew, unless it has but one question
+
 local function div(a, b) return (a - a % b) / b end -- exact where a/b would round
 
 -- isperiod reports whether v begins with a period that a policy may have.
@@ -71,6 +73,7 @@ end
 --     converted; and the state that is replied: the value without the header
 --   giveback(v, at, n, key): the same, without n of the units that were charged at the
 --     instant at; or nothing
+--   grows(v, n, key, ...): of a ranged policy, how many words a charge lays out anew
 --   state(v, n, key, ...): the state that is replied if nothing was charged, if that is
 --     not the value without the header
 --
@@ -143,14 +146,17 @@ end
 -- KEYS, ARGV[1] and the reply are those of main.lua. ARGV[2]: n of each question, or ''
 -- if all are 1. ARGV[3] and on: the policies.
 --
--- If a value is not intact, nothing is written and the reply is empty: then the questions
--- are put to main.lua, which fails that of this value alone.
+-- If a value is not intact, or too much has to be laid out anew, nothing is written and the
+-- reply is empty: then the questions are put to main.lua, which fails that of this value
+-- alone, or puts some off.
 local p1 = ARGV[3]
   local PERIOD1, LIMIT1 = read('>I7I7', p1, 3)
   local HEADER1, NEAR1 = sub(p1, 3, 9), byte(p1, 2) >= 2 and HEAD + 7 * 64 -- v has 64 entries at most
-local values, ns, out = {}, ARGV[2], {}
+local values, ns, out, words = {}, ARGV[2], {}, 0
 local got = nil
 for i = 1, #KEYS, 1 do
+  local n = 1
+  if ns ~= '' then n = read('>I7', ns, 7 * (i - 1) / 1 + 1) end
 do
   local key = KEYS[i + 0]
   local v, intact = call('GETRANGE', key, 0, NEAR1 - 1), true
@@ -160,14 +166,18 @@ do
     if #v > HEAD and isperiod(v) then first, count, newest, size = read('>I7I7I7I7', v, 8) end
     local whole = HEAD + 7 * size
     intact = first < size and count <= size and size <= 1048576 and (#v == whole or #v == 483 and #v < whole)
+    local more = v and size < LIMIT1 and count + n > size and max(count + n, min(2 * size, LIMIT1)) or 0
+    words = words + more
   end
   if not intact then return '' end
   values[key] = v
 end
 end
+if words > MAXWORDS and #KEYS > 1 then return '' end
 for i = 1, #KEYS, 1 do
-  local n, allowed, failed = 1, true, false
+  local n = 1
   if ns ~= '' then n = read('>I7', ns, 7 * (i - 1) / 1 + 1) end
+  local allowed, failed = true, false
 do
   local key, value, life, state = KEYS[i + 0]
   local v = values[key]

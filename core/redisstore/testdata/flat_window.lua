@@ -36,6 +36,8 @@ else
   end
 end
 
+local MAXWORDS = 8192 -- that a call may lay out anew, unless it has but one question
+
 local function div(a, b) return (a - a % b) / b end -- exact where a/b would round
 
 -- isperiod reports whether v begins with a period that a policy may have.
@@ -71,6 +73,7 @@ end
 --     converted; and the state that is replied: the value without the header
 --   giveback(v, at, n, key): the same, without n of the units that were charged at the
 --     instant at; or nothing
+--   grows(v, n, key, ...): of a ranged policy, how many words a charge lays out anew
 --   state(v, n, key, ...): the state that is replied if nothing was charged, if that is
 --     not the value without the header
 --
@@ -82,12 +85,13 @@ end
 -- KEYS, ARGV[1] and the reply are those of main.lua. ARGV[2]: n of each question, or ''
 -- if all are 1. ARGV[3] and on: the policies.
 --
--- If a value is not intact, nothing is written and the reply is empty: then the questions
--- are put to main.lua, which fails that of this value alone.
+-- If a value is not intact, or too much has to be laid out anew, nothing is written and the
+-- reply is empty: then the questions are put to main.lua, which fails that of this value
+-- alone, or puts some off.
 local p1 = ARGV[3]
   local PERIOD1, LIMIT1 = read('>I7I7', p1, 3)
   local HEADER1 = sub(p1, 3, 9)
-local values, ns, out = {}, ARGV[2], {}
+local values, ns, out, words = {}, ARGV[2], {}, 0
 local got = #KEYS == 1 and {call('GET', KEYS[1])} or call('MGET', unpack(KEYS))
 for i = 1, #KEYS, 1 do
 do
@@ -102,8 +106,9 @@ do
 end
 end
 for i = 1, #KEYS, 1 do
-  local n, allowed, failed = 1, true, false
+  local n = 1
   if ns ~= '' then n = read('>I7', ns, 7 * (i - 1) / 1 + 1) end
+  local allowed, failed = true, false
 do
   local key, value, life, state = KEYS[i + 0]
   local v = values[key]

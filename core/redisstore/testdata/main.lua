@@ -36,6 +36,8 @@ else
   end
 end
 
+local MAXWORDS = 8192 -- that a call may lay out anew, unless it has but one question
+
 local function div(a, b) return (a - a % b) / b end -- exact where a/b would round
 
 -- isperiod reports whether v begins with a period that a policy may have.
@@ -71,6 +73,7 @@ end
 --     converted; and the state that is replied: the value without the header
 --   giveback(v, at, n, key): the same, without n of the units that were charged at the
 --     instant at; or nothing
+--   grows(v, n, key, ...): of a ranged policy, how many words a charge lays out anew
 --   state(v, n, key, ...): the state that is replied if nothing was charged, if that is
 --     not the value without the header
 --
@@ -463,6 +466,13 @@ twins[4] = function(p)
     --@end
   end
 
+  -- grows is the size of the ring that n more units need, if they need another, or 0.
+  function twin.grows(v, n, _, _, count, _, size)
+    --@grows
+    return v and size < LIMIT and count + n > size and max(count + n, min(2 * size, LIMIT)) or 0
+    --@end
+  end
+
   -- first and on are the ring without what has expired.
   function twin.admits(v, n, key)
     --@admits
@@ -606,7 +616,9 @@ end
 -- The reply is the instant, then for each part of each question a byte: 1 if the policy
 -- admits it, 2 if the question is allowed, 4 if the state follows; and for a settlement
 -- the units that found no room. Or, for a whole question, 8 and an error: its length in
--- two bytes, and the text.
+-- two bytes, and the text. Or 16 and a number of words: to lay out so many anew is too
+-- much for this call, which has other questions; nothing was written for this one, and it
+-- is to be sent again.
 local PEEK, SETTLE, DENY = 1, 2, 3
 
 local ANOTHER = 'the key holds a value of another kind'
@@ -652,6 +664,7 @@ end
 
 local questions, pos, first = ARGV[2], 1, 1  -- first: the question's first key
 local out, last = {pack('>I7', now)}, 1      -- the reply in pieces, and their number
+local words = 0                              -- that were laid out anew
 local ms, ns, vs, found = {}, {}, {}, {}     -- of the parts; found: what admits returned
 
 local function answer(mode, parts)
@@ -663,6 +676,18 @@ local function answer(mode, parts)
     if parts > 1 and not v and call('GET', key) then error(ANOTHER, 0) end -- of another type, or empty
     ms[i], ns[i], vs[i], found[i] = m, n, v, {m.admits(v, n, key)}
     allowed = allowed and found[i][1]
+  end
+  local before = words
+  for i = 1, parts do
+    local m = ms[i]
+    if m.ranged and mode ~= PEEK and (allowed or m.denied) then
+      words = words + m.grows(vs[i], ns[i], nil, unpack(found[i], 5, 8))
+    end
+  end
+  if words > MAXWORDS and #questions > 2 + 8 * parts then
+    out[last + 1] = '\16' .. pack('>I7', words - before)
+    words, last = before, last + 1
+    return
   end
   for i = 1, parts do
     local m, n, v, key = ms[i], ns[i], vs[i], KEYS[first + i - 1]
