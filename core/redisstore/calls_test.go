@@ -323,8 +323,11 @@ func TestHooksAreCalled(t *testing.T) {
 	var decided []string
 	var called []int
 	s := open(t, Config{Hooks: Hooks{
-		Decided: func(limiter string, allowed bool, source core.Source) {
-			decided = append(decided, fmt.Sprint(limiter, " ", allowed, " ", source))
+		Decided: func(e DecisionEvent) {
+			if e.Err != nil {
+				t.Error(e.Err)
+			}
+			decided = append(decided, fmt.Sprint(e.Limiter, "/", e.Policy, " ", e.Allowed, " ", e.Source))
 		},
 		Called: func(questions int, took time.Duration, err error) {
 			if took <= 0 || err != nil {
@@ -334,17 +337,67 @@ func TestHooksAreCalled(t *testing.T) {
 		},
 	}}, server.Addr())
 	a := newLimiter(t, s, "a", core.FixedWindow(core.PerDay(1)))
-	b := newLimiter(t, s, "b", core.FixedWindow(core.PerDay(2)))
+	b := newLimiter(t, s, "b", core.FixedWindow(per(3, 400*day)).Named("wide"), core.FixedWindow(per(2, 400*day)).Named("narrow"))
 	allow(t, a, "k", 1)
 	allow(t, a, "k", 1)
 	allow(t, a, "k", 1)
+	allow(t, b, "k", 2)
+	allow(t, b, "k", 1)
+	allow(t, b, "k", 2)
 	a.Peek(t.Context(), "k")
-	core.AllowAll(t.Context(), core.Charge{Limiter: a, Key: "j", N: 1}, core.Charge{Limiter: b, Key: "j", N: 1})
-	want := "[a true store a false store a false cache a true store b true store]"
+	for range 2 {
+		core.AllowAll(t.Context(), core.Charge{Limiter: a, Key: "j", N: 1}, core.Charge{Limiter: b, Key: "j", N: 1})
+	}
+	want := "[a/a true store a/a false store a/a false cache" +
+		" b/narrow true store b/narrow false store b/wide false store" +
+		" a/a true store b/narrow true store a/a false store b/ false store]"
 	if got := fmt.Sprint(decided); got != want {
 		t.Errorf("decided %s, want %s", got, want)
 	}
-	if got := fmt.Sprint(called); got != "[1 1 1 1]" {
+	if got := fmt.Sprint(called); got != "[1 1 1 1 1 1 1 1]" {
 		t.Errorf("called %s", got)
+	}
+}
+
+// What is decided without Redis is reported too, and that nothing was decided.
+func TestDecidedIsCalledWithoutRedis(t *testing.T) {
+	for failure, want := range map[Failure]string{
+		FailLocal:  "[a/a true local <nil> a/a false local <nil> a/a false local <nil> b/ false local <nil>]",
+		FailOpen:   "[a/a true open <nil> a/a true open <nil> a/a true open <nil> b/b true open <nil>]",
+		FailClosed: "[a/ false policy unavailable a/ false policy unavailable a/ false policy unavailable b/ false policy unavailable]",
+	} {
+		var got []string
+		s := away(t, Config{Failure: failure, Hooks: Hooks{Decided: func(e DecisionEvent) {
+			err := e.Err
+			if errors.Is(err, core.ErrUnavailable) {
+				err = errors.New("unavailable")
+			}
+			got = append(got, fmt.Sprint(e.Limiter, "/", e.Policy, " ", e.Allowed, " ", e.Source, " ", err))
+		}}})
+		a := newLimiter(t, s, "a", core.FixedWindow(per(1, 400*day)))
+		b := newLimiter(t, s, "b", core.FixedWindow(per(1, 400*day)))
+		for range 2 {
+			_, _ = a.Allow(t.Context(), "k")
+		}
+		_, _ = a.Peek(t.Context(), "k")
+		_, _ = core.AllowAll(t.Context(), core.Charge{Limiter: a, Key: "k", N: 1}, core.Charge{Limiter: b, Key: "k", N: 1})
+		ended, end := context.WithCancel(t.Context())
+		end()
+		_, _ = a.Allow(ended, "k")
+		if fmt.Sprint(got) != want {
+			t.Errorf("Failure %d: %s, want %s", failure, got, want)
+		}
+	}
+}
+
+// A hook costs no allocation.
+func TestDecidedDoesNotAllocate(t *testing.T) {
+	var events int64
+	s := away(t, Config{Hooks: Hooks{Decided: func(e DecisionEvent) { events += int64(len(e.Policy)) }}})
+	l := newLimiter(t, s, "a", core.FixedWindow(core.PerDay(1)).Named("a"), core.FixedWindow(core.PerDay(2)).Named("b"))
+	cs := charges(core.Charge{Limiter: l, Key: "k", N: 1})
+	r := admitAll(cs)
+	if n := testing.AllocsPerRun(100, func() { s.decided(cs, &r, nil) }); n > 0 || events == 0 {
+		t.Errorf("%v allocations", n)
 	}
 }

@@ -80,7 +80,7 @@ func (s *Store) decideInTurn(ctx context.Context, cs []core.Charge) (core.Result
 			all.Add(r.Reading(j))
 		}
 	}
-	s.decided(cs, &all)
+	s.decided(cs, &all, nil)
 	return all, nil
 }
 

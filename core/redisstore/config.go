@@ -68,10 +68,11 @@ const (
 // of a decision or of a call to Redis, possibly by many goroutines at once, and should
 // return quickly. No hook receives a key. Any may be nil.
 type Hooks struct {
-	// Decided is called after each decision: once for each charge of decisions that
-	// are made together. Peeks are not reported, and neither are decisions that the
-	// policies answer without the store, such as a charge above the limit.
-	Decided func(limiter string, allowed bool, source core.Source)
+	// Decided is called after each decision, and when none could be made: once for each
+	// charge of those that are decided together. Peeks are not reported, nor are
+	// decisions that the policies make without the store, such as about a charge above
+	// the limit, nor callers who gave up.
+	Decided func(DecisionEvent)
 
 	// SlotAcquired is called after each slot was granted or refused, with the name of
 	// the slots. If it panics, the slot is released.
@@ -93,6 +94,22 @@ type Hooks struct {
 	// Changed is called when Redis becomes unavailable, with the reason, and when it
 	// is available again, with nil. In a Cluster this is a part of it.
 	Changed func(reason error)
+}
+
+// A DecisionEvent is a decision about a charge of one limiter.
+type DecisionEvent struct {
+	Limiter string
+
+	// Policy is the name of the limiter's policy that decided: of those that refused,
+	// the one with the longest wait; if the charge was admitted, the one with the least
+	// remaining. It is empty if another limiter of the same decision refused.
+	Policy string
+
+	Allowed bool
+	Source  core.Source
+
+	// Err, if not nil, is why no decision was made. Then only Limiter is set.
+	Err error
 }
 
 func (c Config) withDefaults() Config {

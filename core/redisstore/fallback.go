@@ -47,10 +47,10 @@ func (s *Store) fallback(ctx context.Context, cs []core.Charge, peek bool, cause
 		}
 		r.Source = core.SourceLocal
 	default:
-		return r, fmt.Errorf("%w: %w", core.ErrUnavailable, cause)
+		err = fmt.Errorf("%w: %w", core.ErrUnavailable, cause)
 	}
 	if !peek {
-		s.decided(cs, &r)
+		s.decided(cs, &r, err)
 	}
 	return r, err
 }

@@ -253,7 +253,7 @@ func (s *Store) decide(ctx context.Context, q *question) (core.Result, error) {
 		var r core.Result
 		var known bool
 		if l, r, known = s.cache.get(q.charges); known {
-			s.decided(q.charges, &r)
+			s.decided(q.charges, &r, nil)
 			s.pools.free(q)
 			return r, nil
 		}
@@ -267,19 +267,44 @@ func (s *Store) decide(ctx context.Context, q *question) (core.Result, error) {
 		s.cache.put(l, q.charges, &r)
 	}
 	if q.mode == modeAsk {
-		s.decided(q.charges, &r)
+		s.decided(q.charges, &r, nil)
 	}
 	s.pools.free(q)
 	return r, nil
 }
 
 // decided calls the hook.
-func (s *Store) decided(cs []core.Charge, r *core.Result) {
-	if s.config.Hooks.Decided != nil {
-		for i := range cs {
-			s.config.Hooks.Decided(cs[i].Limiter.Name(), r.Allowed, r.Source)
+func (s *Store) decided(cs []core.Charge, r *core.Result, err error) {
+	hook := s.config.Hooks.Decided
+	if hook == nil {
+		return
+	}
+	first := 0 // reading of the charge
+	for i := range cs {
+		l := cs[i].Limiter
+		if err != nil {
+			hook(DecisionEvent{Limiter: l.Name(), Err: err})
+			continue
+		}
+		hook(DecisionEvent{Limiter: l.Name(), Policy: deciding(l.Cells(), r, first), Allowed: r.Allowed, Source: r.Source})
+		first += len(l.Cells())
+	}
+}
+
+// deciding returns the policy of a DecisionEvent. The first of the limiter's readings has
+// that index.
+func deciding(cells []core.Cell, r *core.Result, first int) (policy string) {
+	var strictest int64
+	for i := range cells {
+		admitted, x := r.Reading(first + i)
+		switch {
+		case r.Allowed && (i == 0 || x.Remaining < strictest):
+			policy, strictest = cells[i].Name, x.Remaining
+		case !r.Allowed && !admitted && x.RetryAfter > strictest:
+			policy, strictest = cells[i].Name, x.RetryAfter
 		}
 	}
+	return policy
 }
 
 // Reset implements [core.Store].
