@@ -68,10 +68,22 @@ func (s *Store) Check(ctx context.Context) (*Report, error) {
 		r.Problems = append(r.Problems, one.Problems...)
 		return err
 	})
-	if info, e := cluster.ClusterInfo(ctx).Result(); e == nil && !strings.Contains(info, "cluster_state:ok") {
-		r.problemf("the Cluster does not serve all of its hash slots")
-	}
+	checkCluster(ctx, r, cluster)
 	return r, err
+}
+
+func checkCluster(ctx context.Context, r *Report, c *redis.ClusterClient) {
+	info, err := c.ClusterInfo(ctx).Result()
+	if err != nil {
+		r.problemf("the Cluster does not say whether it serves all of its hash slots: %v", err)
+		return
+	}
+	if state := infoField(info, "cluster_state"); state != "ok" {
+		r.problemf("the state of the Cluster is %q: decisions fail until it is ok", state)
+	}
+	if n := infoField(info, "cluster_slots_ok"); n != strconv.Itoa(hashSlots) {
+		r.problemf("the Cluster serves %s of its %d hash slots: keys in the others fail", n, hashSlots)
+	}
 }
 
 func (r *Report) problemf(format string, args ...any) {
@@ -79,33 +91,33 @@ func (r *Report) problemf(format string, args ...any) {
 }
 
 func (s *Store) checkServer(ctx context.Context, r *Report, c redis.UniversalClient) error {
-	server, err := s.describe(ctx, c)
+	info, err := c.Info(ctx).Result() // all sections: 6.2 takes the name of one only
 	if err != nil {
-		return err
+		return fmt.Errorf("headgate: INFO: %w", err)
 	}
+	server := serverReport(info, c)
 	if err := measure(ctx, c, &server); err != nil {
 		return err
 	}
 	r.Servers = append(r.Servers, server)
+	if infoField(info, "cluster_enabled") == "1" && !s.cluster {
+		r.problemf("%s is a node of a Cluster, and the client is not for one, so that most decisions fail: set IsClusterMode, or use a redis.ClusterClient", server.Address)
+	}
 	s.checkConfig(r, &server)
 	s.checkScripts(ctx, r, c, server.Address)
 	s.checkWrites(ctx, r, c, server.Address)
 	return nil
 }
 
-// describe reads what INFO says of a server.
-func (s *Store) describe(ctx context.Context, c redis.UniversalClient) (server ServerReport, err error) {
-	info, err := c.Info(ctx, "server", "memory").Result()
-	if err != nil {
-		return server, fmt.Errorf("headgate: INFO: %w", err)
-	}
+// serverReport is what INFO says of a server.
+func serverReport(info string, c redis.UniversalClient) (server ServerReport) {
 	server.Version = infoField(info, "redis_version")
 	server.MaxMemory, _ = strconv.ParseInt(infoField(info, "maxmemory"), 10, 64)
 	server.MaxMemoryPolicy = infoField(info, "maxmemory_policy")
 	if v, ok := c.(*redis.Client); ok {
 		server.Address = v.Options().Addr
 	}
-	return server, nil
+	return server
 }
 
 // measuredCalls is how many calls are timed. It is odd, so that there is a median.
@@ -165,7 +177,7 @@ func (s *Store) checkScripts(ctx context.Context, r *Report, c redis.UniversalCl
 
 func (s *Store) checkWrites(ctx context.Context, r *Report, c redis.UniversalClient, address string) {
 	err := c.Set(ctx, s.config.Prefix+":probe", 1, time.Minute).Err()
-	if err != nil && !redis.HasErrorPrefix(err, "MOVED") { // in a Cluster, another master has that key
+	if err != nil && !(s.cluster && redis.HasErrorPrefix(err, "MOVED")) { // another master has that key
 		r.problemf("%s does not accept writes: %v", address, err)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -35,6 +36,7 @@ func TestCluster(t *testing.T) {
 		{"CountsDenied", c.countsDenied},
 		{"OneSlotIsOneCall", c.oneSlotIsOneCall},
 		{"Check", c.check},
+		{"CheckUnservedSlots", c.checkUnservedSlots},
 		{"ProbesOwnKeys", c.probesOwnKeys},
 		{"SlotMigrates", c.slotMigrates},
 		{"SocketsMigrate", c.socketsMigrate},
@@ -45,6 +47,26 @@ func TestCluster(t *testing.T) {
 }
 
 type clusterTest struct{ *redistest.Cluster }
+
+// A Cluster may serve without all of its hash slots. The keys of the others fail.
+func (c clusterTest) checkUnservedSlots(t *testing.T) {
+	for _, m := range c.Masters {
+		m.Do("CONFIG", "SET", "cluster-require-full-coverage", "no")
+		m.Do("CLUSTER", "DELSLOTS", "16383")
+	}
+	defer func() {
+		c.Masters[2].Do("CLUSTER", "ADDSLOTS", "16383")
+		for _, m := range c.Masters {
+			m.Do("CONFIG", "SET", "cluster-require-full-coverage", "yes")
+		}
+		c.WaitReady()
+	}()
+	s := open(t, Config{}, c.Masters.Addrs()...)
+	eventually(t, "Check to miss a slot", func() bool {
+		r, err := s.Check(t.Context())
+		return err == nil && strings.Contains(r.String(), "serves 16383 of its 16384 hash slots")
+	})
+}
 
 // keysByMaster returns a key of each master's slots.
 func (c clusterTest) keysByMaster(s *Store) []string {

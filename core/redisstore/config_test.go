@@ -228,6 +228,21 @@ func TestCheck(t *testing.T) {
 			t.Error(got)
 		}
 	})
+	for name, assign := range map[string]bool{"one node of a Cluster": false, "the only node of a Cluster": true} {
+		t.Run(name, func(t *testing.T) {
+			server := redistest.Start(t, "cluster-enabled yes", "cluster-require-full-coverage no")
+			if assign {
+				server.Do("CLUSTER", "ADDSLOTSRANGE", "0", "16383")
+				eventually(t, "the Cluster to be ready", func() bool {
+					info, _ := server.Do("CLUSTER", "INFO")
+					return strings.Contains(info.(string), "cluster_state:ok")
+				})
+			}
+			if got := check(t, open(t, Config{}, server.Addr())); !strings.Contains(got, "the client is not for one") {
+				t.Error(got)
+			}
+		})
+	}
 	t.Run("nobody there", func(t *testing.T) {
 		r, err := open(t, Config{}, "127.0.0.1:1").Check(t.Context())
 		if err == nil || r == nil {
