@@ -2,8 +2,10 @@ package redisstore
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/headgate/headgate/core"
@@ -42,7 +44,8 @@ func (s *Store) inOneHashSlot(cs []core.Charge) bool {
 	return true
 }
 
-// decideInTurn makes charges of different hash slots one after the other. If one is
+// decideInTurn makes charges of different hash slots one after the other: first those for
+// which there is the least room, as they are the likeliest to be refused. If one is
 // refused or fails, the earlier ones are given back. If it is refused, the others still
 // count the attempt where their policies say so, and the result has their readings.
 func (s *Store) decideInTurn(ctx context.Context, cs []core.Charge) (core.Result, error) {
@@ -55,7 +58,7 @@ func (s *Store) decideInTurn(ctx context.Context, cs []core.Charge) (core.Result
 	own := context.WithoutCancel(ctx)
 	results := make([]core.Result, len(cs))
 	made := make([]core.Settlement, 0, len(cs)) // what to give back
-	for i := range cs {
+	for _, i := range leastRoomFirst(cs) {
 		// Until the decision is made, no refusal that these charges cause may be
 		// cached: they may be given back.
 		s.cache.invalidate(cs[i : i+1])
@@ -82,6 +85,18 @@ func (s *Store) decideInTurn(ctx context.Context, cs []core.Charge) (core.Result
 	}
 	s.decided(cs, &all, nil)
 	return all, nil
+}
+
+// leastRoomFirst returns the indices of charges by how often they could be made.
+func leastRoomFirst(cs []core.Charge) []int {
+	order := make([]int, len(cs))
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortStableFunc(order, func(i, j int) int {
+		return cmp.Compare(most(cs[i].Limiter)/cs[i].N, most(cs[j].Limiter)/cs[j].N)
+	})
+	return order
 }
 
 // decideOne decides one charge.

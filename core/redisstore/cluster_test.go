@@ -31,6 +31,7 @@ func TestCluster(t *testing.T) {
 		{"Slots", c.heldSlots},
 		{"AdmitsTheLimit", c.admitsTheLimit},
 		{"AsksTogether", c.asksTogether},
+		{"AsksTheSmallestFirst", c.asksTheSmallestFirst},
 		{"GivesBack", c.givesBack},
 		{"GivesBackWhenTheAskerIsGone", c.givesBackWhenTheAskerIsGone},
 		{"CountsDenied", c.countsDenied},
@@ -188,6 +189,43 @@ func (c clusterTest) asksTogether(t *testing.T) {
 			t.Errorf("%s: %d of %d are left after %d: %v", name, d.Remaining, shared, sum, err)
 		}
 		t.Logf("%s: %d of %d admitted", name, sum, shared)
+	}
+}
+
+// The limiter with the least capacity is asked first, as it is the likeliest to refuse:
+// then nothing has to be given back. The answers keep the order of the charges.
+func (c clusterTest) asksTheSmallestFirst(t *testing.T) {
+	s := open(t, Config{Failure: FailClosed, MemoryFor: -1}, c.Masters.Addrs()...)
+	keysOf := c.keysByMaster(s)
+	large := core.Charge{Limiter: newLimiter(t, s, "large", core.SlidingLog(core.PerHour(3000))), Key: keysOf[0], N: 1}
+	middle := core.Charge{Limiter: newLimiter(t, s, "middle", core.FixedWindow(per(3000, 400*day)).Named("a"), core.FixedWindow(per(2, 400*day)).Named("b")), Key: keysOf[2], N: 1}
+	small := core.Charge{Limiter: newLimiter(t, s, "small", core.FixedWindow(per(1, 400*day))), Key: keysOf[1], N: 1}
+	for _, cs := range [][]core.Charge{{large, middle, small}, {small, middle, large}, {middle, large, small}} {
+		if err := small.Limiter.Reset(t.Context(), small.Key); err != nil {
+			t.Fatal(err)
+		}
+		if err := middle.Limiter.Reset(t.Context(), middle.Key); err != nil {
+			t.Fatal(err)
+		}
+		for _, allowed := range []bool{true, false, false} {
+			c.Masters.ResetStats()
+			d, err := core.AllowAll(t.Context(), cs...)
+			if err != nil || d.Allowed != allowed {
+				t.Fatalf("%v: %s", err, describe(&d))
+			}
+			if n := c.Masters.Calls(writes...); !allowed && n > 0 {
+				t.Errorf("a refusal took %d writes", n)
+			}
+			i := 0
+			for _, charge := range cs {
+				for _, p := range charge.Limiter.Policies() {
+					if a := d.Answer(i); a.Policy != p.Name() || a.Limit != p.Limit() || a.Allowed != (allowed || charge.Limiter != small.Limiter) {
+						t.Errorf("answer %d is %+v, of %v", i, a, p)
+					}
+					i++
+				}
+			}
+		}
 	}
 }
 

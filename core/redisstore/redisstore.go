@@ -8,7 +8,8 @@
 //
 // A decision is one call of one script, whatever the number of policies, timed by
 // the clock of Redis: the clocks of the servers do not matter. Refused charges
-// write nothing.
+// write nothing, except under CountDenied, and for a state that was kept under another
+// rate, period or resolution, which is converted.
 //
 // # Fewer calls
 //
@@ -30,6 +31,14 @@
 // If Redis loses its last writes in a failover, what they had charged is admitted
 // once more, at most. A Cluster whose two halves both accept writes admits up to
 // the limit in each.
+//
+// # Keys in a Cluster
+//
+// All policies of a key are in one hash slot. [core.AllowAll] of keys in different hash
+// slots makes the charges one after the other, the smallest limit first, and gives them
+// back if a later one is refused. So another decision may be refused meanwhile that would
+// be admitted a moment later. If giving back fails, or the process ends before, the charge
+// counts until it expires, as if it had been admitted: less is admitted, never more.
 //
 // # Slots
 //
@@ -234,9 +243,8 @@ func (s *Store) Decide(ctx context.Context, c core.Charge, peek bool) (core.Resu
 	return s.decide(ctx, q)
 }
 
-// DecideAll implements [core.Store]. On a Cluster, charges whose keys are in
-// different hash slots are made one after the other and given back if a later one is
-// refused: for a moment others may be refused too much, never admitted too much.
+// DecideAll implements [core.Store]. The package documentation says what is different
+// in a Cluster.
 func (s *Store) DecideAll(ctx context.Context, cs []core.Charge) (core.Result, error) {
 	if s.cluster && !s.inOneHashSlot(cs) {
 		return s.decideInTurn(ctx, cs)
