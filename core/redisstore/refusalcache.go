@@ -14,8 +14,12 @@ import (
 const (
 	cacheBits       = 14 // of the hash that chooses an entry
 	cacheSize       = 1 << cacheBits
-	maxCachedKey    = 256 // bytes of the keys of an entry; all entries take about 10 MB at most
 	generationCount = 1 << 10
+
+	// What an entry holds is bounded, so that all of them take at most 16 MB: those of 8
+	// charges of a policy each. Those of one charge take 4 MB.
+	maxCachedKey      = 256 // bytes of its keys
+	maxCachedReadings = 8
 )
 
 // A refusalCache holds refusals until they end, so that a question that was just refused
@@ -88,6 +92,9 @@ func (c *refusalCache) get(cs []core.Charge) (l lookup, r core.Result, found boo
 
 // put caches a refusal, unless a key was given back since the lookup.
 func (c *refusalCache) put(l lookup, cs []core.Charge, r *core.Result) {
+	if r.Len() > maxCachedReadings {
+		return
+	}
 	var retry int64
 	for i := range r.Len() {
 		_, x := r.Reading(i)

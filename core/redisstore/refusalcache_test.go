@@ -247,6 +247,18 @@ func TestCacheIsBounded(t *testing.T) {
 		if m.keep(long, r); m.knows(long) {
 			t.Error("a long key is cached")
 		}
+		var ps []core.Policy
+		for i := range maxCachedReadings {
+			ps = append(ps, core.FixedWindow(core.PerMinute(1)).Named(fmt.Sprint(i)))
+		}
+		many := charges(core.Charge{Limiter: newLimiter(t, s, "many", ps...), Key: "k", N: 1})
+		if m.keep(many, aRefusal(len(ps), time.Minute)); !m.knows(many) {
+			t.Errorf("a refusal of %d policies is not remembered", len(ps))
+		}
+		many = append(many, core.Charge{Limiter: l, Key: "k", N: 1})
+		if m.keep(many, aRefusal(len(ps)+1, time.Minute)); m.knows(many) {
+			t.Errorf("a refusal of %d policies is remembered", len(ps)+1)
+		}
 	})
 }
 
