@@ -30,6 +30,7 @@ func TestCluster(t *testing.T) {
 		{"Store", c.store},
 		{"Slots", c.heldSlots},
 		{"AdmitsTheLimit", c.admitsTheLimit},
+		{"ProcessesTogether", c.processesTogether},
 		{"AsksTogether", c.asksTogether},
 		{"AsksTheSmallestFirst", c.asksTheSmallestFirst},
 		{"GivesBack", c.givesBack},
@@ -70,8 +71,10 @@ func (c clusterTest) checkUnservedSlots(t *testing.T) {
 }
 
 // keysByMaster returns a key of each master's slots.
-func (c clusterTest) keysByMaster(s *Store) []string {
-	found := make([]string, len(c.Masters))
+func (c clusterTest) keysByMaster(s *Store) []string { return keysByMaster(s, len(c.Masters)) }
+
+func keysByMaster(s *Store, masters int) []string {
+	found := make([]string, masters)
 	for i, missing := 0, len(found); missing > 0; i++ {
 		key := "key" + strconv.Itoa(i)
 		if m := hashSlotOf(s.names.tag(nil, key)) * len(found) / hashSlots; found[m] == "" {

@@ -358,7 +358,7 @@ func TestDecisionsAreThoseOfTheSteps(t *testing.T) {
 		newWalkOn(t, server.Addr(), 100).steps(10_000)
 	})
 	t.Run("miniredis", func(t *testing.T) {
-		newWalkOn(t, miniredis.RunT(t).Addr(), 200).steps(2_000)
+		newWalkOn(t, miniredis.RunT(t).Addr(), 200).steps(5_000)
 	})
 }
 

@@ -34,25 +34,27 @@ func hammered() map[string]core.Policy {
 }
 
 // hammerAll asks from many goroutines, for each policy in turn, and returns what was
-// admitted.
+// admitted for each key.
 func hammerAll(s *Store) (lines []string, err error) {
-	const askers, times = 20, 40
+	const askers, times = 40, 50
+	keys := keysByMaster(s, 3) // for the test on a Cluster of three masters
 	for _, name := range slices.Sorted(maps.Keys(hammered())) {
 		l, err := core.New(s, name, hammered()[name])
 		if err != nil {
 			return nil, err
 		}
 		var mu sync.Mutex
-		var admitted int
+		admitted := make([]int, len(keys))
 		var faults []error
 		var all sync.WaitGroup
-		for range askers {
+		for i := range askers {
 			all.Go(func() {
-				for range times {
-					d, err := l.Allow(context.Background(), "k")
+				for j := range times {
+					k := (i + j) % len(keys)
+					d, err := l.Allow(context.Background(), keys[k])
 					mu.Lock()
 					if d.Allowed {
-						admitted++
+						admitted[k]++
 					}
 					faults = append(faults, err)
 					mu.Unlock()
@@ -63,7 +65,9 @@ func hammerAll(s *Store) (lines []string, err error) {
 		if err := errors.Join(faults...); err != nil {
 			return nil, err
 		}
-		lines = append(lines, strconv.Itoa(admitted))
+		for _, n := range admitted {
+			lines = append(lines, strconv.Itoa(n))
+		}
 	}
 	return lines, nil
 }
@@ -85,46 +89,66 @@ func hammer(args []string) error {
 	return err
 }
 
-// Four processes and this one ask for the same keys. This one does so in a bubble, by
-// whose clock it is the year 2000: the clock that counts is that of Redis.
+// Four processes and this one ask for the same keys, from 200 goroutines. This one does so
+// in a bubble, by whose clock it is the year 2000: the clock that counts is that of Redis.
 func TestProcessesTogetherAreAdmittedTheLimit(t *testing.T) {
 	server := redistest.Start(t)
-	var others []*proctest.Process
-	for range 4 {
-		p := proctest.Start(t, "hammer", server.Addr())
+	others := startHammers(t, 4, server.Addr())
+	var lines []string
+	synctest.Test(t, func(t *testing.T) {
+		var err error
+		if lines, err = hammerAll(open(t, Config{Failure: FailClosed}, server.Addr())); err != nil {
+			t.Fatal(err)
+		}
+	})
+	others.admittedTheLimit(t, lines)
+}
+
+// The same on a Cluster.
+func (c clusterTest) processesTogether(t *testing.T) {
+	startHammers(t, 4, c.Masters.Addrs()...).admittedTheLimit(t)
+}
+
+type hammers []*proctest.Process
+
+func startHammers(t *testing.T, count int, addrs ...string) (all hammers) {
+	t.Helper()
+	for range count {
+		p := proctest.Start(t, "hammer", addrs...)
 		if line := p.Line(); line != "ready" {
 			t.Fatal(line)
 		}
-		others = append(others, p)
+		all = append(all, p)
 	}
-	for _, p := range others {
+	for _, p := range all {
 		p.Send("go")
 	}
-	var answers [][]string
-	synctest.Test(t, func(t *testing.T) {
-		lines, err := hammerAll(open(t, Config{Failure: FailClosed}, server.Addr()))
-		if err != nil {
-			t.Fatal(err)
-		}
-		answers = append(answers, lines)
-	})
-	for _, p := range others {
+	return all
+}
+
+// admittedTheLimit checks the sums of what the processes, and others, were admitted.
+func (all hammers) admittedTheLimit(t *testing.T, answers ...[]string) {
+	t.Helper()
+	for _, p := range all {
 		answers = append(answers, p.Wait())
 	}
+	const keys = 3
 	for i, name := range slices.Sorted(maps.Keys(hammered())) {
-		var sum int64
-		for _, lines := range answers {
-			if i >= len(lines) {
-				t.Fatalf("a process answered %q", lines)
+		for k := range keys {
+			var sum int64
+			for _, lines := range answers {
+				if len(lines) != keys*len(hammered()) {
+					t.Fatalf("a process answered %q", lines)
+				}
+				n, err := strconv.ParseInt(lines[keys*i+k], 10, 64)
+				if err != nil {
+					t.Fatal(err)
+				}
+				sum += n
 			}
-			n, err := strconv.ParseInt(lines[i], 10, 64)
-			if err != nil {
-				t.Fatal(err)
+			if want := hammered()[name].Limit(); sum != want {
+				t.Errorf("%s, key %d: admitted %d, the limit is %d", name, k, sum, want)
 			}
-			sum += n
-		}
-		if want := hammered()[name].Limit(); sum != want {
-			t.Errorf("%s: admitted %d, the limit is %d", name, sum, want)
 		}
 	}
 }
