@@ -101,7 +101,8 @@ func (s *Store) checkServer(ctx context.Context, r *Report, c redis.UniversalCli
 	}
 	r.Servers = append(r.Servers, server)
 	if infoField(info, "cluster_enabled") == "1" && !s.cluster {
-		r.problemf("%s is a node of a Cluster, and the client is not for one, so that most decisions fail: set IsClusterMode, or use a redis.ClusterClient", server.Address)
+		r.problemf("%s is a node of a Cluster, and the client is not for one, so that most decisions fail: set IsClusterMode, or use a redis.ClusterClient",
+			server.Address)
 	}
 	s.checkConfig(r, &server)
 	s.checkScripts(ctx, r, c, server.Address)
@@ -177,7 +178,7 @@ func (s *Store) checkScripts(ctx context.Context, r *Report, c redis.UniversalCl
 
 func (s *Store) checkWrites(ctx context.Context, r *Report, c redis.UniversalClient, address string) {
 	err := c.Set(ctx, s.config.Prefix+":probe", 1, time.Minute).Err()
-	if err != nil && !(s.cluster && redis.HasErrorPrefix(err, "MOVED")) { // another master has that key
+	if err != nil && (!s.cluster || !redis.HasErrorPrefix(err, "MOVED")) { // another master has that key
 		r.problemf("%s does not accept writes: %v", address, err)
 	}
 }

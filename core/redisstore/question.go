@@ -1,6 +1,7 @@
 package redisstore
 
 import (
+	"errors"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -131,7 +132,7 @@ func (q *question) read(r *reply) {
 		q.uncovered, q.err = r.uncovered(q.parts())
 		return
 	}
-	if q.result, q.err = r.result(q.charges); q.err == errPutOff { //nolint:errorlint // it is not wrapped
+	if q.result, q.err = r.result(q.charges); errors.Is(q.err, errPutOff) {
 		q.work = r.work
 	}
 }

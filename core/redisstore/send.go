@@ -36,7 +36,7 @@ func (s *Store) sendBatch(ctx context.Context, queue *sendQueue, batch []*questi
 	s.report(queue, batch[0].hashSlot, err)
 	var late []*question
 	for _, q := range batch {
-		if q.err == errPutOff { //nolint:errorlint // it is not wrapped
+		if errors.Is(q.err, errPutOff) {
 			late = append(late, q)
 		} else {
 			q.done <- struct{}{}
