@@ -39,7 +39,7 @@ func hammerAll(s *Store) (lines []string, err error) {
 	const askers, times = 40, 50
 	keys := keysByMaster(s, 3) // for the test on a Cluster of three masters
 	for _, name := range slices.Sorted(maps.Keys(hammered())) {
-		l, err := core.New(s, name, hammered()[name])
+		l, err := core.New(s, "hammered: "+name, hammered()[name])
 		if err != nil {
 			return nil, err
 		}
