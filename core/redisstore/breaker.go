@@ -67,6 +67,7 @@ func (b *breaker) close() {
 // it.
 func (s *Store) report(queue *sendQueue, hashSlot int, err error) {
 	if err == nil {
+		s.queues.learn()
 		queue.breaker.succeed()
 		return
 	}
@@ -106,7 +107,16 @@ func (s *Store) probe(ctx context.Context, hashSlot int) error {
 	if s.cluster {
 		key = s.names.probe(hashSlot)
 	}
-	return s.withDeadline(ctx, func() error { return s.client.Set(ctx, key, 1, time.Minute).Err() })
+	return s.withDeadline(ctx, func() error {
+		if c := s.queues.cluster; c != nil && !s.queues.known.Load() {
+			// The first master that was called is unavailable; others may not be.
+			if _, err := c.MasterForKey(ctx, key); err != nil {
+				return err
+			}
+			s.queues.learn()
+		}
+		return s.client.Set(ctx, key, 1, time.Minute).Err()
+	})
 }
 
 // probe returns the name of a key in a hash slot of a Cluster. It begins with the prefix,
@@ -122,7 +132,7 @@ func (n *namer) probe(hashSlot int) string {
 // State is whether a Store uses Redis, as [Store.State] returns it.
 type State struct {
 	// Away means that Redis is unavailable and [Config].Failure decides. In a Cluster,
-	// that is so for at least a part of the keys.
+	// that is so for the keys of at least one master.
 	Away   bool
 	Since  time.Time // the time of the last change; zero if there was none
 	Reason error     // the failure that made Redis unavailable; nil if it is not
@@ -131,8 +141,8 @@ type State struct {
 // State returns whether Redis is used at the moment. It makes no call.
 func (s *Store) State() State {
 	var all State
-	for i := range s.queues {
-		b := &s.queues[i].breaker
+	for _, queue := range s.queues.all() {
+		b := &queue.breaker
 		b.mu.Lock()
 		if one := (State{b.open.Load(), b.since, b.reason}); one.Away && !all.Away || one.Away == all.Away && one.Since.After(all.Since) {
 			all = one

@@ -207,7 +207,7 @@ func TestPoisonedKeyFailsAlone(t *testing.T) {
 					q.charges = []core.Charge{{Limiter: l, Key: key, N: 1}}
 					batch = append(batch, q)
 				}
-				s.sendBatch(context.Background(), &s.queues[0], batch, time.Now().Add(patient))
+				s.sendBatch(context.Background(), &s.queues.first, batch, time.Now().Add(patient))
 				for i, wantErr := range []bool{false, true, true, false} {
 					q := batch[i]
 					if (q.err != nil) != wantErr || q.result.Allowed == wantErr {

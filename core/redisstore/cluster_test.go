@@ -551,3 +551,113 @@ func (c clusterTest) oneMasterAway(t *testing.T) {
 		return d.Source == core.SourceStore && !s.State().Away
 	})
 }
+
+// A master that is unreachable and one that works have neighbouring hash slots: each
+// has a breaker of its own, for rates and for slots.
+func TestEachMasterHasItsBreaker(t *testing.T) {
+	cluster := redistest.StartCluster(t, 3, 0, "cluster-require-full-coverage no")
+	store := func() (*Store, *core.Limiter) { // closed at the end: go-redis waits for a server that is paused
+		s := open(t, Config{Failure: FailOpen, Timeout: 300 * time.Millisecond, MemoryFor: -1}, cluster.Masters.Addrs()...)
+		return s, newLimiter(t, s, "api", core.FixedWindow(per(1_000_000, 400*day)))
+	}
+	s, l := store()
+	fails := keyInSlots(s, 5462, 5500) // the first slots of the second master
+	works := keyInSlots(s, 5420, 5461) // the last slots of the first
+	without := func(t *testing.T, l *core.Limiter, key string) {
+		t.Helper()
+		if d := allow(t, l, key, 1); d.Source != core.SourceOpen {
+			t.Errorf("%s", describe(&d))
+		}
+	}
+	stored := func(t *testing.T, l *core.Limiter, key string) {
+		t.Helper()
+		eventually(t, "a decision by Redis", func() bool { return allow(t, l, key, 1).Source == core.SourceStore })
+	}
+	stored(t, l, fails)
+	stored(t, l, works)
+	held := newSlots(t, s, "ws", 10)
+	acquires(t, held, works)
+	acquires(t, held, fails)
+	other, l2 := store()
+	third, l3 := store()
+	stored(t, l2, fails)
+	stored(t, l2, works)
+
+	cluster.Masters[1].Pause()
+	t.Run("successes of one do not hide failures of another", func(t *testing.T) {
+		for range maxFailures {
+			if s.State().Away {
+				t.Fatalf("%+v", s.State())
+			}
+			without(t, l, fails)
+			stored(t, l, works)
+		}
+		if !s.State().Away {
+			t.Error("the breaker is closed")
+		}
+		without(t, l, fails)
+	})
+	t.Run("failures of one do not stop another", func(t *testing.T) {
+		for range maxFailures {
+			without(t, l2, fails)
+		}
+		if !other.State().Away {
+			t.Error("the breaker is closed")
+		}
+		for range 2 * maxFailures {
+			if d := allow(t, l2, works, 1); d.Source != core.SourceStore {
+				t.Error(describe(&d))
+			}
+		}
+	})
+	t.Run("slots", func(t *testing.T) {
+		for key, want := range map[string]core.Source{works: core.SourceStore, fails: core.SourceOpen} {
+			eventually(t, "a slot", func() bool {
+				slot, err := held.Acquire(t.Context(), key)
+				if err != nil {
+					return false
+				}
+				defer slot.Release()
+				return slot.Source() == want
+			})
+		}
+	})
+	t.Run("a client that has not loaded its table", func(t *testing.T) {
+		for range maxFailures {
+			without(t, l3, fails)
+		}
+		stored(t, l3, works)
+		if !third.State().Away {
+			t.Error("the breaker is closed")
+		}
+	})
+
+	cluster.Masters[1].Resume()
+	for _, s := range []*Store{s, other, third} {
+		eventually(t, "the breaker to close", func() bool { return !s.State().Away })
+	}
+	stored(t, l, fails)
+	stored(t, l2, fails)
+	t.Run("a slot that no master serves", func(t *testing.T) {
+		unserved := keyInSlots(s, 100, 100)
+		if _, err := cluster.Masters[0].Do("CLUSTER", "DELSLOTS", "100"); err != nil {
+			t.Fatal(err)
+		}
+		for range 2 * maxFailures {
+			without(t, l, unserved)
+		}
+		if s.State().Away {
+			t.Errorf("%+v", s.State())
+		}
+	})
+}
+
+// keyInSlots returns a key whose hash slot is in the range.
+func keyInSlots(s *Store, first, last int) string {
+	for i := 0; ; i++ {
+		key := "key" + strconv.Itoa(i)
+		if slot := hashSlotOf(s.names.tag(nil, key)); first <= slot && slot <= last {
+			return key
+		}
+	}
+}

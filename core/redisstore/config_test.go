@@ -77,7 +77,7 @@ func away(t testing.TB, c Config) *Store {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { s.Client().Close() })
-	s.queues[0].breaker.open.Store(true)
+	s.queues.first.breaker.open.Store(true)
 	return s
 }
 

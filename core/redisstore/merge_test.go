@@ -58,7 +58,7 @@ func TestMergedQuestionsAreAnsweredInOrder(t *testing.T) {
 		for range 1 + w.rng.IntN(8) {
 			batch = append(batch, draw())
 		}
-		s.sendBatch(context.Background(), &s.queues[0], batch, time.Now().Add(patient))
+		s.sendBatch(context.Background(), &s.queues.first, batch, time.Now().Add(patient))
 		for i, q := range batch {
 			if q.err != nil {
 				t.Fatal(q.err)
@@ -110,7 +110,7 @@ func TestAlikeQuestionsAreAnsweredInOrder(t *testing.T) {
 		if flatNote(batch) != nil {
 			flat++
 		}
-		s.sendBatch(context.Background(), &s.queues[0], batch, time.Now().Add(patient))
+		s.sendBatch(context.Background(), &s.queues.first, batch, time.Now().Add(patient))
 		for i, q := range batch {
 			want := ref.decide(q.charges, q.mode)
 			if got, want := fmt.Sprint(q.err, readings(q.result)), fmt.Sprint(nil, readings(want)); got != want {

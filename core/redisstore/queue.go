@@ -3,18 +3,19 @@ package redisstore
 import (
 	"context"
 	"errors"
+	"maps"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 )
 
 const (
 	// maxInFlight is how many calls of a queue may be in flight at once: two, so that
 	// Redis computes one while the next is on the wire.
 	maxInFlight = 2
-
-	// clusterQueues divide the hash slots of a Cluster, so that a master that is slow
-	// or unavailable delays only its own.
-	clusterQueues = 16
 
 	// maxCells and maxWords, which is also in prelude.lua, bound the time for which a call
 	// keeps Redis from all others: to about 1 ms. A question of more words is sent alone;
@@ -38,12 +39,70 @@ type sendQueue struct {
 	mu       sync.Mutex
 	inFlight int
 	waiting  []*question
-	_        [64]byte // keeps neighbours off this cache line
 }
 
-// queueOf returns the queue of a hash slot.
-func (s *Store) queueOf(hashSlot int) *sendQueue {
-	return &s.queues[hashSlot*len(s.queues)/hashSlots]
+// sendQueues holds one queue for each server, so that a master of a Cluster that is slow
+// or unavailable delays only its own keys.
+type sendQueues struct {
+	cluster *redis.ClusterClient // nil: there is one server
+	known   atomic.Bool          // the client has loaded its table of masters
+
+	// first is the queue of the only server, and of all masters until the table is
+	// loaded.
+	first sendQueue
+
+	mu        sync.Mutex // held to replace byAddress
+	byAddress atomic.Pointer[map[string]*sendQueue]
+}
+
+// of returns the queue of the server to which the client sends the commands of a key. It
+// makes no call.
+func (qs *sendQueues) of(name string) *sendQueue {
+	if qs.cluster == nil || !qs.known.Load() {
+		return &qs.first
+	}
+	// Once the table is loaded, this only reads it, even while it is reloaded.
+	master, err := qs.cluster.MasterForKey(context.Background(), name)
+	if err != nil {
+		return &qs.first
+	}
+	address := master.Options().Addr
+	if queue := qs.masters()[address]; queue != nil {
+		return queue
+	}
+	return qs.add(address)
+}
+
+func (qs *sendQueues) masters() map[string]*sendQueue {
+	if m := qs.byAddress.Load(); m != nil {
+		return *m
+	}
+	return nil
+}
+
+func (qs *sendQueues) add(address string) *sendQueue {
+	qs.mu.Lock()
+	defer qs.mu.Unlock()
+	old := qs.masters()
+	if queue := old[address]; queue != nil {
+		return queue
+	}
+	grown := make(map[string]*sendQueue, len(old)+1)
+	maps.Copy(grown, old)
+	grown[address] = new(sendQueue)
+	qs.byAddress.Store(&grown)
+	return grown[address]
+}
+
+// learn notes that the client has loaded its table: it has sent a command.
+func (qs *sendQueues) learn() {
+	if qs.cluster != nil && !qs.known.Load() {
+		qs.known.Store(true)
+	}
+}
+
+func (qs *sendQueues) all() []*sendQueue {
+	return slices.AppendSeq([]*sendQueue{&qs.first}, maps.Values(qs.masters()))
 }
 
 // submit sends the question and waits for the answer, at most until its deadline or
@@ -53,10 +112,13 @@ func (s *Store) submit(ctx context.Context, q *question) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
+	queue := &s.queues.first
 	if s.cluster {
-		q.hashSlot = hashSlotOf(s.names.tag(nil, q.charges[0].Key))
+		var room [maxPlainKey + 64]byte
+		tag := s.names.tag(room[:0], q.charges[0].Key)
+		q.hashSlot = hashSlotOf(tag)
+		queue = s.queues.of(string(tag))
 	}
-	queue := s.queueOf(q.hashSlot)
 	if !queue.breaker.allows() {
 		return errUnavailable
 	}

@@ -301,8 +301,8 @@ func TestHookThatPanicsLeavesTheQueueUsable(t *testing.T) {
 
 func TestQueueIsBounded(t *testing.T) {
 	inBubble(t, Config{Failure: FailClosed}, func(t *testing.T, f *fake, s *Store, l *core.Limiter) {
-		s.queues[0].inFlight = maxInFlight
-		s.queues[0].waiting = make([]*question, maxWaiting)
+		s.queues.first.inFlight = maxInFlight
+		s.queues.first.waiting = make([]*question, maxWaiting)
 		if _, err := l.Allow(t.Context(), "k"); !errors.Is(err, errBusy) {
 			t.Error(err)
 		}

@@ -98,7 +98,7 @@ type Store struct {
 	config  Config // without the Secret
 	names   namer
 	local   *memstore.Store // for FailLocal
-	queues  []sendQueue
+	queues  sendQueues
 	cache   *refusalCache // nil if turned off
 	seed    maphash.Seed
 	pools   pools
@@ -159,7 +159,6 @@ func New(client redis.UniversalClient, c Config) (*Store, error) {
 		local:     memstore.New(memstore.Config{}),
 		seed:      maphash.MakeSeed(),
 		abandoned: make(chan struct{}, maxAbandoned),
-		queues:    make([]sendQueue, 1),
 	}
 	s.config.Secret = nil // it is in names, where printing does not show it
 	faults := c.faults()
@@ -171,7 +170,7 @@ func New(client redis.UniversalClient, c Config) (*Store, error) {
 	case *redis.ClusterClient:
 		s.direct = v != nil && v.Options().ContextTimeoutEnabled
 		s.cluster = true
-		s.queues = make([]sendQueue, clusterQueues)
+		s.queues.cluster = v
 	case *redis.Ring:
 		faults = append(faults, errors.New("headgate: redisstore: a Ring loses state when its servers change: use a Cluster"))
 	}

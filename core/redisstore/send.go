@@ -24,16 +24,17 @@ func (s *Store) sendBatch(ctx context.Context, queue *sendQueue, batch []*questi
 	if s.cluster {
 		groups = byHashSlot(batch)
 	}
-	var err error
+	var err, failure error
 	if len(groups) > 1 {
-		err = s.runGroups(ctx, groups)
+		err, failure = s.runGroups(ctx, groups)
 	} else {
 		err = s.runGroup(ctx, batch)
+		failure = serverFailure(err)
 	}
 	if hook := s.config.Hooks.Called; hook != nil {
 		hook(len(batch), time.Since(start), err)
 	}
-	s.report(queue, batch[0].hashSlot, err)
+	s.report(queue, batch[0].hashSlot, failure)
 	var late []*question
 	for _, q := range batch {
 		if errors.Is(q.err, errPutOff) {
@@ -132,8 +133,9 @@ func (s *Store) withDeadline(ctx context.Context, f func() error) error {
 	}
 }
 
-// runGroups is runGroup for questions of several hash slots, in one pipeline.
-func (s *Store) runGroups(ctx context.Context, groups [][]*question) error {
+// runGroups is runGroup for questions of several hash slots, in one pipeline. The failure
+// is that of the server: nil if it answered the questions of any hash slot.
+func (s *Store) runGroups(ctx context.Context, groups [][]*question) (all, failure error) {
 	pipe := s.client.Pipeline()
 	cmds := make([]once, len(groups))
 	for i, batch := range groups {
@@ -146,6 +148,7 @@ func (s *Store) runGroups(ctx context.Context, groups [][]*question) error {
 		return nil
 	})
 	faults := make([]error, 0, len(groups))
+	answered := false
 	for i, batch := range groups {
 		err := late
 		if late == nil {
@@ -160,8 +163,22 @@ func (s *Store) runGroups(ctx context.Context, groups [][]*question) error {
 			err = finish(batch, cmds[i].Val(), nil)
 		}
 		faults = append(faults, err)
+		answered = answered || serverFailure(err) == nil
 	}
-	return errors.Join(faults...)
+	all = errors.Join(faults...)
+	if answered {
+		return all, nil
+	}
+	return all, all
+}
+
+// serverFailure returns err, or nil if it is about one hash slot only: a master that works
+// replies that a hash slot is not served.
+func serverFailure(err error) error {
+	if err != nil && redis.HasErrorPrefix(err, "CLUSTERDOWN Hash slot not served") {
+		return nil
+	}
+	return err
 }
 
 // flatNote returns the note whose flat script answers all of the questions, or nil.

@@ -27,7 +27,7 @@ func (s *Store) newSlotKeeper() slotKeeper {
 	k := keeper.New((*transport)(s), keeper.Config{
 		TTL:      s.config.SlotTTL,
 		Timeout:  s.config.Timeout,
-		Shards:   len(s.queues),
+		Shards:   s.shards(),
 		Instance: s.config.Instance,
 		Lost:     s.config.Hooks.SlotsLost,
 		Restated: s.config.Hooks.SlotsRestated,
@@ -194,7 +194,21 @@ func (n *namer) servers() string { return n.prefix + ":{slots}:servers" }
 
 // queueOfKey returns the queue of a key, whose breaker slots share with decisions.
 func (s *Store) queueOfKey(key string) *sendQueue {
-	return &s.queues[(*transport)(s).Shard(key)]
+	if !s.cluster {
+		return &s.queues.first
+	}
+	var room [maxPlainKey + 64]byte
+	return s.queues.of(string(s.names.tag(room[:0], key)))
+}
+
+// clusterShards divide the hash slots of a Cluster for the keeper.
+const clusterShards = 16
+
+func (s *Store) shards() int {
+	if s.cluster {
+		return clusterShards
+	}
+	return 1
 }
 
 // A transport runs the keeper's scripts.
@@ -205,13 +219,31 @@ func (w *transport) Shard(key string) int {
 	if !w.cluster {
 		return 0
 	}
-	return hashSlotOf(w.names.tag(nil, key)) * len(w.queues) / hashSlots
+	return hashSlotOf(w.names.tag(nil, key)) * clusterShards / hashSlots
 }
 
 // Run implements [keeper.Transport].
-func (w *transport) Run(ctx context.Context, shard int, ops []*keeper.Op) {
+func (w *transport) Run(ctx context.Context, _ int, ops []*keeper.Op) {
 	s := (*Store)(w)
-	queue := &s.queues[shard]
+	if !s.cluster {
+		s.runOps(ctx, &s.queues.first, ops)
+		return
+	}
+	// The keys of a shard may have several masters.
+	byQueue := make(map[*sendQueue][]*keeper.Op)
+	for _, op := range ops {
+		queue := s.queueOfKey(op.Key)
+		byQueue[queue] = append(byQueue[queue], op)
+	}
+	var all sync.WaitGroup
+	for queue, some := range byQueue {
+		all.Go(func() { s.runOps(ctx, queue, some) })
+	}
+	all.Wait()
+}
+
+// runOps runs the script for ops of one server.
+func (s *Store) runOps(ctx context.Context, queue *sendQueue, ops []*keeper.Op) {
 	if !queue.breaker.allows() {
 		for _, op := range ops {
 			op.Err = fmt.Errorf("%w: %w", keeper.ErrUnsent, errUnavailable)
