@@ -66,9 +66,12 @@ func (b *breaker) close() {
 // report records in a queue's breaker how a call ended, and starts to probe if that opens
 // it.
 func (s *Store) report(queue *sendQueue, hashSlot int, err error) {
-	if err == nil {
+	switch {
+	case err == nil:
 		s.queues.learn()
 		queue.breaker.succeed()
+		return
+	case errors.Is(err, errBusy): // nothing was sent
 		return
 	}
 	if queue.breaker.fail(err) {

@@ -86,6 +86,7 @@ func (f *fake) open(t testing.TB, c Config, heeds bool) *Store {
 		Addr:                     "127.0.0.1:6379", // looks no name up
 		Dialer:                   f.dial,
 		ContextTimeoutEnabled:    heeds,
+		PoolSize:                 1000, // go-redis cannot wait for a connection in a bubble
 		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
 	})
 	s, err := New(client, c)

@@ -338,3 +338,53 @@ func TestUnmerged(t *testing.T) {
 		}
 	})
 }
+
+// However many calls are in flight at once, a client that ignores deadlines is not too
+// busy as long as Redis answers.
+func TestManyCallsAtOnce(t *testing.T) {
+	inBubble(t, Config{Unmerged: true, Failure: FailOpen}, func(t *testing.T, f *fake, s *Store, l *core.Limiter) {
+		f.be(silence)
+		go f.afterAll(answer)
+		_, ds, errs := together(t, l, 3*maxAbandoned)
+		if err := errors.Join(errs...); err != nil {
+			t.Fatal(err)
+		}
+		for _, d := range ds {
+			if d.Source != core.SourceStore {
+				t.Fatal(describe(&d))
+			}
+		}
+	})
+}
+
+// Calls that were abandoned keep others from being sent, but do not open the breaker.
+func TestAbandonedCallsAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		s := f.open(t, Config{Failure: FailClosed}, false)
+		l := newLimiter(t, s, "api", core.FixedWindow(core.PerDay(1_000_000)))
+		hang := make(chan struct{})
+		for range 2 * maxAbandoned {
+			go func() {
+				ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+				defer cancel()
+				_ = s.withDeadline(ctx, func() error { <-hang; return nil })
+			}()
+		}
+		time.Sleep(2 * time.Second)
+		for range 2 * maxFailures {
+			if _, err := l.Allow(t.Context(), "k"); !errors.Is(err, errBusy) {
+				t.Error(err)
+			}
+		}
+		if s.State().Away {
+			t.Errorf("%+v", s.State())
+		}
+		close(hang)
+		synctest.Wait()
+		allow(t, l, "k", 1)
+		s.Client().Close()
+		f.close()
+		time.Sleep(time.Minute)
+	})
+}

@@ -107,14 +107,14 @@ type Store struct {
 	cluster bool
 	direct  bool // the client respects deadlines, so that calls need no goroutine
 
-	// abandoned holds a value for each call that may outlive its deadline, as the
+	// abandoned holds a value for each call that has outlived its deadline, as the
 	// client does not respect deadlines.
 	abandoned chan struct{}
 
 	instant func() string // for tests: the time to use instead of the server's
 }
 
-// maxAbandoned bounds the goroutines that wait for a Redis that does not answer.
+// maxAbandoned is how many abandoned calls keep others from being sent.
 const maxAbandoned = 64
 
 // Open makes a suitable client and its Store. The options are used as they are, except
@@ -146,8 +146,8 @@ func Open(options *redis.UniversalOptions, c Config) (*Store, error) {
 
 // New makes a Store that uses the client. Any redis.UniversalClient will do except a
 // Ring, which loses state when its servers change. Prefer [Open]: a client without
-// ContextTimeoutEnabled ignores deadlines, so that each of its calls takes a
-// goroutine, of which at most 64 wait for a Redis that does not answer.
+// ContextTimeoutEnabled ignores deadlines, so that each of its calls takes a goroutine,
+// which may outlive the decision. While 64 do, no call is sent.
 //
 // The error joins everything that is wrong.
 func New(client redis.UniversalClient, c Config) (*Store, error) {

@@ -110,25 +110,29 @@ func (s *Store) process(ctx context.Context, words []any) (string, error) {
 }
 
 // withDeadline calls f, and returns when the context ends even if the client ignores
-// that. Then f is abandoned: it runs on in a goroutine, with a bound on their number.
+// that. Then f is abandoned: it runs on in a goroutine. While maxAbandoned do, new calls
+// wait for one of them to end.
 func (s *Store) withDeadline(ctx context.Context, f func() error) error {
 	if s.direct {
 		return f()
 	}
 	select {
 	case s.abandoned <- struct{}{}:
-	default:
+		<-s.abandoned // only the abandoned count
+	case <-ctx.Done():
 		return errBusy
 	}
 	done := make(chan error, 1)
-	go func() {
-		done <- f()
-		<-s.abandoned
-	}()
+	go func() { done <- f() }()
 	select {
 	case err := <-done:
 		return err
 	case <-ctx.Done():
+		go func() {
+			s.abandoned <- struct{}{}
+			<-done
+			<-s.abandoned
+		}()
 		return errDeadline
 	}
 }
