@@ -52,7 +52,7 @@ func (r *Report) String() string {
 func (s *Store) Check(ctx context.Context) (*Report, error) {
 	r := &Report{}
 	if !s.direct {
-		r.problemf("the client ignores deadlines: set ContextTimeoutEnabled, or use Open")
+		r.problemf("the client ignores deadlines: use Open, or set ContextTimeoutEnabled and no timeout of -2")
 	}
 	cluster, ok := s.client.(*redis.ClusterClient)
 	if !ok {

@@ -44,6 +44,52 @@ func TestClientsThatAreNone(t *testing.T) {
 	}
 }
 
+// With a ReadTimeout or WriteTimeout of -2, go-redis sets no deadlines on its sockets.
+func TestClientsWithoutSocketDeadlines(t *testing.T) {
+	for _, never := range []redis.UniversalOptions{
+		{Addrs: []string{"127.0.0.1:1"}, ReadTimeout: -2},
+		{Addrs: []string{"127.0.0.1:1"}, ReadTimeout: time.Second, WriteTimeout: -2},
+		{Addrs: []string{"127.0.0.1:1", "127.0.0.1:2"}, ReadTimeout: -2},
+		{Addrs: []string{"127.0.0.1:1", "127.0.0.1:2"}, ReadTimeout: time.Second, WriteTimeout: -2},
+		{Addrs: []string{"127.0.0.1:1"}, MasterName: "primary", ReadTimeout: -2},
+		{Addrs: []string{"127.0.0.1:1"}, MasterName: "primary", ReadTimeout: time.Second, WriteTimeout: -2},
+	} {
+		never.ContextTimeoutEnabled = true
+		s, err := New(redis.NewUniversalClient(&never), Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Client().Close()
+		if s.direct {
+			t.Errorf("a client with %v, %v is taken to respect deadlines", never.ReadTimeout, never.WriteTimeout)
+		}
+		if s, err = Open(&never, Config{}); err != nil {
+			t.Fatal(err)
+		}
+		defer s.Client().Close()
+		if !s.direct {
+			t.Errorf("Open keeps %v, %v", never.ReadTimeout, never.WriteTimeout)
+		}
+	}
+}
+
+// A decision by such a client ends when the server is frozen.
+func TestFrozenServerWithoutSocketDeadlines(t *testing.T) {
+	server := redistest.Start(t)
+	client := redis.NewClient(&redis.Options{Addr: server.Addr(), ContextTimeoutEnabled: true, ReadTimeout: -2})
+	defer client.Close()
+	s, err := New(client, Config{Failure: FailOpen})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := newLimiter(t, s, "api", core.FixedWindow(core.PerDay(1000)))
+	server.Pause()
+	defer server.Resume()
+	if d := allow(t, l, "k", 1); d.Source != core.SourceOpen {
+		t.Error(describe(&d))
+	}
+}
+
 func TestOpenMakesAClientThatRespectsDeadlines(t *testing.T) {
 	given := redis.UniversalOptions{Addrs: []string{"127.0.0.1:1"}, ReadTimeout: time.Hour}
 	s, err := Open(&given, Config{Timeout: 70 * time.Millisecond})

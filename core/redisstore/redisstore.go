@@ -119,7 +119,8 @@ const maxAbandoned = 64
 
 // Open makes a suitable client and its Store. The options are used as they are, except
 // that ContextTimeoutEnabled is set and that a DialTimeout, ReadTimeout or WriteTimeout
-// of 0 becomes the Config's Timeout. Close the client through [Store.Client].
+// of 0, and a ReadTimeout or WriteTimeout of -2, becomes the Config's Timeout. Close the
+// client through [Store.Client].
 func Open(options *redis.UniversalOptions, c Config) (*Store, error) {
 	if options == nil {
 		return nil, errors.New("headgate: redisstore: the options are nil")
@@ -127,10 +128,10 @@ func Open(options *redis.UniversalOptions, c Config) (*Store, error) {
 	o := *options
 	o.ContextTimeoutEnabled = true
 	c = c.withDefaults()
-	if o.ReadTimeout == 0 {
+	if o.ReadTimeout == 0 || o.ReadTimeout < -1 { // below, go-redis sets no deadlines at all
 		o.ReadTimeout = c.Timeout
 	}
-	if o.WriteTimeout == 0 {
+	if o.WriteTimeout == 0 || o.WriteTimeout < -1 {
 		o.WriteTimeout = c.Timeout
 	}
 	if o.DialTimeout == 0 {
@@ -146,8 +147,9 @@ func Open(options *redis.UniversalOptions, c Config) (*Store, error) {
 
 // New makes a Store that uses the client. Any redis.UniversalClient will do except a
 // Ring, which loses state when its servers change. Prefer [Open]: a client without
-// ContextTimeoutEnabled ignores deadlines, so that each of its calls takes a goroutine,
-// which may outlive the decision. While 64 do, no call is sent.
+// ContextTimeoutEnabled, or with a ReadTimeout or WriteTimeout of -2, ignores deadlines,
+// so that each of its calls takes a goroutine, which may outlive the decision. While 64
+// do, no call is sent.
 //
 // The error joins everything that is wrong.
 func New(client redis.UniversalClient, c Config) (*Store, error) {
@@ -166,9 +168,15 @@ func New(client redis.UniversalClient, c Config) (*Store, error) {
 	case nil:
 		faults = append(faults, errors.New("headgate: redisstore: the client is nil"))
 	case *redis.Client:
-		s.direct = v != nil && v.Options().ContextTimeoutEnabled
+		if v != nil {
+			o := v.Options()
+			s.direct = o.ContextTimeoutEnabled && o.ReadTimeout >= 0 && o.WriteTimeout >= 0
+		}
 	case *redis.ClusterClient:
-		s.direct = v != nil && v.Options().ContextTimeoutEnabled
+		if v != nil {
+			o := v.Options()
+			s.direct = o.ContextTimeoutEnabled && o.ReadTimeout >= 0 && o.WriteTimeout >= 0
+		}
 		s.cluster = true
 		s.queues.cluster = v
 	case *redis.Ring:
