@@ -71,7 +71,7 @@ func (s *Store) report(queue *sendQueue, hashSlot int, err error) {
 		s.queues.learn()
 		queue.breaker.succeed()
 		return
-	case errors.Is(err, errBusy): // nothing was sent
+	case errors.Is(err, errBusy), errors.Is(err, errHurried): // says nothing of Redis
 		return
 	}
 	if queue.breaker.fail(err) {

@@ -52,7 +52,7 @@ func (s *Store) decideInTurn(ctx context.Context, cs []core.Charge) (core.Result
 	if err := ctx.Err(); err != nil {
 		return core.Result{}, err
 	}
-	deadline := time.Now().Add(s.config.Timeout)
+	deadline := s.deadline(ctx)
 	// From here on the caller's context does not count: a caller that gives up in
 	// between would leave charges although a later key refuses.
 	own := context.WithoutCancel(ctx)

@@ -20,7 +20,7 @@ type Config struct {
 	Secret []byte
 
 	// Timeout bounds every decision, measured from the call; 1 ms or more. 0 means
-	// 100 ms.
+	// 100 ms. An earlier deadline of the caller's context ends it with an error.
 	Timeout time.Duration
 
 	// Failure says how decisions are made while Redis is unavailable.

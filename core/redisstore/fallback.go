@@ -2,7 +2,6 @@ package redisstore
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	"github.com/headgate/headgate/core"
@@ -29,8 +28,8 @@ func localCharge(c core.Charge) core.Charge {
 
 // fallback decides without Redis, as the Config's Failure says.
 func (s *Store) fallback(ctx context.Context, cs []core.Charge, peek bool, cause error) (r core.Result, err error) {
-	if ctx.Err() != nil && errors.Is(cause, ctx.Err()) {
-		return r, cause // the caller has given up
+	if err := ended(ctx); err != nil {
+		return r, err // the caller has given up
 	}
 	switch s.config.Failure {
 	case FailOpen:

@@ -29,6 +29,7 @@ const (
 
 var (
 	errDeadline = errors.New("headgate: Redis did not answer in time")
+	errHurried  = errors.New("headgate: the caller's deadline came before the answer")
 	errBusy     = errors.New("headgate: too many decisions wait for Redis")
 )
 

@@ -388,3 +388,60 @@ func TestAbandonedCallsAreBounded(t *testing.T) {
 		time.Sleep(time.Minute)
 	})
 }
+
+// A caller's own deadline bounds a decision that is sent alone, too. It does not count
+// against Redis.
+func TestDeadlineOfALoneCaller(t *testing.T) {
+	c := Config{Timeout: time.Second, Failure: FailOpen}
+	inBubble(t, c, func(t *testing.T, f *fake, s *Store, l *core.Limiter) {
+		allow(t, l, "k", 1)
+		f.be(silence)
+		for range 2 * maxFailures {
+			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+			start := time.Now()
+			_, err := l.Allow(ctx, "k")
+			if took := time.Since(start); took != 10*time.Millisecond || !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("took %v: %v", took, err)
+			}
+			cancel()
+		}
+		if s.State().Away {
+			t.Errorf("%+v", s.State())
+		}
+		for range maxFailures { // a later deadline than the Timeout's changes nothing
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			start := time.Now()
+			d, err := l.Allow(ctx, "k")
+			if took := time.Since(start); took != time.Second || err != nil || d.Source != core.SourceOpen {
+				t.Errorf("took %v: %v: %s", took, err, describe(&d))
+			}
+			cancel()
+		}
+		if !s.State().Away {
+			t.Error("the breaker is closed")
+		}
+	})
+}
+
+// A caller that gives up does not end a call that it has sent alone.
+func TestCancelOfALoneCaller(t *testing.T) {
+	inBubble(t, Config{Timeout: time.Second, Failure: FailOpen}, func(t *testing.T, f *fake, s *Store, l *core.Limiter) {
+		f.be(silence)
+		ctx, cancel := context.WithCancel(t.Context())
+		answered := make(chan core.Decision)
+		go func() {
+			d, err := l.Allow(ctx, "k")
+			if err != nil {
+				t.Error(err)
+			}
+			answered <- d
+		}()
+		synctest.Wait()
+		cancel()
+		synctest.Wait()
+		f.be(answer)
+		if d := <-answered; d.Source != core.SourceStore {
+			t.Error(describe(&d))
+		}
+	})
+}

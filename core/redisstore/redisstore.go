@@ -239,7 +239,10 @@ func (s *Store) Prepare(l *core.Limiter) error {
 	return nil
 }
 
-// Decide implements [core.Store].
+// Decide implements [core.Store]. If the deadline of the context comes before Redis
+// answers, the error is the context's. A context that is cancelled ends the wait for a
+// call that decisions share; a decision that was sent alone waits for its answer, at most
+// until its deadline. Either way, what was sent may be charged.
 func (s *Store) Decide(ctx context.Context, c core.Charge, peek bool) (core.Result, error) {
 	q := s.pools.question()
 	q.one[0] = c
@@ -273,7 +276,7 @@ func (s *Store) decide(ctx context.Context, q *question) (core.Result, error) {
 			return r, nil
 		}
 	}
-	q.deadline = time.Now().Add(s.config.Timeout)
+	q.deadline = s.deadline(ctx)
 	if err := s.submit(ctx, q); err != nil {
 		return s.fallback(ctx, q.charges, q.mode == modePeek, err)
 	}
@@ -286,6 +289,28 @@ func (s *Store) decide(ctx context.Context, q *question) (core.Result, error) {
 	}
 	s.pools.free(q)
 	return r, nil
+}
+
+// deadline returns when a decision must be made: after the Timeout, or earlier if the
+// caller's context ends before.
+func (s *Store) deadline(ctx context.Context) time.Time {
+	d := time.Now().Add(s.config.Timeout)
+	if own, ok := ctx.Deadline(); ok && own.Before(d) {
+		return own
+	}
+	return d
+}
+
+// ended returns the error of a context that has ended, or whose deadline has come: its
+// own timer may be late.
+func ended(ctx context.Context) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if d, ok := ctx.Deadline(); ok && !time.Now().Before(d) {
+		return context.DeadlineExceeded
+	}
+	return nil
 }
 
 // decided calls the hook.

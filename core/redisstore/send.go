@@ -34,6 +34,9 @@ func (s *Store) sendBatch(ctx context.Context, queue *sendQueue, batch []*questi
 	if hook := s.config.Hooks.Called; hook != nil {
 		hook(len(batch), time.Since(start), err)
 	}
+	if failure != nil && s.hurried(start, deadline) {
+		failure = errHurried
+	}
 	s.report(queue, batch[0].hashSlot, failure)
 	var late []*question
 	for _, q := range batch {
@@ -46,6 +49,13 @@ func (s *Store) sendBatch(ctx context.Context, queue *sendQueue, batch []*questi
 	if len(late) > 0 {
 		queue.putOff(late)
 	}
+}
+
+// hurried reports whether a call ran out of time with less than nine tenths of the
+// Timeout: that says more of the caller's deadline than of Redis. The rest of the Timeout
+// is what a decision may have spent before its call.
+func (s *Store) hurried(start, deadline time.Time) bool {
+	return !time.Now().Before(deadline) && deadline.Sub(start) < s.config.Timeout*9/10
 }
 
 func byHashSlot(batch []*question) (groups [][]*question) {
