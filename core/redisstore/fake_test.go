@@ -28,6 +28,7 @@ type fake struct {
 	calls   int           // of scripts
 	asked   int           // questions in them
 	let     int           // calls to be answered in silence nevertheless
+	resets  int
 	probes  []time.Time
 	conns   []net.Conn
 }
@@ -125,8 +126,13 @@ func (f *fake) serve(conn net.Conn) {
 	}()
 	for words := range commands {
 		name := strings.ToLower(words[0])
+		if name == "eval" && words[1] == resetScript {
+			name = "reset"
+		}
 		f.mu.Lock()
 		switch name {
+		case "reset":
+			f.resets++
 		case "evalsha", "eval":
 			f.calls++
 		case "set":

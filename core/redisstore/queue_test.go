@@ -445,3 +445,38 @@ func TestCancelOfALoneCaller(t *testing.T) {
 		}
 	})
 }
+
+func TestResetsAreNotRepeated(t *testing.T) {
+	inBubble(t, Config{Failure: FailOpen}, func(t *testing.T, f *fake, s *Store, l *core.Limiter) {
+		allow(t, l, "k", 1)
+		f.be(hangUp)
+		if err := l.Reset(t.Context(), "k"); err == nil {
+			t.Error("no error")
+		}
+		f.be(answer)
+		time.Sleep(time.Minute)
+		if f.resets != 1 {
+			t.Errorf("%d commands for one reset", f.resets)
+		}
+	})
+}
+
+func TestResetWhileRedisIsUnavailable(t *testing.T) {
+	inBubble(t, Config{}, func(t *testing.T, f *fake, s *Store, l *core.Limiter) {
+		f.be(silence)
+		for range maxFailures {
+			allow(t, l, "k", 1)
+		}
+		start := time.Now()
+		err := l.Reset(t.Context(), "k")
+		if took := time.Since(start); took > 0 || !errors.Is(err, errUnavailable) {
+			t.Errorf("took %v: %v", took, err)
+		}
+		if d := allow(t, l, "k", 1); d.Source != core.SourceLocal || d.Remaining != d.Limit-1 {
+			t.Errorf("the local state was not reset: %s", describe(&d))
+		}
+		if f.resets != 0 {
+			t.Errorf("%d resets were sent", f.resets)
+		}
+	})
+}

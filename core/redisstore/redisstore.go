@@ -347,7 +347,12 @@ func deciding(cells []core.Cell, r *core.Result, first int) (policy string) {
 	return policy
 }
 
-// Reset implements [core.Store].
+// resetScript deletes its keys. It is a script because a ClusterClient splits DEL into
+// commands of its own, which it may retry.
+const resetScript = `return redis.call("DEL", unpack(KEYS))`
+
+// Reset implements [core.Store]. It is sent once, and not at all while Redis is
+// unavailable: then, and after any other error, Redis may still have the state.
 func (s *Store) Reset(ctx context.Context, l *core.Limiter, key string) error {
 	cs := []core.Charge{{Limiter: l, Key: key}}
 	s.cache.invalidate(cs)
@@ -357,7 +362,16 @@ func (s *Store) Reset(ctx context.Context, l *core.Limiter, key string) error {
 			return err
 		}
 	}
+	if !s.queueOfKey(key).breaker.allows() {
+		return errUnavailable
+	}
 	ctx, cancel := context.WithTimeout(ctx, s.config.Timeout)
 	defer cancel()
-	return s.withDeadline(ctx, func() error { return s.client.Del(ctx, s.cells(nil, &cs[0])...).Err() })
+	names := s.cells(nil, &cs[0])
+	words := []any{"eval", resetScript, len(names)}
+	for _, name := range names {
+		words = append(words, name)
+	}
+	_, err := s.process(ctx, words)
+	return err
 }
