@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/internal/redistest"
 )
 
 // inBubble runs a test against a fake, with a client that heeds deadlines and with
@@ -479,4 +480,27 @@ func TestResetWhileRedisIsUnavailable(t *testing.T) {
 			t.Errorf("%d resets were sent", f.resets)
 		}
 	})
+}
+
+// By the time of a settlement, the context of the request has often ended.
+func TestSettlingIgnoresTheContext(t *testing.T) {
+	server := redistest.Start(t)
+	for name, s := range map[string]*Store{
+		"Redis": open(t, Config{}, server.Addr()),
+		"local": away(t, Config{}),
+	} {
+		l := newLimiter(t, s, name, core.FixedWindow(per(10, 400*day)))
+		ended, cancel := context.WithCancel(t.Context())
+		refunded, settled := allow(t, l, "k", 3), allow(t, l, "k", 4)
+		cancel()
+		if err := refunded.Refund(ended); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if _, err := settled.Settle(ended, 1); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if d, err := l.Peek(t.Context(), "k"); err != nil || d.Remaining != 9 {
+			t.Errorf("%s: %d left of 10 with 1 used: %v", name, d.Remaining, err)
+		}
+	}
 }

@@ -10,8 +10,10 @@ import (
 )
 
 // Settle implements [core.Store]. A settlement is sent once: one that is not answered
-// may have been made.
+// may have been made. It is sent even if the context has ended, and takes the Timeout at
+// most.
 func (s *Store) Settle(ctx context.Context, ss []core.Settlement) error {
+	ctx = context.WithoutCancel(ctx)
 	var shared, local []*core.Settlement
 	for i := range ss {
 		switch ss[i].Source {
