@@ -47,29 +47,42 @@ func (r *Report) String() string {
 
 // Check looks for what is wrong before going live: scripts that may not run, a server
 // that may evict state, a server that is too slow. It makes a few calls to each server
-// and writes one key that expires. An error means that a server did not answer; the
-// report has what was found until then.
+// and writes one key that expires. It takes as long as the context lets it. An error
+// means that a server did not answer; the report has what was found until then.
 func (s *Store) Check(ctx context.Context) (*Report, error) {
-	r := &Report{}
-	if !s.direct {
-		r.problemf("the client ignores deadlines: use Open, or set ContextTimeoutEnabled and no timeout of -2")
-	}
-	cluster, ok := s.client.(*redis.ClusterClient)
-	if !ok {
-		return r, s.checkServer(ctx, r, s.client)
-	}
-	var mu sync.Mutex // masters are visited at the same time
-	err := cluster.ForEachMaster(ctx, func(ctx context.Context, c *redis.Client) error {
-		one := &Report{}
-		err := s.checkServer(ctx, one, c)
+	var mu sync.Mutex // masters are visited at the same time, even after Check has returned
+	var r Report
+	add := func(one *Report) {
 		mu.Lock()
 		defer mu.Unlock()
 		r.Servers = append(r.Servers, one.Servers...)
 		r.Problems = append(r.Problems, one.Problems...)
+	}
+	if !s.direct {
+		r.problemf("the client ignores deadlines: use Open, or set ContextTimeoutEnabled and no timeout of -2")
+	}
+	err := s.withDeadline(ctx, func() error {
+		cluster, ok := s.client.(*redis.ClusterClient)
+		if !ok {
+			var one Report
+			err := s.checkServer(ctx, &one, s.client)
+			add(&one)
+			return err
+		}
+		err := cluster.ForEachMaster(ctx, func(ctx context.Context, c *redis.Client) error {
+			var one Report
+			err := s.checkServer(ctx, &one, c)
+			add(&one)
+			return err
+		})
+		var one Report
+		checkCluster(ctx, &one, cluster)
+		add(&one)
 		return err
 	})
-	checkCluster(ctx, r, cluster)
-	return r, err
+	mu.Lock()
+	defer mu.Unlock()
+	return &Report{slices.Clone(r.Servers), slices.Clone(r.Problems)}, err
 }
 
 func checkCluster(ctx context.Context, r *Report, c *redis.ClusterClient) {

@@ -100,6 +100,19 @@ func TestOthersTakeNoLongerEither(t *testing.T) {
 	})
 }
 
+func TestCheckTakesNoLongerThanItsContext(t *testing.T) {
+	inBubble(t, Config{}, func(t *testing.T, f *fake, s *Store, _ *core.Limiter) {
+		f.be(silence)
+		ctx, cancel := context.WithTimeout(t.Context(), 70*time.Millisecond)
+		defer cancel()
+		start := time.Now()
+		r, err := s.Check(ctx)
+		if took := time.Since(start); r == nil || err == nil || took > 70*time.Millisecond {
+			t.Errorf("took %v: %v", took, err)
+		}
+	})
+}
+
 // When an outage is over, what waited and gave up must not be in the way of others.
 func TestLaneRecoversFromAnOutage(t *testing.T) {
 	inBubble(t, Config{Failure: FailClosed}, func(t *testing.T, f *fake, s *Store, l *core.Limiter) {
