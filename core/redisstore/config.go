@@ -92,7 +92,7 @@ type Hooks struct {
 	Called func(questions int, took time.Duration, err error)
 
 	// Changed is called when Redis becomes unavailable, with the reason, and when it
-	// is available again, with nil. In a Cluster this is a part of it.
+	// is available again, with nil. In a Cluster it is called for each master.
 	Changed func(reason error)
 }
 

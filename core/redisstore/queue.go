@@ -115,8 +115,7 @@ func (s *Store) submit(ctx context.Context, q *question) error {
 	}
 	queue := &s.queues.first
 	if s.cluster {
-		var room [maxPlainKey + 64]byte
-		tag := s.names.tag(room[:0], q.charges[0].Key)
+		tag := s.names.tag(make([]byte, 0, 64), q.charges[0].Key)
 		q.hashSlot = hashSlotOf(tag)
 		queue = s.queues.of(string(tag))
 	}

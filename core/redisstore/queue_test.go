@@ -4,10 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 
 	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/internal/redistest"
@@ -515,5 +518,73 @@ func TestSettlingIgnoresTheContext(t *testing.T) {
 		if d, err := l.Peek(t.Context(), "k"); err != nil || d.Remaining != 9 {
 			t.Errorf("%s: %d left of 10 with 1 used: %v", name, d.Remaining, err)
 		}
+	}
+}
+
+// Each master has a queue, however many there are and whatever hash slots they have.
+func TestQueueOfEachMaster(t *testing.T) {
+	const masters = 100
+	var table [hashSlots]int // the master of each hash slot
+	client := redis.NewClusterClient(&redis.ClusterOptions{
+		Addrs: []string{"127.0.0.1:1"},
+		ClusterSlots: func(context.Context) ([]redis.ClusterSlot, error) {
+			var ranges []redis.ClusterSlot
+			for slot, master := range table {
+				if slot == 0 || table[slot-1] != master {
+					node := redis.ClusterNode{Addr: fmt.Sprintf("127.0.0.1:%d", 1+master)}
+					ranges = append(ranges, redis.ClusterSlot{Start: slot, Nodes: []redis.ClusterNode{node}})
+				}
+				ranges[len(ranges)-1].End = slot
+			}
+			return ranges, nil
+		},
+	})
+	defer client.Close()
+	s, err := New(client, Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	check := func() {
+		t.Helper()
+		byMaster := make(map[int]*sendQueue)
+		masterOf := make(map[*sendQueue]int)
+		for i := range 20_000 {
+			tag := s.names.tag(nil, strconv.Itoa(i))
+			master, queue := table[hashSlotOf(tag)], s.queues.of(string(tag))
+			if q := byMaster[master]; q != nil && q != queue {
+				t.Fatalf("master %d has two queues", master)
+			}
+			if m, ok := masterOf[queue]; ok && m != master {
+				t.Fatalf("masters %d and %d share a queue", m, master)
+			}
+			byMaster[master], masterOf[queue] = queue, master
+		}
+		if len(byMaster) != masters {
+			t.Errorf("%d queues for %d masters", len(byMaster), masters)
+		}
+	}
+	if queue := s.queues.of("{k}"); queue != &s.queues.first {
+		t.Error("the table was loaded for a decision")
+	}
+	for slot := range table {
+		table[slot] = slot * masters / hashSlots
+	}
+	if _, err := client.MasterForKey(t.Context(), "k"); err != nil {
+		t.Fatal(err)
+	}
+	s.queues.learn()
+	check()
+	before := s.queues.of("{k}")
+	for slot := range table { // every hash slot moves to another master
+		table[slot] = (7*slot*masters/hashSlots + 1) % masters
+	}
+	client.ReloadState(t.Context())
+	eventually(t, "the table to be loaded", func() bool { return s.queues.of("{k}") != before })
+	check()
+	if n := testing.AllocsPerRun(100, func() { s.queues.of("{k}") }); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+	if n := len(s.queues.all()); n != masters+1 {
+		t.Errorf("%d queues in all", n)
 	}
 }

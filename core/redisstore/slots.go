@@ -197,8 +197,7 @@ func (s *Store) queueOfKey(key string) *sendQueue {
 	if !s.cluster {
 		return &s.queues.first
 	}
-	var room [maxPlainKey + 64]byte
-	return s.queues.of(string(s.names.tag(room[:0], key)))
+	return s.queues.of(string(s.names.tag(make([]byte, 0, 64), key)))
 }
 
 // clusterShards divide the hash slots of a Cluster for the keeper.
