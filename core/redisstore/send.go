@@ -31,11 +31,11 @@ func (s *Store) sendBatch(ctx context.Context, queue *sendQueue, batch []*questi
 		err = s.runGroup(ctx, batch)
 		failure = serverFailure(err)
 	}
-	if hook := s.config.Hooks.Called; hook != nil {
-		hook(len(batch), time.Since(start), err)
-	}
 	if failure != nil && s.hurried(start, deadline) {
 		failure = errHurried
+	}
+	if hook := s.config.Hooks.Called; hook != nil {
+		hook(len(batch), time.Since(start), err)
 	}
 	s.report(queue, batch[0].hashSlot, failure)
 	var late []*question
