@@ -74,7 +74,7 @@ func TestLargeRingsGrowApart(t *testing.T) {
 	const used = 3000 // so that a ring grows to 6000 words, and two are too much for a call
 	server := redistest.Start(t)
 	s := open(t, Config{Failure: FailClosed, MemoryFor: -1}, server.Addr())
-	queue := &s.queues[0]
+	queue := &s.queues.first
 	log := core.SlidingLog(core.PerHour(1_000_000))
 	for name, policies := range map[string][]core.Policy{
 		"one":    {log},

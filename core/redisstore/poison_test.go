@@ -23,7 +23,7 @@ func flyTogether(s *Store, cs ...core.Charge) []*question {
 		q.charges = []core.Charge{c}
 		batch = append(batch, q)
 	}
-	s.sendBatch(context.Background(), &s.queues[0], batch, time.Now().Add(patient))
+	s.sendBatch(context.Background(), &s.queues.first, batch, time.Now().Add(patient))
 	return batch
 }
 
