@@ -248,9 +248,10 @@ func (k *Keeper) giveUp(w *waiter) (answered bool) {
 	}
 }
 
-// Close gives back everything of a name, and waits until the server has it. If it was
-// the last open name, the incarnation is buried instead, with all that it has stated:
-// that is one command. An Acquire that races with Close may begin a new session.
+// Close gives back everything of a name, and waits until the server has it or ctx ends.
+// If it was the last open name, the incarnation is buried instead, with all that it has
+// stated: that is one command, which is sent even if ctx has ended, and ends the wait of
+// the other names too. An Acquire that races with Close may begin a new session.
 func (k *Keeper) Close(ctx context.Context, name string) error {
 	k.mu.Lock()
 	s := k.current
@@ -267,7 +268,7 @@ func (k *Keeper) Close(ctx context.Context, name string) error {
 	k.mu.Unlock()
 	select {
 	case <-c.done:
-		return nil
+		return c.err
 	case <-ctx.Done():
 		return ctx.Err()
 	}

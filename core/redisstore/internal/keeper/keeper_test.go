@@ -13,46 +13,70 @@ import (
 
 var errNobody = errors.New("nobody answers")
 
-// A stage is a transport on which beats can be held up, or fail.
+// A stage is a transport on which beats and ops can be held up, or fail.
 type stage struct {
 	server *model
 
-	mu   sync.Mutex
-	away bool
-	wait chan struct{} // beats end when it is closed; nil: at once
+	mu     sync.Mutex
+	away   bool
+	wait   chan struct{} // beats end when it is closed; nil: at once
+	hold   chan struct{} // ops start when it is closed; nil: at once
+	unsent bool          // ops fail, and are known to have no effect
+	beats  []Beat        // all that have arrived
 }
 
 func (*stage) Shard(string) int               { return 0 }
 func (*stage) Servers(context.Context) string { return "one" }
 
 func (s *stage) set(away bool, wait chan struct{}) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.away, s.wait = away, wait
+	s.locked(func() { s.away, s.wait = away, wait })
 }
 
-func (s *stage) Run(_ context.Context, _ int, ops []*Op) {
+func (s *stage) locked(f func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	f()
+}
+
+// blocked waits until the channel that it reads is closed, or the context ends.
+func (s *stage) blocked(ctx context.Context, channel *chan struct{}) error {
+	s.mu.Lock()
+	wait := *channel
+	s.mu.Unlock()
+	if wait == nil {
+		return nil
+	}
+	select {
+	case <-wait:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (s *stage) Run(ctx context.Context, _ int, ops []*Op) {
+	err := s.blocked(ctx, &s.hold)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.unsent:
+		err = ErrUnsent
+	case s.away:
+		err = errNobody
+	}
 	for _, op := range ops {
-		if s.away {
-			op.Err = errNobody
-		} else {
+		if op.Err = err; err == nil {
 			op.Reply = s.server.state(op.Key, op)
 		}
 	}
 }
 
 func (s *stage) Beat(ctx context.Context, b *Beat) error {
-	s.mu.Lock()
-	wait := s.wait
-	s.mu.Unlock()
-	if wait != nil {
-		select {
-		case <-wait:
-		case <-ctx.Done():
-			return ctx.Err()
-		}
+	if err := s.blocked(ctx, &s.wait); err != nil {
+		return err
+	}
+	if ctx.Err() != nil {
+		return ctx.Err()
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -60,6 +84,7 @@ func (s *stage) Beat(ctx context.Context, b *Beat) error {
 		return errNobody
 	}
 	s.server.beat(time.Now().UnixMicro(), b)
+	s.beats = append(s.beats, *b)
 	return nil
 }
 

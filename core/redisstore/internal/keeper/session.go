@@ -56,10 +56,11 @@ type book struct {
 	entries map[string]*entry
 }
 
-// A closing waits until left entries are stated as they are.
+// A closing waits until left entries are stated as they are, or the session has ended.
 type closing struct {
 	left int
 	done chan struct{}
+	err  error // why it failed, set before done is closed
 }
 
 // A shard is the entries that fail together.
@@ -437,7 +438,9 @@ func (s *session) deadAmong(fields []Field) (ids []string) {
 	return ids
 }
 
-// end ends the session and releases the lock.
+// end ends the session and releases the lock. The tombstone gives back what other names
+// still have to state, so it ends their closings too. It is tried even if ctx has ended:
+// without it, all slots stay taken for a TTL.
 func (s *session) end(ctx context.Context) error {
 	s.ended = true
 	close(s.stop)
@@ -450,11 +453,28 @@ func (s *session) end(ctx context.Context) error {
 	}
 	b := &Beat{TTL: s.config.TTL, Step: s.config.maxClockStep(), Bury: slices.Concat(s.bury, s.former, []string{s.epoch.id})}
 	s.mu.Unlock()
+	least, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.beatTimeout())
+	defer cancel()
 	var err error
 	for range 3 {
-		if err = s.transport.Beat(ctx, b); err == nil || errors.Is(err, ErrGone) || ctx.Err() != nil {
+		in := ctx
+		if in.Err() != nil {
+			in = least
+		}
+		if err = s.transport.Beat(in, b); err == nil || errors.Is(err, ErrGone) {
 			break
 		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for e := range s.entries() {
+		for _, c := range e.closing {
+			if c.left > 0 {
+				c.left, c.err = 0, err
+				close(c.done)
+			}
+		}
+		e.closing = nil
 	}
 	return err
 }
