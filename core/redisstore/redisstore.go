@@ -65,7 +65,8 @@
 //   - Redis is unavailable, to all processes and for up to a day: no slot is lost, and
 //     what was released and granted meanwhile is counted when Redis is back. Under
 //     FailLocal a process grants while it holds less than the limit, divided by
-//     [Config].Servers; under FailOpen always; under FailClosed never.
+//     [Config].Servers; under FailOpen always, unless the limit is 0; under FailClosed
+//     never.
 //
 // Releases are sent in the background, together with others. A refusal is cached for
 // 150 ms. Slots are not granted in order: processes that acquire again at once after a

@@ -45,7 +45,8 @@ func (s *Store) AcquireSlots(ctx context.Context, claims []core.Claim) (core.Gra
 	for i, c := range claims {
 		o := core.Occupancy{Slots: c.Slots.Name(), Limit: c.Slots.Limit(c.Key)}
 		g.Occupancies[i] = o
-		if !s.queueOfKey(c.Key).breaker.allows() {
+		// A limit of 0 bans the key, whatever Failure says.
+		if o.Limit > 0 && !s.queueOfKey(c.Key).breaker.allows() {
 			continue // Failure decides
 		}
 		if held, full := s.slots.Full(o.Slots, c.Key, o.Limit); full {
@@ -101,8 +102,8 @@ func (s *Store) full(o core.Occupancy, claim int, source core.Source) error {
 	return &core.FullError{Occupancy: o, Claim: claim, Source: source}
 }
 
-// acquire takes a slot and sets how many are held. If the key is full, the hold and the
-// error are nil.
+// acquire takes a slot and sets o.Held, and o.Limit if a share of it applies. If the key
+// is full, the hold and the error are nil.
 func (s *Store) acquire(ctx context.Context, deadline time.Time, key string, o *core.Occupancy) (*keeper.Hold, core.Source, error) {
 	err := errUnavailable
 	if s.queueOfKey(key).breaker.allows() {
@@ -125,6 +126,7 @@ func (s *Store) acquire(ctx context.Context, deadline time.Time, key string, o *
 		limit, source = core.NoLimit, core.SourceOpen
 	case n > 1:
 		limit = (limit + n - 1) / n
+		o.Limit = limit
 	}
 	hold, held := s.slots.Take(o.Slots, key, limit)
 	o.Held = held

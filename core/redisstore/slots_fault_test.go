@@ -272,13 +272,14 @@ func TestSlotsWithoutRedis(t *testing.T) {
 		failure Failure
 		servers int
 		granted int // of 10, where the limit is 5 and one is held
+		limit   int64
 		source  core.Source
 	}{
-		{FailLocal, 0, 4, core.SourceLocal},
-		{FailLocal, 2, 2, core.SourceLocal},
-		{FailLocal, 100, 0, core.SourceLocal},
-		{FailOpen, 0, 10, core.SourceOpen},
-		{FailClosed, 0, 0, 0},
+		{FailLocal, 0, 4, 5, core.SourceLocal},
+		{FailLocal, 2, 2, 3, core.SourceLocal},
+		{FailLocal, 100, 0, 1, core.SourceLocal},
+		{FailOpen, 0, 10, 5, core.SourceOpen},
+		{FailClosed, 0, 0, 5, 0},
 	} {
 		t.Run(fmt.Sprint(test.failure, test.servers), func(t *testing.T) {
 			server := redistest.Start(t)
@@ -305,12 +306,17 @@ func TestSlotsWithoutRedis(t *testing.T) {
 					if slot.Source() != test.source {
 						t.Errorf("granted by %v", slot.Source())
 					}
+					if o := slot.Occupancies()[0]; o.Limit != test.limit {
+						t.Errorf("granted below a limit of %d, want %d", o.Limit, test.limit)
+					}
 				case test.failure == FailClosed:
 					if !errors.Is(err, core.ErrUnavailable) {
 						t.Error(err)
 					}
 				case !errors.As(err, &full) || full.Source != test.source && full.Source != core.SourceCache:
 					t.Errorf("%v %+v", err, full)
+				case full.Limit != test.limit || full.Remaining() > 0:
+					t.Errorf("refused with %d left: %v", full.Remaining(), err)
 				}
 			}
 			if len(held) != test.granted {
@@ -321,6 +327,12 @@ func TestSlotsWithoutRedis(t *testing.T) {
 				t.Errorf("told of %v", told)
 			}
 			mu.Unlock()
+			if !s.State().Away {
+				t.Error("the breaker is closed")
+			}
+			for _, key := range []string{"key", "banned"} {
+				refused(t, newSlots(t, s, "ws", 0), key)
+			}
 			proxy.Heal()
 			counter := newSlots(t, open(t, Config{}, server.Addr()), "ws", 5)
 			counts := func(want int) {
