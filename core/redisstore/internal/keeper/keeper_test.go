@@ -168,3 +168,36 @@ func TestCloseWhileAnAcquireWaits(t *testing.T) {
 		}
 	})
 }
+
+// A refusal says that the key is full, even if slots were released while it was on its
+// way.
+func TestRefusalDuringARelease(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s, k := newStage()
+		const limit = 2
+		acquire := func() (*Hold, int64, error) {
+			return k.Acquire(t.Context(), time.Now().Add(simTTL/2), "ws", "key", limit)
+		}
+		s.server.state("key", &Op{ID: "other", Seq: 1, Held: limit - 1})
+		own, _, err := acquire()
+		if own == nil || err != nil {
+			t.Fatal(own, err)
+		}
+		hold := make(chan struct{})
+		s.locked(func() { s.hold = hold })
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			if h, held, err := acquire(); h != nil || held != limit || err != nil {
+				t.Errorf("%v, %d of %d are held, %v", h, held, limit, err)
+			}
+		}()
+		synctest.Wait()
+		own.Release()
+		close(hold)
+		<-done
+		if err := k.Close(t.Context(), "ws"); err != nil {
+			t.Error(err)
+		}
+	})
+}

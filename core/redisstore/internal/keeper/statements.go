@@ -176,7 +176,7 @@ func (s *session) refuse(e *entry, ws []*waiter) {
 	e.refused = s.since() + refusedFor
 	s.remember(e, 0)
 	for _, w := range ws {
-		w.held = e.held + e.others
+		w.held = max(e.held+e.others, w.limit) // some may have been released since
 		close(w.done)
 	}
 }
