@@ -17,16 +17,23 @@ var errNobody = errors.New("nobody answers")
 type stage struct {
 	server *model
 
-	mu     sync.Mutex
-	away   bool
-	wait   chan struct{} // beats end when it is closed; nil: at once
-	hold   chan struct{} // ops start when it is closed; nil: at once
-	unsent bool          // ops fail, and are known to have no effect
-	beats  []Beat        // all that have arrived
+	mu      sync.Mutex
+	away    bool
+	wait    chan struct{} // beats end when it is closed; nil: at once
+	hold    chan struct{} // ops start when it is closed; nil: at once
+	late    chan struct{} // ops are done, and answered when it is closed; nil: at once
+	unsent  bool          // ops fail, and are known to have no effect
+	beats   []Beat        // all that have arrived
+	servers string
 }
 
-func (*stage) Shard(string) int               { return 0 }
-func (*stage) Servers(context.Context) string { return "one" }
+func (*stage) Shard(string) int { return 0 }
+
+func (s *stage) Servers(context.Context) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.servers
+}
 
 func (s *stage) set(away bool, wait chan struct{}) {
 	s.locked(func() { s.away, s.wait = away, wait })
@@ -56,17 +63,22 @@ func (s *stage) blocked(ctx context.Context, channel *chan struct{}) error {
 
 func (s *stage) Run(ctx context.Context, _ int, ops []*Op) {
 	err := s.blocked(ctx, &s.hold)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	switch {
-	case s.unsent:
-		err = ErrUnsent
-	case s.away:
-		err = errNobody
-	}
-	for _, op := range ops {
-		if op.Err = err; err == nil {
-			op.Reply = s.server.state(op.Key, op)
+	s.locked(func() {
+		switch {
+		case s.unsent:
+			err = ErrUnsent
+		case s.away:
+			err = errNobody
+		}
+		for _, op := range ops {
+			if op.Err = err; err == nil {
+				op.Reply = s.server.state(op.Key, op)
+			}
+		}
+	})
+	if late := s.blocked(ctx, &s.late); err == nil && late != nil {
+		for _, op := range ops {
+			op.Err = late
 		}
 	}
 }
@@ -89,7 +101,7 @@ func (s *stage) Beat(ctx context.Context, b *Beat) error {
 }
 
 func newStage() (*stage, *Keeper) {
-	s := &stage{server: newModel()}
+	s := &stage{server: newModel(), servers: "one"}
 	return s, New(s, Config{TTL: simTTL, Timeout: simTTL / 2, Shards: 1})
 }
 
@@ -183,6 +195,7 @@ func TestRefusalDuringARelease(t *testing.T) {
 		if own == nil || err != nil {
 			t.Fatal(own, err)
 		}
+		time.Sleep(simTTL / 10) // the first beat is over
 		hold := make(chan struct{})
 		s.locked(func() { s.hold = hold })
 		done := make(chan struct{})
