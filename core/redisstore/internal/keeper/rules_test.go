@@ -154,6 +154,10 @@ func TestSilenceBeforeALoss(t *testing.T) {
 		{"other servers", simTTL * 3 / 2, func(k *tester, _ *model) { k.servers = "two" }, true},
 		{"other servers, a short silence", simBeat, func(k *tester, _ *model) { k.servers = "two" }, false},
 		{"the same servers", simTTL * 3 / 2, func(*tester, *model) {}, false},
+		{"other servers, known later", simTTL * 3 / 2, func(k *tester, _ *model) {
+			k.servers = ""
+			time.AfterFunc(2*simBeat, func() { k.locked(func() { k.servers = "two" }) })
+		}, true},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			alone(t, func(k *tester) {

@@ -29,9 +29,9 @@ type session struct {
 	renew   bool     // another incarnation is needed
 	servers string   // Transport.Servers after the last beat
 
-	beating  *pendingBeat // the beat in flight; may be nil
-	ackedAt  time.Time    // when the last beat that was answered was sent
-	gap      time.Duration
+	beating  *pendingBeat  // the beat in flight; may be nil
+	ackedAt  time.Time     // when the last beat that was answered was sent
+	gap      time.Duration // the longest between two such, since the last compare
 	clock    int64
 	dead     map[string]bool // as of that beat
 	failedAt time.Time       // when the last one failed
@@ -230,7 +230,7 @@ func (s *session) beat(f *pendingBeat) {
 func (s *session) beatAnswered(b *Beat, sent time.Time) {
 	s.failure = nil
 	if b.State != Spent {
-		s.gap, s.ackedAt = sent.Sub(s.ackedAt), sent
+		s.gap, s.ackedAt = max(s.gap, sent.Sub(s.ackedAt)), sent
 	}
 	if b.Clock < s.clock {
 		s.renew = s.renew || s.gap > s.config.TTL // see compare
@@ -346,14 +346,14 @@ func (s *session) afterBeat(beaten bool, servers string) time.Duration {
 // the servers may have lost, it needs another incarnation: others may still drop the
 // fields of the old one.
 func (s *session) compare(servers string) {
-	if servers == "" || servers == s.servers {
+	if servers == "" {
 		return
 	}
-	if s.servers != "" {
+	if s.servers != "" && servers != s.servers {
 		s.renew = s.renew || s.gap > s.config.TTL
 		s.stateAll()
 	}
-	s.servers = servers
+	s.servers, s.gap = servers, 0
 }
 
 // restateRecent states again what has changed within the last two beats: a server may
