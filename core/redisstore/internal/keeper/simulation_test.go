@@ -44,7 +44,8 @@ type world struct {
 	jump      time.Duration // of the server's clock
 	away      bool          // nobody reaches the server
 	held      map[string]map[*Hold]*process
-	forgotten time.Time // when something was lost
+	forgotten time.Time      // when something was lost
+	most      map[string]int // slots that may be held of each key until two TTLs after that
 	faults    []string
 	granted   int
 	quiet     bool // no more faults
@@ -63,7 +64,7 @@ type process struct {
 }
 
 func newWorld(t *testing.T, seed uint64, kind, broken string) *world {
-	w := &world{t: t, rng: rand.New(rand.NewPCG(seed, 7)), kind: kind, server: newModel(), held: make(map[string]map[*Hold]*process)}
+	w := &world{t: t, rng: rand.New(rand.NewPCG(seed, 7)), kind: kind, server: newModel(), held: make(map[string]map[*Hold]*process), most: make(map[string]int)}
 	w.server.broken = broken
 	for i := range simKeys {
 		w.held[strconv.Itoa(i)] = make(map[*Hold]*process)
@@ -245,9 +246,8 @@ func (p *process) act(until time.Time) {
 	}
 }
 
-// hold notes what was granted, and holds that it is no more than the limit: but for
-// those who were declared dead, and for what was granted when the server had just
-// forgotten others.
+// hold notes what was granted, and checks the limits: a process never holds more than the
+// limit, and all that were not declared dead together hold no more than bound says.
 func (w *world) hold(p *process, key string, h *Hold) {
 	if p.dead() {
 		return
@@ -256,9 +256,48 @@ func (w *world) hold(p *process, key string, h *Hold) {
 	defer w.mu.Unlock()
 	w.granted++
 	w.held[key][h] = p
-	if n := w.count(key); n > simLimit && (w.forgotten.IsZero() || time.Since(w.forgotten) > 2*simTTL) {
-		w.fault("%d of %d slots are held", n, simLimit)
+	if n := w.own(p, key); n > simLimit {
+		w.fault("%d of %d slots are held by one process", n, simLimit)
 	}
+	if n, most := w.count(key), w.bound(key); n > most {
+		w.fault("%d of %d slots are held, and %d may be", n, simLimit, most)
+	}
+}
+
+// forget replaces the server by one that has lost something. w.mu is held.
+func (w *world) forget(server *model) {
+	again := w.losing()
+	w.server, w.forgotten = server, time.Now()
+	for key := range w.held {
+		if w.most[key] = max(w.count(key), simLimit) + simLimit; again {
+			w.most[key] = simServers * simLimit // grants on their way were not counted
+		}
+	}
+}
+
+// losing reports whether the server has forgotten something that it was perhaps not told
+// again yet. w.mu is held.
+func (w *world) losing() bool {
+	return !w.forgotten.IsZero() && time.Since(w.forgotten) <= 2*simTTL
+}
+
+// bound is how many slots of the key may be held: the limit or, while the server has
+// forgotten what is held, the limit in addition to that. w.mu is held.
+func (w *world) bound(key string) int {
+	if w.losing() {
+		return w.most[key]
+	}
+	return simLimit
+}
+
+// own counts what a process holds. w.mu is held.
+func (w *world) own(p *process, key string) (n int) {
+	for _, owner := range w.held[key] {
+		if owner == p {
+			n++
+		}
+	}
+	return n
 }
 
 // count counts what is held by those that nobody has declared dead. w.mu is held.
@@ -334,12 +373,12 @@ func (w *world) trouble(p *process) {
 		w.set(func() {
 			keys := newModel()
 			keys.broken = w.server.broken
-			w.server, w.forgotten = keys, time.Now()
+			w.forget(keys)
 		})
 	case "failover":
 		w.set(func() {
 			if len(w.old) > 0 {
-				w.server, w.forgotten = w.old[max(len(w.old)-1-w.rng.IntN(4), 0)], time.Now()
+				w.forget(w.old[max(len(w.old)-1-w.rng.IntN(4), 0)])
 				w.old = nil
 				w.history++
 			}
