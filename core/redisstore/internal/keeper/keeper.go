@@ -85,13 +85,16 @@ type Keeper struct {
 	config    Config
 	start     time.Time
 
-	mu      sync.Mutex
-	current *session // nil before the first acquire and after all names were closed
-	seq     int64    // of the last op; grows with each
+	mu       sync.Mutex
+	current  *session                               // nil before the first acquire and after all names were closed
+	unclosed map[string]func(context.Context) error // what a failed Close of the name has to try again
+	seq      int64                                  // of the last op; grows with each
 }
 
 // New makes a Keeper.
-func New(t Transport, c Config) *Keeper { return &Keeper{transport: t, config: c, start: time.Now()} }
+func New(t Transport, c Config) *Keeper {
+	return &Keeper{transport: t, config: c, start: time.Now(), unclosed: make(map[string]func(context.Context) error)}
+}
 
 func (c *Config) beatPause() time.Duration  { return c.TTL / beatsInTTL }
 func (c *Config) retryPause() time.Duration { return c.TTL / retriesInTTL }
@@ -251,25 +254,31 @@ func (k *Keeper) giveUp(w *waiter) (answered bool) {
 // Close gives back everything of a name, and waits until the server has it or ctx ends.
 // If it was the last open name, the incarnation is buried instead, with all that it has
 // stated: that is one command, which is sent even if ctx has ended, and ends the wait of
-// the other names too. An Acquire that races with Close may begin a new session.
+// the other names too. An Acquire that races with Close may begin a new session. After an
+// error, another Close of the name tries again what is left to be done.
 func (k *Keeper) Close(ctx context.Context, name string) error {
 	k.mu.Lock()
-	s := k.current
-	if s == nil || s.pools[name] == nil {
-		k.mu.Unlock()
+	giveBack := k.unclosed[name]
+	if s := k.current; s != nil && s.pools[name] != nil {
+		s.pools[name].closed = true
+		delete(s.pools, name)
+		if len(s.pools) == 0 {
+			s.end()
+			giveBack = s.sendTombstone
+		} else {
+			giveBack = s.closing(name).wait
+		}
+	}
+	delete(k.unclosed, name)
+	k.mu.Unlock()
+	if giveBack == nil {
 		return nil
 	}
-	s.pools[name].closed = true
-	delete(s.pools, name)
-	if len(s.pools) == 0 {
-		return s.end(ctx) // unlocks
+	err := giveBack(ctx)
+	if err != nil && !errors.Is(err, ErrGone) {
+		k.mu.Lock()
+		k.unclosed[name] = giveBack
+		k.mu.Unlock()
 	}
-	c := s.closing(name)
-	k.mu.Unlock()
-	select {
-	case <-c.done:
-		return c.err
-	case <-ctx.Done():
-		return ctx.Err()
-	}
+	return err
 }

@@ -181,6 +181,57 @@ func TestCloseWhileAnAcquireWaits(t *testing.T) {
 	})
 }
 
+// A Close that failed can be tried again: of the last name, which sends the tombstone, and
+// of others, which wait for statements.
+func TestCloseIsTriedAgain(t *testing.T) {
+	for _, first := range []string{"a", "both"} {
+		t.Run(first, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				s, k := newStage()
+				for _, name := range []string{"a", "b"} {
+					if _, _, err := k.Acquire(t.Context(), time.Now().Add(simTTL/2), name, "key of "+name, 1); err != nil {
+						t.Fatal(err)
+					}
+				}
+				closes := func(name string) error {
+					ctx, cancel := context.WithTimeout(t.Context(), simTTL/10)
+					defer cancel()
+					return k.Close(ctx, name)
+				}
+				s.set(true, nil)
+				if err := closes("a"); err == nil {
+					t.Error("closed without the server")
+				}
+				if first == "both" {
+					if err := closes("b"); err == nil {
+						t.Error("closed without the server")
+					}
+				}
+				if err := closes("a"); err == nil {
+					t.Error("closed without the server, the second time")
+				}
+				s.set(false, nil)
+				time.Sleep(simTTL) // the next beat
+				for _, name := range []string{"a", "b", "a", "b"} {
+					if err := closes(name); err != nil {
+						t.Errorf("%s: %v", name, err)
+					}
+				}
+				for key, fields := range s.server.keys {
+					for id, f := range fields {
+						if f.Count > 0 && s.tombstones(id) == 0 {
+							t.Errorf("%d of %s are held", f.Count, key)
+						}
+					}
+				}
+				if len(k.unclosed) > 0 {
+					t.Errorf("%d names are still to be closed", len(k.unclosed))
+				}
+			})
+		})
+	}
+}
+
 // A refusal says that the key is full, even if slots were released while it was on its
 // way.
 func TestRefusalDuringARelease(t *testing.T) {

@@ -29,6 +29,8 @@ type session struct {
 	renew   bool     // another incarnation is needed
 	servers string   // Transport.Servers after the last beat
 
+	tombstone *Beat // of the session, after its end
+
 	beating  *pendingBeat  // the beat in flight; may be nil
 	ackedAt  time.Time     // when the last beat that was answered was sent
 	gap      time.Duration // the longest between two such, since the last compare
@@ -58,9 +60,22 @@ type book struct {
 
 // A closing waits until left entries are stated as they are, or the session has ended.
 type closing struct {
-	left int
-	done chan struct{}
-	err  error // why it failed, set before done is closed
+	session *session
+	left    int
+	done    chan struct{}
+	err     error // why the end of the session failed, set before done is closed
+}
+
+func (c *closing) wait(ctx context.Context) error {
+	select {
+	case <-c.done:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	if c.err != nil {
+		return c.session.sendTombstone(ctx)
+	}
+	return nil
 }
 
 // A shard is the entries that fail together.
@@ -438,10 +453,8 @@ func (s *session) deadAmong(fields []Field) (ids []string) {
 	return ids
 }
 
-// end ends the session and releases the lock. The tombstone gives back what other names
-// still have to state, so it ends their closings too. It is tried even if ctx has ended:
-// without it, all slots stay taken for a TTL.
-func (s *session) end(ctx context.Context) error {
+// end ends the session, which is then to be buried. It is locked.
+func (s *session) end() {
 	s.ended = true
 	close(s.stop)
 	s.current = nil
@@ -451,8 +464,13 @@ func (s *session) end(ctx context.Context) error {
 			e.waiters = nil
 		}
 	}
-	b := &Beat{TTL: s.config.TTL, Step: s.config.maxClockStep(), Bury: slices.Concat(s.bury, s.former, []string{s.epoch.id})}
-	s.mu.Unlock()
+	s.tombstone = &Beat{TTL: s.config.TTL, Step: s.config.maxClockStep(), Bury: slices.Concat(s.bury, s.former, []string{s.epoch.id})}
+}
+
+// sendTombstone buries a session that has ended. That gives back what other names
+// still have to state, so it ends their closings too. It is tried even if ctx has ended:
+// without it, all slots stay taken for a TTL.
+func (s *session) sendTombstone(ctx context.Context) error {
 	least, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.beatTimeout())
 	defer cancel()
 	var err error
@@ -461,7 +479,7 @@ func (s *session) end(ctx context.Context) error {
 		if in.Err() != nil {
 			in = least
 		}
-		if err = s.transport.Beat(in, b); err == nil || errors.Is(err, ErrGone) {
+		if err = s.transport.Beat(in, s.tombstone); err == nil || errors.Is(err, ErrGone) {
 			break
 		}
 	}
@@ -494,7 +512,7 @@ func (s *session) noteOthers(fields []Field) {
 
 // closing gives back everything of a name, and returns what to wait for.
 func (s *session) closing(name string) *closing {
-	c := &closing{done: make(chan struct{})}
+	c := &closing{session: s, done: make(chan struct{})}
 	var all []*entry
 	if b := s.books[name]; b != nil {
 		all = slices.Collect(maps.Values(b.entries))
