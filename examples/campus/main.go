@@ -7,15 +7,22 @@
 // without one, with each new one that it is given, and with forged ones.
 //
 // Without session keys there is one limit, on the address, and the abuser uses most of it.
-// With session keys, three limits are charged together:
+// With session keys, four limits are charged together:
 //
 //	student     10 requests in any minute, for each cookie older than ten minutes
 //	newcomers   20 requests in any minute, for all others of the address together
-//	address     8 requests for each student in any minute, and 30, for all together
+//	cookies     100 new cookies in any 24 hours, which is how long a cookie is valid
+//	address     8 requests for each student in any minute, and 1030, for all together
 //
-// Then every request of the students is served, and the abuser gets its own 10 and the 20
-// that newcomers share, whatever it does with its cookies. The program prints how many
-// requests were served, and http://127.0.0.1:8080/ shows it.
+// Then every request of the students is served, and in this minute the abuser gets its own
+// 10 and the 20 that newcomers share, whatever it does with its cookies. If it collects
+// cookies for hours, it has 100 at most, which are worth 1000 requests a minute: the address
+// has room for them. The program prints how many requests were served, and
+// http://127.0.0.1:8080/ shows it.
+//
+// The price is that only 100 new browsers of an address are admitted in 24 hours, and an
+// abuser may be all of them. So the students of the simulation have a cookie that was issued
+// when they signed in, which is not charged to the address.
 //
 // The limits of the second run are also on
 //
@@ -72,7 +79,7 @@ func main() {
 		exit(1, err)
 	}
 
-	served, err := simulate(ctx, store, *students)
+	served, err := simulate(ctx, overTCP, store, *students)
 	switch {
 	case errors.Is(err, context.Canceled):
 		return

@@ -58,7 +58,7 @@ func picture(served results) []byte {
 	var svg bytes.Buffer
 	err := pictureSVG.Execute(&svg, []plot{
 		newPlot("One limit, on the address", served.without, served.abuserAsked, 55),
-		newPlot("Limits on students, newcomers and the address", served.with, served.abuserAsked, 265),
+		newPlot("Limits on students, newcomers, new cookies and the address", served.with, served.abuserAsked, 265),
 	})
 	if err != nil {
 		panic(err) // the template is wrong

@@ -47,38 +47,52 @@ type results struct {
 }
 
 // simulate serves a campus twice: without session keys and with them.
-func simulate(ctx context.Context, store core.Store, students int) (served results, err error) {
+func simulate(ctx context.Context, connect connection, store core.Store, students int) (served results, err error) {
 	served.abuserAsked = 2 * asks * students
-	served.without, err = crowd(ctx, store, students, tricks, func(c *campus) http.Handler { return c.addressOnly })
+	served.without, err = crowd(ctx, connect, store, students, tricks, func(c *campus) http.Handler { return c.addressOnly })
 	if err == nil {
-		served.with, err = crowd(ctx, store, students, tricks, func(c *campus) http.Handler { return c.withCookies })
+		served.with, err = crowd(ctx, connect, store, students, tricks, func(c *campus) http.Handler { return c.withCookies })
 	}
 	return served, err
 }
 
+// A connection returns a transport and a URL for requests to the handler, until end is
+// called.
+type connection func(http.Handler) (transport http.RoundTripper, url string, end func(), err error)
+
+// overTCP is the connection to a server that listens on this machine.
+func overTCP(handler http.Handler) (transport http.RoundTripper, url string, end func(), err error) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, "", nil, err
+	}
+	server := &http.Server{Handler: handler, ReadHeaderTimeout: 5 * time.Second}
+	go server.Serve(listener)
+	t := &http.Transport{MaxIdleConnsPerHost: workers}
+	return t, "http://" + listener.Addr().String() + "/", func() { server.Close(); t.CloseIdleConnections() }, nil
+}
+
 // crowd sends the requests of all students, and of an abuser that uses the tricks in turn,
 // in one random order.
-func crowd(ctx context.Context, store core.Store, students int, tricks []trick, choose func(*campus) http.Handler) (result, error) {
+func crowd(ctx context.Context, connect connection, store core.Store, students int, tricks []trick, choose func(*campus) http.Handler) (result, error) {
 	address := rand.Text() // the same for all, and new for each run
 	c, err := newCampus(store, func(*http.Request) (string, error) { return address, nil }, students)
 	if err != nil {
 		return result{}, err
 	}
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	transport, url, end, err := connect(choose(c))
 	if err != nil {
 		return result{}, err
 	}
-	server := &http.Server{Handler: choose(c), ReadHeaderTimeout: 5 * time.Second}
-	go server.Serve(listener)
-	defer server.Close()
-	ask := client("http://" + listener.Addr().String() + "/")
+	defer end()
+	ask := client(transport, url)
 
 	abuser := newAbuser(c, tricks)
 	cookies := make([]*http.Cookie, students)
 	served := make([]atomic.Int64, students)
 	var order []int // of students; the abuser is number -1
 	for i := range students {
-		cookies[i] = c.cookie.New(time.Now().Add(-time.Hour)) // old enough to count
+		cookies[i] = c.signedIn()
 		order = append(order, slices.Repeat([]int{i, -1, -1}, asks)...)
 	}
 	mathrand.Shuffle(len(order), func(i, j int) { order[i], order[j] = order[j], order[i] })
@@ -129,8 +143,8 @@ func each(ctx context.Context, all []int, f func(int) error) error {
 // served, and the cookie that the response sets, if any.
 type asker func(context.Context, *http.Cookie) (ok bool, given *http.Cookie, err error)
 
-func client(url string) asker {
-	c := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: workers}}
+func client(transport http.RoundTripper, url string) asker {
+	c := &http.Client{Transport: transport}
 	return func(ctx context.Context, cookie *http.Cookie) (bool, *http.Cookie, error) {
 		request, err := http.NewRequestWithContext(ctx, "GET", url, nil)
 		if err != nil {
@@ -173,7 +187,7 @@ type abuser struct {
 }
 
 func newAbuser(c *campus, tricks []trick) *abuser {
-	return &abuser{own: c.cookie.New(time.Now().Add(-time.Hour)), tricks: tricks, served: make(map[trick]int)}
+	return &abuser{own: c.signedIn(), tricks: tricks, served: make(map[trick]int)}
 }
 
 func (a *abuser) ask(ctx context.Context, ask asker) error {
