@@ -64,13 +64,14 @@
 // A campus, an office or a mobile network can have one address for thousands of clients.
 // To distinguish them, use something that the server gave to the client: a [Session], or
 // if the service has none, a [SignedCookie]. But a client can omit it, or get a new one.
-// Three rules, applied together, bound what clients gain by doing so:
+// Four rules, applied together, bound what clients gain by doing so:
 //
 //	student := cookie.OlderThan(10 * time.Minute)
 //
 //	nethttp.Config{Rules: []nethttp.Rule{
 //		{Limiter: perStudent, Key: student, Cost: keyfuncs.CostIf(student)},
 //		{Limiter: newcomers, Key: address, Cost: keyfuncs.CostUnless(student)},
+//		{Limiter: cookies, Key: address, Cost: keyfuncs.CostUnless(cookie.Key)},
 //		{Limiter: perAddress, Key: address},
 //	}}
 //	...
@@ -79,17 +80,30 @@
 // Each established client has a limit. All other clients of an address share one: those
 // without a cookie, with a forged or expired one, and with one so new that they may have
 // requested it to escape a limit. So a client that rotates cookies takes units only from
-// the newcomers of its address, which cannot be distinguished from it. The third limit,
-// the largest, is for clients that collect cookies over days. The example of
-// [SignedCookie] shows the complete code, and examples/campus runs it.
+// the newcomers of its address, which cannot be distinguished from it.
+//
+// The third limit is for clients that collect cookies until these are established. It is
+// on new cookies in the time for which a cookie is valid, such as
+// core.SlidingLog(core.PerDay(100)) for 24 hours, and so on the cookies of an address that
+// are valid at one time. The last limit, the largest, is for the address. Let it exceed
+// what the clients need by
+//
+//	cookies × perStudent + perStudent + newcomers
+//
+// The price is that an address can have no more than 100 new browsers in 24 hours, and one
+// abuser may be all of them. So give an established cookie to clients that are known
+// otherwise, such as when they sign in, and limit how often an account may sign in:
+//
+//	http.SetCookie(w, cookie.New(time.Now().Add(-10*time.Minute)))
+//
+// The example of [SignedCookie] shows the complete code, and examples/campus runs it.
 //
 // With the sessions of a library, treat as established only those that are costly to
 // get, such as by signing in: a client can get any number of sessions that are free.
 //
-// If newcomers need no more than one client may use, two rules are enough:
+// If newcomers need no more than one client may use, the first two rules can be one:
 //
 //	{Limiter: perStudent, Key: keyfuncs.First(student, address)},
-//	{Limiter: perAddress, Key: address},
 //
 // # Networks
 //

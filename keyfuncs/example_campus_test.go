@@ -17,28 +17,36 @@ import (
 
 // A campus has many students behind one address. Each student whose cookie is older than
 // ten minutes has a limit. All others at the address share one, so that omitting, rotating
-// or forging cookies gains nothing. The address has a larger limit for all of them.
+// or forging cookies does not escape a limit. The address gets few new cookies a day, so
+// that few can be collected, and has a larger limit for all of them. Students who sign in
+// are not newcomers.
 func ExampleSignedCookie() {
 	secret := make([]byte, 32) // from the configuration, the same on all servers
 	rand.Read(secret)
-	cookie, err := keyfuncs.NewSignedCookie("__Host-client", 7*24*time.Hour, secret)
+	cookie, err := keyfuncs.NewSignedCookie("__Host-client", 24*time.Hour, secret)
 	if err != nil {
 		log.Fatal(err)
 	}
-	student, address := cookie.OlderThan(10*time.Minute), keyfuncs.RemoteAddr()
+	const probation = 10 * time.Minute
+	student, address := cookie.OlderThan(probation), keyfuncs.RemoteAddr()
 
 	store := memstore.New(memstore.Config{})
-	limiter := func(name string, n int64) *core.Limiter {
-		l, err := core.New(store, name, core.SlidingLog(core.PerMinute(n)))
+	limiter := func(name string, rate core.Rate) *core.Limiter {
+		l, err := core.New(store, name, core.SlidingLog(rate))
 		if err != nil {
 			log.Fatal(err)
 		}
 		return l
 	}
+	perStudent := limiter("student", core.PerMinute(2))
+	newcomers := limiter("newcomers", core.PerMinute(4))
+	cookies := limiter("cookies", core.PerDay(2))         // a day is how long a cookie is valid
+	perAddress := limiter("address", core.PerMinute(100)) // 2×2 + 2 + 4 more than the students need
 	guard, err := nethttp.New(nethttp.Config{Rules: []nethttp.Rule{
-		{Limiter: limiter("student", 2), Key: student, Cost: keyfuncs.CostIf(student)},
-		{Limiter: limiter("newcomers", 3), Key: address, Cost: keyfuncs.CostUnless(student)},
-		{Limiter: limiter("address", 1000), Key: address},
+		{Limiter: perStudent, Key: student, Cost: keyfuncs.CostIf(student)},
+		{Limiter: newcomers, Key: address, Cost: keyfuncs.CostUnless(student)},
+		{Limiter: cookies, Key: address, Cost: keyfuncs.CostUnless(cookie.Key)},
+		{Limiter: perAddress, Key: address},
 	}})
 	if err != nil {
 		log.Fatal(err)
@@ -46,29 +54,34 @@ func ExampleSignedCookie() {
 	hello := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "hello\n") })
 	handler := guard.Handler(cookie.Handler(hello)) // refused clients get no cookie
 
-	ask := func(who string, c *http.Cookie) (given *http.Cookie) {
+	// signIn returns the cookie to set when a student has signed in. Limit that by account.
+	signIn := func() *http.Cookie { return cookie.New(time.Now().Add(-probation)) }
+
+	ask := func(name string, c *http.Cookie) (given *http.Cookie) {
 		r := httptest.NewRequest("GET", "/", nil)
 		if c != nil {
 			r.AddCookie(c)
 		}
 		w := httptest.NewRecorder()
 		handler.ServeHTTP(w, r)
-		fmt.Println(who, w.Code)
+		fmt.Println(name, w.Code)
 		if set := w.Result().Cookies(); len(set) > 0 {
 			given = set[0]
 		}
 		return given
 	}
 
-	mallory := cookie.New(time.Now().Add(-time.Hour)) // as of an hour ago
+	mallory := signIn()
 	for range 3 {
 		ask("mallory:", mallory)
 	}
 	given := ask("  without cookie:", nil)
 	ask("  with the new one:", given)
 	ask("  with a forged one:", &http.Cookie{Name: given.Name, Value: given.Value[1:] + "A"})
-	ask("  without cookie again:", nil)
-	ask("anna:", cookie.New(time.Now().Add(-time.Hour)))
+	ask("  for a third cookie:", nil)
+	ask("  with the new one:", given)
+	ask("  with the new one:", given)
+	ask("anna:", signIn())
 	// Output:
 	// mallory: 200
 	// mallory: 200
@@ -76,7 +89,9 @@ func ExampleSignedCookie() {
 	//   without cookie: 200
 	//   with the new one: 200
 	//   with a forged one: 200
-	//   without cookie again: 429
+	//   for a third cookie: 429
+	//   with the new one: 200
+	//   with the new one: 429
 	// anna: 200
 }
 

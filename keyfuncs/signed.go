@@ -23,8 +23,8 @@ import (
 //
 // A hostile client cannot make or change a cookie, but it can omit its cookie, request a
 // new one, collect many, and share them. So a cookie alone is no limit. Limit clients
-// without a cookie, or with one that is less than some minutes old, by address, as the
-// package documentation shows.
+// without a cookie, or with one that is less than some minutes old, and the number of new
+// cookies, by address, as the package documentation shows.
 //
 // It identifies a browser, not a person, and proves nothing else: do not use it to
 // authenticate users.
@@ -75,11 +75,18 @@ const (
 // 1 second to 400 days. Prefer a name that begins with "__Host-": browsers do not let
 // other hosts set it.
 //
-// The first secret signs, and all verify; at least one is required. To rotate them, add a
-// new one in front, on all servers, and remove the old one after maxAge. A secret must
-// have 32 random bytes or more:
+// Cookies are not renewed, so that collected ones expire: after maxAge an established
+// client is a newcomer again.
+//
+// The first secret signs, and all verify; at least one is required. A secret must have 32
+// random bytes or more:
 //
 //	openssl rand -base64 32
+//
+// To replace a secret, take three steps, and complete each on all servers before the next:
+// add the new secret at the end, move it to the front, and remove the old one maxAge later.
+// If the new secret is in front at once, servers that do not have it yet treat its cookies
+// as forged and replace them.
 //
 // All faults of the arguments are reported at once. No error contains a secret.
 func NewSignedCookie(name string, maxAge time.Duration, secrets ...[]byte) (*SignedCookie, error) {
