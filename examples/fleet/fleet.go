@@ -34,10 +34,11 @@ type fleet struct {
 	users    []*user
 	board    *board
 	findings []finding
+	crashed  chan error // receives why a server ended by itself
 }
 
 func newFleet(ctx context.Context, o options) (*fleet, error) {
-	f := &fleet{options: o}
+	f := &fleet{options: o, crashed: make(chan error, o.servers)}
 	if o.redis == "" {
 		embedded, err := miniredis.Run()
 		if err != nil {
@@ -75,10 +76,15 @@ func newFleet(ctx context.Context, o options) (*fleet, error) {
 	return f, nil
 }
 
-// close ends the servers that are running, and closes Redis.
+// close ends the servers that are running, deletes the fleet's keys, and closes Redis.
 func (f *fleet) close() {
 	for _, s := range f.servers {
 		_ = s.kill()
+	}
+	if f.embedded == nil && len(f.servers) > 0 {
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		_ = f.forget(ctx) // if that fails, the keys expire after a day
+		cancel()
 	}
 	if f.client != nil {
 		_ = f.client.Close()
@@ -113,6 +119,9 @@ type server struct {
 	stdin   io.Closer // the server shuts down when it is closed
 	state   atomic.Pointer[string]
 	open    atomic.Int64
+
+	ended  chan struct{} // closed when the process has ended
+	failed error         // what Wait returned; read it after ended is closed
 }
 
 // start starts this program as a server, and waits until it listens.
@@ -121,7 +130,7 @@ func (f *fleet) start(ctx context.Context, name string) (*server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &server{name: name}
+	s := &server{name: name, ended: make(chan struct{})}
 	s.process = exec.CommandContext(context.WithoutCancel(ctx), self, "-server",
 		"-redis", f.redis, "-prefix", f.prefix, "-ttl", f.ttl.String(), "-limit", strconv.FormatInt(f.limit, 10))
 	s.process.Env = append(os.Environ(), serverVariable+"=1")
@@ -144,6 +153,13 @@ func (f *fleet) start(ctx context.Context, name string) (*server, error) {
 	}
 	s.addr = strings.TrimSpace(line)
 	s.is("running")
+	go func() {
+		s.failed = s.process.Wait()
+		if s.leave("crashed") {
+			f.crashed <- fmt.Errorf("server %s ended by itself: %s", s.name, s.process.ProcessState)
+		}
+		close(s.ended)
+	}()
 	return s, nil
 }
 
@@ -156,26 +172,34 @@ func (s *server) running() bool { return *s.state.Load() == "running" }
 
 func (s *server) sockets() int64 { return s.open.Load() }
 
+// leave sets the state of a server that is running. It returns false if it is not running.
+func (s *server) leave(state string) bool {
+	old := s.state.Load()
+	return *old == "running" && s.state.CompareAndSwap(old, &state)
+}
+
 // kill ends the process at once, as when memory runs out.
 func (s *server) kill() error {
-	if !s.running() {
+	if !s.leave("killed") {
 		return nil
 	}
-	s.is("killed")
-	if err := s.process.Process.Kill(); err != nil {
+	if err := s.process.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return err
 	}
-	_ = s.process.Wait() // its error is that the process was killed
+	<-s.ended
 	return nil
 }
 
 // stop shuts the process down.
 func (s *server) stop() error {
-	s.is("stopped")
+	if !s.leave("stopped") {
+		return nil
+	}
 	if err := s.stdin.Close(); err != nil {
 		return err
 	}
-	return s.process.Wait()
+	<-s.ended
+	return s.failed
 }
 
 // A user has sockets, and always tries to open one more.

@@ -4,10 +4,14 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
+	"fmt"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -25,19 +29,28 @@ func TestMain(m *testing.M) {
 	m.Run()
 }
 
-func play(t *testing.T, o options) *fleet {
+func begin(t *testing.T, o options) *fleet {
 	t.Helper()
 	o.limit, o.servers, o.users, o.ttl, o.prefix = 2, 3, 4, time.Second, "fleet"
+	if o.slack == 0 {
+		o.slack = time.Minute // no test depends on how busy the machine is
+	}
 	f, err := newFleet(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(f.close)
+	return f
+}
+
+func play(t *testing.T, o options) *fleet {
+	t.Helper()
+	f := begin(t, o)
 	if err := f.play(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	var out bytes.Buffer
-	err = f.summary(&out)
+	err := f.summary(&out)
 	t.Log(out.String())
 	if err != nil {
 		t.Error(err)
@@ -52,15 +65,90 @@ func TestEmbedded(t *testing.T) {
 	}
 }
 
-// TestOwnRedis: of another's Redis only the fleet's keys are deleted.
+// TestOwnRedis: of another's Redis the fleet's keys are deleted, and no others.
 func TestOwnRedis(t *testing.T) {
 	server := redistest.Start(t)
 	if _, err := server.Do("SET", "precious", "1"); err != nil {
 		t.Fatal(err)
 	}
-	play(t, options{redis: "redis://" + server.Addr() + "/0"})
-	if v, err := server.Do("GET", "precious"); err != nil || v == nil {
-		t.Errorf("another's key: %v %v", v, err)
+	f := play(t, options{redis: "redis://" + server.Addr() + "/0"})
+	if keys, err := server.Do("DBSIZE"); err != nil || keys == int64(1) {
+		t.Errorf("the fleet has no keys in this Redis: %v %v", keys, err)
+	}
+	f.close()
+	if keys, err := server.Do("KEYS", "*"); err != nil || fmt.Sprint(keys) != "[precious]" {
+		t.Errorf("left in Redis: %v %v", keys, err)
+	}
+}
+
+// TestCrash: when a server ends by itself, the story ends at once, with the summary.
+func TestCrash(t *testing.T) {
+	for name, victim := range map[string]int{"the one to be killed": 0, "another": 1} {
+		t.Run(name, func(t *testing.T) {
+			f := begin(t, options{pause: time.Hour})
+			out, err := os.Create(filepath.Join(t.TempDir(), "out"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer out.Close()
+			go func() {
+				for !f.allFull() {
+					runtime.Gosched()
+				}
+				_ = f.servers[victim].process.Process.Kill()
+			}()
+			err = f.show(t.Context(), out)
+			server := "server " + f.servers[victim].name + " ended by itself: "
+			if err == nil || !strings.Contains(err.Error(), server) || !strings.Contains(err.Error(), "1 of 1 findings") {
+				t.Errorf("the error: %v", err)
+			}
+			text, err := os.ReadFile(out.Name())
+			if err != nil || !strings.Contains(string(text), "The story ends: "+server) || !strings.Contains(string(text), "WRONG  no server ends by itself: 1 did\n") {
+				t.Errorf("%v\n%s", err, text)
+			}
+		})
+	}
+}
+
+// TestInterrupted: there is no summary of a story that Ctrl-C ended.
+func TestInterrupted(t *testing.T) {
+	f := begin(t, options{pause: time.Hour})
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() {
+		for !f.allFull() {
+			runtime.Gosched()
+		}
+		cancel()
+	}()
+	out, err := os.Create(filepath.Join(t.TempDir(), "out"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer out.Close()
+	if err := f.show(ctx, out); !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	if text, err := os.ReadFile(out.Name()); err != nil || strings.Contains(string(text), "Expected") {
+		t.Errorf("%v\n%s", err, text)
+	}
+}
+
+// TestTooLate: what takes longer than promised is wrong.
+func TestTooLate(t *testing.T) {
+	f := &fleet{options: options{ttl: 3 * time.Second, slack: time.Second}}
+	if freed, restored := f.freedWithin(), f.restoredWithin(); freed != 5*time.Second || restored != 3*time.Second {
+		t.Errorf("%v and %v", freed, restored)
+	}
+
+	f = begin(t, options{slack: -time.Hour})
+	if err := f.play(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	if err := f.summary(&out); err == nil ||
+		!strings.Contains(out.String(), "WRONG  the slots of a killed server are free within") ||
+		!strings.Contains(out.String(), "WRONG  an emptied Redis has all counts again within") {
+		t.Errorf("%v\n%s", err, out.String())
 	}
 }
 
