@@ -12,10 +12,12 @@
 //
 //	HTTP/1.1 429 Too Many Requests
 //	Cache-Control: no-store
+//	Content-Length: 141
 //	Content-Type: application/problem+json
-//	RateLimit: "hello";r=0;t=8
-//	RateLimit-Policy: "hello";q=10;w=10
+//	Ratelimit: "hello";r=0;t=8
+//	Ratelimit-Policy: "hello";q=10;w=10
 //	Retry-After: 8
+//	X-Content-Type-Options: nosniff
 //
 // Flags change the numbers, such as -limit 3 -window 1m -sockets 5. Ctrl-C stops the
 // server.
@@ -34,6 +36,7 @@ import (
 	"net/http"
 	"os"
 	"os/signal"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -205,7 +208,16 @@ Send %[4]d requests, of which those over the limit are refused:
 	curl -s -o /dev/null -w '%%{http_code}\n' 'http://%[1]v/api/hello?[1-%[4]d]'
 
 To open sockets, press "Open one" on the page. Ctrl-C stops the server.
-`, addr, limit, window, limit+1, sockets)
+`, reachable(addr), limit, window, limit+1, sockets)
+}
+
+// reachable returns an address where this machine reaches a server that listens on addr, such
+// as 127.0.0.1:8080 for one that listens on all addresses.
+func reachable(addr net.Addr) string {
+	if tcp, ok := addr.(*net.TCPAddr); ok && tcp.IP.IsUnspecified() {
+		return net.JoinHostPort("127.0.0.1", strconv.Itoa(tcp.Port))
+	}
+	return addr.String()
 }
 
 // exit prints err on one line and ends the program, with status 2 for an invalid command
