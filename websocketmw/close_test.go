@@ -4,15 +4,18 @@ import (
 	"bufio"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/core/memstore"
 	"github.com/headgate/headgate/keyfuncs"
 )
@@ -89,24 +92,67 @@ func TestShutdown(t *testing.T) {
 	}
 }
 
-// When the context is done, sockets whose peers do not answer are closed.
+// When the context is done, sockets whose peers do not answer are closed at once.
 func TestShutdownCuts(t *testing.T) {
-	w := newWorld(t, 2, false, Config{}, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		conn, _ := take(w)
-		go serveUntilClose(conn)
-	}))
-	w.open()
-	w.open()
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	if err := w.guard.Shutdown(ctx); !errors.Is(err, context.Canceled) {
-		t.Error(err)
+	synctest.Test(t, func(t *testing.T) {
+		g, _ := bubble(t, Config{}, serveUntilClose)
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		begin := time.Now()
+		if err := g.Shutdown(ctx); !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+		synctest.Wait()
+		if took := time.Since(begin); g.Len() != 0 || took != 0 {
+			t.Errorf("%d sockets after %v", g.Len(), took)
+		}
+	})
+}
+
+// slowCloser is a store that cannot close slots.
+type slowCloser struct {
+	core.SlotStore
+
+	mu     sync.Mutex
+	closed []string
+}
+
+func (s *slowCloser) CloseSlots(ctx context.Context, slots *core.Slots) error {
+	s.mu.Lock()
+	if ctx.Err() == nil {
+		s.closed = append(s.closed, slots.Name())
 	}
-	w.until(EventClosed)
-	w.until(EventClosed)
-	if w.held() != 0 {
-		t.Error(w.held())
-	}
+	s.mu.Unlock()
+	<-ctx.Done()
+	return fmt.Errorf("%s: %w", slots.Name(), ctx.Err())
+}
+
+// A store that cannot close the slots of one rule does not keep Shutdown from closing those
+// of the others. All errors are returned, after closeTimeout even if the context is done.
+func TestShutdownWithASlowStore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := &slowCloser{SlotStore: memstore.New(memstore.Config{})}
+		g, err := New(Config{Rules: []Rule{
+			{Slots: newSlots(t, store, "a", 1), Key: keyfuncs.Everyone()},
+			{Slots: newSlots(t, store, "b", 1), Key: keyfuncs.Everyone()},
+			{Slots: newSlots(t, store, "c", 1), Key: keyfuncs.Everyone()},
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		begin := time.Now()
+		err = g.Shutdown(ctx)
+		if slices.Sort(store.closed); strings.Join(store.closed, "") != "abc" || time.Since(begin) != closeTimeout {
+			t.Errorf("closed %q in %v", store.closed, time.Since(begin))
+		}
+		for _, name := range []string{"a", "b", "c"} {
+			if err == nil || !strings.Contains(err.Error(), name+": ") {
+				t.Errorf("no error of %q in %v", name, err)
+			}
+		}
+	})
 }
 
 // An upgrade in progress when the guard shuts down is closed as soon as it is complete.

@@ -253,7 +253,7 @@ func (g *Guard) all() []*Socket {
 // socket a Close frame with [Config].ShutdownCode, waits until the handlers have closed
 // their sockets, 5 seconds have passed or ctx is done, and closes the connections that
 // are left. Then it closes the slots of the rules, so that they are free for other
-// servers at once.
+// servers at once. A slow store may take 5 seconds for that, even if ctx is done.
 //
 // Call it before [http.Server.Shutdown], which does not close hijacked connections, and
 // waits for WebSockets over HTTP/2. The error joins the cause of ctx, if it was done
@@ -266,12 +266,12 @@ func (g *Guard) Shutdown(ctx context.Context) error {
 	}
 	timer := time.NewTimer(closeTimeout) // for handlers that neither upgrade nor return
 	defer timer.Stop()
-	var faults []error
+	var late error
 	select {
 	case <-g.empty:
 	case <-timer.C:
 	case <-ctx.Done():
-		faults = append(faults, context.Cause(ctx))
+		late = context.Cause(ctx)
 	}
 	for _, s := range g.all() {
 		s.cut()
@@ -279,10 +279,13 @@ func (g *Guard) Shutdown(ctx context.Context) error {
 	// ctx limits only the wait: the slots are closed even if it is done.
 	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 	defer cancel()
-	for _, rule := range g.config.Rules {
-		faults = append(faults, rule.Slots.Close(closing))
+	faults := make([]error, len(g.config.Rules))
+	var all sync.WaitGroup
+	for i, rule := range g.config.Rules { // at once: the store may be slow
+		all.Go(func() { faults[i] = rule.Slots.Close(closing) })
 	}
-	return errors.Join(faults...)
+	all.Wait()
+	return errors.Join(late, errors.Join(faults...))
 }
 
 func (g *Guard) drain() {
