@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"log"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -261,8 +262,44 @@ func TestRefusals(t *testing.T) {
 			}
 		})
 	}
-	if v := (Verdict{}); v.Status() != 503 || v.Problem() == nil {
-		t.Error("the zero verdict does not refuse")
+}
+
+func TestZeroVerdict(t *testing.T) {
+	var v Verdict
+	h := make(http.Header)
+	v.SetFields(h)
+	if v.Status() != 503 || v.Problem() == nil || len(h) != 1 || h.Get("Cache-Control") != "no-store" {
+		t.Error(v.Status(), string(v.Problem()), h)
+	}
+}
+
+// fullStore is a store that refuses although it counts less than the limit, as one does that
+// other processes give other limits.
+type fullStore struct{ core.SlotStore }
+
+func (fullStore) AcquireSlots(_ context.Context, claims []core.Claim) (core.Grant, error) {
+	o := core.Occupancy{Slots: claims[1].Slots.Name(), Limit: 5, Held: 3}
+	return core.Grant{}, &core.FullError{Occupancy: o, Claim: 1}
+}
+
+// A refusal never says that more sockets may be opened.
+func TestRefusedWithRoom(t *testing.T) {
+	store := fullStore{memstore.New(memstore.Config{})}
+	g, err := New(Config{Rules: []Rule{
+		{Slots: newSlots(t, store, "first", 9), Key: keyfuncs.Everyone()},
+		{Slots: newSlots(t, store, "ws", 5), Key: keyfuncs.Everyone()},
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	v := g.Check(upgradeRequest())
+	h := make(http.Header)
+	v.SetFields(h)
+	if got := h.Get("RateLimit"); v.Status() != 429 || got != `"ws";r=0` {
+		t.Error(v.Status(), got)
+	}
+	if o, _ := v.Full(); o.Held != 3 {
+		t.Errorf("%+v", o)
 	}
 }
 
@@ -414,13 +451,20 @@ func TestDrainingRefuses(t *testing.T) {
 // Invalid and incomplete handshakes cause no calls to the store.
 func TestJunkAsksNoStore(t *testing.T) {
 	w := newWorld(t, 1, false, Config{}, http.NotFoundHandler())
-	for _, junk := range []string{"", "Upgrade: websocket\r\n", "Upgrade: websocket\r\nConnection: upgrade\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: junk\r\n"} {
-		if status := w.dial("GET /ws HTTP/1.1\r\nHost: a\r\n" + junk + "\r\n").respond().StatusCode; status != 404 && status != 400 {
-			t.Error(status)
+	for junk, want := range map[string]int{
+		"":                       404,
+		"Upgrade: websocket\r\n": 404,
+		"Upgrade: websocket\r\nConnection: upgrade\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: junk\r\n": 400,
+	} {
+		if status := w.dial("GET /ws HTTP/1.1\r\nHost: a\r\n" + junk + "\r\n").respond().StatusCode; status != want {
+			t.Errorf("%q: %d, not %d", junk, status, want)
 		}
 	}
 	slow := w.dial(handshakeText[:len(handshakeText)-2])
-	slow.Close()
+	slow.Conn.(*net.TCPConn).CloseWrite()
+	if _, err := io.ReadAll(slow); err != nil { // until the server closes
+		t.Error(err)
+	}
 	if asked, _, _ := w.store.counts(); asked != 0 {
 		t.Errorf("%d calls to the store", asked)
 	}

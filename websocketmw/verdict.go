@@ -167,13 +167,16 @@ func (v Verdict) SetFields(h http.Header) {
 	case 0:
 		return
 	case http.StatusTooManyRequests, http.StatusServiceUnavailable:
-		h.Set("Retry-After", strconv.Itoa(v.wait))
+		if v.wait > 0 { // not the zero Verdict
+			h.Set("Retry-After", strconv.Itoa(v.wait))
+		}
 	}
 	h.Set("Cache-Control", "no-store")
 }
 
 // setLimits appends the fields of draft-ietf-httpapi-ratelimit-headers-11.
 func (v Verdict) setLimits(h http.Header) {
+	_, full := v.Full()
 	var policies, states string
 	for i, o := range v.limits {
 		if v.guard.config.Rules[i].Service || o.Limit == core.NoLimit {
@@ -182,7 +185,11 @@ func (v Verdict) setLimits(h http.Header) {
 		name := strconv.Quote(o.Slots) // printable ASCII: the same in RFC 9651
 		policies = list(policies, fmt.Sprintf(`%s;q=%d;qu="concurrent-requests"`, name, o.Limit))
 		if o.Held >= 0 {
-			states = list(states, fmt.Sprintf(`%s;r=%d`, name, o.Remaining()))
+			remaining := o.Remaining()
+			if full { // these slots refused, whatever the store has counted
+				remaining = 0
+			}
+			states = list(states, fmt.Sprintf(`%s;r=%d`, name, remaining))
 		}
 	}
 	if policies != "" {
