@@ -346,6 +346,27 @@ func TestCloseWaitsForTheFrame(t *testing.T) {
 	})
 }
 
+// Clients get only codes that may be sent.
+func TestCloseCodes(t *testing.T) {
+	for _, c := range []struct{ code, want int }{
+		{1000, 1000}, {1003, 1003}, {1007, 1007}, {1011, 1011}, {1012, 1012}, {1014, 1014},
+		{3000, 3000}, {4999, 4999},
+		{-1, 1011}, {0, 1011}, {1, 1011}, {999, 1011}, {1004, 1011}, {1005, 1011}, {1006, 1011},
+		{1015, 1011}, {1016, 1011}, {2999, 1011}, {5000, 1011}, {65536 + 1000, 1011}, {70000, 1011},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			g, p := bubble(t, Config{}, serveUntilClose)
+			for _, s := range g.all() {
+				s.Close(c.code, "bye")
+			}
+			if got, want := p.closes(), fmt.Sprintf("%d bye", c.want); got != want {
+				t.Errorf("%d: %q, not %q", c.code, got, want)
+			}
+			p.Close()
+		})
+	}
+}
+
 // After the handler's own Close frame the guard sends none.
 func TestOneCloseFrame(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -16,6 +16,7 @@ import (
 const (
 	codeGoingAway = 1001
 	codePolicy    = 1008
+	codeInternal  = 1011
 	codeRestart   = 1012
 	codeTryAgain  = 1013
 )
@@ -101,16 +102,27 @@ func (s *Socket) Context() context.Context {
 func (s *Socket) Done() <-chan struct{} { return s.Context().Done() }
 
 // Close begins to close the socket, and returns at once. It sends a Close frame with the
-// code, 1000 to 4999, and at most 123 bytes of the reason, as soon as no frame of the
-// handler is incomplete. What the handler writes after that is dropped. The handler
-// should close the connection when it reads the peer's answer; if it has not done so
-// after 5 seconds, the guard does. Only the first call has an effect.
+// code and at most 123 bytes of the reason, as soon as no frame of the handler is
+// incomplete. What the handler writes after that is dropped. The handler should close the
+// connection when it reads the peer's answer; if it has not done so after 5 seconds, the
+// guard does. Only the first call has an effect.
+//
+// The code is 1000 to 1003, 1007 to 1014 or 3000 to 4999. Clients reject all others (RFC
+// 6455, section 7.4), so instead of them Close sends 1011 (internal error).
 //
 // Over HTTP/2, Close only cancels the context of the handler's request.
 func (s *Socket) Close(code int, reason string) {
+	if !sendable(code) {
+		code = codeInternal
+	}
 	if c := s.close(code, reason); c != nil {
 		go c.sayClose()
 	}
+}
+
+// sendable reports whether a Close frame may have the code.
+func sendable(code int) bool {
+	return code >= 1000 && code <= 1003 || code >= 1007 && code <= 1014 || code >= 3000 && code <= 4999
 }
 
 // close returns the connection on which to send the Close frame, or nil.
