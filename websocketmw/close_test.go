@@ -188,6 +188,35 @@ func TestShutdownBeforeTheUpgrade(t *testing.T) {
 	}
 }
 
+// EventLost is also sent for a socket whose slot is lost already.
+func TestLostAlready(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := &counter{SlotStore: memstore.New(memstore.Config{}), lost: make(chan struct{})}
+		lost := 0
+		g, err := New(Config{
+			Rules: []Rule{{Slots: newSlots(t, store, "ws", 2), Key: keyfuncs.Everyone()}},
+			Notify: func(_ *Socket, e Event) {
+				if e.Kind == EventLost {
+					lost++
+				}
+			},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		first := g.Check(upgradeRequest())
+		close(store.lost)
+		synctest.Wait()
+		second := g.Check(upgradeRequest())
+		synctest.Wait()
+		if lost != 2 {
+			t.Errorf("%d events, not 2", lost)
+		}
+		first.Release()
+		second.Release()
+	})
+}
+
 func TestLost(t *testing.T) {
 	for _, policy := range []LostAction{Keep, Shed} {
 		w := newWorld(t, 3, false, Config{OnLost: policy}, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -303,6 +332,21 @@ func TestPeersThatDoNotRead(t *testing.T) {
 			t.Error(err, time.Since(begin))
 		}
 		_ = p
+	})
+}
+
+// The Close frame is sent although the write deadline of the handler's last message has
+// passed.
+func TestCloseAfterTheWriteDeadline(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, p := bubble(t, Config{MaxAge: time.Minute}, func(c net.Conn) {
+			c.SetWriteDeadline(time.Now().Add(time.Second))
+			serveUntilClose(c)
+		})
+		if got := p.closes(); !strings.HasPrefix(got, "1001 ") {
+			t.Error(got)
+		}
+		p.Close()
 	})
 }
 

@@ -9,8 +9,12 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/core/memstore"
+	"github.com/headgate/headgate/keyfuncs"
 )
 
 func withFieldsOf(fields string) string {
@@ -81,6 +85,33 @@ func (b brokenWriter) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 		return nil, nil, io.ErrClosedPipe
 	}
 	return b.conn, nil, nil
+}
+
+// A client that does not read or does not answer holds the connection for inBandTimeout.
+func TestInBandTimesOut(t *testing.T) {
+	for _, reads := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			g, err := New(Config{
+				Rules:  []Rule{{Slots: newSlots(t, memstore.New(memstore.Config{}), "ws", 0), Key: keyfuncs.Everyone()}},
+				InBand: true,
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			client, server := net.Pipe()
+			if reads {
+				go io.Copy(io.Discard, client)
+			}
+			begin := time.Now()
+			time.AfterFunc(time.Minute, func() { client.Close() }) // the test would hang
+			r := upgradeRequest("Origin", "https://a.example")
+			g.Deny(&early{pipe: pipe{conn: server}}, r, g.Check(r))
+			if took := time.Since(begin); took != inBandTimeout {
+				t.Errorf("reads %v: it took %v", reads, took)
+			}
+			client.Close()
+		})
+	}
 }
 
 // If the connection cannot be hijacked, the refusal is an ordinary response; if it cannot be

@@ -450,6 +450,35 @@ func TestTooMuchAndClosed(t *testing.T) {
 	})
 }
 
+// A socket over a limit is read until the peer answers, whatever the handler's read deadline:
+// otherwise the peer might lose the Close frame. A peer that does not answer is cut off.
+func TestTooMuchAndSlow(t *testing.T) {
+	for _, c := range []struct{ answers, want time.Duration }{
+		{3 * time.Second, 3 * time.Second},
+		{time.Hour, closeTimeout},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			h := heard{done: make(chan struct{})}
+			begin := time.Now()
+			_, p := bubble(t, Config{Inbound: []Inbound{{Limiter: newLimiter(t, core.Blocked())}}}, func(conn net.Conn) {
+				conn.SetReadDeadline(begin.Add(time.Second))
+				h.listen(conn)
+			})
+			go p.Write(masked(0x81, "hello"))
+			if got := p.closes(); !strings.HasPrefix(got, "1008 ") {
+				t.Error(got)
+			}
+			answer := time.AfterFunc(c.answers, func() { p.Write(masked(0x88, "")) })
+			<-h.done
+			if took := time.Since(begin); took != c.want {
+				t.Errorf("%v, not %v", took, c.want)
+			}
+			answer.Stop()
+			p.Close()
+		})
+	}
+}
+
 // A socket over two limits is closed for the first.
 func TestTwoLimits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

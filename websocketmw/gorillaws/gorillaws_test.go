@@ -36,6 +36,9 @@ func TestHandler(t *testing.T) {
 		}()
 		conn.WriteMessage(websocket.TextMessage, []byte("hello"))
 		conn.ReadMessage()
+		if conn.Close(); r.Context().Err() == nil { // before the handler returns
+			t.Error("the context outlives the socket")
+		}
 	}))
 	defer server.Close()
 	url := "ws" + strings.TrimPrefix(server.URL, "http")
