@@ -60,11 +60,17 @@ func actSocket(c echo.Context, next echo.HandlerFunc, guard *websocketmw.Guard, 
 	case !v.Upgrades():
 		return next(c)
 	}
+	handshake, _ := v.Handshake()
+	_, settle := handshake.Track(c.Request())
 	response := c.Response()
 	inner := response.Writer
 	defer func() { response.Writer = inner }()
 	v.Serve(inner, c.Request(), http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		response.Writer = w
+		if settle != nil { // before Serve does, which does not see errors
+			err = serve(c, next, r, settle)
+			return
+		}
 		c.SetRequest(r)
 		err = next(c)
 	}))

@@ -5,6 +5,7 @@ import (
 
 	"github.com/labstack/echo/v5"
 
+	"github.com/headgate/headgate/nethttp"
 	"github.com/headgate/headgate/websocketmw"
 )
 
@@ -60,14 +61,21 @@ func actSocket(c *echo.Context, next echo.HandlerFunc, guard *websocketmw.Guard,
 	case !v.Upgrades():
 		return next(c)
 	}
+	var settle func(nethttp.Outcome)
 	inner, replace := c.Response(), c.SetResponse
 	if response, e := echo.UnwrapResponse(inner); e == nil {
 		inner = response.ResponseWriter
 		replace = func(w http.ResponseWriter) { response.ResponseWriter = w }
+		handshake, _ := v.Handshake()
+		_, settle = handshake.Track(c.Request())
 	}
 	defer replace(inner)
 	v.Serve(inner, c.Request(), http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		replace(w)
+		if settle != nil { // before Serve does, which does not see errors
+			err = serve(c, next, r, settle)
+			return
+		}
 		c.SetRequest(r)
 		err = next(c)
 	}))

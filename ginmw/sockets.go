@@ -61,8 +61,14 @@ func actSocket(c *gin.Context, guard *websocketmw.Guard, v *websocketmw.Verdict)
 		guard.Deny(c.Writer, c.Request, *v)
 		c.Writer.WriteHeaderNow()
 	case v.Upgrades():
+		handshake, _ := v.Handshake()
+		_, settle := handshake.Track(c.Request)
 		v.Serve(c.Writer, c.Request, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			c.Writer, c.Request = &socketWriter{c.Writer, w}, r
+			if settle != nil { // before Serve does, which does not see what Gin holds back
+				serve(c, r, settle)
+				return
+			}
 			c.Next()
 		}))
 	}
