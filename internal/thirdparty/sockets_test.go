@@ -244,9 +244,13 @@ func TestSockets(t *testing.T) {
 								continue
 							}
 							t.Run(story.name, func(t *testing.T) {
+								config := websocketmw.Config{NoCloseFrames: cuts}
+								if story.counts {
+									config.Inbound = unlimited(t)
+								}
 								s := newSite(t, m, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 									l.upgrade(w, r, story.serve)
-								}), secure, websocketmw.Config{NoCloseFrames: cuts})
+								}), secure, config)
 								story.run(s)
 								s.balanced()
 							})
@@ -256,6 +260,16 @@ func TestSockets(t *testing.T) {
 			}
 		}
 	}
+}
+
+// unlimited returns a limit for each unit, which admits everything.
+func unlimited(t *testing.T) []websocketmw.Inbound {
+	t.Helper()
+	l, err := core.New(memstore.New(memstore.Config{}), "sent", core.Unlimited())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return []websocketmw.Inbound{{Limiter: l}, {Limiter: l, Unit: websocketmw.Frames}, {Limiter: l, Unit: websocketmw.Bytes}}
 }
 
 // A socket of any library, to the stories.
@@ -281,6 +295,7 @@ var stories = []struct {
 	keeps   bool // the socket outlives the handler
 	forgets bool // the socket is garbage
 	closes  bool // the guard sends a Close frame
+	counts  bool // the guard counts what is sent
 	serve   func(socket)
 	run     func(s *site)
 }{
@@ -343,6 +358,30 @@ var stories = []struct {
 			default:
 				runtime.Gosched()
 			}
+		}
+	}},
+	{name: "invalid frames", counts: true, serve: answer, run: func(s *site) {
+		for name, frame := range map[string]string{
+			"2^62 bytes":              "\x82\xff\x40\x00\x00\x00\x00\x00\x00\x00maskbytes",
+			"unmasked":                "\x81\x05hello",
+			"reserved bits":           "\xf1\x85mask\x05\x04\x1f\x07\x02",
+			"an unknown opcode":       "\x83\x85mask\x05\x04\x1f\x07\x02",
+			"an unknown control":      "\x8b\x80mask",
+			"a ping in pieces":        "\x09\x85mask\x05\x04\x1f\x07\x02",
+			"a continuation of none":  "\x80\x85mask\x05\x04\x1f\x07\x02",
+			"a Close frame of 1 byte": "\x88\x81maskx",
+			"half a header":           "\x82\xff\x00",
+		} {
+			c, response := s.call()
+			if response == nil || response.StatusCode != 101 {
+				s.t.Errorf("before %s: %v", name, response)
+				continue
+			}
+			io.WriteString(c, frame)
+			c.Conn.(interface{ CloseWrite() error }).CloseWrite()
+			io.ReadAll(c.in) // until the server closes
+			<-s.closed
+			s.balanced()
 		}
 	}},
 	{name: "shutdown under a flood", closes: true, serve: func(c socket) {
