@@ -58,7 +58,8 @@ const (
 	// FailLocal applies the same policies in this process, divided by
 	// [Config].Servers. The state takes up to 64 MiB of memory.
 	FailLocal Failure = iota
-	// FailOpen admits everything.
+	// FailOpen admits everything, except what is never admitted: charges above what a
+	// policy can grant, and slots whose limit is 0.
 	FailOpen
 	// FailClosed decides nothing: the error is [core.ErrUnavailable].
 	FailClosed
