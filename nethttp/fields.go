@@ -2,6 +2,7 @@ package nethttp
 
 import (
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -37,7 +38,8 @@ type Fields func(h http.Header, v Verdict)
 //
 // An unlimited policy is not listed. RateLimit lists only policies whose state is known:
 // none if the store was unreachable and every request is admitted. Both fields are lists.
-// Draft11 appends to existing values, so that nested guards all appear.
+// Draft11 appends to existing values, so that nested guards all appear. A value that is
+// already there is not repeated.
 func Draft11(h http.Header, v Verdict) {
 	var values valueArena
 	v.draft11(h, &values)
@@ -262,11 +264,13 @@ func (a *valueArena) set(h http.Header, name, value string) {
 	*a = (*a)[1:]
 }
 
-// add is set for a field that is a list: values already there stay.
+// add is set for a field that is a list: values already there stay. The same value is
+// already there if SetFields and Deny are both called.
 func (a *valueArena) add(h http.Header, name, value string) {
-	if had := h[name]; len(had) > 0 {
-		h[name] = append(had, value)
-	} else {
+	switch had := h[name]; {
+	case len(had) == 0:
 		a.set(h, name, value)
+	case !slices.Contains(had, value):
+		h[name] = append(had, value)
 	}
 }

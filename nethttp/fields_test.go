@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"math"
 	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
 	"testing"
@@ -473,6 +474,22 @@ func TestNestedGuards(t *testing.T) {
 			})
 			parsed(t, w.Header(), "RateLimit")
 		}
+	})
+}
+
+// Fields that are set twice, as by SetFields and then Deny, appear once.
+func TestFieldsTwice(t *testing.T) {
+	inner := newGuard(t, rules(nethttp.Rule{Limiter: memory(t, "inner", core.Blocked()), Key: header}))
+	outer := newGuard(t, rules(nethttp.Rule{Limiter: memory(t, "outer", core.Blocked()), Key: header}))
+	r := request("GET", "/", "X-Client", "anna")
+	v, around := inner.Check(r), outer.Check(r)
+	w := httptest.NewRecorder()
+	v.SetFields(w.Header())
+	around.SetFields(w.Header())
+	inner.Deny(w, r, v)
+	wantHeader(t, w.Header(), map[string]string{
+		"RateLimit":        `"inner";r=0 | "outer";r=0`,
+		"RateLimit-Policy": `"inner";q=0 | "outer";q=0`,
 	})
 }
 
