@@ -291,6 +291,7 @@ func TestMorePanics(t *testing.T) {
 		"CostUnless":        func() { keyfuncs.CostUnless(nil) },
 		"In":                func() { keyfuncs.In(nil, "192.0.2.0/24") },
 		"NotIn":             func() { keyfuncs.NotIn(nil, "192.0.2.0/24") },
+		"Unless":            func() { keyfuncs.Unless(nil) },
 		"OlderThan, -1ns":   func() { cookies(t).OlderThan(-1) },
 		"OlderThan, maxAge": func() { cookies(t).OlderThan(maxAge) },
 		"Handler":           func() { cookies(t).Handler(nil) },

@@ -107,8 +107,9 @@
 //
 // # Networks
 //
-// [In] and [NotIn] report whether the client's address is in given networks: to exempt
-// clients from limits, and to refuse them.
+// [In] and [NotIn] report whether the client's address is in given networks. They are for
+// nethttp's Config.Skip, which exempts clients from limits, and, with [Unless], for
+// Config.Deny, which refuses them.
 //
 // # Errors
 //

@@ -129,33 +129,32 @@ func ExampleIn() {
 	// 203.0.113.7:80 429
 }
 
-// Clients in a network are refused.
-func ExampleNotIn() {
+// Clients in one network are refused, and those whose address is unknown.
+func ExampleUnless() {
 	welcome, err := keyfuncs.NotIn(keyfuncs.RemoteAddr(), "198.51.100.0/24")
 	if err != nil {
 		log.Fatal(err)
 	}
-	refuse := func(next http.Handler) http.Handler {
-		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			if !welcome(r) {
-				http.Error(w, "403 forbidden", http.StatusForbidden)
-				return
-			}
-			next.ServeHTTP(w, r)
-		})
+	limiter, err := core.New(memstore.New(memstore.Config{}), "api", core.SlidingLog(core.PerMinute(100)))
+	if err != nil {
+		log.Fatal(err)
+	}
+	guard, err := nethttp.New(nethttp.Config{
+		Rules: []nethttp.Rule{{Limiter: limiter, Key: keyfuncs.RemoteAddr()}},
+		Deny:  keyfuncs.Unless(welcome),
+	})
+	if err != nil {
+		log.Fatal(err)
 	}
 
-	handler := refuse(http.NotFoundHandler())
 	for _, remote := range []string{"198.51.100.7:80", "203.0.113.7:80", "@"} {
 		r := httptest.NewRequest("GET", "/", nil)
 		r.RemoteAddr = remote
-		w := httptest.NewRecorder()
-		handler.ServeHTTP(w, r)
-		fmt.Println(remote, w.Code)
+		fmt.Println(remote, guard.Check(r).Status())
 	}
 	// Output:
 	// 198.51.100.7:80 403
-	// 203.0.113.7:80 404
+	// 203.0.113.7:80 0
 	// @ 403
 }
 

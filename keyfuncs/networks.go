@@ -23,7 +23,8 @@ import (
 //
 // The result is false if the function returns an error, a key that is not an address, or
 // a prefix that is only partly in the networks. So use In to grant something; to refuse
-// something, use [NotIn], which is false in these cases as well.
+// the other clients, such as with nethttp's Config.Deny, use it with [Unless]. To refuse
+// clients in the networks, use [NotIn] with Unless.
 //
 // Every client that can connect from the networks, or is mistaken for one that does, is
 // exempt. Do not list the networks of your proxies: a request for which they name no
@@ -37,19 +38,32 @@ func In(address Func, networks ...string) (func(*http.Request) bool, error) {
 }
 
 // NotIn returns a function that reports whether the client's address is in none of the
-// networks, to refuse the others:
+// networks. With [Unless], it refuses clients in the networks.
+//
+// The result is false in the same cases of doubt as with [In]. It is therefore not the
+// negation of In. The arguments, faults and warnings are those of In too.
+func NotIn(address Func, networks ...string) (func(*http.Request) bool, error) {
+	return membership("NotIn", address, networks, outside)
+}
+
+// Unless returns the negation of a function. It is for nethttp's Config.Deny, which
+// should refuse if in doubt, because [In] and [NotIn] return false then:
+//
+//	office, err := keyfuncs.In(address, "192.0.2.0/24")
+//	...
+//	nethttp.Config{Deny: keyfuncs.Unless(office), ...} // only the office
 //
 //	welcome, err := keyfuncs.NotIn(address, "198.51.100.0/24")
 //	...
-//	if !welcome(r) {
-//		http.Error(w, "403 forbidden", http.StatusForbidden)
-//		return
-//	}
+//	nethttp.Config{Deny: keyfuncs.Unless(welcome), ...} // all but that network
 //
-// The result is false in the same cases of doubt as with [In]. The arguments, faults and
-// warnings are those of In too.
-func NotIn(address Func, networks ...string) (func(*http.Request) bool, error) {
-	return membership("NotIn", address, networks, outside)
+// In or NotIn without Unless would admit clients whose address is in doubt. Unless panics
+// if permitted is nil.
+func Unless(permitted func(*http.Request) bool) func(*http.Request) bool {
+	if permitted == nil {
+		panic("headgate: keyfuncs: Unless: the function is nil")
+	}
+	return func(r *http.Request) bool { return !permitted(r) }
 }
 
 func membership(name string, address Func, texts []string, want place) (func(*http.Request) bool, error) {

@@ -76,6 +76,12 @@ func TestInAndNotIn(t *testing.T) {
 			key, err := c.address(r)
 			t.Errorf("%s, key %q, %v: In %v, NotIn %v; want %v, %v", c.remote, key, err, in, notIn, c.in, c.notIn)
 		}
+		// In doubt, both refuse.
+		denyOthers := keyfuncs.Unless(mustBe(keyfuncs.In(c.address, networks...)))
+		denyThese := keyfuncs.Unless(mustBe(keyfuncs.NotIn(c.address, networks...)))
+		if denyOthers(r) == c.in || denyThese(r) == c.notIn {
+			t.Errorf("%s: Unless In %v, Unless NotIn %v", c.remote, denyOthers(r), denyThese(r))
+		}
 	}
 }
 

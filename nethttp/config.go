@@ -27,6 +27,16 @@ type Config struct {
 	// charged, Observe is not called, and no fields are set. Nil skips nothing.
 	Skip func(*http.Request) bool
 
+	// Deny reports whether to refuse a request with status 403 and the error
+	// [ErrDenied], before any rule is applied: nothing is charged. It is called after
+	// Skip, and for CORS preflights too, so it should not depend on credentials. Nil
+	// denies nothing.
+	//
+	// [keyfuncs.In] and [keyfuncs.NotIn] return false if in doubt about the address.
+	// That is right for Skip; for Deny, which should refuse then, negate them with
+	// [keyfuncs.Unless].
+	Deny func(*http.Request) bool
+
 	// CountPreflights applies the rules to CORS preflights too: requests with the
 	// method OPTIONS, an Origin and an Access-Control-Request-Method. If false, they
 	// are skipped, because browsers send them on their own, without credentials.

@@ -42,6 +42,7 @@
 // # Statuses of refusals
 //
 //	400 or 403  a Key callback returned no key ([Config].KeyErrorStatus)
+//	403         [Config].Deny returned true
 //	429         over a limit
 //	500         a Cost or Plan callback returned an invalid value
 //	503         the store returned an error; Retry-After is 5 seconds
@@ -54,6 +55,8 @@
 // Rules are applied together, all or nothing: a request that one of them refuses is
 // charged to none. So a session can have one limit, and the address that many
 // sessions share a larger one.
+//
+// A guard that is in the chain of handlers twice charges each request twice.
 //
 // # After the response
 //

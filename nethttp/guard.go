@@ -19,6 +19,9 @@ type Guard struct {
 	settles bool // at least one rule has Settle
 }
 
+// ErrDenied is the Err of the [Verdict] about a request that [Config].Deny refused.
+var ErrDenied = errors.New("headgate: guard: Config.Deny returned true")
+
 var (
 	errZero     = errors.New("headgate: guard: make one with nethttp.New")
 	errEmptyKey = returned("Key", "an empty key without an error")
@@ -66,6 +69,10 @@ func New(c Config) (*Guard, error) {
 	return g, nil
 }
 
+// Rules returns the number of rules. It is for adapters that pass keys to
+// [Guard.CheckKeys].
+func (g *Guard) Rules() int { return len(g.config.Rules) }
+
 // Check decides whether to admit a request, and charges it if so. It writes nothing and
 // does not read the body. The store is called with the request's context.
 func (g *Guard) Check(r *http.Request) (v Verdict) {
@@ -84,11 +91,19 @@ func (g *Guard) CheckKeys(r *http.Request, key func(rule int) (string, error)) (
 // check fills in the zero verdict v, which is too large to be copied without need. A nil
 // key stands for the rules' own.
 func (g *Guard) check(v *Verdict, r *http.Request, key func(rule int) (string, error)) {
-	if g.skips(r) {
+	if g.config.Skip != nil && g.config.Skip(r) {
 		v.admitted = true
 		return
 	}
-	g.decide(v, r, key)
+	switch {
+	case g.config.Deny != nil && g.config.Deny(r):
+		v.Err, v.status = ErrDenied, http.StatusForbidden
+	case g.skipsPreflight(r):
+		v.admitted = true
+		return
+	default:
+		g.decide(v, r, key)
+	}
 	if g.config.Observe != nil && (v.sheet != nil || v.Err != nil) {
 		g.config.Observe(r, *v)
 	}
@@ -97,12 +112,9 @@ func (g *Guard) check(v *Verdict, r *http.Request, key func(rule int) (string, e
 	}
 }
 
-func (g *Guard) skips(r *http.Request) bool {
-	if r.Method == http.MethodOptions && !g.config.CountPreflights &&
-		r.Header.Get("Origin") != "" && r.Header.Get("Access-Control-Request-Method") != "" {
-		return true
-	}
-	return g.config.Skip != nil && g.config.Skip(r)
+func (g *Guard) skipsPreflight(r *http.Request) bool {
+	return r.Method == http.MethodOptions && !g.config.CountPreflights &&
+		r.Header.Get("Origin") != "" && r.Header.Get("Access-Control-Request-Method") != ""
 }
 
 func (g *Guard) decide(v *Verdict, r *http.Request, key func(rule int) (string, error)) {

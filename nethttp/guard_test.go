@@ -1,10 +1,12 @@
 package nethttp_test
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -235,6 +237,70 @@ func TestSkipAndPreflights(t *testing.T) {
 }
 
 // Shadow mode decides and charges as if it were meant, and shows nothing.
+func TestDeny(t *testing.T) {
+	preflight := []string{"X-Client", "mallory", "Origin", "https://example.com", "Access-Control-Request-Method", "PUT"}
+	for _, test := range []struct {
+		name        string
+		observeOnly bool
+		r           *http.Request
+		status      int
+		observed    int // 0 or 403; -1: not observed
+		left        int64
+	}{
+		{"denied", false, request("GET", "/", "X-Client", "mallory"), 403, 403, 2},
+		{"HEAD", false, request("HEAD", "/", "X-Client", "mallory"), 403, 403, 2},
+		{"preflight", false, request("OPTIONS", "/", preflight...), 403, 403, 2},
+		{"skipped", false, request("GET", "/health", "X-Client", "mallory"), 204, -1, 2},
+		{"observed only", true, request("GET", "/", "X-Client", "mallory"), 204, 403, 2},
+		{"other", false, request("GET", "/", "X-Client", "anna"), 204, 0, 1},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			limiter := memory(t, "api", core.SlidingLog(core.PerMinute(2)))
+			observed := -1
+			guard := newGuard(t, nethttp.Config{
+				Rules:       []nethttp.Rule{{Limiter: limiter, Key: header}},
+				Skip:        func(r *http.Request) bool { return r.URL.Path == "/health" },
+				Deny:        func(r *http.Request) bool { return r.Header.Get("X-Client") == "mallory" },
+				ObserveOnly: test.observeOnly,
+				Observe: func(_ *http.Request, v nethttp.Verdict) {
+					observed = v.Status()
+					if errors.Is(v.Err, nethttp.ErrDenied) != (observed == 403) {
+						t.Errorf("status %d, %v", observed, v.Err)
+					}
+				},
+			})
+			w := serve(guard.Handler(status(204)), test.r)
+			if w.Code != test.status || observed != test.observed {
+				t.Errorf("status %d, observed %d", w.Code, observed)
+			}
+			if n := remaining(t, limiter, test.r.Header.Get("X-Client")); n != test.left {
+				t.Errorf("%d left, want %d", n, test.left)
+			}
+			if test.status != 403 {
+				return
+			}
+			wantHeader(t, w.Header(), map[string]string{
+				"RateLimit": "", "RateLimit-Policy": "", "Retry-After": "",
+				"Cache-Control": "no-store", "Content-Type": nethttp.ProblemType,
+			})
+			body := `{"type":"about:blank","title":"Forbidden","status":403}`
+			if test.r.Method == "HEAD" {
+				body = ""
+			}
+			if w.Body.String() != body {
+				t.Errorf("body %q", w.Body)
+			}
+		})
+	}
+}
+
+func TestRules(t *testing.T) {
+	r := nethttp.Rule{Limiter: memory(t, "api", core.Unlimited()), Key: header}
+	if n := newGuard(t, rules(r)).Rules(); n != 1 {
+		t.Errorf("%d rules", n)
+	}
+}
+
 func TestObserveOnly(t *testing.T) {
 	store := newFake()
 	limiter := newLimiter(t, store, "api", core.SlidingLog(core.PerMinute(2)))
@@ -316,6 +382,45 @@ func TestOnDenied(t *testing.T) {
 			}
 		})
 	}
+}
+
+// OnDenied may hijack the connection; then the guard writes nothing.
+func TestOnDeniedHijacks(t *testing.T) {
+	guard := newGuard(t, nethttp.Config{
+		Rules: []nethttp.Rule{{Limiter: memory(t, "api", core.Blocked()), Key: header}},
+		OnDenied: func(w http.ResponseWriter, _ *http.Request, _ nethttp.Verdict) {
+			if _, _, err := w.(http.Hijacker).Hijack(); err != nil {
+				t.Error(err)
+			}
+		},
+	})
+	w := &hijackable{ResponseRecorder: httptest.NewRecorder()}
+	guard.Handler(status(204)).ServeHTTP(w, request("GET", "/", "X-Client", "anna"))
+	if !w.hijacked || w.wrote {
+		t.Errorf("hijacked %v, written %v", w.hijacked, w.wrote)
+	}
+}
+
+// hijackable is a writer of a connection that does not exist.
+type hijackable struct {
+	*httptest.ResponseRecorder
+
+	hijacked, wrote bool
+}
+
+func (w *hijackable) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	w.hijacked = true
+	return nil, nil, nil
+}
+
+func (w *hijackable) WriteHeader(status int) {
+	w.wrote = true
+	w.ResponseRecorder.WriteHeader(status)
+}
+
+func (w *hijackable) Write(b []byte) (int, error) {
+	w.wrote = true
+	return w.ResponseRecorder.Write(b)
 }
 
 // OnDenied sees refusals of every kind, with their reason.

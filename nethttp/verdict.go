@@ -19,8 +19,8 @@ type Verdict struct {
 	// Do not settle or refund it if a rule has Settle, because the guard does.
 	Decision core.Decision
 
-	// Err is the reason why there is no decision: an error of a Key function or of
-	// the store, or an invalid result of a Cost or Plan function. Errors of a rule's
+	// Err is the reason why there is no decision: [ErrDenied], an error of a Key
+	// function or of the store, or an invalid result of a Cost or Plan function. Errors of a rule's
 	// functions are wrapped in one that names the rule, so test them with
 	// [errors.Is]. Err is nil for a refusal by a limit. It is for logs; the guard
 	// never sends it to clients.
