@@ -95,6 +95,10 @@ func (g *Guard) Check(r *http.Request) Verdict {
 	return g.CheckKeys(r, func(rule int) (string, error) { return g.config.Rules[rule].Key(r) })
 }
 
+// Rules returns the number of rules. It is for adapters that pass keys to
+// [Guard.CheckKeys].
+func (g *Guard) Rules() int { return len(g.config.Rules) }
+
 // CheckKeys is like [Guard.Check], but calls key with the index of each rule instead of
 // the rule's Key.
 func (g *Guard) CheckKeys(r *http.Request, key func(rule int) (string, error)) Verdict {

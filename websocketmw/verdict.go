@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/http"
+	"slices"
 	"strconv"
 
 	"github.com/headgate/headgate/core"
@@ -192,11 +193,15 @@ func (v Verdict) setLimits(h http.Header) {
 			states = list(states, fmt.Sprintf(`%s;r=%d`, name, remaining))
 		}
 	}
-	if policies != "" {
-		h["Ratelimit-Policy"] = append(h["Ratelimit-Policy"], policies)
-	}
-	if states != "" {
-		h["Ratelimit"] = append(h["Ratelimit"], states)
+	addOnce(h, "Ratelimit-Policy", policies)
+	addOnce(h, "Ratelimit", states)
+}
+
+// addOnce adds a value, unless it is empty or already there because SetFields and Deny
+// were both called.
+func addOnce(h http.Header, name, value string) {
+	if value != "" && !slices.Contains(h[name], value) {
+		h[name] = append(h[name], value)
 	}
 }
 

@@ -1,0 +1,88 @@
+package websocketmw
+
+import (
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"testing"
+
+	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/core/memstore"
+	"github.com/headgate/headgate/keyfuncs"
+	"github.com/headgate/headgate/nethttp"
+)
+
+// Fields that are set twice, as by SetFields and then Deny, appear once.
+func TestFieldsTwice(t *testing.T) {
+	rate, err := core.New(memstore.New(memstore.Config{}), "handshakes", core.SlidingLog(core.PerHour(3)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	handshakes, err := nethttp.New(nethttp.Config{Rules: []nethttp.Rule{{Limiter: rate, Key: keyfuncs.RemoteAddr()}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	g, err := New(Config{
+		Rules:      []Rule{{Slots: newSlots(t, memstore.New(memstore.Config{}), "ws", 0), Key: keyfuncs.RemoteAddr()}},
+		Handshakes: handshakes,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if g.Rules() != 1 {
+		t.Errorf("%d rules", g.Rules())
+	}
+	for _, want := range []struct {
+		status   int
+		policies []string
+	}{
+		{429, []string{`"handshakes";q=3;w=3600`, `"ws";q=0;qu="concurrent-requests"`}},
+		{429, []string{`"handshakes";q=3;w=3600`, `"ws";q=0;qu="concurrent-requests"`}},
+		{429, []string{`"handshakes";q=3;w=3600`, `"ws";q=0;qu="concurrent-requests"`}},
+		{429, []string{`"handshakes";q=3;w=3600`}}, // refused by Handshakes
+	} {
+		r := upgradeRequest()
+		v := g.Check(r)
+		w := httptest.NewRecorder()
+		v.SetFields(w.Header())
+		g.Deny(w, r, v)
+		if w.Code != want.status || !slices.Equal(w.Header().Values("RateLimit-Policy"), want.policies) ||
+			len(w.Header().Values("RateLimit")) != len(want.policies) {
+			t.Errorf("%d %v", w.Code, w.Header())
+		}
+	}
+}
+
+// A request that the Deny of Handshakes refuses takes no slot.
+func TestHandshakesDeny(t *testing.T) {
+	rate, err := core.New(memstore.New(memstore.Config{}), "handshakes", core.Unlimited())
+	if err != nil {
+		t.Fatal(err)
+	}
+	handshakes, err := nethttp.New(nethttp.Config{
+		Rules: []nethttp.Rule{{Limiter: rate, Key: keyfuncs.RemoteAddr()}},
+		Deny:  func(*http.Request) bool { return true },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	store := &counter{SlotStore: memstore.New(memstore.Config{})}
+	g, err := New(Config{
+		Rules:      []Rule{{Slots: newSlots(t, store, "ws", 1), Key: keyfuncs.RemoteAddr()}},
+		Handshakes: handshakes,
+		Observe: func(_ *http.Request, v Verdict) {
+			if !errors.Is(v.Err, nethttp.ErrDenied) {
+				t.Errorf("observed %v", v.Err)
+			}
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := httptest.NewRecorder()
+	g.Handler(http.NotFoundHandler()).ServeHTTP(w, upgradeRequest())
+	if asked, _, _ := store.counts(); asked != 0 || w.Code != 403 || w.Header().Get("Content-Type") != nethttp.ProblemType {
+		t.Errorf("%d %v, the store was called %d times", w.Code, w.Header(), asked)
+	}
+}
