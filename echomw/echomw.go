@@ -36,23 +36,17 @@ func Limit(guard *nethttp.Guard) echo.MiddlewareFunc {
 
 // LimitBy is Limit with keys from Echo's context: the i-th key replaces the Key of the
 // guard's i-th rule. There must be one for each rule; see [Request] for keys from the
-// request. A rule without one refuses its requests, as if it had found no key.
-// [nethttp.Rule].Key is required all the same, because the guard can be used without
-// LimitBy; if it is not, [keyfuncs.RemoteAddr] will do.
+// request. [nethttp.Rule].Key is required all the same, because the guard can be used
+// without LimitBy; if it is not, [keyfuncs.RemoteAddr] will do.
 //
 // Middleware that sets charged values, such as authentication, must run before.
-// LimitBy panics if the guard or a key is nil, or if there is no key.
+// LimitBy panics if the guard or a key is nil, or if the numbers of keys and rules differ.
 func LimitBy(guard *nethttp.Guard, keys ...Key) echo.MiddlewareFunc {
 	mustGuard(guard)
-	keys = members("LimitBy", keys)
+	keys = perRule("LimitBy", guard.Rules(), keys)
 	return func(next echo.HandlerFunc) echo.HandlerFunc {
 		return func(c echo.Context) error {
-			v := guard.CheckKeys(c.Request(), func(rule int) (string, error) {
-				if rule >= len(keys) {
-					return "", errNoKey
-				}
-				return keys[rule](c)
-			})
+			v := guard.CheckKeys(c.Request(), func(rule int) (string, error) { return keys[rule](c) })
 			return act(c, next, guard, &v)
 		}
 	}

@@ -146,21 +146,6 @@ func TestKeys(t *testing.T) {
 	}
 }
 
-func TestLimitByWithTooFewKeys(t *testing.T) {
-	g := newGuard(t, nethttp.Config{Rules: []nethttp.Rule{
-		newRule(t, "first", core.Unlimited()), newRule(t, "second", core.Unlimited()),
-	}})
-	e := echo.New()
-	e.Use(echomw.LimitBy(g, echomw.Request(own)))
-	e.GET("/", func(echo.Context) error {
-		t.Error("the handler ran")
-		return nil
-	})
-	if w := serve(e, request("GET", "/", "X-Own", "anna")); w.Code != 400 {
-		t.Errorf("status %d", w.Code)
-	}
-}
-
 // A route, a group and the engine can each have a guard.
 func TestWhere(t *testing.T) {
 	closed := newGuard(t, nethttp.Config{Rules: []nethttp.Rule{newRule(t, "closed", core.Blocked())}})
@@ -294,11 +279,16 @@ func TestErrorHandler(t *testing.T) {
 
 func TestPanics(t *testing.T) {
 	key := echomw.Route()
+	two := newGuard(t, nethttp.Config{Rules: []nethttp.Rule{
+		newRule(t, "first", core.Unlimited()), newRule(t, "second", core.Unlimited()),
+	}})
 	for name, f := range map[string]func(){
 		"Limit":            func() { echomw.Limit(nil) },
 		"LimitBy guard":    func() { echomw.LimitBy(nil, key) },
 		"LimitBy no key":   func() { echomw.LimitBy(open(t)) },
-		"LimitBy nil key":  func() { echomw.LimitBy(open(t), key, nil) },
+		"LimitBy nil key":  func() { echomw.LimitBy(open(t), nil) },
+		"LimitBy 2 for 1":  func() { echomw.LimitBy(open(t), key, key) },
+		"LimitBy 1 for 2":  func() { echomw.LimitBy(two, key) },
 		"Request nil":      func() { echomw.Request(nil) },
 		"All of nothing":   func() { echomw.All() },
 		"First of nil":     func() { echomw.First(nil) },

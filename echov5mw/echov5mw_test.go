@@ -147,21 +147,6 @@ func TestKeys(t *testing.T) {
 	}
 }
 
-func TestLimitByWithTooFewKeys(t *testing.T) {
-	g := newGuard(t, nethttp.Config{Rules: []nethttp.Rule{
-		newRule(t, "first", core.Unlimited()), newRule(t, "second", core.Unlimited()),
-	}})
-	e := echo.New()
-	e.Use(echov5mw.LimitBy(g, echov5mw.Request(own)))
-	e.GET("/", func(*echo.Context) error {
-		t.Error("the handler ran")
-		return nil
-	})
-	if w := serve(e, request("GET", "/", "X-Own", "anna")); w.Code != 400 {
-		t.Errorf("status %d", w.Code)
-	}
-}
-
 // A route, a group and the engine can each have a guard.
 func TestWhere(t *testing.T) {
 	closed := newGuard(t, nethttp.Config{Rules: []nethttp.Rule{newRule(t, "closed", core.Blocked())}})
@@ -331,11 +316,16 @@ func TestSocketsUnderForeignWriter(t *testing.T) {
 
 func TestPanics(t *testing.T) {
 	key := echov5mw.Route()
+	two := newGuard(t, nethttp.Config{Rules: []nethttp.Rule{
+		newRule(t, "first", core.Unlimited()), newRule(t, "second", core.Unlimited()),
+	}})
 	for name, f := range map[string]func(){
 		"Limit":            func() { echov5mw.Limit(nil) },
 		"LimitBy guard":    func() { echov5mw.LimitBy(nil, key) },
 		"LimitBy no key":   func() { echov5mw.LimitBy(open(t)) },
-		"LimitBy nil key":  func() { echov5mw.LimitBy(open(t), key, nil) },
+		"LimitBy nil key":  func() { echov5mw.LimitBy(open(t), nil) },
+		"LimitBy 2 for 1":  func() { echov5mw.LimitBy(open(t), key, key) },
+		"LimitBy 1 for 2":  func() { echov5mw.LimitBy(two, key) },
 		"Request nil":      func() { echov5mw.Request(nil) },
 		"All of nothing":   func() { echov5mw.All() },
 		"First of nil":     func() { echov5mw.First(nil) },

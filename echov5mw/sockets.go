@@ -29,19 +29,20 @@ func Sockets(guard *websocketmw.Guard) echo.MiddlewareFunc {
 }
 
 // SocketsBy is Sockets with keys from Echo's context, like [LimitBy].
-// [websocketmw.Rule].Key is required all the same. SocketsBy panics if the guard or a key
-// is nil, or if there is no key.
+// [websocketmw.Rule].Key is required all the same.
+//
+// The keys replace only those of Rules. Handshakes, and the Key of Inbound, get the
+// request, not Echo's context: put what they charge, such as the user, into the request's
+// context, and use [keyfuncs.Context].
+//
+// SocketsBy panics if the guard or a key is nil, or if the numbers of keys and rules
+// differ.
 func SocketsBy(guard *websocketmw.Guard, keys ...Key) echo.MiddlewareFunc {
 	mustSockets(guard)
-	keys = members("SocketsBy", keys)
+	keys = perRule("SocketsBy", guard.Rules(), keys)
 	return func(next echo.HandlerFunc) echo.HandlerFunc {
 		return func(c *echo.Context) error {
-			v := guard.CheckKeys(c.Request(), func(rule int) (string, error) {
-				if rule >= len(keys) {
-					return "", errNoKey
-				}
-				return keys[rule](c)
-			})
+			v := guard.CheckKeys(c.Request(), func(rule int) (string, error) { return keys[rule](c) })
 			return actSocket(c, next, guard, &v)
 		}
 	}

@@ -150,18 +150,6 @@ func TestKeys(t *testing.T) {
 	}
 }
 
-func TestLimitByWithTooFewKeys(t *testing.T) {
-	g := newGuard(t, nethttp.Config{Rules: []nethttp.Rule{
-		newRule(t, "first", core.Unlimited()), newRule(t, "second", core.Unlimited()),
-	}})
-	e := gin.New()
-	e.Use(ginmw.LimitBy(g, ginmw.Request(own)))
-	e.GET("/", func(*gin.Context) { t.Error("the handler ran") })
-	if w := serve(e, request("GET", "/", "X-Own", "anna")); w.Code != 400 {
-		t.Errorf("status %d", w.Code)
-	}
-}
-
 // A route, a group and the engine can each have a guard.
 func TestWhere(t *testing.T) {
 	closed := newGuard(t, nethttp.Config{Rules: []nethttp.Rule{newRule(t, "closed", core.Blocked())}})
@@ -281,11 +269,16 @@ func TestRefusalIsWritten(t *testing.T) {
 
 func TestPanics(t *testing.T) {
 	key := ginmw.Route()
+	two := newGuard(t, nethttp.Config{Rules: []nethttp.Rule{
+		newRule(t, "first", core.Unlimited()), newRule(t, "second", core.Unlimited()),
+	}})
 	for name, f := range map[string]func(){
 		"Limit":            func() { ginmw.Limit(nil) },
 		"LimitBy guard":    func() { ginmw.LimitBy(nil, key) },
 		"LimitBy no key":   func() { ginmw.LimitBy(open(t)) },
-		"LimitBy nil key":  func() { ginmw.LimitBy(open(t), key, nil) },
+		"LimitBy nil key":  func() { ginmw.LimitBy(open(t), nil) },
+		"LimitBy 2 for 1":  func() { ginmw.LimitBy(open(t), key, key) },
+		"LimitBy 1 for 2":  func() { ginmw.LimitBy(two, key) },
 		"Request nil":      func() { ginmw.Request(nil) },
 		"All of nothing":   func() { ginmw.All() },
 		"First of nil":     func() { ginmw.First(nil) },

@@ -2,7 +2,6 @@ package ginmw
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -18,8 +17,6 @@ import (
 // [keyfuncs.Func]: never an empty key without an error, and [keyfuncs.ErrAbsent] if the
 // context does not contain what is charged. It must be safe for concurrent use.
 type Key func(*gin.Context) (string, error)
-
-var errNoKey = errors.New("headgate: ginmw: there are fewer keys than the guard has rules")
 
 // Request charges the key that a function of package keyfuncs returns. Request panics if
 // fn is nil.
@@ -112,6 +109,14 @@ func compose(name string, how func(...keyfuncs.Func) keyfuncs.Func, keys []Key) 
 		pool.Put(one)
 		return key, err
 	}
+}
+
+// perRule returns a copy of keys, of which there must be one for each rule.
+func perRule(name string, rules int, keys []Key) []Key {
+	if len(keys) != rules {
+		panic(fmt.Sprintf("headgate: ginmw: %s: the number of keys is %d, that of rules %d", name, len(keys), rules))
+	}
+	return members(name, keys)
 }
 
 // members returns a copy of keys, because the caller may change keys later.

@@ -28,18 +28,19 @@ func Sockets(guard *websocketmw.Guard) gin.HandlerFunc {
 }
 
 // SocketsBy is Sockets with keys from Gin's context, like [LimitBy].
-// [websocketmw.Rule].Key is required all the same. SocketsBy panics if the guard or a key
-// is nil, or if there is no key.
+// [websocketmw.Rule].Key is required all the same.
+//
+// The keys replace only those of Rules. Handshakes, and the Key of Inbound, get the
+// request, not Gin's context: put what they charge, such as the user, into the request's
+// context, and use [keyfuncs.Context].
+//
+// SocketsBy panics if the guard or a key is nil, or if the numbers of keys and rules
+// differ.
 func SocketsBy(guard *websocketmw.Guard, keys ...Key) gin.HandlerFunc {
 	mustSockets(guard)
-	keys = members("SocketsBy", keys)
+	keys = perRule("SocketsBy", guard.Rules(), keys)
 	return func(c *gin.Context) {
-		v := guard.CheckKeys(c.Request, func(rule int) (string, error) {
-			if rule >= len(keys) {
-				return "", errNoKey
-			}
-			return keys[rule](c)
-		})
+		v := guard.CheckKeys(c.Request, func(rule int) (string, error) { return keys[rule](c) })
 		actSocket(c, guard, &v)
 	}
 }

@@ -240,8 +240,8 @@ func TestUpgrades(t *testing.T) {
 	}
 }
 
-// A guard with more rules than there are keys refuses.
-func TestSocketsWithoutKeys(t *testing.T) {
+// Faults of the program panic where the middleware is made.
+func TestSocketsPanics(t *testing.T) {
 	store := memstore.New(memstore.Config{})
 	a, err := core.NewSlots(store, "a", 1)
 	if err != nil {
@@ -257,22 +257,22 @@ func TestSocketsWithoutKeys(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, name := range []string{"gin", "echo", "echov5"} {
-		r := httptest.NewRequest("GET", "/", nil)
-		r.Header = http.Header{
-			"Connection": {"Upgrade"}, "Upgrade": {"websocket"}, "Sec-Websocket-Version": {"13"}, "Sec-Websocket-Key": {"dGhlIHNhbXBsZSBub25jZQ=="},
-		}
-		w := httptest.NewRecorder()
-		socketMounts[name](guard, http.NotFoundHandler(), true, key).ServeHTTP(w, r)
-		if w.Code != 400 {
-			t.Errorf("%s: %d", name, w.Code)
-		}
-		func() {
-			defer func() {
-				if recover() == nil {
-					t.Errorf("%s: no panic for a nil guard", name)
-				}
+		serve := socketMounts[name]
+		for fault, f := range map[string]func(){
+			"nil guard":    func() { serve(nil, http.NotFoundHandler(), false) },
+			"By nil guard": func() { serve(nil, http.NotFoundHandler(), true, key) },
+			"no key":       func() { serve(guard, http.NotFoundHandler(), true) },
+			"1 key for 2":  func() { serve(guard, http.NotFoundHandler(), true, key) },
+			"3 keys for 2": func() { serve(guard, http.NotFoundHandler(), true, key, key, key) },
+		} {
+			func() {
+				defer func() {
+					if text, ok := recover().(string); !ok || !strings.HasPrefix(text, "headgate: ") {
+						t.Errorf("%s: %s: panic %q", name, fault, text)
+					}
+				}()
+				f()
 			}()
-			socketMounts[name](nil, http.NotFoundHandler(), false)
-		}()
+		}
 	}
 }
