@@ -1,6 +1,7 @@
 package echomw
 
 import (
+	"fmt"
 	"net/http"
 
 	"github.com/labstack/echo/v4"
@@ -21,6 +22,10 @@ func deny(c echo.Context, status int, document []byte, cause error, write func(h
 	write(w)
 	if !w.handed {
 		return nil
+	}
+	if _, ok := cause.(*echo.HTTPError); ok { //nolint:errorlint // as Echo's error handler does
+		// Echo's error handler would write an Internal of this type instead.
+		cause = fmt.Errorf("headgate: echomw: %w", cause)
 	}
 	message := &problem{document: document, title: http.StatusText(status)}
 	response.Before(func() { message.label(c) })

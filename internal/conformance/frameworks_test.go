@@ -1,6 +1,7 @@
 package conformance
 
 import (
+	"context"
 	"net/http"
 	"testing"
 
@@ -8,6 +9,7 @@ import (
 	"github.com/go-chi/chi/v5"
 	echo4 "github.com/labstack/echo/v4"
 	echo5 "github.com/labstack/echo/v5"
+	"github.com/redis/go-redis/v9"
 
 	"github.com/headgate/headgate/echomw"
 	"github.com/headgate/headgate/echov5mw"
@@ -101,5 +103,10 @@ var frameworks = []framework{
 
 func TestMain(m *testing.M) {
 	gin.SetMode(gin.ReleaseMode)
+	redis.SetLogger(silent{}) // scenarios have no Redis on purpose
 	m.Run()
 }
+
+type silent struct{}
+
+func (silent) Printf(context.Context, string, ...any) {}

@@ -7,16 +7,24 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"reflect"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"testing/synctest"
 
+	echo4 "github.com/labstack/echo/v4"
+	echo5 "github.com/labstack/echo/v5"
+	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/maintnotifications"
+
 	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/core/memstore"
+	"github.com/headgate/headgate/core/redisstore"
 	"github.com/headgate/headgate/core/step"
 	"github.com/headgate/headgate/keyfuncs"
 	"github.com/headgate/headgate/nethttp"
@@ -32,8 +40,9 @@ type scenario struct {
 
 	requests []*http.Request
 
-	// want has a line for each request: the status and then RateLimit and
-	// Retry-After, as far as they are there, or what the handler panicked with.
+	// want has a line for each request: the status and then RateLimit, or else
+	// RateLimit-Policy, and Retry-After, as far as they are there, or what the handler
+	// panicked with.
 	want []string
 
 	// events is what the world was told in the meantime.
@@ -55,6 +64,27 @@ func (w *world) note(format string, args ...any) {
 func (w *world) limiter(name string, policies ...core.Policy) *core.Limiter {
 	w.t.Helper()
 	l, err := core.New(w.store, name, policies...)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return l
+}
+
+// unreachable returns a limiter whose Redis refuses connections.
+func (w *world) unreachable(failure redisstore.Failure, name string, policies ...core.Policy) *core.Limiter {
+	w.t.Helper()
+	client := redis.NewClient(&redis.Options{
+		Addr:                     "127.0.0.1:6379", // never dialed
+		Dialer:                   func(context.Context, string, string) (net.Conn, error) { return nil, syscall.ECONNREFUSED },
+		DialerRetries:            1,
+		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
+	})
+	w.t.Cleanup(func() { client.Close() })
+	s, err := redisstore.New(client, redisstore.Config{Failure: failure})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	l, err := core.New(s, name, policies...)
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -284,8 +314,76 @@ var scenarios = []scenario{
 			return rules(rule(w.limiter("api", minute(1)))), nil
 		},
 		requests: gets(2),
-		want:     []string{"200", "200"},
+		want:     []string{`200 policy "api";q=1;w=60`, `200 policy "api";q=1;w=60`},
 		events:   []string{"hello", "hello"},
+	},
+	{
+		name: "Redis unreachable, FailClosed",
+		setup: func(w *world) (nethttp.Config, http.HandlerFunc) {
+			return rules(rule(w.unreachable(redisstore.FailClosed, "api", minute(1)))), nil
+		},
+		requests: []*http.Request{request("GET", "/"), request("HEAD", "/")},
+		want:     []string{"503 after 5", "503 after 5"},
+	},
+	{
+		name: "Redis unreachable, FailOpen",
+		setup: func(w *world) (nethttp.Config, http.HandlerFunc) {
+			return rules(rule(w.unreachable(redisstore.FailOpen, "api", minute(1)))), nil
+		},
+		requests: gets(2),
+		want:     []string{`200 policy "api";q=1;w=60`, `200 policy "api";q=1;w=60`},
+		events:   []string{"hello", "hello"},
+	},
+	{
+		name: "Redis unreachable, FailLocal",
+		setup: func(w *world) (nethttp.Config, http.HandlerFunc) {
+			return rules(rule(w.unreachable(redisstore.FailLocal, "api", minute(2)))), nil
+		},
+		requests: append(gets(3), request("GET", "/", "X-Client", "ben")),
+		want:     []string{`200 "api";r=1;t=60`, `200 "api";r=0;t=60`, `429 "api";r=0;t=60 after 60`, `200 "api";r=1;t=60`},
+		events:   []string{"hello", "hello", "hello"},
+	},
+	{
+		name: "Deny",
+		setup: func(w *world) (nethttp.Config, http.HandlerFunc) {
+			l := w.limiter("api", minute(1))
+			c := rules(rule(l))
+			c.Skip = func(r *http.Request) bool { return r.URL.Path == "/health" }
+			c.Deny = func(r *http.Request) bool { return r.Header.Get("X-Client") == "mallory" }
+			c.Observe = func(_ *http.Request, v nethttp.Verdict) {
+				w.note("observed %d, %v", v.Status(), v.Err)
+				w.left(l, "mallory")
+			}
+			return c, nil
+		},
+		requests: []*http.Request{
+			request("GET", "/", "X-Client", "mallory"), request("HEAD", "/", "X-Client", "mallory"),
+			request("OPTIONS", "/", append(preflight, "X-Client", "mallory")...),
+			request("GET", "/health", "X-Client", "mallory"), request("GET", "/"),
+		},
+		want: []string{"403", "403", "403", "200", `200 "api";r=0;t=60`},
+		events: []string{
+			"observed 403, " + nethttp.ErrDenied.Error(), "mallory: 1 left",
+			"observed 403, " + nethttp.ErrDenied.Error(), "mallory: 1 left",
+			"observed 403, " + nethttp.ErrDenied.Error(), "mallory: 1 left",
+			"hello", "observed 0, <nil>", "mallory: 1 left", "hello",
+		},
+	},
+	{
+		name: "errors of the frameworks as errors of a key",
+		setup: func(w *world) (nethttp.Config, http.HandlerFunc) {
+			return rules(nethttp.Rule{
+				Limiter: w.limiter("api", minute(1)),
+				Key: func(r *http.Request) (string, error) {
+					if r.URL.Path == "/v4" {
+						return "", echo4.NewHTTPError(401, "who are you")
+					}
+					return "", echo5.NewHTTPError(401, "who are you")
+				},
+			}), nil
+		},
+		requests: []*http.Request{request("GET", "/v4"), request("GET", "/v5"), request("HEAD", "/v4")},
+		want:     []string{"400", "400", "400"},
 	},
 	{
 		name: "a cost that makes no sense",
@@ -305,7 +403,7 @@ var scenarios = []scenario{
 			return rules(r), nil
 		},
 		requests: []*http.Request{request("GET", "/"), request("GET", "/1234"), request("GET", "/12345678901"), request("GET", "/1234567")},
-		want:     []string{"200", `200 "api";r=6;t=60`, "429", `429 "api";r=6;t=60 after 60`},
+		want:     []string{"200", `200 "api";r=6;t=60`, `429 policy "api";q=10;w=60`, `429 "api";r=6;t=60 after 60`},
 		events:   []string{"hello", "hello"},
 	},
 	{
@@ -464,6 +562,8 @@ func (a answer) line() string {
 	line := fmt.Sprint(a.Status)
 	if s := strings.Join(a.Fields.Values("RateLimit"), " | "); s != "" {
 		line += " " + s
+	} else if s := a.Fields.Get("RateLimit-Policy"); s != "" {
+		line += " policy " + s
 	}
 	if s := a.Fields.Get("Retry-After"); s != "" {
 		line += " after " + s
@@ -587,8 +687,11 @@ func checkRefusal(t *testing.T, r *http.Request, a answer) {
 		}
 		return
 	}
-	var p struct{ Status int }
-	if err := json.Unmarshal([]byte(a.Body), &p); err != nil || p.Status != a.Status {
+	var p struct {
+		Type   string
+		Status int
+	}
+	if err := json.Unmarshal([]byte(a.Body), &p); err != nil || p.Status != a.Status || (p.Type == "about:blank") != (a.Status != 429) {
 		t.Errorf("the problem document %s with status %d", a.Body, a.Status)
 	}
 }

@@ -92,13 +92,19 @@ func TestSockets(t *testing.T) {
 		return r
 	}
 	byPath := func(r *http.Request) (string, error) {
-		if r.URL.Path == "/nobody" {
+		switch r.URL.Path {
+		case "/nobody":
 			return "", keyfuncs.ErrAbsent
+		case "/v4":
+			return "", echo4.NewHTTPError(401, "who are you")
+		case "/v5":
+			return "", echo5.NewHTTPError(401, "who are you")
 		}
 		return r.URL.Path, nil
 	}
 	limits := map[string]int64{"/one": 1, "/none": 0}
 	const quota = `429 "ws";r=0 no-store application/problem+json {"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Quota Exceeded","status":429,"violated-policies":["ws"]}`
+	const noKey = `400 no-store application/problem+json {"type":"about:blank","title":"Bad Request","status":400}`
 	for name, serve := range socketMounts {
 		for _, by := range []bool{false, true} {
 			slots, err := core.NewSlotsFunc(memstore.New(memstore.Config{}), "ws", func(key string) int64 { return limits[key] })
@@ -123,7 +129,9 @@ func TestSockets(t *testing.T) {
 				{upgrade("/one"), `200 "ws";r=0 yes hello`},
 				{upgrade("/one"), `200 "ws";r=0 yes hello`}, // the first was given back
 				{upgrade("/none"), quota},
-				{upgrade("/nobody"), `400 no-store application/problem+json {"type":"about:blank","title":"Bad Request","status":400}`},
+				{upgrade("/nobody"), noKey},
+				{upgrade("/v4"), noKey},
+				{upgrade("/v5"), noKey},
 			} {
 				w := httptest.NewRecorder()
 				h.ServeHTTP(w, c.r)
