@@ -1,6 +1,8 @@
 package echomw_test
 
 import (
+	"encoding/json"
+	"encoding/xml"
 	"errors"
 	"fmt"
 	"net/http"
@@ -239,6 +241,7 @@ func TestSettle(t *testing.T) {
 // The application's error handler may write refusals as it likes, and the fields
 // are there, but not the type of a body that it did not write.
 func TestErrorHandler(t *testing.T) {
+	document := string(nethttp.Problem(429, "closed"))
 	for _, test := range []struct {
 		name   string
 		method string
@@ -248,6 +251,26 @@ func TestErrorHandler(t *testing.T) {
 	}{
 		{"page", "GET", func(he *echo.HTTPError, c echo.Context) error { return c.HTML(he.Code, "<p>") }, "text/html; charset=UTF-8", "<p>"},
 		{"own JSON", "GET", func(he *echo.HTTPError, c echo.Context) error { return c.JSON(he.Code, 1) }, "application/json", "1\n"},
+		{"document", "GET", func(he *echo.HTTPError, c echo.Context) error { return c.JSON(he.Code, he.Message) }, nethttp.ProblemType, document + "\n"},
+		{"document, indented", "GET", func(he *echo.HTTPError, c echo.Context) error {
+			return c.JSONPretty(he.Code, he.Message, "")
+		}, nethttp.ProblemType, document + "\n"},
+		{"document to HEAD", "HEAD", func(he *echo.HTTPError, c echo.Context) error { return c.JSON(he.Code, he.Message) }, nethttp.ProblemType, document + "\n"},
+		{"document within JSON", "GET", func(he *echo.HTTPError, c echo.Context) error {
+			return c.JSON(he.Code, echo.Map{"ok": false, "error": he.Message})
+		}, "application/json", `{"error":` + document + `,"ok":false}` + "\n"},
+		{"document logged", "GET", func(he *echo.HTTPError, c echo.Context) error {
+			json.Marshal(he.Message)
+			return c.XMLBlob(he.Code, []byte("<no/>"))
+		}, "application/xml; charset=UTF-8", xml.Header + "<no/>"},
+		{"document logged, flushed", "GET", func(he *echo.HTTPError, c echo.Context) error {
+			json.Marshal(he.Message)
+			c.Response().Header().Set("Content-Type", "application/json")
+			c.Response().WriteHeader(he.Code)
+			c.Response().Flush()
+			_, err := c.Response().Write([]byte(document))
+			return err
+		}, "application/json", document},
 		{"nothing", "GET", func(he *echo.HTTPError, c echo.Context) error { return c.NoContent(he.Code) }, "", ""},
 		{"nothing to HEAD", "HEAD", func(he *echo.HTTPError, c echo.Context) error { return c.NoContent(he.Code) }, nethttp.ProblemType, ""},
 	} {

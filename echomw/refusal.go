@@ -1,8 +1,11 @@
 package echomw
 
 import (
+	"encoding/json"
 	"fmt"
 	"net/http"
+	"reflect"
+	"strings"
 
 	"github.com/labstack/echo/v4"
 
@@ -28,7 +31,7 @@ func deny(c echo.Context, status int, document []byte, cause error, write func(h
 		cause = fmt.Errorf("headgate: echomw: %w", cause)
 	}
 	message := &problem{document: document, title: http.StatusText(status)}
-	response.Before(func() { message.label(c) })
+	response.Before(func() { message.label(c.Request(), response) })
 	return &echo.HTTPError{Code: status, Message: message, Internal: cause}
 }
 
@@ -67,7 +70,7 @@ func (d *denial) Write(b []byte) (int, error) {
 type problem struct {
 	document []byte
 	title    string
-	used     bool
+	used     bool // perhaps only by a log, or within another body
 }
 
 // String is for the text of the error.
@@ -81,9 +84,51 @@ func (p *problem) MarshalJSON() ([]byte, error) {
 
 // label gives the response its type just before it is sent, if it is the document.
 // Setting it earlier would label the page of another error handler too.
-func (p *problem) label(c echo.Context) {
-	h := c.Response().Header()
-	if p.used || c.Request().Method == http.MethodHead && h.Get("Content-Type") == "" {
-		h.Set("Content-Type", nethttp.ProblemType)
+func (p *problem) label(r *http.Request, response *echo.Response) {
+	switch kind := response.Header().Get("Content-Type"); {
+	case kind == "" && r.Method == http.MethodHead:
+		response.Header().Set("Content-Type", nethttp.ProblemType)
+	case p.used && strings.HasPrefix(kind, echo.MIMEApplicationJSON):
+		response.Writer = &labeler{ResponseWriter: response.Writer, response: response, document: p.document}
 	}
+}
+
+// A labeler is the writer of a response whose body may be the document. It sends the
+// header when the first bytes of the body show what it is.
+type labeler struct {
+	http.ResponseWriter // which it replaces until the header is sent
+
+	response *echo.Response
+	document []byte
+	status   int
+}
+
+// Unwrap is for [http.ResponseController].
+func (l *labeler) Unwrap() http.ResponseWriter { return l.ResponseWriter }
+
+func (l *labeler) WriteHeader(status int) { l.status = status }
+
+func (l *labeler) Write(b []byte) (int, error) {
+	if sameJSON(b, l.document) {
+		l.Header().Set("Content-Type", nethttp.ProblemType)
+	}
+	l.send()
+	return l.ResponseWriter.Write(b)
+}
+
+// FlushError is for [http.ResponseController], by which Echo flushes.
+func (l *labeler) FlushError() error {
+	l.send()
+	return http.NewResponseController(l.ResponseWriter).Flush()
+}
+
+func (l *labeler) send() {
+	l.response.Writer = l.ResponseWriter
+	l.ResponseWriter.WriteHeader(l.status)
+}
+
+// sameJSON reports whether two texts are equal but for white space and escapes.
+func sameJSON(a, b []byte) bool {
+	var x, y any
+	return json.Unmarshal(a, &x) == nil && json.Unmarshal(b, &y) == nil && reflect.DeepEqual(x, y)
 }

@@ -1,6 +1,8 @@
 package echov5mw_test
 
 import (
+	"encoding/json"
+	"encoding/xml"
 	"errors"
 	"fmt"
 	"net/http"
@@ -238,17 +240,38 @@ func TestSettle(t *testing.T) {
 // The application's error handler may write refusals as it likes, and the fields
 // are there, but not the type of a body that it did not write.
 func TestErrorHandler(t *testing.T) {
+	document := string(nethttp.Problem(429, "closed"))
 	for _, test := range []struct {
 		name   string
 		method string
-		handle func(he *echo.HTTPError, c *echo.Context) error
+		handle func(err error, he *echo.HTTPError, c *echo.Context) error
 		typ    string
 		body   string
 	}{
-		{"page", "GET", func(he *echo.HTTPError, c *echo.Context) error { return c.HTML(he.Code, "<p>") }, "text/html; charset=UTF-8", "<p>"},
-		{"own JSON", "GET", func(he *echo.HTTPError, c *echo.Context) error { return c.JSON(he.Code, 1) }, "application/json", "1\n"},
-		{"nothing", "GET", func(he *echo.HTTPError, c *echo.Context) error { return c.NoContent(he.Code) }, "", ""},
-		{"nothing to HEAD", "HEAD", func(he *echo.HTTPError, c *echo.Context) error { return c.NoContent(he.Code) }, nethttp.ProblemType, ""},
+		{"page", "GET", func(_ error, he *echo.HTTPError, c *echo.Context) error { return c.HTML(he.Code, "<p>") }, "text/html; charset=UTF-8", "<p>"},
+		{"own JSON", "GET", func(_ error, he *echo.HTTPError, c *echo.Context) error { return c.JSON(he.Code, 1) }, "application/json", "1\n"},
+		{"document", "GET", func(err error, he *echo.HTTPError, c *echo.Context) error { return c.JSON(he.Code, err) }, nethttp.ProblemType, document + "\n"},
+		{"document, indented", "GET", func(err error, he *echo.HTTPError, c *echo.Context) error {
+			return c.JSONPretty(he.Code, err, "")
+		}, nethttp.ProblemType, document + "\n"},
+		{"document to HEAD", "HEAD", func(err error, he *echo.HTTPError, c *echo.Context) error { return c.JSON(he.Code, err) }, nethttp.ProblemType, document + "\n"},
+		{"document within JSON", "GET", func(err error, he *echo.HTTPError, c *echo.Context) error {
+			return c.JSON(he.Code, map[string]any{"ok": false, "error": err})
+		}, "application/json", `{"error":` + document + `,"ok":false}` + "\n"},
+		{"document logged", "GET", func(err error, he *echo.HTTPError, c *echo.Context) error {
+			json.Marshal(err)
+			return c.XMLBlob(he.Code, []byte("<no/>"))
+		}, "application/xml; charset=UTF-8", xml.Header + "<no/>"},
+		{"document logged, flushed", "GET", func(err error, he *echo.HTTPError, c *echo.Context) error {
+			json.Marshal(err)
+			c.Response().Header().Set("Content-Type", "application/json")
+			c.Response().WriteHeader(he.Code)
+			http.NewResponseController(c.Response()).Flush()
+			_, err = c.Response().Write([]byte(document))
+			return err
+		}, "application/json", document},
+		{"nothing", "GET", func(_ error, he *echo.HTTPError, c *echo.Context) error { return c.NoContent(he.Code) }, "", ""},
+		{"nothing to HEAD", "HEAD", func(_ error, he *echo.HTTPError, c *echo.Context) error { return c.NoContent(he.Code) }, nethttp.ProblemType, ""},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			e := echo.New()
@@ -257,7 +280,7 @@ func TestErrorHandler(t *testing.T) {
 				if !errors.As(err, &he) {
 					t.Fatalf("%v", err)
 				}
-				if err := test.handle(he, c); err != nil {
+				if err := test.handle(err, he, c); err != nil {
 					t.Error(err)
 				}
 			}

@@ -1,7 +1,10 @@
 package echov5mw
 
 import (
+	"encoding/json"
 	"net/http"
+	"reflect"
+	"strings"
 
 	"github.com/labstack/echo/v5"
 
@@ -24,7 +27,7 @@ func deny(c *echo.Context, status int, document []byte, cause error, write func(
 	message := echo.HTTPError{Code: status, Message: http.StatusText(status)}
 	err := &refusal{document: document, status: status, within: message.Wrap(cause)}
 	if response, e := echo.UnwrapResponse(c.Response()); e == nil {
-		response.Before(func() { err.label(c) })
+		response.Before(func() { err.label(c.Request(), response) })
 	}
 	return err
 }
@@ -65,7 +68,7 @@ type refusal struct {
 	document []byte
 	status   int
 	within   error // for handlers that look for Echo's own type
-	used     bool
+	used     bool  // perhaps only by a log, or within another body
 }
 
 func (f *refusal) Error() string { return f.within.Error() }
@@ -83,9 +86,51 @@ func (f *refusal) MarshalJSON() ([]byte, error) {
 
 // label gives the response its type just before it is sent, if it is the document.
 // Setting it earlier would label the page of another error handler too.
-func (f *refusal) label(c *echo.Context) {
-	h := c.Response().Header()
-	if f.used || c.Request().Method == http.MethodHead && h.Get("Content-Type") == "" {
-		h.Set("Content-Type", nethttp.ProblemType)
+func (f *refusal) label(r *http.Request, response *echo.Response) {
+	switch kind := response.Header().Get("Content-Type"); {
+	case kind == "" && r.Method == http.MethodHead:
+		response.Header().Set("Content-Type", nethttp.ProblemType)
+	case f.used && strings.HasPrefix(kind, echo.MIMEApplicationJSON):
+		response.ResponseWriter = &labeler{ResponseWriter: response.ResponseWriter, response: response, document: f.document}
 	}
+}
+
+// A labeler is the writer of a response whose body may be the document. It sends the
+// header when the first bytes of the body show what it is.
+type labeler struct {
+	http.ResponseWriter // which it replaces until the header is sent
+
+	response *echo.Response
+	document []byte
+	status   int
+}
+
+// Unwrap is for [http.ResponseController].
+func (l *labeler) Unwrap() http.ResponseWriter { return l.ResponseWriter }
+
+func (l *labeler) WriteHeader(status int) { l.status = status }
+
+func (l *labeler) Write(b []byte) (int, error) {
+	if sameJSON(b, l.document) {
+		l.Header().Set("Content-Type", nethttp.ProblemType)
+	}
+	l.send()
+	return l.ResponseWriter.Write(b)
+}
+
+// FlushError is for [http.ResponseController], by which Echo flushes.
+func (l *labeler) FlushError() error {
+	l.send()
+	return http.NewResponseController(l.ResponseWriter).Flush()
+}
+
+func (l *labeler) send() {
+	l.response.ResponseWriter = l.ResponseWriter
+	l.ResponseWriter.WriteHeader(l.status)
+}
+
+// sameJSON reports whether two texts are equal but for white space and escapes.
+func sameJSON(a, b []byte) bool {
+	var x, y any
+	return json.Unmarshal(a, &x) == nil && json.Unmarshal(b, &y) == nil && reflect.DeepEqual(x, y)
 }
