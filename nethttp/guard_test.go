@@ -236,7 +236,7 @@ func TestSkipAndPreflights(t *testing.T) {
 	}
 }
 
-// Shadow mode decides and charges as if it were meant, and shows nothing.
+// Denied requests are refused before they are charged; Skip comes first.
 func TestDeny(t *testing.T) {
 	preflight := []string{"X-Client", "mallory", "Origin", "https://example.com", "Access-Control-Request-Method", "PUT"}
 	for _, test := range []struct {
@@ -301,6 +301,7 @@ func TestRules(t *testing.T) {
 	}
 }
 
+// Shadow mode decides and charges as if it were meant, and shows nothing.
 func TestObserveOnly(t *testing.T) {
 	store := newFake()
 	limiter := newLimiter(t, store, "api", core.SlidingLog(core.PerMinute(2)))
