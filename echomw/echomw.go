@@ -19,9 +19,9 @@ import (
 //	e.POST("/login", login, echomw.Limit(logins))
 //
 // The error is an [*echo.HTTPError] with the status of the refusal. Its Message
-// marshals to the problem document, and its Internal is the verdict's Err, wrapped if it
-// is an [*echo.HTTPError], and nil for a limit. The fields of the response are already
-// set. If the guard's OnDenied writes the response, the error is nil.
+// marshals to the problem document, and its Internal is the verdict's Err, nil for a
+// limit. The fields of the response are already set. If the guard's OnDenied writes the
+// response, the error is nil.
 //
 // Limit panics if the guard is nil.
 func Limit(guard *nethttp.Guard) echo.MiddlewareFunc {

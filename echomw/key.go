@@ -28,7 +28,15 @@ func Request(fn keyfuncs.Func) Key {
 }
 
 // Route charges the pattern of the route, such as "/items/:id", for all methods together,
-// for use within [All]. A request that matched no route is [keyfuncs.ErrAbsent].
+// for use within [All]. A request that matched no route has the pattern of the group with
+// middleware that its path is in, such as "/api/*", if there is one. Otherwise it is
+// [keyfuncs.ErrAbsent], and so gets the status 400 instead of 404, unless there is another
+// key for it:
+//
+//	echomw.First(echomw.Route(), echomw.Request(keyfuncs.Everyone()))
+//
+// A request with a method that its route does not have (405) has the pattern of that
+// group too, or else the pattern of the route.
 func Route() Key {
 	errAbsent := absent("route")
 	return func(c echo.Context) (string, error) { return present(c.Path(), errAbsent) }

@@ -2,7 +2,6 @@ package echomw
 
 import (
 	"encoding/json"
-	"fmt"
 	"net/http"
 	"reflect"
 	"strings"
@@ -26,12 +25,10 @@ func deny(c echo.Context, status int, document []byte, cause error, write func(h
 	if !w.handed {
 		return nil
 	}
-	if _, ok := cause.(*echo.HTTPError); ok { //nolint:errorlint // as Echo's error handler does
-		// Echo's error handler would write an Internal of this type instead.
-		cause = fmt.Errorf("headgate: echomw: %w", cause)
-	}
 	message := &problem{document: document, title: http.StatusText(status)}
 	response.Before(func() { message.label(c.Request(), response) })
+	// Guards wrap the errors of keys. Otherwise Echo's error handler would answer with an
+	// Internal that is itself an *echo.HTTPError.
 	return &echo.HTTPError{Code: status, Message: message, Internal: cause}
 }
 

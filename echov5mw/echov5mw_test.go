@@ -149,6 +149,38 @@ func TestKeys(t *testing.T) {
 	}
 }
 
+// What Route charges if no route matches.
+func TestRoute(t *testing.T) {
+	var got string
+	e := echo.New()
+	e.Use(echov5mw.LimitBy(open(t), func(c *echo.Context) (key string, err error) {
+		got, err = echov5mw.First(echov5mw.Route(), echov5mw.Request(keyfuncs.Everyone()))(c)
+		return got, err
+	}))
+	ok := func(c *echo.Context) error { return c.NoContent(204) }
+	e.GET("/items/:id", ok)
+	e.Group("/plain").GET("/items/:id", ok)
+	e.Group("/api", echov5mw.Keep()).GET("/items/:id", ok)
+	for _, test := range []struct {
+		method, path string
+		status       int
+		key          string
+	}{
+		{"GET", "/items/1", 204, "0:/items/:id"},
+		{"GET", "/nowhere", 404, "1:everyone"},
+		{"POST", "/items/1", 405, "0:/items/:id"},
+		{"GET", "/plain/nowhere", 404, "1:everyone"},
+		{"POST", "/plain/items/1", 405, "0:/plain/items/:id"},
+		{"GET", "/api/items/1", 204, "0:/api/items/:id"},
+		{"GET", "/api/nowhere", 404, "0:/api/*"},
+		{"POST", "/api/items/1", 404, "0:/api/*"},
+	} {
+		if w := serve(e, request(test.method, test.path)); w.Code != test.status || got != test.key {
+			t.Errorf("%s %s: %d, key %q", test.method, test.path, w.Code, got)
+		}
+	}
+}
+
 // A route, a group and the engine can each have a guard.
 func TestWhere(t *testing.T) {
 	closed := newGuard(t, nethttp.Config{Rules: []nethttp.Rule{newRule(t, "closed", core.Blocked())}})

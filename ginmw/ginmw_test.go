@@ -150,6 +150,32 @@ func TestKeys(t *testing.T) {
 	}
 }
 
+// What Route charges if no route matches.
+func TestRoute(t *testing.T) {
+	var got string
+	e := gin.New()
+	e.HandleMethodNotAllowed = true
+	e.Use(ginmw.LimitBy(open(t), func(c *gin.Context) (key string, err error) {
+		got, err = ginmw.First(ginmw.Route(), ginmw.Request(keyfuncs.Everyone()))(c)
+		return got, err
+	}))
+	e.Group("/api", ginmw.Keep()).GET("/items/:id", func(c *gin.Context) { c.Status(204) })
+	for _, test := range []struct {
+		method, path string
+		status       int
+		key          string
+	}{
+		{"GET", "/api/items/1", 204, "0:/api/items/:id"},
+		{"GET", "/nowhere", 404, "1:everyone"},
+		{"GET", "/api/nowhere", 404, "1:everyone"},
+		{"POST", "/api/items/1", 405, "1:everyone"},
+	} {
+		if w := serve(e, request(test.method, test.path)); w.Code != test.status || got != test.key {
+			t.Errorf("%s %s: %d, key %q", test.method, test.path, w.Code, got)
+		}
+	}
+}
+
 // A route, a group and the engine can each have a guard.
 func TestWhere(t *testing.T) {
 	closed := newGuard(t, nethttp.Config{Rules: []nethttp.Rule{newRule(t, "closed", core.Blocked())}})

@@ -28,7 +28,10 @@ func Request(fn keyfuncs.Func) Key {
 }
 
 // Route charges the pattern of the route, such as "/items/:id", for all methods together,
-// for use within [All]. A request that matched no route is [keyfuncs.ErrAbsent].
+// for use within [All]. A request that matched no route is [keyfuncs.ErrAbsent], and so
+// gets the status 400 instead of 404, unless there is another key for it:
+//
+//	ginmw.First(ginmw.Route(), ginmw.Request(keyfuncs.Everyone()))
 func Route() Key {
 	errAbsent := absent("route")
 	return func(c *gin.Context) (string, error) { return present(c.FullPath(), errAbsent) }
