@@ -32,11 +32,18 @@
 // before. Put authentication before the guard if the user is charged, and CORS, so that
 // scripts can read refusals.
 //
-// Plan, Cost, Skip and Settle of the guard's Config get the request, not Echo's context.
-// Middleware can pass values to them in the request's context:
+// Plan, Cost, Skip, Deny and Settle of the guard's Config get the request, not Echo's
+// context, and so do Handshakes and Inbound of a guard of sockets. Middleware can pass
+// values to them in the request's context:
 //
 //	r := c.Request()
 //	c.SetRequest(r.WithContext(context.WithValue(r.Context(), userKey{}, user)))
+//
+// # Signed cookies
+//
+// The Handler of a [keyfuncs.SignedCookie] becomes middleware like this:
+//
+//	e.Use(echov5mw.Limit(guard), echo.WrapMiddleware(cookie.Handler))
 //
 // # Settling
 //

@@ -29,10 +29,18 @@
 // Middleware runs in the order of r.Use. Put gin.Recovery before the guard, and also
 // authentication if the user is charged, and CORS, so that scripts can read refusals.
 //
-// Plan, Cost, Skip and Settle of the guard's Config get the request, not Gin's context.
-// Middleware can pass values to them in the request's context:
+// Plan, Cost, Skip, Deny and Settle of the guard's Config get the request, not Gin's
+// context, and so do Handshakes and Inbound of a guard of sockets. Middleware can pass
+// values to them in the request's context:
 //
 //	c.Request = c.Request.WithContext(context.WithValue(c.Request.Context(), userKey{}, user))
+//
+// # Signed cookies
+//
+// The Handler of a [keyfuncs.SignedCookie] becomes middleware like this:
+//
+//	set := cookie.Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+//	r.Use(ginmw.Limit(guard), func(c *gin.Context) { set.ServeHTTP(c.Writer, c.Request) })
 //
 // # Settling
 //
