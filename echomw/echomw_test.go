@@ -9,6 +9,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/labstack/echo/v4"
 
@@ -17,6 +18,7 @@ import (
 	"github.com/headgate/headgate/echomw"
 	"github.com/headgate/headgate/keyfuncs"
 	"github.com/headgate/headgate/nethttp"
+	"github.com/headgate/headgate/websocketmw"
 )
 
 var (
@@ -303,6 +305,11 @@ func TestErrorHandler(t *testing.T) {
 			_, err := c.Response().Write([]byte(document))
 			return err
 		}, "application/json", document},
+		{"page to HEAD", "HEAD", func(he *echo.HTTPError, c echo.Context) error { return c.HTML(he.Code, "<p>") }, "text/html; charset=UTF-8", "<p>"},
+		{"type alone", "GET", func(he *echo.HTTPError, c echo.Context) error {
+			c.Response().Header().Set("Content-Type", "application/json")
+			return c.NoContent(he.Code)
+		}, "application/json", ""},
 		{"nothing", "GET", func(he *echo.HTTPError, c echo.Context) error { return c.NoContent(he.Code) }, "", ""},
 		{"nothing to HEAD", "HEAD", func(he *echo.HTTPError, c echo.Context) error { return c.NoContent(he.Code) }, nethttp.ProblemType, ""},
 	} {
@@ -329,6 +336,83 @@ func TestErrorHandler(t *testing.T) {
 				t.Errorf("%d %v %q", w.Code, h, w.Body)
 			}
 		})
+	}
+}
+
+// deadlines is a writer of which only http.ResponseController finds what it can.
+type deadlines struct {
+	*httptest.ResponseRecorder
+
+	set int
+}
+
+func (w *deadlines) SetWriteDeadline(time.Time) error {
+	w.set++
+	return nil
+}
+
+// OnDenied and the error handler can use http.ResponseController.
+func TestControllerOfRefusals(t *testing.T) {
+	e := echo.New()
+	e.Use(echomw.Limit(newGuard(t, nethttp.Config{
+		Rules: []nethttp.Rule{newRule(t, "closed", core.Blocked())},
+		OnDenied: func(w http.ResponseWriter, _ *http.Request, _ nethttp.Verdict) {
+			if err := http.NewResponseController(w).SetWriteDeadline(time.Time{}); err != nil {
+				t.Errorf("OnDenied: %v", err)
+			}
+		},
+	})))
+	e.HTTPErrorHandler = func(err error, c echo.Context) {
+		body, fault := json.Marshal(err.(*echo.HTTPError).Message)
+		if fault != nil {
+			t.Errorf("%v: %v", err, fault)
+		}
+		c.Response().Header().Set("Content-Type", "application/json")
+		c.Response().WriteHeader(429)
+		if err := http.NewResponseController(c.Response()).SetWriteDeadline(time.Time{}); err != nil {
+			t.Errorf("the error handler: %v", err)
+		}
+		c.Response().Write(body)
+	}
+	w := &deadlines{ResponseRecorder: httptest.NewRecorder()}
+	e.ServeHTTP(w, request("GET", "/", "X-Own", "anna"))
+	if w.set != 2 || w.Code != 429 || w.Header().Get("Content-Type") != nethttp.ProblemType {
+		t.Errorf("%d deadlines, %d %v", w.set, w.Code, w.Header())
+	}
+}
+
+// The error of a refused upgrade has the cause. The writer is put back after others.
+func TestSocketErrors(t *testing.T) {
+	slots, err := core.NewSlots(store, "errors", 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	guard, err := websocketmw.New(websocketmw.Config{Rules: []websocketmw.Rule{{Slots: slots, Key: own}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := echo.New()
+	var failed error
+	e.Use(func(next echo.HandlerFunc) echo.HandlerFunc {
+		return func(c echo.Context) error {
+			before := c.Response().Writer
+			failed = next(c)
+			if c.Response().Writer != before {
+				t.Errorf("after the handler, the writer is a %T", c.Response().Writer)
+			}
+			return failed
+		}
+	}, echomw.Sockets(guard))
+	e.GET("/", func(c echo.Context) error { return c.NoContent(204) })
+	upgrade := []string{
+		"Connection", "Upgrade", "Upgrade", "websocket",
+		"Sec-WebSocket-Version", "13", "Sec-WebSocket-Key", "dGhlIHNhbXBsZSBub25jZQ==",
+	}
+	if w := serve(e, request("GET", "/", upgrade...)); w.Code != 400 || !errors.Is(failed, keyfuncs.ErrAbsent) {
+		t.Errorf("%d, %v", w.Code, failed)
+	}
+	if w := serve(e, request("GET", "/", append(upgrade, "X-Own", "anna")...)); w.Code != 204 || failed != nil {
+		t.Errorf("%d, %v", w.Code, failed)
 	}
 }
 

@@ -16,6 +16,7 @@ import (
 	"github.com/headgate/headgate/ginmw"
 	"github.com/headgate/headgate/keyfuncs"
 	"github.com/headgate/headgate/nethttp"
+	"github.com/headgate/headgate/websocketmw"
 )
 
 func TestMain(m *testing.M) {
@@ -289,6 +290,38 @@ func TestRefusalIsWritten(t *testing.T) {
 	}, ginmw.Limit(newGuard(t, nethttp.Config{Rules: []nethttp.Rule{newRule(t, "closed", core.Blocked())}})))
 	e.HEAD("/", func(*gin.Context) { t.Error("the handler ran") })
 	if w := serve(e, request("HEAD", "/", "X-Own", "anna")); w.Code != 429 || w.Body.Len() > 0 {
+		t.Errorf("%d %s", w.Code, w.Body)
+	}
+}
+
+// A refused upgrade is written at once, also if OnDenied writes no body, and its error is
+// in the context.
+func TestSocketRefusalIsWritten(t *testing.T) {
+	slots, err := core.NewSlots(store, "sockets", 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	guard, err := websocketmw.New(websocketmw.Config{
+		Rules:    []websocketmw.Rule{{Slots: slots, Key: own}},
+		OnDenied: func(w http.ResponseWriter, _ *http.Request, v websocketmw.Verdict) { w.WriteHeader(v.Status()) },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := gin.New()
+	e.Use(func(c *gin.Context) {
+		c.Next()
+		if !c.Writer.Written() || !c.IsAborted() {
+			t.Errorf("written %v, aborted %v", c.Writer.Written(), c.IsAborted())
+		}
+		if len(c.Errors) != 1 || !errors.Is(c.Errors[0].Err, keyfuncs.ErrAbsent) {
+			t.Errorf("errors %v", c.Errors)
+		}
+	}, ginmw.Sockets(guard))
+	e.GET("/", func(*gin.Context) { t.Error("the handler ran") })
+	w := serve(e, request("GET", "/", "Connection", "Upgrade", "Upgrade", "websocket",
+		"Sec-WebSocket-Version", "13", "Sec-WebSocket-Key", "dGhlIHNhbXBsZSBub25jZQ=="))
+	if w.Code != 400 || w.Body.Len() > 0 {
 		t.Errorf("%d %s", w.Code, w.Body)
 	}
 }

@@ -457,6 +457,11 @@ var scenarios = []scenario{
 					rw.WriteHeader(503)
 					http.NewResponseController(rw).Flush()
 					io.WriteString(rw, "later")
+				case "/other":
+					rw.Header().Set("Content-Type", nethttp.ProblemType)
+					rw.Header().Set("X-Content-Type-Options", "nosniff")
+					rw.WriteHeader(503)
+					rw.Write(nethttp.Problem(503))
 				case "/same":
 					rw.Header().Set("Content-Type", nethttp.ProblemType)
 					rw.Header().Set("X-Content-Type-Options", "nosniff")
@@ -468,9 +473,10 @@ var scenarios = []scenario{
 		},
 		requests: []*http.Request{
 			request("GET", "/page"), request("HEAD", "/page"), request("GET", "/flushed"), request("GET", "/same"), request("GET", "/none"),
+			request("GET", "/other"),
 		},
-		want:   []string{`429 "api";r=0`, `429 "api";r=0`, `503 "api";r=0`, `429 "api";r=0`, `429 "api";r=0`},
-		events: []string{"denied /page", "denied /page", "denied /flushed", "denied /same", "denied /none"},
+		want:   []string{`429 "api";r=0`, `429 "api";r=0`, `503 "api";r=0`, `429 "api";r=0`, `429 "api";r=0`, `503 "api";r=0`},
+		events: []string{"denied /page", "denied /page", "denied /flushed", "denied /same", "denied /none", "denied /other"},
 	},
 	{
 		name: "a panic",
