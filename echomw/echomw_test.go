@@ -294,11 +294,11 @@ func TestErrorHandler(t *testing.T) {
 			return c.JSON(he.Code, echo.Map{"ok": false, "error": he.Message})
 		}, "application/json", `{"error":` + document + `,"ok":false}` + "\n"},
 		{"document logged", "GET", func(he *echo.HTTPError, c echo.Context) error {
-			json.Marshal(he.Message)
+			marshals(t, he.Message)
 			return c.XMLBlob(he.Code, []byte("<no/>"))
 		}, "application/xml; charset=UTF-8", xml.Header + "<no/>"},
 		{"document logged, flushed", "GET", func(he *echo.HTTPError, c echo.Context) error {
-			json.Marshal(he.Message)
+			marshals(t, he.Message)
 			c.Response().Header().Set("Content-Type", "application/json")
 			c.Response().WriteHeader(he.Code)
 			c.Response().Flush()
@@ -339,6 +339,16 @@ func TestErrorHandler(t *testing.T) {
 	}
 }
 
+// marshals writes v as JSON, as a log might.
+func marshals(t *testing.T, v any) []byte {
+	t.Helper()
+	b, err := json.Marshal(v)
+	if err != nil {
+		t.Error(err)
+	}
+	return b
+}
+
 // deadlines is a writer of which only http.ResponseController finds what it can.
 type deadlines struct {
 	*httptest.ResponseRecorder
@@ -363,10 +373,11 @@ func TestControllerOfRefusals(t *testing.T) {
 		},
 	})))
 	e.HTTPErrorHandler = func(err error, c echo.Context) {
-		body, fault := json.Marshal(err.(*echo.HTTPError).Message)
-		if fault != nil {
-			t.Errorf("%v: %v", err, fault)
+		var he *echo.HTTPError
+		if !errors.As(err, &he) {
+			t.Fatalf("%v", err)
 		}
+		body := marshals(t, he.Message)
 		c.Response().Header().Set("Content-Type", "application/json")
 		c.Response().WriteHeader(429)
 		if err := http.NewResponseController(c.Response()).SetWriteDeadline(time.Time{}); err != nil {

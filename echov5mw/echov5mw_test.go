@@ -292,11 +292,11 @@ func TestErrorHandler(t *testing.T) {
 			return c.JSON(he.Code, map[string]any{"ok": false, "error": err})
 		}, "application/json", `{"error":` + document + `,"ok":false}` + "\n"},
 		{"document logged", "GET", func(err error, he *echo.HTTPError, c *echo.Context) error {
-			json.Marshal(err)
+			marshals(t, err)
 			return c.XMLBlob(he.Code, []byte("<no/>"))
 		}, "application/xml; charset=UTF-8", xml.Header + "<no/>"},
 		{"document logged, flushed", "GET", func(err error, he *echo.HTTPError, c *echo.Context) error {
-			json.Marshal(err)
+			marshals(t, err)
 			c.Response().Header().Set("Content-Type", "application/json")
 			c.Response().WriteHeader(he.Code)
 			http.NewResponseController(c.Response()).Flush()
@@ -375,6 +375,16 @@ func TestSocketsUnderForeignWriter(t *testing.T) {
 	}
 }
 
+// marshals writes v as JSON, as a log might.
+func marshals(t *testing.T, v any) []byte {
+	t.Helper()
+	b, err := json.Marshal(v)
+	if err != nil {
+		t.Error(err)
+	}
+	return b
+}
+
 // deadlines is a writer of which only http.ResponseController finds what it can.
 type deadlines struct {
 	*httptest.ResponseRecorder
@@ -399,10 +409,7 @@ func TestControllerOfRefusals(t *testing.T) {
 		},
 	})))
 	e.HTTPErrorHandler = func(c *echo.Context, err error) {
-		body, fault := json.Marshal(err)
-		if fault != nil {
-			t.Errorf("%v: %v", err, fault)
-		}
+		body := marshals(t, err)
 		c.Response().Header().Set("Content-Type", "application/json")
 		c.Response().WriteHeader(429)
 		if err := http.NewResponseController(c.Response()).SetWriteDeadline(time.Time{}); err != nil {
