@@ -55,7 +55,7 @@ func Param(name string) Key {
 // Value charges a value that an earlier handler set with c.Set, such as the signed-in
 // user. It must be of a string or integer type, whose text is the key, or a
 // [fmt.Stringer]. A value that is missing, nil or an empty text is [keyfuncs.ErrAbsent];
-// one of another type is an error of the program.
+// one of another type is [keyfuncs.ErrProgram].
 func Value(name string) Key {
 	thing := "context value " + strconv.Quote(name)
 	errAbsent := absent(thing)

@@ -13,8 +13,7 @@ import (
 //
 // The value must be of a string or integer type, whose text is the key, or a
 // [fmt.Stringer]. A value that is missing, nil or an empty text is [ErrAbsent]; the
-// number 0 is a key like others. A value of another type is an error of the program,
-// neither ErrAbsent nor [ErrMalformed].
+// number 0 is a key like others. A value of another type is [ErrProgram].
 //
 // Context panics if key is nil or not comparable, as [context.WithValue] does.
 func Context(key any) Func {
@@ -27,7 +26,7 @@ func Context(key any) Func {
 		value := r.Context().Value(key)
 		text, ok := textOf(value)
 		if !ok {
-			return "", fmt.Errorf("headgate: keyfuncs: %s: no text in a %T", thing, value)
+			return "", fmt.Errorf("%w: %s: no text in a %T", ErrProgram, thing, value)
 		}
 		if text == "" {
 			return "", errAbsent

@@ -21,6 +21,10 @@ var (
 	// ErrMalformed is wrapped by the error for a request that contains what is
 	// charged in a form that cannot be charged: repeated, too long, or badly encoded.
 	ErrMalformed = errors.New("headgate: keyfuncs: malformed")
+
+	// ErrProgram is wrapped by errors of the program, for which the request is not to
+	// blame. Guards refuse the request with status 500.
+	ErrProgram = errors.New("headgate: keyfuncs: error of the program")
 )
 
 func absent(thing string) error {

@@ -43,7 +43,8 @@ type Config struct {
 	CountPreflights bool
 
 	// KeyErrorStatus is the status of the refusal if a rule's Key returns an error
-	// or an empty key: 400 or 403. 0 means 400.
+	// or an empty key: 400 or 403. 0 means 400. It is not used for
+	// [keyfuncs.ErrProgram], which has status 500.
 	KeyErrorStatus int
 
 	// Fields sets the fields that describe the limits to clients. Nil means

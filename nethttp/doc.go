@@ -44,7 +44,8 @@
 //	400 or 403  a Key callback returned no key ([Config].KeyErrorStatus)
 //	403         [Config].Deny returned true
 //	429         over a limit
-//	500         a Cost or Plan callback returned an invalid value
+//	500         a Cost or Plan callback returned an invalid value, or a Key callback
+//	            [keyfuncs.ErrProgram]
 //	503         the store returned an error; Retry-After is 5 seconds
 //
 // The store is configured to return an error while it is unreachable, or to admit. The

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/keyfuncs"
 )
 
 // A Guard decides which requests to admit. Make one with [New]; the zero Guard refuses
@@ -185,6 +186,9 @@ func (g *Guard) charges(v *Verdict, r *http.Request, key func(rule int) (string,
 		}
 		if err != nil {
 			v.Err, v.status = g.ruleError(i, err), g.config.KeyErrorStatus
+			if errors.Is(err, keyfuncs.ErrProgram) {
+				v.status = http.StatusInternalServerError
+			}
 			return nil, false
 		}
 		l, err := rule.limiter(r)

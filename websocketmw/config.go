@@ -35,7 +35,8 @@ type Config struct {
 	Handshakes *nethttp.Guard
 
 	// KeyErrorStatus is the status of the refusal if a rule's Key returns an error or
-	// an empty key: 400 or 403. 0 means 400.
+	// an empty key: 400 or 403. 0 means 400. It is not used for [keyfuncs.ErrProgram],
+	// which has status 500.
 	KeyErrorStatus int
 
 	// NoFields omits the fields RateLimit and RateLimit-Policy.

@@ -43,7 +43,8 @@
 //	400 or 403  a rule has no key for the request ([Config].KeyErrorStatus)
 //	400         the Sec-WebSocket-Key is invalid (RFC 6455, section 4.2.1)
 //	429         the client's own limit is reached
-//	500         a [Rule].Plan returned slots that do not belong to its rule
+//	500         a [Rule].Plan returned slots that do not belong to its rule, or a Key
+//	            [keyfuncs.ErrProgram]
 //	503         the service's limit is reached ([Rule].Service), the store cannot
 //	            answer, or the guard is shutting down
 //

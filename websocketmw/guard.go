@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/keyfuncs"
 )
 
 // A Guard decides which upgrades are admitted, and tracks the open sockets. Make one
@@ -158,7 +159,7 @@ func (g *Guard) decide(v *Verdict, r *http.Request, what kind, key func(rule int
 			err = errEmptyKey
 		}
 		if err != nil {
-			v.Err, v.status = rule.fault(i, err), g.config.KeyErrorStatus
+			v.Err, v.status = rule.fault(i, err), g.keyStatus(err)
 			return
 		}
 		slots, err := rule.slots(r)
@@ -170,7 +171,7 @@ func (g *Guard) decide(v *Verdict, r *http.Request, what kind, key func(rule int
 	}
 	budgets, err := g.config.budgetKeys(r)
 	if err != nil {
-		v.Err, v.status = err, g.config.KeyErrorStatus
+		v.Err, v.status = err, g.keyStatus(err)
 		return
 	}
 	slot, err := core.AcquireAll(r.Context(), claims...)
@@ -188,6 +189,14 @@ func (g *Guard) decide(v *Verdict, r *http.Request, what kind, key func(rule int
 		return
 	}
 	v.socket = s
+}
+
+// keyStatus returns the status of the refusal after an error of a Key.
+func (g *Guard) keyStatus(err error) int {
+	if errors.Is(err, keyfuncs.ErrProgram) {
+		return http.StatusInternalServerError
+	}
+	return g.config.KeyErrorStatus
 }
 
 // fault says which rule an error is about, never whom.

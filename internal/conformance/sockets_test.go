@@ -95,6 +95,8 @@ func TestSockets(t *testing.T) {
 		switch r.URL.Path {
 		case "/nobody":
 			return "", keyfuncs.ErrAbsent
+		case "/program":
+			return "", keyfuncs.ErrProgram
 		case "/v4":
 			return "", echo4.NewHTTPError(401, "who are you")
 		case "/v5":
@@ -130,6 +132,7 @@ func TestSockets(t *testing.T) {
 				{upgrade("/one"), `200 "ws";r=0 yes hello`}, // the first was given back
 				{upgrade("/none"), quota},
 				{upgrade("/nobody"), noKey},
+				{upgrade("/program"), `500 no-store application/problem+json {"type":"about:blank","title":"Internal Server Error","status":500}`},
 				{upgrade("/v4"), noKey},
 				{upgrade("/v5"), noKey},
 			} {
