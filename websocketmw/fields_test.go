@@ -86,3 +86,25 @@ func TestHandshakesDeny(t *testing.T) {
 		t.Errorf("%d %v, the store was called %d times", w.Code, w.Header(), asked)
 	}
 }
+
+// An error of the program in the Key of an Inbound is not the client's fault.
+func TestInboundErrProgram(t *testing.T) {
+	limiter, err := core.New(memstore.New(memstore.Config{}), "bytes", core.TokenBucket(core.PerSecond(1000), 1000))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for want, fault := range map[int]error{500: keyfuncs.ErrProgram, 400: keyfuncs.ErrAbsent} {
+		g, err := New(Config{
+			Rules: []Rule{{Slots: newSlots(t, memstore.New(memstore.Config{}), "ws", 1), Key: keyfuncs.RemoteAddr()}},
+			Inbound: []Inbound{{
+				Limiter: limiter, Key: func(*http.Request) (string, error) { return "", fault },
+			}},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if v := g.Check(upgradeRequest()); v.Status() != want || !errors.Is(v.Err, fault) {
+			t.Errorf("%d, %v; want %d", v.Status(), v.Err, want)
+		}
+	}
+}
