@@ -25,8 +25,9 @@
 //	MinInterval    a distance between events
 //
 // In package memstore each key takes about 45 bytes of a TokenBucket, FixedWindow or
-// MinInterval, about 170 of a SlidingWindow with the default resolution, and about 138 of
-// a SlidingLog with up to 4 units, and then 8 to 16 for each unit that counts.
+// MinInterval, about 170 of a SlidingWindow with the default resolution, and of a
+// SlidingLog about 105 and 8 for each unit that it has room for: at least 4, unless the
+// limit is lower, and up to twice the largest number that ever counted at once.
 //
 // Several policies on one key ("10 a minute, and 2 in 3 seconds") are charged all
 // or not at all, in one atomic step; so are several limiters with different keys,

@@ -95,8 +95,9 @@ func SlidingWindow(rate Rate) Policy {
 
 // SlidingLog admits at most the rate's events in any period whatever, to the
 // microsecond. A window includes its first instant and not its last: of two events
-// exactly one period apart, only one is inside. It stores the instant of each unit that
-// counts, so the rate must be at most 2^20 events.
+// exactly one period apart, only one is inside. The rate must be at most 2^20 events,
+// since the instant of each unit that counts is stored, in 8 bytes; package memstore
+// describes how the room for them grows.
 func SlidingLog(rate Rate) Policy { return policy(step.SlidingLog, rate) }
 
 // MinInterval admits calls that are at least d apart. It counts calls, whatever number

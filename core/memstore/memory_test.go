@@ -24,15 +24,22 @@ func heap() int64 {
 
 var flood = flag.Int("flood", 100_000, "keys of the flood; the full test is 10000000")
 
-// A flood of made-up keys stays inside the bound, and those who are refused stay
-// refused.
+// TestFloodIsBoundedAndBuysNothing: a flood of made-up keys stays inside the bound, and
+// keys that have been refused stay refused, also if one unit uses up a key of the flood.
 func TestFloodIsBoundedAndBuysNothing(t *testing.T) {
 	const bound = 1 << 20
+	long := func(n int64) core.Rate { return core.Rate{Events: n, Per: 100 * 365 * 24 * time.Hour} }
 	for _, p := range []core.Policy{
 		core.TokenBucket(core.PerHour(10), 10),
-		core.FixedWindow(core.PerDay(10)),
+		core.TokenBucket(core.PerHour(1), 1),
+		core.FixedWindow(long(10)),
+		core.FixedWindow(long(1)),
 		core.SlidingWindow(core.PerHour(10)),
+		core.SlidingWindow(core.PerHour(1)),
 		core.SlidingLog(core.PerHour(10)),
+		core.SlidingLog(core.PerHour(1)),
+		core.SlidingLog(core.PerHour(1)).CountDenied(),
+		core.MinInterval(time.Hour),
 	} {
 		t.Run(p.String(), func(t *testing.T) {
 			before := heap()
@@ -45,7 +52,10 @@ func TestFloodIsBoundedAndBuysNothing(t *testing.T) {
 			abusers := make([]string, 5)
 			for i := range abusers {
 				abusers[i] = "abuser-" + strconv.Itoa(i)
-				if d, err := l.AllowN(ctx, abusers[i], 10); err != nil || !d.Allowed {
+				if d, err := l.AllowN(ctx, abusers[i], p.Limit()); err != nil || !d.Allowed {
+					t.Fatal(d, err)
+				}
+				if d, err := l.Allow(ctx, abusers[i]); err != nil || d.Allowed {
 					t.Fatal(d, err)
 				}
 			}
@@ -54,8 +64,8 @@ func TestFloodIsBoundedAndBuysNothing(t *testing.T) {
 				if _, err := l.Allow(ctx, strconv.FormatUint(rng.Uint64(), 36)); err != nil {
 					t.Fatal(err)
 				}
-				if i%1000 == 0 {
-					d, err := l.Allow(ctx, abusers[i/1000%len(abusers)])
+				if i%100 == 0 {
+					d, err := l.Allow(ctx, abusers[i/100%len(abusers)])
 					if err != nil || d.Allowed {
 						t.Fatalf("after %d keys an abuser has a fresh start: %v %v", i, d, err)
 					}

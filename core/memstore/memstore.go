@@ -13,16 +13,21 @@
 //	SlidingWindow                           90 bytes, and 8 for each sub-window
 //	SlidingLog                              105 bytes, and 8 for each unit it has room for
 //
-// A sliding log has room for at least 4 units, and for at most twice as many as have
-// counted at the same time. Keys themselves are not stored, only a 64-bit hash with a
-// secret seed: among 10 million keys, the probability that two share a hash, and so a
-// limit, is about 1 in 400,000, and an attacker cannot provoke it.
+// A sliding log starts with room for 4 units, or for its limit if that is lower. The room
+// at least doubles whenever it is too small, up to the limit, and never shrinks while the
+// key is kept: it may be twice the largest number of units that ever counted at once.
+//
+// Keys themselves are not stored, only a 64-bit hash with a secret seed: among 10 million
+// keys, the probability that two share a hash, and so a limit, is about 1 in 400,000, and
+// an attacker cannot provoke it.
 //
 // A key whose state is again that of a fresh key is dropped at no loss. At the bound,
-// the store samples some keys and evicts the one that would be fresh soonest; a key
-// that is refused now is evicted only if the whole sample is refused. So a flood of
-// made-up keys neither grows the memory nor gives an abuser a fresh start. [Store.Stats]
-// counts the evictions that lost state.
+// the store samples some keys and evicts one: first those that have units left, then
+// those that are used up but have never been refused, and last those that have been
+// refused and still are; among equals, the one that would be fresh soonest. So a flood of
+// made-up keys neither grows the memory nor gives an abuser a fresh start, unless all the
+// keys of the flood are charged until they are refused too. [Store.Stats] counts the
+// evictions that lost state.
 //
 // Slots are outside the bound. They take about 200 bytes for each key and 100 for each
 // slot, and only while a slot is held.
@@ -251,7 +256,8 @@ func (p *part) ask(now int64) bool {
 }
 
 // answer charges the state, unless the call was refused or is a peek, and adds the
-// reading. It reports whether entries moved.
+// reading. If this cell refused the charge, it marks the entry. It reports whether entries
+// moved.
 func (p *part) answer(r *core.Result, now int64, peek bool) (moved bool) {
 	need := p.n
 	switch {
@@ -267,6 +273,9 @@ func (p *part) answer(r *core.Result, now int64, peek bool) (moved bool) {
 	case !peek && p.dated:
 		p.open(now)
 		p.save(p.state)
+	}
+	if !p.admitted && !peek && p.entry != nil {
+		p.entry.markRefused()
 	}
 	r.Add(p.admitted, p.cell.Step.Read(p.state, now, need))
 	return moved

@@ -31,8 +31,11 @@ type entry struct {
 	hash  uint64 // 0: empty
 	words [2]int64
 	long  uint32 // 1 + the state's index in table.long, or 0
-	kind  uint32 // the number of the step that the state was stored with
+	kind  uint32 // the number of the step that the state was stored with, and the refused bit
 }
+
+// refused is the bit of entry.kind that is set once the entry has refused a charge.
+const refused = 1 << 31
 
 const (
 	entryBytes = int64(unsafe.Sizeof(entry{}))
@@ -170,7 +173,7 @@ func (t *table) removeAt(i int) {
 
 // release frees what the entry refers to.
 func (t *table) release(e *entry) {
-	t.kinds.drop(e.kind)
+	t.kinds.drop(e.kind &^ refused)
 	if e.long > 0 {
 		t.budget.long.Add(-longBytes - 8*int64(len(t.long[e.long-1])))
 		t.long[e.long-1] = nil
@@ -207,19 +210,41 @@ func (t *table) sweep(now int64, n int) {
 	}
 }
 
-// A candidate for eviction. The sooner it is fresh the better, and any is better than
-// one whose key is refused now.
+// A candidate for eviction. Those of a lower rank are better, and among them the one
+// that is fresh the soonest.
 type candidate struct {
-	hash    uint64
-	refused bool
-	fresh   int64 // the instant
+	hash  uint64
+	rank  rank
+	fresh int64 // the instant
 }
 
+// A rank says what evicting an entry would admit. That a key is used up is not enough to
+// spare it: under a limit of one unit, so is each key of a flood.
+type rank uint8
+
+const (
+	rankRoom    rank = iota // nothing more: the key has units left
+	rankUsedUp              // more, to a key that has never been refused
+	rankRefused             // more, to a key that has been refused and would be now
+)
+
 func (c candidate) before(d candidate) bool {
-	if c.refused != d.refused {
-		return d.refused
+	if c.rank != d.rank {
+		return c.rank < d.rank
 	}
 	return c.fresh < d.fresh
+}
+
+// rank returns the rank of an entry.
+func (t *table) rank(e *entry, now int64) rank {
+	switch {
+	case t.step(e).Read(t.state(e), now, 1).Remaining > 0:
+		return rankRoom
+	case e.kind&refused == 0:
+		return rankUsedUp
+	default:
+		return rankRefused
+	}
 }
 
 func anyEntry(*entry) bool    { return true }
@@ -238,8 +263,7 @@ func (t *table) choose(now int64, of func(*entry) bool, looks int) (best candida
 		if e.hash == 0 || !of(e) {
 			continue
 		}
-		s, state := t.step(e), t.state(e)
-		c := candidate{e.hash, s.Read(state, now, 1).Remaining == 0, s.FreshAt(state)}
+		c := candidate{e.hash, t.rank(e, now), t.step(e).FreshAt(t.state(e))}
 		if !found || c.before(best) {
 			best, found = c, true
 		}
@@ -296,10 +320,18 @@ func (t *table) reserve() uint32 {
 	return uint32(len(t.long))
 }
 
-func (t *table) step(e *entry) step.Step { return t.kinds.all[e.kind].step }
+func (t *table) step(e *entry) step.Step { return t.kinds.all[e.kind&^refused].step }
 
 func (t *table) setStep(e *entry, s step.Step) {
 	kind := t.kinds.take(s) // first, so that a kind is not dropped and added again
-	t.kinds.drop(e.kind)
-	e.kind = kind
+	t.kinds.drop(e.kind &^ refused)
+	e.kind = kind | e.kind&refused
+}
+
+// markRefused notes that the entry has refused a charge. It writes only the first time, so
+// that refusals rarely change memory that other cores have read.
+func (e *entry) markRefused() {
+	if e.kind&refused == 0 {
+		e.kind |= refused
+	}
 }

@@ -3,8 +3,11 @@ package memstore
 import (
 	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
+	"time"
 
+	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/core/step"
 )
 
@@ -29,7 +32,7 @@ func check(t testing.TB, tb *table) {
 			continue
 		}
 		count++
-		entries[e.kind]++
+		entries[e.kind&^refused]++
 		if e.hash <= last {
 			t.Fatalf("place %d: hash %x after %x", i, e.hash, last)
 		}
@@ -148,36 +151,151 @@ func TestTableIsAMap(t *testing.T) {
 	}
 }
 
-// A full table evicts what is nearest to fresh, and what is refused last.
-func TestEvictionSparesTheRefused(t *testing.T) {
-	s := mustStep(t, step.Numbers{Algorithm: step.FixedWindow, Limit: 2, Period: 1_000_000})
-	tb := &table{budget: &budget{}} // no table may grow beyond its floor
-	tb.budget.max = 2 * shards * 64 * entryBytes
+// smallTable returns a table that may not grow beyond 64 places.
+func smallTable() *table {
+	tb := &table{budget: &budget{max: 2 * shards * 64 * entryBytes}}
 	tb.budget.tables.Add(tb.budget.max) // others have taken it all
-	now := int64(10_000_000)
-	rng := rand.New(rand.NewPCG(1, 2))
-	refused := make([]uint64, 8)
-	for i := range refused {
-		refused[i] = rng.Uint64()
-		e := tb.insert(refused[i], s, now)
-		s.Charge(tb.state(e), now, 2)
-	}
-	for range 10_000 {
-		e := tb.insert(rng.Uint64(), s, now)
-		s.Charge(tb.state(e), now, 1)
-	}
+	return tb
+}
+
+// checkSmall is check for a smallTable.
+func checkSmall(t *testing.T, tb *table) {
+	t.Helper()
 	tb.budget.tables.Add(-tb.budget.max)
 	check(t, tb)
+	tb.budget.tables.Add(tb.budget.max)
 	if tb.size > 64 {
 		t.Fatalf("the table grew to %d places", tb.size)
 	}
-	if tb.evicted < 9_000 {
-		t.Fatalf("%d evictions were counted", tb.evicted)
+}
+
+// TestEvictionOrder: a full table evicts keys that have units left first, then those
+// that are used up, and last those that have been refused and would be now, although
+// these were charged before all others.
+func TestEvictionOrder(t *testing.T) {
+	const day = 86_400_000_000
+	s := mustStep(t, step.Numbers{Algorithm: step.TokenBucket, Limit: 2, Period: day, Burst: 2})
+	plan := mustStep(t, step.Numbers{Algorithm: step.TokenBucket, Limit: 1, Period: day, Burst: 1})
+	const now = int64(10_000_000)
+	for _, test := range []struct {
+		name          string
+		units         int64 // of those that are spared
+		refused       bool
+		flood         int64 // units of the others
+		floodRefused  bool
+		spared, plans bool
+	}{
+		{name: "used up, refused; the flood has some left", units: 2, refused: true, flood: 1, spared: true},
+		{name: "used up, refused; the flood has some left and was refused more", units: 2, refused: true, flood: 1, floodRefused: true, spared: true},
+		{name: "used up, refused; the flood is used up", units: 2, refused: true, flood: 2, spared: true},
+		{name: "used up, refused, moved to another plan; the flood is used up", units: 2, refused: true, flood: 2, spared: true, plans: true},
+		{name: "used up; the flood has some left", units: 2, flood: 1, spared: true},
+		{name: "used up; the flood is used up and refused", units: 2, flood: 2, floodRefused: true},
+		{name: "some left, refused more; the flood is used up", units: 1, refused: true, flood: 2},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			tb := smallTable()
+			rng := rand.New(rand.NewPCG(1, 2))
+			insert := func(at, n int64, refused bool) uint64 {
+				hash := rng.Uint64()
+				e := tb.insert(hash, s, at)
+				s.Charge(tb.state(e), at, n)
+				if refused {
+					e.markRefused()
+				}
+				return hash
+			}
+			first := make([]uint64, 8)
+			for i := range first {
+				first[i] = insert(now, test.units, test.refused)
+				if test.plans {
+					tb.setStep(tb.find(first[i]), plan)
+				}
+			}
+			for range 10_000 {
+				insert(now+1_000_000, test.flood, test.floodRefused) // it is fresh later
+			}
+			checkSmall(t, tb)
+			if tb.evicted < 9_000 {
+				t.Fatalf("%d evictions were counted", tb.evicted)
+			}
+			left := 0
+			for _, h := range first {
+				if tb.find(h) != nil {
+					left++
+				}
+			}
+			if spared := left == len(first); spared != test.spared || !spared && left > 0 {
+				t.Errorf("%d of %d are left, spared should be %v", left, len(first), test.spared)
+			}
+		})
 	}
-	for i, h := range refused {
-		if tb.find(h) == nil {
-			t.Errorf("refused entry %d was evicted", i)
+}
+
+// TestRefusalsMark: a charge that is refused marks the entries of the policies that refused
+// it, and no others. A peek marks none.
+func TestRefusalsMark(t *testing.T) {
+	s := New(Config{})
+	l, err := core.New(s, "api", core.MinInterval(time.Hour).Named("pace"), core.FixedWindow(core.PerDay(2)).CountDenied().Named("day"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	marked := func() (algorithms []step.Algorithm) {
+		for i := range s.shards {
+			tb := &s.shards[i].table
+			for j := range tb.places {
+				if e := &tb.places[j]; e.kind&refused != 0 {
+					algorithms = append(algorithms, tb.step(e).Numbers().Algorithm)
+				}
+			}
 		}
+		slices.Sort(algorithms)
+		return algorithms
+	}
+	for i, want := range [][]step.Algorithm{
+		nil,
+		{step.MinInterval}, // the attempt uses up the day
+		{step.FixedWindow, step.MinInterval},
+	} {
+		if _, err := l.Allow(t.Context(), "key"); err != nil {
+			t.Fatal(err)
+		}
+		for range 2 {
+			if got := marked(); !slices.Equal(got, want) {
+				t.Errorf("after %d calls %v are marked, want %v", i+1, got, want)
+			}
+			if d, err := l.Peek(t.Context(), "key"); err != nil || d.Allowed {
+				t.Fatal(d, err)
+			}
+		}
+	}
+}
+
+// TestEvictionsOfFreshEntriesAreNotCounted: dropping them loses nothing.
+func TestEvictionsOfFreshEntriesAreNotCounted(t *testing.T) {
+	s := mustStep(t, step.Numbers{Algorithm: step.FixedWindow, Limit: 2, Period: 1_000_000})
+	tb := smallTable()
+	rng := rand.New(rand.NewPCG(1, 2))
+	insert := func(at int64) {
+		e := tb.insert(rng.Uint64(), s, at)
+		s.Charge(tb.state(e), at, 1)
+	}
+	for range 1000 {
+		insert(0)
+	}
+	lost, full := tb.evicted, tb.count
+	if lost == 0 || lost != uint64(1000-full) {
+		t.Fatalf("%d evictions were counted, %d entries are left of 1000", lost, full)
+	}
+	for range 10 {
+		insert(1_000_000) // all others are fresh
+	}
+	checkSmall(t, tb)
+	if tb.count != full {
+		t.Fatalf("%d entries, want %d: nothing was evicted", tb.count, full)
+	}
+	if tb.evicted != lost {
+		t.Errorf("%d evictions of fresh entries were counted", tb.evicted-lost)
 	}
 }
 
