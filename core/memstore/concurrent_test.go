@@ -13,6 +13,7 @@ import (
 
 	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/core/memstore"
+	"github.com/headgate/headgate/core/step"
 )
 
 // TestEverythingAtOnce does all that a store can, from many goroutines and with
@@ -136,8 +137,8 @@ func TestManyKeysAtOnce(t *testing.T) {
 	}
 }
 
-// TestBytesAreBounded after every call, although a state is large and all others
-// are small.
+// TestBytesAreBounded after every call, although a state is nearly as large as is
+// allowed and all others are small.
 func TestBytesAreBounded(t *testing.T) {
 	const bound = 16 << 20
 	store := memstore.New(memstore.Config{MaxBytes: bound})
@@ -145,7 +146,7 @@ func TestBytesAreBounded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	large, err := core.New(store, "large", core.SlidingLog(core.PerHour(200_000)))
+	large, err := core.New(store, "large", core.SlidingLog(core.PerHour(340_000)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -155,7 +156,7 @@ func TestBytesAreBounded(t *testing.T) {
 		}
 	}
 	for i := range 5 {
-		if d, err := large.AllowN(t.Context(), strconv.Itoa(i), 200_000); err != nil || !d.Allowed {
+		if d, err := large.AllowN(t.Context(), strconv.Itoa(i), 340_000); err != nil || !d.Allowed {
 			t.Fatal(d, err)
 		}
 		if st := store.Stats(); st.Bytes > bound {
@@ -184,11 +185,11 @@ func TestFloodForgetsTheLeastUsedFirst(t *testing.T) {
 	}
 }
 
-// TestConfig: no bound means 64 MiB. An eighth of the bound is the most that one state
-// may take.
+// TestConfig: no bound means 64 MiB, which allows the largest log that there is. A sixth
+// of the bound is the most that one state may take.
 func TestConfig(t *testing.T) {
 	for _, test := range []struct{ bytes, most int64 }{
-		{0, 1_000_000}, {memstore.DefaultMaxBytes, 1_000_000}, {1 << 20, 16_000}, {2 << 20, 32_000},
+		{0, step.MaxLog}, {memstore.DefaultMaxBytes, step.MaxLog}, {1 << 20, 21_500}, {2 << 20, 43_000},
 	} {
 		store := memstore.New(memstore.Config{MaxBytes: test.bytes})
 		if _, err := core.New(store, "api", core.SlidingLog(core.PerDay(test.most))); err != nil {

@@ -63,7 +63,8 @@ const minBytes = 1 << 20
 // Config is the configuration of a [Store]. Its zero value is ready to use.
 type Config struct {
 	// MaxBytes bounds the memory of all state, in bytes. 0 means [DefaultMaxBytes]. With a
-	// negative value, or one below 1 MiB, [core.New] refuses the store.
+	// negative value, or one below 1 MiB, [core.New] refuses the store; it also refuses a
+	// policy whose state for one key may take more than a sixth.
 	MaxBytes int64
 }
 
@@ -424,15 +425,18 @@ func (s *Store) reclaim(grew *shard, now int64) {
 // Prepare implements [core.Preparer]. It refuses limiters whose state for one key would
 // not leave room for others, and all limiters if MaxBytes is wrong.
 func (s *Store) Prepare(l *core.Limiter) error {
-	switch limit := s.budget.max; {
-	case limit == 0:
+	most := s.budget.max
+	switch {
+	case most == 0:
 		return errors.New("the store is the zero Store: use memstore.New")
-	case limit < minBytes:
-		return fmt.Errorf("the store's MaxBytes is %d: it must be 0 or at least %d", limit, minBytes)
+	case most < minBytes:
+		return fmt.Errorf("the store's MaxBytes is %d: it must be 0 or at least %d", most, minBytes)
 	}
+	// A sixth is below the quarter that long states may always have, and not less than the
+	// longest log takes of the default.
 	for _, c := range l.Cells() {
-		if bytes := 8 * int64(c.Step.MaxWords()); bytes > s.budget.max/8 {
-			return fmt.Errorf("policy %q takes up to %d bytes for one key, more than an eighth of the store's %d: increase MaxBytes", c.Name, bytes, s.budget.max)
+		if bytes := 8 * int64(c.Step.MaxWords()); bytes > most/6 {
+			return fmt.Errorf("policy %q takes up to %d bytes for one key, more than a sixth of the store's %d: increase MaxBytes", c.Name, bytes, most)
 		}
 	}
 	return nil
