@@ -212,6 +212,12 @@ func (d *Decision) Refund(ctx context.Context) error {
 // as far as there is room, and never beyond the limit; uncovered is the number of units
 // for which there was none.
 //
+// A state does not tell charges apart. If the key was Reset after the charge, or a store
+// that was full has dropped its state, then what is given back is taken from what was
+// charged since, and is at most the units of this charge. If the store's clock has gone
+// back since, which a memstore's does not, a token bucket may get back units that had
+// been refilled.
+//
 // A decision that holds no charge, or was settled before, is [ErrSettled]. Wrong numbers
 // are an error and change nothing. After any other error it is unknown whether the charge
 // was corrected, and the decision counts as settled. The context may be that of the

@@ -232,7 +232,8 @@ func (l *Limiter) Peek(ctx context.Context, key string) (d Decision, err error) 
 	return
 }
 
-// Reset forgets the key's usage. It costs no more than a decision.
+// Reset forgets the key's usage. It costs no more than a decision. A charge that was made
+// before should not be settled or refunded after it: see [Decision.Settle].
 func (l *Limiter) Reset(ctx context.Context, key string) error {
 	if l.constant {
 		return nil

@@ -3,6 +3,7 @@ package core_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"reflect"
 	"testing"
 	"testing/synctest"
@@ -171,19 +172,48 @@ func TestRefundOfEachPolicy(t *testing.T) {
 	}
 }
 
-// TestRefundAfterReset gives nothing back: there is nothing left of the charge, and
-// what was charged since is not its.
+// TestRefundAfterReset: what was charged after a Reset pays for a refund of a charge that
+// was made before, with at most the units of that charge.
 func TestRefundAfterReset(t *testing.T) {
-	l := newLimiter(t, newStore(), "a", core.FixedWindow(perAge(4)))
-	d := allow(t, l, "key", 4)
-	if err := l.Reset(t.Context(), "key"); err != nil {
-		t.Fatal(err)
-	}
-	if err := d.Refund(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if got := left(t, l, "key"); got != 4 {
-		t.Errorf("%d left, want 4", got)
+	for _, test := range []struct {
+		policy core.Policy
+		since  int64 // units charged after the Reset
+		left   int64 // of 4, after the refund of 2
+	}{
+		{core.TokenBucket(core.PerHour(4), 4), 0, 4},
+		{core.TokenBucket(core.PerHour(4), 4), 1, 4},
+		{core.TokenBucket(core.PerHour(4), 4), 4, 1}, // and a part of the second, which has refilled
+		{core.FixedWindow(perAge(4)), 0, 4},
+		{core.FixedWindow(perAge(4)), 1, 4},
+		{core.FixedWindow(perAge(4)), 4, 2},
+		{core.SlidingWindow(perAge(4)), 0, 4},
+		{core.SlidingWindow(perAge(4)), 1, 4},
+		{core.SlidingWindow(perAge(4)), 4, 2},
+		{core.SlidingLog(core.PerHour(4)), 0, 4},
+		{core.SlidingLog(core.PerHour(4)), 1, 4},
+		{core.SlidingLog(core.PerHour(4)), 4, 2},
+		{core.MinInterval(time.Hour), 0, 1},
+		{core.MinInterval(time.Hour), 1, 0}, // it knows the instant of its call
+	} {
+		t.Run(fmt.Sprint(test.policy, test.since), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				l := newLimiter(t, newStore(), "a", test.policy)
+				d := allow(t, l, "key", 2)
+				if err := l.Reset(t.Context(), "key"); err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(time.Second)
+				if test.since > 0 && !allow(t, l, "key", test.since).Allowed {
+					t.Fatal("refused after a reset")
+				}
+				if err := d.Refund(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				if got := left(t, l, "key"); got != test.left {
+					t.Errorf("%d left after a refund, want %d", got, test.left)
+				}
+			})
+		})
 	}
 }
 

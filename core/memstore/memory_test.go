@@ -118,6 +118,133 @@ func TestLongStatesAreReclaimed(t *testing.T) {
 	}
 }
 
+// TestRefundAfterEviction: what was charged after a key was evicted pays for a refund of
+// a charge that was made before, as after a Reset.
+func TestRefundAfterEviction(t *testing.T) {
+	ctx := t.Context()
+	l, err := core.New(memstore.New(memstore.Config{MaxBytes: 1 << 20}), "api",
+		core.FixedWindow(core.Rate{Events: 4, Per: 100 * 365 * 24 * time.Hour}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	left := func() int64 {
+		d, err := l.Peek(ctx, "key")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return d.Remaining
+	}
+	charge, err := l.Allow(ctx, "key")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := 0; left() == 3; i++ {
+		if _, err := l.AllowN(ctx, strconv.Itoa(i), 4); err != nil {
+			t.Fatal(err)
+		}
+		if i == 1_000_000 {
+			t.Fatal("the key was not evicted")
+		}
+	}
+	if d, err := l.AllowN(ctx, "key", 4); err != nil || !d.Allowed {
+		t.Fatal(d, err)
+	}
+	if err := charge.Refund(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if got := left(); got != 1 {
+		t.Errorf("%d left after a refund of 1 unit, want 1", got)
+	}
+}
+
+// TestSettleKeepsTheBound: logs that grow as their charges are settled make room, as
+// those do that are charged.
+func TestSettleKeepsTheBound(t *testing.T) {
+	const bound = 1 << 20
+	ctx := t.Context()
+	store := memstore.New(memstore.Config{MaxBytes: bound})
+	l, err := core.New(store, "logs", core.SlidingLog(core.PerHour(10_000)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	decisions := make([]core.Decision, 100)
+	for i := range decisions {
+		if decisions[i], err = l.Allow(ctx, strconv.Itoa(i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range decisions { // to 80 kB each
+		if _, err := decisions[i].Settle(ctx, 10_000); err != nil {
+			t.Fatal(err)
+		}
+		if st := store.Stats(); st.Bytes > bound {
+			t.Fatalf("after %d were settled %d bytes are counted, the bound is %d", i+1, st.Bytes, bound)
+		}
+	}
+	if st := store.Stats(); st.Evicted == 0 {
+		t.Error("nothing had to be evicted")
+	}
+}
+
+// TestOnlyChargesCreateStates: no state is created by a peek, and none by a refusal, except
+// in a policy that counts it.
+func TestOnlyChargesCreateStates(t *testing.T) {
+	ctx := t.Context()
+	long := core.Rate{Events: 1, Per: 100 * 365 * 24 * time.Hour}
+	full := core.FixedWindow(long).Named("full")
+	store := memstore.New(memstore.Config{})
+	limiter := func(name string, policies ...core.Policy) *core.Limiter {
+		l, err := core.New(store, name, policies...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return l
+	}
+	expect := func(keys int, what string) {
+		t.Helper()
+		if st := store.Stats(); st.Keys != keys {
+			t.Errorf("%d states after %s, want %d", st.Keys, what, keys)
+		}
+	}
+	l := limiter("api", full)
+	if _, err := l.Peek(ctx, "key"); err != nil {
+		t.Fatal(err)
+	}
+	expect(0, "a peek")
+	if d, err := l.Allow(ctx, "key"); err != nil || !d.Allowed {
+		t.Fatal(d, err)
+	}
+	expect(1, "a charge")
+	if d, err := l.Allow(ctx, "key"); err != nil || d.Allowed {
+		t.Fatal(d, err)
+	}
+	expect(1, "a refusal")
+
+	others := limiter("api", core.TokenBucket(core.PerHour(9), 9).Named("a"), full, core.SlidingLog(core.PerHour(9)).Named("b"), core.MinInterval(time.Hour).Named("c"))
+	if d, err := others.Allow(ctx, "key"); err != nil || d.Allowed {
+		t.Fatal(d, err)
+	}
+	expect(1, "a refusal by one of four policies")
+
+	bucket, window := limiter("bucket", core.TokenBucket(core.PerHour(9), 9)), limiter("window", core.SlidingWindow(core.PerHour(9)))
+	d, err := core.AllowAll(ctx,
+		core.Charge{Limiter: bucket, Key: "a", N: 1}, core.Charge{Limiter: l, Key: "key", N: 1}, core.Charge{Limiter: window, Key: "b", N: 1})
+	if err != nil || d.Allowed {
+		t.Fatal(d, err)
+	}
+	expect(1, "a refusal of one of three keys")
+
+	counted := limiter("api", full, core.SlidingWindow(core.PerHour(9)).CountDenied().Named("counts"), core.MinInterval(time.Hour).Named("c"))
+	if d, err := counted.Peek(ctx, "key"); err != nil || d.Allowed {
+		t.Fatal(d, err)
+	}
+	expect(1, "a peek that counts no refusal")
+	if d, err := counted.Allow(ctx, "key"); err != nil || d.Allowed {
+		t.Fatal(d, err)
+	}
+	expect(2, "a refusal that counts")
+}
+
 func TestPrepareRefusesStatesAboveTheStore(t *testing.T) {
 	store := memstore.New(memstore.Config{MaxBytes: 1 << 20})
 	if _, err := core.New(store, "big", core.SlidingLog(core.PerHour(100_000))); err == nil {

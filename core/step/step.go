@@ -151,7 +151,8 @@ type Step interface {
 
 	// GiveBack gives back n of the units that were charged at the instant at, as far as
 	// they still count. It modifies s in place, and never frees more than the charge
-	// took.
+	// took. If now is earlier than another call's, a token bucket may free units that had
+	// been refilled, since its state does not show how much earlier.
 	GiveBack(s []int64, now, at, n int64)
 
 	// Adopt converts a state that was stored with other parameters of the same algorithm,
