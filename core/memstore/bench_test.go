@@ -20,6 +20,7 @@ var policies = []struct {
 	{"FixedWindow", func(n int64, d time.Duration) core.Policy { return core.FixedWindow(core.Rate{Events: n, Per: d}) }},
 	{"SlidingWindow", func(n int64, d time.Duration) core.Policy { return core.SlidingWindow(core.Rate{Events: n, Per: d}) }},
 	{"SlidingLog", func(n int64, d time.Duration) core.Policy { return core.SlidingLog(core.Rate{Events: n, Per: d}) }},
+	{"MinInterval", func(n int64, d time.Duration) core.Policy { return core.MinInterval(d / time.Duration(n)) }},
 }
 
 func newLimiter(b *testing.B, c memstore.Config, p ...core.Policy) *core.Limiter {
@@ -31,9 +32,13 @@ func newLimiter(b *testing.B, c memstore.Config, p ...core.Policy) *core.Limiter
 	return l
 }
 
-// BenchmarkHotAdmitted has one key that is never refused.
+// BenchmarkHotAdmitted has one key that is never refused. MinInterval, which admits at
+// most one call per microsecond, would refuse.
 func BenchmarkHotAdmitted(b *testing.B) {
 	for _, p := range policies {
+		if p.name == "MinInterval" {
+			continue
+		}
 		b.Run(p.name, func(b *testing.B) {
 			limit, per := int64(1_000_000_000), 1000*time.Second
 			if p.name == "SlidingLog" { // which remembers no more than 2^20

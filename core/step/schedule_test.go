@@ -1,10 +1,12 @@
 package step_test
 
 import (
+	"flag"
 	"fmt"
 	"math/big"
 	"reflect"
 	"slices"
+	"strconv"
 	"testing"
 	"time"
 
@@ -470,24 +472,53 @@ func (s *schedule) bounded(t *rapid.T) {
 	}
 }
 
-// TestModel runs random schedules of each policy against its model. After every
-// move everything that the step tells is compared.
+// atLeast raises the number of schedules that properties are tried with, for the rest of
+// the test.
+func atLeast(t *testing.T, n int) {
+	t.Helper()
+	f := flag.Lookup("rapid.checks")
+	was := f.Value.String()
+	if most, err := strconv.Atoi(was); err != nil || most >= n {
+		return
+	}
+	if err := flag.Set(f.Name, strconv.Itoa(n)); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = flag.Set(f.Name, was) })
+}
+
+// TestModel runs random schedules of each policy against its model, at least 2000 for each
+// algorithm. After every move everything that the step reports is compared.
 func TestModel(t *testing.T) {
+	of := make(map[step.Algorithm]int) // subjects
 	for _, m := range subjects {
-		t.Run(describe(m), rapid.MakeCheck(func(t *rapid.T) {
-			s := &schedule{key: newKey(t, m), now: rapid.SampledFrom([]int64{1, noon, noon + 12_345_678}).Draw(t, "start")}
-			for range rapid.IntRange(1, 40).Draw(t, "moves") {
-				s.advance(t)
-				s.check(t, s.now, s.units(t))
-				switch rapid.IntRange(0, 5).Draw(t, "move") {
-				case 0:
-					s.settle(t)
-				default:
-					s.ask(t)
-				}
-				s.check(t, s.now, s.units(t))
+		of[m.Algorithm]++
+	}
+	for _, m := range subjects {
+		t.Run(describe(m), func(t *testing.T) {
+			if n := of[m.Algorithm]; m.Algorithm < step.Unlimited {
+				atLeast(t, (2000+n-1)/n)
 			}
-		}))
+			rapid.Check(t, testModel(m))
+		})
+	}
+}
+
+// testModel returns the property that TestModel tries.
+func testModel(m step.Numbers) func(*rapid.T) {
+	return func(t *rapid.T) {
+		s := &schedule{key: newKey(t, m), now: rapid.SampledFrom([]int64{1, noon, noon + 12_345_678}).Draw(t, "start")}
+		for range rapid.IntRange(1, 40).Draw(t, "moves") {
+			s.advance(t)
+			s.check(t, s.now, s.units(t))
+			switch rapid.IntRange(0, 5).Draw(t, "move") {
+			case 0:
+				s.settle(t)
+			default:
+				s.ask(t)
+			}
+			s.check(t, s.now, s.units(t))
+		}
 	}
 }
 

@@ -229,3 +229,42 @@ func clock(t *testing.T, s string) int64 {
 	}
 	return h*hour + m*minute + seconds*second + us
 }
+
+// TestDeniedAttemptsSaturate: however many attempts are counted, the counts of a sliding
+// window add up to at most 2^53-1, each fills the limit, and the key is admitted again
+// when they have expired.
+func TestDeniedAttemptsSaturate(t *testing.T) {
+	for _, m := range []step.Numbers{
+		denied(sliding(10, minute, 1)),
+		denied(sliding(10, minute, 10)),
+		denied(sliding(10, minute, step.MaxResolution)),
+	} {
+		t.Run(describe(m), func(t *testing.T) {
+			k := newKey(t, m)
+			k.open()
+			now := int64(noon)
+			for range m.Resolution + 1 {
+				now += sub(m)
+				for range 2 {
+					k.state = k.step.Refuse(k.state, now, step.MaxInt)
+				}
+			}
+			sum := int64(0)
+			for _, count := range k.state[1:] {
+				if count < m.Limit {
+					t.Fatalf("a count of %d, below the limit: %v", count, k.state)
+				}
+				if sum += count; sum > step.MaxInt {
+					t.Fatalf("the counts add up to more than 2^53-1: %v", k.state)
+				}
+			}
+			r := k.step.Read(k.state, now, m.Limit)
+			if r.Remaining != 0 || r.RetryAfter <= m.Period || r.RetryAfter > m.Period+sub(m) {
+				t.Errorf("%+v", r)
+			}
+			if !k.step.Admits(k.state, now+r.RetryAfter, m.Limit) || k.step.Admits(k.state, now+r.RetryAfter-1, m.Limit) {
+				t.Errorf("RetryAfter %d is not exact", r.RetryAfter)
+			}
+		})
+	}
+}

@@ -249,12 +249,14 @@ func (s *suite) exact() {
 	const limit = 500
 	long := core.Rate{Events: limit, Per: 400 * 24 * time.Hour}
 	for name, p := range map[string]core.Policy{
-		"TokenBucket":             core.TokenBucket(core.Rate{Events: 1, Per: time.Hour}, limit),
-		"FixedWindow":             core.FixedWindow(long),
-		"FixedWindow,CountDenied": core.FixedWindow(long).CountDenied(),
-		"SlidingWindow":           core.SlidingWindow(long),
-		"SlidingWindow,NeverOver": core.SlidingWindow(long).NeverOver(),
-		"SlidingLog":              core.SlidingLog(long),
+		"TokenBucket":               core.TokenBucket(core.Rate{Events: 1, Per: time.Hour}, limit),
+		"FixedWindow":               core.FixedWindow(long),
+		"FixedWindow,CountDenied":   core.FixedWindow(long).CountDenied(),
+		"SlidingWindow":             core.SlidingWindow(long),
+		"SlidingWindow,CountDenied": core.SlidingWindow(long).CountDenied(),
+		"SlidingWindow,NeverOver":   core.SlidingWindow(long).NeverOver(),
+		"SlidingLog":                core.SlidingLog(long),
+		"SlidingLog,CountDenied":    core.SlidingLog(long).CountDenied(),
 	} {
 		l := s.limiter(name, p)
 		got := s.hammer(200, 5, func(int) (core.Decision, error) { return l.Allow(s.Context(), "key") })
