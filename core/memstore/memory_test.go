@@ -22,7 +22,7 @@ func heap() int64 {
 	return int64(m.HeapAlloc)
 }
 
-var flood = flag.Int("flood", 100_000, "keys of the flood; the full test is 10000000")
+var flood = flag.Int("flood", 100_000, "keys of the flood; make test also runs one of 10000000")
 
 // TestFloodIsBoundedAndBuysNothing: a flood of made-up keys stays inside the bound, and
 // keys that have been refused stay refused, also if one unit uses up a key of the flood.
