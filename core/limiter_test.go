@@ -221,9 +221,9 @@ func TestPolicy(t *testing.T) {
 		{core.Unlimited(), "unlimited", core.NoLimit, 0},
 		{core.Blocked(), "blocked", 0, 0},
 		{core.TokenBucket(core.PerSecond(1_000_000), 3), "token bucket: 1000000 per 1s, burst 3", 3, 3 * time.Microsecond},
-		{core.TokenBucket(core.PerDay(2), core.NoLimit), fmt.Sprintf("token bucket: 2 per 24h0m0s, burst %d", core.NoLimit), core.NoLimit, 1 << 52 * time.Microsecond}, // not valid
-		{core.MinInterval(100 * 365 * day).Share(16384), "876000h0m0s apart", 1, 100 * 365 * day},                                                                      // not valid
-		{core.TokenBucket(core.Rate{}, 5), "token bucket: 0 per 0s, burst 5", 5, 0},                                                                                    // not valid, and no reason to panic
+		{core.TokenBucket(core.PerDay(2), core.NoLimit), fmt.Sprintf("token bucket: 2 per 24h0m0s, burst %d", int64(core.NoLimit)), core.NoLimit, 1 << 52 * time.Microsecond}, // not valid
+		{core.MinInterval(100 * 365 * day).Share(16384), "876000h0m0s apart", 1, 100 * 365 * day},                                                                             // not valid
+		{core.TokenBucket(core.Rate{}, 5), "token bucket: 0 per 0s, burst 5", 5, 0},                                                                                           // not valid, and no reason to panic
 	} {
 		if got := test.policy.String(); got != test.text {
 			t.Errorf("String() = %q, want %q", got, test.text)

@@ -175,14 +175,14 @@ func (s *Store) checkConfig(r *Report, server *ServerReport) {
 // checkScripts runs each script without keys and questions.
 func (s *Store) checkScripts(ctx context.Context, r *Report, c redis.UniversalClient, address string) {
 	for _, x := range scripted {
-		err := c.Do(ctx, "eval", s.scripts.of(algorithmSet(0).with(x)).source, 0, "", "").Err()
+		err := c.Do(ctx, eval, s.scripts.of(algorithmSet(0).with(x)).source, 0, "", "").Err()
 		if err != nil && !errors.Is(err, redis.Nil) {
 			r.problemf("%s does not run the scripts: %v", address, err)
 			break
 		}
 	}
 	for _, script := range []script{s.slots.state, s.slots.beat} {
-		if err := c.Do(ctx, "eval", script.source, 0).Err(); err != nil {
+		if err := c.Do(ctx, eval, script.source, 0).Err(); err != nil {
 			r.problemf("%s does not run the scripts of slots: %v", address, err)
 			break
 		}

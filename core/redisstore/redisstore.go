@@ -369,7 +369,7 @@ func (s *Store) Reset(ctx context.Context, l *core.Limiter, key string) error {
 	ctx, cancel := context.WithTimeout(ctx, s.config.Timeout)
 	defer cancel()
 	names := s.cells(nil, &cs[0])
-	words := []any{"eval", resetScript, len(names)}
+	words := []any{eval, resetScript, len(names)}
 	for _, name := range names {
 		words = append(words, name)
 	}

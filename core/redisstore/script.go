@@ -21,6 +21,12 @@ var save string
 //go:embed main.lua
 var mainPart string
 
+// The commands that run a script: by its source, and by its name.
+const (
+	eval    = "eval"
+	evalSHA = "evalsha"
+)
+
 // A script is the source of a Lua script and the SHA-1 by which Redis knows it: strings,
 // in the type that the client wants.
 type script struct{ source, sha any }

@@ -94,9 +94,9 @@ func unflat(text string, err error) bool {
 func (s *Store) eval(ctx context.Context, batch []*question, flat *note) (string, error) {
 	c := s.newCall(batch, flat)
 	script := s.script(c)
-	text, err := s.process(ctx, c.command("evalsha", script.sha))
+	text, err := s.process(ctx, c.command(evalSHA, script.sha))
 	if err != nil && redis.HasErrorPrefix(err, "NOSCRIPT") { // then nothing was run
-		text, err = s.process(ctx, c.command("eval", script.source))
+		text, err = s.process(ctx, c.command(eval, script.source))
 	}
 	if s.direct {
 		c.free() // otherwise the client may still hold it
@@ -154,7 +154,7 @@ func (s *Store) runGroups(ctx context.Context, groups [][]*question) (all, failu
 	cmds := make([]once, len(groups))
 	for i, batch := range groups {
 		c := s.newCall(batch, flatNote(batch))
-		cmds[i] = once{redis.NewStringCmd(ctx, c.command("evalsha", s.script(c).sha)...)}
+		cmds[i] = once{redis.NewStringCmd(ctx, c.command(evalSHA, s.script(c).sha)...)}
 		_ = pipe.Process(ctx, cmds[i]) // only queues it
 	}
 	late := s.withDeadline(ctx, func() error {

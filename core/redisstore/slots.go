@@ -321,12 +321,12 @@ func (s *Store) opWords(op *keeper.Op) []any {
 func (s *Store) runScript(ctx context.Context, script script, words []any) (string, error) {
 	text, err := s.process(ctx, script.bySHA(words))
 	if redis.HasErrorPrefix(err, "NOSCRIPT") { // then nothing was run
-		text, err = s.process(ctx, append([]any{"EVAL", script.source}, words...))
+		text, err = s.process(ctx, append([]any{eval, script.source}, words...))
 	}
 	return text, err
 }
 
-func (s *script) bySHA(words []any) []any { return append([]any{"EVALSHA", s.sha}, words...) }
+func (s *script) bySHA(words []any) []any { return append([]any{evalSHA, s.sha}, words...) }
 
 // Beat implements [keeper.Transport]. It ignores the breaker: a process that sends no
 // heartbeats is dead.
