@@ -16,7 +16,7 @@ import (
 // and n. It decides as the main script does, but without functions and tables for each
 // call: to make those takes a server longer than to decide. It is put together from
 // templates, flat*.lua, and from fragments of the twins in core/step and of save.lua.
-// testdata has the scripts that result.
+// testdata has some of the scripts that result.
 //
 // The parts of a question are nested, so that the local names of each are its own, and
 // all have decided when the innermost writes. Only the constants get the number of their
