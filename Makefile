@@ -1,6 +1,6 @@
 # "make" lists the targets. Needed are Go, git, make, and a C compiler for the race
-# detector; make test installs the rest: the linter into .bin, and redis-server with
-# the system's package manager.
+# detector; make test installs the rest: the linter into .bin, and redis-server, nginx,
+# haproxy and libfaketime with the system's package manager.
 
 GO        ?= go
 BENCH     ?= .
@@ -23,6 +23,10 @@ export GOLANGCI_LINT_CACHE := $(CURDIR)/.bin/cache
 # A workspace of the parent folders must not change what is built.
 export GOWORK := off
 
+# The tests that are skipped under the race detector: see internal/norace.
+NORACE = $(shell grep -rh -A 1 --include '*_test.go' '^func Test' core nethttp | \
+	grep -B 1 'norace.Test(t)' | sed -n 's/^func \(Test[A-Za-z0-9]*\).*/\1/p' | paste -s -d '|')
+
 # in_modules runs a command in every module, in all of them even if one fails.
 in_modules = @status=0; for m in $(MODULES); do (cd $$m && $(1)) || status=1; done; exit $$status
 
@@ -36,18 +40,32 @@ help: ## list the targets
 .PHONY: test
 test: tools check-fmt check-mod vet lint build race ## everything that needs no browser; ends with all tests under the race detector
 
+.PHONY: quick
+quick: ## all tests of all modules for the work at hand: short runs, no race detector
+	$(call in_modules,$(GO) test -short -parallel 4 ./...)
+
 .PHONY: race
-race: redis ## all tests of all modules under the race detector; those that need redis-server must run
+race: redis faketime proxies ## all tests of all modules under the race detector; those that need redis-server, its clock or a proxy must run
 	@echo "== tests"
-	@$(GO) test -run Alloc ./core ./nethttp # the race detector allocates, so these are skipped below
-	@$(GO) test -run FloodIsBounded -short ./core/memstore -flood 10000000 # below, 100,000 keys for each policy
-	$(call in_modules,CGO_ENABLED=1 HEADGATE_REQUIRE_REDIS=1 $(GO) test -race -shuffle=on ./...)
+	@HEADGATE_REQUIRE_REDIS=1 $(GO) test -run '^($(NORACE))$$' ./core/... ./nethttp
+	$(call in_modules,CGO_ENABLED=1 HEADGATE_REQUIRE_REDIS=1 HEADGATE_REQUIRE_FAKETIME=1 HEADGATE_REQUIRE_PROXIES=1 $(GO) test -race -shuffle=on -parallel 4 -timeout 30m ./...)
+
+.PHONY: soak
+soak: redis ## the models, simulations, floods, histories and chaos at length, then the fuzz targets: two to three hours
+	$(GO) test -count=1 -timeout 2h ./core/step -run Model -rapid.checks 10000
+	$(GO) test -count=1 -timeout 2h ./core/memstore -run Flood -flood 10000000
+	HEADGATE_REQUIRE_REDIS=1 $(GO) test -count=1 -timeout 2h ./core/redisstore -run DecisionsAreThose -questions 1000000
+	HEADGATE_REQUIRE_REDIS=1 $(GO) test -count=1 -timeout 2h ./core/redisstore -run BusyMachine -burners 8
+	$(GO) test -count=1 -timeout 2h ./core/internal/keeper -run Simulation -schedules 10000
+	cd internal/linearizability && HEADGATE_REQUIRE_REDIS=1 $(GO) test -count=1 -timeout 2h -histories 10000
+	cd internal/thirdparty && HEADGATE_REQUIRE_REDIS=1 $(GO) test -count=1 -timeout 2h ./chaos -chaos 10m
+	@$(MAKE) fuzz FUZZTIME=2m
 
 .PHONY: e2e
 e2e: ## the pages of the examples in a real browser; installs Chromium
 	@scripts/install chromium
 	@echo "== browser"
-	@cd internal/e2e && HEADGATE_REQUIRE_BROWSER=1 $(GO) test -count=1 ./...
+	@cd internal/e2e && HEADGATE_BROWSER=1 $(GO) test -count=1 ./...
 
 .PHONY: fmt
 fmt: $(LINT) ## format all Go files
@@ -55,8 +73,8 @@ fmt: $(LINT) ## format all Go files
 
 .PHONY: lint
 lint: $(LINT) ## static analysis, as configured in .golangci.yml
-	@echo "== lint"
-	$(call in_modules,$(LINT) run --allow-parallel-runners --config $(CURDIR)/.golangci.yml ./...)
+	@echo "== lint, module by module; a minute or two if nothing is cached"
+	$(call in_modules,echo "   $$m" && $(LINT) run --allow-parallel-runners --config $(CURDIR)/.golangci.yml ./...)
 
 .PHONY: vet
 vet: ## go vet, also as if for 32 bits and for Windows
@@ -98,14 +116,23 @@ cover: ## test coverage, as a number and in .cover/index.html
 	@$(GO) tool cover -func .cover/profile | tail -n 1
 
 .PHONY: tools
-tools: $(LINT) redis ## install what make test needs
+tools: $(LINT) redis faketime proxies ## install what make test needs
 
 .PHONY: redis
 redis:
 	@scripts/install redis
 
+.PHONY: faketime
+faketime:
+	@scripts/install faketime
+
+.PHONY: proxies
+proxies:
+	@scripts/install nginx
+	@scripts/install haproxy
+
 $(LINT):
-	@echo "== building golangci-lint $(LINT_VERSION), once"
+	@echo "== building golangci-lint $(LINT_VERSION), once: a minute or two"
 	@rm -rf .bin && mkdir -p .bin
 	@GOBIN=$(CURDIR)/.bin GOFLAGS= $(GO) install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(LINT_VERSION) \
 		>.bin/log 2>&1 || { cat .bin/log; exit 1; }

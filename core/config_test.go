@@ -3,12 +3,12 @@ package core_test
 import (
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/core/store"
 )
 
 // TestFaultsNameThePolicy: the limiter's only policy shares the place of the
@@ -56,24 +56,24 @@ func TestFaultsTellWhatWasWritten(t *testing.T) {
 type preparedStore struct {
 	*fake
 
-	limiters []*core.Limiter
+	limiters []store.Spec
 	all      bool
 }
 
-func (s *preparedStore) Prepare(l *core.Limiter) error {
-	s.limiters = append(s.limiters, l)
-	if len(l.Policies()) > 1 && !s.all {
-		return errStore
+func (s *preparedStore) Prepare(spec store.Spec) (store.Limiter, error) {
+	s.limiters = append(s.limiters, spec)
+	if len(spec.Policies) > 1 && !s.all {
+		return nil, errStore
 	}
-	return nil
+	return s.fake.Prepare(spec)
 }
 
 // TestPrepare: the store sees each limiter once, and none that is faulty.
 func TestPrepare(t *testing.T) {
 	s := &preparedStore{fake: &fake{t: t}}
 	window := core.FixedWindow(core.PerMinute(1))
-	l, err := core.New(s, "api", window)
-	if err != nil || !slices.Equal(s.limiters, []*core.Limiter{l}) {
+	_, err := core.New(s, "api", window)
+	if err != nil || len(s.limiters) != 1 || s.limiters[0].Name != "api" || s.limiters[0].Policies[0].Name != "api" {
 		t.Errorf("told of %v, %v; want the limiter", s.limiters, err)
 	}
 	if _, err := core.New(s, "api", window.Named("é")); err == nil || len(s.limiters) != 1 {
@@ -120,7 +120,6 @@ func TestWithForgottenNames(t *testing.T) {
 		{[]core.Policy{burst, daily}, []core.Policy{window.Named("x"), window.Named("y")}, `"burst" or "daily"`},
 		{[]core.Policy{window}, []core.Policy{burst, daily}, `"api"`},
 		{[]core.Policy{burst, daily}, []core.Policy{daily}, ""},
-		{[]core.Policy{burst, daily}, []core.Policy{core.SlidingLog(core.PerMinute(1)).Named("daily")}, ""}, // starts afresh
 		{[]core.Policy{window}, []core.Policy{window.Named("api"), daily}, ""},
 		{[]core.Policy{window}, []core.Policy{daily}, ""},
 		{[]core.Policy{burst, daily}, []core.Policy{core.Unlimited()}, ""},
@@ -142,6 +141,51 @@ func TestWithForgottenNames(t *testing.T) {
 		}
 		if len(s.limiters) != 1 {
 			t.Error("the store was told of a faulty limiter")
+		}
+	}
+}
+
+// TestWithAnotherAlgorithm: a plan that counts otherwise than one it shares usage with is
+// refused, even if there is one between them that counts nothing.
+func TestWithAnotherAlgorithm(t *testing.T) {
+	window, log := core.FixedWindow(core.PerMinute(1)), core.SlidingLog(core.PerMinute(1))
+	bucket := core.TokenBucket(core.PerMinute(1), 1)
+	s := &preparedStore{fake: &fake{t: t}, all: true}
+	for _, test := range []struct {
+		plans [][]core.Policy // each made from the one before
+		where string          // of the fault in the last; "-": there is none
+	}{
+		{[][]core.Policy{{window}, {log}}, ""},
+		{[][]core.Policy{{window}, {core.SlidingWindow(core.PerMinute(1))}}, ""},
+		{[][]core.Policy{{window}, {core.Unlimited()}, {log}}, ""},
+		{[][]core.Policy{{window}, {core.Blocked()}, {core.Unlimited()}, {bucket}}, ""},
+		{[][]core.Policy{{window}, {log.Named("other")}, {bucket.Named("other")}}, `"other"`},
+		{[][]core.Policy{{window}, {log.Named("other")}, {bucket}}, ""},
+		{[][]core.Policy{{core.Unlimited()}, {log}, {window}}, ""},
+		{[][]core.Policy{{window.Named("a"), log.Named("b")}, {window.Named("b"), log.Named("a")}}, `"b"`},
+		{[][]core.Policy{{window.Named("a"), log.Named("b")}, {window.Named("a"), bucket.Named("b")}}, `"b"`},
+
+		{[][]core.Policy{{window}, {core.FixedWindow(core.PerDay(2)).CountDenied()}}, "-"},
+		{[][]core.Policy{{window}, {log.Named("other")}}, "-"},
+		{[][]core.Policy{{window}, {core.Blocked()}, {window}}, "-"},
+		{[][]core.Policy{{core.Unlimited()}, {log}, {core.Unlimited()}}, "-"},
+		{[][]core.Policy{{core.Unlimited()}, {core.Blocked()}, {bucket}}, "-"},
+		{[][]core.Policy{{window.Named("a"), log.Named("b")}, {log.Named("c"), window.Named("a")}, {log.Named("b"), window.Named("a")}}, "-"},
+	} {
+		l, err := newLimiter(t, s, "api", test.plans[0]...), error(nil)
+		for i, plan := range test.plans[1:] {
+			if l, err = l.With(plan...); err != nil && i+2 < len(test.plans) {
+				t.Fatalf("%v: plan %d: %v", test.plans, i+1, err)
+			}
+		}
+		var fault *core.ConfigError
+		switch {
+		case test.where == "-":
+			if err != nil {
+				t.Errorf("%v: %v", test.plans, err)
+			}
+		case l != nil || !errors.As(err, &fault) || fault.Policy != test.where || !strings.Contains(err.Error(), "another name with Named"):
+			t.Errorf("%v: %v, want a fault of policy %s", test.plans, err, test.where)
 		}
 	}
 }

@@ -8,39 +8,36 @@ import (
 	"unsafe"
 
 	"github.com/headgate/headgate/core/step"
+	"github.com/headgate/headgate/core/store"
 )
 
 // Never is the RetryAfter of a refusal that waiting cannot change: a policy can never
 // admit that many units.
 const Never time.Duration = math.MaxInt64
 
-// A Source is what made a decision.
-type Source uint8
+// A Source is what made a decision. Its String is a short name for logs and metrics.
+type Source = store.Source
 
 const (
+	// SourceNone means that there is no decision.
+	SourceNone = store.SourceNone
 	// SourcePolicy means that the policies decided without the store: a charge above
 	// what they can ever admit, Unlimited or Blocked.
-	SourcePolicy Source = iota
+	SourcePolicy = store.SourcePolicy
 	// SourceStore means that the store decided.
-	SourceStore
+	SourceStore = store.SourceStore
 	// SourceCache means that the store refused the same call before, and that this
 	// process remembers that the refusal still holds.
-	SourceCache
+	SourceCache = store.SourceCache
 	// SourceLocal means that the store is unreachable, and that this process decided by
 	// itself.
-	SourceLocal
+	SourceLocal = store.SourceLocal
 	// SourceOpen means that the store is unreachable, and that everything is admitted.
-	SourceOpen
+	SourceOpen = store.SourceOpen
+	// SourceLease means that this process decided with what it had leased from the store, or
+	// had been told by it: see package lease.
+	SourceLease = store.SourceLease
 )
-
-// String returns a short name for logs and metrics.
-func (s Source) String() string {
-	names := [...]string{"policy", "store", "cache", "local", "open"}
-	if int(s) < len(names) {
-		return names[s]
-	}
-	return fmt.Sprintf("source(%d)", uint8(s))
-}
 
 // A Decision is the result of a call. Its numbers are the strictest of all policies of
 // the call, just after the decision. The zero Decision refuses.
@@ -57,8 +54,9 @@ type Decision struct {
 	Source  Source
 
 	// Policy is the name of the policy that decided: of those that refused, the one
-	// with the longest RetryAfter; otherwise the one with the least remaining.
-	Policy string
+	// with the longest RetryAfter; otherwise the one with the least remaining. Limiter is
+	// the name of its limiter.
+	Limiter, Policy string
 
 	// Limit is the limit of that policy.
 	Limit int64
@@ -74,16 +72,18 @@ type Decision struct {
 	RetryAfter time.Duration
 
 	// Decisions are copied, so they are kept small: hence the pointer.
-	result Result
+	result store.Result
 	first  receipt
 	more   *[]receipt // of the other charges; nil: there is one
 }
 
 // An Answer is the result of one policy.
 type Answer struct {
+	Limiter    string        // the name of its limiter
 	Policy     string        // its name
 	Allowed    bool          // whether this policy alone would have admitted the charge
 	Limit      int64         // its limit
+	Window     time.Duration // its [Policy.Window], over which Limit units are admitted
 	Remaining  int64         // units left
 	NextAfter  time.Duration // until one more unit than Remaining is left; 0 if none is used
 	ResetAfter time.Duration // until no unit is used
@@ -141,11 +141,13 @@ func (d *Decision) Answer(i int) Answer {
 		local -= len(l.policies)
 		l = d.receipt(next).limiter
 	}
-	p, x := &l.policies[local], d.result.reading(i)
+	p, x := &l.policies[local], d.result.Reading(i)
 	a := Answer{
+		Limiter:    l.name,
 		Policy:     p.name,
-		Allowed:    d.result.admitted&(1<<i) != 0,
+		Allowed:    d.result.Admitted(i),
 		Limit:      limit(&p.numbers),
+		Window:     l.windows[local],
 		Remaining:  x.Remaining,
 		NextAfter:  span(x.NextAfter),
 		ResetAfter: span(x.ResetAfter),
@@ -160,21 +162,24 @@ func (d *Decision) Answer(i int) Answer {
 // the i-th policy of the receipts' limiters.
 func (d *Decision) conclude() {
 	d.Allowed, d.Source = d.result.Allowed, d.result.Source
-	var reset, retry int64
+	var reset, retry, longest int64 // longest: of those that refused
 	i := 0
 	for c := range d.charges() {
 		l := d.receipt(c).limiter
 		for j := range l.policies {
-			p, x := &l.policies[j], d.result.reading(i)
+			p, x := &l.policies[j], d.result.Reading(i)
 			reset = max(reset, x.ResetAfter)
-			if d.decides(x, i, retry) {
-				d.Policy, d.Limit = p.name, limit(&p.numbers)
+			if d.decides(x, i, longest) {
+				d.Limiter, d.Policy, d.Limit = l.name, p.name, limit(&p.numbers)
 			}
 			if i == 0 || x.Remaining < d.Remaining {
 				d.Remaining = x.Remaining
 			}
 			if !d.Allowed {
 				retry = max(retry, x.RetryAfter)
+				if !d.result.Admitted(i) {
+					longest = max(longest, x.RetryAfter)
+				}
 			}
 			i++
 		}
@@ -182,15 +187,16 @@ func (d *Decision) conclude() {
 	d.ResetAfter, d.RetryAfter = span(reset), span(retry)
 }
 
-// decides reports whether reading x is stricter than the i before it.
-func (d *Decision) decides(x *step.Reading, i int, retry int64) bool {
+// decides reports whether reading x is stricter than the i before it, of which those that
+// refused have that longest wait.
+func (d *Decision) decides(x *step.Reading, i int, longest int64) bool {
 	switch {
 	case i == 0:
 		return true
 	case d.Allowed:
 		return x.Remaining < d.Remaining
 	default:
-		return x.RetryAfter > retry
+		return !d.result.Admitted(i) && x.RetryAfter > longest
 	}
 }
 
@@ -206,11 +212,10 @@ func (d *Decision) Refund(ctx context.Context) error {
 // one after [Limiter.AllowN], and as many as there were charges after [AllowAll].
 //
 // If the actual cost is lower, units are given back as far as they still count: a token
-// bucket that has been refilling in the meantime gets back less; a window that has
-// passed gets back nothing, and neither does a policy whose rate or period has since
-// been changed by another limiter of the same name. If it is higher, the rest is charged
-// as far as there is room, and never beyond the limit; uncovered is the number of units
-// for which there was none.
+// bucket that has been refilling in the meantime gets back less, and a window that has
+// passed gets back nothing. Nothing is given back to the other plans of [Limiter.With]. If
+// it is higher, the rest is charged as far as there is room, and never beyond the limit;
+// uncovered is the number of units for which there was none.
 //
 // A state does not tell charges apart. If the key was Reset after the charge, or a store
 // that was full has dropped its state, then what is given back is taken from what was
@@ -219,33 +224,44 @@ func (d *Decision) Refund(ctx context.Context) error {
 // been refilled.
 //
 // A decision that holds no charge, or was settled before, is [ErrSettled]. Wrong numbers
-// are an error and change nothing. After any other error it is unknown whether the charge
+// and a nil context are an error and change nothing. After any other error it is unknown whether the charge
 // was corrected, and the decision counts as settled. The context may be that of the
 // request: both stores settle even if it has ended, so that a client that hangs up does
 // not keep its reservation.
 func (d *Decision) Settle(ctx context.Context, actual ...int64) (uncovered int64, err error) {
+	if ctx == nil {
+		return 0, errContext
+	}
 	if d.first.n == 0 {
 		return 0, ErrSettled
 	}
 	if len(actual) != d.charges() {
 		return 0, fmt.Errorf("headgate: %d numbers to settle %d charges", len(actual), d.charges())
 	}
-	ss := make([]Settlement, 0, len(actual))
+	l := d.first.limiter
+	ss := make([]store.Settlement, 0, len(actual))
+	var events []SettleEvent
 	for i, n := range actual {
 		r := d.receipt(i)
 		if n < 0 {
 			return 0, fmt.Errorf("headgate: cannot settle to %d units", n)
 		}
 		if n != r.n && !r.limiter.constant {
-			ss = append(ss, Settlement{Charge: r.charge(), At: d.result.At, Source: d.Source, Actual: min(n, step.MaxInt)})
+			s := store.Settlement{Charge: r.charge().stored(), At: d.result.At, Source: d.Source, Actual: min(n, step.MaxInt)}
+			ss = append(ss, s)
+			if l.observer != nil {
+				events = append(events, SettleEvent{Limiter: r.limiter.name, Units: r.n, Actual: s.Actual, Source: d.Source})
+			}
 		}
 	}
-	store := d.first.limiter.store
 	d.spend()
 	if len(ss) == 0 {
 		return 0, nil
 	}
-	if err := store.Settle(ctx, ss); err != nil {
+	start := begin(l.observer)
+	err = l.store.Settle(ctx, ss)
+	settled(ctx, l.observer, events, start, ss, err)
+	if err != nil {
 		return 0, err
 	}
 	for _, s := range ss {

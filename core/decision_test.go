@@ -7,12 +7,14 @@ import (
 	"fmt"
 	"log/slog"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/core/step"
+	"github.com/headgate/headgate/core/store"
 )
 
 const sec = int64(time.Second / time.Microsecond)
@@ -61,7 +63,7 @@ func TestStrictest(t *testing.T) {
 			s := newFakeStore(t)
 			s.answer = says(test.allowed, test.says...)
 			d := allow(t, newLimiter(t, s, "api", three...), "key", 1)
-			test.want.Allowed, test.want.Source = test.allowed, core.SourceStore
+			test.want.Allowed, test.want.Source, test.want.Limiter = test.allowed, core.SourceStore, "api"
 			if got, want := fields(d), fields(test.want); got != want {
 				t.Errorf("decision %+v\nwant     %+v", got, want)
 			}
@@ -70,7 +72,7 @@ func TestStrictest(t *testing.T) {
 			}
 			for i, s := range test.says {
 				want := core.Answer{
-					Policy: three[i].Name(), Allowed: s.admitted, Limit: three[i].Limit(), Remaining: s.Remaining,
+					Limiter: "api", Policy: three[i].Name(), Allowed: s.admitted, Limit: three[i].Limit(), Window: three[i].Window(), Remaining: s.Remaining,
 					NextAfter: micros(s.NextAfter), ResetAfter: micros(s.ResetAfter), RetryAfter: micros(s.RetryAfter),
 				}
 				if got := d.Answer(i); got != want {
@@ -95,13 +97,13 @@ func micros(us int64) time.Duration {
 type public struct {
 	Allowed                bool
 	Source                 core.Source
-	Policy                 string
+	Limiter, Policy        string
 	Limit, Remaining       int64
 	ResetAfter, RetryAfter time.Duration
 }
 
 func fields(d core.Decision) public {
-	return public{d.Allowed, d.Source, d.Policy, d.Limit, d.Remaining, d.ResetAfter, d.RetryAfter}
+	return public{d.Allowed, d.Source, d.Limiter, d.Policy, d.Limit, d.Remaining, d.ResetAfter, d.RetryAfter}
 }
 
 // TestFieldsAreCovered keeps public in step with Decision.
@@ -186,7 +188,7 @@ func TestByNumbers(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			l := newLimiter(t, newFakeStore(t), "api", test.policies...)
-			test.want.Source = core.SourcePolicy
+			test.want.Source, test.want.Limiter = core.SourcePolicy, "api"
 			if d := allow(t, l, "key", test.n); fields(d) != fields(test.want) || d.Len() != len(test.policies) {
 				t.Errorf("%+v\nwant %+v", fields(d), fields(test.want))
 			}
@@ -212,7 +214,7 @@ func TestByNumbers(t *testing.T) {
 // TestStoreErrors are passed on, and no decision was made.
 func TestStoreErrors(t *testing.T) {
 	s := newFakeStore(t)
-	s.answer = func([]core.Charge, bool) (core.Result, error) {
+	s.answer = func([]store.Charge, bool) (store.Result, error) {
 		r, _ := says(true, say{true, step.Reading{Remaining: 9}})(nil, false)
 		return r, errStore
 	}
@@ -247,7 +249,7 @@ func TestStoreIsAskedWhatWasAsked(t *testing.T) {
 	}
 	var got question
 	s := newFakeStore(t)
-	s.answer = func(cs []core.Charge, peek bool) (core.Result, error) {
+	s.answer = func(cs []store.Charge, peek bool) (store.Result, error) {
 		got = question{cs[0].Key, cs[0].N, peek}
 		return says(true, say{true, step.Reading{Remaining: 9}})(cs, peek)
 	}
@@ -375,11 +377,13 @@ func TestStrings(t *testing.T) {
 // TestSources: names for logs and metrics do not change.
 func TestSources(t *testing.T) {
 	for source, want := range map[core.Source]string{
+		core.SourceNone:   "none",
 		core.SourcePolicy: "policy",
 		core.SourceStore:  "store",
 		core.SourceCache:  "cache",
 		core.SourceLocal:  "local",
 		core.SourceOpen:   "open",
+		core.SourceLease:  "lease",
 		99:                "source(99)",
 	} {
 		if got := source.String(); got != want {
@@ -414,7 +418,7 @@ func TestAnswerOutOfRange(t *testing.T) {
 // TestAge: spans shrink with time, but a wait that has not ended never becomes
 // none, and what is never stays so.
 func TestAge(t *testing.T) {
-	r := core.Result{At: 1000, Allowed: true, Source: core.SourceCache}
+	r := store.Result{At: 1000, Allowed: true, Source: core.SourceCache}
 	r.Add(true, step.Reading{Remaining: 3, NextAfter: 10, ResetAfter: 100, RetryAfter: 0})
 	r.Add(false, step.Reading{Remaining: 0, NextAfter: 4, ResetAfter: 5, RetryAfter: 6})
 	r.Add(false, step.Reading{RetryAfter: step.Never})
@@ -427,8 +431,28 @@ func TestAge(t *testing.T) {
 		{false, step.Reading{Remaining: 0, NextAfter: 1, ResetAfter: 1, RetryAfter: 1}},
 		{false, step.Reading{RetryAfter: step.Never}},
 	} {
-		if admitted, x := r.Reading(i); admitted != want.admitted || x != want.Reading {
+		if admitted, x := r.Admitted(i), *r.Reading(i); admitted != want.admitted || x != want.Reading {
 			t.Errorf("reading %d is %t %+v, want %+v", i, admitted, x, want)
+		}
+	}
+}
+
+// TestPolicyOfARefusalHasRefused, even if another has counted the attempt since and needs
+// longer.
+func TestPolicyOfARefusalHasRefused(t *testing.T) {
+	for _, first := range []bool{true, false} {
+		policies := []core.Policy{
+			core.FixedWindow(perAge(2)).CountDenied().Named("attempts"),
+			core.MinInterval(time.Second).Named("pace"),
+		}
+		if !first {
+			slices.Reverse(policies)
+		}
+		l := newLimiter(t, newStore(), "api", policies...)
+		allow(t, l, "key", 1)
+		d := allow(t, l, "key", 1)
+		if d.Allowed || d.Policy != "pace" || d.Limit != 1 || d.RetryAfter <= time.Second {
+			t.Errorf("%+v", d)
 		}
 	}
 }

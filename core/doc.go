@@ -33,6 +33,13 @@
 // or not at all, in one atomic step; so are several limiters with different keys,
 // through [AllowAll].
 //
+// # Policies as text
+//
+// A [Policy] and a [Rate] are text in configuration files, flags and variables of the
+// environment: "sliding-log 60/minute", "7/30s". Whatever uses [encoding.TextUnmarshaler]
+// and [encoding.TextMarshaler], as encoding/json and package flag do, can hold them.
+// [Policy.UnmarshalText] describes the text.
+//
 // # Limiting concurrency
 //
 // [Slots] limit what is held at the same time rather than how often something happens:
@@ -46,8 +53,18 @@
 // admitted if the key was not charged in between, and it would not have been admitted
 // any earlier.
 //
+// # Contexts
+//
+// A context bounds the wait for a store. A nil one is refused before the store is called,
+// with [ErrQuestion].
+//
+// # Observing
+//
+// A store's configuration takes an [Observer], whose functions are told of each decision
+// and each slot: for metrics, logs and traces, the same over every store.
+//
 // # Keys
 //
 // A key is any string; it need not be text. Keys are addresses, tokens, people: they
-// never appear in errors, nor in a printed [Decision].
+// never appear in errors, events, nor in a printed [Decision].
 package core

@@ -2,7 +2,10 @@ package core
 
 import (
 	"errors"
+	"fmt"
 	"strconv"
+
+	"github.com/headgate/headgate/core/store"
 )
 
 var (
@@ -11,15 +14,16 @@ var (
 
 	// ErrUnavailable is returned when the store cannot be reached and is configured not
 	// to decide without it. No decision was made.
-	ErrUnavailable = errors.New("headgate: the store is not available")
+	ErrUnavailable = store.ErrUnavailable
 
 	// ErrNever is returned by [Limiter.Wait] and [Limiter.WaitN] if the policies can
 	// never admit that many units.
 	ErrNever = errors.New("headgate: no waiting would admit that many units")
 
-	// ErrQuestion is returned by [AllowAll] and [AcquireAll] for a malformed call: none
-	// or more than 8 charges or claims, a nil limiter or nil slots, different stores, or
-	// the same name and key twice. Nothing was charged or acquired.
+	// ErrQuestion is returned for a malformed call, which changes nothing: by whatever
+	// takes a context, if that is nil; by [AllowAll] and [AcquireAll], for none or more
+	// than 8 charges or claims, a nil limiter or nil slots, different stores, or the same
+	// name and key twice.
 	ErrQuestion = errors.New("headgate: malformed call")
 
 	// ErrSettled is returned by Settle and Refund of a decision that holds no charge: it
@@ -31,8 +35,12 @@ var (
 	ErrFull = errors.New("headgate: all slots are taken")
 
 	// ErrClosed is returned by [Slots.Acquire] and [AcquireAll] if the slots were closed.
-	ErrClosed = errors.New("headgate: the slots are closed")
+	ErrClosed = store.ErrClosed
 )
+
+// errContext is the error of a call whose context is nil. It is found here because some
+// stores would panic, and some would not notice.
+var errContext = fmt.Errorf("%w: the context is nil", ErrQuestion)
 
 // A ConfigError is a fault in the configuration of a limiter or of slots. [New],
 // [Limiter.With] and [NewSlots] join all that they find; errors.As finds the first.

@@ -9,27 +9,37 @@ import (
 	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/core/memstore"
 	"github.com/headgate/headgate/core/step"
+	"github.com/headgate/headgate/core/store"
 )
 
 // A fake store answers as it is told, and fails the test if it was told nothing.
 type fake struct {
 	t      *testing.T
-	answer func(cs []core.Charge, peek bool) (core.Result, error)
-	settle func(ss []core.Settlement) error
+	answer func(cs []store.Charge, peek bool) (store.Result, error)
+	settle func(ss []store.Settlement) error
 	reset  func(key string) error
+
+	observer *core.Observer
 }
 
 var errStore = errors.New("the store is away")
 
-func (f *fake) Decide(_ context.Context, c core.Charge, peek bool) (core.Result, error) {
-	return f.ask([]core.Charge{c}, peek)
+// A spec is a limiter as the fake store has prepared it.
+type spec store.Spec
+
+func (s *spec) Spec() *store.Spec { return (*store.Spec)(s) }
+
+func (f *fake) Prepare(s store.Spec) (store.Limiter, error) { return (*spec)(&s), nil }
+
+func (f *fake) Decide(_ context.Context, c store.Charge, peek bool) (store.Result, error) {
+	return f.ask([]store.Charge{c}, peek)
 }
 
-func (f *fake) DecideAll(_ context.Context, cs []core.Charge) (core.Result, error) {
+func (f *fake) DecideAll(_ context.Context, cs []store.Charge) (store.Result, error) {
 	return f.ask(cs, false)
 }
 
-func (f *fake) ask(cs []core.Charge, peek bool) (core.Result, error) {
+func (f *fake) ask(cs []store.Charge, peek bool) (store.Result, error) {
 	f.t.Helper()
 	if f.answer == nil {
 		f.t.Fatalf("the store was asked for %d units", cs[0].N)
@@ -37,7 +47,7 @@ func (f *fake) ask(cs []core.Charge, peek bool) (core.Result, error) {
 	return f.answer(cs, peek)
 }
 
-func (f *fake) Settle(_ context.Context, ss []core.Settlement) error {
+func (f *fake) Settle(_ context.Context, ss []store.Settlement) error {
 	f.t.Helper()
 	if f.settle == nil {
 		f.t.Fatal("the store was asked to settle")
@@ -45,13 +55,15 @@ func (f *fake) Settle(_ context.Context, ss []core.Settlement) error {
 	return f.settle(ss)
 }
 
-func (f *fake) Reset(_ context.Context, _ *core.Limiter, key string) error {
+func (f *fake) Reset(_ context.Context, _ store.Limiter, key string) error {
 	f.t.Helper()
 	if f.reset == nil {
 		f.t.Fatal("the store was asked to reset")
 	}
 	return f.reset(key)
 }
+
+func (f *fake) Observer() *core.Observer { return f.observer }
 
 // A say is what a policy says in a fake answer.
 type say struct {
@@ -60,9 +72,9 @@ type say struct {
 }
 
 // says makes an answer of one say for each policy asked.
-func says(allowed bool, readings ...say) func([]core.Charge, bool) (core.Result, error) {
-	return func([]core.Charge, bool) (core.Result, error) {
-		r := core.Result{At: 1, Allowed: allowed, Source: core.SourceStore}
+func says(allowed bool, readings ...say) func([]store.Charge, bool) (store.Result, error) {
+	return func([]store.Charge, bool) (store.Result, error) {
+		r := store.Result{At: 1, Allowed: allowed, Source: core.SourceStore}
 		for _, s := range readings {
 			r.Add(s.admitted, s.Reading)
 		}

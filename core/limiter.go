@@ -7,15 +7,21 @@ import (
 	"reflect"
 	"slices"
 	"strconv"
+	"time"
 
 	"github.com/headgate/headgate/core/step"
+	"github.com/headgate/headgate/core/store"
 )
 
 const (
 	maxName     = 64
 	maxPolicies = 8
-	maxTogether = maxReadings / maxPolicies // charges of an AllowAll, claims of an AcquireAll
+	maxTogether = store.MaxReadings / maxPolicies // charges of an AllowAll, claims of an AcquireAll
 )
+
+// A Store keeps the state of limiters: one of package memstore or redisstore, or what was
+// made with package store, which describes it to authors of stores.
+type Store = store.Store
 
 // A Limiter applies policies to keys. It is safe for concurrent use. Limiters of one
 // store with the same name share their state; if the store is shared, so do those of
@@ -24,10 +30,17 @@ type Limiter struct {
 	store    Store
 	name     string
 	policies []Policy
-	cells    []Cell
-	max      int64  // the largest charge that all policies can grant
-	constant bool   // Unlimited or Blocked: the store is never called
-	turns    *turns // of all plans; a pointer, so that printing a limiter shows no keys
+	windows  []time.Duration // of the policies
+	spec     store.Spec
+	prepared store.Limiter // by the store
+	observer *Observer     // of the store; nil if there is none
+	max      int64         // the largest charge that all policies can grant
+	constant bool          // Unlimited or Blocked: the store is never called
+	turns    *turns        // of all plans; a pointer, so that printing a limiter shows no keys
+
+	// kin has, for each name, a policy that counts: of the limiter, or of those that it was
+	// made from by With. All policies of one name have one algorithm.
+	kin []Policy
 }
 
 // New returns a limiter with 1 to 8 policies, which are charged together or not at
@@ -36,43 +49,78 @@ type Limiter struct {
 // policies, each must be [Policy.Named], differently.
 //
 // The error joins a [ConfigError] for each fault found.
-func New(store Store, name string, policies ...Policy) (*Limiter, error) {
-	l, err := assemble(store, name, policies)
+func New(s Store, name string, policies ...Policy) (*Limiter, error) {
+	l, err := assemble(s, name, policies)
 	if err != nil {
 		return nil, err
 	}
-	return l.prepared()
+	l.kin = slices.DeleteFunc(slices.Clone(l.policies), Policy.alone)
+	return l.prepare()
 }
 
-// With returns a limiter of the same store and name with other policies, for plans:
-// usage carries over for each policy that has the same name and algorithm in both. Make
-// such limiters once, not for each request.
+// With returns a limiter of the same store and name with other policies, for plans: usage
+// carries over for each policy that has the same name in both. Make such limiters once,
+// not for each request. Limiters that [New] makes with one name, for example in two
+// releases of which one replaces the other, share usage in the same way.
 //
-// If either limiter has several policies, they must have at least one name in common,
-// or With returns a [ConfigError]; remember that an only policy which is not Named has
-// the limiter's name. Unlimited and Blocked are exempt.
+// From its first call for a key on, a plan counts what any of them admits: whenever it
+// admits a charge, its own promise holds for all that was admitted under that name. What
+// was used before its first call it takes over as far as it is known, at the latest time
+// at which it can have been: a plan per day does not learn from one per second what was
+// used this morning. There are three exceptions:
+//
+//   - What a TokenBucket admits beyond the burst of another that refills more slowly is
+//     not held against that one: it is then empty. In any time no more is admitted than
+//     one of the plans alone would have admitted in that time.
+//   - What is refunded or settled is given back to the plan that was charged. Under the
+//     others it counts until it expires.
+//   - For each policy and key eight sets of numbers are remembered, not counting those
+//     that differ in their limit only. Of more, those used longest ago are forgotten.
+//
+// A plan that was not used for a key for as long as a unit counts under it or under the
+// others is forgotten too: the others go on as if it had never been.
+//
+// If either limiter has several policies, they must have at least one name in common, and
+// policies of one name must have one algorithm, in the plans that l was made from as well:
+// the counts of one algorithm do not show what another needs. Otherwise With returns a
+// [ConfigError]. Give a policy another name to make it count on its own; remember that an
+// only policy which is not Named has the limiter's name. Unlimited and Blocked are exempt:
+// they count nothing, and what the others count stays.
 func (l *Limiter) With(policies ...Policy) (*Limiter, error) {
 	plan, err := assemble(l.store, l.name, policies)
 	if err != nil {
 		return nil, err
 	}
+	f := faults{limiter: l.name}
 	if strangers(l, plan) {
-		f := faults{limiter: l.name}
 		f.add("", fmt.Errorf("none of the policies is named %s, so existing usage would be lost: give one that name with Named", names(l.policies)))
-		return nil, f.err()
+	}
+	plan.kin = slices.Clone(l.kin)
+	for i, p := range plan.policies {
+		j := slices.IndexFunc(l.kin, func(q Policy) bool { return q.name == p.name })
+		switch {
+		case p.alone():
+		case j < 0:
+			plan.kin = append(plan.kin, p)
+		case p.numbers.Algorithm != l.kin[j].numbers.Algorithm:
+			f.add(plan.where(i), fmt.Errorf("existing usage would be lost, as it counts otherwise than %v: keep the algorithm, or give it another name with Named", l.kin[j]))
+		}
+	}
+	if err := f.err(); err != nil {
+		return nil, err
 	}
 	plan.turns = l.turns
-	return plan.prepared()
+	return plan.prepare()
 }
 
 // assemble returns a limiter that the store does not know of yet.
-func assemble(store Store, name string, policies []Policy) (*Limiter, error) {
-	l := &Limiter{store: store, name: name, policies: slices.Clone(policies), max: NoLimit, turns: new(turns)}
+func assemble(s Store, name string, policies []Policy) (*Limiter, error) {
+	l := &Limiter{store: s, name: name, policies: slices.Clone(policies), turns: new(turns)}
 	if len(l.policies) == 1 && l.policies[0].name == "" {
 		l.policies[0].name = name
 	}
 	f := faults{limiter: name}
-	f.add("", checkStore(store))
+	f.add("", checkStore(s))
 	f.add("", checkName(name))
 	if n := len(policies); n == 0 || n > maxPolicies {
 		f.add("", fmt.Errorf("a limiter has 1 to %d policies, not %d", maxPolicies, n))
@@ -83,15 +131,16 @@ func assemble(store Store, name string, policies []Policy) (*Limiter, error) {
 		if p.alone() && len(policies) > 1 {
 			f.add(where, errors.New("Unlimited and Blocked must be the only policy: remove the others"))
 		}
-		s, err := p.step()
+		st, err := p.step()
 		if err != nil {
 			f.add(where, err)
 			continue
 		}
 		l.constant = l.constant || p.alone()
-		l.max = min(l.max, s.Max())
-		l.cells = append(l.cells, newCell(name, p.name, s))
+		l.windows = append(l.windows, p.Window())
+		l.spec.Policies = append(l.spec.Policies, store.Policy{Name: p.name, Step: st})
 	}
+	l.spec.Name, l.max = name, l.spec.Most()
 	return l, f.err()
 }
 
@@ -125,15 +174,15 @@ func (l *Limiter) checkPolicyName(i int) error {
 	return err
 }
 
-// prepared shows the limiter to a store that wants to see it.
-func (l *Limiter) prepared() (*Limiter, error) {
-	if s, ok := l.store.(Preparer); ok {
+// prepare shows the limiter to its store.
+func (l *Limiter) prepare() (*Limiter, error) {
+	var err error
+	if l.prepared, err = l.store.Prepare(l.spec); err != nil {
 		f := faults{limiter: l.name}
-		f.add("", s.Prepare(l))
-		if err := f.err(); err != nil {
-			return nil, err
-		}
+		f.add("", err)
+		return nil, f.err()
 	}
+	l.observer = l.store.Observer()
 	return l, nil
 }
 
@@ -200,12 +249,11 @@ func (l *Limiter) String() string { return fmt.Sprintf("limiter %q", l.name) }
 // Store returns the limiter's store. [AllowAll] needs limiters whose stores are equal.
 func (l *Limiter) Store() Store { return l.store }
 
+// Prepared returns the limiter as its store has prepared it, for tests of stores.
+func (l *Limiter) Prepared() store.Limiter { return l.prepared }
+
 // Policies returns a copy of the policies, in the order given to New.
 func (l *Limiter) Policies() []Policy { return slices.Clone(l.policies) }
-
-// Cells returns the policies in the form that stores use. Only [Preparer.Prepare] may
-// modify them.
-func (l *Limiter) Cells() []Cell { return l.cells }
 
 // Allow charges the key with one unit if the policies admit it. It is short for AllowN
 // with n = 1.
@@ -225,8 +273,10 @@ func (l *Limiter) AllowN(ctx context.Context, key string, n int64) (d Decision, 
 	return
 }
 
-// Peek returns the decision that Allow would make, and changes nothing. Remaining is
-// what is left now.
+// Peek returns the decision that Allow would make, and changes nothing. If that is to
+// admit, Remaining and the spans are those before the charge. After the store's clock was
+// far ahead and is right again, the wait of a key that was charged meanwhile begins with the
+// next Allow, not with a Peek.
 func (l *Limiter) Peek(ctx context.Context, key string) (d Decision, err error) {
 	err = l.decide(ctx, key, 1, true, &d)
 	return
@@ -235,28 +285,37 @@ func (l *Limiter) Peek(ctx context.Context, key string) (d Decision, err error) 
 // Reset forgets the key's usage. It costs no more than a decision. A charge that was made
 // before should not be settled or refunded after it: see [Decision.Settle].
 func (l *Limiter) Reset(ctx context.Context, key string) error {
+	if ctx == nil {
+		return errContext
+	}
 	if l.constant {
 		return nil
 	}
-	return l.store.Reset(ctx, l, key)
+	return l.store.Reset(ctx, l.prepared, key)
 }
 
 // decide makes a decision of one limiter. It is separate from AllowAll so that it does
 // not allocate. It fills in the zero decision d, so that the methods above are small
 // enough to be inlined, and no decision is copied.
 func (l *Limiter) decide(ctx context.Context, key string, n int64, peek bool, d *Decision) error {
-	c := Charge{l, key, n}
+	var err error
+	c, start := Charge{l, key, n}, begin(l.observer)
 	switch {
+	case ctx == nil:
+		return errContext
 	case n <= 0:
 		return ErrCost
 	case n > l.max || l.constant:
 		d.result = byNumbers(c)
 	default:
-		var err error
-		if d.result, err = l.store.Decide(ctx, c, peek); err != nil {
-			*d = Decision{}
-			return err
-		}
+		d.result, err = l.store.Decide(ctx, c.stored(), peek)
+	}
+	if l.observer != nil && !peek {
+		decided(ctx, l.observer, start, &d.result, err, c)
+	}
+	if err != nil {
+		*d = Decision{}
+		return err
 	}
 	d.first.limiter = l
 	d.conclude()
@@ -264,6 +323,18 @@ func (l *Limiter) decide(ctx context.Context, key string, n int64, peek bool, d 
 		d.first = newReceipt(c)
 	}
 	return nil
+}
+
+// A Charge is a call to charge a key of a limiter with N units, N >= 1.
+type Charge struct {
+	Limiter *Limiter
+	Key     string
+	N       int64
+}
+
+// stored returns the charge as the limiter's store gets it.
+func (c Charge) stored() store.Charge {
+	return store.Charge{Limiter: c.Limiter.prepared, Key: c.Key, N: c.N}
 }
 
 // AllowAll charges several limiters together, each for its own key and number of units:
@@ -274,6 +345,9 @@ func (l *Limiter) decide(ctx context.Context, key string, n int64, peek bool, d 
 // For example, it limits a session, and with a larger number the address that many
 // sessions share.
 func AllowAll(ctx context.Context, charges ...Charge) (Decision, error) {
+	if ctx == nil {
+		return Decision{}, errContext
+	}
 	if err := checkTogether("charge", charges); err != nil {
 		return Decision{}, err
 	}
@@ -289,7 +363,13 @@ func AllowAll(ctx context.Context, charges ...Charge) (Decision, error) {
 	}
 	d := Decision{first: newReceipt(charges[0]), more: &more}
 	var err error
-	if d.result, err = decideAll(ctx, charges); err != nil {
+	o := charges[0].Limiter.observer
+	start := begin(o)
+	d.result, err = decideAll(ctx, charges)
+	if o != nil {
+		decided(ctx, o, start, &d.result, err, charges...)
+	}
+	if err != nil {
 		return Decision{}, err
 	}
 	d.conclude()
@@ -300,38 +380,38 @@ func AllowAll(ctx context.Context, charges ...Charge) (Decision, error) {
 }
 
 // decideAll calls the store with those charges that the parameters alone do not decide.
-func decideAll(ctx context.Context, charges []Charge) (Result, error) {
+func decideAll(ctx context.Context, charges []Charge) (store.Result, error) {
 	if slices.ContainsFunc(charges, func(c Charge) bool { return c.N > c.Limiter.max }) {
 		return byNumbers(charges...), nil
 	}
-	store := charges[0].Limiter.store
-	constant := func(c Charge) bool { return c.Limiter.constant }
-	if !slices.ContainsFunc(charges, constant) {
-		return store.DecideAll(ctx, charges)
+	others := make([]store.Charge, 0, len(charges))
+	for _, c := range charges {
+		if !c.Limiter.constant {
+			others = append(others, c.stored())
+		}
 	}
-	others := slices.DeleteFunc(slices.Clone(charges), constant)
 	if len(others) == 0 {
 		return byNumbers(charges...), nil
 	}
-	r, err := store.DecideAll(ctx, others)
-	if err != nil {
-		return Result{}, err
+	r, err := charges[0].Limiter.store.DecideAll(ctx, others)
+	if err != nil || len(others) == len(charges) {
+		return r, err
 	}
 	return withUnlimited(r, charges), nil
 }
 
 // withUnlimited inserts the readings of Unlimited into the store's result for the
 // other charges. There is no Blocked among the charges, since its max is 0.
-func withUnlimited(r Result, charges []Charge) Result {
-	all := Result{At: r.At, Allowed: r.Allowed, Source: r.Source}
+func withUnlimited(r store.Result, charges []Charge) store.Result {
+	all := store.Result{At: r.At, Allowed: r.Allowed, Source: r.Source}
 	next := 0 // reading of r
 	for _, c := range charges {
 		if c.Limiter.constant {
-			all.Add(true, c.Limiter.cells[0].Step.Read(nil, r.At, c.N))
+			all.Add(true, c.Limiter.spec.Policies[0].Step.Read(nil, r.At, c.N))
 			continue
 		}
-		for range c.Limiter.cells {
-			all.Add(r.Reading(next))
+		for range c.Limiter.policies {
+			all.Add(r.Admitted(next), *r.Reading(next))
 			next++
 		}
 	}
@@ -341,15 +421,15 @@ func withUnlimited(r Result, charges []Charge) Result {
 // byNumbers decides without the store: every charge is of a constant limiter, or at
 // least one can never be granted. Remaining is 0 for the other limiters, whose usage is
 // not known.
-func byNumbers(charges ...Charge) Result {
-	r := Result{Allowed: true}
+func byNumbers(charges ...Charge) store.Result {
+	r := store.Result{Allowed: true, Source: SourcePolicy}
 	for _, c := range charges {
-		for _, cell := range c.Limiter.cells {
-			admitted := c.N <= cell.Step.Max()
+		for _, p := range c.Limiter.spec.Policies {
+			admitted := c.N <= p.Step.Max()
 			r.Allowed = r.Allowed && admitted
 			var x step.Reading
 			if c.Limiter.constant {
-				x = cell.Step.Read(nil, 0, c.N)
+				x = p.Step.Read(nil, 0, c.N)
 			} else if !admitted {
 				x.RetryAfter = step.Never
 			}

@@ -12,15 +12,16 @@ import (
 	"time"
 
 	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/core/memstore"
 	"github.com/headgate/headgate/core/step"
+	"github.com/headgate/headgate/core/store"
+	"github.com/headgate/headgate/internal/norace"
 )
 
 // TestNoAllocations: a decision of one or two policies allocates nothing, nor does
-// reading its answers.
+// reading its answers, or reporting it to an observer.
 func TestNoAllocations(t *testing.T) {
-	if raceDetector {
-		t.Skip("the race detector allocates")
-	}
+	norace.Test(t) // the detector allocates
 	rate := core.PerSecond(1_000_000)
 	one := map[string]core.Policy{
 		"TokenBucket":   core.TokenBucket(rate, 1_000_000),
@@ -37,6 +38,19 @@ func TestNoAllocations(t *testing.T) {
 		limiters[name] = newLimiter(t, newStore(), "api", p)
 	}
 	limiters["two"] = newLimiter(t, newStore(), "api", one["TokenBucket"].Named("burst"), one["SlidingLog"].Named("minute"))
+	events := 0
+	for name, o := range map[string]*core.Observer{
+		"observed":     {Decided: func(_ context.Context, e core.DecisionEvent) { events += len(e.Policy) }},
+		"timed":        {Decided: func(_ context.Context, e core.DecisionEvent) { events += len(e.Policy) }, Timed: true},
+		"of no use":    {},
+		"observed two": {Decided: func(_ context.Context, e core.DecisionEvent) { events += len(e.Policy) }},
+	} {
+		policies := []core.Policy{one["TokenBucket"].Named("burst")}
+		if name == "observed two" {
+			policies = append(policies, one["SlidingLog"].Named("minute"))
+		}
+		limiters[name] = newLimiter(t, memstore.New(memstore.Config{Observer: o}), "api", policies...)
+	}
 	ctx := t.Context()
 	for name, l := range limiters {
 		t.Run(name, func(t *testing.T) {
@@ -62,6 +76,26 @@ func TestNoAllocations(t *testing.T) {
 				}
 			}
 		})
+	}
+	if events == 0 {
+		t.Error("the observers were told nothing")
+	}
+}
+
+// TestNoAllocationsWithExtra: nor does a store's decision about extra units.
+func TestNoAllocationsWithExtra(t *testing.T) {
+	norace.Test(t) // the detector allocates
+	bucket, window := core.TokenBucket(core.PerHour(1_000_000), 1_000_000), core.SlidingWindow(core.PerHour(1_000_000))
+	for name, policies := range map[string][]core.Policy{"one": {bucket}, "two": {bucket.Named("bucket"), window.Named("window")}} {
+		l := newLimiter(t, newStore(), "api", policies...)
+		charge := store.Charge{Limiter: l.Prepared(), Key: "key", N: 1, Extra: 5}
+		if got := testing.AllocsPerRun(1000, func() {
+			if r, err := l.Store().Decide(t.Context(), charge, false); err != nil || r.Extra != 5 {
+				t.Fatal(r, err)
+			}
+		}); got != 0 {
+			t.Errorf("%s: allocates %v times", name, got)
+		}
 	}
 }
 
@@ -130,10 +164,6 @@ func TestWith(t *testing.T) {
 	if pro.Name() != "api" || pro.Store() != s {
 		t.Errorf("With made a limiter %q of another store", pro.Name())
 	}
-	afresh, err := free.With(core.SlidingLog(core.PerDay(5)).Named("day"), pace)
-	if err != nil {
-		t.Fatal(err)
-	}
 	for i, ask := range []struct {
 		limiter *core.Limiter
 		n       int64
@@ -145,7 +175,6 @@ func TestWith(t *testing.T) {
 		{free, 1, false, []int64{0, 0}}, // 12 of 5 are used: no debt is shown
 		{pro, 89, false, []int64{88}},
 		{pro, 88, true, []int64{0}},
-		{afresh, 1, false, []int64{5, 0}}, // another algorithm starts afresh; the pace is the same
 	} {
 		d := allow(t, ask.limiter, "key", ask.n)
 		if d.Allowed != ask.allowed {
@@ -201,29 +230,28 @@ func TestRetryAfterIsHonest(t *testing.T) {
 
 // TestPolicy: what a policy says of itself.
 func TestPolicy(t *testing.T) {
-	const day = 24 * time.Hour
 	for _, test := range []struct {
 		policy core.Policy
 		text   string
 		limit  int64
 		window time.Duration
 	}{
-		{core.TokenBucket(core.PerSecond(7), 7), "token bucket: 7 per 1s, burst 7", 7, time.Second},
-		{core.TokenBucket(core.PerSecond(7), 1), "token bucket: 7 per 1s, burst 1", 1, 142_858 * time.Microsecond},
-		{core.TokenBucket(core.PerMinute(60), 90), "token bucket: 60 per 1m0s, burst 90", 90, 90 * time.Second},
-		{core.FixedWindow(core.PerMinute(10)), "fixed window: 10 per 1m0s", 10, time.Minute},
-		{core.FixedWindow(core.PerDay(10)).CountDenied(), "fixed window: 10 per 24h0m0s, denied counted", 10, day},
-		{core.SlidingWindow(core.PerHour(10)), fmt.Sprintf("sliding window: 10 per 1h0m0s, resolution %d", core.DefaultResolution), 10, time.Hour},
-		{core.SlidingWindow(core.PerHour(10)).Resolution(3).NeverOver(), "sliding window: 10 per 1h0m0s, resolution 3, never over", 10, time.Hour},
-		{core.SlidingLog(core.Every(time.Second)), "sliding log: 1 per 1s", 1, time.Second},
-		{core.SlidingLog(core.PerSecond(5)).Named("burst"), `"burst": sliding log: 5 per 1s`, 5, time.Second},
-		{core.MinInterval(100 * time.Millisecond), "100ms apart", 1, 100 * time.Millisecond},
+		{core.TokenBucket(core.PerSecond(7), 7), "token-bucket 7/second burst 7", 7, time.Second},
+		{core.TokenBucket(core.PerSecond(7), 1), "token-bucket 7/second burst 1", 1, 142_858 * time.Microsecond},
+		{core.TokenBucket(core.PerMinute(60), 90), "token-bucket 60/minute burst 90", 90, 90 * time.Second},
+		{core.FixedWindow(core.PerMinute(10)), "fixed-window 10/minute", 10, time.Minute},
+		{core.FixedWindow(core.PerDay(10)).CountDenied(), "fixed-window 10/day count-denied", 10, day},
+		{core.SlidingWindow(core.PerHour(10)), "sliding-window 10/hour", 10, time.Hour},
+		{core.SlidingWindow(core.PerHour(10)).Resolution(3).NeverOver(), "sliding-window 10/hour resolution 3 never-over", 10, time.Hour},
+		{core.SlidingLog(core.Every(time.Second)), "sliding-log 1/second", 1, time.Second},
+		{core.SlidingLog(core.PerSecond(5)).Named("burst"), `"burst": sliding-log 5/second`, 5, time.Second},
+		{core.MinInterval(100 * time.Millisecond), "min-interval 100ms", 1, 100 * time.Millisecond},
 		{core.Unlimited(), "unlimited", core.NoLimit, 0},
 		{core.Blocked(), "blocked", 0, 0},
-		{core.TokenBucket(core.PerSecond(1_000_000), 3), "token bucket: 1000000 per 1s, burst 3", 3, 3 * time.Microsecond},
-		{core.TokenBucket(core.PerDay(2), core.NoLimit), fmt.Sprintf("token bucket: 2 per 24h0m0s, burst %d", int64(core.NoLimit)), core.NoLimit, 1 << 52 * time.Microsecond}, // not valid
-		{core.MinInterval(100 * 365 * day).Share(16384), "876000h0m0s apart", 1, 100 * 365 * day},                                                                             // not valid
-		{core.TokenBucket(core.Rate{}, 5), "token bucket: 0 per 0s, burst 5", 5, 0},                                                                                           // not valid, and no reason to panic
+		{core.TokenBucket(core.PerSecond(1_000_000), 3), "token-bucket 1000000/second burst 3", 3, 3 * time.Microsecond},
+		{core.TokenBucket(core.PerDay(2), core.NoLimit), "token-bucket 2/day burst 9007199254740991", core.NoLimit, 1 << 52 * time.Microsecond}, // not valid
+		{core.MinInterval(100 * 365 * day).Share(16384), "min-interval 36500d", 1, 100 * 365 * day},                                             // not valid
+		{core.TokenBucket(core.Rate{}, 5), "token-bucket 0/0d burst 5", 5, 0},                                                                   // not valid, and no reason to panic
 	} {
 		if got := test.policy.String(); got != test.text {
 			t.Errorf("String() = %q, want %q", got, test.text)
@@ -354,22 +382,22 @@ type contextStore struct {
 	last context.Context
 }
 
-func (s *contextStore) Decide(ctx context.Context, c core.Charge, peek bool) (core.Result, error) {
+func (s *contextStore) Decide(ctx context.Context, c store.Charge, peek bool) (store.Result, error) {
 	s.last = ctx
 	return s.Store.Decide(ctx, c, peek)
 }
 
-func (s *contextStore) DecideAll(ctx context.Context, cs []core.Charge) (core.Result, error) {
+func (s *contextStore) DecideAll(ctx context.Context, cs []store.Charge) (store.Result, error) {
 	s.last = ctx
 	return s.Store.DecideAll(ctx, cs)
 }
 
-func (s *contextStore) Settle(ctx context.Context, ss []core.Settlement) error {
+func (s *contextStore) Settle(ctx context.Context, ss []store.Settlement) error {
 	s.last = ctx
 	return s.Store.Settle(ctx, ss)
 }
 
-func (s *contextStore) Reset(ctx context.Context, l *core.Limiter, key string) error {
+func (s *contextStore) Reset(ctx context.Context, l store.Limiter, key string) error {
 	s.last = ctx
 	return s.Store.Reset(ctx, l, key)
 }

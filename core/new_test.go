@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/core/store"
 )
 
 // A valueStore is a store that cannot be compared.
@@ -20,20 +21,22 @@ type valueStore struct {
 // A funcStore is one whose nil value is not nil as an interface.
 type funcStore func()
 
-func (funcStore) Decide(context.Context, core.Charge, bool) (core.Result, error) {
-	return core.Result{}, nil
+func (funcStore) Decide(context.Context, store.Charge, bool) (store.Result, error) {
+	return store.Result{}, nil
 }
 
-func (funcStore) DecideAll(context.Context, []core.Charge) (core.Result, error) {
-	return core.Result{}, nil
+func (funcStore) DecideAll(context.Context, []store.Charge) (store.Result, error) {
+	return store.Result{}, nil
 }
-func (funcStore) Settle(context.Context, []core.Settlement) error    { return nil }
-func (funcStore) Reset(context.Context, *core.Limiter, string) error { return nil }
+func (funcStore) Settle(context.Context, []store.Settlement) error   { return nil }
+func (funcStore) Reset(context.Context, store.Limiter, string) error { return nil }
+func (funcStore) Observer() *store.Observer                          { return nil }
+func (funcStore) Prepare(store.Spec) (store.Limiter, error)          { return new(spec), nil }
 
 // A pickyStore accepts nothing.
 type pickyStore struct{ *fake }
 
-func (pickyStore) Prepare(*core.Limiter) error { return errors.New("not here") }
+func (pickyStore) Prepare(store.Spec) (store.Limiter, error) { return nil, errors.New("not here") }
 
 // TestNewFaults: everything that is wrong is reported at once, with its place.
 func TestNewFaults(t *testing.T) {
@@ -207,7 +210,7 @@ func TestNewAccepts(t *testing.T) {
 			if want == "" {
 				want = test.name // the sole policy takes the limiter's
 			}
-			if p.Name() != want || l.Cells()[i].Name != want {
+			if p.Name() != want {
 				t.Errorf("policy %d is %q, want %q", i, p.Name(), want)
 			}
 		}
@@ -222,29 +225,5 @@ func TestPoliciesAreCopies(t *testing.T) {
 	l.Policies()[1] = core.Policy{}
 	if ps := l.Policies(); ps[0].Name() != "a" || ps[1].Name() != "b" {
 		t.Errorf("policies are %v", ps)
-	}
-}
-
-// TestIdentity: the names and the algorithm make the identity of a state, joined
-// so that no two share one by accident; the numbers are not part of it.
-func TestIdentity(t *testing.T) {
-	s := newStore()
-	hash := func(limiter string, p core.Policy) uint64 { return newLimiter(t, s, limiter, p).Cells()[0].Hash }
-	window, log := core.FixedWindow(core.PerMinute(1)), core.SlidingLog(core.PerMinute(1))
-	seen := map[uint64]string{}
-	for _, c := range []struct {
-		limiter string
-		policy  core.Policy
-	}{
-		{"a", window.Named("bc")}, {"ab", window.Named("c")}, {"abc", window}, {"a", log.Named("bc")}, {"abc", log},
-	} {
-		h := hash(c.limiter, c.policy)
-		if other, ok := seen[h]; ok {
-			t.Errorf("%q with %v has the identity of %s", c.limiter, c.policy, other)
-		}
-		seen[h] = c.limiter + " with " + c.policy.String()
-	}
-	if hash("a", window) != hash("a", core.FixedWindow(core.PerDay(9)).CountDenied()) {
-		t.Error("the numbers are part of the identity")
 	}
 }

@@ -42,7 +42,8 @@ const DefaultResolution = 10
 // A Policy is an algorithm with its parameters and a name. Make one with TokenBucket,
 // FixedWindow, SlidingWindow, SlidingLog, MinInterval, Unlimited or Blocked; the zero
 // Policy is not valid. Policies are comparable values, and their methods return a
-// modified copy. Whatever is wrong with a policy is reported by [New].
+// modified copy. Whatever is wrong with a policy is reported by [New]. A policy can also be
+// read from a text: see [Policy.UnmarshalText].
 type Policy struct {
 	name    string
 	numbers step.Numbers
@@ -95,9 +96,9 @@ func SlidingWindow(rate Rate) Policy {
 
 // SlidingLog admits at most the rate's events in any period whatever, to the
 // microsecond. A window includes its first instant and not its last: of two events
-// exactly one period apart, only one is inside. The rate must be at most 2^20 events,
-// since the instant of each unit that counts is stored, in 8 bytes; package memstore
-// describes how the room for them grows.
+// exactly one period apart, only one is inside. The rate must be at most 2^20 events, and
+// in Redis 2^14, since the instant of each unit that counts is stored, in 8 bytes; package
+// memstore describes how the room for them grows.
 func SlidingLog(rate Rate) Policy { return policy(step.SlidingLog, rate) }
 
 // MinInterval admits calls that are at least d apart. It counts calls, whatever number
@@ -155,17 +156,9 @@ func (p Policy) Share(n int64) Policy {
 	if n < 1 {
 		return p.faulty("Share(%d) needs at least 1 server", n)
 	}
-	m := &p.numbers
-	if m.Algorithm != step.TokenBucket && m.Algorithm != step.MinInterval {
-		m.Limit = whole.CeilDiv(m.Limit, n)
-		return p
-	}
-	m.Burst = whole.CeilDiv(m.Burst, n)
-	if m.Period > step.MaxSpan/n {
-		return p.faulty("Share(%d) makes the period longer than 142 years", n)
-	}
-	if m.Period > 0 { // or New reports it
-		m.Period *= n
+	var err error
+	if p.numbers, err = p.numbers.Share(n); err != nil {
+		return p.faulty("Share(%d) %v", n, err)
 	}
 	return p
 }
@@ -200,36 +193,8 @@ func (p Policy) Window() time.Duration {
 	return span(m.Period)
 }
 
-// String returns a description of the policy for people.
-func (p Policy) String() string {
-	m := p.numbers
-	rate := fmt.Sprintf("%d per %v", m.Limit, span(m.Period))
-	var s string
-	switch m.Algorithm {
-	case step.TokenBucket:
-		s = fmt.Sprintf("token bucket: %s, burst %d", rate, m.Burst)
-	case step.FixedWindow:
-		s = "fixed window: " + rate
-	case step.SlidingWindow:
-		s = fmt.Sprintf("sliding window: %s, resolution %d", rate, m.Resolution)
-	case step.SlidingLog:
-		s = "sliding log: " + rate
-	case step.MinInterval:
-		s = fmt.Sprintf("%v apart", span(m.Period))
-	default:
-		s = m.Algorithm.String()
-	}
-	if m.NeverOver {
-		s += ", never over"
-	}
-	if m.CountDenied {
-		s += ", denied counted"
-	}
-	if p.name != "" {
-		s = fmt.Sprintf("%q: %s", p.name, s)
-	}
-	return s
-}
+// CountsDenied reports whether refused charges count as well: see [Policy.CountDenied].
+func (p Policy) CountsDenied() bool { return p.numbers.CountDenied }
 
 // step returns the policy's step. The error joins everything that is wrong.
 func (p Policy) step() (step.Step, error) {

@@ -61,15 +61,15 @@ func TestAllOrNothing(t *testing.T) {
 		key                  string
 		n                    int64
 		allowed              bool
-		policy               string
+		limiter, policy      string
 		hour, burst, address int64 // left afterwards
 	}{
-		{"ann", 10, true, "hour", 1, 8, 90},
-		{"ann", 10, true, "hour", 0, 7, 80},
-		{"ann", 10, false, "hour", 0, 7, 80}, // neither the burst nor the address is charged
-		{"ben", 81, false, "large", 2, 9, 80},
-		{"ben", 80, true, "large", 1, 8, 0},
-		{"cem", 1, false, "large", 2, 9, 0},
+		{"ann", 10, true, "small", "hour", 1, 8, 90},
+		{"ann", 10, true, "small", "hour", 0, 7, 80},
+		{"ann", 10, false, "small", "hour", 0, 7, 80}, // neither the burst nor the address is charged
+		{"ben", 81, false, "large", "large", 2, 9, 80},
+		{"ben", 80, true, "large", "large", 1, 8, 0},
+		{"cem", 1, false, "large", "large", 2, 9, 0},
 	} {
 		d, err := core.AllowAll(t.Context(),
 			core.Charge{Limiter: small, Key: test.key, N: 1},
@@ -77,8 +77,8 @@ func TestAllOrNothing(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if d.Allowed != test.allowed || d.Policy != test.policy {
-			t.Errorf("%s, %d: %v, want %v by %s", test.key, test.n, d, test.allowed, test.policy)
+		if d.Allowed != test.allowed || d.Limiter != test.limiter || d.Policy != test.policy {
+			t.Errorf("%s, %d: %v by %s, want %v by %s of %s", test.key, test.n, d, d.Limiter, test.allowed, test.policy, test.limiter)
 		}
 		if d.Len() != 3 || d.Answer(0).Policy != "hour" || d.Answer(1).Policy != "burst" || d.Answer(2).Policy != "large" {
 			t.Errorf("%d answers, not of hour, burst and large", d.Len())
@@ -113,7 +113,7 @@ func TestAllWithConstants(t *testing.T) {
 		n        int64
 		allowed  bool
 		source   core.Source
-		policy   string
+		decider  string  // the limiter, and its policy
 		left     []int64 // in each answer
 	}{
 		{"only Unlimited", []*core.Limiter{free, free2}, 5, true, core.SourcePolicy, "free", []int64{core.NoLimit, core.NoLimit}},
@@ -135,9 +135,9 @@ func TestAllWithConstants(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if d.Allowed != test.allowed || d.Source != test.source || d.Policy != test.policy || d.Len() != len(test.left) {
-				t.Errorf("%v, from the %v, %d answers; want %v by %s from the %v, %d answers",
-					d, d.Source, d.Len(), test.allowed, test.policy, test.source, len(test.left))
+			if d.Allowed != test.allowed || d.Source != test.source || d.Limiter != test.decider || d.Policy != test.decider || d.Len() != len(test.left) {
+				t.Errorf("%v of %s, from the %v, %d answers; want %v by %s from the %v, %d answers",
+					d, d.Limiter, d.Source, d.Len(), test.allowed, test.decider, test.source, len(test.left))
 			}
 			for i := range d.Len() {
 				if a := d.Answer(i); a.Remaining != test.left[i] {
@@ -170,8 +170,24 @@ func TestManyAnswers(t *testing.T) {
 		for i := range 64 {
 			a := d.Answer(i)
 			limit := int64(100 + i/8*10 + i%8)
-			if a.Policy != string(rune('a'+i%8)) || a.Limit != limit || a.Remaining != limit-100 || a.Allowed != want {
+			if a.Limiter != string(rune('A'+i/8)) || a.Policy != string(rune('a'+i%8)) || a.Limit != limit || a.Remaining != limit-100 || a.Allowed != want {
 				t.Errorf("question %d: answer %d is %+v", question, i, a)
+			}
+		}
+	}
+}
+
+// TestDecider: a decision names the limiter whose policy decided, also if another has a
+// policy of the same name.
+func TestDecider(t *testing.T) {
+	for limits, want := range map[[2]int64]string{{9, 2}: "second", {2, 9}: "first"} {
+		s := newStore()
+		first := newLimiter(t, s, "first", core.FixedWindow(perAge(limits[0])).Named("window"))
+		second := newLimiter(t, s, "second", core.FixedWindow(perAge(limits[1])).Named("window"))
+		for _, allowed := range []bool{true, true, false} {
+			d, err := core.AllowAll(t.Context(), core.Charge{Limiter: first, Key: "key", N: 1}, core.Charge{Limiter: second, Key: "key", N: 1})
+			if err != nil || d.Allowed != allowed || d.Limiter != want || d.Policy != "window" || d.Limit != 2 {
+				t.Errorf("limits %v: %v of %q, %v; want %v of %q", limits, d, d.Limiter, err, allowed, want)
 			}
 		}
 	}

@@ -11,22 +11,33 @@ import (
 
 	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/core/step"
+	"github.com/headgate/headgate/core/store"
 )
+
+// A settled is what a store is asked to settle.
+type settled struct {
+	limiter, key string
+	n, at        int64
+	source       core.Source
+	actual       int64
+}
 
 // TestSettledOnce: a charge is settled or refunded once, and a decision without a
 // charge never. What the store is asked is the charge with its receipt.
 func TestSettledOnce(t *testing.T) {
 	s := newFakeStore(t)
-	s.answer = func(cs []core.Charge, peek bool) (core.Result, error) {
-		r := core.Result{At: 123_456, Allowed: cs[0].Key != "refused", Source: core.SourceStore}
+	s.answer = func(cs []store.Charge, peek bool) (store.Result, error) {
+		r := store.Result{At: 123_456, Allowed: cs[0].Key != "refused", Source: core.SourceStore}
 		for range cs {
 			r.Add(r.Allowed, step.Reading{})
 		}
 		return r, nil
 	}
-	var asked []core.Settlement
-	s.settle = func(ss []core.Settlement) error {
-		asked = append(asked, ss...)
+	var asked []settled
+	s.settle = func(ss []store.Settlement) error {
+		for _, t := range ss {
+			asked = append(asked, settled{t.Limiter.Spec().Name, t.Key, t.N, t.At, t.Source, t.Actual})
+		}
 		return nil
 	}
 	a := newLimiter(t, s, "a", core.FixedWindow(core.PerMinute(10)))
@@ -37,24 +48,24 @@ func TestSettledOnce(t *testing.T) {
 	two := func(key string) (core.Decision, error) {
 		return core.AllowAll(ctx, core.Charge{Limiter: a, Key: key, N: 4}, core.Charge{Limiter: free, Key: "f", N: 9}, core.Charge{Limiter: b, Key: "y", N: 5})
 	}
-	settlement := func(l *core.Limiter, key string, n, actual int64) core.Settlement {
-		return core.Settlement{Charge: core.Charge{Limiter: l, Key: key, N: n}, At: 123_456, Source: core.SourceStore, Actual: actual}
+	settlement := func(l *core.Limiter, key string, n, actual int64) settled {
+		return settled{l.Name(), key, n, 123_456, core.SourceStore, actual}
 	}
 	for _, test := range []struct {
 		name   string
 		ask    func(key string) (core.Decision, error)
 		key    string
 		settle []int64 // nil: Refund
-		want   []core.Settlement
+		want   []settled
 		err    error
 	}{
-		{"Refund", one, "k", nil, []core.Settlement{settlement(a, "k", 4, 0)}, nil},
-		{"less", one, "k\xff\x00", []int64{1}, []core.Settlement{settlement(a, "k\xff\x00", 4, 1)}, nil},
-		{"more", one, "", []int64{9}, []core.Settlement{settlement(a, "", 4, 9)}, nil},
-		{"more than there is", one, "k", []int64{1 << 62}, []core.Settlement{settlement(a, "k", 4, step.MaxInt)}, nil},
+		{"Refund", one, "k", nil, []settled{settlement(a, "k", 4, 0)}, nil},
+		{"less", one, "k\xff\x00", []int64{1}, []settled{settlement(a, "k\xff\x00", 4, 1)}, nil},
+		{"more", one, "", []int64{9}, []settled{settlement(a, "", 4, 9)}, nil},
+		{"more than there is", one, "k", []int64{1 << 62}, []settled{settlement(a, "k", 4, step.MaxInt)}, nil},
 		{"as much", one, "k", []int64{4}, nil, nil},
-		{"all Refund", two, "x", nil, []core.Settlement{settlement(a, "x", 4, 0), settlement(b, "y", 5, 0)}, nil},
-		{"all, one as much", two, "x", []int64{4, 3, 2}, []core.Settlement{settlement(b, "y", 5, 2)}, nil},
+		{"all Refund", two, "x", nil, []settled{settlement(a, "x", 4, 0), settlement(b, "y", 5, 0)}, nil},
+		{"all, one as much", two, "x", []int64{4, 3, 2}, []settled{settlement(b, "y", 5, 2)}, nil},
 		{"refused", one, "refused", nil, nil, core.ErrSettled},
 		{"refused", one, "refused", []int64{2}, nil, core.ErrSettled},
 		{"all refused", two, "refused", nil, nil, core.ErrSettled},
@@ -128,7 +139,7 @@ func TestSettleFaults(t *testing.T) {
 func TestSettleError(t *testing.T) {
 	s := newFakeStore(t)
 	s.answer = says(true, say{true, step.Reading{}})
-	s.settle = func([]core.Settlement) error { return errStore }
+	s.settle = func([]store.Settlement) error { return errStore }
 	d := allow(t, newLimiter(t, s, "a", core.FixedWindow(core.PerMinute(10))), "key", 1)
 	if err := d.Refund(t.Context()); !errors.Is(err, errStore) {
 		t.Errorf("the first time: %v", err)

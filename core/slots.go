@@ -6,7 +6,13 @@ import (
 	"fmt"
 	"slices"
 	"sync/atomic"
+
+	"github.com/headgate/headgate/core/store"
 )
+
+// A SlotStore counts slots: a store of package memstore or redisstore, or what was made
+// with package store, which describes it to authors of stores.
+type SlotStore = store.SlotStore
 
 // Slots limit how many of something each key holds at once: open sockets, streams,
 // running jobs; in this process or, if the store is shared, in all processes together.
@@ -20,6 +26,8 @@ type Slots struct {
 	name  string
 	limit func(key string) int64
 	state *slotsState // shared by all that With made of each other
+
+	observer *Observer // of the store; nil if there is none
 }
 
 type slotsState struct {
@@ -32,36 +40,36 @@ type slotsState struct {
 // of every stored key.
 //
 // The error joins a [ConfigError] for each fault found.
-func NewSlots(store SlotStore, name string, limit int64) (*Slots, error) {
+func NewSlots(s SlotStore, name string, limit int64) (*Slots, error) {
 	var err error
 	if limit < 0 || limit > NoLimit {
 		err = fmt.Errorf("a limit of %d slots is not 0 to %d", limit, int64(NoLimit))
 	}
-	return newSlots(store, name, func(string) int64 { return limit }, err)
+	return newSlots(s, name, func(string) int64 { return limit }, err)
 }
 
 // NewSlotsFunc is NewSlots with a limit for each key. The function is called for each
 // acquire, by many goroutines, so it should be fast. A result below 0 means 0, and one
 // above [NoLimit] means NoLimit. Lowering a limit takes no slots from a key that holds
 // more.
-func NewSlotsFunc(store SlotStore, name string, limit func(key string) int64) (*Slots, error) {
+func NewSlotsFunc(s SlotStore, name string, limit func(key string) int64) (*Slots, error) {
 	var err error
 	if limit == nil {
 		err = errors.New("the function that returns the limit is nil")
 	}
-	return newSlots(store, name, limit, err)
+	return newSlots(s, name, limit, err)
 }
 
 // newSlots returns slots unless there is a fault in the limit or elsewhere.
-func newSlots(store SlotStore, name string, limit func(key string) int64, fault error) (*Slots, error) {
+func newSlots(s SlotStore, name string, limit func(key string) int64, fault error) (*Slots, error) {
 	f := faults{limiter: name, slots: true}
 	f.add("", fault)
 	f.add("", checkName(name))
-	f.add("", checkStore(store))
+	f.add("", checkStore(s))
 	if err := f.err(); err != nil {
 		return nil, err
 	}
-	return &Slots{store, name, limit, new(slotsState)}, nil
+	return &Slots{s, name, limit, new(slotsState), s.Observer()}, nil
 }
 
 // With returns slots of the same store and name with another limit, for plans: slots
@@ -98,20 +106,27 @@ func (s *Slots) Acquire(ctx context.Context, key string) (*Slot, error) {
 
 // Count returns how many slots the key holds in all processes.
 func (s *Slots) Count(ctx context.Context, key string) (int64, error) {
-	return s.store.CountSlots(ctx, s, key)
+	if ctx == nil {
+		return 0, errContext
+	}
+	return s.store.CountSlots(ctx, s.name, key)
 }
 
 // Close frees every slot of this name that this process holds, and makes Acquire fail
 // with [ErrClosed] from now on. Close the sockets first, since they are no longer
 // counted. After an error, other processes may count the slots for as long as if this
 // process had been killed; Acquire fails nevertheless, and Close may be called again to
-// retry. After a Close without an error, another does nothing.
+// retry. After a Close without an error, another does nothing. With a nil context, Close
+// returns [ErrQuestion] and closes nothing.
 func (s *Slots) Close(ctx context.Context) error {
+	if ctx == nil {
+		return errContext
+	}
 	s.state.closed.Store(true)
 	if s.state.returned.Load() {
 		return nil
 	}
-	if err := s.store.CloseSlots(ctx, s); err != nil {
+	if err := s.store.CloseSlots(ctx, s.name); err != nil {
 		return err
 	}
 	s.state.returned.Store(true)
@@ -133,55 +148,145 @@ type Claim struct {
 // refused, so for a moment other calls may be refused although there is room. Put the
 // claim first that is most often refused.
 func AcquireAll(ctx context.Context, claims ...Claim) (*Slot, error) {
+	if ctx == nil {
+		return nil, errContext
+	}
 	if err := checkTogether("claim", claims); err != nil {
 		return nil, err
 	}
+	o := claims[0].Slots.observer
+	start := begin(o)
+	slot, err := acquireAll(ctx, claims)
+	if o != nil {
+		acquired(ctx, o, start, claims, slot, err)
+	}
+	return slot, err
+}
+
+// acquireAll is AcquireAll for claims that can be made in one call.
+func acquireAll(ctx context.Context, claims []Claim) (*Slot, error) {
 	closed := func(c Claim) bool { return c.Slots.state.closed.Load() }
 	if slices.ContainsFunc(claims, closed) {
 		return nil, ErrClosed
 	}
-	g, err := claims[0].Slots.store.AcquireSlots(ctx, claims)
-	if err != nil {
-		return nil, err
+	asked := make([]store.Claim, len(claims))
+	for i, c := range claims {
+		asked[i] = store.Claim{Name: c.Slots.name, Key: c.Key, Limit: c.Slots.Limit(c.Key)}
 	}
-	slot := &Slot{grant: g}
+	g, err := claims[0].Slots.store.AcquireSlots(ctx, asked)
+	if err != nil {
+		return nil, named(err, claims)
+	}
+	slot := &Slot{hold: g.Hold, source: g.Source, observer: claims[0].Slots.observer}
+	for i, c := range claims {
+		o := g.Occupancies[i]
+		slot.occupancies = append(slot.occupancies, Occupancy{c.Slots.name, o.Limit, o.Held})
+	}
 	if slices.ContainsFunc(claims, closed) { // meanwhile
-		slot.Release()
+		slot.hold.Release()
 		return nil, ErrClosed
 	}
 	return slot, nil
 }
 
+// named returns the error of a store, with the name of the slots if they are full.
+func named(err error, claims []Claim) error {
+	var full *store.FullError
+	if !errors.As(err, &full) {
+		return err
+	}
+	o := full.Occupancy
+	return &FullError{Occupancy{claims[full.Claim].Slots.name, o.Limit, o.Held}, full.Claim, full.Source}
+}
+
 // A Slot is held until it is released. It is safe for concurrent use.
 type Slot struct {
-	grant    Grant
-	released atomic.Bool
+	hold        store.Hold
+	source      Source
+	occupancies []Occupancy
+	state       atomic.Uint32
+	observer    *Observer
 }
+
+// The states of a Slot.
+const (
+	held uint32 = iota
+	shedding
+	released // if while shedding: to be released after that, if it is held then
+)
 
 // Release frees the slot. It does not wait, cannot fail, and may be called any number
 // of times.
 func (s *Slot) Release() {
-	if !s.released.Swap(true) {
-		s.grant.Hold.Release()
+	if s.state.Swap(released) == held {
+		s.hold.Release()
+		s.over()
 	}
+}
+
+// over tells the Observer that the slot is held no more.
+func (s *Slot) over() {
+	if o := s.observer; o != nil && o.SlotReleased != nil {
+		for i := range s.occupancies {
+			o.SlotReleased(s.occupancies[i].Slots)
+		}
+	}
+}
+
+// Doubt returns a channel that is closed when the store finds that it may have granted more
+// slots than the limits, of any key: because it had lost data, or had declared this process
+// dead. To keep to the limits, call [Slot.Shed] for every slot then, and Doubt again for the
+// next time. A slot that was granted without the store (see [Slot.Source]) may be too many
+// from the start, and the channel need not be closed.
+//
+// The channel is nil if the store never grants too much.
+func (s *Slot) Doubt() <-chan struct{} { return s.hold.Doubt() }
+
+// Shed releases the slot if its key holds too many, and reports whether it did: what the
+// slot stands for must end soon then, for it is not counted any more. Of all slots of a key
+// for which Shed is called, in all processes, only as many are released as there are too
+// many. Too many are those above the largest limit under which this process was granted the
+// slots of the key that it holds: to lower a limit releases nothing, but one that was raised
+// holds for older slots only once this process was granted another under it.
+//
+// After an error the slot is held. It is [ErrClosed] after [Slots.Close]; otherwise the store
+// did not answer, and Shed may be called again. If the slot was released, or another Shed of
+// it has not ended, Shed returns false.
+func (s *Slot) Shed(ctx context.Context) (bool, error) {
+	if ctx == nil {
+		return false, errContext
+	}
+	if !s.state.CompareAndSwap(held, shedding) {
+		return false, nil
+	}
+	shed, err := s.hold.Shed(ctx)
+	switch {
+	case shed:
+		s.state.Store(released)
+		s.over()
+	case !s.state.CompareAndSwap(shedding, held): // released meanwhile
+		s.hold.Release()
+		s.over()
+	}
+	return shed, err
 }
 
 // Lost returns a channel that is closed if the store declared this process dead while
 // it was only paused or partitioned. In the meantime another process may have taken the
-// slot. The slot counts again by then, and must still be released. To keep strictly to
-// the limit, close the socket.
+// slot. The slot is counted again without delay, and must still be released. Whether
+// there are too many now is a question to [Slot.Shed].
 //
 // The channel is nil if the store never loses a slot. It is not closed merely because
 // the store is unreachable.
-func (s *Slot) Lost() <-chan struct{} { return s.grant.Hold.Lost() }
+func (s *Slot) Lost() <-chan struct{} { return s.hold.Lost() }
 
 // Source returns what granted the slot: [SourceStore] or, while the store is
 // unreachable, [SourceLocal] or [SourceOpen].
-func (s *Slot) Source() Source { return s.grant.Source }
+func (s *Slot) Source() Source { return s.source }
 
 // Occupancies returns what was known of each claim, in order, when the slot was granted,
 // including this slot. The caller must not modify the slice.
-func (s *Slot) Occupancies() []Occupancy { return s.grant.Occupancies }
+func (s *Slot) Occupancies() []Occupancy { return s.occupancies }
 
 // An Occupancy is the number of slots that a key holds and may hold.
 type Occupancy struct {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/core/memstore"
+	"github.com/headgate/headgate/core/store"
 )
 
 func newSlots(t *testing.T, store core.SlotStore, name string, limit int64) *core.Slots {
@@ -70,9 +71,9 @@ type strictStore struct {
 	t *testing.T
 }
 
-func (s strictStore) AcquireSlots(context.Context, []core.Claim) (core.Grant, error) {
+func (s strictStore) AcquireSlots(context.Context, []store.Claim) (store.Grant, error) {
 	s.t.Error("the store was asked")
-	return core.Grant{}, nil
+	return store.Grant{}, nil
 }
 
 func TestAcquireAllMalformed(t *testing.T) {
@@ -163,12 +164,12 @@ type stubbornStore struct {
 	calls   int
 }
 
-func (s *stubbornStore) CloseSlots(ctx context.Context, of *core.Slots) error {
+func (s *stubbornStore) CloseSlots(ctx context.Context, name string) error {
 	s.calls++
 	if !s.willing {
 		return errStore
 	}
-	return s.Store.CloseSlots(ctx, of)
+	return s.Store.CloseSlots(ctx, name)
 }
 
 // TestCloseIsRetried: a Close that failed can be repeated, by any plan. Meanwhile the

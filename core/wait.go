@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"sync"
 	"time"
+
+	"github.com/headgate/headgate/core/store"
 )
 
 // Wait waits until one unit is admitted. It is short for WaitN with 1.
@@ -23,10 +25,17 @@ func (l *Limiter) Wait(ctx context.Context, key string) (Decision, error) {
 // slower plan. There is no order among limiters that were made separately, among
 // processes, or between calls that wait and those that do not, such as Allow.
 func (l *Limiter) WaitN(ctx context.Context, key string, n int64) (Decision, error) {
-	if err := ctx.Err(); err != nil {
-		return Decision{}, err
+	if ctx == nil {
+		return Decision{}, errContext
 	}
-	if n <= 0 || n > l.max || l.constant { // waiting in line would change nothing
+	if n <= 0 {
+		return Decision{}, ErrCost
+	}
+	start := begin(l.observer)
+	if err := ctx.Err(); err != nil {
+		return Decision{}, l.gaveUp(ctx, start, n, err)
+	}
+	if n > l.max || l.constant { // waiting in line would change nothing
 		d, err := l.AllowN(ctx, key, n)
 		if err == nil && !d.Allowed {
 			err = ErrNever
@@ -35,13 +44,10 @@ func (l *Limiter) WaitN(ctx context.Context, key string, n int64) (Decision, err
 	}
 	leave, err := l.turns.enter(ctx, key)
 	if err != nil {
-		return Decision{}, err
+		return Decision{}, l.gaveUp(ctx, start, n, err)
 	}
 	defer leave()
 	for {
-		if err := ctx.Err(); err != nil {
-			return Decision{}, err
-		}
 		d, err := l.AllowN(ctx, key, n)
 		if err != nil || d.Allowed {
 			return d, err
@@ -57,9 +63,19 @@ func (l *Limiter) WaitN(ctx context.Context, key string, n int64) (Decision, err
 		case <-timer.C:
 		case <-ctx.Done():
 			timer.Stop()
-			return d, ctx.Err()
+		}
+		if err := ctx.Err(); err != nil { // it may have ended when the timer did
+			return d, err
 		}
 	}
+}
+
+// gaveUp reports that a call ended before its first attempt.
+func (l *Limiter) gaveUp(ctx context.Context, start time.Time, n int64, err error) error {
+	if l.observer != nil {
+		decided(ctx, l.observer, start, new(store.Result), err, Charge{Limiter: l, N: n})
+	}
+	return err
 }
 
 // turns admits one waiter per key at a time. The runtime queues the others on the
@@ -96,9 +112,13 @@ func (t *turns) enter(ctx context.Context, key string) (leave func(), err error)
 	}
 	select {
 	case k.token <- struct{}{}:
-		return func() { <-k.token; done() }, nil
+		leave = func() { <-k.token; done() }
 	case <-ctx.Done():
-		done()
-		return nil, ctx.Err()
+		leave = done
 	}
+	if err := ctx.Err(); err != nil { // it may have ended when the turn came
+		leave()
+		return nil, err
+	}
+	return leave, nil
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/core/step"
+	"github.com/headgate/headgate/core/store"
 )
 
 // idle fails the test if somebody still waits.
@@ -156,16 +157,22 @@ func TestKeysWaitApart(t *testing.T) {
 	})
 }
 
+// A countedStore counts the decisions about one charge.
+type countedStore struct {
+	core.Store
+
+	asked int
+}
+
+func (s *countedStore) Decide(ctx context.Context, c store.Charge, peek bool) (store.Result, error) {
+	s.asked++
+	return s.Store.Decide(ctx, c, peek)
+}
+
 // TestWaitersAskOneAtATime: those who stand in line do not ask the store.
 func TestWaitersAskOneAtATime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		kept := newStore()
-		asked := 0
-		s := newFakeStore(t)
-		s.answer = func(cs []core.Charge, peek bool) (core.Result, error) {
-			asked++
-			return kept.Decide(t.Context(), cs[0], peek)
-		}
+		s := &countedStore{Store: newStore()}
 		l := newLimiter(t, s, "api", core.MinInterval(time.Second))
 		var wg sync.WaitGroup
 		for range 20 {
@@ -176,8 +183,8 @@ func TestWaitersAskOneAtATime(t *testing.T) {
 			})
 		}
 		wg.Wait()
-		if want := 20 + 19; asked != want { // each once it may, and each but the first when it is its turn
-			t.Errorf("the store was asked %d times, want %d", asked, want)
+		if want := 20 + 19; s.asked != want { // each once it may, and each but the first when it is its turn
+			t.Errorf("the store was asked %d times, want %d", s.asked, want)
 		}
 	})
 }
@@ -304,6 +311,23 @@ func TestWaitAmongOthers(t *testing.T) {
 			t.Errorf("served after %v, %v; want 1.5s", time.Since(start), err)
 		}
 		idle(t, l)
+	})
+}
+
+// TestWaitEndsWithItsDeadline: whichever comes first, the decision is the last refusal.
+func TestWaitEndsWithItsDeadline(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLimiter(t, newStore(), "api", core.MinInterval(time.Second))
+		for i := range 200 {
+			key := fmt.Sprint(i)
+			allow(t, l, key, 1)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			d, err := l.Wait(ctx, key)
+			cancel()
+			if d.Policy != "api" || err != nil && !errors.Is(err, context.DeadlineExceeded) {
+				t.Fatalf("%+v, %v", d, err)
+			}
+		}
 	})
 }
 

@@ -18,10 +18,11 @@ import (
 //	e.Use(echomw.Limit(guard))
 //	e.POST("/login", login, echomw.Limit(logins))
 //
-// The error is an [*echo.HTTPError] with the status of the refusal. Its Message
-// marshals to the problem document, and its Internal is the verdict's Err, nil for a
-// limit. The fields of the response are already set. If the guard's OnDenied writes the
-// response, the error is nil.
+// The error is an [*echo.HTTPError] with the status of the refusal, and its Internal is the
+// verdict's Err, nil for a limit. With Echo's default error handler, which ignores it, the
+// refusal has been written. For a handler of the application's, only the fields of the
+// response are set, and the error's Message marshals to the problem document. If the
+// guard's OnRefused writes the response, the error is nil.
 //
 // Limit panics if the guard is nil.
 func Limit(guard *nethttp.Guard) echo.MiddlewareFunc {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -16,6 +17,7 @@ import (
 	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/core/memstore"
 	"github.com/headgate/headgate/echomw"
+	"github.com/headgate/headgate/internal/problem"
 	"github.com/headgate/headgate/keyfuncs"
 	"github.com/headgate/headgate/nethttp"
 	"github.com/headgate/headgate/websocketmw"
@@ -276,10 +278,91 @@ func TestSettle(t *testing.T) {
 	}
 }
 
+// With Echo's default error handler, a refusal is that of net/http to the byte, and middleware
+// sees its error. Under a handler of the application's that only calls the default one, the
+// same document is JSON as Echo writes it.
+func TestDefaultErrorHandler(t *testing.T) {
+	guard := newGuard(t, nethttp.Config{Rules: []nethttp.Rule{newRule(t, "closed", core.Blocked())}})
+	for _, test := range []struct {
+		name    string
+		request *http.Request
+		status  int
+		within  error // of the error
+	}{
+		{"GET", request("GET", "/", "X-Own", "anna"), 429, nil},
+		{"HEAD", request("HEAD", "/", "X-Own", "anna"), 429, nil},
+		{"no key", request("GET", "/"), 400, keyfuncs.ErrAbsent},
+	} {
+		for _, replaced := range []bool{false, true} {
+			want := serve(guard.Handler(http.NotFoundHandler()), test.request)
+			e := echo.New()
+			if h := e.HTTPErrorHandler; replaced {
+				e.HTTPErrorHandler = func(err error, c echo.Context) { h(err, c) }
+			}
+			var failed error
+			e.Use(func(next echo.HandlerFunc) echo.HandlerFunc {
+				return func(c echo.Context) error {
+					failed = next(c)
+					return failed
+				}
+			}, echomw.Limit(guard))
+			got := serve(e, test.request)
+			if replaced { // as Echo writes it
+				want.Header().Del("Content-Length")
+				if want.Body.Len() > 0 {
+					want.Body.WriteByte('\n')
+				}
+			}
+			if got.Code != want.Code || !reflect.DeepEqual(got.Header(), want.Header()) || got.Body.String() != want.Body.String() {
+				t.Errorf("%s, replaced %v: %d %v %q\nwant %d %v %q", test.name, replaced,
+					got.Code, got.Header(), got.Body, want.Code, want.Header(), want.Body)
+			}
+			var he *echo.HTTPError
+			if !errors.As(failed, &he) || he.Code != test.status || test.within != nil && !errors.Is(failed, test.within) {
+				t.Errorf("%s, replaced %v: the error is %v", test.name, replaced, failed)
+			}
+		}
+	}
+}
+
+// What OnRefused writes is not written again, under Echo's default error handler either.
+func TestDefaultErrorHandlerAndOnRefused(t *testing.T) {
+	for name, write := range map[string]func(w http.ResponseWriter, v nethttp.Verdict){
+		"page": func(w http.ResponseWriter, v nethttp.Verdict) { http.Error(w, "wait", v.Status()) },
+		"document": func(w http.ResponseWriter, v nethttp.Verdict) {
+			w.Header().Set("Content-Type", nethttp.ProblemType)
+			w.WriteHeader(v.Status())
+			w.Write(v.Problem())
+		},
+		"nothing": func(http.ResponseWriter, nethttp.Verdict) {},
+	} {
+		guard := newGuard(t, nethttp.Config{
+			Rules:     []nethttp.Rule{newRule(t, "closed", core.Blocked())},
+			OnRefused: func(w http.ResponseWriter, _ *http.Request, v nethttp.Verdict) { write(w, v) },
+		})
+		e := echo.New()
+		failed := errAny
+		e.Use(func(next echo.HandlerFunc) echo.HandlerFunc {
+			return func(c echo.Context) error {
+				failed = next(c)
+				return failed
+			}
+		}, echomw.Limit(guard))
+		r := request("GET", "/", "X-Own", "anna")
+		got, want := serve(e, r), serve(guard.Handler(http.NotFoundHandler()), r)
+		if got.Code != want.Code || !reflect.DeepEqual(got.Header(), want.Header()) || got.Body.String() != want.Body.String() {
+			t.Errorf("%s: %d %v %q, want %d %v %q", name, got.Code, got.Header(), got.Body, want.Code, want.Header(), want.Body)
+		}
+		if (failed == nil) != (name == "page") {
+			t.Errorf("%s: the error is %v", name, failed)
+		}
+	}
+}
+
 // The application's error handler may write refusals as it likes, and the fields
 // are there, but not the type of a body that it did not write.
 func TestErrorHandler(t *testing.T) {
-	document := string(nethttp.Problem(429, "closed"))
+	document := string(problem.QuotaExceeded("closed").Bytes())
 	for _, test := range []struct {
 		name   string
 		method string
@@ -365,14 +448,14 @@ func (w *deadlines) SetWriteDeadline(time.Time) error {
 	return nil
 }
 
-// OnDenied and the error handler can use http.ResponseController.
+// OnRefused and the error handler can use http.ResponseController.
 func TestControllerOfRefusals(t *testing.T) {
 	e := echo.New()
 	e.Use(echomw.Limit(newGuard(t, nethttp.Config{
 		Rules: []nethttp.Rule{newRule(t, "closed", core.Blocked())},
-		OnDenied: func(w http.ResponseWriter, _ *http.Request, _ nethttp.Verdict) {
+		OnRefused: func(w http.ResponseWriter, _ *http.Request, _ nethttp.Verdict) {
 			if err := http.NewResponseController(w).SetWriteDeadline(time.Time{}); err != nil {
-				t.Errorf("OnDenied: %v", err)
+				t.Errorf("OnRefused: %v", err)
 			}
 		},
 	})))

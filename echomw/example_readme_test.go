@@ -35,7 +35,23 @@ func Example_signedCookie() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	guard := guardBy(keyfuncs.First(cookie.Key, keyfuncs.RemoteAddr()))
+	store := memstore.New(memstore.Config{})
+	perBrowser, err := core.New(store, "browser", core.SlidingLog(core.PerMinute(60)))
+	if err != nil {
+		log.Fatal(err)
+	}
+	perAddress, err := core.New(store, "address", core.SlidingLog(core.PerMinute(300)))
+	if err != nil {
+		log.Fatal(err)
+	}
+	browser, address := cookie.OlderThan(time.Minute), keyfuncs.RemoteAddr()
+	guard, err := nethttp.New(nethttp.Config{Rules: []nethttp.Rule{
+		{Limiter: perBrowser, Key: keyfuncs.First(browser, address)},
+		{Limiter: perAddress, Key: address},
+	}})
+	if err != nil {
+		log.Fatal(err)
+	}
 
 	e := echo.New()
 	e.Use(echomw.Limit(guard), echo.WrapMiddleware(cookie.Handler))

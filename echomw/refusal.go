@@ -6,62 +6,78 @@ import (
 	"net/http"
 	"reflect"
 	"strings"
+	"sync"
 
 	"github.com/labstack/echo/v4"
 
 	"github.com/headgate/headgate/nethttp"
 )
 
-// refuse lets the guard's OnDenied write the refusal. What the guard itself would write,
-// refuse returns as an error for the application's error handler.
+// refuse answers a request that the guard refuses. What the guard itself would write, an
+// error handler of the application's writes instead, from the error that is returned.
+// Echo's own does nothing with the error of a response that has been written.
 func refuse(c echo.Context, guard *nethttp.Guard, v *nethttp.Verdict) error {
-	return deny(c, v.Status(), v.Problem(), v.Err, func(w http.ResponseWriter) { guard.Deny(w, c.Request(), *v) })
+	return refuseWith(c, v.Status(), v.Problem, v.Err, func(w http.ResponseWriter) { guard.Refuse(w, c.Request(), *v) })
 }
 
-// deny calls write, which writes the refusal that the other parameters describe.
-func deny(c echo.Context, status int, document []byte, cause error, write func(http.ResponseWriter)) error {
+// refuseWith calls write, which writes the refusal that the other parameters describe.
+func refuseWith(c echo.Context, status int, document func() []byte, cause error, write func(http.ResponseWriter)) error {
 	response := c.Response()
-	w := &denial{ResponseWriter: response, status: status}
+	w := &refusalWriter{ResponseWriter: response, status: status, direct: answersByDefault(c.Echo())}
 	write(w)
-	if !w.handed {
+	switch {
+	case !w.document:
 		return nil
+	case w.direct:
+		return &echo.HTTPError{Code: status, Message: http.StatusText(status), Internal: cause}
 	}
-	message := &problem{document: document, title: http.StatusText(status)}
+	message := &problem{document: document(), title: http.StatusText(status)}
 	response.Before(func() { message.label(c.Request(), response) })
 	// Guards wrap the errors of keys. Otherwise Echo's error handler would answer with an
 	// Internal that is itself an *echo.HTTPError.
 	return &echo.HTTPError{Code: status, Message: message, Internal: cause}
 }
 
-// A denial forwards what OnDenied writes, and withholds the problem document, also if
-// OnDenied writes it as the guard does.
-type denial struct {
+// answersByDefault reports whether errors are answered by Echo's default error handler,
+// which would only encode the document once more, in several times the guard's time.
+func answersByDefault(e *echo.Echo) bool { return codeOf(e.HTTPErrorHandler) == defaultHandler() }
+
+//nolint:gochecknoglobals // a constant, as functions cannot be compared
+var defaultHandler = sync.OnceValue(func() uintptr { return codeOf(echo.New().HTTPErrorHandler) })
+
+func codeOf(h echo.HTTPErrorHandler) uintptr { return reflect.ValueOf(h).Pointer() }
+
+// A refusalWriter forwards what OnRefused and the guard write. Unless it is direct, it
+// withholds the problem document, also if OnRefused writes it as the guard does.
+type refusalWriter struct {
 	http.ResponseWriter
 
-	status int  // of the refusal
-	handed bool // the document is for the error handler
+	status   int  // of the refusal
+	direct   bool // the document is not for the error handler
+	document bool // it was written
 }
 
 // Unwrap is for [http.ResponseController].
-func (d *denial) Unwrap() http.ResponseWriter { return d.ResponseWriter }
+func (w *refusalWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
-func (d *denial) WriteHeader(status int) {
-	h := d.Header()
-	if status == d.status && h.Get("Content-Type") == nethttp.ProblemType {
-		d.handed = true
-		// The error handler may write another body.
-		h.Del("Content-Type")
-		h.Del("Content-Length")
-		return
+func (w *refusalWriter) WriteHeader(status int) {
+	h := w.Header()
+	if status == w.status && h.Get("Content-Type") == nethttp.ProblemType {
+		w.document = true
+		if !w.direct { // the error handler may write another body
+			h.Del("Content-Type")
+			h.Del("Content-Length")
+			return
+		}
 	}
-	d.ResponseWriter.WriteHeader(status)
+	w.ResponseWriter.WriteHeader(status)
 }
 
-func (d *denial) Write(b []byte) (int, error) {
-	if d.handed {
+func (w *refusalWriter) Write(b []byte) (int, error) {
+	if w.document && !w.direct {
 		return len(b), nil
 	}
-	return d.ResponseWriter.Write(b)
+	return w.ResponseWriter.Write(b)
 }
 
 // A problem is the document as the Message of an error.

@@ -16,7 +16,7 @@
 //	each client on each route                  echov5mw.LimitBy(guard, echov5mw.All(echov5mw.Route(),
 //	                                               echov5mw.Request(keyfuncs.RemoteAddr())))
 //	a custom key                               echov5mw.LimitBy(guard, func(c *echo.Context) (string, error) {...})
-//	a page instead of the problem document     nethttp.Config.OnDenied, or the HTTPErrorHandler
+//	a page instead of the problem document     nethttp.Config.OnRefused, or the HTTPErrorHandler
 //	to set the cost of a request               nethttp.SetCost(c.Request().Context(), "tokens", n)
 //	to see the decision in a handler           e.Use(echov5mw.Keep(), echov5mw.Limit(guard)), then echov5mw.Verdict(c)
 //	to know why a request got a 400 or 503     errors.Unwrap of the error that the error handler gets
@@ -29,19 +29,28 @@
 // # Order
 //
 // Middleware runs in the order of e.Use, after the route is found; that of e.Pre runs
-// before. Put authentication before the guard if the user is charged, and CORS, so that
-// scripts can read refusals.
+// before. Put authentication before the guard if the user is charged, and CORS, which
+// answers preflights, so that they are not charged, and lets scripts read refusals.
 //
-// Plan, Cost, Skip, Deny and Settle of the guard's Config get the request, not Echo's
-// context, and so do Handshakes and Inbound of a guard of sockets. Middleware can pass
-// values to them in the request's context:
+// Plan, Cost, Skip, Permit and Settle of the guard's Config get the request, not Echo's
+// context, and so do Handshakes and Inbound of a guard of sockets; Plan gets the key of
+// LimitBy or SocketsBy too. Middleware can pass other values to them in the request's
+// context:
 //
 //	r := c.Request()
 //	c.SetRequest(r.WithContext(context.WithValue(r.Context(), userKey{}, user)))
 //
+// # What is limited
+//
+// Middleware of e.Use runs for every request, also for those that Echo answers by itself:
+// with 404, with 405, and OPTIONS with 204. Middleware of a group runs for its routes, and
+// for paths under its prefix that no route matches, unless NoGroupAutoRegister404Routes is
+// set in Echo's Config. Middleware of a route runs only if the route matches.
+//
 // # Signed cookies
 //
-// The Handler of a [keyfuncs.SignedCookie] becomes middleware like this:
+// The Handler of a [keyfuncs.SignedCookie], whose guard limits the address too, becomes
+// middleware like this:
 //
 //	e.Use(echov5mw.Limit(guard), echo.WrapMiddleware(cookie.Handler))
 //

@@ -18,9 +18,11 @@ import (
 //	e.Use(echov5mw.Limit(guard))
 //	e.POST("/login", login, echov5mw.Limit(logins))
 //
-// The error has the status of the refusal, marshals to the problem document, and wraps
-// an [*echo.HTTPError] and the verdict's Err, nil for a limit. The fields of the response
-// are already set. If the guard's OnDenied writes the response, the error is nil.
+// The error has the status of the refusal, and is or wraps an [*echo.HTTPError] that wraps
+// the verdict's Err, nil for a limit. With Echo's default error handler, which ignores it,
+// the refusal has been written. For a handler of the application's, only the fields of the
+// response are set, and the error marshals to the problem document. If the guard's
+// OnRefused writes the response, the error is nil.
 //
 // Limit panics if the guard is nil.
 func Limit(guard *nethttp.Guard) echo.MiddlewareFunc {

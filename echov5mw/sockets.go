@@ -58,7 +58,7 @@ func mustSockets(guard *websocketmw.Guard) {
 func actSocket(c *echo.Context, next echo.HandlerFunc, guard *websocketmw.Guard, v *websocketmw.Verdict) (err error) {
 	switch {
 	case v.Status() != 0:
-		return deny(c, v.Status(), v.Problem(), v.Err, func(w http.ResponseWriter) { guard.Deny(w, c.Request(), *v) })
+		return refuseWith(c, v.Status(), v.Problem, v.Err, func(w http.ResponseWriter) { guard.Refuse(w, c.Request(), *v) })
 	case !v.Upgrades():
 		return next(c)
 	}

@@ -13,7 +13,7 @@
 //	each client on each route                  ginmw.LimitBy(guard, ginmw.All(ginmw.Route(),
 //	                                               ginmw.Request(keyfuncs.RemoteAddr())))
 //	a custom key                               ginmw.LimitBy(guard, func(c *gin.Context) (string, error) {...})
-//	a page instead of the problem document     nethttp.Config.OnDenied
+//	a page instead of the problem document     nethttp.Config.OnRefused
 //	to set the cost of a request               nethttp.SetCost(c.Request.Context(), "tokens", n)
 //	to see the decision in a handler           r.Use(ginmw.Keep(), ginmw.Limit(guard)), then ginmw.Verdict(c)
 //	to know why a request got a 400 or 503     c.Errors
@@ -27,17 +27,32 @@
 // # Order
 //
 // Middleware runs in the order of r.Use. Put gin.Recovery before the guard, and also
-// authentication if the user is charged, and CORS, so that scripts can read refusals.
+// authentication if the user is charged, and CORS, which answers preflights, so that
+// they are not charged, and lets scripts read refusals.
 //
-// Plan, Cost, Skip, Deny and Settle of the guard's Config get the request, not Gin's
-// context, and so do Handshakes and Inbound of a guard of sockets. Middleware can pass
-// values to them in the request's context:
+// Plan, Cost, Skip, Permit and Settle of the guard's Config get the request, not Gin's
+// context, and so do Handshakes and Inbound of a guard of sockets; Plan gets the key of
+// LimitBy or SocketsBy too. Middleware can pass other values to them in the request's
+// context:
 //
 //	c.Request = c.Request.WithContext(context.WithValue(c.Request.Context(), userKey{}, user))
 //
+// # What is limited
+//
+// Gin redirects, before any middleware, also that of the engine: if a path lacks a
+// trailing slash or has one too many (r.RedirectTrailingSlash, on by default), and if it
+// differs in case or slashes (r.RedirectFixedPath). No handler of yours runs, but these
+// responses are not limited. To limit them too, serve guard.Handler(r), or turn both off;
+// then Gin answers 404.
+//
+// Otherwise r.Use of the engine limits every request, also those that get 404 and 405.
+// Only routes and groups that were made before r.Use are not limited. Middleware of a
+// group or a route runs only if one of its routes matches.
+//
 // # Signed cookies
 //
-// The Handler of a [keyfuncs.SignedCookie] becomes middleware like this:
+// The Handler of a [keyfuncs.SignedCookie], whose guard limits the address too, becomes
+// middleware like this:
 //
 //	set := cookie.Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 //	r.Use(ginmw.Limit(guard), func(c *gin.Context) { set.ServeHTTP(c.Writer, c.Request) })

@@ -74,12 +74,19 @@ func Example_signedCookie() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	limiter, err := core.New(memstore.New(memstore.Config{}), "api", core.SlidingLog(core.PerMinute(60)))
+	store := memstore.New(memstore.Config{})
+	perBrowser, err := core.New(store, "browser", core.SlidingLog(core.PerMinute(60)))
 	if err != nil {
 		log.Fatal(err)
 	}
+	perAddress, err := core.New(store, "address", core.SlidingLog(core.PerMinute(300)))
+	if err != nil {
+		log.Fatal(err)
+	}
+	browser, address := cookie.OlderThan(time.Minute), keyfuncs.RemoteAddr()
 	guard, err := nethttp.New(nethttp.Config{Rules: []nethttp.Rule{
-		{Limiter: limiter, Key: keyfuncs.First(cookie.Key, keyfuncs.RemoteAddr())},
+		{Limiter: perBrowser, Key: keyfuncs.First(browser, address)},
+		{Limiter: perAddress, Key: address},
 	}})
 	if err != nil {
 		log.Fatal(err)

@@ -18,7 +18,7 @@ import (
 //	r.Use(ginmw.Limit(guard))
 //	r.POST("/login", ginmw.Limit(logins), login)
 //
-// The guard's OnDenied is called as under net/http. The verdict's Err, if not nil, is
+// The guard's OnRefused is called as under net/http. The verdict's Err, if not nil, is
 // added to c.Errors, for the application's logs. Limit panics if the guard is nil.
 func Limit(guard *nethttp.Guard) gin.HandlerFunc {
 	mustGuard(guard)
@@ -62,7 +62,8 @@ func act(c *gin.Context, guard *nethttp.Guard, v *nethttp.Verdict) {
 		if v.Err != nil {
 			c.Error(v.Err) //nolint:errcheck // it returns its argument
 		}
-		guard.Deny(c.Writer, c.Request, *v)
+		c.Status(http.StatusOK) // as under net/http if none is written; Gin would send 404 where no route matched
+		guard.Refuse(c.Writer, c.Request, *v)
 		c.Writer.WriteHeaderNow() // HEAD has no body, and other middleware calls Written
 		return
 	}

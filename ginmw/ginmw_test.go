@@ -67,6 +67,46 @@ func serve(h http.Handler, r *http.Request) *httptest.ResponseRecorder {
 	return w
 }
 
+// The engine's middleware limits what no route matches, but not routes and groups that
+// were made before it.
+func TestWhatIsLimited(t *testing.T) {
+	r := gin.New()
+	r.HandleMethodNotAllowed = true
+	ok := func(c *gin.Context) { c.Status(http.StatusOK) }
+	r.NoRoute(ok)
+	r.NoMethod(ok)
+	r.GET("/before", ok)
+	group := r.Group("/group")
+	r.Use(ginmw.Limit(newGuard(t, nethttp.Config{Rules: []nethttp.Rule{newRule(t, "limited", core.Blocked())}})))
+	r.GET("/after", ok)
+	group.GET("/after", ok)
+	for target, want := range map[string]int{
+		"GET /after": 429, "GET /none": 429, "POST /after": 429, "POST /before": 429, "GET /before": 200, "GET /group/after": 200,
+	} {
+		method, path, _ := strings.Cut(target, " ")
+		if w := serve(r, request(method, path, "X-Own", "anna")); w.Code != want {
+			t.Errorf("%s: %d, want %d", target, w.Code, want)
+		}
+	}
+}
+
+// A body without a status has status 200, as under net/http, also where no route matched.
+func TestBodyWithoutStatus(t *testing.T) {
+	body := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.Write([]byte("body")) })
+	r := gin.New()
+	r.Use(ginmw.Limit(newGuard(t, nethttp.Config{
+		Rules:     []nethttp.Rule{newRule(t, "closed", core.Blocked())},
+		Preflight: body,
+		OnRefused: func(w http.ResponseWriter, r *http.Request, _ nethttp.Verdict) { body(w, r) },
+	})))
+	for _, method := range []string{"GET", "OPTIONS"} {
+		w := serve(r, request(method, "/", "X-Own", "anna", "Origin", "https://b", "Access-Control-Request-Method", "PUT"))
+		if w.Code != 200 || w.Body.String() != "body" {
+			t.Errorf("%s: %d %s", method, w.Code, w.Body)
+		}
+	}
+}
+
 type secret string
 
 func (secret) String() string { return "hidden" }
@@ -298,7 +338,7 @@ func TestRefusalIsWritten(t *testing.T) {
 	}
 }
 
-// A refused upgrade is written at once, also if OnDenied writes no body, and its error is
+// A refused upgrade is written at once, also if OnRefused writes no body, and its error is
 // in the context.
 func TestSocketRefusalIsWritten(t *testing.T) {
 	slots, err := core.NewSlots(store, "sockets", 1)
@@ -306,8 +346,8 @@ func TestSocketRefusalIsWritten(t *testing.T) {
 		t.Fatal(err)
 	}
 	guard, err := websocketmw.New(websocketmw.Config{
-		Rules:    []websocketmw.Rule{{Slots: slots, Key: own}},
-		OnDenied: func(w http.ResponseWriter, _ *http.Request, v websocketmw.Verdict) { w.WriteHeader(v.Status()) },
+		Rules:     []websocketmw.Rule{{Slots: slots, Key: own}},
+		OnRefused: func(w http.ResponseWriter, _ *http.Request, v websocketmw.Verdict) { w.WriteHeader(v.Status()) },
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -2,6 +2,7 @@ package ginmw
 
 import (
 	"bufio"
+	"io"
 	"net"
 	"net/http"
 
@@ -59,7 +60,7 @@ func actSocket(c *gin.Context, guard *websocketmw.Guard, v *websocketmw.Verdict)
 		if v.Err != nil {
 			c.Error(v.Err) //nolint:errcheck // it returns its argument
 		}
-		guard.Deny(c.Writer, c.Request, *v)
+		guard.Refuse(c.Writer, c.Request, *v)
 		c.Writer.WriteHeaderNow()
 	case v.Upgrades():
 		handshake, _ := v.Handshake()
@@ -76,7 +77,8 @@ func actSocket(c *gin.Context, guard *websocketmw.Guard, v *websocketmw.Verdict)
 	// Otherwise Gin calls the next handler itself.
 }
 
-// A socketWriter is the guard's writer with the other methods that Gin needs.
+// A socketWriter is the guard's writer with the other methods that Gin needs. Nothing may get
+// around the guard: over HTTP/2, what the handler writes are frames.
 type socketWriter struct {
 	gin.ResponseWriter
 
@@ -87,6 +89,23 @@ type socketWriter struct {
 func (w *socketWriter) Unwrap() http.ResponseWriter { return w.guarded }
 
 func (w *socketWriter) WriteHeader(status int) { w.guarded.WriteHeader(status) }
+
+func (w *socketWriter) WriteHeaderNow() {
+	if !w.Written() {
+		w.guarded.WriteHeader(w.Status())
+	}
+	w.ResponseWriter.WriteHeaderNow()
+}
+
+func (w *socketWriter) Write(p []byte) (int, error) { return w.guarded.Write(p) }
+
+func (w *socketWriter) WriteString(s string) (int, error) { return io.WriteString(w.guarded, s) }
+
+// Flush is for handlers that check for [http.Flusher].
+func (w *socketWriter) Flush() { _ = w.FlushError() }
+
+// FlushError is for [http.ResponseController].
+func (w *socketWriter) FlushError() error { return http.NewResponseController(w.guarded).Flush() }
 
 func (w *socketWriter) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	return http.NewResponseController(w.guarded).Hijack()

@@ -35,11 +35,16 @@ func RemoteAddr() Func {
 //
 // The trusted networks are those that the proxy connects from, such as "10.0.0.0/8", or
 // single addresses; to find them, log [http.Request.RemoteAddr]. At least one is required,
-// and the network of all addresses is a fault. The header is used only if the connection
-// comes from one of them, and the header is a single line with a single address.
-// Otherwise the address of the connection is charged, as by [RemoteAddr]. The names
-// X-Forwarded-For and Forwarded are faults, because these headers can list several
-// addresses: use [XForwardedFor] and [Forwarded].
+// and the network of all addresses is a fault. The names X-Forwarded-For and Forwarded are
+// faults, because these headers can list several addresses: use [XForwardedFor] and
+// [Forwarded].
+//
+// The header is used only if the connection comes from one of the networks. Otherwise the
+// address of the connection is charged, as by [RemoteAddr]. A proxy's request in which the
+// header is missing, repeated, or not a single address is an error: some proxies remove any
+// header that the client names in "Connection: X-Real-IP", also one of their own, and to
+// charge the proxy then would give such clients another limit. The health checks of
+// balancers have no header either: see the package documentation.
 //
 // All faults of the arguments are reported at once.
 func ProxyHeader(name string, trusted ...string) (Func, error) {
@@ -72,6 +77,15 @@ func ProxyHeader(name string, trusted ...string) (Func, error) {
 //
 // So the address of a client is charged whatever it writes. If an element that a proxy
 // should have written is not an address, the proxy that forwarded it is charged.
+//
+// A request from a trusted address without the header is an error, for the reason that
+// [ProxyHeader] gives: every proxy of yours adds an element. Health checks have none, and
+// neither have clients in a trusted network that connect directly: see the package
+// documentation.
+//
+// One element that is missing among several cannot be detected. If an inner proxy removes
+// the headers that "Connection" names before it appends its element, see that the outer ones
+// do not forward that field as the client sent it. nginx does not forward it.
 //
 // All faults of the arguments are reported at once.
 func XForwardedFor(trusted ...string) (Func, error) {
@@ -112,11 +126,12 @@ func Forwarded(trusted ...string) (Func, error) {
 //
 // and log the header as it arrives here: n is the number of elements to the right of
 // 192.0.2.1. If n is too small, a proxy is charged, which you will soon notice. If n is
-// too large, clients are trusted, which you will not notice: if in doubt, use the smaller
-// number, and find it again whenever a proxy is added or removed.
+// too large, clients are trusted that write an element, and all others get an error: find n
+// again whenever a proxy is added or removed.
 //
-// If there are fewer than n elements, or the n-th is not an address, the address of the
-// connection is charged, as by [RemoteAddr]. Several lines are one list, in their order.
+// Fewer than n elements, and an n-th that is not an address, are errors, whatever the
+// address of the connection. So are health checks, which come without the header: see the
+// package documentation. Several lines are one list, in their order.
 func BehindProxies(n int) (Func, error) {
 	return Prefix{}.BehindProxies(n)
 }
@@ -137,6 +152,40 @@ type Prefix struct {
 	// can use all its addresses; 56 or 48 accounts for that, but may charge neighbors
 	// together.
 	V6 int
+}
+
+// These are the IPv6 networks in which each IPv4 address has addresses of its own. An
+// IPv4-mapped address is written as IPv4 by parseNode.
+var (
+	nat64     = netip.MustParsePrefix("64:ff9b::/96") // RFC 6052, section 2.1
+	sixToFour = netip.MustParsePrefix("2002::/16")    // RFC 3056, section 2
+	teredo    = netip.MustParsePrefix("2001::/32")    // RFC 4380, section 4
+)
+
+// fold returns the IPv4 address to which an IPv6 address belongs, if it is in one of these
+// networks. Otherwise a client with one IPv4 address could have 65,536 networks of 64 bits
+// by 6to4, and one for each Teredo server, while NAT64 puts all of IPv4 into one.
+//
+// By 6to4 and Teredo only public addresses have others. Were 2002:a00:1:: charged as
+// 10.0.0.1, then whoever gets its packets might be exempted as a client of that network.
+func fold(addr netip.Addr) netip.Addr {
+	if addr.Is4() {
+		return addr
+	}
+	b := addr.As16()
+	var inner netip.Addr
+	switch {
+	case nat64.Contains(addr):
+		return netip.AddrFrom4([4]byte(b[12:]))
+	case sixToFour.Contains(addr):
+		inner = netip.AddrFrom4([4]byte(b[2:]))
+	case teredo.Contains(addr):
+		inner = netip.AddrFrom4([4]byte{^b[12], ^b[13], ^b[14], ^b[15]})
+	}
+	if inner.IsGlobalUnicast() && !inner.IsPrivate() {
+		return inner
+	}
+	return addr
 }
 
 // RemoteAddr is [RemoteAddr] by prefix. The only fault is that of the Prefix.
@@ -175,17 +224,35 @@ func (p Prefix) ProxyHeader(name string, trusted ...string) (Func, error) {
 	if err := errors.Join(p.check(), errName, errTrusted); err != nil {
 		return nil, err
 	}
+	var (
+		errMissing  = errNoClient(name, missing)
+		errRepeated = errNoClient(name, "more than one line")
+		errAddress  = errNoClient(name, "not an address")
+	)
 	return func(r *http.Request) (string, error) {
 		addr, err := peerOf(r)
 		if err != nil {
 			return "", err
 		}
-		if lines := r.Header.Values(name); len(lines) == 1 && proxies.contain(addr) {
-			if client, ok := parseNode(trimSpace(lines[0])); ok {
-				addr = client
-			}
+		if !proxies.contain(addr) {
+			return p.key(addr), nil
 		}
-		return p.key(addr), nil
+		if isTunnel(r) {
+			return "", errTunnel
+		}
+		lines := r.Header.Values(name)
+		switch len(lines) {
+		case 0:
+			return "", errMissing
+		case 1:
+		default:
+			return "", errRepeated
+		}
+		client, ok := parseNode(trimSpace(lines[0]))
+		if !ok {
+			return "", errAddress
+		}
+		return p.key(client), nil
 	}, nil
 }
 
@@ -207,14 +274,22 @@ func (p Prefix) walk(trusted []string, header string,
 	if err := errors.Join(p.check(), errTrusted); err != nil {
 		return nil, err
 	}
+	errMissing := errNoClient(header, missing)
 	return func(r *http.Request) (string, error) {
 		addr, err := peerOf(r)
 		if err != nil {
 			return "", err
 		}
 		if proxies.contain(addr) {
+			lines := r.Header.Values(header)
+			switch {
+			case isTunnel(r):
+				return "", errTunnel
+			case len(lines) == 0:
+				return "", errMissing
+			}
 			hops := 0
-			elements := list{r.Header.Values(header), lastComma}
+			elements := list{lines, lastComma}
 			for element := range elements.fromRight {
 				next, ok := parse(element)
 				if !ok {
@@ -239,24 +314,27 @@ func (p Prefix) BehindProxies(n int) (Func, error) {
 	if err := errors.Join(p.check(), errN); err != nil {
 		return nil, err
 	}
+	var (
+		errFew     = errNoClient("X-Forwarded-For", "fewer elements than proxies; "+exempt)
+		errAddress = errNoClient("X-Forwarded-For", "not an address")
+	)
 	return func(r *http.Request) (string, error) {
+		if isTunnel(r) {
+			return "", errTunnel
+		}
 		hops := 0
 		elements := list{r.Header.Values("X-Forwarded-For"), lastComma}
 		for element := range elements.fromRight {
 			if hops++; hops < n {
 				continue
 			}
-			if client, ok := parseNode(element); ok {
-				return p.key(client), nil
+			client, ok := parseNode(element)
+			if !ok {
+				return "", errAddress
 			}
-			break
+			return p.key(client), nil
 		}
-		// The peer may be a unix socket, without an address, so it is not parsed earlier.
-		peer, err := peerOf(r)
-		if err != nil {
-			return "", err
-		}
-		return p.key(peer), nil
+		return "", errFew
 	}, nil
 }
 
@@ -271,17 +349,11 @@ func (p Prefix) check() error {
 	return errors.Join(err4, err6)
 }
 
-// nat64 is the well-known prefix of RFC 6052, section 2.1.
-var nat64 = netip.MustParsePrefix("64:ff9b::/96")
-
 // key returns the key of an address that parseNode returned.
 func (p Prefix) key(addr netip.Addr) string {
-	// NAT64 is undone here and not in parseNode, because whether a proxy is trusted
-	// depends on its real address.
-	if nat64.Contains(addr) {
-		b := addr.As16()
-		addr = netip.AddrFrom4([4]byte(b[12:]))
-	}
+	// This is not done in parseNode, because whether a proxy is trusted depends on its
+	// real address.
+	addr = fold(addr)
 	bits := p.V6
 	if bits == 0 {
 		bits = 64

@@ -37,6 +37,23 @@ func wantKey(t *testing.T, f keyfuncs.Func, r *http.Request, want string) {
 	}
 }
 
+// wantClient is wantKey for proxies. If no key is wanted, an error is: not one after which
+// First would go on, nor one with anything that was written.
+func wantClient(t *testing.T, f keyfuncs.Func, r *http.Request, want string) {
+	t.Helper()
+	if want != "" {
+		wantKey(t, f, r, want)
+		return
+	}
+	key, err := f(r)
+	if key != "" || err == nil || errors.Is(err, keyfuncs.ErrAbsent) || !strings.Contains(err.Error(), "named no client") {
+		t.Errorf("got %q, %v; want an error", key, err)
+	}
+	if err != nil && strings.Contains(err.Error(), "203.0.113") {
+		t.Errorf("the error holds an address: %v", err)
+	}
+}
+
 func TestRemoteAddr(t *testing.T) {
 	for _, c := range []struct{ remote, want string }{
 		{"203.0.113.7:4711", "203.0.113.7"},
@@ -56,7 +73,25 @@ func TestRemoteAddr(t *testing.T) {
 		{"[::ffff:203.0.113.7%eth0]:80", "203.0.113.7"},
 		{"[64:ff9b::203.0.113.7]:80", "203.0.113.7"},
 		{"[64:ff9b::cb00:7107]:80", "203.0.113.7"},
-		{"[64:ff9b:1::203.0.113.7]:80", "64:ff9b:1::/64"}, // RFC 8215: local, not well-known
+		{"[64:ff9b:1::203.0.113.7]:80", "64:ff9b:1::/64"}, // RFC 8215: each operator's own
+
+		// One IPv4 address has all of these networks by 6to4 and Teredo.
+		{"[2002:cb00:7107::1]:80", "203.0.113.7"},
+		{"[2002:cb00:7107:ffff:3:4:5:6]:80", "203.0.113.7"},
+		{"[2002:cb00:7107:1::%eth0]:80", "203.0.113.7"},
+		{"[2003:cb00:7107::1]:80", "2003:cb00:7107::/64"},
+		{"[2002:a00:1::1]:80", "2002:a00:1::/64"}, // 10.0.0.1 has none
+		{"[2002:7f00:1::1]:80", "2002:7f00:1::/64"},
+		{"[2001:0:1:2:3:4:f5ff:fffe]:80", "2001:0:1:2::/64"},
+		{"[2001:ffff:ffff::1]:80", "2001:ffff:ffff::/64"},
+		{"[2001:0:4136:e378:8000:63bf:34ff:8ef8]:80", "203.0.113.7"}, // the example of RFC 4380, but for the address
+		{"[2001:0:1:2:3:4:34ff:8ef8]:80", "203.0.113.7"},
+		{"[2001:1::34ff:8ef8]:80", "2001:1::/64"},
+
+		// What stands for IPv4 within one network of 64 bits gives nobody another.
+		{"[::203.0.113.7]:80", "::/64"},                               // IPv4-compatible, RFC 4291
+		{"[::ffff:0:203.0.113.7]:80", "::/64"},                        // IPv4-translated, RFC 2765
+		{"[2001:db8:1:2:0:5efe:203.0.113.7]:80", "2001:db8:1:2::/64"}, // ISATAP, RFC 5214
 	} {
 		t.Run(c.remote, func(t *testing.T) {
 			wantKey(t, keyfuncs.RemoteAddr(), request(c.remote, ""), c.want)
@@ -67,7 +102,7 @@ func TestRemoteAddr(t *testing.T) {
 // A connection without an address has no key, whatever the headers are.
 func TestNoRemoteAddr(t *testing.T) {
 	for _, remote := range []string{
-		"", "@", "/run/app.sock", "pipe", "localhost:80", "203.0.113.7:", "203.0.113.7:x", "203.0.113.7:123456",
+		"", "@", "/run/app.sock", "pipe", "localhost:80", "203.0.113.7:", "203.0.113.7:x", "203.0.113.7:123456", "203.0.113.7:000080",
 		"203.0.113.07:80", "1.2.3:80", "[2001:db8::1", "[2001:db8::1]80", "[]:80", ":80", "203.0.113.7 :80",
 	} {
 		for name, f := range map[string]keyfuncs.Func{
@@ -112,16 +147,16 @@ func TestProxyHeader(t *testing.T) {
 		{"proxy mapped", "[::ffff:10.0.0.1]:80", []string{"203.0.113.9"}, "203.0.113.9"},
 		{"client in a trusted network", "10.0.0.1:80", []string{"10.7.7.7"}, "10.7.7.7"},
 		{"not from a proxy", "198.51.100.1:80", []string{"203.0.113.9"}, "198.51.100.1"},
-		{"missing", "10.0.0.1:80", nil, "10.0.0.1"},
-		{"empty", "10.0.0.1:80", []string{""}, "10.0.0.1"},
-		{"garbage", "10.0.0.1:80", []string{"me"}, "10.0.0.1"},
-		{"list", "10.0.0.1:80", []string{"203.0.113.9, 203.0.113.10"}, "10.0.0.1"},
-		{"repeated", "10.0.0.1:80", []string{"203.0.113.9", "203.0.113.9"}, "10.0.0.1"},
-		{"huge", "10.0.0.1:80", []string{strings.Repeat("1", 1<<20)}, "10.0.0.1"},
+		{"missing", "10.0.0.1:80", nil, ""},
+		{"empty", "10.0.0.1:80", []string{""}, ""},
+		{"garbage", "10.0.0.1:80", []string{"me"}, ""},
+		{"list", "10.0.0.1:80", []string{"203.0.113.9, 203.0.113.10"}, ""},
+		{"repeated", "10.0.0.1:80", []string{"203.0.113.9", "203.0.113.9"}, ""},
+		{"huge", "10.0.0.1:80", []string{strings.Repeat("1", 1<<20)}, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			f := must(keyfuncs.ProxyHeader("x-real-ip", trusted...))
-			wantKey(t, f, request(c.remote, "X-Real-IP", c.lines...), c.want)
+			wantClient(t, f, request(c.remote, "X-Real-IP", c.lines...), c.want)
 		})
 	}
 }
@@ -163,7 +198,8 @@ func TestXForwardedFor(t *testing.T) {
 		{"spaces", "10.0.0.1:80", []string{"1.1.1.1 ,\t 203.0.113.9\t,10.0.0.2 "}, "203.0.113.9"},
 		{"no space", "10.0.0.1:80", []string{"1.1.1.1,203.0.113.9,10.0.0.2"}, "203.0.113.9"},
 
-		{"missing", "10.0.0.1:80", nil, "10.0.0.1"},
+		{"missing", "10.0.0.1:80", nil, ""},
+		{"missing, not from a proxy", "198.51.100.1:80", nil, "198.51.100.1"},
 		{"empty", "10.0.0.1:80", []string{""}, "10.0.0.1"},
 		{"garbage", "10.0.0.1:80", []string{"1.1.1.1, me"}, "10.0.0.1"},
 		{"garbage behind a proxy", "10.0.0.1:80", []string{"1.1.1.1, me, 10.0.0.2"}, "10.0.0.2"},
@@ -191,7 +227,7 @@ func TestXForwardedFor(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			f := must(keyfuncs.XForwardedFor(trusted...))
-			wantKey(t, f, request(c.remote, "X-Forwarded-For", c.lines...), c.want)
+			wantClient(t, f, request(c.remote, "X-Forwarded-For", c.lines...), c.want)
 		})
 	}
 }
@@ -236,7 +272,7 @@ func TestForwarded(t *testing.T) {
 		{"escaped open quote", []string{`for="1.1.1.1\", for="203.0.113.9"`}, "203.0.113.9"},
 		{"backslash at the end", []string{`for="\, for="203.0.113.9"`}, "203.0.113.9"},
 
-		{"missing", nil, "10.0.0.1"},
+		{"missing", nil, ""},
 		{"empty", []string{""}, "10.0.0.1"},
 		{"empty element", []string{"for=1.1.1.1, , for=10.0.0.2"}, "10.0.0.2"},
 		{"trailing comma", []string{"for=203.0.113.9,"}, "10.0.0.1"},
@@ -268,10 +304,41 @@ func TestForwarded(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			f := must(keyfuncs.Forwarded(trusted...))
-			wantKey(t, f, request("10.0.0.1:80", "Forwarded", c.lines...), c.want)
+			wantClient(t, f, request("10.0.0.1:80", "Forwarded", c.lines...), c.want)
 			// Nothing counts that does not come from a proxy.
 			wantKey(t, f, request("198.51.100.1:80", "Forwarded", c.lines...), "198.51.100.1")
 		})
+	}
+}
+
+// After CONNECT, a proxy may pass on what it does not read. Without a proxy, and over HTTP/2,
+// there is nothing to hide.
+func TestConnect(t *testing.T) {
+	const header = "X-Forwarded-For"
+	for name, f := range map[string]keyfuncs.Func{
+		header:      must(keyfuncs.XForwardedFor(trusted...)),
+		"Forwarded": must(keyfuncs.Forwarded(trusted...)),
+		"X-Real-Ip": must(keyfuncs.ProxyHeader("X-Real-IP", trusted...)),
+		"count":     must(keyfuncs.BehindProxies(1)),
+	} {
+		ask := func(remote string, major int) (string, error) {
+			r := request(remote, header, "203.0.113.9")
+			r.Header.Set("Forwarded", "for=203.0.113.9")
+			r.Header.Set("X-Real-IP", "203.0.113.9")
+			r.Method, r.ProtoMajor = http.MethodConnect, major
+			return f(r)
+		}
+		for _, major := range []int{0, 1} {
+			if key, err := ask("10.0.0.1:80", major); key != "" || err == nil || errors.Is(err, keyfuncs.ErrAbsent) {
+				t.Errorf("%s: got %q, %v", name, key, err)
+			}
+		}
+		if key, err := ask("10.0.0.1:80", 2); key != "203.0.113.9" {
+			t.Errorf("%s, HTTP/2: got %q, %v", name, key, err)
+		}
+		if key, err := ask("198.51.100.1:80", 1); name != "count" && key != "198.51.100.1" {
+			t.Errorf("%s, no proxy: got %q, %v", name, key, err)
+		}
 	}
 }
 
@@ -293,19 +360,19 @@ func TestBehindProxies(t *testing.T) {
 		{"from a unix socket", 1, "@", []string{"1.1.1.1, 203.0.113.9"}, "203.0.113.9"},
 		{"64", 64, "10.0.0.1:80", []string{"1.1.1.1, 203.0.113.9" + strings.Repeat(", 10.0.0.2", 63)}, "203.0.113.9"},
 
-		{"missing", 1, "10.0.0.1:80", nil, "10.0.0.1"},
-		{"empty", 1, "10.0.0.1:80", []string{""}, "10.0.0.1"},
-		{"too few", 2, "10.0.0.1:80", []string{"203.0.113.9"}, "10.0.0.1"},
-		{"too few, two lines", 3, "10.0.0.1:80", []string{"203.0.113.9", "198.51.100.1"}, "10.0.0.1"},
-		{"garbage", 1, "10.0.0.1:80", []string{"203.0.113.9, me"}, "10.0.0.1"},
-		{"garbage before", 2, "10.0.0.1:80", []string{"1.1.1.1, me, 198.51.100.1"}, "10.0.0.1"},
-		{"trailing comma", 1, "10.0.0.1:80", []string{"203.0.113.9,"}, "10.0.0.1"},
-		{"quoted comma counts", 2, "10.0.0.1:80", []string{`1.1.1.1, "203.0.113.9, 203.0.113.8"`}, "10.0.0.1"},
-		{"huge element between", 2, "10.0.0.1:80", []string{"203.0.113.9, " + strings.Repeat("1", 1<<20)}, "10.0.0.1"},
+		{"missing", 1, "10.0.0.1:80", nil, ""},
+		{"empty", 1, "10.0.0.1:80", []string{""}, ""},
+		{"too few", 2, "10.0.0.1:80", []string{"203.0.113.9"}, ""},
+		{"too few, two lines", 3, "10.0.0.1:80", []string{"203.0.113.9", "198.51.100.1"}, ""},
+		{"garbage", 1, "10.0.0.1:80", []string{"203.0.113.9, me"}, ""},
+		{"garbage before", 2, "10.0.0.1:80", []string{"1.1.1.1, me, 198.51.100.1"}, ""},
+		{"trailing comma", 1, "10.0.0.1:80", []string{"203.0.113.9,"}, ""},
+		{"quoted comma counts", 2, "10.0.0.1:80", []string{`1.1.1.1, "203.0.113.9, 203.0.113.8"`}, ""},
+		{"huge element between", 2, "10.0.0.1:80", []string{"203.0.113.9, " + strings.Repeat("1", 1<<20)}, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			f := must(keyfuncs.BehindProxies(c.n))
-			wantKey(t, f, request(c.remote, "X-Forwarded-For", c.lines...), c.want)
+			wantClient(t, f, request(c.remote, "X-Forwarded-For", c.lines...), c.want)
 		})
 	}
 }
@@ -320,7 +387,9 @@ func TestPrefix(t *testing.T) {
 		{keyfuncs.Prefix{V4: 24}, "203.0.113.77", "203.0.113.0/24"},
 		{keyfuncs.Prefix{V4: 24}, "::ffff:203.0.113.77", "203.0.113.0/24"},
 		{keyfuncs.Prefix{V4: 24}, "64:ff9b::203.0.113.77", "203.0.113.0/24"},
+		{keyfuncs.Prefix{V4: 24}, "2002:cb00:714d::1", "203.0.113.0/24"},
 		{keyfuncs.Prefix{V4: 24}, "2001:db8:1:2:3::1", "2001:db8:1:2::/64"},
+		{keyfuncs.Prefix{V6: 128}, "2002:cb00:714d::1", "203.0.113.77"},
 		{keyfuncs.Prefix{V4: 1}, "203.0.113.77", "128.0.0.0/1"},
 		{keyfuncs.Prefix{V4: 32, V6: 64}, "203.0.113.77", "203.0.113.77"},
 		{keyfuncs.Prefix{V6: 48}, "203.0.113.77", "203.0.113.77"},

@@ -58,6 +58,12 @@ func BenchmarkHeader(b *testing.B) {
 	bench(b, "absent", keyfuncs.Header("X-Api-Key"), request("", ""))
 }
 
+func BenchmarkBearer(b *testing.B) {
+	bench(b, "opaque", keyfuncs.Bearer(), request("", "Authorization", "Bearer 0123456789abcdef0123456789abcdef"))
+	jwt := encode(`{"alg":"RS256","typ":"JWT","kid":"2026-01"}`, bytesOf(600), bytesOf(256))
+	bench(b, "JWT of 1,200 bytes", keyfuncs.Bearer(), request("", "Authorization", "Bearer "+jwt))
+}
+
 func BenchmarkContext(b *testing.B) {
 	with := func(value any) *http.Request {
 		return new(http.Request).WithContext(context.WithValue(b.Context(), userKey{}, value))

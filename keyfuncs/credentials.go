@@ -1,8 +1,10 @@
 package keyfuncs
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"encoding/base64"
+	"encoding/binary"
 	"net/http"
 	"strconv"
 	"strings"
@@ -34,12 +36,12 @@ func Hashed(f Func) Func {
 		if err != nil {
 			return "", err
 		}
-		return digest(key), nil
+		return digest([]byte(key)), nil
 	}
 }
 
-func digest(secret string) string {
-	sum := sha256.Sum256([]byte(secret))
+func digest(secret []byte) string {
+	sum := sha256.Sum256(secret)
 	return base64.RawURLEncoding.EncodeToString(sum[:16])
 }
 
@@ -49,7 +51,9 @@ func digest(secret string) string {
 // Warning: the client chooses the value. A client that sends another value with each
 // request has a new limit each time. Charge a cookie only where requests with an unknown
 // value are refused first; otherwise use [Session], which calls the library that verifies
-// the session, or a [SignedCookie].
+// the session, or a [SignedCookie]. The value is charged as net/http parses it, without
+// quotation marks around it. If what reads it accepts several spellings, each has a limit
+// of its own: the Context.Cookie of Gin, for example, decodes "%61" to "a".
 //
 // A cookie that is missing, empty, or contains bytes that cookies must not contain, is
 // [ErrAbsent]. Several cookies of the name, or one of more than 4 KiB, are [ErrMalformed],
@@ -77,7 +81,7 @@ func Cookie(name string) Func {
 		if len(cookies[0].Value) > maxValue {
 			return "", errTooLong
 		}
-		return digest(cookies[0].Value), nil
+		return digest([]byte(cookies[0].Value)), nil
 	}
 }
 
@@ -102,7 +106,9 @@ func Cookie(name string) Func {
 //
 // Its CookieStore leaves the ID empty: store a random one among the session's values, and
 // return that. The client must not be able to choose it, and it must not change with each
-// response.
+// response. Nor may the client choose its spelling: where the session is found by an
+// identifier in letters of either case, as MySQL compares them by default, charge something
+// that is stored in the session.
 //
 // A hostile client can omit its session, and start as many as the service allows: limit
 // those too, as the package documentation shows.
@@ -119,21 +125,29 @@ func Session(id func(*http.Request) (string, bool)) Func {
 		if !ok || s == "" {
 			return "", errAbsent
 		}
-		return digest(s), nil
+		return digest([]byte(s)), nil
 	}
 }
 
 // Bearer charges the token of the header "Authorization: Bearer ..." (RFC 6750). The key
-// is its hash, as by [Hashed].
+// is a hash of it, of 22 characters.
 //
 // Warning: the client chooses the token. A client that sends another one with each request
 // has a new limit each time. Charge it only behind a middleware that refuses unknown
-// tokens; if one user can have many tokens, charge the user, by [Context] or
-// [ContextFunc].
+// tokens. One user can usually get many tokens; charge the user, such as the subject of
+// the verified token, by [Context] or [ContextFunc], where you can.
 //
-// Another scheme, no token or no header is [ErrAbsent]. A header with several lines, or a
-// token of more than 16 KiB or with other bytes than visible ASCII, is [ErrMalformed], so
-// that no second spelling of a token has a limit of its own.
+// A JWT has several spellings, all of which are verified: the last character of its
+// signature has bits that do not count, and anyone can make a second signature from one by
+// ES256. So a JWT is charged by what it decodes to: one that is signed (RFC 7515, compact
+// form) by its header, its payload and the first half of the signature; one that is
+// encrypted (RFC 7516) by all but the encrypted key. Any other token is charged as it is,
+// as by [Hashed]. If several texts of such a token are accepted, as those in base64 may
+// be, each has a limit of its own: charge the user then.
+//
+// Another scheme, no token or no header is [ErrAbsent]. A header with several lines, a
+// token of more than 16 KiB, with other bytes than visible ASCII, or in JSON (it begins
+// with a brace), and a JWT that is not in base64 for URLs, are [ErrMalformed].
 func Bearer() Func {
 	const thing = "bearer token"
 	var (
@@ -141,6 +155,8 @@ func Bearer() Func {
 		errRepeated = malformed(thing, "more than one line of Authorization")
 		errTooLong  = malformed(thing, "longer than 16 KiB")
 		errBytes    = malformed(thing, "not of visible ASCII characters")
+		errJSON     = malformed(thing, "in JSON")
+		errBase64   = malformed(thing, "a JWT that is not in base64 for URLs")
 	)
 	return func(r *http.Request) (string, error) {
 		token, lines := authorization(r, "Bearer")
@@ -153,13 +169,64 @@ func Bearer() Func {
 			return "", errTooLong
 		case !isVisible(token):
 			return "", errBytes
+		case token[0] == '{':
+			return "", errJSON
 		}
-		return digest(token), nil
+		credential, ok := credentialOf([]byte(token))
+		if !ok {
+			return "", errBase64
+		}
+		return digest(credential), nil
 	}
 }
 
+// credentialOf returns what is the same for all spellings of a token: of a JWT in compact
+// form, the bytes that make it another one; of any other token, all of it. It is not ok if
+// a part of a JWT is not in base64 for URLs.
+func credentialOf(token []byte) (credential []byte, ok bool) {
+	parts := bytes.Count(token, []byte(".")) + 1
+	if parts != 3 && parts != 5 {
+		return token, true
+	}
+	credential = make([]byte, 1, len(token)+8*parts) // it begins with a zero byte, as no token does
+	rest := token
+	for i := range parts {
+		var part []byte
+		part, rest, _ = bytes.Cut(rest, []byte("."))
+		begin := len(credential)
+		var err error
+		credential, err = base64.RawURLEncoding.AppendDecode(credential, bytes.TrimRight(part, "=")) // some issuers pad
+		size := len(credential) - begin
+		switch {
+		case i == 0 && (err != nil || !isJOSE(credential[begin:])):
+			return token, true
+		case err != nil:
+			return nil, false
+		case i == 2 && parts == 3:
+			// Of an ECDSA signature (r, s), (r, n-s) is another one of the same text
+			// (FIPS 186-5, section 6.4.2). The first half is r. Of other algorithms
+			// too it says with which key the text was signed.
+			size /= 2
+		case i == 1 && parts == 5:
+			// The tag of a JWE authenticates all parts but the encrypted key, which some
+			// algorithms do not use.
+			size = 0
+		}
+		credential = binary.BigEndian.AppendUint64(credential[:begin+size], uint64(size))
+	}
+	return credential, true
+}
+
+// isJOSE reports whether the first part of a token is the header of a JWT: a JSON object
+// with the required member "alg" (RFC 7515, section 4.1.1; RFC 7516, section 4.1.1).
+func isJOSE(header []byte) bool {
+	return bytes.HasPrefix(bytes.TrimLeft(header, " \t\r\n"), []byte("{")) && bytes.Contains(header, []byte(`"alg"`))
+}
+
 // BasicUser charges the user name of basic authentication (RFC 7617). The key is the name
-// unchanged, without the password.
+// as it is encoded, without the password, so that each spelling of a name has a limit of
+// its own. If "Anna" and "anna" are one user, or names in Latin-1 and UTF-8, charge the
+// user that your authentication found, by [Context].
 //
 // Warning: BasicUser does not verify the password. A client that sends another name with
 // each request has a new limit each time, and one that sends the name of another user
@@ -206,7 +273,7 @@ func authorization(r *http.Request, scheme string) (credentials string, lines in
 	}
 	line := trimSpace(all[0])
 	end := strings.IndexAny(line, " \t")
-	if end < 0 || !strings.EqualFold(line[:end], scheme) {
+	if end < 0 || !isToken(line[:end]) || !strings.EqualFold(line[:end], scheme) {
 		return "", len(all)
 	}
 	return trimSpace(line[end:]), len(all)

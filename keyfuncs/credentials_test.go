@@ -152,6 +152,7 @@ func TestBasicUser(t *testing.T) {
 		{"4 KiB", []string{basic(long, secret)}, long, nil},
 		{"no header", nil, "", keyfuncs.ErrAbsent},
 		{"another scheme", []string{"Bearer " + secret}, "", keyfuncs.ErrAbsent},
+		{"a scheme that folds to it", []string{"Ba\u017fic" + basic("anna", secret)[5:]}, "", keyfuncs.ErrAbsent},
 		{"no credentials", []string{"Basic "}, "", keyfuncs.ErrAbsent},
 		{"no name", []string{basic("", secret)}, "", keyfuncs.ErrAbsent},
 		{"two lines", []string{basic("anna", secret), basic("ben", secret)}, "", keyfuncs.ErrMalformed},
@@ -188,7 +189,9 @@ func FuzzSecrets(f *testing.F) {
 				t.Fatalf("%s: %q: key %q, error %v", name, a, keyA, errA)
 			}
 			// Cookies lose their quotation marks and what follows a semicolon, headers spaces.
-			if errA == nil && errB == nil && name == "Bearer" && (keyA == keyB) != (strings.Trim(a, " \t") == strings.Trim(b, " \t")) {
+			// What has dots may be a JWT, which has several spellings: see FuzzBearer.
+			if errA == nil && errB == nil && name == "Bearer" && !strings.Contains(a, ".") &&
+				(keyA == keyB) != (strings.Trim(a, " \t") == strings.Trim(b, " \t")) {
 				t.Fatalf("%s: %q and %q: keys %q and %q", name, a, b, keyA, keyB)
 			}
 		}
@@ -291,7 +294,6 @@ func TestMorePanics(t *testing.T) {
 		"CostUnless":        func() { keyfuncs.CostUnless(nil) },
 		"In":                func() { keyfuncs.In(nil, "192.0.2.0/24") },
 		"NotIn":             func() { keyfuncs.NotIn(nil, "192.0.2.0/24") },
-		"Unless":            func() { keyfuncs.Unless(nil) },
 		"OlderThan, -1ns":   func() { cookies(t).OlderThan(-1) },
 		"OlderThan, maxAge": func() { cookies(t).OlderThan(maxAge) },
 		"Handler":           func() { cookies(t).Handler(nil) },

@@ -19,18 +19,33 @@
 // The wrong one has one of two results. RemoteAddr behind a proxy charges all clients as
 // one, the proxy, which you will notice. Trusting a header that none of your proxies
 // writes lets each client choose its own address, or another's, which you will not
-// notice. So these functions never trust what a client could have written, and charge the
-// nearest trustworthy address instead, which is a proxy's. If all your clients share a
-// limit, the proxy does not write the header that the function expects.
+// notice. So these functions never trust what a client could have written. If a proxy does
+// not write the header that the function expects, they return an error, and the guard
+// refuses the request.
 //
 // To test a deployment, send a request with forged headers, and check that your own
 // address is charged:
 //
 //	curl -H 'X-Forwarded-For: 192.0.2.1' -H 'X-Real-IP: 192.0.2.1' https://...
 //
-// Keys have one form for each address: without port, brackets and zone. An IPv4 address
-// within an IPv6 one (::ffff:203.0.113.7, or by NAT64, RFC 6052, 64:ff9b::203.0.113.7)
-// is charged as the IPv4 address. A household has 2^64 IPv6 addresses or more, so these
+// They also return an error for the method CONNECT over HTTP/1.1 from a proxy. HAProxy
+// passes it on, and after a status of 200 also everything that the client then sends: to
+// this server, further requests with headers of the client's choice. A route without a limit
+// may answer so too, so refuse the method in the proxy:
+//
+//	http-request deny if METH_CONNECT
+//
+// The health checks of a balancer or a kubelet do not pass through a proxy, and so have no
+// header and no key. Leave their route without a limit: mount it outside the guard, or name
+// it in nethttp's Config.Skip:
+//
+//	nethttp.Config{Skip: func(r *http.Request) bool { return r.URL.Path == "/healthz" }, ...}
+//
+// Keys have one form for each address: without port, brackets and zone. An IPv6 address that
+// belongs to an IPv4 address is charged as that one: IPv4-mapped (::ffff:203.0.113.7), by
+// NAT64 (64:ff9b::203.0.113.7, RFC 6052), by 6to4 (2002:cb00:7107::1, RFC 3056), and by
+// Teredo (RFC 4380). NAT64 with a prefix of your own is not recognized: all of its IPv4
+// clients have one key. A household has 2^64 IPv6 addresses or more, so these
 // are charged by their /64, which [Prefix] can change. Examples of keys are "203.0.113.7"
 // and "2001:db8:1:2::/64".
 //
@@ -108,8 +123,8 @@
 // # Networks
 //
 // [In] and [NotIn] report whether the client's address is in given networks. They are for
-// nethttp's Config.Skip, which exempts clients from limits, and, with [Unless], for
-// Config.Deny, which refuses them.
+// nethttp's Config.Skip, which exempts clients from limits, and Config.Permit, which refuses
+// all others: In is then an allowlist, and NotIn a blocklist.
 //
 // # Errors
 //

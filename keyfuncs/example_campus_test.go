@@ -130,7 +130,7 @@ func ExampleIn() {
 }
 
 // Clients in one network are refused, and those whose address is unknown.
-func ExampleUnless() {
+func ExampleNotIn() {
 	welcome, err := keyfuncs.NotIn(keyfuncs.RemoteAddr(), "198.51.100.0/24")
 	if err != nil {
 		log.Fatal(err)
@@ -140,8 +140,8 @@ func ExampleUnless() {
 		log.Fatal(err)
 	}
 	guard, err := nethttp.New(nethttp.Config{
-		Rules: []nethttp.Rule{{Limiter: limiter, Key: keyfuncs.RemoteAddr()}},
-		Deny:  keyfuncs.Unless(welcome),
+		Rules:  []nethttp.Rule{{Limiter: limiter, Key: keyfuncs.RemoteAddr()}},
+		Permit: welcome,
 	})
 	if err != nil {
 		log.Fatal(err)

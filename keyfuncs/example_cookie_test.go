@@ -6,6 +6,8 @@ import (
 	"log"
 	"net/http"
 	"net/http/httptest"
+	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/headgate/headgate/core"
@@ -14,19 +16,36 @@ import (
 	"github.com/headgate/headgate/nethttp"
 )
 
-// A browser is charged by its cookie, and by address until it has one.
+// A browser is charged by its cookie when that is a minute old, and by address until then.
+// The address has a limit of its own, for clients that collect cookies.
 func ExampleNewSignedCookie() {
 	cookie, err := keyfuncs.NewSignedCookie("__Host-id", 24*time.Hour, serverSecret)
 	if err != nil {
 		log.Fatal(err)
 	}
-	guard := guardBy(keyfuncs.First(cookie.Key, keyfuncs.RemoteAddr()))
+	store := memstore.New(memstore.Config{})
+	perBrowser, err := core.New(store, "browser", core.SlidingLog(core.PerMinute(60)))
+	if err != nil {
+		log.Fatal(err)
+	}
+	perAddress, err := core.New(store, "address", core.SlidingLog(core.PerMinute(300)))
+	if err != nil {
+		log.Fatal(err)
+	}
+	browser, address := cookie.OlderThan(time.Minute), keyfuncs.RemoteAddr()
+	guard, err := nethttp.New(nethttp.Config{Rules: []nethttp.Rule{
+		{Limiter: perBrowser, Key: keyfuncs.First(browser, address)},
+		{Limiter: perAddress, Key: address},
+	}})
+	if err != nil {
+		log.Fatal(err)
+	}
 	handler := guard.Handler(cookie.Handler(http.HandlerFunc(hello)))
 
 	listen(handler) // http.ListenAndServe("127.0.0.1:8080", handler)
 	// Output:
-	// 200, 59 left of the address
-	// 200, 59 left of the cookie
+	// 200 "browser";r=59;t=60, "address";r=299;t=60
+	// 200 "browser";r=58;t=60, "address";r=298;t=60
 }
 
 // serverSecret comes from the configuration: at least 32 random bytes, the same on all servers.
@@ -38,31 +57,69 @@ var serverSecret = func() []byte {
 
 func hello(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "hello") }
 
-func guardBy(key keyfuncs.Func) *nethttp.Guard {
-	limiter, err := core.New(memstore.New(memstore.Config{}), "api", core.SlidingLog(core.PerMinute(60)))
-	if err != nil {
-		log.Fatal(err)
-	}
-	guard, err := nethttp.New(nethttp.Config{Rules: []nethttp.Rule{{Limiter: limiter, Key: key}}})
-	if err != nil {
-		log.Fatal(err)
-	}
-	return guard
-}
-
 // listen sends a request without a cookie, then one with the cookie it was given.
-func listen(h http.Handler) {
+var listen = func(h http.Handler) {
 	r := httptest.NewRequest("GET", "/", nil)
-	for _, charged := range []string{"address", "cookie"} {
+	for range 2 {
 		w := httptest.NewRecorder()
 		h.ServeHTTP(w, r)
-		var left int
-		if _, err := fmt.Sscanf(w.Header().Get("RateLimit"), `"api";r=%d;`, &left); err != nil {
-			log.Fatal(err)
-		}
-		fmt.Printf("%d, %d left of the %s\n", w.Code, left, charged)
+		fmt.Println(w.Code, w.Header().Get("RateLimit"))
 		for _, c := range w.Result().Cookies() {
 			r.AddCookie(c)
 		}
 	}
+}
+
+// Whatever an attacker does with cookies, it is served what its address may have; and until
+// it has waited for its cookies to count, what one browser may have.
+func TestCollectedCookies(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const browserLimit, addressLimit = 60, 300 // of the example
+		var handler http.Handler
+		defer func(saved func(http.Handler)) { listen = saved }(listen)
+		listen = func(h http.Handler) { handler = h }
+		ExampleNewSignedCookie()
+
+		ask := func(remote string, cookie *http.Cookie) (served int, given []*http.Cookie) {
+			r := httptest.NewRequest("GET", "/", nil)
+			r.RemoteAddr = remote
+			if cookie != nil {
+				r.AddCookie(cookie)
+			}
+			w := httptest.NewRecorder()
+			handler.ServeHTTP(w, r)
+			if w.Code == http.StatusOK {
+				served = 1
+			}
+			return served, w.Result().Cookies()
+		}
+		// attack takes all cookies that it can get, and uses all that it has.
+		var cookies []*http.Cookie
+		attack := func() (served int) {
+			for range 2 * addressLimit {
+				n, given := ask("203.0.113.7:80", nil)
+				served += n
+				cookies = append(cookies, given...)
+			}
+			for _, cookie := range cookies {
+				for range browserLimit {
+					n, _ := ask("203.0.113.7:80", cookie)
+					served += n
+				}
+			}
+			return served
+		}
+		if served := attack(); served != browserLimit || len(cookies) != browserLimit {
+			t.Errorf("at once, an attacker was served %d requests and %d cookies", served, len(cookies))
+		}
+		for range 3 {
+			time.Sleep(time.Minute)
+			if served := attack(); served != addressLimit {
+				t.Errorf("with %d cookies, an attacker was served %d requests in a minute", len(cookies), served)
+			}
+			if served, _ := ask("203.0.113.8:80", nil); served == 0 {
+				t.Error("another address is refused")
+			}
+		}
+	})
 }

@@ -2,6 +2,7 @@ package keyfuncs
 
 import (
 	"errors"
+	"fmt"
 	"net/http"
 	"net/netip"
 	"slices"
@@ -15,6 +16,29 @@ const (
 )
 
 var errNoPeer = errors.New("headgate: keyfuncs: the remote address of the connection is not an IP address (a unix socket?)")
+
+// What errors say of requests that may be health checks.
+const (
+	missing = "missing; " + exempt
+	exempt  = "exempt the routes of health checks"
+)
+
+// errNoClient returns the error for a request in which a proxy should have named its client,
+// and did not. It is not ErrAbsent, or a client that can have a header removed could choose
+// the next member of First.
+func errNoClient(header, why string) error {
+	return fmt.Errorf("headgate: keyfuncs: the proxy named no client: header %s: %s", header, why)
+}
+
+var errTunnel = errors.New("headgate: keyfuncs: CONNECT through a proxy: what follows could be another request, which the proxy does not read")
+
+// isTunnel reports whether a proxy may take a successful answer as the begin of a tunnel, as
+// HAProxy does (RFC 9110, section 9.3.6). net/http reads what the client then sends as
+// further requests, in which the proxy has written nothing. Over HTTP/2, CONNECT is for one
+// stream, such as a WebSocket (RFC 8441).
+func isTunnel(r *http.Request) bool {
+	return r.Method == http.MethodConnect && r.ProtoMajor < 2
+}
 
 // peerOf returns the address that the connection of r comes from.
 func peerOf(r *http.Request) (netip.Addr, error) {

@@ -45,8 +45,9 @@ const maxValue = 4 << 10
 // header only where requests with an unknown value are refused first. For a client's
 // address, use [ProxyHeader], which checks that a proxy wrote the header.
 //
-// Spaces and tabs around the value are ignored. A header that is missing or empty is
-// [ErrAbsent]. One with several lines, or of more than 4 KiB, is [ErrMalformed], because
+// Spaces and tabs around the value are ignored; otherwise, the value is charged as it is. If
+// several spellings of it are accepted, such as in upper and lower case, each has a limit of
+// its own. A header that is missing or empty is [ErrAbsent]. One with several lines, or of more than 4 KiB, is [ErrMalformed], because
 // the next reader might use another line.
 //
 // net/http removes Host from the headers, so the key of Header("Host") is always absent.

@@ -22,9 +22,18 @@ import (
 // not usable. It is safe for concurrent use.
 //
 // A hostile client cannot make or change a cookie, but it can omit its cookie, request a
-// new one, collect many, and share them. So a cookie alone is no limit. Limit clients
-// without a cookie, or with one that is less than some minutes old, and the number of new
-// cookies, by address, as the package documentation shows.
+// new one, collect many, and share them. So a cookie alone is no limit: with
+// First(cookie.Key, address) and 60 requests a minute, 60 requests without a cookie bring 60
+// cookies, and these another 3,600 requests. Charge a cookie when it is some time old, and
+// limit the address too:
+//
+//	nethttp.Config{Rules: []nethttp.Rule{
+//		{Limiter: perBrowser, Key: keyfuncs.First(cookie.OlderThan(time.Minute), address)},
+//		{Limiter: perAddress, Key: address},
+//	}}
+//
+// The second limit is then what a hostile client gets that collects cookies. The package
+// documentation shows how the others of its address keep their share.
 //
 // It identifies a browser, not a person, and proves nothing else: do not use it to
 // authenticate users.
@@ -72,7 +81,8 @@ const (
 )
 
 // NewSignedCookie returns a SignedCookie of the given name that is valid for maxAge, from
-// 1 second to 400 days. Prefer a name that begins with "__Host-": browsers do not let
+// 1 second to 400 days. A limit on the cookie needs another on the address: see
+// [SignedCookie]. Prefer a name that begins with "__Host-": browsers do not let
 // other hosts set it.
 //
 // Cookies are not renewed, so that collected ones expire: after maxAge an established
@@ -217,7 +227,7 @@ func (c *SignedCookie) New(issued time.Time) *http.Cookie {
 
 // Handler returns a handler that sets a new cookie in the response to each request
 // without a valid one, and Cache-Control so that caches do not send it to other clients.
-// Put it behind the guard that limits new clients, so that refused clients get none.
+// Put it behind a guard that limits the address, so that refused clients get none.
 //
 // A browser that starts with several requests at once gets several cookies, and keeps the
 // last; the limit of new clients should allow for that.

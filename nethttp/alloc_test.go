@@ -1,5 +1,3 @@
-//go:build !race
-
 package nethttp_test
 
 import (
@@ -7,28 +5,58 @@ import (
 	"testing"
 
 	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/internal/norace"
 	"github.com/headgate/headgate/nethttp"
 )
 
+// TestAllocationsOfPlans: however many limiters there are, one that Plan returns takes no
+// more allocations than the rule's own, except for a refusal's body and its length.
+func TestAllocationsOfPlans(t *testing.T) {
+	norace.Test(t) // the detector allocates
+	for name, test := range map[string]struct {
+		policy core.Policy
+		want   float64
+	}{
+		"admitted": {core.FixedWindow(core.PerDay(1 << 40)), 2},
+		"refused":  {core.SlidingLog(core.PerDay(1)), 5},
+	} {
+		t.Run(name, func(t *testing.T) {
+			const n = 10_000
+			h := customers(t, n, test.policy).Handler(http.HandlerFunc(nothing))
+			r, w := request("GET", "/"), &sink{header: make(http.Header)}
+			ask := func() {
+				clear(w.header)
+				h.ServeHTTP(w, r)
+			}
+			for range n { // the first of a key is another matter
+				ask()
+			}
+			if got := testing.AllocsPerRun(n, ask); got > test.want {
+				t.Errorf("%v allocations, want %v", got, test.want)
+			}
+		})
+	}
+}
+
 // TestAllocations: the fields take two allocations, the text of RateLimit and a
 // slice for all values, a refusal one more for Retry-After, and the decision none.
-// The race detector allocates, so under it there is no such test.
 func TestAllocations(t *testing.T) {
+	norace.Test(t) // the detector allocates
 	lax, strict := core.FixedWindow(core.PerDay(1<<40)), core.SlidingLog(core.PerDay(1))
 	for name, test := range map[string]struct {
 		policies []core.Policy
-		fields   nethttp.Fields
+		noFields bool
 		want     float64
 	}{
-		"admitted":               {[]core.Policy{lax}, nil, 2},
-		"admitted, two policies": {[]core.Policy{lax.Named("a"), lax.Named("b")}, nil, 2},
-		"admitted, no fields":    {[]core.Policy{lax}, nethttp.NoFields, 0},
-		"refused":                {[]core.Policy{strict}, nil, 3},
-		"refused, two policies":  {[]core.Policy{lax.Named("a"), strict.Named("b")}, nil, 3},
+		"admitted":               {[]core.Policy{lax}, false, 2},
+		"admitted, two policies": {[]core.Policy{lax.Named("a"), lax.Named("b")}, false, 2},
+		"admitted, no fields":    {[]core.Policy{lax}, true, 0},
+		"refused":                {[]core.Policy{strict}, false, 3},
+		"refused, two policies":  {[]core.Policy{lax.Named("a"), strict.Named("b")}, false, 3},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := rules(nethttp.Rule{Limiter: memory(t, "api", test.policies...), Key: client})
-			c.Fields = test.fields
+			c.NoFields = test.noFields
 			h := newGuard(t, c).Handler(http.HandlerFunc(nothing))
 			r, w := request("GET", "/"), &sink{header: make(http.Header)}
 			h.ServeHTTP(w, r) // the first of a key is another matter

@@ -1,7 +1,9 @@
 package nethttp_test
 
 import (
+	"fmt"
 	"net/http"
+	"strconv"
 	"testing"
 	"time"
 
@@ -69,7 +71,7 @@ func BenchmarkGuard(b *testing.B) {
 		}},
 		{"Admitted/CostAndPlan", 200, func(l func(string, ...core.Policy) *core.Limiter) nethttp.Config {
 			free, paid := l("api", strict), l("api", lax)
-			plan := func(*http.Request) *core.Limiter { return paid }
+			plan := func(*http.Request, string) *core.Limiter { return paid }
 			return nethttp.Config{Rules: []nethttp.Rule{{Limiter: free, Key: client, Plan: plan, Cost: one}}}
 		}},
 		{"Admitted/TwoPolicies", 200, func(l func(string, ...core.Policy) *core.Limiter) nethttp.Config {
@@ -79,7 +81,7 @@ func BenchmarkGuard(b *testing.B) {
 			return nethttp.Config{Rules: []nethttp.Rule{{Limiter: l("a", lax), Key: client}, {Limiter: l("b", other), Key: client}}}
 		}},
 		{"Admitted/NoFields", 200, func(l func(string, ...core.Policy) *core.Limiter) nethttp.Config {
-			return nethttp.Config{Rules: []nethttp.Rule{{Limiter: l("api", lax), Key: client}}, Fields: nethttp.NoFields}
+			return nethttp.Config{Rules: []nethttp.Rule{{Limiter: l("api", lax), Key: client}}, NoFields: true}
 		}},
 		{"Admitted/Settle", 200, func(l func(string, ...core.Policy) *core.Limiter) nethttp.Config {
 			return nethttp.Config{Rules: []nethttp.Rule{{Limiter: l("api", lax), Key: client, Settle: keep}}}
@@ -103,6 +105,53 @@ func BenchmarkGuard(b *testing.B) {
 			benchmark(b, guard.Handler(http.HandlerFunc(nothing)), bm.status)
 		})
 	}
+}
+
+// Customers who each have a limiter of their own make requests in turn.
+func BenchmarkPlans(b *testing.B) {
+	for _, n := range []int{1, 10, 10_000} {
+		for _, bm := range []struct {
+			name   string
+			policy core.Policy
+			status int
+		}{
+			{"Admitted", core.TokenBucket(core.PerSecond(1_000_000), 100_000_000), 200},
+			{"Refused", core.TokenBucket(core.PerHour(1), 1), 429},
+		} {
+			b.Run(fmt.Sprintf("%d/%s", n, bm.name), func(b *testing.B) {
+				h := customers(b, n, bm.policy).Handler(http.HandlerFunc(nothing))
+				for range n { // the first of a key is another matter
+					h.ServeHTTP(&sink{header: make(http.Header)}, request("GET", "/"))
+				}
+				benchmark(b, h, bm.status)
+			})
+		}
+	}
+}
+
+// customers returns a guard for n customers, who make requests in turn and each have a plan
+// of their own.
+func customers(tb testing.TB, n int, p core.Policy) *nethttp.Guard {
+	tb.Helper()
+	free := memory(tb, "api", core.Blocked())
+	names, plans := make([]string, n), make(map[string]*core.Limiter, n)
+	for i := range n {
+		l, err := free.With(p)
+		if err != nil {
+			tb.Fatal(err)
+		}
+		names[i] = strconv.Itoa(i)
+		plans[names[i]] = l
+	}
+	next := 0
+	return newGuard(tb, rules(nethttp.Rule{
+		Limiter: free,
+		Key: func(*http.Request) (string, error) {
+			next++
+			return names[next%n], nil
+		},
+		Plan: func(_ *http.Request, key string) *core.Limiter { return plans[key] },
+	}))
 }
 
 // The part of the above that is the limiter's.

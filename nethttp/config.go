@@ -24,23 +24,35 @@ type Config struct {
 	Rules []Rule
 
 	// Skip reports whether to admit a request without applying any rule: nothing is
-	// charged, Observe is not called, and no fields are set. Nil skips nothing.
+	// charged, Observe is not called, and no fields are set. Nil skips nothing. Whatever
+	// a client can write to be skipped has no limit; for paths, see the package
+	// documentation on routers.
 	Skip func(*http.Request) bool
 
-	// Deny reports whether to refuse a request with status 403 and the error
-	// [ErrDenied], before any rule is applied: nothing is charged. It is called after
-	// Skip, and for CORS preflights too, so it should not depend on credentials. Nil
-	// denies nothing.
+	// Permit reports whether a request may come in at all. If not, it is refused with
+	// status 403 and the error [ErrForbidden], before any rule is applied: nothing is
+	// charged. It is called after Skip, and for CORS preflights too, so it should not
+	// depend on credentials. Nil permits everything.
 	//
-	// [keyfuncs.In] and [keyfuncs.NotIn] return false if in doubt about the address.
-	// That is right for Skip; for Deny, which should refuse then, negate them with
-	// [keyfuncs.Unless].
-	Deny func(*http.Request) bool
+	// [keyfuncs.In] makes it an allowlist of networks, [keyfuncs.NotIn] a blocklist. Both
+	// return false, and so refuse, if in doubt about the client's address.
+	Permit func(*http.Request) bool
 
-	// CountPreflights applies the rules to CORS preflights too: requests with the
-	// method OPTIONS, an Origin and an Access-Control-Request-Method. If false, they
-	// are skipped, because browsers send them on their own, without credentials.
-	CountPreflights bool
+	// Preflight, if not nil, answers CORS preflights, which are requests with the method
+	// OPTIONS, an Origin and an Access-Control-Request-Method. It is called after Skip
+	// and Permit, instead of the handler behind the guard. Nothing is charged and no fields
+	// are set. If it writes nothing, the guard answers 204. Observe gets a verdict with
+	// status 204.
+	//
+	// Anyone can send such a request, as often as they like, so Preflight must not do
+	// more than a preflight needs.
+	//
+	// If Preflight is nil, preflights are charged like other requests. Usually none
+	// arrive, because CORS middleware belongs outside the guard and answers them there.
+	// Otherwise note that browsers send them without credentials: keys by user or cookie
+	// refuse them with 400, and after a preflight that is charged, a MinInterval
+	// refuses the request that follows it.
+	Preflight http.Handler
 
 	// KeyErrorStatus is the status of the refusal if a rule's Key returns an error
 	// or an empty key: 400 or 403. 0 means 400. It is not used for
@@ -51,11 +63,14 @@ type Config struct {
 	// [Draft11].
 	Fields Fields
 
-	// OnDenied, if not nil, writes refusals of every status instead of the guard.
+	// NoFields omits these fields. Refusals still have Retry-After. Fields must be nil.
+	NoFields bool
+
+	// OnRefused, if not nil, writes refusals of every status instead of the guard.
 	// The header already has the limit's fields, Retry-After and Cache-Control:
-	// no-store. OnDenied should write the verdict's status and a body. If it writes
+	// no-store. OnRefused should write the verdict's status and a body. If it writes
 	// nothing, the guard writes the refusal.
-	OnDenied func(http.ResponseWriter, *http.Request, Verdict)
+	OnRefused func(http.ResponseWriter, *http.Request, Verdict)
 
 	// Observe, if not nil, is called with each verdict before the response is
 	// written, for logs and metrics. It is not called for requests that are skipped
@@ -64,7 +79,8 @@ type Config struct {
 
 	// ObserveOnly is shadow mode, for trying limits before they are enforced. Check
 	// decides, charges, and calls Observe with the verdict as it would have been,
-	// but returns one that admits and sets no fields, even after an error.
+	// but returns one that admits and sets no fields, even after an error. Preflight is
+	// not called: preflights get to the handler behind the guard.
 	ObserveOnly bool
 
 	// OnSettled, if not nil, is called after each correction of a charge by
@@ -89,16 +105,19 @@ type Rule struct {
 	Key keyfuncs.Func
 
 	// Plan chooses another limiter for a request, such as a larger one for paying
-	// customers. Make the limiters once, with Limiter.With, and look them up here. If
-	// Plan is nil or returns nil, Limiter is used, which should therefore be the
+	// customers. key is what is charged: what Key returned, or the adapter's key in its
+	// place. It has the form that package keyfuncs describes, such as "0:anna" by
+	// [keyfuncs.First]. Make the limiters once, with Limiter.With, and look them up here.
+	// If Plan is nil or returns nil, Limiter is used, which should therefore be the
 	// smallest plan. A limiter with another name or store is an error of the program:
 	// the request is refused with status 500.
-	Plan func(*http.Request) *core.Limiter
+	Plan func(r *http.Request, key string) *core.Limiter
 
 	// Cost returns the number of units that a request is charged. If it is 0, the
 	// rule does not apply: Key is not called, and the limiter is not asked. A
 	// negative number is an error of the program: the request is refused with status
-	// 500. A nil Cost means 1.
+	// 500. A nil Cost means 1. If it depends on the path, see the package documentation
+	// on routers.
 	Cost func(*http.Request) int64
 
 	// Settle returns the number of units that the request finally cost, 0 or more,
@@ -107,6 +126,12 @@ type Rule struct {
 	// as there is room. After a negative number, which is an error of the program,
 	// the charge stands. If Settle is nil, the charge stands, and if all rules have
 	// a nil Settle, the guard does not wrap the response.
+	//
+	// Warning: clients have a say in the outcome. What Settle gives back for an outcome
+	// that a client can cause is free of charge, such as 5xx behind a reverse proxy: a
+	// client that hangs up, or sends what the upstream rejects, gets 502 or 504 for
+	// as many requests as it likes. Give back only for outcomes that are meant to be free,
+	// such as a successful login, not for everything but some.
 	//
 	// The request is the one that was passed to the handler. Settle runs before the
 	// response is complete, so a client may have to wait for it. The fields of the
@@ -155,6 +180,9 @@ func (c *Config) validate() error {
 	}
 	if s := c.KeyErrorStatus; s != 0 && s != http.StatusBadRequest && s != http.StatusForbidden {
 		fault(fmt.Errorf("%d is neither 400 nor 403, nor 0 for 400", s), "KeyErrorStatus")
+	}
+	if c.NoFields && c.Fields != nil {
+		fault(errors.New("Fields is set too: remove one of them"), "NoFields")
 	}
 	return errors.Join(faults...)
 }

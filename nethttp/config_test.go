@@ -48,6 +48,10 @@ func TestNewReportsEveryFault(t *testing.T) {
 		},
 		{"status", nethttp.Config{Rules: []nethttp.Rule{rule(a)}, KeyErrorStatus: 401}, []string{"KeyErrorStatus", "401 is neither 400 nor 403"}},
 		{
+			"fields, and none", nethttp.Config{Rules: []nethttp.Rule{rule(a)}, Fields: nethttp.Draft06, NoFields: true},
+			[]string{"NoFields", "Fields is set too"},
+		},
+		{
 			"all together",
 			nethttp.Config{Rules: []nethttp.Rule{{}, rule(a), rule(newLimiter(t, other, "c", minute.Named("a")))}, KeyErrorStatus: 200},
 			[]string{
@@ -105,12 +109,20 @@ func TestNewCopiesTheRules(t *testing.T) {
 	}
 }
 
+// What is forgotten shows when the handler is made, not at the first request.
 func TestHandlerOfNil(t *testing.T) {
 	guard := newGuard(t, rules(nethttp.Rule{Limiter: memory(t, "api", core.Unlimited()), Key: header}))
-	defer func() {
-		if recover() == nil {
-			t.Error("no panic")
-		}
-	}()
-	guard.Handler(nil)
+	for want, make := range map[string]func(){
+		"headgate: guard: the handler is nil":                             func() { guard.Handler(nil) },
+		"headgate: guard: the guard is nil: see the error of nethttp.New": func() { (*nethttp.Guard)(nil).Handler(status(204)) },
+	} {
+		func() {
+			defer func() {
+				if got := recover(); got != want {
+					t.Errorf("panic %v, want %q", got, want)
+				}
+			}()
+			make()
+		}()
+	}
 }

@@ -14,7 +14,7 @@
 //	verdict := guard.Check(r)      decides and charges, writes nothing
 //	verdict.Status()               0: admitted; otherwise the status of the refusal
 //	verdict.SetFields(w.Header())  sets the fields of the response
-//	guard.Deny(w, r, verdict)      writes the refusal
+//	guard.Refuse(w, r, verdict)    writes the refusal, or answers a preflight
 //
 // # What clients see
 //
@@ -42,7 +42,7 @@
 // # Statuses of refusals
 //
 //	400 or 403  a Key callback returned no key ([Config].KeyErrorStatus)
-//	403         [Config].Deny returned true
+//	403         [Config].Permit returned false
 //	429         over a limit
 //	500         a Cost or Plan callback returned an invalid value, or a Key callback
 //	            [keyfuncs.ErrProgram]
@@ -58,6 +58,32 @@
 // sessions share a larger one.
 //
 // A guard that is in the chain of handlers twice charges each request twice.
+//
+// # Routers
+//
+// A guard charges the requests that get to it, and what is behind it is never called
+// otherwise. But a router may answer some requests by itself, before a guard that is
+// behind it:
+//
+//	guard.Handler(mux)             everything is limited
+//	mux.Handle(p, guard.Handler)   not what ServeMux answers: redirects to a clean path
+//	                               or to a trailing slash, 404, 405
+//	chi's r.Use(guard.Handler)     everything is limited that gets to the router r
+//	chi's r.With(guard.Handler)    not what chi answers: 404, 405
+//
+// Some routers find the route by another path than r.URL.Path. chi and Echo match the
+// path as it was sent, with its escapes: for them /%68ealth is not /health. chi's
+// middleware StripSlashes and CleanPath, and Gin's RemoveExtraSlash, change the path only
+// for the router. A [Config].Skip, [Rule].Cost or [Rule].Plan that compares paths can be
+// evaded there. Give such a route a guard of its own around its handler, and register what
+// is exempt outside the guard.
+//
+// # CORS
+//
+// Put CORS middleware outside the guard. There it answers preflights, and scripts can
+// read refusals. A preflight that reaches the guard is charged like every request, unless
+// [Config].Preflight answers it: anyone can send one, so it must not get to the handler
+// behind the guard for nothing.
 //
 // # After the response
 //

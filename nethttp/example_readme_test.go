@@ -61,7 +61,7 @@ func ExampleRule_cost() {
 	guard, err := nethttp.New(nethttp.Config{Rules: []nethttp.Rule{{
 		Limiter: free, // when Plan returns nil
 		Key:     keyfuncs.Context(userKey{}),
-		Plan: func(r *http.Request) *core.Limiter {
+		Plan: func(r *http.Request, _ string) *core.Limiter {
 			if r.Context().Value(planKey{}) == "gold" {
 				return gold
 			}

@@ -95,13 +95,12 @@ func ExampleRule_plan() {
 		log.Fatal(err)
 	}
 	plans := map[string]*core.Limiter{"anna": gold}
-	customer := func(r *http.Request) string { return r.Header.Get("X-Customer") } // set by authentication
 
 	guard, err := nethttp.New(nethttp.Config{
 		Rules: []nethttp.Rule{{
 			Limiter: free,
-			Key:     keyfuncs.Header("X-Customer"),
-			Plan:    func(r *http.Request) *core.Limiter { return plans[customer(r)] },
+			Key:     keyfuncs.Header("X-Customer"), // set by authentication
+			Plan:    func(_ *http.Request, customer string) *core.Limiter { return plans[customer] },
 		}},
 	})
 	if err != nil {
@@ -134,10 +133,10 @@ func ExampleRule_settle() {
 			Limiter: logins,
 			Key:     keyfuncs.RemoteAddr(),
 			Settle: func(_ *http.Request, o nethttp.Outcome) int64 {
-				if o.Status == http.StatusUnauthorized {
-					return o.Cost
+				if o.Status < 400 { // not: unless it is 401, because a client may cause other errors
+					return 0
 				}
-				return 0
+				return o.Cost
 			},
 		}},
 	})
@@ -169,7 +168,7 @@ func ExampleRule_settle() {
 // The tokens of a language model: an estimate is reserved, and the handler sets the final
 // number.
 func ExampleSetCost() {
-	tokens, err := core.New(memstore.New(memstore.Config{}), "tokens", core.SlidingLog(core.PerDay(10_000)))
+	tokens, err := core.New(memstore.New(memstore.Config{}), "tokens", core.TokenBucket(core.PerDay(10_000), 10_000))
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -195,8 +194,8 @@ func ExampleSetCost() {
 		fmt.Println(w.Header().Get("RateLimit"))
 	}
 	// Output:
-	// "tokens";r=6000;t=86400
-	// "tokens";r=4766;t=86400
+	// "tokens";r=6000;t=9
+	// "tokens";r=4766;t=9
 }
 
 // Shadow mode shows which requests a limit would refuse, before it does.
@@ -231,14 +230,14 @@ func ExampleConfig_observeOnly() {
 }
 
 // A page instead of the problem document. The fields are already set.
-func ExampleConfig_onDenied() {
+func ExampleConfig_onRefused() {
 	limiter, err := core.New(memstore.New(memstore.Config{}), "site", core.SlidingLog(core.PerMinute(1)))
 	if err != nil {
 		log.Fatal(err)
 	}
 	guard, err := nethttp.New(nethttp.Config{
 		Rules: []nethttp.Rule{{Limiter: limiter, Key: keyfuncs.RemoteAddr()}},
-		OnDenied: func(w http.ResponseWriter, _ *http.Request, v nethttp.Verdict) {
+		OnRefused: func(w http.ResponseWriter, _ *http.Request, v nethttp.Verdict) {
 			w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 			w.WriteHeader(v.Status())
 			fmt.Fprintln(w, "please wait", v.Decision.RetryAfter.Round(time.Second))

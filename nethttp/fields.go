@@ -4,12 +4,10 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
-	"strings"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/internal/problem"
 )
 
 // Fields sets the fields that describe the state of the limits, in the header of the
@@ -17,8 +15,7 @@ import (
 // their answers are in the verdict's Decision. It must not set Retry-After, which the
 // guard sets, and must be safe for concurrent use.
 //
-// [Draft11], [Draft06], [XRateLimit] and [NoFields] are provided. Others may call
-// several of them, or read the Decision:
+// [Draft11], [Draft06] and [XRateLimit] are provided. Others may call several of them, or read the Decision:
 //
 //	func(h http.Header, v nethttp.Verdict) {
 //		h.Set("X-Quota-Left", strconv.FormatInt(v.Decision.Remaining, 10))
@@ -46,29 +43,63 @@ func Draft11(h http.Header, v Verdict) {
 }
 
 func (v *Verdict) draft11(h http.Header, values *valueArena) {
-	if v.sheet == nil || v.sheet.list == "" {
-		return
-	}
-	var room [128]byte
+	var room [256]byte
 	b := room[:0]
-	for i := range v.Decision.Len() {
-		a := v.Decision.Answer(i)
-		if a.Limit == core.NoLimit || !known(v.Decision.Source, a.Limit) {
+	if v.sheet == nil {
+		b = appendPolicies(b, &v.Decision)
+	}
+	n := len(b)
+	text := string(appendStates(b, &v.Decision)) // of both fields: one allocation
+	policies, states := text[:n], text[n:]
+	if v.sheet != nil {
+		policies = v.sheet.policies
+	}
+	if policies != "" {
+		values.add(h, "Ratelimit-Policy", policies)
+	}
+	if states != "" {
+		values.add(h, "Ratelimit", states)
+	}
+}
+
+// appendPolicies appends the RateLimit-Policy of all answers.
+func appendPolicies(b []byte, d *core.Decision) []byte {
+	start := len(b)
+	for i := range d.Len() {
+		a := d.Answer(i)
+		b = appendPolicy(b, start, a.Policy, a.Limit, a.Window)
+	}
+	return b
+}
+
+// appendPolicy appends a policy to the RateLimit-Policy that begins at start.
+func appendPolicy(b []byte, start int, name string, limit int64, window time.Duration) []byte {
+	if limit == core.NoLimit {
+		return b
+	}
+	b = appendItem(b, start, name)
+	b = appendParam(b, ";q=", limit)
+	if window >= time.Second {
+		b = appendParam(b, ";w=", seconds(window))
+	}
+	return b
+}
+
+// appendStates appends the RateLimit of all answers.
+func appendStates(b []byte, d *core.Decision) []byte {
+	start := len(b)
+	for i := range d.Len() {
+		a := d.Answer(i)
+		if a.Limit == core.NoLimit || !known(d.Source, a.Limit) {
 			continue
 		}
-		if len(b) > 0 {
-			b = append(b, ", "...)
-		}
-		b = append(b, v.sheet.names[i]...)
+		b = appendItem(b, start, a.Policy)
 		b = appendParam(b, ";r=", a.Remaining)
 		if a.NextAfter > 0 && a.NextAfter != core.Never {
 			b = appendParam(b, ";t=", seconds(a.NextAfter))
 		}
 	}
-	values.add(h, "Ratelimit-Policy", v.sheet.list)
-	if len(b) > 0 {
-		values.add(h, "Ratelimit", string(b))
-	}
+	return b
 }
 
 // Draft06 sets RateLimit-Limit, RateLimit-Remaining and RateLimit-Reset of the policy
@@ -93,9 +124,6 @@ func XRateLimit(h http.Header, v Verdict) {
 	classic(h, v, "X-Ratelimit-Limit", "X-Ratelimit-Remaining", "X-Ratelimit-Reset")
 }
 
-// NoFields sets nothing. Refusals still have Retry-After.
-func NoFields(http.Header, Verdict) {}
-
 func classic(h http.Header, v Verdict, limit, remaining, reset string) {
 	a, ok := decider(v)
 	if !ok || a.Limit == core.NoLimit {
@@ -119,7 +147,7 @@ func classic(h http.Header, v Verdict, limit, remaining, reset string) {
 // decider returns the answer of the policy that decided.
 func decider(v Verdict) (core.Answer, bool) {
 	for i := range v.Decision.Len() {
-		if a := v.Decision.Answer(i); a.Policy == v.Decision.Policy {
+		if a := v.Decision.Answer(i); a.Limiter == v.Decision.Limiter && a.Policy == v.Decision.Policy {
 			return a, true
 		}
 	}
@@ -133,88 +161,33 @@ func known(s core.Source, limit int64) bool {
 	return s != core.SourcePolicy && s != core.SourceOpen || limit == 0
 }
 
-// A sheet holds the texts about policies that are the same in every response.
+// A sheet holds the texts about a guard's own limiters, which are the same in every
+// response. Those about a limiter that Plan returned are written for each response,
+// because a program may have a limiter for each customer.
 type sheet struct {
-	policies []core.Policy
-	names    []string   // of the policies, as appendString writes them
-	list     string     // RateLimit-Policy, of those that limit; may be empty
-	refusals []document // the i-th is for a refusal by the i-th policy alone
+	policies string             // RateLimit-Policy
+	refusals []problem.Document // the i-th is for a refusal by the i-th policy alone
 }
 
-func newSheet(l *core.Limiter) *sheet {
-	s := &sheet{policies: l.Policies()}
-	var list []byte
-	for _, p := range s.policies {
-		name := string(appendString(nil, p.Name()))
-		s.names = append(s.names, name)
-		s.refusals = append(s.refusals, newDocument(quotaExceeded(name)))
-		if p.Limit() == core.NoLimit {
-			continue
-		}
-		if len(list) > 0 {
-			list = append(list, ", "...)
-		}
-		list = append(list, name...)
-		list = appendParam(list, ";q=", p.Limit())
-		if w := p.Window(); w >= time.Second {
-			list = appendParam(list, ";w=", seconds(w))
+func newSheet(rules []Rule) *sheet {
+	s := &sheet{}
+	var b []byte
+	for _, rule := range rules {
+		for _, p := range rule.Limiter.Policies() {
+			b = appendPolicy(b, 0, p.Name(), p.Limit(), p.Window())
+			s.refusals = append(s.refusals, problem.QuotaExceeded(p.Name()))
 		}
 	}
-	s.list = string(list)
+	s.policies = string(b)
 	return s
 }
 
-// join returns the sheet of several limiters.
-func join(all []*sheet) *sheet {
-	if len(all) == 1 {
-		return all[0]
+// appendItem appends an item, without its parameters, to the list that begins at start.
+func appendItem(b []byte, start int, name string) []byte {
+	if len(b) > start {
+		b = append(b, ", "...)
 	}
-	joined := &sheet{}
-	var lists []string
-	for _, s := range all {
-		joined.policies = append(joined.policies, s.policies...)
-		joined.names = append(joined.names, s.names...)
-		joined.refusals = append(joined.refusals, s.refusals...)
-		if s.list != "" {
-			lists = append(lists, s.list)
-		}
-	}
-	joined.list = strings.Join(lists, ", ")
-	return joined
-}
-
-// maxSheets bounds the memory for a Plan that keeps making new limiters.
-const maxSheets = 1000
-
-// sheets caches the sheet of each limiter. It is safe for concurrent use.
-type sheets struct {
-	byLimiter sync.Map // *core.Limiter to *sheet
-	count     atomic.Int32
-}
-
-func (m *sheets) of(l *core.Limiter) *sheet {
-	if s, ok := m.byLimiter.Load(l); ok {
-		return s.(*sheet) //nolint:forcetypeassert // nothing else is stored
-	}
-	if m.count.Add(1) > maxSheets {
-		m.byLimiter.Clear()
-		m.count.Store(1)
-	}
-	s := newSheet(l)
-	m.byLimiter.Store(l, s)
-	return s
-}
-
-// ofAll returns the sheet of the limiters that are charged.
-func (m *sheets) ofAll(charges []core.Charge) *sheet {
-	if len(charges) == 1 {
-		return m.of(charges[0].Limiter)
-	}
-	all := make([]*sheet, 0, len(charges))
-	for _, c := range charges {
-		all = append(all, m.of(c.Limiter))
-	}
-	return join(all)
+	return appendString(b, name)
 }
 
 // appendString appends a string as RFC 9651, section 4.1.6, writes it. s must be printable
@@ -265,7 +238,7 @@ func (a *valueArena) set(h http.Header, name, value string) {
 }
 
 // add is set for a field that is a list: values already there stay. The same value is
-// already there if SetFields and Deny are both called.
+// already there if SetFields and Refuse are both called.
 func (a *valueArena) add(h http.Header, name, value string) {
 	switch had := h[name]; {
 	case len(had) == 0:

@@ -15,13 +15,12 @@ import (
 // behind several guards, such as one for the whole server and one for a route.
 type Guard struct {
 	config  Config
-	sheet   *sheet // of all rules, with their own limiters
-	sheets  sheets
+	sheet   *sheet
 	settles bool // at least one rule has Settle
 }
 
-// ErrDenied is the Err of the [Verdict] about a request that [Config].Deny refused.
-var ErrDenied = errors.New("headgate: guard: Config.Deny returned true")
+// ErrForbidden is the Err of the [Verdict] about a request that [Config].Permit refused.
+var ErrForbidden = errors.New("headgate: guard: Config.Permit returned false")
 
 var (
 	errZero     = errors.New("headgate: guard: make one with nethttp.New")
@@ -56,17 +55,14 @@ func New(c Config) (*Guard, error) {
 	if err := c.validate(); err != nil {
 		return nil, err
 	}
-	g := &Guard{config: c}
+	g := &Guard{config: c, sheet: newSheet(c.Rules)}
 	g.config.Rules = slices.Clone(c.Rules)
 	if c.KeyErrorStatus == 0 {
 		g.config.KeyErrorStatus = http.StatusBadRequest
 	}
-	var all []*sheet
 	for _, rule := range c.Rules {
-		all = append(all, g.sheets.of(rule.Limiter))
 		g.settles = g.settles || rule.Settle != nil
 	}
-	g.sheet = join(all)
 	return g, nil
 }
 
@@ -97,15 +93,14 @@ func (g *Guard) check(v *Verdict, r *http.Request, key func(rule int) (string, e
 		return
 	}
 	switch {
-	case g.config.Deny != nil && g.config.Deny(r):
-		v.Err, v.status = ErrDenied, http.StatusForbidden
-	case g.skipsPreflight(r):
-		v.admitted = true
-		return
+	case g.config.Permit != nil && !g.config.Permit(r):
+		v.Err, v.status = ErrForbidden, http.StatusForbidden
+	case g.config.Preflight != nil && isPreflight(r):
+		v.status = statusPreflight
 	default:
 		g.decide(v, r, key)
 	}
-	if g.config.Observe != nil && (v.sheet != nil || v.Err != nil) {
+	if g.config.Observe != nil && (v.asked() || !v.admitted) {
 		g.config.Observe(r, *v)
 	}
 	if g.config.ObserveOnly {
@@ -113,8 +108,10 @@ func (g *Guard) check(v *Verdict, r *http.Request, key func(rule int) (string, e
 	}
 }
 
-func (g *Guard) skipsPreflight(r *http.Request) bool {
-	return r.Method == http.MethodOptions && !g.config.CountPreflights &&
+// isPreflight reports whether a request looks like a CORS preflight (Fetch Standard,
+// section 3.3.2). Nothing proves that a browser sent it.
+func isPreflight(r *http.Request) bool {
+	return r.Method == http.MethodOptions &&
 		r.Header.Get("Origin") != "" && r.Header.Get("Access-Control-Request-Method") != ""
 }
 
@@ -142,9 +139,8 @@ func (g *Guard) decide(v *Verdict, r *http.Request, key func(rule int) (string, 
 		v.status = http.StatusServiceUnavailable
 		return
 	}
-	v.sheet = g.sheet
-	if !usual {
-		v.sheet = g.sheets.ofAll(charges)
+	if usual {
+		v.sheet = g.sheet
 	}
 	v.admitted = v.Decision.Allowed
 	if !v.admitted {
@@ -191,7 +187,7 @@ func (g *Guard) charges(v *Verdict, r *http.Request, key func(rule int) (string,
 			}
 			return nil, false
 		}
-		l, err := rule.limiter(r)
+		l, err := rule.limiter(r, k)
 		if err != nil {
 			v.Err, v.status = g.ruleError(i, err), http.StatusInternalServerError
 			return nil, false
@@ -205,12 +201,12 @@ func (g *Guard) charges(v *Verdict, r *http.Request, key func(rule int) (string,
 	return into, usual
 }
 
-// limiter returns the limiter that decides about a request.
-func (rule *Rule) limiter(r *http.Request) (*core.Limiter, error) {
+// limiter returns the limiter that decides about a request that is charged to the key.
+func (rule *Rule) limiter(r *http.Request, key string) (*core.Limiter, error) {
 	if rule.Plan == nil {
 		return rule.Limiter, nil
 	}
-	l := rule.Plan(r)
+	l := rule.Plan(r, key)
 	switch {
 	case l == nil || l == rule.Limiter:
 		return rule.Limiter, nil
@@ -223,15 +219,22 @@ func (rule *Rule) limiter(r *http.Request) (*core.Limiter, error) {
 }
 
 // Handler returns a handler that sets the fields of the response and calls next for
-// requests that [Guard.Check] admits, and answers the others with [Guard.Deny]. When next
+// requests that [Guard.Check] admits, and answers the others with [Guard.Refuse]. When next
 // returns or panics, the handler settles the charge by [Rule].Settle. It does not recover
 // the panic.
+//
+// If next hijacks a connection, what is sent on it later is not charged. A handler that
+// upgrades to HTTP/2 by itself, such as h2c.NewHandler, must therefore be outside:
+// h2c.NewHandler(guard.Handler(next), server). Package websocketmw limits WebSockets.
 //
 // If a rule has Settle, next gets a wrapped ResponseWriter, which has Flush and Hijack if
 // the original has them, ReadFrom, and Unwrap for [http.ResponseController], but not Push.
 //
-// Handler panics if next is nil.
+// Handler panics if the guard or next is nil.
 func (g *Guard) Handler(next http.Handler) http.Handler {
+	if g == nil {
+		panic("headgate: guard: the guard is nil: see the error of nethttp.New")
+	}
 	if next == nil {
 		panic("headgate: guard: the handler is nil")
 	}
@@ -239,7 +242,7 @@ func (g *Guard) Handler(next http.Handler) http.Handler {
 		var v Verdict
 		g.check(&v, r, nil)
 		if !v.admitted {
-			g.deny(w, r, &v)
+			g.refuse(w, r, &v)
 			return
 		}
 		var values valueArena

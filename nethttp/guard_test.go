@@ -16,6 +16,7 @@ import (
 
 	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/core/memstore"
+	"github.com/headgate/headgate/core/store"
 	"github.com/headgate/headgate/keyfuncs"
 	"github.com/headgate/headgate/nethttp"
 )
@@ -42,22 +43,25 @@ func TestStatuses(t *testing.T) {
 		config nethttp.Config
 		status int
 		retry  string
-		err    error // by errors.Is; nil: the verdict has none
-		asked  int   // questions to the stores
+		err    error  // by errors.Is; nil: the verdict has none
+		asked  int    // questions to the stores
+		by     string // the verdict's Limiter
 	}{
-		{name: "admitted", config: rules(ok), asked: 1},
-		{name: "over the limit", config: rules(nethttp.Rule{Limiter: blocked, Key: header}), status: 429},
-		{name: "no key", config: rules(nethttp.Rule{Limiter: lax, Key: keyfuncs.Header("X-None")}), status: 400, err: keyfuncs.ErrAbsent},
+		{name: "admitted", config: rules(ok), asked: 1, by: "lax"},
+		{name: "over the limit", config: rules(nethttp.Rule{Limiter: blocked, Key: header}), status: 429, by: "blocked"},
+		{name: "no key", config: rules(nethttp.Rule{Limiter: lax, Key: keyfuncs.Header("X-None")}), status: 400, err: keyfuncs.ErrAbsent, by: "lax"},
 		{
 			name:   "no key, 403",
 			config: nethttp.Config{Rules: []nethttp.Rule{{Limiter: lax, Key: keyfuncs.Header("X-None")}}, KeyErrorStatus: 403},
 			status: 403, err: keyfuncs.ErrAbsent,
+			by: "lax",
 		},
-		{name: "an empty key", config: rules(nethttp.Rule{Limiter: lax, Key: empty}), status: 400, err: errAny},
+		{name: "an empty key", config: rules(nethttp.Rule{Limiter: lax, Key: empty}), status: 400, err: errAny, by: "lax"},
 		{
 			name:   "no key for the second rule",
 			config: rules(ok, nethttp.Rule{Limiter: blocked, Key: empty}),
 			status: 400, err: errAny,
+			by: "blocked",
 		},
 		{name: "the store is away", config: rules(nethttp.Rule{Limiter: gone, Key: header}), status: 503, retry: "5", err: errDown, asked: 1},
 		{
@@ -68,38 +72,44 @@ func TestStatuses(t *testing.T) {
 			name:   "cost 0 for one of two",
 			config: rules(nethttp.Rule{Limiter: blocked, Key: empty, Cost: number(0)}, ok),
 			asked:  1,
+			by:     "lax",
 		},
-		{name: "a negative cost", config: rules(nethttp.Rule{Limiter: lax, Key: header, Cost: number(-1)}), status: 500, err: errAny},
+		{name: "a negative cost", config: rules(nethttp.Rule{Limiter: lax, Key: header, Cost: number(-1)}), status: 500, err: errAny, by: "lax"},
 		{
 			name:   "a cost that never fits",
 			config: rules(nethttp.Rule{Limiter: lax, Key: header, Cost: number(1001)}),
 			status: 429,
+			by:     "lax",
 		},
 		{
 			name: "a plan",
-			config: rules(nethttp.Rule{Limiter: lax, Key: header, Plan: func(*http.Request) *core.Limiter {
+			config: rules(nethttp.Rule{Limiter: lax, Key: header, Plan: func(*http.Request, string) *core.Limiter {
 				return laxBlocked
 			}}),
 			status: 429,
+			by:     "lax",
 		},
 		{
 			name:   "no plan",
-			config: rules(nethttp.Rule{Limiter: lax, Key: header, Plan: func(*http.Request) *core.Limiter { return nil }}),
+			config: rules(nethttp.Rule{Limiter: lax, Key: header, Plan: func(*http.Request, string) *core.Limiter { return nil }}),
 			asked:  1,
+			by:     "lax",
 		},
 		{
 			name: "a plan with another name",
-			config: rules(ok, nethttp.Rule{Limiter: blocked, Key: header, Plan: func(*http.Request) *core.Limiter {
+			config: rules(ok, nethttp.Rule{Limiter: blocked, Key: header, Plan: func(*http.Request, string) *core.Limiter {
 				return lax
 			}}),
 			status: 500, err: errAny,
+			by: "blocked",
 		},
 		{
 			name: "a plan with another store",
-			config: rules(nethttp.Rule{Limiter: lax, Key: header, Plan: func(*http.Request) *core.Limiter {
+			config: rules(nethttp.Rule{Limiter: lax, Key: header, Plan: func(*http.Request, string) *core.Limiter {
 				return laxElsewhere
 			}}),
 			status: 500, err: errAny,
+			by: "lax",
 		},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -154,6 +164,9 @@ func TestStatuses(t *testing.T) {
 				if v.Err != nil && v.Decision.Len() != 0 {
 					t.Error("a decision beside an error")
 				}
+				if v.Limiter() != test.by {
+					t.Errorf("by %q, want %q", v.Limiter(), test.by)
+				}
 			}
 		})
 	}
@@ -200,44 +213,66 @@ func TestAllOrNothing(t *testing.T) {
 	}
 }
 
-func TestSkipAndPreflights(t *testing.T) {
+// Only Skip passes requests by. What is not a preflight is not answered as one.
+func TestSkipAndPreflight(t *testing.T) {
 	preflight := []string{"X-Client", "anna", "Origin", "https://example.com", "Access-Control-Request-Method", "PUT"}
 	for _, test := range []struct {
-		name   string
-		count  bool
-		r      *http.Request
-		passes bool
+		name     string
+		answers  http.Handler // Config.Preflight
+		r        *http.Request
+		status   int
+		observed int // -1: not observed
 	}{
-		{"other", false, request("GET", "/", "X-Client", "anna"), false},
-		{"skipped", false, request("GET", "/health"), true},
-		{"skipped, preflights counted", true, request("GET", "/health"), true},
-		{"preflight", false, request("OPTIONS", "/", preflight...), true},
-		{"preflight counted", true, request("OPTIONS", "/", preflight...), false},
-		{"not OPTIONS", false, request("GET", "/", preflight...), false},
-		{"no Origin", false, request("OPTIONS", "/", "X-Client", "anna", "Access-Control-Request-Method", "PUT"), false},
-		{"no method", false, request("OPTIONS", "/", "X-Client", "anna", "Origin", "https://example.com"), false},
+		{"other", status(202), request("GET", "/", "X-Client", "anna"), 429, 429},
+		{"skipped", status(202), request("GET", "/health"), 200, -1},
+		{"preflight, skipped", status(202), request("OPTIONS", "/health", preflight...), 200, -1},
+		{"preflight, charged", nil, request("OPTIONS", "/", preflight...), 429, 429},
+		{"preflight, answered", status(202), request("OPTIONS", "/", preflight...), 202, 204},
+		{"preflight, not answered", http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}), request("OPTIONS", "/", preflight...), 204, 204},
+		{"not OPTIONS", status(202), request("GET", "/", preflight...), 429, 429},
+		{"no Origin", status(202), request("OPTIONS", "/", "X-Client", "anna", "Access-Control-Request-Method", "PUT"), 429, 429},
+		{"no method", status(202), request("OPTIONS", "/", "X-Client", "anna", "Origin", "https://example.com"), 429, 429},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			observed := 0
+			observed := -1
 			guard := newGuard(t, nethttp.Config{
-				Rules:           []nethttp.Rule{{Limiter: memory(t, "api", core.Blocked()), Key: header}},
-				Skip:            func(r *http.Request) bool { return r.URL.Path == "/health" },
-				CountPreflights: test.count,
-				Observe:         func(*http.Request, nethttp.Verdict) { observed++ },
+				Rules:     []nethttp.Rule{{Limiter: memory(t, "api", core.Blocked()), Key: header}},
+				Skip:      func(r *http.Request) bool { return r.URL.Path == "/health" },
+				Preflight: test.answers,
+				Observe:   func(_ *http.Request, v nethttp.Verdict) { observed = v.Status() },
 			})
-			w := serve(guard.Handler(status(204)), test.r)
-			if (w.Code == 204) != test.passes || (observed == 0) != test.passes {
+			w := serve(guard.Handler(status(200)), test.r)
+			if w.Code != test.status || observed != test.observed {
 				t.Errorf("status %d, observed %d", w.Code, observed)
 			}
-			if test.passes {
-				wantHeader(t, w.Header(), map[string]string{"RateLimit": "", "RateLimit-Policy": ""})
+			if test.status != 429 {
+				wantHeader(t, w.Header(), map[string]string{"RateLimit": "", "RateLimit-Policy": "", "Cache-Control": "", "Retry-After": ""})
 			}
 		})
 	}
 }
 
-// Denied requests are refused before they are charged; Skip comes first.
-func TestDeny(t *testing.T) {
+// An adapter that knows only of verdicts with and without a status does not pass a
+// preflight on, and sets no fields of a refusal.
+func TestPreflightVerdict(t *testing.T) {
+	guard := newGuard(t, nethttp.Config{
+		Rules:     []nethttp.Rule{{Limiter: memory(t, "api", core.Blocked()), Key: header}},
+		Preflight: status(202),
+	})
+	r := request("OPTIONS", "/", "Origin", "https://example.com", "Access-Control-Request-Method", "PUT")
+	v := guard.Check(r)
+	w := httptest.NewRecorder()
+	v.SetFields(w.Header())
+	if v.Status() != 204 || v.Err != nil || v.Problem() != nil || len(w.Header()) > 0 {
+		t.Errorf("%+v, problem %q, fields %v", v, v.Problem(), w.Header())
+	}
+	if guard.Refuse(w, r, v); w.Code != 202 {
+		t.Errorf("status %d", w.Code)
+	}
+}
+
+// What Permit does not permit is refused before it is charged; Skip comes first.
+func TestPermit(t *testing.T) {
 	preflight := []string{"X-Client", "mallory", "Origin", "https://example.com", "Access-Control-Request-Method", "PUT"}
 	for _, test := range []struct {
 		name        string
@@ -247,7 +282,7 @@ func TestDeny(t *testing.T) {
 		observed    int // 0 or 403; -1: not observed
 		left        int64
 	}{
-		{"denied", false, request("GET", "/", "X-Client", "mallory"), 403, 403, 2},
+		{"not permitted", false, request("GET", "/", "X-Client", "mallory"), 403, 403, 2},
 		{"HEAD", false, request("HEAD", "/", "X-Client", "mallory"), 403, 403, 2},
 		{"preflight", false, request("OPTIONS", "/", preflight...), 403, 403, 2},
 		{"skipped", false, request("GET", "/health", "X-Client", "mallory"), 204, -1, 2},
@@ -260,11 +295,11 @@ func TestDeny(t *testing.T) {
 			guard := newGuard(t, nethttp.Config{
 				Rules:       []nethttp.Rule{{Limiter: limiter, Key: header}},
 				Skip:        func(r *http.Request) bool { return r.URL.Path == "/health" },
-				Deny:        func(r *http.Request) bool { return r.Header.Get("X-Client") == "mallory" },
+				Permit:      func(r *http.Request) bool { return r.Header.Get("X-Client") != "mallory" },
 				ObserveOnly: test.observeOnly,
 				Observe: func(_ *http.Request, v nethttp.Verdict) {
 					observed = v.Status()
-					if errors.Is(v.Err, nethttp.ErrDenied) != (observed == 403) {
+					if errors.Is(v.Err, nethttp.ErrForbidden) != (observed == 403) {
 						t.Errorf("status %d, %v", observed, v.Err)
 					}
 				},
@@ -310,7 +345,7 @@ func TestObserveOnly(t *testing.T) {
 		Rules:       []nethttp.Rule{{Limiter: limiter, Key: header}},
 		Observe:     func(_ *http.Request, v nethttp.Verdict) { statuses = append(statuses, v.Status()) },
 		ObserveOnly: true,
-		OnDenied:    func(http.ResponseWriter, *http.Request, nethttp.Verdict) { t.Error("OnDenied") },
+		OnRefused:   func(http.ResponseWriter, *http.Request, nethttp.Verdict) { t.Error("OnRefused") },
 	})
 	for i := range 5 {
 		client := "anna"
@@ -340,12 +375,12 @@ func TestObserveOnly(t *testing.T) {
 	}
 }
 
-func TestOnDenied(t *testing.T) {
+func TestOnRefused(t *testing.T) {
 	for _, test := range []struct {
-		name   string
-		denied func(http.ResponseWriter, *http.Request, nethttp.Verdict)
-		status int
-		body   string
+		name    string
+		refused func(http.ResponseWriter, *http.Request, nethttp.Verdict)
+		status  int
+		body    string
 	}{
 		{"a page", func(w http.ResponseWriter, _ *http.Request, v nethttp.Verdict) {
 			w.WriteHeader(v.Status())
@@ -362,7 +397,7 @@ func TestOnDenied(t *testing.T) {
 			limiter := newLimiter(t, store, "api", core.SlidingLog(core.PerMinute(1)))
 			guard := newGuard(t, nethttp.Config{
 				Rules: []nethttp.Rule{{Limiter: limiter, Key: header}},
-				OnDenied: func(w http.ResponseWriter, r *http.Request, v nethttp.Verdict) {
+				OnRefused: func(w http.ResponseWriter, r *http.Request, v nethttp.Verdict) {
 					wantHeader(t, w.Header(), map[string]string{
 						"RateLimit": `"api";r=0;t=60`, "RateLimit-Policy": `"api";q=1;w=60`,
 						"Retry-After": "60", "Cache-Control": "no-store", "Content-Type": "",
@@ -370,7 +405,7 @@ func TestOnDenied(t *testing.T) {
 					if v.Status() != 429 || v.Decision.Allowed || v.Err != nil {
 						t.Errorf("%d %v %v", v.Status(), v.Decision, v.Err)
 					}
-					test.denied(w, r, v)
+					test.refused(w, r, v)
 				},
 			})
 			h := guard.Handler(status(204))
@@ -385,11 +420,11 @@ func TestOnDenied(t *testing.T) {
 	}
 }
 
-// OnDenied may hijack the connection; then the guard writes nothing.
-func TestOnDeniedHijacks(t *testing.T) {
+// OnRefused may hijack the connection; then the guard writes nothing.
+func TestOnRefusedHijacks(t *testing.T) {
 	guard := newGuard(t, nethttp.Config{
 		Rules: []nethttp.Rule{{Limiter: memory(t, "api", core.Blocked()), Key: header}},
-		OnDenied: func(w http.ResponseWriter, _ *http.Request, _ nethttp.Verdict) {
+		OnRefused: func(w http.ResponseWriter, _ *http.Request, _ nethttp.Verdict) {
 			if _, _, err := w.(http.Hijacker).Hijack(); err != nil {
 				t.Error(err)
 			}
@@ -424,13 +459,13 @@ func (w *hijackable) Write(b []byte) (int, error) {
 	return w.ResponseRecorder.Write(b)
 }
 
-// OnDenied sees refusals of every kind, with their reason.
-func TestOnDeniedOfErrors(t *testing.T) {
+// OnRefused sees refusals of every kind, with their reason.
+func TestOnRefusedOfErrors(t *testing.T) {
 	store := newFake()
 	store.err = errDown
 	guard := newGuard(t, nethttp.Config{
 		Rules: []nethttp.Rule{{Limiter: newLimiter(t, store, "api", core.SlidingLog(core.PerMinute(1))), Key: header}},
-		OnDenied: func(w http.ResponseWriter, _ *http.Request, v nethttp.Verdict) {
+		OnRefused: func(w http.ResponseWriter, _ *http.Request, v nethttp.Verdict) {
 			w.WriteHeader(v.Status())
 			fmt.Fprint(w, v.Err)
 		},
@@ -452,25 +487,6 @@ func TestHead(t *testing.T) {
 	}
 	if fmt.Sprint(get.Code, get.Header()) != fmt.Sprint(head.Code, head.Header()) {
 		t.Errorf("HEAD has %v, GET has %v", head.Header(), get.Header())
-	}
-}
-
-// WriteProblem and Problem write what a guard would.
-func TestWriteProblem(t *testing.T) {
-	guard := newGuard(t, rules(nethttp.Rule{Limiter: memory(t, `a "b"`, core.Blocked()), Key: header}))
-	for _, method := range []string{"GET", "HEAD"} {
-		want := serve(guard.Handler(status(204)), request(method, "/", "X-Client", "anna"))
-		for _, field := range []string{"RateLimit", "RateLimit-Policy", "Cache-Control"} {
-			want.Header().Del(field) // of the verdict
-		}
-		got := httptest.NewRecorder()
-		nethttp.WriteProblem(got, request(method, "/"), 429, nethttp.Problem(429, `a "b"`))
-		if fmt.Sprint(got.Code, got.Header(), got.Body) != fmt.Sprint(want.Code, want.Header(), want.Body) {
-			t.Errorf("%d %v %q, want %d %v %q", got.Code, got.Header(), got.Body, want.Code, want.Header(), want.Body)
-		}
-	}
-	if got := string(nethttp.Problem(503)); got != `{"type":"about:blank","title":"Service Unavailable","status":503}` {
-		t.Error(got)
 	}
 }
 
@@ -497,9 +513,9 @@ func TestByHand(t *testing.T) {
 		t.Error("there is something to settle")
 	}
 	w := httptest.NewRecorder()
-	guard.Deny(w, r, v)
+	guard.Refuse(w, r, v)
 	if w.Body.Len() > 0 || len(w.Header()) > 0 {
-		t.Errorf("an admitted request was denied: %v %s", w.Header(), w.Body)
+		t.Errorf("an admitted request was refused: %v %s", w.Header(), w.Body)
 	}
 
 	v = guard.CheckKeys(r, key)
@@ -520,7 +536,7 @@ func TestByHand(t *testing.T) {
 func TestZeroVerdictRefuses(t *testing.T) {
 	guard := newGuard(t, rules(nethttp.Rule{Limiter: memory(t, "api", core.Unlimited()), Key: header}))
 	w := httptest.NewRecorder()
-	guard.Deny(w, request("GET", "/"), nethttp.Verdict{})
+	guard.Refuse(w, request("GET", "/"), nethttp.Verdict{})
 	if w.Code != 503 {
 		t.Errorf("status %d", w.Code)
 	}
@@ -556,7 +572,7 @@ type contextStore struct {
 	ctx context.Context
 }
 
-func (s *contextStore) Decide(ctx context.Context, c core.Charge, peek bool) (core.Result, error) {
+func (s *contextStore) Decide(ctx context.Context, c store.Charge, peek bool) (store.Result, error) {
 	s.ctx = ctx
 	return s.fakeStore.Decide(ctx, c, peek)
 }
@@ -574,7 +590,7 @@ func TestConcurrency(t *testing.T) {
 		nethttp.Rule{Limiter: small, Key: header},
 		nethttp.Rule{
 			Limiter: large, Key: keyfuncs.Everyone(),
-			Plan:   func(*http.Request) *core.Limiter { return other },
+			Plan:   func(*http.Request, string) *core.Limiter { return other },
 			Settle: nethttp.StatedCost,
 		},
 	))
@@ -649,8 +665,8 @@ func TestRuleErrors(t *testing.T) {
 	store := memstore.New(memstore.Config{})
 	free := newLimiter(t, store, "free", policy)
 	first := nethttp.Rule{Limiter: newLimiter(t, store, "first", policy), Key: header}
-	plan := func(l *core.Limiter) func(*http.Request) *core.Limiter {
-		return func(*http.Request) *core.Limiter { return l }
+	plan := func(l *core.Limiter) func(*http.Request, string) *core.Limiter {
+		return func(*http.Request, string) *core.Limiter { return l }
 	}
 	for _, test := range []struct {
 		rule   nethttp.Rule

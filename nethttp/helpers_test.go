@@ -13,6 +13,7 @@ import (
 	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/core/memstore"
 	"github.com/headgate/headgate/core/step"
+	"github.com/headgate/headgate/core/store"
 	"github.com/headgate/headgate/nethttp"
 )
 
@@ -96,34 +97,34 @@ type fakeStore struct {
 
 func newFake() *fakeStore { return &fakeStore{Store: memstore.New(memstore.Config{})} }
 
-func (f *fakeStore) Decide(ctx context.Context, c core.Charge, peek bool) (core.Result, error) {
-	return f.answer([]core.Charge{c}, func() (core.Result, error) { return f.Store.Decide(ctx, c, peek) })
+func (f *fakeStore) Decide(ctx context.Context, c store.Charge, peek bool) (store.Result, error) {
+	return f.answer([]store.Charge{c}, func() (store.Result, error) { return f.Store.Decide(ctx, c, peek) })
 }
 
-func (f *fakeStore) DecideAll(ctx context.Context, cs []core.Charge) (core.Result, error) {
-	return f.answer(cs, func() (core.Result, error) { return f.Store.DecideAll(ctx, cs) })
+func (f *fakeStore) DecideAll(ctx context.Context, cs []store.Charge) (store.Result, error) {
+	return f.answer(cs, func() (store.Result, error) { return f.Store.DecideAll(ctx, cs) })
 }
 
-func (f *fakeStore) answer(cs []core.Charge, within func() (core.Result, error)) (core.Result, error) {
+func (f *fakeStore) answer(cs []store.Charge, within func() (store.Result, error)) (store.Result, error) {
 	f.mu.Lock()
 	f.asked++
 	f.mu.Unlock()
 	if f.err != nil {
-		return core.Result{}, f.err
+		return store.Result{}, f.err
 	}
 	if !f.open {
 		return within()
 	}
-	r := core.Result{Allowed: true, Source: core.SourceOpen}
+	r := store.Result{Allowed: true, Source: core.SourceOpen}
 	for _, c := range cs {
-		for range c.Limiter.Cells() {
+		for range c.Limiter.Spec().Policies {
 			r.Add(true, step.Reading{})
 		}
 	}
 	return r, nil
 }
 
-func (f *fakeStore) Settle(ctx context.Context, ss []core.Settlement) error {
+func (f *fakeStore) Settle(ctx context.Context, ss []store.Settlement) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.settles++

@@ -104,6 +104,9 @@ func TestSettle(t *testing.T) {
 		}, 2, "oh"},
 
 		{"negative: the charge stands", func(*http.Request, nethttp.Outcome) int64 { return -1 }, func(http.ResponseWriter, *http.Request) {}, 10, nil},
+		{"negative after stated: the charge stands", func(*http.Request, nethttp.Outcome) int64 { return -1 }, func(_ http.ResponseWriter, r *http.Request) {
+			nethttp.SetCost(r.Context(), "api", 3)
+		}, 10, nil},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			store := newFake()
@@ -304,7 +307,7 @@ func TestSettleOfPlan(t *testing.T) {
 	}
 	guard := newGuard(t, rules(nethttp.Rule{
 		Limiter: free, Key: header, Settle: nethttp.StatedCost,
-		Plan: func(*http.Request) *core.Limiter { return paid },
+		Plan: func(*http.Request, string) *core.Limiter { return paid },
 	}))
 	serve(guard.Handler(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		nethttp.SetCost(r.Context(), "api", 40)

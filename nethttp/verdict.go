@@ -1,8 +1,8 @@
 package nethttp
 
 import (
+	"errors"
 	"net/http"
-	"slices"
 	"strconv"
 
 	"github.com/headgate/headgate/core"
@@ -11,31 +11,38 @@ import (
 // retryUnavailable is the Retry-After, in seconds, of status 503.
 const retryUnavailable = "5"
 
+// statusPreflight is the status of a verdict that [Config].Preflight answers the request.
+// It is not 0, so that no adapter can take it for one that admits.
+const statusPreflight = http.StatusNoContent
+
 // A Verdict is a guard's answer to a request. The zero Verdict refuses with status 503.
 type Verdict struct {
 	// Decision is the answer of the limiters, in the order of the rules. It is the
-	// zero Decision if no limiter was asked, and if Err is not nil.
+	// zero Decision if no limiter was asked, and if Err is not nil. See also
+	// [Verdict.Limiter].
 	//
 	// Do not settle or refund it if a rule has Settle, because the guard does.
 	Decision core.Decision
 
-	// Err is the reason why there is no decision: [ErrDenied], an error of a Key
+	// Err is the reason why there is no decision: [ErrForbidden], an error of a Key
 	// function or of the store, or an invalid result of a Cost or Plan function. Errors of a rule's
 	// functions are wrapped in one that names the rule, so test them with
-	// [errors.Is]. Err is nil for a refusal by a limit. It is for logs; the guard
-	// never sends it to clients.
+	// [errors.Is]. Err is nil for a refusal by a limit, and for a preflight that
+	// [Config].Preflight answers. It is for logs; the guard never sends it to clients.
 	Err error
 
 	guard    *Guard
-	sheet    *sheet // of the limiters that were asked; nil: none
+	sheet    *sheet // nil: not all rules took part with their own limiters
 	bill     *bill  // nil: nothing to settle
-	status   int    // of the refusal
+	status   int    // of the refusal, or statusPreflight
 	admitted bool
 	silent   bool // sets no fields
 }
 
-// Status returns 0 if the request is admitted, and otherwise the status of the
-// refusal: 400, 403, 429, 500 or 503, as listed in the package documentation.
+// Status returns 0 if the request is admitted. Otherwise it must not get to the handler
+// behind the guard, and [Guard.Refuse] answers it. Status then returns the status of the
+// refusal, which is 400, 403, 429, 500 or 503 as listed in the package documentation; or
+// 204 for a preflight that [Config].Preflight answers, with whatever status that writes.
 func (v Verdict) Status() int { return v.code() }
 
 func (v *Verdict) code() int {
@@ -49,15 +56,22 @@ func (v *Verdict) code() int {
 	}
 }
 
-// Policies returns the policies of the limiters that were asked, in the order of the
-// answers of Decision. It is for functions of type [Fields]. It is nil if no limiter was
-// asked.
-func (v Verdict) Policies() []core.Policy {
-	if v.sheet == nil {
-		return nil
+// Limiter returns the name of the limiter that the verdict is by, for logs and metrics:
+// Decision.Limiter, or after an error of a rule's function that of the rule's limiter. It
+// is empty if no limiter was asked for another reason, or the store returned an error.
+func (v Verdict) Limiter() string {
+	var rule *ruleError
+	if errors.As(v.Err, &rule) {
+		return rule.limiter
 	}
-	return slices.Clone(v.sheet.policies)
+	return v.Decision.Limiter
 }
+
+// refuses reports whether the request gets a refusal.
+func (v *Verdict) refuses() bool { return !v.admitted && v.status != statusPreflight }
+
+// asked reports whether limiters were asked and have answered.
+func (v *Verdict) asked() bool { return v.Decision.Len() > 0 }
 
 // SetFields sets the fields of the response to an admitted or refused request: those of
 // [Config].Fields, and for a refusal Retry-After (RFC 9110, section 10.2.3) and
@@ -68,14 +82,14 @@ func (v Verdict) SetFields(h http.Header) {
 }
 
 func (v *Verdict) setFields(h http.Header, values *valueArena) {
-	if v.sheet != nil && !v.silent {
+	if v.asked() && !v.silent && !v.guard.config.NoFields {
 		if fields := v.guard.config.Fields; fields != nil {
 			fields(h, *v)
 		} else {
 			v.draft11(h, values)
 		}
 	}
-	if v.admitted {
+	if !v.refuses() {
 		return
 	}
 	if after := v.retryAfter(); after != "" {

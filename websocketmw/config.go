@@ -49,15 +49,20 @@ type Config struct {
 	//
 	//	limit "ws" is reached; retry in 7 s
 	//
-	// It takes no slot. Refusals beyond 100 a second, and those of Handshakes, are
-	// ordinary responses. The Origin is not checked first.
+	// It takes no slot. Refusals beyond 100 a second, or for the key of the rule that refuses
+	// beyond one a second after a burst of 10, and those of Handshakes, are ordinary responses.
+	// The Origin is not checked first.
+	//
+	// A script sees the event open before the event close. Libraries that reconnect take
+	// that for a success and start their pauses anew: they should do so only when a message
+	// has arrived, and after a 1013 wait at least as long as the reason says.
 	InBand bool
 
-	// OnDenied writes refusals in place of the guard, except those of Handshakes and
+	// OnRefused writes refusals in place of the guard, except those of Handshakes and
 	// InBand. RateLimit fields, Retry-After and Cache-Control: no-store are already in
-	// the header; OnDenied writes the status, which should be Verdict.Status, and the
-	// body. If it writes no final status, the guard responds as if OnDenied were nil.
-	OnDenied func(http.ResponseWriter, *http.Request, Verdict)
+	// the header; OnRefused writes the status, which should be Verdict.Status, and the
+	// body. If it writes no final status, the guard responds as if OnRefused were nil.
+	OnRefused func(http.ResponseWriter, *http.Request, Verdict)
 
 	// Observe is called with each verdict about an upgrade, before anything is
 	// written: for logs and metrics.
@@ -66,26 +71,36 @@ type Config struct {
 	// Notify is called with the events of sockets. It must not block.
 	Notify func(*Socket, Event)
 
-	// Inbound limits what clients send: at most 8 limits. Empty means no limit.
+	// Inbound limits what clients send: at most 8 limits. Without one, only control
+	// frames are limited, see [Controls].
 	Inbound []Inbound
 
 	// MaxIdle closes a socket with 1001 if nothing has been read from it for this
-	// long. Pongs count, so the handler should ping more often than that, and must
-	// read. It finds vanished peers behind a proxy that keeps the connection open.
-	// 0 means never.
+	// long. Everything counts, pongs and the client's own pings too, so the handler
+	// should ping more often than that, and must read. It finds vanished peers behind a
+	// proxy that keeps the connection open; it is no limit on peers that are there, who
+	// may keep a socket with a ping from time to time, but not with more than [Controls]
+	// admits. 0 means never.
 	MaxIdle time.Duration
 
-	// MaxAge closes a socket with 1001 once it has been open for this long: for
+	// MaxAge closes a socket with 1001 once it has been open for this long or, at random, for
+	// up to a tenth less: sockets that were opened together are not closed together. It is for
 	// credentials that expire, and to spread clients over servers. 0 means never.
 	MaxAge time.Duration
 
-	// OnLost is what the guard does with sockets whose slots were lost: see
-	// [core.Slot.Lost]. The zero value is [Keep].
-	OnLost LostAction
+	// OnExcess is what the guard does with sockets that are too many, because a shared store
+	// was away when they were admitted, or has lost what it had counted (see
+	// [core.Slot.Doubt]). The zero value is [Keep].
+	OnExcess ExcessAction
 
 	// ShutdownCode is the code with which [Guard.Shutdown] closes sockets: 1001
 	// (going away) or 1012 (service restart). 0 means 1001.
 	ShutdownCode int
+
+	// Drain is the time over which [Guard.Shutdown] spreads the closing of sockets, the oldest
+	// first, so that the clients do not all come back at once to the servers that are left.
+	// Meanwhile upgrades are refused with 503. 0 means all at once.
+	Drain time.Duration
 
 	// NoCloseFrames makes the guard close connections without a Close frame: clients
 	// see 1006. To send Close frames, the guard tracks where the handler's frames end,
@@ -94,13 +109,18 @@ type Config struct {
 	NoCloseFrames bool
 }
 
-// A LostAction is what a guard does with a socket whose slot was lost.
-type LostAction uint8
+// An ExcessAction is what a guard does with sockets that are too many.
+type ExcessAction uint8
 
 const (
-	// Keep keeps the socket: more than the limit may be open for a time.
-	Keep LostAction = iota
-	// Shed closes the socket with 1013 (try again later).
+	// Keep keeps them: a key may have more sockets than its limit until enough of them end.
+	// It gets no others meanwhile.
+	Keep ExcessAction = iota
+	// Shed closes as many as are too many with 1013 (try again later), the newest of this
+	// server first: in all servers together no more than that, and none because a limit was
+	// lowered. When the store answers again, the guard looks at all its sockets, or at those
+	// that were admitted without the store, within 10 seconds or as long as the store needs,
+	// and closes those that [core.Slot.Shed] has released.
 	Shed
 )
 
@@ -115,11 +135,12 @@ type Rule struct {
 	// If it returns an error or an empty key, the upgrade is refused.
 	Key keyfuncs.Func
 
-	// Plan returns other slots for a request, such as more for paying customers. Make
-	// them in advance with Slots.With; Plan only selects. If Plan is nil or returns
-	// nil, Slots apply, so Slots should be the smallest plan. Slots with another name
-	// or store are a programming error: the upgrade gets a 500.
-	Plan func(*http.Request) *core.Slots
+	// Plan returns other slots for a request, such as more for paying customers. key is
+	// the one whose sockets are counted: what Key returned, or the adapter's key in its
+	// place. Make the slots in advance with Slots.With; Plan only selects. If Plan is nil
+	// or returns nil, Slots apply, so Slots should be the smallest plan. Slots with another
+	// name or store are a programming error: the upgrade gets a 500.
+	Plan func(r *http.Request, key string) *core.Slots
 
 	// Service marks a limit of the service, such as one on all sockets together. The
 	// client is not at fault, so the refusal is a 503, and the response does not
@@ -184,8 +205,11 @@ func (c *Config) validate() error {
 	if c.MaxAge < 0 {
 		f.add(fmt.Errorf("it is %v: it must not be negative, and 0 means never", c.MaxAge), "MaxAge")
 	}
-	if c.OnLost > Shed {
-		f.add(fmt.Errorf("it is %d: use Keep or Shed", c.OnLost), "OnLost")
+	if c.Drain < 0 {
+		f.add(fmt.Errorf("it is %v: it must not be negative, and 0 means all at once", c.Drain), "Drain")
+	}
+	if c.OnExcess > Shed {
+		f.add(fmt.Errorf("it is %d: use Keep or Shed", c.OnExcess), "OnExcess")
 	}
 	if s := c.ShutdownCode; s != 0 && s != codeGoingAway && s != codeRestart {
 		f.add(fmt.Errorf("it is %d: use 1001 or 1012, or 0 for 1001", s), "ShutdownCode")

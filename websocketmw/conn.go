@@ -2,11 +2,13 @@ package websocketmw
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -18,39 +20,47 @@ const (
 	drainSize = 4 << 10               // bytes read at once from a socket over a limit
 )
 
-// errOver is the error of reads from a socket over a limit.
-var errOver = fmt.Errorf("headgate: websocketmw: the socket is over a limit: %w", net.ErrClosed)
+// The errors of reads from a socket that is being closed because of what the client sent.
+var (
+	errOver    = fmt.Errorf("headgate: websocketmw: the socket is over a limit: %w", net.ErrClosed)
+	errInvalid = fmt.Errorf("headgate: websocketmw: the client sent what RFC 6455 forbids: %w", net.ErrClosed)
+)
 
-// A conn is a hijacked connection. Closing it releases the slots. Libraries get it
+// A conn is a hijacked connection, or a stream. Closing it releases the slots. Libraries get it
 // wrapped together with the other methods of the connection.
 type conn struct {
 	net.Conn
 
 	socket  *Socket
-	early   []byte // what the server had already read
+	early   []byte // to be read first: what the server had already read, or what was delayed
 	forget  runtime.Cleanup
-	in      *gauge // limits what is read; nil without Config.Inbound
-	idles   bool   // the time of reads is recorded
-	follows bool   // the frames that are written are tracked
+	in      gauge
+	idles   bool // the time of reads is recorded
+	follows bool // the frames that are written are tracked
 
-	mu       sync.Mutex // guards the fields up to mute, and the order of writes
-	response responseScanner
-	own      http.Header // the guard's fields, for the 101
+	mu       sync.Mutex       // guards the fields up to mute, and the order of writes
+	response *responseScanner // nil once the 101 was written
+	own      http.Header      // the guard's fields, for the 101
 	out      walker
 	closed   bool // a Close frame was written
 	mute     bool // by the guard
 
+	pings  atomic.Int64              // that were written and are not yet in in.frames.pongs
 	wanted atomic.Bool               // the guard wants to write a Close frame
 	readBy atomic.Pointer[time.Time] // the handler's read deadline
 }
 
+func newConn(inner net.Conn, s *Socket) *conn {
+	config := &s.guard.config
+	c := &conn{Conn: inner, socket: s, idles: config.MaxIdle > 0, follows: !config.NoCloseFrames}
+	c.in.paid = make([]int64, len(s.guard.bounds.all))
+	return c
+}
+
 // wrap returns the conn, and the connection for the library.
 func wrap(inner net.Conn, s *Socket, own http.Header) (*conn, net.Conn) {
-	config := &s.guard.config
-	c := &conn{Conn: inner, socket: s, own: own, idles: config.MaxIdle > 0, follows: !config.NoCloseFrames}
-	if s.budgets != nil {
-		c.in = newGauge(s)
-	}
+	c := newConn(inner, s)
+	c.own, c.response = own, new(responseScanner)
 	c.forget = runtime.AddCleanup(c, (*Socket).forgotten, s)
 	tcp, ok := inner.(*net.TCPConn)
 	switch {
@@ -63,17 +73,22 @@ func wrap(inner net.Conn, s *Socket, own http.Header) (*conn, net.Conn) {
 	}
 }
 
-// rebase makes the server's reader and writer use the conn. What the reader has
-// buffered it reads again, through the conn.
+// rebase makes the server's reader and writer use the conn. What the reader has buffered it
+// reads again, through the conn, if the 101 was sent. Before that, the client must not send
+// anything (RFC 6455, section 4.1), and libraries differ in what they do with it: what gws
+// drops would hide the boundaries of all frames after it from the conn.
 func (c *conn) rebase(rw *bufio.ReadWriter) {
 	if n := rw.Reader.Buffered(); n > 0 {
 		early, _ := rw.Reader.Peek(n) // cannot fail: n bytes are buffered
 		c.early = append([]byte(nil), early...)
 	}
-	n := len(c.early)
 	rw.Reader.Reset(c)
-	if n > 0 {
-		_, _ = rw.Reader.Peek(n) // so that Buffered counts them again
+	switch {
+	case len(c.early) == 0:
+	case c.socket.switched.Load():
+		_, _ = rw.Reader.Peek(1) // so that Buffered counts them again
+	default:
+		c.refuse(badHandshake)
 	}
 	_ = rw.Writer.Flush()
 	rw.Writer.Reset(c)
@@ -83,10 +98,13 @@ func (c *conn) rebase(rw *bufio.ReadWriter) {
 // not see what is read from it or written to it.
 func (c *conn) NetConn() net.Conn { return c.Conn }
 
-// Close closes the connection and releases the slots. Further calls only close the
-// connection again.
+// Close closes the connection and releases the slots, which over HTTP/2 happens when the
+// handler returns. Further calls only close the connection again.
 func (c *conn) Close() error {
 	err := c.Conn.Close()
+	if c.socket.stream {
+		return err
+	}
 	c.forget.Stop()
 	c.socket.end()
 	return err
@@ -94,44 +112,61 @@ func (c *conn) Close() error {
 
 // Read reads what the limits of Config.Inbound admit.
 func (c *conn) Read(p []byte) (int, error) {
-	if c.in == nil || len(p) == 0 {
+	if len(p) == 0 {
 		return c.read(p)
 	}
 	if c.in.over != nil {
 		return 0, c.drain()
 	}
-	n, err := c.read(p[:min(len(p), c.in.most)])
-	if n > 0 {
-		ok := c.in.admit(p[:n], c.deadline())
-		if ok == 0 {
-			return 0, c.drain()
-		}
-		n = ok
+	n, err := c.read(p[:min(len(p), c.socket.guard.bounds.most)])
+	if n == 0 {
+		return 0, err
 	}
-	return n, err
+	c.in.told = false
+	ok, wait := c.admit(p[:n])
+	for wait > 0 {
+		if !c.pause(wait) {
+			c.in.over = &excess{err: errOver} // the socket is being closed
+			break
+		}
+		ok, wait = c.admit(p[:n])
+	}
+	switch ok {
+	case n:
+		return n, err
+	case 0:
+		c.early = slices.Concat(p[:n], c.early)
+		return 0, c.drain()
+	default: // err occurs again
+		c.early = slices.Concat(p[ok:n], c.early)
+		return ok, nil
+	}
+}
+
+// refuse makes the conn close the socket because the client sent what RFC 6455 forbids.
+func (c *conn) refuse(fault string) {
+	c.in.over = &excess{codeProtocol, fault, errInvalid}
+	c.socket.notify(Event{Kind: EventInvalid, Err: errors.New("headgate: websocketmw: the client sent " + fault)})
 }
 
 // drain closes a socket that is over a limit, and reads until the peer answers: closing a
 // TCP connection with unread data resets it, and the peer may lose the Close frame.
 func (c *conn) drain() error {
-	s, over := c.socket, c.in.over
+	s, g := c.socket, &c.in
 	if !s.switched.Load() { // too early for a Close frame: the next read sends it
-		return errOver
+		return g.over.err
 	}
-	reason := fmt.Sprintf("over the limit %q", over.name)
-	if over.code == codeTryAgain {
-		reason = "try again later"
-	}
-	if s.close(over.code, reason) != nil {
+	if s.close(g.over.code, g.over.reason) != nil {
 		c.sayClose()
 	}
 	_ = c.Conn.SetReadDeadline(time.Now().Add(closeTimeout))
 	b := make([]byte, drainSize)
-	for !c.in.closed {
-		n, err := c.Conn.Read(b)
-		c.in.closed = c.in.frames.walk(b[:n]) || err != nil
+	for !g.answered && !g.frames.closed {
+		n, err := c.read(b)
+		closes, _ := g.frames.walker.walk(b[:n])
+		g.answered = closes || err != nil
 	}
-	return errOver
+	return g.over.err
 }
 
 // read reads early bytes first.
@@ -161,7 +196,7 @@ func (c *conn) SetReadDeadline(t time.Time) error {
 }
 
 func (c *conn) noteDeadline(t time.Time) {
-	if c.in != nil {
+	if c.socket.guard.bounds.delays {
 		c.readBy.Store(&t)
 	}
 }
@@ -206,6 +241,9 @@ func (c *conn) write(p []byte) (int, error) {
 func (c *conn) respond(p []byte) (int, error) {
 	first := c.response.seen == 0
 	n, switched := c.response.scan(p)
+	if switched {
+		c.socket.agree(c.response.extensions())
+	}
 	out, added := p[:n], 0
 	if first {
 		out, added = withFields(out, c.own)
@@ -217,6 +255,7 @@ func (c *conn) respond(p []byte) (int, error) {
 	}
 	if switched {
 		c.socket.switched.Store(true)
+		c.response = nil
 	}
 	return n, nil
 }
@@ -261,8 +300,10 @@ func (c *conn) drop(n int, p []byte) (int, error) {
 // pass writes p and tracks its frames.
 func (c *conn) pass(p []byte) (int, error) {
 	n, err := c.Conn.Write(p)
-	if c.out.walk(p[:n]) {
-		c.closed = true
+	closes, pings := c.out.walk(p[:n])
+	c.closed = c.closed || closes
+	if pings > 0 {
+		c.pings.Add(pings)
 	}
 	return n, err
 }
@@ -296,6 +337,9 @@ func (c *conn) sendClose() {
 	c.closed, c.mute = true, true
 	_ = c.Conn.SetWriteDeadline(why.end)
 	_, _ = c.Conn.Write(closeFrame(why.code, why.reason))
+	if s, ok := c.Conn.(*stream); ok {
+		_ = s.flush()
+	}
 }
 
 // controls are the other methods of a TCP connection, except ReadFrom and what writev

@@ -56,8 +56,11 @@
 // # What is guarded
 //
 // The guard counts upgrades by RFC 6455: method GET, Upgrade: websocket, Connection:
-// upgrade, version 13. An HTTP/2 extended CONNECT with the protocol websocket (RFC 8441)
-// holds its slot until the handler returns. Other requests, and handshakes that no
+// upgrade, version 13; and over HTTP/2 an extended CONNECT with the protocol websocket (RFC
+// 8441), whose handler reads frames from the body of the request and writes them as that of
+// the response. It holds its slot until the handler returns; all else holds for it, too.
+// net/http accepts it only if GODEBUG has http2xconnect=1 when the process starts, and no
+// library mentioned above supports it. Other requests, and handshakes that no
 // library accepts, pass untouched and cause no call to the store.
 //
 // # How long a slot is held
@@ -73,19 +76,40 @@
 //
 // # What clients send
 //
-// [Config].Inbound limits messages, frames or bytes, for each socket or for all sockets
-// of a user together. A socket over the limit is closed with 1008, delayed or reported:
+// [Config].Inbound limits messages, frames, bytes or control frames, for each socket or for
+// all sockets of a user together. A socket over the limit is closed with 1008, delayed or
+// reported:
 //
 //	Inbound: []websocketmw.Inbound{{Limiter: messages, Key: user}}
+//
+// Behind golang.org/x/net/websocket, limit Frames, not Messages: it hands each fragment of a
+// message to the handler as a message of its own.
+//
+// On every socket, with Inbound or without, the guard reads the headers of the frames before
+// the library does. It limits control frames to 20 a second after a burst of 200 (see
+// [Controls]), and closes the socket with 1002 before the library sees
+//
+//	a reserved opcode: 3 to 7 and 11 to 15
+//	a frame that is not masked, or whose length is 2^63 or more
+//	a control frame that is fragmented or longer than 125 bytes
+//	a continuation of no message, or a message within a fragmented one
+//	RSV1, except on the first frame of a message if the 101 agrees to permessage-deflate
+//	RSV2 and RSV3; all three may be set if the 101 agrees to another extension
+//	data that arrived before a handler that writes the 101 itself hijacks
+//
+// The payload is left to the library. The guard does not see what is read from the
+// connection behind its own: with NetConn, SyscallConn or File.
 //
 // # When the guard closes sockets
 //
 // [Config].MaxIdle closes sockets whose peers have vanished, and MaxAge old ones.
-// [Guard.Shutdown] closes all of them. The guard sends a Close frame between two frames
+// [Guard.Shutdown] closes all of them, at once or over the time of [Config].Drain. The guard sends a Close frame between two frames
 // of the handler, and closes the connection if the handler has not done so after 5
 // seconds. The codes are:
 //
 //	1001  shutdown ([Config].ShutdownCode), idle or too old
+//	1002  the client sent what RFC 6455 forbids
 //	1008  the client sent too much
-//	1013  the slot was lost ([Config].OnLost), or the store of an Inbound cannot answer
+//	1013  there are too many sockets ([Config].OnExcess), or the store of an Inbound cannot
+//	      answer
 package websocketmw

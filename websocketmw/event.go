@@ -3,8 +3,8 @@ package websocketmw
 // An Event is something that happened to a socket.
 type Event struct {
 	Kind  EventKind
-	Limit string // for EventOver: the name of the limiter
-	Err   error  // for EventOver: the error of the limiter, if it could not decide
+	Limit string // for EventOver: the name of the limiter, or "control-frames" for the guard's own
+	Err   error  // for EventOver: the error of the limiter, if it could not decide; for EventInvalid: what was sent
 }
 
 // An EventKind is the kind of an [Event].
@@ -20,17 +20,23 @@ const (
 	EventAged
 	// EventLost: the slots were lost, see core.Slot.Lost.
 	EventLost
+	// EventShed: there were too many sockets, and the guard closes this one because of
+	// Config.OnExcess.
+	EventShed
 	// EventForgotten: the handler dropped the connection without closing it.
 	EventForgotten
 	// EventOver: the client exceeded a limit of Config.Inbound, or the limiter could
-	// not decide.
+	// not decide. It happens at most once for each read.
 	EventOver
+	// EventInvalid: the client sent what RFC 6455 forbids, and the guard closes the
+	// socket.
+	EventInvalid
 )
 
-// String returns a short name for logs and metrics: closed, idle, aged, lost, forgotten
-// or over.
+// String returns a short name for logs and metrics: closed, idle, aged, lost, shed,
+// forgotten, over or invalid.
 func (k EventKind) String() string {
-	names := [...]string{"closed", "idle", "aged", "lost", "forgotten", "over"}
+	names := [...]string{"closed", "idle", "aged", "lost", "shed", "forgotten", "over", "invalid"}
 	if int(k) < len(names) {
 		return names[k]
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/headgate/headgate/nethttp"
 )
 
-// Fields that are set twice, as by SetFields and then Deny, appear once.
+// Fields that are set twice, as by SetFields and then Refuse, appear once.
 func TestFieldsTwice(t *testing.T) {
 	rate, err := core.New(memstore.New(memstore.Config{}), "handshakes", core.SlidingLog(core.PerHour(3)))
 	if err != nil {
@@ -46,7 +46,7 @@ func TestFieldsTwice(t *testing.T) {
 		v := g.Check(r)
 		w := httptest.NewRecorder()
 		v.SetFields(w.Header())
-		g.Deny(w, r, v)
+		g.Refuse(w, r, v)
 		if w.Code != want.status || !slices.Equal(w.Header().Values("RateLimit-Policy"), want.policies) ||
 			len(w.Header().Values("RateLimit")) != len(want.policies) {
 			t.Errorf("%d %v", w.Code, w.Header())
@@ -54,15 +54,15 @@ func TestFieldsTwice(t *testing.T) {
 	}
 }
 
-// A request that the Deny of Handshakes refuses takes no slot.
-func TestHandshakesDeny(t *testing.T) {
+// A request that Handshakes does not permit takes no slot.
+func TestHandshakesPermit(t *testing.T) {
 	rate, err := core.New(memstore.New(memstore.Config{}), "handshakes", core.Unlimited())
 	if err != nil {
 		t.Fatal(err)
 	}
 	handshakes, err := nethttp.New(nethttp.Config{
-		Rules: []nethttp.Rule{{Limiter: rate, Key: keyfuncs.RemoteAddr()}},
-		Deny:  func(*http.Request) bool { return true },
+		Rules:  []nethttp.Rule{{Limiter: rate, Key: keyfuncs.RemoteAddr()}},
+		Permit: func(*http.Request) bool { return false },
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -72,7 +72,7 @@ func TestHandshakesDeny(t *testing.T) {
 		Rules:      []Rule{{Slots: newSlots(t, store, "ws", 1), Key: keyfuncs.RemoteAddr()}},
 		Handshakes: handshakes,
 		Observe: func(_ *http.Request, v Verdict) {
-			if !errors.Is(v.Err, nethttp.ErrDenied) {
+			if !errors.Is(v.Err, nethttp.ErrForbidden) {
 				t.Errorf("observed %v", v.Err)
 			}
 		},

@@ -9,18 +9,24 @@ import (
 // Opcodes of RFC 6455, section 5.2.
 const (
 	opContinuation = 0x0
+	opBinary       = 0x2 // the last of those for data
 	opClose        = 0x8
+	opPing         = 0x9
+	opPong         = 0xa
 	opControl      = 0x8 // the bit that control frames have
 )
 
 // The header of a frame (RFC 6455, section 5.2).
 const (
 	finBit     = 0x80 // in the first byte
+	rsvBits    = 0x70 // in the first byte
+	rsv1Bit    = 0x40 // in the first byte
 	opcodeBits = 0x0f // in the first byte
 	maskBit    = 0x80 // in the second byte
 	lengthBits = 0x7f // in the second byte
 	length16   = 126  // the length is in the next 2 bytes
 	length64   = 127  // the length is in the next 8 bytes
+	topBit     = 0x80 // in the first of those 8
 	maskLength = 4
 )
 
@@ -104,14 +110,21 @@ func (w *walker) opcode() byte { return w.head[0] & opcodeBits }
 // between reports whether no frame is incomplete.
 func (w *walker) between() bool { return w.have == 0 && w.mask == 0 && w.left == 0 }
 
-// walk covers all of p, and reports whether a Close frame began.
-func (w *walker) walk(p []byte) (closes bool) {
+// walk covers all of p. It reports whether a Close frame began, and how many pings did.
+func (w *walker) walk(p []byte) (closes bool, pings int64) {
 	for len(p) > 0 {
 		n, over := w.step(p)
-		closes = closes || over == partBegin && w.opcode() == opClose
+		if over == partBegin {
+			switch w.opcode() {
+			case opClose:
+				closes = true
+			case opPing:
+				pings++
+			}
+		}
 		p = p[n:]
 	}
-	return closes
+	return closes, pings
 }
 
 // finish covers p up to the end of the incomplete frame, or all of p if the frame does not

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net/http"
 	"slices"
 	"sync"
@@ -17,12 +18,15 @@ import (
 // with [New]. It is safe for concurrent use.
 type Guard struct {
 	config Config
-	inBand *core.Limiter // of refusals in band; nil without Config.InBand
+	bounds bounds
+	inBand *inBand // nil without Config.InBand
 
 	mu       sync.Mutex
 	sockets  map[*Socket]struct{}
 	losses   map[<-chan struct{}]*loss
+	surplus  surplus
 	draining bool
+	drained  chan struct{} // closed when draining
 	empty    chan struct{} // closed when draining and no socket is left
 }
 
@@ -45,20 +49,24 @@ func New(c Config) (*Guard, error) {
 	if c.ShutdownCode == 0 {
 		c.ShutdownCode = codeGoingAway
 	}
-	var inBand *core.Limiter
+	var inBand *inBand
 	if c.InBand {
 		var err error
 		if inBand, err = newInBand(); err != nil {
 			return nil, err
 		}
 	}
-	return &Guard{
+	g := &Guard{
 		config:  c,
+		bounds:  newBounds(&c),
 		inBand:  inBand,
 		sockets: make(map[*Socket]struct{}),
 		losses:  make(map[<-chan struct{}]*loss),
+		drained: make(chan struct{}),
 		empty:   make(chan struct{}),
-	}, nil
+	}
+	g.surplus.guard = g
+	return g, nil
 }
 
 // Len returns the number of sockets that are open or being opened.
@@ -71,15 +79,18 @@ func (g *Guard) Len() int {
 // Handler returns a handler that calls next for upgrades that get their slots and for
 // requests that are not upgrades, and refuses the other upgrades.
 //
-// Handler panics if next is nil.
+// Handler panics if the guard or next is nil.
 func (g *Guard) Handler(next http.Handler) http.Handler {
+	if g == nil {
+		panic("headgate: websocketmw: the guard is nil: see the error of websocketmw.New")
+	}
 	if next == nil {
 		panic("headgate: websocketmw: the handler is nil")
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		v := g.Check(r)
 		if v.Status() != 0 {
-			g.Deny(w, r, v)
+			g.Refuse(w, r, v)
 			return
 		}
 		v.Serve(w, r, next)
@@ -162,7 +173,7 @@ func (g *Guard) decide(v *Verdict, r *http.Request, what kind, key func(rule int
 			v.Err, v.status = rule.fault(i, err), g.keyStatus(err)
 			return
 		}
-		slots, err := rule.slots(r)
+		slots, err := rule.slots(r, k)
 		if err != nil {
 			v.Err, v.status = rule.fault(i, err), http.StatusInternalServerError
 			return
@@ -182,8 +193,9 @@ func (g *Guard) decide(v *Verdict, r *http.Request, what kind, key func(rule int
 	v.limits = limitsOf(slot)
 	s := &Socket{
 		guard: g, slot: slot, budgets: budgets, stream: what == connect, base: r.Context(), toClose: make(chan struct{}),
+		haste: uint16(rand.Uint32()), //nolint:gosec // no secret
 	}
-	if !g.add(s) { // draining since the check above
+	if !g.add(s) { //nolint:contextcheck // draining since the check above; sockets outlive the request
 		slot.Release()
 		v.Err, v.status = core.ErrClosed, http.StatusServiceUnavailable
 		return
@@ -204,12 +216,12 @@ func (rule *Rule) fault(i int, err error) error {
 	return fmt.Errorf("headgate: websocketmw: Rules[%d] (slots %q): %w", i, rule.Slots.Name(), err)
 }
 
-// slots returns the slots of the request's plan.
-func (rule *Rule) slots(r *http.Request) (*core.Slots, error) {
+// slots returns the slots of the plan of a request with the key.
+func (rule *Rule) slots(r *http.Request, key string) (*core.Slots, error) {
 	if rule.Plan == nil {
 		return rule.Slots, nil
 	}
-	s := rule.Plan(r)
+	s := rule.Plan(r, key)
 	switch {
 	case s == nil || s == rule.Slots:
 		return rule.Slots, nil
@@ -235,8 +247,11 @@ func (g *Guard) add(s *Socket) bool {
 		return false
 	}
 	g.sockets[s] = struct{}{}
-	if g.config.OnLost != Keep || g.config.Notify != nil {
+	if g.config.Notify != nil {
 		g.watch(s)
+	}
+	if g.config.OnExcess == Shed {
+		g.surplus.add(s)
 	}
 	return true
 }
@@ -246,6 +261,9 @@ func (g *Guard) remove(s *Socket) {
 	defer g.mu.Unlock()
 	delete(g.sockets, s)
 	g.unwatch(s.slot.Lost())
+	if len(g.sockets) == 0 {
+		g.surplus.stop()
+	}
 	if g.draining && len(g.sockets) == 0 {
 		close(g.empty)
 	}
@@ -263,9 +281,9 @@ func (g *Guard) all() []*Socket {
 }
 
 // Shutdown closes all sockets, and refuses upgrades with 503 from then on. It sends each
-// socket a Close frame with [Config].ShutdownCode, waits until the handlers have closed
-// their sockets, 5 seconds have passed or ctx is done, and closes the connections that
-// are left. Then it closes the slots of the rules, so that they are free for other
+// socket a Close frame with [Config].ShutdownCode, all at once or spread over
+// [Config].Drain, waits until the handlers have closed their sockets, 5 seconds have passed
+// or ctx is done, and closes the connections that are left. Then it closes the slots of the rules, so that they are free for other
 // servers at once. A slow store may take 5 seconds for that, even if ctx is done.
 //
 // Call it before [http.Server.Shutdown], which does not close hijacked connections, and
@@ -274,9 +292,7 @@ func (g *Guard) all() []*Socket {
 // again.
 func (g *Guard) Shutdown(ctx context.Context) error {
 	g.drain()
-	for _, s := range g.all() {
-		s.Close(g.config.ShutdownCode, "the server is shutting down")
-	}
+	g.closeAll(ctx)
 	timer := time.NewTimer(closeTimeout) // for handlers that neither upgrade nor return
 	defer timer.Stop()
 	var late error
@@ -301,11 +317,33 @@ func (g *Guard) Shutdown(ctx context.Context) error {
 	return errors.Join(late, errors.Join(faults...))
 }
 
+// closeAll begins to close all sockets, in the time of Config.Drain.
+func (g *Guard) closeAll(ctx context.Context) {
+	all, start := g.all(), time.Now()
+	if g.config.Drain > 0 {
+		slices.SortFunc(all, func(a, b *Socket) int { return a.since().Compare(b.since()) })
+	}
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for i, s := range all {
+		if at := start.Add(time.Duration(float64(g.config.Drain) * float64(i) / float64(len(all)))); ctx.Err() == nil && time.Until(at) > 0 {
+			timer.Reset(time.Until(at))
+			select {
+			case <-timer.C:
+			case <-g.empty:
+			case <-ctx.Done():
+			}
+		}
+		s.Close(g.config.ShutdownCode, "the server is shutting down")
+	}
+}
+
 func (g *Guard) drain() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if !g.draining {
 		g.draining = true
+		close(g.drained)
 		if len(g.sockets) == 0 {
 			close(g.empty)
 		}

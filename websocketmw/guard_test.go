@@ -14,6 +14,7 @@ import (
 
 	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/core/memstore"
+	"github.com/headgate/headgate/core/store"
 	"github.com/headgate/headgate/keyfuncs"
 	"github.com/headgate/headgate/nethttp"
 )
@@ -44,10 +45,10 @@ func TestConfigFaults(t *testing.T) {
 		{Config{Rules: []Rule{{Key: key}, {Slots: a, Key: key}}}, "Rules[0].Slots"},
 		{Config{Rules: []Rule{{Slots: a, Key: key}}, Inbound: make([]Inbound, 9)}, "Inbound Inbound[0].Limiter"},
 		{
-			Config{Rules: []Rule{{Slots: a, Key: key}}, KeyErrorStatus: 404, MaxIdle: -1, MaxAge: -1, OnLost: 9, ShutdownCode: 1000},
-			"KeyErrorStatus MaxIdle MaxAge OnLost ShutdownCode",
+			Config{Rules: []Rule{{Slots: a, Key: key}}, KeyErrorStatus: 404, MaxIdle: -1, MaxAge: -1, Drain: -1, OnExcess: 9, ShutdownCode: 1000},
+			"KeyErrorStatus MaxIdle MaxAge Drain OnExcess ShutdownCode",
 		},
-		{Config{Rules: []Rule{{Slots: a, Key: key}}, KeyErrorStatus: 403, MaxIdle: 1, MaxAge: 1, OnLost: Shed, ShutdownCode: 1012}, ""},
+		{Config{Rules: []Rule{{Slots: a, Key: key}}, KeyErrorStatus: 403, MaxIdle: 1, MaxAge: 1, OnExcess: Shed, ShutdownCode: 1012}, ""},
 	} {
 		_, err := New(c.config)
 		var fields []string
@@ -218,7 +219,7 @@ func TestRefusals(t *testing.T) {
 		{
 			name: "the application's page",
 			change: func(c *Config, _ *counter) {
-				c.OnDenied = func(w http.ResponseWriter, _ *http.Request, v Verdict) {
+				c.OnRefused = func(w http.ResponseWriter, _ *http.Request, v Verdict) {
 					o, _ := v.Full()
 					http.Error(w, o.Slots+" is full", v.Status())
 				}
@@ -227,7 +228,7 @@ func TestRefusals(t *testing.T) {
 		},
 		{
 			name:   "a page that is not written",
-			change: func(c *Config, _ *counter) { c.OnDenied = func(http.ResponseWriter, *http.Request, Verdict) {} },
+			change: func(c *Config, _ *counter) { c.OnRefused = func(http.ResponseWriter, *http.Request, Verdict) {} },
 			status: 429, policy: `"ws";q=0;qu="concurrent-requests"`, limit: `"ws";r=0`, body: full, waits: true,
 		},
 	} {
@@ -277,9 +278,8 @@ func TestZeroVerdict(t *testing.T) {
 // other processes give other limits.
 type fullStore struct{ core.SlotStore }
 
-func (fullStore) AcquireSlots(_ context.Context, claims []core.Claim) (core.Grant, error) {
-	o := core.Occupancy{Slots: claims[1].Slots.Name(), Limit: 5, Held: 3}
-	return core.Grant{}, &core.FullError{Occupancy: o, Claim: 1}
+func (fullStore) AcquireSlots(context.Context, []store.Claim) (store.Grant, error) {
+	return store.Grant{}, &store.FullError{Claim: 1, Occupancy: store.Occupancy{Held: 3, Limit: 5}}
 }
 
 // A refusal never says that more sockets may be opened.
@@ -364,8 +364,8 @@ func TestPlansAndKeys(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	g, err := New(Config{Rules: []Rule{{Slots: free, Key: keyfuncs.Header("X-User"), Plan: func(r *http.Request) *core.Slots {
-		if r.Header.Get("X-Plan") == "gold" {
+	g, err := New(Config{Rules: []Rule{{Slots: free, Key: keyfuncs.Header("X-User"), Plan: func(r *http.Request, key string) *core.Slots {
+		if r.Header.Get("X-Plan") == "gold" || key == "carl" {
 			return gold
 		}
 		return nil
@@ -383,6 +383,11 @@ func TestPlansAndKeys(t *testing.T) {
 			t.Errorf("free, socket %d: %d", i, v.Status())
 		}
 	}
+	for i, want := range []int{0, 0, 429} {
+		if v := g.CheckKeys(upgradeRequest(), func(int) (string, error) { return "carl", nil }); v.Status() != want {
+			t.Errorf("gold by key, socket %d: %d", i, v.Status())
+		}
+	}
 }
 
 // Slots that do not belong to the rule are refused with 500, and none are taken.
@@ -393,7 +398,7 @@ func TestStrangePlans(t *testing.T) {
 		"name":  newSlots(t, store, "other", 5),
 		"store": newSlots(t, memstore.New(memstore.Config{}), "ws", 5),
 	} {
-		g, err := New(Config{Rules: []Rule{{Slots: rule, Key: keyfuncs.Everyone(), Plan: func(*http.Request) *core.Slots {
+		g, err := New(Config{Rules: []Rule{{Slots: rule, Key: keyfuncs.Everyone(), Plan: func(*http.Request, string) *core.Slots {
 			return strange
 		}}}})
 		if err != nil {
@@ -513,7 +518,7 @@ func TestErrorsNameTheRule(t *testing.T) {
 		{"an empty key", Rule{Slots: second, Key: empty}, nil, `headgate: websocketmw: Rules[1] (slots "user"): `, errEmptyKey},
 		{
 			"a plan of other slots",
-			Rule{Slots: second, Key: secret, Plan: func(*http.Request) *core.Slots { return strange }},
+			Rule{Slots: second, Key: secret, Plan: func(*http.Request, string) *core.Slots { return strange }},
 			nil, `headgate: websocketmw: Rules[1] (slots "user"): `, errPlan,
 		},
 		{
@@ -559,10 +564,17 @@ func TestDrainingDuringCheck(t *testing.T) {
 }
 
 func TestHandlerOfNil(t *testing.T) {
-	defer func() {
-		if recover() == nil {
-			t.Error("no panic")
-		}
-	}()
-	new(Guard).Handler(nil)
+	for want, make := range map[string]func(){
+		"headgate: websocketmw: the handler is nil":                                 func() { new(Guard).Handler(nil) },
+		"headgate: websocketmw: the guard is nil: see the error of websocketmw.New": func() { (*Guard)(nil).Handler(http.NotFoundHandler()) },
+	} {
+		func() {
+			defer func() {
+				if got := recover(); got != want {
+					t.Errorf("panic %v, want %q", got, want)
+				}
+			}()
+			make()
+		}()
+	}
 }

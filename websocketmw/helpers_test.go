@@ -16,6 +16,7 @@ import (
 
 	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/core/memstore"
+	"github.com/headgate/headgate/core/store"
 	"github.com/headgate/headgate/keyfuncs"
 )
 
@@ -28,21 +29,26 @@ type counter struct {
 	err                      error
 	lost                     chan struct{}
 	source                   core.Source
+
+	doubt   chan struct{}
+	surplus int // so many slots are shed
+	sheds   int // how often that was asked for
+	unknown int // so many times there is no answer
 }
 
 type countedHold struct {
-	core.Hold
+	store.Hold
 
 	c    *counter
 	lost chan struct{}
 }
 
-func (c *counter) AcquireSlots(ctx context.Context, claims []core.Claim) (core.Grant, error) {
+func (c *counter) AcquireSlots(ctx context.Context, claims []store.Claim) (store.Grant, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.asked++
 	if c.err != nil {
-		return core.Grant{}, c.err
+		return store.Grant{}, c.err
 	}
 	g, err := c.SlotStore.AcquireSlots(ctx, claims)
 	if err == nil {
@@ -63,6 +69,37 @@ func (h *countedHold) Release() {
 }
 
 func (h *countedHold) Lost() <-chan struct{} { return h.lost }
+
+func (h *countedHold) Doubt() <-chan struct{} {
+	h.c.mu.Lock()
+	defer h.c.mu.Unlock()
+	return h.c.doubt
+}
+
+func (h *countedHold) Shed(context.Context) (bool, error) {
+	h.c.mu.Lock()
+	defer h.c.mu.Unlock()
+	h.c.sheds++
+	switch {
+	case h.c.unknown > 0:
+		h.c.unknown--
+		return false, core.ErrUnavailable
+	case h.c.surplus > 0:
+		h.c.surplus--
+		h.c.released++
+		h.Hold.Release()
+		return true, nil
+	}
+	return false, nil
+}
+
+// doubts makes the store tell of a doubt, with so many slots too many.
+func (c *counter) doubts(surplus int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	close(c.doubt)
+	c.doubt, c.surplus = make(chan struct{}), surplus
+}
 
 func (c *counter) counts() (asked, granted, released int) {
 	c.mu.Lock()
@@ -120,6 +157,17 @@ func newWorld(t *testing.T, limit int64, secure bool, config Config, handler htt
 		}
 	})
 	return w
+}
+
+// newGuard returns a guard for one socket.
+func newGuard(t *testing.T, config Config) *Guard {
+	t.Helper()
+	config.Rules = []Rule{{Slots: newSlots(t, memstore.New(memstore.Config{}), "ws", 1), Key: keyfuncs.Everyone()}}
+	g, err := New(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return g
 }
 
 // until waits for an event of a kind.

@@ -2,6 +2,7 @@ package websocketmw
 
 import (
 	"bytes"
+	"context"
 	"crypto/sha1" //nolint:gosec // RFC 6455, section 4.2.2: no secret
 	"encoding/base64"
 	"fmt"
@@ -15,13 +16,34 @@ import (
 
 const (
 	inBandRate    = 100         // refusals in band per second
+	inBandBurst   = 10          // of a key, which then gets one a second
+	inBandBytes   = 1 << 20     // of memory for the keys
 	inBandTimeout = time.Second // how long one may take
 	inBandRead    = 512         // bytes of the answer to read at once
 )
 
-// newInBand returns the limiter of refusals in band.
-func newInBand() (*core.Limiter, error) {
-	return core.New(memstore.New(memstore.Config{}), "in-band", core.TokenBucket(core.PerSecond(inBandRate), inBandRate))
+// An inBand limits the refusals in band: all, and those of a key, so that one client does
+// not leave others without.
+type inBand struct{ all, key *core.Limiter }
+
+func newInBand() (*inBand, error) {
+	store := memstore.New(memstore.Config{MaxBytes: inBandBytes})
+	all, err := core.New(store, "all", core.TokenBucket(core.PerSecond(inBandRate), inBandRate))
+	if err != nil {
+		return nil, err
+	}
+	key, err := core.New(store, "key", core.TokenBucket(core.PerSecond(1), inBandBurst))
+	return &inBand{all, key}, err
+}
+
+// allows reports whether a refusal may be in band. The key is empty if it is not known.
+func (b *inBand) allows(ctx context.Context, key string) bool {
+	charges := []core.Charge{{Limiter: b.key, Key: key, N: 1}, {Limiter: b.all, Key: "all", N: 1}}
+	if key == "" {
+		charges = charges[1:]
+	}
+	d, err := core.AllowAll(ctx, charges...)
+	return err == nil && d.Allowed
 }
 
 // refuseInBand accepts an upgrade and closes it with the reason of the refusal, which a
@@ -32,7 +54,7 @@ func (g *Guard) refuseInBand(w http.ResponseWriter, r *http.Request, v Verdict) 
 		classify(r) != upgrade || !canHijack(w) {
 		return false
 	}
-	if d, err := g.inBand.Allow(r.Context(), "all"); err != nil || !d.Allowed {
+	if !g.inBand.allows(r.Context(), v.share) {
 		return false
 	}
 	conn, rw, err := http.NewResponseController(w).Hijack()
@@ -50,7 +72,7 @@ func (g *Guard) refuseInBand(w http.ResponseWriter, r *http.Request, v Verdict) 
 	b := make([]byte, inBandRead)
 	for {
 		n, err := rw.Read(b)
-		if frames.walk(b[:n]) || err != nil {
+		if closes, _ := frames.walk(b[:n]); closes || err != nil {
 			return true
 		}
 	}

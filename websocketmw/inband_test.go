@@ -2,6 +2,7 @@ package websocketmw
 
 import (
 	"bufio"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -12,7 +13,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/core/memstore"
 	"github.com/headgate/headgate/keyfuncs"
 )
@@ -53,13 +53,56 @@ func TestInBand(t *testing.T) {
 	}
 }
 
-// Over their own rate, refusals are ordinary responses.
+// Over their own rate, refusals are ordinary responses. One key does not use up what there is
+// for others, whose limit it is; a limit of the service has no such share.
 func TestInBandIsLimited(t *testing.T) {
-	w := newWorld(t, 0, false, Config{InBand: true}, http.NotFoundHandler())
-	w.guard.inBand = newLimiter(t, core.Blocked())
-	if got := w.dial(withFieldsOf("Origin: https://a.example")).respond().StatusCode; got != 429 {
-		t.Error(got)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		store := memstore.New(memstore.Config{})
+		none, all := newSlots(t, store, "ws", 0), newSlots(t, store, "all", 0)
+		user := func(r *http.Request) (string, error) { return r.Header.Get("User"), nil }
+		guards := map[string]*Guard{}
+		for name, rule := range map[string]Rule{
+			"user":    {Slots: none, Key: user},
+			"service": {Slots: all, Key: keyfuncs.Everyone(), Service: true},
+		} {
+			g, err := New(Config{Rules: []Rule{rule}, InBand: true})
+			if err != nil {
+				t.Fatal(err)
+			}
+			guards[name] = g
+		}
+		inBand := func(g *Guard, user string, tries int) (n int) {
+			for range tries {
+				client, server := net.Pipe()
+				client.Close()
+				rec, r := httptest.NewRecorder(), upgradeRequest("Origin", "https://a.example", "User", user)
+				if g.Refuse(brokenWriter{rec, server}, r, g.Check(r)); rec.Code == http.StatusOK { // nothing was written
+					n++
+				}
+			}
+			return n
+		}
+		users := guards["user"]
+		for _, name := range []string{"a", "b"} {
+			if n := inBand(users, name, 300); n != inBandBurst {
+				t.Errorf("%s: %d at once", name, n)
+			}
+		}
+		time.Sleep(3 * time.Second)
+		if n := inBand(users, "a", 300); n != 3 {
+			t.Errorf("%d after 3 s", n)
+		}
+		total := 0
+		for i := range 300 {
+			total += inBand(users, fmt.Sprint(i), 1)
+		}
+		if total != inBandRate-3 {
+			t.Errorf("%d for others", total)
+		}
+		if n := inBand(guards["service"], "", 300); n != inBandRate {
+			t.Errorf("%d by a limit of the service", n)
+		}
+	})
 }
 
 func TestReasonsFit(t *testing.T) {
@@ -105,7 +148,7 @@ func TestInBandTimesOut(t *testing.T) {
 			begin := time.Now()
 			time.AfterFunc(time.Minute, func() { client.Close() }) // the test would hang
 			r := upgradeRequest("Origin", "https://a.example")
-			g.Deny(&early{pipe: pipe{conn: server}}, r, g.Check(r))
+			g.Refuse(&early{pipe: pipe{conn: server}}, r, g.Check(r))
 			if took := time.Since(begin); took != inBandTimeout {
 				t.Errorf("reads %v: it took %v", reads, took)
 			}
@@ -126,7 +169,7 @@ func TestInBandFails(t *testing.T) {
 		want int
 	}{{nil, 429}, {server, 200}} {
 		rec := httptest.NewRecorder() // whose Code is 200 if nothing is written
-		w.guard.Deny(brokenWriter{rec, c.conn}, r, w.guard.Check(r))
+		w.guard.Refuse(brokenWriter{rec, c.conn}, r, w.guard.Check(r))
 		if rec.Code != c.want {
 			t.Errorf("%d, not %d", rec.Code, c.want)
 		}

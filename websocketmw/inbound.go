@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/headgate/headgate/core"
@@ -12,19 +13,28 @@ import (
 )
 
 const (
-	maxDelay = 10 * time.Second // for which limits may delay a read
-	maxRead  = 1 << 30          // bytes at once
+	maxDelay  = 10 * time.Second       // for which a limit may delay a unit
+	delayStep = 100 * time.Millisecond // for which a unit may wait for those after it
+	maxRead   = 1 << 30                // bytes at once
+)
+
+// The limit on control frames without an Inbound of that Unit.
+const (
+	controlName  = "control-frames"
+	controlRate  = 20 // a second
+	controlBurst = 200
 )
 
 // Inbound is a limit on what clients send. It applies to the bytes of the connection, so
-// it works with any library. Control frames are exempt.
-//
-// Over HTTP/2 it has no effect, because the handler reads the request's body.
+// it works with any library. What exceeds it never reaches the library, unless Over is
+// [Report] or the limiter returns an error.
 type Inbound struct {
 	_ struct{} // composite literals must name the fields
 
 	// Limiter decides. Required. It is called once for each read, of a few kilobytes
-	// in most libraries, and, if it refuses several messages or frames, once for each.
+	// in most libraries, and more often if it refuses or if the read has more units
+	// than it ever admits at once; so once for each unit with MinInterval. It is also
+	// called for each message or frame if it has a policy with CountDenied.
 	Limiter *core.Limiter
 
 	// Key returns the key to charge, from the request of the upgrade, so that all
@@ -45,12 +55,21 @@ type Unit uint8
 
 const (
 	// Messages are counted when they begin. A message may have any size and any number
-	// of frames: also limit Bytes, or set the library's maximum message size.
+	// of frames: also limit Bytes, or set the library's maximum message size. With
+	// golang.org/x/net/websocket limit Frames instead: it hands each frame to the
+	// handler as a message.
 	Messages Unit = iota
 	// Frames of messages are counted when they begin.
 	Frames
-	// Bytes of payload are counted as they arrive, before decompression.
+	// Bytes of payload are counted as they arrive, before decompression. An empty
+	// frame counts as one byte.
 	Bytes
+	// Controls are control frames. They are always limited: without an Inbound of this
+	// unit, to 20 a second after a burst of 200, for each socket. The limiter of one that
+	// has is [core.Unlimited] if there shall be no limit. Free are a Close frame, and a
+	// pong for each ping that the server sent; with Config.NoCloseFrames, which hides
+	// those pings from the guard, all pongs count.
+	Controls
 )
 
 // Over is what happens to a socket over a limit of Inbound.
@@ -58,14 +77,14 @@ type Over uint8
 
 const (
 	// Close closes the socket with 1008 (policy violation). The handler reads what was
-	// within the limit, and nothing after it. If the limiter returns an error, because
+	// within the limit, to the byte, and nothing after it. If the limiter returns an error, because
 	// the store is unreachable, the code is 1013 (try again later).
 	Close Over = iota
-	// Delay blocks the handler's Read until the limiter admits the data, for at most 10
-	// seconds or half the time left to the read deadline; after that it reads on
-	// uncharged. TCP slows the client down meanwhile. If the limiter can never admit
-	// the data, the socket is closed as by Close; if it returns an error, the data is
-	// read at once.
+	// Delay blocks the handler's Read until the limiter admits at least one unit. TCP
+	// slows the client down meanwhile. If the limiter says that it will not within 10
+	// seconds, or half the time left to the read deadline, the socket is closed as by
+	// Close: a policy of less than 6 a minute delays nothing. If the limiter returns an
+	// error, the data is read at once.
 	Delay
 	// Report only calls Config.Notify.
 	Report
@@ -76,8 +95,8 @@ func (in *Inbound) validate(f *faults, i int) {
 	if in.Limiter == nil {
 		f.add(errors.New("it is nil: make one with core.New"), "Inbound[%d].Limiter", i)
 	}
-	if in.Unit > Bytes {
-		f.add(fmt.Errorf("it is %d: use Messages, Frames or Bytes", in.Unit), "Inbound[%d].Unit", i)
+	if in.Unit > Controls {
+		f.add(fmt.Errorf("it is %d: use Messages, Frames, Bytes or Controls", in.Unit), "Inbound[%d].Unit", i)
 	}
 	if in.Over > Report {
 		f.add(fmt.Errorf("it is %d: use Close, Delay or Report", in.Over), "Inbound[%d].Over", i)
@@ -107,151 +126,209 @@ func (c *Config) budgetKeys(r *http.Request) ([]string, error) {
 	return keys, nil
 }
 
-// A gauge applies the limits of Inbound to what is read from a connection.
+// The bounds of a guard are its limits on what clients send.
+type bounds struct {
+	all    []bound
+	most   int  // bytes to read at once
+	delays bool // one of them delays
+}
+
+// A bound is an Inbound, or the guard's own limit on control frames, which has no Limiter.
+type bound struct {
+	Inbound
+
+	batch int64 // units to charge at once
+}
+
+// newBounds returns the bounds of a valid Config.
+func newBounds(c *Config) bounds {
+	all := bounds{most: maxRead}
+	controls := false
+	for _, in := range c.Inbound {
+		b := bound{in, maxRead}
+		for _, p := range in.Limiter.Policies() {
+			b.batch = max(1, min(b.batch, p.Limit()))
+		}
+		if in.Unit == Bytes {
+			all.most = min(all.most, int(b.batch))
+		} else if slices.ContainsFunc(in.Limiter.Policies(), core.Policy.CountsDenied) {
+			b.batch = 1 // a batch that is refused would count as that many refusals
+		}
+		all.all = append(all.all, b)
+		all.delays = all.delays || in.Over == Delay
+		controls = controls || in.Unit == Controls
+	}
+	if !controls {
+		all.all = append(all.all, bound{Inbound{Unit: Controls}, maxRead})
+	}
+	return all
+}
+
+// name returns the name for events and Close frames.
+func (b *bound) name() string {
+	if b.Limiter == nil {
+		return controlName
+	}
+	return b.Limiter.Name()
+}
+
+// A bucket is a token bucket for control frames (the generic cell rate algorithm). The zero
+// bucket is full.
+type bucket struct {
+	full time.Duration // when it is full
+}
+
+// take takes up to n tokens, and returns how many.
+func (b *bucket) take(now time.Duration, n int64) int64 {
+	const gap = time.Second / controlRate
+	b.full = max(b.full, now)
+	n = min(n, int64((now+controlBurst*gap-b.full)/gap))
+	b.full += time.Duration(n) * gap
+	return n
+}
+
+// A gauge inspects and limits what is read from a connection. It belongs to the goroutine
+// that reads.
 type gauge struct {
-	socket *Socket
-	rules  []Inbound
-	keys   []string
-	frames walker
-	most   int     // bytes to read at once: not more than the limiter can ever admit
-	over   *excess // set once the socket must be closed
-	closed bool    // the peer's Close frame was in the data over the limit
+	frames   inspector
+	paid     []int64 // units that each bound was charged for and the handler has not read
+	controls bucket
+	told     bool    // of what is over a limit in this read
+	over     *excess // set once the socket must be closed
+	answered bool    // the peer's Close frame was in what the handler does not read
 }
 
-// An excess is the limit because of which a socket is closed.
+// An excess is why a socket is closed.
 type excess struct {
-	code int
-	name string // of the limiter
+	code   int
+	reason string
+	err    error // of reads
 }
 
-// newGauge returns the gauge of a socket.
-func newGauge(s *Socket) *gauge {
-	g := &gauge{socket: s, rules: s.guard.config.Inbound, keys: s.budgets, most: maxRead}
-	for _, in := range g.rules {
-		if in.Unit != Bytes {
+// admit charges p, which is not empty, and returns how many bytes of it the handler may
+// read. If that is 0, p may be tried again after wait, or the socket must be closed.
+func (c *conn) admit(p []byte) (n int, wait time.Duration) {
+	g, agreed := &c.in, extensions(c.socket.agreed.Load())
+	if c.pings.Load() > 0 {
+		g.frames.pongs += c.pings.Swap(0)
+	}
+	begin, room := g.frames, unlimited()
+	n, used, fault := g.frames.walk(p, room, agreed)
+	all := c.socket.guard.bounds.all
+	for i := range all {
+		b := &all[i]
+		need := used[b.Unit] - g.paid[i]
+		if need <= 0 {
 			continue
 		}
-		for _, p := range in.Limiter.Policies() {
-			g.most = max(1, int(min(int64(g.most), p.Limit())))
+		r := c.charge(i, need)
+		g.paid[i] += r.got
+		if r.got == need {
+			continue
+		}
+		c.tell(Event{Kind: EventOver, Limit: b.name(), Err: r.err})
+		if b.Over == Report || b.Over == Delay && r.err != nil {
+			g.paid[i] += need - r.got
+			continue
+		}
+		room[b.Unit] = g.paid[i]
+		g.frames = begin
+		n, used, fault = g.frames.walk(p, room, agreed)
+		if b.Over == Delay {
+			g.over = nil // the rest is for the next read
+			if n > 0 {
+				continue
+			}
+			if wait = c.delay(r); wait > 0 {
+				return 0, wait
+			}
+		}
+		g.over = b.excess(r.err)
+		if n == 0 {
+			return 0, 0
 		}
 	}
-	return g
+	for i := range all {
+		g.paid[i] -= used[all[i].Unit]
+	}
+	if fault != "" {
+		c.refuse(fault)
+	}
+	return n, 0
 }
 
-// admit charges p, and returns how many bytes of it the handler may read. If that is not
-// all, the socket is over a limit. deadline is the handler's read deadline.
-func (g *gauge) admit(p []byte, deadline time.Time) int {
-	begin := g.frames
-	var sums [Bytes + 1]int64
-	walkUnits(&g.frames, p, func(_ int, u Unit, n int64) bool {
-		sums[u] += n
-		return true
-	})
-	wait := maxDelay
-	if !deadline.IsZero() {
-		wait = min(wait, time.Until(deadline)/2)
+// tell notifies once for each read.
+func (c *conn) tell(e Event) {
+	if !c.in.told {
+		c.in.told = true
+		c.socket.notify(e)
 	}
-	ok := len(p)
-	for i := range g.rules {
-		if n := sums[g.rules[i].Unit]; n > 0 {
-			ok = min(ok, g.charge(i, n, begin, p, &wait))
-		}
-	}
-	if ok < len(p) {
-		g.closed = begin.walk(p)
-	}
-	return ok
 }
 
-// walkUnits calls yield for each unit in p, with the offset of its first byte in p, until
-// yield returns false.
-func walkUnits(w *walker, p []byte, yield func(at int, u Unit, n int64) bool) {
-	start := 0 // of the current header, or of its part in p
-	for at := 0; at < len(p); {
-		if w.between() {
-			start = at
-		}
-		n, over := w.step(p[at:])
-		data := w.opcode()&opControl == 0
+// excess returns why a socket over the bound is closed. err is that of the limiter.
+func (b *bound) excess(err error) *excess {
+	if err != nil {
+		return &excess{codeTryAgain, "try again later", errOver}
+	}
+	return &excess{codePolicy, fmt.Sprintf("over the limit %q", b.name()), errOver}
+}
+
+// A receipt says how many units were charged, and why not more.
+type receipt struct {
+	got   int64
+	err   error
+	one   time.Duration // until there is room for one more
+	batch time.Duration // until there is room for a batch; at least one
+}
+
+// charge charges a bound for n units, or for as many as it has room for.
+func (c *conn) charge(i int, n int64) (r receipt) {
+	b := &c.socket.guard.bounds.all[i]
+	if b.Limiter == nil {
+		r.got = c.in.controls.take(time.Since(c.socket.opened), n)
+		return r
+	}
+	ask, refused := min(n, b.batch), false
+	for r.got < n {
+		d, err := b.Limiter.AllowN(c.socket.Context(), c.socket.budgets[i], ask)
 		switch {
-		case over == partBegin && data:
-			if w.opcode() != opContinuation && !yield(start, Messages, 1) || !yield(start, Frames, 1) {
-				return
+		case err != nil:
+			r.err = err
+			return r
+		case d.Allowed:
+			r.got += ask
+			ask = min(ask, n-r.got)
+			if refused {
+				return r
 			}
-		case over == partPayload && data:
-			if !yield(at, Bytes, int64(n)) {
-				return
-			}
-		}
-		at += n
-	}
-}
-
-// charge charges Inbound[i] for n units of p, or, if that is refused, one unit at a time.
-// It returns how many bytes of p are admitted. begin is the walker before p.
-func (g *gauge) charge(i int, n int64, begin walker, p []byte, wait *time.Duration) int {
-	in := &g.rules[i]
-	if g.granted(i, n, n == 1 || in.Unit == Bytes, wait) {
-		return len(p)
-	}
-	ok := 0
-	if n > 1 && in.Unit != Bytes {
-		ok = len(p)
-		walkUnits(&begin, p, func(at int, u Unit, _ int64) bool {
-			if u == in.Unit && !g.granted(i, 1, true, wait) {
-				ok = at
-				return false
-			}
-			return true
-		})
-	}
-	return ok
-}
-
-// granted charges Inbound[i] for n units, and reports whether the handler may read them.
-// If it is not final, a refusal has no consequences. Delays are subtracted from wait.
-func (g *gauge) granted(i int, n int64, final bool, wait *time.Duration) bool {
-	in := &g.rules[i]
-	for notified := false; ; {
-		d, err := in.Limiter.AllowN(g.socket.Context(), g.keys[i], n)
-		if err == nil && d.Allowed {
-			return true
-		}
-		if !final {
-			return false
-		}
-		if !notified {
-			notified = true
-			g.socket.notify(Event{Kind: EventOver, Limit: in.Limiter.Name(), Err: err})
-		}
-		switch {
-		case in.Over == Report || in.Over == Delay && err != nil:
-			return true
-		case in.Over == Delay && d.RetryAfter != core.Never:
-			if *wait <= 0 {
-				return true
-			}
-			pause := min(d.RetryAfter, *wait)
-			*wait -= pause
-			if !g.pause(pause) {
-				return true // closed: the handler may read the rest
-			}
-		case g.over == nil:
-			g.over = &excess{codePolicy, in.Limiter.Name()}
-			if err != nil {
-				g.over.code = codeTryAgain
-			}
-			return false
 		default:
-			return false
+			refused = true
+			r.one, r.batch = d.RetryAfter, max(r.batch, d.RetryAfter)
+			if ask == 1 {
+				return r
+			}
+			ask = max(1, min(d.Remaining, ask-1))
 		}
 	}
+	return r
+}
+
+// delay returns for how long to delay a read, or 0 if it would be too long.
+func (c *conn) delay(r receipt) time.Duration {
+	most := maxDelay
+	if t := c.deadline(); !t.IsZero() {
+		most = min(most, time.Until(t)/2)
+	}
+	if r.one > most {
+		return 0
+	}
+	return min(most, max(r.one, min(r.batch, delayStep)))
 }
 
 // pause waits for d, or until the socket ends or is being closed. It reports whether it
 // waited for all of d.
-func (g *gauge) pause(d time.Duration) bool {
-	s := g.socket
+func (c *conn) pause(d time.Duration) bool {
+	s := c.socket
 	s.lastRead.Store(int64(time.Since(s.opened) + d)) // a delay is not silence
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -261,6 +338,6 @@ func (g *gauge) pause(d time.Duration) bool {
 	case <-s.Done():
 		return false
 	case <-s.toClose:
-		return false // so that the handler reads the peer's answer
+		return false
 	}
 }

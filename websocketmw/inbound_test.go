@@ -2,24 +2,29 @@ package websocketmw
 
 import (
 	"bufio"
+	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/core/memstore"
+	"github.com/headgate/headgate/core/store"
 	"github.com/headgate/headgate/keyfuncs"
 )
 
 // heard is what a handler read.
 type heard struct {
-	sums [Bytes + 1]int64
+	sums tally
 	err  error
 	done chan struct{}
 }
@@ -28,15 +33,15 @@ type heard struct {
 func (h *heard) listen(c net.Conn) {
 	defer close(h.done)
 	defer c.Close()
-	var w walker
+	var in inspector
 	b := make([]byte, 512)
 	for h.err == nil {
 		var n int
 		n, h.err = c.Read(b)
-		walkUnits(&w, b[:n], func(_ int, u Unit, n int64) bool {
+		_, used, _ := in.walk(b[:n], unlimited(), extOther)
+		for u, n := range used {
 			h.sums[u] += n
-			return true
-		})
+		}
 	}
 }
 
@@ -68,9 +73,12 @@ func TestInboundCloses(t *testing.T) {
 		{"frames", Frames, 7, pieces, 7, `1008 over the limit "sent"`},
 		{"frames within", Frames, 10, pieces, 10, ""},
 		{"bytes within", Bytes, 25, five, 25, ""},
-		{"bytes", Bytes, 24, five, -1, `1008 over the limit "sent"`},
-		{"a frame that claims to be endless", Bytes, 100, "\x82\xff\x7f\xff\xff\xff\xff\xff\xff\xffmask" + strings.Repeat("x", 101), -1, `1008 over the limit "sent"`},
-		{"control frames", Frames, 1, pings, 0, ""},
+		{"bytes", Bytes, 24, five, 24, `1008 over the limit "sent"`},
+		{"bytes of empty messages", Bytes, 3, strings.Repeat(string(masked(0x81, "")), 9), 3, `1008 over the limit "sent"`},
+		{"more than the limit could ever admit at once", Messages, 3, strings.Repeat(five, 100), 3, `1008 over the limit "sent"`},
+		{"a frame that claims to be endless", Bytes, 100, "\x82\xff\x7f\xff\xff\xff\xff\xff\xff\xffmask" + strings.Repeat("x", 101), 100, `1008 over the limit "sent"`},
+		{"control frames are no frames of messages", Frames, 1, pings, 0, ""},
+		{"control frames", Controls, 7, pings, 7, `1008 over the limit "sent"`},
 	} {
 		for _, together := range []bool{false, true} {
 			t.Run(c.name, func(t *testing.T) {
@@ -106,7 +114,7 @@ func TestInboundCloses(t *testing.T) {
 					}
 					<-h.done
 					synctest.Wait()
-					if c.want >= 0 && h.sums[c.unit] != c.want || h.sums[c.unit] > c.limit {
+					if h.sums[c.unit] != c.want {
 						t.Errorf("the handler read %d, not %d", h.sums[c.unit], c.want)
 					}
 					if refused := c.close != ""; errors.Is(h.err, errOver) != refused || (over == 1) != refused || g.Len() != 0 {
@@ -116,6 +124,209 @@ func TestInboundCloses(t *testing.T) {
 			})
 		}
 	}
+}
+
+// What RFC 6455 forbids is not read, whatever the Config, and closes the socket with 1002.
+func TestInvalidFrames(t *testing.T) {
+	message := string(masked(0x81, "hello"))
+	for _, c := range []struct{ sent, want string }{
+		{string(masked(0x83, "x")), "1002 " + badOpcode},
+		{string(masked(0x8b, "x")), "1002 " + badOpcode},
+		{"\x81\x05hello", "1002 " + badMask},
+		{"\x82\xff\x80\x00\x00\x00\x00\x00\x00\x05maskhello", "1002 " + badLength},
+		{string(masked(0x80, "x")), "1002 " + badContinuation},
+		{string(masked(0xc1, "x")), "1002 " + badReserved},
+	} {
+		for _, config := range []Config{
+			{},
+			{Inbound: []Inbound{{Limiter: newLimiter(t, core.Unlimited()), Unit: Bytes, Over: Report}}},
+		} {
+			synctest.Test(t, func(t *testing.T) {
+				var events []Event
+				config.Notify = func(_ *Socket, e Event) { events = append(events, e) }
+				h := heard{done: make(chan struct{})}
+				begin := time.Now()
+				_, p := bubble(t, config, h.listen)
+				go p.Write([]byte(message + c.sent + message + string(masked(0x88, ""))))
+				if got := p.closes(); got != c.want {
+					t.Errorf("%q: %q, not %q", c.sent, got, c.want)
+				}
+				p.Close()
+				<-h.done
+				if h.sums != (tally{1, 1, 5, 0}) || !errors.Is(h.err, errInvalid) || !errors.Is(h.err, net.ErrClosed) || time.Since(begin) != 0 {
+					t.Errorf("%q: %v, %v", c.sent, h.sums, h.err)
+				}
+				if len(events) != 2 || events[0].Kind != EventInvalid || !strings.HasSuffix(events[0].Err.Error(), strings.TrimPrefix(c.want, "1002")) {
+					t.Errorf("%q: %v", c.sent, events)
+				}
+			})
+		}
+	}
+}
+
+// headed is a pipe that keeps the header.
+type headed struct {
+	pipe
+
+	header http.Header
+}
+
+func (h *headed) Header() http.Header { return h.header }
+
+// What the 101 says decides about the reserved bits, not what the client offered.
+func TestAgreedExtensions(t *testing.T) {
+	write := func(step int) func(http.ResponseWriter, string) net.Conn {
+		return func(w http.ResponseWriter, agreed string) net.Conn {
+			c, _, _ := w.(http.Hijacker).Hijack()
+			response := strings.TrimSuffix(response101, "\r\n") + agreed + "\r\n"
+			for piece := range pieces([]byte(response), []int{step}) {
+				c.Write(piece)
+			}
+			return c
+		}
+	}
+	header := func(w http.ResponseWriter, agreed string) net.Conn {
+		name, value, _ := strings.Cut(agreed, ":")
+		w.Header().Set(name, strings.TrimSpace(value))
+		w.WriteHeader(http.StatusSwitchingProtocols)
+		c, _, _ := w.(http.Hijacker).Hijack()
+		return c
+	}
+	for _, respond := range []func(http.ResponseWriter, string) net.Conn{write(1000), write(1), write(60), header} {
+		for agreed, want := range map[string]string{
+			"":                                   badReserved,
+			"Sec-WebSocket-Extensions: \r\n":     badReserved,
+			"X: Sec-WebSocket-Extensions: a\r\n": badReserved,
+			"Sec-WebSocket-Extensions: permessage-deflate; a=b\r\n": "",
+			"sec-websocket-extensions:foo\r\n":                      "",
+		} {
+			synctest.Test(t, func(t *testing.T) {
+				client, server := net.Pipe()
+				h := heard{done: make(chan struct{})}
+				r := upgradeRequest("Sec-WebSocket-Extensions", "permessage-deflate, foo")
+				go newGuard(t, Config{}).Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+					h.listen(respond(w, agreed))
+				})).ServeHTTP(&headed{pipe{conn: server}, http.Header{}}, r)
+				go io.Copy(io.Discard, client)
+				client.Write(masked(0xc1, "compressed"))
+				client.Write(masked(0x88, ""))
+				client.Close()
+				<-h.done
+				if (h.sums[Messages] == 1) != (want == "") || errors.Is(h.err, errInvalid) != (want != "") {
+					t.Errorf("%q: %v, %v", agreed, h.sums, h.err)
+				}
+			})
+		}
+	}
+}
+
+// Control frames are limited in any case, and those that the server asked for are free.
+func TestControlFrames(t *testing.T) {
+	ping, pong := masked(0x89, ""), masked(0x8a, "")
+	over := `1008 over the limit "control-frames"`
+	every := func(d time.Duration, frame []byte, n int) func(*peer) {
+		return func(p *peer) {
+			for range n {
+				p.Write(frame)
+				time.Sleep(d)
+			}
+		}
+	}
+	answers := func(*peer) {} // by the reader
+	for _, c := range []struct {
+		name   string
+		config Config
+		pings  int // of the server
+		send   func(*peer)
+		want   int64
+		close  string
+	}{
+		{"a burst", Config{}, 0, every(0, ping, 200), 200, ""},
+		{"one too many", Config{}, 0, every(0, ping, 201), 200, over},
+		{"many in a read", Config{}, 0, every(0, bytes.Repeat(pong, 80), 3), 200, over},
+		{"the rate", Config{}, 0, every(time.Second/controlRate, ping, 10_000), 10_000, ""},
+		{"faster than the rate", Config{}, 0, every(time.Second/(controlRate*2), ping, 10_000), 399, over},
+		{"answers", Config{}, 1000, answers, 0, ""},
+		{"answers that nobody asked for", Config{}, 0, every(0, pong, 201), 200, over},
+		{"a Close frame", Config{}, 0, every(0, masked(0x88, ""), 1), 0, ""},
+		{"Close frames", Config{}, 0, every(0, masked(0x88, ""), 202), 200, over},
+		{
+			"another limit", Config{Inbound: []Inbound{{Unit: Controls, Limiter: newLimiter(t, core.TokenBucket(core.PerSecond(1), 3))}}},
+			0, every(0, ping, 4), 3, `1008 over the limit "sent"`,
+		},
+		{"no limit", Config{Inbound: []Inbound{{Unit: Controls, Limiter: newLimiter(t, core.Unlimited())}}}, 0, every(0, ping, 10_000), 10_000, ""},
+		{
+			"beside a limit on messages", Config{Inbound: []Inbound{{Limiter: newLimiter(t, core.SlidingLog(core.PerHour(1)))}}},
+			0, every(0, ping, 201), 200, over,
+		},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				h := heard{done: make(chan struct{})}
+				g, p := bubble(t, c.config, func(conn net.Conn) {
+					go func() {
+						for range c.pings {
+							conn.Write([]byte{0x89, 0})
+						}
+					}()
+					h.listen(conn)
+				})
+				sent := make(chan struct{})
+				go func() {
+					defer close(sent)
+					c.send(p)
+				}()
+				got := make(chan string, 1)
+				go func() {
+					for answered := 0; ; {
+						op, payload, err := p.frame()
+						switch {
+						case err != nil:
+							got <- ""
+							return
+						case op == opClose:
+							got <- fmt.Sprintf("%d %s", binary.BigEndian.Uint16(payload), payload[2:])
+							p.Close()
+							return
+						default:
+							p.Write(pong)
+							if answered++; answered == c.pings {
+								p.Close()
+							}
+						}
+					}
+				}()
+				<-sent
+				synctest.Wait()
+				for _, s := range g.all() {
+					s.cut()
+				}
+				<-h.done
+				// The answer to the last ping may be read before the guard knows that it was sent.
+				if n := h.sums[Controls]; c.pings == 0 && n != c.want {
+					t.Errorf("the handler read %d", n)
+				}
+				if g := <-got; g != c.close {
+					t.Errorf("%q, not %q", g, c.close)
+				}
+			})
+		})
+	}
+}
+
+// The guard does not see pings behind NoCloseFrames, so pongs count.
+func TestControlFramesUnfollowed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := heard{done: make(chan struct{})}
+		_, p := bubble(t, Config{NoCloseFrames: true}, h.listen)
+		go io.Copy(io.Discard, p.Conn)
+		for range 300 {
+			p.Write(masked(0x8a, ""))
+		}
+		if <-h.done; h.sums[Controls] != controlBurst || !errors.Is(h.err, errOver) {
+			t.Error(h.sums, h.err)
+		}
+	})
 }
 
 // Delayed messages all arrive, and no faster than the limit.
@@ -143,40 +354,57 @@ func TestInboundDelays(t *testing.T) {
 	}
 }
 
-// A delay is at most half of the time left to the read deadline, and at most ten seconds,
-// and ends when the socket is closed.
+// If the limiter would delay a read by more than ten seconds, or half of the time left to the
+// read deadline, the socket is closed.
 func TestDelaysAreBounded(t *testing.T) {
 	for _, c := range []struct {
-		deadline, want time.Duration
-	}{{0, maxDelay}, {time.Hour, maxDelay}, {8 * time.Second, 4 * time.Second}} {
+		every, deadline time.Duration
+		closed          bool
+	}{
+		{maxDelay, 0, false},
+		{maxDelay + time.Microsecond, 0, true},
+		{maxDelay, time.Hour, false},
+		{time.Hour, 9 * time.Hour, true},
+		{4 * time.Second, 8 * time.Second, false},
+		{4 * time.Second, 8*time.Second - 2, true},
+		{time.Microsecond, -1, true},
+	} {
 		synctest.Test(t, func(t *testing.T) {
-			begin, read := time.Now(), make(chan time.Duration, 9)
+			begin, read := time.Now(), make(chan error, 2)
 			_, p := bubble(t, Config{
-				Inbound: []Inbound{{Limiter: newLimiter(t, core.TokenBucket(core.PerHour(1), 1)), Over: Delay}},
+				Inbound: []Inbound{{Limiter: newLimiter(t, core.TokenBucket(core.Every(c.every), 1)), Over: Delay}},
 			}, func(conn net.Conn) {
 				defer conn.Close()
 				b := make([]byte, 4096)
-				for range 2 {
-					if c.deadline > 0 {
+				for i := range 2 {
+					if c.deadline != 0 && i > 0 {
 						conn.SetReadDeadline(time.Now().Add(c.deadline))
 					}
-					if _, err := conn.Read(b); err != nil {
-						t.Error(err)
-					}
-					read <- time.Since(begin)
+					_, err := conn.Read(b)
+					read <- err
 				}
 			})
-			p.send(masked(0x81, "a"))
-			p.send(masked(0x81, "b"))
-			if a, b := <-read, <-read; a != 0 || b != c.want {
-				t.Error(a, b)
+			p.send([]byte(strings.Repeat(string(masked(0x81, "a")), 2)))
+			if c.closed {
+				if got := p.closes(); got != `1008 over the limit "sent"` {
+					t.Errorf("%+v: %q", c, got)
+				}
+				p.send(masked(0x88, ""))
 			}
+			if err := <-read; err != nil {
+				t.Errorf("%+v: %v", c, err)
+			}
+			err, took := <-read, time.Since(begin)
+			if c.closed != errors.Is(err, errOver) || !c.closed && took != c.every || c.closed && took != 0 {
+				t.Errorf("%+v: %v after %v", c, err, took)
+			}
+			p.Close()
 		})
 	}
 	synctest.Test(t, func(t *testing.T) {
 		h := heard{done: make(chan struct{})}
 		g, p := bubble(t, Config{
-			Inbound: []Inbound{{Limiter: newLimiter(t, core.TokenBucket(core.PerHour(1), 1)), Over: Delay}},
+			Inbound: []Inbound{{Limiter: newLimiter(t, core.TokenBucket(core.Every(maxDelay), 1)), Over: Delay}},
 		}, h.listen)
 		p.send(masked(0x81, "a"))
 		p.send(masked(0x81, "b"))
@@ -186,10 +414,69 @@ func TestDelaysAreBounded(t *testing.T) {
 			s.cut()
 		}
 		<-h.done
-		if h.err == nil || time.Since(begin) != 0 {
-			t.Error(h.err, time.Since(begin))
+		if h.err == nil || h.sums[Messages] != 1 || time.Since(begin) != 0 {
+			t.Error(h.err, h.sums, time.Since(begin))
 		}
 	})
+}
+
+// Delayed sockets never get more than the policies have room for, and no less than they could:
+// whatever is sent at once, however it is read, and with any mixture of limits.
+func TestDelaysNeverExceed(t *testing.T) {
+	message, empty, ping := string(masked(0x81, "hello")), string(masked(0x81, "")), string(masked(0x89, ""))
+	for _, c := range []struct {
+		name   string
+		unit   Unit
+		policy core.Policy
+		sent   string
+		size   int     // of reads
+		want   []int64 // units at the end of each second
+	}{
+		{"many in a read", Messages, core.TokenBucket(core.PerSecond(2), 5), strings.Repeat(empty, 600), 4096, []int64{6, 8, 10, 12}},
+		{"many in small reads", Messages, core.TokenBucket(core.PerSecond(2), 5), strings.Repeat(empty, 600), 3, []int64{6, 8, 10, 12}},
+		{"more than could ever be admitted at once", Frames, core.SlidingLog(core.Rate{Events: 3, Per: 2 * time.Second}), strings.Repeat(empty, 600), 4096, []int64{3, 3, 6, 6, 9}},
+		{"calls, not units", Messages, core.MinInterval(time.Second), strings.Repeat(empty, 600), 4096, []int64{1, 2, 3, 4}},
+		{"refused ones count", Messages, core.SlidingLog(core.PerSecond(3)).CountDenied(), strings.Repeat(empty, 600), 4096, []int64{3, 6, 9, 12}},
+		{"bytes", Bytes, core.TokenBucket(core.PerSecond(100), 10), strings.Repeat(message, 600), 4096, []int64{109, 209, 309}},
+		{"empty messages", Bytes, core.TokenBucket(core.PerSecond(100), 10), strings.Repeat(empty, 600), 4096, []int64{109, 209, 309}},
+		{"pings", Controls, core.TokenBucket(core.PerSecond(1), 1), strings.Repeat(ping, 600), 4096, []int64{1, 2, 3}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var in inspector
+				var read atomic.Int64
+				g, p := bubble(t, Config{Inbound: []Inbound{
+					{Limiter: newLimiter(t, core.Unlimited()), Unit: Messages, Over: Delay},
+					{Limiter: newLimiter(t, c.policy), Unit: c.unit, Over: Delay},
+					{Limiter: newLimiter(t, core.TokenBucket(core.PerSecond(1000), 1000)), Unit: Messages, Over: Delay},
+				}}, func(conn net.Conn) {
+					defer conn.Close()
+					b := make([]byte, c.size)
+					for {
+						n, err := conn.Read(b)
+						if err != nil {
+							return
+						}
+						_, used, _ := in.walk(b[:n], unlimited(), 0)
+						read.Add(used[c.unit])
+					}
+				})
+				go p.Write([]byte(c.sent))
+				for second, want := range c.want {
+					time.Sleep(time.Second - time.Nanosecond)
+					synctest.Wait()
+					if n := read.Load(); n > want || n < want-1 {
+						t.Errorf("%d after %d s, not %d", n, second+1, want)
+					}
+					time.Sleep(time.Nanosecond)
+				}
+				for _, s := range g.all() {
+					s.cut()
+				}
+				p.Close()
+			})
+		})
+	}
 }
 
 // Several limits delay the same bytes for no longer than one.
@@ -197,7 +484,7 @@ func TestDelaysDoNotAddUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := heard{done: make(chan struct{})}
 		slow := func() Inbound {
-			return Inbound{Limiter: newLimiter(t, core.TokenBucket(core.PerHour(1), 1)), Over: Delay}
+			return Inbound{Limiter: newLimiter(t, core.TokenBucket(core.Every(maxDelay), 1)), Over: Delay}
 		}
 		_, p := bubble(t, Config{Inbound: []Inbound{slow(), slow(), slow()}}, h.listen)
 		begin := time.Now()
@@ -210,12 +497,13 @@ func TestDelaysDoNotAddUp(t *testing.T) {
 	})
 }
 
-// A delay ends when the guard closes the socket, and the peer's answer is read.
+// A delay ends when the guard closes the socket, and the handler's read waits for the
+// peer's answer. What was delayed is not read.
 func TestDelaysHeedClose(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := heard{done: make(chan struct{})}
 		g, p := bubble(t, Config{
-			Inbound: []Inbound{{Limiter: newLimiter(t, core.TokenBucket(core.PerHour(1), 1)), Over: Delay}},
+			Inbound: []Inbound{{Limiter: newLimiter(t, core.TokenBucket(core.Every(maxDelay), 1)), Over: Delay}},
 		}, h.listen)
 		p.send([]byte(strings.Repeat(string(masked(0x81, "a")), 2)))
 		synctest.Wait()
@@ -229,7 +517,7 @@ func TestDelaysHeedClose(t *testing.T) {
 		p.send(masked(0x88, "\x03\xe9"))
 		p.Close()
 		<-h.done
-		if took := time.Since(begin); h.sums[Messages] != 2 || took != 0 {
+		if took := time.Since(begin); h.sums[Messages] != 1 || took != 0 {
 			t.Error(h.sums, took)
 		}
 	})
@@ -240,7 +528,7 @@ func TestDelaysAreNotIdle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := heard{done: make(chan struct{})}
 		_, p := bubble(t, Config{
-			Inbound: []Inbound{{Limiter: newLimiter(t, core.TokenBucket(core.PerHour(1), 1)), Over: Delay}},
+			Inbound: []Inbound{{Limiter: newLimiter(t, core.TokenBucket(core.Every(maxDelay), 1)), Over: Delay}},
 			MaxIdle: maxDelay / 2,
 		}, h.listen)
 		p.send([]byte(strings.Repeat(string(masked(0x81, "a")), 2)))
@@ -331,8 +619,8 @@ func TestSharedBudgets(t *testing.T) {
 // broken is a store that is unreachable.
 type broken struct{ core.Store }
 
-func (broken) Decide(context.Context, core.Charge, bool) (core.Result, error) {
-	return core.Result{}, core.ErrUnavailable
+func (broken) Decide(context.Context, store.Charge, bool) (store.Result, error) {
+	return store.Result{}, core.ErrUnavailable
 }
 
 // If the store is unreachable, Close closes with 1013, and Delay and Report read on.
@@ -405,28 +693,25 @@ func (e *early) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	return e.conn, bufio.NewReadWriter(r, bufio.NewWriter(e.conn)), nil
 }
 
-// A client that sends too much with the handshake gets a Close frame at once.
+// A client that sends too much before the handler hijacks gets a Close frame at once.
 func TestTooMuchTooEarly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g, err := New(Config{
-			Rules:   []Rule{{Slots: newSlots(t, memstore.New(memstore.Config{}), "ws", 1), Key: keyfuncs.Everyone()}},
-			Inbound: []Inbound{{Limiter: newLimiter(t, core.SlidingLog(core.PerHour(2)))}},
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		g := newGuard(t, Config{Inbound: []Inbound{{Limiter: newLimiter(t, core.SlidingLog(core.PerHour(2)))}}})
 		message := string(masked(0x81, "hello"))
 		client, server := net.Pipe()
 		begin := time.Now()
 		go g.Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-			c, rw := take(w)
+			w.WriteHeader(http.StatusSwitchingProtocols)
+			c, rw, err := w.(http.Hijacker).Hijack()
+			if err != nil {
+				panic(err)
+			}
 			defer c.Close()
 			if got, err := io.ReadAll(rw); string(got) != message+message || !errors.Is(err, errOver) {
 				t.Errorf("%q, %v", got, err)
 			}
 		})).ServeHTTP(&early{pipe{conn: server}, strings.Repeat(message, 3)}, upgradeRequest())
 		p := &peer{t: t, Conn: client, in: bufio.NewReader(client)}
-		p.respond()
 		if got := p.closes(); !strings.HasPrefix(got, "1008 ") || time.Since(begin) != 0 {
 			t.Error(got, time.Since(begin))
 		}
@@ -503,7 +788,7 @@ func TestDelaysHeedTheEnd(t *testing.T) {
 		h := heard{done: make(chan struct{})}
 		conns := make(chan net.Conn, 1)
 		_, p := bubble(t, Config{
-			Inbound: []Inbound{{Limiter: newLimiter(t, core.TokenBucket(core.PerHour(1), 1)), Over: Delay}},
+			Inbound: []Inbound{{Limiter: newLimiter(t, core.TokenBucket(core.Every(maxDelay), 1)), Over: Delay}},
 		}, func(c net.Conn) {
 			conns <- c
 			h.listen(c)

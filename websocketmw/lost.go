@@ -59,10 +59,4 @@ func (g *Guard) losers(lost <-chan struct{}) (losers []*Socket) {
 	return losers
 }
 
-// lose notifies, and closes the socket if Config.OnLost says so.
-func (s *Socket) lose() {
-	s.notify(Event{Kind: EventLost})
-	if s.guard.config.OnLost == Shed {
-		s.Close(codeTryAgain, "the slot was lost; try again later")
-	}
-}
+func (s *Socket) lose() { s.notify(Event{Kind: EventLost}) }

@@ -7,14 +7,14 @@ import (
 	"testing"
 )
 
-// OnDenied has what the server's writer offers, and the guard answers if OnDenied has
+// OnRefused has what the server's writer offers, and the guard answers if OnRefused has
 // not: informational responses are not answers.
-func TestOnDenied(t *testing.T) {
+func TestOnRefused(t *testing.T) {
 	for _, c := range []struct {
-		name   string
-		denied func(http.ResponseWriter)
-		want   []int // the statuses that the client gets
-		body   string
+		name    string
+		refused func(http.ResponseWriter)
+		want    []int // the statuses that the client gets
+		body    string
 	}{
 		{"only early hints", func(w http.ResponseWriter) { w.WriteHeader(http.StatusEarlyHints) }, []int{103, 429}, ""},
 		{"early hints and a page", func(w http.ResponseWriter) {
@@ -39,8 +39,8 @@ func TestOnDenied(t *testing.T) {
 		}, []int{418}, "short"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			w := newWorld(t, 0, false, Config{OnDenied: func(w http.ResponseWriter, _ *http.Request, _ Verdict) {
-				c.denied(w)
+			w := newWorld(t, 0, false, Config{OnRefused: func(w http.ResponseWriter, _ *http.Request, _ Verdict) {
+				c.refused(w)
 			}}, http.NotFoundHandler())
 			p := w.dial(handshakeText)
 			for _, want := range c.want {
@@ -56,9 +56,9 @@ func TestOnDenied(t *testing.T) {
 	}
 }
 
-// OnDenied is not offered what the server's writer does not have.
-func TestOnDeniedWithoutHijack(t *testing.T) {
-	w := newWorld(t, 0, false, Config{OnDenied: func(w http.ResponseWriter, _ *http.Request, _ Verdict) {
+// OnRefused is not offered what the server's writer does not have.
+func TestOnRefusedWithoutHijack(t *testing.T) {
+	w := newWorld(t, 0, false, Config{OnRefused: func(w http.ResponseWriter, _ *http.Request, _ Verdict) {
 		if _, ok := w.(http.Hijacker); ok {
 			t.Error("a recorder can hijack")
 		}
@@ -68,11 +68,11 @@ func TestOnDeniedWithoutHijack(t *testing.T) {
 	}}, http.NotFoundHandler())
 	rec := httptest.NewRecorder()
 	page := httptest.NewRequest("GET", "/", nil)
-	if w.guard.Deny(rec, page, w.guard.Check(page)); rec.Body.Len() != 0 || len(rec.Header()) != 0 {
+	if w.guard.Refuse(rec, page, w.guard.Check(page)); rec.Body.Len() != 0 || len(rec.Header()) != 0 {
 		t.Error("an admitted request was refused")
 	}
 	v := w.guard.Check(upgradeRequest())
-	w.guard.Deny(struct{ http.ResponseWriter }{rec}, upgradeRequest(), v)
+	w.guard.Refuse(struct{ http.ResponseWriter }{rec}, upgradeRequest(), v)
 	if rec.Code != http.StatusTooManyRequests {
 		t.Error(rec.Code)
 	}

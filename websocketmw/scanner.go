@@ -3,14 +3,16 @@ package websocketmw
 import (
 	"bytes"
 	"net/http"
+	"strings"
 )
 
 // A responseScanner finds the end of the 101 that a library writes on the connection
 // itself: after it come frames.
 type responseScanner struct {
-	seen  int  // bytes of statusLine compared so far
-	other bool // it is not a 101
-	tail  int  // bytes of headerEnd that precede the next byte
+	seen  int    // bytes of statusLine compared so far
+	other bool   // it is not a 101
+	tail  int    // bytes of headerEnd that precede the next byte
+	text  []byte // the response so far
 }
 
 const (
@@ -21,6 +23,13 @@ const (
 // scan returns the number of bytes of p that belong to the response, and whether it is
 // a 101 that ends there.
 func (sc *responseScanner) scan(p []byte) (n int, switched bool) {
+	defer func() {
+		if sc.other {
+			sc.text = nil
+		} else {
+			sc.text = append(sc.text, p[:n]...)
+		}
+	}()
 	for n < len(p) && !sc.other {
 		b := p[n]
 		n++
@@ -42,6 +51,18 @@ func (sc *responseScanner) scan(p []byte) (n int, switched bool) {
 		}
 	}
 	return len(p), false
+}
+
+// extensions returns the extensions of a complete 101.
+func (sc *responseScanner) extensions() extensions {
+	const field = "Sec-WebSocket-Extensions:"
+	var all extensions
+	for line := range bytes.SplitSeq(sc.text, []byte("\r\n")) {
+		if len(line) > len(field) && strings.EqualFold(string(line[:len(field)]), field) {
+			all |= extensionsOf(string(line[len(field):]))
+		}
+	}
+	return all
 }
 
 // withFields returns a 101, or its first part, with the guard's fields inserted after

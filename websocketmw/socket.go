@@ -3,6 +3,7 @@ package websocketmw
 import (
 	"context"
 	"fmt"
+	"math"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -15,6 +16,7 @@ import (
 // registry).
 const (
 	codeGoingAway = 1001
+	codeProtocol  = 1002
 	codePolicy    = 1008
 	codeInternal  = 1011
 	codeRestart   = 1012
@@ -39,6 +41,9 @@ type Socket struct {
 	toClose  chan struct{} // closed when the guard begins to close the socket
 	switched atomic.Bool   // the 101 was written
 	lastRead atomic.Int64  // nanoseconds since opened
+	agreed   atomic.Uint32 // the extensions in the 101
+	haste    uint16        // by which part of a tenth of MaxAge it is closed early
+	suspect  bool          // in the guard's surplus; the guard's lock guards it
 
 	mu       sync.Mutex
 	opened   time.Time
@@ -110,7 +115,8 @@ func (s *Socket) Done() <-chan struct{} { return s.Context().Done() }
 // The code is 1000 to 1003, 1007 to 1014 or 3000 to 4999. Clients reject all others (RFC
 // 6455, section 7.4), so instead of them Close sends 1011 (internal error).
 //
-// Over HTTP/2, Close only cancels the context of the handler's request.
+// Over HTTP/2 the socket ends when the handler returns. After 5 seconds, Close ends the
+// context of its request and the reads of its body.
 func (s *Socket) Close(code int, reason string) {
 	if !sendable(code) {
 		code = codeInternal
@@ -134,9 +140,6 @@ func (s *Socket) close(code int, reason string) *conn {
 	}
 	s.closing = &closing{code: code, reason: reason, end: time.Now().Add(closeTimeout)}
 	close(s.toClose)
-	if s.stream && s.cancel != nil {
-		s.cancel(errEnded)
-	}
 	c := s.conn.Value()
 	if c != nil {
 		s.wake(closeTimeout)
@@ -165,24 +168,19 @@ func (s *Socket) cut() {
 	}
 }
 
+// agree records the extensions in the 101, before it is sent.
+func (s *Socket) agree(e extensions) { s.agreed.Store(uint32(e)) }
+
 // serve returns the context for the handler's request.
 func (s *Socket) serve(ctx context.Context) context.Context {
 	s.mu.Lock()
 	s.base = context.WithValue(ctx, socketKey{}, s)
 	s.opened = time.Now()
 	s.mu.Unlock()
-	if !s.stream {
-		return s.base
+	if s.stream {
+		return s.Context()
 	}
-	ctx = s.Context()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closing != nil {
-		s.cancel(errEnded)
-	} else if at, _ := s.due(); !at.IsZero() {
-		s.wake(time.Until(at))
-	}
-	return ctx
+	return s.base
 }
 
 // handled is called when the handler has returned or panicked. It ends the socket unless
@@ -192,7 +190,7 @@ func (s *Socket) handled(panicked bool) {
 	hijacked, c := s.hijacked, s.conn.Value()
 	s.mu.Unlock()
 	switch {
-	case !hijacked:
+	case s.stream, !hijacked:
 		s.end()
 	case panicked || !s.switched.Load():
 		if c != nil {
@@ -201,7 +199,7 @@ func (s *Socket) handled(panicked bool) {
 	}
 }
 
-// took records the connection that the handler has hijacked.
+// took records the connection that the handler has hijacked, or the stream.
 func (s *Socket) took(c *conn) {
 	s.mu.Lock()
 	s.hijacked, s.conn = true, weak.Make(c)
@@ -256,9 +254,10 @@ func (s *Socket) wake(d time.Duration) {
 // due returns when MaxAge or MaxIdle closes the socket, or the zero time. s.mu is held.
 func (s *Socket) due() (at time.Time, why EventKind) {
 	if d := s.guard.config.MaxAge; d > 0 {
-		at, why = s.opened.Add(d), EventAged
+		early := time.Duration(float64(d) / 10 * float64(s.haste) / math.MaxUint16)
+		at, why = s.opened.Add(d-early), EventAged
 	}
-	if d := s.guard.config.MaxIdle; d > 0 && !s.stream {
+	if d := s.guard.config.MaxIdle; d > 0 {
 		if idle := s.opened.Add(time.Duration(s.lastRead.Load()) + d); at.IsZero() || idle.Before(at) {
 			at, why = idle, EventIdle
 		}

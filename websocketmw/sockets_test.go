@@ -195,39 +195,71 @@ func TestForgottenSockets(t *testing.T) {
 	}
 }
 
-// Bytes that arrived with the handshake are counted by Buffered and are read.
-func TestEarlyBytes(t *testing.T) {
-	early := strings.Repeat("early ", 100)
-	got := make(chan string, 1)
-	w := newWorld(t, 9, false, Config{}, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		c, rw, err := w.(http.Hijacker).Hijack()
-		if err != nil {
-			panic(err)
-		}
-		defer c.Close()
-		b := make([]byte, len(early)+len(" late"))
-		if _, err := io.ReadFull(rw, b); err != nil {
-			panic(err)
-		}
-		got <- string(b)
-	}))
-	p := w.dial(handshakeText + early)
-	go p.Write([]byte(" late"))
-	if s := <-got; s != early+" late" {
-		t.Errorf("%q", s)
-	}
+// Frames that are in the server's buffer when the handler hijacks after its 101 are counted
+// by Buffered and are read.
+func TestEarlyFrames(t *testing.T) {
+	first, second := string(masked(0x81, strings.Repeat("early ", 100))), string(masked(0x81, "late"))
+	synctest.Test(t, func(t *testing.T) {
+		g := newGuard(t, Config{})
+		client, server := net.Pipe()
+		done := make(chan struct{})
+		go g.Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			defer close(done)
+			w.WriteHeader(http.StatusSwitchingProtocols)
+			c, rw, err := w.(http.Hijacker).Hijack()
+			if err != nil {
+				panic(err)
+			}
+			defer c.Close()
+			if n := rw.Reader.Buffered(); n != len(first) {
+				t.Errorf("%d bytes are buffered, not %d", n, len(first))
+			}
+			b := make([]byte, len(first)+len(second))
+			if _, err := io.ReadFull(rw, b); err != nil || string(b) != first+second {
+				t.Errorf("%q, %v", b, err)
+			}
+		})).ServeHTTP(&early{pipe{conn: server}, first}, upgradeRequest())
+		client.Write([]byte(second))
+		<-done
+	})
+}
 
-	// Buffered.
-	rw := bufio.NewReadWriter(bufio.NewReader(strings.NewReader(early)), bufio.NewWriter(io.Discard))
-	rw.Reader.Peek(1)
-	client, server := net.Pipe()
-	defer client.Close()
-	c, _ := wrap(server, &Socket{guard: w.guard}, nil)
-	c.rebase(rw)
-	if n := rw.Reader.Buffered(); n != len(early) {
-		t.Errorf("%d bytes are buffered, not %d", n, len(early))
+// What a client sends before the 101 reaches no library, and closes the socket with 1002:
+// whether the library would read it, drop it or refuse.
+func TestTooEarly(t *testing.T) {
+	message := string(masked(0x81, "hello"))
+	for name, sent := range map[string]string{"a message": message, "half a header": "\x82\xff\x40", "a message and a Close frame": message + string(masked(0x88, ""))} {
+		synctest.Test(t, func(t *testing.T) {
+			var events []Event
+			g := newGuard(t, Config{Notify: func(_ *Socket, e Event) { events = append(events, e) }})
+			client, server := net.Pipe()
+			begin, done := time.Now(), make(chan struct{})
+			go g.Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				defer close(done)
+				c, rw := take(w)
+				defer c.Close()
+				if n := rw.Reader.Buffered(); n != 0 {
+					t.Errorf("%d bytes are buffered", n)
+				}
+				if got, err := io.ReadAll(c); len(got) > 0 || !errors.Is(err, errInvalid) {
+					t.Errorf("%q, %v", got, err)
+				}
+			})).ServeHTTP(&early{pipe{conn: server}, sent}, upgradeRequest())
+			p := &peer{t: t, Conn: client, in: bufio.NewReader(client)}
+			p.respond()
+			if got := p.closes(); got != "1002 data before the handshake is complete" {
+				t.Errorf("%s: %s", name, got)
+			}
+			if !strings.Contains(name, "Close") {
+				p.Close()
+			}
+			<-done
+			if len(events) != 2 || events[0].Kind != EventInvalid || events[0].Err == nil || time.Since(begin) != 0 {
+				t.Errorf("%s: %v, %v", name, events, time.Since(begin))
+			}
+			p.Close()
+		})
 	}
-	c.forget.Stop()
 }
 
 // The wrapper has the connection's methods, except those that would bypass it.
@@ -277,9 +309,9 @@ func TestWriteTo(t *testing.T) {
 		got <- b.String()
 	}))
 	p := w.open()
-	p.send([]byte("hello"))
-	p.Conn.(*net.TCPConn).CloseWrite()
-	if s := <-got; s != "hello" {
+	message := masked(0x81, "hello")
+	p.send(append(message, "\x81\x05hello"...)) // the second is not masked
+	if s := <-got; s != string(message) {
 		t.Errorf("%q", s)
 	}
 }
@@ -394,6 +426,10 @@ func TestContext(t *testing.T) {
 
 // Over HTTP/2 the slot is held until the handler returns.
 func TestStream(t *testing.T) {
+	synctest.Test(t, testStream)
+}
+
+func testStream(t *testing.T) {
 	store := &counter{SlotStore: memstore.New(memstore.Config{})}
 	g, err := New(Config{Rules: []Rule{{Slots: newSlots(t, store, "ws", 1), Key: keyfuncs.Everyone()}}})
 	if err != nil {
@@ -459,8 +495,8 @@ func TestContextBeforeTheHandler(t *testing.T) {
 	}))
 }
 
-// Over HTTP/2 a socket ends with its context: when it is too old, and at once if it was
-// closed before it was served.
+// Over HTTP/2 the context of a handler that begins no WebSocket ends 5 seconds after its socket
+// is closed: when it is too old, or before it was served.
 func TestStreamEnds(t *testing.T) {
 	for _, early := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
@@ -471,16 +507,15 @@ func TestStreamEnds(t *testing.T) {
 			}
 			r := httptest.NewRequest("CONNECT", "/ws", nil)
 			r.ProtoMajor, r.Header = 2, http.Header{":protocol": {"websocket"}}
-			v, want := g.Check(r), time.Minute
+			v := g.Check(r)
 			if early {
 				v.socket.Close(1001, "")
-				want = 0
 			}
 			begin := time.Now()
 			v.Serve(httptest.NewRecorder(), r, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 				<-r.Context().Done()
 			}))
-			if took := time.Since(begin); took != want || g.Len() != 0 {
+			if took := time.Since(begin); early && took != closeTimeout || !early && !aged(took-closeTimeout) || g.Len() != 0 {
 				t.Errorf("closed early %v: it took %v, %d sockets", early, took, g.Len())
 			}
 		})

@@ -5,10 +5,12 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/http"
+	"runtime"
 	"slices"
 	"strconv"
 
 	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/internal/problem"
 	"github.com/headgate/headgate/nethttp"
 )
 
@@ -23,8 +25,9 @@ type Verdict struct {
 	handshake *nethttp.Verdict // of Config.Handshakes; nil if it was not checked
 	socket    *Socket          // holds the slots; nil if there are none
 	limits    limits
-	status    int // of the refusal
-	wait      int // Retry-After in seconds
+	share     string // the key of the client whose limit refused, if one did
+	status    int    // of the refusal
+	wait      int    // Retry-After in seconds
 	admitted  bool
 }
 
@@ -57,6 +60,8 @@ func refuse(v *Verdict, err error, claims []core.Claim) {
 		v.status = http.StatusTooManyRequests
 		if v.guard.config.Rules[full.Claim].Service {
 			v.status = http.StatusServiceUnavailable
+		} else {
+			v.share = claims[full.Claim].Key
 		}
 		for i, c := range claims {
 			o := core.Occupancy{Slots: c.Slots.Name(), Limit: c.Slots.Limit(c.Key), Held: -1}
@@ -123,20 +128,25 @@ func (v Verdict) Serve(w http.ResponseWriter, r *http.Request, next http.Handler
 	defer func() { s.handled(!returned) }()
 	v.SetFields(w.Header())
 	watched := &writer{recorder: recorder{ResponseWriter: w}, socket: s}
-	settles := false
 	if v.handshake != nil {
 		tracked, settle := v.handshake.Track(r)
 		if settle != nil {
-			r, settles = tracked, true
+			r = tracked
 			defer func() { settle(watched.outcome(returned)) }()
 		}
 	}
 	r = r.WithContext(s.serve(r.Context()))
-	if !s.stream {
+	if s.stream {
+		inner := newStream(w, r, func() { s.cancel(errEnded) })
+		c := newConn(inner, s)
+		defer runtime.KeepAlive(c) // the socket has only a weak pointer
+		defer inner.finish()
+		s.took(c)
+		r.Body = streamBody{c, r.Body}
+		w = &streamWriter{watched, c, inner}
+	} else {
 		watched.own = make(http.Header, 2)
 		v.SetFields(watched.own)
-	}
-	if !s.stream || settles { // otherwise the writer keeps all its methods
 		w = watched.wrapped()
 	}
 	next.ServeHTTP(w, r)
@@ -197,7 +207,7 @@ func (v Verdict) setLimits(h http.Header) {
 	addOnce(h, "Ratelimit", states)
 }
 
-// addOnce adds a value, unless it is empty or already there because SetFields and Deny
+// addOnce adds a value, unless it is empty or already there because SetFields and Refuse
 // were both called.
 func addOnce(h http.Header, name, value string) {
 	if value != "" && !slices.Contains(h[name], value) {
@@ -218,14 +228,20 @@ func list(items, item string) string {
 // (draft-ietf-httpapi-ratelimit-headers-11) and it names the limit; otherwise it
 // contains only the status.
 func (v Verdict) Problem() []byte {
-	status := v.Status()
-	switch o, full := v.Full(); {
-	case status == 0:
+	switch {
+	case v.Status() == 0:
 		return nil
 	case v.handshake != nil && v.handshake.Status() != 0:
 		return v.handshake.Problem()
-	case full && status == http.StatusTooManyRequests:
-		return nethttp.Problem(status, o.Slots)
 	}
-	return nethttp.Problem(status)
+	return v.document().Bytes()
+}
+
+// document returns the body of a refusal that is not one of Config.Handshakes.
+func (v Verdict) document() problem.Document {
+	status := v.Status()
+	if o, full := v.Full(); full && status == http.StatusTooManyRequests {
+		return problem.QuotaExceeded(o.Slots)
+	}
+	return problem.Blank(status)
 }

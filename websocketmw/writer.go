@@ -27,6 +27,9 @@ func (w *writer) wrapped() http.ResponseWriter {
 // WriteHeader sends a 101 at once: Gin holds statuses back until WriteHeaderNow, which
 // the library would find only on Gin's own writer.
 func (w *writer) WriteHeader(status int) {
+	if status == http.StatusSwitchingProtocols {
+		w.socket.agree(extensionsOf(w.Header()["Sec-Websocket-Extensions"]...))
+	}
 	w.recorder.WriteHeader(status)
 	if status == http.StatusSwitchingProtocols {
 		w.socket.switched.Store(true)

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"hash/maphash"
 	"strconv"
 	"sync/atomic"
 	"time"
@@ -57,6 +58,8 @@ var systems = []system{
 	{name: "headgate SlidingLog of 10,000", open: headgate(merged, slidingLog(10_000))},
 	{name: "headgate SlidingWindow", open: headgate(merged, slidingWindow)},
 	{name: "headgate, two policies", open: headgate(merged, twoPolicies)},
+	{name: "headgate TokenBucket, 3 plans", open: headgatePlans(3)},
+	{name: "headgate TokenBucket, 1,000 plans", open: headgatePlans(1000)},
 	{name: "headgate TokenBucket, unmerged", open: headgate(unmerged, tokenBucket)},
 	{name: "headgate SlidingLog of 60, unmerged", open: headgate(unmerged, slidingLog(60))},
 	{name: "headgate SlidingLog of 10,000, unmerged", open: headgate(unmerged, slidingLog(10_000))},
@@ -82,7 +85,7 @@ const (
 var (
 	merged = redisstore.Config{Failure: redisstore.FailClosed, Timeout: 3 * time.Second}
 	// Every decision is a call by itself, refusals too.
-	unmerged = redisstore.Config{Failure: redisstore.FailClosed, Timeout: 3 * time.Second, Unmerged: true, MemoryFor: -1}
+	unmerged = redisstore.Config{Failure: redisstore.FailClosed, Timeout: 3 * time.Second, NoMerging: true, RefusalTTL: -1}
 )
 
 func headgate(c redisstore.Config, policies func(limit) []core.Policy) func(redis.Options) (opened, error) {
@@ -98,6 +101,37 @@ func headgate(c redisstore.Config, policies func(limit) []core.Policy) func(redi
 					d, err := limiter.Allow(ctx, key)
 					return d.Allowed, err
 				}, err
+			},
+			close: func() { _ = store.Client().Close() },
+		}, nil
+	}
+}
+
+// headgatePlans has so many plans, of which each key has one.
+func headgatePlans(count int) func(redis.Options) (opened, error) {
+	return func(at redis.Options) (opened, error) {
+		store, err := redisstore.Open(&redis.UniversalOptions{Addrs: []string{at.Addr}, DB: at.DB}, merged)
+		if err != nil {
+			return opened{}, err
+		}
+		return opened{
+			ask: func(l limit) (ask, error) {
+				limiter, err := core.New(store, "api", tokenBucket(l)...)
+				if err != nil {
+					return nil, err
+				}
+				plans, seed := make([]*core.Limiter, count), maphash.MakeSeed()
+				for i := range plans {
+					slower := limit{l.n, l.per + time.Duration(i)*time.Second}
+					if plans[i], err = limiter.With(tokenBucket(slower)...); err != nil {
+						return nil, err
+					}
+				}
+				return func(ctx context.Context, key string) (bool, error) {
+					number := maphash.String(seed, key) // a key keeps its plan
+					d, err := plans[number%uint64(len(plans))].Allow(ctx, key)
+					return d.Allowed, err
+				}, nil
 			},
 			close: func() { _ = store.Client().Close() },
 		}, nil

@@ -55,6 +55,17 @@ func BenchmarkHotAdmitted(b *testing.B) {
 	})
 }
 
+// BenchmarkHotObserved is BenchmarkHotAdmitted of a TokenBucket with an observer that does
+// nothing.
+func BenchmarkHotObserved(b *testing.B) {
+	for _, timed := range []bool{false, true} {
+		b.Run(fmt.Sprintf("Timed=%t", timed), func(b *testing.B) {
+			o := &core.Observer{Timed: timed, Decided: func(context.Context, core.DecisionEvent) {}}
+			hot(b, newLimiter(b, memstore.Config{Observer: o}, core.TokenBucket(core.PerSecond(1_000_000), 1_000_000_000)), true)
+		})
+	}
+}
+
 // BenchmarkHotRefused has one key that is always refused.
 func BenchmarkHotRefused(b *testing.B) {
 	for _, p := range policies {

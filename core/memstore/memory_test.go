@@ -3,6 +3,7 @@ package memstore_test
 import (
 	"context"
 	"flag"
+	"fmt"
 	"math/rand/v2"
 	"runtime"
 	"strconv"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/core/memstore"
+	"github.com/headgate/headgate/internal/norace"
 )
 
 // heap returns the live bytes of the heap.
@@ -22,71 +24,209 @@ func heap() int64 {
 	return int64(m.HeapAlloc)
 }
 
-var flood = flag.Int("flood", 100_000, "keys of the flood; make test also runs one of 10000000")
+var flood = flag.Int("flood", 25_000, "keys of each flood")
 
 // TestFloodIsBoundedAndBuysNothing: a flood of made-up keys stays inside the bound, and
-// keys that have been refused stay refused, also if one unit uses up a key of the flood.
+// keys that are refused stay refused: also if they have units left, if the flood's keys have
+// no more left, and if a quarter of the keys held are refused.
 func TestFloodIsBoundedAndBuysNothing(t *testing.T) {
-	const bound = 1 << 20
+	norace.Test(t)
 	long := func(n int64) core.Rate { return core.Rate{Events: n, Per: 100 * 365 * 24 * time.Hour} }
-	for i, p := range []core.Policy{
-		core.TokenBucket(core.PerHour(1), 1),
-		core.TokenBucket(core.PerHour(10), 10),
-		core.FixedWindow(long(10)),
-		core.FixedWindow(long(1)),
-		core.SlidingWindow(core.PerHour(10)),
-		core.SlidingWindow(core.PerHour(1)),
-		core.SlidingLog(core.PerHour(10)),
-		core.SlidingLog(core.PerHour(1)),
-		core.SlidingLog(core.PerHour(1)).CountDenied(),
-		core.MinInterval(time.Hour),
+	for i, test := range []struct {
+		policy core.Policy
+		cost   int64 // of each call
+	}{
+		{core.TokenBucket(core.PerHour(10), 10), 1},
+		{core.TokenBucket(core.PerHour(10), 10), 4},
+		{core.TokenBucket(core.PerHour(1), 1), 1},
+		{core.FixedWindow(long(10)), 4},
+		{core.FixedWindow(long(1)), 1},
+		{core.SlidingWindow(core.PerDay(10_000)), 4000},
+		{core.SlidingWindow(core.PerHour(1)), 1},
+		{core.SlidingLog(core.PerHour(10)), 4},
+		{core.SlidingLog(core.PerHour(1)), 1},
+		{core.SlidingLog(core.PerHour(1)).CountDenied(), 1},
+		{core.MinInterval(time.Hour), 1},
 	} {
-		if i > 0 && testing.Short() {
+		if i > 1 && testing.Short() {
 			break
 		}
-		t.Run(p.String(), func(t *testing.T) {
-			before := heap()
-			store := memstore.New(memstore.Config{MaxBytes: bound})
-			l, err := core.New(store, "flood", p)
+		t.Run(fmt.Sprintf("%v, %d a call", test.policy, test.cost), func(t *testing.T) {
+			calls := int(test.policy.Limit() / test.cost) // that a key is admitted
+			t.Run("each key once", func(t *testing.T) { floodStore(t, test.policy, test.cost, 1, false) })
+			if calls > 1 {
+				t.Run("each key as often as it is admitted", func(t *testing.T) { floodStore(t, test.policy, test.cost, calls, false) })
+			}
+			t.Run("some keys until they are refused", func(t *testing.T) { floodStore(t, test.policy, test.cost, 1, true) })
+		})
+	}
+}
+
+// floodStore makes so many calls with each key of a flood. If refused is set, it charges
+// some until they are refused, up to a quarter of the keys held.
+func floodStore(t *testing.T, p core.Policy, cost int64, calls int, refused bool) {
+	t.Helper()
+	const bound = 1 << 20
+	ctx := t.Context()
+	before := heap()
+	store := memstore.New(memstore.Config{MaxBytes: bound})
+	l, err := core.New(store, "flood", p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	exhaust := func(key string) {
+		for {
+			if d, err := l.AllowN(ctx, key, cost); err != nil {
+				t.Fatal(err)
+			} else if !d.Allowed {
+				return
+			}
+		}
+	}
+	abusers := make([]string, 5)
+	for i := range abusers {
+		abusers[i] = "abuser-" + strconv.Itoa(i)
+		exhaust(abusers[i])
+	}
+	rng := rand.New(rand.NewPCG(3, 4))
+	exhausted, most := 0, 0
+	for i := range *flood {
+		key := strconv.FormatUint(rng.Uint64(), 36)
+		for range calls {
+			if _, err := l.AllowN(ctx, key, cost); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if refused && exhausted < most {
+			exhaust(key)
+			exhausted++
+		}
+		if i%100 == 0 {
+			most = store.Stats().Keys / 4
+			d, err := l.AllowN(ctx, abusers[i/100%len(abusers)], cost)
+			if err != nil || d.Allowed {
+				t.Fatalf("after %d keys an abuser has a fresh start: %v %v", i, d, err)
+			}
+		}
+	}
+	st := store.Stats()
+	if st.Bytes > bound {
+		t.Errorf("%d bytes are counted, the bound is %d", st.Bytes, bound)
+	}
+	if st.Evicted == 0 {
+		t.Error("no eviction was counted")
+	}
+	// Beside the state there are 256 shards and what the runtime rounds up.
+	if used := heap() - before; used > bound*5/4+1<<19 {
+		t.Errorf("the heap grew by %d bytes, the bound is %d", used, bound)
+	}
+	runtime.KeepAlive(store)
+}
+
+// TestFloodOfRefusedKeys: if all keys of a flood are charged until they are refused, new
+// keys are limited nevertheless, and a refused key gets no more fresh starts than the
+// flood could fill the store.
+func TestFloodOfRefusedKeys(t *testing.T) {
+	norace.Test(t)
+	for _, test := range []struct {
+		policy core.Policy
+		cost   int64
+	}{
+		{core.TokenBucket(core.PerDay(1), 1), 1},
+		{core.SlidingWindow(core.Rate{Events: 10_000, Per: 100 * 24 * time.Hour}), 4000},
+		{core.SlidingLog(core.PerDay(10)), 4},
+	} {
+		store := memstore.New(memstore.Config{MaxBytes: 1 << 20})
+		l, err := core.New(store, "flood", test.policy)
+		if err != nil {
+			t.Fatal(err)
+		}
+		exhaust := func(key string) (admitted int64) {
+			for {
+				d, err := l.AllowN(t.Context(), key, test.cost)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if !d.Allowed {
+					return admitted
+				}
+				if admitted += test.cost; admitted > 3*test.policy.Limit() {
+					t.Fatalf("%v: key %s was admitted %d units", test.policy, key, admitted)
+				}
+			}
+		}
+		exhaust("abuser")
+		fresh := 0
+		for i := range *flood {
+			exhaust(strconv.Itoa(i))
+			if exhaust("abuser") > 0 {
+				fresh++
+			}
+		}
+		if held := store.Stats().Keys; fresh > 4+4**flood/held { // about one for each time
+			t.Errorf("%v: %d fresh starts by %d keys in a store of %d", test.policy, fresh, *flood, held)
+		}
+	}
+}
+
+// TestFloodLimitsNewKeys: in a full store, of whose keys none is better to evict than
+// another, a key is not evicted each time that it is charged.
+func TestFloodLimitsNewKeys(t *testing.T) {
+	norace.Test(t)
+	long := core.Rate{Events: 1, Per: 100 * 365 * 24 * time.Hour}
+	for _, p := range []core.Policy{core.SlidingWindow(long), core.FixedWindow(long)} {
+		store := memstore.New(memstore.Config{MaxBytes: 1 << 20})
+		l, err := core.New(store, "api", p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		allow := func(key string) bool {
+			d, err := l.Allow(t.Context(), key)
 			if err != nil {
 				t.Fatal(err)
 			}
-			ctx := context.Background()
-			abusers := make([]string, 5)
-			for i := range abusers {
-				abusers[i] = "abuser-" + strconv.Itoa(i)
-				if d, err := l.AllowN(ctx, abusers[i], p.Limit()); err != nil || !d.Allowed {
-					t.Fatal(d, err)
-				}
-				if d, err := l.Allow(ctx, abusers[i]); err != nil || d.Allowed {
-					t.Fatal(d, err)
-				}
-			}
-			rng := rand.New(rand.NewPCG(3, 4))
-			for i := range *flood {
-				if _, err := l.Allow(ctx, strconv.FormatUint(rng.Uint64(), 36)); err != nil {
-					t.Fatal(err)
-				}
-				if i%100 == 0 {
-					d, err := l.Allow(ctx, abusers[i/100%len(abusers)])
-					if err != nil || d.Allowed {
-						t.Fatalf("after %d keys an abuser has a fresh start: %v %v", i, d, err)
-					}
+			return d.Allowed
+		}
+		for i := range 25_000 {
+			allow("old" + strconv.Itoa(i))
+		}
+		for i := range 2000 {
+			admitted := 0
+			for key := strconv.Itoa(i); allow(key); {
+				if admitted++; admitted == 20 {
+					t.Fatalf("%v: key %s was admitted %d times in %d evictions", p, key, admitted, store.Stats().Evicted)
 				}
 			}
-			st := store.Stats()
-			if st.Bytes > bound {
-				t.Errorf("%d bytes are counted, the bound is %d", st.Bytes, bound)
+		}
+	}
+}
+
+// TestFloodOfLargeStates: a log in use takes so much memory that few keys fill the store.
+// One that is refused although it has units left is kept.
+func TestFloodOfLargeStates(t *testing.T) {
+	norace.Test(t)
+	for _, p := range []core.Policy{core.SlidingLog(core.PerDay(10_000)), core.SlidingWindow(core.PerDay(10_000)).Resolution(1000)} {
+		store := memstore.New(memstore.Config{})
+		l, err := core.New(store, "tokens", p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range 3 {
+			if d, err := l.AllowN(t.Context(), "abuser", 4000); err != nil || d.Allowed != (i < 2) {
+				t.Fatal(d, err)
 			}
-			if st.Evicted == 0 {
-				t.Error("no eviction was counted")
+		}
+		for i := range 10_000 {
+			if d, err := l.AllowN(t.Context(), strconv.Itoa(i), 4000); err != nil || !d.Allowed {
+				t.Fatal(d, err)
 			}
-			// Beside the state there are 256 shards and what the runtime rounds up.
-			if used := heap() - before; used > bound*5/4+1<<19 {
-				t.Errorf("the heap grew by %d bytes, the bound is %d", used, bound)
-			}
-			runtime.KeepAlive(store)
-		})
+		}
+		if store.Stats().Evicted == 0 {
+			t.Errorf("%v: the flood is too small", p)
+		}
+		if d, err := l.AllowN(t.Context(), "abuser", 4000); err != nil || d.Allowed {
+			t.Errorf("%v: %v, %v", p, d, err)
+		}
 	}
 }
 

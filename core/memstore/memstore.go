@@ -15,19 +15,25 @@
 //
 // A sliding log starts with room for 4 units, or for its limit if that is lower. The room
 // at least doubles whenever it is too small, up to the limit, and never shrinks while the
-// key is kept: it may be twice the largest number of units that ever counted at once.
+// key is kept: it may be twice the largest number of units that ever counted at once. A key
+// that is charged under several plans has a state for each, of about 200 bytes more.
 //
 // Keys themselves are not stored, only a 64-bit hash with a secret seed: among 10 million
 // keys, the probability that two share a hash, and so a limit, is about 1 in 400,000, and
 // an attacker cannot provoke it.
 //
 // A key whose state is again that of a fresh key is dropped at no loss. At the bound,
-// the store samples some keys and evicts one: first those that have units left, then
-// those that are used up but have never been refused, and last those that have been
-// refused and still are; among equals, the one that would be fresh soonest. So a flood of
-// made-up keys neither grows the memory nor gives an abuser a fresh start, unless all the
-// keys of the flood are charged until they are refused too. [Store.Stats] counts the
-// evictions that lost state.
+// the store samples 24 keys and evicts one: first those that have units left, then those
+// that are used up, and last those that are refused, even if they have units left; among
+// equals, the one that would be fresh soonest. A key is refused from the refusal of a charge
+// until that charge would fit. So a flood of made-up keys neither grows the memory nor gives
+// a refused key a fresh start.
+//
+// The exception is a flood that is refused itself. So that new keys are limited in any
+// case, refused keys are spared only while they are at most 21 of the 24. If each key of a
+// flood is charged until it is refused, a key that was refused before gets about one fresh
+// start for as many of them as the store has room for. [Store.Stats] counts the evictions
+// that lost state.
 //
 // Slots are outside the bound. They take about 200 bytes for each key and 100 for each
 // slot, and only while a slot is held.
@@ -35,8 +41,8 @@
 // # Time
 //
 // The system clock is read once, when the store is made. After that, time advances with
-// the process's monotonic clock, so that setting the system clock has no effect. Windows
-// are aligned to UTC.
+// the process's monotonic clock, so that setting the system clock has no effect. For the
+// calls of one key it never goes back, whatever their order. Windows are aligned to UTC.
 package memstore
 
 import (
@@ -50,8 +56,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/core/step"
+	"github.com/headgate/headgate/core/store"
 )
 
 // DefaultMaxBytes is 64 MiB, room for about 1.1 million token buckets.
@@ -63,9 +69,12 @@ const minBytes = 1 << 20
 // Config is the configuration of a [Store]. Its zero value is ready to use.
 type Config struct {
 	// MaxBytes bounds the memory of all state, in bytes. 0 means [DefaultMaxBytes]. With a
-	// negative value, or one below 1 MiB, [core.New] refuses the store; it also refuses a
+	// negative value, or one below 1 MiB, core.New refuses the store; it also refuses a
 	// policy whose state for one key may take more than a sixth.
 	MaxBytes int64
+
+	// Observer, if not nil, is told of decisions and slots.
+	Observer *store.Observer
 }
 
 // Stats is the result of [Store.Stats].
@@ -80,18 +89,23 @@ const (
 
 	// One in sweepEvery calls sweeps that many entries of a shard.
 	sweepEvery = 64
+
+	// So many shards are searched for a sample of long states, or all of them if what is
+	// found is refused.
+	manyShards = 16
 )
 
-// A Store is a [core.Store] and a [core.SlotStore] in this process. Make one with
-// [New]: [core.New] refuses the zero Store. It is safe for concurrent use.
+// A Store is a [store.Store] and a [store.SlotStore] in this process. Make one with
+// [New]: core.New refuses the zero Store. It is safe for concurrent use.
 type Store struct {
-	seed   maphash.Seed
-	start  time.Time
-	origin int64 // start in microseconds since 1970
-	budget budget
-	cursor atomic.Uint32 // the shard to sweep next
-	shards [shards]shard
-	slots  slots
+	seed     maphash.Seed
+	start    time.Time
+	origin   int64 // start in microseconds since 1970
+	budget   budget
+	observer *store.Observer
+	cursor   atomic.Uint32 // the shard to sweep next
+	shards   [shards]shard
+	slots    slots
 }
 
 type shard struct {
@@ -99,13 +113,15 @@ type shard struct {
 	_      [56]byte // waiters watch the lock: what its holder writes is on other cache lines
 	calls  uint32
 	number int
+	newest int64 // instant of the latest call
 	table  table
+	spare  [2]int64 // room for part.copied
 	_      [64]byte // keeps the locks of adjacent shards on different cache lines
 }
 
 var (
-	_ core.Preparer  = (*Store)(nil)
-	_ core.SlotStore = (*Store)(nil)
+	_ store.Store     = (*Store)(nil)
+	_ store.SlotStore = (*Store)(nil)
 )
 
 // New returns an empty store.
@@ -115,10 +131,11 @@ func New(c Config) *Store {
 	}
 	now := time.Now()
 	s := &Store{
-		seed:   maphash.MakeSeed(),
-		start:  now,
-		origin: now.UnixMicro(),
-		budget: budget{max: c.MaxBytes},
+		seed:     maphash.MakeSeed(),
+		start:    now,
+		origin:   now.UnixMicro(),
+		budget:   budget{max: c.MaxBytes},
+		observer: c.Observer,
 	}
 	for i := range s.shards {
 		s.shards[i].number = i
@@ -127,40 +144,77 @@ func New(c Config) *Store {
 	return s
 }
 
+// Observer implements [store.Store] and [store.SlotStore].
+func (s *Store) Observer() *store.Observer { return s.observer }
+
 func (s *Store) now() int64 {
 	return s.origin + int64(time.Since(s.start)/time.Microsecond)
 }
 
-// A part is one cell of a call that is being decided.
+// A limiter is a limiter as the store has prepared it.
+type limiter struct {
+	spec     store.Spec
+	policies []policy
+}
+
+type policy struct {
+	step        step.Step
+	countDenied bool
+	hash        uint64 // of what identifies it beside the key
+}
+
+// Spec implements [store.Limiter].
+func (l *limiter) Spec() *store.Spec { return &l.spec }
+
+func prepared(l store.Limiter) *limiter {
+	return l.(*limiter) //nolint:forcetypeassert // it is what Prepare has returned
+}
+
+// policySeed is another than that of keys, so that no key cancels out a policy.
+var policySeed = maphash.MakeSeed()
+
+func newPolicy(limiter string, p store.Policy) policy {
+	m := p.Step.Numbers()
+	// Names are printable, so the zero bytes keep them apart.
+	identity := limiter + "\x00" + p.Name + "\x00" + m.Algorithm.String()
+	return policy{p.Step, m.CountDenied, maphash.String(policySeed, identity)}
+}
+
+// A part is one policy of a call that is being decided.
 type part struct {
 	shard    *shard
-	cell     *core.Cell
+	policy   *policy
 	hash     uint64
 	n        int64
-	entry    *entry    // nil: the key is fresh
-	kept     step.Step // that the state was stored with
-	state    []int64   // the entry's, or a copy converted to the cell's parameters
-	adopted  bool      // state is that copy
-	dated    bool      // and it depends on now
+	entry    *entry // nil: the key is fresh
+	state    []int64
+	renumber bool        // store the state with the policy's step
+	step     step.Step   // if beside: to store the state with
+	beside   bool        // the key is, or was, charged under other parameters too
+	others   []step.Kept // states of those
 	admitted bool
 }
 
-// Decide implements [core.Store]. It ignores the context, since it does not block.
-func (s *Store) Decide(_ context.Context, c core.Charge, peek bool) (r core.Result, err error) {
+// Decide implements [store.Store]. It ignores the context, since it does not block.
+func (s *Store) Decide(_ context.Context, c store.Charge, peek bool) (r store.Result, err error) {
 	key := maphash.String(s.seed, c.Key)
 	sh := &s.shards[key%shards]
-	cells := c.Limiter.Cells()
+	policies := prepared(c.Limiter).policies
 	now := s.now()
-	r.At, r.Source = now, core.SourceStore
 
 	sh.mu.Lock()
-	if len(cells) == 1 { // the same as below, without the cost of a slice
-		p := part{shard: sh, cell: &cells[0], hash: mix(key, cells[0].Hash), n: c.N}
-		r.Allowed = p.ask(now)
+	now = sh.advance(now)
+	r.At, r.Source = now, store.SourceStore
+	if len(policies) == 1 { // the same as below, without the cost of a slice
+		p := part{shard: sh, policy: &policies[0], hash: mix(key, policies[0].hash), n: c.N}
+		if r.Allowed = p.ask(now); r.Allowed && c.Extra > 0 {
+			r.Extra = p.room(now, c.Extra)
+			p.n += r.Extra
+		}
 		p.answer(&r, now, peek)
 	} else {
 		var room [2]part
-		decide(split(room[:0], sh, key, c), &r, peek)
+		decide(split(room[:0], sh, key, c), &r, c.Extra, peek)
 	}
 	sweep := sh.tick()
 	sh.mu.Unlock()
@@ -169,46 +223,50 @@ func (s *Store) Decide(_ context.Context, c core.Charge, peek bool) (r core.Resu
 		s.sweep(now)
 	}
 	if s.budget.overrun() {
-		s.reclaim(sh, now)
+		s.reclaim(now)
 	}
 	return r, nil
 }
 
-// DecideAll implements [core.Store].
-func (s *Store) DecideAll(_ context.Context, cs []core.Charge) (core.Result, error) {
+// DecideAll implements [store.Store].
+func (s *Store) DecideAll(_ context.Context, cs []store.Charge) (store.Result, error) {
 	var partRoom [4]part
 	parts := partRoom[:0]
 	for _, c := range cs {
+		if c.Extra != 0 {
+			return store.Result{}, store.ErrExtra
+		}
 		parts = s.split(parts, c)
 	}
 	now := s.now()
-	r := core.Result{At: now, Source: core.SourceStore}
 	var lockRoom [4]*shard
 	locked := lock(lockRoom[:0], parts)
-	decide(parts, &r, false)
+	now = advance(locked, now)
+	r := store.Result{At: now, Source: store.SourceStore}
+	decide(parts, &r, 0, false)
 	unlock(locked)
 	s.sweep(now)
-	s.reclaim(parts[0].shard, now)
+	s.reclaim(now)
 	return r, nil
 }
 
 // split appends the parts of a charge, which are all in one shard.
-func (s *Store) split(parts []part, c core.Charge) []part {
+func (s *Store) split(parts []part, c store.Charge) []part {
 	key := maphash.String(s.seed, c.Key)
 	return split(parts, &s.shards[key%shards], key, c)
 }
 
-func split(parts []part, sh *shard, key uint64, c core.Charge) []part {
-	cells := c.Limiter.Cells()
-	for i := range cells {
-		parts = append(parts, part{shard: sh, cell: &cells[i], hash: mix(key, cells[i].Hash), n: c.N})
+func split(parts []part, sh *shard, key uint64, c store.Charge) []part {
+	policies := prepared(c.Limiter).policies
+	for i := range policies {
+		parts = append(parts, part{shard: sh, policy: &policies[i], hash: mix(key, policies[i].hash), n: c.N})
 	}
 	return parts
 }
 
-// mix returns the hash of a key's cell. The table places it by its high bits; the shard
+// mix returns the hash of a policy for a key. The table places it by its high bits; the shard
 // was chosen by the low bits of the key. 0 marks an empty place.
-func mix(key, cell uint64) uint64 { return max(key^cell, 1) }
+func mix(key, policy uint64) uint64 { return max(key^policy, 1) }
 
 // lock locks the shards of the parts, each once and in an order that prevents deadlocks,
 // and appends them to room.
@@ -230,13 +288,44 @@ func unlock(locked []*shard) {
 	}
 }
 
-// decide decides a call whose shards are locked.
-func decide(parts []part, r *core.Result, peek bool) {
+// advance returns the instant of a call that has the lock. The call read the clock before
+// it waited for the lock, which is then held for a shorter time than if it read it now. So
+// others may have read it later and decided sooner: the call decides as of the latest of
+// them.
+func (sh *shard) advance(now int64) int64 {
+	if now > sh.newest {
+		sh.newest = now
+	}
+	return sh.newest
+}
+
+// advance returns the one instant of a call that has several locks.
+func advance(locked []*shard, now int64) int64 {
+	for _, sh := range locked {
+		now = sh.advance(now)
+	}
+	for _, sh := range locked {
+		sh.advance(now)
+	}
+	return now
+}
+
+// decide decides a call whose shards are locked, with extra units if it is of one charge.
+func decide(parts []part, r *store.Result, extra int64, peek bool) {
 	r.Allowed = true
 	for i := range parts {
 		if !parts[i].ask(r.At) {
 			r.Allowed = false
 		}
+	}
+	if r.Allowed && extra > 0 {
+		for i := range parts {
+			extra = parts[i].room(r.At, extra)
+		}
+		for i := range parts {
+			parts[i].n += extra
+		}
+		r.Extra = extra
 	}
 	moved := false // by an insertion, which invalidates what was found
 	for i := range parts {
@@ -252,88 +341,125 @@ func decide(parts []part, r *core.Result, peek bool) {
 // ask finds the state and reports whether the charge fits.
 func (p *part) ask(now int64) bool {
 	p.find(now)
-	p.admitted = p.cell.Step.Admits(p.state, now, p.n)
+	p.admitted = p.policy.step.Admits(p.state, now, p.n)
 	return p.admitted
 }
 
+// room returns how many of the extra units fit beside those that were admitted.
+func (p *part) room(now, extra int64) int64 {
+	return min(extra, step.Room(p.policy.step, p.state, now)-p.n)
+}
+
 // answer charges the state, unless the call was refused or is a peek, and adds the
-// reading. If this cell refused the charge, it marks the entry. It reports whether entries
-// moved.
-func (p *part) answer(r *core.Result, now int64, peek bool) (moved bool) {
+// reading. If this policy refused the charge, the entry notes that. It reports whether
+// entries moved.
+func (p *part) answer(r *store.Result, now int64, peek bool) (moved bool) {
 	need := p.n
 	switch {
 	case r.Allowed:
 		need = 0
 		if !peek {
+			p.lapse(now)
 			moved = p.open(now)
-			p.save(p.cell.Step.Charge(p.state, now, p.n))
+			p.save(p.policy.step.Charge(p.state, now, p.n), now, p.n)
 		}
-	case !peek && p.cell.CountDenied:
+	case peek && p.policy.countDenied: // as Allow would answer, of a copy
+		p.state = p.policy.step.Refuse(p.copied(), now, p.n)
+	case p.policy.countDenied:
+		p.lapse(now)
 		moved = p.open(now)
-		p.save(p.cell.Step.Refuse(p.state, now, p.n))
-	case !peek && p.dated:
-		p.open(now)
-		p.save(p.state)
+		p.save(p.policy.step.Refuse(p.state, now, p.n), now, 0)
+	case !peek && p.beside && p.state != nil:
+		p.save(p.state, now, 0)
 	}
 	if !p.admitted && !peek && p.entry != nil {
-		p.entry.markRefused()
+		p.entry.refuse(p.n)
 	}
-	r.Add(p.admitted, p.cell.Step.Read(p.state, now, need))
+	r.Add(p.admitted, p.policy.step.Read(p.state, now, need))
 	return moved
 }
 
-// find looks up the state. One that was stored with other parameters is copied and
-// converted.
+// copied returns a copy of the state, until the next: in the shard, if it is short.
+func (p *part) copied() []int64 {
+	words := p.policy.step.Words()
+	if short := p.shard.spare[:]; words <= len(short) {
+		clear(short)
+		copy(short, p.state)
+		return short[:words]
+	}
+	if p.state == nil {
+		return make([]int64, words)
+	}
+	return slices.Clone(p.state)
+}
+
+// find looks up the state.
 func (p *part) find(now int64) {
 	t := &p.shard.table
-	p.kept, p.adopted, p.dated = p.cell.Step, false, false
+	p.renumber, p.beside = false, false
 	if p.entry = t.find(p.hash); p.entry == nil {
 		p.state = nil
 		return
 	}
+	if p.entry.kind&several != 0 || t.step(p.entry) != p.policy.step {
+		p.findBeside(now)
+		return
+	}
 	p.state = t.state(p.entry)
-	if kept := t.step(p.entry); kept != p.cell.Step && kept.Numbers() != p.cell.Step.Numbers() {
-		p.state, p.dated = p.cell.Step.Adopt(slices.Clone(p.state), now, kept.Numbers())
-		p.kept, p.adopted = kept, true
+}
+
+// lapse forgets a refusal that no longer stands, before a charge by which it would seem to
+// stand again.
+func (p *part) lapse(now int64) {
+	if e := p.entry; e != nil && e.refused > 0 && !e.refuses(p.policy.step, p.state, now) {
+		e.refused = 0
 	}
 }
 
 // open makes the state writable, and reports whether entries moved.
 func (p *part) open(now int64) (moved bool) {
 	t := &p.shard.table
-	if p.entry != nil {
-		if p.adopted {
-			t.setStep(p.entry, p.cell.Step)
-		}
-		return false
+	switch {
+	case p.entry == nil:
+		p.entry = t.insert(p.hash, p.policy.step, now)
+		p.state = t.state(p.entry)
+		return true
+	case p.renumber:
+		t.setStep(p.entry, p.policy.step)
+	case p.state == nil: // that of others is fresh
+		p.state = make([]int64, p.policy.step.Words())
 	}
-	p.entry = t.insert(p.hash, p.cell.Step, now)
-	p.state = t.state(p.entry)
-	return true
+	return false
 }
 
-// save stores the state if it is no longer the entry's own.
-func (p *part) save(state []int64) {
-	if p.adopted || &state[0] != &p.state[0] {
+// save stores the state, after n units were charged.
+func (p *part) save(state []int64, now, n int64) {
+	if p.beside {
+		p.saveBeside(state, now, n)
+	} else if &state[0] != &p.state[0] {
 		p.shard.table.setState(p.entry, state)
 	}
 	p.state = state
 }
 
-// Settle implements [core.Store].
-func (s *Store) Settle(_ context.Context, ss []core.Settlement) error {
+// Settle implements [store.Store].
+func (s *Store) Settle(_ context.Context, ss []store.Settlement) error {
 	var parts []part
 	for _, t := range ss {
+		if t.Extra != 0 {
+			return store.ErrExtra
+		}
 		parts = s.split(parts, t.Charge)
 	}
 	now := s.now()
-	defer s.reclaim(parts[0].shard, now)
+	defer s.reclaim(now)
 	locked := lock(nil, parts)
 	defer unlock(locked)
+	now = advance(locked, now)
 	i := 0
 	for j := range ss {
 		t := &ss[j]
-		for range t.Limiter.Cells() {
+		for range prepared(t.Limiter).policies {
 			uncovered := parts[i].settle(now, t)
 			t.Uncovered = max(t.Uncovered, uncovered)
 			i++
@@ -342,19 +468,20 @@ func (s *Store) Settle(_ context.Context, ss []core.Settlement) error {
 	return nil
 }
 
-func (p *part) settle(now int64, t *core.Settlement) (uncovered int64) {
+func (p *part) settle(now int64, t *store.Settlement) (uncovered int64) {
 	p.find(now)
-	state, changed, uncovered := step.Settle(p.cell.Step, p.state, p.kept.Numbers(), now, t.At, t.N, t.Actual)
+	p.lapse(now)
+	state, changed, uncovered := step.Settle(p.policy.step, p.state, now, t.At, t.N, t.Actual)
 	if changed {
 		p.open(now)
-		p.save(state)
+		p.save(state, now, max(t.Actual-t.N-uncovered, 0))
 	}
 	return uncovered
 }
 
-// Reset implements [core.Store].
-func (s *Store) Reset(_ context.Context, l *core.Limiter, key string) error {
-	parts := s.split(nil, core.Charge{Limiter: l, Key: key})
+// Reset implements [store.Store].
+func (s *Store) Reset(_ context.Context, l store.Limiter, key string) error {
+	parts := s.split(nil, store.Charge{Limiter: l, Key: key})
 	sh := parts[0].shard
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
@@ -392,52 +519,52 @@ func (s *Store) sweep(now int64) {
 		return // it is busy: leave it to another call
 	}
 	defer sh.mu.Unlock()
-	sh.table.sweep(now, sweepEvery)
+	sh.table.sweep(sh.advance(now), sweepEvery)
 }
 
 // reclaim evicts long states, wherever they are, until the budget is kept: the call
-// that took memory makes room for it. A pass that finds none is followed by another,
-// which looks further on.
-func (s *Store) reclaim(grew *shard, now int64) {
+// that took memory makes room for it. A pass that finds none is followed by another, which
+// looks further on.
+func (s *Store) reclaim(now int64) {
 	for s.budget.overrun() {
-		var from *shard
-		var best candidate
-		for i := range 3 {
-			sh := grew
-			if i > 0 {
-				sh = &s.shards[s.cursor.Add(1)%shards]
-			}
+		long := newSample()
+		first, distance := long.salt, long.salt>>32|1 // odd, so that each shard is met once
+		for i := uint64(0); i < manyShards || i < shards && long.open.count == 0; i++ {
+			sh := &s.shards[(first+i*distance)%shards]
 			sh.mu.Lock()
-			c, found := sh.table.choose(now, longEntry, maxLooks)
+			sh.table.hand = sh.table.choose(&long, sh, now, sh.table.hand, maxLooks, longEntry)
 			sh.mu.Unlock()
-			if found && (from == nil || c.before(best)) {
-				from, best = sh, c
+			if long.size() >= sampleSize {
+				break
 			}
 		}
-		if from != nil {
-			from.mu.Lock()
-			from.table.evict(best, now)
-			from.mu.Unlock()
+		if long.size() > 0 {
+			c := long.choice()
+			c.from.mu.Lock()
+			c.from.table.evict(c, c.from.advance(now))
+			c.from.mu.Unlock()
 		}
 	}
 }
 
-// Prepare implements [core.Preparer]. It refuses limiters whose state for one key would
+// Prepare implements [store.Store]. It refuses limiters whose state for one key would
 // not leave room for others, and all limiters if MaxBytes is wrong.
-func (s *Store) Prepare(l *core.Limiter) error {
+func (s *Store) Prepare(spec store.Spec) (store.Limiter, error) {
 	most := s.budget.max
 	switch {
 	case most == 0:
-		return errors.New("the store is the zero Store: use memstore.New")
+		return nil, errors.New("the store is the zero Store: use memstore.New")
 	case most < minBytes:
-		return fmt.Errorf("the store's MaxBytes is %d: it must be 0 or at least %d", most, minBytes)
+		return nil, fmt.Errorf("the store's MaxBytes is %d: it must be 0 or at least %d", most, minBytes)
 	}
 	// A sixth is below the quarter that long states may always have, and not less than the
 	// longest log takes of the default.
-	for _, c := range l.Cells() {
-		if bytes := 8 * int64(c.Step.MaxWords()); bytes > most/6 {
-			return fmt.Errorf("policy %q takes up to %d bytes for one key, more than a sixth of the store's %d: increase MaxBytes", c.Name, bytes, most)
+	l := &limiter{spec: spec}
+	for _, p := range spec.Policies {
+		if bytes := 8 * int64(p.Step.MaxWords()); bytes > most/6 {
+			return nil, fmt.Errorf("policy %q takes up to %d bytes for one key, more than a sixth of the store's %d: increase MaxBytes", p.Name, bytes, most)
 		}
+		l.policies = append(l.policies, newPolicy(spec.Name, p))
 	}
-	return nil
+	return l, nil
 }

@@ -4,7 +4,7 @@ import (
 	"context"
 	"sync"
 
-	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/core/store"
 )
 
 // slots counts the slots that are held. Its memory is bounded by their number: a key that
@@ -39,39 +39,37 @@ type hold struct {
 
 type holds []hold
 
-// AcquireSlots implements [core.SlotStore]. It ignores the context, since it does not
+// AcquireSlots implements [store.SlotStore]. It ignores the context, since it does not
 // block.
-func (s *Store) AcquireSlots(_ context.Context, claims []core.Claim) (core.Grant, error) {
-	occupancies := make([]core.Occupancy, len(claims))
-	for i, c := range claims {
-		occupancies[i] = core.Occupancy{Slots: c.Slots.Name(), Limit: c.Slots.Limit(c.Key)}
-	}
+func (s *Store) AcquireSlots(_ context.Context, claims []store.Claim) (store.Grant, error) {
+	occupancies := make([]store.Occupancy, len(claims))
 	s.slots.mu.Lock()
 	defer s.slots.mu.Unlock()
 	for i, c := range claims {
 		o := &occupancies[i]
-		if p := s.slots.pools[o.Slots]; p != nil {
+		o.Limit = c.Limit
+		if p := s.slots.pools[c.Name]; p != nil {
 			o.Held = p.held[c.Key]
 		}
 		if o.Held >= o.Limit {
-			return core.Grant{}, &core.FullError{Occupancy: *o, Claim: i, Source: core.SourceStore}
+			return store.Grant{}, &store.FullError{Claim: i, Occupancy: *o, Source: store.SourceStore}
 		}
 	}
 	taken := make(holds, len(claims))
 	for i, c := range claims {
-		p := s.slots.pool(occupancies[i].Slots)
+		p := s.slots.pool(c.Name)
 		p.held[c.Key]++
 		occupancies[i].Held++
 		taken[i] = hold{&s.slots, p, c.Key}
 	}
-	g := core.Grant{Hold: taken, Source: core.SourceStore, Occupancies: occupancies}
+	g := store.Grant{Hold: taken, Source: store.SourceStore, Occupancies: occupancies}
 	if len(taken) == 1 {
 		g.Hold = &taken[0]
 	}
 	return g, nil
 }
 
-// Release implements [core.Hold].
+// Release implements [store.Hold].
 func (h *hold) Release() {
 	h.slots.mu.Lock()
 	defer h.slots.mu.Unlock()
@@ -80,33 +78,45 @@ func (h *hold) Release() {
 	}
 }
 
-// Lost implements [core.Hold]. It returns nil: no slot is ever lost.
+// Lost implements [store.Hold]. It returns nil: no slot is ever lost.
 func (*hold) Lost() <-chan struct{} { return nil }
 
-// Release implements [core.Hold].
+// Doubt implements [store.Hold]. It returns nil: no more is granted than the limit.
+func (*hold) Doubt() <-chan struct{} { return nil }
+
+// Shed implements [store.Hold]. No key ever holds more than it may.
+func (*hold) Shed(context.Context) (bool, error) { return false, nil }
+
+// Release implements [store.Hold].
 func (hs holds) Release() {
 	for i := range hs {
 		hs[i].Release()
 	}
 }
 
-// Lost implements [core.Hold].
+// Lost implements [store.Hold].
 func (holds) Lost() <-chan struct{} { return nil }
 
-// CountSlots implements [core.SlotStore].
-func (s *Store) CountSlots(_ context.Context, of *core.Slots, key string) (int64, error) {
+// Doubt implements [store.Hold].
+func (holds) Doubt() <-chan struct{} { return nil }
+
+// Shed implements [store.Hold].
+func (holds) Shed(context.Context) (bool, error) { return false, nil }
+
+// CountSlots implements [store.SlotStore].
+func (s *Store) CountSlots(_ context.Context, name, key string) (int64, error) {
 	s.slots.mu.Lock()
 	defer s.slots.mu.Unlock()
-	if p := s.slots.pools[of.Name()]; p != nil {
+	if p := s.slots.pools[name]; p != nil {
 		return p.held[key], nil
 	}
 	return 0, nil
 }
 
-// CloseSlots implements [core.SlotStore].
-func (s *Store) CloseSlots(_ context.Context, of *core.Slots) error {
+// CloseSlots implements [store.SlotStore].
+func (s *Store) CloseSlots(_ context.Context, name string) error {
 	s.slots.mu.Lock()
 	defer s.slots.mu.Unlock()
-	delete(s.slots.pools, of.Name())
+	delete(s.slots.pools, name)
 	return nil
 }

@@ -12,17 +12,40 @@ import (
 
 func TestStore(t *testing.T) {
 	storetest.Run(t, storetest.Harness{
-		New:     func(*testing.T) core.Store { return memstore.New(memstore.Config{}) },
+		New: func(_ *testing.T, o *core.Observer) core.Store {
+			return memstore.New(memstore.Config{Observer: o})
+		},
 		Now:     func() int64 { return time.Now().UnixMicro() },
 		Advance: time.Sleep,
 		Around:  synctest.Test,
 	})
 }
 
+// A struct that embeds a store is one.
+func TestEmbedded(t *testing.T) {
+	type layer struct{ core.Store }
+	storetest.Run(t, storetest.Harness{
+		New: func(_ *testing.T, o *core.Observer) core.Store {
+			return &layer{memstore.New(memstore.Config{Observer: o})}
+		},
+		Now:        func() int64 { return time.Now().UnixMicro() },
+		Advance:    time.Sleep,
+		Around:     synctest.Test,
+		Operations: 200,
+	})
+	type slotLayer struct{ core.SlotStore }
+	storetest.RunSlots(t, storetest.SlotHarness{
+		New: func(_ *testing.T, o *core.Observer) func() core.SlotStore {
+			s := &slotLayer{memstore.New(memstore.Config{Observer: o})}
+			return func() core.SlotStore { return s }
+		},
+	})
+}
+
 func TestSlotStore(t *testing.T) {
 	storetest.RunSlots(t, storetest.SlotHarness{
-		New: func(*testing.T) func() core.SlotStore {
-			s := memstore.New(memstore.Config{})
+		New: func(_ *testing.T, o *core.Observer) func() core.SlotStore {
+			s := memstore.New(memstore.Config{Observer: o})
 			return func() core.SlotStore { return s }
 		},
 	})

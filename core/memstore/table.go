@@ -1,7 +1,9 @@
 package memstore
 
 import (
+	"math"
 	"math/bits"
+	"math/rand/v2"
 	"unsafe"
 
 	"github.com/headgate/headgate/core/step"
@@ -18,32 +20,39 @@ type table struct {
 	places  []entry // size of them, and some for entries pushed beyond the end; the last is empty
 	size    uint64
 	count   int
-	hand    int // where the next sweep, or search for a victim, begins
+	hand    int // where the next sweep, or search for long states, begins
 	kinds   kinds
 	budget  *budget
 	evicted uint64
 
 	long [][]int64
-	free []uint32 // unused numbers of long
+	free []uint32 // unused indexes of long
+
+	besides map[uint64]*beside // by the hash of entries with the bit several
 }
 
 type entry struct {
-	hash  uint64 // 0: empty
-	words [2]int64
-	long  uint32 // 1 + the state's index in table.long, or 0
-	kind  uint32 // the number of the step that the state was stored with, and the refused bit
+	hash    uint64   // 0: empty
+	words   [2]int64 // the state; of a long one, its index in table.long
+	kind    uint32   // the number of the step that the state was stored with, and two bits
+	refused uint32   // the largest charge that was refused and has not fitted since, or 0
 }
 
-// refused is the bit of entry.kind that is set once the entry has refused a charge.
-const refused = 1 << 31
+// The bits of entry.kind.
+const (
+	long      = 1 << 31 // the state is in table.long
+	several   = 1 << 30 // it has states of other parameters beside its own
+	entryBits = long | several
+)
 
 const (
 	entryBytes = int64(unsafe.Sizeof(entry{}))
 	longBytes  = 40 // of a long state besides its words: slice, number, rounding
 
-	minSize  = 8
-	sample   = 16  // entries among which one is chosen to be evicted
-	maxLooks = 256 // places searched for long entries while the lock is held
+	minSize    = 8
+	sampleSize = 24  // entries of which one is evicted
+	sampleRun  = 4   // of them that are neighbours
+	maxLooks   = 256 // places that are searched for long entries while the lock is held
 )
 
 func (t *table) place(hash uint64) int {
@@ -103,8 +112,14 @@ func (t *table) gap(hash uint64) (i, gap int) {
 func (t *table) makeRoom(now int64) {
 	grown := t.size + t.size/4 + minSize
 	if more := placesFor(grown) - uint64(len(t.places)); !t.budget.allowsTable(int64(grown), int64(more)) {
-		if c, found := t.choose(now, anyEntry, len(t.places)); found {
-			t.evict(c, now)
+		s := newSample()
+		const parts = sampleSize / sampleRun
+		for i := range uint64(parts) {
+			place := (s.salt + i*uint64(len(t.places))/parts) % uint64(len(t.places))
+			t.choose(&s, nil, now, int(place), len(t.places)/parts, anyEntry)
+		}
+		if s.size() > 0 {
+			t.evict(s.choice(), now)
 		}
 		return
 	}
@@ -173,18 +188,20 @@ func (t *table) removeAt(i int) {
 
 // release frees what the entry refers to.
 func (t *table) release(e *entry) {
-	t.kinds.drop(e.kind &^ refused)
-	if e.long > 0 {
-		t.budget.long.Add(-longBytes - 8*int64(len(t.long[e.long-1])))
-		t.long[e.long-1] = nil
-		t.free = append(t.free, e.long)
+	t.setBeside(e, &beside{})
+	t.kinds.drop(e.kind &^ entryBits)
+	if e.kind&long != 0 {
+		t.budget.long.Add(-longBytes - 8*int64(len(t.state(e))))
+		i := e.words[0]
+		t.long[i] = nil
+		t.free = append(t.free, uint32(i))
 	}
 }
 
 // dropFresh removes the entry at i if it is fresh.
 func (t *table) dropFresh(i int, now int64) bool {
 	e := &t.places[i]
-	if e.hash == 0 || t.step(e).FreshAt(t.state(e)) > now {
+	if e.hash == 0 || t.freshAt(e) > now {
 		return false
 	}
 	t.removeAt(i)
@@ -214,64 +231,118 @@ func (t *table) sweep(now int64, n int) {
 // that is fresh the soonest.
 type candidate struct {
 	hash  uint64
+	from  *shard // set by reclaim
 	rank  rank
-	fresh int64 // the instant
+	fresh int64  // the instant
+	lot   uint64 // decides between equals, in each sample anew
 }
 
-// A rank says what evicting an entry would admit. That a key is used up is not enough to
-// spare it: under a limit of one unit, so is each key of a flood.
+// A rank says what evicting an entry would admit. What is left does not tell: under a limit
+// of one unit, each key of a flood is used up, and a key that is refused 4,000 units may have
+// 2,000 left.
 type rank uint8
 
 const (
-	rankRoom    rank = iota // nothing more: the key has units left
-	rankUsedUp              // more, to a key that has never been refused
-	rankRefused             // more, to a key that has been refused and would be now
+	rankRoom    rank = iota // to a key that has units left, nothing that it was refused
+	rankUsedUp              // a unit, to a key that was refused nothing
+	rankRefused             // what the key was refused
 )
 
 func (c candidate) before(d candidate) bool {
 	if c.rank != d.rank {
 		return c.rank < d.rank
 	}
-	return c.fresh < d.fresh
+	if c.fresh != d.fresh {
+		return c.fresh < d.fresh
+	}
+	return c.lot < d.lot
 }
 
 // rank returns the rank of an entry.
 func (t *table) rank(e *entry, now int64) rank {
+	s, state := t.step(e), t.state(e)
 	switch {
-	case t.step(e).Read(t.state(e), now, 1).Remaining > 0:
-		return rankRoom
-	case e.kind&refused == 0:
-		return rankUsedUp
-	default:
+	case e.refuses(s, state, now):
 		return rankRefused
+	case s.Admits(state, now, 1):
+		return rankRoom
+	default:
+		return rankUsedUp
 	}
 }
 
-func anyEntry(*entry) bool    { return true }
-func longEntry(e *entry) bool { return e.long > 0 }
+func anyEntry(*entry) bool { return true }
 
-// choose samples the next entries of a kind and returns the best to evict. It looks
-// at no more than the given number of places; the next call continues from there.
-func (t *table) choose(now int64, of func(*entry) bool, looks int) (best candidate, found bool) {
-	seen := 0
+// longEntry reports whether more is kept of an entry than itself.
+func longEntry(e *entry) bool { return e.kind&entryBits != 0 }
+
+// A sample is the candidates of which one is evicted.
+type sample struct {
+	salt          uint64
+	open, refused group
+}
+
+// newSample returns an empty sample. Lots are drawn, because keys of one window are all
+// fresh at its end: by their order, a key might be evicted each time that it is charged.
+func newSample() sample {
+	return sample{salt: rand.Uint64()} //nolint:gosec // hashes are secret
+}
+
+// A group are the candidates of rankRefused, or the others.
+type group struct {
+	count int
+	best  candidate
+}
+
+func (g *group) add(c candidate) {
+	if g.count == 0 || c.before(g.best) {
+		g.best = c
+	}
+	g.count++
+}
+
+func (s *sample) add(c candidate) {
+	c.lot = c.hash ^ s.salt
+	if c.rank == rankRefused {
+		s.refused.add(c)
+	} else {
+		s.open.add(c)
+	}
+}
+
+func (s *sample) size() int { return s.open.count + s.refused.count }
+
+// choice returns the candidate to evict. Refused keys are spared as long as they are at
+// most 7 of 8: if they took all the room, each new key would be evicted at once, and would
+// never be limited.
+func (s *sample) choice() candidate {
+	if s.refused.count > s.size()*7/8 {
+		return s.refused.best
+	}
+	return s.open.best
+}
+
+// choose adds the next few entries of a kind to the sample, and returns where to go on. It
+// looks at no more places than it may.
+//
+// A sample has such runs from all over the table, or from several shards, which are drawn:
+// among entries that were always sampled together, those that are not refused would run out.
+func (t *table) choose(s *sample, from *shard, now int64, place, looks int, of func(*entry) bool) (next int) {
+	enough := s.size() + sampleRun
 	for range min(looks, len(t.places)) {
-		if t.hand >= len(t.places) {
-			t.hand = 0
-		}
-		e := &t.places[t.hand]
-		t.hand++
-		if e.hash == 0 || !of(e) {
-			continue
-		}
-		c := candidate{e.hash, t.rank(e, now), t.step(e).FreshAt(t.state(e))}
-		if !found || c.before(best) {
-			best, found = c, true
-		}
-		if seen++; seen == sample {
+		if s.size() == enough {
 			break
 		}
+		if place >= len(t.places) {
+			place = 0
+		}
+		e := &t.places[place]
+		place++
+		if e.hash != 0 && of(e) {
+			s.add(candidate{hash: e.hash, from: from, rank: t.rank(e, now), fresh: t.freshAt(e)})
+		}
 	}
-	return best, found
+	return place
 }
 
 // evict removes a candidate, if it is still there.
@@ -288,50 +359,65 @@ func (t *table) evict(c candidate, now int64) {
 
 // state returns the words of an entry. The caller may modify them.
 func (t *table) state(e *entry) []int64 {
-	if e.long > 0 {
-		return t.long[e.long-1]
+	if e.kind&long != 0 {
+		return t.long[e.words[0]]
 	}
 	return e.words[:]
 }
 
 // setState replaces the state, by one that may have another length.
 func (t *table) setState(e *entry, state []int64) {
-	if e.long == 0 && len(state) <= len(e.words) {
+	if e.kind&long == 0 && len(state) <= len(e.words) {
 		copy(e.words[:], state)
 		return
 	}
-	if e.long == 0 {
-		e.long = t.reserve()
+	if e.kind&long == 0 {
+		e.kind |= long
+		e.words[0] = int64(t.reserve())
 	}
-	old := &t.long[e.long-1]
+	old := &t.long[e.words[0]]
 	t.budget.long.Add(8 * int64(len(state)-len(*old)))
 	*old = state
 }
 
-// reserve returns an unused number, 1 or more, of a long state.
+// reserve returns an unused index of a long state.
 func (t *table) reserve() uint32 {
 	t.budget.long.Add(longBytes)
 	if last := len(t.free) - 1; last >= 0 {
-		n := t.free[last]
+		i := t.free[last]
 		t.free = t.free[:last]
-		return n
+		return i
 	}
 	t.long = append(t.long, nil)
-	return uint32(len(t.long))
+	return uint32(len(t.long) - 1)
 }
 
-func (t *table) step(e *entry) step.Step { return t.kinds.all[e.kind&^refused].step }
+func (t *table) step(e *entry) step.Step { return t.kinds.all[e.kind&^entryBits].step }
 
 func (t *table) setStep(e *entry, s step.Step) {
 	kind := t.kinds.take(s) // first, so that a kind is not dropped and added again
-	t.kinds.drop(e.kind &^ refused)
-	e.kind = kind | e.kind&refused
+	t.kinds.drop(e.kind &^ entryBits)
+	e.kind = kind | e.kind&entryBits
 }
 
-// markRefused notes that the entry has refused a charge. It writes only the first time, so
-// that refusals rarely change memory that other cores have read.
-func (e *entry) markRefused() {
-	if e.kind&refused == 0 {
-		e.kind |= refused
+// refuse notes that n units were refused. The larger refusal stands for the longer time.
+// It writes only what is new, so that refusals rarely change memory that other cores have
+// read.
+func (e *entry) refuse(n int64) {
+	if n := uint32(min(n, math.MaxUint32)); n > e.refused {
+		e.refused = n
 	}
+}
+
+// refuses reports whether the refusal that was noted stands: whether its units still do
+// not fit. One of more units than are noted exactly stands until as many fit as ever do.
+func (e *entry) refuses(s step.Step, state []int64, now int64) bool {
+	if e.refused == 0 {
+		return false
+	}
+	n := s.Max()
+	if e.refused < math.MaxUint32 {
+		n = min(n, int64(e.refused))
+	}
+	return !s.Admits(state, now, n)
 }

@@ -4,11 +4,15 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/core/step"
+	"github.com/headgate/headgate/core/store"
+	"github.com/headgate/headgate/internal/norace"
 )
 
 func mustStep(t testing.TB, m step.Numbers) step.Step {
@@ -24,7 +28,7 @@ func mustStep(t testing.TB, m step.Numbers) step.Step {
 func check(t testing.TB, tb *table) {
 	t.Helper()
 	var last uint64
-	count, long := 0, int64(0)
+	count, bytes, beside := 0, int64(0), 0
 	entries := make(map[uint32]int)
 	for i := range tb.places {
 		e := &tb.places[i]
@@ -32,7 +36,7 @@ func check(t testing.TB, tb *table) {
 			continue
 		}
 		count++
-		entries[e.kind&^refused]++
+		entries[e.kind&^entryBits]++
 		if e.hash <= last {
 			t.Fatalf("place %d: hash %x after %x", i, e.hash, last)
 		}
@@ -40,9 +44,16 @@ func check(t testing.TB, tb *table) {
 		if tb.find(e.hash) != e {
 			t.Fatalf("place %d: its entry is not found", i)
 		}
-		if e.long > 0 {
-			long += longBytes + 8*int64(len(tb.long[e.long-1]))
+		if e.kind&long != 0 {
+			bytes += longBytes + 8*int64(len(tb.state(e)))
 		}
+		if e.kind&several != 0 {
+			beside++
+			bytes += tb.besides[e.hash].bytes()
+		}
+	}
+	if len(tb.besides) != beside {
+		t.Fatalf("%d entries have others beside, of %d kept", beside, len(tb.besides))
 	}
 	if count != tb.count {
 		t.Fatalf("count is %d, there are %d entries", tb.count, count)
@@ -53,8 +64,8 @@ func check(t testing.TB, tb *table) {
 	if got := tb.budget.tables.Load(); got != int64(len(tb.places))*entryBytes {
 		t.Fatalf("the budget counts %d bytes of places, there are %d", got, int64(len(tb.places))*entryBytes)
 	}
-	if got := tb.budget.long.Load(); got != long {
-		t.Fatalf("the budget counts %d bytes of long states, there are %d", got, long)
+	if got := tb.budget.long.Load(); got != bytes {
+		t.Fatalf("the budget counts %d bytes of long states, there are %d", got, bytes)
 	}
 	for i, k := range tb.kinds.all {
 		if k.entries != entries[uint32(i)] {
@@ -65,6 +76,7 @@ func check(t testing.TB, tb *table) {
 
 // A table does what a map does, whatever is inserted, changed, removed and swept.
 func TestTableIsAMap(t *testing.T) {
+	norace.Test(t)
 	steps := []step.Step{
 		mustStep(t, step.Numbers{Algorithm: step.TokenBucket, Limit: 10, Period: 1000, Burst: 10}),
 		mustStep(t, step.Numbers{Algorithm: step.SlidingLog, Limit: 20, Period: 3000}),
@@ -169,51 +181,58 @@ func checkSmall(t *testing.T, tb *table) {
 	}
 }
 
-// TestEvictionOrder: a full table evicts keys that have units left first, then those
-// that are used up, and last those that have been refused and would be now, although
-// these were charged before all others.
+// TestEvictionOrder: a full table evicts first the keys that were refused nothing that
+// would not fit by now, of these first those that have units left, then those that are
+// used up; and last the keys whose refusal stands, although these were charged before all
+// others.
 func TestEvictionOrder(t *testing.T) {
+	norace.Test(t)
 	const day = 86_400_000_000
-	s := mustStep(t, step.Numbers{Algorithm: step.TokenBucket, Limit: 2, Period: day, Burst: 2})
-	plan := mustStep(t, step.Numbers{Algorithm: step.TokenBucket, Limit: 1, Period: day, Burst: 1})
+	s := mustStep(t, step.Numbers{Algorithm: step.TokenBucket, Limit: 5, Period: day, Burst: 5})
+	plan := mustStep(t, step.Numbers{Algorithm: step.TokenBucket, Limit: 2, Period: day, Burst: 2})
 	const now = int64(10_000_000)
+	type keys struct{ charged, refused int64 } // units
 	for _, test := range []struct {
-		name          string
-		units         int64 // of those that are spared
-		refused       bool
-		flood         int64 // units of the others
-		floodRefused  bool
-		spared, plans bool
+		name         string
+		first, flood keys
+		spared       bool
+		plans        bool // the first were moved to another plan
 	}{
-		{name: "used up, refused; the flood has some left", units: 2, refused: true, flood: 1, spared: true},
-		{name: "used up, refused; the flood has some left and was refused more", units: 2, refused: true, flood: 1, floodRefused: true, spared: true},
-		{name: "used up, refused; the flood is used up", units: 2, refused: true, flood: 2, spared: true},
-		{name: "used up, refused, moved to another plan; the flood is used up", units: 2, refused: true, flood: 2, spared: true, plans: true},
-		{name: "used up; the flood has some left", units: 2, flood: 1, spared: true},
-		{name: "used up; the flood is used up and refused", units: 2, flood: 2, floodRefused: true},
-		{name: "some left, refused more; the flood is used up", units: 1, refused: true, flood: 2},
+		{name: "used up, refused; the flood has some left", first: keys{5, 1}, flood: keys{4, 0}, spared: true},
+		{name: "used up, refused; the flood has some left and was refused what fits", first: keys{5, 1}, flood: keys{4, 1}, spared: true},
+		{name: "used up, refused; the flood is used up", first: keys{5, 1}, flood: keys{5, 0}, spared: true},
+		{name: "used up, refused; the flood is refused", first: keys{5, 1}, flood: keys{5, 1}},
+		{name: "used up, refused, moved to another plan; the flood is used up", first: keys{5, 3}, flood: keys{5, 0}, spared: true, plans: true},
+		{name: "used up; the flood has some left", first: keys{5, 0}, flood: keys{4, 0}, spared: true},
+		{name: "used up; the flood is used up", first: keys{5, 0}, flood: keys{5, 0}},
+		{name: "some left, refused more; the flood has some left", first: keys{3, 3}, flood: keys{3, 0}, spared: true},
+		{name: "some left, refused more; the flood is used up", first: keys{3, 3}, flood: keys{5, 0}, spared: true},
+		{name: "some left, refused more than a uint32 holds; the flood is used up", first: keys{1, 1 << 40}, flood: keys{5, 0}, spared: true},
+		{name: "some left, refused what fits; the flood is used up", first: keys{3, 2}, flood: keys{5, 0}},
+		{name: "none used, refused; the flood has some left", first: keys{0, 5}, flood: keys{1, 0}},
+		{name: "none used, refused more than a uint32 holds; the flood has some left", first: keys{0, 1 << 40}, flood: keys{1, 0}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			tb := smallTable()
 			rng := rand.New(rand.NewPCG(1, 2))
-			insert := func(at, n int64, refused bool) uint64 {
+			insert := func(at int64, k keys) uint64 {
 				hash := rng.Uint64()
 				e := tb.insert(hash, s, at)
-				s.Charge(tb.state(e), at, n)
-				if refused {
-					e.markRefused()
+				s.Charge(tb.state(e), at, k.charged)
+				if k.refused > 0 {
+					e.refuse(k.refused)
 				}
 				return hash
 			}
 			first := make([]uint64, 8)
 			for i := range first {
-				first[i] = insert(now, test.units, test.refused)
+				first[i] = insert(now, test.first)
 				if test.plans {
 					tb.setStep(tb.find(first[i]), plan)
 				}
 			}
 			for range 10_000 {
-				insert(now+1_000_000, test.flood, test.floodRefused) // it is fresh later
+				insert(now+1_000_000, test.flood) // it is fresh later
 			}
 			checkSmall(t, tb)
 			if tb.evicted < 9_000 {
@@ -232,6 +251,65 @@ func TestEvictionOrder(t *testing.T) {
 	}
 }
 
+// TestShareOfTheRefused: keys that are refused are spared up to 7 of 8, so that they leave
+// some room to others.
+func TestShareOfTheRefused(t *testing.T) {
+	for _, test := range []struct {
+		ranks string // r refused, u used up, o with units left; each is fresh later than those before
+		want  int
+	}{
+		{"r", 0},
+		{"o", 0},
+		{"ro", 1},
+		{"rrrrrruo", 7},
+		{"rrrrrrru", 7},
+		{"rrrrrrrr", 0},
+		{"orrrrrrrr", 1},
+		{strings.Repeat("r", 28) + "uuoo", 30},
+		{"uoo" + strings.Repeat("r", 29), 3},
+		{strings.Repeat("r", 16) + strings.Repeat("u", 16), 16},
+		{strings.Repeat("o", 32), 0},
+	} {
+		var s sample
+		for i, r := range test.ranks {
+			s.add(candidate{hash: uint64(i), rank: map[rune]rank{'r': rankRefused, 'u': rankUsedUp, 'o': rankRoom}[r], fresh: int64(i)})
+		}
+		if got := int(s.choice().hash); got != test.want {
+			t.Errorf("%s: %d is evicted, want %d", test.ranks, got, test.want)
+		}
+	}
+}
+
+// TestLargeRefusals: more units than are noted exactly, or than a smaller plan admits, are
+// refused until all fit.
+func TestLargeRefusals(t *testing.T) {
+	s := mustStep(t, step.Numbers{Algorithm: step.FixedWindow, Limit: 1 << 40, Period: 1_000_000})
+	tb := &table{budget: &budget{max: 1 << 40}}
+	e := tb.insert(1, s, 0)
+	s.Charge(tb.state(e), 0, 1<<40-1<<35)
+	if got := tb.rank(e, 0); got != rankRoom {
+		t.Errorf("rank %d before the refusal", got)
+	}
+	e.refuse(1 << 36)
+	if got := tb.rank(e, 0); got != rankRefused {
+		t.Errorf("rank %d after it", got)
+	}
+	if got := tb.rank(e, 1_000_000); got != rankRoom {
+		t.Errorf("rank %d when it has ended", got)
+	}
+
+	e = tb.insert(2, s, 0)
+	s.Charge(tb.state(e), 0, 1)
+	e.refuse(50)
+	tb.setStep(e, mustStep(t, step.Numbers{Algorithm: step.FixedWindow, Limit: 10, Period: 1_000_000}))
+	if got := tb.rank(e, 0); got != rankRefused {
+		t.Errorf("rank %d under a smaller plan", got)
+	}
+	if got := tb.rank(e, 1_000_000); got != rankRoom {
+		t.Errorf("rank %d under a smaller plan, when all fit", got)
+	}
+}
+
 // TestRefusalsMark: a charge that is refused marks the entries of the policies that refused
 // it, and no others. A peek marks none.
 func TestRefusalsMark(t *testing.T) {
@@ -244,7 +322,7 @@ func TestRefusalsMark(t *testing.T) {
 		for i := range s.shards {
 			tb := &s.shards[i].table
 			for j := range tb.places {
-				if e := &tb.places[j]; e.kind&refused != 0 {
+				if e := &tb.places[j]; e.refused > 0 {
 					algorithms = append(algorithms, tb.step(e).Numbers().Algorithm)
 				}
 			}
@@ -266,6 +344,123 @@ func TestRefusalsMark(t *testing.T) {
 			}
 			if d, err := l.Peek(t.Context(), "key"); err != nil || d.Allowed {
 				t.Fatal(d, err)
+			}
+		}
+	}
+}
+
+// TestRefusalsLapse: a refusal stands until the units that were refused would fit. It
+// does not stand again when they are used up after that.
+func TestRefusalsLapse(t *testing.T) {
+	bucket := []core.Policy{core.TokenBucket(core.PerHour(4), 4)}
+	allow := func(t *testing.T, l *core.Limiter, n int64, want bool) core.Decision {
+		t.Helper()
+		d, err := l.AllowN(t.Context(), "key", n)
+		if err != nil || d.Allowed != want {
+			t.Fatal(d, err)
+		}
+		return d
+	}
+	for _, test := range []struct {
+		name     string
+		policies []core.Policy
+		calls    func(t *testing.T, l *core.Limiter, at func(time.Duration, rank)) // at checks the rank after a time
+	}{
+		{"charged", bucket, func(t *testing.T, l *core.Limiter, at func(time.Duration, rank)) {
+			allow(t, l, 3, true)
+			allow(t, l, 2, false)
+			at(0, rankRefused)
+			allow(t, l, 1, true)
+			allow(t, l, 1, false)
+			at(29*time.Minute, rankRefused)
+			at(time.Minute, rankRoom)
+			allow(t, l, 2, true)
+			at(0, rankUsedUp)
+		}},
+		{"settled", bucket, func(t *testing.T, l *core.Limiter, at func(time.Duration, rank)) {
+			d := allow(t, l, 3, true)
+			allow(t, l, 2, false)
+			at(0, rankRefused)
+			at(15*time.Minute, rankRoom)
+			if _, err := d.Settle(t.Context(), 5); err != nil {
+				t.Fatal(err)
+			}
+			at(0, rankUsedUp)
+		}},
+		{"given back", bucket, func(t *testing.T, l *core.Limiter, at func(time.Duration, rank)) {
+			d := allow(t, l, 3, true)
+			allow(t, l, 4, false)
+			at(0, rankRefused)
+			if _, err := d.Settle(t.Context(), 1); err != nil {
+				t.Fatal(err)
+			}
+			at(0, rankRefused)
+			at(15*time.Minute, rankRoom)
+		}},
+		{
+			"refused and counted",
+			[]core.Policy{core.SlidingLog(core.PerHour(4)).CountDenied().Named("log"), core.MinInterval(100 * time.Hour).Named("pace")},
+			func(t *testing.T, l *core.Limiter, at func(time.Duration, rank)) {
+				allow(t, l, 1, true)
+				at(30*time.Minute, rankRoom)
+				allow(t, l, 3, false) // it fits into the log
+				at(0, rankUsedUp)
+				allow(t, l, 1, false)
+				at(0, rankRefused)
+				at(time.Hour, rankRoom)
+				for range 4 {
+					allow(t, l, 1, false)
+				}
+				at(0, rankUsedUp)
+			},
+		},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			s := New(Config{})
+			l := newLimiter(t, s, "api", test.policies...)
+			test.calls(t, l, func(later time.Duration, want rank) {
+				t.Helper()
+				s.shift(later)
+				p := s.split(nil, store.Charge{Limiter: l.Prepared(), Key: "key"})[0]
+				tb := &p.shard.table
+				if got := tb.rank(tb.find(p.hash), s.now()); got != want {
+					t.Errorf("rank %d, want %d", got, want)
+				}
+			})
+		})
+	}
+}
+
+// TestReclaimSparesTheRefused: of few large states, in few of the shards, that of a refused
+// key is kept, whether another is charged or settled.
+func TestReclaimSparesTheRefused(t *testing.T) {
+	for _, settle := range []bool{false, true} {
+		s := New(Config{MaxBytes: minBytes})
+		bucket := newLimiter(t, s, "bucket", core.TokenBucket(core.PerDay(1), 1))
+		logs := newLimiter(t, s, "logs", core.SlidingLog(core.PerDay(20_000))) // room for 6
+		refused := []store.Charge{{Limiter: logs.Prepared(), Key: "abuser", N: 20_000}, {Limiter: logs.Prepared(), Key: "abuser", N: 1}}
+		for i, c := range refused {
+			if r, err := s.Decide(t.Context(), c, false); err != nil || r.Allowed != (i == 0) {
+				t.Fatal(r, err)
+			}
+		}
+		for i := range 500 {
+			key := strconv.Itoa(i)
+			n := int64(20_000)
+			if settle {
+				n = 1
+			}
+			d, err := core.AllowAll(t.Context(), core.Charge{Limiter: bucket, Key: key, N: 1}, core.Charge{Limiter: logs, Key: key, N: n})
+			if err != nil || !d.Allowed {
+				t.Fatal(d, err)
+			}
+			if settle {
+				if _, err := d.Settle(t.Context(), 1, 20_000); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if r, err := s.Decide(t.Context(), refused[1], true); err != nil || r.Allowed {
+				t.Fatalf("after %d keys the refused one is forgotten, %v", i+1, err)
 			}
 		}
 	}
@@ -310,12 +505,12 @@ func insertLong(t *testing.T, tb *table, hash uint64, at int64) {
 // TestReclaimEvictsItsChoice: of the long states that reclaim samples, it evicts the
 // one nearest to fresh, and not one of those that follow.
 func TestReclaimEvictsItsChoice(t *testing.T) {
-	for first := range sample { // the place of the candidate among those sampled
+	for first := range sampleRun { // the place of the candidate among those sampled
 		s := New(Config{})
 		sh := &s.shards[0]
 		now := s.now()
 		const gap = 1 << 58
-		for i := range uint64(3 * sample) {
+		for i := range uint64(3 * sampleRun) {
 			at := now
 			if i == uint64(first) {
 				at = now - 1000 // so it is fresh sooner
@@ -324,9 +519,9 @@ func TestReclaimEvictsItsChoice(t *testing.T) {
 		}
 		sh.table.hand = 0
 		s.budget.max = s.budget.used() - 1 // one eviction is enough
-		s.reclaim(sh, now)
-		if n := sh.table.count; n != 3*sample-1 {
-			t.Fatalf("%d entries are left of %d, want one eviction", n, 3*sample)
+		s.reclaim(now)
+		if n := sh.table.count; n != 3*sampleRun-1 {
+			t.Fatalf("%d entries are left of %d, want one eviction", n, 3*sampleRun)
 		}
 		if sh.table.find(uint64(first+1)*gap) != nil {
 			t.Errorf("candidate %d was not evicted", first)
@@ -347,11 +542,12 @@ func TestChooseIsBounded(t *testing.T) {
 	insertLong(t, tb, rng.Uint64(), 0)
 	for calls := 1; ; calls++ {
 		before := tb.hand
-		_, found := tb.choose(0, longEntry, maxLooks)
+		var s sample
+		tb.hand = tb.choose(&s, nil, 0, tb.hand, maxLooks, longEntry)
 		if looked := tb.hand - before; looked > maxLooks {
 			t.Fatalf("call %d looked at %d places, more than %d", calls, looked, maxLooks)
 		}
-		if found {
+		if s.size() > 0 {
 			break
 		}
 		if calls > len(tb.places)/maxLooks+1 {
@@ -361,20 +557,23 @@ func TestChooseIsBounded(t *testing.T) {
 }
 
 func TestKindsAreForgotten(t *testing.T) {
-	tb := &table{budget: &budget{max: 1 << 40}}
-	for limit := int64(1); limit <= 10_000; limit++ {
-		s := mustStep(t, step.Numbers{Algorithm: step.FixedWindow, Limit: limit, Period: 1000})
-		e := tb.find(42)
-		if e == nil {
-			e = tb.insert(42, s, 0)
-		} else {
-			tb.setStep(e, s)
+	norace.Test(t)
+	for _, a := range []step.Algorithm{step.FixedWindow, step.SlidingLog} {
+		tb := &table{budget: &budget{max: 1 << 40}}
+		for limit := int64(1); limit <= 10_000; limit++ {
+			s := mustStep(t, step.Numbers{Algorithm: a, Limit: limit, Period: 1000})
+			e := tb.find(42)
+			if e == nil {
+				e = tb.insert(42, s, 0)
+			} else {
+				tb.setStep(e, s)
+			}
+			tb.setState(e, s.Charge(tb.state(e), 0, 1))
 		}
-		s.Charge(tb.state(e), 0, 1)
-	}
-	check(t, tb)
-	if n := len(tb.kinds.all); n > idleKinds+2 {
-		t.Errorf("%d kinds are kept for one entry", n)
+		check(t, tb)
+		if n := len(tb.kinds.all); n > idleKinds+2 {
+			t.Errorf("%v: %d kinds are kept for one entry", a, n)
+		}
 	}
 }
 

@@ -49,9 +49,23 @@ func BenchmarkRefused(b *testing.B) {
 	eachPolicy(b, 1, Config{}, refuseAll)
 }
 
+// BenchmarkRefusedUnits is that of questions of 1 to 8 units.
+func BenchmarkRefusedUnits(b *testing.B) {
+	eachPolicy(b, 8, Config{}, func(b *testing.B, l *core.Limiter, goroutines int) {
+		if _, err := l.AllowN(context.Background(), "hot", 8); err != nil {
+			b.Fatal(err)
+		}
+		var next atomic.Int64
+		ask(b, goroutines, func() error {
+			_, err := l.AllowN(context.Background(), "hot", 1+next.Add(1)%8)
+			return err
+		})
+	})
+}
+
 // BenchmarkRefusedByRedis is that without the cache.
 func BenchmarkRefusedByRedis(b *testing.B) {
-	eachPolicy(b, 1, Config{MemoryFor: -1}, refuseAll)
+	eachPolicy(b, 1, Config{RefusalTTL: -1}, refuseAll)
 }
 
 func refuseAll(b *testing.B, l *core.Limiter, goroutines int) {
@@ -67,13 +81,30 @@ func refuseAll(b *testing.B, l *core.Limiter, goroutines int) {
 	})
 }
 
-// BenchmarkUnmerged shows what merging is for.
-func BenchmarkUnmerged(b *testing.B) {
+// BenchmarkOwnDeadline has callers whose contexts end before the Timeout.
+func BenchmarkOwnDeadline(b *testing.B) {
+	server := redistest.Start(b)
+	s := open(b, Config{Failure: FailClosed}, server.Addr())
+	l := newLimiter(b, s, "api", core.FixedWindow(core.PerHour(1<<40)))
+	for _, goroutines := range []int{1, 64, 256} {
+		b.Run(fmt.Sprintf("goroutines=%d", goroutines), func(b *testing.B) {
+			ask(b, goroutines, func() error {
+				ctx, cancel := context.WithTimeout(context.Background(), patient/2)
+				defer cancel()
+				_, err := l.Allow(ctx, "k")
+				return err
+			})
+		})
+	}
+}
+
+// BenchmarkNoMerging shows what merging is for.
+func BenchmarkNoMerging(b *testing.B) {
 	server := redistest.Start(b)
 	for _, unmerged := range []bool{false, true} {
-		s := open(b, Config{Unmerged: unmerged}, server.Addr())
+		s := open(b, Config{NoMerging: unmerged}, server.Addr())
 		l := newLimiter(b, s, fmt.Sprint(unmerged), core.FixedWindow(core.PerHour(1<<40)))
-		b.Run(fmt.Sprintf("Unmerged=%v", unmerged), func(b *testing.B) {
+		b.Run(fmt.Sprintf("NoMerging=%v", unmerged), func(b *testing.B) {
 			ask(b, 256, func() error { _, err := l.Allow(context.Background(), "k"); return err })
 		})
 	}

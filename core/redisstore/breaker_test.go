@@ -3,6 +3,8 @@ package redisstore
 import (
 	"context"
 	"errors"
+	"fmt"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -11,11 +13,12 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/internal/redistest"
 )
 
 func TestBreakerOpensProbesAndCloses(t *testing.T) {
 	var told []error
-	c := Config{Failure: FailOpen, Hooks: Hooks{Changed: func(reason error) { told = append(told, reason) }}}
+	c := Config{Failure: FailOpen, Observer: &core.Observer{Changed: func(reason error) { told = append(told, reason) }}}
 	inBubble(t, c, func(t *testing.T, f *fake, s *Store, l *core.Limiter) {
 		told = nil
 		allow(t, l, "k", 1)
@@ -31,7 +34,7 @@ func TestBreakerOpensProbesAndCloses(t *testing.T) {
 			t.Fatalf("%+v", st)
 		}
 
-		// Nobody asks now but the probes, at first often, at last every 2 s.
+		// Nobody asks now but the probes, at first often, at last every second.
 		calls, _ := f.counts()
 		opened := time.Now()
 		for range 600 {
@@ -86,6 +89,66 @@ func TestBreakerForgivesSingleFailures(t *testing.T) {
 	})
 }
 
+// A failing is a hook that fails the commands for which it is told so.
+type failing struct{ fails func(words []any) bool }
+
+func (*failing) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (f *failing) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if f.fails(cmd.Args()) {
+			err := errors.New("on purpose")
+			cmd.SetErr(err)
+			return err
+		}
+		return next(ctx, cmd)
+	}
+}
+
+func (*failing) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+func isProbe(words []any) bool {
+	return len(words) > 3 && strings.Contains(fmt.Sprint(words[3]), "{=trial")
+}
+
+func isOfSlots(words []any) bool { return words[0] == evalSHA && words[1] == stateScript.sha }
+
+// Limits and slots have breakers of their own: the scripts of one may fail, or be refused,
+// alone.
+func TestSlotsHaveABreakerOfTheirOwn(t *testing.T) {
+	server := redistest.Start(t)
+	for name, fails := range map[string]func(words []any) bool{
+		"limits": func(words []any) bool {
+			return isProbe(words) || words[0] == evalSHA && !isOfSlots(words) && words[1] != beatScript.sha
+		},
+		"slots": func(words []any) bool { return isProbe(words) || isOfSlots(words) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := open(t, Config{Failure: FailOpen}, server.Addr())
+			s.Client().AddHook(&failing{fails})
+			l := newLimiter(t, s, name, core.FixedWindow(core.PerDay(10)))
+			slots := newSlots(t, s, name, 10)
+			for range maxFailures {
+				allow(t, l, "k", 1)
+				acquires(t, slots, "k")
+			}
+			if st := s.State(); !st.Away || st.Reason == nil {
+				t.Errorf("%+v", st)
+			}
+			want := map[string]core.Source{"limits": core.SourceStore, "slots": core.SourceStore}
+			want[name] = core.SourceOpen
+			if d := allow(t, l, "k", 1); d.Source != want["limits"] {
+				t.Error(describe(&d))
+			}
+			if slot := acquires(t, slots, "k"); slot.Source() != want["slots"] {
+				t.Errorf("granted by %v", slot.Source())
+			}
+		})
+	}
+}
+
 // Who closes the client has closed the store: nothing probes for ever.
 func TestClosedClientIsNotProbed(t *testing.T) {
 	inBubble(t, Config{Failure: FailOpen}, func(t *testing.T, f *fake, s *Store, l *core.Limiter) {
@@ -119,4 +182,27 @@ func (s *sentCommands) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 
 func (*sentCommands) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return next
+}
+
+// A server that takes a good part of the Timeout for each call is found again: the Timeout
+// bounds each call of a probe, which makes several.
+func TestDistantServerIsFoundAgain(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	proxy := redistest.NewProxy(t, server.Addr())
+	s := open(t, Config{Failure: FailOpen, Timeout: time.Second, RefusalTTL: -1}, proxy.Addr())
+	var broken atomic.Bool
+	s.Client().AddHook(&failing{func(words []any) bool { return broken.Load() && words[0] == evalSHA }})
+	l := newLimiter(t, s, "api", core.FixedWindow(core.PerDay(1000)))
+	allow(t, l, "k", 1)
+	proxy.Delay(150 * time.Millisecond)
+	broken.Store(true)
+	for range maxFailures {
+		allow(t, l, "k", 1)
+	}
+	if !s.State().Away {
+		t.Fatal("the breaker is closed")
+	}
+	broken.Store(false)
+	eventually(t, "Redis to be back", func() bool { return !s.State().Away })
 }

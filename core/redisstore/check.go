@@ -2,8 +2,8 @@ package redisstore
 
 import (
 	"context"
-	"errors"
 	"fmt"
+	"net"
 	"slices"
 	"strconv"
 	"strings"
@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/headgate/headgate/core/internal/keeper"
 )
 
 // A Report is what [Store.Check] found.
@@ -19,9 +21,11 @@ type Report struct {
 	Problems []string // what to put right before going live
 }
 
-// A ServerReport describes one server; in a Cluster, each master.
+// A ServerReport describes one server: the one that is used, or each master of a Cluster, and
+// their replicas.
 type ServerReport struct {
 	Address         string
+	Replica         bool
 	Version         string        // of Redis, or of what speaks its protocol
 	RoundTrip       time.Duration // the median of a few calls
 	Offset          time.Duration // of the server's clock from this process's, by the fastest call
@@ -36,8 +40,12 @@ func (r *Report) OK() bool { return len(r.Problems) == 0 }
 func (r *Report) String() string {
 	var b strings.Builder
 	for _, s := range r.Servers {
-		fmt.Fprintf(&b, "%s: Redis %s, round trip %v, clock off by %v, maxmemory %d %s\n",
-			s.Address, s.Version, s.RoundTrip, s.Offset, s.MaxMemory, s.MaxMemoryPolicy)
+		role := "Redis"
+		if s.Replica {
+			role = "replica, Redis"
+		}
+		fmt.Fprintf(&b, "%s: %s %s, round trip %v, clock off by %v, maxmemory %d %s\n",
+			s.Address, role, s.Version, s.RoundTrip, s.Offset, s.MaxMemory, s.MaxMemoryPolicy)
 	}
 	for _, p := range r.Problems {
 		fmt.Fprintf(&b, "problem: %s\n", p)
@@ -45,44 +53,105 @@ func (r *Report) String() string {
 	return b.String()
 }
 
-// Check looks for what is wrong before going live: scripts that may not run, a server
-// that may evict state, a server that is too slow. It makes a few calls to each server
-// and writes one key that expires. It takes as long as the context lets it. An error
-// means that a server did not answer; the report has what was found until then.
+// MaxClockOffset is by how much the clock of a server may differ from this process's before
+// [Store.Check] reports it. After a failover to a server whose clock is ahead, or a step of a
+// clock, each key is admitted once more what its policies admit in the difference.
+const MaxClockOffset = 100 * time.Millisecond
+
+// Check looks for what is wrong before going live: permissions that are missing, a server
+// that may evict state, a server that is too slow, or whose clock is wrong. It makes a few
+// calls to each server, and on each master a decision by every algorithm and a grant of a
+// slot, of keys of its own that expire. Replicas are those of the Cluster, or those that the
+// server names, called by the same user; one that does not answer is a problem. Check takes
+// as long as the context lets it. An error means that a server that is used did not answer;
+// the report has what was found until then.
 func (s *Store) Check(ctx context.Context) (*Report, error) {
-	var mu sync.Mutex // masters are visited at the same time, even after Check has returned
 	var r Report
-	add := func(one *Report) {
-		mu.Lock()
-		defer mu.Unlock()
-		r.Servers = append(r.Servers, one.Servers...)
-		r.Problems = append(r.Problems, one.Problems...)
+	if !s.backend.isCluster() {
+		info, err := s.checkServer(ctx, &r, s.backend.client, false)
+		if err == nil {
+			s.checkTrial(ctx, &r, "Redis", 0)
+			s.checkReplicas(ctx, &r, info)
+		}
+		return &r, err
 	}
-	if !s.direct {
-		r.problemf("the client ignores deadlines: use Open, or set ContextTimeoutEnabled and no timeout of -2")
-	}
-	err := s.withDeadline(ctx, func() error {
-		cluster, ok := s.client.(*redis.ClusterClient)
-		if !ok {
+	cluster := s.backend.servers.cluster
+	var mu sync.Mutex // servers are visited at the same time
+	visit := func(replica bool) func(ctx context.Context, c *redis.Client) error {
+		return func(ctx context.Context, c *redis.Client) error {
 			var one Report
-			err := s.checkServer(ctx, &one, s.client)
-			add(&one)
+			_, err := s.checkServer(ctx, &one, c, replica)
+			if replica && err != nil {
+				one.replicaSilent(c.Options().Addr, err)
+				err = nil
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			r.Servers = append(r.Servers, one.Servers...)
+			r.Problems = append(r.Problems, one.Problems...)
 			return err
 		}
-		err := cluster.ForEachMaster(ctx, func(ctx context.Context, c *redis.Client) error {
-			var one Report
-			err := s.checkServer(ctx, &one, c)
-			add(&one)
-			return err
-		})
-		var one Report
-		checkCluster(ctx, &one, cluster)
-		add(&one)
-		return err
-	})
-	mu.Lock()
-	defer mu.Unlock()
-	return &Report{slices.Clone(r.Servers), slices.Clone(r.Problems)}, err
+	}
+	err := cluster.ForEachMaster(ctx, visit(false))
+	if err == nil {
+		err = cluster.ForEachSlave(ctx, visit(true))
+	}
+	checkCluster(ctx, &r, cluster)
+	masters, fault := hashSlotOfEach(ctx, cluster)
+	if fault != nil {
+		r.problemf("the Cluster does not tell its hash slots: %v", fault)
+	}
+	for address, hashSlot := range masters {
+		s.checkTrial(ctx, &r, address, hashSlot)
+	}
+	return &r, err
+}
+
+// checkReplicas checks the replicas that the server names in its reply to INFO.
+func (s *Store) checkReplicas(ctx context.Context, r *Report, info string) {
+	client, ok := s.backend.client.(*redis.Client)
+	if !ok {
+		return // how another type connects is not known
+	}
+	for _, address := range replicasOf(info) {
+		o := *client.Options()
+		if o.Addr == sentinelAddr {
+			o.Dialer = nil // which dials the master
+		}
+		o.Addr, o.MinIdleConns = address, 0
+		replica := redis.NewClient(&o)
+		if _, err := s.checkServer(ctx, r, replica, true); err != nil {
+			r.replicaSilent(address, err)
+		}
+		_ = replica.Close()
+	}
+}
+
+// replicasOf returns the addresses in lines such as slave0:ip=10.0.0.7,port=6379,state=online.
+func replicasOf(info string) (addresses []string) {
+	for {
+		fields := infoField(info, "slave"+strconv.Itoa(len(addresses)))
+		if fields == "" {
+			return addresses
+		}
+		var ip, port string
+		for field := range strings.SplitSeq(fields, ",") {
+			switch name, value, _ := strings.Cut(field, "="); name {
+			case "ip":
+				ip = value
+			case "port":
+				port = value
+			}
+		}
+		addresses = append(addresses, net.JoinHostPort(ip, port))
+	}
+}
+
+// sentinelAddr is what go-redis has for the address of a client that asks Sentinels.
+const sentinelAddr = "FailoverClient"
+
+func (r *Report) replicaSilent(address string, err error) {
+	r.problemf("the replica %s does not answer, so whether it could take over is not known: %v", address, err)
 }
 
 func checkCluster(ctx context.Context, r *Report, c *redis.ClusterClient) {
@@ -99,29 +168,54 @@ func checkCluster(ctx context.Context, r *Report, c *redis.ClusterClient) {
 	}
 }
 
+// hashSlotOfEach returns a hash slot of each master, by its address.
+func hashSlotOfEach(ctx context.Context, c *redis.ClusterClient) (map[string]int, error) {
+	ranges, err := c.ClusterSlots(ctx).Result() //nolint:staticcheck // CLUSTER SHARDS is not in Redis 6.2
+	all := make(map[string]int)
+	for _, r := range ranges {
+		if len(r.Nodes) > 0 {
+			all[r.Nodes[0].Addr] = r.Start
+		}
+	}
+	return all, err
+}
+
 func (r *Report) problemf(format string, args ...any) {
 	r.Problems = append(r.Problems, fmt.Sprintf(format, args...))
 }
 
-func (s *Store) checkServer(ctx context.Context, r *Report, c redis.UniversalClient) error {
-	info, err := c.Info(ctx).Result() // all sections: 6.2 takes the name of one only
-	if err != nil {
-		return fmt.Errorf("headgate: INFO: %w", err)
+// checkServer returns what the server has replied to INFO.
+func (s *Store) checkServer(ctx context.Context, r *Report, c redis.UniversalClient, replica bool) (info string, err error) {
+	info, err = c.Info(ctx).Result() // all sections: 6.2 takes the name of one only
+	if err != nil && !forbidden(err) {
+		return "", fmt.Errorf("headgate: INFO: %w", err)
 	}
 	server := serverReport(info, c)
-	if err := measure(ctx, c, &server); err != nil {
-		return err
+	server.Replica = replica
+	if err != nil {
+		r.problemf("%s does not say how it is configured, so whether it evicts keys is not known: %v", server.Address, err)
+	}
+	switch unsure, err := measure(ctx, c, &server); {
+	case forbidden(err):
+		r.problemf("%s does not tell the time: %v", server.Address, err)
+	case err != nil:
+		return "", err
+	case server.Offset > MaxClockOffset+unsure:
+		r.problemf("the clock of %s is %v ahead of this process's: synchronize both", server.Address, server.Offset)
+	case -server.Offset > MaxClockOffset+unsure:
+		r.problemf("the clock of %s is %v behind this process's: synchronize both", server.Address, -server.Offset)
 	}
 	r.Servers = append(r.Servers, server)
-	if infoField(info, "cluster_enabled") == "1" && !s.cluster {
+	if infoField(info, "cluster_enabled") == "1" && !s.backend.isCluster() {
 		r.problemf("%s is a node of a Cluster, and the client is not for one, so that most decisions fail: set IsClusterMode, or use a redis.ClusterClient",
 			server.Address)
 	}
 	s.checkConfig(r, &server)
-	s.checkScripts(ctx, r, c, server.Address)
-	s.checkWrites(ctx, r, c, server.Address)
-	return nil
+	return info, nil
 }
+
+// forbidden reports whether a command is refused to this user.
+func forbidden(err error) bool { return err != nil && redis.HasErrorPrefix(err, "NOPERM") }
 
 // serverReport is what INFO says of a server.
 func serverReport(info string, c redis.UniversalClient) (server ServerReport) {
@@ -138,14 +232,14 @@ func serverReport(info string, c redis.UniversalClient) (server ServerReport) {
 const measuredCalls = 9
 
 // measure measures the round trip to a server and the offset of its clock. As in NTP, the offset is
-// that of the fastest call, which bounds the error best.
-func measure(ctx context.Context, c redis.UniversalClient, server *ServerReport) error {
+// that of the fastest call, which bounds the error best: by half its time.
+func measure(ctx context.Context, c redis.UniversalClient, server *ServerReport) (unsure time.Duration, err error) {
 	var trips []time.Duration
 	for range measuredCalls {
 		start := time.Now()
 		at, err := c.Time(ctx).Result()
 		if err != nil {
-			return fmt.Errorf("headgate: TIME: %w", err)
+			return 0, fmt.Errorf("headgate: TIME: %w", err)
 		}
 		trip := time.Since(start)
 		if len(trips) == 0 || trip < slices.Min(trips) {
@@ -155,7 +249,7 @@ func measure(ctx context.Context, c redis.UniversalClient, server *ServerReport)
 	}
 	slices.Sort(trips)
 	server.RoundTrip = trips[measuredCalls/2]
-	return nil
+	return trips[0] / 2, nil
 }
 
 func (s *Store) checkConfig(r *Report, server *ServerReport) {
@@ -172,27 +266,17 @@ func (s *Store) checkConfig(r *Report, server *ServerReport) {
 	}
 }
 
-// checkScripts runs each script without keys and questions.
-func (s *Store) checkScripts(ctx context.Context, r *Report, c redis.UniversalClient, address string) {
-	for _, x := range scripted {
-		err := c.Do(ctx, eval, s.scripts.of(algorithmSet(0).with(x)).source, 0, "", "").Err()
-		if err != nil && !errors.Is(err, redis.Nil) {
-			r.problemf("%s does not run the scripts: %v", address, err)
-			break
-		}
+// checkTrial does what is done for limits and slots.
+func (s *Store) checkTrial(ctx context.Context, r *Report, address string, hashSlot int) {
+	if err := s.backend.try(ctx, hashSlot); err != nil {
+		r.problemf("%s cannot make decisions: %v", address, err)
 	}
-	for _, script := range []script{s.slots.state, s.slots.beat} {
-		if err := c.Do(ctx, eval, script.source, 0).Err(); err != nil {
-			r.problemf("%s does not run the scripts of slots: %v", address, err)
-			break
-		}
+	err := s.backend.trySlots(ctx, hashSlot)
+	if err == nil {
+		err = s.backend.Beat(ctx, &keeper.Beat{TTL: s.config.SlotTTL})
 	}
-}
-
-func (s *Store) checkWrites(ctx context.Context, r *Report, c redis.UniversalClient, address string) {
-	err := c.Set(ctx, s.config.Prefix+":probe", 1, time.Minute).Err()
-	if err != nil && (!s.cluster || !redis.HasErrorPrefix(err, "MOVED")) { // another master has that key
-		r.problemf("%s does not accept writes: %v", address, err)
+	if err != nil {
+		r.problemf("%s cannot grant slots: %v", address, err)
 	}
 }
 
@@ -207,7 +291,7 @@ func infoField(info, name string) string {
 func unsupported(version string) bool {
 	var major, minor int
 	if _, err := fmt.Sscanf(version, "%d.%d", &major, &minor); err != nil {
-		return false // unknown: checkScripts will tell
+		return false // unknown: the trial will tell
 	}
 	return major < 6 || major == 6 && minor < 2
 }

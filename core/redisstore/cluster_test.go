@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -21,6 +22,7 @@ import (
 // What a Cluster of three masters must do. The tests share one, for it takes time to
 // form.
 func TestCluster(t *testing.T) {
+	t.Parallel()
 	cluster := redistest.StartCluster(t, 3, 0)
 	c := clusterTest{cluster}
 	for _, test := range []struct {
@@ -35,12 +37,15 @@ func TestCluster(t *testing.T) {
 		{"AsksTheSmallestFirst", c.asksTheSmallestFirst},
 		{"GivesBack", c.givesBack},
 		{"GivesBackWhenTheAskerIsGone", c.givesBackWhenTheAskerIsGone},
+		{"GivesBackAfterAnError", c.givesBackAfterAnError},
+		{"EarliestInstant", c.earliestInstant},
 		{"CountsDenied", c.countsDenied},
 		{"OneSlotIsOneCall", c.oneSlotIsOneCall},
 		{"Check", c.check},
 		{"CheckUnservedSlots", c.checkUnservedSlots},
 		{"ProbesOwnKeys", c.probesOwnKeys},
 		{"SlotMigrates", c.slotMigrates},
+		{"SlotIsTorn", c.slotIsTorn},
 		{"SocketsMigrate", c.socketsMigrate},
 		{"OneMasterAway", c.oneMasterAway}, // and is not back
 	} {
@@ -77,7 +82,7 @@ func keysByMaster(s *Store, masters int) []string {
 	found := make([]string, masters)
 	for i, missing := 0, len(found); missing > 0; i++ {
 		key := "key" + strconv.Itoa(i)
-		if m := hashSlotOf(s.names.tag(nil, key)) * len(found) / hashSlots; found[m] == "" {
+		if m := hashSlotOf(s.backend.names.tag(nil, key)) * len(found) / hashSlots; found[m] == "" {
 			found[m] = key
 			missing--
 		}
@@ -86,11 +91,11 @@ func keysByMaster(s *Store, masters int) []string {
 }
 
 func (c clusterTest) store(t *testing.T) {
-	atInstants(t, 500, func(t *testing.T) *Store {
+	atInstants(t, 200, plain, func(t *testing.T, o *core.Observer) *Store {
 		for _, master := range c.Masters {
 			master.Flush()
 		}
-		return open(t, Config{MemoryFor: -1}, c.Masters.Addrs()...)
+		return open(t, Config{RefusalTTL: -1, Observer: o}, c.Masters.Addrs()...)
 	})
 }
 
@@ -100,7 +105,7 @@ func (c clusterTest) heldSlots(t *testing.T) {
 			master.Flush()
 		}
 		return c.Masters.Addrs()
-	})
+	}, openWith)
 	t.Run("EachMasterForgets", func(t *testing.T) {
 		f := newFleet(t, Config{Timeout: 2 * time.Second}, func(c2 Config) *Store { return open(t, c2, c.Masters.Addrs()...) })
 		for _, master := range c.Masters {
@@ -119,7 +124,7 @@ func (c clusterTest) admitsTheLimit(t *testing.T) {
 	keysOf := c.keysByMaster(open(t, Config{}, c.Masters.Addrs()...))
 	var stores []*Store
 	for range clients {
-		stores = append(stores, open(t, Config{Failure: FailClosed, MemoryFor: -1}, c.Masters.Addrs()...))
+		stores = append(stores, open(t, Config{Failure: FailClosed, RefusalTTL: -1}, c.Masters.Addrs()...))
 	}
 	for name, p := range everyAlgorithm(limit) {
 		var admitted [3]atomic.Int64
@@ -150,7 +155,7 @@ func (c clusterTest) admitsTheLimit(t *testing.T) {
 // is quiet, nothing is held that nobody has.
 func (c clusterTest) asksTogether(t *testing.T) {
 	const shared = 60
-	s := open(t, Config{Failure: FailClosed, MemoryFor: -1}, c.Masters.Addrs()...)
+	s := open(t, Config{Failure: FailClosed, RefusalTTL: -1}, c.Masters.Addrs()...)
 	keysOf := c.keysByMaster(s)
 	for name, p := range everyAlgorithm(shared) {
 		one := newLimiter(t, s, "shared "+name, p)
@@ -198,7 +203,7 @@ func (c clusterTest) asksTogether(t *testing.T) {
 // The limiter with the least capacity is asked first, as it is the likeliest to refuse:
 // then nothing has to be given back. The answers keep the order of the charges.
 func (c clusterTest) asksTheSmallestFirst(t *testing.T) {
-	s := open(t, Config{Failure: FailClosed, MemoryFor: -1}, c.Masters.Addrs()...)
+	s := open(t, Config{Failure: FailClosed, RefusalTTL: -1}, c.Masters.Addrs()...)
 	keysOf := c.keysByMaster(s)
 	large := core.Charge{Limiter: newLimiter(t, s, "large", core.SlidingLog(core.PerHour(3000))), Key: keysOf[0], N: 1}
 	middle := core.Charge{Limiter: newLimiter(t, s, "middle", core.FixedWindow(per(3000, 400*day)).Named("a"), core.FixedWindow(per(2, 400*day)).Named("b")), Key: keysOf[2], N: 1}
@@ -277,8 +282,8 @@ func (c clusterTest) givesBack(t *testing.T) {
 // a client could fill everybody's ceiling in that way.
 func (c clusterTest) givesBackWhenTheAskerIsGone(t *testing.T) {
 	hangUp := func() {}
-	s := open(t, Config{Failure: FailClosed, Hooks: Hooks{
-		Called: func(int, time.Duration, error) { hangUp() },
+	s := open(t, Config{Failure: FailClosed, Observer: &core.Observer{
+		Called: func(core.CallEvent) { hangUp() },
 	}}, c.Masters.Addrs()...)
 	keysOf := c.keysByMaster(s)
 	ceiling := core.Charge{Limiter: newLimiter(t, s, "ceiling", core.FixedWindow(per(5, 400*day))), Key: keysOf[0], N: 1}
@@ -295,6 +300,74 @@ func (c clusterTest) givesBackWhenTheAskerIsGone(t *testing.T) {
 	}
 	if d := allow(t, ceiling.Limiter, ceiling.Key, 5); !d.Allowed {
 		t.Error(describe(&d))
+	}
+}
+
+// poison lets all questions about a charge fail.
+func (c clusterTest) poison(t *testing.T, s *Store, charge core.Charge) {
+	t.Helper()
+	name := s.cell(t, charge.Limiter, charge.Key)
+	if _, err := c.Owner(name).Do("RPUSH", name, "x"); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// If a later key fails, the earlier charges are given back.
+func (c clusterTest) givesBackAfterAnError(t *testing.T) {
+	for _, failure := range []Failure{FailClosed, FailOpen} {
+		s := open(t, Config{Failure: failure}, c.Masters.Addrs()...)
+		keysOf := c.keysByMaster(s)
+		for name, p := range everyAlgorithm(5) {
+			var cs []core.Charge
+			for i, key := range keysOf {
+				cs = append(cs, core.Charge{Limiter: newLimiter(t, s, fmt.Sprint("error ", name, failure, i), p), Key: key, N: 2})
+			}
+			c.poison(t, s, cs[2])
+			d, err := core.AllowAll(t.Context(), cs...)
+			if failure == FailClosed && !errors.Is(err, core.ErrUnavailable) || failure == FailOpen && (err != nil || d.Source != core.SourceOpen) {
+				t.Errorf("%s: %v: %s", name, err, describe(&d))
+			}
+			for i, charge := range cs[:2] {
+				if d, err := charge.Limiter.Peek(t.Context(), charge.Key); err != nil || d.Source != core.SourceStore || d.Remaining != 5 {
+					t.Errorf("%s: key %d has %d left of 5: %v", name, i, d.Remaining, err)
+				}
+			}
+		}
+	}
+}
+
+// The instant of a decision of several masters, by which it is given back, is their
+// earliest, also if one that is only to count the attempt fails.
+func (c clusterTest) earliestInstant(t *testing.T) {
+	s := open(t, Config{Failure: FailClosed, RefusalTTL: -1}, c.Masters.Addrs()...)
+	keysOf := c.keysByMaster(s)
+	start := time.Now().UnixMicro()
+	var clocks []int64 // of the masters, in the order in which they are asked
+	s.backend.instant = func() string {
+		now := clocks[0]
+		clocks = clocks[1:]
+		return strconv.FormatInt(start+now, 10)
+	}
+	decide := func(cs []core.Charge, allowed bool, at ...int64) {
+		t.Helper()
+		clocks = at
+		r, err := s.DecideAll(t.Context(), stored(cs...))
+		if err != nil || r.Allowed != allowed || r.At != start+slices.Min(at) {
+			t.Errorf("clocks of %d: allowed %v at %d, %v", at, r.Allowed, r.At-start, err)
+		}
+	}
+	var cs []core.Charge
+	for i, key := range keysOf {
+		cs = append(cs, core.Charge{Limiter: newLimiter(t, s, fmt.Sprint("instant ", i), core.FixedWindow(per(6, 400*day))), Key: key, N: 2})
+	}
+	decide(cs, true, 10, 20, 30)
+	decide(cs, true, 20, 10, 30)
+	decide(cs, true, 30, 20, 10)
+
+	c.poison(t, s, core.Charge{Limiter: cs[1].Limiter, Key: "another " + keysOf[1], N: 2})
+	full := core.Charge{Limiter: cs[0].Limiter, Key: keysOf[0], N: 2}
+	for _, other := range []core.Charge{cs[1], {Limiter: cs[1].Limiter, Key: "another " + keysOf[1], N: 2}} {
+		decide([]core.Charge{full, other}, false, 50, 60)
 	}
 }
 
@@ -323,7 +396,7 @@ func (c clusterTest) countsDenied(t *testing.T) {
 // The policies of one limiter for one key, and limiters for the same key, are asked
 // in one script.
 func (c clusterTest) oneSlotIsOneCall(t *testing.T) {
-	s := open(t, Config{MemoryFor: -1}, c.Masters.Addrs()...)
+	s := open(t, Config{RefusalTTL: -1}, c.Masters.Addrs()...)
 	a := newLimiter(t, s, "a", somePolicies(5, 100)...)
 	b := newLimiter(t, s, "b", somePolicies(4, 100)...)
 	for _, key := range append(c.keysByMaster(s), hostile()...) {
@@ -362,7 +435,7 @@ func (c clusterTest) probesOwnKeys(t *testing.T) {
 	l := newLimiter(t, s, "api", somePolicies(2, 100)...)
 	for _, key := range c.keysByMaster(s) {
 		allow(t, l, key, 1)
-		if err := s.probe(t.Context(), hashSlotOf(s.names.tag(nil, key))); err != nil {
+		if err := s.backend.Probe(t.Context(), hashSlotOf(s.backend.names.tag(nil, key))); err != nil {
 			t.Error(err)
 		}
 	}
@@ -400,6 +473,49 @@ func (c clusterTest) migrate(t *testing.T, number int, from, to *redistest.Serve
 	}
 }
 
+// slotIsTorn leaves a migration half done, so that the keys of a question are on two
+// masters and none can answer it. That takes no other key with it.
+func (c clusterTest) slotIsTorn(t *testing.T) {
+	s := open(t, Config{Failure: FailClosed, RefusalTTL: -1}, c.Masters.Addrs()...)
+	key := c.keysByMaster(s)[0]
+	two := newLimiter(t, s, "torn", core.FixedWindow(per(1e6, 400*day)).Named("a"), core.TokenBucket(core.PerSecond(1), 1000).Named("b"))
+	allow(t, two, key, 1)
+	slot, from, to := hashSlotOf(s.backend.names.tag(nil, key)), c.Masters[0], c.Masters[1]
+	another := ""
+	for i := 0; another == ""; i++ { // of the same master
+		k := "another" + strconv.Itoa(i)
+		if n := hashSlotOf(s.backend.names.tag(nil, k)); n != slot && n*len(c.Masters)/hashSlots == 0 {
+			another = k
+		}
+	}
+	must := func(server *redistest.Server, words ...string) any {
+		t.Helper()
+		reply, err := server.Do(words...)
+		if err != nil {
+			t.Fatalf("%q: %v", words, err)
+		}
+		return reply
+	}
+	number := strconv.Itoa(slot)
+	must(to, "CLUSTER", "SETSLOT", number, "IMPORTING", must(from, "CLUSTER", "MYID").(string))
+	must(from, "CLUSTER", "SETSLOT", number, "MIGRATING", must(to, "CLUSTER", "MYID").(string))
+	t.Cleanup(func() {
+		c.migrate(t, slot, from, to)
+		c.migrate(t, slot, to, from)
+	})
+	_, port, _ := net.SplitHostPort(to.Addr())
+	must(from, "MIGRATE", "127.0.0.1", port, s.cell(t, two, key), "0", "5000")
+	for range 10 * maxFailures {
+		if _, err := two.Allow(t.Context(), key); !errors.Is(err, core.ErrUnavailable) || !strings.Contains(err.Error(), "TRYAGAIN") {
+			t.Fatal(err)
+		}
+		if s.State().Away {
+			t.Fatalf("%+v", s.State())
+		}
+	}
+	allow(t, two, another, 1)
+}
+
 // socketsMigrate moves what is held while others acquire and release.
 func (c clusterTest) socketsMigrate(t *testing.T) {
 	f := newFleet(t, Config{Timeout: 2 * time.Second}, func(c2 Config) *Store { return open(t, c2, c.Masters.Addrs()...) })
@@ -428,7 +544,7 @@ func (c clusterTest) socketsMigrate(t *testing.T) {
 		}
 	}
 	for k := range fleetKeys {
-		slot := hashSlotOf(f.stores[0].names.tag(nil, fleetKey(k)))
+		slot := hashSlotOf(f.stores[0].backend.names.tag(nil, fleetKey(k)))
 		i := slot * len(c.Masters) / hashSlots
 		from, to := c.Masters[i], c.Masters[(i+1)%len(c.Masters)]
 		c.migrate(t, slot, from, to)
@@ -453,11 +569,11 @@ func (c clusterTest) socketsMigrate(t *testing.T) {
 // slotMigrates moves a slot, with its keys, from one master to another under load.
 func (c clusterTest) slotMigrates(t *testing.T) {
 	const limit = 2000
-	s := open(t, Config{Failure: FailClosed, MemoryFor: -1}, c.Masters.Addrs()...)
+	s := open(t, Config{Failure: FailClosed, RefusalTTL: -1}, c.Masters.Addrs()...)
 	key := c.keysByMaster(s)[0]
 	l := newLimiter(t, s, "migrates", core.SlidingLog(core.PerHour(limit)))
 	two := newLimiter(t, s, "migrates too", core.FixedWindow(per(limit, 400*day)).Named("a"), core.TokenBucket(core.PerDay(1), limit).Named("b"))
-	slot := hashSlotOf(s.names.tag(nil, key))
+	slot := hashSlotOf(s.backend.names.tag(nil, key))
 
 	ctx, stop := context.WithCancel(t.Context())
 	var admitted, failed [2]atomic.Int64
@@ -506,15 +622,15 @@ func (c clusterTest) slotMigrates(t *testing.T) {
 
 // When one master is away, the failure policy decides for its keys alone.
 func (c clusterTest) oneMasterAway(t *testing.T) {
-	s := open(t, Config{Failure: FailOpen, Timeout: 300 * time.Millisecond, MemoryFor: -1}, c.Masters.Addrs()...)
+	s := open(t, Config{Failure: FailOpen, Timeout: time.Second, RefusalTTL: -1}, c.Masters.Addrs()...)
 	keysOf := c.keysByMaster(s)
-	l := newLimiter(t, s, "away", core.SlidingLog(core.PerHour(100_000)))
+	l := newLimiter(t, s, "away", core.SlidingWindow(core.PerHour(100_000)))
 	for _, key := range keysOf {
 		allow(t, l, key, 1)
 	}
 	c.Masters[2].Pause()
 	ctx, stop := context.WithCancel(t.Context())
-	var bySource [3][5]atomic.Int64
+	var bySource [3][core.SourceOpen + 1]atomic.Int64
 	var worst atomic.Int64
 	var all sync.WaitGroup
 	for i, key := range keysOf {
@@ -554,10 +670,11 @@ func (c clusterTest) oneMasterAway(t *testing.T) {
 
 // A master that is unreachable and one that works have neighbouring hash slots: each
 // has a breaker of its own, for rates and for slots.
-func TestEachMasterHasItsBreaker(t *testing.T) {
+func TestEachMasterHasItsBreaker(t *testing.T) { //nolint:tparallel // one subtest follows the other
+	t.Parallel()
 	cluster := redistest.StartCluster(t, 3, 0, "cluster-require-full-coverage no")
 	store := func() (*Store, *core.Limiter) { // closed at the end: go-redis waits for a server that is paused
-		s := open(t, Config{Failure: FailOpen, Timeout: 300 * time.Millisecond, MemoryFor: -1}, cluster.Masters.Addrs()...)
+		s := open(t, Config{Failure: FailOpen, Timeout: time.Second, RefusalTTL: -1}, cluster.Masters.Addrs()...)
 		return s, newLimiter(t, s, "api", core.FixedWindow(per(1_000_000, 400*day)))
 	}
 	s, l := store()
@@ -656,8 +773,52 @@ func TestEachMasterHasItsBreaker(t *testing.T) {
 func keyInSlots(s *Store, first, last int) string {
 	for i := 0; ; i++ {
 		key := "key" + strconv.Itoa(i)
-		if slot := hashSlotOf(s.names.tag(nil, key)); first <= slot && slot <= last {
+		if slot := hashSlotOf(s.backend.names.tag(nil, key)); first <= slot && slot <= last {
 			return key
+		}
+	}
+}
+
+// When a replica has taken over from a master, it is used as soon as a probe has found it,
+// although the client would look for it only after ten seconds.
+func TestClusterFailover(t *testing.T) {
+	t.Parallel()
+	cluster := redistest.StartCluster(t, 3, 1)
+	s := open(t, Config{Failure: FailOpen, Timeout: 100 * time.Millisecond, RefusalTTL: -1}, cluster.Masters.Addrs()...)
+	l := newLimiter(t, s, "api", core.FixedWindow(core.PerDay(1_000_000)))
+	eventually(t, "a decision by Redis", func() bool { return allow(t, l, "k", 1).Source == core.SourceStore })
+	eventually(t, "Check to see all nodes", func() bool { // a master names no replica that has got nothing yet
+		r, err := open(t, Config{}, cluster.Masters.Addrs()...).Check(t.Context())
+		return err == nil && r.OK() && len(r.Servers) == 6
+	})
+	name := s.cell(t, l, "k")
+	dead := cluster.Owner(name)
+	dead.Kill()
+	eventually(t, "the master to be missed", func() bool { return allow(t, l, "k", 1).Source == core.SourceOpen && s.State().Away })
+	cluster.WaitReady()
+	promoted := time.Now()
+	eventually(t, "a decision by the replica", func() bool { return allow(t, l, "k", 1).Source == core.SourceStore })
+	t.Logf("used %v after all nodes knew that the replica had taken over", time.Since(promoted))
+}
+
+// Each probe has the client load its table.
+func TestProbesLoadTheTable(t *testing.T) {
+	loads := 0
+	client := redis.NewClusterClient(&redis.ClusterOptions{
+		ContextTimeoutEnabled: true,
+		ClusterSlots: func(context.Context) ([]redis.ClusterSlot, error) {
+			loads++
+			return []redis.ClusterSlot{{Start: 0, End: hashSlots - 1, Nodes: []redis.ClusterNode{{Addr: "127.0.0.1:1"}}}}, nil
+		},
+	})
+	defer client.Close()
+	s, err := New(client, Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 3 {
+		if err := s.backend.Probe(t.Context(), 0); err == nil || loads != i+1 {
+			t.Errorf("%d loads after %d probes: %v", loads, i+1, err)
 		}
 	}
 }

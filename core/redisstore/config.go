@@ -5,7 +5,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/core/internal/remote"
+	"github.com/headgate/headgate/core/store"
 )
 
 // Config configures a Store. Its zero value is ready to use.
@@ -19,27 +20,45 @@ type Config struct {
 	// those above 128 bytes, which are hashed.
 	Secret []byte
 
-	// Timeout bounds every decision, measured from the call; 1 ms or more. 0 means
-	// 100 ms. An earlier deadline of the caller's context ends it with an error.
+	// Timeout bounds every decision about a limit, measured from the call; 1 ms or more. 0
+	// means 100 ms. An earlier deadline of the caller's context ends it with an error, but not
+	// the call to Redis. Choose it well above what Redis needs to answer, which for the
+	// largest charges of SlidingLogs is 14 ms: if it answers nothing for two Timeouts, it
+	// is unavailable.
 	Timeout time.Duration
 
-	// Failure says how decisions are made while Redis is unavailable.
+	// SlotTimeout bounds the wait for a slot, measured from the call: 1 ms to SlotTTL/3. It is
+	// longer than Timeout because what is granted without Redis, on a machine that is only
+	// busy, may exceed the limit for as long as a socket is open. If Redis answers slots
+	// nothing for two SlotTimeouts, it is unavailable to them. 0 means 2 s, or Timeout if that
+	// is longer, but at most SlotTTL/3.
+	SlotTimeout time.Duration
+
+	// Failure says how decisions are made while Redis is unavailable, and what becomes of
+	// one that Redis does not answer within the Timeout, or with an error. While it is
+	// unavailable they are made at once, also under a context that ends soon; a context
+	// that has ended gets its error.
 	Failure Failure
 
 	// Servers is the number of servers; FailLocal divides every limit by it, so that
-	// together they admit about what they should. 0 and 1 leave limits as they are.
+	// together they admit about what they should. 0 and 1 leave limits as they are; then
+	// FailLocal counts the slots that others held by the last answer about a key, if that is
+	// not older than a SlotTTL and among the last answers about some 65,000 keys.
 	Servers int
 
-	// MemoryFor is the longest time for which a refusal is cached. 0 means 1 s; a
-	// negative value turns the cache off.
-	MemoryFor time.Duration
+	// RefusalTTL is the longest time for which a refusal is cached, and so for which it does
+	// not show what other processes do with the key. 0 means 1 s; a negative value turns the
+	// cache off.
+	RefusalTTL time.Duration
 
-	// Unmerged turns merging off: every decision is a call of its own.
-	Unmerged bool
+	// NoMerging turns merging off: every decision is a call of its own, 64 to a server at once.
+	// Others wait. If they are more than it can answer, some are not sent before their
+	// Timeout.
+	NoMerging bool
 
-	// SlotTTL is how long the slots of a process that was killed or cut off stay
-	// taken: 100 ms to 1 h, the same on all servers. A process sends a heartbeat every
-	// SlotTTL/3. 0 means 15 s.
+	// SlotTTL is how long the slots of a process stay taken after its last heartbeat:
+	// 100 ms to 1 h, the same on all servers. A process sends one every SlotTTL/3, so a
+	// pause of two thirds of SlotTTL may lose slots. 0 means 15 s.
 	SlotTTL time.Duration
 
 	// Instance, if not empty, names this process: a name that it has again after a
@@ -47,8 +66,10 @@ type Config struct {
 	// The first acquire then frees what the predecessor still holds.
 	Instance string
 
-	// Hooks are called when something happens.
-	Hooks Hooks
+	// Observer, if not nil, is told of decisions and slots, of calls to Redis, and that
+	// Redis has become unavailable or is back: for limits and for slots, and in a Cluster
+	// for each master.
+	Observer *store.Observer
 }
 
 // Failure says how decisions are made while Redis is unavailable.
@@ -57,61 +78,13 @@ type Failure int
 const (
 	// FailLocal applies the same policies in this process, divided by
 	// [Config].Servers. The state takes up to 64 MiB of memory.
-	FailLocal Failure = iota
+	FailLocal = Failure(remote.Local)
 	// FailOpen admits everything, except what is never admitted: charges above what a
 	// policy can grant, and slots whose limit is 0.
-	FailOpen
-	// FailClosed decides nothing: the error is [core.ErrUnavailable].
-	FailClosed
+	FailOpen = Failure(remote.Open)
+	// FailClosed decides nothing: the error is [store.ErrUnavailable].
+	FailClosed = Failure(remote.Closed)
 )
-
-// Hooks are functions to call when something happens. They are called in the goroutine
-// of a decision or of a call to Redis, possibly by many goroutines at once, and should
-// return quickly. No hook receives a key. Any may be nil.
-type Hooks struct {
-	// Decided is called after each decision, and when none could be made: once for each
-	// charge of those that are decided together. Peeks are not reported, nor are
-	// decisions that the policies make without the store, such as about a charge above
-	// the limit, nor callers who gave up.
-	Decided func(DecisionEvent)
-
-	// SlotAcquired is called after each slot was granted or refused, with the name of
-	// the slots. If it panics, the slot is released.
-	SlotAcquired func(slots string, granted bool, source core.Source)
-
-	// SlotsLost is called when this process has been declared dead while it held that
-	// many slots. It keeps them: see [core.Slot.Lost].
-	SlotsLost func(held int64)
-
-	// SlotsRestated is called when Redis may have lost what this process has stated,
-	// with the number of keys that are stated again.
-	SlotsRestated func(keys int)
-
-	// Called is called after each call to Redis, with the number of questions or of
-	// slots' keys in it, how long it took, and the error if it failed. Heartbeats are
-	// not reported.
-	Called func(questions int, took time.Duration, err error)
-
-	// Changed is called when Redis becomes unavailable, with the reason, and when it
-	// is available again, with nil. In a Cluster it is called for each master.
-	Changed func(reason error)
-}
-
-// A DecisionEvent is a decision about a charge of one limiter.
-type DecisionEvent struct {
-	Limiter string
-
-	// Policy is the name of the limiter's policy that decided: of those that refused,
-	// the one with the longest wait; if the charge was admitted, the one with the least
-	// remaining. It is empty if another limiter of the same decision refused.
-	Policy string
-
-	Allowed bool
-	Source  core.Source
-
-	// Err, if not nil, is why no decision was made. Then only Limiter is set.
-	Err error
-}
 
 func (c Config) withDefaults() Config {
 	if c.Prefix == "" {
@@ -120,13 +93,26 @@ func (c Config) withDefaults() Config {
 	if c.Timeout == 0 {
 		c.Timeout = 100 * time.Millisecond
 	}
-	if c.MemoryFor == 0 {
-		c.MemoryFor = time.Second
+	if c.RefusalTTL == 0 {
+		c.RefusalTTL = time.Second
 	}
 	if c.SlotTTL == 0 {
 		c.SlotTTL = 15 * time.Second
 	}
+	if c.SlotTimeout == 0 {
+		c.SlotTimeout = min(max(2*time.Second, c.Timeout), c.SlotTTL/3)
+	}
 	return c
+}
+
+func (c Config) remote() remote.Config {
+	return remote.Config{Timeout: c.Timeout, MaxWeight: maxWords, NoMerging: c.NoMerging, Observer: c.Observer}
+}
+
+func (c Config) slots() remote.SlotConfig {
+	return remote.SlotConfig{
+		Failure: remote.Failure(c.Failure), Servers: c.Servers, Timeout: c.SlotTimeout, TTL: c.SlotTTL, Instance: c.Instance,
+	}
 }
 
 // faults returns all that is wrong with a Config that has its defaults.
@@ -145,6 +131,9 @@ func (c Config) faults() (faults []error) {
 	}
 	if c.SlotTTL < 100*time.Millisecond || c.SlotTTL > time.Hour {
 		fault("a SlotTTL of %v is not 100 ms to 1 h", c.SlotTTL)
+	}
+	if c.SlotTimeout < time.Millisecond || c.SlotTimeout > c.SlotTTL/3 {
+		fault("a SlotTimeout of %v is not 1 ms to a third of the SlotTTL, %v", c.SlotTimeout, c.SlotTTL/3)
 	}
 	if n := len(c.Secret); n > 0 && n < minSecret {
 		fault("a Secret of %d bytes: use %d random bytes or more", n, minSecret)

@@ -16,6 +16,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/maintnotifications"
 
+	"github.com/headgate/headgate/core/internal/remote"
 	"github.com/headgate/headgate/core/step"
 )
 
@@ -31,6 +32,11 @@ type fake struct {
 	resets  int
 	probes  []time.Time
 	conns   []net.Conn
+
+	// takes is how long a script works on a first key, nil for no time, and thread is
+	// taken meanwhile: as Redis, the fake does one thing at a time.
+	takes  func(name string) time.Duration
+	thread chan struct{}
 }
 
 // how the fake treats what it is sent.
@@ -44,7 +50,16 @@ const (
 	refuse // connections too
 )
 
-func newFake() *fake { return &fake{changed: make(chan struct{})} }
+func newFake() *fake {
+	return &fake{changed: make(chan struct{}), thread: make(chan struct{}, 1)}
+}
+
+// work sets how long a script works on a first key.
+func (f *fake) work(takes func(name string) time.Duration) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.takes = takes
+}
 
 func (f *fake) be(h how) {
 	f.mu.Lock()
@@ -80,16 +95,19 @@ func (f *fake) counts() (calls, asked int) {
 	return f.calls, f.asked
 }
 
-// open makes a store that heeds deadlines, or one whose client does not.
-func (f *fake) open(t testing.TB, c Config, heeds bool) *Store {
+func (f *fake) open(t testing.TB, c Config, change ...func(*redis.Options)) *Store {
 	t.Helper()
-	client := redis.NewClient(&redis.Options{
+	o := &redis.Options{
 		Addr:                     "127.0.0.1:6379", // looks no name up
 		Dialer:                   f.dial,
-		ContextTimeoutEnabled:    heeds,
+		ContextTimeoutEnabled:    true,
 		PoolSize:                 1000, // go-redis cannot wait for a connection in a bubble
 		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
-	})
+	}
+	for _, f := range change {
+		f(o)
+	}
+	client := redis.NewClient(o)
 	s, err := New(client, c)
 	if err != nil {
 		t.Fatal(err)
@@ -134,14 +152,18 @@ func (f *fake) serve(conn net.Conn) {
 		case "reset":
 			f.resets++
 		case "evalsha", "eval":
-			f.calls++
-		case "set":
-			f.probes = append(f.probes, time.Now())
+			switch n := len(f.probes); {
+			case !strings.Contains(words[3], "{=trial"):
+				f.calls++
+			case n == 0 || f.probes[n-1] != time.Now(): // not the second call of one
+				f.probes = append(f.probes, time.Now())
+			}
 		}
 		f.mu.Unlock()
 		if !f.await(gone, name) {
 			return
 		}
+		f.run(name, words)
 		reply := "+OK\r\n"
 		switch name {
 		case "hello":
@@ -191,27 +213,40 @@ func (f *fake) await(gone chan struct{}, command string) bool {
 	}
 }
 
+// run takes the time that the command does, also if the client has gone.
+func (f *fake) run(name string, words []string) {
+	f.thread <- struct{}{}
+	defer func() { <-f.thread }()
+	f.mu.Lock()
+	takes := f.takes
+	f.mu.Unlock()
+	if takes != nil && strings.HasPrefix(name, "eval") {
+		<-time.After(takes(words[3]))
+	}
+}
+
 // script counts the questions and admits them.
 func (f *fake) script(words []string) string {
 	keys, _ := strconv.Atoi(words[2])
-	questions := words[3+keys+1]
+	questions := words[3+keys+1][scripted:]
 	out := string(step.AppendWord(nil, time.Now().UnixMicro()))
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if policies := len(words) - 5 - keys; questions == "" || questions[1] == 0 { // it is the flat script
-		f.asked += keys / policies
-		return out + strings.Repeat("\x03", keys)
-	}
+	asked := f.asked
+	defer func() {
+		if strings.Contains(words[3], "{=trial") {
+			f.asked = asked
+		}
+	}()
 	for len(questions) > 0 {
-		mode, parts := questions[0], int(questions[1])
+		mode, parts, bytes := questions[0], int(questions[1]), int(questions[2])
 		f.asked++
-		if mode == modeSettle {
+		if remote.Mode(mode) == remote.Settle {
 			out += strings.Repeat("\x03"+strings.Repeat("\x00", 7), parts)
-			questions = questions[2+22*parts:]
 		} else {
 			out += strings.Repeat("\x03", parts)
-			questions = questions[2+8*parts:]
 		}
+		questions = questions[3+bytes*parts:]
 	}
 	return out
 }

@@ -1,81 +1,117 @@
 package redisstore
 
 import (
+	"errors"
 	"fmt"
+	"math"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/core/internal/remote"
+	"github.com/headgate/headgate/core/store"
 	"github.com/headgate/headgate/internal/redistest"
 )
 
-// A call is bounded by the words that its questions read and write.
-func TestHeavyQuestionsTravelApart(t *testing.T) {
+// What a question weighs bounds the calls: by cells, and by the words that it reads and
+// writes.
+func TestWeights(t *testing.T) {
 	s := away(t, Config{})
-	log := newLimiter(t, s, "log", core.SlidingLog(core.PerHour(1_000_000)))
+	log := newLimiter(t, s, "log", core.SlidingLog(core.PerHour(maxLog)))
 	fine := newLimiter(t, s, "fine", core.SlidingWindow(core.PerDay(10)).Resolution(1000))
 	plain := newLimiter(t, s, "plain", core.FixedWindow(core.PerDay(10)))
-	waits := func(l *core.Limiter, mode byte, n, actual int64, count int) (qs []*question) {
-		for range count {
-			q := s.pools.question()
-			q.mode, q.actual = mode, actual
-			q.one[0] = core.Charge{Limiter: l, Key: "k", N: n}
-			q.charges = q.one[:]
-			qs = append(qs, q)
-		}
-		return qs
-	}
-	grows := waits(log, modeAsk, 1, 0, 3)
-	for _, q := range grows {
-		q.work = 3000
-	}
-	for name, c := range map[string]struct {
-		queue []*question
-		want  string
+	two := newLimiter(t, s, "two", core.FixedWindow(core.PerDay(10)).Named("a"), core.FixedWindow(core.PerHour(10)).Named("b"))
+	for name, test := range map[string]struct {
+		l        *core.Limiter
+		mode     remote.Mode
+		n, more  int64 // n and Extra, or for a settlement n and actual
+		work     int
+		together int // in a call
 	}{
-		"light":                 {waits(plain, modeAsk, 1, 0, 300), "[128 128 44]"},
-		"fine windows":          {waits(fine, modeAsk, 1, 0, 20), "[8 8 4]"},
-		"small charges":         {waits(log, modeAsk, 1, 0, 200), "[128 72]"},
-		"charges":               {waits(log, modeAsk, 3000, 0, 5), "[2 2 1]"},
-		"large charges":         {waits(log, modeAsk, 100_000, 0, 3), "[1 1 1]"},
-		"peeks":                 {waits(log, modePeek, 100_000, 0, 200), "[128 72]"},
-		"refunds":               {waits(log, modeSettle, 100_000, 0, 200), "[128 72]"},
-		"settlements upwards":   {waits(log, modeSettle, 1, 2, 2), "[1 1]"},
-		"a large one between":   {append(append(waits(plain, modeAsk, 1, 0, 3), waits(log, modeAsk, 9000, 0, 1)...), waits(plain, modeAsk, 1, 0, 3)...), "[3 1 3]"},
-		"rings known to grow":   {append(grows, waits(log, modeAsk, 1, 0, 100)...), "[2 101]"},
-		"nothing":               {nil, "[]"},
-		"one that nobody wants": {append(waits(plain, modeAsk, 1, 0, 1), dropAll(waits(log, modeAsk, 1e6, 0, 5))...), "[1]"},
+		"light":               {plain, remote.Ask, 1, 0, 0, 128},
+		"two policies":        {two, remote.Ask, 1, 0, 0, 64},
+		"fine windows":        {fine, remote.Ask, 1, 0, 0, 8},
+		"small charges":       {log, remote.Ask, 1, 0, 0, 128},
+		"charges":             {log, remote.Ask, 3000, 0, 0, 2},
+		"large charges":       {log, remote.Ask, 10_000, 0, 0, 0},
+		"extra units":         {log, remote.Ask, 1, 10_000, 0, 0},
+		"peeks":               {log, remote.Peek, 10_000, 0, 0, 128},
+		"refunds":             {log, remote.Settle, 10_000, 0, 0, 128},
+		"settlements upwards": {log, remote.Settle, 1, 2, 0, 0},
+		"rings known to grow": {log, remote.Ask, 1, 0, 3000, 2},
 	} {
-		l := &sendQueue{waiting: c.queue, inFlight: 1}
-		got := []int{}
-		for batch := l.nextBatch(); len(batch) > 0; batch = l.nextBatch() {
-			got = append(got, len(batch))
+		q := &question{
+			Mode: test.mode, Charges: []store.Charge{{Limiter: s.bare(t, test.l), Key: "k", N: test.n}}, Work: test.work,
 		}
-		if fmt.Sprint(got) != c.want || l.inFlight != 0 {
-			t.Errorf("%s: calls of %v questions, want %s; %d in flight", name, got, c.want, l.inFlight)
+		if test.mode == remote.Settle {
+			q.Actual = test.more
+		} else {
+			q.Charges[0].Extra = test.more
 		}
-	}
-	if !strings.Contains(prelude, fmt.Sprintf("local MAXWORDS = %d ", maxWords)) {
-		t.Errorf("%d is not the bound of prelude.lua", maxWords)
+		if got := maxWords / s.backend.Weight(q); got != test.together {
+			t.Errorf("%s: %d in a call, want %d", name, got, test.together)
+		}
 	}
 }
 
-func dropAll(qs []*question) []*question {
-	for _, q := range qs {
-		q.progress.Store(dropped)
+// The logs of a limiter are bounded, and with them the longest script. At the bound, what a
+// client may charge is decided.
+func TestLogsAreBounded(t *testing.T) {
+	server := redistest.Start(t)
+	s := open(t, Config{Failure: FailClosed, RefusalTTL: -1}, server.Addr())
+	log := func(n int64) core.Policy { return core.SlidingLog(core.PerHour(n)) }
+	for _, test := range []struct {
+		name     string
+		policies []core.Policy
+		refused  bool
+	}{
+		{"one", []core.Policy{log(maxLog)}, false},
+		{"one above", []core.Policy{log(maxLog + 1)}, true},
+		{"several", []core.Policy{log(maxLog - 10).Named("a"), core.FixedWindow(core.PerDay(1 << 50)).Named("b"), log(10).Named("c")}, false},
+		{"several above", []core.Policy{log(maxLog - 10).Named("a"), core.FixedWindow(core.PerDay(1 << 50)).Named("b"), log(11).Named("c")}, true},
+		{"none", []core.Policy{core.SlidingWindow(core.PerHour(1 << 50))}, false},
+	} {
+		l, err := core.New(s, test.name, test.policies...)
+		var fault *core.ConfigError
+		switch {
+		case !test.refused && err != nil:
+			t.Errorf("%s: %v", test.name, err)
+		case test.refused && (!errors.As(err, &fault) || !strings.Contains(err.Error(), "use SlidingWindow or TokenBucket")):
+			t.Errorf("%s: %v", test.name, err)
+		}
+		if err != nil {
+			continue
+		}
+		n := int64(1 << 50)
+		for _, p := range test.policies {
+			n = min(n, p.Limit())
+		}
+		if d := allow(t, l, "k", n); !d.Allowed || d.Remaining != 0 {
+			t.Errorf("%s: %s", test.name, describe(&d))
+		}
+		if d := allow(t, l, "k", 1); d.Allowed {
+			t.Errorf("%s: %s", test.name, describe(&d))
+		}
 	}
-	return qs
+	// A script is given at most so many words.
+	l := newLimiter(t, s, "one", log(maxLog))
+	r, err := s.Decide(t.Context(), store.Charge{Limiter: l.Prepared(), Key: "extra", N: 1, Extra: math.MaxInt64}, false)
+	if err != nil || r.Extra != maxLog-1 {
+		t.Errorf("%d extra units, %v", r.Extra, err)
+	}
+	q := question{Charges: []store.Charge{{Limiter: s.bare(t, l), N: maxLog}}}
+	if got := words(&q); got != maxLog {
+		t.Errorf("the largest charge has %d words", got)
+	}
 }
 
 // Large rings that have to grow do so in different calls. Nothing is written for a question
-// that is put off, and one whose caller gave up meanwhile is not sent again.
+// that is put off.
 func TestLargeRingsGrowApart(t *testing.T) {
 	const used = 3000 // so that a ring grows to 6000 words, and two are too much for a call
 	server := redistest.Start(t)
-	s := open(t, Config{Failure: FailClosed, MemoryFor: -1}, server.Addr())
-	queue := &s.queues.first
-	log := core.SlidingLog(core.PerHour(1_000_000))
+	s := open(t, Config{Failure: FailClosed, RefusalTTL: -1}, server.Addr())
+	log := core.SlidingLog(core.PerHour(maxLog))
 	for name, policies := range map[string][]core.Policy{
 		"one":    {log},
 		"two":    {core.FixedWindow(core.PerDay(1_000_000)).Named("a"), log.Named("b")},
@@ -86,53 +122,39 @@ func TestLargeRingsGrowApart(t *testing.T) {
 			l := newLimiter(t, s, name, policies...)
 			count := newLimiter(t, s, name, policies[len(policies)-1]) // the log alone
 			other := newLimiter(t, s, "other", core.FixedWindow(core.PerDay(10)))
-			var cs []core.Charge
+			var cs []store.Charge
+			bare := s.bare(t, l)
 			for i := range 4 {
 				key := fmt.Sprint("large", i)
 				allow(t, count, key, used)
 				if name == "denied" {
 					allow(t, newLimiter(t, s, name, policies[0]), key, 1)
 				}
-				cs = append(cs, core.Charge{Limiter: l, Key: key, N: 1}, core.Charge{Limiter: l, Key: fmt.Sprint("small", i), N: 1})
+				cs = append(cs, store.Charge{Limiter: bare, Key: key, N: 1}, store.Charge{Limiter: bare, Key: fmt.Sprint("small", i), N: 1})
 			}
 			if mixed {
-				cs = append(cs, core.Charge{Limiter: other, Key: "k", N: 1})
+				cs = append(cs, store.Charge{Limiter: s.bare(t, other), Key: "k", N: 1})
 			}
-			batch := flyTogether(s, cs...)
-			late := len(queue.waiting)
-			if late != 3 {
-				t.Errorf("%s, mixed %v: %d of 4 questions were put off", name, mixed, late)
-			}
-			for i, q := range batch {
-				if waits := q.progress.Load() == waiting; waits != (i == 2 || i == 4 || i == 6) {
-					t.Errorf("%s, mixed %v: question %d waits: %v", name, mixed, i, waits)
-				} else if !waits && (q.err != nil || len(q.done) != 1) {
-					t.Errorf("%s, mixed %v: question %d: %v", name, mixed, i, q.err)
+			for i, q := range flyTogether(t, s, cs...) {
+				late := errors.Is(q.Err, remote.ErrPutOff)
+				if late != (i == 2 || i == 4 || i == 6) || !late && q.Err != nil {
+					t.Errorf("%s, mixed %v: question %d: %v", name, mixed, i, q.Err)
 				}
-			}
-			batch[4].progress.Store(dropped)
-			queue.inFlight = 1
-			calls := 0
-			for next := queue.nextBatch(); len(next) > 0; next = queue.nextBatch() {
-				s.sendBatch(t.Context(), queue, next, time.Now().Add(patient))
-				calls++
-			}
-			if calls != 2 {
-				t.Errorf("%s, mixed %v: %d questions that were put off took %d calls", name, mixed, late, calls)
-			}
-			for i, q := range batch {
+				if late { // now it is known to be too much work for a call with another
+					if alone := maxWords / s.backend.Weight(q); alone != 1 {
+						t.Errorf("%s, mixed %v: question %d: %d in a call", name, mixed, i, alone)
+					}
+					q.Err = nil
+					s.ask(t, []*question{q})
+				}
 				admitted := name != "denied" || i%2 == 1 || i == 8
-				if i != 4 && (q.err != nil || len(q.done) != 1 || q.result.Allowed != admitted) {
-					t.Errorf("%s, mixed %v: question %d: allowed %v, %v", name, mixed, i, q.result.Allowed, q.err)
+				if q.Err != nil || q.Result.Allowed != admitted {
+					t.Errorf("%s, mixed %v: question %d: allowed %v, %v", name, mixed, i, q.Result.Allowed, q.Err)
 				}
 			}
 			for i := range 4 {
-				want := int64(used + 1)
-				if i == 2 {
-					want = used
-				}
-				if d, err := count.Peek(t.Context(), fmt.Sprint("large", i)); err != nil || log.Limit()-d.Remaining != want {
-					t.Errorf("%s, mixed %v: ring %d holds %d, want %d: %v", name, mixed, i, log.Limit()-d.Remaining, want, err)
+				if d, err := count.Peek(t.Context(), fmt.Sprint("large", i)); err != nil || log.Limit()-d.Remaining != used+1 {
+					t.Errorf("%s, mixed %v: ring %d holds %d, want %d: %v", name, mixed, i, log.Limit()-d.Remaining, used+1, err)
 				}
 			}
 		}

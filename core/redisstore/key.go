@@ -8,7 +8,7 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/core/store"
 )
 
 const (
@@ -78,10 +78,10 @@ func (n *namer) tag(b []byte, key string) []byte {
 }
 
 // suffix is what follows the tag in the name of a cell.
-func suffix(l *core.Limiter, c *core.Cell) string {
-	b := escape([]byte(":"), l.Name(), ":/")
-	b = escape(append(b, '/'), c.Name, ":/")
-	return string(append(b, ":"+c.Step.Numbers().Algorithm.String()...))
+func suffix(limiter string, p *store.Policy) string {
+	b := escape([]byte(":"), limiter, ":/")
+	b = escape(append(b, '/'), p.Name, ":/")
+	return string(append(b, ":"+p.Step.Numbers().Algorithm.String()...))
 }
 
 // escape appends s with ~XX for the given bytes and the tilde itself.
@@ -99,10 +99,10 @@ func escape(b []byte, s, special string) []byte {
 }
 
 // cells appends the names of a charge's cells.
-func (s *Store) cells(names []string, c *core.Charge) []string {
+func (b *backend) cells(names []string, c *store.Charge) []string {
 	var room [maxPlainKey + 64]byte
-	tag := s.names.tag(room[:0], c.Key)
-	for _, suffix := range noteOf(c.Limiter).suffixes {
+	tag := b.names.tag(room[:0], c.Key)
+	for _, suffix := range prepared(c.Limiter).suffixes {
 		names = append(names, string(append(tag, suffix...)))
 	}
 	return names

@@ -4,19 +4,22 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/core/internal/remote"
+	"github.com/headgate/headgate/core/store"
 	"github.com/headgate/headgate/internal/redistest"
 	"github.com/headgate/headgate/internal/redistest/proctest"
 )
 
 func TestMain(m *testing.M) {
 	redis.SetLogger(silent{}) // tests break connections on purpose
-	proctest.Main(m, proctest.Funcs{"hammer": hammer, "holder": holder})
+	proctest.Main(m, proctest.Funcs{"hammer": hammer, "holder": holder, "burner": burner})
 }
 
 type silent struct{}
@@ -64,6 +67,41 @@ func with(t testing.TB, l *core.Limiter, policies ...core.Policy) *core.Limiter 
 	}
 	return l
 }
+
+// bareOnes are what bare has returned.
+var bareOnes sync.Map
+
+// bare is a limiter as the backend prepares it, below all layers.
+func (s *Store) bare(t testing.TB, l *core.Limiter) store.Limiter {
+	t.Helper()
+	b, err := s.backend.Prepare(*l.Prepared().Spec())
+	if err != nil {
+		t.Fatal(err)
+	}
+	same, _ := bareOnes.LoadOrStore(l, b)
+	return same.(store.Limiter)
+}
+
+// cell is the name of the first state of a limiter's key.
+func (s *Store) cell(t testing.TB, l *core.Limiter, key string) string {
+	t.Helper()
+	return s.backend.cells(nil, &store.Charge{Limiter: s.bare(t, l), Key: key})[0]
+}
+
+// ask sends questions in one call.
+func (s *Store) ask(t testing.TB, batch []*question) {
+	ctx, cancel := context.WithTimeout(t.Context(), patient)
+	defer cancel()
+	_, _ = s.backend.Ask(ctx, batch)
+}
+
+// As in package remote.
+const (
+	maxFailures   = remote.MaxFailures
+	maxInFlight   = remote.MaxInFlight
+	minProbePause = remote.MinProbePause
+	maxProbePause = remote.MaxProbePause
+)
 
 // allow asks for n units and must get an answer.
 func allow(t testing.TB, l *core.Limiter, key string, n int64) core.Decision {

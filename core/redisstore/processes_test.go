@@ -11,12 +11,12 @@ import (
 	"strconv"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/internal/bubble"
 	"github.com/headgate/headgate/internal/redistest"
 	"github.com/headgate/headgate/internal/redistest/proctest"
 )
@@ -95,7 +95,7 @@ func TestProcessesTogetherAreAdmittedTheLimit(t *testing.T) {
 	server := redistest.Start(t)
 	others := startHammers(t, 4, server.Addr())
 	var lines []string
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		var err error
 		if lines, err = hammerAll(open(t, Config{Failure: FailClosed}, server.Addr())); err != nil {
 			t.Fatal(err)

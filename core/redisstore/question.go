@@ -3,89 +3,29 @@ package redisstore
 import (
 	"errors"
 	"slices"
-	"sync"
-	"sync/atomic"
-	"time"
 
-	"github.com/headgate/headgate/core"
-	"github.com/headgate/headgate/core/step"
+	"github.com/headgate/headgate/core/internal/remote"
+	"github.com/headgate/headgate/core/store"
 )
 
-// A question is a decision or settlement to be made by Redis.
-type question struct {
-	mode     byte
-	charges  []core.Charge  // the caller's until the question is queued; see detach
-	one      [1]core.Charge // room for charges
-	deadline time.Time
-	hashSlot int // in a Cluster; 0 otherwise
-	work     int // words that Redis lays out anew for it; 0 if not known
-
-	// Of a settlement:
-	at, actual int64
-	uncovered  int64 // the answer
-
-	self     [1]*question // room for a batch of this question alone
-	progress atomic.Int32
-	done     chan struct{} // gets a value when result and err are there
-	result   core.Result
-	err      error
-}
-
-// The progress of a question. The sender changes it from waiting to sent, and back if it
-// is put off, unless the caller has given up and dropped it.
+// maxWords, which is also in the script, bounds the time for which a call
+// keeps Redis from all others: to about 1 ms. A question of more is sent alone. A cell weighs
+// as much as so many words at least.
 const (
-	waiting = iota
-	sent
-	dropped
+	maxWords   = 8192
+	cellWeight = maxWords / 128
 )
 
-// pools reuse questions and timers. Each store has its own: in a bubble of package
-// synctest, channels and timers must not come from outside.
-type pools struct{ questions, timers sync.Pool }
+type question = remote.Question
 
-func (p *pools) question() *question {
-	if q, ok := p.questions.Get().(*question); ok {
-		return q
-	}
-	return &question{done: make(chan struct{}, 1)}
-}
-
-// free takes back a question that is no longer used.
-func (p *pools) free(q *question) {
-	done := q.done
-	*q = question{done: done}
-	p.questions.Put(q)
-}
-
-func (p *pools) timer(d time.Duration) *time.Timer {
-	if t, ok := p.timers.Get().(*time.Timer); ok {
-		t.Reset(d)
-		return t
-	}
-	return time.NewTimer(d)
-}
-
-func (p *pools) freeTimer(t *time.Timer) {
-	t.Stop()
-	p.timers.Put(t)
-}
-
-// detach makes the charges the question's own: it may outlive the call that asked it,
-// and then the slice belongs to the caller again.
-func (q *question) detach() {
-	if len(q.charges) > 1 {
-		q.charges = slices.Clone(q.charges)
-	} else {
-		q.one[0] = q.charges[0]
-		q.charges = q.one[:]
-	}
-}
+// Weight implements [remote.Backend].
+func (b *backend) Weight(q *question) int { return max(words(q), cellWeight*parts(q)) }
 
 // parts is the number of cells of the question.
-func (q *question) parts() int {
+func parts(q *question) int {
 	n := 0
-	for i := range q.charges {
-		n += len(q.charges[i].Limiter.Cells())
+	for i := range q.Charges {
+		n += len(q.Charges[i].Limiter.Spec().Policies)
 	}
 	return n
 }
@@ -93,14 +33,14 @@ func (q *question) parts() int {
 // words is about how many words of state Redis reads and writes for the question: of a
 // long log, as many as there are units. Whether a log has to be laid out anew is not known
 // before the question is sent.
-func (q *question) words() int {
-	words := q.work
-	for i := range q.charges {
-		n, units := noteOf(q.charges[i].Limiter), q.charges[i].N
+func words(q *question) int {
+	words := q.Work
+	for i := range q.Charges {
+		n, units := prepared(q.Charges[i].Limiter), q.Charges[i].N+extra(q)
 		switch {
-		case q.mode == modeSettle && q.actual > units:
-			units = step.MaxLog // and perhaps another ring
-		case q.mode == modeSettle, q.mode == modePeek:
+		case q.Mode == remote.Settle && q.Actual > units:
+			units = maxLog // and perhaps another ring
+		case q.Mode == remote.Settle, q.Mode == remote.Peek:
 			units = 0
 		}
 		words += n.words + n.logs*int(units)
@@ -108,31 +48,63 @@ func (q *question) words() int {
 	return words
 }
 
-// addTo writes the question into a call of the script.
-func (q *question) addTo(c *call, s *Store) {
-	c.begin(q.mode, q.parts())
-	for i := range q.charges {
-		charge := &q.charges[i]
-		c.keys = s.cells(c.keys, charge)
-		constants := noteOf(charge.Limiter).constants
-		cells := charge.Limiter.Cells()
-		for j := range cells {
-			c.add(&cells[j], constants[j], charge.N)
-			if q.mode == modeSettle {
-				c.number(q.at)
-				c.number(q.actual)
+// extra returns how many units beyond N to ask for. More than can ever be granted are
+// not, so that the script counts exactly.
+func extra(q *question) int64 {
+	c := &q.Charges[0]
+	if c.Extra <= 0 {
+		return 0
+	}
+	return min(c.Extra, c.Limiter.Spec().Most()-c.N)
+}
+
+// modeExtra is added to the mode of a question with an Extra, as in the script.
+const modeExtra = 4
+
+// add writes the question into a call of the script.
+func (b *backend) add(c *call, q *question) {
+	mode, bytes, more := q.Mode, partBytes, extra(q)
+	if q.Mode == remote.Settle {
+		bytes = settlementBytes
+	} else if slices.ContainsFunc(q.Charges, func(c store.Charge) bool { return c.N != 1 }) {
+		bytes = unitsBytes
+	}
+	if more > 0 {
+		mode += modeExtra
+	}
+	c.begin(mode, parts(q), bytes)
+	for i := range q.Charges {
+		charge := &q.Charges[i]
+		c.keys = b.cells(c.keys, charge)
+		l := prepared(charge.Limiter)
+		place := c.add(l)
+		for j := range l.policies {
+			place = c.part(&l.policies[j], place)
+			if bytes >= unitsBytes {
+				c.number(charge.N)
+			}
+			if q.Mode == remote.Settle {
+				c.number(q.At)
+				c.number(q.Actual)
 			}
 		}
+	}
+	if more > 0 {
+		c.number(more)
 	}
 }
 
 // read takes the question's answer from the reply.
-func (q *question) read(r *reply) {
-	if q.mode == modeSettle {
-		q.uncovered, q.err = r.uncovered(q.parts())
+func read(q *question, r *reply) {
+	if q.Mode == remote.Settle {
+		q.Uncovered, q.Err = r.uncovered(parts(q))
 		return
 	}
-	if q.result, q.err = r.result(q.charges); errors.Is(q.err, errPutOff) {
-		q.work = r.work
+	q.Result, q.Err = r.result(q.Charges)
+	switch {
+	case errors.Is(q.Err, remote.ErrPutOff):
+		q.Work = r.work
+	case q.Err == nil && q.Result.Allowed && extra(q) > 0:
+		q.Result.Extra, q.Err = r.word()
 	}
 }

@@ -13,25 +13,23 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/core/internal/remote"
+	"github.com/headgate/headgate/core/store"
+	"github.com/headgate/headgate/internal/bubble"
 	"github.com/headgate/headgate/internal/redistest"
 )
 
-// inBubble runs a test against a fake, with a client that heeds deadlines and with
-// one that does not.
+// inBubble runs a test against a fake.
 func inBubble(t *testing.T, c Config, test func(t *testing.T, f *fake, s *Store, l *core.Limiter)) {
-	for _, heeds := range []bool{true, false} {
-		t.Run(fmt.Sprintf("heeds deadlines %v", heeds), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				f := newFake()
-				s := f.open(t, c, heeds)
-				test(t, f, s, newLimiter(t, s, "api", core.FixedWindow(core.PerDay(1_000_000))))
-				s.Client().Close()
-				f.close()
-				time.Sleep(time.Minute)
-				// A goroutine that is still there now makes synctest fail.
-			})
-		})
-	}
+	bubble.Test(t, func(t *testing.T) {
+		f := newFake()
+		s := f.open(t, c)
+		test(t, f, s, newLimiter(t, s, "api", core.FixedWindow(core.PerDay(1_000_000))))
+		s.Client().Close()
+		f.close()
+		time.Sleep(time.Minute)
+		// A goroutine that is still there now makes synctest fail.
+	})
 }
 
 // together asks n questions at the same moment and returns how long the longest
@@ -265,8 +263,8 @@ func TestSlicesOfTheCallerAreNotRetained(t *testing.T) {
 					others.Go(func() { l.Allow(context.Background(), "k") })
 					synctest.Wait()
 				}
-				cs := []core.Charge{{Limiter: l, Key: "a", N: 1}, {Limiter: l, Key: "b", N: 1}}
-				ss := []core.Settlement{{Charge: core.Charge{Limiter: l, Key: "a", N: 2}, Source: core.SourceStore, Actual: 1}}
+				cs := []store.Charge{{Limiter: l.Prepared(), Key: "a", N: 1}, {Limiter: l.Prepared(), Key: "b", N: 1}}
+				ss := []store.Settlement{{Charge: store.Charge{Limiter: l.Prepared(), Key: "a", N: 2}, Source: core.SourceStore, Actual: 1}}
 				ctx, cancel := context.WithCancel(context.Background())
 				var callers sync.WaitGroup
 				callers.Go(func() { s.DecideAll(ctx, cs) })
@@ -287,7 +285,7 @@ func TestSlicesOfTheCallerAreNotRetained(t *testing.T) {
 				if _, asked := f.counts(); asked != maxInFlight+1 && !sentFirst || asked != maxInFlight+2 && sentFirst {
 					t.Errorf("%d questions were asked", asked)
 				}
-				if ss[0] != (core.Settlement{}) {
+				if ss[0] != (store.Settlement{}) {
 					t.Errorf("the settlement has become %+v", ss[0])
 				}
 			})
@@ -299,7 +297,7 @@ func TestSlicesOfTheCallerAreNotRetained(t *testing.T) {
 // panics.
 func TestHookThatPanicsLeavesTheQueueUsable(t *testing.T) {
 	panics := true
-	c := Config{Failure: FailClosed, Hooks: Hooks{Called: func(int, time.Duration, error) {
+	c := Config{Failure: FailClosed, Observer: &core.Observer{Called: func(core.CallEvent) {
 		if panics {
 			panic("on purpose")
 		}
@@ -317,16 +315,6 @@ func TestHookThatPanicsLeavesTheQueueUsable(t *testing.T) {
 	})
 }
 
-func TestQueueIsBounded(t *testing.T) {
-	inBubble(t, Config{Failure: FailClosed}, func(t *testing.T, f *fake, s *Store, l *core.Limiter) {
-		s.queues.first.inFlight = maxInFlight
-		s.queues.first.waiting = make([]*question, maxWaiting)
-		if _, err := l.Allow(t.Context(), "k"); !errors.Is(err, errBusy) {
-			t.Error(err)
-		}
-	})
-}
-
 func TestMergingSparesCalls(t *testing.T) {
 	inBubble(t, Config{}, func(t *testing.T, f *fake, s *Store, l *core.Limiter) {
 		f.be(silence)
@@ -336,7 +324,8 @@ func TestMergingSparesCalls(t *testing.T) {
 			t.Fatalf("took %v: %v", longest, err)
 		}
 		calls, asked := f.counts()
-		if want := maxInFlight + (1000-maxInFlight+maxCells-1)/maxCells; asked != 1000 || calls > want {
+		const most = maxWords / cellWeight // of a call
+		if want := maxInFlight + (1000-maxInFlight+most-1)/most; asked != 1000 || calls > want {
 			t.Errorf("%d questions in %d calls, want at most %d calls", asked, calls, want)
 		}
 	})
@@ -349,7 +338,7 @@ func (f *fake) afterAll(h how) {
 }
 
 func TestUnmerged(t *testing.T) {
-	inBubble(t, Config{Unmerged: true}, func(t *testing.T, f *fake, s *Store, l *core.Limiter) {
+	inBubble(t, Config{NoMerging: true}, func(t *testing.T, f *fake, s *Store, l *core.Limiter) {
 		together(t, l, 20)
 		if calls, asked := f.counts(); calls != 20 || asked != 20 {
 			t.Errorf("%d questions in %d calls", asked, calls)
@@ -357,58 +346,8 @@ func TestUnmerged(t *testing.T) {
 	})
 }
 
-// However many calls are in flight at once, a client that ignores deadlines is not too
-// busy as long as Redis answers.
-func TestManyCallsAtOnce(t *testing.T) {
-	inBubble(t, Config{Unmerged: true, Failure: FailOpen}, func(t *testing.T, f *fake, s *Store, l *core.Limiter) {
-		f.be(silence)
-		go f.afterAll(answer)
-		_, ds, errs := together(t, l, 3*maxAbandoned)
-		if err := errors.Join(errs...); err != nil {
-			t.Fatal(err)
-		}
-		for _, d := range ds {
-			if d.Source != core.SourceStore {
-				t.Fatal(describe(&d))
-			}
-		}
-	})
-}
-
-// Calls that were abandoned keep others from being sent, but do not open the breaker.
-func TestAbandonedCallsAreBounded(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newFake()
-		s := f.open(t, Config{Failure: FailClosed}, false)
-		l := newLimiter(t, s, "api", core.FixedWindow(core.PerDay(1_000_000)))
-		hang := make(chan struct{})
-		for range 2 * maxAbandoned {
-			go func() {
-				ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-				defer cancel()
-				_ = s.withDeadline(ctx, func() error { <-hang; return nil })
-			}()
-		}
-		time.Sleep(2 * time.Second)
-		for range 2 * maxFailures {
-			if _, err := l.Allow(t.Context(), "k"); !errors.Is(err, errBusy) {
-				t.Error(err)
-			}
-		}
-		if s.State().Away {
-			t.Errorf("%+v", s.State())
-		}
-		close(hang)
-		synctest.Wait()
-		allow(t, l, "k", 1)
-		s.Client().Close()
-		f.close()
-		time.Sleep(time.Minute)
-	})
-}
-
-// A caller's own deadline bounds a decision that is sent alone, too. It does not count
-// against Redis.
+// A caller's own deadline bounds a decision that is sent alone, too. That it has come says
+// nothing of Redis.
 func TestDeadlineOfALoneCaller(t *testing.T) {
 	c := Config{Timeout: time.Second, Failure: FailOpen}
 	inBubble(t, c, func(t *testing.T, f *fake, s *Store, l *core.Limiter) {
@@ -426,6 +365,9 @@ func TestDeadlineOfALoneCaller(t *testing.T) {
 		if s.State().Away {
 			t.Errorf("%+v", s.State())
 		}
+		f.be(answer)
+		synctest.Wait()
+		f.be(silence)
 		for range maxFailures { // a later deadline than the Timeout's changes nothing
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			start := time.Now()
@@ -487,7 +429,7 @@ func TestResetWhileRedisIsUnavailable(t *testing.T) {
 		}
 		start := time.Now()
 		err := l.Reset(t.Context(), "k")
-		if took := time.Since(start); took > 0 || !errors.Is(err, errUnavailable) {
+		if took := time.Since(start); took > 0 || !errors.Is(err, core.ErrUnavailable) {
 			t.Errorf("took %v: %v", took, err)
 		}
 		if d := allow(t, l, "k", 1); d.Source != core.SourceLocal || d.Remaining != d.Limit-1 {
@@ -527,7 +469,8 @@ func TestQueueOfEachMaster(t *testing.T) {
 	const masters = 100
 	var table [hashSlots]int // the master of each hash slot
 	client := redis.NewClusterClient(&redis.ClusterOptions{
-		Addrs: []string{"127.0.0.1:1"},
+		Addrs:                 []string{"127.0.0.1:1"},
+		ContextTimeoutEnabled: true,
 		ClusterSlots: func(context.Context) ([]redis.ClusterSlot, error) {
 			var ranges []redis.ClusterSlot
 			for slot, master := range table {
@@ -547,11 +490,11 @@ func TestQueueOfEachMaster(t *testing.T) {
 	}
 	check := func() {
 		t.Helper()
-		byMaster := make(map[int]*sendQueue)
-		masterOf := make(map[*sendQueue]int)
+		byMaster := make(map[int]*remote.Server)
+		masterOf := make(map[*remote.Server]int)
 		for i := range 20_000 {
-			tag := s.names.tag(nil, strconv.Itoa(i))
-			master, queue := table[hashSlotOf(tag)], s.queues.of(string(tag))
+			tag := s.backend.names.tag(nil, strconv.Itoa(i))
+			master, queue := table[hashSlotOf(tag)], s.backend.servers.of(string(tag))
 			if q := byMaster[master]; q != nil && q != queue {
 				t.Fatalf("master %d has two queues", master)
 			}
@@ -564,7 +507,7 @@ func TestQueueOfEachMaster(t *testing.T) {
 			t.Errorf("%d queues for %d masters", len(byMaster), masters)
 		}
 	}
-	if queue := s.queues.of("{k}"); queue != &s.queues.first {
+	if queue := s.backend.servers.of("{k}"); queue != &s.backend.servers.first {
 		t.Error("the table was loaded for a decision")
 	}
 	for slot := range table {
@@ -573,19 +516,19 @@ func TestQueueOfEachMaster(t *testing.T) {
 	if _, err := client.MasterForKey(t.Context(), "k"); err != nil {
 		t.Fatal(err)
 	}
-	s.queues.learn()
+	s.backend.servers.learn()
 	check()
-	before := s.queues.of("{k}")
+	before := s.backend.servers.of("{k}")
 	for slot := range table { // every hash slot moves to another master
 		table[slot] = (7*slot*masters/hashSlots + 1) % masters
 	}
 	client.ReloadState(t.Context())
-	eventually(t, "the table to be loaded", func() bool { return s.queues.of("{k}") != before })
+	eventually(t, "the table to be loaded", func() bool { return s.backend.servers.of("{k}") != before })
 	check()
-	if n := testing.AllocsPerRun(100, func() { s.queues.of("{k}") }); n != 0 {
+	if n := testing.AllocsPerRun(100, func() { s.backend.servers.of("{k}") }); n != 0 {
 		t.Errorf("%v allocations", n)
 	}
-	if n := len(s.queues.all()); n != masters+1 {
+	if n := len(s.backend.servers.all()); n != masters+1 {
 		t.Errorf("%d queues in all", n)
 	}
 }

@@ -8,28 +8,47 @@
 //
 // A decision is one call of one script, whatever the number of policies, timed by
 // the clock of Redis: the clocks of the servers do not matter. Refused charges
-// write nothing, except under CountDenied, and for a state that was kept under another
-// rate, period or resolution, which is converted.
+// write nothing, except under CountDenied, for a key that is charged under several
+// plans (see [core.Limiter.With]), and after the clock was ahead.
+//
+// If the clock of Redis steps ahead, each policy admits a key what it would in the time
+// that is skipped, at most its limit or burst. When it is right again, keys that were charged
+// meanwhile are refused for two of their windows at most.
+//
+// Redis answers nobody else while it runs a script. So the limits of all SlidingLogs of a
+// limiter, which store each unit, are at most 2^14 units together, or [core.New] refuses the
+// limiter; a [core.SlidingWindow] or [core.TokenBucket] may have any limit.
 //
 // # Fewer calls
 //
 // Decisions that arrive while others are in flight are sent together in the next
 // call. A decision that arrives alone is sent at once, by its own goroutine. And
 // a refusal is cached in this process for as long as it lasts, at most
-// [Config].MemoryFor: the same question is refused meanwhile without a call. Neither
-// changes a decision, except that what another process gives back, resets or raises
-// is seen up to MemoryFor later.
+// [Config].RefusalTTL: the same question is refused meanwhile without a call. Neither
+// changes a decision: what this process charges, gives back or resets ends the cached
+// refusals of the key. There are two exceptions, for at most RefusalTTL:
+//
+//   - What other processes do is not seen. After a charge of theirs, a cached RetryAfter is
+//     too short; after a reset, a refund or a raised limit, the refusal is too long. The
+//     same goes for a charge of this process that fails for its caller and is made later.
+//   - Remaining does not grow with time. It never reaches what the question needs.
 //
 // # When Redis is unavailable
 //
-// No decision takes longer than [Config].Timeout. After a few failures in a row no
-// decision is sent to Redis until a probe in the background succeeds;
-// [Config].Failure says how decisions are made meanwhile, and [core.Decision].Source
-// shows it. A charge that was sent and not answered may have been made: then less is
-// admitted, never more.
+// No decision about a limit takes longer than [Config].Timeout, and none about a slot
+// longer than SlotTimeout, in which what follows is said of Timeout. After three failures in a row, or two
+// Timeouts in which Redis has answered nothing at all, no decision is sent to Redis until
+// a probe in the background succeeds; [Config].Failure says how decisions are made
+// meanwhile, and [core.Decision].Source shows it. A charge that was sent and not answered
+// may have been made: then less is admitted, never more.
+//
+// A caller whose context ends earlier leaves then, and its call goes on without it. So
+// Redis is found to be silent however early the callers' deadlines are, and callers who
+// hang up, or whose questions are slow, do not make it unavailable to others.
 //
 // If Redis loses its last writes in a failover, what they had charged is admitted
-// once more, at most. A Cluster whose two halves both accept writes admits up to
+// once more, at most; and if the clock of the replica is ahead, what the difference of the
+// clocks admits: [Store.Check] reports the clocks. A Cluster whose two halves both accept writes admits up to
 // the limit in each.
 //
 // # Keys in a Cluster
@@ -42,7 +61,7 @@
 //
 // # Slots
 //
-// A Store is also a [core.SlotStore]. The process that holds slots has the truth: for
+// A Store is also a [store.SlotStore]. The process that holds slots has the truth: for
 // each key, Redis stores how many each process has stated that it holds, and a process
 // states them again where Redis may have lost them. A process sends a heartbeat every
 // SlotTTL/3, however many slots it holds, from a goroutine that runs from the first
@@ -52,12 +71,18 @@
 // While Redis answers, a key never holds more than its limit. Failures cost at most
 // this, where n is the number of slots of a key that the process holds:
 //
-//   - A process is killed: its slots are free after SlotTTL and a third of it, or, with
-//     an [Config].Instance, when it is started again. After [core.Slots.Close] they are
-//     free at once.
-//   - A process is stopped, or alone cut off from Redis, for longer than SlotTTL: others
-//     take its slots, and it still holds n too many. [core.Slot.Lost] reports that, and
-//     the slots count again as soon as the process reaches Redis.
+//   - A process is killed: its slots are free after two thirds of SlotTTL at the earliest,
+//     for its death counts from its last heartbeat, and after SlotTTL and a third of it at
+//     the latest, or as much later as the heartbeats of the others are late; or, with an
+//     [Config].Instance, when it is started again. After [core.Slots.Close] they are free
+//     at once.
+//   - A process is stopped, or alone cut off from Redis: in the same span others begin to
+//     take its slots, so a pause of two thirds of SlotTTL may be enough, and one of SlotTTL
+//     is. It still holds n too many. [core.Slot.Lost] reports that with the next heartbeat,
+//     which is at once after a stop, and after a partition SlotTTL/15 after it ends, or
+//     SlotTimeout if that is longer. Then all its slots are stated again, 128 keys at a time;
+//     what fails is tried again after SlotTTL/120, then after twice as long each time, up
+//     to SlotTTL/15. With that, others take no more.
 //   - Redis is emptied, restarted, or fails over to a replica without the last writes: for
 //     two thirds of SlotTTL at most the slots of other processes may not be counted, and
 //     as many be granted again, never more than the limit to one process. No slot is lost.
@@ -65,12 +90,19 @@
 //   - Redis is unavailable, to all processes and for up to a day: no slot is lost, and
 //     what was released and granted meanwhile is counted when Redis is back. Under
 //     FailLocal a process grants while it holds less than the limit, divided by
-//     [Config].Servers; under FailOpen always, unless the limit is 0; under FailClosed
-//     never.
+//     [Config].Servers; with one server, while it and what the last answer about the key
+//     counted of others, if it is not older than SlotTTL, are less than the limit. Under
+//     FailOpen it always grants, unless the limit is 0; under FailClosed never. A process
+//     in which 16,384 acquires wait for Redis decides others in the same way.
+//
+// If a key holds more than its limit after that, it gets no more, and [core.Slot.Shed] gives
+// up what is too many.
 //
 // Releases are sent in the background, together with others. A refusal is cached for
-// 150 ms. Slots are not granted in order: processes that acquire again at once after a
-// release may keep others waiting. All servers of a service must use the same SlotTTL.
+// 150 ms from when Redis was asked. A key of which nobody holds a slot is deleted, but up to
+// 20 SlotTTL later if a call for it had no answer: that may yet arrive. Slots are not granted
+// in order: processes that acquire again at once after a release may keep others waiting.
+// All servers of a service must use the same SlotTTL.
 //
 // # Keys
 //
@@ -79,49 +111,42 @@
 package redisstore
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"hash/maphash"
 	"reflect"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/core/internal/remote"
 	"github.com/headgate/headgate/core/memstore"
+	"github.com/headgate/headgate/core/store"
 )
 
-// A Store is a [core.Store] in Redis. It is safe for concurrent use. It has
+// A Store is a [store.Store] in Redis. It is safe for concurrent use. It has
 // nothing to close but the client.
 type Store struct {
-	client  redis.UniversalClient
+	limits // a stack of layers: see package remote
+	slots
+
+	backend *backend
 	config  Config // without the Secret
-	names   namer
-	local   *memstore.Store // for FailLocal
-	queues  sendQueues
-	cache   *refusalCache // nil if turned off
-	seed    maphash.Seed
-	pools   pools
-	scripts scripts
-	slots   slotKeeper
-	cluster bool
-	direct  bool // the client respects deadlines, so that calls need no goroutine
-
-	// abandoned holds a value for each call that has outlived its deadline, as the
-	// client does not respect deadlines.
-	abandoned chan struct{}
-
-	instant func() string // for tests: the time to use instead of the server's
 }
 
-// maxAbandoned is how many abandoned calls keep others from being sent.
-const maxAbandoned = 64
+type (
+	limits = store.Store
+	slots  = store.SlotStore
+)
 
 // Open makes a suitable client and its Store. The options are used as they are, except
-// that ContextTimeoutEnabled is set and that a DialTimeout, ReadTimeout or WriteTimeout
-// of 0, and a ReadTimeout or WriteTimeout of -2, becomes the Config's Timeout. Close the
-// client through [Store.Client].
+// that ContextTimeoutEnabled is set, and for what is 0:
+//
+//   - WriteTimeout becomes the Config's Timeout, and DialTimeout and ReadTimeout that or
+//     SlotTimeout, the longer. A ReadTimeout or WriteTimeout of -2 is treated as 0.
+//   - DialerRetries becomes 1 and MaxRetries -1, so that a connection that is refused or
+//     cut is known at once: nothing is repeated.
+//
+// Close the client through [Store.Client].
 func Open(options *redis.UniversalOptions, c Config) (*Store, error) {
 	if options == nil {
 		return nil, errors.New("headgate: redisstore: the options are nil")
@@ -130,13 +155,19 @@ func Open(options *redis.UniversalOptions, c Config) (*Store, error) {
 	o.ContextTimeoutEnabled = true
 	c = c.withDefaults()
 	if o.ReadTimeout == 0 || o.ReadTimeout < -1 { // below, go-redis sets no deadlines at all
-		o.ReadTimeout = c.Timeout
+		o.ReadTimeout = max(c.Timeout, c.SlotTimeout) // a call's own deadline may be earlier
 	}
 	if o.WriteTimeout == 0 || o.WriteTimeout < -1 {
 		o.WriteTimeout = c.Timeout
 	}
 	if o.DialTimeout == 0 {
-		o.DialTimeout = c.Timeout
+		o.DialTimeout = max(c.Timeout, c.SlotTimeout)
+	}
+	if o.DialerRetries == 0 {
+		o.DialerRetries = 1
+	}
+	if o.MaxRetries == 0 { // also of the first command on a connection, and to Sentinels
+		o.MaxRetries = -1
 	}
 	client := redis.NewUniversalClient(&o)
 	s, err := New(client, c)
@@ -146,233 +177,107 @@ func Open(options *redis.UniversalOptions, c Config) (*Store, error) {
 	return s, nil
 }
 
-// New makes a Store that uses the client. Any redis.UniversalClient will do except a
-// Ring, which loses state when its servers change. Prefer [Open]: a client without
-// ContextTimeoutEnabled, or with a ReadTimeout or WriteTimeout of -2, ignores deadlines,
-// so that each of its calls takes a goroutine, which may outlive the decision. While 64
-// do, no call is sent.
+// New makes a Store that uses the client: a redis.Client, also one that asks Sentinels, or
+// a redis.ClusterClient. Prefer [Open], which sets a client's options right.
+//
+// A client that ignores deadlines is refused, as a decision would wait for it: one without
+// ContextTimeoutEnabled, or with a ReadTimeout or WriteTimeout below -1. A client that
+// repeats, as it does unless DialerRetries is 1 and MaxRetries -1, is not, but takes until
+// the Timeout to tell that a connection is refused. A Ring is refused because it loses
+// state when its servers change.
+//
+// Another type that implements redis.UniversalClient, such as one with a redis.Client
+// embedded, is taken for a client of one server. If it has the method Options of the
+// clients above, it is held to the same. If not, New cannot tell: it must return when a
+// context's deadline comes. In any case it must not use a command after returning from it.
+// A redis.ClusterClient must be given as it is: AddHook extends it.
 //
 // The error joins everything that is wrong.
 func New(client redis.UniversalClient, c Config) (*Store, error) {
 	c = c.withDefaults()
-	s := &Store{
-		client:    client,
-		config:    c,
-		names:     namer{c.Prefix, newMAC(c.Secret)},
-		local:     memstore.New(memstore.Config{}),
-		seed:      maphash.MakeSeed(),
-		abandoned: make(chan struct{}, maxAbandoned),
-	}
-	s.config.Secret = nil // it is in names, where printing does not show it
-	faults := c.faults()
-	switch v := client.(type) {
-	case nil:
-		faults = append(faults, errors.New("headgate: redisstore: the client is nil"))
-	case *redis.Client:
-		if v != nil {
-			o := v.Options()
-			s.direct = o.ContextTimeoutEnabled && o.ReadTimeout >= 0 && o.WriteTimeout >= 0
-		}
-	case *redis.ClusterClient:
-		if v != nil {
-			o := v.Options()
-			s.direct = o.ContextTimeoutEnabled && o.ReadTimeout >= 0 && o.WriteTimeout >= 0
-		}
-		s.cluster = true
-		s.queues.cluster = v
-	case *redis.Ring:
-		faults = append(faults, errors.New("headgate: redisstore: a Ring loses state when its servers change: use a Cluster"))
-	}
-	if v := reflect.ValueOf(client); v.Kind() == reflect.Pointer && v.IsNil() {
-		faults = append(faults, fmt.Errorf("headgate: redisstore: the client is a nil %T", client))
-	}
-	if len(faults) > 0 {
+	if faults := append(c.faults(), clientFaults(client)...); len(faults) > 0 {
 		return nil, errors.Join(faults...)
 	}
-	if c.MemoryFor > 0 {
-		s.cache = newRefusalCache(c.MemoryFor, s.seed)
+	b := &backend{
+		client: client, names: namer{c.Prefix, newMAC(c.Secret)},
+		timeout: c.Timeout, slotTimeout: c.SlotTimeout,
 	}
-	s.slots = s.newSlotKeeper()
-	return s, nil
+	c.Secret = nil // it is in names, where printing does not show it
+	b.servers.cluster, _ = client.(*redis.ClusterClient)
+	return &Store{limits: stack(b, c), slots: remote.NewSlots(b, c.remote(), c.slots()), backend: b, config: c}, nil
+}
+
+// stack returns the layers over a backend.
+func stack(b *backend, c Config) store.Store {
+	sender := remote.NewSender(b, c.remote())
+	var top remote.Denier = sender
+	if c.RefusalTTL > 0 {
+		top = remote.NewRefusals(sender, c.RefusalTTL, c.Timeout)
+	}
+	all := store.Store(top)
+	if b.isCluster() {
+		all = remote.NewInTurn(top, b.inOneHashSlot, c.Timeout)
+	}
+	return remote.NewFailover(all, remote.Failure(c.Failure), memstore.New(memstore.Config{}), c.Servers)
+}
+
+// clientFaults returns all that is wrong with a client, as far as its options tell.
+func clientFaults(client redis.UniversalClient) (faults []error) {
+	fault := func(format string, args ...any) {
+		faults = append(faults, fmt.Errorf("headgate: redisstore: "+format, args...))
+	}
+	if client == nil {
+		fault("the client is nil")
+		return faults
+	}
+	if v := reflect.ValueOf(client); v.Kind() == reflect.Pointer && v.IsNil() {
+		fault("the client is a nil %T", client)
+		return faults
+	}
+	const instead = "in the options, or use redisstore.Open"
+	deadlines := func(enabled bool, read, write time.Duration) {
+		if !enabled {
+			fault("the client ignores deadlines: set ContextTimeoutEnabled: true " + instead)
+		}
+		// Negative is what go-redis makes of -2. Of -1, which respects deadlines, it makes 0.
+		if read < 0 {
+			fault("the client ignores deadlines when it reads: set a ReadTimeout of 0 or more " + instead)
+		}
+		if write < 0 {
+			fault("the client ignores deadlines when it writes: set a WriteTimeout of 0 or more " + instead)
+		}
+	}
+	switch v := client.(type) { // also what has one of go-redis's clients embedded
+	case interface{ Options() *redis.Options }:
+		o := v.Options()
+		deadlines(o.ContextTimeoutEnabled, o.ReadTimeout, o.WriteTimeout)
+	case interface{ Options() *redis.ClusterOptions }:
+		if _, ok := client.(*redis.ClusterClient); !ok {
+			fault("a %T hides a ClusterClient: use the ClusterClient itself, and its AddHook", client)
+		}
+		o := v.Options()
+		deadlines(o.ContextTimeoutEnabled, o.ReadTimeout, o.WriteTimeout)
+	case interface{ Options() *redis.RingOptions }:
+		fault("a Ring loses state when its servers change: use a Cluster")
+	}
+	return faults
 }
 
 // Client returns the client, for example to close it.
-func (s *Store) Client() redis.UniversalClient { return s.client }
+func (s *Store) Client() redis.UniversalClient { return s.backend.client }
 
-// A note is what the store prepares for a limiter, and keeps in its first cell.
-type note struct {
-	hash      uint64        // of the limiter's name
-	suffixes  []string      // of the cells' names
-	constants []any         // of the cells' policies, as strings
-	flat      *script       // for questions of this limiter only; nil if there is none
-	local     *core.Limiter // decides while Redis is unavailable; nil without FailLocal
-	cacheable bool          // no policy counts what is refused
-	words     int           // of the states that are read and written whole
-	logs      int           // the number of the others: long logs
-}
+// Observer implements [store.Store] and [store.SlotStore].
+func (s *Store) Observer() *store.Observer { return s.config.Observer }
 
-func noteOf(l *core.Limiter) *note {
-	return l.Cells()[0].Note.(*note) //nolint:forcetypeassert // Prepare was called, or there is no limiter
-}
+// State returns whether Redis is used at the moment. It makes no call.
+func (s *Store) State() State { return State(remote.StateOf(s.backend.Servers())) }
 
-// Prepare makes a limiter ready for decisions. [core.New] calls it.
-func (s *Store) Prepare(l *core.Limiter) error {
-	cells := l.Cells()
-	n := &note{hash: maphash.String(s.seed, l.Name()), cacheable: true}
-	for i := range cells {
-		n.suffixes = append(n.suffixes, suffix(l, &cells[i]))
-		n.constants = append(n.constants, constants(&cells[i]))
-		n.cacheable = n.cacheable && !cells[i].CountDenied
-		if ranged(&cells[i]) {
-			n.logs++
-		} else {
-			n.words += cells[i].Step.MaxWords()
-		}
-	}
-	n.flat = s.scripts.flat(cells)
-	if s.config.Failure == FailLocal {
-		var err error
-		if n.local, err = s.localLimiter(l); err != nil {
-			return fmt.Errorf("for FailLocal: %w", err)
-		}
-	}
-	cells[0].Note = n
-	return nil
-}
-
-// Decide implements [core.Store]. If the deadline of the context comes before Redis
-// answers, the error is the context's. A context that is cancelled ends the wait for a
-// call that decisions share; a decision that was sent alone waits for its answer, at most
-// until its deadline. Either way, what was sent may be charged.
-func (s *Store) Decide(ctx context.Context, c core.Charge, peek bool) (core.Result, error) {
-	q := s.pools.question()
-	q.one[0] = c
-	q.charges = q.one[:]
-	if peek {
-		q.mode = modePeek
-	}
-	return s.decide(ctx, q)
-}
-
-// DecideAll implements [core.Store]. The package documentation says what is different
-// in a Cluster.
-func (s *Store) DecideAll(ctx context.Context, cs []core.Charge) (core.Result, error) {
-	if s.cluster && !s.inOneHashSlot(cs) {
-		return s.decideInTurn(ctx, cs)
-	}
-	q := s.pools.question()
-	q.charges = cs
-	return s.decide(ctx, q)
-}
-
-// decide answers a question and frees it.
-func (s *Store) decide(ctx context.Context, q *question) (core.Result, error) {
-	var l lookup
-	if s.cache != nil && q.mode == modeAsk {
-		var r core.Result
-		var known bool
-		if l, r, known = s.cache.get(q.charges); known {
-			s.decided(q.charges, &r, nil)
-			s.pools.free(q)
-			return r, nil
-		}
-	}
-	q.deadline = s.deadline(ctx)
-	if err := s.submit(ctx, q); err != nil {
-		return s.fallback(ctx, q.charges, q.mode == modePeek, err)
-	}
-	r := q.result
-	if s.cache != nil && q.mode == modeAsk && !r.Allowed {
-		s.cache.put(l, q.charges, &r)
-	}
-	if q.mode == modeAsk {
-		s.decided(q.charges, &r, nil)
-	}
-	s.pools.free(q)
-	return r, nil
-}
-
-// deadline returns when a decision must be made: after the Timeout, or earlier if the
-// caller's context ends before.
-func (s *Store) deadline(ctx context.Context) time.Time {
-	d := time.Now().Add(s.config.Timeout)
-	if own, ok := ctx.Deadline(); ok && own.Before(d) {
-		return own
-	}
-	return d
-}
-
-// ended returns the error of a context that has ended, or whose deadline has come: its
-// own timer may be late.
-func ended(ctx context.Context) error {
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	if d, ok := ctx.Deadline(); ok && !time.Now().Before(d) {
-		return context.DeadlineExceeded
-	}
-	return nil
-}
-
-// decided calls the hook.
-func (s *Store) decided(cs []core.Charge, r *core.Result, err error) {
-	hook := s.config.Hooks.Decided
-	if hook == nil {
-		return
-	}
-	first := 0 // reading of the charge
-	for i := range cs {
-		l := cs[i].Limiter
-		if err != nil {
-			hook(DecisionEvent{Limiter: l.Name(), Err: err})
-			continue
-		}
-		hook(DecisionEvent{Limiter: l.Name(), Policy: deciding(l.Cells(), r, first), Allowed: r.Allowed, Source: r.Source})
-		first += len(l.Cells())
-	}
-}
-
-// deciding returns the policy of a DecisionEvent. The first of the limiter's readings has
-// that index.
-func deciding(cells []core.Cell, r *core.Result, first int) (policy string) {
-	var strictest int64
-	for i := range cells {
-		admitted, x := r.Reading(first + i)
-		switch {
-		case r.Allowed && (i == 0 || x.Remaining < strictest):
-			policy, strictest = cells[i].Name, x.Remaining
-		case !r.Allowed && !admitted && x.RetryAfter > strictest:
-			policy, strictest = cells[i].Name, x.RetryAfter
-		}
-	}
-	return policy
-}
-
-// resetScript deletes its keys. It is a script because a ClusterClient splits DEL into
-// commands of its own, which it may retry.
-const resetScript = `return redis.call("DEL", unpack(KEYS))`
-
-// Reset implements [core.Store]. It is sent once, and not at all while Redis is
-// unavailable: then, and after any other error, Redis may still have the state.
-func (s *Store) Reset(ctx context.Context, l *core.Limiter, key string) error {
-	cs := []core.Charge{{Limiter: l, Key: key}}
-	s.cache.invalidate(cs)
-	defer s.cache.invalidate(cs)
-	if n := noteOf(l); n.local != nil {
-		if err := s.local.Reset(ctx, n.local, key); err != nil {
-			return err
-		}
-	}
-	if !s.queueOfKey(key).breaker.allows() {
-		return errUnavailable
-	}
-	ctx, cancel := context.WithTimeout(ctx, s.config.Timeout)
-	defer cancel()
-	names := s.cells(nil, &cs[0])
-	words := []any{eval, resetScript, len(names)}
-	for _, name := range names {
-		words = append(words, name)
-	}
-	_, err := s.process(ctx, words)
-	return err
+// State is whether a Store uses Redis, as [Store.State] returns it.
+type State struct {
+	// Away means that Redis is unavailable, for limits, slots or both, and
+	// [Config].Failure decides. In a Cluster, that is so for the keys of at least one
+	// master.
+	Away   bool
+	Since  time.Time // the time of the last change; zero if there was none
+	Reason error     // the failure that made Redis unavailable; nil if it is not
 }

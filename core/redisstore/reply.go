@@ -4,15 +4,16 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/core/internal/remote"
 	"github.com/headgate/headgate/core/step"
+	"github.com/headgate/headgate/core/store"
 )
 
 // A reply is the part of a script's reply that was not read yet.
 type reply struct {
 	rest string
 	at   int64
-	work int // after errPutOff: words that the question lays out anew
+	work int // after remote.ErrPutOff: words that the question lays out anew
 }
 
 var errReply = errors.New("headgate: the reply of the script is too short")
@@ -33,7 +34,15 @@ func (r *reply) take(n int) (string, error) {
 	return s, nil
 }
 
-// The bits of the byte before the answer of each part, as in main.lua.
+func (r *reply) word() (int64, error) {
+	s, err := r.take(step.WordBytes)
+	if err != nil {
+		return 0, err
+	}
+	return step.Word(s), nil
+}
+
+// The bits of the byte before the answer of each part, as in the script.
 const (
 	partAdmitted = 1 << iota // the policy admits the charge
 	partAllowed              // the question is allowed
@@ -41,10 +50,6 @@ const (
 	partFailed               // alone: the question failed, and the error follows
 	partPutOff               // alone: the question was put off, and its words follow
 )
-
-// errPutOff is the answer to a question that is too much work for its call. Nothing was
-// written for it.
-var errPutOff = errors.New("headgate: the question has to be sent again")
 
 // part reads that byte. The error may be that of the question alone, or errReply.
 func (r *reply) part() (byte, error) {
@@ -58,7 +63,7 @@ func (r *reply) part() (byte, error) {
 			return 0, err
 		}
 		r.work = int(step.Word(s))
-		return 0, errPutOff
+		return 0, remote.ErrPutOff
 	case partFailed:
 	default:
 		return s[0], nil
@@ -76,28 +81,28 @@ func (r *reply) part() (byte, error) {
 }
 
 // result reads the answer to the charges.
-func (r *reply) result(charges []core.Charge) (result core.Result, err error) {
-	result.At, result.Source = r.at, core.SourceStore
-	for i := range charges {
-		cells := charges[i].Limiter.Cells()
-		for j := range cells {
+func (r *reply) result(charges []store.Charge) (result store.Result, err error) {
+	result.At, result.Source = r.at, store.SourceStore
+	for _, c := range charges {
+		policies := c.Limiter.Spec().Policies
+		for j := range policies {
 			part, err := r.part()
 			if err != nil {
-				return core.Result{}, err
+				return store.Result{}, err
 			}
-			need := charges[i].N
+			need := c.N
 			if result.Allowed = part&partAllowed != 0; result.Allowed {
 				need = 0
 			}
 			var state string
 			if part&partState != 0 {
-				if state, err = r.take(step.ReplyBytes(cells[j].Step)); err != nil {
-					return core.Result{}, err
+				if state, err = r.take(step.ReplyBytes(policies[j].Step)); err != nil {
+					return store.Result{}, err
 				}
 			}
-			reading, err := step.ReadTwin(cells[j].Step, state, r.at, need)
+			reading, err := step.ReadTwin(policies[j].Step, state, r.at, need)
 			if err != nil {
-				return core.Result{}, err
+				return store.Result{}, err
 			}
 			result.Add(part&partAdmitted != 0, reading)
 		}
@@ -111,11 +116,11 @@ func (r *reply) uncovered(parts int) (units int64, err error) {
 		if _, err := r.part(); err != nil {
 			return 0, err
 		}
-		word, err := r.take(step.WordBytes)
+		word, err := r.word()
 		if err != nil {
 			return 0, err
 		}
-		units = max(units, step.Word(word))
+		units = max(units, word)
 	}
 	return units, nil
 }

@@ -5,21 +5,19 @@ import (
 	_ "embed"
 	"encoding/hex"
 	"slices"
-	"strings"
 	"sync"
 
-	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/core/internal/remote"
 	"github.com/headgate/headgate/core/step"
+	"github.com/headgate/headgate/core/store"
 )
 
-//go:embed prelude.lua
-var prelude string
+//go:embed script.lua
+var scriptSource string
 
-//go:embed save.lua
-var save string
-
-//go:embed main.lua
-var mainPart string
+// decideScript is the script that answers questions. Its head describes them and the arguments;
+// lua_test.go puts it together.
+var decideScript = newScript(scriptSource) //nolint:gochecknoglobals // changed by tests only
 
 // The commands that run a script: by its source, and by its name.
 const (
@@ -36,121 +34,82 @@ func newScript(source string) script {
 	return script{source, hex.EncodeToString(sum[:])}
 }
 
-// An algorithmSet has a bit for each algorithm.
-type algorithmSet uint32
+// A binary is an argument that is bytes. Its pointer is one word, and so an any without an
+// allocation.
+type binary []byte
 
-func (a algorithmSet) with(x step.Algorithm) algorithmSet { return a | 1<<x }
-func (a algorithmSet) has(x step.Algorithm) bool          { return a&(1<<x) != 0 }
+// MarshalBinary implements [encoding.BinaryMarshaler], which the client looks for.
+func (b *binary) MarshalBinary() ([]byte, error) { return *b, nil }
 
-// scripts has the script of each set of algorithms, and of each shape of a limiter.
-type scripts struct{ made sync.Map }
+// scripted is the number of algorithms that the script knows: those with a state.
+const scripted = int(step.Unlimited) - 1
 
-// of returns the script for questions whose policies use these algorithms. It has the
-// twins of no others, as Redis runs all of a script's definitions each time.
-func (m *scripts) of(a algorithmSet) *script {
-	if s, ok := m.made.Load(a); ok {
-		return s.(*script) //nolint:forcetypeassert // nothing else is stored
-	}
-	return m.make(a, mainSource(a))
-}
-
-func mainSource(a algorithmSet) string {
-	var b strings.Builder
-	b.WriteString(prelude)
-	b.WriteString("local twins = {}\n")
-	for _, x := range scripted {
-		if a.has(x) {
-			b.WriteString(x.Twin())
-		}
-	}
-	b.WriteString(save)
-	b.WriteString(mainPart)
-	return b.String()
-}
-
-// scripted are the algorithms that have a twin, in the order of their numbers.
-var scripted = scriptedAlgorithms() //nolint:gochecknoglobals // never changed
-
-func scriptedAlgorithms() (all []step.Algorithm) {
-	for x := step.TokenBucket; x.String() != "unknown"; x++ {
-		if x.Twin() != "" {
-			all = append(all, x)
-		}
-	}
-	return all
-}
-
-func (m *scripts) make(what any, source string) *script {
-	made := newScript(source)
-	s, _ := m.made.LoadOrStore(what, &made)
-	return s.(*script) //nolint:forcetypeassert // as above
-}
-
-// Modes of a question, as in main.lua.
-const (
-	modeAsk = iota
-	modePeek
-	modeSettle
-	modeDeny
-)
-
-// A call has the arguments for one run of a script.
+// A call has the arguments for one run of the script.
 type call struct {
-	flat       *script // nil: the script of the algorithms
-	algorithms algorithmSet
-	keys       []string
-	questions  []byte
-	flatCount  int          // questions for a flat script
-	cells      []*core.Cell // one for each policy
-	constants  []any        // of the policies: encoded strings
-	instant    string       // for tests: the time to use instead of the server's
-	words      []any        // of the command
+	instant   string // for tests: the time to use instead of the server's
+	questions binary // after a byte for each algorithm
+	keys      []string
+	limiters  []*limiter // that are asked
+	places    []int      // where the numbers of each are, from 0
+	size      int        // of the numbers of all
+	numbers   binary     // room for them
+	words     []any      // of the command
 }
 
 var calls = sync.Pool{New: func() any { return new(call) }}
 
-func newCall() *call { return calls.Get().(*call) }
+func newCall() *call {
+	c := calls.Get().(*call)
+	var unused [scripted]byte
+	c.questions = append(c.questions, unused[:]...)
+	return c
+}
 
 func (c *call) free() {
 	clear(c.keys)
+	clear(c.limiters)
 	clear(c.words)
 	*c = call{
-		keys: c.keys[:0], questions: c.questions[:0], cells: c.cells[:0],
-		constants: c.constants[:0], words: c.words[:0],
+		questions: c.questions[:0], keys: c.keys[:0], limiters: c.limiters[:0], places: c.places[:0],
+		numbers: c.numbers[:0], words: c.words[:0],
 	}
 	calls.Put(c)
 }
 
-// addFlat adds a question for a flat script, whose limiter and mode are known. If n is 1 in
-// all of them, no n is sent.
-func (c *call) addFlat(n int64) {
-	if n != 1 && len(c.questions) == 0 {
-		for range c.flatCount {
-			c.number(1)
-		}
-	}
-	if n != 1 || len(c.questions) > 0 {
-		c.number(n)
-	}
-	c.flatCount++
+// The bytes of a part: without n, which is then 1; with n; and with at and actual too.
+const (
+	partBytes       = 5
+	unitsBytes      = partBytes + step.WordBytes
+	settlementBytes = unitsBytes + 2*step.WordBytes
+)
+
+// begin adds the head of a question, whose parts have so many bytes.
+func (c *call) begin(mode remote.Mode, parts, bytes int) {
+	c.questions = append(c.questions, byte(mode), byte(parts), byte(bytes))
 }
 
-// begin adds the head of a question with a number of parts.
-func (c *call) begin(mode byte, parts int) {
-	c.questions = append(c.questions, mode, byte(parts))
+// add adds a limiter, and returns where its numbers are.
+func (c *call) add(l *limiter) (place int) {
+	if i := slices.Index(c.limiters, l); i >= 0 {
+		return c.places[i]
+	}
+	place = c.size
+	c.limiters = append(c.limiters, l)
+	c.places = append(c.places, place)
+	for i := range l.policies {
+		p := &l.policies[i]
+		c.size += p.size
+		use := &c.questions[p.algorithm-1]
+		*use = max(*use, 1+p.inParts)
+	}
+	return place
 }
 
-// add adds a part: one cell of a charge, whose name is among the keys.
-func (c *call) add(cell *core.Cell, constants any, n int64) {
-	i := slices.IndexFunc(c.cells, func(p *core.Cell) bool { return p.Step == cell.Step })
-	if i < 0 {
-		i = len(c.cells)
-		c.cells = append(c.cells, cell)
-		c.constants = append(c.constants, constants)
-		c.algorithms = c.algorithms.with(cell.Step.Numbers().Algorithm)
-	}
-	c.questions = append(c.questions, byte(i))
-	c.number(n)
+// part adds the beginning of a part, whose cell is among the keys and whose numbers are at
+// that place. It returns where those of the next policy of the limiter are.
+func (c *call) part(p *policy, place int) (next int) {
+	c.questions = append(c.questions, p.algorithm, p.denied, p.inParts, byte((place+1)>>8), byte(place+1))
+	return place + p.size
 }
 
 func (c *call) number(x int64) { c.questions = step.AppendWord(c.questions, x) }
@@ -161,32 +120,49 @@ func (c *call) command(name string, script any) []any {
 	for _, key := range c.keys {
 		c.words = append(c.words, key)
 	}
-	c.words = append(c.words, c.instant, c.questions)
-	c.words = append(c.words, c.constants...)
+	c.words = append(c.words, c.instant, &c.questions)
+	if len(c.limiters) == 1 { // mostly, if there is one question
+		c.words = append(c.words, c.limiters[0].numbers)
+		return c.words
+	}
+	for _, l := range c.limiters {
+		c.numbers = append(c.numbers, l.numbers.(string)...) //nolint:forcetypeassert // it is one
+	}
+	c.words = append(c.words, &c.numbers)
 	return c.words
 }
 
-// constants encodes a policy for the scripts, as prelude.lua describes.
-func constants(cell *core.Cell) string {
-	b := []byte{byte(cell.Step.Numbers().Algorithm), 0}
-	if cell.CountDenied {
-		b[1] = 1
-	}
-	if ranged(cell) {
-		b[1] += 2
-	}
-	for _, x := range cell.Step.Constants() {
-		b = step.AppendWord(b, x)
-	}
-	return string(b)
+// A policy is what the script is told about one, beside its numbers. denied and inParts are
+// 1 or 0.
+type policy struct {
+	algorithm byte
+	denied    byte // it counts what is refused
+	inParts   byte // its values are read in parts: a long log
+	size      int  // of its numbers, in bytes
 }
 
-// nearEntries is how many entries of a long log a script reads at first, and the largest
+// policiesOf returns what the script is told about policies, and their numbers:
+// Step.Constants as words, in a string.
+func policiesOf(spec *store.Spec) (policies []policy, numbers any) {
+	var b []byte
+	for i := range spec.Policies {
+		s := spec.Policies[i].Step
+		m, before := s.Numbers(), len(b)
+		for _, x := range s.Constants() {
+			b = step.AppendWord(b, x)
+		}
+		p := policy{algorithm: byte(m.Algorithm), size: len(b) - before}
+		if m.CountDenied {
+			p.denied = 1
+		}
+		if m.Algorithm == step.SlidingLog && m.Limit > nearEntries {
+			p.inParts = 1
+		}
+		policies = append(policies, p)
+	}
+	return policies, string(b)
+}
+
+// nearEntries is how many entries of a long log the script reads at first, and the largest
 // limit whose log it reads and writes as a whole; as in slidinglog.lua.
 const nearEntries = 64
-
-// ranged reports whether the script reads and writes parts of a value: a long log.
-func ranged(cell *core.Cell) bool {
-	m := cell.Step.Numbers()
-	return m.Algorithm == step.SlidingLog && m.Limit > nearEntries
-}

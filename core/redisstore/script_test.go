@@ -8,15 +8,16 @@ import (
 
 	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/core/step"
+	"github.com/headgate/headgate/core/store"
 	"github.com/headgate/headgate/internal/redistest"
 )
 
 // FuzzReply: whatever a server answers, it is an answer or an error.
 func FuzzReply(f *testing.F) {
 	s := away(f, Config{})
-	var cs []core.Charge
+	var cs []store.Charge
 	for i, p := range somePolicies(5, 10) {
-		cs = append(cs, core.Charge{Limiter: newLimiter(f, s, fmt.Sprint(i), p), Key: "k", N: 1})
+		cs = append(cs, store.Charge{Limiter: newLimiter(f, s, fmt.Sprint(i), p).Prepared(), Key: "k", N: 1})
 	}
 	word := string(step.AppendWord(nil, 1_700_000_000_000_000))
 	for _, text := range []string{
@@ -43,7 +44,7 @@ func FuzzReply(f *testing.F) {
 
 func TestShortRepliesAreErrors(t *testing.T) {
 	s := away(t, Config{})
-	cs := charges(core.Charge{Limiter: newLimiter(t, s, "api", core.FixedWindow(core.PerDay(1))), Key: "k", N: 1})
+	cs := []store.Charge{{Limiter: newLimiter(t, s, "api", core.FixedWindow(core.PerDay(1))).Prepared(), Key: "k", N: 1}}
 	word := string(step.AppendWord(nil, 1))
 	whole := word + "\x07" + word + word
 	for n := range len(whole) {
@@ -78,27 +79,5 @@ func TestManyPoliciesInOneCall(t *testing.T) {
 				t.Errorf("%d: %+v", i, a)
 			}
 		}
-	}
-}
-
-// Lua bounds the variables of a script: the largest flat scripts are within.
-func TestFlatScriptsOfManyPolicies(t *testing.T) {
-	server := redistest.Start(t)
-	s := open(t, Config{Failure: FailClosed}, server.Addr())
-	all := append(somePolicies(5, 100), core.SlidingLog(core.PerHour(100)).CountDenied().Named("denied"))
-	for _, p := range all {
-		var ps []core.Policy
-		for i := range maxFlat {
-			ps = append(ps, p.Named(fmt.Sprint(i)))
-		}
-		l := newLimiter(t, s, p.Name(), ps...)
-		server.ResetStats()
-		if d := allow(t, l, "k", 1); !d.Allowed || server.Calls("evalsha") != 1 || server.Calls("eval") != 1 {
-			t.Errorf("%s\n%v", describe(&d), server.CommandStats())
-		}
-		if l = newLimiter(t, s, "more", append(ps, p.Named("more"))...); noteOf(l).flat != nil {
-			t.Errorf("%d policies have a flat script", len(ps)+1)
-		}
-		server.Do("SCRIPT", "FLUSH")
 	}
 }

@@ -9,11 +9,13 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/internal/bubble"
 	"github.com/headgate/headgate/internal/redistest"
 )
 
@@ -34,8 +36,10 @@ func newFleet(t *testing.T, c Config, open func(Config) *Store) *fleet {
 	t.Helper()
 	f := &fleet{}
 	c.Failure, c.SlotTTL = FailClosed, shortTTL
-	c.Hooks.SlotsLost = func(n int64) { f.lost.Add(n) }
-	c.Hooks.SlotsRestated = func(n int) { f.stated.Add(int64(n)) }
+	c.Observer = &core.Observer{
+		SlotsLost:     func(n int64) { f.lost.Add(n) },
+		SlotsRestated: func(n int) { f.stated.Add(int64(n)) },
+	}
 	for range 2 {
 		s := open(c)
 		slots := newSlots(t, s, "ws", fleetLimit)
@@ -126,6 +130,7 @@ func (f *fleet) fill(t *testing.T) (more [fleetKeys][]*core.Slot) {
 // within a beat, or by whatever is acquired meanwhile. What it grants then is counted too,
 // and no more than the limit.
 func TestSlotsAreToldAgain(t *testing.T) {
+	t.Parallel()
 	for name, forget := range map[string]func(*redistest.Server){
 		"FLUSHALL":     func(s *redistest.Server) { s.Flush() },
 		"restart":      func(s *redistest.Server) { s.Restart() },
@@ -133,6 +138,7 @@ func TestSlotsAreToldAgain(t *testing.T) {
 	} {
 		for _, busy := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, busy: %v", name, busy), func(t *testing.T) {
+				t.Parallel()
 				server := redistest.Start(t)
 				f := newFleet(t, Config{Timeout: 2 * time.Second}, func(c Config) *Store { return open(t, c, server.Addr()) })
 				f.right(t, fleetLimit)
@@ -178,9 +184,67 @@ func (f *fleet) fillAndRelease(t *testing.T) {
 	t.Logf("%d slots were granted by a server that had forgotten the others", granted)
 }
 
+// Whoever asks while the server loses its data is not refused: every caller holds one slot
+// at a time, and there are more.
+func TestALossRefusesNobody(t *testing.T) {
+	t.Parallel()
+	for name, forget := range map[string]func(*redistest.Server){
+		"FLUSHALL": func(s *redistest.Server) { s.Flush() },
+		"restart":  func(s *redistest.Server) { s.Restart() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			const callers, losses = 16, 10
+			server := redistest.Start(t)
+			proxy := redistest.NewProxy(t, server.Addr())
+			s := open(t, Config{Failure: FailClosed, SlotTTL: shortTTL}, proxy.Addr())
+			slots := newSlots(t, s, "ws", 1000)
+			acquires(t, slots, "kept")
+			proxy.Delay(2 * time.Millisecond)
+			ctx, stop := context.WithCancel(t.Context())
+			defer stop()
+			var granted atomic.Int64
+			var all sync.WaitGroup
+			for i := range callers {
+				all.Go(func() {
+					for ctx.Err() == nil {
+						slot, err := slots.Acquire(t.Context(), fleetKey(i%fleetKeys))
+						switch {
+						case err == nil:
+							granted.Add(1)
+							slot.Release()
+						case errors.Is(err, core.ErrUnavailable):
+							<-time.After(time.Millisecond)
+						default:
+							t.Error(err)
+						}
+					}
+				})
+			}
+			incarnation := func() string {
+				ids, _ := s.Client().HKeys(t.Context(), s.backend.names.slots("ws", "kept")).Result()
+				return strings.Join(ids, " ")
+			}
+			for range losses {
+				before, old := granted.Load(), incarnation()
+				forget(server)
+				eventually(t, "another incarnation", func() bool { now := incarnation(); return now != "" && now != old })
+				eventually(t, "grants", func() bool { return granted.Load() > before })
+			}
+			stop()
+			all.Wait()
+			t.Logf("%d grants", granted.Load())
+			if err := slots.Close(t.Context()); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
 // A touch of any key finds out that something was lost, and puts all of it right at
 // once: nobody waits for a beat.
 func TestALossIsFoundByTheNextTouch(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	s := open(t, Config{SlotTTL: time.Hour}, server.Addr())
 	slots := newSlots(t, s, "ws", 10)
@@ -207,6 +271,7 @@ func TestALossIsFoundByTheNextTouch(t *testing.T) {
 }
 
 func TestSlotsSurviveAFailover(t *testing.T) {
+	t.Parallel()
 	deployment := redistest.StartSentinel(t)
 	f := newFleet(t, Config{Timeout: 500 * time.Millisecond}, func(c Config) *Store {
 		return openWith(t, c, &redis.UniversalOptions{Addrs: deployment.Addrs(), MasterName: redistest.MasterName})
@@ -238,11 +303,13 @@ func TestSlotsSurviveAFailover(t *testing.T) {
 
 // When nobody reaches Redis for long, nobody loses a slot.
 func TestSlotsSurviveAnOutage(t *testing.T) {
+	t.Parallel()
 	for _, o := range outages {
 		if o.name == "slow" || o.name == "killed" || o.name == "cut off" { // it answers; it forgets; as paused
 			continue
 		}
 		t.Run(o.name, func(t *testing.T) {
+			t.Parallel()
 			server := redistest.Start(t)
 			proxy := redistest.NewProxy(t, server.Addr())
 			f := newFleet(t, Config{Timeout: 200 * time.Millisecond}, func(c Config) *Store { return open(t, c, proxy.Addr()) })
@@ -254,7 +321,7 @@ func TestSlotsSurviveAnOutage(t *testing.T) {
 				if err == nil {
 					t.Fatal("a slot was granted without Redis")
 				}
-				return time.Since(start) > 4*shortTTL
+				return time.Since(start) > 2*shortTTL
 			})
 			o.end(server, proxy)
 			eventually(t, "the release to be told", func() bool {
@@ -280,6 +347,7 @@ func TestSlotsSurviveAnOutage(t *testing.T) {
 // Who alone does not reach Redis loses its slots to others after a TTL, is told so, and
 // holds no more than its own above the limit.
 func TestSlotsOfThePartitioned(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	proxy := redistest.NewProxy(t, server.Addr())
 	n := 0
@@ -305,13 +373,16 @@ func TestSlotsOfThePartitioned(t *testing.T) {
 	default:
 	}
 	proxy.Heal()
+	healed := time.Now()
 	for _, slot := range f.held[0] {
 		<-slot.Lost()
 	}
+	known := time.Since(healed)
 	eventually(t, "all to be counted", func() bool {
 		n, err := f.counter.Count(t.Context(), fleetKey(0))
 		return err == nil && n == fleetLimit+3
 	})
+	t.Logf("known %v after the partition, counted after %v", known, time.Since(healed))
 	eventually(t, "to be told what was lost", func() bool { return f.lost.Load() == int64(len(f.held[0])) })
 	for _, slot := range taken {
 		slot.Release()
@@ -330,6 +401,7 @@ func TestSlotsOfThePartitioned(t *testing.T) {
 
 // What is granted without Redis is told when it is back.
 func TestSlotsWithoutRedis(t *testing.T) {
+	t.Parallel()
 	for _, test := range []struct {
 		failure Failure
 		servers int
@@ -344,15 +416,17 @@ func TestSlotsWithoutRedis(t *testing.T) {
 		{FailClosed, 0, 0, 5, 0},
 	} {
 		t.Run(fmt.Sprint(test.failure, test.servers), func(t *testing.T) {
+			t.Parallel()
 			server := redistest.Start(t)
 			proxy := redistest.NewProxy(t, server.Addr())
 			var mu sync.Mutex
 			told := make(map[string]int)
-			s := open(t, Config{Failure: test.failure, Servers: test.servers, Timeout: 200 * time.Millisecond, SlotTTL: shortTTL, Hooks: Hooks{
-				SlotAcquired: func(name string, granted bool, source core.Source) {
+			// The SlotTTL is long: after one of silence, beats are tried instead of calls.
+			s := open(t, Config{Failure: test.failure, Servers: test.servers, Observer: &core.Observer{
+				SlotAcquired: func(_ context.Context, e core.SlotEvent) {
 					mu.Lock()
 					defer mu.Unlock()
-					told[fmt.Sprint(name, granted, source)]++
+					told[fmt.Sprint(e.Slots, e.Granted, e.Source)]++
 				},
 			}}, proxy.Addr())
 			slots := newSlots(t, s, "ws", 5)
@@ -413,84 +487,164 @@ func TestSlotsWithoutRedis(t *testing.T) {
 	}
 }
 
-// How often Redis is called.
+// How often Redis is called. In a bubble, where no time passes while something runs.
 func TestSlotsCallRedisSeldom(t *testing.T) {
 	server := redistest.Start(t)
-	s := open(t, Config{SlotTTL: time.Hour}, server.Addr())
-	slots := newSlots(t, s, "ws", 3)
-	acquires(t, slots, "another") // registers, and is stated again with the first beat
-	other := newSlots(t, open(t, Config{SlotTTL: time.Hour}, server.Addr()), "ws", 3)
-	acquires(t, other, "another")
-	<-time.After(200 * time.Millisecond)
-	calls := func(want int64, what string, do func()) {
-		t.Helper()
+	bubble.Test(t, func(t *testing.T) {
+		s, s2 := open(t, Config{SlotTTL: time.Hour}, server.Addr()), open(t, Config{SlotTTL: time.Hour}, server.Addr())
+		defer endBeats(s, s2)
+		slots, other := newSlots(t, s, "ws", 3), newSlots(t, s2, "ws", 3)
+		acquires(t, slots, "another") // registers, and is stated again with the first beat
+		acquires(t, other, "another")
+		time.Sleep(200 * time.Millisecond)
+		calls := func(want int64, what string, do func()) {
+			t.Helper()
+			server.ResetStats()
+			do()
+			if n := server.Calls("evalsha", "eval"); n != want {
+				t.Errorf("%s: %d calls, want %d", what, n, want)
+			}
+		}
+		var held []*core.Slot
+		calls(3, "three slots", func() {
+			for range 3 {
+				held = append(held, acquires(t, slots, "key"))
+			}
+		})
+		calls(0, "refused by what this process holds", func() {
+			for range 100 {
+				refused(t, slots, "key")
+			}
+		})
 		server.ResetStats()
-		do()
-		if n := server.Calls("evalsha", "eval"); n != want {
-			t.Errorf("%s: %d calls, want %d", what, n, want)
+		for _, slot := range held {
+			slot.Release()
 		}
-	}
-	var held []*core.Slot
-	calls(3, "three slots", func() {
+		eventually(t, "the releases to be told", func() bool { return server.Calls("hdel") > 0 })
+		if n := server.Calls("evalsha"); n > 3 {
+			t.Errorf("%d calls for three releases", n)
+		}
 		for range 3 {
-			held = append(held, acquires(t, slots, "key"))
+			acquires(t, other, "key")
 		}
+		// Asked, and, as the last beat is long ago, who is dead; but not in the next moment.
+		calls(2, "refused because of others", func() {
+			for range 50 {
+				refused(t, slots, "key")
+				time.Sleep(time.Millisecond)
+			}
+		})
+		calls(0, "idle", func() { time.Sleep(100 * time.Millisecond) })
+		calls(2, "closed", func() { // the tombstone, and one of two keys has a field to remove
+			if err := slots.Close(t.Context()); err != nil {
+				t.Error(err)
+			}
+		})
 	})
-	calls(0, "refused by what this process holds", func() {
-		for range 100 {
-			refused(t, slots, "key")
-		}
-	})
-	server.ResetStats()
-	for _, slot := range held {
-		slot.Release()
+}
+
+// endBeats waits, in a bubble, until nothing runs for stores: the next beat finds their
+// clients closed.
+func endBeats(stores ...*Store) {
+	for _, s := range stores {
+		_ = s.Client().Close()
 	}
-	eventually(t, "the releases to be told", func() bool { return server.Calls("hdel") > 0 })
-	if n := server.Calls("evalsha"); n > 3 {
-		t.Errorf("%d calls for three releases", n)
-	}
-	for range 3 {
-		acquires(t, other, "key")
-	}
-	// Asked, and, as the last beat is long ago, who is dead; but not in the next moment.
-	calls(2, "refused because of others", func() {
-		start := time.Now()
-		for time.Since(start) < 50*time.Millisecond {
-			refused(t, slots, "key")
-		}
-	})
-	calls(0, "idle", func() { <-time.After(100 * time.Millisecond) })
-	calls(1, "closed", func() {
-		if err := slots.Close(t.Context()); err != nil {
-			t.Error(err)
-		}
-	})
+	time.Sleep(time.Hour)
 }
 
 // Acquires that arrive while others wait are sent together.
 func TestAcquiresAreMerged(t *testing.T) {
 	server := redistest.Start(t)
-	proxy := redistest.NewProxy(t, server.Addr())
-	s := open(t, Config{SlotTTL: time.Hour}, proxy.Addr())
-	slots := newSlots(t, s, "ws", 500)
+	bubble.Test(t, func(t *testing.T) {
+		s := open(t, Config{SlotTTL: time.Hour}, server.Addr())
+		defer endBeats(s)
+		g := &gate{held: make(chan struct{}), open: make(chan struct{})}
+		s.Client().AddHook(g)
+		slots := newSlots(t, s, "ws", 500)
+		acquires(t, slots, "key")
+		synctest.Wait() // what it has to say in the background is said
+		server.ResetStats()
+		g.before.Store(true)
+		var granted atomic.Int64
+		var all sync.WaitGroup
+		for range 1000 {
+			all.Go(func() {
+				switch _, err := slots.Acquire(t.Context(), "key"); {
+				case err == nil:
+					granted.Add(1)
+				case !errors.Is(err, core.ErrFull):
+					t.Error(err)
+				}
+			})
+		}
+		<-g.held // the first
+		synctest.Wait()
+		g.open <- struct{}{}
+		all.Wait()
+		if n := server.Calls("evalsha"); granted.Load() != 499 || n != 2 {
+			t.Errorf("%d granted by %d calls", granted.Load(), n)
+		}
+	})
+}
+
+// While the breaker is open, what was released is stated nevertheless: heartbeats show that
+// Redis is there. Nothing else is sent.
+func TestSlotsAreStatedWhileTheBreakerIsOpen(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	s := open(t, Config{Failure: FailClosed, SlotTTL: shortTTL}, server.Addr())
+	slots := newSlots(t, s, "ws", 5)
+	slot := acquires(t, slots, "key")
 	acquires(t, slots, "key")
-	proxy.Delay(100 * time.Millisecond)
-	server.ResetStats()
-	var granted atomic.Int64
-	var all sync.WaitGroup
-	for range 1000 {
-		all.Go(func() {
-			switch _, err := slots.Acquire(t.Context(), "key"); {
-			case err == nil:
-				granted.Add(1)
-			case !errors.Is(err, core.ErrFull):
-				t.Error(err)
-			}
-		})
+	s.Client().AddHook(&failing{func(words []any) bool {
+		return isProbe(words) || isOfSlots(words) && words[7] != int64(0) // what is wanted above what is held
+	}})
+	for !s.State().Away {
+		_, _ = slots.Acquire(t.Context(), "key")
 	}
-	all.Wait()
-	if n := server.Calls("evalsha"); granted.Load() != 499 || n > 20 {
-		t.Errorf("%d granted by %d calls", granted.Load(), n)
+	if _, err := slots.Acquire(t.Context(), "key"); !errors.Is(err, core.ErrUnavailable) {
+		t.Error(err)
+	}
+	slot.Release()
+	counter := newSlots(t, open(t, Config{}, server.Addr()), "ws", 5)
+	eventually(t, "the release to be stated", func() bool {
+		n, err := counter.Count(t.Context(), "key")
+		return n == 1 && err == nil
+	})
+}
+
+// After all slots were closed, Redis has no counts of the process, whatever the outcome of
+// its calls was: neither of what it held, nor zeros.
+func TestClosedSlotsLeaveNoHashes(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	proxy := redistest.NewProxy(t, server.Addr())
+	s := open(t, Config{Failure: FailClosed, SlotTTL: 9 * time.Second}, proxy.Addr())
+	other := newSlots(t, open(t, Config{}, server.Addr()), "a", 5)
+	acquires(t, other, "of another process")
+	a, b := newSlots(t, s, "a", 5), newSlots(t, s, "b", 5)
+	var held []*core.Slot
+	for k := range 200 {
+		acquires(t, a, fleetKey(k))
+		held = append(held, acquires(t, b, fleetKey(k)))
+	}
+	proxy.Deafen()
+	for _, slot := range held[:50] {
+		slot.Release()
+	}
+	if _, err := a.Acquire(t.Context(), "unknown"); !errors.Is(err, core.ErrUnavailable) {
+		t.Error(err)
+	}
+	proxy.Heal()
+	for _, slot := range held[50:] {
+		slot.Release()
+	}
+	for _, slots := range []*core.Slots{a, b} {
+		eventually(t, "the slots to be closed", func() bool { return slots.Close(t.Context()) == nil })
+	}
+	left, err := s.Client().Keys(t.Context(), "*:slots").Result()
+	if want := s.backend.names.slots("a", "of another process"); err != nil || len(left) != 1 || left[0] != want {
+		t.Errorf("%d hashes are left, %v", len(left), err)
 	}
 }
 
@@ -525,8 +679,8 @@ func TestSlotsLeaveNothingRunning(t *testing.T) {
 	eventually(t, "goroutines to end", ended)
 }
 
-// goroutines returns the numbers of those that were started by this package and its
-// keeper, tests not included.
+// goroutines returns the numbers of those that were started by package core and below,
+// tests not included.
 func goroutines() map[string]bool {
 	stacks := make([]byte, 1<<22)
 	stacks = stacks[:runtime.Stack(stacks, true)]
@@ -534,7 +688,7 @@ func goroutines() map[string]bool {
 	for stack := range strings.SplitSeq(string(stacks), "\n\n") {
 		id, rest, _ := strings.Cut(stack, " [")
 		_, starter, _ := strings.Cut(rest, "\ncreated by ")
-		if strings.Contains(starter, "/core/redisstore") && !strings.Contains(starter, "_test.go:") {
+		if strings.Contains(starter, "headgate/core/") && !strings.Contains(starter, "_test.go:") {
 			ids[id] = true
 		}
 	}
@@ -543,9 +697,10 @@ func goroutines() map[string]bool {
 
 // Who gives up neither opens the breaker nor leaves anything held.
 func TestCancelledAcquires(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	proxy := redistest.NewProxy(t, server.Addr())
-	s := open(t, Config{Failure: FailClosed, Timeout: time.Second}, proxy.Addr())
+	s := open(t, Config{Failure: FailClosed}, proxy.Addr())
 	slots := newSlots(t, s, "ws", 100)
 	acquires(t, slots, "key")
 	proxy.Delay(20 * time.Millisecond)
@@ -579,10 +734,11 @@ func TestCancelledAcquires(t *testing.T) {
 
 // A key of another type fails alone.
 func TestPoisonedSlots(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	s := open(t, Config{Failure: FailClosed, SlotTTL: shortTTL}, server.Addr())
 	slots := newSlots(t, s, "ws", 5)
-	server.Do("SET", s.names.slots("ws", "bad"), "x")
+	server.Do("SET", s.backend.names.slots("ws", "bad"), "x")
 	for range 10 {
 		if _, err := slots.Acquire(t.Context(), "bad"); !errors.Is(err, core.ErrUnavailable) {
 			t.Error(err)
@@ -592,6 +748,6 @@ func TestPoisonedSlots(t *testing.T) {
 	if s.State().Away {
 		t.Error("the breaker is open")
 	}
-	server.Do("DEL", s.names.slots("ws", "bad"))
+	server.Do("DEL", s.backend.names.slots("ws", "bad"))
 	acquires(t, slots, "bad")
 }

@@ -4,13 +4,14 @@ import (
 	"bufio"
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -23,15 +24,20 @@ import (
 
 const churnKeys, churnLimit = 5, 7
 
-// A holder is a process that holds slots. Its arguments are the address, the SlotTTL
-// and the name of the instance; it obeys the lines that it is sent.
+// A holder is a process that holds slots. Its arguments are the address, the SlotTTL, the
+// name of the instance, and "default" if the rest of the Config is the default instead of one
+// in which nothing is granted without Redis; it obeys the lines that it is sent.
 func holder(args []string) error {
 	ttl, err := time.ParseDuration(args[1])
 	if err != nil {
 		return err
 	}
-	s, err := Open(&redis.UniversalOptions{Addrs: args[:1]},
-		Config{Failure: FailClosed, Timeout: patient, SlotTTL: ttl, Instance: args[2]})
+	c := Config{Failure: FailClosed, Timeout: patient}
+	if args[3] == "default" {
+		c = Config{}
+	}
+	c.SlotTTL, c.Instance = ttl, args[2]
+	s, err := Open(&redis.UniversalOptions{Addrs: args[:1]}, c)
 	if err != nil {
 		return err
 	}
@@ -71,12 +77,11 @@ func holder(args []string) error {
 			}
 			all = nil
 			fmt.Println("released")
-		case "churn": // so many times
-			granted, err := churn(s, int(n))
-			if err != nil {
+		case "churn": // so many slots
+			if err := churn(s, int(n)); err != nil {
 				return err
 			}
-			fmt.Println(granted)
+			fmt.Println("churned")
 		case "close":
 			fmt.Println("closed", slots.Close(context.Background()))
 		}
@@ -84,30 +89,29 @@ func holder(args []string) error {
 	return nil
 }
 
-// churn acquires and releases randomly, and counts in Redis what is held. It returns how
-// many slots it got.
-func churn(s *Store, times int) (granted int64, err error) {
+// churn acquires and releases randomly, until each of ten got so many slots, and counts in
+// Redis what is held.
+func churn(s *Store, times int) error {
 	slots, err := core.NewSlots(s, "ws", churnLimit)
 	if err != nil {
-		return 0, err
+		return err
 	}
 	var all sync.WaitGroup
-	var total atomic.Int64
 	faults := make(chan error, 10)
 	for range cap(faults) {
-		all.Go(func() { faults <- churnOne(s, slots, times, &total) })
+		all.Go(func() { faults <- churnOne(s, slots, times) })
 	}
 	all.Wait()
 	close(faults)
 	for fault := range faults {
 		err = errors.Join(err, fault)
 	}
-	return total.Load(), err
+	return err
 }
 
-func churnOne(s *Store, slots *core.Slots, times int, granted *atomic.Int64) error {
+func churnOne(s *Store, slots *core.Slots, times int) error {
 	ctx := context.Background()
-	for range times {
+	for granted := 0; granted < times; {
 		key := "churn" + strconv.Itoa(rand.IntN(churnKeys))
 		slot, err := slots.Acquire(ctx, key)
 		if errors.Is(err, core.ErrFull) {
@@ -117,7 +121,7 @@ func churnOne(s *Store, slots *core.Slots, times int, granted *atomic.Int64) err
 		if err != nil {
 			return err
 		}
-		granted.Add(1)
+		granted++
 		n, err := s.Client().Incr(ctx, "held:"+key).Result()
 		if err != nil {
 			return err
@@ -134,7 +138,19 @@ func churnOne(s *Store, slots *core.Slots, times int, granted *atomic.Int64) err
 }
 
 func startHolder(t *testing.T, server *redistest.Server, ttl time.Duration, instance string) *proctest.Process {
-	return proctest.Start(t, "holder", server.Addr(), ttl.String(), instance)
+	return proctest.Start(t, "holder", server.Addr(), ttl.String(), instance, "")
+}
+
+// A burner is a process that keeps processors busy until it is killed.
+func burner([]string) error {
+	for range runtime.GOMAXPROCS(0) {
+		go func() {
+			for n := 0; ; n++ {
+				runtime.KeepAlive(n)
+			}
+		}()
+	}
+	select {}
 }
 
 func tell(t *testing.T, p *proctest.Process, command, want string) {
@@ -169,34 +185,33 @@ func acquires(t *testing.T, slots *core.Slots, key string) *core.Slot {
 	return slot
 }
 
-// refused asks for a slot and must be told that there is none.
+// refused asks for a slot, in time, and must be told that there is none.
 func refused(t *testing.T, slots *core.Slots, key string) {
 	t.Helper()
-	if _, err := slots.Acquire(t.Context(), key); !errors.Is(err, core.ErrFull) {
-		t.Fatalf("a full key: %v", err)
-	}
+	eventually(t, "an answer", func() bool {
+		_, err := slots.Acquire(t.Context(), key)
+		if !errors.Is(err, core.ErrFull) && !errors.Is(err, core.ErrUnavailable) {
+			t.Fatalf("a full key: %v", err)
+		}
+		return errors.Is(err, core.ErrFull)
+	})
 }
 
 // Eight processes never hold more than the limit, and leave nothing behind.
 func TestSlotsOfProcesses(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	var all []*proctest.Process
 	for range 8 {
 		all = append(all, startHolder(t, server, 15*time.Second, ""))
 	}
 	for _, p := range all {
-		p.Send("churn 100")
+		p.Send("churn 30")
 	}
-	granted := 0
 	for _, p := range all {
-		n, err := strconv.Atoi(p.Line())
-		if err != nil {
-			t.Fatal(err)
+		if line := p.Line(); line != "churned" {
+			t.Fatal(line)
 		}
-		granted += n
-	}
-	if granted < 1000 { // of 8,000 tries; most are refused by what is remembered
-		t.Errorf("only %d grants", granted)
 	}
 	s := open(t, Config{}, server.Addr())
 	// What was just released is written twice more, in the next two beats; then nothing
@@ -208,23 +223,55 @@ func TestSlotsOfProcesses(t *testing.T) {
 	for _, p := range all {
 		tell(t, p, "close 1", "closed <nil>")
 	}
-	n, err := s.Client().ZCount(t.Context(), s.names.servers(), "(0", "1000000000000000").Result()
+	n, err := s.Client().ZCount(t.Context(), s.backend.names.servers(), "(0", "1000000000000000").Result()
 	if err != nil || n != 1 {
 		t.Errorf("%d are live, want the clock alone: %v", n, err)
 	}
 }
 
+var burners = flag.Int("burners", 0, "how many times the work that it can do the machine has while slots are taken")
+
+// On a busy machine, and with the default settings, the limit holds: nothing is granted
+// without Redis. That no answer takes 2 s is a matter of the machine, so without burners the
+// settings are not the default.
+func TestSlotsOfABusyMachine(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	settings := ""
+	if *burners > 0 {
+		settings = "default"
+	}
+	var all []*proctest.Process
+	for range 4 {
+		all = append(all, proctest.Start(t, "holder", server.Addr(), "15s", "", settings))
+	}
+	for range *burners {
+		proctest.Start(t, "burner")
+	}
+	for _, p := range all {
+		p.Send("churn 10") // ends if more than the limit is held
+	}
+	for _, p := range all {
+		if line := p.Line(); line != "churned" {
+			t.Fatal(line)
+		}
+	}
+}
+
 func churned(s *Store) (names []string) {
 	for i := range churnKeys {
-		names = append(names, s.names.slots("ws", "churn"+strconv.Itoa(i)))
+		names = append(names, s.backend.names.slots("ws", "churn"+strconv.Itoa(i)))
 	}
 	return names
 }
 
-const shortTTL = 600 * time.Millisecond
+// shortTTL is for tests that wait for its end. Much less, and a busy machine would take the
+// living for dead.
+const shortTTL = 1500 * time.Millisecond
 
 // Who is killed holds nothing any more after a TTL and a beat.
 func TestSlotsOfTheKilled(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	s := open(t, Config{Failure: FailClosed, SlotTTL: shortTTL}, server.Addr())
 	slots := newSlots(t, s, "ws", 3)
@@ -246,19 +293,22 @@ func TestSlotsOfTheKilled(t *testing.T) {
 
 // Who ends in order holds nothing any more at once.
 func TestSlotsOfTheClosed(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
-	slots := newSlots(t, open(t, Config{Failure: FailClosed, SlotTTL: time.Hour}, server.Addr()), "ws", 3)
+	const limit = 30
+	slots := newSlots(t, open(t, Config{Failure: FailClosed, SlotTTL: time.Hour}, server.Addr()), "ws", limit)
 	acquires(t, slots, "another")
 	p := startHolder(t, server, time.Hour, "")
-	tell(t, p, "fill 3", "3")
+	tell(t, p, "fill 30", "30")
 	refused(t, slots, "key")
 	server.ResetStats()
 	tell(t, p, "close 1", "closed <nil>")
 	closed := time.Now()
-	if n := server.Calls("evalsha"); n < 1 || n > 2 { // a beat may be among them
+	// Its tombstone, the statement of its key, and perhaps what follows the first acquires.
+	if n := server.Calls("evalsha"); n < 2 || n > limit/3 {
 		t.Errorf("%d commands to close", n)
 	}
-	for range 3 {
+	for range limit {
 		acquires(t, slots, "key")
 	}
 	t.Logf("free %v after the slots were closed", time.Since(closed))
@@ -267,6 +317,7 @@ func TestSlotsOfTheClosed(t *testing.T) {
 
 // Who is restarted under the same name of the instance frees what its predecessor held.
 func TestSlotsOfTheRestarted(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	s := open(t, Config{Failure: FailClosed, SlotTTL: time.Hour}, server.Addr())
 	other := startHolder(t, server, time.Hour, "pod-2")
@@ -285,6 +336,7 @@ func TestSlotsOfTheRestarted(t *testing.T) {
 // Who is paused for too long is told so, and holds more than there is until it is
 // over, but no more than its own.
 func TestSlotsOfThePaused(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	s := open(t, Config{Failure: FailClosed, SlotTTL: shortTTL}, server.Addr())
 	slots := newSlots(t, s, "ws", 3)

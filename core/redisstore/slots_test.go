@@ -19,42 +19,22 @@ func TestSlots(t *testing.T) {
 		slotSuite(t, func(t *testing.T) []string {
 			server.Flush()
 			return []string{server.Addr()}
-		})
+		}, openWith)
 	})
 	t.Run("miniredis", func(t *testing.T) {
-		slotSuite(t, func(t *testing.T) []string { return []string{miniredis.RunT(t).Addr()} })
+		slotSuite(t, func(t *testing.T) []string { return []string{miniredis.RunT(t).Addr()} }, openWith)
 	})
 	// And a Cluster, in TestCluster.
 }
 
 // slotSuite runs the contract. What a process releases is stated in the background, and
 // refusals are cached for a moment, so others wait.
-func slotSuite(t *testing.T, empty func(t *testing.T) (addrs []string)) {
+func slotSuite(t *testing.T, empty func(t *testing.T) (addrs []string), open func(testing.TB, Config, *redis.UniversalOptions) *Store) {
 	storetest.RunSlots(t, storetest.SlotHarness{
-		New: func(t *testing.T) func() core.SlotStore {
+		New: func(t *testing.T, o *core.Observer) func() core.SlotStore {
 			addrs := empty(t)
-			return func() core.SlotStore { return open(t, Config{Failure: FailClosed}, addrs...) }
-		},
-		Eventually: func(t *testing.T, what string, holds func() bool) {
-			t.Helper()
-			eventually(t, what, holds)
-		},
-	})
-}
-
-// A client that does not heed deadlines will do too.
-func TestSlotsOfAClientThatHeedsNoDeadlines(t *testing.T) {
-	server := redistest.Start(t)
-	storetest.RunSlots(t, storetest.SlotHarness{
-		New: func(t *testing.T) func() core.SlotStore {
-			server.Flush()
-			return func() core.SlotStore {
-				s, err := New(redis.NewClient(&redis.Options{Addr: server.Addr()}), Config{Failure: FailClosed, Timeout: patient, Secret: someSecret("")})
-				if err != nil {
-					t.Fatal(err)
-				}
-				t.Cleanup(func() { s.Client().Close() })
-				return s
+			return func() core.SlotStore { // a layer that replaces nothing
+				return &struct{ core.SlotStore }{open(t, Config{Failure: FailClosed, Observer: o}, &redis.UniversalOptions{Addrs: addrs})}
 			}
 		},
 		Eventually: func(t *testing.T, what string, holds func() bool) {
@@ -68,12 +48,12 @@ func TestSlotsOfAClientThatHeedsNoDeadlines(t *testing.T) {
 // of a key are where its limits are.
 func TestSlotNamesAreDistinct(t *testing.T) {
 	for _, secret := range []string{"", "secret"} {
-		s, err := New(redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"}), Config{Secret: someSecret(secret)})
+		s, err := New(redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", ContextTimeoutEnabled: true}), Config{Secret: someSecret(secret)})
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer s.Client().Close()
-		seen := map[string]string{s.names.servers(): "the servers"}
+		seen := map[string]string{s.backend.names.servers(): "the servers"}
 		add := func(name, who string) {
 			if other, ok := seen[name]; ok {
 				t.Errorf("%s and %s have the same name %q", who, other, name)
@@ -82,41 +62,14 @@ func TestSlotNamesAreDistinct(t *testing.T) {
 		}
 		for _, key := range hostile() {
 			for _, name := range append(hostileNames, "slots", "a:slots", ":slots") {
-				add(s.names.slots(name, key), fmt.Sprintf("slots %q of %.50q", name, key))
+				add(s.backend.names.slots(name, key), fmt.Sprintf("slots %q of %.50q", name, key))
 				l := newBucketNamed(t, s, name, "slots")
-				add(s.cells(nil, &core.Charge{Limiter: l, Key: key})[0], fmt.Sprintf("limiter %q of %.50q", name, key))
+				add(s.cell(t, l, key), fmt.Sprintf("limiter %q of %.50q", name, key))
 			}
-			tag := s.names.tag(nil, key)
-			if name := s.names.slots("a", key); !strings.HasPrefix(name, string(tag)) || secret != "" && strings.Contains(name, "="+key) {
+			tag := s.backend.names.tag(nil, key)
+			if name := s.backend.names.slots("a", key); !strings.HasPrefix(name, string(tag)) || secret != "" && strings.Contains(name, "="+key) {
 				t.Errorf("%.50q: %q", key, name)
 			}
 		}
-	}
-}
-
-// A hook that panics costs no slot: servers recover from panics.
-func TestHookThatPanicsHoldsNoSlot(t *testing.T) {
-	panics := true
-	s := open(t, Config{Failure: FailClosed, Hooks: Hooks{SlotAcquired: func(string, bool, core.Source) {
-		if panics {
-			panic("on purpose")
-		}
-	}}}, redistest.Start(t).Addr())
-	slots, other := newSlots(t, s, "ws", 1), newSlots(t, s, "all", 1)
-	for range 3 {
-		func() {
-			defer func() {
-				if recover() == nil {
-					t.Error("the hook was not called")
-				}
-			}()
-			core.AcquireAll(t.Context(), core.Claim{Slots: slots, Key: "k"}, core.Claim{Slots: other, Key: "k"})
-		}()
-	}
-	panics = false
-	if slot, err := core.AcquireAll(t.Context(), core.Claim{Slots: slots, Key: "k"}, core.Claim{Slots: other, Key: "k"}); err != nil {
-		t.Error(err)
-	} else {
-		slot.Release()
 	}
 }

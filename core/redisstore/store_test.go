@@ -8,36 +8,52 @@ import (
 
 	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/core/storetest"
+	"github.com/headgate/headgate/internal/norace"
 	"github.com/headgate/headgate/internal/redistest"
 )
 
 func TestStore(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
-	t.Run("Redis", func(t *testing.T) {
-		atInstants(t, 0, func(t *testing.T) *Store {
-			server.Flush()
-			return open(t, Config{MemoryFor: -1}, server.Addr())
-		})
-	})
-	t.Run("miniredis", func(t *testing.T) {
-		atInstants(t, 200, func(t *testing.T) *Store {
-			return open(t, Config{MemoryFor: -1}, miniredis.RunT(t).Addr())
-		})
+	operations := 500 // TestDecisionsAreThoseOfTheSteps has many more
+	if testing.Short() {
+		operations = 200
+	}
+	atInstants(t, operations, plain, func(t *testing.T, o *core.Observer) *Store {
+		server.Flush()
+		return open(t, Config{RefusalTTL: -1, Observer: o}, server.Addr())
 	})
 	// And a Cluster, in TestCluster.
 }
 
+func TestStoreOverMiniredis(t *testing.T) {
+	norace.Test(t) // which has its Lua in Go
+	operations := 200
+	if testing.Short() {
+		operations = 50
+	}
+	atInstants(t, operations, embedded, func(t *testing.T, o *core.Observer) *Store {
+		return open(t, Config{RefusalTTL: -1, Observer: o}, miniredis.RunT(t).Addr())
+	})
+}
+
+func plain(s *Store) core.Store { return s }
+
+// embedded is a layer that replaces nothing.
+func embedded(s *Store) core.Store { return &struct{ core.Store }{s} }
+
 // atInstants runs the suite with a store that is told the instant.
-func atInstants(t *testing.T, operations int, empty func(t *testing.T) *Store) {
+func atInstants(t *testing.T, operations int, layer func(*Store) core.Store, empty func(t *testing.T, o *core.Observer) *Store) {
 	c := handClock()
 	storetest.Run(t, storetest.Harness{
-		New: func(t *testing.T) core.Store {
-			s := empty(t)
+		New: func(t *testing.T, o *core.Observer) core.Store {
+			s := empty(t, o)
 			c.tell(s)
-			return s
+			return layer(s)
 		},
 		Now:        c.now,
 		Advance:    func(d time.Duration) { c.move(d.Microseconds()) },
+		Back:       func(d time.Duration) { c.move(-d.Microseconds()) },
 		Operations: operations,
 	})
 }

@@ -1,6 +1,8 @@
 package step_test
 
 import (
+	"cmp"
+	"fmt"
 	"math/big"
 	"slices"
 	"testing"
@@ -8,26 +10,130 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/headgate/headgate/core/step"
+	"github.com/headgate/headgate/internal/norace"
 )
 
-// adopt changes the numbers of a key, of step and model alike.
+// An other is a state under other numbers, of step and model alike.
+type other struct {
+	kept  step.Kept
+	model model
+}
+
+// adopt asks under other numbers from now on, as a store does for a call that is refused:
+// of step and model alike.
 func (k *key) adopt(t failer, now int64, to step.Numbers) {
 	t.Helper()
-	from := k.numbers
 	fresh := newKey(t, to)
-	k.step, k.numbers = fresh.step, to
-	k.words = max(k.words, fresh.words)
-	if k.state == nil {
-		k.model = fresh.model
+	if len(k.others) == 0 && step.Alike(fresh.step, k.step) {
+		k.step, k.numbers, k.largest = fresh.step, to, step.Larger(fresh.step, k.largest)
+		k.words = max(k.words, fresh.words)
+		k.model.resize(to)
 		return
 	}
-	before := slices.Clone(k.state)
-	var dated bool
-	k.state, dated = k.step.Adopt(k.state, now, from)
-	if !dated && !slices.Equal(k.state, before) {
-		t.Fatalf("at %d: adopting %v gave %v, and is not to be stored", now, before, k.state)
+	var all []other
+	if k.state != nil && len(k.others) == 0 && (k.step.FreshAt(k.state) > now) != (k.model.fresh() > now) {
+		t.Fatalf("at %d: state %v is fresh at %d, the model at %d", now, k.state, k.step.FreshAt(k.state), k.model.fresh())
 	}
-	k.model.adopt(now, to)
+	if k.state != nil && (len(k.others) > 0 || k.model.fresh() > now) {
+		until := k.until
+		if len(k.others) == 0 {
+			until = k.keptUntil(now)
+		}
+		k.model.resize(k.largest.Numbers())
+		all = append(all, other{step.Kept{Step: k.largest, State: k.state, Until: until}, k.model})
+	}
+	all = append(all, k.others...)
+	var kept []step.Kept
+	for _, o := range all {
+		kept = append(kept, o.kept)
+	}
+	before := fmt.Sprint(kept)
+	own, others := step.Take(kept, fresh.step, now)
+	if after := fmt.Sprint(kept); after != before {
+		t.Fatalf("at %d: Take changes %s to %s", now, before, after)
+	}
+
+	*k = key{step: fresh.step, numbers: to, state: own.State, words: fresh.words, largest: own.Step}
+	var most *other
+	for _, o := range all {
+		switch {
+		case o.kept.Until <= now:
+		case step.Alike(o.kept.Step, fresh.step):
+			k.model = o.model
+			k.words = max(k.words, o.kept.Step.MaxWords())
+		default:
+			if most == nil || o.shows(now) > most.shows(now) {
+				most = &o
+			}
+			if slices.ContainsFunc(others, func(x step.Kept) bool { return step.Alike(x.Step, o.kept.Step) }) {
+				k.others = append(k.others, o)
+			}
+		}
+	}
+	switch {
+	case k.model != nil:
+		k.model.resize(to)
+	case most != nil:
+		k.model = most.model.adopt(now, to)
+	default:
+		k.model = fresh.model
+	}
+	if (own.State == nil) != (k.model == fresh.model) || len(others) != len(k.others) {
+		t.Fatalf("at %d: of %s, %v and %v are kept", now, before, own, others)
+	}
+	k.renew(t, now)
+}
+
+// shows is for how long units are remembered, or how many a bucket lacks.
+func (o *other) shows(now int64) int64 {
+	m := o.kept.Step.Numbers()
+	if m.Algorithm == step.TokenBucket {
+		return floor(o.model.used(now))
+	}
+	return window(m)
+}
+
+// keptUntil is how long the state is kept if it is used now.
+func (k *key) keptUntil(now int64) int64 {
+	k.model.resize(k.largest.Numbers())
+	defer k.model.resize(k.numbers)
+	until := max(k.model.fresh(), now+window(k.largest.Numbers()))
+	for _, o := range k.others {
+		until = max(until, o.kept.Until)
+	}
+	return min(until, step.MaxInt)
+}
+
+// renew is what a store does at the end of a call.
+func (k *key) renew(t failer, now int64) {
+	t.Helper()
+	if len(k.others) == 0 || k.state == nil {
+		return
+	}
+	k.until = k.keptUntil(now)
+	var others []step.Kept
+	for _, o := range k.others {
+		others = append(others, o.kept)
+	}
+	if kept := step.Keep(k.largest, k.state, now, others); kept.Until != k.until {
+		t.Fatalf("at %d: %v is kept until %d, and should be until %d", now, k.state, kept.Until, k.until)
+	}
+}
+
+// count counts a charge under the other numbers, of step and model alike.
+func (k *key) count(now, n int64) {
+	kept := make([]step.Kept, len(k.others))
+	for i, o := range k.others {
+		kept[i] = o.kept
+	}
+	k.model.resize(k.largest.Numbers())
+	until := k.model.fresh()
+	k.model.resize(k.numbers)
+	step.Count(kept, step.Kept{Step: k.largest, State: k.state}, now, n)
+	for i := range k.others {
+		k.others[i].kept = kept[i]
+		k.others[i].model.count(now, n, until)
+	}
 }
 
 // TestAdopt: usage counts on when the numbers change.
@@ -44,14 +150,14 @@ func TestAdopt(t *testing.T) {
 	}{
 		{"bucket: 100 of 100/s are 100 of 1/s", bucket(100, second, 100), []charge{{0, 100}}, bucket(1, second, 100), 0, 0, 100 * second},
 		{"bucket: and the other way round", bucket(1, second, 100), []charge{{0, 100}}, bucket(100, second, 100), 0, 0, second},
-		{"bucket: part of a unit", bucket(1, second, 10), []charge{{0, 1}}, bucket(1, minute, 20), second / 2, 19, second/2 + minute/2},
+		{"bucket: part of a unit", bucket(1, second, 10), []charge{{0, 1}}, bucket(1, minute, 20), second / 2, 19, second/2 + minute},
 		{"bucket: a larger one", bucket(1, second, 10), []charge{{0, 3}}, bucket(1, second, 20), second, 18, 3 * second},
 		{"bucket: a smaller one", bucket(100, second, 100), []charge{{0, 100}}, bucket(100, second, 10), 0, 0, second},
-		{"bucket: a smaller and faster one", bucket(1, second, 10), []charge{{0, 10}}, bucket(100, second, 5), 0, 0, 5*second + second/20},
-		{"bucket: a smaller and slower one", bucket(1000, minute, 1000), []charge{{0, 1000}}, bucket(5, day, 5), 0, 0, 995*minute/1000 + day},
-		{"bucket: the clock back", bucket(1, second, 10), []charge{{0, 10}}, bucket(100, second, 10), -hour, 0, second / 10},
+		{"bucket: a smaller and faster one", bucket(1, second, 10), []charge{{0, 10}}, bucket(100, second, 5), 0, 0, second / 10},
+		{"bucket: a smaller and slower one", bucket(1000, minute, 1000), []charge{{0, 1000}}, bucket(5, day, 5), 0, 0, day},
+		{"bucket: the clock back", bucket(1, second, 10), []charge{{0, 10}}, bucket(100, second, 10), -hour, 0, -hour + 3610*second/100},
 		{"bucket: refilled is unused", bucket(1, second, 10), []charge{{0, 3}}, bucket(1, hour, 10), 3 * second, 10, 0},
-		{"bucket: sevenths", bucket(7, second, 7), []charge{{0, 7}}, bucket(14, second, 7), 142_857, 0, 142_857 + 428_572},
+		{"bucket: sevenths", bucket(7, second, 7), []charge{{0, 7}}, bucket(14, second, 7), 142_857, 0, 142_857 + 500_000},
 
 		{"fixed: lower", fixed(10, minute), []charge{{0, 4}}, fixed(5, minute), 1, 1, minute},
 		{"fixed: below what is used", fixed(10, minute), []charge{{0, 4}}, fixed(3, minute), 1, 0, minute},
@@ -118,19 +224,26 @@ func families() map[string][]step.Numbers {
 	}
 }
 
-// TestAdoptModel changes the numbers in the middle of random schedules, back and
-// forth. After every move everything that the step tells is compared.
-func TestAdoptModel(t *testing.T) {
+// TestOthersModel changes the numbers in the middle of random schedules, back and forth,
+// among two of a family or all of it. After every move everything that the step tells is
+// compared.
+func TestOthersModel(t *testing.T) {
+	norace.Test(t)
 	for name, family := range families() {
 		t.Run(name, rapid.MakeCheck(func(t *rapid.T) {
-			pick := rapid.SampledFrom(family)
+			among := family
+			if rapid.Bool().Draw(t, "two") {
+				two := rapid.SampledFrom(family)
+				among = []step.Numbers{two.Draw(t, "one"), two.Draw(t, "another")}
+			}
+			pick := rapid.SampledFrom(among)
 			s := &schedule{key: newKey(t, pick.Draw(t, "numbers")), now: noon, mixed: true}
-			for range rapid.IntRange(1, 30).Draw(t, "moves") {
+			for range rapid.IntRange(1, 40).Draw(t, "moves") {
 				s.advance(t)
 				switch rapid.IntRange(0, 5).Draw(t, "move") {
-				case 0:
+				case 0, 1:
 					s.adopt(t, s.now, pick.Draw(t, "numbers"))
-				case 1:
+				case 2:
 					s.settle(t)
 				default:
 					s.ask(t)
@@ -141,63 +254,158 @@ func TestAdoptModel(t *testing.T) {
 	}
 }
 
-// TestAlternatingBuckets: while two releases with different numbers run side by side,
-// and each keeps what it converts, a key gets no more than the more generous of them
-// grants, at any time, and is not kept from refilling.
-func TestAlternatingBuckets(t *testing.T) {
-	buckets := slices.DeleteFunc(families()["TokenBucket"], func(m step.Numbers) bool {
-		return m.Period == step.MaxSpan // after which there is no room for what another does not hold
-	})
-	t.Run("no more", rapid.MakeCheck(func(t *rapid.T) {
-		pick := rapid.SampledFrom(buckets)
-		plans := []step.Numbers{pick.Draw(t, "one"), pick.Draw(t, "other")}
-		s := &schedule{key: newKey(t, plans[0]), now: noon, mixed: true}
-		burst, rate := max(plans[0].Burst, plans[1].Burst), new(big.Rat)
-		for _, m := range plans {
-			if r := big.NewRat(m.Limit, m.Period); r.Cmp(rate) > 0 {
-				rate = r
-			}
-		}
-		for range rapid.IntRange(1, 60).Draw(t, "moves") {
-			s.advance(t)
-			s.adopt(t, s.now, rapid.SampledFrom(plans).Draw(t, "plan"))
-			s.ask(t)
-			sum := int64(0)
-			for _, e := range slices.Backward(s.events) {
-				sum += e.net
-				most := new(big.Rat).Mul(rate, rat(s.time-e.time))
-				if most.Add(most, rat(burst)).Cmp(rat(sum)) < 0 {
-					t.Fatalf("%d units in %d microseconds, of %+v", sum, s.time-e.time, plans)
+// TestSideBySide: while releases with different numbers run side by side, and none of them
+// is silent for a window, what is admitted under one keeps its promise with all that was
+// admitted under any. Of token buckets, in any time no more is admitted than one of them
+// would have admitted in that time.
+func TestSideBySide(t *testing.T) {
+	norace.Test(t)
+	for name, family := range families() {
+		family = slices.DeleteFunc(family, func(m step.Numbers) bool {
+			return m.Period > 100*day || m.Algorithm == step.SlidingWindow && !m.NeverOver
+		})
+		if name == "SlidingWindow" {
+			for i, m := range families()[name] {
+				if !m.NeverOver {
+					family = append(family, never(families()[name][i]))
 				}
 			}
 		}
-	}))
-	t.Run("no less", func(t *testing.T) {
-		plans := []step.Numbers{bucket(1, second, 10), bucket(7, 3*second, 8)}
-		k := newKey(t, plans[0])
-		k.ask(t, noon, 10)
-		const pause = 1000
-		for now := int64(noon); !k.step.Admits(k.state, now, 1); now += pause {
-			if now > noon+3*second { // the 2 units above the smaller burst, and one more
-				t.Fatal("the bucket does not refill")
+		t.Run(name, rapid.MakeCheck(func(t *rapid.T) {
+			pick := rapid.SampledFrom(family)
+			plans := []step.Numbers{pick.Draw(t, "one"), pick.Draw(t, "another"), pick.Draw(t, "third")}
+			s := &schedule{key: newKey(t, plans[0]), now: noon}
+			ask := func(n int64) {
+				if s.key.ask(t, s.now, n) {
+					s.events = append(s.events, event{at: s.now, n: units(s.numbers, n)})
+					s.promise(t, plans)
+				}
 			}
-			k.adopt(t, now, plans[now/pause%2])
+			least := window(plans[0])
+			// Each has a state before much is charged, and logs of one period the largest.
+			slices.SortFunc(plans, func(a, b step.Numbers) int { return cmp.Compare(b.Limit, a.Limit) })
+			for _, m := range plans {
+				s.adopt(t, s.now, m)
+				ask(1)
+				least = min(least, window(m))
+			}
+			last := []int64{noon, noon, noon} // asked
+			for range rapid.IntRange(1, 60).Draw(t, "moves") {
+				s.now += rapid.Int64Range(0, least/2).Draw(t, "advance")
+				for i, m := range plans {
+					if s.now-last[i] > least/2 {
+						s.adopt(t, s.now, m)
+						last[i] = s.now
+					}
+				}
+				i := rapid.IntRange(0, len(plans)-1).Draw(t, "plan")
+				last[i] = s.now
+				s.adopt(t, s.now, plans[i])
+				ask(s.units(t))
+			}
+		}))
+	}
+}
+
+// promise holds the promise of the numbers that have admitted the last event against all
+// events.
+func (s *schedule) promise(t *rapid.T, plans []step.Numbers) {
+	m := s.numbers
+	sum := int64(0)
+	for _, e := range slices.Backward(s.events) {
+		span := s.now - e.at
+		sum += e.n
+		var kept bool
+		switch m.Algorithm {
+		case step.TokenBucket:
+			kept = slices.ContainsFunc(plans, func(m step.Numbers) bool {
+				most := new(big.Rat).Mul(big.NewRat(m.Limit, m.Period), rat(span))
+				return most.Add(most, rat(m.Burst)).Cmp(rat(sum)) >= 0
+			})
+		case step.FixedWindow:
+			kept = e.at < s.now-s.now%m.Period || sum <= m.Limit
+		default:
+			kept = span >= m.Period || sum <= m.Limit
 		}
-	})
-	t.Run("to and fro", func(t *testing.T) {
-		for _, other := range buckets {
-			k := newKey(t, bucket(100, second, 100))
-			k.ask(t, noon, 77)
-			const times = 100
-			for range times {
-				k.adopt(t, noon, other)
-				k.adopt(t, noon, bucket(100, second, 100))
-			}
-			if r := k.step.Read(k.state, noon, 24); r.RetryAfter < second/100 || r.RetryAfter > second/100+2*times {
-				t.Errorf("%s: %+v", describe(other), r)
-			}
+		if !kept {
+			t.Fatalf("%+v admits %d units, of %+v, in %d microseconds", m, sum, plans, span)
 		}
-	})
+	}
+}
+
+// TestOwnPromise: however others are asked, and however long it is not, what is admitted
+// under one set of numbers alone keeps its promise.
+func TestOwnPromise(t *testing.T) {
+	norace.Test(t)
+	for name, family := range families() {
+		t.Run(name, rapid.MakeCheck(func(t *rapid.T) {
+			pick := rapid.SampledFrom(family)
+			own := pick.Draw(t, "own")
+			s := &schedule{key: newKey(t, own), now: noon}
+			for range rapid.IntRange(1, 60).Draw(t, "moves") {
+				s.advance(t)
+				s.now = s.newest // or the others' events would have to be known
+				m := own
+				if rapid.Bool().Draw(t, "other") {
+					m = pick.Draw(t, "numbers")
+				}
+				s.adopt(t, s.now, m)
+				n := s.units(t)
+				if s.key.ask(t, s.now, n) && m == own {
+					s.note(t, n, units(m, n)) // and compares
+				}
+			}
+		}))
+	}
+}
+
+// TestOthersEnd: when numbers have not been used for a while, the others decide as if
+// there had only ever been those.
+func TestOthersEnd(t *testing.T) {
+	norace.Test(t)
+	for name, family := range families() {
+		t.Run(name, rapid.MakeCheck(func(t *rapid.T) {
+			pick := rapid.SampledFrom(family)
+			s := &schedule{key: newKey(t, pick.Draw(t, "numbers")), now: noon, mixed: true}
+			for range rapid.IntRange(1, 30).Draw(t, "moves") {
+				s.advance(t)
+				if rapid.IntRange(0, 2).Draw(t, "change") == 0 {
+					s.adopt(t, s.now, pick.Draw(t, "numbers"))
+				}
+				s.ask(t)
+			}
+			own := pick.Draw(t, "own")
+			s.adopt(t, s.now, own)
+			end := max(s.now, s.until)
+			for _, o := range s.others {
+				end = max(end, o.kept.Until)
+			}
+			for range 10 { // used all the while
+				s.now += (end - s.now) / 10
+				s.ask(t)
+			}
+			s.now = max(s.now, end) + window(own)
+			s.adopt(t, s.now, own)
+			if len(s.others) > 0 {
+				t.Fatalf("%+v are still kept at %d", s.others, s.now)
+			}
+		}))
+	}
+}
+
+// TestNinthIsNotKept: of more numbers than are kept, those used longest ago are new again.
+func TestNinthIsNotKept(t *testing.T) {
+	k := newKey(t, interval(hour))
+	k.ask(t, noon, 1)
+	for i := range int64(step.MaxKept) {
+		if want := min(i, step.MaxKept-1); int64(len(k.others)) != want {
+			t.Fatalf("after %d numbers, %d others are kept, want %d", i+1, len(k.others), want)
+		}
+		k.adopt(t, noon+1, interval(day+i))
+	}
+	if slices.ContainsFunc(k.others, func(o other) bool { return o.kept.Step.Numbers().Period == hour }) {
+		t.Errorf("of %v, the first is kept", k.others)
+	}
 }
 
 // TestLowerLimitForgetsNothing: while two releases with different limits run side

@@ -60,14 +60,25 @@ func (w *fixedWindow) GiveBack(s []int64, _, at, n int64) {
 }
 
 // Adopt puts the count where its events may have happened at the latest.
-func (w *fixedWindow) Adopt(s []int64, now int64, from Numbers) ([]int64, bool) {
-	if from.alike(w.numbers) {
-		return s, false
-	}
+func (w *fixedWindow) Adopt(s []int64, now int64, from Numbers) []int64 {
 	last := min(s[0]+from.Period-1, max(now, s[0]))
-	s[0] = align(last, w.numbers.Period)
-	return s, true
+	return []int64{align(last, w.numbers.Period), s[1]}
 }
+
+func (w *fixedWindow) Count(s []int64, now, n, _ int64) []int64 {
+	start, count := w.at(s, now)
+	s[0], s[1] = start, saturate(count, n, MaxInt)
+	return s
+}
+
+func (w *fixedWindow) Redate(s []int64, now, _ int64) []int64 {
+	if s[0]-now <= w.Window() {
+		return nil
+	}
+	return []int64{align(now, w.numbers.Period), max(s[1], w.numbers.Limit)}
+}
+
+func (w *fixedWindow) Window() int64 { return w.numbers.Period }
 
 func (w *fixedWindow) FreshAt(s []int64) int64 {
 	if s[1] == 0 {

@@ -1,56 +1,73 @@
--- The twin of fixedwindow.go. A value is period, then start, count.
-twins[2] = function(p)
-  --@constants PERIOD, LIMIT, HEADER
-  local PERIOD, LIMIT = read('>I7I7', p, 3)
-  local HEADER = sub(p, 3, 9)
-  --@end
-  local twin = {header = HEADER, limit = LIMIT}
+-- The twin of fixedwindow.go. The numbers of a policy are period, limit. A value is period,
+-- then start, count.
 
-  function twin.intact(v)
-    --@intact
-    return #v == 21 and (sub(v, 1, 7) == HEADER or isperiod(v))
-    --@end
-  end
+--@helpers
+-- The numbers that were read last, and their place. Questions mostly follow others like them.
+local fixedPlace, fixedHeader, fixedPeriod, fixedLimit
 
-  function twin.admits(v, n)
-    --@admits
-    local current = now - now % PERIOD
-    local start, count, value, life, state = current, 0
-    if v then
-      start, count = read('>I7I7', v, 8)
-      if sub(v, 1, 7) ~= HEADER then -- where its events may have happened at the latest
-        local last = min(start + read('>I7', v, 1) - 1, max(now, start))
-        start = last - last % PERIOD
-        state, life = pack('>I7I7', start, count), start + PERIOD - now
-        value = HEADER .. state
-      end
+--@admits
+if place ~= fixedPlace then
+  fixedPlace, fixedHeader = place, sub(numbers, place, place + 6)
+  fixedPeriod, fixedLimit = read('>I7I7', numbers, place)
+end
+local of, start, count = fixedPeriod, 0, 0
+if own then
+  if #own == 21 then of, start, count = read('>I7I7I7', own, 1) else of = nil end
+end
+if of == fixedPeriod and (others or start - now <= of) then
+  local current = now - now % of
+  if start < current then start, count = current, 0 end
+  ok, a, b, c, d, e = n <= fixedLimit - count, start, count, of, fixedLimit, fixedHeader
+end
+
+--@charge
+state = pack('>I7I7', a, b + n)
+new, life, from = e .. state, b > 0 and 0 or a + c - now, '7'
+
+--@refuse
+state = pack('>I7I7', a, max(b, min(b + min(n, d), d)))
+new, life = e .. state, a + c - now
+
+--@state
+if own then state = sub(own, 8) end
+
+--@rare
+if byte(used, 2) > 0 then
+  rare[2] = {
+    alike = 7,
+    most = function(place) return (read('>I7', numbers, place + 7)) end,
+
+    giveback = function(own, at, n)
+      local period, start, count = read('>I7I7I7', own, 1)
+      if start == at - at % period then count = max(count - n, 0) end
+      return sub(own, 1, 7) .. pack('>I7I7', start, count), start + period - now
+    end,
+
+    intact = function(v) return #v == 21 and isperiod(v) end,
+
+    -- adopt puts the count where its events may have happened at the latest.
+    adopt = function(v, place)
+      local from, start, count = read('>I7I7I7', v, 1)
+      local last, period = min(start + from - 1, max(now, start)), (read('>I7', numbers, place))
+      return sub(numbers, place, place + 6) .. pack('>I7I7', last - last % period, count)
+    end,
+
+    redate = function(v, place)
+      local period, start, count = read('>I7I7I7', v, 1)
+      if start - now <= period then return v end
+      return sub(v, 1, 7) .. pack('>I7I7', now - now % period, max(count, (read('>I7', numbers, place + 7))))
+    end,
+
+    count = function(v, n)
+      local period, start, count = read('>I7I7I7', v, 1)
+      local current = now - now % period
       if start < current then start, count = current, 0 end
-    end
-    local ok = n <= LIMIT - count
-    --@end
-    return ok, value, life, state, start, count
-  end
+      return sub(v, 1, 7) .. pack('>I7I7', start, min(count + n, 9007199254740991))
+    end,
 
-  function twin.charge(_, n, _, start, count)
-    --@charge
-    local words = pack('>I7I7', start, count + n)
-    return HEADER .. words, count > 0 and 0 or start + PERIOD - now, words
-    --@end
-  end
-
-  function twin.refuse(_, n, _, start, count)
-    --@refuse
-    local words = pack('>I7I7', start, max(count, min(count + min(n, LIMIT), LIMIT)))
-    return HEADER .. words, start + PERIOD - now, words
-    --@end
-  end
-
-  function twin.giveback(v, at, n)
-    if sub(v, 1, 7) ~= HEADER then return nil end
-    local start, count = read('>I7I7', v, 8)
-    if start == at - at % PERIOD then count = max(count - n, 0) end
-    return HEADER .. pack('>I7I7', start, count), start + PERIOD - now
-  end
-
-  return twin
+    lasts = function(v)
+      local period, start, count = read('>I7I7I7', v, 1)
+      return count > 0 and start + period or start, period, period
+    end,
+  }
 end

@@ -48,7 +48,18 @@ func (m *minInterval) GiveBack(s []int64, _, at, _ int64) {
 	}
 }
 
-func (m *minInterval) Adopt(s []int64, _ int64, _ Numbers) ([]int64, bool) { return s, false }
+func (m *minInterval) Adopt(s []int64, _ int64, _ Numbers) []int64 { return []int64{s[0], s[1]} }
+
+func (m *minInterval) Count(s []int64, now, n, _ int64) []int64 { return m.Charge(s, now, n) }
+
+func (m *minInterval) Redate(s []int64, now, _ int64) []int64 {
+	if s[1]-now <= m.Window() {
+		return nil
+	}
+	return []int64{now, now}
+}
+
+func (m *minInterval) Window() int64 { return m.numbers.Period }
 
 func (m *minInterval) FreshAt(s []int64) int64 {
 	if s[0] == 0 {

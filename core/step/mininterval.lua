@@ -1,40 +1,52 @@
--- The twin of mininterval.go. A value is period, then last, newest.
-twins[5] = function(p)
-  --@constants PERIOD, HEADER
-  local PERIOD = read('>I7', p, 3)
-  local HEADER = sub(p, 3, 9)
-  --@end
-  local twin = {header = HEADER, calls = true} -- it counts calls, not units
+-- The twin of mininterval.go. The number of a policy is period. A value is period, then last,
+-- newest.
 
-  function twin.intact(v)
-    --@intact
-    return #v == 21 and (sub(v, 1, 7) == HEADER or isperiod(v))
-    --@end
-  end
+--@admits
+local period = read('>I7', numbers, place)
+local of, last, newest = period, 0, 0
+if own then
+  if #own == 21 then of, last, newest = read('>I7I7I7', own, 1) else of = nil end
+end
+if of == period and (others or newest - now <= of) then
+  ok, a, b = last == 0 or last + period <= now, newest, period
+end
 
-  function twin.admits(v)
-    --@admits
-    local last, newest = 0, 0
-    if v then last, newest = read('>I7I7', v, 8) end
-    local ok = last == 0 or last + PERIOD <= now
-    --@end
-    return ok, nil, nil, nil, newest
-  end
+--@charge
+local newest = max(now, a)
+state = pack('>I7I7', newest, newest)
+new, life = sub(numbers, place, place + 6) .. state, newest + b - now
 
-  function twin.charge(_, _, _, newest)
-    --@charge
-    newest = max(now, newest)
-    local words = pack('>I7I7', newest, newest)
-    return HEADER .. words, newest + PERIOD - now, words
-    --@end
-  end
+--@state
+if own then state = sub(own, 8) end
 
-  function twin.giveback(v, at)
-    if sub(v, 1, 7) ~= HEADER then return nil end
-    local last, newest = read('>I7I7', v, 8)
-    if last == at then last = 0 end
-    return HEADER .. pack('>I7I7', last, newest), newest + PERIOD - now
-  end
+--@rare
+if byte(used, 5) > 0 then
+  rare[5] = {
+    alike = 7,
 
-  return twin
+    giveback = function(own, at)
+      local period, last, newest = read('>I7I7I7', own, 1)
+      if last == at then last = 0 end
+      return sub(own, 1, 7) .. pack('>I7I7', last, newest), newest + period - now
+    end,
+
+    intact = function(v) return #v == 21 and isperiod(v) end,
+
+    adopt = function(v, place) return sub(numbers, place, place + 6) .. sub(v, 8) end,
+
+    redate = function(v)
+      local period, _, newest = read('>I7I7I7', v, 1)
+      return newest - now > period and sub(v, 1, 7) .. pack('>I7I7', now, now) or v
+    end,
+
+    count = function(v)
+      local newest = max(now, (read('>I7', v, 15)))
+      return sub(v, 1, 7) .. pack('>I7I7', newest, newest)
+    end,
+
+    lasts = function(v)
+      local period, last, newest = read('>I7I7I7', v, 1)
+      return last > 0 and last + period or newest, period, period
+    end,
+  }
 end

@@ -3,6 +3,7 @@ package step_test
 import (
 	"fmt"
 	"math/big"
+	"slices"
 
 	"github.com/headgate/headgate/core/step"
 )
@@ -20,7 +21,30 @@ type model interface {
 	charge(now, n int64)
 	refuse(now, n int64)
 	giveBack(now, at, n int64)
-	adopt(now int64, to step.Numbers)
+
+	// fresh is the instant from which nothing counts.
+	fresh() int64
+
+	// resize changes the limit, or the burst.
+	resize(to step.Numbers)
+
+	// adopt is a model under other numbers that has what this one shows.
+	adopt(now int64, to step.Numbers) model
+
+	// count is a charge under other numbers, whose model is fresh at an instant.
+	count(now, n, until int64)
+}
+
+// window is how long a unit counts at most.
+func window(m step.Numbers) int64 {
+	switch m.Algorithm {
+	case step.TokenBucket:
+		return ceil(new(big.Rat).Mul(big.NewRat(m.Period, m.Limit), rat(m.Burst)))
+	case step.SlidingWindow:
+		return sub(m) * (m.Resolution + 1)
+	default:
+		return m.Period
+	}
 }
 
 func newModel(m step.Numbers) model {
@@ -28,9 +52,9 @@ func newModel(m step.Numbers) model {
 	case step.TokenBucket:
 		return &bucketModel{m: m}
 	case step.FixedWindow:
-		return &fixedModel{m: m, count: map[int64]int64{}}
+		return &fixedModel{m: m, counts: map[int64]int64{}}
 	case step.SlidingWindow:
-		return &slidingModel{m: m, count: map[int64]int64{}}
+		return &slidingModel{m: m, counts: map[int64]int64{}}
 	case step.SlidingLog:
 		return &logModel{m: m}
 	case step.MinInterval:
@@ -132,80 +156,89 @@ func (b *bucketModel) giveBack(now, at, n int64) {
 	}
 }
 
-// adopt takes the units over that both buckets hold, and of more than those the time
-// that they take to refill, each rounded up to what the new bucket counts in.
-func (b *bucketModel) adopt(now int64, to step.Numbers) {
-	if b.m.Limit == to.Limit && b.m.Period == to.Period {
-		b.tokens.Add(b.tokens, rat(to.Burst-b.m.Burst))
-		b.m = to
-		return
+func (b *bucketModel) fresh() int64 {
+	if b.tokens == nil {
+		return 0
 	}
-	used, both, over := b.used(now), rat(min(b.m.Burst, to.Burst)), new(big.Rat)
-	if used.Cmp(both) > 0 {
-		over.Sub(used, both)
-		used = both
-	}
-	over.Mul(over, big.NewRat(b.m.Period, b.m.Limit))
-	rate := big.NewRat(to.Limit, to.Period)
-	used = roundUp(used.Quo(used, rate), rate.Num())
-	used.Add(used, roundUp(over, rate.Num()))
-	if excess := floor(used) - (step.MaxInt - 1 - now); excess > 0 { // a state holds no later instant
-		used.Sub(used, rat(excess))
-	}
-	b.m = to
-	b.tokens, b.instant = used.Sub(rat(to.Burst), used.Mul(used, rate)), now
+	missing := rat(b.m.Burst)
+	missing.Sub(missing, b.tokens)
+	return b.instant + ceil(missing.Mul(missing, big.NewRat(b.m.Period, b.m.Limit)))
 }
 
-// roundUp rounds to a multiple of 1/n.
-func roundUp(x *big.Rat, n *big.Int) *big.Rat {
-	per := new(big.Rat).SetInt(n)
-	up := ceil(new(big.Rat).Mul(x, per))
-	return per.Quo(rat(up), per)
+func (b *bucketModel) resize(to step.Numbers) {
+	if b.tokens != nil {
+		b.tokens.Add(b.tokens, rat(to.Burst-b.m.Burst))
+	}
+	b.m = to
+}
+
+func (b *bucketModel) adopt(now int64, to step.Numbers) model {
+	other := &bucketModel{m: to, tokens: rat(to.Burst), instant: now}
+	other.count(now, ceil(b.used(now)), b.fresh())
+	return other
+}
+
+// count goes into debt for no longer than until, or until the bucket is empty.
+func (b *bucketModel) count(now, n, until int64) {
+	used, most := b.used(now), b.refill(max(until-now, window(b.m)))
+	if used.Cmp(most) >= 0 {
+		return
+	}
+	if used.Add(used, rat(n)); used.Cmp(most) > 0 {
+		used = most
+	}
+	b.tokens, b.instant = used.Sub(rat(b.m.Burst), used), now
 }
 
 // fixedModel counts in numbered windows.
 type fixedModel struct {
 	m      step.Numbers
-	count  map[int64]int64
+	counts map[int64]int64
 	newest int64 // window that was charged
 }
 
 func (f *fixedModel) window(now int64) int64 { return max(now/f.m.Period, f.newest) }
 
-func (f *fixedModel) used(now int64) *big.Rat { return rat(f.count[f.window(now)]) }
+func (f *fixedModel) used(now int64) *big.Rat { return rat(f.counts[f.window(now)]) }
 
 func (f *fixedModel) charge(now, n int64) {
 	f.newest = f.window(now)
-	f.count[f.newest] += n
+	f.counts[f.newest] += n
 }
 
 func (f *fixedModel) refuse(now, n int64) {
 	f.newest = f.window(now)
-	saturate(f.count, f.newest, n, f.m.Limit)
+	saturate(f.counts, f.newest, n, f.m.Limit)
 }
 
 func (f *fixedModel) giveBack(_, at, n int64) {
 	w := at / f.m.Period
-	f.count[w] = max(f.count[w]-n, 0)
+	f.counts[w] = max(f.counts[w]-n, 0)
 }
+
+func (f *fixedModel) fresh() int64 {
+	if f.counts[f.newest] == 0 {
+		return f.newest * f.m.Period
+	}
+	return (f.newest + 1) * f.m.Period
+}
+
+func (f *fixedModel) resize(to step.Numbers) { f.m = to }
 
 // adopt puts the newest count where its events may have happened at the latest.
-func (f *fixedModel) adopt(now int64, to step.Numbers) {
+func (f *fixedModel) adopt(now int64, to step.Numbers) model {
 	start := f.newest * f.m.Period
 	last := min(start+f.m.Period-1, max(now, start))
-	n := f.count[f.newest]
-	if to.Period == f.m.Period {
-		last = start
-	}
-	f.m = to
-	f.newest = last / to.Period
-	f.count = map[int64]int64{f.newest: n}
+	newest := last / to.Period
+	return &fixedModel{m: to, newest: newest, counts: map[int64]int64{newest: f.counts[f.newest]}}
 }
 
+func (f *fixedModel) count(now, n, _ int64) { f.charge(now, n) }
+
 // saturate counts refused units up to a number, and takes nothing away.
-func saturate(count map[int64]int64, window, n, limit int64) {
-	if count[window] < limit {
-		count[window] = min(count[window]+n, limit)
+func saturate(counts map[int64]int64, window, n, limit int64) {
+	if counts[window] < limit {
+		counts[window] = min(counts[window]+n, limit)
 	}
 }
 
@@ -213,7 +246,7 @@ func saturate(count map[int64]int64, window, n, limit int64) {
 // touches.
 type slidingModel struct {
 	m      step.Numbers
-	count  map[int64]int64
+	counts map[int64]int64
 	newest int64 // sub-window that was charged
 }
 
@@ -230,12 +263,12 @@ func (s *slidingModel) used(now int64) *big.Rat {
 		window, offset = s.newest, 0
 	}
 	sum := new(big.Rat)
-	for i, n := range s.count {
+	for i, n := range s.counts {
 		if window-k < i && i <= window {
 			sum.Add(sum, rat(n))
 		}
 	}
-	oldest := rat(s.count[window-k])
+	oldest := rat(s.counts[window-k])
 	if !s.m.NeverOver {
 		oldest.Mul(oldest, big.NewRat(length-offset, length))
 	}
@@ -245,43 +278,54 @@ func (s *slidingModel) used(now int64) *big.Rat {
 // roll forgets what no window can touch from now on.
 func (s *slidingModel) roll(now int64) {
 	s.newest = max(now/sub(s.m), s.newest)
-	for i := range s.count {
+	for i := range s.counts {
 		if i < s.newest-s.m.Resolution {
-			delete(s.count, i)
+			delete(s.counts, i)
 		}
 	}
 }
 
 func (s *slidingModel) charge(now, n int64) {
 	s.roll(now)
-	s.count[s.newest] += n
+	s.counts[s.newest] += n
 }
 
 func (s *slidingModel) refuse(now, n int64) {
 	s.roll(now)
-	saturate(s.count, s.newest, n, max(s.m.Limit, step.MaxInt/(step.MaxResolution+2)))
+	saturate(s.counts, s.newest, n, max(s.m.Limit, step.MaxInt/(step.MaxResolution+2)))
 }
 
 func (s *slidingModel) giveBack(_, at, n int64) {
 	i := at / sub(s.m)
-	s.count[i] = max(s.count[i]-n, 0)
+	s.counts[i] = max(s.counts[i]-n, 0)
 }
 
-// adopt puts each count where its events may have happened at the latest.
-func (s *slidingModel) adopt(now int64, to step.Numbers) {
-	if sub(s.m) == sub(to) && s.m.Resolution == to.Resolution {
-		s.m = to
-		return
+func (s *slidingModel) fresh() int64 {
+	last := s.newest - s.m.Resolution - 1
+	for i, n := range s.counts {
+		if n > 0 {
+			last = max(last, i)
+		}
 	}
+	return (last + s.m.Resolution + 1) * sub(s.m)
+}
+
+func (s *slidingModel) resize(to step.Numbers) { s.m = to }
+
+// adopt puts each count where its events may have happened at the latest.
+func (s *slidingModel) adopt(now int64, to step.Numbers) model {
 	now = max(now, s.newest*sub(s.m))
 	moved := map[int64]int64{}
-	for i, n := range s.count {
+	for i, n := range s.counts {
 		last := min((i+1)*sub(s.m)-1, now)
 		moved[last/sub(to)] += n
 	}
-	s.m, s.count, s.newest = to, moved, now/sub(to)
-	s.roll(now)
+	other := &slidingModel{m: to, counts: moved, newest: now / sub(to)}
+	other.roll(now)
+	return other
 }
+
+func (s *slidingModel) count(now, n, _ int64) { s.charge(now, n) }
 
 // logModel lists every unit that was charged, with its instant, oldest first.
 type logModel struct {
@@ -334,7 +378,23 @@ func (l *logModel) giveBack(now, at, n int64) {
 	}
 }
 
-func (l *logModel) adopt(_ int64, to step.Numbers) { l.m = to }
+func (l *logModel) fresh() int64 {
+	if len(l.units) == 0 {
+		return l.newest
+	}
+	return l.units[len(l.units)-1] + l.m.Period
+}
+
+func (l *logModel) resize(to step.Numbers) { l.m = to }
+
+// adopt takes the newest units, as many as decide.
+func (l *logModel) adopt(_ int64, to step.Numbers) model {
+	newest := l.units[max(int64(len(l.units))-to.Limit, 0):]
+	return &logModel{m: to, units: slices.Clone(newest), newest: l.newest}
+}
+
+// count keeps the newest units, as many as decide.
+func (l *logModel) count(now, n, _ int64) { l.refuse(now, min(n, l.m.Limit)) }
 
 // intervalModel remembers the last call.
 type intervalModel struct {
@@ -359,16 +419,32 @@ func (i *intervalModel) giveBack(_, at, _ int64) {
 	}
 }
 
-func (i *intervalModel) adopt(_ int64, to step.Numbers) { i.m = to }
+func (i *intervalModel) fresh() int64 {
+	if !i.called {
+		return i.last
+	}
+	return i.last + i.m.Period
+}
+
+func (i *intervalModel) resize(to step.Numbers) { i.m = to }
+
+func (i *intervalModel) adopt(_ int64, to step.Numbers) model {
+	return &intervalModel{m: to, called: i.called, last: i.last}
+}
+
+func (i *intervalModel) count(now, n, _ int64) { i.charge(now, n) }
 
 // constantModel remembers nothing.
 type constantModel struct{}
 
-func (constantModel) used(int64) *big.Rat          { return new(big.Rat) }
-func (constantModel) charge(int64, int64)          {}
-func (constantModel) refuse(int64, int64)          {}
-func (constantModel) giveBack(int64, int64, int64) {}
-func (constantModel) adopt(int64, step.Numbers)    {}
+func (constantModel) used(int64) *big.Rat             { return new(big.Rat) }
+func (constantModel) charge(int64, int64)             {}
+func (constantModel) refuse(int64, int64)             {}
+func (constantModel) giveBack(int64, int64, int64)    {}
+func (constantModel) fresh() int64                    { return 0 }
+func (constantModel) resize(step.Numbers)             {}
+func (constantModel) adopt(int64, step.Numbers) model { return constantModel{} }
+func (constantModel) count(int64, int64, int64)       {}
 
 func rat(n int64) *big.Rat { return new(big.Rat).SetInt64(n) }
 

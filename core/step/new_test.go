@@ -164,11 +164,11 @@ func TestStateIsSmall(t *testing.T) {
 func TestAlgorithmNames(t *testing.T) {
 	seen := map[string]bool{}
 	for a, want := range map[step.Algorithm]string{
-		step.TokenBucket:   "tb1",
-		step.FixedWindow:   "fw1",
-		step.SlidingWindow: "sw1",
-		step.SlidingLog:    "sl1",
-		step.MinInterval:   "mi1",
+		step.TokenBucket:   "tb2",
+		step.FixedWindow:   "fw2",
+		step.SlidingWindow: "sw2",
+		step.SlidingLog:    "sl2",
+		step.MinInterval:   "mi2",
 		step.Unlimited:     "unlimited",
 		step.Blocked:       "blocked",
 		0:                  "unknown",

@@ -13,6 +13,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/headgate/headgate/core/step"
+	"github.com/headgate/headgate/internal/norace"
 )
 
 const (
@@ -139,6 +140,10 @@ type key struct {
 	state   []int64 // nil until the first write
 	words   int     // the longest that the state may be
 	model   model
+
+	largest step.Step // of those that mean the same as the step
+	others  []other
+	until   int64 // of the state, if there are others
 }
 
 func newKey(t failer, m step.Numbers) *key {
@@ -150,7 +155,7 @@ func newKey(t failer, m step.Numbers) *key {
 	if got := s.Numbers(); got != m {
 		t.Fatalf("Numbers() = %+v, want %+v", got, m)
 	}
-	return &key{step: s, numbers: m, words: s.MaxWords(), model: newModel(m)}
+	return &key{step: s, numbers: m, words: s.MaxWords(), model: newModel(m), largest: s}
 }
 
 // A failer is what *testing.T and *rapid.T have in common.
@@ -178,11 +183,13 @@ func (k *key) ask(t failer, now, n int64) bool {
 		k.open()
 		k.state = k.step.Charge(k.state, now, n)
 		k.model.charge(now, n)
+		k.count(now, n)
 	case k.numbers.CountDenied && n <= k.step.Max():
 		k.open()
 		k.state = k.step.Refuse(k.state, now, n)
 		k.model.refuse(now, n)
 	}
+	k.renew(t, now)
 	return admitted
 }
 
@@ -191,7 +198,7 @@ func (k *key) settle(t failer, now, at, n, actual int64) {
 	t.Helper()
 	left := remaining(k.model, k.numbers, now)
 	before := slices.Clone(k.state)
-	state, changed, uncovered := step.Settle(k.step, k.state, k.numbers, now, at, n, actual)
+	state, changed, uncovered := step.Settle(k.step, k.state, now, at, n, actual)
 	if !changed && !slices.Equal(state, before) {
 		t.Fatalf("at %d: %d settled to %d changed %v to %v without saying so", now, n, actual, before, state)
 	}
@@ -208,8 +215,10 @@ func (k *key) settle(t failer, now, at, n, actual int64) {
 		want = actual - n - more
 		if more > 0 {
 			k.model.charge(now, more)
+			k.count(now, more)
 		}
 	}
+	k.renew(t, now)
 	if uncovered != want {
 		t.Fatalf("at %d: %d settled to %d with %d left: %d uncovered, want %d", now, n, actual, left, uncovered, want)
 	}
@@ -228,6 +237,17 @@ func (k *key) check(t failer, now, n int64) {
 	r := s.Read(k.state, now, n)
 	if want := remaining(d, m, now); r.Remaining != want {
 		t.Fatalf("at %d: Remaining %d, want %d\nstate %v", now, r.Remaining, want, before)
+	}
+
+	// Room is the end of what is admitted.
+	room := step.Room(s, k.state, now)
+	if room < step.MaxInt && admits(d, m, now, room+1) || room > 0 && !admits(d, m, now, room) {
+		t.Fatalf("at %d: Room %d of %v\nstate %v", now, room, d.used(now), before)
+	}
+	for _, n := range []int64{1, n, room - 1, room, room + 1, room/2 + 1, s.Max(), s.Max() + 1, step.MaxInt} {
+		if 0 < n && n <= step.MaxInt && s.Admits(k.state, now, n) != (n <= room) {
+			t.Fatalf("at %d: Admits(%d) = %v, and Room is %d\nstate %v", now, n, n > room, room, before)
+		}
 	}
 
 	// RetryAfter suffices, and is tight.
@@ -472,33 +492,32 @@ func (s *schedule) bounded(t *rapid.T) {
 	}
 }
 
-// atLeast raises the number of schedules that properties are tried with, for the rest of
-// the test.
-func atLeast(t *testing.T, n int) {
+// fewer lowers the number of schedules that properties are tried with, for the rest of the
+// test, unless the command line gives it.
+func fewer(t *testing.T, n int) {
 	t.Helper()
 	f := flag.Lookup("rapid.checks")
-	was := f.Value.String()
-	if most, err := strconv.Atoi(was); err != nil || most >= n {
+	if f.Value.String() != checks {
 		return
 	}
 	if err := flag.Set(f.Name, strconv.Itoa(n)); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = flag.Set(f.Name, was) })
+	t.Cleanup(func() { _ = flag.Set(f.Name, checks) })
 }
 
-// TestModel runs random schedules of each policy against its model, at least 2000 for each
-// algorithm. After every move everything that the step reports is compared.
+// TestModel runs random schedules of each policy against its model: few of each, as there
+// are many policies of each algorithm, and others each time. After every move everything
+// that the step reports is compared.
 func TestModel(t *testing.T) {
-	of := make(map[step.Algorithm]int) // subjects
-	for _, m := range subjects {
-		of[m.Algorithm]++
-	}
+	norace.Test(t)
 	for _, m := range subjects {
 		t.Run(describe(m), func(t *testing.T) {
-			if n := of[m.Algorithm]; m.Algorithm < step.Unlimited {
-				atLeast(t, (2000+n-1)/n)
+			n := 40
+			if m.Resolution == step.MaxResolution {
+				n = 15 // which take as long
 			}
+			fewer(t, n)
 			rapid.Check(t, testModel(m))
 		})
 	}
@@ -525,6 +544,7 @@ func testModel(m step.Numbers) func(*rapid.T) {
 // TestLaterAdmitsMore: what fits at an instant fits at every later one, so a clock
 // that goes back never admits what it would not have admitted before.
 func TestLaterAdmitsMore(t *testing.T) {
+	norace.Test(t)
 	for _, m := range subjects {
 		t.Run(describe(m), rapid.MakeCheck(func(t *rapid.T) {
 			s := &schedule{key: newKey(t, m), now: noon}
@@ -556,6 +576,7 @@ func TestLaterAdmitsMore(t *testing.T) {
 // TestClockBackRefusesNoLonger: a clock set back by d lengthens a wait by at most d,
 // and shortens none.
 func TestClockBackLengthensWaits(t *testing.T) {
+	norace.Test(t)
 	for _, m := range subjects {
 		t.Run(describe(m), rapid.MakeCheck(func(t *rapid.T) {
 			s := &schedule{key: newKey(t, m), now: noon}

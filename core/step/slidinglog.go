@@ -176,8 +176,34 @@ func (l *slidingLog) GiveBack(s []int64, now, at, n int64) {
 	}
 }
 
-// Adopt has nothing to convert: the entries are instants, whatever the parameters.
-func (l *slidingLog) Adopt(s []int64, _ int64, _ Numbers) ([]int64, bool) { return s, false }
+// Adopt copies the newest entries, as many as decide.
+func (l *slidingLog) Adopt(s []int64, _ int64, _ Numbers) []int64 {
+	count := min(s[logCount], l.numbers.Limit)
+	adopted := make([]int64, logRing+max(count, min(l.numbers.Limit, logStart)))
+	adopted[logCount], adopted[logNewest] = count, s[logNewest]
+	for i := range count {
+		adopted[logRing+i] = entry(s, s[logCount]-count+i)
+	}
+	return adopted
+}
+
+// Count is Refuse: of more units than the limit, the newest decide.
+func (l *slidingLog) Count(s []int64, now, n, _ int64) []int64 { return l.Refuse(s, now, n) }
+
+func (l *slidingLog) Redate(s []int64, now, _ int64) []int64 {
+	if s[logNewest]-now <= l.Window() {
+		return nil
+	}
+	count := max(s[logCount], l.numbers.Limit)
+	full := make([]int64, logRing+count)
+	full[logCount], full[logNewest] = count, now
+	for i := range full[logRing:] {
+		full[logRing+i] = now
+	}
+	return full
+}
+
+func (l *slidingLog) Window() int64 { return l.numbers.Period }
 
 func (l *slidingLog) FreshAt(s []int64) int64 {
 	if s[logCount] == 0 {

@@ -179,10 +179,7 @@ func (w *slidingWindow) GiveBack(s []int64, _, at, n int64) {
 }
 
 // Adopt puts each count where its events may have happened at the latest.
-func (w *slidingWindow) Adopt(s []int64, now int64, from Numbers) ([]int64, bool) {
-	if from.alike(w.numbers) {
-		return s, false
-	}
+func (w *slidingWindow) Adopt(s []int64, now int64, from Numbers) []int64 {
 	old := newSlidingWindow(from)
 	now = max(now, s[0])
 	moved := make([]int64, w.Words())
@@ -193,8 +190,29 @@ func (w *slidingWindow) Adopt(s []int64, now int64, from Numbers) ([]int64, bool
 			moved[1+back] = min(moved[1+back]+count, MaxInt)
 		}
 	}
-	return moved, true
+	return moved
 }
+
+func (w *slidingWindow) Count(s []int64, now, n, _ int64) []int64 {
+	w.roll(s, now)
+	s[1] = saturate(s[1], n, MaxInt)
+	return s
+}
+
+func (w *slidingWindow) Redate(s []int64, now, _ int64) []int64 {
+	if s[0]-now <= w.Window() {
+		return nil
+	}
+	sum := int64(0)
+	for _, c := range s[1:w.Words()] {
+		sum += c
+	}
+	full := make([]int64, w.Words())
+	full[0], full[1] = align(now, w.sub), min(max(sum, w.numbers.Limit), MaxInt)
+	return full
+}
+
+func (w *slidingWindow) Window() int64 { return (w.k + 1) * w.sub }
 
 func (w *slidingWindow) FreshAt(s []int64) int64 {
 	if len(s) == 0 {

@@ -1,125 +1,157 @@
--- The twin of slidingwindow.go. A value is period, resolution, then start, c0 ... ck.
+-- The twin of slidingwindow.go. The numbers of a policy are period, k, limit, span, neverover,
+-- most. A value is period, k, then start, c0 ... ck.
 
 --@helpers
--- product returns a*b exactly, in digits of 2^26 after the first.
-local function product(a, b)
-  local B = 67108864
-  local a0, b0 = a % B, b % B
-  local a1, b1 = (a - a0) / B, (b - b0) / B
-  local low, mid1, mid2 = a0 * b0, a1 * b0, a0 * b1
-  local digit0 = low % B
-  local mid = mid1 % B + mid2 % B + (low - digit0) / B
-  local digit1 = mid % B
-  return a1 * b1 + div(mid1, B) + div(mid2, B) + (mid - digit1) / B, digit1, digit0
-end
-
--- atmost reports a*b <= c*d.
-local function atmost(a, b, c, d)
-  local x, y = a * b, c * d
-  if x < 9007199254740992 and y < 9007199254740992 then return x <= y end
-  local x2, x1, x0 = product(a, b)
-  local y2, y1, y0 = product(c, d)
-  if x2 ~= y2 then return x2 < y2 end
-  if x1 ~= y1 then return x1 < y1 end
-  return x0 <= y0
-end
-
--- countlife is how long the counts of sub-windows so long will count.
-local function countlife(start, c, span)
-  for i = 1, #c do
-    if c[i] > 0 then return start + (#c + 1 - i) * span - now end
-  end
-  return 0
-end
-
--- iscounts reports whether v begins with the numbers of a sliding window and is as long
--- as they say.
-local function iscounts(v)
-  local k = isperiod(v) and read('>I7', v, 8) or 0
-  return k >= 1 and k <= 1000 and #v == 28 + 7 * k
-end
---@end
-
-twins[3] = function(p)
-  --@constants PERIOD, K, LIMIT, SPAN, NEVEROVER, MOST, HEADER, WORDS
-  local PERIOD, K, LIMIT, SPAN, NEVEROVER, MOST = read('>I7I7I7I7I7I7', p, 3)
-  local HEADER, WORDS = sub(p, 3, 16), '>' .. rep('I7', K + 2)
-  --@end
-  local twin = {header = HEADER, limit = LIMIT}
-
-  function twin.intact(v)
-    --@intact
-    return #v == 28 + 7 * K and sub(v, 1, 14) == HEADER or #v > 28 and iscounts(v)
-    --@end
+local atmost, countlife
+if byte(used, 3) > 0 then
+  -- product returns a*b exactly, in digits of 2^26 after the first.
+  local function product(a, b)
+    local B = 67108864
+    local a0, b0 = a % B, b % B
+    local a1, b1 = (a - a0) / B, (b - b0) / B
+    local low, mid1, mid2 = a0 * b0, a1 * b0, a0 * b1
+    local digit0 = low % B
+    local mid = mid1 % B + mid2 % B + (low - digit0) / B
+    local digit1 = mid % B
+    return a1 * b1 + div(mid1, B) + div(mid2, B) + (mid - digit1) / B, digit1, digit0
   end
 
-  -- c are the counts from the newest sub-window on, which begins at start.
-  function twin.admits(v, n)
-    --@admits
-    local current = now - now % SPAN
-    local start, c, value, life, state = current
-    if v and sub(v, 1, 14) == HEADER then
-      c = {read(WORDS, v, 15)}
-      start = table.remove(c, 1)
-      c[K + 2] = nil -- which some libraries add
-    else
-      c = {}
-      for i = 1, K + 1 do c[i] = 0 end
+  -- atmost reports a*b <= c*d.
+  function atmost(a, b, c, d)
+    local x, y = a * b, c * d
+    if x < 9007199254740992 and y < 9007199254740992 then return x <= y end
+    local x2, x1, x0 = product(a, b)
+    local y2, y1, y0 = product(c, d)
+    if x2 ~= y2 then return x2 < y2 end
+    if x1 ~= y1 then return x1 < y1 end
+    return x0 <= y0
+  end
+
+  -- countlife is how long the counts of sub-windows so long will count.
+  function countlife(start, c, span)
+    for i = 1, #c do
+      if c[i] > 0 then return start + (#c + 1 - i) * span - now end
     end
-    if v and sub(v, 1, 14) ~= HEADER then -- each goes where its events may have happened at the latest
-      local period, k, newest = read('>I7I7I7', v, 1)
-      local span, latest = div(period + k - 1, k), max(now, newest)
-      start = latest - latest % SPAN
-      for i = 0, k do
-        local last = min(newest - i * span + span - 1, latest)
-        local back = (start - (last - last % SPAN)) / SPAN
-        if back <= K then c[back + 1] = min(c[back + 1] + read('>I7', v, 22 + 7 * i), 9007199254740991) end
+    return 0
+  end
+end
+
+-- The numbers that were read last, and their place. Questions mostly follow others like them.
+local windowPlace, windowHeader, k, windowLimit, span, neverover, format
+
+--@admits
+-- counts are from the newest sub-window on, which begins at start.
+if place ~= windowPlace then
+  windowPlace, windowHeader = place, sub(numbers, place, place + 13)
+  k, windowLimit, span, neverover = read('>I7I7I7I7', numbers, place + 7)
+  format = '>' .. rep('I7', k + 2)
+end
+local current, start, counts = now - now % span
+if not own then
+  start, counts = current, {}
+  for i = 1, k + 1 do counts[i] = 0 end
+elseif #own == 28 + 7 * k and sub(own, 1, 14) == windowHeader then
+  counts = {read(format, own, 15)}
+  start = table.remove(counts, 1)
+  counts[k + 2] = nil -- which some libraries add
+  if not others and start - now > (k + 1) * span then counts = nil end
+end
+if counts then
+  if start < current then
+    local passed = div(current - start, span)
+    for i = k + 1, 1, -1 do counts[i] = counts[i - passed] or 0 end
+    start = current
+  end
+  local room, old = windowLimit - n, counts[k + 1]
+  for i = 1, k do room = room - counts[i] end
+  ok = old <= room
+  if not ok and room >= 0 and neverover == 0 then
+    ok = atmost(old, span - max(now - start, 0), room, span)
+  end
+  a, b, c, d, e = start, counts, span, format, windowHeader
+end
+
+--@charge
+life = b[1] > 0 and 0 or a + #b * c - now
+b[1] = b[1] + n
+state = pack(d, a, unpack(b))
+new, from = e .. state, '14'
+
+--@refuse
+local most = read('>I7', numbers, place + 35)
+b[1] = max(b[1], min(b[1] + min(n, most), most))
+state = pack(d, a, unpack(b))
+new, life = e .. state, countlife(a, b, c)
+
+--@state
+if own then state = sub(own, 15) end
+
+--@rare
+if byte(used, 3) > 0 then
+  rare[3] = {
+    alike = 14,
+    most = function(place) return (read('>I7', numbers, place + 14)) end,
+
+    giveback = function(own, at, n, _, place)
+      local k, _, span = read('>I7I7I7', numbers, place + 7)
+      local format = '>' .. rep('I7', k + 2)
+      local c = {read(format, own, 15)}
+      local start = table.remove(c, 1)
+      c[k + 2] = nil
+      local back = (start - (at - at % span)) / span
+      if back >= 0 and back <= k then c[back + 1] = max(c[back + 1] - n, 0) end
+      return sub(own, 1, 14) .. pack(format, start, unpack(c)), countlife(start, c, span)
+    end,
+
+    intact = function(v)
+      local k = #v > 28 and isperiod(v) and read('>I7', v, 8) or 0
+      return k >= 1 and k <= 1000 and #v == 28 + 7 * k
+    end,
+
+    -- adopt puts each count where its events may have happened at the latest.
+    adopt = function(v, place)
+      local from, fromk, newest = read('>I7I7I7', v, 1)
+      local fromspan, k, _, span = div(from + fromk - 1, fromk), read('>I7I7I7', numbers, place + 7)
+      local latest = max(now, newest)
+      local start, c = latest - latest % span, {}
+      for i = 1, k + 1 do c[i] = 0 end
+      for i = 0, fromk do
+        local last = min(newest - i * fromspan + fromspan - 1, latest)
+        local back = (start - (last - last % span)) / span
+        if back <= k then c[back + 1] = min(c[back + 1] + read('>I7', v, 22 + 7 * i), 9007199254740991) end
       end
-      state, life = pack(WORDS, start, unpack(c)), countlife(start, c, SPAN)
-      value = HEADER .. state
-    end
-    local passed = div(max(current - start, 0), SPAN)
-    if passed > 0 then
-      for i = K + 1, 1, -1 do c[i] = c[i - passed] or 0 end
-    end
-    start = max(start, current)
+      return sub(numbers, place, place + 13) .. pack('>' .. rep('I7', k + 2), start, unpack(c))
+    end,
 
-    local room, old = LIMIT - n, c[K + 1]
-    for i = 1, K do room = room - c[i] end
-    local ok = old <= room
-    if not ok and room >= 0 and NEVEROVER == 0 then
-      ok = atmost(old, SPAN - max(now - start, 0), room, SPAN)
-    end
-    --@end
-    return ok, value, life, state, start, c
-  end
+    redate = function(v, place)
+      local period, k, start = read('>I7I7I7', v, 1)
+      local span, sum = div(period + k - 1, k), 0
+      if start - now <= (k + 1) * span then return v end
+      for i = 0, k do sum = sum + read('>I7', v, 22 + 7 * i) end
+      sum = min(max(sum, (read('>I7', numbers, place + 14))), 9007199254740991)
+      return sub(v, 1, 14) .. pack('>I7I7', now - now % span, sum) .. rep('\0', 7 * k)
+    end,
 
-  function twin.charge(_, n, _, start, c)
-    --@charge
-    local lasts = c[1] > 0 and 0 or start + (K + 1) * SPAN - now
-    c[1] = c[1] + n
-    local words = pack(WORDS, start, unpack(c))
-    return HEADER .. words, lasts, words
-    --@end
-  end
+    count = function(v, n)
+      local period, k, start = read('>I7I7I7', v, 1)
+      local span, counts = div(period + k - 1, k), sub(v, 22)
+      local current = now - now % span
+      local passed = min(max(div(current - start, span), 0), k + 1)
+      counts = rep('\0', 7 * passed) .. sub(counts, 1, 7 * (k + 1 - passed))
+      local first = min(read('>I7', counts, 1) + n, 9007199254740991)
+      return sub(v, 1, 14) .. pack('>I7I7', max(start, current), first) .. sub(counts, 8)
+    end,
 
-  function twin.refuse(_, n, _, start, c)
-    --@refuse
-    c[1] = max(c[1], min(c[1] + min(n, MOST), MOST))
-    local words = pack(WORDS, start, unpack(c))
-    return HEADER .. words, countlife(start, c, SPAN), words
-    --@end
-  end
-
-  function twin.giveback(v, at, n)
-    if sub(v, 1, 14) ~= HEADER then return nil end
-    local c = {read(WORDS, v, 15)}
-    local start = table.remove(c, 1)
-    c[K + 2] = nil
-    local back = (start - (at - at % SPAN)) / SPAN
-    if back >= 0 and back <= K then c[back + 1] = max(c[back + 1] - n, 0) end
-    return HEADER .. pack(WORDS, start, unpack(c)), countlife(start, c, SPAN)
-  end
-
-  return twin
+    lasts = function(v)
+      local period, k, start = read('>I7I7I7', v, 1)
+      local span, fresh = div(period + k - 1, k), start
+      for i = 0, k do
+        if read('>I7', v, 22 + 7 * i) > 0 then
+          fresh = start + (k + 1 - i) * span
+          break
+        end
+      end
+      return fresh, (k + 1) * span, (k + 1) * span
+    end,
+  }
 end

@@ -10,8 +10,10 @@
 //	for each policy: admitted = admitted && s.Admits(state, now, n) // writes nothing
 //	if admitted, for each policy: state = s.Charge(state, now, n)
 //	otherwise, for each that counts refusals: state = s.Refuse(state, now, n)
-//	           for each whose Adopt says so:  the adopted state is kept
 //	for each policy: reading = s.Read(state, now, n)
+//
+// If the state of a key was stored with other parameters, [Take] finds or makes the one to
+// use.
 //
 // # Units
 //
@@ -26,6 +28,9 @@
 // So if the clock is set back, calls are refused longer, by at most that distance, and
 // nothing extra is admitted. Waits are counted from the now that was given.
 //
+// A clock that went ahead for a moment leaves states that are ahead of it when it is right
+// again, possibly by years. A store whose clock may do that calls [Redate] first.
+//
 // # State
 //
 // A state is a slice of words. Nil and all zero words are the state of a key that was
@@ -33,7 +38,12 @@
 // another one.
 package step
 
-import "math"
+import (
+	"errors"
+	"math"
+
+	"github.com/headgate/headgate/core/internal/whole"
+)
 
 const (
 	// MaxInt is the largest integer that every twin holds exactly: 2^53 - 1.
@@ -72,15 +82,15 @@ const (
 func (a Algorithm) String() string {
 	switch a {
 	case TokenBucket:
-		return "tb1"
+		return "tb2"
 	case FixedWindow:
-		return "fw1"
+		return "fw2"
 	case SlidingWindow:
-		return "sw1"
+		return "sw2"
 	case SlidingLog:
-		return "sl1"
+		return "sl2"
 	case MinInterval:
-		return "mi1"
+		return "mi2"
 	case Unlimited:
 		return "unlimited"
 	case Blocked:
@@ -101,6 +111,25 @@ type Numbers struct {
 	CountDenied bool  // windows and log: refused attempts count as well
 }
 
+// Share returns the parameters for one of n servers that do not share a store, so that
+// together they admit about as much as m: 1/n of the events, or of the burst and the rate,
+// rounded up. The distance of MinInterval becomes n times as long. n is at least 1.
+func (m Numbers) Share(n int64) (Numbers, error) {
+	switch m.Algorithm {
+	case TokenBucket, MinInterval:
+		m.Burst = whole.CeilDiv(m.Burst, n)
+		if m.Period > MaxSpan/n {
+			return m, errors.New("makes the period longer than 142 years")
+		}
+		if m.Period > 0 { // or New reports it
+			m.Period *= n
+		}
+	default:
+		m.Limit = whole.CeilDiv(m.Limit, n)
+	}
+	return m, nil
+}
+
 // A Reading is what is left in one policy after a decision. Spans are in microseconds,
 // rounded up, from the instant of the decision.
 type Reading struct {
@@ -108,12 +137,6 @@ type Reading struct {
 	NextAfter  int64 // until one more unit than Remaining is left; 0 if none is used
 	ResetAfter int64 // until no unit is used
 	RetryAfter int64 // until the requested units fit; 0 if they fit, or Never
-}
-
-// alike reports whether a state means the same with both parameters, of one algorithm:
-// they may differ only in what the state is compared with.
-func (m Numbers) alike(o Numbers) bool {
-	return m.Period == o.Period && m.Resolution == o.Resolution && (m.Algorithm != TokenBucket || m.Limit == o.Limit)
 }
 
 // A Step is the arithmetic of one policy. Its methods change nothing but the state that
@@ -155,11 +178,24 @@ type Step interface {
 	// been refilled, since its state does not show how much earlier.
 	GiveBack(s []int64, now, at, n int64)
 
-	// Adopt converts a state that was stored with other parameters of the same algorithm,
-	// and preserves the usage, rounded up. It may modify s. It reports whether the result
-	// depends on now. If so, the store must keep it even if the call is refused, since
-	// otherwise each call would begin the wait anew; it does not keep it for a peek.
-	Adopt(s []int64, now int64, from Numbers) (state []int64, dated bool)
+	// Adopt returns a new state, with the usage that a state of other parameters of the
+	// same algorithm shows: at the latest instants at which it may have happened, and
+	// rounded up.
+	Adopt(s []int64, now int64, from Numbers) []int64
+
+	// Count counts n units that were admitted under other parameters, whatever the limit,
+	// and returns the state. The state of those others is fresh at the instant until: a
+	// token bucket that is no longer than that in debt, or at most empty, counts enough.
+	Count(s []int64, now, n, until int64) []int64
+
+	// Redate returns the state of full use as of now, if s is ahead of now by more than
+	// Window, or else nil: see the function [Redate], which stores call. A bucket may be in
+	// debt for the longest Window of the states beside it.
+	Redate(s []int64, now, longest int64) []int64
+
+	// Window returns the time for which a unit counts, or in which an empty token bucket
+	// fills, in microseconds.
+	Window() int64
 
 	// Constants returns the parameters of the Lua twin, in its order.
 	Constants() []int64
@@ -168,27 +204,33 @@ type Step interface {
 	FreshAt(s []int64) int64
 }
 
+// Room returns the largest charge that p admits at now, or 0: Admits is true up to it, and
+// false beyond. It is what Remaining says, except that MinInterval, which counts calls,
+// admits a call of any number of units.
+func Room(p Step, s []int64, now int64) int64 {
+	left := p.Read(s, now, 0).Remaining
+	if left > 0 && p.Numbers().Algorithm == MinInterval {
+		return p.Max()
+	}
+	return left
+}
+
 // Settle corrects a charge of n units, which p made at the instant at, to the actual
 // number. If that is less than n, units are given back; if it is more, the rest is
-// charged as far as it fits. Settle returns the state, whether that must be stored, and
-// the number of units that did not fit.
-//
-// The state s is one of p, but was stored until now with the parameters from. If a state
-// with those does not mean the same, nothing is given back: it does not show how much of
-// the charge is still in it, and giving back too much would free what others have used.
-func Settle(p Step, s []int64, from Numbers, now, at, n, actual int64) (state []int64, changed bool, uncovered int64) {
-	m := p.Numbers()
-	if m.Algorithm == MinInterval && actual > 0 {
+// charged as far as it fits. Settle returns the state, whether it has changed, and the
+// number of units that did not fit.
+func Settle(p Step, s []int64, now, at, n, actual int64) (state []int64, changed bool, uncovered int64) {
+	if p.Numbers().Algorithm == MinInterval && actual > 0 {
 		return s, false, 0 // it counts calls, and the call happened
 	}
 	if actual <= n {
-		if actual == n || len(s) == 0 || !m.alike(from) {
+		if actual == n || len(s) == 0 {
 			return s, false, 0
 		}
 		p.GiveBack(s, now, at, n-actual)
 		return s, true, 0
 	}
-	more := min(actual-n, p.Read(s, now, 0).Remaining)
+	more := min(actual-n, Room(p, s, now))
 	uncovered = actual - n - more
 	if more == 0 {
 		return s, false, uncovered

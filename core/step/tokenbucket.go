@@ -143,33 +143,57 @@ func (b *tokenBucket) GiveBack(s []int64, now, at, n int64) {
 }
 
 // Adopt preserves the number of used units: 100 used at 100 per second are still 100 used
-// at 1 per second. Used units beyond the smaller of the two bursts are kept as the time
-// that they take to refill, so that none is lost when the parameters change back; so is
-// the time by which the clock went back.
-func (b *tokenBucket) Adopt(s []int64, now int64, from Numbers) ([]int64, bool) {
-	if from.alike(b.numbers) {
-		return s, false
-	}
+// at 1 per second.
+func (b *tokenBucket) Adopt(s []int64, now int64, from Numbers) []int64 {
 	old := newTokenBucket(from)
-	used, over := old.used(s, now), fraction{}
-	if most := old.cost(min(from.Burst, b.numbers.Burst)); most.less(used) {
-		used, over = most, old.sub(used, most)
+	n, part := old.units(old.used(s, now))
+	if part > 0 {
+		n++
 	}
-	n, part := old.units(used)
-	u := b.add(b.cost(n), b.parts(whole.MulDivUp(part, b.p, old.p)))
-	u = b.add(u, b.parts(whole.MulDivUp(over.f, b.n, old.n)))
-	u.t += min(over.t, MaxInt-1-now-u.t)
-	s[0], s[1] = now+u.t, u.f
-	return s, true
+	return b.Count(make([]int64, 2), now, n, old.FreshAt(s))
 }
 
-// parts returns x times 1/n microseconds.
-func (b *tokenBucket) parts(x int64) fraction { return fraction{x / b.n, x % b.n} }
+// Count lets the bucket go into debt, since what was admitted under another may exceed its
+// burst. It need not be in debt for longer than the other is: if it refills faster, it
+// never is. If it refills more slowly, it is then at most empty, or the other would have
+// kept it in debt for hours by what it admits in minutes. In any time no more is admitted
+// than one of the two admits in that time: as long as the slower one is empty, it admits
+// what refills, which is less than what the faster would have.
+func (b *tokenBucket) Count(s []int64, now, n, until int64) []int64 {
+	used, most := b.used(s, now), fraction{t: max(b.full.ceil(), until-now)}
+	if !used.less(most) {
+		return s
+	}
+	sum := most
+	if fit, _ := b.units(most); n <= fit {
+		if u := b.add(used, b.wideCost(n)); u.less(most) {
+			sum = u
+		}
+	}
+	s[0], s[1] = now+sum.t, sum.f
+	return s
+}
+
+// wideCost is cost of more units than the burst.
+func (b *tokenBucket) wideCost(c int64) fraction {
+	hi, lo := bits.Mul64(uint64(c), uint64(b.r))
+	t, f := bits.Div64(hi, lo, uint64(b.n))
+	return fraction{c*b.q + int64(t), int64(f)}
+}
+
+func (b *tokenBucket) Redate(s []int64, now, longest int64) []int64 {
+	if s[0]-now <= b.Window()+max(b.Window(), longest) {
+		return nil
+	}
+	return []int64{now + b.full.t, b.full.f}
+}
+
+func (b *tokenBucket) Window() int64 { return b.full.ceil() }
 
 func (b *tokenBucket) FreshAt(s []int64) int64 {
 	return fraction{s[0], s[1]}.ceil()
 }
 
 func (b *tokenBucket) Constants() []int64 {
-	return []int64{b.numbers.Limit, b.numbers.Period, b.numbers.Burst, b.n, b.q, b.r, b.full.t, b.full.f}
+	return []int64{b.numbers.Limit, b.numbers.Period, b.numbers.Burst, b.q, b.full.t, b.n, b.r, b.full.f}
 }

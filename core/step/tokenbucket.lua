@@ -1,118 +1,172 @@
--- The twin of tokenbucket.go. A value is limit, period, burst, then T, f.
+-- The twin of tokenbucket.go. The numbers of a policy are limit, period, burst, q, full,
+-- n, r, fullf: if n is 1, the last two are 0. A value is limit, period, burst, then T, f: the burst is the largest that it
+-- is kept for.
 
 --@helpers
--- isbucket reports whether v begins with the numbers of a token bucket.
-local function isbucket(v)
-  local limit, period, burst = read('>I7I7I7', v, 1)
-  return limit >= 1 and limit <= period and period <= 4503599627370496 and burst >= 1
-    and burst * (period / limit) <= 9007199254740992
+-- The numbers that were read last, and their place; with it the header, if it was needed.
+-- Questions mostly follow others like them.
+local bucketPlace, bucketHeader, per, q, r, full, fullf
+
+--@admits
+-- t, f are the use, and then what it would be with the charge. d is the T under the header
+-- that is written, if there is one, and e more than a quarter of the time in which it fills.
+if place ~= bucketPlace then
+  bucketPlace, bucketHeader = place, nil
+  q, full, per = read('>I7I7I7', numbers, place + 21)
+  if per > 1 then r, fullf = read('>I7I7', numbers, place + 42) else r, fullf = 0, 0 end
 end
---@end
-
-twins[1] = function(p)
-  --@constants LIMIT, PERIOD, BURST, N, Q, R, FULL, FULLF, HEADER
-  local LIMIT, PERIOD, BURST, N, Q, R, FULL, FULLF = read('>I7I7I7I7I7I7I7I7', p, 3)
-  local HEADER = sub(p, 3, 23)
-  --@end
-  local twin = {header = HEADER, limit = BURST}
-
-  function twin.intact(v)
-    --@intact
-    return #v == 35 and (sub(v, 1, 21) == HEADER or isbucket(v))
-    --@end
+local t, f = now, 0
+c, d, e = bucketHeader, nil, (full - full % 4) / 4 + 1
+if own then
+  c = sub(own, 1, 21)
+  if #own ~= 35 then
+    c = nil
+  elseif c == bucketHeader or find(numbers, c, place, true) == place then
+    bucketHeader = c -- a string that is there already
+    t, f = read('>I7I7', own, 22)
+    d = t
+  elseif sub(c, 1, 14) == sub(numbers, place, place + 13) then
+    local kept, burst
+    kept, t, f = read('>I7I7I7', own, 15)
+    burst = read('>I7', numbers, place + 14)
+    if kept > burst then
+      e = min(div(q * kept + kept, 4) + 2, 2251799813685248) -- 2^51: a value may be garbage
+    else
+      c = sub(numbers, place, place + 20)
+    end
+  else
+    c = nil
   end
+elseif not c then
+  c = sub(numbers, place, place + 20)
+  bucketHeader = c
+end
+t = t - now
+if c and (others or t <= 2 * full) then
+  if t < 0 then t, f = 0, 0 end
+  local part = n * r
+  f = f + part % per
+  t = t + n * q + (part - part % per) / per
+  if f >= per then t, f = t + 1, f - per end
+  ok, a, b = t < full or t == full and f <= fullf, t, f
+end
 
-  -- t, f are the use, and then what it would be with the charge.
-  function twin.admits(v, n)
-    --@admits
-    local t, f, value, life, state = 0, 0
-    if v then
-      t, f = read('>I7I7', v, 22)
-      t = t - now
-      if t < 0 then t, f = 0, 0 end
-      if sub(v, 1, 21) ~= HEADER and sub(v, 1, 14) ~= sub(HEADER, 1, 14) then
-        local limit, period, burst = read('>I7I7I7', v, 1)
-        local a, b = limit, period
-        while b ~= 0 do
-          local rest = a % b -- in one assignment, miniredis would use the new a
-          a = b
-          b = rest
-        end
-        local m, q, r = limit / a, div(period, limit), 0
-        r = period / a - q * m
+--@charge
+local till = now + a
+state = pack('>I7I7', till, b)
+new, from = c .. state, '21'
+-- The life goes beyond the end of the quarter that T is in, by the clock, so that one write in
+-- each quarter has to look at the life that the value has.
+life = d and d - d % e == till - till % e and 0 or a + e + 1
 
-        local function cost(c)
-          local cr = c * r
-          return c * q + div(cr, m), cr % m
-        end
+--@state
+if own then state = sub(own, 22) end
 
-        -- muldivup is x*y/z, rounded up, for x <= z <= 2^52: by long multiplication.
-        local function muldivup(x, y, z)
-          local product, rest, bit = 0, 0, 4503599627370496
-          while bit >= 1 do
-            product, rest = 2 * product, 2 * rest
-            if rest >= z then product, rest = product + 1, rest - z end
-            if y >= bit then
-              y, rest = y - bit, rest + x
-              if rest >= z then product, rest = product + 1, rest - z end
-            end
-            bit = bit / 2
-          end
-          return rest > 0 and product + 1 or product
-        end
-
-        local most = min(burst, BURST)
-        local overt, overf = cost(most)
-        overt, overf = t - overt, f - overf
-        if overf < 0 then overt, overf = overt - 1, overf + m end
-        if overt < 0 then overt, overf = 0, 0 end
-        t, f = t - overt, f - overf
-        if f < 0 then t, f = t - 1, f + m end
-        local units, hi = 0, most
-        while units < hi do
-          local mid = units + div(hi - units + 1, 2)
-          local ct, cf = cost(mid)
-          if ct < t or ct == t and cf <= f then units = mid else hi = mid - 1 end
-        end
-        local ct, cf = cost(units)
-        local part = muldivup((t - ct) * m + f - cf, Q * N + R, q * m + r)
-        t, f = units * Q + div(units * R, N) + div(part, N), units * R % N + part % N
-        if f >= N then t, f = t + 1, f - N end
-        f = f + muldivup(overf, N, m)
-        if f >= N then t, f = t + 1, f - N end
-        t = t + min(overt, 9007199254740990 - now - t)
-        state, life = pack('>I7I7', now + t, f), t + 1
-        value = HEADER .. state
+--@rare
+if byte(used, 1) > 0 then
+  -- muldiv returns x*y/z and the remainder, for x <= z <= 2^52, y < 2^53: by long
+  -- multiplication.
+  local function muldiv(x, y, z)
+    local product, rest, bit = 0, 0, 4503599627370496
+    while bit >= 1 do
+      product, rest = 2 * product, 2 * rest
+      if rest >= z then product, rest = product + 1, rest - z end
+      if y >= bit then
+        y, rest = y - bit, rest + x
+        if rest >= z then product, rest = product + 1, rest - z end
       end
+      bit = bit / 2
     end
-    local part = n * R
-    f = f + part % N
-    t = t + n * Q + (part - part % N) / N
-    if f >= N then t, f = t + 1, f - N end
-    local ok = t < FULL or t == FULL and f <= FULLF
-    --@end
-    return ok, value, life, state, t, f
+    return product, rest
   end
 
-  function twin.charge(_, _, _, t, f)
-    --@charge
-    local words = pack('>I7I7', now + t, f)
-    return HEADER .. words, t + 1, words
-    --@end
+  -- bucket returns n, p, q, r of a value, the time in which an empty one fills, and used, f.
+  local function bucket(v)
+    local limit, period, burst, t, f = read('>I7I7I7I7I7', v, 1)
+    local a, b = limit, period
+    while b ~= 0 do
+      local rest = a % b -- in one assignment, miniredis would use the new a
+      a = b
+      b = rest
+    end
+    local n, p = limit / a, period / a
+    local q = div(p, n)
+    local r = p - q * n
+    local full, rest = muldiv(r, burst, n)
+    if rest > 0 then full = full + 1 end
+    t = t - now
+    if t < 0 then t, f = 0, 0 end
+    return n, p, q, r, burst * q + full, t, f
   end
 
-  function twin.giveback(v, at, n)
-    if sub(v, 1, 14) ~= sub(HEADER, 1, 14) then return nil end
+  local function count(v, units, till)
+    local n, p, q, r, full, t, f = bucket(v)
+    local most = max(full, till - now)
+    if t < most then
+      local sum, sumf = most, 0
+      if units <= muldiv(n, most, p) then
+        local more, moref = muldiv(r, units, n)
+        more, moref = t + units * q + more, f + moref
+        if moref >= n then more, moref = more + 1, moref - n end
+        if more < most then sum, sumf = more, moref end
+      end
+      t, f = sum, sumf
+    end
+    return sub(v, 1, 21) .. pack('>I7I7', now + t, f)
+  end
+
+  local function lasts(v)
     local t, f = read('>I7I7', v, 22)
-    n = min(n, BURST)
-    local backt, backf = n * Q + div(n * R, N) - max(now - at, 0), n * R % N
-    if backt >= 0 then
-      t, f = t - backt, f - backf
-      if f < 0 then t, f = t - 1, f + N end
-      if t < 0 then t, f = 0, 0 end
-    end
-    return HEADER .. pack('>I7I7', t, f), t + 1 - now
+    local n, p, _, _, full, used, part = bucket(v)
+    local units, rest = muldiv(n, used, p)
+    return f > 0 and t + 1 or t, full, rest + part >= p and units + 1 or units
   end
 
-  return twin
+  rare[1] = {
+    alike = 14,
+    most = function(place) return (read('>I7', numbers, place + 14)) end,
+
+    giveback = function(own, at, n, _, place)
+      local burst, q, _, per, r = read('>I7I7I7I7I7', numbers, place + 14)
+      local t, f = read('>I7I7', own, 22)
+      n = min(n, burst)
+      local backt, backf = n * q + div(n * r, per) - max(now - at, 0), n * r % per
+      if backt >= 0 then
+        t, f = t - backt, f - backf
+        if f < 0 then t, f = t - 1, f + per end
+        if t < 0 then t, f = 0, 0 end
+      end
+      return sub(own, 1, 21) .. pack('>I7I7', t, f), t + 1 - now
+    end,
+
+    intact = function(v)
+      if #v ~= 35 then return false end
+      local limit, period, burst = read('>I7I7I7', v, 1)
+      return limit >= 1 and limit <= period and period <= 4503599627370496 and burst >= 1
+        and burst * (period / limit) <= 9007199254740992
+    end,
+
+    adopt = function(v, place)
+      local n, per, _, _, _, t, f = bucket(v)
+      local units, part = muldiv(n, t, per)
+      if part + f > 0 then units = units + 1 end
+      if part + f > per then units = units + 1 end
+      return count(sub(numbers, place, place + 20) .. pack('>I7I7', 0, 0), units, (lasts(v)))
+    end,
+
+    redate = function(v, _, longest)
+      local n, _, q, r, full, used = bucket(v)
+      if used <= full + max(full, longest) then return v end
+      local burst = read('>I7', v, 15)
+      local more, part = muldiv(r, burst, n)
+      return sub(v, 1, 21) .. pack('>I7I7', now + burst * q + more, part)
+    end,
+
+    enlarge = function(v, place)
+      return read('>I7', numbers, place + 14) > read('>I7', v, 15) and sub(numbers, place, place + 20) .. sub(v, 22) or v
+    end,
+
+    count = count,
+    lasts = lasts,
+  }
 end

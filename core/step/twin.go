@@ -1,29 +1,6 @@
 package step
 
-import (
-	"embed"
-	"fmt"
-)
-
-//go:embed *.lua
-var twins embed.FS
-
-// Twin returns the source of the algorithm's Lua twin, or "" if it has no state. What the
-// source uses and must define is described at the head of package redisstore's script.
-func (a Algorithm) Twin() string {
-	file := map[Algorithm]string{
-		TokenBucket:   "tokenbucket.lua",
-		FixedWindow:   "fixedwindow.lua",
-		SlidingWindow: "slidingwindow.lua",
-		SlidingLog:    "slidinglog.lua",
-		MinInterval:   "mininterval.lua",
-	}
-	source, err := twins.ReadFile(file[a])
-	if err != nil {
-		return "" // an algorithm without state
-	}
-	return string(source)
-}
+import "fmt"
 
 // ReplyBytes returns the length of the state in the reply of a step's twin, if there is
 // one.

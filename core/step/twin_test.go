@@ -26,18 +26,6 @@ func TestWords(t *testing.T) {
 	}
 }
 
-// TestTwins: each algorithm that keeps a state has a twin, and no other.
-func TestTwins(t *testing.T) {
-	for a := range step.Blocked + 3 {
-		s, err := step.New(step.Numbers{Algorithm: a})
-		stateless := err == nil && s.MaxWords() == 0
-		known := a.String() != "unknown"
-		if (a.Twin() != "") != (known && !stateless) {
-			t.Errorf("%v: twin of %d bytes", a, len(a.Twin()))
-		}
-	}
-}
-
 // FuzzReadTwin: what another program left under a key is an error, or is read as
 // some state, and nothing worse.
 func FuzzReadTwin(f *testing.F) {

@@ -16,8 +16,9 @@ import (
 type SlotHarness struct {
 	// New returns a function that makes stores which share their counts, as those of
 	// several processes do, and at first hold nothing. For a store of one process, it
-	// returns the same store each time. New may register cleanups with t.
-	New func(t *testing.T) (join func() core.SlotStore)
+	// returns the same store each time. They have that observer, or none if it is nil. New
+	// may register cleanups with t.
+	New func(t *testing.T, o *core.Observer) (join func() core.SlotStore)
 
 	// Eventually waits until holds returns true, and fails the test if it never does. Nil
 	// means that each store sees at once what the others do.
@@ -27,7 +28,7 @@ type SlotHarness struct {
 	Around func(t *testing.T, body func(t *testing.T))
 }
 
-// RunSlots tests the contract of [core.SlotStore]. What happens to slots when a process
+// RunSlots tests the contract of [store.SlotStore]. What happens to slots when a process
 // dies or a server loses data is left to each store's own tests.
 func RunSlots(t *testing.T, h SlotHarness) {
 	t.Helper()
@@ -57,10 +58,12 @@ func RunSlots(t *testing.T, h SlotHarness) {
 		{"CloseGivesBack", (*slotSuite).closing},
 		{"CloseWhileOthersAcquire", (*slotSuite).closingAtWork},
 		{"CancelledHoldsNothing", (*slotSuite).cancelled},
+		{"ReportsSlots", (*slotSuite).reports},
+		{"ObserverThatPanicsHoldsNothing", (*slotSuite).panics},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			h.Around(t, func(t *testing.T) {
-				test.body(&slotSuite{T: t, SlotHarness: h, join: h.New(t)})
+				test.body(&slotSuite{T: t, SlotHarness: h, join: h.New(t, nil)})
 			})
 		})
 	}

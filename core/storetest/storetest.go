@@ -1,10 +1,12 @@
-// Package storetest tests the contracts of [core.Store] and [core.SlotStore]. A store that
+// Package storetest tests the contracts of [store.Store] and [store.SlotStore]. A store that
 // passes decides as package step computes, all or nothing, exactly under concurrency, and
 // keeps the states of all limiters and keys separate.
 //
 //	func TestStore(t *testing.T) {
 //		storetest.Run(t, storetest.Harness{
-//			New:     func(*testing.T) core.Store { return memstore.New(memstore.Config{}) },
+//			New: func(_ *testing.T, o *core.Observer) core.Store {
+//				return memstore.New(memstore.Config{Observer: o})
+//			},
 //			Now:     func() int64 { return time.Now().UnixMicro() },
 //			Advance: time.Sleep,
 //			Around:  synctest.Test,
@@ -24,20 +26,27 @@ import (
 	"time"
 
 	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/core/internal/reference"
+	"github.com/headgate/headgate/core/store"
 )
 
 // A Harness gives the suite access to a store. A store has its own clock, so the suite
 // needs to read that clock and to advance it: the process's clock in a testing/synctest
 // bubble, or a clock that tests can replace.
 type Harness struct {
-	// New returns an empty store. It may register cleanups with t.
-	New func(t *testing.T) core.Store
+	// New returns an empty store with that observer, or without one if it is nil. It may
+	// register cleanups with t.
+	New func(t *testing.T, o *core.Observer) core.Store
 
 	// Now returns the store's current instant, in microseconds since 1970 UTC.
 	Now func() int64
 
 	// Advance moves the store's clock forward.
 	Advance func(time.Duration)
+
+	// Back moves the store's clock back. Nil means that it never goes back, and leaves out
+	// the tests of that.
+	Back func(time.Duration)
 
 	// Around runs the body of each test. Nil means to call the body.
 	Around func(t *testing.T, body func(t *testing.T))
@@ -47,7 +56,7 @@ type Harness struct {
 	Operations int
 }
 
-// Run tests the contract of [core.Store].
+// Run tests the contract of [store.Store].
 func Run(t *testing.T, h Harness) {
 	t.Helper()
 	if h.Around == nil {
@@ -64,7 +73,10 @@ func Run(t *testing.T, h Harness) {
 		{"AllOrNothing", (*suite).allOrNothing},
 		{"RefusedAttemptsCountOnRequest", (*suite).refusedAttemptsCount},
 		{"PeekLeavesNoTrace", (*suite).peekLeavesNoTrace},
+		{"PeekTellsWhatAllowWould", (*suite).peekTells},
 		{"RetryAfterIsEnoughAndTight", (*suite).retryAfter},
+		{"RefusedUntilRetryAfterAndNoLonger", (*suite).refusedUntil},
+		{"AllOfTheFreeUnitsAreGranted", (*suite).allGranted},
 		{"ExactUnderConcurrency", (*suite).exact},
 		{"ExactForSeveralPolicies", (*suite).exactForSeveral},
 		{"ExactAcrossLimitersInAnyOrder", (*suite).exactAcross},
@@ -74,11 +86,27 @@ func Run(t *testing.T, h Harness) {
 		{"LimitersOfOneNameShare", (*suite).sharing},
 		{"NumbersChangeAndUsageStays", (*suite).numbersChange},
 		{"NumbersChangeAndRetryAfterHolds", (*suite).retryAfterChange},
+		{"OtherNumbersEraseNothing", (*suite).oneCallErasesNothing},
+		{"SideBySideNeverMore", (*suite).neverMore},
+		{"LongAfterNothingStays", (*suite).nothingStays},
 		{"ResetRefundAndSettle", (*suite).resetRefundSettle},
+		{"ExtraIsWhatFits", (*suite).extraFits},
+		{"ExtraIsNoPartOfARefusal", (*suite).extraRefused},
+		{"ExtraIsGivenBack", (*suite).extraSettled},
+		{"ExtraIsForOneChargeOnly", (*suite).extraOfOne},
+		{"ExactWithExtra", (*suite).exactWithExtra},
+		{"ReportsDecisions", (*suite).reports},
+		{"ReportsEachOfMany", (*suite).reportsEach},
+		{"ClockFlaps", (*suite).clockFlaps},
+		{"ClockReturns", (*suite).clockReturns},
+		{"ClockStepsBack", (*suite).clockSteps},
 	} {
+		if h.Back == nil && strings.HasPrefix(test.name, "Clock") {
+			continue
+		}
 		t.Run(test.name, func(t *testing.T) {
 			h.Around(t, func(t *testing.T) {
-				test.body(&suite{T: t, Harness: h, store: h.New(t)})
+				test.body(&suite{T: t, Harness: h, store: h.New(t, nil)})
 			})
 		})
 	}
@@ -119,6 +147,11 @@ func (s *suite) left(l *core.Limiter, key string) int64 {
 		s.Fatal(err)
 	}
 	return d.Remaining
+}
+
+// toBeginning moves the clock to the beginning of a window.
+func (s *suite) toBeginning(window time.Duration) {
+	s.Advance(window - time.Duration(s.Now())*time.Microsecond%window)
 }
 
 // three returns policies that admit three units at first.
@@ -191,6 +224,51 @@ func (s *suite) peekLeavesNoTrace() {
 	}
 }
 
+// peekTells: if the call would be refused, a peek returns what Allow then returns, which
+// counts the attempt under CountDenied.
+func (s *suite) peekTells() {
+	rate := per(5, 7*time.Second)
+	other := core.TokenBucket(core.PerDay(3), 3).Named("other")
+	for name, policies := range map[string][]core.Policy{
+		"FixedWindow":      {core.FixedWindow(rate).CountDenied()},
+		"SlidingWindow":    {core.SlidingWindow(rate).CountDenied()},
+		"SlidingLog":       {core.SlidingLog(rate).CountDenied()},
+		"SlidingLog, long": {core.SlidingLog(per(500, 7*time.Second)).CountDenied()},
+		"another refuses":  {core.SlidingLog(rate).CountDenied().Named("log"), core.FixedWindow(rate).CountDenied().Named("window"), other},
+	} {
+		l := s.limiter(name, policies...)
+		last := int64(0)
+		for _, p := range l.Policies() {
+			last = max(last, p.Limit())
+		}
+		s.toBeginning(rate.Per)
+		for i := range last + 20 { // some expire, and then all is used up
+			s.Advance(time.Duration(1+i%3) * 7 * time.Millisecond)
+			peek, err := l.Peek(s.Context(), "key")
+			if err != nil {
+				s.Fatal(err)
+			}
+			got := s.allow(l, "key", 1)
+			if peek.Allowed != got.Allowed || !got.Allowed && !same(peek, got) {
+				s.Fatalf("%s: a peek returned %+v, and then Allow %+v", name, peek, got)
+			}
+		}
+		if d := s.allow(l, "key", 1); d.Allowed {
+			s.Errorf("%s: %v", name, d)
+		}
+	}
+}
+
+// same reports whether two decisions and all their answers are equal.
+func same(a, b core.Decision) bool {
+	for i := range a.Len() {
+		if a.Answer(i) != b.Answer(i) {
+			return false
+		}
+	}
+	return a.Policy == b.Policy && a.Remaining == b.Remaining && a.RetryAfter == b.RetryAfter && a.ResetAfter == b.ResetAfter
+}
+
 func (s *suite) retryAfter() {
 	for name, p := range three() {
 		l := s.limiter(name, p)
@@ -218,6 +296,78 @@ func (s *suite) retryAfter() {
 		s.Advance(time.Microsecond)
 		if d := s.allow(l, "key", 1); !d.Allowed {
 			s.Errorf("%s: after RetryAfter: %v", name, d)
+		}
+	}
+}
+
+// refusedUntil: after any charges, a refused question is refused a microsecond before its
+// RetryAfter, and admitted then.
+func (s *suite) refusedUntil() {
+	rng := rand.New(rand.NewPCG(5, 5))
+	policies := three()
+	rate := core.Rate{Events: 7, Per: 3 * time.Second}
+	policies["SlidingLog,CountDenied"] = core.SlidingLog(rate).CountDenied()
+	policies["SlidingWindow,CountDenied"] = core.SlidingWindow(rate).CountDenied()
+	policies["SlidingLog,long"] = core.SlidingLog(core.Rate{Events: 100, Per: 3 * time.Second})
+	policies["TokenBucket,small"] = core.TokenBucket(rate, 3)
+	policies["MinInterval"] = core.MinInterval(time.Second)
+	for name, p := range policies {
+		l := s.limiter(name, p)
+		limit := l.Prepared().Spec().Most()
+		for i := range 30 {
+			key, n := fmt.Sprint(i), 1+rng.Int64N(min(limit, 100))
+			d := s.allow(l, key, n)
+			for range 100 {
+				if !d.Allowed {
+					break
+				}
+				s.Advance(time.Duration(rng.Int64N(500_000)) * time.Microsecond)
+				s.allow(l, key, 1+rng.Int64N(min(limit, 100)))
+				d = s.allow(l, key, n)
+			}
+			wait := d.RetryAfter
+			if !p.CountsDenied() && wait > 0 {
+				s.Advance(wait - time.Microsecond)
+				if early := s.allow(l, key, n); early.Allowed || early.RetryAfter != time.Microsecond {
+					s.Errorf("%s: %d units: %v; a microsecond too early: %v", name, n, d, early)
+				}
+				wait = time.Microsecond
+			}
+			s.Advance(wait)
+			if late := s.allow(l, key, n); !late.Allowed {
+				s.Errorf("%s: %d units: %v; after that: %v", name, n, d, late)
+			}
+		}
+	}
+}
+
+// allGranted: as many callers at once as there are units left get one each.
+func (s *suite) allGranted() {
+	const limit, used = 60, 20
+	long := core.Rate{Events: limit, Per: 400 * 24 * time.Hour}
+	for name, p := range map[string]core.Policy{
+		"TokenBucket":               core.TokenBucket(core.Rate{Events: 1, Per: time.Hour}, limit),
+		"FixedWindow":               core.FixedWindow(long),
+		"FixedWindow,CountDenied":   core.FixedWindow(long).CountDenied(),
+		"SlidingWindow":             core.SlidingWindow(long),
+		"SlidingWindow,NeverOver":   core.SlidingWindow(long).NeverOver(),
+		"SlidingWindow,CountDenied": core.SlidingWindow(long).CountDenied(),
+		"SlidingLog":                core.SlidingLog(long),
+	} {
+		l := s.limiter(name, p)
+		other := s.limiter(name+"'", core.FixedWindow(long))
+		for i := range 10 {
+			key := fmt.Sprint(i)
+			s.allow(l, key, used)
+			got := s.hammer(limit-used, 1, func(j int) (core.Decision, error) {
+				if j%4 > 0 {
+					return l.Allow(s.Context(), key)
+				}
+				return core.AllowAll(s.Context(), core.Charge{Limiter: l, Key: key, N: 1}, core.Charge{Limiter: other, Key: key, N: 1})
+			})
+			if got != limit-used {
+				s.Errorf("%s granted %d of %d free units to as many callers", name, got, limit-used)
+			}
 		}
 	}
 }
@@ -373,6 +523,9 @@ func (s *suite) sharing() {
 	if got := s.left(s.limiter("two", p), "key"); got != 2 {
 		s.Errorf("a limiter of another name has %d left, want 2", got)
 	}
+	if got := s.left(s.limiter("one", core.SlidingLog(core.PerDay(2))), "key"); got != 2 {
+		s.Errorf("a limiter of the same name and another algorithm has %d left, want 2", got)
+	}
 }
 
 func (s *suite) numbersChange() {
@@ -386,7 +539,6 @@ func (s *suite) numbersChange() {
 		{"window", core.FixedWindow(core.PerDay(10)), core.FixedWindow(core.PerDay(100)), 94},
 		{"log", core.SlidingLog(core.PerDay(10)), core.SlidingLog(core.PerHour(8)), 2},
 		{"sub-windows", core.SlidingWindow(core.PerDay(10)), core.SlidingWindow(core.PerDay(20)).Resolution(4), 14},
-		{"algorithm", core.FixedWindow(core.PerDay(10)), core.SlidingLog(core.PerDay(10)), 10},
 	} {
 		l := s.limiter(c.name, c.old)
 		s.allow(l, "key", 6)
@@ -501,7 +653,7 @@ func (s *suite) decidesAsTheStepsDo() {
 		{core.FixedWindow(small).CountDenied().Named("a"), core.MinInterval(sec / 4).Named("b"), core.SlidingWindow(small).Named("c")},
 	} {
 		rng := rand.New(rand.NewPCG(uint64(i), 42))
-		pair := &compared{suite: s, store: s.store, reference: newReference(s.Now)}
+		pair := &compared{Store: s.store, suite: s, reference: reference.New(s.Now)}
 		newLimiter := func(name string, p ...core.Policy) *core.Limiter {
 			l, err := core.New(pair, fmt.Sprint(name, i), p...)
 			if err != nil {
@@ -534,6 +686,7 @@ func scaled(set []core.Policy) []core.Policy {
 // walk makes random calls.
 func walk(s *suite, rng *rand.Rand, limiters []*core.Limiter, other *core.Limiter) {
 	var open []core.Decision
+	var more []store.Settlement // of charges with an Extra
 	for range s.Operations {
 		switch rng.IntN(4) {
 		case 0:
@@ -550,7 +703,23 @@ func walk(s *suite, rng *rand.Rand, limiters []*core.Limiter, other *core.Limite
 			n = 1 + rng.Int64N(8)
 		}
 		var err error
-		switch op := rng.IntN(12); {
+		switch op := rng.IntN(16); {
+		case op == 12 && len(more) > 0:
+			i := rng.IntN(len(more))
+			err = l.Store().Settle(s.Context(), []store.Settlement{more[i]})
+			more = slices.Delete(more, i, i+1)
+		case op >= 12:
+			c := store.Charge{Limiter: l.Prepared(), Key: key, N: min(n, l.Prepared().Spec().Most()), Extra: 1 + rng.Int64N(10)}
+			if rng.IntN(4) == 0 {
+				c.Extra = 2000
+			}
+			peek := rng.IntN(4) == 0
+			var r store.Result
+			r, err = l.Store().Decide(s.Context(), c, peek)
+			if r.Allowed && !peek && rng.IntN(2) == 0 {
+				c.N, c.Extra = c.N+r.Extra, 0
+				more = append(more, store.Settlement{Charge: c, At: r.At, Source: r.Source, Actual: rng.Int64N(2 * c.N)})
+			}
 		case op == 0:
 			_, err = l.Peek(s.Context(), key)
 		case op == 1 && rng.IntN(10) == 0:

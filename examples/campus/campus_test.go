@@ -2,6 +2,8 @@ package main
 
 import (
 	"bufio"
+	"crypto/sha256"
+	"encoding/base64"
 	"encoding/xml"
 	"errors"
 	"fmt"
@@ -265,7 +267,7 @@ func TestPage(t *testing.T) {
 			t.Errorf("not twice: %s in\n%s", text, body)
 		}
 	}
-	for _, text := range []string{"<script", "style", "src=", "url("} {
+	for _, text := range []string{"<script", "style=", "src=", "url(", "@import"} {
 		if strings.Contains(body, text) {
 			t.Errorf("the page has %s", text)
 		}
@@ -275,6 +277,12 @@ func TestPage(t *testing.T) {
 	}
 	if !strings.Contains(body, "<svg") || !strings.Contains(body, "curl -i http://example.com/api/hello<") {
 		t.Error(body)
+	}
+	_, style, _ := strings.Cut(body, "<style>")
+	style, _, _ = strings.Cut(style, "</style>")
+	sum := sha256.Sum256([]byte(style))
+	if v := w.Header().Get("Content-Security-Policy"); !strings.Contains(v, "style-src 'sha256-"+base64.StdEncoding.EncodeToString(sum[:])+"'") {
+		t.Errorf("the page's style is not permitted: %s", v)
 	}
 	if v := w.Header().Get("Content-Type"); v != "text/html; charset=utf-8" {
 		t.Error(v)

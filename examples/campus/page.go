@@ -6,6 +6,8 @@ import (
 	"html/template"
 	"net/http"
 	"strings"
+
+	"github.com/headgate/headgate/examples/internal/pages"
 )
 
 // A plot is the half of the picture for one run.
@@ -22,15 +24,30 @@ const (
 	plotHeight = 120.0
 )
 
-var pageHTML = template.Must(template.New("page").Parse(`<!DOCTYPE html>
+var pageHTML = template.Must(template.New("page").Parse(`<!doctype html>
 <html lang="en">
+<head>
 <meta charset="utf-8">
-<title>Requests served</title>
-<meta name="viewport" content="width=device-width">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>headgate campus</title>
+<style>
+/* The picture has the colors of light pages. */
+svg { display: block; width: 100%; height: auto; font-family: inherit; }
+svg text { fill: var(--text); }
+svg rect[fill="#eee"] { fill: var(--line); }
+svg [fill="#2a7ab8"] { fill: var(--admitted); }
+svg [fill="#c0392b"] { fill: var(--refused); }
+</style>
+</head>
 <body>
+<main>
+<h1>headgate campus</h1>
 <p>Students and an abuser behind one address. The limits of the second picture are also on
 <code>curl -i http://{{.Host}}/api/hello</code>, where you are a newcomer.</p>
-{{.Picture}}</body>
+<section>
+{{.Picture}}</section>
+</main>
+</body>
 </html>
 `))
 
@@ -66,18 +83,15 @@ func picture(served results) []byte {
 	return svg.Bytes()
 }
 
-// page serves the picture. It has no script or style, and its Content-Security-Policy allows
-// none.
+// page serves the picture.
 func page(svg []byte) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		h := w.Header()
-		h.Set("Content-Type", "text/html; charset=utf-8")
-		h.Set("Content-Security-Policy", "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'")
-		h.Set("X-Content-Type-Options", "nosniff")
-		pageHTML.Execute(w, struct {
+		var html strings.Builder
+		pageHTML.Execute(&html, struct {
 			Host    string
 			Picture template.HTML
 		}{r.Host, template.HTML(svg)})
+		pages.Write(w, html.String())
 	})
 }
 

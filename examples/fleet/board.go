@@ -11,10 +11,12 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/headgate/headgate/examples/internal/pages"
 )
 
 //go:embed page.html
-var page []byte
+var pageHTML string
 
 // A board shows the sockets of each user on each server, on a page and in the terminal.
 type board struct {
@@ -77,10 +79,7 @@ const refresh = 200 * time.Millisecond
 // routes returns the handler of the page, and of the pictures that it shows.
 func (b *board) routes() http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Content-Type", "text/html; charset=utf-8")
-		_, _ = w.Write(page)
-	})
+	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) { pages.Write(w, pageHTML) })
 	mux.HandleFunc("GET /pictures", func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "text/event-stream")
 		w.Header().Set("Cache-Control", "no-store")

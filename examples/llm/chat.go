@@ -2,15 +2,14 @@ package main
 
 import (
 	"context"
-	"crypto/sha256"
 	_ "embed"
-	"encoding/base64"
 	"encoding/json"
 	"io"
 	"net/http"
 	"strconv"
 	"strings"
 
+	"github.com/headgate/headgate/examples/internal/pages"
 	"github.com/headgate/headgate/nethttp"
 )
 
@@ -98,18 +97,4 @@ func hello(w http.ResponseWriter, _ *http.Request) {
 //go:embed page.html
 var pageHTML string
 
-// page serves page.html. Its Content-Security-Policy allows only the page's own script, and
-// requests to this server.
-func page(w http.ResponseWriter, _ *http.Request) {
-	html := strings.ReplaceAll(pageHTML, "\r\n", "\n") // browsers hash the normalized text
-	_, script, _ := strings.Cut(html, "<script>")
-	script, _, _ = strings.Cut(script, "</script>")
-	sum := sha256.Sum256([]byte(script))
-	h := w.Header()
-	h.Set("Content-Type", "text/html; charset=utf-8")
-	h.Set("Content-Security-Policy", "default-src 'none'; connect-src 'self'; img-src data:; script-src 'sha256-"+
-		base64.StdEncoding.EncodeToString(sum[:])+"'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'")
-	h.Set("X-Content-Type-Options", "nosniff")
-	h.Set("Cache-Control", "no-cache")
-	io.WriteString(w, html)
-}
+func page(w http.ResponseWriter, _ *http.Request) { pages.Write(w, pageHTML) }

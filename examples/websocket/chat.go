@@ -10,6 +10,7 @@ import (
 
 	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/core/memstore"
+	"github.com/headgate/headgate/examples/internal/pages"
 	"github.com/headgate/headgate/keyfuncs"
 	"github.com/headgate/headgate/websocketmw"
 	"github.com/headgate/headgate/websocketmw/gorillaws"
@@ -128,10 +129,6 @@ func (r *room) say(text string) {
 }
 
 //go:embed page.html
-var document []byte
+var pageHTML string
 
-func page(w http.ResponseWriter, _ *http.Request) {
-	w.Header().Set("Content-Type", "text/html; charset=utf-8")
-	w.Header().Set("Content-Security-Policy", "default-src 'none'; connect-src 'self'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:")
-	w.Write(document)
-}
+func page(w http.ResponseWriter, _ *http.Request) { pages.Write(w, pageHTML) }

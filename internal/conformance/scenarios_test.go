@@ -26,6 +26,8 @@ import (
 	"github.com/headgate/headgate/core/memstore"
 	"github.com/headgate/headgate/core/redisstore"
 	"github.com/headgate/headgate/core/step"
+	"github.com/headgate/headgate/core/store"
+	"github.com/headgate/headgate/internal/problem"
 	"github.com/headgate/headgate/keyfuncs"
 	"github.com/headgate/headgate/nethttp"
 )
@@ -53,7 +55,7 @@ type scenario struct {
 // so that all seconds are the same for all frameworks.
 type world struct {
 	t      *testing.T
-	store  *store
+	store  *toldStore
 	events []string
 }
 
@@ -76,6 +78,7 @@ func (w *world) unreachable(failure redisstore.Failure, name string, policies ..
 	client := redis.NewClient(&redis.Options{
 		Addr:                     "127.0.0.1:6379", // never dialed
 		Dialer:                   func(context.Context, string, string) (net.Conn, error) { return nil, syscall.ECONNREFUSED },
+		ContextTimeoutEnabled:    true,
 		DialerRetries:            1,
 		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
 	})
@@ -100,32 +103,32 @@ func (w *world) left(l *core.Limiter, key string) {
 	w.note("%s: %d left", key, d.Remaining)
 }
 
-// A store answers as the one within, or as it is told.
-type store struct {
+// A toldStore answers as the one within, or as it is told.
+type toldStore struct {
 	core.Store
 
 	err  error // of decisions
 	open bool  // admits without looking
 }
 
-func (s *store) Decide(ctx context.Context, c core.Charge, peek bool) (core.Result, error) {
+func (s *toldStore) Decide(ctx context.Context, c store.Charge, peek bool) (store.Result, error) {
 	if s.err != nil || s.open {
 		return s.answer(c)
 	}
 	return s.Store.Decide(ctx, c, peek)
 }
 
-func (s *store) DecideAll(ctx context.Context, cs []core.Charge) (core.Result, error) {
+func (s *toldStore) DecideAll(ctx context.Context, cs []store.Charge) (store.Result, error) {
 	if s.err != nil || s.open {
 		return s.answer(cs...)
 	}
 	return s.Store.DecideAll(ctx, cs)
 }
 
-func (s *store) answer(cs ...core.Charge) (core.Result, error) {
-	r := core.Result{Allowed: true, Source: core.SourceOpen}
+func (s *toldStore) answer(cs ...store.Charge) (store.Result, error) {
+	r := store.Result{Allowed: true, Source: core.SourceOpen}
 	for _, c := range cs {
-		for range c.Limiter.Cells() {
+		for range c.Limiter.Spec().Policies {
 			r.Add(true, step.Reading{})
 		}
 	}
@@ -245,20 +248,58 @@ var scenarios = []scenario{
 	{
 		name: "preflights",
 		setup: func(w *world) (nethttp.Config, http.HandlerFunc) {
-			return rules(rule(w.limiter("api", core.Blocked()))), answering(204)
+			return rules(rule(w.limiter("api", minute(1)))), nil
 		},
-		requests: []*http.Request{request("OPTIONS", "/", preflight...), request("OPTIONS", "/"), request("GET", "/", preflight...)},
-		want:     []string{"204", `429 "api";r=0`, `429 "api";r=0`},
+		requests: []*http.Request{request("OPTIONS", "/", preflight...), request("OPTIONS", "/", preflight...), request("GET", "/")},
+		want:     []string{`200 "api";r=0;t=60`, `429 "api";r=0;t=60 after 60`, `429 "api";r=0;t=60 after 60`},
+		events:   []string{"hello"},
 	},
 	{
-		name: "preflights that count",
+		name: "preflights that are answered instead",
 		setup: func(w *world) (nethttp.Config, http.HandlerFunc) {
-			c := rules(rule(w.limiter("api", core.Blocked())))
-			c.CountPreflights = true
+			c := rules(rule(w.limiter("api", minute(1))))
+			c.Preflight = http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+				w.note("preflight %s", r.URL.Path)
+				rw.Header().Set("Access-Control-Allow-Methods", "PUT")
+				switch r.URL.Path {
+				case "/status":
+					rw.WriteHeader(http.StatusForbidden)
+				case "/body":
+					rw.Header().Set("Content-Type", "text/plain")
+					io.WriteString(rw, "PUT")
+				case "/flushed":
+					http.NewResponseController(rw).Flush()
+				}
+			})
+			c.OnRefused = func(http.ResponseWriter, *http.Request, nethttp.Verdict) { w.note("refused") }
+			c.Observe = func(_ *http.Request, v nethttp.Verdict) {
+				w.note("observed %d %v %q", v.Status(), v.Err, v.Problem())
+			}
 			return c, nil
 		},
-		requests: []*http.Request{request("OPTIONS", "/", preflight...)},
-		want:     []string{`429 "api";r=0`},
+		requests: []*http.Request{
+			request("OPTIONS", "/", preflight...), request("OPTIONS", "/status", preflight...), request("OPTIONS", "/body", preflight...),
+			request("OPTIONS", "/flushed", preflight...), request("OPTIONS", "/", append(preflight, "X-Client", "")...), request("GET", "/"),
+		},
+		want: []string{"204", "403", "200", "200", "204", `200 "api";r=0;t=60`},
+		events: []string{
+			`observed 204 <nil> ""`, "preflight /", `observed 204 <nil> ""`, "preflight /status", `observed 204 <nil> ""`, "preflight /body",
+			`observed 204 <nil> ""`, "preflight /flushed", `observed 204 <nil> ""`, "preflight /", `observed 0 <nil> ""`, "hello",
+		},
+	},
+	{
+		name: "preflights that are skipped, and observed only",
+		setup: func(w *world) (nethttp.Config, http.HandlerFunc) {
+			c := rules(rule(w.limiter("api", minute(1))))
+			c.ObserveOnly = true
+			c.Skip = func(r *http.Request) bool { return r.URL.Path == "/health" }
+			c.Preflight = http.HandlerFunc(func(http.ResponseWriter, *http.Request) { w.note("preflight") })
+			c.Observe = func(_ *http.Request, v nethttp.Verdict) { w.note("would be %d", v.Status()) }
+			return c, nil
+		},
+		requests: []*http.Request{request("OPTIONS", "/health", preflight...), request("OPTIONS", "/", preflight...), request("GET", "/")},
+		want:     []string{"200", "200", "200"},
+		events:   []string{"hello", "would be 204", "hello", "would be 0", "hello"},
 	},
 	{
 		name: "ObserveOnly",
@@ -344,12 +385,12 @@ var scenarios = []scenario{
 		events:   []string{"hello", "hello", "hello"},
 	},
 	{
-		name: "Deny",
+		name: "Permit",
 		setup: func(w *world) (nethttp.Config, http.HandlerFunc) {
 			l := w.limiter("api", minute(1))
 			c := rules(rule(l))
 			c.Skip = func(r *http.Request) bool { return r.URL.Path == "/health" }
-			c.Deny = func(r *http.Request) bool { return r.Header.Get("X-Client") == "mallory" }
+			c.Permit = func(r *http.Request) bool { return r.Header.Get("X-Client") != "mallory" }
 			c.Observe = func(_ *http.Request, v nethttp.Verdict) {
 				w.note("observed %d, %v", v.Status(), v.Err)
 				w.left(l, "mallory")
@@ -363,9 +404,9 @@ var scenarios = []scenario{
 		},
 		want: []string{"403", "403", "403", "200", `200 "api";r=0;t=60`},
 		events: []string{
-			"observed 403, " + nethttp.ErrDenied.Error(), "mallory: 1 left",
-			"observed 403, " + nethttp.ErrDenied.Error(), "mallory: 1 left",
-			"observed 403, " + nethttp.ErrDenied.Error(), "mallory: 1 left",
+			"observed 403, " + nethttp.ErrForbidden.Error(), "mallory: 1 left",
+			"observed 403, " + nethttp.ErrForbidden.Error(), "mallory: 1 left",
+			"observed 403, " + nethttp.ErrForbidden.Error(), "mallory: 1 left",
 			"hello", "observed 0, <nil>", "mallory: 1 left", "hello",
 		},
 	},
@@ -415,7 +456,7 @@ var scenarios = []scenario{
 				w.t.Fatal(err)
 			}
 			r := rule(free)
-			r.Plan = func(r *http.Request) *core.Limiter {
+			r.Plan = func(r *http.Request, _ string) *core.Limiter {
 				if r.Header.Get("X-Plan") == "gold" {
 					return gold
 				}
@@ -442,11 +483,11 @@ var scenarios = []scenario{
 		events:   []string{"hello"},
 	},
 	{
-		name: "OnDenied",
+		name: "OnRefused",
 		setup: func(w *world) (nethttp.Config, http.HandlerFunc) {
 			c := rules(rule(w.limiter("api", core.Blocked())))
-			c.OnDenied = func(rw http.ResponseWriter, r *http.Request, v nethttp.Verdict) {
-				w.note("denied %s", r.URL.Path)
+			c.OnRefused = func(rw http.ResponseWriter, r *http.Request, v nethttp.Verdict) {
+				w.note("refused %s", r.URL.Path)
 				switch r.URL.Path {
 				case "/page":
 					rw.Header().Set("Content-Type", "text/html; charset=utf-8")
@@ -461,7 +502,7 @@ var scenarios = []scenario{
 					rw.Header().Set("Content-Type", nethttp.ProblemType)
 					rw.Header().Set("X-Content-Type-Options", "nosniff")
 					rw.WriteHeader(503)
-					rw.Write(nethttp.Problem(503))
+					rw.Write(problem.Blank(503).Bytes())
 				case "/same":
 					rw.Header().Set("Content-Type", nethttp.ProblemType)
 					rw.Header().Set("X-Content-Type-Options", "nosniff")
@@ -476,7 +517,7 @@ var scenarios = []scenario{
 			request("GET", "/other"),
 		},
 		want:   []string{`429 "api";r=0`, `429 "api";r=0`, `503 "api";r=0`, `429 "api";r=0`, `429 "api";r=0`, `503 "api";r=0`},
-		events: []string{"denied /page", "denied /page", "denied /flushed", "denied /same", "denied /none", "denied /other"},
+		events: []string{"refused /page", "refused /page", "refused /flushed", "refused /same", "refused /none", "refused /other"},
 	},
 	{
 		name: "a panic",
@@ -605,7 +646,7 @@ func canonical(body string) string {
 
 // play returns what became of a scenario.
 func play(t *testing.T, s scenario, f framework) (answers []answer, events []string) {
-	w := &world{t: t, store: &store{Store: memstore.New(memstore.Config{})}}
+	w := &world{t: t, store: &toldStore{Store: memstore.New(memstore.Config{})}}
 	config, handler := s.setup(w)
 	if handler == nil {
 		handler = func(rw http.ResponseWriter, _ *http.Request) {

@@ -51,14 +51,15 @@ func TestSpoofing(t *testing.T) {
 		{"connection, IPv6 by /64", remote, "[2001:db8:1:2:3:4:5:6]:80", nil, "2001:db8:1:2::/64"},
 		{"connection, IPv4-mapped", remote, "[::ffff:203.0.113.7]:80", nil, "203.0.113.7"},
 		{"connection, NAT64", remote, "[64:ff9b::203.0.113.7]:80", nil, "203.0.113.7"},
+		{"connection, 6to4", remote, "[2002:cb00:7107:8::9]:80", nil, "203.0.113.7"},
 		{"connection, zone", remote, "[fe80::1%eth0]:80", nil, "fe80::/64"},
 		{"connection, unix socket", remote, "@", nil, ""},
 
 		{"header from the proxy", header, proxy, []string{"X-Real-IP", " 203.0.113.7 "}, "203.0.113.7"},
 		{"header from a client", header, abroad, []string{"X-Real-IP", "203.0.113.7"}, "198.51.100.9"},
-		{"header missing", header, proxy, nil, "10.0.0.1"},
-		{"header twice", header, proxy, []string{"X-Real-IP", "192.0.2.1", "X-Real-IP", "203.0.113.7"}, "10.0.0.1"},
-		{"header garbage", header, proxy, []string{"X-Real-IP", "203.0.113.7;drop"}, "10.0.0.1"},
+		{"header missing", header, proxy, nil, ""},
+		{"header twice", header, proxy, []string{"X-Real-IP", "192.0.2.1", "X-Real-IP", "203.0.113.7"}, ""},
+		{"header garbage", header, proxy, []string{"X-Real-IP", "203.0.113.7;drop"}, ""},
 
 		{"list from a client", list, abroad, []string{xff, "203.0.113.7"}, "198.51.100.9"},
 		{"list, one", list, proxy, []string{xff, "203.0.113.7"}, "203.0.113.7"},
@@ -75,7 +76,7 @@ func TestSpoofing(t *testing.T) {
 		{"list, private, not trusted", list, proxy, []string{xff, "192.0.2.1, 192.168.1.1"}, "192.168.1.1"},
 		{"list, all trusted", list, proxy, []string{xff, "10.0.0.3, 10.0.0.2"}, "10.0.0.3"},
 		{"list, proxy of IPv6", list, "[2001:db8:feed::1]:80", []string{xff, "192.0.2.1, 203.0.113.7, 2001:db8:feed::2"}, "203.0.113.7"},
-		{"list missing", list, proxy, nil, "10.0.0.1"},
+		{"list missing", list, proxy, nil, ""},
 		{"list empty", list, proxy, []string{xff, ""}, "10.0.0.1"},
 		{"list, garbage last", list, proxy, []string{xff, "203.0.113.7, <script>"}, "10.0.0.1"},
 		{"list, garbage in the middle", list, proxy, []string{xff, "192.0.2.1, unknown, 10.0.0.2"}, "10.0.0.2"},
@@ -84,8 +85,10 @@ func TestSpoofing(t *testing.T) {
 		{"list, forged without end", list, proxy, []string{xff, strings.Repeat(toolong, 10_000) + "203.0.113.7"}, "203.0.113.7"},
 
 		{"two proxies", behind2, "10.0.0.9:1", []string{xff, "192.0.2.1, 203.0.113.7, 198.51.100.1"}, "203.0.113.7"},
+		{"two proxies, one named", behind2, "10.0.0.9:1", []string{xff, "198.51.100.1"}, ""},
 		{"two proxies, two lines", behind2, "@", []string{xff, "192.0.2.1, 203.0.113.7", xff, "198.51.100.1"}, "203.0.113.7"},
 
+		{"Forwarded missing", forwarded, proxy, nil, ""},
 		{"Forwarded from a client", forwarded, abroad, []string{"Forwarded", "for=203.0.113.7"}, "198.51.100.9"},
 		{"Forwarded", forwarded, proxy, []string{"Forwarded", "for=192.0.2.1, for=203.0.113.7;proto=https;by=10.0.0.1"}, "203.0.113.7"},
 		{"Forwarded, quoted", forwarded, proxy, []string{"Forwarded", `For="[2001:db8:1:2::3]:4711"`}, "2001:db8:1:2::/64"},

@@ -25,6 +25,7 @@ type Server struct {
 	dir     string
 	port    int
 	args    []string // of the program, after the name of its configuration
+	env     []string // besides the variables of this process
 	process *proctest.Command
 }
 
@@ -34,7 +35,14 @@ type Server struct {
 //	redistest.Start(t, "maxmemory 2mb", "maxmemory-policy noeviction")
 func Start(t testing.TB, lines ...string) *Server {
 	t.Helper()
+	return start(t, func(*Server) {}, lines...)
+}
+
+// start starts a server that was prepared.
+func start(t testing.TB, prepare func(*Server), lines ...string) *Server {
+	t.Helper()
 	s := newServer(t, slices.Concat(inMemory, lines))
+	prepare(s)
 	s.launch()
 	s.await()
 	return s
@@ -87,6 +95,7 @@ func (s *Server) launch() {
 	s.t.Helper()
 	cmd := exec.CommandContext(context.Background(), s.binary, append([]string{"redis.conf"}, s.args...)...)
 	cmd.Dir = s.dir
+	cmd.Env = append(os.Environ(), s.env...)
 	s.appendTo("redis.log", func(log *os.File) error {
 		cmd.Stdout, cmd.Stderr = log, log
 		s.process = proctest.StartCommand(s.t, cmd)

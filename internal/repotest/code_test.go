@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -35,16 +36,18 @@ func TestStepsHaveNoFloats(t *testing.T) {
 }
 
 // A test that sleeps is slow when it passes and wrong when the machine is busy.
-// Inside a bubble of testing/synctest a sleep takes no time. Code that ships never
-// sleeps: it could not be cancelled.
+// Inside a bubble a sleep takes no time. Code that ships never sleeps: it could not be
+// cancelled.
 func TestNobodySleeps(t *testing.T) {
 	for _, s := range sources(t, true) {
-		_, bubbles := s.imports()["testing/synctest"]
-		if strings.HasPrefix(s.path, "examples/") || s.test && bubbles {
+		used := s.imports()
+		_, std := used["testing/synctest"]
+		_, ours := used[module+"/internal/bubble"]
+		if strings.HasPrefix(s.path, "examples/") || s.test && (std || ours) {
 			continue
 		}
 		for _, c := range s.calls("time", "Sleep") {
-			t.Errorf("%s: time.Sleep: wait for the event itself, or use testing/synctest", s.position(c))
+			t.Errorf("%s: time.Sleep: wait for the event itself, or use internal/bubble", s.position(c))
 		}
 	}
 }
@@ -64,8 +67,27 @@ func TestRedisIsNotSkippedSilently(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if skip.Match(text) && !bytes.Contains(text, []byte("HEADGATE_REQUIRE_REDIS")) {
-			t.Errorf("%s: where HEADGATE_REQUIRE_REDIS is set, a test that needs redis-server must fail, not skip", s.path)
+		if skip.Match(text) && !bytes.Contains(text, []byte("HEADGATE_REQUIRE_")) {
+			t.Errorf("%s: under make test, a test that needs redis-server or its clock must fail, not skip", s.path)
+		}
+	}
+}
+
+// make race finds the tests to run without the race detector by the first line that they have.
+func TestNoraceIsFound(t *testing.T) {
+	for _, s := range sources(t, true) {
+		calls := s.calls(module+"/internal/norace", "Test")
+		for _, d := range s.file.Decls {
+			f, ok := d.(*ast.FuncDecl)
+			if !ok || f.Body == nil || !strings.HasPrefix(f.Name.Name, "Test") || len(f.Body.List) == 0 {
+				continue
+			}
+			calls = slices.DeleteFunc(calls, func(c *ast.CallExpr) bool {
+				return c.Pos() == f.Body.List[0].Pos() && (strings.HasPrefix(s.dir(), "core") || s.dir() == "nethttp")
+			})
+		}
+		for _, c := range calls {
+			t.Errorf("%s: it is not the first line of a test of core or nethttp", s.position(c))
 		}
 	}
 }

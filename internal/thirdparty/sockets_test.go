@@ -23,6 +23,7 @@ import (
 
 	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/core/memstore"
+	"github.com/headgate/headgate/core/store"
 	"github.com/headgate/headgate/echomw"
 	"github.com/headgate/headgate/echov5mw"
 	"github.com/headgate/headgate/ginmw"
@@ -30,7 +31,7 @@ import (
 	"github.com/headgate/headgate/websocketmw"
 )
 
-// A mount is a way to put the guard in front of a handler.
+// A mount is a way to put the guard in front of a handler, at /ws.
 type mount struct {
 	name  string
 	serve func(g *websocketmw.Guard, h http.Handler) http.Handler
@@ -39,50 +40,50 @@ type mount struct {
 var mounts = []mount{
 	{"nethttp", func(g *websocketmw.Guard, h http.Handler) http.Handler {
 		mux := http.NewServeMux()
-		mux.Handle("GET /ws", g.Handler(h))
+		mux.Handle("/ws", g.Handler(h))
 		return mux
 	}},
 	{"chi", func(g *websocketmw.Guard, h http.Handler) http.Handler {
 		r := chi.NewRouter()
-		r.With(g.Handler).Get("/ws", h.ServeHTTP)
+		r.With(g.Handler).Handle("/ws", h)
 		return r
 	}},
 	{"gin", func(g *websocketmw.Guard, h http.Handler) http.Handler {
 		r := gin.New()
-		r.GET("/ws", ginmw.Sockets(g), gin.WrapH(h))
+		r.Any("/ws", ginmw.Sockets(g), gin.WrapH(h))
 		return r
 	}},
 	{"gin-by", func(g *websocketmw.Guard, h http.Handler) http.Handler {
 		r := gin.New()
 		r.Use(ginmw.SocketsBy(g, ginmw.Request(keyfuncs.Everyone())))
-		r.GET("/ws", gin.WrapH(h))
+		r.Any("/ws", gin.WrapH(h))
 		return r
 	}},
 	{"gin-inside", func(g *websocketmw.Guard, h http.Handler) http.Handler {
 		r := gin.New()
-		r.GET("/ws", gin.WrapH(g.Handler(h)))
+		r.Any("/ws", gin.WrapH(g.Handler(h)))
 		return r
 	}},
 	{"echo", func(g *websocketmw.Guard, h http.Handler) http.Handler {
 		e := echo4.New()
-		e.GET("/ws", echo4.WrapHandler(h), echomw.Sockets(g))
+		e.Any("/ws", echo4.WrapHandler(h), echomw.Sockets(g))
 		return e
 	}},
 	{"echo-by", func(g *websocketmw.Guard, h http.Handler) http.Handler {
 		e := echo4.New()
 		e.Use(echomw.SocketsBy(g, echomw.Request(keyfuncs.Everyone())))
-		e.GET("/ws", echo4.WrapHandler(h))
+		e.Any("/ws", echo4.WrapHandler(h))
 		return e
 	}},
 	{"echov5", func(g *websocketmw.Guard, h http.Handler) http.Handler {
 		e := echo5.New()
-		e.GET("/ws", echo5.WrapHandler(h), echov5mw.Sockets(g))
+		e.Any("/ws", echo5.WrapHandler(h), echov5mw.Sockets(g))
 		return e
 	}},
 	{"echov5-by", func(g *websocketmw.Guard, h http.Handler) http.Handler {
 		e := echo5.New()
 		e.Use(echov5mw.SocketsBy(g, echov5mw.Request(keyfuncs.Everyone())))
-		e.GET("/ws", echo5.WrapHandler(h))
+		e.Any("/ws", echo5.WrapHandler(h))
 		return e
 	}},
 }
@@ -95,12 +96,12 @@ type tally struct {
 }
 
 type tallied struct {
-	core.Hold
+	store.Hold
 
 	t *tally
 }
 
-func (t *tally) AcquireSlots(ctx context.Context, claims []core.Claim) (core.Grant, error) {
+func (t *tally) AcquireSlots(ctx context.Context, claims []store.Claim) (store.Grant, error) {
 	g, err := t.SlotStore.AcquireSlots(ctx, claims)
 	if err == nil {
 		t.granted.Add(1)

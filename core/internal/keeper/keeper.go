@@ -1,0 +1,358 @@
+// Package keeper keeps the slots that this process holds, and makes a server that all
+// processes share count them: it states them, states them again where the server may
+// have lost them, and sends heartbeats so that no other process takes this one for dead.
+// It is the protocol without the network: a [Transport] runs its scripts.
+//
+// The process has the truth. For each key the server has a hash of what each incarnation
+// of a process has stated, and one sorted set of the incarnations. A statement is
+// absolute, carries a number, and changes nothing if a later one came first. A grant is
+// a statement too: of what is held, and as many more as there is room for.
+//
+// The keeper has one session at a time, from the first acquire until all names are
+// closed: session.go has its incarnation and heartbeats, statements.go what it states of
+// its entries, entry.go the entry of a key, and codec.go the arguments and replies of the
+// scripts.
+package keeper
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base64"
+	"errors"
+	"hash/maphash"
+	"sync"
+	"time"
+)
+
+var (
+	// ErrClosed is the error of an acquire of a name that was closed meanwhile.
+	ErrClosed = errors.New("headgate: the slots were closed")
+	// ErrGone is the error of a transport that is closed for good.
+	ErrGone = errors.New("headgate: the client is closed")
+	// ErrUnsent wraps the error of an op that was not sent, and so has no effect.
+	ErrUnsent = errors.New("headgate: not sent")
+
+	errDeadline = errors.New("headgate: Redis did not answer in time")
+	errCrowd    = errors.New("headgate: too many acquires wait for Redis")
+	errStale    = errors.New("headgate: another process states slots for this one")
+)
+
+// A Transport runs scripts. It is safe for concurrent use.
+type Transport interface {
+	// Shard returns the shard of a key, from 0 to below the Config's Shards.
+	Shard(key string) int
+	// Run runs ops of a shard, of different keys, and reads their replies. It never
+	// runs one twice.
+	Run(ctx context.Context, shard int, ops []*Op)
+	// Beat runs a beat, and reads its reply. After the transport has been closed,
+	// the error is ErrGone.
+	Beat(ctx context.Context, b *Beat) error
+	// Servers identifies the servers and their histories: another text means that
+	// something may have been lost. Empty means unknown.
+	Servers(ctx context.Context) string
+}
+
+// Config configures a Keeper.
+type Config struct {
+	TTL      time.Duration // a process is dead after that long without heartbeats
+	Timeout  time.Duration // of an op for which no caller waits
+	Shards   int           // parts of the server that fail independently
+	Instance string        // a new process of that name replaces the earlier; may be empty
+
+	// Lost is called when this process has been declared dead, with what it held, and
+	// Restated when everything is stated again. They may be nil.
+	Lost     func(slots int64)
+	Restated func(keys int)
+}
+
+// Parts of the TTL.
+const (
+	beatsInTTL   = 3
+	retriesInTTL = 15
+	sweepTTLs    = 20 // in this many TTLs everything is stated again
+)
+
+const (
+	refusedFor = 150 * time.Millisecond // how long a key's refusal is cached, from the question
+	deadFor    = 100 * time.Millisecond // the age at which the list of the dead is renewed before a refusal
+	batchSize  = 128                    // ops that are sent together
+	mergeSize  = 1024                   // acquires in an op
+	seenSize   = 64                     // incarnations of others that a beat reports
+	maxWaiting = 1 << 14                // acquires that wait at once
+)
+
+// A Keeper keeps slots. It is safe for concurrent use.
+type Keeper struct {
+	transport Transport
+	config    Config
+	start     time.Time
+
+	mu       sync.Mutex
+	current  *session                               // nil before the first acquire and after all names were closed
+	unclosed map[string]func(context.Context) error // what a failed Close of the name has to try again
+	seq      int64                                  // of the last op; grows with each
+	waiting  int                                    // acquires
+	answers  answers
+}
+
+// New makes a Keeper.
+func New(t Transport, c Config) *Keeper {
+	return &Keeper{
+		transport: t, config: c, start: time.Now(),
+		unclosed: make(map[string]func(context.Context) error), answers: answers{seed: maphash.MakeSeed()},
+	}
+}
+
+func (c *Config) beatPause() time.Duration  { return c.TTL / beatsInTTL }
+func (c *Config) retryPause() time.Duration { return c.TTL / retriesInTTL }
+func (c *Config) sweepTime() time.Duration  { return c.TTL * sweepTTLs }
+
+// maxClockStep is by how much one beat may advance the fleet's time: a tenth more than
+// the pause between beats, as beats may be late. What a longer gap adds does not count,
+// so that an outage makes no process dead.
+func (c *Config) maxClockStep() time.Duration { return c.beatPause() * 11 / 10 }
+
+// deadTime is how long a list of the dead is used: until the second beat after it, as the
+// answer to one may be lost. No longer, as the servers may lose what it says.
+func (c *Config) deadTime() time.Duration { return 2 * c.beatPause() }
+
+// since is the time since start, as entries store it. It is never 0.
+func (k *Keeper) since() time.Duration { return time.Since(k.start) + 1 }
+
+// newID makes up the name of an incarnation.
+func (k *Keeper) newID() string {
+	var b [9]byte
+	_, _ = rand.Read(b[:]) // never fails
+	return k.prefix() + base64.RawURLEncoding.EncodeToString(b[:])
+}
+
+// prefix begins the names of all incarnations of an instance.
+func (k *Keeper) prefix() string {
+	if k.config.Instance == "" {
+		return ""
+	}
+	sum := sha256.Sum256([]byte(k.config.Instance))
+	return base64.RawURLEncoding.EncodeToString(sum[:6]) + "."
+}
+
+// A pool is the slots of one name from their first acquire until they are closed.
+type pool struct{ closed bool }
+
+// A Hold is one slot that this process holds.
+type Hold struct {
+	entry *entry
+	pool  *pool
+	lost  <-chan struct{}
+}
+
+// Release gives the slot back. It does not wait.
+func (h *Hold) Release() {
+	k := h.entry.book.session.Keeper
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if h.pool.closed {
+		return
+	}
+	h.entry.held--
+	h.entry.refused = 0
+	h.entry.book.session.changed(h.entry)
+}
+
+// Lost returns a channel that is closed when this process has been declared dead.
+func (h *Hold) Lost() <-chan struct{} { return h.lost }
+
+// Doubt returns a channel that is closed when everything is stated again for the next time:
+// because the server may have granted too much meanwhile.
+func (h *Hold) Doubt() <-chan struct{} {
+	s := h.entry.book.session
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.doubt
+}
+
+// Shed gives the slot back if the key holds more than the largest limit under which this
+// process holds slots of it, and reports whether it did. The server decides that, so that of several processes which
+// ask at once, only as many give slots back as are too many; and those to which it does not
+// answer when it was told to take theirs. It may not run at the same time as Release. After
+// an error the slot is held, as if Shed had not been called.
+func (h *Hold) Shed(ctx context.Context) (shed bool, err error) {
+	s := h.entry.book.session
+	w := &waiter{pool: h.pool, sheds: true, done: make(chan struct{})}
+	s.mu.Lock()
+	if h.pool.closed {
+		s.mu.Unlock()
+		return false, ErrClosed
+	}
+	if err := s.wait(ctx, time.Now().Add(s.config.Timeout), h.entry, w); err != nil {
+		return false, err
+	}
+	return w.granted, w.err
+}
+
+// Full reports whether the key is known to be full, without a call: because this
+// process alone holds that many, or because it was refused just now.
+func (k *Keeper) Full(name, key string, limit int64) (held int64, full bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	var e *entry
+	if k.current != nil {
+		e = k.current.find(name, key)
+	}
+	if e == nil {
+		return 0, limit <= 0
+	}
+	return e.full(limit, k.since())
+}
+
+// Own returns how many slots of the key this process holds, and the incarnations whose
+// fields in the hash must not be counted in addition.
+func (k *Keeper) Own(name, key string) (held int64, ids []string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.current == nil {
+		return 0, nil
+	}
+	if e := k.current.find(name, key); e != nil {
+		held = e.held
+	}
+	return held, append([]string{k.current.epoch.id}, k.current.former...)
+}
+
+// Take takes a slot without a call, if fewer than room are held: by this process and, with
+// others, by those that the last answer counted, unless that is older than a TTL. It is
+// stated when the server can be reached. Held counts the same slots. The limit is that of
+// all processes, for Shed.
+func (k *Keeper) Take(name, key string, limit, room int64, others bool) (h *Hold, held int64) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	s := k.session()
+	e := s.entry(name, key)
+	held = e.held
+	if others {
+		held += k.answers.others(name, key, k.since()-k.config.TTL)
+	}
+	if held >= room {
+		s.changed(e)
+		return nil, held
+	}
+	e.grant(limit)
+	s.changed(e)
+	return &Hold{e, s.pool(name), s.epoch.lost}, held + 1
+}
+
+// Acquire requests a slot, and waits for the answer until the deadline, with at most
+// maxWaiting others. If the key is
+// full, the hold and the error are nil. Held counts the slots of all processes, this one
+// included.
+func (k *Keeper) Acquire(ctx context.Context, deadline time.Time, name, key string, limit int64) (h *Hold, held int64, err error) {
+	ctx, cancel := context.WithDeadlineCause(ctx, deadline, errDeadline)
+	defer cancel()
+	k.mu.Lock()
+	if k.waiting >= maxWaiting {
+		k.mu.Unlock()
+		return nil, 0, errCrowd
+	}
+	k.waiting++
+	defer k.waited()
+	s := k.session()
+	p := s.pool(name)
+	if err := s.ensureRegistered(ctx); err != nil {
+		k.mu.Unlock()
+		return nil, 0, err
+	}
+	if p.closed {
+		k.mu.Unlock()
+		return nil, 0, ErrClosed
+	}
+	e := s.entry(name, key)
+	w := &waiter{pool: p, limit: limit, done: make(chan struct{})}
+	if err := s.wait(ctx, deadline, e, w); err != nil {
+		return nil, 0, err
+	}
+	if w.err != nil || !w.granted {
+		return nil, w.held, w.err
+	}
+	return &Hold{e, p, w.lost}, w.held, nil
+}
+
+// wait waits for the answer, until the deadline of the op or the end of ctx. It releases the
+// lock.
+func (s *session) wait(ctx context.Context, deadline time.Time, e *entry, w *waiter) error {
+	e.waiters = append(e.waiters, w)
+	leads := !e.busy
+	e.busy = true
+	s.mu.Unlock()
+	if leads {
+		// The caller's cancellation does not end the op: the outcome of an op that was
+		// interrupted is unknown, and costs another.
+		own, cancel := context.WithDeadline(context.WithoutCancel(ctx), deadline)
+		s.round(own, e)
+		cancel()
+	}
+	select {
+	case <-w.done:
+	case <-ctx.Done():
+		if !s.giveUp(w) {
+			return context.Cause(ctx)
+		}
+	}
+	return nil
+}
+
+func (k *Keeper) waited() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.waiting--
+}
+
+// giveUp ends a wait, and reports whether the answer had come before. A waiter whose slot is
+// being given up waits on.
+func (k *Keeper) giveUp(w *waiter) (answered bool) {
+	k.mu.Lock()
+	select {
+	case <-w.done:
+		answered = true
+	default:
+		w.gone = !w.over
+	}
+	over := w.over
+	k.mu.Unlock()
+	if over {
+		<-w.done
+	}
+	return answered || over
+}
+
+// Close gives back everything of a name, and waits until the server has it or ctx ends.
+// If it was the last open name, the incarnation is buried instead, with all that it has
+// stated: that is one command, which is sent even if ctx has ended, and ends the wait of
+// the other names too. Then what it has stated is removed until ctx ends or the server does
+// not answer, which is no error. An Acquire that races with Close may begin a new session. After an
+// error, another Close of the name tries again what is left to be done.
+func (k *Keeper) Close(ctx context.Context, name string) error {
+	k.mu.Lock()
+	giveBack := k.unclosed[name]
+	if s := k.current; s != nil && s.pools[name] != nil {
+		s.pools[name].closed = true
+		delete(s.pools, name)
+		if len(s.pools) == 0 {
+			s.end()
+			giveBack = s.bury
+		} else {
+			giveBack = s.closing(name).wait
+		}
+	}
+	delete(k.unclosed, name)
+	k.mu.Unlock()
+	if giveBack == nil {
+		return nil
+	}
+	err := giveBack(ctx)
+	if err != nil && !errors.Is(err, ErrGone) {
+		k.mu.Lock()
+		k.unclosed[name] = giveBack
+		k.mu.Unlock()
+	}
+	return err
+}

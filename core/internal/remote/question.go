@@ -1,0 +1,88 @@
+package remote
+
+import (
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/headgate/headgate/core/store"
+)
+
+// A Question is a decision or a settlement that a server is asked for.
+type Question struct {
+	Mode    Mode
+	Charges []store.Charge // of the Limiters of the Backend; not to be modified
+	Part    int            // of the first charge's key, from Route
+
+	// At and Actual are those of a settlement, which has one charge.
+	At, Actual int64
+
+	// Work is for the Backend: why it put the question off. 0 if it has not.
+	Work int
+
+	// The answer. A settlement has Uncovered, all others have a Result.
+	Result    store.Result // with the Extra that is granted, if the only charge has one
+	Uncovered int64
+	Err       error
+
+	one      [1]store.Charge // room for Charges
+	self     [1]*Question    // room for a batch of this question alone
+	deadline time.Time
+	progress atomic.Int32
+	done     chan struct{} // gets a value when the answer is there
+}
+
+// The progress of a question. The sender changes it from waiting to sent, and back if it
+// is put off, unless the caller has given up and dropped it.
+const (
+	waiting = iota
+	sent
+	dropped
+)
+
+// pools reuse questions and timers. Each sender has its own: in a bubble of package
+// synctest, channels and timers must not come from outside.
+type pools struct{ questions, timers sync.Pool }
+
+// question returns a question about one charge.
+func (p *pools) question(mode Mode, c store.Charge) *Question {
+	q, ok := p.questions.Get().(*Question)
+	if !ok {
+		q = &Question{done: make(chan struct{}, 1)}
+	}
+	q.Mode, q.one[0] = mode, c
+	q.Charges = q.one[:]
+	return q
+}
+
+// free takes back a question that is no longer used.
+func (p *pools) free(q *Question) {
+	done := q.done
+	*q = Question{done: done}
+	p.questions.Put(q)
+}
+
+func (p *pools) timer(d time.Duration) *time.Timer {
+	if t, ok := p.timers.Get().(*time.Timer); ok {
+		t.Reset(d)
+		return t
+	}
+	return time.NewTimer(d)
+}
+
+func (p *pools) freeTimer(t *time.Timer) {
+	t.Stop()
+	p.timers.Put(t)
+}
+
+// detach makes the charges the question's own: it may outlive the call that asked it,
+// and then the slice belongs to the caller again.
+func (q *Question) detach() {
+	if len(q.Charges) > 1 {
+		q.Charges = slices.Clone(q.Charges)
+	} else {
+		q.one[0] = q.Charges[0]
+		q.Charges = q.one[:]
+	}
+}

@@ -1,0 +1,154 @@
+// Package remote is what a store needs whose state is on servers that many processes share,
+// whatever these servers are. A [Backend] asks them. Above it is a stack of layers, each of
+// which is a store over the store below:
+//
+//	[Failover]  decides without the servers while they do not answer
+//	[InTurn]    makes charges of several servers, which no one of them can make at once
+//	[Refusals]  answers what was just refused, without a call
+//	[Sender]    merges questions into calls, and stops asking a server that does not answer
+//
+// A package of a store has its Backend, and the function that stacks what it needs.
+// [Slots] is the like for slots, over the protocol of package keeper.
+package remote
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/headgate/headgate/core/internal/keeper"
+	"github.com/headgate/headgate/core/store"
+)
+
+// A Backend asks the servers. It is safe for concurrent use.
+type Backend interface {
+	// Prepare prepares a limiter, as a store does. The Limiter comes back in the charges of
+	// questions.
+	Prepare(spec store.Spec) (store.Limiter, error)
+
+	// Route returns the server that has the state of a key, and which part of its state
+	// that is, where a server has several and may fail to serve one. It makes no call.
+	Route(key string) (server *Server, part int)
+
+	// Servers returns all servers that are known.
+	Servers() []*Server
+
+	// Weight returns how much of [Config].MaxWeight the question takes of a call.
+	Weight(q *Question) int
+
+	// Ask makes one call to a server, and sets in each question the answer or Err:
+	// [ErrPutOff] if it is to be asked again. It returns when the context ends.
+	//
+	// The first error, if any, is that of the call as a whole. The second is what the call
+	// has shown of the server: nil if it works, as far as limits are concerned, and
+	// [ErrUnsent] if nothing.
+	Ask(ctx context.Context, qs []*Question) (err, failure error)
+
+	// Reset deletes a limiter's state for a key.
+	Reset(ctx context.Context, l store.Limiter, key string) error
+
+	// Probe does what Ask does, of its own accord, to find out whether the server of a part
+	// works again, and bounds each call that it makes. If the error is [ErrGone], the server
+	// is not probed again.
+	Probe(ctx context.Context, part int) error
+}
+
+var (
+	// ErrPutOff is the answer to a question that is too much work for its call, as has
+	// become known. Nothing was written for it, and its Weight is larger now.
+	ErrPutOff = errors.New("the question has to be sent again")
+
+	// ErrUnsent means that a call never reached a server.
+	ErrUnsent = keeper.ErrUnsent
+
+	// ErrGone means that there will be no more calls.
+	ErrGone = keeper.ErrGone
+
+	errAway = errors.New("it failed or was silent, and is probed in the background")
+	errLate = errors.New("it did not answer in time")
+	errBusy = errors.New("too many decisions wait for it")
+)
+
+// Config configures a [Sender], and [Slots].
+type Config struct {
+	// Timeout bounds every decision, and every call.
+	Timeout time.Duration
+
+	// MaxWeight bounds the questions of a call, unless it has only one.
+	MaxWeight int
+
+	// NoMerging makes every question a call of its own, [MaxUnmerged] to a server at once.
+	NoMerging bool
+
+	// Observer is told of calls to servers, and that they become unavailable or available.
+	// It may be nil.
+	Observer *store.Observer
+}
+
+// called reports a call, of so many questions or ops.
+func (c *Config) called(a attempt, questions int, err error) {
+	if o := c.Observer; o != nil && o.Called != nil {
+		o.Called(store.CallEvent{Questions: questions, Took: time.Since(a.start), Err: err})
+	}
+}
+
+// A Mode is what a question asks for.
+type Mode byte
+
+// The modes.
+const (
+	Ask    Mode = iota // decide
+	Peek               // decide, but change nothing
+	Settle             // correct a charge
+	Deny               // count an attempt that is refused, where policies do
+)
+
+// until is a context with an earlier deadline, which does not end it: who waits is to look
+// at the clock.
+type until struct {
+	context.Context //nolint:containedctx // it is a context
+
+	deadline time.Time
+}
+
+// Deadline implements [context.Context].
+func (u until) Deadline() (time.Time, bool) { return u.deadline, true }
+
+// deadline returns when a decision must be made: after the timeout, or earlier if the
+// caller's context ends before.
+func deadline(ctx context.Context, timeout time.Duration) time.Time {
+	d := time.Now().Add(timeout)
+	if own, ok := ctx.Deadline(); ok && own.Before(d) {
+		return own
+	}
+	return d
+}
+
+// noExtra returns [store.ErrExtra] if one of several charges has an Extra.
+func noExtra(cs []store.Charge) error {
+	if slices.ContainsFunc(cs, func(c store.Charge) bool { return c.Extra != 0 }) {
+		return store.ErrExtra
+	}
+	return nil
+}
+
+// noExtraSettled is noExtra for settlements.
+func noExtraSettled(ss []store.Settlement) error {
+	if slices.ContainsFunc(ss, func(t store.Settlement) bool { return t.Extra != 0 }) {
+		return store.ErrExtra
+	}
+	return nil
+}
+
+// ended returns the error of a context that has ended, or whose deadline has come: its
+// own timer may be late.
+func ended(ctx context.Context) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if d, ok := ctx.Deadline(); ok && !time.Now().Before(d) {
+		return context.DeadlineExceeded
+	}
+	return nil
+}

@@ -1,0 +1,218 @@
+package remote
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/headgate/headgate/core/store"
+)
+
+// A Sender is a store over a [Backend]. Questions that arrive while calls to their server
+// are in flight wait, and are sent together in the next call. It does not ask a server
+// that does not answer: see [Server].
+type Sender struct {
+	Backend
+
+	config Config
+	watch  watch
+	pools  pools
+}
+
+// NewSender returns a Sender.
+func NewSender(b Backend, c Config) *Sender {
+	return &Sender{Backend: b, config: c, watch: newWatch(b.Probe, c)}
+}
+
+// Decide implements [store.Store]. If the deadline of the context comes before the answer,
+// the error says so. A context that is cancelled ends the wait for a call that decisions
+// share; a decision that was sent alone, and has no earlier deadline than the Timeout,
+// waits for its answer until that. Either way, what was sent may be charged.
+func (s *Sender) Decide(ctx context.Context, c store.Charge, peek bool) (store.Result, error) {
+	mode := Ask
+	if peek {
+		mode = Peek
+	}
+	q := s.pools.question(mode, c)
+	return s.answer(q, s.submit(ctx, q))
+}
+
+// DecideAll implements [store.Store], for keys of one server and part.
+func (s *Sender) DecideAll(ctx context.Context, cs []store.Charge) (store.Result, error) {
+	return s.decideAll(ctx, Ask, cs)
+}
+
+// PeekAll is DecideAll, but changes nothing.
+func (s *Sender) PeekAll(ctx context.Context, cs []store.Charge) (store.Result, error) {
+	return s.decideAll(ctx, Peek, cs)
+}
+
+func (s *Sender) decideAll(ctx context.Context, mode Mode, cs []store.Charge) (store.Result, error) {
+	if err := noExtra(cs); err != nil {
+		return store.Result{}, err
+	}
+	q := s.pools.question(mode, cs[0])
+	q.Charges = cs
+	return s.answer(q, s.submit(ctx, q))
+}
+
+// Deny implements [Denier].
+func (s *Sender) Deny(ctx context.Context, c store.Charge) (store.Result, error) {
+	q := s.pools.question(Deny, c)
+	return s.answer(q, s.submit(ctx, q))
+}
+
+// answer returns the answer of a question that was submitted, and frees it.
+func (s *Sender) answer(q *Question, err error) (r store.Result, _ error) {
+	if err != nil {
+		return r, err
+	}
+	r = q.Result
+	s.pools.free(q)
+	return r, nil
+}
+
+// Settle implements [store.Store]. A settlement is sent once: one that is not answered
+// may have been made. It is sent even if the context has ended, and takes the Timeout at
+// most.
+func (s *Sender) Settle(ctx context.Context, ss []store.Settlement) error {
+	if err := noExtraSettled(ss); err != nil {
+		return err
+	}
+	ctx = context.WithoutCancel(ctx)
+	if len(ss) == 1 {
+		return s.settle(ctx, &ss[0])
+	}
+	faults := make([]error, len(ss))
+	var all sync.WaitGroup
+	for i := range ss {
+		all.Go(func() { faults[i] = s.settle(ctx, &ss[i]) })
+	}
+	all.Wait()
+	return errors.Join(faults...)
+}
+
+func (s *Sender) settle(ctx context.Context, t *store.Settlement) error {
+	q := s.pools.question(Settle, t.Charge)
+	q.At, q.Actual = t.At, t.Actual
+	if err := s.submit(ctx, q); err != nil {
+		return err
+	}
+	t.Uncovered = q.Uncovered
+	s.pools.free(q)
+	return nil
+}
+
+// Reset implements [store.Store]. It is sent once, and not at all to a server that is
+// unavailable.
+func (s *Sender) Reset(ctx context.Context, l store.Limiter, key string) error {
+	if server, _ := s.Route(key); !server.limits.allows() {
+		return errAway
+	}
+	ctx, cancel := context.WithTimeout(ctx, s.config.Timeout)
+	defer cancel()
+	return s.Backend.Reset(ctx, l, key)
+}
+
+// Observer implements [store.Store].
+func (s *Sender) Observer() *store.Observer { return s.config.Observer }
+
+// submit sends the question and waits for the answer, at most until its deadline or
+// the end of the context. After an error the question must not be used again, as it may
+// still be in flight.
+func (s *Sender) submit(ctx context.Context, q *Question) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	q.deadline = deadline(ctx, s.config.Timeout)
+	server, part := s.Route(q.Charges[0].Key)
+	q.Part = part
+	if !server.limits.allows() {
+		return errAway
+	}
+	server.mu.Lock()
+	switch alone := server.inFlight < s.config.maxInFlight() && len(server.waiting) == 0; {
+	case server.inFlight+len(server.waiting)+len(server.late) >= maxWaiting:
+		server.mu.Unlock()
+		return errBusy
+	case !alone:
+		q.detach()
+		server.waiting = append(server.waiting, q)
+		server.mu.Unlock()
+		return s.await(ctx, q)
+	}
+	server.inFlight++
+	server.mu.Unlock()
+	q.progress.Store(sent)
+	q.self[0] = q
+	// A call must not end with a caller that cannot wait for it, or the server would seem
+	// not to answer. A tenth of the Timeout is what a decision may have spent before its
+	// call.
+	if time.Until(q.deadline) < s.config.Timeout*9/10 {
+		q.detach()
+		go s.drain(server, q.self[:]) //nolint:gosec // the call outlives the caller
+		return s.await(ctx, q)
+	}
+	defer s.callEnded(server) // also if an observer panics
+	s.call(context.WithoutCancel(ctx), server, q.self[:], q.deadline)
+	<-q.done
+	return q.Err
+}
+
+// await waits for a question that another goroutine sends.
+func (s *Sender) await(ctx context.Context, q *Question) error {
+	timer := s.pools.timer(time.Until(q.deadline))
+	defer s.pools.freeTimer(timer)
+	var err error
+	select {
+	case <-q.done:
+		return q.Err
+	case <-timer.C:
+		err = errLate
+	case <-ctx.Done():
+		err = ctx.Err()
+	}
+	q.progress.Store(dropped) // even if it was sent: then it is not put off
+	return err
+}
+
+// callEnded sends the questions that wait by now, in a goroutine, so that the caller
+// has its answer before it works for others.
+func (s *Sender) callEnded(server *Server) {
+	if batch := server.nextBatch(s); len(batch) > 0 {
+		go s.drain(server, batch)
+	}
+}
+
+// drain sends batches for as long as questions wait.
+func (s *Sender) drain(server *Server, batch []*Question) {
+	for ; len(batch) > 0; batch = server.nextBatch(s) {
+		// The questions keep their own deadlines.
+		s.call(context.Background(), server, batch, time.Now().Add(s.config.Timeout))
+	}
+}
+
+// call asks questions, and gives each its answer or error, by the deadline.
+func (s *Sender) call(ctx context.Context, server *Server, batch []*Question, deadline time.Time) {
+	a := server.attempt(&server.limits, batch[0].Part)
+	ctx, cancel := context.WithDeadline(ctx, deadline)
+	defer cancel()
+	err, failure := s.Ask(ctx, batch)
+	s.watch.report(a, failure)
+	if failure == nil && s.config.NoMerging {
+		server.answeredIn(time.Since(a.start))
+	}
+	s.config.called(a, len(batch), err)
+	var late []*Question
+	for _, q := range batch {
+		if errors.Is(q.Err, ErrPutOff) {
+			late = append(late, q)
+		} else {
+			q.done <- struct{}{}
+		}
+	}
+	if len(late) > 0 {
+		server.putOff(late)
+	}
+}

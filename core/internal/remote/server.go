@@ -1,0 +1,140 @@
+package remote
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+const (
+	// MaxInFlight is how many calls for limits may be in flight to a server at once: two, so
+	// that it computes one while the next is on the wire.
+	MaxInFlight = 2
+
+	// MaxUnmerged is the same without merging. As many keep a server busy, and it answers
+	// them in a small part of a Timeout: more would wait at the server, where all of them
+	// could run out of time before any is answered.
+	MaxUnmerged = 64
+
+	// maxWaiting bounds the questions that wait for a call.
+	maxWaiting = 1 << 16
+)
+
+func (c *Config) maxInFlight() int {
+	if c.NoMerging {
+		return MaxUnmerged
+	}
+	return MaxInFlight
+}
+
+// A Server is one of the servers that have the state: what waits for it, and whether it
+// answers. One that is slow or unavailable delays only its own keys. The zero value is
+// ready to use.
+type Server struct {
+	// Limits and slots have breakers of their own, as their calls may fail alone. That
+	// the server answers they know together.
+	limits, slots breaker
+	answers       atomic.Uint64
+
+	mu       sync.Mutex
+	inFlight int
+	waiting  []*Question
+	late     []*Question   // see nextAlone
+	took     time.Duration // without merging, by the last call that was answered
+}
+
+// Waiting returns how many questions wait for a call.
+func (s *Server) Waiting() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.waiting) + len(s.late)
+}
+
+// answeredIn notes how long an answer took.
+func (s *Server) answeredIn(d time.Duration) {
+	s.mu.Lock()
+	s.took = d
+	s.mu.Unlock()
+}
+
+// putOff lets questions that were too much work for their call wait again, ahead of all
+// others: now it is known how much they are. If that is more than may wait, those that
+// came last are turned away.
+func (s *Server) putOff(batch []*Question) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var again []*Question
+	for _, q := range batch {
+		q.Err = nil
+		if q.progress.CompareAndSwap(sent, waiting) {
+			again = append(again, q)
+		}
+	}
+	s.waiting = append(again, s.waiting...)
+	for last := len(s.waiting) - 1; last >= maxWaiting; last-- {
+		q := s.waiting[last]
+		s.waiting[last] = nil
+		s.waiting = s.waiting[:last]
+		if q.progress.CompareAndSwap(waiting, sent) {
+			q.Err = errBusy
+			q.done <- struct{}{}
+		}
+	}
+}
+
+// nextBatch takes the questions of the next call out of the queue. If there are none,
+// the caller's call no longer counts as in flight.
+func (s *Server) nextBatch(sender *Sender) []*Question {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if sender.config.NoMerging {
+		return s.nextAlone()
+	}
+	var batch []*Question
+	for weight := 0; len(s.waiting) > 0; s.waiting = s.waiting[1:] {
+		q := s.waiting[0]
+		if q.progress.Load() == dropped {
+			continue
+		}
+		weight += sender.Weight(q)
+		if len(batch) > 0 && weight > sender.config.MaxWeight {
+			return batch
+		}
+		if q.progress.CompareAndSwap(waiting, sent) {
+			batch = append(batch, q)
+		}
+	}
+	s.waiting = nil
+	if len(batch) == 0 {
+		s.inFlight--
+	}
+	return batch
+}
+
+// nextAlone is nextBatch without merging. Questions whose answers would probably come too late
+// are sent only when nobody else waits: otherwise all answers would come just too late, one
+// after the other.
+func (s *Server) nextAlone() []*Question {
+	for len(s.late) > 0 && s.late[0].progress.Load() == dropped {
+		s.late = s.late[1:]
+	}
+	for len(s.waiting)+len(s.late) > 0 {
+		var q *Question
+		if len(s.waiting) > 0 {
+			q, s.waiting = s.waiting[0], s.waiting[1:]
+			if time.Until(q.deadline) < 2*s.took {
+				s.late = append(s.late, q)
+				continue
+			}
+		} else { // the one with the most time left
+			last := len(s.late) - 1
+			q, s.late = s.late[last], s.late[:last]
+		}
+		if q.progress.CompareAndSwap(waiting, sent) {
+			return []*Question{q}
+		}
+	}
+	s.waiting, s.late = nil, nil
+	s.inFlight--
+	return nil
+}

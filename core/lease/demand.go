@@ -1,0 +1,30 @@
+package lease
+
+import "github.com/headgate/headgate/core/step"
+
+// A demand counts the units that a key is asked for, in spans of one length: those of the
+// current span, and of the one before.
+type demand struct {
+	start    int64 // of the current span, in monotonic nanoseconds
+	now, old int64
+}
+
+// add counts n units.
+func (d *demand) add(at, span, n int64) {
+	if passed := at - d.start; passed >= span {
+		d.old = 0
+		if passed < 2*span {
+			d.old = d.now
+		}
+		d.start, d.now = at-passed%span, 0
+	}
+	d.now = min(d.now+n, step.MaxInt)
+}
+
+// units returns about how many there were in the last span. add was called at that time.
+func (d *demand) units(at, span int64) float64 {
+	return float64(d.now) + float64(d.old)*(1-float64(at-d.start)/float64(span))
+}
+
+// idle reports whether nothing was asked for in the last span.
+func (d *demand) idle(at, span int64) bool { return at-d.start >= 2*span }

@@ -1,0 +1,183 @@
+package lease
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/headgate/headgate/core/store"
+)
+
+// returns are units that are to be given back, as settlements of this Store's limiters.
+type returns struct {
+	mu      sync.Mutex
+	queue   []store.Settlement
+	running bool          // the timer
+	sending chan struct{} // has a value while someone sends
+}
+
+const (
+	maxReturns = 1 << 14 // beyond that they are not given back: less is admitted
+	batch      = 64      // sent in one call
+	sendFor    = 5 * time.Second
+)
+
+// giveBack has units given back soon, if they still count.
+func (s *Store) giveBack(t store.Settlement) {
+	if !below(t.Limiter).counts(t.At, s.ahead.Load()+s.now().mono/1000) {
+		return
+	}
+	s.returns.mu.Lock()
+	if len(s.returns.queue) < maxReturns {
+		s.returns.queue = append(s.returns.queue, t)
+	}
+	s.returns.mu.Unlock()
+	s.wake()
+}
+
+// giveBackNow gives back what is leased of these keys, before a call that may need it.
+func (s *Store) giveBackNow(ctx context.Context, places []place) error {
+	ss := make([]store.Settlement, 0, len(places))
+	for i := range places {
+		p := &places[i]
+		p.mu.Lock()
+		var t store.Settlement
+		if e := p.find(); e != nil && e.take(&t) {
+			ss = append(ss, t)
+		}
+		p.mu.Unlock()
+	}
+	return s.settleBelow(context.WithoutCancel(ctx), ss)
+}
+
+func (s *Store) settleBelow(ctx context.Context, ss []store.Settlement) error {
+	if len(ss) == 0 {
+		return nil
+	}
+	for i := range ss {
+		ss[i].Limiter = below(ss[i].Limiter).Limiter
+	}
+	return s.next.Settle(ctx, ss)
+}
+
+// forget drops what is to be given back for a key that is reset: it counts no more.
+func (q *returns) forget(l *limiter, key string) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.queue = slices.DeleteFunc(q.queue, func(t store.Settlement) bool {
+		return below(t.Limiter).family == l.family && t.Key == key
+	})
+}
+
+// send gives back what is queued. What fails is not repeated, since it may have been done.
+func (s *Store) send(ctx context.Context) error {
+	select {
+	case s.returns.sending <- struct{}{}:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	defer func() { <-s.returns.sending }()
+	var faults []error
+	for {
+		q := &s.returns
+		q.mu.Lock()
+		n := min(len(q.queue), batch)
+		some := slices.Clone(q.queue[:n])
+		q.queue = slices.Delete(q.queue, 0, n)
+		q.mu.Unlock()
+		if n == 0 {
+			return errors.Join(faults...)
+		}
+		if err := s.settleBelow(ctx, some); err != nil && len(faults) == 0 {
+			faults = append(faults, err)
+		}
+	}
+}
+
+// wake starts the timer, unless it runs.
+func (s *Store) wake() {
+	s.returns.mu.Lock()
+	defer s.returns.mu.Unlock()
+	if !s.returns.running {
+		s.returns.running = true
+		s.again()
+	}
+}
+
+func (s *Store) again() { time.AfterFunc(time.Duration(s.span/8), s.tick) }
+
+// tick ends leases, and drops keys that are no longer asked for, until there are none.
+func (s *Store) tick() {
+	now := s.now()
+	s.end(func(e *entry) bool { return !now.before(e.until) })
+	s.drop(now)
+	ctx, cancel := context.WithTimeout(context.Background(), sendFor)
+	_ = s.send(ctx) // or less is admitted
+	cancel()
+	s.returns.mu.Lock()
+	defer s.returns.mu.Unlock()
+	if s.entries.Load() == 0 && len(s.returns.queue) == 0 {
+		s.returns.running = false
+		return
+	}
+	s.again()
+}
+
+// end ends leases.
+func (s *Store) end(which func(*entry) bool) {
+	for i := range s.shards {
+		sh := &s.shards[i]
+		sh.mu.Lock()
+		for _, e := range sh.entries {
+			for ; e != nil; e = e.next {
+				if which(e) {
+					s.finish(e)
+				}
+			}
+		}
+		sh.mu.Unlock()
+	}
+}
+
+// drop drops the entries of keys that nobody has asked for lately, or all if s is closed.
+func (s *Store) drop(now instant) {
+	for i := range s.shards {
+		sh := &s.shards[i]
+		sh.mu.Lock()
+		for hash, e := range sh.entries {
+			var kept *entry
+			for e != nil {
+				next := e.next
+				if e.left == 0 && e.calls == 0 && (s.closed.Load() || e.demand.idle(now.mono, s.span)) {
+					s.entries.Add(-1)
+				} else {
+					e.next, kept = kept, e
+				}
+				e = next
+			}
+			if kept == nil {
+				delete(sh.entries, hash)
+			} else {
+				sh.entries[hash] = kept
+			}
+		}
+		sh.mu.Unlock()
+	}
+}
+
+// Close ends all leases, and gives back what is left in them. After it the Store passes all
+// calls on; what calls in flight have leased is given back when they end. A server that stops
+// should call it, when it has answered its requests; without, what it had leased counts as
+// used until it expires. It may be called again. The store below stays open.
+func (s *Store) Close(ctx context.Context) error {
+	s.closed.Store(true)
+	s.end(func(*entry) bool { return true })
+	s.drop(s.now())
+	if err := s.send(ctx); err != nil {
+		return fmt.Errorf("headgate: lease: some units were not given back: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,423 @@
+package lease
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/core/memstore"
+	"github.com/headgate/headgate/core/step"
+	"github.com/headgate/headgate/core/store"
+	"github.com/headgate/headgate/internal/bubble"
+)
+
+var errLink = errors.New("the link is down")
+
+// A link is the way from one server to the shared store. It is slow, and loses calls and
+// replies.
+type link struct {
+	core.Store
+
+	slow  time.Duration
+	loss  int // of a hundred
+	dead  atomic.Bool
+	calls atomic.Int64
+
+	mu  sync.Mutex
+	rng *rand.Rand
+}
+
+func (l *link) random(n int64) int64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.rng.Int64N(n)
+}
+
+func (l *link) travel() { time.Sleep(time.Duration(l.random(int64(l.slow) + 1))) }
+
+func (l *link) lost() bool { return l.random(100) < int64(l.loss) || l.dead.Load() }
+
+// cross makes a call, or loses it, or its reply.
+func (l *link) cross(call func() error) error {
+	l.calls.Add(1)
+	l.travel()
+	if l.lost() {
+		return errLink
+	}
+	if err := call(); err != nil {
+		return err
+	}
+	if l.random(50) == 0 && l.slow > 0 {
+		time.Sleep(20 * l.slow)
+	}
+	l.travel()
+	if l.lost() {
+		return errLink
+	}
+	return nil
+}
+
+func (l *link) Decide(ctx context.Context, c store.Charge, peek bool) (r store.Result, err error) {
+	err = l.cross(func() error { r, err = l.Store.Decide(ctx, c, peek); return err })
+	if err != nil {
+		return store.Result{}, err
+	}
+	return r, nil
+}
+
+func (l *link) DecideAll(ctx context.Context, cs []store.Charge) (r store.Result, err error) {
+	err = l.cross(func() error { r, err = l.Store.DecideAll(ctx, cs); return err })
+	if err != nil {
+		return store.Result{}, err
+	}
+	return r, nil
+}
+
+func (l *link) Settle(ctx context.Context, ss []store.Settlement) error {
+	return l.cross(func() error { return l.Store.Settle(ctx, ss) })
+}
+
+func (l *link) Reset(ctx context.Context, sl store.Limiter, key string) error {
+	return l.cross(func() error { return l.Store.Reset(ctx, sl, key) })
+}
+
+// A server is one process with its clocks.
+type server struct {
+	*Store
+
+	link      *link
+	limiters  []store.Limiter // plans of one name
+	other     store.Limiter   // of another name
+	begin     time.Time
+	ppm       int64
+	suspended atomic.Int64 // the monotonic clock stood still for so long, in nanoseconds
+	stepped   atomic.Int64 // the wall clock was set ahead
+	stopped   atomic.Int64 // until then, in nanoseconds since it began
+}
+
+func (s *server) clocks() instant {
+	ns := int64(time.Since(s.begin))
+	ns += ns / 1_000_000 * s.ppm
+	return instant{ns - s.suspended.Load(), ns + s.stepped.Load()}
+}
+
+// An admitted is units that were admitted at an instant of the store's clock.
+type admitted struct{ at, n int64 }
+
+// A schedule is one random run.
+type schedule struct {
+	*testing.T
+
+	rng      *rand.Rand
+	frozen   bool // the mutant: servers never find their leases over
+	policies []core.Policy
+	plans    bool // some use the policies with half the limits, which share their state
+
+	shared *memstore.Store
+	mu     sync.Mutex
+	all    []admitted
+	local  int // decisions
+	resets int64
+	lost   int64 // units that were leased when a key was reset
+}
+
+const key = "key"
+
+func (sc *schedule) server() *server {
+	s := &server{begin: time.Now(), ppm: []int64{-999, 0, 999}[sc.rng.IntN(3)]}
+	s.link = &link{
+		Store: sc.shared, rng: rand.New(rand.NewPCG(sc.rng.Uint64(), 1)),
+		slow: time.Duration(sc.rng.IntN(5)) * time.Millisecond, loss: []int{0, 0, 3, 20}[sc.rng.IntN(4)],
+	}
+	var err error
+	if s.Store, err = New(s.link, Config{For: 200 * time.Millisecond}); err != nil {
+		sc.Fatal(err)
+	}
+	s.now = s.clocks
+	if sc.frozen {
+		s.now = func() instant { return instant{1, 1} }
+	}
+	prepare := func(name string, ps []core.Policy) store.Limiter {
+		l, err := core.New(s.Store, name, ps...)
+		if err != nil {
+			sc.Fatal(err)
+		}
+		return l.Prepared()
+	}
+	s.limiters = []store.Limiter{prepare("api", sc.policies)}
+	if sc.plans {
+		half := slices.Clone(sc.policies)
+		for i := range half {
+			half[i] = half[i].Share(2)
+		}
+		s.limiters = append(s.limiters, prepare("api", half))
+	}
+	s.other = prepare("other", []core.Policy{core.SlidingLog(core.PerMinute(1000))})
+	return s
+}
+
+// note records what was admitted. It returns the record, so that it can be taken back.
+func (sc *schedule) note(r *store.Result, n int64) int {
+	sc.mu.Lock()
+	defer sc.mu.Unlock()
+	at := r.At // the charge is spent at once
+	if r.Source == store.SourceLease {
+		at = time.Now().UnixMicro()
+		sc.local++
+	}
+	sc.all = append(sc.all, admitted{at, n})
+	return len(sc.all) - 1
+}
+
+// client asks for a while, as fast as gap says, and settles some.
+func (sc *schedule) client(s *server, rng *rand.Rand, gap time.Duration, end time.Time) {
+	ctx := context.Background()
+	for time.Now().Before(end) {
+		time.Sleep(time.Duration(rng.ExpFloat64() * float64(gap)))
+		time.Sleep(time.Duration(s.stopped.Load()) - time.Since(s.begin))
+		if rng.IntN(500) == 0 { // a lull
+			time.Sleep(time.Duration(rng.IntN(300)) * time.Millisecond)
+		}
+		n := int64(1)
+		if rng.IntN(5) == 0 {
+			n += rng.Int64N(4)
+		}
+		c := store.Charge{Limiter: s.limiters[rng.IntN(len(s.limiters))], Key: key, N: n}
+		var r store.Result
+		var err error
+		switch rng.IntN(40) {
+		case 0:
+			r, err = s.DecideAll(ctx, []store.Charge{c, {Limiter: s.other, Key: key, N: 1}})
+		case 1:
+			c.Extra = 2
+			r, err = s.Decide(ctx, c, false)
+			c.N, c.Extra = n+r.Extra, 0
+		case 2:
+			_, err = s.Decide(ctx, c, true)
+		default:
+			r, err = s.Decide(ctx, c, false)
+		}
+		if err != nil || !r.Allowed {
+			continue
+		}
+		i := sc.note(&r, c.N)
+		if rng.IntN(10) == 0 {
+			time.Sleep(time.Duration(rng.IntN(100)) * time.Millisecond)
+			ss := []store.Settlement{{Charge: c, At: r.At, Source: r.Source, Actual: rng.Int64N(c.N)}}
+			sc.mu.Lock()
+			sc.all[i].n = ss[0].Actual // others may have it as soon as the call is sent
+			sc.mu.Unlock()
+			_ = s.Settle(ctx, ss)
+		}
+	}
+}
+
+// adversary spends what is leased at the last instant.
+func (sc *schedule) adversary(s *server, rng *rand.Rand, end time.Time) {
+	for time.Now().Before(end) {
+		time.Sleep(time.Duration(rng.IntN(50)) * time.Millisecond)
+		l := s.limiters[rng.IntN(len(s.limiters))]
+		p := s.place(l.(*limiter), key)
+		p.mu.Lock()
+		var rest int64
+		if e := p.find(); e != nil {
+			now := s.now()
+			rest = min(e.until.mono-now.mono, e.until.wall-now.wall)
+		}
+		p.mu.Unlock()
+		if rest <= 0 {
+			continue
+		}
+		time.Sleep(time.Duration(rest - rest/1000 - 1)) // the fastest clock
+		for range 100_000 {
+			var r store.Result
+			p.mu.Lock()
+			e := p.find()
+			ok := e != nil && e.spend(&r, s.now(), 1, false)
+			over := e == nil || !s.now().before(e.until)
+			p.mu.Unlock()
+			if over {
+				break
+			}
+			if ok {
+				sc.note(&r, 1)
+			}
+			time.Sleep(time.Duration(rng.IntN(20)) * time.Microsecond)
+		}
+	}
+}
+
+// leased returns what the servers have leased.
+func (sc *schedule) leased(servers []*server) (n int64) {
+	for _, s := range servers {
+		for _, l := range s.limiters {
+			p := s.place(l.(*limiter), key)
+			p.mu.Lock()
+			if e := p.find(); e != nil {
+				n += e.left
+			}
+			p.mu.Unlock()
+		}
+	}
+	return n
+}
+
+// run runs the schedule, and returns by how much a policy was exceeded at worst.
+func (sc *schedule) run() (over int64) {
+	sc.shared = memstore.New(memstore.Config{})
+	end := time.Now().Add(3 * time.Second)
+	var wait sync.WaitGroup
+	var servers []*server
+	start := func(s *server) {
+		servers = append(servers, s)
+		gap := time.Duration(1+sc.rng.IntN(20)) * time.Millisecond
+		for range 1 + sc.rng.IntN(3) {
+			rng := rand.New(rand.NewPCG(sc.rng.Uint64(), 2))
+			wait.Go(func() { sc.client(s, rng, gap, end) })
+		}
+		if sc.rng.IntN(3) == 0 {
+			rng := rand.New(rand.NewPCG(sc.rng.Uint64(), 3))
+			wait.Go(func() { sc.adversary(s, rng, end) })
+		}
+	}
+	for range 1 + sc.rng.IntN(4) {
+		start(sc.server())
+	}
+	events := sc.rng.IntN(3) // what happens to servers
+	for time.Now().Before(end) {
+		time.Sleep(time.Duration(100+sc.rng.IntN(400)) * time.Millisecond)
+		s := servers[sc.rng.IntN(len(servers))]
+		pause := time.Duration(sc.rng.IntN(400)) * time.Millisecond
+		if events == 0 {
+			continue
+		}
+		switch sc.rng.IntN(5) {
+		case 0: // it stops
+			s.stopped.Store(int64(time.Since(s.begin) + pause))
+		case 1: // the machine is suspended
+			s.stopped.Store(int64(time.Since(s.begin) + pause))
+			s.suspended.Add(int64(pause))
+		case 2: // the wall clock is set
+			s.stepped.Add(int64(sc.rng.IntN(1000)-500) * int64(time.Millisecond))
+		case 3: // it crashes, and another starts
+			s.link.dead.Store(true)
+			start(sc.server())
+		case 4:
+			if events == 2 {
+				for range 2 { // before, and as it arrives
+					sc.lost += sc.leased(servers)
+				}
+				sc.resets++
+				_ = sc.shared.Reset(context.Background(), s.limiters[0].(*limiter).Limiter, key)
+			}
+		}
+	}
+	wait.Wait()
+	for _, s := range servers {
+		_ = s.Close(context.Background())
+	}
+	for _, p := range sc.policies {
+		over = max(over, sc.exceeded(p))
+	}
+	return over
+}
+
+// exceeded returns by how much a policy was exceeded at worst, by brute force.
+func (sc *schedule) exceeded(p core.Policy) (over int64) {
+	slices.SortFunc(sc.all, func(a, b admitted) int { return int(a.at - b.at) })
+	st, err := core.New(sc.shared, "oracle", p)
+	if err != nil {
+		sc.Fatal(err)
+	}
+	m := st.Prepared().Spec().Policies[0].Step.Numbers()
+	most := m.Limit*(1+sc.resets) + sc.lost
+	g := grid(st.Prepared().Spec().Policies[0].Step)
+	for i, a := range sc.all {
+		if a.n == 0 {
+			continue
+		}
+		var sum, old int64 // in the window that ends with a; in the sub-window partly inside
+		for _, b := range sc.all[:i+1] {
+			back := (a.at-a.at%g)/g - (b.at-b.at%g)/g // sub-windows
+			switch {
+			case m.Algorithm == step.FixedWindow:
+				if back == 0 {
+					sum += b.n
+				}
+			case m.NeverOver:
+				if a.at-b.at < m.Period {
+					sum += b.n
+				}
+			case back < m.Resolution:
+				sum += b.n
+			case back == m.Resolution:
+				old += b.n
+			}
+		}
+		sum += (old*(g-a.at%g) + g - 1) / g
+		over = max(over, sum-most)
+	}
+	return over
+}
+
+// sets are what the schedules limit by.
+func sets() [][]core.Policy {
+	ms := time.Millisecond
+	per := func(n int64, d time.Duration) core.Rate { return core.Rate{Events: n, Per: d} }
+	return [][]core.Policy{
+		{core.FixedWindow(per(100, 500*ms))},
+		{core.FixedWindow(per(40, 100*ms))},
+		{core.SlidingWindow(per(200, 700*ms))},
+		{core.SlidingWindow(per(200, 700*ms)).Resolution(7).NeverOver()},
+		{core.SlidingWindow(per(100, 100*ms)).Resolution(1).NeverOver()},
+		{core.SlidingWindow(per(60, 300*ms)).Resolution(2).Named("a"), core.FixedWindow(per(150, 1000*ms)).Named("b")},
+	}
+}
+
+func simulate(t *testing.T, seed uint64, frozen bool) (over int64, sc *schedule) {
+	t.Helper()
+	t.Run(fmt.Sprint(seed), func(t *testing.T) {
+		bubble.Test(t, func(t *testing.T) {
+			rng := rand.New(rand.NewPCG(seed, 7))
+			sc = &schedule{T: t, rng: rng, frozen: frozen, policies: sets()[rng.IntN(len(sets()))], plans: rng.IntN(4) == 0}
+			time.Sleep(time.Duration(rng.IntN(1_000_000)) * time.Microsecond)
+			over = sc.run()
+		})
+	})
+	return over, sc
+}
+
+// In no schedule does a window of any policy hold more than its limit.
+func TestNeverOver(t *testing.T) {
+	local, all := 0, 0
+	for seed := range uint64(rounds) {
+		over, sc := simulate(t, seed, false)
+		if over > 0 {
+			t.Errorf("schedule %d: %d more than %v admit", seed, over, sc.policies)
+		}
+		local, all = local+sc.local, all+len(sc.all)
+	}
+	t.Logf("%d of %d were admitted from leases", local, all)
+	if local < all/5 {
+		t.Errorf("only %d of %d were admitted from leases: the test shows little", local, all)
+	}
+}
+
+// The schedules find it if leases have no end: of servers that see no time pass.
+func TestNeverOverFindsLeasesWithoutEnd(t *testing.T) {
+	for seed := range uint64(rounds) {
+		if over, _ := simulate(t, seed, true); over > 0 {
+			return
+		}
+	}
+	t.Error("leases without an end were not noticed")
+}
+
+const rounds = 60

@@ -1,0 +1,123 @@
+package core
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/headgate/headgate/core/store"
+)
+
+// An Observer has functions to call when something happens, for metrics, logs and traces.
+// It is set in the configuration of a store.
+type Observer = store.Observer
+
+// What an [Observer] is told.
+type (
+	// A DecisionEvent is a decision about one charge.
+	DecisionEvent = store.DecisionEvent
+	// A SettleEvent is the correction of one charge by Settle or Refund.
+	SettleEvent = store.SettleEvent
+	// A SlotEvent is the result of one claim.
+	SlotEvent = store.SlotEvent
+	// A CallEvent is a call of a store to its server.
+	CallEvent = store.CallEvent
+)
+
+// begin returns when a call began, for took, if the observer asks how long it takes.
+func begin(o *Observer) (start time.Time) {
+	if o != nil && o.Timed {
+		start = time.Now()
+	}
+	return start
+}
+
+func took(start time.Time) time.Duration {
+	if start.IsZero() {
+		return 0
+	}
+	return time.Since(start)
+}
+
+// decided reports a decision, or with an error that there is none.
+func decided(ctx context.Context, o *Observer, start time.Time, r *store.Result, err error, charges ...Charge) {
+	if o.Decided == nil {
+		return
+	}
+	e := DecisionEvent{Allowed: r.Allowed, Source: r.Source, Took: took(start)}
+	if err != nil {
+		e = DecisionEvent{Err: err, Took: e.Took}
+	}
+	first := 0 // reading of the charge
+	for _, c := range charges {
+		e.Limiter, e.Units = c.Limiter.name, c.N
+		if err == nil {
+			e.Policy = deciding(c.Limiter.policies, r, first)
+		}
+		o.Decided(ctx, e)
+		first += len(c.Limiter.policies)
+	}
+}
+
+// deciding returns the policy of a DecisionEvent. The first of the limiter's readings has
+// that index.
+func deciding(policies []Policy, r *store.Result, first int) (policy string) {
+	var strictest int64
+	for i := range policies {
+		x := r.Reading(first + i)
+		switch {
+		case r.Allowed && (i == 0 || x.Remaining < strictest):
+			policy, strictest = policies[i].name, x.Remaining
+		case !r.Allowed && !r.Admitted(first+i) && x.RetryAfter > strictest:
+			policy, strictest = policies[i].name, x.RetryAfter
+		}
+	}
+	return policy
+}
+
+// settled reports settlements, which were of these limiters and charges before the store
+// got them.
+func settled(ctx context.Context, o *Observer, events []SettleEvent, start time.Time, ss []store.Settlement, err error) {
+	if o == nil || o.Settled == nil {
+		return
+	}
+	t := took(start)
+	for i, s := range ss {
+		e := events[i]
+		e.Took, e.Err = t, err
+		if err == nil {
+			e.Uncovered = s.Uncovered
+		}
+		o.Settled(ctx, e)
+	}
+}
+
+// acquired reports what became of claims. If that panics, the slot is released, since the
+// caller does not get it.
+func acquired(ctx context.Context, o *Observer, start time.Time, claims []Claim, slot *Slot, err error) {
+	if o.SlotAcquired == nil {
+		return
+	}
+	done := false
+	defer func() {
+		if !done && slot != nil {
+			slot.hold.Release()
+		}
+	}()
+	e := SlotEvent{Took: took(start)}
+	var full *FullError
+	switch {
+	case err == nil:
+		e.Granted, e.Source = true, slot.source
+	case errors.As(err, &full):
+		e.Source = full.Source
+		claims = claims[full.Claim : full.Claim+1]
+	default:
+		e.Err = err
+	}
+	for _, c := range claims {
+		e.Slots = c.Slots.name
+		o.SlotAcquired(ctx, e)
+	}
+	done = true
+}

@@ -1,0 +1,102 @@
+-- Answers questions in order, each all or nothing.
+--
+-- KEYS: the cells of all questions. ARGV[1]: the instant, for tests, or '' for the server's.
+-- ARGV[2]: a byte for each algorithm: 1 if a question uses it, 2 if it reads a value in parts,
+-- or 0; then the questions. ARGV[3]: the numbers of the policies, one after the other.
+--
+-- The questions are byte strings:
+--
+--   mode, number of parts, bytes of a part, then the parts: algorithm, 1 if it counts what is
+--   refused or 0, 1 if its values are read in parts or 0, and in two bytes where in numbers its
+--   policy is, from 1; then, unless n is 1: n; and to settle, also: at, actual. In mode + EXTRA
+--   the parts are followed by how many units more to charge, as far as all policies admit them
+--
+-- A question of mode DENY is refused whatever its policies say.
+--
+-- The reply is the instant, then for each part of each question a byte: 1 if the policy
+-- admits it, 2 if the question is allowed, 4 if the state follows; and for a settlement
+-- the units that found no room. If an EXTRA was allowed, the number that was charged follows
+-- the last part. Or, for a whole question, 8 and an error: its length in
+-- two bytes, and the text. Or 16 and a number of words: to lay out so many anew is too
+-- much for this call, which has other questions; nothing was written for this one, and it
+-- is to be sent again.
+--
+-- To define functions takes a server as long as to decide. So what most questions need is in
+-- one piece, into which the twins of the steps, in core/step, are put; and the rest is defined
+-- when it is needed. These are the parts of a twin. The policy's numbers are in the string
+-- numbers from byte place on, as words, in the order of Step.Constants. own is the policy's
+-- value, which begins with the numbers that it is kept under, or no more than its beginning
+-- if it is read in parts, or false; key is its name.
+--
+--   helpers: what the others need, before all questions
+--   admits: sets ok to whether n units fit, and a to h for the parts below. Or it leaves ok nil,
+--     if own is not a value under these numbers: if these, or its length, are others. If it is
+--     one, then whatever the rest of it holds, this and the others raise no error and take no
+--     longer than with any other. It writes nothing. Unless others is set, it leaves ok nil
+--     also if own is ahead of now by more than Step.Window: then take brings it back.
+--   charge, refuse: set new to the new value, or nil if they have written it; life, for which
+--     it counts, in microseconds, or 0 if that has not grown; and state, which is replied: the
+--     value without its numbers. Charge may set from to the bytes of the numbers, if they are
+--     those that the value has when life is 0. refuse is for policies that count what is refused.
+--   state: sets state, if there is one, where nothing was charged
+--   grows: if read in parts, sets more to the words that a charge lays out anew, if any
+--   size: if read in parts, sets more to the words of the whole value, if there is one
+--   rare: adds the functions that are rarely needed to the table rare
+
+-- Numbers are stored as words of 7 bytes, big endian: every integer up to 2^53-1.
+-- read('>I7I7', v, i) returns two words from byte i on, and perhaps a value more;
+-- pack('>I7I7', x, y) joins two.
+local sub, find, byte, char, rep, concat = string.sub, string.find, string.byte, string.char, string.rep, table.concat
+local min, max = math.min, math.max
+local call, try = redis.call, redis.pcall
+
+local read, pack
+local struct = rawget(_G, 'struct') -- a library that not every server has
+if struct then
+  read, pack = struct.unpack, struct.pack
+else
+  function read(format, v, i)
+    local out = {}
+    for k = 1, (#format - 1) / 2 do
+      local a, b, c, d, e, f, g = byte(v, i, i + 6)
+      out[k] = (((((a * 256 + b) * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g
+      i = i + 7
+    end
+    return unpack(out)
+  end
+  function pack(format, ...)
+    local out, digits = {}, {}
+    for k = 1, (#format - 1) / 2 do
+      local x = select(k, ...)
+      for i = 7, 1, -1 do
+        local digit = x % 256
+        digits[i] = char(digit)
+        x = (x - digit) / 256
+      end
+      out[k] = concat(digits)
+    end
+    return concat(out)
+  end
+end
+
+local MAXWORDS = 8192 -- that a call may lay out anew, unless it has but one question
+
+local MAXLOG = 16384 -- units of a log
+
+local BEGINNING = 490 -- bytes that are read of a long log: its header and 64 entries
+
+local ANOTHER = 'the key holds a value of another kind'
+
+local function div(a, b) return (a - a % b) / b end -- exact where a/b would round
+
+local now
+local given = ARGV[1] ~= '' -- the instant is given: in tests, whose clock is not the server's
+if given then
+  now = tonumber(ARGV[1])
+else
+  local t = call('TIME')
+  now = t[1] * 1000000 + t[2]
+end
+
+local questions, numbers = ARGV[2], ARGV[3]
+local used = sub(questions, 1, 5)

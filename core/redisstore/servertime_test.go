@@ -1,0 +1,81 @@
+package redisstore
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/core/store"
+	"github.com/headgate/headgate/internal/redistest"
+)
+
+// BenchmarkServerTime reports the processor time that Redis takes for a decision: with as many
+// plans as there are, in calls of one question and of 64. Every key has one plan.
+func BenchmarkServerTime(b *testing.B) {
+	const drawn = 10_000
+	shapes := []struct {
+		name string
+		plan func(i int64) []core.Policy
+	}{
+		{"bucket", func(i int64) []core.Policy { return []core.Policy{core.TokenBucket(core.PerHour(1000+i), 1_000_000+i)} }},
+		{"window", func(i int64) []core.Policy { return []core.Policy{core.FixedWindow(core.PerDay(1_000_000 + i))} }},
+		{"sliding", func(i int64) []core.Policy { return []core.Policy{core.SlidingWindow(core.PerDay(1_000_000 + i))} }},
+		{"log60", func(i int64) []core.Policy {
+			return []core.Policy{core.SlidingLog(core.Rate{Events: 60 - i%40, Per: 1000 + 1000*1000})}
+		}},
+		{"bucket+window", func(i int64) []core.Policy {
+			return []core.Policy{
+				core.TokenBucket(core.PerHour(1000+i), 1_000_000+i).Named("bucket"),
+				core.FixedWindow(core.PerDay(1_000_000 + i)).Named("day"),
+			}
+		}},
+		{"window+window", func(i int64) []core.Policy {
+			return []core.Policy{
+				core.FixedWindow(core.PerHour(1_000_000 + i)).Named("hour"),
+				core.FixedWindow(core.PerDay(1_000_000 + i)).Named("day"),
+			}
+		}},
+	}
+	server := redistest.Start(b)
+	s := open(b, Config{Failure: FailClosed, RefusalTTL: -1}, server.Addr())
+	for _, shape := range shapes {
+		for _, plans := range []int64{1, 3, 1000} {
+			var limiters []store.Limiter
+			first := newLimiter(b, s, shape.name, shape.plan(0)...)
+			for i := range plans {
+				limiters = append(limiters, s.bare(b, with(b, first, shape.plan(i)...)))
+			}
+			for _, size := range []int{1, 64} {
+				if size == 1 && plans > 1 {
+					continue
+				}
+				b.Run(fmt.Sprintf("%s/plans=%d/questions=%d", shape.name, plans, size), func(b *testing.B) {
+					server.Flush()
+					batch := make([]*question, size)
+					for i := range batch {
+						batch[i] = &question{Charges: make([]store.Charge, 1)}
+					}
+					next := 0
+					ask := func() {
+						for _, q := range batch {
+							next = (next + 7919) % drawn
+							q.Charges[0] = store.Charge{Limiter: limiters[next%len(limiters)], Key: fmt.Sprintf("client-%09d", next), N: 1}
+						}
+						if err, _ := s.backend.Ask(b.Context(), batch); err != nil || batch[0].Err != nil || !batch[0].Result.Allowed {
+							b.Fatal(err, batch[0].Err, batch[0].Result)
+						}
+					}
+					for range drawn/size + 1 {
+						ask()
+					}
+					before := server.CPU()
+					for b.Loop() {
+						ask()
+					}
+					b.ReportMetric(float64((server.CPU()-before).Nanoseconds())/float64(b.N*size), "server-ns/decision")
+					b.ReportMetric(0, "ns/op")
+				})
+			}
+		}
+	}
+}

@@ -1,0 +1,116 @@
+package store
+
+import (
+	"context"
+	"time"
+)
+
+// An Observer has functions to call when something happens, for metrics, logs and traces.
+// A store gets it in its configuration, and reports what it does itself; package core
+// reports decisions and slots, the same over every store. Any function may be nil. A store's
+// Observer must not be changed after the store was made.
+//
+// The functions are called by many goroutines at once, most of them in the goroutine of the
+// call that they tell of, which waits for them: they should return quickly. They get the
+// context of the call, where there is one. No lock of a store is held meanwhile.
+//
+// If a function panics, so does that call. What was charged stays charged; a slot is
+// released. SlotsLost, SlotsRestated, Called and Changed may be called in a goroutine of the
+// store's own, where a panic ends the process.
+//
+// No event contains a key, nor does an error in it. Zero values mean none, or unknown.
+type Observer struct {
+	// Timed asks for the Took of decisions, settlements and acquires, which is otherwise
+	// 0. To measure it takes about as long as a decision in memory.
+	Timed bool
+
+	// Decided is called for each decision, also for one that the policies make without
+	// the store, and when none could be made: once for each charge of those that are
+	// decided together. A call that waits reports each of its attempts, and an error if it
+	// ended before the first. Peeks are not reported, nor are malformed calls, whose error
+	// is core.ErrQuestion or core.ErrCost.
+	Decided func(context.Context, DecisionEvent)
+
+	// Settled is called for each charge that was given back or corrected, or could not
+	// be. Charges that had the right number of units are not reported, nor are those of
+	// Unlimited, which counts nothing.
+	Settled func(context.Context, SettleEvent)
+
+	// SlotAcquired is called for each slot that was granted or refused, and when that is
+	// unknown: once for each claim of those that are made together, or only for the one
+	// that was refused. Malformed calls are not reported.
+	SlotAcquired func(context.Context, SlotEvent)
+
+	// SlotReleased is called when a slot that was granted is released, with the name of
+	// the slots: once for each claim, also after the slots were closed or lost.
+	SlotReleased func(slots string)
+
+	// SlotsLost is called when the store has declared this process dead while it held that
+	// many slots. It keeps them: see Lost of core.Slot.
+	SlotsLost func(held int64)
+
+	// SlotsRestated is called when the store may have lost what this process had stated,
+	// with the number of keys that are stated again.
+	SlotsRestated func(keys int)
+
+	// Called is called after each call to a server. There is no context, since several
+	// callers may share a call, and it may outlive them. Heartbeats are not reported. A
+	// store in this process makes no calls.
+	Called func(CallEvent)
+
+	// Changed is called when a server becomes unavailable, with the reason, and when it is
+	// available again, with nil.
+	Changed func(reason error)
+}
+
+// A DecisionEvent is a decision about one charge.
+type DecisionEvent struct {
+	Limiter string // the name
+	Units   int64  // of the charge
+
+	// Policy is the name of the limiter's policy that decided: of those that refused, the
+	// one with the longest wait; if the charge was admitted, the one with the least
+	// remaining. It is empty if only other limiters of the same decision refused.
+	Policy string
+
+	Allowed bool
+	Source  Source
+
+	// Err, if not nil, is why no decision was made: [ErrUnavailable], or the error of the
+	// context if the caller gave up. Then Policy, Allowed and Source are zero.
+	Err error
+
+	Took time.Duration // the call of the store; 0 unless [Observer].Timed
+}
+
+// A SettleEvent is the correction of one charge that had been admitted.
+type SettleEvent struct {
+	Limiter   string // the name
+	Units     int64  // that were charged
+	Actual    int64  // units, of which less may have been given back, as they no longer count
+	Uncovered int64  // units above those charged, for which there was no room
+	Source    Source // of the decision
+	Err       error  // then it is unknown whether the charge was corrected
+	Took      time.Duration
+}
+
+// A SlotEvent is the result of one claim.
+type SlotEvent struct {
+	Slots   string // the name
+	Granted bool
+	Source  Source
+
+	// Err, if not nil, is why there is neither a grant nor a refusal: [ErrClosed],
+	// [ErrUnavailable], or the error of the context if the caller gave up. Then Granted and
+	// Source are zero.
+	Err error
+
+	Took time.Duration // the call of the store; 0 unless [Observer].Timed
+}
+
+// A CallEvent is a call to a server.
+type CallEvent struct {
+	Questions int // decisions, settlements, or keys of slots that it was about
+	Took      time.Duration
+	Err       error // of the call as a whole
+}

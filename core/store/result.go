@@ -1,0 +1,69 @@
+package store
+
+import "github.com/headgate/headgate/core/step"
+
+// A Result is a store's decision, with one reading for each policy of each charge, in
+// order.
+type Result struct {
+	At      int64 // the store's instant, in microseconds since 1970 UTC
+	Extra   int64 // units charged beyond N, or that would be if it is a peek: see Store.Decide
+	Allowed bool
+	Source  Source
+
+	count    int    // as long as a word: a Result of a multiple of 16 bytes is copied faster
+	admitted uint64 // a bit for each reading
+	first    [2]step.Reading
+	more     *[]step.Reading // the others; a pointer, as it is smaller
+}
+
+// MaxReadings is the largest number of readings of a Result: 8 policies of 8 charges.
+const MaxReadings = 64 // the bits of admitted
+
+// Add appends the reading of the next policy, and whether that policy alone would have
+// admitted the charge.
+func (r *Result) Add(admitted bool, x step.Reading) {
+	if admitted {
+		r.admitted |= 1 << r.count
+	}
+	if r.count < len(r.first) {
+		r.first[r.count] = x
+	} else {
+		r.addMore(x)
+	}
+	r.count++
+}
+
+func (r *Result) addMore(x step.Reading) {
+	if r.more == nil {
+		r.more = new([]step.Reading)
+	}
+	*r.more = append(*r.more, x)
+}
+
+// Age moves the result later by some microseconds: it shortens the spans of the readings,
+// but not below 1 microsecond.
+func (r *Result) Age(by int64) {
+	r.At += by
+	for i := range r.Len() {
+		x := r.Reading(i)
+		for _, span := range []*int64{&x.NextAfter, &x.ResetAfter, &x.RetryAfter} {
+			if *span > 0 && *span != step.Never {
+				*span = max(*span-by, 1)
+			}
+		}
+	}
+}
+
+// Len returns the number of readings.
+func (r *Result) Len() int { return r.count }
+
+// Admitted returns whether the i-th policy alone would have admitted the charge.
+func (r *Result) Admitted(i int) bool { return r.admitted&(1<<i) != 0 }
+
+// Reading returns the i-th reading, which is that of the result, not a copy.
+func (r *Result) Reading(i int) *step.Reading {
+	if i < len(r.first) {
+		return &r.first[i]
+	}
+	return &(*r.more)[i-len(r.first)]
+}
