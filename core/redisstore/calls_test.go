@@ -188,7 +188,10 @@ func TestMergedAdmitExactlyTheLimit(t *testing.T) {
 			}}}, proxy.Addr())
 			l := newLimiter(t, s, name, p)
 			var admitted atomic.Int64
+			inFlight := func() int { n, _ := s.backend.servers.first.Load(); return n }
+			waiting := func() int { _, n := s.backend.servers.first.Load(); return n }
 			for range times {
+				eventually(t, "the senders to rest", func() bool { return inFlight() == 0 })
 				proxy.Hold() // the first calls, until all have asked
 				var all sync.WaitGroup
 				for range askers {
@@ -200,7 +203,7 @@ func TestMergedAdmitExactlyTheLimit(t *testing.T) {
 						}
 					})
 				}
-				eventually(t, "all to ask", func() bool { return s.backend.servers.first.Waiting() == askers-maxInFlight })
+				eventually(t, "all to ask", func() bool { return waiting() == askers-maxInFlight })
 				proxy.Heal()
 				all.Wait()
 			}

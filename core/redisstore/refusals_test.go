@@ -230,7 +230,7 @@ func TestRefusalGivenBackWhileCallsAreInFlight(t *testing.T) {
 			t.Error(describe(&d))
 		}
 	})
-	eventually(t, "the question waits", func() bool { return s.backend.servers.first.Waiting() == 1 })
+	eventually(t, "the question waits", func() bool { _, n := s.backend.servers.first.Load(); return n == 1 })
 	g.open <- struct{}{}
 	g.open <- struct{}{}
 	all.Wait()

@@ -60,6 +60,20 @@ func dial(t *testing.T, url, user, origin string) (*websocket.Conn, *http.Respon
 	return conn, response
 }
 
+// hear waits for a text, whatever else is said before.
+func hear(t *testing.T, conn *websocket.Conn, want string) {
+	t.Helper()
+	for {
+		_, text, err := conn.ReadMessage()
+		if err != nil {
+			t.Fatalf("instead of %q: %v", want, err)
+		}
+		if string(text) == want {
+			return
+		}
+	}
+}
+
 func closeOf(conn *websocket.Conn) string {
 	for {
 		if _, _, err := conn.ReadMessage(); err != nil {
@@ -86,14 +100,16 @@ func TestChat(t *testing.T) {
 	if got := closeOf(browser); !strings.Contains(got, `limit "user" is reached`) {
 		t.Errorf("a browser's fourth: %s", got)
 	}
-	if err := first.WriteMessage(websocket.TextMessage, []byte("hello")); err != nil {
-		t.Fatal(err)
-	}
-	for _, conn := range []*websocket.Conn{first, second, third} {
-		if _, text, err := conn.ReadMessage(); err != nil || string(text) != "hello" {
-			t.Errorf("%q, %v", text, err)
+	// Who hears what he says himself is in the room. The 101 comes a moment earlier.
+	for i, conn := range []*websocket.Conn{first, second, third} {
+		said := fmt.Sprint("hello ", i)
+		if err := conn.WriteMessage(websocket.TextMessage, []byte(said)); err != nil {
+			t.Fatal(err)
 		}
+		hear(t, conn, said)
 	}
+	hear(t, first, "hello 2")
+	hear(t, second, "hello 2")
 	for range 50 {
 		first.WriteMessage(websocket.TextMessage, []byte("flood"))
 	}

@@ -43,11 +43,12 @@ type Server struct {
 	took     time.Duration // without merging, by the last call that was answered
 }
 
-// Waiting returns how many questions wait for a call.
-func (s *Server) Waiting() int {
+// Load returns how many calls are in flight, and how many questions wait for one. A call counts
+// until its sender has seen that nothing waits, a moment after the last answer.
+func (s *Server) Load() (inFlight, waiting int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return len(s.waiting) + len(s.late)
+	return s.inFlight, len(s.waiting) + len(s.late)
 }
 
 // answeredIn notes how long an answer took.
