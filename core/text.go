@@ -123,7 +123,7 @@ func (r *Rate) UnmarshalText(text []byte) error {
 		err = parsed.check()
 	}
 	if err != nil {
-		return textError("rate", string(text), err)
+		return textError("rate", string(text), atWord(0, err))
 	}
 	*r = parsed
 	return nil
@@ -233,9 +233,63 @@ func checkLength(kind string, text []byte) error {
 	return nil
 }
 
+// A TextError is the error of a text that is no [Rate] or [Policy], or of one of these that
+// has no text.
+type TextError struct {
+	Kind   string // "rate" or "policy"
+	Text   string
+	Offset int   // in Text, in bytes, of the word that is wrong; 0 if it is the whole text
+	Err    error // what is wrong, and what to do instead
+}
+
+// Error repeats the text, and says what is wrong. It has one line.
+func (e *TextError) Error() string {
+	return fmt.Sprintf("headgate: %s %q: %v", e.Kind, e.Text, e.Err)
+}
+
+// Unwrap returns Err.
+func (e *TextError) Unwrap() error { return e.Err }
+
 // textError returns the error of a text, on one line even if err joins several.
 func textError(kind, text string, err error) error {
-	return fmt.Errorf("headgate: %s %q: %s", kind, text, strings.ReplaceAll(err.Error(), "\n", "; "))
+	e := &TextError{Kind: kind, Text: text, Err: err}
+	var w *wordError
+	if errors.As(err, &w) {
+		e.Offset, e.Err = offsetOf(text, w.word), w.err
+	}
+	if s := e.Err.Error(); strings.Contains(s, "\n") {
+		e.Err = errors.New(strings.ReplaceAll(s, "\n", "; "))
+	}
+	return e
+}
+
+// A wordError is wrong with one word of a text.
+type wordError struct {
+	word int // its index
+	err  error
+}
+
+func (e *wordError) Error() string { return e.err.Error() }
+
+// atWord says which word an error is about.
+func atWord(word int, err error) error {
+	if err == nil {
+		return nil
+	}
+	return &wordError{word, err}
+}
+
+// offsetOf returns where a word begins, or the last one if there are fewer.
+func offsetOf(text string, word int) (offset int) {
+	end := 0
+	for i, w := range strings.Fields(text) {
+		offset = end + strings.Index(text[end:], w)
+		end = offset + len(w)
+		if i == word {
+			break
+		}
+	}
+	return offset
 }
 
 // parsePolicy returns a policy that may be one which New refuses.
@@ -243,63 +297,64 @@ func parsePolicy(words []string) (Policy, error) {
 	if len(words) == 0 {
 		return Policy{}, errors.New("it is empty: write one of " + algorithms())
 	}
-	first, words := words[0], words[1:]
+	first, rest := words[0], words[1:]
 	a := step.TokenBucket
 	for word(a) != first {
 		if a++; a > step.Blocked {
-			return Policy{}, fmt.Errorf("unknown algorithm %q: one of %s", first, algorithms())
+			return Policy{}, atWord(0, fmt.Errorf("unknown algorithm %q: one of %s", first, algorithms()))
 		}
 	}
 	var p Policy
 	switch {
 	case a == step.Unlimited || a == step.Blocked:
 		p = Policy{numbers: step.Numbers{Algorithm: a}}
-	case a == step.MinInterval && len(words) == 0:
-		return p, fmt.Errorf("%s needs a period, such as 100ms", first)
+		return p, parseOptions(&p.numbers, words, 1)
+	case a == step.MinInterval && len(rest) == 0:
+		return p, atWord(0, fmt.Errorf("%s needs a period, such as 100ms", first))
 	case a == step.MinInterval:
-		d, err := parsePeriod(words[0])
+		d, err := parsePeriod(rest[0])
 		if err != nil {
-			return p, err
+			return p, atWord(1, err)
 		}
-		p, words = MinInterval(d), words[1:]
-	case len(words) == 0:
-		return p, fmt.Errorf("%s needs a rate, such as 60/minute", first)
+		p = MinInterval(d)
+	case len(rest) == 0:
+		return p, atWord(0, fmt.Errorf("%s needs a rate, such as 60/minute", first))
 	default:
-		r, err := parseRate(words[0])
+		r, err := parseRate(rest[0])
 		if err != nil {
-			return p, err
+			return p, atWord(1, err)
 		}
-		p, words = policy(a, r), words[1:]
+		p = policy(a, r)
 	}
-	return p, parseOptions(&p.numbers, words)
+	return p, parseOptions(&p.numbers, words, 2)
 }
 
-// parseOptions sets the options, which are the rest of a text.
-func parseOptions(m *step.Numbers, words []string) error {
+// parseOptions sets the options, which are the words from that index on.
+func parseOptions(m *step.Numbers, words []string, next int) error {
 	a, valid := word(m.Algorithm), options(m.Algorithm)
 	var seen []string
-	for len(words) > 0 {
-		option := words[0]
-		words = words[1:]
+	for next < len(words) {
+		at, option := next, words[next]
+		next++
 		switch {
 		case len(valid) == 0:
-			return fmt.Errorf("%s has no options: remove %q", a, option)
+			return atWord(at, fmt.Errorf("%s has no options: remove %q", a, option))
 		case !slices.Contains(valid, option):
-			return fmt.Errorf("%s has no option %q: it has %s", a, option, strings.Join(valid, ", "))
+			return atWord(at, fmt.Errorf("%s has no option %q: it has %s", a, option, strings.Join(valid, ", ")))
 		case slices.Contains(seen, option):
-			return fmt.Errorf("%s is there twice", option)
+			return atWord(at, fmt.Errorf("%s is there twice", option))
 		}
 		seen = append(seen, option)
 		var n int64
 		if option == wordBurst || option == wordResolution {
-			if len(words) == 0 {
-				return fmt.Errorf("%s needs a number, such as %s 100", option, option)
+			if next == len(words) {
+				return atWord(at, fmt.Errorf("%s needs a number, such as %s 100", option, option))
 			}
 			var err error
-			if n, err = parseNumber(words[0]); err != nil {
-				return err
+			if n, err = parseNumber(words[next]); err != nil {
+				return atWord(next, err)
 			}
-			words = words[1:]
+			next++
 		}
 		switch option {
 		case wordBurst:

@@ -554,3 +554,42 @@ func TestConfigurationsHoldTexts(t *testing.T) {
 		t.Errorf("set to %v, %v", p, err)
 	}
 }
+
+// An error says where the word is that is wrong.
+func TestTextErrorsTellTheWord(t *testing.T) {
+	for _, c := range []struct {
+		text string
+		word string // that is wrong, or "" for the whole text
+	}{
+		{"sliding 60/minute", "sliding"},
+		{"  sliding-log  60/mintue", "60/mintue"},
+		{"sliding-log", "sliding-log"},
+		{"token-bucket 10/second", ""},
+		{"token-bucket 10/second burst", "burst"},
+		{"token-bucket\t10/second burst 1e3", "1e3"},
+		{"fixed-window 10/day count-denied never-over", "never-over"},
+		{"sliding-window 10/day resolution 10 resolution 10", "resolution 10"},
+		{"unlimited 60/minute", "60/minute"},
+		{"min-interval 5", "5"},
+		{"sliding-log 0/minute", ""},
+		{"token-bucket 10/second burst 0", ""},
+	} {
+		var p core.Policy
+		var e *core.TextError
+		if err := p.UnmarshalText([]byte(c.text)); !errors.As(err, &e) {
+			t.Errorf("%q: %v", c.text, err)
+			continue
+		}
+		want := 0
+		if c.word != "" {
+			want = strings.LastIndex(c.text, c.word)
+		}
+		if e.Offset != want || e.Text != c.text || e.Kind != "policy" {
+			t.Errorf("%q: %q at %d of the %s, not %d", c.text, e.Err, e.Offset, e.Kind, want)
+		}
+	}
+	var e *core.TextError
+	if err := new(core.Rate).UnmarshalText([]byte(" 60/")); !errors.As(err, &e) || e.Offset != 1 || e.Kind != "rate" {
+		t.Errorf("%+v", e)
+	}
+}
