@@ -24,7 +24,7 @@ export GOLANGCI_LINT_CACHE := $(CURDIR)/.bin/cache
 export GOWORK := off
 
 # The tests that are skipped under the race detector: see internal/norace.
-NORACE = $(shell grep -rh -A 1 --include '*_test.go' '^func Test' core nethttp | \
+NORACE = $(shell grep -rh -A 1 --include '*_test.go' '^func Test' core nethttp limits | \
 	grep -B 1 'norace.Test(t)' | sed -n 's/^func \(Test[A-Za-z0-9]*\).*/\1/p' | paste -s -d '|')
 
 # in_modules runs a command in every module, in all of them even if one fails.
@@ -47,7 +47,7 @@ quick: ## all tests of all modules for the work at hand: short runs, no race det
 .PHONY: race
 race: redis faketime proxies ## all tests of all modules under the race detector; those that need redis-server, its clock or a proxy must run
 	@echo "== tests"
-	@HEADGATE_REQUIRE_REDIS=1 $(GO) test -run '^($(NORACE))$$' ./core/... ./nethttp
+	@HEADGATE_REQUIRE_REDIS=1 $(GO) test -run '^($(NORACE))$$' ./core/... ./nethttp ./limits
 	$(call in_modules,CGO_ENABLED=1 HEADGATE_REQUIRE_REDIS=1 HEADGATE_REQUIRE_FAKETIME=1 HEADGATE_REQUIRE_PROXIES=1 $(GO) test -race -shuffle=on -parallel 4 -timeout 30m ./...)
 
 .PHONY: soak

@@ -5,8 +5,8 @@ package norace
 
 import "testing"
 
-// Test skips a test under the race detector. It must be the first line of a test of core or
-// nethttp: there make race looks for it.
+// Test skips a test under the race detector. It must be the first line of a test of core,
+// nethttp or limits: there make race looks for it.
 func Test(t *testing.T) {
 	t.Helper()
 	if detector {

@@ -33,6 +33,7 @@ var house = []room{
 	{pkg: "core/internal/remote", ours: []string{"core/internal/keeper", "core/step", "core/store"}},
 	{pkg: "core/storetest", ours: []string{"core", "core/internal/reference", "core/step", "core/store"}},
 	{pkg: "keyfuncs"},
+	{pkg: "limits", ours: []string{"core", "core/store"}},
 	{pkg: "nethttp", ours: []string{"core", "internal/problem", "keyfuncs"}},
 	{pkg: "ginmw", ours: []string{"keyfuncs", "nethttp", "websocketmw"}, theirs: []string{"github.com/gin-gonic/gin"}},
 	{pkg: "echomw", ours: []string{"keyfuncs", "nethttp", "websocketmw"}, theirs: []string{"github.com/labstack/echo/v4"}},

@@ -1,0 +1,68 @@
+package limits
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+)
+
+// maxFaults is how many faults of a document are reported.
+const maxFaults = 100
+
+// A Fault is one thing that is wrong with a document, or worth knowing about it. It never has
+// the key of an override, nor one in a message.
+type Fault struct { //nolint:errname // a note is one too
+	Line, Column int    // counted from 1; 0 if there is no place. A column is a character
+	Path         string // such as limits.api.plans.gold.minute; empty for the whole document
+	Err          error  // what is wrong, and what to do instead
+}
+
+// Error returns the place and the fault.
+func (f *Fault) Error() string {
+	var b strings.Builder
+	if f.Line > 0 {
+		fmt.Fprintf(&b, "line %d, column %d: ", f.Line, f.Column)
+	}
+	if f.Path != "" {
+		b.WriteString(f.Path + ": ")
+	}
+	return b.String() + f.Err.Error()
+}
+
+// Unwrap returns Err.
+func (f *Fault) Unwrap() error { return f.Err }
+
+// Faults are all that is wrong with a document, in the order of their places: at most 100,
+// and then one that says how many there are.
+type Faults []*Fault //nolint:errname // see Fault
+
+// Error returns the faults, a line each.
+func (fs Faults) Error() string {
+	lines := make([]string, len(fs))
+	for i, f := range fs {
+		lines[i] = f.Error()
+	}
+	return strings.Join(lines, "\n")
+}
+
+// Unwrap returns the faults, for [errors.Is] and [errors.As].
+func (fs Faults) Unwrap() []error {
+	all := make([]error, len(fs))
+	for i, f := range fs {
+		all[i] = f
+	}
+	return all
+}
+
+// faultsOf returns the faults that an error consists of. One that is no Fault has no place.
+func faultsOf(err error) Faults {
+	var fs Faults
+	var f *Fault
+	switch {
+	case errors.As(err, &fs):
+		return fs
+	case errors.As(err, &f):
+		return Faults{f}
+	}
+	return Faults{{Err: err}}
+}

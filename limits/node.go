@@ -1,0 +1,65 @@
+package limits
+
+import "unicode/utf8"
+
+// The bounds of every document, which are checked before it is decoded or while it is.
+const (
+	// MaxBytes is the size of the largest document.
+	MaxBytes = 16 << 20
+	// MaxDepth is how deep lists and maps may be nested.
+	MaxDepth = 16
+	// MaxNodes is the largest number of values in a document, keys included.
+	MaxNodes = 2 << 20
+)
+
+// A Kind is what a Node is.
+type Kind uint8
+
+// The kinds of nodes.
+const (
+	Null Kind = iota
+	Bool
+	Number
+	String
+	List
+	Map
+)
+
+// String returns the kind as errors name it.
+func (k Kind) String() string {
+	return [...]string{"null", "a boolean", "a number", "a string", "a list", "a map"}[k]
+}
+
+// A Node is a value of a document and where it stands, for a [Decoder] of another language
+// than JSON.
+type Node struct {
+	Kind Kind
+
+	// Line and Column are where the value begins, counted from 1. A column is a character.
+	Line, Column int
+
+	// Text is the text of a scalar: the characters of a string, or a number as it is
+	// written.
+	Text string
+
+	// Inset is how many columns after Column the Text begins: 1 behind a quote. If it is
+	// negative, the Text is not there as it is, but with escapes or folded, say.
+	Inset int
+
+	// Values are those of a List or a Map, in order. Keys are those of a Map, and strings.
+	Keys, Values []Node
+}
+
+// column returns the column of the byte of Text at that offset, as far as it is known.
+func (n *Node) column(offset int) int {
+	if n.Inset < 0 || offset > len(n.Text) {
+		return n.Column
+	}
+	return n.Column + n.Inset + utf8.RuneCountInString(n.Text[:offset])
+}
+
+// A Decoder makes a Node of the text of a document, in a language of its choice. It is given
+// at most [MaxBytes], must not nest deeper than [MaxDepth] nor make more than [MaxNodes], and
+// must refuse what is not whole. Its error is a [Fault] if there is a place. It need not
+// look for keys that are there twice.
+type Decoder func(text []byte) (Node, error)
