@@ -2,6 +2,7 @@ package redistest
 
 import (
 	"context"
+	"errors"
 	"net"
 	"sync"
 	"testing"
@@ -68,11 +69,20 @@ func (p *Proxy) Addr() string { return address(p.port) }
 
 // Cut closes all connections and refuses new ones, as if the server had been killed.
 func (p *Proxy) Cut() {
+	p.t.Helper()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.listener != nil {
 		_ = p.listener.Close()
 		p.listener = nil
+		// A process that is being started at this moment has the listener too, until it
+		// executes its program.
+		wait(p.t, "closing the port", func() error {
+			if !free(p.port) {
+				return errors.New("it is open")
+			}
+			return nil
+		})
 	}
 	for l := range p.links {
 		l.close()

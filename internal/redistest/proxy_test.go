@@ -6,7 +6,9 @@ import (
 	"io"
 	"net"
 	"os"
+	"os/exec"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -93,6 +95,31 @@ func TestCut(t *testing.T) {
 	conn = dial(t, p.Addr())
 	send(t, conn, "PING\r\n")
 	wantLine(t, conn, "+PONG")
+}
+
+// Processes that are started have the listener for a moment.
+func TestCutWhileProcessesStart(t *testing.T) {
+	t.Parallel()
+	_, p, _ := through(t)
+	var all sync.WaitGroup
+	defer all.Wait()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	for range 4 {
+		all.Go(func() {
+			for ctx.Err() == nil {
+				_ = exec.CommandContext(ctx, os.Args[0], "-test.run", "^$").Run()
+			}
+		})
+	}
+	for range 300 {
+		p.Cut()
+		if c, err := net.Dial("tcp", p.Addr()); err == nil {
+			c.Close()
+			t.Fatal("a connection was accepted")
+		}
+		p.Heal()
+	}
 }
 
 func TestCutMidReply(t *testing.T) {
