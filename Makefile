@@ -42,7 +42,7 @@ test: tools check-fmt check-mod vet lint build race ## everything that needs no 
 
 .PHONY: quick
 quick: ## all tests of all modules for the work at hand: short runs, no race detector
-	$(call in_modules,$(GO) test -short -parallel 4 ./...)
+	$(call in_modules,$(GO) test -short -p 4 -parallel 8 ./...)
 
 .PHONY: race
 race: redis faketime proxies ## all tests of all modules under the race detector; those that need redis-server, its clock or a proxy must run

@@ -91,6 +91,7 @@ func keysByMaster(s *Store, masters int) []string {
 }
 
 func (c clusterTest) store(t *testing.T) {
+	notShort(t)
 	atInstants(t, 200, plain, func(t *testing.T, o *core.Observer) *Store {
 		for _, master := range c.Masters {
 			master.Flush()
@@ -622,6 +623,7 @@ func (c clusterTest) slotMigrates(t *testing.T) {
 
 // When one master is away, the failure policy decides for its keys alone.
 func (c clusterTest) oneMasterAway(t *testing.T) {
+	notShort(t)
 	s := open(t, Config{Failure: FailOpen, Timeout: time.Second, RefusalTTL: -1}, c.Masters.Addrs()...)
 	keysOf := c.keysByMaster(s)
 	l := newLimiter(t, s, "away", core.SlidingWindow(core.PerHour(100_000)))
@@ -671,6 +673,7 @@ func (c clusterTest) oneMasterAway(t *testing.T) {
 // A master that is unreachable and one that works have neighbouring hash slots: each
 // has a breaker of its own, for rates and for slots.
 func TestEachMasterHasItsBreaker(t *testing.T) { //nolint:tparallel // one subtest follows the other
+	notShort(t)
 	t.Parallel()
 	cluster := redistest.StartCluster(t, 3, 0, "cluster-require-full-coverage no")
 	store := func() (*Store, *core.Limiter) { // closed at the end: go-redis waits for a server that is paused
@@ -782,6 +785,7 @@ func keyInSlots(s *Store, first, last int) string {
 // When a replica has taken over from a master, it is used as soon as a probe has found it,
 // although the client would look for it only after ten seconds.
 func TestClusterFailover(t *testing.T) {
+	notShort(t)
 	t.Parallel()
 	cluster := redistest.StartCluster(t, 3, 1)
 	s := open(t, Config{Failure: FailOpen, Timeout: 100 * time.Millisecond, RefusalTTL: -1}, cluster.Masters.Addrs()...)

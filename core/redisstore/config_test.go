@@ -446,6 +446,7 @@ func TestCheck(t *testing.T) {
 }
 
 func TestCheckOfASlowRedis(t *testing.T) {
+	notShort(t)
 	t.Parallel()
 	proxy := redistest.NewProxy(t, redistest.Start(t).Addr())
 	proxy.Delay(310 * time.Millisecond)

@@ -12,6 +12,7 @@ import (
 
 // A failover loses at most what its last moments had charged, and nobody restarts.
 func TestSentinelFailover(t *testing.T) {
+	notShort(t)
 	t.Parallel()
 	deployment := redistest.StartSentinel(t)
 	s := openWith(t, Config{Failure: FailClosed, Timeout: 200 * time.Millisecond, RefusalTTL: -1}, &redis.UniversalOptions{

@@ -271,6 +271,7 @@ func TestALossIsFoundByTheNextTouch(t *testing.T) {
 }
 
 func TestSlotsSurviveAFailover(t *testing.T) {
+	notShort(t)
 	t.Parallel()
 	deployment := redistest.StartSentinel(t)
 	f := newFleet(t, Config{Timeout: 500 * time.Millisecond}, func(c Config) *Store {
