@@ -158,6 +158,16 @@ func (d *Decision) Answer(i int) Answer {
 	return a
 }
 
+// decisionOf returns the decision about one charge.
+func decisionOf(c Charge, r store.Result) Decision {
+	d := Decision{result: r, first: receipt{limiter: c.Limiter}}
+	d.conclude()
+	if d.Allowed {
+		d.first = newReceipt(c)
+	}
+	return d
+}
+
 // conclude sets the strictest numbers from the readings. The i-th reading belongs to
 // the i-th policy of the receipts' limiters.
 func (d *Decision) conclude() {

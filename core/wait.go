@@ -3,9 +3,11 @@ package core
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
+	"github.com/headgate/headgate/core/step"
 	"github.com/headgate/headgate/core/store"
 )
 
@@ -20,8 +22,10 @@ func (l *Limiter) Wait(ctx context.Context, key string) (Decision, error) {
 // help. Then nothing was charged, and the decision is the last refusal, if there was one.
 //
 // Within a process, calls that wait for the same key are served in the order in which
-// they were made, one of them calling the store at a time. That holds for a limiter and
-// the plans that [Limiter.With] made of it, together: a call may wait behind one of a
+// they were made. The first in line calls the store, also for those behind it that wait for
+// one unit, so that a line costs few calls; such a call does not end with the context, but
+// as soon as the store answers. The order holds for a limiter and the plans that
+// [Limiter.With] made of it, together: a call may wait behind one of a
 // slower plan. There is no order among limiters that were made separately, among
 // processes, or between calls that wait and those that do not, such as Allow.
 func (l *Limiter) WaitN(ctx context.Context, key string, n int64) (Decision, error) {
@@ -42,13 +46,25 @@ func (l *Limiter) WaitN(ctx context.Context, key string, n int64) (Decision, err
 		}
 		return d, err
 	}
-	leave, err := l.turns.enter(ctx, key)
-	if err != nil {
+	w := &waiter{limiter: l, n: n, woken: make(chan struct{}, 1)}
+	if err := l.turns.enter(ctx, key, w); err != nil {
 		return Decision{}, l.gaveUp(ctx, start, n, err)
 	}
-	defer leave()
+	if w.served != nil {
+		c := Charge{l, key, n}
+		d := decisionOf(c, *w.served)
+		if l.observer != nil {
+			decided(ctx, l.observer, start, w.served, nil, c)
+		}
+		if err := ctx.Err(); err != nil { // it may have ended at that moment
+			_ = d.Refund(context.WithoutCancel(ctx))
+			return Decision{}, err
+		}
+		return d, nil
+	}
+	defer l.turns.leave(key, w)
 	for {
-		d, err := l.AllowN(ctx, key, n)
+		d, err := l.allowLine(ctx, Charge{l, key, n})
 		if err != nil || d.Allowed {
 			return d, err
 		}
@@ -70,6 +86,35 @@ func (l *Limiter) WaitN(ctx context.Context, key string, n int64) (Decision, err
 	}
 }
 
+// allowLine is AllowN of the first in line, who asks for those behind as well, unless it
+// makes a difference whether units are charged together.
+func (l *Limiter) allowLine(ctx context.Context, c Charge) (Decision, error) {
+	extra := l.turns.behind(c.Key, l)
+	together := func(p Policy) bool { return p.numbers.Algorithm == step.MinInterval }
+	if extra == 0 || slices.ContainsFunc(l.policies, together) {
+		return l.AllowN(ctx, c.Key, c.N)
+	}
+	// What was charged for others must not be lost because this caller has gone.
+	ctx = context.WithoutCancel(ctx)
+	start := begin(l.observer)
+	s := c.stored()
+	s.Extra = extra
+	r, err := l.store.Decide(ctx, s, false)
+	extra, r.Extra = r.Extra, 0
+	if l.observer != nil {
+		decided(ctx, l.observer, start, &r, err, c)
+	}
+	if err != nil {
+		return Decision{}, err
+	}
+	d := decisionOf(c, r)
+	if left := extra - l.turns.serve(c.Key, l, extra, &r); left > 0 {
+		surplus := decisionOf(Charge{l, c.Key, left}, r)
+		_ = surplus.Refund(ctx) // they have gone meanwhile
+	}
+	return d, nil
+}
+
 // gaveUp reports that a call ended before its first attempt.
 func (l *Limiter) gaveUp(ctx context.Context, start time.Time, n int64, err error) error {
 	if l.observer != nil {
@@ -78,47 +123,99 @@ func (l *Limiter) gaveUp(ctx context.Context, start time.Time, n int64, err erro
 	return err
 }
 
-// turns admits one waiter per key at a time. The runtime queues the others on the
-// channel in the order of their arrival.
+// turns has a line of callers for each key that somebody waits for.
 type turns struct {
 	mu   sync.Mutex
-	keys map[string]*turn
+	keys map[string][]*waiter // the first has the turn
 }
 
-type turn struct {
-	token chan struct{} // holds one element while a call has the turn
-	users int           // calls that have the turn or wait for it
+type waiter struct {
+	limiter *Limiter
+	n       int64
+	woken   chan struct{} // gets an element when the waiter is served, or has the turn
+	served  *store.Result // by the first in line; nil if it has to ask itself
 }
 
-func (t *turns) enter(ctx context.Context, key string) (leave func(), err error) {
+// enter waits until the waiter has the turn or is served. If the context ends before, the
+// waiter has left the line.
+func (t *turns) enter(ctx context.Context, key string, w *waiter) error {
 	t.mu.Lock()
-	k := t.keys[key]
-	if k == nil {
-		if t.keys == nil {
-			t.keys = make(map[string]*turn)
-		}
-		k = &turn{token: make(chan struct{}, 1)}
-		t.keys[key] = k
+	if t.keys == nil {
+		t.keys = make(map[string][]*waiter)
 	}
-	k.users++
+	t.keys[key] = append(t.keys[key], w)
+	if len(t.keys[key]) == 1 {
+		w.woken <- struct{}{}
+	}
 	t.mu.Unlock()
+	select {
+	case <-w.woken:
+	case <-ctx.Done():
+	}
+	err := ctx.Err() // it may have ended when the turn came
+	if err == nil {
+		return nil
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if w.served != nil {
+		return nil
+	}
+	t.remove(key, w)
+	return err
+}
 
-	done := func() {
-		t.mu.Lock()
-		defer t.mu.Unlock()
-		if k.users--; k.users == 0 {
-			delete(t.keys, key)
+// leave ends the turn of the first.
+func (t *turns) leave(key string, w *waiter) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.remove(key, w)
+}
+
+// remove takes a waiter out of the line. If it was the first, the next has the turn.
+func (t *turns) remove(key string, w *waiter) {
+	line := t.keys[key]
+	i := slices.Index(line, w)
+	line = slices.Delete(line, i, i+1)
+	t.keys[key] = line
+	switch {
+	case len(line) == 0:
+		delete(t.keys, key)
+	case i == 0:
+		line[0].woken <- struct{}{}
+	}
+}
+
+// behind returns how many of those right behind the first wait for one unit of the same
+// limiter.
+func (t *turns) behind(key string, l *Limiter) int64 {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return int64(len(alike(t.keys[key], l)))
+}
+
+// serve gives one unit each to those that behind counts, as many as there are, and returns
+// how many.
+func (t *turns) serve(key string, l *Limiter, units int64, r *store.Result) int64 {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	line := t.keys[key]
+	n := min(int64(len(alike(line, l))), units)
+	for _, w := range line[1 : 1+n] {
+		w.served = r
+		w.woken <- struct{}{}
+	}
+	t.keys[key] = slices.Delete(line, 1, int(1+n))
+	return n
+}
+
+// alike returns the part of the line that can be served with its first.
+func alike(line []*waiter, l *Limiter) []*waiter {
+	behind := line[1:]
+	for i, w := range behind {
+		if w.limiter != l || w.n != 1 {
+			return behind[:i]
 		}
 	}
-	select {
-	case k.token <- struct{}{}:
-		leave = func() { <-k.token; done() }
-	case <-ctx.Done():
-		leave = done
-	}
-	if err := ctx.Err(); err != nil { // it may have ended when the turn came
-		leave()
-		return nil, err
-	}
-	return leave, nil
+	return behind
 }

@@ -4,14 +4,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/core/memstore"
 	"github.com/headgate/headgate/core/step"
 	"github.com/headgate/headgate/core/store"
 )
@@ -374,5 +377,142 @@ func TestWaitersAreNotPrinted(t *testing.T) {
 		cancel()
 		wg.Wait()
 		idle(t, l)
+	})
+}
+
+// A distantStore answers after a while, and counts the calls, and the units that were asked
+// for by callers that did not wait for the answer.
+type distantStore struct {
+	core.Store
+
+	mu    sync.Mutex
+	calls int
+	lost  int64
+}
+
+func (s *distantStore) Decide(ctx context.Context, c store.Charge, peek bool) (store.Result, error) {
+	s.mu.Lock()
+	s.calls++
+	s.mu.Unlock()
+	r, err := s.Store.Decide(ctx, c, peek)
+	select {
+	case <-time.After(10 * time.Millisecond):
+		return r, err
+	case <-ctx.Done():
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.lost += c.N
+		return store.Result{}, ctx.Err()
+	}
+}
+
+// TestLineAsksTogether: the first in line asks for those behind it, who get the units in the
+// order in which they came, and everybody's decision is reported.
+func TestLineAsksTogether(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var admitted atomic.Int64
+		s := &distantStore{Store: memstore.New(memstore.Config{Observer: &core.Observer{Decided: func(_ context.Context, e core.DecisionEvent) {
+			if e.Allowed && e.Units == 1 {
+				admitted.Add(1)
+			}
+		}}})}
+		l := newLimiter(t, s, "api", core.SlidingLog(core.PerSecond(10)))
+		start := time.Now()
+		var wg sync.WaitGroup
+		for i := range 100 {
+			wg.Go(func() {
+				d, err := l.Wait(t.Context(), "key")
+				if err != nil || !d.Allowed || d.Policy != "api" || d.Limit != 10 {
+					t.Errorf("%v, %v", d, err)
+				}
+				// Of the first ten one asks alone, and nine together.
+				second := time.Duration(i / 10)
+				if took := time.Since(start); took < second*time.Second || took > second*1010*time.Millisecond+50*time.Millisecond {
+					t.Errorf("%d is served after %v", i, took)
+				}
+				if i == 99 { // and what one has can be given back
+					before := left(t, l, "key")
+					if err := d.Refund(t.Context()); err != nil || left(t, l, "key") != before+1 {
+						t.Error(before, err)
+					}
+				}
+			})
+			synctest.Wait()
+		}
+		wg.Wait()
+		idle(t, l)
+		if s.calls > 40 || admitted.Load() != 100 {
+			t.Errorf("%d calls, %d reported", s.calls, admitted.Load())
+		}
+	})
+}
+
+// TestLineKeepsItsOrder: nobody behind one who waits for more, or for another plan, is served
+// before, and each is charged what it waits for.
+func TestLineKeepsItsOrder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLimiter(t, &distantStore{Store: newStore()}, "api", core.FixedWindow(perAge(13)))
+		plan, err := l.With(core.FixedWindow(perAge(20)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		start := time.Now()
+		var wg sync.WaitGroup
+		for i, c := range []struct {
+			limiter *core.Limiter
+			n       int64
+			call    int // of the store, from 1
+		}{{l, 1, 1}, {l, 1, 2}, {l, 1, 2}, {l, 5, 3}, {l, 1, 3}, {plan, 1, 4}, {l, 1, 5}, {l, 2, 6}} {
+			wg.Go(func() {
+				d, err := c.limiter.WaitN(t.Context(), "key", c.n)
+				if err != nil || d.Limit != c.limiter.Policies()[0].Limit() {
+					t.Errorf("%d: %v, %v", i, d, err)
+				}
+				if took := time.Since(start); took != time.Duration(c.call)*10*time.Millisecond {
+					t.Errorf("%d is served after %v", i, took)
+				}
+			})
+			synctest.Wait()
+		}
+		wg.Wait()
+		idle(t, l)
+		if n := left(t, l, "key"); n != 0 {
+			t.Errorf("%d left", n)
+		}
+	})
+}
+
+// TestLineLosesNothing: units that were charged for those who then leave are given back, and
+// the first takes none with it that it asked for others.
+func TestLineLosesNothing(t *testing.T) {
+	const callers, limit = 1000, 2000
+	synctest.Test(t, func(t *testing.T) {
+		s := &distantStore{Store: newStore()}
+		l := newLimiter(t, s, "api", core.FixedWindow(perAge(limit)))
+		random := rand.New(rand.NewPCG(1, 2))
+		var served atomic.Int64
+		var wg sync.WaitGroup
+		for i := range callers {
+			wg.Go(func() {
+				ctx, cancel := context.WithCancel(t.Context())
+				time.AfterFunc(time.Duration(5+5*random.IntN(4))*time.Millisecond, cancel)
+				d, err := l.Wait(ctx, "key")
+				if err == nil && d.Allowed {
+					served.Add(1)
+				} else if !errors.Is(err, context.Canceled) || d.Allowed {
+					t.Errorf("%v, %v", d, err)
+				}
+			})
+			if i%10 == 9 {
+				<-time.After(40 * time.Millisecond) // until the line is empty
+			} else {
+				synctest.Wait()
+			}
+		}
+		wg.Wait()
+		idle(t, l)
+		if got := limit - left(t, l, "key"); got != served.Load()+s.lost || served.Load() < callers/5 || served.Load() > callers*4/5 {
+			t.Errorf("%d served, %d lost, %d charged", served.Load(), s.lost, got)
+		}
 	})
 }
