@@ -170,3 +170,22 @@ func ExampleLimiter_With() {
 	// false 0 of 3
 	// true 996 of 1000
 }
+
+// A worker sends as many mails at once as the limit still has.
+func ExampleLimiter_AllowAtMost() {
+	mails, err := core.New(memstore.New(memstore.Config{}), "mails", core.SlidingLog(core.PerDay(12)))
+	if err != nil {
+		log.Fatal(err)
+	}
+	for range 3 {
+		d, units, err := mails.AllowAtMost(context.Background(), "newsletter", 10)
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Println(units, d.Allowed)
+	}
+	// Output:
+	// 10 true
+	// 2 true
+	// 0 false
+}

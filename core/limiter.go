@@ -282,6 +282,43 @@ func (l *Limiter) Peek(ctx context.Context, key string) (d Decision, err error) 
 	return
 }
 
+// PeekN is Peek for n units: the decision that AllowN would make.
+func (l *Limiter) PeekN(ctx context.Context, key string, n int64) (d Decision, err error) {
+	err = l.decide(ctx, key, n, true, &d)
+	return
+}
+
+// AllowAtMost charges the key with as many of n units, n >= 1, as all policies admit, and
+// returns how many: all of them go through together or, with Settle, are given back. If not
+// even one is admitted, it is 0, and the decision is that of Allow.
+//
+// While a store that is shared cannot be reached, it may be 1 although more would fit.
+func (l *Limiter) AllowAtMost(ctx context.Context, key string, n int64) (d Decision, units int64, err error) {
+	switch {
+	case ctx == nil:
+		return Decision{}, 0, errContext
+	case n <= 0:
+		return Decision{}, 0, ErrCost
+	case l.constant: // all or nothing
+		d, err = l.AllowN(ctx, key, n)
+		return d, d.first.n, err
+	}
+	start := begin(l.observer)
+	c := Charge{l, key, 1}
+	s := c.stored()
+	s.Extra = min(n, l.max) - 1
+	r, err := l.store.Decide(ctx, s, false)
+	c.N, r.Extra = 1+r.Extra, 0
+	if l.observer != nil {
+		decided(ctx, l.observer, start, &r, err, c)
+	}
+	if err != nil {
+		return Decision{}, 0, err
+	}
+	d = decisionOf(c, r)
+	return d, d.first.n, nil
+}
+
 // Reset forgets the key's usage. It costs no more than a decision. A charge that was made
 // before should not be settled or refunded after it: see [Decision.Settle].
 func (l *Limiter) Reset(ctx context.Context, key string) error {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"reflect"
 	"sync"
@@ -125,6 +126,69 @@ func TestPeek(t *testing.T) {
 }
 
 // TestReset forgets a key and no other.
+// TestAllowAtMost: what is admitted is the most that AllowN would have admitted, and is one
+// charge.
+func TestAllowAtMost(t *testing.T) {
+	for _, test := range []struct {
+		policies []core.Policy
+		used, n  int64
+		want     int64
+	}{
+		{[]core.Policy{core.FixedWindow(perAge(10))}, 0, 4, 4},
+		{[]core.Policy{core.FixedWindow(perAge(10))}, 8, 4, 2},
+		{[]core.Policy{core.FixedWindow(perAge(10))}, 10, 4, 0},
+		{[]core.Policy{core.FixedWindow(perAge(10))}, 0, math.MaxInt64, 10},
+		{[]core.Policy{core.SlidingLog(perAge(10))}, 9, 1, 1},
+		{[]core.Policy{core.FixedWindow(perAge(10)).Named("a"), core.SlidingLog(perAge(7)).Named("b")}, 3, 20, 4},
+		{[]core.Policy{core.Unlimited()}, 0, 1 << 40, 1 << 40},
+		{[]core.Policy{core.Blocked()}, 0, 4, 0},
+	} {
+		var reported core.DecisionEvent
+		s := memstore.New(memstore.Config{Observer: &core.Observer{Decided: func(_ context.Context, e core.DecisionEvent) { reported = e }}})
+		l := newLimiter(t, s, "api", test.policies...)
+		if test.used > 0 {
+			allow(t, l, "key", test.used)
+		}
+		before := left(t, l, "key")
+		d, units, err := l.AllowAtMost(t.Context(), "key", test.n)
+		if err != nil || units != test.want || d.Allowed != (units > 0) || reported.Allowed != d.Allowed || d.Allowed && reported.Units != units {
+			t.Errorf("%+v: %d, %v, %v, reported %+v", test, units, d, err, reported)
+		}
+		if d.Allowed {
+			if err := d.Refund(t.Context()); err != nil {
+				t.Error(err)
+			}
+		}
+		if got := left(t, l, "key"); got != before {
+			t.Errorf("%+v: %d left, and %d before", test, got, before)
+		}
+	}
+	l := newLimiter(t, newStore(), "api", core.FixedWindow(perAge(10)))
+	if _, _, err := l.AllowAtMost(t.Context(), "key", 0); !errors.Is(err, core.ErrCost) {
+		t.Error(err)
+	}
+	s := newFakeStore(t)
+	s.answer = func([]store.Charge, bool) (store.Result, error) { return store.Result{}, errStore }
+	if _, units, err := newLimiter(t, s, "api", core.FixedWindow(perAge(10))).AllowAtMost(t.Context(), "key", 5); units != 0 || !errors.Is(err, errStore) {
+		t.Error(units, err)
+	}
+}
+
+// TestPeekN says what AllowN would, and charges nothing.
+func TestPeekN(t *testing.T) {
+	l := newLimiter(t, newStore(), "api", core.FixedWindow(perAge(10)))
+	allow(t, l, "key", 4)
+	for n, want := range map[int64]bool{1: true, 6: true, 7: false, 11: false} {
+		d, err := l.PeekN(t.Context(), "key", n)
+		if err != nil || d.Allowed != want {
+			t.Errorf("%d: %v, %v", n, d, err)
+		}
+	}
+	if n := left(t, l, "key"); n != 6 {
+		t.Errorf("%d left", n)
+	}
+}
+
 func TestReset(t *testing.T) {
 	s := newStore()
 	l := newLimiter(t, s, "api", core.FixedWindow(perAge(3)).Named("w"), core.SlidingLog(core.PerHour(3)).Named("l"))
