@@ -199,7 +199,8 @@ func named(err error, claims []Claim) error {
 	return &FullError{Occupancy{claims[full.Claim].Slots.name, o.Limit, o.Held}, full.Claim, full.Source}
 }
 
-// A Slot is held until it is released. It is safe for concurrent use.
+// A Slot is held until it is released. It is safe for concurrent use. The zero Slot stands
+// for nothing, and there is nothing to release.
 type Slot struct {
 	hold        store.Hold
 	source      Source
@@ -218,7 +219,7 @@ const (
 // Release frees the slot. It does not wait, cannot fail, and may be called any number
 // of times.
 func (s *Slot) Release() {
-	if s.state.Swap(released) == held {
+	if s.state.Swap(released) == held && s.hold != nil {
 		s.hold.Release()
 		s.over()
 	}
@@ -240,7 +241,12 @@ func (s *Slot) over() {
 // from the start, and the channel need not be closed.
 //
 // The channel is nil if the store never grants too much.
-func (s *Slot) Doubt() <-chan struct{} { return s.hold.Doubt() }
+func (s *Slot) Doubt() <-chan struct{} {
+	if s.hold == nil {
+		return nil
+	}
+	return s.hold.Doubt()
+}
 
 // Shed releases the slot if its key holds too many, and reports whether it did: what the
 // slot stands for must end soon then, for it is not counted any more. Of all slots of a key
@@ -256,7 +262,7 @@ func (s *Slot) Shed(ctx context.Context) (bool, error) {
 	if ctx == nil {
 		return false, errContext
 	}
-	if !s.state.CompareAndSwap(held, shedding) {
+	if s.hold == nil || !s.state.CompareAndSwap(held, shedding) {
 		return false, nil
 	}
 	shed, err := s.hold.Shed(ctx)
@@ -278,10 +284,15 @@ func (s *Slot) Shed(ctx context.Context) (bool, error) {
 //
 // The channel is nil if the store never loses a slot. It is not closed merely because
 // the store is unreachable.
-func (s *Slot) Lost() <-chan struct{} { return s.hold.Lost() }
+func (s *Slot) Lost() <-chan struct{} {
+	if s.hold == nil {
+		return nil
+	}
+	return s.hold.Lost()
+}
 
 // Source returns what granted the slot: [SourceStore] or, while the store is
-// unreachable, [SourceLocal] or [SourceOpen].
+// unreachable, [SourceLocal] or [SourceOpen]; [SourceNone] for the zero Slot.
 func (s *Slot) Source() Source { return s.source }
 
 // Occupancies returns what was known of each claim, in order, when the slot was granted,

@@ -71,6 +71,16 @@ type Config struct {
 	// Notify is called with the events of sockets. It must not block.
 	Notify func(*Socket, Event)
 
+	// ObserveOnly is shadow mode, for trying limits before they are enforced. Sockets take
+	// slots where there are any. Observe gets the verdicts and Notify the events as they would
+	// have been, but Check admits every upgrade, without fields, and the guard neither closes
+	// nor delays sockets. One that would have been closed is not limited any more, nor is one
+	// that would have been refused, which has the zero [core.Slot].
+	//
+	// Handshakes has an ObserveOnly of its own. Shutdown and [Socket.Close] do what they always
+	// do.
+	ObserveOnly bool
+
 	// Inbound limits what clients send: at most 8 limits. Without one, only control
 	// frames are limited, see [Controls].
 	Inbound []Inbound

@@ -83,12 +83,13 @@ func (c *conn) rebase(rw *bufio.ReadWriter) {
 		c.early = append([]byte(nil), early...)
 	}
 	rw.Reader.Reset(c)
-	switch {
-	case len(c.early) == 0:
-	case c.socket.switched.Load():
-		_, _ = rw.Reader.Peek(1) // so that Buffered counts them again
-	default:
-		c.refuse(badHandshake)
+	if len(c.early) > 0 {
+		if !c.socket.switched.Load() {
+			c.refuse(badHandshake)
+		}
+		if c.in.over == nil {
+			_, _ = rw.Reader.Peek(1) // so that Buffered counts them again
+		}
 	}
 	_ = rw.Writer.Flush()
 	rw.Writer.Reset(c)
@@ -112,7 +113,7 @@ func (c *conn) Close() error {
 
 // Read reads what the limits of Config.Inbound admit.
 func (c *conn) Read(p []byte) (int, error) {
-	if len(p) == 0 {
+	if len(p) == 0 || c.socket.spared.Load() {
 		return c.read(p)
 	}
 	if c.in.over != nil {
@@ -143,10 +144,16 @@ func (c *conn) Read(p []byte) (int, error) {
 	}
 }
 
-// refuse makes the conn close the socket because the client sent what RFC 6455 forbids.
+// refuse makes the conn close the socket, unless it is spared, because the client sent what
+// RFC 6455 forbids.
 func (c *conn) refuse(fault string) {
-	c.in.over = &excess{codeProtocol, fault, errInvalid}
+	if c.socket.spared.Load() {
+		return
+	}
 	c.socket.notify(Event{Kind: EventInvalid, Err: errors.New("headgate: websocketmw: the client sent " + fault)})
+	if !c.socket.spare() {
+		c.in.over = &excess{codeProtocol, fault, errInvalid}
+	}
 }
 
 // drain closes a socket that is over a limit, and reads until the peer answers: closing a

@@ -100,6 +100,11 @@
 // The payload is left to the library. The guard does not see what is read from the
 // connection behind its own: with NetConn, SyscallConn or File.
 //
+// # Before a limit is enforced
+//
+// [Config].ObserveOnly is shadow mode: sockets take slots where there are any, and are
+// observed, but clients see no difference.
+//
 // # When the guard closes sockets
 //
 // [Config].MaxIdle closes sockets whose peers have vanished, and MaxAge old ones.

@@ -110,6 +110,38 @@ func ExampleNew_severalRules() {
 	// Output: 0
 }
 
+// Shadow mode: nobody is refused, and the log says who would have been.
+func ExampleConfig_observeOnly() {
+	slots, err := core.NewSlots(memstore.New(memstore.Config{}), "ws", 0)
+	if err != nil {
+		log.Fatal(err)
+	}
+	guard, err := websocketmw.New(websocketmw.Config{
+		Rules:       []websocketmw.Rule{{Slots: slots, Key: keyfuncs.RemoteAddr()}},
+		ObserveOnly: true,
+		Observe: func(r *http.Request, v websocketmw.Verdict) {
+			if v.Status() != 0 {
+				fmt.Println("would answer", v.Status(), "to", r.URL.Path)
+			}
+		},
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	server := httptest.NewServer(gorillaws.Handler(guard, nil, func(*websocket.Conn, *http.Request) {}))
+	defer server.Close()
+
+	conn, response, err := websocket.DefaultDialer.Dial("ws"+strings.TrimPrefix(server.URL, "http")+"/chat", nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	conn.Close()
+	fmt.Println(response.Status)
+	// Output:
+	// would answer 429 to /chat
+	// 101 Switching Protocols
+}
+
 // A server that stops: first it closes its sockets, each with a Close frame.
 func ExampleGuard_Shutdown() {
 	var (

@@ -128,7 +128,24 @@ func (g *Guard) CheckKeys(r *http.Request, key func(rule int) (string, error)) V
 	if g.config.Observe != nil {
 		g.observe(r, v)
 	}
+	if g.config.ObserveOnly && v.mayPass() {
+		g.spare(r.Context(), &v, what)
+	}
 	return v
+}
+
+// spare makes a verdict admit, in shadow mode. What would have been refused has no slot.
+func (g *Guard) spare(ctx context.Context, v *Verdict, what kind) {
+	if v.socket == nil {
+		s := g.newSocket(ctx, what, new(core.Slot), nil)
+		s.spared.Store(true)
+		if !g.add(s) { //nolint:contextcheck // draining meanwhile; sockets outlive the request
+			v.Err, v.status = core.ErrClosed, http.StatusServiceUnavailable
+			return
+		}
+		v.socket = s
+	}
+	v.admitted, v.silent = true, true
 }
 
 // observe calls Observe. If that panics, the verdict is never served, so observe
@@ -191,16 +208,20 @@ func (g *Guard) decide(v *Verdict, r *http.Request, what kind, key func(rule int
 		return
 	}
 	v.limits = limitsOf(slot)
-	s := &Socket{
-		guard: g, slot: slot, budgets: budgets, stream: what == connect, base: r.Context(), toClose: make(chan struct{}),
-		haste: uint16(rand.Uint32()), //nolint:gosec // no secret
-	}
+	s := g.newSocket(r.Context(), what, slot, budgets)
 	if !g.add(s) { //nolint:contextcheck // draining since the check above; sockets outlive the request
 		slot.Release()
 		v.Err, v.status = core.ErrClosed, http.StatusServiceUnavailable
 		return
 	}
 	v.socket = s
+}
+
+func (g *Guard) newSocket(ctx context.Context, what kind, slot *core.Slot, budgets []string) *Socket {
+	return &Socket{
+		guard: g, slot: slot, budgets: budgets, stream: what == connect, base: ctx, toClose: make(chan struct{}),
+		haste: uint16(rand.Uint32()), //nolint:gosec // no secret
+	}
 }
 
 // keyStatus returns the status of the refusal after an error of a Key.
@@ -250,7 +271,7 @@ func (g *Guard) add(s *Socket) bool {
 	if g.config.Notify != nil {
 		g.watch(s)
 	}
-	if g.config.OnExcess == Shed {
+	if g.config.OnExcess == Shed && !s.spared.Load() {
 		g.surplus.add(s)
 	}
 	return true

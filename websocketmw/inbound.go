@@ -231,6 +231,14 @@ func (c *conn) admit(p []byte) (n int, wait time.Duration) {
 			g.paid[i] += need - r.got
 			continue
 		}
+		if c.socket.guard.config.ObserveOnly {
+			if b.Over == Delay && c.delay(r) > 0 { // it would have been delayed
+				g.paid[i] += need - r.got
+				continue
+			}
+			c.socket.spare()
+			return len(p), 0
+		}
 		room[b.Unit] = g.paid[i]
 		g.frames = begin
 		n, used, fault = g.frames.walk(p, room, agreed)
@@ -252,7 +260,9 @@ func (c *conn) admit(p []byte) (n int, wait time.Duration) {
 		g.paid[i] -= used[all[i].Unit]
 	}
 	if fault != "" {
-		c.refuse(fault)
+		if c.refuse(fault); c.in.over == nil { // spared
+			n = len(p)
+		}
 	}
 	return n, 0
 }

@@ -40,6 +40,7 @@ type Socket struct {
 
 	toClose  chan struct{} // closed when the guard begins to close the socket
 	switched atomic.Bool   // the 101 was written
+	spared   atomic.Bool   // in shadow mode, it would have been refused or closed
 	lastRead atomic.Int64  // nanoseconds since opened
 	agreed   atomic.Uint32 // the extensions in the 101
 	haste    uint16        // by which part of a tenth of MaxAge it is closed early
@@ -145,6 +146,15 @@ func (s *Socket) close(code int, reason string) *conn {
 		s.wake(closeTimeout)
 	}
 	return c
+}
+
+// spare reports whether the socket, which is over a limit, is spared: in shadow mode.
+func (s *Socket) spare() bool {
+	if s.guard.config.ObserveOnly {
+		s.spared.Store(true)
+		return true
+	}
+	return false
 }
 
 func (s *Socket) whyClosing() closing {
@@ -253,6 +263,9 @@ func (s *Socket) wake(d time.Duration) {
 
 // due returns when MaxAge or MaxIdle closes the socket, or the zero time. s.mu is held.
 func (s *Socket) due() (at time.Time, why EventKind) {
+	if s.spared.Load() {
+		return time.Time{}, EventClosed
+	}
 	if d := s.guard.config.MaxAge; d > 0 {
 		early := time.Duration(float64(d) / 10 * float64(s.haste) / math.MaxUint16)
 		at, why = s.opened.Add(d-early), EventAged
@@ -275,6 +288,9 @@ func (s *Socket) tick() {
 	at, why := s.due()
 	if s.closing != nil {
 		at, why = s.closing.end, EventClosed
+	} else if at.IsZero() { // spared meanwhile
+		s.mu.Unlock()
+		return
 	}
 	if left := time.Until(at); left > 0 {
 		s.wake(left)
@@ -289,11 +305,17 @@ func (s *Socket) tick() {
 			_ = c.Close()
 		}
 	case EventIdle:
-		s.notify(Event{Kind: why})
-		s.Close(codeGoingAway, "nothing was received for too long")
+		s.endFor(why, codeGoingAway, "nothing was received for too long")
 	default:
-		s.notify(Event{Kind: why})
-		s.Close(codeGoingAway, "the socket is too old; connect again")
+		s.endFor(why, codeGoingAway, "the socket is too old; connect again")
+	}
+}
+
+// endFor notifies of why the guard closes the socket, and closes it unless it is spared.
+func (s *Socket) endFor(why EventKind, code int, reason string) {
+	s.notify(Event{Kind: why})
+	if !s.spare() {
+		s.Close(code, reason)
 	}
 }
 

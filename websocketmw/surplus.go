@@ -145,8 +145,7 @@ func (s *Socket) shed() (known bool) {
 	defer cancel()
 	shed, err := s.slot.Shed(ctx)
 	if shed {
-		s.notify(Event{Kind: EventShed})
-		s.Close(codeTryAgain, "too many sockets are open; try again later")
+		s.endFor(EventShed, codeTryAgain, "too many sockets are open; try again later")
 	}
 	return err == nil || errors.Is(err, core.ErrClosed)
 }

@@ -29,6 +29,7 @@ type Verdict struct {
 	status    int    // of the refusal
 	wait      int    // Retry-After in seconds
 	admitted  bool
+	silent    bool // sets no fields of the rules
 }
 
 // limits are the occupancies of the rules, in order, with Held -1 where it is unknown.
@@ -88,6 +89,12 @@ func (v Verdict) Status() int {
 	default:
 		return v.status
 	}
+}
+
+// mayPass reports whether shadow mode makes the verdict admit: Handshakes and Shutdown are
+// not in shadow.
+func (v Verdict) mayPass() bool {
+	return !v.guard.isDraining() && (v.handshake == nil || v.handshake.Status() == 0)
 }
 
 // Upgrades reports whether the request is an admitted upgrade, which holds slots.
@@ -170,6 +177,9 @@ func (v Verdict) SetFields(h http.Header) {
 		if v.handshake.Status() != 0 {
 			return
 		}
+	}
+	if v.silent {
+		return
 	}
 	if len(v.limits) > 0 && !v.guard.config.NoFields {
 		v.setLimits(h)

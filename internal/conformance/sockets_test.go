@@ -80,17 +80,50 @@ var socketMounts = map[string]func(g *websocketmw.Guard, h http.Handler, by bool
 	},
 }
 
+func upgrade(path string) *http.Request {
+	r := httptest.NewRequest("GET", path, nil)
+	for name, value := range map[string]string{
+		"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13", "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ==",
+	} {
+		r.Header.Set(name, value)
+	}
+	return r
+}
+
+// In shadow mode nothing is refused, and no field is set, under any framework.
+func TestSocketsInShadow(t *testing.T) {
+	for name, serve := range socketMounts {
+		for _, by := range []bool{false, true} {
+			slots, err := core.NewSlots(memstore.New(memstore.Config{}), "ws", 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var observed []int
+			guard, err := websocketmw.New(websocketmw.Config{
+				Rules:       []websocketmw.Rule{{Slots: slots, Key: keyfuncs.Everyone()}},
+				ObserveOnly: true,
+				Observe:     func(_ *http.Request, v websocketmw.Verdict) { observed = append(observed, v.Status()) },
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			h := serve(guard, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if _, ok := websocketmw.FromContext(r.Context()); !ok {
+					t.Errorf("%s: there is no socket", name)
+				}
+				w.Write([]byte("hello"))
+			}), by, keyfuncs.Everyone())
+			w := httptest.NewRecorder()
+			h.ServeHTTP(w, upgrade("/"))
+			if w.Code != 200 || w.Body.String() != "hello" || w.Header().Get("RateLimit-Policy") != "" || len(observed) != 1 || observed[0] != 429 || guard.Len() != 0 {
+				t.Errorf("%s: %d %v %q, observed %d, %d sockets", name, w.Code, w.Header(), w.Body, observed, guard.Len())
+			}
+		}
+	}
+}
+
 // What is refused, and what passes, looks the same under all frameworks.
 func TestSockets(t *testing.T) {
-	upgrade := func(path string) *http.Request {
-		r := httptest.NewRequest("GET", path, nil)
-		for name, value := range map[string]string{
-			"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13", "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ==",
-		} {
-			r.Header.Set(name, value)
-		}
-		return r
-	}
 	byPath := func(r *http.Request) (string, error) {
 		switch r.URL.Path {
 		case "/nobody":

@@ -1,0 +1,258 @@
+package websocketmw
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/core/memstore"
+	"github.com/headgate/headgate/keyfuncs"
+	"github.com/headgate/headgate/nethttp"
+)
+
+// What would have been refused is admitted in shadow mode, and looks as without a guard. The
+// verdict that is observed is that of enforcement.
+func TestShadowRefusesNothing(t *testing.T) {
+	absent := func(*http.Request) (string, error) { return "", keyfuncs.ErrAbsent }
+	for _, c := range []struct {
+		name   string
+		change func(*Config, *counter)
+		fields []string // of the request
+		status int
+		held   int64
+	}{
+		{name: "admitted", change: func(c *Config, s *counter) { c.Rules[0].Plan = planOf(t, s, "ws", 1) }, held: 1},
+		{name: "full", change: func(*Config, *counter) {}, status: 429},
+		{name: "in band", change: func(c *Config, _ *counter) { c.InBand = true }, fields: []string{"Origin", "http://a"}, status: 429},
+		{name: "the store is away", change: func(_ *Config, s *counter) { s.err = core.ErrUnavailable }, status: 503},
+		{name: "no key", change: func(c *Config, _ *counter) { c.Rules[0].Key = absent }, status: 400},
+		{name: "another name", change: func(c *Config, s *counter) { c.Rules[0].Plan = planOf(t, s, "other", 1) }, status: 500},
+		{name: "no key of Inbound", change: func(c *Config, _ *counter) {
+			c.Inbound = []Inbound{{Limiter: newLimiter(t, core.Blocked()), Key: absent}}
+		}, status: 400},
+		{name: "malformed", change: func(*Config, *counter) {}, fields: []string{"Sec-WebSocket-Key", "junk"}, status: 400},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			store := &counter{SlotStore: memstore.New(memstore.Config{})}
+			config := Config{Rules: []Rule{{Slots: newSlots(t, store, "ws", 0), Key: keyfuncs.Everyone()}}, ObserveOnly: true}
+			config.OnRefused = func(http.ResponseWriter, *http.Request, Verdict) { t.Error("OnRefused is called") }
+			c.change(&config, store)
+			var observed []int
+			config.Observe = func(_ *http.Request, v Verdict) {
+				observed = append(observed, v.Status())
+				if len(observed) == 1 && v.Upgrades() != (c.status == 0) {
+					t.Error("a refused verdict has a socket, or an admitted one has none")
+				}
+			}
+			var closed int
+			config.Notify = func(_ *Socket, e Event) {
+				if closed++; e.Kind != EventClosed {
+					t.Error(e)
+				}
+			}
+			g, err := New(config)
+			if err != nil {
+				t.Fatal(err)
+			}
+			runs := 0
+			h := g.Handler(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+				runs++
+				s, ok := FromContext(r.Context())
+				if !ok || g.Len() != 1 {
+					t.Fatal("there is no socket")
+				}
+				slot := s.Slot()
+				if counted := len(slot.Occupancies()) > 0; counted != (c.status == 0) {
+					t.Error(slot.Occupancies())
+				}
+				slot.Release()
+				if shed, err := slot.Shed(r.Context()); shed || err != nil || slot.Lost() != nil || slot.Doubt() != nil {
+					t.Error("the slot of a refused socket is something")
+				}
+			}))
+			w := httptest.NewRecorder()
+			h.ServeHTTP(w, upgradeRequest(c.fields...))
+			if w.Code != 200 || len(w.Header()) > 0 || runs != 1 || g.Len() != 0 || closed != 1 {
+				t.Errorf("%d %v, handled %d times, %d sockets, %d events", w.Code, w.Header(), runs, g.Len(), closed)
+			}
+			if len(observed) != 1 || observed[0] != c.status {
+				t.Errorf("observed %d, not %d", observed, c.status)
+			}
+			if _, granted, released := store.counts(); granted != released || int64(granted) != c.held {
+				t.Errorf("%d slots granted, %d released", granted, released)
+			}
+			// Shutdown is no limit.
+			if err := g.Shutdown(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			w = httptest.NewRecorder()
+			config.OnRefused = nil
+			g.config.OnRefused = nil
+			if h.ServeHTTP(w, upgradeRequest()); w.Code != 503 || runs != 1 {
+				t.Error(w.Code, runs)
+			}
+		})
+	}
+}
+
+func planOf(t *testing.T, s core.SlotStore, name string, limit int64) func(*http.Request, string) *core.Slots {
+	slots := newSlots(t, s, name, limit)
+	return func(*http.Request, string) *core.Slots { return slots }
+}
+
+// Handshakes enforces, unless it is in shadow mode itself.
+func TestShadowOfHandshakes(t *testing.T) {
+	for _, shadow := range []bool{false, true} {
+		rates, err := nethttp.New(nethttp.Config{
+			Rules:       []nethttp.Rule{{Limiter: newLimiter(t, core.Blocked()), Key: keyfuncs.Everyone()}},
+			ObserveOnly: shadow,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		g := newGuard(t, Config{Handshakes: rates, ObserveOnly: true})
+		if got := g.Check(upgradeRequest()); (got.Status() == 0) != shadow {
+			t.Errorf("in shadow: %v, %d", shadow, got.Status())
+		}
+	}
+}
+
+// A socket that would have been closed stays open and is not limited any more; its event is
+// that of enforcement, once.
+func TestShadowClosesNothing(t *testing.T) {
+	hello := string(masked(0x81, "hello"))
+	limit := func(over Over) []Inbound {
+		return []Inbound{{Limiter: newLimiter(t, core.SlidingLog(core.PerHour(2))), Over: over}}
+	}
+	for _, c := range []struct {
+		name   string
+		config Config
+		sent   []string
+		pause  time.Duration
+		want   []EventKind
+	}{
+		{"nothing", Config{}, []string{hello, hello}, time.Hour, nil},
+		{"silent", Config{MaxIdle: time.Minute}, []string{hello, hello, hello}, time.Hour, []EventKind{EventIdle}},
+		{"too old", Config{MaxAge: time.Minute}, []string{hello, hello, hello}, time.Hour, []EventKind{EventAged}},
+		{"too much", Config{Inbound: limit(Close)}, []string{hello + hello + hello, hello, hello}, time.Second, []EventKind{EventOver}},
+		{"delayed for too long", Config{Inbound: limit(Delay)}, []string{hello, hello, hello, hello}, time.Second, []EventKind{EventOver}},
+		{"a forbidden frame", Config{}, []string{hello, "\x83\x00" + hello, hello, hello}, time.Second, []EventKind{EventInvalid}},
+		{"controls", Config{}, []string{strings.Repeat(string(masked(0x89, "")), 300), hello, hello}, time.Second, []EventKind{EventOver}},
+		{"reported each time", Config{Inbound: limit(Report)}, []string{hello + hello, hello, hello}, time.Second, []EventKind{EventOver, EventOver}},
+		{
+			"delayed, each time", Config{Inbound: []Inbound{{Limiter: newLimiter(t, core.TokenBucket(core.PerSecond(1), 1)), Over: Delay}}},
+			[]string{hello, hello, hello}, time.Millisecond, []EventKind{EventOver, EventOver},
+		},
+		{
+			"the first of several", Config{Inbound: limit(Close), MaxAge: time.Minute},
+			[]string{hello + hello + hello, hello, "\x83\x00"}, time.Hour, []EventKind{EventOver},
+		},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var events []EventKind
+				c.config.ObserveOnly = true
+				c.config.Notify = func(_ *Socket, e Event) { events = append(events, e.Kind) }
+				var read strings.Builder
+				g, p := bubble(t, c.config, func(conn net.Conn) {
+					defer conn.Close()
+					b := make([]byte, 512)
+					for {
+						n, err := conn.Read(b)
+						read.Write(b[:n])
+						if err != nil {
+							return
+						}
+					}
+				})
+				if p.response.Header.Get("RateLimit") != "" {
+					t.Error(p.response.Header)
+				}
+				begin := time.Now()
+				for _, s := range c.sent {
+					p.send([]byte(s))
+					synctest.Wait()
+					time.Sleep(c.pause)
+				}
+				if took := time.Since(begin); took != time.Duration(len(c.sent))*c.pause {
+					t.Errorf("delayed: %v", took)
+				}
+				if sent := strings.Join(c.sent, ""); read.String() != sent || g.Len() != 1 {
+					t.Errorf("%d of %d bytes were read, %d sockets", read.Len(), len(sent), g.Len())
+				}
+				p.Close()
+				synctest.Wait()
+				if want := append(slices.Clone(c.want), EventClosed); !slices.Equal(events, want) {
+					t.Errorf("%v, not %v", events, want)
+				}
+			})
+		})
+	}
+}
+
+// What came before the 101 gets to the library as without a guard.
+func TestShadowOfEarlyData(t *testing.T) {
+	var events []EventKind
+	buffered, read := make(chan int, 1), make(chan string, 1)
+	w := newWorld(t, 1, false, Config{ObserveOnly: true, Notify: func(_ *Socket, e Event) { events = append(events, e.Kind) }},
+		http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			c, rw, err := w.(http.Hijacker).Hijack()
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer c.Close()
+			buffered <- rw.Reader.Buffered()
+			b := make([]byte, 5)
+			rw.Read(b)
+			read <- string(b)
+		}))
+	w.dial(handshakeText + "early")
+	if n, s := <-buffered, <-read; n != 5 || s != "early" {
+		t.Error(n, s)
+	}
+	w.until(EventClosed)
+	if len(events) != 2 || events[0] != EventInvalid {
+		t.Error(events)
+	}
+}
+
+// Sockets that are too many are told of, and stay. Those that were not counted are never
+// looked at.
+func TestShadowOfExcess(t *testing.T) {
+	inCrowd(t, Config{OnExcess: Shed, ObserveOnly: true}, func(c *crowd) {
+		c.opens(10, core.SourceStore)
+		c.store.err = core.ErrUnavailable
+		c.opens(5, core.SourceStore)
+		c.store.doubts(4)
+		if gone, asked := c.gone(aLook); gone != 4 || asked != 10 {
+			t.Errorf("%d would be closed, %d asked for", gone, asked)
+		}
+		for _, v := range c.open {
+			if v.socket.closing != nil {
+				t.Error("one is closed")
+			}
+		}
+	})
+}
+
+// A guard that is shut down between verdict and admission refuses.
+func TestShadowWhileDraining(t *testing.T) {
+	var g *Guard
+	g = newGuard(t, Config{ObserveOnly: true, Observe: func(*http.Request, Verdict) { g.drain() }})
+	v := g.Check(upgradeRequest("Sec-WebSocket-Key", "junk"))
+	if v.Status() != 503 && v.Status() != 400 || v.Upgrades() || g.Len() != 0 {
+		t.Error(v.Status(), g.Len())
+	}
+	if err := g.Shutdown(t.Context()); err != nil && !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+}
