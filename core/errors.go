@@ -22,7 +22,7 @@ var (
 
 	// ErrQuestion is returned for a malformed call, which changes nothing: by whatever
 	// takes a context, if that is nil; by [AllowAll] and [AcquireAll], for none or more
-	// than 8 charges or claims, a nil limiter or nil slots, different stores, or the same
+	// than 8 charges or claims, a nil limiter or nil slots, stores that do not go together, or the same
 	// name and key twice.
 	ErrQuestion = errors.New("headgate: malformed call")
 

@@ -480,7 +480,7 @@ func byNumbers(charges ...Charge) store.Result {
 type member struct {
 	of    string // what the name is of
 	name  string
-	store any
+	store any // all that are not nil must be equal
 	key   string
 }
 
@@ -495,7 +495,11 @@ func (c Claim) member() (m member, ok bool) {
 	if c.Slots == nil {
 		return member{of: "slots"}, false
 	}
-	return member{"slots", c.Slots.name, c.Slots.store, c.Key}, true
+	m = member{of: "slots", name: c.Slots.name, key: c.Key}
+	if c.Slots.store.Shared() {
+		m.store = c.Slots.store
+	}
+	return m, true
 }
 
 // checkTogether reports why these charges or claims cannot be made in one call.
@@ -510,10 +514,10 @@ func checkTogether[T interface{ member() (member, bool) }](what string, parts []
 		if !ok {
 			return fmt.Errorf("%w: nil %s in %s %d", ErrQuestion, m.of, what, i+1)
 		}
-		if i > 0 && m.store != before[0].store {
-			return fmt.Errorf("%w: %s %q and %q have different stores", ErrQuestion, m.of, before[0].name, m.name)
-		}
 		for _, b := range before {
+			if b.store != m.store && b.store != nil && m.store != nil {
+				return fmt.Errorf("%w: %s %q and %q have different stores", ErrQuestion, m.of, b.name, m.name)
+			}
 			if b.name == m.name && b.key == m.key {
 				return fmt.Errorf("%w: two %ss of %s %q have the same key", ErrQuestion, what, m.of, m.name)
 			}

@@ -3,6 +3,7 @@ package core
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/headgate/headgate/core/store"
@@ -92,19 +93,30 @@ func settled(ctx context.Context, o *Observer, events []SettleEvent, start time.
 	}
 }
 
+// beginAll is begin for claims.
+func beginAll(claims []Claim) (start time.Time) {
+	for _, c := range claims {
+		if start = begin(c.Slots.observer); !start.IsZero() {
+			break
+		}
+	}
+	return start
+}
+
 // acquired reports what became of claims. If that panics, the slot is released, since the
 // caller does not get it.
-func acquired(ctx context.Context, o *Observer, start time.Time, claims []Claim, slot *Slot, err error) {
-	if o.SlotAcquired == nil {
+func acquired(ctx context.Context, start time.Time, claims []Claim, slot *Slot, err error) {
+	listens := func(c Claim) bool { o := c.Slots.observer; return o != nil && o.SlotAcquired != nil }
+	if !slices.ContainsFunc(claims, listens) {
 		return
 	}
 	done := false
 	defer func() {
 		if !done && slot != nil {
-			slot.hold.Release()
+			slot.free()
 		}
 	}()
-	e := SlotEvent{Took: took(start)}
+	var e SlotEvent
 	var full *FullError
 	switch {
 	case err == nil:
@@ -115,9 +127,15 @@ func acquired(ctx context.Context, o *Observer, start time.Time, claims []Claim,
 	default:
 		e.Err = err
 	}
+	t := took(start)
 	for _, c := range claims {
-		e.Slots = c.Slots.name
-		o.SlotAcquired(ctx, e)
+		if !listens(c) {
+			continue
+		}
+		if e.Slots, e.Took = c.Slots.name, 0; c.Slots.observer.Timed {
+			e.Took = t
+		}
+		c.Slots.observer.SlotAcquired(ctx, e)
 	}
 	done = true
 }

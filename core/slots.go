@@ -89,7 +89,7 @@ func (s *Slots) Name() string { return s.name }
 // String returns a description for people.
 func (s *Slots) String() string { return fmt.Sprintf("slots %q", s.name) }
 
-// Store returns the slots' store. [AcquireAll] needs slots whose stores are equal.
+// Store returns the slots' store.
 func (s *Slots) Store() SlotStore { return s.store }
 
 // Limit returns how many slots the key may hold at once, 0 to [NoLimit].
@@ -141,12 +141,14 @@ type Claim struct {
 
 // AcquireAll takes a slot for each claim, or none, and returns them as one Slot, to be
 // released together: for example, a socket counts for its user, its address and the
-// whole service. There are 1 to 8 claims, of slots with equal stores, and no two of them
-// have the same name and key; otherwise the error is [ErrQuestion].
+// whole service. There are 1 to 8 claims, and no two of them have the same name and key.
+// The stores of the slots are equal, except that any number of them may be stores of this
+// process alone, such as memstores: a limit of this process beside those of all. Otherwise
+// the error is [ErrQuestion].
 //
 // A shared store may take the claims one after the other and give them back if one is
-// refused, so for a moment other calls may be refused although there is room. Put the
-// claim first that is most often refused.
+// refused, so for a moment other calls may be refused although there is room; so do several
+// stores, those of this process first. Put the claim first that is most often refused.
 func AcquireAll(ctx context.Context, claims ...Claim) (*Slot, error) {
 	if ctx == nil {
 		return nil, errContext
@@ -154,12 +156,9 @@ func AcquireAll(ctx context.Context, claims ...Claim) (*Slot, error) {
 	if err := checkTogether("claim", claims); err != nil {
 		return nil, err
 	}
-	o := claims[0].Slots.observer
-	start := begin(o)
+	start := beginAll(claims)
 	slot, err := acquireAll(ctx, claims)
-	if o != nil {
-		acquired(ctx, o, start, claims, slot, err)
-	}
+	acquired(ctx, start, claims, slot, err)
 	return slot, err
 }
 
@@ -173,20 +172,27 @@ func acquireAll(ctx context.Context, claims []Claim) (*Slot, error) {
 	for i, c := range claims {
 		asked[i] = store.Claim{Name: c.Slots.name, Key: c.Key, Limit: c.Slots.Limit(c.Key)}
 	}
-	g, err := claims[0].Slots.store.AcquireSlots(ctx, asked)
+	g, err := askAll(ctx, claims, asked)
 	if err != nil {
 		return nil, named(err, claims)
 	}
-	slot := &Slot{hold: g.Hold, source: g.Source, observer: claims[0].Slots.observer}
-	for i, c := range claims {
-		o := g.Occupancies[i]
-		slot.occupancies = append(slot.occupancies, Occupancy{c.Slots.name, o.Limit, o.Held})
-	}
+	slot := newSlot(g, claims)
 	if slices.ContainsFunc(claims, closed) { // meanwhile
-		slot.hold.Release()
+		slot.free()
 		return nil, ErrClosed
 	}
 	return slot, nil
+}
+
+// askAll asks the stores of the claims.
+func askAll(ctx context.Context, claims []Claim, asked []store.Claim) (store.Grant, error) {
+	first := claims[0].Slots.store
+	for _, c := range claims[1:] {
+		if c.Slots.store != first {
+			return askStores(ctx, claims, asked)
+		}
+	}
+	return first.AcquireSlots(ctx, asked)
 }
 
 // named returns the error of a store, with the name of the slots if they are full.
@@ -198,130 +204,3 @@ func named(err error, claims []Claim) error {
 	o := full.Occupancy
 	return &FullError{Occupancy{claims[full.Claim].Slots.name, o.Limit, o.Held}, full.Claim, full.Source}
 }
-
-// A Slot is held until it is released. It is safe for concurrent use. The zero Slot stands
-// for nothing, and there is nothing to release.
-type Slot struct {
-	hold        store.Hold
-	source      Source
-	occupancies []Occupancy
-	state       atomic.Uint32
-	observer    *Observer
-}
-
-// The states of a Slot.
-const (
-	held uint32 = iota
-	shedding
-	released // if while shedding: to be released after that, if it is held then
-)
-
-// Release frees the slot. It does not wait, cannot fail, and may be called any number
-// of times.
-func (s *Slot) Release() {
-	if s.state.Swap(released) == held && s.hold != nil {
-		s.hold.Release()
-		s.over()
-	}
-}
-
-// over tells the Observer that the slot is held no more.
-func (s *Slot) over() {
-	if o := s.observer; o != nil && o.SlotReleased != nil {
-		for i := range s.occupancies {
-			o.SlotReleased(s.occupancies[i].Slots)
-		}
-	}
-}
-
-// Doubt returns a channel that is closed when the store finds that it may have granted more
-// slots than the limits, of any key: because it had lost data, or had declared this process
-// dead. To keep to the limits, call [Slot.Shed] for every slot then, and Doubt again for the
-// next time. A slot that was granted without the store (see [Slot.Source]) may be too many
-// from the start, and the channel need not be closed.
-//
-// The channel is nil if the store never grants too much.
-func (s *Slot) Doubt() <-chan struct{} {
-	if s.hold == nil {
-		return nil
-	}
-	return s.hold.Doubt()
-}
-
-// Shed releases the slot if its key holds too many, and reports whether it did: what the
-// slot stands for must end soon then, for it is not counted any more. Of all slots of a key
-// for which Shed is called, in all processes, only as many are released as there are too
-// many. Too many are those above the largest limit under which this process was granted the
-// slots of the key that it holds: to lower a limit releases nothing, but one that was raised
-// holds for older slots only once this process was granted another under it.
-//
-// After an error the slot is held. It is [ErrClosed] after [Slots.Close]; otherwise the store
-// did not answer, and Shed may be called again. If the slot was released, or another Shed of
-// it has not ended, Shed returns false.
-func (s *Slot) Shed(ctx context.Context) (bool, error) {
-	if ctx == nil {
-		return false, errContext
-	}
-	if s.hold == nil || !s.state.CompareAndSwap(held, shedding) {
-		return false, nil
-	}
-	shed, err := s.hold.Shed(ctx)
-	switch {
-	case shed:
-		s.state.Store(released)
-		s.over()
-	case !s.state.CompareAndSwap(shedding, held): // released meanwhile
-		s.hold.Release()
-		s.over()
-	}
-	return shed, err
-}
-
-// Lost returns a channel that is closed if the store declared this process dead while
-// it was only paused or partitioned. In the meantime another process may have taken the
-// slot. The slot is counted again without delay, and must still be released. Whether
-// there are too many now is a question to [Slot.Shed].
-//
-// The channel is nil if the store never loses a slot. It is not closed merely because
-// the store is unreachable.
-func (s *Slot) Lost() <-chan struct{} {
-	if s.hold == nil {
-		return nil
-	}
-	return s.hold.Lost()
-}
-
-// Source returns what granted the slot: [SourceStore] or, while the store is
-// unreachable, [SourceLocal] or [SourceOpen]; [SourceNone] for the zero Slot.
-func (s *Slot) Source() Source { return s.source }
-
-// Occupancies returns what was known of each claim, in order, when the slot was granted,
-// including this slot. The caller must not modify the slice.
-func (s *Slot) Occupancies() []Occupancy { return s.occupancies }
-
-// An Occupancy is the number of slots that a key holds and may hold.
-type Occupancy struct {
-	Slots string // the name
-	Limit int64
-	Held  int64 // by all processes
-}
-
-// Remaining returns how many more slots the key may hold.
-func (o Occupancy) Remaining() int64 { return max(o.Limit-o.Held, 0) }
-
-// A FullError is an [ErrFull] that names the slots that refused. The state of the other
-// claims is not known.
-type FullError struct {
-	Occupancy
-
-	Claim  int // the index of the claim that was refused
-	Source Source
-}
-
-// Error returns the name and the numbers, without the key.
-func (e *FullError) Error() string {
-	return fmt.Sprintf("headgate: all slots %q are taken: %d of %d", e.Slots, e.Held, e.Limit)
-}
-
-// Is reports whether target is [ErrFull].
-func (e *FullError) Is(target error) bool { return target == ErrFull }

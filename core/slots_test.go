@@ -80,12 +80,12 @@ func TestAcquireAllMalformed(t *testing.T) {
 	store := &strictStore{memstore.New(memstore.Config{}), t}
 	ws := newSlots(t, store, "ws", 1)
 	same := newSlots(t, store, "ws", 2)
-	elsewhere := newSlots(t, memstore.New(memstore.Config{}), "other", 1)
+	one, other := newSlots(t, newFleet(nil), "one", 1), newSlots(t, newFleet(nil), "other", 1)
 	for name, claims := range map[string][]core.Claim{
 		"nothing":      nil,
 		"too many":     slices.Repeat([]core.Claim{{Slots: ws}}, 9),
 		"nil":          {{Slots: nil, Key: "a"}},
-		"other stores": {{Slots: ws, Key: "a"}, {Slots: elsewhere, Key: "a"}},
+		"other stores": {{Slots: one, Key: "a"}, {Slots: ws, Key: "a"}, {Slots: other, Key: "a"}},
 		"twice":        {{Slots: ws, Key: "secret"}, {Slots: same, Key: "secret"}},
 	} {
 		if slot, err := core.AcquireAll(t.Context(), claims...); slot != nil || !errors.Is(err, core.ErrQuestion) || strings.Contains(err.Error(), "secret") {

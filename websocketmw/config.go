@@ -21,8 +21,9 @@ type Config struct {
 	_ struct{} // composite literals must name the fields
 
 	// Rules are the limits, 1 to 8 of them. A socket takes one slot of each rule, all
-	// or none, so the slots must share one store and have different names. Put the
-	// limit that is reached most often first.
+	// or none, so the slots have different names and one store, except that a limit of this
+	// process alone may have a memstore beside the store that all share. Put the limit that
+	// is reached most often first.
 	Rules []Rule
 
 	// Skip reports whether a request passes uncounted, unobserved and without
@@ -234,8 +235,8 @@ func clash(a, b *core.Slots) error {
 		return nil
 	case a.Name() == b.Name():
 		return fmt.Errorf("both slots are named %q: give each a name of its own", a.Name())
-	case a.Store() != b.Store():
-		return fmt.Errorf("slots %q and %q have different stores: use one store, or one guard for each", a.Name(), b.Name())
+	case a.Store() != b.Store() && a.Store().Shared() && b.Store().Shared():
+		return fmt.Errorf("slots %q and %q have different stores, both shared: use one store, or one guard for each", a.Name(), b.Name())
 	}
 	return nil
 }

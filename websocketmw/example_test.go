@@ -11,9 +11,11 @@ import (
 	"time"
 
 	"github.com/gorilla/websocket"
+	"github.com/redis/go-redis/v9"
 
 	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/core/memstore"
+	"github.com/headgate/headgate/core/redisstore"
 	"github.com/headgate/headgate/keyfuncs"
 	"github.com/headgate/headgate/websocketmw"
 	"github.com/headgate/headgate/websocketmw/gorillaws"
@@ -108,6 +110,33 @@ func ExampleNew_severalRules() {
 	}
 	fmt.Println(guard.Len())
 	// Output: 0
+}
+
+// Three sockets for each user on all servers together, and 20,000 on this one, which is as
+// many as it has memory for. A socket takes a slot of both or of neither.
+func ExampleNew_node() {
+	all, err := redisstore.New(redis.NewClient(&redis.Options{Addr: "127.0.0.1:6379", ContextTimeoutEnabled: true}), redisstore.Config{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	users, err := core.NewSlots(all, "user", 3)
+	if err != nil {
+		log.Fatal(err)
+	}
+	node, err := core.NewSlots(memstore.New(memstore.Config{}), "node", 20_000)
+	if err != nil {
+		log.Fatal(err)
+	}
+	guard, err := websocketmw.New(websocketmw.Config{
+		Rules: []websocketmw.Rule{
+			{Slots: node, Key: keyfuncs.Everyone(), Service: true},
+			{Slots: users, Key: keyfuncs.Context(userKey{})},
+		},
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	http.Handle("/ws", guard.Handler(http.HandlerFunc(upgrade)))
 }
 
 // Shadow mode: nobody is refused, and the log says who would have been.

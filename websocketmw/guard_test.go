@@ -33,6 +33,7 @@ func newSlots(t *testing.T, store core.SlotStore, name string, limit int64) *cor
 func TestConfigFaults(t *testing.T) {
 	store := memstore.New(memstore.Config{})
 	a, elsewhere := newSlots(t, store, "a", 1), newSlots(t, memstore.New(memstore.Config{}), "b", 1)
+	fleet, otherFleet := newSlots(t, &sharedStore{store}, "fleet", 1), newSlots(t, &sharedStore{store}, "other", 1)
 	key := keyfuncs.Everyone()
 	for _, c := range []struct {
 		config Config
@@ -41,7 +42,8 @@ func TestConfigFaults(t *testing.T) {
 		{Config{}, "Rules"},
 		{Config{Rules: make([]Rule, 9)}, "Rules Rules[0].Key Rules[0].Slots"},
 		{Config{Rules: []Rule{{Slots: a, Key: key}, {Slots: a, Key: key}}}, "Rules[1].Slots"},
-		{Config{Rules: []Rule{{Slots: a, Key: key}, {Slots: elsewhere, Key: key}}}, "Rules[1].Slots"},
+		{Config{Rules: []Rule{{Slots: a, Key: key}, {Slots: fleet, Key: key}, {Slots: elsewhere, Key: key}, {Slots: otherFleet, Key: key}}}, "Rules[3].Slots"},
+		{Config{Rules: []Rule{{Slots: a, Key: key}, {Slots: fleet, Key: key}, {Slots: elsewhere, Key: key}}}, ""},
 		{Config{Rules: []Rule{{Key: key}, {Slots: a, Key: key}}}, "Rules[0].Slots"},
 		{Config{Rules: []Rule{{Slots: a, Key: key}}, Inbound: make([]Inbound, 9)}, "Inbound Inbound[0].Limiter"},
 		{
@@ -66,6 +68,11 @@ func TestConfigFaults(t *testing.T) {
 		}
 	}
 }
+
+// A sharedStore says that other processes share it.
+type sharedStore struct{ core.SlotStore }
+
+func (*sharedStore) Shared() bool { return true }
 
 func upgradeRequest(change ...string) *http.Request {
 	r := httptest.NewRequest("GET", "/ws", nil)
@@ -180,6 +187,14 @@ func TestRefusals(t *testing.T) {
 				c.Rules = []Rule{{Slots: first, Key: keyfuncs.Everyone()}, c.Rules[0]}
 			},
 			status: 429, policy: `"first";q=9;qu="concurrent-requests", "ws";q=0;qu="concurrent-requests"`, limit: `"ws";r=0`, body: full, waits: true,
+		},
+		{
+			name: "this server is full",
+			change: func(c *Config, _ *counter) {
+				node := newSlots(t, memstore.New(memstore.Config{}), "node", 0)
+				c.Rules = []Rule{{Slots: newSlots(t, &sharedStore{memstore.New(memstore.Config{})}, "first", 9), Key: keyfuncs.Everyone()}, {Slots: node, Key: keyfuncs.Everyone(), Service: true}}
+			},
+			status: 503, policy: `"first";q=9;qu="concurrent-requests"`, body: blank("503", "Service Unavailable"), waits: true,
 		},
 		{
 			name:   "the store is unreachable",

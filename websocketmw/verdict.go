@@ -38,7 +38,6 @@ type limits []core.Occupancy
 func limitsOf(slot *core.Slot) limits {
 	all := limits(slot.Occupancies())
 	if slot.Source() == core.SourceOpen { // nothing was counted
-		all = append(limits(nil), all...)
 		for i := range all {
 			all[i].Held = -1
 		}

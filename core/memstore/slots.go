@@ -103,6 +103,9 @@ func (holds) Doubt() <-chan struct{} { return nil }
 // Shed implements [store.Hold].
 func (holds) Shed(context.Context) (bool, error) { return false, nil }
 
+// Shared implements [store.SlotStore]: what is held is known to this process alone.
+func (*Store) Shared() bool { return false }
+
 // CountSlots implements [store.SlotStore].
 func (s *Store) CountSlots(_ context.Context, name, key string) (int64, error) {
 	s.slots.mu.Lock()

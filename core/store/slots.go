@@ -24,6 +24,10 @@ type SlotStore interface {
 	// again, after an error or concurrently.
 	CloseSlots(ctx context.Context, name string) error
 
+	// Shared reports whether other processes acquire slots of the store, too. It always
+	// returns the same. If not, no slot is ever lost or doubted.
+	Shared() bool
+
 	// Observer returns who is to be told of slots, which is always the same, or nil. The
 	// store need not report acquires and releases: package core does.
 	Observer() *Observer

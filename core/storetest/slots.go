@@ -53,6 +53,7 @@ func RunSlots(t *testing.T, h SlotHarness) {
 		{"SeveralUnderConcurrency", (*slotSuite).exactForSeveral},
 		{"CountsAsAListDoes", (*slotSuite).walk},
 		{"ReleasedOnce", (*slotSuite).releasedOnce},
+		{"SharedIsTrue", (*slotSuite).shared},
 		{"LimitsDiffer", (*slotSuite).limits},
 		{"KeysAndNamesAreKeptApart", (*slotSuite).names},
 		{"CloseGivesBack", (*slotSuite).closing},
@@ -309,6 +310,17 @@ func (s *slotSuite) walk() {
 			held[k] = append(held[k], slot)
 			return true
 		})
+	}
+}
+
+// shared checks that a store which shares its counts with another says so.
+func (s *slotSuite) shared() {
+	a, b := s.join(), s.join()
+	if a.Shared() != (a != b) || b.Shared() != a.Shared() {
+		s.Errorf("Shared is %v and %v of stores of which it is %v that they are the same", a.Shared(), b.Shared(), a == b)
+	}
+	if slot := s.acquire(s.slots(a, "ws", 1), "key"); !a.Shared() && (slot.Lost() != nil || slot.Doubt() != nil) {
+		s.Error("a store that is not shared may lose slots")
 	}
 }
 

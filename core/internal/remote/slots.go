@@ -70,6 +70,9 @@ func NewSlots(b SlotBackend, c Config, sc SlotConfig) *Slots {
 // Observer implements [store.SlotStore].
 func (s *Slots) Observer() *store.Observer { return s.calls.Observer }
 
+// Shared implements [store.SlotStore].
+func (*Slots) Shared() bool { return true }
+
 // AcquireSlots implements [store.SlotStore].
 func (s *Slots) AcquireSlots(ctx context.Context, claims []store.Claim) (store.Grant, error) {
 	if err := ctx.Err(); err != nil {
