@@ -148,6 +148,27 @@ func (p Policy) CountDenied() Policy {
 	return p
 }
 
+// Leasable makes a TokenBucket one that package lease leases: units may be spent for up to d
+// after they were charged, by whoever charged them. So that at most burst + rate*t units
+// are admitted over any span t all the same, what refills in d is not in the bucket: a single
+// call admits at most the burst less that, which is its Limit. At most a quarter of the burst
+// may refill in d, which must be a positive whole number of microseconds.
+//
+// It is a part of the policy, because all servers that share a bucket must agree on it, also
+// those without leases. Windows are leased as they are.
+func (p Policy) Leasable(d time.Duration) Policy {
+	switch {
+	case p.numbers.Algorithm != step.TokenBucket:
+		return p.faulty("Leasable is for TokenBucket: windows are leased as they are")
+	case d <= 0 || d%time.Microsecond != 0:
+		return p.faulty("Leasable(%v) needs a positive whole number of microseconds", d)
+	}
+	p.numbers.Burst += p.numbers.Refill() // of an earlier call
+	p.numbers.Lease = d.Microseconds()
+	p.numbers.Burst -= p.numbers.Refill()
+	return p
+}
+
 // Share returns the policy for one of n servers that do not share a store, so that
 // together they admit about as much as p: it has 1/n of the events, or of the burst and
 // the rate, rounded up. The distance of MinInterval becomes n times as long. n is at
@@ -167,8 +188,8 @@ func (p Policy) Share(n int64) Policy {
 func (p Policy) Name() string { return p.name }
 
 // Limit returns the largest number of units that can be admitted at once: the burst of
-// a token bucket, the events of a window, 1 for MinInterval, [NoLimit] for Unlimited or
-// 0 for Blocked.
+// a token bucket, less what refills while it is leased, the events of a window, 1 for
+// MinInterval, [NoLimit] for Unlimited or 0 for Blocked.
 func (p Policy) Limit() int64 { return limit(&p.numbers) }
 
 func limit(m *step.Numbers) int64 {

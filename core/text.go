@@ -19,6 +19,7 @@ const (
 	maxPeriod = step.MaxSpan * time.Microsecond
 
 	wordBurst       = "burst"
+	wordLeasable    = "leasable"
 	wordResolution  = "resolution"
 	wordNeverOver   = "never-over"
 	wordCountDenied = "count-denied"
@@ -58,7 +59,7 @@ func algorithms() string {
 func options(a step.Algorithm) []string {
 	switch a {
 	case step.TokenBucket:
-		return []string{wordBurst}
+		return []string{wordBurst, wordLeasable}
 	case step.FixedWindow, step.SlidingLog:
 		return []string{wordCountDenied}
 	case step.SlidingWindow:
@@ -159,6 +160,7 @@ func (p Policy) MarshalText() ([]byte, error) {
 // UnmarshalText sets the policy to the one that a text describes, without a name:
 //
 //	token-bucket 10/second burst 100
+//	token-bucket 1000/second burst 2000 leasable 500ms
 //	fixed-window 1000/day count-denied
 //	sliding-window 100000/hour resolution 100 never-over
 //	sliding-log 60/minute
@@ -168,8 +170,8 @@ func (p Policy) MarshalText() ([]byte, error) {
 //
 // An algorithm is followed by a rate, or by the period of min-interval, both written as
 // [Rate.UnmarshalText] describes, and then by its options, in any order: burst, which
-// token-bucket requires; resolution, never-over and count-denied of sliding-window; and
-// count-denied of fixed-window and sliding-log. They are what the methods and parameters of
+// token-bucket requires, and leasable with a period; resolution, never-over and count-denied
+// of sliding-window; and count-denied of fixed-window and sliding-log. They are what the methods and parameters of
 // these names are. Words are in lower case, with white space between them.
 //
 // If the text is anything else, longer than 256 bytes, or describes a policy that [New]
@@ -201,7 +203,10 @@ func (p Policy) text() string {
 		s += " " + period(span(m.Period))
 	}
 	if m.Algorithm == step.TokenBucket {
-		s += fmt.Sprintf(" %s %d", wordBurst, m.Burst)
+		s += fmt.Sprintf(" %s %d", wordBurst, m.Burst+m.Refill())
+	}
+	if m.Lease > 0 {
+		s += " " + wordLeasable + " " + period(span(m.Lease))
 	}
 	if m.Algorithm == step.SlidingWindow && m.Resolution != DefaultResolution {
 		s += fmt.Sprintf(" %s %d", wordResolution, m.Resolution)
@@ -326,7 +331,9 @@ func parsePolicy(words []string) (Policy, error) {
 		}
 		p = policy(a, r)
 	}
-	return p, parseOptions(&p.numbers, words, 2)
+	err := parseOptions(&p.numbers, words, 2)
+	p.numbers.Burst -= p.numbers.Refill()
+	return p, err
 }
 
 // parseOptions sets the options, which are the words from that index on.
@@ -346,6 +353,20 @@ func parseOptions(m *step.Numbers, words []string, next int) error {
 		}
 		seen = append(seen, option)
 		var n int64
+		if option == wordLeasable {
+			if next == len(words) {
+				return atWord(at, fmt.Errorf("%s needs a period, such as %s 100ms", option, option))
+			}
+			d, err := parsePeriod(words[next])
+			if err == nil && d == 0 {
+				err = fmt.Errorf("%s needs a positive period", option)
+			}
+			if err != nil {
+				return atWord(next, err)
+			}
+			n = d.Microseconds()
+			next++
+		}
 		if option == wordBurst || option == wordResolution {
 			if next == len(words) {
 				return atWord(at, fmt.Errorf("%s needs a number, such as %s 100", option, option))
@@ -359,6 +380,8 @@ func parseOptions(m *step.Numbers, words []string, next int) error {
 		switch option {
 		case wordBurst:
 			m.Burst = n
+		case wordLeasable:
+			m.Lease = n
 		case wordResolution:
 			m.Resolution = n
 		case wordNeverOver:

@@ -59,6 +59,8 @@ var policyTexts = []struct {
 	{"token-bucket 10/second burst 100", core.TokenBucket(core.PerSecond(10), 100)},
 	{"token-bucket 1/7d burst 1", core.TokenBucket(core.Every(7*day), 1)},
 	{"token-bucket 1000000000/30d burst 1000000000", core.TokenBucket(core.Rate{Events: 1e9, Per: 30 * day}, 1e9)},
+	{"token-bucket 100/second burst 200 leasable 500ms", core.TokenBucket(core.PerSecond(100), 200).Leasable(500 * time.Millisecond)},
+	{"token-bucket 100/second burst 200 leasable 1ms", core.TokenBucket(core.PerSecond(100), 200).Leasable(500 * time.Millisecond).Leasable(time.Millisecond)},
 	{"fixed-window 1000/day", core.FixedWindow(core.PerDay(1000))},
 	{"fixed-window 1000/day count-denied", core.FixedWindow(core.PerDay(1000)).CountDenied()},
 	{"sliding-window 10/hour", core.SlidingWindow(core.PerHour(10))},
@@ -78,6 +80,7 @@ var policyTexts = []struct {
 	{"blocked", core.Blocked()},
 
 	// A share is a policy like any other.
+	{"token-bucket 10/2s burst 6 leasable 100ms", core.TokenBucket(core.PerSecond(10), 10).Leasable(100 * time.Millisecond).Share(2)},
 	{"token-bucket 10/2s burst 5", core.TokenBucket(core.PerSecond(10), 9).Share(2)},
 	{"min-interval 3s", core.MinInterval(time.Second).Share(3)},
 	{"unlimited", core.Unlimited().Share(3)},
@@ -157,13 +160,21 @@ var badPolicies = []struct{ text, fault string }{
 	{"fixed-window 1/day resolution 10", `fixed-window has no option "resolution": it has count-denied`},
 
 	{"token-bucket 10/second", "token-bucket needs a burst, such as burst 100"},
-	{"token-bucket 10/second 100", `token-bucket has no option "100": it has burst`},
+	{"token-bucket 10/second 100", `token-bucket has no option "100": it has burst, leasable`},
 	{"token-bucket 10/second burst", "burst needs a number, such as burst 100"},
-	{"token-bucket 10/second burst=100", `token-bucket has no option "burst=100": it has burst`},
+	{"token-bucket 10/second burst=100", `token-bucket has no option "burst=100": it has burst, leasable`},
 	{"token-bucket 10/second burst x", `"x" is not a whole number of at most 2^53-1`},
 	{"token-bucket 10/second burst -1", `"-1" is not a whole number of at most 2^53-1`},
 	{"token-bucket 10/second burst 0", "a burst must be at least 1, is 0"},
 	{"token-bucket 10/second burst 1 burst 1", "burst is there twice"},
+	{"token-bucket 10/second burst 8 leasable", "leasable needs a period, such as leasable 100ms"},
+	{"token-bucket 10/second burst 8 leasable 0s", "leasable needs a positive period"},
+	{"token-bucket 10/second burst 8 leasable x", noPeriod("x")},
+	{"token-bucket 10/second burst 8 leasable 1s", "a burst of 8 is too small for leases of 1s, in which 10 units refill: it must be at least 40, or the time at most 200ms"},
+	{"token-bucket 3/second burst 8 leasable 1s", "a burst of 8 is too small for leases of 1s, in which 3 units refill: it must be at least 12, or the time at most 666.666ms"},
+	{"token-bucket 10/second burst 3 leasable 1s", "a burst of 3 is too small for leases of 1s, in which 10 units refill: it must be at least 40, or the time at most 66.666ms"},
+	{"token-bucket 10/second burst 1 leasable 1ms", "a burst of 1 is too small to be leased: it must be at least 2"},
+	{"fixed-window 10/second leasable 1ms", `fixed-window has no option "leasable": it has count-denied`},
 	{"token-bucket 0/second burst 0", "a rate of 0 events: to refuse everything, use Blocked; a burst must be at least 1, is 0"},
 	{"token-bucket 2/1us burst 1", "a token bucket's rate must be at most 1,000,000 a second"},
 	{"token-bucket 2/day burst 9007199254740991", "a burst of 9007199254740991 at this rate cannot be counted exactly: make the burst smaller or the rate rounder"},
@@ -289,6 +300,8 @@ func TestWhatIsNotValidHasNoText(t *testing.T) {
 		{core.FixedWindow(core.PerDay(1)).NeverOver(), "fixed-window 1/day never-over", "NeverOver is for SlidingWindow"},
 		{core.FixedWindow(core.PerDay(1)).Resolution(5), "fixed-window 1/day", "Resolution is for SlidingWindow"},
 		{core.MinInterval(time.Second).CountDenied(), "min-interval 1s count-denied", "CountDenied is for FixedWindow, SlidingWindow and SlidingLog"},
+		{core.FixedWindow(core.PerDay(1)).Leasable(1), "fixed-window 1/day", "Leasable is for TokenBucket: windows are leased as they are"},
+		{core.TokenBucket(core.PerDay(1), 9).Leasable(1), "token-bucket 1/day burst 9", "Leasable(1ns) needs a positive whole number of microseconds"},
 		{core.Blocked().Share(0), "blocked", "Share(0) needs at least 1 server"},
 		{core.TokenBucket(core.PerDay(0), -1), "token-bucket 0/day burst -1", "a rate of 0 events: to refuse everything, use Blocked; a burst must be at least 1, is -1"},
 	} {
@@ -333,7 +346,7 @@ func TestTextsRoundTrip(t *testing.T) {
 
 // TestTextsOfWords: what is made of the right words, in any order, is refused or a policy.
 func TestTextsOfWords(t *testing.T) {
-	words := strings.Fields(strings.ReplaceAll(algorithms, ",", "") + " burst resolution never-over count-denied")
+	words := strings.Fields(strings.ReplaceAll(algorithms, ",", "") + " burst leasable resolution never-over count-denied")
 	number := rapid.SampledFrom([]string{"0", "1", "7", "60", "1000", "1048577", "9007199254740991", "9007199254740992", "01"})
 	unit := rapid.SampledFrom([]string{"us", "ms", "s", "m", "h", "d", "second", "minute", "hour", "day", "x"})
 	rapid.Check(t, func(t *rapid.T) {
@@ -357,6 +370,9 @@ func drawPolicy(t *rapid.T) core.Policy {
 	switch rapid.IntRange(0, 6).Draw(t, "algorithm") {
 	case 0:
 		p = core.TokenBucket(r, drawNumber(t, "burst"))
+		if rapid.Bool().Draw(t, "leased") {
+			p = p.Leasable(time.Duration(rapid.Int64Range(-1, 1_000_000).Draw(t, "lease")) * time.Microsecond)
+		}
 	case 1:
 		p = core.FixedWindow(r)
 	case 2:

@@ -13,6 +13,7 @@ import (
 	"github.com/headgate/headgate/core/memstore"
 	"github.com/headgate/headgate/core/store"
 	"github.com/headgate/headgate/internal/bubble"
+	"github.com/headgate/headgate/internal/norace"
 )
 
 func limiterOf(t *testing.T, s core.Store, policies ...core.Policy) *core.Limiter {
@@ -36,7 +37,8 @@ func allow(t *testing.T, l *core.Limiter, n int64) core.Decision {
 // newServer returns a store over a link, which is closed at the end.
 func newServer(t *testing.T, shared core.Store, c Config, slow time.Duration) (*Store, *link) {
 	t.Helper()
-	l := &link{Store: shared, rng: rand.New(rand.NewPCG(1, 1)), slow: slow}
+	l := &link{Store: shared, rng: rand.New(rand.NewPCG(1, 1))}
+	l.slow.Store(int64(slow))
 	s, err := New(l, c)
 	if err != nil {
 		t.Fatal(err)
@@ -102,6 +104,8 @@ func TestOneServerAlone(t *testing.T) {
 		core.FixedWindow(core.Rate{Events: 100, Per: time.Second}),
 		core.SlidingWindow(core.Rate{Events: 100, Per: time.Second}).NeverOver(),
 		core.SlidingWindow(core.Rate{Events: 1000, Per: time.Second}),
+		core.TokenBucket(core.PerSecond(100), 100).Leasable(250 * time.Millisecond),
+		core.TokenBucket(core.PerSecond(1000), 1000).Leasable(100 * time.Millisecond),
 	} {
 		bubble.Test(t, func(t *testing.T) {
 			rng := rand.New(rand.NewPCG(uint64(i), 3))
@@ -130,7 +134,9 @@ func TestOneServerAlone(t *testing.T) {
 
 // Servers that want more than the limit, very unevenly, get nearly all of it, with few calls.
 func TestNearlyAllIsUsed(t *testing.T) {
-	const seconds, sub = 10, 100 * time.Millisecond
+	norace.Test(t)
+	const seconds, sub = 20, 100 * time.Millisecond
+	bucket := core.TokenBucket(core.PerSecond(2000), 2000).Leasable(200 * time.Millisecond)
 	for name, c := range map[string]struct {
 		policy  core.Policy
 		servers int
@@ -138,12 +144,15 @@ func TestNearlyAllIsUsed(t *testing.T) {
 		least   int64         // of a hundred that an exact limiter would admit
 		life    time.Duration // of a lease, at most
 	}{
-		"little":      {core.SlidingWindow(core.PerSecond(2000)), 8, 0.8, 99, sub},
-		"above":       {core.SlidingWindow(core.PerSecond(2000)), 8, 1.5, 98, sub},
-		"far above":   {core.SlidingWindow(core.PerSecond(2000)), 8, 4, 98, sub},
-		"never over":  {core.SlidingWindow(core.PerSecond(2000)).NeverOver(), 8, 3, 98, sub},
-		"window":      {core.FixedWindow(core.PerSecond(2000)), 8, 2, 98, time.Second},
-		"long window": {core.FixedWindow(core.Rate{Events: 8000, Per: 4 * time.Second}), 8, 1.5, 98, time.Second},
+		"little":         {core.SlidingWindow(core.PerSecond(2000)), 8, 0.8, 99, sub},
+		"above":          {core.SlidingWindow(core.PerSecond(2000)), 8, 1.5, 98, sub},
+		"far above":      {core.SlidingWindow(core.PerSecond(2000)), 8, 4, 98, sub},
+		"never over":     {core.SlidingWindow(core.PerSecond(2000)).NeverOver(), 8, 3, 98, sub},
+		"window":         {core.FixedWindow(core.PerSecond(2000)), 8, 2, 98, time.Second},
+		"little, bucket": {bucket, 8, 0.8, 99, 200 * time.Millisecond},
+		"above, bucket":  {bucket, 8, 1.2, 98, 200 * time.Millisecond},
+		"far, bucket":    {bucket, 8, 4, 98, 200 * time.Millisecond},
+		"long window":    {core.FixedWindow(core.Rate{Events: 8000, Per: 4 * time.Second}), 8, 1.5, 98, time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble.Test(t, func(t *testing.T) {

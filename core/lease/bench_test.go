@@ -15,6 +15,7 @@ func BenchmarkHot(b *testing.B) {
 	rate := core.Rate{Events: 1 << 40, Per: 1000 * time.Second}
 	for name, policies := range map[string][]core.Policy{
 		"FixedWindow":   {core.FixedWindow(rate)},
+		"TokenBucket":   {core.TokenBucket(core.PerSecond(1_000_000), 1<<32).Leasable(time.Second)},
 		"SlidingWindow": {core.SlidingWindow(rate)},
 		"Two":           {core.FixedWindow(rate).Named("a"), core.SlidingWindow(rate).Named("b")},
 	} {

@@ -25,6 +25,11 @@ func (t instant) later(u instant) instant {
 	return instant{max(t.mono, u.mono), max(t.wall, u.wall)}
 }
 
+// earlier returns the earlier time of each clock.
+func (t instant) earlier(u instant) instant {
+	return instant{min(t.mono, u.mono), min(t.wall, u.wall)}
+}
+
 // life returns for how long a lease may be used, in nanoseconds from before it was sent for,
 // if the store counts it for that many microseconds from its instant on. The store's
 // instant is rounded down, and one clock may be slow, and the other fast, by 500 ppm.

@@ -21,9 +21,13 @@ func (d *demand) add(at, span, n int64) {
 	d.now = min(d.now+n, step.MaxInt)
 }
 
-// units returns about how many there were in the last span. add was called at that time.
+// units returns about how many there were in the last span.
 func (d *demand) units(at, span int64) float64 {
-	return float64(d.now) + float64(d.old)*(1-float64(at-d.start)/float64(span))
+	now, old, passed := d.now, d.old, at-d.start
+	if passed >= span {
+		now, old, passed = 0, now, passed-span
+	}
+	return float64(now) + float64(old)*max(1-float64(passed)/float64(span), 0)
 }
 
 // idle reports whether nothing was asked for in the last span.

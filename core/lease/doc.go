@@ -18,10 +18,16 @@
 //
 //	FixedWindow     the window in which it was charged
 //	SlidingWindow   the sub-window in which it was charged
+//	TokenBucket     the time that Policy.Leasable of package core sets
 //
 // In a limiter of several policies that is the earliest end of all, and of all plans of
 // its name that this Store knows: see Limiter.With of package core. For "never more in any
 // window" use SlidingWindow with NeverOver, and a high Resolution.
+//
+// A bucket does not count by parts of time: units that are spent later than they were charged
+// are admitted beside those that have refilled since. Leasable takes as many out of the
+// burst, so that in any span no more is admitted than the burst and what refills. That is a
+// part of the policy, the same for servers with leases and without.
 //
 // When a lease ends, a server tells by its own clocks: they count from the moment before the
 // charge was sent, and are taken to be slow by a thousandth. A lease is over as soon as the
@@ -32,20 +38,30 @@
 // is admitted without leases: a key that is Reset while other servers have leases of it; a state
 // that the store lost; a clock of the store that steps ahead; limiters of one name with
 // other periods or resolutions in another process, as during a deployment; and a plan of smaller
-// limits that spends its lease after another server has charged the key under a larger one.
+// limits that spends its lease after another server has charged the key under a larger one. So
+// do servers that share a bucket and do not agree on its Leasable.
 //
 // # What is leased
 //
-// Limiters whose policies are all FixedWindow or SlidingWindow, without CountDenied. The calls
-// of others, and those of AllowAll, are passed on as they are, each with its call of the store.
-// So are calls for keys that are asked less than about twice in [Config].For.
+// Limiters whose policies are all FixedWindow, SlidingWindow or a TokenBucket that is
+// Leasable, without CountDenied. The calls of others are passed on as they are, each with its
+// call of the store. So are calls for keys that are asked less than about twice in
+// [Config].For.
+//
+// AllowAll spends what is leased of its keys in one step, and charges the rest with one call
+// of the store. If that is refused, or fails, what was spent is put back. Such a decision has
+// the earliest instant of all charges, so a refund of it may give back less. Its Source is
+// SourceLease only if the store was not asked.
 //
 // # What it costs
 //
 // Units that one server has leased and does not spend are missing elsewhere. So a lease has
 // what the recent demand for the key would use until it ends, and at most a quarter of what
-// the store said was left: the last units are decided by the store, one by one. What was not
-// spent is given back when the lease ends. If a process crashes, what it had leased
+// the store said was left: the last units are decided by the store, one by one. More is leased
+// in the background before a lease is used up, so that nobody waits for the store while the
+// demand is steady. What was not spent is given back when the lease ends; to a bucket, where
+// by then it would have refilled anyway, when the key was not asked for an eighth of that
+// time. If a process crashes, what it had leased
 // counts as used until the window has passed: less is admitted, never more.
 //
 // A key that the store refuses is asked for no more often than 20 times in the life of a

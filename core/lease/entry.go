@@ -13,6 +13,7 @@ type entry struct {
 	next    *entry // of the same hash: another plan, mostly
 
 	demand  demand
+	asked   int64         // when, in monotonic nanoseconds
 	room    int64         // what the store last said was left
 	flight  chan struct{} // closed when the call for a lease has returned; nil if there is none
 	calls   int           // for leases, that have not returned
@@ -20,43 +21,78 @@ type entry struct {
 	others  int           // calls under other plans: nor is one that was made before
 	refusal refusal
 
-	// The lease. The units were charged between start and end, on the store's clock, at
-	// several instants, of which at is the newest.
+	// More is leased in the background when no more than low units are left, or at the time
+	// soon, in monotonic nanoseconds.
+	low  int64
+	soon int64
+
+	// The first is spent first, since it ends first. There is a second when units of a
+	// bucket are leased before the first is used up.
+	leases [2]lease
+	answer store.Result // of the store, to the newest charge
+	from   int64        // when it came, in monotonic nanoseconds
+}
+
+// A lease is units that were charged in one part, at several instants.
+type lease struct {
 	left    int64
 	charged int64
-	start   int64
-	end     int64
-	at      int64
-	until   instant      // its end, on the clocks of this machine
-	answer  store.Result // of the store, at that instant
-	from    int64        // when it came, in monotonic nanoseconds
+	part
+	at    int64   // the instant of the receipts: any of a window's, the first of a bucket's
+	until instant // its end, on the clocks of this machine
 }
+
+func (b *lease) live(now instant) bool { return now.before(b.until) }
 
 // A refusal is what the store last refused.
 type refusal struct {
 	n      int64 // 0: nothing
 	result store.Result
 	from   int64 // when it came, in monotonic nanoseconds
-	until  int64 // until when the store is not asked for n again
+	until  int64 // until when the store is not asked for n again, nor for leases ahead
 }
 
-// spend answers from the lease, if that holds n units.
-func (e *entry) spend(r *store.Result, now instant, n int64, peek bool) bool {
-	if e.left < n || !now.before(e.until) {
+// held returns how many units the live leases hold.
+func (e *entry) held(now instant) (n int64) {
+	for i := range e.leases {
+		if b := &e.leases[i]; b.left > 0 && b.live(now) {
+			n += b.left
+		}
+	}
+	return n
+}
+
+// find returns a lease that holds n units, or nil.
+func (e *entry) find(now instant, n int64) *lease {
+	for i := range e.leases {
+		if b := &e.leases[i]; b.left >= n && b.live(now) {
+			return b
+		}
+	}
+	return nil
+}
+
+// spend answers from a lease, if one holds n units.
+func (e *entry) spend(r *store.Result, now instant, n int64) bool {
+	b := e.find(now, n)
+	if b == nil {
 		return false
 	}
-	if !peek {
-		e.left -= n
-	}
-	r.At, r.Source, r.Allowed = e.at, store.SourceLease, true
-	age := (now.mono - e.from) / 1000
+	b.left -= n
+	r.At, r.Source, r.Allowed = b.at, store.SourceLease, true
+	e.read(r, now)
+	return true
+}
+
+// read adds the readings of the store's last answer, with what the leases hold.
+func (e *entry) read(r *store.Result, now instant) {
+	age, held := (now.mono-e.from)/1000, e.leases[0].left+e.leases[1].left
 	for i := range e.answer.Len() {
 		x := *e.answer.Reading(i)
-		x.Remaining += e.left
+		x.Remaining += held
 		x.NextAfter, x.ResetAfter, x.RetryAfter = older(x.NextAfter, age), older(x.ResetAfter, age), 0
 		r.Add(true, x)
 	}
-	return true
 }
 
 // older shortens a span, but not to 0.
@@ -67,14 +103,20 @@ func older(span, age int64) int64 {
 	return max(span-age, 1)
 }
 
+// paused reports whether the store has refused units a moment ago.
+func (e *entry) paused(now instant) bool { return e.refusal.n > 0 && now.mono < e.refusal.until }
+
+// refused reports whether it was n units, which it is not to be asked for again.
+func (e *entry) refused(now instant, n int64) bool { return e.refusal.n == n && e.paused(now) }
+
 // refuse answers with the last refusal, while the store is not to be asked again.
 func (e *entry) refuse(r *store.Result, now instant, n int64) bool {
-	f := &e.refusal
-	if f.n != n || now.mono >= f.until {
+	if !e.refused(now, n) {
 		return false
 	}
+	f := &e.refusal
 	age, rest := (now.mono-f.from)/1000, (f.until-now.mono+999)/1000
-	r.At, r.Source = f.result.At, store.SourceLease
+	r.At, r.Source, r.Allowed = f.result.At, store.SourceLease, false
 	for i := range f.result.Len() {
 		x, admitted := *f.result.Reading(i), f.result.Admitted(i)
 		x.NextAfter, x.ResetAfter = older(x.NextAfter, age), older(x.ResetAfter, age)
@@ -86,13 +128,25 @@ func (e *entry) refuse(r *store.Result, now instant, n int64) bool {
 	return true
 }
 
-// take takes what is left in the lease, to be given back.
-func (e *entry) take(t *store.Settlement) bool {
-	*t = store.Settlement{
-		Charge: store.Charge{Limiter: e.limiter, Key: e.key, N: e.left},
-		At:     e.at, Source: store.SourceStore,
+// put puts units back that were spent from a lease of that instant, as many as it takes.
+func (e *entry) put(now instant, at, n int64) (back int64) {
+	for i := range e.leases {
+		if b := &e.leases[i]; b.live(now) && b.start <= at && at < b.end {
+			back = min(n, b.charged-b.left)
+			b.left += back
+			return back
+		}
 	}
-	e.left, e.charged = 0, 0
+	return 0
+}
+
+// take takes what is left in a lease, to be given back.
+func (e *entry) take(b *lease, t *store.Settlement) bool {
+	*t = store.Settlement{
+		Charge: store.Charge{Limiter: e.limiter, Key: e.key, N: b.left},
+		At:     b.at, Source: store.SourceStore,
+	}
+	*b = lease{}
 	return t.N > 0
 }
 

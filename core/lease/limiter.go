@@ -23,9 +23,21 @@ type limiter struct {
 // sub-windows of each.
 type family struct {
 	mu    sync.Mutex
-	grids atomic.Pointer[[]int64] // the lengths of their sub-windows, each once, in microseconds
-	plans atomic.Int64            // how many limiters there are
+	parts atomic.Pointer[parts]
+	plans atomic.Int64 // how many limiters there are
 }
+
+// Parts say which units are counted alike by all limiters of a family, and for how long they
+// may be spent.
+type parts struct {
+	grids  []int64 // the lengths of their sub-windows, each once, in microseconds
+	bucket int64   // the shortest Lease of their buckets, in microseconds; 0: there are none
+	never  bool    // leased: there are too many sub-windows, or a bucket is not Leasable
+}
+
+// A part is instants of the store. Units that were charged from start to before end are
+// counted alike, and may be spent until before over.
+type part struct{ start, end, over int64 }
 
 // maxGrids bounds the work for each lease. A name that has more is not leased.
 const maxGrids = 32
@@ -47,54 +59,80 @@ func grid(p step.Step) int64 {
 	}
 }
 
-// leasable reports whether all policies count in parts of time, and count no refusals.
+// leasable reports whether all policies count in parts of time, or are buckets that leave
+// room for leases, and count no refusals.
 func leasable(spec *store.Spec) bool {
 	return !slices.ContainsFunc(spec.Policies, func(p store.Policy) bool {
-		return grid(p.Step) == 0 || p.Step.Numbers().CountDenied
+		m := p.Step.Numbers()
+		return grid(p.Step) == 0 && m.Lease == 0 || m.CountDenied
 	})
 }
 
 // join adds a limiter, and reports whether leases of others must end, since they may
-// reach beyond one of its sub-windows.
+// reach beyond one of its sub-windows, or be longer than its bucket allows.
 func (f *family) join(spec *store.Spec) (changed bool) {
 	f.plans.Add(1)
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	var grids []int64
-	if old := f.grids.Load(); old != nil {
-		grids = slices.Clone(*old)
+	var all parts
+	if old := f.parts.Load(); old != nil {
+		all = *old
+		all.grids = slices.Clone(old.grids)
 	}
 	for _, p := range spec.Policies {
-		if g := grid(p.Step); g > 0 && len(grids) <= maxGrids && !slices.Contains(grids, g) {
-			grids, changed = append(grids, g), true
+		m := p.Step.Numbers()
+		switch g := grid(p.Step); {
+		case m.Algorithm == step.TokenBucket && m.Lease == 0:
+			all.never, changed = true, true
+		case m.Algorithm == step.TokenBucket && (all.bucket == 0 || m.Lease < all.bucket):
+			all.bucket, changed = m.Lease, true
+		case g > 0 && len(all.grids) == maxGrids && !slices.Contains(all.grids, g):
+			all.never, changed = true, true
+		case g > 0 && !slices.Contains(all.grids, g):
+			all.grids, changed = append(all.grids, g), true
 		}
 	}
-	if changed {
-		f.grids.Store(&grids)
+	if changed || f.parts.Load() == nil {
+		f.parts.Store(&all)
 	}
 	return changed
 }
 
-// bounds returns the part of time around the store's instant that lies in one sub-window of
-// each limiter: from start to before end. It is empty if there are too many.
-func (f *family) bounds(at int64) (start, end int64) {
-	grids := *f.grids.Load() // it is leasable, so there are some
-	if len(grids) > maxGrids {
-		return 0, 0
+// part returns the part around the store's instant. For a bucket, each instant is one. The
+// part is over at once if nothing may be leased.
+func (f *family) part(at int64) part {
+	all := f.parts.Load()
+	if all.never {
+		return part{}
 	}
-	end = step.MaxInt
-	for _, g := range grids {
+	p := part{start: 0, end: step.MaxInt}
+	for _, g := range all.grids {
 		begin := at - at%g
-		start, end = max(start, begin), min(end, begin+g)
+		p.start, p.end = max(p.start, begin), min(p.end, begin+g)
 	}
-	return start, end
+	p.over = p.end
+	if all.bucket > 0 {
+		p = part{at, at + 1, min(p.end, at+all.bucket)}
+	}
+	return p
 }
 
-// counts reports whether a unit that was charged at that instant still counts at now.
-func (l *limiter) counts(at, now int64) bool {
+// bucket reports whether units of the limiter refill, so that what is given back late is
+// worth less.
+func (l *limiter) bucket() bool { return l.family.parts.Load().bucket > 0 }
+
+// counts reports whether some of n units that were charged at that instant still count at now.
+func (l *limiter) counts(at, now, n int64) bool {
 	for _, p := range l.Spec().Policies {
+		m := p.Step.Numbers()
+		if m.Algorithm == step.TokenBucket {
+			if float64(now-at)*float64(m.Limit) < float64(n)*float64(m.Period) {
+				return true
+			}
+			continue
+		}
 		g := grid(p.Step)
-		if now < at-at%g+max(p.Step.Numbers().Resolution, 0)*g+g {
+		if now < at-at%g+max(m.Resolution, 0)*g+g {
 			return true
 		}
 	}

@@ -27,7 +27,7 @@ const (
 
 // giveBack has units given back soon, if they still count.
 func (s *Store) giveBack(t store.Settlement) {
-	if !below(t.Limiter).counts(t.At, s.ahead.Load()+s.now().mono/1000) {
+	if !below(t.Limiter).counts(t.At, s.ahead.Load()+s.now().mono/1000, t.N) {
 		return
 	}
 	s.returns.mu.Lock()
@@ -44,9 +44,13 @@ func (s *Store) giveBackNow(ctx context.Context, places []place) error {
 	for i := range places {
 		p := &places[i]
 		p.mu.Lock()
-		var t store.Settlement
-		if e := p.find(); e != nil && e.take(&t) {
-			ss = append(ss, t)
+		if e := p.find(); e != nil {
+			for j := range e.leases {
+				var t store.Settlement
+				if e.take(&e.leases[j], &t) {
+					ss = append(ss, t)
+				}
+			}
 		}
 		p.mu.Unlock()
 	}
@@ -107,12 +111,12 @@ func (s *Store) wake() {
 	}
 }
 
-func (s *Store) again() { time.AfterFunc(time.Duration(s.span/8), s.tick) }
+func (s *Store) again() { time.AfterFunc(time.Duration(s.tempo.Load()), s.tick) }
 
 // tick ends leases, and drops keys that are no longer asked for, until there are none.
 func (s *Store) tick() {
 	now := s.now()
-	s.end(func(e *entry) bool { return !now.before(e.until) })
+	s.endOver(now)
 	s.drop(now)
 	ctx, cancel := context.WithTimeout(context.Background(), sendFor)
 	_ = s.send(ctx) // or less is admitted
@@ -124,6 +128,26 @@ func (s *Store) tick() {
 		return
 	}
 	s.again()
+}
+
+// endOver ends leases that are over, and those of buckets that are not asked for any more: what
+// is given back soon has not refilled yet.
+func (s *Store) endOver(now instant) {
+	for i := range s.shards {
+		sh := &s.shards[i]
+		sh.mu.Lock()
+		for _, e := range sh.entries {
+			for ; e != nil; e = e.next {
+				idle := e.limiter.bucket() && now.mono-e.asked > min(e.limiter.family.parts.Load().bucket*1000, s.span)/8
+				for j := range e.leases {
+					if b := &e.leases[j]; b.left > 0 && (idle || !b.live(now)) {
+						s.giveBackLease(e, b)
+					}
+				}
+			}
+		}
+		sh.mu.Unlock()
+	}
 }
 
 // end ends leases.
@@ -151,7 +175,7 @@ func (s *Store) drop(now instant) {
 			var kept *entry
 			for e != nil {
 				next := e.next
-				if e.left == 0 && e.calls == 0 && (s.closed.Load() || e.demand.idle(now.mono, s.span)) {
+				if e.leases[0].left+e.leases[1].left == 0 && e.calls == 0 && (s.closed.Load() || e.demand.idle(now.mono, s.span)) {
 					s.entries.Add(-1)
 				} else {
 					e.next, kept = kept, e
@@ -168,15 +192,41 @@ func (s *Store) drop(now instant) {
 	}
 }
 
+// wait waits for calls that lease units. Closed, the Store begins no other.
+func (s *Store) wait(ctx context.Context) error {
+	var flights []chan struct{}
+	for i := range s.shards {
+		sh := &s.shards[i]
+		sh.mu.Lock()
+		for _, e := range sh.entries {
+			for ; e != nil; e = e.next {
+				if e.flight != nil {
+					flights = append(flights, e.flight)
+				}
+			}
+		}
+		sh.mu.Unlock()
+	}
+	for _, flight := range flights {
+		select {
+		case <-flight:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return nil
+}
+
 // Close ends all leases, and gives back what is left in them. After it the Store passes all
 // calls on; what calls in flight have leased is given back when they end. A server that stops
 // should call it, when it has answered its requests; without, what it had leased counts as
 // used until it expires. It may be called again. The store below stays open.
 func (s *Store) Close(ctx context.Context) error {
 	s.closed.Store(true)
+	err := s.wait(ctx)
 	s.end(func(*entry) bool { return true })
 	s.drop(s.now())
-	if err := s.send(ctx); err != nil {
+	if err = errors.Join(err, s.send(ctx)); err != nil {
 		return fmt.Errorf("headgate: lease: some units were not given back: %w", err)
 	}
 	return nil

@@ -3,6 +3,7 @@ package lease
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -16,7 +17,10 @@ import (
 	"github.com/headgate/headgate/core/step"
 	"github.com/headgate/headgate/core/store"
 	"github.com/headgate/headgate/internal/bubble"
+	"github.com/headgate/headgate/internal/norace"
 )
+
+var schedules = flag.Int("schedules", 60, "how many random schedules the simulation runs")
 
 var errLink = errors.New("the link is down")
 
@@ -25,8 +29,8 @@ var errLink = errors.New("the link is down")
 type link struct {
 	core.Store
 
-	slow  time.Duration
-	loss  int // of a hundred
+	slow  atomic.Int64 // nanoseconds
+	loss  int          // of a hundred
 	dead  atomic.Bool
 	calls atomic.Int64
 
@@ -40,7 +44,7 @@ func (l *link) random(n int64) int64 {
 	return l.rng.Int64N(n)
 }
 
-func (l *link) travel() { time.Sleep(time.Duration(l.random(int64(l.slow) + 1))) }
+func (l *link) travel() { time.Sleep(time.Duration(l.random(l.slow.Load() + 1))) }
 
 func (l *link) lost() bool { return l.random(100) < int64(l.loss) || l.dead.Load() }
 
@@ -54,8 +58,8 @@ func (l *link) cross(call func() error) error {
 	if err := call(); err != nil {
 		return err
 	}
-	if l.random(50) == 0 && l.slow > 0 {
-		time.Sleep(20 * l.slow)
+	if l.random(50) == 0 {
+		time.Sleep(time.Duration(20 * l.slow.Load()))
 	}
 	l.travel()
 	if l.lost() {
@@ -94,7 +98,7 @@ type server struct {
 
 	link      *link
 	limiters  []store.Limiter // plans of one name
-	other     store.Limiter   // of another name
+	others    []store.Limiter // of other names: one that is leased, one that is not
 	begin     time.Time
 	ppm       int64
 	suspended atomic.Int64 // the monotonic clock stood still for so long, in nanoseconds
@@ -116,16 +120,21 @@ type schedule struct {
 	*testing.T
 
 	rng      *rand.Rand
-	frozen   bool // the mutant: servers never find their leases over
+	endless  bool // a mutant: leases are spent after they are over
+	full     bool // a mutant: the burst of a bucket is not less than what is promised
 	policies []core.Policy
 	plans    bool // some use the policies with half the limits, which share their state
 
-	shared *memstore.Store
-	mu     sync.Mutex
-	all    []admitted
-	local  int // decisions
-	resets int64
-	lost   int64 // units that were leased when a key was reset
+	pulse time.Duration
+
+	shared  *memstore.Store
+	mu      sync.Mutex
+	all     []admitted
+	besides []admitted
+	local   int // decisions
+	resets  int64
+	hoard   []*hoarded
+	lost    int64 // units that were leased when a key was reset
 }
 
 const key = "key"
@@ -134,16 +143,14 @@ func (sc *schedule) server() *server {
 	s := &server{begin: time.Now(), ppm: []int64{-999, 0, 999}[sc.rng.IntN(3)]}
 	s.link = &link{
 		Store: sc.shared, rng: rand.New(rand.NewPCG(sc.rng.Uint64(), 1)),
-		slow: time.Duration(sc.rng.IntN(5)) * time.Millisecond, loss: []int{0, 0, 3, 20}[sc.rng.IntN(4)],
+		loss: []int{0, 0, 3, 20}[sc.rng.IntN(4)],
 	}
+	s.link.slow.Store(sc.rng.Int64N(5) * int64(time.Millisecond))
 	var err error
 	if s.Store, err = New(s.link, Config{For: 200 * time.Millisecond}); err != nil {
 		sc.Fatal(err)
 	}
 	s.now = s.clocks
-	if sc.frozen {
-		s.now = func() instant { return instant{1, 1} }
-	}
 	prepare := func(name string, ps []core.Policy) store.Limiter {
 		l, err := core.New(s.Store, name, ps...)
 		if err != nil {
@@ -159,8 +166,16 @@ func (sc *schedule) server() *server {
 		}
 		s.limiters = append(s.limiters, prepare("api", half))
 	}
-	s.other = prepare("other", []core.Policy{core.SlidingLog(core.PerMinute(1000))})
+	s.others = []store.Limiter{
+		prepare("beside", []core.Policy{sc.beside()}),
+		prepare("log", []core.Policy{core.SlidingLog(core.PerMinute(1000))}),
+	}
 	return s
+}
+
+// beside is the policy of a limiter that is charged together with the others.
+func (*schedule) beside() core.Policy {
+	return core.SlidingWindow(core.Rate{Events: 30, Per: 200 * time.Millisecond}).Resolution(4).NeverOver()
 }
 
 // note records what was admitted. It returns the record, so that it can be taken back.
@@ -176,10 +191,49 @@ func (sc *schedule) note(r *store.Result, n int64) int {
 	return len(sc.all) - 1
 }
 
+// together asks for several charges at once, and records those of the others: c is spent at
+// that instant.
+func (sc *schedule) together(s *server, rng *rand.Rand, c store.Charge) (r store.Result, at int64, err error) {
+	cs := []store.Charge{c}
+	for _, l := range s.others {
+		if rng.IntN(2) == 0 {
+			cs = append(cs, store.Charge{Limiter: l, Key: key, N: 1 + rng.Int64N(2)})
+		}
+	}
+	rng.Shuffle(len(cs), func(i, j int) { cs[i], cs[j] = cs[j], cs[i] })
+	shares, places := s.divide(cs)
+	began := time.Now().UnixMicro()
+	r, err = s.decideAll(context.Background(), shares, places)
+	if err != nil || !r.Allowed {
+		return r, 0, err
+	}
+	for i, h := range shares {
+		spent := h.at
+		if h.held {
+			spent = max(began, h.at) // which is later if it has waited for the lease
+		}
+		switch cs[i].Limiter {
+		case c.Limiter:
+			at = spent
+		case s.others[0]:
+			sc.mu.Lock()
+			sc.besides = append(sc.besides, admitted{spent, cs[i].N})
+			sc.mu.Unlock()
+		}
+	}
+	return r, at, nil
+}
+
 // client asks for a while, as fast as gap says, and settles some.
 func (sc *schedule) client(s *server, rng *rand.Rand, gap time.Duration, end time.Time) {
 	ctx := context.Background()
 	for time.Now().Before(end) {
+		if sc.pulse > 0 { // all rush together, and rest
+			gap = time.Millisecond / 2
+			if passed := time.Duration(time.Now().UnixNano()) % sc.pulse; passed > sc.pulse/4 || passed > sc.pulse/40 && time.Now().UnixNano()/int64(sc.pulse)%2 == 0 {
+				time.Sleep(sc.pulse - passed)
+			}
+		}
 		time.Sleep(time.Duration(rng.ExpFloat64() * float64(gap)))
 		time.Sleep(time.Duration(s.stopped.Load()) - time.Since(s.begin))
 		if rng.IntN(500) == 0 { // a lull
@@ -192,9 +246,10 @@ func (sc *schedule) client(s *server, rng *rand.Rand, gap time.Duration, end tim
 		c := store.Charge{Limiter: s.limiters[rng.IntN(len(s.limiters))], Key: key, N: n}
 		var r store.Result
 		var err error
+		at := int64(0)
 		switch rng.IntN(40) {
-		case 0:
-			r, err = s.DecideAll(ctx, []store.Charge{c, {Limiter: s.other, Key: key, N: 1}})
+		case 0, 3, 4, 5, 6, 7:
+			r, at, err = sc.together(s, rng, c)
 		case 1:
 			c.Extra = 2
 			r, err = s.Decide(ctx, c, false)
@@ -208,6 +263,11 @@ func (sc *schedule) client(s *server, rng *rand.Rand, gap time.Duration, end tim
 			continue
 		}
 		i := sc.note(&r, c.N)
+		if at > 0 {
+			sc.mu.Lock()
+			sc.all[i].at = at
+			sc.mu.Unlock()
+		}
 		if rng.IntN(10) == 0 {
 			time.Sleep(time.Duration(rng.IntN(100)) * time.Millisecond)
 			ss := []store.Settlement{{Charge: c, At: r.At, Source: r.Source, Actual: rng.Int64N(c.N)}}
@@ -219,49 +279,67 @@ func (sc *schedule) client(s *server, rng *rand.Rand, gap time.Duration, end tim
 	}
 }
 
-// adversary spends what is leased at the last instant.
+// A hoarded lease was taken away from a server.
+type hoarded struct {
+	lease
+
+	server *server
+}
+
+// adversary takes leases away from a server. At the last instant of one it spends all that
+// are hoarded and not over, and charges all that is left in the store.
 func (sc *schedule) adversary(s *server, rng *rand.Rand, end time.Time) {
 	for time.Now().Before(end) {
 		time.Sleep(time.Duration(rng.IntN(50)) * time.Millisecond)
-		l := s.limiters[rng.IntN(len(s.limiters))]
-		p := s.place(l.(*limiter), key)
+		l := s.limiters[0].(*limiter)
+		p := s.place(l, key)
+		b := &hoarded{server: s}
 		p.mu.Lock()
-		var rest int64
 		if e := p.find(); e != nil {
-			now := s.now()
-			rest = min(e.until.mono-now.mono, e.until.wall-now.wall)
+			i := rng.IntN(2)
+			b.lease, e.leases[i] = e.leases[i], lease{}
 		}
 		p.mu.Unlock()
-		if rest <= 0 {
+		now := s.now()
+		if b.left == 0 || !b.live(now) {
 			continue
 		}
+		sc.mu.Lock()
+		sc.hoard = append(sc.hoard, b)
+		sc.mu.Unlock()
+		rest := min(b.until.mono-now.mono, b.until.wall-now.wall)
 		time.Sleep(time.Duration(rest - rest/1000 - 1)) // the fastest clock
-		for range 100_000 {
-			var r store.Result
-			p.mu.Lock()
-			e := p.find()
-			ok := e != nil && e.spend(&r, s.now(), 1, false)
-			over := e == nil || !s.now().before(e.until)
-			p.mu.Unlock()
-			if over {
-				break
+		if sc.endless && rng.IntN(10) > 0 {
+			continue
+		}
+		sc.mu.Lock()
+		hoard := sc.hoard
+		sc.hoard = nil
+		sc.mu.Unlock()
+		for _, b := range hoard {
+			if b.live(b.server.now()) || sc.endless {
+				sc.note(&store.Result{Source: store.SourceLease}, b.left)
 			}
-			if ok {
-				sc.note(&r, 1)
-			}
-			time.Sleep(time.Duration(rng.IntN(20)) * time.Microsecond)
+		}
+		if r, err := sc.shared.Decide(context.Background(), store.Charge{Limiter: l.Limiter, Key: key, N: 1, Extra: 1000}, false); err == nil && r.Allowed {
+			sc.note(&r, 1+r.Extra)
 		}
 	}
 }
 
 // leased returns what the servers have leased.
 func (sc *schedule) leased(servers []*server) (n int64) {
+	sc.mu.Lock()
+	for _, b := range sc.hoard {
+		n += b.left
+	}
+	sc.mu.Unlock()
 	for _, s := range servers {
 		for _, l := range s.limiters {
 			p := s.place(l.(*limiter), key)
 			p.mu.Lock()
 			if e := p.find(); e != nil {
-				n += e.left
+				n += e.leases[0].left + e.leases[1].left
 			}
 			p.mu.Unlock()
 		}
@@ -282,7 +360,7 @@ func (sc *schedule) run() (over int64) {
 			rng := rand.New(rand.NewPCG(sc.rng.Uint64(), 2))
 			wait.Go(func() { sc.client(s, rng, gap, end) })
 		}
-		if sc.rng.IntN(3) == 0 {
+		if !sc.plans && (sc.endless || sc.rng.IntN(3) == 0) {
 			rng := rand.New(rand.NewPCG(sc.rng.Uint64(), 3))
 			wait.Go(func() { sc.adversary(s, rng, end) })
 		}
@@ -324,28 +402,46 @@ func (sc *schedule) run() (over int64) {
 		_ = s.Close(context.Background())
 	}
 	for _, p := range sc.policies {
-		over = max(over, sc.exceeded(p))
+		over = max(over, sc.exceeded(p, sc.all, sc.resets, sc.lost))
 	}
-	return over
+	return max(over, sc.exceeded(sc.beside(), sc.besides, 0, 0))
 }
 
 // exceeded returns by how much a policy was exceeded at worst, by brute force.
-func (sc *schedule) exceeded(p core.Policy) (over int64) {
-	slices.SortFunc(sc.all, func(a, b admitted) int { return int(a.at - b.at) })
+func (sc *schedule) exceeded(p core.Policy, all []admitted, resets, lost int64) (over int64) {
+	slices.SortFunc(all, func(a, b admitted) int { return int(a.at - b.at) })
 	st, err := core.New(sc.shared, "oracle", p)
 	if err != nil {
 		sc.Fatal(err)
 	}
 	m := st.Prepared().Spec().Policies[0].Step.Numbers()
-	most := m.Limit*(1+sc.resets) + sc.lost
+	if m.Algorithm == step.TokenBucket {
+		// In any span, the whole burst and what refills, in units of 1/Period.
+		level, last := int64(0), int64(0)
+		for _, a := range all {
+			level = max(level-(a.at-last)*m.Limit, 0) + a.n*m.Period
+			last = a.at
+			burst := m.Burst
+			if !sc.full {
+				burst += m.Refill()
+			}
+			excess := level - (burst*(1+resets)+lost)*m.Period
+			over = max(over, (excess+m.Period-1)/m.Period)
+		}
+		return over
+	}
+	most := m.Limit*(1+resets) + lost
 	g := grid(st.Prepared().Spec().Policies[0].Step)
-	for i, a := range sc.all {
+	for i, a := range all {
 		if a.n == 0 {
 			continue
 		}
 		var sum, old int64 // in the window that ends with a; in the sub-window partly inside
-		for _, b := range sc.all[:i+1] {
+		for _, b := range slices.Backward(all[:i+1]) {
 			back := (a.at-a.at%g)/g - (b.at-b.at%g)/g // sub-windows
+			if back > m.Resolution && a.at-b.at >= m.Period {
+				break
+			}
 			switch {
 			case m.Algorithm == step.FixedWindow:
 				if back == 0 {
@@ -372,6 +468,9 @@ func sets() [][]core.Policy {
 	ms := time.Millisecond
 	per := func(n int64, d time.Duration) core.Rate { return core.Rate{Events: n, Per: d} }
 	return [][]core.Policy{
+		{core.TokenBucket(per(200, 1000*ms), 100).Leasable(100 * ms)},
+		{core.TokenBucket(per(1000, 1000*ms), 60).Leasable(15 * ms)},
+		{core.TokenBucket(per(70, 100*ms), 60).Leasable(20 * ms).Named("a"), core.FixedWindow(per(150, 500*ms)).Named("b")},
 		{core.FixedWindow(per(100, 500*ms))},
 		{core.FixedWindow(per(40, 100*ms))},
 		{core.SlidingWindow(per(200, 700*ms))},
@@ -381,12 +480,16 @@ func sets() [][]core.Policy {
 	}
 }
 
-func simulate(t *testing.T, seed uint64, frozen bool) (over int64, sc *schedule) {
+func simulate(t *testing.T, seed uint64, policies []core.Policy, mutate func(*schedule)) (over int64, sc *schedule) {
 	t.Helper()
 	t.Run(fmt.Sprint(seed), func(t *testing.T) {
 		bubble.Test(t, func(t *testing.T) {
 			rng := rand.New(rand.NewPCG(seed, 7))
-			sc = &schedule{T: t, rng: rng, frozen: frozen, policies: sets()[rng.IntN(len(sets()))], plans: rng.IntN(4) == 0}
+			sc = &schedule{T: t, rng: rng, policies: policies, plans: rng.IntN(4) == 0}
+			if rng.IntN(3) == 0 {
+				sc.pulse = time.Duration(100+rng.IntN(500)) * time.Millisecond
+			}
+			mutate(sc)
 			time.Sleep(time.Duration(rng.IntN(1_000_000)) * time.Microsecond)
 			over = sc.run()
 		})
@@ -397,10 +500,11 @@ func simulate(t *testing.T, seed uint64, frozen bool) (over int64, sc *schedule)
 // In no schedule does a window of any policy hold more than its limit.
 func TestNeverOver(t *testing.T) {
 	local, all := 0, 0
-	for seed := range uint64(rounds) {
-		over, sc := simulate(t, seed, false)
+	for i := range *schedules {
+		policies := sets()[i%len(sets())]
+		over, sc := simulate(t, uint64(i), policies, func(*schedule) {})
 		if over > 0 {
-			t.Errorf("schedule %d: %d more than %v admit", seed, over, sc.policies)
+			t.Errorf("schedule %d: %d more than %v admit", i, over, policies)
 		}
 		local, all = local+sc.local, all+len(sc.all)
 	}
@@ -410,14 +514,28 @@ func TestNeverOver(t *testing.T) {
 	}
 }
 
-// The schedules find it if leases have no end: of servers that see no time pass.
+// The schedules find it if leases have no end, under each set of policies.
 func TestNeverOverFindsLeasesWithoutEnd(t *testing.T) {
-	for seed := range uint64(rounds) {
-		if over, _ := simulate(t, seed, true); over > 0 {
+	norace.Test(t)
+	for _, policies := range sets() {
+		finds(t, policies, func(sc *schedule) { sc.plans, sc.endless = false, true })
+	}
+}
+
+// They find it if a bucket admits its whole burst, beside what is leased.
+func TestNeverOverFindsWholeBursts(t *testing.T) {
+	norace.Test(t)
+	finds(t, sets()[1], func(sc *schedule) { sc.plans, sc.full = false, true })
+}
+
+// finds runs schedules with a mutant until one is over.
+func finds(t *testing.T, policies []core.Policy, mutate func(*schedule)) {
+	t.Helper()
+	for seed := range uint64(1000) {
+		if over, _ := simulate(t, seed, policies, mutate); over > 0 {
+			t.Logf("%v: found by schedule %d", policies, seed)
 			return
 		}
 	}
-	t.Error("leases without an end were not noticed")
+	t.Errorf("%v: not found", policies)
 }
-
-const rounds = 60

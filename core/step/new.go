@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math/bits"
+	"time"
 
 	"github.com/headgate/headgate/core/internal/whole"
 )
@@ -56,10 +57,15 @@ func (m Numbers) validate() error {
 		"CountDenied is for FixedWindow, SlidingWindow and SlidingLog")
 	fault(m.NeverOver && a != SlidingWindow, "NeverOver is for SlidingWindow")
 	fault(m.Resolution != 0 && a != SlidingWindow, "Resolution is for SlidingWindow")
+	fault(m.Lease != 0 && a != TokenBucket, "Leasable is for TokenBucket: windows are leased as they are")
 	switch a {
 	case TokenBucket:
 		slow := m.Limit <= m.Period // at most one a microsecond
-		fault(m.Burst <= 0, "a burst must be at least 1, is %d", m.Burst)
+		fault(m.Burst <= 0 && m.Lease == 0, "a burst must be at least 1, is %d", m.Burst)
+		fault(m.Lease < 0 || m.Lease > MaxSpan, "the time of leases must be positive, and at most 142 years")
+		if sound && m.Lease > 0 && m.Lease <= MaxSpan {
+			faults = append(faults, m.tooSmall())
+		}
 		fault(sound && !slow, "a token bucket's rate must be at most 1,000,000 a second")
 		fault(sound && slow && m.Burst > 0 && !m.exact(),
 			"a burst of %d at this rate cannot be counted exactly: make the burst smaller or the rate rounder", m.Burst)
@@ -71,6 +77,35 @@ func (m Numbers) validate() error {
 			"a SlidingLog stores each event, at most %d, not %d: use SlidingWindow", MaxLog, m.Limit)
 	}
 	return errors.Join(faults...)
+}
+
+// leases reports whether the burst is at least three times what refills in a Lease, and
+// so are the shares of it.
+func (m Numbers) leases() bool {
+	hi, lo := bits.Mul64(uint64(max(m.Burst, 0)), uint64(m.Period))
+	refillHi, refillLo := bits.Mul64(3*uint64(m.Limit), uint64(m.Lease))
+	return refillHi < hi || refillHi == hi && refillLo <= lo
+}
+
+// tooSmall returns what is wrong with the burst of a bucket that is leased.
+func (m Numbers) tooSmall() error {
+	if m.Burst > 0 && m.leases() {
+		return nil
+	}
+	refill := m.Refill()
+	burst := m.Burst + refill
+	if burst < 2 {
+		return fmt.Errorf("a burst of %d is too small to be leased: it must be at least 2", burst)
+	}
+	short := m
+	if short.Lease = whole.MulDivUp(burst/4, m.Period, m.Limit); burst < 4 {
+		short.Lease = whole.MulDivUp(burst-1, m.Period, 3*m.Limit)
+	}
+	if short.Burst = burst - short.Refill(); !short.leases() { // it is rounded up
+		short.Lease--
+	}
+	return fmt.Errorf("a burst of %d is too small for leases of %v, in which %d units refill: it must be at least %d, or the time at most %v",
+		burst, time.Duration(m.Lease)*time.Microsecond, refill, 4*refill, time.Duration(short.Lease)*time.Microsecond)
 }
 
 // exact reports whether every product in the arithmetic of a token bucket is at most

@@ -109,6 +109,19 @@ type Numbers struct {
 	Resolution  int64 // sub-windows of a sliding window
 	NeverOver   bool  // sliding window: the oldest sub-window counts in full
 	CountDenied bool  // windows and log: refused attempts count as well
+
+	// Lease is for how long, at most, units of a token bucket may be spent after they were
+	// charged, in microseconds. Burst does not have what refills in that time.
+	Lease int64
+}
+
+// Refill returns the units that refill in a Lease, rounded up. The Burst and these are what
+// a bucket admits at once at most, whenever the units are spent.
+func (m Numbers) Refill() int64 {
+	if m.Lease <= 0 || m.Limit <= 0 || m.Period <= 0 {
+		return 0
+	}
+	return min(whole.MulDivUp(m.Limit, m.Lease, m.Period), MaxInt)
 }
 
 // Share returns the parameters for one of n servers that do not share a store, so that

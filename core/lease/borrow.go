@@ -1,0 +1,291 @@
+package lease
+
+import (
+	"context"
+	"math"
+
+	"github.com/headgate/headgate/core/store"
+)
+
+// want returns how many units to lease, beside n that are spent at once.
+func (s *Store) want(e *entry, now instant, n int64) int64 {
+	if s.closed.Load() {
+		return 0
+	}
+	at := s.ahead.Load() + now.mono/1000 // about
+	life, trip := min((e.limiter.family.part(at).over-at)*1000, s.span), s.trip.Load()
+	if life <= 4*trip {
+		return 0
+	}
+	asked := e.demand.units(now.mono, s.span) // in a span
+	units := (asked - float64(n)) * float64(life) / float64(s.span)
+	if units < float64(n) {
+		return 0
+	}
+	spread := math.Sqrt(units) // of a demand that comes by chance
+	scarce := e.refusal.n > 0
+	if e.limiter.bucket() {
+		// What is held is spent first, as far as there is time for it. What is leased too much
+		// is lost, as it would have refilled.
+		for i := range e.leases {
+			if b := &e.leases[i]; b.left > 0 && b.live(now) {
+				units -= min(float64(b.left), asked*float64(b.until.mono-now.mono)/float64(s.span))
+			}
+		}
+		if scarce {
+			units -= spread
+		}
+	} else {
+		// What is leased too much is given back when the lease ends, and too little is another call.
+		units -= float64(e.held(now))
+		if !scarce {
+			units += 2*spread + asked*2*float64(trip)/float64(s.span)
+		}
+	}
+	return min(int64(max(units, 0)), e.room/4)
+}
+
+// refill leases more in the background, if the demand says so. The shard is locked.
+func (s *Store) refill(p *place, e *entry, now instant) {
+	e.low, e.soon = -1, math.MaxInt64 // until there is a lease again
+	if e.flight != nil || e.paused(now) {
+		return
+	}
+	units := s.want(e, now, 1)
+	if units < 2 {
+		return
+	}
+	b := s.depart(p, e, store.Charge{Limiter: e.limiter.Limiter, Key: e.key, N: 1, Extra: units - 1}, 0, now)
+	go func() {
+		ctx, cancel := context.WithTimeout(context.Background(), sendFor)
+		defer cancel()
+		_, _ = s.borrow(ctx, b) // what fails is asked for by the next caller
+	}()
+}
+
+// call asks the store, and notes how long that takes, and what its clock says.
+func (s *Store) call(ctx context.Context, c store.Charge) (store.Result, error) {
+	sent := s.now()
+	r, err := s.next.Decide(ctx, c, false)
+	if err == nil {
+		s.note(sent, &r)
+	}
+	return r, err
+}
+
+func (s *Store) note(sent instant, r *store.Result) {
+	if r.Source != store.SourceStore {
+		return
+	}
+	now := s.now()
+	trip := now.mono - sent.mono
+	if s.known.Load() {
+		old := s.trip.Load()
+		trip = old + (trip-old)/8
+	}
+	s.trip.Store(trip)
+	s.ahead.Store(r.At - now.mono/1000)
+	s.known.Store(true)
+}
+
+// A borrowing is a call of the store for a key, which may lease units.
+type borrowing struct {
+	place
+
+	e      *entry
+	charge store.Charge
+	need   int64 // units that are spent at once
+	sent   instant
+	resets int
+	others int
+	flight chan struct{}
+}
+
+// depart begins a call that needs n units at once, and leases more if there is a demand. The
+// shard is locked.
+func (s *Store) depart(p *place, e *entry, c store.Charge, n int64, now instant) borrowing {
+	if n > 0 {
+		c.Extra = s.want(e, now, n)
+	}
+	b := borrowing{place: *p, e: e, charge: c, need: n, sent: now, resets: e.resets, others: e.others}
+	b.key = e.key
+	if c.Extra > 0 && e.flight == nil {
+		b.flight = make(chan struct{})
+		e.flight = b.flight
+	}
+	e.calls++
+	return b
+}
+
+// land ends a call. The shard is locked.
+func (b *borrowing) land() {
+	b.e.calls--
+	if b.flight != nil {
+		close(b.flight)
+		b.e.flight = nil
+	}
+}
+
+// borrow asks the store for what is needed, and more.
+func (s *Store) borrow(ctx context.Context, b borrowing) (r store.Result, err error) {
+	landed := false
+	defer func() {
+		if !landed { // a panic
+			b.mu.Lock()
+			defer b.mu.Unlock()
+			b.land()
+		}
+	}()
+	r, err = s.call(ctx, b.charge)
+	b.mu.Lock()
+	landed = true
+	b.land()
+	if err == nil {
+		s.learn(&b, &r)
+	}
+	left := b.e.held(s.now())
+	b.mu.Unlock()
+	if err != nil || r.Allowed || left == 0 || least(&r)+left < b.need || b.need == 0 {
+		return r, err
+	}
+	// What is left here, and what is left there, may be enough together.
+	if err := s.giveBackNow(ctx, []place{b.place}); err != nil {
+		return r, nil
+	}
+	b.charge.Extra = 0
+	return s.call(ctx, b.charge)
+}
+
+// learn takes over what the store answered, of which what is not needed at once is leased: or
+// returned, if it cannot be. It adds what is leased to the result. The shard is locked.
+func (s *Store) learn(b *borrowing, r *store.Result) {
+	e, now := b.e, s.now()
+	surplus := r.Extra
+	if r.Allowed {
+		surplus += b.charge.N - b.need
+	}
+	r.Extra = 0
+	if r.Source == store.SourceStore {
+		e.room = least(r)
+	}
+	if e.resets == b.resets {
+		s.remember(e, r, b.charge.N, now)
+	}
+	switch {
+	case surplus == 0, e.resets != b.resets: // what may be forgotten, or count until it expires
+	case r.Source != store.SourceStore || e.others != b.others:
+		s.giveBack(store.Settlement{
+			Charge: store.Charge{Limiter: e.limiter, Key: e.key, N: b.need + surplus},
+			At:     r.At, Source: r.Source, Actual: b.need,
+		})
+	default:
+		s.open(e, r, b.sent, now, surplus)
+	}
+	if r.Allowed && r.Source == store.SourceStore {
+		if held := e.held(now); held > 0 {
+			*r = beside(r, held, 0)
+		}
+	}
+}
+
+// remember notes whether the store refused n units. While a refusal is young, the key pauses
+// after each call.
+func (s *Store) remember(e *entry, r *store.Result, n int64, now instant) {
+	switch {
+	case !r.Allowed && (r.Source == store.SourceStore || r.Source == store.SourceCache):
+		e.refusal = refusal{n: n, result: *r, from: now.mono}
+	case e.refusal.n > 0 && now.mono-e.refusal.from < s.span: // it stays
+	default:
+		e.refusal = refusal{}
+		return
+	}
+	e.pause(s, now)
+}
+
+// pause keeps the key from asking the store for what it has refused, for a twentieth of a
+// lease's life, but not beyond the sub-window.
+func (e *entry) pause(s *Store, now instant) {
+	at := s.ahead.Load() + now.mono/1000
+	p := e.limiter.family.part(at)
+	e.refusal.until = now.mono + min(s.span/20, (p.over-p.start)*1000/20, max(p.over-at, 0)*1000)
+}
+
+// open leases units that the store charged at r.At, by a call that was sent at that time. The
+// shard is locked.
+func (s *Store) open(e *entry, r *store.Result, sent, now instant, units int64) {
+	p := e.limiter.family.part(r.At)
+	span := min(life(p.over-r.At), s.span)
+	until := sent.add(span)
+	if s.closed.Load() || !now.before(until) {
+		s.giveBack(store.Settlement{
+			Charge: store.Charge{Limiter: e.limiter, Key: e.key, N: units},
+			At:     r.At, Source: store.SourceStore,
+		})
+		return
+	}
+	b := s.vacant(e, &p, now)
+	if !b.live(now) || b.part != p && b.left == 0 {
+		*b = lease{part: p, at: r.At, until: until}
+	}
+	if e.limiter.bucket() {
+		b.at, b.start, b.end = min(b.at, r.At), min(b.start, p.start), max(b.end, p.end)
+		b.until = b.until.earlier(until)
+	} else {
+		b.until = b.until.later(until)
+	}
+	b.left, b.charged = b.left+units, b.charged+units
+	if one := &e.leases[0]; one.left == 0 || e.leases[1].left > 0 && e.leases[1].until.mono < one.until.mono {
+		e.leases[0], e.leases[1] = e.leases[1], e.leases[0]
+	}
+	if r.At >= e.answer.At {
+		e.answer, e.from = *r, now.mono
+	}
+
+	rate := e.demand.units(now.mono, s.span) / float64(s.span) // units a nanosecond
+	ahead := 3 * s.trip.Load()
+	e.low = min(int64(rate*float64(ahead)), (e.leases[0].left+e.leases[1].left)/2)
+	e.soon = math.MaxInt64
+	if e.limiter.bucket() || span == s.span { // the next may begin before this one ends
+		e.soon = max(e.leases[0].until.mono, e.leases[1].until.mono) - max(ahead, span/16)
+	}
+}
+
+// vacant returns where to put units that were charged in a part: a lease of that part, or one
+// that is over or used up, or else the one of a bucket that ends last.
+func (s *Store) vacant(e *entry, p *part, now instant) *lease {
+	for i := range e.leases {
+		if b := &e.leases[i]; b.left > 0 && !b.live(now) {
+			s.giveBackLease(e, b)
+		}
+	}
+	for i := range e.leases {
+		if b := &e.leases[i]; b.live(now) && b.part == *p {
+			return b
+		}
+	}
+	for i := range e.leases {
+		if b := &e.leases[i]; b.left == 0 {
+			return b
+		}
+	}
+	if e.limiter.bucket() {
+		return &e.leases[1]
+	}
+	s.giveBackLease(e, &e.leases[0])
+	return &e.leases[0]
+}
+
+// finish ends the leases of a key.
+func (s *Store) finish(e *entry) {
+	for i := range e.leases {
+		s.giveBackLease(e, &e.leases[i])
+	}
+	e.low, e.soon = -1, math.MaxInt64
+}
+
+func (s *Store) giveBackLease(e *entry, b *lease) {
+	var t store.Settlement
+	if e.take(b, &t) {
+		s.giveBack(t)
+	}
+}

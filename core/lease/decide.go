@@ -1,0 +1,101 @@
+package lease
+
+import (
+	"context"
+
+	"github.com/headgate/headgate/core/store"
+)
+
+// Decide implements [store.Store].
+func (s *Store) Decide(ctx context.Context, c store.Charge, peek bool) (r store.Result, err error) {
+	l := below(c.Limiter)
+	c.Limiter = l.Limiter
+	p := s.place(l, c.Key)
+	if !l.leasable {
+		if !peek {
+			s.endOthers(&p)
+		}
+		return s.next.Decide(ctx, c, peek)
+	}
+	if peek || c.Extra > 0 {
+		return s.decideRest(ctx, &p, c, peek)
+	}
+	now := s.now()
+	p.mu.Lock()
+	if e := p.find(); e != nil && e.spend(&r, now, c.N) {
+		e.ask(s, now, c.N)
+		if now.mono >= e.soon || e.held(now) <= e.low {
+			s.refill(&p, e, now) //nolint:contextcheck // it outlives the call
+		}
+		p.mu.Unlock()
+		return r, nil
+	}
+	p.mu.Unlock()
+	return s.ask(ctx, &p, c)
+}
+
+// decideRest decides what opens no lease. A peek asks the store too: what is left in a lease
+// is known, and what others did since it was opened is not.
+func (s *Store) decideRest(ctx context.Context, p *place, c store.Charge, peek bool) (r store.Result, err error) {
+	if !peek {
+		s.endOthers(p)
+		_ = s.giveBackNow(ctx, []place{*p}) // so that the store sees all that is left
+		return s.next.Decide(ctx, c, false)
+	}
+	now := s.now()
+	p.mu.Lock()
+	e := p.find()
+	if e != nil && e.refuse(&r, now, c.N) {
+		p.mu.Unlock()
+		return r, nil
+	}
+	left := int64(0)
+	if e != nil {
+		left = e.held(now)
+	}
+	p.mu.Unlock()
+	r, err = s.next.Decide(ctx, c, true)
+	if left == 0 || err != nil {
+		return r, err
+	}
+	extra := r.Extra
+	if r = beside(&r, left, c.N); r.Allowed {
+		r.Extra = min(extra+left, c.Extra)
+	}
+	return r, nil
+}
+
+// ask decides with a call of the store, or with what another call has leased meanwhile.
+func (s *Store) ask(ctx context.Context, p *place, c store.Charge) (r store.Result, err error) {
+	var e *entry
+	for waited := false; ; waited = true {
+		now := s.now()
+		p.mu.Lock()
+		s.endOthersLocked(p)
+		if !waited {
+			e = s.entry(p, now, c.N)
+		} else {
+			e = p.find()
+		}
+		if e == nil {
+			p.mu.Unlock()
+			return s.call(ctx, c)
+		}
+		if e.spend(&r, now, c.N) || e.refuse(&r, now, c.N) {
+			p.mu.Unlock()
+			return r, nil
+		}
+		if flight := e.flight; flight != nil && !waited {
+			p.mu.Unlock()
+			select {
+			case <-flight:
+				continue
+			case <-ctx.Done():
+				return r, ctx.Err()
+			}
+		}
+		b := s.depart(p, e, c, c.N, now)
+		p.mu.Unlock()
+		return s.borrow(ctx, b)
+	}
+}

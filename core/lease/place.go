@@ -1,0 +1,124 @@
+package lease
+
+import (
+	"cmp"
+	"hash/maphash"
+	"slices"
+	"strings"
+	"sync"
+)
+
+const (
+	shardCount = 256
+	cellCount  = 64 // in a shard
+)
+
+// A shard has the keys of which the hash ends alike.
+type shard struct {
+	mu      sync.Mutex
+	entries map[uint64]*entry
+	cells   [cellCount]cell
+	_       [64]byte // keeps the locks of adjacent shards on different cache lines
+}
+
+// A cell remembers the demand of the key that was asked for last, of those that share it and
+// have no entry. So a key that is asked for once takes no memory.
+type cell struct {
+	hash   uint64
+	demand demand
+}
+
+// A place is where a key is.
+type place struct {
+	*shard
+
+	limiter *limiter
+	key     string
+	hash    uint64
+}
+
+func (s *Store) place(l *limiter, key string) place {
+	hash := maphash.String(s.seed, key) ^ l.hash
+	return place{&s.shards[hash%shardCount], l, key, hash}
+}
+
+// lockAll locks the shards of several places, each once and in one order. It returns what
+// unlocks them.
+func lockAll(places []place) func() {
+	order := make([]*place, 0, len(places))
+	for i := range places {
+		order = append(order, &places[i])
+	}
+	slices.SortFunc(order, func(a, b *place) int { return cmp.Compare(a.hash%shardCount, b.hash%shardCount) })
+	order = slices.CompactFunc(order, func(a, b *place) bool { return a.shard == b.shard })
+	for _, p := range order {
+		p.mu.Lock()
+	}
+	return func() {
+		for _, p := range order {
+			p.mu.Unlock()
+		}
+	}
+}
+
+// find returns the entry of the key, or nil.
+func (p *place) find() *entry {
+	for e := p.entries[p.hash]; e != nil; e = e.next {
+		if e.limiter == p.limiter && e.key == p.key {
+			return e
+		}
+	}
+	return nil
+}
+
+// entry returns the entry of the key, and counts a call for n units. If there is none, it
+// makes one if the key is asked for often. The shard is locked.
+func (s *Store) entry(p *place, now instant, n int64) *entry {
+	if e := p.find(); e != nil {
+		e.ask(s, now, n)
+		return e
+	}
+	d := &p.cells[p.hash/shardCount%cellCount]
+	if d.hash != p.hash {
+		*d = cell{hash: p.hash}
+	}
+	d.demand.add(now.mono, s.span, n)
+	if !s.known.Load() || s.closed.Load() || d.demand.units(now.mono, s.span) < 2*float64(n) || s.entries.Load() >= s.maxKeys {
+		return nil
+	}
+	e := &entry{ // the key may be a part of a long header
+		limiter: p.limiter, key: strings.Clone(p.key), demand: d.demand, asked: now.mono, next: p.entries[p.hash],
+	}
+	p.entries[p.hash] = e
+	s.entries.Add(1)
+	s.wake()
+	return e
+}
+
+// ask counts a call.
+func (e *entry) ask(s *Store, now instant, n int64) {
+	e.demand.add(now.mono, s.span, n)
+	e.asked = now.mono
+}
+
+// endOthers ends the leases of the key under other plans, before a call that may charge it.
+// For then they were charged earlier and would be spent later, when more counts under them.
+func (s *Store) endOthers(p *place) {
+	if p.limiter.family.plans.Load() > 1 {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		s.endOthersLocked(p)
+	}
+}
+
+func (s *Store) endOthersLocked(p *place) {
+	if p.limiter.family.plans.Load() == 1 {
+		return
+	}
+	for e := p.entries[p.hash]; e != nil; e = e.next {
+		if e.limiter.family == p.limiter.family && e.limiter != p.limiter && e.key == p.key {
+			e.others++
+			s.finish(e)
+		}
+	}
+}

@@ -1,0 +1,85 @@
+package lease
+
+import (
+	"context"
+
+	"github.com/headgate/headgate/core/store"
+)
+
+// Settle implements [store.Store]. What was spent from a lease that is not over goes back to
+// it, and what it holds covers units that are charged later.
+func (s *Store) Settle(ctx context.Context, ss []store.Settlement) error {
+	for i := range ss {
+		if ss[i].Extra != 0 {
+			return store.ErrExtra
+		}
+	}
+	rest := make([]store.Settlement, 0, len(ss))
+	from := make([]int, 0, len(ss)) // of the rest
+	for i, t := range ss {
+		l := below(t.Limiter)
+		if l.leasable {
+			s.settle(l, &t)
+		}
+		if t.Source == store.SourceLease {
+			t.Source = store.SourceStore
+		}
+		t.Limiter = l.Limiter
+		if t.Actual != t.N {
+			rest, from = append(rest, t), append(from, i)
+		}
+	}
+	if len(rest) == 0 {
+		return nil
+	}
+	err := s.next.Settle(ctx, rest)
+	for i := range rest {
+		ss[from[i]].Uncovered = rest[i].Uncovered
+	}
+	return err
+}
+
+// settle settles in the lease what can be. What cannot is left in t.
+func (s *Store) settle(l *limiter, t *store.Settlement) {
+	p, now := s.place(l, t.Key), s.now()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	e := p.find()
+	if e == nil {
+		return
+	}
+	e.refusal = refusal{}
+	switch {
+	case t.Actual > t.N:
+		for i := range e.leases {
+			if b := &e.leases[i]; b.live(now) {
+				more := min(t.Actual-t.N, b.left)
+				b.left, t.Actual = b.left-more, t.Actual-more
+			}
+		}
+	case t.Source == store.SourceLease:
+		t.Actual += e.put(now, t.At, t.N-t.Actual)
+	}
+}
+
+// Reset implements [store.Store]. Other servers keep what they have leased.
+func (s *Store) Reset(ctx context.Context, sl store.Limiter, key string) error {
+	l := below(sl)
+	p := s.place(l, key)
+	p.reset()
+	defer p.reset() // what was charged meanwhile may be forgotten, or not
+	s.returns.forget(l, key)
+	return s.next.Reset(ctx, l.Limiter, key)
+}
+
+// reset ends the leases of all plans.
+func (p *place) reset() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for e := p.entries[p.hash]; e != nil; e = e.next {
+		if e.limiter.family == p.limiter.family && e.key == p.key {
+			e.resets++
+			e.refusal, e.leases, e.room = refusal{}, [2]lease{}, 0
+		}
+	}
+}

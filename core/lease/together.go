@@ -1,0 +1,255 @@
+package lease
+
+import (
+	"context"
+
+	"github.com/headgate/headgate/core/store"
+)
+
+// A part of a question to several limiters.
+type share struct {
+	charge store.Charge // of the limiter below
+	e      *entry       // nil: the key is not asked for often
+	held   bool         // by a lease
+	at     int64        // when it was charged: that lease, or else this charge
+	resets int
+	answer store.Result // the readings, if it is held
+}
+
+// DecideAll implements [store.Store]. What is leased is spent, all in one step. What is missing
+// is charged in one call of the store; if that is refused, what was spent is put back.
+func (s *Store) DecideAll(ctx context.Context, cs []store.Charge) (store.Result, error) {
+	for i := range cs {
+		if cs[i].Extra != 0 {
+			return store.Result{}, store.ErrExtra
+		}
+	}
+	shares, places := s.divide(cs)
+	return s.decideAll(ctx, shares, places)
+}
+
+func (s *Store) divide(cs []store.Charge) (shares []share, places []place) {
+	shares, places = make([]share, len(cs)), make([]place, len(cs))
+	for i, c := range cs {
+		l := below(c.Limiter)
+		places[i] = s.place(l, c.Key)
+		c.Limiter = l.Limiter
+		shares[i].charge = c
+	}
+	return shares, places
+}
+
+func (s *Store) decideAll(ctx context.Context, shares []share, places []place) (r store.Result, err error) {
+	for waited := false; ; waited = true {
+		now := s.now()
+		unlock := lockAll(places)
+		missing, refused, flight := s.look(shares, places, now, waited)
+		switch {
+		case refused:
+			r = refuseAll(shares, now)
+			unlock()
+			return r, nil
+		case flight != nil && !waited:
+			unlock()
+			select {
+			case <-flight:
+				continue
+			case <-ctx.Done():
+				return r, ctx.Err()
+			}
+		}
+		s.spendAll(shares, places, now) //nolint:contextcheck // what it leases outlives the call
+		var b borrowing
+		alone := -1 // the share that is missing, if it is one that may be leased
+		for i := range shares {
+			if !shares[i].held && shares[i].e != nil && missing == 1 {
+				alone = i
+				b = s.depart(&places[i], shares[i].e, shares[i].charge, shares[i].charge.N, now)
+			}
+		}
+		unlock()
+		switch {
+		case missing == 0:
+			return joined(shares, &store.Result{Allowed: true, Source: store.SourceLease}), nil
+		case alone >= 0:
+			r, err = s.borrow(ctx, b)
+		default:
+			r, err = s.askAll(ctx, shares, places)
+		}
+		if err != nil || !r.Allowed {
+			s.putBack(shares, places)
+		}
+		if err != nil {
+			return store.Result{}, err
+		}
+		return joined(shares, &r), nil
+	}
+}
+
+// look finds out which charges leases cover, how many they do not, whether one was refused
+// a moment ago while all is known about the others, and a call for a lease that may help.
+// The shards are locked.
+func (s *Store) look(shares []share, places []place, now instant, again bool) (missing int, refused bool, flight chan struct{}) {
+	known := true
+	for i := range shares {
+		h, p := &shares[i], &places[i]
+		s.endOthersLocked(p)
+		h.e = nil
+		switch {
+		case !p.limiter.leasable:
+		case again:
+			h.e = p.find()
+		default:
+			h.e = s.entry(p, now, h.charge.N)
+		}
+		if h.e != nil {
+			h.resets = h.e.resets
+		}
+		if h.held = h.e != nil && h.e.find(now, h.charge.N) != nil; h.held {
+			continue
+		}
+		missing++
+		switch {
+		case h.e == nil:
+			known = false
+		case h.e.refused(now, h.charge.N):
+			refused = true
+		default:
+			known = false
+			if h.e.flight != nil {
+				flight = h.e.flight
+			}
+		}
+	}
+	return missing, refused && known, flight
+}
+
+// refuseAll answers with what the store last refused. The shards are locked.
+func refuseAll(shares []share, now instant) (r store.Result) {
+	for i := range shares {
+		if h := &shares[i]; h.held {
+			h.e.read(&r, now)
+		} else {
+			h.e.refuse(&r, now, h.charge.N)
+		}
+	}
+	return r
+}
+
+// spendAll spends what leases cover. The shards are locked.
+func (s *Store) spendAll(shares []share, places []place, now instant) {
+	for i := range shares {
+		h := &shares[i]
+		if !h.held {
+			continue
+		}
+		h.answer = store.Result{}
+		h.e.spend(&h.answer, now, h.charge.N)
+		h.at = h.answer.At
+		if now.mono >= h.e.soon || h.e.held(now) <= h.e.low {
+			s.refill(&places[i], h.e, now)
+		}
+	}
+}
+
+// putBack puts back what was spent: into the lease, or else into the store.
+func (s *Store) putBack(shares []share, places []place) {
+	now := s.now()
+	for i := range shares {
+		h, p := &shares[i], &places[i]
+		if !h.held {
+			continue
+		}
+		p.mu.Lock()
+		e, rest := p.find(), h.charge.N
+		switch {
+		case e == h.e && e.resets != h.resets:
+			rest = 0 // it is forgotten
+		case e != nil:
+			rest -= e.put(now, h.at, rest)
+		}
+		if rest > 0 {
+			s.giveBack(store.Settlement{
+				Charge: store.Charge{Limiter: p.limiter, Key: p.key, N: rest},
+				At:     h.at, Source: store.SourceStore,
+			})
+		}
+		p.mu.Unlock()
+		for j := range h.answer.Len() {
+			h.answer.Reading(j).Remaining += h.charge.N
+		}
+	}
+}
+
+// askAll charges what leases do not cover in one call of the store. Keys that are asked for
+// often are leased from then on.
+func (s *Store) askAll(ctx context.Context, shares []share, places []place) (r store.Result, err error) {
+	missing, partly := make([]store.Charge, 0, len(shares)), make([]place, 0, len(shares))
+	for i := range shares {
+		if h := &shares[i]; !h.held {
+			missing = append(missing, h.charge)
+			if h.e != nil {
+				partly = append(partly, places[i])
+			}
+		}
+	}
+	// What they hold is not enough alone: the store must see all that is left.
+	_ = s.giveBackNow(ctx, partly) // or less is admitted
+	sent := s.now()
+	if r, err = s.next.DecideAll(ctx, missing); err != nil {
+		return r, err
+	}
+	s.note(sent, &r)
+	if r.Source != store.SourceStore {
+		return r, nil
+	}
+	next, now := 0, s.now()
+	for i := range shares {
+		h, p := &shares[i], &places[i]
+		if h.held {
+			continue
+		}
+		own := store.Result{At: r.At, Source: r.Source, Allowed: true}
+		for range p.limiter.Spec().Policies {
+			own.Allowed = own.Allowed && r.Admitted(next)
+			own.Add(r.Admitted(next), *r.Reading(next))
+			next++
+		}
+		p.mu.Lock()
+		if e := p.find(); e != nil && e == h.e && e.resets == h.resets {
+			e.room = least(&own)
+			if r.Allowed {
+				s.refill(p, e, now) //nolint:contextcheck // before the key pauses again
+			}
+			s.remember(e, &own, h.charge.N, now)
+		}
+		p.mu.Unlock()
+	}
+	return r, nil
+}
+
+// joined returns the readings of all charges in their order, those that leases cover and
+// those of the store's answer. It has the earliest instant: what is given back as of then is
+// never too much.
+func joined(shares []share, r *store.Result) store.Result {
+	all := store.Result{At: r.At, Source: r.Source, Allowed: r.Allowed}
+	next := 0 // reading of r
+	for i := range shares {
+		h := &shares[i]
+		if !h.held {
+			h.at = r.At
+			for range h.charge.Limiter.Spec().Policies {
+				all.Add(r.Admitted(next), *r.Reading(next))
+				next++
+			}
+			continue
+		}
+		if all.At == 0 || h.at < all.At {
+			all.At = h.at
+		}
+		for j := range h.answer.Len() {
+			all.Add(true, *h.answer.Reading(j))
+		}
+	}
+	return all
+}
