@@ -58,6 +58,7 @@ soak: redis ## the models, simulations, floods, histories and chaos at length, t
 	HEADGATE_REQUIRE_REDIS=1 $(GO) test -count=1 -timeout 2h ./core/redisstore -run BusyMachine -burners 8
 	$(GO) test -count=1 -timeout 2h ./core/internal/keeper -run Simulation -schedules 10000
 	$(GO) test -count=1 -timeout 2h ./core/lease -run NeverOver -schedules 200000
+	HEADGATE_REQUIRE_REDIS=1 $(GO) test -count=1 -timeout 2h ./core/lease -run Processes -troubles 100
 	cd internal/linearizability && HEADGATE_REQUIRE_REDIS=1 $(GO) test -count=1 -timeout 2h -histories 10000
 	cd internal/thirdparty && HEADGATE_REQUIRE_REDIS=1 $(GO) test -count=1 -timeout 2h ./chaos -chaos 10m
 	@$(MAKE) fuzz FUZZTIME=2m

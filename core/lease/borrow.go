@@ -104,12 +104,12 @@ type borrowing struct {
 // depart begins a call that needs n units at once, and leases more if there is a demand. The
 // shard is locked.
 func (s *Store) depart(p *place, e *entry, c store.Charge, n int64, now instant) borrowing {
-	if n > 0 {
+	if n > 0 && e.flight == nil {
 		c.Extra = s.want(e, now, n)
 	}
 	b := borrowing{place: *p, e: e, charge: c, need: n, sent: now, resets: e.resets, others: e.others}
 	b.key = e.key
-	if c.Extra > 0 && e.flight == nil {
+	if c.Extra > 0 {
 		b.flight = make(chan struct{})
 		e.flight = b.flight
 	}
@@ -143,17 +143,47 @@ func (s *Store) borrow(ctx context.Context, b borrowing) (r store.Result, err er
 	if err == nil {
 		s.learn(&b, &r)
 	}
-	left := b.e.held(s.now())
 	b.mu.Unlock()
-	if err != nil || r.Allowed || left == 0 || least(&r)+left < b.need || b.need == 0 {
+	if err != nil || r.Allowed || b.need == 0 {
 		return r, err
 	}
-	// What is left here, and what is left there, may be enough together.
-	if err := s.giveBackNow(ctx, []place{b.place}); err != nil {
+	b.charge.Extra = 0
+	return s.reconsider(ctx, &b.place, b.charge, &r)
+}
+
+// reconsider decides again what the store has refused: what others have leased meanwhile was
+// missing there.
+func (s *Store) reconsider(ctx context.Context, p *place, c store.Charge, refused *store.Result) (r store.Result, err error) {
+	p.mu.Lock()
+	e := p.find()
+	if e == nil {
+		p.mu.Unlock()
+		return *refused, nil
+	}
+	if flight := e.flight; flight != nil {
+		p.mu.Unlock()
+		select {
+		case <-flight:
+		case <-ctx.Done():
+			return *refused, nil
+		}
+		p.mu.Lock()
+	}
+	now := s.now()
+	if e.spend(&r, now, c.N) {
+		p.mu.Unlock()
 		return r, nil
 	}
-	b.charge.Extra = 0
-	return s.call(ctx, b.charge)
+	left := e.held(now)
+	p.mu.Unlock()
+	if left == 0 || least(refused)+left < c.N {
+		return *refused, nil
+	}
+	// What is left here, and what is left there, may be enough together.
+	if err := s.giveBackNow(ctx, need{*p, c.N}); err != nil {
+		return *refused, nil //nolint:nilerr // it is refused
+	}
+	return s.call(ctx, c)
 }
 
 // learn takes over what the store answered, of which what is not needed at once is leased: or
@@ -203,11 +233,15 @@ func (s *Store) remember(e *entry, r *store.Result, n int64, now instant) {
 }
 
 // pause keeps the key from asking the store for what it has refused, for a twentieth of a
-// lease's life, but not beyond the sub-window.
+// lease's life, but not beyond the sub-window. A key that asks less often need not.
 func (e *entry) pause(s *Store, now instant) {
 	at := s.ahead.Load() + now.mono/1000
 	p := e.limiter.family.part(at)
-	e.refusal.until = now.mono + min(s.span/20, (p.over-p.start)*1000/20, max(p.over-at, 0)*1000)
+	span := min(s.span/20, (p.over-p.start)*1000/20, max(p.over-at, 0)*1000)
+	if e.demand.units(now.mono, s.span)*float64(span) < float64(e.refusal.n)*float64(s.span) {
+		span = 0
+	}
+	e.refusal.until = now.mono + span
 }
 
 // open leases units that the store charged at r.At, by a call that was sent at that time. The

@@ -3,6 +3,7 @@ package lease
 import (
 	"context"
 
+	"github.com/headgate/headgate/core/step"
 	"github.com/headgate/headgate/core/store"
 )
 
@@ -39,12 +40,23 @@ func (s *Store) Decide(ctx context.Context, c store.Charge, peek bool) (r store.
 func (s *Store) decideRest(ctx context.Context, p *place, c store.Charge, peek bool) (r store.Result, err error) {
 	if !peek {
 		s.endOthers(p)
-		_ = s.giveBackNow(ctx, []place{*p}) // so that the store sees all that is left
+		_ = s.giveBackNow(ctx, need{*p, step.MaxInt}) // so that the store sees all that is left
 		return s.next.Decide(ctx, c, false)
 	}
-	now := s.now()
 	p.mu.Lock()
 	e := p.find()
+	if e != nil && e.flight != nil { // what it brings is in neither of the two
+		flight := e.flight
+		p.mu.Unlock()
+		select {
+		case <-flight:
+		case <-ctx.Done():
+			return r, ctx.Err()
+		}
+		p.mu.Lock()
+		e = p.find()
+	}
+	now := s.now()
 	if e != nil && e.refuse(&r, now, c.N) {
 		p.mu.Unlock()
 		return r, nil
@@ -79,13 +91,16 @@ func (s *Store) ask(ctx context.Context, p *place, c store.Charge) (r store.Resu
 		}
 		if e == nil {
 			p.mu.Unlock()
-			return s.call(ctx, c)
+			if r, err = s.call(ctx, c); err != nil || r.Allowed {
+				return r, err
+			}
+			return s.reconsider(ctx, p, c, &r)
 		}
-		if e.spend(&r, now, c.N) || e.refuse(&r, now, c.N) {
+		if e.spend(&r, now, c.N) {
 			p.mu.Unlock()
 			return r, nil
 		}
-		if flight := e.flight; flight != nil && !waited {
+		if flight := e.flight; flight != nil && (!waited || e.refused(now, c.N)) {
 			p.mu.Unlock()
 			select {
 			case <-flight:
@@ -93,6 +108,10 @@ func (s *Store) ask(ctx context.Context, p *place, c store.Charge) (r store.Resu
 			case <-ctx.Done():
 				return r, ctx.Err()
 			}
+		}
+		if e.refuse(&r, now, c.N) {
+			p.mu.Unlock()
+			return r, nil
 		}
 		b := s.depart(p, e, c, c.N, now)
 		p.mu.Unlock()

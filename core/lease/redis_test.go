@@ -16,7 +16,7 @@ import (
 )
 
 // Over a real Redis the limit is not exceeded, whoever has leased what. The suite
-// of storetest does not run over it with leases: it moves the clock of Redis by hand, and a
+// of storetest runs over miniredis: it moves the clock of Redis by hand, and a
 // lease ends by the clocks of this machine.
 func TestRedis(t *testing.T) {
 	t.Parallel()

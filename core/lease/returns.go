@@ -38,13 +38,21 @@ func (s *Store) giveBack(t store.Settlement) {
 	s.wake()
 }
 
-// giveBackNow gives back what is leased of these keys, before a call that may need it.
-func (s *Store) giveBackNow(ctx context.Context, places []place) error {
-	ss := make([]store.Settlement, 0, len(places))
-	for i := range places {
-		p := &places[i]
+// A need is the units that a call needs of a key.
+type need struct {
+	place
+
+	n int64
+}
+
+// giveBackNow gives back what is leased of keys, where that is less than a call needs: before
+// the call, so that the store sees all that is left. Others may spend what is enough.
+func (s *Store) giveBackNow(ctx context.Context, needs ...need) error {
+	ss, now := make([]store.Settlement, 0, len(needs)), s.now()
+	for i := range needs {
+		p := &needs[i]
 		p.mu.Lock()
-		if e := p.find(); e != nil {
+		if e := p.find(); e != nil && e.find(now, p.n) == nil {
 			for j := range e.leases {
 				var t store.Settlement
 				if e.take(&e.leases[j], &t) {

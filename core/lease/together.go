@@ -2,6 +2,7 @@ package lease
 
 import (
 	"context"
+	"slices"
 
 	"github.com/headgate/headgate/core/store"
 )
@@ -40,23 +41,26 @@ func (s *Store) divide(cs []store.Charge) (shares []share, places []place) {
 }
 
 func (s *Store) decideAll(ctx context.Context, shares []share, places []place) (r store.Result, err error) {
-	for waited := false; ; waited = true {
+	counted, waited, refused := false, false, false
+	for {
 		now := s.now()
 		unlock := lockAll(places)
-		missing, refused, flight := s.look(shares, places, now, waited)
+		missing, known, flight := s.look(shares, places, now, counted)
+		counted = true
 		switch {
-		case refused:
-			r = refuseAll(shares, now)
+		case flight != nil && (!waited || known):
 			unlock()
-			return r, nil
-		case flight != nil && !waited:
-			unlock()
+			waited = true
 			select {
 			case <-flight:
 				continue
 			case <-ctx.Done():
 				return r, ctx.Err()
 			}
+		case known && missing > 0:
+			r = refuseAll(shares, now)
+			unlock()
+			return r, nil
 		}
 		s.spendAll(shares, places, now) //nolint:contextcheck // what it leases outlives the call
 		var b borrowing
@@ -77,20 +81,42 @@ func (s *Store) decideAll(ctx context.Context, shares []share, places []place) (
 			r, err = s.askAll(ctx, shares, places)
 		}
 		if err != nil || !r.Allowed {
-			s.putBack(shares, places)
+			s.putBack(ctx, shares, places)
 		}
 		if err != nil {
 			return store.Result{}, err
+		}
+		if !r.Allowed && !refused && s.mayHelp(shares, places) {
+			waited, refused = false, true
+			continue
 		}
 		return joined(shares, &r), nil
 	}
 }
 
-// look finds out which charges leases cover, how many they do not, whether one was refused
-// a moment ago while all is known about the others, and a call for a lease that may help.
-// The shards are locked.
-func (s *Store) look(shares []share, places []place, now instant, again bool) (missing int, refused bool, flight chan struct{}) {
-	known := true
+// mayHelp reports whether others have leased, or do so now, what was missing in the store. To
+// ask again would count a refusal twice where they count.
+func (s *Store) mayHelp(shares []share, places []place) (may bool) {
+	now := s.now()
+	for i := range shares {
+		p := &places[i]
+		if slices.ContainsFunc(p.limiter.Spec().Policies, func(p store.Policy) bool { return p.Step.Numbers().CountDenied }) {
+			return false
+		}
+		if !shares[i].held {
+			p.mu.Lock()
+			e := p.find()
+			may = may || e != nil && (e.flight != nil || e.find(now, shares[i].charge.N) != nil)
+			p.mu.Unlock()
+		}
+	}
+	return may
+}
+
+// look finds out which charges leases cover, how many they do not, whether all of those were
+// refused a moment ago, and a call for a lease that may help. The shards are locked.
+func (s *Store) look(shares []share, places []place, now instant, again bool) (missing int, known bool, flight chan struct{}) {
+	known = true
 	for i := range shares {
 		h, p := &shares[i], &places[i]
 		s.endOthersLocked(p)
@@ -109,19 +135,12 @@ func (s *Store) look(shares []share, places []place, now instant, again bool) (m
 			continue
 		}
 		missing++
-		switch {
-		case h.e == nil:
-			known = false
-		case h.e.refused(now, h.charge.N):
-			refused = true
-		default:
-			known = false
-			if h.e.flight != nil {
-				flight = h.e.flight
-			}
+		known = known && h.e != nil && h.e.refused(now, h.charge.N)
+		if h.e != nil && h.e.flight != nil {
+			flight = h.e.flight
 		}
 	}
-	return missing, refused && known, flight
+	return missing, known, flight
 }
 
 // refuseAll answers with what the store last refused. The shards are locked.
@@ -153,7 +172,8 @@ func (s *Store) spendAll(shares []share, places []place, now instant) {
 }
 
 // putBack puts back what was spent: into the lease, or else into the store.
-func (s *Store) putBack(shares []share, places []place) {
+func (s *Store) putBack(ctx context.Context, shares []share, places []place) {
+	var rests []store.Settlement
 	now := s.now()
 	for i := range shares {
 		h, p := &shares[i], &places[i]
@@ -168,33 +188,33 @@ func (s *Store) putBack(shares []share, places []place) {
 		case e != nil:
 			rest -= e.put(now, h.at, rest)
 		}
+		p.mu.Unlock()
 		if rest > 0 {
-			s.giveBack(store.Settlement{
+			rests = append(rests, store.Settlement{
 				Charge: store.Charge{Limiter: p.limiter, Key: p.key, N: rest},
 				At:     h.at, Source: store.SourceStore,
 			})
 		}
-		p.mu.Unlock()
 		for j := range h.answer.Len() {
 			h.answer.Reading(j).Remaining += h.charge.N
 		}
 	}
+	_ = s.settleBelow(context.WithoutCancel(ctx), rests) // or less is admitted
 }
 
 // askAll charges what leases do not cover in one call of the store. Keys that are asked for
 // often are leased from then on.
 func (s *Store) askAll(ctx context.Context, shares []share, places []place) (r store.Result, err error) {
-	missing, partly := make([]store.Charge, 0, len(shares)), make([]place, 0, len(shares))
+	missing, partly := make([]store.Charge, 0, len(shares)), make([]need, 0, len(shares))
 	for i := range shares {
 		if h := &shares[i]; !h.held {
 			missing = append(missing, h.charge)
 			if h.e != nil {
-				partly = append(partly, places[i])
+				partly = append(partly, need{places[i], h.charge.N})
 			}
 		}
 	}
-	// What they hold is not enough alone: the store must see all that is left.
-	_ = s.giveBackNow(ctx, partly) // or less is admitted
+	_ = s.giveBackNow(ctx, partly...) // or less is admitted
 	sent := s.now()
 	if r, err = s.next.DecideAll(ctx, missing); err != nil {
 		return r, err
