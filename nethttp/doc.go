@@ -16,6 +16,8 @@
 //	verdict.SetFields(w.Header())  sets the fields of the response
 //	guard.Refuse(w, r, verdict)    writes the refusal, or answers a preflight
 //
+// A [Transport] is for the other side: programs that call servers which have limits.
+//
 // # What clients see
 //
 // An admitted response, as defined by draft-ietf-httpapi-ratelimit-headers-11:

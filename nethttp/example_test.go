@@ -258,6 +258,34 @@ func ExampleConfig_onRefused() {
 	// 429 please wait 1m0s
 }
 
+// A client that keeps to 50 requests a second, and to what the server says.
+func ExampleTransport() {
+	server := httptest.NewServer(http.HandlerFunc(hello))
+	defer server.Close()
+
+	limiter, err := core.New(memstore.New(memstore.Config{}), "outgoing", core.SlidingLog(core.PerSecond(50)))
+	if err != nil {
+		log.Fatal(err)
+	}
+	transport, err := nethttp.NewTransport(nethttp.TransportConfig{
+		Limiter: limiter,
+		Retries: 3,
+		Reads:   []nethttp.Reader{nethttp.GitHub},
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	client := &http.Client{Transport: transport}
+
+	response, err := client.Get(server.URL)
+	if err != nil { // it was not sent, or there is no answer
+		log.Fatal(err)
+	}
+	defer response.Body.Close()
+	fmt.Println(response.Status)
+	// Output: 200 OK
+}
+
 func hello(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "hello\n") }
 
 func show(h http.Handler, r *http.Request) {

@@ -1,0 +1,283 @@
+package nethttp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/headgate/headgate/core"
+)
+
+const (
+	defaultMaxWait  = time.Minute
+	defaultMaxBlock = time.Hour
+
+	// withoutTime is how long a key is blocked by a 429 that does not say how long.
+	withoutTime = time.Second
+
+	// blockPolicy is the policy that a Transport adds to those of its limiter.
+	blockPolicy = "server"
+
+	// blockGrain is by how much a block is longer than was asked for, and the time in which
+	// its end is reached: in it, any number of requests below blockTogether may go.
+	blockGrain    = time.Millisecond
+	blockTogether = int64(blockGrain / time.Microsecond)
+)
+
+// TransportConfig configures a [Transport]. Literals must name the fields. The functions in
+// it must be safe for concurrent use.
+type TransportConfig struct {
+	_ struct{}
+
+	// Limiter is the limit on requests that are sent. It is required. If its store is
+	// shared, so is the limit, and what any of the processes learns from the servers.
+	// Unlimited limits nothing but by what the servers say. It has at most 7 policies, none
+	// of them named "server".
+	Limiter *core.Limiter
+
+	// Key returns whose limit it is that a request counts for, such as the account that it
+	// is sent for. Nil means the server: the host of the URL, in lower case, and the port
+	// unless it is that of the scheme. A redirect to another host has another key. Hash
+	// what is secret, as keyfuncs.Hashed does.
+	Key func(*http.Request) (string, error)
+
+	// Base sends the requests. Nil means http.DefaultTransport.
+	Base http.RoundTripper
+
+	// MaxWait is the longest time that a request waits before it is sent, repetitions
+	// included. 0 means a minute. The context of the request may be shorter.
+	MaxWait time.Duration
+
+	// MaxBlock is the longest time for which a response can keep back all requests of its
+	// key. What asks for more is cut to it. 0 means an hour.
+	MaxBlock time.Duration
+
+	// Retries is how often a request is repeated, at most, that the server refused for now:
+	// with 429, or with 503 and a Retry-After if its method is idempotent. A request whose
+	// body cannot be read again, for want of GetBody, is not repeated, nor is one that would
+	// have to wait too long: the caller gets the refusal. 0 means never.
+	Retries int
+
+	// Reads are what is understood of responses, besides Retry-After and RateLimit, such as
+	// [GitHub]. See [Reader].
+	Reads []Reader
+}
+
+// A Transport is an [http.RoundTripper] for a client of servers that have limits. Before it
+// sends a request, it waits until its limiter admits it. And if a server says that it has had
+// enough, the key is blocked in the limiter's store until the time that the server says: all
+// processes that share the store learn of one refusal.
+//
+// A server says so with:
+//
+//   - status 429, or 503 with a Retry-After, in seconds or as a date (RFC 9110, 10.2.3). A date
+//     counts from that of the response, so that clocks need not agree. A 429 that says nothing
+//     more blocks for a second.
+//   - the field RateLimit of draft-ietf-httpapi-ratelimit-headers-11, with r=0 and a t, in any
+//     response. What is not a valid structured field is ignored as a whole (RFC 9651).
+//   - what the Reads of the configuration understand.
+//
+// The longest of several times applies, up to MaxBlock. Up to a tenth of it, and at most a
+// second, is added at random, never taken away, so that clients of other fleets do not all come
+// back at once.
+//
+// Requests that wait are served as [core.Limiter.Wait] says. A request that is not sent fails
+// with an error that wraps [context.DeadlineExceeded] if it would have to wait for too long,
+// the error of its context, or that of the store. A Transport is safe for concurrent use.
+type Transport struct {
+	config TransportConfig
+	gate   *core.Limiter // the limiter, and whether the key is blocked
+}
+
+// NewTransport returns a Transport, or an error that joins all faults of the configuration.
+func NewTransport(c TransportConfig) (*Transport, error) {
+	var faults []error
+	add := func(format string, values ...any) { faults = append(faults, fmt.Errorf("nethttp: "+format, values...)) }
+	if c.MaxWait < 0 || c.MaxBlock < 0 || c.Retries < 0 {
+		add("MaxWait, MaxBlock and Retries must not be negative: 0 means the default")
+	}
+	for i, read := range c.Reads {
+		if read == nil {
+			add("Reads[%d] is nil", i)
+		}
+	}
+	if c.MaxWait == 0 {
+		c.MaxWait = defaultMaxWait
+	}
+	if c.MaxBlock == 0 {
+		c.MaxBlock = defaultMaxBlock
+	}
+	if c.Key == nil {
+		c.Key = host
+	}
+	if c.Base == nil {
+		c.Base = http.DefaultTransport
+	}
+	t := &Transport{config: c}
+	if c.Limiter == nil {
+		add("a Transport needs a Limiter: core.Unlimited limits nothing but by what servers say")
+	} else {
+		var err error
+		if t.gate, err = gate(c.Limiter); err != nil {
+			add("the Limiter cannot have the policy that blocks keys: %w", err)
+		} else if _, err := t.blocks(c.MaxBlock); err != nil {
+			add("MaxBlock %v: %w", c.MaxBlock, err)
+		}
+	}
+	if len(faults) > 0 {
+		return nil, errors.Join(faults...)
+	}
+	return t, nil
+}
+
+// gate returns the limiter with one policy more: a bucket that is never nearly empty, unless
+// the key is blocked.
+func gate(l *core.Limiter) (*core.Limiter, error) {
+	policies := []core.Policy{blocked(blockTogether)}
+	if own := l.Policies(); own[0].Limit() != core.NoLimit { // Unlimited must be alone
+		policies = append(own, policies...)
+	}
+	return l.With(policies...)
+}
+
+// blocked is a bucket with one unit for each microsecond. To block a key for a time is to
+// charge as much of a bucket of this size as is left: so of several times the longest applies.
+func blocked(units int64) core.Policy {
+	return core.TokenBucket(core.Rate{Events: 1, Per: time.Microsecond}, units).Named(blockPolicy)
+}
+
+// blocks returns the limiter that blocks for a time.
+func (t *Transport) blocks(d time.Duration) (*core.Limiter, error) {
+	return t.gate.With(blocked((d + blockGrain).Microseconds()))
+}
+
+// block lets nobody through for a time. If the store is away, its failure policy decides who
+// learns of it.
+func (t *Transport) block(ctx context.Context, key string, d time.Duration) {
+	if l, err := t.blocks(d); err == nil {
+		_, _, _ = l.AllowAtMost(context.WithoutCancel(ctx), key, (d + blockGrain).Microseconds())
+	}
+}
+
+// Reset forgets, for a key, what was sent and what the servers said, in all processes.
+func (t *Transport) Reset(ctx context.Context, key string) error { return t.gate.Reset(ctx, key) }
+
+// RoundTrip implements [http.RoundTripper].
+func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
+	waiting, cancel := context.WithTimeout(r.Context(), t.config.MaxWait)
+	defer cancel()
+	key, err := t.config.Key(r)
+	if err != nil {
+		return nil, notSent(r, fmt.Errorf("its key: %w", err))
+	}
+	for repeated := 0; ; repeated++ {
+		if _, err := t.gate.Wait(waiting, key); err != nil {
+			return nil, notSent(r, err)
+		}
+		response, err := t.config.Base.RoundTrip(r)
+		if err != nil {
+			return response, err
+		}
+		wait := t.read(response)
+		if wait <= 0 {
+			return response, nil
+		}
+		wait = min(wait, t.config.MaxBlock)
+		wait += rand.N(min(wait/10, time.Second) + 1) //nolint:gosec // no secret
+		t.block(r.Context(), key, wait)
+		if end, _ := waiting.Deadline(); repeated == t.config.Retries || time.Until(end) < wait {
+			return response, nil
+		}
+		again := again(r, response)
+		if again == nil {
+			return response, nil
+		}
+		_, _ = io.CopyN(io.Discard, response.Body, 64<<10) // so that the connection can be used again
+		_ = response.Body.Close()
+		r = again
+	}
+}
+
+// notSent closes the body, as RoundTrip has to, and returns the error.
+func notSent(r *http.Request, err error) error {
+	if r.Body != nil {
+		_ = r.Body.Close()
+	}
+	return fmt.Errorf("nethttp: the request was not sent: %w", err)
+}
+
+// again returns the request for another try, or nil if it must not be repeated.
+func again(r *http.Request, response *http.Response) *http.Request {
+	switch response.StatusCode {
+	case http.StatusTooManyRequests:
+	case http.StatusServiceUnavailable:
+		if !idempotent(r.Method) {
+			return nil
+		}
+	default:
+		return nil
+	}
+	next := r.Clone(r.Context())
+	if r.Body == nil || r.Body == http.NoBody {
+		return next
+	}
+	if r.GetBody == nil {
+		return nil
+	}
+	body, err := r.GetBody()
+	if err != nil {
+		return nil
+	}
+	next.Body = body
+	return next
+}
+
+func idempotent(method string) bool {
+	switch method {
+	case "", http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodTrace, http.MethodPut, http.MethodDelete:
+		return true
+	}
+	return false
+}
+
+// host is the Key of requests to one server.
+func host(r *http.Request) (string, error) {
+	if r.URL == nil || r.URL.Host == "" {
+		return "", errors.New("the URL has no host")
+	}
+	return authority(r.URL), nil
+}
+
+func authority(u *url.URL) string {
+	host, port := strings.ToLower(u.Hostname()), u.Port()
+	if port == "" || port == "80" && u.Scheme == "http" || port == "443" && u.Scheme == "https" {
+		return host
+	}
+	return host + ":" + port
+}
+
+// read returns how long the server wants to get no more requests; 0 if it does not say so.
+func (t *Transport) read(r *http.Response) time.Duration {
+	now, err := http.ParseTime(r.Header.Get("Date"))
+	if err != nil {
+		now = time.Now()
+	}
+	refused := r.StatusCode == http.StatusTooManyRequests
+	wait := rateLimit(r.Header)
+	if refused || r.StatusCode == http.StatusServiceUnavailable {
+		wait = max(wait, retryAfter(r.Header, now))
+	}
+	for _, read := range t.config.Reads {
+		wait = max(wait, read(r, now))
+	}
+	if wait <= 0 && refused {
+		return withoutTime
+	}
+	return wait
+}

@@ -1,0 +1,378 @@
+package nethttp_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/core/memstore"
+	"github.com/headgate/headgate/nethttp"
+)
+
+// A server answers requests without a network, and notes when they came.
+type server struct {
+	mu     sync.Mutex
+	answer func(i int, r *http.Request) *http.Response // to the i-th request
+	start  time.Time
+	came   []time.Duration
+	bodies []string
+}
+
+func (s *server) RoundTrip(r *http.Request) (*http.Response, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.start.IsZero() {
+		s.start = time.Now()
+	}
+	s.came = append(s.came, time.Since(s.start))
+	if r.Body != nil {
+		b, _ := io.ReadAll(r.Body)
+		r.Body.Close()
+		s.bodies = append(s.bodies, string(b))
+	}
+	response := says(200)
+	if s.answer != nil {
+		response = s.answer(len(s.came)-1, r)
+	}
+	response.Request = r
+	return response, nil
+}
+
+// says is a response with fields, names and values in turn.
+func says(status int, fields ...string) *http.Response {
+	h := make(http.Header)
+	for i := 0; i < len(fields); i += 2 {
+		h.Add(fields[i], fields[i+1])
+	}
+	return &http.Response{StatusCode: status, Header: h, Body: io.NopCloser(strings.NewReader("text"))}
+}
+
+func transport(t *testing.T, c nethttp.TransportConfig) *nethttp.Transport {
+	t.Helper()
+	tr, err := nethttp.NewTransport(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tr
+}
+
+func outgoing(t *testing.T, s core.Store, policies ...core.Policy) *core.Limiter {
+	t.Helper()
+	l, err := core.New(s, "outgoing", policies...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+func fetch(t *testing.T, tr http.RoundTripper, url string) (*http.Response, error) {
+	t.Helper()
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tr.RoundTrip(r)
+}
+
+// Requests wait for the limit, each server for its own.
+func TestTransportWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := new(server)
+		tr := transport(t, nethttp.TransportConfig{Base: s, Limiter: outgoing(t, memstore.New(memstore.Config{}), core.TokenBucket(core.PerSecond(2), 1))})
+		for _, url := range []string{"http://a/", "http://A:80/x", "http://b/", "http://a:81/", "http://a/", "https://a:443/"} {
+			if _, err := fetch(t, tr, url); err != nil {
+				t.Error(err)
+			}
+		}
+		half := 500 * time.Millisecond
+		if want := []time.Duration{0, half, half, half, 2 * half, 3 * half}; !slices.Equal(s.came, want) {
+			t.Errorf("sent at %v, want %v", s.came, want)
+		}
+	})
+}
+
+// One refusal is enough for all who share the store, until its time is over, and not longer
+// than a tenth of it more.
+func TestOneRefusalStopsTheFleet(t *testing.T) {
+	for name, policies := range map[string][]core.Policy{
+		"a bucket": {core.TokenBucket(core.PerSecond(1000), 1000)},
+		"two":      {core.SlidingLog(core.PerSecond(100)).Named("second"), core.FixedWindow(core.PerHour(100_000)).Named("hour")},
+		"no limit": {core.Unlimited()},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := &server{answer: func(i int, _ *http.Request) *http.Response {
+					if i == 40 {
+						return says(429, "Retry-After", "30")
+					}
+					return says(200)
+				}}
+				store := memstore.New(memstore.Config{})
+				var all sync.WaitGroup
+				for range 3 { // processes
+					tr := transport(t, nethttp.TransportConfig{Base: s, Limiter: outgoing(t, store, policies...)})
+					for range 20 {
+						all.Go(func() {
+							for range 10 {
+								if _, err := fetch(t, tr, "http://a/"); err != nil {
+									t.Error(err)
+								}
+								<-time.After(100 * time.Millisecond)
+							}
+						})
+					}
+				}
+				all.Wait()
+				if len(s.came) != 600 {
+					t.Fatalf("%d requests", len(s.came))
+				}
+				refused := s.came[40]
+				at := slices.IndexFunc(s.came, func(d time.Duration) bool { return d > refused })
+				if pause := s.came[at] - refused; at > 60 || pause < 30*time.Second || pause > 31100*time.Millisecond {
+					t.Errorf("refused the 41st, at %v; %d were sent before the pause of %v", refused, at, pause)
+				}
+			})
+		})
+	}
+}
+
+// Of several times that a server says the longest applies, and none for longer than MaxBlock.
+func TestBlocksDoNotAddUp(t *testing.T) {
+	for want, times := range map[time.Duration][]string{
+		20 * time.Second: {"20", "5", "20", "10"},
+		60 * time.Second: {"5", "31536000", "7", "99999999999999999999"},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			var all sync.WaitGroup
+			var asked sync.WaitGroup
+			asked.Add(len(times))
+			s := new(server)
+			base := roundTripper(func(r *http.Request) (*http.Response, error) {
+				response, err := s.RoundTrip(r)
+				if i := r.Header.Get("I"); i != "" {
+					asked.Done()
+					asked.Wait() // all are in flight before the first is refused
+					response = says(429, "Retry-After", i)
+				}
+				return response, err
+			})
+			tr := transport(t, nethttp.TransportConfig{Base: base, Limiter: outgoing(t, memstore.New(memstore.Config{}), core.Unlimited()), MaxBlock: time.Minute, MaxWait: time.Hour})
+			for _, seconds := range times {
+				all.Go(func() {
+					r, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://a/", nil)
+					r.Header.Set("I", seconds)
+					if response, err := tr.RoundTrip(r); err != nil || response.StatusCode != 429 {
+						t.Error(response, err)
+					}
+				})
+			}
+			all.Wait()
+			if _, err := fetch(t, tr, "http://b/"); err != nil || time.Since(s.start) != 0 {
+				t.Errorf("another server is blocked: %v", err)
+			}
+			if _, err := fetch(t, tr, "http://a/"); err != nil {
+				t.Error(err)
+			}
+			if waited := time.Since(s.start); waited < want || waited > want+time.Second+10*time.Millisecond {
+				t.Errorf("blocked for %v, want %v", waited, want)
+			}
+		})
+	}
+}
+
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// Reset lifts a block.
+func TestTransportReset(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &server{answer: func(int, *http.Request) *http.Response { return says(429, "Retry-After", "30") }}
+		tr := transport(t, nethttp.TransportConfig{Base: s, Limiter: outgoing(t, memstore.New(memstore.Config{}), core.SlidingLog(core.PerHour(1)))})
+		for range 2 {
+			if _, err := fetch(t, tr, "http://a/"); err != nil {
+				t.Error(err)
+			}
+			if err := tr.Reset(t.Context(), "a"); err != nil {
+				t.Error(err)
+			}
+		}
+		if !slices.Equal(s.came, []time.Duration{0, 0}) {
+			t.Errorf("sent at %v", s.came)
+		}
+	})
+}
+
+// What is repeated, how often, and with its body.
+func TestRetries(t *testing.T) {
+	rewound := func() *http.Request {
+		r, _ := http.NewRequest(http.MethodPost, "http://a/", strings.NewReader("body"))
+		return r
+	}
+	for _, test := range []struct {
+		name    string
+		request *http.Request
+		answer  []*http.Response // the last is repeated
+		retries int
+		wait    time.Duration
+		sent    int
+		status  int
+	}{
+		{"not asked to", rewound(), []*http.Response{says(429, "Retry-After", "1"), says(200)}, 0, 0, 1, 429},
+		{"once", rewound(), []*http.Response{says(429, "Retry-After", "1"), says(200)}, 3, 0, 2, 200},
+		{"a server that refuses everything", rewound(), []*http.Response{says(429)}, 3, 0, 4, 429},
+		{"too long", rewound(), []*http.Response{says(429, "Retry-After", "20"), says(200)}, 3, 10 * time.Second, 1, 429},
+		{"503, not idempotent", rewound(), []*http.Response{says(503, "Retry-After", "1"), says(200)}, 3, 0, 1, 503},
+		{"503, idempotent", httpRequest(http.MethodPut, "body"), []*http.Response{says(503, "Retry-After", "1"), says(200)}, 3, 0, 2, 200},
+		{"503 without a time", httpRequest(http.MethodGet, ""), []*http.Response{says(503), says(200)}, 3, 0, 1, 503},
+		{"success with a time", httpRequest(http.MethodGet, ""), []*http.Response{says(200, "RateLimit", `"a";r=0;t=5`)}, 3, 0, 1, 200},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := &server{answer: func(i int, _ *http.Request) *http.Response { return test.answer[min(i, len(test.answer)-1)] }}
+				tr := transport(t, nethttp.TransportConfig{Base: s, Limiter: outgoing(t, memstore.New(memstore.Config{}), core.Unlimited()), Retries: test.retries, MaxWait: test.wait})
+				response, err := tr.RoundTrip(test.request.WithContext(t.Context()))
+				if err != nil || response.StatusCode != test.status || len(s.came) != test.sent {
+					t.Errorf("%v, %v, sent %d times", response, err, len(s.came))
+				}
+				for i, body := range s.bodies {
+					if body != "body" {
+						t.Errorf("body %d: %q", i, body)
+					}
+				}
+				if i := slices.IndexFunc(s.came, func(d time.Duration) bool { return d > 0 }); i > 0 && s.came[i] < time.Second {
+					t.Errorf("repeated after %v", s.came[i])
+				}
+			})
+		})
+	}
+	t.Run("a body that can be read once", func(t *testing.T) {
+		s := &server{answer: func(int, *http.Request) *http.Response { return says(429) }}
+		tr := transport(t, nethttp.TransportConfig{Base: s, Limiter: outgoing(t, memstore.New(memstore.Config{}), core.Unlimited()), Retries: 3})
+		r, _ := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://a/", io.MultiReader(strings.NewReader("body")))
+		if response, err := tr.RoundTrip(r); err != nil || response.StatusCode != 429 || len(s.came) != 1 {
+			t.Errorf("%v, %v, sent %d times", response, err, len(s.came))
+		}
+	})
+}
+
+func httpRequest(method, body string) *http.Request {
+	var r *http.Request
+	if body == "" {
+		r, _ = http.NewRequest(method, "http://a/", nil)
+	} else {
+		r, _ = http.NewRequest(method, "http://a/", strings.NewReader(body))
+	}
+	return r
+}
+
+// A redirect to another host waits for that host's limit.
+func TestRedirectsHaveTheirOwnKey(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &server{answer: func(_ int, r *http.Request) *http.Response {
+			if r.URL.Host == "a" {
+				return says(302, "Location", "http://b/")
+			}
+			return says(200)
+		}}
+		client := http.Client{Transport: transport(t, nethttp.TransportConfig{
+			Base: s, Limiter: outgoing(t, memstore.New(memstore.Config{}), core.TokenBucket(core.PerMinute(1), 1)), MaxWait: time.Hour,
+		})}
+		for range 2 {
+			r, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://a/", nil)
+			response, err := client.Do(r)
+			if err != nil || response.Request.URL.Host != "b" {
+				t.Fatal(response, err)
+			}
+			response.Body.Close()
+		}
+		if want := []time.Duration{0, 0, time.Minute, time.Minute}; !slices.Equal(s.came, want) {
+			t.Errorf("sent at %v, want %v", s.came, want)
+		}
+	})
+}
+
+type closer struct {
+	io.Reader
+	closed bool
+}
+
+func (c *closer) Close() error { c.closed = true; return nil }
+
+// What is not sent fails with the reason, its body is closed, and nothing is charged.
+func TestNotSent(t *testing.T) {
+	errKey := errors.New("no key")
+	for _, test := range []struct {
+		name    string
+		config  nethttp.TransportConfig
+		context func(context.Context) (context.Context, context.CancelFunc)
+		after   time.Duration
+		want    error
+	}{
+		{"no key", nethttp.TransportConfig{Key: func(*http.Request) (string, error) { return "", errKey }}, nil, 0, errKey},
+		{"too long", nethttp.TransportConfig{MaxWait: 10 * time.Second}, nil, 0, context.DeadlineExceeded},
+		{"too long for the default", nethttp.TransportConfig{}, nil, 0, context.DeadlineExceeded},
+		{"the caller's deadline", nethttp.TransportConfig{MaxWait: time.Hour}, func(ctx context.Context) (context.Context, context.CancelFunc) {
+			return context.WithTimeout(ctx, 10*time.Second)
+		}, 0, context.DeadlineExceeded},
+		{"canceled while waiting", nethttp.TransportConfig{MaxWait: time.Hour}, func(ctx context.Context) (context.Context, context.CancelFunc) {
+			ctx, cancel := context.WithCancel(ctx)
+			time.AfterFunc(5*time.Second, cancel)
+			return ctx, cancel
+		}, 5 * time.Second, context.Canceled},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := new(server)
+				test.config.Base = s
+				test.config.Limiter = outgoing(t, memstore.New(memstore.Config{}), core.TokenBucket(core.Rate{Events: 1, Per: 2 * time.Minute}, 1))
+				if _, err := test.config.Limiter.Allow(t.Context(), "a"); err != nil {
+					t.Fatal(err)
+				}
+				ctx, cancel := t.Context(), context.CancelFunc(func() {})
+				if test.context != nil {
+					ctx, cancel = test.context(ctx)
+				}
+				defer cancel()
+				body := &closer{Reader: strings.NewReader("body")}
+				r, _ := http.NewRequestWithContext(ctx, http.MethodPost, "http://a/", body)
+				start := time.Now()
+				_, err := transport(t, test.config).RoundTrip(r)
+				if !errors.Is(err, test.want) || len(s.came) != 0 || !body.closed || time.Since(start) != test.after {
+					t.Errorf("after %v: %v, sent %d times, closed %v", time.Since(start), err, len(s.came), body.closed)
+				}
+			})
+		})
+	}
+}
+
+func TestTransportConfig(t *testing.T) {
+	l := outgoing(t, memstore.New(memstore.Config{}), core.FixedWindow(core.PerHour(10)))
+	var eight []core.Policy
+	for i := range 8 {
+		eight = append(eight, core.FixedWindow(core.PerHour(10)).Named(fmt.Sprint(i)))
+	}
+	for want, c := range map[string]nethttp.TransportConfig{
+		"needs a Limiter":      {},
+		"MaxWait":              {Limiter: l, MaxWait: -1},
+		"MaxBlock":             {Limiter: l, MaxBlock: -1},
+		"Retries":              {Limiter: l, Retries: -1},
+		"Reads[1] is nil":      {Limiter: l, Reads: []nethttp.Reader{nethttp.GitHub, nil}},
+		"1 to 8 policies":      {Limiter: outgoing(t, memstore.New(memstore.Config{}), eight...)},
+		"two policies have":    {Limiter: outgoing(t, memstore.New(memstore.Config{}), core.FixedWindow(core.PerHour(10)).Named("server"))},
+		"must be the only pol": {Limiter: outgoing(t, memstore.New(memstore.Config{}), core.Blocked())},
+	} {
+		if _, err := nethttp.NewTransport(c); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", want, err)
+		}
+	}
+}
