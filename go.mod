@@ -14,6 +14,8 @@ require (
 	pgregory.net/rapid v1.2.0
 )
 
+require go.yaml.in/yaml/v3 v3.0.4
+
 require (
 	github.com/alicebob/gopher-json v0.0.0-20200520072559-a9ecdc9d1d3a // indirect
 	github.com/bytedance/sonic v1.11.6 // indirect

@@ -34,6 +34,7 @@ var house = []room{
 	{pkg: "core/storetest", ours: []string{"core", "core/internal/reference", "core/step", "core/store"}},
 	{pkg: "keyfuncs"},
 	{pkg: "limits", ours: []string{"core", "core/store"}},
+	{pkg: "limits/yamldoc", ours: []string{"limits"}, theirs: []string{"go.yaml.in/yaml/v3"}},
 	{pkg: "nethttp", ours: []string{"core", "internal/problem", "keyfuncs"}},
 	{pkg: "ginmw", ours: []string{"keyfuncs", "nethttp", "websocketmw"}, theirs: []string{"github.com/gin-gonic/gin"}},
 	{pkg: "echomw", ours: []string{"keyfuncs", "nethttp", "websocketmw"}, theirs: []string{"github.com/labstack/echo/v4"}},
