@@ -8,6 +8,7 @@ import (
 
 	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/keyfuncs"
+	"github.com/headgate/headgate/limits"
 )
 
 // maxRules is the largest number of charges that core.AllowAll accepts.
@@ -95,8 +96,18 @@ type Config struct {
 type Rule struct {
 	_ struct{}
 
-	// Limiter decides. It is required.
+	// Limiter decides. It is required, unless there is a Limit.
 	Limiter *core.Limiter
+
+	// Limit, in the place of Limiter, has the limiters of a document: that of the request's
+	// PlanName and key. All rules of a guard that have a Limit need one [limits.Book], whose
+	// document they get at the same instant.
+	Limit *limits.Limit
+
+	// PlanName returns the name of a request's plan, for Limit. If PlanName is nil or returns
+	// an empty name, the document's default applies, as it does for a plan that the document
+	// does not have.
+	PlanName func(*http.Request) string
 
 	// Key returns the key that is charged. It is required; there is no default. If
 	// it returns an error or an empty key, the request is refused. It is required
@@ -110,7 +121,7 @@ type Rule struct {
 	// [keyfuncs.First]. Make the limiters once, with Limiter.With, and look them up here.
 	// If Plan is nil or returns nil, Limiter is used, which should therefore be the
 	// smallest plan. A limiter with another name or store is an error of the program:
-	// the request is refused with status 500.
+	// the request is refused with status 500. It is not for a Limit, which has plans.
 	Plan func(r *http.Request, key string) *core.Limiter
 
 	// Cost returns the number of units that a request is charged. If it is 0, the
@@ -165,16 +176,29 @@ func (c *Config) validate() error {
 		if rule.Key == nil {
 			fault(errors.New("it is nil: say who is charged, with a function of package keyfuncs"), "Rules[%d].Key", i)
 		}
-		if rule.Limiter == nil {
+		field, limiter := rule.own()
+		switch {
+		case rule.Limit != nil && rule.Limiter != nil:
+			fault(errors.New("Limiter is set too: remove one of them"), "Rules[%d].Limit", i)
+		case rule.Limit != nil && rule.Plan != nil:
+			fault(errors.New("the plans are those of the document: remove it, or use PlanName"), "Rules[%d].Plan", i)
+		case rule.Limit == nil && rule.PlanName != nil:
+			fault(errors.New("it is for Limit: remove it, or use Plan"), "Rules[%d].PlanName", i)
+		}
+		if limiter == nil {
 			fault(errors.New("it is nil: make one with core.New"), "Rules[%d].Limiter", i)
 			continue
 		}
 		for j, other := range c.Rules[:i] {
-			if other.Limiter == nil {
+			_, beside := other.own()
+			if beside == nil {
 				continue
 			}
-			for _, err := range clashes(other.Limiter, rule.Limiter) {
-				fault(fmt.Errorf("with Rules[%d]: %w", j, err), "Rules[%d].Limiter", i)
+			for _, err := range clashes(beside, limiter) {
+				fault(fmt.Errorf("with Rules[%d]: %w", j, err), "Rules[%d].%s", i, field)
+			}
+			if rule.Limit != nil && other.Limit != nil && rule.Limit.Book() != other.Limit.Book() {
+				fault(fmt.Errorf("with Rules[%d]: the limits are of different books", j), "Rules[%d].Limit", i)
 			}
 		}
 	}
@@ -185,6 +209,23 @@ func (c *Config) validate() error {
 		fault(errors.New("Fields is set too: remove one of them"), "NoFields")
 	}
 	return errors.Join(faults...)
+}
+
+// own returns the field of the rule that is its limit, and the limiter that applies unless
+// there is a plan, as of now.
+func (rule *Rule) own() (field string, l *core.Limiter) {
+	if rule.Limit != nil {
+		return "Limit", rule.Limit.Book().View().Default(rule.Limit)
+	}
+	return "Limiter", rule.Limiter
+}
+
+// name returns the name of the limiters.
+func (rule *Rule) name() string {
+	if rule.Limit != nil {
+		return rule.Limit.Name()
+	}
+	return rule.Limiter.Name()
 }
 
 // clashes returns the reasons why two limiters cannot be used together.

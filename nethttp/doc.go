@@ -93,6 +93,13 @@
 // the charge when the handler returns: to count only failed logins, or to reserve an
 // estimate and then charge the number that the handler passed to [SetCost].
 //
+// # Limits in a document
+//
+// [Rule].Limit takes a limit of package limits in the place of a limiter: plans, and overrides
+// for some keys, in a file or in Redis, which are changed while the server runs. All rules of a
+// guard decide by the same document. The names of policies in it should differ between the limits
+// of a guard: New sees only those of the default plans, as of now.
+//
 // # Before a limit is enforced
 //
 // [Config].ObserveOnly is shadow mode: every request is charged and admitted, clients

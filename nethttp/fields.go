@@ -173,7 +173,8 @@ func newSheet(rules []Rule) *sheet {
 	s := &sheet{}
 	var b []byte
 	for _, rule := range rules {
-		for _, p := range rule.Limiter.Policies() {
+		_, limiter := rule.own()
+		for _, p := range limiter.Policies() {
 			b = appendPolicy(b, 0, p.Name(), p.Limit(), p.Window())
 			s.refusals = append(s.refusals, problem.QuotaExceeded(p.Name()))
 		}

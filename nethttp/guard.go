@@ -8,6 +8,7 @@ import (
 
 	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/keyfuncs"
+	"github.com/headgate/headgate/limits"
 )
 
 // A Guard decides which requests to admit. Make one with [New]; the zero Guard refuses
@@ -36,7 +37,7 @@ type ruleError struct {
 }
 
 func (g *Guard) ruleError(rule int, err error) error {
-	return &ruleError{rule, g.config.Rules[rule].Limiter.Name(), err}
+	return &ruleError{rule, g.config.Rules[rule].name(), err}
 }
 
 func (e *ruleError) Error() string {
@@ -153,6 +154,7 @@ func (g *Guard) decide(v *Verdict, r *http.Request, key func(rule int) (string, 
 // returns an error or an invalid value, charges sets the verdict's Err and status.
 func (g *Guard) charges(v *Verdict, r *http.Request, key func(rule int) (string, error), into []core.Charge) (_ []core.Charge, usual bool) {
 	usual = true
+	var view limits.View
 	for i := range g.config.Rules {
 		rule := &g.config.Rules[i]
 		n := int64(1)
@@ -187,7 +189,12 @@ func (g *Guard) charges(v *Verdict, r *http.Request, key func(rule int) (string,
 			}
 			return nil, false
 		}
-		l, err := rule.limiter(r, k)
+		var l *core.Limiter
+		if rule.Limit != nil {
+			l = rule.fromBook(&view, r, k)
+		} else {
+			l, err = rule.limiter(r, k)
+		}
 		if err != nil {
 			v.Err, v.status = g.ruleError(i, err), http.StatusInternalServerError
 			return nil, false
@@ -216,6 +223,18 @@ func (rule *Rule) limiter(r *http.Request, key string) (*core.Limiter, error) {
 		return nil, returned("Plan", "a limiter of another store; make it with Limiter.With")
 	}
 	return l, nil
+}
+
+// fromBook returns the limiter of a rule with a Limit. The view is that of all rules.
+func (rule *Rule) fromBook(view *limits.View, r *http.Request, key string) *core.Limiter {
+	if *view == (limits.View{}) {
+		*view = rule.Limit.Book().View()
+	}
+	plan := ""
+	if rule.PlanName != nil {
+		plan = rule.PlanName(r)
+	}
+	return view.Limiter(rule.Limit, plan, key)
 }
 
 // Handler returns a handler that sets the fields of the response and calls next for

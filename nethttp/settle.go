@@ -47,7 +47,7 @@ func SetCost(ctx context.Context, limiter string, units int64) bool {
 	for ; b != nil; b = b.outer {
 		for i := range b.lines {
 			l := &b.lines[i]
-			if rule := b.rule(l); rule.Settle != nil && rule.Limiter.Name() == limiter {
+			if rule := b.rule(l); rule.Settle != nil && rule.name() == limiter {
 				return units >= 0 && b.state(l, units)
 			}
 		}

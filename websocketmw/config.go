@@ -8,6 +8,7 @@ import (
 
 	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/keyfuncs"
+	"github.com/headgate/headgate/limits"
 	"github.com/headgate/headgate/nethttp"
 )
 
@@ -139,8 +140,18 @@ const (
 type Rule struct {
 	_ struct{} // composite literals must name the fields
 
-	// Slots are the slots of which each socket takes one. Required.
+	// Slots are the slots of which each socket takes one. Required, unless there is a Limit.
 	Slots *core.Slots
+
+	// Limit, in the place of Slots, has the slots of a document: those of the request's
+	// PlanName and key. All rules of a guard that have a Limit need one [limits.Book], whose
+	// document they get at the same instant.
+	Limit *limits.Slots
+
+	// PlanName returns the name of a request's plan, for Limit. If PlanName is nil or returns
+	// an empty name, the document's default applies, as it does for a plan that the document
+	// does not have.
+	PlanName func(*http.Request) string
 
 	// Key returns the key whose sockets are counted. Required: there is no default.
 	// If it returns an error or an empty key, the upgrade is refused.
@@ -150,7 +161,8 @@ type Rule struct {
 	// the one whose sockets are counted: what Key returned, or the adapter's key in its
 	// place. Make the slots in advance with Slots.With; Plan only selects. If Plan is nil
 	// or returns nil, Slots apply, so Slots should be the smallest plan. Slots with another
-	// name or store are a programming error: the upgrade gets a 500.
+	// name or store are a programming error: the upgrade gets a 500. It is not for a Limit,
+	// which has plans.
 	Plan func(r *http.Request, key string) *core.Slots
 
 	// Service marks a limit of the service, such as one on all sockets together. The
@@ -191,13 +203,26 @@ func (c *Config) validate() error {
 		if rule.Key == nil {
 			f.add(errors.New("it is nil: use a function of package keyfuncs"), "Rules[%d].Key", i)
 		}
-		if rule.Slots == nil {
+		field, slots := rule.own()
+		switch {
+		case rule.Limit != nil && rule.Slots != nil:
+			f.add(errors.New("there are Slots too: remove one of them"), "Rules[%d].Limit", i)
+		case rule.Limit != nil && rule.Plan != nil:
+			f.add(errors.New("the plans are those of the document: remove it, or use PlanName"), "Rules[%d].Plan", i)
+		case rule.Limit == nil && rule.PlanName != nil:
+			f.add(errors.New("it is for Limit: remove it, or use Plan"), "Rules[%d].PlanName", i)
+		}
+		if slots == nil {
 			f.add(errors.New("they are nil: make them with core.NewSlots"), "Rules[%d].Slots", i)
 			continue
 		}
 		for j, other := range c.Rules[:i] {
-			if err := clash(other.Slots, rule.Slots); err != nil {
-				f.add(fmt.Errorf("with Rules[%d]: %w", j, err), "Rules[%d].Slots", i)
+			_, beside := other.own()
+			if err := clash(beside, slots); err != nil {
+				f.add(fmt.Errorf("with Rules[%d]: %w", j, err), "Rules[%d].%s", i, field)
+			}
+			if rule.Limit != nil && other.Limit != nil && rule.Limit.Book() != other.Limit.Book() {
+				f.add(fmt.Errorf("with Rules[%d]: the limits are of different books", j), "Rules[%d].Limit", i)
 			}
 		}
 	}
@@ -226,6 +251,23 @@ func (c *Config) validate() error {
 		f.add(fmt.Errorf("it is %d: use 1001 or 1012, or 0 for 1001", s), "ShutdownCode")
 	}
 	return errors.Join(f...)
+}
+
+// own returns the field of the rule that is its limit, and the slots that apply unless there
+// is a plan, as of now.
+func (rule *Rule) own() (field string, s *core.Slots) {
+	if rule.Limit != nil {
+		return "Limit", rule.Limit.Book().View().DefaultSlots(rule.Limit)
+	}
+	return "Slots", rule.Slots
+}
+
+// name returns the name of the slots.
+func (rule *Rule) name() string {
+	if rule.Limit != nil {
+		return rule.Limit.Name()
+	}
+	return rule.Slots.Name()
 }
 
 // clash returns why two slots cannot be taken together, or nil if they can.

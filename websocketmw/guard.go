@@ -12,6 +12,7 @@ import (
 
 	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/keyfuncs"
+	"github.com/headgate/headgate/limits"
 )
 
 // A Guard decides which upgrades are admitted, and tracks the open sockets. Make one
@@ -180,6 +181,7 @@ func (g *Guard) decide(v *Verdict, r *http.Request, what kind, key func(rule int
 		}
 	}
 	claims := make([]core.Claim, len(g.config.Rules))
+	var view limits.View
 	for i := range g.config.Rules {
 		rule := &g.config.Rules[i]
 		k, err := key(i)
@@ -190,7 +192,12 @@ func (g *Guard) decide(v *Verdict, r *http.Request, what kind, key func(rule int
 			v.Err, v.status = rule.fault(i, err), g.keyStatus(err)
 			return
 		}
-		slots, err := rule.slots(r, k)
+		var slots *core.Slots
+		if rule.Limit != nil {
+			slots = rule.fromBook(&view, r, k)
+		} else {
+			slots, err = rule.slots(r, k)
+		}
 		if err != nil {
 			v.Err, v.status = rule.fault(i, err), http.StatusInternalServerError
 			return
@@ -234,7 +241,7 @@ func (g *Guard) keyStatus(err error) int {
 
 // fault says which rule an error is about, never whom.
 func (rule *Rule) fault(i int, err error) error {
-	return fmt.Errorf("headgate: websocketmw: Rules[%d] (slots %q): %w", i, rule.Slots.Name(), err)
+	return fmt.Errorf("headgate: websocketmw: Rules[%d] (slots %q): %w", i, rule.name(), err)
 }
 
 // slots returns the slots of the plan of a request with the key.
@@ -252,6 +259,18 @@ func (rule *Rule) slots(r *http.Request, key string) (*core.Slots, error) {
 		return nil, fmt.Errorf("%w: they have another store", errPlan)
 	}
 	return s, nil
+}
+
+// fromBook returns the slots of a rule with a Limit. The view is that of all rules.
+func (rule *Rule) fromBook(view *limits.View, r *http.Request, key string) *core.Slots {
+	if *view == (limits.View{}) {
+		*view = rule.Limit.Book().View()
+	}
+	plan := ""
+	if rule.PlanName != nil {
+		plan = rule.PlanName(r)
+	}
+	return view.Slots(rule.Limit, plan, key)
 }
 
 func (g *Guard) isDraining() bool {
@@ -332,7 +351,8 @@ func (g *Guard) Shutdown(ctx context.Context) error {
 	faults := make([]error, len(g.config.Rules))
 	var all sync.WaitGroup
 	for i, rule := range g.config.Rules { // at once: the store may be slow
-		all.Go(func() { faults[i] = rule.Slots.Close(closing) })
+		_, slots := rule.own()
+		all.Go(func() { faults[i] = slots.Close(closing) })
 	}
 	all.Wait()
 	return errors.Join(late, errors.Join(faults...))

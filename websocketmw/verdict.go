@@ -24,7 +24,7 @@ type Verdict struct {
 	guard     *Guard
 	handshake *nethttp.Verdict // of Config.Handshakes; nil if it was not checked
 	socket    *Socket          // holds the slots; nil if there are none
-	limits    limits
+	limits    occupancies
 	share     string // the key of the client whose limit refused, if one did
 	status    int    // of the refusal
 	wait      int    // Retry-After in seconds
@@ -32,11 +32,11 @@ type Verdict struct {
 	silent    bool // sets no fields of the rules
 }
 
-// limits are the occupancies of the rules, in order, with Held -1 where it is unknown.
-type limits []core.Occupancy
+// occupancies are those of the rules, in order, with Held -1 where it is unknown.
+type occupancies []core.Occupancy
 
-func limitsOf(slot *core.Slot) limits {
-	all := limits(slot.Occupancies())
+func limitsOf(slot *core.Slot) occupancies {
+	all := occupancies(slot.Occupancies())
 	if slot.Source() == core.SourceOpen { // nothing was counted
 		for i := range all {
 			all[i].Held = -1
