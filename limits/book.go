@@ -198,6 +198,7 @@ func (b *Book) watch(ctx context.Context) {
 	}
 	ticker := time.NewTicker(b.config.Every)
 	defer ticker.Stop()
+	b.tell(ctx)
 	for {
 		select {
 		case <-ticker.C:
@@ -206,6 +207,16 @@ func (b *Book) watch(ctx context.Context) {
 			return
 		}
 		_ = b.load(ctx, false) // the state has it
+		b.tell(ctx)
+	}
+}
+
+// tell tells the source of the state.
+func (b *Book) tell(ctx context.Context) {
+	if l, ok := b.source.(Listener); ok {
+		ctx, cancel := context.WithTimeout(ctx, b.config.Timeout)
+		defer cancel()
+		l.Loaded(ctx, b.State())
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -139,6 +140,12 @@ func Parse(text []byte, decode Decoder) (*Document, error) {
 // Version returns 12 hexadecimal digits that are the same for documents which say the same,
 // in whatever language and order.
 func (d *Document) Version() string { return d.version }
+
+// Limits returns the names of the limits, in order.
+func (d *Document) Limits() []string { return slices.Sorted(maps.Keys(d.limits)) }
+
+// Slots returns the names of the slots, in order.
+func (d *Document) Slots() []string { return slices.Sorted(maps.Keys(d.slots)) }
 
 // Notes are what is worth knowing of a valid document: overrides that are over. That is no
 // fault, since a document does not become invalid while nobody touches it.

@@ -31,6 +31,15 @@ type Waker interface {
 	Wake(ctx context.Context, wake func())
 }
 
+// A Listener is a source that is told what has become of its documents.
+type Listener interface {
+	Source
+
+	// Loaded is called after each Load with the state of the book, for at most
+	// [Config].Timeout.
+	Loaded(ctx context.Context, s State)
+}
+
 // SourceFunc is a function as a [Source].
 type SourceFunc func(ctx context.Context) ([]byte, error)
 

@@ -1,6 +1,7 @@
 package nethttp_test
 
 import (
+	"context"
 	"log"
 	"net/http"
 
@@ -9,6 +10,8 @@ import (
 	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/core/memstore"
 	"github.com/headgate/headgate/keyfuncs"
+	"github.com/headgate/headgate/limits"
+	"github.com/headgate/headgate/limits/yamldoc"
 	"github.com/headgate/headgate/nethttp"
 )
 
@@ -72,6 +75,36 @@ func ExampleRule_cost() {
 				return 10
 			}
 			return 1
+		},
+	}}})
+	if err != nil {
+		log.Fatal(err)
+	}
+	http.Handle("/", guard.Handler(http.HandlerFunc(hello)))
+}
+
+// Limits that stand in a file, and change when it does.
+func ExampleRule_limit() {
+	store := memstore.New(memstore.Config{})
+	book, err := limits.Open(context.Background(), store, nil, limits.File("limits.yaml"), limits.Config{
+		Decode: yamldoc.Decode,
+		Changed: func(e limits.Event) {
+			log.Printf("limits of version %s (%v)\n%v", e.State.Version, e.State.Err, e.Diff)
+		},
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	api, err := book.Limit("api")
+	if err != nil {
+		log.Fatal(err)
+	}
+	guard, err := nethttp.New(nethttp.Config{Rules: []nethttp.Rule{{
+		Limit: api,
+		Key:   keyfuncs.Context(userKey{}),
+		PlanName: func(r *http.Request) string {
+			plan, _ := r.Context().Value(planKey{}).(string)
+			return plan
 		},
 	}}})
 	if err != nil {

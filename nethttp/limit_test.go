@@ -170,30 +170,3 @@ func TestFaultsOfLimit(t *testing.T) {
 		}
 	}
 }
-
-// A limit of a document, in the place of one in Go.
-func ExampleRule_limit() {
-	store := memstore.New(memstore.Config{})
-	book, err := limits.Open(context.Background(), store, nil, limits.Bytes([]byte(pageText)), limits.Config{}) // or limits.File
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	defer book.Close()
-	api, err := book.Limit("api")
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	guard, err := nethttp.New(nethttp.Config{Rules: []nethttp.Rule{{
-		Limit:    api,
-		Key:      header,
-		PlanName: func(r *http.Request) string { return r.Header.Get("X-Plan") }, // as authentication says
-	}}})
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	fmt.Println(guard.Check(request("GET", "/", "X-Client", "carl", "X-Plan", "gold")).Decision)
-	// Output: allowed by "api": 1 of 2 left
-}

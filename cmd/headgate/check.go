@@ -1,0 +1,185 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/headgate/headgate/limits"
+	"github.com/headgate/headgate/limits/yamldoc"
+)
+
+// read reads a document. An error that is no limits.Faults is of the file.
+func (c *call) read(name string) (*limits.Document, error) {
+	in := c.stdin
+	if name != "-" {
+		f, err := os.Open(name)
+		if err != nil {
+			return nil, err
+		}
+		defer f.Close()
+		in = f
+	}
+	text, err := io.ReadAll(io.LimitReader(in, limits.MaxBytes+1))
+	if err != nil {
+		return nil, err
+	}
+	return limits.Parse(text, yamldoc.Decode)
+}
+
+// must reads a document that has to be valid. Its faults are printed.
+func (c *call) must(name string) (*limits.Document, error) {
+	d, err := c.read(name)
+	var faults limits.Faults
+	if errors.As(err, &faults) {
+		for _, f := range faults {
+			fmt.Fprintln(c.stderr, at(name, f))
+		}
+		return nil, fmt.Errorf("%s is not valid", name)
+	}
+	return d, err
+}
+
+// at returns a fault as compilers print theirs, so that editors find the place.
+func at(name string, f *limits.Fault) string {
+	if f.Line == 0 {
+		return fmt.Sprintf("%s: %v", name, f)
+	}
+	text := f.Err.Error()
+	if f.Path != "" {
+		text = f.Path + ": " + text
+	}
+	return fmt.Sprintf("%s:%d:%d: %s", name, f.Line, f.Column, text)
+}
+
+// A jsonFault is a fault as -json prints it.
+type jsonFault struct {
+	Line   int    `json:"line,omitempty"`
+	Column int    `json:"column,omitempty"`
+	Path   string `json:"path,omitempty"`
+	Text   string `json:"text"`
+}
+
+func jsonFaults(faults limits.Faults) []jsonFault {
+	all := make([]jsonFault, 0, len(faults))
+	for _, f := range faults {
+		all = append(all, jsonFault{f.Line, f.Column, f.Path, f.Err.Error()})
+	}
+	return all
+}
+
+// check says what is wrong with documents.
+func check(_ context.Context, c *call) (int, error) {
+	files, err := c.parse(1, 1000)
+	if err != nil {
+		return 0, err
+	}
+	type result struct {
+		File    string      `json:"file"`
+		Version string      `json:"version,omitempty"`
+		Faults  []jsonFault `json:"faults"`
+		Notes   []jsonFault `json:"notes"`
+	}
+	var results []result
+	code := exitOK
+	for _, name := range files {
+		d, err := c.read(name)
+		var faults limits.Faults
+		if err != nil && !errors.As(err, &faults) {
+			return 0, err
+		}
+		r := result{File: name, Faults: jsonFaults(faults), Notes: []jsonFault{}}
+		var notes limits.Faults
+		if d != nil {
+			r.Version, notes = d.Version(), d.Notes()
+			r.Notes = jsonFaults(notes)
+		} else {
+			code = exitNo
+		}
+		results = append(results, r)
+		if c.json {
+			continue
+		}
+		for _, f := range faults {
+			c.printf("%s\n", at(name, f))
+		}
+		for _, f := range notes {
+			c.printf("%s (a note)\n", at(name, f))
+		}
+		if d != nil {
+			c.printf("%s: ok, version %s\n", name, r.Version)
+		}
+	}
+	return code, c.print(results, func() {})
+}
+
+// A jsonChange is a change as -json prints it.
+type jsonChange struct {
+	Limit string `json:"limit"`
+	Slots bool   `json:"slots,omitempty"`
+	What  string `json:"what"`
+	Was   string `json:"was,omitempty"`
+	Is    string `json:"is,omitempty"`
+	Lost  bool   `json:"lost,omitempty"`
+	Key   string `json:"key,omitempty"`
+	Line  int    `json:"line,omitempty"`
+}
+
+// changes returns the changes of a diff. Keys are in it if there is no secret.
+func changes(d limits.Diff, secret []byte) []jsonChange {
+	all := make([]jsonChange, 0, len(d.Changes))
+	for _, change := range d.Changes {
+		j := jsonChange{change.Limit, change.Slots, change.What, change.Was, change.Is, change.Lost, change.Key, change.Line}
+		if len(secret) > 0 {
+			j.Key = ""
+		}
+		all = append(all, j)
+	}
+	return all
+}
+
+// printDiff prints a diff for people.
+func (c *call) printDiff(d limits.Diff, secret []byte) {
+	for _, change := range d.Changes {
+		if change.Key != "" && len(secret) == 0 {
+			change.What += fmt.Sprintf(" %q", change.Key)
+		}
+		c.printf("%v\n", change)
+	}
+}
+
+// diff says what changes between two documents.
+func diff(_ context.Context, c *call) (int, error) {
+	files, err := c.parse(2, 2)
+	if err != nil {
+		return 0, err
+	}
+	secret, err := c.secret()
+	if err != nil {
+		return 0, err
+	}
+	from, err := c.must(files[0])
+	if err != nil {
+		return 0, err
+	}
+	to, err := c.must(files[1])
+	if err != nil {
+		return 0, err
+	}
+	d := limits.Compare(from, to)
+	code := exitOK
+	if len(d.Changes) > 0 {
+		code = exitNo
+	}
+	if len(d.Lost()) > 0 {
+		code = exitLoss
+	}
+	return code, c.print(map[string]any{"from": d.From, "to": d.To, "changes": changes(d, secret)}, func() {
+		c.printDiff(d, secret)
+		if len(d.Changes) == 0 {
+			c.printf("no difference, version %s\n", d.To)
+		}
+	})
+}

@@ -1,0 +1,169 @@
+// Headgate checks, compares, tries and publishes documents of package limits, and looks into a
+// store.
+//
+//	go run github.com/headgate/headgate/cmd/headgate check limits.yaml
+//	go run github.com/headgate/headgate/cmd/headgate diff old.yaml new.yaml
+//	go run github.com/headgate/headgate/cmd/headgate try limits.yaml -access-log access.log
+//
+// Without arguments it lists its commands, and with -help after one that command's flags. See
+// docs/headgate.md.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+)
+
+// Exit codes.
+const (
+	exitOK      = 0
+	exitNo      = 1 // the answer is no: there are faults, differences, problems or refusals
+	exitTrouble = 2 // there is no answer: the command line, a file or a server
+	exitLoss    = 3 // usage would be lost
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop) // so that a second Ctrl-C ends the process at once
+	os.Exit(run(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
+}
+
+// A command is one of the commands.
+type command struct {
+	name, args, does string
+	run              func(ctx context.Context, c *call) (int, error)
+}
+
+func commands() []command {
+	return []command{
+		{"check", "FILE...", "says all that is wrong with documents", check},
+		{"diff", "OLD NEW", "says what changes, and which usage is lost", diff},
+		{"try", "FILE [OTHER] -access-log LOG", "says who would have been refused", try},
+		{"push", "FILE -redis URL", "publishes a document for all servers", push},
+		{"peek", "LIMIT KEY -redis URL", "says what a key has left", peek},
+		{"reset", "LIMIT KEY -redis URL", "forgets what a key has used", reset},
+		{"doctor", "-redis URL", "says what is wrong with a Redis", doctor},
+	}
+}
+
+// A call is a call of a command.
+type call struct {
+	flags          *flag.FlagSet
+	args           []string
+	stdin          io.Reader
+	stdout, stderr io.Writer
+	json           bool
+	secretFile     string
+}
+
+// errUsage is the error of a wrong command line, which was told already.
+var errUsage = errors.New("usage")
+
+// run runs a command and returns its exit code.
+func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
+	if len(args) == 0 || args[0] == "-help" || args[0] == "--help" || args[0] == "-h" || args[0] == "help" {
+		usage(stderr)
+		if len(args) > 0 {
+			return exitOK
+		}
+		return exitTrouble
+	}
+	for _, cmd := range commands() {
+		if cmd.name != args[0] {
+			continue
+		}
+		c := &call{flags: flag.NewFlagSet("headgate "+cmd.name, flag.ContinueOnError), args: args[1:], stdin: stdin, stdout: stdout, stderr: stderr}
+		c.flags.SetOutput(stderr)
+		c.flags.Usage = func() {
+			fmt.Fprintf(stderr, "headgate %s %s: %s\n", cmd.name, cmd.args, cmd.does)
+			c.flags.PrintDefaults()
+		}
+		c.flags.BoolVar(&c.json, "json", false, "print JSON")
+		c.flags.StringVar(&c.secretFile, "secret-file", "", "the store's secret is in this `file`, or in HEADGATE_SECRET; with it no key is printed")
+		code, err := cmd.run(ctx, c)
+		switch {
+		case errors.Is(err, flag.ErrHelp):
+			return exitOK
+		case errors.Is(err, errUsage):
+			return exitTrouble
+		case err != nil:
+			fmt.Fprintln(stderr, "headgate "+cmd.name+":", strings.TrimPrefix(err.Error(), "headgate: "))
+			return exitTrouble
+		}
+		return code
+	}
+	fmt.Fprintf(stderr, "headgate: unknown command %q\n", args[0])
+	usage(stderr)
+	return exitTrouble
+}
+
+func usage(w io.Writer) {
+	fmt.Fprintln(w, "usage: headgate COMMAND ...")
+	for _, cmd := range commands() {
+		fmt.Fprintf(w, "  %-7s%-31s %s\n", cmd.name, cmd.args, cmd.does)
+	}
+	fmt.Fprintln(w, "A FILE is YAML or JSON; - is standard input. Exit codes: 0 yes, 1 no, 2 trouble, 3 usage is lost.")
+}
+
+// parse parses the flags, which may stand before, between and after the other arguments, of which
+// there must be least to most.
+func (c *call) parse(least, most int) ([]string, error) {
+	var words []string
+	for rest := c.args; ; {
+		if err := c.flags.Parse(rest); err != nil {
+			if errors.Is(err, flag.ErrHelp) {
+				return nil, err
+			}
+			return nil, errUsage
+		}
+		if rest = c.flags.Args(); len(rest) == 0 {
+			break
+		}
+		words, rest = append(words, rest[0]), rest[1:]
+	}
+	if len(words) < least || len(words) > most {
+		fmt.Fprintf(c.stderr, "headgate: %d arguments are too few or too many\n", len(words))
+		c.flags.Usage()
+		return nil, errUsage
+	}
+	return words, nil
+}
+
+// secret returns the store's secret, or nil.
+func (c *call) secret() ([]byte, error) {
+	if c.secretFile == "" {
+		return []byte(os.Getenv("HEADGATE_SECRET")), nil
+	}
+	text, err := os.ReadFile(c.secretFile)
+	if err != nil {
+		return nil, err
+	}
+	secret := []byte(strings.TrimRight(string(text), "\r\n"))
+	if len(secret) == 0 {
+		return nil, fmt.Errorf("%s is empty", c.secretFile)
+	}
+	return secret, nil
+}
+
+// print prints v as JSON, or calls text.
+func (c *call) print(v any, text func()) error {
+	if !c.json {
+		text()
+		return nil
+	}
+	e := json.NewEncoder(c.stdout)
+	e.SetIndent("", "  ")
+	e.SetEscapeHTML(false)
+	return e.Encode(v)
+}
+
+// printf prints to standard output.
+func (c *call) printf(format string, args ...any) { fmt.Fprintf(c.stdout, format, args...) }

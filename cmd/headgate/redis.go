@@ -1,0 +1,339 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/core/redisstore"
+	"github.com/headgate/headgate/limits"
+	"github.com/headgate/headgate/limits/redisdoc"
+	"github.com/headgate/headgate/limits/yamldoc"
+)
+
+// A connection is what the flags say about Redis.
+type connection struct {
+	url, prefix, key string
+	cluster          bool
+	timeout          time.Duration
+}
+
+func (c *call) redisFlags() *connection {
+	r := &connection{}
+	c.flags.StringVar(&r.url, "redis", os.Getenv("HEADGATE_REDIS"), "the `URL` of Redis, such as redis://user:password@host:6379/0, or in HEADGATE_REDIS")
+	c.flags.StringVar(&r.prefix, "prefix", "", "the Prefix of the store's Config")
+	c.flags.StringVar(&r.key, "document", redisdoc.DefaultKey, "the `key` of the document in Redis")
+	c.flags.BoolVar(&r.cluster, "cluster", false, "it is a Cluster")
+	c.flags.DurationVar(&r.timeout, "timeout", 5*time.Second, "the `time` that an answer may take")
+	return r
+}
+
+// connect returns a client. The error has no password.
+func (r *connection) connect() (redis.UniversalClient, error) {
+	if r.url == "" {
+		return nil, errors.New("name a server with -redis, or in HEADGATE_REDIS")
+	}
+	o, err := redis.ParseURL(r.url)
+	if err != nil {
+		return nil, errors.New("-redis is not such as redis://user:password@host:6379/0")
+	}
+	redis.SetLogger(silent{}) // errors are told once
+	all := &redis.UniversalOptions{
+		Addrs: []string{o.Addr}, Username: o.Username, Password: o.Password, DB: o.DB, TLSConfig: o.TLSConfig,
+		ContextTimeoutEnabled: true, MaxRetries: -1, DialTimeout: r.timeout, ReadTimeout: r.timeout, IsClusterMode: r.cluster,
+	}
+	return redis.NewUniversalClient(all), nil
+}
+
+type silent struct{}
+
+func (silent) Printf(context.Context, string, ...any) {}
+
+// store returns the store of the servers.
+func (r *connection) store(client redis.UniversalClient, secret []byte) (*redisstore.Store, error) {
+	return redisstore.New(client, redisstore.Config{
+		Prefix: r.prefix, Secret: secret, Timeout: r.timeout, Failure: redisstore.FailClosed, RefusalTTL: -1,
+	})
+}
+
+// peek prints what a key has left.
+func peek(ctx context.Context, c *call) (int, error) {
+	return c.withLimiter(ctx, func(ctx context.Context, l *core.Limiter, key string) (int, error) {
+		d, err := l.Peek(ctx, key)
+		if err != nil {
+			return 0, err
+		}
+		type answer struct {
+			Policy     string `json:"policy"`
+			Rule       string `json:"rule"`
+			Limit      int64  `json:"limit"`
+			Remaining  int64  `json:"remaining"`
+			ResetAfter string `json:"reset_after"`
+			RetryAfter string `json:"retry_after,omitempty"`
+		}
+		var all []answer
+		policies := l.Policies()
+		for i := range d.Len() {
+			a := d.Answer(i)
+			one := answer{a.Policy, policies[i].Named("").String(), a.Limit, a.Remaining, wait(a.ResetAfter), ""}
+			if !a.Allowed {
+				one.RetryAfter = wait(a.RetryAfter)
+			}
+			all = append(all, one)
+		}
+		code := exitOK
+		if !d.Allowed {
+			code = exitNo
+		}
+		return code, c.print(map[string]any{"allowed": d.Allowed, "policies": all}, func() {
+			for _, a := range all {
+				c.printf("%s: %s: %d of %d left, all in %s", a.Policy, a.Rule, a.Remaining, a.Limit, a.ResetAfter)
+				if a.RetryAfter != "" {
+					c.printf("; refused for %s", a.RetryAfter)
+				}
+				c.printf("\n")
+			}
+		})
+	})
+}
+
+// reset forgets what a key has used.
+func reset(ctx context.Context, c *call) (int, error) {
+	return c.withLimiter(ctx, func(ctx context.Context, l *core.Limiter, key string) (int, error) {
+		if err := l.Reset(ctx, key); err != nil {
+			return 0, err
+		}
+		return exitOK, c.print(map[string]any{"reset": true}, func() { c.printf("what the key has used of %q is forgotten\n", l.Name()) })
+	})
+}
+
+// withLimiter parses LIMIT KEY, and calls f with the limiter that applies to the key.
+func (c *call) withLimiter(ctx context.Context, f func(ctx context.Context, l *core.Limiter, key string) (int, error)) (int, error) {
+	r := c.redisFlags()
+	file := c.flags.String("limits", "", "the limits are those of this `file`, not those in Redis")
+	plan := c.flags.String("plan", "", "the `plan` of the key; its overrides apply too")
+	words, err := c.parse(2, 2)
+	if err != nil {
+		return 0, err
+	}
+	limitName, key := words[0], words[1]
+	if key == "-" { // so that it is not in the list of processes
+		line, err := bufio.NewReader(c.stdin).ReadString('\n')
+		if err != nil && line == "" {
+			return 0, errors.New("there is no key on standard input")
+		}
+		key = strings.TrimRight(line, "\r\n")
+	}
+	secret, err := c.secret()
+	if err != nil {
+		return 0, err
+	}
+	client, err := r.connect()
+	if err != nil {
+		return 0, err
+	}
+	defer client.Close()
+	store, err := r.store(client, secret)
+	if err != nil {
+		return 0, err
+	}
+	source := limits.File(*file)
+	if *file == "" {
+		if source, err = redisdoc.New(client, redisdoc.Config{Key: r.key}); err != nil {
+			return 0, err
+		}
+	}
+	ctx, cancel := context.WithTimeout(ctx, r.timeout)
+	defer cancel()
+	source = limits.SourceFunc(source.Load) // which is not told of this process
+	book, err := limits.Open(ctx, store, store, source, limits.Config{Decode: yamldoc.Decode, Secret: secret, Timeout: r.timeout, Every: time.Hour})
+	if err != nil {
+		return 0, err
+	}
+	defer book.Close()
+	limit, err := book.Limit(limitName)
+	if err != nil {
+		return 0, err
+	}
+	return f(ctx, limit.For(*plan, key), key)
+}
+
+// doctor prints what the store's Check has found.
+func doctor(ctx context.Context, c *call) (int, error) {
+	r := c.redisFlags()
+	if _, err := c.parse(0, 0); err != nil {
+		return 0, err
+	}
+	secret, err := c.secret()
+	if err != nil {
+		return 0, err
+	}
+	client, err := r.connect()
+	if err != nil {
+		return 0, err
+	}
+	defer client.Close()
+	store, err := r.store(client, secret)
+	if err != nil {
+		return 0, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, 2*r.timeout)
+	defer cancel()
+	report, err := store.Check(ctx)
+	if err != nil {
+		return 0, fmt.Errorf("a server does not answer: %w", err)
+	}
+	problems := append([]string{}, report.Problems...)
+	source, err := redisdoc.New(client, redisdoc.Config{Key: r.key})
+	if err != nil {
+		return 0, err
+	}
+	_, version, err := source.Current(ctx)
+	if err != nil {
+		problems = append(problems, err.Error())
+	}
+	servers, err := source.Servers(ctx)
+	if err != nil {
+		problems = append(problems, err.Error())
+	}
+	for _, s := range servers {
+		if s.Err != "" {
+			problems = append(problems, fmt.Sprintf("the server %s stays with version %s of the limits: %s", s.Instance, s.Version, s.Err))
+		}
+	}
+	code := exitOK
+	if len(problems) > 0 {
+		code = exitNo
+	}
+	return code, c.print(map[string]any{"redis": report.Servers, "problems": problems, "version": version, "servers": servers}, func() {
+		report.Problems = problems
+		c.printf("%v", report)
+		for _, s := range servers {
+			c.printf("server %s: limits of version %s\n", s.Instance, s.Version)
+		}
+		if len(problems) == 0 {
+			c.printf("no problem was found\n")
+		}
+	})
+}
+
+// push publishes a document in Redis, and waits until all servers have it.
+func push(ctx context.Context, c *call) (int, error) {
+	r := c.redisFlags()
+	accept := c.flags.Bool("lose-usage", false, "push it although usage is lost; servers refuse it unless their program accepts it too")
+	dry := c.flags.Bool("dry-run", false, "only say what would change")
+	patience := c.flags.Duration("wait", 15*time.Second, "wait this `time` for all servers")
+	words, err := c.parse(1, 1)
+	if err != nil {
+		return 0, err
+	}
+	secret, err := c.secret()
+	if err != nil {
+		return 0, err
+	}
+	d, err := c.must(words[0])
+	if err != nil {
+		return 0, err
+	}
+	if len(secret) > 0 {
+		if d, err = d.Hashed(secret); err != nil {
+			return 0, err
+		}
+	}
+	client, err := r.connect()
+	if err != nil {
+		return 0, err
+	}
+	defer client.Close()
+	source, err := redisdoc.New(client, redisdoc.Config{Key: r.key})
+	if err != nil {
+		return 0, err
+	}
+	result := map[string]any{"version": d.Version(), "changes": []jsonChange{}}
+	ask, cancel := context.WithTimeout(ctx, r.timeout)
+	defer cancel()
+	text, version, err := source.Current(ask)
+	if err != nil {
+		return 0, err
+	}
+	if version > 0 {
+		var diff limits.Diff
+		if from, err := limits.Parse([]byte(text), yamldoc.Decode); err != nil {
+			fmt.Fprintf(c.stderr, "headgate push: what is in Redis is not valid, and cannot be compared: %v\n", err)
+		} else {
+			diff = limits.Compare(from, d)
+		}
+		result["changes"] = changes(diff, secret)
+		if !c.json {
+			c.printDiff(diff, secret)
+		}
+		if len(diff.Lost()) > 0 && !*accept {
+			result["lost"] = true
+			return exitLoss, c.print(result, func() { c.printf("not pushed: usage would be lost; see -lose-usage\n") })
+		}
+	}
+	if *dry {
+		return exitOK, c.print(result, func() { c.printf("not pushed: version %s\n", d.Version()) })
+	}
+	ask, cancel = context.WithTimeout(ctx, r.timeout)
+	defer cancel()
+	pushed, err := source.Push(ask, d, version)
+	if err != nil {
+		return 0, err
+	}
+	servers, late, err := await(ctx, source, d.Version(), pushed, *patience)
+	if err != nil {
+		return 0, err
+	}
+	result["servers"], result["late"] = servers, late
+	code := exitOK
+	if len(late) > 0 {
+		code = exitNo
+	}
+	return code, c.print(result, func() {
+		c.printf("version %s: %d servers have it\n", d.Version(), servers)
+		for _, s := range late {
+			c.printf("the server %s has version %s: %s\n", s.Instance, s.Version, orElse(s.Err, "it has not answered yet"))
+		}
+	})
+}
+
+// await waits until all servers have the version, or have refused it.
+func await(ctx context.Context, source *redisdoc.Source, version string, pushed int64, patience time.Duration) (have int, late []redisdoc.Server, err error) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	const pause = 100 * time.Millisecond
+	for {
+		servers, err := source.Servers(ctx)
+		if err != nil && ctx.Err() == nil {
+			return 0, nil, err
+		}
+		if err == nil {
+			have, late = 0, nil
+			waiting := false
+			for _, s := range servers {
+				if s.Version == version {
+					have++
+					continue
+				}
+				late = append(late, s)
+				waiting = waiting || s.Found < pushed
+			}
+			if !waiting {
+				return have, late, nil
+			}
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return have, late, nil
+		}
+	}
+}
