@@ -24,6 +24,9 @@
 //
 // With -redis redis://localhost:6379/0, all servers started with the same flag share the
 // limits.
+//
+// With -limits examples/quickstart/limits.yaml, the limits are those of the document. Change a
+// number in it and save it: within a second the new limit applies, and the page shows it.
 package main
 
 import (
@@ -48,6 +51,8 @@ import (
 	"github.com/headgate/headgate/core/memstore"
 	"github.com/headgate/headgate/core/redisstore"
 	"github.com/headgate/headgate/keyfuncs"
+	"github.com/headgate/headgate/limits"
+	"github.com/headgate/headgate/limits/yamldoc"
 	"github.com/headgate/headgate/nethttp"
 	"github.com/headgate/headgate/websocketmw"
 	"github.com/headgate/headgate/websocketmw/gorillaws"
@@ -58,6 +63,7 @@ func main() {
 	limit := flag.Int64("limit", 10, "admit `n` requests from a client address in any window")
 	window := flag.Duration("window", 10*time.Second, "`length` of the window")
 	sockets := flag.Int64("sockets", 3, "allow `n` sockets open at once for a client address")
+	file := flag.String("limits", "", "the limits are those of this `file`, and change with it, instead of -limit, -window and -sockets")
 	redisURL := flag.String("redis", "", "share the limits through the Redis at this `URL`, such as redis://localhost:6379/0")
 	flag.Parse()
 	if flag.NArg() > 0 {
@@ -68,7 +74,12 @@ func main() {
 	if err != nil {
 		exit(2, err)
 	}
-	app, err := newApp(store, *limit, *window, *sockets)
+	var app *app
+	if *file == "" {
+		app, err = newApp(store, *limit, *window, *sockets)
+	} else {
+		app, err = newAppFrom(store, limits.File(*file))
+	}
 	if err != nil {
 		exit(2, err)
 	}
@@ -78,7 +89,7 @@ func main() {
 	if err != nil {
 		exit(1, err)
 	}
-	greet(listener.Addr(), *limit, *window, *sockets)
+	greet(listener.Addr(), app.numbers(""))
 	if err := app.serve(ctx, listener); err != nil {
 		exit(1, err)
 	}
@@ -120,6 +131,14 @@ type app struct {
 	http.Handler
 
 	sockets *websocketmw.Guard
+	numbers func(key string) numbers
+}
+
+// numbers are those of the limits for a key, for the page.
+type numbers struct {
+	limit   int64
+	window  time.Duration
+	sockets int64
 }
 
 // newApp returns the app. It shows all that a limit needs: a limiter or slots, a guard
@@ -129,19 +148,57 @@ func newApp(store store, limit int64, window time.Duration, sockets int64) (*app
 	if err != nil {
 		return nil, err
 	}
-	requests, err := nethttp.New(nethttp.Config{
-		Rules: []nethttp.Rule{{Limiter: limiter, Key: keyfuncs.RemoteAddr()}},
-	})
-	if err != nil {
-		return nil, err
-	}
-
 	slots, err := core.NewSlots(store, "sockets", sockets)
 	if err != nil {
 		return nil, err
 	}
+	return assemble(
+		nethttp.Rule{Limiter: limiter, Key: keyfuncs.RemoteAddr()},
+		websocketmw.Rule{Slots: slots, Key: keyfuncs.RemoteAddr()},
+		func(string) numbers { return numbers{limit, window, sockets} })
+}
+
+// newAppFrom returns the app with the limits of a document, which must have a limit hello and
+// slots sockets. Nothing but the rules differs.
+func newAppFrom(store store, source limits.Source) (*app, error) {
+	book, err := limits.Open(context.Background(), store, store, source, limits.Config{
+		Decode: yamldoc.Decode,
+		Changed: func(e limits.Event) {
+			if e.State.Err != nil {
+				fmt.Fprintf(os.Stderr, "quickstart: the limits stay as they are: %v\n", e.State.Err)
+				return
+			}
+			fmt.Fprint(os.Stderr, e.Diff) // empty at the start
+		},
+	})
+	if err != nil {
+		return nil, err
+	}
+	limit, err := book.Limit("hello")
+	if err != nil {
+		return nil, err
+	}
+	sockets, err := book.Slots("sockets")
+	if err != nil {
+		return nil, err
+	}
+	return assemble(
+		nethttp.Rule{Limit: limit, Key: keyfuncs.RemoteAddr()},
+		websocketmw.Rule{Limit: sockets, Key: keyfuncs.RemoteAddr()},
+		func(key string) numbers {
+			p := limit.For("", key).Policies()[0]
+			return numbers{p.Limit(), p.Window(), sockets.For("", key).Limit(key)}
+		})
+}
+
+// assemble puts guards with these rules before the handlers.
+func assemble(request nethttp.Rule, socket websocketmw.Rule, numbers func(key string) numbers) (*app, error) {
+	requests, err := nethttp.New(nethttp.Config{Rules: []nethttp.Rule{request}})
+	if err != nil {
+		return nil, err
+	}
 	upgrades, err := websocketmw.New(websocketmw.Config{
-		Rules:  []websocketmw.Rule{{Slots: slots, Key: keyfuncs.RemoteAddr()}},
+		Rules:  []websocketmw.Rule{socket},
 		InBand: true, // so that the page can show the reason for a refusal
 	})
 	if err != nil {
@@ -151,8 +208,9 @@ func newApp(store store, limit int64, window time.Duration, sockets int64) (*app
 	mux := http.NewServeMux()
 	mux.Handle("GET /api/hello", requests.Handler(http.HandlerFunc(hello)))
 	mux.Handle("GET /ws", gorillaws.Handler(upgrades, nil, greetings))
-	mux.Handle("GET /{$}", page(limit, window, sockets))
-	return &app{mux, upgrades}, nil
+	mux.Handle("GET /{$}", page(numbers))
+	mux.Handle("GET /limits", numbersOf(numbers))
+	return &app{mux, upgrades, numbers}, nil
 }
 
 func hello(w http.ResponseWriter, _ *http.Request) {
@@ -195,7 +253,7 @@ func (a *app) serve(ctx context.Context, listener net.Listener) error {
 	return errors.Join(a.sockets.Shutdown(deadline), server.Shutdown(deadline))
 }
 
-func greet(addr net.Addr, limit int64, window time.Duration, sockets int64) {
+func greet(addr net.Addr, n numbers) {
 	fmt.Printf(`Listening on http://%[1]v/, where a page shows the limits at work.
 Limits for each client address: %[2]d requests to /api/hello in any %[3]v, and %[5]d sockets on /ws.
 
@@ -208,7 +266,7 @@ Send %[4]d requests, of which those over the limit are refused:
 	curl -s -o /dev/null -w '%%{http_code}\n' 'http://%[1]v/api/hello?[1-%[4]d]'
 
 To open sockets, press "Open one" on the page. Ctrl-C stops the server.
-`, reachable(addr), limit, window, limit+1, sockets)
+`, reachable(addr), n.limit, n.window, n.limit+1, n.sockets)
 }
 
 // reachable returns an address where this machine reaches a server that listens on addr, such

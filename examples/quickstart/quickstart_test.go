@@ -17,6 +17,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -154,7 +155,7 @@ func TestPage(t *testing.T) {
 			t.Errorf("the page has no %s", text)
 		}
 	}
-	if !strings.Contains(body, "may have 2 WebSockets") {
+	if !strings.Contains(body, "may have <span data-show=\"sockets\">2</span> WebSockets") {
 		t.Error("the page does not tell how many sockets there may be")
 	}
 	for _, text := range []string{"{{", "://", `="//`, "src=", "@import", "url(", "style=", `onclick="`} {
@@ -212,6 +213,8 @@ func TestProgram(t *testing.T) {
 		{"window 1500ns", []string{"-window", "1500ns"}, 2, "whole number of microseconds"},
 		{"sockets -1", []string{"-sockets", "-1"}, 2, "a limit of -1 slots"},
 		{"both", []string{"-limit", "0", "-window", "0"}, 2, "must be positive"},
+		{"no document", []string{"-limits", "none.yaml"}, 2, "no such file"},
+		{"a document without sockets", []string{"-limits", filepath.Join("testdata", "hello.yaml")}, 2, `there is no "sockets" among the slots`},
 		{"an argument", []string{"8080"}, 2, `"8080"`},
 		{"no URL of Redis", []string{"-redis", "localhost"}, 2, "-redis"},
 		{"address without port", []string{"-addr", "127.0.0.1"}, 1, "missing port"},
@@ -248,7 +251,7 @@ func TestProgram(t *testing.T) {
 func launch(t *testing.T, program string, args ...string) (cmd *exec.Cmd, addr string, out *bufio.Reader) {
 	t.Helper()
 	cmd = exec.CommandContext(t.Context(), program, append([]string{"-addr", "127.0.0.1:0"}, args...)...)
-	cmd.Stderr = new(strings.Builder)
+	cmd.Stderr = new(output)
 	stdout, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -337,6 +340,69 @@ func TestServersShareTheLimits(t *testing.T) {
 	}
 }
 
+// An output is what a program has written so far.
+type output struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (o *output) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.Write(p)
+}
+
+func (o *output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.String()
+}
+
+// With -limits, a number that is saved applies to the page, the fields and the sockets; a document
+// that is not right changes nothing, and the server says so.
+func TestLimitsFile(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("limits.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	name := filepath.Join(t.TempDir(), "limits.yaml")
+	save := func(text string) {
+		t.Helper()
+		if err := os.WriteFile(name+".new", []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Rename(name+".new", name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	save(string(text))
+	cmd, addr, _ := launch(t, build(t), "-limits", name)
+	shows := func(limit, sockets int) bool {
+		_, page := get(t, "http://"+addr+"/")
+		_, numbers := get(t, "http://"+addr+"/limits")
+		return strings.Contains(page, fmt.Sprintf(`data-limit="%d" data-window="10"`, limit)) &&
+			numbers == fmt.Sprintf(`{"limit":%d,"seconds":10,"sockets":%d}`+"\n", limit, sockets)
+	}
+	if !shows(10, 3) {
+		t.Error("the page does not show the limits of the document")
+	}
+	save(strings.NewReplacer("10/10s", "12/10s", "all: 3", "all: 5").Replace(string(text)))
+	for !shows(12, 5) {
+		runtime.Gosched()
+	}
+	if r, _ := get(t, "http://"+addr+"/api/hello"); r.Header.Get("RateLimit-Policy") != `"hello";q=12;w=10` {
+		t.Error(r.Header)
+	}
+	save(strings.Replace(string(text), "10/10s", "12/mintue", 1))
+	for !strings.Contains(cmd.Stderr.(*output).String(), "line 5, column 24: limits.hello.plans.all") {
+		runtime.Gosched()
+	}
+	if !shows(12, 5) {
+		t.Error("the limits have changed")
+	}
+}
+
 // Without its Redis a server says so, and serves.
 func TestRedisIsAway(t *testing.T) {
 	cmd, addr, _ := launch(t, build(t), "-redis", "redis://127.0.0.1:1/0")
@@ -347,7 +413,7 @@ func TestRedisIsAway(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = cmd.Wait() // what it wrote is complete then
-	if text := cmd.Stderr.(*strings.Builder).String(); !strings.Contains(text, "quickstart: Redis is unreachable (") {
+	if text := cmd.Stderr.(*output).String(); !strings.Contains(text, "quickstart: Redis is unreachable (") {
 		t.Errorf("stderr %q", text)
 	}
 }
@@ -380,7 +446,7 @@ func stops(t *testing.T, program string) {
 			t.Errorf("the greeting has no %s", text)
 		}
 	}
-	if errs := cmd.Stderr.(*strings.Builder); errs.Len() > 0 {
+	if errs := cmd.Stderr.(*output); errs.String() != "" {
 		t.Errorf("stderr %q", errs.String())
 	}
 	if conn, err := net.Dial("tcp", addr); err == nil {
