@@ -44,7 +44,7 @@
 //
 // [Slots] limit what is held at the same time rather than how often something happens:
 // open sockets, streams, running jobs. A [Slot] is held until it is released, or until
-// its process dies.
+// its process dies. [Slots.AcquireWait] waits in line for one.
 //
 // # Exactness
 //

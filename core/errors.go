@@ -31,7 +31,8 @@ var (
 	ErrSettled = errors.New("headgate: the decision holds no charge")
 
 	// ErrFull is returned by [Slots.Acquire] and [AcquireAll] if a key holds as many slots
-	// as it may. The error is a [FullError].
+	// as it may, and by [Slots.AcquireWait] and [AcquireAllWait] if it still does when the
+	// context ends, or too many wait. The error is a [FullError].
 	ErrFull = errors.New("headgate: all slots are taken")
 
 	// ErrClosed is returned by [Slots.Acquire] and [AcquireAll] if the slots were closed.

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"sync"
+	"time"
 
 	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/core/memstore"
@@ -140,4 +141,28 @@ func ExampleSlots_Acquire_jobs() {
 	}
 	fmt.Println("still running:", n)
 	// Output: still running: 0
+}
+
+// Exports: two at once for each customer. A third waits for up to a minute, and so may four
+// more; who comes then is told at once.
+func ExampleSlots_AcquireWait() {
+	slots, err := core.NewSlots(memstore.New(memstore.Config{}), "exports", 2)
+	if err != nil {
+		log.Fatal(err)
+	}
+	export := func(ctx context.Context, customer string) error {
+		ctx, cancel := context.WithTimeout(ctx, time.Minute)
+		defer cancel()
+		slot, err := slots.AcquireWait(ctx, customer, 5)
+		if err != nil {
+			return err // core.ErrFull: too many wait, or the minute is over
+		}
+		defer slot.Release()
+		fmt.Println("exporting for", customer)
+		return nil
+	}
+	if err := export(context.Background(), "acme"); err != nil {
+		log.Fatal(err)
+	}
+	// Output: exporting for acme
 }

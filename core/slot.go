@@ -82,7 +82,15 @@ func (s *Slot) Release() {
 }
 
 // free gives the slot back to the store.
-func (s *Slot) free() { s.hold.Release() }
+func (s *Slot) free() {
+	s.hold.Release()
+	s.freed()
+}
+
+// freed wakes who waits for what was given back.
+func (s *Slot) freed() {
+	s.places(func(p *place) { p.slots.state.queue.freed(p.key) })
+}
 
 // over tells the Observers that the slot is held no more.
 func (s *Slot) over() {
@@ -128,6 +136,7 @@ func (s *Slot) Shed(ctx context.Context) (bool, error) {
 	switch {
 	case shed:
 		s.state.Store(released)
+		s.freed()
 		s.over()
 	case !s.state.CompareAndSwap(shedding, held): // released meanwhile
 		s.free()

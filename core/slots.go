@@ -33,6 +33,7 @@ type Slots struct {
 type slotsState struct {
 	closed   atomic.Bool // Acquire fails
 	returned atomic.Bool // the store has closed them
+	queue    queue
 }
 
 // NewSlots returns slots of which each key may hold limit at once, from 0 to [NoLimit],
@@ -123,6 +124,7 @@ func (s *Slots) Close(ctx context.Context) error {
 		return errContext
 	}
 	s.state.closed.Store(true)
+	s.state.queue.closed()
 	if s.state.returned.Load() {
 		return nil
 	}

@@ -38,7 +38,8 @@ type Observer struct {
 
 	// SlotAcquired is called for each slot that was granted or refused, and when that is
 	// unknown: once for each claim of those that are made together, or only for the one
-	// that was refused. Malformed calls are not reported.
+	// that was refused. A call that waits is reported when it ends: as a refusal, if it waited
+	// in vain. Malformed calls are not reported.
 	SlotAcquired func(context.Context, SlotEvent)
 
 	// SlotReleased is called when a slot that was granted is released, with the name of
@@ -105,7 +106,7 @@ type SlotEvent struct {
 	// Source are zero.
 	Err error
 
-	Took time.Duration // the call of the store; 0 unless [Observer].Timed
+	Took time.Duration // the call of the store, or the whole wait; 0 unless [Observer].Timed
 }
 
 // A CallEvent is a call to a server.
