@@ -1,6 +1,6 @@
 # "make" lists the targets. Needed are Go, git, make, and a C compiler for the race
 # detector; make test installs the rest: the linter into .bin, and redis-server, nginx,
-# haproxy and libfaketime with the system's package manager.
+# haproxy, prometheus and libfaketime with the system's package manager.
 
 GO        ?= go
 BENCH     ?= .
@@ -45,15 +45,16 @@ quick: ## all tests of all modules for the work at hand: short runs, no race det
 	$(call in_modules,$(GO) test -short -p 4 -parallel 8 ./...)
 
 .PHONY: race
-race: redis faketime proxies ## all tests of all modules under the race detector; those that need redis-server, its clock or a proxy must run
+race: redis faketime proxies prometheus ## all tests of all modules under the race detector; those that need redis-server, its clock, a proxy or prometheus must run
 	@echo "== tests"
 	@HEADGATE_REQUIRE_REDIS=1 $(GO) test -run '^($(NORACE))$$' ./core/... ./nethttp ./limits
-	$(call in_modules,CGO_ENABLED=1 HEADGATE_REQUIRE_REDIS=1 HEADGATE_REQUIRE_FAKETIME=1 HEADGATE_REQUIRE_PROXIES=1 $(GO) test -race -shuffle=on -parallel 4 -timeout 30m ./...)
+	$(call in_modules,CGO_ENABLED=1 HEADGATE_REQUIRE_REDIS=1 HEADGATE_REQUIRE_FAKETIME=1 HEADGATE_REQUIRE_PROXIES=1 HEADGATE_REQUIRE_PROMETHEUS=1 $(GO) test -race -shuffle=on -parallel 4 -timeout 30m ./...)
 
 .PHONY: soak
 soak: redis ## the models, simulations, floods, histories and chaos at length, then the fuzz targets: two to three hours
 	$(GO) test -count=1 -timeout 2h ./core/step -run Model -rapid.checks 10000
 	$(GO) test -count=1 -timeout 2h ./core/memstore -run Flood -flood 10000000
+	$(GO) test -count=1 -timeout 2h ./core/stats -run Series -flood 10000000
 	HEADGATE_REQUIRE_REDIS=1 $(GO) test -count=1 -timeout 2h ./core/redisstore -run DecisionsAreThose -questions 1000000
 	HEADGATE_REQUIRE_REDIS=1 $(GO) test -count=1 -timeout 2h ./core/redisstore -run BusyMachine -burners 8
 	$(GO) test -count=1 -timeout 2h ./core/internal/keeper -run Simulation -schedules 10000
@@ -118,7 +119,7 @@ cover: ## test coverage, as a number and in .cover/index.html
 	@$(GO) tool cover -func .cover/profile | tail -n 1
 
 .PHONY: tools
-tools: $(LINT) redis faketime proxies ## install what make test needs
+tools: $(LINT) redis faketime proxies prometheus ## install what make test needs
 
 .PHONY: redis
 redis:
@@ -132,6 +133,10 @@ faketime:
 proxies:
 	@scripts/install nginx
 	@scripts/install haproxy
+
+.PHONY: prometheus
+prometheus:
+	@scripts/install prometheus
 
 $(LINT):
 	@echo "== building golangci-lint $(LINT_VERSION), once: a minute or two"

@@ -25,6 +25,10 @@ type (
 	CallEvent = store.CallEvent
 )
 
+// Observers returns an observer that tells each of several, in order, or nil if there is
+// none. Nil ones are left out.
+func Observers(observers ...*Observer) *Observer { return store.Observers(observers...) }
+
 // begin returns when a call began, for took, if the observer asks how long it takes.
 func begin(o *Observer) (start time.Time) {
 	if o != nil && o.Timed {
@@ -42,7 +46,7 @@ func took(start time.Time) time.Duration {
 
 // decided reports a decision, or with an error that there is none.
 func decided(ctx context.Context, o *Observer, start time.Time, r *store.Result, err error, charges ...Charge) {
-	if o.Decided == nil {
+	if o.Decided == nil && (o.Refused == nil || r.Allowed) {
 		return
 	}
 	e := DecisionEvent{Allowed: r.Allowed, Source: r.Source, Took: took(start)}
@@ -55,7 +59,12 @@ func decided(ctx context.Context, o *Observer, start time.Time, r *store.Result,
 		if err == nil {
 			e.Policy = deciding(c.Limiter.policies, r, first)
 		}
-		o.Decided(ctx, e)
+		if o.Refused != nil && !e.Allowed && e.Policy != "" {
+			o.Refused(ctx, e, c.Key)
+		}
+		if o.Decided != nil {
+			o.Decided(ctx, e)
+		}
 		first += len(c.Limiter.policies)
 	}
 }
@@ -106,7 +115,10 @@ func beginAll(claims []Claim) (start time.Time) {
 // acquired reports what became of claims. If that panics, the slot is released, since the
 // caller does not get it.
 func acquired(ctx context.Context, start time.Time, claims []Claim, slot *Slot, err error) {
-	listens := func(c Claim) bool { o := c.Slots.observer; return o != nil && o.SlotAcquired != nil }
+	listens := func(c Claim) bool {
+		o := c.Slots.observer
+		return o != nil && (o.SlotAcquired != nil || o.SlotRefused != nil)
+	}
 	if !slices.ContainsFunc(claims, listens) {
 		return
 	}
@@ -118,10 +130,11 @@ func acquired(ctx context.Context, start time.Time, claims []Claim, slot *Slot, 
 	}()
 	var e SlotEvent
 	var full *FullError
+	refused := errors.As(err, &full)
 	switch {
 	case err == nil:
 		e.Granted, e.Source = true, slot.source
-	case errors.As(err, &full):
+	case refused:
 		e.Source = full.Source
 		claims = claims[full.Claim : full.Claim+1]
 	default:
@@ -129,13 +142,19 @@ func acquired(ctx context.Context, start time.Time, claims []Claim, slot *Slot, 
 	}
 	t := took(start)
 	for _, c := range claims {
+		o := c.Slots.observer
 		if !listens(c) {
 			continue
 		}
-		if e.Slots, e.Took = c.Slots.name, 0; c.Slots.observer.Timed {
+		if e.Slots, e.Took = c.Slots.name, 0; o.Timed {
 			e.Took = t
 		}
-		c.Slots.observer.SlotAcquired(ctx, e)
+		if refused && o.SlotRefused != nil {
+			o.SlotRefused(ctx, e, c.Key)
+		}
+		if o.SlotAcquired != nil {
+			o.SlotAcquired(ctx, e)
+		}
 	}
 	done = true
 }

@@ -18,7 +18,8 @@ import (
 // released. SlotsLost, SlotsRestated, Called and Changed may be called in a goroutine of the
 // store's own, where a panic ends the process.
 //
-// No event contains a key, nor does an error in it. Zero values mean none, or unknown.
+// No event contains a key, nor does an error in it; Refused and SlotRefused are there to get
+// one. Zero values mean none, or unknown.
 type Observer struct {
 	// Timed asks for the Took of decisions, settlements and acquires, which is otherwise
 	// 0. To measure it takes about as long as a decision in memory.
@@ -31,6 +32,12 @@ type Observer struct {
 	// is core.ErrQuestion or core.ErrCost.
 	Decided func(context.Context, DecisionEvent)
 
+	// Refused is called before Decided, with the same event and the key, for each charge that
+	// its own limiter refused, to find out who is refused. A key can be of any bytes and of
+	// any length, and may be a secret: whoever keeps it must bound that, and show a keyed
+	// hash. Nobody gets the keys of charges that were admitted.
+	Refused func(ctx context.Context, e DecisionEvent, key string)
+
 	// Settled is called for each charge that was given back or corrected, or could not
 	// be. Charges that had the right number of units are not reported, nor are those of
 	// Unlimited, which counts nothing.
@@ -41,6 +48,10 @@ type Observer struct {
 	// that was refused. A call that waits is reported when it ends: as a refusal, if it waited
 	// in vain. Malformed calls are not reported.
 	SlotAcquired func(context.Context, SlotEvent)
+
+	// SlotRefused is called before SlotAcquired, with the same event and the key, for each
+	// claim that was refused, as Refused is.
+	SlotRefused func(ctx context.Context, e SlotEvent, key string)
 
 	// SlotReleased is called when a slot that was granted is released, with the name of
 	// the slots: once for each claim, also after the slots were closed or lost.

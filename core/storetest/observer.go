@@ -41,6 +41,9 @@ func (e *events) observer() *core.Observer {
 		Decided: func(ctx context.Context, d core.DecisionEvent) {
 			e.add(ctx, d, "%s %d: %q %t %v %v", d.Limiter, d.Units, d.Policy, d.Allowed, d.Source, d.Err)
 		},
+		Refused: func(ctx context.Context, d core.DecisionEvent, key string) {
+			e.add(ctx, d, "%s refuses the key: %t", d.Limiter, key == hidden)
+		},
 		Settled: func(ctx context.Context, s core.SettleEvent) {
 			e.add(ctx, s, "%s %d settled to %d: %d uncovered %v %v", s.Limiter, s.Units, s.Actual, s.Uncovered, s.Source, s.Err)
 		},
@@ -49,6 +52,9 @@ func (e *events) observer() *core.Observer {
 				s.Source = core.SourceStore
 			}
 			e.add(ctx, s, "%s: %t %v %v", s.Slots, s.Granted, s.Source, s.Err)
+		},
+		SlotRefused: func(ctx context.Context, s core.SlotEvent, key string) {
+			e.add(ctx, s, "%s refuse the key: %t", s.Slots, key == hidden)
 		},
 		SlotReleased: func(slots string) {
 			e.add(marked(context.Background()), slots, "%s released", slots)
@@ -134,12 +140,12 @@ func (s *suite) reports() {
 		{"settled", func() { _, _ = d.Settle(ctx, 4) }, []string{
 			"api 1 settled to 4: 2 uncovered store <nil>",
 		}},
-		{"refused", allow(l, 2), []string{`api 2: "narrow" false store <nil>`}},
+		{"refused", allow(l, 2), []string{"api refuses the key: true", `api 2: "narrow" false store <nil>`}},
 		{"peeked", func() { _, _ = l.Peek(ctx, hidden) }, nil},
-		{"never", allow(l, 4), []string{`api 4: "narrow" false policy <nil>`}},
-		{"never by any", allow(l, 10), []string{`api 10: "wide" false policy <nil>`}},
+		{"never", allow(l, 4), []string{"api refuses the key: true", `api 4: "narrow" false policy <nil>`}},
+		{"never by any", allow(l, 10), []string{"api refuses the key: true", `api 10: "wide" false policy <nil>`}},
 		{"unlimited", allow(free, 7), []string{`free 7: "free" true policy <nil>`}},
-		{"blocked", allow(banned, 1), []string{`banned 1: "banned" false policy <nil>`}},
+		{"blocked", allow(banned, 1), []string{"banned refuses the key: true", `banned 1: "banned" false policy <nil>`}},
 		{"all", all(charge(third, 1), charge(other, 2), charge(free, 3)), []string{
 			`third 1: "narrow" true store <nil>`,
 			`other 2: "other" true store <nil>`,
@@ -148,15 +154,17 @@ func (s *suite) reports() {
 		{"all settled", func() { _, _ = d.Settle(ctx, 0, 2, 5) }, []string{"third 1 settled to 0: 0 uncovered store <nil>"}},
 		{"one of all refuses", all(charge(third, 1), charge(other, 4)), []string{
 			`third 1: "" false store <nil>`,
+			"other refuses the key: true",
 			`other 4: "other" false store <nil>`,
 		}},
 		{"all that never fits", all(charge(third, 1), charge(other, 6)), []string{
 			`third 1: "" false policy <nil>`,
+			"other refuses the key: true",
 			`other 6: "other" false policy <nil>`,
 		}},
 		{"all of one", all(charge(other, 1)), []string{`other 1: "other" true store <nil>`}},
 		{"waited", func() { _, _ = other.Wait(ctx, hidden) }, []string{`other 1: "other" true store <nil>`}},
-		{"waiting is no use", func() { _, _ = other.WaitN(ctx, hidden, 6) }, []string{`other 6: "other" false policy <nil>`}},
+		{"waiting is no use", func() { _, _ = other.WaitN(ctx, hidden, 6) }, []string{"other refuses the key: true", `other 6: "other" false policy <nil>`}},
 		{"a wait after its end", func() { _, _ = other.Wait(ended, hidden) }, []string{`other 1: "" false none context canceled`}},
 		{"failed", allow(broken, 1), []string{`broken 1: "" false none the store is away`}},
 		{"all failed", all(charge(broken, 1), charge(broken2, 1)), []string{
@@ -222,14 +230,14 @@ func (s *slotSuite) reports() {
 		want []string
 	}{
 		{"granted", func() { first, _ = ws.Acquire(ctx, hidden) }, []string{"ws: true store <nil>"}},
-		{"refused", func() { _, _ = ws.Acquire(ctx, hidden) }, []string{"ws: false store <nil>"}},
+		{"refused", func() { _, _ = ws.Acquire(ctx, hidden) }, []string{"ws refuse the key: true", "ws: false store <nil>"}},
 		{"two", func() { both, _ = core.AcquireAll(ctx, claims(ws, all, "another")...) }, []string{
 			"ws: true store <nil>",
 			"all: true store <nil>",
 		}},
 		{"the second of two refuses", func() {
 			_, _ = core.AcquireAll(ctx, core.Claim{Slots: all, Key: hidden}, core.Claim{Slots: ws, Key: hidden})
-		}, []string{"ws: false store <nil>"}},
+		}, []string{"ws refuse the key: true", "ws: false store <nil>"}},
 		{"counted", func() { _, _ = ws.Count(ctx, hidden) }, nil},
 		{"released", func() { first.Release(); first.Release() }, []string{"ws released"}},
 		{"two released", func() { both.Release(); both.Release() }, []string{"ws released", "all released"}},

@@ -28,6 +28,8 @@ var house = []room{
 		ours:   []string{"core/internal/keeper", "core/internal/remote", "core/memstore", "core/step", "core/store"},
 		theirs: []string{"github.com/redis/go-redis/v9"},
 	},
+	{pkg: "core/stats", ours: []string{"core/memstore", "core/store"}},
+	{pkg: "core/debug", ours: []string{"core", "core/stats"}},
 	{pkg: "core/internal/keeper"},
 	{pkg: "core/internal/reference", ours: []string{"core/step", "core/store"}},
 	{pkg: "core/internal/remote", ours: []string{"core/internal/keeper", "core/step", "core/store"}},

@@ -1,0 +1,30 @@
+package debug_test
+
+import (
+	"log"
+	"log/slog"
+	"net/http"
+
+	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/core/debug"
+	"github.com/headgate/headgate/core/memstore"
+	"github.com/headgate/headgate/core/stats"
+)
+
+// A store that is watched, and a server for those who operate it.
+func ExampleHandler() {
+	seen, err := stats.New(stats.Config{Logger: slog.Default()})
+	if err != nil {
+		log.Fatal(err)
+	}
+	store := memstore.New(memstore.Config{Observer: seen.Observer()})
+	api, err := core.New(store, "api", core.SlidingLog(core.PerMinute(60)))
+	if err != nil {
+		log.Fatal(err)
+	}
+	operators := http.NewServeMux()
+	operators.Handle("/debug/headgate/", debug.Handler(seen, debug.Config{
+		Limits: func() debug.Limits { return debug.Limits{Limiters: []*core.Limiter{api}} },
+	}))
+	go func() { log.Fatal(http.ListenAndServe("127.0.0.1:6060", operators)) }()
+}
