@@ -70,6 +70,11 @@ e2e: ## the pages of the examples in a real browser; installs Chromium
 	@echo "== browser"
 	@cd internal/e2e && HEADGATE_BROWSER=1 $(GO) test -count=1 ./...
 
+.PHONY: screenshots
+screenshots: ## the pictures in docs/images, anew
+	@scripts/install chromium
+	@cd internal/e2e && HEADGATE_BROWSER=1 $(GO) test -count=1 -run DebugPage . -screenshots $(CURDIR)/docs/images
+
 .PHONY: fmt
 fmt: $(LINT) ## format all Go files
 	@$(LINT) fmt

@@ -115,7 +115,7 @@ func TestPage(t *testing.T) {
 	body := get(t, scene(t, stats.Config{}), "/").Body.String()
 	for _, has := range []string{
 		`limiter “&lt;api &amp; &#34;more&#34;&gt;” has been refusing since`,
-		"&lt;api &amp; &#34;more&#34;&gt;", "<code>fixed-window 3/400d</code>", "slots “sockets” has been refusing since",
+		"&lt;api &amp; &#34;more&#34;&gt;", "<code>fixed-window 3/400d</code>", "slots “sockets” have been refusing since",
 		`class="number">202<`, "118 more keys", "Version of the limits: <code>v1</code>", ">main<",
 	} {
 		if !strings.Contains(body, has) {

@@ -128,7 +128,7 @@ func (v *view) limiter(l *stats.Limiter, texts map[part]string, now time.Time) {
 		})
 	}
 	if failed > 0 || withdrawn > 0 {
-		text := ""
+		text := "without a decision"
 		if withdrawn > 0 {
 			text = grouped(withdrawn) + " charges fitted, and another limiter refused them"
 		}
@@ -158,7 +158,8 @@ func (v *view) slots(k *stats.Slots, now time.Time) {
 func (v *view) refusals(kind, name string, r *stats.Refusals) {
 	of := kind + " “" + name + "”"
 	if !r.RefusingSince.IsZero() {
-		v.Now = append(v.Now, of+" has been refusing since "+clock(r.RefusingSince)+".")
+		verb := map[string]string{"limiter": "has", "slots": "have"}[kind]
+		v.Now = append(v.Now, of+" "+verb+" been refusing since "+clock(r.RefusingSince)+".")
 	}
 	add := func(t *stats.Top, when string) {
 		if t == nil {

@@ -21,7 +21,7 @@ import (
 var update = flag.Bool("update", false, "rewrite the programs in the documents from the files they name")
 
 // documents are the files whose Go blocks are programs of this repository.
-var documents = []string{"README.md", "docs/redis.md", "docs/leases.md", "docs/limits.md", "docs/headgate.md"}
+var documents = []string{"README.md", "docs/redis.md", "docs/leases.md", "docs/limits.md", "docs/headgate.md", "docs/observing.md", "docs/testing.md"}
 
 // Every block of Go in a document is a file that is compiled, or the body of an
 // Example function. A comment above the block says which:

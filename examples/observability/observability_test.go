@@ -1,0 +1,171 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/headgate/headgate/internal/exampletest"
+	"github.com/headgate/headgate/internal/redistest/proctest"
+)
+
+func TestMain(m *testing.M) { exampletest.Main(m, main) }
+
+// program returns the path of a program of Prometheus, or ends the test.
+func program(t *testing.T, name string) string {
+	t.Helper()
+	path, err := exec.LookPath(name)
+	if err != nil {
+		if os.Getenv("HEADGATE_REQUIRE_PROMETHEUS") == "1" {
+			t.Fatalf("%s is not installed; HEADGATE_REQUIRE_PROMETHEUS=1 forbids to skip this test", name)
+		}
+		t.Skipf("%s is not installed: apt-get install prometheus", name)
+	}
+	return path
+}
+
+// board is what the test reads of board.json.
+type board struct {
+	Panels []struct {
+		Title   string
+		Targets []struct{ Expr string }
+	}
+}
+
+// expressions returns those of the board, by panel, with Grafana's variables replaced.
+func expressions(t *testing.T) map[string]string {
+	t.Helper()
+	text, err := os.ReadFile("board.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var b board
+	if err := json.Unmarshal(text, &b); err != nil {
+		t.Fatal(err)
+	}
+	all := make(map[string]string)
+	for _, p := range b.Panels {
+		for i, target := range p.Targets {
+			e := strings.NewReplacer("$__rate_interval", "10s", "$job", ".*", "$limiter", ".*").Replace(target.Expr)
+			all[fmt.Sprintf("%s %d", p.Title, i+1)] = e
+		}
+	}
+	return all
+}
+
+// TestBoard evaluates every expression of the board against what the program does.
+func TestBoard(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes ten seconds")
+	}
+	prometheus := program(t, "prometheus")
+	s := exampletest.Start(t)
+	if r, body := s.Do("GET", "/"); r.StatusCode != 200 || !strings.Contains(body, "<h1>headgate</h1>") {
+		t.Errorf("%s: %s", r.Status, body)
+	}
+	server := scrape(t, prometheus, s.URL)
+	left := expressions(t)
+	if len(left) < 15 {
+		t.Fatalf("only %d expressions", len(left))
+	}
+	patience, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	for len(left) > 0 {
+		for panel, e := range left {
+			switch n, err := query(t, server, e); {
+			case err != nil:
+				t.Fatalf("%s: %s: %v", panel, e, err)
+			case n > 0:
+				delete(left, panel)
+			}
+		}
+		select {
+		case <-patience.Done():
+			t.Fatalf("no data for %v", left)
+		case <-time.After(200 * time.Millisecond): // there is no event to wait for: a scrape comes
+		}
+	}
+	s.Stop()
+}
+
+// scrape starts a Prometheus that scrapes the server, and returns its address.
+func scrape(t *testing.T, prometheus, target string) string {
+	t.Helper()
+	dir := t.TempDir()
+	config := filepath.Join(dir, "prometheus.yml")
+	text := fmt.Sprintf(`{scrape_configs: [{job_name: headgate, scrape_interval: 1s, metrics_path: /debug/headgate/metrics, static_configs: [{targets: [%q]}]}]}`,
+		strings.TrimPrefix(target, "http://"))
+	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), prometheus, "--config.file", config,
+		"--storage.tsdb.path", filepath.Join(dir, "data"), "--web.listen-address", "127.0.0.1:0")
+	log, err := cmd.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	proctest.StartCommand(t, cmd)
+	var said strings.Builder
+	for lines := bufio.NewScanner(log); lines.Scan(); {
+		fmt.Fprintln(&said, lines.Text())
+		if _, address, found := strings.Cut(lines.Text(), `msg="Listening on" address=`); found {
+			address, _, _ = strings.Cut(address, " ")
+			go func() { _, _ = io.Copy(io.Discard, log) }() // or it blocks when it writes
+			return "http://" + address
+		}
+	}
+	t.Fatalf("it does not listen:\n%s", &said)
+	return ""
+}
+
+// query returns the number of series of an expression that have a value, or 0 while the server
+// starts.
+func query(t *testing.T, server, expression string) (int, error) {
+	t.Helper()
+	r, err := http.Get(server + "/api/v1/query?query=" + url.QueryEscape(expression))
+	if err != nil {
+		return 0, nil // it is starting
+	}
+	defer r.Body.Close()
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		return 0, err
+	}
+	var answer struct {
+		Status, Error string
+		Data          struct{ Result []struct{ Value [2]any } }
+	}
+	if r.StatusCode == http.StatusServiceUnavailable {
+		return 0, nil
+	}
+	if err := json.Unmarshal(body, &answer); err != nil || answer.Status != "success" {
+		return 0, fmt.Errorf("%w %s %s", err, r.Status, body)
+	}
+	n := 0
+	for _, series := range answer.Data.Result {
+		if series.Value[1] != "NaN" {
+			n++
+		}
+	}
+	return n, nil
+}
+
+// TestConfigurations are accepted by Prometheus, with the alerts.
+func TestConfigurations(t *testing.T) {
+	promtool := program(t, "promtool")
+	for _, args := range [][]string{{"check", "config", "prometheus.yml"}, {"check", "rules", "alerts.yml"}} {
+		if out, err := exec.CommandContext(t.Context(), promtool, args...).CombinedOutput(); err != nil {
+			t.Errorf("%v: %v\n%s", args, err, out)
+		}
+	}
+}
