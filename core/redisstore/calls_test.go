@@ -130,6 +130,35 @@ func TestFewChargesRenewLives(t *testing.T) {
 	}
 }
 
+// Rings of all lengths, some of which a charge writes by range.
+func TestPeeksOfCountedRefusalsWriteNothing(t *testing.T) {
+	server := redistest.Start(t)
+	s := open(t, Config{RefusalTTL: -1}, server.Addr())
+	clock := handClock()
+	clock.tell(s)
+	for _, limit := range []int64{3, 16, 17, 40, 64, 65, 100} {
+		l := newLimiter(t, s, fmt.Sprint(limit), core.SlidingLog(core.PerHour(limit)).CountDenied())
+		for range limit - 1 {
+			allow(t, l, "k", 1)
+			clock.move(1000)
+		}
+		if d := allow(t, l, "k", 1); !d.Allowed || d.Remaining != 0 {
+			t.Errorf("limit %d: %s", limit, describe(&d))
+		}
+		for range 3 {
+			clock.move(1000)
+			server.ResetStats()
+			peeked, err := l.Peek(t.Context(), "k")
+			if n := server.Calls(writes...); err != nil || n != 0 || peeked.Allowed {
+				t.Errorf("limit %d: %v, %d writes, %s", limit, err, n, describe(&peeked))
+			}
+			if d := allow(t, l, "k", 1); d.Allowed || d.RetryAfter != peeked.RetryAfter || d.ResetAfter != peeked.ResetAfter {
+				t.Errorf("limit %d: %s after %s", limit, describe(&d), describe(&peeked))
+			}
+		}
+	}
+}
+
 func TestPeeksWriteNothing(t *testing.T) {
 	server := redistest.Start(t)
 	s := open(t, Config{}, server.Addr())

@@ -75,11 +75,12 @@ func (b *backend) add(c *call, q *question) {
 	c.begin(mode, parts(q), bytes)
 	for i := range q.Charges {
 		charge := &q.Charges[i]
-		c.keys = b.cells(c.keys, charge)
+		var room [8]string
+		names := b.cells(room[:0], charge)
 		l := prepared(charge.Limiter)
 		place := c.add(l)
 		for j := range l.policies {
-			place = c.part(&l.policies[j], place)
+			place = c.part(&l.policies[j], names[j], place)
 			if bytes >= unitsBytes {
 				c.number(charge.N)
 			}
@@ -100,11 +101,7 @@ func read(q *question, r *reply) {
 		q.Uncovered, q.Err = r.uncovered(parts(q))
 		return
 	}
-	q.Result, q.Err = r.result(q.Charges)
-	switch {
-	case errors.Is(q.Err, remote.ErrPutOff):
+	if q.Result, q.Err = r.result(q); errors.Is(q.Err, remote.ErrPutOff) {
 		q.Work = r.work
-	case q.Err == nil && q.Result.Allowed && extra(q) > 0:
-		q.Result.Extra, q.Err = r.word()
 	}
 }

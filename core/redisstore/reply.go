@@ -80,19 +80,33 @@ func (r *reply) part() (byte, error) {
 	return 0, fmt.Errorf("headgate: Redis could not decide: %s", s)
 }
 
-// result reads the answer to the charges.
-func (r *reply) result(charges []store.Charge) (result store.Result, err error) {
+// result reads the answer to a question.
+func (r *reply) result(q *question) (result store.Result, err error) {
 	result.At, result.Source = r.at, store.SourceStore
-	for _, c := range charges {
+	first := true
+	for _, c := range q.Charges {
 		policies := c.Limiter.Spec().Policies
 		for j := range policies {
 			part, err := r.part()
 			if err != nil {
 				return store.Result{}, err
 			}
-			need := c.N
-			if result.Allowed = part&partAllowed != 0; result.Allowed {
-				need = 0
+			result.Allowed = part&partAllowed != 0
+			if first && result.Allowed && extra(q) > 0 {
+				if result.Extra, err = r.word(); err != nil {
+					return store.Result{}, err
+				}
+			}
+			first = false
+			var need, charged, refused int64
+			switch {
+			case !result.Allowed:
+				need = c.N
+				if policies[j].Step.Numbers().CountDenied {
+					refused = c.N
+				}
+			case q.Mode == remote.Ask:
+				charged = c.N + result.Extra
 			}
 			var state string
 			if part&partState != 0 {
@@ -100,7 +114,7 @@ func (r *reply) result(charges []store.Charge) (result store.Result, err error) 
 					return store.Result{}, err
 				}
 			}
-			reading, err := step.ReadTwin(policies[j].Step, state, r.at, need)
+			reading, err := step.ReadTwin(policies[j].Step, state, r.at, need, charged, refused)
 			if err != nil {
 				return store.Result{}, err
 			}

@@ -4,6 +4,7 @@ import (
 	"crypto/sha1" //nolint:gosec // it is how Redis names scripts
 	_ "embed"
 	"encoding/hex"
+	"hash/maphash"
 	"slices"
 	"sync"
 
@@ -49,6 +50,7 @@ type call struct {
 	instant   string // for tests: the time to use instead of the server's
 	questions binary // after a byte for each algorithm
 	keys      []string
+	index     [256]byte  // in which key is at its hash or after it, from 1
 	limiters  []*limiter // that are asked
 	places    []int      // where the numbers of each are, from 0
 	size      int        // of the numbers of all
@@ -78,7 +80,7 @@ func (c *call) free() {
 
 // The bytes of a part: without n, which is then 1; with n; and with at and actual too.
 const (
-	partBytes       = 5
+	partBytes       = 6
 	unitsBytes      = partBytes + step.WordBytes
 	settlementBytes = unitsBytes + 2*step.WordBytes
 )
@@ -105,12 +107,28 @@ func (c *call) add(l *limiter) (place int) {
 	return place
 }
 
-// part adds the beginning of a part, whose cell is among the keys and whose numbers are at
-// that place. It returns where those of the next policy of the limiter are.
-func (c *call) part(p *policy, place int) (next int) {
-	c.questions = append(c.questions, p.algorithm, p.denied, p.inParts, byte((place+1)>>8), byte(place+1))
+// part adds the beginning of a part, about a cell, whose numbers are at that place. It returns
+// where those of the next policy of the limiter are.
+func (c *call) part(p *policy, cell string, place int) (next int) {
+	c.questions = append(c.questions, p.algorithm, p.denied, p.inParts, c.cell(cell), byte((place+1)>>8), byte(place+1))
 	return place + p.size
 }
+
+// cell returns which of the keys that is, from 1. Questions about one key share it.
+func (c *call) cell(name string) byte {
+	for i := byte(maphash.String(seed, name)); ; i++ {
+		switch k := c.index[i]; {
+		case k == 0:
+			c.keys = append(c.keys, name)
+			c.index[i] = byte(len(c.keys))
+			return c.index[i]
+		case c.keys[k-1] == name:
+			return k
+		}
+	}
+}
+
+var seed = maphash.MakeSeed()
 
 func (c *call) number(x int64) { c.questions = step.AppendWord(c.questions, x) }
 

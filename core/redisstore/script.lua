@@ -9,16 +9,17 @@
 -- The questions are byte strings:
 --
 --   mode, number of parts, bytes of a part, then the parts: algorithm, 1 if it counts what is
---   refused or 0, 1 if its values are read in parts or 0, and in two bytes where in numbers its
---   policy is, from 1; then, unless n is 1: n; and to settle, also: at, actual. In mode + EXTRA
---   the parts are followed by how many units more to charge, as far as all policies admit them
+--   refused or 0, 1 if its values are read in parts or 0, which key it is about, from 1, and in
+--   two bytes where in numbers its policy is, from 1; then, unless n is 1: n; and to settle, also:
+--   at, actual. In mode + EXTRA the parts are followed by how many units more to charge, as far as
+--   all policies admit them
 --
 -- A question of mode DENY is refused whatever its policies say.
 --
 -- The reply is the instant, then for each part of each question a byte: 1 if the policy
 -- admits it, 2 if the question is allowed, 4 if the state follows; and for a settlement
 -- the units that found no room. If an EXTRA was allowed, the number that was charged follows
--- the last part. Or, for a whole question, 8 and an error: its length in
+-- the first byte. Or, for a whole question, 8 and an error: its length in
 -- two bytes, and the text. Or 16 and a number of words: to lay out so many anew is too
 -- much for this call, which has other questions; nothing was written for this one, and it
 -- is to be sent again.
@@ -37,9 +38,10 @@
 --     longer than with any other. It writes nothing. Unless others is set, it leaves ok nil
 --     also if own is ahead of now by more than Step.Window: then take brings it back.
 --   charge, refuse: set new to the new value, or nil if they have written it; life, for which
---     it counts, in microseconds, or 0 if that has not grown; and state, which is replied: the
---     value without its numbers. Charge may set from to the bytes of the numbers, if they are
---     those that the value has when life is 0. refuse is for policies that count what is refused.
+--     it counts, in microseconds, or 0 if that has not grown; and state, which is replied, as
+--     step.ReadTwin expects it. Charge may set patch instead of new, unless others is set: life is
+--     0, and no more of the value changes than some bytes from PATCHED[algorithm] on. refuse is for
+--     policies that count what is refused.
 --   state: sets state, if there is one, where nothing was charged
 --   grows: if read in parts, sets more to the words that a charge lays out anew, if any
 --   size: if read in parts, sets more to the words of the whole value, if there is one
@@ -89,6 +91,8 @@ local BEGINNING = 490 -- bytes that are read of a long log: its header and 64 en
 
 local ANOTHER = 'the key holds a value of another kind'
 
+local PATCHED = {'21', '7', '14'} -- the bytes before those that most charges change: the numbers
+
 local function div(a, b) return (a - a % b) / b end -- exact where a/b would round
 
 local now
@@ -103,14 +107,13 @@ end
 local questions, numbers = ARGV[2], ARGV[3]
 local used = sub(questions, 1, 5)
 
--- The numbers that were read last, and their place; with it the header, if it was needed.
--- Questions mostly follow others like them.
-local bucketPlace, bucketHeader, per, q, r, full, fullf
+-- The numbers that were read last, and their place. Questions mostly follow others like them.
+local bucketPlace, bucketLimit, bucketPeriod, bucketBurst, q, full, per, r, fullf, quarter
 
 -- The numbers that were read last, and their place. Questions mostly follow others like them.
-local fixedPlace, fixedHeader, fixedPeriod, fixedLimit
+local fixedPlace, fixedPeriod, fixedLimit
 
-local atmost, countlife
+local atmost, countlife, pushed
 if byte(used, 3) > 0 then
   -- product returns a*b exactly, in digits of 2^26 after the first.
   local function product(a, b)
@@ -142,12 +145,20 @@ if byte(used, 3) > 0 then
     end
     return 0
   end
+
+  -- pushed returns the value with so many passed since its newest, and that count as the newest.
+  function pushed(v, place, start, count, passed)
+    local k = read('>I7', numbers, place + 7)
+    local counts = rep('\0', 7 * (passed - 1)) .. sub(v or '', passed > 0 and 22 or 29, 28 + 7 * k - 7 * passed)
+    return sub(numbers, place, place + 13) .. pack('>I7I7', start, count) .. counts
+  end
 end
 
 -- The numbers that were read last, and their place. Questions mostly follow others like them.
-local windowPlace, windowHeader, k, windowLimit, span, neverover, format
+local windowPlace, windowPeriod, k, windowLimit, span, neverover, formatted, format
 
-local HEAD = 42 -- bytes before the ring
+local HEAD = 42  -- bytes before the ring
+local WHOLE = 16 -- entries of a ring that is written whole: that is one command instead of two
 local at, expired, push, loglife
 if byte(used, 4) > 0 then
   -- at returns the i-th oldest entry of a ring, from 0. One that is missing has expired.
@@ -162,7 +173,7 @@ if byte(used, 4) > 0 then
   function expired(v, key, first, count, size, cut)
     local step = 1
     while step < count and at(v, key, first, size, step) <= cut do step = step * 2 end
-    local lo, hi = div(step, 2), min(step, count)
+    local lo, hi = (step - step % 2) / 2, step < count and step or count
     while hi - lo > 1 do
       local mid = lo + div(hi - lo, 2)
       if at(v, key, first, size, mid) <= cut then lo = mid else hi = mid end
@@ -170,10 +181,12 @@ if byte(used, 4) > 0 then
     return hi
   end
 
-  -- push appends n entries, and returns the value if all of it is known. Otherwise it
-  -- writes them.
+  -- push appends n entries to the value of a key, and returns it, or writes what changes. It
+  -- returns it if there is no key: then all of v is known.
   function push(v, key, of, most, first, count, size, n, newest)
+    local whole = not key or size <= WHOLE
     if not v or count + n > size then -- another ring, oldest entry first
+      whole = true
       local live, old = '', size
       if count + n > size then size = max(count + n, min(2 * size, most)) end
       if v then
@@ -185,13 +198,12 @@ if byte(used, 4) > 0 then
     end
     local place, entry = (first + count) % size, pack('>I7', newest)
     local head = pack('>I7I7I7I7I7I7', of, most, first, count + n, newest, size)
-    local known = #v == HEAD + 7 * size
-    if known and n == 1 then
+    if whole and n == 1 then
       return head .. sub(v, HEAD + 1, HEAD + 7 * place) .. entry .. sub(v, HEAD + 8 + 7 * place)
     end
     local straight = min(n, size - place) -- the rest wraps around
     local wrapped = n - straight
-    if known then
+    if whole then
       return head .. rep(entry, wrapped) .. sub(v, HEAD + 1 + 7 * wrapped, HEAD + 7 * place)
         .. rep(entry, straight) .. sub(v, HEAD + 1 + 7 * (place + straight))
     end
@@ -204,7 +216,7 @@ if byte(used, 4) > 0 then
   -- loglife rounds the end up to quarters of the period, by the clock, so that one write in
   -- each quarter has to look at the life that the value has.
   function loglife(v, before, newest, period)
-    local quarter = max(div(period, 4), 1)
+    local quarter = period < 8 and 1 or (period - period % 4) / 4
     local start = newest - newest % quarter
     if v and before - before % quarter == start then return 0 end
     return start + quarter + period - now
@@ -217,16 +229,13 @@ local logPlace, logPeriod, logLimit
 local out, last = {pack('>I7', now)}, 1 -- the reply in pieces, and their number
 local words = 0                         -- that were laid out anew
 
--- values has what was read, by key, so that a question sees the writes of earlier ones.
+-- values has what is known to be stored, by cell.
 local keys, values = KEYS, {}
-if #keys > 1 and not find(used, '\2', 1, true) then
-  local got = call('MGET', unpack(keys))
-  for i = 1, #keys do values[keys[i]] = got[i] end
-end
+if #keys > 1 and not find(used, '\2', 1, true) then values = call('MGET', unpack(keys)) end
 
 local PEEK, SETTLE, DENY, EXTRA = 1, 2, 3, 4
-local pos, cell = #used + 1, 1 -- where the next question is, and its first key
-local missing                  -- whether it needs functions that are not defined yet; then it begins again
+local pos = #used + 1 -- where the next question is
+local missing         -- whether it needs functions that are not defined yet; then it begins again
 local admits, most, take, join, settle
 
 repeat
@@ -260,52 +269,45 @@ repeat
     function admits(algorithm, own, n, key, place, others)
       local ok, a, b, c, d, e, f, g, h
       if algorithm == 1 then -- tb2
-        -- t, f are the use, and then what it would be with the charge. d is the T under the header
-        -- that is written, if there is one, and e more than a quarter of the time in which it fills.
+        -- t, f are the use, and then what it would be with the charge. c is the burst that the value is
+        -- kept for, d the T under the same numbers, if there is one, and e more than a quarter of the
+        -- time in which it fills.
         if place ~= bucketPlace then
-          bucketPlace, bucketHeader = place, nil
-          q, full, per = read('>I7I7I7', numbers, place + 21)
-          if per > 1 then r, fullf = read('>I7I7', numbers, place + 42) else r, fullf = 0, 0 end
+          local divisor
+          bucketPlace, bucketLimit, bucketPeriod, bucketBurst, divisor = place, read('>I7I7I7I7', numbers, place)
+          per, q = bucketLimit / divisor, bucketPeriod / divisor
+          r = q % per
+          q = (q - r) / per
+          full = bucketBurst * r
+          fullf = full % per
+          full = bucketBurst * q + (full - fullf) / per
+          quarter = (full - full % 4) / 4 + 1
         end
-        local t, f = now, 0
-        c, d, e = bucketHeader, nil, (full - full % 4) / 4 + 1
+        local limit, period, burst, t, f = bucketLimit, bucketPeriod, bucketBurst, now, 0
+        d, e = nil, quarter
         if own then
-          c = sub(own, 1, 21)
-          if #own ~= 35 then
-            c = nil
-          elseif c == bucketHeader or find(numbers, c, place, true) == place then
-            bucketHeader = c -- a string that is there already
-            t, f = read('>I7I7', own, 22)
+          limit = nil
+          if #own == 35 then limit, period, burst, t, f = read('>I7I7I7I7I7', own, 1) end
+          if burst == bucketBurst then
             d = t
-          elseif sub(c, 1, 14) == sub(numbers, place, place + 13) then
-            local kept, burst
-            kept, t, f = read('>I7I7I7', own, 15)
-            burst = read('>I7', numbers, place + 14)
-            if kept > burst then
-              e = min(div(q * kept + kept, 4) + 2, 2251799813685248) -- 2^51: a value may be garbage
-            else
-              c = sub(numbers, place, place + 20)
-            end
+          elseif burst < bucketBurst then
+            burst = bucketBurst
           else
-            c = nil
+            e = min(div(q * burst + burst, 4) + 2, 2251799813685248) -- 2^51: a value may be garbage
           end
-        elseif not c then
-          c = sub(numbers, place, place + 20)
-          bucketHeader = c
         end
         t = t - now
-        if c and (others or t <= 2 * full) then
+        if limit == bucketLimit and period == bucketPeriod and (others or t <= 2 * full) then
           if t < 0 then t, f = 0, 0 end
           local part = n * r
           f = f + part % per
           t = t + n * q + (part - part % per) / per
           if f >= per then t, f = t + 1, f - per end
-          ok, a, b = t < full or t == full and f <= fullf, t, f
+          ok, a, b, c = t < full or t == full and f <= fullf, t, f, burst
         end
       elseif algorithm == 2 then -- fw2
         if place ~= fixedPlace then
-          fixedPlace, fixedHeader = place, sub(numbers, place, place + 6)
-          fixedPeriod, fixedLimit = read('>I7I7', numbers, place)
+          fixedPlace, fixedPeriod, fixedLimit = place, read('>I7I7', numbers, place)
         end
         local of, start, count = fixedPeriod, 0, 0
         if own then
@@ -314,38 +316,38 @@ repeat
         if of == fixedPeriod and (others or start - now <= of) then
           local current = now - now % of
           if start < current then start, count = current, 0 end
-          ok, a, b, c, d, e = n <= fixedLimit - count, start, count, of, fixedLimit, fixedHeader
+          ok, a, b, c, d = n <= fixedLimit - count, start, count, of, fixedLimit
         end
       elseif algorithm == 3 then -- sw2
-        -- counts are from the newest sub-window on, which begins at start.
+        -- a is the start of the present sub-window, b its count, and c how many have passed since the
+        -- newest of the value; d is for how long a count counts.
         if place ~= windowPlace then
-          windowPlace, windowHeader = place, sub(numbers, place, place + 13)
-          k, windowLimit, span, neverover = read('>I7I7I7I7', numbers, place + 7)
-          format = '>' .. rep('I7', k + 2)
+          windowPlace, windowPeriod, k, windowLimit, span, neverover = place, read('>I7I7I7I7I7', numbers, place)
+          if k ~= formatted then formatted, format = k, '>' .. rep('I7', k + 4) end
         end
-        local current, start, counts = now - now % span
-        if not own then
-          start, counts = current, {}
-          for i = 1, k + 1 do counts[i] = 0 end
-        elseif #own == 28 + 7 * k and sub(own, 1, 14) == windowHeader then
-          counts = {read(format, own, 15)}
-          start = table.remove(counts, 1)
-          counts[k + 2] = nil -- which some libraries add
-          if not others and start - now > (k + 1) * span then counts = nil end
-        end
-        if counts then
-          if start < current then
-            local passed = div(current - start, span)
-            for i = k + 1, 1, -1 do counts[i] = counts[i - passed] or 0 end
-            start = current
+        local start, counts = now - now % span
+        local room, old, first, passed = windowLimit - n, 0, 0, k + 1
+        if own then
+          if #own == 28 + 7 * k then counts = {read(format, own, 1)} end -- from the fourth on
+          if counts and counts[1] == windowPeriod and counts[2] == k and (others or counts[3] - now <= (k + 1) * span) then
+            passed = 0
+            if counts[3] >= start then
+              start, first = counts[3], counts[4]
+            else
+              passed = min(div(start - counts[3], span), k + 1)
+            end
+            for i = 4, k + 3 - passed do room = room - counts[i] end
+            if passed <= k then old = counts[k + 4 - passed] end
+          else
+            start = nil
           end
-          local room, old = windowLimit - n, counts[k + 1]
-          for i = 1, k do room = room - counts[i] end
+        end
+        if start then
           ok = old <= room
           if not ok and room >= 0 and neverover == 0 then
             ok = atmost(old, span - max(now - start, 0), room, span)
           end
-          a, b, c, d, e = start, counts, span, format, windowHeader
+          a, b, c, d = start, first, passed, (k + 1) * span
         end
       elseif algorithm == 4 then -- sl2
         -- first and on are the ring without what has expired.
@@ -353,7 +355,7 @@ repeat
           logPlace, logPeriod, logLimit = place, read('>I7I7', numbers, place)
         end
         local period, limit = logPeriod, logLimit
-        local of, most, first, count, newest, size, oldest = period, limit, 0, 0, 0, min(limit, 4), 0
+        local of, most, first, count, newest, size, oldest = period, limit, 0, 0, 0, limit < 4 and limit or 4, 0
         if own then
           of = nil
           if #own > HEAD then of, most, first, count, newest, size = read('>I7I7I7I7I7I7', own, 1) end
@@ -361,9 +363,9 @@ repeat
           if first >= size or count > size or size > MAXLOG or most > MAXLOG or #own ~= whole and (#own ~= BEGINNING or #own > whole) then of = nil end
         end
         if of == period and (others or newest - now <= of) then
-          most = max(most, limit)
+          if most < limit then most = limit end
           if count > 0 then
-            local cut = max(now, newest) - period
+            local cut = (now > newest and now or newest) - period
             oldest = at(own, key, first, size, 0)
             if oldest <= cut then
               local dead = expired(own, key, first, count, size, cut)
@@ -386,27 +388,31 @@ repeat
       return ok, a, b, c, d, e, f, g, h
     end
 
-    local function charge(algorithm, own, n, key, place, _, a, b, c, d, e, f, g, h)
-      local new, life, state, from
+    local function charge(algorithm, own, n, key, place, others, _, a, b, c, d, e, f, g, h)
+      local new, life, state, patch
       if algorithm == 1 then -- tb2
         local till = now + a
         state = pack('>I7I7', till, b)
-        new, from = c .. state, '21'
-        -- The life goes beyond the end of the quarter that T is in, by the clock, so that one write in
-        -- each quarter has to look at the life that the value has.
-        life = d and d - d % e == till - till % e and 0 or a + e + 1
+        if d and d - d % e == till - till % e then
+          life, patch = 0, state
+        else
+          -- The life goes beyond the end of the quarter that T is in, by the clock, so that one write in
+          -- each quarter has to look at the life that the value has.
+          life = a + e + 1
+        end
+        if others or not patch then new = sub(numbers, place, place + 13) .. pack('>I7', c) .. state end
       elseif algorithm == 2 then -- fw2
         state = pack('>I7I7', a, b + n)
-        new, life, from = e .. state, b > 0 and 0 or a + c - now, '7'
+        if b > 0 then life, patch = 0, state else life = a + c - now end
+        if others or not patch then new = pack('>I7', c) .. state end
       elseif algorithm == 3 then -- sw2
-        life = b[1] > 0 and 0 or a + #b * c - now
-        b[1] = b[1] + n
-        state = pack(d, a, unpack(b))
-        new, from = e .. state, '14'
+        if b > 0 then life, patch = 0, pack('>I7I7', a, b + n) end
+        if others or not patch then new, life = pushed(own, place, a, b + n, c), life or a + d - now end
+        state = own
       elseif algorithm == 4 then -- sl2
-        local latest = max(now, d)
+        local latest = now > d and now or d
         state = pack('>I7I7I7I7', c + n, 0, c == 0 and latest or f, latest)
-        new, life = push(own, key, g, a, b, c, e, n, latest), loglife(own, d, latest, g)
+        new, life = push(own, not others and key, g, a, b, c, e, n, latest), loglife(own, d, latest, g)
       elseif algorithm == 5 then -- mi2
         local newest = max(now, a)
         state = pack('>I7I7', newest, newest)
@@ -426,8 +432,8 @@ repeat
     end
 
     -- save returns an error, or nothing.
-    local function save(key, v, new, life, inparts)
-      local failed, from, state
+    local function save(algorithm, cell, key, v, new, life, inparts)
+      local failed, patch
       -- A new value, unless it was written, is kept for half as much again as it counts, so that few
       -- writes have to renew that. A life is never shortened, as a limiter of the same name with
       -- other numbers may need the longer one; a life of 0 means the present one. In tests with an
@@ -435,9 +441,8 @@ repeat
       -- An error, such as READONLY or OOM, is that of the whole call.
       local done
       if v and life == 0 then
-        -- Of a value that keeps its numbers, only what follows them is written.
-        if from then
-          done = try('SETRANGE', key, from, state)
+        if patch then
+          done = try('SETRANGE', key, PATCHED[algorithm], patch)
         elseif new then
           done = try('SET', key, new, 'KEEPTTL')
         end
@@ -457,7 +462,7 @@ repeat
         end
       end
       if type(done) == 'table' and done.err then return done end
-      if failed or inparts == 1 then values[key] = nil else values[key] = new end
+      if failed or inparts == 1 then values[cell] = nil else values[cell] = new end
       return failed
     end
 
@@ -525,8 +530,11 @@ repeat
         most = function(place) return (read('>I7', numbers, place + 14)) end,
 
         giveback = function(own, at, n, _, place)
-          local burst, q, _, per, r = read('>I7I7I7I7I7', numbers, place + 14)
+          local limit, period, burst, divisor = read('>I7I7I7I7', numbers, place)
           local t, f = read('>I7I7', own, 22)
+          local per, p = limit / divisor, period / divisor
+          local r = p % per
+          local q = (p - r) / per
           n = min(n, burst)
           local backt, backf = n * q + div(n * r, per) - max(now - at, 0), n * r % per
           if backt >= 0 then
@@ -850,13 +858,13 @@ repeat
     end
 
     -- settle gives back, or charges what fits, of each part by itself.
-    function settle(parts, size, first, cell, last)
+    function settle(parts, size, first, last)
       for i = 0, parts - 1 do
-        local from, key = first + size * i, keys[cell + i]
-        local algorithm, _, inparts, high, low = byte(questions, from, from + 4)
-        local place, functions = 256 * high + low, rare[algorithm]
-        local n, at, actual = read('>I7I7I7', questions, from + 5)
-        local v = values[key]
+        local from = first + size * i
+        local algorithm, _, inparts, cell, high, low = byte(questions, from, from + 5)
+        local place, key, functions = 256 * high + low, keys[cell], rare[algorithm]
+        local n, at, actual = read('>I7I7I7', questions, from + 6)
+        local v = values[cell]
         if v == nil then
           v = inparts == 1 and call('GETRANGE', key, 0, BEGINNING - 1) or call('GET', key)
           if v == '' then v = false end
@@ -871,18 +879,18 @@ repeat
           -- it counts calls, and the call took place
         elseif actual < n then
           if own then
-            new, life = functions.giveback(own, at, n - actual, key, place)
+            new, life = functions.giveback(own, at, n - actual, not others and key, place)
             if others then new, life = join(algorithm, new or own, others, 0) end
           end
         elseif actual > n then
           local fit = most(algorithm, own, key, place, 0, min(actual - n, functions.most(place)))
           uncovered = actual - n - fit
           if fit > 0 then
-            new, life = charge(algorithm, own, fit, key, place, admits(algorithm, own, fit, key, place, true))
+            new, life = charge(algorithm, own, fit, key, place, others or inparts == 0, admits(algorithm, own, fit, key, place, true))
             if others then new, life = join(algorithm, new, others, fit) end
           end
         end
-        local failed = life and save(key, v, new, life, inparts)
+        local failed = life and save(algorithm, cell, key, v, new, life, inparts)
         if failed then error(failed, 0) end
         out[last + i + 1] = '\3' .. pack('>I7', uncovered)
       end
@@ -891,7 +899,7 @@ repeat
 
   while pos < #questions and not missing do
     -- All parts of a question decide before one is written.
-    local mode, parts, size, algorithm, denied, inparts, high, low = byte(questions, pos, pos + 7)
+    local mode, parts, size, algorithm, denied, inparts, cell, high, low = byte(questions, pos, pos + 8)
     local first, after, extra = pos + 3, pos + 3 + size * parts, nil
     if mode >= EXTRA then
       mode, extra, after = mode - EXTRA, read('>I7', questions, after), after + 7
@@ -902,7 +910,7 @@ repeat
     local place, key, n, v, own, others, ok, a, b, c, d, e, f, g, h -- of a part
     if mode == SETTLE then
       if settle then
-        local done, err = pcall(settle, parts, size, first, cell, last)
+        local done, err = pcall(settle, parts, size, first, last)
         if not done then failed = err end
       else
         missing = true
@@ -912,18 +920,18 @@ repeat
     local charged = 0 -- units beyond n: in the second round, the extra ones that all parts admit
     for round = 1, extra and 2 or 1 do
       for i = 0, asked - 1 do
-        if i > 0 then before = {before, algorithm, denied, inparts, place, key, n, v, own, others, ok, a, b, c, d, e, f, g, h} end
+        if i > 0 then before = {before, algorithm, denied, inparts, cell, place, key, n, v, own, others, ok, a, b, c, d, e, f, g, h} end
         if i > 0 or round > 1 then
-          algorithm, denied, inparts, high, low = byte(questions, first + size * i, first + size * i + 4)
+          algorithm, denied, inparts, cell, high, low = byte(questions, first + size * i, first + size * i + 5)
         end
-        place, key, n = 256 * high + low, keys[cell + i], 1 + charged
-        if size > 5 then n = read('>I7', questions, first + size * i + 5) + charged end
-        v = values[key]
+        place, key, n = 256 * high + low, keys[cell], 1 + charged
+        if size > 6 then n = read('>I7', questions, first + size * i + 6) + charged end
+        v = values[cell]
         if v == nil then
           if inparts == 1 then v = try('GETRANGE', key, 0, BEGINNING - 1) else v = try('GET', key) end
           if v == '' and inparts == 1 then v = false end
           if type(v) == 'table' then failed = v break end
-          values[key] = v
+          values[cell] = v
         end
         if parts > 1 then
           local is = not v and try('GET', key) -- not a value: of another type, or empty
@@ -932,52 +940,45 @@ repeat
         end
         own, others, ok = v, nil, nil
         if algorithm == 1 then -- tb2
-          -- t, f are the use, and then what it would be with the charge. d is the T under the header
-          -- that is written, if there is one, and e more than a quarter of the time in which it fills.
+          -- t, f are the use, and then what it would be with the charge. c is the burst that the value is
+          -- kept for, d the T under the same numbers, if there is one, and e more than a quarter of the
+          -- time in which it fills.
           if place ~= bucketPlace then
-            bucketPlace, bucketHeader = place, nil
-            q, full, per = read('>I7I7I7', numbers, place + 21)
-            if per > 1 then r, fullf = read('>I7I7', numbers, place + 42) else r, fullf = 0, 0 end
+            local divisor
+            bucketPlace, bucketLimit, bucketPeriod, bucketBurst, divisor = place, read('>I7I7I7I7', numbers, place)
+            per, q = bucketLimit / divisor, bucketPeriod / divisor
+            r = q % per
+            q = (q - r) / per
+            full = bucketBurst * r
+            fullf = full % per
+            full = bucketBurst * q + (full - fullf) / per
+            quarter = (full - full % 4) / 4 + 1
           end
-          local t, f = now, 0
-          c, d, e = bucketHeader, nil, (full - full % 4) / 4 + 1
+          local limit, period, burst, t, f = bucketLimit, bucketPeriod, bucketBurst, now, 0
+          d, e = nil, quarter
           if own then
-            c = sub(own, 1, 21)
-            if #own ~= 35 then
-              c = nil
-            elseif c == bucketHeader or find(numbers, c, place, true) == place then
-              bucketHeader = c -- a string that is there already
-              t, f = read('>I7I7', own, 22)
+            limit = nil
+            if #own == 35 then limit, period, burst, t, f = read('>I7I7I7I7I7', own, 1) end
+            if burst == bucketBurst then
               d = t
-            elseif sub(c, 1, 14) == sub(numbers, place, place + 13) then
-              local kept, burst
-              kept, t, f = read('>I7I7I7', own, 15)
-              burst = read('>I7', numbers, place + 14)
-              if kept > burst then
-                e = min(div(q * kept + kept, 4) + 2, 2251799813685248) -- 2^51: a value may be garbage
-              else
-                c = sub(numbers, place, place + 20)
-              end
+            elseif burst < bucketBurst then
+              burst = bucketBurst
             else
-              c = nil
+              e = min(div(q * burst + burst, 4) + 2, 2251799813685248) -- 2^51: a value may be garbage
             end
-          elseif not c then
-            c = sub(numbers, place, place + 20)
-            bucketHeader = c
           end
           t = t - now
-          if c and (others or t <= 2 * full) then
+          if limit == bucketLimit and period == bucketPeriod and (others or t <= 2 * full) then
             if t < 0 then t, f = 0, 0 end
             local part = n * r
             f = f + part % per
             t = t + n * q + (part - part % per) / per
             if f >= per then t, f = t + 1, f - per end
-            ok, a, b = t < full or t == full and f <= fullf, t, f
+            ok, a, b, c = t < full or t == full and f <= fullf, t, f, burst
           end
         elseif algorithm == 2 then -- fw2
           if place ~= fixedPlace then
-            fixedPlace, fixedHeader = place, sub(numbers, place, place + 6)
-            fixedPeriod, fixedLimit = read('>I7I7', numbers, place)
+            fixedPlace, fixedPeriod, fixedLimit = place, read('>I7I7', numbers, place)
           end
           local of, start, count = fixedPeriod, 0, 0
           if own then
@@ -986,38 +987,38 @@ repeat
           if of == fixedPeriod and (others or start - now <= of) then
             local current = now - now % of
             if start < current then start, count = current, 0 end
-            ok, a, b, c, d, e = n <= fixedLimit - count, start, count, of, fixedLimit, fixedHeader
+            ok, a, b, c, d = n <= fixedLimit - count, start, count, of, fixedLimit
           end
         elseif algorithm == 3 then -- sw2
-          -- counts are from the newest sub-window on, which begins at start.
+          -- a is the start of the present sub-window, b its count, and c how many have passed since the
+          -- newest of the value; d is for how long a count counts.
           if place ~= windowPlace then
-            windowPlace, windowHeader = place, sub(numbers, place, place + 13)
-            k, windowLimit, span, neverover = read('>I7I7I7I7', numbers, place + 7)
-            format = '>' .. rep('I7', k + 2)
+            windowPlace, windowPeriod, k, windowLimit, span, neverover = place, read('>I7I7I7I7I7', numbers, place)
+            if k ~= formatted then formatted, format = k, '>' .. rep('I7', k + 4) end
           end
-          local current, start, counts = now - now % span
-          if not own then
-            start, counts = current, {}
-            for i = 1, k + 1 do counts[i] = 0 end
-          elseif #own == 28 + 7 * k and sub(own, 1, 14) == windowHeader then
-            counts = {read(format, own, 15)}
-            start = table.remove(counts, 1)
-            counts[k + 2] = nil -- which some libraries add
-            if not others and start - now > (k + 1) * span then counts = nil end
-          end
-          if counts then
-            if start < current then
-              local passed = div(current - start, span)
-              for i = k + 1, 1, -1 do counts[i] = counts[i - passed] or 0 end
-              start = current
+          local start, counts = now - now % span
+          local room, old, first, passed = windowLimit - n, 0, 0, k + 1
+          if own then
+            if #own == 28 + 7 * k then counts = {read(format, own, 1)} end -- from the fourth on
+            if counts and counts[1] == windowPeriod and counts[2] == k and (others or counts[3] - now <= (k + 1) * span) then
+              passed = 0
+              if counts[3] >= start then
+                start, first = counts[3], counts[4]
+              else
+                passed = min(div(start - counts[3], span), k + 1)
+              end
+              for i = 4, k + 3 - passed do room = room - counts[i] end
+              if passed <= k then old = counts[k + 4 - passed] end
+            else
+              start = nil
             end
-            local room, old = windowLimit - n, counts[k + 1]
-            for i = 1, k do room = room - counts[i] end
+          end
+          if start then
             ok = old <= room
             if not ok and room >= 0 and neverover == 0 then
               ok = atmost(old, span - max(now - start, 0), room, span)
             end
-            a, b, c, d, e = start, counts, span, format, windowHeader
+            a, b, c, d = start, first, passed, (k + 1) * span
           end
         elseif algorithm == 4 then -- sl2
           -- first and on are the ring without what has expired.
@@ -1025,7 +1026,7 @@ repeat
             logPlace, logPeriod, logLimit = place, read('>I7I7', numbers, place)
           end
           local period, limit = logPeriod, logLimit
-          local of, most, first, count, newest, size, oldest = period, limit, 0, 0, 0, min(limit, 4), 0
+          local of, most, first, count, newest, size, oldest = period, limit, 0, 0, 0, limit < 4 and limit or 4, 0
           if own then
             of = nil
             if #own > HEAD then of, most, first, count, newest, size = read('>I7I7I7I7I7I7', own, 1) end
@@ -1033,9 +1034,9 @@ repeat
             if first >= size or count > size or size > MAXLOG or most > MAXLOG or #own ~= whole and (#own ~= BEGINNING or #own > whole) then of = nil end
           end
           if of == period and (others or newest - now <= of) then
-            most = max(most, limit)
+            if most < limit then most = limit end
             if count > 0 then
-              local cut = max(now, newest) - period
+              local cut = (now > newest and now or newest) - period
               oldest = at(own, key, first, size, 0)
               if oldest <= cut then
                 local dead = expired(own, key, first, count, size, cut)
@@ -1105,29 +1106,33 @@ repeat
 
     if not failed and not missing then
       for i = asked - 1, 0, -1 do
-        local new, life, state, from
+        local new, life, state, patch
         if allowed and mode == PEEK then
           n = 0
         elseif allowed then
           if algorithm == 1 then -- tb2
             local till = now + a
             state = pack('>I7I7', till, b)
-            new, from = c .. state, '21'
-            -- The life goes beyond the end of the quarter that T is in, by the clock, so that one write in
-            -- each quarter has to look at the life that the value has.
-            life = d and d - d % e == till - till % e and 0 or a + e + 1
+            if d and d - d % e == till - till % e then
+              life, patch = 0, state
+            else
+              -- The life goes beyond the end of the quarter that T is in, by the clock, so that one write in
+              -- each quarter has to look at the life that the value has.
+              life = a + e + 1
+            end
+            if others or not patch then new = sub(numbers, place, place + 13) .. pack('>I7', c) .. state end
           elseif algorithm == 2 then -- fw2
             state = pack('>I7I7', a, b + n)
-            new, life, from = e .. state, b > 0 and 0 or a + c - now, '7'
+            if b > 0 then life, patch = 0, state else life = a + c - now end
+            if others or not patch then new = pack('>I7', c) .. state end
           elseif algorithm == 3 then -- sw2
-            life = b[1] > 0 and 0 or a + #b * c - now
-            b[1] = b[1] + n
-            state = pack(d, a, unpack(b))
-            new, from = e .. state, '14'
+            if b > 0 then life, patch = 0, pack('>I7I7', a, b + n) end
+            if others or not patch then new, life = pushed(own, place, a, b + n, c), life or a + d - now end
+            state = own
           elseif algorithm == 4 then -- sl2
-            local latest = max(now, d)
+            local latest = now > d and now or d
             state = pack('>I7I7I7I7', c + n, 0, c == 0 and latest or f, latest)
-            new, life = push(own, key, g, a, b, c, e, n, latest), loglife(own, d, latest, g)
+            new, life = push(own, not others and key, g, a, b, c, e, n, latest), loglife(own, d, latest, g)
           elseif algorithm == 5 then -- mi2
             local newest = max(now, a)
             state = pack('>I7I7', newest, newest)
@@ -1137,12 +1142,11 @@ repeat
           if mode == PEEK and inparts == 1 and own and not others then own = call('GET', key) end -- what is whole is not written
           if algorithm == 2 then -- fw2
             state = pack('>I7I7', a, max(b, min(b + min(n, d), d)))
-            new, life = e .. state, a + c - now
+            new, life = pack('>I7', c) .. state, a + c - now
           elseif algorithm == 3 then -- sw2
             local most = read('>I7', numbers, place + 35)
-            b[1] = max(b[1], min(b[1] + min(n, most), most))
-            state = pack(d, a, unpack(b))
-            new, life = e .. state, countlife(a, b, c)
+            new = pushed(own, place, a, max(b, min(b + min(n, most), most)), c)
+            state, life = own, a + d - now
           elseif algorithm == 4 then -- sl2
             local first, count, size, limit = b, c, e, h
             local units = min(n, limit)
@@ -1153,11 +1157,12 @@ repeat
             one = one < count and at(own, key, first, size, one) or latest
             wait = wait > 0 and (wait <= count and at(own, key, first, size, wait - 1) or latest) or 0
             state = pack('>I7I7I7I7', count + units, wait, one, latest)
-            new, life = push(own, key, g, a, first, count, size, units, latest), loglife(own, d, latest, g)
+            new = push(own, not others and mode ~= PEEK and key, g, a, first, count, size, units, latest)
+            life = loglife(own, d, latest, g)
           end
           if mode == PEEK then new, life = nil, nil end -- only the state is as Allow would answer it
         end
-        if others and mode ~= PEEK and (life or own) then new, life, from = join(algorithm, new or own, others, allowed and n or 0) end
+        if others and mode ~= PEEK and (life or own) then new, life = join(algorithm, new or own, others, allowed and n or 0) end
         if life then
           -- A new value, unless it was written, is kept for half as much again as it counts, so that few
           -- writes have to renew that. A life is never shortened, as a limiter of the same name with
@@ -1166,9 +1171,8 @@ repeat
           -- An error, such as READONLY or OOM, is that of the whole call.
           local done
           if v and life == 0 then
-            -- Of a value that keeps its numbers, only what follows them is written.
-            if from then
-              done = try('SETRANGE', key, from, state)
+            if patch then
+              done = try('SETRANGE', key, PATCHED[algorithm], patch)
             elseif new then
               done = try('SET', key, new, 'KEEPTTL')
             end
@@ -1188,7 +1192,7 @@ repeat
             end
           end
           if type(done) == 'table' and done.err then return done end
-          if failed or inparts == 1 then values[key] = nil else values[key] = new end
+          if failed or inparts == 1 then values[cell] = nil else values[cell] = new end
         end
         if not state then
           if algorithm == 1 then -- tb2
@@ -1196,7 +1200,7 @@ repeat
           elseif algorithm == 2 then -- fw2
             if own then state = sub(own, 8) end
           elseif algorithm == 3 then -- sw2
-            if own then state = sub(own, 15) end
+            state = own
           elseif algorithm == 4 then -- sl2
             -- The number of entries, and the instants that must expire before n units fit, before one
             -- more does, and before nothing is used.
@@ -1219,17 +1223,14 @@ repeat
           out[piece], out[piece + 1] = ok and (allowed and '\3' or '\1') or '\0', ''
         end
         if i > 0 then
-          before, algorithm, denied, inparts, place, key, n, v, own, others, ok, a, b, c, d, e, f, g, h = unpack(before, 1, 19)
+          before, algorithm, denied, inparts, cell, place, key, n, v, own, others, ok, a, b, c, d, e, f, g, h = unpack(before, 1, 20)
         end
       end
     end
 
     if not missing then
       local pieces = parts + asked
-      if extra then
-        pieces = pieces + 1
-        out[last + pieces] = pack('>I7', extra)
-      end
+      if extra then out[last + 1] = out[last + 1] .. pack('>I7', extra) end
       if failed then
         for i = #out, last + 1, -1 do out[i] = nil end
         pieces = 1
@@ -1243,7 +1244,7 @@ repeat
           out[last + 1] = '\8' .. char(0, #err) .. err
         end
       end
-      pos, cell, last = after, cell + parts, last + pieces
+      pos, last = after, last + pieces
     end
   end
 until not missing

@@ -32,7 +32,7 @@ func FuzzReply(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if result, err := r.result(cs); err == nil && result.Len() != len(cs) {
+		if result, err := r.result(&question{Charges: cs}); err == nil && result.Len() != len(cs) {
 			t.Errorf("%q: %d readings", text, result.Len())
 		}
 		r, _ = newReply(text)
@@ -50,11 +50,40 @@ func TestShortRepliesAreErrors(t *testing.T) {
 	for n := range len(whole) {
 		r, err := newReply(whole[:n])
 		if err == nil {
-			_, err = r.result(cs)
+			_, err = r.result(&question{Charges: cs})
 		}
 		if !errors.Is(err, errReply) {
 			t.Errorf("%d bytes: %v", n, err)
 		}
+	}
+}
+
+// Questions about one key name it once, so that each finds what those before it wrote.
+func TestQuestionsShareKeys(t *testing.T) {
+	s := away(t, Config{})
+	two := s.bare(t, newLimiter(t, s, "two", somePolicies(2, 10)...))
+	plan := s.bare(t, newLimiter(t, s, "two", somePolicies(1, 20)...))
+	var batch []*question
+	for i := range 48 {
+		batch = append(batch,
+			&question{Charges: []store.Charge{{Limiter: two, Key: fmt.Sprint(i % 32), N: 1}}},
+			&question{Charges: []store.Charge{{Limiter: plan, Key: fmt.Sprint(i % 32), N: 1}}})
+	}
+	c := s.backend.newCall(batch)
+	want := make(map[string]bool)
+	rest := c.questions[scripted:]
+	for _, q := range batch {
+		rest = rest[3:]
+		for _, name := range s.backend.cells(nil, &q.Charges[0]) {
+			want[name] = true
+			if got := c.keys[rest[3]-1]; got != name {
+				t.Errorf("a part about %q has the key %q", name, got)
+			}
+			rest = rest[partBytes:]
+		}
+	}
+	if len(c.keys) != 64 || len(want) != 64 {
+		t.Errorf("%d keys for %d cells", len(c.keys), len(want))
 	}
 }
 

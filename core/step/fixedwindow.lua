@@ -3,12 +3,11 @@
 
 --@helpers
 -- The numbers that were read last, and their place. Questions mostly follow others like them.
-local fixedPlace, fixedHeader, fixedPeriod, fixedLimit
+local fixedPlace, fixedPeriod, fixedLimit
 
 --@admits
 if place ~= fixedPlace then
-  fixedPlace, fixedHeader = place, sub(numbers, place, place + 6)
-  fixedPeriod, fixedLimit = read('>I7I7', numbers, place)
+  fixedPlace, fixedPeriod, fixedLimit = place, read('>I7I7', numbers, place)
 end
 local of, start, count = fixedPeriod, 0, 0
 if own then
@@ -17,16 +16,17 @@ end
 if of == fixedPeriod and (others or start - now <= of) then
   local current = now - now % of
   if start < current then start, count = current, 0 end
-  ok, a, b, c, d, e = n <= fixedLimit - count, start, count, of, fixedLimit, fixedHeader
+  ok, a, b, c, d = n <= fixedLimit - count, start, count, of, fixedLimit
 end
 
 --@charge
 state = pack('>I7I7', a, b + n)
-new, life, from = e .. state, b > 0 and 0 or a + c - now, '7'
+if b > 0 then life, patch = 0, state else life = a + c - now end
+if others or not patch then new = pack('>I7', c) .. state end
 
 --@refuse
 state = pack('>I7I7', a, max(b, min(b + min(n, d), d)))
-new, life = e .. state, a + c - now
+new, life = pack('>I7', c) .. state, a + c - now
 
 --@state
 if own then state = sub(own, 8) end

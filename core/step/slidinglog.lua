@@ -2,12 +2,13 @@
 -- most, first, count, newest, size, then the ring of size entries: most is the largest limit
 -- that it is kept for.
 --
--- Of a long log, own is the beginning: the header and 64 entries. A ring of no more is read and
--- written whole; a longer one by range, so that a charge reads the beginning and writes the
--- header and an entry, however long the ring is.
+-- Of a long log, own is the beginning: the header and 64 entries. A ring of no more is read
+-- whole, and written whole if it is short; a longer one by range, so that a charge reads the
+-- beginning and writes the header and an entry, however long the ring is.
 
 --@helpers
-local HEAD = 42 -- bytes before the ring
+local HEAD = 42  -- bytes before the ring
+local WHOLE = 16 -- entries of a ring that is written whole: that is one command instead of two
 local at, expired, push, loglife
 if byte(used, 4) > 0 then
   -- at returns the i-th oldest entry of a ring, from 0. One that is missing has expired.
@@ -22,7 +23,7 @@ if byte(used, 4) > 0 then
   function expired(v, key, first, count, size, cut)
     local step = 1
     while step < count and at(v, key, first, size, step) <= cut do step = step * 2 end
-    local lo, hi = div(step, 2), min(step, count)
+    local lo, hi = (step - step % 2) / 2, step < count and step or count
     while hi - lo > 1 do
       local mid = lo + div(hi - lo, 2)
       if at(v, key, first, size, mid) <= cut then lo = mid else hi = mid end
@@ -30,10 +31,12 @@ if byte(used, 4) > 0 then
     return hi
   end
 
-  -- push appends n entries, and returns the value if all of it is known. Otherwise it
-  -- writes them.
+  -- push appends n entries to the value of a key, and returns it, or writes what changes. It
+  -- returns it if there is no key: then all of v is known.
   function push(v, key, of, most, first, count, size, n, newest)
+    local whole = not key or size <= WHOLE
     if not v or count + n > size then -- another ring, oldest entry first
+      whole = true
       local live, old = '', size
       if count + n > size then size = max(count + n, min(2 * size, most)) end
       if v then
@@ -45,13 +48,12 @@ if byte(used, 4) > 0 then
     end
     local place, entry = (first + count) % size, pack('>I7', newest)
     local head = pack('>I7I7I7I7I7I7', of, most, first, count + n, newest, size)
-    local known = #v == HEAD + 7 * size
-    if known and n == 1 then
+    if whole and n == 1 then
       return head .. sub(v, HEAD + 1, HEAD + 7 * place) .. entry .. sub(v, HEAD + 8 + 7 * place)
     end
     local straight = min(n, size - place) -- the rest wraps around
     local wrapped = n - straight
-    if known then
+    if whole then
       return head .. rep(entry, wrapped) .. sub(v, HEAD + 1 + 7 * wrapped, HEAD + 7 * place)
         .. rep(entry, straight) .. sub(v, HEAD + 1 + 7 * (place + straight))
     end
@@ -64,7 +66,7 @@ if byte(used, 4) > 0 then
   -- loglife rounds the end up to quarters of the period, by the clock, so that one write in
   -- each quarter has to look at the life that the value has.
   function loglife(v, before, newest, period)
-    local quarter = max(div(period, 4), 1)
+    local quarter = period < 8 and 1 or (period - period % 4) / 4
     local start = newest - newest % quarter
     if v and before - before % quarter == start then return 0 end
     return start + quarter + period - now
@@ -80,7 +82,7 @@ if place ~= logPlace then
   logPlace, logPeriod, logLimit = place, read('>I7I7', numbers, place)
 end
 local period, limit = logPeriod, logLimit
-local of, most, first, count, newest, size, oldest = period, limit, 0, 0, 0, min(limit, 4), 0
+local of, most, first, count, newest, size, oldest = period, limit, 0, 0, 0, limit < 4 and limit or 4, 0
 if own then
   of = nil
   if #own > HEAD then of, most, first, count, newest, size = read('>I7I7I7I7I7I7', own, 1) end
@@ -88,9 +90,9 @@ if own then
   if first >= size or count > size or size > MAXLOG or most > MAXLOG or #own ~= whole and (#own ~= BEGINNING or #own > whole) then of = nil end
 end
 if of == period and (others or newest - now <= of) then
-  most = max(most, limit)
+  if most < limit then most = limit end
   if count > 0 then
-    local cut = max(now, newest) - period
+    local cut = (now > newest and now or newest) - period
     oldest = at(own, key, first, size, 0)
     if oldest <= cut then
       local dead = expired(own, key, first, count, size, cut)
@@ -102,9 +104,9 @@ if of == period and (others or newest - now <= of) then
 end
 
 --@charge
-local latest = max(now, d)
+local latest = now > d and now or d
 state = pack('>I7I7I7I7', c + n, 0, c == 0 and latest or f, latest)
-new, life = push(own, key, g, a, b, c, e, n, latest), loglife(own, d, latest, g)
+new, life = push(own, not others and key, g, a, b, c, e, n, latest), loglife(own, d, latest, g)
 
 --@refuse
 local first, count, size, limit = b, c, e, h
@@ -116,7 +118,8 @@ local one, wait = max(count + units - limit, 0), max(count + 2 * units - limit, 
 one = one < count and at(own, key, first, size, one) or latest
 wait = wait > 0 and (wait <= count and at(own, key, first, size, wait - 1) or latest) or 0
 state = pack('>I7I7I7I7', count + units, wait, one, latest)
-new, life = push(own, key, g, a, first, count, size, units, latest), loglife(own, d, latest, g)
+new = push(own, not others and mode ~= PEEK and key, g, a, first, count, size, units, latest)
+life = loglife(own, d, latest, g)
 
 --@state
 -- The number of entries, and the instants that must expire before n units fit, before one

@@ -2,7 +2,7 @@
 -- most. A value is period, k, then start, c0 ... ck.
 
 --@helpers
-local atmost, countlife
+local atmost, countlife, pushed
 if byte(used, 3) > 0 then
   -- product returns a*b exactly, in digits of 2^26 after the first.
   local function product(a, b)
@@ -34,57 +34,62 @@ if byte(used, 3) > 0 then
     end
     return 0
   end
+
+  -- pushed returns the value with so many passed since its newest, and that count as the newest.
+  function pushed(v, place, start, count, passed)
+    local k = read('>I7', numbers, place + 7)
+    local counts = rep('\0', 7 * (passed - 1)) .. sub(v or '', passed > 0 and 22 or 29, 28 + 7 * k - 7 * passed)
+    return sub(numbers, place, place + 13) .. pack('>I7I7', start, count) .. counts
+  end
 end
 
 -- The numbers that were read last, and their place. Questions mostly follow others like them.
-local windowPlace, windowHeader, k, windowLimit, span, neverover, format
+local windowPlace, windowPeriod, k, windowLimit, span, neverover, formatted, format
 
 --@admits
--- counts are from the newest sub-window on, which begins at start.
+-- a is the start of the present sub-window, b its count, and c how many have passed since the
+-- newest of the value; d is for how long a count counts.
 if place ~= windowPlace then
-  windowPlace, windowHeader = place, sub(numbers, place, place + 13)
-  k, windowLimit, span, neverover = read('>I7I7I7I7', numbers, place + 7)
-  format = '>' .. rep('I7', k + 2)
+  windowPlace, windowPeriod, k, windowLimit, span, neverover = place, read('>I7I7I7I7I7', numbers, place)
+  if k ~= formatted then formatted, format = k, '>' .. rep('I7', k + 4) end
 end
-local current, start, counts = now - now % span
-if not own then
-  start, counts = current, {}
-  for i = 1, k + 1 do counts[i] = 0 end
-elseif #own == 28 + 7 * k and sub(own, 1, 14) == windowHeader then
-  counts = {read(format, own, 15)}
-  start = table.remove(counts, 1)
-  counts[k + 2] = nil -- which some libraries add
-  if not others and start - now > (k + 1) * span then counts = nil end
-end
-if counts then
-  if start < current then
-    local passed = div(current - start, span)
-    for i = k + 1, 1, -1 do counts[i] = counts[i - passed] or 0 end
-    start = current
+local start, counts = now - now % span
+local room, old, first, passed = windowLimit - n, 0, 0, k + 1
+if own then
+  if #own == 28 + 7 * k then counts = {read(format, own, 1)} end -- from the fourth on
+  if counts and counts[1] == windowPeriod and counts[2] == k and (others or counts[3] - now <= (k + 1) * span) then
+    passed = 0
+    if counts[3] >= start then
+      start, first = counts[3], counts[4]
+    else
+      passed = min(div(start - counts[3], span), k + 1)
+    end
+    for i = 4, k + 3 - passed do room = room - counts[i] end
+    if passed <= k then old = counts[k + 4 - passed] end
+  else
+    start = nil
   end
-  local room, old = windowLimit - n, counts[k + 1]
-  for i = 1, k do room = room - counts[i] end
+end
+if start then
   ok = old <= room
   if not ok and room >= 0 and neverover == 0 then
     ok = atmost(old, span - max(now - start, 0), room, span)
   end
-  a, b, c, d, e = start, counts, span, format, windowHeader
+  a, b, c, d = start, first, passed, (k + 1) * span
 end
 
 --@charge
-life = b[1] > 0 and 0 or a + #b * c - now
-b[1] = b[1] + n
-state = pack(d, a, unpack(b))
-new, from = e .. state, '14'
+if b > 0 then life, patch = 0, pack('>I7I7', a, b + n) end
+if others or not patch then new, life = pushed(own, place, a, b + n, c), life or a + d - now end
+state = own
 
 --@refuse
 local most = read('>I7', numbers, place + 35)
-b[1] = max(b[1], min(b[1] + min(n, most), most))
-state = pack(d, a, unpack(b))
-new, life = e .. state, countlife(a, b, c)
+new = pushed(own, place, a, max(b, min(b + min(n, most), most)), c)
+state, life = own, a + d - now
 
 --@state
-if own then state = sub(own, 15) end
+state = own
 
 --@rare
 if byte(used, 3) > 0 then

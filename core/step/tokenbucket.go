@@ -195,5 +195,5 @@ func (b *tokenBucket) FreshAt(s []int64) int64 {
 }
 
 func (b *tokenBucket) Constants() []int64 {
-	return []int64{b.numbers.Limit, b.numbers.Period, b.numbers.Burst, b.q, b.full.t, b.n, b.r, b.full.f}
+	return []int64{b.numbers.Limit, b.numbers.Period, b.numbers.Burst, b.numbers.Limit / b.n}
 }

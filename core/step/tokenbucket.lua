@@ -1,63 +1,60 @@
--- The twin of tokenbucket.go. The numbers of a policy are limit, period, burst, q, full,
--- n, r, fullf: if n is 1, the last two are 0. A value is limit, period, burst, then T, f: the burst is the largest that it
--- is kept for.
+-- The twin of tokenbucket.go. The numbers of a policy are limit, period, burst, and the greatest
+-- common divisor of limit and period. A value is limit, period, burst, then T, f: the burst is
+-- the largest that it is kept for.
 
 --@helpers
--- The numbers that were read last, and their place; with it the header, if it was needed.
--- Questions mostly follow others like them.
-local bucketPlace, bucketHeader, per, q, r, full, fullf
+-- The numbers that were read last, and their place. Questions mostly follow others like them.
+local bucketPlace, bucketLimit, bucketPeriod, bucketBurst, q, full, per, r, fullf, quarter
 
 --@admits
--- t, f are the use, and then what it would be with the charge. d is the T under the header
--- that is written, if there is one, and e more than a quarter of the time in which it fills.
+-- t, f are the use, and then what it would be with the charge. c is the burst that the value is
+-- kept for, d the T under the same numbers, if there is one, and e more than a quarter of the
+-- time in which it fills.
 if place ~= bucketPlace then
-  bucketPlace, bucketHeader = place, nil
-  q, full, per = read('>I7I7I7', numbers, place + 21)
-  if per > 1 then r, fullf = read('>I7I7', numbers, place + 42) else r, fullf = 0, 0 end
+  local divisor
+  bucketPlace, bucketLimit, bucketPeriod, bucketBurst, divisor = place, read('>I7I7I7I7', numbers, place)
+  per, q = bucketLimit / divisor, bucketPeriod / divisor
+  r = q % per
+  q = (q - r) / per
+  full = bucketBurst * r
+  fullf = full % per
+  full = bucketBurst * q + (full - fullf) / per
+  quarter = (full - full % 4) / 4 + 1
 end
-local t, f = now, 0
-c, d, e = bucketHeader, nil, (full - full % 4) / 4 + 1
+local limit, period, burst, t, f = bucketLimit, bucketPeriod, bucketBurst, now, 0
+d, e = nil, quarter
 if own then
-  c = sub(own, 1, 21)
-  if #own ~= 35 then
-    c = nil
-  elseif c == bucketHeader or find(numbers, c, place, true) == place then
-    bucketHeader = c -- a string that is there already
-    t, f = read('>I7I7', own, 22)
+  limit = nil
+  if #own == 35 then limit, period, burst, t, f = read('>I7I7I7I7I7', own, 1) end
+  if burst == bucketBurst then
     d = t
-  elseif sub(c, 1, 14) == sub(numbers, place, place + 13) then
-    local kept, burst
-    kept, t, f = read('>I7I7I7', own, 15)
-    burst = read('>I7', numbers, place + 14)
-    if kept > burst then
-      e = min(div(q * kept + kept, 4) + 2, 2251799813685248) -- 2^51: a value may be garbage
-    else
-      c = sub(numbers, place, place + 20)
-    end
+  elseif burst < bucketBurst then
+    burst = bucketBurst
   else
-    c = nil
+    e = min(div(q * burst + burst, 4) + 2, 2251799813685248) -- 2^51: a value may be garbage
   end
-elseif not c then
-  c = sub(numbers, place, place + 20)
-  bucketHeader = c
 end
 t = t - now
-if c and (others or t <= 2 * full) then
+if limit == bucketLimit and period == bucketPeriod and (others or t <= 2 * full) then
   if t < 0 then t, f = 0, 0 end
   local part = n * r
   f = f + part % per
   t = t + n * q + (part - part % per) / per
   if f >= per then t, f = t + 1, f - per end
-  ok, a, b = t < full or t == full and f <= fullf, t, f
+  ok, a, b, c = t < full or t == full and f <= fullf, t, f, burst
 end
 
 --@charge
 local till = now + a
 state = pack('>I7I7', till, b)
-new, from = c .. state, '21'
--- The life goes beyond the end of the quarter that T is in, by the clock, so that one write in
--- each quarter has to look at the life that the value has.
-life = d and d - d % e == till - till % e and 0 or a + e + 1
+if d and d - d % e == till - till % e then
+  life, patch = 0, state
+else
+  -- The life goes beyond the end of the quarter that T is in, by the clock, so that one write in
+  -- each quarter has to look at the life that the value has.
+  life = a + e + 1
+end
+if others or not patch then new = sub(numbers, place, place + 13) .. pack('>I7', c) .. state end
 
 --@state
 if own then state = sub(own, 22) end
@@ -127,8 +124,11 @@ if byte(used, 1) > 0 then
     most = function(place) return (read('>I7', numbers, place + 14)) end,
 
     giveback = function(own, at, n, _, place)
-      local burst, q, _, per, r = read('>I7I7I7I7I7', numbers, place + 14)
+      local limit, period, burst, divisor = read('>I7I7I7I7', numbers, place)
       local t, f = read('>I7I7', own, 22)
+      local per, p = limit / divisor, period / divisor
+      local r = p % per
+      local q = (p - r) / per
       n = min(n, burst)
       local backt, backf = n * q + div(n * r, per) - max(now - at, 0), n * r % per
       if backt >= 0 then

@@ -5,34 +5,53 @@ import "fmt"
 // ReplyBytes returns the length of the state in the reply of a step's twin, if there is
 // one.
 func ReplyBytes(p Step) int {
-	if p.Numbers().Algorithm == SlidingLog {
+	switch p.Numbers().Algorithm {
+	case SlidingWindow:
+		return (windowHeader + p.Words()) * WordBytes
+	case SlidingLog:
 		return 4 * WordBytes
 	}
 	return p.Words() * WordBytes
 }
 
+// windowHeader is how many words of numbers are before the state of a sliding window.
+const windowHeader = 2
+
 // ReadTwin is Read of a state in the reply of the step's twin, in words of [WordBytes].
-// An empty reply is nil. Values that no twin writes, left under the key by another
-// program, are bounded rather than reported: the charge has been made by then.
-func ReadTwin(p Step, reply string, now, n int64) (Reading, error) {
-	if len(reply) == 0 {
-		return p.Read(nil, now, n), nil
-	}
-	if len(reply) != ReplyBytes(p) {
+// An empty reply is nil. The twin of a sliding window replies with the value that it found:
+// of n units, charged were charged since, or refused were counted as refused. Values that no
+// twin writes, left under the key by another program, are bounded rather than reported: the
+// charge has been made by then.
+func ReadTwin(p Step, reply string, now, n, charged, refused int64) (Reading, error) {
+	if len(reply) != 0 && len(reply) != ReplyBytes(p) {
 		return Reading{}, fmt.Errorf("headgate: a state of %d bytes", len(reply))
+	}
+	window, sliding := p.(*slidingWindow)
+	if len(reply) == 0 && (!sliding || charged+refused == 0) {
+		return p.Read(nil, now, n), nil
 	}
 	var room [16]int64
 	s := room[:0]
 	for ; len(reply) > 0; reply = reply[WordBytes:] {
 		s = append(s, min(Word(reply), MaxInt)) // what is above is not of a twin
 	}
+	if sliding {
+		if len(s) == 0 {
+			s = append(s, make([]int64, windowHeader+window.Words())...)
+		}
+		s = s[windowHeader:]
+		if charged > 0 {
+			window.Charge(s, now, charged)
+		} else if refused > 0 {
+			window.Refuse(s, now, refused)
+		}
+		return window.Read(s, now, n), nil
+	}
 	switch p := p.(type) { // by type, so that s does not escape to the heap
 	case *tokenBucket:
 		s[1] = min(s[1], p.n-1)
 		return p.Read(s, now, n), nil
 	case *fixedWindow:
-		return p.Read(s, now, n), nil
-	case *slidingWindow:
 		return p.Read(s, now, n), nil
 	case *minInterval:
 		return p.Read(s, now, n), nil

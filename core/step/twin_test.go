@@ -26,6 +26,38 @@ func TestWords(t *testing.T) {
 	}
 }
 
+// The twin of a sliding window replies with the value that it found, and what was charged, or
+// counted as refused, is added here.
+func TestReadTwinOfSlidingWindow(t *testing.T) {
+	m := step.Numbers{Algorithm: step.SlidingWindow, Limit: 10, Period: 3000, Resolution: 3, CountDenied: true}
+	p := newKey(t, m).step
+	for _, found := range [][]int64{nil, {noon, 1, 2, 3, 0}, {noon - 2000, 1, 2, 3, 4}, {noon - 9000, 1, 2, 3, 4}} {
+		reply := step.AppendWord(step.AppendWord(nil, m.Period), m.Resolution)
+		for _, word := range found {
+			reply = step.AppendWord(reply, word)
+		}
+		if found == nil {
+			reply = nil
+		}
+		for _, n := range []int64{0, 2} {
+			charged, refused := make([]int64, p.Words()), make([]int64, p.Words())
+			copy(charged, found)
+			copy(refused, found)
+			if n > 0 {
+				charged, refused = p.Charge(charged, noon, n), p.Refuse(refused, noon, n)
+			}
+			got, err := step.ReadTwin(p, string(reply), noon, 0, n, 0)
+			if want := p.Read(charged, noon, 0); err != nil || got != want {
+				t.Errorf("%v, %d charged: %+v, %v, want %+v", found, n, got, err, want)
+			}
+			got, err = step.ReadTwin(p, string(reply), noon, 5, 0, n)
+			if want := p.Read(refused, noon, 5); err != nil || got != want {
+				t.Errorf("%v, %d refused: %+v, %v, want %+v", found, n, got, err, want)
+			}
+		}
+	}
+}
+
 // FuzzReadTwin: what another program left under a key is an error, or is read as
 // some state, and nothing worse.
 func FuzzReadTwin(f *testing.F) {
@@ -40,7 +72,8 @@ func FuzzReadTwin(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, i uint8, reply []byte, n int64) {
 		k := newKey(t, subjects[int(i)%len(subjects)])
-		r, err := step.ReadTwin(k.step, string(reply), noon, max(n, 0))
+		n = max(min(n, k.step.Max()), 0)
+		r, err := step.ReadTwin(k.step, string(reply), noon, n, n, 0)
 		if err != nil && r != (step.Reading{}) {
 			t.Errorf("%+v and %v", r, err)
 		}

@@ -3,16 +3,13 @@
 local out, last = {pack('>I7', now)}, 1 -- the reply in pieces, and their number
 local words = 0                         -- that were laid out anew
 
--- values has what was read, by key, so that a question sees the writes of earlier ones.
+-- values has what is known to be stored, by cell.
 local keys, values = KEYS, {}
-if #keys > 1 and not find(used, '\2', 1, true) then
-  local got = call('MGET', unpack(keys))
-  for i = 1, #keys do values[keys[i]] = got[i] end
-end
+if #keys > 1 and not find(used, '\2', 1, true) then values = call('MGET', unpack(keys)) end
 
 local PEEK, SETTLE, DENY, EXTRA = 1, 2, 3, 4
-local pos, cell = #used + 1, 1 -- where the next question is, and its first key
-local missing                  -- whether it needs functions that are not defined yet; then it begins again
+local pos = #used + 1 -- where the next question is
+local missing         -- whether it needs functions that are not defined yet; then it begins again
 local admits, most, take, join, settle
 
 repeat
@@ -23,7 +20,7 @@ repeat
 
   while pos < #questions and not missing do
     -- All parts of a question decide before one is written.
-    local mode, parts, size, algorithm, denied, inparts, high, low = byte(questions, pos, pos + 7)
+    local mode, parts, size, algorithm, denied, inparts, cell, high, low = byte(questions, pos, pos + 8)
     local first, after, extra = pos + 3, pos + 3 + size * parts, nil
     if mode >= EXTRA then
       mode, extra, after = mode - EXTRA, read('>I7', questions, after), after + 7
@@ -34,7 +31,7 @@ repeat
     local place, key, n, v, own, others, ok, a, b, c, d, e, f, g, h -- of a part
     if mode == SETTLE then
       if settle then
-        local done, err = pcall(settle, parts, size, first, cell, last)
+        local done, err = pcall(settle, parts, size, first, last)
         if not done then failed = err end
       else
         missing = true
@@ -44,18 +41,18 @@ repeat
     local charged = 0 -- units beyond n: in the second round, the extra ones that all parts admit
     for round = 1, extra and 2 or 1 do
       for i = 0, asked - 1 do
-        if i > 0 then before = {before, algorithm, denied, inparts, place, key, n, v, own, others, ok, a, b, c, d, e, f, g, h} end
+        if i > 0 then before = {before, algorithm, denied, inparts, cell, place, key, n, v, own, others, ok, a, b, c, d, e, f, g, h} end
         if i > 0 or round > 1 then
-          algorithm, denied, inparts, high, low = byte(questions, first + size * i, first + size * i + 4)
+          algorithm, denied, inparts, cell, high, low = byte(questions, first + size * i, first + size * i + 5)
         end
-        place, key, n = 256 * high + low, keys[cell + i], 1 + charged
-        if size > 5 then n = read('>I7', questions, first + size * i + 5) + charged end
-        v = values[key]
+        place, key, n = 256 * high + low, keys[cell], 1 + charged
+        if size > 6 then n = read('>I7', questions, first + size * i + 6) + charged end
+        v = values[cell]
         if v == nil then
           if inparts == 1 then v = try('GETRANGE', key, 0, BEGINNING - 1) else v = try('GET', key) end
           if v == '' and inparts == 1 then v = false end
           if type(v) == 'table' then failed = v break end
-          values[key] = v
+          values[cell] = v
         end
         if parts > 1 then
           local is = not v and try('GET', key) -- not a value: of another type, or empty
@@ -109,7 +106,7 @@ repeat
 
     if not failed and not missing then
       for i = asked - 1, 0, -1 do
-        local new, life, state, from
+        local new, life, state, patch
         if allowed and mode == PEEK then
           n = 0
         elseif allowed then
@@ -119,7 +116,7 @@ repeat
           --@refuse
           if mode == PEEK then new, life = nil, nil end -- only the state is as Allow would answer it
         end
-        if others and mode ~= PEEK and (life or own) then new, life, from = join(algorithm, new or own, others, allowed and n or 0) end
+        if others and mode ~= PEEK and (life or own) then new, life = join(algorithm, new or own, others, allowed and n or 0) end
         if life then
           --@save
         end
@@ -133,17 +130,14 @@ repeat
           out[piece], out[piece + 1] = ok and (allowed and '\3' or '\1') or '\0', ''
         end
         if i > 0 then
-          before, algorithm, denied, inparts, place, key, n, v, own, others, ok, a, b, c, d, e, f, g, h = unpack(before, 1, 19)
+          before, algorithm, denied, inparts, cell, place, key, n, v, own, others, ok, a, b, c, d, e, f, g, h = unpack(before, 1, 20)
         end
       end
     end
 
     if not missing then
       local pieces = parts + asked
-      if extra then
-        pieces = pieces + 1
-        out[last + pieces] = pack('>I7', extra)
-      end
+      if extra then out[last + 1] = out[last + 1] .. pack('>I7', extra) end
       if failed then
         for i = #out, last + 1, -1 do out[i] = nil end
         pieces = 1
@@ -157,7 +151,7 @@ repeat
           out[last + 1] = '\8' .. char(0, #err) .. err
         end
       end
-      pos, cell, last = after, cell + parts, last + pieces
+      pos, last = after, last + pieces
     end
   end
 until not missing

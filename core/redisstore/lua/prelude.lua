@@ -7,16 +7,17 @@
 -- The questions are byte strings:
 --
 --   mode, number of parts, bytes of a part, then the parts: algorithm, 1 if it counts what is
---   refused or 0, 1 if its values are read in parts or 0, and in two bytes where in numbers its
---   policy is, from 1; then, unless n is 1: n; and to settle, also: at, actual. In mode + EXTRA
---   the parts are followed by how many units more to charge, as far as all policies admit them
+--   refused or 0, 1 if its values are read in parts or 0, which key it is about, from 1, and in
+--   two bytes where in numbers its policy is, from 1; then, unless n is 1: n; and to settle, also:
+--   at, actual. In mode + EXTRA the parts are followed by how many units more to charge, as far as
+--   all policies admit them
 --
 -- A question of mode DENY is refused whatever its policies say.
 --
 -- The reply is the instant, then for each part of each question a byte: 1 if the policy
 -- admits it, 2 if the question is allowed, 4 if the state follows; and for a settlement
 -- the units that found no room. If an EXTRA was allowed, the number that was charged follows
--- the last part. Or, for a whole question, 8 and an error: its length in
+-- the first byte. Or, for a whole question, 8 and an error: its length in
 -- two bytes, and the text. Or 16 and a number of words: to lay out so many anew is too
 -- much for this call, which has other questions; nothing was written for this one, and it
 -- is to be sent again.
@@ -35,9 +36,10 @@
 --     longer than with any other. It writes nothing. Unless others is set, it leaves ok nil
 --     also if own is ahead of now by more than Step.Window: then take brings it back.
 --   charge, refuse: set new to the new value, or nil if they have written it; life, for which
---     it counts, in microseconds, or 0 if that has not grown; and state, which is replied: the
---     value without its numbers. Charge may set from to the bytes of the numbers, if they are
---     those that the value has when life is 0. refuse is for policies that count what is refused.
+--     it counts, in microseconds, or 0 if that has not grown; and state, which is replied, as
+--     step.ReadTwin expects it. Charge may set patch instead of new, unless others is set: life is
+--     0, and no more of the value changes than some bytes from PATCHED[algorithm] on. refuse is for
+--     policies that count what is refused.
 --   state: sets state, if there is one, where nothing was charged
 --   grows: if read in parts, sets more to the words that a charge lays out anew, if any
 --   size: if read in parts, sets more to the words of the whole value, if there is one
@@ -86,6 +88,8 @@ local MAXLOG = 16384 -- units of a log
 local BEGINNING = 490 -- bytes that are read of a long log: its header and 64 entries
 
 local ANOTHER = 'the key holds a value of another kind'
+
+local PATCHED = {'21', '7', '14'} -- the bytes before those that most charges change: the numbers
 
 local function div(a, b) return (a - a % b) / b end -- exact where a/b would round
 

@@ -29,8 +29,8 @@ function admits(algorithm, own, n, key, place, others)
   return ok, a, b, c, d, e, f, g, h
 end
 
-local function charge(algorithm, own, n, key, place, _, a, b, c, d, e, f, g, h)
-  local new, life, state, from
+local function charge(algorithm, own, n, key, place, others, _, a, b, c, d, e, f, g, h)
+  local new, life, state, patch
   --@charge
   return new, life
 end
@@ -46,8 +46,8 @@ function most(algorithm, own, key, place, lo, hi)
 end
 
 -- save returns an error, or nothing.
-local function save(key, v, new, life, inparts)
-  local failed, from, state
+local function save(algorithm, cell, key, v, new, life, inparts)
+  local failed, patch
   --@save
   return failed
 end
@@ -133,13 +133,13 @@ function join(algorithm, own, others, n)
 end
 
 -- settle gives back, or charges what fits, of each part by itself.
-function settle(parts, size, first, cell, last)
+function settle(parts, size, first, last)
   for i = 0, parts - 1 do
-    local from, key = first + size * i, keys[cell + i]
-    local algorithm, _, inparts, high, low = byte(questions, from, from + 4)
-    local place, functions = 256 * high + low, rare[algorithm]
-    local n, at, actual = read('>I7I7I7', questions, from + 5)
-    local v = values[key]
+    local from = first + size * i
+    local algorithm, _, inparts, cell, high, low = byte(questions, from, from + 5)
+    local place, key, functions = 256 * high + low, keys[cell], rare[algorithm]
+    local n, at, actual = read('>I7I7I7', questions, from + 6)
+    local v = values[cell]
     if v == nil then
       v = inparts == 1 and call('GETRANGE', key, 0, BEGINNING - 1) or call('GET', key)
       if v == '' then v = false end
@@ -154,18 +154,18 @@ function settle(parts, size, first, cell, last)
       -- it counts calls, and the call took place
     elseif actual < n then
       if own then
-        new, life = functions.giveback(own, at, n - actual, key, place)
+        new, life = functions.giveback(own, at, n - actual, not others and key, place)
         if others then new, life = join(algorithm, new or own, others, 0) end
       end
     elseif actual > n then
       local fit = most(algorithm, own, key, place, 0, min(actual - n, functions.most(place)))
       uncovered = actual - n - fit
       if fit > 0 then
-        new, life = charge(algorithm, own, fit, key, place, admits(algorithm, own, fit, key, place, true))
+        new, life = charge(algorithm, own, fit, key, place, others or inparts == 0, admits(algorithm, own, fit, key, place, true))
         if others then new, life = join(algorithm, new, others, fit) end
       end
     end
-    local failed = life and save(key, v, new, life, inparts)
+    local failed = life and save(algorithm, cell, key, v, new, life, inparts)
     if failed then error(failed, 0) end
     out[last + i + 1] = '\3' .. pack('>I7', uncovered)
   end

@@ -5,9 +5,8 @@
 -- An error, such as READONLY or OOM, is that of the whole call.
 local done
 if v and life == 0 then
-  -- Of a value that keeps its numbers, only what follows them is written.
-  if from then
-    done = try('SETRANGE', key, from, state)
+  if patch then
+    done = try('SETRANGE', key, PATCHED[algorithm], patch)
   elseif new then
     done = try('SET', key, new, 'KEEPTTL')
   end
@@ -27,4 +26,4 @@ else
   end
 end
 if type(done) == 'table' and done.err then return done end
-if failed or inparts == 1 then values[key] = nil else values[key] = new end
+if failed or inparts == 1 then values[cell] = nil else values[cell] = new end
