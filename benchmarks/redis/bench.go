@@ -10,6 +10,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -30,12 +31,13 @@ var scenarios = []scenario{
 	{"64 goroutines, one key, refused", 64, true, 64},
 }
 
-// Figures are the results of one measurement, or the medians of several. From serverCPU on they
+// Figures are the results of one round, or the medians of several. From serverCPU on they
 // are for each decision.
 type figures struct {
 	perSecond float64
 	p50, p99  float64 // microseconds
 	serverCPU float64 // microseconds
+	clientCPU float64 // microseconds, of this process
 	commands  float64
 	allocs    float64
 	errors    float64
@@ -136,27 +138,31 @@ func (c *contestant) fill(ctx context.Context, keys []string) error {
 	return failed
 }
 
-// measure measures all in turn, as often as there are rounds, so that what changes
-// over time affects all of them.
+// measure measures all round by round. The systems take turns in short slices, each time in
+// another order, so that what else the machine does affects all of them alike.
 func (b *bench) measure(ctx context.Context) error {
-	all, done := b.rounds*len(scenarios)*len(b.contestants), 0
+	all, done := b.rounds*len(scenarios)*b.slices, 0
 	start := time.Now()
 	for round := range b.rounds {
 		for i, s := range scenarios {
-			for _, c := range b.contestants {
+			sums := make([]sum, len(b.contestants))
+			for slice := range b.slices {
 				left := "?"
 				if done > 0 {
 					left = (time.Since(start) / time.Duration(done) * time.Duration(all-done)).Round(time.Second).String()
 				}
-				progressf("round %d of %d, %s, %s; %s left", round+1, b.rounds, s.name, c.name, left)
-				f, err := b.once(ctx, c, s)
-				if err != nil {
-					return fmt.Errorf("%s: %w", c.name, err)
-				}
-				if f.perSecond > 0 {
-					c.found[i] = append(c.found[i], f)
+				progressf("round %d of %d, %s, slice %d of %d; %s left", round+1, b.rounds, s.name, slice+1, b.slices, left)
+				for _, j := range rand.Perm(len(b.contestants)) {
+					if err := b.once(ctx, b.contestants[j], s, &sums[j]); err != nil {
+						return fmt.Errorf("%s: %w", b.contestants[j].name, err)
+					}
 				}
 				done++
+			}
+			for j, c := range b.contestants {
+				if sums[j].decisions > 0 {
+					c.found[i] = append(c.found[i], sums[j].figures())
+				}
 			}
 		}
 	}
@@ -164,65 +170,93 @@ func (b *bench) measure(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// once makes one measurement. It returns zero figures for what is left out: a
+// A sum is what was measured in the slices of a round.
+type sum struct {
+	tally
+
+	elapsed              time.Duration
+	serverCPU, clientCPU time.Duration
+	commands             int64
+	allocs               uint64
+}
+
+func (s *sum) figures() figures {
+	slices.Sort(s.took)
+	n := float64(s.decisions)
+	return figures{
+		perSecond: n / s.elapsed.Seconds(),
+		p50:       s.percentile(50),
+		p99:       s.percentile(99),
+		serverCPU: micros(s.serverCPU) / n,
+		clientCPU: micros(s.clientCPU) / n,
+		commands:  float64(s.commands) / n,
+		allocs:    float64(s.allocs) / n,
+		errors:    float64(s.errors) / n,
+		wrong:     float64(s.wrong) / n,
+	}
+}
+
+// once measures one slice and adds it to the sum. It leaves out what has no figures: a
 // pipeline in a scenario without anything to fill it with.
-func (b *bench) once(ctx context.Context, c *contestant, s scenario) (f figures, err error) {
+func (b *bench) once(ctx context.Context, c *contestant, s scenario, all *sum) error {
 	if err := ctx.Err(); err != nil {
-		return f, err
+		return err
 	}
 	workers := s.goroutines
 	if c.batch > 0 {
 		if workers /= c.batch; workers == 0 || s.refused {
-			return f, nil
+			return nil
 		}
 	}
 	runtime.GC()
 	// Samples are not allocated while they are taken.
 	each := make([]tally, workers)
 	for i := range each {
-		each[i].took = make([]time.Duration, 0, 1<<20/workers)
+		each[i].took = make([]time.Duration, 0, (1<<20)/b.slices/workers)
 	}
 	var before, after runtime.MemStats
 	counted, err := b.server.count(ctx)
 	if err != nil {
-		return f, err
+		return err
 	}
 	runtime.ReadMemStats(&before)
+	used := ownCPU()
 
 	var stop atomic.Bool
 	var group sync.WaitGroup
 	start := time.Now()
-	time.AfterFunc(b.duration, func() { stop.Store(true) })
+	time.AfterFunc(b.duration/time.Duration(b.slices), func() { stop.Store(true) })
 	for i := range each {
 		group.Go(func() { each[i].work(ctx, c, s, b.names, &stop) })
 	}
 	group.Wait()
-	elapsed := time.Since(start)
+	all.elapsed += time.Since(start)
 
+	all.clientCPU += ownCPU() - used
 	runtime.ReadMemStats(&after)
 	now, err := b.server.count(ctx)
 	if err != nil {
-		return f, err
+		return err
 	}
-	var sum tally
 	for i := range each {
-		sum.decisions += each[i].decisions
-		sum.wrong += each[i].wrong
-		sum.errors += each[i].errors
-		sum.took = append(sum.took, each[i].took...)
+		all.decisions += each[i].decisions
+		all.wrong += each[i].wrong
+		all.errors += each[i].errors
+		all.took = append(all.took, each[i].took...)
 	}
-	slices.Sort(sum.took)
-	n := float64(sum.decisions)
-	return figures{
-		perSecond: n / elapsed.Seconds(),
-		p50:       sum.percentile(50),
-		p99:       sum.percentile(99),
-		serverCPU: micros(now.cpu-counted.cpu) / n,
-		commands:  float64(now.commands-counted.commands) / n,
-		allocs:    float64(after.Mallocs-before.Mallocs) / n,
-		errors:    float64(sum.errors) / n,
-		wrong:     float64(sum.wrong) / n,
-	}, nil
+	all.serverCPU += now.cpu - counted.cpu
+	all.commands += now.commands - counted.commands
+	all.allocs += after.Mallocs - before.Mallocs
+	return nil
+}
+
+// ownCPU returns the processor time that this process has used.
+func ownCPU() time.Duration {
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		return 0
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
 // A tally is the work of one goroutine.
@@ -295,6 +329,7 @@ func medians(all []figures) figures {
 		p50:       of(func(f figures) float64 { return f.p50 }),
 		p99:       of(func(f figures) float64 { return f.p99 }),
 		serverCPU: of(func(f figures) float64 { return f.serverCPU }),
+		clientCPU: of(func(f figures) float64 { return f.clientCPU }),
 		commands:  of(func(f figures) float64 { return f.commands }),
 		allocs:    of(func(f figures) float64 { return f.allocs }),
 	}

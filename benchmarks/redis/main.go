@@ -2,7 +2,7 @@
 // and what a decision must cost at least. It starts a redis-server of its own. Run
 // it in the folder above:
 //
-//	go run ./redis                            # three rounds of a second each: ten minutes
+//	go run ./redis                            # three rounds of a second for each: five minutes
 //	go run ./redis -rounds 7 -out DIR         # the full study
 //	go run ./redis -run 'TokenBucket|floor'   # some systems
 package main
@@ -23,6 +23,7 @@ import (
 type config struct {
 	rounds   int
 	duration time.Duration
+	slices   int
 	keys     int
 	run      *regexp.Regexp
 	out      string
@@ -31,14 +32,15 @@ type config struct {
 func main() {
 	var c config
 	flag.IntVar(&c.rounds, "rounds", 3, "`how often` everything is measured; the medians are reported")
-	flag.DurationVar(&c.duration, "duration", time.Second, "how long each measurement takes")
+	flag.DurationVar(&c.duration, "duration", time.Second, "how long each system is measured in a round")
+	flag.IntVar(&c.slices, "slices", 5, "how many `slices` a round has, in which the systems take turns")
 	flag.IntVar(&c.keys, "keys", 100_000, "how many `keys` are drawn from")
 	run := flag.String("run", "", "measure only the systems that match this `regexp`")
 	flag.StringVar(&c.out, "out", "", "write redis.md and redis.svg into this `folder`")
 	flag.Parse()
 	var err error
 	c.run, err = regexp.Compile(*run)
-	if err != nil || flag.NArg() > 0 || c.rounds < 1 || c.duration <= 0 || c.keys < 1 {
+	if err != nil || flag.NArg() > 0 || c.rounds < 1 || c.duration <= 0 || c.slices < 1 || c.keys < 1 {
 		flag.Usage()
 		os.Exit(2)
 	}

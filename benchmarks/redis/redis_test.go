@@ -50,7 +50,7 @@ func TestSystemsKeepTheLimit(t *testing.T) {
 func TestStudy(t *testing.T) {
 	s := redistest.Start(t, "databases 32")
 	b := bench{
-		config: config{rounds: 2, duration: 5 * time.Millisecond, keys: 100, run: regexp.MustCompile("TokenBucket|redis_rate|pipeline")},
+		config: config{rounds: 2, duration: 5 * time.Millisecond, slices: 2, keys: 100, run: regexp.MustCompile("TokenBucket|redis_rate|pipeline")},
 		server: &server{addr: s.Addr(), admin: redis.NewClient(&redis.Options{Addr: s.Addr()})},
 	}
 	defer b.server.admin.Close()
@@ -62,7 +62,7 @@ func TestStudy(t *testing.T) {
 		t.Fatal(err)
 	}
 	report, plot := b.report("7"), b.plot()
-	for _, want := range []string{"| headgate TokenBucket |", "| redis_rate |", "| 1.00 x |", scenarios[3].name} {
+	for _, want := range []string{"| headgate TokenBucket |", "| redis_rate |", "| 1.00 x |", "client µs", scenarios[3].name} {
 		if !strings.Contains(report, want) {
 			t.Errorf("no %q in\n%s", want, report)
 		}

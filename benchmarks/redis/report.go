@@ -3,42 +3,58 @@ package main
 import (
 	"fmt"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 )
 
-// report returns the medians in Markdown.
+// report returns the medians in Markdown, and of the ratios also the range over the rounds.
 func (b *bench) report(version string) string {
 	var s strings.Builder
 	line := func(format string, args ...any) { fmt.Fprintf(&s, format+"\n", args...) }
-	line("Redis %s on loopback, %s, %d processors for everything; medians of %d measurements of %v each; %s keys, all known.",
-		version, runtime.Version(), runtime.NumCPU(), b.rounds, b.duration, thousands(float64(b.keys)))
-	line("Server time is what Redis used for each decision; commands are those that it executed, in scripts too.")
-	line("The ratios are to %s.", reference)
+	line("Redis %s on loopback, %s, %d processors for everything; medians of %d rounds, in each of which every system was measured for %v, in %d slices; %s keys, all known.",
+		version, runtime.Version(), runtime.NumCPU(), b.rounds, b.duration, b.slices, thousands(float64(b.keys)))
+	line("Server and client time is the processor time that Redis and this program used for each decision; commands are those that Redis executed, in scripts too.")
+	line("The ratios are to %s in the same round: the median, and the range over the rounds.", reference)
 	for i, sc := range scenarios {
 		line("\n## %s\n", sc.name)
-		line("| system | decisions/s | ratio | p50 µs | p99 µs | server µs | ratio | commands | allocations |")
-		line("|---%s|", strings.Repeat("|--:", 8))
-		base, compared := b.medians(i, reference)
-		ratio := func(x, of float64) string {
-			if !compared || of == 0 {
-				return ""
-			}
-			return significant(x/of) + " x"
-		}
+		line("| system | decisions/s | ratio | p50 µs | p99 µs | server µs | ratio | client µs | commands | allocations |")
+		line("|---%s|", strings.Repeat("|--:", 9))
+		base := b.found(i, reference)
 		for _, c := range b.contestants {
 			if len(c.found[i]) == 0 {
 				continue
 			}
 			f := medians(c.found[i])
-			line("| %s%s | %s | %s | %s | %s | %s | %s | %s | %.1f |", c.name, c.faults(f),
-				thousands(f.perSecond), ratio(f.perSecond, base.perSecond),
+			line("| %s%s | %s | %s | %s | %s | %s | %s | %s | %s | %.1f |", c.name, c.faults(f),
+				thousands(f.perSecond), ratios(c.found[i], base, func(f figures) float64 { return f.perSecond }),
 				significant(f.p50), significant(f.p99),
-				significant(f.serverCPU), ratio(f.serverCPU, base.serverCPU),
-				significant(f.commands), f.allocs)
+				significant(f.serverCPU), ratios(c.found[i], base, func(f figures) float64 { return f.serverCPU }),
+				significant(f.clientCPU), significant(f.commands), f.allocs)
 		}
 	}
 	return s.String()
+}
+
+// ratios returns the median ratio of a figure to that of the reference in the same round, and the
+// range over the rounds.
+func ratios(of, base []figures, get func(figures) float64) string {
+	var all []float64
+	for round := range min(len(of), len(base)) {
+		if x := get(base[round]); x > 0 {
+			all = append(all, get(of[round])/x)
+		}
+	}
+	if len(all) == 0 {
+		return ""
+	}
+	slices.Sort(all)
+	n := len(all)
+	median := significant((all[(n-1)/2]+all[n/2])/2) + " x"
+	if least, most := significant(all[0]), significant(all[n-1]); least != most {
+		median += " (" + least + "–" + most + ")"
+	}
+	return median
 }
 
 // faults reports errors and wrong decisions.
@@ -53,14 +69,14 @@ func (c *contestant) faults(f figures) string {
 	return s
 }
 
-// medians returns those of a system in a scenario, if it was measured.
-func (b *bench) medians(scenario int, name string) (figures, bool) {
+// found returns what was measured of a system in a scenario, by round.
+func (b *bench) found(scenario int, name string) []figures {
 	for _, c := range b.contestants {
-		if c.name == name && len(c.found[scenario]) > 0 {
-			return medians(c.found[scenario]), true
+		if c.name == name {
+			return c.found[scenario]
 		}
 	}
-	return figures{}, false
+	return nil
 }
 
 // thousands formats a whole number with separators.

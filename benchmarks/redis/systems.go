@@ -58,6 +58,8 @@ var systems = []system{
 	{name: "headgate SlidingLog of 10,000", open: headgate(merged, slidingLog(10_000))},
 	{name: "headgate SlidingWindow", open: headgate(merged, slidingWindow)},
 	{name: "headgate, two policies", open: headgate(merged, twoPolicies)},
+	{name: "headgate TokenBucket, a fraction of a µs", open: headgate(merged, fraction)},
+	{name: "headgate TokenBucket, 3 units", open: headgateUnits(3)},
 	{name: "headgate TokenBucket, 3 plans", open: headgatePlans(3)},
 	{name: "headgate TokenBucket, 1,000 plans", open: headgatePlans(1000)},
 	{name: "headgate TokenBucket, unmerged", open: headgate(unmerged, tokenBucket)},
@@ -68,7 +70,8 @@ var systems = []system{
 	{name: reference, open: redisRate},
 	{name: "ulule/limiter", open: ululeRedis},
 	{name: "throttled", open: throttledRedis},
-	{name: "rueidis, GCRA script", open: rueidisGCRA},
+	{name: "rueidis, GCRA script", open: rueidisGCRA(0)},
+	{name: "rueidis, GCRA script, flushed after 20 µs", open: rueidisGCRA(20 * time.Microsecond)},
 	{name: counter, open: floor(incr)},
 	{name: "floor: EVALSHA, GCRA", open: floor(script(evalGCRA))},
 	{name: "floor: EVALSHA, log in a ZSET", open: floor(script(evalZSET))},
@@ -99,6 +102,27 @@ func headgate(c redisstore.Config, policies func(limit) []core.Policy) func(redi
 				limiter, err := core.New(store, "api", policies(l)...)
 				return func(ctx context.Context, key string) (bool, error) {
 					d, err := limiter.Allow(ctx, key)
+					return d.Allowed, err
+				}, err
+			},
+			close: func() { _ = store.Client().Close() },
+		}, nil
+	}
+}
+
+// headgateUnits charges so many units at once, of as many times the limit.
+func headgateUnits(n int64) func(redis.Options) (opened, error) {
+	return func(at redis.Options) (opened, error) {
+		store, err := redisstore.Open(&redis.UniversalOptions{Addrs: []string{at.Addr}, DB: at.DB}, merged)
+		if err != nil {
+			return opened{}, err
+		}
+		return opened{
+			ask: func(l limit) (ask, error) {
+				l.n *= int(n)
+				limiter, err := core.New(store, "api", tokenBucket(l)...)
+				return func(ctx context.Context, key string) (bool, error) {
+					d, err := limiter.AllowN(ctx, key, n)
 					return d.Allowed, err
 				}, err
 			},
@@ -140,6 +164,12 @@ func headgatePlans(count int) func(redis.Options) (opened, error) {
 
 func tokenBucket(l limit) []core.Policy {
 	return []core.Policy{core.TokenBucket(l.rate(), int64(l.n))}
+}
+
+// fraction has a rate of no whole number of microseconds for a unit.
+func fraction(l limit) []core.Policy {
+	l.per += time.Microsecond
+	return tokenBucket(l)
 }
 
 func slidingWindow(l limit) []core.Policy { return []core.Policy{core.SlidingWindow(l.rate())} }
@@ -315,15 +345,21 @@ func pipelineGCRA(at redis.Options) (opened, error) {
 	return o, nil
 }
 
-// rueidisGCRA is the floor's script by a client that pipelines by itself. It has
-// no cache to keep, but the database to choose.
-func rueidisGCRA(at redis.Options) (opened, error) {
-	client, err := rueidis.NewClient(rueidis.ClientOption{
-		InitAddress: []string{at.Addr}, SelectDB: at.DB, DisableCache: true,
-	})
-	if err != nil {
-		return opened{}, err
+// rueidisGCRA is the floor's script by a client that pipelines by itself, and may wait for so
+// long to have more to send at once. It has no cache to keep, but the database to choose.
+func rueidisGCRA(delay time.Duration) func(redis.Options) (opened, error) {
+	return func(at redis.Options) (opened, error) {
+		client, err := rueidis.NewClient(rueidis.ClientOption{
+			InitAddress: []string{at.Addr}, SelectDB: at.DB, DisableCache: true, MaxFlushDelay: delay,
+		})
+		if err != nil {
+			return opened{}, err
+		}
+		return askGCRA(client), nil
 	}
+}
+
+func askGCRA(client rueidis.Client) opened {
 	script := rueidis.NewLuaScript(gcra)
 	return opened{
 		ask: func(l limit) (ask, error) {
@@ -337,5 +373,5 @@ func rueidisGCRA(at redis.Options) (opened, error) {
 			}, nil
 		},
 		close: client.Close,
-	}, nil
+	}
 }
