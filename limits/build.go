@@ -200,10 +200,9 @@ func (m *limitMaker) make(policies []policy, at place) *core.Limiter {
 func (m *limitMaker) override(b *Book) {
 	s := m.section
 	all := make(map[string]*choices[*core.Limiter])
-	entries := make([]entry[*core.Limiter], len(s.overrides))
+	m.start(s.overrides)
 	for i := range s.overrides {
-		o, e := &s.overrides[i], &entries[i]
-		e.override = o
+		o, e := &s.overrides[i], entry[*core.Limiter]{index: int32(i)}
 		switch {
 		case o.kind == forHash && b.hasher == nil:
 			m.r.add(o.place.fault("it is for a hash: set the Secret of limits.Config"))
@@ -281,10 +280,9 @@ func (b *Book) slotsTable(s *section, before *slotsTable) (*slotsTable, error) {
 		t.plans[name] = made(s.slotsOf(name))
 	}
 	t.standard = t.plans[s.standard]
-	entries := make([]entry[*core.Slots], len(s.overrides))
+	t.start(s.overrides)
 	for i := range s.overrides {
-		o, e := &s.overrides[i], &entries[i]
-		e.override = o
+		o, e := &s.overrides[i], entry[*core.Slots]{index: int32(i)}
 		switch {
 		case o.kind == forHash && b.hasher == nil:
 			r.add(o.place.fault("it is for a hash: set the Secret of limits.Config"))

@@ -12,19 +12,23 @@ type table[T any] struct {
 	plans    map[string]T
 	standard T
 
-	keys     map[string]*entry[T]
-	hashes   map[[hashSize]byte]*entry[T]
-	prefixes map[string]*entry[T]
-	lengths  []int // of the prefixes, the longest first
+	keys     map[string]entry[T]
+	hashes   map[[hashSize]byte]entry[T]
+	prefixes map[string]entry[T]
+	lengths  []int     // of the prefixes, the longest first
+	begins   [256]bool // by the first byte of prefixes
+
+	overrides []override
+	matched   []atomic.Uint32 // a bit for each override
 }
 
-// An entry is an override.
+// An entry is an override. It is in the map itself, and what changes is elsewhere, so that a
+// look-up misses the caches once less.
 type entry[T any] struct {
-	override *override
-	only     T
-	byPlan   *choices[T] // nil: only
-	dated    bool
-	matched  atomic.Bool
+	only   T
+	byPlan *choices[T] // nil: only
+	index  int32       // of the override
+	dated  bool
 }
 
 // choices are what an override makes of each plan. Overrides with the same policies share it.
@@ -33,24 +37,39 @@ type choices[T any] struct {
 	standard T
 }
 
-// holds reports whether the override is in force.
-func (e *entry[T]) holds() bool {
+// holds reports whether an override is in force.
+func (t *table[T]) holds(e entry[T]) bool {
 	if !e.dated {
 		return true
 	}
-	now, o := time.Now(), e.override
+	now, o := time.Now(), &t.overrides[e.index]
 	return (o.from.IsZero() || !now.Before(o.from)) && (o.until.IsZero() || now.Before(o.until))
 }
 
+// match notes that an override has matched a key.
+func (t *table[T]) match(e entry[T]) {
+	word, bit := &t.matched[e.index/32], uint32(1)<<(e.index%32)
+	if word.Load()&bit == 0 {
+		word.Or(bit)
+	}
+}
+
+// start prepares for these overrides, which are then added.
+func (t *table[T]) start(overrides []override) {
+	t.overrides = overrides
+	t.matched = make([]atomic.Uint32, (len(overrides)+31)/32)
+}
+
 // add adds an override. There is none for the same yet.
-func (t *table[T]) add(e *entry[T]) {
-	o := e.override
+func (t *table[T]) add(e entry[T]) {
+	o := &t.overrides[e.index]
 	e.dated = !o.from.IsZero() || !o.until.IsZero()
 	switch o.kind {
 	case forKey:
 		set(&t.keys, o.value, e)
 	case forPrefix:
 		set(&t.prefixes, o.value, e)
+		t.begins[o.value[0]] = true
 		if !slices.Contains(t.lengths, len(o.value)) {
 			t.lengths = append(t.lengths, len(o.value))
 		}
@@ -68,33 +87,34 @@ func set[K comparable, V any](m *map[K]V, k K, v V) {
 	(*m)[k] = v
 }
 
-// find returns the override that applies to a key, or nil.
-func (t *table[T]) find(key string, h *hasher) *entry[T] {
-	if e := t.keys[key]; e != nil && e.holds() {
-		return e
+// find returns the override that applies to a key, if there is one.
+func (t *table[T]) find(key string, h *hasher) (e entry[T], found bool) {
+	if e, found = t.keys[key]; found && t.holds(e) {
+		return e, true
 	}
 	if len(t.hashes) > 0 {
-		if e := t.hashes[h.sum(key)]; e != nil && e.holds() {
-			return e
+		if e, found = t.hashes[h.sum(key)]; found && t.holds(e) {
+			return e, true
 		}
+	}
+	if key == "" || !t.begins[key[0]] {
+		return e, false
 	}
 	for _, n := range t.lengths {
 		if n <= len(key) {
-			if e := t.prefixes[key[:n]]; e != nil && e.holds() {
-				return e
+			if e, found = t.prefixes[key[:n]]; found && t.holds(e) {
+				return e, true
 			}
 		}
 	}
-	return nil
+	return e, false
 }
 
 // choose returns what applies, and whether there is such a plan, if that matters.
 func (t *table[T]) choose(plan, key string, h *hasher) (v T, known bool) {
 	plans, standard := t.plans, t.standard
-	if e := t.find(key, h); e != nil {
-		if !e.matched.Load() {
-			e.matched.Store(true)
-		}
+	if e, found := t.find(key, h); found {
+		t.match(e)
 		if e.byPlan == nil {
 			return e.only, true
 		}
@@ -111,19 +131,10 @@ func (t *table[T]) choose(plan, key string, h *hasher) (v T, known bool) {
 
 // unmatched appends the overrides that have matched no key.
 func (t *table[T]) unmatched(all []*override) []*override {
-	collect := func(e *entry[T]) {
-		if !e.matched.Load() {
-			all = append(all, e.override)
+	for i := range t.overrides {
+		if t.matched[i/32].Load()&(1<<(i%32)) == 0 {
+			all = append(all, &t.overrides[i])
 		}
-	}
-	for _, e := range t.keys {
-		collect(e)
-	}
-	for _, e := range t.hashes {
-		collect(e)
-	}
-	for _, e := range t.prefixes {
-		collect(e)
 	}
 	return all
 }

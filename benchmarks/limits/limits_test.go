@@ -1,0 +1,149 @@
+// Package limits measures limits of a document with 100,000 overrides.
+package limits
+
+import (
+	"fmt"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/core/memstore"
+	"github.com/headgate/headgate/limits"
+	"github.com/headgate/headgate/limits/yamldoc"
+)
+
+const overrides = 100_000
+
+var secret = []byte("a secret of thirty-two bytes or more")
+
+// document has overrides of 30 kinds, of which every hundredth is for a prefix, and as many for a
+// hash if that is asked for.
+func document(hashes bool) []byte {
+	var b strings.Builder
+	b.WriteString(`{"limits": {"api": {"default": "free", "plans": {
+		"free": {"minute": "sliding-log 60/minute", "day": "fixed-window 1000/day"},
+		"gold": {"minute": "sliding-log 600/minute", "day": "fixed-window 50000/day"}}, "overrides": [`)
+	for i := range overrides {
+		whom := fmt.Sprintf(`"key": "user-%d"`, i)
+		switch {
+		case i%100 == 1:
+			whom = fmt.Sprintf(`"prefix": "tenant-%d:"`, i)
+		case i%100 == 2 && hashes:
+			whom = fmt.Sprintf(`"hash": "%s"`, limits.Hash(secret, fmt.Sprintf("user-%d", i)))
+		}
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		fmt.Fprintf(&b, "\n{%s, \"policies\": {\"minute\": \"sliding-log %d/minute\"}, \"note\": \"ticket %d\"}", whom, 100+i%30, i)
+	}
+	b.WriteString("]}}}")
+	return []byte(b.String())
+}
+
+func open(b *testing.B, text []byte) *limits.Limit {
+	b.Helper()
+	book, err := limits.Open(b.Context(), memstore.New(memstore.Config{}), nil, limits.Bytes(text), limits.Config{Secret: secret, Every: time.Hour, Timeout: time.Minute})
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(book.Close)
+	api, err := book.Limit("api")
+	if err != nil {
+		b.Fatal(err)
+	}
+	return api
+}
+
+// keys are of one sort, in an order that no cache knows.
+func keys(format string, step, from int) []string {
+	all := make([]string, 1<<14)
+	for i := range all {
+		n := i * 7919 % overrides
+		all[i] = fmt.Sprintf(format, n-n%step+from)
+	}
+	return all
+}
+
+func BenchmarkFor(b *testing.B) {
+	plain, hashed := open(b, document(false)), open(b, document(true))
+	for _, c := range []struct {
+		name  string
+		limit *limits.Limit
+		keys  []string
+	}{
+		{"Key", plain, keys("user-%d", 10, 0)},
+		{"Prefix", plain, keys("tenant-%d:user-1", 100, 1)},
+		{"None", plain, keys("nobody-%d", 1, 0)},
+		{"OneKey", plain, []string{"user-500"}},
+		{"KeyBesideHashes", hashed, keys("user-%d", 10, 0)},
+		{"Hash", hashed, keys("user-%d", 100, 2)},
+		{"NoneBesideHashes", hashed, keys("nobody-%d", 1, 0)},
+	} {
+		b.Run(c.name, func(b *testing.B) {
+			b.ReportAllocs()
+			var l *core.Limiter
+			for i := 0; b.Loop(); i++ {
+				l = c.limit.For("gold", c.keys[i%len(c.keys)])
+			}
+			runtime.KeepAlive(l)
+		})
+	}
+}
+
+// The whole of a decision in memory, with and without a document.
+func BenchmarkAllow(b *testing.B) {
+	api := open(b, document(false))
+	limiter, err := core.New(memstore.New(memstore.Config{}), "api", core.FixedWindow(core.PerDay(1_000_000_000)))
+	if err != nil {
+		b.Fatal(err)
+	}
+	all := keys("user-%d", 10, 0)
+	b.Run("Limiter", func(b *testing.B) {
+		for i := 0; b.Loop(); i++ {
+			_, _ = limiter.Allow(b.Context(), all[i%len(all)])
+		}
+	})
+	b.Run("LimiterAndFor", func(b *testing.B) {
+		for i := 0; b.Loop(); i++ {
+			key := all[i%len(all)]
+			runtime.KeepAlive(api.For("", key))
+			_, _ = limiter.Allow(b.Context(), key)
+		}
+	})
+}
+
+// How long it takes until a document applies, and what it takes.
+func BenchmarkReload(b *testing.B) {
+	text := document(false)
+	for name, decode := range map[string]limits.Decoder{"JSON": limits.DecodeJSON, "YAML": yamldoc.Decode} {
+		b.Run(name, func(b *testing.B) {
+			text := text
+			if name == "YAML" {
+				text = append([]byte("---\n"), append(text, "\n...\n"...)...)
+			}
+			b.SetBytes(int64(len(text)))
+			for b.Loop() {
+				if _, err := limits.Parse(text, decode); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+	b.Run("Memory", func(b *testing.B) {
+		heap := func() uint64 {
+			runtime.GC()
+			runtime.GC()
+			var m runtime.MemStats
+			runtime.ReadMemStats(&m)
+			return m.HeapAlloc
+		}
+		for b.Loop() {
+			before := heap()
+			api := open(b, text)
+			b.ReportMetric(float64(heap()-before)/overrides, "bytes/override")
+			runtime.KeepAlive(api)
+		}
+	})
+}
