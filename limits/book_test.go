@@ -244,6 +244,11 @@ func TestLimitersAreShared(t *testing.T) {
 		t.Errorf("%d limiters of 30 kinds", len(different))
 	}
 	standard, override, shadow, three := api.For("", "k"), api.For("", "k0"), b.View().Shadow(api), ws.For("", "k")
+	source.write(document(100, overrides[:999]))
+	reload(t, b)
+	if api.For("", "k") != standard || api.For("gold", "k") != standard {
+		t.Error("only overrides have changed, and the default is another limiter")
+	}
 	source.write(document(101, overrides[:500]))
 	reload(t, b)
 	if api.For("", "k") == standard {

@@ -130,6 +130,11 @@ func (g *Guard) decide(v *Verdict, r *http.Request, key func(rule int) (string, 
 	case len(charges) == 0:
 		v.admitted = true
 		return
+	case v.trial != nil:
+		v.Decision, v.Err = v.trial.decide(r.Context(), charges)
+		if v.bill != nil {
+			v.bill.trial = v.trial
+		}
 	case len(charges) == 1:
 		c := &charges[0]
 		v.Decision, v.Err = c.Limiter.AllowN(r.Context(), c.Key, c.N)
@@ -191,7 +196,10 @@ func (g *Guard) charges(v *Verdict, r *http.Request, key func(rule int) (string,
 		}
 		var l *core.Limiter
 		if rule.Limit != nil {
-			l = rule.fromBook(&view, r, k)
+			var shadow *core.Limiter
+			if l, shadow = rule.fromBook(&view, r, k); shadow != nil {
+				v.trial = v.trial.add(i, core.Charge{Limiter: shadow, Key: k, N: n})
+			}
 		} else {
 			l, err = rule.limiter(r, k)
 		}
@@ -225,8 +233,9 @@ func (rule *Rule) limiter(r *http.Request, key string) (*core.Limiter, error) {
 	return l, nil
 }
 
-// fromBook returns the limiter of a rule with a Limit. The view is that of all rules.
-func (rule *Rule) fromBook(view *limits.View, r *http.Request, key string) *core.Limiter {
+// fromBook returns the limiter of a rule with a Limit, and that of its shadow policies if it has
+// any. The view is that of all rules.
+func (rule *Rule) fromBook(view *limits.View, r *http.Request, key string) (l, shadow *core.Limiter) {
 	if *view == (limits.View{}) {
 		*view = rule.Limit.Book().View()
 	}
@@ -234,7 +243,7 @@ func (rule *Rule) fromBook(view *limits.View, r *http.Request, key string) *core
 	if rule.PlanName != nil {
 		plan = rule.PlanName(r)
 	}
-	return view.Limiter(rule.Limit, plan, key)
+	return view.Limiter(rule.Limit, plan, key), view.Shadow(rule.Limit)
 }
 
 // Handler returns a handler that sets the fields of the response and calls next for

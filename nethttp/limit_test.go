@@ -170,3 +170,60 @@ func TestFaultsOfLimit(t *testing.T) {
 		}
 	}
 }
+
+// Shadow policies are decided and counted, and refuse nothing. Clients do not see them.
+func TestShadowPolicies(t *testing.T) {
+	var events []string
+	store := memstore.New(memstore.Config{Observer: &core.Observer{Decided: func(_ context.Context, e core.DecisionEvent) {
+		events = append(events, fmt.Sprint(e.Limiter, " ", e.Allowed))
+	}}})
+	b := openBook(t, store, newPage(`{"limits": {
+		"a": {"plans": {"p": "fixed-window 3/36500d"}, "shadow": {"minute": "fixed-window 1/36500d"}},
+		"b": {"plans": {"p": "fixed-window 100/36500d"}}}}`))
+	for _, all := range [][]nethttp.Rule{
+		{{Limit: limitOf(t, b, "a"), Key: header}},
+		{{Limit: limitOf(t, b, "b"), Key: header}, {Limit: limitOf(t, b, "a"), Key: header}},
+	} {
+		var seen []string
+		c := rules(all...)
+		c.Observe = func(_ *http.Request, v nethttp.Verdict) {
+			d, ok := v.Shadow()
+			seen = append(seen, fmt.Sprintf("%d/%t/%t", v.Status(), ok, d.Allowed))
+		}
+		guard := newGuard(t, c)
+		events = nil
+		client := fmt.Sprint(len(all))
+		for i := range 4 {
+			w := serve(guard.Handler(status(200)), request("GET", "/", "X-Client", client))
+			if policy := w.Header().Get("RateLimit-Policy") + w.Header().Get("RateLimit"); strings.Contains(policy, "minute") || !strings.Contains(policy, `"a";q=3`) {
+				t.Error(policy)
+			}
+			if (w.Code == 200) != (i < 3) {
+				t.Errorf("request %d: %d", i, w.Code)
+			}
+		}
+		if got, want := fmt.Sprint(seen), "[0/true/true 0/true/false 0/true/false 429/false/false]"; got != want {
+			t.Errorf("%s, not %s", got, want)
+		}
+		if got := strings.Count(strings.Join(events, "\n"), "a.shadow false"); got != 2 {
+			t.Errorf("%q", events)
+		}
+	}
+}
+
+// What the shadow policies were charged is settled with the request.
+func TestShadowPoliciesAreSettled(t *testing.T) {
+	b := openBook(t, memstore.New(memstore.Config{}), newPage(`{"limits": {"a": {"plans": {"p": "fixed-window 100/36500d"}, "shadow": "fixed-window 50/36500d"}}}`))
+	a := limitOf(t, b, "a")
+	guard := newGuard(t, rules(nethttp.Rule{Limit: a, Key: header, Cost: func(*http.Request) int64 { return 10 }, Settle: nethttp.StatedCost}))
+	h := guard.Handler(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { nethttp.SetCost(r.Context(), "a", 3) }))
+	for i := range int64(3) {
+		serve(h, request("GET", "/", "X-Client", "c"))
+		for l, limit := range map[*core.Limiter]int64{a.For("", "c"): 100, b.View().Shadow(a): 50} {
+			d, err := l.Peek(t.Context(), "c")
+			if want := limit - 3*(i+1); err != nil || d.Remaining != want {
+				t.Errorf("%v: %d left, not %d, %v", l, d.Remaining, want, err)
+			}
+		}
+	}
+}

@@ -96,6 +96,7 @@ type bill struct {
 	decision core.Decision // from Track on
 	lines    []line        // one for each charge of the decision
 	outer    *bill         // of the guard around this one
+	trial    *trial        // nil: none
 
 	mu     sync.Mutex // guards lines[].cost and closed
 	closed bool
@@ -170,6 +171,7 @@ func (b *bill) settle(r *http.Request, o Outcome) {
 		defer cancel()
 		var failed error
 		uncovered, failed = b.decision.Settle(ctx, actual...)
+		b.trial.settle(ctx, b.lines, actual)
 		err = errors.Join(err, failed)
 	}
 	if (changed || err != nil) && b.guard.config.OnSettled != nil {

@@ -34,6 +34,7 @@ type Verdict struct {
 	guard    *Guard
 	sheet    *sheet // nil: not all rules took part with their own limiters
 	bill     *bill  // nil: nothing to settle
+	trial    *trial // nil: no shadow policies
 	status   int    // of the refusal, or statusPreflight
 	admitted bool
 	silent   bool // sets no fields

@@ -1,0 +1,102 @@
+package core
+
+import (
+	"context"
+	"slices"
+
+	"github.com/headgate/headgate/core/store"
+)
+
+// AllowBeside is [AllowAll] with other charges beside it that refuse nothing, for limits that are
+// on trial. The shadows are decided in the same call of the store, as if they were enforced too:
+// they are charged if all of them and all of the charges admit. If shadows refuse and no charge
+// does, the charges are made in a second call.
+//
+// The shadow decision is of the shadows alone, and is settled for itself. It is the zero Decision
+// if it is not known what they say, because a charge was refused, or for an error.
+//
+// If a policy of the charges has CountDenied, or there are more than 8 charges and shadows
+// together, the shadows are decided after the charges, in a call of their own, whose error is not
+// returned.
+func AllowBeside(ctx context.Context, charges, shadows []Charge) (d, shadow Decision, err error) {
+	all := slices.Concat(charges, shadows)
+	never := func(c Charge) bool { return c.Limiter != nil && c.N > c.Limiter.max }
+	switch {
+	case len(shadows) == 0 || len(charges) == 0:
+		d, err = AllowAll(ctx, charges...)
+		return d, shadow, err
+	case len(all) > maxTogether, slices.ContainsFunc(charges, countsDenied), slices.ContainsFunc(shadows, never):
+		if d, err = AllowAll(ctx, charges...); err == nil && d.Allowed {
+			shadow, _ = AllowAll(ctx, shadows...)
+		}
+		return d, shadow, err
+	case ctx == nil:
+		return d, shadow, errContext
+	}
+	if err := checkTogether("charge", all); err != nil {
+		return d, shadow, err
+	}
+	if slices.ContainsFunc(all, func(c Charge) bool { return c.N <= 0 }) {
+		return d, shadow, ErrCost
+	}
+	o := charges[0].Limiter.observer
+	start := begin(o)
+	r, err := decideAll(ctx, all)
+	report := func(part *store.Result, about []Charge) {
+		if o != nil {
+			decided(ctx, o, start, part, err, about...)
+		}
+	}
+	if err != nil {
+		report(&r, charges)
+		return d, shadow, err
+	}
+	first := 0 // reading of the shadows
+	for _, c := range charges {
+		first += len(c.Limiter.policies)
+	}
+	mine, others := partOf(&r, 0, first), partOf(&r, first, r.Len())
+	if !mine.Allowed {
+		report(&mine, charges)
+		return decisionAbout(&mine, charges), shadow, nil
+	}
+	report(&others, shadows)
+	shadow = decisionAbout(&others, shadows)
+	if !others.Allowed { // so nothing was charged
+		d, err = AllowAll(ctx, charges...)
+		return d, shadow, err
+	}
+	report(&mine, charges)
+	return decisionAbout(&mine, charges), shadow, nil
+}
+
+func countsDenied(c Charge) bool {
+	return c.Limiter != nil && slices.ContainsFunc(c.Limiter.policies, Policy.CountsDenied)
+}
+
+// partOf returns the readings from first to before end as a result of their own.
+func partOf(r *store.Result, first, end int) store.Result {
+	p := store.Result{At: r.At, Allowed: true, Source: r.Source}
+	for i := first; i < end; i++ {
+		admitted := r.Allowed || r.Admitted(i)
+		p.Allowed = p.Allowed && admitted
+		p.Add(admitted, *r.Reading(i))
+	}
+	return p
+}
+
+// decisionAbout returns the decision about charges. One that refuses holds none.
+func decisionAbout(r *store.Result, charges []Charge) Decision {
+	more := make([]receipt, 0, len(charges)-1)
+	for _, c := range charges[1:] {
+		more = append(more, newReceipt(c))
+	}
+	d := Decision{result: *r, first: newReceipt(charges[0])}
+	if len(more) > 0 {
+		d.more = &more
+	}
+	if d.conclude(); !d.Allowed {
+		d.spend()
+	}
+	return d
+}
