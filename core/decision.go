@@ -158,6 +158,30 @@ func (d *Decision) Answer(i int) Answer {
 	return a
 }
 
+// Used returns how much of a limit is used after the decision, in percent, rounded down: of the
+// policies of the call, that of which most is used. So a caller can warn before it refuses. It
+// is 100 after a refusal, and so after each call that a MinInterval admits; 0 if only Unlimited
+// decided.
+func (d *Decision) Used() int {
+	if !d.Allowed {
+		return 100
+	}
+	most := 0
+	for i := range d.Len() {
+		a := d.Answer(i)
+		most = max(most, usedOf(a.Limit, a.Remaining))
+	}
+	return most
+}
+
+// usedOf returns how much of a limit is used, in percent. Limits are below 2^53.
+func usedOf(limit, remaining int64) int {
+	if limit <= 0 {
+		return 0
+	}
+	return int(min(max(limit-remaining, 0), limit) * 100 / limit)
+}
+
 // decisionOf returns the decision about one charge.
 func decisionOf(c Charge, r store.Result) Decision {
 	d := Decision{result: r, first: receipt{limiter: c.Limiter}}

@@ -58,6 +58,9 @@ func decided(ctx context.Context, o *Observer, start time.Time, r *store.Result,
 		e.Limiter, e.Units = c.Limiter.name, c.N
 		if err == nil {
 			e.Policy = deciding(c.Limiter.policies, r, first)
+			if o.Shares {
+				e.Used = used(c.Limiter.policies, r, first)
+			}
 		}
 		if o.Refused != nil && !e.Allowed && e.Policy != "" {
 			o.Refused(ctx, e, c.Key)
@@ -83,6 +86,19 @@ func deciding(policies []Policy, r *store.Result, first int) (policy string) {
 		}
 	}
 	return policy
+}
+
+// used returns the Used of a DecisionEvent.
+func used(policies []Policy, r *store.Result, first int) (percent int) {
+	for i := range policies {
+		switch {
+		case r.Allowed:
+			percent = max(percent, usedOf(policies[i].Limit(), r.Reading(first+i).Remaining))
+		case !r.Admitted(first + i):
+			percent = 100
+		}
+	}
+	return percent
 }
 
 // settled reports settlements, which were of these limiters and charges before the store

@@ -279,3 +279,49 @@ func TestSlotThatIsClosedMeanwhile(t *testing.T) {
 		t.Errorf("told %q, want %q", told, want)
 	}
 }
+
+// TestUsed is how much of a limit is used, of a decision and in its event, if it is asked for.
+func TestUsed(t *testing.T) {
+	for _, asked := range []bool{false, true} {
+		var told []int
+		o := &core.Observer{Shares: asked, Decided: func(_ context.Context, e core.DecisionEvent) { told = append(told, e.Used) }}
+		m := memstore.New(memstore.Config{Observer: o})
+		two := newLimiter(t, m, "two", core.FixedWindow(perAge(7)).Named("a"), core.TokenBucket(core.PerHour(1), 1000).Named("b"))
+		pacing, free, banned := newLimiter(t, m, "pacing", core.MinInterval(time.Hour)), newLimiter(t, m, "free", core.Unlimited()), newLimiter(t, m, "banned", core.Blocked())
+		large := newLimiter(t, m, "large", core.FixedWindow(perAge(1<<53-1)))
+		var want []int
+		for _, test := range []struct {
+			l    *core.Limiter
+			n    int64
+			used int
+		}{{two, 1, 14}, {two, 5, 85}, {two, 2, 100}, {two, 1, 100}, {pacing, 1, 100}, {free, 9, 0}, {banned, 1, 100}, {large, 1 << 52, 50}} {
+			d := allow(t, test.l, "key", test.n)
+			if d.Used() != test.used {
+				t.Errorf("%v of %d: %d %% used, want %d %%", test.l, test.n, d.Used(), test.used)
+			}
+			if !asked {
+				test.used = 0
+			}
+			want = append(want, test.used)
+		}
+		d, err := core.AllowAll(t.Context(), core.Charge{Limiter: large, Key: "other", N: 1}, core.Charge{Limiter: two, Key: "other", N: 6})
+		if err != nil || d.Used() != 85 {
+			t.Errorf("%d %% used of two limiters, %v", d.Used(), err)
+		}
+		if want = append(want, 0, 85); !asked {
+			want[len(want)-1] = 0
+		}
+		if _, err := core.AllowAll(t.Context(), core.Charge{Limiter: large, Key: "other", N: 1}, core.Charge{Limiter: two, Key: "other", N: 6}); err != nil {
+			t.Error(err)
+		}
+		if want = append(want, 0, 100); !asked {
+			want[len(want)-1] = 0
+		}
+		if !slices.Equal(told, want) {
+			t.Errorf("Shares %t: told %v, want %v", asked, told, want)
+		}
+	}
+	if d := (core.Decision{}); d.Used() != 100 {
+		t.Errorf("%d %% of the zero Decision, which refuses", d.Used())
+	}
+}

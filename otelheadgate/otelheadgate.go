@@ -17,6 +17,7 @@
 //
 //	headgate.decisions            {decision}  charges, by limiter, policy, result and source
 //	headgate.decision.units       {unit}      their units
+//	headgate.near_limit           {decision}  by limiter, with WarnAt of package stats
 //	headgate.settlement.units     {unit}      by limiter and kind: given_back, charged, uncovered
 //	headgate.slots.held           {slot}      by this process, by name of the slots
 //	headgate.slots.claims         {claim}     by slots, result and source

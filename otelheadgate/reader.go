@@ -17,15 +17,16 @@ type reader struct {
 	instruments []metric.Observable
 	errs        []error
 
-	decisions, units, settled, claims, lost, questions, outages, evicted metric.Int64Observable
-	held, away, states, bytes                                            metric.Int64Observable
-	requests, leases                                                     metric.Int64Observable // nil without AspNetCore
+	decisions, units, near, settled, claims, lost, questions, outages, evicted metric.Int64Observable
+	held, away, states, bytes                                                  metric.Int64Observable
+	requests, leases                                                           metric.Int64Observable // nil without AspNetCore
 }
 
 func newReader(s *stats.Stats, meter metric.Meter, aspNetCore bool) *reader {
 	r := &reader{stats: s, meter: meter}
 	r.decisions = r.counter("headgate.decisions", "{decision}", "Charges that were decided, or for which there is no decision.")
 	r.units = r.counter("headgate.decision.units", "{unit}", "Units of the charges.")
+	r.near = r.counter("headgate.near_limit", "{decision}", "Charges admitted after which as much of a limit was used as is warned of.")
 	r.settled = r.counter("headgate.settlement.units", "{unit}", "Units by which charges were corrected.")
 	r.claims = r.counter("headgate.slots.claims", "{claim}", "Claims of slots.")
 	r.lost = r.counter("headgate.slots.lost", "{slot}", "Slots held when a store declared this process dead.")
@@ -102,6 +103,9 @@ func (r *reader) limiter(l *stats.Limiter, observe observeFunc) {
 		observe(r.decisions, int64(c.Charges), attributes...)
 		observe(r.units, int64(c.Units), attributes...)
 		requests[leaseResult(c.Result, c.Reason)] += c.Charges
+	}
+	if l.Near > 0 {
+		observe(r.near, int64(l.Near), name)
 	}
 	for kind, n := range map[string]uint64{"given_back": l.GivenBack, "charged": l.ChargedLater, "uncovered": l.Uncovered} {
 		if n > 0 {

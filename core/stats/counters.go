@@ -51,6 +51,7 @@ type limiter struct {
 	policies  registry[policy]
 	withdrawn counters         // admitted by this limiter, and refused by another of the same call
 	errors    [reasons]counter // no decisions
+	near      atomic.Uint64    // charges admitted of which Config.WarnAt warns
 
 	settled, unsettled                 atomic.Uint64 // charges; the others are units
 	givenBack, chargedLater, uncovered atomic.Uint64

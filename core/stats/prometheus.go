@@ -2,6 +2,7 @@ package stats
 
 import (
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -9,15 +10,40 @@ import (
 // ContentType is that of what [Stats.WritePrometheus] writes.
 const ContentType = "text/plain; version=0.0.4; charset=utf-8"
 
-// WritePrometheus writes what is counted in the text format of Prometheus, version 0.0.4. The
-// keys that are refused most are not in it. It returns the error of the writer.
+// A Family is a metric, with its series.
+type Family struct {
+	Name, Help string
+	Kind       string // counter, gauge or histogram
+	Labels     []string
+	Samples    []Sample
+}
+
+// A Sample is one series of a [Family].
+type Sample struct {
+	Labels    []string // the values
+	Value     float64
+	Durations *Durations // of a histogram
+}
+
+// Families returns what is counted as metrics, for registries of other libraries. The keys that
+// are refused most are not in it.
+func (s *Stats) Families() []Family {
+	var m metrics
+	n := s.Counts()
+	m.limiters(n.Limiters)
+	m.slots(n.Slots)
+	m.store(&n.Store)
+	m.memory(n.Memory)
+	return m
+}
+
+// WritePrometheus writes the [Families] in the text format of Prometheus, version 0.0.4. It
+// returns the error of the writer.
 func (s *Stats) WritePrometheus(w io.Writer) error {
 	var t text
-	n := s.Counts()
-	t.limiters(n.Limiters)
-	t.slots(n.Slots)
-	t.store(&n.Store)
-	t.memory(n.Memory)
+	for _, f := range s.Families() {
+		t.family(&f)
+	}
 	_, err := io.WriteString(w, t.String())
 	return err
 }
@@ -25,66 +51,74 @@ func (s *Stats) WritePrometheus(w io.Writer) error {
 // A text is one in the format of Prometheus.
 type text struct{ strings.Builder }
 
-// family begins the samples of a metric.
-func (t *text) family(name, kind, help string) {
-	t.WriteString("# HELP " + name + " " + help + "\n# TYPE " + name + " " + kind + "\n")
+func (t *text) family(f *Family) {
+	t.WriteString("# HELP " + f.Name + " " + f.Help + "\n# TYPE " + f.Name + " " + f.Kind + "\n")
+	for _, x := range f.Samples {
+		if x.Durations == nil {
+			t.sample(f.Name, x.Value, f.Labels, x.Labels)
+			continue
+		}
+		labels := append(slices.Clone(f.Labels), "le")
+		for _, b := range x.Durations.Buckets {
+			t.sample(f.Name+"_bucket", float64(b.Count), labels, append(slices.Clone(x.Labels), number(b.Seconds)))
+		}
+		t.sample(f.Name+"_bucket", float64(x.Durations.Count), labels, append(slices.Clone(x.Labels), "+Inf"))
+		t.sample(f.Name+"_sum", x.Durations.Sum, f.Labels, x.Labels)
+		t.sample(f.Name+"_count", float64(x.Durations.Count), f.Labels, x.Labels)
+	}
 }
 
-// sample writes a sample, whose labels are names and values in turn.
-func (t *text) sample(name, value string, labels ...string) {
+func (t *text) sample(name string, value float64, labels, values []string) {
 	t.WriteString(name)
-	for i := 0; i < len(labels); i += 2 {
+	for i, label := range labels {
 		t.WriteByte("{,"[min(i, 1)])
-		t.WriteString(labels[i])
-		t.WriteString(`="`)
-		t.WriteString(strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`).Replace(labels[i+1]))
-		t.WriteByte('"')
+		t.WriteString(label + `="` + strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`).Replace(values[i]) + `"`)
 	}
 	if len(labels) > 0 {
 		t.WriteByte('}')
 	}
-	t.WriteByte(' ')
-	t.WriteString(value)
-	t.WriteByte('\n')
+	t.WriteString(" " + number(value) + "\n")
 }
 
-func (t *text) count(name string, value uint64, labels ...string) {
-	t.sample(name, strconv.FormatUint(value, 10), labels...)
+func number(x float64) string { return strconv.FormatFloat(x, 'f', -1, 64) }
+
+// metrics are the families so far.
+type metrics []Family
+
+func (m *metrics) family(name, kind, help string, labels ...string) {
+	*m = append(*m, Family{Name: name, Help: help, Kind: kind, Labels: labels})
 }
 
-func (t *text) gauge(name string, value int64, labels ...string) {
-	t.sample(name, strconv.FormatInt(value, 10), labels...)
+// add adds a sample to the latest family.
+func (m *metrics) add(value float64, labels ...string) {
+	f := &(*m)[len(*m)-1]
+	f.Samples = append(f.Samples, Sample{Labels: labels, Value: value})
 }
 
-func (t *text) float(name string, value float64, labels ...string) {
-	t.sample(name, strconv.FormatFloat(value, 'g', -1, 64), labels...)
-}
-
-func (t *text) limiters(ls []Limiter) {
-	const decisions, units, errs = "headgate_decisions_total", "headgate_decision_units_total", "headgate_decision_errors_total"
-	counts := func(name string, failed bool, of func(*Count) uint64) {
+func (m *metrics) limiters(ls []Limiter) {
+	counts := func(failed bool, of func(*Count) uint64) {
 		for _, l := range ls {
 			for _, c := range l.Counts {
 				switch {
 				case c.Result == Failed && failed:
-					t.count(name, of(&c), "limiter", l.Name, "reason", c.Reason)
+					m.add(float64(of(&c)), l.Name, c.Reason)
 				case c.Result != Failed && !failed:
-					t.count(name, of(&c), "limiter", l.Name, "policy", c.Policy, "result", c.Result, "source", c.Source)
+					m.add(float64(of(&c)), l.Name, c.Policy, c.Result, c.Source)
 				}
 			}
 		}
 	}
 	charges := func(c *Count) uint64 { return c.Charges }
-	t.family(decisions, "counter", "Charges that were decided, by the policy that decided.")
-	counts(decisions, false, charges)
-	t.family(units, "counter", "Units of the charges that were decided.")
-	counts(units, false, func(c *Count) uint64 { return c.Units })
-	t.family(errs, "counter", "Charges for which there is no decision.")
-	counts(errs, true, charges)
+	m.family("headgate_decisions_total", "counter", "Charges that were decided, by the policy that decided.", "limiter", "policy", "result", "source")
+	counts(false, charges)
+	m.family("headgate_decision_units_total", "counter", "Units of the charges that were decided.", "limiter", "policy", "result", "source")
+	counts(false, func(c *Count) uint64 { return c.Units })
+	m.family("headgate_decision_errors_total", "counter", "Charges for which there is no decision.", "limiter", "reason")
+	counts(true, charges)
 	each := func(name, help string, of func(*Limiter) uint64) {
-		t.family(name, "counter", help)
+		m.family(name, "counter", help, "limiter")
 		for i := range ls {
-			t.count(name, of(&ls[i]), "limiter", ls[i].Name)
+			m.add(float64(of(&ls[i])), ls[i].Name)
 		}
 	}
 	each("headgate_settlements_total", "Charges that were corrected, or should have been.", func(l *Limiter) uint64 { return l.Settled })
@@ -92,75 +126,66 @@ func (t *text) limiters(ls []Limiter) {
 	each("headgate_settlement_given_back_units_total", "Units that were to be given back.", func(l *Limiter) uint64 { return l.GivenBack })
 	each("headgate_settlement_charged_units_total", "Units that a settlement charged.", func(l *Limiter) uint64 { return l.ChargedLater })
 	each("headgate_settlement_uncovered_units_total", "Units for which a settlement found no room.", func(l *Limiter) uint64 { return l.Uncovered })
-	const last = "headgate_last_refusal_timestamp_seconds"
-	t.family(last, "gauge", "When the limiter last refused a charge.")
+	each("headgate_near_limit_total", "Charges admitted after which as much of a limit was used as is warned of.", func(l *Limiter) uint64 { return l.Near })
+	m.family("headgate_last_refusal_timestamp_seconds", "gauge", "When the limiter last refused a charge.", "limiter")
 	for i := range ls {
 		if at := ls[i].LastRefused; !at.IsZero() {
-			t.float(last, float64(at.UnixMilli())/1000, "limiter", ls[i].Name)
+			m.add(float64(at.UnixMilli())/1000, ls[i].Name)
 		}
 	}
 }
 
-func (t *text) slots(ks []Slots) {
-	const held, claims, errs = "headgate_slots_held", "headgate_slot_claims_total", "headgate_slot_claim_errors_total"
-	t.family(held, "gauge", "Slots that this process holds.")
+func (m *metrics) slots(ks []Slots) {
+	m.family("headgate_slots_held", "gauge", "Slots that this process holds.", "slots")
 	for i := range ks {
-		t.gauge(held, ks[i].Held, "slots", ks[i].Name)
+		m.add(float64(ks[i].Held), ks[i].Name)
 	}
-	t.family(claims, "counter", "Claims of slots that were granted or refused.")
+	m.family("headgate_slot_claims_total", "counter", "Claims of slots that were granted or refused.", "slots", "result", "source")
 	for _, k := range ks {
 		for _, c := range k.Counts {
 			if c.Result != Failed {
-				t.count(claims, c.Claims, "slots", k.Name, "result", c.Result, "source", c.Source)
+				m.add(float64(c.Claims), k.Name, c.Result, c.Source)
 			}
 		}
 	}
-	t.family(errs, "counter", "Claims of slots of which it is not known whether one was free.")
+	m.family("headgate_slot_claim_errors_total", "counter", "Claims of slots of which it is not known whether one was free.", "slots", "reason")
 	for _, k := range ks {
 		for _, c := range k.Counts {
 			if c.Result == Failed {
-				t.count(errs, c.Claims, "slots", k.Name, "reason", c.Reason)
+				m.add(float64(c.Claims), k.Name, c.Reason)
 			}
 		}
 	}
 }
 
-func (t *text) store(s *Store) {
-	const duration, questions = "headgate_store_call_duration_seconds", "headgate_store_questions_total"
-	t.family(duration, "histogram", "How long calls to servers of stores took.")
-	for _, r := range []struct {
-		result string
-		d      *Durations
-	}{{"answered", &s.Answered}, {Failed, &s.Failed}} {
-		for _, b := range r.d.Buckets {
-			t.count(duration+"_bucket", b.Count, "result", r.result, "le", strconv.FormatFloat(b.Seconds, 'g', -1, 64))
-		}
-		t.count(duration+"_bucket", r.d.Count, "result", r.result, "le", "+Inf")
-		t.float(duration+"_sum", r.d.Sum, "result", r.result)
-		t.count(duration+"_count", r.d.Count, "result", r.result)
+func (m *metrics) store(s *Store) {
+	*m = append(*m, Family{
+		Name: "headgate_store_call_duration_seconds", Kind: "histogram", Help: "How long calls to servers of stores took.",
+		Labels:  []string{"result"},
+		Samples: []Sample{{[]string{"answered"}, 0, &s.Answered}, {[]string{Failed}, 0, &s.Failed}},
+	})
+	one := func(name, kind, help string, value float64) {
+		m.family(name, kind, help)
+		m.add(value)
 	}
-	one := func(name, kind, help string, value int64) {
-		t.family(name, kind, help)
-		t.gauge(name, value)
-	}
-	one(questions, "counter", "Decisions, settlements and keys of slots that calls were about.", int64(s.Questions))
-	one("headgate_store_servers_away", "gauge", "Servers of stores that are unavailable.", s.Away)
-	one("headgate_store_outages_total", "counter", "How often a server of a store became unavailable.", int64(s.Outages))
-	one("headgate_slots_lost_total", "counter", "Slots held when a store declared this process dead.", int64(s.Lost))
-	one("headgate_slots_restated_keys_total", "counter", "Keys of slots that were stated again after a loss.", int64(s.Restated))
+	one("headgate_store_questions_total", "counter", "Decisions, settlements and keys of slots that calls were about.", float64(s.Questions))
+	one("headgate_store_servers_away", "gauge", "Servers of stores that are unavailable.", float64(s.Away))
+	one("headgate_store_outages_total", "counter", "How often a server of a store became unavailable.", float64(s.Outages))
+	one("headgate_slots_lost_total", "counter", "Slots held when a store declared this process dead.", float64(s.Lost))
+	one("headgate_slots_restated_keys_total", "counter", "Keys of slots that were stated again after a loss.", float64(s.Restated))
 }
 
-func (t *text) memory(ms []Memory) {
+func (m *metrics) memory(ms []Memory) {
 	if len(ms) == 0 {
 		return
 	}
-	each := func(name, kind, help string, of func(*Memory) int64) {
-		t.family(name, kind, help)
+	each := func(name, kind, help string, of func(*Memory) float64) {
+		m.family(name, kind, help, "store")
 		for i := range ms {
-			t.gauge(name, of(&ms[i]), "store", ms[i].Name)
+			m.add(of(&ms[i]), ms[i].Name)
 		}
 	}
-	each("headgate_memory_states", "gauge", "States of keys that are held.", func(m *Memory) int64 { return int64(m.Keys) })
-	each("headgate_memory_bytes", "gauge", "Memory of all states.", func(m *Memory) int64 { return m.Bytes })
-	each("headgate_memory_evicted_total", "counter", "States that were dropped while they still counted.", func(m *Memory) int64 { return int64(m.Evicted) })
+	each("headgate_memory_states", "gauge", "States of keys that are held.", func(m *Memory) float64 { return float64(m.Keys) })
+	each("headgate_memory_bytes", "gauge", "Memory of all states.", func(m *Memory) float64 { return float64(m.Bytes) })
+	each("headgate_memory_evicted_total", "counter", "States that were dropped while they still counted.", func(m *Memory) float64 { return float64(m.Evicted) })
 }

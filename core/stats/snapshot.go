@@ -26,11 +26,12 @@ type Limiter struct {
 	Name   string  `json:"name"`
 	Counts []Count `json:"counts"` // of charges, without those that are 0
 
-	GivenBack    uint64 `json:"givenBack"`    // units that were asked to be given back by Settle and Refund
-	ChargedLater uint64 `json:"chargedLater"` // units charged by Settle
-	Uncovered    uint64 `json:"uncovered"`    // units for which Settle found no room
-	Settled      uint64 `json:"settled"`      // charges that were corrected, or should have been
-	Unsettled    uint64 `json:"unsettled"`    // those of them for which that failed
+	Near         uint64 `json:"near,omitempty"` // charges admitted after which Config.WarnAt percent were used
+	GivenBack    uint64 `json:"givenBack"`      // units that were asked to be given back by Settle and Refund
+	ChargedLater uint64 `json:"chargedLater"`   // units charged by Settle
+	Uncovered    uint64 `json:"uncovered"`      // units for which Settle found no room
+	Settled      uint64 `json:"settled"`        // charges that were corrected, or should have been
+	Unsettled    uint64 `json:"unsettled"`      // those of them for which that failed
 
 	Refusals
 }
@@ -200,6 +201,7 @@ func (s *Stats) String() string {
 func (l *limiter) read(now time.Time) Limiter {
 	n := Limiter{
 		Name: l.name, Counts: []Count{}, Refusals: l.spell.read(now),
+		Near:      l.near.Load(),
 		GivenBack: l.givenBack.Load(), ChargedLater: l.chargedLater.Load(), Uncovered: l.uncovered.Load(),
 		Unsettled: l.unsettled.Load(), Settled: l.settled.Load(),
 	}

@@ -42,6 +42,10 @@ type Config struct {
 	// package redisstore, the hashes begin as the names of the keys in Redis.
 	Secret []byte
 
+	// WarnAt, from 1 to 100, counts the charges that are admitted and after which at least so
+	// many percent of a limit are used, as [Limiter].Near. 0 counts none.
+	WarnAt int
+
 	// ShowKeys shows refused keys themselves instead of hashes. Do not set it if keys are
 	// secrets or say who somebody is, unless all who can read a Snapshot may know them.
 	ShowKeys bool
@@ -73,8 +77,11 @@ type memory struct {
 	store *memstore.Store
 }
 
-// New returns a Stats in which nothing is counted. The error is about the Secret.
+// New returns a Stats in which nothing is counted. The error is about the Secret or WarnAt.
 func New(c Config) (*Stats, error) {
+	if c.WarnAt < 0 || c.WarnAt > 100 {
+		return nil, fmt.Errorf("headgate: WarnAt is %d percent, not 0 to 100", c.WarnAt)
+	}
 	if n := len(c.Secret); n > 0 && n < minSecret {
 		return nil, fmt.Errorf("headgate: a Secret of %d bytes can be guessed: take %d random ones", n, minSecret)
 	}
@@ -104,6 +111,7 @@ func New(c Config) (*Stats, error) {
 // may have it. See [store.Observers] for how a store has another one as well.
 func (s *Stats) Observer() *store.Observer {
 	return &store.Observer{
+		Shares:  s.config.WarnAt > 0,
 		Decided: s.decided(),
 		Refused: func(_ context.Context, e store.DecisionEvent, key string) {
 			s.limiters.get(e.Limiter).top.add(s, key)
@@ -134,6 +142,9 @@ func (s *Stats) decided() func(context.Context, store.DecisionEvent) {
 	return func(_ context.Context, e store.DecisionEvent) {
 		if e.Allowed {
 			s.policy(e.Limiter, e.Policy).admitted.of(e.Source).add(e.Units)
+			if s.config.WarnAt > 0 && e.Used >= s.config.WarnAt {
+				s.limiters.get(e.Limiter).near.Add(1)
+			}
 			return
 		}
 		l := s.limiters.get(e.Limiter)

@@ -452,3 +452,22 @@ func TestVariable(t *testing.T) {
 		t.Errorf("%v %s", err, v)
 	}
 }
+
+// TestNear counts what is admitted near a limit, if that is configured.
+func TestNear(t *testing.T) {
+	for warnAt, want := range map[int]uint64{0: 0, 1: 10, 80: 3, 100: 1} {
+		s := newStats(t, stats.Config{WarnAt: warnAt})
+		l := newLimiter(t, memstore.New(memstore.Config{Observer: s.Observer()}), "api", core.FixedWindow(perAge(10)))
+		for range 12 {
+			allow(t, l, "key", 1)
+		}
+		if got := s.Counts().Limiters[0].Near; got != want || !strings.Contains(prometheus(t, s), fmt.Sprintf("headgate_near_limit_total{limiter=\"api\"} %d\n", want)) {
+			t.Errorf("WarnAt %d: %d, want %d", warnAt, got, want)
+		}
+	}
+	for _, warnAt := range []int{-1, 101} {
+		if _, err := stats.New(stats.Config{WarnAt: warnAt}); err == nil {
+			t.Errorf("WarnAt %d: no error", warnAt)
+		}
+	}
+}

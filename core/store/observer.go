@@ -25,6 +25,9 @@ type Observer struct {
 	// 0. To measure it takes about as long as a decision in memory.
 	Timed bool
 
+	// Shares asks for the Used of decisions, which is otherwise 0.
+	Shares bool
+
 	// Decided is called for each decision, also for one that the policies make without
 	// the store, and when none could be made: once for each charge of those that are
 	// decided together. A call that waits reports each of its attempts, and an error if it
@@ -87,6 +90,11 @@ type DecisionEvent struct {
 
 	Allowed bool
 	Source  Source
+
+	// Used is how much of a limit is used after the decision, in percent, rounded down: of
+	// the limiter's policies, that of which most is used. It is 100 if the limiter refused,
+	// and 0 unless [Observer].Shares, or if only other limiters refused.
+	Used int
 
 	// Err, if not nil, is why no decision was made: [ErrUnavailable], or the error of the
 	// context if the caller gave up. Then Policy, Allowed and Source are zero.

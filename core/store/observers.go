@@ -18,6 +18,7 @@ func Observers(observers ...*Observer) *Observer {
 	}
 	return &Observer{
 		Timed:         slices.ContainsFunc(os, func(o *Observer) bool { return o.Timed }),
+		Shares:        slices.ContainsFunc(os, func(o *Observer) bool { return o.Shares }),
 		Decided:       eachWith(os, func(o *Observer) func(context.Context, DecisionEvent) { return o.Decided }),
 		Refused:       eachKey(os, func(o *Observer) func(context.Context, DecisionEvent, string) { return o.Refused }),
 		Settled:       eachWith(os, func(o *Observer) func(context.Context, SettleEvent) { return o.Settled }),

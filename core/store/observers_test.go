@@ -71,7 +71,7 @@ func argument(t reflect.Type) reflect.Value {
 func TestObserversTellsEach(t *testing.T) {
 	var a, both []string
 	tell(told(&a, "x"))
-	if n := reflect.TypeFor[store.Observer]().NumField() - 1; len(a) != n {
+	if n := reflect.TypeFor[store.Observer]().NumField() - 2; len(a) != n { // without Timed and Shares
 		t.Fatalf("an observer was told %d things of %d", len(a), n)
 	}
 	tell(store.Observers(told(&both, "x"), nil, told(&both, "y")))
@@ -105,7 +105,7 @@ func TestObserversAskForNoMore(t *testing.T) {
 	if calls != 1 {
 		t.Errorf("%d calls", calls)
 	}
-	if !store.Observers(new(store.Observer), one).Timed {
-		t.Error("not Timed")
+	if !store.Observers(new(store.Observer), one).Timed || !store.Observers(new(store.Observer), &store.Observer{Shares: true}).Shares {
+		t.Error("not Timed, or not Shares")
 	}
 }
