@@ -44,7 +44,6 @@ func (r *connection) connect() (redis.UniversalClient, error) {
 	if err != nil {
 		return nil, errors.New("-redis is not such as redis://user:password@host:6379/0")
 	}
-	redis.SetLogger(silent{}) // errors are told once
 	all := &redis.UniversalOptions{
 		Addrs: []string{o.Addr}, Username: o.Username, Password: o.Password, DB: o.DB, TLSConfig: o.TLSConfig,
 		ContextTimeoutEnabled: true, MaxRetries: -1, DialTimeout: r.timeout, ReadTimeout: r.timeout, IsClusterMode: r.cluster,
@@ -52,6 +51,7 @@ func (r *connection) connect() (redis.UniversalClient, error) {
 	return redis.NewUniversalClient(all), nil
 }
 
+// silent keeps the client from telling errors, which are told once.
 type silent struct{}
 
 func (silent) Printf(context.Context, string, ...any) {}

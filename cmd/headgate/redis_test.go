@@ -14,6 +14,11 @@ import (
 	"github.com/headgate/headgate/limits/redisdoc"
 )
 
+func TestMain(m *testing.M) {
+	redis.SetLogger(silent{})
+	m.Run()
+}
+
 const secretText = "a secret of thirty-two bytes or more"
 
 // patient is for tests in which Redis answers.
