@@ -78,7 +78,7 @@ func check(text []byte) error {
 	lines := strings.Split(strings.TrimRight(string(text), " \t\r\n"), "\n")
 	for i, line := range slices.Backward(lines) {
 		switch {
-		case strings.TrimRight(line, " \t\r") == end:
+		case isEnd(line):
 			if !slices.ContainsFunc(lines[:i], func(s string) bool { return !empty(s) }) {
 				return &limits.Fault{Err: errors.New("the document is empty: a file that is missing or being written is not a document without limits")}
 			}
@@ -89,6 +89,12 @@ func check(text []byte) error {
 		}
 	}
 	return nil
+}
+
+// isEnd reports whether a line ends the document. A comment may follow.
+func isEnd(line string) bool {
+	rest, ok := strings.CutPrefix(line, end)
+	return ok && (rest == "" || strings.ContainsAny(rest[:1], " \t\r") && empty(rest))
 }
 
 // empty reports whether there is nothing but a comment in a line.

@@ -101,6 +101,19 @@ func TestFaults(t *testing.T) {
 	}
 }
 
+// The last line may have a comment, and only comments may follow it.
+func TestTheLastLine(t *testing.T) {
+	text := strings.TrimSuffix(document, "...\n")
+	for end, ok := range map[string]bool{
+		"...": true, "...\n": true, "... \t\r\n": true, "...   # the end\n": true, "...\n\n# the end\n": true,
+		"....\n": false, "...#\n": false, "... a\n": false, " ...\n": false, "..\n": false, "# ...\n": false, "...\na: 1\n": false,
+	} {
+		if _, err := limits.Parse([]byte(text+end), yamldoc.Decode); (err == nil) != ok {
+			t.Errorf("%q: %v", end, err)
+		}
+	}
+}
+
 // Whatever comes before the last line is a fault if the document is cut off there.
 func TestEveryCutIsAFault(t *testing.T) {
 	for i := range document[:len(document)-2] {
