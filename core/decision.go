@@ -183,8 +183,8 @@ func usedOf(limit, remaining int64) int {
 }
 
 // decisionOf returns the decision about one charge.
-func decisionOf(c Charge, r store.Result) Decision {
-	d := Decision{result: r, first: receipt{limiter: c.Limiter}}
+func decisionOf(c Charge, r *store.Result) Decision {
+	d := Decision{result: *r, first: receipt{limiter: c.Limiter}}
 	d.conclude()
 	if d.Allowed {
 		d.first = newReceipt(c)

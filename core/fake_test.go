@@ -31,20 +31,21 @@ func (s *spec) Spec() *store.Spec { return (*store.Spec)(s) }
 
 func (f *fake) Prepare(s store.Spec) (store.Limiter, error) { return (*spec)(&s), nil }
 
-func (f *fake) Decide(_ context.Context, c store.Charge, peek bool) (store.Result, error) {
-	return f.ask([]store.Charge{c}, peek)
+func (f *fake) Decide(_ context.Context, c store.Charge, peek bool, r *store.Result) error {
+	return f.ask([]store.Charge{c}, peek, r)
 }
 
-func (f *fake) DecideAll(_ context.Context, cs []store.Charge) (store.Result, error) {
-	return f.ask(cs, false)
+func (f *fake) DecideAll(_ context.Context, cs []store.Charge, r *store.Result) error {
+	return f.ask(cs, false, r)
 }
 
-func (f *fake) ask(cs []store.Charge, peek bool) (store.Result, error) {
+func (f *fake) ask(cs []store.Charge, peek bool, r *store.Result) (err error) {
 	f.t.Helper()
 	if f.answer == nil {
 		f.t.Fatalf("the store was asked for %d units", cs[0].N)
 	}
-	return f.answer(cs, peek)
+	*r, err = f.answer(cs, peek)
+	return err
 }
 
 func (f *fake) Settle(_ context.Context, ss []store.Settlement) error {

@@ -7,6 +7,7 @@ import (
 	"reflect"
 	"slices"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/headgate/headgate/core/step"
@@ -307,15 +308,19 @@ func (l *Limiter) AllowAtMost(ctx context.Context, key string, n int64) (d Decis
 	c := Charge{l, key, 1}
 	s := c.stored()
 	s.Extra = min(n, l.max) - 1
-	r, err := l.store.Decide(ctx, s, false)
-	c.N, r.Extra = 1+r.Extra, 0
+	r := newResult()
+	err = l.store.Decide(ctx, s, false, r)
+	if err == nil {
+		c.N, r.Extra = 1+r.Extra, 0
+	}
 	if l.observer != nil {
-		decided(ctx, l.observer, start, &r, err, c)
+		decided(ctx, l.observer, start, r, err, c)
 	}
 	if err != nil {
 		return Decision{}, 0, err
 	}
 	d = decisionOf(c, r)
+	results.Put(r)
 	return d, d.first.n, nil
 }
 
@@ -335,31 +340,40 @@ func (l *Limiter) Reset(ctx context.Context, key string) error {
 // not allocate. It fills in the zero decision d, so that the methods above are small
 // enough to be inlined, and no decision is copied.
 func (l *Limiter) decide(ctx context.Context, key string, n int64, peek bool, d *Decision) error {
-	var err error
-	c, start := Charge{l, key, n}, begin(l.observer)
 	switch {
 	case ctx == nil:
 		return errContext
 	case n <= 0:
 		return ErrCost
-	case n > l.max || l.constant:
-		d.result = byNumbers(c)
-	default:
-		d.result, err = l.store.Decide(ctx, c.stored(), peek)
+	}
+	var err error
+	c, start, r := Charge{l, key, n}, begin(l.observer), newResult()
+	if n > l.max || l.constant {
+		byNumbers(r, c)
+	} else {
+		err = l.store.Decide(ctx, store.Charge{Limiter: l.prepared, Key: key, N: n}, peek, r)
 	}
 	if l.observer != nil && !peek {
-		decided(ctx, l.observer, start, &d.result, err, c)
+		decided(ctx, l.observer, start, r, err, c)
 	}
 	if err != nil {
-		*d = Decision{}
 		return err
 	}
 	d.first.limiter = l
+	d.result = *r
+	results.Put(r)
 	d.conclude()
 	if d.Allowed && !peek {
 		d.first = newReceipt(c)
 	}
 	return nil
+}
+
+// results are reused: what is passed to a store is on the heap.
+var results = sync.Pool{New: func() any { return new(store.Result) }}
+
+func newResult() *store.Result {
+	return results.Get().(*store.Result)
 }
 
 // A Charge is a call to charge a key of a limiter with N units, N >= 1.
@@ -399,16 +413,17 @@ func AllowAll(ctx context.Context, charges ...Charge) (Decision, error) {
 		more = append(more, newReceipt(c))
 	}
 	d := Decision{first: newReceipt(charges[0]), more: &more}
-	var err error
-	o := charges[0].Limiter.observer
+	o, r := charges[0].Limiter.observer, newResult()
 	start := begin(o)
-	d.result, err = decideAll(ctx, charges)
+	err := decideAll(ctx, charges, r)
 	if o != nil {
-		decided(ctx, o, start, &d.result, err, charges...)
+		decided(ctx, o, start, r, err, charges...)
 	}
 	if err != nil {
 		return Decision{}, err
 	}
+	d.result = *r
+	results.Put(r)
 	d.conclude()
 	if !d.Allowed {
 		d.spend()
@@ -417,9 +432,10 @@ func AllowAll(ctx context.Context, charges ...Charge) (Decision, error) {
 }
 
 // decideAll calls the store with those charges that the parameters alone do not decide.
-func decideAll(ctx context.Context, charges []Charge) (store.Result, error) {
+func decideAll(ctx context.Context, charges []Charge, r *store.Result) error {
 	if slices.ContainsFunc(charges, func(c Charge) bool { return c.N > c.Limiter.max }) {
-		return byNumbers(charges...), nil
+		byNumbers(r, charges...)
+		return nil
 	}
 	others := make([]store.Charge, 0, len(charges))
 	for _, c := range charges {
@@ -428,38 +444,45 @@ func decideAll(ctx context.Context, charges []Charge) (store.Result, error) {
 		}
 	}
 	if len(others) == 0 {
-		return byNumbers(charges...), nil
+		byNumbers(r, charges...)
+		return nil
 	}
-	r, err := charges[0].Limiter.store.DecideAll(ctx, others)
-	if err != nil || len(others) == len(charges) {
-		return r, err
+	s := charges[0].Limiter.store
+	if len(others) == len(charges) {
+		return s.DecideAll(ctx, others, r)
 	}
-	return withUnlimited(r, charges), nil
+	var some store.Result
+	if err := s.DecideAll(ctx, others, &some); err != nil {
+		return err
+	}
+	withUnlimited(r, &some, charges)
+	return nil
 }
 
-// withUnlimited inserts the readings of Unlimited into the store's result for the
+// withUnlimited adds the readings of Unlimited to those of the store, which are for the
 // other charges. There is no Blocked among the charges, since its max is 0.
-func withUnlimited(r store.Result, charges []Charge) store.Result {
-	all := store.Result{At: r.At, Allowed: r.Allowed, Source: r.Source}
-	next := 0 // reading of r
+func withUnlimited(all, some *store.Result, charges []Charge) {
+	all.Start(some.At, some.Source)
+	all.Allowed = some.Allowed
+	next := 0 // reading of some
 	for _, c := range charges {
 		if c.Limiter.constant {
-			all.Add(true, c.Limiter.spec.Policies[0].Step.Read(nil, r.At, c.N))
+			all.Add(true, c.Limiter.spec.Policies[0].Step.Read(nil, some.At, c.N))
 			continue
 		}
 		for range c.Limiter.policies {
-			all.Add(r.Admitted(next), *r.Reading(next))
+			all.Add(some.Admitted(next), *some.Reading(next))
 			next++
 		}
 	}
-	return all
 }
 
 // byNumbers decides without the store: every charge is of a constant limiter, or at
 // least one can never be granted. Remaining is 0 for the other limiters, whose usage is
 // not known.
-func byNumbers(charges ...Charge) store.Result {
-	r := store.Result{Allowed: true, Source: SourcePolicy}
+func byNumbers(r *store.Result, charges ...Charge) {
+	r.Start(0, SourcePolicy)
+	r.Allowed = true
 	for _, c := range charges {
 		for _, p := range c.Limiter.spec.Policies {
 			admitted := c.N <= p.Step.Max()
@@ -473,7 +496,6 @@ func byNumbers(charges ...Charge) store.Result {
 			r.Add(admitted, x)
 		}
 	}
-	return r
 }
 
 // A member is a charge or a claim, as far as all of one call are checked together.

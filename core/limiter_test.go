@@ -90,8 +90,9 @@ func TestNoAllocationsWithExtra(t *testing.T) {
 	for name, policies := range map[string][]core.Policy{"one": {bucket}, "two": {bucket.Named("bucket"), window.Named("window")}} {
 		l := newLimiter(t, newStore(), "api", policies...)
 		charge := store.Charge{Limiter: l.Prepared(), Key: "key", N: 1, Extra: 5}
+		var r store.Result
 		if got := testing.AllocsPerRun(1000, func() {
-			if r, err := l.Store().Decide(t.Context(), charge, false); err != nil || r.Extra != 5 {
+			if err := l.Store().Decide(t.Context(), charge, false, &r); err != nil || r.Extra != 5 {
 				t.Fatal(r, err)
 			}
 		}); got != 0 {
@@ -446,14 +447,14 @@ type contextStore struct {
 	last context.Context
 }
 
-func (s *contextStore) Decide(ctx context.Context, c store.Charge, peek bool) (store.Result, error) {
+func (s *contextStore) Decide(ctx context.Context, c store.Charge, peek bool, r *store.Result) error {
 	s.last = ctx
-	return s.Store.Decide(ctx, c, peek)
+	return s.Store.Decide(ctx, c, peek, r)
 }
 
-func (s *contextStore) DecideAll(ctx context.Context, cs []store.Charge) (store.Result, error) {
+func (s *contextStore) DecideAll(ctx context.Context, cs []store.Charge, r *store.Result) error {
 	s.last = ctx
-	return s.Store.DecideAll(ctx, cs)
+	return s.Store.DecideAll(ctx, cs, r)
 }
 
 func (s *contextStore) Settle(ctx context.Context, ss []store.Settlement) error {

@@ -21,17 +21,12 @@ type valueStore struct {
 // A funcStore is one whose nil value is not nil as an interface.
 type funcStore func()
 
-func (funcStore) Decide(context.Context, store.Charge, bool) (store.Result, error) {
-	return store.Result{}, nil
-}
-
-func (funcStore) DecideAll(context.Context, []store.Charge) (store.Result, error) {
-	return store.Result{}, nil
-}
-func (funcStore) Settle(context.Context, []store.Settlement) error   { return nil }
-func (funcStore) Reset(context.Context, store.Limiter, string) error { return nil }
-func (funcStore) Observer() *store.Observer                          { return nil }
-func (funcStore) Prepare(store.Spec) (store.Limiter, error)          { return new(spec), nil }
+func (funcStore) Decide(context.Context, store.Charge, bool, *store.Result) error { return nil }
+func (funcStore) DecideAll(context.Context, []store.Charge, *store.Result) error  { return nil }
+func (funcStore) Settle(context.Context, []store.Settlement) error                { return nil }
+func (funcStore) Reset(context.Context, store.Limiter, string) error              { return nil }
+func (funcStore) Observer() *store.Observer                                       { return nil }
+func (funcStore) Prepare(store.Spec) (store.Limiter, error)                       { return new(spec), nil }
 
 // A pickyStore accepts nothing.
 type pickyStore struct{ *fake }

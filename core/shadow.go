@@ -41,7 +41,8 @@ func AllowBeside(ctx context.Context, charges, shadows []Charge) (d, shadow Deci
 	}
 	o := charges[0].Limiter.observer
 	start := begin(o)
-	r, err := decideAll(ctx, all)
+	var r store.Result
+	err = decideAll(ctx, all, &r)
 	report := func(part *store.Result, about []Charge) {
 		if o != nil {
 			decided(ctx, o, start, part, err, about...)

@@ -52,7 +52,7 @@ func (l *Limiter) WaitN(ctx context.Context, key string, n int64) (Decision, err
 	}
 	if w.served != nil {
 		c := Charge{l, key, n}
-		d := decisionOf(c, *w.served)
+		d := decisionOf(c, w.served)
 		if l.observer != nil {
 			decided(ctx, l.observer, start, w.served, nil, c)
 		}
@@ -99,7 +99,8 @@ func (l *Limiter) allowLine(ctx context.Context, c Charge) (Decision, error) {
 	start := begin(l.observer)
 	s := c.stored()
 	s.Extra = extra
-	r, err := l.store.Decide(ctx, s, false)
+	var r store.Result
+	err := l.store.Decide(ctx, s, false, &r)
 	extra, r.Extra = r.Extra, 0
 	if l.observer != nil {
 		decided(ctx, l.observer, start, &r, err, c)
@@ -107,9 +108,9 @@ func (l *Limiter) allowLine(ctx context.Context, c Charge) (Decision, error) {
 	if err != nil {
 		return Decision{}, err
 	}
-	d := decisionOf(c, r)
+	d := decisionOf(c, &r)
 	if left := extra - l.turns.serve(c.Key, l, extra, &r); left > 0 {
-		surplus := decisionOf(Charge{l, c.Key, left}, r)
+		surplus := decisionOf(Charge{l, c.Key, left}, &r)
 		_ = surplus.Refund(ctx) // they have gone meanwhile
 	}
 	return d, nil

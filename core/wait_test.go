@@ -167,9 +167,9 @@ type countedStore struct {
 	asked int
 }
 
-func (s *countedStore) Decide(ctx context.Context, c store.Charge, peek bool) (store.Result, error) {
+func (s *countedStore) Decide(ctx context.Context, c store.Charge, peek bool, r *store.Result) error {
 	s.asked++
-	return s.Store.Decide(ctx, c, peek)
+	return s.Store.Decide(ctx, c, peek, r)
 }
 
 // TestWaitersAskOneAtATime: those who stand in line do not ask the store.
@@ -390,19 +390,19 @@ type distantStore struct {
 	lost  int64
 }
 
-func (s *distantStore) Decide(ctx context.Context, c store.Charge, peek bool) (store.Result, error) {
+func (s *distantStore) Decide(ctx context.Context, c store.Charge, peek bool, r *store.Result) error {
 	s.mu.Lock()
 	s.calls++
 	s.mu.Unlock()
-	r, err := s.Store.Decide(ctx, c, peek)
+	err := s.Store.Decide(ctx, c, peek, r)
 	select {
 	case <-time.After(10 * time.Millisecond):
-		return r, err
+		return err
 	case <-ctx.Done():
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.lost += c.N
-		return store.Result{}, ctx.Err()
+		return ctx.Err()
 	}
 }
 

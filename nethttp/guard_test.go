@@ -572,9 +572,9 @@ type contextStore struct {
 	ctx context.Context
 }
 
-func (s *contextStore) Decide(ctx context.Context, c store.Charge, peek bool) (store.Result, error) {
+func (s *contextStore) Decide(ctx context.Context, c store.Charge, peek bool, r *store.Result) error {
 	s.ctx = ctx
-	return s.fakeStore.Decide(ctx, c, peek)
+	return s.fakeStore.Decide(ctx, c, peek, r)
 }
 
 // However many ask at once, exactly as many pass as the limit says.

@@ -97,31 +97,31 @@ type fakeStore struct {
 
 func newFake() *fakeStore { return &fakeStore{Store: memstore.New(memstore.Config{})} }
 
-func (f *fakeStore) Decide(ctx context.Context, c store.Charge, peek bool) (store.Result, error) {
-	return f.answer([]store.Charge{c}, func() (store.Result, error) { return f.Store.Decide(ctx, c, peek) })
+func (f *fakeStore) Decide(ctx context.Context, c store.Charge, peek bool, r *store.Result) error {
+	return f.answer([]store.Charge{c}, r, func() error { return f.Store.Decide(ctx, c, peek, r) })
 }
 
-func (f *fakeStore) DecideAll(ctx context.Context, cs []store.Charge) (store.Result, error) {
-	return f.answer(cs, func() (store.Result, error) { return f.Store.DecideAll(ctx, cs) })
+func (f *fakeStore) DecideAll(ctx context.Context, cs []store.Charge, r *store.Result) error {
+	return f.answer(cs, r, func() error { return f.Store.DecideAll(ctx, cs, r) })
 }
 
-func (f *fakeStore) answer(cs []store.Charge, within func() (store.Result, error)) (store.Result, error) {
+func (f *fakeStore) answer(cs []store.Charge, r *store.Result, within func() error) error {
 	f.mu.Lock()
 	f.asked++
 	f.mu.Unlock()
 	if f.err != nil {
-		return store.Result{}, f.err
+		return f.err
 	}
 	if !f.open {
 		return within()
 	}
-	r := store.Result{Allowed: true, Source: core.SourceOpen}
+	*r = store.Result{Allowed: true, Source: core.SourceOpen}
 	for _, c := range cs {
 		for range c.Limiter.Spec().Policies {
 			r.Add(true, step.Reading{})
 		}
 	}
-	return r, nil
+	return nil
 }
 
 func (f *fakeStore) Settle(ctx context.Context, ss []store.Settlement) error {

@@ -619,8 +619,8 @@ func TestSharedBudgets(t *testing.T) {
 // broken is a store that is unreachable.
 type broken struct{ core.Store }
 
-func (broken) Decide(context.Context, store.Charge, bool) (store.Result, error) {
-	return store.Result{}, core.ErrUnavailable
+func (broken) Decide(context.Context, store.Charge, bool, *store.Result) error {
+	return core.ErrUnavailable
 }
 
 // If the store is unreachable, Close closes with 1013, and Delay and Report read on.

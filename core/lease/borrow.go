@@ -59,18 +59,18 @@ func (s *Store) refill(p *place, e *entry, now instant) {
 	go func() {
 		ctx, cancel := context.WithTimeout(context.Background(), sendFor)
 		defer cancel()
-		_, _ = s.borrow(ctx, b) // what fails is asked for by the next caller
+		_ = s.borrow(ctx, b, new(store.Result)) // what fails is asked for by the next caller
 	}()
 }
 
 // call asks the store, and notes how long that takes, and what its clock says.
-func (s *Store) call(ctx context.Context, c store.Charge) (store.Result, error) {
+func (s *Store) call(ctx context.Context, c store.Charge, r *store.Result) error {
 	sent := s.now()
-	r, err := s.next.Decide(ctx, c, false)
+	err := s.next.Decide(ctx, c, false, r)
 	if err == nil {
-		s.note(sent, &r)
+		s.note(sent, r)
 	}
-	return r, err
+	return err
 }
 
 func (s *Store) note(sent instant, r *store.Result) {
@@ -127,7 +127,7 @@ func (b *borrowing) land() {
 }
 
 // borrow asks the store for what is needed, and more.
-func (s *Store) borrow(ctx context.Context, b borrowing) (r store.Result, err error) {
+func (s *Store) borrow(ctx context.Context, b borrowing, r *store.Result) error {
 	landed := false
 	defer func() {
 		if !landed { // a panic
@@ -136,54 +136,54 @@ func (s *Store) borrow(ctx context.Context, b borrowing) (r store.Result, err er
 			b.land()
 		}
 	}()
-	r, err = s.call(ctx, b.charge)
+	err := s.call(ctx, b.charge, r)
 	b.mu.Lock()
 	landed = true
 	b.land()
 	if err == nil {
-		s.learn(&b, &r)
+		s.learn(&b, r)
 	}
 	b.mu.Unlock()
 	if err != nil || r.Allowed || b.need == 0 {
-		return r, err
+		return err
 	}
 	b.charge.Extra = 0
-	return s.reconsider(ctx, &b.place, b.charge, &r)
+	return s.reconsider(ctx, &b.place, b.charge, r)
 }
 
-// reconsider decides again what the store has refused: what others have leased meanwhile was
-// missing there.
-func (s *Store) reconsider(ctx context.Context, p *place, c store.Charge, refused *store.Result) (r store.Result, err error) {
+// reconsider decides again what the store has refused, with the result r: what others have
+// leased meanwhile was missing there.
+func (s *Store) reconsider(ctx context.Context, p *place, c store.Charge, r *store.Result) error {
 	p.mu.Lock()
 	e := p.find()
 	if e == nil {
 		p.mu.Unlock()
-		return *refused, nil
+		return nil
 	}
 	if flight := e.flight; flight != nil {
 		p.mu.Unlock()
 		select {
 		case <-flight:
 		case <-ctx.Done():
-			return *refused, nil
+			return nil
 		}
 		p.mu.Lock()
 	}
 	now := s.now()
-	if e.spend(&r, now, c.N) {
+	if e.spend(r, now, c.N) {
 		p.mu.Unlock()
-		return r, nil
+		return nil
 	}
 	left := e.held(now)
 	p.mu.Unlock()
-	if left == 0 || least(refused)+left < c.N {
-		return *refused, nil
+	if left == 0 || least(r)+left < c.N {
+		return nil
 	}
 	// What is left here, and what is left there, may be enough together.
 	if err := s.giveBackNow(ctx, need{*p, c.N}); err != nil {
-		return *refused, nil //nolint:nilerr // it is refused
+		return nil //nolint:nilerr // it is refused
 	}
-	return s.call(ctx, c)
+	return s.call(ctx, c, r)
 }
 
 // learn takes over what the store answered, of which what is not needed at once is leased: or

@@ -8,7 +8,7 @@ import (
 )
 
 // Decide implements [store.Store].
-func (s *Store) Decide(ctx context.Context, c store.Charge, peek bool) (r store.Result, err error) {
+func (s *Store) Decide(ctx context.Context, c store.Charge, peek bool, r *store.Result) error {
 	l := below(c.Limiter)
 	c.Limiter = l.Limiter
 	p := s.place(l, c.Key)
@@ -16,32 +16,32 @@ func (s *Store) Decide(ctx context.Context, c store.Charge, peek bool) (r store.
 		if !peek {
 			s.endOthers(&p)
 		}
-		return s.next.Decide(ctx, c, peek)
+		return s.next.Decide(ctx, c, peek, r)
 	}
 	if peek || c.Extra > 0 {
-		return s.decideRest(ctx, &p, c, peek)
+		return s.decideRest(ctx, &p, c, peek, r)
 	}
 	now := s.now()
 	p.mu.Lock()
-	if e := p.find(); e != nil && e.spend(&r, now, c.N) {
+	if e := p.find(); e != nil && e.spend(r, now, c.N) {
 		e.ask(s, now, c.N)
 		if now.mono >= e.soon || e.held(now) <= e.low {
 			s.refill(&p, e, now) //nolint:contextcheck // it outlives the call
 		}
 		p.mu.Unlock()
-		return r, nil
+		return nil
 	}
 	p.mu.Unlock()
-	return s.ask(ctx, &p, c)
+	return s.ask(ctx, &p, c, r)
 }
 
 // decideRest decides what opens no lease. A peek asks the store too: what is left in a lease
 // is known, and what others did since it was opened is not.
-func (s *Store) decideRest(ctx context.Context, p *place, c store.Charge, peek bool) (r store.Result, err error) {
+func (s *Store) decideRest(ctx context.Context, p *place, c store.Charge, peek bool, r *store.Result) error {
 	if !peek {
 		s.endOthers(p)
 		_ = s.giveBackNow(ctx, need{*p, step.MaxInt}) // so that the store sees all that is left
-		return s.next.Decide(ctx, c, false)
+		return s.next.Decide(ctx, c, false, r)
 	}
 	p.mu.Lock()
 	e := p.find()
@@ -51,34 +51,33 @@ func (s *Store) decideRest(ctx context.Context, p *place, c store.Charge, peek b
 		select {
 		case <-flight:
 		case <-ctx.Done():
-			return r, ctx.Err()
+			return ctx.Err()
 		}
 		p.mu.Lock()
 		e = p.find()
 	}
 	now := s.now()
-	if e != nil && e.refuse(&r, now, c.N) {
+	if r.Start(0, store.SourceNone); e != nil && e.refuse(r, now, c.N) {
 		p.mu.Unlock()
-		return r, nil
+		return nil
 	}
 	left := int64(0)
 	if e != nil {
 		left = e.held(now)
 	}
 	p.mu.Unlock()
-	r, err = s.next.Decide(ctx, c, true)
-	if left == 0 || err != nil {
-		return r, err
+	if err := s.next.Decide(ctx, c, true, r); left == 0 || err != nil {
+		return err
 	}
 	extra := r.Extra
-	if r = beside(&r, left, c.N); r.Allowed {
+	if *r = beside(r, left, c.N); r.Allowed {
 		r.Extra = min(extra+left, c.Extra)
 	}
-	return r, nil
+	return nil
 }
 
 // ask decides with a call of the store, or with what another call has leased meanwhile.
-func (s *Store) ask(ctx context.Context, p *place, c store.Charge) (r store.Result, err error) {
+func (s *Store) ask(ctx context.Context, p *place, c store.Charge, r *store.Result) error {
 	var e *entry
 	for waited := false; ; waited = true {
 		now := s.now()
@@ -91,14 +90,14 @@ func (s *Store) ask(ctx context.Context, p *place, c store.Charge) (r store.Resu
 		}
 		if e == nil {
 			p.mu.Unlock()
-			if r, err = s.call(ctx, c); err != nil || r.Allowed {
-				return r, err
+			if err := s.call(ctx, c, r); err != nil || r.Allowed {
+				return err
 			}
-			return s.reconsider(ctx, p, c, &r)
+			return s.reconsider(ctx, p, c, r)
 		}
-		if e.spend(&r, now, c.N) {
+		if e.spend(r, now, c.N) {
 			p.mu.Unlock()
-			return r, nil
+			return nil
 		}
 		if flight := e.flight; flight != nil && (!waited || e.refused(now, c.N)) {
 			p.mu.Unlock()
@@ -106,15 +105,15 @@ func (s *Store) ask(ctx context.Context, p *place, c store.Charge) (r store.Resu
 			case <-flight:
 				continue
 			case <-ctx.Done():
-				return r, ctx.Err()
+				return ctx.Err()
 			}
 		}
-		if e.refuse(&r, now, c.N) {
+		if r.Start(0, store.SourceNone); e.refuse(r, now, c.N) {
 			p.mu.Unlock()
-			return r, nil
+			return nil
 		}
 		b := s.depart(p, e, c, c.N, now)
 		p.mu.Unlock()
-		return s.borrow(ctx, b)
+		return s.borrow(ctx, b, r)
 	}
 }

@@ -79,7 +79,8 @@ func (e *entry) spend(r *store.Result, now instant, n int64) bool {
 		return false
 	}
 	b.left -= n
-	r.At, r.Source, r.Allowed = b.at, store.SourceLease, true
+	r.Start(b.at, store.SourceLease)
+	r.Allowed = true
 	e.read(r, now)
 	return true
 }
@@ -109,7 +110,8 @@ func (e *entry) paused(now instant) bool { return e.refusal.n > 0 && now.mono < 
 // refused reports whether it was n units, which it is not to be asked for again.
 func (e *entry) refused(now instant, n int64) bool { return e.refusal.n == n && e.paused(now) }
 
-// refuse answers with the last refusal, while the store is not to be asked again.
+// refuse answers with the last refusal, while the store is not to be asked again. It adds the
+// readings to what r has.
 func (e *entry) refuse(r *store.Result, now instant, n int64) bool {
 	if !e.refused(now, n) {
 		return false

@@ -68,20 +68,12 @@ func (l *link) cross(call func() error) error {
 	return nil
 }
 
-func (l *link) Decide(ctx context.Context, c store.Charge, peek bool) (r store.Result, err error) {
-	err = l.cross(func() error { r, err = l.Store.Decide(ctx, c, peek); return err })
-	if err != nil {
-		return store.Result{}, err
-	}
-	return r, nil
+func (l *link) Decide(ctx context.Context, c store.Charge, peek bool, r *store.Result) error {
+	return l.cross(func() error { return l.Store.Decide(ctx, c, peek, r) })
 }
 
-func (l *link) DecideAll(ctx context.Context, cs []store.Charge) (r store.Result, err error) {
-	err = l.cross(func() error { r, err = l.Store.DecideAll(ctx, cs); return err })
-	if err != nil {
-		return store.Result{}, err
-	}
-	return r, nil
+func (l *link) DecideAll(ctx context.Context, cs []store.Charge, r *store.Result) error {
+	return l.cross(func() error { return l.Store.DecideAll(ctx, cs, r) })
 }
 
 func (l *link) Settle(ctx context.Context, ss []store.Settlement) error {
@@ -252,12 +244,12 @@ func (sc *schedule) client(s *server, rng *rand.Rand, gap time.Duration, end tim
 			r, at, err = sc.together(s, rng, c)
 		case 1:
 			c.Extra = 2
-			r, err = s.Decide(ctx, c, false)
+			err = s.Decide(ctx, c, false, &r)
 			c.N, c.Extra = n+r.Extra, 0
 		case 2:
-			_, err = s.Decide(ctx, c, true)
+			err = s.Decide(ctx, c, true, new(store.Result))
 		default:
-			r, err = s.Decide(ctx, c, false)
+			err = s.Decide(ctx, c, false, &r)
 		}
 		if err != nil || !r.Allowed {
 			continue
@@ -321,7 +313,8 @@ func (sc *schedule) adversary(s *server, rng *rand.Rand, end time.Time) {
 				sc.note(&store.Result{Source: store.SourceLease}, b.left)
 			}
 		}
-		if r, err := sc.shared.Decide(context.Background(), store.Charge{Limiter: l.Limiter, Key: key, N: 1, Extra: 1000}, false); err == nil && r.Allowed {
+		var r store.Result
+		if err := sc.shared.Decide(context.Background(), store.Charge{Limiter: l.Limiter, Key: key, N: 1, Extra: 1000}, false, &r); err == nil && r.Allowed {
 			sc.note(&r, 1+r.Extra)
 		}
 	}

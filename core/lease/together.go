@@ -19,14 +19,15 @@ type share struct {
 
 // DecideAll implements [store.Store]. What is leased is spent, all in one step. What is missing
 // is charged in one call of the store; if that is refused, what was spent is put back.
-func (s *Store) DecideAll(ctx context.Context, cs []store.Charge) (store.Result, error) {
+func (s *Store) DecideAll(ctx context.Context, cs []store.Charge, r *store.Result) (err error) {
 	for i := range cs {
 		if cs[i].Extra != 0 {
-			return store.Result{}, store.ErrExtra
+			return store.ErrExtra
 		}
 	}
 	shares, places := s.divide(cs)
-	return s.decideAll(ctx, shares, places)
+	*r, err = s.decideAll(ctx, shares, places)
+	return err
 }
 
 func (s *Store) divide(cs []store.Charge) (shares []share, places []place) {
@@ -76,7 +77,7 @@ func (s *Store) decideAll(ctx context.Context, shares []share, places []place) (
 		case missing == 0:
 			return joined(shares, &store.Result{Allowed: true, Source: store.SourceLease}), nil
 		case alone >= 0:
-			r, err = s.borrow(ctx, b)
+			err = s.borrow(ctx, b, &r)
 		default:
 			r, err = s.askAll(ctx, shares, places)
 		}
@@ -216,7 +217,7 @@ func (s *Store) askAll(ctx context.Context, shares []share, places []place) (r s
 	}
 	_ = s.giveBackNow(ctx, partly...) // or less is admitted
 	sent := s.now()
-	if r, err = s.next.DecideAll(ctx, missing); err != nil {
+	if err = s.next.DecideAll(ctx, missing, &r); err != nil {
 		return r, err
 	}
 	s.note(sent, &r)

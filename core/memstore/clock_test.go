@@ -73,20 +73,19 @@ func TestLateCallers(t *testing.T) {
 				}
 				charges = append(charges, store.Charge{Limiter: l.Prepared(), Key: key, N: 1})
 			}
-			before, err := s.Decide(t.Context(), charges[i], false)
-			if err != nil || !before.Allowed {
+			var before, all, next store.Result
+			if err := s.Decide(t.Context(), charges[i], false, &before); err != nil || !before.Allowed {
 				t.Fatal(before, err)
 			}
 			if err := l.Reset(t.Context(), keys[i]); err != nil {
 				t.Fatal(err)
 			}
 			s.shift(-time.Second)
-			all, err := s.DecideAll(t.Context(), charges)
-			if err != nil || all.At < before.At {
-				t.Errorf("decided at %d, %v after %d, %v", all.At, err, before.At, err)
+			if err := s.DecideAll(t.Context(), charges, &all); err != nil || all.At < before.At {
+				t.Errorf("decided at %d after %d, %v", all.At, before.At, err)
 			}
 			for _, c := range charges {
-				if next, err := s.Decide(t.Context(), c, true); err != nil || next.At < all.At {
+				if err := s.Decide(t.Context(), c, true, &next); err != nil || next.At < all.At {
 					t.Errorf("key %s: decided at %d after %d, %v", c.Key, next.At, all.At, err)
 				}
 			}
@@ -95,8 +94,9 @@ func TestLateCallers(t *testing.T) {
 	t.Run("what the sweep dropped as fresh is not admitted earlier", func(t *testing.T) {
 		s := New(Config{})
 		l := newLimiter(t, s, "api", core.MinInterval(time.Hour))
-		first, err := s.Decide(t.Context(), store.Charge{Limiter: l.Prepared(), Key: "key", N: 1}, false)
-		if err != nil || !first.Allowed {
+		c := store.Charge{Limiter: l.Prepared(), Key: "key", N: 1}
+		var first, again store.Result
+		if err := s.Decide(t.Context(), c, false, &first); err != nil || !first.Allowed {
 			t.Fatal(first, err)
 		}
 		s.shift(time.Hour)
@@ -104,7 +104,7 @@ func TestLateCallers(t *testing.T) {
 			s.sweep(s.now())
 		}
 		s.shift(-time.Minute)
-		again, err := s.Decide(t.Context(), store.Charge{Limiter: l.Prepared(), Key: "key", N: 1}, false)
+		err := s.Decide(t.Context(), c, false, &again)
 		if hour := time.Hour.Microseconds(); err != nil || again.Allowed && again.At < first.At+hour {
 			t.Errorf("admitted %d µs after the call before, %v", again.At-first.At, err)
 		}
@@ -113,8 +113,8 @@ func TestLateCallers(t *testing.T) {
 		s := New(Config{})
 		l := newLimiter(t, s, "api", core.SlidingLog(core.PerHour(1000)))
 		c := store.Charge{Limiter: l.Prepared(), Key: "key", N: 1000}
-		first, err := s.Decide(t.Context(), c, false)
-		if err != nil || !first.Allowed {
+		var first, again store.Result
+		if err := s.Decide(t.Context(), c, false, &first); err != nil || !first.Allowed {
 			t.Fatal(first, err)
 		}
 		s.shift(time.Hour)
@@ -124,7 +124,7 @@ func TestLateCallers(t *testing.T) {
 			t.Errorf("%+v after an eviction that loses nothing", st)
 		}
 		s.shift(-time.Minute)
-		again, err := s.Decide(t.Context(), c, false)
+		err := s.Decide(t.Context(), c, false, &again)
 		if hour := time.Hour.Microseconds(); err != nil || again.Allowed && again.At < first.At+hour {
 			t.Errorf("admitted %d µs after the call before, %v", again.At-first.At, err)
 		}

@@ -196,7 +196,7 @@ type part struct {
 }
 
 // Decide implements [store.Store]. It ignores the context, since it does not block.
-func (s *Store) Decide(_ context.Context, c store.Charge, peek bool) (r store.Result, err error) {
+func (s *Store) Decide(_ context.Context, c store.Charge, peek bool, r *store.Result) error {
 	key := maphash.String(s.seed, c.Key)
 	sh := &s.shards[key%shards]
 	policies := prepared(c.Limiter).policies
@@ -204,17 +204,17 @@ func (s *Store) Decide(_ context.Context, c store.Charge, peek bool) (r store.Re
 
 	sh.mu.Lock()
 	now = sh.advance(now)
-	r.At, r.Source = now, store.SourceStore
+	r.Start(now, store.SourceStore)
 	if len(policies) == 1 { // the same as below, without the cost of a slice
 		p := part{shard: sh, policy: &policies[0], hash: mix(key, policies[0].hash), n: c.N}
 		if r.Allowed = p.ask(now); r.Allowed && c.Extra > 0 {
 			r.Extra = p.room(now, c.Extra)
 			p.n += r.Extra
 		}
-		p.answer(&r, now, peek)
+		p.answer(r, now, peek)
 	} else {
 		var room [2]part
-		decide(split(room[:0], sh, key, c), &r, c.Extra, peek)
+		decide(split(room[:0], sh, key, c), r, c.Extra, peek)
 	}
 	sweep := sh.tick()
 	sh.mu.Unlock()
@@ -225,16 +225,16 @@ func (s *Store) Decide(_ context.Context, c store.Charge, peek bool) (r store.Re
 	if s.budget.overrun() {
 		s.reclaim(now)
 	}
-	return r, nil
+	return nil
 }
 
 // DecideAll implements [store.Store].
-func (s *Store) DecideAll(_ context.Context, cs []store.Charge) (store.Result, error) {
+func (s *Store) DecideAll(_ context.Context, cs []store.Charge, r *store.Result) error {
 	var partRoom [4]part
 	parts := partRoom[:0]
 	for _, c := range cs {
 		if c.Extra != 0 {
-			return store.Result{}, store.ErrExtra
+			return store.ErrExtra
 		}
 		parts = s.split(parts, c)
 	}
@@ -242,12 +242,12 @@ func (s *Store) DecideAll(_ context.Context, cs []store.Charge) (store.Result, e
 	var lockRoom [4]*shard
 	locked := lock(lockRoom[:0], parts)
 	now = advance(locked, now)
-	r := store.Result{At: now, Source: store.SourceStore}
-	decide(parts, &r, 0, false)
+	r.Start(now, store.SourceStore)
+	decide(parts, r, 0, false)
 	unlock(locked)
 	s.sweep(now)
 	s.reclaim(now)
-	return r, nil
+	return nil
 }
 
 // split appends the parts of a charge, which are all in one shard.

@@ -440,7 +440,8 @@ func TestReclaimSparesTheRefused(t *testing.T) {
 		logs := newLimiter(t, s, "logs", core.SlidingLog(core.PerDay(20_000))) // room for 6
 		refused := []store.Charge{{Limiter: logs.Prepared(), Key: "abuser", N: 20_000}, {Limiter: logs.Prepared(), Key: "abuser", N: 1}}
 		for i, c := range refused {
-			if r, err := s.Decide(t.Context(), c, false); err != nil || r.Allowed != (i == 0) {
+			var r store.Result
+			if err := s.Decide(t.Context(), c, false, &r); err != nil || r.Allowed != (i == 0) {
 				t.Fatal(r, err)
 			}
 		}
@@ -459,7 +460,8 @@ func TestReclaimSparesTheRefused(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			if r, err := s.Decide(t.Context(), refused[1], true); err != nil || r.Allowed {
+			var r store.Result
+			if err := s.Decide(t.Context(), refused[1], true, &r); err != nil || r.Allowed {
 				t.Fatalf("after %d keys the refused one is forgotten, %v", i+1, err)
 			}
 		}

@@ -16,6 +16,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/core/store"
 	"github.com/headgate/headgate/internal/redistest"
 )
 
@@ -352,8 +353,8 @@ func (c clusterTest) earliestInstant(t *testing.T) {
 	decide := func(cs []core.Charge, allowed bool, at ...int64) {
 		t.Helper()
 		clocks = at
-		r, err := s.DecideAll(t.Context(), stored(cs...))
-		if err != nil || r.Allowed != allowed || r.At != start+slices.Min(at) {
+		var r store.Result
+		if err := s.DecideAll(t.Context(), stored(cs...), &r); err != nil || r.Allowed != allowed || r.At != start+slices.Min(at) {
 			t.Errorf("clocks of %d: allowed %v at %d, %v", at, r.Allowed, r.At-start, err)
 		}
 	}

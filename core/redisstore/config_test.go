@@ -235,7 +235,7 @@ func away(t testing.TB, c Config) *Store {
 	t.Cleanup(func() { s.Client().Close() })
 	l := newLimiter(t, s, "away", core.FixedWindow(core.PerDay(1)))
 	for !s.State().Away {
-		_, _ = s.limits.Decide(t.Context(), store.Charge{Limiter: l.Prepared(), Key: "k", N: 1}, false)
+		_ = s.limits.Decide(t.Context(), store.Charge{Limiter: l.Prepared(), Key: "k", N: 1}, false, new(store.Result))
 	}
 	return s
 }
@@ -312,11 +312,11 @@ func TestFailuresGrantExtra(t *testing.T) {
 		s := away(t, test.config)
 		l := newLimiter(t, s, "api", core.FixedWindow(per(100, 400*day)))
 		c := store.Charge{Limiter: l.Prepared(), Key: "k", N: test.n, Extra: test.extra}
-		r, err := s.Decide(t.Context(), c, false)
-		if err != nil || !r.Allowed || r.Extra != test.want {
+		var r store.Result
+		if err := s.Decide(t.Context(), c, false, &r); err != nil || !r.Allowed || r.Extra != test.want {
 			t.Errorf("%+v: allowed %t with %d extra: %v", test, r.Allowed, r.Extra, err)
 		}
-		if _, err := s.DecideAll(t.Context(), []store.Charge{c}); !errors.Is(err, store.ErrExtra) || errors.Is(err, store.ErrUnavailable) {
+		if err := s.DecideAll(t.Context(), []store.Charge{c}, &r); !errors.Is(err, store.ErrExtra) || errors.Is(err, store.ErrUnavailable) {
 			t.Errorf("%+v: one of several with an Extra: %v", test, err)
 		}
 		if err := s.Settle(t.Context(), []store.Settlement{{Charge: c, At: r.At, Source: r.Source}}); !errors.Is(err, store.ErrExtra) {

@@ -267,8 +267,9 @@ func (w *walk) askExtra() {
 	}
 	peek := w.rng.IntN(4) == 0
 	cs[0].Extra, cs[1].Extra = extra, extra
-	r, err := got.Limiter.Store().Decide(w.Context(), cs[0], peek)
-	q, err2 := want.Limiter.Store().Decide(w.Context(), cs[1], peek)
+	var r, q store.Result
+	err := got.Limiter.Store().Decide(w.Context(), cs[0], peek, &r)
+	err2 := want.Limiter.Store().Decide(w.Context(), cs[1], peek, &q)
 	w.count(r.Allowed, "")
 	if err != nil || err2 != nil {
 		w.Errorf("errors: %v; %v", err, err2)

@@ -95,7 +95,8 @@ func TestLogsAreBounded(t *testing.T) {
 	}
 	// A script is given at most so many words.
 	l := newLimiter(t, s, "one", log(maxLog))
-	r, err := s.Decide(t.Context(), store.Charge{Limiter: l.Prepared(), Key: "extra", N: 1, Extra: math.MaxInt64}, false)
+	var r store.Result
+	err := s.Decide(t.Context(), store.Charge{Limiter: l.Prepared(), Key: "extra", N: 1, Extra: math.MaxInt64}, false, &r)
 	if err != nil || r.Extra != maxLog-1 {
 		t.Errorf("%d extra units, %v", r.Extra, err)
 	}

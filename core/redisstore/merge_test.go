@@ -119,11 +119,11 @@ func TestAlikeQuestionsAreAnsweredInOrder(t *testing.T) {
 func decide(ref *reference.Store, q *question) (r store.Result) {
 	switch q.Mode {
 	case remote.Peek:
-		r, _ = ref.PeekAll(context.Background(), q.Charges)
+		_ = ref.PeekAll(context.Background(), q.Charges, &r)
 	case remote.Deny:
-		r, _ = ref.DenyAll(context.Background(), q.Charges)
+		_ = ref.DenyAll(context.Background(), q.Charges, &r)
 	default:
-		r, _ = ref.DecideAll(context.Background(), q.Charges)
+		_ = ref.DecideAll(context.Background(), q.Charges, &r)
 	}
 	return r
 }

@@ -101,7 +101,7 @@ func read(q *question, r *reply) {
 		q.Uncovered, q.Err = r.uncovered(parts(q))
 		return
 	}
-	if q.Result, q.Err = r.result(q); errors.Is(q.Err, remote.ErrPutOff) {
+	if q.Err = r.result(q); errors.Is(q.Err, remote.ErrPutOff) {
 		q.Work = r.work
 	}
 }

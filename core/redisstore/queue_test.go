@@ -267,7 +267,7 @@ func TestSlicesOfTheCallerAreNotRetained(t *testing.T) {
 				ss := []store.Settlement{{Charge: store.Charge{Limiter: l.Prepared(), Key: "a", N: 2}, Source: core.SourceStore, Actual: 1}}
 				ctx, cancel := context.WithCancel(context.Background())
 				var callers sync.WaitGroup
-				callers.Go(func() { s.DecideAll(ctx, cs) })
+				callers.Go(func() { s.DecideAll(ctx, cs, new(store.Result)) })
 				callers.Go(func() { s.Settle(ctx, ss) })
 				synctest.Wait()
 				if sentFirst { // those on their way are answered, and the next call is not

@@ -81,20 +81,21 @@ func (r *reply) part() (byte, error) {
 }
 
 // result reads the answer to a question.
-func (r *reply) result(q *question) (result store.Result, err error) {
-	result.At, result.Source = r.at, store.SourceStore
+func (r *reply) result(q *question) error {
+	result := &q.Result
+	result.Start(r.at, store.SourceStore)
 	first := true
 	for _, c := range q.Charges {
 		policies := c.Limiter.Spec().Policies
 		for j := range policies {
 			part, err := r.part()
 			if err != nil {
-				return store.Result{}, err
+				return err
 			}
 			result.Allowed = part&partAllowed != 0
 			if first && result.Allowed && extra(q) > 0 {
 				if result.Extra, err = r.word(); err != nil {
-					return store.Result{}, err
+					return err
 				}
 			}
 			first = false
@@ -111,17 +112,17 @@ func (r *reply) result(q *question) (result store.Result, err error) {
 			var state string
 			if part&partState != 0 {
 				if state, err = r.take(step.ReplyBytes(policies[j].Step)); err != nil {
-					return store.Result{}, err
+					return err
 				}
 			}
 			reading, err := step.ReadTwin(policies[j].Step, state, r.at, need, charged, refused)
 			if err != nil {
-				return store.Result{}, err
+				return err
 			}
 			result.Add(part&partAdmitted != 0, reading)
 		}
 	}
-	return result, nil
+	return nil
 }
 
 // uncovered reads the answer to a settlement of that many parts.

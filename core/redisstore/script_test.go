@@ -32,8 +32,9 @@ func FuzzReply(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if result, err := r.result(&question{Charges: cs}); err == nil && result.Len() != len(cs) {
-			t.Errorf("%q: %d readings", text, result.Len())
+		q := &question{Charges: cs}
+		if err := r.result(q); err == nil && q.Result.Len() != len(cs) {
+			t.Errorf("%q: %d readings", text, q.Result.Len())
 		}
 		r, _ = newReply(text)
 		if units, err := r.uncovered(1); units < 0 || err != nil && units != 0 {
@@ -50,7 +51,7 @@ func TestShortRepliesAreErrors(t *testing.T) {
 	for n := range len(whole) {
 		r, err := newReply(whole[:n])
 		if err == nil {
-			_, err = r.result(&question{Charges: cs})
+			err = r.result(&question{Charges: cs})
 		}
 		if !errors.Is(err, errReply) {
 			t.Errorf("%d bytes: %v", n, err)

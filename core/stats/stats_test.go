@@ -83,8 +83,8 @@ type away struct {
 	err error
 }
 
-func (a *away) Decide(context.Context, store.Charge, bool) (store.Result, error) {
-	return store.Result{}, a.err
+func (a *away) Decide(context.Context, store.Charge, bool, *store.Result) error {
+	return a.err
 }
 
 // TestCounts of each kind of call.

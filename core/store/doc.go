@@ -11,9 +11,9 @@
 //		decisions atomic.Int64
 //	}
 //
-//	func (c *counted) Decide(ctx context.Context, charge store.Charge, peek bool) (store.Result, error) {
+//	func (c *counted) Decide(ctx context.Context, charge store.Charge, peek bool, r *store.Result) error {
 //		c.decisions.Add(1)
-//		return c.Store.Decide(ctx, charge, peek)
+//		return c.Store.Decide(ctx, charge, peek, r)
 //	}
 //
 //	limiter, err := core.New(&counted{Store: memstore.New(memstore.Config{})}, "api", policies...)
@@ -42,6 +42,7 @@
 // # Deciding
 //
 // The arithmetic of policies is package step's. A store finds the state of each policy,
-// asks the step, and writes what it returns, in one atomic action. Package storetest tests
-// that a store does.
+// asks the step, and writes what it returns, in one atomic action. The [Result] is the
+// caller's: a layer passes it on, or looks at it when the store below has returned, and may
+// pass it on again to ask once more. Package storetest tests all this.
 package store

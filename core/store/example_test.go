@@ -19,14 +19,14 @@ type counter struct {
 	decisions atomic.Int64
 }
 
-func (c *counter) Decide(ctx context.Context, charge store.Charge, peek bool) (store.Result, error) {
+func (c *counter) Decide(ctx context.Context, charge store.Charge, peek bool, r *store.Result) error {
 	c.decisions.Add(1)
-	return c.Store.Decide(ctx, charge, peek)
+	return c.Store.Decide(ctx, charge, peek, r)
 }
 
-func (c *counter) DecideAll(ctx context.Context, charges []store.Charge) (store.Result, error) {
+func (c *counter) DecideAll(ctx context.Context, charges []store.Charge, r *store.Result) error {
 	c.decisions.Add(1)
-	return c.Store.DecideAll(ctx, charges)
+	return c.Store.DecideAll(ctx, charges, r)
 }
 
 // A layer that counts.
@@ -52,11 +52,11 @@ type tracer struct {
 	report func(limiter string, took time.Duration, r *store.Result, err error)
 }
 
-func (t *tracer) Decide(ctx context.Context, c store.Charge, peek bool) (store.Result, error) {
+func (t *tracer) Decide(ctx context.Context, c store.Charge, peek bool, r *store.Result) error {
 	start := time.Now()
-	r, err := t.Store.Decide(ctx, c, peek)
-	t.report(c.Limiter.Spec().Name, time.Since(start), &r, err)
-	return r, err
+	err := t.Store.Decide(ctx, c, peek, r)
+	t.report(c.Limiter.Spec().Name, time.Since(start), r, err)
+	return err
 }
 
 // A layer that traces. It gets the context, so it can make spans of the request's.
@@ -104,22 +104,21 @@ func below(c store.Charge) (shared, own store.Charge) {
 	return shared, own
 }
 
-func (g *guarded) Decide(ctx context.Context, c store.Charge, peek bool) (store.Result, error) {
+func (g *guarded) Decide(ctx context.Context, c store.Charge, peek bool, r *store.Result) error {
 	shared, own := below(c)
-	r, err := g.own.Decide(ctx, own, peek)
-	if err != nil || !r.Allowed {
-		return r, err
+	if err := g.own.Decide(ctx, own, peek, r); err != nil || !r.Allowed {
+		return err
 	}
 	shared.Extra = r.Extra // no more than this process alone may have
-	return g.shared.Decide(ctx, shared, peek)
+	return g.shared.Decide(ctx, shared, peek, r)
 }
 
-func (g *guarded) DecideAll(ctx context.Context, cs []store.Charge) (store.Result, error) {
+func (g *guarded) DecideAll(ctx context.Context, cs []store.Charge, r *store.Result) error {
 	all := make([]store.Charge, len(cs))
 	for i, c := range cs {
 		all[i], _ = below(c)
 	}
-	return g.shared.DecideAll(ctx, all)
+	return g.shared.DecideAll(ctx, all, r)
 }
 
 func (g *guarded) Settle(ctx context.Context, ss []store.Settlement) error {

@@ -3,14 +3,15 @@ package store
 import "github.com/headgate/headgate/core/step"
 
 // A Result is a store's decision, with one reading for each policy of each charge, in
-// order.
+// order. The caller provides it, so that no layer copies it. A store begins with
+// [Result.Start].
 type Result struct {
 	At      int64 // the store's instant, in microseconds since 1970 UTC
 	Extra   int64 // units charged beyond N, or that would be if it is a peek: see Store.Decide
 	Allowed bool
 	Source  Source
 
-	count    int    // as long as a word: a Result of a multiple of 16 bytes is copied faster
+	count    int
 	admitted uint64 // a bit for each reading
 	first    [2]step.Reading
 	more     *[]step.Reading // the others; a pointer, as it is smaller
@@ -18,6 +19,20 @@ type Result struct {
 
 // MaxReadings is the largest number of readings of a Result: 8 policies of 8 charges.
 const MaxReadings = 64 // the bits of admitted
+
+// Start empties the result, which then refuses, as of that instant. Whatever it held
+// before does not matter: it may be that of an earlier decision.
+func (r *Result) Start(at int64, s Source) {
+	r.At, r.Extra, r.Allowed, r.Source = at, 0, false, s
+	r.count, r.admitted, r.more = 0, 0, nil
+}
+
+// AddAll appends the readings of another result.
+func (r *Result) AddAll(from *Result) {
+	for i := range from.count {
+		r.Add(from.Admitted(i), *from.Reading(i))
+	}
+}
 
 // Add appends the reading of the next policy, and whether that policy alone would have
 // admitted the charge.

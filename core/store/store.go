@@ -36,14 +36,15 @@ type Store interface {
 	// counts, and its readings are those of a charge without. Whoever decides without
 	// knowing the state may grant none.
 	//
-	// An error means that no decision was made.
-	Decide(ctx context.Context, c Charge, peek bool) (Result, error)
+	// The decision is written to r, whatever it held before, and r is not used after
+	// Decide returns. An error means that no decision was made, and r may hold anything.
+	Decide(ctx context.Context, c Charge, peek bool, r *Result) error
 
 	// DecideAll makes one decision about several charges, all or nothing. There is at
 	// least one, and no two are of the same limiter's name and key. It must not retain cs
 	// after it returns. If one has an Extra, the error is [ErrExtra], and nothing is
 	// charged: which of several should get more is not said.
-	DecideAll(ctx context.Context, cs []Charge) (Result, error)
+	DecideAll(ctx context.Context, cs []Charge, r *Result) error
 
 	// Settle corrects admitted charges to their actual cost, with [step.Settle] for each
 	// policy, and sets Uncovered in each. It must not retain ss after it returns. If one

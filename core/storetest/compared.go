@@ -21,7 +21,7 @@ type compared struct {
 	calls     int
 }
 
-func (c *compared) check(cs []store.Charge, got, want store.Result) {
+func (c *compared) check(cs []store.Charge, got, want *store.Result) {
 	c.calls++
 	describe := func(r *store.Result) string {
 		var b strings.Builder
@@ -31,7 +31,7 @@ func (c *compared) check(cs []store.Charge, got, want store.Result) {
 		}
 		return b.String()
 	}
-	if a, b := describe(&got), describe(&want); a != b {
+	if a, b := describe(got), describe(want); a != b {
 		c.suite.Fatalf("call %d, of %d units and %d extra to %+v:\n  the store returned: %s\n  it should return:   %s",
 			c.calls, cs[0].N, cs[0].Extra, numbers(cs[0].Limiter), a, b)
 	}
@@ -45,22 +45,35 @@ func numbers(l store.Limiter) (all []step.Numbers) {
 	return all
 }
 
-func (c *compared) Decide(ctx context.Context, charge store.Charge, peek bool) (store.Result, error) {
-	got, err := c.Store.Decide(ctx, charge, peek)
+func (c *compared) Decide(ctx context.Context, charge store.Charge, peek bool, r *store.Result) error {
+	used(r)
+	err := c.Store.Decide(ctx, charge, peek, r)
 	if err == nil {
-		want, _ := c.reference.Decide(ctx, charge, peek)
-		c.check([]store.Charge{charge}, got, want)
+		var want store.Result
+		_ = c.reference.Decide(ctx, charge, peek, &want)
+		c.check([]store.Charge{charge}, r, &want)
 	}
-	return got, err
+	return err
 }
 
-func (c *compared) DecideAll(ctx context.Context, cs []store.Charge) (store.Result, error) {
-	got, err := c.Store.DecideAll(ctx, cs)
-	if err == nil {
-		want, _ := c.reference.DecideAll(ctx, cs)
-		c.check(cs, got, want)
+// used leaves a result as an earlier decision may have.
+func used(r *store.Result) {
+	r.Start(1, store.SourceOpen)
+	r.Extra, r.Allowed = 2, true
+	for range 3 {
+		r.Add(true, step.Reading{Remaining: 4, NextAfter: 5, ResetAfter: 6, RetryAfter: 7})
 	}
-	return got, err
+}
+
+func (c *compared) DecideAll(ctx context.Context, cs []store.Charge, r *store.Result) error {
+	used(r)
+	err := c.Store.DecideAll(ctx, cs, r)
+	if err == nil {
+		var want store.Result
+		_ = c.reference.DecideAll(ctx, cs, &want)
+		c.check(cs, r, &want)
+	}
+	return err
 }
 
 func (c *compared) Settle(ctx context.Context, ss []store.Settlement) error {

@@ -15,10 +15,10 @@ import (
 )
 
 // charge charges "key" with n units, and extra ones as far as they fit.
-func (s *suite) charge(l *core.Limiter, n, extra int64, peek bool) store.Result {
+func (s *suite) charge(l *core.Limiter, n, extra int64, peek bool) (r store.Result) {
 	s.Helper()
-	r, err := s.store.Decide(s.Context(), store.Charge{Limiter: l.Prepared(), Key: "key", N: n, Extra: extra}, peek)
-	if err != nil {
+	used(&r)
+	if err := s.store.Decide(s.Context(), store.Charge{Limiter: l.Prepared(), Key: "key", N: n, Extra: extra}, peek, &r); err != nil {
 		s.Fatal(err)
 	}
 	return r
@@ -138,12 +138,12 @@ func (s *suite) extraOfOne() {
 	a, b := s.limiter("a", core.FixedWindow(core.PerDay(9))), s.limiter("b", core.FixedWindow(core.PerDay(9)))
 	cs := []store.Charge{{Limiter: a.Prepared(), Key: "key", N: 1}, {Limiter: b.Prepared(), Key: "key", N: 1, Extra: 1}}
 	for range 2 {
-		if _, err := s.store.DecideAll(s.Context(), cs); !errors.Is(err, store.ErrExtra) {
+		if err := s.store.DecideAll(s.Context(), cs, new(store.Result)); !errors.Is(err, store.ErrExtra) {
 			s.Errorf("a decision about two: %v", err)
 		}
 		slices.Reverse(cs)
 	}
-	if _, err := s.store.DecideAll(s.Context(), cs[1:]); !errors.Is(err, store.ErrExtra) {
+	if err := s.store.DecideAll(s.Context(), cs[1:], new(store.Result)); !errors.Is(err, store.ErrExtra) {
 		s.Errorf("a decision about one: %v", err)
 	}
 	r := s.charge(b, 1, 3, false)
@@ -176,7 +176,8 @@ func (s *suite) exactWithExtra() {
 		var charged atomic.Int64
 		s.hammer(100, 8, func(i int) (core.Decision, error) {
 			n, extra := int64(1), int64(i%7)
-			r, err := s.store.Decide(s.Context(), store.Charge{Limiter: l.Prepared(), Key: "key", N: n, Extra: extra}, false)
+			var r store.Result
+			err := s.store.Decide(s.Context(), store.Charge{Limiter: l.Prepared(), Key: "key", N: n, Extra: extra}, false, &r)
 			if r.Allowed {
 				charged.Add(n + r.Extra)
 			}

@@ -81,12 +81,14 @@ var errAway = errors.New("the store is away")
 // away is a layer whose store fails.
 type away struct{ core.Store }
 
-func (away) Decide(context.Context, store.Charge, bool) (store.Result, error) {
-	return store.Result{Allowed: true, Source: core.SourceStore}, errAway
+func (away) Decide(_ context.Context, _ store.Charge, _ bool, r *store.Result) error {
+	used(r)
+	return errAway
 }
 
-func (away) DecideAll(context.Context, []store.Charge) (store.Result, error) {
-	return store.Result{Allowed: true, Source: core.SourceStore}, errAway
+func (away) DecideAll(_ context.Context, _ []store.Charge, r *store.Result) error {
+	used(r)
+	return errAway
 }
 
 func (away) Settle(context.Context, []store.Settlement) error { return errAway }

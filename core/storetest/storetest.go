@@ -715,7 +715,7 @@ func walk(s *suite, rng *rand.Rand, limiters []*core.Limiter, other *core.Limite
 			}
 			peek := rng.IntN(4) == 0
 			var r store.Result
-			r, err = l.Store().Decide(s.Context(), c, peek)
+			err = l.Store().Decide(s.Context(), c, peek, &r)
 			if r.Allowed && !peek && rng.IntN(2) == 0 {
 				c.N, c.Extra = c.N+r.Extra, 0
 				more = append(more, store.Settlement{Charge: c, At: r.At, Source: r.Source, Actual: rng.Int64N(2 * c.N)})

@@ -14,18 +14,18 @@ import (
 // struct that embeds a store is one, so a test overrides what it needs.
 type down struct{ core.Store }
 
-func (down) Decide(context.Context, store.Charge, bool) (store.Result, error) {
-	return store.Result{}, fmt.Errorf("%w: on purpose", core.ErrUnavailable)
+func (down) Decide(context.Context, store.Charge, bool, *store.Result) error {
+	return fmt.Errorf("%w: on purpose", core.ErrUnavailable)
 }
 
 // A lone is a store that fails as one over Redis does that is configured to FailLocal: the
 // process decides by itself, and the decision says so.
 type lone struct{ core.Store }
 
-func (l lone) Decide(ctx context.Context, c store.Charge, peek bool) (store.Result, error) {
-	r, err := l.Store.Decide(ctx, c, peek)
+func (l lone) Decide(ctx context.Context, c store.Charge, peek bool, r *store.Result) error {
+	err := l.Store.Decide(ctx, c, peek, r)
 	r.Source = core.SourceLocal
-	return r, err
+	return err
 }
 
 // TestOutage: without the store, requests are answered as the service promises.

@@ -261,10 +261,10 @@ func (c *caller) operate() error {
 	case x < 4:
 		in := &input{kind: peek, charges: []store.Charge{c.charge(keys[0])}}
 		in.charges[0].N = 1
-		return c.decide(in, func() (store.Result, error) { return c.store.Decide(c.Context(), in.charges[0], true) })
+		return c.decide(in, func(r *store.Result) error { return c.store.Decide(c.Context(), in.charges[0], true, r) })
 	case x == 4:
 		in := &input{kind: ask, charges: []store.Charge{c.charge(keys[0]), c.charge(keys[1])}}
-		return c.decide(in, func() (store.Result, error) { return c.store.DecideAll(c.Context(), in.charges) })
+		return c.decide(in, func(r *store.Result) error { return c.store.DecideAll(c.Context(), in.charges, r) })
 	case x < 10 && len(c.held) > 0:
 		return c.settle()
 	case 10 <= x && x < 12:
@@ -284,14 +284,15 @@ func (c *caller) operate() error {
 
 func (c *caller) ask(charge store.Charge) error {
 	in := &input{kind: ask, charges: []store.Charge{charge}}
-	return c.decide(in, func() (store.Result, error) { return c.store.Decide(c.Context(), charge, false) })
+	return c.decide(in, func(r *store.Result) error { return c.store.Decide(c.Context(), charge, false, r) })
 }
 
-func (c *caller) decide(in *input, f func() (store.Result, error)) error {
+func (c *caller) decide(in *input, f func(*store.Result) error) error {
 	called := c.call()
-	r, err := f()
+	var r store.Result
+	err := f(&r)
 	c.returned(c.number, called, in, &output{result: r})
-	if in.kind == ask && r.Allowed {
+	if err == nil && in.kind == ask && r.Allowed {
 		for _, charge := range in.charges {
 			charge.N, charge.Extra = charge.N+r.Extra, 0
 			if c.bubble || !dated(charge.Limiter) {

@@ -22,12 +22,12 @@ type counted struct {
 	n atomic.Int64
 }
 
-func (c *counted) Decide(ctx context.Context, charge store.Charge, peek bool) (store.Result, error) {
-	r, err := c.Store.Decide(ctx, charge, peek)
+func (c *counted) Decide(ctx context.Context, charge store.Charge, peek bool, r *store.Result) error {
+	err := c.Store.Decide(ctx, charge, peek, r)
 	if err == nil && r.Allowed {
 		c.n.Add(charge.N)
 	}
-	return r, err
+	return err
 }
 
 // Whatever a library takes for a message, the guard has counted, however the bytes are cut into

@@ -90,32 +90,32 @@ const (
 )
 
 // Decide implements [store.Store].
-func (r *Store) Decide(_ context.Context, c store.Charge, peeks bool) (store.Result, error) {
+func (r *Store) Decide(_ context.Context, c store.Charge, peeks bool, result *store.Result) error {
 	mode := ask
 	if peeks {
 		mode = peek
 	}
-	return r.decide([]store.Charge{c}, mode), nil
+	return r.decide([]store.Charge{c}, mode, result)
 }
 
 // DecideAll implements [store.Store].
-func (r *Store) DecideAll(_ context.Context, cs []store.Charge) (store.Result, error) {
-	return r.decide(cs, ask), nil
+func (r *Store) DecideAll(_ context.Context, cs []store.Charge, result *store.Result) error {
+	return r.decide(cs, ask, result)
 }
 
 // PeekAll is DecideAll, but changes nothing.
-func (r *Store) PeekAll(_ context.Context, cs []store.Charge) (store.Result, error) {
-	return r.decide(cs, peek), nil
+func (r *Store) PeekAll(_ context.Context, cs []store.Charge, result *store.Result) error {
+	return r.decide(cs, peek, result)
 }
 
 // DenyAll counts an attempt that is refused elsewhere, where policies count that.
-func (r *Store) DenyAll(_ context.Context, cs []store.Charge) (store.Result, error) {
-	return r.decide(cs, deny), nil
+func (r *Store) DenyAll(_ context.Context, cs []store.Charge, result *store.Result) error {
+	return r.decide(cs, deny, result)
 }
 
-func (r *Store) decide(cs []store.Charge, mode int) store.Result {
+func (r *Store) decide(cs []store.Charge, mode int, result *store.Result) error {
 	now := r.now()
-	result := store.Result{At: now, Allowed: mode != deny, Source: store.SourceStore}
+	*result = store.Result{At: now, Allowed: mode != deny, Source: store.SourceStore}
 	var admits []bool
 	for _, c := range cs {
 		policies := c.Limiter.Spec().Policies
@@ -161,7 +161,7 @@ func (r *Store) decide(cs []store.Charge, mode int) store.Result {
 			admits = admits[1:]
 		}
 	}
-	return result
+	return nil
 }
 
 // Settle implements [store.Store].

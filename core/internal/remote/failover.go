@@ -86,51 +86,56 @@ func (*Failover) beside(c store.Charge) store.Charge {
 }
 
 // Decide implements [store.Store].
-func (f *Failover) Decide(ctx context.Context, c store.Charge, peek bool) (r store.Result, err error) {
-	if r, err = f.next.Decide(ctx, f.below(c), peek); err != nil {
-		return f.decide(ctx, c, peek, err)
+func (f *Failover) Decide(ctx context.Context, c store.Charge, peek bool, r *store.Result) error {
+	l := failsafeOf(c.Limiter)
+	c.Limiter = l.Limiter // in place: to copy a Charge takes longer than all else here
+	if err := f.next.Decide(ctx, c, peek, r); err != nil {
+		c.Limiter = l
+		return f.decide(ctx, c, peek, r, err)
 	}
-	return r, nil
+	return nil
 }
 
 // decide decides without the store below.
-func (f *Failover) decide(ctx context.Context, c store.Charge, peek bool, cause error) (store.Result, error) {
+func (f *Failover) decide(ctx context.Context, c store.Charge, peek bool, r *store.Result, cause error) error {
 	if err := f.failed(ctx, cause); err != nil {
-		return store.Result{}, err
+		return err
 	}
 	if f.failure == Open {
-		return admitted([]store.Charge{c}), nil
+		admitted(r, c)
+		return nil
 	}
-	r, err := f.local.Decide(ctx, f.beside(c), peek)
+	err := f.local.Decide(ctx, f.beside(c), peek, r)
 	r.Source = store.SourceLocal
-	return r, err
+	return err
 }
 
 // DecideAll implements [store.Store].
-func (f *Failover) DecideAll(ctx context.Context, cs []store.Charge) (store.Result, error) {
+func (f *Failover) DecideAll(ctx context.Context, cs []store.Charge, r *store.Result) error {
 	if err := noExtra(cs); err != nil {
-		return store.Result{}, err
+		return err
 	}
 	all := make([]store.Charge, len(cs))
 	for i, c := range cs {
 		all[i] = f.below(c)
 	}
-	r, err := f.next.DecideAll(ctx, all)
+	err := f.next.DecideAll(ctx, all, r)
 	if err == nil {
-		return r, nil
+		return nil
 	}
 	if err := f.failed(ctx, err); err != nil {
-		return store.Result{}, err
+		return err
 	}
 	if f.failure == Open {
-		return admitted(cs), nil
+		admitted(r, cs...)
+		return nil
 	}
 	for i, c := range cs {
 		all[i] = f.beside(c)
 	}
-	r, err = f.local.DecideAll(ctx, all)
+	err = f.local.DecideAll(ctx, all, r)
 	r.Source = store.SourceLocal
-	return r, err
+	return err
 }
 
 // failed returns the error for the caller, or nil if a decision is to be made without the
@@ -153,12 +158,11 @@ func unavailable(cause error) error {
 	return fmt.Errorf("%w: %w", store.ErrUnavailable, cause)
 }
 
-// admitted returns a result that admits, and grants no Extra, with the readings of unused
-// policies.
-func admitted(cs []store.Charge) store.Result {
-	r := unused(cs)
-	r.Allowed, r.Source = true, store.SourceOpen
-	return r
+// admitted makes r admit, and grant no Extra, with the readings of unused policies.
+func admitted(r *store.Result, cs ...store.Charge) {
+	r.Start(0, store.SourceOpen)
+	r.Allowed = true
+	unused(r, cs...)
 }
 
 // Settle implements [store.Store]. What was charged in the local store is settled there,

@@ -27,7 +27,7 @@ type Denier interface {
 
 	// Deny counts an attempt where the limiter's policies count what is refused. The result
 	// has the limiter's readings.
-	Deny(ctx context.Context, c store.Charge) (store.Result, error)
+	Deny(ctx context.Context, c store.Charge, r *store.Result) error
 }
 
 // NewInTurn returns an InTurn. Charges that are together are left to the store below. All
@@ -37,15 +37,15 @@ func NewInTurn(next Denier, together func(cs []store.Charge) bool, timeout time.
 }
 
 // DecideAll implements [store.Store].
-func (s *InTurn) DecideAll(ctx context.Context, cs []store.Charge) (store.Result, error) {
+func (s *InTurn) DecideAll(ctx context.Context, cs []store.Charge, all *store.Result) error {
 	if err := noExtra(cs); err != nil {
-		return store.Result{}, err
+		return err
 	}
 	if s.together(cs) {
-		return s.Denier.DecideAll(ctx, cs)
+		return s.Denier.DecideAll(ctx, cs, all)
 	}
 	if err := ctx.Err(); err != nil {
-		return store.Result{}, err
+		return err
 	}
 	// From here on it does not count that the caller's context ends: a caller that gives
 	// up in between would leave charges although a later key refuses.
@@ -53,28 +53,27 @@ func (s *InTurn) DecideAll(ctx context.Context, cs []store.Charge) (store.Result
 	results := make([]store.Result, len(cs))
 	made := make([]store.Settlement, 0, len(cs)) // what to give back
 	for _, i := range leastRoomFirst(cs) {
-		r, err := s.inTime(own, func() (store.Result, error) { return s.Decide(own, cs[i], false) })
-		if err != nil {
+		r := &results[i]
+		if err := s.inTime(own, func() error { return s.Decide(own, cs[i], false, r) }); err != nil {
 			s.takeBack(own, made)
-			return store.Result{}, err
+			return err
 		}
-		if results[i] = r; !r.Allowed {
+		if !r.Allowed {
 			s.takeBack(own, made)
 			s.deny(own, cs, i, results)
 			break
 		}
 		made = append(made, store.Settlement{Charge: cs[i], At: r.At, Source: r.Source})
 	}
-	all := store.Result{At: math.MaxInt64, Allowed: len(made) == len(cs), Source: store.SourceStore}
-	for _, r := range results {
+	all.Start(math.MaxInt64, store.SourceStore)
+	all.Allowed = len(made) == len(cs)
+	for i := range results {
 		// The servers' clocks may differ. With the earliest time, a refund gives back
 		// least.
-		all.At = min(all.At, r.At)
-		for j := range r.Len() {
-			all.Add(r.Admitted(j), *r.Reading(j))
-		}
+		all.At = min(all.At, results[i].At)
+		all.AddAll(&results[i])
 	}
-	return all, nil
+	return nil
 }
 
 // leastRoomFirst returns the indices of charges by how often they could be made.
@@ -90,9 +89,9 @@ func leastRoomFirst(cs []store.Charge) []int {
 }
 
 // inTime decides, unless the deadline has come.
-func (s *InTurn) inTime(ctx until, decide func() (store.Result, error)) (store.Result, error) {
+func (s *InTurn) inTime(ctx until, decide func() error) error {
 	if !time.Now().Before(ctx.deadline) {
-		return store.Result{}, errLate
+		return errLate
 	}
 	return decide()
 }
@@ -104,12 +103,11 @@ func (s *InTurn) deny(ctx until, cs []store.Charge, i int, results []store.Resul
 		if j == i {
 			continue
 		}
-		r, err := s.inTime(ctx, func() (store.Result, error) { return s.Deny(ctx, cs[j]) })
-		if err != nil {
-			r = unused(cs[j : j+1])
-			r.At = results[i].At
+		r := &results[j]
+		if err := s.inTime(ctx, func() error { return s.Deny(ctx, cs[j], r) }); err != nil {
+			r.Start(results[i].At, store.SourceNone)
+			unused(r, cs[j])
 		}
-		results[j] = r
 	}
 }
 
@@ -132,12 +130,11 @@ func (s *InTurn) takeBack(ctx until, made []store.Settlement) {
 	}
 }
 
-// unused returns a result with the readings of unused policies.
-func unused(cs []store.Charge) (r store.Result) {
+// unused adds the readings of unused policies.
+func unused(r *store.Result, cs ...store.Charge) {
 	for _, c := range cs {
 		for _, p := range c.Limiter.Spec().Policies {
 			r.Add(true, p.Step.Read(nil, 0, 0))
 		}
 	}
-	return r
 }

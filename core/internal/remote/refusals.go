@@ -42,7 +42,7 @@ type Refusals struct {
 type refusing interface {
 	Denier
 
-	PeekAll(ctx context.Context, cs []store.Charge) (store.Result, error)
+	PeekAll(ctx context.Context, cs []store.Charge, r *store.Result) error
 }
 
 // NewRefusals returns a Refusals. It remembers a refusal for at most that time. A decision
@@ -91,41 +91,44 @@ func (*Refusals) below(c store.Charge) store.Charge {
 }
 
 // Decide implements [store.Store].
-func (c *Refusals) Decide(ctx context.Context, charge store.Charge, peek bool) (store.Result, error) {
+func (c *Refusals) Decide(ctx context.Context, charge store.Charge, peek bool, r *store.Result) error {
 	if peek {
-		return c.next.Decide(ctx, c.below(charge), true)
+		return c.next.Decide(ctx, c.below(charge), true, r)
 	}
-	one := [1]store.Charge{charge}
-	l := c.get(one[:])
-	if l.cached != nil && !l.busy {
-		return l.result(), nil
+	var l lookup
+	if c.getOne(&l, &charge); l.cached != nil && !l.busy {
+		l.answer(r)
+		return nil
 	}
-	return c.decide(ctx, charge, &l)
+	return c.decide(ctx, charge, &l, r)
 }
 
 // decide decides what no cached refusal does.
-func (c *Refusals) decide(ctx context.Context, charge store.Charge, l *lookup) (r store.Result, err error) {
+func (c *Refusals) decide(ctx context.Context, charge store.Charge, l *lookup, r *store.Result) error {
 	one, below := [1]store.Charge{charge}, c.below(charge)
 	if l.cached != nil {
 		ctx = until{ctx, deadline(ctx, c.timeout)}
-		if r, err = c.next.Decide(ctx, below, true); err != nil || c.confirmed(l, one[:], &r) {
-			return r, err
+		if err := c.next.Decide(ctx, below, true, r); err != nil || c.confirmed(l, one[:], r) {
+			return err
 		}
 	}
+	answered := false
 	c.begin(&one[0])
-	defer c.decided(l, one[:], &r, &err)
-	r, err = c.next.Decide(ctx, below, false)
-	return r, err
+	defer func() { c.decided(l, one[:], r, answered) }()
+	err := c.next.Decide(ctx, below, false, r)
+	answered = err == nil
+	return err
 }
 
 // DecideAll implements [store.Store].
-func (c *Refusals) DecideAll(ctx context.Context, cs []store.Charge) (r store.Result, err error) {
+func (c *Refusals) DecideAll(ctx context.Context, cs []store.Charge, r *store.Result) error {
 	if err := noExtra(cs); err != nil {
-		return r, err
+		return err
 	}
 	l := c.get(cs)
 	if l.cached != nil && !l.busy {
-		return l.result(), nil
+		l.answer(r)
+		return nil
 	}
 	below := make([]store.Charge, len(cs))
 	for i := range cs {
@@ -133,16 +136,18 @@ func (c *Refusals) DecideAll(ctx context.Context, cs []store.Charge) (r store.Re
 	}
 	if l.cached != nil {
 		ctx = until{ctx, deadline(ctx, c.timeout)}
-		if r, err = c.next.PeekAll(ctx, below); err != nil || c.confirmed(&l, cs, &r) {
-			return r, err
+		if err := c.next.PeekAll(ctx, below, r); err != nil || c.confirmed(&l, cs, r) {
+			return err
 		}
 	}
+	answered := false
 	for i := range cs {
 		c.begin(&cs[i])
 	}
-	defer c.decided(&l, cs, &r, &err)
-	r, err = c.next.DecideAll(ctx, below)
-	return r, err
+	defer func() { c.decided(&l, cs, r, answered) }()
+	err := c.next.DecideAll(ctx, below, r)
+	answered = err == nil
+	return err
 }
 
 // confirmed reports whether a peek has shown that a cached refusal still holds, while
@@ -157,10 +162,10 @@ func (c *Refusals) confirmed(l *lookup, cs []store.Charge, r *store.Result) bool
 	return true
 }
 
-// decided notes that a decision has ended, and remembers a refusal.
-func (c *Refusals) decided(l *lookup, cs []store.Charge, r *store.Result, err *error) {
-	// It may have written also after an error, or a panic, which leaves no result.
-	refused := *err == nil && !r.Allowed && r.Source != store.SourceNone
+// decided notes that a decision has ended, and remembers a refusal. One that was not
+// answered, because of an error or a panic, may have written as well.
+func (c *Refusals) decided(l *lookup, cs []store.Charge, r *store.Result, answered bool) {
+	refused := answered && !r.Allowed
 	for i := range cs {
 		c.end(&cs[i], !refused)
 	}
@@ -170,13 +175,13 @@ func (c *Refusals) decided(l *lookup, cs []store.Charge, r *store.Result, err *e
 }
 
 // Deny is that of the store below.
-func (c *Refusals) Deny(ctx context.Context, charge store.Charge) (store.Result, error) {
+func (c *Refusals) Deny(ctx context.Context, charge store.Charge, r *store.Result) error {
 	wrote := true
 	c.begin(&charge)
 	defer func() { c.end(&charge, wrote) }()
-	r, err := c.next.Deny(ctx, c.below(charge))
+	err := c.next.Deny(ctx, c.below(charge), r)
 	wrote = err != nil
-	return r, err
+	return err
 }
 
 // Settle implements [store.Store].

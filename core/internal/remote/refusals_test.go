@@ -70,7 +70,8 @@ func TestCachedUntilItEnds(t *testing.T) {
 				if seen.cached == nil {
 					t.Fatalf("refused for %v: forgotten after %v", c.retry, later)
 				}
-				r := seen.result()
+				var r store.Result
+				seen.answer(&r)
 				x := r.Reading(0)
 				if got := time.Duration(x.RetryAfter) * time.Microsecond; r.Allowed || r.Source != core.SourceCache || got != c.retry-later {
 					t.Errorf("refused for %v: after %v: %+v", c.retry, later, r)
@@ -97,7 +98,8 @@ func TestCachedFromAfar(t *testing.T) {
 		if seen = m.get(ask); seen.cached == nil {
 			t.Fatal("forgotten")
 		}
-		r := seen.result()
+		var r store.Result
+		seen.answer(&r)
 		if x := r.Reading(0); x.RetryAfter != 80_000 {
 			t.Errorf("%+v", x)
 		}
@@ -302,13 +304,14 @@ func TestCachedAnswersAreCopies(t *testing.T) {
 		for range 3 {
 			time.Sleep(100 * time.Millisecond)
 			seen := m.get(ask)
-			seen.result()
+			seen.answer(new(store.Result))
 		}
 		if now := fmt.Sprint(*first, first.Reading(0), first.Reading(4)); now != before {
 			t.Errorf("the first answer has become %s, was %s", now, before)
 		}
 		seen := m.get(ask)
-		r := seen.result()
+		var r store.Result
+		seen.answer(&r)
 		for i := range 5 {
 			if x := r.Reading(i); x.ResetAfter != (time.Minute - 300*time.Millisecond).Microseconds() {
 				t.Errorf("policy %d: %+v", i, x)

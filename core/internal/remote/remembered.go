@@ -40,6 +40,7 @@ type refusal struct {
 // A lookup is what get found out about a question.
 type lookup struct {
 	entry   *atomic.Pointer[refusal]
+	hash    uint64
 	version uint64        // of the keys
 	at      time.Duration // since start
 	cached  *refusal      // that still holds, as far as is known; nil if there is none
@@ -73,45 +74,57 @@ func (c *Refusals) version(cs []store.Charge) (sum uint64) {
 	return sum
 }
 
+// get looks a question up.
 func (c *Refusals) get(cs []store.Charge) (l lookup) {
-	var hash, flights uint64
 	for i := range cs {
-		h := c.hash(&cs[i])
-		mark := c.marks[h%markCount].Load()
-		l.version += version(mark)
-		flights += mark % mixed
-		hash = (hash + h + uint64(cs[i].N)) * 0x9e3779b97f4a7c15 // spreads n to the high bits
+		c.see(&l, &cs[i])
 	}
-	l.entry, l.at, l.busy = &c.entries[hash>>(64-cacheBits)], time.Since(c.start), flights > 0
-	old := l.entry.Load()
-	if old != nil && l.at < old.until && old.version == l.version && sameQuestion(old.charges, cs) {
-		l.cached = old
+	c.find(&l, len(cs))
+	for i := range cs {
+		if l.cached != nil && !same(&l.cached.charges[i], &cs[i]) {
+			l.cached = nil
+		}
 	}
 	return l
 }
 
-// sameQuestion reports whether charges are refused alike: an Extra has no part in that.
-func sameQuestion(a, b []store.Charge) bool {
-	if len(a) != len(b) {
-		return false
+// getOne is get for one charge, which it does not copy.
+func (c *Refusals) getOne(l *lookup, charge *store.Charge) {
+	c.see(l, charge)
+	if c.find(l, 1); l.cached != nil && !same(&l.cached.charges[0], charge) {
+		l.cached = nil
 	}
-	for i := range a {
-		if c, d := &a[i], &b[i]; c.Limiter != d.Limiter || c.N != d.N || c.Key != d.Key {
-			return false
-		}
-	}
-	return true
 }
 
-// result returns the cached answer as of the lookup.
-func (l *lookup) result() store.Result {
-	old := l.cached
-	r := store.Result{At: old.result.At, Source: store.SourceCache}
-	for i := range old.result.Len() { // a copy, as Age writes
-		r.Add(old.result.Admitted(i), *old.result.Reading(i))
+// see adds a charge to what is looked up.
+func (c *Refusals) see(l *lookup, charge *store.Charge) {
+	h := c.hash(charge)
+	mark := c.marks[h%markCount].Load()
+	l.version += version(mark)
+	l.busy = l.busy || mark%mixed > 0
+	l.hash = (l.hash + h + uint64(charge.N)) * 0x9e3779b97f4a7c15 // spreads n to the high bits
+}
+
+// find sets cached to what is in the place of a question of so many charges.
+func (c *Refusals) find(l *lookup, charges int) {
+	l.entry, l.at = &c.entries[l.hash>>(64-cacheBits)], time.Since(c.start)
+	old := l.entry.Load()
+	if old != nil && l.at < old.until && old.version == l.version && len(old.charges) == charges {
+		l.cached = old
 	}
+}
+
+// same reports whether charges are refused alike: an Extra has no part in that.
+func same(a, b *store.Charge) bool {
+	return a.Limiter == b.Limiter && a.N == b.N && a.Key == b.Key
+}
+
+// answer writes the cached answer, as of the lookup, to r.
+func (l *lookup) answer(r *store.Result) {
+	old := l.cached
+	r.Start(old.result.At, store.SourceCache)
+	r.AddAll(&old.result) // a copy, as Age writes
 	r.Age(int64((l.at - old.from) / time.Microsecond))
-	return r
 }
 
 // put caches a refusal, unless a key has changed since the lookup.

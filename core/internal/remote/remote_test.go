@@ -133,11 +133,11 @@ func (d *database) answer(q *Question) {
 	ctx := context.Background()
 	switch q.Mode {
 	case Ask:
-		q.Result, q.Err = d.state.DecideAll(ctx, q.Charges)
+		q.Err = d.state.DecideAll(ctx, q.Charges, &q.Result)
 	case Peek:
-		q.Result, q.Err = d.state.PeekAll(ctx, q.Charges)
+		q.Err = d.state.PeekAll(ctx, q.Charges, &q.Result)
 	case Deny:
-		q.Result, q.Err = d.state.DenyAll(ctx, q.Charges)
+		q.Err = d.state.DenyAll(ctx, q.Charges, &q.Result)
 	case Settle:
 		ss := []store.Settlement{{Charge: q.Charges[0], At: q.At, Source: store.SourceStore, Actual: q.Actual}}
 		q.Err = d.state.Settle(ctx, ss)

@@ -29,48 +29,49 @@ func NewSender(b Backend, c Config) *Sender {
 // the error says so. A context that is cancelled ends the wait for a call that decisions
 // share; a decision that was sent alone, and has no earlier deadline than the Timeout,
 // waits for its answer until that. Either way, what was sent may be charged.
-func (s *Sender) Decide(ctx context.Context, c store.Charge, peek bool) (store.Result, error) {
+func (s *Sender) Decide(ctx context.Context, c store.Charge, peek bool, r *store.Result) error {
 	mode := Ask
 	if peek {
 		mode = Peek
 	}
 	q := s.pools.question(mode, c)
-	return s.answer(q, s.submit(ctx, q))
+	return s.answer(q, s.submit(ctx, q), r)
 }
 
 // DecideAll implements [store.Store], for keys of one server and part.
-func (s *Sender) DecideAll(ctx context.Context, cs []store.Charge) (store.Result, error) {
-	return s.decideAll(ctx, Ask, cs)
+func (s *Sender) DecideAll(ctx context.Context, cs []store.Charge, r *store.Result) error {
+	return s.decideAll(ctx, Ask, cs, r)
 }
 
 // PeekAll is DecideAll, but changes nothing.
-func (s *Sender) PeekAll(ctx context.Context, cs []store.Charge) (store.Result, error) {
-	return s.decideAll(ctx, Peek, cs)
+func (s *Sender) PeekAll(ctx context.Context, cs []store.Charge, r *store.Result) error {
+	return s.decideAll(ctx, Peek, cs, r)
 }
 
-func (s *Sender) decideAll(ctx context.Context, mode Mode, cs []store.Charge) (store.Result, error) {
+func (s *Sender) decideAll(ctx context.Context, mode Mode, cs []store.Charge, r *store.Result) error {
 	if err := noExtra(cs); err != nil {
-		return store.Result{}, err
+		return err
 	}
 	q := s.pools.question(mode, cs[0])
 	q.Charges = cs
-	return s.answer(q, s.submit(ctx, q))
+	return s.answer(q, s.submit(ctx, q), r)
 }
 
 // Deny implements [Denier].
-func (s *Sender) Deny(ctx context.Context, c store.Charge) (store.Result, error) {
+func (s *Sender) Deny(ctx context.Context, c store.Charge, r *store.Result) error {
 	q := s.pools.question(Deny, c)
-	return s.answer(q, s.submit(ctx, q))
+	return s.answer(q, s.submit(ctx, q), r)
 }
 
-// answer returns the answer of a question that was submitted, and frees it.
-func (s *Sender) answer(q *Question, err error) (r store.Result, _ error) {
+// answer takes the answer of a question that was submitted, and frees it. A question that
+// has failed may still be in flight: that is why it has a Result of its own.
+func (s *Sender) answer(q *Question, err error, r *store.Result) error {
 	if err != nil {
-		return r, err
+		return err
 	}
-	r = q.Result
+	*r = q.Result
 	s.pools.free(q)
-	return r, nil
+	return nil
 }
 
 // Settle implements [store.Store]. A settlement is sent once: one that is not answered
