@@ -196,6 +196,7 @@ func decisionOf(c Charge, r *store.Result) Decision {
 // the i-th policy of the receipts' limiters.
 func (d *Decision) conclude() {
 	d.Allowed, d.Source = d.result.Allowed, d.result.Source
+	d.Limiter, d.Policy, d.Limit, d.Remaining = "", "", 0, 0
 	var reset, retry, longest int64 // longest: of those that refused
 	i := 0
 	for c := range d.charges() {

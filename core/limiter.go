@@ -274,6 +274,12 @@ func (l *Limiter) AllowN(ctx context.Context, key string, n int64) (d Decision, 
 	return
 }
 
+// AllowTo is AllowN that writes the decision to d, whatever it held, and after an error
+// the zero Decision. It saves a copy, for code around every request.
+func (l *Limiter) AllowTo(ctx context.Context, key string, n int64, d *Decision) error {
+	return l.decide(ctx, key, n, false, d)
+}
+
 // Peek returns the decision that Allow would make, and changes nothing. If that is to
 // admit, Remaining and the spans are those before the charge. After the store's clock was
 // far ahead and is right again, the wait of a key that was charged meanwhile begins with the
@@ -337,16 +343,20 @@ func (l *Limiter) Reset(ctx context.Context, key string) error {
 }
 
 // decide makes a decision of one limiter. It is separate from AllowAll so that it does
-// not allocate. It fills in the zero decision d, so that the methods above are small
-// enough to be inlined, and no decision is copied.
+// not allocate. It fills in d, so that the methods above are small enough to be inlined,
+// and no decision is copied.
 func (l *Limiter) decide(ctx context.Context, key string, n int64, peek bool, d *Decision) error {
+	var err error
 	switch {
 	case ctx == nil:
-		return errContext
+		err = errContext
 	case n <= 0:
-		return ErrCost
+		err = ErrCost
 	}
-	var err error
+	if err != nil {
+		*d = Decision{}
+		return err
+	}
 	c, start, r := Charge{l, key, n}, begin(l.observer), newResult()
 	if n > l.max || l.constant {
 		byNumbers(r, c)
@@ -357,13 +367,12 @@ func (l *Limiter) decide(ctx context.Context, key string, n int64, peek bool, d 
 		decided(ctx, l.observer, start, r, err, c)
 	}
 	if err != nil {
+		*d = Decision{}
 		return err
 	}
-	d.first.limiter = l
-	d.result = *r
+	d.first, d.more, d.result = receipt{limiter: l}, nil, *r
 	results.Put(r)
-	d.conclude()
-	if d.Allowed && !peek {
+	if d.conclude(); d.Allowed && !peek {
 		d.first = newReceipt(c)
 	}
 	return nil

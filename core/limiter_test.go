@@ -490,3 +490,39 @@ func TestContextIsPassedOn(t *testing.T) {
 		cancel()
 	}
 }
+
+// TestAllowTo: what a decision is written to may have held another one, of more charges or
+// without one, and after an error it is zero.
+func TestAllowTo(t *testing.T) {
+	s := newFakeStore(t)
+	a := newLimiter(t, s, "a", core.FixedWindow(perAge(10)))
+	b := newLimiter(t, s, "b", core.FixedWindow(perAge(10)).Named("x"), core.FixedWindow(perAge(10)).Named("y"))
+	admitted, refused := say{true, step.Reading{Remaining: 9, ResetAfter: 8}}, say{false, step.Reading{RetryAfter: 7}}
+	fail := func([]store.Charge, bool) (store.Result, error) { return store.Result{Allowed: true}, errStore }
+	for before, dirty := range map[string]func() core.Decision{
+		"zero": func() core.Decision { return core.Decision{} },
+		"two charges": func() core.Decision {
+			s.answer = says(true, admitted, admitted, admitted)
+			d, err := core.AllowAll(t.Context(), core.Charge{Limiter: b, Key: "k", N: 1}, core.Charge{Limiter: a, Key: "k", N: 1})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return d
+		},
+		"refused": func() core.Decision {
+			s.answer = says(false, refused, admitted)
+			return allow(t, b, "k", 1)
+		},
+	} {
+		for after, answer := range map[string]func([]store.Charge, bool) (store.Result, error){
+			"admitted": says(true, admitted), "refused": says(false, refused), "error": fail,
+		} {
+			got := dirty()
+			s.answer = answer
+			want, wantErr := a.AllowN(t.Context(), "k", 2)
+			if err := a.AllowTo(t.Context(), "k", 2, &got); !errors.Is(err, wantErr) || !reflect.DeepEqual(got, want) {
+				t.Errorf("%s after %s: %+v, %v; want %+v, %v", after, before, got, err, want, wantErr)
+			}
+		}
+	}
+}

@@ -29,7 +29,8 @@ func Limit(guard *nethttp.Guard) echo.MiddlewareFunc {
 	mustGuard(guard)
 	return func(next echo.HandlerFunc) echo.HandlerFunc {
 		return func(c echo.Context) error {
-			v := guard.Check(c.Request())
+			var v nethttp.Verdict
+			guard.CheckTo(&v, c.Request(), nil)
 			return act(c, next, guard, &v)
 		}
 	}
@@ -47,7 +48,8 @@ func LimitBy(guard *nethttp.Guard, keys ...Key) echo.MiddlewareFunc {
 	keys = perRule("LimitBy", guard.Rules(), keys)
 	return func(next echo.HandlerFunc) echo.HandlerFunc {
 		return func(c echo.Context) error {
-			v := guard.CheckKeys(c.Request(), func(rule int) (string, error) { return keys[rule](c) })
+			var v nethttp.Verdict
+			guard.CheckTo(&v, c.Request(), func(rule int) (string, error) { return keys[rule](c) })
 			return act(c, next, guard, &v)
 		}
 	}

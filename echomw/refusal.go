@@ -17,7 +17,7 @@ import (
 // error handler of the application's writes instead, from the error that is returned.
 // Echo's own does nothing with the error of a response that has been written.
 func refuse(c echo.Context, guard *nethttp.Guard, v *nethttp.Verdict) error {
-	return refuseWith(c, v.Status(), v.Problem, v.Err, func(w http.ResponseWriter) { guard.Refuse(w, c.Request(), *v) })
+	return refuseWith(c, v.Status(), v.Problem, v.Err, func(w http.ResponseWriter) { guard.Refuse(w, c.Request(), v) })
 }
 
 // refuseWith calls write, which writes the refusal that the other parameters describe.
@@ -29,7 +29,8 @@ func refuseWith(c echo.Context, status int, document func() []byte, cause error,
 	case !w.document:
 		return nil
 	case w.direct:
-		return &echo.HTTPError{Code: status, Message: http.StatusText(status), Internal: cause}
+		w.err = echo.HTTPError{Code: status, Message: title(status), Internal: cause}
+		return &w.err
 	}
 	message := &problem{document: document(), title: http.StatusText(status)}
 	response.Before(func() { message.label(c.Request(), response) })
@@ -37,6 +38,17 @@ func refuseWith(c echo.Context, status int, document func() []byte, cause error,
 	// Internal that is itself an *echo.HTTPError.
 	return &echo.HTTPError{Code: status, Message: message, Internal: cause}
 }
+
+// title returns the text of a status. That of most refusals is converted to an interface
+// once, as that takes an allocation.
+func title(status int) any {
+	if status == http.StatusTooManyRequests {
+		return tooManyRequests
+	}
+	return http.StatusText(status)
+}
+
+var tooManyRequests any = http.StatusText(http.StatusTooManyRequests) //nolint:gochecknoglobals // a constant
 
 // answersByDefault reports whether errors are answered by Echo's default error handler,
 // which would only encode the document once more, in several times the guard's time.
@@ -55,6 +67,8 @@ type refusalWriter struct {
 	status   int  // of the refusal
 	direct   bool // the document is not for the error handler
 	document bool // it was written
+
+	err echo.HTTPError // to return: here, so that both take one allocation
 }
 
 // Unwrap is for [http.ResponseController].
@@ -62,7 +76,7 @@ func (w *refusalWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
 func (w *refusalWriter) WriteHeader(status int) {
 	h := w.Header()
-	if status == w.status && h.Get("Content-Type") == nethttp.ProblemType {
+	if kind := h["Content-Type"]; status == w.status && len(kind) == 1 && kind[0] == nethttp.ProblemType {
 		w.document = true
 		if !w.direct { // the error handler may write another body
 			h.Del("Content-Type")

@@ -17,7 +17,7 @@ import (
 // error handler of the application's writes instead, from the error that is returned.
 // Echo's own does nothing with the error of a response that has been written.
 func refuse(c *echo.Context, guard *nethttp.Guard, v *nethttp.Verdict) error {
-	return refuseWith(c, v.Status(), v.Problem, v.Err, func(w http.ResponseWriter) { guard.Refuse(w, c.Request(), *v) })
+	return refuseWith(c, v.Status(), v.Problem, v.Err, func(w http.ResponseWriter) { guard.Refuse(w, c.Request(), v) })
 }
 
 // refuseWith calls write, which writes the refusal that the other parameters describe.
@@ -27,7 +27,11 @@ func refuseWith(c *echo.Context, status int, document func() []byte, cause error
 	if !w.document {
 		return nil
 	}
-	within := echo.HTTPError{Code: status, Message: http.StatusText(status)}.Wrap(cause)
+	w.err = echo.HTTPError{Code: status, Message: http.StatusText(status)}
+	var within error = &w.err
+	if cause != nil {
+		within = w.err.Wrap(cause)
+	}
 	if w.direct {
 		return within
 	}
@@ -55,6 +59,8 @@ type refusalWriter struct {
 	status   int  // of the refusal
 	direct   bool // the document is not for the error handler
 	document bool // it was written
+
+	err echo.HTTPError // to return: here, so that both take one allocation
 }
 
 // Unwrap is for [http.ResponseController].
@@ -62,7 +68,7 @@ func (w *refusalWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
 func (w *refusalWriter) WriteHeader(status int) {
 	h := w.Header()
-	if status == w.status && h.Get("Content-Type") == nethttp.ProblemType {
+	if kind := h["Content-Type"]; status == w.status && len(kind) == 1 && kind[0] == nethttp.ProblemType {
 		w.document = true
 		if !w.direct { // the error handler may write another body
 			h.Del("Content-Type")

@@ -23,7 +23,8 @@ import (
 func Limit(guard *nethttp.Guard) gin.HandlerFunc {
 	mustGuard(guard)
 	return func(c *gin.Context) {
-		v := guard.Check(c.Request)
+		var v nethttp.Verdict
+		guard.CheckTo(&v, c.Request, nil)
 		act(c, guard, &v)
 	}
 }
@@ -39,7 +40,8 @@ func LimitBy(guard *nethttp.Guard, keys ...Key) gin.HandlerFunc {
 	mustGuard(guard)
 	keys = perRule("LimitBy", guard.Rules(), keys)
 	return func(c *gin.Context) {
-		v := guard.CheckKeys(c.Request, func(rule int) (string, error) { return keys[rule](c) })
+		var v nethttp.Verdict
+		guard.CheckTo(&v, c.Request, func(rule int) (string, error) { return keys[rule](c) })
 		act(c, guard, &v)
 	}
 }
@@ -63,7 +65,7 @@ func act(c *gin.Context, guard *nethttp.Guard, v *nethttp.Verdict) {
 			c.Error(v.Err) //nolint:errcheck // it returns its argument
 		}
 		c.Status(http.StatusOK) // as under net/http if none is written; Gin would send 404 where no route matched
-		guard.Refuse(c.Writer, c.Request, *v)
+		guard.Refuse(c.Writer, c.Request, v)
 		c.Writer.WriteHeaderNow() // HEAD has no body, and other middleware calls Written
 		return
 	}

@@ -120,7 +120,8 @@ func ExampleIn() {
 	for _, remote := range []string{"192.0.2.7:80", "192.0.2.7:80", "203.0.113.7:80", "203.0.113.7:80"} {
 		r := httptest.NewRequest("GET", "/", nil)
 		r.RemoteAddr = remote
-		fmt.Println(remote, guard.Check(r).Status())
+		verdict := guard.Check(r)
+		fmt.Println(remote, verdict.Status())
 	}
 	// Output:
 	// 192.0.2.7:80 0
@@ -150,7 +151,8 @@ func ExampleNotIn() {
 	for _, remote := range []string{"198.51.100.7:80", "203.0.113.7:80", "@"} {
 		r := httptest.NewRequest("GET", "/", nil)
 		r.RemoteAddr = remote
-		fmt.Println(remote, guard.Check(r).Status())
+		verdict := guard.Check(r)
+		fmt.Println(remote, verdict.Status())
 	}
 	// Output:
 	// 198.51.100.7:80 403

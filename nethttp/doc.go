@@ -14,7 +14,7 @@
 //	verdict := guard.Check(r)      decides and charges, writes nothing
 //	verdict.Status()               0: admitted; otherwise the status of the refusal
 //	verdict.SetFields(w.Header())  sets the fields of the response
-//	guard.Refuse(w, r, verdict)    writes the refusal, or answers a preflight
+//	guard.Refuse(w, r, &verdict)   writes the refusal, or answers a preflight
 //
 // A [Transport] is for the other side: programs that call servers which have limits.
 //

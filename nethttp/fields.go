@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strconv"
 	"time"
+	"unsafe"
 
 	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/internal/problem"
@@ -38,27 +39,30 @@ type Fields func(h http.Header, v Verdict)
 // Draft11 appends to existing values, so that nested guards all appear. A value that is
 // already there is not repeated.
 func Draft11(h http.Header, v Verdict) {
-	var values valueArena
-	v.draft11(h, &values)
+	b := newBlock(2)
+	v.draft11(h, &b)
 }
 
-func (v *Verdict) draft11(h http.Header, values *valueArena) {
-	var room [256]byte
-	b := room[:0]
-	if v.sheet == nil {
-		b = appendPolicies(b, &v.Decision)
+func (v *Verdict) draft11(h http.Header, b *block) {
+	if !v.asked() {
+		return
 	}
-	n := len(b)
-	text := string(appendStates(b, &v.Decision)) // of both fields: one allocation
-	policies, states := text[:n], text[n:]
+	var policies string
 	if v.sheet != nil {
 		policies = v.sheet.policies
+	} else {
+		b.text = appendPolicies(b.text, &v.Decision)
+		policies = b.cut(0)
 	}
+	start := len(b.text)
+	b.text = appendStates(b.text, &v.Decision, v.sheet)
+	states := b.cut(start)
+	empty := len(h) == 0 // then there is nothing to look for
 	if policies != "" {
-		values.add(h, "Ratelimit-Policy", policies)
+		b.add(h, "Ratelimit-Policy", policies, empty)
 	}
 	if states != "" {
-		values.add(h, "Ratelimit", states)
+		b.add(h, "Ratelimit", states, empty)
 	}
 }
 
@@ -77,7 +81,7 @@ func appendPolicy(b []byte, start int, name string, limit int64, window time.Dur
 	if limit == core.NoLimit {
 		return b
 	}
-	b = appendItem(b, start, name)
+	b = appendString(appendComma(b, start), name)
 	b = appendParam(b, ";q=", limit)
 	if window >= time.Second {
 		b = appendParam(b, ";w=", seconds(window))
@@ -85,15 +89,20 @@ func appendPolicy(b []byte, start int, name string, limit int64, window time.Dur
 	return b
 }
 
-// appendStates appends the RateLimit of all answers.
-func appendStates(b []byte, d *core.Decision) []byte {
+// appendStates appends the RateLimit of all answers. The sheet, unless it is nil, has the
+// policies' names as they are written.
+func appendStates(b []byte, d *core.Decision, s *sheet) []byte {
 	start := len(b)
 	for i := range d.Len() {
 		a := d.Answer(i)
 		if a.Limit == core.NoLimit || !known(d.Source, a.Limit) {
 			continue
 		}
-		b = appendItem(b, start, a.Policy)
+		if s != nil {
+			b = append(appendComma(b, start), s.names[i]...)
+		} else {
+			b = appendString(appendComma(b, start), a.Policy)
+		}
 		b = appendParam(b, ";r=", a.Remaining)
 		if a.NextAfter > 0 && a.NextAfter != core.Never {
 			b = appendParam(b, ";t=", seconds(a.NextAfter))
@@ -133,14 +142,14 @@ func classic(h http.Header, v Verdict, limit, remaining, reset string) {
 	if !v.Decision.Allowed {
 		after = a.RetryAfter
 	}
-	values := make(valueArena, 3)
-	values.set(h, limit, integer(a.Limit))
+	b := block{values: make([]string, 3)}
+	b.set(h, limit, integer(a.Limit))
 	if !known(v.Decision.Source, a.Limit) {
 		return
 	}
-	values.set(h, remaining, integer(a.Remaining))
+	b.set(h, remaining, integer(a.Remaining))
 	if after != core.Never {
-		values.set(h, reset, integer(seconds(after)))
+		b.set(h, reset, integer(seconds(after)))
 	}
 }
 
@@ -166,6 +175,7 @@ func known(s core.Source, limit int64) bool {
 // because a program may have a limiter for each customer.
 type sheet struct {
 	policies string             // RateLimit-Policy
+	names    []string           // of the policies, as in the fields
 	refusals []problem.Document // the i-th is for a refusal by the i-th policy alone
 }
 
@@ -176,6 +186,7 @@ func newSheet(rules []Rule) *sheet {
 		_, limiter := rule.own()
 		for _, p := range limiter.Policies() {
 			b = appendPolicy(b, 0, p.Name(), p.Limit(), p.Window())
+			s.names = append(s.names, string(appendString(nil, p.Name())))
 			s.refusals = append(s.refusals, problem.QuotaExceeded(p.Name()))
 		}
 	}
@@ -183,12 +194,12 @@ func newSheet(rules []Rule) *sheet {
 	return s
 }
 
-// appendItem appends an item, without its parameters, to the list that begins at start.
-func appendItem(b []byte, start int, name string) []byte {
+// appendComma appends what is before an item of the list that begins at start.
+func appendComma(b []byte, start int) []byte {
 	if len(b) > start {
 		b = append(b, ", "...)
 	}
-	return appendString(b, name)
+	return b
 }
 
 // appendString appends a string as RFC 9651, section 4.1.6, writes it. s must be printable
@@ -223,27 +234,61 @@ func seconds(d time.Duration) int64 {
 	return s
 }
 
-// A valueArena is where the value slices of an http.Header are cut from: one allocation
-// serves all fields of a response, where Header.Set makes one for each. The slices do
-// not overlap, because a handler may change or append to any of them.
-type valueArena []string
+// A block is where the fields of a response are: the slices that are their values, and the
+// text of those that differ from one response to another. It takes one allocation, where
+// Header.Set makes one for each value. The slices do not overlap, because a handler may
+// change or append to any of them.
+type block struct {
+	values []string
+	text   []byte
+}
+
+// newBlock returns a block for so many fields. It grows if that was too few, or the text is
+// long.
+func newBlock(fields int) block {
+	if fields <= 2 { // what an admitted response has
+		b := new(struct {
+			values [2]string
+			text   [64]byte
+		})
+		return block{b.values[:], b.text[:0]}
+	}
+	b := new(struct {
+		values [refusalFields]string
+		text   [80]byte
+	})
+	return block{b.values[:], b.text[:0]}
+}
+
+// refusalFields is what Draft11, a refusal and its document set.
+const refusalFields = 7
+
+// cut returns the text from start on. It is not copied, and nothing writes to it any more.
+func (b *block) cut(start int) string {
+	text := b.text[start:]
+	return unsafe.String(unsafe.SliceData(text), len(text)) //nolint:gosec // the text outlives it, and does not change
+}
 
 // set sets a field, given by its canonical name.
-func (a *valueArena) set(h http.Header, name, value string) {
-	if len(*a) == 0 {
-		*a = make(valueArena, 2) // what an admitted response has
+func (b *block) set(h http.Header, name, value string) {
+	if len(b.values) == 0 {
+		b.values = make([]string, 2)
 	}
-	(*a)[0] = value
-	h[name] = (*a)[:1:1]
-	*a = (*a)[1:]
+	b.values[0] = value
+	h[name] = b.values[:1:1]
+	b.values = b.values[1:]
 }
 
 // add is set for a field that is a list: values already there stay. The same value is
-// already there if SetFields and Refuse are both called.
-func (a *valueArena) add(h http.Header, name, value string) {
+// already there if SetFields and Refuse are both called. An empty header has none.
+func (b *block) add(h http.Header, name, value string, empty bool) {
+	if empty {
+		b.set(h, name, value)
+		return
+	}
 	switch had := h[name]; {
 	case len(had) == 0:
-		a.set(h, name, value)
+		b.set(h, name, value)
 	case !slices.Contains(had, value):
 		h[name] = append(had, value)
 	}

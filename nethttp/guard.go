@@ -86,6 +86,12 @@ func (g *Guard) CheckKeys(r *http.Request, key func(rule int) (string, error)) (
 	return v
 }
 
+// CheckTo is CheckKeys that writes to v, whatever it held. It saves adapters a copy.
+func (g *Guard) CheckTo(v *Verdict, r *http.Request, key func(rule int) (string, error)) {
+	*v = Verdict{}
+	g.check(v, r, key)
+}
+
 // check fills in the zero verdict v, which is too large to be copied without need. A nil
 // key stands for the rules' own.
 func (g *Guard) check(v *Verdict, r *http.Request, key func(rule int) (string, error)) {
@@ -117,36 +123,63 @@ func isPreflight(r *http.Request) bool {
 }
 
 func (g *Guard) decide(v *Verdict, r *http.Request, key func(rule int) (string, error)) {
-	if len(g.config.Rules) == 0 {
+	v.guard, v.sheet = g, g.sheet
+	switch len(g.config.Rules) {
+	case 0:
 		v.Err, v.status = errZero, http.StatusInternalServerError
-		return
+	case 1:
+		var (
+			one  [1]core.Charge
+			view limits.View
+		)
+		if g.charge(v, r, key, 0, &view, &one[0]) {
+			v.ask(r, one[:])
+		} else {
+			v.admitted = v.Err == nil
+		}
+	default:
+		g.decideAll(v, r, key)
 	}
-	v.guard = g
-	var room [maxRules]core.Charge
-	charges, usual := g.charges(v, r, key, room[:0])
-	switch {
-	case v.Err != nil:
-		return
-	case len(charges) == 0:
+}
+
+// decideAll is decide for several rules.
+func (g *Guard) decideAll(v *Verdict, r *http.Request, key func(rule int) (string, error)) {
+	var (
+		room [maxRules]core.Charge
+		view limits.View
+	)
+	n := 0
+	for i := range g.config.Rules {
+		if g.charge(v, r, key, i, &view, &room[n]) {
+			n++
+		} else if v.Err != nil {
+			return
+		}
+	}
+	if n == 0 {
 		v.admitted = true
 		return
+	}
+	v.ask(r, room[:n])
+}
+
+// ask asks the limiters, and completes the verdict.
+func (v *Verdict) ask(r *http.Request, charges []core.Charge) {
+	ctx := r.Context()
+	switch c := &charges[0]; {
 	case v.trial != nil:
-		v.Decision, v.Err = v.trial.decide(r.Context(), charges)
+		v.Decision, v.Err = v.trial.decide(ctx, charges)
 		if v.bill != nil {
 			v.bill.trial = v.trial
 		}
 	case len(charges) == 1:
-		c := &charges[0]
-		v.Decision, v.Err = c.Limiter.AllowN(r.Context(), c.Key, c.N)
-	default: // a copy, so that room does not escape, which would cost guards with one rule
-		v.Decision, v.Err = core.AllowAll(r.Context(), slices.Clone(charges)...)
+		v.Err = c.Limiter.AllowTo(ctx, c.Key, c.N, &v.Decision)
+	default: // a copy, so that the room of the charges does not escape
+		v.Decision, v.Err = core.AllowAll(ctx, slices.Clone(charges)...)
 	}
 	if v.Err != nil {
 		v.status = http.StatusServiceUnavailable
 		return
-	}
-	if usual {
-		v.sheet = g.sheet
 	}
 	v.admitted = v.Decision.Allowed
 	if !v.admitted {
@@ -154,73 +187,64 @@ func (g *Guard) decide(v *Verdict, r *http.Request, key func(rule int) (string, 
 	}
 }
 
-// charges appends to into what each rule charges, and starts the verdict's bill. usual
-// reports whether all rules take part with their own limiters. If a function of a rule
-// returns an error or an invalid value, charges sets the verdict's Err and status.
-func (g *Guard) charges(v *Verdict, r *http.Request, key func(rule int) (string, error), into []core.Charge) (_ []core.Charge, usual bool) {
-	usual = true
-	var view limits.View
-	for i := range g.config.Rules {
-		rule := &g.config.Rules[i]
-		n := int64(1)
-		if rule.Cost != nil {
-			n = rule.Cost(r)
+// charge sets c to what a rule charges, and adds that to the verdict's bill. It returns
+// false if the rule does not take part, or if a function of the rule returns an error or an
+// invalid value, which is the verdict's Err then. The view is that of all rules.
+func (g *Guard) charge(v *Verdict, r *http.Request, key func(rule int) (string, error), i int, view *limits.View, c *core.Charge) bool {
+	rule := &g.config.Rules[i]
+	c.N = 1
+	if rule.Cost != nil {
+		c.N = rule.Cost(r)
+	}
+	if c.N < 0 {
+		err := returned("Cost", "%d; it must be 0 or more", c.N)
+		v.Err, v.status = g.ruleError(i, err), http.StatusInternalServerError
+		return false
+	}
+	if c.N == 0 {
+		v.sheet = nil
+		return false
+	}
+	var err error
+	if key != nil {
+		c.Key, err = key(i)
+	} else {
+		c.Key, err = rule.Key(r)
+	}
+	if err == nil && c.Key == "" {
+		err = errEmptyKey
+	}
+	if err != nil {
+		v.Err, v.status = g.ruleError(i, err), g.config.KeyErrorStatus
+		if errors.Is(err, keyfuncs.ErrProgram) {
+			v.status = http.StatusInternalServerError
 		}
-		if n < 0 {
-			err := returned("Cost", "%d; it must be 0 or more", n)
+		return false
+	}
+	c.Limiter = rule.Limiter
+	switch {
+	case rule.Limit != nil:
+		var shadow *core.Limiter
+		if c.Limiter, shadow = rule.fromBook(view, r, c.Key); shadow != nil {
+			v.trial = v.trial.add(i, core.Charge{Limiter: shadow, Key: c.Key, N: c.N})
+		}
+	case rule.Plan != nil:
+		if c.Limiter, err = rule.plan(r, c.Key); err != nil {
 			v.Err, v.status = g.ruleError(i, err), http.StatusInternalServerError
-			return nil, false
-		}
-		if n == 0 {
-			usual = false
-			continue
-		}
-		var (
-			k   string
-			err error
-		)
-		if key != nil {
-			k, err = key(i)
-		} else {
-			k, err = rule.Key(r)
-		}
-		if err == nil && k == "" {
-			err = errEmptyKey
-		}
-		if err != nil {
-			v.Err, v.status = g.ruleError(i, err), g.config.KeyErrorStatus
-			if errors.Is(err, keyfuncs.ErrProgram) {
-				v.status = http.StatusInternalServerError
-			}
-			return nil, false
-		}
-		var l *core.Limiter
-		if rule.Limit != nil {
-			var shadow *core.Limiter
-			if l, shadow = rule.fromBook(&view, r, k); shadow != nil {
-				v.trial = v.trial.add(i, core.Charge{Limiter: shadow, Key: k, N: n})
-			}
-		} else {
-			l, err = rule.limiter(r, k)
-		}
-		if err != nil {
-			v.Err, v.status = g.ruleError(i, err), http.StatusInternalServerError
-			return nil, false
-		}
-		usual = usual && l == rule.Limiter
-		into = append(into, core.Charge{Limiter: l, Key: k, N: n})
-		if g.settles {
-			v.bill = v.bill.add(g, i, n)
+			return false
 		}
 	}
-	return into, usual
+	if c.Limiter != rule.Limiter {
+		v.sheet = nil
+	}
+	if g.settles {
+		v.bill = v.bill.add(g, i, c.N)
+	}
+	return true
 }
 
-// limiter returns the limiter that decides about a request that is charged to the key.
-func (rule *Rule) limiter(r *http.Request, key string) (*core.Limiter, error) {
-	if rule.Plan == nil {
-		return rule.Limiter, nil
-	}
+// plan returns the limiter that decides about a request that is charged to the key.
+func (rule *Rule) plan(r *http.Request, key string) (*core.Limiter, error) {
 	l := rule.Plan(r, key)
 	switch {
 	case l == nil || l == rule.Limiter:
@@ -273,8 +297,7 @@ func (g *Guard) Handler(next http.Handler) http.Handler {
 			g.refuse(w, r, &v)
 			return
 		}
-		var values valueArena
-		v.setFields(w.Header(), &values)
+		v.setLimits(w.Header(), nil)
 		if v.bill == nil {
 			next.ServeHTTP(w, r)
 		} else {

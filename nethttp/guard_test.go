@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"reflect"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -266,7 +267,7 @@ func TestPreflightVerdict(t *testing.T) {
 	if v.Status() != 204 || v.Err != nil || v.Problem() != nil || len(w.Header()) > 0 {
 		t.Errorf("%+v, problem %q, fields %v", v, v.Problem(), w.Header())
 	}
-	if guard.Refuse(w, r, v); w.Code != 202 {
+	if guard.Refuse(w, r, &v); w.Code != 202 {
 		t.Errorf("status %d", w.Code)
 	}
 }
@@ -513,7 +514,7 @@ func TestByHand(t *testing.T) {
 		t.Error("there is something to settle")
 	}
 	w := httptest.NewRecorder()
-	guard.Refuse(w, r, v)
+	guard.Refuse(w, r, &v)
 	if w.Body.Len() > 0 || len(w.Header()) > 0 {
 		t.Errorf("an admitted request was refused: %v %s", w.Header(), w.Body)
 	}
@@ -536,7 +537,7 @@ func TestByHand(t *testing.T) {
 func TestZeroVerdictRefuses(t *testing.T) {
 	guard := newGuard(t, rules(nethttp.Rule{Limiter: memory(t, "api", core.Unlimited()), Key: header}))
 	w := httptest.NewRecorder()
-	guard.Refuse(w, request("GET", "/"), nethttp.Verdict{})
+	guard.Refuse(w, request("GET", "/"), &nethttp.Verdict{})
 	if w.Code != 503 {
 		t.Errorf("status %d", w.Code)
 	}
@@ -707,6 +708,34 @@ func TestRuleErrors(t *testing.T) {
 	for _, l := range []*core.Limiter{first.Limiter, free} {
 		if d, err := l.Peek(t.Context(), "anna"); err != nil || d.Remaining != 1 {
 			t.Errorf("charged: %v, %v", d, err)
+		}
+	}
+}
+
+// TestCheckTo: what a verdict is written to may have held another one.
+func TestCheckTo(t *testing.T) {
+	guard := newGuard(t, nethttp.Config{
+		Rules: []nethttp.Rule{{
+			Limiter: memory(t, "api", core.Blocked()), Key: header,
+			Settle: nethttp.StatedCost,
+		}},
+		Skip: func(r *http.Request) bool { return r.URL.Path == "/skip" },
+	})
+	var v nethttp.Verdict
+	for range 2 {
+		for _, test := range []struct {
+			r      *http.Request
+			status int
+		}{
+			{request("GET", "/", "X-Client", "anna"), 429},
+			{request("GET", "/skip"), 0},
+			{request("GET", "/"), 400},
+		} {
+			want := guard.Check(test.r)
+			guard.CheckTo(&v, test.r, nil)
+			if v.Status() != test.status || v.Status() != want.Status() || (v.Err == nil) != (want.Err == nil) || !reflect.DeepEqual(v.Decision, want.Decision) {
+				t.Errorf("%+v, want %+v", v, want)
+			}
 		}
 	}
 }

@@ -14,9 +14,9 @@ const ProblemType = problem.Type
 // writes instead. It does not read the request's body. A response to HEAD has no body.
 // For a preflight whose verdict has status 204, Refuse calls [Config].Preflight. It does
 // nothing if the verdict admits.
-func (g *Guard) Refuse(w http.ResponseWriter, r *http.Request, v Verdict) {
-	if v.code() != 0 {
-		g.refuse(w, r, &v)
+func (g *Guard) Refuse(w http.ResponseWriter, r *http.Request, v *Verdict) {
+	if v.Status() != 0 {
+		g.refuse(w, r, v)
 	}
 }
 
@@ -28,8 +28,8 @@ func (g *Guard) refuse(w http.ResponseWriter, r *http.Request, v *Verdict) {
 		}
 		return
 	}
-	values := make(valueArena, 7) // what Draft11, a refusal and its document set
-	v.setFields(w.Header(), &values)
+	b := newBlock(refusalFields)
+	v.setRefusal(w.Header(), &b)
 	if g.config.OnRefused != nil {
 		rec := &recorder{ResponseWriter: w}
 		g.config.OnRefused(rec.writer(), r, *v)
@@ -37,14 +37,14 @@ func (g *Guard) refuse(w http.ResponseWriter, r *http.Request, v *Verdict) {
 			return
 		}
 	}
-	v.document().Write(w, r, values)
+	v.document().Write(w, r, b.values)
 }
 
 // Problem returns the body of the refusal, a problem document (RFC 9457), whose media
 // type is [ProblemType]. For status 429 it is of the type quota-exceeded of
 // draft-ietf-httpapi-ratelimit-headers-11 and names the policies that refused; otherwise
 // it contains no more than the status. It is nil if nothing is refused.
-func (v Verdict) Problem() []byte {
+func (v *Verdict) Problem() []byte {
 	if !v.refuses() {
 		return nil
 	}
@@ -53,7 +53,7 @@ func (v Verdict) Problem() []byte {
 
 // document returns the body of a refusal.
 func (v *Verdict) document() problem.Document {
-	status := v.code()
+	status := v.Status()
 	if status != http.StatusTooManyRequests {
 		return problem.Blank(status)
 	}

@@ -61,7 +61,7 @@ func SetCost(ctx context.Context, limiter string, units int64) bool {
 // it ignores Outcome.Cost. If there is nothing to settle, Track returns r and nil.
 //
 // [Guard.Handler] does all this; Track is for adapters to frameworks.
-func (v Verdict) Track(r *http.Request) (tracked *http.Request, settle func(Outcome)) {
+func (v *Verdict) Track(r *http.Request) (tracked *http.Request, settle func(Outcome)) {
 	if v.bill == nil {
 		return r, nil
 	}
@@ -69,7 +69,7 @@ func (v Verdict) Track(r *http.Request) (tracked *http.Request, settle func(Outc
 }
 
 // serve calls next with a recorder and settles the charge.
-func (v Verdict) serve(next http.Handler, w http.ResponseWriter, r *http.Request) {
+func (v *Verdict) serve(next http.Handler, w http.ResponseWriter, r *http.Request) {
 	tracked, settle := v.Track(r)
 	rec := &recorder{ResponseWriter: w}
 	returned := false

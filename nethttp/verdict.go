@@ -15,7 +15,8 @@ const retryUnavailable = "5"
 // It is not 0, so that no adapter can take it for one that admits.
 const statusPreflight = http.StatusNoContent
 
-// A Verdict is a guard's answer to a request. The zero Verdict refuses with status 503.
+// A Verdict is a guard's answer to a request. The zero Verdict refuses with status 503. Its
+// methods have a pointer receiver because it is large.
 type Verdict struct {
 	// Decision is the answer of the limiters, in the order of the rules. It is the
 	// zero Decision if no limiter was asked, and if Err is not nil. See also
@@ -44,9 +45,7 @@ type Verdict struct {
 // behind the guard, and [Guard.Refuse] answers it. Status then returns the status of the
 // refusal, which is 400, 403, 429, 500 or 503 as listed in the package documentation; or
 // 204 for a preflight that [Config].Preflight answers, with whatever status that writes.
-func (v Verdict) Status() int { return v.code() }
-
-func (v *Verdict) code() int {
+func (v *Verdict) Status() int {
 	switch {
 	case v.admitted:
 		return 0
@@ -60,7 +59,7 @@ func (v *Verdict) code() int {
 // Limiter returns the name of the limiter that the verdict is by, for logs and metrics:
 // Decision.Limiter, or after an error of a rule's function that of the rule's limiter. It
 // is empty if no limiter was asked for another reason, or the store returned an error.
-func (v Verdict) Limiter() string {
+func (v *Verdict) Limiter() string {
 	var rule *ruleError
 	if errors.As(v.Err, &rule) {
 		return rule.limiter
@@ -77,35 +76,50 @@ func (v *Verdict) asked() bool { return v.Decision.Len() > 0 }
 // SetFields sets the fields of the response to an admitted or refused request: those of
 // [Config].Fields, and for a refusal Retry-After (RFC 9110, section 10.2.3) and
 // Cache-Control: no-store. A refusal has no Retry-After if waiting does not help.
-func (v Verdict) SetFields(h http.Header) {
-	var values valueArena
-	v.setFields(h, &values)
-}
-
-func (v *Verdict) setFields(h http.Header, values *valueArena) {
-	if v.asked() && !v.silent && !v.guard.config.NoFields {
-		if fields := v.guard.config.Fields; fields != nil {
-			fields(h, *v)
-		} else {
-			v.draft11(h, values)
-		}
-	}
+func (v *Verdict) SetFields(h http.Header) {
 	if !v.refuses() {
+		v.setLimits(h, nil)
 		return
 	}
-	if after := v.retryAfter(); after != "" {
-		values.set(h, "Retry-After", after)
+	b := newBlock(refusalFields)
+	v.setRefusal(h, &b)
+}
+
+// setLimits sets the fields that describe the limits, in a block of their own if b is nil.
+func (v *Verdict) setLimits(h http.Header, b *block) {
+	if !v.asked() || v.silent || v.guard.config.NoFields {
+		return
+	}
+	if fields := v.guard.config.Fields; fields != nil {
+		fields(h, *v)
+		return
+	}
+	if b != nil {
+		v.draft11(h, b)
+		return
+	}
+	own := newBlock(2)
+	v.draft11(h, &own)
+}
+
+// setRefusal sets the fields of a refusal.
+func (v *Verdict) setRefusal(h http.Header, b *block) {
+	v.setLimits(h, b)
+	if after := v.retryAfter(b); after != "" {
+		b.set(h, "Retry-After", after)
 	} else {
 		delete(h, "Retry-After")
 	}
-	values.set(h, "Cache-Control", "no-store")
+	b.set(h, "Cache-Control", "no-store")
 }
 
-func (v *Verdict) retryAfter() string {
-	switch v.code() {
+func (v *Verdict) retryAfter(b *block) string {
+	switch v.Status() {
 	case http.StatusTooManyRequests:
 		if v.Decision.RetryAfter != core.Never {
-			return strconv.FormatInt(seconds(v.Decision.RetryAfter), 10)
+			start := len(b.text)
+			b.text = strconv.AppendInt(b.text, seconds(v.Decision.RetryAfter), 10)
+			return b.cut(start)
 		}
 	case http.StatusServiceUnavailable:
 		return retryUnavailable

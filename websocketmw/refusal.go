@@ -10,7 +10,7 @@ func (g *Guard) Refuse(w http.ResponseWriter, r *http.Request, v Verdict) {
 		return
 	}
 	if v.handshake != nil && v.handshake.Status() != 0 {
-		g.config.Handshakes.Refuse(w, r, *v.handshake)
+		g.config.Handshakes.Refuse(w, r, v.handshake)
 		return
 	}
 	if g.refuseInBand(w, r, v) {
