@@ -34,6 +34,7 @@ type Limiter struct {
 	windows  []time.Duration // of the policies
 	spec     store.Spec
 	prepared store.Limiter // by the store
+	quick    store.Quick   // the store, if it is one and there is one policy; or nil
 	observer *Observer     // of the store; nil if there is none
 	max      int64         // the largest charge that all policies can grant
 	constant bool          // Unlimited or Blocked: the store is never called
@@ -184,6 +185,9 @@ func (l *Limiter) prepare() (*Limiter, error) {
 		return nil, f.err()
 	}
 	l.observer = l.store.Observer()
+	if q, ok := l.store.(store.Quick); ok && q.Self() == l.store && len(l.policies) == 1 && !l.constant {
+		l.quick = q
+	}
 	return l, nil
 }
 
@@ -357,7 +361,17 @@ func (l *Limiter) decide(ctx context.Context, key string, n int64, peek bool, d 
 		*d = Decision{}
 		return err
 	}
-	c, start, r := Charge{l, key, n}, begin(l.observer), newResult()
+	c, start := Charge{l, key, n}, begin(l.observer)
+	if l.quick != nil && !peek && n <= l.max {
+		if at, x, admitted, ok := l.quick.Take(l.prepared, key, n); ok {
+			d.short(c, at, &x, admitted)
+			if l.observer != nil {
+				decided(ctx, l.observer, start, &d.result, nil, c)
+			}
+			return nil
+		}
+	}
+	r := newResult()
 	if n > l.max || l.constant {
 		byNumbers(r, c)
 	} else {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/core/memstore"
 	"github.com/headgate/headgate/core/store"
 )
 
@@ -224,5 +225,28 @@ func TestPoliciesAreCopies(t *testing.T) {
 	l.Policies()[1] = core.Policy{}
 	if ps := l.Policies(); ps[0].Name() != "a" || ps[1].Name() != "b" {
 		t.Errorf("policies are %v", ps)
+	}
+}
+
+// A countingMemory is a layer that embeds a store of its own type, with all its methods.
+type countingMemory struct {
+	*memstore.Store
+
+	decisions int
+}
+
+func (c *countingMemory) Decide(ctx context.Context, charge store.Charge, peek bool, r *store.Result) error {
+	c.decisions++
+	return c.Store.Decide(ctx, charge, peek, r)
+}
+
+// TestLayersAreNotPassedOver, however they embed the store.
+func TestLayersAreNotPassedOver(t *testing.T) {
+	s := &countingMemory{Store: memstore.New(memstore.Config{})}
+	l := newLimiter(t, s, "api", core.FixedWindow(perAge(10)))
+	for i := range 5 {
+		if d := allow(t, l, "key", 1); !d.Allowed || s.decisions != i+1 {
+			t.Errorf("call %d: %v, %d decisions of the layer", i+1, d, s.decisions)
+		}
 	}
 }

@@ -22,7 +22,7 @@ import (
 // any order, states grow and shrink, are evicted, swept, given back and reset.
 func TestEverythingAtOnce(t *testing.T) {
 	const goroutines, operations, bound = 32, 500, 1 << 20
-	store := memstore.New(memstore.Config{MaxBytes: bound})
+	store := memstore.HotAtOnce(memstore.Config{MaxBytes: bound})
 	var limiters []*core.Limiter
 	for i, policies := range [][]core.Policy{
 		{core.TokenBucket(core.PerSecond(100_000), 50)},

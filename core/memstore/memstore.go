@@ -42,7 +42,8 @@
 //
 // The system clock is read once, when the store is made. After that, time advances with
 // the process's monotonic clock, so that setting the system clock has no effect. For the
-// calls of one key it never goes back, whatever their order. Windows are aligned to UTC.
+// calls of one key it never goes back, whatever their order, except that calls about a hot
+// key which overlap may be dated the other way round. Windows are aligned to UTC.
 package memstore
 
 import (
@@ -104,14 +105,19 @@ type Store struct {
 	budget   budget
 	observer *store.Observer
 	cursor   atomic.Uint32 // the shard to sweep next
+	hotAfter uint32        // which tests set
 	shards   [shards]shard
 	slots    slots
 }
 
 type shard struct {
+	hot    atomic.Pointer[hot]
+	_      [56]byte // it is read by those who do not wait for the lock
 	mu     sync.Mutex
 	_      [56]byte // waiters watch the lock: what its holder writes is on other cache lines
 	calls  uint32
+	row    uint32 // of calls about last
+	last   uint64 // the hash that the last call was about
 	number int
 	newest int64 // instant of the latest call
 	table  table
@@ -120,7 +126,7 @@ type shard struct {
 }
 
 var (
-	_ store.Store     = (*Store)(nil)
+	_ store.Quick     = (*Store)(nil)
 	_ store.SlotStore = (*Store)(nil)
 )
 
@@ -136,6 +142,7 @@ func New(c Config) *Store {
 		origin:   now.UnixMicro(),
 		budget:   budget{max: c.MaxBytes},
 		observer: c.Observer,
+		hotAfter: hotAfter,
 	}
 	for i := range s.shards {
 		s.shards[i].number = i
@@ -159,8 +166,11 @@ type limiter struct {
 
 type policy struct {
 	step        step.Step
+	short       step.Short // the step, if that decides alone; or nil
 	countDenied bool
 	hash        uint64 // of what identifies it beside the key
+	level       step.Level
+	leveled     bool // it has a level, so that a key can be hot under it
 }
 
 // Spec implements [store.Limiter].
@@ -177,7 +187,12 @@ func newPolicy(limiter string, p store.Policy) policy {
 	m := p.Step.Numbers()
 	// Names are printable, so the zero bytes keep them apart.
 	identity := limiter + "\x00" + p.Name + "\x00" + m.Algorithm.String()
-	return policy{p.Step, m.CountDenied, maphash.String(policySeed, identity)}
+	q := policy{step: p.Step, countDenied: m.CountDenied, hash: maphash.String(policySeed, identity)}
+	if !m.CountDenied {
+		q.short, _ = p.Step.(step.Short)
+	}
+	q.level, q.leveled = step.NewLevel(p.Step)
+	return q
 }
 
 // A part is one policy of a call that is being decided.
@@ -195,15 +210,60 @@ type part struct {
 	admitted bool
 }
 
+// Take implements [store.Quick]: for short states, of keys that have one, under the policy's
+// own numbers.
+func (s *Store) Take(l store.Limiter, key string, n int64) (at int64, x step.Reading, admitted, ok bool) {
+	policies := prepared(l).policies
+	p := &policies[0]
+	if p.short == nil || len(policies) > 1 {
+		return 0, x, false, false
+	}
+	hash := maphash.String(s.seed, key)
+	sh := &s.shards[hash%shards]
+	hash = mix(hash, p.hash)
+	if h := sh.hot.Load(); h != nil && h.hash == hash && h.policy == p {
+		if at, x, admitted, ok = h.take(s, n); ok {
+			return at, x, admitted, true
+		}
+	}
+	at = s.lock(sh, s.now())
+	e := sh.table.find(hash)
+	if e == nil || e.kind&entryBits != 0 || sh.table.step(e) != p.step {
+		sh.mu.Unlock()
+		return 0, x, false, false
+	}
+	if e.refused > 0 && !e.refuses(p.step, e.words[:], at) {
+		e.refused = 0
+	}
+	if admitted, x = p.short.Take(e.words[:], at, n); !admitted {
+		e.refuse(n)
+	}
+	sh.warm(p, e, at, s.hotAfter)
+	sweep := sh.tick()
+	sh.mu.Unlock()
+	if sweep {
+		s.sweep(at)
+	}
+	return at, x, admitted, true
+}
+
+// Self implements [store.Quick].
+func (s *Store) Self() store.Store { return s }
+
 // Decide implements [store.Store]. It ignores the context, since it does not block.
 func (s *Store) Decide(_ context.Context, c store.Charge, peek bool, r *store.Result) error {
+	if !peek && c.Extra == 0 {
+		if at, x, admitted, ok := s.Take(c.Limiter, c.Key, c.N); ok {
+			r.Start(at, store.SourceStore)
+			r.Allowed = admitted
+			r.Add(admitted, x)
+			return nil
+		}
+	}
 	key := maphash.String(s.seed, c.Key)
 	sh := &s.shards[key%shards]
 	policies := prepared(c.Limiter).policies
-	now := s.now()
-
-	sh.mu.Lock()
-	now = sh.advance(now)
+	now := s.lock(sh, s.now())
 	r.Start(now, store.SourceStore)
 	if len(policies) == 1 { // the same as below, without the cost of a slice
 		p := part{shard: sh, policy: &policies[0], hash: mix(key, policies[0].hash), n: c.N}
@@ -240,8 +300,7 @@ func (s *Store) DecideAll(_ context.Context, cs []store.Charge, r *store.Result)
 	}
 	now := s.now()
 	var lockRoom [4]*shard
-	locked := lock(lockRoom[:0], parts)
-	now = advance(locked, now)
+	locked, now := s.lockAll(lockRoom[:0], parts, now)
 	r.Start(now, store.SourceStore)
 	decide(parts, r, 0, false)
 	unlock(locked)
@@ -268,18 +327,21 @@ func split(parts []part, sh *shard, key uint64, c store.Charge) []part {
 // was chosen by the low bits of the key. 0 marks an empty place.
 func mix(key, policy uint64) uint64 { return max(key^policy, 1) }
 
-// lock locks the shards of the parts, each once and in an order that prevents deadlocks,
-// and appends them to room.
-func lock(room []*shard, parts []part) []*shard {
+// lockAll locks the shards of the parts, each once and in an order that prevents deadlocks,
+// and appends them to room. It returns the one instant of a call that read the clock before.
+func (s *Store) lockAll(room []*shard, parts []part, now int64) ([]*shard, int64) {
 	for i := range parts {
 		room = append(room, parts[i].shard)
 	}
 	slices.SortFunc(room, func(a, b *shard) int { return cmp.Compare(a.number, b.number) })
 	room = slices.Compact(room)
 	for _, sh := range room {
-		sh.mu.Lock()
+		now = s.lock(sh, now)
 	}
-	return room
+	for _, sh := range room {
+		sh.advance(now)
+	}
+	return room, now
 }
 
 func unlock(locked []*shard) {
@@ -297,17 +359,6 @@ func (sh *shard) advance(now int64) int64 {
 		sh.newest = now
 	}
 	return sh.newest
-}
-
-// advance returns the one instant of a call that has several locks.
-func advance(locked []*shard, now int64) int64 {
-	for _, sh := range locked {
-		now = sh.advance(now)
-	}
-	for _, sh := range locked {
-		sh.advance(now)
-	}
-	return now
 }
 
 // decide decides a call whose shards are locked, with extra units if it is of one charge.
@@ -453,9 +504,8 @@ func (s *Store) Settle(_ context.Context, ss []store.Settlement) error {
 	}
 	now := s.now()
 	defer s.reclaim(now)
-	locked := lock(nil, parts)
+	locked, now := s.lockAll(nil, parts, now)
 	defer unlock(locked)
-	now = advance(locked, now)
 	i := 0
 	for j := range ss {
 		t := &ss[j]
@@ -483,7 +533,7 @@ func (p *part) settle(now int64, t *store.Settlement) (uncovered int64) {
 func (s *Store) Reset(_ context.Context, l store.Limiter, key string) error {
 	parts := s.split(nil, store.Charge{Limiter: l, Key: key})
 	sh := parts[0].shard
-	sh.mu.Lock()
+	s.lock(sh, s.now())
 	defer sh.mu.Unlock()
 	for i := range parts {
 		sh.table.remove(parts[i].hash)
@@ -519,6 +569,9 @@ func (s *Store) sweep(now int64) {
 		return // it is busy: leave it to another call
 	}
 	defer sh.mu.Unlock()
+	if sh.cool() {
+		now = s.now()
+	}
 	sh.table.sweep(sh.advance(now), sweepEvery)
 }
 
@@ -531,7 +584,7 @@ func (s *Store) reclaim(now int64) {
 		first, distance := long.salt, long.salt>>32|1 // odd, so that each shard is met once
 		for i := uint64(0); i < manyShards || i < shards && long.open.count == 0; i++ {
 			sh := &s.shards[(first+i*distance)%shards]
-			sh.mu.Lock()
+			s.lock(sh, now)
 			sh.table.hand = sh.table.choose(&long, sh, now, sh.table.hand, maxLooks, longEntry)
 			sh.mu.Unlock()
 			if long.size() >= sampleSize {
@@ -540,8 +593,7 @@ func (s *Store) reclaim(now int64) {
 		}
 		if long.size() > 0 {
 			c := long.choice()
-			c.from.mu.Lock()
-			c.from.table.evict(c, c.from.advance(now))
+			c.from.table.evict(c, s.lock(c.from, now))
 			c.from.mu.Unlock()
 		}
 	}

@@ -11,14 +11,18 @@ import (
 )
 
 func TestStore(t *testing.T) {
-	storetest.Run(t, storetest.Harness{
-		New: func(_ *testing.T, o *core.Observer) core.Store {
-			return memstore.New(memstore.Config{Observer: o})
-		},
-		Now:     func() int64 { return time.Now().UnixMicro() },
-		Advance: time.Sleep,
-		Around:  synctest.Test,
-	})
+	for name, newStore := range map[string]func(memstore.Config) *memstore.Store{
+		"New": memstore.New, "HotAtOnce": memstore.HotAtOnce,
+	} {
+		t.Run(name, func(t *testing.T) {
+			storetest.Run(t, storetest.Harness{
+				New:     func(_ *testing.T, o *core.Observer) core.Store { return newStore(memstore.Config{Observer: o}) },
+				Now:     func() int64 { return time.Now().UnixMicro() },
+				Advance: time.Sleep,
+				Around:  synctest.Test,
+			})
+		})
+	}
 }
 
 // A struct that embeds a store is one.

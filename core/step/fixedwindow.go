@@ -36,8 +36,22 @@ func (w *fixedWindow) Refuse(s []int64, now, n int64) []int64 {
 	return s
 }
 
+func (w *fixedWindow) Take(s []int64, now, n int64) (admitted bool, r Reading) {
+	start, count := w.at(s, now)
+	if n > w.numbers.Limit-count {
+		return false, w.read(start, count, now, n)
+	}
+	s[0], s[1] = start, count+n
+	return true, w.read(start, count+n, now, 0)
+}
+
 func (w *fixedWindow) Read(s []int64, now, n int64) Reading {
 	start, count := w.at(s, now)
+	return w.read(start, count, now, n)
+}
+
+// read is Read of a window that begins at start.
+func (w *fixedWindow) read(start, count, now, n int64) Reading {
 	var r Reading
 	r.Remaining = max(w.numbers.Limit-count, 0)
 	end := start + w.numbers.Period - now

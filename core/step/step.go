@@ -217,6 +217,16 @@ type Step interface {
 	FreshAt(s []int64) int64
 }
 
+// A Short is a Step whose state always has two words, so that a decision about it can be made
+// in one call.
+type Short interface {
+	Step
+
+	// Take charges n units to s if they fit, with Charge, and returns the reading after
+	// that: of Read with 0, or with n if they do not fit. It counts no refusals.
+	Take(s []int64, now, n int64) (admitted bool, r Reading)
+}
+
 // Room returns the largest charge that p admits at now, or 0: Admits is true up to it, and
 // false beyond. It is what Remaining says, except that MinInterval, which counts calls,
 // admits a call of any number of units.

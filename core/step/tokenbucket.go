@@ -90,8 +90,21 @@ func (b *tokenBucket) Charge(s []int64, now, n int64) []int64 {
 
 func (b *tokenBucket) Refuse(s []int64, _, _ int64) []int64 { return s }
 
-func (b *tokenBucket) Read(s []int64, now, n int64) Reading {
+func (b *tokenBucket) Take(s []int64, now, n int64) (admitted bool, r Reading) {
 	used := b.used(s, now)
+	if n <= b.numbers.Burst {
+		if u := b.add(used, b.cost(n)); !b.full.less(u) {
+			s[0], s[1] = now+u.t, u.f
+			return true, b.read(u, 0)
+		}
+	}
+	return false, b.read(used, n)
+}
+
+func (b *tokenBucket) Read(s []int64, now, n int64) Reading { return b.read(b.used(s, now), n) }
+
+// read is Read of a bucket that fills in that time.
+func (b *tokenBucket) read(used fraction, n int64) Reading {
 	if used == (fraction{}) {
 		r := Reading{Remaining: b.numbers.Burst}
 		if n > b.numbers.Burst {

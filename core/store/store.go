@@ -59,6 +59,21 @@ type Store interface {
 	Observer() *Observer
 }
 
+// A Quick is a store in this process that makes most decisions in less time than it takes to
+// pass a [Result] to it. Layers need not know: package core calls Take only if Self is the
+// store itself, not if that is embedded in a layer, whose Decide would be passed over.
+type Quick interface {
+	Store
+
+	// Take is Decide of a charge of n units without an Extra, if the limiter has one policy,
+	// which is all that it decides about. If ok is false, nothing has happened, and Decide
+	// is to be called.
+	Take(l Limiter, key string, n int64) (at int64, x step.Reading, admitted, ok bool)
+
+	// Self returns the store.
+	Self() Store
+}
+
 // A Spec is what a store needs to know of a limiter. It must not be modified.
 type Spec struct {
 	Name     string

@@ -1,0 +1,129 @@
+package step
+
+import (
+	"math/rand/v2"
+	"testing"
+)
+
+// TestTakeIsAdmitsChargeAndRead, in states that are at any distance from now.
+func TestTakeIsAdmitsChargeAndRead(t *testing.T) {
+	rng := rand.New(rand.NewPCG(rand.Uint64(), 1))
+	admitted := map[bool]int{}
+	for range 2000 {
+		p := randomShort(rng)
+		s, now := make([]int64, p.Words()), int64(1e15)
+		for range 50 {
+			now += rng.Int64N(4) * rng.Int64N(p.Window()+1) / 3
+			at := max(now-rng.Int64N(3)*rng.Int64N(1000), 0) // a call that was late
+			n := 1 + rng.Int64N(min(p.Max(), 20))
+			if rng.IntN(8) == 0 {
+				n = min(p.Max(), MaxInt-1) + rng.Int64N(2)
+			}
+			want, wants := [2]int64{s[0], s[1]}, p.Admits(s, at, n)
+			need := n
+			if wants {
+				p.Charge(want[:], at, n)
+				need = 0
+			}
+			reading := p.Read(want[:], at, need)
+			ok, got := p.Take(s, at, n)
+			if ok != wants || got != reading || s[0] != want[0] || s[1] != want[1] {
+				t.Fatalf("%+v, %d units at %d: %t %+v, state %d; want %t %+v, state %d", p.Numbers(), n, at, ok, got, s, wants, reading, want)
+			}
+			admitted[ok]++
+		}
+	}
+	if admitted[true] == 0 || admitted[false] == 0 {
+		t.Errorf("admitted: %v", admitted)
+	}
+}
+
+// TestLevelIsTheStep: it decides, reads and leaves the state as the step does, also from a
+// state that the step left, in debt or long expired.
+func TestLevelIsTheStep(t *testing.T) {
+	rng := rand.New(rand.NewPCG(rand.Uint64(), 2))
+	fits := map[bool]int{}
+	levels := 0
+	for range 4000 {
+		p := randomBucket(rng)
+		l, ok := NewLevel(p)
+		if !ok {
+			continue
+		}
+		levels++
+		base := int64(1e15)
+		s := []int64{base + rng.Int64N(2*p.Window()+2) - p.Window(), 0}
+		if rng.IntN(4) == 0 {
+			s[0] = 0
+		} else {
+			s[1] = rng.Int64N(l.n)
+		}
+		v, ok := l.Of(s, base)
+		if !ok {
+			if s[0]-base < l.Most() {
+				t.Fatalf("%+v: state %d is out of range %d after %d", p.Numbers(), s, l.Most(), base)
+			}
+			continue
+		}
+		at := int64(0)
+		for range 50 {
+			at = min(at+rng.Int64N(3)*rng.Int64N(p.Window()+1)/3, l.Most())
+			now, n := base+at, 1+rng.Int64N(min(p.Max(), 20))
+			if rng.IntN(8) == 0 {
+				n = p.Max()
+			}
+			wants := p.Admits(s, now, n)
+			if got, want := l.Read(v, at, n), p.Read(s, now, n); got != want {
+				t.Fatalf("%+v, state %d at %d: %+v, want %+v", p.Numbers(), s, now, got, want)
+			}
+			next, ok := l.Charge(v, at, n)
+			if ok != wants {
+				t.Fatalf("%+v, state %d, %d units at %d: %t, want %t", p.Numbers(), s, n, now, ok, wants)
+			}
+			fits[ok]++
+			if !ok {
+				continue
+			}
+			v = next
+			p.Charge(s, now, n)
+			words := make([]int64, 2)
+			if l.Words(words, v, base); words[0] != s[0] || words[1] != s[1] {
+				t.Fatalf("%+v, %d units at %d: state %d, want %d", p.Numbers(), n, now, words, s)
+			}
+			if got, want := l.Read(v, at, 0), p.Read(s, now, 0); got != want {
+				t.Fatalf("%+v, state %d at %d: %+v, want %+v", p.Numbers(), s, now, got, want)
+			}
+		}
+	}
+	if levels < 1000 || fits[true] == 0 || fits[false] == 0 {
+		t.Errorf("%d levels; fits: %v", levels, fits)
+	}
+	if _, ok := NewLevel(&fixedWindow{}); ok {
+		t.Error("a window has a level")
+	}
+}
+
+func randomShort(rng *rand.Rand) Short {
+	m := Numbers{Algorithm: FixedWindow, Limit: 1 + rng.Int64N(30), Period: 1 + rng.Int64N(1e7)}
+	switch rng.IntN(3) {
+	case 0:
+		return randomBucket(rng).(Short)
+	case 1:
+		m = Numbers{Algorithm: MinInterval, Period: m.Period}
+	}
+	p, err := New(m)
+	if err != nil {
+		panic(err)
+	}
+	return p.(Short)
+}
+
+func randomBucket(rng *rand.Rand) Step {
+	for {
+		most := int64(1) << (1 + rng.IntN(50))
+		m := Numbers{Algorithm: TokenBucket, Limit: 1 + rng.Int64N(most), Period: 1 + rng.Int64N(most), Burst: 1 + rng.Int64N(1<<(1+rng.IntN(30)))}
+		if p, err := New(m); err == nil {
+			return p
+		}
+	}
+}
