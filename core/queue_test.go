@@ -351,3 +351,61 @@ func (s *slowStore) AcquireSlots(ctx context.Context, claims []store.Claim) (sto
 	time.Sleep(0)
 	return g, err
 }
+
+// A fleeting store refuses, and then does something before it returns.
+type fleeting struct {
+	*memstore.Store
+
+	then func()
+}
+
+func (s *fleeting) AcquireSlots(ctx context.Context, claims []store.Claim) (store.Grant, error) {
+	g, err := s.Store.AcquireSlots(ctx, claims)
+	if then := s.then; err != nil && then != nil {
+		s.then = nil
+		then()
+	}
+	return g, err
+}
+
+// What is released between the refusal and the wait is not waited for.
+func TestAcquireWaitOvertaken(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &fleeting{Store: memstore.New(memstore.Config{})}
+		slots := newSlots(t, s, "jobs", 1)
+		slot, err := slots.Acquire(t.Context(), "key")
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.then = slot.Release
+		begin := time.Now()
+		if _, err := slots.AcquireWait(t.Context(), "key", 1); err != nil || time.Since(begin) > 0 {
+			t.Error(err, time.Since(begin))
+		}
+	})
+}
+
+// Who moves to another line has the place of his arrival there.
+func TestAcquireAllWaitOrder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		shop := memstore.New(memstore.Config{})
+		users, service := newSlots(t, shop, "user", 1), newSlots(t, shop, "service", 1)
+		anna, all := core.Claim{Slots: users, Key: "anna"}, core.Claim{Slots: service, Key: "all"}
+		hers, busy := call(t, 1, anna), call(t, 1, all)
+		first := call(t, 9, anna, all)
+		time.Sleep(time.Millisecond)
+		second := call(t, 9, all)
+		hers.slot.Release()
+		synctest.Wait() // the first moves
+		busy.slot.Release()
+		synctest.Wait()
+		if !first.done.Load() || second.done.Load() {
+			t.Fatal(first.done.Load(), second.done.Load())
+		}
+		first.slot.Release()
+		synctest.Wait()
+		if !second.done.Load() || second.err != nil {
+			t.Error(second.err)
+		}
+	})
+}

@@ -9,6 +9,7 @@
 //	on a group                                 e.Group("/api", echomw.Limit(guard))
 //	on a route                                 e.POST("/login", login, echomw.Limit(guard))
 //	a limit on open WebSockets                 e.GET("/ws", upgrade, echomw.Sockets(sockets))
+//	on requests handled at once               e.POST("/export", export, echomw.InFlight(guard))
 //	to charge the signed-in user               echomw.LimitBy(guard, echomw.Value("user"))
 //	the user, or else the address              echomw.LimitBy(guard, echomw.First(echomw.Value("user"),
 //	                                               echomw.Request(keyfuncs.RemoteAddr())))

@@ -10,6 +10,7 @@
 //	on a group                                 e.Group("/api", echov5mw.Limit(guard))
 //	on a route                                 e.POST("/login", login, echov5mw.Limit(guard))
 //	a limit on open WebSockets                 e.GET("/ws", upgrade, echov5mw.Sockets(sockets))
+//	on requests handled at once               e.POST("/export", export, echov5mw.InFlight(guard))
 //	to charge the signed-in user               echov5mw.LimitBy(guard, echov5mw.Value("user"))
 //	the user, or else the address              echov5mw.LimitBy(guard, echov5mw.First(echov5mw.Value("user"),
 //	                                               echov5mw.Request(keyfuncs.RemoteAddr())))

@@ -7,6 +7,7 @@
 //	on a group                                 r.Group("/api", ginmw.Limit(guard))
 //	on a route                                 r.POST("/login", ginmw.Limit(guard), login)
 //	a limit on open WebSockets                 r.GET("/ws", ginmw.Sockets(sockets), upgrade)
+//	on requests handled at once               r.POST("/export", ginmw.InFlight(guard), export)
 //	to charge the signed-in user               ginmw.LimitBy(guard, ginmw.Value("user"))
 //	the user, or else the address              ginmw.LimitBy(guard, ginmw.First(ginmw.Value("user"),
 //	                                               ginmw.Request(keyfuncs.RemoteAddr())))

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/internal/occupancy"
 	"github.com/headgate/headgate/keyfuncs"
 	"github.com/headgate/headgate/limits"
 	"github.com/headgate/headgate/nethttp"
@@ -218,7 +219,7 @@ func (c *Config) validate() error {
 		}
 		for j, other := range c.Rules[:i] {
 			_, beside := other.own()
-			if err := clash(beside, slots); err != nil {
+			if err := occupancy.Clash(beside, slots); err != nil {
 				f.add(fmt.Errorf("with Rules[%d]: %w", j, err), "Rules[%d].%s", i, field)
 			}
 			if rule.Limit != nil && other.Limit != nil && rule.Limit.Book() != other.Limit.Book() {
@@ -268,17 +269,4 @@ func (rule *Rule) name() string {
 		return rule.Limit.Name()
 	}
 	return rule.Slots.Name()
-}
-
-// clash returns why two slots cannot be taken together, or nil if they can.
-func clash(a, b *core.Slots) error {
-	switch {
-	case a == nil:
-		return nil
-	case a.Name() == b.Name():
-		return fmt.Errorf("both slots are named %q: give each a name of its own", a.Name())
-	case a.Store() != b.Store() && a.Store().Shared() && b.Store().Shared():
-		return fmt.Errorf("slots %q and %q have different stores, both shared: use one store, or one guard for each", a.Name(), b.Name())
-	}
-	return nil
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/internal/occupancy"
 	"github.com/headgate/headgate/keyfuncs"
 	"github.com/headgate/headgate/limits"
 )
@@ -214,7 +215,7 @@ func (g *Guard) decide(v *Verdict, r *http.Request, what kind, key func(rule int
 		refuse(v, err, claims)
 		return
 	}
-	v.limits = limitsOf(slot)
+	v.limits = occupancy.Of(slot)
 	s := g.newSocket(r.Context(), what, slot, budgets)
 	if !g.add(s) { //nolint:contextcheck // draining since the check above; sockets outlive the request
 		slot.Release()

@@ -13,6 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/core/memstore"
 	"github.com/headgate/headgate/keyfuncs"
 )
@@ -106,11 +107,11 @@ func TestInBandIsLimited(t *testing.T) {
 }
 
 func TestReasonsFit(t *testing.T) {
-	v := Verdict{status: 429, wait: 10, limits: occupancies{{Slots: strings.Repeat(`"`, 64), Held: 1}}}
+	v := Verdict{status: 429, wait: 10, limits: []core.Occupancy{{Slots: strings.Repeat(`"`, 64), Held: 1}}}
 	if n := len(closeFrame(1013, v.reason())); n > 127 {
 		t.Error(n)
 	}
-	v = Verdict{status: 503, wait: 10, limits: occupancies{{Slots: "service", Held: 1}}}
+	v = Verdict{status: 503, wait: 10, limits: []core.Occupancy{{Slots: "service", Held: 1}}}
 	if got := v.reason(); got != "not available; retry in 10 s" {
 		t.Error(got)
 	}

@@ -2,14 +2,13 @@ package websocketmw
 
 import (
 	"errors"
-	"fmt"
 	"math/rand/v2"
 	"net/http"
 	"runtime"
-	"slices"
 	"strconv"
 
 	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/internal/occupancy"
 	"github.com/headgate/headgate/internal/problem"
 	"github.com/headgate/headgate/nethttp"
 )
@@ -24,25 +23,12 @@ type Verdict struct {
 	guard     *Guard
 	handshake *nethttp.Verdict // of Config.Handshakes; nil if it was not checked
 	socket    *Socket          // holds the slots; nil if there are none
-	limits    occupancies
-	share     string // the key of the client whose limit refused, if one did
-	status    int    // of the refusal
-	wait      int    // Retry-After in seconds
+	limits    []core.Occupancy // of the rules, in order, with Held -1 where it is unknown
+	share     string           // the key of the client whose limit refused, if one did
+	status    int              // of the refusal
+	wait      int              // Retry-After in seconds
 	admitted  bool
 	silent    bool // sets no fields of the rules
-}
-
-// occupancies are those of the rules, in order, with Held -1 where it is unknown.
-type occupancies []core.Occupancy
-
-func limitsOf(slot *core.Slot) occupancies {
-	all := occupancies(slot.Occupancies())
-	if slot.Source() == core.SourceOpen { // nothing was counted
-		for i := range all {
-			all[i].Held = -1
-		}
-	}
-	return all
 }
 
 // wait returns a Retry-After in seconds. It is random, so that waiting clients do not all
@@ -63,13 +49,7 @@ func refuse(v *Verdict, err error, claims []core.Claim) {
 		} else {
 			v.share = claims[full.Claim].Key
 		}
-		for i, c := range claims {
-			o := core.Occupancy{Slots: c.Slots.Name(), Limit: c.Slots.Limit(c.Key), Held: -1}
-			if i == full.Claim {
-				o = full.Occupancy
-			}
-			v.limits = append(v.limits, o)
-		}
+		v.limits = occupancy.Refused(full, claims)
 	case errors.Is(err, core.ErrQuestion):
 		v.Err, v.status = err, http.StatusInternalServerError
 	default:
@@ -181,7 +161,8 @@ func (v Verdict) SetFields(h http.Header) {
 		return
 	}
 	if len(v.limits) > 0 && !v.guard.config.NoFields {
-		v.setLimits(h)
+		_, full := v.Full()
+		occupancy.SetFields(h, v.limits, func(i int) bool { return v.guard.config.Rules[i].Service }, full)
 	}
 	switch v.Status() {
 	case 0:
@@ -192,44 +173,6 @@ func (v Verdict) SetFields(h http.Header) {
 		}
 	}
 	h.Set("Cache-Control", "no-store")
-}
-
-// setLimits appends the fields of draft-ietf-httpapi-ratelimit-headers-11.
-func (v Verdict) setLimits(h http.Header) {
-	_, full := v.Full()
-	var policies, states string
-	for i, o := range v.limits {
-		if v.guard.config.Rules[i].Service || o.Limit == core.NoLimit {
-			continue
-		}
-		name := strconv.Quote(o.Slots) // printable ASCII: the same in RFC 9651
-		policies = list(policies, fmt.Sprintf(`%s;q=%d;qu="concurrent-requests"`, name, o.Limit))
-		if o.Held >= 0 {
-			remaining := o.Remaining()
-			if full { // these slots refused, whatever the store has counted
-				remaining = 0
-			}
-			states = list(states, fmt.Sprintf(`%s;r=%d`, name, remaining))
-		}
-	}
-	addOnce(h, "Ratelimit-Policy", policies)
-	addOnce(h, "Ratelimit", states)
-}
-
-// addOnce adds a value, unless it is empty or already there because SetFields and Refuse
-// were both called.
-func addOnce(h http.Header, name, value string) {
-	if value != "" && !slices.Contains(h[name], value) {
-		h[name] = append(h[name], value)
-	}
-}
-
-// list appends to the text of a list (RFC 9651).
-func list(items, item string) string {
-	if items == "" {
-		return item
-	}
-	return items + ", " + item
 }
 
 // Problem returns the body of the refusal, a problem document (RFC 9457), or nil if the

@@ -1,0 +1,135 @@
+package inflight
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/internal/occupancy"
+	"github.com/headgate/headgate/keyfuncs"
+)
+
+// maxRules is the most slots that core.AcquireAll takes together.
+const maxRules = 8
+
+// Config configures a [Guard]. Its functions are called from many goroutines at once; a panic
+// in one of them propagates through the guard.
+type Config struct {
+	_ struct{} // composite literals must name the fields
+
+	// Rules are the limits, 1 to 8 of them. A request takes one slot of each rule, all or
+	// none, so the slots have different names and one store, except that a limit of this
+	// process alone may have a memstore beside the store that all share. Put the limit that
+	// is reached most often first.
+	Rules []Rule
+
+	// Queue is how many requests may wait in this process for slots of a key, 0 or more. 0
+	// means that none waits.
+	Queue int
+
+	// Wait is the longest time that a request waits. It must be set if Queue is, and should
+	// be shorter than the timeouts of clients and proxies: nobody reads the response after
+	// that.
+	Wait time.Duration
+
+	// Skip reports whether a request passes uncounted, unobserved and without RateLimit
+	// fields. Nil skips nothing.
+	Skip func(*http.Request) bool
+
+	// KeyErrorStatus is the status of the refusal if a rule's Key returns an error or an empty
+	// key: 400 or 403. 0 means 400. It is not used for [keyfuncs.ErrProgram], which has status
+	// 500.
+	KeyErrorStatus int
+
+	// NoFields omits the fields RateLimit and RateLimit-Policy.
+	NoFields bool
+
+	// OnRefused writes refusals in place of the guard. RateLimit fields, Retry-After and
+	// Cache-Control: no-store are already in the header; OnRefused writes the status, which
+	// should be Verdict.Status, and the body. If it writes nothing, the guard responds as if
+	// OnRefused were nil.
+	OnRefused func(http.ResponseWriter, *http.Request, Verdict)
+
+	// Observe is called with each verdict, before anything is written: for logs and metrics.
+	Observe func(*http.Request, Verdict)
+
+	// ObserveOnly is shadow mode, for trying limits before they are enforced. Requests take
+	// slots where there are any, and none waits. Observe gets the verdicts, in which those that
+	// would have waited are refused; but Check admits every request, without fields, also
+	// after an error.
+	ObserveOnly bool
+}
+
+// A Rule is one limit: whom it counts, and the slots it takes.
+type Rule struct {
+	_ struct{} // composite literals must name the fields
+
+	// Slots are the slots of which each request takes one. Required.
+	Slots *core.Slots
+
+	// Key returns the key whose requests are counted. Required: there is no default. If it
+	// returns an error or an empty key, the request is refused.
+	Key keyfuncs.Func
+
+	// Plan returns other slots for a request, such as more for paying customers. key is the
+	// one whose requests are counted: what Key returned, or the adapter's key in its place.
+	// Make the slots in advance with Slots.With; Plan only selects. If Plan is nil or returns
+	// nil, Slots apply, so Slots should be the smallest plan. Slots with another name or store
+	// are a programming error: the request gets a 500.
+	Plan func(r *http.Request, key string) *core.Slots
+
+	// Service marks a limit of the service, such as one on all requests together. The client
+	// is not at fault, so the refusal is a 503, and the response does not show the limit.
+	Service bool
+}
+
+// A ConfigError is one error in a Config. [New] joins all of them; errors.As finds the first.
+type ConfigError struct {
+	Field string // such as "Rules[0].Key"
+	Err   error  // what is wrong, and what to do about it
+}
+
+// Error returns the field and what is wrong with it.
+func (e *ConfigError) Error() string {
+	return "headgate: inflight: " + e.Field + ": " + e.Err.Error()
+}
+
+// Unwrap returns Err.
+func (e *ConfigError) Unwrap() error { return e.Err }
+
+// validate returns all errors in the Config, joined.
+func (c *Config) validate() error {
+	var faults []error
+	add := func(err error, field string, args ...any) {
+		faults = append(faults, &ConfigError{Field: fmt.Sprintf(field, args...), Err: err})
+	}
+	if n := len(c.Rules); n == 0 || n > maxRules {
+		add(fmt.Errorf("there must be 1 to %d rules, not %d", maxRules, n), "Rules")
+	}
+	for i, rule := range c.Rules {
+		if rule.Key == nil {
+			add(errors.New("it is nil: use a function of package keyfuncs"), "Rules[%d].Key", i)
+		}
+		if rule.Slots == nil {
+			add(errors.New("they are nil: make them with core.NewSlots"), "Rules[%d].Slots", i)
+			continue
+		}
+		for j, other := range c.Rules[:i] {
+			if err := occupancy.Clash(other.Slots, rule.Slots); err != nil {
+				add(fmt.Errorf("with Rules[%d]: %w", j, err), "Rules[%d].Slots", i)
+			}
+		}
+	}
+	if c.Queue < 0 {
+		add(fmt.Errorf("it is %d: it must not be negative, and 0 means that none waits", c.Queue), "Queue")
+	}
+	if c.Wait < 0 || c.Queue > 0 != (c.Wait > 0) {
+		add(fmt.Errorf("it is %v: it must be positive with a Queue, and 0 without", c.Wait), "Wait")
+	}
+	if s := c.KeyErrorStatus; s != 0 && s != http.StatusBadRequest && s != http.StatusForbidden {
+		add(fmt.Errorf("it is %d: use 400 or 403, or 0 for 400", s), "KeyErrorStatus")
+	}
+	return errors.Join(faults...)
+}

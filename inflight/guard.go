@@ -1,0 +1,194 @@
+package inflight
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/internal/occupancy"
+	"github.com/headgate/headgate/keyfuncs"
+)
+
+// A Guard decides which requests are handled now, later or not at all. Make one with [New].
+// It is safe for concurrent use.
+type Guard struct{ config Config }
+
+var (
+	errPlan     = errors.New("its Plan returned slots that were not made with Slots.With")
+	errEmptyKey = errors.New("its Key returned an empty key without an error")
+)
+
+// New returns a guard. If the Config is invalid, the error joins a [ConfigError] for each
+// fault.
+func New(c Config) (*Guard, error) {
+	if err := c.validate(); err != nil {
+		return nil, err
+	}
+	c.Rules = slices.Clone(c.Rules)
+	if c.KeyErrorStatus == 0 {
+		c.KeyErrorStatus = http.StatusBadRequest
+	}
+	return &Guard{c}, nil
+}
+
+// Rules returns the number of rules. It is for adapters that pass keys to
+// [Guard.CheckKeys].
+func (g *Guard) Rules() int { return len(g.config.Rules) }
+
+// Handler returns a handler that calls next for requests that get their slots, at once or in
+// time, and refuses the others. The slots are released when next returns or panics.
+//
+// Handler panics if the guard or next is nil.
+func (g *Guard) Handler(next http.Handler) http.Handler {
+	if g == nil {
+		panic("headgate: inflight: the guard is nil: see the error of inflight.New")
+	}
+	if next == nil {
+		panic("headgate: inflight: the handler is nil")
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		v := g.Check(r)
+		if v.Status() != 0 {
+			g.Refuse(w, r, v)
+			return
+		}
+		defer v.Release()
+		v.SetFields(w.Header())
+		next.ServeHTTP(w, r)
+	})
+}
+
+// Check decides whether a request is admitted. If so, it takes the slots, for which it may
+// wait for [Config].Wait or until the request's context ends. It writes nothing.
+//
+// The caller must call [Verdict.Release] on a verdict whose Status is 0 when the request has
+// been handled, also after a panic. [Guard.Handler] does all that; Check is for framework
+// adapters.
+func (g *Guard) Check(r *http.Request) Verdict {
+	return g.CheckKeys(r, func(rule int) (string, error) { return g.config.Rules[rule].Key(r) })
+}
+
+// CheckKeys is like [Guard.Check], but calls key with the index of each rule instead of
+// the rule's Key.
+func (g *Guard) CheckKeys(r *http.Request, key func(rule int) (string, error)) Verdict {
+	v := Verdict{guard: g}
+	if g.config.Skip != nil && g.config.Skip(r) {
+		v.admitted, v.silent = true, true
+		return v
+	}
+	g.decide(&v, r, key)
+	v.admitted = v.status == 0
+	if !v.admitted {
+		v.wait = wait()
+	}
+	if g.config.Observe != nil {
+		g.observe(r, v)
+	}
+	if g.config.ObserveOnly {
+		v.admitted, v.silent = true, true
+	}
+	return v
+}
+
+// observe calls Observe. If that panics, the request is not handled, so observe releases its
+// slots.
+func (g *Guard) observe(r *http.Request, v Verdict) {
+	returned := false
+	defer func() {
+		if !returned {
+			v.Release()
+		}
+	}()
+	g.config.Observe(r, v)
+	returned = true
+}
+
+// decide fills in v.
+func (g *Guard) decide(v *Verdict, r *http.Request, key func(rule int) (string, error)) {
+	claims := make([]core.Claim, len(g.config.Rules))
+	for i := range g.config.Rules {
+		rule := &g.config.Rules[i]
+		k, err := key(i)
+		if err == nil && k == "" {
+			err = errEmptyKey
+		}
+		if err != nil {
+			v.Err, v.status = rule.fault(i, err), g.config.KeyErrorStatus
+			if errors.Is(err, keyfuncs.ErrProgram) {
+				v.status = http.StatusInternalServerError
+			}
+			return
+		}
+		slots, err := rule.slots(r, k)
+		if err != nil {
+			v.Err, v.status = rule.fault(i, err), http.StatusInternalServerError
+			return
+		}
+		claims[i] = core.Claim{Slots: slots, Key: k}
+	}
+	start := time.Now()
+	slot, err := g.acquire(r.Context(), claims)
+	if g.config.Queue > 0 {
+		v.Waited = time.Since(start)
+	}
+	if err != nil {
+		g.refuse(v, r, err, claims)
+		return
+	}
+	v.slot, v.limits = slot, occupancy.Of(slot)
+}
+
+// acquire takes the slots, and waits for them if requests may wait.
+func (g *Guard) acquire(ctx context.Context, claims []core.Claim) (*core.Slot, error) {
+	if g.config.Queue == 0 || g.config.ObserveOnly {
+		return core.AcquireAll(ctx, claims...)
+	}
+	ctx, cancel := context.WithTimeout(ctx, g.config.Wait)
+	defer cancel()
+	return core.AcquireAllWait(ctx, g.config.Queue, claims...)
+}
+
+// refuse fills in v for an error of acquire.
+func (g *Guard) refuse(v *Verdict, r *http.Request, err error, claims []core.Claim) {
+	var full *core.FullError
+	switch gone := r.Context().Err(); {
+	case gone != nil: // nobody reads the answer
+		v.Err, v.status = gone, http.StatusServiceUnavailable
+	case errors.As(err, &full):
+		v.status = http.StatusTooManyRequests
+		if g.config.Rules[full.Claim].Service {
+			v.status = http.StatusServiceUnavailable
+		}
+		v.limits = occupancy.Refused(full, claims)
+	case errors.Is(err, core.ErrQuestion):
+		v.Err, v.status = err, http.StatusInternalServerError
+	default:
+		v.Err, v.status = err, http.StatusServiceUnavailable
+	}
+}
+
+// fault says which rule an error is about, never whom.
+func (rule *Rule) fault(i int, err error) error {
+	return fmt.Errorf("headgate: inflight: Rules[%d] (slots %q): %w", i, rule.Slots.Name(), err)
+}
+
+// slots returns the slots of the plan of a request with the key.
+func (rule *Rule) slots(r *http.Request, key string) (*core.Slots, error) {
+	if rule.Plan == nil {
+		return rule.Slots, nil
+	}
+	s := rule.Plan(r, key)
+	switch {
+	case s == nil || s == rule.Slots:
+		return rule.Slots, nil
+	case s.Name() != rule.Slots.Name():
+		return nil, fmt.Errorf("%w: they are named %q", errPlan, s.Name())
+	case s.Store() != rule.Slots.Store():
+		return nil, fmt.Errorf("%w: they have another store", errPlan)
+	}
+	return s, nil
+}

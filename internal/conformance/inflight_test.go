@@ -1,0 +1,149 @@
+package conformance
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gin-gonic/gin"
+	"github.com/go-chi/chi/v5"
+	echo4 "github.com/labstack/echo/v4"
+	echo5 "github.com/labstack/echo/v5"
+
+	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/core/memstore"
+	"github.com/headgate/headgate/echomw"
+	"github.com/headgate/headgate/echov5mw"
+	"github.com/headgate/headgate/ginmw"
+	"github.com/headgate/headgate/inflight"
+	"github.com/headgate/headgate/keyfuncs"
+)
+
+// inFlightMounts serve a handler at all paths behind a guard, with the keys of the framework
+// if there are any.
+var inFlightMounts = map[string]func(g *inflight.Guard, h http.Handler, keys ...keyfuncs.Func) http.Handler{
+	"nethttp": func(g *inflight.Guard, h http.Handler, _ ...keyfuncs.Func) http.Handler { return g.Handler(h) },
+	"chi": func(g *inflight.Guard, h http.Handler, _ ...keyfuncs.Func) http.Handler {
+		r := chi.NewRouter()
+		r.Use(g.Handler)
+		r.Handle("/*", h)
+		return r
+	},
+	"gin": func(g *inflight.Guard, h http.Handler, keys ...keyfuncs.Func) http.Handler {
+		r := gin.New()
+		use := ginmw.InFlight
+		for _, key := range keys {
+			use = func(g *inflight.Guard) gin.HandlerFunc { return ginmw.InFlightBy(g, ginmw.Request(key)) }
+		}
+		r.Use(use(g))
+		r.Any("/*path", gin.WrapH(h))
+		return r
+	},
+	"echo": func(g *inflight.Guard, h http.Handler, keys ...keyfuncs.Func) http.Handler {
+		e := echo4.New()
+		use := echomw.InFlight
+		for _, key := range keys {
+			use = func(g *inflight.Guard) echo4.MiddlewareFunc { return echomw.InFlightBy(g, echomw.Request(key)) }
+		}
+		e.Use(use(g))
+		e.Any("/*", echo4.WrapHandler(h))
+		return e
+	},
+	"echov5": func(g *inflight.Guard, h http.Handler, keys ...keyfuncs.Func) http.Handler {
+		e := echo5.New()
+		use := echov5mw.InFlight
+		for _, key := range keys {
+			use = func(g *inflight.Guard) echo5.MiddlewareFunc { return echov5mw.InFlightBy(g, echov5mw.Request(key)) }
+		}
+		e.Use(use(g))
+		e.Any("/*", echo5.WrapHandler(h))
+		return e
+	},
+}
+
+// Under each framework, requests in flight are counted, wait, are refused and released alike.
+func TestInFlight(t *testing.T) {
+	const quota = `429 "busy";r=0 no-store {"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Quota Exceeded","status":429,"violated-policies":["busy"]}`
+	for name, serve := range inFlightMounts {
+		for _, by := range []bool{false, true} {
+			if by && (name == "nethttp" || name == "chi") {
+				continue // there are no other keys
+			}
+			t.Run(fmt.Sprint(name, " ", by), func(t *testing.T) {
+				slots, err := core.NewSlots(memstore.New(memstore.Config{}), "busy", 1)
+				if err != nil {
+					t.Fatal(err)
+				}
+				byPath := func(r *http.Request) (string, error) {
+					if r.URL.Path == "/nobody" {
+						return "", keyfuncs.ErrAbsent
+					}
+					return r.URL.Path, nil
+				}
+				rule, keys := inflight.Rule{Slots: slots, Key: byPath}, []keyfuncs.Func(nil)
+				if by {
+					rule.Key, keys = keyfuncs.Everyone(), []keyfuncs.Func{byPath}
+				}
+				guard, err := inflight.New(inflight.Config{Rules: []inflight.Rule{rule}, Queue: 1, Wait: 10 * time.Millisecond})
+				if err != nil {
+					t.Fatal(err)
+				}
+				var h http.Handler
+				ask := func(path string) string {
+					w := httptest.NewRecorder()
+					h.ServeHTTP(w, httptest.NewRequest("GET", path, nil))
+					return strings.Join(strings.Fields(fmt.Sprint(w.Code, " ", w.Header().Get("RateLimit"), " ", w.Header().Get("Cache-Control"), " ", w.Body)), " ")
+				}
+				inside := ""
+				h = serve(guard, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+					if r.URL.Path == "/outer" {
+						inside = ask("/outer") + "\n" + ask("/inner")
+					}
+					fmt.Fprint(w, "done")
+				}), keys...)
+				const done = `200 "busy";r=0 done`
+				if got := ask("/outer") + "\n" + inside; got != done+"\n"+quota+"\n"+done {
+					t.Error(got)
+				}
+				if got := ask("/outer"); got != done { // released
+					t.Error(got)
+				}
+				if got := ask("/nobody"); got != `400 no-store {"type":"about:blank","title":"Bad Request","status":400}` {
+					t.Error(got)
+				}
+			})
+		}
+	}
+}
+
+// Faults of the program panic where the middleware is made.
+func TestInFlightPanics(t *testing.T) {
+	slots, err := core.NewSlots(memstore.New(memstore.Config{}), "busy", 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	guard, err := inflight.New(inflight.Config{Rules: []inflight.Rule{{Slots: slots, Key: keyfuncs.Everyone()}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, f := range map[string]func(){
+		"gin, no guard":    func() { ginmw.InFlight(nil) },
+		"echo, no guard":   func() { echomw.InFlight(nil) },
+		"echov5, no guard": func() { echov5mw.InFlight(nil) },
+		"gin, no key":      func() { ginmw.InFlightBy(guard) },
+		"echo, no key":     func() { echomw.InFlightBy(guard) },
+		"echov5, no key":   func() { echov5mw.InFlightBy(guard) },
+	} {
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Errorf("%s: no panic", name)
+				}
+			}()
+			f()
+		}()
+	}
+}
