@@ -171,6 +171,39 @@ func ExampleConfig_observeOnly() {
 	// 101 Switching Protocols
 }
 
+// A user signs out: all sockets of the user on this server are closed.
+func ExampleGuard_Sockets() {
+	users, err := core.NewSlots(memstore.New(memstore.Config{}), "user", 3)
+	if err != nil {
+		log.Fatal(err)
+	}
+	guard, err := websocketmw.New(websocketmw.Config{
+		Rules: []websocketmw.Rule{{Slots: users, Key: keyfuncs.Header("X-User")}}, // set by authentication
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	signOut := func(user string) {
+		for _, socket := range guard.Sockets("user", user) {
+			socket.Close(4001, "signed out")
+		}
+	}
+	server := httptest.NewServer(gorillaws.Handler(guard, nil, func(conn *websocket.Conn, _ *http.Request) {
+		_, _, _ = conn.ReadMessage()
+	}))
+	defer server.Close()
+
+	conn, _, err := websocket.DefaultDialer.Dial("ws"+strings.TrimPrefix(server.URL, "http"), http.Header{"X-User": {"anna"}})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer conn.Close()
+	signOut("anna")
+	_, _, err = conn.ReadMessage()
+	fmt.Println(err)
+	// Output: websocket: close 4001: signed out
+}
+
 // A server that stops: first it closes its sockets, each with a Close frame.
 func ExampleGuard_Shutdown() {
 	var (

@@ -78,6 +78,21 @@ func (g *Guard) Len() int {
 	return len(g.sockets)
 }
 
+// Sockets returns the sockets of this guard that hold a slot of the key, of the slots with that
+// name, the oldest first: to close them when the user logs out, say. The sockets may end at any
+// time, and [Socket.Close] of one that has ended does nothing. The key is the one that the rule
+// counts, as [Rule].Plan gets it. Sockets looks at all sockets of the guard, which takes some
+// milliseconds if there are 100,000.
+func (g *Guard) Sockets(slots, key string) (all []*Socket) {
+	for _, s := range g.all() {
+		if s.slot.Holds(slots, key) {
+			all = append(all, s)
+		}
+	}
+	slices.SortFunc(all, func(a, b *Socket) int { return a.Since().Compare(b.Since()) })
+	return all
+}
+
 // Handler returns a handler that calls next for upgrades that get their slots and for
 // requests that are not upgrades, and refuses the other upgrades.
 //
@@ -363,7 +378,7 @@ func (g *Guard) Shutdown(ctx context.Context) error {
 func (g *Guard) closeAll(ctx context.Context) {
 	all, start := g.all(), time.Now()
 	if g.config.Drain > 0 {
-		slices.SortFunc(all, func(a, b *Socket) int { return a.since().Compare(b.since()) })
+		slices.SortFunc(all, func(a, b *Socket) int { return a.Since().Compare(b.Since()) })
 	}
 	timer := time.NewTimer(0)
 	defer timer.Stop()

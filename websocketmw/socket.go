@@ -81,6 +81,13 @@ func FromContext(ctx context.Context) (*Socket, bool) {
 // acquired, and whether it was lost. Do not release it: the guard does.
 func (s *Socket) Slot() *core.Slot { return s.slot }
 
+// Since returns when the handler of the upgrade was called, or the zero time before that.
+func (s *Socket) Since() time.Time {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.opened
+}
+
 // Context returns a context that is canceled when the socket ends, with the values of the
 // request's context. The request's own context is canceled when the handler returns,
 // which may be earlier.

@@ -58,7 +58,7 @@ func (x *surplus) watch(slot *core.Slot, doubt <-chan struct{}, done <-chan stru
 		// What happens from now on is another doubt.
 		doubt = slot.Doubt()
 		all := x.guard.all()
-		slices.SortFunc(all, func(a, b *Socket) int { return b.since().Compare(a.since()) })
+		slices.SortFunc(all, func(a, b *Socket) int { return b.Since().Compare(a.Since()) })
 		x.guard.mu.Lock()
 		x.suspect(all...)
 		x.guard.mu.Unlock()
@@ -161,11 +161,4 @@ func (g *Guard) pause(d time.Duration) {
 	case <-timer.C:
 	case <-g.drained:
 	}
-}
-
-// since returns when the socket was opened.
-func (s *Socket) since() time.Time {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.opened
 }

@@ -151,7 +151,10 @@ func TestSockets(t *testing.T) {
 				t.Fatal(err)
 			}
 			h := serve(guard, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-				if _, ok := websocketmw.FromContext(r.Context()); ok {
+				if s, ok := websocketmw.FromContext(r.Context()); ok {
+					if all := guard.Sockets("ws", r.URL.Path); len(all) != 1 || all[0] != s {
+						t.Errorf("%s: the key has %d sockets", name, len(all))
+					}
 					w.Header().Set("X-Socket", "yes")
 				}
 				w.Write([]byte("hello"))
