@@ -325,3 +325,27 @@ func TestUsed(t *testing.T) {
 		t.Errorf("%d %% of the zero Decision, which refuses", d.Used())
 	}
 }
+
+// TestObserverOfRefusals, and of nothing else, gets each key that is refused.
+func TestObserverOfRefusals(t *testing.T) {
+	var told []string
+	m := memstore.New(memstore.Config{Observer: &core.Observer{
+		Refused: func(_ context.Context, e core.DecisionEvent, key string) {
+			told = append(told, fmt.Sprint(e.Limiter, " ", e.Policy, " ", key))
+		},
+		SlotRefused: func(_ context.Context, e core.SlotEvent, key string) {
+			told = append(told, fmt.Sprint(e.Slots, " ", e.Granted, " ", key))
+		},
+	}})
+	l, free, ws := newLimiter(t, m, "api", core.FixedWindow(perAge(1)).Named("age")), newLimiter(t, m, "free", core.Unlimited()), newSlots(t, m, "ws", 1)
+	for range 2 {
+		allow(t, l, "a", 1)
+		if _, err := core.AllowAll(t.Context(), core.Charge{Limiter: free, Key: "b", N: 1}, core.Charge{Limiter: l, Key: "c", N: 1}); err != nil {
+			t.Fatal(err)
+		}
+		_, _ = ws.Acquire(t.Context(), "d")
+	}
+	if want := []string{"api age a", "api age c", "ws false d"}; !slices.Equal(told, want) {
+		t.Errorf("told %q, want %q", told, want)
+	}
+}

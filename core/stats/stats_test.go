@@ -9,6 +9,7 @@ import (
 	"flag"
 	"fmt"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
 	"strconv"
 	"strings"
@@ -469,5 +470,41 @@ func TestNear(t *testing.T) {
 		if _, err := stats.New(stats.Config{WarnAt: warnAt}); err == nil {
 			t.Errorf("WarnAt %d: no error", warnAt)
 		}
+	}
+}
+
+// TestNamesThatResembleEachOther have counts of their own: they have one length, and the same
+// letters at the places where the quick search looks.
+func TestNamesThatResembleEachOther(t *testing.T) {
+	s := newStats(t, stats.Config{})
+	o := s.Observer()
+	want := map[string]uint64{}
+	for i, name := range []string{"1 minute", "2 minute", "3 minute"} {
+		for range i + 1 {
+			o.Decided(context.Background(), core.DecisionEvent{Limiter: "api", Policy: name, Allowed: true, Units: 1})
+			o.Decided(context.Background(), core.DecisionEvent{Limiter: name, Policy: "1 minute", Allowed: true, Units: 1})
+		}
+		want["api "+name], want[name+" 1 minute"] = uint64(i+1), uint64(i+1)
+	}
+	got := map[string]uint64{}
+	for _, l := range s.Counts().Limiters {
+		for _, c := range l.Counts {
+			got[l.Name+" "+c.Policy] = c.Charges
+		}
+	}
+	if !maps.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
+	}
+}
+
+// TestBucketsHaveTheirBounds: a call that takes as long as a bucket says is in it.
+func TestBucketsHaveTheirBounds(t *testing.T) {
+	s := newStats(t, stats.Config{})
+	for _, d := range []time.Duration{0, -1, 100 * time.Microsecond, 100*time.Microsecond + 1, time.Second, time.Second + 1} {
+		s.Observer().Called(core.CallEvent{Took: d})
+	}
+	d := s.Counts().Store.Answered
+	if n := len(d.Buckets); d.Buckets[0].Count != 3 || d.Buckets[1].Count != 4 || d.Buckets[n-1].Count != 5 || d.Count != 6 {
+		t.Errorf("%+v", d)
 	}
 }
