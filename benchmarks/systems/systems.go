@@ -5,6 +5,7 @@ package systems
 import (
 	"net"
 	"net/http"
+	"strings"
 	"time"
 
 	ginratelimit "github.com/JGLTechnologies/gin-rate-limit"
@@ -48,8 +49,12 @@ type middleware func(http.Handler) http.Handler
 type System struct {
 	Name      string
 	Framework string
+	Fields    bool                                 // it sets fields in each response
 	new       func(l Limit) (guard any, err error) // what the framework calls middleware
 }
+
+// Headgate reports whether the system is headgate.
+func (s System) Headgate() bool { return strings.HasPrefix(s.Name, "headgate") }
 
 // frameworks are what stands around the handler in any case. The guard is nil or what the
 // framework calls middleware.
@@ -61,18 +66,18 @@ var frameworks = map[string]func(h http.Handler, guard any) http.Handler{
 
 // All are the systems.
 var All = []System{
-	{"headgate", "net/http", headgate(tokenBucket, netHTTP)},
-	{"headgate-two-policies", "net/http", headgate(twoPolicies, netHTTP)},
-	{"headgate-gin", "Gin", headgate(tokenBucket, func(g *nethttp.Guard) any { return ginmw.Limit(g) })},
-	{"headgate-echo", "Echo", headgate(tokenBucket, func(g *nethttp.Guard) any { return echomw.Limit(g) })},
-	{"throttled", "net/http", throttledHTTP},
-	{"go-limiter", "net/http", goLimiter},
-	{"httprate", "net/http", chiHTTPRate},
-	{"ulule", "net/http", ululeHTTP},
-	{"tollbooth", "net/http", tollboothHTTP},
-	{"ulule-gin", "Gin", ululeGin},
-	{"gin-rate-limit", "Gin", ginRateLimit},
-	{"echo", "Echo", echoLimiter},
+	{"headgate", "net/http", true, headgate(tokenBucket, netHTTP)},
+	{"headgate-two-policies", "net/http", true, headgate(twoPolicies, netHTTP)},
+	{"headgate-gin", "Gin", true, headgate(tokenBucket, func(g *nethttp.Guard) any { return ginmw.Limit(g) })},
+	{"headgate-echo", "Echo", true, headgate(tokenBucket, func(g *nethttp.Guard) any { return echomw.Limit(g) })},
+	{"throttled", "net/http", true, throttledHTTP},
+	{"go-limiter", "net/http", true, goLimiter},
+	{"httprate", "net/http", true, chiHTTPRate},
+	{"ulule", "net/http", true, ululeHTTP},
+	{"tollbooth", "net/http", true, tollboothHTTP},
+	{"ulule-gin", "Gin", true, ululeGin},
+	{"gin-rate-limit", "Gin", true, ginRateLimit},
+	{"echo", "Echo", false, echoLimiter},
 }
 
 // plain is net/http.

@@ -111,10 +111,9 @@ type Store struct {
 }
 
 type shard struct {
-	hot    atomic.Pointer[hot]
-	_      [56]byte // it is read by those who do not wait for the lock
+	hot    atomic.Pointer[hot] // beside the lock, as it ends whenever that is taken
 	mu     sync.Mutex
-	_      [56]byte // waiters watch the lock: what its holder writes is on other cache lines
+	_      [48]byte // waiters watch the lock: what its holder writes is on other cache lines
 	calls  uint32
 	row    uint32 // of calls about last
 	last   uint64 // the hash that the last call was about
