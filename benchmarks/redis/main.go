@@ -5,6 +5,7 @@
 //	go run ./redis                            # three rounds of a second for each: five minutes
 //	go run ./redis -rounds 7 -out DIR         # the full study
 //	go run ./redis -run 'TokenBucket|floor'   # some systems
+//	go run ./redis -processes 1,4             # a hot key, shared by processes: three minutes
 package main
 
 import (
@@ -16,6 +17,8 @@ import (
 	"os/signal"
 	"path/filepath"
 	"regexp"
+	"strconv"
+	"strings"
 	"time"
 )
 
@@ -27,6 +30,23 @@ type config struct {
 	keys     int
 	run      *regexp.Regexp
 	out      string
+
+	processes []int // nil: the systems are compared within one
+}
+
+// count sets how many processes there are.
+func (c *config) count(text string) error {
+	if text == "" {
+		return nil
+	}
+	for word := range strings.SplitSeq(text, ",") {
+		n, err := strconv.Atoi(word)
+		if err != nil || n < 1 {
+			return fmt.Errorf("-processes %s: %q is not a number of processes", text, word)
+		}
+		c.processes = append(c.processes, n)
+	}
+	return nil
 }
 
 func main() {
@@ -36,16 +56,25 @@ func main() {
 	flag.IntVar(&c.slices, "slices", 5, "how many `slices` a round has, in which the systems take turns")
 	flag.IntVar(&c.keys, "keys", 100_000, "how many `keys` are drawn from")
 	run := flag.String("run", "", "measure only the systems that match this `regexp`")
+	counts := flag.String("processes", "", "instead, measure one hot key that so many `processes` share, with and without leases")
+	role := flag.String("serve", "", "used by -processes: the `system` of a process; -addr, -limit and -gap are for it")
+	addr := flag.String("addr", "", "")
+	n, gap := flag.Int("limit", 0, ""), flag.Duration("gap", 0, "")
 	flag.StringVar(&c.out, "out", "", "write redis.md and redis.svg into this `folder`")
 	flag.Parse()
 	var err error
 	c.run, err = regexp.Compile(*run)
+	err = errors.Join(err, c.count(*counts))
 	if err != nil || flag.NArg() > 0 || c.rounds < 1 || c.duration <= 0 || c.slices < 1 || c.keys < 1 {
 		flag.Usage()
 		os.Exit(2)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	err = study(ctx, c)
+	if *role != "" {
+		err = serve(ctx, *role, *addr, limit{*n, time.Second}, c.duration, *gap)
+	} else {
+		err = study(ctx, c)
+	}
 	stop()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "\nredis:", err)
@@ -61,6 +90,11 @@ func study(ctx context.Context, c config) (err error) {
 	}
 	defer func() { err = errors.Join(err, server.stop()) }()
 
+	if c.processes != nil {
+		table, err := processes(ctx, c, server, c.processes)
+		fmt.Print(table)
+		return err
+	}
 	b := bench{config: c, server: server}
 	if err := b.open(ctx); err != nil {
 		return err

@@ -1,7 +1,9 @@
 package main
 
 import (
+	"os"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -11,9 +13,34 @@ import (
 	"github.com/headgate/headgate/internal/redistest"
 )
 
+// TestMain lets the test be one of the processes.
+func TestMain(m *testing.M) {
+	if slices.Contains(os.Args, "-serve") {
+		main()
+		return
+	}
+	m.Run()
+}
+
+func TestProcesses(t *testing.T) {
+	addr := redistest.Start(t).Addr()
+	s := &server{addr: addr, admin: redis.NewClient(&redis.Options{Addr: addr})}
+	defer s.admin.Close()
+	c := config{rounds: 1, duration: 20 * time.Millisecond, run: regexp.MustCompile("")}
+	table, err := processes(t.Context(), c, s, []int{1, 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, system := range hot {
+		if n := strings.Count(table, "| "+system.name+" |"); n != 4 {
+			t.Errorf("%s is there %d times:\n%s", system.name, n, table)
+		}
+	}
+}
+
 func TestSystemsKeepTheLimit(t *testing.T) {
 	addr := redistest.Start(t, "databases 32").Addr()
-	for i, s := range systems {
+	for i, s := range append(slices.Clone(systems), hot[0]) {
 		t.Run(s.name, func(t *testing.T) {
 			c, err := openSystem(t.Context(), s, redis.Options{Addr: addr, DB: i})
 			if err != nil {

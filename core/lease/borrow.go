@@ -14,7 +14,7 @@ func (s *Store) want(e *entry, now instant, n int64) int64 {
 	}
 	at := s.ahead.Load() + now.mono/1000 // about
 	life, trip := min((e.limiter.family.part(at).over-at)*1000, s.span), s.trip.Load()
-	if life <= 4*trip {
+	if life <= 2*trip {
 		return 0
 	}
 	asked := e.demand.units(now.mono, s.span) // in a span
@@ -39,7 +39,7 @@ func (s *Store) want(e *entry, now instant, n int64) int64 {
 		// What is leased too much is given back when the lease ends, and too little is another call.
 		units -= float64(e.held(now))
 		if !scarce {
-			units += 2*spread + asked*2*float64(trip)/float64(s.span)
+			units += units/8 + 2*spread + asked*2*float64(trip)/float64(s.span)
 		}
 	}
 	return min(int64(max(units, 0)), e.room/4)

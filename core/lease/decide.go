@@ -25,7 +25,7 @@ func (s *Store) Decide(ctx context.Context, c store.Charge, peek bool, r *store.
 	p.mu.Lock()
 	if e := p.find(); e != nil && e.spend(r, now, c.N) {
 		e.ask(s, now, c.N)
-		if now.mono >= e.soon || e.held(now) <= e.low {
+		if now.mono >= e.soon || e.leases[0].left <= e.low && e.held(now) <= e.low {
 			s.refill(&p, e, now) //nolint:contextcheck // it outlives the call
 		}
 		p.mu.Unlock()

@@ -162,3 +162,18 @@ func TestChat(t *testing.T) {
 		shows("sockets", `ann: closed: 1008, over the limit "messages"`),
 	)
 }
+
+func TestHotKey(t *testing.T) {
+	ctx := browser(t)
+	url := start(t, "hot", "-demand", "20000", "-limit", "10000")
+	run(ctx, t,
+		chromedp.Navigate(url),
+		shows("limit", "10,000"),
+		until(`document.getElementById("servers").rows.length === 5`),
+		shows("mode", "Leases are on."),
+		chromedp.Click("#toggle", chromedp.ByQuery),
+		shows("mode", "Leases are off"),
+		chromedp.Click("#toggle", chromedp.ByQuery),
+		shows("mode", "Leases are on."),
+	)
+}
