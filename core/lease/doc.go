@@ -21,7 +21,7 @@
 //	TokenBucket     the time that Policy.Leasable of package core sets
 //
 // In a limiter of several policies that is the earliest end of all, and of all plans of
-// its name that this Store knows: see Limiter.With of package core. For "never more in any
+// its name that are in use over this Store: see Limiter.With of package core. For "never more in any
 // window" use SlidingWindow with NeverOver, and a high Resolution.
 //
 // A bucket does not count by parts of time: units that are spent later than they were charged

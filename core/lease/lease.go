@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/maphash"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -119,12 +120,20 @@ func (s *Store) Prepare(spec store.Spec) (store.Limiter, error) {
 	s.mu.Lock()
 	f := s.families[spec.Name]
 	if f == nil {
-		f = new(family)
+		f = newFamily()
 		s.families[spec.Name] = f
 	}
+	changed := f.join(&spec)
 	s.mu.Unlock()
 	l := &limiter{Limiter: next, hash: maphash.String(s.seed, spec.Name), family: f, leasable: leasable(&spec)}
-	if f.join(&spec) {
+	runtime.AddCleanup(l, func(spec store.Spec) { // plans that are replaced do not add up
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if f.leave(&spec) {
+			delete(s.families, spec.Name)
+		}
+	}, spec)
+	if changed {
 		s.end(func(e *entry) bool { return e.limiter.family == f })
 	}
 	if bucket := f.parts.Load().bucket; bucket > 0 {

@@ -2,6 +2,7 @@ package lease
 
 import (
 	"errors"
+	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -19,12 +20,18 @@ type limiter struct {
 	leasable bool
 }
 
-// A family is the limiters of one name. What one of them charges counts for all, in the
-// sub-windows of each.
+// A family is the limiters of one name that are in use. What one of them charges counts for
+// all, in the sub-windows of each.
 type family struct {
-	mu    sync.Mutex
-	parts atomic.Pointer[parts]
-	plans atomic.Int64 // how many limiters there are
+	mu      sync.Mutex
+	grids   map[int64]int // how many policies have sub-windows of that length, in microseconds
+	buckets map[int64]int // how many have that Lease; 0: they are not leased
+	parts   atomic.Pointer[parts]
+	plans   atomic.Int64 // how many limiters there are
+}
+
+func newFamily() *family {
+	return &family{grids: make(map[int64]int), buckets: make(map[int64]int)}
 }
 
 // Parts say which units are counted alike by all limiters of a family, and for how long they
@@ -71,31 +78,51 @@ func leasable(spec *store.Spec) bool {
 // join adds a limiter, and reports whether leases of others must end, since they may
 // reach beyond one of its sub-windows, or be longer than its bucket allows.
 func (f *family) join(spec *store.Spec) (changed bool) {
-	f.plans.Add(1)
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	var all parts
-	if old := f.parts.Load(); old != nil {
-		all = *old
-		all.grids = slices.Clone(old.grids)
+	f.plans.Add(1)
+	return f.count(spec, 1)
+}
+
+// leave removes a limiter that nobody uses any more, and reports whether none is left.
+func (f *family) leave(spec *store.Spec) (empty bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.count(spec, -1)
+	return f.plans.Add(-1) == 0
+}
+
+// count adds a limiter to the counts, or removes it, and reports whether the parts are others
+// now. f is locked.
+func (f *family) count(spec *store.Spec, by int) (changed bool) {
+	add := func(counts map[int64]int, value int64) {
+		before := counts[value]
+		if counts[value] += by; counts[value] == 0 {
+			delete(counts, value)
+		}
+		changed = changed || before == 0 || counts[value] == 0
 	}
 	for _, p := range spec.Policies {
-		m := p.Step.Numbers()
-		switch g := grid(p.Step); {
-		case m.Algorithm == step.TokenBucket && m.Lease == 0:
-			all.never, changed = true, true
-		case m.Algorithm == step.TokenBucket && (all.bucket == 0 || m.Lease < all.bucket):
-			all.bucket, changed = m.Lease, true
-		case g > 0 && len(all.grids) == maxGrids && !slices.Contains(all.grids, g):
-			all.never, changed = true, true
-		case g > 0 && !slices.Contains(all.grids, g):
-			all.grids, changed = append(all.grids, g), true
+		if m := p.Step.Numbers(); m.Algorithm == step.TokenBucket {
+			add(f.buckets, m.Lease)
+		} else if g := grid(p.Step); g > 0 {
+			add(f.grids, g)
 		}
 	}
-	if changed || f.parts.Load() == nil {
-		f.parts.Store(&all)
+	if !changed && f.parts.Load() != nil {
+		return false
 	}
-	return changed
+	all := &parts{never: f.buckets[0] > 0 || len(f.grids) > maxGrids}
+	if !all.never {
+		all.grids = slices.Collect(maps.Keys(f.grids))
+	}
+	for lease := range f.buckets {
+		if all.bucket == 0 || lease < all.bucket {
+			all.bucket = lease
+		}
+	}
+	f.parts.Store(all)
+	return true
 }
 
 // part returns the part around the store's instant. For a bucket, each instant is one. The
