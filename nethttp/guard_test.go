@@ -9,7 +9,6 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"reflect"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -712,6 +711,19 @@ func TestRuleErrors(t *testing.T) {
 	}
 }
 
+// alike reports whether two decisions say the same.
+func alike(a, b *core.Decision) bool {
+	if a.Len() != b.Len() || a.String() != b.String() || a.Source != b.Source || a.ResetAfter != b.ResetAfter || a.RetryAfter != b.RetryAfter {
+		return false
+	}
+	for i := range a.Len() {
+		if a.Answer(i) != b.Answer(i) {
+			return false
+		}
+	}
+	return true
+}
+
 // TestCheckTo: what a verdict is written to may have held another one.
 func TestCheckTo(t *testing.T) {
 	guard := newGuard(t, nethttp.Config{
@@ -733,7 +745,7 @@ func TestCheckTo(t *testing.T) {
 		} {
 			want := guard.Check(test.r)
 			guard.CheckTo(&v, test.r, nil)
-			if v.Status() != test.status || v.Status() != want.Status() || (v.Err == nil) != (want.Err == nil) || !reflect.DeepEqual(v.Decision, want.Decision) {
+			if v.Status() != test.status || v.Status() != want.Status() || (v.Err == nil) != (want.Err == nil) || !alike(&v.Decision, &want.Decision) {
 				t.Errorf("%+v, want %+v", v, want)
 			}
 		}

@@ -28,7 +28,7 @@ type Config struct {
 	// anyhow, and there are none in the last four round trips before that.
 	For time.Duration
 
-	// MaxKeys bounds the number of keys with leases, and so the memory, of about 500 bytes
+	// MaxKeys bounds the number of keys with leases, and so the memory, of about 600 bytes
 	// for each and 1 MB for all. What other keys ask is passed on. 0 means [DefaultMaxKeys].
 	MaxKeys int
 }
