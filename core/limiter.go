@@ -69,13 +69,15 @@ func New(s Store, name string, policies ...Policy) (*Limiter, error) {
 // admits a charge, its own promise holds for all that was admitted under that name. What
 // was used before its first call it takes over as far as it is known, at the latest time
 // at which it can have been: a plan per day does not learn from one per second what was
-// used this morning. There are three exceptions:
+// used this morning. There are four exceptions:
 //
 //   - What a TokenBucket admits beyond the burst of another that refills more slowly is
 //     not held against that one: it is then empty. In any time no more is admitted than
 //     one of the plans alone would have admitted in that time.
 //   - What is refunded or settled is given back to the plan that was charged. Under the
 //     others it counts until it expires.
+//   - Of plans that differ in their limit or burst only, a larger one counts from the first
+//     charge that it admits: not yet if AllowAll has refused all its calls for another limiter.
 //   - For each policy and key eight sets of numbers are remembered, not counting those
 //     that differ in their limit only. Of more, those used longest ago are forgotten.
 //
