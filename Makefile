@@ -42,13 +42,17 @@ test: tools check-fmt check-mod vet lint build race ## everything that needs no 
 
 .PHONY: quick
 quick: ## all tests of all modules for the work at hand: short runs, no race detector
-	$(call in_modules,$(GO) test -short -p 4 -parallel 8 ./...)
+	$(call in_modules,[ $$m = . ] && flags='-modfile newest.mod' || flags=; $(GO) test $$flags -short -p 4 -parallel 8 ./...)
 
+# The module that ships is tested with the newest versions of what it needs that build with its
+# oldest Go, in newest.mod, and then what uses them with the oldest, in go.mod.
 .PHONY: race
 race: redis faketime proxies prometheus ## all tests of all modules under the race detector; those that need redis-server, its clock, a proxy or prometheus must run
 	@echo "== tests"
 	@HEADGATE_REQUIRE_REDIS=1 $(GO) test -run '^($(NORACE))$$' ./core/... ./nethttp ./limits
-	$(call in_modules,CGO_ENABLED=1 HEADGATE_REQUIRE_REDIS=1 HEADGATE_REQUIRE_FAKETIME=1 HEADGATE_REQUIRE_PROXIES=1 HEADGATE_REQUIRE_PROMETHEUS=1 $(GO) test -race -shuffle=on -parallel 4 -timeout 30m ./...)
+	$(call in_modules,[ $$m = . ] && flags='-modfile newest.mod' || flags=; CGO_ENABLED=1 HEADGATE_REQUIRE_CLUSTER=1 HEADGATE_REQUIRE_REDIS=1 HEADGATE_REQUIRE_FAKETIME=1 HEADGATE_REQUIRE_PROXIES=1 HEADGATE_REQUIRE_PROMETHEUS=1 $(GO) test $$flags -race -shuffle=on -parallel 4 -timeout 30m ./...)
+	@echo "== tests with the oldest versions that go.mod allows"
+	@HEADGATE_REQUIRE_REDIS=1 $(GO) test -short ./core/redisstore ./ginmw ./echomw ./echov5mw ./websocketmw/... ./inflight ./internal/conformance
 
 .PHONY: soak
 soak: redis ## the models, simulations, floods, histories and chaos at length, then the fuzz targets: two to three hours
@@ -65,15 +69,15 @@ soak: redis ## the models, simulations, floods, histories and chaos at length, t
 	@$(MAKE) fuzz FUZZTIME=2m
 
 .PHONY: e2e
-e2e: ## the pages of the examples in a real browser; installs Chromium
+e2e: prometheus ## the pages of the examples in a real browser; installs Chromium
 	@scripts/install chromium
 	@echo "== browser"
 	@cd internal/e2e && HEADGATE_BROWSER=1 $(GO) test -count=1 ./...
 
 .PHONY: screenshots
-screenshots: ## the pictures in docs/images, anew
+screenshots: prometheus ## the pictures in docs/images, anew: three minutes
 	@scripts/install chromium
-	@cd internal/e2e && HEADGATE_BROWSER=1 $(GO) test -count=1 -run DebugPage . -screenshots $(CURDIR)/docs/images
+	@cd internal/e2e && HEADGATE_BROWSER=1 $(GO) test -count=1 -run 'DebugPage|Board' . -screenshots $(CURDIR)/docs/images
 
 .PHONY: fmt
 fmt: $(LINT) ## format all Go files
@@ -88,6 +92,7 @@ lint: $(LINT) ## static analysis, as configured in .golangci.yml
 vet: ## go vet, also as if for 32 bits and for Windows
 	@echo "== vet"
 	$(call in_modules,$(GO) vet ./...)
+	@$(GO) vet -modfile newest.mod ./...
 	@GOOS=linux GOARCH=386 $(GO) vet ./...
 	@GOOS=windows GOARCH=amd64 $(GO) vet ./...
 
@@ -105,6 +110,7 @@ check-fmt: $(LINT)
 check-mod:
 	@echo "== go.mod"
 	$(call in_modules,{ out=$$($(GO) mod tidy -diff 2>&1) || { echo "$$out"; false; }; })
+	@$(GO) mod tidy -modfile newest.mod -diff
 
 .PHONY: bench
 bench: ## every benchmark; BENCH=regexp COUNT=n

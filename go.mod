@@ -2,19 +2,21 @@ module github.com/headgate/headgate
 
 go 1.25.0
 
+// Each is the oldest version that the tests pass with and that has no known vulnerability. The
+// tests run with these, and with those in newest.mod.
 require (
-	github.com/alicebob/miniredis/v2 v2.30.5
-	github.com/dunglas/httpsfv v1.1.0
-	github.com/gin-gonic/gin v1.10.0
-	github.com/go-chi/chi/v5 v5.3.0
-	github.com/gorilla/websocket v1.5.3
-	github.com/labstack/echo/v4 v4.16.0
-	github.com/labstack/echo/v5 v5.3.1
-	github.com/redis/go-redis/v9 v9.21.0 // older ones have a data race when a client is closed
-	pgregory.net/rapid v1.2.0
+	github.com/alicebob/miniredis/v2 v2.23.1 // examples and tests: older ones are not tested
+	github.com/dunglas/httpsfv v1.1.0 // tests: older ones do not read what RFC 9651 adds
+	github.com/gin-gonic/gin v1.9.1 // older ones have GO-2023-1737
+	github.com/go-chi/chi/v5 v5.2.2 // examples and tests: older ones have GO-2025-3770
+	github.com/gorilla/websocket v1.5.0 // older ones are not tested
+	github.com/labstack/echo/v4 v4.13.2 // older ones need golang-jwt 3, which has GO-2025-3553
+	github.com/labstack/echo/v5 v5.3.1 // older ones are not tested
+	github.com/redis/go-redis/v9 v9.7.3 // older ones have GO-2025-3540
+	pgregory.net/rapid v1.2.0 // tests: older ones are not tested
 )
 
-require go.yaml.in/yaml/v3 v3.0.4
+require go.yaml.in/yaml/v3 v3.0.4 // limits/yamldoc: older ones are not tested
 
 require (
 	github.com/alicebob/gopher-json v0.0.0-20200520072559-a9ecdc9d1d3a // indirect
@@ -23,6 +25,7 @@ require (
 	github.com/cespare/xxhash/v2 v2.3.0 // indirect
 	github.com/cloudwego/base64x v0.1.4 // indirect
 	github.com/cloudwego/iasm v0.2.0 // indirect
+	github.com/dgryski/go-rendezvous v0.0.0-20200823014737-9f7001d12a5f // indirect
 	github.com/gabriel-vasile/mimetype v1.4.3 // indirect
 	github.com/gin-contrib/sse v0.1.0 // indirect
 	github.com/go-playground/locales v0.14.1 // indirect
@@ -43,7 +46,6 @@ require (
 	github.com/valyala/bytebufferpool v1.0.0 // indirect
 	github.com/valyala/fasttemplate v1.2.2 // indirect
 	github.com/yuin/gopher-lua v1.1.0 // indirect
-	go.uber.org/atomic v1.11.0 // indirect
 	golang.org/x/arch v0.8.0 // indirect
 	golang.org/x/crypto v0.54.0 // indirect
 	golang.org/x/net v0.57.0 // indirect

@@ -6,7 +6,7 @@
 //
 //	limiter, err := core.New(memstore.New(memstore.Config{}), "api",
 //		core.SlidingLog(core.PerMinute(60)))
-//	...
+//	...                // or core.Must(core.New(...))
 //	d, err := limiter.Allow(ctx, user)
 //	switch {
 //	case err != nil:   // no decision was made: the store failed
@@ -18,10 +18,13 @@
 //
 // # Choosing a policy
 //
-//	TokenBucket    bursts up to a size, and a steady rate in the long run
-//	FixedWindow    a number for each window of the clock; up to twice as many around a boundary
-//	SlidingWindow  an estimate of the rolling window from a few counts
+// Take SlidingLog if you have no special needs.
+//
 //	SlidingLog     exact: never more in any window
+//	TokenBucket    bursts up to a size, and a steady rate in the long run
+//	SlidingWindow  an estimate of the rolling window from a few counts, for large limits
+//	FixedWindow    a number for each window of the clock, or from a key's first request; up to
+//	               twice as many around a boundary
 //	MinInterval    a distance between events
 //
 // In package memstore each key takes about 45 bytes of a TokenBucket, FixedWindow or

@@ -25,14 +25,8 @@ func ExampleObserver() {
 			decisions.Add(fmt.Sprintf("%s %s by %v", e.Limiter, outcome, e.Source), 1)
 		},
 	}})
-	api, err := core.New(store, "api", core.SlidingLog(core.PerMinute(2)))
-	if err != nil {
-		log.Fatal(err)
-	}
-	banned, err := core.New(store, "banned", core.Blocked())
-	if err != nil {
-		log.Fatal(err)
-	}
+	api := core.Must(core.New(store, "api", core.SlidingLog(core.PerMinute(2))))
+	banned := core.Must(core.New(store, "banned", core.Blocked()))
 	for _, limiter := range []*core.Limiter{api, api, api, banned} {
 		if _, err := limiter.Allow(context.Background(), "user-42"); err != nil {
 			log.Fatal(err)

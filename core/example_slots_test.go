@@ -15,10 +15,7 @@ import (
 )
 
 func ExampleSlots() {
-	slots, err := core.NewSlots(memstore.New(memstore.Config{}), "sockets", 2)
-	if err != nil {
-		log.Fatal(err)
-	}
+	slots := core.Must(core.NewSlots(memstore.New(memstore.Config{}), "sockets", 2))
 	ctx := context.Background()
 	for range 3 {
 		slot, err := slots.Acquire(ctx, "user-42")
@@ -40,10 +37,7 @@ func ExampleSlots() {
 
 // Streams of server-sent events: at most one for each user.
 func ExampleSlots_Acquire_serverSentEvents() {
-	slots, err := core.NewSlots(memstore.New(memstore.Config{}), "events", 1)
-	if err != nil {
-		log.Fatal(err)
-	}
+	slots := core.Must(core.NewSlots(memstore.New(memstore.Config{}), "events", 1))
 	events := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		slot, err := slots.Acquire(r.Context(), r.URL.Query().Get("user"))
 		if err != nil {
@@ -80,14 +74,8 @@ func ExampleSlots_Acquire_serverSentEvents() {
 // 2 for each user of a tenant.
 func ExampleAcquireAll() {
 	store := memstore.New(memstore.Config{})
-	users, err := core.NewSlots(store, "user-streams", 2)
-	if err != nil {
-		log.Fatal(err)
-	}
-	tenants, err := core.NewSlots(store, "tenant-streams", 100)
-	if err != nil {
-		log.Fatal(err)
-	}
+	users := core.Must(core.NewSlots(store, "user-streams", 2))
+	tenants := core.Must(core.NewSlots(store, "tenant-streams", 100))
 	type handler func(ctx context.Context) error
 	intercept := func(ctx context.Context, tenant, user string, stream handler) error {
 		slot, err := core.AcquireAll(ctx, core.Claim{Slots: users, Key: tenant + "/" + user}, core.Claim{Slots: tenants, Key: tenant})
@@ -98,7 +86,7 @@ func ExampleAcquireAll() {
 		return stream(ctx)
 	}
 
-	err = intercept(context.Background(), "acme", "ann", func(ctx context.Context) error {
+	err := intercept(context.Background(), "acme", "ann", func(ctx context.Context) error {
 		n, err := tenants.Count(ctx, "acme")
 		fmt.Println("streams of the tenant:", n)
 		return err
@@ -146,10 +134,7 @@ func ExampleSlots_Acquire_jobs() {
 // Exports: two at once for each customer. A third waits for up to a minute, and so may four
 // more; who comes then is told at once.
 func ExampleSlots_AcquireWait() {
-	slots, err := core.NewSlots(memstore.New(memstore.Config{}), "exports", 2)
-	if err != nil {
-		log.Fatal(err)
-	}
+	slots := core.Must(core.NewSlots(memstore.New(memstore.Config{}), "exports", 2))
 	export := func(ctx context.Context, customer string) error {
 		ctx, cancel := context.WithTimeout(ctx, time.Minute)
 		defer cancel()

@@ -11,10 +11,7 @@ import (
 )
 
 func ExampleLimiter_Allow() {
-	limiter, err := core.New(memstore.New(memstore.Config{}), "login", core.SlidingLog(core.PerHour(3)))
-	if err != nil {
-		log.Fatal(err)
-	}
+	limiter := core.Must(core.New(memstore.New(memstore.Config{}), "login", core.SlidingLog(core.PerHour(3))))
 	for range 4 {
 		d, err := limiter.Allow(context.Background(), "user-42")
 		switch {
@@ -34,14 +31,11 @@ func ExampleLimiter_Allow() {
 }
 
 func ExampleNew_severalPolicies() {
-	limiter, err := core.New(memstore.New(memstore.Config{}), "search",
+	limiter := core.Must(core.New(memstore.New(memstore.Config{}), "search",
 		core.SlidingLog(core.PerMinute(10)).Named("minute"),
 		core.TokenBucket(core.Rate{Events: 2, Per: 3 * time.Second}, 2).Named("burst"),
 		core.MinInterval(100*time.Millisecond).Named("pace"),
-	)
-	if err != nil {
-		log.Fatal(err)
-	}
+	))
 	for range 2 {
 		d, err := limiter.Allow(context.Background(), "user-42")
 		if err != nil {
@@ -73,14 +67,8 @@ func ExampleNew_faults() {
 // address has a larger limit.
 func ExampleAllowAll() {
 	store := memstore.New(memstore.Config{})
-	perSession, err := core.New(store, "session", core.SlidingLog(core.PerMinute(2)))
-	if err != nil {
-		log.Fatal(err)
-	}
-	perAddress, err := core.New(store, "address", core.SlidingLog(core.PerMinute(3)))
-	if err != nil {
-		log.Fatal(err)
-	}
+	perSession := core.Must(core.New(store, "session", core.SlidingLog(core.PerMinute(2))))
+	perAddress := core.Must(core.New(store, "address", core.SlidingLog(core.PerMinute(3))))
 	for _, session := range []string{"ann", "ann", "ann", "ben", "cem"} {
 		d, err := core.AllowAll(context.Background(),
 			core.Charge{Limiter: perSession, Key: session, N: 1},
@@ -102,10 +90,7 @@ func ExampleAllowAll() {
 // The tokens of a language model are known when it has answered: reserve an
 // estimate, and settle what it was.
 func ExampleDecision_Settle() {
-	tokens, err := core.New(memstore.New(memstore.Config{}), "tokens", core.SlidingWindow(core.PerHour(10_000)))
-	if err != nil {
-		log.Fatal(err)
-	}
+	tokens := core.Must(core.New(memstore.New(memstore.Config{}), "tokens", core.SlidingWindow(core.PerHour(10_000))))
 	ctx := context.Background()
 	d, err := tokens.AllowN(ctx, "user-42", 4_000)
 	if err != nil || !d.Allowed {
@@ -128,10 +113,7 @@ func ExampleDecision_Settle() {
 }
 
 func ExampleLimiter_Wait() {
-	limiter, err := core.New(memstore.New(memstore.Config{}), "mails", core.MinInterval(10*time.Millisecond))
-	if err != nil {
-		log.Fatal(err)
-	}
+	limiter := core.Must(core.New(memstore.New(memstore.Config{}), "mails", core.MinInterval(10*time.Millisecond)))
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	for _, to := range []string{"ann", "ben"} {
@@ -147,14 +129,8 @@ func ExampleLimiter_Wait() {
 
 // Plans are limiters of one name: what was used counts on when the plan changes.
 func ExampleLimiter_With() {
-	free, err := core.New(memstore.New(memstore.Config{}), "api", core.FixedWindow(core.PerDay(3)))
-	if err != nil {
-		log.Fatal(err)
-	}
-	pro, err := free.With(core.FixedWindow(core.PerDay(1000)))
-	if err != nil {
-		log.Fatal(err)
-	}
+	free := core.Must(core.New(memstore.New(memstore.Config{}), "api", core.FixedWindow(core.PerDay(3))))
+	pro := core.Must(free.With(core.FixedWindow(core.PerDay(1000))))
 	ctx := context.Background()
 	for _, plan := range []*core.Limiter{free, free, free, free, pro} {
 		d, err := plan.Allow(ctx, "user-42")
@@ -171,12 +147,38 @@ func ExampleLimiter_With() {
 	// true 996 of 1000
 }
 
-// A worker sends as many mails at once as the limit still has.
-func ExampleLimiter_AllowAtMost() {
-	mails, err := core.New(memstore.New(memstore.Config{}), "mails", core.SlidingLog(core.PerDay(12)))
+// A trial has 1000 units, which do not refill. They are remembered for ten years from the first
+// request; a refund gives back what was charged in vain, and a Reset grants them anew.
+func ExamplePolicy_FromFirst() {
+	tenYears := 10 * 365 * 24 * time.Hour
+	trial := core.Must(core.New(memstore.New(memstore.Config{}), "trial",
+		core.FixedWindow(core.Rate{Events: 1000, Per: tenYears}).FromFirst()))
+	ctx := context.Background()
+	for _, units := range []int64{600, 600, 400} {
+		d, err := trial.AllowN(ctx, "user-42", units)
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Println(d.Allowed, d.Remaining)
+	}
+	if err := trial.Reset(ctx, "user-42"); err != nil {
+		log.Fatal(err)
+	}
+	d, err := trial.Peek(ctx, "user-42")
 	if err != nil {
 		log.Fatal(err)
 	}
+	fmt.Println(d.Remaining)
+	// Output:
+	// true 400
+	// false 400
+	// true 0
+	// 1000
+}
+
+// A worker sends as many mails at once as the limit still has.
+func ExampleLimiter_AllowAtMost() {
+	mails := core.Must(core.New(memstore.New(memstore.Config{}), "mails", core.SlidingLog(core.PerDay(12))))
 	for range 3 {
 		d, units, err := mails.AllowAtMost(context.Background(), "newsletter", 10)
 		if err != nil {

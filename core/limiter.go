@@ -24,6 +24,13 @@ const (
 // made with package store, which describes it to authors of stores.
 type Store = store.Store
 
+// A FullStore keeps the state of limiters and of slots, as those of packages memstore and
+// redisstore do.
+type FullStore interface {
+	Store
+	SlotStore
+}
+
 // A Limiter applies policies to keys. It is safe for concurrent use. Limiters of one
 // store with the same name share their state; if the store is shared, so do those of
 // other processes.

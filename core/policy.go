@@ -80,14 +80,19 @@ func TokenBucket(rate Rate, burst int64) Policy {
 }
 
 // FixedWindow admits the rate's events in each window of the clock. Windows are aligned
-// to 1970-01-01 UTC: a window of an hour begins on the hour. It is the cheapest policy,
-// and admits up to twice the events within a period that straddles a boundary.
+// to 1970-01-01 UTC: a window of an hour begins on the hour; those of [Policy.FromFirst]
+// begin otherwise. It is the cheapest policy, and admits up to twice the events within a
+// period that straddles a boundary.
 func FixedWindow(rate Rate) Policy { return policy(step.FixedWindow, rate) }
 
 // SlidingWindow estimates how many events fall into the period that ends now from
 // the counts of sub-windows. The oldest of them, which is partly outside the period,
 // is weighted by the part that is inside. With Resolution(1) this is the two-counter
 // estimate, current + previous * overlap.
+//
+// It knows of no event more than the sub-window, and counts all of one as late as they can have
+// been. So a wait may be longer than the period, by up to a sub-window: under
+// SlidingWindow(PerDay(n)) clients may see w=86400 and t=91701.
 func SlidingWindow(rate Rate) Policy {
 	p := policy(step.SlidingWindow, rate)
 	p.numbers.Resolution = DefaultResolution
@@ -137,6 +142,21 @@ func (p Policy) Resolution(k int) Policy {
 // admitted at only about k/(k+1) of the rate, where k is the Resolution.
 func (p Policy) NeverOver() Policy {
 	p.numbers.NeverOver = true
+	return p
+}
+
+// FromFirst makes each window of a FixedWindow begin with the first request of a key after the
+// window before, as those of GitHub's API do, instead of by the clock: so the windows of all
+// keys do not end at once. A request that is refused begins one only if it counts: see
+// [Policy.CountDenied]. If all that a window counts is refunded, the next request begins another.
+//
+// With a long period these are credits that do not refill: of 1000 in ten years, a key has
+// 1000 units from its first request on, which a refund gives back and [Limiter.Reset] grants
+// anew. Never to forget a key would take memory for ever, so the period is how long a store
+// remembers one. A store may lose states earlier, and is not a ledger: what was paid for
+// belongs in a database.
+func (p Policy) FromFirst() Policy {
+	p.numbers.FromFirst = true
 	return p
 }
 

@@ -26,7 +26,7 @@ const queuePoll = 200 * time.Millisecond
 // made separately, they find within 200 ms, and as long as the store takes to answer. Calls
 // that do not wait, such as Acquire, may be faster.
 func (s *Slots) AcquireWait(ctx context.Context, key string, waiters int) (*Slot, error) {
-	return AcquireAllWait(ctx, waiters, Claim{s, key})
+	return AcquireAllWait(ctx, waiters, Claim{Slots: s, Key: key})
 }
 
 // AcquireAllWait is [AcquireAll] that waits like [Slots.AcquireWait]. A caller waits for the

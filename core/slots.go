@@ -102,7 +102,7 @@ func (s *Slots) Limit(key string) int64 { return min(max(s.limit(key), 0), NoLim
 //
 // The context bounds the wait for the store's answer, not how long the slot is held.
 func (s *Slots) Acquire(ctx context.Context, key string) (*Slot, error) {
-	return AcquireAll(ctx, Claim{s, key})
+	return AcquireAll(ctx, Claim{Slots: s, Key: key})
 }
 
 // Count returns how many slots the key holds in all processes.
@@ -139,6 +139,12 @@ func (s *Slots) Close(ctx context.Context) error {
 type Claim struct {
 	Slots *Slots
 	Key   string
+
+	// OneMore lets the key hold one slot above the limit, unless that is 0: for what takes the
+	// place of something that holds a slot, and ends only when this is sure. The limit is that
+	// of all such claims together, so of several one is granted at a time. Whether the slot
+	// is above the limit, its [Occupancy] tells: Held is then larger than Limit.
+	OneMore bool
 }
 
 // AcquireAll takes a slot for each claim, or none, and returns them as one Slot, to be
@@ -172,7 +178,7 @@ func acquireAll(ctx context.Context, claims []Claim) (*Slot, error) {
 	}
 	asked := make([]store.Claim, len(claims))
 	for i, c := range claims {
-		asked[i] = store.Claim{Name: c.Slots.name, Key: c.Key, Limit: c.Slots.Limit(c.Key)}
+		asked[i] = store.Claim{Name: c.Slots.name, Key: c.Key, Limit: c.Slots.Limit(c.Key), OneMore: c.OneMore}
 	}
 	g, err := askAll(ctx, claims, asked)
 	if err != nil {

@@ -23,6 +23,7 @@ const (
 	wordResolution  = "resolution"
 	wordNeverOver   = "never-over"
 	wordCountDenied = "count-denied"
+	wordFromFirst   = "from-first"
 )
 
 // word returns the algorithm's name in texts.
@@ -60,7 +61,9 @@ func options(a step.Algorithm) []string {
 	switch a {
 	case step.TokenBucket:
 		return []string{wordBurst, wordLeasable}
-	case step.FixedWindow, step.SlidingLog:
+	case step.FixedWindow:
+		return []string{wordFromFirst, wordCountDenied}
+	case step.SlidingLog:
 		return []string{wordCountDenied}
 	case step.SlidingWindow:
 		return []string{wordResolution, wordNeverOver, wordCountDenied}
@@ -162,6 +165,7 @@ func (p Policy) MarshalText() ([]byte, error) {
 //	token-bucket 10/second burst 100
 //	token-bucket 1000/second burst 2000 leasable 500ms
 //	fixed-window 1000/day count-denied
+//	fixed-window 5000/hour from-first
 //	sliding-window 100000/hour resolution 100 never-over
 //	sliding-log 60/minute
 //	min-interval 100ms
@@ -171,8 +175,9 @@ func (p Policy) MarshalText() ([]byte, error) {
 // An algorithm is followed by a rate, or by the period of min-interval, both written as
 // [Rate.UnmarshalText] describes, and then by its options, in any order: burst, which
 // token-bucket requires, and leasable with a period; resolution, never-over and count-denied
-// of sliding-window; and count-denied of fixed-window and sliding-log. They are what the methods and parameters of
-// these names are. Words are in lower case, with white space between them.
+// of sliding-window; from-first and count-denied of fixed-window; and count-denied of
+// sliding-log. They are what the methods and parameters of these names are. Words are in lower
+// case, with white space between them.
 //
 // If the text is anything else, longer than 256 bytes, or describes a policy that [New]
 // would refuse, the error says what is wrong and repeats the text, and p is unchanged. What
@@ -213,6 +218,9 @@ func (p Policy) text() string {
 	}
 	if m.NeverOver {
 		s += " " + wordNeverOver
+	}
+	if m.FromFirst {
+		s += " " + wordFromFirst
 	}
 	if m.CountDenied {
 		s += " " + wordCountDenied
@@ -386,6 +394,8 @@ func parseOptions(m *step.Numbers, words []string, next int) error {
 			m.Resolution = n
 		case wordNeverOver:
 			m.NeverOver = true
+		case wordFromFirst:
+			m.FromFirst = true
 		case wordCountDenied:
 			m.CountDenied = true
 		}

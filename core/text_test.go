@@ -63,6 +63,8 @@ var policyTexts = []struct {
 	{"token-bucket 100/second burst 200 leasable 1ms", core.TokenBucket(core.PerSecond(100), 200).Leasable(500 * time.Millisecond).Leasable(time.Millisecond)},
 	{"fixed-window 1000/day", core.FixedWindow(core.PerDay(1000))},
 	{"fixed-window 1000/day count-denied", core.FixedWindow(core.PerDay(1000)).CountDenied()},
+	{"fixed-window 5000/hour from-first", core.FixedWindow(core.PerHour(5000)).FromFirst()},
+	{"fixed-window 5/minute from-first count-denied", core.FixedWindow(core.PerMinute(5)).CountDenied().FromFirst()},
 	{"sliding-window 10/hour", core.SlidingWindow(core.PerHour(10))},
 	{"sliding-window 10/hour resolution 1", core.SlidingWindow(core.PerHour(10)).Resolution(1)},
 	{"sliding-window 10/hour never-over", core.SlidingWindow(core.PerHour(10)).NeverOver()},
@@ -157,7 +159,7 @@ var badPolicies = []struct{ text, fault string }{
 	{"fixed-window 60/minute, 10/second", noPeriod("minute,")},
 	{"sliding-window 1/day count-denied never-over count-denied", "count-denied is there twice"},
 	{"sliding-window 1/day resolution 5 resolution 5", "resolution is there twice"},
-	{"fixed-window 1/day resolution 10", `fixed-window has no option "resolution": it has count-denied`},
+	{"fixed-window 1/day resolution 10", `fixed-window has no option "resolution": it has from-first, count-denied`},
 
 	{"token-bucket 10/second", "token-bucket needs a burst, such as burst 100"},
 	{"token-bucket 10/second 100", `token-bucket has no option "100": it has burst, leasable`},
@@ -174,7 +176,7 @@ var badPolicies = []struct{ text, fault string }{
 	{"token-bucket 3/second burst 8 leasable 1s", "a burst of 8 is too small for leases of 1s, in which 3 units refill: it must be at least 12, or the time at most 666.666ms"},
 	{"token-bucket 10/second burst 3 leasable 1s", "a burst of 3 is too small for leases of 1s, in which 10 units refill: it must be at least 40, or the time at most 66.666ms"},
 	{"token-bucket 10/second burst 1 leasable 1ms", "a burst of 1 is too small to be leased: it must be at least 2"},
-	{"fixed-window 10/second leasable 1ms", `fixed-window has no option "leasable": it has count-denied`},
+	{"fixed-window 10/second leasable 1ms", `fixed-window has no option "leasable": it has from-first, count-denied`},
 	{"token-bucket 0/second burst 0", "a rate of 0 events: to refuse everything, use Blocked; a burst must be at least 1, is 0"},
 	{"token-bucket 2/1us burst 1", "a token bucket's rate must be at most 1,000,000 a second"},
 	{"token-bucket 2/day burst 9007199254740991", "a burst of 9007199254740991 at this rate cannot be counted exactly: make the burst smaller or the rate rounder"},
@@ -239,6 +241,7 @@ func TestPolicyText(t *testing.T) {
 		"\t sliding-log\n  60/1m ":                              "sliding-log 60/minute",
 		"sliding-log\u00a060/m":                                 "sliding-log 60/minute",
 		"sliding-window 9/hour resolution 10":                   "sliding-window 9/hour",
+		"fixed-window 9/h count-denied from-first":              "fixed-window 9/hour from-first count-denied",
 		"sliding-window 9/h count-denied resolution 7":          "sliding-window 9/hour resolution 7 count-denied",
 		"sliding-window 9/h never-over count-denied":            "sliding-window 9/hour never-over count-denied",
 		"sliding-window 9/h count-denied never-over":            "sliding-window 9/hour never-over count-denied",
@@ -299,6 +302,7 @@ func TestWhatIsNotValidHasNoText(t *testing.T) {
 		{core.FixedWindow(core.Every(1500 * time.Nanosecond)), "fixed-window 1/2us", "a period must be a whole number of microseconds"},
 		{core.FixedWindow(core.PerDay(1)).NeverOver(), "fixed-window 1/day never-over", "NeverOver is for SlidingWindow"},
 		{core.FixedWindow(core.PerDay(1)).Resolution(5), "fixed-window 1/day", "Resolution is for SlidingWindow"},
+		{core.SlidingLog(core.PerDay(1)).FromFirst(), "sliding-log 1/day from-first", "FromFirst is for FixedWindow"},
 		{core.MinInterval(time.Second).CountDenied(), "min-interval 1s count-denied", "CountDenied is for FixedWindow, SlidingWindow and SlidingLog"},
 		{core.FixedWindow(core.PerDay(1)).Leasable(1), "fixed-window 1/day", "Leasable is for TokenBucket: windows are leased as they are"},
 		{core.TokenBucket(core.PerDay(1), 9).Leasable(1), "token-bucket 1/day burst 9", "Leasable(1ns) needs a positive whole number of microseconds"},
@@ -346,7 +350,7 @@ func TestTextsRoundTrip(t *testing.T) {
 
 // TestTextsOfWords: what is made of the right words, in any order, is refused or a policy.
 func TestTextsOfWords(t *testing.T) {
-	words := strings.Fields(strings.ReplaceAll(algorithms, ",", "") + " burst leasable resolution never-over count-denied")
+	words := strings.Fields(strings.ReplaceAll(algorithms, ",", "") + " burst leasable resolution never-over count-denied from-first")
 	number := rapid.SampledFrom([]string{"0", "1", "7", "60", "1000", "1048577", "9007199254740991", "9007199254740992", "01"})
 	unit := rapid.SampledFrom([]string{"us", "ms", "s", "m", "h", "d", "second", "minute", "hour", "day", "x"})
 	rapid.Check(t, func(t *rapid.T) {

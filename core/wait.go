@@ -1,6 +1,7 @@
 package core
 
 import (
+	"container/list"
 	"context"
 	"fmt"
 	"slices"
@@ -127,10 +128,11 @@ func (l *Limiter) gaveUp(ctx context.Context, start time.Time, n int64, err erro
 // turns has a line of callers for each key that somebody waits for.
 type turns struct {
 	mu   sync.Mutex
-	keys map[string][]*waiter // the first has the turn
+	keys map[string]*list.List // of waiters; none is empty, and the first has the turn
 }
 
 type waiter struct {
+	place   *list.Element // in the line
 	limiter *Limiter
 	n       int64
 	woken   chan struct{} // gets an element when the waiter is served, or has the turn
@@ -141,13 +143,16 @@ type waiter struct {
 // waiter has left the line.
 func (t *turns) enter(ctx context.Context, key string, w *waiter) error {
 	t.mu.Lock()
-	if t.keys == nil {
-		t.keys = make(map[string][]*waiter)
-	}
-	t.keys[key] = append(t.keys[key], w)
-	if len(t.keys[key]) == 1 {
+	line := t.keys[key]
+	if line == nil {
+		line = list.New()
+		if t.keys == nil {
+			t.keys = make(map[string]*list.List)
+		}
+		t.keys[key] = line
 		w.woken <- struct{}{}
 	}
+	w.place = line.PushBack(w)
 	t.mu.Unlock()
 	select {
 	case <-w.woken:
@@ -176,15 +181,18 @@ func (t *turns) leave(key string, w *waiter) {
 // remove takes a waiter out of the line. If it was the first, the next has the turn.
 func (t *turns) remove(key string, w *waiter) {
 	line := t.keys[key]
-	i := slices.Index(line, w)
-	line = slices.Delete(line, i, i+1)
-	t.keys[key] = line
+	hadTurn := line.Front() == w.place
+	line.Remove(w.place)
 	switch {
-	case len(line) == 0:
+	case line.Len() == 0:
 		delete(t.keys, key)
-	case i == 0:
-		line[0].woken <- struct{}{}
+	case hadTurn:
+		waiterAt(line.Front()).woken <- struct{}{}
 	}
+}
+
+func waiterAt(e *list.Element) *waiter {
+	return e.Value.(*waiter) //nolint:forcetypeassert // lines have nothing else
 }
 
 // behind returns how many of those right behind the first wait for one unit of the same
@@ -192,7 +200,7 @@ func (t *turns) remove(key string, w *waiter) {
 func (t *turns) behind(key string, l *Limiter) int64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return int64(len(alike(t.keys[key], l)))
+	return alike(t.keys[key], l)
 }
 
 // serve gives one unit each to those that behind counts, as many as there are, and returns
@@ -201,22 +209,23 @@ func (t *turns) serve(key string, l *Limiter, units int64, r *store.Result) int6
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	line := t.keys[key]
-	n := min(int64(len(alike(line, l))), units)
-	for _, w := range line[1 : 1+n] {
+	n := min(alike(line, l), units)
+	for range n {
+		w := waiterAt(line.Front().Next())
+		line.Remove(w.place)
 		w.served = r
 		w.woken <- struct{}{}
 	}
-	t.keys[key] = slices.Delete(line, 1, int(1+n))
 	return n
 }
 
-// alike returns the part of the line that can be served with its first.
-func alike(line []*waiter, l *Limiter) []*waiter {
-	behind := line[1:]
-	for i, w := range behind {
-		if w.limiter != l || w.n != 1 {
-			return behind[:i]
+// alike returns how many of the line can be served with its first.
+func alike(line *list.List, l *Limiter) (n int64) {
+	for e := line.Front().Next(); e != nil; e = e.Next() {
+		if w := waiterAt(e); w.limiter != l || w.n != 1 {
+			break
 		}
+		n++
 	}
-	return behind
+	return n
 }

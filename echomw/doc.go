@@ -1,7 +1,6 @@
 // Package echomw adapts the guards of package nethttp to Echo v4,
 // github.com/labstack/echo/v4; for v5, see package echov5mw. A request gets the same
-// status and fields as under net/http, and with Echo's default error handler the same
-// JSON.
+// status, fields and body as under net/http.
 //
 //	you want                                   write
 //	----------------------------------------   ------------------------------------------------
@@ -16,10 +15,11 @@
 //	each client on each route                  echomw.LimitBy(guard, echomw.All(echomw.Route(),
 //	                                               echomw.Request(keyfuncs.RemoteAddr())))
 //	a custom key                               echomw.LimitBy(guard, func(c echo.Context) (string, error) {...})
-//	a page instead of the problem document     nethttp.Config.OnRefused, or the HTTPErrorHandler
+//	a page instead of the problem document     nethttp.Config.OnRefused
+//	to write refusals as errors are written    e.Use(echomw.Errors(), echomw.Limit(guard))
 //	to set the cost of a request               nethttp.SetCost(c.Request().Context(), "tokens", n)
-//	to see the decision in a handler           e.Use(echomw.Keep(), echomw.Limit(guard)), then echomw.Verdict(c)
-//	to know why a request got a 400 or 503     errors.Unwrap of the error that the error handler gets
+//	to see the decision in a handler           e.Use(echomw.KeepVerdict(), echomw.Limit(guard)), then echomw.Verdict(c)
+//	to know why a request got a 400 or 503     nethttp.Config.Observe, or Errors
 //
 // # The address of the client
 //
@@ -32,13 +32,15 @@
 // before. Put authentication before the guard if the user is charged, and CORS, which
 // answers preflights, so that they are not charged, and lets scripts read refusals.
 //
-// Plan, Cost, Skip, Permit and Settle of the guard's Config get the request, not Echo's
-// context, and so do Handshakes and Inbound of a guard of sockets; Plan gets the key of
-// LimitBy or SocketsBy too. Middleware can pass other values to them in the request's
-// context:
+// The functions of a guard's Config, such as Plan, Cost and Settle, but not of one of sockets, get
+// the request, for which
+// [Context] returns Echo's context:
 //
-//	r := c.Request()
-//	c.SetRequest(r.WithContext(context.WithValue(r.Context(), userKey{}, user)))
+//	Plan: func(r *http.Request, key string) *core.Limiter {
+//		return plans[echomw.Context(r).Get("plan").(string)]
+//	},
+//
+// A rule whose key is from Echo's context has none of its own: see [nethttp.Rule].ByFramework.
 //
 // # What is limited
 //

@@ -8,74 +8,86 @@ import (
 
 	"github.com/labstack/echo/v4"
 
+	"github.com/headgate/headgate/adapter"
 	"github.com/headgate/headgate/nethttp"
 )
 
 // Limit returns a middleware that calls the next handler for requests that the guard
-// admits, and returns an error for the others. It can be used for a server, a group or a
-// route:
+// admits, and answers the others. It can be used for a server, a group or a route:
 //
 //	e.Use(echomw.Limit(guard))
 //	e.POST("/login", login, echomw.Limit(logins))
 //
-// The error is an [*echo.HTTPError] with the status of the refusal, and its Internal is the
-// verdict's Err, nil for a limit. With Echo's default error handler, which ignores it, the
-// refusal has been written. For a handler of the application's, only the fields of the
-// response are set, and the error's Message marshals to the problem document. If the
-// guard's OnRefused writes the response, the error is nil.
-//
-// Limit panics if the guard is nil.
-func Limit(guard *nethttp.Guard) echo.MiddlewareFunc {
-	mustGuard(guard)
-	return func(next echo.HandlerFunc) echo.HandlerFunc {
-		return func(c echo.Context) error {
-			var v nethttp.Verdict
-			guard.CheckTo(&v, c.Request(), nil)
-			return act(c, next, guard, &v)
-		}
-	}
-}
+// The refusal is written as under net/http, and no error is returned, unless [Errors] runs
+// before. Limit panics if the guard is nil.
+func Limit(guard *nethttp.Guard) echo.MiddlewareFunc { return limit(guard, nil) }
 
-// LimitBy is Limit with keys from Echo's context: the i-th key replaces the Key of the
-// guard's i-th rule. There must be one for each rule; see [Request] for keys from the
-// request. [nethttp.Rule].Key is required all the same, because the guard can be used
-// without LimitBy; if it is not, [keyfuncs.RemoteAddr] will do.
+// LimitBy is Limit with keys from Echo's context: the i-th is that of the guard's i-th rule, in
+// place of a Key if that is not [nethttp.Rule].ByFramework. There must be one for each rule; see
+// [Request] for keys from the request.
 //
 // Middleware that sets charged values, such as authentication, must run before.
 // LimitBy panics if the guard or a key is nil, or if the numbers of keys and rules differ.
 func LimitBy(guard *nethttp.Guard, keys ...Key) echo.MiddlewareFunc {
-	mustGuard(guard)
-	keys = perRule("LimitBy", guard.Rules(), keys)
+	return limit(guard, framework.Keys("LimitBy", keys...))
+}
+
+func limit(guard *nethttp.Guard, keys []Key) echo.MiddlewareFunc {
+	functions := guard.Mount(adapter.Count(keys))
 	return func(next echo.HandlerFunc) echo.HandlerFunc {
 		return func(c echo.Context) error {
 			var v nethttp.Verdict
-			guard.CheckTo(&v, c.Request(), func(rule int) (string, error) { return keys[rule](c) })
-			return act(c, next, guard, &v)
+			r := c.Request()
+			if functions { // not for handlers, as what they start may outlive Echo's context
+				r = framework.With(c)
+			}
+			guard.CheckTo(&v, r, adapter.By(keys, c))
+			if keeps.Load() {
+				if k, ok := keptIn(c); ok {
+					*k = kept{v, true}
+				}
+			}
+			if v.Status() != 0 {
+				return refuse(c, v.Status(), v.Err, v.SetFields, func() { guard.Refuse(c.Response(), r, &v) })
+			}
+			v.SetFields(c.Response().Header())
+			if tracked, settle := v.Track(r); settle != nil {
+				return serve(c, next, tracked, settle)
+			}
+			return next(c)
 		}
 	}
 }
 
-func mustGuard(guard *nethttp.Guard) {
-	if guard == nil {
-		panic("headgate: echomw: the guard is nil")
+// errorsKey is the key of true in Echo's context, if Errors ran.
+const errorsKey = "github.com/headgate/headgate/echomw.Errors"
+
+// Errors returns a middleware that makes the guards which run after it return refusals as
+// errors, for the application's HTTPErrorHandler, instead of writing them:
+//
+//	e.Use(echomw.Errors(), echomw.Limit(guard))
+//
+// An error is an [*echo.HTTPError] with the status of the refusal, and its Internal is the
+// verdict's Err, nil for a limit.
+// The fields of the response are set, and the guard's OnRefused is not called. Refusals of
+// [Sockets] are written in any case: no page shows them.
+func Errors() echo.MiddlewareFunc {
+	return func(next echo.HandlerFunc) echo.HandlerFunc {
+		return func(c echo.Context) error {
+			c.Set(errorsKey, true)
+			return next(c)
+		}
 	}
 }
 
-// act carries the verdict out.
-func act(c echo.Context, next echo.HandlerFunc, guard *nethttp.Guard, v *nethttp.Verdict) error {
-	if keeps.Load() {
-		if k, ok := keptIn(c); ok {
-			*k = kept{*v, true}
-		}
+// refuse writes a refusal, or returns it as an error. A preflight is none.
+func refuse(c echo.Context, status int, cause error, fields func(http.Header), write func()) error {
+	if returned, _ := c.Get(errorsKey).(bool); !returned || status < http.StatusBadRequest {
+		write()
+		return nil
 	}
-	if v.Status() != 0 {
-		return refuse(c, guard, v)
-	}
-	v.SetFields(c.Response().Header())
-	if tracked, settle := v.Track(c.Request()); settle != nil {
-		return serve(c, next, tracked, settle)
-	}
-	return next(c)
+	fields(c.Response().Header())
+	return &echo.HTTPError{Code: status, Message: http.StatusText(status), Internal: cause}
 }
 
 // serve runs the following handlers and settles the charge.
@@ -129,12 +141,12 @@ func (w *writer) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 // verdictKey is the key of *kept in Echo's context.
 const verdictKey = "github.com/headgate/headgate/echomw.Verdict"
 
-// keeps reports whether Keep was ever called. Without it, every request would look for
+// keeps reports whether KeepVerdict was ever called. Without it, every request would look for
 // the kept verdict in the context in vain, which takes 10 to 40 ns; the context offers
 // no cheaper place for it.
 var keeps atomic.Bool //nolint:gochecknoglobals // it affects only the speed
 
-// kept is where [Keep] keeps the last verdict.
+// kept is where [KeepVerdict] keeps the last verdict.
 type kept struct {
 	verdict nethttp.Verdict
 	given   bool
@@ -145,14 +157,14 @@ func keptIn(c echo.Context) (*kept, bool) {
 	return k, ok
 }
 
-// Keep returns a middleware that keeps the verdicts of the guards that run after
+// KeepVerdict returns a middleware that keeps the verdicts of the guards that run after
 // it, for [Verdict]:
 //
-//	e.Use(echomw.Keep(), echomw.Limit(guard))
+//	e.Use(echomw.KeepVerdict(), echomw.Limit(guard))
 //
 // Without it, verdicts are not kept, because that takes about 200 ns and 250 bytes a
 // request, nearly as long as the limit itself.
-func Keep() echo.MiddlewareFunc {
+func KeepVerdict() echo.MiddlewareFunc {
 	keeps.Store(true)
 	return func(next echo.HandlerFunc) echo.HandlerFunc {
 		return func(c echo.Context) error {
@@ -164,7 +176,7 @@ func Keep() echo.MiddlewareFunc {
 
 // Verdict returns the last verdict about the request, for handlers and for the
 // application's HTTPErrorHandler. It returns false if no guard has checked the request,
-// or if [Keep] did not run before the guard.
+// or if [KeepVerdict] did not run before the guard.
 func Verdict(c echo.Context) (nethttp.Verdict, bool) {
 	if k, ok := keptIn(c); ok {
 		return k.verdict, k.given

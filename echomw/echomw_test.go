@@ -1,8 +1,6 @@
 package echomw_test
 
 import (
-	"encoding/json"
-	"encoding/xml"
 	"errors"
 	"fmt"
 	"net/http"
@@ -10,14 +8,12 @@ import (
 	"reflect"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/labstack/echo/v4"
 
 	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/core/memstore"
 	"github.com/headgate/headgate/echomw"
-	"github.com/headgate/headgate/internal/problem"
 	"github.com/headgate/headgate/keyfuncs"
 	"github.com/headgate/headgate/nethttp"
 	"github.com/headgate/headgate/websocketmw"
@@ -109,7 +105,7 @@ func TestKeys(t *testing.T) {
 			var verdict nethttp.Verdict
 			var failed error
 			e := echo.New()
-			e.Use(echomw.Keep(), func(next echo.HandlerFunc) echo.HandlerFunc {
+			e.Use(echomw.KeepVerdict(), echomw.Errors(), func(next echo.HandlerFunc) echo.HandlerFunc {
 				return func(c echo.Context) error {
 					c.Set("text", "ben")
 					c.Set("secret", secret("s3cret"))
@@ -167,7 +163,7 @@ func TestRoute(t *testing.T) {
 	ok := func(c echo.Context) error { return c.NoContent(204) }
 	e.GET("/items/:id", ok)
 	e.Group("/plain").GET("/items/:id", ok)
-	e.Group("/api", echomw.Keep()).GET("/items/:id", ok)
+	e.Group("/api", echomw.KeepVerdict()).GET("/items/:id", ok)
 	for _, test := range []struct {
 		method, path string
 		status       int
@@ -208,7 +204,7 @@ func TestVerdict(t *testing.T) {
 	for _, keep := range []bool{false, true} {
 		e := echo.New()
 		if keep {
-			e.Use(echomw.Keep())
+			e.Use(echomw.KeepVerdict())
 		}
 		e.Use(func(next echo.HandlerFunc) echo.HandlerFunc {
 			return func(c echo.Context) error {
@@ -278,209 +274,136 @@ func TestSettle(t *testing.T) {
 	}
 }
 
-// With Echo's default error handler, a refusal is that of net/http to the byte, and middleware
-// sees its error. Under a handler of the application's that only calls the default one, the
-// same document is JSON as Echo writes it.
-func TestDefaultErrorHandler(t *testing.T) {
-	guard := newGuard(t, nethttp.Config{Rules: []nethttp.Rule{newRule(t, "closed", core.Blocked())}})
+// A refusal is that of net/http to the byte, and no error handler sees it.
+func TestRefusal(t *testing.T) {
+	page := func(w http.ResponseWriter, _ *http.Request, v nethttp.Verdict) { http.Error(w, "wait", v.Status()) }
+	preflight := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusAccepted) })
+	for _, test := range []struct {
+		name    string
+		request *http.Request
+		config  nethttp.Config
+	}{
+		{"GET", request("GET", "/", "X-Own", "anna"), nethttp.Config{}},
+		{"HEAD", request("HEAD", "/", "X-Own", "anna"), nethttp.Config{}},
+		{"no key", request("GET", "/"), nethttp.Config{}},
+		{"a page", request("GET", "/", "X-Own", "anna"), nethttp.Config{OnRefused: page}},
+		{"nothing", request("GET", "/", "X-Own", "anna"), nethttp.Config{OnRefused: func(http.ResponseWriter, *http.Request, nethttp.Verdict) {}}},
+		{"a preflight", request("OPTIONS", "/", "Origin", "https://b", "Access-Control-Request-Method", "PUT"), nethttp.Config{Preflight: preflight}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			test.config.Rules = []nethttp.Rule{newRule(t, "closed", core.Blocked())}
+			guard := newGuard(t, test.config)
+			e := echo.New()
+			e.HTTPErrorHandler = func(err error, _ echo.Context) { t.Errorf("the error handler got %v", err) }
+			e.Use(echomw.Limit(guard))
+			e.GET("/", func(echo.Context) error {
+				t.Error("the handler ran")
+				return nil
+			})
+			want, got := serve(guard.Handler(http.NotFoundHandler()), test.request), serve(e, test.request)
+			if got.Code != want.Code || !reflect.DeepEqual(got.Header(), want.Header()) || got.Body.String() != want.Body.String() {
+				t.Errorf("%d %v %q\nwant %d %v %q", got.Code, got.Header(), got.Body, want.Code, want.Header(), want.Body)
+			}
+		})
+	}
+}
+
+// Behind Errors, refusals are errors, which the application's error handler may write as it
+// likes. The fields are there.
+func TestErrors(t *testing.T) {
 	for _, test := range []struct {
 		name    string
 		request *http.Request
 		status  int
-		within  error // of the error
+		within  error // of the error; nil: none is
+		fields  string
 	}{
-		{"GET", request("GET", "/", "X-Own", "anna"), 429, nil},
-		{"HEAD", request("HEAD", "/", "X-Own", "anna"), 429, nil},
-		{"no key", request("GET", "/"), 400, keyfuncs.ErrAbsent},
-	} {
-		for _, replaced := range []bool{false, true} {
-			want := serve(guard.Handler(http.NotFoundHandler()), test.request)
-			e := echo.New()
-			if h := e.HTTPErrorHandler; replaced {
-				e.HTTPErrorHandler = func(err error, c echo.Context) { h(err, c) }
-			}
-			var failed error
-			e.Use(func(next echo.HandlerFunc) echo.HandlerFunc {
-				return func(c echo.Context) error {
-					failed = next(c)
-					return failed
-				}
-			}, echomw.Limit(guard))
-			got := serve(e, test.request)
-			if replaced { // as Echo writes it
-				want.Header().Del("Content-Length")
-				if want.Body.Len() > 0 {
-					want.Body.WriteByte('\n')
-				}
-			}
-			if got.Code != want.Code || !reflect.DeepEqual(got.Header(), want.Header()) || got.Body.String() != want.Body.String() {
-				t.Errorf("%s, replaced %v: %d %v %q\nwant %d %v %q", test.name, replaced,
-					got.Code, got.Header(), got.Body, want.Code, want.Header(), want.Body)
-			}
-			var he *echo.HTTPError
-			if !errors.As(failed, &he) || he.Code != test.status || test.within != nil && !errors.Is(failed, test.within) {
-				t.Errorf("%s, replaced %v: the error is %v", test.name, replaced, failed)
-			}
-		}
-	}
-}
-
-// What OnRefused writes is not written again, under Echo's default error handler either.
-func TestDefaultErrorHandlerAndOnRefused(t *testing.T) {
-	for name, write := range map[string]func(w http.ResponseWriter, v nethttp.Verdict){
-		"page": func(w http.ResponseWriter, v nethttp.Verdict) { http.Error(w, "wait", v.Status()) },
-		"document": func(w http.ResponseWriter, v nethttp.Verdict) {
-			w.Header().Set("Content-Type", nethttp.ProblemType)
-			w.WriteHeader(v.Status())
-			w.Write(v.Problem())
-		},
-		"nothing": func(http.ResponseWriter, nethttp.Verdict) {},
-	} {
-		guard := newGuard(t, nethttp.Config{
-			Rules:     []nethttp.Rule{newRule(t, "closed", core.Blocked())},
-			OnRefused: func(w http.ResponseWriter, _ *http.Request, v nethttp.Verdict) { write(w, v) },
-		})
-		e := echo.New()
-		failed := errAny
-		e.Use(func(next echo.HandlerFunc) echo.HandlerFunc {
-			return func(c echo.Context) error {
-				failed = next(c)
-				return failed
-			}
-		}, echomw.Limit(guard))
-		r := request("GET", "/", "X-Own", "anna")
-		got, want := serve(e, r), serve(guard.Handler(http.NotFoundHandler()), r)
-		if got.Code != want.Code || !reflect.DeepEqual(got.Header(), want.Header()) || got.Body.String() != want.Body.String() {
-			t.Errorf("%s: %d %v %q, want %d %v %q", name, got.Code, got.Header(), got.Body, want.Code, want.Header(), want.Body)
-		}
-		if (failed == nil) != (name == "page") {
-			t.Errorf("%s: the error is %v", name, failed)
-		}
-	}
-}
-
-// The application's error handler may write refusals as it likes, and the fields
-// are there, but not the type of a body that it did not write.
-func TestErrorHandler(t *testing.T) {
-	document := string(problem.QuotaExceeded("closed").Bytes())
-	for _, test := range []struct {
-		name   string
-		method string
-		handle func(he *echo.HTTPError, c echo.Context) error
-		typ    string
-		body   string
-	}{
-		{"page", "GET", func(he *echo.HTTPError, c echo.Context) error { return c.HTML(he.Code, "<p>") }, "text/html; charset=UTF-8", "<p>"},
-		{"own JSON", "GET", func(he *echo.HTTPError, c echo.Context) error { return c.JSON(he.Code, 1) }, "application/json", "1\n"},
-		{"document", "GET", func(he *echo.HTTPError, c echo.Context) error { return c.JSON(he.Code, he.Message) }, nethttp.ProblemType, document + "\n"},
-		{"document, indented", "GET", func(he *echo.HTTPError, c echo.Context) error {
-			return c.JSONPretty(he.Code, he.Message, "")
-		}, nethttp.ProblemType, document + "\n"},
-		{"document to HEAD", "HEAD", func(he *echo.HTTPError, c echo.Context) error { return c.JSON(he.Code, he.Message) }, nethttp.ProblemType, document + "\n"},
-		{"document within JSON", "GET", func(he *echo.HTTPError, c echo.Context) error {
-			return c.JSON(he.Code, echo.Map{"ok": false, "error": he.Message})
-		}, "application/json", `{"error":` + document + `,"ok":false}` + "\n"},
-		{"document logged", "GET", func(he *echo.HTTPError, c echo.Context) error {
-			marshals(t, he.Message)
-			return c.XMLBlob(he.Code, []byte("<no/>"))
-		}, "application/xml; charset=UTF-8", xml.Header + "<no/>"},
-		{"document logged, flushed", "GET", func(he *echo.HTTPError, c echo.Context) error {
-			marshals(t, he.Message)
-			c.Response().Header().Set("Content-Type", "application/json")
-			c.Response().WriteHeader(he.Code)
-			c.Response().Flush()
-			_, err := c.Response().Write([]byte(document))
-			return err
-		}, "application/json", document},
-		{"page to HEAD", "HEAD", func(he *echo.HTTPError, c echo.Context) error { return c.HTML(he.Code, "<p>") }, "text/html; charset=UTF-8", "<p>"},
-		{"type alone", "GET", func(he *echo.HTTPError, c echo.Context) error {
-			c.Response().Header().Set("Content-Type", "application/json")
-			return c.NoContent(he.Code)
-		}, "application/json", ""},
-		{"nothing", "GET", func(he *echo.HTTPError, c echo.Context) error { return c.NoContent(he.Code) }, "", ""},
-		{"nothing to HEAD", "HEAD", func(he *echo.HTTPError, c echo.Context) error { return c.NoContent(he.Code) }, nethttp.ProblemType, ""},
+		{"over the limit", request("GET", "/", "X-Own", "anna"), 429, nil, `"closed";r=0`},
+		{"no key", request("GET", "/"), 400, keyfuncs.ErrAbsent, ""},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			e := echo.New()
 			e.HTTPErrorHandler = func(err error, c echo.Context) {
 				var he *echo.HTTPError
-				if !errors.As(err, &he) {
-					t.Fatalf("%v", err)
+				if !errors.As(err, &he) || he.Code != test.status || he.Message != http.StatusText(test.status) ||
+					(errors.Unwrap(err) == nil) != (test.within == nil) || test.within != nil && !errors.Is(err, test.within) {
+					t.Errorf("the error is %v", err)
 				}
-				if err := test.handle(he, c); err != nil {
+				if err := c.HTML(test.status, "<p>"); err != nil {
 					t.Error(err)
 				}
 			}
-			e.Use(echomw.Limit(newGuard(t, nethttp.Config{Rules: []nethttp.Rule{newRule(t, "closed", core.Blocked())}})))
-			e.Any("/", func(echo.Context) error {
+			e.Use(echomw.Errors(), echomw.Limit(newGuard(t, nethttp.Config{
+				Rules:     []nethttp.Rule{newRule(t, "closed", core.Blocked())},
+				OnRefused: func(http.ResponseWriter, *http.Request, nethttp.Verdict) { t.Error("OnRefused was called") },
+				Preflight: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusAccepted) }),
+			})))
+			e.GET("/", func(echo.Context) error {
 				t.Error("the handler ran")
 				return nil
 			})
-			w := serve(e, request(test.method, "/", "X-Own", "anna"))
-			h := w.Header()
-			if w.Code != 429 || h.Get("Content-Type") != test.typ || w.Body.String() != test.body ||
-				h.Get("RateLimit") != `"closed";r=0` || h.Get("Cache-Control") != "no-store" || h.Get("Content-Length") != "" {
+			w := serve(e, test.request)
+			if h := w.Header(); w.Code != test.status || h.Get("Content-Type") != "text/html; charset=UTF-8" || w.Body.String() != "<p>" ||
+				h.Get("RateLimit") != test.fields || h.Get("Cache-Control") != "no-store" {
 				t.Errorf("%d %v %q", w.Code, h, w.Body)
+			}
+			if w := serve(e, request("OPTIONS", "/", "Origin", "https://b", "Access-Control-Request-Method", "PUT")); w.Code != 202 {
+				t.Errorf("a preflight: %d", w.Code)
 			}
 		})
 	}
 }
 
-// marshals writes v as JSON, as a log might.
-func marshals(t *testing.T, v any) []byte {
-	t.Helper()
-	b, err := json.Marshal(v)
-	if err != nil {
-		t.Error(err)
+// The functions of a Config find Echo's context, with what middleware has stored in it.
+func TestContext(t *testing.T) {
+	var saw []string
+	see := func(name string, r *http.Request) {
+		user := "nobody"
+		if c := echomw.Context(r); c != nil {
+			user, _ = c.Get("user").(string)
+		}
+		saw = append(saw, name+" "+user)
 	}
-	return b
-}
-
-// deadlines is a writer of which only http.ResponseController finds what it can.
-type deadlines struct {
-	*httptest.ResponseRecorder
-
-	set int
-}
-
-func (w *deadlines) SetWriteDeadline(time.Time) error {
-	w.set++
-	return nil
-}
-
-// OnRefused and the error handler can use http.ResponseController.
-func TestControllerOfRefusals(t *testing.T) {
+	rule := newRule(t, "context", core.SlidingLog(core.PerHour(1000)))
+	rule.Cost = func(r *http.Request) int64 {
+		see("Cost", r)
+		return 1
+	}
+	rule.Plan = func(r *http.Request, key string) *core.Limiter {
+		see("Plan of "+key, r)
+		return nil
+	}
+	rule.Settle = func(r *http.Request, o nethttp.Outcome) int64 {
+		see("Settle", r)
+		return o.Cost
+	}
+	guard := newGuard(t, nethttp.Config{
+		Rules:   []nethttp.Rule{rule},
+		Observe: func(r *http.Request, _ nethttp.Verdict) { see("Observe", r) },
+	})
 	e := echo.New()
-	e.Use(echomw.Limit(newGuard(t, nethttp.Config{
-		Rules: []nethttp.Rule{newRule(t, "closed", core.Blocked())},
-		OnRefused: func(w http.ResponseWriter, _ *http.Request, _ nethttp.Verdict) {
-			if err := http.NewResponseController(w).SetWriteDeadline(time.Time{}); err != nil {
-				t.Errorf("OnRefused: %v", err)
-			}
-		},
-	})))
-	e.HTTPErrorHandler = func(err error, c echo.Context) {
-		var he *echo.HTTPError
-		if !errors.As(err, &he) {
-			t.Fatalf("%v", err)
+	e.Use(func(next echo.HandlerFunc) echo.HandlerFunc {
+		return func(c echo.Context) error {
+			c.Set("user", "anna")
+			return next(c)
 		}
-		body := marshals(t, he.Message)
-		c.Response().Header().Set("Content-Type", "application/json")
-		c.Response().WriteHeader(429)
-		if err := http.NewResponseController(c.Response()).SetWriteDeadline(time.Time{}); err != nil {
-			t.Errorf("the error handler: %v", err)
-		}
-		c.Response().Write(body)
+	}, echomw.LimitBy(guard, echomw.Value("user")))
+	e.GET("/", func(c echo.Context) error {
+		see("handler", c.Request())
+		return nil
+	})
+	serve(e, request("GET", "/"))
+	if got, want := strings.Join(saw, ", "), "Cost anna, Plan of anna anna, Observe anna, handler anna, Settle anna"; got != want {
+		t.Errorf("%s\nwant %s", got, want)
 	}
-	w := &deadlines{ResponseRecorder: httptest.NewRecorder()}
-	e.ServeHTTP(w, request("GET", "/", "X-Own", "anna"))
-	if w.set != 2 || w.Code != 429 || w.Header().Get("Content-Type") != nethttp.ProblemType {
-		t.Errorf("%d deadlines, %d %v", w.set, w.Code, w.Header())
+	saw = nil
+	if see("elsewhere", request("GET", "/")); saw[0] != "elsewhere nobody" {
+		t.Error(saw)
 	}
 }
 
-// The error of a refused upgrade has the cause. The writer is put back after others.
-func TestSocketErrors(t *testing.T) {
+// The refusal of an upgrade is written. The writer is put back after others.
+func TestSocketRefusal(t *testing.T) {
 	slots, err := core.NewSlots(store, "errors", 1)
 	if err != nil {
 		t.Fatal(err)
@@ -506,7 +429,7 @@ func TestSocketErrors(t *testing.T) {
 		"Connection", "Upgrade", "Upgrade", "websocket",
 		"Sec-WebSocket-Version", "13", "Sec-WebSocket-Key", "dGhlIHNhbXBsZSBub25jZQ==",
 	}
-	if w := serve(e, request("GET", "/", upgrade...)); w.Code != 400 || !errors.Is(failed, keyfuncs.ErrAbsent) {
+	if w := serve(e, request("GET", "/", upgrade...)); w.Code != 400 || failed != nil {
 		t.Errorf("%d, %v", w.Code, failed)
 	}
 	if w := serve(e, request("GET", "/", append(upgrade, "X-Own", "anna")...)); w.Code != 204 || failed != nil {
@@ -533,7 +456,7 @@ func TestPanics(t *testing.T) {
 	} {
 		func() {
 			defer func() {
-				if text, ok := recover().(string); !ok || !strings.HasPrefix(text, "headgate: echomw: ") {
+				if text, ok := recover().(string); !ok || !strings.HasPrefix(text, "headgate: ") {
 					t.Errorf("%s: panic %q", name, text)
 				}
 			}()

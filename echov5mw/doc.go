@@ -1,6 +1,6 @@
 // Package echov5mw adapts the guards of package nethttp to Echo v5,
-// github.com/labstack/echo/v5; for v4, see package echomw. A request gets the same status
-// and fields as under net/http, and with Echo's default error handler the same JSON.
+// github.com/labstack/echo/v5; for v4, see package echomw. A request gets the same status,
+// fields and body as under net/http.
 //
 // The path is not echomw/v5, which would mean major version 5 of echomw.
 //
@@ -17,10 +17,11 @@
 //	each client on each route                  echov5mw.LimitBy(guard, echov5mw.All(echov5mw.Route(),
 //	                                               echov5mw.Request(keyfuncs.RemoteAddr())))
 //	a custom key                               echov5mw.LimitBy(guard, func(c *echo.Context) (string, error) {...})
-//	a page instead of the problem document     nethttp.Config.OnRefused, or the HTTPErrorHandler
+//	a page instead of the problem document     nethttp.Config.OnRefused
+//	to write refusals as errors are written    e.Use(echov5mw.Errors(), echov5mw.Limit(guard))
 //	to set the cost of a request               nethttp.SetCost(c.Request().Context(), "tokens", n)
-//	to see the decision in a handler           e.Use(echov5mw.Keep(), echov5mw.Limit(guard)), then echov5mw.Verdict(c)
-//	to know why a request got a 400 or 503     errors.Unwrap of the error that the error handler gets
+//	to see the decision in a handler           e.Use(echov5mw.KeepVerdict(), echov5mw.Limit(guard)), then echov5mw.Verdict(c)
+//	to know why a request got a 400 or 503     nethttp.Config.Observe, or Errors
 //
 // # The address of the client
 //
@@ -33,13 +34,15 @@
 // before. Put authentication before the guard if the user is charged, and CORS, which
 // answers preflights, so that they are not charged, and lets scripts read refusals.
 //
-// Plan, Cost, Skip, Permit and Settle of the guard's Config get the request, not Echo's
-// context, and so do Handshakes and Inbound of a guard of sockets; Plan gets the key of
-// LimitBy or SocketsBy too. Middleware can pass other values to them in the request's
-// context:
+// The functions of a guard's Config, such as Plan, Cost and Settle, but not of one of sockets, get
+// the request, for which
+// [Context] returns Echo's context:
 //
-//	r := c.Request()
-//	c.SetRequest(r.WithContext(context.WithValue(r.Context(), userKey{}, user)))
+//	Plan: func(r *http.Request, key string) *core.Limiter {
+//		return plans[echov5mw.Context(r).Get("plan").(string)]
+//	},
+//
+// A rule whose key is from Echo's context has none of its own: see [nethttp.Rule].ByFramework.
 //
 // # What is limited
 //

@@ -18,14 +18,7 @@ import (
 
 // Two requests a minute for each client address.
 func Example() {
-	limiter, err := core.New(memstore.New(memstore.Config{}), "api", core.SlidingLog(core.PerMinute(2)))
-	if err != nil {
-		log.Fatal(err)
-	}
-	guard, err := nethttp.New(nethttp.Config{Rules: []nethttp.Rule{{Limiter: limiter, Key: keyfuncs.RemoteAddr()}}})
-	if err != nil {
-		log.Fatal(err)
-	}
+	guard := core.Must(nethttp.Limit("api", keyfuncs.RemoteAddr(), core.SlidingLog(core.PerMinute(2))))
 	e := echo.New()
 	e.Use(echov5mw.Limit(guard))
 	e.GET("/", func(c *echo.Context) error { return c.String(http.StatusOK, "hello") })
@@ -39,14 +32,8 @@ func Example() {
 
 // Signed-in users are charged by name, others by address.
 func ExampleLimitBy() {
-	limiter, err := core.New(memstore.New(memstore.Config{}), "api", core.SlidingLog(core.PerMinute(1)))
-	if err != nil {
-		log.Fatal(err)
-	}
-	guard, err := nethttp.New(nethttp.Config{Rules: []nethttp.Rule{{Limiter: limiter, Key: keyfuncs.RemoteAddr()}}})
-	if err != nil {
-		log.Fatal(err)
-	}
+	limiter := core.Must(core.New(memstore.New(memstore.Config{}), "api", core.SlidingLog(core.PerMinute(1))))
+	guard := core.Must(nethttp.New(nethttp.Config{Rules: []nethttp.Rule{{Limiter: limiter, ByFramework: true}}}))
 	authenticate := func(next echo.HandlerFunc) echo.HandlerFunc {
 		return func(c *echo.Context) error {
 			if name, password, ok := c.Request().BasicAuth(); ok && password == "open sesame" {
@@ -87,7 +74,7 @@ func ExampleVerdict() {
 		log.Fatal(err)
 	}
 	e := echo.New()
-	e.Use(echov5mw.Keep(), echov5mw.Limit(guard))
+	e.Use(echov5mw.KeepVerdict(), echov5mw.Limit(guard))
 	e.GET("/", func(c *echo.Context) error {
 		v, _ := echov5mw.Verdict(c)
 		return c.String(http.StatusOK, fmt.Sprintf("%d of %d left", v.Decision.Remaining, v.Decision.Limit))
@@ -100,7 +87,7 @@ func ExampleVerdict() {
 }
 
 // The application's error handler writes refusals like other errors.
-func ExampleLimit_errorHandler() {
+func ExampleErrors() {
 	limiter, err := core.New(memstore.New(memstore.Config{}), "site", core.SlidingLog(core.PerMinute(1)))
 	if err != nil {
 		log.Fatal(err)
@@ -116,7 +103,7 @@ func ExampleLimit_errorHandler() {
 			c.HTML(he.Code, fmt.Sprintf("<h1>%s</h1>", http.StatusText(he.Code)))
 		}
 	}
-	e.Use(echov5mw.Limit(guard))
+	e.Use(echov5mw.Errors(), echov5mw.Limit(guard))
 	e.GET("/", func(c *echo.Context) error { return c.String(http.StatusOK, "hello") })
 
 	for range 2 {

@@ -16,7 +16,7 @@
 //	a custom key                               ginmw.LimitBy(guard, func(c *gin.Context) (string, error) {...})
 //	a page instead of the problem document     nethttp.Config.OnRefused
 //	to set the cost of a request               nethttp.SetCost(c.Request.Context(), "tokens", n)
-//	to see the decision in a handler           r.Use(ginmw.Keep(), ginmw.Limit(guard)), then ginmw.Verdict(c)
+//	to see the decision in a handler           r.Use(ginmw.KeepVerdict(), ginmw.Limit(guard)), then ginmw.Verdict(c)
 //	to know why a request got a 400 or 503     c.Errors
 //
 // # The address of the client
@@ -31,12 +31,15 @@
 // authentication if the user is charged, and CORS, which answers preflights, so that
 // they are not charged, and lets scripts read refusals.
 //
-// Plan, Cost, Skip, Permit and Settle of the guard's Config get the request, not Gin's
-// context, and so do Handshakes and Inbound of a guard of sockets; Plan gets the key of
-// LimitBy or SocketsBy too. Middleware can pass other values to them in the request's
-// context:
+// The functions of a guard's Config, such as Plan, Cost and Settle, but not of one of sockets, get
+// the request, for which
+// [Context] returns Gin's context:
 //
-//	c.Request = c.Request.WithContext(context.WithValue(c.Request.Context(), userKey{}, user))
+//	Plan: func(r *http.Request, key string) *core.Limiter {
+//		return plans[ginmw.Context(r).GetString("plan")]
+//	},
+//
+// A rule whose key is from Gin's context has none of its own: see [nethttp.Rule].ByFramework.
 //
 // # What is limited
 //

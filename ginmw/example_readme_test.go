@@ -19,19 +19,10 @@ import (
 
 // A limit on all routes.
 func ExampleLimit() {
-	limiter, err := core.New(memstore.New(memstore.Config{}), "api", core.SlidingLog(core.PerMinute(60)))
-	if err != nil {
-		log.Fatal(err)
-	}
-	guard, err := nethttp.New(nethttp.Config{
-		Rules: []nethttp.Rule{{Limiter: limiter, Key: keyfuncs.RemoteAddr()}},
-	})
-	if err != nil {
-		log.Fatal(err)
-	}
+	limit := core.Must(nethttp.Limit("api", keyfuncs.RemoteAddr(), core.SlidingLog(core.PerMinute(60))))
 
 	r := gin.Default()
-	r.Use(ginmw.Limit(guard))
+	r.Use(ginmw.Limit(limit))
 	r.GET("/", func(c *gin.Context) { c.String(http.StatusOK, "hello\n") })
 	log.Fatal(r.Run("127.0.0.1:8080"))
 }
@@ -39,25 +30,15 @@ func ExampleLimit() {
 // A guard with two rules takes two keys, in the order of the rules.
 func ExampleLimitBy_severalRules() {
 	store := memstore.New(memstore.Config{})
-	perUser, err := core.New(store, "user", core.SlidingLog(core.PerMinute(60)))
-	if err != nil {
-		log.Fatal(err)
-	}
-	perAddress, err := core.New(store, "address", core.SlidingLog(core.PerMinute(300)))
-	if err != nil {
-		log.Fatal(err)
-	}
-	address := keyfuncs.RemoteAddr()
-	guard, err := nethttp.New(nethttp.Config{Rules: []nethttp.Rule{
-		{Limiter: perUser, Key: address}, // LimitBy replaces these keys
-		{Limiter: perAddress, Key: address},
-	}})
-	if err != nil {
-		log.Fatal(err)
-	}
+	perUser := core.Must(core.New(store, "user", core.SlidingLog(core.PerMinute(60))))
+	perAddress := core.Must(core.New(store, "address", core.SlidingLog(core.PerMinute(300))))
+	guard := core.Must(nethttp.New(nethttp.Config{Rules: []nethttp.Rule{
+		{Limiter: perUser, ByFramework: true},
+		{Limiter: perAddress, ByFramework: true},
+	}}))
 
 	r := gin.New()
-	r.Use(authenticate, ginmw.LimitBy(guard, ginmw.Value("user"), ginmw.Request(address)))
+	r.Use(authenticate, ginmw.LimitBy(guard, ginmw.Value("user"), ginmw.Request(keyfuncs.RemoteAddr())))
 	r.GET("/", func(c *gin.Context) { c.String(http.StatusOK, "hello\n") })
 
 	listen(r) // r.Run("127.0.0.1:8080")
@@ -70,27 +51,15 @@ func ExampleLimitBy_severalRules() {
 func Example_signedCookie() {
 	secret := make([]byte, 32) // from the configuration, the same on all servers
 	rand.Read(secret)
-	cookie, err := keyfuncs.NewSignedCookie("__Host-id", 24*time.Hour, secret)
-	if err != nil {
-		log.Fatal(err)
-	}
+	cookie := core.Must(keyfuncs.NewSignedCookie("__Host-id", 24*time.Hour, secret))
 	store := memstore.New(memstore.Config{})
-	perBrowser, err := core.New(store, "browser", core.SlidingLog(core.PerMinute(60)))
-	if err != nil {
-		log.Fatal(err)
-	}
-	perAddress, err := core.New(store, "address", core.SlidingLog(core.PerMinute(300)))
-	if err != nil {
-		log.Fatal(err)
-	}
+	perBrowser := core.Must(core.New(store, "browser", core.SlidingLog(core.PerMinute(60))))
+	perAddress := core.Must(core.New(store, "address", core.SlidingLog(core.PerMinute(300))))
 	browser, address := cookie.OlderThan(time.Minute), keyfuncs.RemoteAddr()
-	guard, err := nethttp.New(nethttp.Config{Rules: []nethttp.Rule{
+	guard := core.Must(nethttp.New(nethttp.Config{Rules: []nethttp.Rule{
 		{Limiter: perBrowser, Key: keyfuncs.First(browser, address)},
 		{Limiter: perAddress, Key: address},
-	}})
-	if err != nil {
-		log.Fatal(err)
-	}
+	}}))
 	set := cookie.Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 
 	r := gin.New()

@@ -17,14 +17,7 @@ import (
 
 // Two requests a minute for each client address.
 func Example() {
-	limiter, err := core.New(memstore.New(memstore.Config{}), "api", core.SlidingLog(core.PerMinute(2)))
-	if err != nil {
-		log.Fatal(err)
-	}
-	guard, err := nethttp.New(nethttp.Config{Rules: []nethttp.Rule{{Limiter: limiter, Key: keyfuncs.RemoteAddr()}}})
-	if err != nil {
-		log.Fatal(err)
-	}
+	guard := core.Must(nethttp.Limit("api", keyfuncs.RemoteAddr(), core.SlidingLog(core.PerMinute(2))))
 	r := gin.New()
 	r.Use(ginmw.Limit(guard))
 	r.GET("/", func(c *gin.Context) { c.String(http.StatusOK, "hello") })
@@ -38,14 +31,8 @@ func Example() {
 
 // Signed-in users are charged by name, others by address.
 func ExampleLimitBy() {
-	limiter, err := core.New(memstore.New(memstore.Config{}), "api", core.SlidingLog(core.PerMinute(1)))
-	if err != nil {
-		log.Fatal(err)
-	}
-	guard, err := nethttp.New(nethttp.Config{Rules: []nethttp.Rule{{Limiter: limiter, Key: keyfuncs.RemoteAddr()}}})
-	if err != nil {
-		log.Fatal(err)
-	}
+	limiter := core.Must(core.New(memstore.New(memstore.Config{}), "api", core.SlidingLog(core.PerMinute(1))))
+	guard := core.Must(nethttp.New(nethttp.Config{Rules: []nethttp.Rule{{Limiter: limiter, ByFramework: true}}}))
 	authenticate := func(c *gin.Context) {
 		if name, password, ok := c.Request.BasicAuth(); ok && password == "open sesame" {
 			c.Set("user", name)
@@ -83,7 +70,7 @@ func ExampleVerdict() {
 		log.Fatal(err)
 	}
 	r := gin.New()
-	r.Use(ginmw.Keep(), ginmw.Limit(guard))
+	r.Use(ginmw.KeepVerdict(), ginmw.Limit(guard))
 	r.GET("/", func(c *gin.Context) {
 		v, _ := ginmw.Verdict(c)
 		c.String(http.StatusOK, "%d of %d left", v.Decision.Remaining, v.Decision.Limit)

@@ -150,7 +150,7 @@ func TestKeys(t *testing.T) {
 			var verdict nethttp.Verdict
 			var errs []*gin.Error
 			e := gin.New()
-			e.Use(ginmw.Keep(), func(c *gin.Context) {
+			e.Use(ginmw.KeepVerdict(), func(c *gin.Context) {
 				c.Next()
 				errs = c.Errors
 				verdict, _ = ginmw.Verdict(c)
@@ -204,7 +204,7 @@ func TestRoute(t *testing.T) {
 		got, err = ginmw.First(ginmw.Route(), ginmw.Request(keyfuncs.Everyone()))(c)
 		return got, err
 	}))
-	e.Group("/api", ginmw.Keep()).GET("/items/:id", func(c *gin.Context) { c.Status(204) })
+	e.Group("/api", ginmw.KeepVerdict()).GET("/items/:id", func(c *gin.Context) { c.Status(204) })
 	for _, test := range []struct {
 		method, path string
 		status       int
@@ -241,7 +241,7 @@ func TestVerdict(t *testing.T) {
 	for _, keep := range []bool{false, true} {
 		e := gin.New()
 		if keep {
-			e.Use(ginmw.Keep())
+			e.Use(ginmw.KeepVerdict())
 		}
 		e.Use(func(c *gin.Context) {
 			if _, ok := ginmw.Verdict(c); ok {
@@ -389,11 +389,51 @@ func TestPanics(t *testing.T) {
 	} {
 		func() {
 			defer func() {
-				if text, ok := recover().(string); !ok || !strings.HasPrefix(text, "headgate: ginmw: ") {
+				if text, ok := recover().(string); !ok || !strings.HasPrefix(text, "headgate: ") {
 					t.Errorf("%s: panic %q", name, text)
 				}
 			}()
 			f()
 		}()
+	}
+}
+
+// The functions of a Config find Gin's context, with what middleware has stored in it.
+func TestContext(t *testing.T) {
+	var saw []string
+	see := func(name string, r *http.Request) {
+		user := "nobody"
+		if c := ginmw.Context(r); c != nil {
+			user = c.GetString("user")
+		}
+		saw = append(saw, name+" "+user)
+	}
+	rule := newRule(t, "context", core.SlidingLog(core.PerHour(1000)))
+	rule.Cost = func(r *http.Request) int64 {
+		see("Cost", r)
+		return 1
+	}
+	rule.Plan = func(r *http.Request, key string) *core.Limiter {
+		see("Plan of "+key, r)
+		return nil
+	}
+	rule.Settle = func(r *http.Request, o nethttp.Outcome) int64 {
+		see("Settle", r)
+		return o.Cost
+	}
+	guard := newGuard(t, nethttp.Config{
+		Rules:   []nethttp.Rule{rule},
+		Observe: func(r *http.Request, _ nethttp.Verdict) { see("Observe", r) },
+	})
+	e := gin.New()
+	e.Use(func(c *gin.Context) { c.Set("user", "anna") }, ginmw.LimitBy(guard, ginmw.Value("user")))
+	e.GET("/", func(c *gin.Context) { see("handler", c.Request) })
+	serve(e, request("GET", "/"))
+	if got, want := strings.Join(saw, ", "), "Cost anna, Plan of anna anna, Observe anna, handler anna, Settle anna"; got != want {
+		t.Errorf("%s\nwant %s", got, want)
+	}
+	saw = nil
+	if see("elsewhere", request("GET", "/")); saw[0] != "elsewhere nobody" {
+		t.Error(saw)
 	}
 }

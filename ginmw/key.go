@@ -1,41 +1,41 @@
 package ginmw
 
 import (
-	"context"
-	"fmt"
 	"net/http"
-	"slices"
 	"strconv"
-	"sync"
 
 	"github.com/gin-gonic/gin"
 
+	"github.com/headgate/headgate/adapter"
 	"github.com/headgate/headgate/keyfuncs"
 )
 
 // A Key returns the key that is charged from Gin's context, by the contract of
 // [keyfuncs.Func]: never an empty key without an error, and [keyfuncs.ErrAbsent] if the
 // context does not contain what is charged. It must be safe for concurrent use.
-type Key func(*gin.Context) (string, error)
+type Key = adapter.Key[*gin.Context]
+
+var framework = adapter.Framework[*gin.Context]{ //nolint:gochecknoglobals // a constant
+	Name:    "ginmw",
+	Request: func(c *gin.Context) *http.Request { return c.Request },
+}
+
+// Context returns Gin's context of a request that a function of the Config of a guard of
+// nethttp or inflight gets, such as [nethttp.Rule].Plan, Cost or Settle: what earlier
+// middleware stored with c.Set is there. It returns nil for requests that did not pass this
+// package, and in Key, for which there are [LimitBy] and [Value].
+func Context(r *http.Request) *gin.Context { return framework.Context(r) }
 
 // Request charges the key that a function of package keyfuncs returns. Request panics if
 // fn is nil.
-func Request(fn keyfuncs.Func) Key {
-	if fn == nil {
-		panic("headgate: ginmw: Request: the function is nil")
-	}
-	return func(c *gin.Context) (string, error) { return fn(c.Request) }
-}
+func Request(fn keyfuncs.Func) Key { return framework.Key(fn) }
 
 // Route charges the pattern of the route, such as "/items/:id", for all methods together,
 // for use within [All]. A request that matched no route is [keyfuncs.ErrAbsent], and so
 // gets the status 400 instead of 404, unless there is another key for it:
 //
 //	ginmw.First(ginmw.Route(), ginmw.Request(keyfuncs.Everyone()))
-func Route() Key {
-	errAbsent := absent("route")
-	return func(c *gin.Context) (string, error) { return present(c.FullPath(), errAbsent) }
-}
+func Route() Key { return framework.Text("route", (*gin.Context).FullPath) }
 
 // Param charges a parameter of the path, such as the id of "/items/:id", for use within
 // [All]. One that is missing or empty is [keyfuncs.ErrAbsent].
@@ -43,8 +43,7 @@ func Route() Key {
 // Warning: the client chooses the value. It identifies the item, not the client; a client
 // with access to many items has a limit for each.
 func Param(name string) Key {
-	errAbsent := absent("path parameter " + strconv.Quote(name))
-	return func(c *gin.Context) (string, error) { return present(c.Param(name), errAbsent) }
+	return framework.Text("path parameter "+strconv.Quote(name), func(c *gin.Context) string { return c.Param(name) })
 }
 
 // Value charges a value that an earlier handler set with c.Set, such as the signed-in
@@ -52,94 +51,22 @@ func Param(name string) Key {
 // [fmt.Stringer]. A value that is missing, nil or an empty text is [keyfuncs.ErrAbsent];
 // one of another type is [keyfuncs.ErrProgram].
 func Value(name string) Key {
-	thing := "context value " + strconv.Quote(name)
-	errAbsent := absent(thing)
-	textOf := keyfuncs.Context(valueKey{})
-	return func(c *gin.Context) (string, error) {
+	return framework.Value("context value "+strconv.Quote(name), func(c *gin.Context) any {
 		value, _ := c.Get(name)
-		if text, ok := value.(string); ok || value == nil {
-			return present(text, errAbsent)
-		}
-		// Package keyfuncs knows which types have a text.
-		ctx := context.WithValue(c.Request.Context(), valueKey{}, value)
-		text, err := textOf(c.Request.WithContext(ctx))
-		if err != nil {
-			return "", fmt.Errorf("headgate: ginmw: %s: %w", thing, err)
-		}
-		return text, nil
-	}
+		return value
+	})
 }
-
-type valueKey struct{}
 
 // All charges the combination of the given keys, like [keyfuncs.All]:
 //
 //	ginmw.All(ginmw.Route(), ginmw.Request(keyfuncs.RemoteAddr()))
 //
 // It panics if it is given no key or a nil one.
-func All(keys ...Key) Key { return compose("All", keyfuncs.All, keys) }
+func All(keys ...Key) Key { return framework.All(keys...) }
 
 // First charges the first of the given keys that the request has, like [keyfuncs.First]:
 //
 //	ginmw.First(ginmw.Value("user"), ginmw.Request(keyfuncs.RemoteAddr()))
 //
 // It panics if it is given no key or a nil one.
-func First(keys ...Key) Key { return compose("First", keyfuncs.First, keys) }
-
-// compose calls package keyfuncs, so that keys have the same form everywhere. The
-// functions that keyfuncs combines get only a request, so each combination has a field
-// for Gin's context, and is used by one request at a time.
-func compose(name string, how func(...keyfuncs.Func) keyfuncs.Func, keys []Key) Key {
-	keys = members(name, keys)
-	type combination struct {
-		c   *gin.Context
-		key keyfuncs.Func
-	}
-	pool := sync.Pool{New: func() any {
-		one := &combination{}
-		fns := make([]keyfuncs.Func, len(keys))
-		for i, key := range keys {
-			fns[i] = func(*http.Request) (string, error) { return key(one.c) }
-		}
-		one.key = how(fns...)
-		return one
-	}}
-	return func(c *gin.Context) (string, error) {
-		one := pool.Get().(*combination)
-		one.c = c
-		key, err := one.key(c.Request)
-		one.c = nil
-		pool.Put(one)
-		return key, err
-	}
-}
-
-// perRule returns a copy of keys, of which there must be one for each rule.
-func perRule(name string, rules int, keys []Key) []Key {
-	if len(keys) != rules {
-		panic(fmt.Sprintf("headgate: ginmw: %s: the number of keys is %d, that of rules %d", name, len(keys), rules))
-	}
-	return members(name, keys)
-}
-
-// members returns a copy of keys, because the caller may change keys later.
-func members(name string, keys []Key) []Key {
-	if len(keys) == 0 {
-		panic("headgate: ginmw: " + name + ": no key")
-	}
-	for i, key := range keys {
-		if key == nil {
-			panic("headgate: ginmw: " + name + ": key " + strconv.Itoa(i) + " is nil")
-		}
-	}
-	return slices.Clone(keys)
-}
-
-func absent(thing string) error { return fmt.Errorf("%w: %s", keyfuncs.ErrAbsent, thing) }
-
-func present(text string, errAbsent error) (string, error) {
-	if text == "" {
-		return "", errAbsent
-	}
-	return text, nil
-}
+func First(keys ...Key) Key { return framework.First(keys...) }

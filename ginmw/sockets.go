@@ -8,73 +8,53 @@ import (
 
 	"github.com/gin-gonic/gin"
 
+	"github.com/headgate/headgate/adapter"
 	"github.com/headgate/headgate/websocketmw"
 )
 
 // Sockets returns a middleware that holds a slot for each WebSocket that the following
-// handlers upgrade, as long as it is open. It answers and aborts upgrades for which there
-// is no slot. Other requests are not affected.
+// handlers upgrade, as long as it is open. It answers and aborts upgrades for which there is
+// no slot. Other requests are not affected.
 //
 //	r.GET("/ws", ginmw.Sockets(guard), upgrade)
 //
 // The upgrade may be by any library, on c.Writer and c.Request, in whose context
 // [websocketmw.FromContext] finds the socket. Put gin.Recovery before the guard, which
 // closes the connection of a handler that panics. Sockets panics if the guard is nil.
-func Sockets(guard *websocketmw.Guard) gin.HandlerFunc {
-	mustSockets(guard)
-	return func(c *gin.Context) {
-		v := guard.Check(c.Request)
-		actSocket(c, guard, &v)
-	}
-}
+func Sockets(guard *websocketmw.Guard) gin.HandlerFunc { return sockets(guard, nil) }
 
-// SocketsBy is Sockets with keys from Gin's context, like [LimitBy].
-// [websocketmw.Rule].Key is required all the same.
-//
-// The keys replace only those of Rules. Handshakes, and the Key of Inbound, get the
-// request, not Gin's context: put what they charge, such as the user, into the request's
-// context, and use [keyfuncs.Context].
+// SocketsBy is Sockets with keys from Gin's context, like [LimitBy]. They are those of Rules.
+// The functions of the guard's Config, Handshakes, and the Key of Inbound get the request, not
+// Gin's context, which ends before the socket does: put what they need, such as the user, into
+// the context of the request.
 //
 // SocketsBy panics if the guard or a key is nil, or if the numbers of keys and rules
 // differ.
 func SocketsBy(guard *websocketmw.Guard, keys ...Key) gin.HandlerFunc {
-	mustSockets(guard)
-	keys = perRule("SocketsBy", guard.Rules(), keys)
+	return sockets(guard, framework.Keys("SocketsBy", keys...))
+}
+
+func sockets(guard *websocketmw.Guard, keys []Key) gin.HandlerFunc {
+	guard.Mount(adapter.Count(keys))
 	return func(c *gin.Context) {
-		v := guard.CheckKeys(c.Request, func(rule int) (string, error) { return keys[rule](c) })
-		actSocket(c, guard, &v)
-	}
-}
-
-func mustSockets(guard *websocketmw.Guard) {
-	if guard == nil {
-		panic("headgate: ginmw: the guard is nil")
-	}
-}
-
-// actSocket carries the verdict out.
-func actSocket(c *gin.Context, guard *websocketmw.Guard, v *websocketmw.Verdict) {
-	switch {
-	case v.Status() != 0:
-		c.Abort()
-		if v.Err != nil {
-			c.Error(v.Err) //nolint:errcheck // it returns its argument
+		v := guard.CheckKeys(c.Request, adapter.By(keys, c))
+		switch {
+		case v.Status() != 0:
+			refuse(c, v.Err, func() { guard.Refuse(c.Writer, c.Request, v) })
+		case v.Upgrades():
+			handshake, _ := v.Handshake()
+			_, settle := handshake.Track(c.Request)
+			v.Serve(c.Writer, c.Request, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				c.Writer, c.Request = &socketWriter{c.Writer, w}, r
+				if settle != nil { // before Serve does, which does not see what Gin holds back
+					serve(c, r, settle)
+					return
+				}
+				c.Next()
+			}))
 		}
-		guard.Refuse(c.Writer, c.Request, *v)
-		c.Writer.WriteHeaderNow()
-	case v.Upgrades():
-		handshake, _ := v.Handshake()
-		_, settle := handshake.Track(c.Request)
-		v.Serve(c.Writer, c.Request, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			c.Writer, c.Request = &socketWriter{c.Writer, w}, r
-			if settle != nil { // before Serve does, which does not see what Gin holds back
-				serve(c, r, settle)
-				return
-			}
-			c.Next()
-		}))
+		// Otherwise Gin calls the next handler itself.
 	}
-	// Otherwise Gin calls the next handler itself.
 }
 
 // A socketWriter is the guard's writer with the other methods that Gin needs. Nothing may get

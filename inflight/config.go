@@ -9,6 +9,7 @@ import (
 	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/internal/occupancy"
 	"github.com/headgate/headgate/keyfuncs"
+	"github.com/headgate/headgate/limits"
 )
 
 // maxRules is the most slots that core.AcquireAll takes together.
@@ -66,18 +67,32 @@ type Config struct {
 type Rule struct {
 	_ struct{} // composite literals must name the fields
 
-	// Slots are the slots of which each request takes one. Required.
+	// Slots are the slots of which each request takes one. Required, unless there is a Limit.
 	Slots *core.Slots
 
-	// Key returns the key whose requests are counted. Required: there is no default. If it
-	// returns an error or an empty key, the request is refused.
+	// Limit, in the place of Slots, has the slots of a document: those of the request's
+	// PlanName and key. All rules of a guard that have a Limit need one [limits.Book], whose
+	// document they get at the same instant.
+	Limit *limits.Slots
+
+	// PlanName returns the name of a request's plan, for Limit. If PlanName is nil or returns
+	// an empty name, the document's default applies, as it does for a plan that the document
+	// does not have.
+	PlanName func(*http.Request) string
+
+	// Key returns the key whose requests are counted. Required, unless the rule is ByFramework:
+	// there is no default. If it returns an error or an empty key, the request is refused.
 	Key keyfuncs.Func
+
+	// ByFramework says that the key comes from the context of a framework, by the InFlightBy of
+	// its adapter, and there is no Key. To mount the guard in another way panics.
+	ByFramework bool
 
 	// Plan returns other slots for a request, such as more for paying customers. key is the
 	// one whose requests are counted: what Key returned, or the adapter's key in its place.
 	// Make the slots in advance with Slots.With; Plan only selects. If Plan is nil or returns
 	// nil, Slots apply, so Slots should be the smallest plan. Slots with another name or store
-	// are a programming error: the request gets a 500.
+	// are a programming error: the request gets a 500. It is not for a Limit, which has plans.
 	Plan func(r *http.Request, key string) *core.Slots
 
 	// Service marks a limit of the service, such as one on all requests together. The client
@@ -108,19 +123,8 @@ func (c *Config) validate() error {
 	if n := len(c.Rules); n == 0 || n > maxRules {
 		add(fmt.Errorf("there must be 1 to %d rules, not %d", maxRules, n), "Rules")
 	}
-	for i, rule := range c.Rules {
-		if rule.Key == nil {
-			add(errors.New("it is nil: use a function of package keyfuncs"), "Rules[%d].Key", i)
-		}
-		if rule.Slots == nil {
-			add(errors.New("they are nil: make them with core.NewSlots"), "Rules[%d].Slots", i)
-			continue
-		}
-		for j, other := range c.Rules[:i] {
-			if err := occupancy.Clash(other.Slots, rule.Slots); err != nil {
-				add(fmt.Errorf("with Rules[%d]: %w", j, err), "Rules[%d].Slots", i)
-			}
-		}
+	for i := range c.Rules {
+		c.validateRule(i, add)
 	}
 	if c.Queue < 0 {
 		add(fmt.Errorf("it is %d: it must not be negative, and 0 means that none waits", c.Queue), "Queue")
@@ -132,4 +136,62 @@ func (c *Config) validate() error {
 		add(fmt.Errorf("it is %d: use 400 or 403, or 0 for 400", s), "KeyErrorStatus")
 	}
 	return errors.Join(faults...)
+}
+
+// keyFault returns what is wrong with the rule's key.
+func (rule *Rule) keyFault() error {
+	switch {
+	case rule.Key == nil && !rule.ByFramework:
+		return errors.New("it is nil: use a function of package keyfuncs")
+	case rule.Key != nil && rule.ByFramework:
+		return errors.New("the rule is ByFramework: remove one of them")
+	}
+	return nil
+}
+
+func (c *Config) validateRule(i int, add func(err error, field string, args ...any)) {
+	rule := &c.Rules[i]
+	if err := rule.keyFault(); err != nil {
+		add(err, "Rules[%d].Key", i)
+	}
+	switch {
+	case rule.Limit != nil && rule.Slots != nil:
+		add(errors.New("there are Slots too: remove one of them"), "Rules[%d].Limit", i)
+	case rule.Limit != nil && rule.Plan != nil:
+		add(errors.New("the plans are those of the document: remove it, or use PlanName"), "Rules[%d].Plan", i)
+	case rule.Limit == nil && rule.PlanName != nil:
+		add(errors.New("it is for Limit: remove it, or use Plan"), "Rules[%d].PlanName", i)
+	}
+	field, slots := rule.own()
+	if slots == nil {
+		add(errors.New("they are nil: make them with core.NewSlots"), "Rules[%d].Slots", i)
+		return
+	}
+	for j := range c.Rules[:i] {
+		other := &c.Rules[j]
+		_, beside := other.own()
+		if err := occupancy.Clash(beside, slots); err != nil {
+			add(fmt.Errorf("with Rules[%d]: %w", j, err), "Rules[%d].%s", i, field)
+		}
+		if rule.Limit != nil && other.Limit != nil && rule.Limit.Book() != other.Limit.Book() {
+			add(fmt.Errorf("with Rules[%d]: the limits are of different books", j), "Rules[%d].Limit", i)
+		}
+	}
+}
+
+// own returns the field of the rule that is its limit, and the slots that apply unless there
+// is a plan, as of now.
+func (rule *Rule) own() (field string, s *core.Slots) {
+	if rule.Limit != nil {
+		return "Limit", rule.Limit.Book().View().DefaultSlots(rule.Limit)
+	}
+	return "Slots", rule.Slots
+}
+
+// name returns the name of the slots.
+func (rule *Rule) name() string {
+	if rule.Limit != nil {
+		return rule.Limit.Name()
+	}
+	return rule.Slots.Name()
 }

@@ -4,6 +4,11 @@
 // A [Guard] stands in front of a handler. It takes a slot of package core, or waits for one in
 // line, calls the handler, and releases the slot when the handler returns or panics:
 //
+//	limit := core.Must(inflight.Limit("exports", keyfuncs.Context(userKey{}), 2))
+//	http.Handle("/export", limit.Handler(export))
+//
+// [New] makes a guard of a [Config], under which requests can wait, among other things:
+//
 //	slots, err := core.NewSlots(memstore.New(memstore.Config{}), "exports", 2)
 //	...
 //	guard, err := inflight.New(inflight.Config{

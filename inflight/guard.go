@@ -9,8 +9,10 @@ import (
 	"time"
 
 	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/internal/fault"
 	"github.com/headgate/headgate/internal/occupancy"
 	"github.com/headgate/headgate/keyfuncs"
+	"github.com/headgate/headgate/limits"
 )
 
 // A Guard decides which requests are handled now, later or not at all. Make one with [New].
@@ -20,6 +22,8 @@ type Guard struct{ config Config }
 var (
 	errPlan     = errors.New("its Plan returned slots that were not made with Slots.With")
 	errEmptyKey = errors.New("its Key returned an empty key without an error")
+
+	errByFramework = fmt.Errorf("%w: it is ByFramework, and Check has no key for it", keyfuncs.ErrProgram)
 )
 
 // New returns a guard. If the Config is invalid, the error joins a [ConfigError] for each
@@ -35,18 +39,12 @@ func New(c Config) (*Guard, error) {
 	return &Guard{c}, nil
 }
 
-// Rules returns the number of rules. It is for adapters that pass keys to
-// [Guard.CheckKeys].
-func (g *Guard) Rules() int { return len(g.config.Rules) }
-
 // Handler returns a handler that calls next for requests that get their slots, at once or in
 // time, and refuses the others. The slots are released when next returns or panics.
 //
-// Handler panics if the guard or next is nil.
+// Handler panics if the guard or next is nil, or a rule is ByFramework.
 func (g *Guard) Handler(next http.Handler) http.Handler {
-	if g == nil {
-		panic("headgate: inflight: the guard is nil: see the error of inflight.New")
-	}
+	g.Mount(-1)
 	if next == nil {
 		panic("headgate: inflight: the handler is nil")
 	}
@@ -69,11 +67,34 @@ func (g *Guard) Handler(next http.Handler) http.Handler {
 // been handled, also after a panic. [Guard.Handler] does all that; Check is for framework
 // adapters.
 func (g *Guard) Check(r *http.Request) Verdict {
-	return g.CheckKeys(r, func(rule int) (string, error) { return g.config.Rules[rule].Key(r) })
+	return g.CheckKeys(r, nil)
 }
 
-// CheckKeys is like [Guard.Check], but calls key with the index of each rule instead of
-// the rule's Key.
+// Mount is for adapters, which call it once, where a guard is mounted, with the number of keys
+// that they have for it, or -1 for the rules' own. It panics if the guard is nil, if there is
+// not one key for each rule, or if a rule needs one ([Rule].ByFramework). It reports whether
+// there are functions in the Config, besides Keys, that should get a request in whose context
+// the framework's is.
+func (g *Guard) Mount(keys int) (functions bool) {
+	if g == nil {
+		panic("headgate: inflight: the guard is nil: see the error of inflight.New")
+	}
+	c := &g.config
+	if keys >= 0 && keys != len(c.Rules) {
+		panic(fmt.Sprintf("headgate: inflight: the number of keys is %d, that of rules %d", keys, len(c.Rules)))
+	}
+	functions = c.Skip != nil || c.OnRefused != nil || c.Observe != nil
+	for i, rule := range c.Rules {
+		if rule.ByFramework && keys < 0 {
+			panic(fmt.Sprintf("headgate: inflight: Rules[%d] (slots %q) is ByFramework: mount the guard with the InFlightBy of an adapter", i, rule.Slots.Name()))
+		}
+		functions = functions || rule.Plan != nil
+	}
+	return functions
+}
+
+// CheckKeys is like [Guard.Check], but calls key, unless it is nil, with the index of each rule
+// instead of the rule's Key.
 func (g *Guard) CheckKeys(r *http.Request, key func(rule int) (string, error)) Verdict {
 	v := Verdict{guard: g}
 	if g.config.Skip != nil && g.config.Skip(r) {
@@ -110,9 +131,10 @@ func (g *Guard) observe(r *http.Request, v Verdict) {
 // decide fills in v.
 func (g *Guard) decide(v *Verdict, r *http.Request, key func(rule int) (string, error)) {
 	claims := make([]core.Claim, len(g.config.Rules))
+	var view limits.View
 	for i := range g.config.Rules {
 		rule := &g.config.Rules[i]
-		k, err := key(i)
+		k, err := rule.key(r, i, key)
 		if err == nil && k == "" {
 			err = errEmptyKey
 		}
@@ -123,7 +145,12 @@ func (g *Guard) decide(v *Verdict, r *http.Request, key func(rule int) (string, 
 			}
 			return
 		}
-		slots, err := rule.slots(r, k)
+		var slots *core.Slots
+		if rule.Limit != nil {
+			slots = rule.fromBook(&view, r, k)
+		} else {
+			slots, err = rule.slots(r, k)
+		}
 		if err != nil {
 			v.Err, v.status = rule.fault(i, err), http.StatusInternalServerError
 			return
@@ -171,9 +198,33 @@ func (g *Guard) refuse(v *Verdict, r *http.Request, err error, claims []core.Cla
 	}
 }
 
+// key returns the key of the i-th rule: that of the adapter, if there are any.
+func (rule *Rule) key(r *http.Request, i int, key func(rule int) (string, error)) (string, error) {
+	switch {
+	case key != nil:
+		return key(i)
+	case rule.ByFramework:
+		return "", errByFramework
+	default:
+		return rule.Key(r)
+	}
+}
+
 // fault says which rule an error is about, never whom.
 func (rule *Rule) fault(i int, err error) error {
-	return fmt.Errorf("headgate: inflight: Rules[%d] (slots %q): %w", i, rule.Slots.Name(), err)
+	return fault.Wrap(fmt.Sprintf("inflight: Rules[%d] (slots %q)", i, rule.name()), err)
+}
+
+// fromBook returns the slots of a rule with a Limit. The view is that of all rules.
+func (rule *Rule) fromBook(view *limits.View, r *http.Request, key string) *core.Slots {
+	if *view == (limits.View{}) {
+		*view = rule.Limit.Book().View()
+	}
+	plan := ""
+	if rule.PlanName != nil {
+		plan = rule.PlanName(r)
+	}
+	return view.Slots(rule.Limit, plan, key)
 }
 
 // slots returns the slots of the plan of a request with the key.

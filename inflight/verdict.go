@@ -9,6 +9,7 @@ import (
 	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/internal/occupancy"
 	"github.com/headgate/headgate/internal/problem"
+	"github.com/headgate/headgate/internal/record"
 )
 
 // A Verdict is a guard's decision about a request. The zero Verdict refuses.
@@ -121,34 +122,11 @@ func (g *Guard) Refuse(w http.ResponseWriter, r *http.Request, v Verdict) {
 	}
 	v.SetFields(w.Header())
 	if g.config.OnRefused != nil {
-		rec := &recorder{ResponseWriter: w}
-		g.config.OnRefused(rec, r, v)
-		if rec.wrote {
+		rec := &record.Recorder{ResponseWriter: w}
+		g.config.OnRefused(rec.Writer(), r, v)
+		if rec.Responded() {
 			return
 		}
 	}
 	v.document().Write(w, r, make([]string, 3))
-}
-
-// A recorder records whether OnRefused has written the response.
-type recorder struct {
-	http.ResponseWriter
-
-	wrote bool
-}
-
-// Unwrap is for [http.ResponseController].
-func (rec *recorder) Unwrap() http.ResponseWriter {
-	rec.wrote = true // whoever looks inside may write there
-	return rec.ResponseWriter
-}
-
-func (rec *recorder) WriteHeader(status int) {
-	rec.wrote = rec.wrote || status >= http.StatusOK
-	rec.ResponseWriter.WriteHeader(status)
-}
-
-func (rec *recorder) Write(b []byte) (int, error) {
-	rec.wrote = true
-	return rec.ResponseWriter.Write(b)
 }

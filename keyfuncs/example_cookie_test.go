@@ -3,7 +3,6 @@ package keyfuncs_test
 import (
 	"crypto/rand"
 	"fmt"
-	"log"
 	"net/http"
 	"net/http/httptest"
 	"testing"
@@ -19,27 +18,15 @@ import (
 // A browser is charged by its cookie when that is a minute old, and by address until then.
 // The address has a limit of its own, for clients that collect cookies.
 func ExampleNewSignedCookie() {
-	cookie, err := keyfuncs.NewSignedCookie("__Host-id", 24*time.Hour, serverSecret)
-	if err != nil {
-		log.Fatal(err)
-	}
+	cookie := core.Must(keyfuncs.NewSignedCookie("__Host-id", 24*time.Hour, serverSecret))
 	store := memstore.New(memstore.Config{})
-	perBrowser, err := core.New(store, "browser", core.SlidingLog(core.PerMinute(60)))
-	if err != nil {
-		log.Fatal(err)
-	}
-	perAddress, err := core.New(store, "address", core.SlidingLog(core.PerMinute(300)))
-	if err != nil {
-		log.Fatal(err)
-	}
+	perBrowser := core.Must(core.New(store, "browser", core.SlidingLog(core.PerMinute(60))))
+	perAddress := core.Must(core.New(store, "address", core.SlidingLog(core.PerMinute(300))))
 	browser, address := cookie.OlderThan(time.Minute), keyfuncs.RemoteAddr()
-	guard, err := nethttp.New(nethttp.Config{Rules: []nethttp.Rule{
+	guard := core.Must(nethttp.New(nethttp.Config{Rules: []nethttp.Rule{
 		{Limiter: perBrowser, Key: keyfuncs.First(browser, address)},
 		{Limiter: perAddress, Key: address},
-	}})
-	if err != nil {
-		log.Fatal(err)
-	}
+	}}))
 	handler := guard.Handler(cookie.Handler(http.HandlerFunc(hello)))
 
 	listen(handler) // http.ListenAndServe("127.0.0.1:8080", handler)

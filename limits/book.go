@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/internal/fault"
 )
 
 // Config configures a [Book]. Its zero value is ready to use. Literals must name the fields.
@@ -131,14 +132,14 @@ func Open(ctx context.Context, store core.Store, slots core.SlotStore, source So
 			initial, err = b.edition(d, nil)
 		}
 		if err != nil {
-			return nil, fmt.Errorf("headgate: limits: Initial: %w", err)
+			return nil, fault.Wrap("limits: Initial", err)
 		}
 		b.initial = d
 	}
 	if err := b.load(ctx, true); err != nil {
 		if initial == nil {
 			b.abandon()
-			return nil, fmt.Errorf("headgate: limits: %w", err)
+			return nil, fault.Wrap("limits", err)
 		}
 		now := time.Now()
 		b.current.Store(initial)

@@ -14,6 +14,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/headgate/headgate/core/memstore"
 	"github.com/headgate/headgate/internal/bubble"
 	"github.com/headgate/headgate/internal/redistest/proctest"
 	"github.com/headgate/headgate/limits"
@@ -232,6 +233,27 @@ func TestWriterIsKilled(t *testing.T) {
 		reload(t, b)
 		if n := api.For("", "k").Policies()[0].Limit(); n < 1 || n > 1000 {
 			t.Errorf("the limit is %d", n)
+		}
+	}
+}
+
+// The errors of sources, of a book and of its documents name the project once.
+func TestErrorsHaveOnePrefix(t *testing.T) {
+	dir := t.TempDir()
+	wrong := filepath.Join(dir, "wrong.json")
+	if err := os.WriteFile(wrong, []byte(`{"limits": {"api": {}}}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, source := range map[string]limits.Source{
+		"no file":     limits.File(filepath.Join(dir, "none.json")),
+		"a directory": limits.File(dir),
+		"a document":  limits.File(wrong),
+		"a function":  limits.SourceFunc(func(context.Context) ([]byte, error) { return nil, errors.New("broken") }),
+		"no source":   nil,
+	} {
+		_, err := limits.Open(t.Context(), memstore.New(memstore.Config{}), nil, source, limits.Config{})
+		if err == nil || strings.Count(err.Error(), "headgate: ") != 1 || strings.Count(err.Error(), "limits: ") != 1 {
+			t.Errorf("%s: %v", name, err)
 		}
 	}
 }

@@ -121,14 +121,14 @@ func TestSchema(t *testing.T) {
 		}
 		return root.fits(root, v)
 	}
-	for _, text := range []string{everything, document, free(`"token-bucket 10/second burst 5"`), ws(document)} {
+	for _, text := range []string{everything, document, free(`"token-bucket 10/second burst 5"`), free(`"fixed-window 5/hour count-denied from-first"`), ws(document)} {
 		parse(t, text)
 		if !fits(text) {
 			t.Errorf("the schema refuses %s", text)
 		}
 	}
 	for _, text := range []string{
-		"{}", "[]", `{"limit": {}}`, `{"limits": {"api": {}}}`, `{"limits": {"api": {"plans": {}}}}`, free("60"), free(`{}`), free(`"sliding 60/minute"`), free(`"token-bucket 10/second"`),
+		"{}", "[]", `{"limit": {}}`, `{"limits": {"api": {}}}`, `{"limits": {"api": {"plans": {}}}}`, free("60"), free(`{}`), free(`"sliding 60/minute"`), free(`"token-bucket 10/second"`), free(`"sliding-log 5/hour from-first"`),
 		`{"limits": {"api": {"plans": {"blocked": "blocked"}}}}`, `{"limits": {"api": {"plans": {"a b": "blocked"}}}}`, `{"slots": {"ws": {"plans": {"a": -1}}}}`,
 		`{"slots": {"ws": {"plans": {"a": 1.5}}}}`, `{"slots": {"ws": {"plans": {"a": 1}, "shadow": "blocked"}}}`,
 		strings.Replace(everything, `"plan": "gold", "from"`, `"from"`, 1),

@@ -109,11 +109,13 @@ type Rule struct {
 	// does not have.
 	PlanName func(*http.Request) string
 
-	// Key returns the key that is charged. It is required; there is no default. If
-	// it returns an error or an empty key, the request is refused. It is required
-	// even if an adapter passes other keys, as ginmw.LimitBy does, because the guard
-	// can also be used without that adapter.
+	// Key returns the key that is charged. It is required, unless the rule is ByFramework;
+	// there is no default. If it returns an error or an empty key, the request is refused.
 	Key keyfuncs.Func
+
+	// ByFramework says that the key comes from the context of a framework, by the LimitBy of
+	// its adapter, and there is no Key. To mount the guard in another way panics.
+	ByFramework bool
 
 	// Plan chooses another limiter for a request, such as a larger one for paying
 	// customers. key is what is charged: what Key returned, or the adapter's key in its
@@ -173,8 +175,11 @@ func (c *Config) validate() error {
 		fault(fmt.Errorf("a guard has 1 to %d rules, not %d", maxRules, n), "Rules")
 	}
 	for i, rule := range c.Rules {
-		if rule.Key == nil {
+		switch {
+		case rule.Key == nil && !rule.ByFramework:
 			fault(errors.New("it is nil: say who is charged, with a function of package keyfuncs"), "Rules[%d].Key", i)
+		case rule.Key != nil && rule.ByFramework:
+			fault(errors.New("the rule is ByFramework: remove one of them"), "Rules[%d].Key", i)
 		}
 		field, limiter := rule.own()
 		switch {

@@ -1,13 +1,17 @@
 // Package nethttp puts rate limits in front of HTTP handlers.
 //
 // A [Guard] asks limiters of package core whether to admit a request, reports the state
-// of the limits to the client, and refuses requests over a limit:
+// of the limits to the client, and refuses requests over a limit. [Limit] makes one for one
+// limit:
+//
+//	limit := core.Must(nethttp.Limit("api", keyfuncs.RemoteAddr(), core.SlidingLog(core.PerMinute(60))))
+//	http.ListenAndServe(addr, limit.Handler(mux))
+//
+// [New] makes one of a [Config], for several limits, plans, costs and more:
 //
 //	guard, err := nethttp.New(nethttp.Config{
 //		Rules: []nethttp.Rule{{Limiter: limiter, Key: keyfuncs.RemoteAddr()}},
 //	})
-//	...
-//	http.ListenAndServe(addr, guard.Handler(mux))
 //
 // Handler combines steps that can also be called separately:
 //

@@ -23,45 +23,30 @@ type (
 // Two limits for each request: one for the user and a larger one for the address.
 func ExampleGuard_Handler() {
 	store := memstore.New(memstore.Config{})
-	perUser, err := core.New(store, "user", core.SlidingLog(core.PerMinute(60)))
-	if err != nil {
-		log.Fatal(err)
-	}
-	perAddress, err := core.New(store, "address", core.SlidingLog(core.PerMinute(300)))
-	if err != nil {
-		log.Fatal(err)
-	}
-	guard, err := nethttp.New(nethttp.Config{Rules: []nethttp.Rule{
+	perUser := core.Must(core.New(store, "user", core.SlidingLog(core.PerMinute(60))))
+	perAddress := core.Must(core.New(store, "address", core.SlidingLog(core.PerMinute(300))))
+	guard := core.Must(nethttp.New(nethttp.Config{Rules: []nethttp.Rule{
 		{Limiter: perUser, Key: keyfuncs.Context(userKey{})},
 		{Limiter: perAddress, Key: keyfuncs.RemoteAddr()},
-	}})
-	if err != nil {
-		log.Fatal(err)
-	}
+	}}))
 	http.Handle("/api/", guard.Handler(http.HandlerFunc(hello)))
 }
 
 // The middleware of chi has the type of guard.Handler.
 func ExampleGuard_Handler_chi() {
-	guard := guardBy(keyfuncs.RemoteAddr())
+	limit := core.Must(nethttp.Limit("api", keyfuncs.RemoteAddr(), core.SlidingLog(core.PerMinute(60))))
 
 	r := chi.NewRouter()
-	r.Use(guard.Handler)
+	r.Use(limit.Handler)
 	r.Get("/", hello)
 	log.Fatal(http.ListenAndServe("127.0.0.1:8080", r))
 }
 
 // A larger limit for a plan, and a route that costs ten units.
 func ExampleRule_cost() {
-	free, err := core.New(memstore.New(memstore.Config{}), "api", core.SlidingLog(core.PerMinute(60)))
-	if err != nil {
-		log.Fatal(err)
-	}
-	gold, err := free.With(core.SlidingLog(core.PerMinute(600)))
-	if err != nil {
-		log.Fatal(err)
-	}
-	guard, err := nethttp.New(nethttp.Config{Rules: []nethttp.Rule{{
+	free := core.Must(core.New(memstore.New(memstore.Config{}), "api", core.SlidingLog(core.PerMinute(60))))
+	gold := core.Must(free.With(core.SlidingLog(core.PerMinute(600))))
+	guard := core.Must(nethttp.New(nethttp.Config{Rules: []nethttp.Rule{{
 		Limiter: free, // when Plan returns nil
 		Key:     keyfuncs.Context(userKey{}),
 		Plan: func(r *http.Request, _ string) *core.Limiter {
@@ -76,10 +61,7 @@ func ExampleRule_cost() {
 			}
 			return 1
 		},
-	}}})
-	if err != nil {
-		log.Fatal(err)
-	}
+	}}}))
 	http.Handle("/", guard.Handler(http.HandlerFunc(hello)))
 }
 
@@ -99,28 +81,13 @@ func ExampleRule_limit() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	guard, err := nethttp.New(nethttp.Config{Rules: []nethttp.Rule{{
+	guard := core.Must(nethttp.New(nethttp.Config{Rules: []nethttp.Rule{{
 		Limit: api,
 		Key:   keyfuncs.Context(userKey{}),
 		PlanName: func(r *http.Request) string {
 			plan, _ := r.Context().Value(planKey{}).(string)
 			return plan
 		},
-	}}})
-	if err != nil {
-		log.Fatal(err)
-	}
+	}}}))
 	http.Handle("/", guard.Handler(http.HandlerFunc(hello)))
-}
-
-func guardBy(key keyfuncs.Func) *nethttp.Guard {
-	limiter, err := core.New(memstore.New(memstore.Config{}), "api", core.SlidingLog(core.PerMinute(60)))
-	if err != nil {
-		log.Fatal(err)
-	}
-	guard, err := nethttp.New(nethttp.Config{Rules: []nethttp.Rule{{Limiter: limiter, Key: key}}})
-	if err != nil {
-		log.Fatal(err)
-	}
-	return guard
 }

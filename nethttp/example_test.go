@@ -11,23 +11,15 @@ import (
 
 	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/core/memstore"
+	"github.com/headgate/headgate/core/redisstore"
 	"github.com/headgate/headgate/keyfuncs"
 	"github.com/headgate/headgate/nethttp"
 )
 
 // Two requests a minute for each client address.
 func Example() {
-	limiter, err := core.New(memstore.New(memstore.Config{}), "api", core.SlidingLog(core.PerMinute(2)))
-	if err != nil {
-		log.Fatal(err)
-	}
-	guard, err := nethttp.New(nethttp.Config{
-		Rules: []nethttp.Rule{{Limiter: limiter, Key: keyfuncs.RemoteAddr()}},
-	})
-	if err != nil {
-		log.Fatal(err)
-	}
-	handler := guard.Handler(http.HandlerFunc(hello))
+	limit := core.Must(nethttp.Limit("api", keyfuncs.RemoteAddr(), core.SlidingLog(core.PerMinute(2))))
+	handler := limit.Handler(http.HandlerFunc(hello))
 
 	for range 3 {
 		show(handler, httptest.NewRequest("GET", "/", nil))
@@ -48,27 +40,55 @@ func Example() {
 	// {"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Quota Exceeded","status":429,"violated-policies":["api"]}
 }
 
+// Behind proxies in known networks, the client's address is in a header that they write. A
+// second policy, for the same clients, admits 1,000 requests a day; so each has a name.
+func ExampleLimit() {
+	client := core.Must(keyfuncs.XForwardedFor("10.0.0.0/8"))
+	limit := core.Must(nethttp.Limit("api", client,
+		core.SlidingLog(core.PerMinute(60)).Named("minute"), core.FixedWindow(core.PerDay(1000)).Named("day")))
+	handler := limit.Handler(http.HandlerFunc(hello))
+
+	r := httptest.NewRequest("GET", "/", nil)
+	r.RemoteAddr = "10.0.0.1:1234" // of the proxy
+	r.Header.Set("X-Forwarded-For", "203.0.113.7")
+	w := httptest.NewRecorder()
+	handler.ServeHTTP(w, r)
+	fmt.Println(w.Code, w.Header().Get("RateLimit-Policy"))
+	// Output: 200 "minute";q=60;w=60, "day";q=1000;w=86400
+}
+
+// One limit for all servers.
+func ExampleLimitIn() {
+	store, err := redisstore.OpenURL("redis://localhost:6379/0", redisstore.Config{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	limit := core.Must(nethttp.LimitIn(store, "api", keyfuncs.RemoteAddr(), core.SlidingLog(core.PerMinute(60))))
+	log.Fatal(http.ListenAndServe("127.0.0.1:8080", limit.Handler(http.HandlerFunc(hello))))
+}
+
+// What does not make a limit is reported when it is made: everything at once.
+func ExampleLimit_errors() {
+	_, err := nethttp.Limit("", nil, core.SlidingLog(core.PerMinute(0)))
+	fmt.Println(err)
+	// Output:
+	// headgate: limiter "": the name is empty
+	// headgate: limiter "", policy #1: a rate of 0 events: to refuse everything, use Blocked
+	// headgate: limit "": the key is nil: say who is charged, with a function of package keyfuncs
+}
+
 // A limit for each session, and a larger one for the address that sessions share. A
 // request that is over the session's limit is not charged to the address either.
 func ExampleNew_severalRules() {
 	store := memstore.New(memstore.Config{})
-	session, err := core.New(store, "session", core.SlidingLog(core.PerMinute(1)))
-	if err != nil {
-		log.Fatal(err)
-	}
-	address, err := core.New(store, "address", core.SlidingLog(core.PerMinute(50)))
-	if err != nil {
-		log.Fatal(err)
-	}
-	guard, err := nethttp.New(nethttp.Config{
+	session := core.Must(core.New(store, "session", core.SlidingLog(core.PerMinute(1))))
+	address := core.Must(core.New(store, "address", core.SlidingLog(core.PerMinute(50))))
+	guard := core.Must(nethttp.New(nethttp.Config{
 		Rules: []nethttp.Rule{
 			{Limiter: session, Key: keyfuncs.Header("X-Session")},
 			{Limiter: address, Key: keyfuncs.RemoteAddr()},
 		},
-	})
-	if err != nil {
-		log.Fatal(err)
-	}
+	}))
 	handler := guard.Handler(http.HandlerFunc(hello))
 
 	for _, id := range []string{"anna", "anna", "ben"} {
@@ -86,26 +106,17 @@ func ExampleNew_severalRules() {
 
 // Paying customers have a larger limit. Used units still count when the plan changes.
 func ExampleRule_plan() {
-	free, err := core.New(memstore.New(memstore.Config{}), "api", core.SlidingLog(core.PerHour(10)))
-	if err != nil {
-		log.Fatal(err)
-	}
-	gold, err := free.With(core.SlidingLog(core.PerHour(1000)))
-	if err != nil {
-		log.Fatal(err)
-	}
+	free := core.Must(core.New(memstore.New(memstore.Config{}), "api", core.SlidingLog(core.PerHour(10))))
+	gold := core.Must(free.With(core.SlidingLog(core.PerHour(1000))))
 	plans := map[string]*core.Limiter{"anna": gold}
 
-	guard, err := nethttp.New(nethttp.Config{
+	guard := core.Must(nethttp.New(nethttp.Config{
 		Rules: []nethttp.Rule{{
 			Limiter: free,
 			Key:     keyfuncs.Header("X-Customer"), // set by authentication
 			Plan:    func(_ *http.Request, customer string) *core.Limiter { return plans[customer] },
 		}},
-	})
-	if err != nil {
-		log.Fatal(err)
-	}
+	}))
 	handler := guard.Handler(http.HandlerFunc(hello))
 
 	for _, name := range []string{"anna", "ben"} {
@@ -123,12 +134,9 @@ func ExampleRule_plan() {
 // Only failed logins count: three wrong passwords in a quarter of an hour are
 // enough, and the right one is free.
 func ExampleRule_settle() {
-	logins, err := core.New(memstore.New(memstore.Config{}), "logins",
-		core.SlidingLog(core.Rate{Events: 3, Per: 15 * time.Minute}))
-	if err != nil {
-		log.Fatal(err)
-	}
-	guard, err := nethttp.New(nethttp.Config{
+	logins := core.Must(core.New(memstore.New(memstore.Config{}), "logins",
+		core.SlidingLog(core.Rate{Events: 3, Per: 15 * time.Minute})))
+	guard := core.Must(nethttp.New(nethttp.Config{
 		Rules: []nethttp.Rule{{
 			Limiter: logins,
 			Key:     keyfuncs.RemoteAddr(),
@@ -139,10 +147,7 @@ func ExampleRule_settle() {
 				return o.Cost
 			},
 		}},
-	})
-	if err != nil {
-		log.Fatal(err)
-	}
+	}))
 	login := guard.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.FormValue("password") != "open sesame" {
 			http.Error(w, "wrong password", http.StatusUnauthorized)
@@ -168,21 +173,15 @@ func ExampleRule_settle() {
 // The tokens of a language model: an estimate is reserved, and the handler sets the final
 // number.
 func ExampleSetCost() {
-	tokens, err := core.New(memstore.New(memstore.Config{}), "tokens", core.TokenBucket(core.PerDay(10_000), 10_000))
-	if err != nil {
-		log.Fatal(err)
-	}
-	guard, err := nethttp.New(nethttp.Config{
+	tokens := core.Must(core.New(memstore.New(memstore.Config{}), "tokens", core.TokenBucket(core.PerDay(10_000), 10_000)))
+	guard := core.Must(nethttp.New(nethttp.Config{
 		Rules: []nethttp.Rule{{
 			Limiter: tokens,
 			Key:     keyfuncs.RemoteAddr(),
 			Cost:    func(*http.Request) int64 { return 4000 },
 			Settle:  nethttp.StatedCost,
 		}},
-	})
-	if err != nil {
-		log.Fatal(err)
-	}
+	}))
 	handler := guard.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		const used = 1234
 		nethttp.SetCost(r.Context(), "tokens", used)
@@ -200,11 +199,8 @@ func ExampleSetCost() {
 
 // Shadow mode shows which requests a limit would refuse, before it does.
 func ExampleConfig_observeOnly() {
-	limiter, err := core.New(memstore.New(memstore.Config{}), "api", core.SlidingLog(core.PerMinute(1)))
-	if err != nil {
-		log.Fatal(err)
-	}
-	guard, err := nethttp.New(nethttp.Config{
+	limiter := core.Must(core.New(memstore.New(memstore.Config{}), "api", core.SlidingLog(core.PerMinute(1))))
+	guard := core.Must(nethttp.New(nethttp.Config{
 		Rules:       []nethttp.Rule{{Limiter: limiter, Key: keyfuncs.RemoteAddr()}},
 		ObserveOnly: true,
 		Observe: func(r *http.Request, v nethttp.Verdict) {
@@ -212,10 +208,7 @@ func ExampleConfig_observeOnly() {
 				fmt.Println("would answer", v.Status(), "to", r.URL.Path)
 			}
 		},
-	})
-	if err != nil {
-		log.Fatal(err)
-	}
+	}))
 	handler := guard.Handler(http.HandlerFunc(hello))
 
 	for _, path := range []string{"/a", "/b"} {
@@ -231,21 +224,15 @@ func ExampleConfig_observeOnly() {
 
 // A page instead of the problem document. The fields are already set.
 func ExampleConfig_onRefused() {
-	limiter, err := core.New(memstore.New(memstore.Config{}), "site", core.SlidingLog(core.PerMinute(1)))
-	if err != nil {
-		log.Fatal(err)
-	}
-	guard, err := nethttp.New(nethttp.Config{
+	limiter := core.Must(core.New(memstore.New(memstore.Config{}), "site", core.SlidingLog(core.PerMinute(1))))
+	guard := core.Must(nethttp.New(nethttp.Config{
 		Rules: []nethttp.Rule{{Limiter: limiter, Key: keyfuncs.RemoteAddr()}},
 		OnRefused: func(w http.ResponseWriter, _ *http.Request, v nethttp.Verdict) {
 			w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 			w.WriteHeader(v.Status())
 			fmt.Fprintln(w, "please wait", v.Decision.RetryAfter.Round(time.Second))
 		},
-	})
-	if err != nil {
-		log.Fatal(err)
-	}
+	}))
 	handler := guard.Handler(http.HandlerFunc(hello))
 
 	for range 2 {
@@ -263,18 +250,12 @@ func ExampleTransport() {
 	server := httptest.NewServer(http.HandlerFunc(hello))
 	defer server.Close()
 
-	limiter, err := core.New(memstore.New(memstore.Config{}), "outgoing", core.SlidingLog(core.PerSecond(50)))
-	if err != nil {
-		log.Fatal(err)
-	}
-	transport, err := nethttp.NewTransport(nethttp.TransportConfig{
+	limiter := core.Must(core.New(memstore.New(memstore.Config{}), "outgoing", core.SlidingLog(core.PerSecond(50))))
+	transport := core.Must(nethttp.NewTransport(nethttp.TransportConfig{
 		Limiter: limiter,
 		Retries: 3,
 		Reads:   []nethttp.Reader{nethttp.GitHub},
-	})
-	if err != nil {
-		log.Fatal(err)
-	}
+	}))
 	client := &http.Client{Transport: transport}
 
 	response, err := client.Get(server.URL)

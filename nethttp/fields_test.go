@@ -98,6 +98,18 @@ func TestFields(t *testing.T) {
 			violated: []string{"daily"},
 		},
 		{
+			name:     "a window from the first request",
+			policies: []core.Policy{core.FixedWindow(core.PerHour(5)).FromFirst()},
+			before: func(l *core.Limiter) {
+				time.Sleep(40 * time.Minute)
+				drain(5)(l)
+				time.Sleep(59 * time.Minute)
+			},
+			status:   429,
+			want:     map[string]string{"RateLimit-Policy": `"api";q=5;w=3600`, "RateLimit": `"api";r=0;t=60`, "Retry-After": "60"},
+			violated: []string{"api"},
+		},
+		{
 			name: "both refuse",
 			policies: []core.Policy{
 				core.FixedWindow(core.PerSecond(1)).Named("burst"),

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/internal/fault"
 	"github.com/headgate/headgate/keyfuncs"
 	"github.com/headgate/headgate/limits"
 )
@@ -26,6 +27,8 @@ var ErrForbidden = errors.New("headgate: guard: Config.Permit returned false")
 var (
 	errZero     = errors.New("headgate: guard: make one with nethttp.New")
 	errEmptyKey = returned("Key", "an empty key without an error")
+
+	errByFramework = fmt.Errorf("%w: the rule is ByFramework, and Check has no key for it", keyfuncs.ErrProgram)
 )
 
 // A ruleError says which rule an error is about. Clients can cause errors of keys as
@@ -41,7 +44,7 @@ func (g *Guard) ruleError(rule int, err error) error {
 }
 
 func (e *ruleError) Error() string {
-	return fmt.Sprintf("headgate: guard: Rules[%d] (limiter %q): %v", e.rule, e.limiter, e.err)
+	return fault.Text(fmt.Sprintf("guard: Rules[%d] (limiter %q)", e.rule, e.limiter), e.err)
 }
 
 func (e *ruleError) Unwrap() error { return e.err }
@@ -67,10 +70,6 @@ func New(c Config) (*Guard, error) {
 	return g, nil
 }
 
-// Rules returns the number of rules. It is for adapters that pass keys to
-// [Guard.CheckKeys].
-func (g *Guard) Rules() int { return len(g.config.Rules) }
-
 // Check decides whether to admit a request, and charges it if so. It writes nothing and
 // does not read the body. The store is called with the request's context.
 func (g *Guard) Check(r *http.Request) (v Verdict) {
@@ -78,18 +77,35 @@ func (g *Guard) Check(r *http.Request) (v Verdict) {
 	return v
 }
 
-// CheckKeys is Check with other keys than the rules' own: key is called with the index of
-// each rule that applies, by the contract of [keyfuncs.Func]. It is for adapters to
-// frameworks whose contexts hold more than the request. A nil key means Check.
-func (g *Guard) CheckKeys(r *http.Request, key func(rule int) (string, error)) (v Verdict) {
-	g.check(&v, r, key)
-	return v
-}
-
-// CheckTo is CheckKeys that writes to v, whatever it held. It saves adapters a copy.
+// CheckTo is Check for adapters to frameworks: it writes to v, whatever it held, which saves a
+// copy, and takes other keys than the rules' own. key, unless it is nil, is called with the
+// index of each rule that applies, by the contract of [keyfuncs.Func].
 func (g *Guard) CheckTo(v *Verdict, r *http.Request, key func(rule int) (string, error)) {
 	*v = Verdict{}
 	g.check(v, r, key)
+}
+
+// Mount is for adapters, which call it once, where a guard is mounted, with the number of keys
+// that they have for it, or -1 for the rules' own. It panics if the guard is nil, if there is
+// not one key for each rule, or if a rule needs one ([Rule].ByFramework). It reports whether
+// there are functions in the Config, besides Keys, that should get a request in whose context
+// the framework's is.
+func (g *Guard) Mount(keys int) (functions bool) {
+	if g == nil {
+		panic("headgate: guard: the guard is nil: see the error of nethttp.New")
+	}
+	c := &g.config
+	if keys >= 0 && keys != len(c.Rules) {
+		panic(fmt.Sprintf("headgate: guard: the number of keys is %d, that of rules %d", keys, len(c.Rules)))
+	}
+	functions = c.Skip != nil || c.Permit != nil || c.Preflight != nil || c.OnRefused != nil || c.Observe != nil || c.OnSettled != nil
+	for i, rule := range c.Rules {
+		if rule.ByFramework && keys < 0 {
+			panic(fmt.Sprintf("headgate: guard: Rules[%d] (limiter %q) is ByFramework: mount the guard with the LimitBy of an adapter", i, rule.name()))
+		}
+		functions = functions || rule.Plan != nil || rule.PlanName != nil || rule.Cost != nil || rule.Settle != nil
+	}
+	return functions
 }
 
 // check fills in the zero verdict v, which is too large to be copied without need. A nil
@@ -206,9 +222,12 @@ func (g *Guard) charge(v *Verdict, r *http.Request, key func(rule int) (string, 
 		return false
 	}
 	var err error
-	if key != nil {
+	switch {
+	case key != nil:
 		c.Key, err = key(i)
-	} else {
+	case rule.ByFramework:
+		err = errByFramework
+	default:
 		c.Key, err = rule.Key(r)
 	}
 	if err == nil && c.Key == "" {
@@ -270,6 +289,41 @@ func (rule *Rule) fromBook(view *limits.View, r *http.Request, key string) (l, s
 	return view.Limiter(rule.Limit, plan, key), view.Shadow(rule.Limit)
 }
 
+// Reset forgets what the rule whose limiters have that name has charged the key of a request: say,
+// the failed logins of an address that has signed in. Other rules, and other keys, keep theirs.
+// The key is the one that [Guard.Handler] charges, whatever its form.
+//
+// The error says if no rule has that name, if the request has no key, or if the rule is
+// ByFramework; otherwise it is that of [core.Limiter.Reset].
+func (g *Guard) Reset(r *http.Request, limiter string) error {
+	i := slices.IndexFunc(g.config.Rules, func(rule Rule) bool { return rule.name() == limiter })
+	if i < 0 {
+		return fmt.Errorf("headgate: guard: Reset: no rule has a limiter named %q", limiter)
+	}
+	rule := &g.config.Rules[i]
+	if rule.ByFramework {
+		return g.ruleError(i, errors.New("Reset: the rule is ByFramework, so its key is not known: use the Reset of the limiter"))
+	}
+	key, err := rule.Key(r)
+	if err == nil && key == "" {
+		err = errEmptyKey
+	}
+	if err != nil {
+		return g.ruleError(i, err)
+	}
+	l := rule.Limiter
+	switch {
+	case rule.Limit != nil:
+		var view limits.View
+		l, _ = rule.fromBook(&view, r, key)
+	case rule.Plan != nil:
+		if l, err = rule.plan(r, key); err != nil {
+			return g.ruleError(i, err)
+		}
+	}
+	return l.Reset(r.Context(), key)
+}
+
 // Handler returns a handler that sets the fields of the response and calls next for
 // requests that [Guard.Check] admits, and answers the others with [Guard.Refuse]. When next
 // returns or panics, the handler settles the charge by [Rule].Settle. It does not recover
@@ -282,11 +336,9 @@ func (rule *Rule) fromBook(view *limits.View, r *http.Request, key string) (l, s
 // If a rule has Settle, next gets a wrapped ResponseWriter, which has Flush and Hijack if
 // the original has them, ReadFrom, and Unwrap for [http.ResponseController], but not Push.
 //
-// Handler panics if the guard or next is nil.
+// Handler panics if the guard or next is nil, or a rule is ByFramework.
 func (g *Guard) Handler(next http.Handler) http.Handler {
-	if g == nil {
-		panic("headgate: guard: the guard is nil: see the error of nethttp.New")
-	}
+	g.Mount(-1)
 	if next == nil {
 		panic("headgate: guard: the handler is nil")
 	}

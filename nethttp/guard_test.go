@@ -329,10 +329,129 @@ func TestPermit(t *testing.T) {
 	}
 }
 
-func TestRules(t *testing.T) {
-	r := nethttp.Rule{Limiter: memory(t, "api", core.Unlimited()), Key: header}
-	if n := newGuard(t, rules(r)).Rules(); n != 1 {
-		t.Errorf("%d rules", n)
+// What a guard needs is checked where it is mounted.
+func TestMount(t *testing.T) {
+	store := memstore.New(memstore.Config{})
+	limiter := func(name string) *core.Limiter { return core.Must(core.New(store, name, core.Unlimited())) }
+	own := func(name string) nethttp.Rule { return nethttp.Rule{Limiter: limiter(name), Key: header} }
+	theirs := nethttp.Rule{Limiter: limiter("theirs"), ByFramework: true}
+	cost := own("cost")
+	cost.Cost = func(*http.Request) int64 { return 1 }
+	observed := rules(own("observed"))
+	observed.Observe = func(*http.Request, nethttp.Verdict) {}
+	for _, test := range []struct {
+		name      string
+		guard     *nethttp.Guard
+		keys      int
+		functions bool
+		panics    string
+	}{
+		{"its own key", newGuard(t, rules(own("a"))), -1, false, ""},
+		{"another key", newGuard(t, rules(own("a"))), 1, false, ""},
+		{"a rule's function", newGuard(t, rules(own("a"), cost)), -1, true, ""},
+		{"a guard's function", newGuard(t, observed), 1, true, ""},
+		{"a framework's key", newGuard(t, rules(own("a"), theirs)), 2, false, ""},
+		{"no guard", nil, -1, false, "the guard is nil"},
+		{"no key of the framework", newGuard(t, rules(own("a"), theirs)), -1, false, `Rules[1] (limiter "theirs") is ByFramework`},
+		{"too few keys", newGuard(t, rules(own("a"), theirs)), 1, false, "the number of keys is 1, that of rules 2"},
+		{"none", newGuard(t, rules(own("a"))), 0, false, "the number of keys is 0, that of rules 1"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			defer func() {
+				if text := fmt.Sprint(recover()); test.panics != "" && !strings.Contains(text, test.panics) {
+					t.Errorf("panic %q, want %q", text, test.panics)
+				} else if test.panics == "" && text != "<nil>" {
+					t.Errorf("panic %q", text)
+				}
+			}()
+			if got := test.guard.Mount(test.keys); got != test.functions || test.panics != "" {
+				t.Errorf("functions: %v", got)
+			}
+			if test.keys < 0 {
+				test.guard.Handler(http.NotFoundHandler())
+			}
+		})
+	}
+	for name, f := range map[string]func(){
+		"nil":          func() { (*nethttp.Guard)(nil).Handler(http.NotFoundHandler()) },
+		"by framework": func() { newGuard(t, rules(theirs)).Handler(http.NotFoundHandler()) },
+	} {
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Errorf("%s: Handler did not panic", name)
+				}
+			}()
+			f()
+		}()
+	}
+	v := newGuard(t, rules(theirs)).Check(request("GET", "/"))
+	if v.Status() != 500 || !errors.Is(v.Err, keyfuncs.ErrProgram) {
+		t.Errorf("Check without a key: %d %v", v.Status(), v.Err)
+	}
+}
+
+// Reset forgets one rule's usage of the request's key, whatever form that has.
+func TestReset(t *testing.T) {
+	store := memstore.New(memstore.Config{})
+	limiter := func(name string, p core.Policy) *core.Limiter { return core.Must(core.New(store, name, p)) }
+	day := core.FixedWindow(core.PerDay(5))
+	logins, planned := limiter("logins", day), limiter("planned", core.FixedWindow(core.PerDay(2)))
+	larger := core.Must(planned.With(day))
+	guard := newGuard(t, rules(
+		nethttp.Rule{Limiter: logins, Key: keyfuncs.First(header, keyfuncs.RemoteAddr())},
+		nethttp.Rule{Limiter: limiter("service", day), Key: keyfuncs.Everyone()},
+		nethttp.Rule{Limiter: planned, Key: header, Plan: func(*http.Request, string) *core.Limiter { return larger }},
+		nethttp.Rule{Limiter: limiter("theirs", core.Unlimited()), Key: func(*http.Request) (string, error) { return "", nil }, Cost: func(*http.Request) int64 { return 0 }},
+	))
+	anna, ben, nobody := request("GET", "/", "X-Client", "anna"), request("GET", "/", "X-Client", "ben"), request("GET", "/")
+	left := func() (all []int64) {
+		for _, l := range []struct {
+			limiter *core.Limiter
+			key     string
+		}{{logins, "0:anna"}, {logins, "0:ben"}, {limiter("service", day), "everyone"}, {larger, "anna"}} {
+			d, err := l.limiter.Peek(t.Context(), l.key)
+			if err != nil {
+				t.Fatal(err)
+			}
+			all = append(all, d.Remaining)
+		}
+		return all
+	}
+	for _, r := range []*http.Request{anna, ben} {
+		if v := guard.Check(r); v.Status() != 0 {
+			t.Fatal(v.Status(), v.Err)
+		}
+	}
+	if got := fmt.Sprint(left()); got != "[4 4 3 4]" {
+		t.Fatalf("%v are left", got)
+	}
+	if err := guard.Reset(anna, "logins"); err != nil || fmt.Sprint(left()) != "[5 4 3 4]" {
+		t.Errorf("%v are left after a Reset, %v", left(), err)
+	}
+	if err := guard.Reset(anna, "planned"); err != nil || fmt.Sprint(left()) != "[5 4 3 5]" {
+		t.Errorf("%v are left after that of a plan, %v", left(), err)
+	}
+	framework := newGuard(t, rules(nethttp.Rule{Limiter: limiter("framework", day), ByFramework: true}))
+	for _, test := range []struct {
+		guard *nethttp.Guard
+		r     *http.Request
+		name  string
+		want  string
+	}{
+		{guard, anna, "", `no rule has a limiter named ""`},
+		{guard, anna, "login", `no rule has a limiter named "login"`},
+		{guard, nobody, "planned", "no X-Client"},
+		{guard, anna, "theirs", "an empty key"},
+		{framework, anna, "framework", "ByFramework"},
+		{new(nethttp.Guard), anna, "logins", "no rule"},
+	} {
+		if err := test.guard.Reset(test.r, test.name); err == nil || !strings.Contains(err.Error(), test.want) || strings.Count(err.Error(), "headgate: ") != 1 {
+			t.Errorf("%q: %v, want %q", test.name, err, test.want)
+		}
+	}
+	if got := fmt.Sprint(left()); got != "[5 4 3 5]" {
+		t.Errorf("%v are left after errors", got)
 	}
 }
 
@@ -505,7 +624,8 @@ func TestByHand(t *testing.T) {
 		return "anna", nil
 	}
 	r := request("GET", "/")
-	v := guard.CheckKeys(r, key)
+	var v nethttp.Verdict
+	guard.CheckTo(&v, r, key)
 	if v.Status() != 0 || !v.Decision.Allowed || v.Problem() != nil {
 		t.Errorf("%d %v %s", v.Status(), v.Decision, v.Problem())
 	}
@@ -518,7 +638,7 @@ func TestByHand(t *testing.T) {
 		t.Errorf("an admitted request was refused: %v %s", w.Header(), w.Body)
 	}
 
-	v = guard.CheckKeys(r, key)
+	guard.CheckTo(&v, r, key)
 	if v.Status() != 429 {
 		t.Errorf("status %d", v.Status())
 	}
@@ -527,7 +647,7 @@ func TestByHand(t *testing.T) {
 	wantHeader(t, h, map[string]string{"RateLimit": `"api";r=0;t=60`, "Retry-After": "60"})
 	wantProblem(t, v.Problem(), 429, []string{"api"})
 
-	v = guard.CheckKeys(r, func(int) (string, error) { return "", keyfuncs.ErrAbsent })
+	guard.CheckTo(&v, r, func(int) (string, error) { return "", keyfuncs.ErrAbsent })
 	if v.Status() != 400 || !errors.Is(v.Err, keyfuncs.ErrAbsent) {
 		t.Errorf("%d %v", v.Status(), v.Err)
 	}
@@ -692,7 +812,7 @@ func TestRuleErrors(t *testing.T) {
 		},
 		{
 			nethttp.Rule{Limiter: free, Key: keyfuncs.Header("X-None")}, 400,
-			`headgate: keyfuncs: absent: header X-None`, keyfuncs.ErrAbsent,
+			`keyfuncs: absent: header X-None`, keyfuncs.ErrAbsent,
 		},
 	} {
 		v := newGuard(t, rules(first, test.rule)).Check(request("GET", "/", "X-Client", "anna"))

@@ -4,6 +4,7 @@ import (
 	"net/http"
 
 	"github.com/headgate/headgate/internal/problem"
+	"github.com/headgate/headgate/internal/record"
 )
 
 // ProblemType is the media type of [Verdict.Problem] (RFC 9457).
@@ -22,8 +23,8 @@ func (g *Guard) Refuse(w http.ResponseWriter, r *http.Request, v *Verdict) {
 
 func (g *Guard) refuse(w http.ResponseWriter, r *http.Request, v *Verdict) {
 	if !v.refuses() {
-		rec := &recorder{ResponseWriter: w}
-		if g.config.Preflight.ServeHTTP(rec.writer(), r); rec.status == 0 && !rec.hijacked {
+		rec := &record.Recorder{ResponseWriter: w}
+		if g.config.Preflight.ServeHTTP(rec.Writer(), r); !rec.Responded() {
 			w.WriteHeader(statusPreflight)
 		}
 		return
@@ -31,9 +32,9 @@ func (g *Guard) refuse(w http.ResponseWriter, r *http.Request, v *Verdict) {
 	b := newBlock(refusalFields)
 	v.setRefusal(w.Header(), &b)
 	if g.config.OnRefused != nil {
-		rec := &recorder{ResponseWriter: w}
-		g.config.OnRefused(rec.writer(), r, *v)
-		if rec.status != 0 || rec.hijacked {
+		rec := &record.Recorder{ResponseWriter: w}
+		g.config.OnRefused(rec.Writer(), r, *v)
+		if rec.Responded() {
 			return
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/internal/record"
 )
 
 // settleTimeout bounds how long a response waits for the correction of a charge.
@@ -71,19 +72,10 @@ func (v *Verdict) Track(r *http.Request) (tracked *http.Request, settle func(Out
 // serve calls next with a recorder and settles the charge.
 func (v *Verdict) serve(next http.Handler, w http.ResponseWriter, r *http.Request) {
 	tracked, settle := v.Track(r)
-	rec := &recorder{ResponseWriter: w}
+	rec := &record.Recorder{ResponseWriter: w}
 	returned := false
-	defer func() {
-		switch {
-		case rec.status != 0:
-		case returned:
-			rec.status = http.StatusOK
-		default:
-			rec.status = http.StatusInternalServerError
-		}
-		settle(Outcome{Status: rec.status, Written: rec.written, Hijacked: rec.hijacked})
-	}()
-	next.ServeHTTP(rec.writer(), tracked)
+	defer func() { settle(Outcome{Status: rec.Final(returned), Written: rec.Written, Hijacked: rec.Hijacked}) }()
+	next.ServeHTTP(rec.Writer(), tracked)
 	returned = true
 }
 

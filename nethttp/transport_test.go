@@ -265,6 +265,30 @@ func TestRetries(t *testing.T) {
 	})
 }
 
+// A request whose context ends while it waits to be repeated fails with that, and closes the
+// bodies of the refusal and of its own copy.
+func TestContextEndsBeforeTheRepetition(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		refusal, copied := &closer{Reader: strings.NewReader("text")}, &closer{Reader: strings.NewReader("body")}
+		s := &server{answer: func(int, *http.Request) *http.Response {
+			response := says(429, "Retry-After", "30")
+			response.Body = refusal
+			return response
+		}}
+		tr := transport(t, nethttp.TransportConfig{Base: s, Limiter: outgoing(t, memstore.New(memstore.Config{}), core.Unlimited()), Retries: 3})
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		time.AfterFunc(5*time.Second, cancel)
+		r := httpRequest(http.MethodPost, "body").WithContext(ctx)
+		r.GetBody = func() (io.ReadCloser, error) { return copied, nil }
+		start := time.Now()
+		_, err := tr.RoundTrip(r)
+		if !errors.Is(err, context.Canceled) || len(s.came) != 1 || time.Since(start) != 5*time.Second || !refusal.closed || !copied.closed {
+			t.Errorf("after %v: %v, sent %d times, bodies closed: %v, %v", time.Since(start), err, len(s.came), refusal.closed, copied.closed)
+		}
+	})
+}
+
 func httpRequest(method, body string) *http.Request {
 	var r *http.Request
 	if body == "" {

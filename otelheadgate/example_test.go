@@ -1,8 +1,6 @@
 package otelheadgate_test
 
 import (
-	"log"
-
 	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/core/memstore"
 	"github.com/headgate/headgate/core/stats"
@@ -11,14 +9,8 @@ import (
 
 // A store whose limits are in the metrics and the traces of the program's SDK.
 func ExampleNew() {
-	seen, err := stats.New(stats.Config{})
-	if err != nil {
-		log.Fatal(err)
-	}
-	telemetry, err := otelheadgate.New(seen, otelheadgate.Config{})
-	if err != nil {
-		log.Fatal(err)
-	}
+	seen := core.Must(stats.New(stats.Config{}))
+	telemetry := core.Must(otelheadgate.New(seen, otelheadgate.Config{}))
 	store := memstore.New(memstore.Config{Observer: core.Observers(seen.Observer(), telemetry.Observer())})
 	stop := telemetry.Close
 	_, _ = store, stop

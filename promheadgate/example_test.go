@@ -1,10 +1,9 @@
 package promheadgate_test
 
 import (
-	"log"
-
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/core/memstore"
 	"github.com/headgate/headgate/core/stats"
 	"github.com/headgate/headgate/promheadgate"
@@ -12,10 +11,7 @@ import (
 
 // A store whose limits are among the metrics of the program.
 func ExampleCollector() {
-	seen, err := stats.New(stats.Config{})
-	if err != nil {
-		log.Fatal(err)
-	}
+	seen := core.Must(stats.New(stats.Config{}))
 	prometheus.MustRegister(promheadgate.Collector(seen))
 	store := memstore.New(memstore.Config{Observer: seen.Observer()})
 	_ = store

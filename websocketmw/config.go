@@ -4,7 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"time"
+	"unicode/utf8"
 
 	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/internal/occupancy"
@@ -88,6 +90,10 @@ type Config struct {
 	// frames are limited, see [Controls].
 	Inbound []Inbound
 
+	// Outbound limits how far a client may fall behind in reading: one that does is closed with
+	// 1008. The zero value sets no limit.
+	Outbound Outbound
+
 	// MaxIdle closes a socket with 1001 if nothing has been read from it for this
 	// long. Everything counts, pongs and the client's own pings too, so the handler
 	// should ping more often than that, and must read. It finds vanished peers behind a
@@ -106,6 +112,13 @@ type Config struct {
 	// [core.Slot.Doubt]). The zero value is [Keep].
 	OnExcess ExcessAction
 
+	// Server names this server to others, in a [Peer]: 1 to 64 bytes of UTF-8, such as the name
+	// of a host. It makes [Guard.Presence] and [Guard.CloseAll] work: over Redis, the guard
+	// then looks for notices of other servers 4 times a second, from its first socket until
+	// [Guard.Shutdown], and a socket takes some 250 bytes more for each rule. If Server is
+	// empty, there is none of that.
+	Server string
+
 	// ShutdownCode is the code with which [Guard.Shutdown] closes sockets: 1001
 	// (going away) or 1012 (service restart). 0 means 1001.
 	ShutdownCode int
@@ -121,6 +134,37 @@ type Config struct {
 	// library would use writev.
 	NoCloseFrames bool
 }
+
+// WhenFull is what becomes of a socket for whose key there is no slot.
+type WhenFull uint8
+
+const (
+	// Refuse refuses it.
+	Refuse WhenFull = iota
+
+	// EvictOldest is only for keys that authentication gives to one person, never for
+	// addresses or tenants: whoever shares the key can close everyone's sockets.
+	//
+	// It admits the socket, and closes the oldest of the key, on whichever server that is, whose
+	// slot passes to the new one: so a user whose five devices have vanished without a word
+	// can use a sixth. Which is the oldest is asked before the handshake is answered, and it
+	// is closed only when that is: with a status of 101, written. If the handler refuses the
+	// upgrade, nothing is closed. Libraries check the Origin there; without that check any page
+	// on the web could close its visitor's sockets. The socket is refused nevertheless if
+	//
+	//   - no socket of the key is older than 10 seconds,
+	//   - another one is just taking the place of the oldest: one at a time does so,
+	//   - or the key holds more than its limit, as it may after that was lowered.
+	//
+	// A server that has not answered within a second is left out of the search, and so are those
+	// of other rules and guards that take slots of the same name. If the server with the oldest
+	// socket does not answer then within 2 seconds, the new socket is closed with 1013 and
+	// [EventShed]. While this lasts, the key holds one slot more than its limit.
+	//
+	// It is for one rule of a guard, which is no Service. As with [Config].Server, the guard
+	// looks for notices of other servers 4 times a second, and all servers need the rule.
+	EvictOldest
+)
 
 // An ExcessAction is what a guard does with sockets that are too many.
 type ExcessAction uint8
@@ -154,9 +198,13 @@ type Rule struct {
 	// does not have.
 	PlanName func(*http.Request) string
 
-	// Key returns the key whose sockets are counted. Required: there is no default.
-	// If it returns an error or an empty key, the upgrade is refused.
+	// Key returns the key whose sockets are counted. Required, unless the rule is ByFramework:
+	// there is no default. If it returns an error or an empty key, the upgrade is refused.
 	Key keyfuncs.Func
+
+	// ByFramework says that the key comes from the context of a framework, by the SocketsBy of
+	// its adapter, and there is no Key. To mount the guard in another way panics.
+	ByFramework bool
 
 	// Plan returns other slots for a request, such as more for paying customers. key is
 	// the one whose sockets are counted: what Key returned, or the adapter's key in its
@@ -165,6 +213,17 @@ type Rule struct {
 	// name or store are a programming error: the upgrade gets a 500. It is not for a Limit,
 	// which has plans.
 	Plan func(r *http.Request, key string) *core.Slots
+
+	// WhenFull says what becomes of a socket for which there is no slot. The zero value is
+	// [Refuse].
+	WhenFull WhenFull
+
+	// EvictCode and EvictReason are for the Close frame of a socket that [EvictOldest] closes:
+	// a code as of [Socket.Close], and at most 123 bytes of UTF-8. 0 and empty mean 1008 and
+	// "another socket has taken the place of this one". A client that opens its socket again
+	// after that takes the place of another in turn: make it ask its user first.
+	EvictCode   int
+	EvictReason string
 
 	// Service marks a limit of the service, such as one on all sockets together. The
 	// client is not at fault, so the refusal is a 503, and the response does not
@@ -197,12 +256,50 @@ func (f *faults) add(err error, field string, args ...any) {
 // validate returns all errors in the Config, joined.
 func (c *Config) validate() error {
 	var f faults
+	c.validateRules(&f)
+	if s := c.KeyErrorStatus; s != 0 && s != http.StatusBadRequest && s != http.StatusForbidden {
+		f.add(fmt.Errorf("it is %d: use 400 or 403, or 0 for 400", s), "KeyErrorStatus")
+	}
+	if n := len(c.Inbound); n > maxRules {
+		f.add(fmt.Errorf("there may be at most %d limits, not %d", maxRules, n), "Inbound")
+	}
+	for i := range c.Inbound {
+		c.Inbound[i].validate(&f, i)
+	}
+	if d := c.Outbound.Timeout; d < 0 {
+		f.add(fmt.Errorf("it is %v: it must not be negative, and 0 means never", d), "Outbound.Timeout")
+	}
+	if n := c.Outbound.MaxUnsent; n < 0 {
+		f.add(fmt.Errorf("it is %d: it must not be negative, and 0 means that writes wait", n), "Outbound.MaxUnsent")
+	}
+	if c.MaxIdle < 0 {
+		f.add(fmt.Errorf("it is %v: it must not be negative, and 0 means never", c.MaxIdle), "MaxIdle")
+	}
+	if c.MaxAge < 0 {
+		f.add(fmt.Errorf("it is %v: it must not be negative, and 0 means never", c.MaxAge), "MaxAge")
+	}
+	if c.Drain < 0 {
+		f.add(fmt.Errorf("it is %v: it must not be negative, and 0 means all at once", c.Drain), "Drain")
+	}
+	if c.OnExcess > Shed {
+		f.add(fmt.Errorf("it is %d: use Keep or Shed", c.OnExcess), "OnExcess")
+	}
+	if n := len(c.Server); n > maxServer || !utf8.ValidString(c.Server) {
+		f.add(fmt.Errorf("it has %d bytes: it must be UTF-8 of at most %d", n, maxServer), "Server")
+	}
+	if s := c.ShutdownCode; s != 0 && s != codeGoingAway && s != codeRestart {
+		f.add(fmt.Errorf("it is %d: use 1001 or 1012, or 0 for 1001", s), "ShutdownCode")
+	}
+	return errors.Join(f...)
+}
+
+func (c *Config) validateRules(f *faults) {
 	if n := len(c.Rules); n == 0 || n > maxRules {
 		f.add(fmt.Errorf("there must be 1 to %d rules, not %d", maxRules, n), "Rules")
 	}
 	for i, rule := range c.Rules {
-		if rule.Key == nil {
-			f.add(errors.New("it is nil: use a function of package keyfuncs"), "Rules[%d].Key", i)
+		if err := rule.keyFault(); err != nil {
+			f.add(err, "Rules[%d].Key", i)
 		}
 		field, slots := rule.own()
 		switch {
@@ -213,6 +310,7 @@ func (c *Config) validate() error {
 		case rule.Limit == nil && rule.PlanName != nil:
 			f.add(errors.New("it is for Limit: remove it, or use Plan"), "Rules[%d].PlanName", i)
 		}
+		rule.validateEviction(f, i, c.Rules[:i])
 		if slots == nil {
 			f.add(errors.New("they are nil: make them with core.NewSlots"), "Rules[%d].Slots", i)
 			continue
@@ -227,31 +325,31 @@ func (c *Config) validate() error {
 			}
 		}
 	}
-	if s := c.KeyErrorStatus; s != 0 && s != http.StatusBadRequest && s != http.StatusForbidden {
-		f.add(fmt.Errorf("it is %d: use 400 or 403, or 0 for 400", s), "KeyErrorStatus")
+}
+
+// validateEviction finds errors in what is to be done when a key is full.
+func (rule *Rule) validateEviction(f *faults, i int, before []Rule) {
+	if rule.WhenFull > EvictOldest {
+		f.add(fmt.Errorf("it is %d: use Refuse or EvictOldest", rule.WhenFull), "Rules[%d].WhenFull", i)
 	}
-	if n := len(c.Inbound); n > maxRules {
-		f.add(fmt.Errorf("there may be at most %d limits, not %d", maxRules, n), "Inbound")
+	if rule.WhenFull != EvictOldest {
+		if rule.EvictCode != 0 || rule.EvictReason != "" {
+			f.add(errors.New("there is an EvictCode or EvictReason for EvictOldest, which it is not"), "Rules[%d].WhenFull", i)
+		}
+		return
 	}
-	for i := range c.Inbound {
-		c.Inbound[i].validate(&f, i)
+	if rule.Service {
+		f.add(errors.New("a limit of the service is of many people, who would close each other's sockets: use Refuse"), "Rules[%d].WhenFull", i)
 	}
-	if c.MaxIdle < 0 {
-		f.add(fmt.Errorf("it is %v: it must not be negative, and 0 means never", c.MaxIdle), "MaxIdle")
+	if slices.ContainsFunc(before, func(r Rule) bool { return r.WhenFull == EvictOldest }) {
+		f.add(errors.New("another rule has EvictOldest: one of a guard may"), "Rules[%d].WhenFull", i)
 	}
-	if c.MaxAge < 0 {
-		f.add(fmt.Errorf("it is %v: it must not be negative, and 0 means never", c.MaxAge), "MaxAge")
+	if rule.EvictCode != 0 && !sendable(rule.EvictCode) {
+		f.add(fmt.Errorf("it is %d: use 1000 to 1003, 1007 to 1014 or 3000 to 4999, or 0 for 1008", rule.EvictCode), "Rules[%d].EvictCode", i)
 	}
-	if c.Drain < 0 {
-		f.add(fmt.Errorf("it is %v: it must not be negative, and 0 means all at once", c.Drain), "Drain")
+	if n := len(rule.EvictReason); n > maxReason || !utf8.ValidString(rule.EvictReason) {
+		f.add(fmt.Errorf("it has %d bytes: it must be UTF-8 of at most %d", n, maxReason), "Rules[%d].EvictReason", i)
 	}
-	if c.OnExcess > Shed {
-		f.add(fmt.Errorf("it is %d: use Keep or Shed", c.OnExcess), "OnExcess")
-	}
-	if s := c.ShutdownCode; s != 0 && s != codeGoingAway && s != codeRestart {
-		f.add(fmt.Errorf("it is %d: use 1001 or 1012, or 0 for 1001", s), "ShutdownCode")
-	}
-	return errors.Join(f...)
 }
 
 // own returns the field of the rule that is its limit, and the slots that apply unless there
@@ -269,4 +367,15 @@ func (rule *Rule) name() string {
 		return rule.Limit.Name()
 	}
 	return rule.Slots.Name()
+}
+
+// keyFault returns what is wrong with the rule's key.
+func (rule *Rule) keyFault() error {
+	switch {
+	case rule.Key == nil && !rule.ByFramework:
+		return errors.New("it is nil: use a function of package keyfuncs")
+	case rule.Key != nil && rule.ByFramework:
+		return errors.New("the rule is ByFramework: remove one of them")
+	}
+	return nil
 }

@@ -35,8 +35,9 @@ type conn struct {
 	early   []byte // to be read first: what the server had already read, or what was delayed
 	forget  runtime.Cleanup
 	in      gauge
-	idles   bool // the time of reads is recorded
-	follows bool // the frames that are written are tracked
+	idles   bool      // the time of reads is recorded
+	follows bool      // the frames that are written are tracked
+	slow    *outbound // nil without Config.Outbound
 
 	mu       sync.Mutex       // guards the fields up to mute, and the order of writes
 	response *responseScanner // nil once the 101 was written
@@ -53,6 +54,7 @@ type conn struct {
 func newConn(inner net.Conn, s *Socket) *conn {
 	config := &s.guard.config
 	c := &conn{Conn: inner, socket: s, idles: config.MaxIdle > 0, follows: !config.NoCloseFrames}
+	c.slow = newOutbound(config.Outbound, inner, s)
 	c.in.paid = make([]int64, len(s.guard.bounds.all))
 	return c
 }
@@ -66,7 +68,7 @@ func wrap(inner net.Conn, s *Socket, own http.Header) (*conn, net.Conn) {
 	switch {
 	case !ok:
 		return c, c
-	case c.follows:
+	case c.follows, c.slow != nil:
 		return c, &followedTCP{c, tcp}
 	default:
 		return c, &plainTCP{tcp, c}
@@ -100,8 +102,19 @@ func (c *conn) rebase(rw *bufio.ReadWriter) {
 func (c *conn) NetConn() net.Conn { return c.Conn }
 
 // Close closes the connection and releases the slots, which over HTTP/2 happens when the
-// handler returns. Further calls only close the connection again.
+// handler returns. Further calls only close the connection again. What is unsent under
+// Config.Outbound is sent first, in the background.
 func (c *conn) Close() error {
+	if !c.socket.stream && c.slow.closeLater() {
+		c.forget.Stop()
+		return nil
+	}
+	return c.shut()
+}
+
+// shut closes the connection now.
+func (c *conn) shut() error {
+	c.slow.fail()
 	err := c.Conn.Close()
 	if c.socket.stream {
 		return err
@@ -193,7 +206,18 @@ func (c *conn) read(p []byte) (n int, err error) {
 // SetDeadline also records the read deadline, for [Delay].
 func (c *conn) SetDeadline(t time.Time) error {
 	c.noteDeadline(t)
+	if c.slow.queues() {
+		return c.Conn.SetReadDeadline(t)
+	}
 	return c.Conn.SetDeadline(t)
+}
+
+// SetWriteDeadline does nothing if writes do not wait.
+func (c *conn) SetWriteDeadline(t time.Time) error {
+	if c.slow.queues() {
+		return nil
+	}
+	return c.Conn.SetWriteDeadline(t)
 }
 
 // SetReadDeadline also records the deadline, for [Delay].
@@ -219,7 +243,7 @@ func (c *conn) deadline() time.Time {
 // Write writes what the library does, and the guard's Close frame at the end of a frame.
 func (c *conn) Write(p []byte) (int, error) {
 	if !c.follows && c.socket.switched.Load() {
-		return c.Conn.Write(p)
+		return c.send(p)
 	}
 	n, err := c.write(p)
 	c.trySendClose()
@@ -237,7 +261,7 @@ func (c *conn) write(p []byte) (int, error) {
 		}
 	}
 	if !c.follows {
-		m, err := c.Conn.Write(p[n:])
+		m, err := c.send(p[n:])
 		return n + m, err
 	}
 	m, err := c.writeFrames(p[n:])
@@ -261,7 +285,7 @@ func (c *conn) respond(p []byte) (int, error) {
 		return min(max(written-added, 0), n), err
 	}
 	if switched {
-		c.socket.switched.Store(true)
+		c.socket.opens()
 		c.response = nil
 	}
 	return n, nil
@@ -304,9 +328,45 @@ func (c *conn) drop(n int, p []byte) (int, error) {
 	}
 }
 
+// send writes p within the limits of Config.Outbound.
+func (c *conn) send(p []byte) (int, error) {
+	if c.slow == nil {
+		return c.Conn.Write(p)
+	}
+	return c.sendSlowly(p)
+}
+
+// sendSlowly is send with limits.
+func (c *conn) sendSlowly(p []byte) (int, error) {
+	n, err := c.slow.write(p, false)
+	if c.follows {
+		select {
+		case <-c.socket.toClose:
+			c.wanted.Store(true) // now: sayClose may be late, and the handler go on
+		default:
+		}
+	}
+	return n, err
+}
+
+// flush flushes the stream of the conn. If writes do not wait, that is done when all is sent.
+func (c *conn) flush(s *stream) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case c.slow.queues() && c.socket.switched.Load():
+		return nil
+	case c.slow != nil:
+		_, err := timed(c.slow, func() (int, error) { return 0, s.flush() })
+		return err
+	default:
+		return s.flush()
+	}
+}
+
 // pass writes p and tracks its frames.
 func (c *conn) pass(p []byte) (int, error) {
-	n, err := c.Conn.Write(p)
+	n, err := c.send(p)
 	closes, pings := c.out.walk(p[:n])
 	c.closed = c.closed || closes
 	if pings > 0 {
@@ -343,6 +403,10 @@ func (c *conn) sendClose() {
 	why := c.socket.whyClosing()
 	c.closed, c.mute = true, true
 	_ = c.Conn.SetWriteDeadline(why.end)
+	if c.slow.queues() {
+		_, _ = c.slow.write(closeFrame(why.code, why.reason), true)
+		return
+	}
 	_, _ = c.Conn.Write(closeFrame(why.code, why.reason))
 	if s, ok := c.Conn.(*stream); ok {
 		_ = s.flush()

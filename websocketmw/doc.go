@@ -5,13 +5,15 @@
 // core before the upgrade, so that a client over the limit gets a real 429, and releases
 // the slot when the connection closes, for whatever reason:
 //
-//	slots, err := core.NewSlots(memstore.New(memstore.Config{}), "ws", 5)
-//	...
-//	guard, err := websocketmw.New(websocketmw.Config{
-//		Rules: []websocketmw.Rule{{Slots: slots, Key: keyfuncs.RemoteAddr()}},
-//	})
-//	...
+//	guard := core.Must(websocketmw.Limit("ws", keyfuncs.RemoteAddr(), 5))
 //	http.Handle("/ws", guard.Handler(upgrade))
+//
+// [New] makes a guard of a [Config], for several limits and more:
+//
+//	guard, err := websocketmw.New(websocketmw.Config{
+//		Rules:   []websocketmw.Rule{{Slots: slots, Key: keyfuncs.RemoteAddr()}},
+//		Inbound: []websocketmw.Inbound{{Limiter: messages, Key: user}},
+//	})
 //
 // The handler needs no change: it upgrades with gorilla, coder, gobwas, x/net/websocket
 // or gws, and closes the connection when it is done. It may return before that. Package
@@ -114,7 +116,8 @@
 //
 //	1001  shutdown ([Config].ShutdownCode), idle or too old
 //	1002  the client sent what RFC 6455 forbids
-//	1008  the client sent too much
-//	1013  there are too many sockets ([Config].OnExcess), or the store of an Inbound cannot
-//	      answer
+//	1008  the client sent too much, reads too slowly ([Config].Outbound), or a newer socket
+//	      has taken the place of this one ([Rule].EvictCode)
+//	1013  there are too many sockets ([Config].OnExcess, [EvictOldest]), or the store of an
+//	      Inbound cannot answer
 package websocketmw

@@ -21,7 +21,7 @@ const (
 	// EventLost: the slots were lost, see core.Slot.Lost.
 	EventLost
 	// EventShed: there were too many sockets, and the guard closes this one because of
-	// Config.OnExcess.
+	// Config.OnExcess, or because no other gave up its slot for it under EvictOldest.
 	EventShed
 	// EventForgotten: the handler dropped the connection without closing it.
 	EventForgotten
@@ -31,12 +31,19 @@ const (
 	// EventInvalid: the client sent what RFC 6455 forbids, and the guard closes the
 	// socket.
 	EventInvalid
+	// EventEvicted: a newer socket has got the slot of this one, which the guard closes, under
+	// EvictOldest.
+	EventEvicted
+	// EventSlow: the client reads too slowly for Config.Outbound, and the guard closes the
+	// socket. It may happen during a write, so Notify must not write to the socket.
+	EventSlow
 )
 
 // String returns a short name for logs and metrics: closed, idle, aged, lost, shed,
-// forgotten, over or invalid.
+// forgotten, over, invalid, evicted or
+// slow.
 func (k EventKind) String() string {
-	names := [...]string{"closed", "idle", "aged", "lost", "shed", "forgotten", "over", "invalid"}
+	names := [...]string{"closed", "idle", "aged", "lost", "shed", "forgotten", "over", "invalid", "evicted", "slow"}
 	if int(k) < len(names) {
 		return names[k]
 	}

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/gorilla/websocket"
-	"github.com/redis/go-redis/v9"
 
 	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/core/memstore"
@@ -21,18 +20,15 @@ import (
 	"github.com/headgate/headgate/websocketmw/gorillaws"
 )
 
+// Three sockets for each user, whom authentication, which runs first, has put into the context.
+func ExampleLimit() {
+	sockets := core.Must(websocketmw.Limit("ws", keyfuncs.Context(userKey{}), 3))
+	http.Handle("/ws", sockets.Handler(http.HandlerFunc(upgrade)))
+}
+
 // Two sockets for each client address, upgraded with gorilla.
 func Example() {
-	slots, err := core.NewSlots(memstore.New(memstore.Config{}), "ws", 2)
-	if err != nil {
-		log.Fatal(err)
-	}
-	guard, err := websocketmw.New(websocketmw.Config{
-		Rules: []websocketmw.Rule{{Slots: slots, Key: keyfuncs.RemoteAddr()}},
-	})
-	if err != nil {
-		log.Fatal(err)
-	}
+	guard := core.Must(websocketmw.Limit("ws", keyfuncs.RemoteAddr(), 2))
 	echo := func(conn *websocket.Conn, _ *http.Request) {
 		for {
 			kind, message, err := conn.ReadMessage()
@@ -62,18 +58,12 @@ func Example() {
 
 // Three sockets for each signed-in user. The handler needs no change.
 func ExampleGuard_Handler() {
-	slots, err := core.NewSlots(memstore.New(memstore.Config{}), "ws", 3)
-	if err != nil {
-		log.Fatal(err)
-	}
-	guard, err := websocketmw.New(websocketmw.Config{
+	slots := core.Must(core.NewSlots(memstore.New(memstore.Config{}), "ws", 3))
+	guard := core.Must(websocketmw.New(websocketmw.Config{
 		// Authentication, which runs first, puts the user into the context.
 		Rules:   []websocketmw.Rule{{Slots: slots, Key: keyfuncs.Context(userKey{})}},
 		MaxIdle: 2 * time.Minute,
-	})
-	if err != nil {
-		log.Fatal(err)
-	}
+	}))
 	http.Handle("/ws", guard.Handler(http.HandlerFunc(upgrade)))
 }
 
@@ -91,23 +81,14 @@ func upgrade(w http.ResponseWriter, r *http.Request) {
 // of both or of neither.
 func ExampleNew_severalRules() {
 	store := memstore.New(memstore.Config{})
-	users, err := core.NewSlots(store, "user", 3)
-	if err != nil {
-		log.Fatal(err)
-	}
-	service, err := core.NewSlots(store, "service", 1000)
-	if err != nil {
-		log.Fatal(err)
-	}
-	guard, err := websocketmw.New(websocketmw.Config{
+	users := core.Must(core.NewSlots(store, "user", 3))
+	service := core.Must(core.NewSlots(store, "service", 1000))
+	guard := core.Must(websocketmw.New(websocketmw.Config{
 		Rules: []websocketmw.Rule{
 			{Slots: users, Key: keyfuncs.Header("X-User")}, // set by authentication
 			{Slots: service, Key: keyfuncs.Everyone(), Service: true},
 		},
-	})
-	if err != nil {
-		log.Fatal(err)
-	}
+	}))
 	fmt.Println(guard.Len())
 	// Output: 0
 }
@@ -115,37 +96,25 @@ func ExampleNew_severalRules() {
 // Three sockets for each user on all servers together, and 20,000 on this one, which is as
 // many as it has memory for. A socket takes a slot of both or of neither.
 func ExampleNew_node() {
-	all, err := redisstore.New(redis.NewClient(&redis.Options{Addr: "127.0.0.1:6379", ContextTimeoutEnabled: true}), redisstore.Config{})
+	all, err := redisstore.OpenURL("redis://localhost:6379/0", redisstore.Config{})
 	if err != nil {
 		log.Fatal(err)
 	}
-	users, err := core.NewSlots(all, "user", 3)
-	if err != nil {
-		log.Fatal(err)
-	}
-	node, err := core.NewSlots(memstore.New(memstore.Config{}), "node", 20_000)
-	if err != nil {
-		log.Fatal(err)
-	}
-	guard, err := websocketmw.New(websocketmw.Config{
+	users := core.Must(core.NewSlots(all, "user", 3))
+	node := core.Must(core.NewSlots(memstore.New(memstore.Config{}), "node", 20_000))
+	guard := core.Must(websocketmw.New(websocketmw.Config{
 		Rules: []websocketmw.Rule{
 			{Slots: node, Key: keyfuncs.Everyone(), Service: true},
 			{Slots: users, Key: keyfuncs.Context(userKey{})},
 		},
-	})
-	if err != nil {
-		log.Fatal(err)
-	}
+	}))
 	http.Handle("/ws", guard.Handler(http.HandlerFunc(upgrade)))
 }
 
 // Shadow mode: nobody is refused, and the log says who would have been.
 func ExampleConfig_observeOnly() {
-	slots, err := core.NewSlots(memstore.New(memstore.Config{}), "ws", 0)
-	if err != nil {
-		log.Fatal(err)
-	}
-	guard, err := websocketmw.New(websocketmw.Config{
+	slots := core.Must(core.NewSlots(memstore.New(memstore.Config{}), "ws", 0))
+	guard := core.Must(websocketmw.New(websocketmw.Config{
 		Rules:       []websocketmw.Rule{{Slots: slots, Key: keyfuncs.RemoteAddr()}},
 		ObserveOnly: true,
 		Observe: func(r *http.Request, v websocketmw.Verdict) {
@@ -153,10 +122,7 @@ func ExampleConfig_observeOnly() {
 				fmt.Println("would answer", v.Status(), "to", r.URL.Path)
 			}
 		},
-	})
-	if err != nil {
-		log.Fatal(err)
-	}
+	}))
 	server := httptest.NewServer(gorillaws.Handler(guard, nil, func(*websocket.Conn, *http.Request) {}))
 	defer server.Close()
 
@@ -173,16 +139,10 @@ func ExampleConfig_observeOnly() {
 
 // A user signs out: all sockets of the user on this server are closed.
 func ExampleGuard_Sockets() {
-	users, err := core.NewSlots(memstore.New(memstore.Config{}), "user", 3)
-	if err != nil {
-		log.Fatal(err)
-	}
-	guard, err := websocketmw.New(websocketmw.Config{
+	users := core.Must(core.NewSlots(memstore.New(memstore.Config{}), "user", 3))
+	guard := core.Must(websocketmw.New(websocketmw.Config{
 		Rules: []websocketmw.Rule{{Slots: users, Key: keyfuncs.Header("X-User")}}, // set by authentication
-	})
-	if err != nil {
-		log.Fatal(err)
-	}
+	}))
 	signOut := func(user string) {
 		for _, socket := range guard.Sockets("user", user) {
 			socket.Close(4001, "signed out")
@@ -214,4 +174,60 @@ func ExampleGuard_Shutdown() {
 		return errors.Join(guard.Shutdown(ctx), server.Shutdown(ctx))
 	}
 	_ = stop
+}
+
+// Two servers: who is banned on one has no socket on any.
+func ExampleGuard_CloseAll() {
+	shared := memstore.New(memstore.Config{}) // instead of a redisstore in each server
+	var guards []*websocketmw.Guard
+	for _, name := range []string{"server-1", "server-2"} {
+		users, err := core.NewSlots(shared, "user", 3)
+		if err != nil {
+			log.Fatal(err)
+		}
+		guard, err := websocketmw.New(websocketmw.Config{
+			Rules:  []websocketmw.Rule{{Slots: users, Key: keyfuncs.Header("X-User")}}, // set by authentication
+			Server: name,
+		})
+		if err != nil {
+			log.Fatal(err)
+		}
+		guards = append(guards, guard)
+	}
+	server := httptest.NewServer(gorillaws.Handler(guards[0], nil, func(conn *websocket.Conn, _ *http.Request) {
+		_, _, _ = conn.ReadMessage()
+	}))
+	defer server.Close()
+	conn, _, err := websocket.DefaultDialer.Dial("ws"+strings.TrimPrefix(server.URL, "http"), http.Header{"X-User": {"anna"}})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer conn.Close()
+
+	found, err := guards[1].CloseAll(context.Background(), "user", "anna", 4003, "banned")
+	fmt.Println(found.Open, "on", found.Peers[0].Server, found.Silent, err)
+	_, _, err = conn.ReadMessage()
+	fmt.Println(err)
+	// Output:
+	// 1 on server-1 [] <nil>
+	// websocket: close 4003: banned
+}
+
+// Two devices for each user: a third takes the place of the oldest.
+func ExampleRule_evictOldest() {
+	users, err := core.NewSlots(memstore.New(memstore.Config{}), "user", 2)
+	if err != nil {
+		log.Fatal(err)
+	}
+	guard, err := websocketmw.New(websocketmw.Config{
+		Rules: []websocketmw.Rule{{
+			Slots: users, Key: keyfuncs.Context(userKey{}), // of one person, set by authentication
+			WhenFull:  websocketmw.EvictOldest,
+			EvictCode: 4009, EvictReason: "signed in on another device",
+		}},
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	http.Handle("/devices", guard.Handler(http.HandlerFunc(upgrade)))
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/internal/fault"
 	"github.com/headgate/headgate/internal/occupancy"
 	"github.com/headgate/headgate/keyfuncs"
 	"github.com/headgate/headgate/limits"
@@ -22,6 +23,7 @@ type Guard struct {
 	config Config
 	bounds bounds
 	inBand *inBand // nil without Config.InBand
+	fleet  *fleet  // nil without Config.Server and EvictOldest
 
 	mu       sync.Mutex
 	sockets  map[*Socket]struct{}
@@ -33,9 +35,11 @@ type Guard struct {
 }
 
 var (
-	errPlan      = errors.New("its Plan returned slots that were not made with Slots.With")
-	errEmptyKey  = errors.New("its Key returned an empty key without an error")
-	errMalformed = errors.New("headgate: websocketmw: the Sec-WebSocket-Key is not the base64 of 16 bytes")
+	errPlan     = errors.New("its Plan returned slots that were not made with Slots.With")
+	errEmptyKey = errors.New("its Key returned an empty key without an error")
+
+	errByFramework = fmt.Errorf("%w: it is ByFramework, and Check has no key for it", keyfuncs.ErrProgram)
+	errMalformed   = errors.New("headgate: websocketmw: the Sec-WebSocket-Key is not the base64 of 16 bytes")
 )
 
 // New returns a guard. If the Config is invalid, the error joins a [ConfigError] for each
@@ -68,6 +72,9 @@ func New(c Config) (*Guard, error) {
 		empty:   make(chan struct{}),
 	}
 	g.surplus.guard = g
+	if c.Server != "" || slices.ContainsFunc(c.Rules, func(r Rule) bool { return r.WhenFull == EvictOldest }) {
+		g.fleet = newFleet(g)
+	}
 	return g, nil
 }
 
@@ -96,11 +103,9 @@ func (g *Guard) Sockets(slots, key string) (all []*Socket) {
 // Handler returns a handler that calls next for upgrades that get their slots and for
 // requests that are not upgrades, and refuses the other upgrades.
 //
-// Handler panics if the guard or next is nil.
+// Handler panics if the guard or next is nil, or a rule is ByFramework.
 func (g *Guard) Handler(next http.Handler) http.Handler {
-	if g == nil {
-		panic("headgate: websocketmw: the guard is nil: see the error of websocketmw.New")
-	}
+	g.Mount(-1)
 	if next == nil {
 		panic("headgate: websocketmw: the handler is nil")
 	}
@@ -121,15 +126,35 @@ func (g *Guard) Handler(next http.Handler) http.Handler {
 // 0, because it may hold slots. [Guard.Handler] does all that; Check is for framework
 // adapters.
 func (g *Guard) Check(r *http.Request) Verdict {
-	return g.CheckKeys(r, func(rule int) (string, error) { return g.config.Rules[rule].Key(r) })
+	return g.CheckKeys(r, nil)
 }
 
-// Rules returns the number of rules. It is for adapters that pass keys to
-// [Guard.CheckKeys].
-func (g *Guard) Rules() int { return len(g.config.Rules) }
+// Mount is for adapters, which call it once, where a guard is mounted, with the number of keys
+// that they have for it, or -1 for the rules' own. It panics if the guard is nil, if there is
+// not one key for each rule, or if a rule, or one of Handshakes, needs one
+// ([Rule].ByFramework).
+//
+// A framework's context must not be in that of the request, as the socket outlives it.
+func (g *Guard) Mount(keys int) {
+	if g == nil {
+		panic("headgate: websocketmw: the guard is nil: see the error of websocketmw.New")
+	}
+	c := &g.config
+	if keys >= 0 && keys != len(c.Rules) {
+		panic(fmt.Sprintf("headgate: websocketmw: the number of keys is %d, that of rules %d", keys, len(c.Rules)))
+	}
+	if c.Handshakes != nil {
+		c.Handshakes.Mount(-1)
+	}
+	for i, rule := range c.Rules {
+		if rule.ByFramework && keys < 0 {
+			panic(fmt.Sprintf("headgate: websocketmw: Rules[%d] (slots %q) is ByFramework: mount the guard with the SocketsBy of an adapter", i, rule.name()))
+		}
+	}
+}
 
-// CheckKeys is like [Guard.Check], but calls key with the index of each rule instead of
-// the rule's Key.
+// CheckKeys is like [Guard.Check], but calls key, unless it is nil, with the index of each rule
+// instead of the rule's Key.
 func (g *Guard) CheckKeys(r *http.Request, key func(rule int) (string, error)) Verdict {
 	v := Verdict{guard: g}
 	what := classify(r)
@@ -200,7 +225,7 @@ func (g *Guard) decide(v *Verdict, r *http.Request, what kind, key func(rule int
 	var view limits.View
 	for i := range g.config.Rules {
 		rule := &g.config.Rules[i]
-		k, err := key(i)
+		k, err := rule.key(r, i, key)
 		if err == nil && k == "" {
 			err = errEmptyKey
 		}
@@ -218,7 +243,7 @@ func (g *Guard) decide(v *Verdict, r *http.Request, what kind, key func(rule int
 			v.Err, v.status = rule.fault(i, err), http.StatusInternalServerError
 			return
 		}
-		claims[i] = core.Claim{Slots: slots, Key: k}
+		claims[i] = core.Claim{Slots: slots, Key: k, OneMore: rule.WhenFull == EvictOldest}
 	}
 	budgets, err := g.config.budgetKeys(r)
 	if err != nil {
@@ -226,12 +251,22 @@ func (g *Guard) decide(v *Verdict, r *http.Request, what kind, key func(rule int
 		return
 	}
 	slot, err := core.AcquireAll(r.Context(), claims...)
+	var evicts *eviction
+	if err == nil && g.fleet != nil {
+		if evicts, err = g.fleet.makeRoom(r.Context(), claims, slot); err != nil {
+			slot.Release()
+		}
+	}
 	if err != nil {
 		refuse(v, err, claims)
 		return
 	}
 	v.limits = occupancy.Of(slot)
 	s := g.newSocket(r.Context(), what, slot, budgets)
+	if g.fleet != nil {
+		s.place = newPlace(claims)
+		s.place.evicts = evicts
+	}
 	if !g.add(s) { //nolint:contextcheck // draining since the check above; sockets outlive the request
 		slot.Release()
 		v.Err, v.status = core.ErrClosed, http.StatusServiceUnavailable
@@ -255,9 +290,21 @@ func (g *Guard) keyStatus(err error) int {
 	return g.config.KeyErrorStatus
 }
 
+// key returns the key of the i-th rule: that of the adapter, if there are any.
+func (rule *Rule) key(r *http.Request, i int, key func(rule int) (string, error)) (string, error) {
+	switch {
+	case key != nil:
+		return key(i)
+	case rule.ByFramework:
+		return "", errByFramework
+	default:
+		return rule.Key(r)
+	}
+}
+
 // fault says which rule an error is about, never whom.
 func (rule *Rule) fault(i int, err error) error {
-	return fmt.Errorf("headgate: websocketmw: Rules[%d] (slots %q): %w", i, rule.name(), err)
+	return fault.Wrap(fmt.Sprintf("websocketmw: Rules[%d] (slots %q)", i, rule.name()), err)
 }
 
 // slots returns the slots of the plan of a request with the key.
@@ -303,6 +350,9 @@ func (g *Guard) add(s *Socket) bool {
 		return false
 	}
 	g.sockets[s] = struct{}{}
+	if s.place != nil {
+		g.fleet.add(s)
+	}
 	if g.config.Notify != nil {
 		g.watch(s)
 	}
@@ -316,6 +366,9 @@ func (g *Guard) remove(s *Socket) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	delete(g.sockets, s)
+	if s.place != nil {
+		g.fleet.remove(s)
+	}
 	g.unwatch(s.slot.Lost())
 	if len(g.sockets) == 0 {
 		g.surplus.stop()
@@ -360,6 +413,9 @@ func (g *Guard) Shutdown(ctx context.Context) error {
 	}
 	for _, s := range g.all() {
 		s.cut()
+	}
+	if g.fleet != nil {
+		g.fleet.stop()
 	}
 	// ctx limits only the wait: the slots are closed even if it is done.
 	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)

@@ -162,7 +162,12 @@ func newWorld(t *testing.T, limit int64, secure bool, config Config, handler htt
 // newGuard returns a guard for one socket.
 func newGuard(t *testing.T, config Config) *Guard {
 	t.Helper()
-	config.Rules = []Rule{{Slots: newSlots(t, memstore.New(memstore.Config{}), "ws", 1), Key: keyfuncs.Everyone()}}
+	return newGuardFor(t, config, 1)
+}
+
+func newGuardFor(t *testing.T, config Config, limit int64) *Guard {
+	t.Helper()
+	config.Rules = []Rule{{Slots: newSlots(t, memstore.New(memstore.Config{}), "ws", limit), Key: keyfuncs.Everyone()}}
 	g, err := New(config)
 	if err != nil {
 		t.Fatal(err)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/core/memstore"
+	"github.com/headgate/headgate/internal/record"
 )
 
 const (
@@ -51,7 +52,7 @@ func (b *inBand) allows(ctx context.Context, key string) bool {
 func (g *Guard) refuseInBand(w http.ResponseWriter, r *http.Request, v Verdict) bool {
 	s := v.Status()
 	if g.inBand == nil || s != http.StatusTooManyRequests && s != http.StatusServiceUnavailable || r.Header.Get("Origin") == "" ||
-		classify(r) != upgrade || !canHijack(w) {
+		classify(r) != upgrade || !record.CanHijack(w) {
 		return false
 	}
 	if !g.inBand.allows(r.Context(), v.share) {

@@ -1,6 +1,10 @@
 package websocketmw
 
-import "net/http"
+import (
+	"net/http"
+
+	"github.com/headgate/headgate/internal/record"
+)
 
 // Refuse writes the refusal: the fields of [Verdict.SetFields], the status and the problem
 // document, unless [Config].Handshakes, InBand or OnRefused writes it. Refuse does nothing
@@ -18,9 +22,9 @@ func (g *Guard) Refuse(w http.ResponseWriter, r *http.Request, v Verdict) {
 	}
 	v.SetFields(w.Header())
 	if g.config.OnRefused != nil {
-		rec := &recorder{ResponseWriter: w}
-		g.config.OnRefused(rec.writer(), r, v)
-		if rec.status != 0 || rec.hijacked {
+		rec := &record.Recorder{ResponseWriter: w}
+		g.config.OnRefused(rec.Writer(), r, v)
+		if rec.Responded() {
 			return
 		}
 	}

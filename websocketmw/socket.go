@@ -35,6 +35,7 @@ type Socket struct {
 	guard   *Guard
 	slot    *core.Slot
 	budgets []string        // the keys that Config.Inbound charges
+	place   *place          // for the guard's fleet; nil if there is none
 	stream  bool            // over HTTP/2: the socket ends with the handler
 	base    context.Context //nolint:containedctx // of the handler's request, for Context
 
@@ -50,6 +51,7 @@ type Socket struct {
 	opened   time.Time
 	hijacked bool
 	conn     weak.Pointer[conn]
+	outbound *outbound // of the conn
 	ended    bool
 	closing  *closing
 	timer    *time.Timer
@@ -181,7 +183,14 @@ func (s *Socket) cut() {
 	c := s.conn.Value()
 	s.mu.Unlock()
 	if c != nil {
-		go c.Close() //nolint:errcheck // nothing to do about it; TLS may take seconds
+		go c.shut() //nolint:errcheck // nothing to do about it; TLS may take seconds
+	}
+}
+
+// opens is called when the 101 is written.
+func (s *Socket) opens() {
+	if !s.switched.Swap(true) && s.place != nil && s.place.evicts != nil {
+		go s.takePlace()
 	}
 }
 
@@ -211,7 +220,7 @@ func (s *Socket) handled(panicked bool) {
 		s.end()
 	case panicked || !s.switched.Load():
 		if c != nil {
-			_ = c.Close()
+			_ = c.shut()
 		}
 	}
 }
@@ -219,7 +228,7 @@ func (s *Socket) handled(panicked bool) {
 // took records the connection that the handler has hijacked, or the stream.
 func (s *Socket) took(c *conn) {
 	s.mu.Lock()
-	s.hijacked, s.conn = true, weak.Make(c)
+	s.hijacked, s.conn, s.outbound = true, weak.Make(c), c.slow
 	closing := s.closing
 	if closing != nil {
 		s.wake(time.Until(closing.end))
@@ -255,6 +264,13 @@ func (s *Socket) end() {
 // forgotten ends a socket whose connection was garbage collected.
 func (s *Socket) forgotten() {
 	s.notify(Event{Kind: EventForgotten})
+	s.mu.Lock()
+	o := s.outbound
+	s.mu.Unlock()
+	if o != nil { // which may still send
+		o.fail()
+		_ = o.inner.Close()
+	}
 	s.end()
 }
 
@@ -268,7 +284,7 @@ func (s *Socket) wake(d time.Duration) {
 	}
 }
 
-// due returns when MaxAge or MaxIdle closes the socket, or the zero time. s.mu is held.
+// due returns when MaxAge, MaxIdle or Outbound.Timeout closes the socket, or the zero time. s.mu is held.
 func (s *Socket) due() (at time.Time, why EventKind) {
 	if s.spared.Load() {
 		return time.Time{}, EventClosed
@@ -282,6 +298,13 @@ func (s *Socket) due() (at time.Time, why EventKind) {
 			at, why = idle, EventIdle
 		}
 	}
+	if o := s.outbound; o != nil {
+		if begun := o.begun.Load(); begun != 0 {
+			if slow := s.opened.Add(time.Duration(begun) + o.timeout); at.IsZero() || slow.Before(at) {
+				at, why = slow, EventSlow
+			}
+		}
+	}
 	return at, why
 }
 
@@ -291,6 +314,9 @@ func (s *Socket) tick() {
 	if s.ended {
 		s.mu.Unlock()
 		return
+	}
+	if s.outbound != nil { // before due looks for a write
+		s.outbound.timed.Store(false)
 	}
 	at, why := s.due()
 	if s.closing != nil {
@@ -309,8 +335,10 @@ func (s *Socket) tick() {
 	switch why {
 	case EventClosed:
 		if c != nil {
-			_ = c.Close()
+			_ = c.shut()
 		}
+	case EventSlow:
+		s.endFor(why, codePolicy, slowReason)
 	case EventIdle:
 		s.endFor(why, codeGoingAway, "nothing was received for too long")
 	default:

@@ -19,6 +19,7 @@ import (
 
 	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/core/memstore"
+	"github.com/headgate/headgate/internal/record"
 	"github.com/headgate/headgate/keyfuncs"
 )
 
@@ -373,7 +374,7 @@ func (k *keeping) WriteHeaderNow() { k.now = true }
 
 func TestWriteHeaderNow(t *testing.T) {
 	k := &keeping{ResponseWriter: httptest.NewRecorder()}
-	w := &writer{recorder: recorder{ResponseWriter: k}, socket: new(Socket)}
+	w := &writer{Recorder: record.Recorder{ResponseWriter: k}, socket: new(Socket)}
 	if w.WriteHeader(200); k.now || w.socket.switched.Load() {
 		t.Error("200 is not an upgrade")
 	}

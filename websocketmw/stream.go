@@ -99,27 +99,27 @@ type streamWriter struct {
 
 // WriteHeader begins the WebSocket if the status is a success.
 func (w *streamWriter) WriteHeader(status int) {
-	begins := status >= 200 && status < 300 && w.status == 0
+	begins := status >= 200 && status < 300 && w.Status == 0
 	if begins {
 		w.socket.agree(extensionsOf(w.Header()["Sec-Websocket-Extensions"]...))
 	}
 	w.writer.WriteHeader(status)
 	if begins {
-		w.socket.switched.Store(true)
+		w.socket.opens()
 		w.conn.trySendClose()
 	}
 }
 
 // Write writes frames, or the body of a response that begins no WebSocket.
 func (w *streamWriter) Write(p []byte) (int, error) {
-	if w.status == 0 {
+	if w.Status == 0 {
 		w.WriteHeader(http.StatusOK)
 	}
 	if !w.socket.switched.Load() {
 		return w.writer.Write(p)
 	}
 	n, err := w.conn.Write(p)
-	w.written += int64(n)
+	w.Written += int64(n)
 	return n, err
 }
 
@@ -128,12 +128,10 @@ func (w *streamWriter) Flush() { _ = w.FlushError() }
 
 // FlushError is for [http.ResponseController].
 func (w *streamWriter) FlushError() error {
-	if w.status == 0 {
+	if w.Status == 0 {
 		w.WriteHeader(http.StatusOK)
 	}
-	w.conn.mu.Lock()
-	err := w.stream.flush()
-	w.conn.mu.Unlock()
+	err := w.conn.flush(w.stream)
 	w.conn.trySendClose()
 	return err
 }

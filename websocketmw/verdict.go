@@ -10,6 +10,7 @@ import (
 	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/internal/occupancy"
 	"github.com/headgate/headgate/internal/problem"
+	"github.com/headgate/headgate/internal/record"
 	"github.com/headgate/headgate/nethttp"
 )
 
@@ -113,12 +114,14 @@ func (v Verdict) Serve(w http.ResponseWriter, r *http.Request, next http.Handler
 	returned := false
 	defer func() { s.handled(!returned) }()
 	v.SetFields(w.Header())
-	watched := &writer{recorder: recorder{ResponseWriter: w}, socket: s}
+	watched := &writer{Recorder: record.Recorder{ResponseWriter: w}, socket: s}
 	if v.handshake != nil {
 		tracked, settle := v.handshake.Track(r)
 		if settle != nil {
 			r = tracked
-			defer func() { settle(watched.outcome(returned)) }()
+			defer func() {
+				settle(nethttp.Outcome{Status: watched.Final(returned), Written: watched.Written, Hijacked: watched.Hijacked})
+			}()
 		}
 	}
 	r = r.WithContext(s.serve(r.Context()))
@@ -127,6 +130,7 @@ func (v Verdict) Serve(w http.ResponseWriter, r *http.Request, next http.Handler
 		c := newConn(inner, s)
 		defer runtime.KeepAlive(c) // the socket has only a weak pointer
 		defer inner.finish()
+		defer c.slow.drain()
 		s.took(c)
 		r.Body = streamBody{c, r.Body}
 		w = &streamWriter{watched, c, inner}

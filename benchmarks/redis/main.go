@@ -60,7 +60,7 @@ func main() {
 	role := flag.String("serve", "", "used by -processes: the `system` of a process; -addr, -limit and -gap are for it")
 	addr := flag.String("addr", "", "")
 	n, gap := flag.Int("limit", 0, ""), flag.Duration("gap", 0, "")
-	flag.StringVar(&c.out, "out", "", "write redis.md and redis.svg into this `folder`")
+	flag.StringVar(&c.out, "out", "", "write redis.md and redis.svg, or hot.md and hot.svg, into this `folder`")
 	flag.Parse()
 	var err error
 	c.run, err = regexp.Compile(*run)
@@ -91,9 +91,12 @@ func study(ctx context.Context, c config) (err error) {
 	defer func() { err = errors.Join(err, server.stop()) }()
 
 	if c.processes != nil {
-		table, err := processes(ctx, c, server, c.processes)
-		fmt.Print(table)
-		return err
+		lines, err := processes(ctx, c, server, c.processes)
+		if err != nil {
+			return err
+		}
+		fmt.Print(table(lines))
+		return c.write("hot", table(lines), plotHot(lines))
 	}
 	b := bench{config: c, server: server}
 	if err := b.open(ctx); err != nil {
@@ -107,20 +110,22 @@ func study(ctx context.Context, c config) (err error) {
 	if err != nil {
 		return err
 	}
-	table := b.report(version)
-	fmt.Print(table)
+	report := b.report(version)
+	fmt.Print(report)
+	return c.write("redis", report, b.plot())
+}
+
+// write writes the files that are asked for.
+func (c *config) write(name, report, svg string) error {
 	if c.out == "" {
 		return nil
 	}
-	return write(c.out, table, b.plot())
-}
-
-func write(dir, table, svg string) error {
-	if err := os.MkdirAll(dir, 0o755); err != nil {
+	if err := os.MkdirAll(c.out, 0o755); err != nil {
 		return err
 	}
-	if err := os.WriteFile(filepath.Join(dir, "redis.md"), []byte(table), 0o644); err != nil {
+	path := filepath.Join(c.out, name)
+	if err := os.WriteFile(path+".md", []byte(report), 0o644); err != nil {
 		return err
 	}
-	return os.WriteFile(filepath.Join(dir, "redis.svg"), []byte(svg), 0o644)
+	return os.WriteFile(path+".svg", []byte(svg), 0o644)
 }

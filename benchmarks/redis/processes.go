@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -37,6 +38,8 @@ var (
 	endless = limit{1_000_000_000, time.Second}
 	shared  = limit{100_000, time.Second}
 )
+
+const notReached = "limit not reached"
 
 const asked = 200_000 // a second
 
@@ -154,14 +157,20 @@ type result struct {
 	cpu                 float64 // microseconds of the server for a decision
 }
 
-// processes measures the hot systems with that many processes, and returns a table.
-func processes(ctx context.Context, c config, s *server, counts []int) (string, error) {
-	var b strings.Builder
-	fmt.Fprintf(&b, "| load | processes | system | decisions/s | admitted/s | p50 µs | p99 µs | commands | Redis µs |\n|---|--:|---|--:|--:|--:|--:|--:|--:|\n")
+// A line is the medians of what a hot system did under a load.
+type line struct {
+	load, system string
+	processes    int
+	result
+}
+
+// processes measures the hot systems with that many processes.
+func processes(ctx context.Context, c config, s *server, counts []int) ([]line, error) {
+	var lines []line
 	for _, load := range []struct {
 		name string
 		limit
-	}{{"limit not reached", endless}, {"limit of 100,000/s", shared}} {
+	}{{notReached, endless}, {"limit of 100,000/s", shared}} {
 		for _, n := range counts {
 			rounds := make(map[string][]result)
 			for range c.rounds {
@@ -171,33 +180,52 @@ func processes(ctx context.Context, c config, s *server, counts []int) (string, 
 					}
 					r, err := together(ctx, c, s, system.name, load.limit, n)
 					if err != nil {
-						return "", fmt.Errorf("%s: %w", system.name, err)
+						return nil, fmt.Errorf("%s: %w", system.name, err)
 					}
 					rounds[system.name] = append(rounds[system.name], r)
 				}
 			}
 			for _, system := range hot {
-				all := rounds[system.name]
-				if len(all) == 0 {
-					continue
+				if all := rounds[system.name]; len(all) > 0 {
+					lines = append(lines, line{load.name, system.name, n, middle(all)})
 				}
-				median := func(value func(result) float64) float64 {
-					values := make([]float64, 0, len(all))
-					for _, r := range all {
-						values = append(values, value(r))
-					}
-					slices.Sort(values)
-					return values[len(values)/2]
-				}
-				micro := func(d time.Duration) float64 { return float64(d) / float64(time.Microsecond) }
-				fmt.Fprintf(&b, "| %s | %d | %s | %.0f | %.0f | %.2f | %.1f | %.2f | %.3f |\n", load.name, n, system.name,
-					median(func(r result) float64 { return r.decisions }), median(func(r result) float64 { return r.admitted }),
-					median(func(r result) float64 { return micro(r.p50) }), median(func(r result) float64 { return micro(r.p99) }),
-					median(func(r result) float64 { return r.commands }), median(func(r result) float64 { return r.cpu }))
 			}
 		}
 	}
-	return b.String(), nil
+	return lines, nil
+}
+
+// middle returns the median of each value.
+func middle(all []result) result {
+	return result{
+		decisions: median(all, func(r result) float64 { return r.decisions }),
+		admitted:  median(all, func(r result) float64 { return r.admitted }),
+		p50:       median(all, func(r result) time.Duration { return r.p50 }),
+		p99:       median(all, func(r result) time.Duration { return r.p99 }),
+		commands:  median(all, func(r result) float64 { return r.commands }),
+		cpu:       median(all, func(r result) float64 { return r.cpu }),
+	}
+}
+
+func median[V cmp.Ordered](all []result, value func(result) V) V {
+	values := make([]V, 0, len(all))
+	for _, r := range all {
+		values = append(values, value(r))
+	}
+	slices.Sort(values)
+	return values[len(values)/2]
+}
+
+// table is the lines in Markdown.
+func table(lines []line) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "| load | processes | system | decisions/s | admitted/s | p50 µs | p99 µs | commands | Redis µs |\n|---|--:|---|--:|--:|--:|--:|--:|--:|\n")
+	micro := func(d time.Duration) float64 { return float64(d) / float64(time.Microsecond) }
+	for _, l := range lines {
+		fmt.Fprintf(&b, "| %s | %d | %s | %.0f | %.0f | %.2f | %.1f | %.2f | %.3f |\n", l.load, l.processes, l.system,
+			l.decisions, l.admitted, micro(l.p50), micro(l.p99), l.commands, l.cpu)
+	}
+	return b.String()
 }
 
 // together measures one system with n processes at once.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/xml"
 	"os"
 	"regexp"
 	"slices"
@@ -27,14 +28,21 @@ func TestProcesses(t *testing.T) {
 	s := &server{addr: addr, admin: redis.NewClient(&redis.Options{Addr: addr})}
 	defer s.admin.Close()
 	c := config{rounds: 1, duration: 20 * time.Millisecond, run: regexp.MustCompile("")}
-	table, err := processes(t.Context(), c, s, []int{1, 2})
+	lines, err := processes(t.Context(), c, s, []int{1, 2})
 	if err != nil {
 		t.Fatal(err)
 	}
+	all, svg := table(lines), plotHot(lines)
 	for _, system := range hot {
-		if n := strings.Count(table, "| "+system.name+" |"); n != 4 {
-			t.Errorf("%s is there %d times:\n%s", system.name, n, table)
+		if n := strings.Count(all, "| "+system.name+" |"); n != 4 {
+			t.Errorf("%s is there %d times:\n%s", system.name, n, all)
 		}
+		if n := len(regexp.MustCompile(">"+system.name+`, [12] process`).FindAllString(svg, -1)); n != 2 {
+			t.Errorf("%s is drawn %d times:\n%s", system.name, n, svg)
+		}
+	}
+	if err := xml.Unmarshal([]byte(svg), new(struct{})); err != nil || strings.Contains(svg, "NaN") {
+		t.Error(err, svg)
 	}
 }
 

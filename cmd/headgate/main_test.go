@@ -295,7 +295,7 @@ func TestReplayIsAStore(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		store := memstore.New(memstore.Config{})
 		document := `{"limits": {"api": {"default": "a", "plans": {
-			"a": {"log": "sliding-log 5/minute", "bucket": "token-bucket 1/10s burst 4", "window": "sliding-window 9/2m", "fixed": "fixed-window 40/10m count-denied"},
+			"a": {"log": "sliding-log 5/minute", "bucket": "token-bucket 1/10s burst 4", "window": "sliding-window 9/2m", "fixed": "fixed-window 40/10m count-denied", "first": "fixed-window 30/7m from-first"},
 			"b": {"log": "sliding-log 9/90s", "bucket": "token-bucket 1/7s burst 6", "gap": "min-interval 1500ms"},
 			"c": "unlimited", "d": "blocked"}}}}`
 		limit := func(s core.Store) *limits.Limit {

@@ -46,7 +46,10 @@ func (r *connection) connect() (redis.UniversalClient, error) {
 	}
 	all := &redis.UniversalOptions{
 		Addrs: []string{o.Addr}, Username: o.Username, Password: o.Password, DB: o.DB, TLSConfig: o.TLSConfig,
-		ContextTimeoutEnabled: true, MaxRetries: -1, DialTimeout: r.timeout, ReadTimeout: r.timeout, IsClusterMode: r.cluster,
+		ContextTimeoutEnabled: true, MaxRetries: -1, DialTimeout: r.timeout, ReadTimeout: r.timeout,
+	}
+	if r.cluster {
+		return redis.NewClusterClient(all.Cluster()), nil
 	}
 	return redis.NewUniversalClient(all), nil
 }

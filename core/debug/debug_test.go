@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -127,6 +128,38 @@ func TestPage(t *testing.T) {
 	}
 	if t.Failed() {
 		t.Log(body)
+	}
+}
+
+// TestThousandLimiters are all shown, each with its own counts.
+func TestThousandLimiters(t *testing.T) {
+	s, err := stats.New(stats.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := memstore.New(memstore.Config{Observer: s.Observer()})
+	var limits debug.Limits
+	for i := range 1000 {
+		l, err := core.New(m, fmt.Sprintf("route %d", i), core.FixedWindow(core.Rate{Events: int64(i + 1), Per: age}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := l.AllowN(t.Context(), key, int64(i+1)); err != nil {
+			t.Fatal(err)
+		}
+		limits.Limiters = append(limits.Limiters, l)
+	}
+	h := debug.Handler(s, debug.Config{Limits: func() debug.Limits { return limits }})
+	page, text := get(t, h, "/").Body.String(), get(t, h, "/metrics").Body.String()
+	for i := range 1000 {
+		for where, has := range map[*string]string{
+			&page: fmt.Sprintf("<code>fixed-window %d/400d</code>", i+1),
+			&text: fmt.Sprintf("headgate_decision_units_total{limiter=\"route %d\",policy=\"route %[1]d\",result=\"admitted\",source=\"store\"} %d\n", i, i+1),
+		} {
+			if strings.Count(*where, has) != 1 {
+				t.Fatalf("%d times %s", strings.Count(*where, has), has)
+			}
+		}
 	}
 }
 

@@ -13,15 +13,9 @@ import (
 
 // A store that is watched, and a server for those who operate it.
 func ExampleHandler() {
-	seen, err := stats.New(stats.Config{Logger: slog.Default()})
-	if err != nil {
-		log.Fatal(err)
-	}
+	seen := core.Must(stats.New(stats.Config{Logger: slog.Default()}))
 	store := memstore.New(memstore.Config{Observer: seen.Observer()})
-	api, err := core.New(store, "api", core.SlidingLog(core.PerMinute(60)))
-	if err != nil {
-		log.Fatal(err)
-	}
+	api := core.Must(core.New(store, "api", core.SlidingLog(core.PerMinute(60))))
 	operators := http.NewServeMux()
 	operators.Handle("/debug/headgate/", debug.Handler(seen, debug.Config{
 		Limits: func() debug.Limits { return debug.Limits{Limiters: []*core.Limiter{api}} },

@@ -132,6 +132,29 @@ func TestOneServerAlone(t *testing.T) {
 	}
 }
 
+// Policies that do not count in parts of time that all servers know are decided by the store,
+// call by call.
+func TestOthersArePassedOn(t *testing.T) {
+	for _, p := range []core.Policy{
+		core.SlidingLog(core.PerDay(100_000)), core.TokenBucket(core.PerSecond(1), 100_000), core.MinInterval(time.Microsecond),
+		core.FixedWindow(core.PerDay(100_000)).FromFirst(), core.FixedWindow(core.PerDay(100_000)).CountDenied(),
+	} {
+		bubble.Test(t, func(t *testing.T) {
+			s, link := newServer(t, memstore.New(memstore.Config{}), Config{}, 0)
+			l := limiterOf(t, s, p)
+			for range 1000 {
+				if d := allow(t, l, 1); !d.Allowed || d.Source != core.SourceStore {
+					t.Fatalf("%v: %v from %v", p, d, d.Source)
+				}
+				time.Sleep(time.Millisecond)
+			}
+			if calls := link.calls.Load(); calls != 1000 {
+				t.Errorf("%v: %d calls for 1000 decisions", p, calls)
+			}
+		})
+	}
+}
+
 // Servers that want more than the limit, very unevenly, get nearly all of it, with few calls.
 func TestNearlyAllIsUsed(t *testing.T) {
 	norace.Test(t)

@@ -64,8 +64,7 @@ func (s *Store) refill(p *place, e *entry, now instant) {
 }
 
 // call asks the store, and notes how long that takes, and what its clock says.
-func (s *Store) call(ctx context.Context, c store.Charge, r *store.Result) error {
-	sent := s.now()
+func (s *Store) call(ctx context.Context, c store.Charge, sent instant, r *store.Result) error {
 	err := s.next.Decide(ctx, c, false, r)
 	if err == nil {
 		s.note(sent, r)
@@ -136,7 +135,7 @@ func (s *Store) borrow(ctx context.Context, b borrowing, r *store.Result) error 
 			b.land()
 		}
 	}()
-	err := s.call(ctx, b.charge, r)
+	err := s.call(ctx, b.charge, b.sent, r)
 	b.mu.Lock()
 	landed = true
 	b.land()
@@ -183,7 +182,7 @@ func (s *Store) reconsider(ctx context.Context, p *place, c store.Charge, r *sto
 	if err := s.giveBackNow(ctx, need{*p, c.N}); err != nil {
 		return nil //nolint:nilerr // it is refused
 	}
-	return s.call(ctx, c, r)
+	return s.call(ctx, c, s.now(), r)
 }
 
 // learn takes over what the store answered, of which what is not needed at once is leased: or

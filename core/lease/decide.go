@@ -31,8 +31,7 @@ func (s *Store) Decide(ctx context.Context, c store.Charge, peek bool, r *store.
 		p.mu.Unlock()
 		return nil
 	}
-	p.mu.Unlock()
-	return s.ask(ctx, &p, c, r)
+	return s.ask(ctx, &p, c, now, r)
 }
 
 // decideRest decides what opens no lease. A peek asks the store too: what is left in a lease
@@ -76,21 +75,21 @@ func (s *Store) decideRest(ctx context.Context, p *place, c store.Charge, peek b
 	return nil
 }
 
-// ask decides with a call of the store, or with what another call has leased meanwhile.
-func (s *Store) ask(ctx context.Context, p *place, c store.Charge, r *store.Result) error {
-	var e *entry
+// ask decides with a call of the store, or with what another call has leased meanwhile. The
+// shard is locked until then.
+func (s *Store) ask(ctx context.Context, p *place, c store.Charge, now instant, r *store.Result) error {
+	s.endOthersLocked(p)
+	e := s.entry(p, now, c.N)
 	for waited := false; ; waited = true {
-		now := s.now()
-		p.mu.Lock()
-		s.endOthersLocked(p)
-		if !waited {
-			e = s.entry(p, now, c.N)
-		} else {
+		if waited {
+			now = s.now()
+			p.mu.Lock()
+			s.endOthersLocked(p)
 			e = p.find()
 		}
 		if e == nil {
 			p.mu.Unlock()
-			if err := s.call(ctx, c, r); err != nil || r.Allowed {
+			if err := s.call(ctx, c, now, r); err != nil || r.Allowed {
 				return err
 			}
 			return s.reconsider(ctx, p, c, r)

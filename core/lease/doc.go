@@ -44,8 +44,8 @@
 // # What is leased
 //
 // Limiters whose policies are all FixedWindow, SlidingWindow or a TokenBucket that is
-// Leasable, without CountDenied. The calls of others are passed on as they are, each with its
-// call of the store. So are calls for keys that are asked less than about twice in
+// Leasable, without CountDenied and FromFirst. The calls of others are passed on as they are,
+// each with its call of the store. So are calls for keys that are asked less than about twice in
 // [Config].For.
 //
 // AllowAll spends what is leased of its keys in one step, and charges the rest with one call

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"log"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/core/lease"
 	"github.com/headgate/headgate/core/redisstore"
@@ -14,18 +12,12 @@ import (
 
 // Leases over Redis.
 func Example_redis() {
-	shared, err := redisstore.Open(&redis.UniversalOptions{Addrs: []string{"localhost:6379"}}, redisstore.Config{})
+	shared, err := redisstore.OpenURL("redis://localhost:6379/0", redisstore.Config{})
 	if err != nil {
 		log.Fatal(err)
 	}
-	store, err := lease.New(shared, lease.Config{})
-	if err != nil {
-		log.Fatal(err)
-	}
-	limiter, err := core.New(store, "tenant", core.SlidingWindow(core.PerMinute(60_000)))
-	if err != nil {
-		log.Fatal(err)
-	}
+	store := core.Must(lease.New(shared, lease.Config{}))
+	limiter := core.Must(core.New(store, "tenant", core.SlidingWindow(core.PerMinute(60_000))))
 	stop := func(ctx context.Context) error {
 		return errors.Join(store.Close(ctx), shared.Client().Close())
 	}

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"hash/maphash"
 	"runtime"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -42,8 +41,7 @@ type Store struct {
 	now     func() instant
 	seed    maphash.Seed
 
-	mu       sync.Mutex
-	families map[string]*family
+	families *families
 
 	ahead   atomic.Int64 // about how far the store's clock is ahead of the monotonic one, in microseconds
 	trip    atomic.Int64 // about how long a call takes, in nanoseconds
@@ -88,7 +86,7 @@ func New(next store.Store, c Config) (*Store, error) {
 		maxKeys:  int64(c.MaxKeys),
 		now:      clock(),
 		seed:     maphash.MakeSeed(),
-		families: make(map[string]*family),
+		families: newFamilies(),
 		returns:  returns{sending: make(chan struct{}, 1)},
 	}
 	s.tempo.Store(s.span / 8)
@@ -117,22 +115,10 @@ func (s *Store) Prepare(spec store.Spec) (store.Limiter, error) {
 	if _, leased := next.(*limiter); leased {
 		return nil, errLeased
 	}
-	s.mu.Lock()
-	f := s.families[spec.Name]
-	if f == nil {
-		f = newFamily()
-		s.families[spec.Name] = f
-	}
-	changed := f.join(&spec)
-	s.mu.Unlock()
+	f, changed := s.families.join(&spec)
 	l := &limiter{Limiter: next, hash: maphash.String(s.seed, spec.Name), family: f, leasable: leasable(&spec)}
-	runtime.AddCleanup(l, func(spec store.Spec) { // plans that are replaced do not add up
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		if f.leave(&spec) {
-			delete(s.families, spec.Name)
-		}
-	}, spec)
+	// Plans that are replaced do not add up. This holds no Store: a Store's entries have limiters.
+	runtime.AddCleanup(l, func(all *families) { all.leave(&spec) }, s.families)
 	if changed {
 		s.end(func(e *entry) bool { return e.limiter.family == f })
 	}

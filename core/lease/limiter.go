@@ -20,6 +20,34 @@ type limiter struct {
 	leasable bool
 }
 
+// families are the families of a Store, by the name of their limiters.
+type families struct {
+	mu     sync.Mutex
+	byName map[string]*family
+}
+
+func newFamilies() *families { return &families{byName: make(map[string]*family)} }
+
+// join adds a limiter to its family, and reports whether leases of it must end.
+func (a *families) join(spec *store.Spec) (f *family, changed bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if f = a.byName[spec.Name]; f == nil {
+		f = newFamily()
+		a.byName[spec.Name] = f
+	}
+	return f, f.join(spec)
+}
+
+// leave removes a limiter that nobody uses any more.
+func (a *families) leave(spec *store.Spec) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.byName[spec.Name].leave(spec) {
+		delete(a.byName, spec.Name)
+	}
+}
+
 // A family is the limiters of one name that are in use. What one of them charges counts for
 // all, in the sub-windows of each.
 type family struct {
@@ -58,6 +86,9 @@ func below(l store.Limiter) *limiter {
 func grid(p step.Step) int64 {
 	switch m := p.Numbers(); m.Algorithm {
 	case step.FixedWindow:
+		if m.FromFirst {
+			return 0 // it depends on the key
+		}
 		return m.Period
 	case step.SlidingWindow:
 		return p.Window() / (m.Resolution + 1)

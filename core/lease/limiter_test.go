@@ -7,7 +7,33 @@ import (
 
 	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/core/memstore"
+	"github.com/headgate/headgate/internal/bubble"
 )
+
+// A Store that is no longer used is freed with what it knows of its keys.
+func TestStoresAreFreed(t *testing.T) {
+	gone := make(chan struct{})
+	bubble.Test(t, func(t *testing.T) {
+		s, _ := newServer(t, memstore.New(memstore.Config{}), Config{}, 0)
+		hot := limiterOf(t, s, core.FixedWindow(core.PerDay(1_000_000)))
+		for range 100 {
+			allow(t, hot, 1)
+		}
+		if s.entries.Load() == 0 {
+			t.Error("the key has no entry")
+		}
+		runtime.AddCleanup(s, func(gone chan struct{}) { close(gone) }, gone)
+	})
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); {
+		runtime.GC()
+		select {
+		case <-gone:
+			return
+		case <-time.After(time.Millisecond):
+		}
+	}
+	t.Error("it is still there")
+}
 
 // Plans that are replaced, as by a document that is read again, bound leases only as long as
 // somebody has them.
@@ -41,9 +67,9 @@ func TestPlansThatNobodyHasAreForgotten(t *testing.T) {
 		t.Errorf("the part is %v", p)
 	}
 	for deadline := time.Now().Add(time.Minute); ; {
-		s.mu.Lock()
-		n := len(s.families)
-		s.mu.Unlock()
+		s.families.mu.Lock()
+		n := len(s.families.byName)
+		s.families.mu.Unlock()
 		if n == 1 {
 			break
 		}

@@ -3,9 +3,11 @@ package lease
 import (
 	"cmp"
 	"hash/maphash"
+	"iter"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 )
 
 const (
@@ -17,6 +19,7 @@ const (
 type shard struct {
 	mu      sync.Mutex
 	entries map[uint64]*entry
+	busy    atomic.Bool // there are entries
 	cells   [cellCount]cell
 	_       [64]byte // keeps the locks of adjacent shards on different cache lines
 }
@@ -40,6 +43,35 @@ type place struct {
 func (s *Store) place(l *limiter, key string) place {
 	hash := maphash.String(s.seed, key) ^ l.hash
 	return place{&s.shards[hash%shardCount], l, key, hash}
+}
+
+// locked iterates over the shards, and holds the lock of each meanwhile.
+func (s *Store) locked() iter.Seq[*shard] {
+	return func(yield func(*shard) bool) {
+		for i := range s.shards {
+			if !s.shards[i].visit(yield) {
+				return
+			}
+		}
+	}
+}
+
+// lockedBusy is locked for those that have entries. It may leave out one that gets its first
+// meanwhile.
+func (s *Store) lockedBusy() iter.Seq[*shard] {
+	return func(yield func(*shard) bool) {
+		for i := range s.shards {
+			if sh := &s.shards[i]; sh.busy.Load() && !sh.visit(yield) {
+				return
+			}
+		}
+	}
+}
+
+func (sh *shard) visit(yield func(*shard) bool) bool {
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	return yield(sh)
 }
 
 // lockAll locks the shards of several places, each once and in one order. It returns what
@@ -90,6 +122,7 @@ func (s *Store) entry(p *place, now instant, n int64) *entry {
 		limiter: p.limiter, key: strings.Clone(p.key), demand: d.demand, asked: now.mono, next: p.entries[p.hash],
 	}
 	p.entries[p.hash] = e
+	p.busy.Store(true)
 	s.entries.Add(1)
 	s.wake()
 	return e

@@ -141,9 +141,7 @@ func (s *Store) tick() {
 // endOver ends leases that are over, and those of buckets that are not asked for any more: what
 // is given back soon has not refilled yet.
 func (s *Store) endOver(now instant) {
-	for i := range s.shards {
-		sh := &s.shards[i]
-		sh.mu.Lock()
+	for sh := range s.lockedBusy() {
 		for _, e := range sh.entries {
 			for ; e != nil; e = e.next {
 				idle := e.limiter.bucket() && now.mono-e.asked > min(e.limiter.family.parts.Load().bucket*1000, s.span)/8
@@ -154,15 +152,12 @@ func (s *Store) endOver(now instant) {
 				}
 			}
 		}
-		sh.mu.Unlock()
 	}
 }
 
 // end ends leases.
 func (s *Store) end(which func(*entry) bool) {
-	for i := range s.shards {
-		sh := &s.shards[i]
-		sh.mu.Lock()
+	for sh := range s.locked() {
 		for _, e := range sh.entries {
 			for ; e != nil; e = e.next {
 				if which(e) {
@@ -170,15 +165,12 @@ func (s *Store) end(which func(*entry) bool) {
 				}
 			}
 		}
-		sh.mu.Unlock()
 	}
 }
 
 // drop drops the entries of keys that nobody has asked for lately, or all if s is closed.
 func (s *Store) drop(now instant) {
-	for i := range s.shards {
-		sh := &s.shards[i]
-		sh.mu.Lock()
+	for sh := range s.lockedBusy() {
 		for hash, e := range sh.entries {
 			var kept *entry
 			for e != nil {
@@ -196,16 +188,14 @@ func (s *Store) drop(now instant) {
 				sh.entries[hash] = kept
 			}
 		}
-		sh.mu.Unlock()
+		sh.busy.Store(len(sh.entries) > 0)
 	}
 }
 
 // wait waits for calls that lease units. Closed, the Store begins no other.
 func (s *Store) wait(ctx context.Context) error {
 	var flights []chan struct{}
-	for i := range s.shards {
-		sh := &s.shards[i]
-		sh.mu.Lock()
+	for sh := range s.locked() {
 		for _, e := range sh.entries {
 			for ; e != nil; e = e.next {
 				if e.flight != nil {
@@ -213,7 +203,6 @@ func (s *Store) wait(ctx context.Context) error {
 				}
 			}
 		}
-		sh.mu.Unlock()
 	}
 	for _, flight := range flights {
 		select {

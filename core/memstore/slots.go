@@ -12,6 +12,8 @@ import (
 type slots struct {
 	mu    sync.Mutex
 	pools map[string]*pool // by the name of the slots
+
+	listeners store.Listeners
 }
 
 // A pool has the counts of one name. Closing the slots drops the pool. Holds release to
@@ -51,7 +53,7 @@ func (s *Store) AcquireSlots(_ context.Context, claims []store.Claim) (store.Gra
 		if p := s.slots.pools[c.Name]; p != nil {
 			o.Held = p.held[c.Key]
 		}
-		if o.Held >= o.Limit {
+		if o.Held >= c.Most() {
 			return store.Grant{}, &store.FullError{Claim: i, Occupancy: *o, Source: store.SourceStore}
 		}
 	}
@@ -84,7 +86,7 @@ func (*hold) Lost() <-chan struct{} { return nil }
 // Doubt implements [store.Hold]. It returns nil: no more is granted than the limit.
 func (*hold) Doubt() <-chan struct{} { return nil }
 
-// Shed implements [store.Hold]. No key ever holds more than it may.
+// Shed implements [store.Hold]. There is never a doubt.
 func (*hold) Shed(context.Context) (bool, error) { return false, nil }
 
 // Release implements [store.Hold].
@@ -105,6 +107,24 @@ func (holds) Shed(context.Context) (bool, error) { return false, nil }
 
 // Shared implements [store.SlotStore]: what is held is known to this process alone.
 func (*Store) Shared() bool { return false }
+
+// Listen implements [store.SlotStore].
+func (s *Store) Listen(name string, listen func(store.Heard) string) (stop func()) {
+	return s.slots.listeners.Add(name, listen)
+}
+
+// Topic implements [store.SlotStore].
+func (*Store) Topic(_, key string) string { return key }
+
+// Announce implements [store.SlotStore]. It returns when all have heard of the notice.
+func (s *Store) Announce(_ context.Context, n store.Notice, heard func(string) bool) (silent []int64, err error) {
+	for _, answer := range s.slots.listeners.Tell(n.Name, store.Heard{Topic: n.Key, Text: n.Text}) {
+		if heard(answer) {
+			break
+		}
+	}
+	return nil, nil
+}
 
 // CountSlots implements [store.SlotStore].
 func (s *Store) CountSlots(_ context.Context, name, key string) (int64, error) {

@@ -98,7 +98,7 @@ func (b *backend) askGroups(ctx context.Context, groups [][]*question) (all, fai
 // that the keys of a question are on two while it migrates. That there was no connection to
 // be had says nothing.
 func serverFailure(err error) error {
-	if errors.Is(err, redis.ErrPoolExhausted) || errors.Is(err, redis.ErrPoolTimeout) {
+	if noConnection(err) {
 		return remote.ErrUnsent
 	}
 	for _, prefix := range []string{"CLUSTERDOWN Hash slot not served", "MOVED", "ASK", "TRYAGAIN", "CROSSSLOT"} {

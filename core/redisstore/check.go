@@ -170,7 +170,7 @@ func checkCluster(ctx context.Context, r *Report, c *redis.ClusterClient) {
 
 // hashSlotOfEach returns a hash slot of each master, by its address.
 func hashSlotOfEach(ctx context.Context, c *redis.ClusterClient) (map[string]int, error) {
-	ranges, err := c.ClusterSlots(ctx).Result() //nolint:staticcheck // CLUSTER SHARDS is not in Redis 6.2
+	ranges, err := c.ClusterSlots(ctx).Result() // CLUSTER SHARDS is not in Redis 6.2
 	all := make(map[string]int)
 	for _, r := range ranges {
 		if len(r.Nodes) > 0 {
@@ -188,7 +188,7 @@ func (r *Report) problemf(format string, args ...any) {
 func (s *Store) checkServer(ctx context.Context, r *Report, c redis.UniversalClient, replica bool) (info string, err error) {
 	info, err = c.Info(ctx).Result() // all sections: 6.2 takes the name of one only
 	if err != nil && !forbidden(err) {
-		return "", fmt.Errorf("headgate: INFO: %w", err)
+		return "", fmt.Errorf("headgate: redisstore: %sdoes not answer: %w", whose(serverReport("", c).Address), err)
 	}
 	server := serverReport(info, c)
 	server.Replica = replica
@@ -228,6 +228,14 @@ func serverReport(info string, c redis.UniversalClient) (server ServerReport) {
 	return server
 }
 
+// whose returns the subject of a sentence about the server at an address, if that is known.
+func whose(address string) string {
+	if address == "" {
+		return "Redis "
+	}
+	return "Redis at " + address + " "
+}
+
 // measuredCalls is how many calls are timed. It is odd, so that there is a median.
 const measuredCalls = 9
 
@@ -239,7 +247,7 @@ func measure(ctx context.Context, c redis.UniversalClient, server *ServerReport)
 		start := time.Now()
 		at, err := c.Time(ctx).Result()
 		if err != nil {
-			return 0, fmt.Errorf("headgate: TIME: %w", err)
+			return 0, fmt.Errorf("headgate: redisstore: %sdoes not tell the time: %w", whose(server.Address), err)
 		}
 		trip := time.Since(start)
 		if len(trips) == 0 || trip < slices.Min(trips) {

@@ -46,6 +46,7 @@ func TestServerClockSteps(t *testing.T) {
 	for name, p := range map[string]core.Policy{
 		"TokenBucket":   core.TokenBucket(rate, 3),
 		"FixedWindow":   core.FixedWindow(rate),
+		"FromFirst":     core.FixedWindow(rate).FromFirst(),
 		"SlidingWindow": core.SlidingWindow(rate),
 		"SlidingLog":    core.SlidingLog(rate),
 		"long log":      core.SlidingLog(core.Rate{Events: 100, Per: 30 * day}),

@@ -104,8 +104,12 @@ func TestClientsThatIgnoreDeadlinesAreRefused(t *testing.T) {
 		"Sentinel":           {Addrs: one, MasterName: "primary"},
 		"Sentinel, replicas": {Addrs: one, MasterName: "primary", RouteRandomly: true},
 	} {
+		if !heedsNoRetry() && (len(of.Addrs) > 1 || of.RouteRandomly) {
+			continue // a Cluster's client
+		}
 		for _, c := range deadlineCases() {
 			o := of
+			o.MaxRetries = -1
 			o.ContextTimeoutEnabled, o.ReadTimeout, o.WriteTimeout = c.enabled, c.read, c.write
 			client := redis.NewUniversalClient(&o)
 			defer client.Close()
@@ -133,7 +137,7 @@ func TestClientsThatIgnoreDeadlinesAreRefused(t *testing.T) {
 }
 
 func TestWrappedClientsDecide(t *testing.T) {
-	client := redis.NewClient(&redis.Options{Addr: redistest.Start(t).Addr(), ContextTimeoutEnabled: true})
+	client := newClient(&redis.Options{Addr: redistest.Start(t).Addr(), ContextTimeoutEnabled: true})
 	defer client.Close()
 	for _, wrapper := range []redis.UniversalClient{embedding{client}, hiding{client}} {
 		s, err := New(wrapper, Config{Failure: FailClosed, Timeout: patient})
@@ -148,20 +152,23 @@ func TestWrappedClientsDecide(t *testing.T) {
 }
 
 func TestOpenMakesAClientThatRespectsDeadlines(t *testing.T) {
-	given := redis.UniversalOptions{Addrs: []string{"127.0.0.1:1"}, ReadTimeout: time.Hour, MaxRetries: 2, DialerRetries: 4}
+	given := redis.UniversalOptions{Addrs: []string{"127.0.0.1:1"}, ReadTimeout: time.Hour, MaxRetries: -1, PoolSize: 7}
 	s, err := Open(&given, Config{Timeout: 70 * time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer s.Client().Close()
 	o := s.Client().(*redis.Client).Options()
-	if !o.ContextTimeoutEnabled || o.ReadTimeout != time.Hour || o.WriteTimeout != 70*time.Millisecond || o.MaxRetries != 2 || o.DialerRetries != 4 {
+	if !o.ContextTimeoutEnabled || o.ReadTimeout != time.Hour || o.WriteTimeout != 70*time.Millisecond || o.MaxRetries != 0 || o.PoolSize != 7 {
 		t.Errorf("%+v", o)
 	}
 	if given.ContextTimeoutEnabled || given.WriteTimeout != 0 {
 		t.Error("the caller's options were changed")
 	}
 
+	if !heedsNoRetry() {
+		return // such versions are refused for Clusters
+	}
 	cluster, err := Open(&redis.UniversalOptions{Addrs: []string{"127.0.0.1:1", "127.0.0.1:2"}}, Config{})
 	if err != nil {
 		t.Fatal(err)
@@ -192,15 +199,66 @@ func TestOpenMakesAClientThatRespectsDeadlines(t *testing.T) {
 	}
 }
 
+func TestOpenURL(t *testing.T) {
+	for url, want := range map[string]redis.Options{
+		"redis://localhost":                         {Addr: "localhost:6379", ReadTimeout: 2 * time.Second, MaxRetries: -1},
+		"redis://anna:p%40ss@10.0.0.1:6380/3":       {Addr: "10.0.0.1:6380", Username: "anna", Password: "p@ss", DB: 3, ReadTimeout: 2 * time.Second, MaxRetries: -1},
+		"redis://h:1/0?read_timeout=7s&pool_size=7": {Addr: "h:1", ReadTimeout: 7 * time.Second, MaxRetries: -1, PoolSize: 7},
+		"unix:///run/redis.sock?db=4":               {Addr: "/run/redis.sock", DB: 4, ReadTimeout: 2 * time.Second, MaxRetries: -1},
+		"rediss://h:1":                              {Addr: "h:1", ReadTimeout: 2 * time.Second, MaxRetries: -1},
+	} {
+		s, err := OpenURL(url, Config{})
+		if err != nil {
+			t.Errorf("%s: %v", url, err)
+			continue
+		}
+		defer s.Client().Close()
+		o := s.Client().(*redis.Client).Options()
+		// go-redis makes 0 of -1 retries.
+		if want.MaxRetries = max(want.MaxRetries, 0); o.Addr != want.Addr || o.Username != want.Username || o.Password != want.Password || o.DB != want.DB ||
+			o.ReadTimeout != want.ReadTimeout || want.PoolSize > 0 && o.PoolSize != want.PoolSize || o.MaxRetries != want.MaxRetries || o.WriteTimeout != 100*time.Millisecond ||
+			!o.ContextTimeoutEnabled || (o.TLSConfig != nil) != strings.HasPrefix(url, "rediss") {
+			t.Errorf("%s: %+v", url, o)
+		}
+	}
+}
+
+func TestOpenURLRefusesWithoutTheURL(t *testing.T) {
+	const secret = "geheim"
+	for _, url := range []string{
+		"", "localhost:6379", "http://geheim@localhost", "redis://:geheim@localhost:port/0", "redis://:gehe im/geheim@localhost/0",
+		"redis://:1/geheim@localhost/0", "redis://:1?geheim@localhost/0", "redis://localhost/geheim", "redis://localhost/0?geheim=1",
+		"redis://localhost/0?db=geheim", "redis://u:geheim@%zz/0", "redis://u:geheim%@localhost/0", "geheim://localhost", "unix://geheim",
+	} {
+		s, err := OpenURL(url, Config{})
+		if err == nil {
+			s.Client().Close()
+			t.Errorf("%q: no error", url)
+		} else if !strings.HasPrefix(err.Error(), "headgate: redisstore: the URL") || strings.Contains(err.Error(), secret) {
+			t.Errorf("%q: %v", url, err)
+		}
+	}
+	if _, err := OpenURL("redis://localhost", Config{Timeout: -1}); err == nil || strings.Contains(err.Error(), "URL") {
+		t.Errorf("a wrong Timeout: %v", err)
+	}
+}
+
 // A refused connection is known at once, and is the reason that is told: nothing dials, or
 // asks a Sentinel, more than once for a decision.
 func TestRefusedConnectionIsNotRepeated(t *testing.T) {
 	for name, o := range map[string]redis.UniversalOptions{
 		"single":   {Addrs: []string{"127.0.0.1:1"}},
 		"Sentinel": {Addrs: []string{"127.0.0.1:1"}, MasterName: "primary"},
-		"Cluster":  {Addrs: []string{"127.0.0.1:1"}, IsClusterMode: true},
+		"Cluster":  {Addrs: []string{"127.0.0.1:1", "127.0.0.1:2"}},
 	} {
 		t.Run(name, func(t *testing.T) {
+			if name == "Cluster" {
+				onCluster(t)
+			}
+			nodes := int64(len(o.Addrs))   // each is dialed once
+			said := func(err error) bool { // versions that are refused for Clusters do not say why no Sentinel answers
+				return errors.Is(err, syscall.ECONNREFUSED) || !heedsNoRetry() && o.MasterName != "" && err != nil
+			}
 			var dials atomic.Int64
 			o.Dialer = func(context.Context, string, string) (net.Conn, error) {
 				dials.Add(1)
@@ -214,11 +272,11 @@ func TestRefusedConnectionIsNotRepeated(t *testing.T) {
 				}
 				_, err := l.Allow(t.Context(), "k")
 				// After the last, a probe dials too.
-				if n := dials.Load(); n != i+1 && i+1 < maxFailures || !errors.Is(err, syscall.ECONNREFUSED) {
+				if n := dials.Load(); n != nodes*(i+1) && i+1 < maxFailures || !said(err) {
 					t.Errorf("decision %d: %d dials in all: %v", i, n, err)
 				}
 			}
-			if st := s.State(); !st.Away || !errors.Is(st.Reason, syscall.ECONNREFUSED) {
+			if st := s.State(); !st.Away || !said(st.Reason) {
 				t.Errorf("%+v", st)
 			}
 		})
@@ -228,7 +286,7 @@ func TestRefusedConnectionIsNotRepeated(t *testing.T) {
 // Away in all of these: what is decided then is a matter of the Config alone.
 func away(t testing.TB, c Config) *Store {
 	t.Helper()
-	s, err := New(redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", ContextTimeoutEnabled: true}), c)
+	s, err := New(newClient(&redis.Options{Addr: "127.0.0.1:1", ContextTimeoutEnabled: true}), c)
 	if err != nil {
 		t.Fatal(err)
 	}

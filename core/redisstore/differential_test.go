@@ -55,7 +55,70 @@ const (
 	plansOf = "plans of " // which are of interest together only
 )
 
-func families() []family {
+// families are some that are drawn, and some that are always there.
+func families(rng *rand.Rand) (all []family) {
+	for i := range 10 {
+		all = append(all, drawFamily(rng, fmt.Sprint("drawn ", i)))
+	}
+	return append(all, fixedFamilies()...)
+}
+
+// drawFamily draws up to nine plans, each of up to three policies of the same algorithms.
+func drawFamily(rng *rand.Rand, name string) family {
+	f := family{name: name}
+	algorithms := make([]int, 1+rng.IntN(3))
+	for i := range algorithms {
+		algorithms[i] = rng.IntN(5)
+	}
+	for range 1 + rng.IntN(9) {
+		var plan []core.Policy
+		for i, a := range algorithms {
+			plan = append(plan, drawPolicy(rng, a).Named(strconv.Itoa(i)))
+		}
+		f.plans = append(f.plans, plan)
+	}
+	return f
+}
+
+// drawPolicy draws one of the algorithms. A quarter of all have a period of a second, so that
+// some differ in their limits only.
+func drawPolicy(rng *rand.Rand, algorithm int) core.Policy {
+	limit, period := upTo(rng, 200), time.Second
+	if rng.IntN(4) > 0 {
+		period = max(time.Millisecond, time.Duration(upTo(rng, 1e7))*time.Microsecond)
+	}
+	rate := per(limit, period)
+	var p core.Policy
+	switch algorithm {
+	case 0:
+		return core.TokenBucket(rate, upTo(rng, 200))
+	case 1:
+		return core.MinInterval(period)
+	case 2:
+		p = core.FixedWindow(rate)
+		if rng.IntN(2) == 0 {
+			p = p.FromFirst()
+		}
+	case 3:
+		p = core.SlidingLog(rate)
+	default:
+		p = core.SlidingWindow(rate).Resolution(int(upTo(rng, 30)))
+		if rng.IntN(2) == 0 {
+			p = p.NeverOver()
+		}
+	}
+	if rng.IntN(3) == 0 {
+		p = p.CountDenied()
+	}
+	return p
+}
+
+// upTo draws a number of any magnitude.
+func upTo(rng *rand.Rand, most float64) int64 {
+	return int64(math.Exp(rng.Float64() * math.Log(most)))
+}
+
+func fixedFamilies() []family {
 	second, half := time.Second, time.Second/2
 	bucket := core.TokenBucket(per(7, second), 7)
 	window := core.FixedWindow(per(7, second))
@@ -68,6 +131,7 @@ func families() []family {
 		{"slow bucket", one(core.TokenBucket(per(1, 366*day), 5), core.TokenBucket(per(1_000_000_000, 30*day), 1_000_000))},
 		{"window", one(window, core.FixedWindow(per(100, 7*second+time.Microsecond)))},
 		{"denied window", one(window.CountDenied(), window)},
+		{"window from the first", one(window.FromFirst(), window, core.FixedWindow(per(9, second)).CountDenied().FromFirst(), core.FixedWindow(per(1000, 3650*day)).FromFirst())},
 		{"sliding", one(sliding, core.SlidingWindow(per(12, 2*second+7*time.Microsecond)).Resolution(3).NeverOver(),
 			core.SlidingWindow(per(9, second)).Resolution(1))},
 		{"denied sliding", one(core.SlidingWindow(per(9, second)).Resolution(2).CountDenied(), sliding)},
@@ -119,7 +183,8 @@ type walk struct {
 	*testing.T
 	rng    *rand.Rand
 	clock  clock
-	plans  [][][2]*core.Limiter // of each family: the store's and the reference's
+	names  []string             // of the families
+	plans  [][][2]*core.Limiter // of each: the store's and the reference's
 	among  []int                // the families and
 	keys   []string             // the keys that questions are about
 	held   [][2]core.Decision   // charges to settle
@@ -152,7 +217,12 @@ func (c clock) tell(s *Store) {
 	s.backend.instant = func() string { return strconv.FormatInt(c.now(), 10) }
 }
 
-func newWalk(t *testing.T, seed uint64, store core.Store, c clock) *walk {
+func newWalk(t *testing.T, store core.Store, c clock) *walk {
+	seed := *walkSeed
+	if seed == 0 {
+		seed = rand.Uint64()
+	}
+	t.Logf("with -seed %d", seed)
 	w := &walk{
 		T:      t,
 		rng:    rand.New(rand.NewPCG(seed, 1)),
@@ -161,11 +231,12 @@ func newWalk(t *testing.T, seed uint64, store core.Store, c clock) *walk {
 		counts: make(map[string]int),
 	}
 	ref := reference.New(c.now)
-	for _, f := range families() {
+	for _, f := range families(w.rng) {
 		var plans [][2]*core.Limiter
 		for _, p := range f.plans {
 			plans = append(plans, [2]*core.Limiter{newLimiter(t, store, f.name, p...), newLimiter(t, ref, f.name, p...)})
 		}
+		w.names = append(w.names, f.name)
 		if !strings.HasPrefix(f.name, largest) {
 			w.among = append(w.among, len(w.plans))
 		}
@@ -174,7 +245,20 @@ func newWalk(t *testing.T, seed uint64, store core.Store, c clock) *walk {
 	return w
 }
 
+// few makes the walk stay among some of the families, so that it comes back to their keys.
+func (w *walk) few() *walk {
+	w.rng.Shuffle(len(w.among), func(i, j int) { w.among[i], w.among[j] = w.among[j], w.among[i] })
+	w.among = w.among[:10]
+	return w
+}
+
+// steps walks so far that something of everything happens.
 func (w *walk) steps(n int) {
+	w.walk(n)
+	w.sum(n)
+}
+
+func (w *walk) walk(n int) {
 	for i := range n {
 		if w.Failed() {
 			w.Fatalf("after %d steps", i)
@@ -182,7 +266,6 @@ func (w *walk) steps(n int) {
 		w.tick()
 		w.step()
 	}
-	w.sum(n)
 }
 
 func (w *walk) step() {
@@ -206,7 +289,7 @@ func (w *walk) step() {
 func (w *walk) sum(n int) {
 	w.Logf("%v", w.counts)
 	for _, what := range []string{"allowed", "refused", "allowed together", "refused together", "extra", "gave back", "charged more"} {
-		if w.counts[what] < n/100 {
+		if w.counts[what] < n/200 {
 			w.Errorf("%s: only %d of %d steps", what, w.counts[what], n)
 		}
 	}
@@ -214,19 +297,18 @@ func (w *walk) sum(n int) {
 
 // tick moves the clock: by spans of all magnitudes, and at times backwards.
 func (w *walk) tick() {
-	upTo := func(most float64) int64 { return int64(math.Exp(w.rng.Float64() * math.Log(most))) }
 	switch x := w.rng.IntN(1000); {
 	case x < 400:
 	case x < 950:
-		w.clock.move(upTo(500_000))
+		w.clock.move(upTo(w.rng, 500_000))
 	case x < 975:
-		w.clock.move(upTo(5_000_000))
+		w.clock.move(upTo(w.rng, 5_000_000))
 	case x < 990:
-		w.clock.move(-upTo(1_500_000))
+		w.clock.move(-upTo(w.rng, 1_500_000))
 	case x < 999:
-		w.clock.move(upTo(4e12))
+		w.clock.move(upTo(w.rng, 4e12))
 	default:
-		w.clock.move(-upTo(1e11))
+		w.clock.move(-upTo(w.rng, 1e11))
 	}
 }
 
@@ -439,14 +521,55 @@ func (w *walk) reset() {
 	want.Limiter.Reset(w.Context(), want.Key)
 }
 
-func newWalkOn(t *testing.T, addr string, seed uint64) *walk {
-	s := open(t, Config{Failure: FailClosed, RefusalTTL: -1, Prefix: "walk" + strconv.FormatUint(seed, 10)}, addr)
+// newWalkOn returns a walk of which no other sees the keys.
+func newWalkOn(t *testing.T, addr, prefix string) *walk {
+	s := open(t, Config{Failure: FailClosed, RefusalTTL: -1, Prefix: prefix}, addr)
 	c := handClock()
 	c.tell(s)
-	return newWalk(t, seed, s, c)
+	return newWalk(t, s, c)
 }
 
-var questions = flag.Int("questions", 10_000, "how many questions each walk of the differential test asks")
+// What is given back under a plan is kept for the largest limit from then on, as all that is
+// written is: what is charged under other numbers counts up to it.
+func TestGivingBackNotesTheLargestLimit(t *testing.T) {
+	norace.Test(t)
+	for _, test := range []struct {
+		name              string
+		small, big, other core.Policy
+		left              int64
+	}{
+		{"bucket", core.TokenBucket(per(7, time.Second), 7), core.TokenBucket(per(7, time.Second), 40), core.TokenBucket(per(100, time.Second), 50), 17},
+		{"log", core.SlidingLog(per(7, time.Second)), core.SlidingLog(per(40, time.Second)), core.SlidingLog(per(40, 3*time.Second)), 17},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			s := open(t, Config{Failure: FailClosed, RefusalTTL: -1}, redistest.Start(t).Addr())
+			clock := handClock()
+			clock.tell(s)
+			for _, s := range []core.Store{reference.New(clock.now), s} {
+				small := newLimiter(t, s, "api", test.small)
+				big, other := with(t, small, test.big), with(t, small, test.other)
+				held := allow(t, big, "k", 1)
+				clock.move(1_000_000) // after which a log gives nothing back
+				if err := small.Reset(t.Context(), "k"); err != nil {
+					t.Fatal(err)
+				}
+				allow(t, small, "k", 3)
+				if err := held.Refund(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				allow(t, other, "k", 20)
+				if d, err := big.Peek(t.Context(), "k"); d.Remaining != test.left || err != nil {
+					t.Errorf("%T: %d left, want %d; %v", s, d.Remaining, test.left, err)
+				}
+			}
+		})
+	}
+}
+
+var (
+	questions = flag.Int("questions", 10_000, "how many questions each walk of the differential test asks")
+	walkSeed  = flag.Uint64("seed", 0, "the seed of every walk of the differential tests; 0 means any")
+)
 
 func TestDecisionsAreThoseOfTheSteps(t *testing.T) {
 	norace.Test(t)
@@ -456,24 +579,24 @@ func TestDecisionsAreThoseOfTheSteps(t *testing.T) {
 		n /= 10
 	}
 	t.Run("Redis", func(t *testing.T) {
-		for seed := range uint64(4) {
-			t.Run(fmt.Sprint(seed), func(t *testing.T) {
+		for i := range 4 {
+			t.Run(fmt.Sprint(i), func(t *testing.T) {
 				t.Parallel()
-				newWalkOn(t, server.Addr(), seed).steps(n)
+				newWalkOn(t, server.Addr(), fmt.Sprint("walk", i)).few().steps(n)
 			})
 		}
 	})
 	t.Run("Redis, the largest states", func(t *testing.T) {
-		w := newWalkOn(t, server.Addr(), 50)
+		w := newWalkOn(t, server.Addr(), "largest")
 		w.among = []int{len(w.plans) - 2, len(w.plans) - 1}
-		w.steps(n / 10)
+		w.walk(n / 10)
 	})
 	t.Run("Redis without the struct library", func(t *testing.T) {
 		withoutStruct(t)
-		newWalkOn(t, server.Addr(), 100).steps(n / 2)
+		newWalkOn(t, server.Addr(), "without").few().steps(n / 2)
 	})
 	t.Run("miniredis", func(t *testing.T) {
-		newWalkOn(t, miniredis.RunT(t).Addr(), 200).steps(n / 2)
+		newWalkOn(t, miniredis.RunT(t).Addr(), "walk").few().steps(n / 2)
 	})
 }
 
@@ -495,9 +618,9 @@ func TestMergingAndMemoryAreNotSeen(t *testing.T) {
 		clock.tell(s)
 		var ws []*walk
 		for i := range walkers {
-			w := newWalk(t, uint64(300+i), s, clock)
+			w := newWalk(t, s, clock)
 			w.keys = []string{fmt.Sprint("a", i), fmt.Sprint("b", i)}
-			w.among = slices.DeleteFunc(w.among, func(f int) bool { return strings.HasPrefix(families()[f].name, plansOf) })
+			w.among = slices.DeleteFunc(w.among, func(f int) bool { return strings.HasPrefix(w.names[f], plansOf) })
 			ws = append(ws, w)
 		}
 		among := ws[0].among

@@ -11,8 +11,8 @@ import (
 	"github.com/headgate/headgate/core/redisstore"
 )
 
-func ExampleOpen() {
-	store, err := redisstore.Open(&redis.UniversalOptions{Addrs: []string{"localhost:6379"}}, redisstore.Config{})
+func ExampleOpenURL() {
+	store, err := redisstore.OpenURL("redis://localhost:6379/0", redisstore.Config{})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -29,9 +29,20 @@ func ExampleOpen() {
 	fmt.Println(d.Allowed, d.Source)
 }
 
+// A Cluster, by some of its servers.
+func ExampleOpen() {
+	store, err := redisstore.Open(&redis.UniversalOptions{
+		Addrs: []string{"redis-0:6379", "redis-1:6379"},
+	}, redisstore.Config{Failure: redisstore.FailLocal, Servers: 4})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer store.Client().Close()
+}
+
 // A report to read before going live.
 func ExampleStore_Check() {
-	store, err := redisstore.Open(&redis.UniversalOptions{Addrs: []string{"localhost:6379"}}, redisstore.Config{})
+	store, err := redisstore.OpenURL("redis://localhost:6379/0", redisstore.Config{})
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"reflect"
 	"strconv"
 	"strings"
 	"sync"
@@ -14,7 +15,6 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
-	"github.com/redis/go-redis/v9/maintnotifications"
 
 	"github.com/headgate/headgate/core/internal/remote"
 	"github.com/headgate/headgate/core/step"
@@ -98,16 +98,21 @@ func (f *fake) counts() (calls, asked int) {
 func (f *fake) open(t testing.TB, c Config, change ...func(*redis.Options)) *Store {
 	t.Helper()
 	o := &redis.Options{
-		Addr:                     "127.0.0.1:6379", // looks no name up
-		Dialer:                   f.dial,
-		ContextTimeoutEnabled:    true,
-		PoolSize:                 1000, // go-redis cannot wait for a connection in a bubble
-		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
+		Addr:                  "127.0.0.1:6379", // looks no name up
+		Dialer:                f.dial,
+		ContextTimeoutEnabled: true,
+		PoolSize:              1000, // go-redis cannot wait for a connection in a bubble
+	}
+	// Versions that can hear of maintenance begin to listen for it, which no bubble outlives.
+	if f := reflect.ValueOf(o).Elem().FieldByName("MaintNotificationsConfig"); f.IsValid() {
+		off := reflect.New(f.Type().Elem())
+		off.Elem().FieldByName("Mode").SetString("disabled")
+		f.Set(off)
 	}
 	for _, f := range change {
 		f(o)
 	}
-	client := redis.NewClient(o)
+	client := newClient(o)
 	s, err := New(client, c)
 	if err != nil {
 		t.Fatal(err)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/core/internal/reference"
@@ -21,7 +22,7 @@ func TestMergedQuestionsAreAnsweredInOrder(t *testing.T) {
 	s := open(t, Config{}, redistest.Start(t).Addr())
 	clock := handClock()
 	clock.tell(s)
-	w := newWalk(t, 7, s, clock)
+	w := newWalk(t, s, clock)
 	ref := reference.New(clock.now)
 	var admitted []store.Settlement // to settle
 
@@ -62,7 +63,7 @@ func TestMergedQuestionsAreAnsweredInOrder(t *testing.T) {
 		s.ask(t, batch)
 		for i, q := range batch {
 			if q.Err != nil {
-				t.Fatal(q.Err)
+				t.Fatalf("round %d, question %d of %d, mode %d: %s%v", round, i, len(batch), q.Mode, w.about(q.Charges), q.Err)
 			}
 			if q.Mode == remote.Settle {
 				own := []store.Settlement{{Charge: q.Charges[0], At: q.At, Source: core.SourceStore, Actual: q.Actual}}
@@ -90,7 +91,7 @@ func TestAlikeQuestionsAreAnsweredInOrder(t *testing.T) {
 	s := open(t, Config{}, redistest.Start(t).Addr())
 	clock := handClock()
 	clock.tell(s)
-	w := newWalk(t, 8, s, clock)
+	w := newWalk(t, s, clock)
 	ref := reference.New(clock.now)
 	among := w.among
 	for round := range 3000 {
@@ -110,6 +111,45 @@ func TestAlikeQuestionsAreAnsweredInOrder(t *testing.T) {
 			want := decide(ref, q)
 			if got, want := fmt.Sprint(q.Err, readings(q.Result)), fmt.Sprint(nil, readings(want)); got != want {
 				t.Fatalf("round %d, question %d of %d: %s\ngot  %s\nwant %s", round, i, len(batch), w.about(q.Charges), got, want)
+			}
+		}
+	}
+}
+
+// A question under a plan whose log is read as a whole follows one under a plan that reads the
+// beginning of the same long log.
+func TestLongLogsAreReadAgain(t *testing.T) {
+	norace.Test(t)
+	s := open(t, Config{}, redistest.Start(t).Addr())
+	clock := handClock()
+	clock.tell(s)
+	ref := reference.New(clock.now)
+	long := newLimiter(t, s, "api", core.SlidingLog(per(100, time.Second)))
+	for i, p := range []core.Policy{
+		core.SlidingLog(per(10, 2*time.Second)),
+		core.SlidingLog(per(10, 2*time.Second)).CountDenied(),
+		core.SlidingLog(per(64, time.Second)),
+		core.SlidingLog(per(64, time.Second)).CountDenied(),
+	} {
+		for _, mode := range []remote.Mode{remote.Ask, remote.Peek, remote.Deny, remote.Settle} {
+			key := fmt.Sprint(i, mode)
+			about := func(l *core.Limiter, n int64) []store.Charge {
+				return []store.Charge{{Limiter: s.bare(t, l), Key: key, N: n}}
+			}
+			fill := &question{Charges: about(long, 90)}
+			s.ask(t, []*question{fill})
+			decide(ref, fill)
+			clock.move(1000)
+
+			first := &question{Mode: remote.Peek, Charges: about(long, 1)}
+			second := &question{Mode: mode, Charges: about(with(t, long, p), 1), At: clock.now()}
+			s.ask(t, []*question{first, second})
+			if first.Err != nil || second.Err != nil {
+				t.Errorf("mode %d under %v: %v, %v", mode, p, first.Err, second.Err)
+			} else if mode != remote.Settle {
+				if got, want := fmt.Sprint(readings(second.Result)), fmt.Sprint(readings(decide(ref, second))); got != want {
+					t.Errorf("mode %d under %v: %s, want %s", mode, p, got, want)
+				}
 			}
 		}
 	}

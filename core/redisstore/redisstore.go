@@ -2,7 +2,7 @@
 // a service share it: a single Redis, a primary behind Sentinel, or a Cluster;
 // Redis 6.2 or later, or Valkey.
 //
-//	store, err := redisstore.Open(&redis.UniversalOptions{Addrs: []string{"localhost:6379"}}, redisstore.Config{})
+//	store, err := redisstore.OpenURL("redis://localhost:6379/0", redisstore.Config{})
 //	...
 //	limiter, err := core.New(store, "api", core.SlidingLog(core.PerMinute(60)))
 //
@@ -138,13 +138,36 @@ type (
 	slots  = store.SlotStore
 )
 
+// OpenURL is [Open] for one Redis, which a URL names:
+//
+//	redis://user:password@localhost:6379/0
+//	rediss://user:password@redis.example.com:6379/0    with TLS
+//	unix://user:password@/run/redis.sock?db=0
+//
+// User, password and database may be missing, and what is special in them is
+// percent-encoded. More options are in the query, as [redis.ParseURL] describes.
+//
+// An error does not show the URL, which may contain a password.
+func OpenURL(url string, c Config) (*Store, error) {
+	o, err := redis.ParseURL(url)
+	if err != nil { // which may quote any part of the URL
+		return nil, errors.New("headgate: redisstore: the URL has not the form redis://user:password@host:6379/0: " +
+			"encode what is special in the password, and see redis.ParseURL for the options in the query")
+	}
+	c = c.withDefaults()
+	o.ContextTimeoutEnabled = true
+	c.suit(&o.ReadTimeout, &o.WriteTimeout, &o.DialTimeout, &o.MaxRetries)
+	dialOnce(o)
+	return owning(redis.NewClient(o), c)
+}
+
 // Open makes a suitable client and its Store. The options are used as they are, except
 // that ContextTimeoutEnabled is set, and for what is 0:
 //
 //   - WriteTimeout becomes the Config's Timeout, and DialTimeout and ReadTimeout that or
 //     SlotTimeout, the longer. A ReadTimeout or WriteTimeout of -2 is treated as 0.
-//   - DialerRetries becomes 1 and MaxRetries -1, so that a connection that is refused or
-//     cut is known at once: nothing is repeated.
+//   - DialerRetries, which newer versions have, becomes 1 and MaxRetries -1, so that a
+//     connection that is refused or cut is known at once: nothing is repeated.
 //
 // Close the client through [Store.Client].
 func Open(options *redis.UniversalOptions, c Config) (*Store, error) {
@@ -152,24 +175,31 @@ func Open(options *redis.UniversalOptions, c Config) (*Store, error) {
 		return nil, errors.New("headgate: redisstore: the options are nil")
 	}
 	o := *options
-	o.ContextTimeoutEnabled = true
 	c = c.withDefaults()
-	if o.ReadTimeout == 0 || o.ReadTimeout < -1 { // below, go-redis sets no deadlines at all
-		o.ReadTimeout = max(c.Timeout, c.SlotTimeout) // a call's own deadline may be earlier
+	o.ContextTimeoutEnabled = true
+	c.suit(&o.ReadTimeout, &o.WriteTimeout, &o.DialTimeout, &o.MaxRetries)
+	dialOnce(&o)
+	return owning(redis.NewUniversalClient(&o), c)
+}
+
+// suit sets those of a client's options that are 0.
+func (c Config) suit(read, write, dial *time.Duration, maxRetries *int) {
+	if *read == 0 || *read < -1 { // below, go-redis sets no deadlines at all
+		*read = max(c.Timeout, c.SlotTimeout) // a call's own deadline may be earlier
 	}
-	if o.WriteTimeout == 0 || o.WriteTimeout < -1 {
-		o.WriteTimeout = c.Timeout
+	if *write == 0 || *write < -1 {
+		*write = c.Timeout
 	}
-	if o.DialTimeout == 0 {
-		o.DialTimeout = max(c.Timeout, c.SlotTimeout)
+	if *dial == 0 {
+		*dial = max(c.Timeout, c.SlotTimeout)
 	}
-	if o.DialerRetries == 0 {
-		o.DialerRetries = 1
+	if *maxRetries == 0 { // also of the first command on a connection, and to Sentinels
+		*maxRetries = -1
 	}
-	if o.MaxRetries == 0 { // also of the first command on a connection, and to Sentinels
-		o.MaxRetries = -1
-	}
-	client := redis.NewUniversalClient(&o)
+}
+
+// owning makes the Store of a client of its own, which it closes if there is a fault.
+func owning(client redis.UniversalClient, c Config) (*Store, error) {
 	s, err := New(client, c)
 	if err != nil {
 		return nil, errors.Join(err, client.Close())
@@ -181,10 +211,11 @@ func Open(options *redis.UniversalOptions, c Config) (*Store, error) {
 // a redis.ClusterClient. Prefer [Open], which sets a client's options right.
 //
 // A client that ignores deadlines is refused, as a decision would wait for it: one without
-// ContextTimeoutEnabled, or with a ReadTimeout or WriteTimeout below -1. A client that
-// repeats, as it does unless DialerRetries is 1 and MaxRetries -1, is not, but takes until
-// the Timeout to tell that a connection is refused. A Ring is refused because it loses
-// state when its servers change.
+// ContextTimeoutEnabled, or with a ReadTimeout or WriteTimeout below -1. So is one that may
+// repeat a charge of which the answer was lost: with versions of go-redis before 9.19, unless
+// MaxRetries is -1, and any client of a Cluster. One that repeats otherwise takes until the
+// Timeout to tell that a connection is refused: unless DialerRetries is 1 and MaxRetries -1.
+// A Ring is refused because it loses state when its servers change.
 //
 // Another type that implements redis.UniversalClient, such as one with a redis.Client
 // embedded, is taken for a client of one server. If it has the method Options of the
@@ -251,9 +282,15 @@ func clientFaults(client redis.UniversalClient) (faults []error) {
 	case interface{ Options() *redis.Options }:
 		o := v.Options()
 		deadlines(o.ContextTimeoutEnabled, o.ReadTimeout, o.WriteTimeout)
+		if !heedsNoRetry() && o.MaxRetries > 0 {
+			fault("this version of go-redis repeats a charge of which the answer is lost: set MaxRetries: -1 " + instead + ", or take go-redis 9.19 or later")
+		}
 	case interface{ Options() *redis.ClusterOptions }:
 		if _, ok := client.(*redis.ClusterClient); !ok {
 			fault("a %T hides a ClusterClient: use the ClusterClient itself, and its AddHook", client)
+		}
+		if !heedsNoRetry() {
+			fault("a Cluster needs go-redis 9.19 or later: older ones repeat a charge of which the answer is lost")
 		}
 		o := v.Options()
 		deadlines(o.ContextTimeoutEnabled, o.ReadTimeout, o.WriteTimeout)

@@ -61,7 +61,7 @@ type follower struct {
 
 func newFollower(t *testing.T, s *Store, seed uint64) *follower {
 	f := &follower{T: t, rng: rand.New(rand.NewPCG(seed, 3))}
-	for _, family := range families() {
+	for _, family := range fixedFamilies() {
 		if family.name == "huge" || family.name == "slow bucket" || strings.HasPrefix(family.name, largest) {
 			continue // they refuse nothing, or for months
 		}

@@ -111,7 +111,8 @@ local used = sub(questions, 1, 5)
 local bucketPlace, bucketLimit, bucketPeriod, bucketBurst, q, full, per, r, fullf, quarter
 
 -- The numbers that were read last, and their place. Questions mostly follow others like them.
-local fixedPlace, fixedPeriod, fixedLimit
+local fixedPlace, fixedOf, fixedPeriod, fixedLimit
+local FROMFIRST = 4503599627370496
 
 local atmost, countlife, pushed
 if byte(used, 3) > 0 then
@@ -231,7 +232,8 @@ local words = 0                         -- that were laid out anew
 
 -- values has what is known to be stored, by cell.
 local keys, values = KEYS, {}
-if #keys > 1 and not find(used, '\2', 1, true) then values = call('MGET', unpack(keys)) end
+local inpart = find(used, '\2', 1, true) -- a value may be the beginning of a long log
+if #keys > 1 and not inpart then values = call('MGET', unpack(keys)) end
 
 local PEEK, SETTLE, DENY, EXTRA = 1, 2, 3, 4
 local pos = #used + 1 -- where the next question is
@@ -247,7 +249,7 @@ repeat
     --   alike: so many bytes are the same in every value that means the same under these numbers
     --   most(place): the largest charge; missing if it counts calls, not units
     --   giveback(own, at, n, key, place): the new value and its life, as of a charge, without n of
-    --     the units that were charged at the instant at; or nothing
+    --     the units that were charged at the instant at
     --
     -- And these are for whole values under any numbers, as the methods of step.Step:
     --
@@ -307,16 +309,18 @@ repeat
         end
       elseif algorithm == 2 then -- fw2
         if place ~= fixedPlace then
-          fixedPlace, fixedPeriod, fixedLimit = place, read('>I7I7', numbers, place)
+          fixedPlace, fixedOf, fixedLimit = place, read('>I7I7', numbers, place)
+          fixedPeriod = fixedOf > FROMFIRST and fixedOf - FROMFIRST or fixedOf
         end
-        local of, start, count = fixedPeriod, 0, 0
+        local of, start, count = fixedOf, 0, 0
         if own then
           if #own == 21 then of, start, count = read('>I7I7I7', own, 1) else of = nil end
         end
-        if of == fixedPeriod and (others or start - now <= of) then
-          local current = now - now % of
-          if start < current then start, count = current, 0 end
-          ok, a, b, c, d = n <= fixedLimit - count, start, count, of, fixedLimit
+        if of == fixedOf and (others or start - now <= fixedPeriod) then
+          if start <= now and (count == 0 or start + fixedPeriod <= now) then
+            start, count = of == fixedPeriod and now - now % of or now, 0
+          end
+          ok, a, b, c, d, e = n <= fixedLimit - count, start, count, fixedPeriod, fixedLimit, of
         end
       elseif algorithm == 3 then -- sw2
         -- a is the start of the present sub-window, b its count, and c how many have passed since the
@@ -404,7 +408,7 @@ repeat
       elseif algorithm == 2 then -- fw2
         state = pack('>I7I7', a, b + n)
         if b > 0 then life, patch = 0, state else life = a + c - now end
-        if others or not patch then new = pack('>I7', c) .. state end
+        if others or not patch then new = pack('>I7', e) .. state end
       elseif algorithm == 3 then -- sw2
         if b > 0 then life, patch = 0, pack('>I7I7', a, b + n) end
         if others or not patch then new, life = pushed(own, place, a, b + n, c), life or a + d - now end
@@ -529,7 +533,8 @@ repeat
         alike = 14,
         most = function(place) return (read('>I7', numbers, place + 14)) end,
 
-        giveback = function(own, at, n, _, place)
+        giveback = function(own, at, n, key, place)
+          local _, _, _, most, _, more = admits(1, own, 1, key, place, true)
           local limit, period, burst, divisor = read('>I7I7I7I7', numbers, place)
           local t, f = read('>I7I7', own, 22)
           local per, p = limit / divisor, period / divisor
@@ -542,7 +547,7 @@ repeat
             if f < 0 then t, f = t - 1, f + per end
             if t < 0 then t, f = 0, 0 end
           end
-          return sub(own, 1, 21) .. pack('>I7I7', t, f), t + 1 - now
+          return sub(own, 1, 14) .. pack('>I7I7I7', most, t, f), t + more + 1 - now
         end,
 
         intact = function(v)
@@ -578,42 +583,59 @@ repeat
     end
 
     if byte(used, 2) > 0 then
+      -- window returns the period of a value, its start and count, and the value's beginning.
+      local function window(v)
+        local period, start, count = read('>I7I7I7', v, 1)
+        if period > FROMFIRST then period = period - FROMFIRST end
+        return period, start, count, sub(v, 1, 7)
+      end
+
+      -- begin returns the start of the window that an instant is in, if none is open.
+      local function begin(of, at)
+        local period = read('>I7', of, 1)
+        return period > FROMFIRST and at or at - at % period
+      end
+
+      local function lasts(v)
+        local period, start, count = window(v)
+        return count > 0 and start + period or start, period, period
+      end
+
       rare[2] = {
         alike = 7,
         most = function(place) return (read('>I7', numbers, place + 7)) end,
 
         giveback = function(own, at, n)
-          local period, start, count = read('>I7I7I7', own, 1)
-          if start == at - at % period then count = max(count - n, 0) end
-          return sub(own, 1, 7) .. pack('>I7I7', start, count), start + period - now
+          local period, start, count, of = window(own)
+          if start <= at and at < start + period then count = max(count - n, 0) end
+          return of .. pack('>I7I7', start, count), start + period - now
         end,
 
-        intact = function(v) return #v == 21 and isperiod(v) end,
+        intact = function(v)
+          local period = #v == 21 and window(v) or 0
+          return period >= 1 and period <= FROMFIRST
+        end,
 
         -- adopt puts the count where its events may have happened at the latest.
         adopt = function(v, place)
-          local from, start, count = read('>I7I7I7', v, 1)
-          local last, period = min(start + from - 1, max(now, start)), (read('>I7', numbers, place))
-          return sub(numbers, place, place + 6) .. pack('>I7I7', last - last % period, count)
+          local from, start, count = window(v)
+          local last, of = min(start + from - 1, max(now, start)), sub(numbers, place, place + 6)
+          return of .. pack('>I7I7', begin(of, last), count)
         end,
 
         redate = function(v, place)
-          local period, start, count = read('>I7I7I7', v, 1)
+          local period, start, count, of = window(v)
           if start - now <= period then return v end
-          return sub(v, 1, 7) .. pack('>I7I7', now - now % period, max(count, (read('>I7', numbers, place + 7))))
+          return of .. pack('>I7I7', begin(of, now), max(count, (read('>I7', numbers, place + 7))))
         end,
 
         count = function(v, n)
-          local period, start, count = read('>I7I7I7', v, 1)
-          local current = now - now % period
-          if start < current then start, count = current, 0 end
-          return sub(v, 1, 7) .. pack('>I7I7', start, min(count + n, 9007199254740991))
+          local _, start, count, of = window(v)
+          if lasts(v) <= now then start, count = begin(of, now), 0 end
+          return of .. pack('>I7I7', start, min(count + n, 9007199254740991))
         end,
 
-        lasts = function(v)
-          local period, start, count = read('>I7I7I7', v, 1)
-          return count > 0 and start + period or start, period, period
-        end,
+        lasts = lasts,
       }
     end
 
@@ -693,7 +715,9 @@ repeat
 
         giveback = function(own, at, n, key, place)
           local _, most, first, count, newest, size, _, period = admits(4, own, 1, key, place, true)
-          if max(now, newest) - at >= period or count == 0 then return nil end
+          if max(now, newest) - at >= period or count == 0 then -- only most may change
+            n, first, count = 0, read('>I7I7', own, 15)
+          end
           n = min(n, count)
           return push(own, key, period, most, (first + n) % size, count - n, size, 0, newest), 0
         end,
@@ -868,6 +892,8 @@ repeat
         if v == nil then
           v = inparts == 1 and call('GETRANGE', key, 0, BEGINNING - 1) or call('GET', key)
           if v == '' then v = false end
+        elseif v and #v == BEGINNING then
+          inparts = 1
         end
         local own, others = v
         if v and admits(algorithm, v, 1, key, place) == nil then
@@ -880,7 +906,7 @@ repeat
         elseif actual < n then
           if own then
             new, life = functions.giveback(own, at, n - actual, not others and key, place)
-            if others then new, life = join(algorithm, new or own, others, 0) end
+            if others then new, life = join(algorithm, new, others, 0) end
           end
         elseif actual > n then
           local fit = most(algorithm, own, key, place, 0, min(actual - n, functions.most(place)))
@@ -932,6 +958,8 @@ repeat
           if v == '' and inparts == 1 then v = false end
           if type(v) == 'table' then failed = v break end
           values[cell] = v
+        elseif inpart and v and #v == BEGINNING then
+          inparts = 1 -- as another plan may have read no more
         end
         if parts > 1 then
           local is = not v and try('GET', key) -- not a value: of another type, or empty
@@ -978,16 +1006,18 @@ repeat
           end
         elseif algorithm == 2 then -- fw2
           if place ~= fixedPlace then
-            fixedPlace, fixedPeriod, fixedLimit = place, read('>I7I7', numbers, place)
+            fixedPlace, fixedOf, fixedLimit = place, read('>I7I7', numbers, place)
+            fixedPeriod = fixedOf > FROMFIRST and fixedOf - FROMFIRST or fixedOf
           end
-          local of, start, count = fixedPeriod, 0, 0
+          local of, start, count = fixedOf, 0, 0
           if own then
             if #own == 21 then of, start, count = read('>I7I7I7', own, 1) else of = nil end
           end
-          if of == fixedPeriod and (others or start - now <= of) then
-            local current = now - now % of
-            if start < current then start, count = current, 0 end
-            ok, a, b, c, d = n <= fixedLimit - count, start, count, of, fixedLimit
+          if of == fixedOf and (others or start - now <= fixedPeriod) then
+            if start <= now and (count == 0 or start + fixedPeriod <= now) then
+              start, count = of == fixedPeriod and now - now % of or now, 0
+            end
+            ok, a, b, c, d, e = n <= fixedLimit - count, start, count, fixedPeriod, fixedLimit, of
           end
         elseif algorithm == 3 then -- sw2
           -- a is the start of the present sub-window, b its count, and c how many have passed since the
@@ -1124,7 +1154,7 @@ repeat
           elseif algorithm == 2 then -- fw2
             state = pack('>I7I7', a, b + n)
             if b > 0 then life, patch = 0, state else life = a + c - now end
-            if others or not patch then new = pack('>I7', c) .. state end
+            if others or not patch then new = pack('>I7', e) .. state end
           elseif algorithm == 3 then -- sw2
             if b > 0 then life, patch = 0, pack('>I7I7', a, b + n) end
             if others or not patch then new, life = pushed(own, place, a, b + n, c), life or a + d - now end
@@ -1142,7 +1172,7 @@ repeat
           if mode == PEEK and inparts == 1 and own and not others then own = call('GET', key) end -- what is whole is not written
           if algorithm == 2 then -- fw2
             state = pack('>I7I7', a, max(b, min(b + min(n, d), d)))
-            new, life = pack('>I7', c) .. state, a + c - now
+            new, life = pack('>I7', e) .. state, a + c - now
           elseif algorithm == 3 then -- sw2
             local most = read('>I7', numbers, place + 35)
             new = pushed(own, place, a, max(b, min(b + min(n, most), most)), c)

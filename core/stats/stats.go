@@ -8,6 +8,7 @@ import (
 	"hash/maphash"
 	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -128,8 +129,10 @@ func (s *Stats) Observer() *store.Observer {
 }
 
 // AddMemory makes the memory of a store part of what is reported, under a name that tells it
-// from others. It replaces the one that had the name before.
+// from others. It replaces the one that had the name before. Bytes of a name that are not UTF-8
+// become U+FFFD, because Prometheus takes no metrics with such a label.
 func (s *Stats) AddMemory(name string, m *memstore.Store) {
+	name = strings.ToValidUTF8(name, "\uFFFD")
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.memories = slices.DeleteFunc(s.memories, func(m memory) bool { return m.name == name })

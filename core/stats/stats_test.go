@@ -343,11 +343,13 @@ func TestNamesOfAllKinds(t *testing.T) {
 	s := newStats(t, stats.Config{})
 	m := memstore.New(memstore.Config{Observer: s.Observer()})
 	allow(t, newLimiter(t, m, `a"} 1\ {b="`, core.Blocked()), "key", 1)
+	s.AddMemory("no\xff text", m)
 	s.Observer().Decided(context.Background(), core.DecisionEvent{Limiter: "two\nlines", Policy: "ä", Units: 1, Source: 99})
 	text := prometheus(t, s)
 	for _, line := range []string{
 		`headgate_decisions_total{limiter="a\"} 1\\ {b=\"",policy="a\"} 1\\ {b=\"",result="refused",source="policy"} 1`,
 		`headgate_decisions_total{limiter="two\nlines",policy="ä",result="refused",source="none"} 1`,
+		"headgate_memory_evicted_total{store=\"no\uFFFD text\"} 0",
 	} {
 		if !strings.Contains(text, line+"\n") {
 			t.Errorf("there is no %s in\n%s", line, text)

@@ -166,6 +166,12 @@ func TestAdopt(t *testing.T) {
 		{"fixed: shorter", fixed(10, hour), []charge{{0, 4}}, fixed(10, minute), 90 * second, 6, 2 * minute},
 		{"fixed: windows that do not nest", fixed(10, minute), []charge{{0, 4}}, fixed(10, 7), minute - 1, 6, minute/7*7 + 7 - noon%7},
 
+		{"first: lower", fromFirst(fixed(10, minute)), []charge{{second, 4}}, fromFirst(fixed(5, minute)), 2 * second, 1, 61 * second},
+		{"first: shorter", fromFirst(fixed(10, hour)), []charge{{second, 4}}, fromFirst(fixed(10, minute)), 90 * second, 6, 150 * second},
+		{"first: longer", fromFirst(fixed(10, minute)), []charge{{second, 4}}, fromFirst(fixed(10, hour)), 30 * second, 6, hour + 30*second},
+		{"first: from the clock's", fixed(10, minute), []charge{{second, 4}}, fromFirst(fixed(10, minute)), 30 * second, 6, 90 * second},
+		{"first: to the clock's", fromFirst(fixed(10, minute)), []charge{{30 * second, 4}}, fixed(10, minute), 70 * second, 6, 2 * minute},
+
 		{"sliding: lower", sliding(10, minute, 10), []charge{{0, 4}}, sliding(5, minute, 10), 1, 1, 66 * second},
 		{"sliding: finer", sliding(100, hour, 1), []charge{{0, 84}, {hour, 6}}, sliding(100, hour, 2), 75 * minute, 10, 150 * minute},
 		{"sliding: coarser", sliding(100, hour, 2), []charge{{0, 84}, {hour, 6}}, sliding(100, hour, 1), 75 * minute, 31, 3 * hour},
@@ -209,6 +215,10 @@ func families() map[string][]step.Numbers {
 		},
 		"FixedWindow": {
 			fixed(10, minute), fixed(3, minute), fixed(10, second), fixed(100, hour), fixed(7, 7*second), denied(fixed(5, minute)),
+		},
+		"FixedWindow, from the first": {
+			fixed(10, minute), fromFirst(fixed(10, minute)), fromFirst(fixed(3, minute)), fromFirst(denied(fixed(5, minute))),
+			fromFirst(fixed(100, hour)), fromFirst(fixed(7, 7*second)),
 		},
 		"SlidingWindow": {
 			sliding(10, minute, 1), sliding(10, minute, 10), sliding(3, minute, 10), sliding(10, second, 7),
@@ -323,7 +333,11 @@ func (s *schedule) promise(t *rapid.T, plans []step.Numbers) {
 				return most.Add(most, rat(m.Burst)).Cmp(rat(sum)) >= 0
 			})
 		case step.FixedWindow:
-			kept = e.at < s.now-s.now%m.Period || sum <= m.Limit
+			start := s.now - s.now%m.Period
+			if m.FromFirst {
+				start = s.state[0]
+			}
+			kept = e.at < start || sum <= m.Limit
 		default:
 			kept = span >= m.Period || sum <= m.Limit
 		}

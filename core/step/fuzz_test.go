@@ -18,12 +18,15 @@ func FuzzNumbers(f *testing.F) {
 		if m.CountDenied {
 			flags |= 2
 		}
+		if m.FromFirst {
+			flags |= 4
+		}
 		f.Add(uint8(m.Algorithm), m.Limit, m.Period, m.Burst, m.Resolution, flags, life)
 	}
 	f.Fuzz(func(t *testing.T, algorithm uint8, limit, period, burst, resolution int64, flags uint8, life []byte) {
 		m := step.Numbers{
 			Algorithm: step.Algorithm(algorithm), Limit: limit, Period: period, Burst: burst, Resolution: resolution,
-			NeverOver: flags&1 > 0, CountDenied: flags&2 > 0,
+			NeverOver: flags&1 > 0, CountDenied: flags&2 > 0, FromFirst: flags&4 > 0,
 		}
 		if s, err := step.New(m); err != nil {
 			if s != nil {

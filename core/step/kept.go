@@ -124,7 +124,7 @@ func Count(others []Kept, own Kept, now, n int64) {
 func Alike(p, q Step) bool { return p.Numbers().alike(q.Numbers()) }
 
 func (m Numbers) alike(o Numbers) bool {
-	return m.Period == o.Period && m.Resolution == o.Resolution && (m.Algorithm != TokenBucket || m.Limit == o.Limit)
+	return m.Period == o.Period && m.Resolution == o.Resolution && m.FromFirst == o.FromFirst && (m.Algorithm != TokenBucket || m.Limit == o.Limit)
 }
 
 // Larger returns p, or q if that is alike and has a larger limit. A state is kept with the

@@ -52,6 +52,9 @@ func newModel(m step.Numbers) model {
 	case step.TokenBucket:
 		return &bucketModel{m: m}
 	case step.FixedWindow:
+		if m.FromFirst {
+			return &firstModel{m: m}
+		}
 		return &fixedModel{m: m, counts: map[int64]int64{}}
 	case step.SlidingWindow:
 		return &slidingModel{m: m, counts: map[int64]int64{}}
@@ -228,12 +231,89 @@ func (f *fixedModel) resize(to step.Numbers) { f.m = to }
 // adopt puts the newest count where its events may have happened at the latest.
 func (f *fixedModel) adopt(now int64, to step.Numbers) model {
 	start := f.newest * f.m.Period
-	last := min(start+f.m.Period-1, max(now, start))
-	newest := last / to.Period
-	return &fixedModel{m: to, newest: newest, counts: map[int64]int64{newest: f.counts[f.newest]}}
+	return windowWith(to, min(start+f.m.Period-1, max(now, start)), f.counts[f.newest])
 }
 
 func (f *fixedModel) count(now, n, _ int64) { f.charge(now, n) }
+
+// windowWith is the model of a fixed window with so much at an instant.
+func windowWith(m step.Numbers, at, n int64) model {
+	if m.FromFirst {
+		return &firstModel{m, []openWindow{{at, n}}}
+	}
+	newest := at / m.Period
+	return &fixedModel{m: m, newest: newest, counts: map[int64]int64{newest: n}}
+}
+
+// firstModel lists the windows that there have been, each of which began with a unit.
+type firstModel struct {
+	m       step.Numbers
+	windows []openWindow
+}
+
+type openWindow struct{ start, units int64 }
+
+// open is the newest window, unless it is over, or has nothing to count any more.
+func (f *firstModel) open(now int64) *openWindow {
+	if last := len(f.windows) - 1; last >= 0 {
+		w := &f.windows[last]
+		if now < w.start || now < w.start+f.m.Period && w.units > 0 {
+			return w
+		}
+	}
+	return nil
+}
+
+func (f *firstModel) used(now int64) *big.Rat {
+	if w := f.open(now); w != nil {
+		return rat(w.units)
+	}
+	return new(big.Rat)
+}
+
+func (f *firstModel) charge(now, n int64) {
+	if w := f.open(now); w != nil {
+		w.units += n
+	} else {
+		f.windows = append(f.windows, openWindow{now, n})
+	}
+}
+
+func (f *firstModel) refuse(now, n int64) {
+	if left := f.m.Limit - floor(f.used(now)); left > 0 {
+		f.charge(now, min(n, left))
+	}
+}
+
+func (f *firstModel) giveBack(_, at, n int64) {
+	for i := range f.windows {
+		if w := &f.windows[i]; w.start <= at && at < w.start+f.m.Period {
+			w.units = max(w.units-n, 0)
+		}
+	}
+}
+
+func (f *firstModel) fresh() int64 {
+	if len(f.windows) == 0 {
+		return 0
+	}
+	w := f.windows[len(f.windows)-1]
+	if w.units == 0 {
+		return w.start
+	}
+	return w.start + f.m.Period
+}
+
+func (f *firstModel) resize(to step.Numbers) { f.m = to }
+
+// adopt takes the newest window to have begun with its last event, at the latest instant at
+// which that may have been.
+func (f *firstModel) adopt(now int64, to step.Numbers) model {
+	w := f.windows[len(f.windows)-1]
+	return windowWith(to, min(w.start+f.m.Period-1, max(now, w.start)), w.units)
+}
+
+func (f *firstModel) count(now, n, _ int64) { f.charge(now, n) }
 
 // saturate counts refused units up to a number, and takes nothing away.
 func saturate(counts map[int64]int64, window, n, limit int64) {

@@ -56,6 +56,7 @@ func (m Numbers) validate() error {
 	fault(m.CountDenied && a != FixedWindow && a != SlidingWindow && a != SlidingLog,
 		"CountDenied is for FixedWindow, SlidingWindow and SlidingLog")
 	fault(m.NeverOver && a != SlidingWindow, "NeverOver is for SlidingWindow")
+	fault(m.FromFirst && a != FixedWindow, "FromFirst is for FixedWindow")
 	fault(m.Resolution != 0 && a != SlidingWindow, "Resolution is for SlidingWindow")
 	fault(m.Lease != 0 && a != TokenBucket, "Leasable is for TokenBucket: windows are leased as they are")
 	switch a {

@@ -58,6 +58,7 @@ func TestNewFaults(t *testing.T) {
 		{"Blocked that counts refusals", denied(step.Numbers{Algorithm: step.Blocked}), []string{"CountDenied is for"}},
 		{"bucket never over", never(bucket(1, second, 1)), []string{"NeverOver is for SlidingWindow"}},
 		{"fixed never over", never(fixed(1, second)), []string{"NeverOver is for SlidingWindow"}},
+		{"log from the first", fromFirst(log(1, second)), []string{"FromFirst is for FixedWindow"}},
 		{"log never over", never(log(1, second)), []string{"NeverOver is for SlidingWindow"}},
 		{"fixed with a resolution", sub10(fixed(1, second)), []string{"Resolution is for SlidingWindow"}},
 		{"log with a resolution", sub10(log(1, second)), []string{"Resolution is for SlidingWindow"}},
@@ -94,6 +95,7 @@ func TestNewEdges(t *testing.T) {
 	for _, m := range append([]step.Numbers{
 		fixed(1, 1),
 		fixed(step.MaxInt, step.MaxSpan),
+		fromFirst(fixed(step.MaxInt, step.MaxSpan)),
 		sliding(1, 1, 1),
 		sliding(1, step.MaxResolution, step.MaxResolution),
 		sliding(step.MaxInt, step.MaxSpan, step.MaxResolution),

@@ -22,7 +22,9 @@ func datable() (all []step.Numbers) {
 func grid(m step.Numbers) int64 {
 	switch m.Algorithm {
 	case step.FixedWindow:
-		return m.Period
+		if !m.FromFirst {
+			return m.Period
+		}
 	case step.SlidingWindow:
 		return sub(m)
 	}

@@ -52,6 +52,11 @@ var subjects = []step.Numbers{
 	fixed(1, 366*day),
 	fixed(step.MaxInt, step.MaxSpan),
 	denied(fixed(10, minute)),
+	fromFirst(fixed(10, minute)),
+	fromFirst(fixed(3, 7)),
+	fromFirst(fixed(1, 366*day)),
+	fromFirst(fixed(step.MaxInt, step.MaxSpan)),
+	fromFirst(denied(fixed(10, minute))),
 	denied(fixed(step.MaxInt, 1)),
 
 	sliding(100, hour, 1),
@@ -115,6 +120,8 @@ func interval(d int64) step.Numbers {
 func never(m step.Numbers) step.Numbers  { m.NeverOver = true; return m }
 func denied(m step.Numbers) step.Numbers { m.CountDenied = true; return m }
 
+func fromFirst(m step.Numbers) step.Numbers { m.FromFirst = true; return m }
+
 // describe names a subtest.
 func describe(m step.Numbers) string {
 	s := fmt.Sprintf("%v,%d per %dus", m.Algorithm, m.Limit, m.Period)
@@ -129,6 +136,9 @@ func describe(m step.Numbers) string {
 	}
 	if m.CountDenied {
 		s += ",denied counted"
+	}
+	if m.FromFirst {
+		s += ",from the first"
 	}
 	return s
 }
@@ -471,8 +481,13 @@ func (s *schedule) bounded(t *rapid.T) {
 			refilled := new(big.Int).Mul(big.NewInt(m.Limit), big.NewInt(span))
 			most.Add(most, refilled.Div(refilled, big.NewInt(m.Period)))
 			inside = true
-		case step.FixedWindow: // n in the window of the clock
-			inside = e.clock/m.Period == end.clock/m.Period
+		case step.FixedWindow:
+			if m.FromFirst { // n in each of the two windows that a period can touch
+				inside = span < m.Period
+				most.Lsh(most, 1)
+			} else { // n in the window of the clock
+				inside = e.clock/m.Period == end.clock/m.Period
+			}
 		case step.SlidingWindow:
 			if m.NeverOver { // n in any half-open window
 				inside = span < m.Period

@@ -34,6 +34,9 @@ func TestGiveBack(t *testing.T) {
 		{"fixed: this window", fixed(10, minute), []move{{0, 10, 0}, {59 * second, -4, 0}}, 59 * second, 4},
 		{"fixed: the window before", fixed(10, minute), []move{{0, 10, 0}, {minute, 10, 0}, {minute, -10, 0}}, minute, 0},
 		{"fixed: never above the limit", fixed(10, minute), []move{{0, 3, 0}, {0, -5, 0}}, 0, 10},
+		{"first: this window", fromFirst(fixed(10, minute)), []move{{59 * second, 10, 0}, {118 * second, -4, 59 * second}}, 118 * second, 4},
+		{"first: the window before", fromFirst(fixed(10, minute)), []move{{59 * second, 10, 0}, {119 * second, 10, 0}, {119 * second, -10, 59 * second}}, 119 * second, 0},
+		{"first: all, and the next window begins later", fromFirst(fixed(10, minute)), []move{{0, 10, 0}, {second, -10, 0}, {2 * second, 10, 0}}, 61 * second, 0},
 
 		{"sliding: this sub-window", sliding(10, minute, 10), []move{{0, 10, 0}, {second, -4, 0}}, second, 4},
 		{"sliding: an older one", sliding(10, minute, 10), []move{{0, 4, 0}, {30 * second, 6, 0}, {31 * second, -4, 0}}, 31 * second, 4},

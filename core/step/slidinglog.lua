@@ -148,7 +148,9 @@ if byte(used, 4) > 0 then
 
     giveback = function(own, at, n, key, place)
       local _, most, first, count, newest, size, _, period = admits(4, own, 1, key, place, true)
-      if max(now, newest) - at >= period or count == 0 then return nil end
+      if max(now, newest) - at >= period or count == 0 then -- only most may change
+        n, first, count = 0, read('>I7I7', own, 15)
+      end
       n = min(n, count)
       return push(own, key, period, most, (first + n) % size, count - n, size, 0, newest), 0
     end,

@@ -109,6 +109,7 @@ type Numbers struct {
 	Resolution  int64 // sub-windows of a sliding window
 	NeverOver   bool  // sliding window: the oldest sub-window counts in full
 	CountDenied bool  // windows and log: refused attempts count as well
+	FromFirst   bool  // fixed window: windows begin with the first unit of a key, not by the clock
 
 	// Lease is for how long, at most, units of a token bucket may be spent after they were
 	// charged, in microseconds. Burst does not have what refills in that time.

@@ -56,6 +56,20 @@ func TestLife(t *testing.T) {
 			{2, 1, false, 0, minute - 2, minute - 2, minute - 2},
 			{minute, 1, true, 9, minute, minute, 0}, // refusals of the last window do not count in this
 		}},
+		{"FixedWindow/from the first", fromFirst(fixed(10, minute)), []row{
+			{59 * second, 4, true, 6, minute, minute, 0},
+			{minute, 7, false, 6, 59 * second, 59 * second, 59 * second},
+			{119*second - 1, 6, true, 0, 1, 1, 0},
+			{119*second - 1, 1, false, 0, 1, 1, 1},
+			{5 * minute, 1, true, 9, minute, minute, 0},
+			{6 * minute, 11, false, 10, 0, 0, step.Never},
+			{7*minute + 1, 10, true, 0, minute, minute, 0},
+		}},
+		{"FixedWindow/from the first, denied counted", fromFirst(denied(fixed(10, minute))), []row{
+			{59 * second, 8, true, 2, minute, minute, 0},
+			{minute, 3, false, 0, 59 * second, 59 * second, 59 * second},
+			{119 * second, 1, true, 9, minute, minute, 0},
+		}},
 		{"SlidingWindow/two counters", sliding(100, hour, 1), []row{
 			// One more fits when 1/84 of the next hour has passed, and one of the 84.
 			{30 * minute, 84, true, 16, 30*minute + 42_857_143, 90 * minute, 0},

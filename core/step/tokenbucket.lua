@@ -123,7 +123,8 @@ if byte(used, 1) > 0 then
     alike = 14,
     most = function(place) return (read('>I7', numbers, place + 14)) end,
 
-    giveback = function(own, at, n, _, place)
+    giveback = function(own, at, n, key, place)
+      local _, _, _, most, _, more = admits(1, own, 1, key, place, true)
       local limit, period, burst, divisor = read('>I7I7I7I7', numbers, place)
       local t, f = read('>I7I7', own, 22)
       local per, p = limit / divisor, period / divisor
@@ -136,7 +137,7 @@ if byte(used, 1) > 0 then
         if f < 0 then t, f = t - 1, f + per end
         if t < 0 then t, f = 0, 0 end
       end
-      return sub(own, 1, 21) .. pack('>I7I7', t, f), t + 1 - now
+      return sub(own, 1, 14) .. pack('>I7I7I7', most, t, f), t + more + 1 - now
     end,
 
     intact = function(v)

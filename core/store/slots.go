@@ -10,7 +10,7 @@ import (
 // the key; the limit is that of each claim. A store never gets a nil context. Errors must not
 // contain keys.
 type SlotStore interface {
-	// AcquireSlots takes a slot for each claim, or none, and never exceeds the Limit of
+	// AcquireSlots takes a slot for each claim, or none, and never exceeds the Most of
 	// any claim. If one is full, the error is a [FullError]. There is at least one claim,
 	// and no two are of the same name and key. After an error nothing is held, or what is
 	// held is given back soon.
@@ -23,6 +23,27 @@ type SlotStore interface {
 	// store. Their holds become invalid: a later Release changes nothing. It may be called
 	// again, after an error or concurrently.
 	CloseSlots(ctx context.Context, name string) error
+
+	// Listen makes the store call listen with each notice about a key of the slots of that
+	// name, of this process or another, until stop is called: not concurrently with itself
+	// for those of others, and at most a second after they were announced while the store's
+	// servers answer. A store over servers asks them for notices only while there is someone
+	// who listens, so that should be who holds slots.
+	Listen(name string, listen func(Heard) (answer string)) (stop func())
+
+	// Topic returns what stands for a key of the slots of that name in a [Heard]. It is the
+	// same in all processes, and tells no more of the key than what the store keeps of it.
+	Topic(name, key string) string
+
+	// Announce makes a notice known to all who listen in any process, first in this one, and
+	// passes heard their answers, one after the other, until heard returns true, all other
+	// processes that hold slots of the key have answered, or ctx is done. Silent has the
+	// number of slots of each that has not answered by then. An error means that those of
+	// other processes may not have heard of the notice; it wraps [ErrUnavailable] or is that
+	// of ctx.
+	//
+	// A notice that has not reached a process when Announce returns may reach it for a minute.
+	Announce(ctx context.Context, n Notice, heard func(answer string) (enough bool)) (silent []int64, err error)
 
 	// Shared reports whether other processes acquire slots of the store, too. It always
 	// returns the same. If not, no slot is ever lost or doubted.
@@ -38,6 +59,18 @@ type Claim struct {
 	Name  string // of the slots
 	Key   string
 	Limit int64 // that the key may hold at once; 0 refuses
+
+	// OneMore lets the key hold one slot above the Limit, unless that is 0. It does not change
+	// what is too many for Shed.
+	OneMore bool
+}
+
+// Most returns how many slots the key may hold with the one that is claimed.
+func (c *Claim) Most() int64 {
+	if c.OneMore && c.Limit > 0 {
+		return c.Limit + 1
+	}
+	return c.Limit
 }
 
 // A Grant is a store's result for claims that were all granted.

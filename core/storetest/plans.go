@@ -25,6 +25,8 @@ func plansOfAllPeriods() []twoPlans {
 		{"bucket, small and slow", core.TokenBucket(core.PerMinute(5), 5), core.TokenBucket(core.PerSecond(3), 40)},
 		{"window", core.FixedWindow(per(100, 10*s)), core.FixedWindow(per(20, 2*s))},
 		{"window, never nested", core.FixedWindow(per(60, 7*s)), core.FixedWindow(per(40, 3*s))},
+		{"window from the first", core.FixedWindow(per(100, 10*s)).FromFirst(), core.FixedWindow(per(20, 2*s)).FromFirst()},
+		{"window of the clock, then from the first", core.FixedWindow(per(60, 7*s)), core.FixedWindow(per(40, 3*s)).FromFirst()},
 		{"sub-windows", core.SlidingWindow(per(100, 10*s)).NeverOver(), core.SlidingWindow(per(20, 2*s)).NeverOver()},
 		{"coarse sub-windows", core.SlidingWindow(per(100, 10*s)).Resolution(3).NeverOver(), core.SlidingWindow(per(30, 10*s)).Resolution(10).NeverOver()},
 		{"log", core.SlidingLog(per(100, 10*s)), core.SlidingLog(per(20, 2*s))},
@@ -79,7 +81,7 @@ func (s *suite) neverMore() {
 					sum := int64(0)
 					for _, e := range slices.Backward(all) {
 						sum += e.n
-						if !within(numbers, i, e.at, now, sum) {
+						if !within(numbers, i, e.at, now, sum, d.ResetAfter.Microseconds()) {
 							s.Fatalf("%s: %v admits %d units, which makes %d in %v", p.name, l[i].Policies()[0], n, sum, time.Duration(now-e.at)*time.Microsecond)
 						}
 					}
@@ -102,8 +104,8 @@ func (s *suite) neverMore() {
 }
 
 // within reports whether the sum of all that was admitted since the instant from is
-// within the i-th policy, which has admitted the last of it now.
-func within(numbers [2]step.Numbers, i int, from, now, sum int64) bool {
+// within the i-th policy, which has admitted the last of it now and is unused after reset.
+func within(numbers [2]step.Numbers, i int, from, now, sum, reset int64) bool {
 	m := numbers[i]
 	switch m.Algorithm {
 	case step.TokenBucket:
@@ -114,7 +116,11 @@ func within(numbers [2]step.Numbers, i int, from, now, sum int64) bool {
 		}
 		return false
 	case step.FixedWindow:
-		return from < now-now%m.Period || sum <= m.Limit
+		start := now - now%m.Period
+		if m.FromFirst {
+			start = now + reset - m.Period
+		}
+		return from < start || sum <= m.Limit
 	case step.MinInterval:
 		return from == now || now-from >= m.Period
 	default:

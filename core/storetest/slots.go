@@ -4,12 +4,15 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/core/store"
 )
 
 // A SlotHarness gives the suite of [RunSlots] access to a store.
@@ -59,6 +62,9 @@ func RunSlots(t *testing.T, h SlotHarness) {
 		{"CloseGivesBack", (*slotSuite).closing},
 		{"CloseWhileOthersAcquire", (*slotSuite).closingAtWork},
 		{"CancelledHoldsNothing", (*slotSuite).cancelled},
+		{"OneMore", (*slotSuite).oneMore},
+		{"NoticesAreHeard", (*slotSuite).notices},
+		{"NoticesNobodyHears", (*slotSuite).silence},
 		{"ReportsSlots", (*slotSuite).reports},
 		{"ObserverThatPanicsHoldsNothing", (*slotSuite).panics},
 	} {
@@ -476,4 +482,159 @@ func (s *slotSuite) cancelled() {
 	}
 	s.counts(slots, "key", 0)
 	s.counts(s.slots(s.join(), "ws", 3), "key", 0)
+}
+
+// A listener notes what it hears.
+type listener struct {
+	mu    sync.Mutex
+	heard []store.Heard
+}
+
+func (l *listener) listen(answer string) func(store.Heard) string {
+	return func(h store.Heard) string {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.heard = append(l.heard, h)
+		return answer
+	}
+}
+
+func (l *listener) all() []store.Heard {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Clone(l.heard)
+}
+
+// announce announces a notice, and returns the answers in order.
+func (s *slotSuite) announce(ctx context.Context, from core.SlotStore, n store.Notice) (answers []string, silent []int64) {
+	s.Helper()
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	silent, err := from.Announce(ctx, n, func(answer string) bool {
+		answers = append(answers, answer)
+		return false
+	})
+	if err != nil {
+		s.Error(err)
+	}
+	slices.Sort(answers)
+	return answers, silent
+}
+
+// Whoever holds slots of a key hears notices about it, once, and is answered for.
+func (s *slotSuite) notices() {
+	a, b := s.join(), s.join()
+	const key = "a key \xff\n of {bytes}"
+	slots := []*core.Slots{s.slots(a, "ws", 5), s.slots(b, "ws", 5)}
+	ears := make([]listener, 2)
+	for i, one := range []core.SlotStore{a, b} {
+		defer s.acquire(slots[i], key).Release()
+		defer one.Listen("ws", ears[i].listen(string(rune('a'+i))))()
+		defer one.Listen("other", func(store.Heard) string { s.Error("a notice about other slots is heard"); return "" })()
+	}
+	n := store.Notice{Name: "ws", Key: key, Text: "text \xfe\n"}
+	answers, silent := s.announce(s.Context(), a, n)
+	if strings.Join(answers, "") != "ab" || len(silent) > 0 {
+		s.Errorf("answers %q, %d silent", answers, len(silent))
+	}
+	for i := range ears {
+		if all := ears[i].all(); len(all) != 1 || all[0].Topic != a.Topic("ws", key) || all[0].Text != n.Text || all[0].Age < 0 {
+			s.Errorf("store %d heard %q", i, all)
+		}
+	}
+	if a.Topic("ws", key) != b.Topic("ws", key) || a.Topic("ws", key) == a.Topic("ws", "another") {
+		s.Error("topics do not stand for keys")
+	}
+	// One answer may be enough. This process is the first.
+	asked := 0
+	if _, err := b.Announce(s.Context(), n, func(string) bool { asked++; return true }); err != nil || asked != 1 {
+		s.Errorf("%d answers were passed on after one was enough: %v", asked, err)
+	}
+	// Who holds nothing of the key hears what is for all.
+	n.Key, n.All = "nobody's", true
+	s.announce(s.Context(), a, n)
+	s.Eventually(s.T, "a notice to be heard by all", func() bool {
+		all := ears[1].all()
+		return all[len(all)-1].Topic == b.Topic("ws", "nobody's")
+	})
+}
+
+// Nobody hears a notice who has stopped listening; who holds slots is silent then.
+func (s *slotSuite) silence() {
+	a, b := s.join(), s.join()
+	if !a.Shared() {
+		return
+	}
+	slots := s.slots(b, "ws", 5)
+	defer s.acquire(slots, "key").Release()
+	last := s.acquire(slots, "key")
+	var ear listener
+	stop := b.Listen("ws", ear.listen("answer"))
+	stop()
+	stop()
+	s.counts(s.slots(a, "ws", 5), "key", 2)
+	ctx, cancel := context.WithTimeout(s.Context(), time.Second)
+	defer cancel()
+	if answers, silent := s.announce(ctx, a, store.Notice{Name: "ws", Key: "key"}); len(answers) > 0 || len(silent) != 1 || silent[0] != 2 {
+		s.Errorf("answers %q, silent %d", answers, silent)
+	}
+	// Who has released everything is not waited for.
+	last.Release()
+	s.counts(s.slots(a, "ws", 5), "key", 1)
+	if err := slots.Close(s.Context()); err != nil {
+		s.Fatal(err)
+	}
+	if answers, silent := s.announce(s.Context(), a, store.Notice{Name: "ws", Key: "key"}); len(answers) > 0 || len(silent) > 0 {
+		s.Errorf("answers %q, silent %d after the end", answers, silent)
+	}
+}
+
+// One slot above the limit is granted to those who ask for one more, at a time, and none under
+// a limit of 0. Others see that the key is full.
+func (s *slotSuite) oneMore() {
+	a, b := s.slots(s.join(), "ws", 2), s.slots(s.join(), "ws", 2)
+	more := func(slots *core.Slots) (*core.Slot, error) {
+		return core.AcquireAll(s.Context(), core.Claim{Slots: slots, Key: "key", OneMore: true})
+	}
+	var held []*core.Slot
+	for i, slots := range []*core.Slots{a, b, b} {
+		slot, err := more(slots)
+		if err != nil {
+			s.Fatal(i, err)
+		}
+		if o := slot.Occupancies()[0]; o.Held != int64(i+1) || o.Limit != 2 {
+			s.Errorf("slot %d was granted with %v", i+1, o)
+		}
+		held = append(held, slot)
+	}
+	for _, slots := range []*core.Slots{a, b} {
+		if _, err := more(slots); !errors.Is(err, core.ErrFull) {
+			s.Errorf("two above the limit: %v", err)
+		}
+	}
+	if a.Store().Shared() { // what is above the limit can be shed
+		if shed, err := held[0].Shed(s.Context()); !shed || err != nil {
+			s.Errorf("shed %v, %v", shed, err)
+		}
+	}
+	held[0].Release()
+	s.counts(b, "key", 2)
+	s.full(a, "key")
+	held[1].Release()
+	s.counts(a, "key", 1)
+	s.Eventually(s.T, "a slot below the limit", func() bool {
+		slot, err := a.Acquire(s.Context(), "key")
+		if err == nil {
+			held[0] = slot
+		}
+		return err == nil
+	})
+	s.full(b, "key")
+	held[0].Release()
+	held[2].Release()
+	if none, err := a.With(0); err != nil {
+		s.Fatal(err)
+	} else if _, err := more(none); !errors.Is(err, core.ErrFull) {
+		s.Errorf("under a limit of 0: %v", err)
+	}
 }

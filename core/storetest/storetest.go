@@ -161,6 +161,7 @@ func three() map[string]core.Policy {
 		"TokenBucket":             core.TokenBucket(rate, 3),
 		"FixedWindow":             core.FixedWindow(rate),
 		"FixedWindow,CountDenied": core.FixedWindow(rate).CountDenied(),
+		"FixedWindow,FromFirst":   core.FixedWindow(rate).FromFirst(),
 		"SlidingWindow":           core.SlidingWindow(rate),
 		"SlidingWindow,k=1":       core.SlidingWindow(rate).Resolution(1),
 		"SlidingWindow,NeverOver": core.SlidingWindow(rate).NeverOver(),
@@ -231,6 +232,7 @@ func (s *suite) peekTells() {
 	other := core.TokenBucket(core.PerDay(3), 3).Named("other")
 	for name, policies := range map[string][]core.Policy{
 		"FixedWindow":      {core.FixedWindow(rate).CountDenied()},
+		"from the first":   {core.FixedWindow(rate).FromFirst().CountDenied()},
 		"SlidingWindow":    {core.SlidingWindow(rate).CountDenied()},
 		"SlidingLog":       {core.SlidingLog(rate).CountDenied()},
 		"SlidingLog, long": {core.SlidingLog(per(500, 7*time.Second)).CountDenied()},
@@ -349,6 +351,7 @@ func (s *suite) allGranted() {
 		"TokenBucket":               core.TokenBucket(core.Rate{Events: 1, Per: time.Hour}, limit),
 		"FixedWindow":               core.FixedWindow(long),
 		"FixedWindow,CountDenied":   core.FixedWindow(long).CountDenied(),
+		"FixedWindow,FromFirst":     core.FixedWindow(long).FromFirst(),
 		"SlidingWindow":             core.SlidingWindow(long),
 		"SlidingWindow,NeverOver":   core.SlidingWindow(long).NeverOver(),
 		"SlidingWindow,CountDenied": core.SlidingWindow(long).CountDenied(),
@@ -402,6 +405,7 @@ func (s *suite) exact() {
 		"TokenBucket":               core.TokenBucket(core.Rate{Events: 1, Per: time.Hour}, limit),
 		"FixedWindow":               core.FixedWindow(long),
 		"FixedWindow,CountDenied":   core.FixedWindow(long).CountDenied(),
+		"FixedWindow,FromFirst":     core.FixedWindow(long).FromFirst(),
 		"SlidingWindow":             core.SlidingWindow(long),
 		"SlidingWindow,CountDenied": core.SlidingWindow(long).CountDenied(),
 		"SlidingWindow,NeverOver":   core.SlidingWindow(long).NeverOver(),
@@ -446,6 +450,7 @@ func (s *suite) exactWithRefunds() {
 	for name, p := range map[string]core.Policy{
 		"TokenBucket":   core.TokenBucket(core.Rate{Events: 1, Per: time.Hour}, limit),
 		"FixedWindow":   core.FixedWindow(long),
+		"FromFirst":     core.FixedWindow(long).FromFirst(),
 		"SlidingWindow": core.SlidingWindow(long),
 		"SlidingLog":    core.SlidingLog(long),
 	} {
@@ -537,6 +542,7 @@ func (s *suite) numbersChange() {
 		{"bucket", core.TokenBucket(core.PerSecond(10), 10), core.TokenBucket(core.PerHour(100), 100), 94},
 		{"shrunk", core.TokenBucket(core.PerHour(10), 10), core.TokenBucket(core.PerHour(5), 5), 0},
 		{"window", core.FixedWindow(core.PerDay(10)), core.FixedWindow(core.PerDay(100)), 94},
+		{"window from the first", core.FixedWindow(core.PerDay(10)), core.FixedWindow(core.PerHour(8)).FromFirst(), 2},
 		{"log", core.SlidingLog(core.PerDay(10)), core.SlidingLog(core.PerHour(8)), 2},
 		{"sub-windows", core.SlidingWindow(core.PerDay(10)), core.SlidingWindow(core.PerDay(20)).Resolution(4), 14},
 	} {
@@ -566,6 +572,9 @@ func (s *suite) retryAfterChange() {
 		{"smaller and faster bucket", core.TokenBucket(core.PerHour(7), 5), core.TokenBucket(core.PerMinute(5), 3)},
 		{"shorter window", core.FixedWindow(core.PerDay(5)), core.FixedWindow(core.PerMinute(5))},
 		{"longer window", core.FixedWindow(core.PerMinute(5)), core.FixedWindow(core.PerHour(5))},
+		{"shorter window from the first", core.FixedWindow(core.PerDay(5)).FromFirst(), core.FixedWindow(core.PerMinute(5)).FromFirst()},
+		{"longer window from the first", core.FixedWindow(core.PerMinute(5)).FromFirst(), core.FixedWindow(core.PerHour(5)).FromFirst()},
+		{"window from the first", core.FixedWindow(core.PerMinute(5)), core.FixedWindow(core.PerMinute(5)).FromFirst()},
 		{"shorter sub-windows", core.SlidingWindow(core.PerDay(5)), core.SlidingWindow(core.PerMinute(5))},
 		{"longer sub-windows", core.SlidingWindow(core.PerMinute(5)), core.SlidingWindow(core.PerDay(5)).Resolution(3)},
 		{"shorter log", core.SlidingLog(core.PerDay(5)), core.SlidingLog(core.PerMinute(5))},
@@ -641,6 +650,8 @@ func (s *suite) decidesAsTheStepsDo() {
 		{core.TokenBucket(core.PerDay(1_000_000), 1000)},
 		{core.FixedWindow(small)},
 		{core.FixedWindow(small).CountDenied()},
+		{core.FixedWindow(small).FromFirst()},
+		{core.FixedWindow(small).FromFirst().CountDenied()},
 		{core.SlidingWindow(small)},
 		{core.SlidingWindow(small).Resolution(1)},
 		{core.SlidingWindow(small).Resolution(7).NeverOver()},

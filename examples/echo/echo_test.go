@@ -1,10 +1,14 @@
 package main
 
 import (
+	"net/http"
 	"strings"
 	"testing"
 
+	"github.com/headgate/headgate/core/redisstore"
 	"github.com/headgate/headgate/internal/exampletest"
+	"github.com/headgate/headgate/keyfuncs"
+	"github.com/headgate/headgate/websocketmw"
 )
 
 func TestMain(m *testing.M) { exampletest.Main(m, main) }
@@ -16,27 +20,15 @@ func TestServer(t *testing.T) {
 		t.Errorf("%s: %s", r.Status, body)
 	}
 	s.Admits(10, "GET", "/api/hello")
-	// Right passwords cost nothing, and wrong ones until there were three.
-	for _, password := range []string{"open+sesame", "1", "open+sesame", "2", "open+sesame", "3"} {
-		want := 401
-		if password == "open+sesame" {
-			want = 200
-		}
-		if r, body := s.Do("POST", "/api/login?password="+password); r.StatusCode != want {
-			t.Errorf("%s: %s, %s", password, r.Status, body)
-		}
-	}
-	s.Admits(0, "POST", "/api/login?password=open+sesame")
+	s.Admits(100, "GET", "/api/hello", "Authorization", "Bearer token-of-anna")
+	s.Admits(10, "GET", "/api/hello", "Authorization", "Bearer token-of-ben")
+	// A made-up token is worth nothing.
+	s.Admits(0, "GET", "/api/hello", "Authorization", "Bearer token-of-mallory")
 	s.Stop()
 }
 
-func TestServersShareTheLimit(t *testing.T) {
-	one, other := exampletest.StartShared(t, "/api/hello")
-	for range 5 {
-		if r, _ := one.Do("GET", "/api/hello"); r.StatusCode != 200 {
-			t.Error(r.Status)
-		}
-	}
-	other.Admits(5, "GET", "/api/hello")
-	one.Admits(0, "GET", "/api/hello")
+func TestFleet(t *testing.T) {
+	exampletest.Fleet(t, func(s *redisstore.Store, address keyfuncs.Func) (http.Handler, *websocketmw.Guard) {
+		return routes(s, address)
+	})
 }

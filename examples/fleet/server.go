@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/gorilla/websocket"
-	"github.com/redis/go-redis/v9"
 
 	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/core/redisstore"
@@ -23,17 +22,16 @@ import (
 const userField = "X-User"
 
 func newStore(o options) (*redisstore.Store, error) {
-	parsed, err := redis.ParseURL(o.redis)
-	if err != nil {
-		return nil, fmt.Errorf("-redis: %w", err)
-	}
-	parsed.ContextTimeoutEnabled = true // so that no request waits for an unresponsive Redis
-	return redisstore.New(redis.NewClient(parsed), redisstore.Config{
+	s, err := redisstore.OpenURL(o.redis, redisstore.Config{
 		Prefix:  o.prefix,
 		SlotTTL: o.ttl,
 		Timeout: time.Second, // the machine is busy with all servers and users
 		Failure: redisstore.FailClosed,
 	})
+	if err != nil {
+		return nil, fmt.Errorf("-redis: %w", err)
+	}
+	return s, nil
 }
 
 func newSlots(store core.SlotStore, limit int64) (*core.Slots, error) {

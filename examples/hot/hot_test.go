@@ -55,7 +55,10 @@ func TestHot(t *testing.T) {
 				t.Errorf("%s %s", r.Status, body)
 			}
 			until(t, s, "few calls", func(x second) bool {
-				return x.Leases && len(x.Servers) == servers && x.Admitted > 0 && x.Calls*5 < x.Asked
+				// The embedded one interprets scripts in Go. On a busy machine a call of it takes
+				// about as long as a lease.
+				few := x.Calls*5 < x.Asked || name == "embedded"
+				return x.Leases && len(x.Servers) == servers && x.Admitted > 0 && few
 			})
 			if r, _ := s.Do("POST", "/api/leases?on=false"); r.StatusCode != http.StatusNoContent {
 				t.Error(r.Status)

@@ -37,8 +37,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/core/memstore"
 	"github.com/headgate/headgate/core/redisstore"
@@ -80,12 +78,11 @@ func newStore(url string) (core.Store, error) {
 	if url == "" {
 		return memstore.New(memstore.Config{}), nil
 	}
-	options, err := redis.ParseURL(url)
+	s, err := redisstore.OpenURL(url, redisstore.Config{})
 	if err != nil {
 		return nil, fmt.Errorf("-redis: %w", err)
 	}
-	options.ContextTimeoutEnabled = true // so that no request waits for an unresponsive Redis
-	return redisstore.New(redis.NewClient(options), redisstore.Config{})
+	return s, nil
 }
 
 // routes returns the handler of the server.

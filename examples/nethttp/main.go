@@ -30,8 +30,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/core/memstore"
 	"github.com/headgate/headgate/core/redisstore"
@@ -139,10 +137,9 @@ func newStore(url string) (core.Store, error) {
 	if url == "" {
 		return memstore.New(memstore.Config{}), nil
 	}
-	options, err := redis.ParseURL(url)
+	s, err := redisstore.OpenURL(url, redisstore.Config{})
 	if err != nil {
 		return nil, fmt.Errorf("-redis: %w", err)
 	}
-	options.ContextTimeoutEnabled = true // so that no request waits for an unresponsive Redis
-	return redisstore.New(redis.NewClient(options), redisstore.Config{})
+	return s, nil
 }

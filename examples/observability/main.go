@@ -150,5 +150,6 @@ func connect(url string) (client *redis.Client, away func(context.Context), err 
 		return nil, nil, fmt.Errorf("-redis: %w", err)
 	}
 	options.ContextTimeoutEnabled = true // so that no request waits for an unresponsive Redis
+	options.MaxRetries = -1              // nor for a repetition
 	return redis.NewClient(options), away, nil
 }

@@ -45,7 +45,6 @@ import (
 	"time"
 
 	"github.com/gorilla/websocket"
-	"github.com/redis/go-redis/v9"
 
 	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/core/memstore"
@@ -95,26 +94,15 @@ func main() {
 	}
 }
 
-// A store is for both kinds of limits.
-type store interface {
-	core.Store
-	core.SlotStore
-}
-
 // newStore returns the store of the limits: in this process, or in Redis. While Redis is
 // unreachable, each server applies the limits by itself.
-func newStore(url string) (store, error) {
+func newStore(url string) (core.FullStore, error) {
 	if url == "" {
 		return memstore.New(memstore.Config{}), nil
 	}
-	options, err := redis.ParseURL(url)
+	s, err := redisstore.OpenURL(url, redisstore.Config{})
 	if err != nil {
 		return nil, fmt.Errorf("-redis: %w", err)
-	}
-	options.ContextTimeoutEnabled = true // so that no request waits for an unresponsive Redis
-	s, err := redisstore.New(redis.NewClient(options), redisstore.Config{})
-	if err != nil {
-		return nil, err
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
@@ -143,7 +131,7 @@ type numbers struct {
 
 // newApp returns the app. It shows all that a limit needs: a limiter or slots, a guard
 // that uses it, and the handler behind the guard.
-func newApp(store store, limit int64, window time.Duration, sockets int64) (*app, error) {
+func newApp(store core.FullStore, limit int64, window time.Duration, sockets int64) (*app, error) {
 	limiter, err := core.New(store, "hello", core.SlidingLog(core.Rate{Events: limit, Per: window}))
 	if err != nil {
 		return nil, err
@@ -160,7 +148,7 @@ func newApp(store store, limit int64, window time.Duration, sockets int64) (*app
 
 // newAppFrom returns the app with the limits of a document, which must have a limit hello and
 // slots sockets. Nothing but the rules differs.
-func newAppFrom(store store, source limits.Source) (*app, error) {
+func newAppFrom(store core.FullStore, source limits.Source) (*app, error) {
 	book, err := limits.Open(context.Background(), store, store, source, limits.Config{
 		Decode: yamldoc.Decode,
 		Changed: func(e limits.Event) {

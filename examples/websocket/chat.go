@@ -1,7 +1,9 @@
 package main
 
 import (
+	"context"
 	_ "embed"
+	"encoding/json"
 	"net/http"
 	"sync"
 	"time"
@@ -21,14 +23,18 @@ const (
 	addressLimit = 12          // sockets of all users of an address
 	messages     = 5           // per second, from a socket
 	silence      = time.Minute // after which a socket is closed
+
+	codeReplaced  = 4009 // another socket of the user took the place of this one
+	codeSignedOut = 4010
 )
 
 // user is the key of the limits for users. This chat does not check names: the page sets
-// the cookie. With authentication, use keyfuncs.Context or Session.
+// the cookie, so anyone can close anyone's sockets, by EvictOldest and by signing out. With
+// authentication, without which neither is for you, use keyfuncs.Context or Session.
 var user = keyfuncs.Cookie("user")
 
-// newGuard returns the guard with all limits.
-func newGuard(store core.SlotStore) (*websocketmw.Guard, error) {
+// newGuard returns the guard with all limits. The server has a name for the lists of devices.
+func newGuard(store core.SlotStore, server string) (*websocketmw.Guard, error) {
 	perUser, err := core.NewSlots(store, "user", userLimit)
 	if err != nil {
 		return nil, err
@@ -43,12 +49,17 @@ func newGuard(store core.SlotStore) (*websocketmw.Guard, error) {
 	}
 	return websocketmw.New(websocketmw.Config{
 		Rules: []websocketmw.Rule{ // a socket takes a slot of each, or none
-			{Slots: perUser, Key: user},
+			{
+				Slots: perUser, Key: user,
+				WhenFull:  websocketmw.EvictOldest,
+				EvictCode: codeReplaced, EvictReason: "you have opened another socket",
+			},
 			{Slots: perAddress, Key: keyfuncs.RemoteAddr()},
 		},
 		Inbound: []websocketmw.Inbound{{Limiter: sent}},
 		MaxIdle: silence, // the handler pings three times as often
 		InBand:  true,    // so that the page can show the reason
+		Server:  server,
 	})
 }
 
@@ -56,8 +67,53 @@ func routes(guard *websocketmw.Guard) http.Handler {
 	r := &room{members: make(map[*member]struct{})}
 	mux := http.NewServeMux()
 	mux.Handle("GET /chat", gorillaws.Handler(guard, nil, r.serve))
+	mux.HandleFunc("GET /devices", func(w http.ResponseWriter, r *http.Request) {
+		devices(w, r, guard.Presence)
+	})
+	mux.HandleFunc("POST /signout", func(w http.ResponseWriter, r *http.Request) {
+		devices(w, r, func(ctx context.Context, slots, key string) (websocketmw.Presence, error) {
+			return guard.CloseAll(ctx, slots, key, codeSignedOut, "you have signed out")
+		})
+	})
 	mux.HandleFunc("GET /{$}", page)
 	return mux
+}
+
+// connected is what the page is told of a user.
+type connected struct {
+	Held    int64    `json:"held"`   // sockets
+	Silent  bool     `json:"silent"` // some servers have not answered
+	Devices []device `json:"devices"`
+}
+
+type device struct {
+	Server string    `json:"server"`
+	Since  time.Time `json:"since"`
+}
+
+// devices asks all servers about the sockets of the user, and responds with what they are.
+func devices(w http.ResponseWriter, r *http.Request, ask func(ctx context.Context, slots, key string) (websocketmw.Presence, error)) {
+	key, err := user(r)
+	if err != nil {
+		http.Error(w, "who are you?", http.StatusForbidden)
+		return
+	}
+	found, err := ask(r.Context(), "user", key)
+	if err != nil {
+		http.Error(w, "not all servers can be asked", http.StatusServiceUnavailable)
+		return
+	}
+	answer := connected{Held: found.Held, Silent: len(found.Silent) > 0, Devices: []device{}}
+	for _, peer := range found.Peers {
+		answer.Devices = append(answer.Devices, device{peer.Server, peer.Since})
+	}
+	body, err := json.Marshal(answer)
+	if err != nil {
+		panic(err) // there is nothing in it that could fail
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Cache-Control", "no-store")
+	_, _ = w.Write(body)
 }
 
 // A room sends each message to all members.

@@ -4,7 +4,9 @@
 //
 //	go run ./examples/websocket
 //
-// Open sockets on http://127.0.0.1:8080/: the fourth is refused, and the page shows why.
+// Open sockets on http://127.0.0.1:8080/, which lists them, on whichever server they are. The
+// fourth takes the place of the oldest, if that is older than ten seconds; otherwise it is
+// refused, and the page shows why.
 // Clients that are not browsers get a response:
 //
 //	curl -i -b user=ann -H 'Connection: Upgrade' -H 'Upgrade: websocket' \
@@ -34,8 +36,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/core/memstore"
 	"github.com/headgate/headgate/core/redisstore"
@@ -53,7 +53,7 @@ func main() {
 	if err != nil {
 		exit(2, err)
 	}
-	guard, err := newGuard(store)
+	guard, err := newGuard(store, "the server at "+*addr)
 	if err != nil {
 		exit(2, err)
 	}
@@ -74,12 +74,11 @@ func newStore(url string) (core.SlotStore, error) {
 	if url == "" {
 		return memstore.New(memstore.Config{}), nil
 	}
-	options, err := redis.ParseURL(url)
+	s, err := redisstore.OpenURL(url, redisstore.Config{})
 	if err != nil {
 		return nil, fmt.Errorf("-redis: %w", err)
 	}
-	options.ContextTimeoutEnabled = true // so that no request waits for an unresponsive Redis
-	return redisstore.New(redis.NewClient(options), redisstore.Config{})
+	return s, nil
 }
 
 // serve serves until ctx is done, then closes the sockets and waits for the requests in

@@ -26,7 +26,7 @@ import (
 // start serves the routes.
 func start(t *testing.T, store core.SlotStore) string {
 	t.Helper()
-	guard, err := newGuard(store)
+	guard, err := newGuard(store, "this server")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -116,6 +116,50 @@ func TestChat(t *testing.T) {
 	if got := closeOf(first); !strings.Contains(got, "1008") || !strings.Contains(got, `over the limit "messages"`) {
 		t.Errorf("a flood: %s", got)
 	}
+}
+
+// A user's sockets are listed, and closed together. Other users are not asked about.
+func TestDevices(t *testing.T) {
+	url := start(t, memstore.New(memstore.Config{}))
+	ask := func(method, path, user string) (status int, body string) {
+		t.Helper()
+		r, err := http.NewRequestWithContext(t.Context(), method, url+path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Header.Set("Cookie", "user="+user)
+		response, err := http.DefaultClient.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer response.Body.Close()
+		b, err := io.ReadAll(response.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return response.StatusCode, string(b)
+	}
+	first, _ := dial(t, url, "ann", "")
+	second, _ := dial(t, url, "ann", "")
+	other, _ := dial(t, url, "bob", "")
+	if status, body := ask("GET", "/devices", "ann"); status != 200 || strings.Count(body, `"this server"`) != 2 || !strings.Contains(body, `"held":2`) {
+		t.Errorf("%d %s", status, body)
+	}
+	if status, _ := ask("GET", "/devices", ""); status != 403 {
+		t.Error(status)
+	}
+	if status, body := ask("POST", "/signout", "ann"); status != 200 || strings.Count(body, `"this server"`) != 2 {
+		t.Errorf("%d %s", status, body)
+	}
+	for _, conn := range []*websocket.Conn{first, second} {
+		if got := closeOf(conn); !strings.Contains(got, "4010") {
+			t.Error(got)
+		}
+	}
+	if err := other.WriteMessage(websocket.TextMessage, []byte("I am here")); err != nil {
+		t.Error(err)
+	}
+	hear(t, other, "I am here")
 }
 
 // A cookie is no proof: whoever has many names has one address.

@@ -20,7 +20,6 @@ import (
 	echo4 "github.com/labstack/echo/v4"
 	echo5 "github.com/labstack/echo/v5"
 	"github.com/redis/go-redis/v9"
-	"github.com/redis/go-redis/v9/maintnotifications"
 
 	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/core/memstore"
@@ -75,18 +74,14 @@ func (w *world) limiter(name string, policies ...core.Policy) *core.Limiter {
 // unreachable returns a limiter whose Redis refuses connections.
 func (w *world) unreachable(failure redisstore.Failure, name string, policies ...core.Policy) *core.Limiter {
 	w.t.Helper()
-	client := redis.NewClient(&redis.Options{
-		Addr:                     "127.0.0.1:6379", // never dialed
-		Dialer:                   func(context.Context, string, string) (net.Conn, error) { return nil, syscall.ECONNREFUSED },
-		ContextTimeoutEnabled:    true,
-		DialerRetries:            1,
-		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
-	})
-	w.t.Cleanup(func() { client.Close() })
-	s, err := redisstore.New(client, redisstore.Config{Failure: failure})
+	s, err := redisstore.Open(&redis.UniversalOptions{
+		Addrs:  []string{"127.0.0.1:6379"}, // never dialed
+		Dialer: func(context.Context, string, string) (net.Conn, error) { return nil, syscall.ECONNREFUSED },
+	}, redisstore.Config{Failure: failure})
 	if err != nil {
 		w.t.Fatal(err)
 	}
+	w.t.Cleanup(func() { s.Client().Close() })
 	l, err := core.New(s, name, policies...)
 	if err != nil {
 		w.t.Fatal(err)
@@ -323,8 +318,8 @@ var scenarios = []scenario{
 		requests: []*http.Request{request("GET", "/", "X-Client", ""), request("HEAD", "/", "X-Client", "")},
 		want:     []string{"400", "400"},
 		events: []string{
-			`headgate: guard: Rules[0] (limiter "api"): headgate: keyfuncs: absent: header X-Client`,
-			`headgate: guard: Rules[0] (limiter "api"): headgate: keyfuncs: absent: header X-Client`,
+			`headgate: guard: Rules[0] (limiter "api"): keyfuncs: absent: header X-Client`,
+			`headgate: guard: Rules[0] (limiter "api"): keyfuncs: absent: header X-Client`,
 		},
 	},
 	{

@@ -1,10 +1,17 @@
 package e2e
 
 import (
+	"bytes"
 	"context"
 	"flag"
+	"image"
+	"image/color"
+	"image/draw"
+	"image/png"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"github.com/chromedp/cdproto/emulation"
@@ -26,15 +33,41 @@ func look(width, height int64, phone bool, scheme string) chromedp.Action {
 // picture writes a picture of the page, if it is one of those that documents show and it is wanted.
 func picture(name string) chromedp.Action {
 	return chromedp.ActionFunc(func(ctx context.Context) error {
-		if *screenshots == "" || name != "debug-desk-light" && name != "debug-phone-dark" {
+		wanted := []string{"debug-desk-light", "debug-phone-dark", "board-light", "board-dark"}
+		if *screenshots == "" || !slices.Contains(wanted, name) {
 			return nil
 		}
-		var png []byte
-		if err := chromedp.FullScreenshot(&png, 100).Do(ctx); err != nil {
+		var shot []byte
+		if err := chromedp.FullScreenshot(&shot, 100).Do(ctx); err != nil {
 			return err
 		}
-		return os.WriteFile(filepath.Join(*screenshots, name+".png"), png, 0o600)
+		small, err := fewColours(shot)
+		if err != nil {
+			return err
+		}
+		return os.WriteFile(filepath.Join(*screenshots, name+".png"), small, 0o600)
 	})
+}
+
+// fewColours returns a picture in its 256 most frequent colours, which takes less than half of
+// the bytes.
+func fewColours(shot []byte) ([]byte, error) {
+	whole, err := png.Decode(bytes.NewReader(shot))
+	if err != nil {
+		return nil, err
+	}
+	counts := make(map[color.Color]int)
+	for y := range whole.Bounds().Dy() {
+		for x := range whole.Bounds().Dx() {
+			counts[whole.At(x, y)]++
+		}
+	}
+	palette := slices.SortedFunc(maps.Keys(counts), func(a, b color.Color) int { return counts[b] - counts[a] })
+	few := image.NewPaletted(whole.Bounds(), palette[:min(256, len(palette))])
+	draw.Draw(few, few.Rect, whole, image.Point{}, draw.Src)
+	var small bytes.Buffer
+	err = (&png.Encoder{CompressionLevel: png.BestCompression}).Encode(&small, few)
+	return small.Bytes(), err
 }
 
 // TestDebugPage on a phone and on a desk, light and dark: nothing is cut off, the colours are

@@ -5,6 +5,8 @@ package e2e
 import (
 	"bufio"
 	"context"
+	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -43,7 +45,7 @@ func browser(t *testing.T) context.Context {
 		_ = chromedp.Cancel(ctx) // waits for the browser to end
 		cancel()
 	})
-	ctx, cancel = context.WithTimeout(ctx, 2*time.Minute)
+	ctx, cancel = context.WithTimeout(ctx, 5*time.Minute)
 	t.Cleanup(cancel)
 	return ctx
 }
@@ -62,6 +64,14 @@ func start(t *testing.T, example string, flags ...string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
+	url, _, _ := strings.Cut(launch(t, server, stdout, "Listening on "), ",")
+	return url
+}
+
+// launch starts a server, and returns what follows some words in its output. The server is told
+// to stop when the test ends.
+func launch(t *testing.T, server *exec.Cmd, output io.Reader, words string) string {
+	t.Helper()
 	if err := server.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -70,20 +80,18 @@ func start(t *testing.T, example string, flags ...string) string {
 			t.Error(err)
 		}
 		if err := server.Wait(); err != nil {
-			t.Errorf("the server did not stop cleanly: %v", err)
+			t.Errorf("%s did not stop cleanly: %v", server.Path, err)
 		}
 	})
-	for lines := bufio.NewScanner(stdout); lines.Scan(); {
-		if _, rest, found := strings.Cut(lines.Text(), "Listening on "); found {
-			url, _, _ := strings.Cut(rest, ",")
-			go func() {
-				for lines.Scan() { // or the server blocks when it prints
-				}
-			}()
-			return url
+	var said strings.Builder
+	for lines := bufio.NewScanner(output); lines.Scan(); {
+		fmt.Fprintln(&said, lines.Text())
+		if _, rest, found := strings.Cut(lines.Text(), words); found {
+			go func() { _, _ = io.Copy(io.Discard, output) }() // or the server blocks when it prints
+			return rest
 		}
 	}
-	t.Fatal("the server ended without listening")
+	t.Fatalf("%s ended without listening:\n%s", server.Path, &said)
 	return ""
 }
 
@@ -160,6 +168,21 @@ func TestChat(t *testing.T) {
 		shows("said", "hello"),
 		chromedp.Click("#flood", chromedp.ByQuery),
 		shows("sockets", `ann: closed: 1008, over the limit "messages"`),
+	)
+}
+
+func TestOutgoing(t *testing.T) {
+	ctx := browser(t)
+	url := start(t, "outgoing")
+	run(ctx, t,
+		chromedp.Navigate(url),
+		shows("limit", "50"),
+		until(`document.getElementById("processes").rows.length === 4`),
+		chromedp.Click("#toggle", chromedp.ByQuery),
+		shows("limit", "20"),
+		shows("mode", "The server admits less"),
+		chromedp.Click("#toggle", chromedp.ByQuery),
+		shows("limit", "50"),
 	)
 }
 

@@ -28,8 +28,9 @@ func Example_gorillaSessions() {
 		s, err := store.Get(r, "session")
 		return s.ID, err == nil && !s.IsNew
 	})
-	guard := guardBy(keyfuncs.First(session, keyfuncs.RemoteAddr()))
-	handler := guard.Handler(app)
+	client := keyfuncs.First(session, keyfuncs.RemoteAddr())
+	limit := core.Must(nethttp.Limit("api", client, core.SlidingLog(core.PerMinute(60))))
+	handler := limit.Handler(app)
 
 	listen(handler) // http.ListenAndServe("127.0.0.1:8080", handler)
 	// Output: 200 "api";r=59;t=60
@@ -43,8 +44,9 @@ func Example_scs() {
 		token := manager.Token(r.Context())
 		return token, token != ""
 	})
-	guard := guardBy(keyfuncs.First(session, keyfuncs.RemoteAddr()))
-	handler := manager.LoadAndSave(guard.Handler(app))
+	client := keyfuncs.First(session, keyfuncs.RemoteAddr())
+	limit := core.Must(nethttp.Limit("api", client, core.SlidingLog(core.PerMinute(60))))
+	handler := manager.LoadAndSave(limit.Handler(app))
 
 	listen(handler) // http.ListenAndServe("127.0.0.1:8080", handler)
 	// Output: 200 "api";r=59;t=60
@@ -60,9 +62,10 @@ func Example_jwt() {
 		}
 		return token.Claims.GetSubject()
 	}
-	guard := guardBy(keyfuncs.RemoteAddr()) // LimitBy replaces this key
+	limiter := core.Must(core.New(memstore.New(memstore.Config{}), "api", core.SlidingLog(core.PerMinute(60))))
+	limit := core.Must(nethttp.New(nethttp.Config{Rules: []nethttp.Rule{{Limiter: limiter, ByFramework: true}}}))
 	e := echo.New()
-	e.Use(echojwt.JWT(secret), echomw.LimitBy(guard, bySubject))
+	e.Use(echojwt.JWT(secret), echomw.LimitBy(limit, bySubject))
 
 	listen(e) // e.Start("127.0.0.1:8080")
 	// Output:
@@ -70,18 +73,6 @@ func Example_jwt() {
 	// 200 "api";r=59;t=60
 	// 200 "api";r=58;t=60
 	// 400
-}
-
-func guardBy(key keyfuncs.Func) *nethttp.Guard {
-	limiter, err := core.New(memstore.New(memstore.Config{}), "api", core.SlidingLog(core.PerMinute(60)))
-	if err != nil {
-		log.Fatal(err)
-	}
-	guard, err := nethttp.New(nethttp.Config{Rules: []nethttp.Rule{{Limiter: limiter, Key: key}}})
-	if err != nil {
-		log.Fatal(err)
-	}
-	return guard
 }
 
 var app = http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})

@@ -132,8 +132,15 @@ func newSite(t *testing.T, m mount, h http.Handler, secure bool, config websocke
 	if err != nil {
 		t.Fatal(err)
 	}
-	config.Rules = []websocketmw.Rule{{Slots: slots, Key: keyfuncs.Everyone()}}
-	config.Notify = func(_ *websocketmw.Socket, e websocketmw.Event) {
+	if config.Rules == nil {
+		config.Rules = make([]websocketmw.Rule, 1)
+	}
+	config.Rules[0].Slots, config.Rules[0].Key = slots, keyfuncs.Everyone()
+	also := config.Notify
+	config.Notify = func(socket *websocketmw.Socket, e websocketmw.Event) {
+		if also != nil {
+			also(socket, e)
+		}
 		if e.Kind == websocketmw.EventClosed {
 			s.closed <- struct{}{}
 		}

@@ -81,7 +81,7 @@ func TestAcquiresThatWaitAreBounded(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		s, k := newStage()
 		acquire := func(key int, within time.Duration) (*Hold, error) {
-			h, _, err := k.Acquire(t.Context(), time.Now().Add(within), "ws", fmt.Sprint(key), 1)
+			h, _, err := k.Acquire(t.Context(), time.Now().Add(within), "ws", fmt.Sprint(key), 1, 1)
 			return h, err
 		}
 		if h, err := acquire(-1, simTTL); h == nil {

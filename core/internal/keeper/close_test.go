@@ -18,7 +18,7 @@ func openNames(t *testing.T, k *Keeper, names ...string) {
 	t.Helper()
 	for _, name := range names {
 		for i := range 10 {
-			h, _, err := k.Acquire(t.Context(), time.Now().Add(simTTL), name, strconv.Itoa(i), 100)
+			h, _, err := k.Acquire(t.Context(), time.Now().Add(simTTL), name, strconv.Itoa(i), 100, 100)
 			if h == nil || err != nil {
 				t.Fatal(h, err)
 			}
@@ -133,7 +133,7 @@ func TestCloseLeavesNothing(t *testing.T) {
 				s, k := newStage()
 				var held []*Hold
 				for i := range 3 * batchSize {
-					h, _, _ := k.Acquire(t.Context(), time.Now().Add(simTTL), "a", strconv.Itoa(i), 1)
+					h, _, _ := k.Acquire(t.Context(), time.Now().Add(simTTL), "a", strconv.Itoa(i), 1, 1)
 					held = append(held, h)
 				}
 				openNames(t, k, "b")
@@ -147,7 +147,7 @@ func TestCloseLeavesNothing(t *testing.T) {
 				hold := make(chan struct{})
 				if inFlight {
 					s.locked(func() { s.hold = hold })
-					go k.Acquire(t.Context(), time.Now().Add(simTTL), "a", "new", 1)
+					go k.Acquire(t.Context(), time.Now().Add(simTTL), "a", "new", 1, 1)
 					synctest.Wait()
 					s.locked(func() { s.hold = nil }) // of what comes later
 				}
@@ -171,7 +171,7 @@ func TestCloseErasesWhatItCan(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		s, k := newStage()
 		for i := range 3 * batchSize {
-			if h, _, err := k.Acquire(t.Context(), time.Now().Add(simTTL), "a", strconv.Itoa(i), 1); h == nil {
+			if h, _, err := k.Acquire(t.Context(), time.Now().Add(simTTL), "a", strconv.Itoa(i), 1, 1); h == nil {
 				t.Fatal(err)
 			}
 		}

@@ -60,12 +60,13 @@ func (e *entry) most() int64 {
 
 // A waiter waits for a slot, or for whether one is to be given up.
 type waiter struct {
-	pool  *pool
-	limit int64
-	sheds bool          // has a slot, and gives it up if the key holds more than the limit,
-	over  bool          // which is known
-	gone  bool          // has given up waiting
-	done  chan struct{} // closed when the fields below are set
+	pool   *pool
+	limit  int64         // of what the key may hold
+	shedAt int64         // what is above this is too many
+	sheds  bool          // has a slot, and gives it up if the key holds more than the limit,
+	over   bool          // which is known
+	gone   bool          // has given up waiting
+	done   chan struct{} // closed when the fields below are set
 
 	granted bool // or given up
 	held    int64

@@ -219,6 +219,12 @@ func (k *Keeper) Own(name, key string) (held int64, ids []string) {
 	return held, append([]string{k.current.epoch.id}, k.current.former...)
 }
 
+// IDs returns the incarnations of this process that may have fields.
+func (k *Keeper) IDs() []string {
+	_, ids := k.Own("", "")
+	return ids
+}
+
 // Take takes a slot without a call, if fewer than room are held: by this process and, with
 // others, by those that the last answer counted, unless that is older than a TTL. It is
 // stated when the server can be reached. Held counts the same slots. The limit is that of
@@ -241,11 +247,11 @@ func (k *Keeper) Take(name, key string, limit, room int64, others bool) (h *Hold
 	return &Hold{e, s.pool(name), s.epoch.lost}, held + 1
 }
 
-// Acquire requests a slot, and waits for the answer until the deadline, with at most
-// maxWaiting others. If the key is
-// full, the hold and the error are nil. Held counts the slots of all processes, this one
-// included.
-func (k *Keeper) Acquire(ctx context.Context, deadline time.Time, name, key string, limit int64) (h *Hold, held int64, err error) {
+// Acquire requests a slot, of which the key may hold room with it, and waits for the answer
+// until the deadline, with at most maxWaiting others. If the key is full, the hold and the
+// error are nil. Held counts the slots of all processes, this one included. The limit, at
+// most room, is what Shed goes by.
+func (k *Keeper) Acquire(ctx context.Context, deadline time.Time, name, key string, limit, room int64) (h *Hold, held int64, err error) {
 	ctx, cancel := context.WithDeadlineCause(ctx, deadline, errDeadline)
 	defer cancel()
 	k.mu.Lock()
@@ -266,7 +272,7 @@ func (k *Keeper) Acquire(ctx context.Context, deadline time.Time, name, key stri
 		return nil, 0, ErrClosed
 	}
 	e := s.entry(name, key)
-	w := &waiter{pool: p, limit: limit, done: make(chan struct{})}
+	w := &waiter{pool: p, limit: room, shedAt: limit, done: make(chan struct{})}
 	if err := s.wait(ctx, deadline, e, w); err != nil {
 		return nil, 0, err
 	}

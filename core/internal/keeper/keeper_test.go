@@ -150,7 +150,7 @@ func TestCloseWhileAnAcquireWaits(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		s, k := newStage()
 		acquire := func(name string) error {
-			_, _, err := k.Acquire(t.Context(), time.Now().Add(simTTL/2), name, "key", 1)
+			_, _, err := k.Acquire(t.Context(), time.Now().Add(simTTL/2), name, "key", 1, 1)
 			return err
 		}
 		if err := acquire("other"); err != nil {
@@ -190,7 +190,7 @@ func TestCloseIsTriedAgain(t *testing.T) {
 			bubble.Test(t, func(t *testing.T) {
 				s, k := newStage()
 				for _, name := range []string{"a", "b"} {
-					if _, _, err := k.Acquire(t.Context(), time.Now().Add(simTTL/2), name, "key of "+name, 1); err != nil {
+					if _, _, err := k.Acquire(t.Context(), time.Now().Add(simTTL/2), name, "key of "+name, 1, 1); err != nil {
 						t.Fatal(err)
 					}
 				}
@@ -240,7 +240,7 @@ func TestRefusalDuringARelease(t *testing.T) {
 		s, k := newStage()
 		const limit = 2
 		acquire := func() (*Hold, int64, error) {
-			return k.Acquire(t.Context(), time.Now().Add(simTTL/2), "ws", "key", limit)
+			return k.Acquire(t.Context(), time.Now().Add(simTTL/2), "ws", "key", limit, limit)
 		}
 		s.server.state("key", &Op{ID: "other", Seq: 1, Held: limit - 1})
 		own, _, err := acquire()

@@ -37,7 +37,7 @@ func alone(t *testing.T, f func(k *tester)) {
 
 // acquire returns nil if it gets no slot within the time.
 func (k *tester) acquire(key string, limit int64, within time.Duration) *Hold {
-	h, _, _ := k.Acquire(k.t.Context(), time.Now().Add(within), "ws", key, limit)
+	h, _, _ := k.Acquire(k.t.Context(), time.Now().Add(within), "ws", key, limit, limit)
 	return h
 }
 
@@ -388,7 +388,7 @@ func TestWhenTheDeadAreFree(t *testing.T) {
 
 // takes asks for the only slot of a key.
 func (p *process) takes(key string) *Hold {
-	h, _, _ := p.k.Acquire(p.w.t.Context(), time.Now().Add(simTimeout), "ws", key, 1)
+	h, _, _ := p.k.Acquire(p.w.t.Context(), time.Now().Add(simTimeout), "ws", key, 1, 1)
 	return h
 }
 

@@ -316,7 +316,7 @@ func (p *process) acquire(key string, limit int) (*Hold, *stay) {
 	}
 	var before int
 	w.set(func() { before = p.asked[key] })
-	h, _, err := p.k.Acquire(w.t.Context(), from.Add(simTimeout), "ws", key, int64(limit))
+	h, _, err := p.k.Acquire(w.t.Context(), from.Add(simTimeout), "ws", key, int64(limit), int64(limit))
 	var s *stay
 	w.set(func() {
 		if h != nil || err != nil && p.asked[key] > before {
@@ -615,7 +615,7 @@ func (w *world) live(t *testing.T) {
 	for key := range w.held {
 		come := time.Now()
 		for h := (*Hold)(nil); h == nil; time.Sleep(simTTL / 10) {
-			if h, _, _ = ps[0].k.Acquire(t.Context(), time.Now().Add(simTimeout), "ws", key, 1); h != nil {
+			if h, _, _ = ps[0].k.Acquire(t.Context(), time.Now().Add(simTimeout), "ws", key, 1, 1); h != nil {
 				h.Release()
 			} else if time.Since(come) > 3*simTTL {
 				w.set(func() { w.fault("key %s is full although nobody holds it: %v", key, w.server.keys[key]) })

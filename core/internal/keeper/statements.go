@@ -333,7 +333,7 @@ func (s *session) settle(r *run) (short []*waiter) {
 		case w.sheds:
 			e.giveUp(w)
 		default:
-			e.grant(w.limit)
+			e.grant(w.shedAt)
 			w.granted, w.held, w.lost = true, e.held+e.others, s.epoch.lost
 			close(w.done)
 		}

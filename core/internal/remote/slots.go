@@ -2,6 +2,7 @@ package remote
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"slices"
@@ -34,6 +35,27 @@ type SlotBackend interface {
 
 	// Stated returns what has been stated of a key, and the incarnations that are dead.
 	Stated(ctx context.Context, name, key string) (stated []keeper.Field, dead []string, err error)
+
+	NoticeBackend
+}
+
+// A NoticeBackend keeps notices, and the answers to them.
+type NoticeBackend interface {
+	// Topic returns the name of what is stated of a key.
+	Topic(name, key string) string
+
+	// Post makes a post known to all processes for at least PostLife. It has no newline.
+	Post(ctx context.Context, text string) error
+
+	// Posts returns the posts after that instant, oldest first, and the instant after which
+	// to ask the next time. The instants are the servers', in microseconds; before the first
+	// time it is 0.
+	Posts(ctx context.Context, after int64) (posts []Post, next int64, err error)
+
+	// Reply keeps a text of a process about a post, for at least PostLife, and Replies
+	// returns those of all processes.
+	Reply(ctx context.Context, post, process, text string) error
+	Replies(ctx context.Context, post string) (map[string]string, error)
 }
 
 // SlotConfig configures [Slots].
@@ -53,12 +75,14 @@ type Slots struct {
 	calls   Config
 	watch   watch
 	keeper  *keeper.Keeper
+	notices notices
 }
 
 // NewSlots returns Slots. Nothing runs until a slot is acquired.
 func NewSlots(b SlotBackend, c Config, sc SlotConfig) *Slots {
 	c.Timeout = sc.Timeout
 	s := &Slots{backend: b, config: sc, calls: c, watch: newWatch(b.ProbeSlots, c)}
+	s.notices.process = rand.Text()
 	kc := keeper.Config{TTL: sc.TTL, Timeout: sc.Timeout, Shards: b.Shards(), Instance: sc.Instance}
 	if o := c.Observer; o != nil {
 		kc.Lost, kc.Restated = o.SlotsLost, o.SlotsRestated
@@ -87,7 +111,7 @@ func (s *Slots) AcquireSlots(ctx context.Context, claims []store.Claim) (store.G
 		if o.Limit > 0 && !s.allows(c.Key) {
 			continue // Failure decides
 		}
-		if held, full := s.keeper.Full(c.Name, c.Key, o.Limit); full {
+		if held, full := s.keeper.Full(c.Name, c.Key, c.Most()); full {
 			o.Held = held
 			return store.Grant{}, &store.FullError{Claim: i, Occupancy: o, Source: store.SourceCache}
 		}
@@ -140,7 +164,7 @@ func (s *Slots) acquire(ctx context.Context, deadline time.Time, c store.Claim, 
 	err := errAway
 	if s.allows(c.Key) {
 		var hold *keeper.Hold
-		hold, o.Held, err = s.keeper.Acquire(ctx, deadline, c.Name, c.Key, o.Limit)
+		hold, o.Held, err = s.keeper.Acquire(ctx, deadline, c.Name, c.Key, c.Limit, c.Most())
 		switch {
 		case err == nil:
 			return hold, store.SourceStore, nil
@@ -159,6 +183,9 @@ func (s *Slots) acquire(ctx context.Context, deadline time.Time, c store.Claim, 
 	case n > 1:
 		room, others = (room+n-1)/n, false // the others have shares too
 		o.Limit = room
+	}
+	if room < step.MaxInt {
+		room += c.Most() - c.Limit
 	}
 	hold, held := s.keeper.Take(c.Name, c.Key, c.Limit, room, others)
 	o.Held = held

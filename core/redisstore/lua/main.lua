@@ -5,7 +5,8 @@ local words = 0                         -- that were laid out anew
 
 -- values has what is known to be stored, by cell.
 local keys, values = KEYS, {}
-if #keys > 1 and not find(used, '\2', 1, true) then values = call('MGET', unpack(keys)) end
+local inpart = find(used, '\2', 1, true) -- a value may be the beginning of a long log
+if #keys > 1 and not inpart then values = call('MGET', unpack(keys)) end
 
 local PEEK, SETTLE, DENY, EXTRA = 1, 2, 3, 4
 local pos = #used + 1 -- where the next question is
@@ -53,6 +54,8 @@ repeat
           if v == '' and inparts == 1 then v = false end
           if type(v) == 'table' then failed = v break end
           values[cell] = v
+        elseif inpart and v and #v == BEGINNING then
+          inparts = 1 -- as another plan may have read no more
         end
         if parts > 1 then
           local is = not v and try('GET', key) -- not a value: of another type, or empty

@@ -4,7 +4,7 @@
 --   alike: so many bytes are the same in every value that means the same under these numbers
 --   most(place): the largest charge; missing if it counts calls, not units
 --   giveback(own, at, n, key, place): the new value and its life, as of a charge, without n of
---     the units that were charged at the instant at; or nothing
+--     the units that were charged at the instant at
 --
 -- And these are for whole values under any numbers, as the methods of step.Step:
 --
@@ -143,6 +143,8 @@ function settle(parts, size, first, last)
     if v == nil then
       v = inparts == 1 and call('GETRANGE', key, 0, BEGINNING - 1) or call('GET', key)
       if v == '' then v = false end
+    elseif v and #v == BEGINNING then
+      inparts = 1
     end
     local own, others = v
     if v and admits(algorithm, v, 1, key, place) == nil then
@@ -155,7 +157,7 @@ function settle(parts, size, first, last)
     elseif actual < n then
       if own then
         new, life = functions.giveback(own, at, n - actual, not others and key, place)
-        if others then new, life = join(algorithm, new or own, others, 0) end
+        if others then new, life = join(algorithm, new, others, 0) end
       end
     elseif actual > n then
       local fit = most(algorithm, own, key, place, 0, min(actual - n, functions.most(place)))

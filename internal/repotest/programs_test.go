@@ -20,8 +20,17 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the programs in the documents from the files they name")
 
-// documents are the files whose Go blocks are programs of this repository.
-var documents = []string{"README.md", "docs/redis.md", "docs/leases.md", "docs/limits.md", "docs/headgate.md", "docs/observing.md", "docs/testing.md"}
+// documents returns the pages that users read: their Go blocks are programs of this repository.
+func documents(t *testing.T) []string {
+	t.Helper()
+	pages := []string{"README.md", "examples/README.md"}
+	for _, name := range files(t) {
+		if strings.HasPrefix(name, "docs/") && path.Ext(name) == ".md" {
+			pages = append(pages, name)
+		}
+	}
+	return pages
+}
 
 // Every block of Go in a document is a file that is compiled, or the body of an
 // Example function. A comment above the block says which:
@@ -33,10 +42,9 @@ var documents = []string{"README.md", "docs/redis.md", "docs/leases.md", "docs/l
 // comment that holds its expected output.
 func TestProgramsInDocumentsAreCompiled(t *testing.T) {
 	root := os.DirFS(repository)
-	for _, name := range documents {
+	for _, name := range documents(t) {
 		text, err := fs.ReadFile(root, name)
-		if errors.Is(err, fs.ErrNotExist) {
-			t.Errorf("there is no %s", name)
+		if errors.Is(err, fs.ErrNotExist) { // deleted, and not yet committed
 			continue
 		}
 		if err != nil {
@@ -322,5 +330,17 @@ func TestDiff(t *testing.T) {
 	got := diff([]string{"a", "b", "c"}, []string{"a", "x", "c", "d"})
 	if want := "  a\n- b\n+ x\n  c\n+ d\n"; got != want {
 		t.Errorf("diff:\n%swant:\n%s", got, want)
+	}
+}
+
+// The first program has at most 12 lines, from its package clause to its end, blank ones apart.
+func TestFirstProgramIsShort(t *testing.T) {
+	lines, err := excerpt(os.DirFS(repository), "examples/hello/main.go", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := len(slices.DeleteFunc(lines, func(line string) bool { return strings.TrimSpace(line) == "" }))
+	if n == 0 || n > 12 {
+		t.Errorf("examples/hello has %d lines, more than 12", n)
 	}
 }

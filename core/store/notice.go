@@ -1,0 +1,77 @@
+package store
+
+import (
+	"slices"
+	"sync"
+	"time"
+)
+
+// A Notice is for those who hold slots of a key: that they must give them up, say.
+type Notice struct {
+	Name, Key string // of the slots
+	Text      string // at most MaxNotice bytes, of which the store knows nothing; it may be kept in a server
+
+	// All asks for processes to be told of which the store does not know that they hold slots
+	// of the key, because a server lost that. Nobody waits for their answers.
+	All bool
+}
+
+// MaxNotice is the most bytes that the Text of a [Notice] may have.
+const MaxNotice = 1 << 10
+
+// Heard is a [Notice] as it is heard.
+type Heard struct {
+	Topic string // of the key: see SlotStore.Topic
+	Text  string
+
+	// Age is how long ago it was announced. What was acquired since is not meant.
+	Age time.Duration
+}
+
+// Listeners are those of a store: what Listen was called with. The zero value has none. It
+// is safe for concurrent use.
+type Listeners struct {
+	mu  sync.Mutex
+	all map[string][]*listener // by the name of the slots; the slices are never changed
+}
+
+type listener struct{ listen func(Heard) string }
+
+// Add adds one, until remove is called.
+func (l *Listeners) Add(name string, listen func(Heard) string) (remove func()) {
+	one := &listener{listen}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.all == nil {
+		l.all = make(map[string][]*listener)
+	}
+	l.all[name] = append(slices.Clone(l.all[name]), one)
+	return func() { l.remove(name, one) }
+}
+
+func (l *Listeners) remove(name string, one *listener) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	some := slices.DeleteFunc(slices.Clone(l.all[name]), func(x *listener) bool { return x == one })
+	if l.all[name] = some; len(some) == 0 {
+		delete(l.all, name)
+	}
+}
+
+// None reports whether there is none, of any name.
+func (l *Listeners) None() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.all) == 0
+}
+
+// Tell calls those of a name, and returns their answers, which may be empty.
+func (l *Listeners) Tell(name string, h Heard) (answers []string) {
+	l.mu.Lock()
+	some := l.all[name]
+	l.mu.Unlock()
+	for _, one := range some {
+		answers = append(answers, one.listen(h))
+	}
+	return answers
+}

@@ -1,0 +1,73 @@
+package inflight
+
+import (
+	"context"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/core/memstore"
+	"github.com/headgate/headgate/keyfuncs"
+	"github.com/headgate/headgate/limits"
+)
+
+// A rule takes the slots of the document, by the request's plan and its key, and from the next
+// request on those of the next document.
+func TestLimitOfADocument(t *testing.T) {
+	const document = `{"slots": {"jobs": {"plans": {"free": 1, "gold": 2}, "overrides": [{"key": "anna", "slots": 3}, {"key": "ben", "plan": "blocked"}]}}}`
+	var text atomic.Value
+	text.Store(document)
+	store := memstore.New(memstore.Config{})
+	b, err := limits.Open(t.Context(), store, store, limits.SourceFunc(func(context.Context) ([]byte, error) {
+		return []byte(text.Load().(string)), nil
+	}), limits.Config{Every: 1000 * time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	jobs, err := b.Slots("jobs")
+	if err != nil {
+		t.Fatal(err)
+	}
+	plan := func(r *http.Request) string { return r.Header.Get("X-Plan") }
+	g := newGuard(t, Config{Rules: []Rule{{Limit: jobs, Key: keyfuncs.Header("X-User"), PlanName: plan}}})
+	takes := func(user, plan string, want int) {
+		t.Helper()
+		for i := range want + 1 {
+			r := httptest.NewRequest("GET", "/", nil)
+			r.Header.Set("X-User", user)
+			r.Header.Set("X-Plan", plan)
+			v := g.Check(r)
+			if i < want && v.Status() != 0 || i == want && v.Status() != 429 {
+				t.Errorf("%s, plan %q, request %d: %d %v", user, plan, i, v.Status(), v.Err)
+			}
+		}
+	}
+	takes("carl", "", 1)
+	takes("carl", "gold", 1) // the second
+	takes("dora", "silver", 1)
+	takes("anna", "free", 3)
+	takes("ben", "gold", 0)
+	text.Store(strings.Replace(document, `"free": 1`, `"free": 4`, 1))
+	if err := b.Reload(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	takes("carl", "free", 2)
+
+	key := keyfuncs.Everyone()
+	slots := newSlots(t, store, "x", 1)
+	for want, all := range map[string][]Rule{
+		"Rules[0].Limit: there are Slots too": {{Limit: jobs, Slots: slots, Key: key}},
+		"Rules[0].Plan: the plans are those":  {{Limit: jobs, Plan: func(*http.Request, string) *core.Slots { return nil }, Key: key}},
+		"Rules[0].PlanName: it is for Limit":  {{Slots: slots, PlanName: plan, Key: key}},
+		"Rules[1].Limit: with Rules[0]: both": {{Limit: jobs, Key: key}, {Limit: jobs, Key: key}},
+	} {
+		if _, err := New(Config{Rules: all}); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, not %s", err, want)
+		}
+	}
+}

@@ -1,0 +1,26 @@
+// Package fault wraps errors so that their texts begin with "headgate: " once.
+package fault
+
+import "strings"
+
+const prefix = "headgate: "
+
+// Wrap returns an error about what has failed, such as "limits". Its text is formatted when it is
+// used, as clients can cause some errors as often as they like.
+func Wrap(what string, err error) error { return &wrapped{what, err} }
+
+type wrapped struct {
+	what string
+	err  error
+}
+
+func (w *wrapped) Error() string { return Text(w.what, w.err) }
+
+func (w *wrapped) Unwrap() error { return w.err }
+
+// Text returns the text of what Wrap returns.
+func Text(what string, err error) string {
+	inner := strings.TrimPrefix(err.Error(), prefix)
+	inner = strings.TrimPrefix(inner, what+": ")
+	return prefix + what + ": " + inner
+}

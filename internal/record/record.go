@@ -1,0 +1,150 @@
+// Package record records what is written through an http.ResponseWriter.
+package record
+
+import (
+	"bufio"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+)
+
+// A Recorder records the response that is written through it. Handlers get the result of
+// Writer, which has more methods.
+type Recorder struct {
+	http.ResponseWriter
+
+	Status   int   // the final status; 0: not yet written
+	Written  int64 // bytes of the body
+	Hijacked bool
+}
+
+// Responded reports whether there is a response, or the connection was hijacked.
+func (rec *Recorder) Responded() bool { return rec.Status != 0 || rec.Hijacked }
+
+// Final returns the status when the handler is done: returned is false if it panicked.
+func (rec *Recorder) Final(returned bool) int {
+	switch {
+	case rec.Status != 0:
+		return rec.Status
+	case returned:
+		return http.StatusOK
+	default:
+		return http.StatusInternalServerError
+	}
+}
+
+// Unwrap is for [http.ResponseController].
+func (rec *Recorder) Unwrap() http.ResponseWriter { return rec.ResponseWriter }
+
+// WriteHeader records a status unless there is one, or it is informational.
+func (rec *Recorder) WriteHeader(status int) {
+	informational := status >= 100 && status < 200 && status != http.StatusSwitchingProtocols
+	if rec.Status == 0 && !informational {
+		rec.Status = status
+	}
+	rec.ResponseWriter.WriteHeader(status)
+}
+
+func (rec *Recorder) Write(b []byte) (int, error) {
+	n, err := rec.ResponseWriter.Write(b)
+	rec.wrote(int64(n))
+	return n, err
+}
+
+// wrote records that n bytes of the body were written, and hence the header.
+func (rec *Recorder) wrote(n int64) {
+	if rec.Status == 0 {
+		rec.Status = http.StatusOK
+	}
+	rec.Written += n
+}
+
+// FlushThrough flushes the writer within.
+func (rec *Recorder) FlushThrough() error {
+	err := http.NewResponseController(rec.ResponseWriter).Flush()
+	if !errors.Is(err, http.ErrNotSupported) {
+		rec.wrote(0)
+	}
+	return err
+}
+
+// HijackThrough hijacks the connection of the writer within.
+func (rec *Recorder) HijackThrough() (net.Conn, *bufio.ReadWriter, error) {
+	conn, rw, err := http.NewResponseController(rec.ResponseWriter).Hijack()
+	rec.Hijacked = rec.Hijacked || err == nil
+	return conn, rw, err
+}
+
+// Writer returns the recorder with Flush and Hijack if the writer within has them:
+// handlers look for them by type assertion, so the recorder must not have them always.
+//
+// It has no Push. Browsers ignore HTTP/2 pushes, and a handler must work without
+// http.Pusher anyway, because HTTP/1 has none.
+func (rec *Recorder) Writer() http.ResponseWriter {
+	_, flushes := rec.ResponseWriter.(http.Flusher)
+	hijacks := CanHijack(rec.ResponseWriter)
+	w := &writer{rec}
+	switch {
+	case flushes && hijacks:
+		return struct {
+			*writer
+			flusher
+			hijacker
+		}{w, flusher{rec}, hijacker{rec}}
+	case flushes:
+		return struct {
+			*writer
+			flusher
+		}{w, flusher{rec}}
+	case hijacks:
+		return struct {
+			*writer
+			hijacker
+		}{w, hijacker{rec}}
+	default:
+		return w
+	}
+}
+
+// CanHijack also looks inside w, as http.ResponseController does.
+func CanHijack(w http.ResponseWriter) bool {
+	for {
+		if _, ok := w.(http.Hijacker); ok {
+			return true
+		}
+		u, ok := w.(interface{ Unwrap() http.ResponseWriter })
+		if !ok {
+			return false
+		}
+		w = u.Unwrap()
+	}
+}
+
+// A writer is a Recorder that can be copied to at little cost.
+type writer struct{ *Recorder }
+
+// WriteString avoids a copy of s if the writer within has WriteString.
+func (w *writer) WriteString(s string) (int, error) {
+	n, err := io.WriteString(w.ResponseWriter, s)
+	w.wrote(int64(n))
+	return n, err
+}
+
+// ReadFrom lets io.Copy use the ReadFrom of the writer within, by which net/http sends
+// files without copying them. If that writer has none, io.Copy uses its Write.
+func (w *writer) ReadFrom(src io.Reader) (int64, error) {
+	n, err := io.Copy(w.ResponseWriter, src)
+	w.wrote(n)
+	return n, err
+}
+
+type flusher struct{ rec *Recorder }
+
+func (f flusher) Flush() { _ = f.FlushError() }
+
+func (f flusher) FlushError() error { return f.rec.FlushThrough() }
+
+type hijacker struct{ rec *Recorder }
+
+func (h hijacker) Hijack() (net.Conn, *bufio.ReadWriter, error) { return h.rec.HijackThrough() }

@@ -1,0 +1,147 @@
+package fibermw_test
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/gofiber/fiber/v2"
+
+	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/core/memstore"
+	"github.com/headgate/headgate/internal/thirdparty/fibermw"
+	"github.com/headgate/headgate/keyfuncs"
+	"github.com/headgate/headgate/nethttp"
+)
+
+const document = `{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Quota Exceeded","status":429,"violated-policies":["api"]}`
+
+func limiter(name string, p core.Policy) *core.Limiter {
+	return core.Must(core.New(memstore.New(memstore.Config{}), name, p))
+}
+
+func guardOf(rule nethttp.Rule) *nethttp.Guard {
+	return core.Must(nethttp.New(nethttp.Config{Rules: []nethttp.Rule{rule}}))
+}
+
+// ask returns the status, what is left, and the body.
+func ask(t *testing.T, app *fiber.App, method, path string, fields ...string) string {
+	t.Helper()
+	r := httptest.NewRequest(method, path, nil)
+	for i := 0; i < len(fields); i += 2 {
+		r.Header.Set(fields[i], fields[i+1])
+	}
+	resp, err := app.Test(r, -1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return fmt.Sprint(resp.StatusCode, " ", resp.Header.Get("Ratelimit"), " ", resp.Header.Get("Content-Type"), " ", string(body))
+}
+
+func is(t *testing.T, what, got, want string) {
+	t.Helper()
+	if got != want {
+		t.Errorf("%s: %s\nwant %s", what, got, want)
+	}
+}
+
+// A request gets what it gets under net/http.
+func TestLimit(t *testing.T) {
+	guard := core.Must(nethttp.Limit("api", keyfuncs.Header("X-Client"), core.FixedWindow(core.PerDay(2)).Named("api")))
+	app := fiber.New()
+	app.Use(fibermw.Limit(guard))
+	app.Get("/", func(c *fiber.Ctx) error { return c.SendString("hello") })
+	left := func(s string) string {
+		before, after, _ := strings.Cut(s, ";t=")
+		return before + after[strings.IndexByte(after, ' '):]
+	}
+	is(t, "first", left(ask(t, app, "GET", "/", "X-Client", "anna")), `200 "api";r=1 text/plain; charset=utf-8 hello`)
+	is(t, "second, no route", left(ask(t, app, "GET", "/none", "X-Client", "anna")), `404 "api";r=0 text/plain; charset=utf-8 Cannot GET /none`)
+	is(t, "third", left(ask(t, app, "GET", "/", "X-Client", "anna")), `429 "api";r=0 application/problem+json `+document)
+	is(t, "another", left(ask(t, app, "GET", "/", "X-Client", "ben")), `200 "api";r=1 text/plain; charset=utf-8 hello`)
+	is(t, "nobody", ask(t, app, "GET", "/"), `400  application/problem+json {"type":"about:blank","title":"Bad Request","status":400}`)
+}
+
+// What c.Locals holds can be the key, and be used by Plan and Settle.
+func TestLimitBy(t *testing.T) {
+	free := limiter("api", core.FixedWindow(core.PerDay(10)))
+	gold := core.Must(free.With(core.FixedWindow(core.PerDay(100))))
+	var settled []string
+	guard := guardOf(nethttp.Rule{
+		Limiter: free, ByFramework: true,
+		Plan: func(r *http.Request, key string) *core.Limiter {
+			if plan, _ := fibermw.Framework.Context(r).Locals("plan").(string); plan == "gold" && key == "anna" {
+				return gold
+			}
+			return nil
+		},
+		Settle: func(_ *http.Request, o nethttp.Outcome) int64 {
+			settled = append(settled, fmt.Sprint(o.Status, " ", o.Written, " ", o.Cost))
+			return o.Cost
+		},
+	})
+	app := fiber.New()
+	app.Use(func(c *fiber.Ctx) (err error) {
+		defer func() {
+			if recover() != nil {
+				err = fiber.ErrBadGateway
+			}
+		}()
+		return c.Next()
+	}, func(c *fiber.Ctx) error {
+		if user := c.Get("X-User"); user != "" {
+			c.Locals("user", user)
+		}
+		c.Locals("plan", "gold")
+		return c.Next()
+	}, fibermw.LimitBy(guard, fibermw.Local("user")))
+	app.Get("/", func(c *fiber.Ctx) error {
+		nethttp.SetCost(c.UserContext(), "api", 3)
+		return c.SendString("hello")
+	})
+	app.Get("/fails", func(*fiber.Ctx) error { return fiber.ErrTeapot })
+	app.Get("/panics", func(*fiber.Ctx) error { panic("boom") })
+	for _, test := range []struct{ path, user, left string }{
+		{"/", "anna", `200 "api";r=99`}, {"/", "anna", `200 "api";r=96`}, {"/", "ben", `200 "api";r=9`},
+		{"/fails", "ben", `418 "api";r=6`}, {"/panics", "ben", `502 "api";r=5`}, {"/", "", "400 "},
+	} {
+		var fields []string
+		if test.user != "" {
+			fields = []string{"X-User", test.user}
+		}
+		if got := ask(t, app, "GET", test.path, fields...); !strings.HasPrefix(got, test.left) {
+			t.Errorf("%s of %q: %s, want %s", test.path, test.user, got, test.left)
+		}
+	}
+	is(t, "settled", strings.Join(settled, ", "), "200 5 3, 200 5 3, 200 5 3, 418 0 1, 500 0 1")
+}
+
+// What does not go together is an error where it is mounted.
+func TestPanics(t *testing.T) {
+	guard := guardOf(nethttp.Rule{Limiter: limiter("api", core.Unlimited()), ByFramework: true})
+	for name, mount := range map[string]func(){
+		"no guard":      func() { fibermw.Limit(nil) },
+		"no key":        func() { fibermw.LimitBy(guard) },
+		"a nil key":     func() { fibermw.LimitBy(guard, nil) },
+		"two keys":      func() { fibermw.LimitBy(guard, fibermw.Local("a"), fibermw.Local("b")) },
+		"by framework":  func() { fibermw.Limit(guard) },
+		"under nethttp": func() { guard.Handler(http.NotFoundHandler()) },
+	} {
+		func() {
+			defer func() {
+				if text, _ := recover().(string); !strings.HasPrefix(text, "headgate: ") {
+					t.Errorf("%s: panic %q", name, text)
+				}
+			}()
+			mount()
+		}()
+	}
+}

@@ -1,0 +1,89 @@
+package thirdparty
+
+import (
+	"encoding/binary"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/headgate/headgate/websocketmw"
+)
+
+// A newcomer takes the place of the oldest socket, and is closed with all of its key, whatever
+// the library and the framework.
+func TestEvictedAndClosed(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it waits until sockets are old enough to be evicted: not with -short")
+	}
+	t.Parallel()
+	type full struct {
+		*site
+
+		name  string
+		first *caller
+	}
+	var all []full
+	for _, l := range libraries {
+		for _, m := range mounts {
+			h := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				l.upgrade(w, r, func(s socket) {
+					for {
+						if _, err := s.Read(); err != nil {
+							s.Close()
+							return
+						}
+					}
+				})
+			})
+			s := newSite(t, m, h, false, websocketmw.Config{
+				Server: "a",
+				Rules:  []websocketmw.Rule{{WhenFull: websocketmw.EvictOldest, EvictCode: 4001}},
+			})
+			first, ok := s.open()
+			if !ok {
+				t.Fatalf("%s/%s: the first is refused", l.name, m.name)
+			}
+			all = append(all, full{s, l.name + "/" + m.name, first})
+		}
+	}
+	<-time.After(11 * time.Second)
+	for _, s := range all {
+		t.Run(s.name, func(t *testing.T) {
+			s.t = t
+			second, ok := s.open()
+			for deadline := time.Now().Add(time.Minute); !ok && time.Now().Before(deadline); second, ok = s.open() {
+				<-time.After(time.Second) // the machine is busy: nobody answered in time
+			}
+			if !ok {
+				t.Fatal("the second is refused")
+			}
+			s.ends(s.first, 4001)
+			p, err := s.guard.CloseAll(t.Context(), "ws", "everyone", 4002, "signed out")
+			if err != nil || p.Open != 1 || len(p.Peers) != 1 || p.Peers[0].Server != "a" || len(p.Silent) != 0 {
+				t.Errorf("%+v %v", p, err)
+			}
+			s.ends(second, 4002)
+			s.balanced()
+		})
+	}
+}
+
+// open opens a socket, if it is admitted.
+func (s *site) open() (c *caller, admitted bool) {
+	s.t.Helper()
+	c, response := s.call()
+	return c, response != nil && response.StatusCode == http.StatusSwitchingProtocols
+}
+
+// ends reads the end of a socket, and answers it.
+func (s *site) ends(c *caller, want uint16) {
+	s.t.Helper()
+	op, payload, err := c.read()
+	if err != nil || op != 0x8 || len(payload) < 2 || binary.BigEndian.Uint16([]byte(payload)) != want {
+		s.t.Fatalf("%x %q %v, want a Close with %d", op, payload, err, want)
+	}
+	if err := c.write(0x88, payload[:2]); err != nil {
+		s.t.Error(err)
+	}
+	<-s.closed
+}

@@ -1,0 +1,53 @@
+package nethttp
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/core/memstore"
+	"github.com/headgate/headgate/keyfuncs"
+)
+
+// Limit returns a guard of one limit, which is kept in this process:
+//
+//	limit := core.Must(nethttp.Limit("api", keyfuncs.RemoteAddr(), core.SlidingLog(core.PerMinute(60))))
+//	http.ListenAndServe(addr, limit.Handler(mux))
+//
+// The name is shown to clients. The key says who is charged, and is yours to choose: behind a
+// proxy, [keyfuncs.RemoteAddr] charges all clients as one, the proxy, and the key is, say,
+//
+//	core.Must(keyfuncs.XForwardedFor("10.0.0.0/8"))
+//
+// Limit is short for a limiter and a guard with one rule, to write instead when that should
+// have a plan, a cost, or another rule beside it:
+//
+//	limiter := core.Must(core.New(memstore.New(memstore.Config{}), "api", core.SlidingLog(core.PerMinute(60))))
+//	limit := core.Must(nethttp.New(nethttp.Config{
+//		Rules: []nethttp.Rule{{Limiter: limiter, Key: keyfuncs.RemoteAddr()}},
+//	}))
+//
+// So each guard that Limit returns counts on its own, also if two have one name, and takes up
+// to [memstore.DefaultMaxBytes] of memory. [LimitIn] is for a store that they share.
+//
+// The error joins all that is wrong with the name, the key and the policies, of which there
+// are 1 to 8: see [core.New].
+func Limit(name string, key keyfuncs.Func, policies ...core.Policy) (*Guard, error) {
+	return LimitIn(memstore.New(memstore.Config{}), name, key, policies...)
+}
+
+// LimitIn is [Limit] with a store: package redisstore has one for a limit that all servers
+// share. Guards with one store and name share their counts.
+//
+//	store := core.Must(redisstore.OpenURL("redis://localhost:6379/0", redisstore.Config{}))
+//	limit := core.Must(nethttp.LimitIn(store, "api", keyfuncs.RemoteAddr(), core.SlidingLog(core.PerMinute(60))))
+func LimitIn(s core.Store, name string, key keyfuncs.Func, policies ...core.Policy) (*Guard, error) {
+	l, err := core.New(s, name, policies...)
+	if key == nil {
+		err = errors.Join(err, fmt.Errorf("headgate: limit %q: the key is nil: say who is charged, with a function of package keyfuncs", name))
+	}
+	if err != nil {
+		return nil, err
+	}
+	return New(Config{Rules: []Rule{{Limiter: l, Key: key}}})
+}

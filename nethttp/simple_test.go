@@ -1,0 +1,98 @@
+package nethttp_test
+
+import (
+	"math"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/core/memstore"
+	"github.com/headgate/headgate/keyfuncs"
+	"github.com/headgate/headgate/nethttp"
+)
+
+func TestLimitReportsWhatIsWrong(t *testing.T) {
+	key := keyfuncs.RemoteAddr()
+	var none *memstore.Store
+	for _, test := range []struct {
+		name string
+		make func() (*nethttp.Guard, error)
+		want []string // in the error; none: there is no error
+	}{
+		{"fine", func() (*nethttp.Guard, error) { return nethttp.Limit("api", key, core.SlidingLog(core.PerMinute(60))) }, nil},
+		{"unlimited", func() (*nethttp.Guard, error) { return nethttp.Limit("api", key, core.Unlimited()) }, nil},
+		{"the most", func() (*nethttp.Guard, error) {
+			return nethttp.Limit("api", key, core.SlidingLog(core.PerMinute(1<<20)))
+		}, nil},
+		{"no name", func() (*nethttp.Guard, error) { return nethttp.Limit("", key, core.SlidingLog(core.PerMinute(60))) }, []string{`limiter "": the name is empty`}},
+		{"a name that no field can show", func() (*nethttp.Guard, error) {
+			return nethttp.Limit("größe", key, core.SlidingLog(core.PerMinute(60)))
+		}, []string{`only printable ASCII`}},
+		{"no key", func() (*nethttp.Guard, error) { return nethttp.Limit("api", nil, core.SlidingLog(core.PerMinute(60))) }, []string{`limit "api": the key is nil: say who is charged`}},
+		{"no policy", func() (*nethttp.Guard, error) { return nethttp.Limit("api", key) }, []string{`1 to 8 policies, not 0`}},
+		{"the zero policy", func() (*nethttp.Guard, error) { return nethttp.Limit("api", key, core.Policy{}) }, []string{`limiter "api"`}},
+		{"a rate of 0", func() (*nethttp.Guard, error) { return nethttp.Limit("api", key, core.SlidingLog(core.PerMinute(0))) }, []string{`limiter "api"`}},
+		{"a negative rate", func() (*nethttp.Guard, error) {
+			return nethttp.Limit("api", key, core.TokenBucket(core.PerMinute(-1), 5))
+		}, []string{`limiter "api"`}},
+		{"a huge rate", func() (*nethttp.Guard, error) {
+			return nethttp.Limit("api", key, core.FixedWindow(core.PerDay(math.MaxInt64)))
+		}, []string{`limiter "api"`}},
+		{"two without names", func() (*nethttp.Guard, error) {
+			return nethttp.Limit("api", key, core.SlidingLog(core.PerMinute(60)), core.FixedWindow(core.PerDay(9)))
+		}, []string{`each of several policies needs a name`}},
+		{"everything", func() (*nethttp.Guard, error) { return nethttp.Limit("", nil, core.SlidingLog(core.PerMinute(0))) }, []string{`the name is empty`, `the key is nil`, `limiter "": `}},
+		{"no store", func() (*nethttp.Guard, error) {
+			return nethttp.LimitIn(nil, "api", key, core.SlidingLog(core.PerMinute(60)))
+		}, []string{`the store is nil`}},
+		{"a nil store", func() (*nethttp.Guard, error) {
+			return nethttp.LimitIn(none, "api", key, core.SlidingLog(core.PerMinute(60)))
+		}, []string{`the store is a nil *memstore.Store`}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			guard, err := test.make()
+			if len(test.want) == 0 {
+				if err != nil || guard == nil {
+					t.Fatalf("%v, %v", guard, err)
+				}
+				guard.Handler(http.NotFoundHandler())
+				return
+			}
+			if err == nil || guard != nil {
+				t.Fatalf("%v, %v: want an error", guard, err)
+			}
+			for _, want := range test.want {
+				if !strings.Contains(err.Error(), want) {
+					t.Errorf("the error is\n%v\nwithout %q", err, want)
+				}
+			}
+			for line := range strings.SplitSeq(err.Error(), "\n") {
+				if strings.Count(line, "headgate: ") != 1 {
+					t.Errorf("%q has not one prefix", line)
+				}
+			}
+		})
+	}
+}
+
+// Guards of the short form count on their own, and with a store and a name together.
+func TestLimitsShareOnlyAStore(t *testing.T) {
+	get := func(g *nethttp.Guard) int {
+		w := httptest.NewRecorder()
+		g.Handler(http.NotFoundHandler()).ServeHTTP(w, httptest.NewRequest("GET", "/", nil))
+		return w.Code
+	}
+	store, once, key := memstore.New(memstore.Config{}), core.FixedWindow(core.PerDay(1)), keyfuncs.Everyone()
+	for i, want := range []int{404, 404} {
+		if got := get(core.Must(nethttp.Limit("api", key, once))); got != want {
+			t.Errorf("guard %d: %d, want %d", i, got, want)
+		}
+	}
+	for i, want := range []int{404, 429} {
+		if got := get(core.Must(nethttp.LimitIn(store, "api", key, once))); got != want {
+			t.Errorf("guard %d with a store: %d, want %d", i, got, want)
+		}
+	}
+}

@@ -1,0 +1,305 @@
+package websocketmw
+
+import (
+	"container/list"
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/core/store"
+)
+
+const (
+	maxServer    = 64              // bytes of Config.Server
+	maxPeers     = 100             // sockets that a guard lists
+	fleetTimeout = 2 * time.Second // for the answers of all servers: they look for notices 4 times a second
+)
+
+// A Presence is what the servers have of a key.
+type Presence struct {
+	// Held is the number of slots that the key holds in all processes, before anything is
+	// closed. They may be more than the sockets that are found: other processes may hold
+	// slots of the same name.
+	Held int64
+
+	// Open is how many sockets the servers have that answered: those that are listed, or
+	// that are being closed.
+	Open int
+
+	// Peers are the sockets, the oldest first; of each guard at most the 100 oldest.
+	Peers []Peer
+
+	// Silent has, for each process that holds slots of the key and has not answered in time,
+	// how many: it is dead for less than a TTL, cut off, or paused, or its guard has no
+	// [Config].Server. What was to be closed there is closed if it reaches the store within a
+	// minute.
+	Silent []int64
+}
+
+// A Peer is a socket on any server.
+type Peer struct {
+	Server string    // its Config.Server
+	Since  time.Time // when it was admitted, by this server's clock
+}
+
+var errServer = errors.New("headgate: websocketmw: Config.Server is empty: set it in all servers")
+
+// Presence returns the sockets of the key on all servers whose guards have a
+// [Config].Server, under the rule whose slots have that name. It waits until all processes have
+// answered that hold slots of the key, which over Redis takes some 0.3 seconds, and at most 2
+// seconds.
+//
+// After an error, which is [core.ErrUnavailable] or that of ctx, the Presence has what is known
+// of this process. The key is the one that the rule counts, as [Rule].Plan gets it.
+func (g *Guard) Presence(ctx context.Context, slots, key string) (Presence, error) {
+	return g.ask(ctx, slots, key, order{Do: doList})
+}
+
+// CloseAll closes all sockets of the key on all servers, as [Socket.Close] does: when a user
+// logs out, or is banned. Other servers get to know of it within a quarter of a second and the
+// time that the store takes; Presence says what CloseAll waits for and returns. The Peers are
+// those that are being closed.
+//
+// Sockets that are admitted after the call stay open, so forbid that first. A server that cannot
+// reach the store closes its sockets when it can again, if that is within a minute, after which
+// the notice is forgotten, as it is if the store loses it: see Silent, and call CloseAll again.
+// Until then the reason is in the store.
+func (g *Guard) CloseAll(ctx context.Context, slots, key string, code int, reason string) (Presence, error) {
+	return g.ask(ctx, slots, key, order{Do: doClose, Code: code, Reason: reason})
+}
+
+// What guards are asked for.
+const (
+	doList  = "list"
+	doClose = "close"
+	doOffer = "offer" // the oldest socket, if it may be evicted
+	doEvict = "evict" // the one that was offered
+)
+
+// An order is the text of a notice.
+type order struct {
+	Do     string `json:"do"`
+	Code   int    `json:"code,omitempty"`
+	Reason string `json:"reason,omitempty"`
+	Socket offer  `json:"socket,omitzero"` // to evict
+}
+
+// An answer is that of a guard.
+type answer struct {
+	Server string   `json:"server"`
+	Open   int      `json:"open"`
+	Peers  []member `json:"peers,omitempty"`
+	Oldest offer    `json:"oldest,omitzero"`
+	Done   bool     `json:"done,omitempty"` // the socket that was to be evicted has given up its slot, or has ended
+}
+
+// A member is a socket in an answer.
+type member struct {
+	Age int64 `json:"age"` // in milliseconds, when the notice was announced
+}
+
+// A fleet is what a guard has to be found by those of other servers.
+type fleet struct {
+	guard     *Guard
+	id        string        // in the answers
+	settled   time.Duration // the age from which a socket may be evicted
+	search    time.Duration // for the offers of all servers
+	timeout   time.Duration // for other answers of all servers
+	number    int64         // of the last socket
+	boards    []*board      // one for each rule
+	listening bool
+	stops     []func()
+}
+
+// A board has the sockets of a rule, by the topic of their key, in the order of their
+// admission. The guard's lock guards it.
+type board struct {
+	guard *Guard
+	name  string
+	store store.SlotStore
+	all   map[string]*list.List
+}
+
+// A place is where a socket is on the boards.
+type place struct {
+	admitted time.Time
+	number   int64 // in this guard
+	topics   []string
+	elements []*list.Element // nil when the socket is on no board any more
+
+	evicts *eviction // to be done when the 101 is written; nil: nothing
+}
+
+func newPlace(claims []core.Claim) *place {
+	p := &place{topics: make([]string, len(claims))}
+	for i, c := range claims {
+		p.topics[i] = c.Slots.Store().Topic(c.Slots.Name(), c.Key)
+	}
+	return p
+}
+
+func newFleet(g *Guard) *fleet {
+	f := &fleet{guard: g, id: rand.Text(), settled: settledAge, search: searchTimeout, timeout: fleetTimeout}
+	for i := range g.config.Rules {
+		_, slots := g.config.Rules[i].own()
+		f.boards = append(f.boards, &board{guard: g, name: slots.Name(), store: slots.Store(), all: make(map[string]*list.List)})
+	}
+	return f
+}
+
+// add adds a socket with a place, and listens from the first on. The guard's lock is held.
+func (f *fleet) add(s *Socket) {
+	p := s.place
+	f.number++
+	p.admitted, p.number = time.Now(), f.number
+	for i, topic := range p.topics {
+		all := f.boards[i].all
+		if all[topic] == nil {
+			all[topic] = list.New()
+		}
+		p.elements = append(p.elements, all[topic].PushBack(s))
+	}
+	if !f.listening {
+		f.listening = true
+		for _, b := range f.boards {
+			f.stops = append(f.stops, b.store.Listen(b.name, b.hear))
+		}
+	}
+}
+
+// remove removes a socket that was added. The guard's lock is held.
+func (f *fleet) remove(s *Socket) {
+	for i, e := range s.place.elements {
+		all, topic := f.boards[i].all, s.place.topics[i]
+		if all[topic].Remove(e); all[topic].Len() == 0 {
+			delete(all, topic)
+		}
+	}
+	s.place.elements = nil
+}
+
+// stop ends the listening when the guard is shut down.
+func (f *fleet) stop() {
+	f.guard.mu.Lock()
+	stops := f.stops
+	f.stops = nil
+	f.guard.mu.Unlock()
+	for _, stop := range stops {
+		stop()
+	}
+}
+
+// hear answers a notice, and does what it says.
+func (b *board) hear(h store.Heard) string {
+	var o order
+	if json.Unmarshal([]byte(h.Text), &o) != nil {
+		return ""
+	}
+	var a answer
+	switch o.Do {
+	case doOffer:
+		a.Oldest = b.offer(h)
+	case doEvict:
+		a.Done = o.Socket.Guard == b.guard.fleet.id && h.Age < b.guard.fleet.search && b.evict(h.Topic, o)
+	default:
+		var sockets []*Socket
+		if sockets, a = b.find(h); o.Do == doClose {
+			for _, s := range sockets {
+				s.Close(o.Code, o.Reason)
+			}
+		}
+	}
+	if a.Open == 0 && a.Oldest.Guard == "" && !a.Done {
+		return ""
+	}
+	text, err := json.Marshal(a)
+	if err != nil {
+		return "" // there is nothing in it that could fail
+	}
+	return string(text)
+}
+
+// find returns the sockets of a topic that had been admitted when a notice was announced.
+func (b *board) find(h store.Heard) (sockets []*Socket, a answer) {
+	announced := time.Now().Add(-h.Age)
+	b.guard.mu.Lock()
+	defer b.guard.mu.Unlock()
+	a.Server = b.guard.config.Server
+	all := b.all[h.Topic]
+	if all == nil {
+		return nil, a
+	}
+	for e := all.Front(); e != nil; e = e.Next() {
+		s := e.Value.(*Socket) //nolint:forcetypeassert // there is nothing else
+		if s.place.admitted.After(announced) {
+			break
+		}
+		if len(sockets) < maxPeers {
+			a.Peers = append(a.Peers, member{Age: announced.Sub(s.place.admitted).Milliseconds()})
+		}
+		sockets = append(sockets, s)
+	}
+	a.Open = len(sockets)
+	return sockets, a
+}
+
+// ask asks all guards.
+func (g *Guard) ask(ctx context.Context, slots, key string, o order) (p Presence, err error) {
+	b, err := g.board(slots)
+	if err != nil {
+		return p, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, g.fleet.timeout)
+	defer cancel()
+	held, countFault := b.store.CountSlots(ctx, slots, key)
+	p.Held = held
+	announced := time.Now()
+	p.Silent, err = b.announce(ctx, key, o, func(a answer) bool {
+		p.heard(a, announced)
+		return false
+	})
+	slices.SortFunc(p.Peers, func(a, b Peer) int { return a.Since.Compare(b.Since) })
+	return p, errors.Join(countFault, err)
+}
+
+// announce makes an order known, and passes on the answers.
+func (b *board) announce(ctx context.Context, key string, o order, heard func(answer) (enough bool)) (silent []int64, err error) {
+	text, err := json.Marshal(o)
+	if err == nil && len(text) > store.MaxNotice {
+		err = fmt.Errorf("headgate: websocketmw: a reason of %d bytes is too long", len(o.Reason))
+	}
+	if err != nil {
+		return nil, err
+	}
+	n := store.Notice{Name: b.name, Key: key, Text: string(text), All: o.Do == doClose}
+	return b.store.Announce(ctx, n, func(text string) bool {
+		var a answer
+		return json.Unmarshal([]byte(text), &a) == nil && heard(a)
+	})
+}
+
+// heard adds an answer.
+func (p *Presence) heard(a answer, announced time.Time) {
+	p.Open += a.Open
+	for _, m := range a.Peers {
+		p.Peers = append(p.Peers, Peer{a.Server, announced.Add(-time.Duration(m.Age) * time.Millisecond)})
+	}
+}
+
+// board returns that of the slots with a name.
+func (g *Guard) board(slots string) (*board, error) {
+	if g.config.Server == "" {
+		return nil, errServer
+	}
+	for _, b := range g.fleet.boards {
+		if b.name == slots {
+			return b, nil
+		}
+	}
+	return nil, fmt.Errorf("headgate: websocketmw: no rule has slots of the name %q", slots)
+}
