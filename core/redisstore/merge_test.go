@@ -22,7 +22,7 @@ func TestMergedQuestionsAreAnsweredInOrder(t *testing.T) {
 	s := open(t, Config{}, redistest.Start(t).Addr())
 	clock := handClock()
 	clock.tell(s)
-	w := newWalk(t, s, clock)
+	w := newWalk(t, s, clock, "")
 	ref := reference.New(clock.now)
 	var admitted []store.Settlement // to settle
 
@@ -91,7 +91,7 @@ func TestAlikeQuestionsAreAnsweredInOrder(t *testing.T) {
 	s := open(t, Config{}, redistest.Start(t).Addr())
 	clock := handClock()
 	clock.tell(s)
-	w := newWalk(t, s, clock)
+	w := newWalk(t, s, clock, "")
 	ref := reference.New(clock.now)
 	among := w.among
 	for round := range 3000 {

@@ -66,6 +66,38 @@ func TestRefusedKeyIsNotAskedAgain(t *testing.T) {
 	}
 }
 
+// A remembered refusal is a use of the plan that the server does not see. The plan still
+// counts for a window after it what others are charged.
+func TestRememberedRefusalsKeepThePlan(t *testing.T) {
+	server := redistest.Start(t)
+	bubble.Test(t, func(t *testing.T) {
+		s := open(t, Config{}, server.Addr())
+		bubbleClock().tell(s)
+		long := newLimiter(t, s, "api", core.MinInterval(300*time.Millisecond))
+		short := with(t, long, core.MinInterval(100*time.Millisecond))
+		for i, call := range []struct {
+			after   time.Duration
+			l       *core.Limiter
+			allowed bool
+			source  core.Source
+		}{
+			{0, long, true, core.SourceStore},
+			{0, short, false, core.SourceStore}, // from now on the key has two states
+			{0, long, false, core.SourceStore},
+			{0, long, false, core.SourceStore}, // remembered, as no other plan has been in between
+			{200 * time.Millisecond, long, false, core.SourceCache},
+			{0, short, true, core.SourceStore},
+			{250 * time.Millisecond, long, false, core.SourceStore},
+			{50 * time.Millisecond, long, true, core.SourceStore},
+		} {
+			time.Sleep(call.after)
+			if d := allow(t, call.l, "k", 1); d.Allowed != call.allowed || d.Source != call.source {
+				t.Errorf("call %d: %s", i, describe(&d))
+			}
+		}
+	})
+}
+
 func TestResetAndRefundAreSeenAtOnce(t *testing.T) {
 	server := redistest.Start(t)
 	s := open(t, Config{RefusalTTL: time.Hour}, server.Addr())

@@ -97,7 +97,7 @@ func (o *other) shows(now int64) int64 {
 func (k *key) keptUntil(now int64) int64 {
 	k.model.resize(k.largest.Numbers())
 	defer k.model.resize(k.numbers)
-	until := max(k.model.fresh(), now+window(k.largest.Numbers()))
+	until := max(k.model.fresh(), now+2*window(k.largest.Numbers()))
 	for _, o := range k.others {
 		until = max(until, o.kept.Until)
 	}

@@ -16,9 +16,11 @@ import (
 // it takes over from the state that shows most, see [Step.Adopt]. A token bucket is an
 // exception: see its Count.
 //
-// A state is dropped when its parameters have not been used for one of their windows, and
+// A state is dropped when its parameters have not been used for two of their windows, and
 // nothing counts any more, under these or the others, that did when they were. So long
-// after an upgrade a key has one state again, that of the new parameters.
+// after an upgrade a key has one state again, that of the new parameters. It is two because
+// a server answers refusals from memory: for as long as a window that is a use as well, but
+// nobody sees it here.
 type Kept struct {
 	Step  Step
 	State []int64
@@ -33,7 +35,7 @@ const MaxKept = 8
 // it: without it, its parameters would adopt from one of them, which dates at a later
 // instant what the state had counted earlier, and a wait that was promised would not do.
 func Keep(p Step, s []int64, now int64, others []Kept) Kept {
-	until := max(p.FreshAt(s), now+p.Window())
+	until := max(p.FreshAt(s), now+2*p.Window())
 	for _, o := range others {
 		until = max(until, o.Until)
 	}

@@ -12,6 +12,9 @@ import (
 
 // A Store is the reference. It is not safe for concurrent use.
 type Store struct {
+	// Forgets makes questions change nothing, as those do that are answered from memory.
+	Forgets bool
+
 	now    func() int64
 	states map[cellOf][]step.Kept // the one that was used last first
 }
@@ -63,6 +66,9 @@ func (r *Store) load(c store.Charge, p *store.Policy) *loaded {
 
 // save keeps the states, after n units were charged.
 func (r *Store) save(x *loaded, n int64) {
+	if r.Forgets {
+		return
+	}
 	x.own = step.Keep(x.own.Step, x.own.State, r.now(), x.others)
 	if n > 0 {
 		step.Count(x.others, x.own, r.now(), n)

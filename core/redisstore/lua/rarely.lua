@@ -63,7 +63,7 @@ local SEVERAL, MAXKEPT = 255, 8
 -- keep returns v with the instant until which it is kept, but for those beside it.
 local function keep(functions, v)
   local fresh, window, shows = functions.lasts(v)
-  return {value = v, till = min(max(fresh, now + window), 9007199254740991), fresh = fresh, window = window, shows = shows}
+  return {value = v, till = min(max(fresh, now + 2 * window), 9007199254740991), fresh = fresh, window = window, shows = shows}
 end
 
 -- take is called with a whole value that is not one under the policy's numbers alone, or is
