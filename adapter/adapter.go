@@ -9,153 +9,188 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
 
 	"github.com/headgate/headgate/internal/fault"
 	"github.com/headgate/headgate/keyfuncs"
+	"github.com/headgate/headgate/nethttp"
 )
 
-// A Key returns the key that is charged from a framework's context, by the contract of
-// [keyfuncs.Func]: never an empty key without an error, and [keyfuncs.ErrAbsent] if the
-// context does not contain what is charged. It must be safe for concurrent use.
-type Key[C any] func(C) (string, error)
-
-// A Framework is a framework with contexts of type C. Its methods are safe for concurrent
-// use. Literals name the fields, and both are required.
+// A Framework is a framework with contexts of type C. An adapter has one variable of it, whose
+// literal names the fields, which are all required. Its methods are safe for concurrent use.
 type Framework[C any] struct {
 	// Name is that of the adapter's package, for errors.
 	Name string
 
 	// Request returns the request of a context.
 	Request func(C) *http.Request
+
+	// Get returns the value that the context stores under a name, or nil, and Set stores one.
+	Get func(c C, name string) any
+	Set func(c C, name string, value any)
+
+	keys, keeps atomic.Bool // whether there are any Keys, and a KeepVerdict
 }
 
-// Key returns the key of a function of package keyfuncs. It panics if fn is nil.
-func (f Framework[C]) Key(fn keyfuncs.Func) Key[C] {
-	if fn == nil {
-		panic("headgate: " + f.Name + ": Request: the function is nil")
+// Key returns a key from the framework's context, by the contract of [keyfuncs.Func]. A request
+// that did not pass the adapter is [keyfuncs.ErrProgram]. Key panics if get is nil.
+func (f *Framework[C]) Key(get func(C) (string, error)) keyfuncs.Func {
+	if get == nil {
+		panic("headgate: " + f.Name + ": the key is nil")
 	}
-	return func(c C) (string, error) { return fn(f.Request(c)) }
+	f.keys.Store(true)
+	errOutside := fmt.Errorf("%w: it is of %s, which the request did not pass", keyfuncs.ErrProgram, f.Name)
+	return func(r *http.Request) (string, error) {
+		c, ok := f.find(r)
+		if !ok {
+			return "", errOutside
+		}
+		return get(c)
+	}
 }
 
-// Text returns the text that get returns, which errors call thing. An empty one is
+// Text returns the key that get returns, which errors call thing. An empty one is
 // [keyfuncs.ErrAbsent].
-func (Framework[C]) Text(thing string, get func(C) string) Key[C] {
+func (f *Framework[C]) Text(thing string, get func(C) string) keyfuncs.Func {
 	errAbsent := fmt.Errorf("%w: %s", keyfuncs.ErrAbsent, thing)
-	return func(c C) (string, error) {
+	return f.Key(func(c C) (string, error) {
 		if text := get(c); text != "" {
 			return text, nil
 		}
 		return "", errAbsent
-	}
+	})
 }
 
-// Value returns the text of the value that get returns, which errors call thing. It must be
-// of a type that [keyfuncs.Context] accepts. A value that is nil or has an empty text is
+// Value returns the key that is the text of a value in the context. It must be of a type that
+// [keyfuncs.Context] accepts. A value that is nil or has an empty text is
 // [keyfuncs.ErrAbsent], one of another type [keyfuncs.ErrProgram].
-func (f Framework[C]) Value(thing string, get func(C) any) Key[C] {
+func (f *Framework[C]) Value(name string) keyfuncs.Func {
 	type key struct{}
-	fn := keyfuncs.Context(key{})
-	text := f.Text(thing, func(c C) string {
-		s, _ := get(c).(string)
-		return s
-	})
-	return func(c C) (string, error) {
-		value := get(c)
-		if _, ok := value.(string); ok || value == nil {
-			return text(c)
+	text := keyfuncs.Context(key{}) // which knows the types that have a text
+	thing := "context value " + strconv.Quote(name)
+	errAbsent := fmt.Errorf("%w: %s", keyfuncs.ErrAbsent, thing)
+	return f.Key(func(c C) (string, error) {
+		value := f.Get(c, name)
+		if s, ok := value.(string); ok && s != "" {
+			return s, nil
+		} else if ok || value == nil {
+			return "", errAbsent
 		}
-		// Package keyfuncs knows which types have a text.
-		r := f.Request(c)
-		s, err := fn(r.WithContext(context.WithValue(r.Context(), key{}, value)))
+		s, err := text(new(http.Request).WithContext(context.WithValue(context.Background(), key{}, value)))
 		if err != nil {
 			return "", fault.Wrap(f.Name+": "+thing, err)
 		}
 		return s, nil
-	}
+	})
 }
 
-// All returns the combination of keys, like [keyfuncs.All]. It panics if there is none, or a
-// nil one.
-func (f Framework[C]) All(keys ...Key[C]) Key[C] { return f.compose("All", keyfuncs.All, keys) }
+// A carrier carries a framework's context in that of a request, until it has ended: frameworks
+// use their contexts again.
+type carrier[C any] struct {
+	context.Context //nolint:containedctx // it is a context
 
-// First returns the first of the keys that a context has, like [keyfuncs.First]. It panics if
-// there is none, or a nil one.
-func (f Framework[C]) First(keys ...Key[C]) Key[C] { return f.compose("First", keyfuncs.First, keys) }
-
-// compose calls package keyfuncs, so that keys have the same form everywhere. The functions
-// that keyfuncs combines get only a request, so each combination has a field for the context,
-// and is used by one request at a time.
-func (f Framework[C]) compose(name string, how func(...keyfuncs.Func) keyfuncs.Func, keys []Key[C]) Key[C] {
-	keys = f.Keys(name, keys...)
-	type combination struct {
-		c   C
-		key keyfuncs.Func
-	}
-	pool := sync.Pool{New: func() any {
-		one := &combination{}
-		fns := make([]keyfuncs.Func, len(keys))
-		for i, key := range keys {
-			fns[i] = func(*http.Request) (string, error) { return key(one.c) }
-		}
-		one.key = how(fns...)
-		return one
-	}}
-	return func(c C) (string, error) {
-		one := pool.Get().(*combination)
-		one.c = c
-		key, err := one.key(f.Request(c))
-		one.c = *new(C)
-		pool.Put(one)
-		return key, err
-	}
+	mu    sync.Mutex // as what handlers start may outlive them
+	c     C
+	ended bool
 }
 
-// By returns what the CheckTo and CheckKeys of guards take: the keys of c, or nil if there are
-// none.
-func By[C any](keys []Key[C], c C) func(rule int) (string, error) {
-	if keys == nil {
-		return nil
+// carrierKey is the key of a carrier in itself.
+type carrierKey[C any] struct{}
+
+// Value implements [context.Context].
+func (in *carrier[C]) Value(key any) any {
+	if key == (carrierKey[C]{}) {
+		return in
 	}
-	return func(rule int) (string, error) { return keys[rule](c) }
+	return in.Context.Value(key)
 }
 
-// Count returns what the Mount of guards takes: the number of keys, or -1 if keys is nil.
-func Count[C any](keys []Key[C]) int {
-	if keys == nil {
-		return -1
+// find returns the framework's context in that of a request.
+func (*Framework[C]) find(r *http.Request) (c C, ok bool) {
+	in, ok := r.Context().Value(carrierKey[C]{}).(*carrier[C])
+	if !ok {
+		return c, false
 	}
-	return len(keys)
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	return in.c, !in.ended
 }
 
-// Keys returns a copy of the keys that the adapter's function of that name was called with. It
-// panics if there is none, or a nil one.
-func (f Framework[C]) Keys(function string, keys ...Key[C]) []Key[C] {
-	if len(keys) == 0 {
-		panic("headgate: " + f.Name + ": " + function + ": no key")
-	}
-	for i, key := range keys {
-		if key == nil {
-			panic("headgate: " + f.Name + ": " + function + ": key " + strconv.Itoa(i) + " is nil")
-		}
-	}
-	return slices.Clone(keys)
-}
-
-// contextKey is the key of a framework's context in that of a request.
-type contextKey[C any] struct{}
-
-// With returns the request of c with c in its context, for [Framework.Context].
-func (f Framework[C]) With(c C) *http.Request {
-	r := f.Request(c)
-	return r.WithContext(context.WithValue(r.Context(), contextKey[C]{}, c))
-}
-
-// Context returns the framework's context that [Framework.With] put into the request's, or the
-// zero C.
-func (Framework[C]) Context(r *http.Request) C {
-	c, _ := r.Context().Value(contextKey[C]{}).(C)
+// Context returns the framework's context of a request from [Framework.Enter] or
+// [Framework.With], or the zero C.
+func (f *Framework[C]) Context(r *http.Request) C {
+	c, _ := f.find(r)
 	return c
+}
+
+// With returns the request of c, with c in its context for keys and for [Framework.Context]. It
+// must not be used after c.
+func (f *Framework[C]) With(c C) *http.Request {
+	r := f.Request(c)
+	return r.WithContext(&carrier[C]{Context: r.Context(), c: c})
+}
+
+// A Visit is the passing of a request.
+type Visit[C any] struct {
+	// Request is for the guard.
+	Request *http.Request
+
+	in *carrier[C]
+}
+
+// Enter returns the request of c for a guard. It has c in its context, until the visit ends, if
+// functions of the guard should find it there, which the guard's Mount reports, or if there
+// are any keys from contexts; otherwise that would cost two allocations for nothing.
+func (f *Framework[C]) Enter(c C, functions bool) Visit[C] {
+	r := f.Request(c)
+	if !functions && !f.keys.Load() {
+		return Visit[C]{Request: r}
+	}
+	in := &carrier[C]{Context: r.Context(), c: c}
+	return Visit[C]{r.WithContext(in), in}
+}
+
+// End ends the visit. It is to be called when the guard is done with the request.
+func (v Visit[C]) End() {
+	if v.in != nil {
+		v.in.mu.Lock()
+		defer v.in.mu.Unlock()
+		v.in.c, v.in.ended = *new(C), true
+	}
+}
+
+// kept is where the last verdict about a request is kept.
+type kept struct {
+	verdict nethttp.Verdict
+	given   bool
+}
+
+// verdictName is the name of *kept in the framework's context.
+func (f *Framework[C]) verdictName() string { return "headgate/" + f.Name + ".Verdict" }
+
+// KeepVerdict returns a function to be called with the context of each request whose verdicts
+// are kept. Programs that do not use it do not look for the place in each context.
+func (f *Framework[C]) KeepVerdict() func(C) {
+	f.keeps.Store(true)
+	name := f.verdictName()
+	return func(c C) { f.Set(c, name, new(kept)) }
+}
+
+// Keep keeps a verdict, if that is wanted.
+func (f *Framework[C]) Keep(c C, v *nethttp.Verdict) {
+	if f.keeps.Load() {
+		if k, ok := f.Get(c, f.verdictName()).(*kept); ok {
+			*k = kept{*v, true}
+		}
+	}
+}
+
+// Verdict returns the last verdict that was kept, or false.
+func (f *Framework[C]) Verdict(c C) (nethttp.Verdict, bool) {
+	if k, ok := f.Get(c, f.verdictName()).(*kept); ok {
+		return k.verdict, k.given
+	}
+	return nethttp.Verdict{}, false
 }

@@ -1,6 +1,7 @@
 package adapter_test
 
 import (
+	"context"
 	"errors"
 	"net/http"
 	"net/http/httptest"
@@ -9,34 +10,45 @@ import (
 
 	"github.com/headgate/headgate/adapter"
 	"github.com/headgate/headgate/keyfuncs"
+	"github.com/headgate/headgate/nethttp"
 )
 
 // A visit is the context of a framework that is made up.
 type visit struct {
-	r     *http.Request
-	user  any
-	route string
+	r      *http.Request
+	route  string
+	stored map[string]any
 }
 
-var framework = adapter.Framework[*visit]{Name: "visits", Request: func(v *visit) *http.Request { return v.r }}
+var framework = adapter.Framework[*visit]{
+	Name:    "visits",
+	Request: func(v *visit) *http.Request { return v.r },
+	Get:     func(v *visit, name string) any { return v.stored[name] },
+	Set:     func(v *visit, name string, value any) { v.stored[name] = value },
+}
+
+func newVisit(user any) *visit {
+	v := &visit{r: httptest.NewRequest("GET", "/", nil), route: "/items", stored: map[string]any{"user": user}}
+	v.r.Header.Set("X-Own", "anna")
+	return v
+}
 
 type hidden string
 
 func (hidden) String() string { return "hidden" }
 
 func TestKeys(t *testing.T) {
-	request := framework.Key(keyfuncs.Header("X-Own"))
+	own := keyfuncs.Header("X-Own")
 	route := framework.Text("route", func(v *visit) string { return v.route })
-	user := framework.Value(`value "user"`, func(v *visit) any { return v.user })
+	user := framework.Value("user")
 	for _, test := range []struct {
 		name string
-		key  adapter.Key[*visit]
+		key  keyfuncs.Func
 		user any
 		want string
 		err  error
 	}{
-		{"of the request", request, nil, "anna", nil},
-		{"not of the request", framework.Key(keyfuncs.Header("X-None")), nil, "", keyfuncs.ErrAbsent},
+		{"any", framework.Key(func(v *visit) (string, error) { return v.route + "!", nil }), nil, "/items!", nil},
 		{"text", route, nil, "/items", nil},
 		{"no text", framework.Text("nothing", func(*visit) string { return "" }), nil, "", keyfuncs.ErrAbsent},
 		{"a string", user, "ben", "ben", nil},
@@ -46,67 +58,103 @@ func TestKeys(t *testing.T) {
 		{"an empty string", user, "", "", keyfuncs.ErrAbsent},
 		{"an empty type of strings", user, hidden(""), "", keyfuncs.ErrAbsent},
 		{"a struct", user, struct{ secret int }{4711}, "", keyfuncs.ErrProgram},
-		{"all", framework.All(route, request), nil, "6:/items,4:anna,", nil},
-		{"all, one absent", framework.All(route, user), nil, "", keyfuncs.ErrAbsent},
-		{"first", framework.First(user, request), nil, "1:anna", nil},
-		{"first of the first", framework.First(user, request), "ben", "0:ben", nil},
-		{"an error ends it", framework.First(user, request), 1.5, "", keyfuncs.ErrProgram},
+		{"all", keyfuncs.All(route, own), nil, "6:/items,4:anna,", nil},
+		{"all, one absent", keyfuncs.All(route, user), nil, "", keyfuncs.ErrAbsent},
+		{"first", keyfuncs.First(user, own), nil, "1:anna", nil},
+		{"first of the first", keyfuncs.First(user, own), "ben", "0:ben", nil},
+		{"an error ends it", keyfuncs.First(user, own), 1.5, "", keyfuncs.ErrProgram},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			v := &visit{httptest.NewRequest("GET", "/", nil), test.user, "/items"}
-			v.r.Header.Set("X-Own", "anna")
-			got, err := test.key(v)
+			got, err := test.key(framework.With(newVisit(test.user)))
 			if got != test.want || !errors.Is(err, test.err) {
 				t.Errorf("%q, %v", got, err)
 			}
-			if err != nil && (strings.Contains(err.Error(), "4711") || strings.Count(err.Error(), "value \"user\"") > 1) {
+			if err != nil && (strings.Contains(err.Error(), "4711") || strings.Count(err.Error(), "context value \"user\"") > 1) {
 				t.Errorf("the error is %v", err)
 			}
 		})
 	}
 }
 
-func TestContext(t *testing.T) {
-	v := &visit{r: httptest.NewRequest("GET", "/", nil)}
-	if got := framework.Context(v.r); got != nil {
-		t.Errorf("%v without With", got)
-	}
-	r := framework.With(v)
-	if got := framework.Context(r); got != v {
-		t.Errorf("%v, want %v", got, v)
-	}
-	if got := (adapter.Framework[*http.Request]{}).Context(r); got != nil {
-		t.Errorf("another framework's is %v", got)
-	}
-}
-
-func TestBy(t *testing.T) {
-	one := framework.Key(keyfuncs.Everyone())
-	if adapter.By[*visit](nil, nil) != nil || adapter.Count[*visit](nil) != -1 {
-		t.Error("no keys are some")
-	}
-	keys := framework.Keys("LimitBy", one, framework.Text("route", func(v *visit) string { return v.route }))
-	v := &visit{httptest.NewRequest("GET", "/", nil), nil, "/items"}
-	if got, err := adapter.By(keys, v)(1); got != "/items" || err != nil || adapter.Count(keys) != 2 {
-		t.Errorf("%q, %v, %d keys", got, err, adapter.Count(keys))
-	}
-}
-
-func TestPanics(t *testing.T) {
-	for name, f := range map[string]func(){
-		"a nil function": func() { framework.Key(nil) },
-		"all of nothing": func() { framework.All() },
-		"first of nil":   func() { framework.First(nil) },
-		"no keys":        func() { framework.Keys("LimitBy") },
-		"a nil key":      func() { framework.Keys("LimitBy", framework.Key(keyfuncs.Everyone()), nil) },
+// The framework's context is in that of the request from the beginning of a visit to its end.
+func TestVisit(t *testing.T) {
+	type name struct{}
+	v := newVisit("anna")
+	v.r = v.r.WithContext(context.WithValue(v.r.Context(), name{}, "outer"))
+	other := adapter.Framework[*http.Request]{}
+	for what, enter := range map[string]func() (*http.Request, func()){
+		"With":  func() (*http.Request, func()) { return framework.With(v), nil },
+		"Enter": func() (*http.Request, func()) { visit := framework.Enter(v, true); return visit.Request, visit.End },
 	} {
-		func() {
-			defer func() {
-				if text, _ := recover().(string); !strings.HasPrefix(text, "headgate: visits: ") {
-					t.Errorf("%s: panic %q", name, text)
-				}
-			}()
-			f()
-		}()
+		r, end := enter()
+		if got := framework.Context(r); got != v {
+			t.Errorf("%s: %v, want %v", what, got, v)
+		}
+		if got := r.Context().Value(name{}); got != "outer" {
+			t.Errorf("%s: the value of the request's own context is %v", what, got)
+		}
+		if other.Context(r) != nil || framework.Context(v.r) != nil {
+			t.Errorf("%s: it is in other requests, or for other frameworks", what)
+		}
+		if end != nil {
+			if end(); framework.Context(r) != nil {
+				t.Errorf("%s: it is there after the end", what)
+			}
+		}
 	}
+}
+
+// What nobody wants costs nothing.
+func TestVisitOfNoKeys(t *testing.T) {
+	unused := adapter.Framework[*visit]{Request: func(v *visit) *http.Request { return v.r }}
+	v := newVisit(nil)
+	in := unused.Enter(v, false)
+	if in.End(); in.Request != v.r {
+		t.Error("a request was made for nothing")
+	}
+	if in := unused.Enter(v, true); in.Request == v.r {
+		t.Error("functions find nothing")
+	}
+	key := unused.Key(func(v *visit) (string, error) { return v.route, nil })
+	if got, err := key(unused.Enter(v, false).Request); got != "/items" || err != nil {
+		t.Errorf("a key: %q, %v", got, err)
+	}
+	if _, err := key(v.r); !errors.Is(err, keyfuncs.ErrProgram) {
+		t.Errorf("elsewhere: %v", err)
+	}
+}
+
+// Verdicts are kept where that is asked for, one framework's apart from another's.
+func TestVerdicts(t *testing.T) {
+	own := framework.Get
+	one := adapter.Framework[*visit]{Name: "one", Get: own, Set: framework.Set}
+	v := newVisit(nil)
+	verdict := &nethttp.Verdict{Err: errors.New("any")}
+	one.Keep(v, verdict)
+	if _, ok := one.Verdict(v); ok {
+		t.Error("it was kept for nobody")
+	}
+	keep := one.KeepVerdict()
+	if one.Keep(v, verdict); len(v.stored) != 1 {
+		t.Error("it was kept for a request that nobody asked about")
+	}
+	if keep(v); len(v.stored) != 2 {
+		t.Error("there is no place for it")
+	}
+	if _, ok := one.Verdict(v); ok {
+		t.Error("one was kept before there was any")
+	}
+	one.Keep(v, verdict)
+	if got, ok := one.Verdict(v); !ok || !errors.Is(got.Err, verdict.Err) {
+		t.Errorf("%v, %v", got, ok)
+	}
+}
+
+func TestKeyOfNothing(t *testing.T) {
+	defer func() {
+		if text, _ := recover().(string); !strings.HasPrefix(text, "headgate: visits: ") {
+			t.Errorf("panic %q", text)
+		}
+	}()
+	framework.Key(nil)
 }

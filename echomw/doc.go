@@ -9,12 +9,10 @@
 //	on a route                                 e.POST("/login", login, echomw.Limit(guard))
 //	a limit on open WebSockets                 e.GET("/ws", upgrade, echomw.Sockets(sockets))
 //	on requests handled at once               e.POST("/export", export, echomw.InFlight(guard))
-//	to charge the signed-in user               echomw.LimitBy(guard, echomw.Value("user"))
-//	the user, or else the address              echomw.LimitBy(guard, echomw.First(echomw.Value("user"),
-//	                                               echomw.Request(keyfuncs.RemoteAddr())))
-//	each client on each route                  echomw.LimitBy(guard, echomw.All(echomw.Route(),
-//	                                               echomw.Request(keyfuncs.RemoteAddr())))
-//	a custom key                               echomw.LimitBy(guard, func(c echo.Context) (string, error) {...})
+//	to charge the signed-in user               nethttp.Rule{Key: echomw.Value("user"), ...}
+//	the user, or else the address              keyfuncs.First(echomw.Value("user"), keyfuncs.RemoteAddr())
+//	each client on each route                  keyfuncs.All(echomw.Route(), keyfuncs.RemoteAddr())
+//	a key of your own                          echomw.Key(func(c echo.Context) (string, error) {...})
 //	a page instead of the problem document     nethttp.Config.OnRefused
 //	to write refusals as errors are written    e.Use(echomw.Errors(), echomw.Limit(guard))
 //	to set the cost of a request               nethttp.SetCost(c.Request().Context(), "tokens", n)
@@ -32,15 +30,12 @@
 // before. Put authentication before the guard if the user is charged, and CORS, which
 // answers preflights, so that they are not charged, and lets scripts read refusals.
 //
-// The functions of a guard's Config, such as Plan, Cost and Settle, but not of one of sockets, get
-// the request, for which
+// The functions of a guard's Config, such as Plan, Cost and Settle, get the request, for which
 // [Context] returns Echo's context:
 //
 //	Plan: func(r *http.Request, key string) *core.Limiter {
 //		return plans[echomw.Context(r).Get("plan").(string)]
 //	},
-//
-// A rule whose key is from Echo's context has none of its own: see [nethttp.Rule].ByFramework.
 //
 // # What is limited
 //

@@ -48,6 +48,14 @@ func open(t testing.TB) *nethttp.Guard {
 	return newGuard(t, nethttp.Config{Rules: []nethttp.Rule{newRule(t, "open", core.Unlimited())}})
 }
 
+// charging is open with another key.
+func charging(t testing.TB, key keyfuncs.Func) *nethttp.Guard {
+	t.Helper()
+	rule := newRule(t, "open", core.Unlimited())
+	rule.Key = key
+	return newGuard(t, nethttp.Config{Rules: []nethttp.Rule{rule}})
+}
+
 func request(method, target string, fields ...string) *http.Request {
 	r := httptest.NewRequest(method, target, nil)
 	for i := 0; i < len(fields); i += 2 {
@@ -67,21 +75,19 @@ type secret string
 func (secret) String() string { return "hidden" }
 
 func TestKeys(t *testing.T) {
-	fixed := func(key string, err error) echomw.Key {
-		return func(echo.Context) (string, error) { return key, err }
+	fixed := func(key string, err error) keyfuncs.Func {
+		return echomw.Key(func(echo.Context) (string, error) { return key, err })
 	}
 	none := fixed("", keyfuncs.ErrAbsent)
 	wrong := errors.New("wrong")
-	fromRequest := echomw.Request(own)
 	for _, test := range []struct {
 		name string
-		key  echomw.Key
+		key  keyfuncs.Func
 		path string
 		want string // empty: an error
 		err  error
 	}{
-		{name: "request", key: fromRequest, want: "anna"},
-		{name: "request without", key: echomw.Request(keyfuncs.Header("X-None")), err: keyfuncs.ErrAbsent},
+		{name: "request", key: own, want: "anna"},
 		{name: "route", key: echomw.Route(), want: "/items/:id/*"},
 		{name: "no route", key: echomw.Route(), path: "/nowhere", err: keyfuncs.ErrAbsent},
 		{name: "parameter", key: echomw.Param("id"), want: "4711"},
@@ -93,11 +99,11 @@ func TestKeys(t *testing.T) {
 		{name: "value, nil", key: echomw.Value("nil"), err: keyfuncs.ErrAbsent},
 		{name: "no value", key: echomw.Value("none"), err: keyfuncs.ErrAbsent},
 		{name: "value of another type", key: echomw.Value("struct"), err: keyfuncs.ErrProgram},
-		{name: "all", key: echomw.All(echomw.Param("id"), fromRequest), want: "4:4711,4:anna,"},
-		{name: "all, one absent", key: echomw.All(echomw.Param("id"), none), err: keyfuncs.ErrAbsent},
-		{name: "first", key: echomw.First(none, echomw.Value("text"), fromRequest), want: "1:ben"},
-		{name: "first, wrong", key: echomw.First(none, fixed("", wrong), fromRequest), err: wrong},
-		{name: "first of all", key: echomw.First(none, echomw.All(fromRequest, fromRequest)), want: "1:4:anna,4:anna,"},
+		{name: "all", key: keyfuncs.All(echomw.Param("id"), own), want: "4:4711,4:anna,"},
+		{name: "all, one absent", key: keyfuncs.All(echomw.Param("id"), none), err: keyfuncs.ErrAbsent},
+		{name: "first", key: keyfuncs.First(none, echomw.Value("text"), own), want: "1:ben"},
+		{name: "first, wrong", key: keyfuncs.First(none, fixed("", wrong), own), err: wrong},
+		{name: "first of all", key: keyfuncs.First(none, keyfuncs.All(own, own)), want: "1:4:anna,4:anna,"},
 		{name: "empty", key: fixed("", nil), err: errAny},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -117,10 +123,10 @@ func TestKeys(t *testing.T) {
 					verdict, _ = echomw.Verdict(c)
 					return failed
 				}
-			}, echomw.LimitBy(open(t), func(c echo.Context) (key string, err error) {
-				got, err = test.key(c)
+			}, echomw.Limit(charging(t, func(r *http.Request) (key string, err error) {
+				got, err = test.key(r)
 				return got, err
-			}))
+			})))
 			e.GET("/items/:id/*", func(c echo.Context) error { return c.NoContent(204) })
 			path := "/items/4711/more"
 			if test.path != "" {
@@ -156,10 +162,10 @@ func TestKeys(t *testing.T) {
 func TestRoute(t *testing.T) {
 	var got string
 	e := echo.New()
-	e.Use(echomw.LimitBy(open(t), func(c echo.Context) (key string, err error) {
-		got, err = echomw.First(echomw.Route(), echomw.Request(keyfuncs.Everyone()))(c)
+	e.Use(echomw.Limit(charging(t, func(r *http.Request) (key string, err error) {
+		got, err = keyfuncs.First(echomw.Route(), keyfuncs.Everyone())(r)
 		return got, err
-	}))
+	})))
 	ok := func(c echo.Context) error { return c.NoContent(204) }
 	e.GET("/items/:id", ok)
 	e.Group("/plain").GET("/items/:id", ok)
@@ -365,6 +371,7 @@ func TestContext(t *testing.T) {
 		saw = append(saw, name+" "+user)
 	}
 	rule := newRule(t, "context", core.SlidingLog(core.PerHour(1000)))
+	rule.Key = echomw.Value("user")
 	rule.Cost = func(r *http.Request) int64 {
 		see("Cost", r)
 		return 1
@@ -387,7 +394,7 @@ func TestContext(t *testing.T) {
 			c.Set("user", "anna")
 			return next(c)
 		}
-	}, echomw.LimitBy(guard, echomw.Value("user")))
+	}, echomw.Limit(guard))
 	e.GET("/", func(c echo.Context) error {
 		see("handler", c.Request())
 		return nil
@@ -438,21 +445,9 @@ func TestSocketRefusal(t *testing.T) {
 }
 
 func TestPanics(t *testing.T) {
-	key := echomw.Route()
-	two := newGuard(t, nethttp.Config{Rules: []nethttp.Rule{
-		newRule(t, "first", core.Unlimited()), newRule(t, "second", core.Unlimited()),
-	}})
 	for name, f := range map[string]func(){
-		"Limit":            func() { echomw.Limit(nil) },
-		"LimitBy guard":    func() { echomw.LimitBy(nil, key) },
-		"LimitBy no key":   func() { echomw.LimitBy(open(t)) },
-		"LimitBy nil key":  func() { echomw.LimitBy(open(t), nil) },
-		"LimitBy 2 for 1":  func() { echomw.LimitBy(open(t), key, key) },
-		"LimitBy 1 for 2":  func() { echomw.LimitBy(two, key) },
-		"Request nil":      func() { echomw.Request(nil) },
-		"All of nothing":   func() { echomw.All() },
-		"First of nil":     func() { echomw.First(nil) },
-		"First of nothing": func() { echomw.First() },
+		"Limit": func() { echomw.Limit(nil) },
+		"Key":   func() { echomw.Key(nil) },
 	} {
 		func() {
 			defer func() {

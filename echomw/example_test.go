@@ -31,9 +31,9 @@ func Example() {
 }
 
 // Signed-in users are charged by name, others by address.
-func ExampleLimitBy() {
-	limiter := core.Must(core.New(memstore.New(memstore.Config{}), "api", core.SlidingLog(core.PerMinute(1))))
-	guard := core.Must(nethttp.New(nethttp.Config{Rules: []nethttp.Rule{{Limiter: limiter, ByFramework: true}}}))
+func ExampleValue() {
+	client := keyfuncs.First(echomw.Value("user"), keyfuncs.RemoteAddr())
+	guard := core.Must(nethttp.Limit("api", client, core.SlidingLog(core.PerMinute(1))))
 	authenticate := func(next echo.HandlerFunc) echo.HandlerFunc {
 		return func(c echo.Context) error {
 			if name, password, ok := c.Request().BasicAuth(); ok && password == "open sesame" {
@@ -43,7 +43,7 @@ func ExampleLimitBy() {
 		}
 	}
 	e := echo.New()
-	e.Use(authenticate, echomw.LimitBy(guard, echomw.First(echomw.Value("user"), echomw.Request(keyfuncs.RemoteAddr()))))
+	e.Use(authenticate, echomw.Limit(guard))
 	e.GET("/", func(c echo.Context) error { return c.String(http.StatusOK, "hello") })
 
 	for _, user := range []string{"", "anna", "ben", "anna", ""} {

@@ -5,7 +5,6 @@ import (
 
 	"github.com/labstack/echo/v4"
 
-	"github.com/headgate/headgate/adapter"
 	"github.com/headgate/headgate/websocketmw"
 )
 
@@ -18,40 +17,29 @@ import (
 // The upgrade may be by any library, on c.Response() and c.Request(), in whose context
 // [websocketmw.FromContext] finds the socket. Put Echo's Recover before the guard, which
 // closes the connection of a handler that panics. Sockets panics if the guard is nil.
-func Sockets(guard *websocketmw.Guard) echo.MiddlewareFunc { return sockets(guard, nil) }
-
-// SocketsBy is Sockets with keys from Echo's context, like [LimitBy]. They are those of Rules.
-// The functions of the guard's Config, Handshakes, and the Key of Inbound get the request, not
-// Echo's context, which ends before the socket does: put what they need, such as the user, into
-// the context of the request.
-//
-// SocketsBy panics if the guard or a key is nil, or if the numbers of keys and rules
-// differ.
-func SocketsBy(guard *websocketmw.Guard, keys ...Key) echo.MiddlewareFunc {
-	return sockets(guard, framework.Keys("SocketsBy", keys...))
-}
-
-func sockets(guard *websocketmw.Guard, keys []Key) echo.MiddlewareFunc {
-	guard.Mount(adapter.Count(keys))
+func Sockets(guard *websocketmw.Guard) echo.MiddlewareFunc {
+	functions := guard.Mount()
 	return func(next echo.HandlerFunc) echo.HandlerFunc {
 		return func(c echo.Context) error {
-			v := guard.CheckKeys(c.Request(), adapter.By(keys, c))
+			visit := framework.Enter(c, functions)
+			defer visit.End()
+			v := guard.Check(visit.Request)
 			switch {
 			case v.Status() != 0:
-				guard.Refuse(c.Response(), c.Request(), v)
+				guard.Refuse(c.Response(), visit.Request, v)
 				return nil
 			case !v.Upgrades():
 				return next(c)
 			}
-			return upgrade(c, next, &v)
+			return upgrade(c, next, visit.Request, &v)
 		}
 	}
 }
 
-// upgrade carries out a verdict that admits an upgrade.
-func upgrade(c echo.Context, next echo.HandlerFunc, v *websocketmw.Verdict) (err error) {
+// upgrade carries out a verdict about the checked request, which admits an upgrade.
+func upgrade(c echo.Context, next echo.HandlerFunc, checked *http.Request, v *websocketmw.Verdict) (err error) {
 	handshake, _ := v.Handshake()
-	_, settle := handshake.Track(c.Request())
+	_, settle := handshake.Track(checked)
 	response := c.Response()
 	inner := response.Writer
 	defer func() { response.Writer = inner }()

@@ -11,12 +11,10 @@
 //	on a route                                 e.POST("/login", login, echov5mw.Limit(guard))
 //	a limit on open WebSockets                 e.GET("/ws", upgrade, echov5mw.Sockets(sockets))
 //	on requests handled at once               e.POST("/export", export, echov5mw.InFlight(guard))
-//	to charge the signed-in user               echov5mw.LimitBy(guard, echov5mw.Value("user"))
-//	the user, or else the address              echov5mw.LimitBy(guard, echov5mw.First(echov5mw.Value("user"),
-//	                                               echov5mw.Request(keyfuncs.RemoteAddr())))
-//	each client on each route                  echov5mw.LimitBy(guard, echov5mw.All(echov5mw.Route(),
-//	                                               echov5mw.Request(keyfuncs.RemoteAddr())))
-//	a custom key                               echov5mw.LimitBy(guard, func(c *echo.Context) (string, error) {...})
+//	to charge the signed-in user               nethttp.Rule{Key: echov5mw.Value("user"), ...}
+//	the user, or else the address              keyfuncs.First(echov5mw.Value("user"), keyfuncs.RemoteAddr())
+//	each client on each route                  keyfuncs.All(echov5mw.Route(), keyfuncs.RemoteAddr())
+//	a key of your own                          echov5mw.Key(func(c *echo.Context) (string, error) {...})
 //	a page instead of the problem document     nethttp.Config.OnRefused
 //	to write refusals as errors are written    e.Use(echov5mw.Errors(), echov5mw.Limit(guard))
 //	to set the cost of a request               nethttp.SetCost(c.Request().Context(), "tokens", n)
@@ -34,15 +32,12 @@
 // before. Put authentication before the guard if the user is charged, and CORS, which
 // answers preflights, so that they are not charged, and lets scripts read refusals.
 //
-// The functions of a guard's Config, such as Plan, Cost and Settle, but not of one of sockets, get
-// the request, for which
+// The functions of a guard's Config, such as Plan, Cost and Settle, get the request, for which
 // [Context] returns Echo's context:
 //
 //	Plan: func(r *http.Request, key string) *core.Limiter {
 //		return plans[echov5mw.Context(r).Get("plan").(string)]
 //	},
-//
-// A rule whose key is from Echo's context has none of its own: see [nethttp.Rule].ByFramework.
 //
 // # What is limited
 //

@@ -4,11 +4,10 @@ import (
 	"bufio"
 	"net"
 	"net/http"
-	"sync/atomic"
 
 	"github.com/labstack/echo/v5"
 
-	"github.com/headgate/headgate/adapter"
+	"github.com/headgate/headgate/inflight"
 	"github.com/headgate/headgate/nethttp"
 )
 
@@ -20,40 +19,44 @@ import (
 //
 // The refusal is written as under net/http, and no error is returned, unless [Errors] runs
 // before. Limit panics if the guard is nil.
-func Limit(guard *nethttp.Guard) echo.MiddlewareFunc { return limit(guard, nil) }
-
-// LimitBy is Limit with keys from Echo's context: the i-th is that of the guard's i-th rule, in
-// place of a Key if that is not [nethttp.Rule].ByFramework. There must be one for each rule; see
-// [Request] for keys from the request.
-//
-// Middleware that sets charged values, such as authentication, must run before.
-// LimitBy panics if the guard or a key is nil, or if the numbers of keys and rules differ.
-func LimitBy(guard *nethttp.Guard, keys ...Key) echo.MiddlewareFunc {
-	return limit(guard, framework.Keys("LimitBy", keys...))
-}
-
-func limit(guard *nethttp.Guard, keys []Key) echo.MiddlewareFunc {
-	functions := guard.Mount(adapter.Count(keys))
+func Limit(guard *nethttp.Guard) echo.MiddlewareFunc {
+	functions := guard.Mount()
 	return func(next echo.HandlerFunc) echo.HandlerFunc {
 		return func(c *echo.Context) error {
+			visit := framework.Enter(c, functions)
+			defer visit.End()
 			var v nethttp.Verdict
-			r := c.Request()
-			if functions { // not for handlers, as what they start may outlive Echo's context
-				r = framework.With(c)
-			}
-			guard.CheckTo(&v, r, adapter.By(keys, c))
-			if keeps.Load() {
-				if k, ok := keptIn(c); ok {
-					*k = kept{v, true}
-				}
-			}
+			guard.CheckTo(&v, visit.Request)
+			framework.Keep(c, &v)
 			if v.Status() != 0 {
-				return refuse(c, v.Status(), v.Err, v.SetFields, func() { guard.Refuse(c.Response(), r, &v) })
+				return refuse(c, v.Status(), v.Err, v.SetFields, func() { guard.Refuse(c.Response(), visit.Request, &v) })
 			}
 			v.SetFields(c.Response().Header())
-			if tracked, settle := v.Track(r); settle != nil {
+			if tracked, settle := v.Track(visit.Request); settle != nil {
 				return serve(c, next, tracked, settle)
 			}
+			return next(c)
+		}
+	}
+}
+
+// InFlight returns a middleware that holds a slot for each request while the next handler runs.
+// It answers requests for which there is no slot in time, as [Limit] does. It panics if the guard
+// is nil.
+//
+//	e.POST("/export", export, echov5mw.InFlight(guard))
+func InFlight(guard *inflight.Guard) echo.MiddlewareFunc {
+	functions := guard.Mount()
+	return func(next echo.HandlerFunc) echo.HandlerFunc {
+		return func(c *echo.Context) error {
+			visit := framework.Enter(c, functions)
+			defer visit.End()
+			v := guard.Check(visit.Request)
+			if v.Status() != 0 {
+				return refuse(c, v.Status(), v.Err, v.SetFields, func() { guard.Refuse(c.Response(), visit.Request, v) })
+			}
+			defer v.Release()
+			v.SetFields(c.Response().Header())
 			return next(c)
 		}
 	}
@@ -135,25 +138,6 @@ func (w *writer) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	return conn, rw, err
 }
 
-// verdictKey is the key of *kept in Echo's context.
-const verdictKey = "github.com/headgate/headgate/echov5mw.Verdict"
-
-// keeps reports whether KeepVerdict was ever called. Without it, every request would look for
-// the kept verdict in the context in vain, which takes 10 to 40 ns; the context offers
-// no cheaper place for it.
-var keeps atomic.Bool //nolint:gochecknoglobals // it affects only the speed
-
-// kept is where [KeepVerdict] keeps the last verdict.
-type kept struct {
-	verdict nethttp.Verdict
-	given   bool
-}
-
-func keptIn(c *echo.Context) (*kept, bool) {
-	k, ok := c.Get(verdictKey).(*kept)
-	return k, ok
-}
-
 // KeepVerdict returns a middleware that keeps the verdicts of the guards that run after
 // it, for [Verdict]:
 //
@@ -162,10 +146,10 @@ func keptIn(c *echo.Context) (*kept, bool) {
 // Without it, verdicts are not kept, because that takes about 200 ns and 250 bytes a
 // request, nearly as long as the limit itself.
 func KeepVerdict() echo.MiddlewareFunc {
-	keeps.Store(true)
+	keep := framework.KeepVerdict()
 	return func(next echo.HandlerFunc) echo.HandlerFunc {
 		return func(c *echo.Context) error {
-			c.Set(verdictKey, new(kept))
+			keep(c)
 			return next(c)
 		}
 	}
@@ -174,9 +158,4 @@ func KeepVerdict() echo.MiddlewareFunc {
 // Verdict returns the last verdict about the request, for handlers and for the
 // application's HTTPErrorHandler. It returns false if no guard has checked the request,
 // or if [KeepVerdict] did not run before the guard.
-func Verdict(c *echo.Context) (nethttp.Verdict, bool) {
-	if k, ok := keptIn(c); ok {
-		return k.verdict, k.given
-	}
-	return nethttp.Verdict{}, false
-}
+func Verdict(c *echo.Context) (nethttp.Verdict, bool) { return framework.Verdict(c) }

@@ -8,12 +8,10 @@
 //	on a route                                 r.POST("/login", ginmw.Limit(guard), login)
 //	a limit on open WebSockets                 r.GET("/ws", ginmw.Sockets(sockets), upgrade)
 //	on requests handled at once               r.POST("/export", ginmw.InFlight(guard), export)
-//	to charge the signed-in user               ginmw.LimitBy(guard, ginmw.Value("user"))
-//	the user, or else the address              ginmw.LimitBy(guard, ginmw.First(ginmw.Value("user"),
-//	                                               ginmw.Request(keyfuncs.RemoteAddr())))
-//	each client on each route                  ginmw.LimitBy(guard, ginmw.All(ginmw.Route(),
-//	                                               ginmw.Request(keyfuncs.RemoteAddr())))
-//	a custom key                               ginmw.LimitBy(guard, func(c *gin.Context) (string, error) {...})
+//	to charge the signed-in user               nethttp.Rule{Key: ginmw.Value("user"), ...}
+//	the user, or else the address              keyfuncs.First(ginmw.Value("user"), keyfuncs.RemoteAddr())
+//	each client on each route                  keyfuncs.All(ginmw.Route(), keyfuncs.RemoteAddr())
+//	a key of your own                          ginmw.Key(func(c *gin.Context) (string, error) {...})
 //	a page instead of the problem document     nethttp.Config.OnRefused
 //	to set the cost of a request               nethttp.SetCost(c.Request.Context(), "tokens", n)
 //	to see the decision in a handler           r.Use(ginmw.KeepVerdict(), ginmw.Limit(guard)), then ginmw.Verdict(c)
@@ -31,15 +29,12 @@
 // authentication if the user is charged, and CORS, which answers preflights, so that
 // they are not charged, and lets scripts read refusals.
 //
-// The functions of a guard's Config, such as Plan, Cost and Settle, but not of one of sockets, get
-// the request, for which
+// The functions of a guard's Config, such as Plan, Cost and Settle, get the request, for which
 // [Context] returns Gin's context:
 //
 //	Plan: func(r *http.Request, key string) *core.Limiter {
 //		return plans[ginmw.Context(r).GetString("plan")]
 //	},
-//
-// A rule whose key is from Gin's context has none of its own: see [nethttp.Rule].ByFramework.
 //
 // # What is limited
 //

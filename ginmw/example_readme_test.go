@@ -27,18 +27,18 @@ func ExampleLimit() {
 	log.Fatal(r.Run("127.0.0.1:8080"))
 }
 
-// A guard with two rules takes two keys, in the order of the rules.
-func ExampleLimitBy_severalRules() {
+// Keys from Gin's context stand beside those from the request.
+func ExampleValue_severalRules() {
 	store := memstore.New(memstore.Config{})
 	perUser := core.Must(core.New(store, "user", core.SlidingLog(core.PerMinute(60))))
 	perAddress := core.Must(core.New(store, "address", core.SlidingLog(core.PerMinute(300))))
 	guard := core.Must(nethttp.New(nethttp.Config{Rules: []nethttp.Rule{
-		{Limiter: perUser, ByFramework: true},
-		{Limiter: perAddress, ByFramework: true},
+		{Limiter: perUser, Key: ginmw.Value("user")},
+		{Limiter: perAddress, Key: keyfuncs.RemoteAddr()},
 	}}))
 
 	r := gin.New()
-	r.Use(authenticate, ginmw.LimitBy(guard, ginmw.Value("user"), ginmw.Request(keyfuncs.RemoteAddr())))
+	r.Use(authenticate, ginmw.Limit(guard))
 	r.GET("/", func(c *gin.Context) { c.String(http.StatusOK, "hello\n") })
 
 	listen(r) // r.Run("127.0.0.1:8080")

@@ -30,16 +30,16 @@ func Example() {
 }
 
 // Signed-in users are charged by name, others by address.
-func ExampleLimitBy() {
-	limiter := core.Must(core.New(memstore.New(memstore.Config{}), "api", core.SlidingLog(core.PerMinute(1))))
-	guard := core.Must(nethttp.New(nethttp.Config{Rules: []nethttp.Rule{{Limiter: limiter, ByFramework: true}}}))
+func ExampleValue() {
+	client := keyfuncs.First(ginmw.Value("user"), keyfuncs.RemoteAddr())
+	guard := core.Must(nethttp.Limit("api", client, core.SlidingLog(core.PerMinute(1))))
 	authenticate := func(c *gin.Context) {
 		if name, password, ok := c.Request.BasicAuth(); ok && password == "open sesame" {
 			c.Set("user", name)
 		}
 	}
 	r := gin.New()
-	r.Use(authenticate, ginmw.LimitBy(guard, ginmw.First(ginmw.Value("user"), ginmw.Request(keyfuncs.RemoteAddr()))))
+	r.Use(authenticate, ginmw.Limit(guard))
 	r.GET("/", func(c *gin.Context) { c.String(http.StatusOK, "hello") })
 
 	for _, user := range []string{"", "anna", "ben", "anna", ""} {

@@ -4,11 +4,10 @@ import (
 	"bufio"
 	"net"
 	"net/http"
-	"sync/atomic"
 
 	"github.com/gin-gonic/gin"
 
-	"github.com/headgate/headgate/adapter"
+	"github.com/headgate/headgate/inflight"
 	"github.com/headgate/headgate/nethttp"
 )
 
@@ -21,41 +20,44 @@ import (
 //
 // The guard's OnRefused is called as under net/http. The verdict's Err, if not nil, is
 // added to c.Errors, for the application's logs. Limit panics if the guard is nil.
-func Limit(guard *nethttp.Guard) gin.HandlerFunc { return limit(guard, nil) }
-
-// LimitBy is Limit with keys from Gin's context: the i-th is that of the guard's i-th rule, in
-// place of a Key if that is not [nethttp.Rule].ByFramework. There must be one for each rule; see
-// [Request] for keys from the request.
-//
-// Middleware that sets charged values, such as authentication, must run before.
-// LimitBy panics if the guard or a key is nil, or if the numbers of keys and rules differ.
-func LimitBy(guard *nethttp.Guard, keys ...Key) gin.HandlerFunc {
-	return limit(guard, framework.Keys("LimitBy", keys...))
-}
-
-func limit(guard *nethttp.Guard, keys []Key) gin.HandlerFunc {
-	functions := guard.Mount(adapter.Count(keys))
+func Limit(guard *nethttp.Guard) gin.HandlerFunc {
+	functions := guard.Mount()
 	return func(c *gin.Context) {
+		visit := framework.Enter(c, functions)
+		defer visit.End()
 		var v nethttp.Verdict
-		r := c.Request
-		if functions { // not for handlers, as what they start may outlive Gin's context
-			r = framework.With(c)
-		}
-		guard.CheckTo(&v, r, adapter.By(keys, c))
-		if keeps.Load() {
-			if k, ok := keptIn(c); ok {
-				*k = kept{v, true}
-			}
-		}
+		guard.CheckTo(&v, visit.Request)
+		framework.Keep(c, &v)
 		if v.Status() != 0 {
-			refuse(c, v.Err, func() { guard.Refuse(c.Writer, r, &v) })
+			refuse(c, v.Err, func() { guard.Refuse(c.Writer, visit.Request, &v) })
 			return
 		}
 		v.SetFields(c.Writer.Header())
-		if tracked, settle := v.Track(r); settle != nil {
+		if tracked, settle := v.Track(visit.Request); settle != nil {
 			serve(c, tracked, settle)
 		}
 		// Otherwise Gin calls the next handler itself.
+	}
+}
+
+// InFlight returns a middleware that holds a slot for each request while the following handlers
+// run. It answers and aborts requests for which there is no slot in time, as [Limit] does. It
+// panics if the guard is nil.
+//
+//	r.POST("/export", ginmw.InFlight(guard), export)
+func InFlight(guard *inflight.Guard) gin.HandlerFunc {
+	functions := guard.Mount()
+	return func(c *gin.Context) {
+		visit := framework.Enter(c, functions)
+		defer visit.End()
+		v := guard.Check(visit.Request)
+		if v.Status() != 0 {
+			refuse(c, v.Err, func() { guard.Refuse(c.Writer, visit.Request, v) })
+			return
+		}
+		defer v.Release()
+		v.SetFields(c.Writer.Header())
+		c.Next()
 	}
 }
 
@@ -86,26 +88,6 @@ func serve(c *gin.Context, tracked *http.Request, settle func(nethttp.Outcome)) 
 	returned = true
 }
 
-// verdictKey is the key of *kept in Gin's context.
-const verdictKey = "github.com/headgate/headgate/ginmw.Verdict"
-
-// keeps reports whether KeepVerdict was ever called. Without it, every request would look for
-// the kept verdict in the context in vain, which takes 10 to 40 ns; the context offers
-// no cheaper place for it.
-var keeps atomic.Bool //nolint:gochecknoglobals // it affects only the speed
-
-// kept is where [KeepVerdict] keeps the last verdict.
-type kept struct {
-	verdict nethttp.Verdict
-	given   bool
-}
-
-func keptIn(c *gin.Context) (*kept, bool) {
-	value, _ := c.Get(verdictKey)
-	k, ok := value.(*kept)
-	return k, ok
-}
-
 // KeepVerdict returns a middleware that keeps the verdicts of the guards that run after
 // it, for [Verdict]:
 //
@@ -113,19 +95,11 @@ func keptIn(c *gin.Context) (*kept, bool) {
 //
 // Without it, verdicts are not kept, because that takes about 300 ns and 600 bytes a
 // request, as long as the limit itself.
-func KeepVerdict() gin.HandlerFunc {
-	keeps.Store(true)
-	return func(c *gin.Context) { c.Set(verdictKey, new(kept)) }
-}
+func KeepVerdict() gin.HandlerFunc { return framework.KeepVerdict() }
 
 // Verdict returns the last verdict about the request, for handlers. It returns false if
 // no guard has checked the request, or if [KeepVerdict] did not run before the guard.
-func Verdict(c *gin.Context) (nethttp.Verdict, bool) {
-	if k, ok := keptIn(c); ok {
-		return k.verdict, k.given
-	}
-	return nethttp.Verdict{}, false
-}
+func Verdict(c *gin.Context) (nethttp.Verdict, bool) { return framework.Verdict(c) }
 
 // A writer records whether the connection was hijacked, which Gin's does not.
 type writer struct {

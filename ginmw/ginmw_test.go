@@ -53,6 +53,14 @@ func open(t testing.TB) *nethttp.Guard {
 	return newGuard(t, nethttp.Config{Rules: []nethttp.Rule{newRule(t, "open", core.Unlimited())}})
 }
 
+// charging is open with another key.
+func charging(t testing.TB, key keyfuncs.Func) *nethttp.Guard {
+	t.Helper()
+	rule := newRule(t, "open", core.Unlimited())
+	rule.Key = key
+	return newGuard(t, nethttp.Config{Rules: []nethttp.Rule{rule}})
+}
+
 func request(method, target string, fields ...string) *http.Request {
 	r := httptest.NewRequest(method, target, nil)
 	for i := 0; i < len(fields); i += 2 {
@@ -112,21 +120,19 @@ type secret string
 func (secret) String() string { return "hidden" }
 
 func TestKeys(t *testing.T) {
-	fixed := func(key string, err error) ginmw.Key {
-		return func(*gin.Context) (string, error) { return key, err }
+	fixed := func(key string, err error) keyfuncs.Func {
+		return ginmw.Key(func(*gin.Context) (string, error) { return key, err })
 	}
 	none := fixed("", keyfuncs.ErrAbsent)
 	wrong := errors.New("wrong")
-	fromRequest := ginmw.Request(own)
 	for _, test := range []struct {
 		name string
-		key  ginmw.Key
+		key  keyfuncs.Func
 		path string
 		want string // empty: an error
 		err  error
 	}{
-		{name: "request", key: fromRequest, want: "anna"},
-		{name: "request without", key: ginmw.Request(keyfuncs.Header("X-None")), err: keyfuncs.ErrAbsent},
+		{name: "request", key: own, want: "anna"},
 		{name: "route", key: ginmw.Route(), want: "/items/:id/*rest"},
 		{name: "no route", key: ginmw.Route(), path: "/nowhere", err: keyfuncs.ErrAbsent},
 		{name: "parameter", key: ginmw.Param("id"), want: "4711"},
@@ -138,11 +144,11 @@ func TestKeys(t *testing.T) {
 		{name: "value, nil", key: ginmw.Value("nil"), err: keyfuncs.ErrAbsent},
 		{name: "no value", key: ginmw.Value("none"), err: keyfuncs.ErrAbsent},
 		{name: "value of another type", key: ginmw.Value("struct"), err: keyfuncs.ErrProgram},
-		{name: "all", key: ginmw.All(ginmw.Param("id"), fromRequest), want: "4:4711,4:anna,"},
-		{name: "all, one absent", key: ginmw.All(ginmw.Param("id"), none), err: keyfuncs.ErrAbsent},
-		{name: "first", key: ginmw.First(none, ginmw.Value("text"), fromRequest), want: "1:ben"},
-		{name: "first, wrong", key: ginmw.First(none, fixed("", wrong), fromRequest), err: wrong},
-		{name: "first of all", key: ginmw.First(none, ginmw.All(fromRequest, fromRequest)), want: "1:4:anna,4:anna,"},
+		{name: "all", key: keyfuncs.All(ginmw.Param("id"), own), want: "4:4711,4:anna,"},
+		{name: "all, one absent", key: keyfuncs.All(ginmw.Param("id"), none), err: keyfuncs.ErrAbsent},
+		{name: "first", key: keyfuncs.First(none, ginmw.Value("text"), own), want: "1:ben"},
+		{name: "first, wrong", key: keyfuncs.First(none, fixed("", wrong), own), err: wrong},
+		{name: "first of all", key: keyfuncs.First(none, keyfuncs.All(own, own)), want: "1:4:anna,4:anna,"},
 		{name: "empty", key: fixed("", nil), err: errAny},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -161,10 +167,10 @@ func TestKeys(t *testing.T) {
 				c.Set("empty", secret(""))
 				c.Set("nil", nil)
 				c.Set("struct", struct{ n int }{4711})
-			}, ginmw.LimitBy(open(t), func(c *gin.Context) (key string, err error) {
-				got, err = test.key(c)
+			}, ginmw.Limit(charging(t, func(r *http.Request) (key string, err error) {
+				got, err = test.key(r)
 				return got, err
-			}))
+			})))
 			e.GET("/items/:id/*rest", func(c *gin.Context) { c.Status(204) })
 			path := "/items/4711/more"
 			if test.path != "" {
@@ -200,10 +206,10 @@ func TestRoute(t *testing.T) {
 	var got string
 	e := gin.New()
 	e.HandleMethodNotAllowed = true
-	e.Use(ginmw.LimitBy(open(t), func(c *gin.Context) (key string, err error) {
-		got, err = ginmw.First(ginmw.Route(), ginmw.Request(keyfuncs.Everyone()))(c)
+	e.Use(ginmw.Limit(charging(t, func(r *http.Request) (key string, err error) {
+		got, err = keyfuncs.First(ginmw.Route(), keyfuncs.Everyone())(r)
 		return got, err
-	}))
+	})))
 	e.Group("/api", ginmw.KeepVerdict()).GET("/items/:id", func(c *gin.Context) { c.Status(204) })
 	for _, test := range []struct {
 		method, path string
@@ -371,21 +377,9 @@ func TestSocketRefusalIsWritten(t *testing.T) {
 }
 
 func TestPanics(t *testing.T) {
-	key := ginmw.Route()
-	two := newGuard(t, nethttp.Config{Rules: []nethttp.Rule{
-		newRule(t, "first", core.Unlimited()), newRule(t, "second", core.Unlimited()),
-	}})
 	for name, f := range map[string]func(){
-		"Limit":            func() { ginmw.Limit(nil) },
-		"LimitBy guard":    func() { ginmw.LimitBy(nil, key) },
-		"LimitBy no key":   func() { ginmw.LimitBy(open(t)) },
-		"LimitBy nil key":  func() { ginmw.LimitBy(open(t), nil) },
-		"LimitBy 2 for 1":  func() { ginmw.LimitBy(open(t), key, key) },
-		"LimitBy 1 for 2":  func() { ginmw.LimitBy(two, key) },
-		"Request nil":      func() { ginmw.Request(nil) },
-		"All of nothing":   func() { ginmw.All() },
-		"First of nil":     func() { ginmw.First(nil) },
-		"First of nothing": func() { ginmw.First() },
+		"Limit": func() { ginmw.Limit(nil) },
+		"Key":   func() { ginmw.Key(nil) },
 	} {
 		func() {
 			defer func() {
@@ -409,6 +403,7 @@ func TestContext(t *testing.T) {
 		saw = append(saw, name+" "+user)
 	}
 	rule := newRule(t, "context", core.SlidingLog(core.PerHour(1000)))
+	rule.Key = ginmw.Value("user")
 	rule.Cost = func(r *http.Request) int64 {
 		see("Cost", r)
 		return 1
@@ -426,7 +421,7 @@ func TestContext(t *testing.T) {
 		Observe: func(r *http.Request, _ nethttp.Verdict) { see("Observe", r) },
 	})
 	e := gin.New()
-	e.Use(func(c *gin.Context) { c.Set("user", "anna") }, ginmw.LimitBy(guard, ginmw.Value("user")))
+	e.Use(func(c *gin.Context) { c.Set("user", "anna") }, ginmw.Limit(guard))
 	e.GET("/", func(c *gin.Context) { see("handler", c.Request) })
 	serve(e, request("GET", "/"))
 	if got, want := strings.Join(saw, ", "), "Cost anna, Plan of anna anna, Observe anna, handler anna, Settle anna"; got != want {

@@ -10,63 +10,56 @@ import (
 	"github.com/headgate/headgate/keyfuncs"
 )
 
-// A Key returns the key that is charged from Gin's context, by the contract of
-// [keyfuncs.Func]: never an empty key without an error, and [keyfuncs.ErrAbsent] if the
-// context does not contain what is charged. It must be safe for concurrent use.
-type Key = adapter.Key[*gin.Context]
-
 var framework = adapter.Framework[*gin.Context]{ //nolint:gochecknoglobals // a constant
 	Name:    "ginmw",
 	Request: func(c *gin.Context) *http.Request { return c.Request },
+	Get: func(c *gin.Context, name string) any {
+		value, _ := c.Get(name)
+		return value
+	},
+	Set: func(c *gin.Context, name string, value any) { c.Set(name, value) },
 }
 
-// Context returns Gin's context of a request that a function of the Config of a guard of
-// nethttp or inflight gets, such as [nethttp.Rule].Plan, Cost or Settle: what earlier
-// middleware stored with c.Set is there. It returns nil for requests that did not pass this
-// package, and in Key, for which there are [LimitBy] and [Value].
-func Context(r *http.Request) *gin.Context { return framework.Context(r) }
-
-// Request charges the key that a function of package keyfuncs returns. Request panics if
-// fn is nil.
-func Request(fn keyfuncs.Func) Key { return framework.Key(fn) }
-
-// Route charges the pattern of the route, such as "/items/:id", for all methods together,
-// for use within [All]. A request that matched no route is [keyfuncs.ErrAbsent], and so
-// gets the status 400 instead of 404, unless there is another key for it:
+// Key returns a key from Gin's context, for the rules of guards, by the contract of
+// [keyfuncs.Func]: get never returns an empty key without an error, and [keyfuncs.ErrAbsent] if
+// the context does not contain what is charged. It must be safe for concurrent use. Key panics
+// if get is nil.
 //
-//	ginmw.First(ginmw.Route(), ginmw.Request(keyfuncs.Everyone()))
-func Route() Key { return framework.Text("route", (*gin.Context).FullPath) }
-
-// Param charges a parameter of the path, such as the id of "/items/:id", for use within
-// [All]. One that is missing or empty is [keyfuncs.ErrAbsent].
-//
-// Warning: the client chooses the value. It identifies the item, not the client; a client
-// with access to many items has a limit for each.
-func Param(name string) Key {
-	return framework.Text("path parameter "+strconv.Quote(name), func(c *gin.Context) string { return c.Param(name) })
-}
+// Keys of this package can be combined with those of package keyfuncs. A request that did not
+// pass a middleware of this package, such as one to a guard's own Handler, has no such key:
+// that is [keyfuncs.ErrProgram], and so a 500.
+func Key(get func(*gin.Context) (string, error)) keyfuncs.Func { return framework.Key(get) }
 
 // Value charges a value that an earlier handler set with c.Set, such as the signed-in
 // user. It must be of a string or integer type, whose text is the key, or a
 // [fmt.Stringer]. A value that is missing, nil or an empty text is [keyfuncs.ErrAbsent];
 // one of another type is [keyfuncs.ErrProgram].
-func Value(name string) Key {
-	return framework.Value("context value "+strconv.Quote(name), func(c *gin.Context) any {
-		value, _ := c.Get(name)
-		return value
-	})
+//
+//	keyfuncs.First(ginmw.Value("user"), keyfuncs.RemoteAddr())
+func Value(name string) keyfuncs.Func { return framework.Value(name) }
+
+// Route charges the pattern of the route, such as "/items/:id", for all methods together,
+// for use within [keyfuncs.All]. A request that matched no route is [keyfuncs.ErrAbsent], and so
+// gets the status 400 instead of 404, unless there is another key for it:
+//
+//	keyfuncs.First(ginmw.Route(), keyfuncs.Everyone())
+func Route() keyfuncs.Func { return framework.Text("route", (*gin.Context).FullPath) }
+
+// Param charges a parameter of the path, such as the id of "/items/:id", for use within
+// [keyfuncs.All]. One that is missing or empty is [keyfuncs.ErrAbsent].
+//
+// Warning: the client chooses the value. It identifies the item, not the client; a client
+// with access to many items has a limit for each.
+func Param(name string) keyfuncs.Func {
+	return framework.Text("path parameter "+strconv.Quote(name), func(c *gin.Context) string { return c.Param(name) })
 }
 
-// All charges the combination of the given keys, like [keyfuncs.All]:
-//
-//	ginmw.All(ginmw.Route(), ginmw.Request(keyfuncs.RemoteAddr()))
-//
-// It panics if it is given no key or a nil one.
-func All(keys ...Key) Key { return framework.All(keys...) }
+// Context returns Gin's context of a request that a function of a guard's Config gets, such as
+// [nethttp.Rule].Plan, Cost or Settle: what earlier middleware stored with c.Set is there. It
+// returns nil for requests that did not pass this package, and for all others when the guard
+// is done with them. For a key, use [Key].
+func Context(r *http.Request) *gin.Context { return framework.Context(r) }
 
-// First charges the first of the given keys that the request has, like [keyfuncs.First]:
-//
-//	ginmw.First(ginmw.Value("user"), ginmw.Request(keyfuncs.RemoteAddr()))
-//
-// It panics if it is given no key or a nil one.
-func First(keys ...Key) Key { return framework.First(keys...) }
+// Request returns the request of c with c in its context, for functions of a guard that
+// handlers call, such as [nethttp.Guard.Reset]. It must not be used after c.
+func Request(c *gin.Context) *http.Request { return framework.With(c) }

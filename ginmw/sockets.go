@@ -8,7 +8,6 @@ import (
 
 	"github.com/gin-gonic/gin"
 
-	"github.com/headgate/headgate/adapter"
 	"github.com/headgate/headgate/websocketmw"
 )
 
@@ -21,29 +20,18 @@ import (
 // The upgrade may be by any library, on c.Writer and c.Request, in whose context
 // [websocketmw.FromContext] finds the socket. Put gin.Recovery before the guard, which
 // closes the connection of a handler that panics. Sockets panics if the guard is nil.
-func Sockets(guard *websocketmw.Guard) gin.HandlerFunc { return sockets(guard, nil) }
-
-// SocketsBy is Sockets with keys from Gin's context, like [LimitBy]. They are those of Rules.
-// The functions of the guard's Config, Handshakes, and the Key of Inbound get the request, not
-// Gin's context, which ends before the socket does: put what they need, such as the user, into
-// the context of the request.
-//
-// SocketsBy panics if the guard or a key is nil, or if the numbers of keys and rules
-// differ.
-func SocketsBy(guard *websocketmw.Guard, keys ...Key) gin.HandlerFunc {
-	return sockets(guard, framework.Keys("SocketsBy", keys...))
-}
-
-func sockets(guard *websocketmw.Guard, keys []Key) gin.HandlerFunc {
-	guard.Mount(adapter.Count(keys))
+func Sockets(guard *websocketmw.Guard) gin.HandlerFunc {
+	functions := guard.Mount()
 	return func(c *gin.Context) {
-		v := guard.CheckKeys(c.Request, adapter.By(keys, c))
+		visit := framework.Enter(c, functions)
+		defer visit.End()
+		v := guard.Check(visit.Request)
 		switch {
 		case v.Status() != 0:
-			refuse(c, v.Err, func() { guard.Refuse(c.Writer, c.Request, v) })
+			refuse(c, v.Err, func() { guard.Refuse(c.Writer, visit.Request, v) })
 		case v.Upgrades():
 			handshake, _ := v.Handshake()
-			_, settle := handshake.Track(c.Request)
+			_, settle := handshake.Track(visit.Request)
 			v.Serve(c.Writer, c.Request, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				c.Writer, c.Request = &socketWriter{c.Writer, w}, r
 				if settle != nil { // before Serve does, which does not see what Gin holds back

@@ -80,19 +80,15 @@ type Rule struct {
 	// does not have.
 	PlanName func(*http.Request) string
 
-	// Key returns the key whose requests are counted. Required, unless the rule is ByFramework:
-	// there is no default. If it returns an error or an empty key, the request is refused.
+	// Key returns the key whose requests are counted. Required: there is no default. If it returns an
+	// error or an empty key, the request is refused.
 	Key keyfuncs.Func
 
-	// ByFramework says that the key comes from the context of a framework, by the InFlightBy of
-	// its adapter, and there is no Key. To mount the guard in another way panics.
-	ByFramework bool
-
 	// Plan returns other slots for a request, such as more for paying customers. key is the
-	// one whose requests are counted: what Key returned, or the adapter's key in its place.
-	// Make the slots in advance with Slots.With; Plan only selects. If Plan is nil or returns
-	// nil, Slots apply, so Slots should be the smallest plan. Slots with another name or store
-	// are a programming error: the request gets a 500. It is not for a Limit, which has plans.
+	// one whose requests are counted. Make the slots in advance with Slots.With; Plan only
+	// selects. If Plan is nil or returns nil, Slots apply, so Slots should be the smallest plan.
+	// Slots with another name or store are a programming error: the request gets a 500. It is
+	// not for a Limit, which has plans.
 	Plan func(r *http.Request, key string) *core.Slots
 
 	// Service marks a limit of the service, such as one on all requests together. The client
@@ -138,21 +134,10 @@ func (c *Config) validate() error {
 	return errors.Join(faults...)
 }
 
-// keyFault returns what is wrong with the rule's key.
-func (rule *Rule) keyFault() error {
-	switch {
-	case rule.Key == nil && !rule.ByFramework:
-		return errors.New("it is nil: use a function of package keyfuncs")
-	case rule.Key != nil && rule.ByFramework:
-		return errors.New("the rule is ByFramework: remove one of them")
-	}
-	return nil
-}
-
 func (c *Config) validateRule(i int, add func(err error, field string, args ...any)) {
 	rule := &c.Rules[i]
-	if err := rule.keyFault(); err != nil {
-		add(err, "Rules[%d].Key", i)
+	if rule.Key == nil {
+		add(errors.New("it is nil: use a function of package keyfuncs"), "Rules[%d].Key", i)
 	}
 	switch {
 	case rule.Limit != nil && rule.Slots != nil:

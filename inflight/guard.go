@@ -22,8 +22,6 @@ type Guard struct{ config Config }
 var (
 	errPlan     = errors.New("its Plan returned slots that were not made with Slots.With")
 	errEmptyKey = errors.New("its Key returned an empty key without an error")
-
-	errByFramework = fmt.Errorf("%w: it is ByFramework, and Check has no key for it", keyfuncs.ErrProgram)
 )
 
 // New returns a guard. If the Config is invalid, the error joins a [ConfigError] for each
@@ -42,9 +40,9 @@ func New(c Config) (*Guard, error) {
 // Handler returns a handler that calls next for requests that get their slots, at once or in
 // time, and refuses the others. The slots are released when next returns or panics.
 //
-// Handler panics if the guard or next is nil, or a rule is ByFramework.
+// Handler panics if the guard or next is nil.
 func (g *Guard) Handler(next http.Handler) http.Handler {
-	g.Mount(-1)
+	g.Mount()
 	if next == nil {
 		panic("headgate: inflight: the handler is nil")
 	}
@@ -67,41 +65,12 @@ func (g *Guard) Handler(next http.Handler) http.Handler {
 // been handled, also after a panic. [Guard.Handler] does all that; Check is for framework
 // adapters.
 func (g *Guard) Check(r *http.Request) Verdict {
-	return g.CheckKeys(r, nil)
-}
-
-// Mount is for adapters, which call it once, where a guard is mounted, with the number of keys
-// that they have for it, or -1 for the rules' own. It panics if the guard is nil, if there is
-// not one key for each rule, or if a rule needs one ([Rule].ByFramework). It reports whether
-// there are functions in the Config, besides Keys, that should get a request in whose context
-// the framework's is.
-func (g *Guard) Mount(keys int) (functions bool) {
-	if g == nil {
-		panic("headgate: inflight: the guard is nil: see the error of inflight.New")
-	}
-	c := &g.config
-	if keys >= 0 && keys != len(c.Rules) {
-		panic(fmt.Sprintf("headgate: inflight: the number of keys is %d, that of rules %d", keys, len(c.Rules)))
-	}
-	functions = c.Skip != nil || c.OnRefused != nil || c.Observe != nil
-	for i, rule := range c.Rules {
-		if rule.ByFramework && keys < 0 {
-			panic(fmt.Sprintf("headgate: inflight: Rules[%d] (slots %q) is ByFramework: mount the guard with the InFlightBy of an adapter", i, rule.Slots.Name()))
-		}
-		functions = functions || rule.Plan != nil
-	}
-	return functions
-}
-
-// CheckKeys is like [Guard.Check], but calls key, unless it is nil, with the index of each rule
-// instead of the rule's Key.
-func (g *Guard) CheckKeys(r *http.Request, key func(rule int) (string, error)) Verdict {
 	v := Verdict{guard: g}
 	if g.config.Skip != nil && g.config.Skip(r) {
 		v.admitted, v.silent = true, true
 		return v
 	}
-	g.decide(&v, r, key)
+	g.decide(&v, r)
 	v.admitted = v.status == 0
 	if !v.admitted {
 		v.wait = wait()
@@ -113,6 +82,21 @@ func (g *Guard) CheckKeys(r *http.Request, key func(rule int) (string, error)) V
 		v.admitted, v.silent = true, true
 	}
 	return v
+}
+
+// Mount is for adapters, which call it once, where a guard is mounted. It panics if the guard is
+// nil. It reports whether there are functions in the Config, besides Keys, that should get a
+// request in whose context the framework's is.
+func (g *Guard) Mount() (functions bool) {
+	if g == nil {
+		panic("headgate: inflight: the guard is nil: see the error of inflight.New")
+	}
+	c := &g.config
+	functions = c.Skip != nil || c.OnRefused != nil || c.Observe != nil
+	for _, rule := range c.Rules {
+		functions = functions || rule.Plan != nil || rule.PlanName != nil
+	}
+	return functions
 }
 
 // observe calls Observe. If that panics, the request is not handled, so observe releases its
@@ -129,12 +113,12 @@ func (g *Guard) observe(r *http.Request, v Verdict) {
 }
 
 // decide fills in v.
-func (g *Guard) decide(v *Verdict, r *http.Request, key func(rule int) (string, error)) {
+func (g *Guard) decide(v *Verdict, r *http.Request) {
 	claims := make([]core.Claim, len(g.config.Rules))
 	var view limits.View
 	for i := range g.config.Rules {
 		rule := &g.config.Rules[i]
-		k, err := rule.key(r, i, key)
+		k, err := rule.Key(r)
 		if err == nil && k == "" {
 			err = errEmptyKey
 		}
@@ -195,18 +179,6 @@ func (g *Guard) refuse(v *Verdict, r *http.Request, err error, claims []core.Cla
 		v.Err, v.status = err, http.StatusInternalServerError
 	default:
 		v.Err, v.status = err, http.StatusServiceUnavailable
-	}
-}
-
-// key returns the key of the i-th rule: that of the adapter, if there are any.
-func (rule *Rule) key(r *http.Request, i int, key func(rule int) (string, error)) (string, error) {
-	switch {
-	case key != nil:
-		return key(i)
-	case rule.ByFramework:
-		return "", errByFramework
-	default:
-		return rule.Key(r)
 	}
 }
 

@@ -1,7 +1,6 @@
 package inflight
 
 import (
-	"errors"
 	"math"
 	"net/http"
 	"net/http/httptest"
@@ -79,54 +78,36 @@ func TestLimitsShareOnlyAStore(t *testing.T) {
 	}
 }
 
-// What a guard needs is checked where it is mounted.
+// Adapters learn where a guard is mounted what it needs.
 func TestMount(t *testing.T) {
 	slots := core.Must(core.NewSlots(memstore.New(memstore.Config{}), "ws", 1))
-	key := keyfuncs.Everyone()
-	own := core.Must(New(Config{Rules: []Rule{{Slots: slots, Key: key}}}))
-	theirs := core.Must(New(Config{Rules: []Rule{{Slots: slots, ByFramework: true}}}))
-	observed := core.Must(New(Config{
-		Rules:   []Rule{{Slots: slots, Key: key}},
-		Observe: func(*http.Request, Verdict) {},
-	}))
+	plain := Rule{Slots: slots, Key: keyfuncs.Everyone()}
+	planned := plain
+	planned.Plan = func(*http.Request, string) *core.Slots { return nil }
 	for _, test := range []struct {
 		name      string
-		guard     *Guard
-		keys      int
+		config    Config
 		functions bool
-		panics    string
 	}{
-		{"its own key", own, -1, false, ""},
-		{"another key", own, 1, false, ""},
-		{"a function", observed, -1, true, ""},
-		{"a framework's key", theirs, 1, false, ""},
-		{"no guard", nil, -1, false, "the guard is nil"},
-		{"no key of the framework", theirs, -1, false, `Rules[0] (slots "ws") is ByFramework`},
-		{"too many keys", theirs, 2, false, "the number of keys is 2, that of rules 1"},
+		{"keys", Config{Rules: []Rule{plain}}, false},
+		{"a rule's function", Config{Rules: []Rule{planned}}, true},
+		{"a guard's function", Config{Rules: []Rule{plain}, Observe: func(*http.Request, Verdict) {}}, true},
 	} {
-		t.Run(test.name, func(t *testing.T) {
+		if got := core.Must(New(test.config)).Mount(); got != test.functions {
+			t.Errorf("%s: functions: %v", test.name, got)
+		}
+	}
+	for name, mount := range map[string]func(g *Guard){
+		"Mount":   func(g *Guard) { g.Mount() },
+		"Handler": func(g *Guard) { g.Handler(http.NotFoundHandler()) },
+	} {
+		func() {
 			defer func() {
-				text, _ := recover().(string)
-				if test.panics == "" && text != "" || !strings.Contains(text, test.panics) {
-					t.Errorf("panic %q, want %q", text, test.panics)
+				if text, _ := recover().(string); !strings.Contains(text, "the guard is nil") {
+					t.Errorf("%s of a nil guard: panic %q", name, text)
 				}
 			}()
-			if got := test.guard.Mount(test.keys); got != test.functions || test.panics != "" {
-				t.Errorf("functions: %v", got)
-			}
-		})
+			mount(nil)
+		}()
 	}
-	if _, err := New(Config{Rules: []Rule{{Slots: slots, Key: key, ByFramework: true}}}); err == nil || !strings.Contains(err.Error(), "Rules[0].Key: the rule is ByFramework") {
-		t.Errorf("two keys: %v", err)
-	}
-	v := theirs.Check(httptest.NewRequest("GET", "/", nil))
-	if v.Status() != http.StatusInternalServerError || !errors.Is(v.Err, keyfuncs.ErrProgram) {
-		t.Errorf("Check without a key: %d %v", v.Status(), v.Err)
-	}
-	defer func() {
-		if recover() == nil {
-			t.Error("Handler did not panic")
-		}
-	}()
-	theirs.Handler(http.NotFoundHandler())
 }

@@ -109,17 +109,12 @@ type Rule struct {
 	// does not have.
 	PlanName func(*http.Request) string
 
-	// Key returns the key that is charged. It is required, unless the rule is ByFramework;
-	// there is no default. If it returns an error or an empty key, the request is refused.
+	// Key returns the key that is charged. It is required; there is no default. If it returns
+	// an error or an empty key, the request is refused.
 	Key keyfuncs.Func
 
-	// ByFramework says that the key comes from the context of a framework, by the LimitBy of
-	// its adapter, and there is no Key. To mount the guard in another way panics.
-	ByFramework bool
-
 	// Plan chooses another limiter for a request, such as a larger one for paying
-	// customers. key is what is charged: what Key returned, or the adapter's key in its
-	// place. It has the form that package keyfuncs describes, such as "0:anna" by
+	// customers. key is what is charged, which Key returned. It has the form that package keyfuncs describes, such as "0:anna" by
 	// [keyfuncs.First]. Make the limiters once, with Limiter.With, and look them up here.
 	// If Plan is nil or returns nil, Limiter is used, which should therefore be the
 	// smallest plan. A limiter with another name or store is an error of the program:
@@ -175,11 +170,8 @@ func (c *Config) validate() error {
 		fault(fmt.Errorf("a guard has 1 to %d rules, not %d", maxRules, n), "Rules")
 	}
 	for i, rule := range c.Rules {
-		switch {
-		case rule.Key == nil && !rule.ByFramework:
+		if rule.Key == nil {
 			fault(errors.New("it is nil: say who is charged, with a function of package keyfuncs"), "Rules[%d].Key", i)
-		case rule.Key != nil && rule.ByFramework:
-			fault(errors.New("the rule is ByFramework: remove one of them"), "Rules[%d].Key", i)
 		}
 		field, limiter := rule.own()
 		switch {

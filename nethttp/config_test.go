@@ -28,7 +28,6 @@ func TestNewReportsEveryFault(t *testing.T) {
 		{"no rules", nethttp.Config{}, []string{"Rules", "1 to 8 rules, not 0"}},
 		{"too many rules", rules(nine...), []string{"Rules", "not 9"}},
 		{"no key", rules(nethttp.Rule{Limiter: a}), []string{"Rules[0].Key", "who is charged"}},
-		{"two keys", rules(nethttp.Rule{Limiter: a, Key: header, ByFramework: true}), []string{"Rules[0].Key", "ByFramework"}},
 		{"no limiter", rules(rule(a), nethttp.Rule{Key: header}), []string{"Rules[1].Limiter", "core.New"}},
 		{"one limiter twice", rules(rule(a), rule(b), rule(a)), []string{"Rules[2].Limiter", `with Rules[0]: both limiters are named "a"`}},
 		{

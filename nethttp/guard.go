@@ -27,8 +27,6 @@ var ErrForbidden = errors.New("headgate: guard: Config.Permit returned false")
 var (
 	errZero     = errors.New("headgate: guard: make one with nethttp.New")
 	errEmptyKey = returned("Key", "an empty key without an error")
-
-	errByFramework = fmt.Errorf("%w: the rule is ByFramework, and Check has no key for it", keyfuncs.ErrProgram)
 )
 
 // A ruleError says which rule an error is about. Clients can cause errors of keys as
@@ -73,44 +71,34 @@ func New(c Config) (*Guard, error) {
 // Check decides whether to admit a request, and charges it if so. It writes nothing and
 // does not read the body. The store is called with the request's context.
 func (g *Guard) Check(r *http.Request) (v Verdict) {
-	g.check(&v, r, nil)
+	g.check(&v, r)
 	return v
 }
 
-// CheckTo is Check for adapters to frameworks: it writes to v, whatever it held, which saves a
-// copy, and takes other keys than the rules' own. key, unless it is nil, is called with the
-// index of each rule that applies, by the contract of [keyfuncs.Func].
-func (g *Guard) CheckTo(v *Verdict, r *http.Request, key func(rule int) (string, error)) {
+// CheckTo is Check, but writes to v, whatever it held, which saves a copy. It is for adapters
+// to frameworks.
+func (g *Guard) CheckTo(v *Verdict, r *http.Request) {
 	*v = Verdict{}
-	g.check(v, r, key)
+	g.check(v, r)
 }
 
-// Mount is for adapters, which call it once, where a guard is mounted, with the number of keys
-// that they have for it, or -1 for the rules' own. It panics if the guard is nil, if there is
-// not one key for each rule, or if a rule needs one ([Rule].ByFramework). It reports whether
-// there are functions in the Config, besides Keys, that should get a request in whose context
-// the framework's is.
-func (g *Guard) Mount(keys int) (functions bool) {
+// Mount is for adapters, which call it once, where a guard is mounted. It panics if the guard is
+// nil. It reports whether there are functions in the Config, besides Keys, that should get a
+// request in whose context the framework's is.
+func (g *Guard) Mount() (functions bool) {
 	if g == nil {
 		panic("headgate: guard: the guard is nil: see the error of nethttp.New")
 	}
 	c := &g.config
-	if keys >= 0 && keys != len(c.Rules) {
-		panic(fmt.Sprintf("headgate: guard: the number of keys is %d, that of rules %d", keys, len(c.Rules)))
-	}
 	functions = c.Skip != nil || c.Permit != nil || c.Preflight != nil || c.OnRefused != nil || c.Observe != nil || c.OnSettled != nil
-	for i, rule := range c.Rules {
-		if rule.ByFramework && keys < 0 {
-			panic(fmt.Sprintf("headgate: guard: Rules[%d] (limiter %q) is ByFramework: mount the guard with the LimitBy of an adapter", i, rule.name()))
-		}
+	for _, rule := range c.Rules {
 		functions = functions || rule.Plan != nil || rule.PlanName != nil || rule.Cost != nil || rule.Settle != nil
 	}
 	return functions
 }
 
-// check fills in the zero verdict v, which is too large to be copied without need. A nil
-// key stands for the rules' own.
-func (g *Guard) check(v *Verdict, r *http.Request, key func(rule int) (string, error)) {
+// check fills in the zero verdict v, which is too large to be copied without need.
+func (g *Guard) check(v *Verdict, r *http.Request) {
 	if g.config.Skip != nil && g.config.Skip(r) {
 		v.admitted = true
 		return
@@ -121,7 +109,7 @@ func (g *Guard) check(v *Verdict, r *http.Request, key func(rule int) (string, e
 	case g.config.Preflight != nil && isPreflight(r):
 		v.status = statusPreflight
 	default:
-		g.decide(v, r, key)
+		g.decide(v, r)
 	}
 	if g.config.Observe != nil && (v.asked() || !v.admitted) {
 		g.config.Observe(r, *v)
@@ -138,7 +126,7 @@ func isPreflight(r *http.Request) bool {
 		r.Header.Get("Origin") != "" && r.Header.Get("Access-Control-Request-Method") != ""
 }
 
-func (g *Guard) decide(v *Verdict, r *http.Request, key func(rule int) (string, error)) {
+func (g *Guard) decide(v *Verdict, r *http.Request) {
 	v.guard, v.sheet = g, g.sheet
 	switch len(g.config.Rules) {
 	case 0:
@@ -148,25 +136,25 @@ func (g *Guard) decide(v *Verdict, r *http.Request, key func(rule int) (string, 
 			one  [1]core.Charge
 			view limits.View
 		)
-		if g.charge(v, r, key, 0, &view, &one[0]) {
+		if g.charge(v, r, 0, &view, &one[0]) {
 			v.ask(r, one[:])
 		} else {
 			v.admitted = v.Err == nil
 		}
 	default:
-		g.decideAll(v, r, key)
+		g.decideAll(v, r)
 	}
 }
 
 // decideAll is decide for several rules.
-func (g *Guard) decideAll(v *Verdict, r *http.Request, key func(rule int) (string, error)) {
+func (g *Guard) decideAll(v *Verdict, r *http.Request) {
 	var (
 		room [maxRules]core.Charge
 		view limits.View
 	)
 	n := 0
 	for i := range g.config.Rules {
-		if g.charge(v, r, key, i, &view, &room[n]) {
+		if g.charge(v, r, i, &view, &room[n]) {
 			n++
 		} else if v.Err != nil {
 			return
@@ -206,7 +194,7 @@ func (v *Verdict) ask(r *http.Request, charges []core.Charge) {
 // charge sets c to what a rule charges, and adds that to the verdict's bill. It returns
 // false if the rule does not take part, or if a function of the rule returns an error or an
 // invalid value, which is the verdict's Err then. The view is that of all rules.
-func (g *Guard) charge(v *Verdict, r *http.Request, key func(rule int) (string, error), i int, view *limits.View, c *core.Charge) bool {
+func (g *Guard) charge(v *Verdict, r *http.Request, i int, view *limits.View, c *core.Charge) bool {
 	rule := &g.config.Rules[i]
 	c.N = 1
 	if rule.Cost != nil {
@@ -222,14 +210,7 @@ func (g *Guard) charge(v *Verdict, r *http.Request, key func(rule int) (string, 
 		return false
 	}
 	var err error
-	switch {
-	case key != nil:
-		c.Key, err = key(i)
-	case rule.ByFramework:
-		err = errByFramework
-	default:
-		c.Key, err = rule.Key(r)
-	}
+	c.Key, err = rule.Key(r)
 	if err == nil && c.Key == "" {
 		err = errEmptyKey
 	}
@@ -293,17 +274,14 @@ func (rule *Rule) fromBook(view *limits.View, r *http.Request, key string) (l, s
 // the failed logins of an address that has signed in. Other rules, and other keys, keep theirs.
 // The key is the one that [Guard.Handler] charges, whatever its form.
 //
-// The error says if no rule has that name, if the request has no key, or if the rule is
-// ByFramework; otherwise it is that of [core.Limiter.Reset].
+// The error says if no rule has that name, or if the request has no key; otherwise it is that of
+// [core.Limiter.Reset].
 func (g *Guard) Reset(r *http.Request, limiter string) error {
 	i := slices.IndexFunc(g.config.Rules, func(rule Rule) bool { return rule.name() == limiter })
 	if i < 0 {
 		return fmt.Errorf("headgate: guard: Reset: no rule has a limiter named %q", limiter)
 	}
 	rule := &g.config.Rules[i]
-	if rule.ByFramework {
-		return g.ruleError(i, errors.New("Reset: the rule is ByFramework, so its key is not known: use the Reset of the limiter"))
-	}
 	key, err := rule.Key(r)
 	if err == nil && key == "" {
 		err = errEmptyKey
@@ -336,15 +314,15 @@ func (g *Guard) Reset(r *http.Request, limiter string) error {
 // If a rule has Settle, next gets a wrapped ResponseWriter, which has Flush and Hijack if
 // the original has them, ReadFrom, and Unwrap for [http.ResponseController], but not Push.
 //
-// Handler panics if the guard or next is nil, or a rule is ByFramework.
+// Handler panics if the guard or next is nil.
 func (g *Guard) Handler(next http.Handler) http.Handler {
-	g.Mount(-1)
+	g.Mount()
 	if next == nil {
 		panic("headgate: guard: the handler is nil")
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		var v Verdict
-		g.check(&v, r, nil)
+		g.check(&v, r)
 		if !v.admitted {
 			g.refuse(w, r, &v)
 			return

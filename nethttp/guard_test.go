@@ -329,65 +329,40 @@ func TestPermit(t *testing.T) {
 	}
 }
 
-// What a guard needs is checked where it is mounted.
+// Adapters learn where a guard is mounted what it needs.
 func TestMount(t *testing.T) {
-	store := memstore.New(memstore.Config{})
-	limiter := func(name string) *core.Limiter { return core.Must(core.New(store, name, core.Unlimited())) }
-	own := func(name string) nethttp.Rule { return nethttp.Rule{Limiter: limiter(name), Key: header} }
-	theirs := nethttp.Rule{Limiter: limiter("theirs"), ByFramework: true}
+	own := func(name string) nethttp.Rule {
+		return nethttp.Rule{Limiter: memory(t, name, core.Unlimited()), Key: header}
+	}
 	cost := own("cost")
 	cost.Cost = func(*http.Request) int64 { return 1 }
 	observed := rules(own("observed"))
 	observed.Observe = func(*http.Request, nethttp.Verdict) {}
 	for _, test := range []struct {
 		name      string
-		guard     *nethttp.Guard
-		keys      int
+		config    nethttp.Config
 		functions bool
-		panics    string
 	}{
-		{"its own key", newGuard(t, rules(own("a"))), -1, false, ""},
-		{"another key", newGuard(t, rules(own("a"))), 1, false, ""},
-		{"a rule's function", newGuard(t, rules(own("a"), cost)), -1, true, ""},
-		{"a guard's function", newGuard(t, observed), 1, true, ""},
-		{"a framework's key", newGuard(t, rules(own("a"), theirs)), 2, false, ""},
-		{"no guard", nil, -1, false, "the guard is nil"},
-		{"no key of the framework", newGuard(t, rules(own("a"), theirs)), -1, false, `Rules[1] (limiter "theirs") is ByFramework`},
-		{"too few keys", newGuard(t, rules(own("a"), theirs)), 1, false, "the number of keys is 1, that of rules 2"},
-		{"none", newGuard(t, rules(own("a"))), 0, false, "the number of keys is 0, that of rules 1"},
+		{"keys", rules(own("a")), false},
+		{"a rule's function", rules(cost), true},
+		{"a guard's function", observed, true},
 	} {
-		t.Run(test.name, func(t *testing.T) {
-			defer func() {
-				if text := fmt.Sprint(recover()); test.panics != "" && !strings.Contains(text, test.panics) {
-					t.Errorf("panic %q, want %q", text, test.panics)
-				} else if test.panics == "" && text != "<nil>" {
-					t.Errorf("panic %q", text)
-				}
-			}()
-			if got := test.guard.Mount(test.keys); got != test.functions || test.panics != "" {
-				t.Errorf("functions: %v", got)
-			}
-			if test.keys < 0 {
-				test.guard.Handler(http.NotFoundHandler())
-			}
-		})
+		if got := newGuard(t, test.config).Mount(); got != test.functions {
+			t.Errorf("%s: functions: %v", test.name, got)
+		}
 	}
-	for name, f := range map[string]func(){
-		"nil":          func() { (*nethttp.Guard)(nil).Handler(http.NotFoundHandler()) },
-		"by framework": func() { newGuard(t, rules(theirs)).Handler(http.NotFoundHandler()) },
+	for name, mount := range map[string]func(g *nethttp.Guard){
+		"Mount":   func(g *nethttp.Guard) { g.Mount() },
+		"Handler": func(g *nethttp.Guard) { g.Handler(http.NotFoundHandler()) },
 	} {
 		func() {
 			defer func() {
-				if recover() == nil {
-					t.Errorf("%s: Handler did not panic", name)
+				if text := fmt.Sprint(recover()); !strings.Contains(text, "the guard is nil") {
+					t.Errorf("%s of a nil guard: panic %q", name, text)
 				}
 			}()
-			f()
+			mount(nil)
 		}()
-	}
-	v := newGuard(t, rules(theirs)).Check(request("GET", "/"))
-	if v.Status() != 500 || !errors.Is(v.Err, keyfuncs.ErrProgram) {
-		t.Errorf("Check without a key: %d %v", v.Status(), v.Err)
 	}
 }
 
@@ -432,7 +407,6 @@ func TestReset(t *testing.T) {
 	if err := guard.Reset(anna, "planned"); err != nil || fmt.Sprint(left()) != "[5 4 3 5]" {
 		t.Errorf("%v are left after that of a plan, %v", left(), err)
 	}
-	framework := newGuard(t, rules(nethttp.Rule{Limiter: limiter("framework", day), ByFramework: true}))
 	for _, test := range []struct {
 		guard *nethttp.Guard
 		r     *http.Request
@@ -443,7 +417,6 @@ func TestReset(t *testing.T) {
 		{guard, anna, "login", `no rule has a limiter named "login"`},
 		{guard, nobody, "planned", "no X-Client"},
 		{guard, anna, "theirs", "an empty key"},
-		{framework, anna, "framework", "ByFramework"},
 		{new(nethttp.Guard), anna, "logins", "no rule"},
 	} {
 		if err := test.guard.Reset(test.r, test.name); err == nil || !strings.Contains(err.Error(), test.want) || strings.Count(err.Error(), "headgate: ") != 1 {
@@ -612,20 +585,10 @@ func TestHead(t *testing.T) {
 // The parts of Handler, by hand: what an adapter does.
 func TestByHand(t *testing.T) {
 	limiter := memory(t, "api", core.SlidingLog(core.PerMinute(1)))
-	unused := func(*http.Request) (string, error) {
-		t.Error("the rule's own key function was called")
-		return "", nil
-	}
-	guard := newGuard(t, rules(nethttp.Rule{Limiter: limiter, Key: unused}))
-	key := func(rule int) (string, error) {
-		if rule != 0 {
-			t.Errorf("rule %d", rule)
-		}
-		return "anna", nil
-	}
-	r := request("GET", "/")
+	guard := newGuard(t, rules(nethttp.Rule{Limiter: limiter, Key: header}))
+	r := request("GET", "/", "X-Client", "anna")
 	var v nethttp.Verdict
-	guard.CheckTo(&v, r, key)
+	guard.CheckTo(&v, r)
 	if v.Status() != 0 || !v.Decision.Allowed || v.Problem() != nil {
 		t.Errorf("%d %v %s", v.Status(), v.Decision, v.Problem())
 	}
@@ -638,7 +601,7 @@ func TestByHand(t *testing.T) {
 		t.Errorf("an admitted request was refused: %v %s", w.Header(), w.Body)
 	}
 
-	guard.CheckTo(&v, r, key)
+	guard.CheckTo(&v, r)
 	if v.Status() != 429 {
 		t.Errorf("status %d", v.Status())
 	}
@@ -647,8 +610,8 @@ func TestByHand(t *testing.T) {
 	wantHeader(t, h, map[string]string{"RateLimit": `"api";r=0;t=60`, "Retry-After": "60"})
 	wantProblem(t, v.Problem(), 429, []string{"api"})
 
-	guard.CheckTo(&v, r, func(int) (string, error) { return "", keyfuncs.ErrAbsent })
-	if v.Status() != 400 || !errors.Is(v.Err, keyfuncs.ErrAbsent) {
+	guard.CheckTo(&v, request("GET", "/"))
+	if v.Status() != 400 || v.Err == nil {
 		t.Errorf("%d %v", v.Status(), v.Err)
 	}
 }
@@ -864,7 +827,7 @@ func TestCheckTo(t *testing.T) {
 			{request("GET", "/"), 400},
 		} {
 			want := guard.Check(test.r)
-			guard.CheckTo(&v, test.r, nil)
+			guard.CheckTo(&v, test.r)
 			if v.Status() != test.status || v.Status() != want.Status() || (v.Err == nil) != (want.Err == nil) || !alike(&v.Decision, &want.Decision) {
 				t.Errorf("%+v, want %+v", v, want)
 			}

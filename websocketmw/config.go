@@ -198,20 +198,15 @@ type Rule struct {
 	// does not have.
 	PlanName func(*http.Request) string
 
-	// Key returns the key whose sockets are counted. Required, unless the rule is ByFramework:
-	// there is no default. If it returns an error or an empty key, the upgrade is refused.
+	// Key returns the key whose sockets are counted. Required: there is no default. If it returns an
+	// error or an empty key, the upgrade is refused.
 	Key keyfuncs.Func
 
-	// ByFramework says that the key comes from the context of a framework, by the SocketsBy of
-	// its adapter, and there is no Key. To mount the guard in another way panics.
-	ByFramework bool
-
 	// Plan returns other slots for a request, such as more for paying customers. key is
-	// the one whose sockets are counted: what Key returned, or the adapter's key in its
-	// place. Make the slots in advance with Slots.With; Plan only selects. If Plan is nil
-	// or returns nil, Slots apply, so Slots should be the smallest plan. Slots with another
-	// name or store are a programming error: the upgrade gets a 500. It is not for a Limit,
-	// which has plans.
+	// the one whose sockets are counted. Make the slots in advance with Slots.With; Plan only
+	// selects. If Plan is nil or returns nil, Slots apply, so Slots should be the smallest
+	// plan. Slots with another name or store are a programming error: the upgrade gets a 500.
+	// It is not for a Limit, which has plans.
 	Plan func(r *http.Request, key string) *core.Slots
 
 	// WhenFull says what becomes of a socket for which there is no slot. The zero value is
@@ -298,8 +293,8 @@ func (c *Config) validateRules(f *faults) {
 		f.add(fmt.Errorf("there must be 1 to %d rules, not %d", maxRules, n), "Rules")
 	}
 	for i, rule := range c.Rules {
-		if err := rule.keyFault(); err != nil {
-			f.add(err, "Rules[%d].Key", i)
+		if rule.Key == nil {
+			f.add(errors.New("it is nil: use a function of package keyfuncs"), "Rules[%d].Key", i)
 		}
 		field, slots := rule.own()
 		switch {
@@ -367,15 +362,4 @@ func (rule *Rule) name() string {
 		return rule.Limit.Name()
 	}
 	return rule.Slots.Name()
-}
-
-// keyFault returns what is wrong with the rule's key.
-func (rule *Rule) keyFault() error {
-	switch {
-	case rule.Key == nil && !rule.ByFramework:
-		return errors.New("it is nil: use a function of package keyfuncs")
-	case rule.Key != nil && rule.ByFramework:
-		return errors.New("the rule is ByFramework: remove one of them")
-	}
-	return nil
 }

@@ -38,8 +38,7 @@ var (
 	errPlan     = errors.New("its Plan returned slots that were not made with Slots.With")
 	errEmptyKey = errors.New("its Key returned an empty key without an error")
 
-	errByFramework = fmt.Errorf("%w: it is ByFramework, and Check has no key for it", keyfuncs.ErrProgram)
-	errMalformed   = errors.New("headgate: websocketmw: the Sec-WebSocket-Key is not the base64 of 16 bytes")
+	errMalformed = errors.New("headgate: websocketmw: the Sec-WebSocket-Key is not the base64 of 16 bytes")
 )
 
 // New returns a guard. If the Config is invalid, the error joins a [ConfigError] for each
@@ -103,9 +102,9 @@ func (g *Guard) Sockets(slots, key string) (all []*Socket) {
 // Handler returns a handler that calls next for upgrades that get their slots and for
 // requests that are not upgrades, and refuses the other upgrades.
 //
-// Handler panics if the guard or next is nil, or a rule is ByFramework.
+// Handler panics if the guard or next is nil.
 func (g *Guard) Handler(next http.Handler) http.Handler {
-	g.Mount(-1)
+	g.Mount()
 	if next == nil {
 		panic("headgate: websocketmw: the handler is nil")
 	}
@@ -126,43 +125,13 @@ func (g *Guard) Handler(next http.Handler) http.Handler {
 // 0, because it may hold slots. [Guard.Handler] does all that; Check is for framework
 // adapters.
 func (g *Guard) Check(r *http.Request) Verdict {
-	return g.CheckKeys(r, nil)
-}
-
-// Mount is for adapters, which call it once, where a guard is mounted, with the number of keys
-// that they have for it, or -1 for the rules' own. It panics if the guard is nil, if there is
-// not one key for each rule, or if a rule, or one of Handshakes, needs one
-// ([Rule].ByFramework).
-//
-// A framework's context must not be in that of the request, as the socket outlives it.
-func (g *Guard) Mount(keys int) {
-	if g == nil {
-		panic("headgate: websocketmw: the guard is nil: see the error of websocketmw.New")
-	}
-	c := &g.config
-	if keys >= 0 && keys != len(c.Rules) {
-		panic(fmt.Sprintf("headgate: websocketmw: the number of keys is %d, that of rules %d", keys, len(c.Rules)))
-	}
-	if c.Handshakes != nil {
-		c.Handshakes.Mount(-1)
-	}
-	for i, rule := range c.Rules {
-		if rule.ByFramework && keys < 0 {
-			panic(fmt.Sprintf("headgate: websocketmw: Rules[%d] (slots %q) is ByFramework: mount the guard with the SocketsBy of an adapter", i, rule.name()))
-		}
-	}
-}
-
-// CheckKeys is like [Guard.Check], but calls key, unless it is nil, with the index of each rule
-// instead of the rule's Key.
-func (g *Guard) CheckKeys(r *http.Request, key func(rule int) (string, error)) Verdict {
 	v := Verdict{guard: g}
 	what := classify(r)
 	if what == other || g.config.Skip != nil && g.config.Skip(r) {
 		v.admitted = true
 		return v
 	}
-	g.decide(&v, r, what, key)
+	g.decide(&v, r, what)
 	v.admitted = v.status == 0
 	if !v.admitted {
 		v.wait = wait()
@@ -174,6 +143,22 @@ func (g *Guard) CheckKeys(r *http.Request, key func(rule int) (string, error)) V
 		g.spare(r.Context(), &v, what)
 	}
 	return v
+}
+
+// Mount is for adapters, which call it once, where a guard is mounted. It panics if the guard is
+// nil. It reports whether there are functions in the Config, besides Keys, that should get a
+// request in whose context the framework's is, as long as the handshake lasts: sockets outlive
+// it.
+func (g *Guard) Mount() (functions bool) {
+	if g == nil {
+		panic("headgate: websocketmw: the guard is nil: see the error of websocketmw.New")
+	}
+	c := &g.config
+	functions = c.Skip != nil || c.OnRefused != nil || c.Observe != nil || c.Handshakes != nil && c.Handshakes.Mount()
+	for _, rule := range c.Rules {
+		functions = functions || rule.Plan != nil || rule.PlanName != nil
+	}
+	return functions
 }
 
 // spare makes a verdict admit, in shadow mode. What would have been refused has no slot.
@@ -204,7 +189,7 @@ func (g *Guard) observe(r *http.Request, v Verdict) {
 }
 
 // decide fills in v.
-func (g *Guard) decide(v *Verdict, r *http.Request, what kind, key func(rule int) (string, error)) {
+func (g *Guard) decide(v *Verdict, r *http.Request, what kind) {
 	if what == malformed {
 		v.Err, v.status = errMalformed, http.StatusBadRequest
 		return
@@ -225,7 +210,7 @@ func (g *Guard) decide(v *Verdict, r *http.Request, what kind, key func(rule int
 	var view limits.View
 	for i := range g.config.Rules {
 		rule := &g.config.Rules[i]
-		k, err := rule.key(r, i, key)
+		k, err := rule.Key(r)
 		if err == nil && k == "" {
 			err = errEmptyKey
 		}
@@ -288,18 +273,6 @@ func (g *Guard) keyStatus(err error) int {
 		return http.StatusInternalServerError
 	}
 	return g.config.KeyErrorStatus
-}
-
-// key returns the key of the i-th rule: that of the adapter, if there are any.
-func (rule *Rule) key(r *http.Request, i int, key func(rule int) (string, error)) (string, error) {
-	switch {
-	case key != nil:
-		return key(i)
-	case rule.ByFramework:
-		return "", errByFramework
-	default:
-		return rule.Key(r)
-	}
 }
 
 // fault says which rule an error is about, never whom.

@@ -394,12 +394,12 @@ func TestPlansAndKeys(t *testing.T) {
 		}
 	}
 	for i, want := range []int{0, 429} {
-		if v := g.CheckKeys(upgradeRequest(), func(int) (string, error) { return "ben", nil }); v.Status() != want {
+		if v := g.Check(upgradeRequest("X-User", "ben")); v.Status() != want {
 			t.Errorf("free, socket %d: %d", i, v.Status())
 		}
 	}
 	for i, want := range []int{0, 0, 429} {
-		if v := g.CheckKeys(upgradeRequest(), func(int) (string, error) { return "carl", nil }); v.Status() != want {
+		if v := g.Check(upgradeRequest("X-User", "carl")); v.Status() != want {
 			t.Errorf("gold by key, socket %d: %d", i, v.Status())
 		}
 	}

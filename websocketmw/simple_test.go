@@ -1,7 +1,6 @@
 package websocketmw
 
 import (
-	"errors"
 	"math"
 	"net/http"
 	"strings"
@@ -79,53 +78,42 @@ func TestLimitsShareOnlyAStore(t *testing.T) {
 	}
 }
 
-// What a guard needs is checked where it is mounted.
+// Adapters learn where a guard is mounted what it needs.
 func TestMount(t *testing.T) {
 	slots := core.Must(core.NewSlots(memstore.New(memstore.Config{}), "ws", 1))
-	key := keyfuncs.Everyone()
-	own := core.Must(New(Config{Rules: []Rule{{Slots: slots, Key: key}}}))
-	theirs := core.Must(New(Config{Rules: []Rule{{Slots: slots, ByFramework: true}}}))
-	rates := core.Must(nethttp.New(nethttp.Config{Rules: []nethttp.Rule{{
-		Limiter: core.Must(core.New(memstore.New(memstore.Config{}), "rate", core.Unlimited())), ByFramework: true,
-	}}}))
-	attempts := core.Must(New(Config{Rules: []Rule{{Slots: slots, Key: key}}, Handshakes: rates}))
+	plain := Rule{Slots: slots, Key: keyfuncs.Everyone()}
+	planned := plain
+	planned.Plan = func(*http.Request, string) *core.Slots { return nil }
 	for _, test := range []struct {
-		name   string
-		guard  *Guard
-		keys   int
-		panics string
+		name      string
+		config    Config
+		functions bool
 	}{
-		{"its own key", own, -1, ""},
-		{"another key", own, 1, ""},
-		{"a framework's key", theirs, 1, ""},
-		{"no guard", nil, -1, "the guard is nil"},
-		{"no key of the framework", theirs, -1, `Rules[0] (slots "ws") is ByFramework`},
-		{"no key for Handshakes", attempts, -1, `Rules[0] (limiter "rate") is ByFramework`},
-		{"too many keys", theirs, 2, "the number of keys is 2, that of rules 1"},
+		{"keys", Config{Rules: []Rule{plain}}, false},
+		{"a rule's function", Config{Rules: []Rule{planned}}, true},
+		{"a guard's function", Config{Rules: []Rule{plain}, Observe: func(*http.Request, Verdict) {}}, true},
+		{"a function of Handshakes", Config{Rules: []Rule{plain}, Handshakes: core.Must(nethttp.New(nethttp.Config{
+			Rules: []nethttp.Rule{{
+				Limiter: core.Must(core.New(memstore.New(memstore.Config{}), "rate", core.Unlimited())), Key: keyfuncs.Everyone(),
+				Cost: func(*http.Request) int64 { return 1 },
+			}},
+		}))}, true},
 	} {
-		t.Run(test.name, func(t *testing.T) {
+		if got := core.Must(New(test.config)).Mount(); got != test.functions {
+			t.Errorf("%s: functions: %v", test.name, got)
+		}
+	}
+	for name, mount := range map[string]func(g *Guard){
+		"Mount":   func(g *Guard) { g.Mount() },
+		"Handler": func(g *Guard) { g.Handler(http.NotFoundHandler()) },
+	} {
+		func() {
 			defer func() {
-				text, _ := recover().(string)
-				if test.panics == "" && text != "" || !strings.Contains(text, test.panics) {
-					t.Errorf("panic %q, want %q", text, test.panics)
+				if text, _ := recover().(string); !strings.Contains(text, "the guard is nil") {
+					t.Errorf("%s of a nil guard: panic %q", name, text)
 				}
 			}()
-			if test.guard.Mount(test.keys); test.panics != "" {
-				t.Error("no panic")
-			}
-		})
+			mount(nil)
+		}()
 	}
-	if _, err := New(Config{Rules: []Rule{{Slots: slots, Key: key, ByFramework: true}}}); err == nil || !strings.Contains(err.Error(), "Rules[0].Key: the rule is ByFramework") {
-		t.Errorf("two keys: %v", err)
-	}
-	v := theirs.Check(upgradeRequest())
-	if v.Status() != http.StatusInternalServerError || !errors.Is(v.Err, keyfuncs.ErrProgram) {
-		t.Errorf("Check without a key: %d %v", v.Status(), v.Err)
-	}
-	defer func() {
-		if recover() == nil {
-			t.Error("Handler did not panic")
-		}
-	}()
-	theirs.Handler(http.NotFoundHandler())
 }

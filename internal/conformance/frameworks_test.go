@@ -2,7 +2,9 @@ package conformance
 
 import (
 	"context"
+	"errors"
 	"net/http"
+	"strings"
 	"testing"
 
 	"github.com/gin-gonic/gin"
@@ -11,6 +13,8 @@ import (
 	echo5 "github.com/labstack/echo/v5"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/core/memstore"
 	"github.com/headgate/headgate/echomw"
 	"github.com/headgate/headgate/echov5mw"
 	"github.com/headgate/headgate/ginmw"
@@ -19,22 +23,42 @@ import (
 )
 
 // A framework serves a handler at all paths behind a guard, or behind a middleware
-// that does nothing if that is nil. With keys, they are handed over by the
-// framework's LimitBy.
+// that does nothing if that is nil.
 type framework struct {
 	name  string
-	serve func(g *nethttp.Guard, h http.HandlerFunc, keys ...keyfuncs.Func) http.Handler
+	serve func(g *nethttp.Guard, h http.HandlerFunc) http.Handler
+}
+
+// handed are keys that get the request from the context of a framework.
+var handed = map[string]func(key keyfuncs.Func) keyfuncs.Func{
+	"gin": func(key keyfuncs.Func) keyfuncs.Func {
+		return ginmw.Key(func(c *gin.Context) (string, error) { return key(c.Request) })
+	},
+	"echo": func(key keyfuncs.Func) keyfuncs.Func {
+		return echomw.Key(func(c echo4.Context) (string, error) { return key(c.Request()) })
+	},
+	"echov5": func(key keyfuncs.Func) keyfuncs.Func {
+		return echov5mw.Key(func(c *echo5.Context) (string, error) { return key(c.Request()) })
+	},
+}
+
+// keysOf are a key, and what the framework hands over if it has contexts of its own.
+func keysOf(framework string, key keyfuncs.Func) []keyfuncs.Func {
+	if from := handed[framework]; from != nil {
+		return []keyfuncs.Func{key, from(key)}
+	}
+	return []keyfuncs.Func{key}
 }
 
 // frameworks begins with the one that the others are compared with.
 var frameworks = []framework{
-	{"nethttp", func(g *nethttp.Guard, h http.HandlerFunc, _ ...keyfuncs.Func) http.Handler {
+	{"nethttp", func(g *nethttp.Guard, h http.HandlerFunc) http.Handler {
 		if g == nil {
 			return h
 		}
 		return g.Handler(h)
 	}},
-	{"chi", func(g *nethttp.Guard, h http.HandlerFunc, _ ...keyfuncs.Func) http.Handler {
+	{"chi", func(g *nethttp.Guard, h http.HandlerFunc) http.Handler {
 		r := chi.NewRouter()
 		if g == nil {
 			r.Use(func(next http.Handler) http.Handler { return next })
@@ -44,61 +68,60 @@ var frameworks = []framework{
 		r.HandleFunc("/*", h)
 		return r
 	}},
-	{"gin", func(g *nethttp.Guard, h http.HandlerFunc, keys ...keyfuncs.Func) http.Handler {
+	{"gin", func(g *nethttp.Guard, h http.HandlerFunc) http.Handler {
 		r := gin.New()
-		var own []ginmw.Key
-		for _, key := range keys {
-			own = append(own, ginmw.Request(key))
-		}
-		switch {
-		case own != nil:
-			r.Use(ginmw.LimitBy(g, own...))
-		case g != nil:
-			r.Use(ginmw.Limit(g))
-		default:
+		if g == nil {
 			r.Use(func(*gin.Context) {})
+		} else {
+			r.Use(ginmw.Limit(g))
 		}
 		r.Any("/*path", gin.WrapF(h))
 		return r
 	}},
-	{"echo", func(g *nethttp.Guard, h http.HandlerFunc, keys ...keyfuncs.Func) http.Handler {
+	{"echo", func(g *nethttp.Guard, h http.HandlerFunc) http.Handler {
 		e := echo4.New()
-		var own []echomw.Key
-		for _, key := range keys {
-			own = append(own, echomw.Request(key))
-		}
-		switch {
-		case own != nil:
-			e.Use(echomw.LimitBy(g, own...))
-		case g != nil:
-			e.Use(echomw.Limit(g))
-		default:
+		if g == nil {
 			e.Use(func(next echo4.HandlerFunc) echo4.HandlerFunc {
 				return func(c echo4.Context) error { return next(c) }
 			})
+		} else {
+			e.Use(echomw.Limit(g))
 		}
 		e.Any("/*", echo4.WrapHandler(h))
 		return e
 	}},
-	{"echov5", func(g *nethttp.Guard, h http.HandlerFunc, keys ...keyfuncs.Func) http.Handler {
+	{"echov5", func(g *nethttp.Guard, h http.HandlerFunc) http.Handler {
 		e := echo5.New()
-		var own []echov5mw.Key
-		for _, key := range keys {
-			own = append(own, echov5mw.Request(key))
-		}
-		switch {
-		case own != nil:
-			e.Use(echov5mw.LimitBy(g, own...))
-		case g != nil:
-			e.Use(echov5mw.Limit(g))
-		default:
+		if g == nil {
 			e.Use(func(next echo5.HandlerFunc) echo5.HandlerFunc {
 				return func(c *echo5.Context) error { return next(c) }
 			})
+		} else {
+			e.Use(echov5mw.Limit(g))
 		}
 		e.Any("/*", echo5.WrapHandler(h))
 		return e
 	}},
+}
+
+// A key from the context of a framework that the request did not pass is a fault of the program.
+func TestKeyOfAnotherFramework(t *testing.T) {
+	limiter := core.Must(core.New(memstore.New(memstore.Config{}), "api", core.Unlimited()))
+	for own, from := range handed {
+		for _, f := range frameworks {
+			var refusal nethttp.Verdict
+			c := rules(nethttp.Rule{Limiter: limiter, Key: from(keyfuncs.Everyone())})
+			c.Observe = func(_ *http.Request, v nethttp.Verdict) { refusal = v }
+			a := ask(f.serve(core.Must(nethttp.New(c)), answering(204)), request("GET", "/"))
+			if f.name == own {
+				if a.Status != 204 {
+					t.Errorf("%s under %s: status %d", own, f.name, a.Status)
+				}
+			} else if a.Status != 500 || !errors.Is(refusal.Err, keyfuncs.ErrProgram) || !strings.Contains(refusal.Err.Error(), "did not pass") {
+				t.Errorf("%s under %s: status %d, %v", own, f.name, a.Status, refusal.Err)
+			}
+		}
+	}
 }
 
 func TestMain(m *testing.M) {

@@ -22,43 +22,30 @@ import (
 	"github.com/headgate/headgate/keyfuncs"
 )
 
-// inFlightMounts serve a handler at all paths behind a guard, with the keys of the framework
-// if there are any.
-var inFlightMounts = map[string]func(g *inflight.Guard, h http.Handler, keys ...keyfuncs.Func) http.Handler{
-	"nethttp": func(g *inflight.Guard, h http.Handler, _ ...keyfuncs.Func) http.Handler { return g.Handler(h) },
-	"chi": func(g *inflight.Guard, h http.Handler, _ ...keyfuncs.Func) http.Handler {
+// inFlightMounts serve a handler at all paths behind a guard.
+var inFlightMounts = map[string]func(g *inflight.Guard, h http.Handler) http.Handler{
+	"nethttp": func(g *inflight.Guard, h http.Handler) http.Handler { return g.Handler(h) },
+	"chi": func(g *inflight.Guard, h http.Handler) http.Handler {
 		r := chi.NewRouter()
 		r.Use(g.Handler)
 		r.Handle("/*", h)
 		return r
 	},
-	"gin": func(g *inflight.Guard, h http.Handler, keys ...keyfuncs.Func) http.Handler {
+	"gin": func(g *inflight.Guard, h http.Handler) http.Handler {
 		r := gin.New()
-		use := ginmw.InFlight
-		for _, key := range keys {
-			use = func(g *inflight.Guard) gin.HandlerFunc { return ginmw.InFlightBy(g, ginmw.Request(key)) }
-		}
-		r.Use(use(g))
+		r.Use(ginmw.InFlight(g))
 		r.Any("/*path", gin.WrapH(h))
 		return r
 	},
-	"echo": func(g *inflight.Guard, h http.Handler, keys ...keyfuncs.Func) http.Handler {
+	"echo": func(g *inflight.Guard, h http.Handler) http.Handler {
 		e := echo4.New()
-		use := echomw.InFlight
-		for _, key := range keys {
-			use = func(g *inflight.Guard) echo4.MiddlewareFunc { return echomw.InFlightBy(g, echomw.Request(key)) }
-		}
-		e.Use(use(g))
+		e.Use(echomw.InFlight(g))
 		e.Any("/*", echo4.WrapHandler(h))
 		return e
 	},
-	"echov5": func(g *inflight.Guard, h http.Handler, keys ...keyfuncs.Func) http.Handler {
+	"echov5": func(g *inflight.Guard, h http.Handler) http.Handler {
 		e := echo5.New()
-		use := echov5mw.InFlight
-		for _, key := range keys {
-			use = func(g *inflight.Guard) echo5.MiddlewareFunc { return echov5mw.InFlightBy(g, echov5mw.Request(key)) }
-		}
-		e.Use(use(g))
+		e.Use(echov5mw.InFlight(g))
 		e.Any("/*", echo5.WrapHandler(h))
 		return e
 	},
@@ -68,25 +55,19 @@ var inFlightMounts = map[string]func(g *inflight.Guard, h http.Handler, keys ...
 func TestInFlight(t *testing.T) {
 	const quota = `429 "busy";r=0 no-store {"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Quota Exceeded","status":429,"violated-policies":["busy"]}`
 	for name, serve := range inFlightMounts {
-		for _, by := range []bool{false, true} {
-			if by && (name == "nethttp" || name == "chi") {
-				continue // there are no other keys
+		byPath := func(r *http.Request) (string, error) {
+			if r.URL.Path == "/nobody" {
+				return "", keyfuncs.ErrAbsent
 			}
-			t.Run(fmt.Sprint(name, " ", by), func(t *testing.T) {
+			return r.URL.Path, nil
+		}
+		for i, key := range keysOf(name, byPath) {
+			t.Run(fmt.Sprint(name, " ", i > 0), func(t *testing.T) {
 				slots, err := core.NewSlots(memstore.New(memstore.Config{}), "busy", 1)
 				if err != nil {
 					t.Fatal(err)
 				}
-				byPath := func(r *http.Request) (string, error) {
-					if r.URL.Path == "/nobody" {
-						return "", keyfuncs.ErrAbsent
-					}
-					return r.URL.Path, nil
-				}
-				rule, keys := inflight.Rule{Slots: slots, Key: byPath}, []keyfuncs.Func(nil)
-				if by {
-					rule.Key, keys = keyfuncs.Everyone(), []keyfuncs.Func{byPath}
-				}
+				rule := inflight.Rule{Slots: slots, Key: key}
 				guard, err := inflight.New(inflight.Config{Rules: []inflight.Rule{rule}, Queue: 1, Wait: 10 * time.Millisecond})
 				if err != nil {
 					t.Fatal(err)
@@ -103,7 +84,7 @@ func TestInFlight(t *testing.T) {
 						inside = ask("/outer") + "\n" + ask("/inner")
 					}
 					fmt.Fprint(w, "done")
-				}), keys...)
+				}))
 				const done = `200 "busy";r=0 done`
 				if got := ask("/outer") + "\n" + inside; got != done+"\n"+quota+"\n"+done {
 					t.Error(got)
@@ -121,21 +102,10 @@ func TestInFlight(t *testing.T) {
 
 // Faults of the program panic where the middleware is made.
 func TestInFlightPanics(t *testing.T) {
-	slots, err := core.NewSlots(memstore.New(memstore.Config{}), "busy", 1)
-	if err != nil {
-		t.Fatal(err)
-	}
-	guard, err := inflight.New(inflight.Config{Rules: []inflight.Rule{{Slots: slots, Key: keyfuncs.Everyone()}}})
-	if err != nil {
-		t.Fatal(err)
-	}
 	for name, f := range map[string]func(){
 		"gin, no guard":    func() { ginmw.InFlight(nil) },
 		"echo, no guard":   func() { echomw.InFlight(nil) },
 		"echov5, no guard": func() { echov5mw.InFlight(nil) },
-		"gin, no key":      func() { ginmw.InFlightBy(guard) },
-		"echo, no key":     func() { echomw.InFlightBy(guard) },
-		"echov5, no key":   func() { echov5mw.InFlightBy(guard) },
 	} {
 		func() {
 			defer func() {

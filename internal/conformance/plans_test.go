@@ -11,22 +11,20 @@ import (
 	"github.com/headgate/headgate/nethttp"
 )
 
-// A plan is chosen by the key that is charged: that of the rule, or of the framework's
-// LimitBy in its place.
+// A plan is chosen by the key that is charged.
 func TestPlansByKey(t *testing.T) {
-	byRule, byFramework := keyfuncs.Header("X-Client"), keyfuncs.First(keyfuncs.Header("X-Client"))
+	byRequest := keyfuncs.Header("X-Client")
 	for _, f := range frameworks {
-		for _, test := range []struct {
+		tests := []struct {
 			name string
-			keys []keyfuncs.Func // of the framework
+			key  keyfuncs.Func
 			gold string
-		}{
-			{"the rule's key", nil, "anna"},
-			{"the framework's key", []keyfuncs.Func{byFramework}, "0:anna"},
-		} {
-			if test.keys != nil && (f.name == "nethttp" || f.name == "chi") {
-				continue // which have no keys of their own
-			}
+		}{{"the request's key", byRequest, "anna"}}
+		if from := handed[f.name]; from != nil {
+			tests = append(tests, tests[0])
+			tests[1].name, tests[1].key, tests[1].gold = "the framework's key", keyfuncs.First(from(byRequest)), "0:anna"
+		}
+		for _, test := range tests {
 			t.Run(f.name+"/"+test.name, func(t *testing.T) {
 				free, err := core.New(memstore.New(memstore.Config{}), "api", core.SlidingLog(core.PerHour(10)))
 				if err != nil {
@@ -38,7 +36,7 @@ func TestPlansByKey(t *testing.T) {
 				}
 				plans := map[string]*core.Limiter{test.gold: gold}
 				guard, err := nethttp.New(nethttp.Config{Rules: []nethttp.Rule{{
-					Limiter: free, Key: byRule,
+					Limiter: free, Key: test.key,
 					Plan: func(r *http.Request, key string) *core.Limiter {
 						if r.URL.Path != "/path" {
 							t.Errorf("Plan got a request for %s", r.URL.Path)
@@ -49,7 +47,7 @@ func TestPlansByKey(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				h := f.serve(guard, func(http.ResponseWriter, *http.Request) {}, test.keys...)
+				h := f.serve(guard, func(http.ResponseWriter, *http.Request) {})
 				for client, limit := range map[string]int{"anna": 1000, "ben": 10} {
 					got := ask(h, request("GET", "/path", "X-Client", client)).Fields.Get("RateLimit-Policy")
 					if want := fmt.Sprintf(`"api";q=%d;w=3600`, limit); got != want {

@@ -24,57 +24,32 @@ import (
 	"github.com/headgate/headgate/websocketmw"
 )
 
-// socketMounts serve a handler at all paths behind a guard of sockets, with the keys
-// of the framework if by is true.
-var socketMounts = map[string]func(g *websocketmw.Guard, h http.Handler, by bool, keys ...keyfuncs.Func) http.Handler{
-	"nethttp": func(g *websocketmw.Guard, h http.Handler, _ bool, _ ...keyfuncs.Func) http.Handler {
+// socketMounts serve a handler at all paths behind a guard of sockets.
+var socketMounts = map[string]func(g *websocketmw.Guard, h http.Handler) http.Handler{
+	"nethttp": func(g *websocketmw.Guard, h http.Handler) http.Handler {
 		return g.Handler(h)
 	},
-	"chi": func(g *websocketmw.Guard, h http.Handler, _ bool, _ ...keyfuncs.Func) http.Handler {
+	"chi": func(g *websocketmw.Guard, h http.Handler) http.Handler {
 		r := chi.NewRouter()
 		r.Use(g.Handler)
 		r.Handle("/*", h)
 		return r
 	},
-	"gin": func(g *websocketmw.Guard, h http.Handler, by bool, keys ...keyfuncs.Func) http.Handler {
+	"gin": func(g *websocketmw.Guard, h http.Handler) http.Handler {
 		r := gin.New()
-		var own []ginmw.Key
-		for _, key := range keys {
-			own = append(own, ginmw.Request(key))
-		}
-		if by {
-			r.Use(ginmw.SocketsBy(g, own...))
-		} else {
-			r.Use(ginmw.Sockets(g))
-		}
+		r.Use(ginmw.Sockets(g))
 		r.Any("/*path", gin.WrapH(h))
 		return r
 	},
-	"echo": func(g *websocketmw.Guard, h http.Handler, by bool, keys ...keyfuncs.Func) http.Handler {
+	"echo": func(g *websocketmw.Guard, h http.Handler) http.Handler {
 		e := echo4.New()
-		var own []echomw.Key
-		for _, key := range keys {
-			own = append(own, echomw.Request(key))
-		}
-		if by {
-			e.Use(echomw.SocketsBy(g, own...))
-		} else {
-			e.Use(echomw.Sockets(g))
-		}
+		e.Use(echomw.Sockets(g))
 		e.Any("/*", echo4.WrapHandler(h))
 		return e
 	},
-	"echov5": func(g *websocketmw.Guard, h http.Handler, by bool, keys ...keyfuncs.Func) http.Handler {
+	"echov5": func(g *websocketmw.Guard, h http.Handler) http.Handler {
 		e := echo5.New()
-		var own []echov5mw.Key
-		for _, key := range keys {
-			own = append(own, echov5mw.Request(key))
-		}
-		if by {
-			e.Use(echov5mw.SocketsBy(g, own...))
-		} else {
-			e.Use(echov5mw.Sockets(g))
-		}
+		e.Use(echov5mw.Sockets(g))
 		e.Any("/*", echo5.WrapHandler(h))
 		return e
 	},
@@ -93,14 +68,14 @@ func upgrade(path string) *http.Request {
 // In shadow mode nothing is refused, and no field is set, under any framework.
 func TestSocketsInShadow(t *testing.T) {
 	for name, serve := range socketMounts {
-		for _, by := range []bool{false, true} {
+		for _, key := range keysOf(name, keyfuncs.Everyone()) {
 			slots, err := core.NewSlots(memstore.New(memstore.Config{}), "ws", 0)
 			if err != nil {
 				t.Fatal(err)
 			}
 			var observed []int
 			guard, err := websocketmw.New(websocketmw.Config{
-				Rules:       []websocketmw.Rule{{Slots: slots, Key: keyfuncs.Everyone()}},
+				Rules:       []websocketmw.Rule{{Slots: slots, Key: key}},
 				ObserveOnly: true,
 				Observe:     func(_ *http.Request, v websocketmw.Verdict) { observed = append(observed, v.Status()) },
 			})
@@ -112,7 +87,7 @@ func TestSocketsInShadow(t *testing.T) {
 					t.Errorf("%s: there is no socket", name)
 				}
 				w.Write([]byte("hello"))
-			}), by, keyfuncs.Everyone())
+			}))
 			w := httptest.NewRecorder()
 			h.ServeHTTP(w, upgrade("/"))
 			if w.Code != 200 || w.Body.String() != "hello" || w.Header().Get("RateLimit-Policy") != "" || len(observed) != 1 || observed[0] != 429 || guard.Len() != 0 {
@@ -141,12 +116,12 @@ func TestSockets(t *testing.T) {
 	const quota = `429 "ws";r=0 no-store application/problem+json {"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Quota Exceeded","status":429,"violated-policies":["ws"]}`
 	const noKey = `400 no-store application/problem+json {"type":"about:blank","title":"Bad Request","status":400}`
 	for name, serve := range socketMounts {
-		for _, by := range []bool{false, true} {
+		for _, key := range keysOf(name, byPath) {
 			slots, err := core.NewSlotsFunc(memstore.New(memstore.Config{}), "ws", func(key string) int64 { return limits[key] })
 			if err != nil {
 				t.Fatal(err)
 			}
-			guard, err := websocketmw.New(websocketmw.Config{Rules: []websocketmw.Rule{{Slots: slots, Key: byPath}}})
+			guard, err := websocketmw.New(websocketmw.Config{Rules: []websocketmw.Rule{{Slots: slots, Key: key}}})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -158,7 +133,7 @@ func TestSockets(t *testing.T) {
 					w.Header().Set("X-Socket", "yes")
 				}
 				w.Write([]byte("hello"))
-			}), by, byPath)
+			}))
 			for _, c := range []struct {
 				r    *http.Request
 				want string
@@ -253,7 +228,7 @@ func TestUpgrades(t *testing.T) {
 					}
 					<-closing
 					conn.Close()
-				}), false)
+				}))
 				server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 					defer close(done)
 					h.ServeHTTP(w, r)
@@ -289,37 +264,14 @@ func TestUpgrades(t *testing.T) {
 
 // Faults of the program panic where the middleware is made.
 func TestSocketsPanics(t *testing.T) {
-	store := memstore.New(memstore.Config{})
-	a, err := core.NewSlots(store, "a", 1)
-	if err != nil {
-		t.Fatal(err)
-	}
-	b, err := core.NewSlots(store, "b", 1)
-	if err != nil {
-		t.Fatal(err)
-	}
-	key := keyfuncs.Everyone()
-	guard, err := websocketmw.New(websocketmw.Config{Rules: []websocketmw.Rule{{Slots: a, Key: key}, {Slots: b, Key: key}}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, name := range []string{"gin", "echo", "echov5"} {
-		serve := socketMounts[name]
-		for fault, f := range map[string]func(){
-			"nil guard":    func() { serve(nil, http.NotFoundHandler(), false) },
-			"By nil guard": func() { serve(nil, http.NotFoundHandler(), true, key) },
-			"no key":       func() { serve(guard, http.NotFoundHandler(), true) },
-			"1 key for 2":  func() { serve(guard, http.NotFoundHandler(), true, key) },
-			"3 keys for 2": func() { serve(guard, http.NotFoundHandler(), true, key, key, key) },
-		} {
-			func() {
-				defer func() {
-					if text, ok := recover().(string); !ok || !strings.HasPrefix(text, "headgate: ") {
-						t.Errorf("%s: %s: panic %q", name, fault, text)
-					}
-				}()
-				f()
+	for name, serve := range socketMounts {
+		func() {
+			defer func() {
+				if text, ok := recover().(string); !ok || !strings.HasPrefix(text, "headgate: ") {
+					t.Errorf("%s: panic %q", name, text)
+				}
 			}()
-		}
+			serve(nil, http.NotFoundHandler())
+		}()
 	}
 }

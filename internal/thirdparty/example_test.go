@@ -13,7 +13,6 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/headgate/headgate/core"
-	"github.com/headgate/headgate/core/memstore"
 	"github.com/headgate/headgate/echomw"
 	"github.com/headgate/headgate/keyfuncs"
 	"github.com/headgate/headgate/nethttp"
@@ -55,17 +54,16 @@ func Example_scs() {
 // The subject of a token that echo-jwt has verified.
 func Example_jwt() {
 	// echo-jwt stores the verified *jwt.Token under "user".
-	bySubject := func(c echo.Context) (string, error) {
+	subject := echomw.Key(func(c echo.Context) (string, error) {
 		token, ok := c.Get("user").(*jwt.Token)
 		if !ok {
 			return "", fmt.Errorf("%w: token", keyfuncs.ErrAbsent)
 		}
 		return token.Claims.GetSubject()
-	}
-	limiter := core.Must(core.New(memstore.New(memstore.Config{}), "api", core.SlidingLog(core.PerMinute(60))))
-	limit := core.Must(nethttp.New(nethttp.Config{Rules: []nethttp.Rule{{Limiter: limiter, ByFramework: true}}}))
+	})
+	limit := core.Must(nethttp.Limit("api", subject, core.SlidingLog(core.PerMinute(60))))
 	e := echo.New()
-	e.Use(echojwt.JWT(secret), echomw.LimitBy(limit, bySubject))
+	e.Use(echojwt.JWT(secret), echomw.Limit(limit))
 
 	listen(e) // e.Start("127.0.0.1:8080")
 	// Output:

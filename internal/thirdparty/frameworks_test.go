@@ -44,13 +44,13 @@ func gorillaKey(store sessions.Store, id func(*sessions.Session) string) keyfunc
 	})
 }
 
-func open(t *testing.T) *nethttp.Guard {
+func charging(t *testing.T, key keyfuncs.Func) *nethttp.Guard {
 	t.Helper()
 	limiter, err := core.New(memstore.New(memstore.Config{}), "api", core.Unlimited())
 	if err != nil {
 		t.Fatal(err)
 	}
-	guard, err := nethttp.New(nethttp.Config{Rules: []nethttp.Rule{{Limiter: limiter, Key: keyfuncs.Everyone()}}})
+	guard, err := nethttp.New(nethttp.Config{Rules: []nethttp.Rule{{Limiter: limiter, Key: key}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -66,14 +66,14 @@ func TestGinContrib(t *testing.T) {
 		"in the cookie": {gincookie.NewStore(secret), byValue},
 	} {
 		t.Run(name, func(t *testing.T) {
-			key := ginmw.Request(gorillaKey(test.store, test.id))
+			key := gorillaKey(test.store, test.id)
 			r := gin.New()
-			r.Use(ginsessions.Sessions("session", test.store), ginmw.LimitBy(open(t), func(c *gin.Context) (string, error) {
-				k, err := key(c)
+			r.Use(ginsessions.Sessions("session", test.store), ginmw.Limit(charging(t, ginmw.Key(func(c *gin.Context) (string, error) {
+				k, err := key(c.Request)
 				c.Set("key", k)
 				c.Set("error", err)
 				return "any", nil
-			}))
+			}))))
 			r.GET("/*path", func(c *gin.Context) {
 				if c.Request.URL.Path == "/begin" {
 					s := ginsessions.Default(c)
@@ -99,14 +99,14 @@ func TestEchoContrib(t *testing.T) {
 		"in the cookie": {sessions.NewCookieStore(secret), byValue},
 	} {
 		t.Run(name, func(t *testing.T) {
-			key := echomw.Request(gorillaKey(test.store, test.id))
+			key := gorillaKey(test.store, test.id)
 			e := echo.New()
-			e.Use(echosession.Middleware(test.store), echomw.LimitBy(open(t), func(c echo.Context) (string, error) {
-				k, err := key(c)
+			e.Use(echosession.Middleware(test.store), echomw.Limit(charging(t, echomw.Key(func(c echo.Context) (string, error) {
+				k, err := key(c.Request())
 				c.Set("key", k)
 				c.Set("error", err)
 				return "any", nil
-			}))
+			}))))
 			e.GET("/*", func(c echo.Context) error {
 				if c.Request().URL.Path == "/begin" {
 					s, err := echosession.Get("session", c)

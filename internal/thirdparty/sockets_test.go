@@ -55,7 +55,7 @@ var mounts = []mount{
 	}},
 	{"gin-by", func(g *websocketmw.Guard, h http.Handler) http.Handler {
 		r := gin.New()
-		r.Use(ginmw.SocketsBy(g, ginmw.Request(keyfuncs.Everyone())))
+		r.Use(ginmw.Sockets(g))
 		r.Any("/ws", gin.WrapH(h))
 		return r
 	}},
@@ -71,7 +71,7 @@ var mounts = []mount{
 	}},
 	{"echo-by", func(g *websocketmw.Guard, h http.Handler) http.Handler {
 		e := echo4.New()
-		e.Use(echomw.SocketsBy(g, echomw.Request(keyfuncs.Everyone())))
+		e.Use(echomw.Sockets(g))
 		e.Any("/ws", echo4.WrapHandler(h))
 		return e
 	}},
@@ -82,7 +82,7 @@ var mounts = []mount{
 	}},
 	{"echov5-by", func(g *websocketmw.Guard, h http.Handler) http.Handler {
 		e := echo5.New()
-		e.Use(echov5mw.SocketsBy(g, echov5mw.Request(keyfuncs.Everyone())))
+		e.Use(echov5mw.Sockets(g))
 		e.Any("/ws", echo5.WrapHandler(h))
 		return e
 	}},

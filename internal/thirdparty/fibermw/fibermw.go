@@ -13,41 +13,26 @@ import (
 	"github.com/headgate/headgate/nethttp"
 )
 
-// A Key returns the key that is charged from Fiber's context.
-type Key = adapter.Key[*fiber.Ctx]
+// Framework makes keys: Framework.Value, Framework.Key and the like.
+var Framework = adapter.Framework[*fiber.Ctx]{Name: "fibermw", Request: request, Get: get, Set: set}
 
-// Framework makes keys: Framework.First, Framework.Key and the like.
-var Framework = adapter.Framework[*fiber.Ctx]{Name: "fibermw", Request: request}
-
-// Local charges what an earlier handler stored with c.Locals, such as the signed-in user.
-func Local(name string) Key {
-	return Framework.Value("local "+name, func(c *fiber.Ctx) any { return c.Locals(name) })
-}
-
-// Limit charges the keys of the guard's rules.
-func Limit(guard *nethttp.Guard) fiber.Handler { return limit(guard, nil) }
-
-// LimitBy charges keys from Fiber's context, one for each rule.
-func LimitBy(guard *nethttp.Guard, keys ...Key) fiber.Handler {
-	return limit(guard, Framework.Keys("LimitBy", keys...))
-}
-
-func limit(guard *nethttp.Guard, keys []Key) fiber.Handler {
-	functions := guard.Mount(adapter.Count(keys)) // panics if they do not go together
+// Limit charges the keys of the guard's rules, which may be from Fiber's context.
+func Limit(guard *nethttp.Guard) fiber.Handler {
+	functions := guard.Mount() // panics if the guard is nil
 	return func(c *fiber.Ctx) error {
 		r, err := adaptor.ConvertRequest(c, true)
 		if err != nil {
 			return err
 		}
 		c.Locals(requestKey{}, r)
-		if functions {
-			r = Framework.With(c) // for Plan, Cost, Settle and the like
-		}
+		visit := Framework.Enter(c, functions)
+		defer visit.End()
 
 		var v nethttp.Verdict
-		guard.CheckTo(&v, r, cloned(adapter.By(keys, c)))
+		guard.CheckTo(&v, visit.Request)
+		Framework.Keep(c, &v)
 		if v.Status() != 0 { // also that of a preflight
-			return adaptor.HTTPHandlerFunc(func(w http.ResponseWriter, _ *http.Request) { guard.Refuse(w, r, &v) })(c)
+			return adaptor.HTTPHandlerFunc(func(w http.ResponseWriter, _ *http.Request) { guard.Refuse(w, visit.Request, &v) })(c)
 		}
 		fields := make(http.Header)
 		v.SetFields(fields)
@@ -55,7 +40,7 @@ func limit(guard *nethttp.Guard, keys []Key) fiber.Handler {
 			c.Set(name, strings.Join(values, ", "))
 		}
 
-		tracked, settle := v.Track(r)
+		tracked, settle := v.Track(visit.Request)
 		if settle == nil { // no rule has Settle
 			return c.Next()
 		}
@@ -84,13 +69,13 @@ func request(c *fiber.Ctx) *http.Request {
 	return r
 }
 
-// cloned copies keys, as Fiber uses the bytes of a request for the next one.
-func cloned(key func(rule int) (string, error)) func(rule int) (string, error) {
-	if key == nil {
-		return nil
+// get copies texts, as Fiber uses the bytes of a request for the next one.
+func get(c *fiber.Ctx, name string) any {
+	value := c.Locals(name)
+	if text, ok := value.(string); ok {
+		return strings.Clone(text)
 	}
-	return func(rule int) (string, error) {
-		text, err := key(rule)
-		return strings.Clone(text), err
-	}
+	return value
 }
+
+func set(c *fiber.Ctx, name string, value any) { c.Locals(name, value) }

@@ -1,6 +1,7 @@
 package fibermw_test
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -71,12 +72,12 @@ func TestLimit(t *testing.T) {
 }
 
 // What c.Locals holds can be the key, and be used by Plan and Settle.
-func TestLimitBy(t *testing.T) {
+func TestContext(t *testing.T) {
 	free := limiter("api", core.FixedWindow(core.PerDay(10)))
 	gold := core.Must(free.With(core.FixedWindow(core.PerDay(100))))
 	var settled []string
 	guard := guardOf(nethttp.Rule{
-		Limiter: free, ByFramework: true,
+		Limiter: free, Key: fibermw.Framework.Value("user"),
 		Plan: func(r *http.Request, key string) *core.Limiter {
 			if plan, _ := fibermw.Framework.Context(r).Locals("plan").(string); plan == "gold" && key == "anna" {
 				return gold
@@ -102,7 +103,7 @@ func TestLimitBy(t *testing.T) {
 		}
 		c.Locals("plan", "gold")
 		return c.Next()
-	}, fibermw.LimitBy(guard, fibermw.Local("user")))
+	}, fibermw.Limit(guard))
 	app.Get("/", func(c *fiber.Ctx) error {
 		nethttp.SetCost(c.UserContext(), "api", 3)
 		return c.SendString("hello")
@@ -124,24 +125,19 @@ func TestLimitBy(t *testing.T) {
 	is(t, "settled", strings.Join(settled, ", "), "200 5 3, 200 5 3, 200 5 3, 418 0 1, 500 0 1")
 }
 
-// What does not go together is an error where it is mounted.
-func TestPanics(t *testing.T) {
-	guard := guardOf(nethttp.Rule{Limiter: limiter("api", core.Unlimited()), ByFramework: true})
-	for name, mount := range map[string]func(){
-		"no guard":      func() { fibermw.Limit(nil) },
-		"no key":        func() { fibermw.LimitBy(guard) },
-		"a nil key":     func() { fibermw.LimitBy(guard, nil) },
-		"two keys":      func() { fibermw.LimitBy(guard, fibermw.Local("a"), fibermw.Local("b")) },
-		"by framework":  func() { fibermw.Limit(guard) },
-		"under nethttp": func() { guard.Handler(http.NotFoundHandler()) },
-	} {
-		func() {
-			defer func() {
-				if text, _ := recover().(string); !strings.HasPrefix(text, "headgate: ") {
-					t.Errorf("%s: panic %q", name, text)
-				}
-			}()
-			mount()
+// What is wrong with the program is an error where it is made, or at the first request.
+func TestFaults(t *testing.T) {
+	func() {
+		defer func() {
+			if text, _ := recover().(string); !strings.HasPrefix(text, "headgate: ") {
+				t.Errorf("no guard: panic %q", text)
+			}
 		}()
+		fibermw.Limit(nil)
+	}()
+	guard := guardOf(nethttp.Rule{Limiter: limiter("api", core.Unlimited()), Key: fibermw.Framework.Value("user")})
+	v := guard.Check(httptest.NewRequest("GET", "/", nil))
+	if v.Status() != 500 || !errors.Is(v.Err, keyfuncs.ErrProgram) {
+		t.Errorf("elsewhere: %d, %v", v.Status(), v.Err)
 	}
 }
