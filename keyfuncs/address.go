@@ -195,10 +195,14 @@ func (p Prefix) RemoteAddr() (Func, error) {
 	}
 	whole4 := p.V4 == 0 || p.V4 == 32
 	return func(r *http.Request) (string, error) {
-		if whole4 {
-			if host, ok := plainIPv4(r.RemoteAddr); ok {
-				return host, nil
+		switch host, brackets, ok := plainHost(r.RemoteAddr); {
+		case !ok:
+		case brackets:
+			if key, ok := remembered.key(p, host); ok {
+				return key, nil
 			}
+		case whole4 && isIPv4(host):
+			return host, nil
 		}
 		peer, err := peerOf(r)
 		if err != nil {
@@ -347,6 +351,15 @@ func (p Prefix) check() error {
 		err6 = fmt.Errorf("headgate: keyfuncs: prefix of %d bits for IPv6: not in 1 to 128, or 0 for 64", p.V6)
 	}
 	return errors.Join(err4, err6)
+}
+
+// keyOf returns the key of a host, if it is an address.
+func (p Prefix) keyOf(host string) (key string, ok bool) {
+	addr, ok := parseHost(host)
+	if !ok {
+		return "", false
+	}
+	return p.key(addr), true
 }
 
 // key returns the key of an address that parseNode returned.

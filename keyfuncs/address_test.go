@@ -3,8 +3,11 @@ package keyfuncs_test
 import (
 	"bufio"
 	"errors"
+	"fmt"
+	"math/rand/v2"
 	"net/http"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/headgate/headgate/keyfuncs"
@@ -512,7 +515,38 @@ func TestWire(t *testing.T) {
 	wantKey(t, must(keyfuncs.BehindProxies(2)), r, "203.0.113.9")
 }
 
-// A key costs one allocation, its text, however much a client writes.
+// What is remembered of some clients is nothing that others get, however many of them there are
+// and in whatever order they come.
+func TestManyClients(t *testing.T) {
+	const clients = 3000 // of which not all are remembered
+	var wg sync.WaitGroup
+	for worker := range 4 {
+		wg.Go(func() {
+			p := prefixes[worker%2]
+			f := must(p.RemoteAddr())
+			draw := rand.New(rand.NewPCG(1, uint64(worker)))
+			for range 20_000 {
+				client := draw.IntN(clients)
+				if draw.IntN(2) == 0 { // some come often
+					client %= 100
+				}
+				want := fmt.Sprintf("2001:db8:1:%x::/64", client+1)
+				if p.V6 == 48 {
+					want = "2001:db8:1::/48"
+				}
+				remote := fmt.Sprintf("[2001:db8:1:%x:0:%x::9]:%d", client+1, client%7, draw.IntN(1<<16))
+				if got, err := f(request(remote, "")); got != want || err != nil {
+					t.Errorf("%s: key %q, %v; want %q", remote, got, err, want)
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// A key costs one allocation, its text, however much a client writes. That of a connection whose
+// address has the usual form costs none, unless it is new.
 func TestAllocations(t *testing.T) {
 	const xff = "X-Forwarded-For"
 	walk := must(keyfuncs.XForwardedFor(trusted...))
@@ -520,19 +554,19 @@ func TestAllocations(t *testing.T) {
 	for name, c := range map[string]struct {
 		f keyfuncs.Func
 		r *http.Request
-	}{
-		"IPv4":       {keyfuncs.RemoteAddr(), request("203.0.113.7:80", "")},
-		"IPv6":       {keyfuncs.RemoteAddr(), request("[2001:db8:1:2:3:4:5:6]:80", "")},
-		"list":       {walk, request("10.0.0.1:80", xff, strings.Repeat("1.1.1.1,", 1<<17)+"203.0.113.9")},
-		"hops":       {walk, request("10.0.0.1:80", xff, strings.Repeat("10.0.0.2,", 1<<17)+"10.0.0.2")},
-		"lines":      {walk, request("10.0.0.1:80", xff, strings.Fields(strings.Repeat("10.0.0.2 ", 10_000))...)},
-		"element":    {walk, request("10.0.0.1:80", xff, strings.Repeat("1", 1<<20))},
-		"count":      {must(keyfuncs.BehindProxies(64)), request("10.0.0.1:80", xff, strings.Repeat("1.1.1.1,", 1<<17)+"1.1.1.1")},
-		"quotes":     {rfc7239, request("10.0.0.1:80", "Forwarded", strings.Repeat(`\"`, 1<<19))},
-		"parameters": {rfc7239, request("10.0.0.1:80", "Forwarded", strings.Repeat("x=y;", 1<<17)+", for=203.0.113.9")},
+		n float64
+	}{ // a second one is the error of netip for what is no address
+		"IPv4":       {keyfuncs.RemoteAddr(), request("203.0.113.7:80", ""), 0},
+		"IPv6":       {keyfuncs.RemoteAddr(), request("[2001:db8:1:2:3:4:5:6]:80", ""), 0},
+		"list":       {walk, request("10.0.0.1:80", xff, strings.Repeat("1.1.1.1,", 1<<17)+"203.0.113.9"), 2},
+		"hops":       {walk, request("10.0.0.1:80", xff, strings.Repeat("10.0.0.2,", 1<<17)+"10.0.0.2"), 2},
+		"lines":      {walk, request("10.0.0.1:80", xff, strings.Fields(strings.Repeat("10.0.0.2 ", 10_000))...), 2},
+		"element":    {walk, request("10.0.0.1:80", xff, strings.Repeat("1", 1<<20)), 2},
+		"count":      {must(keyfuncs.BehindProxies(64)), request("10.0.0.1:80", xff, strings.Repeat("1.1.1.1,", 1<<17)+"1.1.1.1"), 2},
+		"quotes":     {rfc7239, request("10.0.0.1:80", "Forwarded", strings.Repeat(`\"`, 1<<19)), 2},
+		"parameters": {rfc7239, request("10.0.0.1:80", "Forwarded", strings.Repeat("x=y;", 1<<17)+", for=203.0.113.9"), 2},
 	} {
-		// A second one is the error of netip for what is no address.
-		if got := testing.AllocsPerRun(100, func() { _, _ = c.f(c.r) }); got > 2 {
+		if got := testing.AllocsPerRun(100, func() { _, _ = c.f(c.r) }); got > c.n {
 			t.Errorf("%s: %v allocations", name, got)
 		}
 	}

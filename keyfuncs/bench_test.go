@@ -2,6 +2,7 @@ package keyfuncs_test
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"strconv"
 	"strings"
@@ -16,6 +17,28 @@ func BenchmarkRemoteAddr(b *testing.B) {
 	bench(b, "IPv6", keyfuncs.RemoteAddr(), request("[2001:db8:1:2:3:4:5:6]:4711", ""))
 	bench(b, "mapped", keyfuncs.RemoteAddr(), request("[::ffff:203.0.113.7]:4711", ""))
 	bench(b, "NAT64", keyfuncs.RemoteAddr(), request("[64:ff9b::203.0.113.7]:4711", ""))
+}
+
+// Many clients in turn, whose texts miss the caches.
+func BenchmarkManyClients(b *testing.B) {
+	for _, n := range []int{100, 10_000, 1_000_000} {
+		b.Run(strconv.Itoa(n), func(b *testing.B) {
+			rs := make([]*http.Request, n)
+			for i := range rs {
+				rs[i] = request(fmt.Sprintf("[2001:db8:%x:%x:5678:8a2e:370:7334]:51234", i>>16, i&0xffff), "")
+			}
+			f, next := keyfuncs.RemoteAddr(), 0
+			b.ReportAllocs()
+			for b.Loop() {
+				if _, err := f(rs[next]); err != nil {
+					b.Fatal(err)
+				}
+				if next++; next == n {
+					next = 0
+				}
+			}
+		})
+	}
 }
 
 func BenchmarkProxyHeader(b *testing.B) {

@@ -1,6 +1,7 @@
 package keyfuncs_test
 
 import (
+	"errors"
 	"net/http"
 	"net/netip"
 	"strings"
@@ -37,20 +38,37 @@ func FuzzRemoteAddr(f *testing.F) {
 		// Close to what has a short cut.
 		"0.0.0.0:0", "255.255.255.255:65535", "01.2.3.4:80", "1.2.3.00:80", "256.2.3.4:80", "1.2.3:80", "1.2.3.4.5:80",
 		"1..2.3:80", ".1.2.3:80", "1.2.3.:80", "1.2.3.4:", "1.2.3.4:x", "1.2.3.4:123456", "1.2.3.4%a:80", "1.2.3.4:80:80",
+		"10.20.30.40:1", "1.2.3.25a:80", "1.2.3.0255:80", "1.2.3.99:80", "[::1]:", "[::1]:123456", "[::1]80", "::1]:80", "[]:80", "[::1x:80",
+		"[[::1]]:80", "[::1]]:80", "[::ffff:1.2.3.4]:80", "[fe80::1%]:1]:80", "[2002:cb00:7109::1]:80", "[ffff:ffff:ffff:ffff:ffff:ffff:255.255.255.255]:80",
 	} {
 		f.Add(seed)
 	}
-	without := must(keyfuncs.XForwardedFor("2001:db8:1234:5678::9abc")) // it has no short cut
 	f.Fuzz(func(t *testing.T, remote string) {
 		key := checkAddress(t, keyfuncs.RemoteAddr(), request(remote, ""))
-		if want, _ := without(request(remote, "")); key != want {
-			t.Fatalf("key %q, want %q", key, want)
+		for _, prefix := range prefixes {
+			sameKey(t, prefix, remote)
 		}
 		// What net/http gives must be understood. (ParseAddrPort accepts ports of many zeros.)
 		if ap, err := netip.ParseAddrPort(remote); err == nil && ap.String() == remote && key == "" {
 			t.Fatalf("no key for %v", ap)
 		}
 	})
+}
+
+// The last two remember addresses in the same places.
+var prefixes = []keyfuncs.Prefix{{}, {V6: 48}, {V4: 1, V6: 1}, {V4: 32, V6: 128}, {V4: 24, V6: 48}, {V4: 16, V6: 56}}
+
+// sameKey asks that RemoteAddr, at each time that it is asked, has the key that XForwardedFor has
+// of a connection that is not from its proxy, which takes no short cut and remembers nothing.
+func sameKey(t *testing.T, p keyfuncs.Prefix, remote string) {
+	t.Helper()
+	f := must(p.RemoteAddr())
+	want, wantErr := must(p.XForwardedFor("2001:db8:1234:5678::9abc"))(request(remote, ""))
+	for range 3 {
+		if got, err := f(request(remote, "")); got != want || !errors.Is(err, wantErr) {
+			t.Errorf("%+v of %q: key %q, %v; want %q, %v", p, remote, got, err, want, wantErr)
+		}
+	}
 }
 
 func FuzzXForwardedFor(f *testing.F) {

@@ -58,6 +58,11 @@ func parseNode(s string) (netip.Addr, bool) {
 	if !ok {
 		return netip.Addr{}, false
 	}
+	return parseHost(host)
+}
+
+// parseHost is parseNode for what hostOf returned.
+func parseHost(host string) (netip.Addr, bool) {
 	addr, err := netip.ParseAddr(host)
 	if err != nil {
 		return netip.Addr{}, false
@@ -82,31 +87,57 @@ func hostOf(s string) (host string, ok bool) {
 	return s, true
 }
 
-// plainIPv4 returns the host of s if s is an IPv4 address and a port, as net/http writes
-// them in RemoteAddr. For this most common case it replaces parseNode and the conversion
-// back to text, which take 30 ns longer, a tenth of the time of a guard. It may reject
-// anything that parseNode accepts.
-func plainIPv4(s string) (host string, ok bool) {
-	dots, digits, octet := 0, 0, 0
-	for i := range len(s) {
-		switch c := s[i]; {
-		case '0' <= c && c <= '9':
-			if digits > 0 && octet == 0 { // a leading zero
-				return "", false
-			}
-			digits++
-			if octet = 10*octet + int(c-'0'); octet > 255 {
-				return "", false
-			}
-		case c == '.' && digits > 0:
-			dots, digits, octet = dots+1, 0, 0
-		case c == ':' && digits > 0 && dots == 3:
-			return s[:i], isPort(s[i+1:])
-		default:
-			return "", false
-		}
+// plainHost returns what is before the port of s, as net/http writes RemoteAddr: an IPv6 address
+// in brackets. It may reject anything that hostOf accepts.
+func plainHost(s string) (host string, brackets, ok bool) {
+	colon := len(s) - 1
+	for colon > 0 && '0' <= s[colon] && s[colon] <= '9' {
+		colon--
 	}
-	return "", false
+	if port := len(s) - 1 - colon; colon < 2 || s[colon] != ':' || port < 1 || port > 5 {
+		return "", false, false
+	}
+	if s[0] == '[' && s[colon-1] == ']' {
+		return s[1 : colon-1], true, true
+	}
+	return s[:colon], false, true
+}
+
+// isIPv4 reports whether s is an IPv4 address. To parse it and write it as text again would
+// take 30 ns longer, a tenth of the time of a guard.
+func isIPv4(s string) bool {
+	i := 0
+	for octet := 1; ; octet++ {
+		a := digit(s, i)
+		if a > 9 {
+			return false
+		}
+		i++
+		if b := digit(s, i); b <= 9 && a != 0 { // no leading zeros
+			i++
+			if c := digit(s, i); c <= 9 {
+				if 100*int(a)+10*int(b)+int(c) > 255 {
+					return false
+				}
+				i++
+			}
+		}
+		if octet == 4 {
+			return i == len(s)
+		}
+		if i == len(s) || s[i] != '.' {
+			return false
+		}
+		i++
+	}
+}
+
+// digit returns the digit at s[i]; more than 9 if there is none.
+func digit(s string, i int) byte {
+	if i >= len(s) {
+		return 10
+	}
+	return s[i] - '0'
 }
 
 // isPort reports whether s is a node-port (RFC 7239, section 6): up to 5 digits, or an

@@ -1,0 +1,56 @@
+package keyfuncs
+
+import (
+	"hash/maphash"
+	"strings"
+	"sync/atomic"
+)
+
+// A memo knows the keys of some addresses by their texts. To parse an IPv6 address and to write
+// its network takes an allocation, and as long as all else in a guard; a client makes many
+// requests. Whatever it knows or not, the key is the same.
+//
+// There is one for all functions, which takes at most 80 KiB. A text has one place, which no
+// client can foresee. It gets it at the second time in a row that the place is asked in vain.
+// So addresses that come once, as in a flood, leave there nothing but a number.
+type memo struct {
+	seed   maphash.Seed
+	places [1 << 9]memoPlace
+}
+
+type memoPlace struct {
+	known  atomic.Pointer[known]
+	missed atomic.Uint64 // the hash that was last asked for in vain
+}
+
+// A known is never changed.
+type known struct {
+	host   string
+	prefix Prefix
+	key    string
+}
+
+// memoHost is the longest text of an address without a zone.
+const memoHost = len("ffff:ffff:ffff:ffff:ffff:ffff:255.255.255.255")
+
+var remembered = memo{seed: maphash.MakeSeed()} //nolint:gochecknoglobals // it affects only the speed
+
+// key returns the key of a host, by a prefix, if it is an address.
+func (m *memo) key(p Prefix, host string) (key string, ok bool) {
+	if len(host) > memoHost {
+		return p.keyOf(host)
+	}
+	hash := maphash.String(m.seed, host) + uint64(p.V4+p.V6) // two rules of a guard have two places
+	place := &m.places[hash%uint64(len(m.places))]
+	if k := place.known.Load(); k != nil && k.host == host && k.prefix == p {
+		return k.key, true
+	}
+	if key, ok = p.keyOf(host); !ok {
+		return "", false
+	}
+	if place.missed.Swap(hash) == hash {
+		// The host is a part of a text that may be long, and is not to be kept.
+		place.known.Store(&known{strings.Clone(host), p, key})
+	}
+	return key, true
+}
