@@ -132,7 +132,13 @@ func (d *Decision) Len() int { return d.result.Len() }
 
 // Answer returns the result of the i-th policy, 0 <= i < Len, in the order of the
 // charges and of the policies given to New. It panics if i is out of range.
-func (d *Decision) Answer(i int) Answer {
+func (d *Decision) Answer(i int) (a Answer) {
+	d.answer(i, &a)
+	return
+}
+
+// answer is Answer, which is so small that it is inlined, and its result not copied.
+func (d *Decision) answer(i int, a *Answer) {
 	if i < 0 || i >= d.Len() {
 		panic(fmt.Sprintf("headgate: answer %d of %d", i, d.Len()))
 	}
@@ -142,20 +148,14 @@ func (d *Decision) Answer(i int) Answer {
 		l = d.receipt(next).limiter
 	}
 	p, x := &l.policies[local], d.result.Reading(i)
-	a := Answer{
-		Limiter:    l.name,
-		Policy:     p.name,
-		Allowed:    d.result.Admitted(i),
-		Limit:      limit(&p.numbers),
-		Window:     l.windows[local],
-		Remaining:  x.Remaining,
-		NextAfter:  span(x.NextAfter),
-		ResetAfter: span(x.ResetAfter),
-	}
+	a.Limiter, a.Policy = l.name, p.name
+	a.Allowed = d.result.Admitted(i)
+	a.Limit, a.Window = limit(&p.numbers), l.windows[local]
+	a.Remaining = x.Remaining
+	a.NextAfter, a.ResetAfter = span(x.NextAfter), span(x.ResetAfter)
 	if !d.Allowed {
 		a.RetryAfter = span(x.RetryAfter)
 	}
-	return a
 }
 
 // Used returns how much of a limit is used after the decision, in percent, rounded down: of the

@@ -23,13 +23,13 @@ func (s *sink) Header() http.Header         { return s.header }
 func (s *sink) Write(b []byte) (int, error) { return len(b), nil }
 func (s *sink) WriteHeader(status int)      { s.status = status }
 
-func benchmark(b *testing.B, h http.Handler, want int) {
+func benchmark(b *testing.B, h http.Handler, from string, want int) {
 	b.Helper()
 	r, err := http.NewRequest("GET", "http://example.com/", nil)
 	if err != nil {
 		b.Fatal(err)
 	}
-	r.RemoteAddr = "203.0.113.7:4711"
+	r.RemoteAddr = from
 	w := &sink{header: make(http.Header)}
 	h.ServeHTTP(w, r) // the first of a key is another matter
 	b.ReportAllocs()
@@ -46,10 +46,12 @@ func benchmark(b *testing.B, h http.Handler, want int) {
 // client is a key function that costs nothing, as the guard is what is measured.
 func client(*http.Request) (string, error) { return "203.0.113.7", nil }
 
+const ipv4 = "203.0.113.7:4711"
+
 func nothing(http.ResponseWriter, *http.Request) {}
 
 func BenchmarkBare(b *testing.B) {
-	benchmark(b, http.HandlerFunc(nothing), 200)
+	benchmark(b, http.HandlerFunc(nothing), ipv4, 200)
 }
 
 func BenchmarkGuard(b *testing.B) {
@@ -65,9 +67,6 @@ func BenchmarkGuard(b *testing.B) {
 	}{
 		{"Admitted", 200, func(l func(string, ...core.Policy) *core.Limiter) nethttp.Config {
 			return nethttp.Config{Rules: []nethttp.Rule{{Limiter: l("api", lax), Key: client}}}
-		}},
-		{"Admitted/RemoteAddr", 200, func(l func(string, ...core.Policy) *core.Limiter) nethttp.Config {
-			return nethttp.Config{Rules: []nethttp.Rule{{Limiter: l("api", lax), Key: keyfuncs.RemoteAddr()}}}
 		}},
 		{"Admitted/CostAndPlan", 200, func(l func(string, ...core.Policy) *core.Limiter) nethttp.Config {
 			free, paid := l("api", strict), l("api", lax)
@@ -102,8 +101,30 @@ func BenchmarkGuard(b *testing.B) {
 			if err != nil {
 				b.Fatal(err)
 			}
-			benchmark(b, guard.Handler(http.HandlerFunc(nothing)), bm.status)
+			benchmark(b, guard.Handler(http.HandlerFunc(nothing)), ipv4, bm.status)
 		})
+	}
+}
+
+// The whole path of a request: the guard above, with the key function that is used most.
+func BenchmarkRemoteAddr(b *testing.B) {
+	for _, bm := range []struct {
+		name   string
+		policy core.Policy
+		status int
+	}{
+		{"Admitted", core.TokenBucket(core.PerSecond(1_000_000), 100_000_000), 200},
+		{"Refused", core.TokenBucket(core.PerHour(1), 1), 429},
+	} {
+		for _, from := range []struct{ name, addr string }{
+			{"IPv4", ipv4},
+			{"IPv6", "[2001:db8:85a3:0:5678:8a2e:370:7334]:51234"},
+		} {
+			b.Run(bm.name+"/"+from.name, func(b *testing.B) {
+				guard := newGuard(b, rules(nethttp.Rule{Limiter: memory(b, "api", bm.policy), Key: keyfuncs.RemoteAddr()}))
+				benchmark(b, guard.Handler(http.HandlerFunc(nothing)), from.addr, bm.status)
+			})
+		}
 	}
 }
 
@@ -123,7 +144,7 @@ func BenchmarkPlans(b *testing.B) {
 				for range n { // the first of a key is another matter
 					h.ServeHTTP(&sink{header: make(http.Header)}, request("GET", "/"))
 				}
-				benchmark(b, h, bm.status)
+				benchmark(b, h, ipv4, bm.status)
 			})
 		}
 	}

@@ -39,7 +39,8 @@ type Fields func(h http.Header, v Verdict)
 // Draft11 appends to existing values, so that nested guards all appear. A value that is
 // already there is not repeated.
 func Draft11(h http.Header, v Verdict) {
-	b := newBlock(2)
+	var b block
+	b.make(2)
 	v.draft11(h, &b)
 }
 
@@ -93,20 +94,29 @@ func appendPolicy(b []byte, start int, name string, limit int64, window time.Dur
 // policies' names as they are written.
 func appendStates(b []byte, d *core.Decision, s *sheet) []byte {
 	start := len(b)
+	if d.Len() == 1 { // no answer is copied: the decision has the same numbers
+		return appendState(b, start, d, s, 0, d.Policy, d.Limit, d.Remaining, d.Answer(0).NextAfter)
+	}
 	for i := range d.Len() {
 		a := d.Answer(i)
-		if a.Limit == core.NoLimit || !known(d.Source, a.Limit) {
-			continue
-		}
-		if s != nil {
-			b = append(appendComma(b, start), s.names[i]...)
-		} else {
-			b = appendString(appendComma(b, start), a.Policy)
-		}
-		b = appendParam(b, ";r=", a.Remaining)
-		if a.NextAfter > 0 && a.NextAfter != core.Never {
-			b = appendParam(b, ";t=", seconds(a.NextAfter))
-		}
+		b = appendState(b, start, d, s, i, a.Policy, a.Limit, a.Remaining, a.NextAfter)
+	}
+	return b
+}
+
+// appendState appends the i-th answer to the RateLimit that begins at start.
+func appendState(b []byte, start int, d *core.Decision, s *sheet, i int, policy string, limit, left int64, next time.Duration) []byte {
+	if limit == core.NoLimit || !known(d.Source, limit) {
+		return b
+	}
+	if b = appendComma(b, start); s != nil {
+		b = append(b, s.names[i]...)
+	} else {
+		b = appendString(b, policy)
+	}
+	b = appendParam(b, ";r=", left)
+	if next > 0 && next != core.Never {
+		b = appendParam(b, ";t=", seconds(next))
 	}
 	return b
 }
@@ -243,21 +253,22 @@ type block struct {
 	text   []byte
 }
 
-// newBlock returns a block for so many fields. It grows if that was too few, or the text is
+// make makes the block one for so many fields. It grows if that was too few, or the text is
 // long.
-func newBlock(fields int) block {
+func (b *block) make(fields int) {
 	if fields <= 2 { // what an admitted response has
-		b := new(struct {
+		room := new(struct {
 			values [2]string
 			text   [64]byte
 		})
-		return block{b.values[:], b.text[:0]}
+		b.values, b.text = room.values[:], room.text[:0]
+		return
 	}
-	b := new(struct {
+	room := new(struct {
 		values [refusalFields]string
 		text   [80]byte
 	})
-	return block{b.values[:], b.text[:0]}
+	b.values, b.text = room.values[:], room.text[:0]
 }
 
 // refusalFields is what Draft11, a refusal and its document set.

@@ -29,7 +29,8 @@ func (g *Guard) refuse(w http.ResponseWriter, r *http.Request, v *Verdict) {
 		}
 		return
 	}
-	b := newBlock(refusalFields)
+	var b block
+	b.make(refusalFields)
 	v.setRefusal(w.Header(), &b)
 	if g.config.OnRefused != nil {
 		rec := &record.Recorder{ResponseWriter: w}
@@ -38,7 +39,8 @@ func (g *Guard) refuse(w http.ResponseWriter, r *http.Request, v *Verdict) {
 			return
 		}
 	}
-	v.document().Write(w, r, b.values)
+	var room problem.Document
+	v.document(&room).Write(w, r, b.values)
 }
 
 // Problem returns the body of the refusal, a problem document (RFC 9457), whose media
@@ -49,17 +51,27 @@ func (v *Verdict) Problem() []byte {
 	if !v.refuses() {
 		return nil
 	}
-	return v.document().Bytes()
+	var room problem.Document
+	return v.document(&room).Bytes()
 }
 
-// document returns the body of a refusal.
-func (v *Verdict) document() problem.Document {
+// document returns the body of a refusal: that of the sheet, or one that it puts into room.
+func (v *Verdict) document(room *problem.Document) *problem.Document {
 	status := v.Status()
 	if status != http.StatusTooManyRequests {
-		return problem.Blank(status)
+		*room = problem.Blank(status)
+		return room
 	}
-	var room [16]string
-	refused := room[:0]
+	if v.sheet != nil && v.Decision.Len() == 1 {
+		return &v.sheet.refusals[0]
+	}
+	return v.quotaExceeded(room)
+}
+
+// quotaExceeded is document for several policies, or a limiter that is not a rule's own.
+func (v *Verdict) quotaExceeded(room *problem.Document) *problem.Document {
+	var names [16]string
+	refused := names[:0]
 	last := 0
 	for i := range v.Decision.Len() {
 		if a := v.Decision.Answer(i); !a.Allowed {
@@ -68,7 +80,8 @@ func (v *Verdict) document() problem.Document {
 		}
 	}
 	if len(refused) == 1 && v.sheet != nil {
-		return v.sheet.refusals[last]
+		return &v.sheet.refusals[last]
 	}
-	return problem.QuotaExceeded(refused...)
+	*room = problem.QuotaExceeded(refused...)
+	return room
 }

@@ -81,7 +81,8 @@ func (v *Verdict) SetFields(h http.Header) {
 		v.setLimits(h, nil)
 		return
 	}
-	b := newBlock(refusalFields)
+	var b block
+	b.make(refusalFields)
 	v.setRefusal(h, &b)
 }
 
@@ -98,7 +99,8 @@ func (v *Verdict) setLimits(h http.Header, b *block) {
 		v.draft11(h, b)
 		return
 	}
-	own := newBlock(2)
+	var own block
+	own.make(2)
 	v.draft11(h, &own)
 }
 
