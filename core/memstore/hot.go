@@ -19,8 +19,9 @@ type hot struct {
 	hash    uint64
 	base    int64         // the instant that the state counts from
 	refused atomic.Uint32 // that of the entry
+	_       [36]byte      // keeps what each charge writes on a cache line of its own
 	state   atomic.Int64  // of policy.level, or over
-	_       [24]byte      // keeps the states of two shards on different cache lines
+	_       [56]byte
 }
 
 const (
@@ -32,8 +33,15 @@ const (
 )
 
 // take is Store.Take, unless h is over.
+//
+// Only a refusal needs to have seen the state before it reads the clock. So that is done if one
+// is likely: otherwise processors that charge the key would take it from each other once more.
 func (h *hot) take(s *Store, n int64) (now int64, x step.Reading, admitted, ok bool) {
-	for seen := h.state.Load(); seen != over; seen = h.state.Load() {
+	seen := int64(over) // none: decide does not refuse
+	if h.refused.Load() > 0 {
+		seen = h.state.Load()
+	}
+	for {
 		now = s.now()
 		at := now - h.base
 		if uint64(at) > uint64(h.policy.level.Most()) {
@@ -45,21 +53,26 @@ func (h *hot) take(s *Store, n int64) (now int64, x step.Reading, admitted, ok b
 			}
 			return now, x, admitted, true
 		}
+		if seen = h.state.Load(); seen == over {
+			break
+		}
 	}
 	return 0, x, false, false
 }
 
 // decide decides at a time after the base that was read when the state had been seen. It fails
-// if h is over, or n units do not fit into a state that has changed since: as of an instant
-// before the latest charge, more seems to be in use than there ever was. For what fits that
-// makes no difference: it fits at every later instant.
+// if h is over, or n units do not fit into a state that was not seen, or has changed since: as
+// of an instant before the latest charge, more seems to be in use than there ever was. For what
+// fits that makes no difference: it fits at every later instant.
 func (h *hot) decide(seen, at, n int64) (x step.Reading, admitted, ok bool) {
 	l := &h.policy.level
 	for v := h.state.Load(); v != over; v = h.state.Load() {
 		next, fits := l.Charge(v, at, n)
 		switch {
 		case fits:
-			h.lapse(v, at)
+			if noted := h.refused.Load(); noted > 0 {
+				h.lapse(noted, v, at)
+			}
 			if h.state.CompareAndSwap(v, next) {
 				return l.Read(next, at, 0), true, true
 			}
@@ -73,13 +86,11 @@ func (h *hot) decide(seen, at, n int64) (x step.Reading, admitted, ok bool) {
 	return x, false, false
 }
 
-// lapse is that of a part. That another call may be about to refuse does not matter: what is
-// noted says only which key to evict.
-func (h *hot) lapse(v, at int64) {
-	if n := h.refused.Load(); n > 0 {
-		if _, fits := h.policy.level.Charge(v, at, min(int64(n), h.policy.step.Max())); fits {
-			h.refused.CompareAndSwap(n, 0)
-		}
+// lapse is that of a part, if a refusal is noted. That another call may be about to refuse does
+// not matter: what is noted says only which key to evict.
+func (h *hot) lapse(noted uint32, v, at int64) {
+	if _, fits := h.policy.level.Charge(v, at, min(int64(noted), h.policy.step.Max())); fits {
+		h.refused.CompareAndSwap(noted, 0)
 	}
 }
 

@@ -215,6 +215,9 @@ func TestHotOvertaken(t *testing.T) {
 	if x, _, ok := h.decide(seen, at, 2); ok {
 		t.Errorf("refused as of before the charge: %+v", x)
 	}
+	if x, _, ok := h.decide(over, at, 2); ok {
+		t.Errorf("refused without a look at the state before the clock: %+v", x)
+	}
 	if x, admitted, ok := h.decide(seen, at, 1); !admitted || !ok {
 		t.Errorf("a unit that fits is not admitted: %+v", x)
 	}

@@ -66,7 +66,7 @@ func (l *Level) Read(v, at, c int64) Reading {
 	}
 	r := Reading{ResetAfter: l.ceil(used)}
 	part := left
-	if left > 0 {
+	if left >= l.p { // or nothing is to be divided
 		r.Remaining, part = left/l.p, left%l.p
 	}
 	r.NextAfter = l.ceil(l.p - part)
