@@ -101,7 +101,8 @@ type Rule struct {
 
 	// Limit, in the place of Limiter, has the limiters of a document: that of the request's
 	// PlanName and key. All rules of a guard that have a Limit need one [limits.Book], whose
-	// document they get at the same instant.
+	// document they get at the same instant. The names of policies in it should differ between
+	// the limits of a guard: New sees only those of the default plans, as of now.
 	Limit *limits.Limit
 
 	// PlanName returns the name of a request's plan, for Limit. If PlanName is nil or returns

@@ -13,13 +13,6 @@
 //		Rules: []nethttp.Rule{{Limiter: limiter, Key: keyfuncs.RemoteAddr()}},
 //	})
 //
-// Handler combines steps that can also be called separately:
-//
-//	verdict := guard.Check(r)      decides and charges, writes nothing
-//	verdict.Status()               0: admitted; otherwise the status of the refusal
-//	verdict.SetFields(w.Header())  sets the fields of the response
-//	guard.Refuse(w, r, &verdict)   writes the refusal, or answers a preflight
-//
 // A [Transport] is for the other side: programs that call servers which have limits.
 //
 // # What clients see
@@ -91,22 +84,12 @@
 // [Config].Preflight answers it: anyone can send one, so it must not get to the handler
 // behind the guard for nothing.
 //
-// # After the response
+// # More
 //
-// The cost of a request is sometimes known only afterwards. [Rule].Settle corrects
-// the charge when the handler returns: to count only failed logins, or to reserve an
-// estimate and then charge the number that the handler passed to [SetCost].
-//
-// # Limits in a document
-//
-// [Rule].Limit takes a limit of package limits in the place of a limiter: plans, and overrides
-// for some keys, in a file or in Redis, which are changed while the server runs. All rules of a
-// guard decide by the same document. The names of policies in it should differ between the limits
-// of a guard: New sees only those of the default plans, as of now.
-//
-// # Before a limit is enforced
-//
-// [Config].ObserveOnly is shadow mode: every request is charged and admitted, clients
-// see no difference, and [Config].Observe is called with the verdicts as they would
-// have been.
+//	what a request costs, before and after     [Rule].Cost, [Rule].Settle, [SetCost], [FailuresOnly]
+//	plans                                      [Rule].Plan
+//	limits in a file or in Redis               [Rule].Limit, of package limits
+//	a trial: nothing is refused                [Config].ObserveOnly
+//	to see what is decided                     [Config].Observe, and core's Observer
+//	to forget what a client was charged        [Guard.Reset]
 package nethttp

@@ -140,12 +140,7 @@ func ExampleRule_settle() {
 		Rules: []nethttp.Rule{{
 			Limiter: logins,
 			Key:     keyfuncs.RemoteAddr(),
-			Settle: func(_ *http.Request, o nethttp.Outcome) int64 {
-				if o.Status < 400 { // not: unless it is 401, because a client may cause other errors
-					return 0
-				}
-				return o.Cost
-			},
+			Settle:  nethttp.FailuresOnly,
 		}},
 	}))
 	login := guard.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -36,6 +36,16 @@ type Outcome struct {
 // charge stands.
 func StatedCost(_ *http.Request, o Outcome) int64 { return o.Cost }
 
+// FailuresOnly is a [Rule].Settle that charges only requests whose status is 400 or more, for
+// logins: who signs in is charged nothing. It is not only for 401, because clients can cause
+// other errors with a password that is right or wrong.
+func FailuresOnly(_ *http.Request, o Outcome) int64 {
+	if o.Status < http.StatusBadRequest {
+		return 0
+	}
+	return o.Cost
+}
+
 // SetCost sets the number of units that the request cost under the rule whose Limiter
 // has the given name. The last call counts; [Rule].Settle corrects the charge when the
 // handler is done. ctx is the context of the handler's request, or derived from it.

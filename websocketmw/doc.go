@@ -87,20 +87,11 @@
 // Behind golang.org/x/net/websocket, limit Frames, not Messages: it hands each fragment of a
 // message to the handler as a message of its own.
 //
-// On every socket, with Inbound or without, the guard reads the headers of the frames before
-// the library does. It limits control frames to 20 a second after a burst of 200 (see
-// [Controls]), and closes the socket with 1002 before the library sees
-//
-//	a reserved opcode: 3 to 7 and 11 to 15
-//	a frame that is not masked, or whose length is 2^63 or more
-//	a control frame that is fragmented or longer than 125 bytes
-//	a continuation of no message, or a message within a fragmented one
-//	RSV1, except on the first frame of a message if the 101 agrees to permessage-deflate
-//	RSV2 and RSV3; all three may be set if the 101 agrees to another extension
-//	data that arrived before a handler that writes the 101 itself hijacks
-//
-// The payload is left to the library. The guard does not see what is read from the
-// connection behind its own: with NetConn, SyscallConn or File.
+// On every socket, with Inbound or without, the guard reads the headers of the frames before the
+// library does. It limits control frames to 20 a second after a burst of 200 (see [Controls]), and
+// closes the socket with 1002 for what RFC 6455 forbids. The payload is left to the library. The
+// guard does not see what is read from the connection behind its own: with NetConn, SyscallConn
+// or File.
 //
 // # Before a limit is enforced
 //

@@ -2,7 +2,6 @@ package main
 
 import (
 	"cmp"
-	"context"
 	"fmt"
 	"net/http"
 	"strings"
@@ -13,7 +12,7 @@ import (
 	"github.com/headgate/headgate/websocketmw/gorillaws"
 )
 
-// A user is the value of userKey in the context of a request. Its String is its key.
+// A user is what authenticate stores. Its String is its key.
 type user struct {
 	name string
 	gold bool
@@ -21,25 +20,22 @@ type user struct {
 
 func (u user) String() string { return u.name }
 
-type userKey struct{}
-
 // users by token. Real tokens are long and random, so that they cannot be guessed.
 var users = map[string]user{"token-of-anna": {name: "anna", gold: true}, "token-of-ben": {name: "ben"}}
 
 // authenticate finds out who the user is. Other requests are charged to their address.
 func authenticate(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
-		r := c.Request()
-		token, _ := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
+		token, _ := strings.CutPrefix(c.Request().Header.Get("Authorization"), "Bearer ")
 		if u, ok := users[token]; ok {
-			c.SetRequest(r.WithContext(context.WithValue(r.Context(), userKey{}, u)))
+			c.Set("user", u)
 		}
 		return next(c)
 	}
 }
 
 func hello(c echo.Context) error {
-	u, _ := c.Request().Context().Value(userKey{}).(user)
+	u, _ := c.Get("user").(user)
 	return c.String(http.StatusOK, fmt.Sprintf("hello, %s\n", cmp.Or(u.name, "stranger")))
 }
 

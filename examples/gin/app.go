@@ -2,7 +2,6 @@ package main
 
 import (
 	"cmp"
-	"context"
 	"net/http"
 	"strings"
 
@@ -12,15 +11,13 @@ import (
 	"github.com/headgate/headgate/websocketmw/gorillaws"
 )
 
-// A user is the value of userKey in the context of a request. Its String is its key.
+// A user is what authenticate stores. Its String is its key.
 type user struct {
 	name string
 	gold bool
 }
 
 func (u user) String() string { return u.name }
-
-type userKey struct{}
 
 // users by token. Real tokens are long and random, so that they cannot be guessed.
 var users = map[string]user{"token-of-anna": {name: "anna", gold: true}, "token-of-ben": {name: "ben"}}
@@ -29,12 +26,12 @@ var users = map[string]user{"token-of-anna": {name: "anna", gold: true}, "token-
 func authenticate(c *gin.Context) {
 	token, _ := strings.CutPrefix(c.GetHeader("Authorization"), "Bearer ")
 	if u, ok := users[token]; ok {
-		c.Request = c.Request.WithContext(context.WithValue(c.Request.Context(), userKey{}, u))
+		c.Set("user", u)
 	}
 }
 
 func hello(c *gin.Context) {
-	u, _ := c.Request.Context().Value(userKey{}).(user)
+	u, _ := c.Value("user").(user)
 	c.String(http.StatusOK, "hello, %s\n", cmp.Or(u.name, "stranger"))
 }
 

@@ -4,7 +4,7 @@
 //	go run ./examples/gin
 //	go run ./examples/gin -redis redis://localhost:6379/0 -proxies 10.0.0.0/8
 //
-// limits.go has the limits, app.go what they protect. Ctrl-C stops the server.
+// This file has all that concerns limits, app.go what they protect. Ctrl-C stops the server.
 package main
 
 import (
@@ -26,8 +26,41 @@ import (
 	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/core/memstore"
 	"github.com/headgate/headgate/core/redisstore"
+	"github.com/headgate/headgate/ginmw"
 	"github.com/headgate/headgate/keyfuncs"
+	"github.com/headgate/headgate/nethttp"
+	"github.com/headgate/headgate/websocketmw"
 )
+
+// routes returns the API, and the guard of its sockets, which has to be shut down. address is
+// the key of clients, for what is in front of the server.
+func routes(store core.FullStore, address keyfuncs.Func) (http.Handler, *websocketmw.Guard) {
+	signedIn := ginmw.Value("user")
+	free := core.Must(core.New(store, "api", core.SlidingLog(core.PerMinute(10))))
+	gold := core.Must(free.With(core.SlidingLog(core.PerMinute(100))))
+	plan := func(r *http.Request, _ string) *core.Limiter {
+		if u, _ := ginmw.Context(r).Value("user").(user); u.gold {
+			return gold
+		}
+		return free
+	}
+	wrong := core.Must(core.New(store, "passwords", core.SlidingLog(core.PerHour(3))))
+	api := nethttp.Rule{Limiter: free, Key: keyfuncs.First(signedIn, address), Plan: plan}
+	passwords := nethttp.Rule{Limiter: wrong, Key: address, Settle: nethttp.FailuresOnly}
+	sockets := core.Must(websocketmw.LimitIn(store, "sockets", signedIn, 3))
+
+	r := gin.New()
+	r.Use(gin.Recovery(), authenticate)
+	r.GET("/", index)
+	r.POST("/login", limit(passwords), login)
+	r.GET("/api/hello", limit(api), hello)
+	r.GET("/api/echo", ginmw.Sockets(sockets), gin.WrapH(echo))
+	return r, sockets
+}
+
+func limit(rule nethttp.Rule) gin.HandlerFunc {
+	return ginmw.Limit(core.Must(nethttp.New(nethttp.Config{Rules: []nethttp.Rule{rule}})))
+}
 
 func main() {
 	addr := flag.String("addr", "127.0.0.1:8080", "listen on this `address`")
@@ -44,15 +77,14 @@ func run(addr, redisURL, proxies string) (err error) {
 	gin.SetMode(gin.ReleaseMode)
 	var store core.FullStore = memstore.New(memstore.Config{})
 	if redisURL != "" {
-		if store, err = redisstore.OpenURL(redisURL, redisstore.Config{}); err != nil {
-			return err
-		}
+		store, err = redisstore.OpenURL(redisURL, redisstore.Config{})
 	}
 	address := keyfuncs.RemoteAddr()
-	if proxies != "" {
-		if address, err = keyfuncs.XForwardedFor(strings.Split(proxies, ",")...); err != nil {
-			return err
-		}
+	if proxies != "" && err == nil {
+		address, err = keyfuncs.XForwardedFor(strings.Split(proxies, ",")...)
+	}
+	if err != nil {
+		return err
 	}
 	handler, sockets := routes(store, address)
 

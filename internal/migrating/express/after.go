@@ -21,12 +21,7 @@ func After(app http.Handler) http.Handler {
 		Rules: []nethttp.Rule{{
 			Limiter: limiter,
 			Key:     core.Must(keyfuncs.XForwardedFor("10.0.0.0/8")), // keyGenerator, trust proxy
-			Settle: func(_ *http.Request, o nethttp.Outcome) int64 { // skipSuccessfulRequests
-				if o.Status < 400 {
-					return 0
-				}
-				return 1
-			},
+			Settle:  nethttp.FailuresOnly,                            // skipSuccessfulRequests
 		}},
 		Skip:   func(r *http.Request) bool { return strings.HasPrefix(r.URL.Path, "/health") }, // skip
 		Fields: nethttp.Draft06,                                                                // standardHeaders: 'draft-6'
