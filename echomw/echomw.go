@@ -32,8 +32,8 @@ func Limit(guard *nethttp.Guard) echo.MiddlewareFunc {
 				return refuse(c, v.Status(), v.Err, v.SetFields, func() { guard.Refuse(c.Response(), visit.Request, &v) })
 			}
 			v.SetFields(c.Response().Header())
-			if tracked, settle := v.Track(visit.Request); settle != nil {
-				return serve(c, next, tracked, settle)
+			if begun, settle := v.Begin(visit.Request); settle != nil {
+				return serve(c, next, begun, settle)
 			}
 			return next(c)
 		}
@@ -94,11 +94,11 @@ func refuse(c echo.Context, status int, cause error, fields func(http.Header), w
 }
 
 // serve runs the following handlers and settles the charge.
-func serve(c echo.Context, next echo.HandlerFunc, tracked *http.Request, settle func(nethttp.Outcome)) (err error) {
+func serve(c echo.Context, next echo.HandlerFunc, begun *http.Request, settle func(nethttp.Outcome)) (err error) {
 	response := c.Response()
 	w := &writer{ResponseWriter: response.Writer}
 	response.Writer = w
-	c.SetRequest(tracked)
+	c.SetRequest(begun)
 	returned := false
 	defer func() {
 		o := nethttp.Outcome{Status: response.Status, Written: response.Size, Hijacked: w.hijacked}

@@ -39,7 +39,7 @@ func Sockets(guard *websocketmw.Guard) echo.MiddlewareFunc {
 // upgrade carries out a verdict about the checked request, which admits an upgrade.
 func upgrade(c echo.Context, next echo.HandlerFunc, checked *http.Request, v *websocketmw.Verdict) (err error) {
 	handshake, _ := v.Handshake()
-	_, settle := handshake.Track(checked)
+	_, settle := handshake.Begin(checked)
 	response := c.Response()
 	inner := response.Writer
 	defer func() { response.Writer = inner }()

@@ -45,7 +45,7 @@ func upgrade(c *echo.Context, next echo.HandlerFunc, checked *http.Request, v *w
 		inner = response.ResponseWriter
 		replace = func(w http.ResponseWriter) { response.ResponseWriter = w }
 		handshake, _ := v.Handshake()
-		_, settle = handshake.Track(checked)
+		_, settle = handshake.Begin(checked)
 	}
 	defer replace(inner)
 	v.Serve(inner, c.Request(), http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -33,8 +33,8 @@ func Limit(guard *nethttp.Guard) gin.HandlerFunc {
 			return
 		}
 		v.SetFields(c.Writer.Header())
-		if tracked, settle := v.Track(visit.Request); settle != nil {
-			serve(c, tracked, settle)
+		if begun, settle := v.Begin(visit.Request); settle != nil {
+			serve(c, begun, settle)
 		}
 		// Otherwise Gin calls the next handler itself.
 	}
@@ -73,9 +73,9 @@ func refuse(c *gin.Context, err error, write func()) {
 }
 
 // serve runs the following handlers and settles the charge.
-func serve(c *gin.Context, tracked *http.Request, settle func(nethttp.Outcome)) {
+func serve(c *gin.Context, begun *http.Request, settle func(nethttp.Outcome)) {
 	w := &writer{ResponseWriter: c.Writer}
-	c.Request, c.Writer = tracked, w
+	c.Request, c.Writer = begun, w
 	returned := false
 	defer func() {
 		o := nethttp.Outcome{Status: w.Status(), Written: int64(max(w.Size(), 0)), Hijacked: w.hijacked}

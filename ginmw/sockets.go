@@ -31,7 +31,7 @@ func Sockets(guard *websocketmw.Guard) gin.HandlerFunc {
 			refuse(c, v.Err, func() { guard.Refuse(c.Writer, visit.Request, v) })
 		case v.Upgrades():
 			handshake, _ := v.Handshake()
-			_, settle := handshake.Track(visit.Request)
+			_, settle := handshake.Begin(visit.Request)
 			v.Serve(c.Writer, c.Request, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				c.Writer, c.Request = &socketWriter{c.Writer, w}, r
 				if settle != nil { // before Serve does, which does not see what Gin holds back

@@ -592,7 +592,7 @@ func TestByHand(t *testing.T) {
 	if v.Status() != 0 || !v.Decision.Allowed || v.Problem() != nil {
 		t.Errorf("%d %v %s", v.Status(), v.Decision, v.Problem())
 	}
-	if tracked, settle := v.Track(r); tracked != r || settle != nil {
+	if begun, settle := v.Begin(r); begun != r || settle != nil {
 		t.Error("there is something to settle")
 	}
 	w := httptest.NewRecorder()

@@ -66,13 +66,13 @@ func SetCost(ctx context.Context, limiter string, units int64) bool {
 	return false
 }
 
-// Track prepares to settle the charge of an admitted request. It returns the request to
+// Begin prepares to settle the charge of an admitted request. It returns the request to
 // pass to the handler, in whose context [SetCost] works, and the function to call when
 // the handler returns or panics. Only the first call of that function has an effect, and
-// it ignores Outcome.Cost. If there is nothing to settle, Track returns r and nil.
+// it ignores Outcome.Cost. If there is nothing to settle, Begin returns r and nil.
 //
-// [Guard.Handler] does all this; Track is for adapters to frameworks.
-func (v *Verdict) Track(r *http.Request) (tracked *http.Request, settle func(Outcome)) {
+// [Guard.Handler] does all this; Begin is for adapters to frameworks.
+func (v *Verdict) Begin(r *http.Request) (begun *http.Request, settle func(Outcome)) {
 	if v.bill == nil {
 		return r, nil
 	}
@@ -81,11 +81,11 @@ func (v *Verdict) Track(r *http.Request) (tracked *http.Request, settle func(Out
 
 // serve calls next with a recorder and settles the charge.
 func (v *Verdict) serve(next http.Handler, w http.ResponseWriter, r *http.Request) {
-	tracked, settle := v.Track(r)
+	begun, settle := v.Begin(r)
 	rec := &record.Recorder{ResponseWriter: w}
 	returned := false
 	defer func() { settle(Outcome{Status: rec.Final(returned), Written: rec.Written, Hijacked: rec.Hijacked}) }()
-	next.ServeHTTP(rec.Writer(), tracked)
+	next.ServeHTTP(rec.Writer(), begun)
 	returned = true
 }
 
@@ -95,7 +95,7 @@ type billKey struct{}
 // A bill is the charge of a request while its handler runs.
 type bill struct {
 	guard    *Guard
-	decision core.Decision // from Track on
+	decision core.Decision // from Begin on
 	lines    []line        // one for each charge of the decision
 	outer    *bill         // of the guard around this one
 	trial    *trial        // nil: none

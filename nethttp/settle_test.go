@@ -386,12 +386,12 @@ func TestTrack(t *testing.T) {
 		settled, store.settles = 0, 0
 		r := request("GET", "/", "X-Client", "anna")
 		v := guard.Check(r)
-		tracked, settle := v.Track(r)
-		if settle == nil || tracked == r {
+		begun, settle := v.Begin(r)
+		if settle == nil || begun == r {
 			t.Fatal("nothing to settle")
 		}
 		if test.stated >= 0 {
-			nethttp.SetCost(tracked.Context(), "api", test.stated)
+			nethttp.SetCost(begun.Context(), "api", test.stated)
 		}
 		settle(test.outcome)
 		settle(test.outcome)

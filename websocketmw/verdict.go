@@ -116,9 +116,9 @@ func (v Verdict) Serve(w http.ResponseWriter, r *http.Request, next http.Handler
 	v.SetFields(w.Header())
 	watched := &writer{Recorder: record.Recorder{ResponseWriter: w}, socket: s}
 	if v.handshake != nil {
-		tracked, settle := v.handshake.Track(r)
+		begun, settle := v.handshake.Begin(r)
 		if settle != nil {
-			r = tracked
+			r = begun
 			defer func() {
 				settle(nethttp.Outcome{Status: watched.Final(returned), Written: watched.Written, Hijacked: watched.Hijacked})
 			}()

@@ -40,11 +40,11 @@ func Limit(guard *nethttp.Guard) fiber.Handler {
 			c.Set(name, strings.Join(values, ", "))
 		}
 
-		tracked, settle := v.Track(visit.Request)
+		begun, settle := v.Begin(visit.Request)
 		if settle == nil { // no rule has Settle
 			return c.Next()
 		}
-		c.SetUserContext(tracked.Context()) // for nethttp.SetCost
+		c.SetUserContext(begun.Context()) // for nethttp.SetCost
 		status := http.StatusInternalServerError
 		defer func() { // also after a panic
 			settle(nethttp.Outcome{Status: status, Written: int64(len(c.Response().Body()))})
