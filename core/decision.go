@@ -222,21 +222,6 @@ func (d *Decision) conclude() {
 	d.ResetAfter, d.RetryAfter = span(reset), span(retry)
 }
 
-// short fills in d with the decision of a [store.Quick].
-func (d *Decision) short(c Charge, at int64, x *step.Reading, admitted bool) {
-	l := c.Limiter
-	p := &l.policies[0]
-	d.Allowed, d.Source, d.Limiter, d.Policy, d.Limit = admitted, SourceStore, l.name, p.name, limit(&p.numbers)
-	d.Remaining, d.ResetAfter, d.RetryAfter = x.Remaining, span(x.ResetAfter), span(x.RetryAfter)
-	d.result.Start(at, SourceStore)
-	d.result.Allowed = admitted
-	d.result.Add(admitted, *x)
-	d.first, d.more = receipt{limiter: l}, nil
-	if admitted {
-		d.first = newReceipt(c)
-	}
-}
-
 // decides reports whether reading x is stricter than the i before it, of which those that
 // refused have that longest wait.
 func (d *Decision) decides(x *step.Reading, i int, longest int64) bool {

@@ -357,34 +357,49 @@ func (l *Limiter) Reset(ctx context.Context, key string) error {
 
 // decide makes a decision of one limiter. It is separate from AllowAll so that it does
 // not allocate. It fills in d, so that the methods above are small enough to be inlined,
-// and no decision is copied.
+// and only the caller copies the decision. As that waits for what has just been written, what is
+// known before a [store.Quick] is asked is written before.
 func (l *Limiter) decide(ctx context.Context, key string, n int64, peek bool, d *Decision) error {
-	var err error
 	switch {
 	case ctx == nil:
-		err = errContext
-	case n <= 0:
-		err = ErrCost
-	}
-	if err != nil {
 		*d = Decision{}
-		return err
+		return errContext
+	case n <= 0:
+		*d = Decision{}
+		return ErrCost
 	}
 	c, start := Charge{l, key, n}, begin(l.observer)
-	if l.quick != nil && !peek && n <= l.max {
-		if at, x, admitted, ok := l.quick.Take(l.prepared, key, n); ok {
-			d.short(c, at, &x, admitted)
-			if l.observer != nil {
-				decided(ctx, l.observer, start, &d.result, nil, c)
-			}
-			return nil
-		}
+	if l.quick == nil || peek || n > l.max {
+		return l.ask(ctx, c, start, peek, d)
 	}
+	p := &l.policies[0]
+	d.Source, d.Limiter, d.Policy, d.Limit = SourceStore, l.name, p.name, limit(&p.numbers)
+	d.first, d.more = newReceipt(c), nil
+	at, x, admitted, ok := l.quick.Take(l.prepared, key, n)
+	if !ok {
+		return l.ask(ctx, c, start, false, d)
+	}
+	d.Allowed, d.Remaining, d.ResetAfter, d.RetryAfter = admitted, x.Remaining, span(x.ResetAfter), span(x.RetryAfter)
+	d.result.Start(at, SourceStore)
+	d.result.Allowed = admitted
+	d.result.Add(admitted, x)
+	if !admitted {
+		d.first = receipt{limiter: l}
+	}
+	if l.observer != nil {
+		decided(ctx, l.observer, start, &d.result, nil, c)
+	}
+	return nil
+}
+
+// ask is decide for any store.
+func (l *Limiter) ask(ctx context.Context, c Charge, start time.Time, peek bool, d *Decision) error {
+	var err error
 	r := newResult()
-	if n > l.max || l.constant {
+	if c.N > l.max || l.constant {
 		byNumbers(r, c)
 	} else {
-		err = l.store.Decide(ctx, store.Charge{Limiter: l.prepared, Key: key, N: n}, peek, r)
+		err = l.store.Decide(ctx, c.stored(), peek, r)
 	}
 	if l.observer != nil && !peek {
 		decided(ctx, l.observer, start, r, err, c)
