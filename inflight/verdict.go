@@ -102,7 +102,8 @@ func (v Verdict) Problem() []byte {
 	if v.Status() == 0 {
 		return nil
 	}
-	return v.document().Bytes()
+	d := v.document()
+	return d.Bytes()
 }
 
 func (v Verdict) document() problem.Document {
@@ -128,5 +129,6 @@ func (g *Guard) Refuse(w http.ResponseWriter, r *http.Request, v Verdict) {
 			return
 		}
 	}
-	v.document().Write(w, r, make([]string, 3))
+	d := v.document()
+	d.Write(w, r, make([]string, 3))
 }

@@ -28,5 +28,6 @@ func (g *Guard) Refuse(w http.ResponseWriter, r *http.Request, v Verdict) {
 			return
 		}
 	}
-	v.document().Write(w, r, make([]string, 3))
+	d := v.document()
+	d.Write(w, r, make([]string, 3))
 }

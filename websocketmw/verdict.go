@@ -190,7 +190,8 @@ func (v Verdict) Problem() []byte {
 	case v.handshake != nil && v.handshake.Status() != 0:
 		return v.handshake.Problem()
 	}
-	return v.document().Bytes()
+	d := v.document()
+	return d.Bytes()
 }
 
 // document returns the body of a refusal that is not one of Config.Handshakes.

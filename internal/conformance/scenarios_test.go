@@ -497,7 +497,8 @@ var scenarios = []scenario{
 					rw.Header().Set("Content-Type", nethttp.ProblemType)
 					rw.Header().Set("X-Content-Type-Options", "nosniff")
 					rw.WriteHeader(503)
-					rw.Write(problem.Blank(503).Bytes())
+					d := problem.Blank(503)
+					rw.Write(d.Bytes())
 				case "/same":
 					rw.Header().Set("Content-Type", nethttp.ProblemType)
 					rw.Header().Set("X-Content-Type-Options", "nosniff")

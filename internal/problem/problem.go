@@ -43,12 +43,12 @@ func document(status int, body []byte) Document {
 }
 
 // Bytes returns a copy of the document.
-func (d Document) Bytes() []byte { return bytes.Clone(d.body) }
+func (d *Document) Bytes() []byte { return bytes.Clone(d.body) }
 
 // Write writes the refusal: Content-Type, Content-Length, X-Content-Type-Options, the
 // status and the document. A response to HEAD has no body. The values of the fields are
 // put into room, which has a length of at least 3 and belongs to the response from then on.
-func (d Document) Write(w http.ResponseWriter, r *http.Request, room []string) {
+func (d *Document) Write(w http.ResponseWriter, r *http.Request, room []string) {
 	room[0], room[1], room[2] = Type, d.length, "nosniff"
 	h := w.Header()
 	h["Content-Type"], h["Content-Length"], h["X-Content-Type-Options"] = room[0:1:1], room[1:2:2], room[2:3:3]

@@ -24,7 +24,8 @@ func TestQuotaExceeded(t *testing.T) {
 			Status   int
 			Violated []string `json:"violated-policies"`
 		}
-		if err := json.Unmarshal(problem.QuotaExceeded(names...).Bytes(), &got); err != nil {
+		d := problem.QuotaExceeded(names...)
+		if err := json.Unmarshal(d.Bytes(), &got); err != nil {
 			t.Fatal(err)
 		}
 		if !reflect.DeepEqual(got.Violated, names) || got.Status != 429 || got.Title != "Quota Exceeded" ||
