@@ -67,7 +67,7 @@ func (l *Level) Read(v, at, c int64) Reading {
 	r := Reading{ResetAfter: l.ceil(used)}
 	part := left
 	if left >= l.p { // or nothing is to be divided
-		r.Remaining, part = left/l.p, left%l.p
+		r.Remaining, part = divide(left, l.p)
 	}
 	r.NextAfter = l.ceil(l.p - part)
 	if need := c*l.p - left; need > 0 && c > 0 {
@@ -76,10 +76,16 @@ func (l *Level) Read(v, at, c int64) Reading {
 	return r
 }
 
-// ceil returns a number of n-ths in microseconds, rounded up.
+// ceil returns a number of n-ths, at least 0, in microseconds, rounded up.
 func (l *Level) ceil(x int64) int64 {
 	if l.n == 1 {
 		return x
 	}
-	return (x + l.n - 1) / l.n
+	q, _ := divide(x+l.n-1, l.n)
+	return q
+}
+
+// divide is for numbers that are not negative: without a sign, a division takes less time.
+func divide(x, y int64) (quotient, rest int64) {
+	return int64(uint64(x) / uint64(y)), int64(uint64(x) % uint64(y))
 }
