@@ -13,7 +13,7 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/headgate/headgate/internal/fault"
+	"github.com/headgate/headgate/internal/keytext"
 	"github.com/headgate/headgate/keyfuncs"
 	"github.com/headgate/headgate/nethttp"
 )
@@ -41,7 +41,7 @@ func (f *Framework[C]) Key(get func(C) (string, error)) keyfuncs.Func {
 		panic("headgate: " + f.Name + ": the key is nil")
 	}
 	f.keys.Store(true)
-	errOutside := fmt.Errorf("%w: it is of %s, which the request did not pass", keyfuncs.ErrProgram, f.Name)
+	errOutside := fmt.Errorf("%w: it is a key of %s, and the request did not pass a middleware of that package", keyfuncs.ErrProgram, f.Name)
 	return func(r *http.Request) (string, error) {
 		c, ok := f.find(r)
 		if !ok {
@@ -67,22 +67,18 @@ func (f *Framework[C]) Text(thing string, get func(C) string) keyfuncs.Func {
 // [keyfuncs.Context] accepts. A value that is nil or has an empty text is
 // [keyfuncs.ErrAbsent], one of another type [keyfuncs.ErrProgram].
 func (f *Framework[C]) Value(name string) keyfuncs.Func {
-	type key struct{}
-	text := keyfuncs.Context(key{}) // which knows the types that have a text
 	thing := "context value " + strconv.Quote(name)
 	errAbsent := fmt.Errorf("%w: %s", keyfuncs.ErrAbsent, thing)
 	return f.Key(func(c C) (string, error) {
 		value := f.Get(c, name)
-		if s, ok := value.(string); ok && s != "" {
-			return s, nil
-		} else if ok || value == nil {
+		text, ok := keytext.Of(value)
+		if !ok {
+			return "", fmt.Errorf("%w: %s: %s: no text in a %T", keyfuncs.ErrProgram, f.Name, thing, value)
+		}
+		if text == "" {
 			return "", errAbsent
 		}
-		s, err := text(new(http.Request).WithContext(context.WithValue(context.Background(), key{}, value)))
-		if err != nil {
-			return "", fault.Wrap(f.Name+": "+thing, err)
-		}
-		return s, nil
+		return text, nil
 	})
 }
 

@@ -34,7 +34,8 @@
 // [Context] returns Echo's context:
 //
 //	Plan: func(r *http.Request, key string) *core.Limiter {
-//		return plans[echomw.Context(r).Get("plan").(string)]
+//		plan, _ := echomw.Context(r).Get("plan").(string)
+//		return plans[plan]
 //	},
 //
 // # What is limited

@@ -36,7 +36,8 @@
 // [Context] returns Echo's context:
 //
 //	Plan: func(r *http.Request, key string) *core.Limiter {
-//		return plans[echov5mw.Context(r).Get("plan").(string)]
+//		plan, _ := echov5mw.Context(r).Get("plan").(string)
+//		return plans[plan]
 //	},
 //
 // # What is limited

@@ -5,7 +5,8 @@ import (
 	"fmt"
 	"net/http"
 	"reflect"
-	"strconv"
+
+	"github.com/headgate/headgate/internal/keytext"
 )
 
 // Context charges the value of key in the request's context, such as the user that an
@@ -24,7 +25,7 @@ func Context(key any) Func {
 	errAbsent := absent(thing)
 	return func(r *http.Request) (string, error) {
 		value := r.Context().Value(key)
-		text, ok := textOf(value)
+		text, ok := keytext.Of(value)
 		if !ok {
 			return "", fmt.Errorf("%w: %s: no text in a %T", ErrProgram, thing, value)
 		}
@@ -33,32 +34,6 @@ func Context(key any) Func {
 		}
 		return text, nil
 	}
-}
-
-// textOf returns the text of a value that Context can charge, which is empty for nil.
-//
-// The String method of a string type is not called, because such methods often hide
-// secrets, and all secrets would have the same key.
-func textOf(value any) (text string, ok bool) {
-	v := reflect.ValueOf(value)
-	switch v.Kind() {
-	case reflect.Invalid:
-		return "", true
-	case reflect.String:
-		return v.String(), true
-	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64:
-		return strconv.FormatInt(v.Int(), 10), true
-	case reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64, reflect.Uintptr:
-		return strconv.FormatUint(v.Uint(), 10), true
-	case reflect.Pointer, reflect.Map, reflect.Slice, reflect.Func, reflect.Chan:
-		if v.IsNil() {
-			return "", true // do not call String on it
-		}
-	}
-	if s, ok := value.(fmt.Stringer); ok {
-		return s.String(), true
-	}
-	return "", false
 }
 
 // ContextFunc charges the value that get returns for the request's context. It is for

@@ -275,10 +275,19 @@ func (b *Book) ask(ctx context.Context) ([]byte, error) {
 	}
 }
 
+// named returns the faults of a document, after the name of its file if it has one.
+func (b *Book) named(err error) error {
+	if f, ok := b.source.(*file); ok {
+		return fmt.Errorf("%s: %w", f.path, err)
+	}
+	return err
+}
+
 // apply makes a document the one in force, or returns why not.
 func (b *Book) apply(text []byte) error {
 	d, err := Parse(text, b.config.Decode)
 	if err != nil {
+		err = b.named(err)
 		b.fail(err)
 		return err
 	}
@@ -289,6 +298,7 @@ func (b *Book) apply(text []byte) error {
 	}
 	e, err := b.edition(d, before)
 	if err != nil {
+		err = b.named(err)
 		b.fail(err)
 		return err
 	}

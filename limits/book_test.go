@@ -404,7 +404,7 @@ func TestFaultAtStart(t *testing.T) {
 		"the store is nil": func() (*limits.Book, error) {
 			return limits.Open(t.Context(), nil, nil, newBoard(document), limits.Config{})
 		},
-		"slots.ws: the store is nil": func() (*limits.Book, error) {
+		"slots.ws: Open was given no store for slots": func() (*limits.Book, error) {
 			return limits.Open(t.Context(), store, nil, newBoard(ws(document)), limits.Config{})
 		},
 		"Every is 1ms: it must be 0 or at least 10ms": func() (*limits.Book, error) {

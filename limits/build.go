@@ -260,6 +260,9 @@ func (b *Book) slotsTable(s *section, before *slotsTable) (*slotsTable, error) {
 	var err error
 	if before != nil {
 		t.root = before.root
+	} else if b.slotStore == nil {
+		r.add(s.place.fault("Open was given no store for slots"))
+		return nil, r.err()
 	} else if t.root, err = core.NewSlots(b.slotStore, s.name, s.slotsOf(s.standard)); err != nil {
 		r.configFaults(err, s.place, nil)
 		return nil, r.err()

@@ -257,3 +257,16 @@ func TestErrorsHaveOnePrefix(t *testing.T) {
 		}
 	}
 }
+
+// The faults of a file have its name.
+func TestFaultsOfFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "limits.json")
+	if err := os.WriteFile(path, []byte(`{"limits": 1}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, err := limits.Open(t.Context(), memstore.New(memstore.Config{}), nil, limits.File(path), limits.Config{})
+	var faults limits.Faults
+	if err == nil || !strings.Contains(err.Error(), path+": line 1, column 12: limits") || !errors.As(err, &faults) {
+		t.Errorf("%v", err)
+	}
+}

@@ -68,7 +68,7 @@ func ExampleRule_cost() {
 // Limits that stand in a file, and change when it does.
 func ExampleRule_limit() {
 	store := memstore.New(memstore.Config{})
-	book, err := limits.Open(context.Background(), store, nil, limits.File("limits.yaml"), limits.Config{
+	book, err := limits.Open(context.Background(), store, store, limits.File("limits.yaml"), limits.Config{
 		Decode: yamldoc.Decode,
 		Changed: func(e limits.Event) {
 			log.Printf("limits of version %s (%v)\n%v", e.State.Version, e.State.Err, e.Diff)

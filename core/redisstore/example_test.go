@@ -40,17 +40,18 @@ func ExampleOpen() {
 	defer store.Client().Close()
 }
 
-// A report to read before going live.
+// At the start, and when something changes.
 func ExampleStore_Check() {
-	store, err := redisstore.OpenURL("redis://localhost:6379/0", redisstore.Config{})
+	store, err := redisstore.OpenURL("redis://localhost:6379/0", redisstore.Config{
+		Observer: &core.Observer{Changed: func(err error) {
+			log.Printf("limits without Redis: %v", err) // nil: it is back
+		}},
+	})
 	if err != nil {
 		log.Fatal(err)
 	}
-	defer store.Client().Close()
-
 	report, err := store.Check(context.Background())
-	if err != nil {
-		log.Fatal(err)
+	if err != nil || !report.OK() {
+		log.Printf("%v\n%v", err, report) // it need not keep the service from starting
 	}
-	fmt.Print(report)
 }

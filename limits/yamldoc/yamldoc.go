@@ -7,7 +7,7 @@
 //	      free: {minute: sliding-log 60/minute, day: fixed-window 1000/day}
 //	      gold: {minute: sliding-log 600/minute, day: fixed-window 50000/day}
 //	    overrides:
-//	      - {key: user-42, plan: gold, until: 2026-12-01T00:00:00Z, note: ticket 815}
+//	      - {key: user-42, plan: gold, until: 2030-12-01T00:00:00Z, note: ticket 815}
 //	      - {prefix: "acme:", policies: {minute: sliding-log 6000/minute}}
 //	...
 //
