@@ -380,7 +380,38 @@ func (p Prefix) key(addr netip.Addr) string {
 	if bits == addr.BitLen() {
 		return addr.String()
 	}
-	network, _ := addr.Prefix(bits) // no error: Prefix.check accepted the bits
 	var room [len("ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff/128")]byte
+	if bits == 64 {
+		return string(appendNetwork64(room[:0], addr.As16()))
+	}
+	network, _ := addr.Prefix(bits)           // no error: Prefix.check accepted the bits
 	return string(network.AppendTo(room[:0])) // one allocation, where String makes two
+}
+
+// appendNetwork64 appends the network of 64 bits of an IPv6 address as netip does, which takes
+// 30 ns longer, a fifth of the time of a key. The zeros at its end are more than there can be in
+// another place, so it is they that are left out.
+func appendNetwork64(b []byte, addr [16]byte) []byte {
+	const hex = "0123456789abcdef"
+	groups := 4
+	for groups > 0 && addr[2*groups-2] == 0 && addr[2*groups-1] == 0 {
+		groups--
+	}
+	for i := range groups {
+		if i > 0 {
+			b = append(b, ':')
+		}
+		x := uint(addr[2*i])<<8 | uint(addr[2*i+1])
+		if x > 0xfff {
+			b = append(b, hex[x>>12])
+		}
+		if x > 0xff {
+			b = append(b, hex[x>>8&0xf])
+		}
+		if x > 0xf {
+			b = append(b, hex[x>>4&0xf])
+		}
+		b = append(b, hex[x&0xf])
+	}
+	return append(b, "::/64"...)
 }

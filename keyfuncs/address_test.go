@@ -515,6 +515,24 @@ func TestWire(t *testing.T) {
 	wantKey(t, must(keyfuncs.BehindProxies(2)), r, "203.0.113.9")
 }
 
+// Networks are written as netip writes them, whatever groups are zero or short.
+func TestNetworksAreWrittenInOneWay(t *testing.T) {
+	groups := []uint16{0, 1, 0xf, 0x10, 0xff, 0x100, 0xabc, 0x1000, 0xffff}
+	f := keyfuncs.RemoteAddr()
+	for _, a := range groups {
+		for _, b := range groups {
+			for _, c := range groups {
+				for _, d := range groups {
+					addr := fmt.Sprintf("%x:%x:%x:%x:0:1:2:3", a, b, c, d)
+					if got, err := f(request("["+addr+"]:80", "")); err != nil || got != networkOf(addr) {
+						t.Fatalf("%s: key %q, %v; want %q", addr, got, err, networkOf(addr))
+					}
+				}
+			}
+		}
+	}
+}
+
 // What is remembered of some clients is nothing that others get, however many of them there are
 // and in whatever order they come.
 func TestManyClients(t *testing.T) {

@@ -48,11 +48,25 @@ func FuzzRemoteAddr(f *testing.F) {
 		for _, prefix := range prefixes {
 			sameKey(t, prefix, remote)
 		}
+		if whole, _ := must(keyfuncs.Prefix{V6: 128}.RemoteAddr())(request(remote, "")); whole != "" {
+			if want := networkOf(whole); key != want {
+				t.Fatalf("key %q, want %q", key, want)
+			}
+		}
 		// What net/http gives must be understood. (ParseAddrPort accepts ports of many zeros.)
 		if ap, err := netip.ParseAddrPort(remote); err == nil && ap.String() == remote && key == "" {
 			t.Fatalf("no key for %v", ap)
 		}
 	})
+}
+
+// networkOf returns the key of an address by its key of all bits, as netip writes it.
+func networkOf(whole string) string {
+	addr := netip.MustParseAddr(whole)
+	if addr.Is4() {
+		return whole
+	}
+	return netip.PrefixFrom(addr, 64).Masked().String()
 }
 
 // The last two remember addresses in the same places.
