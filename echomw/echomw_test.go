@@ -160,10 +160,11 @@ func TestKeys(t *testing.T) {
 
 // What Route charges if no route matches.
 func TestRoute(t *testing.T) {
+	key := keyfuncs.First(echomw.Route(), keyfuncs.Everyone())
 	var got string
 	e := echo.New()
-	e.Use(echomw.Limit(charging(t, func(r *http.Request) (key string, err error) {
-		got, err = keyfuncs.First(echomw.Route(), keyfuncs.Everyone())(r)
+	e.Use(echomw.Limit(charging(t, func(r *http.Request) (text string, err error) {
+		got, err = key(r)
 		return got, err
 	})))
 	ok := func(c echo.Context) error { return c.NoContent(204) }

@@ -203,11 +203,12 @@ func TestKeys(t *testing.T) {
 
 // What Route charges if no route matches.
 func TestRoute(t *testing.T) {
+	key := keyfuncs.First(ginmw.Route(), keyfuncs.Everyone())
 	var got string
 	e := gin.New()
 	e.HandleMethodNotAllowed = true
-	e.Use(ginmw.Limit(charging(t, func(r *http.Request) (key string, err error) {
-		got, err = keyfuncs.First(ginmw.Route(), keyfuncs.Everyone())(r)
+	e.Use(ginmw.Limit(charging(t, func(r *http.Request) (text string, err error) {
+		got, err = key(r)
 		return got, err
 	})))
 	e.Group("/api", ginmw.KeepVerdict()).GET("/items/:id", func(c *gin.Context) { c.Status(204) })
