@@ -6,7 +6,7 @@
 //	go run ./memory -case 'hot'                    # some of the work
 //
 // The systems take turns, a slice of some decisions each. Keys are IPv6 addresses, as text.
-// Rates have a fraction: 90,000,049 in 100 seconds is no whole number of microseconds for
+// Rates have a fraction: 700,000,000 in 1,000 seconds is no whole number of microseconds for
 // each unit.
 package main
 
