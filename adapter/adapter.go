@@ -13,6 +13,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/headgate/headgate/internal/carried"
 	"github.com/headgate/headgate/internal/keytext"
 	"github.com/headgate/headgate/keyfuncs"
 	"github.com/headgate/headgate/nethttp"
@@ -31,24 +32,25 @@ type Framework[C any] struct {
 	Get func(c C, name string) any
 	Set func(c C, name string, value any)
 
-	keys, keeps atomic.Bool // whether there are any Keys, and a KeepVerdict
+	keeps atomic.Bool // whether there is a KeepVerdict
 }
 
-// Key returns a key from the framework's context, by the contract of [keyfuncs.Func]. A request
-// that did not pass the adapter is [keyfuncs.ErrProgram]. Key panics if get is nil.
+// Key returns a key from the framework's context, by the contract of [keyfuncs.Func]. A guard with
+// such a key, also within [keyfuncs.All] and the like, panics where it is mounted without an
+// adapter. A request that did not pass the adapter is [keyfuncs.ErrProgram]. Key panics if get is
+// nil.
 func (f *Framework[C]) Key(get func(C) (string, error)) keyfuncs.Func {
 	if get == nil {
 		panic("headgate: " + f.Name + ": the key is nil")
 	}
-	f.keys.Store(true)
 	errOutside := fmt.Errorf("%w: it is a key of %s, and the request did not pass a middleware of that package", keyfuncs.ErrProgram, f.Name)
-	return func(r *http.Request) (string, error) {
+	return carried.Mark(keyfuncs.Func(func(r *http.Request) (string, error) {
 		c, ok := f.find(r)
 		if !ok {
 			return "", errOutside
 		}
 		return get(c)
-	}
+	}))
 }
 
 // Text returns the key that get returns, which errors call thing. An empty one is
@@ -137,11 +139,11 @@ type Visit[C any] struct {
 }
 
 // Enter returns the request of c for a guard. It has c in its context, until the visit ends, if
-// functions of the guard should find it there, which the guard's Mount reports, or if there
-// are any keys from contexts; otherwise that would cost two allocations for nothing.
-func (f *Framework[C]) Enter(c C, functions bool) Visit[C] {
+// the guard needs it there, which its Mount reports; otherwise that would cost two
+// allocations for nothing.
+func (f *Framework[C]) Enter(c C, carries bool) Visit[C] {
 	r := f.Request(c)
-	if !functions && !f.keys.Load() {
+	if !carries {
 		return Visit[C]{Request: r}
 	}
 	in := &carrier[C]{Context: r.Context(), c: c}

@@ -116,7 +116,7 @@ func TestVisitOfNoKeys(t *testing.T) {
 		t.Error("functions find nothing")
 	}
 	key := unused.Key(func(v *visit) (string, error) { return v.route, nil })
-	if got, err := key(unused.Enter(v, false).Request); got != "/items" || err != nil {
+	if got, err := key(unused.Enter(v, true).Request); got != "/items" || err != nil {
 		t.Errorf("a key: %q, %v", got, err)
 	}
 	if _, err := key(v.r); !errors.Is(err, keyfuncs.ErrProgram) {

@@ -18,10 +18,10 @@ import (
 // [websocketmw.FromContext] finds the socket. Put Echo's Recover before the guard, which
 // closes the connection of a handler that panics. Sockets panics if the guard is nil.
 func Sockets(guard *websocketmw.Guard) echo.MiddlewareFunc {
-	functions := guard.Mount()
+	carries := guard.Mount()
 	return func(next echo.HandlerFunc) echo.HandlerFunc {
 		return func(c echo.Context) error {
-			visit := framework.Enter(c, functions)
+			visit := framework.Enter(c, carries)
 			defer visit.End()
 			v := guard.Check(visit.Request)
 			switch {

@@ -20,10 +20,10 @@ import (
 // The refusal is written as under net/http, and no error is returned, unless [Errors] runs
 // before. Limit panics if the guard is nil.
 func Limit(guard *nethttp.Guard) echo.MiddlewareFunc {
-	functions := guard.Mount()
+	carries := guard.Mount()
 	return func(next echo.HandlerFunc) echo.HandlerFunc {
 		return func(c *echo.Context) error {
-			visit := framework.Enter(c, functions)
+			visit := framework.Enter(c, carries)
 			defer visit.End()
 			var v nethttp.Verdict
 			guard.CheckTo(&v, visit.Request)
@@ -46,10 +46,10 @@ func Limit(guard *nethttp.Guard) echo.MiddlewareFunc {
 //
 //	e.POST("/export", export, echov5mw.InFlight(guard))
 func InFlight(guard *inflight.Guard) echo.MiddlewareFunc {
-	functions := guard.Mount()
+	carries := guard.Mount()
 	return func(next echo.HandlerFunc) echo.HandlerFunc {
 		return func(c *echo.Context) error {
-			visit := framework.Enter(c, functions)
+			visit := framework.Enter(c, carries)
 			defer visit.End()
 			v := guard.Check(visit.Request)
 			if v.Status() != 0 {

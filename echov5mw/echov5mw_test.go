@@ -123,10 +123,10 @@ func TestKeys(t *testing.T) {
 					verdict, _ = echov5mw.Verdict(c)
 					return failed
 				}
-			}, echov5mw.Limit(charging(t, func(r *http.Request) (key string, err error) {
-				got, err = test.key(r)
+			}, echov5mw.Limit(charging(t, echov5mw.Key(func(c *echo.Context) (text string, err error) {
+				got, err = test.key(echov5mw.Request(c))
 				return got, err
-			})))
+			}))))
 			e.GET("/items/:id/*", func(c *echo.Context) error { return c.NoContent(204) })
 			path := "/items/4711/more"
 			if test.path != "" {
@@ -163,10 +163,10 @@ func TestRoute(t *testing.T) {
 	key := keyfuncs.First(echov5mw.Route(), keyfuncs.Everyone())
 	var got string
 	e := echo.New()
-	e.Use(echov5mw.Limit(charging(t, func(r *http.Request) (text string, err error) {
-		got, err = key(r)
+	e.Use(echov5mw.Limit(charging(t, echov5mw.Key(func(c *echo.Context) (text string, err error) {
+		got, err = key(echov5mw.Request(c))
 		return got, err
-	})))
+	}))))
 	ok := func(c *echo.Context) error { return c.NoContent(204) }
 	e.GET("/items/:id", ok)
 	e.Group("/plain").GET("/items/:id", ok)

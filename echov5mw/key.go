@@ -22,10 +22,11 @@ var framework = adapter.Framework[*echo.Context]{ //nolint:gochecknoglobals // a
 // the context does not contain what is charged. It must be safe for concurrent use. Key panics
 // if get is nil.
 //
-// Keys of this package can be combined with those of package keyfuncs. Make them before requests
-// are served: from then on, each request to a guard carries the context, which takes two
-// allocations. A request that did not pass a middleware of this package, such as one to a guard's
-// own Handler, has no such key: that is [keyfuncs.ErrProgram], and so a 500.
+// Keys of this package can be combined with those of package keyfuncs. A guard that has one, also
+// within [keyfuncs.All], First and Hashed, lets its requests carry the context, which takes two
+// allocations, and its own Handler, which could not, panics. A function of your own that calls such
+// a key must be made by Key as well, and call it with [Request]. Elsewhere a request has no such
+// key: that is [keyfuncs.ErrProgram], and so a 500.
 func Key(get func(*echo.Context) (string, error)) keyfuncs.Func { return framework.Key(get) }
 
 // Value charges a value that an earlier handler set with c.Set, such as the signed-in

@@ -21,9 +21,9 @@ import (
 // The guard's OnRefused is called as under net/http. The verdict's Err, if not nil, is
 // added to c.Errors, for the application's logs. Limit panics if the guard is nil.
 func Limit(guard *nethttp.Guard) gin.HandlerFunc {
-	functions := guard.Mount()
+	carries := guard.Mount()
 	return func(c *gin.Context) {
-		visit := framework.Enter(c, functions)
+		visit := framework.Enter(c, carries)
 		defer visit.End()
 		var v nethttp.Verdict
 		guard.CheckTo(&v, visit.Request)
@@ -46,9 +46,9 @@ func Limit(guard *nethttp.Guard) gin.HandlerFunc {
 //
 //	r.POST("/export", ginmw.InFlight(guard), export)
 func InFlight(guard *inflight.Guard) gin.HandlerFunc {
-	functions := guard.Mount()
+	carries := guard.Mount()
 	return func(c *gin.Context) {
-		visit := framework.Enter(c, functions)
+		visit := framework.Enter(c, carries)
 		defer visit.End()
 		v := guard.Check(visit.Request)
 		if v.Status() != 0 {

@@ -167,10 +167,10 @@ func TestKeys(t *testing.T) {
 				c.Set("empty", secret(""))
 				c.Set("nil", nil)
 				c.Set("struct", struct{ n int }{4711})
-			}, ginmw.Limit(charging(t, func(r *http.Request) (key string, err error) {
-				got, err = test.key(r)
+			}, ginmw.Limit(charging(t, ginmw.Key(func(c *gin.Context) (text string, err error) {
+				got, err = test.key(ginmw.Request(c))
 				return got, err
-			})))
+			}))))
 			e.GET("/items/:id/*rest", func(c *gin.Context) { c.Status(204) })
 			path := "/items/4711/more"
 			if test.path != "" {
@@ -207,10 +207,10 @@ func TestRoute(t *testing.T) {
 	var got string
 	e := gin.New()
 	e.HandleMethodNotAllowed = true
-	e.Use(ginmw.Limit(charging(t, func(r *http.Request) (text string, err error) {
-		got, err = key(r)
+	e.Use(ginmw.Limit(charging(t, ginmw.Key(func(c *gin.Context) (text string, err error) {
+		got, err = key(ginmw.Request(c))
 		return got, err
-	})))
+	}))))
 	e.Group("/api", ginmw.KeepVerdict()).GET("/items/:id", func(c *gin.Context) { c.Status(204) })
 	for _, test := range []struct {
 		method, path string

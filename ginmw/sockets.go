@@ -21,9 +21,9 @@ import (
 // [websocketmw.FromContext] finds the socket. Put gin.Recovery before the guard, which
 // closes the connection of a handler that panics. Sockets panics if the guard is nil.
 func Sockets(guard *websocketmw.Guard) gin.HandlerFunc {
-	functions := guard.Mount()
+	carries := guard.Mount()
 	return func(c *gin.Context) {
-		visit := framework.Enter(c, functions)
+		visit := framework.Enter(c, carries)
 		defer visit.End()
 		v := guard.Check(visit.Request)
 		switch {

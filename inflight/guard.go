@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/internal/carried"
 	"github.com/headgate/headgate/internal/fault"
 	"github.com/headgate/headgate/internal/occupancy"
 	"github.com/headgate/headgate/keyfuncs"
@@ -40,9 +41,15 @@ func New(c Config) (*Guard, error) {
 // Handler returns a handler that calls next for requests that get their slots, at once or in
 // time, and refuses the others. The slots are released when next returns or panics.
 //
-// Handler panics if the guard or next is nil.
+// Handler panics if the guard or next is nil, or if a key is from the context of a framework, which
+// only the middleware of an adapter has.
 func (g *Guard) Handler(next http.Handler) http.Handler {
 	g.Mount()
+	for i, rule := range g.config.Rules {
+		if carried.Is(rule.Key) {
+			panic(fmt.Sprintf("headgate: inflight: Rules[%d].Key (slots %q) is from a framework's context: use the InFlight of its adapter", i, rule.name()))
+		}
+	}
 	if next == nil {
 		panic("headgate: inflight: the handler is nil")
 	}
@@ -85,18 +92,18 @@ func (g *Guard) Check(r *http.Request) Verdict {
 }
 
 // Mount is for adapters, which call it once, where a guard is mounted. It panics if the guard is
-// nil. It reports whether there are functions in the Config, besides Keys, that should get a
-// request in whose context the framework's is.
-func (g *Guard) Mount() (functions bool) {
+// nil. It reports whether requests should carry the framework's context: for keys from there, and
+// for all other functions of the Config.
+func (g *Guard) Mount() (carries bool) {
 	if g == nil {
 		panic("headgate: inflight: the guard is nil: see the error of inflight.New")
 	}
 	c := &g.config
-	functions = c.Skip != nil || c.OnRefused != nil || c.Observe != nil
+	carries = c.Skip != nil || c.OnRefused != nil || c.Observe != nil
 	for _, rule := range c.Rules {
-		functions = functions || rule.Plan != nil || rule.PlanName != nil
+		carries = carries || carried.Is(rule.Key) || rule.Plan != nil || rule.PlanName != nil
 	}
-	return functions
+	return carries
 }
 
 // observe calls Observe. If that panics, the request is not handled, so observe releases its

@@ -9,6 +9,7 @@ import (
 
 	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/core/memstore"
+	"github.com/headgate/headgate/internal/carried"
 	"github.com/headgate/headgate/keyfuncs"
 )
 
@@ -108,6 +109,31 @@ func TestMount(t *testing.T) {
 				}
 			}()
 			mount(nil)
+		}()
+	}
+}
+
+// A key that an adapter has to carry is known where the guard is mounted.
+func TestCarriedKey(t *testing.T) {
+	slots := core.Must(core.NewSlots(memstore.New(memstore.Config{}), "ws", 1))
+	key := carried.Mark(keyfuncs.Func(func(*http.Request) (string, error) { return "anna", nil }))
+	for name, test := range map[string]struct {
+		config Config
+		panics string
+	}{
+		"a rule's": {Config{Rules: []Rule{{Slots: slots, Key: key}}}, `Rules[0].Key (slots "ws") is from a framework's context`},
+	} {
+		guard := core.Must(New(test.config))
+		if !guard.Mount() {
+			t.Errorf("%s is not carried", name)
+		}
+		func() {
+			defer func() {
+				if text, _ := recover().(string); !strings.Contains(text, test.panics) {
+					t.Errorf("%s: panic %q", name, text)
+				}
+			}()
+			guard.Handler(http.NotFoundHandler())
 		}()
 	}
 }

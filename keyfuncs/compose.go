@@ -5,6 +5,8 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
+
+	"github.com/headgate/headgate/internal/carried"
 )
 
 // errEmptyKey reports a Func from outside this package that broke its contract.
@@ -21,7 +23,7 @@ var errEmptyKey = errors.New("headgate: keyfuncs: a function returned an empty k
 // All panics if it is given no function or a nil one.
 func All(fns ...Func) Func {
 	fns = members("All", fns)
-	return func(r *http.Request) (string, error) {
+	return composed(fns, func(r *http.Request) (string, error) {
 		var room [128]byte // most keys fit, and are then one allocation
 		joined := room[:0]
 		for _, fn := range fns {
@@ -35,7 +37,7 @@ func All(fns ...Func) Func {
 			joined = append(joined, ',')
 		}
 		return string(joined), nil
-	}
+	})
 }
 
 // First charges the key of the first given function that does not return [ErrAbsent]:
@@ -54,7 +56,7 @@ func All(fns ...Func) Func {
 // First panics if it is given no function or a nil one.
 func First(fns ...Func) Func {
 	fns = members("First", fns)
-	return func(r *http.Request) (string, error) {
+	return composed(fns, func(r *http.Request) (string, error) {
 		var last error
 		for i, fn := range fns {
 			key, err := call(fn, r)
@@ -67,7 +69,16 @@ func First(fns ...Func) Func {
 			last = err
 		}
 		return "", last
+	})
+}
+
+// composed returns fn, which calls the others, and says so if one of them needs the context of a
+// framework.
+func composed(of []Func, fn Func) Func {
+	if !slices.ContainsFunc(of, func(fn Func) bool { return carried.Is(fn) }) {
+		return fn
 	}
+	return carried.Mark(Func(func(r *http.Request) (string, error) { return fn(r) }))
 }
 
 // members returns a copy of fns, because the caller may change fns later.

@@ -31,13 +31,13 @@ func Hashed(f Func) Func {
 	if f == nil {
 		panic("headgate: keyfuncs: Hashed: the function is nil")
 	}
-	return func(r *http.Request) (string, error) {
+	return composed([]Func{f}, func(r *http.Request) (string, error) {
 		key, err := call(f, r)
 		if err != nil {
 			return "", err
 		}
 		return digest([]byte(key)), nil
-	}
+	})
 }
 
 func digest(secret []byte) string {

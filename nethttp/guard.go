@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/internal/carried"
 	"github.com/headgate/headgate/internal/fault"
 	"github.com/headgate/headgate/keyfuncs"
 	"github.com/headgate/headgate/limits"
@@ -83,18 +84,18 @@ func (g *Guard) CheckTo(v *Verdict, r *http.Request) {
 }
 
 // Mount is for adapters, which call it once, where a guard is mounted. It panics if the guard is
-// nil. It reports whether there are functions in the Config, besides Keys, that should get a
-// request in whose context the framework's is.
-func (g *Guard) Mount() (functions bool) {
+// nil. It reports whether requests should carry the framework's context: for keys from there, and
+// for all other functions of the Config.
+func (g *Guard) Mount() (carries bool) {
 	if g == nil {
 		panic("headgate: guard: the guard is nil: see the error of nethttp.New")
 	}
 	c := &g.config
-	functions = c.Skip != nil || c.Permit != nil || c.Preflight != nil || c.OnRefused != nil || c.Observe != nil || c.OnSettled != nil
+	carries = c.Skip != nil || c.Permit != nil || c.Preflight != nil || c.OnRefused != nil || c.Observe != nil || c.OnSettled != nil
 	for _, rule := range c.Rules {
-		functions = functions || rule.Plan != nil || rule.PlanName != nil || rule.Cost != nil || rule.Settle != nil
+		carries = carries || carried.Is(rule.Key) || rule.Plan != nil || rule.PlanName != nil || rule.Cost != nil || rule.Settle != nil
 	}
-	return functions
+	return carries
 }
 
 // check fills in the zero verdict v, which is too large to be copied without need.
@@ -314,9 +315,15 @@ func (g *Guard) Reset(r *http.Request, limiter string) error {
 // If a rule has Settle, next gets a wrapped ResponseWriter, which has Flush and Hijack if
 // the original has them, ReadFrom, and Unwrap for [http.ResponseController], but not Push.
 //
-// Handler panics if the guard or next is nil.
+// Handler panics if the guard or next is nil, or if a key is from the context of a framework, which
+// only the middleware of an adapter has.
 func (g *Guard) Handler(next http.Handler) http.Handler {
 	g.Mount()
+	for i, rule := range g.config.Rules {
+		if carried.Is(rule.Key) {
+			panic(fmt.Sprintf("headgate: guard: Rules[%d].Key (limiter %q) is from a framework's context: use the middleware of its adapter", i, rule.name()))
+		}
+	}
 	if next == nil {
 		panic("headgate: guard: the handler is nil")
 	}

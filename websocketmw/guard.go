@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/internal/carried"
 	"github.com/headgate/headgate/internal/fault"
 	"github.com/headgate/headgate/internal/occupancy"
 	"github.com/headgate/headgate/keyfuncs"
@@ -102,9 +103,23 @@ func (g *Guard) Sockets(slots, key string) (all []*Socket) {
 // Handler returns a handler that calls next for upgrades that get their slots and for
 // requests that are not upgrades, and refuses the other upgrades.
 //
-// Handler panics if the guard or next is nil.
+// Handler panics if the guard or next is nil, or if a key is from the context of a framework, which
+// only the middleware of an adapter has.
 func (g *Guard) Handler(next http.Handler) http.Handler {
 	g.Mount()
+	for i, rule := range g.config.Rules {
+		if carried.Is(rule.Key) {
+			panic(fmt.Sprintf("headgate: websocketmw: Rules[%d].Key (slots %q) is from a framework's context: use the Sockets of its adapter", i, rule.name()))
+		}
+	}
+	for i, in := range g.config.Inbound {
+		if in.Key != nil && carried.Is(in.Key) {
+			panic(fmt.Sprintf("headgate: websocketmw: Inbound[%d].Key is from a framework's context: use the Sockets of its adapter", i))
+		}
+	}
+	if g.config.Handshakes != nil {
+		g.config.Handshakes.Handler(http.NotFoundHandler()) // panics if such a key is there
+	}
 	if next == nil {
 		panic("headgate: websocketmw: the handler is nil")
 	}
@@ -146,19 +161,21 @@ func (g *Guard) Check(r *http.Request) Verdict {
 }
 
 // Mount is for adapters, which call it once, where a guard is mounted. It panics if the guard is
-// nil. It reports whether there are functions in the Config, besides Keys, that should get a
-// request in whose context the framework's is, as long as the handshake lasts: sockets outlive
-// it.
-func (g *Guard) Mount() (functions bool) {
+// nil. It reports whether requests should carry the framework's context, as long as the handshake
+// lasts: for keys from there, and for all other functions of the Config.
+func (g *Guard) Mount() (carries bool) {
 	if g == nil {
 		panic("headgate: websocketmw: the guard is nil: see the error of websocketmw.New")
 	}
 	c := &g.config
-	functions = c.Skip != nil || c.OnRefused != nil || c.Observe != nil || c.Handshakes != nil && c.Handshakes.Mount()
-	for _, rule := range c.Rules {
-		functions = functions || rule.Plan != nil || rule.PlanName != nil
+	carries = c.Skip != nil || c.OnRefused != nil || c.Observe != nil || c.Handshakes != nil && c.Handshakes.Mount()
+	for _, in := range c.Inbound {
+		carries = carries || in.Key != nil && carried.Is(in.Key)
 	}
-	return functions
+	for _, rule := range c.Rules {
+		carries = carries || carried.Is(rule.Key) || rule.Plan != nil || rule.PlanName != nil
+	}
+	return carries
 }
 
 // spare makes a verdict admit, in shadow mode. What would have been refused has no slot.

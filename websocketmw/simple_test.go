@@ -8,6 +8,7 @@ import (
 
 	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/core/memstore"
+	"github.com/headgate/headgate/internal/carried"
 	"github.com/headgate/headgate/keyfuncs"
 	"github.com/headgate/headgate/nethttp"
 )
@@ -114,6 +115,39 @@ func TestMount(t *testing.T) {
 				}
 			}()
 			mount(nil)
+		}()
+	}
+}
+
+// A key that an adapter has to carry is known where the guard is mounted.
+func TestCarriedKey(t *testing.T) {
+	slots := core.Must(core.NewSlots(memstore.New(memstore.Config{}), "ws", 1))
+	key := carried.Mark(keyfuncs.Func(func(*http.Request) (string, error) { return "anna", nil }))
+	for name, test := range map[string]struct {
+		config Config
+		panics string
+	}{
+		"a rule's": {Config{Rules: []Rule{{Slots: slots, Key: key}}}, `Rules[0].Key (slots "ws") is from a framework's context`},
+		"of Inbound": {Config{
+			Rules:   []Rule{{Slots: slots, Key: keyfuncs.Everyone()}},
+			Inbound: []Inbound{{Limiter: core.Must(core.New(memstore.New(memstore.Config{}), "in", core.Unlimited())), Key: key}},
+		}, "Inbound[0].Key is from a framework's context"},
+		"of Handshakes": {Config{
+			Rules:      []Rule{{Slots: slots, Key: keyfuncs.Everyone()}},
+			Handshakes: core.Must(nethttp.Limit("hands", key, core.Unlimited())),
+		}, `Rules[0].Key (limiter "hands") is from a framework's context`},
+	} {
+		guard := core.Must(New(test.config))
+		if !guard.Mount() {
+			t.Errorf("%s is not carried", name)
+		}
+		func() {
+			defer func() {
+				if text, _ := recover().(string); !strings.Contains(text, test.panics) {
+					t.Errorf("%s: panic %q", name, text)
+				}
+			}()
+			guard.Handler(http.NotFoundHandler())
 		}()
 	}
 }

@@ -40,7 +40,7 @@ func BenchmarkFrameworks(b *testing.B) {
 		{name: "Limit", policy: lax, status: 200},
 		{name: "Settle", policy: lax, settle: keep, status: 200},
 		{name: "Refused", policy: strict, status: 429},
-		{name: "Handed", policy: lax, handed: true, status: 200}, // the last, as such keys make all requests carry the context
+		{name: "Handed", policy: lax, handed: true, status: 200},
 	} {
 		for _, f := range frameworks {
 			b.Run(bm.name+"/"+f.name, func(b *testing.B) {

@@ -3,7 +3,9 @@ package conformance
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 
@@ -104,24 +106,52 @@ var frameworks = []framework{
 	}},
 }
 
-// A key from the context of a framework that the request did not pass is a fault of the program.
+// A key from the context of a framework is a fault of the program where that is not: without an
+// adapter when the guard is mounted, and under another framework with each request.
 func TestKeyOfAnotherFramework(t *testing.T) {
 	limiter := core.Must(core.New(memstore.New(memstore.Config{}), "api", core.Unlimited()))
 	for own, from := range handed {
-		for _, f := range frameworks {
-			var refusal nethttp.Verdict
-			c := rules(nethttp.Rule{Limiter: limiter, Key: from(keyfuncs.Everyone())})
-			c.Observe = func(_ *http.Request, v nethttp.Verdict) { refusal = v }
-			a := ask(f.serve(core.Must(nethttp.New(c)), answering(204)), request("GET", "/"))
-			if f.name == own {
-				if a.Status != 204 {
-					t.Errorf("%s under %s: status %d", own, f.name, a.Status)
+		for name, key := range map[string]keyfuncs.Func{
+			"alone":  from(keyfuncs.Everyone()),
+			"all":    keyfuncs.All(keyfuncs.Everyone(), from(keyfuncs.Everyone())),
+			"first":  keyfuncs.First(keyfuncs.Hashed(from(keyfuncs.Everyone()))),
+			"nested": keyfuncs.First(keyfuncs.All(from(keyfuncs.Everyone()))),
+		} {
+			for _, f := range frameworks {
+				var refusal nethttp.Verdict
+				c := rules(nethttp.Rule{Limiter: limiter, Key: key})
+				c.Observe = func(_ *http.Request, v nethttp.Verdict) { refusal = v }
+				h, panics := mounted(f, core.Must(nethttp.New(c)))
+				if without := handed[f.name] == nil; without || h == nil {
+					if !without || !strings.Contains(panics, `Rules[0].Key (limiter "api") is from a framework's context`) {
+						t.Errorf("%s, %s under %s: panic %q", own, name, f.name, panics)
+					}
+					continue
 				}
-			} else if a.Status != 500 || !errors.Is(refusal.Err, keyfuncs.ErrProgram) || !strings.Contains(refusal.Err.Error(), "did not pass") {
-				t.Errorf("%s under %s: status %d, %v", own, f.name, a.Status, refusal.Err)
+				a := ask(h, request("GET", "/"))
+				if f.name == own {
+					if a.Status != 204 {
+						t.Errorf("%s, %s under %s: status %d", own, name, f.name, a.Status)
+					}
+				} else if a.Status != 500 || !errors.Is(refusal.Err, keyfuncs.ErrProgram) || !strings.Contains(refusal.Err.Error(), "did not pass") {
+					t.Errorf("%s, %s under %s: status %d, %v", own, name, f.name, a.Status, refusal.Err)
+				}
 			}
 		}
 	}
+}
+
+// mounted returns the handler behind a guard, or the text of the panic.
+func mounted(f framework, g *nethttp.Guard) (h http.Handler, panics string) {
+	defer func() {
+		if p := recover(); p != nil {
+			h, panics = nil, fmt.Sprint(p)
+		}
+	}()
+	h = f.serve(g, answering(204))
+	// A router may mount its middleware with the first request.
+	h.ServeHTTP(httptest.NewRecorder(), request("GET", "/"))
+	return h, ""
 }
 
 func TestMain(m *testing.M) {

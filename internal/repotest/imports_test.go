@@ -17,7 +17,7 @@ type room struct {
 
 // house is the architecture. Whoever changes it changes ARCHITECTURE.md too.
 var house = []room{
-	{pkg: "adapter", ours: []string{"keyfuncs", "nethttp", "internal/keytext"}},
+	{pkg: "adapter", ours: []string{"keyfuncs", "nethttp", "internal/carried", "internal/keytext"}},
 	{pkg: "core/internal/whole"},
 	{pkg: "core/step", ours: []string{"core/internal/whole"}},
 	{pkg: "core/store", ours: []string{"core/step"}},
@@ -35,18 +35,19 @@ var house = []room{
 	{pkg: "core/internal/reference", ours: []string{"core/step", "core/store"}},
 	{pkg: "core/internal/remote", ours: []string{"core/internal/keeper", "core/step", "core/store"}},
 	{pkg: "core/storetest", ours: []string{"core", "core/internal/reference", "core/step", "core/store"}},
+	{pkg: "internal/carried"},
 	{pkg: "internal/keytext"},
-	{pkg: "keyfuncs", ours: []string{"internal/keytext"}},
+	{pkg: "keyfuncs", ours: []string{"internal/carried", "internal/keytext"}},
 	{pkg: "limits", ours: []string{"core", "core/store", "internal/fault"}},
 	{pkg: "limits/redisdoc", ours: []string{"limits"}, theirs: []string{"github.com/redis/go-redis/v9"}},
 	{pkg: "limits/yamldoc", ours: []string{"limits"}, theirs: []string{"go.yaml.in/yaml/v3"}},
-	{pkg: "nethttp", ours: []string{"core", "core/memstore", "internal/problem", "keyfuncs", "limits", "internal/fault", "internal/record"}},
+	{pkg: "nethttp", ours: []string{"core", "core/memstore", "internal/carried", "internal/problem", "keyfuncs", "limits", "internal/fault", "internal/record"}},
 	{pkg: "ginmw", ours: []string{"adapter", "inflight", "keyfuncs", "nethttp", "websocketmw"}, theirs: []string{"github.com/gin-gonic/gin"}},
 	{pkg: "echomw", ours: []string{"adapter", "inflight", "keyfuncs", "nethttp", "websocketmw"}, theirs: []string{"github.com/labstack/echo/v4"}},
 	{pkg: "echov5mw", ours: []string{"adapter", "inflight", "keyfuncs", "nethttp", "websocketmw"}, theirs: []string{"github.com/labstack/echo/v5"}},
 	{pkg: "internal/occupancy", ours: []string{"core"}},
-	{pkg: "inflight", ours: []string{"core", "core/memstore", "internal/occupancy", "internal/problem", "keyfuncs", "limits", "internal/fault", "internal/record"}},
-	{pkg: "websocketmw", ours: []string{"core", "core/memstore", "core/store", "internal/occupancy", "internal/problem", "keyfuncs", "limits", "nethttp", "internal/fault", "internal/record"}},
+	{pkg: "inflight", ours: []string{"core", "core/memstore", "internal/carried", "internal/occupancy", "internal/problem", "keyfuncs", "limits", "internal/fault", "internal/record"}},
+	{pkg: "websocketmw", ours: []string{"core", "core/memstore", "internal/carried", "core/store", "internal/occupancy", "internal/problem", "keyfuncs", "limits", "nethttp", "internal/fault", "internal/record"}},
 	{pkg: "websocketmw/gorillaws", ours: []string{"websocketmw"}, theirs: []string{"github.com/gorilla/websocket"}},
 	{
 		pkg:    "cmd/headgate",

@@ -18,14 +18,14 @@ var Framework = adapter.Framework[*fiber.Ctx]{Name: "fibermw", Request: request,
 
 // Limit charges the keys of the guard's rules, which may be from Fiber's context.
 func Limit(guard *nethttp.Guard) fiber.Handler {
-	functions := guard.Mount() // panics if the guard is nil
+	carries := guard.Mount() // panics if the guard is nil
 	return func(c *fiber.Ctx) error {
 		r, err := adaptor.ConvertRequest(c, true)
 		if err != nil {
 			return err
 		}
 		c.Locals(requestKey{}, r)
-		visit := Framework.Enter(c, functions)
+		visit := Framework.Enter(c, carries)
 		defer visit.End()
 
 		var v nethttp.Verdict
