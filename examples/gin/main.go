@@ -15,7 +15,6 @@ import (
 	"log"
 	"net"
 	"net/http"
-	"os"
 	"os/signal"
 	"strings"
 	"syscall"
@@ -44,57 +43,48 @@ func routes(store core.FullStore, address keyfuncs.Func) (http.Handler, *websock
 		}
 		return free
 	}
+	api := core.Must(nethttp.New(nethttp.Config{Rules: []nethttp.Rule{{Limiter: free, Key: keyfuncs.First(signedIn, address), Plan: plan}}}))
 	wrong := core.Must(core.New(store, "passwords", core.SlidingLog(core.PerHour(3))))
-	api := nethttp.Rule{Limiter: free, Key: keyfuncs.First(signedIn, address), Plan: plan}
-	passwords := nethttp.Rule{Limiter: wrong, Key: address, Settle: nethttp.FailuresOnly}
+	passwords := core.Must(nethttp.New(nethttp.Config{Rules: []nethttp.Rule{{Limiter: wrong, Key: address, Settle: nethttp.FailuresOnly}}}))
 	sockets := core.Must(websocketmw.LimitIn(store, "sockets", signedIn, 3))
 
 	r := gin.New()
 	r.Use(gin.Recovery(), authenticate)
 	r.GET("/", index)
-	r.POST("/login", limit(passwords), login)
-	r.GET("/api/hello", limit(api), hello)
+	r.POST("/login", ginmw.Limit(passwords), login)
+	r.GET("/api/hello", ginmw.Limit(api), hello)
 	r.GET("/api/echo", ginmw.Sockets(sockets), gin.WrapH(echo))
 	return r, sockets
 }
 
-func limit(rule nethttp.Rule) gin.HandlerFunc {
-	return ginmw.Limit(core.Must(nethttp.New(nethttp.Config{Rules: []nethttp.Rule{rule}})))
-}
-
 func main() {
+	var store core.FullStore = memstore.New(memstore.Config{})
+	address := keyfuncs.RemoteAddr()
 	addr := flag.String("addr", "127.0.0.1:8080", "listen on this `address`")
-	redisURL := flag.String("redis", "", "share the limits through the Redis at this `URL`, such as redis://localhost:6379/0")
-	proxies := flag.String("proxies", "", "believe X-Forwarded-For if it is from these `networks`, such as 10.0.0.0/8")
+	flag.Func("redis", "share the limits through the Redis at this `URL`, such as redis://localhost:6379/0", func(url string) (err error) {
+		store, err = redisstore.OpenURL(url, redisstore.Config{})
+		return err
+	})
+	flag.Func("proxies", "believe X-Forwarded-For if it is from these `networks`, such as 10.0.0.0/8", func(list string) (err error) {
+		address, err = keyfuncs.XForwardedFor(strings.Split(list, ",")...)
+		return err
+	})
 	flag.Parse()
-	if err := run(*addr, *redisURL, *proxies); err != nil {
+	handler, sockets := routes(store, address)
+	if err := serve(*addr, handler, sockets); err != nil {
 		log.Fatal("gin: ", err)
 	}
 }
 
-// run serves until Ctrl-C, then closes the sockets and waits for the requests in progress.
-func run(addr, redisURL, proxies string) (err error) {
-	gin.SetMode(gin.ReleaseMode)
-	var store core.FullStore = memstore.New(memstore.Config{})
-	if redisURL != "" {
-		store, err = redisstore.OpenURL(redisURL, redisstore.Config{})
-	}
-	address := keyfuncs.RemoteAddr()
-	if proxies != "" && err == nil {
-		address, err = keyfuncs.XForwardedFor(strings.Split(proxies, ",")...)
-	}
-	if err != nil {
-		return err
-	}
-	handler, sockets := routes(store, address)
-
+// serve serves until Ctrl-C, then closes the sockets and waits for the requests in progress.
+func serve(addr string, handler http.Handler, sockets *websocketmw.Guard) error {
 	listener, err := net.Listen("tcp", addr)
 	if err != nil {
 		return err
 	}
 	fmt.Printf("Listening on http://%v/\n", listener.Addr())
 	server := &http.Server{Handler: handler, ReadHeaderTimeout: 5 * time.Second}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	stopped := make(chan error, 1)
 	context.AfterFunc(ctx, func() {
 		stop() // a second Ctrl-C ends the process at once
