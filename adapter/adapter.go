@@ -165,21 +165,20 @@ type kept struct {
 	given   bool
 }
 
-// verdictName is the name of *kept in the framework's context.
-func (f *Framework[C]) verdictName() string { return "headgate/" + f.Name + ".Verdict" }
+// verdictName is the name of *kept in a framework's context.
+const verdictName = "github.com/headgate/headgate/adapter.Verdict"
 
 // KeepVerdict returns a function to be called with the context of each request whose verdicts
 // are kept. Programs that do not use it do not look for the place in each context.
 func (f *Framework[C]) KeepVerdict() func(C) {
 	f.keeps.Store(true)
-	name := f.verdictName()
-	return func(c C) { f.Set(c, name, new(kept)) }
+	return func(c C) { f.Set(c, verdictName, new(kept)) }
 }
 
 // Keep keeps a verdict, if that is wanted.
 func (f *Framework[C]) Keep(c C, v *nethttp.Verdict) {
 	if f.keeps.Load() {
-		if k, ok := f.Get(c, f.verdictName()).(*kept); ok {
+		if k, ok := f.Get(c, verdictName).(*kept); ok {
 			*k = kept{*v, true}
 		}
 	}
@@ -187,7 +186,7 @@ func (f *Framework[C]) Keep(c C, v *nethttp.Verdict) {
 
 // Verdict returns the last verdict that was kept, or false.
 func (f *Framework[C]) Verdict(c C) (nethttp.Verdict, bool) {
-	if k, ok := f.Get(c, f.verdictName()).(*kept); ok {
+	if k, ok := f.Get(c, verdictName).(*kept); ok {
 		return k.verdict, k.given
 	}
 	return nethttp.Verdict{}, false

@@ -124,7 +124,7 @@ func TestVisitOfNoKeys(t *testing.T) {
 	}
 }
 
-// Verdicts are kept where that is asked for, one framework's apart from another's.
+// Verdicts are kept where that is asked for.
 func TestVerdicts(t *testing.T) {
 	own := framework.Get
 	one := adapter.Framework[*visit]{Name: "one", Get: own, Set: framework.Set}

@@ -10,7 +10,7 @@ import (
 	"github.com/headgate/headgate/keyfuncs"
 )
 
-var framework = adapter.Framework[echo.Context]{ //nolint:gochecknoglobals // a constant
+var framework = adapter.Framework[echo.Context]{ //nolint:gochecknoglobals // never assigned
 	Name:    "echomw",
 	Request: echo.Context.Request,
 	Get:     func(c echo.Context, name string) any { return c.Get(name) },
