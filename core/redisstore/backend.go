@@ -28,9 +28,11 @@ func (b *backend) isCluster() bool { return b.servers.cluster != nil }
 // A limiter is a limiter as the store has prepared it.
 type limiter struct {
 	spec     store.Spec
-	suffixes []string // of the names of states
-	policies []policy // for the script,
-	numbers  any      // and their numbers, a string
+	suffixes []string // of the names of the values
+	policies []policy // for the script, in the order of their states
+	inOrder  bool     // which is that of the Spec
+	ids      string   // of the records
+	numbers  any      // the tags and numbers of the policies, a string
 	words    int      // of the states that are read and written whole
 	logs     int      // the number of the others: long logs
 }
@@ -41,6 +43,9 @@ func (l *limiter) Spec() *store.Spec { return &l.spec }
 func prepared(l store.Limiter) *limiter {
 	return l.(*limiter) //nolint:forcetypeassert // it is what Prepare has returned
 }
+
+// maxPolicies is the most policies that a limiter has.
+const maxPolicies = 8
 
 // maxLog is the most units that the SlidingLogs of a limiter may store for a key, also in
 // the script. To write as many at once takes Redis about 2 ms, during which it answers
@@ -58,16 +63,27 @@ func (b *backend) Prepare(spec store.Spec) (store.Limiter, error) {
 	if stored > maxLog {
 		return nil, fmt.Errorf("a SlidingLog stores each event, in Redis at most %d for all of a limiter's, not %d: use SlidingWindow or TokenBucket", maxLog, stored)
 	}
-	l := &limiter{spec: spec}
-	l.policies, l.numbers = policiesOf(&l.spec)
-	for i := range spec.Policies {
-		p := &spec.Policies[i]
-		l.suffixes = append(l.suffixes, suffix(spec.Name, p))
-		if l.policies[i].inParts == 1 {
+	l := &limiter{spec: spec, inOrder: true}
+	var err error
+	if l.policies, l.numbers, err = policiesOf(&l.spec); err != nil {
+		return nil, err
+	}
+	for i := range l.policies {
+		p := &l.policies[i]
+		policy := &spec.Policies[p.index]
+		if p.value == len(l.suffixes) {
+			l.suffixes = append(l.suffixes, suffix(spec.Name, policy))
+		}
+		if p.form == formInParts {
 			l.logs++
 		} else {
-			l.words += p.Step.MaxWords()
+			l.words += policy.Step.MaxWords()
 		}
+		if p.form < formWhole {
+			tag := step.AppendWord(nil, tagOf(policy))
+			l.ids += string(tag[:idBytes])
+		}
+		l.inOrder = l.inOrder && p.index == i
 	}
 	return l, nil
 }
@@ -84,17 +100,37 @@ func (b *backend) Route(key string) (server *remote.Server, part int) {
 // Servers implements [remote.Backend].
 func (b *backend) Servers() []*remote.Server { return b.servers.all() }
 
-// resetScript deletes its keys. It is a script because a ClusterClient splits DEL into
-// commands of its own, which it may retry.
-const resetScript = `return redis.call("DEL", unpack(KEYS))`
+// idBytes is how many bytes of a tag tell the policy and the algorithm: the others are a length.
+const idBytes = step.WordBytes - lengthBits/8
+
+// resetScript deletes its keys, but of the first, if there are ids, only the records that have one
+// of these: others may be of other plans. It is a script also because a ClusterClient splits DEL
+// into commands of its own, which it may retry.
+const resetScript = `
+local keys, ids, rest, i = KEYS, ARGV[1], {}, 1
+local v = ids ~= '' and redis.pcall('GET', keys[1])
+if type(v) == 'string' then
+  while #v >= i + 6 do
+    local id, a, b, c = string.sub(v, i, i + 3), string.byte(v, i + 4, i + 6)
+    local after, mine = i + 7 + a * 65536 + b * 256 + c, false
+    for j = 1, #ids, 4 do mine = mine or string.sub(ids, j, j + 3) == id end
+    if not mine then rest[#rest + 1] = string.sub(v, i, after - 1) end
+    i = after
+  end
+  if i == #v + 1 and #rest > 0 then
+    redis.call('SET', table.remove(keys, 1), table.concat(rest), 'KEEPTTL')
+  end
+end
+return #keys > 0 and redis.call('DEL', unpack(keys)) or 0`
 
 // Reset implements [remote.Backend].
 func (b *backend) Reset(ctx context.Context, l store.Limiter, key string) error {
-	names := b.cells(nil, &store.Charge{Limiter: l, Key: key})
+	names := b.values(nil, &store.Charge{Limiter: l, Key: key})
 	words := []any{eval, resetScript, len(names)}
 	for _, name := range names {
 		words = append(words, name)
 	}
+	words = append(words, prepared(l).ids)
 	_, err := b.process(ctx, words)
 	return err
 }

@@ -251,7 +251,7 @@ func (f *fake) script(words []string) string {
 		} else {
 			out += strings.Repeat("\x03", parts)
 		}
-		questions = questions[3+bytes*parts:]
+		questions = questions[headBytes+bytes*parts:]
 	}
 	return out
 }

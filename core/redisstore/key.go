@@ -8,6 +8,7 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/headgate/headgate/core/step"
 	"github.com/headgate/headgate/core/store"
 )
 
@@ -22,11 +23,13 @@ const (
 
 // A namer makes the names of cells in Redis:
 //
-//	headgate:{=user-42}:api/burst:tb1
+//	headgate:{=user-42}:api:r1
+//	headgate:{=user-42}:api/strict:sl3
 //
-// the prefix, the key in braces, the limiter's and the policy's name, and the
-// algorithm with its layout. The braces are a hash tag: all cells of one key are
-// in one hash slot of a Cluster, whatever the limiter. In the braces is the key itself
+// the prefix, the key in braces, the limiter's name, and r with the number of the layout of
+// records: the value has one for each policy. A SlidingLog has a value of its own, with the
+// policy's name, and the algorithm with its layout. The braces are a hash tag: all cells of one
+// key are in one hash slot of a Cluster, whatever the limiter. In the braces is the key itself
 // after "=", with a tilde and two hex digits for bytes that would be ambiguous; of a
 // long key the SHA-256 after "#"; and with a secret the HMAC-SHA-256 after "*". Names
 // escape the characters that separate them.
@@ -77,11 +80,15 @@ func (n *namer) tag(b []byte, key string) []byte {
 	return append(b, '}')
 }
 
-// suffix is what follows the tag in the name of a cell.
+// suffix is what follows the tag in the name of the value that has the state of a policy.
 func suffix(limiter string, p *store.Policy) string {
 	b := escape([]byte(":"), limiter, ":/")
+	algorithm := p.Step.Numbers().Algorithm
+	if algorithm != step.SlidingLog {
+		return string(append(b, ":r1"...))
+	}
 	b = escape(append(b, '/'), p.Name, ":/")
-	return string(append(b, ":"+p.Step.Numbers().Algorithm.String()...))
+	return string(append(b, ":"+algorithm.String()...))
 }
 
 // escape appends s with ~XX for the given bytes and the tilde itself.
@@ -98,8 +105,8 @@ func escape(b []byte, s, special string) []byte {
 	return b
 }
 
-// cells appends the names of a charge's cells.
-func (b *backend) cells(names []string, c *store.Charge) []string {
+// values appends the names of the values that a charge is about.
+func (b *backend) values(names []string, c *store.Charge) []string {
 	var room [maxPlainKey + 64]byte
 	tag := b.names.tag(room[:0], c.Key)
 	for _, suffix := range prepared(c.Limiter).suffixes {

@@ -10,6 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/core/store"
 	"github.com/headgate/headgate/internal/redistest"
 )
 
@@ -19,7 +20,7 @@ func hostile() []string {
 	return []string{
 		"", " ", "a", "A", "a ", " a", "a:b", "a/b", "a:", ":b", "{", "}", "{}", "}{", "{a}", "{a", "a}", "{}a", "{{a}}", "a{b}c",
 		"=", "=a", "#", "*", "~", "~7b", "~7d", "~~", "~7e", "~7b7d", "{~7d", "\x00", "a\x00", "\x00a", "a\x00b", "\n", "\r\n", "\xff", "\xff\xfe",
-		"\xc3\x28", "é", "e\u0301", "💧", "*3\r\n", "$-1\r\n", "a]b", "[ab]", "a*", "?", "key:b", "}:api/a:tb1", "a}:api/a:tb1",
+		"\xc3\x28", "é", "e\u0301", "💧", "*3\r\n", "$-1\r\n", "a]b", "[ab]", "a*", "?", "key:b", "}:api:r1", "a}:api/a:sl3",
 		strings.Repeat("x", maxPlainKey), strings.Repeat("x", maxPlainKey+1), strings.Repeat("x", maxPlainKey+2),
 		strings.Repeat("{", maxPlainKey), strings.Repeat("{", maxPlainKey+1), strings.Repeat("\xff", 300),
 		long, long + "}", long[1:] + "l",
@@ -27,15 +28,15 @@ func hostile() []string {
 }
 
 // hostileNames are names of limiters and policies that separators could confuse.
-var hostileNames = []string{"a", "b", "a/b", "a:b", "a/", "/a", "a:", ":a", "~", "~2f", "a~", "{a}", "{", "}", " ", "tb1", "a:tb1"}
+var hostileNames = []string{"a", "b", "a/b", "a:b", "a/", "/a", "a:", ":a", "~", "~2f", "a~", "{a}", "{", "}", " ", "r1", "a:r1", "sl3", "a/a:sl3"}
 
-func newBucketNamed(t testing.TB, s core.Store, limiter, policy string) *core.Limiter {
-	return newLimiter(t, s, limiter, core.TokenBucket(core.PerDay(1), 1).Named(policy))
+func newLogNamed(t testing.TB, s core.Store, limiter, policy string) *core.Limiter {
+	return newLimiter(t, s, limiter, core.SlidingLog(core.PerDay(1)).Named(policy))
 }
 
-// Whatever the bytes, different limiters, policies and keys have different cells, and
-// all cells of one key are in one slot.
-func TestCellsAreDistinct(t *testing.T) {
+// Whatever the bytes, different limiters, logs and keys have different values, and all values
+// of one key are in one slot.
+func TestValuesAreDistinct(t *testing.T) {
 	server := redistest.Start(t, "cluster-enabled yes")
 	for _, secret := range [][]byte{nil, someSecret("")} {
 		s, err := New(newClient(&redis.Options{Addr: server.Addr(), ContextTimeoutEnabled: true}), Config{Secret: secret})
@@ -46,10 +47,12 @@ func TestCellsAreDistinct(t *testing.T) {
 		var limiters []*core.Limiter
 		for _, limiter := range hostileNames {
 			for _, policy := range hostileNames {
-				limiters = append(limiters, newBucketNamed(t, s, limiter, policy))
+				limiters = append(limiters, newLogNamed(t, s, limiter, policy))
 			}
 		}
-		limiters = append(limiters, newLimiter(t, s, "a", core.FixedWindow(core.PerDay(1)).Named("a"))) // another algorithm
+		for _, limiter := range hostileNames {
+			limiters = append(limiters, newLimiter(t, s, limiter, core.FixedWindow(core.PerDay(1)).Named("a"), core.MinInterval(time.Second).Named("r1")))
+		}
 		seen := make(map[string]string)
 		for _, key := range hostile() {
 			for _, l := range limiters {
@@ -113,8 +116,8 @@ func FuzzCellsAreDistinct(f *testing.F) {
 	}
 	f.Cleanup(func() { s.Client().Close() })
 	f.Fuzz(func(t *testing.T, limiter1, policy1, key1, limiter2, policy2, key2 string) {
-		l1, err1 := core.New(s, limiter1, core.FixedWindow(core.PerDay(1)).Named(policy1))
-		l2, err2 := core.New(s, limiter2, core.FixedWindow(core.PerDay(1)).Named(policy2))
+		l1, err1 := core.New(s, limiter1, core.SlidingLog(core.PerDay(1)).Named(policy1))
+		l2, err2 := core.New(s, limiter2, core.SlidingLog(core.PerDay(1)).Named(policy2))
 		if err1 != nil || err2 != nil {
 			return
 		}
@@ -171,6 +174,43 @@ func TestSecretIsNotPrinted(t *testing.T) {
 	}
 }
 
+// Policies of one limiter have records of their own; two whose names have the same hash are refused.
+func TestRecordsAreDistinct(t *testing.T) {
+	seen := make(map[int64]string)
+	tag := func(p core.Policy) int64 {
+		s := away(t, Config{})
+		spec := newLimiter(t, s, "api", p).Prepared().Spec()
+		return tagOf(&spec.Policies[0])
+	}
+	for _, name := range hostileNames {
+		for _, p := range []core.Policy{
+			core.TokenBucket(core.PerDay(1), 1), core.FixedWindow(core.PerDay(1)), core.SlidingWindow(core.PerDay(1)), core.MinInterval(time.Second),
+		} {
+			p = p.Named(name)
+			id := tag(p) >> lengthBits
+			if other, ok := seen[id]; ok {
+				t.Errorf("%v and %s have the same id", p, other)
+			}
+			seen[id] = fmt.Sprint(p)
+		}
+	}
+	s, named := away(t, Config{}), make(map[int64]string)
+	bucket := core.FixedWindow(core.PerDay(1))
+	policy := store.Policy{Step: newLimiter(t, s, "api", bucket).Prepared().Spec().Policies[0].Step}
+	for i := 0; ; i++ {
+		policy.Name = fmt.Sprint("policy", i)
+		other, ok := named[tagOf(&policy)]
+		if named[tagOf(&policy)] = policy.Name; !ok {
+			continue
+		}
+		_, err := core.New(s, "api", bucket.Named(other), bucket.Named(policy.Name))
+		if err == nil || !strings.Contains(err.Error(), other) || !strings.Contains(err.Error(), "rename one") {
+			t.Errorf("%s and %s: %v", other, policy.Name, err)
+		}
+		return
+	}
+}
+
 // With a secret, nothing of a key can be read in Redis, nor guessed by hashing.
 func TestSecretHidesKeys(t *testing.T) {
 	server := redistest.Start(t)
@@ -185,7 +225,7 @@ func TestSecretHidesKeys(t *testing.T) {
 		}
 	}
 	all, err := s.Client().Keys(t.Context(), "*").Result()
-	if err != nil || len(all) != 10*4*2 {
+	if err != nil || len(all) != 10*2*2 {
 		t.Fatal(len(all), err)
 	}
 	for _, name := range all {

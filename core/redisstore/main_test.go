@@ -85,7 +85,7 @@ func (s *Store) bare(t testing.TB, l *core.Limiter) store.Limiter {
 // cell is the name of the first state of a limiter's key.
 func (s *Store) cell(t testing.TB, l *core.Limiter, key string) string {
 	t.Helper()
-	return s.backend.cells(nil, &store.Charge{Limiter: s.bare(t, l), Key: key})[0]
+	return s.backend.values(nil, &store.Charge{Limiter: s.bare(t, l), Key: key})[0]
 }
 
 // ask sends questions in one call.

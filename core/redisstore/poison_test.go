@@ -43,9 +43,9 @@ func TestPoisonedCellChargesNoOther(t *testing.T) {
 			} {
 				var names []string
 				for _, c := range cs {
-					names = s.backend.cells(names, &store.Charge{Limiter: s.bare(t, c.Limiter), Key: c.Key})
+					names = s.backend.values(names, &store.Charge{Limiter: s.bare(t, c.Limiter), Key: c.Key})
 				}
-				for poisoned := range 2 {
+				for poisoned := range names {
 					for _, poison := range []string{"RPUSH", "SET"} {
 						server.Flush()
 						server.Do(poison, names[poisoned], "x")
@@ -120,6 +120,25 @@ func severalGarbage(rng *rand.Rand, model string) string {
 	return string(b)
 }
 
+// recordGarbage returns bytes that begin like records, if a model has them: with others between
+// these, and one that has what a value under several numbers begins with.
+func recordGarbage(rng *rand.Rand, model string) string {
+	var b []byte
+	for range 1 + rng.IntN(6) {
+		record := model
+		if len(model) > step.WordBytes && rng.IntN(3) > 0 {
+			value := garbage(rng, model[step.WordBytes:])
+			if rng.IntN(2) == 0 {
+				value = severalGarbage(rng, model[step.WordBytes:])
+			}
+			tag := step.Word(model)>>lengthBits + rng.Int64N(20) // another policy or algorithm
+			record = string(step.AppendWord(nil, tag<<lengthBits|int64(len(value)))) + value
+		}
+		b = append(b, record...)
+	}
+	return string(b)
+}
+
 // What is no value of a cell, or none that a script would write, harms the question of
 // that cell at most: the others of its call are right, and nothing of it is charged if
 // it fails.
@@ -153,12 +172,16 @@ func garbageHarmsNoOther(t *testing.T, server *redistest.Server, rounds int) {
 		for _, l := range []*core.Limiter{l, two} {
 			allow(t, l, "model", 1)
 			for round := range rounds {
-				names := s.backend.cells(nil, &store.Charge{Limiter: s.bare(t, l), Key: "poisoned"})
+				names := s.backend.values(nil, &store.Charge{Limiter: s.bare(t, l), Key: "poisoned"})
 				name := names[len(names)-1]
-				model, _ := server.Do("GET", strings.Replace(name, "poisoned", "model", 1))
-				value := garbage(rng, model.(string))
-				if round%5 == 0 {
-					value = severalGarbage(rng, model.(string))
+				reply, _ := server.Do("GET", strings.Replace(name, "poisoned", "model", 1))
+				model := reply.(string)
+				value := garbage(rng, model)
+				switch round % 10 {
+				case 0:
+					value = severalGarbage(rng, model)
+				case 5:
+					value = recordGarbage(rng, model)
 				}
 				server.Do("DEL", names[0])
 				server.Do("SET", name, value)

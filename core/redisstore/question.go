@@ -72,15 +72,17 @@ func (b *backend) add(c *call, q *question) {
 	if more > 0 {
 		mode += modeExtra
 	}
-	c.begin(mode, parts(q), bytes)
+	several := len(q.Charges) > 1 || len(prepared(q.Charges[0].Limiter).suffixes) > 1
+	c.begin(mode, parts(q), bytes, several)
 	for i := range q.Charges {
 		charge := &q.Charges[i]
 		var room [8]string
-		names := b.cells(room[:0], charge)
+		names := b.values(room[:0], charge)
 		l := prepared(charge.Limiter)
 		place := c.add(l)
 		for j := range l.policies {
-			place = c.part(&l.policies[j], names[j], place)
+			p := &l.policies[j]
+			place = c.part(p, names[p.value], place)
 			if bytes >= unitsBytes {
 				c.number(charge.N)
 			}

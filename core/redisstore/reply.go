@@ -86,8 +86,12 @@ func (r *reply) result(q *question) error {
 	result.Start(r.at, store.SourceStore)
 	first := true
 	for _, c := range q.Charges {
-		policies := c.Limiter.Spec().Policies
-		for j := range policies {
+		l := prepared(c.Limiter)
+		var admitted [maxPolicies]bool
+		var readings [maxPolicies]step.Reading
+		for j := range l.policies {
+			p := &l.policies[j]
+			policy := l.spec.Policies[p.index].Step
 			part, err := r.part()
 			if err != nil {
 				return err
@@ -103,7 +107,7 @@ func (r *reply) result(q *question) error {
 			switch {
 			case !result.Allowed:
 				need = c.N
-				if policies[j].Step.Numbers().CountDenied {
+				if p.denied == 1 {
 					refused = c.N
 				}
 			case q.Mode == remote.Ask:
@@ -111,15 +115,24 @@ func (r *reply) result(q *question) error {
 			}
 			var state string
 			if part&partState != 0 {
-				if state, err = r.take(step.ReplyBytes(policies[j].Step)); err != nil {
+				if state, err = r.take(step.ReplyBytes(policy, result.Allowed)); err != nil {
 					return err
 				}
 			}
-			reading, err := step.ReadTwin(policies[j].Step, state, r.at, need, charged, refused)
+			reading, err := step.ReadTwin(policy, state, r.at, need, charged, refused)
 			if err != nil {
 				return err
 			}
-			result.Add(part&partAdmitted != 0, reading)
+			if l.inOrder {
+				result.Add(part&partAdmitted != 0, reading)
+				continue
+			}
+			admitted[p.index], readings[p.index] = part&partAdmitted != 0, reading
+		}
+		for j := range l.policies {
+			if !l.inOrder {
+				result.Add(admitted[j], readings[j])
+			}
 		}
 	}
 	return nil

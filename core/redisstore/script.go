@@ -4,6 +4,8 @@ import (
 	"crypto/sha1" //nolint:gosec // it is how Redis names scripts
 	_ "embed"
 	"encoding/hex"
+	"fmt"
+	"hash/fnv"
 	"hash/maphash"
 	"slices"
 	"sync"
@@ -78,16 +80,22 @@ func (c *call) free() {
 	calls.Put(c)
 }
 
-// The bytes of a part: without n, which is then 1; with n; and with at and actual too.
+// The bytes of the head of a question, and of a part: without n, which is then 1; with n; and with at and actual too.
 const (
+	headBytes       = 4
 	partBytes       = 6
 	unitsBytes      = partBytes + step.WordBytes
 	settlementBytes = unitsBytes + 2*step.WordBytes
 )
 
-// begin adds the head of a question, whose parts have so many bytes.
-func (c *call) begin(mode remote.Mode, parts, bytes int) {
-	c.questions = append(c.questions, byte(mode), byte(parts), byte(bytes))
+// begin adds the head of a question, whose parts have so many bytes, and which is about several
+// values or not.
+func (c *call) begin(mode remote.Mode, parts, bytes int, several bool) {
+	apart := byte(0)
+	if several {
+		apart = 1
+	}
+	c.questions = append(c.questions, byte(mode), byte(parts), byte(bytes), apart)
 }
 
 // add adds a limiter, and returns where its numbers are.
@@ -102,20 +110,24 @@ func (c *call) add(l *limiter) (place int) {
 		p := &l.policies[i]
 		c.size += p.size
 		use := &c.questions[p.algorithm-1]
-		*use = max(*use, 1+p.inParts)
+		*use = max(*use, 1)
+		if p.form == formInParts {
+			*use = 2
+		}
 	}
 	return place
 }
 
-// part adds the beginning of a part, about a cell, whose numbers are at that place. It returns
-// where those of the next policy of the limiter are.
-func (c *call) part(p *policy, cell string, place int) (next int) {
-	c.questions = append(c.questions, p.algorithm, p.denied, p.inParts, c.cell(cell), byte((place+1)>>8), byte(place+1))
+// part adds the beginning of a part, about a value, where the policy's tag and numbers are at that
+// place. It returns where those of the next policy of the limiter are.
+func (c *call) part(p *policy, value string, place int) (next int) {
+	numbers := place + step.WordBytes + 1
+	c.questions = append(c.questions, p.algorithm, p.denied, byte(p.form), c.key(value), byte(numbers>>8), byte(numbers))
 	return place + p.size
 }
 
-// cell returns which of the keys that is, from 1. Questions about one key share it.
-func (c *call) cell(name string) byte {
+// key returns which of the keys that is, from 1. Questions about one key share it.
+func (c *call) key(name string) byte {
 	for i := byte(maphash.String(seed, name)); ; i++ {
 		switch k := c.index[i]; {
 		case k == 0:
@@ -150,35 +162,89 @@ func (c *call) command(name string, script any) []any {
 	return c.words
 }
 
-// A policy is what the script is told about one, beside its numbers. denied and inParts are
-// 1 or 0.
+// A form is how the state of a policy is stored: in a record of a value that other policies have
+// records in, of which it is the last or not; or in a value of its own, which the script reads as a
+// whole or in parts.
+type form byte
+
+const (
+	formMore form = iota
+	formLast
+	formWhole
+	formInParts
+)
+
+// A policy is what the script is told about one, beside its numbers.
 type policy struct {
+	index     int // in the limiter's Spec
+	value     int // which of the limiter's values has its state
 	algorithm byte
-	denied    byte // it counts what is refused
-	inParts   byte // its values are read in parts: a long log
-	size      int  // of its numbers, in bytes
+	denied    byte // 1 if it counts what is refused
+	form      form
+	size      int // of its tag and numbers, in bytes
 }
 
-// policiesOf returns what the script is told about policies, and their numbers:
-// Step.Constants as words, in a string.
-func policiesOf(spec *store.Spec) (policies []policy, numbers any) {
+// policiesOf returns what the script is told about the policies of a limiter, in the order of their
+// records, then those that have a value of their own; and the tags and the numbers of these, as
+// words in a string.
+func policiesOf(spec *store.Spec) (policies []policy, numbers any, err error) {
 	var b []byte
-	for i := range spec.Policies {
-		s := spec.Policies[i].Step
-		m, before := s.Numbers(), len(b)
-		for _, x := range s.Constants() {
-			b = step.AppendWord(b, x)
+	tags := make(map[int64]string)
+	for _, logs := range []bool{false, true} {
+		last := -1
+		for i := range spec.Policies {
+			s := spec.Policies[i].Step
+			m, before := s.Numbers(), len(b)
+			if m.Algorithm == step.SlidingLog != logs {
+				continue
+			}
+			tag := tagOf(&spec.Policies[i])
+			if other, ok := tags[tag>>lengthBits]; ok {
+				return nil, nil, fmt.Errorf("the names of policies %q and %q have the same hash: rename one", other, spec.Policies[i].Name)
+			}
+			tags[tag>>lengthBits] = spec.Policies[i].Name
+			b = step.AppendWord(b, tag)
+			for _, x := range s.Constants() {
+				b = step.AppendWord(b, x)
+			}
+			p := policy{index: i, algorithm: byte(m.Algorithm), size: len(b) - before}
+			if m.CountDenied {
+				p.denied = 1
+			}
+			switch {
+			case !logs:
+				last = len(policies)
+			case m.Limit > nearEntries:
+				p.form = formInParts
+			default:
+				p.form = formWhole
+			}
+			policies = append(policies, p)
 		}
-		p := policy{algorithm: byte(m.Algorithm), size: len(b) - before}
-		if m.CountDenied {
-			p.denied = 1
+		if last >= 0 {
+			policies[last].form = formLast
 		}
-		if m.Algorithm == step.SlidingLog && m.Limit > nearEntries {
-			p.inParts = 1
-		}
-		policies = append(policies, p)
 	}
-	return policies, string(b)
+	for i := 1; i < len(policies); i++ {
+		policies[i].value = policies[i-1].value
+		if policies[i-1].form != formMore {
+			policies[i].value++
+		}
+	}
+	return policies, string(b), nil
+}
+
+const lengthBits = 24
+
+// tagOf returns the word before the state of a policy in a record: 26 bits of a hash of its name, 3
+// of the algorithm, and in lengthBits the length of the state under its numbers. Hashes of two
+// policies of one limiter are compared when it is made. Those of two that plans or releases do not
+// have in common are equal once in 2^26, and then count together.
+func tagOf(p *store.Policy) int64 {
+	h := fnv.New64a()
+	h.Write([]byte(p.Name))
+	policy := int64(h.Sum64() % (1 << 26))
+	return (policy<<3|int64(p.Step.Numbers().Algorithm))<<lengthBits | int64(step.ValueBytes(p.Step))
 }
 
 // nearEntries is how many entries of a long log the script reads at first, and the largest

@@ -8,11 +8,17 @@
 --
 -- The questions are byte strings:
 --
---   mode, number of parts, bytes of a part, then the parts: algorithm, 1 if it counts what is
---   refused or 0, 1 if its values are read in parts or 0, which key it is about, from 1, and in
---   two bytes where in numbers its policy is, from 1; then, unless n is 1: n; and to settle, also:
---   at, actual. In mode + EXTRA the parts are followed by how many units more to charge, as far as
---   all policies admit them
+--   mode, number of parts, bytes of a part, 1 if they are about several keys or 0, then the parts:
+--   algorithm, 1 if it counts what is refused or 0, the form of its value, which key it is about,
+--   from 1, and in two bytes where in numbers its policy is, from 1; then, unless n is 1: n; and to
+--   settle, also: at, actual. In mode + EXTRA the parts are followed by how many units more to
+--   charge, as far as all policies admit them
+--
+-- The form is MORE or LAST if the value of the key has records, one for each policy: of a limiter,
+-- all but the logs. The parts about it follow each other, and LAST is the last of them. A log is a
+-- value of its own: WHOLE, or IN_PARTS if it may be long, and is read in parts. A record is a word,
+-- its tag, and the policy's value. A tag says which policy it is, the algorithm, and the length:
+-- ((policy * 8) + algorithm) * 2^24 + length.
 --
 -- A question of mode DENY is refused whatever its policies say.
 --
@@ -27,27 +33,28 @@
 -- To define functions takes a server as long as to decide. So what most questions need is in
 -- one piece, into which the twins of the steps, in core/step, are put; and the rest is defined
 -- when it is needed. These are the parts of a twin. The policy's numbers are in the string
--- numbers from byte place on, as words, in the order of Step.Constants. own is the policy's
--- value, which begins with the numbers that it is kept under, or no more than its beginning
--- if it is read in parts, or false; key is its name.
+-- numbers from byte place on, as words, in the order of Step.Constants; before them is the tag that
+-- its record has under these numbers. own has the record from byte o on; or it is the value of a
+-- log, or no more than its beginning if that is read in parts; or false. A value begins with the
+-- numbers that it is kept under. key is its name. A twin writes nothing.
 --
 --   helpers: what the others need, before all questions
---   admits: sets ok to whether n units fit, and a to h for the parts below. Or it leaves ok nil,
---     if own is not a value under these numbers: if these, or its length, are others. If it is
---     one, then whatever the rest of it holds, this and the others raise no error and take no
---     longer than with any other. It writes nothing. Unless others is set, it leaves ok nil
---     also if own is ahead of now by more than Step.Window: then take brings it back.
---   charge, refuse: set new to the new value, or nil if they have written it; life, for which
---     it counts, in microseconds, or 0 if that has not grown; and state, which is replied, as
---     step.ReadTwin expects it. Charge may set patch instead of new, unless others is set: life is
---     0, and no more of the value changes than some bytes from PATCHED[algorithm] on. refuse is for
---     policies that count what is refused.
+--   admits: sets ok to whether n units fit, a to h for the parts below, which are nil before, and z to
+--     the last byte of a record. Or it leaves ok nil, if own is not of these numbers: if they, or the tag, or the
+--     length of a log, are others. If it is, then whatever the rest of it holds, this and the
+--     others raise no error and take no longer than with any other. Unless others is set, it leaves
+--     ok nil also if own is ahead of now by more than Step.Window: then take brings it back.
+--   charge, refuse: set new to the new value; life, for which it counts, in microseconds, or 0 if
+--     that has not grown; and state, which is replied, as step.ReadTwin expects it. Instead of new
+--     they may set patch, unless others is set: no more of the record changes than these bytes from
+--     PATCHED[algorithm] on. Or a log sets patches: after how many bytes, which, and so on. refuse
+--     is for policies that count what is refused.
 --   state: sets state, if there is one, where nothing was charged
 --   grows: if read in parts, sets more to the words that a charge lays out anew, if any
---   size: if read in parts, sets more to the words of the whole value, if there is one
 --   rare: adds the functions that are rarely needed to the table rare
 
--- Numbers are stored as words of 7 bytes, big endian: every integer up to 2^53-1.
+-- Numbers are stored as words of 7 bytes, big endian: every integer up to 2^53-1. Some of a log
+-- have 2.
 -- read('>I7I7', v, i) returns two words from byte i on, and perhaps a value more;
 -- pack('>I7I7', x, y) joins two.
 local sub, find, byte, char, rep, concat = string.sub, string.find, string.byte, string.char, string.rep, table.concat
@@ -62,17 +69,19 @@ else
   function read(format, v, i)
     local out = {}
     for k = 1, (#format - 1) / 2 do
-      local a, b, c, d, e, f, g = byte(v, i, i + 6)
-      out[k] = (((((a * 256 + b) * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g
-      i = i + 7
+      local x = 0
+      for _ = 1, tonumber(sub(format, 2 * k + 1, 2 * k + 1)) do
+        x, i = x * 256 + byte(v, i), i + 1
+      end
+      out[k] = x
     end
     return unpack(out)
   end
   function pack(format, ...)
-    local out, digits = {}, {}
+    local out = {}
     for k = 1, (#format - 1) / 2 do
-      local x = select(k, ...)
-      for i = 7, 1, -1 do
+      local x, digits = select(k, ...), {}
+      for i = tonumber(sub(format, 2 * k + 1, 2 * k + 1)), 1, -1 do
         local digit = x % 256
         digits[i] = char(digit)
         x = (x - digit) / 256
@@ -87,11 +96,16 @@ local MAXWORDS = 8192 -- that a call may lay out anew, unless it has but one que
 
 local MAXLOG = 16384 -- units of a log
 
-local BEGINNING = 490 -- bytes that are read of a long log: its header and 64 entries
+local BEGINNING = 477 -- bytes that are read of a long log: its header and 64 entries
 
 local ANOTHER = 'the key holds a value of another kind'
 
-local PATCHED = {'21', '7', '14'} -- the bytes before those that most charges change: the numbers
+-- The bytes before those that most charges change: the tag and the numbers. To make a string of a
+-- number takes a server long, so those are known that are needed most, by that number and one.
+local PATCHED = {28, 14, 21, 0}
+local OFFSETS = {[29] = '28', [15] = '14', [22] = '21', [1] = '0'}
+
+local LENGTHS = 16777216 -- 2^24: what a tag counts the policies by
 
 local function div(a, b) return (a - a % b) / b end -- exact where a/b would round
 
@@ -108,10 +122,10 @@ local questions, numbers = ARGV[2], ARGV[3]
 local used = sub(questions, 1, 5)
 
 -- The numbers that were read last, and their place. Questions mostly follow others like them.
-local bucketPlace, bucketLimit, bucketPeriod, bucketBurst, q, full, per, r, fullf, quarter
+local bucketPlace, bucketTag, bucketLimit, bucketPeriod, bucketBurst, q, full, per, r, fullf, quarter
 
 -- The numbers that were read last, and their place. Questions mostly follow others like them.
-local fixedPlace, fixedOf, fixedPeriod, fixedLimit
+local fixedPlace, fixedTag, fixedOf, fixedPeriod, fixedLimit
 local FROMFIRST = 4503599627370496
 
 local atmost, countlife, pushed
@@ -148,19 +162,18 @@ if byte(used, 3) > 0 then
   end
 
   -- pushed returns the value with so many passed since its newest, and that count as the newest.
-  function pushed(v, place, start, count, passed)
+  function pushed(v, o, place, start, count, passed)
     local k = read('>I7', numbers, place + 7)
-    local counts = rep('\0', 7 * (passed - 1)) .. sub(v or '', passed > 0 and 22 or 29, 28 + 7 * k - 7 * passed)
+    local counts = rep('\0', 7 * (passed - 1)) .. sub(v or '', o + (passed > 0 and 28 or 35), o + 34 + 7 * k - 7 * passed)
     return sub(numbers, place, place + 13) .. pack('>I7I7', start, count) .. counts
   end
 end
 
 -- The numbers that were read last, and their place. Questions mostly follow others like them.
-local windowPlace, windowPeriod, k, windowLimit, span, neverover, formatted, format
+local windowPlace, windowTag, windowPeriod, k, windowLimit, span, neverover, formatted, format
 
-local HEAD = 42  -- bytes before the ring
-local WHOLE = 16 -- entries of a ring that is written whole: that is one command instead of two
-local at, expired, push, loglife
+local HEAD, HEADER = 29, '>I7I7I7I2I2I2I2' -- before the ring
+local at, expired, push
 if byte(used, 4) > 0 then
   -- at returns the i-th oldest entry of a ring, from 0. One that is missing has expired.
   function at(v, key, first, size, i)
@@ -182,10 +195,10 @@ if byte(used, 4) > 0 then
     return hi
   end
 
-  -- push appends n entries to the value of a key, and returns it, or writes what changes. It
-  -- returns it if there is no key: then all of v is known.
+  -- push appends n entries to the value of a key. It returns the value, or nothing and the patch, or
+  -- the patches. It returns the value if there is no key: then all of v is known.
   function push(v, key, of, most, first, count, size, n, newest)
-    local whole = not key or size <= WHOLE
+    local whole, oldest = not key, count == 0 and newest or at(v, key, first, size, 0)
     if not v or count + n > size then -- another ring, oldest entry first
       whole = true
       local live, old = '', size
@@ -197,35 +210,24 @@ if byte(used, 4) > 0 then
       end
       v, first = rep('\0', HEAD) .. live .. rep('\0', 7 * size - #live), 0
     end
-    local place, entry = (first + count) % size, pack('>I7', newest)
-    local head = pack('>I7I7I7I7I7I7', of, most, first, count + n, newest, size)
-    if whole and n == 1 then
-      return head .. sub(v, HEAD + 1, HEAD + 7 * place) .. entry .. sub(v, HEAD + 8 + 7 * place)
-    end
+    local place, one = (first + count) % size, pack('>I7', newest)
+    local head = pack(HEADER, of, newest, oldest, most, first, count + n, size)
     local straight = min(n, size - place) -- the rest wraps around
-    local wrapped = n - straight
+    local wrapped, entries = n - straight, rep(one, straight)
     if whole then
-      return head .. rep(entry, wrapped) .. sub(v, HEAD + 1 + 7 * wrapped, HEAD + 7 * place)
-        .. rep(entry, straight) .. sub(v, HEAD + 1 + 7 * (place + straight))
+      return head .. rep(one, wrapped) .. sub(v, HEAD + 1 + 7 * wrapped, HEAD + 7 * place)
+        .. entries .. sub(v, HEAD + 1 + 7 * (place + straight))
+    elseif n == 0 then
+      return nil, head
+    elseif wrapped == 0 and HEAD + 7 * place < BEGINNING then
+      return nil, head .. sub(v, HEAD + 1, HEAD + 7 * place) .. entries
     end
-    call('SETRANGE', key, 0, head)
-    if straight > 0 then call('SETRANGE', key, HEAD + 7 * place, rep(entry, straight)) end
-    if wrapped > 0 then call('SETRANGE', key, HEAD, rep(entry, wrapped)) end
-    return nil
-  end
-
-  -- loglife rounds the end up to quarters of the period, by the clock, so that one write in
-  -- each quarter has to look at the life that the value has.
-  function loglife(v, before, newest, period)
-    local quarter = period < 8 and 1 or (period - period % 4) / 4
-    local start = newest - newest % quarter
-    if v and before - before % quarter == start then return 0 end
-    return start + quarter + period - now
+    return nil, nil, {0, head, HEAD + 7 * place, entries, HEAD, rep(one, wrapped)}
   end
 end
 
 -- The numbers that were read last, and their place. Questions mostly follow others like them.
-local logPlace, logPeriod, logLimit
+local logPlace, logPeriod, logLimit, logQuarter
 
 local out, last = {pack('>I7', now)}, 1 -- the reply in pieces, and their number
 local words = 0                         -- that were laid out anew
@@ -236,10 +238,12 @@ local inpart = find(used, '\2', 1, true) -- a value may be the beginning of a lo
 if #keys > 1 and not inpart then values = call('MGET', unpack(keys)) end
 
 local PEEK, SETTLE, DENY, EXTRA = 1, 2, 3, 4
+local MORE, LAST, WHOLE, IN_PARTS = 0, 1, 2, 3
 local pos = #used + 1 -- where the next question is
 local missing         -- whether it needs functions that are not defined yet; then it begins again
-local admits, most, take, join, settle
+local admits, most, take, join, tagged, sorted, settle
 
+-- Assignments are one for each variable, as several at once take as many instructions more.
 repeat
   if missing then
     missing = false
@@ -261,22 +265,29 @@ repeat
     --   lasts(v): the instant from which it is fresh, its window, and how much it shows
     local rare = {}
 
+    -- tagged returns the record of a value of the policy.
+    function tagged(v, place)
+      local tag = read('>I7', numbers, place - 7)
+      return pack('>I7', tag - tag % LENGTHS + #v) .. v
+    end
+
     -- isperiod reports whether v begins with a period that a policy may have.
     local function isperiod(v)
       local period = read('>I7', v, 1)
       return period >= 1 and period <= 4503599627370496
     end
 
-    -- others is what take has returned, or something else unless the value may be ahead of now.
+    -- own is the policy's record or log. others is what take has returned, or something else unless the
+    -- value may be ahead of now.
     function admits(algorithm, own, n, key, place, others)
-      local ok, a, b, c, d, e, f, g, h
+      local o, z, ok, a, b, c, d, e, f, g, h = 1
       if algorithm == 1 then -- tb2
         -- t, f are the use, and then what it would be with the charge. c is the burst that the value is
         -- kept for, d the T under the same numbers, if there is one, and e more than a quarter of the
         -- time in which it fills.
         if place ~= bucketPlace then
           local divisor
-          bucketPlace, bucketLimit, bucketPeriod, bucketBurst, divisor = place, read('>I7I7I7I7', numbers, place)
+          bucketPlace, bucketTag, bucketLimit, bucketPeriod, bucketBurst, divisor = place, read('>I7I7I7I7I7', numbers, place - 7)
           per, q = bucketLimit / divisor, bucketPeriod / divisor
           r = q % per
           q = (q - r) / per
@@ -285,63 +296,88 @@ repeat
           full = bucketBurst * q + (full - fullf) / per
           quarter = (full - full % 4) / 4 + 1
         end
-        local limit, period, burst, t, f = bucketLimit, bucketPeriod, bucketBurst, now, 0
-        d, e = nil, quarter
-        if own then
-          limit = nil
-          if #own == 35 then limit, period, burst, t, f = read('>I7I7I7I7I7', own, 1) end
-          if burst == bucketBurst then
-            d = t
-          elseif burst < bucketBurst then
-            burst = bucketBurst
+        local tag, limit, period, burst, t, f
+        z = o + 41
+        c = bucketBurst
+        e = quarter
+        if not own then
+          t = 0
+          f = 0
+        elseif #own >= z then
+          tag, limit, period, burst, t, f = read('>I7I7I7I7I7I7', own, o)
+          if tag ~= bucketTag or limit ~= bucketLimit or period ~= bucketPeriod then
+            t = nil
           else
-            e = min(div(q * burst + burst, 4) + 2, 2251799813685248) -- 2^51: a value may be garbage
+            if burst == c then
+              d = t
+            elseif burst > c then
+              c = burst
+              e = min(div(q * burst + burst, 4) + 2, 2251799813685248) -- 2^51: a value may be garbage
+            end
+            t = t - now
+            if t > 2 * full and not others then t = nil end
           end
         end
-        t = t - now
-        if limit == bucketLimit and period == bucketPeriod and (others or t <= 2 * full) then
-          if t < 0 then t, f = 0, 0 end
+        if t then
+          if t < 0 then
+            t = 0
+            f = 0
+          end
           local part = n * r
           f = f + part % per
           t = t + n * q + (part - part % per) / per
-          if f >= per then t, f = t + 1, f - per end
-          ok, a, b, c = t < full or t == full and f <= fullf, t, f, burst
+          if f >= per then
+            t = t + 1
+            f = f - per
+          end
+          ok = t < full or t == full and f <= fullf
+          a = t
+          b = f
         end
       elseif algorithm == 2 then -- fw2
         if place ~= fixedPlace then
-          fixedPlace, fixedOf, fixedLimit = place, read('>I7I7', numbers, place)
+          fixedPlace, fixedTag, fixedOf, fixedLimit = place, read('>I7I7I7', numbers, place - 7)
           fixedPeriod = fixedOf > FROMFIRST and fixedOf - FROMFIRST or fixedOf
         end
-        local of, start, count = fixedOf, 0, 0
-        if own then
-          if #own == 21 then of, start, count = read('>I7I7I7', own, 1) else of = nil end
+        local tag, of
+        z = o + 27
+        if not own then
+          a = 0
+          b = 0
+        elseif #own >= z then
+          tag, of, a, b = read('>I7I7I7I7', own, o)
+          if tag ~= fixedTag or of ~= fixedOf or a - now > fixedPeriod and not others then a = nil end
         end
-        if of == fixedOf and (others or start - now <= fixedPeriod) then
-          if start <= now and (count == 0 or start + fixedPeriod <= now) then
-            start, count = of == fixedPeriod and now - now % of or now, 0
+        if a then
+          if a <= now and (b == 0 or a + fixedPeriod <= now) then
+            a = fixedOf == fixedPeriod and now - now % fixedPeriod or now
+            b = 0
           end
-          ok, a, b, c, d, e = n <= fixedLimit - count, start, count, fixedPeriod, fixedLimit, of
+          ok = n <= fixedLimit - b
+          c = fixedPeriod
+          d = fixedLimit
         end
       elseif algorithm == 3 then -- sw2
         -- a is the start of the present sub-window, b its count, and c how many have passed since the
         -- newest of the value; d is for how long a count counts.
         if place ~= windowPlace then
-          windowPlace, windowPeriod, k, windowLimit, span, neverover = place, read('>I7I7I7I7I7', numbers, place)
-          if k ~= formatted then formatted, format = k, '>' .. rep('I7', k + 4) end
+          windowPlace, windowTag, windowPeriod, k, windowLimit, span, neverover = place, read('>I7I7I7I7I7I7', numbers, place - 7)
+          if k ~= formatted then formatted, format = k, '>' .. rep('I7', k + 5) end
         end
         local start, counts = now - now % span
         local room, old, first, passed = windowLimit - n, 0, 0, k + 1
+        z = o + 34 + 7 * k
         if own then
-          if #own == 28 + 7 * k then counts = {read(format, own, 1)} end -- from the fourth on
-          if counts and counts[1] == windowPeriod and counts[2] == k and (others or counts[3] - now <= (k + 1) * span) then
+          if #own >= z then counts = {read(format, own, o)} end -- from the fifth on
+          if counts and counts[1] == windowTag and counts[2] == windowPeriod and counts[3] == k and (others or counts[4] - now <= (k + 1) * span) then
             passed = 0
-            if counts[3] >= start then
-              start, first = counts[3], counts[4]
+            if counts[4] >= start then
+              start, first = counts[4], counts[5]
             else
-              passed = min(div(start - counts[3], span), k + 1)
+              passed = min(div(start - counts[4], span), k + 1)
             end
-            for i = 4, k + 3 - passed do room = room - counts[i] end
-            if passed <= k then old = counts[k + 4 - passed] end
+            for i = 5, k + 4 - passed do room = room - counts[i] end
+            if passed <= k then old = counts[k + 5 - passed] end
           else
             start = nil
           end
@@ -351,54 +387,75 @@ repeat
           if not ok and room >= 0 and neverover == 0 then
             ok = atmost(old, span - max(now - start, 0), room, span)
           end
-          a, b, c, d = start, first, passed, (k + 1) * span
+          a = start
+          b = first
+          c = passed
+          d = (k + 1) * span
         end
-      elseif algorithm == 4 then -- sl2
-        -- first and on are the ring without what has expired.
+      elseif algorithm == 4 then -- sl3
+        -- a to f are what the header has after newest, without the entries that have expired: most, first,
+        -- count, newest, size, oldest.
         if place ~= logPlace then
           logPlace, logPeriod, logLimit = place, read('>I7I7', numbers, place)
+          logQuarter = logPeriod < 8 and 1 or (logPeriod - logPeriod % 4) / 4
         end
-        local period, limit = logPeriod, logLimit
-        local of, most, first, count, newest, size, oldest = period, limit, 0, 0, 0, limit < 4 and limit or 4, 0
-        if own then
-          of = nil
-          if #own > HEAD then of, most, first, count, newest, size = read('>I7I7I7I7I7I7', own, 1) end
-          local whole = HEAD + 7 * size
-          if first >= size or count > size or size > MAXLOG or most > MAXLOG or #own ~= whole and (#own ~= BEGINNING or #own > whole) then of = nil end
+        if not own then
+          a = 0
+          b = 0
+          c = 0
+          d = 0
+          e = logLimit < 4 and logLimit or 4
+          f = 0
+        elseif #own > HEAD then
+          local of
+          of, d, f, a, b, c, e = read(HEADER, own, 1)
+          local length = HEAD + 7 * e
+          if of ~= logPeriod or b >= e or c > e or a > MAXLOG or #own ~= length and (#own ~= BEGINNING or #own > length or e > MAXLOG)
+            or d - now > of and not others then
+            d = nil
+          end
         end
-        if of == period and (others or newest - now <= of) then
-          if most < limit then most = limit end
-          if count > 0 then
-            local cut = (now > newest and now or newest) - period
-            oldest = at(own, key, first, size, 0)
-            if oldest <= cut then
-              local dead = expired(own, key, first, count, size, cut)
-              first, count = (first + dead) % size, count - dead
-              if count > 0 then oldest = at(own, key, first, size, 0) end
+        if d then
+          if a < logLimit then a = logLimit end
+          if c > 0 then
+            local cut = (now > d and now or d) - logPeriod
+            if f <= cut then
+              local dead = expired(own, key, b, c, e, cut)
+              b = (b + dead) % e
+              c = c - dead
+              if c > 0 then f = at(own, key, b, e, 0) end
             end
           end
-          ok, a, b, c, d, e, f, g, h = n <= limit - count, most, first, count, newest, size, oldest, period, limit
+          ok = n <= logLimit - c
         end
       elseif algorithm == 5 then -- mi2
-        local period = read('>I7', numbers, place)
-        local of, last, newest = period, 0, 0
-        if own then
-          if #own == 21 then of, last, newest = read('>I7I7I7', own, 1) else of = nil end
+        local expected, period = read('>I7I7', numbers, place - 7)
+        local tag, of, before, newest
+        z = o + 27
+        if not own then
+          before = 0
+          newest = 0
+        elseif #own >= z then
+          tag, of, before, newest = read('>I7I7I7I7', own, o)
+          if tag ~= expected or of ~= period or newest - now > period and not others then newest = nil end
         end
-        if of == period and (others or newest - now <= of) then
-          ok, a, b = last == 0 or last + period <= now, newest, period
+        if newest then
+          ok = before == 0 or before + period <= now
+          a = newest
+          b = period
         end
       end
       return ok, a, b, c, d, e, f, g, h
     end
 
     local function charge(algorithm, own, n, key, place, others, _, a, b, c, d, e, f, g, h)
-      local new, life, state, patch
+      local o, new, life, state, patch, patches = 1
       if algorithm == 1 then -- tb2
         local till = now + a
         state = pack('>I7I7', till, b)
         if d and d - d % e == till - till % e then
-          life, patch = 0, state
+          life = 0
+          patch = state
         else
           -- The life goes beyond the end of the quarter that T is in, by the clock, so that one write in
           -- each quarter has to look at the life that the value has.
@@ -407,22 +464,46 @@ repeat
         if others or not patch then new = sub(numbers, place, place + 13) .. pack('>I7', c) .. state end
       elseif algorithm == 2 then -- fw2
         state = pack('>I7I7', a, b + n)
-        if b > 0 then life, patch = 0, state else life = a + c - now end
-        if others or not patch then new = pack('>I7', e) .. state end
+        if b > 0 then
+          life = 0
+          patch = state
+        else
+          life = a + c - now
+        end
+        if others or not patch then new = sub(numbers, place, place + 6) .. state end
       elseif algorithm == 3 then -- sw2
-        if b > 0 then life, patch = 0, pack('>I7I7', a, b + n) end
-        if others or not patch then new, life = pushed(own, place, a, b + n, c), life or a + d - now end
-        state = own
-      elseif algorithm == 4 then -- sl2
+        if b > 0 then
+          life = 0
+          patch = pack('>I7I7', a, b + n)
+        end
+        if others or not patch then
+          new = pushed(own, o, place, a, b + n, c)
+          life = life or a + d - now
+        end
+        if own then state = sub(own, o, o + 34 + 7 * k) end
+      elseif algorithm == 4 then -- sl3
         local latest = now > d and now or d
-        state = pack('>I7I7I7I7', c + n, 0, c == 0 and latest or f, latest)
-        new, life = push(own, not others and key, g, a, b, c, e, n, latest), loglife(own, d, latest, g)
+        if own and d - d % logQuarter == latest - latest % logQuarter then
+          life = 0
+        else
+          -- The life goes on from the end of the quarter of the period that the entry is in, by the clock,
+          -- so that one write in each quarter has to look at the life that the value has.
+          life = latest - latest % logQuarter + logQuarter + logPeriod - now
+        end
+        if c == 0 then f = latest end
+        state = pack(HEADER, logPeriod, latest, f, a, b, c + n, e)
+        local last = HEAD + 7 * ((b + c) % e)
+        if n == 1 and own and c < e and last < BEGINNING and not others then -- as push does, which is for the rest
+          patch = state .. sub(own, HEAD + 1, last) .. sub(state, 8, 14)
+        else
+          new, patch, patches = push(own, not others and key, logPeriod, a, b, c, e, n, latest)
+        end
       elseif algorithm == 5 then -- mi2
         local newest = max(now, a)
         state = pack('>I7I7', newest, newest)
         new, life = sub(numbers, place, place + 6) .. state, newest + b - now
       end
-      return new, life
+      return new, life, patch and {0, patch} or patches
     end
 
     -- most returns the largest number from lo to hi that a policy admits. It admits lo.
@@ -436,41 +517,50 @@ repeat
     end
 
     -- save returns an error, or nothing.
-    local function save(algorithm, cell, key, v, new, life, inparts)
-      local failed, patch
-      -- A new value, unless it was written, is kept for half as much again as it counts, so that few
-      -- writes have to renew that. A life is never shortened, as a limiter of the same name with
-      -- other numbers may need the longer one; a life of 0 means the present one. In tests with an
+    local function save(cell, key, v, changed, list, lives, from, upto)
+      local failed, sized = nil, true
+      -- The bytes of v from byte from to byte upto become changed; it may be of another length only if
+      -- sized is set. Or, of a log, list has patches. lives is its life.
+      --
+      -- A new value is kept for half as much again as it counts, so that few writes have to renew
+      -- that. A life is never shortened, as others of the records, or a limiter of the same name with
+      -- other numbers, may need the longer one; a life of 0 means the present one. In tests with an
       -- instant of their own nothing expires.
       -- An error, such as READONLY or OOM, is that of the whole call.
-      local done
-      if v and life == 0 then
-        if patch then
-          done = try('SETRANGE', key, PATCHED[algorithm], patch)
-        elseif new then
-          done = try('SET', key, new, 'KEEPTTL')
-        end
+      local new, done
+      if v and lives == 0 and not sized then
+        done = try('SETRANGE', key, OFFSETS[from] or from - 1, changed)
       else
-        local least = life > 0 and (life + 1999 - (life + 999) % 1000) / 1000 or 1
+        local least = lives > 0 and (lives + 1999 - (lives + 999) % 1000) / 1000 or 1
         if given then least = 3600000 end
         local most = least + (least - least % 2) / 2
-        if not v then -- not over a value of another type, which MGET returns as none
+        local renew = v and lives > 0 and call('PTTL', key) < least
+        if list then
+          for j = 1, #list, 2 do
+            if list[j + 1] ~= '' then done = try('SETRANGE', key, list[j], list[j + 1]) end
+          end
+          if renew then call('PEXPIRE', key, most) end
+        elseif not v then -- not over a value of another type, which MGET returns as none
+          new = changed
           done = try('SET', key, new, 'PX', most, 'NX')
-          if not done then failed = ANOTHER end
-        elseif call('PTTL', key) >= least then
-          if new then done = try('SET', key, new, 'KEEPTTL') end
-        elseif new then
-          done = try('SET', key, new, 'PX', most)
+          if not done then failed, new = ANOTHER, nil end
+        elseif renew or sized then
+          new = sub(v, 1, from - 1) .. changed .. sub(v, upto + 1)
+          if renew then
+            done = try('SET', key, new, 'PX', most)
+          else
+            done = try('SET', key, new, 'KEEPTTL')
+          end
         else
-          call('PEXPIRE', key, most)
+          done = try('SETRANGE', key, OFFSETS[from] or from - 1, changed)
         end
       end
       if type(done) == 'table' and done.err then return done end
-      if failed or inparts == 1 then values[cell] = nil else values[cell] = new end
+      values[cell] = new
       return failed
     end
 
-    if byte(used, 1) > 0 then
+    do
       -- muldiv returns x*y/z and the remainder, for x <= z <= 2^52, y < 2^53: by long
       -- multiplication.
       local function muldiv(x, y, z)
@@ -534,7 +624,7 @@ repeat
         most = function(place) return (read('>I7', numbers, place + 14)) end,
 
         giveback = function(own, at, n, key, place)
-          local _, _, _, most, _, more = admits(1, own, 1, key, place, true)
+          local _, _, _, most, _, more = admits(1, tagged(own, place), 1, key, place, true)
           local limit, period, burst, divisor = read('>I7I7I7I7', numbers, place)
           local t, f = read('>I7I7', own, 22)
           local per, p = limit / divisor, period / divisor
@@ -582,7 +672,7 @@ repeat
       }
     end
 
-    if byte(used, 2) > 0 then
+    do
       -- window returns the period of a value, its start and count, and the value's beginning.
       local function window(v)
         local period, start, count = read('>I7I7I7', v, 1)
@@ -639,7 +729,7 @@ repeat
       }
     end
 
-    if byte(used, 3) > 0 then
+    do
       rare[3] = {
         alike = 14,
         most = function(place) return (read('>I7', numbers, place + 14)) end,
@@ -714,47 +804,49 @@ repeat
         most = function(place) return (read('>I7', numbers, place + 7)) end,
 
         giveback = function(own, at, n, key, place)
-          local _, most, first, count, newest, size, _, period = admits(4, own, 1, key, place, true)
-          if max(now, newest) - at >= period or count == 0 then -- only most may change
-            n, first, count = 0, read('>I7I7', own, 15)
+          local _, most, first, count, newest, size = admits(4, own, 1, key, place, true)
+          if max(now, newest) - at >= logPeriod or count == 0 then -- only most may change
+            n, first, count = 0, read('>I2I2', own, 24)
           end
           n = min(n, count)
-          return push(own, key, period, most, (first + n) % size, count - n, size, 0, newest), 0
+          local new, patch = push(own, key, logPeriod, most, (first + n) % size, count - n, size, 0, newest)
+          return new, 0, patch and {0, patch}
         end,
 
         intact = function(v)
           if #v <= HEAD or not isperiod(v) then return false end
-          local most, first, count, _, size = read('>I7I7I7I7I7', v, 8)
+          local most, first, count, size = read('>I2I2I2I2', v, 22)
           return first < size and count <= size and most <= MAXLOG and #v == HEAD + 7 * size
         end,
 
         -- adopt copies the newest entries, as many as decide.
         adopt = function(v, place)
           local period, limit = read('>I7I7', numbers, place)
-          local first, count, newest, size = read('>I7I7I7I7', v, 15)
+          local _, newest, _, _, first, count, size = read(HEADER, v, 1)
           local n = min(count, limit)
           first = (first + count - n) % size
           local straight = min(n, size - first) -- the rest wraps around
           local entries = sub(v, HEAD + 1 + 7 * first, HEAD + 7 * (first + straight)) .. sub(v, HEAD + 1, HEAD + 7 * (n - straight))
           size = max(n, min(limit, 4))
-          return pack('>I7I7I7I7I7I7', period, limit, 0, n, newest, size) .. entries .. rep('\0', 7 * (size - n))
+          entries = entries .. rep('\0', 7 * (size - n))
+          return pack(HEADER, period, newest, (read('>I7', entries, 1)), limit, 0, n, size) .. entries
         end,
 
         enlarge = function(v, place)
-          local most, limit = read('>I7', v, 8), read('>I7', numbers, place + 7)
-          return sub(v, 1, 7) .. pack('>I7', max(most, limit)) .. sub(v, 15)
+          local most, limit = read('>I2', v, 22), read('>I7', numbers, place + 7)
+          return sub(v, 1, 21) .. pack('>I2', max(most, limit)) .. sub(v, 24)
         end,
 
         redate = function(v, place)
-          local period, most, _, count, newest = read('>I7I7I7I7I7', v, 1)
+          local period, newest, _, most, _, count = read(HEADER, v, 1)
           if newest - now <= period then return v end
           count = max(count, (read('>I7', numbers, place + 7)))
-          return pack('>I7I7I7I7I7I7', period, most, 0, count, now, count) .. rep(pack('>I7', now), count)
+          return pack(HEADER, period, now, now, most, 0, count, count) .. rep(pack('>I7', now), count)
         end,
 
         -- count keeps the newest entries, of more than the largest limit.
         count = function(v, n)
-          local period, most, first, count, newest, size = read('>I7I7I7I7I7I7', v, 1)
+          local period, newest, _, most, first, count, size = read(HEADER, v, 1)
           local latest = max(now, newest)
           if count > 0 and at(v, nil, first, size, 0) <= latest - period then
             local dead = expired(v, nil, first, count, size, latest - period)
@@ -762,17 +854,17 @@ repeat
           end
           n = min(n, most)
           local gone = max(count + n - max(most, count), 0)
-          return push(v, nil, period, most, (first + gone) % size, count - gone, size, n, latest)
+          return (push(v, nil, period, most, (first + gone) % size, count - gone, size, n, latest))
         end,
 
         lasts = function(v)
-          local period, _, first, count, newest, size = read('>I7I7I7I7I7I7', v, 1)
+          local period, newest, _, _, first, count, size = read(HEADER, v, 1)
           return count > 0 and at(v, nil, first, size, count - 1) + period or newest, period, period
         end,
       }
     end
 
-    if byte(used, 5) > 0 then
+    do
       rare[5] = {
         alike = 7,
 
@@ -815,22 +907,28 @@ repeat
       return {value = v, till = min(max(fresh, now + 2 * window), 9007199254740991), fresh = fresh, window = window, shows = shows}
     end
 
+    -- several returns the values under each of the numbers.
+    local function several(functions, v)
+      local all, i = {}, 2
+      while i <= #v do
+        if #all == MAXKEPT or #v < i + 13 then error(ANOTHER, 0) end
+        local till, length = read('>I7I7', v, i)
+        local x = sub(v, i + 14, i + 13 + length)
+        if #x < length or not functions.intact(x) then error(ANOTHER, 0) end
+        local _, _, shows = functions.lasts(x)
+        all[#all + 1] = {value = x, till = till, shows = shows}
+        i = i + 14 + length
+      end
+      return all
+    end
+
     -- take is called with a whole value that is not one under the policy's numbers alone, or is
     -- ahead of now. It returns the policy's own, or false if it is fresh; and those of others, as
     -- from keep. If it is not a value at all, it raises an error.
     function take(algorithm, v, place)
       local functions, all = rare[algorithm], {}
       if byte(v, 1) == SEVERAL then
-        local i = 2
-        while i <= #v do
-          if #all == MAXKEPT or #v < i + 13 then error(ANOTHER, 0) end
-          local till, length = read('>I7I7', v, i)
-          local x = sub(v, i + 14, i + 13 + length)
-          if #x < length or not functions.intact(x) then error(ANOTHER, 0) end
-          local _, _, shows = functions.lasts(x)
-          all[#all + 1] = {value = x, till = till, shows = shows}
-          i = i + 14 + length
-        end
+        all = several(functions, v)
       else
         if not functions.intact(v) then error(ANOTHER, 0) end
         local x = keep(functions, v)
@@ -881,99 +979,173 @@ repeat
       return concat(out), till - now
     end
 
+    -- records calls f with the tag of each record of a value, without the length, and where it begins
+    -- and ends.
+    local function records(v, f)
+      local i = 1
+      repeat
+        local tag = #v >= i + 6 and read('>I7', v, i) or error(ANOTHER, 0)
+        local length = tag % LENGTHS
+        if #v < i + 6 + length then error(ANOTHER, 0) end
+        f(tag - length, i, i + 6 + length)
+        i = i + 7 + length
+      until i > #v
+    end
+
+    -- counts reports whether the value in a record is not fresh. Of an algorithm that is not known here,
+    -- as another release may have it, it is taken for one that counts.
+    local function counts(tag, x)
+      local functions = rare[tag / LENGTHS % 8]
+      if not functions then return true end
+      if byte(x, 1) ~= SEVERAL then
+        if not functions.intact(x) then error(ANOTHER, 0) end
+        return functions.lasts(x) > now
+      end
+      for _, kept in ipairs(several(functions, x)) do
+        if kept.till > now then return true end
+      end
+    end
+
+    -- sorted returns the records of v in the order of the parts that begin at byte from of questions,
+    -- with an empty one where there is none; then those of other policies that still count: a plan, or
+    -- another release, may have others. In tests with an instant of their own all stay.
+    function sorted(v, from, size)
+      local found, rest = {}, {}
+      records(v, function(tag, i, j)
+        if found[tag] then error(ANOTHER, 0) end
+        found[tag] = sub(v, i, j)
+        rest[#rest + 1] = tag
+      end)
+      local out = {}
+      repeat
+        local _, _, form, _, high, low = byte(questions, from, from + 5)
+        local tag = read('>I7', numbers, 256 * high + low - 7)
+        tag = tag - tag % LENGTHS
+        out[#out + 1] = found[tag] or pack('>I7', tag)
+        found[tag] = nil
+        from = from + size
+      until form == LAST
+      for _, tag in ipairs(rest) do
+        local x = found[tag]
+        if x and #x > 7 and (given or counts(tag, sub(x, 8))) then out[#out + 1] = x end
+      end
+      return concat(out)
+    end
+
     -- settle gives back, or charges what fits, of each part by itself.
     function settle(parts, size, first, last)
       for i = 0, parts - 1 do
-        local from = first + size * i
-        local algorithm, _, inparts, cell, high, low = byte(questions, from, from + 5)
+        local at1 = first + size * i
+        local algorithm, _, form, cell, high, low = byte(questions, at1, at1 + 5)
         local place, key, functions = 256 * high + low, keys[cell], rare[algorithm]
-        local n, at, actual = read('>I7I7I7', questions, from + 6)
+        local n, at, actual = read('>I7I7I7', questions, at1 + 6)
         local v = values[cell]
         if v == nil then
-          v = inparts == 1 and call('GETRANGE', key, 0, BEGINNING - 1) or call('GET', key)
-          if v == '' then v = false end
-        elseif v and #v == BEGINNING then
-          inparts = 1
+          v = form == IN_PARTS and call('GETRANGE', key, 0, BEGINNING - 1) or call('GET', key)
+          if v == '' and form == IN_PARTS then v = false end
+        elseif v and form == WHOLE and #v == BEGINNING then
+          form = IN_PARTS
         end
-        local own, others = v
-        if v and admits(algorithm, v, 1, key, place) == nil then
-          if inparts == 1 then v = call('GET', key) end
-          own, others = take(algorithm, v, place)
+        local from, upto, own, others = 1, v and #v or 0, v
+        if form < WHOLE and v then
+          local mine = read('>I7', numbers, place - 7)
+          own, from = false, upto + 1
+          records(v, function(tag, i, j)
+            if tag == mine - mine % LENGTHS then
+              from, upto, own = i, j, j >= i + 7 and sub(v, i + 7, j)
+            end
+          end)
         end
-        local uncovered, new, life = 0
+        local function tag(x) return x and form < WHOLE and tagged(x, place) or x end
+        if own and admits(algorithm, tag(own), 1, key, place) == nil then
+          if form == IN_PARTS then
+            v = call('GET', key)
+            own, upto = v, #v
+          end
+          own, others = take(algorithm, own, place)
+        end
+        local uncovered, fit, new, life, patches = 0, 0
         if not functions.most and actual > 0 then
           -- it counts calls, and the call took place
         elseif actual < n then
-          if own then
-            new, life = functions.giveback(own, at, n - actual, not others and key, place)
-            if others then new, life = join(algorithm, new, others, 0) end
-          end
+          if own then new, life, patches = functions.giveback(own, at, n - actual, not others and key, place) end
         elseif actual > n then
-          local fit = most(algorithm, own, key, place, 0, min(actual - n, functions.most(place)))
+          fit = most(algorithm, tag(own), key, place, 0, min(actual - n, functions.most(place)))
           uncovered = actual - n - fit
           if fit > 0 then
-            new, life = charge(algorithm, own, fit, key, place, others or inparts == 0, admits(algorithm, own, fit, key, place, true))
-            if others then new, life = join(algorithm, new, others, fit) end
+            new, life, patches = charge(algorithm, tag(own), fit, key, place, others or form < IN_PARTS, admits(algorithm, tag(own), fit, key, place, true))
           end
         end
-        local failed = life and save(algorithm, cell, key, v, new, life, inparts)
-        if failed then error(failed, 0) end
+        if life then
+          if others then new, life = join(algorithm, new, others, fit) end
+          local failed = save(cell, key, v, tag(new), not new and patches, life, from, upto)
+          if failed then error(failed, 0) end
+        end
         out[last + i + 1] = '\3' .. pack('>I7', uncovered)
       end
     end
   end
 
   while pos < #questions and not missing do
-    -- All parts of a question decide before one is written.
-    local mode, parts, size, algorithm, denied, inparts, cell, high, low = byte(questions, pos, pos + 8)
-    local first, after, extra = pos + 3, pos + 3 + size * parts, nil
-    if mode >= EXTRA then
-      mode, extra, after = mode - EXTRA, read('>I7', questions, after), after + 7
-      missing = not most
-    end
-    local allowed, failed, before = mode ~= DENY, nil, nil
-    local grown, kept = 0, 0 -- the words that are laid out if it is allowed, and if not
-    local place, key, n, v, own, others, ok, a, b, c, d, e, f, g, h -- of a part
-    if mode == SETTLE then
-      if settle then
-        local done, err = pcall(settle, parts, size, first, last)
-        if not done then failed = err end
-      else
-        missing = true
+    -- Each part decides, and works out what it changes. Nothing is written before all admit. If one
+    -- does not, the question begins again, refused.
+    local mode, parts, size, apart, algorithm, denied, form, cell, high, low = byte(questions, pos, pos + 9)
+    local first, asked, pieces, allowed = pos + 4, parts, 2 * parts, true
+    local after = first + size * parts
+    local failed, extra, trying, waiting, over -- trying is how many units more the parts so far admit
+    local i, charged, grown = 0, 0, 0          -- the part; extra units; words that are laid out
+    if mode > PEEK then
+      if mode >= EXTRA then
+        mode = mode - EXTRA
+        trying = read('>I7', questions, after)
+        after = after + 7
+        missing = not most
       end
+      if mode == SETTLE then
+        asked = 0
+        pieces = parts
+        missing = not settle
+        if settle then
+          local done, err = pcall(settle, parts, size, first, last)
+          if not done then failed = err end
+        end
+      elseif mode == DENY then
+        allowed = false
+        trying = nil
+      end
+      if missing then asked = 0 end
     end
-    local asked = (mode == SETTLE or missing) and 0 or parts
-    local charged = 0 -- units beyond n: in the second round, the extra ones that all parts admit
-    for round = 1, extra and 2 or 1 do
-      for i = 0, asked - 1 do
-        if i > 0 then before = {before, algorithm, denied, inparts, cell, place, key, n, v, own, others, ok, a, b, c, d, e, f, g, h} end
-        if i > 0 or round > 1 then
-          algorithm, denied, inparts, cell, high, low = byte(questions, first + size * i, first + size * i + 5)
-        end
-        place, key, n = 256 * high + low, keys[cell], 1 + charged
+
+    while i < asked do -- a value
+      local key, v, start, begin, lives = keys[cell], values[cell], i, 1, 0
+      local list, changed, from, upto, sized, ordered -- what changes, as save wants it; whether it is sorted
+      if v == nil then
+        if form == IN_PARTS then v = try('GETRANGE', key, 0, BEGINNING - 1) else v = try('GET', key) end
+        if v == '' and form == IN_PARTS then v = false end
+        if type(v) == 'table' then failed = v else values[cell] = v end
+      elseif inpart and form == WHOLE and v and #v == BEGINNING then
+        form = IN_PARTS -- as another plan may have read no more
+      end
+      if apart == 1 and not v then
+        local is = try('GET', key) -- not a value: of another type, or empty
+        if is then failed = type(is) == 'table' and is or ANOTHER end
+      end
+      if failed then
+        i = asked
+        break
+      end
+
+      repeat -- a part that is about it
+        local place, n, own, o = 256 * high + low, 1 + charged, v, begin
+        local others, ok, z, a, b, c, d, e, f, g, h
         if size > 6 then n = read('>I7', questions, first + size * i + 6) + charged end
-        v = values[cell]
-        if v == nil then
-          if inparts == 1 then v = try('GETRANGE', key, 0, BEGINNING - 1) else v = try('GET', key) end
-          if v == '' and inparts == 1 then v = false end
-          if type(v) == 'table' then failed = v break end
-          values[cell] = v
-        elseif inpart and v and #v == BEGINNING then
-          inparts = 1 -- as another plan may have read no more
-        end
-        if parts > 1 then
-          local is = not v and try('GET', key) -- not a value: of another type, or empty
-          if is then failed = type(is) == 'table' and is or ANOTHER break end
-          out[last + 2 * i + 1], out[last + 2 * i + 2] = '', '' -- the list grows at its end
-        end
-        own, others, ok = v, nil, nil
         if algorithm == 1 then -- tb2
           -- t, f are the use, and then what it would be with the charge. c is the burst that the value is
           -- kept for, d the T under the same numbers, if there is one, and e more than a quarter of the
           -- time in which it fills.
           if place ~= bucketPlace then
             local divisor
-            bucketPlace, bucketLimit, bucketPeriod, bucketBurst, divisor = place, read('>I7I7I7I7', numbers, place)
+            bucketPlace, bucketTag, bucketLimit, bucketPeriod, bucketBurst, divisor = place, read('>I7I7I7I7I7', numbers, place - 7)
             per, q = bucketLimit / divisor, bucketPeriod / divisor
             r = q % per
             q = (q - r) / per
@@ -982,63 +1154,88 @@ repeat
             full = bucketBurst * q + (full - fullf) / per
             quarter = (full - full % 4) / 4 + 1
           end
-          local limit, period, burst, t, f = bucketLimit, bucketPeriod, bucketBurst, now, 0
-          d, e = nil, quarter
-          if own then
-            limit = nil
-            if #own == 35 then limit, period, burst, t, f = read('>I7I7I7I7I7', own, 1) end
-            if burst == bucketBurst then
-              d = t
-            elseif burst < bucketBurst then
-              burst = bucketBurst
+          local tag, limit, period, burst, t, f
+          z = o + 41
+          c = bucketBurst
+          e = quarter
+          if not own then
+            t = 0
+            f = 0
+          elseif #own >= z then
+            tag, limit, period, burst, t, f = read('>I7I7I7I7I7I7', own, o)
+            if tag ~= bucketTag or limit ~= bucketLimit or period ~= bucketPeriod then
+              t = nil
             else
-              e = min(div(q * burst + burst, 4) + 2, 2251799813685248) -- 2^51: a value may be garbage
+              if burst == c then
+                d = t
+              elseif burst > c then
+                c = burst
+                e = min(div(q * burst + burst, 4) + 2, 2251799813685248) -- 2^51: a value may be garbage
+              end
+              t = t - now
+              if t > 2 * full and not others then t = nil end
             end
           end
-          t = t - now
-          if limit == bucketLimit and period == bucketPeriod and (others or t <= 2 * full) then
-            if t < 0 then t, f = 0, 0 end
+          if t then
+            if t < 0 then
+              t = 0
+              f = 0
+            end
             local part = n * r
             f = f + part % per
             t = t + n * q + (part - part % per) / per
-            if f >= per then t, f = t + 1, f - per end
-            ok, a, b, c = t < full or t == full and f <= fullf, t, f, burst
+            if f >= per then
+              t = t + 1
+              f = f - per
+            end
+            ok = t < full or t == full and f <= fullf
+            a = t
+            b = f
           end
         elseif algorithm == 2 then -- fw2
           if place ~= fixedPlace then
-            fixedPlace, fixedOf, fixedLimit = place, read('>I7I7', numbers, place)
+            fixedPlace, fixedTag, fixedOf, fixedLimit = place, read('>I7I7I7', numbers, place - 7)
             fixedPeriod = fixedOf > FROMFIRST and fixedOf - FROMFIRST or fixedOf
           end
-          local of, start, count = fixedOf, 0, 0
-          if own then
-            if #own == 21 then of, start, count = read('>I7I7I7', own, 1) else of = nil end
+          local tag, of
+          z = o + 27
+          if not own then
+            a = 0
+            b = 0
+          elseif #own >= z then
+            tag, of, a, b = read('>I7I7I7I7', own, o)
+            if tag ~= fixedTag or of ~= fixedOf or a - now > fixedPeriod and not others then a = nil end
           end
-          if of == fixedOf and (others or start - now <= fixedPeriod) then
-            if start <= now and (count == 0 or start + fixedPeriod <= now) then
-              start, count = of == fixedPeriod and now - now % of or now, 0
+          if a then
+            if a <= now and (b == 0 or a + fixedPeriod <= now) then
+              a = fixedOf == fixedPeriod and now - now % fixedPeriod or now
+              b = 0
             end
-            ok, a, b, c, d, e = n <= fixedLimit - count, start, count, fixedPeriod, fixedLimit, of
+            ok = n <= fixedLimit - b
+            c = fixedPeriod
+            d = fixedLimit
           end
         elseif algorithm == 3 then -- sw2
           -- a is the start of the present sub-window, b its count, and c how many have passed since the
           -- newest of the value; d is for how long a count counts.
           if place ~= windowPlace then
-            windowPlace, windowPeriod, k, windowLimit, span, neverover = place, read('>I7I7I7I7I7', numbers, place)
-            if k ~= formatted then formatted, format = k, '>' .. rep('I7', k + 4) end
+            windowPlace, windowTag, windowPeriod, k, windowLimit, span, neverover = place, read('>I7I7I7I7I7I7', numbers, place - 7)
+            if k ~= formatted then formatted, format = k, '>' .. rep('I7', k + 5) end
           end
           local start, counts = now - now % span
           local room, old, first, passed = windowLimit - n, 0, 0, k + 1
+          z = o + 34 + 7 * k
           if own then
-            if #own == 28 + 7 * k then counts = {read(format, own, 1)} end -- from the fourth on
-            if counts and counts[1] == windowPeriod and counts[2] == k and (others or counts[3] - now <= (k + 1) * span) then
+            if #own >= z then counts = {read(format, own, o)} end -- from the fifth on
+            if counts and counts[1] == windowTag and counts[2] == windowPeriod and counts[3] == k and (others or counts[4] - now <= (k + 1) * span) then
               passed = 0
-              if counts[3] >= start then
-                start, first = counts[3], counts[4]
+              if counts[4] >= start then
+                start, first = counts[4], counts[5]
               else
-                passed = min(div(start - counts[3], span), k + 1)
+                passed = min(div(start - counts[4], span), k + 1)
               end
-              for i = 4, k + 3 - passed do room = room - counts[i] end
-              if passed <= k then old = counts[k + 4 - passed] end
+              for i = 5, k + 4 - passed do room = room - counts[i] end
+              if passed <= k then old = counts[k + 5 - passed] end
             else
               start = nil
             end
@@ -1048,221 +1245,356 @@ repeat
             if not ok and room >= 0 and neverover == 0 then
               ok = atmost(old, span - max(now - start, 0), room, span)
             end
-            a, b, c, d = start, first, passed, (k + 1) * span
+            a = start
+            b = first
+            c = passed
+            d = (k + 1) * span
           end
-        elseif algorithm == 4 then -- sl2
-          -- first and on are the ring without what has expired.
+        elseif algorithm == 4 then -- sl3
+          -- a to f are what the header has after newest, without the entries that have expired: most, first,
+          -- count, newest, size, oldest.
           if place ~= logPlace then
             logPlace, logPeriod, logLimit = place, read('>I7I7', numbers, place)
+            logQuarter = logPeriod < 8 and 1 or (logPeriod - logPeriod % 4) / 4
           end
-          local period, limit = logPeriod, logLimit
-          local of, most, first, count, newest, size, oldest = period, limit, 0, 0, 0, limit < 4 and limit or 4, 0
-          if own then
-            of = nil
-            if #own > HEAD then of, most, first, count, newest, size = read('>I7I7I7I7I7I7', own, 1) end
-            local whole = HEAD + 7 * size
-            if first >= size or count > size or size > MAXLOG or most > MAXLOG or #own ~= whole and (#own ~= BEGINNING or #own > whole) then of = nil end
+          if not own then
+            a = 0
+            b = 0
+            c = 0
+            d = 0
+            e = logLimit < 4 and logLimit or 4
+            f = 0
+          elseif #own > HEAD then
+            local of
+            of, d, f, a, b, c, e = read(HEADER, own, 1)
+            local length = HEAD + 7 * e
+            if of ~= logPeriod or b >= e or c > e or a > MAXLOG or #own ~= length and (#own ~= BEGINNING or #own > length or e > MAXLOG)
+              or d - now > of and not others then
+              d = nil
+            end
           end
-          if of == period and (others or newest - now <= of) then
-            if most < limit then most = limit end
-            if count > 0 then
-              local cut = (now > newest and now or newest) - period
-              oldest = at(own, key, first, size, 0)
-              if oldest <= cut then
-                local dead = expired(own, key, first, count, size, cut)
-                first, count = (first + dead) % size, count - dead
-                if count > 0 then oldest = at(own, key, first, size, 0) end
+          if d then
+            if a < logLimit then a = logLimit end
+            if c > 0 then
+              local cut = (now > d and now or d) - logPeriod
+              if f <= cut then
+                local dead = expired(own, key, b, c, e, cut)
+                b = (b + dead) % e
+                c = c - dead
+                if c > 0 then f = at(own, key, b, e, 0) end
               end
             end
-            ok, a, b, c, d, e, f, g, h = n <= limit - count, most, first, count, newest, size, oldest, period, limit
+            ok = n <= logLimit - c
           end
         elseif algorithm == 5 then -- mi2
-          local period = read('>I7', numbers, place)
-          local of, last, newest = period, 0, 0
-          if own then
-            if #own == 21 then of, last, newest = read('>I7I7I7', own, 1) else of = nil end
+          local expected, period = read('>I7I7', numbers, place - 7)
+          local tag, of, before, newest
+          z = o + 27
+          if not own then
+            before = 0
+            newest = 0
+          elseif #own >= z then
+            tag, of, before, newest = read('>I7I7I7I7', own, o)
+            if tag ~= expected or of ~= period or newest - now > period and not others then newest = nil end
           end
-          if of == period and (others or newest - now <= of) then
-            ok, a, b = last == 0 or last + period <= now, newest, period
+          if newest then
+            ok = before == 0 or before + period <= now
+            a = newest
+            b = period
           end
         end
-        if ok == nil then
-          if not take then missing = true break end
-          if inparts == 1 then v = call('GET', key) end
-          local done
-          done, own, others = pcall(take, algorithm, v, place)
-          if not done then failed = own break end
-          ok, a, b, c, d, e, f, g, h = admits(algorithm, own, n, key, place, others)
-          if ok == nil then failed = ANOTHER break end
-          local more = div(max(#v, own and #own or 0), 7)
-          grown, kept = grown + more, kept + more
-        elseif inparts == 1 then
-          local more = 0
-          if mode ~= PEEK then
-            if algorithm == 4 then -- sl2
-              -- The size of the ring that n more units need, if they need another.
-              if own and e < h and c + n > e then more = max(c + n, min(2 * e, max(a, h))) end
-            end
-          end
-          grown = grown + more
-          if denied == 1 then
-            if mode == PEEK then -- it is laid out for nothing
-              if algorithm == 4 then -- sl2
-                if own then more = read('>I7', own, 36) end
+        if ok == nil or form == LAST and v and #v ~= z and not ordered then
+          missing = not take
+          local done, x = not missing, v
+          if done and form < WHOLE then
+            if not ordered then
+              done, x = pcall(sorted, v, first + size * start, size)
+              if done then
+                sized = x ~= v
+                own = x
+                v = x
+                ordered = true
               end
             end
-            kept = kept + more
+            if done and ok == nil then
+              z = begin + 6 + read('>I7', v, begin) % LENGTHS
+              x = z > begin + 6 and sub(v, begin + 7, z)
+            end
+          elseif done and form == IN_PARTS then
+            x = call('GET', key)
+            v = x
+          end
+          if done and ok == nil then
+            own = false
+            if x then
+              done, own, others = pcall(take, algorithm, x, place)
+              if done and own and form < WHOLE then own = tagged(own, place) end
+              x = own
+            end
+            if done then
+              o = 1
+              ok, a, b, c, d, e, f, g, h = admits(algorithm, own, n, key, place, others)
+              done = ok ~= nil
+              x = ANOTHER
+              grown = grown + div(max(#v, own and #own or 0), 7)
+            end
+          end
+          if not done then
+            if not missing then failed = x end
+            i = asked
+            break
           end
         end
-        allowed = allowed and ok
-        if extra and ok and round == 1 then extra = most(algorithm, own, key, place, n, n + extra) - n end
-      end
-      if missing or failed or not allowed then
-        extra = nil
-        break
-      elseif extra and round == 1 then
-        charged, before, grown, kept = extra, nil, 0, 0
-      end
-    end
 
-    if grown + kept > 0 and not failed and not missing then
-      local more = allowed and grown or kept
-      if words + more > MAXWORDS and #questions > #used + after - pos then
-        failed = {words = more}
-      else
-        words = words + more
-      end
-    end
-
-    if not failed and not missing then
-      for i = asked - 1, 0, -1 do
-        local new, life, state, patch
-        if allowed and mode == PEEK then
-          n = 0
-        elseif allowed then
-          if algorithm == 1 then -- tb2
-            local till = now + a
-            state = pack('>I7I7', till, b)
-            if d and d - d % e == till - till % e then
-              life, patch = 0, state
-            else
-              -- The life goes beyond the end of the quarter that T is in, by the clock, so that one write in
-              -- each quarter has to look at the life that the value has.
-              life = a + e + 1
-            end
-            if others or not patch then new = sub(numbers, place, place + 13) .. pack('>I7', c) .. state end
-          elseif algorithm == 2 then -- fw2
-            state = pack('>I7I7', a, b + n)
-            if b > 0 then life, patch = 0, state else life = a + c - now end
-            if others or not patch then new = pack('>I7', e) .. state end
-          elseif algorithm == 3 then -- sw2
-            if b > 0 then life, patch = 0, pack('>I7I7', a, b + n) end
-            if others or not patch then new, life = pushed(own, place, a, b + n, c), life or a + d - now end
-            state = own
-          elseif algorithm == 4 then -- sl2
-            local latest = now > d and now or d
-            state = pack('>I7I7I7I7', c + n, 0, c == 0 and latest or f, latest)
-            new, life = push(own, not others and key, g, a, b, c, e, n, latest), loglife(own, d, latest, g)
-          elseif algorithm == 5 then -- mi2
-            local newest = max(now, a)
-            state = pack('>I7I7', newest, newest)
-            new, life = sub(numbers, place, place + 6) .. state, newest + b - now
+        if trying then
+          if ok then
+            if v and own == v and form < WHOLE then own = sub(v, begin, z) end
+            trying = most(algorithm, own, key, place, n, n + trying) - n
           end
-        elseif denied == 1 then
-          if mode == PEEK and inparts == 1 and own and not others then own = call('GET', key) end -- what is whole is not written
-          if algorithm == 2 then -- fw2
-            state = pack('>I7I7', a, max(b, min(b + min(n, d), d)))
-            new, life = pack('>I7', e) .. state, a + c - now
-          elseif algorithm == 3 then -- sw2
-            local most = read('>I7', numbers, place + 35)
-            new = pushed(own, place, a, max(b, min(b + min(n, most), most)), c)
-            state, life = own, a + d - now
-          elseif algorithm == 4 then -- sl2
-            local first, count, size, limit = b, c, e, h
-            local units = min(n, limit)
-            local latest, gone = max(now, d), max(count + units - max(limit, count), 0)
-            first, count = (first + gone) % size, count - gone
-            -- What is waited for: entries that stay, or those of now.
-            local one, wait = max(count + units - limit, 0), max(count + 2 * units - limit, 0)
-            one = one < count and at(own, key, first, size, one) or latest
-            wait = wait > 0 and (wait <= count and at(own, key, first, size, wait - 1) or latest) or 0
-            state = pack('>I7I7I7I7', count + units, wait, one, latest)
-            new = push(own, not others and mode ~= PEEK and key, g, a, first, count, size, units, latest)
-            life = loglife(own, d, latest, g)
+          if not ok or i == asked - 1 then -- begin, with what all admit, or without
+            allowed = ok
+            extra = ok and trying or nil
+            charged = extra or 0
+            trying = nil
+            waiting = nil
+            grown = 0
+            i = 0
+            break
           end
-          if mode == PEEK then new, life = nil, nil end -- only the state is as Allow would answer it
-        end
-        if others and mode ~= PEEK and (life or own) then new, life = join(algorithm, new or own, others, allowed and n or 0) end
-        if life then
-          -- A new value, unless it was written, is kept for half as much again as it counts, so that few
-          -- writes have to renew that. A life is never shortened, as a limiter of the same name with
-          -- other numbers may need the longer one; a life of 0 means the present one. In tests with an
-          -- instant of their own nothing expires.
-          -- An error, such as READONLY or OOM, is that of the whole call.
-          local done
-          if v and life == 0 then
-            if patch then
-              done = try('SETRANGE', key, PATCHED[algorithm], patch)
-            elseif new then
-              done = try('SET', key, new, 'KEEPTTL')
-            end
-          else
-            local least = life > 0 and (life + 1999 - (life + 999) % 1000) / 1000 or 1
-            if given then least = 3600000 end
-            local most = least + (least - least % 2) / 2
-            if not v then -- not over a value of another type, which MGET returns as none
-              done = try('SET', key, new, 'PX', most, 'NX')
-              if not done then failed = ANOTHER end
-            elseif call('PTTL', key) >= least then
-              if new then done = try('SET', key, new, 'KEEPTTL') end
-            elseif new then
-              done = try('SET', key, new, 'PX', most)
-            else
-              call('PEXPIRE', key, most)
-            end
-          end
-          if type(done) == 'table' and done.err then return done end
-          if failed or inparts == 1 then values[cell] = nil else values[cell] = new end
-        end
-        if not state then
-          if algorithm == 1 then -- tb2
-            if own then state = sub(own, 22) end
-          elseif algorithm == 2 then -- fw2
-            if own then state = sub(own, 8) end
-          elseif algorithm == 3 then -- sw2
-            state = own
-          elseif algorithm == 4 then -- sl2
-            -- The number of entries, and the instants that must expire before n units fit, before one
-            -- more does, and before nothing is used.
-            local first, count, size, limit = b, c, e, h
-            local wait, one, all, over = 0, 0, 0, count + n - limit
-            if count > 0 then
-              if over > 0 and over <= count then wait = at(own, key, first, size, over - 1) end
-              one, all = f, d
-              if count > limit then one = at(own, key, first, size, count - limit) end
-            end
-            state = pack('>I7I7I7I7', count, wait, one, all)
-          elseif algorithm == 5 then -- mi2
-            if own then state = sub(own, 8) end
-          end
-        end
-        local piece = last + 2 * i + 1
-        if state then
-          out[piece], out[piece + 1] = ok and (allowed and '\7' or '\5') or '\4', state
+        elseif allowed and not ok and i > 0 then -- begin, refused
+          allowed = false
+          extra = nil
+          waiting = nil
+          over = nil
+          grown = 0
+          i = 0
+          break
         else
-          out[piece], out[piece + 1] = ok and (allowed and '\3' or '\1') or '\0', ''
+          local new, life, state, patch, patches
+          if not ok then allowed = false end
+          if form == IN_PARTS and not others and (allowed and mode ~= PEEK or not allowed and denied == 1) then
+            local more = 0
+            if algorithm == 4 then -- sl3
+              -- The size of the ring that n more units need, if they need another.
+              if own and e < logLimit and c + n > e then more = max(c + n, min(2 * e, max(a, logLimit))) end
+            end
+            grown = grown + more
+          end
+          if grown > 0 then over = words + grown > MAXWORDS and #questions > #used + after - pos end
+          if allowed then
+            if mode == PEEK then
+              n = 0
+            elseif not over then
+              if algorithm == 1 then -- tb2
+                local till = now + a
+                state = pack('>I7I7', till, b)
+                if d and d - d % e == till - till % e then
+                  life = 0
+                  patch = state
+                else
+                  -- The life goes beyond the end of the quarter that T is in, by the clock, so that one write in
+                  -- each quarter has to look at the life that the value has.
+                  life = a + e + 1
+                end
+                if others or not patch then new = sub(numbers, place, place + 13) .. pack('>I7', c) .. state end
+              elseif algorithm == 2 then -- fw2
+                state = pack('>I7I7', a, b + n)
+                if b > 0 then
+                  life = 0
+                  patch = state
+                else
+                  life = a + c - now
+                end
+                if others or not patch then new = sub(numbers, place, place + 6) .. state end
+              elseif algorithm == 3 then -- sw2
+                if b > 0 then
+                  life = 0
+                  patch = pack('>I7I7', a, b + n)
+                end
+                if others or not patch then
+                  new = pushed(own, o, place, a, b + n, c)
+                  life = life or a + d - now
+                end
+                if own then state = sub(own, o, o + 34 + 7 * k) end
+              elseif algorithm == 4 then -- sl3
+                local latest = now > d and now or d
+                if own and d - d % logQuarter == latest - latest % logQuarter then
+                  life = 0
+                else
+                  -- The life goes on from the end of the quarter of the period that the entry is in, by the clock,
+                  -- so that one write in each quarter has to look at the life that the value has.
+                  life = latest - latest % logQuarter + logQuarter + logPeriod - now
+                end
+                if c == 0 then f = latest end
+                state = pack(HEADER, logPeriod, latest, f, a, b, c + n, e)
+                local last = HEAD + 7 * ((b + c) % e)
+                if n == 1 and own and c < e and last < BEGINNING and not others then -- as push does, which is for the rest
+                  patch = state .. sub(own, HEAD + 1, last) .. sub(state, 8, 14)
+                else
+                  new, patch, patches = push(own, not others and key, logPeriod, a, b, c, e, n, latest)
+                end
+              elseif algorithm == 5 then -- mi2
+                local newest = max(now, a)
+                state = pack('>I7I7', newest, newest)
+                new, life = sub(numbers, place, place + 6) .. state, newest + b - now
+              end
+            end
+          elseif denied == 1 and not over then
+            if algorithm == 2 then -- fw2
+              state = pack('>I7I7', a, max(b, min(b + min(n, d), d)))
+              new = sub(numbers, place, place + 6) .. state
+              life = a + c - now
+            elseif algorithm == 3 then -- sw2
+              local most = read('>I7', numbers, place + 35)
+              new = pushed(own, o, place, a, max(b, min(b + min(n, most), most)), c)
+              life = a + d - now
+              if own then state = sub(own, o, o + 34 + 7 * k) end
+            elseif algorithm == 4 then -- sl3
+              local units = min(n, logLimit)
+              local latest, gone = max(now, d), max(c + units - max(logLimit, c), 0)
+              local first, count = (b + gone) % e, c - gone
+              -- What is waited for: entries that stay, or those of now.
+              local one, wait = max(count + units - logLimit, 0), max(count + 2 * units - logLimit, 0)
+              one = one < count and at(own, key, first, e, one) or latest
+              wait = wait > 0 and (wait <= count and at(own, key, first, e, wait - 1) or latest) or 0
+              state = pack('>I7I7I7I7', count + units, wait, one, latest)
+              new, patch, patches = push(own, not others and key, logPeriod, a, first, count, e, units, latest)
+              life = latest - latest % logQuarter + logQuarter + logPeriod - now
+              if own and d - d % logQuarter == latest - latest % logQuarter then life = 0 end
+            end
+            if mode == PEEK then life = nil end -- only the state is as Allow would answer it
+          end
+          if others and mode ~= PEEK and not over and (life or own) then
+            if not new then new = form < WHOLE and sub(own, 8) or own end
+            new, life = join(algorithm, new, others, allowed and n or 0)
+            if form < WHOLE then new = tagged(new, place) end
+            patch = nil
+            patches = nil
+          elseif new and form < WHOLE then
+            new = sub(numbers, place - 7, place - 1) .. new
+          end
+          if life then
+            local at1, at2 = begin, z
+            if patch then
+              at1 = begin + PATCHED[algorithm]
+              at2 = at1 + #patch - 1
+              new = patch
+            elseif form >= WHOLE then
+              at2 = v and #v or 0
+              sized = true
+              list = patches
+            elseif #new ~= z + 1 - begin then
+              sized = true
+            end
+            if from then
+              changed = changed .. sub(v or '', upto + 1, at1 - 1) .. new
+            else
+              from = at1
+              changed = new
+            end
+            upto = at2
+            if life > lives then lives = life end
+          end
+          if not state then
+            if algorithm == 1 then -- tb2
+              if own then state = sub(own, o + 28, o + 41) end
+            elseif algorithm == 2 then -- fw2
+              if own then state = sub(own, o + 14, o + 27) end
+            elseif algorithm == 3 then -- sw2
+              if own then state = sub(own, o, o + 34 + 7 * k) end
+            elseif algorithm == 4 then -- sl3
+              -- Allowed, as a charge replies. Or the number of entries, and the instants that must expire before n
+              -- units fit, before one more does, and before nothing is used.
+              if allowed then
+                state = pack(HEADER, logPeriod, d, f, a, b, c, e)
+              else
+                local wait, one, all, over = 0, 0, 0, c + n - logLimit
+                if c > 0 then
+                  if over > 0 and over <= c then wait = at(own, key, b, e, over - 1) end
+                  one = f
+                  all = d
+                  if c > logLimit then one = at(own, key, b, e, c - logLimit) end
+                end
+                state = pack('>I7I7I7I7', c, wait, one, all)
+              end
+            elseif algorithm == 5 then -- mi2
+              if own then state = sub(own, o + 14, o + 27) end
+            end
+          end
+          local piece = last + 2 * i
+          if not state then
+            out[piece + 1] = ok and (allowed and '\3' or '\1') or '\0'
+            out[piece + 2] = ''
+          else
+            out[piece + 1] = ok and (allowed and '\7' or '\5') or '\4'
+            out[piece + 2] = state
+          end
         end
-        if i > 0 then
-          before, algorithm, denied, inparts, cell, place, key, n, v, own, others, ok, a, b, c, d, e, f, g, h = unpack(before, 1, 20)
-        end
+        i = i + 1
+        if form ~= MORE then break end
+        begin = z + 1
+        local at1 = first + size * i
+        algorithm, denied, form, cell, high, low = byte(questions, at1, at1 + 5)
+      until false
+
+      if i < asked then -- another value, or all again
+        if from and i > 0 then waiting = {waiting, key, cell, v, list, changed, lives, from, upto, sized} end
+        local at1 = first + size * i
+        algorithm, denied, form, cell, high, low = byte(questions, at1, at1 + 5)
+      elseif over and not failed and not missing then
+        failed = {words = grown}
+      elseif not failed and not missing then
+        words = words + grown
+        repeat
+          if from then
+            -- The bytes of v from byte from to byte upto become changed; it may be of another length only if
+            -- sized is set. Or, of a log, list has patches. lives is its life.
+            --
+            -- A new value is kept for half as much again as it counts, so that few writes have to renew
+            -- that. A life is never shortened, as others of the records, or a limiter of the same name with
+            -- other numbers, may need the longer one; a life of 0 means the present one. In tests with an
+            -- instant of their own nothing expires.
+            -- An error, such as READONLY or OOM, is that of the whole call.
+            local new, done
+            if v and lives == 0 and not sized then
+              done = try('SETRANGE', key, OFFSETS[from] or from - 1, changed)
+            else
+              local least = lives > 0 and (lives + 1999 - (lives + 999) % 1000) / 1000 or 1
+              if given then least = 3600000 end
+              local most = least + (least - least % 2) / 2
+              local renew = v and lives > 0 and call('PTTL', key) < least
+              if list then
+                for j = 1, #list, 2 do
+                  if list[j + 1] ~= '' then done = try('SETRANGE', key, list[j], list[j + 1]) end
+                end
+                if renew then call('PEXPIRE', key, most) end
+              elseif not v then -- not over a value of another type, which MGET returns as none
+                new = changed
+                done = try('SET', key, new, 'PX', most, 'NX')
+                if not done then failed, new = ANOTHER, nil end
+              elseif renew or sized then
+                new = sub(v, 1, from - 1) .. changed .. sub(v, upto + 1)
+                if renew then
+                  done = try('SET', key, new, 'PX', most)
+                else
+                  done = try('SET', key, new, 'KEEPTTL')
+                end
+              else
+                done = try('SETRANGE', key, OFFSETS[from] or from - 1, changed)
+              end
+            end
+            if type(done) == 'table' and done.err then return done end
+            values[cell] = new
+          end
+          from = nil
+          if waiting then waiting, key, cell, v, list, changed, lives, from, upto, sized = unpack(waiting, 1, 10) end
+        until not from
       end
     end
 
     if not missing then
-      local pieces = parts + asked
-      if extra then out[last + 1] = out[last + 1] .. pack('>I7', extra) end
       if failed then
-        for i = #out, last + 1, -1 do out[i] = nil end
+        for j = #out, last + 1, -1 do out[j] = nil end
         pieces = 1
         if type(failed) == 'table' and failed.words then
           out[last + 1] = '\16' .. pack('>I7', failed.words)
@@ -1273,8 +1605,11 @@ repeat
           err = sub(err, 1, 200)
           out[last + 1] = '\8' .. char(0, #err) .. err
         end
+      elseif extra then
+        out[last + 1] = out[last + 1] .. pack('>I7', extra)
       end
-      pos, last = after, last + pieces
+      pos = after
+      last = last + pieces
     end
   end
 until not missing

@@ -17,7 +17,7 @@ func FuzzReply(f *testing.F) {
 	s := away(f, Config{})
 	var cs []store.Charge
 	for i, p := range somePolicies(5, 10) {
-		cs = append(cs, store.Charge{Limiter: newLimiter(f, s, fmt.Sprint(i), p).Prepared(), Key: "k", N: 1})
+		cs = append(cs, store.Charge{Limiter: s.bare(f, newLimiter(f, s, fmt.Sprint(i), p)), Key: "k", N: 1})
 	}
 	word := string(step.AppendWord(nil, 1_700_000_000_000_000))
 	for _, text := range []string{
@@ -45,7 +45,7 @@ func FuzzReply(f *testing.F) {
 
 func TestShortRepliesAreErrors(t *testing.T) {
 	s := away(t, Config{})
-	cs := []store.Charge{{Limiter: newLimiter(t, s, "api", core.FixedWindow(core.PerDay(1))).Prepared(), Key: "k", N: 1}}
+	cs := []store.Charge{{Limiter: s.bare(t, newLimiter(t, s, "api", core.FixedWindow(core.PerDay(1)))), Key: "k", N: 1}}
 	word := string(step.AppendWord(nil, 1))
 	whole := word + "\x07" + word + word
 	for n := range len(whole) {
@@ -74,11 +74,12 @@ func TestQuestionsShareKeys(t *testing.T) {
 	want := make(map[string]bool)
 	rest := c.questions[scripted:]
 	for _, q := range batch {
-		rest = rest[3:]
-		for _, name := range s.backend.cells(nil, &q.Charges[0]) {
-			want[name] = true
-			if got := c.keys[rest[3]-1]; got != name {
-				t.Errorf("a part about %q has the key %q", name, got)
+		rest = rest[headBytes:]
+		names := s.backend.values(nil, &q.Charges[0])
+		for _, p := range prepared(q.Charges[0].Limiter).policies {
+			want[names[p.value]] = true
+			if got := c.keys[rest[3]-1]; got != names[p.value] {
+				t.Errorf("a part about %q has the key %q", names[p.value], got)
 			}
 			rest = rest[partBytes:]
 		}

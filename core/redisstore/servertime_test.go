@@ -3,6 +3,7 @@ package redisstore
 import (
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/core/store"
@@ -21,7 +22,7 @@ func BenchmarkServerTime(b *testing.B) {
 		{"window", func(i int64) []core.Policy { return []core.Policy{core.FixedWindow(core.PerDay(1_000_000 + i))} }},
 		{"sliding", func(i int64) []core.Policy { return []core.Policy{core.SlidingWindow(core.PerDay(1_000_000 + i))} }},
 		{"log60", func(i int64) []core.Policy {
-			return []core.Policy{core.SlidingLog(core.Rate{Events: 60 - i%40, Per: 1000 + 1000*1000})}
+			return []core.Policy{core.SlidingLog(core.Rate{Events: 60, Per: time.Duration(1000+i) * time.Second})}
 		}},
 		{"bucket+window", func(i int64) []core.Policy {
 			return []core.Policy{

@@ -63,8 +63,10 @@ func TestSlotNamesAreDistinct(t *testing.T) {
 		for _, key := range hostile() {
 			for _, name := range append(hostileNames, "slots", "a:slots", ":slots") {
 				add(s.backend.names.slots(name, key), fmt.Sprintf("slots %q of %.50q", name, key))
-				l := newBucketNamed(t, s, name, "slots")
+				l := newLogNamed(t, s, name, "slots")
 				add(s.cell(t, l, key), fmt.Sprintf("limiter %q of %.50q", name, key))
+				l = newLimiter(t, s, name, core.FixedWindow(core.PerDay(1)))
+				add(s.cell(t, l, key), fmt.Sprintf("records of limiter %q of %.50q", name, key))
 			}
 			tag := s.backend.names.tag(nil, key)
 			if name := s.backend.names.slots("a", key); !strings.HasPrefix(name, string(tag)) || secret != "" && strings.Contains(name, "="+key) {

@@ -54,7 +54,7 @@ func (b *backend) trialKey(hashSlot int) string {
 // for limits.
 func (b *backend) try(ctx context.Context, hashSlot int) error {
 	spec, all := trialSpec, trialSpec.Policies
-	for _, policies := range [][]store.Policy{all[:2], all, all[len(all)-1:]} {
+	for _, policies := range [][]store.Policy{all[:4], all, all[len(all)-1:]} {
 		spec.Policies = policies
 		n := min(spec.Most(), nearEntries+1) // of a log alone, more than is read whole
 		l, err := b.Prepare(spec)

@@ -3,39 +3,53 @@
 
 --@helpers
 -- The numbers that were read last, and their place. Questions mostly follow others like them.
-local fixedPlace, fixedOf, fixedPeriod, fixedLimit
+local fixedPlace, fixedTag, fixedOf, fixedPeriod, fixedLimit
 local FROMFIRST = 4503599627370496
 
 --@admits
 if place ~= fixedPlace then
-  fixedPlace, fixedOf, fixedLimit = place, read('>I7I7', numbers, place)
+  fixedPlace, fixedTag, fixedOf, fixedLimit = place, read('>I7I7I7', numbers, place - 7)
   fixedPeriod = fixedOf > FROMFIRST and fixedOf - FROMFIRST or fixedOf
 end
-local of, start, count = fixedOf, 0, 0
-if own then
-  if #own == 21 then of, start, count = read('>I7I7I7', own, 1) else of = nil end
+local tag, of
+z = o + 27
+if not own then
+  a = 0
+  b = 0
+elseif #own >= z then
+  tag, of, a, b = read('>I7I7I7I7', own, o)
+  if tag ~= fixedTag or of ~= fixedOf or a - now > fixedPeriod and not others then a = nil end
 end
-if of == fixedOf and (others or start - now <= fixedPeriod) then
-  if start <= now and (count == 0 or start + fixedPeriod <= now) then
-    start, count = of == fixedPeriod and now - now % of or now, 0
+if a then
+  if a <= now and (b == 0 or a + fixedPeriod <= now) then
+    a = fixedOf == fixedPeriod and now - now % fixedPeriod or now
+    b = 0
   end
-  ok, a, b, c, d, e = n <= fixedLimit - count, start, count, fixedPeriod, fixedLimit, of
+  ok = n <= fixedLimit - b
+  c = fixedPeriod
+  d = fixedLimit
 end
 
 --@charge
 state = pack('>I7I7', a, b + n)
-if b > 0 then life, patch = 0, state else life = a + c - now end
-if others or not patch then new = pack('>I7', e) .. state end
+if b > 0 then
+  life = 0
+  patch = state
+else
+  life = a + c - now
+end
+if others or not patch then new = sub(numbers, place, place + 6) .. state end
 
 --@refuse
 state = pack('>I7I7', a, max(b, min(b + min(n, d), d)))
-new, life = pack('>I7', e) .. state, a + c - now
+new = sub(numbers, place, place + 6) .. state
+life = a + c - now
 
 --@state
-if own then state = sub(own, 8) end
+if own then state = sub(own, o + 14, o + 27) end
 
 --@rare
-if byte(used, 2) > 0 then
+do
   -- window returns the period of a value, its start and count, and the value's beginning.
   local function window(v)
     local period, start, count = read('>I7I7I7', v, 1)

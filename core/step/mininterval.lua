@@ -2,13 +2,20 @@
 -- newest.
 
 --@admits
-local period = read('>I7', numbers, place)
-local of, last, newest = period, 0, 0
-if own then
-  if #own == 21 then of, last, newest = read('>I7I7I7', own, 1) else of = nil end
+local expected, period = read('>I7I7', numbers, place - 7)
+local tag, of, before, newest
+z = o + 27
+if not own then
+  before = 0
+  newest = 0
+elseif #own >= z then
+  tag, of, before, newest = read('>I7I7I7I7', own, o)
+  if tag ~= expected or of ~= period or newest - now > period and not others then newest = nil end
 end
-if of == period and (others or newest - now <= of) then
-  ok, a, b = last == 0 or last + period <= now, newest, period
+if newest then
+  ok = before == 0 or before + period <= now
+  a = newest
+  b = period
 end
 
 --@charge
@@ -17,10 +24,10 @@ state = pack('>I7I7', newest, newest)
 new, life = sub(numbers, place, place + 6) .. state, newest + b - now
 
 --@state
-if own then state = sub(own, 8) end
+if own then state = sub(own, o + 14, o + 27) end
 
 --@rare
-if byte(used, 5) > 0 then
+do
   rare[5] = {
     alike = 7,
 

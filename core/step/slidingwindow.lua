@@ -36,36 +36,37 @@ if byte(used, 3) > 0 then
   end
 
   -- pushed returns the value with so many passed since its newest, and that count as the newest.
-  function pushed(v, place, start, count, passed)
+  function pushed(v, o, place, start, count, passed)
     local k = read('>I7', numbers, place + 7)
-    local counts = rep('\0', 7 * (passed - 1)) .. sub(v or '', passed > 0 and 22 or 29, 28 + 7 * k - 7 * passed)
+    local counts = rep('\0', 7 * (passed - 1)) .. sub(v or '', o + (passed > 0 and 28 or 35), o + 34 + 7 * k - 7 * passed)
     return sub(numbers, place, place + 13) .. pack('>I7I7', start, count) .. counts
   end
 end
 
 -- The numbers that were read last, and their place. Questions mostly follow others like them.
-local windowPlace, windowPeriod, k, windowLimit, span, neverover, formatted, format
+local windowPlace, windowTag, windowPeriod, k, windowLimit, span, neverover, formatted, format
 
 --@admits
 -- a is the start of the present sub-window, b its count, and c how many have passed since the
 -- newest of the value; d is for how long a count counts.
 if place ~= windowPlace then
-  windowPlace, windowPeriod, k, windowLimit, span, neverover = place, read('>I7I7I7I7I7', numbers, place)
-  if k ~= formatted then formatted, format = k, '>' .. rep('I7', k + 4) end
+  windowPlace, windowTag, windowPeriod, k, windowLimit, span, neverover = place, read('>I7I7I7I7I7I7', numbers, place - 7)
+  if k ~= formatted then formatted, format = k, '>' .. rep('I7', k + 5) end
 end
 local start, counts = now - now % span
 local room, old, first, passed = windowLimit - n, 0, 0, k + 1
+z = o + 34 + 7 * k
 if own then
-  if #own == 28 + 7 * k then counts = {read(format, own, 1)} end -- from the fourth on
-  if counts and counts[1] == windowPeriod and counts[2] == k and (others or counts[3] - now <= (k + 1) * span) then
+  if #own >= z then counts = {read(format, own, o)} end -- from the fifth on
+  if counts and counts[1] == windowTag and counts[2] == windowPeriod and counts[3] == k and (others or counts[4] - now <= (k + 1) * span) then
     passed = 0
-    if counts[3] >= start then
-      start, first = counts[3], counts[4]
+    if counts[4] >= start then
+      start, first = counts[4], counts[5]
     else
-      passed = min(div(start - counts[3], span), k + 1)
+      passed = min(div(start - counts[4], span), k + 1)
     end
-    for i = 4, k + 3 - passed do room = room - counts[i] end
-    if passed <= k then old = counts[k + 4 - passed] end
+    for i = 5, k + 4 - passed do room = room - counts[i] end
+    if passed <= k then old = counts[k + 5 - passed] end
   else
     start = nil
   end
@@ -75,24 +76,34 @@ if start then
   if not ok and room >= 0 and neverover == 0 then
     ok = atmost(old, span - max(now - start, 0), room, span)
   end
-  a, b, c, d = start, first, passed, (k + 1) * span
+  a = start
+  b = first
+  c = passed
+  d = (k + 1) * span
 end
 
 --@charge
-if b > 0 then life, patch = 0, pack('>I7I7', a, b + n) end
-if others or not patch then new, life = pushed(own, place, a, b + n, c), life or a + d - now end
-state = own
+if b > 0 then
+  life = 0
+  patch = pack('>I7I7', a, b + n)
+end
+if others or not patch then
+  new = pushed(own, o, place, a, b + n, c)
+  life = life or a + d - now
+end
+if own then state = sub(own, o, o + 34 + 7 * k) end
 
 --@refuse
 local most = read('>I7', numbers, place + 35)
-new = pushed(own, place, a, max(b, min(b + min(n, most), most)), c)
-state, life = own, a + d - now
+new = pushed(own, o, place, a, max(b, min(b + min(n, most), most)), c)
+life = a + d - now
+if own then state = sub(own, o, o + 34 + 7 * k) end
 
 --@state
-state = own
+if own then state = sub(own, o, o + 34 + 7 * k) end
 
 --@rare
-if byte(used, 3) > 0 then
+do
   rare[3] = {
     alike = 14,
     most = function(place) return (read('>I7', numbers, place + 14)) end,

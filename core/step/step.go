@@ -88,7 +88,7 @@ func (a Algorithm) String() string {
 	case SlidingWindow:
 		return "sw2"
 	case SlidingLog:
-		return "sl2"
+		return "sl3"
 	case MinInterval:
 		return "mi2"
 	case Unlimited:

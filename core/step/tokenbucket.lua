@@ -4,7 +4,7 @@
 
 --@helpers
 -- The numbers that were read last, and their place. Questions mostly follow others like them.
-local bucketPlace, bucketLimit, bucketPeriod, bucketBurst, q, full, per, r, fullf, quarter
+local bucketPlace, bucketTag, bucketLimit, bucketPeriod, bucketBurst, q, full, per, r, fullf, quarter
 
 --@admits
 -- t, f are the use, and then what it would be with the charge. c is the burst that the value is
@@ -12,7 +12,7 @@ local bucketPlace, bucketLimit, bucketPeriod, bucketBurst, q, full, per, r, full
 -- time in which it fills.
 if place ~= bucketPlace then
   local divisor
-  bucketPlace, bucketLimit, bucketPeriod, bucketBurst, divisor = place, read('>I7I7I7I7', numbers, place)
+  bucketPlace, bucketTag, bucketLimit, bucketPeriod, bucketBurst, divisor = place, read('>I7I7I7I7I7', numbers, place - 7)
   per, q = bucketLimit / divisor, bucketPeriod / divisor
   r = q % per
   q = (q - r) / per
@@ -21,34 +21,51 @@ if place ~= bucketPlace then
   full = bucketBurst * q + (full - fullf) / per
   quarter = (full - full % 4) / 4 + 1
 end
-local limit, period, burst, t, f = bucketLimit, bucketPeriod, bucketBurst, now, 0
-d, e = nil, quarter
-if own then
-  limit = nil
-  if #own == 35 then limit, period, burst, t, f = read('>I7I7I7I7I7', own, 1) end
-  if burst == bucketBurst then
-    d = t
-  elseif burst < bucketBurst then
-    burst = bucketBurst
+local tag, limit, period, burst, t, f
+z = o + 41
+c = bucketBurst
+e = quarter
+if not own then
+  t = 0
+  f = 0
+elseif #own >= z then
+  tag, limit, period, burst, t, f = read('>I7I7I7I7I7I7', own, o)
+  if tag ~= bucketTag or limit ~= bucketLimit or period ~= bucketPeriod then
+    t = nil
   else
-    e = min(div(q * burst + burst, 4) + 2, 2251799813685248) -- 2^51: a value may be garbage
+    if burst == c then
+      d = t
+    elseif burst > c then
+      c = burst
+      e = min(div(q * burst + burst, 4) + 2, 2251799813685248) -- 2^51: a value may be garbage
+    end
+    t = t - now
+    if t > 2 * full and not others then t = nil end
   end
 end
-t = t - now
-if limit == bucketLimit and period == bucketPeriod and (others or t <= 2 * full) then
-  if t < 0 then t, f = 0, 0 end
+if t then
+  if t < 0 then
+    t = 0
+    f = 0
+  end
   local part = n * r
   f = f + part % per
   t = t + n * q + (part - part % per) / per
-  if f >= per then t, f = t + 1, f - per end
-  ok, a, b, c = t < full or t == full and f <= fullf, t, f, burst
+  if f >= per then
+    t = t + 1
+    f = f - per
+  end
+  ok = t < full or t == full and f <= fullf
+  a = t
+  b = f
 end
 
 --@charge
 local till = now + a
 state = pack('>I7I7', till, b)
 if d and d - d % e == till - till % e then
-  life, patch = 0, state
+  life = 0
+  patch = state
 else
   -- The life goes beyond the end of the quarter that T is in, by the clock, so that one write in
   -- each quarter has to look at the life that the value has.
@@ -57,10 +74,10 @@ end
 if others or not patch then new = sub(numbers, place, place + 13) .. pack('>I7', c) .. state end
 
 --@state
-if own then state = sub(own, 22) end
+if own then state = sub(own, o + 28, o + 41) end
 
 --@rare
-if byte(used, 1) > 0 then
+do
   -- muldiv returns x*y/z and the remainder, for x <= z <= 2^52, y < 2^53: by long
   -- multiplication.
   local function muldiv(x, y, z)
@@ -124,7 +141,7 @@ if byte(used, 1) > 0 then
     most = function(place) return (read('>I7', numbers, place + 14)) end,
 
     giveback = function(own, at, n, key, place)
-      local _, _, _, most, _, more = admits(1, own, 1, key, place, true)
+      local _, _, _, most, _, more = admits(1, tagged(own, place), 1, key, place, true)
       local limit, period, burst, divisor = read('>I7I7I7I7', numbers, place)
       local t, f = read('>I7I7', own, 22)
       local per, p = limit / divisor, period / divisor

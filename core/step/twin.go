@@ -2,33 +2,61 @@ package step
 
 import "fmt"
 
+// ValueBytes returns the length of the value that the twin of a step stores: the parameters that
+// it means something under, and the state. That of a SlidingLog is longer.
+func ValueBytes(p Step) int {
+	words := p.Words()
+	switch p.Numbers().Algorithm {
+	case TokenBucket:
+		words += 3
+	case SlidingWindow:
+		words += windowHeader
+	default:
+		words++
+	}
+	return words * WordBytes
+}
+
 // ReplyBytes returns the length of the state in the reply of a step's twin, if there is
-// one.
-func ReplyBytes(p Step) int {
+// one, to a question that is allowed or not.
+func ReplyBytes(p Step, allowed bool) int {
 	switch p.Numbers().Algorithm {
 	case SlidingWindow:
-		return (windowHeader + p.Words()) * WordBytes
+		return WordBytes + ValueBytes(p)
 	case SlidingLog:
-		return 4 * WordBytes
+		if allowed {
+			return logHeader
+		}
+		return logReply
 	}
 	return p.Words() * WordBytes
 }
+
+const (
+	logHeader = 3*WordBytes + 4*2 // period, newest, oldest; most, first, count, size
+	logReply  = 4 * WordBytes     // count, and the instants that Read needs
+)
 
 // windowHeader is how many words of numbers are before the state of a sliding window.
 const windowHeader = 2
 
 // ReadTwin is Read of a state in the reply of the step's twin, in words of [WordBytes].
-// An empty reply is nil. The twin of a sliding window replies with the value that it found:
+// An empty reply is nil. The twin of a sliding window replies with the record that it found:
 // of n units, charged were charged since, or refused were counted as refused. Values that no
 // twin writes, left under the key by another program, are bounded rather than reported: the
 // charge has been made by then.
 func ReadTwin(p Step, reply string, now, n, charged, refused int64) (Reading, error) {
-	if len(reply) != 0 && len(reply) != ReplyBytes(p) {
+	if len(reply) != 0 && len(reply) != ReplyBytes(p, false) && len(reply) != ReplyBytes(p, true) {
 		return Reading{}, fmt.Errorf("headgate: a state of %d bytes", len(reply))
 	}
 	window, sliding := p.(*slidingWindow)
 	if len(reply) == 0 && (!sliding || charged+refused == 0) {
 		return p.Read(nil, now, n), nil
+	}
+	if log, ok := p.(*slidingLog); ok && len(reply) == logHeader {
+		newest, oldest := min(Word(reply[WordBytes:]), MaxInt), min(Word(reply[2*WordBytes:]), MaxInt)
+		count := int64(reply[logHeader-4])<<8 | int64(reply[logHeader-3])
+		return log.reading(now, n, count, 0, oldest, newest), nil
 	}
 	var room [16]int64
 	s := room[:0]
@@ -37,9 +65,9 @@ func ReadTwin(p Step, reply string, now, n, charged, refused int64) (Reading, er
 	}
 	if sliding {
 		if len(s) == 0 {
-			s = append(s, make([]int64, windowHeader+window.Words())...)
+			s = append(s, make([]int64, 1+windowHeader+window.Words())...)
 		}
-		s = s[windowHeader:]
+		s = s[1+windowHeader:]
 		if charged > 0 {
 			window.Charge(s, now, charged)
 		} else if refused > 0 {

@@ -26,13 +26,13 @@ func TestWords(t *testing.T) {
 	}
 }
 
-// The twin of a sliding window replies with the value that it found, and what was charged, or
+// The twin of a sliding window replies with the record that it found, and what was charged, or
 // counted as refused, is added here.
 func TestReadTwinOfSlidingWindow(t *testing.T) {
 	m := step.Numbers{Algorithm: step.SlidingWindow, Limit: 10, Period: 3000, Resolution: 3, CountDenied: true}
 	p := newKey(t, m).step
 	for _, found := range [][]int64{nil, {noon, 1, 2, 3, 0}, {noon - 2000, 1, 2, 3, 4}, {noon - 9000, 1, 2, 3, 4}} {
-		reply := step.AppendWord(step.AppendWord(nil, m.Period), m.Resolution)
+		reply := step.AppendWord(step.AppendWord(step.AppendWord(nil, 1234567), m.Period), m.Resolution)
 		for _, word := range found {
 			reply = step.AppendWord(reply, word)
 		}

@@ -6,11 +6,17 @@
 --
 -- The questions are byte strings:
 --
---   mode, number of parts, bytes of a part, then the parts: algorithm, 1 if it counts what is
---   refused or 0, 1 if its values are read in parts or 0, which key it is about, from 1, and in
---   two bytes where in numbers its policy is, from 1; then, unless n is 1: n; and to settle, also:
---   at, actual. In mode + EXTRA the parts are followed by how many units more to charge, as far as
---   all policies admit them
+--   mode, number of parts, bytes of a part, 1 if they are about several keys or 0, then the parts:
+--   algorithm, 1 if it counts what is refused or 0, the form of its value, which key it is about,
+--   from 1, and in two bytes where in numbers its policy is, from 1; then, unless n is 1: n; and to
+--   settle, also: at, actual. In mode + EXTRA the parts are followed by how many units more to
+--   charge, as far as all policies admit them
+--
+-- The form is MORE or LAST if the value of the key has records, one for each policy: of a limiter,
+-- all but the logs. The parts about it follow each other, and LAST is the last of them. A log is a
+-- value of its own: WHOLE, or IN_PARTS if it may be long, and is read in parts. A record is a word,
+-- its tag, and the policy's value. A tag says which policy it is, the algorithm, and the length:
+-- ((policy * 8) + algorithm) * 2^24 + length.
 --
 -- A question of mode DENY is refused whatever its policies say.
 --
@@ -25,27 +31,28 @@
 -- To define functions takes a server as long as to decide. So what most questions need is in
 -- one piece, into which the twins of the steps, in core/step, are put; and the rest is defined
 -- when it is needed. These are the parts of a twin. The policy's numbers are in the string
--- numbers from byte place on, as words, in the order of Step.Constants. own is the policy's
--- value, which begins with the numbers that it is kept under, or no more than its beginning
--- if it is read in parts, or false; key is its name.
+-- numbers from byte place on, as words, in the order of Step.Constants; before them is the tag that
+-- its record has under these numbers. own has the record from byte o on; or it is the value of a
+-- log, or no more than its beginning if that is read in parts; or false. A value begins with the
+-- numbers that it is kept under. key is its name. A twin writes nothing.
 --
 --   helpers: what the others need, before all questions
---   admits: sets ok to whether n units fit, and a to h for the parts below. Or it leaves ok nil,
---     if own is not a value under these numbers: if these, or its length, are others. If it is
---     one, then whatever the rest of it holds, this and the others raise no error and take no
---     longer than with any other. It writes nothing. Unless others is set, it leaves ok nil
---     also if own is ahead of now by more than Step.Window: then take brings it back.
---   charge, refuse: set new to the new value, or nil if they have written it; life, for which
---     it counts, in microseconds, or 0 if that has not grown; and state, which is replied, as
---     step.ReadTwin expects it. Charge may set patch instead of new, unless others is set: life is
---     0, and no more of the value changes than some bytes from PATCHED[algorithm] on. refuse is for
---     policies that count what is refused.
+--   admits: sets ok to whether n units fit, a to h for the parts below, which are nil before, and z to
+--     the last byte of a record. Or it leaves ok nil, if own is not of these numbers: if they, or the tag, or the
+--     length of a log, are others. If it is, then whatever the rest of it holds, this and the
+--     others raise no error and take no longer than with any other. Unless others is set, it leaves
+--     ok nil also if own is ahead of now by more than Step.Window: then take brings it back.
+--   charge, refuse: set new to the new value; life, for which it counts, in microseconds, or 0 if
+--     that has not grown; and state, which is replied, as step.ReadTwin expects it. Instead of new
+--     they may set patch, unless others is set: no more of the record changes than these bytes from
+--     PATCHED[algorithm] on. Or a log sets patches: after how many bytes, which, and so on. refuse
+--     is for policies that count what is refused.
 --   state: sets state, if there is one, where nothing was charged
 --   grows: if read in parts, sets more to the words that a charge lays out anew, if any
---   size: if read in parts, sets more to the words of the whole value, if there is one
 --   rare: adds the functions that are rarely needed to the table rare
 
--- Numbers are stored as words of 7 bytes, big endian: every integer up to 2^53-1.
+-- Numbers are stored as words of 7 bytes, big endian: every integer up to 2^53-1. Some of a log
+-- have 2.
 -- read('>I7I7', v, i) returns two words from byte i on, and perhaps a value more;
 -- pack('>I7I7', x, y) joins two.
 local sub, find, byte, char, rep, concat = string.sub, string.find, string.byte, string.char, string.rep, table.concat
@@ -60,17 +67,19 @@ else
   function read(format, v, i)
     local out = {}
     for k = 1, (#format - 1) / 2 do
-      local a, b, c, d, e, f, g = byte(v, i, i + 6)
-      out[k] = (((((a * 256 + b) * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g
-      i = i + 7
+      local x = 0
+      for _ = 1, tonumber(sub(format, 2 * k + 1, 2 * k + 1)) do
+        x, i = x * 256 + byte(v, i), i + 1
+      end
+      out[k] = x
     end
     return unpack(out)
   end
   function pack(format, ...)
-    local out, digits = {}, {}
+    local out = {}
     for k = 1, (#format - 1) / 2 do
-      local x = select(k, ...)
-      for i = 7, 1, -1 do
+      local x, digits = select(k, ...), {}
+      for i = tonumber(sub(format, 2 * k + 1, 2 * k + 1)), 1, -1 do
         local digit = x % 256
         digits[i] = char(digit)
         x = (x - digit) / 256
@@ -85,11 +94,16 @@ local MAXWORDS = 8192 -- that a call may lay out anew, unless it has but one que
 
 local MAXLOG = 16384 -- units of a log
 
-local BEGINNING = 490 -- bytes that are read of a long log: its header and 64 entries
+local BEGINNING = 477 -- bytes that are read of a long log: its header and 64 entries
 
 local ANOTHER = 'the key holds a value of another kind'
 
-local PATCHED = {'21', '7', '14'} -- the bytes before those that most charges change: the numbers
+-- The bytes before those that most charges change: the tag and the numbers. To make a string of a
+-- number takes a server long, so those are known that are needed most, by that number and one.
+local PATCHED = {28, 14, 21, 0}
+local OFFSETS = {[29] = '28', [15] = '14', [22] = '21', [1] = '0'}
+
+local LENGTHS = 16777216 -- 2^24: what a tag counts the policies by
 
 local function div(a, b) return (a - a % b) / b end -- exact where a/b would round
 

@@ -16,23 +16,30 @@
 --   lasts(v): the instant from which it is fresh, its window, and how much it shows
 local rare = {}
 
+-- tagged returns the record of a value of the policy.
+function tagged(v, place)
+  local tag = read('>I7', numbers, place - 7)
+  return pack('>I7', tag - tag % LENGTHS + #v) .. v
+end
+
 -- isperiod reports whether v begins with a period that a policy may have.
 local function isperiod(v)
   local period = read('>I7', v, 1)
   return period >= 1 and period <= 4503599627370496
 end
 
--- others is what take has returned, or something else unless the value may be ahead of now.
+-- own is the policy's record or log. others is what take has returned, or something else unless the
+-- value may be ahead of now.
 function admits(algorithm, own, n, key, place, others)
-  local ok, a, b, c, d, e, f, g, h
+  local o, z, ok, a, b, c, d, e, f, g, h = 1
   --@admits
   return ok, a, b, c, d, e, f, g, h
 end
 
 local function charge(algorithm, own, n, key, place, others, _, a, b, c, d, e, f, g, h)
-  local new, life, state, patch
+  local o, new, life, state, patch, patches = 1
   --@charge
-  return new, life
+  return new, life, patch and {0, patch} or patches
 end
 
 -- most returns the largest number from lo to hi that a policy admits. It admits lo.
@@ -46,8 +53,8 @@ function most(algorithm, own, key, place, lo, hi)
 end
 
 -- save returns an error, or nothing.
-local function save(algorithm, cell, key, v, new, life, inparts)
-  local failed, patch
+local function save(cell, key, v, changed, list, lives, from, upto)
+  local failed, sized = nil, true
   --@save
   return failed
 end
@@ -66,22 +73,28 @@ local function keep(functions, v)
   return {value = v, till = min(max(fresh, now + 2 * window), 9007199254740991), fresh = fresh, window = window, shows = shows}
 end
 
+-- several returns the values under each of the numbers.
+local function several(functions, v)
+  local all, i = {}, 2
+  while i <= #v do
+    if #all == MAXKEPT or #v < i + 13 then error(ANOTHER, 0) end
+    local till, length = read('>I7I7', v, i)
+    local x = sub(v, i + 14, i + 13 + length)
+    if #x < length or not functions.intact(x) then error(ANOTHER, 0) end
+    local _, _, shows = functions.lasts(x)
+    all[#all + 1] = {value = x, till = till, shows = shows}
+    i = i + 14 + length
+  end
+  return all
+end
+
 -- take is called with a whole value that is not one under the policy's numbers alone, or is
 -- ahead of now. It returns the policy's own, or false if it is fresh; and those of others, as
 -- from keep. If it is not a value at all, it raises an error.
 function take(algorithm, v, place)
   local functions, all = rare[algorithm], {}
   if byte(v, 1) == SEVERAL then
-    local i = 2
-    while i <= #v do
-      if #all == MAXKEPT or #v < i + 13 then error(ANOTHER, 0) end
-      local till, length = read('>I7I7', v, i)
-      local x = sub(v, i + 14, i + 13 + length)
-      if #x < length or not functions.intact(x) then error(ANOTHER, 0) end
-      local _, _, shows = functions.lasts(x)
-      all[#all + 1] = {value = x, till = till, shows = shows}
-      i = i + 14 + length
-    end
+    all = several(functions, v)
   else
     if not functions.intact(v) then error(ANOTHER, 0) end
     local x = keep(functions, v)
@@ -132,43 +145,108 @@ function join(algorithm, own, others, n)
   return concat(out), till - now
 end
 
+-- records calls f with the tag of each record of a value, without the length, and where it begins
+-- and ends.
+local function records(v, f)
+  local i = 1
+  repeat
+    local tag = #v >= i + 6 and read('>I7', v, i) or error(ANOTHER, 0)
+    local length = tag % LENGTHS
+    if #v < i + 6 + length then error(ANOTHER, 0) end
+    f(tag - length, i, i + 6 + length)
+    i = i + 7 + length
+  until i > #v
+end
+
+-- counts reports whether the value in a record is not fresh. Of an algorithm that is not known here,
+-- as another release may have it, it is taken for one that counts.
+local function counts(tag, x)
+  local functions = rare[tag / LENGTHS % 8]
+  if not functions then return true end
+  if byte(x, 1) ~= SEVERAL then
+    if not functions.intact(x) then error(ANOTHER, 0) end
+    return functions.lasts(x) > now
+  end
+  for _, kept in ipairs(several(functions, x)) do
+    if kept.till > now then return true end
+  end
+end
+
+-- sorted returns the records of v in the order of the parts that begin at byte from of questions,
+-- with an empty one where there is none; then those of other policies that still count: a plan, or
+-- another release, may have others. In tests with an instant of their own all stay.
+function sorted(v, from, size)
+  local found, rest = {}, {}
+  records(v, function(tag, i, j)
+    if found[tag] then error(ANOTHER, 0) end
+    found[tag] = sub(v, i, j)
+    rest[#rest + 1] = tag
+  end)
+  local out = {}
+  repeat
+    local _, _, form, _, high, low = byte(questions, from, from + 5)
+    local tag = read('>I7', numbers, 256 * high + low - 7)
+    tag = tag - tag % LENGTHS
+    out[#out + 1] = found[tag] or pack('>I7', tag)
+    found[tag] = nil
+    from = from + size
+  until form == LAST
+  for _, tag in ipairs(rest) do
+    local x = found[tag]
+    if x and #x > 7 and (given or counts(tag, sub(x, 8))) then out[#out + 1] = x end
+  end
+  return concat(out)
+end
+
 -- settle gives back, or charges what fits, of each part by itself.
 function settle(parts, size, first, last)
   for i = 0, parts - 1 do
-    local from = first + size * i
-    local algorithm, _, inparts, cell, high, low = byte(questions, from, from + 5)
+    local at1 = first + size * i
+    local algorithm, _, form, cell, high, low = byte(questions, at1, at1 + 5)
     local place, key, functions = 256 * high + low, keys[cell], rare[algorithm]
-    local n, at, actual = read('>I7I7I7', questions, from + 6)
+    local n, at, actual = read('>I7I7I7', questions, at1 + 6)
     local v = values[cell]
     if v == nil then
-      v = inparts == 1 and call('GETRANGE', key, 0, BEGINNING - 1) or call('GET', key)
-      if v == '' then v = false end
-    elseif v and #v == BEGINNING then
-      inparts = 1
+      v = form == IN_PARTS and call('GETRANGE', key, 0, BEGINNING - 1) or call('GET', key)
+      if v == '' and form == IN_PARTS then v = false end
+    elseif v and form == WHOLE and #v == BEGINNING then
+      form = IN_PARTS
     end
-    local own, others = v
-    if v and admits(algorithm, v, 1, key, place) == nil then
-      if inparts == 1 then v = call('GET', key) end
-      own, others = take(algorithm, v, place)
+    local from, upto, own, others = 1, v and #v or 0, v
+    if form < WHOLE and v then
+      local mine = read('>I7', numbers, place - 7)
+      own, from = false, upto + 1
+      records(v, function(tag, i, j)
+        if tag == mine - mine % LENGTHS then
+          from, upto, own = i, j, j >= i + 7 and sub(v, i + 7, j)
+        end
+      end)
     end
-    local uncovered, new, life = 0
+    local function tag(x) return x and form < WHOLE and tagged(x, place) or x end
+    if own and admits(algorithm, tag(own), 1, key, place) == nil then
+      if form == IN_PARTS then
+        v = call('GET', key)
+        own, upto = v, #v
+      end
+      own, others = take(algorithm, own, place)
+    end
+    local uncovered, fit, new, life, patches = 0, 0
     if not functions.most and actual > 0 then
       -- it counts calls, and the call took place
     elseif actual < n then
-      if own then
-        new, life = functions.giveback(own, at, n - actual, not others and key, place)
-        if others then new, life = join(algorithm, new, others, 0) end
-      end
+      if own then new, life, patches = functions.giveback(own, at, n - actual, not others and key, place) end
     elseif actual > n then
-      local fit = most(algorithm, own, key, place, 0, min(actual - n, functions.most(place)))
+      fit = most(algorithm, tag(own), key, place, 0, min(actual - n, functions.most(place)))
       uncovered = actual - n - fit
       if fit > 0 then
-        new, life = charge(algorithm, own, fit, key, place, others or inparts == 0, admits(algorithm, own, fit, key, place, true))
-        if others then new, life = join(algorithm, new, others, fit) end
+        new, life, patches = charge(algorithm, tag(own), fit, key, place, others or form < IN_PARTS, admits(algorithm, tag(own), fit, key, place, true))
       end
     end
-    local failed = life and save(algorithm, cell, key, v, new, life, inparts)
-    if failed then error(failed, 0) end
+    if life then
+      if others then new, life = join(algorithm, new, others, fit) end
+      local failed = save(cell, key, v, tag(new), not new and patches, life, from, upto)
+      if failed then error(failed, 0) end
+    end
     out[last + i + 1] = '\3' .. pack('>I7', uncovered)
   end
 end

@@ -1,29 +1,38 @@
--- A new value, unless it was written, is kept for half as much again as it counts, so that few
--- writes have to renew that. A life is never shortened, as a limiter of the same name with
--- other numbers may need the longer one; a life of 0 means the present one. In tests with an
+-- The bytes of v from byte from to byte upto become changed; it may be of another length only if
+-- sized is set. Or, of a log, list has patches. lives is its life.
+--
+-- A new value is kept for half as much again as it counts, so that few writes have to renew
+-- that. A life is never shortened, as others of the records, or a limiter of the same name with
+-- other numbers, may need the longer one; a life of 0 means the present one. In tests with an
 -- instant of their own nothing expires.
 -- An error, such as READONLY or OOM, is that of the whole call.
-local done
-if v and life == 0 then
-  if patch then
-    done = try('SETRANGE', key, PATCHED[algorithm], patch)
-  elseif new then
-    done = try('SET', key, new, 'KEEPTTL')
-  end
+local new, done
+if v and lives == 0 and not sized then
+  done = try('SETRANGE', key, OFFSETS[from] or from - 1, changed)
 else
-  local least = life > 0 and (life + 1999 - (life + 999) % 1000) / 1000 or 1
+  local least = lives > 0 and (lives + 1999 - (lives + 999) % 1000) / 1000 or 1
   if given then least = 3600000 end
   local most = least + (least - least % 2) / 2
-  if not v then -- not over a value of another type, which MGET returns as none
+  local renew = v and lives > 0 and call('PTTL', key) < least
+  if list then
+    for j = 1, #list, 2 do
+      if list[j + 1] ~= '' then done = try('SETRANGE', key, list[j], list[j + 1]) end
+    end
+    if renew then call('PEXPIRE', key, most) end
+  elseif not v then -- not over a value of another type, which MGET returns as none
+    new = changed
     done = try('SET', key, new, 'PX', most, 'NX')
-    if not done then failed = ANOTHER end
-  elseif call('PTTL', key) >= least then
-    if new then done = try('SET', key, new, 'KEEPTTL') end
-  elseif new then
-    done = try('SET', key, new, 'PX', most)
+    if not done then failed, new = ANOTHER, nil end
+  elseif renew or sized then
+    new = sub(v, 1, from - 1) .. changed .. sub(v, upto + 1)
+    if renew then
+      done = try('SET', key, new, 'PX', most)
+    else
+      done = try('SET', key, new, 'KEEPTTL')
+    end
   else
-    call('PEXPIRE', key, most)
+    done = try('SETRANGE', key, OFFSETS[from] or from - 1, changed)
   end
 end
 if type(done) == 'table' and done.err then return done end
-if failed or inparts == 1 then values[cell] = nil else values[cell] = new end
+values[cell] = new
