@@ -154,6 +154,13 @@ func fixedFamilies() []family {
 			{long.Named("b"), core.TokenBucket(per(3, second), 2).Named("a")},
 			{long.Named("a"), bucket.Named("b")}, // other algorithms under these names: other states
 		}},
+		{"sets", [][]core.Policy{ // of policies, which have records in common
+			{bucket.Named("a")},
+			{bucket.Named("a"), window.Named("b")},
+			{sliding.Named("c"), core.FixedWindow(per(9, 3*second)).Named("b")},
+			{window.CountDenied().Named("b"), apart.Named("d"), bucket.Named("a")},
+			{apart.Named("a"), sliding.Named("b"), short.Named("c")},
+		}},
 		{"denied two", [][]core.Policy{
 			{apart.Named("a"), window.CountDenied().Named("b")},
 			{sliding.Named("a"), long.CountDenied().Named("b"), short.CountDenied().Named("c")},
