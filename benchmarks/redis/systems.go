@@ -54,6 +54,7 @@ type opened struct {
 
 var systems = []system{
 	{name: "headgate TokenBucket", open: headgate(merged, tokenBucket)},
+	{name: "headgate TokenBucket, 60 a minute", open: headgate(merged, bucketOf60)},
 	{name: "headgate SlidingLog of 60", open: headgate(merged, slidingLog(60))},
 	{name: "headgate SlidingLog of 10,000", open: headgate(merged, slidingLog(10_000))},
 	{name: "headgate SlidingWindow", open: headgate(merged, slidingWindow)},
@@ -184,6 +185,14 @@ func slidingLog(n int) func(limit) []core.Policy {
 		}
 		return []core.Policy{core.SlidingLog(l.rate())}
 	}
+}
+
+// bucketOf60 has the period of a log of 60: lives are renewed as often.
+func bucketOf60(l limit) []core.Policy {
+	if l == roomy {
+		l = limit{60, time.Minute}
+	}
+	return tokenBucket(l)
 }
 
 func twoPolicies(l limit) []core.Policy {
