@@ -21,14 +21,14 @@ const (
 	minSecret = sha256.Size
 )
 
-// A namer makes the names of cells in Redis:
+// A namer makes the names of values in Redis:
 //
 //	headgate:{=user-42}:api:r1
 //	headgate:{=user-42}:api/strict:sl3
 //
 // the prefix, the key in braces, the limiter's name, and r with the number of the layout of
 // records: the value has one for each policy. A SlidingLog has a value of its own, with the
-// policy's name, and the algorithm with its layout. The braces are a hash tag: all cells of one
+// policy's name, and the algorithm with its layout. The braces are a hash tag: all values of one
 // key are in one hash slot of a Cluster, whatever the limiter. In the braces is the key itself
 // after "=", with a tilde and two hex digits for bytes that would be ambiguous; of a
 // long key the SHA-256 after "#"; and with a secret the HMAC-SHA-256 after "*". Names

@@ -106,8 +106,11 @@
 //
 // # Keys
 //
-// See [Config] for how keys are named, hashed and hidden. Every key expires when
-// its state no longer counts.
+// The policies of a limiter share a key in Redis for each key that they limit, and a
+// SlidingLog has one of its own. See [Config] for how keys are named, hashed and hidden.
+// Every key expires when its state no longer counts. A policy is found by a hash of its name:
+// if two policies of a limiter have one algorithm and one hash, which is so once in millions,
+// [core.New] refuses it.
 package redisstore
 
 import (

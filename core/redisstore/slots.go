@@ -12,8 +12,8 @@ import (
 	"github.com/headgate/headgate/core/internal/keeper"
 )
 
-// slots is the name of the hash of what is held of a key. It cannot be that of a cell,
-// where a policy's name follows.
+// slots is the name of the hash of what is held of a key. It cannot be that of a
+// limiter's value, which ends otherwise.
 func (n *namer) slots(name, key string) string {
 	var room [maxPlainKey + 64]byte
 	b := n.tag(room[:0], key)

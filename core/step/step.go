@@ -67,7 +67,9 @@ const (
 // An Algorithm is a way to count, together with the layout of its state.
 type Algorithm uint8
 
-// The algorithms. A layout that changes gets a new number.
+// The algorithms. Records in Redis contain these numbers: none is used for another algorithm.
+// When the layout of a SlidingLog changes, its String gets a new number; when that of another
+// does, the records of redisstore get one.
 const (
 	TokenBucket Algorithm = iota + 1
 	FixedWindow
@@ -78,7 +80,8 @@ const (
 	Blocked
 )
 
-// String returns the name that is part of every stored identity.
+// String returns a short name. That of SlidingLog is part of the names of its values in Redis.
+// The others share a value, whose name has the number of the layout of its records.
 func (a Algorithm) String() string {
 	switch a {
 	case TokenBucket:

@@ -1,6 +1,6 @@
 -- Answers questions in order, each all or nothing.
 --
--- KEYS: the cells of all questions. ARGV[1]: the instant, for tests, or '' for the server's.
+-- KEYS: the values of all questions. ARGV[1]: the instant, for tests, or '' for the server's.
 -- ARGV[2]: a byte for each algorithm: 1 if a question uses it, 2 if it reads a value in parts,
 -- or 0; then the questions. ARGV[3]: the numbers of the policies, one after the other.
 --
