@@ -372,6 +372,28 @@ func TestLivesAreRenewedAfterOtherNumbers(t *testing.T) {
 	}
 }
 
+// A charge that renews the life of a long log, of which it has read no more than the beginning,
+// leaves the rest as it is.
+func TestLongLogsStayWholeWhenRenewed(t *testing.T) {
+	s, clock := open(t, Config{RefusalTTL: -1}, redistest.Start(t).Addr()), handClock()
+	clock.tell(s)
+	l := newLimiter(t, s, "api", core.SlidingLog(core.Rate{Events: 100, Per: 4 * time.Second}))
+	allow(t, l, "k", 50)
+	clock.move(1_000_000)
+	allow(t, l, "k", 40)
+	d := allow(t, l, "k", 10)
+	if err := d.Refund(t.Context()); err != nil { // the ring wraps around from now on
+		t.Fatal(err)
+	}
+	clock.move(1_000_000)
+	s.Client().PExpire(t.Context(), s.cell(t, l, "k"), time.Minute) // with an instant, less than each charge wants
+	allow(t, l, "k", 1)
+	clock.move(2_000_000) // the first 50 have expired, 10 of which were given back
+	if d := allow(t, l, "k", 1); d.Remaining != 48 {
+		t.Errorf("%d left, want 48: 52 count", d.Remaining)
+	}
+}
+
 // Windows under a second are windows too.
 func TestShortWindowsHold(t *testing.T) {
 	t.Parallel()

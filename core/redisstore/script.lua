@@ -544,7 +544,7 @@ repeat
           new = changed
           done = try('SET', key, new, 'PX', most, 'NX')
           if not done then failed, new = ANOTHER, nil end
-        elseif renew or sized then
+        elseif sized or renew and #v ~= BEGINNING then -- of a long log, v may be no more than that
           new = sub(v, 1, from - 1) .. changed .. sub(v, upto + 1)
           if renew then
             done = try('SET', key, new, 'PX', most)
@@ -553,6 +553,7 @@ repeat
           end
         else
           done = try('SETRANGE', key, OFFSETS[from] or from - 1, changed)
+          if renew then call('PEXPIRE', key, most) end
         end
       end
       if type(done) == 'table' and done.err then return done end
@@ -1572,7 +1573,7 @@ repeat
                 new = changed
                 done = try('SET', key, new, 'PX', most, 'NX')
                 if not done then failed, new = ANOTHER, nil end
-              elseif renew or sized then
+              elseif sized or renew and #v ~= BEGINNING then -- of a long log, v may be no more than that
                 new = sub(v, 1, from - 1) .. changed .. sub(v, upto + 1)
                 if renew then
                   done = try('SET', key, new, 'PX', most)
@@ -1581,6 +1582,7 @@ repeat
                 end
               else
                 done = try('SETRANGE', key, OFFSETS[from] or from - 1, changed)
+                if renew then call('PEXPIRE', key, most) end
               end
             end
             if type(done) == 'table' and done.err then return done end

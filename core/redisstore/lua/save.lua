@@ -23,7 +23,7 @@ else
     new = changed
     done = try('SET', key, new, 'PX', most, 'NX')
     if not done then failed, new = ANOTHER, nil end
-  elseif renew or sized then
+  elseif sized or renew and #v ~= BEGINNING then -- of a long log, v may be no more than that
     new = sub(v, 1, from - 1) .. changed .. sub(v, upto + 1)
     if renew then
       done = try('SET', key, new, 'PX', most)
@@ -32,6 +32,7 @@ else
     end
   else
     done = try('SETRANGE', key, OFFSETS[from] or from - 1, changed)
+    if renew then call('PEXPIRE', key, most) end
   end
 end
 if type(done) == 'table' and done.err then return done end
