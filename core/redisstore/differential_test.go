@@ -199,6 +199,8 @@ type walk struct {
 	held   [][2]core.Decision   // charges to settle
 	extras [][2]store.Settlement
 	counts map[string]int
+
+	age func(about core.Charge) // shortens the lives of what is stored, if it is in Redis
 }
 
 // A clock is what the store and the reference are told the time by.
@@ -288,8 +290,11 @@ func (w *walk) step() {
 		w.peek()
 	case x < 86:
 		w.askAll()
-	case x < 98:
+	case x < 97:
 		w.settle()
+	case x < 98 && w.age != nil:
+		got, _ := w.charge()
+		w.age(got)
 	default:
 		w.reset()
 	}
@@ -542,7 +547,14 @@ func newWalkOn(t *testing.T, addr, prefix string) *walk {
 	s := open(t, Config{Failure: FailClosed, RefusalTTL: -1, Prefix: prefix}, addr)
 	c := handClock()
 	c.tell(s)
-	return newWalk(t, s, c, prefix)
+	w := newWalk(t, s, c, prefix)
+	w.age = func(about core.Charge) {
+		charge := store.Charge{Limiter: s.bare(t, about.Limiter), Key: about.Key}
+		for _, name := range s.backend.values(nil, &charge) {
+			s.Client().PExpire(t.Context(), name, 30*time.Minute) // less than a charge wants, with an instant
+		}
+	}
+	return w
 }
 
 // What is given back under a plan is kept for the largest limit from then on, as all that is

@@ -199,7 +199,7 @@ func policiesOf(spec *store.Spec) (policies []policy, numbers any, err error) {
 				continue
 			}
 			tag := tagOf(&spec.Policies[i])
-			if other, ok := tags[tag>>lengthBits]; ok {
+			if other, ok := tags[tag>>lengthBits]; ok && !logs {
 				return nil, nil, fmt.Errorf("the names of policies %q and %q have the same hash: rename one", other, spec.Policies[i].Name)
 			}
 			tags[tag>>lengthBits] = spec.Policies[i].Name
