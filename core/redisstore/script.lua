@@ -232,7 +232,7 @@ local logPlace, logPeriod, logLimit, logQuarter
 local out, last = {pack('>I7', now)}, 1 -- the reply in pieces, and their number
 local words = 0                         -- that were laid out anew
 
--- values has what is known to be stored, by cell.
+-- values has what is known to be stored, by the number of the key.
 local keys, values = KEYS, {}
 local inpart = find(used, '\2', 1, true) -- a value may be the beginning of a long log
 if #keys > 1 and not inpart then values = call('MGET', unpack(keys)) end
@@ -517,7 +517,7 @@ repeat
     end
 
     -- save returns an error, or nothing.
-    local function save(cell, key, v, changed, list, lives, from, upto)
+    local function save(number, key, v, changed, list, lives, from, upto)
       local failed, sized = nil, true
       -- The bytes of v from byte from to byte upto become changed; it may be of another length only if
       -- sized is set. Or, of a log, list has patches. lives is its life.
@@ -557,7 +557,7 @@ repeat
         end
       end
       if type(done) == 'table' and done.err then return done end
-      values[cell] = new
+      values[number] = new
       return failed
     end
 
@@ -1036,11 +1036,11 @@ repeat
     -- settle gives back, or charges what fits, of each part by itself.
     function settle(parts, size, first, last)
       for i = 0, parts - 1 do
-        local at1 = first + size * i
-        local algorithm, _, form, cell, high, low = byte(questions, at1, at1 + 5)
-        local place, key, functions = 256 * high + low, keys[cell], rare[algorithm]
-        local n, at, actual = read('>I7I7I7', questions, at1 + 6)
-        local v = values[cell]
+        local where = first + size * i
+        local algorithm, _, form, number, high, low = byte(questions, where, where + 5)
+        local place, key, functions = 256 * high + low, keys[number], rare[algorithm]
+        local n, at, actual = read('>I7I7I7', questions, where + 6)
+        local v = values[number]
         if v == nil then
           v = form == IN_PARTS and call('GETRANGE', key, 0, BEGINNING - 1) or call('GET', key)
           if v == '' and form == IN_PARTS then v = false end
@@ -1079,7 +1079,7 @@ repeat
         end
         if life then
           if others then new, life = join(algorithm, new, others, fit) end
-          local failed = save(cell, key, v, tag(new), not new and patches, life, from, upto)
+          local failed = save(number, key, v, tag(new), not new and patches, life, from, upto)
           if failed then error(failed, 0) end
         end
         out[last + i + 1] = '\3' .. pack('>I7', uncovered)
@@ -1090,7 +1090,7 @@ repeat
   while pos < #questions and not missing do
     -- Each part decides, and works out what it changes. Nothing is written before all admit. If one
     -- does not, the question begins again, refused.
-    local mode, parts, size, apart, algorithm, denied, form, cell, high, low = byte(questions, pos, pos + 9)
+    local mode, parts, size, apart, algorithm, denied, form, number, high, low = byte(questions, pos, pos + 9)
     local first, asked, pieces, allowed = pos + 4, parts, 2 * parts, true
     local after = first + size * parts
     local failed, extra, trying, waiting, over -- trying is how many units more the parts so far admit
@@ -1118,12 +1118,12 @@ repeat
     end
 
     while i < asked do -- a value
-      local key, v, start, begin, lives = keys[cell], values[cell], i, 1, 0
+      local key, v, start, begin, lives = keys[number], values[number], i, 1, 0
       local list, changed, from, upto, sized, ordered -- what changes, as save wants it; whether it is sorted
       if v == nil then
         if form == IN_PARTS then v = try('GETRANGE', key, 0, BEGINNING - 1) else v = try('GET', key) end
         if v == '' and form == IN_PARTS then v = false end
-        if type(v) == 'table' then failed = v else values[cell] = v end
+        if type(v) == 'table' then failed = v else values[number] = v end
       elseif inpart and form == WHOLE and v and #v == BEGINNING then
         form = IN_PARTS -- as another plan may have read no more
       end
@@ -1475,25 +1475,25 @@ repeat
             new = sub(numbers, place - 7, place - 1) .. new
           end
           if life then
-            local at1, at2 = begin, z
+            local left, right = begin, z
             if patch then
-              at1 = begin + PATCHED[algorithm]
-              at2 = at1 + #patch - 1
+              left = begin + PATCHED[algorithm]
+              right = left + #patch - 1
               new = patch
             elseif form >= WHOLE then
-              at2 = v and #v or 0
+              right = v and #v or 0
               sized = true
               list = patches
             elseif #new ~= z + 1 - begin then
               sized = true
             end
             if from then
-              changed = changed .. sub(v or '', upto + 1, at1 - 1) .. new
+              changed = changed .. sub(v or '', upto + 1, left - 1) .. new
             else
-              from = at1
+              from = left
               changed = new
             end
-            upto = at2
+            upto = right
             if life > lives then lives = life end
           end
           if not state then
@@ -1534,14 +1534,14 @@ repeat
         i = i + 1
         if form ~= MORE then break end
         begin = z + 1
-        local at1 = first + size * i
-        algorithm, denied, form, cell, high, low = byte(questions, at1, at1 + 5)
+        local where = first + size * i
+        algorithm, denied, form, number, high, low = byte(questions, where, where + 5)
       until false
 
       if i < asked then -- another value, or all again
-        if from and i > 0 then waiting = {waiting, key, cell, v, list, changed, lives, from, upto, sized} end
-        local at1 = first + size * i
-        algorithm, denied, form, cell, high, low = byte(questions, at1, at1 + 5)
+        if from and i > 0 then waiting = {waiting, key, number, v, list, changed, lives, from, upto, sized} end
+        local where = first + size * i
+        algorithm, denied, form, number, high, low = byte(questions, where, where + 5)
       elseif over and not failed and not missing then
         failed = {words = grown}
       elseif not failed and not missing then
@@ -1586,10 +1586,10 @@ repeat
               end
             end
             if type(done) == 'table' and done.err then return done end
-            values[cell] = new
+            values[number] = new
           end
           from = nil
-          if waiting then waiting, key, cell, v, list, changed, lives, from, upto, sized = unpack(waiting, 1, 10) end
+          if waiting then waiting, key, number, v, list, changed, lives, from, upto, sized = unpack(waiting, 1, 10) end
         until not from
       end
     end

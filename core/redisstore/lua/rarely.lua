@@ -53,7 +53,7 @@ function most(algorithm, own, key, place, lo, hi)
 end
 
 -- save returns an error, or nothing.
-local function save(cell, key, v, changed, list, lives, from, upto)
+local function save(number, key, v, changed, list, lives, from, upto)
   local failed, sized = nil, true
   --@save
   return failed
@@ -201,11 +201,11 @@ end
 -- settle gives back, or charges what fits, of each part by itself.
 function settle(parts, size, first, last)
   for i = 0, parts - 1 do
-    local at1 = first + size * i
-    local algorithm, _, form, cell, high, low = byte(questions, at1, at1 + 5)
-    local place, key, functions = 256 * high + low, keys[cell], rare[algorithm]
-    local n, at, actual = read('>I7I7I7', questions, at1 + 6)
-    local v = values[cell]
+    local where = first + size * i
+    local algorithm, _, form, number, high, low = byte(questions, where, where + 5)
+    local place, key, functions = 256 * high + low, keys[number], rare[algorithm]
+    local n, at, actual = read('>I7I7I7', questions, where + 6)
+    local v = values[number]
     if v == nil then
       v = form == IN_PARTS and call('GETRANGE', key, 0, BEGINNING - 1) or call('GET', key)
       if v == '' and form == IN_PARTS then v = false end
@@ -244,7 +244,7 @@ function settle(parts, size, first, last)
     end
     if life then
       if others then new, life = join(algorithm, new, others, fit) end
-      local failed = save(cell, key, v, tag(new), not new and patches, life, from, upto)
+      local failed = save(number, key, v, tag(new), not new and patches, life, from, upto)
       if failed then error(failed, 0) end
     end
     out[last + i + 1] = '\3' .. pack('>I7', uncovered)

@@ -36,4 +36,4 @@ else
   end
 end
 if type(done) == 'table' and done.err then return done end
-values[cell] = new
+values[number] = new
