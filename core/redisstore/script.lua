@@ -480,7 +480,7 @@ repeat
           new = pushed(own, o, place, a, b + n, c)
           life = life or a + d - now
         end
-        if own then state = sub(own, o, o + 34 + 7 * k) end
+        if own then state = #own == 35 + 7 * k and own or sub(own, o, o + 34 + 7 * k) end
       elseif algorithm == 4 then -- sl3
         local latest = now > d and now or d
         if own and d - d % logQuarter == latest - latest % logQuarter then
@@ -1416,7 +1416,7 @@ repeat
                   new = pushed(own, o, place, a, b + n, c)
                   life = life or a + d - now
                 end
-                if own then state = sub(own, o, o + 34 + 7 * k) end
+                if own then state = #own == 35 + 7 * k and own or sub(own, o, o + 34 + 7 * k) end
               elseif algorithm == 4 then -- sl3
                 local latest = now > d and now or d
                 if own and d - d % logQuarter == latest - latest % logQuarter then
@@ -1449,7 +1449,7 @@ repeat
               local most = read('>I7', numbers, place + 35)
               new = pushed(own, o, place, a, max(b, min(b + min(n, most), most)), c)
               life = a + d - now
-              if own then state = sub(own, o, o + 34 + 7 * k) end
+              if own then state = #own == 35 + 7 * k and own or sub(own, o, o + 34 + 7 * k) end
             elseif algorithm == 4 then -- sl3
               local units = min(n, logLimit)
               local latest, gone = max(now, d), max(c + units - max(logLimit, c), 0)
@@ -1502,7 +1502,7 @@ repeat
             elseif algorithm == 2 then -- fw2
               if own then state = sub(own, o + 14, o + 27) end
             elseif algorithm == 3 then -- sw2
-              if own then state = sub(own, o, o + 34 + 7 * k) end
+              if own then state = #own == 35 + 7 * k and own or sub(own, o, o + 34 + 7 * k) end
             elseif algorithm == 4 then -- sl3
               -- Allowed, as a charge replies. Or the number of entries, and the instants that must expire before n
               -- units fit, before one more does, and before nothing is used.

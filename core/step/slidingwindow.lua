@@ -91,16 +91,16 @@ if others or not patch then
   new = pushed(own, o, place, a, b + n, c)
   life = life or a + d - now
 end
-if own then state = sub(own, o, o + 34 + 7 * k) end
+if own then state = #own == 35 + 7 * k and own or sub(own, o, o + 34 + 7 * k) end
 
 --@refuse
 local most = read('>I7', numbers, place + 35)
 new = pushed(own, o, place, a, max(b, min(b + min(n, most), most)), c)
 life = a + d - now
-if own then state = sub(own, o, o + 34 + 7 * k) end
+if own then state = #own == 35 + 7 * k and own or sub(own, o, o + 34 + 7 * k) end
 
 --@state
-if own then state = sub(own, o, o + 34 + 7 * k) end
+if own then state = #own == 35 + 7 * k and own or sub(own, o, o + 34 + 7 * k) end
 
 --@rare
 do
