@@ -407,7 +407,9 @@ func TestOneCloseFrame(t *testing.T) {
 		for _, s := range g.all() {
 			s.Close(1001, "")
 		}
-		if got := p.closes(); got != "error" || g.Len() != 0 {
+		got := p.closes()
+		synctest.Wait() // the slot is released after the connection is closed
+		if got != "error" || g.Len() != 0 {
 			t.Error(got, g.Len())
 		}
 	})

@@ -481,7 +481,7 @@ func (c clusterTest) migrate(t *testing.T, number int, from, to *redistest.Serve
 func (c clusterTest) slotIsTorn(t *testing.T) {
 	s := open(t, Config{Failure: FailClosed, RefusalTTL: -1}, c.Masters.Addrs()...)
 	key := c.keysByMaster(s)[0]
-	two := newLimiter(t, s, "torn", core.FixedWindow(per(1e6, 400*day)).Named("a"), core.TokenBucket(core.PerSecond(1), 1000).Named("b"))
+	two := newLimiter(t, s, "torn", core.FixedWindow(per(1e6, 400*day)).Named("a"), core.SlidingLog(core.PerDay(1000)).Named("b"))
 	allow(t, two, key, 1)
 	slot, from, to := hashSlotOf(s.backend.names.tag(nil, key)), c.Masters[0], c.Masters[1]
 	another := ""

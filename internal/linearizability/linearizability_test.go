@@ -109,7 +109,7 @@ type wire struct{ bubble bool }
 func (w wire) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
 		args := cmd.Args()
-		if keys, ok := args[min(2, len(args)-1)].(int); ok && w.bubble && len(args) > 3+keys {
+		if keys, ok := args[min(2, len(args)-1)].(int); ok && w.bubble && len(args) == 3+keys+3 { // not a reset
 			args[3+keys] = strconv.FormatInt(time.Now().UnixMicro(), 10)
 		}
 		linger()
