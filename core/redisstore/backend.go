@@ -45,7 +45,7 @@ func prepared(l store.Limiter) *limiter {
 	return l.(*limiter) //nolint:forcetypeassert // it is what Prepare has returned
 }
 
-// maxPolicies is the most policies that a limiter has.
+// maxPolicies is the most policies that a limiter has; as in package core.
 const maxPolicies = 8
 
 // maxLog is the most units that the SlidingLogs of a limiter may store for a key, also in

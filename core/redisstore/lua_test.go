@@ -168,6 +168,7 @@ func TestNumbersInLua(t *testing.T) {
 		fmt.Sprintf("local PEEK, SETTLE, DENY, EXTRA = %d, %d, %d, %d\n", remote.Peek, remote.Settle, remote.Deny, modeExtra),
 		"if size > " + strconv.Itoa(partBytes) + " then n =",
 		"local MAXWORDS = " + strconv.Itoa(maxWords) + " ",
+		fmt.Sprintf("local LENGTHS = %d ", 1<<lengthBits),
 		"local MAXLOG = " + strconv.Itoa(maxLog) + " ",
 	} {
 		if !strings.Contains(scriptSource, want) {

@@ -76,7 +76,7 @@ func (b *backend) add(c *call, q *question) {
 	c.begin(mode, parts(q), bytes, several)
 	for i := range q.Charges {
 		charge := &q.Charges[i]
-		var room [8]string
+		var room [maxPolicies]string
 		names := b.values(room[:0], charge)
 		l := prepared(charge.Limiter)
 		place := c.add(l)

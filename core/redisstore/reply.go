@@ -129,8 +129,8 @@ func (r *reply) result(q *question) error {
 			}
 			admitted[p.index], readings[p.index] = part&partAdmitted != 0, reading
 		}
-		for j := range l.policies {
-			if !l.inOrder {
+		if !l.inOrder {
+			for j := range l.policies {
 				result.Add(admitted[j], readings[j])
 			}
 		}

@@ -80,7 +80,8 @@ func (c *call) free() {
 	calls.Put(c)
 }
 
-// The bytes of the head of a question, and of a part: without n, which is then 1; with n; and with at and actual too.
+// The bytes of the head of a question, and of a part: without n, which is then 1; with n; and with
+// at and actual too.
 const (
 	headBytes       = 4
 	partBytes       = 6
@@ -198,11 +199,11 @@ func policiesOf(spec *store.Spec) (policies []policy, numbers any, err error) {
 			if m.Algorithm == step.SlidingLog != logs {
 				continue
 			}
-			tag := tagOf(&spec.Policies[i])
-			if other, ok := tags[tag>>lengthBits]; ok && !logs {
-				return nil, nil, fmt.Errorf("the names of policies %q and %q have the same hash: rename one", other, spec.Policies[i].Name)
+			tag, name := tagOf(&spec.Policies[i]), spec.Policies[i].Name
+			if other, ok := tags[tag>>lengthBits]; ok && !logs { // a log has no record
+				return nil, nil, fmt.Errorf("the names of policies %q and %q have the same hash: rename one", other, name)
 			}
-			tags[tag>>lengthBits] = spec.Policies[i].Name
+			tags[tag>>lengthBits] = name
 			b = step.AppendWord(b, tag)
 			for _, x := range s.Constants() {
 				b = step.AppendWord(b, x)
@@ -234,11 +235,12 @@ func policiesOf(spec *store.Spec) (policies []policy, numbers any, err error) {
 	return policies, string(b), nil
 }
 
+// lengthBits is how many bits of a tag are a length; as LENGTHS in the script.
 const lengthBits = 24
 
 // tagOf returns the word before the state of a policy in a record: 26 bits of a hash of its name, 3
-// of the algorithm, and in lengthBits the length of the state under its numbers. Hashes of two
-// policies of one limiter are compared when it is made. Those of two that plans or releases do not
+// of the algorithm, and in lengthBits the length of the value under its numbers. Those of two
+// policies of one limiter are compared when it is made. The hashes of two that plans or releases do not
 // have in common are equal once in 2^26, and then count together.
 func tagOf(p *store.Policy) int64 {
 	h := fnv.New64a()
@@ -248,5 +250,5 @@ func tagOf(p *store.Policy) int64 {
 }
 
 // nearEntries is how many entries of a long log the script reads at first, and the largest
-// limit whose log it reads and writes as a whole; as in slidinglog.lua.
+// limit whose log it reads as a whole; as in slidinglog.lua.
 const nearEntries = 64
