@@ -24,7 +24,7 @@ export GOLANGCI_LINT_CACHE := $(CURDIR)/.bin/cache
 export GOWORK := off
 
 # The tests that are skipped under the race detector: see internal/norace.
-NORACE = $(shell grep -rh -A 1 --include '*_test.go' '^func Test' core nethttp limits | \
+NORACE = $(shell grep -rh -A 1 --include '*_test.go' '^func Test' core nethttp limits internal/conformance | \
 	grep -B 1 'norace.Test(t)' | sed -n 's/^func \(Test[A-Za-z0-9]*\).*/\1/p' | paste -s -d '|')
 
 # in_modules runs a command in every module, in all of them even if one fails.
@@ -49,7 +49,7 @@ quick: ## all tests of all modules for the work at hand: short runs, no race det
 .PHONY: race
 race: redis faketime proxies prometheus ## all tests of all modules under the race detector; those that need redis-server, its clock, a proxy or prometheus must run
 	@echo "== tests"
-	@HEADGATE_REQUIRE_REDIS=1 $(GO) test -run '^($(NORACE))$$' ./core/... ./nethttp ./limits
+	@HEADGATE_REQUIRE_REDIS=1 $(GO) test -run '^($(NORACE))$$' ./core/... ./nethttp ./limits ./internal/conformance
 	$(call in_modules,[ $$m = . ] && flags='-modfile newest.mod' || flags=; CGO_ENABLED=1 HEADGATE_REQUIRE_CLUSTER=1 HEADGATE_REQUIRE_REDIS=1 HEADGATE_REQUIRE_FAKETIME=1 HEADGATE_REQUIRE_PROXIES=1 HEADGATE_REQUIRE_PROMETHEUS=1 $(GO) test $$flags -race -shuffle=on -parallel 4 -timeout 30m ./...)
 	@echo "== tests with the oldest versions that go.mod allows"
 	@HEADGATE_REQUIRE_REDIS=1 $(GO) test -short ./core/redisstore ./ginmw ./echomw ./echov5mw ./websocketmw/... ./inflight ./internal/conformance

@@ -22,22 +22,26 @@ import (
 func Limit(guard *nethttp.Guard) echo.MiddlewareFunc {
 	carries := guard.Mount()
 	return func(next echo.HandlerFunc) echo.HandlerFunc {
-		return func(c *echo.Context) error {
-			visit := framework.Enter(c, carries)
-			defer visit.End()
-			var v nethttp.Verdict
-			guard.CheckTo(&v, visit.Request)
-			framework.Keep(c, &v)
-			if v.Status() != 0 {
-				return refuse(c, v.Status(), v.Err, v.SetFields, func() { guard.Refuse(c.Response(), visit.Request, &v) })
-			}
-			v.SetFields(c.Response().Header())
-			if begun, settle := v.Begin(visit.Request); settle != nil {
-				return serve(c, next, begun, settle)
-			}
-			return next(c)
-		}
+		return func(c *echo.Context) error { return limit(c, next, guard, carries) }
 	}
+}
+
+// limit is not within Limit, since the compiler would put the verdict on the heap where an
+// application inlines that.
+func limit(c *echo.Context, next echo.HandlerFunc, guard *nethttp.Guard, carries bool) error {
+	visit := framework.Enter(c, carries)
+	defer visit.End()
+	var v nethttp.Verdict
+	guard.CheckTo(&v, visit.Request)
+	framework.Keep(c, &v)
+	if v.Status() != 0 {
+		return refuse(c, v.Status(), v.Err, v.SetFields, func() { guard.Refuse(c.Response(), visit.Request, &v) })
+	}
+	v.SetFields(c.Response().Header())
+	if begun, settle := v.Begin(visit.Request); settle != nil {
+		return serve(c, next, begun, settle)
+	}
+	return next(c)
 }
 
 // InFlight returns a middleware that holds a slot for each request while the next handler runs.

@@ -22,22 +22,26 @@ import (
 // added to c.Errors, for the application's logs. Limit panics if the guard is nil.
 func Limit(guard *nethttp.Guard) gin.HandlerFunc {
 	carries := guard.Mount()
-	return func(c *gin.Context) {
-		visit := framework.Enter(c, carries)
-		defer visit.End()
-		var v nethttp.Verdict
-		guard.CheckTo(&v, visit.Request)
-		framework.Keep(c, &v)
-		if v.Status() != 0 {
-			refuse(c, v.Err, func() { guard.Refuse(c.Writer, visit.Request, &v) })
-			return
-		}
-		v.SetFields(c.Writer.Header())
-		if begun, settle := v.Begin(visit.Request); settle != nil {
-			serve(c, begun, settle)
-		}
-		// Otherwise Gin calls the next handler itself.
+	return func(c *gin.Context) { limit(c, guard, carries) }
+}
+
+// limit is not within Limit, since the compiler would put the verdict on the heap where an
+// application inlines that.
+func limit(c *gin.Context, guard *nethttp.Guard, carries bool) {
+	visit := framework.Enter(c, carries)
+	defer visit.End()
+	var v nethttp.Verdict
+	guard.CheckTo(&v, visit.Request)
+	framework.Keep(c, &v)
+	if v.Status() != 0 {
+		refuse(c, v.Err, func() { guard.Refuse(c.Writer, visit.Request, &v) })
+		return
 	}
+	v.SetFields(c.Writer.Header())
+	if begun, settle := v.Begin(visit.Request); settle != nil {
+		serve(c, begun, settle)
+	}
+	// Otherwise Gin calls the next handler itself.
 }
 
 // InFlight returns a middleware that holds a slot for each request while the following handlers

@@ -6,6 +6,7 @@ import (
 
 	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/core/memstore"
+	"github.com/headgate/headgate/internal/norace"
 	"github.com/headgate/headgate/keyfuncs"
 	"github.com/headgate/headgate/nethttp"
 )
@@ -20,14 +21,49 @@ func (s *sink) Header() http.Header         { return s.header }
 func (s *sink) Write(b []byte) (int, error) { return len(b), nil }
 func (s *sink) WriteHeader(status int)      { s.status = status }
 
+var lax, strict = core.TokenBucket(core.PerSecond(1_000_000), 100_000_000), core.TokenBucket(core.PerHour(1), 1)
+
+func anna(*http.Request) (string, error) { return "anna", nil }
+
+// TestAllocations: also where an application inlines it, a framework's middleware allocates no
+// more than net/http's, beyond what one that does nothing does.
+func TestAllocations(t *testing.T) {
+	norace.Test(t) // the detector allocates
+	for name, policy := range map[string]core.Policy{"admitted": lax, "refused": strict} {
+		var engine float64
+		for _, f := range frameworks {
+			var count [2]float64
+			for i := range count {
+				var guard *nethttp.Guard
+				if i == 1 {
+					limiter := core.Must(core.New(memstore.New(memstore.Config{}), "api", policy))
+					guard = core.Must(nethttp.New(rules(nethttp.Rule{Limiter: limiter, Key: anna})))
+				}
+				h := f.serve(guard, func(http.ResponseWriter, *http.Request) {})
+				r, w := request("GET", "/"), &sink{header: make(http.Header)}
+				ask := func() {
+					clear(w.header)
+					h.ServeHTTP(w, r)
+				}
+				ask() // the first of a key is another matter
+				count[i] = testing.AllocsPerRun(1000, ask)
+			}
+			switch added := count[1] - count[0]; {
+			case f.name == "nethttp":
+				engine = added
+			case added > engine:
+				t.Errorf("%s: %s adds %v allocations, net/http %v", name, f.name, added, engine)
+			}
+		}
+	}
+}
+
 // What an adapter costs beyond the engine is
 //
 //	(Limit - Bare of the framework) - (Limit - Bare of nethttp)
 //
 // where Bare has a middleware that does nothing.
 func BenchmarkFrameworks(b *testing.B) {
-	lax, strict := core.TokenBucket(core.PerSecond(1_000_000), 100_000_000), core.TokenBucket(core.PerHour(1), 1)
-	anna := func(*http.Request) (string, error) { return "anna", nil }
 	keep := func(_ *http.Request, o nethttp.Outcome) int64 { return o.Cost }
 	for _, bm := range []struct {
 		name   string

@@ -6,7 +6,7 @@ package norace
 import "testing"
 
 // Test skips a test under the race detector. It must be the first line of a test of core,
-// nethttp or limits: there make race looks for it.
+// nethttp, limits or internal/conformance: there make race looks for it.
 func Test(t *testing.T) {
 	t.Helper()
 	if detector {
