@@ -9,9 +9,10 @@ import "math/bits"
 // which all that a bucket needs is whole: one n-th of a microsecond, if a unit refills in p/n
 // microseconds.
 type Level struct {
-	n, p int64
-	full int64 // the time in which an empty bucket fills
-	most int64
+	n, p     int64
+	byN, byP divisor
+	full     int64 // the time in which an empty bucket fills
+	most     int64
 }
 
 // levelBits keep every sum in a Level within 63 bits.
@@ -25,7 +26,7 @@ func NewLevel(p Step) (Level, bool) {
 		return Level{}, false
 	}
 	hi, full := bits.Mul64(uint64(b.p), uint64(b.numbers.Burst))
-	return Level{b.n, b.p, int64(full), 1 << levelBits / b.n}, hi == 0 && full < 1<<levelBits
+	return Level{b.n, b.p, newDivisor(b.n), newDivisor(b.p), int64(full), 1 << levelBits / b.n}, hi == 0 && full < 1<<levelBits
 }
 
 // Most returns for how many microseconds after the base a Level can be used. It cannot be
@@ -62,12 +63,13 @@ func (l *Level) Read(v, at, c int64) Reading {
 	used := l.used(v, at)
 	left := l.full - used
 	if used == 0 {
-		return Reading{Remaining: left / l.p}
+		q, _ := l.byP.divide(left)
+		return Reading{Remaining: q}
 	}
 	r := Reading{ResetAfter: l.ceil(used)}
 	part := left
 	if left >= l.p { // or nothing is to be divided
-		r.Remaining, part = divide(left, l.p)
+		r.Remaining, part = l.byP.divide(left)
 	}
 	r.NextAfter = l.ceil(l.p - part)
 	if need := c*l.p - left; need > 0 && c > 0 {
@@ -81,11 +83,31 @@ func (l *Level) ceil(x int64) int64 {
 	if l.n == 1 {
 		return x
 	}
-	q, _ := divide(x+l.n-1, l.n)
+	q, _ := l.byN.divide(x + l.n - 1)
 	return q
 }
 
-// divide is for numbers that are not negative: without a sign, a division takes less time.
-func divide(x, y int64) (quotient, rest int64) {
-	return int64(uint64(x) / uint64(y)), int64(uint64(x) % uint64(y))
+// A divisor divides by the same number again and again: by a multiplication, which takes less
+// time (Granlund and Montgomery, Division by Invariant Integers using Multiplication, 1994).
+type divisor struct {
+	by, factor uint64
+	shift      uint
+}
+
+// newDivisor returns the divisor by y > 0.
+func newDivisor(y int64) divisor {
+	shift := uint(bits.Len64(uint64(y - 1)))
+	var hi, lo uint64 = 0, 1 << 63
+	if shift > 0 {
+		hi, lo = 1<<(shift-1), 0
+	}
+	q, _ := bits.Div64(hi, lo, uint64(y))
+	return divisor{uint64(y), q + 1, shift}
+}
+
+// divide divides x >= 0.
+func (d *divisor) divide(x int64) (quotient, rest int64) {
+	hi, _ := bits.Mul64(uint64(x)<<1, d.factor)
+	q := hi >> d.shift
+	return int64(q), x - int64(q*d.by)
 }

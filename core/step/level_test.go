@@ -1,6 +1,7 @@
 package step
 
 import (
+	"math"
 	"math/rand/v2"
 	"testing"
 )
@@ -124,6 +125,30 @@ func randomBucket(rng *rand.Rand) Step {
 		m := Numbers{Algorithm: TokenBucket, Limit: 1 + rng.Int64N(most), Period: 1 + rng.Int64N(most), Burst: 1 + rng.Int64N(1<<(1+rng.IntN(30)))}
 		if p, err := New(m); err == nil {
 			return p
+		}
+	}
+}
+
+// TestDivisor compares divisions by a multiplication with those of the processor.
+func TestDivisor(t *testing.T) {
+	rng := rand.New(rand.NewPCG(rand.Uint64(), 3))
+	numbers := []int64{0, 1, 2, 3, 5, 7, 10, 641, 1e6, 1e6 + 1, 1<<31 - 1, 1<<32 + 1, MaxInt, math.MaxInt64 - 1, math.MaxInt64}
+	for range 2000 {
+		numbers = append(numbers, rng.Int64()>>rng.IntN(63))
+	}
+	for i := range 63 {
+		numbers = append(numbers, 1<<i-1, 1<<i, 1<<i+1)
+	}
+	for _, y := range numbers {
+		if y == 0 {
+			continue
+		}
+		d := newDivisor(y)
+		near := math.MaxInt64 / y * y // the largest multiple
+		for _, x := range append([]int64{near, near - 1, y, y - 1, min(y, math.MaxInt64-1) + 1}, numbers...) {
+			if quotient, rest := d.divide(x); quotient != x/y || rest != x%y {
+				t.Fatalf("%d / %d = %d, rest %d; want %d, rest %d", x, y, quotient, rest, x/y, x%y)
+			}
 		}
 	}
 }
