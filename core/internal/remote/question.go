@@ -30,26 +30,34 @@ type Question struct {
 	self     [1]*Question    // room for a batch of this question alone
 	deadline time.Time
 	progress atomic.Int32
-	done     chan struct{} // gets a value when the answer is there
+	done     chan signal // with room for one of each
 }
 
+// A signal wakes the caller of a question.
+type signal bool
+
+const (
+	answered signal = false // the answer is there
+	late     signal = true  // it is not in time, and the question must not be read: see watchdog
+)
+
 // The progress of a question. The sender changes it from waiting to sent, and back if it
-// is put off, unless the caller has given up and dropped it.
+// is put off, unless it was dropped: the caller has given up, or was told that it is late.
 const (
 	waiting = iota
 	sent
 	dropped
 )
 
-// pools reuse questions and timers. Each sender has its own: in a bubble of package
-// synctest, channels and timers must not come from outside.
-type pools struct{ questions, timers sync.Pool }
+// A pool reuses questions. Each sender has its own: in a bubble of package synctest, channels
+// must not come from outside.
+type pool struct{ sync.Pool }
 
 // question returns a question about one charge.
-func (p *pools) question(mode Mode, c store.Charge) *Question {
-	q, ok := p.questions.Get().(*Question)
+func (p *pool) question(mode Mode, c store.Charge) *Question {
+	q, ok := p.Get().(*Question)
 	if !ok {
-		q = &Question{done: make(chan struct{}, 1)}
+		q = &Question{done: make(chan signal, 2)}
 	}
 	q.Mode, q.one[0] = mode, c
 	q.Charges = q.one[:]
@@ -57,23 +65,18 @@ func (p *pools) question(mode Mode, c store.Charge) *Question {
 }
 
 // free takes back a question that is no longer used.
-func (p *pools) free(q *Question) {
+func (p *pool) free(q *Question) {
 	done := q.done
 	*q = Question{done: done}
-	p.questions.Put(q)
+	p.Put(q)
 }
 
-func (p *pools) timer(d time.Duration) *time.Timer {
-	if t, ok := p.timers.Get().(*time.Timer); ok {
-		t.Reset(d)
-		return t
+// err returns the error of a question whose caller got the signal.
+func (q *Question) err(s signal) error {
+	if s == late {
+		return errLate
 	}
-	return time.NewTimer(d)
-}
-
-func (p *pools) freeTimer(t *time.Timer) {
-	t.Stop()
-	p.timers.Put(t)
+	return q.Err
 }
 
 // detach makes the charges the question's own: it may outlive the call that asked it,

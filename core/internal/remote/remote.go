@@ -116,13 +116,13 @@ type until struct {
 func (u until) Deadline() (time.Time, bool) { return u.deadline, true }
 
 // deadline returns when a decision must be made: after the timeout, or earlier if the
-// caller's context ends before.
+// caller's context ends before. It counts on the monotonic clock.
 func deadline(ctx context.Context, timeout time.Duration) time.Time {
-	d := time.Now().Add(timeout)
-	if own, ok := ctx.Deadline(); ok && own.Before(d) {
-		return own
+	now := time.Now()
+	if own, ok := ctx.Deadline(); ok {
+		timeout = min(timeout, own.Sub(now))
 	}
-	return d
+	return now.Add(timeout)
 }
 
 // noExtra returns [store.ErrExtra] if one of several charges has an Extra.

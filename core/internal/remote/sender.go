@@ -17,7 +17,7 @@ type Sender struct {
 
 	config Config
 	watch  watch
-	pools  pools
+	pool   pool
 }
 
 // NewSender returns a Sender.
@@ -34,7 +34,7 @@ func (s *Sender) Decide(ctx context.Context, c store.Charge, peek bool, r *store
 	if peek {
 		mode = Peek
 	}
-	q := s.pools.question(mode, c)
+	q := s.pool.question(mode, c)
 	return s.answer(q, s.submit(ctx, q), r)
 }
 
@@ -52,14 +52,14 @@ func (s *Sender) decideAll(ctx context.Context, mode Mode, cs []store.Charge, r 
 	if err := noExtra(cs); err != nil {
 		return err
 	}
-	q := s.pools.question(mode, cs[0])
+	q := s.pool.question(mode, cs[0])
 	q.Charges = cs
 	return s.answer(q, s.submit(ctx, q), r)
 }
 
 // Deny implements [Denier].
 func (s *Sender) Deny(ctx context.Context, c store.Charge, r *store.Result) error {
-	q := s.pools.question(Deny, c)
+	q := s.pool.question(Deny, c)
 	return s.answer(q, s.submit(ctx, q), r)
 }
 
@@ -70,7 +70,7 @@ func (s *Sender) answer(q *Question, err error, r *store.Result) error {
 		return err
 	}
 	*r = q.Result
-	s.pools.free(q)
+	s.pool.free(q)
 	return nil
 }
 
@@ -95,13 +95,13 @@ func (s *Sender) Settle(ctx context.Context, ss []store.Settlement) error {
 }
 
 func (s *Sender) settle(ctx context.Context, t *store.Settlement) error {
-	q := s.pools.question(Settle, t.Charge)
+	q := s.pool.question(Settle, t.Charge)
 	q.At, q.Actual = t.At, t.Actual
 	if err := s.submit(ctx, q); err != nil {
 		return err
 	}
 	t.Uncovered = q.Uncovered
-	s.pools.free(q)
+	s.pool.free(q)
 	return nil
 }
 
@@ -140,11 +140,11 @@ func (s *Sender) submit(ctx context.Context, q *Question) error {
 	case !alone:
 		q.detach()
 		server.waiting = append(server.waiting, q)
+		server.watch(q.deadline)
 		server.mu.Unlock()
 		return s.await(ctx, q)
 	}
 	server.inFlight++
-	server.mu.Unlock()
 	q.progress.Store(sent)
 	q.self[0] = q
 	// A call must not end with a caller that cannot wait for it, or the server would seem
@@ -152,26 +152,37 @@ func (s *Sender) submit(ctx context.Context, q *Question) error {
 	// call.
 	if time.Until(q.deadline) < s.config.Timeout*9/10 {
 		q.detach()
-		go s.drain(server, q.self[:]) //nolint:gosec // the call outlives the caller
+		f := server.takeOff(q.self[:])
+		server.mu.Unlock()
+		go s.drain(server, f) //nolint:gosec // the call outlives the caller
 		return s.await(ctx, q)
 	}
+	server.mu.Unlock()
 	defer s.callEnded(server) // also if an observer panics
 	s.call(context.WithoutCancel(ctx), server, q.self[:], q.deadline)
-	<-q.done
-	return q.Err
+	server.deliver(q.self[:])
+	return q.err(<-q.done)
 }
 
-// await waits for a question that another goroutine sends.
+// await waits for a question that another goroutine sends, and that is watched.
 func (s *Sender) await(ctx context.Context, q *Question) error {
-	timer := s.pools.timer(time.Until(q.deadline))
-	defer s.pools.freeTimer(timer)
+	ended := ctx.Done()
+	var sooner <-chan time.Time
+	if own, ok := ctx.Deadline(); ok && !own.After(q.deadline) { // and it may not end the context
+		timer := time.NewTimer(time.Until(own))
+		defer timer.Stop()
+		sooner = timer.C
+	}
+	if ended == nil && sooner == nil { // a select takes longer
+		return q.err(<-q.done)
+	}
 	var err error
 	select {
-	case <-q.done:
-		return q.Err
-	case <-timer.C:
+	case signal := <-q.done:
+		return q.err(signal)
+	case <-sooner:
 		err = errLate
-	case <-ctx.Done():
+	case <-ended:
 		err = ctx.Err()
 	}
 	q.progress.Store(dropped) // even if it was sent: then it is not put off
@@ -181,20 +192,22 @@ func (s *Sender) await(ctx context.Context, q *Question) error {
 // callEnded sends the questions that wait by now, in a goroutine, so that the caller
 // has its answer before it works for others.
 func (s *Sender) callEnded(server *Server) {
-	if batch := server.nextBatch(s); len(batch) > 0 {
-		go s.drain(server, batch)
+	if f := server.next(s); f != nil {
+		go s.drain(server, f)
 	}
 }
 
-// drain sends batches for as long as questions wait.
-func (s *Sender) drain(server *Server, batch []*Question) {
-	for ; len(batch) > 0; batch = server.nextBatch(s) {
+// drain makes a flight, and more for as long as questions wait.
+func (s *Sender) drain(server *Server, f *flight) {
+	for ; f != nil; f = server.next(s) {
 		// The questions keep their own deadlines.
-		s.call(context.Background(), server, batch, time.Now().Add(s.config.Timeout))
+		s.call(context.Background(), server, f.questions, time.Now().Add(s.config.Timeout))
+		server.land(f)
+		server.deliver(f.questions)
 	}
 }
 
-// call asks questions, and gives each its answer or error, by the deadline.
+// call asks questions, by the deadline.
 func (s *Sender) call(ctx context.Context, server *Server, batch []*Question, deadline time.Time) {
 	a := server.attempt(&server.limits, batch[0].Part)
 	ctx, cancel := context.WithDeadline(ctx, deadline)
@@ -205,15 +218,4 @@ func (s *Sender) call(ctx context.Context, server *Server, batch []*Question, de
 		server.answeredIn(time.Since(a.start))
 	}
 	s.config.called(a, len(batch), err)
-	var late []*Question
-	for _, q := range batch {
-		if errors.Is(q.Err, ErrPutOff) {
-			late = append(late, q)
-		} else {
-			q.done <- struct{}{}
-		}
-	}
-	if len(late) > 0 {
-		server.putOff(late)
-	}
 }

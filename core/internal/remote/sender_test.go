@@ -137,7 +137,7 @@ func TestPuttingOffKeepsTheQueueBounded(t *testing.T) {
 	server := new(Server)
 	newQuestions := func(n int, progress int32) (qs []*Question) {
 		for range n {
-			q := &Question{done: make(chan struct{}, 1)}
+			q := &Question{done: make(chan signal, 2), deadline: time.Now().Add(time.Hour)}
 			q.progress.Store(progress)
 			qs = append(qs, q)
 		}
@@ -152,6 +152,9 @@ func TestPuttingOffKeepsTheQueueBounded(t *testing.T) {
 		q.Err = ErrPutOff
 	}
 	server.putOff(late)
+	if !server.watchdog.due.Equal(late[0].deadline) {
+		t.Errorf("the alarm rings %v after the first deadline", server.watchdog.due.Sub(late[0].deadline))
+	}
 	want := slices.Concat(late[:1], late[2:], waits[:maxWaiting-4])
 	if !slices.Equal(server.waiting, want) {
 		t.Errorf("%d questions wait, or in another order", len(server.waiting))
@@ -178,7 +181,7 @@ func TestQuestionsDoNotOvertake(t *testing.T) {
 		s := NewSender(d, Config{Timeout: time.Second, MaxWeight: 10, Observer: &core.Observer{Called: func(e core.CallEvent) { calls++; asked += e.Questions }}})
 		l := newLimiter(t, s, "api", core.FixedWindow(core.PerDay(10)))
 		server := d.servers[0]
-		first := s.pools.question(Ask, store.Charge{Limiter: l.Prepared(), Key: "first", N: 1})
+		first := s.pool.question(Ask, store.Charge{Limiter: l.Prepared(), Key: "first", N: 1})
 		first.deadline = time.Now().Add(time.Second)
 		server.inFlight = 1
 		server.waiting = []*Question{first}
@@ -209,7 +212,7 @@ func TestBatches(t *testing.T) {
 	s := NewSender(newDatabase(1, clock), Config{Timeout: time.Second, MaxWeight: 10})
 	waits := func(weights ...int) (qs []*Question) {
 		for _, w := range weights {
-			qs = append(qs, &Question{Charges: make([]store.Charge, w), done: make(chan struct{}, 1)})
+			qs = append(qs, &Question{Charges: make([]store.Charge, w), done: make(chan signal, 2)})
 		}
 		return qs
 	}
@@ -232,8 +235,8 @@ func TestBatches(t *testing.T) {
 	} {
 		server := &Server{waiting: test.waiting, inFlight: 1}
 		got := []int{}
-		for batch := server.nextBatch(s); len(batch) > 0; batch = server.nextBatch(s) {
-			got = append(got, len(batch))
+		for f := server.next(s); f != nil; f = server.next(s) {
+			got = append(got, len(f.questions))
 		}
 		if fmt.Sprint(got) != test.want || server.inFlight != 0 {
 			t.Errorf("%s: calls of %v questions, want %s; %d in flight", name, got, test.want, server.inFlight)

@@ -1,6 +1,7 @@
 package remote
 
 import (
+	"errors"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -41,6 +42,7 @@ type Server struct {
 	waiting  []*Question
 	late     []*Question   // see nextAlone
 	took     time.Duration // without merging, by the last call that was answered
+	watchdog watchdog
 }
 
 // Load returns how many calls are in flight, and how many questions wait for one. A call counts
@@ -58,6 +60,21 @@ func (s *Server) answeredIn(d time.Duration) {
 	s.mu.Unlock()
 }
 
+// deliver gives questions their answers, but those that are to be sent again.
+func (s *Server) deliver(batch []*Question) {
+	var again []*Question
+	for _, q := range batch {
+		if errors.Is(q.Err, ErrPutOff) {
+			again = append(again, q)
+		} else {
+			q.done <- answered
+		}
+	}
+	if len(again) > 0 {
+		s.putOff(again)
+	}
+}
+
 // putOff lets questions that were too much work for their call wait again, ahead of all
 // others: now it is known how much they are. If that is more than may wait, those that
 // came last are turned away.
@@ -72,25 +89,39 @@ func (s *Server) putOff(batch []*Question) {
 		}
 	}
 	s.waiting = append(again, s.waiting...)
+	if len(again) > 0 {
+		s.watch(again[0].deadline) // which may have rung meanwhile
+	}
 	for last := len(s.waiting) - 1; last >= maxWaiting; last-- {
 		q := s.waiting[last]
 		s.waiting[last] = nil
 		s.waiting = s.waiting[:last]
 		if q.progress.CompareAndSwap(waiting, sent) {
 			q.Err = errBusy
-			q.done <- struct{}{}
+			q.done <- answered
 		}
 	}
 }
 
-// nextBatch takes the questions of the next call out of the queue. If there are none,
+// next returns the next flight, with questions from the queue. If there are none, it is nil, and
 // the caller's call no longer counts as in flight.
-func (s *Server) nextBatch(sender *Sender) []*Question {
+func (s *Server) next(sender *Sender) *flight {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	var batch []*Question
 	if sender.config.NoMerging {
-		return s.nextAlone()
+		batch = s.nextAlone()
+	} else {
+		batch = s.nextBatch(sender)
 	}
+	if len(batch) == 0 {
+		s.inFlight--
+		return nil
+	}
+	return s.takeOff(batch)
+}
+
+func (s *Server) nextBatch(sender *Sender) []*Question {
 	var batch []*Question
 	for weight := 0; len(s.waiting) > 0; s.waiting = s.waiting[1:] {
 		q := s.waiting[0]
@@ -106,9 +137,6 @@ func (s *Server) nextBatch(sender *Sender) []*Question {
 		}
 	}
 	s.waiting = nil
-	if len(batch) == 0 {
-		s.inFlight--
-	}
 	return batch
 }
 
@@ -136,6 +164,5 @@ func (s *Server) nextAlone() []*Question {
 		}
 	}
 	s.waiting, s.late = nil, nil
-	s.inFlight--
 	return nil
 }
