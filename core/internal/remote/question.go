@@ -30,7 +30,11 @@ type Question struct {
 	self     [1]*Question    // room for a batch of this question alone
 	deadline time.Time
 	progress atomic.Int32
-	done     chan signal // with room for one of each
+	done     chan signal // with room for both: each is sent at most once
+
+	// In the list of the watchdog.
+	watched       bool
+	before, after *Question
 }
 
 // A signal wakes the caller of a question.

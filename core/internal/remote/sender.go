@@ -140,11 +140,12 @@ func (s *Sender) submit(ctx context.Context, q *Question) error {
 	case !alone:
 		q.detach()
 		server.waiting = append(server.waiting, q)
-		server.watch(q.deadline)
+		watched := server.watch(q)
 		server.mu.Unlock()
-		return s.await(ctx, q)
+		return s.await(ctx, server, q, watched)
 	}
 	server.inFlight++
+	server.mu.Unlock()
 	q.progress.Store(sent)
 	q.self[0] = q
 	// A call must not end with a caller that cannot wait for it, or the server would seem
@@ -152,62 +153,56 @@ func (s *Sender) submit(ctx context.Context, q *Question) error {
 	// call.
 	if time.Until(q.deadline) < s.config.Timeout*9/10 {
 		q.detach()
-		f := server.takeOff(q.self[:])
-		server.mu.Unlock()
-		go s.drain(server, f) //nolint:gosec // the call outlives the caller
-		return s.await(ctx, q)
+		go s.drain(server, q.self[:]) //nolint:gosec // the call outlives the caller
+		return s.await(ctx, server, q, false)
 	}
-	server.mu.Unlock()
 	defer s.callEnded(server) // also if an observer panics
 	s.call(context.WithoutCancel(ctx), server, q.self[:], q.deadline)
-	server.deliver(q.self[:])
 	return q.err(<-q.done)
 }
 
-// await waits for a question that another goroutine sends, and that is watched.
-func (s *Sender) await(ctx context.Context, q *Question) error {
+// await waits for a question that another goroutine sends.
+func (s *Sender) await(ctx context.Context, server *Server, q *Question, watched bool) error {
 	ended := ctx.Done()
-	var sooner <-chan time.Time
-	if own, ok := ctx.Deadline(); ok && !own.After(q.deadline) { // and it may not end the context
-		timer := time.NewTimer(time.Until(own))
-		defer timer.Stop()
-		sooner = timer.C
-	}
-	if ended == nil && sooner == nil { // a select takes longer
+	if watched && ended == nil { // a select takes longer
 		return q.err(<-q.done)
+	}
+	var alarm <-chan time.Time
+	if !watched {
+		timer := time.NewTimer(time.Until(q.deadline))
+		defer timer.Stop()
+		alarm = timer.C
 	}
 	var err error
 	select {
 	case signal := <-q.done:
 		return q.err(signal)
-	case <-sooner:
+	case <-alarm:
 		err = errLate
 	case <-ended:
 		err = ctx.Err()
 	}
-	q.progress.Store(dropped) // even if it was sent: then it is not put off
+	server.giveUp(q)
 	return err
 }
 
 // callEnded sends the questions that wait by now, in a goroutine, so that the caller
 // has its answer before it works for others.
 func (s *Sender) callEnded(server *Server) {
-	if f := server.next(s); f != nil {
-		go s.drain(server, f)
+	if batch := server.nextBatch(s); len(batch) > 0 {
+		go s.drain(server, batch)
 	}
 }
 
-// drain makes a flight, and more for as long as questions wait.
-func (s *Sender) drain(server *Server, f *flight) {
-	for ; f != nil; f = server.next(s) {
+// drain sends batches for as long as questions wait.
+func (s *Sender) drain(server *Server, batch []*Question) {
+	for ; len(batch) > 0; batch = server.nextBatch(s) {
 		// The questions keep their own deadlines.
-		s.call(context.Background(), server, f.questions, time.Now().Add(s.config.Timeout))
-		server.land(f)
-		server.deliver(f.questions)
+		s.call(context.Background(), server, batch, time.Now().Add(s.config.Timeout))
 	}
 }
 
-// call asks questions, by the deadline.
+// call asks questions, and gives each its answer or error, by the deadline.
 func (s *Sender) call(ctx context.Context, server *Server, batch []*Question, deadline time.Time) {
 	a := server.attempt(&server.limits, batch[0].Part)
 	ctx, cancel := context.WithDeadline(ctx, deadline)
@@ -218,4 +213,16 @@ func (s *Sender) call(ctx context.Context, server *Server, batch []*Question, de
 		server.answeredIn(time.Since(a.start))
 	}
 	s.config.called(a, len(batch), err)
+	server.land(batch)
+	var again []*Question
+	for _, q := range batch {
+		if errors.Is(q.Err, ErrPutOff) {
+			again = append(again, q)
+		} else {
+			q.done <- answered
+		}
+	}
+	if len(again) > 0 {
+		server.putOff(again)
+	}
 }

@@ -60,19 +60,23 @@ func (s *Server) answeredIn(d time.Duration) {
 	s.mu.Unlock()
 }
 
-// deliver gives questions their answers, but those that are to be sent again.
-func (s *Server) deliver(batch []*Question) {
-	var again []*Question
+// land ends the watch of questions that were answered, but not of those that were put off.
+func (s *Server) land(batch []*Question) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	for _, q := range batch {
-		if errors.Is(q.Err, ErrPutOff) {
-			again = append(again, q)
-		} else {
-			q.done <- answered
+		if !errors.Is(q.Err, ErrPutOff) {
+			s.watchdog.unwatch(q)
 		}
 	}
-	if len(again) > 0 {
-		s.putOff(again)
-	}
+}
+
+// giveUp drops a question that nobody waits for any more. If it was sent, it is not put off.
+func (s *Server) giveUp(q *Question) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.watchdog.unwatch(q)
+	q.progress.Store(dropped)
 }
 
 // putOff lets questions that were too much work for their call wait again, ahead of all
@@ -89,39 +93,26 @@ func (s *Server) putOff(batch []*Question) {
 		}
 	}
 	s.waiting = append(again, s.waiting...)
-	if len(again) > 0 {
-		s.watch(again[0].deadline) // which may have rung meanwhile
-	}
 	for last := len(s.waiting) - 1; last >= maxWaiting; last-- {
 		q := s.waiting[last]
 		s.waiting[last] = nil
 		s.waiting = s.waiting[:last]
 		if q.progress.CompareAndSwap(waiting, sent) {
+			s.watchdog.unwatch(q)
 			q.Err = errBusy
 			q.done <- answered
 		}
 	}
 }
 
-// next returns the next flight, with questions from the queue. If there are none, it is nil, and
+// nextBatch takes the questions of the next call out of the queue. If there are none,
 // the caller's call no longer counts as in flight.
-func (s *Server) next(sender *Sender) *flight {
+func (s *Server) nextBatch(sender *Sender) []*Question {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var batch []*Question
 	if sender.config.NoMerging {
-		batch = s.nextAlone()
-	} else {
-		batch = s.nextBatch(sender)
+		return s.nextAlone()
 	}
-	if len(batch) == 0 {
-		s.inFlight--
-		return nil
-	}
-	return s.takeOff(batch)
-}
-
-func (s *Server) nextBatch(sender *Sender) []*Question {
 	var batch []*Question
 	for weight := 0; len(s.waiting) > 0; s.waiting = s.waiting[1:] {
 		q := s.waiting[0]
@@ -137,6 +128,9 @@ func (s *Server) nextBatch(sender *Sender) []*Question {
 		}
 	}
 	s.waiting = nil
+	if len(batch) == 0 {
+		s.inFlight--
+	}
 	return batch
 }
 
@@ -164,5 +158,6 @@ func (s *Server) nextAlone() []*Question {
 		}
 	}
 	s.waiting, s.late = nil, nil
+	s.inFlight--
 	return nil
 }

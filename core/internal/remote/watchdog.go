@@ -1,85 +1,101 @@
 package remote
 
-import (
-	"slices"
-	"time"
+import "time"
+
+// A watchdog tells callers that their answers are late, which others fetch for them. Timers, one
+// for each, would take 8 % of a client's processor time, and nearly all would be stopped before
+// they ring. Here is one alarm, for the first of a list that is in the order of deadlines. As most
+// callers have the same Timeout, that is nearly the order in which they come.
+//
+// The lock of the server guards it.
+type watchdog struct {
+	first, last *Question
+	alarm       *time.Timer
+	due         time.Time // when the alarm rings; zero: never
+}
+
+const (
+	// maxBack is how many places before the end a question may get into the list. One whose
+	// deadline comes before those of more is for its caller to watch.
+	maxBack = 16
+
+	// maxTold is how many callers are told before others get the lock.
+	maxTold = 1024
 )
 
-// A flight is a call that others wait for than the goroutine that makes it.
-type flight struct {
-	questions []*Question
-	told      int // so many of the first were told that it is late, or have given up
-}
-
-// A watchdog tells callers that their answers are late: those that wait in the queue of a server,
-// and those of its flights. A timer for each of them would take a tenth of the time of a decision,
-// and nearly all would be stopped before they ring. As all have the same Timeout, the first that
-// came is the first to be late: there is one alarm, for the oldest that still waits. A deadline
-// that comes sooner than the Timeout is for the caller to watch.
-type watchdog struct {
-	flights []*flight
-	alarm   *time.Timer
-	due     time.Time // when the alarm rings; zero: never
-}
-
-// watch sees that the alarm rings at a deadline, or before. The server is locked.
-func (s *Server) watch(deadline time.Time) {
+// watch has the caller of a question told when it is late, or returns false. The others wait
+// for the lock, so it does not look far for its place.
+func (s *Server) watch(q *Question) bool {
 	d := &s.watchdog
-	if !d.due.IsZero() && !deadline.Before(d.due) {
-		return
+	before := d.last
+	for back := 0; before != nil && before.deadline.After(q.deadline); back++ {
+		if back == maxBack {
+			return false
+		}
+		before = before.before
 	}
-	d.due = deadline
-	if d.alarm == nil {
-		d.alarm = time.AfterFunc(time.Until(deadline), s.ring)
-	} else {
-		d.alarm.Reset(time.Until(deadline))
+	after := d.first
+	if before != nil {
+		after = before.after
+	}
+	q.watched, q.before, q.after = true, before, after
+	d.link(before, q)
+	d.link(q, after)
+	s.wind()
+	return true
+}
+
+// unwatch forgets a question, if it is watched.
+func (d *watchdog) unwatch(q *Question) {
+	if q.watched {
+		d.link(q.before, q.after)
+		q.watched, q.before, q.after = false, nil, nil
 	}
 }
 
-// ring tells all that are late, and sets the alarm for the next.
+// link makes two questions neighbours. One that is nil stands for an end of the list.
+func (d *watchdog) link(before, after *Question) {
+	if before != nil {
+		before.after = after
+	} else {
+		d.first = after
+	}
+	if after != nil {
+		after.before = before
+	} else {
+		d.last = before
+	}
+}
+
+// wind sees that the alarm rings for the first question, if there is one.
+func (s *Server) wind() {
+	d := &s.watchdog
+	switch {
+	case d.first == nil || !d.due.IsZero() && !d.first.deadline.Before(d.due):
+		return
+	case d.alarm == nil:
+		d.alarm = time.AfterFunc(time.Until(d.first.deadline), s.ring)
+	default:
+		d.alarm.Reset(time.Until(d.first.deadline))
+	}
+	d.due = d.first.deadline
+}
+
+// ring tells those that are late.
 func (s *Server) ring() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	now := time.Now()
-	s.watchdog.due = time.Time{}
-	for _, f := range s.watchdog.flights {
-		f.told += s.tellLate(f.questions[f.told:], now)
-	}
-	for _, queue := range []*[]*Question{&s.waiting, &s.late} {
-		n := s.tellLate(*queue, now)
-		clear((*queue)[:n])
-		*queue = (*queue)[n:]
-	}
-}
-
-// tellLate tells the first questions, those that are late, and returns how many it has, with
-// those whose callers had given up. The next is watched.
-func (s *Server) tellLate(qs []*Question, now time.Time) int {
-	for i, q := range qs {
-		switch {
-		case q.progress.Load() == dropped:
-		case q.deadline.After(now):
-			s.watch(q.deadline)
-			return i
-		case q.progress.Swap(dropped) != dropped:
+	d, now := &s.watchdog, time.Now()
+	d.due = time.Time{}
+	for range maxTold {
+		q := d.first
+		if q == nil || q.deadline.After(now) {
+			break
+		}
+		d.unwatch(q)
+		if q.progress.Swap(dropped) != dropped {
 			q.done <- late
 		}
 	}
-	return len(qs)
-}
-
-// takeOff begins a flight, whose questions are watched. The server is locked.
-func (s *Server) takeOff(qs []*Question) *flight {
-	f := &flight{questions: qs}
-	s.watchdog.flights = append(s.watchdog.flights, f)
-	s.watch(qs[0].deadline)
-	return f
-}
-
-// land ends a flight, before its questions get their answers.
-func (s *Server) land(f *flight) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	i := slices.Index(s.watchdog.flights, f)
-	s.watchdog.flights = slices.Delete(s.watchdog.flights, i, i+1)
+	s.wind()
 }

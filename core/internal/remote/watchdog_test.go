@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -25,14 +26,15 @@ func TestNobodyWaitsLonger(t *testing.T) {
 			seed := rand.Uint64()
 			rng := rand.New(rand.NewPCG(seed, 4))
 			d := newDatabase(1, clock)
-			s := NewSender(putsOff{d}, Config{Timeout: timeout, MaxWeight: 8, NoMerging: unmerged})
-			l := newLimiter(t, s, "api", core.FixedWindow(core.PerDay(1000)))
 			var mu sync.Mutex // of rng
 			random := func(n int) int {
 				mu.Lock()
 				defer mu.Unlock()
 				return rng.IntN(n)
 			}
+			lag := func(string) time.Duration { return time.Duration(max(random(30_000)-27_000, 0)) * time.Microsecond }
+			s := NewSender(slowRoute{putsOff{d}, lag}, Config{Timeout: timeout, MaxWeight: 8, NoMerging: unmerged})
+			l := newLimiter(t, s, "api", core.FixedWindow(core.PerDay(1000)))
 			d.be(func(ctx context.Context) (bool, error) {
 				switch random(20) {
 				case 0:
@@ -55,7 +57,7 @@ func TestNobodyWaitsLonger(t *testing.T) {
 				time.Sleep(time.Duration(random(1000)) * time.Microsecond)
 				ctx, deadline, cancelled := t.Context(), time.Now().Add(timeout), false
 				cancel := context.CancelFunc(func() {})
-				own := time.Duration(1 + random(int(2*timeout)))
+				own := 5*time.Millisecond + time.Duration(random(int(2*timeout)))
 				switch random(6) {
 				case 0:
 					ctx = until{ctx, time.Now().Add(own)}
@@ -109,15 +111,18 @@ func TestNobodyWaitsLonger(t *testing.T) {
 			time.Sleep(time.Minute) // probes end
 			synctest.Wait()
 			server := d.servers[0]
-			if inFlight, waiting := server.Load(); inFlight+waiting+len(server.watchdog.flights) > 0 || !server.watchdog.due.IsZero() {
-				t.Errorf("seed %d: %d calls are in flight, %d questions wait, and the watchdog has %+v", seed, inFlight, waiting, server.watchdog)
+			if inFlight, waiting := server.Load(); inFlight+waiting > 0 || server.watchdog.first != nil || server.watchdog.last != nil || !server.watchdog.due.IsZero() {
+				t.Errorf("seed %d: %d calls are in flight, %d questions wait, and the watchdog has %+v", seed, inFlight, waiting, &server.watchdog)
 			}
 		})
 	}
 }
 
-// putsOff is a database that puts some questions off, the first time.
+// putsOff is a database that puts some questions off, the first time. As they are too heavy for a
+// call with others, they are then sent alone.
 type putsOff struct{ *database }
+
+func (putsOff) Weight(q *Question) int { return 1 + 7*q.Work }
 
 func (d putsOff) Ask(ctx context.Context, qs []*Question) (err, failure error) {
 	var now []*Question
@@ -131,32 +136,77 @@ func (d putsOff) Ask(ctx context.Context, qs []*Question) (err, failure error) {
 	return d.database.Ask(ctx, now)
 }
 
-// TestSlowToSend: who has lost time before the call, and so leaves it to others, is told too.
-func TestSlowToSend(t *testing.T) {
-	bubble.Test(t, func(t *testing.T) {
-		const timeout = 100 * time.Millisecond
-		d := newDatabase(1, clock)
-		d.be(silent)
-		s := NewSender(slowRoute{d, timeout / 5}, Config{Timeout: timeout, MaxWeight: 8})
-		l := newLimiter(t, s, "api", core.FixedWindow(core.PerDay(1000)))
-		start := time.Now()
-		_, err := l.Allow(t.Context(), "k")
-		if took := time.Since(start); took != timeout || !errors.Is(err, errLate) {
-			t.Errorf("%v after %v", err, took)
-		}
-		d.be(nil)
-		time.Sleep(time.Minute) // probes end
-	})
+// TestTheOldestAreToldFirst: also of questions that wait behind newer ones, because they were put
+// off before those, or came later than they had set out.
+func TestTheOldestAreToldFirst(t *testing.T) {
+	const timeout = 100 * time.Millisecond
+	for name, test := range map[string]struct {
+		calls []time.Duration // when the first end; then there is silence
+		asked map[string]time.Duration
+		units int64
+	}{
+		"put off twice": {
+			calls: []time.Duration{10, 40, 60, 70},
+			asked: map[string]time.Duration{"a": 0, "b": 1, "c": 5, "d": 6, "e": 7, "f": 38, "g": 39, "h": 39},
+			units: 7,
+		},
+		"slow to come":         {asked: map[string]time.Duration{"a": 10, "b": 10, "slow": 5, "c": 34}, units: 1},
+		"slow before its call": {asked: map[string]time.Duration{"slow": 5}, units: 1},
+		"slow to come, behind many": {
+			asked: map[string]time.Duration{
+				"a": 1, "b": 1, "slow": 5, "c": 6, "d": 7, "e": 7, "f": 8, "g": 8, "h": 9, "i": 9, "j": 9,
+				"k": 10, "l": 10, "m": 11, "n": 12, "o": 13, "p": 14, "q": 15, "r": 16, "s": 17, "t": 18, "u": 19, "v": 20,
+			},
+			units: 1,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
+				d := newDatabase(1, clock)
+				start := time.Now()
+				lag := func(key string) time.Duration {
+					if key == "slow" {
+						return 30 * time.Millisecond
+					}
+					return 0
+				}
+				var calls atomic.Int64
+				d.be(func(ctx context.Context) (bool, error) {
+					if i := int(calls.Add(1)) - 1; i < len(test.calls) {
+						return slow(time.Until(start.Add(test.calls[i] * time.Millisecond)))(ctx)
+					}
+					return silent(ctx)
+				})
+				s := NewSender(slowRoute{putsOff{d}, lag}, Config{Timeout: timeout, MaxWeight: 8})
+				l := newLimiter(t, s, "api", core.FixedWindow(core.PerDay(1000)))
+				var all sync.WaitGroup
+				for key, after := range test.asked {
+					all.Go(func() {
+						time.Sleep(after * time.Millisecond)
+						var r store.Result
+						asked := time.Now()
+						err := s.Decide(t.Context(), store.Charge{Limiter: l.Prepared(), Key: key, N: test.units}, false, &r)
+						if took := time.Since(asked); err == nil && took > timeout || err != nil && took != timeout {
+							t.Errorf("%s: %v after %v", key, err, took)
+						}
+					})
+				}
+				all.Wait()
+				d.be(nil)
+				time.Sleep(time.Minute) // probes end
+			})
+		})
+	}
 }
 
-// slowRoute is a database whose Route takes a while.
+// slowRoute is a backend whose Route takes a while for some keys.
 type slowRoute struct {
-	*database
+	Backend
 
-	takes time.Duration
+	takes func(key string) time.Duration
 }
 
-func (d slowRoute) Route(key string) (*Server, int) {
-	time.Sleep(d.takes)
-	return d.database.Route(key)
+func (b slowRoute) Route(key string) (*Server, int) {
+	time.Sleep(b.takes(key))
+	return b.Backend.Route(key)
 }
