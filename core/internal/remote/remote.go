@@ -56,7 +56,8 @@ type Backend interface {
 
 var (
 	// ErrPutOff is the answer to a question that is too much work for its call, as has
-	// become known. Nothing was written for it, and its Weight is larger now.
+	// become known. Nothing was written for it, and its Weight is larger now. The only question of a
+	// call is not put off.
 	ErrPutOff = errors.New("the question has to be sent again")
 
 	// ErrUnsent means that a call never reached a server.
