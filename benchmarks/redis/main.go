@@ -5,6 +5,7 @@
 //	go run ./redis                            # three rounds of a second for each: five minutes
 //	go run ./redis -rounds 7 -out DIR         # the full study
 //	go run ./redis -run 'TokenBucket|floor'   # some systems
+//	go run ./redis -apart                     # a processor for redis-server, and another for the clients
 //	go run ./redis -processes 1,4             # a hot key, shared by processes: three minutes
 package main
 
@@ -30,6 +31,7 @@ type config struct {
 	keys     int
 	run      *regexp.Regexp
 	out      string
+	apart    bool
 
 	processes []int // nil: the systems are compared within one
 }
@@ -56,6 +58,7 @@ func main() {
 	flag.IntVar(&c.slices, "slices", 5, "how many `slices` a round has, in which the systems take turns")
 	flag.IntVar(&c.keys, "keys", 100_000, "how many `keys` are drawn from")
 	run := flag.String("run", "", "measure only the systems that match this `regexp`")
+	flag.BoolVar(&c.apart, "apart", false, "keep redis-server on a processor, and this program on another, with taskset; it writes apart.md and apart.svg")
 	counts := flag.String("processes", "", "instead, measure one hot key that so many `processes` share, with and without leases")
 	role := flag.String("serve", "", "used by -processes: the `system` of a process; -addr, -limit and -gap are for it")
 	addr := flag.String("addr", "", "")
@@ -65,7 +68,7 @@ func main() {
 	var err error
 	c.run, err = regexp.Compile(*run)
 	err = errors.Join(err, c.count(*counts))
-	if err != nil || flag.NArg() > 0 || c.rounds < 1 || c.duration <= 0 || c.slices < 1 || c.keys < 1 {
+	if err != nil || flag.NArg() > 0 || c.apart && c.processes != nil || c.rounds < 1 || c.duration <= 0 || c.slices < 1 || c.keys < 1 {
 		flag.Usage()
 		os.Exit(2)
 	}
@@ -98,6 +101,13 @@ func study(ctx context.Context, c config) (err error) {
 		fmt.Print(table(lines))
 		return c.write("hot", table(lines), plotHot(lines))
 	}
+	name := "redis"
+	if c.apart {
+		name = "apart"
+		if err := server.keepApart(ctx); err != nil {
+			return err
+		}
+	}
 	b := bench{config: c, server: server}
 	if err := b.open(ctx); err != nil {
 		return err
@@ -112,7 +122,7 @@ func study(ctx context.Context, c config) (err error) {
 	}
 	report := b.report(version)
 	fmt.Print(report)
-	return c.write("redis", report, b.plot())
+	return c.write(name, report, b.plot())
 }
 
 // write writes the files that are asked for.

@@ -12,8 +12,12 @@ import (
 func (b *bench) report(version string) string {
 	var s strings.Builder
 	line := func(format string, args ...any) { fmt.Fprintf(&s, format+"\n", args...) }
-	line("Redis %s on loopback, %s, %d processors for everything; medians of %d rounds, in each of which every system was measured for %v, in %d slices; %s keys, all known.",
-		version, runtime.Version(), runtime.NumCPU(), b.rounds, b.duration, b.slices, thousands(float64(b.keys)))
+	processors := fmt.Sprintf("%d processors for everything", runtime.NumCPU())
+	if b.apart {
+		processors = "a processor for Redis and another for the clients"
+	}
+	line("Redis %s on loopback, %s, %s; medians of %d rounds, in each of which every system was measured for %v, in %d slices; %s keys, all known.",
+		version, runtime.Version(), processors, b.rounds, b.duration, b.slices, thousands(float64(b.keys)))
 	line("Server and client time is the processor time that Redis and this program used for each decision; commands are those that Redis executed, in scripts too.")
 	line("The ratios are to %s in the same round: the median, and the range over the rounds.", reference)
 	for i, sc := range scenarios {

@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"runtime"
 	"strconv"
 	"strings"
 	"time"
@@ -18,6 +19,7 @@ import (
 type server struct {
 	addr  string
 	admin *redis.Client // asks for its counts
+	pid   int
 	stop  func() error
 }
 
@@ -47,7 +49,7 @@ func startServer(ctx context.Context) (*server, error) {
 	if err := cmd.Start(); err != nil {
 		return nil, errors.Join(err, os.RemoveAll(dir))
 	}
-	s := &server{addr: addr, admin: redis.NewClient(&redis.Options{Addr: addr})}
+	s := &server{addr: addr, pid: cmd.Process.Pid, admin: redis.NewClient(&redis.Options{Addr: addr})}
 	s.stop = func() error {
 		_ = s.admin.Close()
 		_ = cmd.Process.Kill()
@@ -61,6 +63,22 @@ func startServer(ctx context.Context) (*server, error) {
 		<-time.After(25 * time.Millisecond)
 	}
 	return nil, errors.Join(fmt.Errorf("redis-server does not answer: %w", err), s.stop())
+}
+
+// keepApart keeps the server on one processor, and this program on another.
+func (s *server) keepApart(ctx context.Context) error {
+	if runtime.NumCPU() < 2 {
+		return errors.New("-apart needs two processors")
+	}
+	for processor, pid := range []int{os.Getpid(), s.pid} {
+		out, err := exec.CommandContext(ctx, "taskset", "--all-tasks", "--cpu-list", "--pid",
+			strconv.Itoa(processor), strconv.Itoa(pid)).CombinedOutput()
+		if err != nil {
+			return fmt.Errorf("-apart: taskset: %w: %s", err, out)
+		}
+	}
+	runtime.GOMAXPROCS(1)
+	return nil
 }
 
 // A count has statistics of the server since its start.

@@ -325,7 +325,8 @@ func TestMergingSparesCalls(t *testing.T) {
 		}
 		calls, asked := f.counts()
 		const most = maxWords / cellWeight // of a call
-		if want := maxInFlight + (1000-maxInFlight+most-1)/most; asked != 1000 || calls > want {
+		const halves = 5                   // the last ones leave half of what waits to the other in flight
+		if want := maxInFlight + (1000-maxInFlight)/most + halves; asked != 1000 || calls > want {
 			t.Errorf("%d questions in %d calls, want at most %d calls", asked, calls, want)
 		}
 	})

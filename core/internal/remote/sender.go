@@ -3,7 +3,6 @@ package remote
 import (
 	"context"
 	"errors"
-	"runtime"
 	"sync"
 	"time"
 
@@ -146,6 +145,7 @@ func (s *Sender) submit(ctx context.Context, q *Question) error {
 		return s.await(ctx, server, q, watched)
 	}
 	server.inFlight++
+	server.asked++
 	server.mu.Unlock()
 	q.progress.Store(sent)
 	q.self[0] = q
@@ -190,6 +190,7 @@ func (s *Sender) await(ctx context.Context, server *Server, q *Question, watched
 // callEnded sends the questions that wait by now, in a goroutine, so that the caller
 // has its answer before it works for others.
 func (s *Sender) callEnded(server *Server) {
+	server.ended(1)
 	if batch := server.nextBatch(s); len(batch) > 0 {
 		go s.drain(server, batch)
 	}
@@ -200,10 +201,9 @@ func (s *Sender) drain(server *Server, batch []*Question) {
 	for ; len(batch) > 0; batch = server.nextBatch(s) {
 		// The questions keep their own deadlines.
 		s.call(context.Background(), server, batch, time.Now().Add(s.config.Timeout))
+		server.ended(len(batch))
 		if !s.config.NoMerging {
-			// Callers that were just answered may ask again: then the next call carries more,
-			// of which the server has less to do, while it works on the other in flight.
-			runtime.Gosched()
+			server.gather()
 		}
 	}
 }

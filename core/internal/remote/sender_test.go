@@ -240,3 +240,73 @@ func TestBatches(t *testing.T) {
 		}
 	}
 }
+
+// A call takes no more than half of all questions if another is in flight, which takes the rest
+// when it is answered, unless they are few.
+func TestCallsShareWhatWaits(t *testing.T) {
+	s := NewSender(newDatabase(1, clock), Config{Timeout: time.Second, MaxWeight: 100})
+	for _, test := range []struct {
+		asked, waiting int // by the other call, if there is one
+		want           int
+	}{
+		{0, 64, 64},
+		{0, 150, 100},
+		{1, 63, 32},
+		{20, 43, 32},
+		{32, 32, 32},
+		{60, 4, 4},
+		{1, 9, 8},
+		{1, 8, 8},
+		{1, 1, 1},
+		{100, 300, 100},
+	} {
+		server := &Server{inFlight: 1, asked: test.asked}
+		if test.asked > 0 {
+			server.inFlight++
+		}
+		for range test.waiting {
+			server.waiting = append(server.waiting, &Question{Charges: make([]store.Charge, 1), done: make(chan signal, 2)})
+		}
+		batch := server.nextBatch(s)
+		if len(batch) != test.want || server.asked != test.asked+test.want || len(server.waiting) != test.waiting-test.want {
+			t.Errorf("%d wait, and %d are asked: a call of %d, then %d wait and %d are asked, want a call of %d",
+				test.waiting, test.asked, len(batch), len(server.waiting), server.asked, test.want)
+		}
+		all := batch
+		for len(batch) > 0 { // the other is not answered
+			server.ended(len(batch))
+			batch = server.nextBatch(s)
+			all = append(all, batch...)
+		}
+		if len(all) != test.waiting || server.asked != test.asked {
+			t.Errorf("%d waited, %d were sent; %d are asked, want %d", test.waiting, len(all), server.asked, test.asked)
+		}
+	}
+}
+
+// If callers ask again as soon as they are answered, each of two calls carries nearly half of them.
+func TestCallsCarryHalfOfTheCallers(t *testing.T) {
+	const callers, each = 64, 100
+	var calls, questions int
+	var mu sync.Mutex
+	o := &core.Observer{Called: func(e core.CallEvent) {
+		mu.Lock()
+		calls, questions = calls+1, questions+e.Questions
+		mu.Unlock()
+	}}
+	over(t, setup{failure: Closed, config: Config{Observer: o}}, func(t *testing.T, d *database, l *core.Limiter) {
+		d.be(one(time.Millisecond))
+		var all sync.WaitGroup
+		for i := range callers {
+			all.Go(func() {
+				for range each {
+					allow(t, l, strconv.Itoa(i), 1)
+				}
+			})
+		}
+		all.Wait()
+	})
+	if questions != callers*each || questions < 26*calls { // 21 if what waits is sent at once
+		t.Errorf("%d questions in %d calls", questions, calls)
+	}
+}

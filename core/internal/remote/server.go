@@ -2,6 +2,7 @@ package remote
 
 import (
 	"errors"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -16,6 +17,13 @@ const (
 	// them in a small part of a Timeout: more would wait at the server, where all of them
 	// could run out of time before any is answered.
 	MaxUnmerged = 64
+
+	// minShare is how many questions a call carries if as many wait, even if it is more than
+	// its share. A call itself takes as long as four to eight questions.
+	minShare = 8
+
+	// maxPauses is how often a call waits for other goroutines, while more questions come.
+	maxPauses = 4
 
 	// maxWaiting bounds the questions that wait for a call.
 	maxWaiting = 1 << 16
@@ -38,9 +46,10 @@ type Server struct {
 	answers       atomic.Uint64
 
 	mu       sync.Mutex
-	inFlight int
+	inFlight int // calls
+	asked    int // questions of these calls, with merging
 	waiting  []*Question
-	late     []*Question   // see nextAlone
+	late     []*Question   // see takeOne
 	took     time.Duration // without merging, by the last call that was answered
 	watchdog watchdog
 }
@@ -105,16 +114,56 @@ func (s *Server) putOff(batch []*Question) {
 	}
 }
 
+// ended notes the end of a call of so many questions, after which there is another, or none.
+func (s *Server) ended(questions int) {
+	s.mu.Lock()
+	s.asked -= questions
+	s.mu.Unlock()
+}
+
+// gather lets callers that were just answered ask again, so that the next call carries more, of
+// which the server has less to do. It goes on while they come, and fewer wait than the other call
+// in flight keeps the server at work with.
+func (s *Server) gather() {
+	most := 0
+	for range maxPauses {
+		runtime.Gosched()
+		s.mu.Lock()
+		n, asked := len(s.waiting), s.asked
+		s.mu.Unlock()
+		if n <= most || n >= asked {
+			return
+		}
+		most = n
+	}
+}
+
 // nextBatch takes the questions of the next call out of the queue. If there are none,
 // the caller's call no longer counts as in flight.
-func (s *Server) nextBatch(sender *Sender) []*Question {
+func (s *Server) nextBatch(sender *Sender) (batch []*Question) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if sender.config.NoMerging {
-		return s.nextAlone()
+		batch = s.takeOne()
+	} else {
+		batch = s.takeShare(sender)
 	}
-	var batch []*Question
-	for weight := 0; len(s.waiting) > 0; s.waiting = s.waiting[1:] {
+	if len(batch) == 0 {
+		s.inFlight--
+	}
+	s.asked += len(batch)
+	return batch
+}
+
+// takeShare takes questions out of the queue, but leaves half of all to another call that is in
+// flight. A call that takes all that wait is followed by small ones until it is answered, and they
+// by a large one again: then the server and its clients wait for each other.
+func (s *Server) takeShare(sender *Sender) (batch []*Question) {
+	share := maxWaiting
+	if s.inFlight > 1 {
+		share = max((s.asked+len(s.waiting)+1)/2, minShare)
+	}
+	for weight := 0; len(s.waiting) > 0 && len(batch) < share; s.waiting = s.waiting[1:] {
 		q := s.waiting[0]
 		if q.progress.Load() == dropped {
 			continue
@@ -127,17 +176,16 @@ func (s *Server) nextBatch(sender *Sender) []*Question {
 			batch = append(batch, q)
 		}
 	}
-	s.waiting = nil
-	if len(batch) == 0 {
-		s.inFlight--
+	if len(s.waiting) == 0 {
+		s.waiting = nil
 	}
 	return batch
 }
 
-// nextAlone is nextBatch without merging. Questions whose answers would probably come too late
-// are sent only when nobody else waits: otherwise all answers would come just too late, one
-// after the other.
-func (s *Server) nextAlone() []*Question {
+// takeOne takes one question out of the queue, without merging. Those whose answers would
+// probably come too late are sent only when nobody else waits: otherwise all answers would come
+// just too late, one after the other.
+func (s *Server) takeOne() []*Question {
 	for len(s.late) > 0 && s.late[0].progress.Load() == dropped {
 		s.late = s.late[1:]
 	}
@@ -158,6 +206,5 @@ func (s *Server) nextAlone() []*Question {
 		}
 	}
 	s.waiting, s.late = nil, nil
-	s.inFlight--
 	return nil
 }
