@@ -58,7 +58,7 @@ func main() {
 	flag.IntVar(&c.slices, "slices", 5, "how many `slices` a round has, in which the systems take turns")
 	flag.IntVar(&c.keys, "keys", 100_000, "how many `keys` are drawn from")
 	run := flag.String("run", "", "measure only the systems that match this `regexp`")
-	flag.BoolVar(&c.apart, "apart", false, "keep redis-server on a processor, and this program on another, with taskset; it writes apart.md and apart.svg")
+	flag.BoolVar(&c.apart, "apart", false, "keep redis-server on a processor, and this program on another, with taskset; -out writes apart.md")
 	counts := flag.String("processes", "", "instead, measure one hot key that so many `processes` share, with and without leases")
 	role := flag.String("serve", "", "used by -processes: the `system` of a process; -addr, -limit and -gap are for it")
 	addr := flag.String("addr", "", "")
@@ -101,9 +101,7 @@ func study(ctx context.Context, c config) (err error) {
 		fmt.Print(table(lines))
 		return c.write("hot", table(lines), plotHot(lines))
 	}
-	name := "redis"
 	if c.apart {
-		name = "apart"
 		if err := server.keepApart(ctx); err != nil {
 			return err
 		}
@@ -122,10 +120,13 @@ func study(ctx context.Context, c config) (err error) {
 	}
 	report := b.report(version)
 	fmt.Print(report)
-	return c.write(name, report, b.plot())
+	if c.apart {
+		return c.write("apart", report, "")
+	}
+	return c.write("redis", report, b.plot())
 }
 
-// write writes the files that are asked for.
+// write writes the files that are asked for, and a figure if there is one.
 func (c *config) write(name, report, svg string) error {
 	if c.out == "" {
 		return nil
@@ -134,7 +135,7 @@ func (c *config) write(name, report, svg string) error {
 		return err
 	}
 	path := filepath.Join(c.out, name)
-	if err := os.WriteFile(path+".md", []byte(report), 0o644); err != nil {
+	if err := os.WriteFile(path+".md", []byte(report), 0o644); err != nil || svg == "" {
 		return err
 	}
 	return os.WriteFile(path+".svg", []byte(svg), 0o644)
