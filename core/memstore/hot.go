@@ -32,6 +32,11 @@ const (
 	hotAfter = 32
 )
 
+// is reports whether h is of the policy and key.
+func (h *hot) is(p *policy, hash uint64) bool {
+	return h != nil && h.hash == hash && h.policy == p
+}
+
 // take is Store.Take, unless h is over.
 //
 // Only a refusal needs to have seen the state before it reads the clock. So that is done if one
@@ -139,6 +144,11 @@ func (sh *shard) cool() bool {
 // lock locks a shard, and returns the instant of a call that read the clock before.
 func (s *Store) lock(sh *shard, now int64) int64 {
 	sh.mu.Lock()
+	return s.locked(sh, now)
+}
+
+// locked is lock for a call that has the lock.
+func (s *Store) locked(sh *shard, now int64) int64 {
 	if sh.cool() {
 		now = max(now, s.now())
 	}

@@ -31,6 +31,47 @@ func heat(t *testing.T, s *Store, l *core.Limiter, key string) *shard {
 	return sh
 }
 
+// TestLimitersWithEqualNumbers: another limiter, or one made anew, is as fast as the one whose
+// steps the states were stored with.
+func TestLimitersWithEqualNumbers(t *testing.T) {
+	s := New(Config{})
+	sh := &s.shards[maphash.String(s.seed, "key")%shards]
+	for _, name := range []string{"api", "login", "api"} {
+		l := newLimiter(t, s, name, core.TokenBucket(core.PerDay(1000), 1000))
+		for range hotAfter + 1 {
+			if d, err := l.Allow(t.Context(), "key"); err != nil || !d.Allowed {
+				t.Fatal(d, err)
+			}
+		}
+		if sh.hot.Load() == nil {
+			t.Errorf("not hot under %s", name)
+		}
+		if _, err := l.Peek(t.Context(), "key"); err != nil || sh.hot.Load() != nil {
+			t.Fatal("still hot", err)
+		}
+	}
+}
+
+// TestWaitingForTheLock: calls that waited while another made the key hot do not end that, or
+// else they would all wait for each other again.
+func TestWaitingForTheLock(t *testing.T) {
+	s := New(Config{})
+	l := newLimiter(t, s, "api", core.TokenBucket(core.PerDay(1000), 1000))
+	sh := heat(t, s, l, "key")
+	h := sh.hot.Load()
+	for range 7 {
+		if _, _, admitted, ok := s.takeLocked(sh, h.policy, h.hash, s.now(), 1); !ok || !admitted {
+			t.Fatal(admitted, ok)
+		}
+	}
+	if sh.hot.Load() != h {
+		t.Error("it is not hot any more")
+	}
+	if d, err := l.Peek(t.Context(), "key"); err != nil || d.Remaining != 1000-hotAfter-1-7 {
+		t.Errorf("%v, %v", d, err)
+	}
+}
+
 // TestHot: what ends it leaves what was charged meanwhile.
 func TestHot(t *testing.T) {
 	for name, end := range map[string]func(*testing.T, *Store, *core.Limiter){
@@ -156,11 +197,13 @@ func TestHotIsExact(t *testing.T) {
 	s := HotAtOnce(Config{})
 	l := newLimiter(t, s, "api", core.TokenBucket(core.PerHour(1), limit))
 	other := newLimiter(t, s, "other", core.MinInterval(time.Nanosecond*1000))
-	var admitted, refused atomic.Int64
+	var admitted, refused, between atomic.Int64
 	var all sync.WaitGroup
+	began := time.Now()
 	for g := range goroutines {
 		all.Go(func() {
 			for i := range 2 * limit / goroutines {
+				asked := time.Now()
 				d, err := l.Allow(t.Context(), "key")
 				if err != nil {
 					t.Error(err)
@@ -178,6 +221,7 @@ func TestHotIsExact(t *testing.T) {
 				case i%503 == 0 && d.Allowed:
 					if err = d.Refund(t.Context()); err == nil {
 						admitted.Add(-1)
+						between.Add(int64(time.Since(asked)))
 					}
 				}
 				if err != nil {
@@ -197,7 +241,11 @@ func TestHotIsExact(t *testing.T) {
 		}
 		admitted.Add(1)
 	}
-	if got := admitted.Load(); got != limit || refused.Load() == 0 {
+	got := admitted.Load()
+	// A refund gives back less by what refilled since its charge. On a busy machine, all of them
+	// together may lack more than what has refilled since the first charge.
+	lacks := got == limit-1 && between.Load() > int64(time.Since(began))
+	if got != limit && !lacks || refused.Load() == 0 {
 		t.Errorf("%d admitted of %d, %d refused", got, limit, refused.Load())
 	}
 }

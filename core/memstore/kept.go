@@ -25,14 +25,14 @@ func (b *beside) bytes() int64 {
 	return n
 }
 
-// findBeside finds the state for the part's step where the entry's was stored with another
-// step, or has others beside it.
+// findBeside finds the state for the part's step where the entry's was stored with other
+// numbers, or has others beside it.
 func (p *part) findBeside(now int64) {
 	t := &p.shard.table
 	kept := t.step(p.entry)
 	if p.entry.kind&several == 0 && step.Alike(kept, p.policy.step) {
 		p.state = t.state(p.entry)
-		p.renumber = kept.Numbers() != p.policy.step.Numbers() && step.Larger(p.policy.step, kept) == p.policy.step
+		p.renumber = step.Larger(p.policy.step, kept) == p.policy.step
 		return
 	}
 	p.beside = true

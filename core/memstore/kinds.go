@@ -1,6 +1,10 @@
 package memstore
 
-import "github.com/headgate/headgate/core/step"
+import (
+	"unique"
+
+	"github.com/headgate/headgate/core/step"
+)
 
 // kinds numbers the steps that states were stored with. It drops those that no entry
 // refers to, so that limits which change often take no memory.
@@ -13,8 +17,13 @@ type kinds struct {
 
 type kind struct {
 	step    step.Step
+	numbers numbers
 	entries int
 }
+
+// numbers are those of a step, so that they can be compared at once: limiters with equal ones
+// have steps of their own.
+type numbers = unique.Handle[step.Numbers]
 
 // idleKinds is the number of kinds up to which none is dropped.
 const idleKinds = 8
@@ -35,14 +44,15 @@ func (k *kinds) number(s step.Step) uint32 {
 	if k.index == nil {
 		k.index = make(map[step.Numbers]uint32)
 	}
+	added := kind{step: s, numbers: unique.Make(s.Numbers())}
 	var n uint32
 	if last := len(k.free) - 1; last >= 0 {
 		n = k.free[last]
 		k.free = k.free[:last]
-		k.all[n] = kind{step: s}
+		k.all[n] = added
 	} else {
 		n = uint32(len(k.all))
-		k.all = append(k.all, kind{step: s})
+		k.all = append(k.all, added)
 	}
 	k.index[s.Numbers()] = n
 	return n

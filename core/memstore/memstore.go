@@ -56,6 +56,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+	"unique"
 
 	"github.com/headgate/headgate/core/step"
 	"github.com/headgate/headgate/core/store"
@@ -165,6 +166,7 @@ type limiter struct {
 
 type policy struct {
 	step        step.Step
+	numbers     numbers
 	short       step.Short // the step, if that decides alone; or nil
 	countDenied bool
 	hash        uint64 // of what identifies it beside the key
@@ -186,7 +188,7 @@ func newPolicy(limiter string, p store.Policy) policy {
 	m := p.Step.Numbers()
 	// Names are printable, so the zero bytes keep them apart.
 	identity := limiter + "\x00" + p.Name + "\x00" + m.Algorithm.String()
-	q := policy{step: p.Step, countDenied: m.CountDenied, hash: maphash.String(policySeed, identity)}
+	q := policy{step: p.Step, numbers: unique.Make(m), countDenied: m.CountDenied, hash: maphash.String(policySeed, identity)}
 	if !m.CountDenied {
 		q.short, _ = p.Step.(step.Short)
 	}
@@ -220,14 +222,28 @@ func (s *Store) Take(l store.Limiter, key string, n int64) (at int64, x step.Rea
 	hash := maphash.String(s.seed, key)
 	sh := &s.shards[hash%shards]
 	hash = mix(hash, p.hash)
-	if h := sh.hot.Load(); h != nil && h.hash == hash && h.policy == p {
+	if h := sh.hot.Load(); h.is(p, hash) {
 		if at, x, admitted, ok = h.take(s, n); ok {
 			return at, x, admitted, true
 		}
 	}
-	at = s.lock(sh, s.now())
+	return s.takeLocked(sh, p, hash, s.now(), n)
+}
+
+// takeLocked is Take of a key that was not hot, by a call that has read the clock.
+func (s *Store) takeLocked(sh *shard, p *policy, hash uint64, now, n int64) (at int64, x step.Reading, admitted, ok bool) {
+	sh.mu.Lock()
+	// While it waited, another call may have made the key hot. To end that would make all of
+	// them wait again, and again.
+	if h := sh.hot.Load(); h.is(p, hash) {
+		if at, x, admitted, ok = h.take(s, n); ok {
+			sh.mu.Unlock()
+			return at, x, admitted, true
+		}
+	}
+	at = s.locked(sh, now)
 	e := sh.table.find(hash)
-	if e == nil || e.kind&entryBits != 0 || sh.table.step(e) != p.step {
+	if e == nil || e.kind&entryBits != 0 || !sh.table.has(e, p) {
 		sh.mu.Unlock()
 		return 0, x, false, false
 	}
@@ -451,7 +467,7 @@ func (p *part) find(now int64) {
 		p.state = nil
 		return
 	}
-	if p.entry.kind&several != 0 || t.step(p.entry) != p.policy.step {
+	if p.entry.kind&several != 0 || !t.has(p.entry, p.policy) {
 		p.findBeside(now)
 		return
 	}

@@ -394,6 +394,11 @@ func (t *table) reserve() uint32 {
 
 func (t *table) step(e *entry) step.Step { return t.kinds.all[e.kind&^entryBits].step }
 
+// has reports whether the state was stored with the policy's numbers.
+func (t *table) has(e *entry, p *policy) bool {
+	return t.kinds.all[e.kind&^entryBits].numbers == p.numbers
+}
+
 func (t *table) setStep(e *entry, s step.Step) {
 	kind := t.kinds.take(s) // first, so that a kind is not dropped and added again
 	t.kinds.drop(e.kind &^ entryBits)
