@@ -1,6 +1,6 @@
 // Package repotest holds tests of the repository itself: which package may import
-// which, that the programs in the documents are programs that compile and their links
-// lead somewhere, and rules of the code that no linter knows.
+// which, that the programs in the documents are programs that compile, their links lead
+// somewhere and their commands find tests, and rules of the code that no linter knows.
 package repotest
 
 import (
