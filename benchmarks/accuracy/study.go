@@ -18,10 +18,6 @@ const (
 type policy struct {
 	name string
 	step.Numbers
-
-	// unbounded counts every refusal, where the library stops at the limit. It
-	// is what the published study counted.
-	unbounded bool
 }
 
 var resolutions = []int64{1, 2, 4, 6, 10, 12, 20, 30, 60}
@@ -55,9 +51,7 @@ func policies() []policy {
 	for _, k := range []int64{1, 10, 60} {
 		n := sliding(k)
 		n.CountDenied = true
-		ps = append(ps,
-			policy{name: "sliding window, " + number(k), Numbers: n},
-			policy{name: "sliding window, " + number(k) + ", unbounded counts", Numbers: n, unbounded: true})
+		ps = append(ps, policy{name: "sliding window, " + number(k), Numbers: n})
 	}
 	log := numbers(step.SlidingLog)
 	log.CountDenied = true
@@ -113,7 +107,7 @@ type tally struct {
 	// their fullest window. No policy here admits more than 2*limit.
 	Fullest [2*limit + 1]int64
 
-	// Of policies with unbounded counts: the sum of |estimate - real| / real, in
+	// Of windows that count refused attempts: the sum of |estimate - real| / real, in
 	// millionths, over the requests that met at least half the limit.
 	Error, Near int64
 }
@@ -205,12 +199,10 @@ func (t *trial) run(at []int64, truth *truth) {
 			t.admitted.add(now)
 			t.Admitted++
 			t.peak = max(t.peak, t.admitted.n)
-		case t.unbounded:
-			t.state = t.step.Charge(t.state, now, 1)
 		case t.CountDenied:
 			t.state = t.step.Refuse(t.state, now, 1)
 		}
-		if made := truth.attempts[i]; t.unbounded && made >= limit/2 {
+		if made := truth.attempts[i]; t.Resolution > 0 && t.CountDenied && made >= limit/2 {
 			t.Near++
 			t.Error += int64(1e6 * math.Abs(t.estimate(now)/float64(made)-1))
 		}
