@@ -5,10 +5,10 @@ import (
 	"fmt"
 	"math"
 	"time"
-	"unsafe"
 
 	"github.com/headgate/headgate/core/step"
 	"github.com/headgate/headgate/core/store"
+	"github.com/headgate/headgate/internal/hidden"
 )
 
 // Never is the RetryAfter of a refusal that waiting cannot change: a policy can never
@@ -90,23 +90,20 @@ type Answer struct {
 	RetryAfter time.Duration // until the charge fits; 0 if it does or did
 }
 
-// A receipt is a charge that can be corrected. It holds the key in parts, since package
-// fmt would print a string that is deep inside another struct, where it does not call
-// String. A pointer to a string would hide it as well, but take an allocation for each
-// decision.
+// A receipt is a charge that can be corrected. It hides the key, since package fmt would print a
+// string that is deep inside another struct, where it does not call String.
 type receipt struct {
 	limiter *Limiter
-	key     *byte
-	keyLen  int
+	key     hidden.Text
 	n       int64
 }
 
 func newReceipt(c Charge) receipt {
-	return receipt{c.Limiter, unsafe.StringData(c.Key), len(c.Key), c.N}
+	return receipt{c.Limiter, hidden.Of(c.Key), c.N}
 }
 
 func (r receipt) charge() Charge {
-	return Charge{r.limiter, unsafe.String(r.key, r.keyLen), r.n}
+	return Charge{r.limiter, r.key.Reveal(), r.n}
 }
 
 // charges returns the number of receipts.

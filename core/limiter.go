@@ -12,6 +12,7 @@ import (
 
 	"github.com/headgate/headgate/core/step"
 	"github.com/headgate/headgate/core/store"
+	"github.com/headgate/headgate/internal/hidden"
 )
 
 const (
@@ -426,8 +427,15 @@ func newResult() *store.Result {
 // A Charge is a call to charge a key of a limiter with N units, N >= 1.
 type Charge struct {
 	Limiter *Limiter
-	Key     string
+	Key     string `json:"-"`
 	N       int64
+}
+
+// Format implements [fmt.Formatter]: it prints the charge without its key.
+func (c Charge) Format(s fmt.State, verb rune) {
+	type plain Charge
+	c.Key = hidden.Mark
+	hidden.Print(s, verb, plain(c))
 }
 
 // stored returns the charge as the limiter's store gets it.

@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 
 	"github.com/headgate/headgate/core/store"
+	"github.com/headgate/headgate/internal/hidden"
 )
 
 // A Slot is held until it is released. It is safe for concurrent use. The zero Slot stands
@@ -21,7 +22,7 @@ type Slot struct {
 // A place is what a claim was granted.
 type place struct {
 	slots       *Slots
-	key         string
+	key         hidden.Text
 	limit, held int64
 }
 
@@ -31,7 +32,7 @@ func newSlot(g store.Grant, claims []Claim) *Slot {
 		s.others = make([]place, 0, len(claims)-1)
 	}
 	for i, c := range claims {
-		p := place{c.Slots, c.Key, g.Occupancies[i].Limit, g.Occupancies[i].Held}
+		p := place{c.Slots, hidden.Of(c.Key), g.Occupancies[i].Limit, g.Occupancies[i].Held}
 		if i == 0 {
 			s.first = p
 		} else {
@@ -55,7 +56,7 @@ func (s *Slot) places(f func(*place)) {
 // Holds reports whether a claim of the slot was about that key of slots with that name, even
 // if the slot has been released since.
 func (s *Slot) Holds(slots, key string) (holds bool) {
-	s.places(func(p *place) { holds = holds || p.key == key && p.slots.name == slots })
+	s.places(func(p *place) { holds = holds || p.key.Reveal() == key && p.slots.name == slots })
 	return holds
 }
 
@@ -96,7 +97,7 @@ func (s *Slot) free() {
 
 // freed wakes who waits for what was given back.
 func (s *Slot) freed() {
-	s.places(func(p *place) { p.slots.state.queue.freed(p.key) })
+	s.places(func(p *place) { p.slots.state.queue.freed(p.key.Reveal()) })
 }
 
 // over tells the Observers that the slot is held no more.

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 
 	"github.com/headgate/headgate/core/store"
+	"github.com/headgate/headgate/internal/hidden"
 )
 
 // A SlotStore counts slots: a store of package memstore or redisstore, or what was made
@@ -138,13 +139,20 @@ func (s *Slots) Close(ctx context.Context) error {
 // A Claim asks for a slot of the key.
 type Claim struct {
 	Slots *Slots
-	Key   string
+	Key   string `json:"-"`
 
 	// OneMore lets the key hold one slot above the limit, unless that is 0: for what takes the
 	// place of something that holds a slot, and ends only when this is sure. The limit is that
 	// of all such claims together, so of several one is granted at a time. Whether the slot
 	// is above the limit, its [Occupancy] tells: Held is then larger than Limit.
 	OneMore bool
+}
+
+// Format implements [fmt.Formatter]: it prints the claim without its key.
+func (c Claim) Format(s fmt.State, verb rune) {
+	type plain Claim
+	c.Key = hidden.Mark
+	hidden.Print(s, verb, plain(c))
 }
 
 // AcquireAll takes a slot for each claim, or none, and returns them as one Slot, to be

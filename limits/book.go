@@ -11,6 +11,7 @@ import (
 
 	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/internal/fault"
+	"github.com/headgate/headgate/internal/hidden"
 )
 
 // Config configures a [Book]. Its zero value is ready to use. Literals must name the fields.
@@ -20,7 +21,7 @@ type Config struct {
 	// Initial is the text of the document that applies until the source has given one. With
 	// it, a source that is away or at fault does not keep the program from starting; without
 	// it, Open returns the error. Later documents must have each limit that it has.
-	Initial []byte
+	Initial []byte `json:"-"`
 
 	// Decode is the language of the documents. Nil is [DecodeJSON]; package yamldoc has one
 	// for YAML.
@@ -35,7 +36,7 @@ type Config struct {
 	Timeout time.Duration
 
 	// Secret is needed for overrides of hashes: see [Hash]. It should be that of the store.
-	Secret []byte
+	Secret []byte `json:"-"`
 
 	// Accept decides whether a valid document may take the place of another: an error refuses
 	// it. It is also asked about documents that lose usage, which are refused if Accept is
@@ -46,6 +47,14 @@ type Config struct {
 	// the source is away, and when it is back: for logs and metrics. It must not call Reload
 	// or Close.
 	Changed func(Event)
+}
+
+// Format implements [fmt.Formatter]: it prints the configuration without the Secret, and without
+// the Initial document, which may have keys.
+func (c Config) Format(s fmt.State, verb rune) {
+	type plain Config
+	c.Secret, c.Initial = nil, nil
+	hidden.Print(s, verb, plain(c))
 }
 
 const (
@@ -105,6 +114,12 @@ type Book struct {
 	done sync.WaitGroup
 }
 
+// Format implements [fmt.Formatter]: it prints the version of the document that is in force. What
+// the book keeps has keys.
+func (b *Book) Format(s fmt.State, _ rune) {
+	_, _ = fmt.Fprintf(s, "limits of version %s", b.State().Version)
+}
+
 // loaded is the result of a Load.
 type loaded struct {
 	text []byte
@@ -124,6 +139,7 @@ func Open(ctx context.Context, store core.Store, slots core.SlotStore, source So
 	b := &Book{config: c, store: store, slotStore: slots, source: source}
 	if len(c.Secret) > 0 {
 		b.hasher = newHasher(c.Secret)
+		b.config.Secret = nil
 	}
 	var initial *edition
 	if c.Initial != nil {

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/headgate/headgate/internal/hidden"
 )
 
 // A Diff is what changes when a document takes the place of another.
@@ -28,8 +30,22 @@ type Change struct {
 
 	// Key is the key, the hash or the prefix of an override that changes, and Line where it
 	// stands in the new document, or in the old one if it is gone.
-	Key  string
+	Key  string `json:"-"`
 	Line int
+}
+
+// Format implements [fmt.Formatter]: all verbs print the change without the Key, and %v and %s its
+// String.
+func (c Change) Format(s fmt.State, verb rune) {
+	type plain Change
+	if c.Key != "" {
+		c.Key = hidden.Mark
+	}
+	if verb == 's' || verb == 'v' && !s.Flag('#') {
+		_, _ = fmt.Fprint(s, c.String())
+		return
+	}
+	hidden.Print(s, verb, plain(c))
 }
 
 // String describes the change, without the key.

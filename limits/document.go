@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"slices"
 	"strconv"
@@ -140,6 +141,15 @@ func Parse(text []byte, decode Decoder) (*Document, error) {
 // Version returns 12 hexadecimal digits that are the same for documents which say the same,
 // in whatever language and order.
 func (d *Document) Version() string { return d.version }
+
+// Format implements [fmt.Formatter]: it prints the version, not what the document says, which has
+// keys. MarshalJSON is for that.
+func (d *Document) Format(s fmt.State, _ rune) {
+	_, _ = fmt.Fprintf(s, "limits of version %s", d.version)
+}
+
+// LogValue implements [slog.LogValuer], so that no log gets what MarshalJSON returns.
+func (d *Document) LogValue() slog.Value { return slog.StringValue(fmt.Sprint(d)) }
 
 // Limits returns the names of the limits, in order.
 func (d *Document) Limits() []string { return slices.Sorted(maps.Keys(d.limits)) }

@@ -1,6 +1,11 @@
 package limits
 
-import "unicode/utf8"
+import (
+	"fmt"
+	"unicode/utf8"
+
+	"github.com/headgate/headgate/internal/hidden"
+)
 
 // The bounds of every document, which are checked before it is decoded or while it is.
 const (
@@ -40,7 +45,7 @@ type Node struct {
 
 	// Text is the text of a scalar: the characters of a string, or a number as it is
 	// written.
-	Text string
+	Text string `json:"-"`
 
 	// Inset is how many columns after Column the Text begins: 1 behind a quote. If it is
 	// negative, the Text is not there as it is, but with escapes or folded, say.
@@ -48,6 +53,13 @@ type Node struct {
 
 	// Values are those of a List or a Map, in order. Keys are those of a Map, and strings.
 	Keys, Values []Node
+}
+
+// Format implements [fmt.Formatter]: it prints the node without the texts, which may be keys.
+func (n Node) Format(s fmt.State, verb rune) {
+	type plain Node
+	n.Text = hidden.Mark
+	hidden.Print(s, verb, plain(n))
 }
 
 // column returns the column of the byte of Text at that offset, as far as it is known.

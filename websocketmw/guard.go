@@ -13,6 +13,7 @@ import (
 	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/internal/carried"
 	"github.com/headgate/headgate/internal/fault"
+	"github.com/headgate/headgate/internal/hidden"
 	"github.com/headgate/headgate/internal/occupancy"
 	"github.com/headgate/headgate/keyfuncs"
 	"github.com/headgate/headgate/limits"
@@ -277,7 +278,7 @@ func (g *Guard) decide(v *Verdict, r *http.Request, what kind) {
 	v.socket = s
 }
 
-func (g *Guard) newSocket(ctx context.Context, what kind, slot *core.Slot, budgets []string) *Socket {
+func (g *Guard) newSocket(ctx context.Context, what kind, slot *core.Slot, budgets []hidden.Text) *Socket {
 	return &Socket{
 		guard: g, slot: slot, budgets: budgets, stream: what == connect, base: ctx, toClose: make(chan struct{}),
 		haste: uint16(rand.Uint32()), //nolint:gosec // no secret

@@ -55,7 +55,7 @@ func (g *Guard) refuseInBand(w http.ResponseWriter, r *http.Request, v Verdict) 
 		classify(r) != upgrade || !record.CanHijack(w) {
 		return false
 	}
-	if !g.inBand.allows(r.Context(), v.share) {
+	if !g.inBand.allows(r.Context(), v.share.Reveal()) {
 		return false
 	}
 	conn, rw, err := http.NewResponseController(w).Hijack()

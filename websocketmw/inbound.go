@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/internal/hidden"
 	"github.com/headgate/headgate/keyfuncs"
 )
 
@@ -104,14 +105,14 @@ func (in *Inbound) validate(f *faults, i int) {
 }
 
 // budgetKeys returns the key for each limit of Inbound.
-func (c *Config) budgetKeys(r *http.Request) ([]string, error) {
+func (c *Config) budgetKeys(r *http.Request) ([]hidden.Text, error) {
 	if len(c.Inbound) == 0 {
 		return nil, nil
 	}
-	keys := make([]string, len(c.Inbound))
+	keys := make([]hidden.Text, len(c.Inbound))
 	for i, in := range c.Inbound {
 		if in.Key == nil {
-			keys[i] = rand.Text()
+			keys[i] = hidden.Of(rand.Text())
 			continue
 		}
 		k, err := in.Key(r)
@@ -121,7 +122,7 @@ func (c *Config) budgetKeys(r *http.Request) ([]string, error) {
 		if err != nil {
 			return nil, fmt.Errorf("headgate: websocketmw: Inbound[%d] (limiter %q): %w", i, in.Limiter.Name(), err)
 		}
-		keys[i] = k
+		keys[i] = hidden.Of(k)
 	}
 	return keys, nil
 }
@@ -300,7 +301,7 @@ func (c *conn) charge(i int, n int64) (r receipt) {
 	}
 	ask, refused := min(n, b.batch), false
 	for r.got < n {
-		d, err := b.Limiter.AllowN(c.socket.Context(), c.socket.budgets[i], ask)
+		d, err := b.Limiter.AllowN(c.socket.Context(), c.socket.budgets[i].Reveal(), ask)
 		switch {
 		case err != nil:
 			r.err = err

@@ -10,6 +10,7 @@ import (
 	"weak"
 
 	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/internal/hidden"
 )
 
 // The status codes of the guard's Close frames (RFC 6455, section 7.4, and the IANA
@@ -34,7 +35,7 @@ const closeTimeout = 5 * time.Second
 type Socket struct {
 	guard   *Guard
 	slot    *core.Slot
-	budgets []string        // the keys that Config.Inbound charges
+	budgets []hidden.Text   // the keys that Config.Inbound charges
 	place   *place          // for the guard's fleet; nil if there is none
 	stream  bool            // over HTTP/2: the socket ends with the handler
 	base    context.Context //nolint:containedctx // of the handler's request, for Context

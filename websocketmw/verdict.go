@@ -8,6 +8,7 @@ import (
 	"strconv"
 
 	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/internal/hidden"
 	"github.com/headgate/headgate/internal/occupancy"
 	"github.com/headgate/headgate/internal/problem"
 	"github.com/headgate/headgate/internal/record"
@@ -25,7 +26,7 @@ type Verdict struct {
 	handshake *nethttp.Verdict // of Config.Handshakes; nil if it was not checked
 	socket    *Socket          // holds the slots; nil if there are none
 	limits    []core.Occupancy // of the rules, in order, with Held -1 where it is unknown
-	share     string           // the key of the client whose limit refused, if one did
+	share     hidden.Text      // the key of the client whose limit refused, if one did
 	status    int              // of the refusal
 	wait      int              // Retry-After in seconds
 	admitted  bool
@@ -48,7 +49,7 @@ func refuse(v *Verdict, err error, claims []core.Claim) {
 		if v.guard.config.Rules[full.Claim].Service {
 			v.status = http.StatusServiceUnavailable
 		} else {
-			v.share = claims[full.Claim].Key
+			v.share = hidden.Of(claims[full.Claim].Key)
 		}
 		v.limits = occupancy.Refused(full, claims)
 	case errors.Is(err, core.ErrQuestion):

@@ -64,7 +64,7 @@ func (s *Store) AcquireSlots(_ context.Context, claims []store.Claim) (store.Gra
 		occupancies[i].Held++
 		taken[i] = hold{&s.slots, p, c.Key}
 	}
-	g := store.Grant{Hold: taken, Source: store.SourceStore, Occupancies: occupancies}
+	g := store.Grant{Hold: &taken, Source: store.SourceStore, Occupancies: occupancies}
 	if len(taken) == 1 {
 		g.Hold = &taken[0]
 	}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/headgate/headgate/core/internal/remote"
 	"github.com/headgate/headgate/core/store"
+	"github.com/headgate/headgate/internal/hidden"
 )
 
 // Config configures a Store. Its zero value is ready to use.
@@ -18,7 +19,7 @@ type Config struct {
 	// HMAC-SHA-256 under this secret, which all servers must share. It has 32 bytes or
 	// more, and should be random. Without a Secret, keys are readable in Redis, except
 	// those above 128 bytes, which are hashed.
-	Secret []byte
+	Secret []byte `json:"-"`
 
 	// Timeout bounds every decision about a limit, measured from the call; 1 ms or more. 0
 	// means 100 ms. An earlier deadline of the caller's context ends it with an error, but not
@@ -85,6 +86,13 @@ const (
 	// FailClosed decides nothing: the error is [store.ErrUnavailable].
 	FailClosed = Failure(remote.Closed)
 )
+
+// Format implements [fmt.Formatter]: it prints the configuration without the Secret.
+func (c Config) Format(s fmt.State, verb rune) {
+	type plain Config
+	c.Secret = nil
+	hidden.Print(s, verb, plain(c))
+}
 
 func (c Config) withDefaults() Config {
 	if c.Prefix == "" {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/headgate/headgate/core/memstore"
 	"github.com/headgate/headgate/core/store"
+	"github.com/headgate/headgate/internal/hidden"
 )
 
 // Others is the name under which everything is counted whose name came when as many names
@@ -41,7 +42,7 @@ type Config struct {
 	// all servers the same, so that a client has one hash. Without a Secret, one is drawn: then
 	// nobody can look up a hash, and those of two processes differ. If it is the Secret of
 	// package redisstore, the hashes begin as the names of the keys in Redis.
-	Secret []byte
+	Secret []byte `json:"-"`
 
 	// WarnAt, from 1 to 100, counts the charges that are admitted and after which at least so
 	// many percent of a limit are used, as [Limiter].Near. 0 counts none.
@@ -50,6 +51,13 @@ type Config struct {
 	// ShowKeys shows refused keys themselves instead of hashes. Do not set it if keys are
 	// secrets or say who somebody is, unless all who can read a Snapshot may know them.
 	ShowKeys bool
+}
+
+// Format implements [fmt.Formatter]: it prints the configuration without the Secret.
+func (c Config) Format(s fmt.State, verb rune) {
+	type plain Config
+	c.Secret = nil
+	hidden.Print(s, verb, plain(c))
 }
 
 // Stats counts what stores report. Make one with [New]. It is safe for concurrent use.

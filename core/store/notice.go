@@ -1,19 +1,30 @@
 package store
 
 import (
+	"fmt"
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/headgate/headgate/internal/hidden"
 )
 
 // A Notice is for those who hold slots of a key: that they must give them up, say.
 type Notice struct {
-	Name, Key string // of the slots
-	Text      string // at most MaxNotice bytes, of which the store knows nothing; it may be kept in a server
+	Name string // of the slots
+	Key  string `json:"-"`
+	Text string // at most MaxNotice bytes, of which the store knows nothing; it may be kept in a server
 
 	// All asks for processes to be told of which the store does not know that they hold slots
 	// of the key, because a server lost that. Nobody waits for their answers.
 	All bool
+}
+
+// Format implements [fmt.Formatter]: it prints the notice without its key.
+func (n Notice) Format(s fmt.State, verb rune) {
+	type plain Notice
+	n.Key = hidden.Mark
+	hidden.Print(s, verb, plain(n))
 }
 
 // MaxNotice is the most bytes that the Text of a [Notice] may have.
@@ -21,11 +32,18 @@ const MaxNotice = 1 << 10
 
 // Heard is a [Notice] as it is heard.
 type Heard struct {
-	Topic string // of the key: see SlotStore.Topic
+	Topic string `json:"-"` // of the key: see SlotStore.Topic
 	Text  string
 
 	// Age is how long ago it was announced. What was acquired since is not meant.
 	Age time.Duration
+}
+
+// Format implements [fmt.Formatter]: it prints the notice without its topic, which may be the key.
+func (h Heard) Format(s fmt.State, verb rune) {
+	type plain Heard
+	h.Topic = hidden.Mark
+	hidden.Print(s, verb, plain(h))
 }
 
 // Listeners are those of a store: what Listen was called with. The zero value has none. It

@@ -3,6 +3,8 @@ package store
 import (
 	"context"
 	"fmt"
+
+	"github.com/headgate/headgate/internal/hidden"
 )
 
 // A SlotStore counts the slots that processes hold. It is safe for concurrent use, and its
@@ -57,12 +59,19 @@ type SlotStore interface {
 // A Claim asks for a slot.
 type Claim struct {
 	Name  string // of the slots
-	Key   string
-	Limit int64 // that the key may hold at once; 0 refuses
+	Key   string `json:"-"`
+	Limit int64  // that the key may hold at once; 0 refuses
 
 	// OneMore lets the key hold one slot above the Limit, unless that is 0. It does not change
 	// what is too many for Shed.
 	OneMore bool
+}
+
+// Format implements [fmt.Formatter]: it prints the claim without its key.
+func (c Claim) Format(s fmt.State, verb rune) {
+	type plain Claim
+	c.Key = hidden.Mark
+	hidden.Print(s, verb, plain(c))
 }
 
 // Most returns how many slots the key may hold with the one that is claimed.

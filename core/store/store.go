@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/headgate/headgate/core/step"
+	"github.com/headgate/headgate/internal/hidden"
 )
 
 // A Store keeps the state of limiters and applies charges to it.
@@ -123,9 +124,16 @@ type Limiter interface {
 // A Charge is a call to charge a key of a limiter with N units.
 type Charge struct {
 	Limiter Limiter // of the store that gets the charge
-	Key     string
-	N       int64 // at least 1, and at most Spec.Most
-	Extra   int64 // units to charge beyond N as far as they fit, at least 0: see Store.Decide
+	Key     string  `json:"-"`
+	N       int64   // at least 1, and at most Spec.Most
+	Extra   int64   // units to charge beyond N as far as they fit, at least 0: see Store.Decide
+}
+
+// Format implements [fmt.Formatter]: it prints the charge without its key.
+func (c Charge) Format(s fmt.State, verb rune) {
+	type plain Charge
+	c.Key = hidden.Mark
+	hidden.Print(s, verb, plain(c))
 }
 
 // A Settlement corrects a charge that was admitted at the instant At, from the store's
@@ -140,6 +148,18 @@ type Settlement struct {
 	// Uncovered is set by the store: the largest number of units above N for which any
 	// one policy had no room.
 	Uncovered int64
+}
+
+// Format implements [fmt.Formatter]: it prints the settlement without its key.
+func (x Settlement) Format(s fmt.State, verb rune) {
+	type plain struct {
+		Charge    Charge
+		At        int64
+		Source    Source
+		Actual    int64
+		Uncovered int64
+	}
+	hidden.Print(s, verb, plain{x.Charge, x.At, x.Source, x.Actual, x.Uncovered})
 }
 
 // A Source is what made a decision.

@@ -77,6 +77,9 @@ type Source struct {
 	toldAt  time.Time
 }
 
+// Format implements [fmt.Formatter]: it prints where the document is. What it says has keys.
+func (s *Source) Format(state fmt.State, _ rune) { _, _ = fmt.Fprintf(state, "document at %q", s.key) }
+
 // New returns the source of a document. The client should heed contexts: see package
 // redisstore.
 func New(client redis.UniversalClient, c Config) (*Source, error) {
