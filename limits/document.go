@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/headgate/headgate/core"
@@ -209,8 +210,8 @@ func (r *reader) is(n *Node, path string, kind Kind) bool {
 	return false
 }
 
-// each calls f for each entry of a map. A key that is there twice is a fault.
-func (r *reader) each(n *Node, path string, f func(k, v *Node)) {
+// each calls f for each entry of a map, with its index. A key that is there twice is a fault.
+func (r *reader) each(n *Node, path string, f func(i int, k, v *Node)) {
 	if !r.is(n, path, Map) {
 		return
 	}
@@ -222,11 +223,11 @@ func (r *reader) each(n *Node, path string, f func(k, v *Node)) {
 			continue
 		}
 		if line, twice := seen[k.Text]; twice {
-			r.fault(k, path, "%s is there twice, here and in line %d", short(k.Text), line)
+			r.fault(k, path, "the name is there twice, here and in line %d", line)
 			continue
 		}
 		seen[k.Text] = k.Line
-		f(k, &n.Values[i])
+		f(i, k, &n.Values[i])
 	}
 }
 
@@ -241,9 +242,9 @@ func short(name string) string {
 // fields returns the values of a map whose keys must be among those known.
 func (r *reader) fields(n *Node, path string, known ...string) map[string]*Node {
 	fields := make(map[string]*Node, len(known))
-	r.each(n, path, func(k, v *Node) {
+	r.each(n, path, func(_ int, k, v *Node) {
 		if !slices.Contains(known, k.Text) {
-			r.fault(k, path, "unknown field %s: one of %s", short(k.Text), strings.Join(known, ", "))
+			r.fault(k, path, "unknown field: one of %s", strings.Join(known, ", "))
 			return
 		}
 		fields[k.Text] = v
@@ -264,11 +265,8 @@ func (r *reader) document(n *Node) *Document {
 		slots bool
 	}{{wordLimits, d.limits, false}, {wordSlots, d.slots, true}} {
 		if v := fields[all.word]; v != nil {
-			r.each(v, all.word, func(k, v *Node) {
-				path := all.word + "." + short(k.Text)
-				if plain(k.Text) {
-					path = all.word + "." + k.Text
-				}
+			r.each(v, all.word, func(i int, k, v *Node) {
+				path := within(all.word, k, i, isSection(v))
 				if s := r.section(k, v, path, all.slots); s != nil {
 					all.into[k.Text] = s
 				}
@@ -282,6 +280,36 @@ func (r *reader) document(n *Node) *Document {
 		r.fault(n, "", "the document has no limits and no slots")
 	}
 	return d
+}
+
+// within returns the path of an entry of a map. The entry has a name there only if it looks like
+// what belongs there: a name that is wrongly indented, say, may be the key of an override.
+func within(path string, k *Node, i int, belongs bool) string {
+	switch {
+	case !belongs:
+		return path + "[" + strconv.Itoa(i) + "]"
+	case plain(k.Text):
+		return path + "." + k.Text
+	}
+	return path + "." + short(k.Text)
+}
+
+// isSection reports whether a value looks like a limit, or slots.
+func isSection(n *Node) bool {
+	return slices.ContainsFunc(n.Keys, func(k Node) bool { return k.Text == wordPlans })
+}
+
+// isPolicy reports whether a value looks like a policy: its first word is an algorithm.
+func isPolicy(n *Node) bool {
+	for first := range strings.FieldsSeq(n.Text) {
+		return n.Kind == String && slices.Contains(firstWords(), first)
+	}
+	return false
+}
+
+// isPolicies reports whether a value looks like a policy, or a map of them.
+func isPolicies(n *Node) bool {
+	return isPolicy(n) || len(n.Keys) > 0 && !slices.ContainsFunc(n.Values, func(v Node) bool { return !isPolicy(&v) })
 }
 
 // plain reports whether a name can stand in a path without quotes.
@@ -320,7 +348,9 @@ func (r *reader) section(k, n *Node, path string, slots bool) *section {
 			r.fault(k, path, "it has no %s", wordPlans)
 		}
 	} else {
-		r.each(v, path+"."+wordPlans, func(k, v *Node) { r.plan(s, k, v, path+"."+wordPlans) })
+		r.each(v, path+"."+wordPlans, func(i int, k, v *Node) {
+			r.plan(s, k, v, within(path+"."+wordPlans, k, i, !slots && plain(k.Text) && isPolicies(v)))
+		})
 		if v.Kind == Map && len(v.Keys) == 0 {
 			r.fault(v, path+"."+wordPlans, "there is no plan")
 		}
@@ -346,9 +376,7 @@ func (r *reader) section(k, n *Node, path string, slots bool) *section {
 
 // plan reads one plan of a section.
 func (r *reader) plan(s *section, k, n *Node, path string) {
-	if plain(k.Text) {
-		path += "." + k.Text
-	} else {
+	if !plain(k.Text) {
 		r.fault(k, path, "the name of a plan has 1 to %d letters, digits, - and _", maxName)
 		return
 	}
@@ -373,7 +401,7 @@ func (r *reader) standard(s *section, n *Node, path string) string {
 			return ""
 		}
 		if !s.has(n.Text) {
-			r.fault(n, name, "there is no plan %s", short(n.Text))
+			r.fault(n, name, "there is no such plan")
 		}
 		return n.Text
 	}
@@ -427,18 +455,14 @@ func (r *reader) policies(n *Node, path string) []policy {
 	}
 	var all []policy
 	ok := true
-	r.each(n, path, func(k, v *Node) {
-		at := path + "." + k.Text
-		if !plain(k.Text) {
-			at = path + "." + short(k.Text)
-		}
-		p, isPolicy := r.policy(v, at)
+	r.each(n, path, func(i int, k, v *Node) {
+		p, valid := r.policy(v, within(path, k, i, isPolicy(v)))
 		p.Policy = p.Named(k.Text)
 		if k.Text == "" {
 			r.fault(k, path, "the name of a policy is empty")
 		}
 		all = append(all, p)
-		ok = ok && isPolicy
+		ok = ok && valid
 	})
 	if len(n.Keys) == 0 {
 		r.fault(n, path, "there is no policy: write %s or %s, or a policy", planUnlimited, planBlocked)
@@ -456,6 +480,10 @@ func (r *reader) policies(n *Node, path string) []policy {
 func (r *reader) policy(n *Node, path string) (policy, bool) {
 	p := policy{place: placeOf(n, path)}
 	if !r.is(n, path, String) {
+		return p, false
+	}
+	if !isPolicy(n) { // what it is may be a key
+		r.add(&Fault{n.Line, n.column(0), path, fmt.Errorf("it does not begin with an algorithm: one of %s", strings.Join(firstWords(), ", "))})
 		return p, false
 	}
 	if err := p.UnmarshalText([]byte(n.Text)); err != nil {
@@ -556,6 +584,18 @@ func algorithm(p core.Policy) string {
 	word, _, _ := strings.Cut(p.Named("").String(), " ")
 	return word
 }
+
+// firstWords returns the words that policies begin with.
+var firstWords = sync.OnceValue(func() (words []string) {
+	second := core.PerSecond(1)
+	for _, p := range []core.Policy{
+		core.TokenBucket(second, 1), core.SlidingLog(second), core.SlidingWindow(second), core.FixedWindow(second),
+		core.MinInterval(time.Second), core.Unlimited(), core.Blocked(),
+	} {
+		words = append(words, algorithm(p))
+	}
+	return words
+})
 
 // alone reports whether a policy counts nothing.
 func alone(p policy) bool {

@@ -10,7 +10,9 @@ import (
 const maxFaults = 100
 
 // A Fault is one thing that is wrong with a document, or worth knowing about it. It never has
-// the key of an override, nor one in a message.
+// the key of an override, nor what may be one by a typing mistake: it repeats only the text of a
+// policy that begins with an algorithm, and the names of limits, plans and policies that look like
+// these. Others have their index in the Path, as in limits.api.plans[2], counted from 0.
 type Fault struct { //nolint:errname // a note is one too
 	Line, Column int    // counted from 1; 0 if there is no place. A column is a character
 	Path         string // such as limits.api.plans.gold.minute; empty for the whole document

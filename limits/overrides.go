@@ -85,7 +85,7 @@ func (r *reader) override(s *section, n *Node, path string) (o override, ok bool
 	if v := fields[wordPlan]; v != nil {
 		name := path + "." + wordPlan
 		if o.plan = v.Text; r.is(v, name, String) && !s.has(v.Text) {
-			r.fault(v, name, "there is no plan %s", short(v.Text))
+			r.fault(v, name, "there is no such plan")
 		}
 	}
 	if v := fields[numbers]; v != nil {
@@ -115,7 +115,7 @@ func (r *reader) instant(n *Node, path string) time.Time {
 	}
 	t, err := time.Parse(time.RFC3339, n.Text)
 	if err != nil || t.IsZero() {
-		r.fault(n, path, "%s is not a time: write one as 2026-12-01T00:00:00Z", short(n.Text))
+		r.fault(n, path, "it is not a time: write one as 2026-12-01T00:00:00Z")
 	}
 	return t.UTC()
 }

@@ -154,7 +154,7 @@ func TestSchema(t *testing.T) {
 		`{"slots": {"a": {"plans": {"a": 1}, "overrides": [{"x": 1}]}}}`:          "slots/overrides",
 	} {
 		_, err := limits.Parse([]byte(path), nil)
-		_, list, _ := strings.Cut(err.Error(), `unknown field "x": one of `)
+		_, list, _ := strings.Cut(err.Error(), `unknown field: one of `)
 		list, _, _ = strings.Cut(list, "\n")
 		at := map[string]any(root)
 		if name, rest, _ := strings.Cut(of, "/"); name != "" {

@@ -60,7 +60,7 @@ func TestCheck(t *testing.T) {
 	code, out, _ = headgate(t, "", "check", name, bad)
 	for _, want := range []string{
 		bad + ":1:49: limits.api.plans.a: \"sliding-log 6/mintue\": \"mintue\" is not a period",
-		bad + ":2:6: limits.api.plans.b: it is a number, not a policy",
+		bad + ":2:6: limits.api.plans[1]: it is a number, not a policy",
 		name + ": ok",
 	} {
 		if code != 1 || !strings.Contains(out, want) {
@@ -134,7 +134,7 @@ limit "api": override of a key "10.0.0.9": gone, was plan gold (line 9)
 	if code, out, _ := headgate(t, "", "diff", old, lost); code != 3 || !strings.Contains(out, "policy minute: sliding-log -> sliding-window; usage is lost") {
 		t.Errorf("%d %s", code, out)
 	}
-	if code, _, stderr := headgate(t, "", "diff", old, bad); code != 2 || !strings.Contains(stderr, bad+":5:22: limits.api.plans.free.minute") {
+	if code, _, stderr := headgate(t, "", "diff", old, bad); code != 2 || !strings.Contains(stderr, bad+":5:22: limits.api.plans[0][0]") {
 		t.Errorf("%d %s", code, stderr)
 	}
 }

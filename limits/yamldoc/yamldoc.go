@@ -125,6 +125,9 @@ func parse(text []byte) (root *yaml.Node, err error) {
 		}
 	}
 	if err != nil {
+		if strings.Contains(err.Error(), "anchor") { // whose name package yaml repeats: it may be a key
+			err = errors.New("aliases are not allowed: write what it stands for")
+		}
 		f := &limits.Fault{Err: errors.New(strings.TrimPrefix(err.Error(), "yaml: "))}
 		if m := place.FindStringSubmatch(err.Error()); m != nil {
 			f.Line, _ = strconv.Atoi(m[1])
