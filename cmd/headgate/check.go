@@ -35,7 +35,7 @@ func (c *call) must(name string) (*limits.Document, error) {
 	var faults limits.Faults
 	if errors.As(err, &faults) {
 		for _, f := range faults {
-			fmt.Fprintln(c.stderr, at(name, f))
+			c.warnf("%s\n", at(name, f))
 		}
 		return nil, fmt.Errorf("%s is not valid", name)
 	}

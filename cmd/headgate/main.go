@@ -10,6 +10,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -60,6 +61,7 @@ func commands() []command {
 // A call is a call of a command.
 type call struct {
 	flags          *flag.FlagSet
+	usage          func()
 	args           []string
 	stdin          io.Reader
 	stdout, stderr io.Writer
@@ -84,9 +86,11 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 			continue
 		}
 		c := &call{flags: flag.NewFlagSet("headgate "+cmd.name, flag.ContinueOnError), args: args[1:], stdin: stdin, stdout: stdout, stderr: stderr}
-		c.flags.SetOutput(stderr)
-		c.flags.Usage = func() {
+		c.flags.SetOutput(io.Discard) // it would repeat the values of flags
+		c.flags.Usage = func() {}
+		c.usage = func() {
 			fmt.Fprintf(stderr, "headgate %s %s: %s\n", cmd.name, cmd.args, cmd.does)
+			c.flags.SetOutput(stderr)
 			c.flags.PrintDefaults()
 		}
 		c.flags.BoolVar(&c.json, "json", false, "print JSON")
@@ -98,12 +102,17 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		case errors.Is(err, errUsage):
 			return exitTrouble
 		case err != nil:
-			fmt.Fprintln(stderr, "headgate "+cmd.name+":", strings.TrimPrefix(err.Error(), "headgate: "))
+			for i, line := range strings.Split(strings.TrimPrefix(err.Error(), "headgate: "), "\n") {
+				if i == 0 {
+					line = "headgate " + cmd.name + ": " + line
+				}
+				c.warnf("%s\n", line)
+			}
 			return exitTrouble
 		}
 		return code
 	}
-	fmt.Fprintf(stderr, "headgate: unknown command %q\n", args[0])
+	fmt.Fprintln(stderr, "headgate: the first argument is no command")
 	usage(stderr)
 	return exitTrouble
 }
@@ -123,8 +132,11 @@ func (c *call) parse(least, most int) ([]string, error) {
 	for rest := c.args; ; {
 		if err := c.flags.Parse(rest); err != nil {
 			if errors.Is(err, flag.ErrHelp) {
+				c.usage()
 				return nil, err
 			}
+			c.badFlag(err)
+			c.usage()
 			return nil, errUsage
 		}
 		if rest = c.flags.Args(); len(rest) == 0 {
@@ -134,10 +146,24 @@ func (c *call) parse(least, most int) ([]string, error) {
 	}
 	if len(words) < least || len(words) > most {
 		fmt.Fprintf(c.stderr, "headgate: %d arguments are too few or too many\n", len(words))
-		c.flags.Usage()
+		c.usage()
 		return nil, errUsage
 	}
 	return words, nil
+}
+
+// badFlag says which argument is wrong. It does not repeat it: what should be the value of a flag,
+// or has a dash too many, may be a password or a key.
+func (c *call) badFlag(err error) {
+	what := "is no flag"
+	c.flags.VisitAll(func(f *flag.Flag) {
+		for _, says := range []string{"for flag -" + f.Name + ": ", "for -" + f.Name + ": ", "needs an argument: -" + f.Name} {
+			if strings.Contains(err.Error()+" ", says) {
+				what = "is no value of -" + f.Name
+			}
+		}
+	})
+	c.warnf("headgate: argument %d %s\n", len(c.args)-c.flags.NArg(), what)
 }
 
 // secret returns the store's secret, or nil.
@@ -147,11 +173,15 @@ func (c *call) secret() ([]byte, error) {
 	}
 	text, err := os.ReadFile(c.secretFile)
 	if err != nil {
-		return nil, err
+		var path *os.PathError
+		if errors.As(err, &path) { // who gives the secret for its file must not see it printed
+			err = path.Err
+		}
+		return nil, fmt.Errorf("the file of -secret-file: %w", err)
 	}
 	secret := []byte(strings.TrimRight(string(text), "\r\n"))
 	if len(secret) == 0 {
-		return nil, fmt.Errorf("%s is empty", c.secretFile)
+		return nil, errors.New("the file of -secret-file is empty")
 	}
 	return secret, nil
 }
@@ -162,11 +192,19 @@ func (c *call) print(v any, text func()) error {
 		text()
 		return nil
 	}
-	e := json.NewEncoder(c.stdout)
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
 	e.SetIndent("", "  ")
 	e.SetEscapeHTML(false)
-	return e.Encode(v)
+	if err := e.Encode(v); err != nil {
+		return err
+	}
+	_, err := io.WriteString(c.stdout, visibleJSON(b.String()))
+	return err
 }
 
-// printf prints to standard output.
-func (c *call) printf(format string, args ...any) { fmt.Fprintf(c.stdout, format, args...) }
+// printf prints to standard output, and makes what is in the arguments visible.
+func (c *call) printf(format string, args ...any) { fprintf(c.stdout, format, args) }
+
+// warnf prints to standard error, and makes what is in the arguments visible.
+func (c *call) warnf(format string, args ...any) { fprintf(c.stderr, format, args) }

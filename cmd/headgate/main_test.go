@@ -90,10 +90,10 @@ func TestCommandLines(t *testing.T) {
 	}{
 		{"", 2, "usage: headgate COMMAND"},
 		{"help", 0, "usage: headgate COMMAND"},
-		{"chek " + name, 2, `unknown command "chek"`},
+		{"chek " + name, 2, "the first argument is no command"},
 		{"check", 2, "0 arguments are too few or too many"},
 		{"check -help", 0, "headgate check FILE...: says all that is wrong"},
-		{"check -nothing " + name, 2, "flag provided but not defined: -nothing"},
+		{"check -nothing " + name, 2, "argument 1 is no flag"},
 		{"check " + name + ".not", 2, "no such file"},
 		{"diff " + name, 2, "1 arguments are too few or too many"},
 		{"try " + name, 2, "name a log with -access-log"},

@@ -13,6 +13,7 @@ import (
 
 	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/core/redisstore"
+	"github.com/headgate/headgate/internal/redisurl"
 	"github.com/headgate/headgate/limits"
 	"github.com/headgate/headgate/limits/redisdoc"
 	"github.com/headgate/headgate/limits/yamldoc"
@@ -27,7 +28,7 @@ type connection struct {
 
 func (c *call) redisFlags() *connection {
 	r := &connection{}
-	c.flags.StringVar(&r.url, "redis", os.Getenv("HEADGATE_REDIS"), "the `URL` of Redis, such as redis://user:password@host:6379/0, or in HEADGATE_REDIS")
+	c.flags.StringVar(&r.url, "redis", "", "the `URL` of Redis, such as redis://user:password@host:6379/0, or in HEADGATE_REDIS")
 	c.flags.StringVar(&r.prefix, "prefix", "", "the Prefix of the store's Config")
 	c.flags.StringVar(&r.key, "document", redisdoc.DefaultKey, "the `key` of the document in Redis")
 	c.flags.BoolVar(&r.cluster, "cluster", false, "it is a Cluster")
@@ -37,12 +38,13 @@ func (c *call) redisFlags() *connection {
 
 // connect returns a client. The error has no password.
 func (r *connection) connect() (redis.UniversalClient, error) {
-	if r.url == "" {
+	url := orElse(r.url, os.Getenv("HEADGATE_REDIS")) // which is no default, as those are printed
+	if url == "" {
 		return nil, errors.New("name a server with -redis, or in HEADGATE_REDIS")
 	}
-	o, err := redis.ParseURL(r.url)
+	o, err := redisurl.Parse(url)
 	if err != nil {
-		return nil, errors.New("-redis is not such as redis://user:password@host:6379/0")
+		return nil, err
 	}
 	all := &redis.UniversalOptions{
 		Addrs: []string{o.Addr}, Username: o.Username, Password: o.Password, DB: o.DB, TLSConfig: o.TLSConfig,
@@ -216,8 +218,14 @@ func doctor(ctx context.Context, c *call) (int, error) {
 		code = exitNo
 	}
 	return code, c.print(map[string]any{"redis": report.Servers, "problems": problems, "version": version, "servers": servers}, func() {
-		report.Problems = problems
-		c.printf("%v", report)
+		for _, s := range report.Servers {
+			s.Address, s.Version, s.MaxMemoryPolicy = visible(s.Address), visible(s.Version), visible(s.MaxMemoryPolicy)
+			one := redisstore.Report{Servers: []redisstore.ServerReport{s}}
+			fmt.Fprint(c.stdout, &one)
+		}
+		for _, p := range problems {
+			c.printf("problem: %s\n", p)
+		}
 		for _, s := range servers {
 			c.printf("server %s: limits of version %s\n", s.Instance, s.Version)
 		}
@@ -269,7 +277,7 @@ func push(ctx context.Context, c *call) (int, error) {
 	if version > 0 {
 		var diff limits.Diff
 		if from, err := limits.Parse([]byte(text), yamldoc.Decode); err != nil {
-			fmt.Fprintf(c.stderr, "headgate push: what is in Redis is not valid, and cannot be compared: %v\n", err)
+			c.warnf("headgate push: what is in Redis is not valid, and cannot be compared: %v\n", err)
 		} else {
 			diff = limits.Compare(from, d)
 		}

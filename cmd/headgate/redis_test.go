@@ -142,7 +142,7 @@ func TestRedisCommands(t *testing.T) {
 	if code != 2 || !strings.Contains(stderr, "a server does not answer") {
 		t.Errorf("%d %s", code, stderr)
 	}
-	for _, c := range [][2]string{{"", "name a server with -redis"}, {"http://user:hidden@x", "-redis is not such as redis://"}, {"redis://:hidden@[", "-redis is not such as"}} {
+	for _, c := range [][2]string{{"", "name a server with -redis"}, {"http://user:hidden@x", "the URL has not the form redis://user:password@host:6379/0"}, {"redis://:hidden@[", "the URL has not the form"}} {
 		code, _, stderr := headgate(t, "", "doctor", "-redis", c[0])
 		if code != 2 || !strings.Contains(stderr, c[1]) || strings.Contains(stderr, "hidden") {
 			t.Errorf("%s: %d %s", c[0], code, stderr)

@@ -288,21 +288,10 @@ func (c *call) printTrial(t *trial, j *jsonTrial) {
 	w := tabwriter.NewWriter(c.stdout, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "key\tplan\trequests\trefused\tshare\tfirst\tlast\tlongest wait\tby")
 	for _, k := range j.Top {
-		fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%s\t%s\t%s\t%s\t%s\n", printable(k.Key), printable(k.Plan), k.Requests, k.Refused, percent(k.Refused, k.Requests),
-			k.First.Format(time.DateTime), k.Last.Format(time.DateTime), k.Longest, byPolicy(k.Policies))
+		fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%s\t%s\t%s\t%s\t%s\n", visibleIn(maxCell, k.Key), visibleIn(maxCell, k.Plan), k.Requests, k.Refused, percent(k.Refused, k.Requests),
+			k.First.Format(time.DateTime), k.Last.Format(time.DateTime), k.Longest, visible(byPolicy(k.Policies)))
 	}
 	_ = w.Flush()
-}
-
-// printable returns a value of a log as a terminal may get it.
-func printable(s string) string {
-	const most = 60
-	q := fmt.Sprintf("%q", s)
-	q = q[1 : len(q)-1]
-	if len(q) > most {
-		q = q[:most] + "..."
-	}
-	return q
 }
 
 // wait returns a wait for people.

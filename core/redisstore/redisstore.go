@@ -124,6 +124,7 @@ import (
 	"github.com/headgate/headgate/core/internal/remote"
 	"github.com/headgate/headgate/core/memstore"
 	"github.com/headgate/headgate/core/store"
+	"github.com/headgate/headgate/internal/redisurl"
 )
 
 // A Store is a [store.Store] in Redis. It is safe for concurrent use. It has
@@ -152,10 +153,9 @@ type (
 //
 // An error does not show the URL, which may contain a password.
 func OpenURL(url string, c Config) (*Store, error) {
-	o, err := redis.ParseURL(url)
-	if err != nil { // which may quote any part of the URL
-		return nil, errors.New("headgate: redisstore: the URL has not the form redis://user:password@host:6379/0: " +
-			"encode what is special in the password, and see redis.ParseURL for the options in the query")
+	o, err := redisurl.Parse(url)
+	if err != nil {
+		return nil, fmt.Errorf("headgate: redisstore: %w", err)
 	}
 	c = c.withDefaults()
 	o.ContextTimeoutEnabled = true

@@ -74,3 +74,9 @@ func TestHot(t *testing.T) {
 		})
 	}
 }
+
+func TestAWrongURLIsNotRepeated(t *testing.T) {
+	if err := run(t.Context(), "", "redis://:geheim@localhost:port", 1, 1, false); err == nil || strings.Contains(err.Error(), "geheim") {
+		t.Errorf("%v", err)
+	}
+}

@@ -64,8 +64,8 @@ func run(ctx context.Context, addr, redisURL string, demand, limit int64, leases
 		options.Addr = embedded.Addr()
 	} else {
 		var err error
-		if options, err = redis.ParseURL(redisURL); err != nil {
-			return fmt.Errorf("-redis: %w", err)
+		if options, err = redis.ParseURL(redisURL); err != nil { // which repeats the password
+			return errors.New("-redis is not such as redis://user:password@host:6379/0")
 		}
 	}
 	f, err := newFleet(*options, limit, leases)

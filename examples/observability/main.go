@@ -146,8 +146,8 @@ func connect(url string) (client *redis.Client, away func(context.Context), err 
 			pause(ctx, 3*time.Second)
 			server.SetError("")
 		}
-	} else if options, err = redis.ParseURL(url); err != nil {
-		return nil, nil, fmt.Errorf("-redis: %w", err)
+	} else if options, err = redis.ParseURL(url); err != nil { // which repeats the password
+		return nil, nil, errors.New("-redis is not such as redis://user:password@host:6379/0")
 	}
 	options.ContextTimeoutEnabled = true // so that no request waits for an unresponsive Redis
 	options.MaxRetries = -1              // nor for a repetition

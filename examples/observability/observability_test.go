@@ -169,3 +169,9 @@ func TestConfigurations(t *testing.T) {
 		}
 	}
 }
+
+func TestAWrongURLIsNotRepeated(t *testing.T) {
+	if _, _, err := connect("redis://:geheim@localhost:port"); err == nil || strings.Contains(err.Error(), "geheim") {
+		t.Errorf("%v", err)
+	}
+}

@@ -95,3 +95,9 @@ func TestOutgoing(t *testing.T) {
 		})
 	}
 }
+
+func TestAWrongURLIsNotRepeated(t *testing.T) {
+	if _, err := newTransport("redis://:geheim@localhost:port", nil); err == nil || strings.Contains(err.Error(), "geheim") {
+		t.Errorf("%v", err)
+	}
+}

@@ -32,8 +32,8 @@ const (
 // together than the limit, and heed what the server has told one of them.
 func newTransport(redisURL string, base http.RoundTripper) (*nethttp.Transport, error) {
 	options, err := redis.ParseURL(redisURL)
-	if err != nil {
-		return nil, fmt.Errorf("-redis: %w", err)
+	if err != nil { // which repeats the password
+		return nil, errors.New("-redis is not such as redis://user:password@host:6379/0")
 	}
 	options.ContextTimeoutEnabled, options.MaxRetries = true, -1
 	store, err := redisstore.New(redis.NewClient(options), redisstore.Config{

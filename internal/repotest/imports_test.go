@@ -26,7 +26,7 @@ var house = []room{
 	{pkg: "core/memstore", ours: []string{"core/step", "core/store"}},
 	{
 		pkg:    "core/redisstore",
-		ours:   []string{"core/internal/keeper", "core/internal/remote", "core/memstore", "core/step", "core/store", "internal/hidden"},
+		ours:   []string{"core/internal/keeper", "core/internal/remote", "core/memstore", "core/step", "core/store", "internal/hidden", "internal/redisurl"},
 		theirs: []string{"github.com/redis/go-redis/v9"},
 	},
 	{pkg: "core/stats", ours: []string{"core/memstore", "core/store", "internal/hidden"}},
@@ -51,7 +51,7 @@ var house = []room{
 	{pkg: "websocketmw/gorillaws", ours: []string{"websocketmw"}, theirs: []string{"github.com/gorilla/websocket"}},
 	{
 		pkg:    "cmd/headgate",
-		ours:   []string{"core", "core/redisstore", "core/step", "core/store", "limits", "limits/redisdoc", "limits/yamldoc"},
+		ours:   []string{"core", "core/redisstore", "core/step", "core/store", "internal/redisurl", "limits", "limits/redisdoc", "limits/yamldoc"},
 		theirs: []string{"github.com/redis/go-redis/v9"},
 	},
 	{pkg: "internal/bubble"},
@@ -69,6 +69,7 @@ var house = []room{
 	{pkg: "internal/record"},
 	{pkg: "internal/redistest", ours: []string{"internal/redistest/proctest"}},
 	{pkg: "internal/redistest/proctest"},
+	{pkg: "internal/redisurl", theirs: []string{"github.com/redis/go-redis/v9"}},
 	{pkg: "internal/repotest"},
 }
 

@@ -29,6 +29,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -158,16 +159,17 @@ type Server struct {
 	At       time.Time `json:"at"` // by its clock
 }
 
-// maxErr is how much of an error is told.
-const maxErr = 500
+// maxText is how many bytes of a text are told, and read.
+const maxText = 500
+
+func short(s string) string { return strings.ToValidUTF8(s[:min(len(s), maxText)], "\uFFFD") }
 
 // Loaded implements [limits.Listener]: it tells the others which document is in force here.
 func (s *Source) Loaded(ctx context.Context, state limits.State) {
 	s.mu.Lock()
 	me := Server{Instance: s.instance, Version: state.Version, Found: s.version}
 	if state.Err != nil {
-		me.Err = state.Err.Error()
-		me.Err = me.Err[:min(len(me.Err), maxErr)]
+		me.Err = short(state.Err.Error())
 	}
 	id := fmt.Sprint(me)
 	if id == s.told && time.Since(s.toldAt) < tellEvery {
@@ -200,6 +202,7 @@ func (s *Source) Servers(ctx context.Context) ([]Server, error) {
 			_ = s.client.HDel(ctx, s.serversKey(), instance).Err() // the next who can does
 			continue
 		}
+		one.Instance, one.Version, one.Err = short(one.Instance), short(one.Version), short(one.Err)
 		if time.Since(one.At) <= aliveFor {
 			alive = append(alive, one)
 		}

@@ -1,0 +1,167 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"github.com/headgate/headgate/internal/redistest"
+	"github.com/headgate/headgate/limits/redisdoc"
+)
+
+// Whatever is wrong with a command line, no password and no secret in it or in the environment is
+// printed.
+func TestNoSecretIsPrinted(t *testing.T) {
+	const canary = "canary"
+	name := file(t, "limits.yaml", good)
+	urls := []string{
+		"redis://user:canary@127.0.0.1:1/0", "redis://canary@127.0.0.1:1", "redis://:canary@127.0.0.1:port", "redis://:ca nary/canary@127.0.0.1",
+		"redis://user:1#canary@127.0.0.1:1", "redis://canary/x@127.0.0.1:1", "redis://canary?x@127.0.0.1:1", "redis://:%zzcanary@127.0.0.1",
+		"http://:canary@127.0.0.1", "rediss://:canary", "unix://:canary@/nowhere", `redis://:"canary@127.0.0.1`, "redis://:x@canary@127.0.0.1:1",
+	}
+	lines := [][]string{
+		{"-redis", "URL"}, {"-redis=URL"}, {"-help"}, {"-nothing"}, {"-redis"}, {"-timeout", "URL"}, {"-timeout=URL"}, {"-json=URL"}, {"-cluster=URL"},
+		{"-wait", "URL"}, {"-dry-run=URL"}, {"-redis:URL"}, {"-URL"}, {"--URL=x"}, {"-=URL"}, {"---URL"}, {"URL"}, {"-document", "URL", "-redis", "redis://127.0.0.1:1"},
+		{"-prefix", "{URL}", "-redis", "redis://127.0.0.1:1"}, {"-limits", "URL", "-redis", "URL"}, {"-secret-file", "URL"}, {"-secret-file=URL", "-redis", "URL"},
+		{"-plan", "URL", "-redis", "URL"}, {"-access-log", "URL"}, {"-limit", "URL", "-access-log", "-"}, {"-top", "URL"}, {"-redis", "URL", "-timeout"}, {"a", "b", "c", "d"},
+	}
+	for _, url := range urls {
+		for _, inEnvironment := range []bool{false, true} {
+			for _, secret := range []string{"", canary, strings.Repeat(canary, 6)} {
+				environment := ""
+				if inEnvironment {
+					environment = url
+				}
+				t.Setenv("HEADGATE_REDIS", environment)
+				t.Setenv("HEADGATE_SECRET", secret)
+				for _, c := range commands() {
+					for _, line := range lines {
+						for _, words := range [][]string{nil, {name}, {"api", "key"}, {url}, {name, url}} {
+							args := []string{c.name}
+							for _, word := range line {
+								args = append(args, strings.ReplaceAll(word, "URL", url))
+							}
+							args = append(append(args, words...), "-timeout", "20ms")
+							code, out, stderr := headgate(t, "", args...)
+							if strings.Contains(out+stderr, canary) {
+								t.Fatalf("%q, HEADGATE_REDIS %q: %d %s%s", args, environment, code, out, stderr)
+							}
+						}
+					}
+				}
+			}
+		}
+		if code, out, stderr := headgate(t, "", url); code != 2 || strings.Contains(out+stderr, canary) {
+			t.Errorf("%s: %d %s%s", url, code, out, stderr)
+		}
+	}
+}
+
+// The password of a Redis that refuses it, or that is right, is not printed either.
+func TestNoPasswordOfALiveRedisIsPrinted(t *testing.T) {
+	const canary = "canary"
+	server := redistest.Start(t)
+	name := file(t, "limits.yaml", good)
+	does := func(url string) {
+		t.Helper()
+		for _, args := range [][]string{{"push", name, "-wait", "1ms"}, {"push", name, "-json", "-dry-run"}, {"peek", "api", "key"}, {"reset", "api", "key"}, {"doctor"}, {"doctor", "-json"}} {
+			t.Setenv("HEADGATE_REDIS", url)
+			code, out, stderr := headgate(t, "", args...)
+			if strings.Contains(out+stderr, canary) || out+stderr == "" {
+				t.Errorf("%s: %d %s%s", args, code, out, stderr)
+			}
+		}
+	}
+	does("redis://:canary@" + server.Addr())
+	does("redis://user:canary@" + server.Addr())
+	if _, err := server.Do("ACL", "SETUSER", "user", "on", ">canary", "~*", "&*", "+@all"); err != nil {
+		t.Fatal(err)
+	}
+	does("redis://user:canary@" + server.Addr())
+}
+
+// hostile is what must not get to a terminal as it is.
+const hostile = "a\x1b]0;b\x07\r\n\x9b31m\u009b31m\u202etxt\u2066\u200b\u2028\x00\xff\U000e0041\x7f"
+
+// printable fails the test if a terminal would do more than print the text.
+func printable(t *testing.T, what, text string) {
+	t.Helper()
+	if !utf8.ValidString(text) {
+		t.Errorf("%s is not UTF-8: %.300q", what, text)
+	}
+	for i, r := range text {
+		if r != '\n' && r != '\t' && !isSafe(r) {
+			t.Errorf("%s prints %q at %d of %.300q", what, r, i, text)
+			return
+		}
+	}
+}
+
+func isSafe(r rune) bool { // stated otherwise than in visibleIn
+	return r >= ' ' && r < 0x7f || r > 0xa0 && (r < 0x200b || r > 0x200f) && (r < 0x2028 || r > 0x202e) && (r < 0x2060 || r > 0x206f) && r < 0xe0000
+}
+
+// What servers, documents and logs say is printed as what it is.
+func TestHostileTextsAreVisible(t *testing.T) {
+	server := redistest.Start(t)
+	url := "redis://" + server.Addr()
+	state, err := json.Marshal(redisdoc.Server{Instance: hostile, Version: hostile, Err: hostile + strings.Repeat("long", 1000), At: time.Now()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	raw := `{"instance":"` + strings.ReplaceAll(strings.ReplaceAll(hostile, "\r\n", `\r\n`), "\x1b", `\u001b`)
+	raw = strings.NewReplacer("\x07", `\u0007`, "\x00", `\u0000`).Replace(raw) + `","version":"x","at":"` + time.Now().Format(time.RFC3339) + `"}`
+	for _, args := range [][]string{
+		{"HSET", redisdoc.DefaultKey + ":servers", hostile, string(state)}, {"HSET", redisdoc.DefaultKey + ":servers", "raw", raw},
+		{"HSET", redisdoc.DefaultKey, "version", "1", "document", `{"slots": {"ws": {"plans": {"a": 1}, "overrides": [{"key": "` + "\u202e\u009b" + `", "slots": 1, "note": "` + "\u202e\u009b" + `"}]}}}`},
+	} {
+		if _, err := server.Do(args...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	name := file(t, "limits.yaml", "slots:\n  ws: {plans: {a: 1}}\n...\n")
+	bad := file(t, "bad.yaml", "limits:\n  \"\\e\\u202e\": {plans: {\"\\e\": {\"\\e\": \"sliding-log 6/\\e\"}}}\n...\n")
+	log := strings.ReplaceAll(hostile, "\n", "")
+	clf := fmt.Sprintf("%s - %s [10/Oct/2026:13:55:36 +0000] \"GET /%s HTTP/1.1\" 200 1\n", strings.ReplaceAll(log, "\r", ""), log, log)
+	blocked := file(t, "blocked.yaml", "limits:\n  api: {plans: {a: {\"a b\": sliding-log 1/hour}}}\n...\n")
+	for _, args := range [][]string{
+		{"doctor", "-redis", url}, {"push", name, "-dry-run", "-redis", url}, {"push", name, "-wait", "1ms", "-redis", url},
+		{"peek", hostile, hostile, "-redis", url}, {"reset", hostile, "k", "-redis", url}, {"peek", "api", "k", "-document", hostile, "-redis", url},
+		{"check", bad}, {"check", hostile}, {"diff", bad, bad}, {"check", "-" + hostile}, {hostile},
+		{"try", blocked, "-access-log", "-"}, {"try", blocked, "-access-log", "-", "-key", "user"}, {"try", blocked, "-access-log", "-", "-key", hostile},
+	} {
+		for _, args := range [][]string{args, append(args, "-json")} {
+			_, out, stderr := headgate(t, strings.Repeat(clf, 3), args...)
+			printable(t, args[0]+"'s output", out)
+			printable(t, args[0]+"'s errors", stderr)
+			if out+stderr == "" {
+				t.Errorf("%q prints nothing", args)
+			}
+			for line := range strings.Lines(out) {
+				if len(line) > 4*maxShown {
+					t.Errorf("%q: a line of %d bytes", args, len(line))
+				}
+			}
+			if args[0] == "doctor" && args[len(args)-1] != "-json" && !strings.Contains(out, `the server a\x1b]0;b\a\r\n`) {
+				t.Errorf("doctor: %.300s", out)
+			}
+		}
+	}
+}
+
+// The escapes of JSON stand for what was there.
+func TestVisibleJSON(t *testing.T) {
+	text, err := json.Marshal(hostile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	shown := visibleJSON(string(text))
+	printable(t, "JSON", shown)
+	var got string
+	if err := json.Unmarshal([]byte(shown), &got); err != nil || got != strings.ToValidUTF8(hostile, "\ufffd") {
+		t.Errorf("%q, %v", got, err)
+	}
+}

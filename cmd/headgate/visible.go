@@ -1,0 +1,87 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"regexp"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+)
+
+// What is printed of one value, in characters: anywhere, and in a column of a table.
+const (
+	maxShown = 1000
+	maxCell  = 60
+)
+
+// inURL finds what may be the password of a URL: all up to the last @ that follows, and otherwise
+// the rest of the word.
+var inURL = regexp.MustCompile(`://(?:.*@|\S*)`)
+
+// visible returns a text from outside, such as Redis, a log, a document or the command line, as a
+// terminal may get it: with escapes for what is no printable character, such as control
+// characters, those that change the direction of writing, and bytes that are not UTF-8; not
+// longer than maxShown; and without the password of a URL.
+func visible(s string) string { return visibleIn(maxShown, s) }
+
+// visibleIn is visible for at most so many characters.
+func visibleIn(most int, s string) string {
+	var b strings.Builder
+	s = inURL.ReplaceAllStringFunc(s, func(found string) string {
+		if found == "://user:password@" { // of an error about the form
+			return found
+		}
+		return "://..."
+	})
+	for shown := 0; s != ""; shown++ {
+		if shown == most {
+			return b.String() + "..."
+		}
+		r, n := utf8.DecodeRuneInString(s)
+		switch {
+		case r == utf8.RuneError && n == 1:
+			fmt.Fprintf(&b, `\x%02x`, s[0])
+		case strconv.IsPrint(r):
+			b.WriteRune(r)
+		default:
+			quoted := strconv.QuoteRune(r)
+			b.WriteString(quoted[1 : len(quoted)-1])
+		}
+		s = s[n:]
+	}
+	return b.String()
+}
+
+// visibleJSON returns an encoded text of JSON with escapes for what is no printable character. It
+// stands for the same.
+func visibleJSON(s string) string {
+	var b strings.Builder
+	for _, r := range s {
+		switch {
+		case r == '\n' || strconv.IsPrint(r):
+			b.WriteRune(r)
+		case r > 0xffff:
+			r -= 0x10000
+			fmt.Fprintf(&b, `\u%04x\u%04x`, 0xd800+r>>10, 0xdc00+r&0x3ff)
+		default:
+			fmt.Fprintf(&b, `\u%04x`, r)
+		}
+	}
+	return b.String()
+}
+
+// fprintf is fmt.Fprintf that makes texts visible.
+func fprintf(w io.Writer, format string, args []any) {
+	shown := make([]any, len(args))
+	for i, a := range args {
+		switch v := a.(type) {
+		case string:
+			a = visible(v)
+		case error, fmt.Stringer:
+			a = visible(fmt.Sprint(v))
+		}
+		shown[i] = a
+	}
+	fmt.Fprintf(w, format, shown...)
+}
