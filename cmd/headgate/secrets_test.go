@@ -25,7 +25,7 @@ func TestNoSecretIsPrinted(t *testing.T) {
 	lines := [][]string{
 		{"-redis", "URL"}, {"-redis=URL"}, {"-help"}, {"-nothing"}, {"-redis"}, {"-timeout", "URL"}, {"-timeout=URL"}, {"-json=URL"}, {"-cluster=URL"},
 		{"-wait", "URL"}, {"-dry-run=URL"}, {"-redis:URL"}, {"-URL"}, {"--URL=x"}, {"-=URL"}, {"---URL"}, {"URL"}, {"-document", "URL", "-redis", "redis://127.0.0.1:1"},
-		{"-prefix", "{URL}", "-redis", "redis://127.0.0.1:1"}, {"-limits", "URL", "-redis", "URL"}, {"-secret-file", "URL"}, {"-secret-file=URL", "-redis", "URL"},
+		{"-prefix", "{URL}", "-redis", "redis://127.0.0.1:1"}, {"-limits", "URL", "-redis", "URL"}, {"-secret-file", "URL"}, {"-secret-file", canary}, {"-secret-file=URL", "-redis", "URL"},
 		{"-plan", "URL", "-redis", "URL"}, {"-access-log", "URL"}, {"-limit", "URL", "-access-log", "-"}, {"-top", "URL"}, {"-redis", "URL", "-timeout"}, {"a", "b", "c", "d"},
 	}
 	for _, url := range urls {
