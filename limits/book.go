@@ -80,6 +80,9 @@ type State struct {
 
 	// Notes are those of the document: see [Document.Notes].
 	Notes Faults
+
+	// SecretID is the [SecretID] of Config.Secret.
+	SecretID string
 }
 
 // An Event is a change of a book's state.
@@ -96,6 +99,7 @@ type Book struct {
 	slotStore core.SlotStore
 	source    Source
 	hasher    *hasher // nil without a Secret
+	secretID  string
 	initial   *Document
 
 	current atomic.Pointer[edition]
@@ -136,7 +140,7 @@ func Open(ctx context.Context, store core.Store, slots core.SlotStore, source So
 	if err := c.check(source); err != nil {
 		return nil, err
 	}
-	b := &Book{config: c, store: store, slotStore: slots, source: source}
+	b := &Book{config: c, store: store, slotStore: slots, source: source, secretID: SecretID(c.Secret)}
 	if len(c.Secret) > 0 {
 		b.hasher = newHasher(c.Secret)
 		b.config.Secret = nil
@@ -291,6 +295,8 @@ func (b *Book) ask(ctx context.Context) ([]byte, error) {
 	}
 }
 
+var errSecret = errors.New("the keys of the document are hashed under another secret than the Secret of limits.Config, which would find none of its overrides of keys")
+
 // named returns the faults of a document, after the name of its file if it has one.
 func (b *Book) named(err error) error {
 	if f, ok := b.source.(*file); ok {
@@ -306,6 +312,10 @@ func (b *Book) apply(text []byte) error {
 		err = b.named(err)
 		b.fail(err)
 		return err
+	}
+	if s, ok := b.source.(Sealed); ok && d.has(forHash) && s.SecretID() != "" && s.SecretID() != b.secretID {
+		b.fail(errSecret)
+		return errSecret
 	}
 	before := b.current.Load()
 	if before != nil && before.document.version == d.version && !b.State().Initial {
@@ -351,6 +361,7 @@ func (b *Book) State() State {
 
 // set changes the state, and tells of it.
 func (b *Book) set(s State, d Diff) {
+	s.SecretID = b.secretID
 	b.stateMu.Lock()
 	b.state = s
 	b.stateMu.Unlock()

@@ -55,7 +55,11 @@ func (d *Document) Hashed(secret []byte) (*Document, error) {
 	if err != nil {
 		return nil, err
 	}
-	return Parse(text, nil)
+	d, err = Parse(text, nil)
+	if err == nil {
+		d.secretID = SecretID(secret)
+	}
+	return d, err
 }
 
 // A writer writes JSON without white space.

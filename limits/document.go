@@ -24,6 +24,7 @@ type Document struct {
 	limits, slots map[string]*section
 	version       string
 	notes         Faults
+	secretID      string // of Hashed
 }
 
 // A section is one limit, or slots of one name.
@@ -157,6 +158,24 @@ func (d *Document) Limits() []string { return slices.Sorted(maps.Keys(d.limits))
 
 // Slots returns the names of the slots, in order.
 func (d *Document) Slots() []string { return slices.Sorted(maps.Keys(d.slots)) }
+
+// SecretID returns the [SecretID] of the secret that [Document.Hashed] was given, or nothing.
+func (d *Document) SecretID() string { return d.secretID }
+
+// Plain reports whether there are overrides for keys that are not hashed.
+func (d *Document) Plain() bool { return d.has(forKey) }
+
+// has reports whether there are overrides of that kind.
+func (d *Document) has(kind string) bool {
+	for _, sections := range []map[string]*section{d.limits, d.slots} {
+		for _, s := range sections {
+			if slices.ContainsFunc(s.overrides, func(o override) bool { return o.kind == kind }) {
+				return true
+			}
+		}
+	}
+	return false
+}
 
 // Notes are what is worth knowing of a valid document: overrides that are over. That is no
 // fault, since a document does not become invalid while nobody touches it.

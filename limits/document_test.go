@@ -2,9 +2,13 @@ package limits_test
 
 import (
 	"bytes"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -409,4 +413,21 @@ func value(n *limits.Node) any {
 		return all
 	}
 	return nil
+}
+
+// What tells secrets apart is no hash of a key, whatever the key is.
+func TestSecretID(t *testing.T) {
+	secret := []byte("a secret of thirty-two bytes or more")
+	id := limits.SecretID(secret)
+	if len(id) != 32 || id != limits.SecretID(slices.Clone(secret)) || id == limits.SecretID([]byte("another")) || limits.SecretID(nil) != "" {
+		t.Errorf("%q", id)
+	}
+	mac := hmac.New(sha256.New, secret)
+	for _, key := range []string{"", "id", "headgate: which secret", "headgate: overrides of limits"} {
+		mac.Reset()
+		mac.Write([]byte(key))
+		if stored := hex.EncodeToString(mac.Sum(nil)); strings.HasPrefix(stored, id) || strings.HasPrefix(limits.Hash(secret, key), id) {
+			t.Errorf("it is the hash of %q", key)
+		}
+	}
 }

@@ -24,6 +24,23 @@ func Hash(secret []byte, key string) string {
 	return hex.EncodeToString(sum[:])
 }
 
+// SecretID returns 32 hexadecimal digits that tell secrets apart and do not tell them, or nothing
+// for no secret. They are of an HMAC of a constant, under a secret that is derived for it, so that
+// they are no hash of a key.
+func SecretID(secret []byte) string {
+	if len(secret) == 0 {
+		return ""
+	}
+	id := keyed(keyed(secret, "headgate: which secret"), "id")
+	return hex.EncodeToString(id[:16])
+}
+
+func keyed(secret []byte, text string) []byte {
+	h := hmac.New(sha256.New, secret)
+	h.Write([]byte(text))
+	return h.Sum(nil)
+}
+
 // A hasher hashes keys without allocating.
 type hasher struct {
 	pool sync.Pool
@@ -37,9 +54,7 @@ type hashing struct {
 }
 
 func newHasher(secret []byte) *hasher {
-	derive := hmac.New(sha256.New, secret)
-	derive.Write([]byte("headgate: overrides of limits"))
-	derived := derive.Sum(nil)
+	derived := keyed(secret, "headgate: overrides of limits")
 	return &hasher{sync.Pool{New: func() any { return &hashing{Hash: hmac.New(sha256.New, derived)} }}}
 }
 

@@ -40,6 +40,16 @@ type Listener interface {
 	Loaded(ctx context.Context, s State)
 }
 
+// A Sealed source has documents whose keys were hashed before they got there.
+type Sealed interface {
+	Source
+
+	// SecretID returns the [SecretID] of the secret under which the keys are hashed of the text
+	// that Load returned last, or nothing if that is not known. A book whose Secret is another
+	// refuses the document: it would find none of the keys.
+	SecretID() string
+}
+
 // SourceFunc is a function as a [Source].
 type SourceFunc func(ctx context.Context) ([]byte, error)
 

@@ -68,6 +68,9 @@ func (r *connection) store(client redis.UniversalClient, secret []byte) (*rediss
 	})
 }
 
+// An untold source is not told of this process.
+type untold struct{ limits.Sealed }
+
 // peek prints what a key has left.
 func peek(ctx context.Context, c *call) (int, error) {
 	return c.withLimiter(ctx, func(ctx context.Context, l *core.Limiter, key string) (int, error) {
@@ -151,13 +154,14 @@ func (c *call) withLimiter(ctx context.Context, f func(ctx context.Context, l *c
 	}
 	source := limits.File(*file)
 	if *file == "" {
-		if source, err = redisdoc.New(client, redisdoc.Config{Key: r.key}); err != nil {
+		inRedis, err := redisdoc.New(client, redisdoc.Config{Key: r.key})
+		if err != nil {
 			return 0, err
 		}
+		source = untold{inRedis}
 	}
 	ctx, cancel := context.WithTimeout(ctx, r.timeout)
 	defer cancel()
-	source = limits.SourceFunc(source.Load) // which is not told of this process
 	book, err := limits.Open(ctx, store, store, source, limits.Config{Decode: yamldoc.Decode, Secret: secret, Timeout: r.timeout, Every: time.Hour})
 	if err != nil {
 		return 0, err
@@ -239,6 +243,7 @@ func doctor(ctx context.Context, c *call) (int, error) {
 func push(ctx context.Context, c *call) (int, error) {
 	r := c.redisFlags()
 	accept := c.flags.Bool("lose-usage", false, "push it although usage is lost; servers refuse it unless their program accepts it too")
+	newSecret := c.flags.Bool("new-secret", false, "push it although its keys are hashed under another secret than before, or not at all; servers with the old secret stay with what they have")
 	dry := c.flags.Bool("dry-run", false, "only say what would change")
 	patience := c.flags.Duration("wait", 15*time.Second, "wait this `time` for all servers")
 	words, err := c.parse(1, 1)
@@ -263,13 +268,16 @@ func push(ctx context.Context, c *call) (int, error) {
 		return 0, err
 	}
 	defer client.Close()
-	source, err := redisdoc.New(client, redisdoc.Config{Key: r.key})
+	source, err := redisdoc.New(client, redisdoc.Config{Key: r.key, NewSecret: *newSecret})
 	if err != nil {
 		return 0, err
 	}
 	result := map[string]any{"version": d.Version(), "changes": []jsonChange{}}
 	ask, cancel := context.WithTimeout(ctx, r.timeout)
 	defer cancel()
+	if err := source.CheckSecret(ask, d); err != nil {
+		return 0, fmt.Errorf("%w: give the secret of the servers, or see -new-secret", err)
+	}
 	text, version, err := source.Current(ask)
 	if err != nil {
 		return 0, err

@@ -293,3 +293,102 @@ func ExampleNew() {
 	}
 	defer book.Close()
 }
+
+// hashed returns a document whose keys are hashed under a secret, if there is one.
+func hashed(t *testing.T, text, secret string) *limits.Document {
+	t.Helper()
+	d, err := limits.Parse([]byte(text), nil)
+	if err == nil && secret != "" {
+		d, err = d.Hashed([]byte(secret))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+// What may be pushed after what, by the secrets under which the keys are hashed.
+func TestPushKeepsTheSecret(t *testing.T) {
+	const (
+		keys = `{"slots": {"ws": {"plans": {"a": 1}, "overrides": [{"key": "anna", "slots": 2}]}}}`
+		none = `{"slots": {"ws": {"plans": {"a": 1}}}}`
+		hash = `{"slots": {"ws": {"plans": {"a": 1}, "overrides": [{"hash": "00000000000000000000000000000000000000000000000000000000000000aa", "slots": 2}]}}}`
+	)
+	for name, c := range map[string]struct {
+		was, wasSecret, is, isSecret string
+		want                         error
+		stored                       string // the secret that is told then
+	}{
+		"the same":                      {keys, "a", keys, "a", nil, "a"},
+		"another":                       {keys, "a", keys, "b", redisdoc.ErrSecret, "a"},
+		"another, no keys":              {keys, "a", none, "b", redisdoc.ErrSecret, "a"},
+		"another, no keys before":       {none, "a", keys, "b", redisdoc.ErrSecret, "a"},
+		"none":                          {keys, "a", keys, "", redisdoc.ErrSecret, "a"},
+		"none, no keys":                 {keys, "a", none, "", nil, "a"},
+		"none, and hashes of elsewhere": {keys, "a", hash, "", nil, "a"},
+		"the first":                     {keys, "", keys, "a", nil, "a"},
+		"never one":                     {keys, "", keys, "", nil, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			server := redistest.Start(t)
+			s := connect(t, server, redisdoc.Config{})
+			version, err := s.Push(t.Context(), hashed(t, c.was, c.wasSecret), 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err = s.Push(t.Context(), hashed(t, c.is, c.isSecret), version); !errors.Is(err, c.want) {
+				t.Errorf("%v, not %v", err, c.want)
+			}
+			if _, err := s.Load(t.Context()); err != nil || s.SecretID() != limits.SecretID([]byte(c.stored)) {
+				t.Errorf("%v: the secret %s is told", err, s.SecretID())
+			}
+			on := connect(t, server, redisdoc.Config{NewSecret: true})
+			_, version, err = on.Current(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := on.Push(t.Context(), hashed(t, c.is, c.isSecret), version); err != nil {
+				t.Errorf("on purpose: %v", err)
+			}
+		})
+	}
+}
+
+// racing stores another secret just before a push.
+type racing struct {
+	redis.Hook
+	server *redistest.Server
+}
+
+func (racing) DialHook(next redis.DialHook) redis.DialHook { return next }
+func (racing) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+func (r racing) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if cmd.Name() == "eval" {
+			if _, err := r.server.Do("HSET", redisdoc.DefaultKey, "secret", "another"); err != nil {
+				return err
+			}
+		}
+		return next(ctx, cmd)
+	}
+}
+
+func TestPushesUnderTwoSecretsAtOnce(t *testing.T) {
+	server := redistest.Start(t)
+	client := redis.NewClient(&redis.Options{Addr: server.Addr(), ContextTimeoutEnabled: true})
+	t.Cleanup(func() { _ = client.Close() })
+	client.AddHook(racing{server: server})
+	s, err := redisdoc.New(client, redisdoc.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Push(t.Context(), hashed(t, `{"slots": {"ws": {"plans": {"a": 1}}}}`, "a"), 0); !errors.Is(err, redisdoc.ErrSecret) {
+		t.Errorf("%v", err)
+	}
+	if _, version, err := s.Current(t.Context()); err == nil {
+		t.Errorf("version %d was pushed", version)
+	}
+}
