@@ -107,7 +107,7 @@ type Book struct {
 	mu     sync.Mutex // held while a document is loaded and applied
 	limits []*Limit
 	slots  []*Slots
-	text   []byte      // that was looked at last; nil if none was
+	text   *[]byte     // that was looked at last; nil if none was. It is not printed, as it has keys
 	result error       // of that
 	flying chan loaded // the Load that is under way; nil if there is none
 
@@ -154,7 +154,7 @@ func Open(ctx context.Context, store core.Store, slots core.SlotStore, source So
 		if err != nil {
 			return nil, fault.Wrap("limits: Initial", err)
 		}
-		b.initial = d
+		b.initial, b.config.Initial = d, nil
 	}
 	if err := b.load(ctx, true); err != nil {
 		if initial == nil {
@@ -257,8 +257,8 @@ func (b *Book) load(ctx context.Context, anyway bool) error {
 		b.text = nil
 		b.fail(err)
 		return err
-	case anyway || b.text == nil || !bytes.Equal(text, b.text):
-		b.text = text
+	case anyway || b.text == nil || !bytes.Equal(text, *b.text):
+		b.text = &text
 		b.result = b.apply(text)
 	case b.result == nil:
 		b.recover()

@@ -70,6 +70,9 @@ type closing struct {
 // errEnded is the cause with which [Socket.Context] ends.
 var errEnded = fmt.Errorf("headgate: websocketmw: the socket is closed: %w", context.Canceled)
 
+// Format implements [fmt.Formatter]: it prints which slots the socket holds, not of whom.
+func (s *Socket) Format(state fmt.State, _ rune) { _, _ = fmt.Fprintf(state, "socket that holds %v", s.slot) }
+
 type socketKey struct{}
 
 // FromContext returns the socket of a handler's request, from the request's context or

@@ -5,6 +5,7 @@ import (
 	"sync"
 
 	"github.com/headgate/headgate/core/store"
+	"github.com/headgate/headgate/internal/hidden"
 )
 
 // slots counts the slots that are held. Its memory is bounded by their number: a key that
@@ -36,7 +37,7 @@ func (s *slots) pool(name string) *pool {
 type hold struct {
 	slots *slots
 	pool  *pool
-	key   string
+	key   hidden.Text
 }
 
 type holds []hold
@@ -62,7 +63,7 @@ func (s *Store) AcquireSlots(_ context.Context, claims []store.Claim) (store.Gra
 		p := s.slots.pool(c.Name)
 		p.held[c.Key]++
 		occupancies[i].Held++
-		taken[i] = hold{&s.slots, p, c.Key}
+		taken[i] = hold{&s.slots, p, hidden.Of(c.Key)}
 	}
 	g := store.Grant{Hold: &taken, Source: store.SourceStore, Occupancies: occupancies}
 	if len(taken) == 1 {
@@ -75,8 +76,9 @@ func (s *Store) AcquireSlots(_ context.Context, claims []store.Claim) (store.Gra
 func (h *hold) Release() {
 	h.slots.mu.Lock()
 	defer h.slots.mu.Unlock()
-	if h.pool.held[h.key]--; h.pool.held[h.key] == 0 {
-		delete(h.pool.held, h.key)
+	key := h.key.Reveal()
+	if h.pool.held[key]--; h.pool.held[key] == 0 {
+		delete(h.pool.held, key)
 	}
 }
 

@@ -2,7 +2,9 @@
 //
 // Package fmt calls no methods of what is in unexported fields, but prints it by reflection. So a
 // method that hides is enough for an exported field, and for nothing below another field: there,
-// what must not be seen is a [Text]. Of a pointer below another value fmt prints the address only.
+// what must not be seen is a [Text]. Of a pointer below another value fmt prints the address, or
+// what it points to if the verb is none for pointers, such as %s; but not what is behind a second
+// one.
 package hidden
 
 import (

@@ -23,7 +23,7 @@ var house = []room{
 	{pkg: "core/store", ours: []string{"core/step", "internal/hidden"}},
 	{pkg: "core", ours: []string{"core/internal/whole", "core/step", "core/store", "internal/hidden"}},
 	{pkg: "core/lease", ours: []string{"core/step", "core/store"}},
-	{pkg: "core/memstore", ours: []string{"core/step", "core/store"}},
+	{pkg: "core/memstore", ours: []string{"core/step", "core/store", "internal/hidden"}},
 	{
 		pkg:    "core/redisstore",
 		ours:   []string{"core/internal/keeper", "core/internal/remote", "core/memstore", "core/step", "core/store", "internal/hidden", "internal/redisurl"},
@@ -55,6 +55,7 @@ var house = []room{
 		theirs: []string{"github.com/redis/go-redis/v9"},
 	},
 	{pkg: "internal/bubble"},
+	{pkg: "internal/canary"},
 	{pkg: "internal/conformance"},
 	{
 		pkg:    "internal/exampletest",
