@@ -69,6 +69,7 @@ func (s *spill) text(what, text string) {
 
 // value prints a value in every way, also in an exported field and in a list.
 func (s *spill) value(what string, v any) {
+	see(reflect.TypeOf(v))
 	s.print(what, v)
 	s.print(what+" in a field", struct{ X any }{v})
 	s.print(what+" in a pointer", &struct{ X any }{v})

@@ -61,12 +61,14 @@ func must[T any](t *testing.T) func(v T, err error) T {
 type world struct {
 	*spill
 
-	t     *testing.T
-	stats *stats.Stats
+	t        *testing.T
+	stats    *stats.Stats
+	limiters []*core.Limiter
 }
 
 func newWorld(t *testing.T) *world {
 	w := &world{spill: newSpill(t), t: t}
+	t.Cleanup(func() { skipped = skipped || t.Skipped() })
 	c := stats.Config{Secret: []byte(secret), WarnAt: 50}
 	w.value("stats.Config", c)
 	w.stats = must[*stats.Stats](t)(stats.New(c))
@@ -102,12 +104,13 @@ func orNil(err error) error {
 func (w *world) counted() {
 	w.deep("Snapshot", w.stats.Snapshot())
 	w.value("Stats", w.stats)
+	w.deep("Families", w.stats.Families())
 	var b bytes.Buffer
 	if err := w.stats.WritePrometheus(&b); err != nil {
 		w.t.Error(err)
 	}
 	w.text("the text for Prometheus", b.String())
-	handler := debug.Handler(w.stats, debug.Config{})
+	handler := debug.Handler(w.stats, debug.Config{Limits: func() debug.Limits { return debug.Limits{Version: "1", Limiters: w.limiters} }})
 	for _, path := range []string{"/", "/?refresh=5", "/json", "/metrics", "/vars", "/" + key} {
 		recorder := httptest.NewRecorder()
 		handler.ServeHTTP(recorder, httptest.NewRequest("GET", path, nil))
@@ -117,8 +120,14 @@ func (w *world) counted() {
 
 // stores are those that decide, and count slots.
 func (w *world) stores() map[string]core.FullStore {
-	memory := memstore.New(memstore.Config{Observer: w.observer()})
+	c := memstore.Config{Observer: w.observer()}
+	w.value("memstore.Config", c)
+	memory := memstore.New(c)
 	w.stats.AddMemory("memory", memory)
+	w.t.Cleanup(func() {
+		w.deep("memstore.Store", memory)
+		w.deep("memstore.Stats", memory.Stats())
+	})
 	redisURL := "redis://:" + password + "@" + w.redis().Addr()
 	inRedis := func(c redisstore.Config) *redisstore.Store {
 		c.Observer, c.Timeout = w.observer(), 5*time.Second
@@ -144,11 +153,14 @@ func TestLimits(t *testing.T) {
 	for name, s := range w.stores() {
 		w.limits(name, s)
 	}
-	leased := must[*lease.Store](t)(lease.New(memstore.New(memstore.Config{Observer: w.observer()}), lease.Config{}))
+	c := lease.Config{MaxKeys: 100}
+	w.value("lease.Config", c)
+	leased := must[*lease.Store](t)(lease.New(memstore.New(memstore.Config{Observer: w.observer()}), c))
 	w.limits("leases", leased)
 	if err := leased.Close(t.Context()); err != nil {
 		t.Error(err)
 	}
+	w.value("lease.Store", leased)
 }
 
 // limits decides in a store, in every way.
@@ -156,6 +168,7 @@ func (w *world) limits(name string, s core.Store) {
 	ctx := w.t.Context()
 	several := must[*core.Limiter](w.t)(core.New(s, "several", core.SlidingLog(core.PerMinute(2)).Named("log"), core.FixedWindow(core.PerMinute(9)).Named("window")))
 	one := must[*core.Limiter](w.t)(core.New(s, "one", core.TokenBucket(core.PerMinute(3), 3)))
+	w.limiters = append(w.limiters, several, one)
 	w.value(name+": Limiter", one)
 	decided := func(what string, d core.Decision, err error) {
 		w.deep(name+": "+what, d)
@@ -238,6 +251,8 @@ func TestSlots(t *testing.T) {
 		}
 		g, err := s.AcquireSlots(ctx, []store.Claim{{Name: "raw", Key: key, Limit: 1}, {Name: "raw2", Key: key, Limit: 1}})
 		w.deep(name+": Grant", g)
+		_, full := s.AcquireSlots(ctx, []store.Claim{{Name: "raw", Key: key, Limit: 1}})
+		w.deep(name+": store.FullError", orNil(full))
 		w.deep(name+": AcquireSlots", orNil(err))
 		w.value(name+": store.Claim", store.Claim{Name: "raw", Key: key})
 		w.value(name+": Notice", store.Notice{Name: "raw", Key: key})
@@ -318,6 +333,7 @@ func TestDocuments(t *testing.T) {
 
 	client := redis.NewClient(&redis.Options{Addr: w.redis().Addr(), Password: password, ContextTimeoutEnabled: true})
 	t.Cleanup(func() { _ = client.Close() })
+	w.value("redisdoc.Config", redisdoc.Config{Key: redisdoc.DefaultKey})
 	source := must[*redisdoc.Source](t)(redisdoc.New(client, redisdoc.Config{}))
 	version := must[int64](t)(source.Push(t.Context(), d, 0))
 	memory := memstore.New(memstore.Config{Observer: w.observer()})
@@ -469,7 +485,9 @@ func TestGuards(t *testing.T) {
 	w.requests("echo5", e5)
 
 	blocked := must[*core.Limiter](t)(core.New(memory, "outgoing", core.SlidingLog(core.PerHour(1))))
-	transport := must[*nethttp.Transport](t)(nethttp.NewTransport(nethttp.TransportConfig{Limiter: blocked, Key: byUser, MaxWait: time.Nanosecond}))
+	toServer := nethttp.TransportConfig{Limiter: blocked, Key: byUser, MaxWait: time.Nanosecond}
+	w.value("TransportConfig", toServer)
+	transport := must[*nethttp.Transport](t)(nethttp.NewTransport(toServer))
 	w.value("Transport", transport)
 	server := httptest.NewServer(ok)
 	t.Cleanup(server.Close)
@@ -551,4 +569,5 @@ func TestSockets(t *testing.T) {
 	w.deep("CloseAll", presence)
 	w.deep("the error of CloseAll", orNil(err))
 	w.deep("Shutdown", orNil(g.Shutdown(t.Context())))
+	w.value("websocketmw.Guard", g)
 }
