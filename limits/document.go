@@ -605,7 +605,7 @@ func algorithm(p core.Policy) string {
 }
 
 // firstWords returns the words that policies begin with.
-var firstWords = sync.OnceValue(func() (words []string) {
+var firstWords = sync.OnceValue(func() (words []string) { //nolint:gochecknoglobals // constants
 	second := core.PerSecond(1)
 	for _, p := range []core.Policy{
 		core.TokenBucket(second, 1), core.SlidingLog(second), core.SlidingWindow(second), core.FixedWindow(second),

@@ -71,7 +71,9 @@ type closing struct {
 var errEnded = fmt.Errorf("headgate: websocketmw: the socket is closed: %w", context.Canceled)
 
 // Format implements [fmt.Formatter]: it prints which slots the socket holds, not of whom.
-func (s *Socket) Format(state fmt.State, _ rune) { _, _ = fmt.Fprintf(state, "socket that holds %v", s.slot) }
+func (s *Socket) Format(state fmt.State, _ rune) {
+	_, _ = fmt.Fprintf(state, "socket that holds %v", s.slot)
+}
 
 type socketKey struct{}
 

@@ -243,7 +243,8 @@ func doctor(ctx context.Context, c *call) (int, error) {
 func push(ctx context.Context, c *call) (int, error) {
 	r := c.redisFlags()
 	accept := c.flags.Bool("lose-usage", false, "push it although usage is lost; servers refuse it unless their program accepts it too")
-	newSecret := c.flags.Bool("new-secret", false, "push it although its keys are hashed under another secret than before, or not at all; servers with the old secret stay with what they have")
+	newSecret := c.flags.Bool("new-secret", false, "push it although its keys are hashed under another secret than before, or not at all; "+
+		"servers with the old secret stay with what they have")
 	dry := c.flags.Bool("dry-run", false, "only say what would change")
 	patience := c.flags.Duration("wait", 15*time.Second, "wait this `time` for all servers")
 	words, err := c.parse(1, 1)

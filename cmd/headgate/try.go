@@ -288,7 +288,8 @@ func (c *call) printTrial(t *trial, j *jsonTrial) {
 	w := tabwriter.NewWriter(c.stdout, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "key\tplan\trequests\trefused\tshare\tfirst\tlast\tlongest wait\tby")
 	for _, k := range j.Top {
-		fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%s\t%s\t%s\t%s\t%s\n", visibleIn(maxCell, k.Key), visibleIn(maxCell, k.Plan), k.Requests, k.Refused, percent(k.Refused, k.Requests),
+		fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%s\t%s\t%s\t%s\t%s\n",
+			visibleIn(maxCell, k.Key), visibleIn(maxCell, k.Plan), k.Requests, k.Refused, percent(k.Refused, k.Requests),
 			k.First.Format(time.DateTime), k.Last.Format(time.DateTime), k.Longest, visible(byPolicy(k.Policies)))
 	}
 	_ = w.Flush()

@@ -65,9 +65,12 @@ func (s *Store) AcquireSlots(_ context.Context, claims []store.Claim) (store.Gra
 		occupancies[i].Held++
 		taken[i] = hold{&s.slots, p, hidden.Of(c.Key)}
 	}
-	g := store.Grant{Hold: &taken, Source: store.SourceStore, Occupancies: occupancies}
+	g := store.Grant{Source: store.SourceStore, Occupancies: occupancies}
 	if len(taken) == 1 {
 		g.Hold = &taken[0]
+	} else {
+		several := taken // only these are on the heap
+		g.Hold = &several
 	}
 	return g, nil
 }

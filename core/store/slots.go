@@ -75,7 +75,7 @@ func (c Claim) Format(s fmt.State, verb rune) {
 }
 
 // Most returns how many slots the key may hold with the one that is claimed.
-func (c *Claim) Most() int64 {
+func (c Claim) Most() int64 {
 	if c.OneMore && c.Limit > 0 {
 		return c.Limit + 1
 	}

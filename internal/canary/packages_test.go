@@ -209,7 +209,7 @@ func (w *world) limits(name string, s core.Store) {
 	w.deep(name+": the same twice", orNil(err))
 	ended, cancel := context.WithCancel(ctx)
 	cancel()
-	for _, ctx := range []context.Context{ended, nil} { //nolint:staticcheck // a nil context is an error
+	for _, ctx := range []context.Context{ended, nil} {
 		d, err := one.Allow(ctx, key)
 		decided("Allow without a context", d, err)
 		_, err = one.Wait(ctx, key)

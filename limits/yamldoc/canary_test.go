@@ -65,8 +65,7 @@ func plant(r *rand.Rand) []string {
 		case r.IntN(2) == 0:
 			b.WriteString("'" + strings.ReplaceAll(word, "'", "''") + "'")
 		default:
-			quoted, _ := json.Marshal(word)
-			b.Write(quoted)
+			b.WriteString(quoted(word))
 		}
 		text = after
 	}
@@ -193,7 +192,14 @@ func writeJSON(b *strings.Builder, n *limits.Node) {
 	case limits.Number:
 		b.WriteString(n.Text)
 	default:
-		quoted, _ := json.Marshal(n.Text)
-		b.Write(quoted)
+		b.WriteString(quoted(n.Text))
 	}
+}
+
+func quoted(s string) string {
+	text, err := json.Marshal(s)
+	if err != nil {
+		panic(err)
+	}
+	return string(text)
 }
