@@ -165,3 +165,39 @@ func TestVisibleJSON(t *testing.T) {
 		t.Errorf("%q, %v", got, err)
 	}
 }
+
+// With a secret, no key of a document or of a log is printed, and without one none of a fault.
+func TestNoKeyIsPrinted(t *testing.T) {
+	const canary = "canary"
+	server := redistest.Start(t)
+	t.Setenv("HEADGATE_REDIS", "redis://"+server.Addr())
+	document := func(name, canary, limit string) string {
+		return file(t, name, `limits:
+  api:
+    plans: {free: sliding-log `+limit+`}
+    overrides:
+      - {key: `+canary+`, plan: blocked, until: 2020-01-01T00:00:00Z}
+      - {prefix: "`+canary+`:", policies: unlimited}
+...
+`)
+	}
+	one, other := document("one.yaml", canary, "1/hour"), document("other.yaml", canary+"2", "2/hour")
+	bad := file(t, "bad.yaml", "limits:\n  api:\n    plans: {free: sliding-log 1/hour}\n    overrides:\n      - canary@example.org: gold\n...\n")
+	log := strings.Repeat("canary - canary [10/Oct/2026:13:55:36 +0000] \"GET /canary HTTP/1.1\" 200 1\nbroken canary\n", 5)
+	for _, secret := range []string{secretText, ""} {
+		t.Setenv("HEADGATE_SECRET", secret)
+		lines := [][]string{{"check", bad}, {"diff", bad, bad}, {"push", bad}, {"try", bad, "-access-log", "-"}, {"peek", "api", canary, "-limits", bad}, {"check", one}}
+		if secret != "" {
+			lines = append(lines, []string{"diff", one, other}, []string{"try", one, other, "-access-log", "-"}, []string{"push", one, "-dry-run"}, []string{"push", one},
+				[]string{"push", other}, []string{"peek", "api", canary}, []string{"peek", "web", canary}, []string{"reset", "api", canary}, []string{"peek", "api", "-"}, []string{"doctor"})
+		}
+		for _, args := range lines {
+			for _, args := range [][]string{args, append(args, "-json")} {
+				code, out, stderr := headgate(t, log, args...)
+				if strings.Contains(out+stderr, canary) || out+stderr == "" {
+					t.Errorf("%q: %d %.500s%.500s", args, code, out, stderr)
+				}
+			}
+		}
+	}
+}
