@@ -327,31 +327,30 @@ func push(ctx context.Context, c *call) (int, error) {
 
 // await waits until all servers have the version, or have refused it.
 func await(ctx context.Context, source *redisdoc.Source, version string, pushed int64, patience time.Duration) (have int, late []redisdoc.Server, err error) {
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
 	const pause = 100 * time.Millisecond
+	end := time.After(patience)
 	for {
 		servers, err := source.Servers(ctx)
-		if err != nil && ctx.Err() == nil {
+		if err != nil {
 			return 0, nil, err
 		}
-		if err == nil {
-			have, late = 0, nil
-			waiting := false
-			for _, s := range servers {
-				if s.Version == version {
-					have++
-					continue
-				}
-				late = append(late, s)
-				waiting = waiting || s.Found < pushed
+		have, late = 0, nil
+		waiting := false
+		for _, s := range servers {
+			if s.Version == version {
+				have++
+				continue
 			}
-			if !waiting {
-				return have, late, nil
-			}
+			late = append(late, s)
+			waiting = waiting || s.Found < pushed
+		}
+		if !waiting {
+			return have, late, nil
 		}
 		select {
 		case <-time.After(pause):
+		case <-end:
+			return have, late, nil
 		case <-ctx.Done():
 			return have, late, nil
 		}

@@ -30,7 +30,7 @@ func TestNoSecretIsPrinted(t *testing.T) {
 	}
 	for _, url := range urls {
 		for _, inEnvironment := range []bool{false, true} {
-			for _, secret := range []string{"", canary, strings.Repeat(canary, 6)} {
+			for _, secret := range []string{canary, strings.Repeat(canary, 6)} { // too short, and long enough
 				environment := ""
 				if inEnvironment {
 					environment = url
@@ -39,7 +39,7 @@ func TestNoSecretIsPrinted(t *testing.T) {
 				t.Setenv("HEADGATE_SECRET", secret)
 				for _, c := range commands() {
 					for _, line := range lines {
-						for _, words := range [][]string{nil, {name}, {"api", "key"}, {url}, {name, url}} {
+						for _, words := range [][]string{{name}, {"api", "key"}, {name, url}} {
 							args := []string{c.name}
 							for _, word := range line {
 								args = append(args, strings.ReplaceAll(word, "URL", url))

@@ -125,7 +125,7 @@ func (w *world) stores() map[string]core.FullStore {
 	memory := memstore.New(c)
 	w.stats.AddMemory("memory", memory)
 	w.t.Cleanup(func() {
-		w.deep("memstore.Store", memory)
+		w.value("memstore.Store", memory)
 		w.deep("memstore.Stats", memory.Stats())
 	})
 	redisURL := "redis://:" + password + "@" + w.redis().Addr()

@@ -128,7 +128,7 @@ func FuzzKeysInFaults(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, seed uint64) {
 		r := rand.New(rand.NewPCG(seed, 0))
-		for range 200 {
+		for range 50 {
 			lines := plant(r)
 			for range r.IntN(4) {
 				lines = mutate(r, lines)
