@@ -92,11 +92,11 @@ func TestOldestIsTheOldestWhenAsked(t *testing.T) {
 		if early.Age-late.Age != 1_000_000 {
 			t.Errorf("%v, %v", early, late)
 		}
-		_, a := sh.guards[1].fleet.boards[0].find(store.Heard{Topic: key, Age: 3 * time.Second})
+		_, a := sh.guards[1].fleet.boards[0].find(store.Heard{Topic: key, Age: 3 * time.Second}, order{})
 		if a.Open != 1 || a.Peers[0].Age != 60_000 {
 			t.Errorf("%+v", a)
 		}
-		if _, a := sh.guards[1].fleet.boards[0].find(store.Heard{Topic: key, Age: time.Hour}); a.Open != 0 {
+		if _, a := sh.guards[1].fleet.boards[0].find(store.Heard{Topic: key, Age: time.Hour}, order{}); a.Open != 0 {
 			t.Errorf("%d are meant that did not exist", a.Open)
 		}
 		sh.closeAll()
@@ -521,12 +521,12 @@ func TestNewcomersOfAFleet(t *testing.T) {
 	}
 	var mu sync.Mutex
 	var open []*websocket.Conn
-	var all sync.WaitGroup
+	var all, dialers sync.WaitGroup
 	reasons := make(chan string, 1<<20)
 	const evictions = 5
 	var came atomic.Int64
 	for range 3 {
-		all.Go(func() {
+		dialers.Go(func() {
 			for i := came.Add(1); i <= newcomers || total(sites) < evictions; i = came.Add(1) {
 				conn, status := sites[i%3].dial(t, "ann")
 				if conn == nil {
@@ -563,6 +563,7 @@ func TestNewcomersOfAFleet(t *testing.T) {
 		defer mu.Unlock()
 		return err == nil && came.Load() > newcomers && total(sites) >= evictions && n == limit && len(open) == limit
 	})
+	dialers.Wait()
 	for _, s := range sites {
 		if err := s.guard.Shutdown(t.Context()); err != nil {
 			t.Error(err)

@@ -31,10 +31,13 @@ type site struct {
 	evicted atomic.Int64
 }
 
-// newSite starts a server whose sockets are counted by the header User.
+// newSite starts a server whose sockets are counted by the header User, or by the rule's key.
 func newSite(t *testing.T, shared core.SlotStore, c Config, rule Rule, limit int64) *site {
 	t.Helper()
-	rule.Slots, rule.Key = newSlots(t, shared, "user", limit), keyfuncs.Header("User")
+	rule.Slots = newSlots(t, shared, "user", limit)
+	if rule.Key == nil {
+		rule.Key = keyfuncs.Header("User")
+	}
 	c.Rules = []Rule{rule}
 	s := new(site)
 	c.Notify = s.tally
@@ -127,8 +130,13 @@ func stays(t *testing.T, conn *websocket.Conn) {
 // inRedis returns a store of its own for each server.
 func inRedis(t *testing.T, addr string) core.SlotStore {
 	t.Helper()
-	s, err := redisstore.Open(&redis.UniversalOptions{Addrs: []string{addr}}, redisstore.Config{
-		Timeout: patient, SlotTimeout: patient, SlotTTL: 4 * patient, Failure: redisstore.FailClosed,
+	return openRedis(t, &redis.UniversalOptions{Addrs: []string{addr}}, patient)
+}
+
+func openRedis(t *testing.T, o *redis.UniversalOptions, timeout time.Duration) core.SlotStore {
+	t.Helper()
+	s, err := redisstore.Open(o, redisstore.Config{
+		Timeout: timeout, SlotTimeout: timeout, SlotTTL: 4 * patient, Failure: redisstore.FailClosed,
 	})
 	if err != nil {
 		t.Fatal(err)

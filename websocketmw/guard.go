@@ -146,7 +146,13 @@ func (g *Guard) Check(r *http.Request) Verdict {
 		v.admitted = true
 		return v
 	}
-	g.decide(&v, r, what)
+	var start time.Time
+	if g.fleet != nil {
+		handshake := g.fleet.begin()
+		defer g.fleet.end(handshake)
+		start = began(handshake)
+	}
+	g.decide(&v, r, what, start)
 	v.admitted = v.status == 0
 	if !v.admitted {
 		v.wait = wait()
@@ -182,6 +188,9 @@ func (g *Guard) Mount() (carries bool) {
 func (g *Guard) spare(ctx context.Context, v *Verdict, what kind) {
 	if v.socket == nil {
 		s := g.newSocket(ctx, what, new(core.Slot), nil)
+		if s.place = v.place; s.place != nil { // CloseAll is not in shadow
+			s.place.slotless = true
+		}
 		s.spared.Store(true)
 		if !g.add(s) { //nolint:contextcheck // draining meanwhile; sockets outlive the request
 			v.Err, v.status = core.ErrClosed, http.StatusServiceUnavailable
@@ -205,8 +214,8 @@ func (g *Guard) observe(r *http.Request, v Verdict) {
 	returned = true
 }
 
-// decide fills in v.
-func (g *Guard) decide(v *Verdict, r *http.Request, what kind) {
+// decide fills in v. The handshake began at start.
+func (g *Guard) decide(v *Verdict, r *http.Request, what kind, start time.Time) {
 	if what == malformed {
 		v.Err, v.status = errMalformed, http.StatusBadRequest
 		return
@@ -223,29 +232,12 @@ func (g *Guard) decide(v *Verdict, r *http.Request, what kind) {
 			return
 		}
 	}
-	claims := make([]core.Claim, len(g.config.Rules))
-	var view limits.View
-	for i := range g.config.Rules {
-		rule := &g.config.Rules[i]
-		k, err := rule.Key(r)
-		if err == nil && k == "" {
-			err = errEmptyKey
-		}
-		if err != nil {
-			v.Err, v.status = rule.fault(i, err), g.keyStatus(err)
-			return
-		}
-		var slots *core.Slots
-		if rule.Limit != nil {
-			slots = rule.fromBook(&view, r, k)
-		} else {
-			slots, err = rule.slots(r, k)
-		}
-		if err != nil {
-			v.Err, v.status = rule.fault(i, err), http.StatusInternalServerError
-			return
-		}
-		claims[i] = core.Claim{Slots: slots, Key: k, OneMore: rule.WhenFull == EvictOldest}
+	var claims []core.Claim
+	if claims, v.status, v.Err = g.claims(r); v.Err != nil {
+		return
+	}
+	if g.fleet != nil {
+		v.place = newPlace(start, claims)
 	}
 	budgets, err := g.config.budgetKeys(r)
 	if err != nil {
@@ -253,9 +245,8 @@ func (g *Guard) decide(v *Verdict, r *http.Request, what kind) {
 		return
 	}
 	slot, err := core.AcquireAll(r.Context(), claims...)
-	var evicts *eviction
 	if err == nil && g.fleet != nil {
-		if evicts, err = g.fleet.makeRoom(r.Context(), claims, slot); err != nil {
+		if v.place.evicts, err = g.fleet.makeRoom(r.Context(), claims, slot); err != nil {
 			slot.Release()
 		}
 	}
@@ -265,16 +256,40 @@ func (g *Guard) decide(v *Verdict, r *http.Request, what kind) {
 	}
 	v.limits = occupancy.Of(slot)
 	s := g.newSocket(r.Context(), what, slot, budgets)
-	if g.fleet != nil {
-		s.place = newPlace(claims)
-		s.place.evicts = evicts
-	}
+	s.place = v.place
 	if !g.add(s) { //nolint:contextcheck // draining since the check above; sockets outlive the request
 		slot.Release()
 		v.Err, v.status = core.ErrClosed, http.StatusServiceUnavailable
 		return
 	}
 	v.socket = s
+}
+
+// claims returns what the rules claim for a request, or the refusal.
+func (g *Guard) claims(r *http.Request) (claims []core.Claim, status int, err error) {
+	claims = make([]core.Claim, len(g.config.Rules))
+	var view limits.View
+	for i := range g.config.Rules {
+		rule := &g.config.Rules[i]
+		k, err := rule.Key(r)
+		if err == nil && k == "" {
+			err = errEmptyKey
+		}
+		if err != nil {
+			return nil, g.keyStatus(err), rule.fault(i, err)
+		}
+		var slots *core.Slots
+		if rule.Limit != nil {
+			slots = rule.fromBook(&view, r, k)
+		} else {
+			slots, err = rule.slots(r, k)
+		}
+		if err != nil {
+			return nil, http.StatusInternalServerError, rule.fault(i, err)
+		}
+		claims[i] = core.Claim{Slots: slots, Key: k, OneMore: rule.WhenFull == EvictOldest}
+	}
+	return claims, 0, nil
 }
 
 func (g *Guard) newSocket(ctx context.Context, what kind, slot *core.Slot, budgets []string) *Socket {
@@ -334,6 +349,14 @@ func (g *Guard) isDraining() bool {
 
 // add reports whether the socket was added: not while draining.
 func (g *Guard) add(s *Socket) bool {
+	added := g.enter(s)
+	if added && s.place != nil && s.place.closes != nil {
+		s.Close(s.place.closes.Code, s.place.closes.Reason)
+	}
+	return added
+}
+
+func (g *Guard) enter(s *Socket) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.draining {
