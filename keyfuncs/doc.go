@@ -46,10 +46,14 @@
 //	server := &http.Server{Handler: handler, Protocols: protocols}
 //
 // The server is found in the request's context, under http.ServerContextKey, so middleware must
-// derive its contexts from that. HTTP/2 without a server is refused too: for FastCGI behind
-// nginx, set "fastcgi_param SERVER_PROTOCOL HTTP/1.1". A server that has both UnencryptedHTTP2
-// and such a handler cannot be told apart, and is believed: never combine them. Nor can a
-// handler that answers 101 and does not hijack the connection.
+// derive its contexts from that. Believed without UnencryptedHTTP2 is only HTTP/2 over TLS, of
+// which Request.TLS tells; from Go 1.27 on, it does so only if the proxy names the scheme https.
+// HTTP/2 without a server is refused: for FastCGI behind nginx, set
+// "fastcgi_param SERVER_PROTOCOL HTTP/1.1".
+//
+// A server that has both UnencryptedHTTP2 and such a handler cannot be told apart, and is
+// believed: never combine them. Nor can a handler that answers 101 and does not hijack the
+// connection.
 //
 // The health checks of a balancer or a kubelet do not pass through a proxy, and so have no
 // header and no key. Leave their route without a limit: mount it outside the guard, or name

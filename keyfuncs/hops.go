@@ -61,8 +61,8 @@ func isTunnel(r *http.Request) bool {
 // 3.2). A connection is begun as HTTP/2 if the protocol was chosen in the TLS handshake. Without
 // TLS it is if net/http reads HTTP/2 there, as it then ignores such questions.
 //
-// A server with handlers of both kinds cannot be told apart. No server in the context, as under
-// FastCGI, is a case of doubt.
+// What is in doubt counts as upgraded: no server, as under FastCGI, and requests of the scheme
+// http over TLS, which have no TLS from Go 1.27 on.
 func isUpgraded(r *http.Request) bool {
 	if r.ProtoMajor != 2 {
 		return false

@@ -101,7 +101,8 @@ type backend struct {
 	name     string
 	upgrades bool // to HTTP/2 by a handler, of which net/http does not know
 	tls      bool
-	alpn     bool // it has HTTP/2 over TLS
+	alpn     bool     // it has HTTP/2 over TLS
+	schemes  []string // that its proxy may name in HTTP/2
 	serve    func(a api, l net.Listener) io.Closer
 }
 
@@ -128,10 +129,10 @@ func upgrading(h http.Handler) http.Handler {
 }
 
 // encrypted runs a server that has a certificate of httptest's.
-func encrypted(s *httptest.Server, h http.Handler, l net.Listener) io.Closer {
-	s.Listener, s.Config = l, server(h)
+func encrypted(s *httptest.Server, config *http.Server, l net.Listener) io.Closer {
+	s.Listener, s.Config = l, config
 	s.StartTLS()
-	return s.Config
+	return config
 }
 
 var backends = []backend{
@@ -151,8 +152,15 @@ var backends = []backend{
 		go func() { _ = e.StartServer(e.Server) }()
 		return e
 	}},
-	{name: "net/http over TLS", tls: true, alpn: true, serve: func(a api, l net.Listener) io.Closer {
-		return encrypted(&httptest.Server{EnableHTTP2: true}, a.nethttp(), l)
+	// With Go 1.27, requests of the scheme http do not tell that there is TLS.
+	{name: "net/http over TLS", tls: true, alpn: true, schemes: []string{"https"}, serve: func(a api, l net.Listener) io.Closer {
+		return encrypted(&httptest.Server{EnableHTTP2: true}, server(a.nethttp()), l)
+	}},
+	{name: "net/http over TLS with Protocols", tls: true, alpn: true, serve: func(a api, l net.Listener) io.Closer {
+		s := server(a.nethttp())
+		s.Protocols = unencrypted()
+		s.Protocols.SetHTTP2(true)
+		return encrypted(&httptest.Server{EnableHTTP2: true}, s, l)
 	}},
 	{name: "h2c.NewHandler", upgrades: true, serve: func(a api, l net.Listener) io.Closer {
 		return serving(server(upgrading(a.nethttp())), l)
@@ -172,7 +180,7 @@ var backends = []backend{
 		return serving(server(upgrading(a.echov5())), l)
 	}},
 	{name: "h2c.NewHandler over TLS", upgrades: true, tls: true, serve: func(a api, l net.Listener) io.Closer {
-		return encrypted(&httptest.Server{}, upgrading(a.nethttp()), l)
+		return encrypted(&httptest.Server{}, server(upgrading(a.nethttp())), l)
 	}},
 }
 
@@ -295,12 +303,13 @@ func lies(i int) [][2]string {
 	return [][2]string{{xff, address}, {realIP, address}, {forwarded, "for=" + address}}
 }
 
-// A visit is a client with an address of its own. What it sends has this path.
+// A visit is a client with an address of its own, and what its requests have.
 type visit struct {
 	net.Conn
 
-	in   *bufio.Reader
-	path string
+	in      *bufio.Reader
+	path    string
+	schemes []string // of HTTP/2, in turn
 }
 
 // over1 sends requests over HTTP/1.1 and returns their statuses. Those after fields
@@ -341,7 +350,7 @@ func (v visit) over2(n int, lie, upgraded bool) []string {
 	for i := range n {
 		var block bytes.Buffer
 		fields := hpack.NewEncoder(&block)
-		for _, f := range [][2]string{{":method", "GET"}, {":scheme", []string{"http", "https"}[i%2]}, {":authority", "a"}, {":path", v.path}} {
+		for _, f := range [][2]string{{":method", "GET"}, {":scheme", v.schemes[i%len(v.schemes)]}, {":authority", "a"}, {":path", v.path}} {
 			_ = fields.WriteField(hpack.HeaderField{Name: f[0], Value: f[1]})
 		}
 		if lie {
@@ -399,7 +408,7 @@ func visits() func(t *testing.T, addr, path string) visit {
 		t.Helper()
 		n++
 		c := dial(t, fmt.Sprintf("127.8.%d.%d", n/250, 1+n%250), addr)
-		return visit{c, bufio.NewReader(c), path}
+		return visit{c, bufio.NewReader(c), path, []string{"http", "https"}}
 	}
 }
 
@@ -476,8 +485,11 @@ func TestProxySpeaksHTTP2(t *testing.T) {
 		for name := range byName(w.proxies()) {
 			for _, lie := range []bool{false, true} {
 				addr, path := fmt.Sprint(w.haproxy, ":", 8300+i), "/"+name+"/"
-				over1, over2 := visiting(t, addr, path).over1(5, lie), visiting(t, addr, path).over2(5, lie, false)
-				for _, got := range [][]string{over1, over2} {
+				over2 := visiting(t, addr, path)
+				if b.schemes != nil {
+					over2.schemes = b.schemes
+				}
+				for _, got := range [][]string{visiting(t, addr, path).over1(5, lie), over2.over2(5, lie, false)} {
 					served, refused := limit, "429"
 					if b.upgrades {
 						served, refused = 0, "400"
