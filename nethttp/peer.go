@@ -21,7 +21,7 @@ func GitHub(r *http.Response, now time.Time) time.Duration {
 	var wait time.Duration
 	if r.Header.Get("X-RateLimit-Remaining") == "0" {
 		if reset, ok := digits(r.Header.Get("X-RateLimit-Reset")); ok {
-			wait = time.Duration(min(reset-now.Unix(), longestSeconds)) * time.Second
+			wait = time.Unix(min(reset, longestSeconds), 0).Sub(now)
 		}
 	}
 	if r.StatusCode == http.StatusForbidden {
@@ -58,7 +58,7 @@ func OpenAI(r *http.Response, _ time.Time) time.Duration {
 	return wait
 }
 
-// longestSeconds is as many as a Duration holds, with room.
+// longestSeconds is as many as a Duration holds, with room. Since 1970, they end in 2242.
 const longestSeconds = int64(1 << 33)
 
 // retryAfter returns the longest of the Retry-After fields that are valid: there should be one.
