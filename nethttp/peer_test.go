@@ -69,7 +69,7 @@ func TestInvalidRateLimit(t *testing.T) {
 		valid + ";T=1", valid + ";t", valid + ";t=", valid + ";t=-1", valid + ";t=1.5", valid + `;t="7"`, valid + ";t=?1", valid + ";r=1.0",
 		valid + ";t=9999999999999999", valid + ";x=1234567890123.5", valid + ";x=1.", valid + ";x=1.1234", valid + ";x=-", valid + ";x=?2", valid + ";x=:%:", valid + ";x=:YQ==",
 		valid + `;x="`, valid + `;x="\a"`, valid + ";x=\"\xc3\xbc\"", valid + ";x=@1.5", valid + ";x=%a", valid + ";x=\x7f", `"a;r=0;t=7`, "limit=5, remaining=0, reset=7", "100", "7;w=1",
-		"\t" + valid,
+		"\t" + valid, valid + strings.Repeat(", "+valid, longestField/10),
 	} {
 		if got := rateLimit(http.Header{"Ratelimit": {field}}); got != 0 {
 			t.Errorf("%q: %v", field, got)

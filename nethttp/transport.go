@@ -22,6 +22,10 @@ const (
 	// withoutTime is how long a key is blocked by a 429 that does not say how long.
 	withoutTime = time.Second
 
+	// What is read of a refusal that nobody gets, at most.
+	drainBytes = 64 << 10
+	drainTime  = time.Second
+
 	// blockPolicy is the policy that a Transport adds to those of its limiter.
 	blockPolicy = "server"
 
@@ -86,13 +90,17 @@ type TransportConfig struct {
 //     counts from that of the response, so that clocks need not agree. A 429 that says nothing
 //     more blocks for a second.
 //   - the field RateLimit of draft-ietf-httpapi-ratelimit-headers-11, with r=0 and a t, in any
-//     response. What is not a valid structured field is ignored as a whole (RFC 9651).
+//     response. What is not a valid structured field is ignored as a whole (RFC 9651), and so is
+//     what is longer than 64 KiB.
 //   - what the Reads of the configuration understand.
 //
 // The longest of several times applies, up to MaxBlock. Up to a tenth of it, and at most a
 // second, is added at random, never taken away, so that clients of other fleets do not all come
 // back at once. If the store cannot block the key, its [core.Observer] is told, and only a
 // repetition of the request itself waits for that time.
+//
+// A refusal that is repeated is read on for at most a second and 64 KiB, so that its connection can
+// be used again, and closed, while the repetition waits.
 //
 // Requests that wait are served as [core.Limiter.Wait] says. A request that is not sent fails
 // with an error that wraps [context.DeadlineExceeded] if it would have to wait for too long,
@@ -210,13 +218,27 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 		if again == nil {
 			return response, nil
 		}
-		_, _ = io.CopyN(io.Discard, response.Body, 64<<10) // so that the connection can be used again
-		_ = response.Body.Close()
+		discard(response.Body)
 		if !kept {
 			pause(waiting, wait)
 		}
 		r = again
 	}
+}
+
+// discard reads what is left of a refusal, so that its connection can be used again, and closes
+// it: all in the background, and not for long, since it may be silent, and Close may block.
+func discard(body io.ReadCloser) {
+	if body == nil { // as http.Client permits
+		return
+	}
+	late := time.AfterFunc(drainTime, func() { _ = body.Close() }) // it ends a Read
+	go func() {
+		_, _ = io.CopyN(io.Discard, body, drainBytes)
+		if late.Stop() {
+			_ = body.Close()
+		}
+	}()
 }
 
 // pause waits for a time, or until the context ends.

@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -521,5 +523,149 @@ func TestStoreDoesNotBlock(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// A hostileBody is one of a peer that wants to keep the caller.
+type hostileBody struct {
+	read   func([]byte) (int, error) // nil: silent until it is closed
+	close  func()                    // nil: at once
+	closed chan struct{}
+	bytes  atomic.Int64
+}
+
+func (b *hostileBody) Read(p []byte) (n int, err error) {
+	select {
+	case <-b.closed:
+		return 0, errors.New("closed")
+	default:
+	}
+	if b.read == nil {
+		<-b.closed
+		return 0, errors.New("closed")
+	}
+	n, err = b.read(p)
+	b.bytes.Add(int64(n))
+	return n, err
+}
+
+func (b *hostileBody) Close() error {
+	close(b.closed) // twice panics
+	if b.close != nil {
+		b.close()
+	}
+	return nil
+}
+
+// Whatever the body of a refusal does, the repetition is sent in time, and little of it is read.
+func TestHostileBodies(t *testing.T) {
+	for name, of := range map[string]func(end <-chan struct{}) *hostileBody{
+		"silent": func(<-chan struct{}) *hostileBody { return &hostileBody{} },
+		"trickling": func(<-chan struct{}) *hostileBody {
+			return &hostileBody{read: func([]byte) (int, error) { <-time.After(100 * time.Millisecond); return 1, nil }}
+		},
+		"endless": func(<-chan struct{}) *hostileBody {
+			return &hostileBody{read: func(p []byte) (int, error) { return len(p), nil }}
+		},
+		"broken": func(<-chan struct{}) *hostileBody {
+			return &hostileBody{read: func([]byte) (int, error) { return 0, io.ErrUnexpectedEOF }}
+		},
+		"silent, and cannot be closed": func(end <-chan struct{}) *hostileBody { return &hostileBody{close: func() { <-end }} },
+		"empty, and cannot be closed": func(end <-chan struct{}) *hostileBody {
+			return &hostileBody{read: func([]byte) (int, error) { return 0, io.EOF }, close: func() { <-end }}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
+				body := of(t.Context().Done())
+				body.closed = make(chan struct{})
+				s := &server{answer: func(i int, _ *http.Request) *http.Response {
+					if i > 0 {
+						return says(200)
+					}
+					response := says(429, "Retry-After", "2")
+					response.Body = body
+					return response
+				}}
+				tr := transport(t, nethttp.TransportConfig{Base: s, Limiter: outgoing(t, memstore.New(memstore.Config{}), core.Unlimited()), Retries: 1, MaxWait: 3 * time.Second})
+				response, err := fetch(t, tr, "http://a/")
+				if err != nil || response.StatusCode != 200 || len(s.came) != 2 || s.came[1] > 2300*time.Millisecond {
+					t.Errorf("%v, %v, sent at %v", response, err, s.came)
+				}
+				select {
+				case <-body.closed:
+				default:
+					t.Error("the body was not closed")
+				}
+				if n := body.bytes.Load(); n > 64<<10 {
+					t.Errorf("%d bytes were read", n)
+				}
+			})
+		})
+	}
+	t.Run("none", func(t *testing.T) {
+		bubble.Test(t, func(t *testing.T) {
+			s := &server{answer: func(i int, _ *http.Request) *http.Response {
+				if i > 0 {
+					return says(200)
+				}
+				return &http.Response{StatusCode: 429}
+			}}
+			tr := transport(t, nethttp.TransportConfig{Base: s, Limiter: outgoing(t, memstore.New(memstore.Config{}), core.Unlimited()), Retries: 1})
+			if response, err := fetch(t, tr, "http://a/"); err != nil || response.StatusCode != 200 {
+				t.Errorf("%v, %v", response, err)
+			}
+		})
+	})
+}
+
+// A peer that answers a refusal and then is silent loses its connection. One that ends it keeps
+// it for the repetition.
+func TestConnectionsAfterRefusals(t *testing.T) {
+	t.Parallel()
+	for _, protocol := range []string{"HTTP/1.1", "HTTP/2.0"} {
+		for _, silent := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%s, silent: %v", protocol, silent), func(t *testing.T) {
+				t.Parallel()
+				left := make(chan struct{})
+				var mu sync.Mutex
+				var from []string
+				peer := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+					mu.Lock()
+					from = append(from, r.RemoteAddr)
+					second := len(from) > 1
+					mu.Unlock()
+					if second {
+						return
+					}
+					w.WriteHeader(429)
+					_, _ = io.WriteString(w, "text")
+					if silent {
+						_ = http.NewResponseController(w).Flush()
+						<-r.Context().Done()
+						close(left)
+					}
+				}))
+				peer.EnableHTTP2 = protocol == "HTTP/2.0"
+				peer.StartTLS()
+				defer peer.Close()
+				tr := transport(t, nethttp.TransportConfig{
+					Base: peer.Client().Transport, Limiter: outgoing(t, memstore.New(memstore.Config{}), core.Unlimited()), Retries: 1,
+				})
+				response, err := fetch(t, tr, peer.URL)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer response.Body.Close()
+				if response.StatusCode != 200 || response.Proto != protocol {
+					t.Error(response.Proto, response.Status)
+				}
+				if silent {
+					<-left
+				} else if from[0] != from[1] {
+					t.Error("the connection was not used again")
+				}
+			})
+		}
 	}
 }
