@@ -74,6 +74,7 @@ func (b *board) search(ctx context.Context, key string) (oldest offer) {
 
 // offer returns the oldest socket of a key, if it may be evicted.
 func (b *board) offer(h store.Heard) (o offer) {
+	announced := time.Now().Add(-h.Age) // before the lock, which many may wait for
 	b.guard.mu.Lock()
 	defer b.guard.mu.Unlock()
 	all := b.all[h.Topic]
@@ -88,7 +89,7 @@ func (b *board) offer(h store.Heard) (o offer) {
 		return o
 	}
 	p := e.Value.(*Socket).place //nolint:forcetypeassert // there is nothing else
-	age := time.Since(p.admitted) - h.Age
+	age := announced.Sub(p.admitted)
 	if age < 0 || age < b.guard.fleet.settled {
 		return o
 	}

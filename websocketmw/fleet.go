@@ -243,15 +243,13 @@ func (f *fleet) remove(s *Socket) {
 	s.place.elements = nil
 }
 
-// stop ends the listening when the guard is shut down.
-func (f *fleet) stop() {
-	f.guard.mu.Lock()
-	stops := f.stops
-	f.stops = nil
-	f.guard.mu.Unlock()
-	for _, stop := range stops {
+// rest ends the listening until the next handshake, which hears of what was announced meanwhile.
+// The guard's lock is held.
+func (f *fleet) rest() {
+	for _, stop := range f.stops {
 		stop()
 	}
+	f.stops, f.listening = nil, false
 }
 
 // hear answers a notice, and does what it says.

@@ -246,6 +246,47 @@ func TestCloseAllAfterALoss(t *testing.T) {
 	}
 }
 
+// Nobody asks the store for notices who has no socket, and who has one again hears of what was
+// announced meanwhile.
+func TestRest(t *testing.T) {
+	server := redistest.Start(t)
+	near := newSite(t, inRedis(t, server.Addr()), Config{Server: "near"}, Rule{}, 10)
+	begun, admit := make(chan struct{}), make(chan struct{})
+	far := newSite(t, inRedis(t, server.Addr()), Config{Server: "far"}, Rule{Key: func(r *http.Request) (string, error) {
+		if r.Header.Get("Slow") != "" {
+			close(begun)
+			<-admit
+		}
+		return byUser(r)
+	}}, 10)
+	listens := func() bool {
+		far.guard.mu.Lock()
+		defer far.guard.mu.Unlock()
+		return far.guard.fleet.listening
+	}
+	for range 3 {
+		conn := far.must(t, "bob")
+		if !listens() {
+			t.Error("a guard with a socket does not listen")
+		}
+		conn.Close()
+		within(t, "the guard to rest", func() bool { return !listens() })
+	}
+	coming := make(chan *websocket.Conn)
+	go func() {
+		conn, _ := far.dial(t, "ann", "Slow")
+		coming <- conn
+	}()
+	<-begun
+	if _, err := near.guard.CloseAll(t.Context(), "user", "ann", 4001, "banned"); err != nil {
+		t.Error(err)
+	}
+	close(admit)
+	if got := ending(t, <-coming); got != "4001 banned" {
+		t.Error(got)
+	}
+}
+
 // A list has a hundred sockets of a guard, whatever their number, and all are counted.
 func TestPresenceOfMany(t *testing.T) {
 	const sockets = 100_000

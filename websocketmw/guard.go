@@ -386,6 +386,9 @@ func (g *Guard) remove(s *Socket) {
 	if len(g.sockets) == 0 {
 		g.surplus.stop()
 	}
+	if g.fleet != nil && len(g.sockets) == 0 && g.fleet.handshakes.Len() == 0 {
+		g.fleet.rest()
+	}
 	if g.draining && len(g.sockets) == 0 {
 		close(g.empty)
 	}
@@ -428,7 +431,9 @@ func (g *Guard) Shutdown(ctx context.Context) error {
 		s.cut()
 	}
 	if g.fleet != nil {
-		g.fleet.stop()
+		g.mu.Lock()
+		g.fleet.rest()
+		g.mu.Unlock()
 	}
 	// ctx limits only the wait: the slots are closed even if it is done.
 	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
@@ -460,7 +465,7 @@ func (g *Guard) closeAll(ctx context.Context) {
 			case <-ctx.Done():
 			}
 		}
-		s.Close(g.config.ShutdownCode, "the server is shutting down")
+		s.leave(g.config.ShutdownCode, "the server is shutting down")
 	}
 }
 
