@@ -585,3 +585,51 @@ func TestNewcomersOfAFleet(t *testing.T) {
 		t.Errorf("%d of %d that were evicted know why", n, total(sites))
 	}
 }
+
+// At a full key the oldest socket is closed and the newcomer stays: never both are closed, also if
+// a thousand users come at once, and however the answers of servers cross the releases.
+func TestNewcomersStay(t *testing.T) {
+	users, rounds := 200, 3
+	if testing.Short() {
+		users, rounds = 50, 1
+	}
+	server := redistest.Start(t)
+	var sites []*site
+	for range 3 {
+		s := newSite(t, inRedis(t, server.Addr()), Config{}, evicting, 1)
+		s.settleAtOnce()
+		sites = append(sites, s)
+	}
+	olds := make([]*websocket.Conn, users)
+	for i := range olds {
+		olds[i] = sites[i%3].must(t, fmt.Sprint(i))
+	}
+	for round := range rounds {
+		var all sync.WaitGroup
+		for i := range olds {
+			all.Go(func() {
+				s := sites[(i+round+1)%3]
+				newcomer, status := s.dial(t, fmt.Sprint(i))
+				if newcomer == nil {
+					t.Errorf("user %d is refused with %d", i, status)
+					return
+				}
+				if got := ending(t, olds[i]); got != evicted {
+					t.Errorf("the old socket of user %d: %s", i, got)
+				}
+				stays(t, newcomer)
+				olds[i] = newcomer
+			})
+		}
+		all.Wait()
+		for i := range olds {
+			within(t, "one slot for each user", func() bool {
+				n, err := sites[0].guard.config.Rules[0].Slots.Count(t.Context(), fmt.Sprint(i))
+				return err == nil && n == 1
+			})
+		}
+	}
+	if n := total(sites); n != int64(users*rounds) {
+		t.Errorf("%d were evicted of %d", n, users*rounds)
+	}
+}
