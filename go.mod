@@ -13,6 +13,7 @@ require (
 	github.com/labstack/echo/v4 v4.13.2 // older ones need golang-jwt 3, which has GO-2025-3553
 	github.com/labstack/echo/v5 v5.3.1 // older ones are not tested
 	github.com/redis/go-redis/v9 v9.7.3 // older ones have GO-2025-3540
+	golang.org/x/net v0.57.0 // tests: no other requirement allows an older one
 	pgregory.net/rapid v1.2.0 // tests: older ones are not tested
 )
 
@@ -48,7 +49,6 @@ require (
 	github.com/yuin/gopher-lua v1.1.0 // indirect
 	golang.org/x/arch v0.8.0 // indirect
 	golang.org/x/crypto v0.54.0 // indirect
-	golang.org/x/net v0.57.0 // indirect
 	golang.org/x/sys v0.47.0 // indirect
 	golang.org/x/text v0.40.0 // indirect
 	google.golang.org/protobuf v1.34.1 // indirect

@@ -241,8 +241,8 @@ func (p Prefix) ProxyHeader(name string, trusted ...string) (Func, error) {
 		if !proxies.contain(addr) {
 			return p.key(addr), nil
 		}
-		if isTunnel(r) {
-			return "", errTunnel
+		if err := unread(r); err != nil {
+			return "", err
 		}
 		lines := r.Header.Values(name)
 		switch len(lines) {
@@ -285,11 +285,11 @@ func (p Prefix) walk(trusted []string, header string,
 			return "", err
 		}
 		if proxies.contain(addr) {
+			if err := unread(r); err != nil {
+				return "", err
+			}
 			lines := r.Header.Values(header)
-			switch {
-			case isTunnel(r):
-				return "", errTunnel
-			case len(lines) == 0:
+			if len(lines) == 0 {
 				return "", errMissing
 			}
 			hops := 0
@@ -323,8 +323,8 @@ func (p Prefix) BehindProxies(n int) (Func, error) {
 		errAddress = errNoClient("X-Forwarded-For", "not an address")
 	)
 	return func(r *http.Request) (string, error) {
-		if isTunnel(r) {
-			return "", errTunnel
+		if err := unread(r); err != nil {
+			return "", err
 		}
 		hops := 0
 		elements := list{r.Header.Values("X-Forwarded-For"), lastComma}

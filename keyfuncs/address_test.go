@@ -2,6 +2,8 @@ package keyfuncs_test
 
 import (
 	"bufio"
+	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -10,6 +12,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/keyfuncs"
 )
 
@@ -314,33 +317,117 @@ func TestForwarded(t *testing.T) {
 	}
 }
 
+// behindProxies are the functions that believe a proxy.
+func behindProxies() map[string]keyfuncs.Func {
+	p := keyfuncs.Prefix{V4: 24}
+	return map[string]keyfuncs.Func{
+		"XForwardedFor":        must(keyfuncs.XForwardedFor(trusted...)),
+		"Forwarded":            must(keyfuncs.Forwarded(trusted...)),
+		"ProxyHeader":          must(keyfuncs.ProxyHeader("X-Real-IP", trusted...)),
+		"BehindProxies":        must(keyfuncs.BehindProxies(1)),
+		"Prefix.XForwardedFor": must(p.XForwardedFor(trusted...)),
+		"Prefix.Forwarded":     must(p.Forwarded(trusted...)),
+		"Prefix.ProxyHeader":   must(p.ProxyHeader("X-Real-IP", trusted...)),
+		"Prefix.BehindProxies": must(p.BehindProxies(1)),
+	}
+}
+
+// wantRead asks all of them about a request that change makes. If a proxy has surely read it, the
+// key is the address that the proxy wrote, and else there is none, also within First.
+func wantRead(t *testing.T, what string, change func(*http.Request) *http.Request, read bool) {
+	t.Helper()
+	for name, f := range behindProxies() {
+		ask := func(remote string) (string, error) {
+			r := request(remote, "X-Forwarded-For", "203.0.113.9")
+			r.Header.Set("Forwarded", "for=203.0.113.9")
+			r.Header.Set("X-Real-IP", "203.0.113.9")
+			r = change(r)
+			if in, notIn := core.Must(keyfuncs.In(f, "203.0.113.0/24"))(r), core.Must(keyfuncs.NotIn(f, "198.51.100.0/24"))(r); !read && remote == "10.0.0.1:80" && (in || notIn) {
+				t.Errorf("%s, %s: In is %t, NotIn %t", name, what, in, notIn)
+			}
+			return f(r)
+		}
+		key, err := ask("10.0.0.1:80")
+		switch {
+		case read && !strings.HasPrefix(key, "203.0.113."):
+			t.Errorf("%s, %s: got %q, %v", name, what, key, err)
+		case !read && (key != "" || err == nil || errors.Is(err, keyfuncs.ErrAbsent)):
+			t.Errorf("%s, %s: got %q, %v; want an error", name, what, key, err)
+		}
+		if key, err := ask("198.51.100.1:80"); !strings.HasSuffix(name, "BehindProxies") && !strings.HasPrefix(key, "198.51.100.") {
+			t.Errorf("%s, %s, no proxy: got %q, %v", name, what, key, err)
+		}
+	}
+}
+
 // After CONNECT, a proxy may pass on what it does not read. Without a proxy, and over HTTP/2,
 // there is nothing to hide.
 func TestConnect(t *testing.T) {
-	const header = "X-Forwarded-For"
-	for name, f := range map[string]keyfuncs.Func{
-		header:      must(keyfuncs.XForwardedFor(trusted...)),
-		"Forwarded": must(keyfuncs.Forwarded(trusted...)),
-		"X-Real-Ip": must(keyfuncs.ProxyHeader("X-Real-IP", trusted...)),
-		"count":     must(keyfuncs.BehindProxies(1)),
-	} {
-		ask := func(remote string, major int) (string, error) {
-			r := request(remote, header, "203.0.113.9")
-			r.Header.Set("Forwarded", "for=203.0.113.9")
-			r.Header.Set("X-Real-IP", "203.0.113.9")
+	for major := range 4 {
+		wantRead(t, fmt.Sprint("HTTP/", major), func(r *http.Request) *http.Request {
 			r.Method, r.ProtoMajor = http.MethodConnect, major
-			return f(r)
-		}
-		for _, major := range []int{0, 1} {
-			if key, err := ask("10.0.0.1:80", major); key != "" || err == nil || errors.Is(err, keyfuncs.ErrAbsent) {
-				t.Errorf("%s: got %q, %v", name, key, err)
+			r.TLS = &tls.ConnectionState{NegotiatedProtocol: "h2"}
+			return r
+		}, major >= 2)
+	}
+}
+
+// A connection that a handler upgraded to HTTP/2 is one that proxies do not read. It is told from
+// those that the server began as HTTP/2.
+func TestUpgraded(t *testing.T) {
+	protocols := func(http2, unencrypted bool) *http.Protocols {
+		p := new(http.Protocols)
+		p.SetHTTP1(true)
+		p.SetHTTP2(http2)
+		p.SetUnencryptedHTTP2(unencrypted)
+		return p
+	}
+	type server = http.Server
+	for _, s := range []struct {
+		name    string
+		server  any
+		accepts bool // HTTP/2 without TLS
+	}{
+		{"no server", nil, false},
+		{"a nil server", (*server)(nil), false},
+		{"something else", "server", false},
+		{"the defaults", &server{}, false},
+		{"HTTP/1.1", &server{Protocols: protocols(false, false)}, false},
+		{"HTTP/2 over TLS", &server{Protocols: protocols(true, false)}, false},
+		{"HTTP/2", &server{Protocols: protocols(true, true)}, true},
+		{"HTTP/2 without TLS", &server{Protocols: protocols(false, true)}, true},
+	} {
+		for _, c := range []struct {
+			name string
+			tls  *tls.ConnectionState
+			read bool
+		}{
+			{"no TLS", nil, s.accepts},
+			{"TLS without ALPN", &tls.ConnectionState{}, false},
+			{"TLS of HTTP/1.1", &tls.ConnectionState{NegotiatedProtocol: "http/1.1"}, false},
+			{"TLS of HTTP/2", &tls.ConnectionState{NegotiatedProtocol: "h2"}, true},
+		} {
+			for major := range 4 {
+				wantRead(t, fmt.Sprintf("%s, %s, HTTP/%d", s.name, c.name, major), func(r *http.Request) *http.Request {
+					r.ProtoMajor, r.TLS = major, c.tls
+					if s.server == nil {
+						return r
+					}
+					return r.WithContext(context.WithValue(r.Context(), http.ServerContextKey, s.server))
+				}, major != 2 || c.read)
 			}
 		}
-		if key, err := ask("10.0.0.1:80", 2); key != "203.0.113.9" {
-			t.Errorf("%s, HTTP/2: got %q, %v", name, key, err)
-		}
-		if key, err := ask("198.51.100.1:80", 1); name != "count" && key != "198.51.100.1" {
-			t.Errorf("%s, no proxy: got %q, %v", name, key, err)
+	}
+}
+
+// The error says what to do.
+func TestUpgradedError(t *testing.T) {
+	r := request("10.0.0.1:80", "X-Forwarded-For", "203.0.113.9")
+	r.ProtoMajor = 2
+	for name, f := range behindProxies() {
+		_, err := f(r)
+		if err == nil || !strings.Contains(err.Error(), "enable Protocols.UnencryptedHTTP2 of http.Server instead of h2c.NewHandler") || strings.Contains(err.Error(), "203") {
+			t.Errorf("%s: %v", name, err)
 		}
 	}
 }

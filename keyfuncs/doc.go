@@ -28,12 +28,32 @@
 //
 //	curl -H 'X-Forwarded-For: 192.0.2.1' -H 'X-Real-IP: 192.0.2.1' https://...
 //
-// They also return an error for the method CONNECT over HTTP/1.1 from a proxy. HAProxy
-// passes it on, and after a status of 200 also everything that the client then sends: to
-// this server, further requests with headers of the client's choice. A route without a limit
-// may answer so too, so refuse the method in the proxy:
+// They also return an error for what a proxy may pass on unread, as through a tunnel, so that
+// its headers are of the client's choice. That is the method CONNECT over HTTP/1.1 from a proxy:
+// after a status of 200, HAProxy passes on everything that the client then sends. A route
+// without a limit may answer so too, so refuse the method in the proxy:
 //
 //	http-request deny if METH_CONNECT
+//
+// And it is HTTP/2 to which a handler has upgraded a connection, such as h2c.NewHandler of
+// golang.org/x/net, Gin's UseH2C and Echo's StartH2CServer. HAProxy forwards a client's
+// "Upgrade: h2c" by default, nginx with "proxy_set_header Connection $http_connection". Let
+// http.Server read HTTP/2 without TLS, which ignores upgrades, and is believed:
+//
+//	protocols := new(http.Protocols)
+//	protocols.SetHTTP1(true)
+//	protocols.SetUnencryptedHTTP2(true)
+//	server := &http.Server{Handler: handler, Protocols: protocols}
+//
+// The server is found in the request's context, under http.ServerContextKey, so middleware must
+// derive its contexts from that. Believed without UnencryptedHTTP2 is only HTTP/2 over TLS, of
+// which Request.TLS tells; from Go 1.27 on, it does so only if the proxy names the scheme https.
+// HTTP/2 without a server is refused: for FastCGI behind nginx, set
+// "fastcgi_param SERVER_PROTOCOL HTTP/1.1".
+//
+// A server that has both UnencryptedHTTP2 and such a handler cannot be told apart, and is
+// believed: never combine them. Nor can a handler that answers 101 and does not hijack the
+// connection.
 //
 // The health checks of a balancer or a kubelet do not pass through a proxy, and so have no
 // header and no key. Leave their route without a limit: mount it outside the guard, or name

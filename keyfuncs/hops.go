@@ -30,7 +30,23 @@ func errNoClient(header, why string) error {
 	return fmt.Errorf("headgate: keyfuncs: the proxy named no client: header %s: %s", header, why)
 }
 
-var errTunnel = errors.New("headgate: keyfuncs: CONNECT through a proxy: what follows could be another request, which the proxy does not read")
+var (
+	errTunnel = errors.New("headgate: keyfuncs: CONNECT through a proxy: what follows could be another request, which the proxy does not read")
+	errH2C    = errors.New("headgate: keyfuncs: HTTP/2 from a proxy that could be an upgraded connection, which the proxy does not read: " +
+		"enable Protocols.UnencryptedHTTP2 of http.Server instead of h2c.NewHandler")
+)
+
+// unread returns an error for a request that may be, or begin, what a client sends through a
+// tunnel: its proxy has not read it, and so has written nothing in it.
+func unread(r *http.Request) error {
+	switch {
+	case isTunnel(r):
+		return errTunnel
+	case isUpgraded(r):
+		return errH2C
+	}
+	return nil
+}
 
 // isTunnel reports whether a proxy may take a successful answer as the begin of a tunnel, as
 // HAProxy does (RFC 9110, section 9.3.6). net/http reads what the client then sends as
@@ -38,6 +54,24 @@ var errTunnel = errors.New("headgate: keyfuncs: CONNECT through a proxy: what fo
 // stream, such as a WebSocket (RFC 8441).
 func isTunnel(r *http.Request) bool {
 	return r.Method == http.MethodConnect && r.ProtoMajor < 2
+}
+
+// isUpgraded reports whether a handler, such as h2c.NewHandler, may have turned a connection of
+// HTTP/1.1 into one of HTTP/2, for which a client can ask through a proxy (RFC 7540, section
+// 3.2). A connection is begun as HTTP/2 if the protocol was chosen in the TLS handshake. Without
+// TLS it is if net/http reads HTTP/2 there, as it then ignores such questions.
+//
+// What is in doubt counts as upgraded: no server, as under FastCGI, and requests of the scheme
+// http over TLS, which have no TLS from Go 1.27 on.
+func isUpgraded(r *http.Request) bool {
+	if r.ProtoMajor != 2 {
+		return false
+	}
+	if r.TLS != nil {
+		return r.TLS.NegotiatedProtocol != "h2"
+	}
+	server, _ := r.Context().Value(http.ServerContextKey).(*http.Server)
+	return server == nil || server.Protocols == nil || !server.Protocols.UnencryptedHTTP2()
 }
 
 // peerOf returns the address that the connection of r comes from.

@@ -42,6 +42,18 @@ func ExampleGuard_Handler_chi() {
 	log.Fatal(http.ListenAndServe("127.0.0.1:8080", r))
 }
 
+// HTTP/2 without TLS, as a proxy may speak it.
+func ExampleGuard_Handler_http2() {
+	client := core.Must(keyfuncs.XForwardedFor("10.0.0.0/8"))
+	limit := core.Must(nethttp.Limit("api", client, core.SlidingLog(core.PerMinute(60))))
+
+	protocols := new(http.Protocols)
+	protocols.SetHTTP1(true)
+	protocols.SetUnencryptedHTTP2(true)
+	server := &http.Server{Addr: "127.0.0.1:8080", Handler: limit.Handler(http.HandlerFunc(hello)), Protocols: protocols}
+	log.Fatal(server.ListenAndServe())
+}
+
 // A larger limit for a plan, and a route that costs ten units.
 func ExampleRule_cost() {
 	free := core.Must(core.New(memstore.New(memstore.Config{}), "api", core.SlidingLog(core.PerMinute(60))))

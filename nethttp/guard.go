@@ -308,9 +308,10 @@ func (g *Guard) Reset(r *http.Request, limiter string) error {
 // returns or panics, the handler settles the charge by [Rule].Settle. It does not recover
 // the panic.
 //
-// If next hijacks a connection, what is sent on it later is not charged. A handler that
-// upgrades to HTTP/2 by itself, such as h2c.NewHandler, must therefore be outside:
-// h2c.NewHandler(guard.Handler(next), server). Package websocketmw limits WebSockets.
+// If next hijacks a connection, what is sent on it later is not charged. So next must not
+// upgrade to HTTP/2 by itself, as golang.org/x/net's h2c.NewHandler does. HTTP/2 without TLS is
+// for http.Server to read, with UnencryptedHTTP2 in its Protocols. Package websocketmw limits
+// WebSockets.
 //
 // If a rule has Settle, next gets a wrapped ResponseWriter, which has Flush and Hijack if
 // the original has them, ReadFrom, and Unwrap for [http.ResponseController], but not Push.

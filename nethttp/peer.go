@@ -21,7 +21,7 @@ func GitHub(r *http.Response, now time.Time) time.Duration {
 	var wait time.Duration
 	if r.Header.Get("X-RateLimit-Remaining") == "0" {
 		if reset, ok := digits(r.Header.Get("X-RateLimit-Reset")); ok {
-			wait = time.Duration(min(reset-now.Unix(), longestSeconds)) * time.Second
+			wait = time.Unix(min(reset, longestSeconds), 0).Sub(now)
 		}
 	}
 	if r.StatusCode == http.StatusForbidden {
@@ -58,8 +58,12 @@ func OpenAI(r *http.Response, _ time.Time) time.Duration {
 	return wait
 }
 
-// longestSeconds is as many as a Duration holds, with room.
+// longestSeconds is as many as a Duration holds, with room. Since 1970, they end in 2242.
 const longestSeconds = int64(1 << 33)
+
+// longestField is how long a RateLimit may be: room for the 1,024 members that RFC 9651 asks for,
+// and little work.
+const longestField = 64 << 10
 
 // retryAfter returns the longest of the Retry-After fields that are valid: there should be one.
 func retryAfter(h http.Header, now time.Time) time.Duration {
@@ -89,6 +93,9 @@ func digits(s string) (n int64, ok bool) {
 func rateLimit(h http.Header) time.Duration {
 	var wait time.Duration
 	p := sfv{strings.Join(h.Values("RateLimit"), ",")}
+	if len(p.rest) > longestField {
+		return 0
+	}
 	p.spaces(" ")
 	for first := true; p.rest != ""; first = false {
 		if !first && !p.comma() {

@@ -3,6 +3,8 @@ package nethttp
 import (
 	"fmt"
 	"net/http"
+	"net/netip"
+	"net/url"
 	"strings"
 	"testing"
 	"time"
@@ -67,7 +69,7 @@ func TestInvalidRateLimit(t *testing.T) {
 		valid + ";T=1", valid + ";t", valid + ";t=", valid + ";t=-1", valid + ";t=1.5", valid + `;t="7"`, valid + ";t=?1", valid + ";r=1.0",
 		valid + ";t=9999999999999999", valid + ";x=1234567890123.5", valid + ";x=1.", valid + ";x=1.1234", valid + ";x=-", valid + ";x=?2", valid + ";x=:%:", valid + ";x=:YQ==",
 		valid + `;x="`, valid + `;x="\a"`, valid + ";x=\"\xc3\xbc\"", valid + ";x=@1.5", valid + ";x=%a", valid + ";x=\x7f", `"a;r=0;t=7`, "limit=5, remaining=0, reset=7", "100", "7;w=1",
-		"\t" + valid,
+		"\t" + valid, valid + strings.Repeat(", "+valid, longestField/10),
 	} {
 		if got := rateLimit(http.Header{"Ratelimit": {field}}); got != 0 {
 			t.Errorf("%q: %v", field, got)
@@ -88,7 +90,7 @@ func TestReaders(t *testing.T) {
 		{GitHub, 403, "X-RateLimit-Remaining: 0\nX-RateLimit-Reset: 1372700933\nRetry-After: 90", 90 * time.Second},
 		{GitHub, 403, "Retry-After: 60", time.Minute},
 		{GitHub, 403, "X-RateLimit-Remaining: 0\nX-RateLimit-Reset: 1372700000", -873 * time.Second},
-		{GitHub, 403, "X-RateLimit-Remaining: 0\nX-RateLimit-Reset: 99999999999999999999", time.Duration(longestSeconds) * time.Second},
+		{GitHub, 403, "X-RateLimit-Remaining: 0\nX-RateLimit-Reset: 99999999999999999999", time.Unix(longestSeconds, 0).Sub(now)},
 		{GitHub, 403, "X-RateLimit-Remaining: 0\nX-RateLimit-Reset: tomorrow", 0},
 		{GitHub, 403, "", 0},
 		{Discord, 429, "X-RateLimit-Remaining: 0\nX-RateLimit-Reset-After: 1.5", 1500 * time.Millisecond},
@@ -103,6 +105,39 @@ func TestReaders(t *testing.T) {
 	} {
 		if got := test.read(responseOf(t, test.status, test.fields), now); max(got, 0) != max(test.want, 0) {
 			t.Errorf("%d %s: %v, want %v", test.status, test.fields, got, test.want)
+		}
+	}
+}
+
+// However far away a time is, nothing overflows: it is as long as there is, or over.
+func TestAbsurdTimes(t *testing.T) {
+	const (
+		most, least  = "9223372036854775807", "-9223372036854775808"
+		past, future = "Mon, 01 Jan 0001 00:00:00 GMT", "Fri, 31 Dec 9999 23:59:59 GMT"
+	)
+	reads := []Reader{GitHub, Discord, OpenAI, func(*http.Response, time.Time) time.Duration { return -1 << 63 }}
+	read := func(date, field string) time.Duration {
+		r := responseOf(t, 429, "Date: "+date+"\n"+field+"\nX-RateLimit-Remaining: 0\nX-RateLimit-Remaining-Requests: 0")
+		return (&Transport{config: TransportConfig{Reads: reads}}).read(r)
+	}
+	for _, date := range []string{past, "Sun, 06 Nov 1994 08:49:37 GMT", "x"} {
+		for _, field := range []string{
+			"Retry-After: " + most, "Retry-After: " + future, "X-RateLimit-Reset: " + most, "X-RateLimit-Reset-After: " + most,
+			"X-RateLimit-Reset-After: 1e300", "X-RateLimit-Reset-After: Inf", "X-RateLimit-Reset-Requests: 2562047h47m16.854775807s", `RateLimit: "a";r=0;t=999999999999999`,
+		} {
+			if got := read(date, field); got < 200*365*24*time.Hour {
+				t.Errorf("at %s, %s: %v", date, field, got)
+			}
+		}
+	}
+	for _, date := range []string{future, "x"} {
+		for _, field := range []string{
+			"Retry-After: " + least, "Retry-After: " + past, "X-RateLimit-Reset: 0", "X-RateLimit-Reset: " + least, "X-RateLimit-Reset-After: " + least,
+			"X-RateLimit-Reset-After: -Inf", "X-RateLimit-Reset-Requests: -2562047h47m16.854775808s", `RateLimit: "a";r=0;t=-999999999999999`,
+		} {
+			if got := read(date, field); got != withoutTime {
+				t.Errorf("at %s, %s: %v", date, field, got)
+			}
 		}
 	}
 }
@@ -139,6 +174,102 @@ func FuzzRateLimit(f *testing.F) {
 		const more = time.Duration(longestSeconds) * time.Second
 		if both := rateLimit(http.Header{"Ratelimit": {field, fmt.Sprintf(`"more";r=0;t=%d`, longestSeconds)}}); got > 0 && both != more {
 			t.Errorf("%v, and with an item more %v", got, both)
+		}
+	})
+}
+
+// The URLs of a group have one key, which no other group has.
+func TestOrigins(t *testing.T) {
+	seen := make(map[string]string) // a URL, by key
+	for want, urls := range map[string][]string{
+		"http://a":                     {"http://a", "http://A:80/x", "http://a:/", "http://a.:080/", "http://user:password@a/"},
+		"https://a":                    {"https://a", "https://a:443/", "HTTPS://A."},
+		"http://a:443":                 {"http://a:443"},
+		"https://a:80":                 {"https://a:80"},
+		"http://a:8080":                {"http://a:8080", "http://a:08080"},
+		"https://a:8080":               {"https://a:8080"},
+		"http://a:0":                   {"http://a:0"},
+		"http://a:99999":               {"http://a:99999"}, // no port, but no other's either
+		"http://b.a":                   {"http://b.a"},
+		"http://1.2.3.4":               {"http://1.2.3.4", "http://[::ffff:1.2.3.4]", "http://[::FFFF:102:304]:80"},
+		"http://[2001:db8::1]:8080":    {"http://[2001:db8::1]:8080", "http://[2001:DB8:0:0::1]:8080"},
+		"http://[2001:db8::1:8080]":    {"http://[2001:db8::1:8080]", "http://[2001:db8::1:8080]:80"},
+		"https://[2001:db8::1:8080]":   {"https://[2001:db8::1:8080]"},
+		"http://[fe80::1%25Eth0]":      {"http://[fe80::1%2525Eth0]"},
+		"http://[fe80::1%Eth0]":        {"http://[fe80::1%25Eth0]", "http://[FE80::1%25Eth0]:80"},
+		"http://[fe80::1%eth0]":        {"http://[fe80::1%25eth0]"},
+		"http://b\u00fccher.example":   {"http://b\u00fccher.example", "http://B\u00fcCHER.example."},
+		"http://xn--bcher-kva.example": {"http://xn--bcher-kva.example"},
+		"http://.":                     {"http://."},
+		"http://:81":                   {"http://:81"},
+	} {
+		for _, s := range urls {
+			key, err := origin(&http.Request{URL: parse(t, s)})
+			if other := seen[key]; err != nil || key != want || other != "" && other != want {
+				t.Errorf("%s: %q, %v, want %q", s, key, err, want)
+			}
+			seen[key] = want
+		}
+	}
+	for _, u := range []*url.URL{nil, {}, {Scheme: "http", Opaque: "a"}} {
+		if key, err := origin(&http.Request{URL: u}); err == nil {
+			t.Errorf("%v: %q", u, key)
+		}
+	}
+}
+
+func parse(t *testing.T, s string) *url.URL {
+	t.Helper()
+	u, err := url.Parse(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return u
+}
+
+// Two servers never have one key, whatever their names, which here need not be valid, and one
+// server has one, however its URL is written.
+func FuzzOrigins(f *testing.F) {
+	f.Add("2001:db8::1", "2001:db8::1:8080", uint16(8080), uint16(80), false, false)
+	f.Add("a", "A", uint16(80), uint16(443), false, true)
+	f.Add("a:80", "a", uint16(80), uint16(80), false, false)
+	f.Add("\xff", "\xfe", uint16(1), uint16(1), true, true)
+	f.Add("[a", "a]", uint16(1), uint16(1), true, true)
+	f.Add("fe80::1%a]:81", "fe80::1%a", uint16(80), uint16(81), false, false)
+	f.Add("\u212a", "k", uint16(80), uint16(80), false, false)
+	f.Fuzz(func(t *testing.T, one, two string, portOne, portTwo uint16, tlsOne, tlsTwo bool) {
+		type server struct {
+			scheme, host string
+			port         uint16
+		}
+		of := func(host string, port uint16, tls bool) (s server, key string) {
+			u := &url.URL{Scheme: "http", Host: fmt.Sprintf("[%s]:%d", host, port)}
+			if tls {
+				u.Scheme = "https"
+			}
+			s = server{u.Scheme, strings.TrimSuffix(asciiLower(host), "."), port}
+			if host == "." {
+				s.host = host
+			}
+			if ip, err := netip.ParseAddr(host); err == nil {
+				s.host = ip.Unmap().String()
+			}
+			key, err := origin(&http.Request{URL: u})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if port == 80 && !tls || port == 443 && tls {
+				u.Host = "[" + host + "]"
+				if short, _ := origin(&http.Request{URL: u}); short != key {
+					t.Errorf("%q without its port: %q, %q", host, short, key)
+				}
+			}
+			return s, key
+		}
+		a, keyA := of(one, portOne, tlsOne)
+		b, keyB := of(two, portTwo, tlsTwo)
+		if (a == b) != (keyA == keyB) {
+			t.Errorf("%v has %q, %v has %q", a, keyA, b, keyB)
 		}
 	})
 }

@@ -7,8 +7,6 @@ import (
 	"io"
 	"math/rand/v2"
 	"net/http"
-	"net/url"
-	"strings"
 	"time"
 
 	"github.com/headgate/headgate/core"
@@ -18,11 +16,21 @@ const (
 	defaultMaxWait  = time.Minute
 	defaultMaxBlock = time.Hour
 
+	// longestBlock is the longest MaxBlock. Nothing that is added to it, or to a time, overflows.
+	longestBlock = 365 * 24 * time.Hour
+
 	// withoutTime is how long a key is blocked by a 429 that does not say how long.
 	withoutTime = time.Second
 
+	// What is read of a refusal that nobody gets, at most.
+	drainBytes = 64 << 10
+	drainTime  = time.Second
+
 	// blockPolicy is the policy that a Transport adds to those of its limiter.
 	blockPolicy = "server"
+
+	// blockTime is how long a store may take to block a key, if it has no bound of its own.
+	blockTime = 10 * time.Second
 
 	// blockGrain is by how much a block is longer than was asked for, and the time in which
 	// its end is reached: in it, any number of requests below blockTogether may go.
@@ -42,9 +50,11 @@ type TransportConfig struct {
 	Limiter *core.Limiter
 
 	// Key returns whose limit it is that a request counts for, such as the account that it
-	// is sent for. Nil means the server: the host of the URL, in lower case, and the port
-	// unless it is that of the scheme. A redirect to another host has another key. Hash
-	// what is secret, as keyfuncs.Hashed does.
+	// is sent for. Nil means the server: the origin of the URL, such as https://example.org or
+	// http://[2001:db8::1]:8080. It has the port unless that is the scheme's, letters of ASCII
+	// in lower case, IP addresses in one form, and no dot at the end. A name that is not ASCII
+	// has another key than its form in ASCII. A redirect to another server has another key.
+	// Hash what is secret, as keyfuncs.Hashed does.
 	Key func(*http.Request) (string, error)
 
 	// Base sends the requests. Nil means http.DefaultTransport.
@@ -55,7 +65,7 @@ type TransportConfig struct {
 	MaxWait time.Duration
 
 	// MaxBlock is the longest time for which a response can keep back all requests of its
-	// key. What asks for more is cut to it. 0 means an hour.
+	// key. What asks for more is cut to it. 0 means an hour. It is at most 365 days.
 	MaxBlock time.Duration
 
 	// Retries is how often a request is repeated, at most, that the server refused for now:
@@ -80,12 +90,17 @@ type TransportConfig struct {
 //     counts from that of the response, so that clocks need not agree. A 429 that says nothing
 //     more blocks for a second.
 //   - the field RateLimit of draft-ietf-httpapi-ratelimit-headers-11, with r=0 and a t, in any
-//     response. What is not a valid structured field is ignored as a whole (RFC 9651).
+//     response. What is not a valid structured field is ignored as a whole (RFC 9651), and so is
+//     what is longer than 64 KiB.
 //   - what the Reads of the configuration understand.
 //
 // The longest of several times applies, up to MaxBlock. Up to a tenth of it, and at most a
 // second, is added at random, never taken away, so that clients of other fleets do not all come
-// back at once.
+// back at once. If the store cannot block the key, its [core.Observer] is told, and only a
+// repetition of the request itself waits for that time.
+//
+// A refusal that is repeated is read on for at most a second and 64 KiB, so that its connection can
+// be used again, and closed, while the repetition waits.
 //
 // Requests that wait are served as [core.Limiter.Wait] says. A request that is not sent fails
 // with an error that wraps [context.DeadlineExceeded] if it would have to wait for too long,
@@ -102,6 +117,9 @@ func NewTransport(c TransportConfig) (*Transport, error) {
 	if c.MaxWait < 0 || c.MaxBlock < 0 || c.Retries < 0 {
 		add("MaxWait, MaxBlock and Retries must not be negative: 0 means the default")
 	}
+	if c.MaxBlock > longestBlock {
+		add("MaxBlock is %v, more than %v", c.MaxBlock, longestBlock)
+	}
 	for i, read := range c.Reads {
 		if read == nil {
 			add("Reads[%d] is nil", i)
@@ -114,7 +132,7 @@ func NewTransport(c TransportConfig) (*Transport, error) {
 		c.MaxBlock = defaultMaxBlock
 	}
 	if c.Key == nil {
-		c.Key = host
+		c.Key = origin
 	}
 	if c.Base == nil {
 		c.Base = http.DefaultTransport
@@ -126,8 +144,6 @@ func NewTransport(c TransportConfig) (*Transport, error) {
 		var err error
 		if t.gate, err = gate(c.Limiter); err != nil {
 			add("the Limiter cannot have the policy that blocks keys: %w", err)
-		} else if _, err := t.blocks(c.MaxBlock); err != nil {
-			add("MaxBlock %v: %w", c.MaxBlock, err)
 		}
 	}
 	if len(faults) > 0 {
@@ -152,17 +168,21 @@ func blocked(units int64) core.Policy {
 	return core.TokenBucket(core.Rate{Events: 1, Per: time.Microsecond}, units).Named(blockPolicy)
 }
 
-// blocks returns the limiter that blocks for a time.
-func (t *Transport) blocks(d time.Duration) (*core.Limiter, error) {
-	return t.gate.With(blocked((d + blockGrain).Microseconds()))
-}
-
-// block lets nobody through for a time. If the store is away, its failure policy decides who
-// learns of it.
-func (t *Transport) block(ctx context.Context, key string, d time.Duration) {
-	if l, err := t.blocks(d); err == nil {
-		_, _, _ = l.AllowAtMost(context.WithoutCancel(ctx), key, (d + blockGrain).Microseconds())
+// block lets nobody through for a time, and reports whether the store sees to that. If not, its
+// Observer is told. It goes on when the caller has gone, so that others learn of the refusal.
+func (t *Transport) block(ctx context.Context, key string, d time.Duration) (kept bool) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), blockTime)
+	defer cancel()
+	units := (d + blockGrain).Microseconds()
+	l, err := t.gate.With(blocked(units))
+	if err != nil {
+		if o := t.gate.Store().Observer(); o != nil && o.Decided != nil {
+			o.Decided(ctx, core.DecisionEvent{Limiter: t.gate.Name(), Units: units, Err: err})
+		}
+		return false
 	}
+	decision, _, err := l.AllowAtMost(ctx, key, units)
+	return err == nil && decision.Source != core.SourceOpen
 }
 
 // Reset forgets, for a key, what was sent and what the servers said, in all processes.
@@ -190,7 +210,7 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 		}
 		wait = min(wait, t.config.MaxBlock)
 		wait += rand.N(min(wait/10, time.Second) + 1) //nolint:gosec // no secret
-		t.block(r.Context(), key, wait)
+		kept := t.block(r.Context(), key, wait)
 		if end, _ := waiting.Deadline(); repeated == t.config.Retries || time.Until(end) < wait {
 			return response, nil
 		}
@@ -198,9 +218,36 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 		if again == nil {
 			return response, nil
 		}
-		_, _ = io.CopyN(io.Discard, response.Body, 64<<10) // so that the connection can be used again
-		_ = response.Body.Close()
+		discard(response.Body)
+		if !kept {
+			pause(waiting, wait)
+		}
 		r = again
+	}
+}
+
+// discard reads what is left of a refusal, so that its connection can be used again, and closes
+// it: all in the background, and not for long, since it may be silent, and Close may block.
+func discard(body io.ReadCloser) {
+	if body == nil { // as http.Client permits
+		return
+	}
+	late := time.AfterFunc(drainTime, func() { _ = body.Close() }) // it ends a Read
+	go func() {
+		_, _ = io.CopyN(io.Discard, body, drainBytes)
+		if late.Stop() {
+			_ = body.Close()
+		}
+	}()
+}
+
+// pause waits for a time, or until the context ends.
+func pause(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
 	}
 }
 
@@ -244,22 +291,6 @@ func idempotent(method string) bool {
 		return true
 	}
 	return false
-}
-
-// host is the Key of requests to one server.
-func host(r *http.Request) (string, error) {
-	if r.URL == nil || r.URL.Host == "" {
-		return "", errors.New("the URL has no host")
-	}
-	return authority(r.URL), nil
-}
-
-func authority(u *url.URL) string {
-	host, port := strings.ToLower(u.Hostname()), u.Port()
-	if port == "" || port == "80" && u.Scheme == "http" || port == "443" && u.Scheme == "https" {
-		return host
-	}
-	return host + ":" + port
 }
 
 // read returns how long the server wants to get no more requests; 0 if it does not say so.

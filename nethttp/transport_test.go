@@ -6,15 +6,20 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/core/memstore"
+	"github.com/headgate/headgate/core/step"
+	"github.com/headgate/headgate/core/store"
+	"github.com/headgate/headgate/internal/bubble"
 	"github.com/headgate/headgate/nethttp"
 )
 
@@ -88,13 +93,13 @@ func TestTransportWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := new(server)
 		tr := transport(t, nethttp.TransportConfig{Base: s, Limiter: outgoing(t, memstore.New(memstore.Config{}), core.TokenBucket(core.PerSecond(2), 1))})
-		for _, url := range []string{"http://a/", "http://A:80/x", "http://b/", "http://a:81/", "http://a/", "https://a:443/"} {
+		for _, url := range []string{"http://a/", "http://A:80/x", "http://b/", "http://a:81/", "http://a/", "https://a:443/", "https://a/"} {
 			if _, err := fetch(t, tr, url); err != nil {
 				t.Error(err)
 			}
 		}
 		half := 500 * time.Millisecond
-		if want := []time.Duration{0, half, half, half, 2 * half, 3 * half}; !slices.Equal(s.came, want) {
+		if want := []time.Duration{0, half, half, half, 2 * half, 2 * half, 3 * half}; !slices.Equal(s.came, want) {
 			t.Errorf("sent at %v, want %v", s.came, want)
 		}
 	})
@@ -202,7 +207,7 @@ func TestTransportReset(t *testing.T) {
 			if _, err := fetch(t, tr, "http://a/"); err != nil {
 				t.Error(err)
 			}
-			if err := tr.Reset(t.Context(), "a"); err != nil {
+			if err := tr.Reset(t.Context(), "http://a"); err != nil {
 				t.Error(err)
 			}
 		}
@@ -238,7 +243,11 @@ func TestRetries(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				s := &server{answer: func(i int, _ *http.Request) *http.Response { return test.answer[min(i, len(test.answer)-1)] }}
+				s := &server{answer: func(i int, _ *http.Request) *http.Response {
+					response := *test.answer[min(i, len(test.answer)-1)]
+					response.Body = says(0).Body
+					return &response
+				}}
 				tr := transport(t, nethttp.TransportConfig{Base: s, Limiter: outgoing(t, memstore.New(memstore.Config{}), core.Unlimited()), Retries: test.retries, MaxWait: test.wait})
 				response, err := tr.RoundTrip(test.request.WithContext(t.Context()))
 				if err != nil || response.StatusCode != test.status || len(s.came) != test.sent {
@@ -283,6 +292,7 @@ func TestContextEndsBeforeTheRepetition(t *testing.T) {
 		r.GetBody = func() (io.ReadCloser, error) { return copied, nil }
 		start := time.Now()
 		_, err := tr.RoundTrip(r)
+		synctest.Wait() // for what is done in the background
 		if !errors.Is(err, context.Canceled) || len(s.came) != 1 || time.Since(start) != 5*time.Second || !refusal.closed || !copied.closed {
 			t.Errorf("after %v: %v, sent %d times, bodies closed: %v, %v", time.Since(start), err, len(s.came), refusal.closed, copied.closed)
 		}
@@ -359,7 +369,7 @@ func TestNotSent(t *testing.T) {
 				s := new(server)
 				test.config.Base = s
 				test.config.Limiter = outgoing(t, memstore.New(memstore.Config{}), core.TokenBucket(core.Rate{Events: 1, Per: 2 * time.Minute}, 1))
-				if _, err := test.config.Limiter.Allow(t.Context(), "a"); err != nil {
+				if _, err := test.config.Limiter.Allow(t.Context(), "http://a"); err != nil {
 					t.Fatal(err)
 				}
 				ctx, cancel := t.Context(), context.CancelFunc(func() {})
@@ -389,6 +399,7 @@ func TestTransportConfig(t *testing.T) {
 		"needs a Limiter":      {},
 		"MaxWait":              {Limiter: l, MaxWait: -1},
 		"MaxBlock":             {Limiter: l, MaxBlock: -1},
+		"more than 8760h0m0s":  {Limiter: l, MaxBlock: 365*24*time.Hour + 1},
 		"Retries":              {Limiter: l, Retries: -1},
 		"Reads[1] is nil":      {Limiter: l, Reads: []nethttp.Reader{nethttp.GitHub, nil}},
 		"1 to 8 policies":      {Limiter: outgoing(t, memstore.New(memstore.Config{}), eight...)},
@@ -397,6 +408,264 @@ func TestTransportConfig(t *testing.T) {
 	} {
 		if _, err := nethttp.NewTransport(c); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", want, err)
+		}
+	}
+}
+
+// Whatever MaxBlock is accepted, a key is blocked for so long.
+func TestExtremeBlocks(t *testing.T) {
+	const most = time.Duration(1<<63 - 1)
+	for _, longest := range []time.Duration{
+		1, time.Microsecond, time.Millisecond, time.Second, time.Hour, 365 * 24 * time.Hour,
+		(1<<52 - 1000) * time.Microsecond, (1<<52 - 1) * time.Microsecond, 1 << 62, most - time.Second, most,
+	} {
+		for _, fields := range [][]string{{"Retry-After", "99999999999999999999"}, {"Retry-After", "Fri, 31 Dec 9999 23:59:59 GMT"}, {"RateLimit", `"a";r=0;t=999999999999999`}} {
+			bubble.Test(t, func(t *testing.T) {
+				tr, err := nethttp.NewTransport(nethttp.TransportConfig{
+					Base:    &server{answer: func(int, *http.Request) *http.Response { return says(429, fields...) }},
+					Limiter: outgoing(t, memstore.New(memstore.Config{}), core.Unlimited()), MaxWait: most, MaxBlock: longest,
+				})
+				if err != nil {
+					if longest <= 365*24*time.Hour {
+						t.Error(err)
+					}
+					return
+				}
+				start := time.Now()
+				for range 2 {
+					if _, err := fetch(t, tr, "http://a/"); err != nil {
+						t.Error(err)
+					}
+				}
+				if waited := time.Since(start); waited < longest || waited > longest+time.Second+10*time.Millisecond {
+					t.Errorf("%v: blocked for %v", longest, waited)
+				}
+			})
+		}
+	}
+}
+
+// A refusal by one server blocks no other, however alike their URLs are.
+func TestServersDoNotBlockEachOther(t *testing.T) {
+	for _, urls := range [][2]string{
+		{"http://[2001:db8::1]:8080/", "http://[2001:db8::1:8080]/"},
+		{"http://a/", "https://a/"},
+		{"http://a/", "http://a:8080/"},
+	} {
+		bubble.Test(t, func(t *testing.T) {
+			s := &server{answer: func(int, *http.Request) *http.Response { return says(429, "Retry-After", "30") }}
+			tr := transport(t, nethttp.TransportConfig{Base: s, Limiter: outgoing(t, memstore.New(memstore.Config{}), core.Unlimited())})
+			for _, url := range urls {
+				if _, err := fetch(t, tr, url); err != nil {
+					t.Error(err)
+				}
+			}
+			if !slices.Equal(s.came, []time.Duration{0, 0}) {
+				t.Errorf("%v: sent at %v", urls, s.came)
+			}
+		})
+	}
+}
+
+// A failing store keeps no block: it fails with an error, or admits everything.
+type failing struct {
+	core.Store
+
+	err     error
+	prepare bool // fails too, once the Transport is made
+}
+
+func (s *failing) Prepare(spec store.Spec) (store.Limiter, error) {
+	if s.prepare {
+		return nil, s.err
+	}
+	return s.Store.Prepare(spec)
+}
+
+func (s *failing) Decide(ctx context.Context, c store.Charge, peek bool, r *store.Result) error {
+	if c.Extra == 0 {
+		return s.Store.Decide(ctx, c, peek, r)
+	}
+	r.Start(0, store.SourceOpen)
+	r.Allowed, r.Extra = true, c.Extra
+	r.Add(true, step.Reading{})
+	return s.err
+}
+
+// If a store does not keep a block, its Observer learns of it, and the request that was refused
+// is not repeated any earlier.
+func TestStoreDoesNotBlock(t *testing.T) {
+	errStore := errors.New("no store")
+	for name, c := range map[string]*failing{"fails": {err: errStore}, "is open": {}, "takes no limiter": {err: errStore, prepare: true}} {
+		t.Run(name, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
+				var told []core.DecisionEvent
+				c.Store = memstore.New(memstore.Config{Observer: &core.Observer{Decided: func(_ context.Context, e core.DecisionEvent) { told = append(told, e) }}})
+				prepare := c.prepare
+				c.prepare = false
+				s := &server{answer: func(i int, _ *http.Request) *http.Response {
+					if i > 0 {
+						return says(200)
+					}
+					return says(429, "Retry-After", "20")
+				}}
+				tr := transport(t, nethttp.TransportConfig{Base: s, Limiter: outgoing(t, c, core.Unlimited()), Retries: 1})
+				c.prepare = prepare
+				response, err := fetch(t, tr, "http://a/")
+				if err != nil || response.StatusCode != 200 || len(s.came) != 2 || s.came[1] < 20*time.Second {
+					t.Errorf("%v, %v, sent at %v", response, err, s.came)
+				}
+				block := func(e core.DecisionEvent) bool {
+					return e.Limiter == "outgoing" && errors.Is(e.Err, c.err) && (c.err != nil || e.Source == core.SourceOpen)
+				}
+				if len(told) != 3 || !block(told[1]) {
+					t.Errorf("told of %+v", told)
+				}
+			})
+		})
+	}
+}
+
+// A hostileBody is one of a peer that wants to keep the caller.
+type hostileBody struct {
+	read   func([]byte) (int, error) // nil: silent until it is closed
+	close  func()                    // nil: at once
+	closed chan struct{}
+	bytes  atomic.Int64
+}
+
+func (b *hostileBody) Read(p []byte) (n int, err error) {
+	select {
+	case <-b.closed:
+		return 0, errors.New("closed")
+	default:
+	}
+	if b.read == nil {
+		<-b.closed
+		return 0, errors.New("closed")
+	}
+	n, err = b.read(p)
+	b.bytes.Add(int64(n))
+	return n, err
+}
+
+func (b *hostileBody) Close() error {
+	close(b.closed) // twice panics
+	if b.close != nil {
+		b.close()
+	}
+	return nil
+}
+
+// Whatever the body of a refusal does, the repetition is sent in time, and little of it is read.
+func TestHostileBodies(t *testing.T) {
+	for name, of := range map[string]func(end <-chan struct{}) *hostileBody{
+		"silent": func(<-chan struct{}) *hostileBody { return &hostileBody{} },
+		"trickling": func(<-chan struct{}) *hostileBody {
+			return &hostileBody{read: func([]byte) (int, error) { <-time.After(100 * time.Millisecond); return 1, nil }}
+		},
+		"endless": func(<-chan struct{}) *hostileBody {
+			return &hostileBody{read: func(p []byte) (int, error) { return len(p), nil }}
+		},
+		"broken": func(<-chan struct{}) *hostileBody {
+			return &hostileBody{read: func([]byte) (int, error) { return 0, io.ErrUnexpectedEOF }}
+		},
+		"silent, and cannot be closed": func(end <-chan struct{}) *hostileBody { return &hostileBody{close: func() { <-end }} },
+		"empty, and cannot be closed": func(end <-chan struct{}) *hostileBody {
+			return &hostileBody{read: func([]byte) (int, error) { return 0, io.EOF }, close: func() { <-end }}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
+				body := of(t.Context().Done())
+				body.closed = make(chan struct{})
+				s := &server{answer: func(i int, _ *http.Request) *http.Response {
+					if i > 0 {
+						return says(200)
+					}
+					response := says(429, "Retry-After", "2")
+					response.Body = body
+					return response
+				}}
+				tr := transport(t, nethttp.TransportConfig{Base: s, Limiter: outgoing(t, memstore.New(memstore.Config{}), core.Unlimited()), Retries: 1, MaxWait: 3 * time.Second})
+				response, err := fetch(t, tr, "http://a/")
+				if err != nil || response.StatusCode != 200 || len(s.came) != 2 || s.came[1] > 2300*time.Millisecond {
+					t.Errorf("%v, %v, sent at %v", response, err, s.came)
+				}
+				select {
+				case <-body.closed:
+				default:
+					t.Error("the body was not closed")
+				}
+				if n := body.bytes.Load(); n > 64<<10 {
+					t.Errorf("%d bytes were read", n)
+				}
+			})
+		})
+	}
+	t.Run("none", func(t *testing.T) {
+		bubble.Test(t, func(t *testing.T) {
+			s := &server{answer: func(i int, _ *http.Request) *http.Response {
+				if i > 0 {
+					return says(200)
+				}
+				return &http.Response{StatusCode: 429}
+			}}
+			tr := transport(t, nethttp.TransportConfig{Base: s, Limiter: outgoing(t, memstore.New(memstore.Config{}), core.Unlimited()), Retries: 1})
+			if response, err := fetch(t, tr, "http://a/"); err != nil || response.StatusCode != 200 {
+				t.Errorf("%v, %v", response, err)
+			}
+		})
+	})
+}
+
+// A peer that answers a refusal and then is silent loses its connection. One that ends it keeps
+// it for the repetition.
+func TestConnectionsAfterRefusals(t *testing.T) {
+	t.Parallel()
+	for _, protocol := range []string{"HTTP/1.1", "HTTP/2.0"} {
+		for _, silent := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%s, silent: %v", protocol, silent), func(t *testing.T) {
+				t.Parallel()
+				left := make(chan struct{})
+				var mu sync.Mutex
+				var from []string
+				peer := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+					mu.Lock()
+					from = append(from, r.RemoteAddr)
+					second := len(from) > 1
+					mu.Unlock()
+					if second {
+						return
+					}
+					w.WriteHeader(429)
+					_, _ = io.WriteString(w, "text")
+					if silent {
+						_ = http.NewResponseController(w).Flush()
+						<-r.Context().Done()
+						close(left)
+					}
+				}))
+				peer.EnableHTTP2 = protocol == "HTTP/2.0"
+				peer.StartTLS()
+				defer peer.Close()
+				tr := transport(t, nethttp.TransportConfig{
+					Base: peer.Client().Transport, Limiter: outgoing(t, memstore.New(memstore.Config{}), core.Unlimited()), Retries: 1,
+				})
+				response, err := fetch(t, tr, peer.URL)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer response.Body.Close()
+				if response.StatusCode != 200 || response.Proto != protocol {
+					t.Error(response.Proto, response.Status)
+				}
+				if silent {
+					<-left
+				} else if from[0] != from[1] {
+					t.Error("the connection was not used again")
+				}
+			})
 		}
 	}
 }

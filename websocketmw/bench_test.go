@@ -173,7 +173,7 @@ func BenchmarkUpgrade(b *testing.B) {
 // The memory of an open socket: bytes/socket.
 func BenchmarkMemory(b *testing.B) {
 	const sockets = 20_000
-	for name, config := range map[string]Config{"Default": {}, "MaxIdle": {MaxIdle: time.Hour}} {
+	for name, config := range map[string]Config{"Default": {}, "MaxIdle": {MaxIdle: time.Hour}, "Server": {MaxIdle: time.Hour, Server: "a"}} {
 		b.Run(name, func(b *testing.B) {
 			for b.Loop() {
 				g := benchGuard(b, config)

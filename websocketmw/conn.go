@@ -133,6 +133,14 @@ func (c *conn) Read(p []byte) (int, error) {
 		return 0, c.drain()
 	}
 	n, err := c.read(p[:min(len(p), c.socket.guard.bounds.most)])
+	if n > 0 && c.socket.deaf.Load() {
+		if c.in.frames.between() {
+			return c.readClose(p, n, err)
+		}
+		rest := min(n, c.in.frames.rest()) // of a frame that the library has begun to read
+		c.early = slices.Concat(p[rest:n], c.early)
+		n = rest
+	}
 	if n == 0 {
 		return 0, err
 	}
@@ -154,6 +162,22 @@ func (c *conn) Read(p []byte) (int, error) {
 	default: // err occurs again
 		c.early = slices.Concat(p[ok:n], c.early)
 		return ok, nil
+	}
+}
+
+// readClose is Read once what the client sends is not wanted any more: it reads nothing but the
+// client's Close frame. The first n bytes of p were read already, from a frame's beginning on, with
+// the error.
+func (c *conn) readClose(p []byte, n int, err error) (int, error) {
+	for {
+		n = c.in.onlyClose(p[:n], extensions(c.socket.agreed.Load()))
+		switch {
+		case n > 0 || err != nil:
+			return n, err
+		case c.in.over != nil:
+			return 0, c.drain()
+		}
+		n, err = c.read(p)
 	}
 }
 

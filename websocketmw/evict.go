@@ -74,14 +74,22 @@ func (b *board) search(ctx context.Context, key string) (oldest offer) {
 
 // offer returns the oldest socket of a key, if it may be evicted.
 func (b *board) offer(h store.Heard) (o offer) {
+	announced := time.Now().Add(-h.Age) // before the lock, which many may wait for
 	b.guard.mu.Lock()
 	defer b.guard.mu.Unlock()
 	all := b.all[h.Topic]
 	if all == nil {
 		return o
 	}
-	p := all.Front().Value.(*Socket).place //nolint:forcetypeassert // there is nothing else
-	age := time.Since(p.admitted) - h.Age
+	e := all.Front()
+	for e != nil && e.Value.(*Socket).place.slotless { //nolint:forcetypeassert // there is nothing else
+		e = e.Next()
+	}
+	if e == nil {
+		return o
+	}
+	p := e.Value.(*Socket).place //nolint:forcetypeassert // there is nothing else
+	age := announced.Sub(p.admitted)
 	if age < 0 || age < b.guard.fleet.settled {
 		return o
 	}
@@ -108,31 +116,41 @@ func (s *Socket) takePlace() {
 	}
 }
 
-// evict closes the socket that was offered, whose slots are free at once, and reports that it
-// holds none: it may have ended before.
-func (b *board) evict(topic string, o order) bool {
-	if s := b.withdraw(topic, o.Socket.Number); s != nil {
+// evict takes back the socket that was offered, which may have ended before. It returns what
+// closes it and frees its slots, or nil.
+func (b *board) evict(topic string, o order) func() {
+	s := b.withdraw(topic, o.Socket.Number)
+	if s == nil {
+		return nil
+	}
+	return func() {
 		s.slot.Release()
 		s.endFor(EventEvicted, o.Code, o.Reason)
 	}
-	return true
 }
 
-// withdraw takes a socket from all boards, and returns it if it was there.
+// withdraw returns a socket that holds a slot, or nil, and takes its slot away. In shadow
+// mode the socket stays open without it.
 func (b *board) withdraw(topic string, number int64) *Socket {
 	b.guard.mu.Lock()
 	defer b.guard.mu.Unlock()
-	if all := b.all[topic]; all != nil {
-		for e := all.Front(); e != nil; e = e.Next() {
-			s := e.Value.(*Socket) //nolint:forcetypeassert // there is nothing else
-			if s.place.number == number {
-				b.guard.fleet.remove(s)
-				return s
-			}
-			if s.place.number > number {
-				break
-			}
+	all := b.all[topic]
+	if all == nil {
+		return nil
+	}
+	for e := all.Front(); e != nil; e = e.Next() {
+		s := e.Value.(*Socket) //nolint:forcetypeassert // there is nothing else
+		switch {
+		case s.place.number < number:
+			continue
+		case s.place.number > number || s.place.slotless:
+			return nil
 		}
+		s.place.slotless = true
+		if !b.guard.config.ObserveOnly {
+			b.guard.fleet.remove(s)
+		}
+		return s
 	}
 	return nil
 }

@@ -92,11 +92,11 @@ func TestOldestIsTheOldestWhenAsked(t *testing.T) {
 		if early.Age-late.Age != 1_000_000 {
 			t.Errorf("%v, %v", early, late)
 		}
-		_, a := sh.guards[1].fleet.boards[0].find(store.Heard{Topic: key, Age: 3 * time.Second})
+		_, a := sh.guards[1].fleet.boards[0].find(store.Heard{Topic: key, Age: 3 * time.Second}, order{})
 		if a.Open != 1 || a.Peers[0].Age != 60_000 {
 			t.Errorf("%+v", a)
 		}
-		if _, a := sh.guards[1].fleet.boards[0].find(store.Heard{Topic: key, Age: time.Hour}); a.Open != 0 {
+		if _, a := sh.guards[1].fleet.boards[0].find(store.Heard{Topic: key, Age: time.Hour}, order{}); a.Open != 0 {
 			t.Errorf("%d are meant that did not exist", a.Open)
 		}
 		sh.closeAll()
@@ -521,12 +521,12 @@ func TestNewcomersOfAFleet(t *testing.T) {
 	}
 	var mu sync.Mutex
 	var open []*websocket.Conn
-	var all sync.WaitGroup
+	var all, dialers sync.WaitGroup
 	reasons := make(chan string, 1<<20)
 	const evictions = 5
 	var came atomic.Int64
 	for range 3 {
-		all.Go(func() {
+		dialers.Go(func() {
 			for i := came.Add(1); i <= newcomers || total(sites) < evictions; i = came.Add(1) {
 				conn, status := sites[i%3].dial(t, "ann")
 				if conn == nil {
@@ -563,6 +563,7 @@ func TestNewcomersOfAFleet(t *testing.T) {
 		defer mu.Unlock()
 		return err == nil && came.Load() > newcomers && total(sites) >= evictions && n == limit && len(open) == limit
 	})
+	dialers.Wait()
 	for _, s := range sites {
 		if err := s.guard.Shutdown(t.Context()); err != nil {
 			t.Error(err)
@@ -582,5 +583,53 @@ func TestNewcomersOfAFleet(t *testing.T) {
 	t.Logf("%d of %d newcomers had others evicted", n, came.Load())
 	if int64(n) != total(sites) {
 		t.Errorf("%d of %d that were evicted know why", n, total(sites))
+	}
+}
+
+// At a full key the oldest socket is closed and the newcomer stays: never both are closed, also if
+// a thousand users come at once, and however the answers of servers cross the releases.
+func TestNewcomersStay(t *testing.T) {
+	users, rounds := 200, 3
+	if testing.Short() {
+		users, rounds = 50, 1
+	}
+	server := redistest.Start(t)
+	var sites []*site
+	for range 3 {
+		s := newSite(t, inRedis(t, server.Addr()), Config{}, evicting, 1)
+		s.settleAtOnce()
+		sites = append(sites, s)
+	}
+	olds := make([]*websocket.Conn, users)
+	for i := range olds {
+		olds[i] = sites[i%3].must(t, fmt.Sprint(i))
+	}
+	for round := range rounds {
+		var all sync.WaitGroup
+		for i := range olds {
+			all.Go(func() {
+				s := sites[(i+round+1)%3]
+				newcomer, status := s.dial(t, fmt.Sprint(i))
+				if newcomer == nil {
+					t.Errorf("user %d is refused with %d", i, status)
+					return
+				}
+				if got := ending(t, olds[i]); got != evicted {
+					t.Errorf("the old socket of user %d: %s", i, got)
+				}
+				stays(t, newcomer)
+				olds[i] = newcomer
+			})
+		}
+		all.Wait()
+		for i := range olds {
+			within(t, "one slot for each user", func() bool {
+				n, err := sites[0].guard.config.Rules[0].Slots.Count(t.Context(), fmt.Sprint(i))
+				return err == nil && n == 1
+			})
+		}
+	}
+	if n := total(sites); n != int64(users*rounds) {
+		t.Errorf("%d were evicted of %d", n, users*rounds)
 	}
 }

@@ -7,11 +7,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
 	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/core/store"
+	"github.com/headgate/headgate/internal/hidden"
 )
 
 const (
@@ -61,14 +63,18 @@ func (g *Guard) Presence(ctx context.Context, slots, key string) (Presence, erro
 }
 
 // CloseAll closes all sockets of the key on all servers, as [Socket.Close] does: when a user
-// logs out, or is banned. Other servers get to know of it within a quarter of a second and the
-// time that the store takes; Presence says what CloseAll waits for and returns. The Peers are
-// those that are being closed.
+// logs out, or is banned. Other servers hear of it within a quarter of a second and the
+// time that the store takes. CloseAll waits as Presence does. The Peers are the sockets that
+// are being closed.
 //
-// Sockets that are admitted after the call stay open, so forbid that first. A server that cannot
-// reach the store closes its sockets when it can again, if that is within a minute, after which
-// the notice is forgotten, as it is if the store loses it: see Silent, and call CloseAll again.
-// Until then the reason is in the store.
+// First forbid new sockets, then call CloseAll. It closes the sockets of all handshakes that
+// their guards began to check before the call, also of those that are admitted later. Sockets
+// of later handshakes stay open. If something in front of the guard authenticates, let the handler
+// ask once more whether the user is welcome: CloseAll finds every socket whose handler runs.
+//
+// If the store loses the notice while CloseAll waits, it is announced again. A server that
+// cannot reach the store closes its sockets when it can again, if that is within a minute. After
+// a minute the notice is forgotten, and so is its reason. If there are Silent, call CloseAll again.
 func (g *Guard) CloseAll(ctx context.Context, slots, key string, code int, reason string) (Presence, error) {
 	return g.ask(ctx, slots, key, order{Do: doClose, Code: code, Reason: reason})
 }
@@ -114,6 +120,8 @@ type fleet struct {
 	boards    []*board      // one for each rule
 	listening bool
 	stops     []func()
+
+	handshakes list.List // when those began that are being checked, in that order
 }
 
 // A board has the sockets of a rule, by the topic of their key, in the order of their
@@ -123,22 +131,36 @@ type board struct {
 	name  string
 	store store.SlotStore
 	all   map[string]*list.List
+
+	// closings has the last of a topic that was announced after the first of the fleet's
+	// handshakes began.
+	closings map[string]closingAll
+}
+
+// A closingAll is an order to close all sockets of a topic whose handshakes began before.
+type closingAll struct {
+	order     order
+	announced time.Time
 }
 
 // A place is where a socket is on the boards.
 type place struct {
+	began    time.Time // its handshake
 	admitted time.Time
 	number   int64 // in this guard
-	topics   []string
+	topics   []hidden.Text
 	elements []*list.Element // nil when the socket is on no board any more
 
 	evicts *eviction // to be done when the 101 is written; nil: nothing
+	closes *order    // that was heard during the handshake; nil: none
+
+	slotless bool // in shadow mode, or being evicted; the guard's lock guards it
 }
 
-func newPlace(claims []core.Claim) *place {
-	p := &place{topics: make([]string, len(claims))}
+func newPlace(began time.Time, claims []core.Claim) *place {
+	p := &place{began: began, topics: make([]hidden.Text, len(claims))}
 	for i, c := range claims {
-		p.topics[i] = c.Slots.Store().Topic(c.Slots.Name(), c.Key)
+		p.topics[i] = hidden.Of(c.Slots.Store().Topic(c.Slots.Name(), c.Key))
 	}
 	return p
 }
@@ -147,27 +169,66 @@ func newFleet(g *Guard) *fleet {
 	f := &fleet{guard: g, id: rand.Text(), settled: settledAge, search: searchTimeout, timeout: fleetTimeout}
 	for i := range g.config.Rules {
 		_, slots := g.config.Rules[i].own()
-		f.boards = append(f.boards, &board{guard: g, name: slots.Name(), store: slots.Store(), all: make(map[string]*list.List)})
+		f.boards = append(f.boards, &board{
+			guard: g, name: slots.Name(), store: slots.Store(),
+			all: make(map[string]*list.List), closings: make(map[string]closingAll),
+		})
 	}
 	return f
 }
 
-// add adds a socket with a place, and listens from the first on. The guard's lock is held.
+// begin records a handshake until it ends, and listens from the first on: what is announced
+// from now on may be about its socket.
+func (f *fleet) begin() (handshake *list.Element) {
+	f.guard.mu.Lock()
+	defer f.guard.mu.Unlock()
+	if !f.listening && !f.guard.draining {
+		f.listening = true
+		for _, b := range f.boards {
+			f.stops = append(f.stops, b.store.Listen(b.name, b.hear))
+		}
+	}
+	return f.handshakes.PushBack(time.Now())
+}
+
+// end ends a handshake whose socket was added, if it has one, and forgets the closings that are
+// older than all other handshakes.
+func (f *fleet) end(handshake *list.Element) {
+	f.guard.mu.Lock()
+	defer f.guard.mu.Unlock()
+	first := f.handshakes.Front() == handshake
+	if f.handshakes.Remove(handshake); !first {
+		return
+	}
+	for _, b := range f.boards {
+		maps.DeleteFunc(b.closings, func(_ string, c closingAll) bool { return !f.mayMean(c.announced) })
+	}
+}
+
+// mayMean reports whether a handshake that is being checked began before that. The guard's lock
+// is held.
+func (f *fleet) mayMean(announced time.Time) bool {
+	first := f.handshakes.Front()
+	return first != nil && !began(first).After(announced)
+}
+
+func began(handshake *list.Element) time.Time {
+	return handshake.Value.(time.Time) //nolint:forcetypeassert // there is nothing else
+}
+
+// add adds a socket with a place. The guard's lock is held.
 func (f *fleet) add(s *Socket) {
 	p := s.place
 	f.number++
 	p.admitted, p.number = time.Now(), f.number
-	for i, topic := range p.topics {
-		all := f.boards[i].all
-		if all[topic] == nil {
-			all[topic] = list.New()
+	for i := range p.topics {
+		b, topic := f.boards[i], p.topics[i].Reveal()
+		if b.all[topic] == nil {
+			b.all[topic] = list.New()
 		}
-		p.elements = append(p.elements, all[topic].PushBack(s))
-	}
-	if !f.listening {
-		f.listening = true
-		for _, b := range f.boards {
-			f.stops = append(f.stops, b.store.Listen(b.name, b.hear))
+		p.elements = append(p.elements, b.all[topic].PushBack(s))
+		if c, ok := b.closings[topic]; ok && !p.began.After(c.announced) {
+			p.closes = &c.order
 		}
 	}
 }
@@ -175,7 +236,7 @@ func (f *fleet) add(s *Socket) {
 // remove removes a socket that was added. The guard's lock is held.
 func (f *fleet) remove(s *Socket) {
 	for i, e := range s.place.elements {
-		all, topic := f.boards[i].all, s.place.topics[i]
+		all, topic := f.boards[i].all, s.place.topics[i].Reveal()
 		if all[topic].Remove(e); all[topic].Len() == 0 {
 			delete(all, topic)
 		}
@@ -183,52 +244,57 @@ func (f *fleet) remove(s *Socket) {
 	s.place.elements = nil
 }
 
-// stop ends the listening when the guard is shut down.
-func (f *fleet) stop() {
-	f.guard.mu.Lock()
-	stops := f.stops
-	f.stops = nil
-	f.guard.mu.Unlock()
-	for _, stop := range stops {
+// rest ends the listening until the next handshake, which hears of what was announced meanwhile.
+// The guard's lock is held.
+func (f *fleet) rest() {
+	for _, stop := range f.stops {
 		stop()
 	}
+	f.stops, f.listening = nil, false
 }
 
 // hear answers a notice, and does what it says.
-func (b *board) hear(h store.Heard) string {
+func (b *board) hear(h store.Heard) (said store.Answer) {
 	var o order
 	if json.Unmarshal([]byte(h.Text), &o) != nil {
-		return ""
+		return said
 	}
 	var a answer
 	switch o.Do {
 	case doOffer:
 		a.Oldest = b.offer(h)
 	case doEvict:
-		a.Done = o.Socket.Guard == b.guard.fleet.id && h.Age < b.guard.fleet.search && b.evict(h.Topic, o)
+		if o.Socket.Guard == b.guard.fleet.id && h.Age < b.guard.fleet.search {
+			// The slot is free only when the newcomer can know why.
+			a.Done, said.Then = true, b.evict(h.Topic, o)
+		}
 	default:
 		var sockets []*Socket
-		if sockets, a = b.find(h); o.Do == doClose {
+		if sockets, a = b.find(h, o); o.Do == doClose {
 			for _, s := range sockets {
 				s.Close(o.Code, o.Reason)
 			}
 		}
 	}
 	if a.Open == 0 && a.Oldest.Guard == "" && !a.Done {
-		return ""
+		return said
 	}
 	text, err := json.Marshal(a)
-	if err != nil {
-		return "" // there is nothing in it that could fail
+	if err == nil { // there is nothing in it that could fail
+		said.Text = string(text)
 	}
-	return string(text)
+	return said
 }
 
-// find returns the sockets of a topic that had been admitted when a notice was announced.
-func (b *board) find(h store.Heard) (sockets []*Socket, a answer) {
+// find returns the sockets of a topic whose handshakes had begun when an order was announced. If
+// it is to close them, those that are being checked will be closed, too.
+func (b *board) find(h store.Heard, o order) (sockets []*Socket, a answer) {
 	announced := time.Now().Add(-h.Age)
 	b.guard.mu.Lock()
 	defer b.guard.mu.Unlock()
+	if o.Do == doClose && b.guard.fleet.mayMean(announced) && b.closings[h.Topic].announced.Before(announced) {
+		b.closings[h.Topic] = closingAll{o, announced}
+	}
 	a.Server = b.guard.config.Server
 	all := b.all[h.Topic]
 	if all == nil {
@@ -236,11 +302,11 @@ func (b *board) find(h store.Heard) (sockets []*Socket, a answer) {
 	}
 	for e := all.Front(); e != nil; e = e.Next() {
 		s := e.Value.(*Socket) //nolint:forcetypeassert // there is nothing else
-		if s.place.admitted.After(announced) {
-			break
+		if s.place.began.After(announced) {
+			continue
 		}
 		if len(sockets) < maxPeers {
-			a.Peers = append(a.Peers, member{Age: announced.Sub(s.place.admitted).Milliseconds()})
+			a.Peers = append(a.Peers, member{Age: max(0, announced.Sub(s.place.admitted)).Milliseconds()})
 		}
 		sockets = append(sockets, s)
 	}

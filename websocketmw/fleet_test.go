@@ -31,10 +31,13 @@ type site struct {
 	evicted atomic.Int64
 }
 
-// newSite starts a server whose sockets are counted by the header User.
+// newSite starts a server whose sockets are counted by the header User, or by the rule's key.
 func newSite(t *testing.T, shared core.SlotStore, c Config, rule Rule, limit int64) *site {
 	t.Helper()
-	rule.Slots, rule.Key = newSlots(t, shared, "user", limit), keyfuncs.Header("User")
+	rule.Slots = newSlots(t, shared, "user", limit)
+	if rule.Key == nil {
+		rule.Key = keyfuncs.Header("User")
+	}
 	c.Rules = []Rule{rule}
 	s := new(site)
 	c.Notify = s.tally
@@ -127,8 +130,13 @@ func stays(t *testing.T, conn *websocket.Conn) {
 // inRedis returns a store of its own for each server.
 func inRedis(t *testing.T, addr string) core.SlotStore {
 	t.Helper()
-	s, err := redisstore.Open(&redis.UniversalOptions{Addrs: []string{addr}}, redisstore.Config{
-		Timeout: patient, SlotTimeout: patient, SlotTTL: 4 * patient, Failure: redisstore.FailClosed,
+	return openRedis(t, &redis.UniversalOptions{Addrs: []string{addr}}, patient)
+}
+
+func openRedis(t *testing.T, o *redis.UniversalOptions, timeout time.Duration) core.SlotStore {
+	t.Helper()
+	s, err := redisstore.Open(o, redisstore.Config{
+		Timeout: timeout, SlotTimeout: timeout, SlotTTL: 4 * patient, Failure: redisstore.FailClosed,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -234,6 +242,47 @@ func TestCloseAllAfterALoss(t *testing.T) {
 		t.Error(err)
 	}
 	if got := ending(t, conn); got != "4001 banned" {
+		t.Error(got)
+	}
+}
+
+// Nobody asks the store for notices who has no socket, and who has one again hears of what was
+// announced meanwhile.
+func TestRest(t *testing.T) {
+	server := redistest.Start(t)
+	near := newSite(t, inRedis(t, server.Addr()), Config{Server: "near"}, Rule{}, 10)
+	begun, admit := make(chan struct{}), make(chan struct{})
+	far := newSite(t, inRedis(t, server.Addr()), Config{Server: "far"}, Rule{Key: func(r *http.Request) (string, error) {
+		if r.Header.Get("Slow") != "" {
+			close(begun)
+			<-admit
+		}
+		return byUser(r)
+	}}, 10)
+	listens := func() bool {
+		far.guard.mu.Lock()
+		defer far.guard.mu.Unlock()
+		return far.guard.fleet.listening
+	}
+	for range 3 {
+		conn := far.must(t, "bob")
+		if !listens() {
+			t.Error("a guard with a socket does not listen")
+		}
+		conn.Close()
+		within(t, "the guard to rest", func() bool { return !listens() })
+	}
+	coming := make(chan *websocket.Conn)
+	go func() {
+		conn, _ := far.dial(t, "ann", "Slow")
+		coming <- conn
+	}()
+	<-begun
+	if _, err := near.guard.CloseAll(t.Context(), "user", "ann", 4001, "banned"); err != nil {
+		t.Error(err)
+	}
+	close(admit)
+	if got := ending(t, <-coming); got != "4001 banned" {
 		t.Error(got)
 	}
 }

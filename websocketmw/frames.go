@@ -107,6 +107,14 @@ func (w *walker) begin() {
 // opcode returns the opcode of the last complete header.
 func (w *walker) opcode() byte { return w.head[0] & opcodeBits }
 
+// rest returns how many bytes of the incomplete frame are sure to come.
+func (w *walker) rest() int {
+	if w.mask == 0 && w.left == 0 {
+		return 1 // of the header
+	}
+	return int(w.mask) + int(min(w.left, maxRead))
+}
+
 // between reports whether no frame is incomplete.
 func (w *walker) between() bool { return w.have == 0 && w.mask == 0 && w.left == 0 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"net/http"
 	"slices"
@@ -35,6 +36,9 @@ type Guard struct {
 	drained  chan struct{} // closed when draining
 	empty    chan struct{} // closed when draining and no socket is left
 }
+
+// Format implements [fmt.Formatter]: it prints nothing of the sockets, which change meanwhile.
+func (*Guard) Format(state fmt.State, _ rune) { _, _ = io.WriteString(state, "websocketmw.Guard") }
 
 var (
 	errPlan     = errors.New("its Plan returned slots that were not made with Slots.With")
@@ -147,7 +151,13 @@ func (g *Guard) Check(r *http.Request) Verdict {
 		v.admitted = true
 		return v
 	}
-	g.decide(&v, r, what)
+	var start time.Time
+	if g.fleet != nil {
+		handshake := g.fleet.begin()
+		defer g.fleet.end(handshake)
+		start = began(handshake)
+	}
+	g.decide(&v, r, what, start)
 	v.admitted = v.status == 0
 	if !v.admitted {
 		v.wait = wait()
@@ -183,6 +193,9 @@ func (g *Guard) Mount() (carries bool) {
 func (g *Guard) spare(ctx context.Context, v *Verdict, what kind) {
 	if v.socket == nil {
 		s := g.newSocket(ctx, what, new(core.Slot), nil)
+		if s.place = v.place; s.place != nil { // CloseAll is not in shadow
+			s.place.slotless = true
+		}
 		s.spared.Store(true)
 		if !g.add(s) { //nolint:contextcheck // draining meanwhile; sockets outlive the request
 			v.Err, v.status = core.ErrClosed, http.StatusServiceUnavailable
@@ -206,8 +219,8 @@ func (g *Guard) observe(r *http.Request, v Verdict) {
 	returned = true
 }
 
-// decide fills in v.
-func (g *Guard) decide(v *Verdict, r *http.Request, what kind) {
+// decide fills in v. The handshake began at start.
+func (g *Guard) decide(v *Verdict, r *http.Request, what kind, start time.Time) {
 	if what == malformed {
 		v.Err, v.status = errMalformed, http.StatusBadRequest
 		return
@@ -224,29 +237,12 @@ func (g *Guard) decide(v *Verdict, r *http.Request, what kind) {
 			return
 		}
 	}
-	claims := make([]core.Claim, len(g.config.Rules))
-	var view limits.View
-	for i := range g.config.Rules {
-		rule := &g.config.Rules[i]
-		k, err := rule.Key(r)
-		if err == nil && k == "" {
-			err = errEmptyKey
-		}
-		if err != nil {
-			v.Err, v.status = rule.fault(i, err), g.keyStatus(err)
-			return
-		}
-		var slots *core.Slots
-		if rule.Limit != nil {
-			slots = rule.fromBook(&view, r, k)
-		} else {
-			slots, err = rule.slots(r, k)
-		}
-		if err != nil {
-			v.Err, v.status = rule.fault(i, err), http.StatusInternalServerError
-			return
-		}
-		claims[i] = core.Claim{Slots: slots, Key: k, OneMore: rule.WhenFull == EvictOldest}
+	var claims []core.Claim
+	if claims, v.status, v.Err = g.claims(r); v.Err != nil {
+		return
+	}
+	if g.fleet != nil {
+		v.place = newPlace(start, claims)
 	}
 	budgets, err := g.config.budgetKeys(r)
 	if err != nil {
@@ -254,9 +250,8 @@ func (g *Guard) decide(v *Verdict, r *http.Request, what kind) {
 		return
 	}
 	slot, err := core.AcquireAll(r.Context(), claims...)
-	var evicts *eviction
 	if err == nil && g.fleet != nil {
-		if evicts, err = g.fleet.makeRoom(r.Context(), claims, slot); err != nil {
+		if v.place.evicts, err = g.fleet.makeRoom(r.Context(), claims, slot); err != nil {
 			slot.Release()
 		}
 	}
@@ -266,16 +261,40 @@ func (g *Guard) decide(v *Verdict, r *http.Request, what kind) {
 	}
 	v.limits = occupancy.Of(slot)
 	s := g.newSocket(r.Context(), what, slot, budgets)
-	if g.fleet != nil {
-		s.place = newPlace(claims)
-		s.place.evicts = evicts
-	}
+	s.place = v.place
 	if !g.add(s) { //nolint:contextcheck // draining since the check above; sockets outlive the request
 		slot.Release()
 		v.Err, v.status = core.ErrClosed, http.StatusServiceUnavailable
 		return
 	}
 	v.socket = s
+}
+
+// claims returns what the rules claim for a request, or the refusal.
+func (g *Guard) claims(r *http.Request) (claims []core.Claim, status int, err error) {
+	claims = make([]core.Claim, len(g.config.Rules))
+	var view limits.View
+	for i := range g.config.Rules {
+		rule := &g.config.Rules[i]
+		k, err := rule.Key(r)
+		if err == nil && k == "" {
+			err = errEmptyKey
+		}
+		if err != nil {
+			return nil, g.keyStatus(err), rule.fault(i, err)
+		}
+		var slots *core.Slots
+		if rule.Limit != nil {
+			slots = rule.fromBook(&view, r, k)
+		} else {
+			slots, err = rule.slots(r, k)
+		}
+		if err != nil {
+			return nil, http.StatusInternalServerError, rule.fault(i, err)
+		}
+		claims[i] = core.Claim{Slots: slots, Key: k, OneMore: rule.WhenFull == EvictOldest}
+	}
+	return claims, 0, nil
 }
 
 func (g *Guard) newSocket(ctx context.Context, what kind, slot *core.Slot, budgets []hidden.Text) *Socket {
@@ -335,6 +354,14 @@ func (g *Guard) isDraining() bool {
 
 // add reports whether the socket was added: not while draining.
 func (g *Guard) add(s *Socket) bool {
+	added := g.enter(s)
+	if added && s.place != nil && s.place.closes != nil {
+		s.Close(s.place.closes.Code, s.place.closes.Reason)
+	}
+	return added
+}
+
+func (g *Guard) enter(s *Socket) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.draining {
@@ -363,6 +390,9 @@ func (g *Guard) remove(s *Socket) {
 	g.unwatch(s.slot.Lost())
 	if len(g.sockets) == 0 {
 		g.surplus.stop()
+	}
+	if g.fleet != nil && len(g.sockets) == 0 && g.fleet.handshakes.Len() == 0 {
+		g.fleet.rest()
 	}
 	if g.draining && len(g.sockets) == 0 {
 		close(g.empty)
@@ -406,7 +436,9 @@ func (g *Guard) Shutdown(ctx context.Context) error {
 		s.cut()
 	}
 	if g.fleet != nil {
-		g.fleet.stop()
+		g.mu.Lock()
+		g.fleet.rest()
+		g.mu.Unlock()
 	}
 	// ctx limits only the wait: the slots are closed even if it is done.
 	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
@@ -438,7 +470,7 @@ func (g *Guard) closeAll(ctx context.Context) {
 			case <-ctx.Done():
 			}
 		}
-		s.Close(g.config.ShutdownCode, "the server is shutting down")
+		s.leave(g.config.ShutdownCode, "the server is shutting down")
 	}
 }
 

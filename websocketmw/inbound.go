@@ -195,8 +195,31 @@ type gauge struct {
 	paid     []int64 // units that each bound was charged for and the handler has not read
 	controls bucket
 	told     bool    // of what is over a limit in this read
+	keeps    bool    // the current frame is what onlyClose keeps
 	over     *excess // set once the socket must be closed
 	answered bool    // the peer's Close frame was in what the handler does not read
+}
+
+// onlyClose moves the client's Close frame to the beginning of p, and drops all other frames. It
+// returns how many bytes of the Close frame are in p.
+func (g *gauge) onlyClose(p []byte, agreed extensions) (n int) {
+	for at := 0; at < len(p); {
+		if g.frames.between() {
+			g.keeps = p[at]&opcodeBits == opClose && !g.frames.closed
+		}
+		k, over := g.frames.step(p[at:])
+		if g.keeps {
+			n += copy(p[n:], p[at:at+k])
+		}
+		if at += k; g.keeps && over == partBegin {
+			if fault := g.frames.fault(agreed); fault != "" {
+				g.over = &excess{codeProtocol, fault, errInvalid}
+				return 0
+			}
+			g.frames.closed = true
+		}
+	}
+	return n
 }
 
 // An excess is why a socket is closed.

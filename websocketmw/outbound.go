@@ -13,8 +13,9 @@ import (
 type Outbound struct {
 	_ struct{} // composite literals must name the fields
 
-	// Timeout closes a socket if a write, which is mostly a frame, takes longer than this; or,
-	// with MaxUnsent, if the next 32 KiB of what is unsent do. 0 means never.
+	// Timeout closes a socket if 32 KiB of what is written, or less at the end of a write, take
+	// longer than this to send. So a client must read 32 KiB in a Timeout, or at least what it
+	// gets. 0 means never.
 	Timeout time.Duration
 
 	// MaxUnsent makes the handler's writes return at once, and the guard send in the
@@ -70,7 +71,7 @@ func (o *outbound) queues() bool { return o != nil && o.most > 0 }
 // write writes p, or has it sent. What is urgent has room.
 func (o *outbound) write(p []byte, urgent bool) (int, error) {
 	if o.most == 0 {
-		return timed(o, func() (int, error) { return o.inner.Write(p) })
+		return o.writePieces(p)
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -101,6 +102,17 @@ func (o *outbound) write(p []byte, urgent bool) (int, error) {
 		go o.send()
 	}
 	return len(p), nil
+}
+
+// writePieces writes p while the caller waits: in pieces, so that a client which reads steadily
+// has time for a long frame.
+func (o *outbound) writePieces(p []byte) (n int, err error) {
+	for more := true; more && err == nil; more = n < len(p) {
+		var m int
+		m, err = timed(o, func() (int, error) { return o.inner.Write(p[n:min(n+unsentPiece, len(p))]) })
+		n += m
+	}
+	return n, err
 }
 
 // kept returns how many bytes are unsent.

@@ -1,6 +1,7 @@
 package websocketmw
 
 import (
+	"encoding/binary"
 	"errors"
 	"io"
 	"net"
@@ -75,6 +76,33 @@ func TestWriteTimeout(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A client that reads steadily has time for a long frame.
+func TestSteadyReaders(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var seen kinds
+		const size = 20 * unsentPiece
+		g, p := bubble(t, Config{Outbound: Outbound{Timeout: time.Minute}, Notify: seen.note}, func(c net.Conn) {
+			go serveUntilClose(c)
+			frame := append([]byte{0x82, length64}, binary.BigEndian.AppendUint64(nil, size)...)
+			if n, err := c.Write(append(frame, make([]byte, size)...)); n != len(frame)+size || err != nil {
+				t.Error(n, err)
+			}
+		})
+		for range size / unsentPiece {
+			time.Sleep(50 * time.Second)
+			if _, err := io.CopyN(io.Discard, p.in, unsentPiece); err != nil {
+				t.Fatal(err)
+			}
+		}
+		io.CopyN(io.Discard, p.in, 10)
+		p.send(masked(0x88, ""))
+		synctest.Wait()
+		if g.Len() != 0 || seen.count(EventSlow) != 0 {
+			t.Errorf("%v, %d open", seen.all, g.Len())
+		}
+	})
 }
 
 // Writes that take less than the timeout, and pauses between them, close nothing.

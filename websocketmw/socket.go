@@ -43,6 +43,7 @@ type Socket struct {
 	toClose  chan struct{} // closed when the guard begins to close the socket
 	switched atomic.Bool   // the 101 was written
 	spared   atomic.Bool   // in shadow mode, it would have been refused or closed
+	deaf     atomic.Bool   // the handler gets nothing more of what the client sends, but a Close frame
 	lastRead atomic.Int64  // nanoseconds since opened
 	agreed   atomic.Uint32 // the extensions in the 101
 	haste    uint16        // by which part of a tenth of MaxAge it is closed early
@@ -124,9 +125,10 @@ func (s *Socket) Done() <-chan struct{} { return s.Context().Done() }
 
 // Close begins to close the socket, and returns at once. It sends a Close frame with the
 // code and at most 123 bytes of the reason, as soon as no frame of the handler is
-// incomplete. What the handler writes after that is dropped. The handler should close the
-// connection when it reads the peer's answer; if it has not done so after 5 seconds, the
-// guard does. Only the first call has an effect.
+// incomplete. What the handler writes after that is dropped. From the next frame on, the handler
+// reads nothing of the client's but its Close frame. It should close the connection
+// when it reads that. If it has not done so after 5 seconds, the guard does. Only the first
+// call has an effect.
 //
 // The code is 1000 to 1003, 1007 to 1014 or 3000 to 4999. Clients reject all others (RFC
 // 6455, section 7.4), so instead of them Close sends 1011 (internal error).
@@ -134,6 +136,12 @@ func (s *Socket) Done() <-chan struct{} { return s.Context().Done() }
 // Over HTTP/2 the socket ends when the handler returns. After 5 seconds, Close ends the
 // context of its request and the reads of its body.
 func (s *Socket) Close(code int, reason string) {
+	s.deaf.Store(true)
+	s.leave(code, reason)
+}
+
+// leave is Close for the server's own reasons: what the client has sent is read meanwhile.
+func (s *Socket) leave(code int, reason string) {
 	if !sendable(code) {
 		code = codeInternal
 	}
@@ -355,8 +363,12 @@ func (s *Socket) tick() {
 // endFor notifies of why the guard closes the socket, and closes it unless it is spared.
 func (s *Socket) endFor(why EventKind, code int, reason string) {
 	s.notify(Event{Kind: why})
-	if !s.spare() {
+	switch {
+	case s.spare():
+	case why == EventEvicted: // another has the slot
 		s.Close(code, reason)
+	default:
+		s.leave(code, reason)
 	}
 }
 

@@ -25,6 +25,7 @@ type Verdict struct {
 	guard     *Guard
 	handshake *nethttp.Verdict // of Config.Handshakes; nil if it was not checked
 	socket    *Socket          // holds the slots; nil if there are none
+	place     *place           // for the guard's fleet; nil if there is none, or no key
 	limits    []core.Occupancy // of the rules, in order, with Held -1 where it is unknown
 	share     hidden.Text      // the key of the client whose limit refused, if one did
 	status    int              // of the refusal

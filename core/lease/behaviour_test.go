@@ -62,12 +62,12 @@ func TestNewRefusesWhatCannotWork(t *testing.T) {
 		config Config
 		want   string
 	}{
-		"negative":      {shared, Config{For: -1}, "a For of"},
-		"too short":     {shared, Config{For: time.Microsecond}, "a For of"},
-		"too long":      {shared, Config{For: time.Hour}, "a For of"},
-		"negative keys": {shared, Config{MaxKeys: -1}, "MaxKeys"},
-		"nil":           {nil, Config{}, "nil"},
-		"leased":        {good, Config{}, "itself leased"},
+		"negative":       {shared, Config{For: -1}, "a For of"},
+		"too short":      {shared, Config{For: time.Microsecond}, "a For of"},
+		"too long":       {shared, Config{For: time.Hour}, "a For of"},
+		"negative bytes": {shared, Config{MaxBytes: -1}, "MaxBytes"},
+		"nil":            {nil, Config{}, "nil"},
+		"leased":         {good, Config{}, "itself leased"},
 	} {
 		if _, err := New(c.next, c.config); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v", name, err)
@@ -330,32 +330,6 @@ func TestSettlesInTheLease(t *testing.T) {
 		}
 		if d = allow(t, l, 1); d.Remaining != 9999 {
 			t.Errorf("after a reset: %v", d)
-		}
-	})
-}
-
-// Memory is bounded: keys that are asked for once take none, and of the others there are MaxKeys.
-func TestMaxKeys(t *testing.T) {
-	bubble.Test(t, func(t *testing.T) {
-		s, _ := newServer(t, memstore.New(memstore.Config{}), Config{MaxKeys: 10}, 0)
-		l := limiterOf(t, s, core.FixedWindow(core.PerDay(1_000_000)))
-		for i := range 1000 {
-			if _, err := l.Allow(context.Background(), fmt.Sprint(i)); err != nil {
-				t.Fatal(err)
-			}
-		}
-		if n := s.entries.Load(); n != 0 {
-			t.Errorf("%d entries of keys that were asked for once", n)
-		}
-		for i := range 100 {
-			for range 20 {
-				if _, err := l.Allow(context.Background(), fmt.Sprint(i)); err != nil {
-					t.Fatal(err)
-				}
-			}
-		}
-		if n := s.entries.Load(); n != 10 {
-			t.Errorf("%d entries, want 10", n)
 		}
 	})
 }

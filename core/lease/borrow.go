@@ -52,11 +52,12 @@ func (s *Store) refill(p *place, e *entry, now instant) {
 		return
 	}
 	units := s.want(e, now, 1)
-	if units < 2 {
+	if units < 2 || !s.reserve(callBytes, s.maxBytes) { // then the next caller asks
 		return
 	}
 	b := s.depart(p, e, store.Charge{Limiter: e.limiter.Limiter, Key: e.key, N: 1, Extra: units - 1}, 0, now)
 	go func() {
+		defer s.used.Add(-callBytes)
 		ctx, cancel := context.WithTimeout(context.Background(), sendFor)
 		defer cancel()
 		_ = s.borrow(ctx, b, new(store.Result)) // what fails is asked for by the next caller

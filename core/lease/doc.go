@@ -46,7 +46,8 @@
 // Limiters whose policies are all FixedWindow, SlidingWindow or a TokenBucket that is
 // Leasable, without CountDenied and FromFirst. The calls of others are passed on as they are,
 // each with its call of the store. So are calls for keys that are asked less than about twice in
-// [Config].For.
+// [Config].For, that have more than [MaxKey] bytes, or for which [Config].MaxBytes has no room. The
+// store below gets every key as it is.
 //
 // AllowAll spends what is leased of its keys in one step, and charges the rest with one call
 // of the store. If that is refused, or fails, what was spent is put back. Such a decision has
@@ -62,7 +63,9 @@
 // demand is steady. What was not spent is given back when the lease ends; to a bucket, where
 // by then it would have refilled anyway, when the key was not asked for an eighth of that
 // time. If a process crashes, what it had leased
-// counts as used until the window has passed: less is admitted, never more.
+// counts as used until the window has passed: less is admitted, never more. So does what
+// could not be given back, because the store failed or MaxBytes has no room. The store's
+// Observer.Settled is told of that.
 //
 // A key that the store refuses is asked for no more often than 20 times in the life of a
 // lease, by each server: in between, a call like the one that was refused is refused here. So a

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/maphash"
+	"io"
 	"runtime"
 	"sync/atomic"
 	"time"
@@ -13,10 +14,11 @@ import (
 
 // Defaults and bounds of a [Config].
 const (
-	DefaultFor     = time.Second
-	MaxFor         = time.Minute
-	MinFor         = time.Millisecond
-	DefaultMaxKeys = 1 << 16
+	DefaultFor      = time.Second
+	MaxFor          = time.Minute
+	MinFor          = time.Millisecond
+	DefaultMaxBytes = 64 << 20
+	MaxKey          = 256 // bytes of a key that is leased
 )
 
 // Config is the configuration of a [Store]. Its zero value is ready to use.
@@ -27,19 +29,23 @@ type Config struct {
 	// anyhow, and there are none in the last four round trips before that.
 	For time.Duration
 
-	// MaxKeys bounds the number of keys with leases, and so the memory, of about 600 bytes
-	// for each and 1 MB for all. What other keys ask is passed on. 0 means [DefaultMaxKeys].
-	MaxKeys int
+	// MaxBytes bounds the memory for leases, beside 1 MB that a Store always takes: of three
+	// quarters of it for keys, each with about 600 bytes and its own, and of what is left for
+	// units that wait to be given back and calls in the background. 0 means [DefaultMaxBytes],
+	// enough for 75,000 keys of 40 bytes. What other keys ask is passed on, and so is what keys
+	// ask that have more than [MaxKey] bytes. Units for which there is no room are not given back:
+	// they count as used until they expire, and [store.Observer].Settled is told.
+	MaxBytes int64
 }
 
 // A Store is a [store.Store] that leases units from another. Make one with [New]. It is safe
 // for concurrent use. While keys have been asked for often lately, a timer runs.
 type Store struct {
-	next    store.Store
-	span    int64 // Config.For, in nanoseconds
-	maxKeys int64
-	now     func() instant
-	seed    maphash.Seed
+	next     store.Store
+	span     int64 // Config.For, in nanoseconds
+	maxBytes int64
+	now      func() instant
+	seed     maphash.Seed
 
 	families *families
 
@@ -48,10 +54,14 @@ type Store struct {
 	known   atomic.Bool  // the two
 	closed  atomic.Bool
 	entries atomic.Int64
+	used    atomic.Int64 // bytes, of maxBytes
 	shards  [shardCount]shard
 	returns returns
 	tempo   atomic.Int64 // of the timer, in nanoseconds
 }
+
+// Format implements [fmt.Formatter]: it prints nothing of what is leased, which has keys.
+func (*Store) Format(state fmt.State, _ rune) { _, _ = io.WriteString(state, "lease.Store") }
 
 var _ store.Store = (*Store)(nil)
 
@@ -61,8 +71,8 @@ func New(next store.Store, c Config) (*Store, error) {
 	if c.For == 0 {
 		c.For = DefaultFor
 	}
-	if c.MaxKeys == 0 {
-		c.MaxKeys = DefaultMaxKeys
+	if c.MaxBytes == 0 {
+		c.MaxBytes = DefaultMaxBytes
 	}
 	var faults []error
 	if next == nil {
@@ -74,8 +84,8 @@ func New(next store.Store, c Config) (*Store, error) {
 	if c.For < MinFor || c.For > MaxFor {
 		faults = append(faults, fmt.Errorf("a For of %v is not from %v to %v", c.For, MinFor, MaxFor))
 	}
-	if c.MaxKeys < 0 {
-		faults = append(faults, fmt.Errorf("MaxKeys is %d, less than 0", c.MaxKeys))
+	if c.MaxBytes < 0 {
+		faults = append(faults, fmt.Errorf("MaxBytes is %d, less than 0", c.MaxBytes))
 	}
 	if len(faults) > 0 {
 		return nil, fmt.Errorf("headgate: lease: %w", errors.Join(faults...))
@@ -83,7 +93,7 @@ func New(next store.Store, c Config) (*Store, error) {
 	s := &Store{
 		next:     next,
 		span:     int64(c.For),
-		maxKeys:  int64(c.MaxKeys),
+		maxBytes: c.MaxBytes,
 		now:      clock(),
 		seed:     maphash.MakeSeed(),
 		families: newFamilies(),

@@ -104,18 +104,24 @@ func (p *place) find() *entry {
 }
 
 // entry returns the entry of the key, and counts a call for n units. If there is none, it
-// makes one if the key is asked for often. The shard is locked.
+// makes one if the key is asked for often, and not too long. The shard is locked.
 func (s *Store) entry(p *place, now instant, n int64) *entry {
 	if e := p.find(); e != nil {
 		e.ask(s, now, n)
 		return e
+	}
+	if len(p.key) > MaxKey {
+		return nil
 	}
 	d := &p.cells[p.hash/shardCount%cellCount]
 	if d.hash != p.hash {
 		*d = cell{hash: p.hash}
 	}
 	d.demand.add(now.mono, s.span, n)
-	if !s.known.Load() || s.closed.Load() || d.demand.units(now.mono, s.span) < 2*float64(n) || s.entries.Load() >= s.maxKeys {
+	if !s.known.Load() || s.closed.Load() || d.demand.units(now.mono, s.span) < 2*float64(n) {
+		return nil
+	}
+	if !s.reserve(entrySize(p.limiter, p.key), s.maxBytes/4*3) { // the rest is for what they give back
 		return nil
 	}
 	e := &entry{ // the key may be a part of a long header

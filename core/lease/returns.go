@@ -15,27 +15,58 @@ import (
 type returns struct {
 	mu      sync.Mutex
 	queue   []store.Settlement
-	running bool          // the timer
-	sending chan struct{} // has a value while someone sends
+	lost    map[string]store.SettleEvent // by limiter: what was not given back, and is to be told
+	running bool                         // the timer
+	sending chan struct{}                // has a value while someone sends
 }
 
 const (
-	maxReturns = 1 << 14 // beyond that they are not given back: less is admitted
-	batch      = 64      // sent in one call
-	sendFor    = 5 * time.Second
+	batch   = 64 // sent in one call
+	sendFor = 5 * time.Second
 )
 
-// giveBack has units given back soon, if they still count.
+var errNoRoom = errors.New("headgate: lease: too many units wait to be given back")
+
+// giveBack has units given back soon, if they still count and there is room: or less is admitted.
 func (s *Store) giveBack(t store.Settlement) {
 	if !below(t.Limiter).counts(t.At, s.ahead.Load()+s.now().mono/1000, t.N) {
 		return
 	}
 	s.returns.mu.Lock()
-	if len(s.returns.queue) < maxReturns {
+	if s.reserve(returnSize(&t), s.maxBytes) {
 		s.returns.queue = append(s.returns.queue, t)
+	} else {
+		s.returns.lose(errNoRoom, t)
 	}
 	s.returns.mu.Unlock()
 	s.wake()
+}
+
+// lose notes what is not given back, for tell. q is locked.
+func (q *returns) lose(err error, ss ...store.Settlement) {
+	if q.lost == nil {
+		q.lost = make(map[string]store.SettleEvent)
+	}
+	for i := range ss {
+		name := ss[i].Limiter.Spec().Name
+		e := q.lost[name]
+		e.Limiter, e.Source, e.Err = name, store.SourceStore, err
+		e.Units, e.Actual = e.Units+ss[i].N, e.Actual+ss[i].Actual
+		q.lost[name] = e
+	}
+}
+
+// tell tells the observer what was lost, once for each limiter. No lock is held.
+func (s *Store) tell(ctx context.Context) {
+	s.returns.mu.Lock()
+	lost := s.returns.lost
+	s.returns.lost = nil
+	s.returns.mu.Unlock()
+	if o := s.Observer(); o != nil && o.Settled != nil {
+		for _, e := range lost {
+			o.Settled(ctx, e)
+		}
+	}
 }
 
 // A need is the units that a call needs of a key.
@@ -72,16 +103,44 @@ func (s *Store) settleBelow(ctx context.Context, ss []store.Settlement) error {
 	for i := range ss {
 		ss[i].Limiter = below(ss[i].Limiter).Limiter
 	}
-	return s.next.Settle(ctx, ss)
+	err := s.next.Settle(ctx, ss)
+	if err != nil {
+		s.returns.mu.Lock()
+		defer s.returns.mu.Unlock()
+		s.returns.lose(err, ss...)
+	}
+	return err
 }
 
 // forget drops what is to be given back for a key that is reset: it counts no more.
-func (q *returns) forget(l *limiter, key string) {
+func (s *Store) forget(l *limiter, key string) {
+	q := &s.returns
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.queue = slices.DeleteFunc(q.queue, func(t store.Settlement) bool {
-		return below(t.Limiter).family == l.family && t.Key == key
+		drop := below(t.Limiter).family == l.family && t.Key == key
+		if drop {
+			s.used.Add(-returnSize(&t))
+		}
+		return drop
 	})
+}
+
+// first takes the first of the queue.
+func (s *Store) first() []store.Settlement {
+	q := &s.returns
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	n := min(len(q.queue), batch)
+	some := slices.Clone(q.queue[:n])
+	clear(q.queue[:n]) // or their keys would stay
+	if q.queue = q.queue[n:]; len(q.queue) == 0 {
+		q.queue = nil
+	}
+	for i := range some {
+		s.used.Add(-returnSize(&some[i]))
+	}
+	return some
 }
 
 // send gives back what is queued. What fails is not repeated, since it may have been done.
@@ -94,13 +153,8 @@ func (s *Store) send(ctx context.Context) error {
 	defer func() { <-s.returns.sending }()
 	var faults []error
 	for {
-		q := &s.returns
-		q.mu.Lock()
-		n := min(len(q.queue), batch)
-		some := slices.Clone(q.queue[:n])
-		q.queue = slices.Delete(q.queue, 0, n)
-		q.mu.Unlock()
-		if n == 0 {
+		some := s.first()
+		if len(some) == 0 {
 			return errors.Join(faults...)
 		}
 		if err := s.settleBelow(ctx, some); err != nil && len(faults) == 0 {
@@ -129,9 +183,10 @@ func (s *Store) tick() {
 	ctx, cancel := context.WithTimeout(context.Background(), sendFor)
 	_ = s.send(ctx) // or less is admitted
 	cancel()
+	s.tell(context.Background())
 	s.returns.mu.Lock()
 	defer s.returns.mu.Unlock()
-	if s.entries.Load() == 0 && len(s.returns.queue) == 0 {
+	if s.entries.Load() == 0 && len(s.returns.queue) == 0 && len(s.returns.lost) == 0 {
 		s.returns.running = false
 		return
 	}
@@ -177,6 +232,7 @@ func (s *Store) drop(now instant) {
 				next := e.next
 				if e.leases[0].left+e.leases[1].left == 0 && e.calls == 0 && (s.closed.Load() || e.demand.idle(now.mono, s.span)) {
 					s.entries.Add(-1)
+					s.used.Add(-entrySize(e.limiter, e.key))
 				} else {
 					e.next, kept = kept, e
 				}
@@ -223,7 +279,9 @@ func (s *Store) Close(ctx context.Context) error {
 	err := s.wait(ctx)
 	s.end(func(*entry) bool { return true })
 	s.drop(s.now())
-	if err = errors.Join(err, s.send(ctx)); err != nil {
+	err = errors.Join(err, s.send(ctx))
+	s.tell(ctx)
+	if err != nil {
 		return fmt.Errorf("headgate: lease: some units were not given back: %w", err)
 	}
 	return nil

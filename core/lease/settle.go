@@ -68,7 +68,7 @@ func (s *Store) Reset(ctx context.Context, sl store.Limiter, key string) error {
 	p := s.place(l, key)
 	p.reset()
 	defer p.reset() // what was charged meanwhile may be forgotten, or not
-	s.returns.forget(l, key)
+	s.forget(l, key)
 	return s.next.Reset(ctx, l.Limiter, key)
 }
 

@@ -52,6 +52,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/maphash"
+	"io"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -110,6 +111,9 @@ type Store struct {
 	shards   [shards]shard
 	slots    slots
 }
+
+// Format implements [fmt.Formatter]: it prints nothing of what the store keeps. Slots have keys.
+func (*Store) Format(state fmt.State, _ rune) { _, _ = io.WriteString(state, "memstore.Store") }
 
 type shard struct {
 	hot    atomic.Pointer[hot] // beside the lock, as it ends whenever that is taken

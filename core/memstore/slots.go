@@ -114,7 +114,7 @@ func (holds) Shed(context.Context) (bool, error) { return false, nil }
 func (*Store) Shared() bool { return false }
 
 // Listen implements [store.SlotStore].
-func (s *Store) Listen(name string, listen func(store.Heard) string) (stop func()) {
+func (s *Store) Listen(name string, listen func(store.Heard) store.Answer) (stop func()) {
 	return s.slots.listeners.Add(name, listen)
 }
 
@@ -123,9 +123,11 @@ func (*Store) Topic(_, key string) string { return key }
 
 // Announce implements [store.SlotStore]. It returns when all have heard of the notice.
 func (s *Store) Announce(_ context.Context, n store.Notice, heard func(string) bool) (silent []int64, err error) {
+	enough := false
 	for _, answer := range s.slots.listeners.Tell(n.Name, store.Heard{Topic: n.Key, Text: n.Text}) {
-		if heard(answer) {
-			break
+		enough = enough || answer.Text != "" && heard(answer.Text)
+		if answer.Then != nil {
+			answer.Then()
 		}
 	}
 	return nil, nil

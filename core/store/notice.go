@@ -16,7 +16,9 @@ type Notice struct {
 	Text string // at most MaxNotice bytes, of which the store knows nothing; it may be kept in a server
 
 	// All asks for processes to be told of which the store does not know that they hold slots
-	// of the key, because a server lost that. Nobody waits for their answers.
+	// of the key, because a server lost that. Nobody waits for their answers. Such a notice
+	// reaches a process for a minute, whatever else is announced meanwhile; any other may be
+	// forgotten as soon as Announce returns.
 	All bool
 }
 
@@ -46,6 +48,15 @@ func (h Heard) Format(s fmt.State, verb rune) {
 	hidden.Print(s, verb, plain(h))
 }
 
+// An Answer is what a listener says to a notice. The zero Answer says nothing.
+type Answer struct {
+	Text string
+
+	// Then is called once who announced the notice can know the answer, or will not: for what
+	// must not be seen before. It may be nil.
+	Then func()
+}
+
 // Listeners are those of a store: what Listen was called with. The zero value has none. It
 // is safe for concurrent use.
 type Listeners struct {
@@ -53,10 +64,10 @@ type Listeners struct {
 	all map[string][]*listener // by the name of the slots; the slices are never changed
 }
 
-type listener struct{ listen func(Heard) string }
+type listener struct{ listen func(Heard) Answer }
 
 // Add adds one, until remove is called.
-func (l *Listeners) Add(name string, listen func(Heard) string) (remove func()) {
+func (l *Listeners) Add(name string, listen func(Heard) Answer) (remove func()) {
 	one := &listener{listen}
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -83,8 +94,8 @@ func (l *Listeners) None() bool {
 	return len(l.all) == 0
 }
 
-// Tell calls those of a name, and returns their answers, which may be empty.
-func (l *Listeners) Tell(name string, h Heard) (answers []string) {
+// Tell calls those of a name, and returns their answers. The caller owes them Then.
+func (l *Listeners) Tell(name string, h Heard) (answers []Answer) {
 	l.mu.Lock()
 	some := l.all[name]
 	l.mu.Unlock()

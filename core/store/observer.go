@@ -15,8 +15,8 @@ import (
 // context of the call, where there is one. No lock of a store is held meanwhile.
 //
 // If a function panics, so does that call. What was charged stays charged; a slot is
-// released. SlotsLost, SlotsRestated, Called and Changed may be called in a goroutine of the
-// store's own, where a panic ends the process.
+// released. SlotsLost, SlotsRestated, Called, Changed, and Settled by a store of package lease, may
+// be called in a goroutine of the store's own, where a panic ends the process.
 //
 // No event contains a key, nor does an error in it; Refused and SlotRefused are there to get
 // one. Zero values mean none, or unknown.
@@ -43,7 +43,8 @@ type Observer struct {
 
 	// Settled is called for each charge that was given back or corrected, or could not
 	// be. Charges that had the right number of units are not reported, nor are those of
-	// Unlimited, which counts nothing.
+	// Unlimited, which counts nothing. A store of package lease reports too, all of a limiter
+	// together, what it had leased, did not use, and could not give back.
 	Settled func(context.Context, SettleEvent)
 
 	// SlotAcquired is called for each slot that was granted or refused, and when that is

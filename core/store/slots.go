@@ -31,7 +31,7 @@ type SlotStore interface {
 	// for those of others, and at most a second after they were announced while the store's
 	// servers answer. A store over servers asks them for notices only while there is someone
 	// who listens, so that should be who holds slots.
-	Listen(name string, listen func(Heard) (answer string)) (stop func())
+	Listen(name string, listen func(Heard) Answer) (stop func())
 
 	// Topic returns what stands for a key of the slots of that name in a [Heard]. It is the
 	// same in all processes, and tells no more of the key than what the store keeps of it.
@@ -44,7 +44,10 @@ type SlotStore interface {
 	// other processes may not have heard of the notice; it wraps [ErrUnavailable] or is that
 	// of ctx.
 	//
-	// A notice that has not reached a process when Announce returns may reach it for a minute.
+	// A store that loses a notice while Announce waits announces it again, as of the instant of
+	// the first time: a holder is never taken to have answered because a server has lost what
+	// it holds. A notice that has not reached a process when Announce returns may reach it
+	// later: see [Notice].
 	Announce(ctx context.Context, n Notice, heard func(answer string) (enough bool)) (silent []int64, err error)
 
 	// Shared reports whether other processes acquire slots of the store, too. It always

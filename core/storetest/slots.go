@@ -488,15 +488,29 @@ func (s *slotSuite) cancelled() {
 type listener struct {
 	mu    sync.Mutex
 	heard []store.Heard
+	then  int // how often what waits for an answer was done
 }
 
-func (l *listener) listen(answer string) func(store.Heard) string {
-	return func(h store.Heard) string {
+func (l *listener) listen(answer string) func(store.Heard) store.Answer {
+	return func(h store.Heard) store.Answer {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		l.heard = append(l.heard, h)
-		return answer
+		return store.Answer{Text: answer, Then: l.done}
 	}
+}
+
+func (l *listener) done() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.then++
+}
+
+// owed returns how many answers nothing was done for.
+func (l *listener) owed() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.heard) - l.then
 }
 
 func (l *listener) all() []store.Heard {
@@ -530,7 +544,10 @@ func (s *slotSuite) notices() {
 	for i, one := range []core.SlotStore{a, b} {
 		defer s.acquire(slots[i], key).Release()
 		defer one.Listen("ws", ears[i].listen(string(rune('a'+i))))()
-		defer one.Listen("other", func(store.Heard) string { s.Error("a notice about other slots is heard"); return "" })()
+		defer one.Listen("other", func(store.Heard) store.Answer {
+			s.Error("a notice about other slots is heard")
+			return store.Answer{}
+		})()
 	}
 	n := store.Notice{Name: "ws", Key: key, Text: "text \xfe\n"}
 	answers, silent := s.announce(s.Context(), a, n)
@@ -557,6 +574,10 @@ func (s *slotSuite) notices() {
 		all := ears[1].all()
 		return all[len(all)-1].Topic == b.Topic("ws", "nobody's")
 	})
+	// Each answer gets its due, whether anybody wanted it or not.
+	for i := range ears {
+		s.Eventually(s.T, "what waits for the answers", func() bool { return ears[i].owed() == 0 })
+	}
 }
 
 // Nobody hears a notice who has stopped listening; who holds slots is silent then.

@@ -153,10 +153,11 @@ func TestLimits(t *testing.T) {
 	for name, s := range w.stores() {
 		w.limits(name, s)
 	}
-	c := lease.Config{MaxKeys: 100}
+	c := lease.Config{For: lease.DefaultFor}
 	w.value("lease.Config", c)
 	leased := must[*lease.Store](t)(lease.New(memstore.New(memstore.Config{Observer: w.observer()}), c))
 	w.limits("leases", leased)
+	w.value("lease.Store", leased)
 	if err := leased.Close(t.Context()); err != nil {
 		t.Error(err)
 	}
@@ -238,6 +239,9 @@ func TestSlots(t *testing.T) {
 			slot := must[*core.Slot](t)(core.AcquireAll(ctx, claims...))
 			w.deep(name+": Slot", slot)
 			w.deep(name+": Occupancies", slot.Occupancies())
+			if m, ok := s.(*memstore.Store); ok {
+				w.value("memstore.Store", m)
+			}
 			_, err := slots.Acquire(ctx, key)
 			w.deep(name+": a full key", orNil(err))
 			short, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
@@ -256,9 +260,9 @@ func TestSlots(t *testing.T) {
 		w.deep(name+": AcquireSlots", orNil(err))
 		w.value(name+": store.Claim", store.Claim{Name: "raw", Key: key})
 		w.value(name+": Notice", store.Notice{Name: "raw", Key: key})
-		stop := s.Listen("raw", func(h store.Heard) string {
+		stop := s.Listen("raw", func(h store.Heard) store.Answer {
 			w.value(name+": Heard", h)
-			return "yes"
+			return store.Answer{Text: "yes"}
 		})
 		_, err = s.Announce(ctx, store.Notice{Name: "raw", Key: key, Text: "text"}, func(string) bool { return true })
 		w.deep(name+": Announce", orNil(err))
@@ -557,6 +561,7 @@ func TestSockets(t *testing.T) {
 	inBand := dial(http.Header{header: {key}, "Origin": {"https://example.org"}})
 	_, _, err := inBand.ReadMessage()
 	w.deep("a refusal in band", err)
+	w.value("websocketmw.Guard", g)
 	presence, err := g.Presence(t.Context(), "ws", key)
 	w.deep("Presence", presence)
 	w.deep("the error of Presence", orNil(err))

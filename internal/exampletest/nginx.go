@@ -64,7 +64,8 @@ http {
 	fastcgi_temp_path fastcgi;
 	uwsgi_temp_path uwsgi;
 	scgi_temp_path scgi;
-	map $http_upgrade $connection_upgrade { default upgrade; "" ""; }
+	map $http_upgrade $websocket { default ""; ~*^websocket$ websocket; }
+	map $websocket $connection_upgrade { default upgrade; "" ""; }
 	upstream servers { server %s; }
 	server {
 		listen %s:8001;
@@ -73,7 +74,7 @@ http {
 			proxy_pass http://servers;
 			proxy_http_version 1.1;
 			proxy_set_header Host $http_host;
-			proxy_set_header Upgrade $http_upgrade;
+			proxy_set_header Upgrade $websocket;
 			proxy_set_header Connection $connection_upgrade;
 			proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for;
 		}

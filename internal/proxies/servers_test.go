@@ -72,16 +72,25 @@ type world struct {
 	recorded map[string][]string // keys by path, or "no key", of what the servers were asked
 }
 
+// newAddresses returns a world in which nothing runs yet.
+func newAddresses(t *testing.T) *world {
+	t.Helper()
+	network := fmt.Sprintf("127.%d.%d.", 64+rand.IntN(128), rand.IntN(256))
+	return &world{
+		t: t, dir: t.TempDir(), recorded: make(map[string][]string),
+		nginx: network + "1", haproxy: network + "2", golang: network + "3", servers: network + "4",
+	}
+}
+
+// proxies returns the addresses that the proxies connect from.
+func (w *world) proxies() []string { return []string{w.nginx, w.haproxy, w.golang} }
+
 // newWorld starts everything.
 func newWorld(t *testing.T) *world {
 	t.Helper()
 	nginx, haproxy := program(t, "nginx"), program(t, "haproxy")
-	network := fmt.Sprintf("127.%d.%d.", 64+rand.IntN(128), rand.IntN(256))
-	w := &world{
-		t: t, dir: t.TempDir(), recorded: make(map[string][]string),
-		nginx: network + "1", haproxy: network + "2", golang: network + "3", servers: network + "4",
-	}
-	proxies := []string{w.nginx, w.haproxy, w.golang}
+	w := newAddresses(t)
+	proxies := w.proxies()
 	must := func(f keyfuncs.Func, err error) keyfuncs.Func {
 		t.Helper()
 		if err != nil {
@@ -110,12 +119,18 @@ func newWorld(t *testing.T) *world {
 	}
 	nginxConf, nginxAddrs := w.nginxConf()
 	haproxyConf, haproxyAddrs := w.haproxyConf()
+	w.startProxies(nginx, nginxConf, haproxy, haproxyConf, slices.Concat(nginxAddrs, haproxyAddrs))
+	return w
+}
+
+// startProxies runs both proxies, which listen at addrs.
+func (w *world) startProxies(nginx, nginxConf, haproxy, haproxyConf string, addrs []string) {
+	w.t.Helper()
 	w.start(nginx, "nginx.conf", nginxConf, "-p", w.dir, "-e", "stderr", "-c")
 	w.start(haproxy, "haproxy.cfg", haproxyConf, "-db", "-f")
-	for _, addr := range slices.Concat(nginxAddrs, haproxyAddrs) {
+	for _, addr := range addrs {
 		w.await(addr)
 	}
-	return w
 }
 
 func (w *world) socket() string { return filepath.Join(w.dir, "socket") }
@@ -216,16 +231,9 @@ func (w *world) transport(from string) *http.Transport {
 	return transport
 }
 
-// nginxConf returns a configuration in which each server has one of the lines that the
-// documentation names, and the addresses at which it listens.
-func (w *world) nginxConf() (conf string, addrs []string) {
-	const (
-		list   = "X-Forwarded-For $proxy_add_x_forwarded_for"
-		single = "X-Real-IP $remote_addr"
-		pairs  = `Forwarded "$http_forwarded, $forwarded_element"`
-	)
-	var b strings.Builder
-	b.WriteString(`
+// The proxies' configurations begin with what is the same in all servers.
+const (
+	nginxHead = `
 daemon off;
 master_process off;
 pid nginx.pid;
@@ -243,7 +251,35 @@ http {
 	map $http_upgrade $connection_upgrade { default upgrade; "" ""; }
 	map $remote_addr $forwarded_element { ~: 'for="[$remote_addr]"'; default for=$remote_addr; }
 	proxy_http_version 1.1;
-`)
+`
+	haproxyHead = `
+defaults
+	mode http
+	timeout connect 5s
+	timeout client 5s
+	timeout server 5s
+	timeout http-request 1s
+	timeout http-keep-alive 1s
+`
+)
+
+// The lines that make them name the client, one header each.
+const (
+	nginxList     = "X-Forwarded-For $proxy_add_x_forwarded_for"
+	nginxSingle   = "X-Real-IP $remote_addr"
+	nginxPairs    = `Forwarded "$http_forwarded, $forwarded_element"`
+	haproxyList   = "option forwardfor"
+	haproxySingle = "http-request set-header X-Real-IP %[src]"
+	haproxyPairs  = "http-request add-header Forwarded for=%[src] if { src 0.0.0.0/0 }\n" +
+		"\thttp-request add-header Forwarded 'for=\"[%[src]]\"' if !{ src 0.0.0.0/0 }"
+)
+
+// nginxConf returns a configuration in which each server has one of the lines that the
+// documentation names, and the addresses at which it listens.
+func (w *world) nginxConf() (conf string, addrs []string) {
+	const list, single, pairs = nginxList, nginxSingle, nginxPairs
+	var b strings.Builder
+	b.WriteString(nginxHead)
 	for _, s := range []struct {
 		listen, header, to string
 	}{
@@ -292,22 +328,9 @@ http {
 
 // haproxyConf returns the same for HAProxy.
 func (w *world) haproxyConf() (conf string, addrs []string) {
-	const (
-		list   = "option forwardfor"
-		single = "http-request set-header X-Real-IP %[src]"
-		pairs  = "http-request add-header Forwarded for=%[src] if { src 0.0.0.0/0 }\n" +
-			"\thttp-request add-header Forwarded 'for=\"[%[src]]\"' if !{ src 0.0.0.0/0 }"
-	)
+	const list, single, pairs = haproxyList, haproxySingle, haproxyPairs
 	var b strings.Builder
-	b.WriteString(`
-defaults
-	mode http
-	timeout connect 5s
-	timeout client 5s
-	timeout server 5s
-	timeout http-request 1s
-	timeout http-keep-alive 1s
-`)
+	b.WriteString(haproxyHead)
 	for _, s := range []struct {
 		bind, header, to string
 	}{

@@ -84,6 +84,7 @@ var forTests = []string{
 	"github.com/labstack/echo/v5",
 	"github.com/dunglas/httpsfv", // a parser of structured fields that is not ours
 	"github.com/redis/go-redis/v9",
+	"golang.org/x/net/http2",
 	"pgregory.net/rapid",
 }
 

@@ -10,6 +10,9 @@
 //
 // The command headgate push writes the document, and waits until all servers have it.
 //
+// Beside a document whose keys are hashed, see [limits.Document.Hashed], is the [limits.SecretID] of
+// the secret. A push under another secret is [ErrSecret], and a book with another one refuses the document.
+//
 // # Who may write it
 //
 // Whoever can write the document can switch limits off. So servers should get a user who can only

@@ -14,23 +14,40 @@ import (
 )
 
 const (
-	// PostLife is how long a post is kept: a process that the servers do not answer for less
-	// than that hears of it late.
+	// PostLife is how long a lasting post is kept: a process that the servers do not answer
+	// for less than that hears of it late.
 	PostLife = time.Minute
 
-	// MaxPosts is how many posts are kept at most, the newest.
-	MaxPosts = 4096
+	// PassingLife is how long any other post is kept: longer than anybody waits for replies.
+	PassingLife = 10 * time.Second
+
+	// MaxPosts is how many lasting posts are kept at most: none is pushed out by another.
+	MaxPosts = 1 << 14
+
+	// MaxPassing is how many others are kept, the newest.
+	MaxPassing = 1 << 12
 
 	postsPause = 250 * time.Millisecond // between two looks for posts
 	leastReply = 10 * time.Millisecond  // between two looks for replies, at first
 	mostReply  = 80 * time.Millisecond  // and at last
 )
 
-// A Post is a text that was posted, when, and when it was read, by the servers' clock.
+// A Post is a text for all processes.
 type Post struct {
-	Text     string
-	At, Read int64 // in microseconds
+	ID      string // of the replies to it
+	Text    string // has no newline
+	Lasting bool
 }
+
+// A Received is the text of a post, and how old it was by the servers' clock when it was read.
+type Received struct {
+	Text string
+	Age  time.Duration
+}
+
+// A Cursor is where a process goes on to read posts: after an instant of the servers, in
+// microseconds, of the lasting posts, and after another of the others.
+type Cursor [2]int64
 
 // Notices are posts that all processes read, a few times a second, while somebody listens:
 // one that no server remembers hears of them, too. So a post is addressed to nobody; it has
@@ -51,6 +68,7 @@ type posted struct {
 	Topic []byte   `json:"topic"`
 	Text  []byte   `json:"text"`
 	To    []string `json:"to"`
+	Age   int64    `json:"age,omitempty"` // in microseconds, of one that is posted again
 }
 
 // A replied is the text of a reply.
@@ -60,7 +78,7 @@ type replied struct {
 }
 
 // Listen implements [store.SlotStore].
-func (s *Slots) Listen(name string, listen func(store.Heard) string) (stop func()) {
+func (s *Slots) Listen(name string, listen func(store.Heard) store.Answer) (stop func()) {
 	n := &s.notices
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -82,8 +100,8 @@ func (s *Slots) Listen(name string, listen func(store.Heard) string) (stop func(
 
 // readPosts tells the listeners of posts until ctx ends.
 func (s *Slots) readPosts(ctx context.Context) {
-	var next int64
-	var last time.Time // when the last look that was answered began
+	var next Cursor
+	var last time.Time // when the last look began that found all there was
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -94,22 +112,28 @@ func (s *Slots) readPosts(ctx context.Context) {
 		}
 		start := time.Now()
 		call, cancel := context.WithTimeout(ctx, s.calls.Timeout)
-		posts, after, err := s.backend.Posts(call, next)
+		posts, after, more, err := s.backend.Posts(call, next)
+		read := time.Now()
 		cancel()
 		if errors.Is(err, ErrGone) {
 			return
 		}
+		pause := postsPause - min(time.Since(start), postsPause)
 		if err == nil {
 			for _, p := range posts {
-				age := time.Duration(p.Read-p.At) * time.Microsecond
+				age := p.Age
 				if !last.IsZero() { // whatever the server's clock did
-					age = min(age, time.Since(last))
+					age = min(age, read.Sub(last))
 				}
-				s.hear(ctx, p.Text, max(age, 0))
+				s.hear(ctx, p.Text, max(age, 0)+time.Since(read))
 			}
-			next, last = after, start
+			if next = after; more {
+				pause = 0
+			} else {
+				last = start
+			}
 		}
-		timer.Reset(postsPause - min(time.Since(start), postsPause))
+		timer.Reset(pause)
 	}
 }
 
@@ -120,18 +144,20 @@ func (s *Slots) hear(ctx context.Context, post string, age time.Duration) {
 	if json.Unmarshal([]byte(post), &p) != nil || p.From == s.notices.process || ctx.Err() != nil {
 		return
 	}
+	age += time.Duration(p.Age) * time.Microsecond
 	answers := s.notices.all.Tell(p.Name, store.Heard{Topic: string(p.Topic), Text: string(p.Text), Age: age})
 	if answers == nil { // nobody listens
 		return
 	}
 	r := replied{IDs: s.keeper.IDs()}
 	for _, answer := range answers {
-		if answer != "" {
-			r.Answers = append(r.Answers, []byte(answer))
+		if answer.Text != "" {
+			r.Answers = append(r.Answers, []byte(answer.Text))
 		}
 	}
 	expected := func(id string) bool { return slices.Contains(p.To, id) }
 	if len(r.Answers) == 0 && !slices.ContainsFunc(r.IDs, expected) {
+		told(answers)
 		return
 	}
 	reply := text(r)
@@ -140,7 +166,17 @@ func (s *Slots) hear(ctx context.Context, post string, age time.Duration) {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.calls.Timeout)
 		defer cancel()
 		_ = s.backend.Reply(ctx, p.ID, s.notices.process, reply) // who waits for it sees that there is none
+		told(answers)
 	}()
+}
+
+// told does what waits for the answers to be known.
+func told(answers []store.Answer) {
+	for _, answer := range answers {
+		if answer.Then != nil {
+			answer.Then()
+		}
+	}
 }
 
 // text returns what is posted or replied.
@@ -157,11 +193,12 @@ func (s *Slots) Topic(name, key string) string { return s.backend.Topic(name, ke
 
 // Announce implements [store.SlotStore].
 func (s *Slots) Announce(ctx context.Context, n store.Notice, heard func(string) bool) (silent []int64, err error) {
+	start := time.Now()
 	topic := s.Topic(n.Name, n.Key)
-	for _, answer := range s.notices.all.Tell(n.Name, store.Heard{Topic: topic, Text: n.Text}) {
-		if answer != "" && heard(answer) {
-			return nil, nil
-		}
+	answers := s.notices.all.Tell(n.Name, store.Heard{Topic: topic, Text: n.Text})
+	enough := slices.ContainsFunc(answers, func(a store.Answer) bool { return a.Text != "" && heard(a.Text) })
+	if told(answers); enough {
+		return nil, nil
 	}
 	holders, err := s.holders(ctx, n.Name, n.Key)
 	if err != nil {
@@ -170,16 +207,16 @@ func (s *Slots) Announce(ctx context.Context, n store.Notice, heard func(string)
 	if len(holders) == 0 && !n.All {
 		return nil, nil
 	}
-	p := posted{ID: rand.Text(), From: s.notices.process, Name: n.Name, Topic: []byte(topic), Text: []byte(n.Text)}
+	a := announcement{Slots: s, notice: n, heard: heard, start: start, awaited: holders, answered: make(map[string]bool)}
+	a.post = posted{ID: rand.Text(), From: s.notices.process, Name: n.Name, Topic: []byte(topic), Text: []byte(n.Text)}
 	for _, h := range holders {
-		p.To = append(p.To, h.ID)
+		a.post.To = append(a.post.To, h.ID)
 	}
-	call, cancel := context.WithTimeout(ctx, s.calls.Timeout)
-	defer cancel()
-	if err := s.backend.Post(call, text(p)); err != nil {
+	if err := a.send(ctx); err != nil {
 		return counts(holders), s.failed(ctx, err)
 	}
-	return counts(s.replies(ctx, n, p.ID, holders, heard)), nil
+	a.await(ctx)
+	return counts(a.awaited), nil
 }
 
 // failed returns the error of a call under ctx.
@@ -211,41 +248,81 @@ func counts(holders []keeper.Field) (all []int64) {
 	return all
 }
 
-// replies waits for the replies of the holders, and returns those that have not replied.
-func (s *Slots) replies(ctx context.Context, n store.Notice, post string, holders []keeper.Field, heard func(string) bool) []keeper.Field {
-	done := make(map[string]bool) // the processes whose replies were passed on
-	for pause := leastReply; len(holders) > 0; pause = min(2*pause, mostReply) {
+// An announcement is a notice that was posted.
+type announcement struct {
+	*Slots
+	notice store.Notice
+	heard  func(string) bool
+	start  time.Time
+	post   posted
+	sent   Post // as it was posted last
+
+	lost     bool            // by a server, and so perhaps what the holders have stated
+	awaited  []keeper.Field  // the holders that have not answered
+	answered map[string]bool // the processes whose replies were passed on
+}
+
+// send posts the notice, if need be again: who hears it late must not take it for a later one.
+func (a *announcement) send(ctx context.Context) error {
+	a.post.Age = time.Since(a.start).Microseconds()
+	a.sent = Post{ID: a.post.ID, Text: text(a.post), Lasting: a.notice.All}
+	call, cancel := context.WithTimeout(ctx, a.calls.Timeout)
+	defer cancel()
+	return a.backend.Post(call, a.sent)
+}
+
+// await waits for the replies of the holders. Those that have not are left in a.awaited.
+func (a *announcement) await(ctx context.Context) {
+	for pause := leastReply; len(a.awaited) > 0; pause = min(2*pause, mostReply) {
 		select {
 		case <-ctx.Done():
-			return holders
+			return
 		case <-time.After(pause):
 		}
-		call, cancel := context.WithTimeout(ctx, s.calls.Timeout)
-		all, err := s.backend.Replies(call, post)
+		// Some may have ended, or released everything. This is asked before the replies: who
+		// releases because of the notice has replied before.
+		still := a.awaited
+		if pause == mostReply {
+			if all, err := a.holders(ctx, a.notice.Name, a.notice.Key); err == nil {
+				still = all
+			}
+		}
+		call, cancel := context.WithTimeout(ctx, a.calls.Timeout)
+		replies, stored, err := a.backend.Replies(call, a.sent)
 		cancel()
 		if err != nil {
 			continue
 		}
-		for process, reply := range all {
-			var r replied
-			if done[process] || json.Unmarshal([]byte(reply), &r) != nil {
-				continue
-			}
-			done[process] = true
-			holders = slices.DeleteFunc(holders, func(f keeper.Field) bool { return slices.Contains(r.IDs, f.ID) })
-			for _, answer := range r.Answers {
-				if heard(string(answer)) {
-					return nil
-				}
-			}
+		if a.pass(replies) {
+			a.awaited = nil
+			return
 		}
-		if pause == mostReply { // some may have ended, or released everything
-			if still, err := s.holders(ctx, n.Name, n.Key); err == nil {
-				holders = slices.DeleteFunc(holders, func(f keeper.Field) bool {
-					return !slices.ContainsFunc(still, func(g keeper.Field) bool { return f.ID == g.ID })
-				})
+		if !stored {
+			a.lost = true
+			_ = a.send(ctx) // if it fails, with the next look
+		}
+		if !a.lost { // otherwise a holder may be missing that has not ended
+			a.awaited = slices.DeleteFunc(a.awaited, func(f keeper.Field) bool {
+				return !slices.ContainsFunc(still, func(g keeper.Field) bool { return f.ID == g.ID })
+			})
+		}
+	}
+}
+
+// pass passes on the answers in the replies that are new, and reports whether they are enough.
+func (a *announcement) pass(replies map[string]string) (enough bool) {
+	for process, reply := range replies {
+		var r replied
+		if a.answered[process] || json.Unmarshal([]byte(reply), &r) != nil {
+			continue
+		}
+		a.answered[process] = true
+		a.awaited = slices.DeleteFunc(a.awaited, func(f keeper.Field) bool { return slices.Contains(r.IDs, f.ID) })
+		for _, answer := range r.Answers {
+			if a.heard(string(answer)) {
+				return true
 			}
 		}
 	}
-	return nil
+	return false
 }

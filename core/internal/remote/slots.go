@@ -44,18 +44,18 @@ type NoticeBackend interface {
 	// Topic returns the name of what is stated of a key.
 	Topic(name, key string) string
 
-	// Post makes a post known to all processes for at least PostLife. It has no newline.
-	Post(ctx context.Context, text string) error
+	// Post makes a post known to all processes. There is an error if that is lasting, and
+	// MaxPosts are.
+	Post(ctx context.Context, p Post) error
 
-	// Posts returns the posts after that instant, oldest first, and the instant after which
-	// to ask the next time. The instants are the servers', in microseconds; before the first
-	// time it is 0.
-	Posts(ctx context.Context, after int64) (posts []Post, next int64, err error)
+	// Posts returns posts after a cursor, of each kind the oldest first, and the cursor after
+	// which to go on, at once if there are more.
+	Posts(ctx context.Context, after Cursor) (posts []Received, next Cursor, more bool, err error)
 
-	// Reply keeps a text of a process about a post, for at least PostLife, and Replies
-	// returns those of all processes.
+	// Reply keeps a text of a process about a post, for at least PostLife. Replies returns
+	// those of all processes, and then whether the post is stored: it may be lost, or over.
 	Reply(ctx context.Context, post, process, text string) error
-	Replies(ctx context.Context, post string) (map[string]string, error)
+	Replies(ctx context.Context, p Post) (all map[string]string, stored bool, err error)
 }
 
 // SlotConfig configures [Slots].
