@@ -1,6 +1,7 @@
 package limits
 
 import (
+	"crypto/hkdf"
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/hex"
@@ -16,8 +17,8 @@ const maxPooled = 4096
 
 // Hash returns the hash of a key, for an override in a document that keys must not be in. It
 // is the HMAC-SHA-256 of the key, in hexadecimal digits, under a secret that is derived from
-// the given one, so that it is not the hash that a store has for the key. The secret is
-// that of [Config].
+// the given one by HKDF (RFC 5869), so that it is not the hash that a store has for the key, nor
+// known to who sees such hashes. The secret is that of [Config].
 func Hash(secret []byte, key string) string {
 	h := newHasher(secret)
 	sum := h.sum(key)
@@ -25,20 +26,22 @@ func Hash(secret []byte, key string) string {
 }
 
 // SecretID returns 32 hexadecimal digits that tell secrets apart and do not tell them, or nothing
-// for no secret. They are of an HMAC of a constant, under a secret that is derived for it, so that
-// they are no hash of a key.
+// for no secret. They are derived from the secret by HKDF, so that they are no hash of a key.
 func SecretID(secret []byte) string {
 	if len(secret) == 0 {
 		return ""
 	}
-	id := keyed(keyed(secret, "headgate: which secret"), "id")
-	return hex.EncodeToString(id[:16])
+	return hex.EncodeToString(derive(secret, "which secret", 16))
 }
 
-func keyed(secret []byte, text string) []byte {
-	h := hmac.New(sha256.New, secret)
-	h.Write([]byte(text))
-	return h.Sum(nil)
+// derive returns another secret, for a purpose. It is no HMAC of a text under the given secret:
+// of these, a store has as many as clients have keys.
+func derive(secret []byte, purpose string, size int) []byte {
+	key, err := hkdf.Key(sha256.New, secret, nil, "headgate limits: "+purpose, size)
+	if err != nil {
+		panic(err) // only for a size of more than 255 hashes
+	}
+	return key
 }
 
 // A hasher hashes keys without allocating.
@@ -54,7 +57,7 @@ type hashing struct {
 }
 
 func newHasher(secret []byte) *hasher {
-	derived := keyed(secret, "headgate: overrides of limits")
+	derived := derive(secret, "overrides", hashSize)
 	return &hasher{sync.Pool{New: func() any { return &hashing{Hash: hmac.New(sha256.New, derived)} }}}
 }
 
