@@ -275,44 +275,72 @@ func (s *stepper) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proc
 // none left, and nobody has who repeats a ban that was not answered by all.
 func TestBanWhileRedisFails(t *testing.T) {
 	t.Parallel()
-	faults := map[string]func(*redistest.Server) (mend func()){
-		"emptied":   func(s *redistest.Server) func() { s.Flush(); return func() {} },
-		"restarted": func(s *redistest.Server) func() { s.Kill(); s.Restart(); return func() {} },
+	for how, fault := range map[string]func(*redistest.Server) (mend func()){
+		"emptied":   func(s *redistest.Server) func() { s.Flush(); return nil },
+		"restarted": func(s *redistest.Server) func() { s.Kill(); s.Restart(); return nil },
 		"killed":    func(s *redistest.Server) func() { s.Kill(); return s.Restart },
 		"stopped":   func(s *redistest.Server) func() { s.Pause(); return s.Resume },
-	}
-	for how, fault := range faults {
+	} {
 		for step := range int64(6) {
 			t.Run(fmt.Sprintf("%s after call %d", how, step), func(t *testing.T) {
 				t.Parallel()
 				server := redistest.Start(t)
-				o := &redis.UniversalOptions{Addrs: []string{server.Addr()}}
-				d := newDevices(t, 30, evicting, 2*time.Second, o)
-				d.grow(t, 30)
-				admin := openRedis(t, o, 2*time.Second)
-				var mend func()
-				fails := &stepper{do: func() { mend = fault(server) }}
-				admin.(*redisstore.Store).Client().AddHook(fails)
-				guard := newSite(t, admin, Config{Server: "admin"}, Rule{}, 30).guard
-				d.banned.Store(true)
-				fails.left.Store(step + 1)
-				fails.step() // step 0 is before all
-				for {
-					p, err := guard.CloseAll(t.Context(), "user", "ann", 4001, "banned")
-					if err == nil && len(p.Silent) == 0 {
-						break
-					}
-					if mend != nil {
-						mend()
-						mend = nil
-					}
-				}
-				within(t, "all to be closed", func() bool { return d.sockets() == 0 })
-				d.dialers.Wait()
-				if mend != nil {
-					mend()
-				}
+				banWhile(t, &redis.UniversalOptions{Addrs: []string{server.Addr()}}, step, func() func() { return fault(server) })
 			})
 		}
+	}
+}
+
+// The same in a failover that loses all since the users came, also the notice.
+func TestBanInAFailover(t *testing.T) {
+	t.Parallel()
+	for _, step := range []int64{2, 5} {
+		t.Run(fmt.Sprintf("after call %d", step), func(t *testing.T) {
+			t.Parallel()
+			d := redistest.StartSentinel(t)
+			master := d.Master()
+			if _, err := d.Replica().Do("REPLICAOF", "127.0.0.1", "1"); err != nil { // where nobody is
+				t.Fatal(err)
+			}
+			banWhile(t, &redis.UniversalOptions{Addrs: d.Addrs(), MasterName: redistest.MasterName}, step, func() func() {
+				master.Kill()
+				return nil
+			})
+			if d.Master() == master {
+				t.Error("no failover was needed")
+			}
+		})
+	}
+}
+
+// banWhile bans a user while something happens after a call of the ban's, until all servers have
+// answered. It mends that when the ban fails.
+func banWhile(t *testing.T, o *redis.UniversalOptions, step int64, happens func() (mend func())) {
+	t.Helper()
+	d := newDevices(t, 30, evicting, 2*time.Second, o)
+	d.grow(t, 30)
+	admin := openRedis(t, o, 2*time.Second)
+	var mend func()
+	fails := &stepper{do: func() { mend = happens() }}
+	admin.(*redisstore.Store).Client().AddHook(fails)
+	guard := newSite(t, admin, Config{Server: "admin"}, Rule{}, 30).guard
+	d.banned.Store(true)
+	fails.left.Store(step + 1)
+	fails.step() // step 0 is before all
+	within(t, "all servers to answer", func() bool {
+		p, err := guard.CloseAll(t.Context(), "user", "ann", 4001, "banned")
+		if err == nil && len(p.Silent) == 0 {
+			return true
+		}
+		if mend != nil {
+			mend()
+			mend = nil
+		}
+		return false
+	})
+	within(t, "all to be closed", func() bool { return d.sockets() == 0 })
+	d.dialers.Wait()
+	if mend != nil {
+		mend()
 	}
 }
