@@ -68,8 +68,8 @@ type Config struct {
 	Instance string
 
 	// Observer, if not nil, is told of decisions and slots, of calls to Redis, and that
-	// Redis has become unavailable or is back: for limits and for slots, and in a Cluster
-	// for each master.
+	// Redis has become unavailable or is back: for limits, for slots and for the heartbeats of
+	// slots, and in a Cluster for each master.
 	Observer *store.Observer
 }
 

@@ -92,8 +92,11 @@
 //     FailLocal a process grants while it holds less than the limit, divided by
 //     [Config].Servers; with one server, while it and what the last answer about the key
 //     counted of others, if it is not older than SlotTTL, are less than the limit. Under
-//     FailOpen it always grants, unless the limit is 0; under FailClosed never. A process
-//     in which 16,384 acquires wait for Redis decides others in the same way.
+//     FailOpen it always grants, unless the limit is 0; under FailClosed never. The same holds
+//     for a process that starts meanwhile. A process in which 16,384 acquires wait for Redis
+//     decides others in the same way.
+//   - Heartbeats fail, to all processes: no slot is lost. Redis is unavailable to slots after
+//     three failures, whatever else it answers.
 //
 // If a key holds more than its limit after that, it gets no more, and [core.Slot.Shed] gives
 // up what is too many.
@@ -139,7 +142,7 @@ type Store struct {
 
 type (
 	limits = store.Store
-	slots  = store.SlotStore
+	slots  = *remote.Slots
 )
 
 // OpenURL is [Open] for one Redis, which a URL names:
@@ -310,14 +313,14 @@ func (s *Store) Client() redis.UniversalClient { return s.backend.client }
 func (s *Store) Observer() *store.Observer { return s.config.Observer }
 
 // State returns whether Redis is used at the moment. It makes no call.
-func (s *Store) State() State { return State(remote.StateOf(s.backend.Servers())) }
+func (s *Store) State() State { return State(remote.StateOf(s.backend.Servers(), s.slots)) }
 
 // State is whether a Store uses Redis, as [Store.State] returns it.
 type State struct {
 	// Away means that Redis is unavailable, for limits, slots or both, and
 	// [Config].Failure decides. In a Cluster, that is so for the keys of at least one
-	// master.
+	// master, or will be for the slots of all keys, as heartbeats fail.
 	Away   bool
 	Since  time.Time // the time of the last change; zero if there was none
-	Reason error     // the failure that made Redis unavailable; nil if it is not
+	Reason error     // the newest failure of what is unavailable; nil if nothing is
 }

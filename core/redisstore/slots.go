@@ -2,7 +2,7 @@ package redisstore
 
 import (
 	"context"
-	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -10,6 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headgate/headgate/core/internal/keeper"
+	"github.com/headgate/headgate/core/internal/remote"
 )
 
 // slots is the name of the hash of what is held of a key. It cannot be that of a
@@ -23,7 +24,9 @@ func (n *namer) slots(name, key string) string {
 
 // servers is the name of the set of incarnations. It is not the name of any key's hash,
 // whose tag begins with another character.
-func (n *namer) servers() string { return n.prefix + ":{slots}:servers" }
+func (n *namer) servers() string { return n.prefix + ":{slots}" + serversSuffix }
+
+const serversSuffix = ":servers"
 
 // clusterShards divide the hash slots of a Cluster for the keeper.
 const clusterShards = 16
@@ -133,6 +136,15 @@ func (b *backend) Stated(ctx context.Context, name, key string) (stated []keeper
 	return stated, tombs.Val(), nil
 }
 
+// BeatRoute implements [remote.SlotBackend].
+func (b *backend) BeatRoute() (server *remote.Server, part int) {
+	if !b.isCluster() {
+		return &b.servers.first, 0
+	}
+	tag := strings.TrimSuffix(b.names.servers(), serversSuffix)
+	return b.servers.of(tag), hashSlotOf([]byte(tag))
+}
+
 // Beat implements [remote.SlotBackend].
 func (b *backend) Beat(ctx context.Context, beat *keeper.Beat) error {
 	instant := ""
@@ -140,11 +152,11 @@ func (b *backend) Beat(ctx context.Context, beat *keeper.Beat) error {
 		instant = b.instant()
 	}
 	text, err := b.runScript(ctx, beatScript, append([]any{1, b.names.servers()}, beat.Args(instant)...))
-	if errors.Is(err, redis.ErrClosed) {
-		return keeper.ErrGone
-	}
-	if err != nil {
-		return err
+	switch {
+	case noConnection(err):
+		return fmt.Errorf("%w: %w", keeper.ErrUnsent, err)
+	case err != nil:
+		return gone(err)
 	}
 	return beat.Read(text)
 }

@@ -112,26 +112,41 @@ func (b *backend) ProbeSlots(ctx context.Context, hashSlot int) error {
 	return b.probe(ctx, hashSlot, b.trySlots)
 }
 
+// ProbeBeats implements [remote.SlotBackend].
+func (b *backend) ProbeBeats(ctx context.Context, beat func(ctx context.Context) error) error {
+	if err := b.reload(ctx); err != nil {
+		return err
+	}
+	return gone(beat(ctx))
+}
+
 // probe does what the calls did that failed: a server that accepts writes, but not those,
 // is of no use.
 func (b *backend) probe(ctx context.Context, hashSlot int, try func(ctx context.Context, hashSlot int) error) error {
-	if b.isCluster() {
-		// The client loads its table again, as a replica may have taken over, and the client
-		// would find that out only after seconds. The first master that was called is
-		// unavailable; others may not be.
-		err := bounded(ctx, b.timeout, func(ctx context.Context) error {
-			return b.servers.cluster.ForEachMaster(ctx, func(context.Context, *redis.Client) error { return nil })
-		})
-		if err != nil {
-			return gone(err)
-		}
-		b.servers.learn()
+	if err := b.reload(ctx); err != nil {
+		return err
 	}
 	err := gone(try(ctx, hashSlot))
 	if err != nil && !errors.Is(err, remote.ErrGone) && serverFailure(err) == nil {
 		return nil // it is about the hash slot
 	}
 	return err
+}
+
+// reload lets the client of a Cluster load its table again, as a replica may have taken over, and
+// the client would find that out only after seconds. The first master that was called is
+// unavailable; others may not be.
+func (b *backend) reload(ctx context.Context) error {
+	if !b.isCluster() {
+		return nil
+	}
+	err := bounded(ctx, b.timeout, func(ctx context.Context) error {
+		return b.servers.cluster.ForEachMaster(ctx, func(context.Context, *redis.Client) error { return nil })
+	})
+	if err == nil {
+		b.servers.learn()
+	}
+	return gone(err)
 }
 
 // bounded makes a call of a trial, which is many: of a server that is far away, each takes a

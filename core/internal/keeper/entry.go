@@ -89,8 +89,12 @@ func fail(ws []*waiter, err error) {
 // full is Keeper.Full for an entry.
 func (e *entry) full(limit int64, now time.Duration) (held int64, full bool) {
 	held = e.held + e.others
-	return held, e.held >= limit || now < e.refused && held >= limit
+	return held, e.fills(limit) || now < e.refused && held >= limit
 }
+
+// fills reports whether this process alone holds that many slots, as the server knows. What was
+// taken without it does not count: whether it is there, only a call tells.
+func (e *entry) fills(limit int64) bool { return min(e.held, e.stated) >= limit }
 
 // wanted reports whether the entry must be stated.
 func (e *entry) wanted() bool {
@@ -106,7 +110,7 @@ func (e *entry) next() (batch []*waiter) {
 		case w.gone:
 		case w.pool.closed:
 			fail(ws[:1], ErrClosed)
-		case !w.sheds && e.held >= w.limit:
+		case !w.sheds && e.fills(w.limit):
 			w.held = e.held + e.others
 			close(w.done)
 		case len(batch) > 0 && !w.like(batch[0]):

@@ -106,12 +106,19 @@ func New(t Transport, c Config) *Keeper {
 
 func (c *Config) beatPause() time.Duration  { return c.TTL / beatsInTTL }
 func (c *Config) retryPause() time.Duration { return c.TTL / retriesInTTL }
+func (c *Config) askPause() time.Duration   { return c.retryPause() / 8 } // while acquires wait for a beat
 func (c *Config) sweepTime() time.Duration  { return c.TTL * sweepTTLs }
 
 // maxClockStep is by how much one beat may advance the fleet's time: a tenth more than
 // the pause between beats, as beats may be late. What a longer gap adds does not count,
 // so that an outage makes no process dead.
 func (c *Config) maxClockStep() time.Duration { return c.beatPause() * 11 / 10 }
+
+// TrialBeat is a beat that keeps nobody alive, and moves the fleet's time as any other.
+func TrialBeat(ttl time.Duration) *Beat {
+	c := Config{TTL: ttl}
+	return &Beat{TTL: ttl, Step: c.maxClockStep()}
+}
 
 // deadTime is how long a list of the dead is used: until the second beat after it, as the
 // answer to one may be lost. No longer, as the servers may lose what it says.
@@ -191,7 +198,7 @@ func (h *Hold) Shed(ctx context.Context) (shed bool, err error) {
 }
 
 // Full reports whether the key is known to be full, without a call: because this
-// process alone holds that many, or because it was refused just now.
+// process alone has stated that many, or because it was refused just now.
 func (k *Keeper) Full(name, key string, limit int64) (held int64, full bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -217,6 +224,32 @@ func (k *Keeper) Own(name, key string) (held int64, ids []string) {
 		held = e.held
 	}
 	return held, append([]string{k.current.epoch.id}, k.current.former...)
+}
+
+// Beaten reports whether slots can be acquired without another heartbeat: one was answered
+// within the last TTL.
+func (k *Keeper) Beaten() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.current != nil && k.current.beaten(k.config.TTL)
+}
+
+// Beat sends a heartbeat, unless one is on its way, and waits for the answer. While no slots
+// are held, it is one that keeps nobody alive.
+func (k *Keeper) Beat(ctx context.Context) error {
+	k.mu.Lock()
+	if k.current == nil {
+		k.mu.Unlock()
+		return k.transport.Beat(ctx, TrialBeat(k.config.TTL))
+	}
+	f := k.current.startBeat()
+	k.mu.Unlock()
+	select {
+	case <-f.done:
+		return f.err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 // IDs returns the incarnations of this process that may have fields.

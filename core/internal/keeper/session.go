@@ -422,10 +422,10 @@ func (s *session) ensureBeat(ctx context.Context, within time.Duration) error {
 	if s.ended {
 		return ErrClosed
 	}
-	if s.epoch.registered && time.Since(s.ackedAt) <= within {
+	if s.beaten(within) {
 		return nil
 	}
-	if s.failure != nil && time.Since(s.failedAt) < s.config.retryPause() {
+	if s.failure != nil && time.Since(s.failedAt) < s.config.askPause() {
 		return s.failure
 	}
 	f := s.startBeat()
@@ -437,6 +437,10 @@ func (s *session) ensureBeat(ctx context.Context, within time.Duration) error {
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
+}
+
+func (s *session) beaten(within time.Duration) bool {
+	return s.epoch.registered && time.Since(s.ackedAt) <= within
 }
 
 // ensureRegistered makes sure that the incarnation is registered: otherwise it would

@@ -591,6 +591,12 @@ func (w *world) live(t *testing.T) {
 		p := w.process()
 		p.name = fmt.Sprint("process ", i)
 		ps = append(ps, p)
+	}
+	if w.kind == "late" {
+		w.startWhileAway(ps, &actors)
+		start = time.Now()
+	}
+	for _, p := range ps {
 		for range simActors {
 			actors.Go(func() { p.act(start.Add(simSpan)) })
 		}
@@ -644,6 +650,57 @@ func (w *world) live(t *testing.T) {
 	w.set(func() { w.faults = append(w.faults, w.account.faults(start)...) })
 }
 
+// startWhileAway has processes that have never reached the server take their share of each key.
+// Two beats after they can reach it, it has all that they hold.
+func (w *world) startWhileAway(ps []*process, actors *sync.WaitGroup) {
+	w.set(func() { w.away, w.quiet = true, true })
+	for _, p := range ps {
+		for key := range w.held {
+			from := time.Now()
+			if _, full := p.k.Full("ws", key, 1); full {
+				w.set(func() { w.fault("a key is full of which nothing is held") })
+			}
+			if _, _, err := p.k.Acquire(w.t.Context(), from.Add(simTimeout), "ws", key, 1, 1); err == nil {
+				w.set(func() { w.fault("granted by nobody") })
+			}
+			h, _ := p.k.Take("ws", key, simLimit, simLimit/simServers, false)
+			if _, full := p.k.Full("ws", key, 1); full {
+				w.set(func() { w.fault("what was taken without the server makes a key full") })
+			}
+			w.hold(p, key, h)
+			var s *stay
+			w.set(func() {
+				s = w.account.begin(key, p.name+", without the server", from, 1)
+				s.owner = p
+			})
+			actors.Go(func() {
+				for away := true; away; w.set(func() { away = w.quiet }) {
+					time.Sleep(simTTL/4 + w.span(simTTL))
+				}
+				if w.release(key, h) {
+					h.Release()
+					p.over(s, true)
+				}
+			})
+		}
+	}
+	time.Sleep(w.span(3 * simTTL))
+	w.set(func() { w.away = false })
+	time.Sleep(2 * simTTL / beatsInTTL)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for key := range w.held {
+		n := int64(0)
+		for _, f := range w.server.keys[key] {
+			n += f.Count
+		}
+		if n != simLimit {
+			w.fault("%d slots of key %s are counted two beats after the return, and %d are held", n, key, simLimit)
+		}
+	}
+	w.quiet = false
+}
+
 // settled holds that the server has what the living hold, which is nothing. Zeros may
 // be left, until they have been swept.
 func (w *world) settled(ps []*process, swept bool) {
@@ -693,7 +750,7 @@ func simulate(t *testing.T, seed uint64, kind, broken string) (w *world) {
 	return w
 }
 
-var kinds = []string{"calm", "crash", "outage", "clock", "partition", "pause", "flush", "failover"}
+var kinds = []string{"calm", "late", "crash", "outage", "clock", "partition", "pause", "flush", "failover"}
 
 // seeds returns the seed of the first schedule. The order in which goroutines run makes a
 // schedule, too, so that of one seed differs a little from run to run.

@@ -377,7 +377,7 @@ func (s *session) retryLater(sh *shard) {
 	}
 	sh.retrying = true
 	longest := s.config.retryPause()
-	sh.pause = min(max(2*sh.pause, longest/8), longest)
+	sh.pause = min(max(2*sh.pause, s.config.askPause()), longest)
 	time.AfterFunc(sh.pause, func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()

@@ -78,7 +78,11 @@ func (b *breaker) fail(a attempt, err error, silence time.Duration) bool {
 			b.silentSince = a.start
 		}
 	}
-	if b.failures.Add(1) < MaxFailures || silent && time.Since(b.silentSince) < silence || b.open.Load() {
+	if b.open.Load() {
+		b.reason = err
+		return false
+	}
+	if b.failures.Add(1) < MaxFailures || silent && time.Since(b.silentSince) < silence {
 		return false
 	}
 	b.reason, b.since = err, time.Now()
@@ -96,6 +100,13 @@ func (b *breaker) succeed() {
 	if b.failures.Load() != 0 {
 		b.failures.Store(0)
 	}
+}
+
+// note notes the newest failure.
+func (b *breaker) note(err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.reason = err
 }
 
 func (b *breaker) close() {
@@ -145,6 +156,7 @@ func (w *watch) probeAfter(a attempt, pause time.Duration) {
 			a.breaker.close()
 			w.changed(nil)
 		case !errors.Is(err, ErrGone):
+			a.breaker.note(err)
 			w.probeAfter(a, min(2*pause, MaxProbePause))
 		}
 	})
@@ -156,17 +168,23 @@ type State struct {
 	// made without it.
 	Away   bool
 	Since  time.Time // the time of the last change; zero if there was none
-	Reason error     // the failure that made it unavailable; nil if it is not
+	Reason error     // the newest failure; nil if it is not away
 }
 
-// StateOf returns the state of servers: that of one which is away, if any is.
-func StateOf(servers []*Server) State {
-	var all State
+// StateOf returns the state of servers, and of the beats of slots, which may be nil: that of what
+// is away, if anything is.
+func StateOf(servers []*Server, s *Slots) State {
+	var breakers []*breaker
 	for _, server := range servers {
-		for _, b := range []*breaker{&server.limits, &server.slots} {
-			if one := b.state(); one.Away && !all.Away || one.Away == all.Away && one.Since.After(all.Since) {
-				all = one
-			}
+		breakers = append(breakers, &server.limits, &server.slots)
+	}
+	if s != nil {
+		breakers = append(breakers, &s.beats)
+	}
+	var all State
+	for _, b := range breakers {
+		if one := b.state(); one.Away && !all.Away || one.Away == all.Away && one.Since.After(all.Since) {
+			all = one
 		}
 	}
 	return all

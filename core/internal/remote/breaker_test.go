@@ -113,7 +113,7 @@ func TestSilenceIsThatOfTheServer(t *testing.T) {
 				}}})
 				server := d.servers[0]
 				test.run(&w, server, func() attempt { return server.attempt(&server.limits, 0) })
-				if st := StateOf(d.Servers()); st.Away != test.away || st.Away && opened != 1 {
+				if st := StateOf(d.Servers(), nil); st.Away != test.away || st.Away && opened != 1 {
 					t.Errorf("opened %d times: %+v", opened, st)
 				}
 				time.Sleep(time.Minute) // probes end

@@ -26,12 +26,16 @@ type SlotBackend interface {
 	// what that has shown of the server: see [Backend].
 	State(ctx context.Context, ops []*keeper.Op) error
 
-	// Beat and Histories are those of [keeper.Transport].
+	// Beat and Histories are those of [keeper.Transport]. BeatRoute is the like of Route: all
+	// beats go to one server, whatever the keys.
 	Beat(ctx context.Context, b *keeper.Beat) error
+	BeatRoute() (server *Server, part int)
 	Histories(ctx context.Context) string
 
-	// ProbeSlots is the like of Probe for State.
+	// ProbeSlots and ProbeBeats are the like of Probe for State and Beat. ProbeBeats is told
+	// how to beat.
 	ProbeSlots(ctx context.Context, part int) error
+	ProbeBeats(ctx context.Context, beat func(ctx context.Context) error) error
 
 	// Stated returns what has been stated of a key, and the incarnations that are dead.
 	Stated(ctx context.Context, name, key string) (stated []keeper.Field, dead []string, err error)
@@ -75,6 +79,10 @@ type Slots struct {
 	calls   Config
 	watch   watch
 	keeper  *keeper.Keeper
+
+	beats    breaker // of the server that has them, whichever that is
+	beatings watch
+
 	notices notices
 }
 
@@ -88,6 +96,7 @@ func NewSlots(b SlotBackend, c Config, sc SlotConfig) *Slots {
 		kc.Lost, kc.Restated = o.SlotsLost, o.SlotsRestated
 	}
 	s.keeper = keeper.New(transport{s}, kc)
+	s.beatings = newWatch(func(ctx context.Context, _ int) error { return b.ProbeBeats(ctx, s.keeper.Beat) }, c)
 	return s
 }
 
@@ -142,10 +151,15 @@ func (s *Slots) AcquireSlots(ctx context.Context, claims []store.Claim) (store.G
 	return g, nil
 }
 
-// allows reports whether the server of a key is asked for slots.
+// allows reports whether the server of a key is asked for slots. If another server, which has
+// the beats, is unavailable, it is for as long as slots can be acquired without a beat.
 func (s *Slots) allows(key string) bool {
 	server, _ := s.backend.Route(key)
-	return server.slots.allows()
+	if !server.slots.allows() || s.beats.allows() {
+		return server.slots.allows()
+	}
+	beaten, _ := s.backend.BeatRoute()
+	return server != beaten && s.keeper.Beaten()
 }
 
 // weaker returns the one of two sources of grants that vouches for less.
@@ -271,9 +285,17 @@ type transport struct{ *Slots }
 // Shard implements [keeper.Transport].
 func (t transport) Shard(key string) int { return t.backend.Shard(key) }
 
-// Beat implements [keeper.Transport]. It ignores the breaker: a process that sends no
-// heartbeats is dead.
-func (t transport) Beat(ctx context.Context, b *keeper.Beat) error { return t.backend.Beat(ctx, b) }
+// Beat implements [keeper.Transport]. It ignores the breaker that it opens: a process that
+// sends no heartbeats is dead.
+func (t transport) Beat(ctx context.Context, b *keeper.Beat) error {
+	server, part := t.backend.BeatRoute()
+	a := server.attempt(&t.beats, part)
+	err := t.backend.Beat(ctx, b)
+	if !errors.Is(err, ErrGone) {
+		t.beatings.report(a, err)
+	}
+	return err
+}
 
 // Servers implements [keeper.Transport].
 func (t transport) Servers(ctx context.Context) string { return t.backend.Histories(ctx) }
