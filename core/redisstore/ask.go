@@ -21,7 +21,7 @@ func (b *backend) Ask(ctx context.Context, batch []*question) (err, failure erro
 	}
 	c := b.newCall(batch)
 	text, err := b.process(ctx, c.command(evalSHA, decideScript.sha))
-	if err != nil && redis.HasErrorPrefix(err, "NOSCRIPT") { // then nothing was run
+	if unknown(err) {
 		text, err = b.process(ctx, c.command(eval, decideScript.source))
 	}
 	c.free()
@@ -75,7 +75,7 @@ func (b *backend) askGroups(ctx context.Context, groups [][]*question) (all, fai
 	for i, batch := range groups {
 		err := cmds[i].Err()
 		switch {
-		case err != nil && redis.HasErrorPrefix(err, "NOSCRIPT"): // nothing was run
+		case unknown(err):
 			err, _ = b.Ask(ctx, batch)
 		case err != nil:
 			err = finish(batch, "", err)
@@ -93,18 +93,14 @@ func (b *backend) askGroups(ctx context.Context, groups [][]*question) (all, fai
 	return all, serverFailure(all)
 }
 
-// serverFailure returns what an error says of the server. It is nil if the error is about hash
-// slots only: a master that works replies that it does not serve one, that another does, or
-// that the keys of a question are on two while it migrates. That there was no connection to
-// be had says nothing.
+// serverFailure returns what an error says of the server. It is nil if the error is about a hash
+// slot only. That there was no connection to be had says nothing.
 func serverFailure(err error) error {
-	if noConnection(err) {
+	switch {
+	case noConnection(err):
 		return remote.ErrUnsent
-	}
-	for _, prefix := range []string{"CLUSTERDOWN Hash slot not served", "MOVED", "ASK", "TRYAGAIN", "CROSSSLOT"} {
-		if err != nil && redis.HasErrorPrefix(err, prefix) {
-			return nil
-		}
+	case ofHashSlot(err):
+		return nil
 	}
 	return err
 }

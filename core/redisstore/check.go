@@ -214,9 +214,6 @@ func (s *Store) checkServer(ctx context.Context, r *Report, c redis.UniversalCli
 	return info, nil
 }
 
-// forbidden reports whether a command is refused to this user.
-func forbidden(err error) bool { return err != nil && redis.HasErrorPrefix(err, "NOPERM") }
-
 // serverReport is what INFO says of a server.
 func serverReport(info string, c redis.UniversalClient) (server ServerReport) {
 	server.Version = infoField(info, "redis_version")

@@ -2,6 +2,7 @@ package redisstore
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -25,6 +26,7 @@ import (
 type fake struct {
 	mu      sync.Mutex
 	how     how
+	text    string        // of the error, when it fails; empty: there is no memory
 	changed chan struct{} // closed when how does
 	calls   int           // of scripts
 	asked   int           // questions in them
@@ -174,6 +176,9 @@ func (f *fake) serve(conn net.Conn) {
 		case "hello":
 			reply = "-ERR unknown command\r\n"
 		case "evalsha", "eval":
+			if words[1] == stateScript.sha { // it has no slots
+				break
+			}
 			text := f.script(words)
 			reply = fmt.Sprintf("$%d\r\n%s\r\n", len(text), text)
 		}
@@ -181,12 +186,26 @@ func (f *fake) serve(conn net.Conn) {
 		case hangUp, refuse:
 			return
 		case fail:
-			reply = "-OOM command not allowed\r\n"
+			reply = f.refusal()
 		}
 		if _, err := io.WriteString(conn, reply); err != nil {
 			return
 		}
 	}
+}
+
+// refuseWith makes the fake fail with a text.
+func (f *fake) refuseWith(text string) {
+	f.be(fail)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.text = text
+}
+
+func (f *fake) refusal() string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return "-" + cmp.Or(f.text, "OOM command not allowed") + "\r\n"
 }
 
 func (f *fake) current() how {

@@ -61,8 +61,7 @@ func (b *backend) State(ctx context.Context, ops []*keeper.Op) (failure error) {
 			b.servers.learn()
 			return nil
 		}
-		// A key of another type fails alone.
-		if !redis.HasErrorPrefix(op.Err, "WRONGTYPE") {
+		if !ofKey(op.Err) { // which fails alone
 			failure = op.Err
 		}
 	}
@@ -84,7 +83,7 @@ func (b *backend) state(ctx context.Context, ops []*keeper.Op) {
 	_, _ = pipe.Exec(ctx) // each command has its own error
 	for i, op := range ops {
 		switch {
-		case redis.HasErrorPrefix(cmds[i].Err(), "NOSCRIPT"):
+		case unknown(cmds[i].Err()):
 			b.stateOne(ctx, op)
 		case cmds[i].Err() != nil:
 			op.Err = cmds[i].Err()
@@ -110,7 +109,7 @@ func (b *backend) opWords(op *keeper.Op) []any {
 // runScript runs a script by its SHA-1 or, if the server does not know that, by its source.
 func (b *backend) runScript(ctx context.Context, script script, words []any) (string, error) {
 	text, err := b.process(ctx, script.bySHA(words))
-	if redis.HasErrorPrefix(err, "NOSCRIPT") { // then nothing was run
+	if unknown(err) {
 		text, err = b.process(ctx, append([]any{eval, script.source}, words...))
 	}
 	return text, err

@@ -733,22 +733,33 @@ func TestCancelledAcquires(t *testing.T) {
 	})
 }
 
-// A key of another type fails alone.
+// A key of another type fails alone, and so does one whose value is none that a script writes.
 func TestPoisonedSlots(t *testing.T) {
 	t.Parallel()
-	server := redistest.Start(t)
-	s := open(t, Config{Failure: FailClosed, SlotTTL: shortTTL}, server.Addr())
-	slots := newSlots(t, s, "ws", 5)
-	server.Do("SET", s.backend.names.slots("ws", "bad"), "x")
-	for range 10 {
-		if _, err := slots.Acquire(t.Context(), "bad"); !errors.Is(err, core.ErrUnavailable) {
-			t.Error(err)
-		}
-		acquires(t, slots, "good").Release()
+	for name, poison := range map[string][]string{"type": {"SET", "", "x"}, "value": {"HSET", "", "another", "x"}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			server := redistest.Start(t)
+			s := open(t, Config{Failure: FailClosed, SlotTTL: shortTTL}, server.Addr())
+			slots := newSlots(t, s, "ws", 5)
+			acquires(t, slots, "good").Release()
+			poison[1] = s.backend.names.slots("ws", "bad")
+			server.Do(poison...)
+			for range 2 * maxFailures {
+				if _, err := slots.Acquire(t.Context(), "bad"); !errors.Is(err, core.ErrUnavailable) {
+					t.Error(err)
+				}
+			}
+			if st := s.State(); st.Away {
+				t.Errorf("%+v", st)
+			}
+			if slot, err := slots.Acquire(t.Context(), "good"); err != nil {
+				t.Errorf("another key: %v", err)
+			} else {
+				slot.Release()
+			}
+			server.Do("DEL", poison[1])
+			acquires(t, slots, "bad")
+		})
 	}
-	if s.State().Away {
-		t.Error("the breaker is open")
-	}
-	server.Do("DEL", s.backend.names.slots("ws", "bad"))
-	acquires(t, slots, "bad")
 }
