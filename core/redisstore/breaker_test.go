@@ -90,14 +90,20 @@ func TestBreakerForgivesSingleFailures(t *testing.T) {
 }
 
 // A failing is a hook that fails the commands for which it is told so.
-type failing struct{ fails func(words []any) bool }
+type failing struct {
+	fails func(words []any) bool
+	with  error // nil: on purpose
+}
 
 func (*failing) DialHook(next redis.DialHook) redis.DialHook { return next }
 
 func (f *failing) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
 		if f.fails(cmd.Args()) {
-			err := errors.New("on purpose")
+			err := f.with
+			if err == nil {
+				err = errors.New("on purpose")
+			}
 			cmd.SetErr(err)
 			return err
 		}
@@ -127,7 +133,7 @@ func TestSlotsHaveABreakerOfTheirOwn(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := open(t, Config{Failure: FailOpen}, server.Addr())
-			s.Client().AddHook(&failing{fails})
+			s.Client().AddHook(&failing{fails: fails})
 			l := newLimiter(t, s, name, core.FixedWindow(core.PerDay(10)))
 			slots := newSlots(t, s, name, 10)
 			for range maxFailures {
@@ -192,7 +198,7 @@ func TestDistantServerIsFoundAgain(t *testing.T) {
 	proxy := redistest.NewProxy(t, server.Addr())
 	s := open(t, Config{Failure: FailOpen, Timeout: time.Second, RefusalTTL: -1}, proxy.Addr())
 	var broken atomic.Bool
-	s.Client().AddHook(&failing{func(words []any) bool { return broken.Load() && words[0] == evalSHA }})
+	s.Client().AddHook(&failing{fails: func(words []any) bool { return broken.Load() && words[0] == evalSHA }})
 	l := newLimiter(t, s, "api", core.FixedWindow(core.PerDay(1000)))
 	allow(t, l, "k", 1)
 	proxy.Delay(150 * time.Millisecond)

@@ -1,6 +1,7 @@
 package redisstore
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net"
@@ -11,8 +12,6 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
-
-	"github.com/headgate/headgate/core/internal/keeper"
 )
 
 // A Report is what [Store.Check] found.
@@ -26,7 +25,9 @@ type Report struct {
 type ServerReport struct {
 	Address         string
 	Replica         bool
-	Version         string        // of Redis, or of what speaks its protocol
+	Heartbeats      bool          // a master of a Cluster that the slots of all keys need
+	Name            string        // "Redis", or what the server calls itself, such as "valkey"
+	Version         string        // of that; empty if the server does not tell
 	RoundTrip       time.Duration // the median of a few calls
 	Offset          time.Duration // of the server's clock from this process's, by the fastest call
 	MaxMemory       int64         // in bytes; 0: no bound
@@ -40,12 +41,15 @@ func (r *Report) OK() bool { return len(r.Problems) == 0 }
 func (r *Report) String() string {
 	var b strings.Builder
 	for _, s := range r.Servers {
-		role := "Redis"
-		if s.Replica {
-			role = "replica, Redis"
+		role := ""
+		switch {
+		case s.Replica:
+			role = "replica, "
+		case s.Heartbeats:
+			role = "has the heartbeats of all slots, "
 		}
-		fmt.Fprintf(&b, "%s: %s %s, round trip %v, clock off by %v, maxmemory %d %s\n",
-			s.Address, role, s.Version, s.RoundTrip, s.Offset, s.MaxMemory, s.MaxMemoryPolicy)
+		fmt.Fprintf(&b, "%s: %s%s %s, round trip %v, clock off by %v, maxmemory %d %s\n",
+			s.Address, role, s.Name, cmp.Or(s.Version, "of an unknown version"), s.RoundTrip, s.Offset, s.MaxMemory, s.MaxMemoryPolicy)
 	}
 	for _, p := range r.Problems {
 		fmt.Fprintf(&b, "problem: %s\n", p)
@@ -60,8 +64,9 @@ const MaxClockOffset = 100 * time.Millisecond
 
 // Check looks for what is wrong before going live: permissions that are missing, a server
 // that may evict state, a server that is too slow, or whose clock is wrong. It makes a few
-// calls to each server, and on each master a decision by every algorithm and a grant of a
-// slot, of keys of its own that expire. Replicas are those of the Cluster, or those that the
+// calls to each server, and on each master runs every command that is used, and makes a decision
+// by every algorithm and a grant of a slot, of keys of its own that expire. Heartbeats are tried on
+// the server that has them. Replicas are those of the Cluster, or those that the
 // server names, called by the same user; one that does not answer is a problem. Check takes
 // as long as the context lets it. An error means that a server that is used did not answer;
 // the report has what was found until then.
@@ -71,6 +76,7 @@ func (s *Store) Check(ctx context.Context) (*Report, error) {
 		info, err := s.checkServer(ctx, &r, s.backend.client, false)
 		if err == nil {
 			s.checkTrial(ctx, &r, "Redis", 0)
+			s.checkBeats(ctx, &r, "Redis")
 			s.checkReplicas(ctx, &r, info)
 		}
 		return &r, err
@@ -104,6 +110,7 @@ func (s *Store) Check(ctx context.Context) (*Report, error) {
 	for address, hashSlot := range masters {
 		s.checkTrial(ctx, &r, address, hashSlot)
 	}
+	s.checkBeats(ctx, &r, r.hasHeartbeats(ctx, s.backend))
 	return &r, err
 }
 
@@ -216,7 +223,10 @@ func (s *Store) checkServer(ctx context.Context, r *Report, c redis.UniversalCli
 
 // serverReport is what INFO says of a server.
 func serverReport(info string, c redis.UniversalClient) (server ServerReport) {
-	server.Version = infoField(info, "redis_version")
+	// Others than Redis have its version too, for compatibility.
+	name := infoField(info, "server_name")
+	server.Name = cmp.Or(name, "Redis")
+	server.Version = cmp.Or(infoField(info, name+"_version"), infoField(info, "redis_version"))
 	server.MaxMemory, _ = strconv.ParseInt(infoField(info, "maxmemory"), 10, 64)
 	server.MaxMemoryPolicy = infoField(info, "maxmemory_policy")
 	if v, ok := c.(*redis.Client); ok {
@@ -276,13 +286,30 @@ func (s *Store) checkTrial(ctx context.Context, r *Report, address string, hashS
 	if err := s.backend.try(ctx, hashSlot); err != nil {
 		r.problemf("%s cannot make decisions: %v", address, err)
 	}
-	err := s.backend.trySlots(ctx, hashSlot)
-	if err == nil {
-		err = s.backend.Beat(ctx, &keeper.Beat{TTL: s.config.SlotTTL})
-	}
-	if err != nil {
+	if err := s.backend.trySlots(ctx, hashSlot); err != nil {
 		r.problemf("%s cannot grant slots: %v", address, err)
 	}
+}
+
+// checkBeats does what the slots of all keys need, whichever server has these.
+func (s *Store) checkBeats(ctx context.Context, r *Report, address string) {
+	if err := s.backend.tryBeats(ctx, s.config.SlotTTL); err != nil {
+		r.problemf("%s cannot take the heartbeats that all slots need: %v", address, err)
+	}
+}
+
+// hasHeartbeats finds the master of a Cluster that has the heartbeats, and returns its address.
+func (r *Report) hasHeartbeats(ctx context.Context, b *backend) (address string) {
+	master, err := b.servers.cluster.MasterForKey(ctx, b.names.beatTag())
+	if err != nil {
+		return "the Cluster"
+	}
+	address = master.Options().Addr
+	for i := range r.Servers {
+		s := &r.Servers[i]
+		s.Heartbeats = s.Address == address && !s.Replica
+	}
+	return address
 }
 
 // infoField returns a field of a reply of INFO.

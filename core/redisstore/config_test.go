@@ -510,6 +510,55 @@ func TestCheck(t *testing.T) {
 	})
 }
 
+// A command that was renamed is missing for everybody: Check says which, once, and goes on.
+func TestCheckWithoutACommand(t *testing.T) {
+	t.Parallel()
+	for name, want := range map[string][]string{
+		"INFO":    {"does not say how it is configured"},
+		"TIME":    {"does not tell the time", "cannot make decisions: commands are missing, or not permitted: TIME", "heartbeats that all slots need"},
+		"ZADD":    {"cannot take the heartbeats that all slots need: commands are missing, or not permitted: ZADD"},
+		"PEXPIRE": {"cannot make decisions: commands are missing, or not permitted: PEXPIRE"},
+		"HVALS":   {"cannot grant slots: commands are missing, or not permitted: HVALS"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var lines []string
+			if name != "INFO" { // which tests need
+				lines = append(lines, "rename-command "+name+` ""`)
+			}
+			s := open(t, Config{}, redistest.Start(t, lines...).Addr())
+			s.Client().AddHook(&failing{func(words []any) bool { return fmt.Sprint(words[0]) == "info" && name == "INFO" },
+				replyError("ERR unknown command 'INFO', with args beginning with: ")})
+			r, err := s.Check(t.Context())
+			if err != nil || len(r.Problems) != len(want) || len(r.Servers) != 1 {
+				t.Fatalf("%v: %v", err, r)
+			}
+			for i, problem := range r.Problems {
+				if !strings.Contains(problem, want[i]) || strings.Contains(problem, "\n") {
+					t.Errorf("%q, want %q", problem, want[i])
+				}
+			}
+			if name == "INFO" && !strings.Contains(r.String(), "Redis of an unknown version") {
+				t.Error(r)
+			}
+		})
+	}
+}
+
+// What speaks the protocol of Redis calls itself by another version, and has its own.
+func TestWhatServersCallThemselves(t *testing.T) {
+	for info, want := range map[string]string{
+		"redis_version:7.0.15\r\n": "Redis 7.0.15",
+		"redis_version:7.2.4\r\nserver_name:valkey\r\nvalkey_version:9.1.2\r\n":  "valkey 9.1.2",
+		"redis_version:7.2.4\r\nserver_name:another\r\nvalkey_version:9.1.2\r\n": "another 7.2.4",
+		"": "Redis ",
+	} {
+		if r := serverReport(info, nil); r.Name+" "+r.Version != want {
+			t.Errorf("%q is %s %s, want %s", info, r.Name, r.Version, want)
+		}
+	}
+}
+
 func TestCheckOfASlowRedis(t *testing.T) {
 	notShort(t)
 	t.Parallel()

@@ -176,10 +176,10 @@ func (f *fake) serve(conn net.Conn) {
 		case "hello":
 			reply = "-ERR unknown command\r\n"
 		case "evalsha", "eval":
-			if words[1] == stateScript.sha { // it has no slots
-				break
+			text := ""
+			if words[1] == decideScript.sha || words[1] == decideScript.source {
+				text = f.script(words)
 			}
-			text := f.script(words)
 			reply = fmt.Sprintf("$%d\r\n%s\r\n", len(text), text)
 		}
 		switch f.current() {

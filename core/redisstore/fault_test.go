@@ -261,7 +261,7 @@ func TestLostRepliesChargeNothingTwice(t *testing.T) {
 	}
 	defer client.Close()
 	var calls atomic.Int64 // those of probes too
-	client.AddHook(&failing{func(words []any) bool {
+	client.AddHook(&failing{fails: func(words []any) bool {
 		if name := words[0]; name == "eval" || name == evalSHA {
 			calls.Add(1)
 		}

@@ -16,9 +16,9 @@ import (
 // notices is the name of the sorted set of the lasting posts and of the clock of all, passing
 // of the other posts, and replies of the hash of the replies to one. They are in the hash slot of
 // servers.
-func (n *namer) notices() string            { return n.prefix + ":{slots}:notices" }
-func (n *namer) passing() string            { return n.prefix + ":{slots}:passing" }
-func (n *namer) replies(post string) string { return n.prefix + ":{slots}:replies:" + post }
+func (n *namer) notices() string            { return n.beatTag() + ":notices" }
+func (n *namer) passing() string            { return n.beatTag() + ":passing" }
+func (n *namer) replies(post string) string { return n.beatTag() + ":replies:" + post }
 
 // The scripts about notices. In both sets, the score of a post is the instant of the server, or
 // later than the one of the post before; #last has the latest, negative.

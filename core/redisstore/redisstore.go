@@ -96,7 +96,8 @@
 //     for a process that starts meanwhile. A process in which 16,384 acquires wait for Redis
 //     decides others in the same way.
 //   - Heartbeats fail, to all processes: no slot is lost. Redis is unavailable to slots after
-//     three failures, whatever else it answers.
+//     three failures, whatever else it answers. In a Cluster one master has the heartbeats of the
+//     slots of all keys; slots of keys of other masters are granted by these for another SlotTTL.
 //
 // If a key holds more than its limit after that, it gets no more, and [core.Slot.Shed] gives
 // up what is too many.

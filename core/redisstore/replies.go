@@ -10,7 +10,7 @@ import (
 
 // wrapped is what Redis 6.2 puts before the error of a command that a script runs. Later versions
 // put something after it.
-var wrapped = regexp.MustCompile(`^ERR Error running script \(call to \w+\): (?:@user_script: ?\d+: )+-?`)
+var wrapped = regexp.MustCompile(`^(?:ERR Error running script \(call to \w+\): )?(?:@user_script: ?\d+: )+-?`)
 
 // said returns what a server replied with an error, of a script that of the command in it; "" if
 // it did not.

@@ -9,12 +9,6 @@ import (
 	"github.com/headgate/headgate/internal/bubble"
 )
 
-// A replyError is an error as a server replies it.
-type replyError string
-
-func (e replyError) Error() string { return string(e) }
-func (replyError) RedisError()     {}
-
 // What versions reply about the same, in scripts and outside.
 func TestWhatRepliesSay(t *testing.T) {
 	const old = "ERR Error running script (call to f_c00cc63bb85d8a9162bf449cd785855846172f77): @user_script:12: "

@@ -24,9 +24,10 @@ func (n *namer) slots(name, key string) string {
 
 // servers is the name of the set of incarnations. It is not the name of any key's hash,
 // whose tag begins with another character.
-func (n *namer) servers() string { return n.prefix + ":{slots}" + serversSuffix }
+func (n *namer) servers() string { return n.beatTag() + ":servers" }
 
-const serversSuffix = ":servers"
+// beatTag begins the names of what the slots of all keys need.
+func (n *namer) beatTag() string { return n.prefix + ":{slots}" }
 
 // clusterShards divide the hash slots of a Cluster for the keeper.
 const clusterShards = 16
@@ -135,16 +136,16 @@ func (b *backend) Stated(ctx context.Context, name, key string) (stated []keeper
 	return stated, tombs.Val(), nil
 }
 
-// BeatRoute implements [remote.SlotBackend].
+// BeatRoute implements [remote.BeatBackend].
 func (b *backend) BeatRoute() (server *remote.Server, part int) {
 	if !b.isCluster() {
 		return &b.servers.first, 0
 	}
-	tag := strings.TrimSuffix(b.names.servers(), serversSuffix)
+	tag := b.names.beatTag()
 	return b.servers.of(tag), hashSlotOf([]byte(tag))
 }
 
-// Beat implements [remote.SlotBackend].
+// Beat implements [remote.BeatBackend].
 func (b *backend) Beat(ctx context.Context, beat *keeper.Beat) error {
 	instant := ""
 	if b.instant != nil {
@@ -160,7 +161,7 @@ func (b *backend) Beat(ctx context.Context, beat *keeper.Beat) error {
 	return beat.Read(text)
 }
 
-// Histories implements [remote.SlotBackend], with the run and the replication history of
+// Histories implements [remote.BeatBackend], with the run and the replication history of
 // each master.
 func (b *backend) Histories(ctx context.Context) string {
 	if !b.isCluster() {

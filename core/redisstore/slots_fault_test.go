@@ -597,7 +597,7 @@ func TestSlotsAreStatedWhileTheBreakerIsOpen(t *testing.T) {
 	slots := newSlots(t, s, "ws", 5)
 	slot := acquires(t, slots, "key")
 	acquires(t, slots, "key")
-	s.Client().AddHook(&failing{func(words []any) bool {
+	s.Client().AddHook(&failing{fails: func(words []any) bool {
 		return isProbe(words) || isOfSlots(words) && words[7] != int64(0) // what is wanted above what is held
 	}})
 	for !s.State().Away {

@@ -53,6 +53,12 @@ func (b *backend) trialKey(hashSlot int) string {
 // try makes decisions as users do, and corrects one: all that a server has to be able to do
 // for limits.
 func (b *backend) try(ctx context.Context, hashSlot int) error {
+	err := bounded(ctx, b.timeout, func(ctx context.Context) error {
+		return b.may(ctx, string(b.names.tag(nil, b.trialKey(hashSlot))), limitCommands)
+	})
+	if err != nil {
+		return err
+	}
 	spec, all := trialSpec, trialSpec.Policies
 	for _, policies := range [][]store.Policy{all[:4], all, all[len(all)-1:]} {
 		spec.Policies = policies
@@ -69,8 +75,10 @@ func (b *backend) try(ctx context.Context, hashSlot int) error {
 		} {
 			q.Part = hashSlot
 			err := bounded(ctx, b.timeout, func(ctx context.Context) error {
-				err, _ := b.Ask(ctx, []*question{q})
-				return errors.Join(err, q.Err)
+				if err, _ := b.Ask(ctx, []*question{q}); err != nil {
+					return err
+				}
+				return q.Err
 			})
 			if err != nil {
 				return err
@@ -88,6 +96,12 @@ func (b *backend) try(ctx context.Context, hashSlot int) error {
 
 // trySlots grants a slot and releases it: all that a server has to be able to do for slots.
 func (b *backend) trySlots(ctx context.Context, hashSlot int) error {
+	err := bounded(ctx, b.slotTimeout, func(ctx context.Context) error {
+		return b.may(ctx, string(b.names.tag(nil, b.trialKey(hashSlot))), slotCommands)
+	})
+	if err != nil {
+		return err
+	}
 	op := keeper.Op{Key: b.trialKey(hashSlot), ID: "trial" + rand.Text(), Seq: 1, Want: 1, Limit: step.MaxInt}
 	for op.Want >= 0 {
 		err := bounded(ctx, b.slotTimeout, func(ctx context.Context) error {
@@ -112,7 +126,7 @@ func (b *backend) ProbeSlots(ctx context.Context, hashSlot int) error {
 	return b.probe(ctx, hashSlot, b.trySlots)
 }
 
-// ProbeBeats implements [remote.SlotBackend].
+// ProbeBeats implements [remote.BeatBackend].
 func (b *backend) ProbeBeats(ctx context.Context, beat func(ctx context.Context) error) error {
 	if err := b.reload(ctx); err != nil {
 		return err

@@ -26,21 +26,27 @@ type SlotBackend interface {
 	// what that has shown of the server: see [Backend].
 	State(ctx context.Context, ops []*keeper.Op) error
 
-	// Beat and Histories are those of [keeper.Transport]. BeatRoute is the like of Route: all
-	// beats go to one server, whatever the keys.
-	Beat(ctx context.Context, b *keeper.Beat) error
-	BeatRoute() (server *Server, part int)
-	Histories(ctx context.Context) string
-
-	// ProbeSlots and ProbeBeats are the like of Probe for State and Beat. ProbeBeats is told
-	// how to beat.
+	// ProbeSlots is the like of Probe for State.
 	ProbeSlots(ctx context.Context, part int) error
-	ProbeBeats(ctx context.Context, beat func(ctx context.Context) error) error
 
 	// Stated returns what has been stated of a key, and the incarnations that are dead.
 	Stated(ctx context.Context, name, key string) (stated []keeper.Field, dead []string, err error)
 
+	BeatBackend
 	NoticeBackend
+}
+
+// A BeatBackend sends heartbeats, all to one server, whatever the keys.
+type BeatBackend interface {
+	// Beat and Histories are those of [keeper.Transport].
+	Beat(ctx context.Context, b *keeper.Beat) error
+	Histories(ctx context.Context) string
+
+	// BeatRoute is the like of Route.
+	BeatRoute() (server *Server, part int)
+
+	// ProbeBeats is the like of Probe, and is told how to beat.
+	ProbeBeats(ctx context.Context, beat func(ctx context.Context) error) error
 }
 
 // A NoticeBackend keeps notices, and the answers to them.
