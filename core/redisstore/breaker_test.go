@@ -34,7 +34,7 @@ func TestBreakerOpensProbesAndCloses(t *testing.T) {
 			t.Fatalf("%+v", st)
 		}
 
-		// Nobody asks now but the probes, at first often, at last every second.
+		// Nobody asks now but the probes, at first often, at last twice a second.
 		calls, _ := f.counts()
 		opened := time.Now()
 		for range 600 {
@@ -70,6 +70,46 @@ func TestBreakerOpensProbesAndCloses(t *testing.T) {
 		if len(told) != 2 || !errors.Is(told[0], st.Reason) || told[1] != nil {
 			t.Errorf("the hook was told %v", told)
 		}
+	})
+}
+
+// The reason is what keeps Redis away now, not what was first.
+func TestTheReasonIsTheNewest(t *testing.T) {
+	const loading = "LOADING Redis is loading the dataset in memory"
+	inBubble(t, Config{Failure: FailOpen}, func(t *testing.T, f *fake, s *Store, l *core.Limiter) {
+		f.be(hangUp)
+		for !s.State().Away {
+			allow(t, l, "k", 1)
+		}
+		since, first := s.State().Since, s.State().Reason
+		f.refuseWith(loading)
+		time.Sleep(2 * maxProbePause)
+		if st := s.State(); !st.Away || st.Reason == nil || st.Reason.Error() != loading || errors.Is(st.Reason, first) || !st.Since.Equal(since) {
+			t.Errorf("%+v", st)
+		}
+		f.be(answer)
+		time.Sleep(2 * maxProbePause)
+		if st := s.State(); st.Away || st.Reason != nil {
+			t.Errorf("%+v", st)
+		}
+	})
+}
+
+// A password that was changed is the reason, in one line.
+func TestTheReasonIsTheChangedPassword(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	s := as(t, server, Config{Failure: FailOpen}, "+@all")
+	l, slots := newLimiter(t, s, "api", core.FixedWindow(core.PerDay(1_000_000))), newSlots(t, s, "ws", 1_000_000)
+	allow(t, l, "k", 1)
+	acquires(t, slots, "k")
+	server.Do("ACL", "SETUSER", "headgate", "resetpass", ">another")
+	server.Do("CLIENT", "KILL", "USER", "headgate")
+	eventually(t, "the reason", func() bool {
+		allow(t, l, "k", 1)
+		acquires(t, slots, "k")
+		st := s.State()
+		return st.Away && strings.Contains(st.Reason.Error(), "WRONGPASS") && !strings.Contains(st.Reason.Error(), "\n")
 	})
 }
 

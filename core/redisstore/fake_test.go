@@ -111,6 +111,8 @@ func (f *fake) open(t testing.TB, c Config, change ...func(*redis.Options)) *Sto
 		off.Elem().FieldByName("Mode").SetString("disabled")
 		f.Set(off)
 	}
+	o.MaxRetries = -1 // as Open makes it
+	dialOnce(o)
 	for _, f := range change {
 		f(o)
 	}

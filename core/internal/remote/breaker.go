@@ -21,7 +21,7 @@ const (
 	MinProbePause = 50 * time.Millisecond
 
 	// MaxProbePause is the longest pause before a probe.
-	MaxProbePause = time.Second
+	MaxProbePause = time.Second / 2
 )
 
 // A breaker keeps decisions from waiting for a server that does not answer. While it is
