@@ -297,7 +297,7 @@ func (t transport) Beat(ctx context.Context, b *keeper.Beat) error {
 	server, part := t.backend.BeatRoute()
 	a := server.attempt(&t.beats, part)
 	err := t.backend.Beat(ctx, b)
-	if !errors.Is(err, ErrGone) {
+	if gaveUp := errors.Is(ctx.Err(), context.Canceled); !gaveUp && !errors.Is(err, ErrGone) {
 		t.beatings.report(a, err)
 	}
 	return err

@@ -228,6 +228,25 @@ func end(t *testing.T, s *Slots) {
 	time.Sleep(time.Minute) // probes end
 }
 
+// Who gives up while slots are closed says nothing of the server.
+func TestBeatsThatAreGivenUp(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		r := newRegistry(1)
+		r.beats = silent
+		s := NewSlots(r, Config{}, SlotConfig{Timeout: slotTimeout, TTL: slotTTL})
+		for range 2 * MaxFailures {
+			ctx, cancel := context.WithCancel(t.Context())
+			time.AfterFunc(time.Second, cancel)
+			if err := (transport{s}).Beat(ctx, &keeper.Beat{}); !errors.Is(err, context.Canceled) {
+				t.Error(err)
+			}
+		}
+		if st := StateOf(r.Servers(), s); st.Away {
+			t.Errorf("%+v", st)
+		}
+	})
+}
+
 // A key that this process fills does not keep Failure from deciding once beats fail, although
 // nothing else is known to.
 func TestSlotsOfAFullKeyWithoutBeats(t *testing.T) {
