@@ -9,12 +9,15 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"net/http"
 	"os"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/headgate/headgate/keyfuncs"
 )
 
 // A request is a line of an access log.
@@ -25,50 +28,78 @@ type request struct {
 	plan  string
 }
 
-// A logReader reads an access log: common or combined format, or a JSON object in each line.
+// A logReader reads access logs: common or combined format, or a JSON object in each line.
 type logReader struct {
 	keyField, planField, timeField string
 
 	lines   int      // read
 	broken  int      // that are no requests
 	reasons []string // of the first of these
+
+	address keyfuncs.Func     // the key of an address
+	texts   map[string]string // keys and plans: one of each
+}
+
+func newLogReader() *logReader {
+	return &logReader{address: keyfuncs.RemoteAddr(), texts: make(map[string]string)}
 }
 
 // maxLine is the length of the longest line that can be a request.
 const maxLine = 1 << 20
 
-// each calls f for each request. A line that is none is counted.
-func (r *logReader) each(in io.Reader, f func(request) error) error {
-	lines := bufio.NewReaderSize(in, 1<<16)
-	for {
-		line, long, err := readLine(lines)
-		if err != nil && !errors.Is(err, io.EOF) {
-			return err
-		}
-		if len(line) > 0 || long || err == nil {
+// next returns a function that returns the requests of a log, one after the other, and false at
+// the end. A line that is no request is counted.
+func (r *logReader) next(name string, in io.Reader) func() (request, bool, error) {
+	lines, number, ended := bufio.NewReaderSize(in, 1<<16), 0, false
+	return func() (request, bool, error) {
+		for !ended {
+			line, long, err := readLine(lines)
+			if ended = errors.Is(err, io.EOF); err != nil && !ended {
+				return request{}, false, fmt.Errorf("%s: %w", name, err)
+			}
+			number++
+			if len(bytes.TrimSpace(line)) == 0 && !long {
+				continue // an empty line is nothing
+			}
 			r.lines++
 			q, fault := r.request(line)
 			if long {
 				fault = fmt.Errorf("it is longer than %d bytes", maxLine)
 			}
-			switch {
-			case fault == nil:
-				if err := f(q); err != nil {
-					return err
-				}
-			case len(bytes.TrimSpace(line)) == 0:
-				r.lines-- // an empty line is nothing
-			default:
-				r.broken++
-				if len(r.reasons) < 5 {
-					r.reasons = append(r.reasons, fmt.Sprintf("line %d: %v", r.lines, fault))
-				}
+			if fault == nil {
+				q.key, q.plan = r.one(r.group(q.key)), r.one(q.plan)
+				return q, true, nil
+			}
+			r.broken++
+			if len(r.reasons) < 5 {
+				r.reasons = append(r.reasons, fmt.Sprintf("line %d: %v", number, fault))
 			}
 		}
-		if err != nil {
-			return nil //nolint:nilerr // the end
-		}
+		return request{}, false, nil
 	}
+}
+
+// group returns the key that keyfuncs has for an address: an IPv6 address is one of its network.
+// What is no address is its own key.
+func (r *logReader) group(key string) string {
+	if strings.Count(key, ":") < 2 {
+		return key // an IPv4 address, or none
+	}
+	grouped, err := r.address(&http.Request{RemoteAddr: "[" + strings.Trim(key, "[]") + "]:0"})
+	if err != nil {
+		return key
+	}
+	return grouped
+}
+
+// one returns the text that stands for all that are equal. It is not a part of a line.
+func (r *logReader) one(text string) string {
+	if one, ok := r.texts[text]; ok {
+		return one
+	}
+	text = strings.Clone(text)
+	r.texts[text] = text
+	return text
 }
 
 // readLine reads a line, and the beginning only of a long one.

@@ -21,6 +21,7 @@ import (
 	"os/signal"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -37,8 +38,25 @@ func main() {
 	redis.SetLogger(silent{})
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // so that a second Ctrl-C ends the process at once
-	os.Exit(run(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
+	code := make(chan int, 1)
+	go func() { code <- run(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr) }()
+	select {
+	case c := <-code:
+		os.Exit(c)
+	case <-ctx.Done():
+	}
+	// What waits for a server ends with the context, but what reads may wait for ever.
+	select {
+	case c := <-code:
+		os.Exit(c)
+	case <-time.After(endTime):
+		fmt.Fprintln(os.Stderr, "headgate: interrupted")
+		os.Exit(exitTrouble)
+	}
 }
+
+// endTime is how long a command has to end after a signal.
+const endTime = 100 * time.Millisecond
 
 // A command is one of the commands.
 type command struct {

@@ -99,7 +99,7 @@ func TestCommandLines(t *testing.T) {
 		{"try " + name, 2, "name a log with -access-log"},
 		{"try " + name + " -access-log " + name + ".log", 2, "no such file"},
 		{"try " + name + " -limit web -access-log -", 2, `there is no "web" among the limits`},
-		{"try " + name + " -access-log -", 2, "- has no request"},
+		{"try " + name + " -access-log -", 2, "-: there is no request"},
 		{"diff -secret-file " + name + ".not " + name + " " + name, 2, "no such file"},
 	} {
 		code, _, stderr := headgate(t, "", strings.Fields(c.args)...)
@@ -255,8 +255,8 @@ func TestTryFields(t *testing.T) {
 		"time":     {strings.ReplaceAll(json2, `"ts"`, `"when"`), "-time when", "2 admitted, 0 refused"},
 		"milli":    {`{"ts": 1760104536250, "ip": "a"}` + "\n" + `{"ts": 1760108136250, "ip": "a"}`, "", "2 admitted, 0 refused"},
 		"nano":     {`{"ts": 1760104536250000000, "ip": "a"}` + "\n" + `{"ts": 1760104536250000001, "ip": "a"}`, "", "1 admitted, 1 refused"},
-		"no field": {combined + json1, "-key nothing -time time", "has no request"},
-		"backward": {json1 + json1, "", "2 requests are earlier"},
+		"no field": {combined + json1, "-key nothing -time time", "-: there is no request"},
+		"backward": {json1 + json1, "", "1 requests were earlier"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			args := append([]string{"try", document, "-access-log", "-"}, strings.Fields(c.args)...)
@@ -343,15 +343,17 @@ func FuzzLog(f *testing.F) {
 	f.Add([]byte("::1 - a [10/Oct/2026:13:55:36 +0000] \"GET /a HTTP/1.1\" 200 - \"-\" \"x\"\n{\"time\": 1, \"ip\": 2}\n\n"), "", "")
 	f.Add([]byte("{\"a\": {\"b\": \"c\"}, \"@timestamp\": \"2026-10-10T13:55:36.5Z\"}\n"), "a.b", "a")
 	f.Fuzz(func(t *testing.T, log []byte, key, plan string) {
-		r := logReader{keyField: key, planField: plan}
+		r := newLogReader()
+		r.keyField, r.planField = key, plan
 		requests := 0
-		err := r.each(bytes.NewReader(log), func(q request) error {
+		next := r.next("log", bytes.NewReader(log))
+		q, ok, err := next()
+		for ; ok && err == nil; q, ok, err = next() {
 			requests++
 			if q.key == "" {
 				t.Error("an empty key")
 			}
-			return nil
-		})
+		}
 		if err != nil || requests+r.broken != r.lines || r.lines > bytes.Count(log, []byte("\n"))+1 {
 			t.Errorf("%v: %d requests and %d broken of %d lines", err, requests, r.broken, r.lines)
 		}

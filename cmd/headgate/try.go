@@ -45,10 +45,14 @@ const forgetEvery = 100_000
 
 // try says who would have been refused.
 func try(ctx context.Context, c *call) (int, error) {
-	logName := c.flags.String("access-log", "", "replay this `file`: common or combined log format, or JSON lines; also compressed; - is standard input")
+	var names []string
+	c.flags.Func("access-log", "replay this `file`: common or combined log format, or JSON lines; also compressed; - is standard input; may be repeated", func(name string) error {
+		names = append(names, name)
+		return nil
+	})
 	name := c.flags.String("limit", "", "try this `limit`; needed if the document has several")
 	top := c.flags.Int("top", 10, "print this `number` of keys")
-	var r logReader
+	r := newLogReader()
 	c.flags.StringVar(&r.keyField, "key", "", "the `field` that is the key: host, user, path, method ...; of JSON any, as in request.remote_ip")
 	c.flags.StringVar(&r.planField, "plan", "", "the `field` whose value is the plan")
 	c.flags.StringVar(&r.timeField, "time", "", "the `field` of JSON that is the time")
@@ -56,7 +60,7 @@ func try(ctx context.Context, c *call) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	if *logName == "" {
+	if len(names) == 0 {
 		return 0, errors.New("name a log with -access-log")
 	}
 	secret, err := c.secret()
@@ -72,16 +76,16 @@ func try(ctx context.Context, c *call) (int, error) {
 		defer t.limit.Book().Close()
 		trials = append(trials, t)
 	}
-	in, closeLog, err := openLog(*logName, c.stdin)
-	if err != nil {
-		return 0, err
-	}
-	defer closeLog()
 	s := &spread{trials: trials, progress: c.progress()}
-	if err := r.each(in, func(q request) error {
-		s.add(q)
-		return ctx.Err()
-	}); err != nil {
+	for i, name := range names {
+		in, closeLog, err := openLog(name, c.stdin)
+		if err != nil {
+			return 0, err
+		}
+		defer closeLog()
+		s.logs = append(s.logs, &orderedLog{place: i, read: r.next(name, in), most: maxHeld})
+	}
+	if err := merge(ctx, slices.Clone(s.logs), s.add); err != nil {
 		return 0, err
 	}
 	s.flush()
@@ -91,9 +95,9 @@ func try(ctx context.Context, c *call) (int, error) {
 		code = exitNo
 	}
 	if s.requests == 0 {
-		return 0, fmt.Errorf("%s has no request: %s", *logName, strings.Join(r.reasons, "; "))
+		return 0, errors.New(strings.Join(append([]string{strings.Join(names, ", ") + ": there is no request"}, r.reasons...), "; "))
 	}
-	return code, c.report(&r, s, *top, secret)
+	return code, c.report(r, s, *top, secret)
 }
 
 func (c *call) newTrial(ctx context.Context, file, name string, secret []byte) (*trial, error) {
@@ -126,12 +130,13 @@ func (c *call) newTrial(ctx context.Context, file, name string, secret []byte) (
 // A spread gives requests of one whole second times within it: they did not come at once.
 type spread struct {
 	trials   []*trial
+	logs     []*orderedLog
 	progress func(requests int, done bool)
 
 	second      []request
 	requests    int
 	first, last time.Time
-	back        int // requests that are earlier than the one before
+	back        int // requests that are earlier than the one before, after all
 }
 
 // maxSecond is how many requests of a second are spread.
@@ -155,6 +160,14 @@ func (s *spread) add(q request) {
 		s.flush()
 	}
 	s.progress(s.requests, false)
+}
+
+// sorted returns how many requests were put in order.
+func (s *spread) sorted() (n int) {
+	for _, l := range s.logs {
+		n += l.early
+	}
+	return max(n-s.back, 0)
 }
 
 // flush decides about the requests of a second.
@@ -258,7 +271,7 @@ func (c *call) report(r *logReader, s *spread, top int, secret []byte) error {
 		all = append(all, j)
 	}
 	result := map[string]any{
-		"requests": s.requests, "first": s.first, "last": s.last, "out_of_order": s.back,
+		"requests": s.requests, "first": s.first, "last": s.last, "sorted": s.sorted(), "out_of_order": s.back,
 		"lines": r.lines, "broken_lines": r.broken, "broken": append([]string{}, r.reasons...), "trials": all,
 	}
 	return c.print(result, func() {
@@ -266,8 +279,11 @@ func (c *call) report(r *logReader, s *spread, top int, secret []byte) error {
 		if r.broken > 0 {
 			c.printf("%d of %d lines are no requests and were left out: %s\n", r.broken, r.lines, strings.Join(r.reasons, "; "))
 		}
+		if n := s.sorted(); n > 0 {
+			c.printf("%d requests were earlier than the line before, and were put in order\n", n)
+		}
 		if s.back > 0 {
-			c.printf("%d requests are earlier than the one before, and count as of that one's time\n", s.back)
+			c.printf("%d requests are too far behind later ones to be put in order, and count as of their time: sort the log\n", s.back)
 		}
 		for i, t := range s.trials {
 			c.printTrial(t, &all[i])
