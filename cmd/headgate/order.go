@@ -35,10 +35,10 @@ type numbered struct {
 	number int
 }
 
-func (rs requests) Len() int           { return len(rs) }
-func (rs requests) Less(i, j int) bool { return rs[i].compare(rs[j]) < 0 }
-func (rs requests) Swap(i, j int)      { rs[i], rs[j] = rs[j], rs[i] }
-func (rs *requests) Push(x any)        { *rs = append(*rs, x.(numbered)) } //nolint:forcetypeassert // there is nothing else
+func (rs *requests) Len() int           { return len(*rs) }
+func (rs *requests) Less(i, j int) bool { return (*rs)[i].compare((*rs)[j]) < 0 }
+func (rs *requests) Swap(i, j int)      { (*rs)[i], (*rs)[j] = (*rs)[j], (*rs)[i] }
+func (rs *requests) Push(x any)         { *rs = append(*rs, x.(numbered)) } //nolint:forcetypeassert // there is nothing else
 
 func (rs *requests) Pop() any {
 	last := len(*rs) - 1

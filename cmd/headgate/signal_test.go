@@ -16,6 +16,7 @@ const asCommand = "HEADGATE_TEST_COMMAND"
 
 // The first SIGTERM or Ctrl-C ends a command that reads what does not come.
 func TestSignalsEndWhatReads(t *testing.T) {
+	t.Parallel()
 	if runtime.GOOS == "windows" {
 		t.Skip("there are no such signals on Windows")
 	}

@@ -46,7 +46,8 @@ const forgetEvery = 100_000
 // try says who would have been refused.
 func try(ctx context.Context, c *call) (int, error) {
 	var names []string
-	c.flags.Func("access-log", "replay this `file`: common or combined log format, or JSON lines; also compressed; - is standard input; may be repeated", func(name string) error {
+	const logs = "replay this `file`: common or combined log format, or JSON lines; also compressed; - is standard input; may be repeated"
+	c.flags.Func("access-log", logs, func(name string) error {
 		names = append(names, name)
 		return nil
 	})
