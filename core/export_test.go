@@ -13,10 +13,38 @@ func (s *Slots) Waiting() (callers, keys int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for _, l := range q.lines {
-		callers += len(l.all)
+		if callers += len(l.all); len(l.all) > 0 {
+			keys++
+		}
 	}
 	if int64(callers) != q.waiting.Load() {
 		return -1, -1
 	}
-	return callers, len(q.lines)
+	return callers, keys
+}
+
+// Lines returns how many lines are remembered.
+func (s *Slots) Lines() int {
+	q := &s.state.queue
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return len(q.lines)
+}
+
+// Line returns, of each who waits for slots of a key, the key of the first other claim.
+func (s *Slots) Line(key string) (keys []string) {
+	q := &s.state.queue
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if l := q.lines[key]; l != nil {
+		for _, w := range l.all {
+			for _, c := range w.claims {
+				if c.Key != key {
+					keys = append(keys, c.Key)
+					break
+				}
+			}
+		}
+	}
+	return keys
 }

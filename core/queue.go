@@ -1,6 +1,7 @@
 package core
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,10 +10,12 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/headgate/headgate/core/store"
 )
 
 // queuePoll is after which time at most the first in a line asks again: slots may become free
-// without this process.
+// without this process. After that time, too, who waits looks whether a limit was raised.
 const queuePoll = 200 * time.Millisecond
 
 // AcquireWait is Acquire that waits until a slot is free, but for no longer than the context,
@@ -21,124 +24,319 @@ const queuePoll = 200 * time.Millisecond
 // [FullError]; it also wraps the cause of the context if that ended.
 //
 // Within a process, callers that wait for the same key are served in the order in which they
-// came. They are woken when a slot is released that these Slots, or others that With made of
+// came, except that none waits behind one with a smaller limit if there is room under its own.
+// They are woken when a slot is released that these Slots, or others that With made of
 // them, have acquired. What is released otherwise, by other processes or by slots that were
-// made separately, they find within 200 ms, and as long as the store takes to answer. Calls
-// that do not wait, such as Acquire, may be faster.
+// made separately, and a limit that was raised, they find within 200 ms, and as long as the
+// store takes to answer; so do those who were refused what another call took for a moment (see
+// [AcquireAll]). Calls that do not wait, such as Acquire, may be faster.
 func (s *Slots) AcquireWait(ctx context.Context, key string, waiters int) (*Slot, error) {
 	return AcquireAllWait(ctx, waiters, Claim{Slots: s, Key: key})
 }
 
-// AcquireAllWait is [AcquireAll] that waits like [Slots.AcquireWait]. A caller waits for the
-// claim that is full, and for one after the other if several are; only those count that wait
-// for the same. It holds nothing meanwhile.
+// AcquireAllWait is [AcquireAll] that waits like [Slots.AcquireWait]. It holds nothing
+// meanwhile. A caller stands in the line of one claim that is full, and moves to another line if
+// then another claim is; at most waiters stand in each line.
+//
+// In the line of a claim, those of a key with a smaller limit, such as that of a user beside
+// that of the service, are no more than this smaller limit leaves room for, with what the key
+// has acquired by calls like this one. The others stand in the line of their own key. So no
+// user fills the line of all. If two limits are equal, the claim that comes first is taken for
+// the smaller.
 func AcquireAllWait(ctx context.Context, waiters int, claims ...Claim) (*Slot, error) {
+	return AcquireAllWaitFunc(ctx, waiters, func() []Claim { return claims })
+}
+
+// AcquireAllWaitFunc is AcquireAllWait for claims whose Slots may change while the caller waits,
+// as a user's plan may. It calls claims, in the goroutine of the caller, before each time it asks
+// the store, and at least every 200 ms. The keys should remain the same.
+func AcquireAllWaitFunc(ctx context.Context, waiters int, claims func() []Claim) (*Slot, error) {
 	if ctx == nil {
 		return nil, errContext
 	}
-	if err := checkTogether("claim", claims); err != nil {
+	w := claimant{source: claims, turn: make(chan struct{}, 1)}
+	if err := w.renew(); err != nil {
 		return nil, err
 	}
-	start := beginAll(claims)
-	slot, err := acquireWait(ctx, waiters, claims)
-	acquired(ctx, start, claims, slot, err)
+	w.number = arrivals.Add(1)
+	start := beginAll(w.claims)
+	slot, err := w.acquire(ctx, waiters)
+	acquired(ctx, start, w.claims, slot, err)
 	return slot, err
 }
 
-func acquireWait(ctx context.Context, most int, claims []Claim) (*Slot, error) {
-	w := claimant{since: time.Now(), turn: make(chan struct{}, 1)}
-	defer w.leave()
-	// Those who wait come first.
-	full := waitedFor(claims)
+// arrivals numbers those who may wait.
+var arrivals atomic.Int64 //nolint:gochecknoglobals // orders what stands in lines of different slots
+
+// A queue is who waits for slots of one name, and who might have to.
+type queue struct {
+	waiting atomic.Int64
+
+	mu    sync.Mutex
+	lines map[string]*line // by key
+}
+
+// A line is who waits for slots of a key, in the order in which they came. Only the first
+// asks the store, and after it those for whom its refusal says nothing.
+//
+// Who waits for several keys, or was granted slots of several, has a ticket of each whose limit is
+// smaller than the largest, or than that of the line in which it stands.
+type line struct {
+	key     string
+	all     []*claimant
+	tickets int64
+}
+
+// line returns the line of a key, which may be new. The queue is locked.
+func (q *queue) line(key string) *line {
+	l := q.lines[key]
+	if l == nil {
+		if q.lines == nil {
+			q.lines = make(map[string]*line)
+		}
+		l = &line{key: key}
+		q.lines[key] = l
+	}
+	return l
+}
+
+// changed wakes the first of a line, or forgets a line that is not needed. The queue is locked.
+func (q *queue) changed(l *line) {
+	switch {
+	case len(l.all) > 0:
+		l.all[0].wake()
+	case l.tickets == 0:
+		delete(q.lines, l.key)
+	}
+}
+
+// A claimant stands in one line at a time. Its queue guards what others look at meanwhile: the
+// claims, and the cause.
+type claimant struct {
+	source func() []Claim
+	number int64         // the smaller came first
+	turn   chan struct{} // has room for one; to ask again
+
+	claims  []Claim
+	asked   []store.Claim
+	order   []int // of the claims: the smallest limit first
+	tickets uint8 // a bit for each claim
+
+	queue *queue
+	line  *line
+	full  cause // why it waits
+	here  cause // why it waits in this line: the same, or there was no ticket of the key
+	held  int64 // of what is full, as far as that is known
+}
+
+// A cause is why a claimant waits: the first so many slots, or tickets, of the key are taken.
+type cause struct {
+	queue *queue
+	key   string
+	most  int64
+}
+
+// answers returns the index of the claim to which the cause applies, too, or -1.
+func (c *cause) answers(w *claimant) int {
+	for i := range w.claims {
+		if w.of(i) == c.queue && w.asked[i].Key == c.key && w.asked[i].Most() <= c.most {
+			return i
+		}
+	}
+	return -1
+}
+
+// blocks returns the index of the claim for which another waits for what w waits for, or -1.
+func (w *claimant) blocks(v *claimant) int {
+	if w.here != w.full && w.here.answers(v) < 0 {
+		return -1
+	}
+	return w.full.answers(v)
+}
+
+// of returns the queue of a claim.
+func (w *claimant) of(i int) *queue { return &w.claims[i].Slots.state.queue }
+
+func (w *claimant) acquire(ctx context.Context, most int) (*Slot, error) {
+	defer w.giveUp()
 	for {
+		if anyClosed(w.claims) {
+			return nil, ErrClosed
+		}
+		full := w.ahead()
 		if full == nil {
-			slot, err := acquireAll(ctx, claims)
+			slot, err := w.ask(ctx)
 			if !errors.As(err, &full) {
 				return slot, err
 			}
 		}
-		if !w.stand(claims[full.Claim], most) {
+		if !w.stand(full, most) {
 			return nil, full
 		}
 		if err := w.wait(ctx); err != nil {
 			return nil, fmt.Errorf("headgate: no slot while the caller waited: %w: %w", err, full)
 		}
-		full = nil
+		if err := w.renew(); err != nil {
+			return nil, err
+		}
 	}
 }
 
-// waitedFor returns the last refusal of the first of the claims for which somebody waits, or
-// nil.
-func waitedFor(claims []Claim) *FullError {
-	for i, c := range claims {
-		q := &c.Slots.state.queue
+// renew finds out what the claimant wants, as of now.
+func (w *claimant) renew() error {
+	claims := w.source()
+	if err := checkTogether("claim", claims); err != nil {
+		return err
+	}
+	if !slices.EqualFunc(w.claims, claims, inLine) {
+		w.giveUp()
+	}
+	asked := ask(claims)
+	if w.line != nil {
+		w.queue.mu.Lock()
+		defer w.queue.mu.Unlock()
+	}
+	w.claims, w.asked = claims, asked
+	w.order = w.order[:0]
+	for i := range claims {
+		w.order = append(w.order, i)
+	}
+	slices.SortStableFunc(w.order, func(i, j int) int { return cmp.Compare(asked[i].Limit, asked[j].Limit) })
+	return nil
+}
+
+// inLine reports whether those who wait for two claims stand in one line.
+func inLine(a, b Claim) bool { return a.Slots.state == b.Slots.state && a.Key == b.Key }
+
+// ahead returns the refusal of one who came before and waits for what the claimant wants, too, or
+// nil. Those who came before come first.
+func (w *claimant) ahead() *FullError {
+	for i := range w.claims {
+		q := w.of(i)
 		if q.waiting.Load() == 0 {
 			continue
 		}
 		q.mu.Lock()
-		l := q.lines[c.Key]
+		var full *FullError
+		if l := q.lines[w.claims[i].Key]; l != nil {
+			full = l.ahead(w)
+		}
 		q.mu.Unlock()
-		if l != nil {
-			limit := c.Slots.Limit(c.Key)
-			return &FullError{Occupancy{c.Slots.name, limit, limit}, i, SourceCache}
+		if full != nil {
+			return full
 		}
 	}
 	return nil
 }
 
-// A queue is who waits for slots of one name.
-type queue struct {
-	waiting atomic.Int64
-
-	mu    sync.Mutex
-	lines map[string]*line // by key; none is empty
-}
-
-// A line is who waits for slots of a key, in the order in which they came. Only the first
-// asks the store.
-type line struct {
-	key string
-	all []*claimant
-}
-
-// A claimant stands in one line at a time.
-type claimant struct {
-	since time.Time
-	turn  chan struct{} // has room for one; to ask again
-	queue *queue
-	line  *line
-}
-
-// stand makes the claimant stand in the line of a claim, unless it does already. It reports
-// whether there was a place among the most who may wait.
-func (w *claimant) stand(c Claim, most int) bool {
-	q := &c.Slots.state.queue
-	if w.line != nil && w.queue == q && w.line.key == c.Key {
-		return true
+// ahead is claimant.ahead for one line. Its queue is locked.
+func (l *line) ahead(w *claimant) *FullError {
+	for _, v := range l.all {
+		if v.number >= w.number {
+			break
+		}
+		// Who stands where it has to does not wait for one who has no ticket for that.
+		if l != w.line && w.line != nil && w.queue == v.full.queue && w.line.key == v.full.key {
+			continue
+		}
+		if i := v.blocks(w); i >= 0 {
+			limit := w.asked[i].Limit
+			return &FullError{Occupancy{w.claims[i].Slots.name, limit, max(v.held, limit)}, i, SourceCache}
+		}
 	}
-	w.leave()
+	return nil
+}
+
+// ask asks the stores.
+func (w *claimant) ask(ctx context.Context) (*Slot, error) {
+	slot, err := acquireAll(ctx, w.claims, w.asked)
+	if err != nil || len(w.claims) == 1 {
+		return slot, err
+	}
+	// The slot has tickets from now on, whether there are any or not.
+	for _, i := range w.order[:len(w.order)-1] {
+		if w.tickets&(1<<i) == 0 {
+			w.ticket(i, NoLimit)
+		}
+	}
+	slot.tickets, w.tickets = w.tickets, 0
+	return slot, nil
+}
+
+// stand makes the claimant stand in the line of the claim that is full, or in that of one with a
+// smaller limit of which there is no ticket. It reports whether there was a place among the most who may
+// wait.
+func (w *claimant) stand(full *FullError, most int) bool {
+	target := full.Claim
+	for _, i := range w.order {
+		if i == full.Claim {
+			break
+		}
+		if w.tickets&(1<<i) == 0 && !w.ticket(i, w.asked[i].Limit) {
+			target = i
+			break
+		}
+	}
+	for _, i := range w.order[slices.Index(w.order, target):] {
+		w.giveBack(i)
+	}
+	because := func(i int) cause { return cause{w.of(i), w.claims[i].Key, w.asked[i].Most()} }
+	q, key := w.of(target), w.claims[target].Key
+	if w.line != nil && (w.queue != q || w.line.key != key) {
+		w.leave()
+	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	l := q.lines[c.Key]
-	if l == nil {
-		l = &line{key: c.Key}
+	w.full, w.here, w.held = because(full.Claim), because(target), full.Held
+	l := q.line(key)
+	if w.line == l {
+		l.pass(w)
+		return true
 	}
 	if len(l.all) >= most {
+		q.changed(l)
 		return false
 	}
-	if q.lines == nil {
-		q.lines = make(map[string]*line)
-	}
-	q.lines[c.Key] = l
 	place := len(l.all)
-	for place > 0 && l.all[place-1].since.After(w.since) { // it comes from another line
+	for place > 0 && l.all[place-1].number > w.number { // it comes from another line
 		place--
 	}
 	l.all = slices.Insert(l.all, place, w)
 	w.queue, w.line = q, l
 	q.waiting.Add(1)
-	l.wake() // a slot may have become free since the refusal, before anybody stood here
+	w.wake() // something may have become free since the refusal, before it stood here
 	return true
+}
+
+// ticket takes a ticket of a claim, unless there are so many, or one who came before waits for
+// the same.
+func (w *claimant) ticket(i int, most int64) bool {
+	q := w.of(i)
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	l := q.line(w.claims[i].Key)
+	if l.tickets >= most || most < NoLimit && l.ahead(w) != nil {
+		return false
+	}
+	l.tickets++
+	w.tickets |= 1 << i
+	return true
+}
+
+// giveBack gives the ticket of a claim back, if there is one.
+func (w *claimant) giveBack(i int) {
+	if w.tickets&(1<<i) != 0 {
+		w.tickets &^= 1 << i
+		w.of(i).freed(w.claims[i].Key, true)
+	}
+}
+
+// giveUp leaves the line, and gives the tickets back.
+func (w *claimant) giveUp() {
+	w.leave()
+	for i := range w.claims {
+		w.giveBack(i)
+	}
 }
 
 // leave leaves the line. The next is the first then, and asks.
@@ -156,23 +354,21 @@ func (w *claimant) leave() {
 	default:
 	}
 	q.waiting.Add(-1)
-	if len(l.all) == 0 {
-		delete(q.lines, l.key)
-	} else {
-		l.wake()
-	}
+	q.changed(l)
 }
 
 // wait waits until the claimant is to ask again, or until the context ends, and returns its
 // cause.
 func (w *claimant) wait(ctx context.Context) error {
-	poll := time.NewTimer(queuePoll - rand.N(queuePoll/5)) //nolint:gosec // no secret
+	pause := func() time.Duration { return queuePoll - rand.N(queuePoll/5) } //nolint:gosec // no secret
+	poll := time.NewTimer(pause())
 	defer poll.Stop()
 	for {
 		select {
 		case <-w.turn:
 		case <-poll.C:
-			if !w.isFirst() {
+			if !w.isFirst() && !w.raised() {
+				poll.Reset(pause())
 				continue // wake says when it is
 			}
 		case <-ctx.Done():
@@ -187,8 +383,20 @@ func (w *claimant) isFirst() bool {
 	return w.line.all[0] == w
 }
 
-// wake makes the first ask. The queue is locked.
-func (l *line) wake() { l.all[0].wake() }
+// raised reports whether the claimant may have more now than when it asked, or a malformed
+// claim.
+func (w *claimant) raised() bool {
+	claims := w.source()
+	if len(claims) != len(w.claims) || checkTogether("claim", claims) != nil {
+		return true
+	}
+	for i, a := range ask(claims) {
+		if !inLine(claims[i], w.claims[i]) || a.Most() > w.asked[i].Most() {
+			return true
+		}
+	}
+	return false
+}
 
 func (w *claimant) wake() {
 	select {
@@ -197,16 +405,32 @@ func (w *claimant) wake() {
 	}
 }
 
-// freed is called when a slot of the key was given back.
-func (q *queue) freed(key string) {
-	if q.waiting.Load() == 0 {
+// pass wakes the next after one who was refused for whom that refusal says nothing: who has a
+// larger limit, say. The queue is locked.
+func (l *line) pass(w *claimant) {
+	for _, v := range l.all[slices.Index(l.all, w)+1:] {
+		if w.blocks(v) < 0 {
+			v.wake()
+			return
+		}
+	}
+}
+
+// freed is called when a slot of the key was given back, or a ticket.
+func (q *queue) freed(key string, ticket bool) {
+	if !ticket && q.waiting.Load() == 0 {
 		return
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if l := q.lines[key]; l != nil {
-		l.wake()
+	l := q.lines[key]
+	if l == nil {
+		return
 	}
+	if ticket {
+		l.tickets--
+	}
+	q.changed(l)
 }
 
 // closed is called when the slots were closed: everybody asks, and is told.

@@ -14,7 +14,10 @@ import (
 type Slot struct {
 	hold   store.Hold
 	source Source
-	state  atomic.Uint32
+
+	state   atomic.Uint32
+	tickets uint8 // a bit for each claim: see line
+
 	first  place
 	others []place // of the other claims
 }
@@ -97,7 +100,11 @@ func (s *Slot) free() {
 
 // freed wakes who waits for what was given back.
 func (s *Slot) freed() {
-	s.places(func(p *place) { p.slots.state.queue.freed(p.key.Reveal()) })
+	tickets := s.tickets
+	s.places(func(p *place) {
+		p.slots.state.queue.freed(p.key.Reveal(), tickets&1 != 0)
+		tickets >>= 1
+	})
 }
 
 // over tells the Observers that the slot is held no more.

@@ -173,31 +173,39 @@ func AcquireAll(ctx context.Context, claims ...Claim) (*Slot, error) {
 		return nil, err
 	}
 	start := beginAll(claims)
-	slot, err := acquireAll(ctx, claims)
+	slot, err := acquireAll(ctx, claims, ask(claims))
 	acquired(ctx, start, claims, slot, err)
 	return slot, err
 }
 
-// acquireAll is AcquireAll for claims that can be made in one call.
-func acquireAll(ctx context.Context, claims []Claim) (*Slot, error) {
-	closed := func(c Claim) bool { return c.Slots.state.closed.Load() }
-	if slices.ContainsFunc(claims, closed) {
+// acquireAll is AcquireAll for claims that can be made in one call, as they are asked of stores.
+func acquireAll(ctx context.Context, claims []Claim, asked []store.Claim) (*Slot, error) {
+	if anyClosed(claims) {
 		return nil, ErrClosed
-	}
-	asked := make([]store.Claim, len(claims))
-	for i, c := range claims {
-		asked[i] = store.Claim{Name: c.Slots.name, Key: c.Key, Limit: c.Slots.Limit(c.Key), OneMore: c.OneMore}
 	}
 	g, err := askAll(ctx, claims, asked)
 	if err != nil {
 		return nil, named(err, claims)
 	}
 	slot := newSlot(g, claims)
-	if slices.ContainsFunc(claims, closed) { // meanwhile
+	if anyClosed(claims) { // meanwhile
 		slot.free()
 		return nil, ErrClosed
 	}
 	return slot, nil
+}
+
+func anyClosed(claims []Claim) bool {
+	return slices.ContainsFunc(claims, func(c Claim) bool { return c.Slots.state.closed.Load() })
+}
+
+// ask returns the claims as they are asked of stores.
+func ask(claims []Claim) []store.Claim {
+	asked := make([]store.Claim, len(claims))
+	for i, c := range claims {
+		asked[i] = store.Claim{Name: c.Slots.name, Key: c.Key, Limit: c.Slots.Limit(c.Key), OneMore: c.OneMore}
+	}
+	return asked
 }
 
 // askAll asks the stores of the claims.

@@ -27,7 +27,9 @@ type Config struct {
 	Rules []Rule
 
 	// Queue is how many requests may wait in this process for slots of a key, 0 or more. 0
-	// means that none waits.
+	// means that none waits. In the line of a key that several share, such as all, no user has
+	// more requests than the user's own smaller limit leaves room for: the rest wait in the
+	// user's line.
 	Queue int
 
 	// Wait is the longest time that a request waits. It must be set if Queue is, and should
@@ -77,7 +79,7 @@ type Rule struct {
 
 	// PlanName returns the name of a request's plan, for Limit. If PlanName is nil or returns
 	// an empty name, the document's default applies, as it does for a plan that the document
-	// does not have.
+	// does not have. It is called again while a request waits, some five times a second.
 	PlanName func(*http.Request) string
 
 	// Key returns the key whose requests are counted. Required: there is no default. If it returns an
@@ -88,7 +90,8 @@ type Rule struct {
 	// one whose requests are counted. Make the slots in advance with Slots.With; Plan only
 	// selects. If Plan is nil or returns nil, Slots apply, so Slots should be the smallest plan.
 	// Slots with another name or store are a programming error: the request gets a 500. It is
-	// not for a Limit, which has plans.
+	// not for a Limit, which has plans. It is called again while a request waits, some five times
+	// a second, so that a raised plan applies at once; an error then changes nothing.
 	Plan func(r *http.Request, key string) *core.Slots
 
 	// Service marks a limit of the service, such as one on all requests together. The client

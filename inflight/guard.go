@@ -122,7 +122,6 @@ func (g *Guard) observe(r *http.Request, v Verdict) {
 // decide fills in v.
 func (g *Guard) decide(v *Verdict, r *http.Request) {
 	claims := make([]core.Claim, len(g.config.Rules))
-	var view limits.View
 	for i := range g.config.Rules {
 		rule := &g.config.Rules[i]
 		k, err := rule.Key(r)
@@ -136,20 +135,14 @@ func (g *Guard) decide(v *Verdict, r *http.Request) {
 			}
 			return
 		}
-		var slots *core.Slots
-		if rule.Limit != nil {
-			slots = rule.fromBook(&view, r, k)
-		} else {
-			slots, err = rule.slots(r, k)
-		}
-		if err != nil {
-			v.Err, v.status = rule.fault(i, err), http.StatusInternalServerError
-			return
-		}
-		claims[i] = core.Claim{Slots: slots, Key: k}
+		claims[i].Key = k
+	}
+	if err := g.choose(r, claims); err != nil {
+		v.Err, v.status = err, http.StatusInternalServerError
+		return
 	}
 	start := time.Now()
-	slot, err := g.acquire(r.Context(), claims)
+	slot, err := g.acquire(r, claims)
 	if g.config.Queue > 0 {
 		v.Waited = time.Since(start)
 	}
@@ -160,14 +153,37 @@ func (g *Guard) decide(v *Verdict, r *http.Request) {
 	v.slot, v.limits = slot, occupancy.Of(slot)
 }
 
-// acquire takes the slots, and waits for them if requests may wait.
-func (g *Guard) acquire(ctx context.Context, claims []core.Claim) (*core.Slot, error) {
-	if g.config.Queue == 0 || g.config.ObserveOnly {
-		return core.AcquireAll(ctx, claims...)
+// choose sets the slots of claims that have keys, all of one instant.
+func (g *Guard) choose(r *http.Request, claims []core.Claim) (err error) {
+	var view limits.View
+	for i := range claims {
+		rule, c := &g.config.Rules[i], &claims[i]
+		if rule.Limit != nil {
+			c.Slots = rule.fromBook(&view, r, c.Key)
+		} else if c.Slots, err = rule.slots(r, c.Key); err != nil {
+			return rule.fault(i, err)
+		}
 	}
-	ctx, cancel := context.WithTimeout(ctx, g.config.Wait)
+	return nil
+}
+
+// acquire takes the slots, and waits for them if requests may wait. The slots of the claims become
+// those that apply when the wait is over.
+func (g *Guard) acquire(r *http.Request, claims []core.Claim) (*core.Slot, error) {
+	if g.config.Queue == 0 || g.config.ObserveOnly {
+		return core.AcquireAll(r.Context(), claims...)
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), g.config.Wait)
 	defer cancel()
-	return core.AcquireAllWait(ctx, g.config.Queue, claims...)
+	chosen := true // just now
+	return core.AcquireAllWaitFunc(ctx, g.config.Queue, func() []core.Claim {
+		again := slices.Clone(claims)
+		if !chosen && g.choose(r, again) == nil {
+			copy(claims, again)
+		}
+		chosen = false
+		return again
+	})
 }
 
 // refuse fills in v for an error of acquire.
