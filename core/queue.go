@@ -159,21 +159,27 @@ func (w *claimant) of(i int) *queue { return &w.claims[i].Slots.state.queue }
 
 func (w *claimant) acquire(ctx context.Context, most int) (*Slot, error) {
 	defer w.giveUp()
-	for {
+	for waits := most > 0; ; {
 		if anyClosed(w.claims) {
 			return nil, ErrClosed
 		}
 		full := w.ahead()
-		if full == nil {
-			slot, err := w.ask(ctx)
+		asks := full == nil
+		if asks {
+			slot, err := w.ask(ctx, waits)
 			if !errors.As(err, &full) {
 				return slot, err
 			}
 		}
 		if !w.stand(full, most) {
+			if asks && waits {
+				waits = false // what is kept for those who wait in other processes, it may have
+				continue
+			}
 			return nil, full
 		}
-		if err := w.wait(ctx); err != nil {
+		waits = true
+		if err := w.wait(ctx, full.again); err != nil {
 			return nil, fmt.Errorf("headgate: no slot while the caller waited: %w: %w", err, full)
 		}
 		if err := w.renew(); err != nil {
@@ -241,14 +247,19 @@ func (l *line) ahead(w *claimant) *FullError {
 		}
 		if i := v.blocks(w); i >= 0 {
 			limit := w.asked[i].Limit
-			return &FullError{Occupancy{w.claims[i].Slots.name, limit, max(v.held, limit)}, i, SourceCache}
+			return &FullError{Occupancy{w.claims[i].Slots.name, limit, max(v.held, limit)}, i, SourceCache, 0}
 		}
 	}
 	return nil
 }
 
-// ask asks the stores.
-func (w *claimant) ask(ctx context.Context) (*Slot, error) {
+// ask asks the stores, as one that waits or as one that does not.
+func (w *claimant) ask(ctx context.Context, waits bool) (*Slot, error) {
+	for i := range w.asked {
+		if w.asked[i].Waiting = 0; waits {
+			w.asked[i].Waiting = w.waiting(i)
+		}
+	}
 	slot, err := acquireAll(ctx, w.claims, w.asked)
 	if err != nil || len(w.claims) == 1 {
 		return slot, err
@@ -261,6 +272,25 @@ func (w *claimant) ask(ctx context.Context) (*Slot, error) {
 	}
 	slot.tickets, w.tickets = w.tickets, 0
 	return slot, nil
+}
+
+// waiting returns how many wait for what is claimed, with this one.
+func (w *claimant) waiting(i int) int {
+	q := w.of(i)
+	if q.waiting.Load() == 0 {
+		return 1
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	l := q.lines[w.claims[i].Key]
+	switch {
+	case l == nil:
+		return 1
+	case l == w.line:
+		return len(l.all)
+	default:
+		return len(l.all) + 1
+	}
 }
 
 // stand makes the claimant stand in the line of the claim that is full, or in that of one with a
@@ -358,9 +388,12 @@ func (w *claimant) leave() {
 }
 
 // wait waits until the claimant is to ask again, or until the context ends, and returns its
-// cause.
-func (w *claimant) wait(ctx context.Context) error {
-	pause := func() time.Duration { return queuePoll - rand.N(queuePoll/5) } //nolint:gosec // no secret
+// cause. The pause until it asks again is that of the store, or 0.
+func (w *claimant) wait(ctx context.Context, again time.Duration) error {
+	if again == 0 {
+		again = queuePoll
+	}
+	pause := func() time.Duration { return again - rand.N(again/5) } //nolint:gosec // no secret
 	poll := time.NewTimer(pause())
 	defer poll.Stop()
 	for {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"sync/atomic"
+	"time"
 
 	"github.com/headgate/headgate/core/store"
 	"github.com/headgate/headgate/internal/hidden"
@@ -205,6 +206,8 @@ type FullError struct {
 
 	Claim  int // the index of the claim that was refused
 	Source Source
+
+	again time.Duration // after which time a caller that waits should ask; 0: no matter
 }
 
 // Error returns the name and the numbers, without the key.

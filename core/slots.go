@@ -226,5 +226,5 @@ func named(err error, claims []Claim) error {
 		return err
 	}
 	o := full.Occupancy
-	return &FullError{Occupancy{claims[full.Claim].Slots.name, o.Limit, o.Held}, full.Claim, full.Source}
+	return &FullError{Occupancy{claims[full.Claim].Slots.name, o.Limit, o.Held}, full.Claim, full.Source, full.Again}
 }

@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/headgate/headgate/internal/hidden"
 )
@@ -68,6 +69,12 @@ type Claim struct {
 	// OneMore lets the key hold one slot above the Limit, unless that is 0. It does not change
 	// what is too many for Shed.
 	OneMore bool
+
+	// Waiting is how many callers of this process wait for slots of the key, with this one, or
+	// would if they were refused. 0 means that this one does not wait. A store that other
+	// processes share divides what becomes free among the processes that wait: it may refuse one
+	// that waits although there is room, if a slot is kept for another for a short time.
+	Waiting int
 }
 
 // Format implements [fmt.Formatter]: it prints the claim without its key.
@@ -124,6 +131,10 @@ type FullError struct {
 	Claim     int // the index of the claim that was refused
 	Occupancy Occupancy
 	Source    Source
+
+	// Again is after which time a caller that waits should ask again, because a slot is kept for
+	// its process. 0 means that there is no hurry.
+	Again time.Duration
 }
 
 func (e *FullError) Error() string {

@@ -33,6 +33,8 @@ type Op struct {
 	Limit     int64
 	Keep      bool     // keep a zero: an earlier op may still be in flight
 	ListAll   bool     // the reply is to have the fields of all others
+	Waits     Waits    // whether callers of this process wait for slots of the key
+	Instant   string   // of the server; empty, except in tests
 	Drop      []string // incarnations whose fields are to be removed
 
 	Reply Reply
@@ -45,6 +47,8 @@ type Reply struct {
 	Found   Field   // the own field before; its ID is empty if there was none
 	Granted int64   // negative: given up
 	Others  int64   // what the others hold
+	Marked  bool    // the own field says that this process waits
+	Due     int     // which of the slots that become free next is kept for it, from 1; 0: none
 	Fields  []Field // those of the others: if they are few, or ListAll, or less was granted than wanted
 }
 
@@ -52,7 +56,29 @@ type Reply struct {
 type Field struct {
 	ID         string
 	Count, Seq int64
+	Mark       Mark // the zero Mark if it does not wait
 }
+
+// A Mark says that an incarnation waits, with the server's time in microseconds.
+type Mark struct {
+	Seen  int64 // when that was stated
+	Since int64 // from when on its turn counts
+	Limit int64
+}
+
+// Waits says whether an incarnation waits for slots. Those that do leave each other room.
+type Waits int
+
+const (
+	// WaitsNot: it does not.
+	WaitsNot Waits = iota
+	// WaitsShort: it does if it is granted less than it wants.
+	WaitsShort
+	// WaitsOn: it does, whatever it is granted.
+	WaitsOn
+	// WaitsStill: it does if it did, but what is wanted now is not for those who wait.
+	WaitsStill
+)
 
 // An Outcome is what the script did with an [Op].
 type Outcome int
@@ -68,7 +94,7 @@ const (
 
 // Args returns the arguments of the script.
 func (o *Op) Args() []any {
-	args := []any{o.ID, o.Seq, o.Held, o.Want, o.Limit, bit(o.Keep), bit(o.ListAll)}
+	args := []any{o.ID, o.Seq, o.Held, o.Want, o.Limit, bit(o.Keep), bit(o.ListAll), int(o.Waits), o.Instant}
 	for _, id := range o.Drop {
 		args = append(args, id)
 	}
@@ -94,7 +120,7 @@ func (o *Op) Read(text string) {
 
 func readReply(text string) (r Reply, err error) {
 	words := strings.Split(text, " ")
-	if len(words) != 5 {
+	if len(words) != 6 {
 		return r, fmt.Errorf("%w: %d words", errReply, len(words))
 	}
 	var p parser
@@ -104,7 +130,9 @@ func readReply(text string) (r Reply, err error) {
 		r.Found = Field{Count: p.number(count), Seq: p.number(seq)}
 	}
 	r.Granted, r.Others = p.number(words[2]), p.number(words[3])
-	for _, field := range list(words[4]) {
+	marked := p.number(words[4])
+	r.Marked, r.Due = marked > 0, int(max(marked-1, 0))
+	for _, field := range list(words[5]) {
 		id, count, _ := strings.Cut(field, ":")
 		r.Fields = append(r.Fields, Field{ID: id, Count: p.number(count)})
 	}
@@ -114,8 +142,15 @@ func readReply(text string) (r Reply, err error) {
 // ReadField reads a field of a key's hash.
 func ReadField(id, value string) (Field, error) {
 	var p parser
-	count, seq, _ := strings.Cut(value, ":")
-	return Field{id, p.number(count), p.number(seq)}, p.err
+	var numbers [5]int64
+	words := strings.Split(value, ":")
+	if len(words) != 2 && len(words) != len(numbers) {
+		return Field{}, fmt.Errorf("%w: %d numbers in a field", errReply, len(words))
+	}
+	for i, word := range words {
+		numbers[i] = p.number(word)
+	}
+	return Field{id, numbers[0], numbers[1], Mark{numbers[2], numbers[3], numbers[4]}}, p.err
 }
 
 func list(words string) []string {

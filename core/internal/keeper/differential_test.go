@@ -100,6 +100,9 @@ func differ(t *testing.T, client *redis.Client, rng *rand.Rand) {
 				op.Want = -rng.Int64N(op.Held + 1)
 			}
 		}
+		op.Waits = Waits(rng.IntN(4))
+		m.now = now + rng.Int64N(1_000_000)
+		op.Instant = strconv.FormatInt(m.now, 10)
 		op.Drop = slices.DeleteFunc(op.Drop, func(id string) bool { return id == op.ID })
 		want := op
 		want.Reply = m.state(op.Key, &want)

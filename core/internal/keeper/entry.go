@@ -18,10 +18,14 @@ type entry struct {
 	others  int64         // what the others held then
 	refused time.Duration // until when a refusal is cached
 	unclean time.Duration // when the outcome of an op was last unknown; 0: never
+	waits   time.Duration // until when callers are taken to wait for slots; 0: none
+	turn    time.Duration // until when a refusal of callers that wait is cached
 
 	place   int32 // in its shard
 	shard   int32
 	limit   uint32 // the largest under which a slot was granted that may be held; saturated
+	turnAt  uint32 // as long as this process holds so many; saturated
+	due     uint8  // which of the next slots is kept for them; 0: none; saturated
 	fresh   uint8  // after how many more beats it is stated again
 	known   bool   // the server has what is in stated, unless it has lost something
 	kept    bool   // the server keeps a zero
@@ -32,6 +36,7 @@ type entry struct {
 	recent  bool   // in the session's recent
 	dirty   bool   // to be stated again although nothing has changed
 	listAll bool   // and the reply is to have the fields of all others
+	marked  bool   // the server has that callers wait
 }
 
 // grant adds a slot.
@@ -60,22 +65,24 @@ func (e *entry) most() int64 {
 
 // A waiter waits for a slot, or for whether one is to be given up.
 type waiter struct {
-	pool   *pool
-	limit  int64         // of what the key may hold
-	shedAt int64         // what is above this is too many
-	sheds  bool          // has a slot, and gives it up if the key holds more than the limit,
-	over   bool          // which is known
-	gone   bool          // has given up waiting
-	done   chan struct{} // closed when the fields below are set
+	pool    *pool
+	limit   int64         // of what the key may hold
+	shedAt  int64         // what is above this is too many
+	callers int           // of this process that wait for slots of the key, with this one; 0: it does not wait
+	sheds   bool          // has a slot, and gives it up if the key holds more than the limit,
+	over    bool          // which is known
+	gone    bool          // has given up waiting
+	done    chan struct{} // closed when the fields below are set
 
 	granted bool // or given up
 	held    int64
+	due     int // which of the next slots is kept for those who wait; 0: none
 	lost    chan struct{}
 	err     error
 }
 
 func (w *waiter) like(v *waiter) bool {
-	return w.limit == v.limit && w.sheds == v.sheds && w.over == v.over
+	return w.limit == v.limit && w.sheds == v.sheds && w.over == v.over && (w.callers > 0) == (v.callers > 0)
 }
 
 // fail ends the wait of some waiters with an error.
@@ -87,9 +94,12 @@ func fail(ws []*waiter, err error) {
 }
 
 // full is Keeper.Full for an entry.
-func (e *entry) full(limit int64, now time.Duration) (held int64, full bool) {
+func (e *entry) full(limit int64, waits bool, now time.Duration) (held int64, due int, full bool) {
 	held = e.held + e.others
-	return held, e.fills(limit) || now < e.refused && held >= limit
+	if waits && now < e.turn && e.held >= int64(e.turnAt) {
+		return held, int(e.due), true
+	}
+	return held, 0, e.fills(limit) || !waits && now < e.refused && held >= limit
 }
 
 // fills reports whether this process alone holds that many slots, as the server knows. What was

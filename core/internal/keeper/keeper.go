@@ -75,12 +75,24 @@ const (
 
 const (
 	refusedFor = 150 * time.Millisecond // how long a key's refusal is cached, from the question
+	waitsFor   = 500 * time.Millisecond // how long callers who were refused are taken to wait; as in slots.lua
 	deadFor    = 100 * time.Millisecond // the age at which the list of the dead is renewed before a refusal
 	batchSize  = 128                    // ops that are sent together
 	mergeSize  = 1024                   // acquires in an op
 	seenSize   = 64                     // incarnations of others that a beat reports
 	maxWaiting = 1 << 14                // acquires that wait at once
 )
+
+// Again returns after which time callers who wait should ask again if a slot is kept for them: that
+// which becomes free next (1), the one after it (2), and so on; 0 means none. So of many that
+// wait, few ask often.
+func Again(due int) time.Duration {
+	const soon = 20 * time.Millisecond
+	if d := soon * time.Duration(due); d < refusedFor {
+		return d
+	}
+	return 0
+}
 
 // A Keeper keeps slots. It is safe for concurrent use.
 type Keeper struct {
@@ -198,8 +210,9 @@ func (h *Hold) Shed(ctx context.Context) (shed bool, err error) {
 }
 
 // Full reports whether the key is known to be full, without a call: because this
-// process alone has stated that many, or because it was refused just now.
-func (k *Keeper) Full(name, key string, limit int64) (held int64, full bool) {
+// process alone has stated that many, or because it was refused just now. Due is for a
+// caller that waits: see Again.
+func (k *Keeper) Full(name, key string, limit int64, waits bool) (held int64, due int, full bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	var e *entry
@@ -207,9 +220,9 @@ func (k *Keeper) Full(name, key string, limit int64) (held int64, full bool) {
 		e = k.current.find(name, key)
 	}
 	if e == nil {
-		return 0, limit <= 0
+		return 0, 0, limit <= 0
 	}
-	return e.full(limit, k.since())
+	return e.full(limit, waits, k.since())
 }
 
 // Own returns how many slots of the key this process holds, and the incarnations whose
@@ -280,39 +293,59 @@ func (k *Keeper) Take(name, key string, limit, room int64, others bool) (h *Hold
 	return &Hold{e, s.pool(name), s.epoch.lost}, held + 1
 }
 
-// Acquire requests a slot, of which the key may hold room with it, and waits for the answer
-// until the deadline, with at most maxWaiting others. If the key is full, the hold and the
-// error are nil. Held counts the slots of all processes, this one included. The limit, at
-// most room, is what Shed goes by.
+// A Request asks for a slot.
+type Request struct {
+	Name, Key string
+	Limit     int64 // what Shed goes by
+	Room      int64 // what the key may hold with the slot; at least Limit
+	Waiting   int   // callers of this process that wait for slots of the key, with this one; 0: it does not wait
+}
+
+// An Answer is that to a [Request]: a grant if there is a Hold, or else a refusal.
+type Answer struct {
+	Hold *Hold
+	Held int64 // by all processes
+	Due  int   // see [Again]
+}
+
+// Acquire is Ask for a caller that does not wait.
 func (k *Keeper) Acquire(ctx context.Context, deadline time.Time, name, key string, limit, room int64) (h *Hold, held int64, err error) {
+	a, err := k.Ask(ctx, deadline, Request{Name: name, Key: key, Limit: limit, Room: room})
+	return a.Hold, a.Held, err
+}
+
+// Ask requests a slot, and waits for the answer until the deadline, with at most maxWaiting
+// others.
+func (k *Keeper) Ask(ctx context.Context, deadline time.Time, r Request) (Answer, error) {
 	ctx, cancel := context.WithDeadlineCause(ctx, deadline, errDeadline)
 	defer cancel()
 	k.mu.Lock()
 	if k.waiting >= maxWaiting {
 		k.mu.Unlock()
-		return nil, 0, errCrowd
+		return Answer{}, errCrowd
 	}
 	k.waiting++
 	defer k.waited()
 	s := k.session()
-	p := s.pool(name)
+	p := s.pool(r.Name)
 	if err := s.ensureRegistered(ctx); err != nil {
 		k.mu.Unlock()
-		return nil, 0, err
+		return Answer{}, err
 	}
 	if p.closed {
 		k.mu.Unlock()
-		return nil, 0, ErrClosed
+		return Answer{}, ErrClosed
 	}
-	e := s.entry(name, key)
-	w := &waiter{pool: p, limit: room, shedAt: limit, done: make(chan struct{})}
+	e := s.entry(r.Name, r.Key)
+	w := &waiter{pool: p, limit: r.Room, shedAt: r.Limit, callers: r.Waiting, done: make(chan struct{})}
 	if err := s.wait(ctx, deadline, e, w); err != nil {
-		return nil, 0, err
+		return Answer{}, err
 	}
-	if w.err != nil || !w.granted {
-		return nil, w.held, w.err
+	a := Answer{Held: w.held, Due: w.due}
+	if w.err == nil && w.granted {
+		a.Hold = &Hold{e, p, w.lost}
 	}
-	return &Hold{e, p, w.lost}, w.held, nil
+	return a, w.err
 }
 
 // wait waits for the answer, until the deadline of the op or the end of ctx. It releases the

@@ -12,6 +12,7 @@ import (
 type model struct {
 	keys   map[string]map[string]Field // by key and incarnation
 	scores map[string]int64            // as of #clock and #last too; nil: there is no such set
+	now    int64                       // its time, for state, in microseconds
 	broken string                      // what it does wrong, so that the simulation has something to find
 }
 
@@ -19,7 +20,7 @@ func newModel() *model { return &model{keys: make(map[string]map[string]Field)} 
 
 // clone is what a replica has.
 func (m *model) clone() *model {
-	c := &model{make(map[string]map[string]Field), maps.Clone(m.scores), m.broken}
+	c := &model{make(map[string]map[string]Field), maps.Clone(m.scores), m.now, m.broken}
 	for key, fields := range m.keys {
 		c.keys[key] = maps.Clone(fields)
 	}
@@ -33,14 +34,20 @@ func (m *model) state(key string, op *Op) (r Reply) {
 	last := int64(-1)
 	if exists {
 		r.Found, last = found, found.Seq
+		r.Found.Mark = Mark{}
 	}
 	n := 0
+	var waiting []Field
+	mark := found.Mark
 	if op.Want != 0 || op.ListAll {
 		for id, f := range fields {
 			if id != op.ID && !slices.Contains(op.Drop, id) {
 				r.Others += f.Count
 				n++
 				r.Fields = append(r.Fields, Field{ID: id, Count: f.Count})
+				if f.Mark != (Mark{}) {
+					waiting = append(waiting, f)
+				}
 			}
 		}
 	}
@@ -59,12 +66,18 @@ func (m *model) state(key string, op *Op) (r Reply) {
 			r.Others++
 		}
 		r.Granted = max(min(max(op.Want, 0), op.Limit-r.Others-op.Held), min(op.Want, 0))
-		if count := op.Held + r.Granted; count > 0 || op.Keep {
+		switch {
+		case (op.Waits == WaitsShort || op.Waits == WaitsOn) && op.Want > 0 && n > 0:
+			mark = m.fair(op, &r, mark, waiting)
+		case op.Waits != WaitsStill:
+			mark = Mark{}
+		}
+		if count := op.Held + r.Granted; count > 0 || op.Keep || mark != (Mark{}) {
 			if fields == nil {
 				fields = make(map[string]Field)
 				m.keys[key] = fields
 			}
-			fields[op.ID] = Field{op.ID, count, op.Seq}
+			fields[op.ID] = Field{op.ID, count, op.Seq, mark}
 		} else {
 			delete(fields, op.ID)
 		}
@@ -72,10 +85,61 @@ func (m *model) state(key string, op *Op) (r Reply) {
 			delete(m.keys, key)
 		}
 	}
+	r.Marked = mark != (Mark{})
 	if !op.ListAll && r.Granted >= op.Want && n > 8 {
 		r.Fields = nil
 	}
 	return r
+}
+
+// fair is what slots.lua grants to one that waits while others do, too. It returns its mark.
+func (m *model) fair(op *Op, r *Reply, own Mark, waiting []Field) (mark Mark) {
+	const lasts = 500_000
+	fresh := func(f Mark) bool { return max(m.now-f.Seen, f.Seen-m.now) < lasts }
+	mark = Mark{m.now, m.now, op.Limit}
+	if own != (Mark{}) && fresh(own) {
+		mark.Since = own.Since
+	}
+	all := op.Limit - r.Others
+	var rivals []Field
+	for _, f := range waiting {
+		if fresh(f.Mark) && (f.Mark.Limit >= op.Limit || r.Others+op.Held < f.Mark.Limit) || m.broken == "waits for the dead" {
+			rivals = append(rivals, f)
+			all += f.Count
+		}
+	}
+	all = max(all, 0)
+	if n := int64(len(rivals)) + 1; n > 1 {
+		share, extra := all/n, all%n
+		mine := max(share-op.Held, 0)
+		free, before := op.Limit-r.Others-op.Held-mine, int64(0)
+		for _, f := range rivals {
+			if free -= max(share-f.Count, 0); f.Count <= share && f.Mark.Since < mark.Since {
+				before++
+			}
+		}
+		if op.Held <= share && free > before {
+			mine++
+		}
+		if m.broken != "is unfair" {
+			r.Granted = min(r.Granted, mine)
+		}
+		total := op.Held + r.Granted
+		switch {
+		case r.Granted >= op.Want:
+		case total < share:
+			r.Due = 1
+		case total == share && extra > 0:
+			r.Due = int(max(before-extra+1, 0)) + 1
+		}
+		if total > share {
+			mark.Since = m.now
+		}
+	}
+	if r.Granted == op.Want && op.Waits != WaitsOn {
+		return Mark{}
+	}
+	return mark
 }
 
 // beat is beat.lua.

@@ -436,7 +436,7 @@ func TestRefusalsAreAsOldAsTheQuestion(t *testing.T) {
 		}
 		k.locked(func() { k.late = nil })
 		time.Sleep(refusedFor / 2)
-		if _, full := k.Full("ws", "key", limit); full {
+		if _, _, full := k.Full("ws", "key", limit, false); full {
 			t.Error("the refusal is still cached")
 		}
 	})

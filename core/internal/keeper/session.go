@@ -386,12 +386,12 @@ func (s *session) restateRecent() {
 			e.fresh--
 			e.dirty = true
 			stay = append(stay, e)
-		case e.kept && s.unclean(e):
+		case e.kept && s.unclean(e), e.marked && s.since() < e.waits:
 			stay = append(stay, e)
 			continue
 		default:
 			e.recent = false
-			e.dirty = e.dirty || e.kept // then its zero is not needed any more
+			e.dirty = e.dirty || e.kept || e.marked // then its zero, or its mark, is not needed any more
 		}
 		s.changed(e)
 	}

@@ -57,6 +57,7 @@ type world struct {
 	most      map[string]int // slots that may be held of each key until two TTLs after that
 	faults    []string
 	granted   int
+	waited    int // who waited, and were granted slots
 	sheds     int
 	quiet     bool // no more faults
 	account   account
@@ -221,6 +222,7 @@ func (p *process) Run(ctx context.Context, _ int, ops []*Op) {
 	var landed time.Time
 	err := p.call(ctx, func() {
 		landed = time.Now()
+		p.w.server.now = landed.Add(p.w.jump).UnixMicro()
 		for i := range copies {
 			replies[i] = p.w.server.state(copies[i].Key, &copies[i])
 			p.executed(&copies[i], &replies[i], made)
@@ -276,7 +278,7 @@ func (p *process) act(until time.Time) {
 	for time.Now().Before(until) && !p.dead() {
 		p.awake()
 		key := strconv.Itoa(w.random(simKeys))
-		if h, s := p.acquire(key, simLimit-w.random(2)); h != nil {
+		if h, s := p.await(key, simLimit-w.random(2)); h != nil {
 			w.hold(p, key, h)
 			time.Sleep(w.span(time.Second))
 			if w.chance(3) {
@@ -302,22 +304,49 @@ func (p *process) act(until time.Time) {
 	}
 }
 
-// acquire asks for a slot as redisstore does, and enters the answer in the account.
-func (p *process) acquire(key string, limit int) (*Hold, *stay) {
+// await asks for a slot once or, as one of those who wait, until it has one or gives up.
+func (p *process) await(key string, limit int) (*Hold, *stay) {
+	if p.w.chance(2) {
+		h, s, _ := p.acquire(key, limit, 0)
+		return h, s
+	}
+	for {
+		h, s, due := p.acquire(key, limit, 1+p.w.random(2))
+		if h != nil {
+			p.w.set(func() { p.w.waited++ })
+		}
+		if h != nil || p.w.chance(8) || p.dead() {
+			return h, s
+		}
+		pause := Again(due)
+		if pause == 0 {
+			pause = 200 * time.Millisecond
+		}
+		time.Sleep(pause)
+		p.awake()
+	}
+}
+
+// acquire asks for a slot as redisstore does, and enters the answer in the account: but not that
+// to one who waits, for whom there may be a slot that is kept for others.
+func (p *process) acquire(key string, limit, waiting int) (h *Hold, s *stay, due int) {
 	w, from := p.w, time.Now()
 	refused := func(from time.Time) {
+		if waiting > 0 {
+			return
+		}
 		w.set(func() {
 			w.account.refusals = append(w.account.refusals, refusal{key, from, time.Now(), limit, p.name})
 		})
 	}
-	if _, full := p.k.Full("ws", key, int64(limit)); full {
+	if _, due, full := p.k.Full("ws", key, int64(limit), waiting > 0); full {
 		refused(from.Add(-refusedFor))
-		return nil, nil
+		return nil, nil, due
 	}
 	var before int
 	w.set(func() { before = p.asked[key] })
-	h, _, err := p.k.Acquire(w.t.Context(), from.Add(simTimeout), "ws", key, int64(limit), int64(limit))
-	var s *stay
+	a, err := p.k.Ask(w.t.Context(), from.Add(simTimeout), Request{"ws", key, int64(limit), int64(limit), waiting})
+	h = a.Hold
 	w.set(func() {
 		if h != nil || err != nil && p.asked[key] > before {
 			s = w.account.begin(key, fmt.Sprintf("%s, %v", p.name, err), from, 1)
@@ -332,7 +361,7 @@ func (p *process) acquire(key string, limit int) (*Hold, *stay) {
 	case h == nil && s != nil: // the outcome is unknown
 		p.over(s, false)
 	}
-	return h, s
+	return h, s, a.Due
 }
 
 // shed gives a slot up if it is too many, which needs a cause as a refusal does: at some
@@ -657,14 +686,14 @@ func (w *world) startWhileAway(ps []*process, actors *sync.WaitGroup) {
 	for _, p := range ps {
 		for key := range w.held {
 			from := time.Now()
-			if _, full := p.k.Full("ws", key, 1); full {
+			if _, _, full := p.k.Full("ws", key, 1, false); full {
 				w.set(func() { w.fault("a key is full of which nothing is held") })
 			}
 			if _, _, err := p.k.Acquire(w.t.Context(), from.Add(simTimeout), "ws", key, 1, 1); err == nil {
 				w.set(func() { w.fault("granted by nobody") })
 			}
 			h, _ := p.k.Take("ws", key, simLimit, simLimit/simServers, false)
-			if _, full := p.k.Full("ws", key, 1); full {
+			if _, _, full := p.k.Full("ws", key, 1, false); full {
 				w.set(func() { w.fault("what was taken without the server makes a key full") })
 			}
 			w.hold(p, key, h)
@@ -764,17 +793,18 @@ func seeds() uint64 {
 func TestSimulation(t *testing.T) {
 	for _, kind := range kinds {
 		t.Run(kind, func(t *testing.T) {
-			first, granted, refused, shed := seeds(), 0, 0, 0
+			first, granted, waited, refused, shed := seeds(), 0, 0, 0, 0
 			for seed := first; seed < first+uint64(*schedules); seed++ {
 				w := simulate(t, seed, kind, "")
 				granted += w.granted
+				waited += w.waited
 				shed += w.sheds
 				refused += len(w.account.refusals) - w.sheds
 				if len(w.faults) > 0 {
 					t.Fatalf("-seed %d:\n%s", seed, strings.Join(w.faults, "\n"))
 				}
 			}
-			t.Logf("%d schedules, %d grants, %d refusals, %d were shed", *schedules, granted, refused, shed)
+			t.Logf("%d schedules, %d grants, %d of them to who waited, %d refusals, %d were shed", *schedules, granted, waited, refused, shed)
 		})
 	}
 }

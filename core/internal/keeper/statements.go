@@ -3,6 +3,7 @@ package keeper
 import (
 	"context"
 	"errors"
+	"math"
 	"slices"
 	"time"
 )
@@ -223,10 +224,20 @@ func (s *session) anyDead(ctx context.Context, r *run) bool {
 // the server answered is not known.
 func (s *session) refuse(r *run, ws []*waiter) {
 	e := r.entry
-	e.refused = r.made + refusedFor
+	due := 0
+	if r.op.Waits == WaitsShort || r.op.Waits == WaitsOn {
+		due = r.op.Reply.Due
+		e.turn, e.turnAt, e.due = r.made+refusedFor, uint32(min(e.stated, math.MaxUint32)), uint8(min(due, math.MaxUint8)) //nolint:gosec // they fit
+		if again := Again(due); again > 0 {
+			e.turn = r.made + again*3/4 // they ask a little earlier than that
+		}
+	} else {
+		e.refused = r.made + refusedFor
+	}
 	s.remember(e, 0)
 	for _, w := range ws {
-		w.held = max(e.held+e.others, w.limit) // some may have been released since
+		// Some may have been released since, or be kept for others that wait.
+		w.held, w.due = max(e.held+e.others, w.limit), due
 		close(w.done)
 	}
 }
@@ -261,6 +272,7 @@ func (s *session) prepare(e *entry) *run {
 		Held: e.held, Want: int64(len(batch)),
 		Keep:    s.unclean(e),
 		ListAll: e.listAll,
+		Waits:   s.waits(e, batch),
 		Drop:    slices.Concat(s.former, s.stillDead(e)),
 	}
 	r := &run{e, op, batch, s.since(), s.version}
@@ -274,12 +286,33 @@ func (s *session) prepare(e *entry) *run {
 		op.Limit = batch[0].limit
 	}
 	// What the server has already is stated under the old number, which writes nothing.
-	if op.Want != 0 || !e.known || e.held != e.stated || len(op.Drop) > 0 || e.kept && !op.Keep {
+	forgets := (e.kept || e.marked) && !op.Keep && op.Waits == WaitsNot
+	if op.Want != 0 || !e.known || e.held != e.stated || len(op.Drop) > 0 || forgets {
 		s.seq++
 		op.Seq = s.seq
 	}
 	e.dirty, e.listAll = false, false
 	return r
+}
+
+// waits returns what an op says of callers that wait. Statements, and what is asked for callers that
+// do not wait, change nothing for those who do.
+func (s *session) waits(e *entry, batch []*waiter) Waits {
+	waits := WaitsNot
+	for _, w := range batch {
+		switch {
+		case w.callers > 1:
+			waits = WaitsOn
+		case w.callers > 0 && waits == WaitsNot:
+			waits = WaitsShort
+		}
+	}
+	if waits != WaitsNot {
+		e.waits = s.since() + waitsFor
+	} else if s.since() < e.waits {
+		waits = WaitsStill
+	}
+	return waits
 }
 
 // unclean reports whether an earlier op of the entry may still be on its way: a zero is
@@ -409,7 +442,11 @@ func (s *session) acknowledged(r *run) {
 	}
 	e.stated, e.seq = stated, op.Seq
 	e.known = r.version == s.version
-	e.kept = stated == 0 && op.Keep
+	e.marked = op.Reply.Marked
+	e.kept = stated == 0 && (op.Keep || e.marked)
+	if op.Waits == WaitsShort && op.Reply.Granted >= op.Want {
+		e.waits = 0 // all that waited were granted slots
+	}
 	if !e.moved {
 		e.moved = true
 		s.unmoved--

@@ -126,9 +126,9 @@ func (s *Slots) AcquireSlots(ctx context.Context, claims []store.Claim) (store.G
 		if o.Limit > 0 && !s.allows(c.Key) {
 			continue // Failure decides
 		}
-		if held, full := s.keeper.Full(c.Name, c.Key, c.Most()); full {
+		if held, due, full := s.keeper.Full(c.Name, c.Key, c.Most(), c.Waiting > 0); full {
 			o.Held = held
-			return store.Grant{}, &store.FullError{Claim: i, Occupancy: o, Source: store.SourceCache}
+			return store.Grant{}, &store.FullError{Claim: i, Occupancy: o, Source: store.SourceCache, Again: keeper.Again(due)}
 		}
 	}
 	taken, done := make(holds, 0, len(claims)), false
@@ -139,9 +139,9 @@ func (s *Slots) AcquireSlots(ctx context.Context, claims []store.Claim) (store.G
 	}()
 	for i, c := range claims {
 		o := &g.Occupancies[i]
-		hold, source, err := s.acquire(ctx, deadline, c, o)
+		hold, due, source, err := s.acquire(ctx, deadline, c, o)
 		if err == nil && hold == nil {
-			err = &store.FullError{Claim: i, Occupancy: *o, Source: source}
+			err = &store.FullError{Claim: i, Occupancy: *o, Source: source, Again: keeper.Again(due)}
 		}
 		if err != nil {
 			return store.Grant{}, err
@@ -179,25 +179,27 @@ func weaker(a, b store.Source) store.Source {
 }
 
 // acquire takes a slot and sets o.Held, and o.Limit if a share of it applies. If the key
-// is full, the hold and the error are nil.
-func (s *Slots) acquire(ctx context.Context, deadline time.Time, c store.Claim, o *store.Occupancy) (*keeper.Hold, store.Source, error) {
-	err := errAway
+// is full, the hold and the error are nil, and due is that of the keeper.
+func (s *Slots) acquire(ctx context.Context, deadline time.Time, c store.Claim, o *store.Occupancy) (h *keeper.Hold, due int, source store.Source, err error) {
+	err = errAway
 	if s.allows(c.Key) {
-		var hold *keeper.Hold
-		hold, o.Held, err = s.keeper.Acquire(ctx, deadline, c.Name, c.Key, c.Limit, c.Most())
+		var a keeper.Answer
+		a, err = s.keeper.Ask(ctx, deadline, keeper.Request{Name: c.Name, Key: c.Key, Limit: c.Limit, Room: c.Most(), Waiting: c.Waiting})
+		o.Held = a.Held
 		switch {
 		case err == nil:
-			return hold, store.SourceStore, nil
+			return a.Hold, a.Due, store.SourceStore, nil
 		case errors.Is(err, keeper.ErrClosed):
-			return nil, store.SourceStore, store.ErrClosed
+			return nil, 0, store.SourceStore, store.ErrClosed
 		case ctx.Err() != nil:
-			return nil, store.SourceStore, ctx.Err()
+			return nil, 0, store.SourceStore, ctx.Err()
 		}
 	}
-	room, source, others := o.Limit, store.SourceLocal, true
+	room, others := o.Limit, true
+	source = store.SourceLocal
 	switch n := int64(s.config.Servers); {
 	case s.config.Failure == Closed:
-		return nil, source, unavailable(err)
+		return nil, 0, source, unavailable(err)
 	case s.config.Failure == Open:
 		room, source, others = step.MaxInt, store.SourceOpen, false
 	case n > 1:
@@ -209,7 +211,7 @@ func (s *Slots) acquire(ctx context.Context, deadline time.Time, c store.Claim, 
 	}
 	hold, held := s.keeper.Take(c.Name, c.Key, c.Limit, room, others)
 	o.Held = held
-	return hold, source, nil
+	return hold, 0, source, nil
 }
 
 // A hold is that of one claim.
