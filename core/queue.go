@@ -30,6 +30,11 @@ const queuePoll = 200 * time.Millisecond
 // made separately, and a limit that was raised, they find within 200 ms, and as long as the
 // store takes to answer; so do those who were refused what another call took for a moment (see
 // [AcquireAll]). Calls that do not wait, such as Acquire, may be faster.
+//
+// Of the processes that share a store, all whose callers wait are granted equal shares of what
+// those that do not wait leave, however many callers wait in each. One that can use less leaves
+// the rest to the others. What does not divide evenly goes to one after the other. So a slot may be kept
+// for a caller of another process, for half a second at most.
 func (s *Slots) AcquireWait(ctx context.Context, key string, waiters int) (*Slot, error) {
 	return AcquireAllWait(ctx, waiters, Claim{Slots: s, Key: key})
 }
@@ -283,10 +288,10 @@ func (w *claimant) waiting(i int) int {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	l := q.lines[w.claims[i].Key]
-	switch {
-	case l == nil:
+	switch l {
+	case nil:
 		return 1
-	case l == w.line:
+	case w.line:
 		return len(l.all)
 	default:
 		return len(l.all) + 1
@@ -334,7 +339,9 @@ func (w *claimant) stand(full *FullError, most int) bool {
 	l.all = slices.Insert(l.all, place, w)
 	w.queue, w.line = q, l
 	q.waiting.Add(1)
-	w.wake() // something may have become free since the refusal, before it stood here
+	if l.ahead(w) == nil {
+		w.wake() // something may have become free since the refusal, before it stood here
+	}
 	return true
 }
 

@@ -454,3 +454,54 @@ func TestAcquireAllWaitLosesNoWakeUp(t *testing.T) {
 		})
 	}
 }
+
+// A keeping store keeps what there is for those who wait elsewhere.
+type keeping struct{ *memstore.Store }
+
+func (s *keeping) AcquireSlots(ctx context.Context, claims []store.Claim) (store.Grant, error) {
+	for i, c := range claims {
+		if c.Waiting > 0 {
+			return store.Grant{}, &store.FullError{Claim: i, Occupancy: store.Occupancy{Held: c.Limit, Limit: c.Limit}, Again: 20 * time.Millisecond}
+		}
+	}
+	return s.Store.AcquireSlots(ctx, claims)
+}
+
+// Who may not wait is not refused because of what is kept for those who wait. Who waits asks again
+// when the store says, with the number of those who wait.
+func TestAcquireWaitForWhatIsKept(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &keeping{memstore.New(memstore.Config{})}
+		slots := newSlots(t, s, "jobs", 1)
+		if c := call(t, 0, core.Claim{Slots: slots, Key: "other"}); c.err != nil {
+			t.Error(c.err)
+		}
+		var asked []time.Duration
+		var waiting []int
+		begin := time.Now()
+		watched := newSlots(t, &watching{s.Store, func(c store.Claim) error {
+			asked, waiting = append(asked, time.Since(begin)), append(waiting, c.Waiting)
+			return &store.FullError{Occupancy: store.Occupancy{Held: 1, Limit: 1}, Again: 20 * time.Millisecond}
+		}}, "jobs", 1)
+		c := call(t, 9, core.Claim{Slots: watched, Key: "key"})
+		d := call(t, 9, core.Claim{Slots: watched, Key: "key"})
+		time.Sleep(110 * time.Millisecond)
+		c.hangUp()
+		d.hangUp()
+		synctest.Wait()
+		if n := len(asked); n < 7 || n > 10 || waiting[0] != 1 || waiting[n-1] > 2 || waiting[n-2] != 2 {
+			t.Errorf("asked after %v, for %v", asked, waiting)
+		}
+	})
+}
+
+// A watching store answers as it is told.
+type watching struct {
+	*memstore.Store
+
+	answer func(store.Claim) error
+}
+
+func (s *watching) AcquireSlots(_ context.Context, claims []store.Claim) (store.Grant, error) {
+	return store.Grant{}, s.answer(claims[0])
+}

@@ -84,6 +84,7 @@ func (c *contest) next(n int) map[*Store]int {
 // Servers whose callers wait for the same slots are granted equal shares of them, however long
 // they hold them, though one has them all at first.
 func TestSlotsAreSharedByThoseWhoWait(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		hold    time.Duration
 		callers []int
@@ -118,4 +119,27 @@ func TestSlotsAreSharedByThoseWhoWait(t *testing.T) {
 			s.all.Wait()
 		})
 	}
+}
+
+// What waiting costs a server that is alone: callers hold slots for no time at all.
+//
+//	go test ./core/redisstore -run '^$' -bench AcquireWaitAlone -count 6
+func BenchmarkAcquireWaitAlone(b *testing.B) {
+	slots := newSlots(b, open(b, Config{Failure: FailClosed}, redistest.Start(b).Addr()), "jobs", contestLimit)
+	const callers = 50
+	var all sync.WaitGroup
+	b.ResetTimer()
+	for i := range callers {
+		all.Go(func() {
+			for n := i; n < b.N; n += callers {
+				slot, err := slots.AcquireWait(b.Context(), "key", callers)
+				if err != nil {
+					b.Error(err)
+					return
+				}
+				slot.Release()
+			}
+		})
+	}
+	all.Wait()
 }

@@ -227,7 +227,7 @@ func (s *session) refuse(r *run, ws []*waiter) {
 	due := 0
 	if r.op.Waits == WaitsShort || r.op.Waits == WaitsOn {
 		due = r.op.Reply.Due
-		e.turn, e.turnAt, e.due = r.made+refusedFor, uint32(min(e.stated, math.MaxUint32)), uint8(min(due, math.MaxUint8)) //nolint:gosec // they fit
+		e.turn, e.turnAt, e.due = r.made+refusedFor, uint32(min(e.stated, math.MaxUint32)), uint8(min(due, math.MaxUint8))
 		if again := Again(due); again > 0 {
 			e.turn = r.made + again*3/4 // they ask a little earlier than that
 		}

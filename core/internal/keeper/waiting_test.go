@@ -311,3 +311,43 @@ func TestNothingIsKeptForWhoWaitsNoMore(t *testing.T) {
 		})
 	}
 }
+
+// What is kept for a process that waits is granted to callers that do not wait. Those who do have
+// room for an equal share, and are told when to ask again; the first to be short of its share soon.
+func TestWhoDoesNotWaitIsGrantedAllThereIs(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		const limit = 5
+		o := &office{server: newModel(), latency: time.Millisecond}
+		k := New(&clerk{office: o}, Config{TTL: simTTL, Timeout: simTimeout, Shards: 1})
+		now := time.Now().UnixMicro()
+		o.server.keys["key"] = map[string]Field{"other": {"other", 0, 1, Mark{now + 100_000, now - 1, limit}}}
+		ask := func(waiting int) Answer {
+			a, err := k.Ask(t.Context(), time.Now().Add(time.Second), Request{"ws", "key", limit, limit, waiting})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return a
+		}
+		for _, c := range []struct {
+			waiting int
+			granted bool
+			due     int
+		}{
+			{2, true, 0},
+			{2, true, 0},  // two of five are its share
+			{2, false, 2}, // the other waits for its turn for longer
+			{0, true, 0},
+			{0, true, 0},
+			{1, false, 0}, // it has more than its share
+			{0, true, 0},
+			{0, false, 0},
+		} {
+			if a := ask(c.waiting); (a.Hold != nil) != c.granted || a.Due != c.due {
+				t.Errorf("%+v: %+v", c, a)
+			}
+		}
+		if err := k.Close(t.Context(), "ws"); err != nil {
+			t.Error(err)
+		}
+	})
+}
