@@ -11,6 +11,7 @@ import (
 	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/core/store"
 	"github.com/headgate/headgate/internal/bubble"
+	"github.com/headgate/headgate/internal/norace"
 )
 
 // An office is a server that answers all processes after some time.
@@ -19,6 +20,13 @@ type office struct {
 	server  *model
 	latency time.Duration // there and back, at most
 	calls   int           // about slots
+}
+
+// asked returns how many calls about slots there were.
+func (o *office) asked() int {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.calls
 }
 
 // A clerk is what one process sees of an office. After its death, nothing arrives.
@@ -137,6 +145,7 @@ func (s *shift) add(callers int) *team {
 			for ctx.Err() == nil {
 				slot, err := slots.AcquireWait(ctx, "key", callers)
 				if err != nil {
+					time.Sleep(10 * time.Millisecond)
 					continue
 				}
 				s.take(m)
@@ -202,8 +211,9 @@ func (s *shift) close() {
 
 // Processes whose callers wait for the same slots are granted equal shares of them, however long
 // they hold them, and nothing is left idle for long. Who has fewer callers than its share leaves
-// the rest to others. Alone, a process is granted what it was before, with a call for each slot.
+// the rest to others. Alone, a process is granted as much, with at most two calls for each slot.
 func TestSharesOfThoseWhoWait(t *testing.T) {
+	norace.Test(t)
 	const ms = time.Millisecond
 	for _, c := range []struct {
 		limit   int64
@@ -212,15 +222,15 @@ func TestSharesOfThoseWhoWait(t *testing.T) {
 		shares  []int // in per cent
 		busy    int   // of what would be granted if no slot were ever idle, in per cent
 	}{
-		{10, []int{50}, 10 * ms, []int{100}, 93},
-		{10, []int{50, 50}, 10 * ms, []int{50, 50}, 93},
-		{10, []int{50, 50}, 100 * ms, []int{50, 50}, 97},
-		{10, []int{50, 50}, 500 * ms, []int{50, 50}, 97},
-		{10, []int{10, 50}, 10 * ms, []int{50, 50}, 93},
-		{10, []int{50, 5}, 10 * ms, []int{50, 50}, 93},
-		{10, []int{50, 2}, 10 * ms, []int{80, 20}, 90},
+		{10, []int{50}, 10 * ms, []int{100}, 85},
+		{10, []int{50, 50}, 10 * ms, []int{50, 50}, 85},
+		{10, []int{50, 50}, 100 * ms, []int{50, 50}, 90},
+		{10, []int{50, 50}, 500 * ms, []int{50, 50}, 90},
+		{10, []int{10, 50}, 10 * ms, []int{50, 50}, 85},
+		{10, []int{50, 5}, 10 * ms, []int{50, 50}, 85},
+		{10, []int{50, 2}, 10 * ms, []int{80, 20}, 85},
 		{10, []int{50, 50, 50}, 10 * ms, []int{33, 33, 33}, 80},
-		{10, []int{50, 50, 50}, 500 * ms, []int{33, 33, 33}, 93},
+		{10, []int{50, 50, 50}, 500 * ms, []int{33, 33, 33}, 85},
 		{1, []int{10, 10}, 10 * ms, []int{50, 50}, 30},
 		{1, []int{10, 10}, 100 * ms, []int{50, 50}, 75},
 		{2, []int{50, 50, 50, 50, 50}, 100 * ms, []int{20, 20, 20, 20, 20}, 75},
@@ -233,9 +243,9 @@ func TestSharesOfThoseWhoWait(t *testing.T) {
 					time.Sleep(s.hold / 3)
 				}
 				time.Sleep(3 * time.Second)
-				calls := s.calls
+				calls := s.asked()
 				counts := s.counts(20 * time.Second)
-				calls = s.calls - calls
+				calls = s.asked() - calls
 				all := 0
 				for _, n := range counts {
 					all += n
@@ -248,10 +258,10 @@ func TestSharesOfThoseWhoWait(t *testing.T) {
 				if most := int(20*time.Second/c.hold) * int(c.limit); 100*all < c.busy*most {
 					t.Errorf("%d of %d were granted", all, most)
 				}
-				if alone := len(c.callers) == 1; alone && calls > all+all/100 {
+				if alone := len(c.callers) == 1; alone && calls > 2*all { // a release and an acquire
 					t.Errorf("%d calls for %d slots", calls, all)
 				}
-				if perSecond := (calls - all) / 20 / len(c.callers); perSecond > 80 {
+				if perSecond := (calls - 2*all) / 20 / len(c.callers); perSecond > 80 {
 					t.Errorf("a team asks %d times a second in vain", perSecond)
 				}
 				s.close()
