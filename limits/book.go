@@ -521,7 +521,10 @@ func (v View) Limiter(l *Limit, plan, key string) *core.Limiter {
 }
 
 // Default returns the limiter of the default plan.
-func (v View) Default(l *Limit) *core.Limiter { return v.limit(l).standard }
+func (v View) Default(l *Limit) *core.Limiter {
+	t := v.limit(l)
+	return t.get(t.base, t.standard)
+}
 
 // Shadow returns the limiter of the limit's shadow policies, or nil if there are none.
 func (v View) Shadow(l *Limit) *core.Limiter { return v.limit(l).shadow }
@@ -547,7 +550,10 @@ func (v View) Slots(s *Slots, plan, key string) *core.Slots {
 }
 
 // DefaultSlots returns the slots of the default plan.
-func (v View) DefaultSlots(s *Slots) *core.Slots { return v.slots(s).standard }
+func (v View) DefaultSlots(s *Slots) *core.Slots {
+	t := v.slots(s)
+	return t.get(t.base, t.standard)
+}
 
 // slots returns the table of slots.
 func (v View) slots(s *Slots) *slotsTable {

@@ -5,6 +5,8 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 
 	"github.com/headgate/headgate/core"
 )
@@ -22,16 +24,20 @@ type edition struct {
 }
 
 type limitTable struct {
-	table[*core.Limiter]
+	table[core.Limiter]
 
-	root   *core.Limiter            // of which the others were made
-	made   map[string]*core.Limiter // by their fingerprints
-	shadow *core.Limiter            // nil: none
-	shape  string                   // the fingerprint of shadow
+	section *section
+	root    *core.Limiter                     // of all that this limit has had; it counts nothing
+	shadow  *core.Limiter                     // nil: none
+	shape   string                            // the fingerprint of shadow
+	kinds   map[string]*choices[core.Limiter] // by the fingerprints of the overrides' policies
+
+	mu   sync.Mutex
+	made map[string]*core.Limiter // by their fingerprints
 }
 
 type slotsTable struct {
-	table[*core.Slots]
+	table[core.Slots]
 
 	root *core.Slots
 	made map[int64]*core.Slots
@@ -49,17 +55,6 @@ func fingerprint(s *section, policies []policy) string {
 	return b.String()
 }
 
-// limiter checks policies that are put together of several.
-func (r *reader) limiter(s *section, policies []policy, at place) {
-	base, err := core.New(paper{}, s.name, bare(s.policiesOf(s.standard))...)
-	if err == nil {
-		_, err = base.With(bare(policies)...)
-	}
-	if err != nil {
-		r.configFaults(err, at, nil)
-	}
-}
-
 // edition returns the edition of a document. What is in the one before stays the same
 // pointer, so that what is remembered for a limiter survives. before may be nil.
 func (b *Book) edition(d *Document, before *edition) (*edition, error) {
@@ -71,9 +66,6 @@ func (b *Book) edition(d *Document, before *edition) (*edition, error) {
 	for _, name := range slices.Sorted(maps.Keys(d.limits)) {
 		s := d.limits[name]
 		t, err := b.limitTable(s, before.limits[name])
-		if err != nil { // of what the store knows, and perhaps of usage under earlier documents
-			t, err = b.limitTable(s, nil)
-		}
 		if err != nil {
 			r.collect(err)
 			continue
@@ -136,89 +128,67 @@ func (b *Book) require(e *edition, r *reader) {
 	}
 }
 
-// A limitMaker makes the limiters of one limit.
-type limitMaker struct {
-	*limitTable
-
-	section *section
-	before  *limitTable
-	r       *reader
-}
-
-// limitTable returns the table of a limit. The limiters are made of those before, if any, so
-// that calls that wait are served in one order.
+// limitTable returns the table of a limit. The limiters are made of one root, so that calls that
+// wait are served in one order, whatever the document says.
+//
+// Those of each plan, and of each override's policies by themselves, are made at once: a store may
+// refuse them, and one that leases must know all policies of the name. What an override makes of a
+// plan has no other policies.
 func (b *Book) limitTable(s *section, before *limitTable) (*limitTable, error) {
-	m := limitMaker{&limitTable{made: make(map[string]*core.Limiter)}, s, before, &reader{}}
-	standard := s.policiesOf(s.standard)
-	id := fingerprint(s, standard)
-	var err error
-	switch {
-	case before == nil:
-		m.root, err = core.New(b.store, s.name, bare(standard)...)
-	case before.made[id] != nil:
-		m.root = before.made[id]
-	default:
-		m.root, err = before.root.With(bare(standard)...)
+	t := &limitTable{section: s, made: make(map[string]*core.Limiter), kinds: make(map[string]*choices[core.Limiter])}
+	r := &reader{}
+	if before != nil {
+		t.root = before.root
+	} else {
+		var err error
+		if t.root, err = core.New(b.store, s.name, core.Unlimited()); err != nil {
+			r.configFaults(err, s.planPlace(s.standard), nil)
+			return nil, r.err()
+		}
 	}
-	if err != nil {
-		m.r.configFaults(err, s.planPlace(s.standard), standard)
-		return nil, m.r.err()
+	t.start(s)
+	t.make = t.first
+	t.override(b, r)
+	if before != nil {
+		t.inherit(before)
 	}
-	m.made[id] = m.root
-	m.standard, m.plans = m.root, make(map[string]*core.Limiter)
-	for _, name := range append(s.planNames(), planBlocked, planUnlimited) {
-		m.plans[name] = m.make(s.policiesOf(name), s.planPlace(name))
+	try := func(policies []policy) error {
+		_, err := t.root.With(bare(policies)...)
+		return err
 	}
-	m.override(b)
-	m.shadows(b)
-	if err := m.r.err(); err != nil {
+	keep := func(policies []policy) error {
+		_, err := t.limiter(policies)
+		return err
+	}
+	r.fitPlans(s, keep)
+	r.fitOverrides(s, keep, try)
+	t.shadows(b, r, before)
+	if err := r.err(); err != nil {
 		return nil, err
 	}
-	return m.limitTable, nil
+	return t, nil
 }
 
-// make returns the limiter of these policies.
-func (m *limitMaker) make(policies []policy, at place) *core.Limiter {
-	id := fingerprint(m.section, policies)
-	if l := m.made[id]; l != nil {
-		return l
-	}
-	if m.before != nil && m.before.made[id] != nil {
-		m.made[id] = m.before.made[id]
-		return m.made[id]
-	}
-	l, err := m.root.With(bare(policies)...)
-	if err != nil {
-		m.r.configFaults(err, at, policies)
-		return nil
-	}
-	m.made[id] = l
-	return l
-}
-
-// override makes the overrides.
-func (m *limitMaker) override(b *Book) {
-	s := m.section
-	all := make(map[string]*choices[*core.Limiter])
-	m.start(s.overrides)
-	for i := range s.overrides {
-		o, e := &s.overrides[i], entry[*core.Limiter]{index: int32(i)}
-		switch {
-		case o.kind == forHash && b.hasher == nil:
-			m.r.add(o.place.fault("it is for a hash: set the Secret of limits.Config"))
+// override adds the overrides.
+func (t *limitTable) override(b *Book, r *reader) {
+	for i := range t.section.overrides {
+		o, e := &t.section.overrides[i], entry[core.Limiter]{of: t.base, plan: anyPlan, index: int32(i)}
+		if o.kind == forHash && b.hasher == nil {
+			r.add(o.place.fault("it is for a hash: set the Secret of limits.Config"))
 			continue
-		case o.plan != "":
-			e.only = m.make(s.over(o.plan, o.policies), o.place)
-		default:
-			id := fingerprint(s, o.policies)
-			if all[id] == nil {
-				all[id] = m.choices(o)
-			}
-			e.byPlan = all[id]
 		}
-		m.add(e)
+		if o.plan != "" {
+			e.plan = t.plans[o.plan]
+		}
+		if len(o.policies) > 0 {
+			if t.kinds[o.id] == nil {
+				t.kinds[o.id] = &choices[core.Limiter]{policies: o.policies}
+			}
+			e.of = t.kinds[o.id]
+		}
+		t.add(e)
 	}
-	sortLengths(m.lengths)
+	sortLengths(t.lengths)
 }
 
 func sortLengths(lengths []int) {
@@ -226,30 +196,77 @@ func sortLengths(lengths []int) {
 	slices.Reverse(lengths)
 }
 
-// choices returns what the policies of an override make of each plan.
-func (m *limitMaker) choices(o *override) *choices[*core.Limiter] {
-	c := &choices[*core.Limiter]{plans: make(map[string]*core.Limiter)}
-	for _, name := range append(m.section.planNames(), planBlocked, planUnlimited) {
-		c.plans[name] = m.make(m.section.over(name, o.policies), o.place)
+// inherit takes over the limiters of an earlier table that this one has too, so that what is
+// remembered for them survives.
+func (t *limitTable) inherit(before *limitTable) {
+	before.mu.Lock()
+	defer before.mu.Unlock()
+	take := func(policies []policy) {
+		id := fingerprint(t.section, policies)
+		if l := before.made[id]; l != nil {
+			t.made[id] = l
+		}
 	}
-	c.standard = c.plans[m.section.standard]
-	return c
+	for _, name := range t.names {
+		take(t.section.policiesOf(name))
+	}
+	for id, c := range t.kinds {
+		take(c.policies)
+		if before.kinds[id] == nil {
+			continue
+		}
+		cells := before.kinds[id].cells.Load()
+		for i := 0; cells != nil && i < len(*cells); i++ {
+			if name := before.names[i]; (*cells)[i].Load() != nil && t.section.has(name) {
+				take(t.section.over(name, c.policies))
+			}
+		}
+	}
+}
+
+// limiter returns the limiter of these policies. t.mu is held, or nobody has the table yet.
+func (t *limitTable) limiter(policies []policy) (*core.Limiter, error) {
+	id := fingerprint(t.section, policies)
+	if l := t.made[id]; l != nil {
+		return l, nil
+	}
+	l, err := t.root.With(bare(policies)...)
+	if err == nil {
+		t.made[id] = l
+	}
+	return l, err
+}
+
+// first makes what an override makes of a plan, when it is used first.
+func (t *limitTable) first(c *choices[core.Limiter], plan int32) *core.Limiter {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	cell := t.cell(c, plan)
+	if l := cell.Load(); l != nil {
+		return l
+	}
+	l, err := t.limiter(t.section.over(t.names[plan], c.policies))
+	if err != nil { // see fitOverrides
+		panic(fmt.Sprintf("headgate: limits: the store refuses together what it took apart: %v", err))
+	}
+	cell.Store(l)
+	return l
 }
 
 // shadows makes the limiter of the shadow policies.
-func (m *limitMaker) shadows(b *Book) {
-	s := m.section
+func (t *limitTable) shadows(b *Book, r *reader, before *limitTable) {
+	s := t.section
 	if s.shadow == nil {
 		return
 	}
-	m.shape = fingerprint(s, s.shadow.policies)
-	if m.before != nil && m.before.shadow != nil && m.before.shape == m.shape {
-		m.shadow = m.before.shadow
+	t.shape = fingerprint(s, s.shadow.policies)
+	if before != nil && before.shadow != nil && before.shape == t.shape {
+		t.shadow = before.shadow
 		return
 	}
 	var err error
-	if m.shadow, err = core.New(b.store, s.name+shadowSuffix, bare(s.shadow.policies)...); err != nil {
-		m.r.configFaults(err, s.shadow.place, s.shadow.policies)
+	if t.shadow, err = core.New(b.store, s.name+shadowSuffix, bare(s.shadow.policies)...); err != nil {
+		r.configFaults(err, s.shadow.place, s.shadow.policies)
 	}
 }
 
@@ -278,22 +295,27 @@ func (b *Book) slotsTable(s *section, before *slotsTable) (*slotsTable, error) {
 		}
 		return t.made[n]
 	}
-	t.plans = make(map[string]*core.Slots)
-	for _, name := range append(s.planNames(), planBlocked, planUnlimited) {
-		t.plans[name] = made(s.slotsOf(name))
+	t.start(s)
+	for i, name := range t.names {
+		t.cell(t.base, int32(i)).Store(made(s.slotsOf(name))) //nolint:gosec // see start
 	}
-	t.standard = t.plans[s.standard]
-	t.start(s.overrides)
+	own := make(map[int64]*choices[core.Slots]) // what overrides have instead of a plan
 	for i := range s.overrides {
-		o, e := &s.overrides[i], entry[*core.Slots]{index: int32(i)}
+		o, e := &s.overrides[i], entry[core.Slots]{of: t.base, index: int32(i)}
 		switch {
 		case o.kind == forHash && b.hasher == nil:
 			r.add(o.place.fault("it is for a hash: set the Secret of limits.Config"))
 			continue
-		case o.slots >= 0:
-			e.only = made(o.slots)
+		case o.slots < 0:
+			e.plan = t.plans[o.plan]
 		default:
-			e.only = made(s.slotsOf(o.plan))
+			if own[o.slots] == nil {
+				cells := make([]atomic.Pointer[core.Slots], 1)
+				cells[0].Store(made(o.slots))
+				own[o.slots] = new(choices[core.Slots])
+				own[o.slots].cells.Store(&cells)
+			}
+			e.of = own[o.slots]
 		}
 		t.add(e)
 	}

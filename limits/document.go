@@ -75,7 +75,8 @@ type override struct {
 	value       string // a hash is lower case
 	plan        string // if not empty: instead of the request's
 	policies    []policy
-	slots       int64 // instead of the plan's; -1: none
+	id          string // the fingerprint of the policies
+	slots       int64  // instead of the plan's; -1: none
 	from, until time.Time
 	note        string
 	place       place
@@ -386,6 +387,9 @@ func (r *reader) section(k, n *Node, path string, slots bool) *section {
 	}
 	if v := fields[wordOverrides]; v != nil {
 		r.overrides(s, v, path+"."+wordOverrides)
+		if len(r.faults)+r.more == before && !slots {
+			r.fitOverrides(s, onPaper(s), onPaper(s))
+		}
 	}
 	if len(r.faults)+r.more > before {
 		return nil
@@ -479,6 +483,7 @@ func (r *reader) policies(n *Node, path string) []policy {
 		p.Policy = p.Named(k.Text)
 		if k.Text == "" {
 			r.fault(k, path, "the name of a policy is empty")
+			valid = false
 		}
 		all = append(all, p)
 		ok = ok && valid
@@ -552,20 +557,35 @@ func (r *reader) configFaults(err error, at place, policies []policy) {
 
 // compatible checks that the usage of a key carries over from each plan to each other.
 func (r *reader) compatible(s *section) {
-	base, err := core.New(paper{}, s.name, bare(s.policiesOf(s.standard))...)
-	if err != nil {
-		r.configFaults(err, s.planPlace(s.standard), s.policiesOf(s.standard))
-		return
-	}
 	words := make(map[string]policy) // the first of each name
+	standard := s.policiesOf(s.standard)
+	r.fitPlans(s, onPaper(s))
 	for _, name := range s.planNames() {
 		p := s.plans[name]
-		if _, err := base.With(bare(p.policies)...); err != nil {
-			r.configFaults(err, p.place, p.policies)
+		if strangers(s, standard, p.policies) {
+			var names []string
+			for _, q := range standard {
+				names = append(names, strconv.Quote(nameOf(s, q)))
+			}
+			r.add(p.place.fault("none of the policies is named %s, so existing usage would be lost: give one that name", strings.Join(names, " or ")))
 			continue
 		}
 		r.sameWords(s, p.policies, words)
 	}
+}
+
+// strangers reports whether two plans have no policy's name in common although one has several, so
+// that its names were chosen deliberately.
+func strangers(s *section, a, b []policy) bool {
+	if alone(a[0]) || alone(b[0]) || len(a) == 1 && len(b) == 1 {
+		return false
+	}
+	return !slices.ContainsFunc(b, func(p policy) bool { return has(s, a, nameOf(s, p)) })
+}
+
+// has reports whether one of the policies has that name.
+func has(s *section, policies []policy, name string) bool {
+	return slices.ContainsFunc(policies, func(p policy) bool { return nameOf(s, p) == name })
 }
 
 // sameWords checks that policies of one name have one algorithm. words has those that came
@@ -673,10 +693,14 @@ func (r *reader) shadow(s *section) {
 	}
 }
 
-// over returns the policies of a plan with those of an override in their place: policy by
-// policy, and instead of all if one of the two counts nothing.
+// over returns the policies of a plan with those of an override in their place.
 func (s *section) over(plan string, policies []policy) []policy {
-	below := s.policiesOf(plan)
+	return s.merged(s.policiesOf(plan), policies)
+}
+
+// merged returns policies with others in their place: policy by policy, and instead of all if one
+// of the two counts nothing.
+func (s *section) merged(below, policies []policy) []policy {
 	if len(policies) == 0 {
 		return below
 	}
@@ -685,7 +709,7 @@ func (s *section) over(plan string, policies []policy) []policy {
 	}
 	var all []policy
 	for _, p := range below {
-		if !slices.ContainsFunc(policies, func(q policy) bool { return nameOf(s, p) == nameOf(s, q) }) {
+		if !has(s, policies, nameOf(s, p)) {
 			all = append(all, p)
 		}
 	}

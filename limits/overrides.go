@@ -15,7 +15,7 @@ func (r *reader) overrides(s *section, n *Node, path string) {
 	before := len(r.faults) + r.more
 	s.overrides = make([]override, 0, len(n.Values))
 	seen := make(map[[2]string]int, len(n.Values)) // the line, by kind and value
-	checked := make(map[string]bool)               // what was checked, by its fingerprint
+	ids := make(map[string]string)                 // each once, for memory
 	words := make(map[string]policy)
 	if !s.slots && before == 0 {
 		for _, name := range s.planNames() {
@@ -37,11 +37,13 @@ func (r *reader) overrides(s *section, n *Node, path string) {
 		if !o.until.IsZero() && !o.until.After(r.now) {
 			r.notes = append(r.notes, o.place.fault("the override is over since %s: remove it", o.until.Format(time.RFC3339)))
 		}
-		if len(o.policies) > 0 && before == 0 {
-			if id := o.plan + "\n" + fingerprint(s, o.policies); !checked[id] {
-				checked[id] = true
-				r.overridden(s, &o, words)
+		if len(o.policies) > 0 {
+			id := fingerprint(s, o.policies)
+			if _, known := ids[id]; !known {
+				ids[id] = id
+				r.sameWords(s, o.policies, words)
 			}
+			o.id = ids[id]
 		}
 		s.overrides = append(s.overrides, o)
 	}
@@ -118,22 +120,4 @@ func (r *reader) instant(n *Node, path string) time.Time {
 		r.fault(n, path, "it is not a time: write one as 2026-12-01T00:00:00Z")
 	}
 	return t.UTC()
-}
-
-// overridden checks the policies of an override over each plan that it may meet.
-func (r *reader) overridden(s *section, o *override, words map[string]policy) {
-	if !r.sameWords(s, o.policies, words) {
-		return
-	}
-	plans := []string{o.plan}
-	if o.plan == "" {
-		plans = s.planNames()
-	}
-	for _, name := range plans {
-		before := len(r.faults) + r.more
-		r.limiter(s, s.over(name, o.policies), o.place)
-		if len(r.faults)+r.more > before {
-			return // the others have the same
-		}
-	}
 }

@@ -9,8 +9,11 @@ import (
 
 // A table finds what applies to a plan and a key. T is a limiter or slots.
 type table[T any] struct {
-	plans    map[string]T
-	standard T
+	names    []string // of the plans, and of those that every limit has
+	plans    map[string]int32
+	standard int32
+	base     *choices[T]                 // of keys without an override
+	make     func(*choices[T], int32) *T // what is used first
 
 	keys     map[string]entry[T]
 	hashes   map[[hashSize]byte]entry[T]
@@ -25,16 +28,41 @@ type table[T any] struct {
 // An entry is an override. It is in the map itself, and what changes is elsewhere, so that a
 // look-up misses the caches once less.
 type entry[T any] struct {
-	only   T
-	byPlan *choices[T] // nil: only
-	index  int32       // of the override
-	dated  bool
+	of    *choices[T]
+	plan  int32 // anyPlan: that of the request
+	index int32 // of the override
+	dated bool
 }
 
-// choices are what an override makes of each plan. Overrides with the same policies share it.
+const anyPlan = -1
+
+// choices are what an override makes of each plan. Overrides with the same policies share it. Of a
+// document with many kinds of overrides and many plans, few pairs meet a key; so each is made when
+// it is used first.
 type choices[T any] struct {
-	plans    map[string]T
-	standard T
+	policies []policy                            // of the override; nil: the plans as they are
+	cells    atomic.Pointer[[]atomic.Pointer[T]] // by plan; nil if none was used
+}
+
+// get returns what applies to a plan.
+func (t *table[T]) get(c *choices[T], plan int32) *T {
+	if cells := c.cells.Load(); cells != nil {
+		if v := (*cells)[plan].Load(); v != nil {
+			return v
+		}
+	}
+	return t.make(c, plan)
+}
+
+// cell returns where what applies to a plan is kept. Whoever calls it has a lock.
+func (t *table[T]) cell(c *choices[T], plan int32) *atomic.Pointer[T] {
+	cells := c.cells.Load()
+	if cells == nil {
+		all := make([]atomic.Pointer[T], len(t.names))
+		cells = &all
+		c.cells.Store(cells)
+	}
+	return &(*cells)[plan]
 }
 
 // holds reports whether an override is in force.
@@ -54,10 +82,16 @@ func (t *table[T]) match(e entry[T]) {
 	}
 }
 
-// start prepares for these overrides, which are then added.
-func (t *table[T]) start(overrides []override) {
-	t.overrides = overrides
-	t.matched = make([]atomic.Uint32, (len(overrides)+31)/32)
+// start prepares for the plans and overrides of a section; the overrides are then added.
+func (t *table[T]) start(s *section) {
+	t.names = append(s.planNames(), planBlocked, planUnlimited)
+	t.plans = make(map[string]int32, len(t.names))
+	for i, name := range t.names {
+		t.plans[name] = int32(i) //nolint:gosec // there are at most MaxNodes
+	}
+	t.standard, t.base = t.plans[s.standard], new(choices[T])
+	t.overrides = s.overrides
+	t.matched = make([]atomic.Uint32, (len(s.overrides)+31)/32)
 }
 
 // add adds an override. There is none for the same yet.
@@ -111,22 +145,19 @@ func (t *table[T]) find(key string, h *hasher) (e entry[T], found bool) {
 }
 
 // choose returns what applies, and whether there is such a plan, if that matters.
-func (t *table[T]) choose(plan, key string, h *hasher) (v T, known bool) {
-	plans, standard := t.plans, t.standard
+func (t *table[T]) choose(plan, key string, h *hasher) (v *T, known bool) {
+	of, at := t.base, int32(anyPlan)
 	if e, found := t.find(key, h); found {
 		t.match(e)
-		if e.byPlan == nil {
-			return e.only, true
-		}
-		plans, standard = e.byPlan.plans, e.byPlan.standard
+		of, at = e.of, e.plan
 	}
-	if plan == "" {
-		return standard, true
+	if at != anyPlan {
+		return t.get(of, at), true
 	}
-	if v, known = plans[plan]; known {
-		return v, true
+	if at, known = t.plans[plan]; !known {
+		at, known = t.standard, plan == ""
 	}
-	return standard, false
+	return t.get(of, at), known
 }
 
 // unmatched appends the overrides that have matched no key.

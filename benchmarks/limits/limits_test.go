@@ -114,6 +114,54 @@ func BenchmarkAllow(b *testing.B) {
 	})
 }
 
+// many is a document of plans and overrides whose policies differ from each other, so that there
+// are as many pairs as the product.
+func many(plans, overrides int) []byte {
+	var b strings.Builder
+	b.WriteString(`{"limits": {"api": {"default": "p0", "plans": {`)
+	for i := range plans {
+		fmt.Fprintf(&b, `%s"p%d": {"m": "sliding-log %d/minute"}`, comma(i), i, i+1)
+	}
+	b.WriteString(`}, "overrides": [`)
+	for i := range overrides {
+		fmt.Fprintf(&b, `%s{"key": "k%d", "policies": {"d": "fixed-window %d/day"}}`, comma(i), i, i+1)
+	}
+	b.WriteString("]}}}")
+	return []byte(b.String())
+}
+
+func comma(i int) string {
+	if i == 0 {
+		return ""
+	}
+	return ","
+}
+
+// What many pairs of plans and overrides take until the document applies, and then.
+func BenchmarkPairs(b *testing.B) {
+	for _, c := range [][2]int{{2000, 2000}, {50, 10_000}} {
+		b.Run(fmt.Sprintf("%dPlans%dOverrides", c[0], c[1]), func(b *testing.B) {
+			text := many(c[0], c[1])
+			b.ReportAllocs()
+			for b.Loop() {
+				before := heap()
+				api := open(b, text)
+				b.ReportMetric(float64(heap()-before)/(1<<20), "MiB")
+				runtime.KeepAlive(api)
+			}
+		})
+	}
+}
+
+// heap returns how much memory is in use.
+func heap() uint64 {
+	runtime.GC()
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc
+}
+
 // How long it takes until a document applies, and what it takes.
 func BenchmarkReload(b *testing.B) {
 	text := document(false)
@@ -132,13 +180,6 @@ func BenchmarkReload(b *testing.B) {
 		})
 	}
 	b.Run("Memory", func(b *testing.B) {
-		heap := func() uint64 {
-			runtime.GC()
-			runtime.GC()
-			var m runtime.MemStats
-			runtime.ReadMemStats(&m)
-			return m.HeapAlloc
-		}
 		for b.Loop() {
 			before := heap()
 			api := open(b, text)

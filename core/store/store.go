@@ -23,7 +23,8 @@ import (
 // Errors must not contain keys.
 type Store interface {
 	// Prepare is called once for each limiter that is made, if it has no other fault. Its
-	// error, or those that it joins, are reported as faults of the limiter's configuration.
+	// error, or those that it joins, are reported as faults of the limiter's configuration. It
+	// is the same for the same Spec. What is taken is taken with smaller limits too.
 	Prepare(Spec) (Limiter, error)
 
 	// Decide makes the decision about one charge: if every policy of its limiter admits
