@@ -40,12 +40,15 @@ type Config struct {
 
 	// Accept decides whether a valid document may take the place of another: an error refuses
 	// it. It is also asked about documents that lose usage, which are refused if Accept is
-	// nil, except in the place of Initial.
+	// nil, except in the place of Initial. It may use the book, whose limits are those before,
+	// but must not call Reload or Close, which wait for it.
 	Accept func(Diff) error
 
 	// Changed, if not nil, is called after a document was applied, when one was refused or
-	// the source is away, and when it is back: for logs and metrics. It must not call Reload
-	// or Close.
+	// the source is away, and when it is back: for logs and metrics. The calls are one after
+	// the other, in the order of what they tell. While one lasts, the limits are there as
+	// always, but the book does not ask its source. It may use the book, also call Reload, but
+	// must not call Close, which waits for it.
 	Changed func(Event)
 }
 
@@ -104,15 +107,19 @@ type Book struct {
 
 	current atomic.Pointer[edition]
 
-	mu     sync.Mutex // held while a document is loaded and applied
+	mu     sync.Mutex // held while an edition takes the place of another, or a program names what it uses
 	limits []*Limit
 	slots  []*Slots
-	text   *[]byte     // that was looked at last; nil if none was. It is not printed, as it has keys
-	result error       // of that
-	flying chan loaded // the Load that is under way; nil if there is none
+
+	loading sync.Mutex  // held while a document is loaded and applied: before mu
+	text    *[]byte     // that was looked at last; nil if none was. It is not printed, as it has keys
+	result  error       // of that
+	flying  chan loaded // the Load that is under way; nil if there is none
 
 	stateMu sync.Mutex
 	state   State
+	untold  []Event // in order
+	telling bool    // somebody calls Changed
 
 	stop context.CancelFunc
 	done sync.WaitGroup
@@ -164,6 +171,7 @@ func Open(ctx context.Context, store core.Store, slots core.SlotStore, source So
 		now := time.Now()
 		b.current.Store(initial)
 		b.set(State{Version: b.initial.version, Since: now, Initial: true, Err: err, ErrSince: now, Notes: b.initial.notes}, Diff{})
+		b.announce()
 	}
 	ctx, b.stop = context.WithCancel(context.WithoutCancel(ctx))
 	b.done.Go(func() { b.watch(ctx) })
@@ -199,8 +207,8 @@ func (b *Book) Close() {
 
 // abandon leaves a Load that does not return to itself.
 func (b *Book) abandon() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
+	b.loading.Lock()
+	defer b.loading.Unlock()
 	b.flying = nil
 }
 
@@ -246,8 +254,9 @@ func (b *Book) Reload(ctx context.Context) error { return b.load(ctx, true) }
 
 // load asks the source, and applies its document if that has changed, or in any case.
 func (b *Book) load(ctx context.Context, anyway bool) error {
-	b.mu.Lock()
-	defer b.mu.Unlock()
+	defer b.announce() // without the lock
+	b.loading.Lock()
+	defer b.loading.Unlock()
 	text, err := b.ask(ctx)
 	if ctx.Err() != nil && b.current.Load() != nil {
 		return ctx.Err() // the caller gave up, not the source
@@ -336,8 +345,25 @@ func (b *Book) apply(text []byte) error {
 			return err
 		}
 	}
-	b.current.Store(e)
+	if err := b.enact(e); err != nil {
+		err = b.named(err)
+		b.fail(err)
+		return err
+	}
 	b.set(State{Version: d.version, Since: time.Now(), Notes: d.notes}, diff)
+	return nil
+}
+
+// enact makes an edition the one in force, unless the program has meanwhile named what it has not.
+func (b *Book) enact(e *edition) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	r := &reader{}
+	b.require(e, r)
+	if err := r.err(); err != nil {
+		return err
+	}
+	b.current.Store(e)
 	return nil
 }
 
@@ -359,15 +385,39 @@ func (b *Book) State() State {
 	return b.state
 }
 
-// set changes the state, and tells of it.
+// set changes the state. Announce tells of it.
 func (b *Book) set(s State, d Diff) {
 	s.SecretID = b.secretID
 	b.stateMu.Lock()
+	defer b.stateMu.Unlock()
 	b.state = s
-	b.stateMu.Unlock()
 	if b.config.Changed != nil {
-		b.config.Changed(Event{s, d})
+		b.untold = append(b.untold, Event{s, d})
 	}
+}
+
+// announce calls Changed with what is untold, unless somebody does, who then calls it with that too.
+// No lock is held.
+func (b *Book) announce() {
+	b.stateMu.Lock()
+	defer b.stateMu.Unlock()
+	if b.telling {
+		return
+	}
+	b.telling = true
+	defer func() { b.telling = false }()
+	for len(b.untold) > 0 {
+		next := b.untold[0]
+		b.untold = b.untold[1:]
+		b.call(next)
+	}
+}
+
+// call calls Changed. stateMu is held before and after it.
+func (b *Book) call(e Event) {
+	b.stateMu.Unlock()
+	defer b.stateMu.Lock()
+	b.config.Changed(e)
 }
 
 // fail sets the error of the state. It tells of it once.

@@ -80,6 +80,8 @@ func (b *Book) edition(d *Document, before *edition) (*edition, error) {
 		}
 		e.slots[name] = t
 	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	b.require(e, r)
 	if err := r.err(); err != nil {
 		return nil, err
@@ -95,8 +97,9 @@ func (r *reader) collect(err error) {
 }
 
 // require adds a fault for all that the document has not although the program uses it, and
-// makes the lists of what it uses.
+// makes the lists of what it uses. mu is held.
 func (b *Book) require(e *edition, r *reader) {
+	e.limitsUsed, e.slotsUsed = nil, nil
 	for _, l := range b.limits {
 		e.limitsUsed = append(e.limitsUsed, e.limits[l.name])
 	}
