@@ -86,6 +86,9 @@ type State struct {
 
 	// SecretID is the [SecretID] of Config.Secret.
 	SecretID string
+
+	// Program is what the program has and uses, so far.
+	Program Program
 }
 
 // An Event is a change of a book's state.
@@ -103,6 +106,7 @@ type Book struct {
 	source    Source
 	hasher    *hasher // nil without a Secret
 	secretID  string
+	needs     Program // of which only the names count: those of Config.Initial
 	initial   *Document
 
 	current atomic.Pointer[edition]
@@ -162,6 +166,7 @@ func Open(ctx context.Context, store core.Store, slots core.SlotStore, source So
 			return nil, fault.Wrap("limits: Initial", err)
 		}
 		b.initial, b.config.Initial = d, nil
+		b.needs = Program{Limits: d.Limits(), Slots: d.Slots()}
 	}
 	if err := b.load(ctx, true); err != nil {
 		if initial == nil {
@@ -373,7 +378,7 @@ func (b *Book) accept(diff Diff) error {
 		return b.config.Accept(diff)
 	}
 	if lost := diff.Lost(); len(lost) > 0 && !b.State().Initial {
-		return fmt.Errorf("headgate: limits: %v: keep the algorithm, use another name, or set Config.Accept", lost[0])
+		return fmt.Errorf("headgate: limits: %v: keep the names and the algorithms, or set Config.Accept", lost[0])
 	}
 	return nil
 }
@@ -381,8 +386,10 @@ func (b *Book) accept(diff Diff) error {
 // State returns the state of the book.
 func (b *Book) State() State {
 	b.stateMu.Lock()
-	defer b.stateMu.Unlock()
-	return b.state
+	s := b.state
+	b.stateMu.Unlock()
+	s.Program = b.program()
+	return s
 }
 
 // set changes the state. Announce tells of it.
@@ -391,7 +398,7 @@ func (b *Book) set(s State, d Diff) {
 	b.stateMu.Lock()
 	defer b.stateMu.Unlock()
 	b.state = s
-	if b.config.Changed != nil {
+	if s.Program = b.program(); b.config.Changed != nil {
 		b.untold = append(b.untold, Event{s, d})
 	}
 }

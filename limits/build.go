@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 
 	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/core/store"
 )
 
 // An edition is a document with all that it needs to decide. It does not change.
@@ -106,24 +107,13 @@ func (b *Book) require(e *edition, r *reader) {
 	for _, s := range b.slots {
 		e.slotsUsed = append(e.slotsUsed, e.slots[s.name])
 	}
-	var limits, slots []string
-	for _, l := range b.limits {
-		limits = append(limits, l.name)
-	}
-	for _, s := range b.slots {
-		slots = append(slots, s.name)
-	}
-	if b.initial != nil {
-		limits = slices.AppendSeq(limits, maps.Keys(b.initial.limits))
-		slots = slices.AppendSeq(slots, maps.Keys(b.initial.slots))
-	}
+	p := b.uses()
 	for _, used := range []struct {
 		word  string
 		names []string
 		has   map[string]*section
-	}{{wordLimits, limits, e.document.limits}, {wordSlots, slots, e.document.slots}} {
-		slices.Sort(used.names)
-		for _, name := range slices.Compact(used.names) {
+	}{{wordLimits, p.Limits, e.document.limits}, {wordSlots, p.Slots, e.document.slots}} {
+		for _, name := range used.names {
 			if used.has[name] == nil {
 				r.add(&Fault{Path: used.word, Err: missing(used.word, name)})
 			}
@@ -300,7 +290,7 @@ func (b *Book) slotsTable(s *section, before *slotsTable) (*slotsTable, error) {
 	}
 	t.start(s)
 	for i, name := range t.names {
-		t.cell(t.base, int32(i)).Store(made(s.slotsOf(name))) //nolint:gosec // see start
+		t.cell(t.base, int32(i)).Store(made(s.slotsOf(name)))
 	}
 	own := make(map[int64]*choices[core.Slots]) // what overrides have instead of a plan
 	for i := range s.overrides {
@@ -324,6 +314,31 @@ func (b *Book) slotsTable(s *section, before *slotsTable) (*slotsTable, error) {
 	}
 	sortLengths(t.lengths)
 	return t, r.err()
+}
+
+// uses returns the names that a document must have. mu is held.
+func (b *Book) uses() (p Program) {
+	p = Program{Limits: slices.Clone(b.needs.Limits), Slots: slices.Clone(b.needs.Slots)}
+	for _, l := range b.limits {
+		p.Limits = append(p.Limits, l.name)
+	}
+	for _, s := range b.slots {
+		p.Slots = append(p.Slots, s.name)
+	}
+	for _, names := range []*[]string{&p.Limits, &p.Slots} {
+		slices.Sort(*names)
+		*names = slices.Compact(*names)
+	}
+	return p
+}
+
+// program returns what the program has and uses.
+func (b *Book) program() Program {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	p := b.uses()
+	p.Store, p.NoSlots, p.NoSecret = store.KindOf(b.store), b.slotStore == nil, b.hasher == nil
+	return p
 }
 
 // missing is the error about what a document has not.

@@ -20,7 +20,9 @@ func use(t *testing.T, b *limits.Book) {
 	}
 	_ = limit(t, b, "api").For("", "k")
 	_ = slots(t, b, "ws").For("", "k")
-	_, _, _ = b.State(), b.Document(), b.Unmatched()
+	if s := b.State(); s.Version == "" || b.Document() == nil || len(b.Unmatched()) > 0 {
+		t.Errorf("%+v", s)
+	}
 }
 
 // Accept and Changed may use the book, and Changed may also make it ask its source.

@@ -72,8 +72,8 @@
 //
 // Limiters of policies that have not changed are the same as before. Usage is kept for each
 // policy that has the same name and algorithm, by the rules of [core.Limiter.With]. Where it
-// cannot be, [Compare] says that it is lost, and the document is refused, unless
-// [Config].Accept takes it.
+// cannot be, for a plan or for an override over one, [Compare] says that it is lost, and the
+// document is refused, unless [Config].Accept takes it.
 //
 // A limit, burst or number of slots that is raised above what is used admits at once, on every server that has the
 // document. That of a token bucket's rate does not, nor do refusals that were counted: what was

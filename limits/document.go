@@ -166,6 +166,9 @@ func (d *Document) SecretID() string { return d.secretID }
 // Plain reports whether there are overrides for keys that are not hashed.
 func (d *Document) Plain() bool { return d.has(forKey) }
 
+// Hashes reports whether there are overrides for hashes of keys.
+func (d *Document) Hashes() bool { return d.has(forHash) }
+
 // has reports whether there are overrides of that kind.
 func (d *Document) has(kind string) bool {
 	for _, sections := range []map[string]*section{d.limits, d.slots} {
@@ -590,8 +593,7 @@ func has(s *section, policies []policy, name string) bool {
 
 // sameWords checks that policies of one name have one algorithm. words has those that came
 // before.
-func (r *reader) sameWords(s *section, policies []policy, words map[string]policy) bool {
-	ok := true
+func (r *reader) sameWords(s *section, policies []policy, words map[string]policy) {
 	for _, p := range policies {
 		name := nameOf(s, p)
 		if alone(p) {
@@ -604,10 +606,8 @@ func (r *reader) sameWords(s *section, policies []policy, words map[string]polic
 		case algorithm(p.Policy) != algorithm(first.Policy):
 			r.add(p.place.fault("existing usage would be lost, as it counts otherwise than the %s in line %d: keep the algorithm, or give it another name",
 				algorithm(first.Policy), first.place.line))
-			ok = false
 		}
 	}
-	return ok
 }
 
 // nameOf returns the name under which usage is stored.

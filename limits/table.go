@@ -87,7 +87,7 @@ func (t *table[T]) start(s *section) {
 	t.names = append(s.planNames(), planBlocked, planUnlimited)
 	t.plans = make(map[string]int32, len(t.names))
 	for i, name := range t.names {
-		t.plans[name] = int32(i) //nolint:gosec // there are at most MaxNodes
+		t.plans[name] = int32(i)
 	}
 	t.standard, t.base = t.plans[s.standard], new(choices[T])
 	t.overrides = s.overrides

@@ -8,6 +8,7 @@ import (
 	"os"
 
 	"github.com/headgate/headgate/limits"
+	"github.com/headgate/headgate/limits/redisdoc"
 	"github.com/headgate/headgate/limits/yamldoc"
 )
 
@@ -70,9 +71,26 @@ func jsonFaults(faults limits.Faults) []jsonFault {
 	return all
 }
 
-// check says what is wrong with documents.
-func check(_ context.Context, c *call) (int, error) {
+// check says what is wrong with documents, for the servers that it is told of.
+func check(ctx context.Context, c *call) (int, error) {
+	r := c.redisFlags()
+	kind := c.storeFlag()
+	ask := c.flags.Bool("servers", false, "check it for the servers that have told the Redis of -redis of themselves")
 	files, err := c.parse(1, 1000)
+	if err != nil {
+		return 0, err
+	}
+	var servers []redisdoc.Server
+	if *ask {
+		if servers, err = r.servers(ctx); err != nil {
+			return 0, err
+		}
+	}
+	fleet, err := fleetOf(servers, *kind)
+	if err != nil {
+		return 0, err
+	}
+	secret, err := c.secret()
 	if err != nil {
 		return 0, err
 	}
@@ -86,17 +104,20 @@ func check(_ context.Context, c *call) (int, error) {
 	code := exitOK
 	for _, name := range files {
 		d, err := c.read(name)
-		var faults limits.Faults
+		var faults, notes limits.Faults
 		if err != nil && !errors.As(err, &faults) {
 			return 0, err
 		}
-		r := result{File: name, Faults: jsonFaults(faults), Notes: []jsonFault{}}
-		var notes limits.Faults
 		if d != nil {
-			r.Version, notes = d.Version(), d.Notes()
-			r.Notes = jsonFaults(notes)
-		} else {
+			faults, notes = fleet.refuse(d), d.Notes()
+		}
+		r := result{File: name, Faults: jsonFaults(faults), Notes: jsonFaults(notes)}
+		if len(faults) > 0 {
 			code = exitNo
+		} else if published, err := sealed(d, secret); err != nil {
+			return 0, err
+		} else {
+			r.Version = published.Version()
 		}
 		results = append(results, r)
 		if c.json {
@@ -108,11 +129,19 @@ func check(_ context.Context, c *call) (int, error) {
 		for _, f := range notes {
 			c.printf("%s (a note)\n", at(name, f))
 		}
-		if d != nil {
+		if r.Version != "" {
 			c.printf("%s: ok, version %s\n", name, r.Version)
 		}
 	}
 	return code, c.print(results, func() {})
+}
+
+// sealed returns a document as it is published: with a secret, without keys.
+func sealed(d *limits.Document, secret []byte) (*limits.Document, error) {
+	if len(secret) == 0 {
+		return d, nil
+	}
+	return d.Hashed(secret)
 }
 
 // A jsonChange is a change as -json prints it.

@@ -239,88 +239,155 @@ func doctor(ctx context.Context, c *call) (int, error) {
 	})
 }
 
+// storeFlag is what store servers have of which nothing is known.
+func (c *call) storeFlag() *string {
+	return c.flags.String("store", "redis", "the `store` of servers that tell none: redis, or memory with its MaxBytes if it is not the default")
+}
+
+// noDocument is the version of none.
+const noDocument = "none"
+
+// A publication is a push under way.
+type publication struct {
+	*call
+
+	source     *redisdoc.Source
+	secret     []byte
+	written    *limits.Document // of the file
+	document   *limits.Document // that is published
+	kind, from string
+	loseUsage  bool
+	replaces   int64  // in Redis
+	base       string // the version of that document
+	result     map[string]any
+}
+
 // push publishes a document in Redis, and waits until all servers have it.
 func push(ctx context.Context, c *call) (int, error) {
-	r := c.redisFlags()
-	accept := c.flags.Bool("lose-usage", false, "push it although usage is lost; servers refuse it unless their program accepts it too")
+	r, p := c.redisFlags(), &publication{call: c}
+	c.flags.BoolVar(&p.loseUsage, "lose-usage", false, "push it although usage is lost; servers refuse it unless their program accepts it too")
 	newSecret := c.flags.Bool("new-secret", false, "push it although its keys are hashed under another secret than before, or not at all; "+
 		"servers with the old secret stay with what they have")
+	c.flags.StringVar(&p.from, "from", "", "push it only in the place of this `version`, none for no document: nobody else has pushed since")
 	dry := c.flags.Bool("dry-run", false, "only say what would change")
 	patience := c.flags.Duration("wait", 15*time.Second, "wait this `time` for all servers")
+	kind := c.storeFlag()
 	words, err := c.parse(1, 1)
 	if err != nil {
 		return 0, err
 	}
-	secret, err := c.secret()
-	if err != nil {
+	p.kind = *kind
+	if p.secret, err = c.secret(); err != nil {
 		return 0, err
 	}
-	d, err := c.must(words[0])
-	if err != nil {
+	if p.written, err = c.must(words[0]); err != nil {
 		return 0, err
 	}
-	if len(secret) > 0 {
-		if d, err = d.Hashed(secret); err != nil {
-			return 0, err
-		}
+	if p.document, err = sealed(p.written, p.secret); err != nil {
+		return 0, err
 	}
 	client, err := r.connect()
 	if err != nil {
 		return 0, err
 	}
 	defer client.Close()
-	source, err := redisdoc.New(client, redisdoc.Config{Key: r.key, NewSecret: *newSecret})
-	if err != nil {
+	if p.source, err = redisdoc.New(client, redisdoc.Config{Key: r.key, NewSecret: *newSecret}); err != nil {
 		return 0, err
 	}
-	result := map[string]any{"version": d.Version(), "changes": []jsonChange{}}
+	p.result = map[string]any{"version": p.document.Version(), "changes": []jsonChange{}}
 	ask, cancel := context.WithTimeout(ctx, r.timeout)
 	defer cancel()
-	if err := source.CheckSecret(ask, d); err != nil {
-		return 0, fmt.Errorf("%w: give the secret of the servers, or see -new-secret", err)
-	}
-	text, version, err := source.Current(ask)
+	code, why, err := p.refused(ask, words[0])
 	if err != nil {
 		return 0, err
 	}
-	if version > 0 {
-		var diff limits.Diff
-		if from, err := limits.Parse([]byte(text), yamldoc.Decode); err != nil {
-			c.warnf("headgate push: what is in Redis is not valid, and cannot be compared: %v\n", err)
-		} else {
-			diff = limits.Compare(from, d)
-		}
-		result["changes"] = changes(diff, secret)
-		if !c.json {
-			c.printDiff(diff, secret)
-		}
-		if len(diff.Lost()) > 0 && !*accept {
-			result["lost"] = true
-			return exitLoss, c.print(result, func() { c.printf("not pushed: usage would be lost; see -lose-usage\n") })
-		}
+	if why != "" {
+		return code, c.print(p.result, func() { c.printf("not pushed: %s\n", why) })
 	}
 	if *dry {
-		return exitOK, c.print(result, func() { c.printf("not pushed: version %s\n", d.Version()) })
+		return exitOK, c.print(p.result, func() {
+			c.printf("not pushed: version %s in the place of %s; to push it, give -from %[2]s\n", p.document.Version(), p.base)
+		})
 	}
-	ask, cancel = context.WithTimeout(ctx, r.timeout)
+	return p.publish(ctx, r.timeout, *patience)
+}
+
+// refused compares the document with the one in Redis and with the servers, and returns why it is
+// not pushed, if it is not.
+func (p *publication) refused(ctx context.Context, file string) (code int, why string, err error) {
+	if err := p.source.CheckSecret(ctx, p.document); err != nil {
+		return 0, "", fmt.Errorf("%w: give the secret of the servers, or see -new-secret", err)
+	}
+	text, version, err := p.source.Current(ctx)
+	if err != nil {
+		return 0, "", err
+	}
+	p.replaces, p.base = version, noDocument
+	var diff limits.Diff
+	if version > 0 {
+		was, err := limits.Parse([]byte(text), yamldoc.Decode)
+		if err != nil {
+			p.warnf("headgate push: what is in Redis is not valid, and cannot be compared: %v\n", err)
+			p.base = "an invalid document"
+		} else {
+			p.base, diff = was.Version(), limits.Compare(was, p.document)
+		}
+	}
+	p.result["replaces"] = p.base
+	if p.from != "" && p.from != p.base {
+		return exitNo, fmt.Sprintf("Redis has %s, not %s: somebody else has pushed, so compare again", p.base, p.from), nil
+	}
+	p.result["changes"] = changes(diff, p.secret)
+	if !p.json {
+		p.printDiff(diff, p.secret)
+	}
+	servers, err := p.source.Servers(ctx)
+	if err != nil {
+		return 0, "", err
+	}
+	all, err := fleetOf(servers, p.kind)
+	if err != nil {
+		return 0, "", err
+	}
+	faults := all.refuse(p.written)
+	p.result["faults"] = jsonFaults(faults)
+	for _, f := range faults {
+		p.warnf("%s\n", at(file, f))
+	}
+	if len(faults) > 0 {
+		return exitNo, "servers would refuse it", nil
+	}
+	if len(diff.Lost()) > 0 && !p.loseUsage {
+		p.result["lost"] = true
+		return exitLoss, "usage would be lost; see -lose-usage", nil
+	}
+	return exitOK, "", nil
+}
+
+// publish writes the document, and waits for the servers.
+func (p *publication) publish(ctx context.Context, timeout, patience time.Duration) (int, error) {
+	ask, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	pushed, err := source.Push(ask, d, version)
+	pushed, err := p.source.Push(ask, p.document, p.replaces)
+	if errors.Is(err, redisdoc.ErrConflict) {
+		return exitNo, p.print(p.result, func() { p.printf("not pushed: somebody else has pushed meanwhile, so compare again\n") })
+	}
 	if err != nil {
 		return 0, err
 	}
-	servers, late, err := await(ctx, source, d.Version(), pushed, *patience)
+	servers, late, err := await(ctx, p.source, p.document.Version(), pushed, patience)
 	if err != nil {
 		return 0, err
 	}
-	result["servers"], result["late"] = servers, late
+	p.result["servers"], p.result["late"] = servers, late
 	code := exitOK
 	if len(late) > 0 {
 		code = exitNo
 	}
-	return code, c.print(result, func() {
-		c.printf("version %s: %d servers have it\n", d.Version(), servers)
+	return code, p.print(p.result, func() {
+		p.printf("version %s: %d servers have it\n", p.document.Version(), servers)
 		for _, s := range late {
-			c.printf("the server %s has version %s: %s\n", s.Instance, s.Version, orElse(s.Err, "it has not answered yet"))
+			p.printf("the server %s has version %s: %s\n", s.Instance, s.Version, orElse(s.Err, "it has not answered yet"))
 		}
 	})
 }

@@ -33,7 +33,13 @@ const patient = 20 * time.Second
 // aServer is a server of the fleet.
 func aServer(t *testing.T, addr, instance string) (*limits.Book, *limits.Limit) {
 	t.Helper()
-	store, err := redisstore.Open(&redis.UniversalOptions{Addrs: []string{addr}}, redisstore.Config{Timeout: patient, Secret: []byte(secretText)})
+	return aServerWith(t, addr, instance, []byte(secretText))
+}
+
+// aServerWith is a server with that secret, if any.
+func aServerWith(t *testing.T, addr, instance string, secret []byte) (*limits.Book, *limits.Limit) {
+	t.Helper()
+	store, err := redisstore.Open(&redis.UniversalOptions{Addrs: []string{addr}}, redisstore.Config{Timeout: patient, Secret: secret})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -42,7 +48,7 @@ func aServer(t *testing.T, addr, instance string) (*limits.Book, *limits.Limit) 
 	if err != nil {
 		t.Fatal(err)
 	}
-	book, err := limits.Open(t.Context(), store, store, source, limits.Config{Secret: []byte(secretText), Timeout: patient, Every: 20 * time.Millisecond})
+	book, err := limits.Open(t.Context(), store, store, source, limits.Config{Secret: secret, Timeout: patient, Every: 20 * time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
 	}

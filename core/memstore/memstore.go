@@ -54,6 +54,7 @@ import (
 	"hash/maphash"
 	"io"
 	"slices"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -617,6 +618,9 @@ func (s *Store) reclaim(now int64) {
 		}
 	}
 }
+
+// Kind implements [store.Kind]: "memory" and the MaxBytes.
+func (s *Store) Kind() string { return "memory " + strconv.FormatInt(s.budget.max, 10) }
 
 // Prepare implements [store.Store]. It refuses limiters whose state for one key would
 // not leave room for others, and all limiters if MaxBytes is wrong.

@@ -121,6 +121,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"strconv"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -309,6 +310,14 @@ func clientFaults(client redis.UniversalClient) (faults []error) {
 
 // Client returns the client, for example to close it.
 func (s *Store) Client() redis.UniversalClient { return s.backend.client }
+
+// Kind implements [store.Kind]: "redis", and the Servers by which FailLocal divides.
+func (s *Store) Kind() string {
+	if s.config.Failure == FailLocal && s.config.Servers > 1 {
+		return "redis " + strconv.Itoa(s.config.Servers)
+	}
+	return "redis"
+}
 
 // Observer implements [store.Store] and [store.SlotStore].
 func (s *Store) Observer() *store.Observer { return s.config.Observer }

@@ -61,6 +61,23 @@ type Store interface {
 	Observer() *Observer
 }
 
+// A Kind is a store that says what its Prepare takes, for whoever checks policies elsewhere.
+type Kind interface {
+	Store
+
+	// Kind returns a text that is equal for stores that take the same, such as "redis" or
+	// "memory 67108864".
+	Kind() string
+}
+
+// KindOf returns the kind of a store, or nothing if it does not say.
+func KindOf(s Store) string {
+	if k, ok := s.(Kind); ok {
+		return k.Kind()
+	}
+	return ""
+}
+
 // A Quick is a store in this process that makes most decisions in less time than it takes to
 // pass a [Result] to it. Layers need not know: package core calls Take only if Self is the
 // store itself, not if that is embedded in a layer, whose Decide would be passed over.

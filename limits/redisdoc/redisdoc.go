@@ -8,7 +8,8 @@
 // told of a new one by PUBLISH. The version never decreases: a server that finds a lower one,
 // as after a failover that has lost writes, stays with what it has and says so.
 //
-// The command headgate push writes the document, and waits until all servers have it.
+// The command headgate push writes the document, unless a server would refuse it, and waits until
+// all have it. For that, each server tells in a second hash what it has and needs.
 //
 // Beside a document whose keys are hashed, see [limits.Document.Hashed], is the [limits.SecretID] of
 // the secret. A push under another secret is [ErrSecret], and a book with another one refuses the document.
@@ -177,6 +178,8 @@ type Server struct {
 	Err      string    `json:"err,omitempty"`
 	SecretID string    `json:"secret,omitempty"` // the limits.SecretID of its Secret
 	At       time.Time `json:"at"`               // by its clock
+
+	Program limits.Program `json:"program"` // which documents it takes: see [limits.Document.Check]
 }
 
 // maxText is how many bytes of a text are told, and read.
@@ -187,7 +190,7 @@ func short(s string) string { return strings.ToValidUTF8(s[:min(len(s), maxText)
 // Loaded implements [limits.Listener]: it tells the others which document is in force here.
 func (s *Source) Loaded(ctx context.Context, state limits.State) {
 	s.mu.Lock()
-	me := Server{Instance: s.instance, Version: state.Version, Found: s.version, SecretID: state.SecretID}
+	me := Server{Instance: s.instance, Version: state.Version, Found: s.version, SecretID: state.SecretID, Program: state.Program}
 	if state.Err != nil {
 		me.Err = short(state.Err.Error())
 	}
@@ -257,8 +260,11 @@ func (s *Source) CheckSecret(ctx context.Context, d *limits.Document) error {
 		return err
 	}
 	for _, one := range servers {
-		if one.SecretID != "" && one.SecretID != own {
+		switch {
+		case one.SecretID != "" && one.SecretID != own:
 			return fmt.Errorf("%w: see the server %s", ErrSecret, one.Instance)
+		case one.Program.NoSecret && own != noSecret && d.Hashes():
+			return fmt.Errorf("%w: the server %s has no secret", ErrSecret, one.Instance)
 		}
 	}
 	return nil

@@ -1,0 +1,34 @@
+package limits
+
+import "github.com/headgate/headgate/core"
+
+// A Program is what the program of a book has and uses, as far as it decides which documents the
+// book takes. The zero Program takes each that [Parse] takes.
+type Program struct {
+	Store    string   `json:"store,omitempty"`     // its kind, see [store.KindOf]; empty: any
+	NoSlots  bool     `json:"no_slots,omitempty"`  // Open was given no store for slots
+	NoSecret bool     `json:"no_secret,omitempty"` // nor a Secret
+	Limits   []string `json:"limits,omitempty"`    // by name, that a document must have
+	Slots    []string `json:"slots,omitempty"`
+}
+
+// Check returns why a book of that program would not take the document, as [Faults], or nil. It
+// decides by the code of [Open]. The stores are like those of the program, and are not called; one
+// that is nil takes everything. What the document would change is for [Compare].
+func (d *Document) Check(p Program, limits core.Store, slots core.SlotStore) error {
+	b := &Book{store: limits, slotStore: slots, needs: p}
+	if limits == nil {
+		b.store = paper{}
+	}
+	switch {
+	case p.NoSlots:
+		b.slotStore = nil
+	case slots == nil:
+		b.slotStore = paperSlots{}
+	}
+	if !p.NoSecret {
+		b.hasher = newHasher(nil)
+	}
+	_, err := b.edition(d, nil)
+	return err
+}
