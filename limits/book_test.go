@@ -282,7 +282,7 @@ func TestRefusedDocuments(t *testing.T) {
 		"slots missing": {`{"limits": {"api": {"plans": {"a": "sliding-log 1/minute"}}}}`, nil,
 			`slots: there is no "ws" among the slots, which the program uses`},
 		"lost": {ws(free(`"token-bucket 1/second burst 60"`)), nil,
-			`headgate: limits: limit "api": policy api: sliding-log -> token-bucket; usage is lost: keep the algorithm, use another name, or set Config.Accept`},
+			`headgate: limits: limit "api": plan free, what counts: api (sliding-log) -> api (token-bucket); usage is lost: keep the names and the algorithms, or set Config.Accept`},
 		"accept": {ws(free(`"sliding-log 61/minute"`)), func(d limits.Diff) error {
 			if d.Changes[0].What == "plan free, api" && d.Changes[0].Is == "sliding-log 61/minute" {
 				return tooMany

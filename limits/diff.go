@@ -92,16 +92,21 @@ func (d Diff) Lost() []Change {
 	return lost
 }
 
-// Compare returns what changes when a document takes the place of another.
+// Compare returns what changes when a document takes the place of another. What it loses is judged
+// for each plan and each override: usage is lost if a policy of a key ends and another begins, as
+// one does that counts otherwise or has another name. Overrides that are over do not count.
 func Compare(from, to *Document) Diff {
-	var d differ
+	d := differ{now: time.Now()}
 	d.sections(from.limits, to.limits)
 	d.sections(from.slots, to.slots)
 	return Diff{from.version, to.version, d.changes}
 }
 
 // A differ collects changes.
-type differ struct{ changes []Change }
+type differ struct {
+	changes []Change
+	now     time.Time
+}
 
 func (d *differ) sections(from, to map[string]*section) {
 	names := slices.Collect(maps.Keys(from))
@@ -271,44 +276,4 @@ func overrideText(o *override) string {
 		all = append(all, fmt.Sprintf("note %q", o.note))
 	}
 	return strings.Join(all, ", ")
-}
-
-// lost adds what loses usage: a policy that counts in another way, and one that has another
-// name, which nothing but the end of one and the beginning of another shows.
-func (d *differ) lost(was, is *section) {
-	before, after := algorithms(was), algorithms(is)
-	var gone, begun []string
-	for _, name := range slices.Sorted(maps.Keys(merged(before, after))) {
-		a, b := before[name], after[name]
-		switch {
-		case a == "":
-			begun = append(begun, name)
-		case b == "":
-			gone = append(gone, name)
-		case a != b:
-			d.add(is, Change{What: "policy " + name, Was: a, Is: b, Lost: true})
-		}
-	}
-	if len(gone) > 0 && len(begun) > 0 {
-		d.add(is, Change{What: "names of policies", Was: strings.Join(gone, ", "), Is: strings.Join(begun, ", "), Lost: true})
-	}
-}
-
-// algorithms returns the algorithms that count, by the names of the policies.
-func algorithms(s *section) map[string]string {
-	all := make(map[string]string)
-	add := func(policies []policy) {
-		for _, p := range policies {
-			if !alone(p) {
-				all[nameOf(s, p)] = algorithm(p.Policy)
-			}
-		}
-	}
-	for _, p := range s.plans {
-		add(p.policies)
-	}
-	for i := range s.overrides {
-		add(s.overrides[i].policies)
-	}
-	return all
 }

@@ -258,32 +258,6 @@ func TestOverridesThatAreOver(t *testing.T) {
 	})
 }
 
-// What a change loses is said, and nothing else is.
-func TestLost(t *testing.T) {
-	for _, c := range []struct {
-		from, to string
-		want     string // the change that loses, if any
-	}{
-		{`"sliding-log 60/minute"`, `"sliding-log 6/hour"`, ""},
-		{`"sliding-log 60/minute"`, `"unlimited"`, ""},
-		{`"blocked"`, `"sliding-log 60/minute"`, ""},
-		{`"sliding-log 60/minute"`, `{"api": "sliding-log 6/hour"}`, ""},
-		{`{"a": "sliding-log 60/minute"}`, `{"a": "sliding-log 60/minute", "b": "min-interval 1s"}`, ""},
-		{`{"a": "sliding-log 60/minute", "b": "min-interval 1s"}`, `{"a": "sliding-log 60/minute"}`, ""},
-		{`"sliding-log 60/minute"`, `"sliding-window 60/minute"`, `limit "api": policy api: sliding-log -> sliding-window; usage is lost`},
-		{`"sliding-log 60/minute"`, `{"m": "sliding-log 60/minute"}`, `limit "api": names of policies: api -> m; usage is lost`},
-		{`{"a": "sliding-log 60/minute", "b": "min-interval 1s"}`, `{"a": "sliding-log 60/minute", "c": "min-interval 1s"}`, `limit "api": names of policies: b -> c; usage is lost`},
-	} {
-		var got []string
-		for _, change := range limits.Compare(parse(t, free(c.from)), parse(t, free(c.to))).Lost() {
-			got = append(got, change.String())
-		}
-		if s := strings.Join(got, "; "); s != c.want {
-			t.Errorf("%s -> %s: %q, not %q", c.from, c.to, s, c.want)
-		}
-	}
-}
-
 // A diff says everything that changes, without keys.
 func TestDiff(t *testing.T) {
 	to := everything

@@ -93,5 +93,5 @@ func ExampleCompare() {
 	fmt.Print(limits.Compare(from, to))
 	// Output:
 	// limit "api": plan free, minute: sliding-log 60/minute -> token-bucket 2/second burst 60
-	// limit "api": policy minute: sliding-log -> token-bucket; usage is lost
+	// limit "api": plan free, what counts: minute (sliding-log) -> minute (token-bucket); usage is lost
 }

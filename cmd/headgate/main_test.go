@@ -131,7 +131,7 @@ limit "api": override of a key "10.0.0.9": gone, was plan gold (line 9)
 			t.Errorf("%d %s", code, out)
 		}
 	}
-	if code, out, _ := headgate(t, "", "diff", old, lost); code != 3 || !strings.Contains(out, "policy minute: sliding-log -> sliding-window; usage is lost") {
+	if code, out, _ := headgate(t, "", "diff", old, lost); code != 3 || !strings.Contains(out, "plan gold, what counts: minute (sliding-log) -> minute (sliding-window); usage is lost") {
 		t.Errorf("%d %s", code, out)
 	}
 	if code, _, stderr := headgate(t, "", "diff", old, bad); code != 2 || !strings.Contains(stderr, bad+":5:22: limits.api.plans[0][0]") {
