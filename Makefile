@@ -1,6 +1,6 @@
 # "make" lists the targets. Needed are Go, git, make, and a C compiler for the race
 # detector; make test installs the rest: the linter into .bin, and redis-server, nginx,
-# haproxy, prometheus and libfaketime with the system's package manager.
+# haproxy, prometheus, npm and libfaketime with the system's package manager.
 
 GO        ?= go
 BENCH     ?= .
@@ -9,6 +9,9 @@ FUZZTIME  ?= 10s
 
 # The newest linter that builds with the oldest Go that go.mod allows.
 LINT_VERSION := v2.12.2
+
+# What editors check a document with, by limits/limits.schema.json.
+AJV_VERSION := 8.20.0
 
 # Every folder with a go.mod: the module that ships, and those beside it that do not.
 MODULES := $(shell find . -name '.?*' -prune -o -name testdata -prune -o -name go.mod -exec dirname {} \; | sort)
@@ -47,10 +50,10 @@ quick: ## all tests of all modules for the work at hand: short runs, no race det
 # The module that ships is tested with the newest versions of what it needs that build with its
 # oldest Go, in newest.mod, and then what uses them with the oldest, in go.mod.
 .PHONY: race
-race: redis faketime proxies prometheus ## all tests of all modules under the race detector; those that need redis-server, its clock, a proxy or prometheus must run
+race: redis faketime proxies prometheus ajv ## all tests of all modules under the race detector; those that need redis-server, its clock, a proxy, prometheus or ajv must run
 	@echo "== tests"
 	@HEADGATE_REQUIRE_REDIS=1 $(GO) test -run '^($(NORACE))$$' ./core/... ./nethttp ./limits ./internal/conformance
-	$(call in_modules,[ $$m = . ] && flags='-modfile newest.mod' || flags=; CGO_ENABLED=1 HEADGATE_REQUIRE_CLUSTER=1 HEADGATE_REQUIRE_REDIS=1 HEADGATE_REQUIRE_FAKETIME=1 HEADGATE_REQUIRE_PROXIES=1 HEADGATE_REQUIRE_PROMETHEUS=1 $(GO) test $$flags -race -shuffle=on -parallel 4 -timeout 30m ./...)
+	$(call in_modules,[ $$m = . ] && flags='-modfile newest.mod' || flags=; CGO_ENABLED=1 HEADGATE_REQUIRE_CLUSTER=1 HEADGATE_REQUIRE_REDIS=1 HEADGATE_REQUIRE_FAKETIME=1 HEADGATE_REQUIRE_PROXIES=1 HEADGATE_REQUIRE_PROMETHEUS=1 HEADGATE_REQUIRE_AJV=1 $(GO) test $$flags -race -shuffle=on -parallel 4 -timeout 30m ./...)
 	@echo "== tests with the oldest versions that go.mod allows"
 	@HEADGATE_REQUIRE_REDIS=1 $(GO) test -short ./core/redisstore ./ginmw ./echomw ./echov5mw ./websocketmw/... ./inflight ./internal/conformance
 
@@ -131,7 +134,7 @@ cover: ## test coverage, as a number and in .cover/index.html
 	@$(GO) tool cover -func .cover/profile | tail -n 1
 
 .PHONY: tools
-tools: $(LINT) redis faketime proxies prometheus ## install what make test needs
+tools: $(LINT) redis faketime proxies prometheus ajv ## install what make test needs
 
 .PHONY: redis
 redis:
@@ -149,6 +152,11 @@ proxies:
 .PHONY: prometheus
 prometheus:
 	@scripts/install prometheus
+
+.PHONY: ajv
+ajv: ## the validator of JSON Schema, into .bin
+	@scripts/install npm
+	@[ -d .bin/ajv/node_modules/ajv ] || { echo "== installing ajv" && npm install --silent --no-fund --no-audit --no-save --prefix .bin/ajv ajv@$(AJV_VERSION); }
 
 $(LINT):
 	@echo "== building golangci-lint $(LINT_VERSION), once: a minute or two"
