@@ -156,7 +156,7 @@ func spellings() (all []string) {
 	}
 	all = append(all, "unlimited", " blocked ", "unlimited 1", "fixed-window", "fixed-window 5", "fixed-window 5/day 5", "min-interval 1s 1s", "min-interval 5/day",
 		"token-bucket 10/second", "token-bucket 1000/second burst 2000 leasable 500ms", "token-bucket 1000/second leasable 500ms burst 2000", "token-bucket 1000/second leasable 500ms",
-		"token-bucket 1/second burst 5 burst 5", "fixed-window 5/hour count-denied from-first", "fixed-window 5/hour count-denied count-denied", "fixed-window 5/hour from-first count-denied from-first",
+		"token-bucket 1/second burst 5 burst 5", "fixed-window 5/hour count-denied from-first", "fixed-window 5/hour"+strings.Repeat(" count-denied", 2), "fixed-window 5/hour from-first count-denied from-first",
 		"sliding-log 5/hour from-first", "sliding-window 5/hour never-over count-denied resolution 5", "sliding-window 5/hour resolution 5 never-over resolution 5", "sliding-window 5/hour resolution",
 		"sliding-log\t5/hour\n count-denied ", "sliding-log\u00855/hour", "sliding-log\u20035/hour\u00a0", "sliding-log 5 /hour", "Sliding-log 5/hour", "sliding-log 5/Hour", strings.Repeat(" ", 300)+"unlimited",
 		strings.Repeat(" ", 240)+"sliding-log 5/h")

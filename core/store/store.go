@@ -24,7 +24,8 @@ import (
 type Store interface {
 	// Prepare is called once for each limiter that is made, if it has no other fault. Its
 	// error, or those that it joins, are reported as faults of the limiter's configuration. It
-	// is the same for the same Spec. What is taken is taken with smaller limits too.
+	// is the same for the same Spec. Whether policies are taken together depends on their names,
+	// algorithms and limits, and they are taken with smaller limits too.
 	Prepare(Spec) (Limiter, error)
 
 	// Decide makes the decision about one charge: if every policy of its limiter admits
