@@ -154,7 +154,15 @@ func (b *Book) limitTable(s *section, before *limitTable) (*limitTable, error) {
 		return err
 	}
 	r.fitPlans(s, keep)
-	r.fitOverrides(s, keep, try)
+	everywhere := r.fitOverrides(s, keep, try)
+	f := &fitter{b.store, s.name, func(plan, o member) bool {
+		err := try(s.merged(plan.policies, o.policies))
+		if err != nil {
+			r.configFaults(err, o.override.place, nil)
+		}
+		return err != nil
+	}, make(map[*override]bool)}
+	f.fit(t.members(everywhere))
 	t.shadows(b, r, before)
 	if err := r.err(); err != nil {
 		return nil, err
@@ -239,11 +247,27 @@ func (t *limitTable) first(c *choices[core.Limiter], plan int32) *core.Limiter {
 		return l
 	}
 	l, err := t.limiter(t.section.over(t.names[plan], c.policies))
-	if err != nil { // see fitOverrides
+	if err != nil { // see fitter
 		panic(fmt.Sprintf("headgate: limits: the store refuses together what it took apart: %v", err))
 	}
 	cell.Store(l)
 	return l
+}
+
+// members returns the plans, and these overrides, that are merged and have no fault by themselves.
+func (t *limitTable) members(everywhere []*override) (plans, overrides []member) {
+	add := func(to *[]member, o *override, policies []policy) {
+		if l := t.made[fingerprint(t.section, policies)]; l != nil && !alone(policies[0]) {
+			*to = append(*to, member{o, policies, l.Prepared().Spec().Policies})
+		}
+	}
+	for _, name := range t.section.planNames() {
+		add(&plans, nil, t.section.plans[name].policies)
+	}
+	for _, o := range everywhere {
+		add(&overrides, o, o.policies)
+	}
+	return plans, overrides
 }
 
 // shadows makes the limiter of the shadow policies.

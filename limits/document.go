@@ -391,7 +391,7 @@ func (r *reader) section(k, n *Node, path string, slots bool) *section {
 	if v := fields[wordOverrides]; v != nil {
 		r.overrides(s, v, path+"."+wordOverrides)
 		if len(r.faults)+r.more == before && !slots {
-			r.fitOverrides(s, onPaper(s), onPaper(s))
+			r.fitCounts(s, r.fitOverrides(s, onPaper(s), onPaper(s)))
 		}
 	}
 	if len(r.faults)+r.more > before {

@@ -1,12 +1,15 @@
 package limits
 
 import (
-	"maps"
 	"slices"
 	"strings"
 
 	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/core/store"
 )
+
+// maxPolicies is how many policies a limiter has, as core.New says.
+const maxPolicies = 8
 
 // onPaper returns what package core says of policies, whatever the store.
 func onPaper(s *section) func([]policy) error {
@@ -26,16 +29,10 @@ func (r *reader) fitPlans(s *section, ask func([]policy) error) {
 	}
 }
 
-// fitOverrides asks about the policies of each override by themselves, and then about what each
-// makes of the plans that it meets. There may be millions of these pairs. So plans whose policies
-// have the same names are one, with the largest policy of each name, and so are overrides: what is
-// taken of these is taken of all, as a store refuses no smaller limit than one that it takes.
-// Otherwise each pair is tried.
-func (r *reader) fitOverrides(s *section, ask, try func([]policy) error) {
-	plans, everywhere, seen := make(shapes), make(shapes), make(map[string]bool)
-	for _, name := range s.planNames() {
-		plans.add(s, nil, s.plans[name].policies)
-	}
+// fitOverrides asks about the policies of each override by themselves, and tries what it makes of
+// the plan that it names. It returns the overrides that meet all plans, each kind once.
+func (r *reader) fitOverrides(s *section, ask, try func([]policy) error) (everywhere []*override) {
+	seen := make(map[string]bool)
 	for i := range s.overrides {
 		o := &s.overrides[i]
 		id := o.plan + "\n" + o.id
@@ -45,78 +42,108 @@ func (r *reader) fitOverrides(s *section, ask, try func([]policy) error) {
 		seen[id] = true
 		if err := ask(o.policies); err != nil {
 			r.configFaults(err, o.place, o.policies)
+		} else if o.plan == "" {
+			everywhere = append(everywhere, o)
+		} else if err := try(s.over(o.plan, o.policies)); err != nil {
+			r.configFaults(err, o.place, nil)
+		}
+	}
+	return everywhere
+}
+
+// fitCounts checks how many policies overrides have together with those of each plan. As there may
+// be millions of pairs, those whose policies have the same names are one.
+func (r *reader) fitCounts(s *section, everywhere []*override) {
+	largest, plans := 0, make(map[string][]string)
+	for _, p := range s.plans {
+		if names := s.names(p.policies); !alone(p.policies[0]) {
+			plans[strings.Join(names, "\x00")] = names
+			largest = max(largest, len(names))
+		}
+	}
+	worst := make(map[string]int) // by the names of an override's policies
+	for _, o := range everywhere {
+		own := s.names(o.policies)
+		if alone(o.policies[0]) || len(own)+largest <= maxPolicies {
 			continue
 		}
-		if o.plan != "" {
-			if err := try(s.over(o.plan, o.policies)); err != nil {
-				r.configFaults(err, o.place, nil)
+		id := strings.Join(own, "\x00")
+		if worst[id] == 0 {
+			for _, names := range plans {
+				beside := slices.DeleteFunc(slices.Clone(names), func(name string) bool { return slices.Contains(own, name) })
+				worst[id] = max(worst[id], len(own)+len(beside))
 			}
-			continue
 		}
-		everywhere.add(s, o, o.policies)
-	}
-	for _, id := range slices.Sorted(maps.Keys(everywhere)) {
-		above, faulty := everywhere[id], make(map[*override]bool)
-		for _, id := range slices.Sorted(maps.Keys(plans)) {
-			below := plans[id]
-			if try(s.merged(below.worst, above.worst)) != nil {
-				r.fitEach(s, below, above, faulty, try)
-			}
+		if worst[id] > maxPolicies {
+			r.add(o.place.fault("a limiter has 1 to %d policies, not %d", maxPolicies, worst[id]))
 		}
 	}
 }
 
-// fitEach tries the pairs of two shapes. An override has the fault of one plan.
-func (r *reader) fitEach(s *section, below, above *shape, faulty map[*override]bool, try func([]policy) error) {
-	for _, o := range above.members {
-		for _, plan := range below.members {
-			if faulty[o.override] {
-				break
-			}
-			if err := try(s.merged(plan.policies, o.policies)); err != nil {
-				faulty[o.override] = true
-				r.configFaults(err, o.override.place, nil)
-			}
-		}
-	}
-}
-
-// shapes are lists of policies by the names of these.
-type shapes map[string]*shape
-
-// A shape is lists of policies of the same names.
-type shape struct {
-	worst   []policy // the largest of each name
-	members []member
-}
-
-// A member is the policies of a plan, or of an override.
-type member struct {
-	policies []policy
-	override *override // nil: of a plan
-}
-
-func (all shapes) add(s *section, o *override, policies []policy) {
-	var names []string
-	for _, p := range policies {
-		names = append(names, nameOf(s, p))
+// names returns the names under which policies count, in order.
+func (s *section) names(policies []policy) []string {
+	names := make([]string, len(policies))
+	for i, p := range policies {
+		names[i] = nameOf(s, p)
 	}
 	slices.Sort(names)
-	if alone(policies[0]) {
-		names = []string{""} // it is not merged
+	return names
+}
+
+// A member is the policies of a plan or of an override, which are merged.
+type member struct {
+	override *override // nil: of a plan
+	policies []policy
+	prepared []store.Policy
+}
+
+// A fitter finds what overrides make of plans that a store does not take although it takes each by
+// itself. It asks about many at once: if a store takes all policies together, with the largest of each
+// name, it takes each pair, as it refuses no fewer policies and no smaller limits than those it takes.
+type fitter struct {
+	store  core.Store
+	name   string
+	fault  func(plan, override member) bool // reports whether this pair is at fault, and says so
+	faulty map[*override]bool
+}
+
+// fit tries what these overrides make of these plans. An override has the fault of one plan.
+func (f *fitter) fit(plans, overrides []member) {
+	switch p, o := len(plans), len(overrides); {
+	case p == 0 || o == 0 || o == 1 && f.faulty[overrides[0].override]:
+	case p == 1 && o == 1:
+		f.faulty[overrides[0].override] = f.fault(plans[0], overrides[0])
+	case f.together(plans, overrides):
+	case p > o:
+		f.fit(plans[:p/2], overrides)
+		f.fit(plans[p/2:], overrides)
+	default:
+		f.fit(plans, overrides[:o/2])
+		f.fit(plans, overrides[o/2:])
 	}
-	id := strings.Join(names, "\x00") // names are printable
-	known := all[id]
-	if known == nil {
-		known = &shape{worst: slices.Clone(policies)}
-		all[id] = known
-	}
-	known.members = append(known.members, member{policies, o})
-	for i, p := range known.worst {
-		for _, q := range policies {
-			if nameOf(s, p) == nameOf(s, q) && q.Limit() > p.Limit() {
-				known.worst[i] = q
+}
+
+// together reports whether the store takes all policies at once. Only a [store.Kind] is asked about
+// more than a limiter has.
+func (f *fitter) together(plans, overrides []member) bool {
+	spec, index := store.Spec{Name: f.name}, make(map[string]int)
+	for _, all := range [][]member{plans, overrides} {
+		for _, m := range all {
+			for _, p := range m.prepared {
+				i, known := index[p.Name]
+				switch {
+				case !known:
+					index[p.Name] = len(spec.Policies)
+					spec.Policies = append(spec.Policies, p)
+				case p.Step.Max() > spec.Policies[i].Step.Max():
+					spec.Policies[i] = p
+				}
 			}
 		}
 	}
+	if len(spec.Policies) > maxPolicies && store.KindOf(f.store) == "" {
+		return false
+	}
+	_, err := f.store.Prepare(spec)
+	return err == nil
 }

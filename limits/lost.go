@@ -70,20 +70,33 @@ func (d *differ) lost(was, is *section) {
 	}
 	moved := mover{was: was, is: is, known: make(map[move]pair)}
 	moved.pairs = distinct(append(pairs, none, pair{})) // the plans that every limit has count nothing
+	for _, p := range moved.pairs {
+		if len(p.before) == 0 || len(without(p.before, p.after))+len(without(p.after, p.before)) > 0 {
+			moved.changed = append(moved.changed, p)
+		}
+	}
 	before, after := d.reach(was), d.reach(is)
-	seen := make(map[[2]string]bool)
-	for _, o := range slices.Concat(inOrder(was.overrides), inOrder(is.overrides)) {
+	for _, o := range changed(before, after) {
 		id := [2]string{o.kind, o.value}
-		if seen[id] || d.over(o) {
-			continue
-		}
-		seen[id] = true
-		if now := after.exact[id]; now != nil {
-			o = now
-		}
 		p := moved.worst(before.find(id), after.find(id))
 		add(Change{What: "override of a " + o.kind, Key: o.value, Line: o.place.line}, p.before, p.after)
 	}
+}
+
+// changed returns the overrides that are others, the later of two, or are there no more.
+func changed(before, after reach) []*override {
+	var all []override
+	for id, o := range after.exact {
+		if was := before.exact[id]; was == nil || was.plan != o.plan || was.id != o.id {
+			all = append(all, *o)
+		}
+	}
+	for id, o := range before.exact {
+		if after.exact[id] == nil {
+			all = append(all, *o)
+		}
+	}
+	return inOrder(all)
 }
 
 // planOf returns the plan of requests of that one.
@@ -116,6 +129,7 @@ type move struct{ fromPlan, fromID, toPlan, toID string }
 type mover struct {
 	was, is *section
 	pairs   []pair // of the plans of requests
+	changed []pair // of these, and of none that counts
 	known   map[move]pair
 }
 
@@ -137,7 +151,11 @@ func (m *mover) worst(from, to *override) pair {
 		return p
 	}
 	var lost pair
-	for _, p := range m.pairs {
+	pairs := m.pairs
+	if from.plan == "" && to.plan == "" { // over a plan that stays, no more ends or begins than by itself
+		pairs = m.changed
+	}
+	for _, p := range pairs {
 		p = pair{m.was.meets(from, p.before), m.is.meets(to, p.after)}
 		if was, _ := losing(p.before, p.after); was != "" {
 			lost = p

@@ -1,6 +1,7 @@
 package limits_test
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"sync"
@@ -15,14 +16,14 @@ import (
 
 // counting is a store that counts how many limiters it has prepared.
 type counting struct {
-	*memstore.Store
+	store.Kind
 
 	prepared atomic.Int64
 }
 
 func (c *counting) Prepare(s store.Spec) (store.Limiter, error) {
 	c.prepared.Add(1)
-	return c.Store.Prepare(s)
+	return c.Kind.Prepare(s)
 }
 
 // pairs is a document of so many plans and kinds of overrides, each with numbers of its own, that
@@ -47,7 +48,7 @@ func TestPairsAreMadeWhenUsed(t *testing.T) {
 				c.plans, c.overrides = c.plans/10, c.overrides/10
 			}
 			source := newBoard(pairs(c.plans, c.overrides, 1))
-			s := &counting{Store: memstore.New(memstore.Config{})}
+			s := &counting{Kind: memstore.New(memstore.Config{})}
 			b := openIn(t, s, nil, source, limits.Config{})
 			alone := c.plans + c.overrides + 2 // the plans that every limit has
 			if n := b.Made(); n != alone {
@@ -92,5 +93,32 @@ func TestPairsAreMadeWhenUsed(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// So many kinds of overrides and plans, whose policies have names and logs of their own, take few
+// questions of the store, whether it takes them or not.
+func TestPairsAreTriedTogether(t *testing.T) {
+	over := newRedisStore(t)
+	for _, c := range []struct {
+		most   int // of the log of the last override
+		faults int
+	}{{16384 - 100, 0}, {16384 - 99, 1}} {
+		const n = 500
+		var plans, overrides []string
+		for i := range n {
+			plans = append(plans, fmt.Sprintf(`"p%d": {"m": "fixed-window 1/day", "n%d": "sliding-log 100/day"}`, i, i))
+			overrides = append(overrides, fmt.Sprintf(`{"key": "k%d", "policies": {"o%d": "sliding-log 100/day"}}`, i, i))
+		}
+		overrides = append(overrides, fmt.Sprintf(`{"key": "k", "policies": {"o": "sliding-log %d/day"}}`, c.most))
+		s := &counting{Kind: over}
+		err := parse(t, `{"limits": {"api": {"default": "p0", "plans": {`+strings.Join(plans, ",")+`}, "overrides": [`+strings.Join(overrides, ",")+`]}}}`).Check(limits.Program{}, s, nil)
+		var faults limits.Faults
+		if errors.As(err, &faults); len(faults) != c.faults {
+			t.Errorf("%d faults, not %d: %v", len(faults), c.faults, err)
+		}
+		if asked := s.prepared.Load() - 2*n; asked > 4*n {
+			t.Errorf("the store was asked %d times about %d pairs", asked, n*n)
+		}
 	}
 }

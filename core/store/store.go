@@ -24,8 +24,8 @@ import (
 type Store interface {
 	// Prepare is called once for each limiter that is made, if it has no other fault. Its
 	// error, or those that it joins, are reported as faults of the limiter's configuration. It
-	// is the same for the same Spec. Whether policies are taken together depends on their names,
-	// algorithms and limits, and they are taken with smaller limits too.
+	// is the same for the same Spec. Policies that are taken together are taken too if there are
+	// fewer, or with smaller limits.
 	Prepare(Spec) (Limiter, error)
 
 	// Decide makes the decision about one charge: if every policy of its limiter admits
@@ -63,6 +63,7 @@ type Store interface {
 }
 
 // A Kind is a store that says what its Prepare takes, for whoever checks policies elsewhere.
+// Prepare is also asked about those of many limiters at once.
 type Kind interface {
 	Store
 
@@ -97,7 +98,7 @@ type Quick interface {
 // A Spec is what a store needs to know of a limiter. It must not be modified.
 type Spec struct {
 	Name     string
-	Policies []Policy // 1 to 8
+	Policies []Policy // 1 to 8, except for a [Kind] in Prepare
 }
 
 // A Policy is one policy of a limiter. Its name, the limiter's, and the algorithm identify
