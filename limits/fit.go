@@ -123,7 +123,7 @@ func (f *fitter) fit(plans, overrides []member) {
 	}
 }
 
-// together reports whether the store takes all policies at once. Only a [store.Kind] is asked about
+// together reports whether the store takes all policies at once. Only a [store.Kinded] is asked about
 // more than a limiter has.
 func (f *fitter) together(plans, overrides []member) bool {
 	spec, index := store.Spec{Name: f.name}, make(map[string]int)

@@ -116,7 +116,7 @@ func (s *Store) hurry(tempo int64) {
 // Observer implements [store.Store]. It is that of the store below.
 func (s *Store) Observer() *store.Observer { return s.next.Observer() }
 
-// Kind implements [store.Kind]. It is that of the store below.
+// Kind implements [store.Kinded]. It is that of the store below.
 func (s *Store) Kind() string { return store.KindOf(s.next) }
 
 // Prepare implements [store.Store].

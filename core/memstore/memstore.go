@@ -619,7 +619,7 @@ func (s *Store) reclaim(now int64) {
 	}
 }
 
-// Kind implements [store.Kind]: "memory" and the MaxBytes.
+// Kind implements [store.Kinded]: "memory" and the MaxBytes.
 func (s *Store) Kind() string { return "memory " + strconv.FormatInt(s.budget.max, 10) }
 
 // Prepare implements [store.Store]. It refuses limiters whose state for one key would

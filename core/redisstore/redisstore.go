@@ -311,7 +311,7 @@ func clientFaults(client redis.UniversalClient) (faults []error) {
 // Client returns the client, for example to close it.
 func (s *Store) Client() redis.UniversalClient { return s.backend.client }
 
-// Kind implements [store.Kind]: "redis", and the Servers by which FailLocal divides.
+// Kind implements [store.Kinded]: "redis", and the Servers by which FailLocal divides.
 func (s *Store) Kind() string {
 	if s.config.Failure == FailLocal && s.config.Servers > 1 {
 		return "redis " + strconv.Itoa(s.config.Servers)

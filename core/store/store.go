@@ -62,9 +62,9 @@ type Store interface {
 	Observer() *Observer
 }
 
-// A Kind is a store that says what its Prepare takes, for whoever checks policies elsewhere.
+// A Kinded store is one that says what its Prepare takes, for whoever checks policies elsewhere.
 // Prepare is also asked about those of many limiters at once.
-type Kind interface {
+type Kinded interface {
 	Store
 
 	// Kind returns a text that is equal for stores that take the same, such as "redis" or
@@ -74,7 +74,7 @@ type Kind interface {
 
 // KindOf returns the kind of a store, or nothing if it does not say.
 func KindOf(s Store) string {
-	if k, ok := s.(Kind); ok {
+	if k, ok := s.(Kinded); ok {
 		return k.Kind()
 	}
 	return ""
@@ -98,7 +98,7 @@ type Quick interface {
 // A Spec is what a store needs to know of a limiter. It must not be modified.
 type Spec struct {
 	Name     string
-	Policies []Policy // 1 to 8, except for a [Kind] in Prepare
+	Policies []Policy // 1 to 8, except for a [Kinded] in Prepare
 }
 
 // A Policy is one policy of a limiter. Its name, the limiter's, and the algorithm identify
