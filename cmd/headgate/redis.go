@@ -215,6 +215,8 @@ func doctor(ctx context.Context, c *call) (int, error) {
 	for _, s := range servers {
 		if s.Err != "" {
 			problems = append(problems, fmt.Sprintf("the server %s stays with version %s of the limits: %s", s.Instance, s.Version, s.Err))
+		} else if s.Found < version {
+			problems = append(problems, fmt.Sprintf("the server %s has not read the newest limits, but has version %s", s.Instance, s.Version))
 		}
 	}
 	code := exitOK
@@ -319,8 +321,12 @@ func (p *publication) refused(ctx context.Context, file string) (code int, why s
 		return 0, "", fmt.Errorf("%w: give the secret of the servers, or see -new-secret", err)
 	}
 	text, version, err := p.source.Current(ctx)
-	if err != nil {
+	torn := errors.Is(err, redisdoc.ErrTorn)
+	if err != nil && !torn {
 		return 0, "", err
+	}
+	if torn && version == 0 {
+		p.warnf("headgate push: what is in Redis is no document, and is replaced\n")
 	}
 	p.replaces, p.base = version, noDocument
 	var diff limits.Diff

@@ -20,10 +20,11 @@
 // read it, besides what the store needs:
 //
 //	ACL SETUSER server on >password resetkeys %R~{headgate-limits} ~{headgate-limits}:servers
-//	    resetchannels &{headgate-limits} -@all +hget +hmget +hset +hdel +subscribe +unsubscribe +ping
+//	    resetchannels &{headgate-limits} -@all +hget +hmget +hset +hdel +time
+//	    +subscribe +unsubscribe +ping
 //
 // %R~ needs Redis 7. Before that, a server that should not write needs a user without HSET: what it
-// tells of itself is then missing, which is no error.
+// tells of itself is then missing, which is no error. Without TIME, it tells the time of its own clock.
 package redisdoc
 
 import (
@@ -146,10 +147,29 @@ func (s *Source) read(ctx context.Context) (text string, version int64, secret s
 	number, _ := all[0].(string)
 	text, _ = all[1].(string)
 	secret, _ = all[2].(string)
-	if version, err = strconv.ParseInt(number, 10, 64); err != nil || version < 1 || text == "" {
-		return "", 0, "", fmt.Errorf("headgate: redisdoc: what is at %s was not pushed: it has no version, or no document", s.key)
+	version, err = strconv.ParseInt(number, 10, 64)
+	if err != nil || version < 1 || version > maxVersion || strconv.FormatInt(version, 10) != number {
+		return "", 0, "", fmt.Errorf("%w: see %s", ErrTorn, s.key)
+	}
+	if text == "" {
+		return "", version, "", fmt.Errorf("%w: see %s", ErrTorn, s.key)
 	}
 	return text, version, secret, nil
+}
+
+// maxVersion is the largest that the script can increase.
+const maxVersion = 1<<53 - 1
+
+// ErrTorn is the error if what is in Redis is no document with a version. Another Push mends that.
+var ErrTorn = errors.New("headgate: redisdoc: what is in Redis was not pushed: it has no version, or no document: push one")
+
+// now returns the time of Redis, by which all servers tell of themselves, or of this process if that
+// is not permitted.
+func (s *Source) now(ctx context.Context) time.Time {
+	if now, err := s.client.Time(ctx).Result(); err == nil {
+		return now
+	}
+	return time.Now()
 }
 
 // Wake implements [limits.Waker].
@@ -177,7 +197,7 @@ type Server struct {
 	Found    int64     `json:"found"`   // version in Redis that it has read, whether it is in force or not
 	Err      string    `json:"err,omitempty"`
 	SecretID string    `json:"secret,omitempty"` // the limits.SecretID of its Secret
-	At       time.Time `json:"at"`               // by its clock
+	At       time.Time `json:"at"`               // by the clock of Redis
 
 	Program limits.Program `json:"program"` // which documents it takes: see [limits.Document.Check]
 }
@@ -201,7 +221,7 @@ func (s *Source) Loaded(ctx context.Context, state limits.State) {
 	}
 	s.told, s.toldAt = id, time.Now()
 	s.mu.Unlock()
-	me.At = time.Now()
+	me.At = s.now(ctx)
 	text, err := json.Marshal(me) //nolint:gosec // the SecretID tells no secret
 	if err != nil {
 		return
@@ -211,22 +231,22 @@ func (s *Source) Loaded(ctx context.Context, state limits.State) {
 
 func (s *Source) serversKey() string { return s.key + ":servers" }
 
-// Servers returns the servers that have told of themselves within 10 seconds, by their clocks and
-// this one's.
+// Servers returns the servers that have told of themselves within 10 seconds, by the clock of Redis.
 func (s *Source) Servers(ctx context.Context) ([]Server, error) {
 	all, err := s.client.HGetAll(ctx, s.serversKey()).Result()
 	if err != nil {
 		return nil, fmt.Errorf("headgate: redisdoc: %w", err)
 	}
+	now := s.now(ctx)
 	var alive []Server
 	for instance, text := range all {
 		var one Server
-		if err := json.Unmarshal([]byte(text), &one); err != nil || time.Since(one.At) > deadAfter {
+		if err := json.Unmarshal([]byte(text), &one); err != nil || now.Sub(one.At) > deadAfter {
 			_ = s.client.HDel(ctx, s.serversKey(), instance).Err() // the next who can does
 			continue
 		}
 		one.Instance, one.Version, one.Err = short(one.Instance), short(one.Version), short(one.Err)
-		if time.Since(one.At) <= aliveFor {
+		if now.Sub(one.At) <= aliveFor {
 			alive = append(alive, one)
 		}
 	}
@@ -281,7 +301,8 @@ func secretOf(d *limits.Document) string {
 	return d.SecretID()
 }
 
-// Current returns the text that is in Redis and its version, or 0 if there is none.
+// Current returns the text that is in Redis and its version, or 0 if there is none. After
+// [ErrTorn], the version is the one that Push replaces.
 func (s *Source) Current(ctx context.Context) (text string, version int64, err error) {
 	n, err := s.client.Exists(ctx, s.key).Result()
 	if err != nil {
@@ -296,9 +317,11 @@ func (s *Source) Current(ctx context.Context) (text string, version int64, err e
 
 // push writes a document if the version is the one that was found. The new one is the time in
 // milliseconds, so that it is larger than any that was lost, and larger than the old one. The secret
-// is checked here once more, as another push may have been faster.
+// is checked here once more, as another push may have been faster. That PUBLISH is not permitted is
+// no failure: the servers also ask.
 const push = `
-local found = redis.call('HGET', KEYS[1], 'version') or '0'
+local found = redis.call('HGET', KEYS[1], 'version')
+if not found or not string.match(found, '^[1-9]%d*$') or tonumber(found) > 9007199254740991 then found = '0' end
 if found ~= ARGV[1] then return redis.error_reply('CONFLICT') end
 local own, secret = ARGV[3], redis.call('HGET', KEYS[1], 'secret')
 if own ~= '' and secret and secret ~= own and ARGV[4] == '0' then return redis.error_reply('SECRET') end
@@ -308,7 +331,7 @@ local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local version = string.format('%.0f', math.max(now, found + 1))
 redis.call('HSET', KEYS[1], 'version', version, 'document', ARGV[2])
-redis.call('PUBLISH', KEYS[1], version)
+redis.pcall('PUBLISH', KEYS[1], version)
 return version
 `
 

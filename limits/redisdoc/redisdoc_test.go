@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log"
 	"runtime"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -82,7 +83,7 @@ func until(is func() bool) {
 func push(t testing.TB, s *redisdoc.Source, limit int) {
 	t.Helper()
 	_, version, err := s.Current(t.Context())
-	if err != nil {
+	if err != nil && !errors.Is(err, redisdoc.ErrTorn) {
 		t.Fatal(err)
 	}
 	next, err := s.Push(t.Context(), document(t, limit), version)
@@ -179,12 +180,20 @@ func TestWhatIsNoDocument(t *testing.T) {
 	}
 	do("HSET", redisdoc.DefaultKey, "version", fmt.Sprint(version-1))
 	fails("the version went back from " + fmt.Sprint(version) + " to " + fmt.Sprint(version-1))
-	for _, text := range []string{"x", "", "-1", "1.5", "99999999999999999999"} {
+	for _, text := range []string{"x", "", "-1", "1.5", "007", "9007199254740992", "99999999999999999999"} {
 		do("HSET", redisdoc.DefaultKey, "version", text)
-		fails("it has no version, or no document")
+		fails("it has no version, or no document: push one")
 	}
 	do("HDEL", redisdoc.DefaultKey, "document")
-	fails("it has no version, or no document")
+	fails("it has no version, or no document: push one")
+	_, replaces, err := s.Current(t.Context()) // another push mends it
+	if !errors.Is(err, redisdoc.ErrTorn) || replaces != 0 {
+		t.Errorf("%d, %v", replaces, err)
+	}
+	push(t, s, 1)
+	if err := b.Reload(t.Context()); err != nil {
+		t.Error(err)
+	}
 	do("SET", redisdoc.DefaultKey, "text")
 	fails("WRONGTYPE")
 	server.Flush()
@@ -250,7 +259,8 @@ func TestRedisGoesAndComes(t *testing.T) {
 func TestPermissions(t *testing.T) {
 	server := redistest.Start(t)
 	for _, set := range []string{
-		"ACL SETUSER server on >password resetkeys %R~{headgate-limits} ~{headgate-limits}:servers resetchannels &{headgate-limits} -@all +hget +hmget +hset +hdel +subscribe +unsubscribe +ping",
+		"ACL SETUSER server on >password resetkeys %R~{headgate-limits} ~{headgate-limits}:servers resetchannels &{headgate-limits} -@all +hget +hmget +hset +hdel +time +subscribe +unsubscribe +ping",
+		"ACL SETUSER pusher on >password resetkeys ~{headgate-limits} ~{headgate-limits}:servers resetchannels -@all " + pusherMay,
 		"ACL SETUSER reader on >password resetkeys ~{headgate-limits} resetchannels -@all +hget +hmget",
 	} {
 		if _, err := server.Do(strings.Fields(set)...); err != nil {
@@ -274,9 +284,44 @@ func TestPermissions(t *testing.T) {
 	if _, err := s.Push(t.Context(), document(t, 3), 0); err == nil || !strings.Contains(err.Error(), "NOPERM") {
 		t.Error(err)
 	}
+	push(t, connect(t, server, redisdoc.Config{}, "pusher", "password"), 5) // without the channel: servers ask
+	if err := b.Reload(t.Context()); err != nil || b.State().Version != document(t, 5).Version() {
+		t.Error(err)
+	}
 	reader := open(t, connect(t, server, redisdoc.Config{}, "reader", "password"), limits.Config{Every: 10 * time.Millisecond})
 	push(t, admin, 4)
 	until(func() bool { return reader.State().Version == document(t, 4).Version() && reader.State().Err == nil })
+}
+
+// pusherMay is what docs/headgate.md says that headgate push needs, but for the channel.
+const pusherMay = "+exists +hmget +hget +hset +hdel +hgetall +eval +time +publish"
+
+// Who is alive is known by the clock of Redis, whatever the clocks of servers and operators say.
+func TestServersByTheClockOfRedis(t *testing.T) {
+	server := redistest.Start(t)
+	s := connect(t, server, redisdoc.Config{})
+	tell := func(instance string, ago time.Duration) {
+		t.Helper()
+		now, err := server.Do("TIME")
+		if err != nil {
+			t.Fatal(err)
+		}
+		seconds, _ := strconv.ParseInt(fmt.Sprint(now.([]any)[0]), 10, 64)
+		text := fmt.Sprintf(`{"instance": %q, "version": "v", "found": 1, "at": %q}`, instance, time.Unix(seconds, 0).Add(-ago).Format(time.RFC3339))
+		if _, err := server.Do("HSET", redisdoc.DefaultKey+":servers", instance, text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	tell("alive", 2*time.Second)
+	tell("late", time.Minute)
+	tell("dead", 2*time.Hour)
+	all, err := s.Servers(t.Context())
+	if err != nil || len(all) != 1 || all[0].Instance != "alive" {
+		t.Errorf("%v, %+v", err, all)
+	}
+	if n, err := server.Do("HLEN", redisdoc.DefaultKey+":servers"); err != nil || fmt.Sprint(n) != "2" {
+		t.Errorf("%v are remembered: %v", n, err)
+	}
 }
 
 func ExampleNew() {
