@@ -86,7 +86,7 @@ func check(ctx context.Context, c *call) (int, error) {
 			return 0, err
 		}
 	}
-	fleet, err := fleetOf(servers, *kind)
+	all, err := fleetOf(servers, *kind)
 	if err != nil {
 		return 0, err
 	}
@@ -94,46 +94,59 @@ func check(ctx context.Context, c *call) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	type result struct {
-		File    string      `json:"file"`
-		Version string      `json:"version,omitempty"`
-		Faults  []jsonFault `json:"faults"`
-		Notes   []jsonFault `json:"notes"`
-	}
-	var results []result
+	var results []checked
 	code := exitOK
 	for _, name := range files {
-		d, err := c.read(name)
-		var faults, notes limits.Faults
-		if err != nil && !errors.As(err, &faults) {
+		r, err := c.checkFile(name, all, secret)
+		if err != nil {
 			return 0, err
 		}
-		if d != nil {
-			faults, notes = fleet.refuse(d), d.Notes()
-		}
-		r := result{File: name, Faults: jsonFaults(faults), Notes: jsonFaults(notes)}
-		if len(faults) > 0 {
+		if len(r.Faults) > 0 {
 			code = exitNo
-		} else if published, err := sealed(d, secret); err != nil {
-			return 0, err
-		} else {
-			r.Version = published.Version()
 		}
 		results = append(results, r)
-		if c.json {
-			continue
-		}
-		for _, f := range faults {
-			c.printf("%s\n", at(name, f))
-		}
-		for _, f := range notes {
-			c.printf("%s (a note)\n", at(name, f))
-		}
-		if r.Version != "" {
-			c.printf("%s: ok, version %s\n", name, r.Version)
-		}
 	}
 	return code, c.print(results, func() {})
+}
+
+// A checked file is one as -json prints it.
+type checked struct {
+	File    string      `json:"file"`
+	Version string      `json:"version,omitempty"`
+	Faults  []jsonFault `json:"faults"`
+	Notes   []jsonFault `json:"notes"`
+}
+
+func (c *call) checkFile(name string, servers fleet, secret []byte) (checked, error) {
+	d, err := c.read(name)
+	var faults, notes limits.Faults
+	if err != nil && !errors.As(err, &faults) {
+		return checked{}, err
+	}
+	if d != nil {
+		faults, notes = servers.refuse(d), d.Notes()
+	}
+	r := checked{File: name, Faults: jsonFaults(faults), Notes: jsonFaults(notes)}
+	if len(faults) == 0 {
+		published, err := sealed(d, secret)
+		if err != nil {
+			return checked{}, err
+		}
+		r.Version = published.Version()
+	}
+	if c.json {
+		return r, nil
+	}
+	for _, f := range faults {
+		c.printf("%s\n", at(name, f))
+	}
+	for _, f := range notes {
+		c.printf("%s (a note)\n", at(name, f))
+	}
+	if r.Version != "" {
+		c.printf("%s: ok, version %s\n", name, r.Version)
+	}
+	return r, nil
 }
 
 // sealed returns a document as it is published: with a secret, without keys.

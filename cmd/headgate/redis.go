@@ -199,26 +199,12 @@ func doctor(ctx context.Context, c *call) (int, error) {
 	if err != nil {
 		return 0, fmt.Errorf("a server does not answer: %w", err)
 	}
-	problems := append([]string{}, report.Problems...)
 	source, err := redisdoc.New(client, redisdoc.Config{Key: r.key})
 	if err != nil {
 		return 0, err
 	}
-	_, version, err := source.Current(ctx)
-	if err != nil {
-		problems = append(problems, err.Error())
-	}
-	servers, err := source.Servers(ctx)
-	if err != nil {
-		problems = append(problems, err.Error())
-	}
-	for _, s := range servers {
-		if s.Err != "" {
-			problems = append(problems, fmt.Sprintf("the server %s stays with version %s of the limits: %s", s.Instance, s.Version, s.Err))
-		} else if s.Found < version {
-			problems = append(problems, fmt.Sprintf("the server %s has not read the newest limits, but has version %s", s.Instance, s.Version))
-		}
-	}
+	version, servers, wrong := examine(ctx, source)
+	problems := append(append([]string{}, report.Problems...), wrong...)
 	code := exitOK
 	if len(problems) > 0 {
 		code = exitNo
@@ -240,6 +226,33 @@ func doctor(ctx context.Context, c *call) (int, error) {
 		}
 	})
 }
+
+// examine returns the version of the document, the servers, and what is wrong with either.
+func examine(ctx context.Context, source *redisdoc.Source) (version int64, servers []redisdoc.Server, problems []string) {
+	tell := func(format string, args ...any) { problems = append(problems, fmt.Sprintf(format, args...)) }
+	_, version, err := source.Current(ctx)
+	if err != nil {
+		tell("%v", err)
+	}
+	if servers, err = source.Servers(ctx); err != nil {
+		tell("%v", err)
+	}
+	for _, s := range servers {
+		switch {
+		case s.Err != "":
+			tell("the server %s stays with version %s of the limits: %s", s.Instance, s.Version, s.Err)
+		case s.Found < version:
+			tell("the server %s has not read the newest limits, but has version %s", s.Instance, s.Version)
+		}
+		if off := s.ClockOffset.Abs(); off > redisstore.MaxClockOffset+maxAsking {
+			tell("the clock of the server %s is %v off from the clock of Redis: set it", s.Instance, off.Round(100*time.Millisecond))
+		}
+	}
+	return version, servers, problems
+}
+
+// maxAsking is how long servers take to ask for the time, at most, unless they are very busy.
+const maxAsking = time.Second
 
 // storeFlag is what store servers have of which nothing is known.
 func (c *call) storeFlag() *string {

@@ -43,9 +43,10 @@ func TestTornDocument(t *testing.T) {
 	if _, err := fmt.Sscan(fmt.Sprint(now.([]any)[0]), &at); err != nil {
 		t.Fatal(err)
 	}
-	text := fmt.Sprintf(`{"instance": "web-1", "version": "old", "found": 1, "at": %q}`, time.Unix(at, 0).Format(time.RFC3339))
+	text := fmt.Sprintf(`{"instance": "web-1", "version": "old", "found": 1, "clock_offset": -11000000000, "at": %q}`, time.Unix(at, 0).Format(time.RFC3339))
 	if _, err := server.Do("HSET", redisdoc.DefaultKey+":servers", "web-1", text); err != nil {
 		t.Fatal(err)
 	}
 	does(exitNo, "the server web-1 has not read the newest limits, but has version old", "doctor")
+	does(exitNo, "the clock of the server web-1 is 11s off from the clock of Redis", "doctor")
 }

@@ -199,6 +199,9 @@ type Server struct {
 	SecretID string    `json:"secret,omitempty"` // the limits.SecretID of its Secret
 	At       time.Time `json:"at"`               // by the clock of Redis
 
+	// ClockOffset is by how much its clock is ahead of the one of Redis, as exactly as it could ask.
+	ClockOffset time.Duration `json:"clock_offset,omitempty"`
+
 	Program limits.Program `json:"program"` // which documents it takes: see [limits.Document.Check]
 }
 
@@ -222,6 +225,7 @@ func (s *Source) Loaded(ctx context.Context, state limits.State) {
 	s.told, s.toldAt = id, time.Now()
 	s.mu.Unlock()
 	me.At = s.now(ctx)
+	me.ClockOffset = time.Since(me.At).Round(time.Millisecond)
 	text, err := json.Marshal(me) //nolint:gosec // the SecretID tells no secret
 	if err != nil {
 		return
