@@ -260,12 +260,13 @@ func (l *line) ahead(w *claimant) *FullError {
 
 // ask asks the stores, as one that waits or as one that does not.
 func (w *claimant) ask(ctx context.Context, waits bool) (*Slot, error) {
-	for i := range w.asked {
-		if w.asked[i].Waiting = 0; waits {
-			w.asked[i].Waiting = w.waiting(i)
+	asked := slices.Clone(w.asked) // which others look at
+	for i := range asked {
+		if waits {
+			asked[i].Waiting = w.waiting(i)
 		}
 	}
-	slot, err := acquireAll(ctx, w.claims, w.asked)
+	slot, err := acquireAll(ctx, w.claims, asked)
 	if err != nil || len(w.claims) == 1 {
 		return slot, err
 	}
