@@ -105,6 +105,11 @@ func serverFailure(err error) error {
 	return err
 }
 
+// noConnection reports whether an error says that there was no connection to be had.
+func noConnection(err error) bool {
+	return errors.Is(err, redis.ErrPoolTimeout) || errors.Is(err, redis.ErrPoolExhausted)
+}
+
 func (b *backend) newCall(batch []*question) *call {
 	c := newCall()
 	if b.instant != nil {

@@ -23,7 +23,6 @@ import (
 // What a Cluster of three masters must do. The tests share one, for it takes time to
 // form.
 func TestCluster(t *testing.T) {
-	onCluster(t)
 	t.Parallel()
 	cluster := redistest.StartCluster(t, 3, 0)
 	c := clusterTest{cluster}
@@ -676,7 +675,6 @@ func (c clusterTest) oneMasterAway(t *testing.T) {
 // has a breaker of its own, for rates and for slots.
 func TestEachMasterHasItsBreaker(t *testing.T) { //nolint:tparallel // one subtest follows the other
 	notShort(t)
-	onCluster(t)
 	t.Parallel()
 	cluster := redistest.StartCluster(t, 3, 0, "cluster-require-full-coverage no")
 	store := func() (*Store, *core.Limiter) { // closed at the end: go-redis waits for a server that is paused
@@ -789,7 +787,6 @@ func keyInSlots(s *Store, first, last int) string {
 // although the client would look for it only after ten seconds.
 func TestClusterFailover(t *testing.T) {
 	notShort(t)
-	onCluster(t)
 	t.Parallel()
 	cluster := redistest.StartCluster(t, 3, 1)
 	s := open(t, Config{Failure: FailOpen, Timeout: 100 * time.Millisecond, RefusalTTL: -1}, cluster.Masters.Addrs()...)
@@ -811,7 +808,6 @@ func TestClusterFailover(t *testing.T) {
 
 // Each probe has the client load its table.
 func TestProbesLoadTheTable(t *testing.T) {
-	onCluster(t)
 	loads := 0
 	client := redis.NewClusterClient(&redis.ClusterOptions{
 		ContextTimeoutEnabled: true,

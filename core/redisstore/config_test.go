@@ -105,9 +105,6 @@ func TestClientsThatIgnoreDeadlinesAreRefused(t *testing.T) {
 		"Sentinel":           {Addrs: one, MasterName: "primary"},
 		"Sentinel, replicas": {Addrs: one, MasterName: "primary", RouteRandomly: true},
 	} {
-		if !heedsNoRetry() && (len(of.Addrs) > 1 || of.RouteRandomly) {
-			continue // a Cluster's client
-		}
 		for _, c := range deadlineCases() {
 			o := of
 			o.MaxRetries = -1
@@ -138,7 +135,7 @@ func TestClientsThatIgnoreDeadlinesAreRefused(t *testing.T) {
 }
 
 func TestWrappedClientsDecide(t *testing.T) {
-	client := newClient(&redis.Options{Addr: redistest.Start(t).Addr(), ContextTimeoutEnabled: true})
+	client := redis.NewClient(&redis.Options{Addr: redistest.Start(t).Addr(), ContextTimeoutEnabled: true})
 	defer client.Close()
 	for _, wrapper := range []redis.UniversalClient{embedding{client}, hiding{client}} {
 		s, err := New(wrapper, Config{Failure: FailClosed, Timeout: patient})
@@ -167,9 +164,6 @@ func TestOpenMakesAClientThatRespectsDeadlines(t *testing.T) {
 		t.Error("the caller's options were changed")
 	}
 
-	if !heedsNoRetry() {
-		return // such versions are refused for Clusters
-	}
 	cluster, err := Open(&redis.UniversalOptions{Addrs: []string{"127.0.0.1:1", "127.0.0.1:2"}}, Config{})
 	if err != nil {
 		t.Fatal(err)
@@ -253,13 +247,7 @@ func TestRefusedConnectionIsNotRepeated(t *testing.T) {
 		"Cluster":  {Addrs: []string{"127.0.0.1:1", "127.0.0.1:2"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if name == "Cluster" {
-				onCluster(t)
-			}
-			nodes := int64(len(o.Addrs))   // each is dialed once
-			said := func(err error) bool { // versions that are refused for Clusters do not say why no Sentinel answers
-				return errors.Is(err, syscall.ECONNREFUSED) || !heedsNoRetry() && o.MasterName != "" && err != nil
-			}
+			nodes := int64(len(o.Addrs)) // each is dialed once
 			var dials atomic.Int64
 			o.Dialer = func(context.Context, string, string) (net.Conn, error) {
 				dials.Add(1)
@@ -273,11 +261,11 @@ func TestRefusedConnectionIsNotRepeated(t *testing.T) {
 				}
 				_, err := l.Allow(t.Context(), "k")
 				// After the last, a probe dials too.
-				if n := dials.Load(); n != nodes*(i+1) && i+1 < maxFailures || !said(err) {
+				if n := dials.Load(); n != nodes*(i+1) && i+1 < maxFailures || !errors.Is(err, syscall.ECONNREFUSED) {
 					t.Errorf("decision %d: %d dials in all: %v", i, n, err)
 				}
 			}
-			if st := s.State(); !st.Away || !said(st.Reason) {
+			if st := s.State(); !st.Away || !errors.Is(st.Reason, syscall.ECONNREFUSED) {
 				t.Errorf("%+v", st)
 			}
 		})
@@ -287,7 +275,7 @@ func TestRefusedConnectionIsNotRepeated(t *testing.T) {
 // Away in all of these: what is decided then is a matter of the Config alone.
 func away(t testing.TB, c Config) *Store {
 	t.Helper()
-	s, err := New(newClient(&redis.Options{Addr: "127.0.0.1:1", ContextTimeoutEnabled: true}), c)
+	s, err := New(redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", ContextTimeoutEnabled: true}), c)
 	if err != nil {
 		t.Fatal(err)
 	}

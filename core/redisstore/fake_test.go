@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"reflect"
 	"strconv"
 	"strings"
 	"sync"
@@ -16,6 +15,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/maintnotifications"
 
 	"github.com/headgate/headgate/core/internal/remote"
 	"github.com/headgate/headgate/core/step"
@@ -104,19 +104,15 @@ func (f *fake) open(t testing.TB, c Config, change ...func(*redis.Options)) *Sto
 		Dialer:                f.dial,
 		ContextTimeoutEnabled: true,
 		PoolSize:              1000, // go-redis cannot wait for a connection in a bubble
+		MaxRetries:            -1,   // as Open makes it
+		DialerRetries:         1,
+		// Whoever listens for maintenance never ends, which no bubble outlives.
+		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
 	}
-	// Versions that can hear of maintenance begin to listen for it, which no bubble outlives.
-	if f := reflect.ValueOf(o).Elem().FieldByName("MaintNotificationsConfig"); f.IsValid() {
-		off := reflect.New(f.Type().Elem())
-		off.Elem().FieldByName("Mode").SetString("disabled")
-		f.Set(off)
-	}
-	o.MaxRetries = -1 // as Open makes it
-	dialOnce(o)
 	for _, f := range change {
 		f(o)
 	}
-	client := newClient(o)
+	client := redis.NewClient(o)
 	s, err := New(client, c)
 	if err != nil {
 		t.Fatal(err)

@@ -131,12 +131,10 @@ func outage(t *testing.T, server *redistest.Server, o fault, policy Failure) {
 	proxy := redistest.NewProxy(t, server.Addr())
 	before := runtime.NumGoroutine()
 	// As Open makes it, but for its timeouts.
-	options := &redis.Options{
-		Addr: proxy.Addr(), ContextTimeoutEnabled: true, MaxRetries: -1,
+	client := redis.NewClient(&redis.Options{
+		Addr: proxy.Addr(), ContextTimeoutEnabled: true, DialerRetries: 1, MaxRetries: -1,
 		DialTimeout: clientWaits, ReadTimeout: clientWaits, WriteTimeout: clientWaits, PoolTimeout: clientWaits,
-	}
-	dialOnce(options)
-	client := newClient(options)
+	})
 	var changes changes
 	s, err := New(client, Config{Failure: policy, Timeout: timeout, Observer: &core.Observer{Changed: changes.add}})
 	if err != nil {
@@ -251,7 +249,7 @@ func TestLostRepliesChargeNothingTwice(t *testing.T) {
 	const limit = 1_000_000
 	server := redistest.Start(t)
 	proxy := redistest.NewProxy(t, server.Addr())
-	client := newClient(&redis.Options{Addr: proxy.Addr(), ContextTimeoutEnabled: true})
+	client := redis.NewClient(&redis.Options{Addr: proxy.Addr(), ContextTimeoutEnabled: true})
 	var questions atomic.Int64
 	s, err := New(client, Config{Failure: FailClosed, Timeout: time.Second, Observer: &core.Observer{
 		Called: func(e core.CallEvent) { questions.Add(int64(e.Questions)) },

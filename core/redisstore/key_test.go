@@ -39,7 +39,7 @@ func newLogNamed(t testing.TB, s core.Store, limiter, policy string) *core.Limit
 func TestValuesAreDistinct(t *testing.T) {
 	server := redistest.Start(t, "cluster-enabled yes")
 	for _, secret := range [][]byte{nil, someSecret("")} {
-		s, err := New(newClient(&redis.Options{Addr: server.Addr(), ContextTimeoutEnabled: true}), Config{Secret: secret})
+		s, err := New(redis.NewClient(&redis.Options{Addr: server.Addr(), ContextTimeoutEnabled: true}), Config{Secret: secret})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -110,7 +110,7 @@ func FuzzCellsAreDistinct(f *testing.F) {
 	for _, key := range hostile() {
 		f.Add("a", "b", key, "a/b", "", key+"}")
 	}
-	s, err := New(newClient(&redis.Options{Addr: "127.0.0.1:1", ContextTimeoutEnabled: true}), Config{})
+	s, err := New(redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", ContextTimeoutEnabled: true}), Config{})
 	if err != nil {
 		f.Fatal(err)
 	}

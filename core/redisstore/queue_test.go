@@ -467,7 +467,6 @@ func TestSettlingIgnoresTheContext(t *testing.T) {
 
 // Each master has a queue, however many there are and whatever hash slots they have.
 func TestQueueOfEachMaster(t *testing.T) {
-	onCluster(t)
 	const masters = 100
 	var table [hashSlots]int // the master of each hash slot
 	client := redis.NewClusterClient(&redis.ClusterOptions{

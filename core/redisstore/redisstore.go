@@ -164,8 +164,7 @@ func OpenURL(url string, c Config) (*Store, error) {
 	}
 	c = c.withDefaults()
 	o.ContextTimeoutEnabled = true
-	c.suit(&o.ReadTimeout, &o.WriteTimeout, &o.DialTimeout, &o.MaxRetries)
-	dialOnce(o)
+	c.suit(&o.ReadTimeout, &o.WriteTimeout, &o.DialTimeout, &o.DialerRetries, &o.MaxRetries)
 	return owning(redis.NewClient(o), c)
 }
 
@@ -174,8 +173,8 @@ func OpenURL(url string, c Config) (*Store, error) {
 //
 //   - WriteTimeout becomes the Config's Timeout, and DialTimeout and ReadTimeout that or
 //     SlotTimeout, the longer. A ReadTimeout or WriteTimeout of -2 is treated as 0.
-//   - DialerRetries, which newer versions have, becomes 1 and MaxRetries -1, so that a
-//     connection that is refused or cut is known at once: nothing is repeated.
+//   - DialerRetries becomes 1 and MaxRetries -1, so that a connection that is refused or cut
+//     is known at once: nothing is repeated.
 //
 // Close the client through [Store.Client].
 func Open(options *redis.UniversalOptions, c Config) (*Store, error) {
@@ -185,13 +184,12 @@ func Open(options *redis.UniversalOptions, c Config) (*Store, error) {
 	o := *options
 	c = c.withDefaults()
 	o.ContextTimeoutEnabled = true
-	c.suit(&o.ReadTimeout, &o.WriteTimeout, &o.DialTimeout, &o.MaxRetries)
-	dialOnce(&o)
+	c.suit(&o.ReadTimeout, &o.WriteTimeout, &o.DialTimeout, &o.DialerRetries, &o.MaxRetries)
 	return owning(redis.NewUniversalClient(&o), c)
 }
 
 // suit sets those of a client's options that are 0.
-func (c Config) suit(read, write, dial *time.Duration, maxRetries *int) {
+func (c Config) suit(read, write, dial *time.Duration, dialerRetries, maxRetries *int) {
 	if *read == 0 || *read < -1 { // below, go-redis sets no deadlines at all
 		*read = max(c.Timeout, c.SlotTimeout) // a call's own deadline may be earlier
 	}
@@ -200,6 +198,9 @@ func (c Config) suit(read, write, dial *time.Duration, maxRetries *int) {
 	}
 	if *dial == 0 {
 		*dial = max(c.Timeout, c.SlotTimeout)
+	}
+	if *dialerRetries == 0 {
+		*dialerRetries = 1
 	}
 	if *maxRetries == 0 { // also of the first command on a connection, and to Sentinels
 		*maxRetries = -1
@@ -219,10 +220,8 @@ func owning(client redis.UniversalClient, c Config) (*Store, error) {
 // a redis.ClusterClient. Prefer [Open], which sets a client's options right.
 //
 // A client that ignores deadlines is refused, as a decision would wait for it: one without
-// ContextTimeoutEnabled, or with a ReadTimeout or WriteTimeout below -1. So is one that may
-// repeat a charge of which the answer was lost: with versions of go-redis before 9.19, unless
-// MaxRetries is -1, and any client of a Cluster. One that repeats otherwise takes until the
-// Timeout to tell that a connection is refused: unless DialerRetries is 1 and MaxRetries -1.
+// ContextTimeoutEnabled, or with a ReadTimeout or WriteTimeout below -1. One that repeats takes until the Timeout to tell that a
+// connection is refused: unless DialerRetries is 1 and MaxRetries -1. A charge is never repeated.
 // A Ring is refused because it loses state when its servers change.
 //
 // Another type that implements redis.UniversalClient, such as one with a redis.Client
@@ -290,15 +289,9 @@ func clientFaults(client redis.UniversalClient) (faults []error) {
 	case interface{ Options() *redis.Options }:
 		o := v.Options()
 		deadlines(o.ContextTimeoutEnabled, o.ReadTimeout, o.WriteTimeout)
-		if !heedsNoRetry() && o.MaxRetries > 0 {
-			fault("this version of go-redis repeats a charge of which the answer is lost: set MaxRetries: -1 " + instead + ", or take go-redis 9.19 or later")
-		}
 	case interface{ Options() *redis.ClusterOptions }:
 		if _, ok := client.(*redis.ClusterClient); !ok {
 			fault("a %T hides a ClusterClient: use the ClusterClient itself, and its AddHook", client)
-		}
-		if !heedsNoRetry() {
-			fault("a Cluster needs go-redis 9.19 or later: older ones repeat a charge of which the answer is lost")
 		}
 		o := v.Options()
 		deadlines(o.ContextTimeoutEnabled, o.ReadTimeout, o.WriteTimeout)

@@ -340,7 +340,6 @@ func TestRefusalWhilePlansAreInFlight(t *testing.T) {
 
 // Charges in turn, of keys in different hash slots, are seen like others.
 func TestChargesInTurnAreSeen(t *testing.T) {
-	onCluster(t)
 	client := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{miniredis.RunT(t).Addr()}, ContextTimeoutEnabled: true})
 	defer client.Close()
 	s, err := New(client, Config{RefusalTTL: time.Hour, Timeout: patient})

@@ -122,7 +122,6 @@ func TestSlotsOfWhoStartsWhileRedisIsAway(t *testing.T) {
 // SlotTTL; then Failure decides, until it is back.
 func TestSlotsWithoutTheMasterOfHeartbeats(t *testing.T) {
 	notShort(t)
-	onCluster(t)
 	t.Parallel()
 	for _, fault := range []fault{outages[0], outages[1]} { // killed, paused
 		t.Run(fault.name, func(t *testing.T) {
@@ -210,7 +209,6 @@ func TestSlotsWithoutTheMasterOfHeartbeats(t *testing.T) {
 
 // Check names the master that lacks a permission for heartbeats, and which it is.
 func TestCheckOfHeartbeats(t *testing.T) {
-	onCluster(t)
 	t.Parallel()
 	cluster := redistest.StartCluster(t, 3, 0)
 	owner := cluster.Owner("headgate:{slots}:servers")

@@ -48,7 +48,7 @@ func slotSuite(t *testing.T, empty func(t *testing.T) (addrs []string), open fun
 // of a key are where its limits are.
 func TestSlotNamesAreDistinct(t *testing.T) {
 	for _, secret := range []string{"", "secret"} {
-		s, err := New(newClient(&redis.Options{Addr: "127.0.0.1:1", ContextTimeoutEnabled: true}), Config{Secret: someSecret(secret)})
+		s, err := New(redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", ContextTimeoutEnabled: true}), Config{Secret: someSecret(secret)})
 		if err != nil {
 			t.Fatal(err)
 		}
