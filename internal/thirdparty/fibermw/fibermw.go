@@ -3,6 +3,7 @@ package fibermw
 
 import (
 	"errors"
+	"maps"
 	"net/http"
 	"strings"
 
@@ -32,12 +33,19 @@ func Limit(guard *nethttp.Guard) fiber.Handler {
 		guard.CheckTo(&v, visit.Request)
 		Framework.Keep(c, &v)
 		if v.Status() != 0 { // also that of a preflight
-			return adaptor.HTTPHandlerFunc(func(w http.ResponseWriter, _ *http.Request) { guard.Refuse(w, visit.Request, &v) })(c)
+			return adaptor.HTTPHandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				maps.Copy(w.Header(), fields(c))
+				c.Response().Header.Reset() // the adaptor adds
+				guard.Refuse(w, visit.Request, &v)
+			})(c)
 		}
-		fields := make(http.Header)
-		v.SetFields(fields)
-		for name, values := range fields {
-			c.Set(name, strings.Join(values, ", "))
+		header := fields(c)
+		v.SetFields(header)
+		for name, values := range header {
+			c.Response().Header.Del(name)
+			for _, value := range values {
+				c.Response().Header.Add(name, value)
+			}
 		}
 
 		begun, settle := v.Begin(visit.Request)
@@ -59,6 +67,15 @@ func Limit(guard *nethttp.Guard) fiber.Handler {
 		}
 		return err
 	}
+}
+
+// fields returns those that the response has: a guard adds to them, also to those of other guards.
+// That of the body's type is left to who writes the body.
+func fields(c *fiber.Ctx) http.Header {
+	h := make(http.Header)
+	c.Response().Header.VisitAll(func(name, value []byte) { h.Add(string(name), string(value)) })
+	h.Del("Content-Type")
+	return h
 }
 
 // requestKey is the key of the request in Fiber's context.

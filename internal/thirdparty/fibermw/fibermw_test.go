@@ -141,3 +141,42 @@ func TestFaults(t *testing.T) {
 		t.Errorf("elsewhere: %d, %v", v.Status(), v.Err)
 	}
 }
+
+// Guards within each other add to what was set before them, and replace what they have to.
+func TestNested(t *testing.T) {
+	limit := func(name string, n int64, fields nethttp.Fields) fiber.Handler {
+		return fibermw.Limit(core.Must(nethttp.New(nethttp.Config{
+			Fields: fields,
+			Rules:  []nethttp.Rule{{Limiter: limiter(name, core.FixedWindow(core.PerDay(n))), Key: keyfuncs.Header("X-Client")}},
+		})))
+	}
+	outer, inner := limit("outer", 10, nil), limit("inner", 1, nil)
+	app := fiber.New()
+	app.Use(func(c *fiber.Ctx) error {
+		c.Cookie(&fiber.Cookie{Name: "a", Value: "1"})
+		c.Cookie(&fiber.Cookie{Name: "b", Value: "2"})
+		c.Set("Cache-Control", "public")
+		return c.Next()
+	})
+	app.Get("/", outer, outer, inner, func(c *fiber.Ctx) error { return c.SendString("hello") })
+	app.Get("/classic", limit("outer", 10, nethttp.Draft06), limit("inner", 1, nethttp.Draft06), func(c *fiber.Ctx) error { return c.SendString("hello") })
+	for _, test := range []struct{ path, policies, remaining, cache, kind string }{
+		{"/", `["outer";q=10;w=86400 "inner";q=1;w=86400]`, "[]", "[public]", "text/plain; charset=utf-8"},
+		{"/", `["outer";q=10;w=86400 "inner";q=1;w=86400]`, "[]", "[no-store]", "application/problem+json"},
+		{"/classic", "[]", "[0]", "[public]", "text/plain; charset=utf-8"},
+		{"/classic", "[]", "[0]", "[no-store]", "application/problem+json"},
+	} {
+		r := httptest.NewRequest("GET", test.path, nil)
+		r.Header.Set("X-Client", "anna")
+		resp, err := app.Test(r, -1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		is(t, "RateLimit-Policy", fmt.Sprint(resp.Header.Values("RateLimit-Policy")), test.policies)
+		is(t, "RateLimit-Remaining", fmt.Sprint(resp.Header.Values("RateLimit-Remaining")), test.remaining)
+		is(t, "Cache-Control", fmt.Sprint(resp.Header.Values("Cache-Control")), test.cache)
+		is(t, "Set-Cookie", fmt.Sprint(len(resp.Cookies())), "2")
+		is(t, "Content-Type", fmt.Sprint(resp.Header.Values("Content-Type")), "["+test.kind+"]")
+	}
+}
