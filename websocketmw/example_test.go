@@ -7,7 +7,10 @@ import (
 	"log"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"os/signal"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/gorilla/websocket"
@@ -166,14 +169,21 @@ func ExampleGuard_Sockets() {
 
 // A server that stops: first it closes its sockets, each with a Close frame.
 func ExampleGuard_Shutdown() {
-	var (
-		server *http.Server
-		guard  *websocketmw.Guard
-	)
-	stop := func(ctx context.Context) error {
-		return errors.Join(guard.Shutdown(ctx), server.Shutdown(ctx))
+	guard := core.Must(websocketmw.Limit("ws", keyfuncs.RemoteAddr(), 20))
+	server := &http.Server{Addr: ":8080", Handler: guard.Handler(http.HandlerFunc(upgrade))}
+
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	stopped := make(chan error, 1)
+	context.AfterFunc(ctx, func() {
+		stop() // a second Ctrl-C ends the process at once
+		stopped <- errors.Join(guard.Shutdown(context.Background()), server.Shutdown(context.Background()))
+	})
+	if err := server.ListenAndServe(); !errors.Is(err, http.ErrServerClosed) {
+		log.Fatal(err)
 	}
-	_ = stop
+	if err := <-stopped; err != nil {
+		log.Print(err)
+	}
 }
 
 // Two servers: who is banned on one has no socket on any.
@@ -211,6 +221,27 @@ func ExampleGuard_CloseAll() {
 	// Output:
 	// 1 on server-1 [] <nil>
 	// websocket: close 4003: banned
+}
+
+// A ban holds when every server has answered.
+func ExampleGuard_CloseAll_silent() {
+	users := core.Must(core.NewSlots(memstore.New(memstore.Config{}), "ws", 3)) // over a redisstore, say
+	guard := core.Must(websocketmw.New(websocketmw.Config{
+		Rules:  []websocketmw.Rule{{Slots: users, Key: keyfuncs.Context(userKey{})}},
+		Server: "server-1",
+	}))
+	ban := func(ctx context.Context, user string) error {
+		found, err := guard.CloseAll(ctx, "ws", user, 4003, "banned")
+		if err != nil {
+			return err
+		}
+		if n := len(found.Silent); n > 0 {
+			return fmt.Errorf("%d servers have not answered: call again", n)
+		}
+		return nil
+	}
+	fmt.Println(ban(context.Background(), "anna"))
+	// Output: <nil>
 }
 
 // Two devices for each user: a third takes the place of the oldest.

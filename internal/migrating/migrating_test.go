@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	rate "github.com/go-chi/httprate"
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headgate/headgate/core"
@@ -105,6 +106,24 @@ func TestHandlers(t *testing.T) {
 			})
 		})
 	}
+}
+
+// httprate rounds the estimate to the nearest number, and Resolution(1) up.
+func TestRounding(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		app := http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
+		before := rate.LimitAll(5, time.Minute)(app)
+		after := limited(core.SlidingWindow(core.PerMinute(5)).Resolution(1))(app)
+		var was, is int
+		for range 144 {
+			was += admitted(before, 1, func(int) string { return "/" })
+			is += admitted(after, 1, func(int) string { return "/" })
+			time.Sleep(5 * time.Second)
+		}
+		if was != 60 || is != 49 {
+			t.Errorf("%d and %d of 144 admitted", was, is)
+		}
+	})
 }
 
 // limited limits each client address.
