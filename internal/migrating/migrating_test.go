@@ -112,7 +112,7 @@ func TestHandlers(t *testing.T) {
 func TestRounding(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		app := http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
-		before := rate.LimitAll(5, time.Minute)(app)
+		before := rate.LimitBy(5, time.Minute, rate.Key("*"))(app)
 		after := limited(core.SlidingWindow(core.PerMinute(5)).Resolution(1))(app)
 		var was, is int
 		for range 144 {
