@@ -240,12 +240,13 @@ func ExampleConfig_onRefused() {
 	// 429 please wait 1m0s
 }
 
-// A client that keeps to 50 requests a second, and to what the server says.
+// A client that keeps to the 50 requests a second of a server, with five percent of slack, and to
+// what the server says.
 func ExampleTransport() {
 	server := httptest.NewServer(http.HandlerFunc(hello))
 	defer server.Close()
 
-	limiter := core.Must(core.New(memstore.New(memstore.Config{}), "outgoing", core.SlidingLog(core.PerSecond(50))))
+	limiter := core.Must(core.New(memstore.New(memstore.Config{}), "outgoing", core.SlidingLog(core.Rate{Events: 50, Per: 1050 * time.Millisecond})))
 	transport := core.Must(nethttp.NewTransport(nethttp.TransportConfig{
 		Limiter: limiter,
 		Retries: 3,

@@ -11,8 +11,9 @@ import (
 // if it does not say so. now is the Date of the response or, if it has none that is valid, that
 // of this process. It must not read the body.
 //
-// [GitHub], [Discord] and [OpenAI] read fields which these services define. Shopify, Stripe and
-// many others send a Retry-After, and need no Reader.
+// [GitHub], [Discord], [OpenAI] and [Anthropic] read fields which these services define, and
+// [EarlierDrafts] those that preceded RateLimit as it is. Shopify, Stripe and many others send a
+// Retry-After, and need no Reader.
 type Reader func(r *http.Response, now time.Time) time.Duration
 
 // GitHub reads X-RateLimit-Remaining and X-RateLimit-Reset, a time in seconds since 1970 UTC.
@@ -53,6 +54,36 @@ func OpenAI(r *http.Response, _ time.Time) time.Duration {
 		}
 		if d, err := time.ParseDuration(r.Header.Get("X-Ratelimit-Reset-" + of)); err == nil {
 			wait = max(wait, d)
+		}
+	}
+	return wait
+}
+
+// Anthropic reads what is left of requests and of tokens, of all, of input and of output, and when
+// each is whole again, as in anthropic-ratelimit-tokens-remaining: 0 and
+// anthropic-ratelimit-tokens-reset: 2026-01-02T15:04:05Z, a time by RFC 3339. The service sends a
+// Retry-After with a 429, which counts without a Reader.
+func Anthropic(r *http.Response, now time.Time) time.Duration {
+	var wait time.Duration
+	for _, of := range []string{"Requests", "Tokens", "Input-Tokens", "Output-Tokens"} {
+		if r.Header.Get("Anthropic-Ratelimit-"+of+"-Remaining") != "0" {
+			continue
+		}
+		if reset, err := time.Parse(time.RFC3339, r.Header.Get("Anthropic-Ratelimit-"+of+"-Reset")); err == nil {
+			wait = max(wait, reset.Sub(now))
+		}
+	}
+	return wait
+}
+
+// EarlierDrafts reads what draft-ietf-httpapi-ratelimit-headers up to 06 defines,
+// RateLimit-Remaining: 0 and RateLimit-Reset: 7, and what 07 does, RateLimit: limit=10, remaining=0,
+// reset=7. Reset is in seconds; where a service writes a time of day in it, use another Reader.
+func EarlierDrafts(r *http.Response, _ time.Time) time.Duration {
+	wait := draft07(r.Header)
+	if r.Header.Get("RateLimit-Remaining") == "0" {
+		if reset, ok := digits(r.Header.Get("RateLimit-Reset")); ok {
+			wait = max(wait, time.Duration(min(reset, longestSeconds))*time.Second)
 		}
 	}
 	return wait
@@ -113,8 +144,42 @@ func rateLimit(h http.Header) time.Duration {
 	return wait
 }
 
+// draft07 returns the reset of a RateLimit with remaining=0. One that is not valid is ignored as a
+// whole, and of two members of one name the last counts.
+func draft07(h http.Header) time.Duration {
+	p := sfv{strings.Join(h.Values("RateLimit"), ",")}
+	if len(p.rest) > longestField {
+		return 0
+	}
+	remaining, reset := int64(-1), int64(-1)
+	p.spaces(" ")
+	for first := true; p.rest != ""; first = false {
+		if !first && !p.comma() {
+			return 0
+		}
+		name, n, isInteger, ok := p.pair()
+		if _, _, valid := p.parameters(); !ok || !valid {
+			return 0
+		}
+		switch {
+		case name != "remaining" && name != "reset":
+		case !isInteger || n < 0:
+			return 0
+		case name == "remaining":
+			remaining = n
+		default:
+			reset = n
+		}
+		p.spaces(" \t")
+	}
+	if remaining != 0 || reset < 0 {
+		return 0
+	}
+	return time.Duration(min(reset, longestSeconds)) * time.Second
+}
+
 // An sfv is what is left to parse of a structured field (RFC 9651, 4.2), as far as the field
-// RateLimit has it: a list of strings with parameters.
+// RateLimit has it: a list of strings with parameters, and before, a dictionary.
 type sfv struct{ rest string }
 
 // spaces skips characters of a set.
@@ -144,20 +209,18 @@ func (p *sfv) item() (r, t int64, ok bool) {
 	if !p.quoted() {
 		return 0, 0, false
 	}
+	return p.parameters()
+}
+
+// parameters takes those of a member, and returns r and t as item does.
+func (p *sfv) parameters() (r, t int64, ok bool) {
 	r, t = -1, -1
 	for p.next(';') {
 		p.spaces(" ")
-		key := p.token("abcdefghijklmnopqrstuvwxyz*", "abcdefghijklmnopqrstuvwxyz0123456789_-.*")
-		if key == "" {
-			return 0, 0, false
-		}
-		n, isInteger := int64(0), false
-		if p.next('=') {
-			if n, isInteger, ok = p.value(); !ok {
-				return 0, 0, false
-			}
-		}
+		key, n, isInteger, ok := p.pair()
 		switch {
+		case !ok:
+			return 0, 0, false
 		case key != "r" && key != "t":
 		case !isInteger || n < 0:
 			return 0, 0, false
@@ -168,6 +231,16 @@ func (p *sfv) item() (r, t int64, ok bool) {
 		}
 	}
 	return r, t, true
+}
+
+// pair takes a key and its value, if there is one, and returns that if it is an integer.
+func (p *sfv) pair() (key string, n int64, isInteger, ok bool) {
+	key = p.token("abcdefghijklmnopqrstuvwxyz*", "abcdefghijklmnopqrstuvwxyz0123456789_-.*")
+	if key == "" || !p.next('=') {
+		return key, 0, false, key != ""
+	}
+	n, isInteger, ok = p.value()
+	return key, n, isInteger, ok
 }
 
 // token takes what begins with one of a set and goes on with those of another.

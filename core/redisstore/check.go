@@ -177,7 +177,7 @@ func checkCluster(ctx context.Context, r *Report, c *redis.ClusterClient) {
 
 // hashSlotOfEach returns a hash slot of each master, by its address.
 func hashSlotOfEach(ctx context.Context, c *redis.ClusterClient) (map[string]int, error) {
-	ranges, err := c.ClusterSlots(ctx).Result() // CLUSTER SHARDS is not in Redis 6.2
+	ranges, err := c.ClusterSlots(ctx).Result() //nolint:staticcheck // CLUSTER SHARDS is not in Redis 6.2
 	all := make(map[string]int)
 	for _, r := range ranges {
 		if len(r.Nodes) > 0 {
