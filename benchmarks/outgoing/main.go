@@ -78,7 +78,7 @@ func (c config) study() error {
 		return err
 	}
 	defer func() { _, _ = redis.Process.Kill(), redis.Wait() }()
-	for listens := false; !listens; time.Sleep(10 * time.Millisecond) {
+	for listens := false; !listens; <-time.After(10 * time.Millisecond) {
 		_, err := os.Stat(c.redis)
 		listens = err == nil
 	}
@@ -101,9 +101,9 @@ func (c config) study() error {
 		all.Go(func() { failed <- c.start(peer.URL) })
 	}
 	if c.away > 0 {
-		time.Sleep((c.lasts - c.away) / 2)
+		<-time.After((c.lasts - c.away) / 2)
 		_ = redis.Process.Signal(syscall.SIGSTOP)
-		time.Sleep(c.away)
+		<-time.After(c.away)
 		_ = redis.Process.Signal(syscall.SIGCONT)
 	}
 	all.Wait()
@@ -156,7 +156,7 @@ func (c config) send() error {
 		all.Go(func() {
 			for ctx.Err() == nil {
 				if err := get(ctx, client, c.worker); err != nil { // Redis is away, say
-					time.Sleep(10 * time.Millisecond)
+					<-time.After(10 * time.Millisecond)
 				}
 			}
 		})
