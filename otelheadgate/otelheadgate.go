@@ -18,10 +18,14 @@
 //	headgate.decisions            {decision}  charges, by limiter, policy, result and source
 //	headgate.decision.units       {unit}      their units
 //	headgate.near_limit           {decision}  by limiter, with WarnAt of package stats
+//	headgate.last_refusal         s           since 1970, when the limiter last refused
+//	headgate.settlements          {charge}    that were corrected, or should have been
+//	headgate.settlement.errors    {charge}    those of them for which that failed
 //	headgate.settlement.units     {unit}      by limiter and kind: given_back, charged, uncovered
 //	headgate.slots.held           {slot}      by this process, by name of the slots
 //	headgate.slots.claims         {claim}     by slots, result and source
 //	headgate.slots.lost           {slot}
+//	headgate.slots.restated       {key}       keys of slots that were stated again after a loss
 //	headgate.store.call.duration  s           histogram; error.type if it failed
 //	headgate.store.questions      {question}  that calls were about
 //	headgate.store.outages        {outage}
@@ -32,7 +36,7 @@
 //
 // The attributes are headgate.limiter, headgate.policy, headgate.slots, headgate.store;
 // headgate.result, which is admitted, refused, withdrawn or error; headgate.source; and with an
-// error, error.type. Values are those of package stats: names and never keys, so the number of
+// error, error.type: unavailable, canceled, timeout, closed or _OTHER. Values are those of package stats: names and never keys, so the number of
 // series is bounded by what is configured.
 //
 // # Traces
@@ -120,7 +124,7 @@ func (t *Telemetry) called(e core.CallEvent) {
 	defer func() { _ = recover() }()
 	option := t.answered
 	if e.Err != nil {
-		option = metric.WithAttributes(errorType(e.Err))
+		option = metric.WithAttributes(errorType(stats.Reason(e.Err)))
 	}
 	t.calls.Record(context.Background(), e.Took.Seconds(), option)
 }
@@ -149,7 +153,10 @@ func full(ctx context.Context, e core.SlotEvent, _ string) {
 	}
 }
 
-// errorType returns a reason of package stats.
-func errorType(err error) attribute.KeyValue {
-	return attribute.String("error.type", stats.Reason(err))
+// errorType returns a reason of package stats, as the semantic conventions write it.
+func errorType(reason string) attribute.KeyValue {
+	if reason == "other" {
+		reason = "_OTHER"
+	}
+	return attribute.String("error.type", reason)
 }

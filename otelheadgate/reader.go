@@ -17,9 +17,11 @@ type reader struct {
 	instruments []metric.Observable
 	errs        []error
 
-	decisions, units, near, settled, claims, lost, questions, outages, evicted metric.Int64Observable
-	held, away, states, bytes                                                  metric.Int64Observable
-	requests, leases                                                           metric.Int64Observable // nil without AspNetCore
+	decisions, units, near, claims, lost, restated, questions, outages, evicted metric.Int64Observable
+	settlements, unsettled, settled                                             metric.Int64Observable
+	held, away, states, bytes                                                   metric.Int64Observable
+	last                                                                        metric.Float64Observable
+	requests, leases                                                            metric.Int64Observable // nil without AspNetCore
 }
 
 func newReader(s *stats.Stats, meter metric.Meter, aspNetCore bool) *reader {
@@ -27,9 +29,12 @@ func newReader(s *stats.Stats, meter metric.Meter, aspNetCore bool) *reader {
 	r.decisions = r.counter("headgate.decisions", "{decision}", "Charges that were decided, or for which there is no decision.")
 	r.units = r.counter("headgate.decision.units", "{unit}", "Units of the charges.")
 	r.near = r.counter("headgate.near_limit", "{decision}", "Charges admitted after which as much of a limit was used as is warned of.")
+	r.settlements = r.counter("headgate.settlements", "{charge}", "Charges that were corrected, or should have been.")
+	r.unsettled = r.counter("headgate.settlement.errors", "{charge}", "Charges whose correction failed.")
 	r.settled = r.counter("headgate.settlement.units", "{unit}", "Units by which charges were corrected.")
 	r.claims = r.counter("headgate.slots.claims", "{claim}", "Claims of slots.")
 	r.lost = r.counter("headgate.slots.lost", "{slot}", "Slots held when a store declared this process dead.")
+	r.restated = r.counter("headgate.slots.restated", "{key}", "Keys of slots that were stated again after a loss.")
 	r.questions = r.counter("headgate.store.questions", "{question}", "What calls of stores were about.")
 	r.outages = r.counter("headgate.store.outages", "{outage}", "How often a server of a store became unavailable.")
 	r.evicted = r.counter("headgate.memory.evicted", "{state}", "States that were dropped while they still counted.")
@@ -37,6 +42,8 @@ func newReader(s *stats.Stats, meter metric.Meter, aspNetCore bool) *reader {
 	r.away = r.gauge("headgate.store.away", "{server}", "Servers of stores that are unavailable.")
 	r.states = r.gauge("headgate.memory.states", "{state}", "States of keys that are held.")
 	r.bytes = r.gauge("headgate.memory.usage", "By", "Memory of all states.")
+	last, err := r.meter.Float64ObservableGauge("headgate.last_refusal", metric.WithUnit("s"), metric.WithDescription("When the limiter last refused a charge, since 1970."))
+	r.last, r.instruments, r.errs = last, append(r.instruments, last), append(r.errs, err)
 	if aspNetCore {
 		r.requests = r.counter("aspnetcore.rate_limiting.requests", "{request}", "Requests that tried to acquire a lease.")
 		r.leases = r.gauge("aspnetcore.rate_limiting.active_request_leases", "{request}", "Requests that hold a lease.")
@@ -73,11 +80,15 @@ func (r *reader) read(_ context.Context, o metric.Observer) (err error) {
 	}
 	for i := range n.Limiters {
 		r.limiter(&n.Limiters[i], observe)
+		if l := &n.Limiters[i]; !l.LastRefused.IsZero() {
+			o.ObserveFloat64(r.last, float64(l.LastRefused.UnixMilli())/1000, metric.WithAttributes(attribute.String("headgate.limiter", l.Name)))
+		}
 	}
 	for i := range n.Slots {
 		r.slots(&n.Slots[i], observe)
 	}
 	observe(r.lost, int64(n.Store.Lost))
+	observe(r.restated, int64(n.Store.Restated))
 	observe(r.questions, int64(n.Store.Questions))
 	observe(r.outages, int64(n.Store.Outages))
 	observe(r.away, n.Store.Away)
@@ -106,6 +117,10 @@ func (r *reader) limiter(l *stats.Limiter, observe observeFunc) {
 	}
 	if l.Near > 0 {
 		observe(r.near, int64(l.Near), name)
+	}
+	if l.Settled > 0 {
+		observe(r.settlements, int64(l.Settled), name)
+		observe(r.unsettled, int64(l.Unsettled), name)
 	}
 	for kind, n := range map[string]uint64{"given_back": l.GivenBack, "charged": l.ChargedLater, "uncovered": l.Uncovered} {
 		if n > 0 {
@@ -140,7 +155,7 @@ func outcome(result, source, reason string) []attribute.KeyValue {
 		attributes = append(attributes, attribute.String("headgate.source", source))
 	}
 	if reason != "" {
-		attributes = append(attributes, attribute.String("error.type", reason))
+		attributes = append(attributes, errorType(reason))
 	}
 	return attributes
 }

@@ -54,7 +54,7 @@ type Count struct {
 	Policy  string `json:"policy,omitempty"` // that decided, if the result is Admitted or Refused
 	Result  string `json:"result"`
 	Source  string `json:"source,omitempty"` // of the decision
-	Reason  string `json:"reason,omitempty"` // if Failed: unavailable, canceled, deadline, closed or other
+	Reason  string `json:"reason,omitempty"` // if Failed: unavailable, canceled, timeout, closed or other
 	Charges uint64 `json:"charges"`
 	Units   uint64 `json:"units"`
 

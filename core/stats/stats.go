@@ -270,7 +270,7 @@ func (s *Stats) log(level slog.Level, message string, attrs ...slog.Attr) {
 const (
 	unavailable = iota
 	canceled
-	deadline
+	timeout
 	closed
 	failed
 	reasons
@@ -282,8 +282,8 @@ func reason(err error) int {
 		return unavailable
 	case errors.Is(err, context.Canceled):
 		return canceled
-	case errors.Is(err, context.DeadlineExceeded):
-		return deadline
+	case errors.Is(err, context.DeadlineExceeded), timedOut(err):
+		return timeout
 	case errors.Is(err, store.ErrClosed):
 		return closed
 	default:
@@ -291,11 +291,17 @@ func reason(err error) int {
 	}
 }
 
-// Reason returns a word that tells why there is no decision: unavailable, canceled, deadline,
-// closed or other.
+// timedOut reports whether a connection's deadline passed.
+func timedOut(err error) bool {
+	var e interface{ Timeout() bool } // of net.Error
+	return errors.As(err, &e) && e.Timeout()
+}
+
+// Reason returns a word that tells why there is no decision: unavailable, canceled, timeout,
+// closed or other. A timeout is that of a context or of a connection.
 func Reason(err error) string { return reasonText(reason(err)) }
 
 // reasonText returns the reason as it is written in metrics.
 func reasonText(i int) string {
-	return [reasons]string{"unavailable", "canceled", "deadline", "closed", "other"}[i]
+	return [reasons]string{"unavailable", "canceled", "timeout", "closed", "other"}[i]
 }

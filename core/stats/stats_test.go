@@ -8,9 +8,12 @@ import (
 	"expvar"
 	"flag"
 	"fmt"
+	"io"
 	"log/slog"
 	"maps"
 	"math/rand/v2"
+	"net"
+	"os"
 	"strconv"
 	"strings"
 	"sync"
@@ -138,7 +141,7 @@ func TestCounts(t *testing.T) {
 		`headgate_decisions_total{limiter="banned",policy="banned",result="refused",source="policy"} 1`,
 		`headgate_decision_errors_total{limiter="broken",reason="unavailable"} 1`,
 		`headgate_decision_errors_total{limiter="broken",reason="canceled"} 1`,
-		`headgate_decision_errors_total{limiter="broken",reason="deadline"} 1`,
+		`headgate_decision_errors_total{limiter="broken",reason="timeout"} 1`,
 		`headgate_decision_errors_total{limiter="broken",reason="other"} 1`,
 		`headgate_settlements_total{limiter="api"} 2`,
 		`headgate_settlement_given_back_units_total{limiter="api"} 3`,
@@ -508,5 +511,20 @@ func TestBucketsHaveTheirBounds(t *testing.T) {
 	d := s.Counts().Store.Answered
 	if n := len(d.Buckets); d.Buckets[0].Count != 3 || d.Buckets[1].Count != 4 || d.Buckets[n-1].Count != 5 || d.Count != 6 {
 		t.Errorf("%+v", d)
+	}
+}
+
+// TestReasonOfATimeout: that of a connection is one too.
+func TestReasonOfATimeout(t *testing.T) {
+	for _, err := range []error{
+		context.DeadlineExceeded,
+		fmt.Errorf("script: %w", &net.OpError{Op: "read", Err: os.ErrDeadlineExceeded}),
+	} {
+		if got := stats.Reason(err); got != "timeout" {
+			t.Errorf("%v: %s", err, got)
+		}
+	}
+	if got := stats.Reason(&net.OpError{Op: "read", Err: io.EOF}); got != "other" {
+		t.Errorf("a closed connection: %s", got)
 	}
 }

@@ -189,6 +189,19 @@ func TestTerminal(t *testing.T) {
 	}
 }
 
+// TestAboveTheLimit: it is said who holds more than the limit, and why; otherwise nothing.
+func TestAboveTheLimit(t *testing.T) {
+	b := stillLife()
+	said := func() string { return strings.Join(b.picture().News, "\n") }
+	if b.fleet.explainOver(); strings.Contains(said(), "Above the limit") {
+		t.Error(said())
+	}
+	b.fleet.users[0].add(b.fleet.servers[0], 2)
+	if b.fleet.explainOver(); !strings.Contains(said(), "Above the limit: a 4 of 3. These were admitted before Redis had the counts again") {
+		t.Error(said())
+	}
+}
+
 func TestPage(t *testing.T) {
 	web := httptest.NewServer(stillLife().routes())
 	defer web.Close()

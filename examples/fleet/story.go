@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"sync"
 	"time"
 )
@@ -125,6 +126,7 @@ func (f *fleet) empty(ctx context.Context) error {
 		return err
 	}
 	f.board.say("After %s every count was right again. No user had to reconnect.", round(took))
+	f.explainOver()
 	if err := f.wait(ctx, f.pause); err != nil {
 		return err
 	}
@@ -135,6 +137,19 @@ func (f *fleet) empty(ctx context.Context) error {
 	over := f.mostOver()
 	f.find(over <= f.limit, fmt.Sprintf("a user gets at most %d more meanwhile", f.limit), "at most %d more", over)
 	return nil
+}
+
+// explainOver says why some users hold more than the limit, if any do.
+func (f *fleet) explainOver() {
+	var names []string
+	f.each(func(u *user) {
+		if u.total > f.limit {
+			names = append(names, fmt.Sprintf("%s %d of %d", u.name, u.total, f.limit))
+		}
+	})
+	if len(names) > 0 {
+		f.board.say("Above the limit: %s. These were admitted before Redis had the counts again, and stay open.", strings.Join(names, ", "))
+	}
 }
 
 // stop shuts the other servers down.

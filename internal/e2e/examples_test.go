@@ -129,6 +129,22 @@ func TestRequests(t *testing.T) {
 	)
 }
 
+// TestServerGone: a page whose server does not answer says so, and nothing that it cannot know.
+func TestServerGone(t *testing.T) {
+	ctx := browser(t)
+	url := start(t, "quickstart")
+	run(ctx, t,
+		chromedp.Navigate(url),
+		shows("wait", "You can send now"),
+		chromedp.Evaluate(`window.answer = fetch; window.fetch = () => Promise.reject(new Error("on purpose")); 0`, nil),
+		shows("wait", "The server does not answer"),
+		until(`getComputedStyle(document.getElementById("left")).display === "none"`),
+		chromedp.Evaluate(`window.fetch = answer; 0`, nil),
+		shows("wait", "You can send now"),
+		until(`getComputedStyle(document.getElementById("left")).display !== "none"`),
+	)
+}
+
 func TestSockets(t *testing.T) {
 	ctx := browser(t)
 	url := start(t, "quickstart", "-sockets", "2")

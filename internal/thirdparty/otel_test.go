@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -41,6 +43,10 @@ func collected(t *testing.T, reader *sdkmetric.ManualReader) (lines []string) {
 			case metricdata.Sum[int64]:
 				for _, p := range data.DataPoints {
 					point(m, p.Value, p.Attributes)
+				}
+			case metricdata.Gauge[float64]:
+				for _, p := range data.DataPoints {
+					point(m, time.Since(time.Unix(0, int64(p.Value*1e9))) < 24*time.Hour, p.Attributes)
 				}
 			case metricdata.Histogram[float64]:
 				for _, p := range data.DataPoints {
@@ -99,6 +105,10 @@ func TestOpenTelemetry(t *testing.T) {
 	_, _ = slots.Acquire(ctx, key)
 	o.Called(core.CallEvent{Questions: 4, Took: 2 * time.Second})
 	o.Called(core.CallEvent{Questions: 1, Took: time.Second, Err: context.DeadlineExceeded})
+	o.Called(core.CallEvent{Questions: 1, Took: time.Second, Err: &net.OpError{Op: "read", Err: os.ErrDeadlineExceeded}})
+	o.Called(core.CallEvent{Questions: 1, Took: time.Second, Err: errors.New("reset")})
+	o.Settled(ctx, core.SettleEvent{Limiter: "api", Units: 1, Actual: 2, Err: core.ErrUnavailable})
+	o.SlotsRestated(3)
 	o.Changed(errors.New("connection refused"))
 	span.End()
 
@@ -113,8 +123,13 @@ func TestOpenTelemetry(t *testing.T) {
 		"headgate.slots.claims {claim} 1 headgate.result=refused headgate.slots=sockets headgate.source=store",
 		"headgate.slots.lost {slot} 0",
 		"headgate.store.call.duration s 1 2",
-		"headgate.store.call.duration s 1 1 error.type=deadline",
-		"headgate.store.questions {question} 5",
+		"headgate.store.call.duration s 2 2 error.type=timeout",
+		"headgate.store.call.duration s 1 1 error.type=_OTHER",
+		"headgate.settlements {charge} 2 headgate.limiter=api",
+		"headgate.settlement.errors {charge} 1 headgate.limiter=api",
+		"headgate.last_refusal s true headgate.limiter=api",
+		"headgate.slots.restated {key} 3",
+		"headgate.store.questions {question} 7",
 		"headgate.store.outages {outage} 1",
 		"headgate.store.away {server} 1",
 		"aspnetcore.rate_limiting.requests {request} 1 aspnetcore.rate_limiting.policy=api aspnetcore.rate_limiting.result=acquired",
