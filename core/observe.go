@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/headgate/headgate/core/store"
+	"github.com/headgate/headgate/internal/ontrial"
 )
 
 // An Observer has functions to call when something happens, for metrics, logs and traces.
@@ -50,6 +51,7 @@ func decided(ctx context.Context, o *Observer, start time.Time, r *store.Result,
 		return
 	}
 	e := DecisionEvent{Allowed: r.Allowed, Source: r.Source, Took: took(start)}
+	e.Trial = !r.Allowed && ontrial.Is(ctx)
 	if err != nil {
 		e = DecisionEvent{Err: err, Took: e.Took}
 	}
@@ -151,7 +153,7 @@ func acquired(ctx context.Context, start time.Time, claims []Claim, slot *Slot, 
 	case err == nil:
 		e.Granted, e.Source = true, slot.source
 	case refused:
-		e.Source = full.Source
+		e.Source, e.Trial = full.Source, ontrial.Is(ctx)
 		claims = claims[full.Claim : full.Claim+1]
 	default:
 		e.Err = err

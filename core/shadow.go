@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/headgate/headgate/core/store"
+	"github.com/headgate/headgate/internal/ontrial"
 )
 
 // AllowBeside is [AllowAll] with other charges beside it that refuse nothing, for limits that are
@@ -27,7 +28,7 @@ func AllowBeside(ctx context.Context, charges, shadows []Charge) (d, shadow Deci
 		return d, shadow, err
 	case len(all) > maxTogether, slices.ContainsFunc(charges, countsDenied), slices.ContainsFunc(shadows, never):
 		if d, err = AllowAll(ctx, charges...); err == nil && d.Allowed {
-			shadow, _ = AllowAll(ctx, shadows...)
+			shadow, _ = AllowAll(ontrial.Mark(ctx), shadows...)
 		}
 		return d, shadow, err
 	case ctx == nil:
@@ -43,13 +44,13 @@ func AllowBeside(ctx context.Context, charges, shadows []Charge) (d, shadow Deci
 	start := begin(o)
 	var r store.Result
 	err = decideAll(ctx, all, &r)
-	report := func(part *store.Result, about []Charge) {
+	report := func(ctx context.Context, part *store.Result, about []Charge) {
 		if o != nil {
 			decided(ctx, o, start, part, err, about...)
 		}
 	}
 	if err != nil {
-		report(&r, charges)
+		report(ctx, &r, charges)
 		return d, shadow, err
 	}
 	first := 0 // reading of the shadows
@@ -58,16 +59,16 @@ func AllowBeside(ctx context.Context, charges, shadows []Charge) (d, shadow Deci
 	}
 	mine, others := partOf(&r, 0, first), partOf(&r, first, r.Len())
 	if !mine.Allowed {
-		report(&mine, charges)
+		report(ctx, &mine, charges)
 		return decisionAbout(&mine, charges), shadow, nil
 	}
-	report(&others, shadows)
+	report(ontrial.Mark(ctx), &others, shadows)
 	shadow = decisionAbout(&others, shadows)
 	if !others.Allowed { // so nothing was charged
 		d, err = AllowAll(ctx, charges...)
 		return d, shadow, err
 	}
-	report(&mine, charges)
+	report(ctx, &mine, charges)
 	return decisionAbout(&mine, charges), shadow, nil
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/headgate/headgate/internal/carried"
 	"github.com/headgate/headgate/internal/fault"
 	"github.com/headgate/headgate/internal/occupancy"
+	"github.com/headgate/headgate/internal/ontrial"
 	"github.com/headgate/headgate/keyfuncs"
 	"github.com/headgate/headgate/limits"
 )
@@ -170,7 +171,10 @@ func (g *Guard) choose(r *http.Request, claims []core.Claim) (err error) {
 // acquire takes the slots, and waits for them if requests may wait. The slots of the claims become
 // those that apply when the wait is over.
 func (g *Guard) acquire(r *http.Request, claims []core.Claim) (*core.Slot, error) {
-	if g.config.Queue == 0 || g.config.ObserveOnly {
+	switch {
+	case g.config.ObserveOnly:
+		return core.AcquireAll(ontrial.Mark(r.Context()), claims...)
+	case g.config.Queue == 0:
 		return core.AcquireAll(r.Context(), claims...)
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), g.config.Wait)

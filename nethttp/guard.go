@@ -9,6 +9,7 @@ import (
 	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/internal/carried"
 	"github.com/headgate/headgate/internal/fault"
+	"github.com/headgate/headgate/internal/ontrial"
 	"github.com/headgate/headgate/keyfuncs"
 	"github.com/headgate/headgate/limits"
 )
@@ -171,6 +172,9 @@ func (g *Guard) decideAll(v *Verdict, r *http.Request) {
 // ask asks the limiters, and completes the verdict.
 func (v *Verdict) ask(r *http.Request, charges []core.Charge) {
 	ctx := r.Context()
+	if v.guard.config.ObserveOnly {
+		ctx = ontrial.Mark(ctx)
+	}
 	switch c := &charges[0]; {
 	case v.trial != nil:
 		v.Decision, v.Err = v.trial.decide(ctx, charges)

@@ -35,13 +35,14 @@
 //	headgate.memory.evicted       {state}
 //
 // The attributes are headgate.limiter, headgate.policy, headgate.slots, headgate.store;
-// headgate.result, which is admitted, refused, withdrawn or error; headgate.source; and with an
+// headgate.result, which is admitted, refused, trial, withdrawn or error; headgate.source; and with an
 // error, error.type: unavailable, canceled, timeout, closed or _OTHER. Values are those of package stats: names and never keys, so the number of
 // series is bounded by what is configured.
 //
 // # Traces
 //
-// A refusal is an event on the span of the request, headgate.refused. No span is begun for a
+// A refusal is an event on the span of the request, headgate.refused. One on trial, which refused
+// nobody, has the attribute headgate.trial. No span is begun for a
 // decision. A call without an answer returns an error, which is the caller's to record.
 package otelheadgate
 
@@ -135,7 +136,7 @@ const refusal = "headgate.refused"
 func refused(ctx context.Context, e core.DecisionEvent, _ string) {
 	defer func() { _ = recover() }()
 	if span := trace.SpanFromContext(ctx); span.IsRecording() {
-		span.AddEvent(refusal, trace.WithAttributes(
+		span.AddEvent(refusal, onTrial(e.Trial), trace.WithAttributes(
 			attribute.String("headgate.limiter", e.Limiter),
 			attribute.String("headgate.policy", e.Policy),
 			attribute.Int64("headgate.units", e.Units),
@@ -147,10 +148,18 @@ func refused(ctx context.Context, e core.DecisionEvent, _ string) {
 func full(ctx context.Context, e core.SlotEvent, _ string) {
 	defer func() { _ = recover() }()
 	if span := trace.SpanFromContext(ctx); span.IsRecording() {
-		span.AddEvent(refusal, trace.WithAttributes(
+		span.AddEvent(refusal, onTrial(e.Trial), trace.WithAttributes(
 			attribute.String("headgate.slots", e.Slots),
 			attribute.String("headgate.source", e.Source.String())))
 	}
+}
+
+// onTrial is the attribute of a refusal that refused nobody.
+func onTrial(yes bool) trace.EventOption {
+	if !yes {
+		return trace.WithAttributes()
+	}
+	return trace.WithAttributes(attribute.Bool("headgate.trial", true))
 }
 
 // errorType returns a reason of package stats, as the semantic conventions write it.

@@ -163,7 +163,7 @@ func outcome(result, source, reason string) []attribute.KeyValue {
 // leaseResult returns the result as ASP.NET Core names it, or nothing if it has no name.
 func leaseResult(result, reason string) string {
 	switch {
-	case result == stats.Admitted:
+	case result == stats.Admitted, result == stats.OnTrial:
 		return "acquired"
 	case result == stats.Refused:
 		return "endpoint_limiter"

@@ -16,6 +16,7 @@ import (
 	"github.com/headgate/headgate/internal/fault"
 	"github.com/headgate/headgate/internal/hidden"
 	"github.com/headgate/headgate/internal/occupancy"
+	"github.com/headgate/headgate/internal/ontrial"
 	"github.com/headgate/headgate/keyfuncs"
 	"github.com/headgate/headgate/limits"
 )
@@ -249,7 +250,11 @@ func (g *Guard) decide(v *Verdict, r *http.Request, what kind, start time.Time) 
 		v.Err, v.status = err, g.keyStatus(err)
 		return
 	}
-	slot, err := core.AcquireAll(r.Context(), claims...)
+	ctx := r.Context()
+	if g.config.ObserveOnly {
+		ctx = ontrial.Mark(ctx)
+	}
+	slot, err := core.AcquireAll(ctx, claims...)
 	if err == nil && g.fleet != nil {
 		if v.place.evicts, err = g.fleet.makeRoom(r.Context(), claims, slot); err != nil {
 			slot.Release()

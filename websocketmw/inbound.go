@@ -10,6 +10,7 @@ import (
 
 	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/internal/hidden"
+	"github.com/headgate/headgate/internal/ontrial"
 	"github.com/headgate/headgate/keyfuncs"
 )
 
@@ -322,9 +323,13 @@ func (c *conn) charge(i int, n int64) (r receipt) {
 		r.got = c.in.controls.take(time.Since(c.socket.opened), n)
 		return r
 	}
+	ctx := c.socket.Context()
+	if b.Over == Report || c.socket.guard.config.ObserveOnly {
+		ctx = ontrial.Mark(ctx)
+	}
 	ask, refused := min(n, b.batch), false
 	for r.got < n {
-		d, err := b.Limiter.AllowN(c.socket.Context(), c.socket.budgets[i].Reveal(), ask)
+		d, err := b.Limiter.AllowN(ctx, c.socket.budgets[i].Reveal(), ask)
 		switch {
 		case err != nil:
 			r.err = err

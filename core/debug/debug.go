@@ -19,7 +19,9 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"net/http"
+	"os"
 	"path"
+	"runtime/debug"
 	"strings"
 
 	"github.com/headgate/headgate/core"
@@ -48,7 +50,7 @@ type Limits struct {
 //
 // It answers GET and HEAD, and is safe for concurrent use.
 func Handler(s *stats.Stats, c Config) http.Handler {
-	h := &handler{s, c}
+	h := &handler{stats: s, config: c, process: newProcess()}
 	return http.HandlerFunc(h.serve)
 }
 
@@ -56,7 +58,38 @@ func Handler(s *stats.Stats, c Config) http.Handler {
 type Report struct {
 	stats.Snapshot
 
-	Limits *ReportedLimits `json:"limits,omitempty"` // with Config.Limits
+	Process Process         `json:"process"`
+	Limits  *ReportedLimits `json:"limits,omitempty"` // with Config.Limits
+}
+
+// Process tells which process a [Report] is of. What is not known is empty.
+type Process struct {
+	Host     string `json:"host"`
+	ID       int    `json:"id"`
+	Program  string `json:"program"`            // path of the main package
+	Version  string `json:"version,omitempty"`  // of its module, or the revision it was built from
+	Headgate string `json:"headgate,omitempty"` // version of this module
+}
+
+func newProcess() Process {
+	p := Process{ID: os.Getpid()}
+	p.Host, _ = os.Hostname()
+	b, ok := debug.ReadBuildInfo()
+	if !ok {
+		return p
+	}
+	p.Program, p.Version = b.Path, b.Main.Version
+	for _, s := range b.Settings {
+		if s.Key == "vcs.revision" && (p.Version == "" || p.Version == "(devel)") {
+			p.Version = s.Value
+		}
+	}
+	for _, m := range b.Deps {
+		if m.Path == "github.com/headgate/headgate" {
+			p.Headgate = m.Version
+		}
+	}
+	return p
 }
 
 // ReportedLimits are the [Limits] of a [Report].
@@ -78,12 +111,14 @@ type ReportedPolicy struct {
 }
 
 type handler struct {
-	stats  *stats.Stats
-	config Config
+	stats   *stats.Stats
+	config  Config
+	process Process
+	rates   rates
 }
 
 func (h *handler) report() Report {
-	r := Report{Snapshot: h.stats.Snapshot()}
+	r := Report{Snapshot: h.stats.Snapshot(), Process: h.process}
 	if h.config.Limits == nil {
 		return r
 	}
@@ -120,7 +155,8 @@ func (h *handler) serve(w http.ResponseWriter, r *http.Request) {
 		head.Set("Content-Type", "text/html; charset=utf-8")
 		head.Set("Content-Security-Policy", "default-src 'none'; img-src data:; style-src '"+styleHash()+
 			"'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'")
-		err = writePage(&body, h.report(), r.URL.Query().Get("refresh"))
+		report := h.report()
+		err = writePage(&body, report, h.rates.since(&report.Snapshot), r.URL.Query().Get("refresh"))
 	case path.Base(r.URL.Path) == "json":
 		head.Set("Content-Type", "application/json")
 		e := json.NewEncoder(&body)

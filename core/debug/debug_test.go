@@ -5,18 +5,23 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"strconv"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/core/debug"
 	"github.com/headgate/headgate/core/memstore"
 	"github.com/headgate/headgate/core/stats"
+	"github.com/headgate/headgate/inflight"
+	"github.com/headgate/headgate/keyfuncs"
+	"github.com/headgate/headgate/nethttp"
 )
 
 const (
@@ -117,7 +122,7 @@ func TestPage(t *testing.T) {
 	for _, has := range []string{
 		`limiter “&lt;api &amp; &#34;more&#34;&gt;” has been refusing since`,
 		"&lt;api &amp; &#34;more&#34;&gt;", "<code>fixed-window 3/400d</code>", "slots “sockets” have been refusing since",
-		`class="number">202<`, "118 more keys", "Version of the limits: <code>v1</code>", ">main<",
+		`class="number">202 (98.5 %)<`, "If one key has most refusals", "process " + strconv.Itoa(os.Getpid()), "118 more keys", "Version of the limits: <code>v1</code>", ">main<",
 	} {
 		if !strings.Contains(body, has) {
 			t.Errorf("the page has no %s", has)
@@ -161,6 +166,100 @@ func TestThousandLimiters(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestTrials refuse nobody: neither page, nor metrics, nor log say that they do.
+func TestTrials(t *testing.T) {
+	var log bytes.Buffer
+	s := core.Must(stats.New(stats.Config{Logger: slog.New(slog.NewTextHandler(&log, nil))}))
+	m := memstore.New(memstore.Config{Observer: s.Observer()})
+	limiter := func(name string, p core.Policy) *core.Limiter { return core.Must(core.New(m, name, p)) }
+	everyone := keyfuncs.Everyone()
+	guard := core.Must(nethttp.New(nethttp.Config{ObserveOnly: true, Rules: []nethttp.Rule{{Limiter: limiter("watched", core.Blocked()), Key: everyone}}}))
+	slots := core.Must(core.NewSlots(m, "busy", 0))
+	flights := core.Must(inflight.New(inflight.Config{ObserveOnly: true, Rules: []inflight.Rule{{Slots: slots, Key: everyone}}}))
+	w := httptest.NewRecorder()
+	guard.Handler(flights.Handler(http.NotFoundHandler())).ServeHTTP(w, httptest.NewRequest("GET", "/", nil))
+	if w.Code != http.StatusNotFound {
+		t.Fatal(w.Code)
+	}
+	api := limiter("api", core.FixedWindow(core.Rate{Events: 30, Per: age}))
+	charges, shadows := []core.Charge{{Limiter: api, Key: key, N: 1}}, []core.Charge{{Limiter: limiter("api.shadow", core.Blocked()), Key: key, N: 1}}
+	for range 2 { // decided together, and apart, since they are too many
+		if d, _, err := core.AllowBeside(t.Context(), charges, shadows); err != nil || !d.Allowed {
+			t.Fatal(d, err)
+		}
+		for i := range 8 {
+			shadows = append(shadows, core.Charge{Limiter: limiter("trial"+strconv.Itoa(i), core.Blocked()), Key: key, N: 1})
+		}
+		shadows = shadows[:8]
+	}
+	h := debug.Handler(s, debug.Config{})
+	page, text := get(t, h, "/").Body.String(), get(t, h, "/metrics").Body.String()
+	if !strings.Contains(page, "Nothing was refused in the last minute") || strings.Contains(page, `class="bad"`) {
+		t.Error("the page says that something is refused")
+	}
+	for _, has := range []string{"on trial: 1 (100 %) would be refused", "On trial, would be refused most by limiter “watched”"} {
+		if !strings.Contains(page, has) {
+			t.Errorf("the page has no %s", has)
+		}
+	}
+	for _, has := range []string{
+		`headgate_decisions_total{limiter="watched",policy="watched",result="trial",source="policy"} 1`,
+		`headgate_decisions_total{limiter="api.shadow",policy="api.shadow",result="trial",source="policy"} 2`,
+		`headgate_decisions_total{limiter="trial0",policy="trial0",result="trial",source="policy"} 1`,
+		`headgate_slot_claims_total{slots="busy",result="trial",source="store"} 1`,
+	} {
+		if !strings.Contains(text, has+"\n") {
+			t.Errorf("there is no %s", has)
+		}
+	}
+	if strings.Contains(text, `result="refused"`) || strings.Contains(text, "headgate_last_refusal_timestamp_seconds{") || log.Len() > 0 {
+		t.Error("a trial is called a refusal: ", log.String())
+	}
+	if t.Failed() {
+		t.Log(page, text)
+	}
+}
+
+// TestUndecided limits that are in force are on the page too.
+func TestUndecided(t *testing.T) {
+	s := core.Must(stats.New(stats.Config{}))
+	m := memstore.New(memstore.Config{Observer: s.Observer()})
+	l := core.Must(core.New(m, "login", core.FixedWindow(core.PerMinute(5)).Named("minute"), core.FixedWindow(core.PerHour(50)).Named("hour")))
+	h := debug.Handler(s, debug.Config{Limits: func() debug.Limits { return debug.Limits{Limiters: []*core.Limiter{l}} }})
+	for range 2 { // before and after one of them has decided
+		body := get(t, h, "/").Body.String()
+		for _, has := range []string{">login<", "<code>fixed-window 5/minute</code>", "<code>fixed-window 50/hour</code>"} {
+			if !strings.Contains(body, has) {
+				t.Errorf("there is no %s in %s", has, body)
+			}
+		}
+		if _, err := l.Allow(t.Context(), key); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestRates are those of the last ten seconds or more while somebody reads the page.
+func TestRates(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := core.Must(stats.New(stats.Config{}))
+		m := memstore.New(memstore.Config{Observer: s.Observer()})
+		l := core.Must(core.New(m, "api", core.FixedWindow(core.Rate{Events: 60, Per: age})))
+		h := debug.Handler(s, debug.Config{})
+		for i, want := range []string{"4<", "4, 50 % refused<", "4, 100 % refused<"} {
+			for range 40 {
+				if _, err := l.Allow(t.Context(), key); err != nil {
+					t.Fatal(err)
+				}
+			}
+			time.Sleep(10 * time.Second)
+			if body := get(t, h, "/").Body.String(); !strings.Contains(body, `data-label="a second" class="number">`+want) {
+				t.Errorf("%d: there is no %s in %s", i, want, body)
+			}
+		}
+	})
 }
 
 // TestPageOfNothing is one too.

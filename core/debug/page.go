@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"html/template"
 	"io"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/headgate/headgate/core/stats"
@@ -24,7 +26,9 @@ type view struct {
 	Style     template.CSS
 	Refresh   int // seconds; 0: never
 	Since, At time.Time
-	Now       []string // what is wrong
+	Process   Process
+	RatesFrom time.Time
+	Now       []trouble
 	Rows      []row
 	Tops      []top
 	Slots     []row
@@ -33,34 +37,42 @@ type view struct {
 	Memory    []stats.Memory
 }
 
+// A trouble is something that is wrong, and what to do.
+type trouble struct{ What, Do string }
+
 // A row is one of the limiters or of the slots.
 type row struct {
 	Limiter, Policy, Text           string
 	Held                            int64
 	Admitted, Refused, Failed, Last string
+	Rate, Trial                     string
 }
 
 type top struct {
 	Of, When, Total string
 	Keys            []stats.Key
 	More            int
+
+	Trial, OnlyTrial bool // some of the refusals refused nobody; all
 }
 
-func writePage(w io.Writer, r Report, refresh string) error {
-	v := view{Style: template.CSS(style), Since: r.Since, At: r.At, Memory: r.Memory} //nolint:gosec // it is ours
+func writePage(w io.Writer, r Report, before *sample, refresh string) error {
+	v := view{Style: template.CSS(style), Since: r.Since, At: r.At, Memory: r.Memory, Process: r.Process, RatesFrom: before.at} //nolint:gosec // it is ours
 	if n, err := strconv.Atoi(refresh); err == nil && n > 0 {
 		v.Refresh = min(n, 3600)
 	}
 	texts := v.limits(&r)
 	for i := range r.Limiters {
 		l := &r.Limiters[i]
-		v.limiter(l, texts, r.At)
-		v.refusals("limiter", l.Name, &l.Refusals)
+		v.limiter(l, texts, &r, before)
+		v.refusals("limiter", l.Name, &l.Refusals, ofLimiter(l))
 	}
+	v.undecided(r.Limits, texts)
+	slices.SortStableFunc(v.Rows, func(a, b row) int { return strings.Compare(a.Limiter, b.Limiter) })
 	for i := range r.Slots {
 		k := &r.Slots[i]
 		v.slots(k, r.At)
-		v.refusals("slots", k.Name, &k.Refusals)
+		v.refusals("slots", k.Name, &k.Refusals, ofSlots(k))
 	}
 	v.servers(&r.Store)
 	return page.Execute(w, v)
@@ -90,13 +102,9 @@ func (v *view) limits(r *Report) map[part]string {
 }
 
 // limiter adds a row for each policy that decided, and one for what none decided.
-func (v *view) limiter(l *stats.Limiter, texts map[part]string, now time.Time) {
-	type sums struct {
-		admitted, refused uint64
-		last              time.Time
-	}
+func (v *view) limiter(l *stats.Limiter, texts map[part]string, r *Report, before *sample) {
 	var order []string
-	of := make(map[string]*sums)
+	of := make(map[string]*tally)
 	var failed, withdrawn uint64
 	for _, c := range l.Counts {
 		switch c.Result {
@@ -109,57 +117,63 @@ func (v *view) limiter(l *stats.Limiter, texts map[part]string, now time.Time) {
 		}
 		s := of[c.Policy]
 		if s == nil {
-			s = new(sums)
+			s = new(tally)
 			of[c.Policy] = s
 			order = append(order, c.Policy)
 		}
-		if c.Result == stats.Admitted {
-			s.admitted += c.Charges
-		} else {
-			s.refused += c.Charges
-			s.last = c.Last
-		}
+		s.add(c.Result, c.Charges, c.Last)
 	}
 	for _, policy := range order {
 		s := of[policy]
+		p := part{l.Name, policy}
 		v.Rows = append(v.Rows, row{
-			Limiter: l.Name, Policy: policy, Text: texts[part{l.Name, policy}],
-			Admitted: grouped(s.admitted), Refused: grouped(s.refused), Failed: "–", Last: ago(now, s.last),
+			Limiter: l.Name, Policy: policy, Text: texts[p], Rate: before.rate(p, s, r.At), Trial: s.tried(r.At),
+			Admitted: grouped(s.admitted), Refused: s.share(), Failed: "–", Last: ago(r.At, s.last),
 		})
+		delete(texts, p)
 	}
 	if failed > 0 || withdrawn > 0 {
 		text := "without a decision"
 		if withdrawn > 0 {
 			text = grouped(withdrawn) + " charges fitted, and another limiter refused them"
 		}
-		v.Rows = append(v.Rows, row{Limiter: l.Name, Text: text, Admitted: "–", Refused: "–", Failed: grouped(failed), Last: "–"})
+		v.Rows = append(v.Rows, row{Limiter: l.Name, Text: text, Admitted: "–", Refused: "–", Rate: "–", Failed: grouped(failed), Last: "–"})
 	}
 }
 
 func (v *view) slots(k *stats.Slots, now time.Time) {
-	var granted, refused, failed uint64
-	for _, c := range k.Counts {
-		switch c.Result {
-		case stats.Admitted:
-			granted += c.Claims
-		case stats.Refused:
-			refused += c.Claims
-		default:
-			failed += c.Claims
-		}
-	}
+	s := ofSlots(k)
 	v.Slots = append(v.Slots, row{
-		Limiter: k.Name, Held: k.Held, Last: ago(now, k.LastRefused),
-		Admitted: grouped(granted), Refused: grouped(refused), Failed: grouped(failed),
+		Limiter: k.Name, Held: k.Held, Last: ago(now, k.LastRefused), Trial: s.tried(now),
+		Admitted: grouped(s.admitted), Refused: s.share(), Failed: grouped(s.failed),
 	})
 }
 
+// undecided adds a row for each policy in force that has not decided yet.
+func (v *view) undecided(limits *ReportedLimits, texts map[part]string) {
+	if limits == nil {
+		return
+	}
+	for _, l := range limits.Limiters {
+		for _, p := range l.Policies {
+			of := part{l.Name, p.Name}
+			if text, ok := texts[of]; ok {
+				v.Rows = append(v.Rows, row{Limiter: l.Name, Policy: p.Name, Text: text, Admitted: "0", Refused: "0", Rate: "0", Failed: "–", Last: "never"})
+				delete(texts, of)
+			}
+		}
+	}
+}
+
 // refusals adds who is refused.
-func (v *view) refusals(kind, name string, r *stats.Refusals) {
+func (v *view) refusals(kind, name string, r *stats.Refusals, s *tally) {
 	of := kind + " “" + name + "”"
 	if !r.RefusingSince.IsZero() {
 		verb := map[string]string{"limiter": "has", "slots": "have"}[kind]
-		v.Now = append(v.Now, of+" "+verb+" been refusing since "+clock(r.RefusingSince)+".")
+		v.Now = append(v.Now, trouble{
+			of + " " + verb + " been refusing since " + clock(r.RefusingSince) + ".",
+			"If one key has most refusals below, a client ignores Retry-After, or the key is your proxy. If many keys have a few, the limit is too low.",
+		})
 	}
 	add := func(t *stats.Top, when string) {
 		if t == nil {
@@ -167,7 +181,7 @@ func (v *view) refusals(kind, name string, r *stats.Refusals) {
 		}
 		shown := t.Keys[:min(len(t.Keys), shownKeys)]
 		v.Tops = append(v.Tops, top{
-			Of: of, When: when, Total: grouped(t.Refusals),
+			Of: of, When: when, Trial: s.trial > 0, OnlyTrial: s.trial > 0 && s.refused == 0, Total: grouped(t.Refusals),
 			Keys: shown, More: len(t.Keys) - len(shown),
 		})
 	}
@@ -182,7 +196,10 @@ func (v *view) refusals(kind, name string, r *stats.Refusals) {
 func (v *view) servers(s *stats.Store) {
 	switch {
 	case s.Away > 0:
-		v.Now = append(v.Now, fmt.Sprintf("The store is unavailable since %s: %s", clock(s.Changed), s.Reason))
+		v.Now = append(v.Now, trouble{
+			fmt.Sprintf("The store is unavailable since %s: %s", clock(s.Changed), s.Reason),
+			"Meanwhile, the Failure of its configuration decides. The command “headgate doctor” tells what is wrong with Redis.",
+		})
 	case s.Outages > 0:
 		v.Servers = append(v.Servers, fmt.Sprintf("It was unavailable %s times, until %s: %s", grouped(s.Outages), clock(s.Changed), s.Reason))
 	}

@@ -61,7 +61,8 @@ type limiter struct {
 type policy struct {
 	name              string
 	admitted, refused counters
-	last              atomic.Int64 // refusal, in nanoseconds since 1970
+	trial             counters     // refused on trial: the charges went on
+	last, lastTrial   atomic.Int64 // refusal, in nanoseconds since 1970
 }
 
 // refused returns what each policy has refused so far.
@@ -81,13 +82,14 @@ func (l *limiter) refused() (rs []refused) {
 const (
 	granted = iota
 	full
+	onTrial // full, and the claim refused nobody
 )
 
 // A slots is what is counted of slots.
 type slots struct {
 	spell
 
-	results  [2][sources]atomic.Uint64 // claims
+	results  [3][sources]atomic.Uint64 // claims
 	errors   [reasons]atomic.Uint64    // claims
 	released atomic.Uint64
 }

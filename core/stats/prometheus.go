@@ -140,7 +140,7 @@ func (m *metrics) slots(ks []Slots) {
 	for i := range ks {
 		m.add(float64(ks[i].Held), ks[i].Name)
 	}
-	m.family("headgate_slot_claims_total", "counter", "Claims of slots that were granted or refused.", "slots", "result", "source")
+	m.family("headgate_slot_claims_total", "counter", "Claims of slots that were granted or refused, or refused on trial.", "slots", "result", "source")
 	for _, k := range ks {
 		for _, c := range k.Counts {
 			if c.Result != Failed {

@@ -42,6 +42,9 @@ const (
 	Admitted = "admitted"
 	// Refused is a charge or a claim that was refused.
 	Refused = "refused"
+	// OnTrial is a charge or a claim that was refused, and that refused nobody: see Trial of
+	// [store.DecisionEvent].
+	OnTrial = "trial"
 	// Withdrawn is a charge that this limiter admitted, and that was not made, because
 	// another limiter of the same call refused.
 	Withdrawn = "withdrawn"
@@ -51,14 +54,14 @@ const (
 
 // Count is how many charges had one result.
 type Count struct {
-	Policy  string `json:"policy,omitempty"` // that decided, if the result is Admitted or Refused
+	Policy  string `json:"policy,omitempty"` // that decided, if the result is Admitted, Refused or OnTrial
 	Result  string `json:"result"`
 	Source  string `json:"source,omitempty"` // of the decision
 	Reason  string `json:"reason,omitempty"` // if Failed: unavailable, canceled, timeout, closed or other
 	Charges uint64 `json:"charges"`
 	Units   uint64 `json:"units"`
 
-	Last time.Time `json:"last,omitzero"` // if Refused: when the policy last refused
+	Last time.Time `json:"last,omitzero"` // if Refused or OnTrial: when the policy last did
 }
 
 // Slots is what is counted of slots of one name.
@@ -81,11 +84,12 @@ type SlotCount struct {
 // Refusals says who is refused, and since when.
 type Refusals struct {
 	// RefusingSince is when the refusals began that follow each other within a minute. It
-	// is zero if there was none for a minute. LastRefused is when the last was.
+	// is zero if there was none for a minute. LastRefused is when the last was. Neither tells of
+	// refusals on trial.
 	RefusingSince time.Time `json:"refusingSince,omitzero"`
 	LastRefused   time.Time `json:"lastRefused,omitzero"`
 
-	// Top are the keys that are refused most, in the current period of 15 minutes, which
+	// Top are the keys that are refused most, also on trial, in the current period of 15 minutes, which
 	// began with a refusal. TopBefore are those of the period before, if it has ended less
 	// than 15 minutes ago.
 	Top       *Top `json:"top,omitempty"`
@@ -219,6 +223,7 @@ func (l *limiter) read(now time.Time) Limiter {
 	for _, p := range l.policies.all() {
 		each(Count{Policy: p.name, Result: Admitted}, &p.admitted)
 		each(Count{Policy: p.name, Result: Refused, Last: time.Unix(0, p.last.Load())}, &p.refused)
+		each(Count{Policy: p.name, Result: OnTrial, Last: time.Unix(0, p.lastTrial.Load())}, &p.trial)
 	}
 	each(Count{Result: Withdrawn}, &l.withdrawn)
 	for i := range l.errors {
@@ -229,7 +234,7 @@ func (l *limiter) read(now time.Time) Limiter {
 
 func (k *slots) read(now time.Time) Slots {
 	n := Slots{Name: k.name, Held: k.held(), Counts: []SlotCount{}, Refusals: k.spell.read(now)}
-	for i, result := range [...]string{Admitted, Refused} {
+	for i, result := range [...]string{Admitted, Refused, OnTrial} {
 		for j := range k.results[i] {
 			if c := k.results[i][j].Load(); c > 0 {
 				n.Counts = append(n.Counts, SlotCount{Result: result, Source: store.Source(j).String(), Claims: c})

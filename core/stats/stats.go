@@ -33,7 +33,7 @@ const (
 // Config is the configuration of a [Stats]. Its zero value is ready to use.
 type Config struct {
 	// Logger, if not nil, gets a record at level INFO about the refusals of a limiter or of
-	// slots, at most one a second for each; at WARN that a store became unavailable, lost
+	// slots, at most one a second for each, without those on trial; at WARN that a store became unavailable, lost
 	// slots, or lost data; and at INFO that it is available again. It is called in a
 	// goroutine of its own, or of the store.
 	Logger *slog.Logger
@@ -164,6 +164,10 @@ func (s *Stats) decided() func(context.Context, store.DecisionEvent) {
 			l.errors[reason(e.Err)].add(e.Units)
 		case e.Policy == "":
 			l.withdrawn.of(e.Source).add(e.Units)
+		case e.Trial:
+			p := l.policies.get(e.Policy)
+			p.trial.of(e.Source).add(e.Units)
+			p.lastTrial.Store(time.Now().UnixNano())
 		default:
 			p := l.policies.get(e.Policy)
 			p.refused.of(e.Source).add(e.Units)
@@ -224,6 +228,8 @@ func (s *Stats) acquired(_ context.Context, e store.SlotEvent) {
 		k.errors[reason(e.Err)].Add(1)
 	case e.Granted:
 		k.results[granted][source(e.Source)].Add(1)
+	case e.Trial:
+		k.results[onTrial][source(e.Source)].Add(1)
 	default:
 		k.results[full][source(e.Source)].Add(1)
 		k.refuse()

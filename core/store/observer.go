@@ -92,6 +92,10 @@ type DecisionEvent struct {
 	Allowed bool
 	Source  Source
 
+	// Trial is set if the charge was refused and nobody was: by a guard in ObserveOnly, by the
+	// shadow of a limit in a document, or by a budget of a socket that only reports.
+	Trial bool
+
 	// Used is how much of a limit is used after the decision, in percent, rounded down: of
 	// the limiter's policies, that of which most is used. It is 100 if the limiter refused,
 	// and 0 unless [Observer].Shares, or if only other limiters refused.
@@ -120,6 +124,9 @@ type SlotEvent struct {
 	Slots   string // the name
 	Granted bool
 	Source  Source
+
+	// Trial is set if the claim was refused and nobody was: by a guard in ObserveOnly.
+	Trial bool
 
 	// Err, if not nil, is why there is neither a grant nor a refusal: [ErrClosed],
 	// [ErrUnavailable], or the error of the context if the caller gave up. Then Granted and

@@ -21,7 +21,7 @@ var house = []room{
 	{pkg: "core/internal/whole"},
 	{pkg: "core/step", ours: []string{"core/internal/whole"}},
 	{pkg: "core/store", ours: []string{"core/step", "internal/hidden"}},
-	{pkg: "core", ours: []string{"core/internal/whole", "core/step", "core/store", "internal/hidden"}},
+	{pkg: "core", ours: []string{"core/internal/whole", "core/step", "core/store", "internal/hidden", "internal/ontrial"}},
 	{pkg: "core/lease", ours: []string{"core/step", "core/store"}},
 	{pkg: "core/memstore", ours: []string{"core/step", "core/store", "internal/hidden"}},
 	{
@@ -41,13 +41,13 @@ var house = []room{
 	{pkg: "limits", ours: []string{"core", "core/store", "internal/fault", "internal/hidden"}},
 	{pkg: "limits/redisdoc", ours: []string{"limits"}, theirs: []string{"github.com/redis/go-redis/v9"}},
 	{pkg: "limits/yamldoc", ours: []string{"limits"}, theirs: []string{"go.yaml.in/yaml/v3"}},
-	{pkg: "nethttp", ours: []string{"core", "core/memstore", "internal/carried", "internal/problem", "keyfuncs", "limits", "internal/fault", "internal/record"}},
+	{pkg: "nethttp", ours: []string{"core", "core/memstore", "internal/carried", "internal/problem", "keyfuncs", "limits", "internal/fault", "internal/record", "internal/ontrial"}},
 	{pkg: "ginmw", ours: []string{"adapter", "inflight", "keyfuncs", "nethttp", "websocketmw"}, theirs: []string{"github.com/gin-gonic/gin"}},
 	{pkg: "echomw", ours: []string{"adapter", "inflight", "keyfuncs", "nethttp", "websocketmw"}, theirs: []string{"github.com/labstack/echo/v4"}},
 	{pkg: "echov5mw", ours: []string{"adapter", "inflight", "keyfuncs", "nethttp", "websocketmw"}, theirs: []string{"github.com/labstack/echo/v5"}},
 	{pkg: "internal/occupancy", ours: []string{"core"}},
-	{pkg: "inflight", ours: []string{"core", "core/memstore", "internal/carried", "internal/occupancy", "internal/problem", "keyfuncs", "limits", "internal/fault", "internal/record"}},
-	{pkg: "websocketmw", ours: []string{"core", "core/memstore", "internal/carried", "core/store", "internal/occupancy", "internal/problem", "keyfuncs", "limits", "nethttp", "internal/fault", "internal/hidden", "internal/record"}},
+	{pkg: "inflight", ours: []string{"core", "core/memstore", "internal/carried", "internal/occupancy", "internal/problem", "keyfuncs", "limits", "internal/fault", "internal/record", "internal/ontrial"}},
+	{pkg: "websocketmw", ours: []string{"core", "core/memstore", "internal/carried", "core/store", "internal/occupancy", "internal/problem", "keyfuncs", "limits", "nethttp", "internal/fault", "internal/hidden", "internal/record", "internal/ontrial"}},
 	{pkg: "websocketmw/gorillaws", ours: []string{"websocketmw"}, theirs: []string{"github.com/gorilla/websocket"}},
 	{
 		pkg:    "cmd/headgate",
@@ -72,6 +72,7 @@ var house = []room{
 	{pkg: "internal/redistest/proctest"},
 	{pkg: "internal/redisurl", theirs: []string{"github.com/redis/go-redis/v9"}},
 	{pkg: "internal/repotest"},
+	{pkg: "internal/ontrial"},
 }
 
 // forTests are the modules that only tests may import.

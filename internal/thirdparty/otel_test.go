@@ -109,6 +109,7 @@ func TestOpenTelemetry(t *testing.T) {
 	o.Called(core.CallEvent{Questions: 1, Took: time.Second, Err: errors.New("reset")})
 	o.Settled(ctx, core.SettleEvent{Limiter: "api", Units: 1, Actual: 2, Err: core.ErrUnavailable})
 	o.SlotsRestated(3)
+	o.Decided(ctx, core.DecisionEvent{Limiter: "new", Policy: "new", Units: 1, Trial: true})
 	o.Changed(errors.New("connection refused"))
 	span.End()
 
@@ -125,6 +126,7 @@ func TestOpenTelemetry(t *testing.T) {
 		"headgate.store.call.duration s 1 2",
 		"headgate.store.call.duration s 2 2 error.type=timeout",
 		"headgate.store.call.duration s 1 1 error.type=_OTHER",
+		"headgate.decisions {decision} 1 headgate.limiter=new headgate.policy=new headgate.result=trial headgate.source=none",
 		"headgate.settlements {charge} 2 headgate.limiter=api",
 		"headgate.settlement.errors {charge} 1 headgate.limiter=api",
 		"headgate.last_refusal s true headgate.limiter=api",
