@@ -11,10 +11,14 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/core/memstore"
+	"github.com/headgate/headgate/core/stats"
 	"github.com/headgate/headgate/internal/exampletest"
 	"github.com/headgate/headgate/internal/redistest/proctest"
 )
@@ -37,22 +41,45 @@ func program(t *testing.T, name string) string {
 // board is what the test reads of board.json.
 type board struct {
 	Panels []struct {
-		Title   string
-		Targets []struct{ Expr string }
+		Type, Title string
+		Targets     []struct{ Expr string }
+		FieldConfig struct {
+			Defaults struct {
+				Color      struct{ Mode string }
+				Thresholds struct {
+					Steps []struct {
+						Color string
+						Value *float64
+					}
+				}
+			}
+			Overrides []struct {
+				Matcher    struct{ ID, Options string }
+				Properties []struct {
+					ID    string
+					Value struct{ Mode, FixedColor string }
+				}
+			}
+		}
 	}
 }
 
-// expressions returns those of the board, by panel, with Grafana's variables replaced.
-func expressions(t *testing.T) map[string]string {
+func readBoard(t *testing.T) (b board) {
 	t.Helper()
 	text, err := os.ReadFile("board.json")
 	if err != nil {
 		t.Fatal(err)
 	}
-	var b board
 	if err := json.Unmarshal(text, &b); err != nil {
 		t.Fatal(err)
 	}
+	return b
+}
+
+// expressions returns those of the board, by panel, with Grafana's variables replaced.
+func expressions(t *testing.T) map[string]string {
+	t.Helper()
+	b := readBoard(t)
 	all := make(map[string]string)
 	for _, p := range b.Panels {
 		for i, target := range p.Targets {
@@ -61,6 +88,72 @@ func expressions(t *testing.T) map[string]string {
 		}
 	}
 	return all
+}
+
+// TestColours: what is calm is green and what is trouble red, also where Grafana would choose.
+func TestColours(t *testing.T) {
+	calm := map[string]float64{"Since the last refusal": 3600, "Servers away": 0, "Faults in the last hour": 0}
+	trouble := map[string]float64{"Since the last refusal": 1, "Servers away": 1, "Faults in the last hour": 1}
+	for _, p := range readBoard(t).Panels {
+		colour := func(value float64) (is string) {
+			for _, step := range p.FieldConfig.Defaults.Thresholds.Steps {
+				if step.Value == nil || value >= *step.Value {
+					is = step.Color
+				}
+			}
+			return is
+		}
+		if _, known := calm[p.Title]; p.Type == "stat" && (!known || p.FieldConfig.Defaults.Color.Mode != "thresholds" ||
+			colour(calm[p.Title]) != "green" || colour(trouble[p.Title]) != "red") {
+			t.Errorf("%s: calm is %q, trouble is %q", p.Title, colour(calm[p.Title]), colour(trouble[p.Title]))
+		}
+		shows := func(label string) bool {
+			return len(p.Targets) == 1 && strings.Contains(p.Targets[0].Expr, "by ("+label) && strings.Contains(p.Targets[0].Expr, "_total{")
+		}
+		if !shows("result") && !shows("slots, result") {
+			continue
+		}
+		fixed := make(map[string]string)
+		for _, o := range p.FieldConfig.Overrides {
+			for _, property := range o.Properties {
+				if o.Matcher.ID == "byRegexp" && property.ID == "color" && property.Value.Mode == "fixed" {
+					fixed[o.Matcher.Options] = property.Value.FixedColor
+				}
+			}
+		}
+		if fixed["/(^| )admitted$/"] != "green" || fixed["/(^| )refused$/"] != "red" || fixed["/(^| )trial$/"] != "blue" {
+			t.Errorf("%s: %v", p.Title, fixed)
+		}
+	}
+}
+
+// TestMetricsExist: the board and the alerts ask for metrics that are exported.
+func TestMetricsExist(t *testing.T) {
+	seen := core.Must(stats.New(stats.Config{}))
+	seen.AddMemory("main", memstore.New(memstore.Config{}))
+	exported := make(map[string]bool)
+	for _, f := range seen.Families() {
+		exported[f.Name] = true
+		if f.Kind == "histogram" {
+			exported[f.Name+"_bucket"], exported[f.Name+"_count"], exported[f.Name+"_sum"] = true, true, true
+		}
+	}
+	asked := regexp.MustCompile(`headgate_[a-z_]+`)
+	for _, file := range []string{"board.json", "alerts.yml"} {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		names := asked.FindAllString(string(text), -1)
+		if len(names) == 0 {
+			t.Errorf("%s asks for nothing", file)
+		}
+		for _, name := range names {
+			if !exported[name] {
+				t.Errorf("%s: %s is not exported", file, name)
+			}
+		}
+	}
 }
 
 // TestBoard evaluates every expression of the board against what the program does.
@@ -163,7 +256,7 @@ func query(t *testing.T, server, expression string) (int, error) {
 // TestConfigurations are accepted by Prometheus, with the alerts.
 func TestConfigurations(t *testing.T) {
 	promtool := program(t, "promtool")
-	for _, args := range [][]string{{"check", "config", "prometheus.yml"}, {"check", "rules", "alerts.yml"}} {
+	for _, args := range [][]string{{"check", "config", "prometheus.yml"}, {"check", "rules", "alerts.yml"}, {"test", "rules", "alerts_test.yml"}} {
 		if out, err := exec.CommandContext(t.Context(), promtool, args...).CombinedOutput(); err != nil {
 			t.Errorf("%v: %v\n%s", args, err, out)
 		}
