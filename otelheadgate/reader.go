@@ -42,7 +42,8 @@ func newReader(s *stats.Stats, meter metric.Meter, aspNetCore bool) *reader {
 	r.away = r.gauge("headgate.store.away", "{server}", "Servers of stores that are unavailable.")
 	r.states = r.gauge("headgate.memory.states", "{state}", "States of keys that are held.")
 	r.bytes = r.gauge("headgate.memory.usage", "By", "Memory of all states.")
-	last, err := r.meter.Float64ObservableGauge("headgate.last_refusal", metric.WithUnit("s"), metric.WithDescription("When the limiter last refused a charge, since 1970."))
+	last, err := r.meter.Float64ObservableGauge("headgate.last_refusal", metric.WithUnit("s"),
+		metric.WithDescription("When the limiter last refused a charge, since 1970."))
 	r.last, r.instruments, r.errs = last, append(r.instruments, last), append(r.errs, err)
 	if aspNetCore {
 		r.requests = r.counter("aspnetcore.rate_limiting.requests", "{request}", "Requests that tried to acquire a lease.")
