@@ -33,7 +33,8 @@ local own = call('HGET', key, id)
 local found, count, last, mark = nil, 0, -1, ''
 if own then
   count, last, mark = match(own, '^(%d+):(%d+)(.*)$')
-  found, count, last = count .. ':' .. last, tonumber(count), tonumber(last)
+  found = mark == '' and own or count .. ':' .. last
+  count, last = tonumber(count), tonumber(last)
 end
 
 local others, n, fields, waiting = 0, 0, {}, {}
@@ -67,10 +68,10 @@ if not enough then
   end
 end
 
-local function most(x) return math.max(x, 0) end
-
--- What one that waits is granted, of what there is; and for which of the next it is due, or 0.
-local function fair(granted)
+-- What one that waits is granted, of what there is; and for which of the next it is due, or 0. It is
+-- defined only if there are others: Redis runs all definitions each time.
+local fair = asks and n > 0 and function(granted)
+  local function most(x) return math.max(x, 0) end
   if not now then
     local t = call('TIME')
     now = t[1] * 1000000 + t[2]
@@ -117,8 +118,8 @@ elseif seq == last then
   if count > 0 then call('EXPIRE', key, LIFE) end
 else
   for i = DROPS, #ARGV do call('HDEL', key, ARGV[i]) end
-  granted = math.max(math.min(most(want), limit - others - held), math.min(want, 0))
-  if asks and n > 0 then
+  granted = math.max(math.min(math.max(want, 0), limit - others - held), math.min(want, 0))
+  if fair then
     granted, due = fair(granted)
   elseif waits ~= 3 then
     mark = ''

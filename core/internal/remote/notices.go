@@ -281,11 +281,11 @@ func (a *announcement) await(ctx context.Context) {
 		}
 		// Some may have ended, or released everything. This is asked before the replies: who
 		// releases because of the notice has replied before.
-		still := a.awaited
-		if pause == mostReply {
-			if all, err := a.holders(ctx, a.notice.Name, a.notice.Key); err == nil {
-				still = all
-			}
+		var still []keeper.Field
+		looked := false
+		if pause == mostReply && !a.lost { // after a loss, a holder may be missing that has not ended
+			all, err := a.holders(ctx, a.notice.Name, a.notice.Key)
+			still, looked = all, err == nil
 		}
 		call, cancel := context.WithTimeout(ctx, a.calls.Timeout)
 		replies, stored, err := a.backend.Replies(call, a.sent)
@@ -297,11 +297,11 @@ func (a *announcement) await(ctx context.Context) {
 			a.awaited = nil
 			return
 		}
-		if !stored {
+		switch {
+		case !stored:
 			a.lost = true
 			_ = a.send(ctx) // if it fails, with the next look
-		}
-		if !a.lost { // otherwise a holder may be missing that has not ended
+		case looked:
 			a.awaited = slices.DeleteFunc(a.awaited, func(f keeper.Field) bool {
 				return !slices.ContainsFunc(still, func(g keeper.Field) bool { return f.ID == g.ID })
 			})
