@@ -60,12 +60,12 @@ type preparedStore struct {
 	all      bool
 }
 
-func (s *preparedStore) Prepare(spec store.Spec) (store.Limiter, error) {
-	s.limiters = append(s.limiters, spec)
-	if len(spec.Policies) > 1 && !s.all {
-		return nil, errStore
+func (s *preparedStore) Prepare(l *store.Limiter) error {
+	s.limiters = append(s.limiters, *l.Spec())
+	if len(l.Spec().Policies) > 1 && !s.all {
+		return errStore
 	}
-	return s.fake.Prepare(spec)
+	return s.fake.Prepare(l)
 }
 
 // TestPrepare: the store sees each limiter once, and none that is faulty.

@@ -59,7 +59,7 @@ func TestNilContext(t *testing.T) {
 		}
 	}
 
-	s.settle = func([]store.Settlement) error { return nil }
+	s.settle = func([]store.Charge) error { return nil }
 	if err := charged.Refund(t.Context()); err != nil {
 		t.Errorf("the charge cannot be given back any more: %v", err)
 	}

@@ -102,10 +102,6 @@ func newReceipt(c Charge) receipt {
 	return receipt{c.Limiter, hidden.Of(c.Key), c.N}
 }
 
-func (r receipt) charge() Charge {
-	return Charge{r.limiter, r.key.Reveal(), r.n}
-}
-
 // charges returns the number of receipts.
 func (d *Decision) charges() int {
 	if d.more == nil {
@@ -179,20 +175,27 @@ func usedOf(limit, remaining int64) int {
 	return int(min(max(limit-remaining, 0), limit) * 100 / limit)
 }
 
-// decisionOf returns the decision about one charge.
-func decisionOf(c Charge, r *store.Result) Decision {
-	d := Decision{result: *r, first: receipt{limiter: c.Limiter}}
-	d.conclude()
-	if d.Allowed {
-		d.first = newReceipt(c)
+// decisionOf returns the decision about charges. One that refuses holds none.
+func decisionOf(r *store.Result, charges ...Charge) (d Decision) {
+	d.first = newReceipt(charges[0])
+	if len(charges) > 1 {
+		more := make([]receipt, 0, len(charges)-1)
+		for _, c := range charges[1:] {
+			more = append(more, newReceipt(c))
+		}
+		d.more = &more
+	}
+	if d.conclude(r); !d.Allowed {
+		d.spend()
 	}
 	return d
 }
 
-// conclude sets the strictest numbers from the readings. The i-th reading belongs to
-// the i-th policy of the receipts' limiters.
-func (d *Decision) conclude() {
-	d.Allowed, d.Source = d.result.Allowed, d.result.Source
+// conclude takes over the result, and sets the strictest numbers from its readings. The i-th
+// reading belongs to the i-th policy of the receipts' limiters.
+func (d *Decision) conclude(r *store.Result) {
+	d.result.CopyFrom(r)
+	d.Allowed, d.Source = r.Allowed, r.Source
 	d.Limiter, d.Policy, d.Limit, d.Remaining = "", "", 0, 0
 	var reset, retry, longest int64 // longest: of those that refused
 	i := 0
@@ -270,34 +273,32 @@ func (d *Decision) Settle(ctx context.Context, actual ...int64) (uncovered int64
 	if len(actual) != d.charges() {
 		return 0, fmt.Errorf("headgate: %d numbers to settle %d charges", len(actual), d.charges())
 	}
-	l := d.first.limiter
-	ss := make([]store.Settlement, 0, len(actual))
-	var events []SettleEvent
-	for i, n := range actual {
-		r := d.receipt(i)
+	for _, n := range actual {
 		if n < 0 {
 			return 0, fmt.Errorf("headgate: cannot settle to %d units", n)
 		}
-		if n != r.n && !r.limiter.constant {
-			s := store.Settlement{Charge: r.charge().stored(), At: d.result.At, Source: d.Source, Actual: min(n, step.MaxInt)}
-			ss = append(ss, s)
-			if l.observer != nil {
-				events = append(events, SettleEvent{Limiter: r.limiter.name, Units: r.n, Actual: s.Actual, Source: d.Source})
-			}
+	}
+	l := d.first.limiter
+	q := &store.Question{Mode: store.Settle, Charges: make([]store.Charge, 0, len(actual))}
+	for i, n := range actual {
+		if r := d.receipt(i); n != r.n && !r.limiter.constant {
+			q.Charges = append(q.Charges, store.Charge{
+				Limiter: r.limiter.prepared, Key: r.key.Reveal(), N: r.n,
+				At: d.result.At, Source: d.Source, Actual: min(n, step.MaxInt),
+			})
 		}
 	}
-	d.spend()
-	if len(ss) == 0 {
+	if d.spend(); len(q.Charges) == 0 {
 		return 0, nil
 	}
 	start := begin(l.observer)
-	err = l.store.Settle(ctx, ss)
-	settled(ctx, l.observer, events, start, ss, err)
+	err = l.store.Ask(ctx, q)
+	settled(ctx, l.observer, start, q.Charges, err)
 	if err != nil {
 		return 0, err
 	}
-	for _, s := range ss {
-		uncovered = max(uncovered, s.Uncovered)
+	for i := range q.Charges {
+		uncovered = max(uncovered, q.Charges[i].Uncovered)
 	}
 	return uncovered, nil
 }

@@ -16,7 +16,7 @@ import (
 type fake struct {
 	t      *testing.T
 	answer func(cs []store.Charge, peek bool) (store.Result, error)
-	settle func(ss []store.Settlement) error
+	settle func(ss []store.Charge) error
 	reset  func(key string) error
 
 	observer *core.Observer
@@ -24,44 +24,27 @@ type fake struct {
 
 var errStore = errors.New("the store is away")
 
-// A spec is a limiter as the fake store has prepared it.
-type spec store.Spec
+func (f *fake) Prepare(*store.Limiter) error { return nil }
 
-func (s *spec) Spec() *store.Spec { return (*store.Spec)(s) }
-
-func (f *fake) Prepare(s store.Spec) (store.Limiter, error) { return (*spec)(&s), nil }
-
-func (f *fake) Decide(_ context.Context, c store.Charge, peek bool, r *store.Result) error {
-	return f.ask([]store.Charge{c}, peek, r)
-}
-
-func (f *fake) DecideAll(_ context.Context, cs []store.Charge, r *store.Result) error {
-	return f.ask(cs, false, r)
-}
-
-func (f *fake) ask(cs []store.Charge, peek bool, r *store.Result) (err error) {
+func (f *fake) Ask(_ context.Context, q *store.Question) (err error) {
 	f.t.Helper()
+	switch q.Mode {
+	case store.Settle:
+		if f.settle == nil {
+			f.t.Fatal("the store was asked to settle")
+		}
+		return f.settle(q.Charges)
+	case store.Reset:
+		if f.reset == nil {
+			f.t.Fatal("the store was asked to reset")
+		}
+		return f.reset(q.Charges[0].Key)
+	}
 	if f.answer == nil {
-		f.t.Fatalf("the store was asked for %d units", cs[0].N)
+		f.t.Fatalf("the store was asked for %d units", q.Charges[0].N)
 	}
-	*r, err = f.answer(cs, peek)
+	q.Result, err = f.answer(q.Charges, q.Mode == store.Peek)
 	return err
-}
-
-func (f *fake) Settle(_ context.Context, ss []store.Settlement) error {
-	f.t.Helper()
-	if f.settle == nil {
-		f.t.Fatal("the store was asked to settle")
-	}
-	return f.settle(ss)
-}
-
-func (f *fake) Reset(_ context.Context, _ store.Limiter, key string) error {
-	f.t.Helper()
-	if f.reset == nil {
-		f.t.Fatal("the store was asked to reset")
-	}
-	return f.reset(key)
 }
 
 func (f *fake) Observer() *core.Observer { return f.observer }

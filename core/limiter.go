@@ -7,10 +7,8 @@ import (
 	"reflect"
 	"slices"
 	"strconv"
-	"sync"
 	"time"
 
-	"github.com/headgate/headgate/core/step"
 	"github.com/headgate/headgate/core/store"
 	"github.com/headgate/headgate/internal/hidden"
 )
@@ -41,12 +39,11 @@ type Limiter struct {
 	policies []Policy
 	windows  []time.Duration // of the policies
 	spec     store.Spec
-	prepared store.Limiter // by the store
-	quick    store.Quick   // the store, if it is one and there is one policy; or nil
-	observer *Observer     // of the store; nil if there is none
-	max      int64         // the largest charge that all policies can grant
-	constant bool          // Unlimited or Blocked: the store is never called
-	turns    *turns        // of all plans; a pointer, so that printing a limiter shows no keys
+	prepared *store.Limiter // by the store, of the spec
+	observer *Observer      // of the store; nil if there is none
+	max      int64          // the largest charge that all policies can grant
+	constant bool           // Unlimited or Blocked: the store is never called
+	turns    *turns         // of all plans; a pointer, so that printing a limiter shows no keys
 
 	// kin has, for each name, a policy that counts: of the limiter, or of those that it was
 	// made from by With. All policies of one name have one algorithm.
@@ -188,16 +185,13 @@ func (l *Limiter) checkPolicyName(i int) error {
 
 // prepare shows the limiter to its store.
 func (l *Limiter) prepare() (*Limiter, error) {
-	var err error
-	if l.prepared, err = l.store.Prepare(l.spec); err != nil {
+	l.prepared = store.NewLimiter(l.spec)
+	if err := l.store.Prepare(l.prepared); err != nil {
 		f := faults{limiter: l.name}
 		f.add("", err)
 		return nil, f.err()
 	}
 	l.observer = l.store.Observer()
-	if q, ok := l.store.(store.Quick); ok && q.Self() == l.store && len(l.policies) == 1 && !l.constant {
-		l.quick = q
-	}
 	return l, nil
 }
 
@@ -265,7 +259,7 @@ func (l *Limiter) String() string { return fmt.Sprintf("limiter %q", l.name) }
 func (l *Limiter) Store() Store { return l.store }
 
 // Prepared returns the limiter as its store has prepared it, for tests of stores.
-func (l *Limiter) Prepared() store.Limiter { return l.prepared }
+func (l *Limiter) Prepared() *store.Limiter { return l.prepared }
 
 // Policies returns a copy of the policies, in the order given to New.
 func (l *Limiter) Policies() []Policy { return slices.Clone(l.policies) }
@@ -276,7 +270,7 @@ func (l *Limiter) Policies() []Policy { return slices.Clone(l.policies) }
 // An empty key is a key like any other, shared by all calls that pass it. The guards of
 // the other packages refuse it.
 func (l *Limiter) Allow(ctx context.Context, key string) (d Decision, err error) {
-	err = l.decide(ctx, key, 1, false, &d)
+	err = l.decide(ctx, store.Allow, Charge{l, key, 1}, &d)
 	return
 }
 
@@ -284,14 +278,14 @@ func (l *Limiter) Allow(ctx context.Context, key string) (d Decision, err error)
 // number that a policy can never admit is refused without calling the store, with
 // RetryAfter [Never] and Remaining 0. An error means that no decision was made.
 func (l *Limiter) AllowN(ctx context.Context, key string, n int64) (d Decision, err error) {
-	err = l.decide(ctx, key, n, false, &d)
+	err = l.decide(ctx, store.Allow, Charge{l, key, n}, &d)
 	return
 }
 
 // AllowTo is AllowN that writes the decision to d, whatever it held, and after an error
 // the zero Decision. It saves a copy, for code around every request.
 func (l *Limiter) AllowTo(ctx context.Context, key string, n int64, d *Decision) error {
-	return l.decide(ctx, key, n, false, d)
+	return l.decide(ctx, store.Allow, Charge{l, key, n}, d)
 }
 
 // Peek returns the decision that Allow would make, and changes nothing. If that is to
@@ -299,13 +293,13 @@ func (l *Limiter) AllowTo(ctx context.Context, key string, n int64, d *Decision)
 // far ahead and is right again, the wait of a key that was charged meanwhile begins with the
 // next Allow, not with a Peek.
 func (l *Limiter) Peek(ctx context.Context, key string) (d Decision, err error) {
-	err = l.decide(ctx, key, 1, true, &d)
+	err = l.decide(ctx, store.Peek, Charge{l, key, 1}, &d)
 	return
 }
 
 // PeekN is Peek for n units: the decision that AllowN would make.
 func (l *Limiter) PeekN(ctx context.Context, key string, n int64) (d Decision, err error) {
-	err = l.decide(ctx, key, n, true, &d)
+	err = l.decide(ctx, store.Peek, Charge{l, key, n}, &d)
 	return
 }
 
@@ -324,24 +318,8 @@ func (l *Limiter) AllowAtMost(ctx context.Context, key string, n int64) (d Decis
 		d, err = l.AllowN(ctx, key, n)
 		return d, d.first.n, err
 	}
-	start := begin(l.observer)
-	c := Charge{l, key, 1}
-	s := c.stored()
-	s.Extra = min(n, l.max) - 1
-	r := newResult()
-	err = l.store.Decide(ctx, s, false, r)
-	if err == nil {
-		c.N, r.Extra = 1+r.Extra, 0
-	}
-	if l.observer != nil {
-		decided(ctx, l.observer, start, r, err, c)
-	}
-	if err != nil {
-		return Decision{}, 0, err
-	}
-	d = decisionOf(c, r)
-	results.Put(r)
-	return d, d.first.n, nil
+	d, _, err = l.allowExtra(ctx, Charge{l, key, 1}, min(n, l.max)-1, true)
+	return d, d.first.n, err
 }
 
 // Reset forgets the key's usage. It costs no more than a decision. A charge that was made
@@ -353,75 +331,9 @@ func (l *Limiter) Reset(ctx context.Context, key string) error {
 	if l.constant {
 		return nil
 	}
-	return l.store.Reset(ctx, l.prepared, key)
-}
-
-// decide makes a decision of one limiter. It is separate from AllowAll so that it does
-// not allocate. It fills in d, so that the methods above are small enough to be inlined,
-// and only the caller copies the decision. As that waits for what has just been written, what is
-// known before a [store.Quick] is asked is written before.
-func (l *Limiter) decide(ctx context.Context, key string, n int64, peek bool, d *Decision) error {
-	switch {
-	case ctx == nil:
-		*d = Decision{}
-		return errContext
-	case n <= 0:
-		*d = Decision{}
-		return ErrCost
-	}
-	c, start := Charge{l, key, n}, begin(l.observer)
-	if l.quick == nil || peek || n > l.max {
-		return l.ask(ctx, c, start, peek, d)
-	}
-	p := &l.policies[0]
-	d.Source, d.Limiter, d.Policy, d.Limit = SourceStore, l.name, p.name, limit(&p.numbers)
-	d.first, d.more = newReceipt(c), nil
-	at, x, admitted, ok := l.quick.Take(l.prepared, key, n)
-	if !ok {
-		return l.ask(ctx, c, start, false, d)
-	}
-	d.Allowed, d.Remaining, d.ResetAfter, d.RetryAfter = admitted, x.Remaining, span(x.ResetAfter), span(x.RetryAfter)
-	d.result.Start(at, SourceStore)
-	d.result.Allowed = admitted
-	d.result.Add(admitted, x)
-	if !admitted {
-		d.first = receipt{limiter: l}
-	}
-	if l.observer != nil {
-		decided(ctx, l.observer, start, &d.result, nil, c)
-	}
-	return nil
-}
-
-// ask is decide for any store.
-func (l *Limiter) ask(ctx context.Context, c Charge, start time.Time, peek bool, d *Decision) error {
-	var err error
-	r := newResult()
-	if c.N > l.max || l.constant {
-		byNumbers(r, c)
-	} else {
-		err = l.store.Decide(ctx, c.stored(), peek, r)
-	}
-	if l.observer != nil && !peek {
-		decided(ctx, l.observer, start, r, err, c)
-	}
-	if err != nil {
-		*d = Decision{}
-		return err
-	}
-	d.first, d.more, d.result = receipt{limiter: l}, nil, *r
-	results.Put(r)
-	if d.conclude(); d.Allowed && !peek {
-		d.first = newReceipt(c)
-	}
-	return nil
-}
-
-// results are reused: what is passed to a store is on the heap.
-var results = sync.Pool{New: func() any { return new(store.Result) }}
-
-func newResult() *store.Result {
-	return results.Get().(*store.Result)
+	q := newQuestion(store.Reset, Charge{l, key, 0})
+	defer q.free()
+	return l.store.Ask(ctx, &q.Question)
 }
 
 // A Charge is a call to charge a key of a limiter with N units, N >= 1.
@@ -436,11 +348,6 @@ func (c Charge) Format(s fmt.State, verb rune) {
 	type plain Charge
 	c.Key = hidden.Mark
 	hidden.Print(s, verb, plain(c))
-}
-
-// stored returns the charge as the limiter's store gets it.
-func (c Charge) stored() store.Charge {
-	return store.Charge{Limiter: c.Limiter.prepared, Key: c.Key, N: c.N}
 }
 
 // AllowAll charges several limiters together, each for its own key and number of units:
@@ -463,94 +370,17 @@ func AllowAll(ctx context.Context, charges ...Charge) (Decision, error) {
 	if len(charges) == 1 {
 		return charges[0].Limiter.AllowN(ctx, charges[0].Key, charges[0].N)
 	}
-	more := make([]receipt, 0, len(charges)-1)
-	for _, c := range charges[1:] {
-		more = append(more, newReceipt(c))
-	}
-	d := Decision{first: newReceipt(charges[0]), more: &more}
-	o, r := charges[0].Limiter.observer, newResult()
+	o := charges[0].Limiter.observer
 	start := begin(o)
-	err := decideAll(ctx, charges, r)
+	q, err := decideAll(ctx, charges)
+	defer q.free()
 	if o != nil {
-		decided(ctx, o, start, r, err, charges...)
+		decided(ctx, o, start, &q.Result, err, charges...)
 	}
 	if err != nil {
 		return Decision{}, err
 	}
-	d.result = *r
-	results.Put(r)
-	d.conclude()
-	if !d.Allowed {
-		d.spend()
-	}
-	return d, nil
-}
-
-// decideAll calls the store with those charges that the parameters alone do not decide.
-func decideAll(ctx context.Context, charges []Charge, r *store.Result) error {
-	if slices.ContainsFunc(charges, func(c Charge) bool { return c.N > c.Limiter.max }) {
-		byNumbers(r, charges...)
-		return nil
-	}
-	others := make([]store.Charge, 0, len(charges))
-	for _, c := range charges {
-		if !c.Limiter.constant {
-			others = append(others, c.stored())
-		}
-	}
-	if len(others) == 0 {
-		byNumbers(r, charges...)
-		return nil
-	}
-	s := charges[0].Limiter.store
-	if len(others) == len(charges) {
-		return s.DecideAll(ctx, others, r)
-	}
-	var some store.Result
-	if err := s.DecideAll(ctx, others, &some); err != nil {
-		return err
-	}
-	withUnlimited(r, &some, charges)
-	return nil
-}
-
-// withUnlimited adds the readings of Unlimited to those of the store, which are for the
-// other charges. There is no Blocked among the charges, since its max is 0.
-func withUnlimited(all, some *store.Result, charges []Charge) {
-	all.Start(some.At, some.Source)
-	all.Allowed = some.Allowed
-	next := 0 // reading of some
-	for _, c := range charges {
-		if c.Limiter.constant {
-			all.Add(true, c.Limiter.spec.Policies[0].Step.Read(nil, some.At, c.N))
-			continue
-		}
-		for range c.Limiter.policies {
-			all.Add(some.Admitted(next), *some.Reading(next))
-			next++
-		}
-	}
-}
-
-// byNumbers decides without the store: every charge is of a constant limiter, or at
-// least one can never be granted. Remaining is 0 for the other limiters, whose usage is
-// not known.
-func byNumbers(r *store.Result, charges ...Charge) {
-	r.Start(0, SourcePolicy)
-	r.Allowed = true
-	for _, c := range charges {
-		for _, p := range c.Limiter.spec.Policies {
-			admitted := c.N <= p.Step.Max()
-			r.Allowed = r.Allowed && admitted
-			var x step.Reading
-			if c.Limiter.constant {
-				x = p.Step.Read(nil, 0, c.N)
-			} else if !admitted {
-				x.RetryAfter = step.Never
-			}
-			r.Add(admitted, x)
-		}
-	}
+	return decisionOf(&q.Result, charges...), nil
 }
 
 // A member is a charge or a claim, as far as all of one call are checked together.

@@ -89,11 +89,10 @@ func TestNoAllocationsWithExtra(t *testing.T) {
 	bucket, window := core.TokenBucket(core.PerHour(1_000_000), 1_000_000), core.SlidingWindow(core.PerHour(1_000_000))
 	for name, policies := range map[string][]core.Policy{"one": {bucket}, "two": {bucket.Named("bucket"), window.Named("window")}} {
 		l := newLimiter(t, newStore(), "api", policies...)
-		charge := store.Charge{Limiter: l.Prepared(), Key: "key", N: 1, Extra: 5}
-		var r store.Result
+		q := &store.Question{Charges: []store.Charge{{Limiter: l.Prepared(), Key: "key", N: 1}}, Extra: 5}
 		if got := testing.AllocsPerRun(1000, func() {
-			if err := l.Store().Decide(t.Context(), charge, false, &r); err != nil || r.Extra != 5 {
-				t.Fatal(r, err)
+			if err := l.Store().Ask(t.Context(), q); err != nil || q.Result.Extra != 5 {
+				t.Fatal(q.Result, err)
 			}
 		}); got != 0 {
 			t.Errorf("%s: allocates %v times", name, got)
@@ -447,24 +446,9 @@ type contextStore struct {
 	last context.Context
 }
 
-func (s *contextStore) Decide(ctx context.Context, c store.Charge, peek bool, r *store.Result) error {
+func (s *contextStore) Ask(ctx context.Context, q *store.Question) error {
 	s.last = ctx
-	return s.Store.Decide(ctx, c, peek, r)
-}
-
-func (s *contextStore) DecideAll(ctx context.Context, cs []store.Charge, r *store.Result) error {
-	s.last = ctx
-	return s.Store.DecideAll(ctx, cs, r)
-}
-
-func (s *contextStore) Settle(ctx context.Context, ss []store.Settlement) error {
-	s.last = ctx
-	return s.Store.Settle(ctx, ss)
-}
-
-func (s *contextStore) Reset(ctx context.Context, l store.Limiter, key string) error {
-	s.last = ctx
-	return s.Store.Reset(ctx, l, key)
+	return s.Store.Ask(ctx, q)
 }
 
 // TestContextIsPassedOn, as it is, with every question.

@@ -22,17 +22,14 @@ type valueStore struct {
 // A funcStore is one whose nil value is not nil as an interface.
 type funcStore func()
 
-func (funcStore) Decide(context.Context, store.Charge, bool, *store.Result) error { return nil }
-func (funcStore) DecideAll(context.Context, []store.Charge, *store.Result) error  { return nil }
-func (funcStore) Settle(context.Context, []store.Settlement) error                { return nil }
-func (funcStore) Reset(context.Context, store.Limiter, string) error              { return nil }
-func (funcStore) Observer() *store.Observer                                       { return nil }
-func (funcStore) Prepare(store.Spec) (store.Limiter, error)                       { return new(spec), nil }
+func (funcStore) Ask(context.Context, *store.Question) error { return nil }
+func (funcStore) Observer() *store.Observer                  { return nil }
+func (funcStore) Prepare(*store.Limiter) error               { return nil }
 
 // A pickyStore accepts nothing.
 type pickyStore struct{ *fake }
 
-func (pickyStore) Prepare(store.Spec) (store.Limiter, error) { return nil, errors.New("not here") }
+func (pickyStore) Prepare(*store.Limiter) error { return errors.New("not here") }
 
 // TestNewFaults: everything that is wrong is reported at once, with its place.
 func TestNewFaults(t *testing.T) {
@@ -235,9 +232,9 @@ type countingMemory struct {
 	decisions int
 }
 
-func (c *countingMemory) Decide(ctx context.Context, charge store.Charge, peek bool, r *store.Result) error {
+func (c *countingMemory) Ask(ctx context.Context, q *store.Question) error {
 	c.decisions++
-	return c.Store.Decide(ctx, charge, peek, r)
+	return c.Store.Ask(ctx, q)
 }
 
 // TestLayersAreNotPassedOver, however they embed the store.

@@ -103,18 +103,17 @@ func used(policies []Policy, r *store.Result, first int) (percent int) {
 	return percent
 }
 
-// settled reports settlements, which were of these limiters and charges before the store
-// got them.
-func settled(ctx context.Context, o *Observer, events []SettleEvent, start time.Time, ss []store.Settlement, err error) {
+// settled reports settlements.
+func settled(ctx context.Context, o *Observer, start time.Time, cs []store.Charge, err error) {
 	if o == nil || o.Settled == nil {
 		return
 	}
 	t := took(start)
-	for i, s := range ss {
-		e := events[i]
-		e.Took, e.Err = t, err
+	for i := range cs {
+		c := &cs[i]
+		e := SettleEvent{Limiter: c.Limiter.Spec().Name, Units: c.N, Actual: c.Actual, Source: c.Source, Took: t, Err: err}
 		if err == nil {
-			e.Uncovered = s.Uncovered
+			e.Uncovered = c.Uncovered
 		}
 		o.Settled(ctx, e)
 	}

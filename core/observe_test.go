@@ -46,7 +46,7 @@ func TestTookIsTheCallOfTheStore(t *testing.T) {
 				}
 				return r, nil
 			}
-			s.settle = func([]store.Settlement) error { time.Sleep(delay); return nil }
+			s.settle = func([]store.Charge) error { time.Sleep(delay); return nil }
 			a, b := newLimiter(t, s, "a", core.FixedWindow(perAge(10))), newLimiter(t, s, "b", core.FixedWindow(perAge(10)))
 			d := allow(t, a, "key", 2)
 			if err := d.Refund(t.Context()); err != nil {
@@ -153,8 +153,8 @@ func TestSettleThatFailsIsReported(t *testing.T) {
 	s := newFakeStore(t)
 	s.observer = &core.Observer{Settled: func(_ context.Context, e core.SettleEvent) { told = append(told, e) }}
 	s.answer = says(true, say{true, step.Reading{}})
-	s.settle = func(ss []store.Settlement) error {
-		ss[0].N, ss[0].Actual, ss[0].Uncovered = 100, 100, 100
+	s.settle = func(ss []store.Charge) error {
+		ss[0].Uncovered = 100
 		return errStore
 	}
 	d := allow(t, newLimiter(t, s, "api", core.FixedWindow(perAge(10))), "key", 4)

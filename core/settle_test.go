@@ -34,7 +34,7 @@ func TestSettledOnce(t *testing.T) {
 		return r, nil
 	}
 	var asked []settled
-	s.settle = func(ss []store.Settlement) error {
+	s.settle = func(ss []store.Charge) error {
 		for _, t := range ss {
 			asked = append(asked, settled{t.Limiter.Spec().Name, t.Key, t.N, t.At, t.Source, t.Actual})
 		}
@@ -139,7 +139,7 @@ func TestSettleFaults(t *testing.T) {
 func TestSettleError(t *testing.T) {
 	s := newFakeStore(t)
 	s.answer = says(true, say{true, step.Reading{}})
-	s.settle = func([]store.Settlement) error { return errStore }
+	s.settle = func([]store.Charge) error { return errStore }
 	d := allow(t, newLimiter(t, s, "a", core.FixedWindow(core.PerMinute(10))), "key", 1)
 	if err := d.Refund(t.Context()); !errors.Is(err, errStore) {
 		t.Errorf("the first time: %v", err)

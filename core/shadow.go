@@ -42,34 +42,35 @@ func AllowBeside(ctx context.Context, charges, shadows []Charge) (d, shadow Deci
 	}
 	o := charges[0].Limiter.observer
 	start := begin(o)
-	var r store.Result
-	err = decideAll(ctx, all, &r)
+	q, err := decideAll(ctx, all)
+	defer q.free()
+	r := &q.Result
 	report := func(ctx context.Context, part *store.Result, about []Charge) {
 		if o != nil {
 			decided(ctx, o, start, part, err, about...)
 		}
 	}
 	if err != nil {
-		report(ctx, &r, charges)
+		report(ctx, r, charges)
 		return d, shadow, err
 	}
 	first := 0 // reading of the shadows
 	for _, c := range charges {
 		first += len(c.Limiter.policies)
 	}
-	mine, others := partOf(&r, 0, first), partOf(&r, first, r.Len())
+	mine, others := partOf(r, 0, first), partOf(r, first, r.Len())
 	if !mine.Allowed {
 		report(ctx, &mine, charges)
-		return decisionAbout(&mine, charges), shadow, nil
+		return decisionOf(&mine, charges...), shadow, nil
 	}
 	report(ontrial.Mark(ctx), &others, shadows)
-	shadow = decisionAbout(&others, shadows)
+	shadow = decisionOf(&others, shadows...)
 	if !others.Allowed { // so nothing was charged
 		d, err = AllowAll(ctx, charges...)
 		return d, shadow, err
 	}
 	report(ctx, &mine, charges)
-	return decisionAbout(&mine, charges), shadow, nil
+	return decisionOf(&mine, charges...), shadow, nil
 }
 
 func countsDenied(c Charge) bool {
@@ -85,20 +86,4 @@ func partOf(r *store.Result, first, end int) store.Result {
 		p.Add(admitted, *r.Reading(i))
 	}
 	return p
-}
-
-// decisionAbout returns the decision about charges. One that refuses holds none.
-func decisionAbout(r *store.Result, charges []Charge) Decision {
-	more := make([]receipt, 0, len(charges)-1)
-	for _, c := range charges[1:] {
-		more = append(more, newReceipt(c))
-	}
-	d := Decision{result: *r, first: newReceipt(charges[0])}
-	if len(more) > 0 {
-		d.more = &more
-	}
-	if d.conclude(); !d.Allowed {
-		d.spend()
-	}
-	return d
 }

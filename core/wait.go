@@ -53,7 +53,7 @@ func (l *Limiter) WaitN(ctx context.Context, key string, n int64) (Decision, err
 	}
 	if w.served != nil {
 		c := Charge{l, key, n}
-		d := decisionOf(c, w.served)
+		d := decisionOf(w.served, c)
 		if l.observer != nil {
 			decided(ctx, l.observer, start, w.served, nil, c)
 		}
@@ -97,21 +97,13 @@ func (l *Limiter) allowLine(ctx context.Context, c Charge) (Decision, error) {
 	}
 	// What was charged for others must not be lost because this caller has gone.
 	ctx = context.WithoutCancel(ctx)
-	start := begin(l.observer)
-	s := c.stored()
-	s.Extra = extra
-	var r store.Result
-	err := l.store.Decide(ctx, s, false, &r)
-	extra, r.Extra = r.Extra, 0
-	if l.observer != nil {
-		decided(ctx, l.observer, start, &r, err, c)
-	}
+	d, extra, err := l.allowExtra(ctx, c, extra, false)
 	if err != nil {
 		return Decision{}, err
 	}
-	d := decisionOf(c, &r)
-	if left := extra - l.turns.serve(c.Key, l, extra, &r); left > 0 {
-		surplus := decisionOf(Charge{l, c.Key, left}, &r)
+	served := d // of one unit each
+	if left := extra - l.turns.serve(c.Key, l, extra, &served.result); left > 0 {
+		surplus := decisionOf(&d.result, Charge{l, c.Key, left})
 		_ = surplus.Refund(ctx) // they have gone meanwhile
 	}
 	return d, nil

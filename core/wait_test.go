@@ -167,9 +167,9 @@ type countedStore struct {
 	asked int
 }
 
-func (s *countedStore) Decide(ctx context.Context, c store.Charge, peek bool, r *store.Result) error {
+func (s *countedStore) Ask(ctx context.Context, q *store.Question) error {
 	s.asked++
-	return s.Store.Decide(ctx, c, peek, r)
+	return s.Store.Ask(ctx, q)
 }
 
 // TestWaitersAskOneAtATime: those who stand in line do not ask the store.
@@ -390,18 +390,21 @@ type distantStore struct {
 	lost  int64
 }
 
-func (s *distantStore) Decide(ctx context.Context, c store.Charge, peek bool, r *store.Result) error {
+func (s *distantStore) Ask(ctx context.Context, q *store.Question) error {
+	if q.Mode != store.Allow {
+		return s.Store.Ask(ctx, q)
+	}
 	s.mu.Lock()
 	s.calls++
 	s.mu.Unlock()
-	err := s.Store.Decide(ctx, c, peek, r)
+	err := s.Store.Ask(ctx, q)
 	select {
 	case <-time.After(10 * time.Millisecond):
 		return err
 	case <-ctx.Done():
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.lost += c.N
+		s.lost += q.Charges[0].N
 		return ctx.Err()
 	}
 }

@@ -144,6 +144,5 @@ func (f *fitter) together(plans, overrides []member) bool {
 	if len(spec.Policies) > maxPolicies && store.KindOf(f.store) == "" {
 		return false
 	}
-	_, err := f.store.Prepare(spec)
-	return err == nil
+	return f.store.Prepare(store.NewLimiter(spec)) == nil
 }

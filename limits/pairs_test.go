@@ -21,9 +21,9 @@ type counting struct {
 	prepared atomic.Int64
 }
 
-func (c *counting) Prepare(s store.Spec) (store.Limiter, error) {
+func (c *counting) Prepare(l *store.Limiter) error {
 	c.prepared.Add(1)
-	return c.Kinded.Prepare(s)
+	return c.Kinded.Prepare(l)
 }
 
 // pairs is a document of so many plans and kinds of overrides, each with numbers of its own, that

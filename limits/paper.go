@@ -8,14 +8,8 @@ import (
 // paper is a store on paper: limits are made with it to find their faults, and never asked.
 type paper struct{ store.Store }
 
-// paperLimiter is a limiter of it.
-type paperLimiter store.Spec
-
-// Spec implements [store.Limiter].
-func (l *paperLimiter) Spec() *store.Spec { return (*store.Spec)(l) }
-
 // Prepare implements [store.Store].
-func (paper) Prepare(s store.Spec) (store.Limiter, error) { return (*paperLimiter)(&s), nil }
+func (paper) Prepare(*store.Limiter) error { return nil }
 
 // Observer implements [store.Store].
 func (paper) Observer() *core.Observer { return nil }

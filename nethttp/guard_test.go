@@ -655,9 +655,9 @@ type contextStore struct {
 	ctx context.Context
 }
 
-func (s *contextStore) Decide(ctx context.Context, c store.Charge, peek bool, r *store.Result) error {
+func (s *contextStore) Ask(ctx context.Context, q *store.Question) error {
 	s.ctx = ctx
-	return s.fakeStore.Decide(ctx, c, peek, r)
+	return s.fakeStore.Ask(ctx, q)
 }
 
 // However many ask at once, exactly as many pass as the limit says.

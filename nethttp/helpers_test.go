@@ -97,15 +97,13 @@ type fakeStore struct {
 
 func newFake() *fakeStore { return &fakeStore{Store: memstore.New(memstore.Config{})} }
 
-func (f *fakeStore) Decide(ctx context.Context, c store.Charge, peek bool, r *store.Result) error {
-	return f.answer([]store.Charge{c}, r, func() error { return f.Store.Decide(ctx, c, peek, r) })
-}
-
-func (f *fakeStore) DecideAll(ctx context.Context, cs []store.Charge, r *store.Result) error {
-	return f.answer(cs, r, func() error { return f.Store.DecideAll(ctx, cs, r) })
-}
-
-func (f *fakeStore) answer(cs []store.Charge, r *store.Result, within func() error) error {
+func (f *fakeStore) Ask(ctx context.Context, q *store.Question) error {
+	switch q.Mode {
+	case store.Settle:
+		return f.settle(ctx, q)
+	case store.Reset:
+		return f.Store.Ask(ctx, q)
+	}
 	f.mu.Lock()
 	f.asked++
 	f.mu.Unlock()
@@ -113,10 +111,11 @@ func (f *fakeStore) answer(cs []store.Charge, r *store.Result, within func() err
 		return f.err
 	}
 	if !f.open {
-		return within()
+		return f.Store.Ask(ctx, q)
 	}
+	r := &q.Result
 	*r = store.Result{Allowed: true, Source: core.SourceOpen}
-	for _, c := range cs {
+	for _, c := range q.Charges {
 		for range c.Limiter.Spec().Policies {
 			r.Add(true, step.Reading{})
 		}
@@ -124,11 +123,11 @@ func (f *fakeStore) answer(cs []store.Charge, r *store.Result, within func() err
 	return nil
 }
 
-func (f *fakeStore) Settle(ctx context.Context, ss []store.Settlement) error {
+func (f *fakeStore) settle(ctx context.Context, q *store.Question) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.settles++
-	for _, s := range ss {
+	for _, s := range q.Charges {
 		f.settled = append(f.settled, s.Actual)
 	}
 	f.ctxErr = ctx.Err()
@@ -136,7 +135,7 @@ func (f *fakeStore) Settle(ctx context.Context, ss []store.Settlement) error {
 	if f.settleErr != nil {
 		return f.settleErr
 	}
-	return f.Store.Settle(ctx, ss)
+	return f.Store.Ask(ctx, q)
 }
 
 // remaining is what the key has left.

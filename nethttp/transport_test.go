@@ -475,20 +475,20 @@ type failing struct {
 	prepare bool // fails too, once the Transport is made
 }
 
-func (s *failing) Prepare(spec store.Spec) (store.Limiter, error) {
+func (s *failing) Prepare(l *store.Limiter) error {
 	if s.prepare {
-		return nil, s.err
+		return s.err
 	}
-	return s.Store.Prepare(spec)
+	return s.Store.Prepare(l)
 }
 
-func (s *failing) Decide(ctx context.Context, c store.Charge, peek bool, r *store.Result) error {
-	if c.Extra == 0 {
-		return s.Store.Decide(ctx, c, peek, r)
+func (s *failing) Ask(ctx context.Context, q *store.Question) error {
+	if q.Extra == 0 {
+		return s.Store.Ask(ctx, q)
 	}
-	r.Start(0, store.SourceOpen)
-	r.Allowed, r.Extra = true, c.Extra
-	r.Add(true, step.Reading{})
+	q.Result.Start(0, store.SourceOpen)
+	q.Result.Allowed, q.Result.Extra = true, q.Extra
+	q.Result.Add(true, step.Reading{})
 	return s.err
 }
 

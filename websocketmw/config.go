@@ -285,6 +285,7 @@ func (c *Config) validate() error {
 	if s := c.ShutdownCode; s != 0 && s != codeGoingAway && s != codeRestart {
 		f.add(fmt.Errorf("it is %d: use 1001 or 1012, or 0 for 1001", s), "ShutdownCode")
 	}
+	c.validateFleet(&f)
 	return errors.Join(f...)
 }
 

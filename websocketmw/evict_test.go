@@ -330,7 +330,7 @@ func TestEvictionsThatCross(t *testing.T) {
 
 // A deaf store hands no notice on after its first answers.
 type deaf struct {
-	core.SlotStore
+	store.Noticer
 
 	ear atomic.Int64 // notices that are still handed on
 }
@@ -342,7 +342,7 @@ func (d *deaf) Announce(ctx context.Context, n store.Notice, heard func(string) 
 		<-ctx.Done()
 		return []int64{1}, nil
 	}
-	return d.SlotStore.Announce(ctx, n, heard)
+	return d.Noticer.Announce(ctx, n, heard)
 }
 
 // If the servers do not answer, the newcomer is refused, or closed, in time, and keeps no slot.
@@ -352,7 +352,7 @@ func TestEvictionWithoutAnswers(t *testing.T) {
 		took   time.Duration
 	}{{429, searchTimeout}, {0, fleetTimeout}} {
 		synctest.Test(t, func(t *testing.T) {
-			shared := &deaf{SlotStore: memstore.New(memstore.Config{})}
+			shared := &deaf{Noticer: memstore.New(memstore.Config{})}
 			sh := newShop(t, shared, 2, 1, evicting)
 			sh.upgrade(sh.come(0))
 			time.Sleep(time.Minute)

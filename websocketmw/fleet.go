@@ -129,7 +129,7 @@ type fleet struct {
 type board struct {
 	guard *Guard
 	name  string
-	store store.SlotStore
+	store store.Noticer
 	all   map[string]*list.List
 
 	// closings has the last of a topic that was announced after the first of the fleet's
@@ -160,9 +160,35 @@ type place struct {
 func newPlace(began time.Time, claims []core.Claim) *place {
 	p := &place{began: began, topics: make([]hidden.Text, len(claims))}
 	for i, c := range claims {
-		p.topics[i] = hidden.Of(c.Slots.Store().Topic(c.Slots.Name(), c.Key))
+		p.topics[i] = hidden.Of(noticer(c.Slots).Topic(c.Slots.Name(), c.Key))
 	}
 	return p
+}
+
+// hasFleet reports whether sockets are to be found on all servers.
+func (c *Config) hasFleet() bool {
+	return c.Server != "" || slices.ContainsFunc(c.Rules, func(r Rule) bool { return r.WhenFull == EvictOldest })
+}
+
+// validateFleet finds stores through which no server can be told to close sockets.
+func (c *Config) validateFleet(f *faults) {
+	if !c.hasFleet() {
+		return
+	}
+	for i := range c.Rules {
+		field, slots := c.Rules[i].own()
+		if slots == nil {
+			continue // which is a fault of its own
+		}
+		if _, ok := slots.Store().(store.Noticer); !ok {
+			f.add(fmt.Errorf("a %T sends no notices, which Server and EvictOldest need: let it implement store.Noticer", slots.Store()), "Rules[%d].%s", i, field)
+		}
+	}
+}
+
+// noticer returns the store of slots of a guard with a fleet.
+func noticer(slots *core.Slots) store.Noticer {
+	return slots.Store().(store.Noticer) //nolint:forcetypeassert // validateFleet has seen it
 }
 
 func newFleet(g *Guard) *fleet {
@@ -170,7 +196,7 @@ func newFleet(g *Guard) *fleet {
 	for i := range g.config.Rules {
 		_, slots := g.config.Rules[i].own()
 		f.boards = append(f.boards, &board{
-			guard: g, name: slots.Name(), store: slots.Store(),
+			guard: g, name: slots.Name(), store: noticer(slots),
 			all: make(map[string]*list.List), closings: make(map[string]closingAll),
 		})
 	}

@@ -78,7 +78,7 @@ func New(c Config) (*Guard, error) {
 		empty:   make(chan struct{}),
 	}
 	g.surplus.guard = g
-	if c.Server != "" || slices.ContainsFunc(c.Rules, func(r Rule) bool { return r.WhenFull == EvictOldest }) {
+	if c.hasFleet() {
 		g.fleet = newFleet(g)
 	}
 	return g, nil

@@ -619,7 +619,7 @@ func TestSharedBudgets(t *testing.T) {
 // broken is a store that is unreachable.
 type broken struct{ core.Store }
 
-func (broken) Decide(context.Context, store.Charge, bool, *store.Result) error {
+func (broken) Ask(context.Context, *store.Question) error {
 	return core.ErrUnavailable
 }
 

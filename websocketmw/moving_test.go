@@ -7,13 +7,13 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/core/memstore"
+	"github.com/headgate/headgate/core/store"
 	"github.com/headgate/headgate/keyfuncs"
 )
 
 // A staying store is one that two servers of a test share: what one closes the other keeps.
-type staying struct{ core.SlotStore }
+type staying struct{ store.Noticer }
 
 func (staying) CloseSlots(context.Context, string) error { return nil }
 

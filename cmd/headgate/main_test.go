@@ -311,7 +311,7 @@ func TestReplayIsAStore(t *testing.T) {
 			return l
 		}
 		actual, paper := limit(store), limit(anyStore{})
-		r := replay{cells: make(map[cell][]step.Kept)}
+		r := replay{cells: make(map[cell][]step.Variant)}
 		random := rand.New(rand.NewPCG(3, 4))
 		refusals := 0
 		for i := range 20_000 {

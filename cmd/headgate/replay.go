@@ -10,7 +10,7 @@ import (
 
 // A replay decides about requests as of their own times, by the arithmetic of all stores.
 type replay struct {
-	cells map[cell][]step.Kept
+	cells map[cell][]step.Variant
 	now   int64 // the newest instant
 }
 
@@ -21,79 +21,38 @@ type cell struct {
 	key       string
 }
 
-// A part is one policy of a decision.
-type part struct {
-	cell     cell
-	step     step.Step
-	own      step.Kept
-	others   []step.Kept
-	admitted bool
-}
-
 // decide charges the key of the limiter with a unit, or returns which policy refuses and for how
 // long. Time does not go back.
 func (r *replay) decide(l *core.Limiter, key string, at time.Time) (refused string, wait time.Duration) {
 	r.now = max(r.now, at.UnixMicro())
-	var parts []part
-	admitted := true
+	var ids []cell
+	var cells []step.Cell
 	for _, p := range l.Prepared().Spec().Policies {
-		numbers := p.Step.Numbers()
-		if numbers.Algorithm >= step.Unlimited {
-			if numbers.Algorithm == step.Blocked {
-				return p.Name, core.Never
-			}
-			continue
+		switch algorithm := p.Step.Numbers().Algorithm; algorithm {
+		case step.Unlimited:
+		case step.Blocked:
+			return p.Name, core.Never
+		default:
+			id := cell{p.Name, algorithm, key}
+			ids, cells = append(ids, id), append(cells, step.NewCell(p.Step, 1, r.cells[id]))
 		}
-		one := part{cell: cell{p.Name, numbers.Algorithm, key}, step: p.Step}
-		one.own, one.others = step.Take(r.kept(one.cell, p.Step), p.Step, r.now)
-		one.admitted = p.Step.Admits(one.own.State, r.now, 1)
-		admitted = admitted && one.admitted
-		parts = append(parts, one)
 	}
+	admitted, _ := step.Decide(cells, r.now, step.Allow, 0)
 	var longest, until int64 // of those that refuse, and of all
-	for _, p := range parts {
-		if p.own.State == nil && (admitted || p.step.Numbers().CountDenied) {
-			p.own.State = make([]int64, p.step.Words())
-		}
-		switch {
-		case admitted:
-			p.own.State = p.step.Charge(p.own.State, r.now, 1)
-			step.Count(p.others, p.own, r.now, 1)
-		case p.step.Numbers().CountDenied:
-			p.own.State = p.step.Refuse(p.own.State, r.now, 1)
-		}
-		if p.own.State != nil {
-			r.cells[p.cell] = append([]step.Kept{step.Keep(p.own.Step, p.own.State, r.now, p.others)}, p.others...)
+	for i := range cells {
+		c := &cells[i]
+		if c.Changed {
+			r.cells[ids[i]] = c.Variants()
 		}
 		if admitted {
 			continue
 		}
-		left := p.step.Read(p.own.State, r.now, 1) // after the refusal, which may count
-		until = max(until, left.RetryAfter)
-		if !p.admitted && left.RetryAfter > longest {
-			longest, refused = left.RetryAfter, p.cell.policy
+		until = max(until, c.Reading.RetryAfter)
+		if !c.Admitted && c.Reading.RetryAfter > longest {
+			longest, refused = c.Reading.RetryAfter, ids[i].policy
 		}
 	}
 	return refused, time.Duration(until) * time.Microsecond
-}
-
-// kept returns the states of a cell that a step can use. How long one that is alone is kept, if
-// another takes its place, counts from then.
-func (r *replay) kept(c cell, p step.Step) []step.Kept {
-	all := r.cells[c]
-	if len(all) != 1 {
-		return all
-	}
-	one := all[0]
-	switch {
-	case step.Alike(one.Step, p):
-		one.Until = r.now + 1
-	case one.Step.FreshAt(one.State) > r.now:
-		one = step.Keep(one.Step, one.State, r.now, nil)
-	default:
-		return nil
-	}
-	return []step.Kept{one}
 }
 
 // forget drops what decides as nothing would, so that memory is that of the keys in use.
@@ -101,7 +60,11 @@ func (r *replay) forget() {
 	for c, kept := range r.cells {
 		fresh := true
 		for _, k := range kept {
-			fresh = fresh && (k.Until <= r.now || len(kept) == 1 && k.Step.FreshAt(k.State) <= r.now)
+			until := k.Until
+			if len(kept) == 1 {
+				until = k.Step.FreshAt(k.State)
+			}
+			fresh = fresh && until <= r.now
 		}
 		if fresh {
 			delete(r.cells, c)
@@ -112,11 +75,8 @@ func (r *replay) forget() {
 // anyStore is a store that only prepares limiters.
 type anyStore struct{ store.Store }
 
-type preparedLimiter store.Spec
-
-func (l *preparedLimiter) Spec() *store.Spec { return (*store.Spec)(l) }
-
-func (anyStore) Prepare(s store.Spec) (store.Limiter, error) { return (*preparedLimiter)(&s), nil }
+// Prepare implements [store.Store].
+func (anyStore) Prepare(*store.Limiter) error { return nil }
 
 func (anyStore) Observer() *core.Observer { return nil }
 

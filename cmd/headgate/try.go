@@ -125,7 +125,7 @@ func (c *call) newTrial(ctx context.Context, file, name string, secret []byte) (
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", file, err)
 	}
-	return &trial{file: file, limit: limit, replay: replay{cells: make(map[cell][]step.Kept)}, keys: make(map[string]*tally)}, nil
+	return &trial{file: file, limit: limit, replay: replay{cells: make(map[cell][]step.Variant)}, keys: make(map[string]*tally)}, nil
 }
 
 // A spread gives requests of one whole second times within it: they did not come at once.

@@ -55,7 +55,9 @@ func (s *Store) refill(p *place, e *entry, now instant) {
 	if units < 2 || !s.reserve(callBytes, s.maxBytes) { // then the next caller asks
 		return
 	}
-	b := s.depart(p, e, store.Charge{Limiter: e.limiter.Limiter, Key: e.key, N: 1, Extra: units - 1}, 0, now)
+	b := s.depart(p, e, 1, 0, now)
+	b.extra, b.flight = units-1, make(chan struct{})
+	e.flight = b.flight
 	go func() {
 		defer s.used.Add(-callBytes)
 		ctx, cancel := context.WithTimeout(context.Background(), sendFor)
@@ -65,12 +67,14 @@ func (s *Store) refill(p *place, e *entry, now instant) {
 }
 
 // call asks the store, and notes how long that takes, and what its clock says.
-func (s *Store) call(ctx context.Context, c store.Charge, sent instant, r *store.Result) error {
-	err := s.next.Decide(ctx, c, false, r)
-	if err == nil {
-		s.note(sent, r)
+func (s *Store) call(ctx context.Context, c store.Charge, extra int64, sent instant, r *store.Result) error {
+	q := &store.Question{Mode: store.Allow, Charges: []store.Charge{c}, Extra: extra}
+	if err := s.next.Ask(ctx, q); err != nil {
+		return err
 	}
-	return err
+	r.CopyFrom(&q.Result)
+	s.note(sent, r)
+	return nil
 }
 
 func (s *Store) note(sent instant, r *store.Result) {
@@ -93,23 +97,24 @@ type borrowing struct {
 	place
 
 	e      *entry
-	charge store.Charge
-	need   int64 // units that are spent at once
+	units  int64 // to be charged
+	extra  int64 // and as many more as fit
+	need   int64 // of these, those that are spent at once
 	sent   instant
 	resets int
 	others int
 	flight chan struct{}
 }
 
-// depart begins a call that needs n units at once, and leases more if there is a demand. The
-// shard is locked.
-func (s *Store) depart(p *place, e *entry, c store.Charge, n int64, now instant) borrowing {
-	if n > 0 && e.flight == nil {
-		c.Extra = s.want(e, now, n)
-	}
-	b := borrowing{place: *p, e: e, charge: c, need: n, sent: now, resets: e.resets, others: e.others}
+// depart begins a call for units, of which it needs n at once, and leases more if there is a
+// demand. The shard is locked.
+func (s *Store) depart(p *place, e *entry, units, n int64, now instant) borrowing {
+	b := borrowing{place: *p, e: e, units: units, need: n, sent: now, resets: e.resets, others: e.others}
 	b.key = e.key
-	if c.Extra > 0 {
+	if n > 0 && e.flight == nil {
+		b.extra = s.want(e, now, n)
+	}
+	if b.extra > 0 {
 		b.flight = make(chan struct{})
 		e.flight = b.flight
 	}
@@ -136,7 +141,7 @@ func (s *Store) borrow(ctx context.Context, b borrowing, r *store.Result) error 
 			b.land()
 		}
 	}()
-	err := s.call(ctx, b.charge, b.sent, r)
+	err := s.call(ctx, b.charge(b.units), b.extra, b.sent, r)
 	b.mu.Lock()
 	landed = true
 	b.land()
@@ -147,13 +152,12 @@ func (s *Store) borrow(ctx context.Context, b borrowing, r *store.Result) error 
 	if err != nil || r.Allowed || b.need == 0 {
 		return err
 	}
-	b.charge.Extra = 0
-	return s.reconsider(ctx, &b.place, b.charge, r)
+	return s.reconsider(ctx, &b.place, b.units, r)
 }
 
 // reconsider decides again what the store has refused, with the result r: what others have
 // leased meanwhile was missing there.
-func (s *Store) reconsider(ctx context.Context, p *place, c store.Charge, r *store.Result) error {
+func (s *Store) reconsider(ctx context.Context, p *place, n int64, r *store.Result) error {
 	p.mu.Lock()
 	e := p.find()
 	if e == nil {
@@ -170,20 +174,20 @@ func (s *Store) reconsider(ctx context.Context, p *place, c store.Charge, r *sto
 		p.mu.Lock()
 	}
 	now := s.now()
-	if e.spend(r, now, c.N) {
+	if e.spend(r, now, n) {
 		p.mu.Unlock()
 		return nil
 	}
 	left := e.held(now)
 	p.mu.Unlock()
-	if left == 0 || least(r)+left < c.N {
+	if left == 0 || least(r)+left < n {
 		return nil
 	}
 	// What is left here, and what is left there, may be enough together.
-	if err := s.giveBackNow(ctx, need{*p, c.N}); err != nil {
+	if err := s.giveBackNow(ctx, need{*p, n}); err != nil {
 		return nil //nolint:nilerr // it is refused
 	}
-	return s.call(ctx, c, s.now(), r)
+	return s.call(ctx, p.charge(n), 0, s.now(), r)
 }
 
 // learn takes over what the store answered, of which what is not needed at once is leased: or
@@ -192,21 +196,21 @@ func (s *Store) learn(b *borrowing, r *store.Result) {
 	e, now := b.e, s.now()
 	surplus := r.Extra
 	if r.Allowed {
-		surplus += b.charge.N - b.need
+		surplus += b.units - b.need
 	}
 	r.Extra = 0
 	if r.Source == store.SourceStore {
 		e.room = least(r)
 	}
 	if e.resets == b.resets {
-		s.remember(e, r, b.charge.N, now)
+		s.remember(e, r, b.units, now)
 	}
 	switch {
 	case surplus == 0, e.resets != b.resets: // what may be forgotten, or count until it expires
 	case r.Source != store.SourceStore || e.others != b.others:
-		s.giveBack(store.Settlement{
-			Charge: store.Charge{Limiter: e.limiter, Key: e.key, N: b.need + surplus},
-			At:     r.At, Source: r.Source, Actual: b.need,
+		s.giveBack(store.Charge{
+			Limiter: e.limiter.Limiter, Key: e.key, N: b.need + surplus,
+			At: r.At, Source: r.Source, Actual: b.need,
 		})
 	default:
 		s.open(e, r, b.sent, now, surplus)
@@ -251,10 +255,7 @@ func (s *Store) open(e *entry, r *store.Result, sent, now instant, units int64) 
 	span := min(life(p.over-r.At), s.span)
 	until := sent.add(span)
 	if s.closed.Load() || !now.before(until) {
-		s.giveBack(store.Settlement{
-			Charge: store.Charge{Limiter: e.limiter, Key: e.key, N: units},
-			At:     r.At, Source: store.SourceStore,
-		})
+		s.giveBack(store.Charge{Limiter: e.limiter.Limiter, Key: e.key, N: units, At: r.At, Source: store.SourceStore})
 		return
 	}
 	b := s.vacant(e, &p, now)
@@ -318,7 +319,7 @@ func (s *Store) finish(e *entry) {
 }
 
 func (s *Store) giveBackLease(e *entry, b *lease) {
-	var t store.Settlement
+	var t store.Charge
 	if e.take(b, &t) {
 		s.giveBack(t)
 	}

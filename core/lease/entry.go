@@ -143,11 +143,8 @@ func (e *entry) put(now instant, at, n int64) (back int64) {
 }
 
 // take takes what is left in a lease, to be given back.
-func (e *entry) take(b *lease, t *store.Settlement) bool {
-	*t = store.Settlement{
-		Charge: store.Charge{Limiter: e.limiter, Key: e.key, N: b.left},
-		At:     b.at, Source: store.SourceStore,
-	}
+func (e *entry) take(b *lease, t *store.Charge) bool {
+	*t = store.Charge{Limiter: e.limiter.Limiter, Key: e.key, N: b.left, At: b.at, Source: store.SourceStore}
 	*b = lease{}
 	return t.N > 0
 }

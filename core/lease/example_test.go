@@ -20,9 +20,9 @@ type counter struct {
 	calls atomic.Int64
 }
 
-func (c *counter) Decide(ctx context.Context, charge store.Charge, peek bool, r *store.Result) error {
+func (c *counter) Ask(ctx context.Context, q *store.Question) error {
 	c.calls.Add(1)
-	return c.Store.Decide(ctx, charge, peek, r)
+	return c.Store.Ask(ctx, q)
 }
 
 // A hot key takes few calls of the store that all servers share.

@@ -119,24 +119,29 @@ func (s *Store) Observer() *store.Observer { return s.next.Observer() }
 // Kind implements [store.Kinded]. It is that of the store below.
 func (s *Store) Kind() string { return store.KindOf(s.next) }
 
+// isLeased is what each Store keeps something for, so that another finds it.
+type isLeased struct{}
+
 // Prepare implements [store.Store].
-func (s *Store) Prepare(spec store.Spec) (store.Limiter, error) {
-	next, err := s.next.Prepare(spec)
-	if err != nil {
-		return nil, err
+func (s *Store) Prepare(l *store.Limiter) error {
+	if err := s.next.Prepare(l); err != nil {
+		return err
 	}
-	if _, leased := next.(*limiter); leased {
-		return nil, errLeased
+	if l.Kept(isLeased{}) != nil {
+		return errLeased
 	}
+	spec := *l.Spec() // which the cleanup has, and must not keep l
 	f, changed := s.families.join(&spec)
-	l := &limiter{Limiter: next, hash: maphash.String(s.seed, spec.Name), family: f, leasable: leasable(&spec)}
+	own := &limiter{Limiter: l, hash: maphash.String(s.seed, spec.Name), family: f, leasable: leasable(&spec)}
+	l.Keep(s, own)
+	l.Keep(isLeased{}, true)
 	// Plans that are replaced do not add up. This holds no Store: a Store's entries have limiters.
-	runtime.AddCleanup(l, func(all *families) { all.leave(&spec) }, s.families)
+	runtime.AddCleanup(own, func(all *families) { all.leave(&spec) }, s.families)
 	if changed {
 		s.end(func(e *entry) bool { return e.limiter.family == f })
 	}
 	if bucket := f.parts.Load().bucket; bucket > 0 {
 		s.hurry(max(bucket*1000/8, int64(MinFor)))
 	}
-	return l, nil
+	return nil
 }

@@ -11,9 +11,9 @@ import (
 	"github.com/headgate/headgate/core/store"
 )
 
-// A limiter is a limiter as the store has prepared it.
+// A limiter is what the store keeps with a limiter.
 type limiter struct {
-	store.Limiter // of the store below
+	*store.Limiter
 
 	hash     uint64 // of the name
 	family   *family
@@ -77,8 +77,9 @@ type part struct{ start, end, over int64 }
 // maxGrids bounds the work for each lease. A name that has more is not leased.
 const maxGrids = 32
 
-func below(l store.Limiter) *limiter {
-	return l.(*limiter) //nolint:forcetypeassert // it is what Prepare has returned
+// prepared returns what the store keeps with a limiter.
+func (s *Store) prepared(l *store.Limiter) *limiter {
+	return l.Kept(s).(*limiter) //nolint:forcetypeassert // Prepare keeps it
 }
 
 // grid returns the length of the parts of time in which a policy counts, in microseconds, or

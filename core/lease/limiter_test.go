@@ -54,7 +54,7 @@ func TestPlansThatNobodyHasAreForgotten(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	f := below(kept.Prepared()).family
+	f := s.prepared(kept.Prepared()).family
 	for deadline := time.Now().Add(time.Minute); f.plans.Load() > 1; {
 		if time.Now().After(deadline) {
 			t.Fatalf("%d plans are there", f.plans.Load())

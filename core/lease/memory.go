@@ -14,7 +14,7 @@ func entrySize(l *limiter, key string) int64 {
 	return entryBytes + int64(len(key)) + policyBytes*max(int64(len(l.Spec().Policies))-2, 0)
 }
 
-func returnSize(t *store.Settlement) int64 { return returnBytes + int64(len(t.Key)) }
+func returnSize(t *store.Charge) int64 { return returnBytes + int64(len(t.Key)) }
 
 // reserve reserves bytes, unless more than a bound would then be in use.
 func (s *Store) reserve(bytes, bound int64) bool {

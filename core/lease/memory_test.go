@@ -24,7 +24,7 @@ func TestKeysHaveRoom(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		s, _ := newServer(t, memstore.New(memstore.Config{}), Config{}, 0)
 		l := limiterOf(t, s, core.FixedWindow(core.PerDay(1_000_000)))
-		s.maxBytes = 10 * entrySize(below(l.Prepared()), "12") / 3 * 4
+		s.maxBytes = 10 * entrySize(s.prepared(l.Prepared()), "12") / 3 * 4
 		for i := range 1000 {
 			askFor(t, l, fmt.Sprint(i), 1)
 		}
@@ -87,22 +87,26 @@ type generous struct {
 	aside atomic.Int64 // calls in the background that hang, too
 }
 
-func (g *generous) Decide(ctx context.Context, c store.Charge, _ bool, r *store.Result) error {
+func (g *generous) Ask(ctx context.Context, q *store.Question) error {
+	if q.Mode == store.Settle {
+		return g.settle(ctx, q.Charges)
+	}
+	c, r := &q.Charges[0], &q.Result
 	if _, background := ctx.Deadline(); background && g.hangs.Load() {
 		g.aside.Add(1)
 		<-ctx.Done()
 		return ctx.Err()
 	}
-	g.spent.Add(c.N + c.Extra)
+	g.spent.Add(c.N + q.Extra)
 	r.Start(time.Now().UnixMicro(), store.SourceStore)
-	r.Allowed, r.Extra = true, c.Extra
+	r.Allowed, r.Extra = true, q.Extra
 	for range c.Limiter.Spec().Policies {
 		r.Add(true, step.Reading{Remaining: 1 << 40})
 	}
 	return nil
 }
 
-func (g *generous) Settle(ctx context.Context, ss []store.Settlement) error {
+func (g *generous) settle(ctx context.Context, ss []store.Charge) error {
 	if g.hangs.Load() {
 		<-ctx.Done()
 		return ctx.Err()
@@ -198,7 +202,7 @@ func TestCallsInTheBackgroundAreBounded(t *testing.T) {
 		start := time.Now()
 		for i := range 1000 {
 			key := fmt.Sprint(i)
-			p := s.place(below(l.Prepared()), key)
+			p := s.place(s.prepared(l.Prepared()), key)
 			for e := p.find(); e.held(s.now()) > 0; {
 				askFor(t, l, key, 1)
 			}

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+
+	"github.com/headgate/headgate/core/store"
 )
 
 const (
@@ -38,6 +40,11 @@ type place struct {
 	limiter *limiter
 	key     string
 	hash    uint64
+}
+
+// charge returns a charge of the key.
+func (p *place) charge(n int64) store.Charge {
+	return store.Charge{Limiter: p.limiter.Limiter, Key: p.key, N: n}
 }
 
 func (s *Store) place(l *limiter, key string) place {

@@ -14,7 +14,7 @@ import (
 // returns are units that are to be given back, as settlements of this Store's limiters.
 type returns struct {
 	mu      sync.Mutex
-	queue   []store.Settlement
+	queue   []store.Charge
 	lost    map[string]store.SettleEvent // by limiter: what was not given back, and is to be told
 	running bool                         // the timer
 	sending chan struct{}                // has a value while someone sends
@@ -28,8 +28,8 @@ const (
 var errNoRoom = errors.New("headgate: lease: too many units wait to be given back")
 
 // giveBack has units given back soon, if they still count and there is room: or less is admitted.
-func (s *Store) giveBack(t store.Settlement) {
-	if !below(t.Limiter).counts(t.At, s.ahead.Load()+s.now().mono/1000, t.N) {
+func (s *Store) giveBack(t store.Charge) {
+	if !s.prepared(t.Limiter).counts(t.At, s.ahead.Load()+s.now().mono/1000, t.N) {
 		return
 	}
 	s.returns.mu.Lock()
@@ -43,7 +43,7 @@ func (s *Store) giveBack(t store.Settlement) {
 }
 
 // lose notes what is not given back, for tell. q is locked.
-func (q *returns) lose(err error, ss ...store.Settlement) {
+func (q *returns) lose(err error, ss ...store.Charge) {
 	if q.lost == nil {
 		q.lost = make(map[string]store.SettleEvent)
 	}
@@ -79,13 +79,13 @@ type need struct {
 // giveBackNow gives back what is leased of keys, where that is less than a call needs: before
 // the call, so that the store sees all that is left. Others may spend what is enough.
 func (s *Store) giveBackNow(ctx context.Context, needs ...need) error {
-	ss, now := make([]store.Settlement, 0, len(needs)), s.now()
+	ss, now := make([]store.Charge, 0, len(needs)), s.now()
 	for i := range needs {
 		p := &needs[i]
 		p.mu.Lock()
 		if e := p.find(); e != nil && e.find(now, p.n) == nil {
 			for j := range e.leases {
-				var t store.Settlement
+				var t store.Charge
 				if e.take(&e.leases[j], &t) {
 					ss = append(ss, t)
 				}
@@ -96,14 +96,11 @@ func (s *Store) giveBackNow(ctx context.Context, needs ...need) error {
 	return s.settleBelow(context.WithoutCancel(ctx), ss)
 }
 
-func (s *Store) settleBelow(ctx context.Context, ss []store.Settlement) error {
+func (s *Store) settleBelow(ctx context.Context, ss []store.Charge) error {
 	if len(ss) == 0 {
 		return nil
 	}
-	for i := range ss {
-		ss[i].Limiter = below(ss[i].Limiter).Limiter
-	}
-	err := s.next.Settle(ctx, ss)
+	err := s.next.Ask(ctx, &store.Question{Mode: store.Settle, Charges: ss})
 	if err != nil {
 		s.returns.mu.Lock()
 		defer s.returns.mu.Unlock()
@@ -117,8 +114,8 @@ func (s *Store) forget(l *limiter, key string) {
 	q := &s.returns
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.queue = slices.DeleteFunc(q.queue, func(t store.Settlement) bool {
-		drop := below(t.Limiter).family == l.family && t.Key == key
+	q.queue = slices.DeleteFunc(q.queue, func(t store.Charge) bool {
+		drop := s.prepared(t.Limiter).family == l.family && t.Key == key
 		if drop {
 			s.used.Add(-returnSize(&t))
 		}
@@ -127,7 +124,7 @@ func (s *Store) forget(l *limiter, key string) {
 }
 
 // first takes the first of the queue.
-func (s *Store) first() []store.Settlement {
+func (s *Store) first() []store.Charge {
 	q := &s.returns
 	q.mu.Lock()
 	defer q.mu.Unlock()

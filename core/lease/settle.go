@@ -6,25 +6,18 @@ import (
 	"github.com/headgate/headgate/core/store"
 )
 
-// Settle implements [store.Store]. What was spent from a lease that is not over goes back to
+// settle corrects charges. What was spent from a lease that is not over goes back to
 // it, and what it holds covers units that are charged later.
-func (s *Store) Settle(ctx context.Context, ss []store.Settlement) error {
-	for i := range ss {
-		if ss[i].Extra != 0 {
-			return store.ErrExtra
-		}
-	}
-	rest := make([]store.Settlement, 0, len(ss))
+func (s *Store) settle(ctx context.Context, ss []store.Charge) error {
+	rest := make([]store.Charge, 0, len(ss))
 	from := make([]int, 0, len(ss)) // of the rest
 	for i, t := range ss {
-		l := below(t.Limiter)
-		if l.leasable {
-			s.settle(l, &t)
+		if l := s.prepared(t.Limiter); l.leasable {
+			s.settleHere(l, &t)
 		}
 		if t.Source == store.SourceLease {
 			t.Source = store.SourceStore
 		}
-		t.Limiter = l.Limiter
 		if t.Actual != t.N {
 			rest, from = append(rest, t), append(from, i)
 		}
@@ -32,15 +25,15 @@ func (s *Store) Settle(ctx context.Context, ss []store.Settlement) error {
 	if len(rest) == 0 {
 		return nil
 	}
-	err := s.next.Settle(ctx, rest)
+	err := s.next.Ask(ctx, &store.Question{Mode: store.Settle, Charges: rest})
 	for i := range rest {
 		ss[from[i]].Uncovered = rest[i].Uncovered
 	}
 	return err
 }
 
-// settle settles in the lease what can be. What cannot is left in t.
-func (s *Store) settle(l *limiter, t *store.Settlement) {
+// settleHere settles in the lease what can be. What cannot is left in t.
+func (s *Store) settleHere(l *limiter, t *store.Charge) {
 	p, now := s.place(l, t.Key), s.now()
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -62,14 +55,16 @@ func (s *Store) settle(l *limiter, t *store.Settlement) {
 	}
 }
 
-// Reset implements [store.Store]. Other servers keep what they have leased.
-func (s *Store) Reset(ctx context.Context, sl store.Limiter, key string) error {
-	l := below(sl)
-	p := s.place(l, key)
-	p.reset()
-	defer p.reset() // what was charged meanwhile may be forgotten, or not
-	s.forget(l, key)
-	return s.next.Reset(ctx, l.Limiter, key)
+// reset forgets keys. Other servers keep what they have leased.
+func (s *Store) reset(ctx context.Context, q *store.Question) error {
+	for i := range q.Charges {
+		l, key := s.prepared(q.Charges[i].Limiter), q.Charges[i].Key
+		p := s.place(l, key)
+		p.reset()
+		defer p.reset() // what was charged meanwhile may be forgotten, or not
+		s.forget(l, key)
+	}
+	return s.next.Ask(ctx, q)
 }
 
 // reset ends the leases of all plans.

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/core/internal/asking"
 	"github.com/headgate/headgate/core/memstore"
 	"github.com/headgate/headgate/core/step"
 	"github.com/headgate/headgate/core/store"
@@ -71,20 +72,8 @@ func (l *link) cross(call func() error) error {
 	return nil
 }
 
-func (l *link) Decide(ctx context.Context, c store.Charge, peek bool, r *store.Result) error {
-	return l.cross(func() error { return l.Store.Decide(ctx, c, peek, r) })
-}
-
-func (l *link) DecideAll(ctx context.Context, cs []store.Charge, r *store.Result) error {
-	return l.cross(func() error { return l.Store.DecideAll(ctx, cs, r) })
-}
-
-func (l *link) Settle(ctx context.Context, ss []store.Settlement) error {
-	return l.cross(func() error { return l.Store.Settle(ctx, ss) })
-}
-
-func (l *link) Reset(ctx context.Context, sl store.Limiter, key string) error {
-	return l.cross(func() error { return l.Store.Reset(ctx, sl, key) })
+func (l *link) Ask(ctx context.Context, q *store.Question) error {
+	return l.cross(func() error { return l.Store.Ask(ctx, q) })
 }
 
 // A server is one process with its clocks.
@@ -92,8 +81,8 @@ type server struct {
 	*Store
 
 	link      *link
-	limiters  []store.Limiter // plans of one name
-	others    []store.Limiter // of other names: one that is leased, one that is not
+	limiters  []*store.Limiter // plans of one name
+	others    []*store.Limiter // of other names: one that is leased, one that is not
 	begin     time.Time
 	ppm       int64
 	suspended atomic.Int64 // the monotonic clock stood still for so long, in nanoseconds
@@ -146,14 +135,14 @@ func (sc *schedule) server() *server {
 		sc.Fatal(err)
 	}
 	s.now = s.clocks
-	prepare := func(name string, ps []core.Policy) store.Limiter {
+	prepare := func(name string, ps []core.Policy) *store.Limiter {
 		l, err := core.New(s.Store, name, ps...)
 		if err != nil {
 			sc.Fatal(err)
 		}
 		return l.Prepared()
 	}
-	s.limiters = []store.Limiter{prepare("api", sc.policies)}
+	s.limiters = []*store.Limiter{prepare("api", sc.policies)}
 	if sc.plans {
 		half := slices.Clone(sc.policies)
 		for i := range half {
@@ -161,7 +150,7 @@ func (sc *schedule) server() *server {
 		}
 		s.limiters = append(s.limiters, prepare("api", half))
 	}
-	s.others = []store.Limiter{
+	s.others = []*store.Limiter{
 		prepare("beside", []core.Policy{sc.beside()}),
 		prepare("log", []core.Policy{core.SlidingLog(core.PerMinute(1000))}),
 	}
@@ -198,7 +187,7 @@ func (sc *schedule) together(s *server, rng *rand.Rand, c store.Charge) (r store
 	rng.Shuffle(len(cs), func(i, j int) { cs[i], cs[j] = cs[j], cs[i] })
 	shares, places := s.divide(cs)
 	began := time.Now().UnixMicro()
-	r, err = s.decideAll(context.Background(), shares, places)
+	r, err = s.decideShares(context.Background(), shares, places)
 	if err != nil || !r.Allowed {
 		return r, 0, err
 	}
@@ -246,13 +235,12 @@ func (sc *schedule) client(s *server, rng *rand.Rand, gap time.Duration, end tim
 		case 0, 3, 4, 5, 6, 7:
 			r, at, err = sc.together(s, rng, c)
 		case 1:
-			c.Extra = 2
-			err = s.Decide(ctx, c, false, &r)
-			c.N, c.Extra = n+r.Extra, 0
+			r, err = asking.Ask(ctx, s, &store.Question{Charges: []store.Charge{c}, Extra: 2})
+			c.N = n + r.Extra
 		case 2:
-			err = s.Decide(ctx, c, true, new(store.Result))
+			err = asking.Decide(ctx, s, store.Peek, new(store.Result), c)
 		default:
-			err = s.Decide(ctx, c, false, &r)
+			err = asking.Decide(ctx, s, store.Allow, &r, c)
 		}
 		if err != nil || !r.Allowed {
 			continue
@@ -265,11 +253,11 @@ func (sc *schedule) client(s *server, rng *rand.Rand, gap time.Duration, end tim
 		}
 		if rng.IntN(10) == 0 {
 			time.Sleep(time.Duration(rng.IntN(100)) * time.Millisecond)
-			ss := []store.Settlement{{Charge: c, At: r.At, Source: r.Source, Actual: rng.Int64N(c.N)}}
+			c = asking.Settled(c, &r, rng.Int64N(c.N))
 			sc.mu.Lock()
-			sc.all[i].n = ss[0].Actual // others may have it as soon as the call is sent
+			sc.all[i].n = c.Actual // others may have it as soon as the call is sent
 			sc.mu.Unlock()
-			_ = s.Settle(ctx, ss)
+			_ = asking.Settle(ctx, s, c)
 		}
 	}
 }
@@ -286,7 +274,7 @@ type hoarded struct {
 func (sc *schedule) adversary(s *server, rng *rand.Rand, end time.Time) {
 	for time.Now().Before(end) {
 		time.Sleep(time.Duration(rng.IntN(50)) * time.Millisecond)
-		l := s.limiters[0].(*limiter)
+		l := s.prepared(s.limiters[0])
 		p := s.place(l, key)
 		b := &hoarded{server: s}
 		p.mu.Lock()
@@ -316,8 +304,8 @@ func (sc *schedule) adversary(s *server, rng *rand.Rand, end time.Time) {
 				sc.note(&store.Result{Source: store.SourceLease}, b.left)
 			}
 		}
-		var r store.Result
-		if err := sc.shared.Decide(context.Background(), store.Charge{Limiter: l.Limiter, Key: key, N: 1, Extra: 1000}, false, &r); err == nil && r.Allowed {
+		r, err := asking.Ask(context.Background(), sc.shared, &store.Question{Charges: []store.Charge{p.charge(1)}, Extra: 1000})
+		if err == nil && r.Allowed {
 			sc.note(&r, 1+r.Extra)
 		}
 	}
@@ -332,7 +320,7 @@ func (sc *schedule) leased(servers []*server) (n int64) {
 	sc.mu.Unlock()
 	for _, s := range servers {
 		for _, l := range s.limiters {
-			p := s.place(l.(*limiter), key)
+			p := s.place(s.prepared(l), key)
 			p.mu.Lock()
 			if e := p.find(); e != nil {
 				n += e.leases[0].left + e.leases[1].left
@@ -393,7 +381,7 @@ func (sc *schedule) run() (over int64) {
 					sc.lost += sc.leased(servers)
 				}
 				sc.resets++
-				_ = sc.shared.Reset(context.Background(), s.limiters[0].(*limiter).Limiter, key)
+				_ = asking.Reset(context.Background(), sc.shared, s.limiters[0], key)
 			}
 		}
 	}

@@ -9,39 +9,32 @@ import (
 
 // A part of a question to several limiters.
 type share struct {
-	charge store.Charge // of the limiter below
-	e      *entry       // nil: the key is not asked for often
-	held   bool         // by a lease
-	at     int64        // when it was charged: that lease, or else this charge
+	charge store.Charge
+	e      *entry // nil: the key is not asked for often
+	held   bool   // by a lease
+	at     int64  // when it was charged: that lease, or else this charge
 	resets int
 	answer store.Result // the readings, if it is held
 }
 
-// DecideAll implements [store.Store]. What is leased is spent, all in one step. What is missing
+// decideAll decides about several charges. What is leased is spent, all in one step. What is missing
 // is charged in one call of the store; if that is refused, what was spent is put back.
-func (s *Store) DecideAll(ctx context.Context, cs []store.Charge, r *store.Result) (err error) {
-	for i := range cs {
-		if cs[i].Extra != 0 {
-			return store.ErrExtra
-		}
-	}
-	shares, places := s.divide(cs)
-	*r, err = s.decideAll(ctx, shares, places)
+func (s *Store) decideAll(ctx context.Context, q *store.Question) (err error) {
+	shares, places := s.divide(q.Charges)
+	q.Result, err = s.decideShares(ctx, shares, places)
 	return err
 }
 
 func (s *Store) divide(cs []store.Charge) (shares []share, places []place) {
 	shares, places = make([]share, len(cs)), make([]place, len(cs))
 	for i, c := range cs {
-		l := below(c.Limiter)
-		places[i] = s.place(l, c.Key)
-		c.Limiter = l.Limiter
+		places[i] = s.place(s.prepared(c.Limiter), c.Key)
 		shares[i].charge = c
 	}
 	return shares, places
 }
 
-func (s *Store) decideAll(ctx context.Context, shares []share, places []place) (r store.Result, err error) {
+func (s *Store) decideShares(ctx context.Context, shares []share, places []place) (r store.Result, err error) {
 	counted, waited, refused := false, false, false
 	for {
 		now := s.now()
@@ -69,7 +62,7 @@ func (s *Store) decideAll(ctx context.Context, shares []share, places []place) (
 		for i := range shares {
 			if !shares[i].held && shares[i].e != nil && missing == 1 {
 				alone = i
-				b = s.depart(&places[i], shares[i].e, shares[i].charge, shares[i].charge.N, now)
+				b = s.depart(&places[i], shares[i].e, shares[i].charge.N, shares[i].charge.N, now)
 			}
 		}
 		unlock()
@@ -174,7 +167,7 @@ func (s *Store) spendAll(shares []share, places []place, now instant) {
 
 // putBack puts back what was spent: into the lease, or else into the store.
 func (s *Store) putBack(ctx context.Context, shares []share, places []place) {
-	var rests []store.Settlement
+	var rests []store.Charge
 	now := s.now()
 	for i := range shares {
 		h, p := &shares[i], &places[i]
@@ -191,10 +184,9 @@ func (s *Store) putBack(ctx context.Context, shares []share, places []place) {
 		}
 		p.mu.Unlock()
 		if rest > 0 {
-			rests = append(rests, store.Settlement{
-				Charge: store.Charge{Limiter: p.limiter, Key: p.key, N: rest},
-				At:     h.at, Source: store.SourceStore,
-			})
+			c := p.charge(rest)
+			c.At, c.Source = h.at, store.SourceStore
+			rests = append(rests, c)
 		}
 		for j := range h.answer.Len() {
 			h.answer.Reading(j).Remaining += h.charge.N
@@ -217,9 +209,11 @@ func (s *Store) askAll(ctx context.Context, shares []share, places []place) (r s
 	}
 	_ = s.giveBackNow(ctx, partly...) // or less is admitted
 	sent := s.now()
-	if err = s.next.DecideAll(ctx, missing, &r); err != nil {
+	q := &store.Question{Mode: store.Allow, Charges: missing}
+	if err = s.next.Ask(ctx, q); err != nil {
 		return r, err
 	}
+	r = q.Result
 	s.note(sent, &r)
 	if r.Source != store.SourceStore {
 		return r, nil

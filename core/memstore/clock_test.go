@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/core/internal/asking"
 	"github.com/headgate/headgate/core/store"
 )
 
@@ -74,18 +75,18 @@ func TestLateCallers(t *testing.T) {
 				charges = append(charges, store.Charge{Limiter: l.Prepared(), Key: key, N: 1})
 			}
 			var before, all, next store.Result
-			if err := s.Decide(t.Context(), charges[i], false, &before); err != nil || !before.Allowed {
+			if err := asking.Decide(t.Context(), s, store.Allow, &before, charges[i]); err != nil || !before.Allowed {
 				t.Fatal(before, err)
 			}
 			if err := l.Reset(t.Context(), keys[i]); err != nil {
 				t.Fatal(err)
 			}
 			s.shift(-time.Second)
-			if err := s.DecideAll(t.Context(), charges, &all); err != nil || all.At < before.At {
+			if err := asking.Decide(t.Context(), s, store.Allow, &all, charges...); err != nil || all.At < before.At {
 				t.Errorf("decided at %d after %d, %v", all.At, before.At, err)
 			}
 			for _, c := range charges {
-				if err := s.Decide(t.Context(), c, true, &next); err != nil || next.At < all.At {
+				if err := asking.Decide(t.Context(), s, store.Peek, &next, c); err != nil || next.At < all.At {
 					t.Errorf("key %s: decided at %d after %d, %v", c.Key, next.At, all.At, err)
 				}
 			}
@@ -96,7 +97,7 @@ func TestLateCallers(t *testing.T) {
 		l := newLimiter(t, s, "api", core.MinInterval(time.Hour))
 		c := store.Charge{Limiter: l.Prepared(), Key: "key", N: 1}
 		var first, again store.Result
-		if err := s.Decide(t.Context(), c, false, &first); err != nil || !first.Allowed {
+		if err := asking.Decide(t.Context(), s, store.Allow, &first, c); err != nil || !first.Allowed {
 			t.Fatal(first, err)
 		}
 		s.shift(time.Hour)
@@ -104,7 +105,7 @@ func TestLateCallers(t *testing.T) {
 			s.sweep(s.now())
 		}
 		s.shift(-time.Minute)
-		err := s.Decide(t.Context(), c, false, &again)
+		err := asking.Decide(t.Context(), s, store.Allow, &again, c)
 		if hour := time.Hour.Microseconds(); err != nil || again.Allowed && again.At < first.At+hour {
 			t.Errorf("admitted %d µs after the call before, %v", again.At-first.At, err)
 		}
@@ -114,7 +115,7 @@ func TestLateCallers(t *testing.T) {
 		l := newLimiter(t, s, "api", core.SlidingLog(core.PerHour(1000)))
 		c := store.Charge{Limiter: l.Prepared(), Key: "key", N: 1000}
 		var first, again store.Result
-		if err := s.Decide(t.Context(), c, false, &first); err != nil || !first.Allowed {
+		if err := asking.Decide(t.Context(), s, store.Allow, &first, c); err != nil || !first.Allowed {
 			t.Fatal(first, err)
 		}
 		s.shift(time.Hour)
@@ -124,7 +125,7 @@ func TestLateCallers(t *testing.T) {
 			t.Errorf("%+v after an eviction that loses nothing", st)
 		}
 		s.shift(-time.Minute)
-		err := s.Decide(t.Context(), c, false, &again)
+		err := asking.Decide(t.Context(), s, store.Allow, &again, c)
 		if hour := time.Hour.Microseconds(); err != nil || again.Allowed && again.At < first.At+hour {
 			t.Errorf("admitted %d µs after the call before, %v", again.At-first.At, err)
 		}

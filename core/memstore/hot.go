@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 
 	"github.com/headgate/headgate/core/step"
+	"github.com/headgate/headgate/core/store"
 )
 
 // A hot has the state of a key that is asked for again and again, and nothing else of its
@@ -37,10 +38,22 @@ func (h *hot) is(p *policy, hash uint64) bool {
 	return h != nil && h.hash == hash && h.policy == p
 }
 
-// take is Store.Take, unless h is over.
+// answer answers a question of one charge, unless h is over.
+func (h *hot) answer(s *Store, q *store.Question) bool {
+	at, x, admitted, ok := h.take(s, q.Charges[0].N)
+	if ok {
+		q.Result.Start(at, store.SourceStore)
+		q.Result.Allowed = admitted
+		q.Result.Add(admitted, x)
+	}
+	return ok
+}
+
+// take decides about a charge of n units, unless h is over.
 //
-// Only a refusal needs to have seen the state before it reads the clock. So that is done if one
-// is likely: otherwise processors that charge the key would take it from each other once more.
+// A refusal must load the state first, then the time; an admission need not. So the state is
+// loaded before only if a refusal is likely: otherwise processors that charge the key would take
+// it from each other once more.
 func (h *hot) take(s *Store, n int64) (now int64, x step.Reading, admitted, ok bool) {
 	seen := int64(over) // none: decide does not refuse
 	if h.refused.Load() > 0 {
@@ -91,7 +104,7 @@ func (h *hot) decide(seen, at, n int64) (x step.Reading, admitted, ok bool) {
 	return x, false, false
 }
 
-// lapse is that of a part, if a refusal is noted. That another call may be about to refuse does
+// lapse is that of a work, if a refusal is noted. That another call may be about to refuse does
 // not matter: what is noted says only which key to evict.
 func (h *hot) lapse(noted uint32, v, at int64) {
 	if _, fits := h.policy.level.Charge(v, at, min(int64(noted), h.policy.step.Max())); fits {
@@ -112,7 +125,7 @@ func (sh *shard) warm(p *policy, e *entry, now int64, after uint32) {
 	if sh.last != e.hash {
 		sh.last, sh.row = e.hash, 0
 	}
-	if sh.row++; sh.row < after || !p.leveled {
+	if sh.row++; sh.row < after {
 		return
 	}
 	v, ok := p.level.Of(e.words[:], now)
@@ -139,18 +152,4 @@ func (sh *shard) cool() bool {
 	h.policy.level.Words(e.words[:], v, h.base)
 	e.refused = h.refused.Load()
 	return true
-}
-
-// lock locks a shard, and returns the instant of a call that read the clock before.
-func (s *Store) lock(sh *shard, now int64) int64 {
-	sh.mu.Lock()
-	return s.locked(sh, now)
-}
-
-// locked is lock for a call that has the lock.
-func (s *Store) locked(sh *shard, now int64) int64 {
-	if sh.cool() {
-		now = max(now, s.now())
-	}
-	return sh.advance(now)
 }

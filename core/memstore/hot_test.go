@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/core/store"
 )
 
 // heat makes the key hot, and returns its shard.
@@ -60,8 +61,9 @@ func TestWaitingForTheLock(t *testing.T) {
 	sh := heat(t, s, l, "key")
 	h := sh.hot.Load()
 	for range 7 {
-		if _, _, admitted, ok := s.takeLocked(sh, h.policy, h.hash, s.now(), 1); !ok || !admitted {
-			t.Fatal(admitted, ok)
+		q := &store.Question{Charges: []store.Charge{{Limiter: l.Prepared(), Key: "key", N: 1}}}
+		if s.decideLocked(q, sh, h.policy, h.hash, s.now()); !q.Result.Allowed {
+			t.Fatal(q.Result)
 		}
 	}
 	if sh.hot.Load() != h {

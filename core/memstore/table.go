@@ -79,9 +79,9 @@ func (t *table) find(hash uint64) *entry {
 	return nil
 }
 
-// insert adds an entry for a hash that the table does not hold. Entries found before may
-// move, or be evicted.
-func (t *table) insert(hash uint64, s step.Step, now int64) *entry {
+// insert adds an entry for a hash that the table does not hold, with a state, of which it keeps
+// a long one. Entries found before may move, or be evicted.
+func (t *table) insert(hash uint64, s step.Step, state []int64, now int64) *entry {
 	if uint64(t.count) >= t.size*4/5 {
 		t.makeRoom(now)
 	}
@@ -93,9 +93,7 @@ func (t *table) insert(hash uint64, s step.Step, now int64) *entry {
 	e := &t.places[i]
 	*e = entry{hash: hash, kind: t.kinds.take(s)}
 	t.count++
-	if words := s.Words(); words > len(e.words) {
-		t.setState(e, make([]int64, words))
-	}
+	t.setState(e, state)
 	return e
 }
 

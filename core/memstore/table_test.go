@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/core/internal/asking"
 	"github.com/headgate/headgate/core/step"
 	"github.com/headgate/headgate/core/store"
 	"github.com/headgate/headgate/internal/norace"
@@ -22,6 +23,11 @@ func mustStep(t testing.TB, m step.Numbers) step.Step {
 		t.Fatal(err)
 	}
 	return s
+}
+
+// insertNew inserts an entry with the state of a new key.
+func insertNew(tb *table, hash uint64, s step.Step, now int64) *entry {
+	return tb.insert(hash, s, make([]int64, s.Words()), now)
 }
 
 // check holds what must be true of a table after every operation.
@@ -119,7 +125,7 @@ func TestTableIsAMap(t *testing.T) {
 					continue
 				}
 				if e == nil {
-					tb.insert(hash, s, now)
+					insertNew(tb, hash, s, now)
 					for h, k := range model { // making room drops what is fresh
 						if k.step.FreshAt(k.state) <= now && tb.find(h) == nil {
 							delete(model, h)
@@ -217,7 +223,7 @@ func TestEvictionOrder(t *testing.T) {
 			rng := rand.New(rand.NewPCG(1, 2))
 			insert := func(at int64, k keys) uint64 {
 				hash := rng.Uint64()
-				e := tb.insert(hash, s, at)
+				e := insertNew(tb, hash, s, at)
 				s.Charge(tb.state(e), at, k.charged)
 				if k.refused > 0 {
 					e.refuse(k.refused)
@@ -285,7 +291,7 @@ func TestShareOfTheRefused(t *testing.T) {
 func TestLargeRefusals(t *testing.T) {
 	s := mustStep(t, step.Numbers{Algorithm: step.FixedWindow, Limit: 1 << 40, Period: 1_000_000})
 	tb := &table{budget: &budget{max: 1 << 40}}
-	e := tb.insert(1, s, 0)
+	e := insertNew(tb, 1, s, 0)
 	s.Charge(tb.state(e), 0, 1<<40-1<<35)
 	if got := tb.rank(e, 0); got != rankRoom {
 		t.Errorf("rank %d before the refusal", got)
@@ -298,7 +304,7 @@ func TestLargeRefusals(t *testing.T) {
 		t.Errorf("rank %d when it has ended", got)
 	}
 
-	e = tb.insert(2, s, 0)
+	e = insertNew(tb, 2, s, 0)
 	s.Charge(tb.state(e), 0, 1)
 	e.refuse(50)
 	tb.setStep(e, mustStep(t, step.Numbers{Algorithm: step.FixedWindow, Limit: 10, Period: 1_000_000}))
@@ -421,9 +427,9 @@ func TestRefusalsLapse(t *testing.T) {
 			test.calls(t, l, func(later time.Duration, want rank) {
 				t.Helper()
 				s.shift(later)
-				p := s.split(nil, store.Charge{Limiter: l.Prepared(), Key: "key"})[0]
-				tb := &p.shard.table
-				if got := tb.rank(tb.find(p.hash), s.now()); got != want {
+				key, sh := s.locate("key")
+				e := sh.table.find(mix(key, s.prepared(l.Prepared()).policies[0].hash))
+				if got := sh.table.rank(e, s.now()); got != want {
 					t.Errorf("rank %d, want %d", got, want)
 				}
 			})
@@ -441,7 +447,7 @@ func TestReclaimSparesTheRefused(t *testing.T) {
 		refused := []store.Charge{{Limiter: logs.Prepared(), Key: "abuser", N: 20_000}, {Limiter: logs.Prepared(), Key: "abuser", N: 1}}
 		for i, c := range refused {
 			var r store.Result
-			if err := s.Decide(t.Context(), c, false, &r); err != nil || r.Allowed != (i == 0) {
+			if err := asking.Decide(t.Context(), s, store.Allow, &r, c); err != nil || r.Allowed != (i == 0) {
 				t.Fatal(r, err)
 			}
 		}
@@ -461,7 +467,7 @@ func TestReclaimSparesTheRefused(t *testing.T) {
 				}
 			}
 			var r store.Result
-			if err := s.Decide(t.Context(), refused[1], true, &r); err != nil || r.Allowed {
+			if err := asking.Decide(t.Context(), s, store.Peek, &r, refused[1]); err != nil || r.Allowed {
 				t.Fatalf("after %d keys the refused one is forgotten, %v", i+1, err)
 			}
 		}
@@ -474,7 +480,7 @@ func TestEvictionsOfFreshEntriesAreNotCounted(t *testing.T) {
 	tb := smallTable()
 	rng := rand.New(rand.NewPCG(1, 2))
 	insert := func(at int64) {
-		e := tb.insert(rng.Uint64(), s, at)
+		e := insertNew(tb, rng.Uint64(), s, at)
 		s.Charge(tb.state(e), at, 1)
 	}
 	for range 1000 {
@@ -500,7 +506,7 @@ func TestEvictionsOfFreshEntriesAreNotCounted(t *testing.T) {
 func insertLong(t *testing.T, tb *table, hash uint64, at int64) {
 	t.Helper()
 	s := mustStep(t, step.Numbers{Algorithm: step.SlidingLog, Limit: 10, Period: 1_000_000_000})
-	e := tb.insert(hash, s, at)
+	e := insertNew(tb, hash, s, at)
 	s.Charge(tb.state(e), at, 1)
 }
 
@@ -538,7 +544,7 @@ func TestChooseIsBounded(t *testing.T) {
 	tb := &table{budget: &budget{max: 1 << 40}}
 	rng := rand.New(rand.NewPCG(1, 2))
 	for range 10_000 {
-		e := tb.insert(rng.Uint64(), short, 0)
+		e := insertNew(tb, rng.Uint64(), short, 0)
 		short.Charge(tb.state(e), 0, 1)
 	}
 	insertLong(t, tb, rng.Uint64(), 0)
@@ -566,7 +572,7 @@ func TestKindsAreForgotten(t *testing.T) {
 			s := mustStep(t, step.Numbers{Algorithm: a, Limit: limit, Period: 1000})
 			e := tb.find(42)
 			if e == nil {
-				e = tb.insert(42, s, 0)
+				e = insertNew(tb, 42, s, 0)
 			} else {
 				tb.setStep(e, s)
 			}
@@ -590,7 +596,7 @@ func TestCrowdAtTheEnd(t *testing.T) {
 	rng := rand.New(rand.NewPCG(5, 6))
 	rng.Shuffle(len(hashes), func(i, j int) { hashes[i], hashes[j] = hashes[j], hashes[i] })
 	for i, h := range hashes {
-		e := tb.insert(h, s, 0)
+		e := insertNew(tb, h, s, 0)
 		s.Charge(tb.state(e), int64(i), 1)
 		if i%100 == 0 {
 			check(t, tb)

@@ -25,7 +25,7 @@ func (b *backend) Ask(ctx context.Context, batch []*question) (err, failure erro
 		text, err = b.process(ctx, c.command(eval, decideScript.source))
 	}
 	c.free()
-	err = finish(batch, text, err)
+	err = b.finish(batch, text, err)
 	if failure = serverFailure(err); failure == nil {
 		b.servers.learn()
 	}
@@ -78,9 +78,9 @@ func (b *backend) askGroups(ctx context.Context, groups [][]*question) (all, fai
 		case unknown(err):
 			err, _ = b.Ask(ctx, batch)
 		case err != nil:
-			err = finish(batch, "", err)
+			err = b.finish(batch, "", err)
 		default:
-			err = finish(batch, cmds[i].Val(), nil)
+			err = b.finish(batch, cmds[i].Val(), nil)
 		}
 		faults = append(faults, err)
 		answered = answered || serverFailure(err) == nil
@@ -122,7 +122,7 @@ func (b *backend) newCall(batch []*question) *call {
 }
 
 // finish gives the questions their answers from the reply, or the error.
-func finish(batch []*question, text string, err error) error {
+func (b *backend) finish(batch []*question, text string, err error) error {
 	var r reply
 	if err == nil {
 		r, err = newReply(text)
@@ -132,7 +132,7 @@ func finish(batch []*question, text string, err error) error {
 			q.Err = err
 			continue
 		}
-		if read(q, &r); errors.Is(q.Err, errReply) {
+		if b.read(q, &r); errors.Is(q.Err, errReply) {
 			err = q.Err
 		}
 	}

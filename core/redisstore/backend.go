@@ -26,9 +26,9 @@ type backend struct {
 
 func (b *backend) isCluster() bool { return b.servers.cluster != nil }
 
-// A limiter is a limiter as the store has prepared it.
+// A limiter is what the backend keeps with a limiter.
 type limiter struct {
-	spec     store.Spec
+	spec     *store.Spec
 	suffixes []string // of the names of the values
 	policies []policy // for the script, in the order of their states
 	inOrder  bool     // which is that of the Spec
@@ -38,11 +38,9 @@ type limiter struct {
 	logs     int      // the number of the others: long logs
 }
 
-// Spec implements [store.Limiter].
-func (l *limiter) Spec() *store.Spec { return &l.spec }
-
-func prepared(l store.Limiter) *limiter {
-	return l.(*limiter) //nolint:forcetypeassert // it is what Prepare has returned
+// prepared returns what the backend keeps with a limiter.
+func (b *backend) prepared(l *store.Limiter) *limiter {
+	return l.Kept(b).(*limiter) //nolint:forcetypeassert // Prepare keeps it
 }
 
 // maxPolicies is the most policies that a limiter has; as in package core.
@@ -54,7 +52,8 @@ const maxPolicies = 8
 const maxLog = 1 << 14
 
 // Prepare implements [remote.Backend]. It refuses a limiter whose logs are too long.
-func (b *backend) Prepare(spec store.Spec) (store.Limiter, error) {
+func (b *backend) Prepare(prepared *store.Limiter) error {
+	spec := prepared.Spec()
 	stored := int64(0)
 	for _, p := range spec.Policies {
 		if m := p.Step.Numbers(); m.Algorithm == step.SlidingLog {
@@ -62,12 +61,12 @@ func (b *backend) Prepare(spec store.Spec) (store.Limiter, error) {
 		}
 	}
 	if stored > maxLog {
-		return nil, fmt.Errorf("a SlidingLog stores each event, in Redis at most %d for all of a limiter's, not %d: use SlidingWindow or TokenBucket", maxLog, stored)
+		return fmt.Errorf("a SlidingLog stores each event, in Redis at most %d for all of a limiter's, not %d: use SlidingWindow or TokenBucket", maxLog, stored)
 	}
 	l := &limiter{spec: spec, inOrder: true}
 	var err error
-	if l.policies, l.numbers, err = policiesOf(&l.spec); err != nil {
-		return nil, err
+	if l.policies, l.numbers, err = policiesOf(l.spec); err != nil {
+		return err
 	}
 	for i := range l.policies {
 		p := &l.policies[i]
@@ -86,7 +85,8 @@ func (b *backend) Prepare(spec store.Spec) (store.Limiter, error) {
 		}
 		l.inOrder = l.inOrder && p.index == i
 	}
-	return l, nil
+	prepared.Keep(b, l)
+	return nil
 }
 
 // Route implements [remote.Backend]. A part is a hash slot of a Cluster.
@@ -108,13 +108,13 @@ const idBytes = step.WordBytes - lengthBits/8
 var resetScript string
 
 // Reset implements [remote.Backend].
-func (b *backend) Reset(ctx context.Context, l store.Limiter, key string) error {
+func (b *backend) Reset(ctx context.Context, l *store.Limiter, key string) error {
 	names := b.values(nil, &store.Charge{Limiter: l, Key: key})
 	words := []any{eval, resetScript, len(names)}
 	for _, name := range names {
 		words = append(words, name)
 	}
-	words = append(words, prepared(l).ids)
+	words = append(words, b.prepared(l).ids)
 	_, err := b.process(ctx, words)
 	return err
 }

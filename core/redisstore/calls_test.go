@@ -256,11 +256,11 @@ func TestPoisonedKeyFailsAlone(t *testing.T) {
 		for _, p := range somePolicies(5, limit) {
 			for _, poison := range []string{"RPUSH", "SET"} { // a list, and a text that is too short
 				l := newLimiter(t, s, name, p)
-				bare := s.bare(t, l)
+				bare := l.Prepared()
 				server.Do(poison, s.cell(t, l, "poisoned"), "x")
 				var batch []*question
 				for _, key := range []string{"a", "poisoned", "poisoned", "b"} {
-					batch = append(batch, &question{Charges: []store.Charge{{Limiter: bare, Key: key, N: 1}}})
+					batch = append(batch, &question{Question: store.Question{Charges: []store.Charge{{Limiter: bare, Key: key, N: 1}}}})
 				}
 				s.ask(t, batch)
 				for i, wantErr := range []bool{false, true, true, false} {
@@ -409,7 +409,7 @@ func TestObserverIsTold(t *testing.T) {
 	if got := fmt.Sprint(decided); got != want {
 		t.Errorf("decided %s, want %s", got, want)
 	}
-	if got := fmt.Sprint(called); got != "[1 1 1 1 1 1 1 1]" {
+	if got := fmt.Sprint(called); got != "[1 1 1 1 1 1 1]" {
 		t.Errorf("called %s", got)
 	}
 }

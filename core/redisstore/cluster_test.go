@@ -16,6 +16,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/core/internal/asking"
 	"github.com/headgate/headgate/core/store"
 	"github.com/headgate/headgate/internal/redistest"
 )
@@ -354,7 +355,7 @@ func (c clusterTest) earliestInstant(t *testing.T) {
 		t.Helper()
 		clocks = at
 		var r store.Result
-		if err := s.DecideAll(t.Context(), stored(cs...), &r); err != nil || r.Allowed != allowed || r.At != start+slices.Min(at) {
+		if err := asking.Decide(t.Context(), s, store.Allow, &r, stored(cs...)...); err != nil || r.Allowed != allowed || r.At != start+slices.Min(at) {
 			t.Errorf("clocks of %d: allowed %v at %d, %v", at, r.Allowed, r.At-start, err)
 		}
 	}

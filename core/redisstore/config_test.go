@@ -15,6 +15,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/core/internal/asking"
 	"github.com/headgate/headgate/core/store"
 	"github.com/headgate/headgate/internal/redistest"
 )
@@ -282,7 +283,7 @@ func away(t testing.TB, c Config) *Store {
 	t.Cleanup(func() { s.Client().Close() })
 	l := newLimiter(t, s, "away", core.FixedWindow(core.PerDay(1)))
 	for !s.State().Away {
-		_ = s.limits.Decide(t.Context(), store.Charge{Limiter: l.Prepared(), Key: "k", N: 1}, false, new(store.Result))
+		_ = asking.Decide(t.Context(), s.limits, store.Allow, new(store.Result), store.Charge{Limiter: l.Prepared(), Key: "k", N: 1})
 	}
 	return s
 }
@@ -358,19 +359,21 @@ func TestFailuresGrantExtra(t *testing.T) {
 	} {
 		s := away(t, test.config)
 		l := newLimiter(t, s, "api", core.FixedWindow(per(100, 400*day)))
-		c := store.Charge{Limiter: l.Prepared(), Key: "k", N: test.n, Extra: test.extra}
-		var r store.Result
-		if err := s.Decide(t.Context(), c, false, &r); err != nil || !r.Allowed || r.Extra != test.want {
+		c := store.Charge{Limiter: l.Prepared(), Key: "k", N: test.n}
+		r, err := asking.Ask(t.Context(), s, &store.Question{Charges: []store.Charge{c}, Extra: test.extra})
+		if err != nil || !r.Allowed || r.Extra != test.want {
 			t.Errorf("%+v: allowed %t with %d extra: %v", test, r.Allowed, r.Extra, err)
 		}
-		if err := s.DecideAll(t.Context(), []store.Charge{c}, &r); !errors.Is(err, store.ErrExtra) || errors.Is(err, store.ErrUnavailable) {
-			t.Errorf("%+v: one of several with an Extra: %v", test, err)
+		for _, q := range []*store.Question{
+			{Charges: []store.Charge{c, {Limiter: l.Prepared(), Key: "j", N: 1}}, Extra: 1},
+			{Mode: store.Settle, Charges: []store.Charge{asking.Settled(c, &r, 0)}, Extra: 1},
+		} {
+			if _, err := asking.Ask(t.Context(), s, q); !errors.Is(err, store.ErrExtra) || errors.Is(err, store.ErrUnavailable) {
+				t.Errorf("%+v: to %v with an Extra: %v", test, q.Mode, err)
+			}
 		}
-		if err := s.Settle(t.Context(), []store.Settlement{{Charge: c, At: r.At, Source: r.Source}}); !errors.Is(err, store.ErrExtra) {
-			t.Errorf("%+v: settled with an Extra: %v", test, err)
-		}
-		c.N, c.Extra = c.N+r.Extra, 0
-		if err := s.Settle(t.Context(), []store.Settlement{{Charge: c, At: r.At, Source: r.Source}}); err != nil {
+		c.N += r.Extra
+		if err := asking.Settle(t.Context(), s, asking.Settled(c, &r, 0)); err != nil {
 			t.Error(err)
 		}
 		whole := 100 / max(int64(test.config.Servers), 1)

@@ -18,6 +18,7 @@ import (
 	"github.com/alicebob/miniredis/v2"
 
 	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/core/internal/asking"
 	"github.com/headgate/headgate/core/internal/reference"
 	"github.com/headgate/headgate/core/step"
 	"github.com/headgate/headgate/core/store"
@@ -42,7 +43,7 @@ func one(ps ...core.Policy) (plans [][]core.Policy) {
 
 // nine policies are more than the states that a key may have.
 func nine(of func(n int64) core.Policy) (ps []core.Policy) {
-	for n := range int64(step.MaxKept + 1) {
+	for n := range int64(step.MaxVariants + 1) {
 		ps = append(ps, of(n+1))
 	}
 	return ps
@@ -197,7 +198,7 @@ type walk struct {
 	among  []int                // the families and
 	keys   []string             // the keys that questions are about
 	held   [][2]core.Decision   // charges to settle
-	extras [][2]store.Settlement
+	extras [][2]store.Charge
 	counts map[string]int
 
 	age func(about core.Charge) // shortens the lives of what is stored, if it is in Redis
@@ -364,12 +365,13 @@ func (w *walk) askExtra() {
 	case 1:
 		extra = math.MaxInt64
 	}
-	peek := w.rng.IntN(4) == 0
-	cs[0].Extra, cs[1].Extra = extra, extra
-	var r, q store.Result
-	err := got.Limiter.Store().Decide(w.Context(), cs[0], peek, &r)
+	mode, peek := store.Allow, w.rng.IntN(4) == 0
+	if peek {
+		mode = store.Peek
+	}
+	r, err := asking.Ask(w.Context(), got.Limiter.Store(), &store.Question{Mode: mode, Charges: cs[:1], Extra: extra})
 	w.ref.Forgets = r.Source == core.SourceCache
-	err2 := want.Limiter.Store().Decide(w.Context(), cs[1], peek, &q)
+	q, err2 := asking.Ask(w.Context(), want.Limiter.Store(), &store.Question{Mode: mode, Charges: cs[1:], Extra: extra})
 	w.ref.Forgets = false
 	w.count(r.Allowed, "")
 	if err != nil || err2 != nil {
@@ -391,10 +393,10 @@ func (w *walk) askExtra() {
 	if r.Allowed && !peek && w.rng.IntN(3) == 0 {
 		n := cs[0].N + r.Extra
 		actual := w.rng.Int64N(min(2*n, step.MaxInt))
-		var pair [2]store.Settlement
+		var pair [2]store.Charge
 		for i, c := range cs {
-			c.N, c.Extra = n, 0
-			pair[i] = store.Settlement{Charge: c, At: r.At, Source: r.Source, Actual: actual}
+			c.N = n
+			pair[i] = asking.Settled(c, &r, actual)
 		}
 		w.extras = append(w.extras, pair)
 	}
@@ -407,7 +409,7 @@ func (w *walk) settleExtra() {
 	got, want := pair[:1], pair[1:]
 	w.extras = slices.Delete(w.extras, i, i+1)
 	stores := w.plans[0][0]
-	err, err2 := stores[0].Store().Settle(w.Context(), got), stores[1].Store().Settle(w.Context(), want)
+	err, err2 := asking.Settle(w.Context(), stores[0].Store(), got...), asking.Settle(w.Context(), stores[1].Store(), want...)
 	if got[0].Uncovered != want[0].Uncovered || err != nil || err2 != nil {
 		w.Errorf("%d settled to %d: %d units uncovered, want %d; %v, want %v", got[0].N, got[0].Actual, got[0].Uncovered, want[0].Uncovered, err, err2)
 	}
@@ -483,7 +485,7 @@ func sameAsCached(d, e *core.Decision) bool {
 }
 
 // numbers are the parameters of a limiter's policies.
-func numbers(l store.Limiter) (all []step.Numbers) {
+func numbers(l *store.Limiter) (all []step.Numbers) {
 	for _, p := range l.Spec().Policies {
 		all = append(all, p.Step.Numbers())
 	}
@@ -549,7 +551,7 @@ func newWalkOn(t *testing.T, addr, prefix string) *walk {
 	c.tell(s)
 	w := newWalk(t, s, c, prefix)
 	w.age = func(about core.Charge) {
-		charge := store.Charge{Limiter: s.bare(t, about.Limiter), Key: about.Key}
+		charge := store.Charge{Limiter: about.Limiter.Prepared(), Key: about.Key}
 		for _, name := range s.backend.values(nil, &charge) {
 			s.Client().PExpire(t.Context(), name, 30*time.Minute) // less than a charge wants, with an instant
 		}

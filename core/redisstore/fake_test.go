@@ -17,7 +17,6 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/maintnotifications"
 
-	"github.com/headgate/headgate/core/internal/remote"
 	"github.com/headgate/headgate/core/step"
 )
 
@@ -263,7 +262,7 @@ func (f *fake) script(words []string) string {
 	for len(questions) > 0 {
 		mode, parts, bytes := questions[0], int(questions[1]), int(questions[2])
 		f.asked++
-		if remote.Mode(mode) == remote.Settle {
+		if mode == modeSettle {
 			out += strings.Repeat("\x03"+strings.Repeat("\x00", 7), parts)
 		} else {
 			out += strings.Repeat("\x03", parts)

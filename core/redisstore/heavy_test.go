@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/core/internal/asking"
 	"github.com/headgate/headgate/core/internal/remote"
 	"github.com/headgate/headgate/core/store"
 	"github.com/headgate/headgate/internal/redistest"
@@ -23,30 +24,29 @@ func TestWeights(t *testing.T) {
 	two := newLimiter(t, s, "two", core.FixedWindow(core.PerDay(10)).Named("a"), core.FixedWindow(core.PerHour(10)).Named("b"))
 	for name, test := range map[string]struct {
 		l        *core.Limiter
-		mode     remote.Mode
+		mode     store.Mode
 		n, more  int64 // n and Extra, or for a settlement n and actual
 		work     int
 		together int // in a call
 	}{
-		"light":               {plain, remote.Ask, 1, 0, 0, 128},
-		"two policies":        {two, remote.Ask, 1, 0, 0, 64},
-		"fine windows":        {fine, remote.Ask, 1, 0, 0, 8},
-		"small charges":       {log, remote.Ask, 1, 0, 0, 128},
-		"charges":             {log, remote.Ask, 3000, 0, 0, 2},
-		"large charges":       {log, remote.Ask, 10_000, 0, 0, 0},
-		"extra units":         {log, remote.Ask, 1, 10_000, 0, 0},
-		"peeks":               {log, remote.Peek, 10_000, 0, 0, 128},
-		"refunds":             {log, remote.Settle, 10_000, 0, 0, 128},
-		"settlements upwards": {log, remote.Settle, 1, 2, 0, 0},
-		"rings known to grow": {log, remote.Ask, 1, 0, 3000, 2},
+		"light":               {plain, store.Allow, 1, 0, 0, 128},
+		"two policies":        {two, store.Allow, 1, 0, 0, 64},
+		"fine windows":        {fine, store.Allow, 1, 0, 0, 8},
+		"small charges":       {log, store.Allow, 1, 0, 0, 128},
+		"charges":             {log, store.Allow, 3000, 0, 0, 2},
+		"large charges":       {log, store.Allow, 10_000, 0, 0, 0},
+		"extra units":         {log, store.Allow, 1, 10_000, 0, 0},
+		"peeks":               {log, store.Peek, 10_000, 0, 0, 128},
+		"refunds":             {log, store.Settle, 10_000, 0, 0, 128},
+		"settlements upwards": {log, store.Settle, 1, 2, 0, 0},
+		"rings known to grow": {log, store.Allow, 1, 0, 3000, 2},
 	} {
-		q := &question{
-			Mode: test.mode, Charges: []store.Charge{{Limiter: s.bare(t, test.l), Key: "k", N: test.n}}, Work: test.work,
-		}
-		if test.mode == remote.Settle {
-			q.Actual = test.more
+		c := store.Charge{Limiter: test.l.Prepared(), Key: "k", N: test.n}
+		q := &question{Question: store.Question{Mode: test.mode, Charges: []store.Charge{c}}, Work: test.work}
+		if test.mode == store.Settle {
+			q.Charges[0].Actual = test.more
 		} else {
-			q.Charges[0].Extra = test.more
+			q.Extra = test.more
 		}
 		if got := maxWords / s.backend.Weight(q); got != test.together {
 			t.Errorf("%s: %d in a call, want %d", name, got, test.together)
@@ -95,13 +95,12 @@ func TestLogsAreBounded(t *testing.T) {
 	}
 	// A script is given at most so many words.
 	l := newLimiter(t, s, "one", log(maxLog))
-	var r store.Result
-	err := s.Decide(t.Context(), store.Charge{Limiter: l.Prepared(), Key: "extra", N: 1, Extra: math.MaxInt64}, false, &r)
+	r, err := asking.Ask(t.Context(), s, &store.Question{Charges: []store.Charge{{Limiter: l.Prepared(), Key: "extra", N: 1}}, Extra: math.MaxInt64})
 	if err != nil || r.Extra != maxLog-1 {
 		t.Errorf("%d extra units, %v", r.Extra, err)
 	}
-	q := question{Charges: []store.Charge{{Limiter: s.bare(t, l), N: maxLog}}}
-	if got := words(&q); got != maxLog {
+	q := question{Question: store.Question{Charges: []store.Charge{{Limiter: l.Prepared(), N: maxLog}}}}
+	if got := s.backend.words(&q); got != maxLog {
 		t.Errorf("the largest charge has %d words", got)
 	}
 }
@@ -124,7 +123,7 @@ func TestLargeRingsGrowApart(t *testing.T) {
 			count := newLimiter(t, s, name, policies[len(policies)-1]) // the log alone
 			other := newLimiter(t, s, "other", core.FixedWindow(core.PerDay(10)))
 			var cs []store.Charge
-			bare := s.bare(t, l)
+			bare := l.Prepared()
 			for i := range 4 {
 				key := fmt.Sprint("large", i)
 				allow(t, count, key, used)
@@ -134,7 +133,7 @@ func TestLargeRingsGrowApart(t *testing.T) {
 				cs = append(cs, store.Charge{Limiter: bare, Key: key, N: 1}, store.Charge{Limiter: bare, Key: fmt.Sprint("small", i), N: 1})
 			}
 			if mixed {
-				cs = append(cs, store.Charge{Limiter: s.bare(t, other), Key: "k", N: 1})
+				cs = append(cs, store.Charge{Limiter: other.Prepared(), Key: "k", N: 1})
 			}
 			for i, q := range flyTogether(t, s, cs...) {
 				late := errors.Is(q.Err, remote.ErrPutOff)

@@ -109,7 +109,7 @@ func escape(b []byte, s, special string) []byte {
 func (b *backend) values(names []string, c *store.Charge) []string {
 	var room [maxPlainKey + 64]byte
 	tag := b.names.tag(room[:0], c.Key)
-	for _, suffix := range prepared(c.Limiter).suffixes {
+	for _, suffix := range b.prepared(c.Limiter).suffixes {
 		names = append(names, string(append(tag, suffix...)))
 	}
 	return names

@@ -10,7 +10,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/headgate/headgate/core/internal/remote"
 	"github.com/headgate/headgate/core/step"
 )
 
@@ -165,7 +164,7 @@ func TestNumbersInLua(t *testing.T) {
 	for _, want := range []string{
 		fmt.Sprintf("local used = sub(questions, 1, %d)\n", scripted),
 		"local BEGINNING = " + strconv.Itoa(29+7*nearEntries) + " ",
-		fmt.Sprintf("local PEEK, SETTLE, DENY, EXTRA = %d, %d, %d, %d\n", remote.Peek, remote.Settle, remote.Deny, modeExtra),
+		fmt.Sprintf("local PEEK, SETTLE, DENY, EXTRA = %d, %d, %d, %d\n", modePeek, modeSettle, modeRefuse, modeExtra),
 		"if size > " + strconv.Itoa(partBytes) + " then n =",
 		"local MAXWORDS = " + strconv.Itoa(maxWords) + " ",
 		fmt.Sprintf("local LENGTHS = %d ", 1<<lengthBits),

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -68,24 +67,10 @@ func with(t testing.TB, l *core.Limiter, policies ...core.Policy) *core.Limiter 
 	return l
 }
 
-// bareOnes are what bare has returned.
-var bareOnes sync.Map
-
-// bare is a limiter as the backend prepares it, below all layers.
-func (s *Store) bare(t testing.TB, l *core.Limiter) store.Limiter {
-	t.Helper()
-	b, err := s.backend.Prepare(*l.Prepared().Spec())
-	if err != nil {
-		t.Fatal(err)
-	}
-	same, _ := bareOnes.LoadOrStore(l, b)
-	return same.(store.Limiter)
-}
-
 // cell is the name of the first state of a limiter's key.
 func (s *Store) cell(t testing.TB, l *core.Limiter, key string) string {
 	t.Helper()
-	return s.backend.values(nil, &store.Charge{Limiter: s.bare(t, l), Key: key})[0]
+	return s.backend.values(nil, &store.Charge{Limiter: l.Prepared(), Key: key})[0]
 }
 
 // ask sends questions in one call.

@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/core/internal/asking"
 	"github.com/headgate/headgate/core/internal/reference"
-	"github.com/headgate/headgate/core/internal/remote"
 	"github.com/headgate/headgate/core/store"
 	"github.com/headgate/headgate/internal/norace"
 	"github.com/headgate/headgate/internal/redistest"
@@ -24,26 +24,24 @@ func TestMergedQuestionsAreAnsweredInOrder(t *testing.T) {
 	clock.tell(s)
 	w := newWalk(t, s, clock, "")
 	ref := reference.New(clock.now)
-	var admitted []store.Settlement // to settle
+	var admitted []store.Charge // to settle
 
 	draw := func() *question {
 		q := new(question)
 		switch x := w.rng.IntN(10); {
 		case x == 0 && len(admitted) > 0:
 			i := w.rng.IntN(len(admitted))
-			t := admitted[i]
+			q.Mode, q.Charges = store.Settle, []store.Charge{admitted[i]}
 			admitted = slices.Delete(admitted, i, i+1)
-			q.Mode, q.At, q.Actual = remote.Settle, t.At, t.Actual
-			q.Charges = []store.Charge{t.Charge}
 			return q
 		case x == 1:
-			q.Mode = remote.Peek
+			q.Mode = store.Peek
 		case x == 2:
-			q.Mode = remote.Deny
+			q.Mode = store.Refuse
 		}
 		for range 1 + w.rng.IntN(3) {
 			c, _ := w.charge()
-			l := s.bare(t, c.Limiter)
+			l := c.Limiter.Prepared()
 			same := func(d store.Charge) bool { return c.Key == d.Key && l.Spec().Name == d.Limiter.Spec().Name }
 			if !slices.ContainsFunc(q.Charges, same) {
 				q.Charges = append(q.Charges, store.Charge{Limiter: l, Key: c.Key, N: min(c.N, l.Spec().Most())})
@@ -65,10 +63,11 @@ func TestMergedQuestionsAreAnsweredInOrder(t *testing.T) {
 			if q.Err != nil {
 				t.Fatalf("round %d, question %d of %d, mode %d: %s%v", round, i, len(batch), q.Mode, w.about(q.Charges), q.Err)
 			}
-			if q.Mode == remote.Settle {
-				own := []store.Settlement{{Charge: q.Charges[0], At: q.At, Source: core.SourceStore, Actual: q.Actual}}
-				ref.Settle(context.Background(), own)
-				if got, want := q.Uncovered, own[0].Uncovered; got != want {
+			if q.Mode == store.Settle {
+				own := slices.Clone(q.Charges)
+				own[0].Uncovered = 0
+				asking.Settle(context.Background(), ref, own...)
+				if got, want := q.Charges[0].Uncovered, own[0].Uncovered; got != want {
 					t.Fatalf("round %d, question %d of %d: %d units uncovered, want %d", round, i, len(batch), got, want)
 				}
 				continue
@@ -77,9 +76,9 @@ func TestMergedQuestionsAreAnsweredInOrder(t *testing.T) {
 			if got, want := fmt.Sprintf("%+v", readings(q.Result)), fmt.Sprintf("%+v", readings(want)); got != want {
 				t.Fatalf("round %d, question %d of %d: %s\ngot  %s\nwant %s", round, i, len(batch), w.about(q.Charges), got, want)
 			}
-			if q.Mode == remote.Ask && q.Result.Allowed {
+			if q.Mode == store.Allow && q.Result.Allowed {
 				c := q.Charges[0]
-				admitted = append(admitted, store.Settlement{Charge: c, At: q.Result.At, Source: core.SourceStore, Actual: w.rng.Int64N(2 * min(c.N, 1<<40))})
+				admitted = append(admitted, asking.Settled(c, &q.Result, w.rng.Int64N(2*min(c.N, 1<<40))))
 			}
 		}
 	}
@@ -102,7 +101,7 @@ func TestAlikeQuestionsAreAnsweredInOrder(t *testing.T) {
 		for range 1 + w.rng.IntN(8) {
 			q := new(question)
 			c, _ := w.charge()
-			l := s.bare(t, first.Limiter)
+			l := first.Limiter.Prepared()
 			q.Charges = []store.Charge{{Limiter: l, Key: c.Key, N: min(c.N, l.Spec().Most())}}
 			batch = append(batch, q)
 		}
@@ -131,22 +130,23 @@ func TestLongLogsAreReadAgain(t *testing.T) {
 		core.SlidingLog(per(64, time.Second)),
 		core.SlidingLog(per(64, time.Second)).CountDenied(),
 	} {
-		for _, mode := range []remote.Mode{remote.Ask, remote.Peek, remote.Deny, remote.Settle} {
+		for _, mode := range []store.Mode{store.Allow, store.Peek, store.Refuse, store.Settle} {
 			key := fmt.Sprint(i, mode)
 			about := func(l *core.Limiter, n int64) []store.Charge {
-				return []store.Charge{{Limiter: s.bare(t, l), Key: key, N: n}}
+				return []store.Charge{{Limiter: l.Prepared(), Key: key, N: n}}
 			}
-			fill := &question{Charges: about(long, 90)}
+			fill := &question{Question: store.Question{Charges: about(long, 90)}}
 			s.ask(t, []*question{fill})
 			decide(ref, fill)
 			clock.move(1000)
 
-			first := &question{Mode: remote.Peek, Charges: about(long, 1)}
-			second := &question{Mode: mode, Charges: about(with(t, long, p), 1), At: clock.now()}
+			first := &question{Question: store.Question{Mode: store.Peek, Charges: about(long, 1)}}
+			second := &question{Question: store.Question{Mode: mode, Charges: about(with(t, long, p), 1)}}
+			second.Charges[0].At = clock.now()
 			s.ask(t, []*question{first, second})
 			if first.Err != nil || second.Err != nil {
 				t.Errorf("mode %d under %v: %v, %v", mode, p, first.Err, second.Err)
-			} else if mode != remote.Settle {
+			} else if mode != store.Settle {
 				if got, want := fmt.Sprint(readings(second.Result)), fmt.Sprint(readings(decide(ref, second))); got != want {
 					t.Errorf("mode %d under %v: %s, want %s", mode, p, got, want)
 				}
@@ -156,15 +156,8 @@ func TestLongLogsAreReadAgain(t *testing.T) {
 }
 
 // decide asks the reference a question.
-func decide(ref *reference.Store, q *question) (r store.Result) {
-	switch q.Mode {
-	case remote.Peek:
-		_ = ref.PeekAll(context.Background(), q.Charges, &r)
-	case remote.Deny:
-		_ = ref.DenyAll(context.Background(), q.Charges, &r)
-	default:
-		_ = ref.DecideAll(context.Background(), q.Charges, &r)
-	}
+func decide(ref *reference.Store, q *question) store.Result {
+	r, _ := asking.Ask(context.Background(), ref, &store.Question{Mode: q.Mode, Charges: q.Charges, Extra: q.Extra})
 	return r
 }
 

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/core/internal/asking"
 	"github.com/headgate/headgate/core/step"
 	"github.com/headgate/headgate/core/store"
 	"github.com/headgate/headgate/internal/norace"
@@ -19,7 +20,7 @@ import (
 func flyTogether(t *testing.T, s *Store, cs ...store.Charge) []*question {
 	var batch []*question
 	for _, c := range cs {
-		batch = append(batch, &question{Charges: []store.Charge{c}})
+		batch = append(batch, &question{Question: store.Question{Charges: []store.Charge{c}}})
 	}
 	s.ask(t, batch)
 	return batch
@@ -43,7 +44,7 @@ func TestPoisonedCellChargesNoOther(t *testing.T) {
 			} {
 				var names []string
 				for _, c := range cs {
-					names = s.backend.values(names, &store.Charge{Limiter: s.bare(t, c.Limiter), Key: c.Key})
+					names = s.backend.values(names, &store.Charge{Limiter: c.Limiter.Prepared(), Key: c.Key})
 				}
 				for poisoned := range names {
 					for _, poison := range []string{"RPUSH", "SET"} {
@@ -105,7 +106,7 @@ func garbage(rng *rand.Rand, model string) string {
 // severalGarbage returns bytes that begin like a value that is kept under several numbers.
 func severalGarbage(rng *rand.Rand, model string) string {
 	b := []byte{255}
-	for range rng.IntN(step.MaxKept + 2) {
+	for range rng.IntN(step.MaxVariants + 2) {
 		v := garbage(rng, model)
 		if rng.IntN(4) > 0 {
 			v = model
@@ -172,7 +173,7 @@ func garbageHarmsNoOther(t *testing.T, server *redistest.Server, rounds int) {
 		for _, l := range []*core.Limiter{l, two} {
 			allow(t, l, "model", 1)
 			for round := range rounds {
-				names := s.backend.values(nil, &store.Charge{Limiter: s.bare(t, l), Key: "poisoned"})
+				names := s.backend.values(nil, &store.Charge{Limiter: l.Prepared(), Key: "poisoned"})
 				name := names[len(names)-1]
 				reply, _ := server.Do("GET", strings.Replace(name, "poisoned", "model", 1))
 				model := reply.(string)
@@ -187,13 +188,13 @@ func garbageHarmsNoOther(t *testing.T, server *redistest.Server, rounds int) {
 				server.Do("SET", name, value)
 				good, mixed := fmt.Sprint("good", round), round%2 == 1
 				cs := []store.Charge{
-					{Limiter: s.bare(t, l), Key: good + "a", N: 1},
-					{Limiter: s.bare(t, l), Key: "poisoned", N: 1 + rng.Int64N(3)},
-					{Limiter: s.bare(t, l), Key: "poisoned", N: 1},
-					{Limiter: s.bare(t, l), Key: good + "b", N: 1},
+					{Limiter: l.Prepared(), Key: good + "a", N: 1},
+					{Limiter: l.Prepared(), Key: "poisoned", N: 1 + rng.Int64N(3)},
+					{Limiter: l.Prepared(), Key: "poisoned", N: 1},
+					{Limiter: l.Prepared(), Key: good + "b", N: 1},
 				}
 				if mixed {
-					cs[0].Limiter = s.bare(t, newLimiter(t, s, "another", core.FixedWindow(core.PerDay(1_000_000))))
+					cs[0].Limiter = newLimiter(t, s, "another", core.FixedWindow(core.PerDay(1_000_000))).Prepared()
 				}
 				batch := flyTogether(t, s, cs...)
 				for _, i := range []int{0, 3} {
@@ -215,7 +216,7 @@ func garbageHarmsNoOther(t *testing.T, server *redistest.Server, rounds int) {
 				}
 				charge := store.Charge{Limiter: l.Prepared(), Key: "poisoned", N: 1}
 				for _, actual := range []int64{0, 2, 5} { // an error, or not
-					_ = s.Settle(t.Context(), []store.Settlement{{Charge: charge, At: time.Now().UnixMicro(), Source: core.SourceStore, Actual: actual}})
+					_ = asking.Settle(t.Context(), s, asking.Settled(charge, &store.Result{At: time.Now().UnixMicro(), Source: core.SourceStore}, actual))
 				}
 				if s.State().Away {
 					t.Fatalf("%v: %d bytes %.60q: %+v", p, len(value), value, s.State())

@@ -19,7 +19,7 @@ const (
 type question = remote.Question
 
 // Weight implements [remote.Backend].
-func (b *backend) Weight(q *question) int { return max(words(q), cellWeight*parts(q)) }
+func (b *backend) Weight(q *question) int { return max(b.words(q), cellWeight*parts(q)) }
 
 // parts is the number of cells of the question.
 func parts(q *question) int {
@@ -33,14 +33,14 @@ func parts(q *question) int {
 // words is about how many words of state Redis reads and writes for the question: of a
 // long log, as many as there are units. Whether a log has to be laid out anew is not known
 // before the question is sent.
-func words(q *question) int {
+func (b *backend) words(q *question) int {
 	words := q.Work
 	for i := range q.Charges {
-		n, units := prepared(q.Charges[i].Limiter), q.Charges[i].N+extra(q)
+		n, units := b.prepared(q.Charges[i].Limiter), q.Charges[i].N+extra(q)
 		switch {
-		case q.Mode == remote.Settle && q.Actual > units:
+		case q.Mode == store.Settle && q.Charges[i].Actual > units:
 			units = maxLog // and perhaps another ring
-		case q.Mode == remote.Settle, q.Mode == remote.Peek:
+		case q.Mode == store.Settle, q.Mode == store.Peek:
 			units = 0
 		}
 		words += n.words + n.logs*int(units)
@@ -51,20 +51,40 @@ func words(q *question) int {
 // extra returns how many units beyond N to ask for. More than can ever be granted are
 // not, so that the script counts exactly.
 func extra(q *question) int64 {
-	c := &q.Charges[0]
-	if c.Extra <= 0 {
+	if q.Extra <= 0 {
 		return 0
 	}
-	return min(c.Extra, c.Limiter.Spec().Most()-c.N)
+	c := &q.Charges[0]
+	return min(q.Extra, c.Limiter.Spec().Most()-c.N)
 }
 
-// modeExtra is added to the mode of a question with an Extra, as in the script.
-const modeExtra = 4
+// The modes of questions in the script.
+const (
+	modeAllow = iota
+	modePeek
+	modeSettle
+	modeRefuse
+	modeExtra // is added to that of a question with an Extra
+)
+
+// modeOf returns the mode of a question in the script.
+func modeOf(m store.Mode) byte {
+	switch m {
+	case store.Peek:
+		return modePeek
+	case store.Settle:
+		return modeSettle
+	case store.Refuse:
+		return modeRefuse
+	default:
+		return modeAllow
+	}
+}
 
 // add writes the question into a call of the script.
 func (b *backend) add(c *call, q *question) {
-	mode, bytes, more := q.Mode, partBytes, extra(q)
-	if q.Mode == remote.Settle {
+	mode, bytes, more := modeOf(q.Mode), partBytes, extra(q)
+	if q.Mode == store.Settle {
 		bytes = settlementBytes
 	} else if slices.ContainsFunc(q.Charges, func(c store.Charge) bool { return c.N != 1 }) {
 		bytes = unitsBytes
@@ -72,13 +92,13 @@ func (b *backend) add(c *call, q *question) {
 	if more > 0 {
 		mode += modeExtra
 	}
-	several := len(q.Charges) > 1 || len(prepared(q.Charges[0].Limiter).suffixes) > 1
+	several := len(q.Charges) > 1 || len(b.prepared(q.Charges[0].Limiter).suffixes) > 1
 	c.begin(mode, parts(q), bytes, several)
 	for i := range q.Charges {
 		charge := &q.Charges[i]
 		var room [maxPolicies]string
 		names := b.values(room[:0], charge)
-		l := prepared(charge.Limiter)
+		l := b.prepared(charge.Limiter)
 		place := c.add(l)
 		for j := range l.policies {
 			p := &l.policies[j]
@@ -86,9 +106,9 @@ func (b *backend) add(c *call, q *question) {
 			if bytes >= unitsBytes {
 				c.number(charge.N)
 			}
-			if q.Mode == remote.Settle {
-				c.number(q.At)
-				c.number(q.Actual)
+			if q.Mode == store.Settle {
+				c.number(charge.At)
+				c.number(charge.Actual)
 			}
 		}
 	}
@@ -98,12 +118,12 @@ func (b *backend) add(c *call, q *question) {
 }
 
 // read takes the question's answer from the reply.
-func read(q *question, r *reply) {
-	if q.Mode == remote.Settle {
-		q.Uncovered, q.Err = r.uncovered(parts(q))
+func (b *backend) read(q *question, r *reply) {
+	if q.Mode == store.Settle {
+		q.Charges[0].Uncovered, q.Err = r.uncovered(parts(q))
 		return
 	}
-	if q.Err = r.result(q); errors.Is(q.Err, remote.ErrPutOff) {
+	if q.Err = r.result(b, q); errors.Is(q.Err, remote.ErrPutOff) {
 		q.Work = r.work
 	}
 }

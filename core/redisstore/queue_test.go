@@ -13,6 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/core/internal/asking"
 	"github.com/headgate/headgate/core/internal/remote"
 	"github.com/headgate/headgate/core/store"
 	"github.com/headgate/headgate/internal/bubble"
@@ -264,11 +265,11 @@ func TestSlicesOfTheCallerAreNotRetained(t *testing.T) {
 					synctest.Wait()
 				}
 				cs := []store.Charge{{Limiter: l.Prepared(), Key: "a", N: 1}, {Limiter: l.Prepared(), Key: "b", N: 1}}
-				ss := []store.Settlement{{Charge: store.Charge{Limiter: l.Prepared(), Key: "a", N: 2}, Source: core.SourceStore, Actual: 1}}
+				ss := []store.Charge{{Limiter: l.Prepared(), Key: "a", N: 2, Source: core.SourceStore, Actual: 1}}
 				ctx, cancel := context.WithCancel(context.Background())
 				var callers sync.WaitGroup
-				callers.Go(func() { s.DecideAll(ctx, cs, new(store.Result)) })
-				callers.Go(func() { s.Settle(ctx, ss) })
+				callers.Go(func() { asking.Decide(ctx, s, store.Allow, new(store.Result), cs...) })
+				callers.Go(func() { asking.Settle(ctx, s, ss...) })
 				synctest.Wait()
 				if sentFirst { // those on their way are answered, and the next call is not
 					f.answerCalls(maxInFlight)
@@ -285,7 +286,7 @@ func TestSlicesOfTheCallerAreNotRetained(t *testing.T) {
 				if _, asked := f.counts(); asked != maxInFlight+1 && !sentFirst || asked != maxInFlight+2 && sentFirst {
 					t.Errorf("%d questions were asked", asked)
 				}
-				if ss[0] != (store.Settlement{}) {
+				if ss[0] != (store.Charge{}) {
 					t.Errorf("the settlement has become %+v", ss[0])
 				}
 			})

@@ -248,15 +248,14 @@ func New(client redis.UniversalClient, c Config) (*Store, error) {
 // stack returns the layers over a backend.
 func stack(b *backend, c Config) store.Store {
 	sender := remote.NewSender(b, c.remote())
-	var top remote.Denier = sender
+	var top store.Store = sender
 	if c.RefusalTTL > 0 {
 		top = remote.NewRefusals(sender, c.RefusalTTL, c.Timeout)
 	}
-	all := store.Store(top)
 	if b.isCluster() {
-		all = remote.NewInTurn(top, b.inOneHashSlot, c.Timeout)
+		top = remote.NewInTurn(top, b.inOneHashSlot, c.Timeout)
 	}
-	return remote.NewFailover(all, remote.Failure(c.Failure), memstore.New(memstore.Config{}), c.Servers)
+	return remote.NewFailover(top, remote.Failure(c.Failure), memstore.New(memstore.Config{}), c.Servers)
 }
 
 // clientFaults returns all that is wrong with a client, as far as its options tell.

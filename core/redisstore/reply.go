@@ -81,12 +81,12 @@ func (r *reply) part() (byte, error) {
 }
 
 // result reads the answer to a question.
-func (r *reply) result(q *question) error {
+func (r *reply) result(b *backend, q *question) error {
 	result := &q.Result
 	result.Start(r.at, store.SourceStore)
 	first := true
 	for _, c := range q.Charges {
-		l := prepared(c.Limiter)
+		l := b.prepared(c.Limiter)
 		var admitted [maxPolicies]bool
 		var readings [maxPolicies]step.Reading
 		for j := range l.policies {
@@ -110,7 +110,7 @@ func (r *reply) result(q *question) error {
 				if p.denied == 1 {
 					refused = c.N
 				}
-			case q.Mode == remote.Ask:
+			case q.Mode == store.Allow:
 				charged = c.N + result.Extra
 			}
 			var state string

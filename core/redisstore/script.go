@@ -10,7 +10,6 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/headgate/headgate/core/internal/remote"
 	"github.com/headgate/headgate/core/step"
 	"github.com/headgate/headgate/core/store"
 )
@@ -91,12 +90,12 @@ const (
 
 // begin adds the head of a question, whose parts have so many bytes, and which is about several
 // values or not.
-func (c *call) begin(mode remote.Mode, parts, bytes int, several bool) {
+func (c *call) begin(mode byte, parts, bytes int, several bool) {
 	apart := byte(0)
 	if several {
 		apart = 1
 	}
-	c.questions = append(c.questions, byte(mode), byte(parts), byte(bytes), apart)
+	c.questions = append(c.questions, mode, byte(parts), byte(bytes), apart)
 }
 
 // add adds a limiter, and returns where its numbers are.

@@ -310,7 +310,7 @@ repeat
           else
             if burst == c then
               d = t
-            elseif burst > c then
+            elseif burst > c and (others or t > now or t == now and f > 0) then -- or what it is kept for is over
               c = burst
               e = min(div(q * burst + burst, 4) + 2, 2251799813685248) -- 2^51: a value may be garbage
             end
@@ -426,6 +426,7 @@ repeat
               if c > 0 then f = at(own, key, b, e, 0) end
             end
           end
+          if a > logLimit and c == 0 and not others and (d <= now or at(own, key, b, e, -1) + logPeriod <= now) then a = logLimit end -- what it is kept for is over
           ok = n <= logLimit - c
         end
       elseif algorithm == 5 then -- mi2
@@ -625,7 +626,7 @@ repeat
         most = function(place) return (read('>I7', numbers, place + 14)) end,
 
         giveback = function(own, at, n, key, place)
-          local _, _, _, most, _, more = admits(1, tagged(own, place), 1, key, place, true)
+          local _, _, _, most, _, more = admits(1, tagged(own, place), 1, key, place, not key)
           local limit, period, burst, divisor = read('>I7I7I7I7', numbers, place)
           local t, f = read('>I7I7', own, 22)
           local per, p = limit / divisor, period / divisor
@@ -805,7 +806,7 @@ repeat
         most = function(place) return (read('>I7', numbers, place + 7)) end,
 
         giveback = function(own, at, n, key, place)
-          local _, most, first, count, newest, size = admits(4, own, 1, key, place, true)
+          local _, most, first, count, newest, size = admits(4, own, 1, key, place, not key)
           if max(now, newest) - at >= logPeriod or count == 0 then -- only most may change
             n, first, count = 0, read('>I2I2', own, 24)
           end
@@ -897,7 +898,7 @@ repeat
     end
 
     -- A key that is charged under several numbers of a policy has a state under each of them;
-    -- step.Kept says why. The value then begins with the byte 255, which no number does; then
+    -- step.Variant says why. The value then begins with the byte 255, which no number does; then
     -- for each of them, the one used last first: the instant until which it is kept, its length,
     -- and its own value.
     local SEVERAL, MAXKEPT = 255, 8
@@ -1074,7 +1075,7 @@ repeat
           fit = most(algorithm, tag(own), key, place, 0, min(actual - n, functions.most(place)))
           uncovered = actual - n - fit
           if fit > 0 then
-            new, life, patches = charge(algorithm, tag(own), fit, key, place, others or form < IN_PARTS, admits(algorithm, tag(own), fit, key, place, true))
+            new, life, patches = charge(algorithm, tag(own), fit, key, place, others or form < IN_PARTS, admits(algorithm, tag(own), fit, key, place, others))
           end
         end
         if life then
@@ -1169,7 +1170,7 @@ repeat
             else
               if burst == c then
                 d = t
-              elseif burst > c then
+              elseif burst > c and (others or t > now or t == now and f > 0) then -- or what it is kept for is over
                 c = burst
                 e = min(div(q * burst + burst, 4) + 2, 2251799813685248) -- 2^51: a value may be garbage
               end
@@ -1285,6 +1286,7 @@ repeat
                 if c > 0 then f = at(own, key, b, e, 0) end
               end
             end
+            if a > logLimit and c == 0 and not others and (d <= now or at(own, key, b, e, -1) + logPeriod <= now) then a = logLimit end -- what it is kept for is over
             ok = n <= logLimit - c
           end
         elseif algorithm == 5 then -- mi2

@@ -17,7 +17,7 @@ func FuzzReply(f *testing.F) {
 	s := away(f, Config{})
 	var cs []store.Charge
 	for i, p := range somePolicies(5, 10) {
-		cs = append(cs, store.Charge{Limiter: s.bare(f, newLimiter(f, s, fmt.Sprint(i), p)), Key: "k", N: 1})
+		cs = append(cs, store.Charge{Limiter: newLimiter(f, s, fmt.Sprint(i), p).Prepared(), Key: "k", N: 1})
 	}
 	word := string(step.AppendWord(nil, 1_700_000_000_000_000))
 	for _, text := range []string{
@@ -32,8 +32,8 @@ func FuzzReply(f *testing.F) {
 		if err != nil {
 			return
 		}
-		q := &question{Charges: cs}
-		if err := r.result(q); err == nil && q.Result.Len() != len(cs) {
+		q := &question{Question: store.Question{Charges: cs}}
+		if err := r.result(s.backend, q); err == nil && q.Result.Len() != len(cs) {
 			t.Errorf("%q: %d readings", text, q.Result.Len())
 		}
 		r, _ = newReply(text)
@@ -45,13 +45,13 @@ func FuzzReply(f *testing.F) {
 
 func TestShortRepliesAreErrors(t *testing.T) {
 	s := away(t, Config{})
-	cs := []store.Charge{{Limiter: s.bare(t, newLimiter(t, s, "api", core.FixedWindow(core.PerDay(1)))), Key: "k", N: 1}}
+	cs := []store.Charge{{Limiter: newLimiter(t, s, "api", core.FixedWindow(core.PerDay(1))).Prepared(), Key: "k", N: 1}}
 	word := string(step.AppendWord(nil, 1))
 	whole := word + "\x07" + word + word
 	for n := range len(whole) {
 		r, err := newReply(whole[:n])
 		if err == nil {
-			err = r.result(&question{Charges: cs})
+			err = r.result(s.backend, &question{Question: store.Question{Charges: cs}})
 		}
 		if !errors.Is(err, errReply) {
 			t.Errorf("%d bytes: %v", n, err)
@@ -62,13 +62,13 @@ func TestShortRepliesAreErrors(t *testing.T) {
 // Questions about one key name it once, so that each finds what those before it wrote.
 func TestQuestionsShareKeys(t *testing.T) {
 	s := away(t, Config{})
-	two := s.bare(t, newLimiter(t, s, "two", somePolicies(2, 10)...))
-	plan := s.bare(t, newLimiter(t, s, "two", somePolicies(1, 20)...))
+	two := newLimiter(t, s, "two", somePolicies(2, 10)...).Prepared()
+	plan := newLimiter(t, s, "two", somePolicies(1, 20)...).Prepared()
 	var batch []*question
 	for i := range 48 {
 		batch = append(batch,
-			&question{Charges: []store.Charge{{Limiter: two, Key: fmt.Sprint(i % 32), N: 1}}},
-			&question{Charges: []store.Charge{{Limiter: plan, Key: fmt.Sprint(i % 32), N: 1}}})
+			&question{Question: store.Question{Charges: []store.Charge{{Limiter: two, Key: fmt.Sprint(i % 32), N: 1}}}},
+			&question{Question: store.Question{Charges: []store.Charge{{Limiter: plan, Key: fmt.Sprint(i % 32), N: 1}}}})
 	}
 	c := s.backend.newCall(batch)
 	want := make(map[string]bool)
@@ -76,7 +76,7 @@ func TestQuestionsShareKeys(t *testing.T) {
 	for _, q := range batch {
 		rest = rest[headBytes:]
 		names := s.backend.values(nil, &q.Charges[0])
-		for _, p := range prepared(q.Charges[0].Limiter).policies {
+		for _, p := range s.backend.prepared(q.Charges[0].Limiter).policies {
 			want[names[p.value]] = true
 			if got := c.keys[rest[3]-1]; got != names[p.value] {
 				t.Errorf("a part about %q has the key %q", names[p.value], got)

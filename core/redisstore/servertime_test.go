@@ -42,10 +42,10 @@ func BenchmarkServerTime(b *testing.B) {
 	s := open(b, Config{Failure: FailClosed, RefusalTTL: -1}, server.Addr())
 	for _, shape := range shapes {
 		for _, plans := range []int64{1, 3, 1000} {
-			var limiters []store.Limiter
+			var limiters []*store.Limiter
 			first := newLimiter(b, s, shape.name, shape.plan(0)...)
 			for i := range plans {
-				limiters = append(limiters, s.bare(b, with(b, first, shape.plan(i)...)))
+				limiters = append(limiters, with(b, first, shape.plan(i)...).Prepared())
 			}
 			for _, size := range []int{1, 64} {
 				if size == 1 && plans > 1 {
@@ -55,7 +55,7 @@ func BenchmarkServerTime(b *testing.B) {
 					server.Flush()
 					batch := make([]*question, size)
 					for i := range batch {
-						batch[i] = &question{Charges: make([]store.Charge, 1)}
+						batch[i] = &question{Question: store.Question{Charges: make([]store.Charge, 1)}}
 					}
 					next := 0
 					ask := func() {

@@ -63,17 +63,13 @@ func (b *backend) try(ctx context.Context, hashSlot int) error {
 	for _, policies := range [][]store.Policy{all[:4], all, all[len(all)-1:]} {
 		spec.Policies = policies
 		n := min(spec.Most(), nearEntries+1) // of a log alone, more than is read whole
-		l, err := b.Prepare(spec)
-		if err != nil {
+		l := store.NewLimiter(spec)
+		if err := b.Prepare(l); err != nil {
 			return err
 		}
-		charges := []store.Charge{{Limiter: l, Key: b.trialKey(hashSlot), N: n}}
-		for _, q := range []*question{
-			{Mode: remote.Ask, Charges: charges},
-			{Mode: remote.Ask, Charges: charges}, // a state that is there
-			{Mode: remote.Settle, Charges: charges, At: time.Now().UnixMicro(), Actual: 0},
-		} {
-			q.Part = hashSlot
+		charges := []store.Charge{{Limiter: l, Key: b.trialKey(hashSlot), N: n, At: time.Now().UnixMicro()}}
+		for _, mode := range []store.Mode{store.Allow, store.Allow, store.Settle} { // the second of a state that is there
+			q := &question{Question: store.Question{Mode: mode, Charges: charges}, Part: hashSlot}
 			err := bounded(ctx, b.timeout, func(ctx context.Context) error {
 				if err, _ := b.Ask(ctx, []*question{q}); err != nil {
 					return err
@@ -84,7 +80,7 @@ func (b *backend) try(ctx context.Context, hashSlot int) error {
 				return err
 			}
 		}
-		err = bounded(ctx, b.timeout, func(ctx context.Context) error {
+		err := bounded(ctx, b.timeout, func(ctx context.Context) error {
 			return b.Reset(ctx, l, charges[0].Key)
 		})
 		if err != nil {

@@ -87,7 +87,7 @@ type away struct {
 	err error
 }
 
-func (a *away) Decide(context.Context, store.Charge, bool, *store.Result) error {
+func (a *away) Ask(context.Context, *store.Question) error {
 	return a.err
 }
 

@@ -15,7 +15,7 @@ import (
 
 // An other is a state under other numbers, of step and model alike.
 type other struct {
-	kept  step.Kept
+	kept  step.Variant
 	model model
 }
 
@@ -40,10 +40,10 @@ func (k *key) adopt(t failer, now int64, to step.Numbers) {
 			until = k.keptUntil(now)
 		}
 		k.model.resize(k.largest.Numbers())
-		all = append(all, other{step.Kept{Step: k.largest, State: k.state, Until: until}, k.model})
+		all = append(all, other{step.Variant{Step: k.largest, State: k.state, Until: until}, k.model})
 	}
 	all = append(all, k.others...)
-	var kept []step.Kept
+	var kept []step.Variant
 	for _, o := range all {
 		kept = append(kept, o.kept)
 	}
@@ -65,7 +65,7 @@ func (k *key) adopt(t failer, now int64, to step.Numbers) {
 			if most == nil || o.shows(now) > most.shows(now) {
 				most = &o
 			}
-			if slices.ContainsFunc(others, func(x step.Kept) bool { return step.Alike(x.Step, o.kept.Step) }) {
+			if slices.ContainsFunc(others, func(x step.Variant) bool { return step.Alike(x.Step, o.kept.Step) }) {
 				k.others = append(k.others, o)
 			}
 		}
@@ -111,7 +111,7 @@ func (k *key) renew(t failer, now int64) {
 		return
 	}
 	k.until = k.keptUntil(now)
-	var others []step.Kept
+	var others []step.Variant
 	for _, o := range k.others {
 		others = append(others, o.kept)
 	}
@@ -122,14 +122,14 @@ func (k *key) renew(t failer, now int64) {
 
 // count counts a charge under the other numbers, of step and model alike.
 func (k *key) count(now, n int64) {
-	kept := make([]step.Kept, len(k.others))
+	kept := make([]step.Variant, len(k.others))
 	for i, o := range k.others {
 		kept[i] = o.kept
 	}
 	k.model.resize(k.largest.Numbers())
 	until := k.model.fresh()
 	k.model.resize(k.numbers)
-	step.Count(kept, step.Kept{Step: k.largest, State: k.state}, now, n)
+	step.Count(kept, step.Variant{Step: k.largest, State: k.state}, now, n)
 	for i := range k.others {
 		k.others[i].kept = kept[i]
 		k.others[i].model.count(now, n, until)
@@ -411,8 +411,8 @@ func TestOthersEnd(t *testing.T) {
 func TestNinthIsNotKept(t *testing.T) {
 	k := newKey(t, interval(hour))
 	k.ask(t, noon, 1)
-	for i := range int64(step.MaxKept) {
-		if want := min(i, step.MaxKept-1); int64(len(k.others)) != want {
+	for i := range int64(step.MaxVariants) {
+		if want := min(i, step.MaxVariants-1); int64(len(k.others)) != want {
 			t.Fatalf("after %d numbers, %d others are kept, want %d", i+1, len(k.others), want)
 		}
 		k.adopt(t, noon+1, interval(day+i))

@@ -4,6 +4,7 @@ package step
 type constant struct{ numbers Numbers }
 
 func (c *constant) Numbers() Numbers { return c.numbers }
+func (*constant) CountsDenied() bool { return false }
 func (c *constant) Words() int       { return 0 }
 func (c *constant) MaxWords() int    { return 0 }
 

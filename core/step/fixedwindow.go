@@ -5,10 +5,11 @@ package step
 // one before. Its state is [start, count] of the newest window.
 type fixedWindow struct{ numbers Numbers }
 
-func (w *fixedWindow) Numbers() Numbers { return w.numbers }
-func (w *fixedWindow) Max() int64       { return w.numbers.Limit }
-func (w *fixedWindow) Words() int       { return 2 }
-func (w *fixedWindow) MaxWords() int    { return 2 }
+func (w *fixedWindow) Numbers() Numbers   { return w.numbers }
+func (w *fixedWindow) CountsDenied() bool { return w.numbers.CountDenied }
+func (w *fixedWindow) Max() int64         { return w.numbers.Limit }
+func (w *fixedWindow) Words() int         { return 2 }
+func (w *fixedWindow) MaxWords() int      { return 2 }
 
 // begin returns the start of the window that an instant is in, if none is open.
 func (w *fixedWindow) begin(at int64) int64 {
@@ -42,15 +43,6 @@ func (w *fixedWindow) Refuse(s []int64, now, n int64) []int64 {
 	start, count := w.at(s, now)
 	s[0], s[1] = start, saturate(count, n, w.numbers.Limit)
 	return s
-}
-
-func (w *fixedWindow) Take(s []int64, now, n int64) (admitted bool, r Reading) {
-	start, count := w.at(s, now)
-	if n > w.numbers.Limit-count {
-		return false, w.read(start, count, now, n)
-	}
-	s[0], s[1] = start, count+n
-	return true, w.read(start, count+n, now, 0)
 }
 
 func (w *fixedWindow) Read(s []int64, now, n int64) Reading {

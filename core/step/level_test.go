@@ -6,39 +6,6 @@ import (
 	"testing"
 )
 
-// TestTakeIsAdmitsChargeAndRead, in states that are at any distance from now.
-func TestTakeIsAdmitsChargeAndRead(t *testing.T) {
-	rng := rand.New(rand.NewPCG(rand.Uint64(), 1))
-	admitted := map[bool]int{}
-	for range 2000 {
-		p := randomShort(rng)
-		s, now := make([]int64, p.Words()), int64(1e15)
-		for range 50 {
-			now += rng.Int64N(4) * rng.Int64N(p.Window()+1) / 3
-			at := max(now-rng.Int64N(3)*rng.Int64N(1000), 0) // a call that was late
-			n := 1 + rng.Int64N(min(p.Max(), 20))
-			if rng.IntN(8) == 0 {
-				n = min(p.Max(), MaxInt-1) + rng.Int64N(2)
-			}
-			want, wants := [2]int64{s[0], s[1]}, p.Admits(s, at, n)
-			need := n
-			if wants {
-				p.Charge(want[:], at, n)
-				need = 0
-			}
-			reading := p.Read(want[:], at, need)
-			ok, got := p.Take(s, at, n)
-			if ok != wants || got != reading || s[0] != want[0] || s[1] != want[1] {
-				t.Fatalf("%+v, %d units at %d: %t %+v, state %d; want %t %+v, state %d", p.Numbers(), n, at, ok, got, s, wants, reading, want)
-			}
-			admitted[ok]++
-		}
-	}
-	if admitted[true] == 0 || admitted[false] == 0 {
-		t.Errorf("admitted: %v", admitted)
-	}
-}
-
 // TestLevelIsTheStep: it decides, reads and leaves the state as the step does, also from a
 // state that the step left, in debt or long expired.
 func TestLevelIsTheStep(t *testing.T) {
@@ -57,7 +24,7 @@ func TestLevelIsTheStep(t *testing.T) {
 		if rng.IntN(4) == 0 {
 			s[0] = 0
 		} else {
-			s[1] = rng.Int64N(l.n)
+			s[1] = rng.Int64N(l.bucket.n)
 		}
 		v, ok := l.Of(s, base)
 		if !ok {
@@ -102,21 +69,6 @@ func TestLevelIsTheStep(t *testing.T) {
 	if _, ok := NewLevel(&fixedWindow{}); ok {
 		t.Error("a window has a level")
 	}
-}
-
-func randomShort(rng *rand.Rand) Short {
-	m := Numbers{Algorithm: FixedWindow, Limit: 1 + rng.Int64N(30), Period: 1 + rng.Int64N(1e7)}
-	switch rng.IntN(3) {
-	case 0:
-		return randomBucket(rng).(Short)
-	case 1:
-		m = Numbers{Algorithm: MinInterval, Period: m.Period}
-	}
-	p, err := New(m)
-	if err != nil {
-		panic(err)
-	}
-	return p.(Short)
 }
 
 func randomBucket(rng *rand.Rand) Step {

@@ -6,6 +6,7 @@ package step
 type minInterval struct{ numbers Numbers }
 
 func (m *minInterval) Numbers() Numbers { return m.numbers }
+func (*minInterval) CountsDenied() bool { return false }
 func (m *minInterval) Max() int64       { return MaxInt }
 func (m *minInterval) Words() int       { return 2 }
 func (m *minInterval) MaxWords() int    { return 2 }
@@ -27,14 +28,6 @@ func (m *minInterval) Charge(s []int64, now, _ int64) []int64 {
 }
 
 func (m *minInterval) Refuse(s []int64, _, _ int64) []int64 { return s }
-
-func (m *minInterval) Take(s []int64, now, n int64) (admitted bool, r Reading) {
-	if m.wait(s, now) > 0 {
-		return false, m.Read(s, now, n)
-	}
-	m.Charge(s, now, n)
-	return true, m.Read(s, now, 0)
-}
 
 func (m *minInterval) Read(s []int64, now, n int64) Reading {
 	wait := m.wait(s, now)

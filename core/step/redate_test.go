@@ -40,7 +40,7 @@ func TestRedate(t *testing.T) {
 			ahead := noon + 2*window(m)
 			ahead -= ahead % grid(m)
 			k.ask(t, ahead, k.step.Max())
-			own := step.Kept{Step: k.step, State: k.state}
+			own := step.Variant{Step: k.step, State: k.state}
 			for _, now := range []int64{ahead + 5*window(m), ahead, ahead - 1, ahead - window(m)} {
 				if step.Redate(k.step, &own, nil, now) {
 					t.Fatalf("%d after it, state %v was brought back to %v", now-ahead, k.state, own.State)
@@ -86,7 +86,7 @@ func TestRedateAny(t *testing.T) {
 				return
 			}
 			now := rapid.Int64Range(1, s.newest).Draw(t, "now")
-			own := step.Kept{Step: s.step, State: s.state}
+			own := step.Variant{Step: s.step, State: s.state}
 			left := s.step.Read(s.state, now, 0).Remaining
 			switch brought := step.Redate(s.step, &own, nil, now); {
 			case brought && s.newest-now <= window(m):
@@ -109,7 +109,7 @@ type keptKey struct {
 }
 
 func (k *keptKey) ask(p step.Step, now, n int64) bool {
-	own := step.Kept{Step: k.largest, State: k.state}
+	own := step.Variant{Step: k.largest, State: k.state}
 	if step.Redate(p, &own, nil, now) {
 		k.state = own.State
 	}
@@ -199,8 +199,8 @@ func TestRedateBesideOthers(t *testing.T) {
 	fast, slow := newKey(t, bucket(100, second, 100)).step, newKey(t, bucket(1_000_000, day, 1_000_000)).step
 	full := slow.Charge([]int64{0, 0}, noon, 1_000_000)
 	debt := fast.Count([]int64{0, 0}, noon, 1_000_000, slow.FreshAt(full))
-	kept := func() []step.Kept {
-		return []step.Kept{{Step: slow, State: full, Until: noon + day}, {Step: fast, State: debt, Until: noon + day}}
+	kept := func() []step.Variant {
+		return []step.Variant{{Step: slow, State: full, Until: noon + day}, {Step: fast, State: debt, Until: noon + day}}
 	}
 	for _, test := range []struct {
 		now, resets int64

@@ -17,10 +17,11 @@ const (
 	logStart = 4 // entries of a new ring
 )
 
-func (l *slidingLog) Numbers() Numbers { return l.numbers }
-func (l *slidingLog) Max() int64       { return l.numbers.Limit }
-func (l *slidingLog) Words() int       { return logRing + int(min(l.numbers.Limit, logStart)) }
-func (l *slidingLog) MaxWords() int    { return logRing + int(l.numbers.Limit) }
+func (l *slidingLog) Numbers() Numbers   { return l.numbers }
+func (l *slidingLog) CountsDenied() bool { return l.numbers.CountDenied }
+func (l *slidingLog) Max() int64         { return l.numbers.Limit }
+func (l *slidingLog) Words() int         { return logRing + int(min(l.numbers.Limit, logStart)) }
+func (l *slidingLog) MaxWords() int      { return logRing + int(l.numbers.Limit) }
 
 // entry returns the i-th oldest instant.
 func entry(s []int64, i int64) int64 {

@@ -99,6 +99,7 @@ if d then
       if c > 0 then f = at(own, key, b, e, 0) end
     end
   end
+  if a > logLimit and c == 0 and not others and (d <= now or at(own, key, b, e, -1) + logPeriod <= now) then a = logLimit end -- what it is kept for is over
   ok = n <= logLimit - c
 end
 
@@ -160,7 +161,7 @@ if byte(used, 4) > 0 then
     most = function(place) return (read('>I7', numbers, place + 7)) end,
 
     giveback = function(own, at, n, key, place)
-      local _, most, first, count, newest, size = admits(4, own, 1, key, place, true)
+      local _, most, first, count, newest, size = admits(4, own, 1, key, place, not key)
       if max(now, newest) - at >= logPeriod or count == 0 then -- only most may change
         n, first, count = 0, read('>I2I2', own, 24)
       end

@@ -34,10 +34,11 @@ func newSlidingWindow(m Numbers) *slidingWindow {
 	}
 }
 
-func (w *slidingWindow) Numbers() Numbers { return w.numbers }
-func (w *slidingWindow) Max() int64       { return w.numbers.Limit }
-func (w *slidingWindow) Words() int       { return int(w.k) + 2 }
-func (w *slidingWindow) MaxWords() int    { return w.Words() }
+func (w *slidingWindow) Numbers() Numbers   { return w.numbers }
+func (w *slidingWindow) CountsDenied() bool { return w.numbers.CountDenied }
+func (w *slidingWindow) Max() int64         { return w.numbers.Limit }
+func (w *slidingWindow) Words() int         { return int(w.k) + 2 }
+func (w *slidingWindow) MaxWords() int      { return w.Words() }
 
 // A view is the state as seen from one sub-window.
 type view struct {

@@ -3,17 +3,8 @@
 // users of limits want package core.
 //
 // A [Step] has no clock, no lock and no I/O. A store keeps the state, has the clock, and
-// makes a decision in three passes, so that several policies are charged together or not
-// at all:
-//
-//	admitted := true
-//	for each policy: admitted = admitted && s.Admits(state, now, n) // writes nothing
-//	if admitted, for each policy: state = s.Charge(state, now, n)
-//	otherwise, for each that counts refusals: state = s.Refuse(state, now, n)
-//	for each policy: reading = s.Read(state, now, n)
-//
-// If the state of a key was stored with other parameters, [Take] finds or makes the one to
-// use.
+// finds the cells of a question: of each, its policy and the states of the key. [Decide] makes
+// the decision, all or nothing, and the store saves the cells that have changed.
 //
 // # Units
 //
@@ -29,7 +20,7 @@
 // nothing extra is admitted. Waits are counted from the now that was given.
 //
 // A clock that went ahead for a moment leaves states that are ahead of it when it is right
-// again, possibly by years. A store whose clock may do that calls [Redate] first.
+// again, possibly by years. Decide brings them back.
 //
 // # State
 //
@@ -165,6 +156,9 @@ type Step interface {
 	// Numbers returns the parameters.
 	Numbers() Numbers
 
+	// CountsDenied returns whether refused attempts count: CountDenied of the parameters.
+	CountsDenied() bool
+
 	// Max returns the largest charge that can ever be admitted.
 	Max() int64
 
@@ -206,7 +200,7 @@ type Step interface {
 	Count(s []int64, now, n, until int64) []int64
 
 	// Redate returns the state of full use as of now, if s is ahead of now by more than
-	// Window, or else nil: see the function [Redate], which stores call. A bucket may be in
+	// Window, or else nil: see redate. A bucket may be in
 	// debt for the longest Window of the states beside it.
 	Redate(s []int64, now, longest int64) []int64
 
@@ -221,20 +215,10 @@ type Step interface {
 	FreshAt(s []int64) int64
 }
 
-// A Short is a Step whose state always has two words, so that a decision about it can be made
-// in one call.
-type Short interface {
-	Step
-
-	// Take charges n units to s if they fit, with Charge, and returns the reading after
-	// that: of Read with 0, or with n if they do not fit. It counts no refusals.
-	Take(s []int64, now, n int64) (admitted bool, r Reading)
-}
-
-// Room returns the largest charge that p admits at now, or 0: Admits is true up to it, and
+// room returns the largest charge that p admits at now, or 0: Admits is true up to it, and
 // false beyond. It is what Remaining says, except that MinInterval, which counts calls,
 // admits a call of any number of units.
-func Room(p Step, s []int64, now int64) int64 {
+func room(p Step, s []int64, now int64) int64 {
 	left := p.Read(s, now, 0).Remaining
 	if left > 0 && p.Numbers().Algorithm == MinInterval {
 		return p.Max()
@@ -257,7 +241,7 @@ func Settle(p Step, s []int64, now, at, n, actual int64) (state []int64, changed
 		p.GiveBack(s, now, at, n-actual)
 		return s, true, 0
 	}
-	more := min(actual-n, Room(p, s, now))
+	more := min(actual-n, room(p, s, now))
 	uncovered = actual - n - more
 	if more == 0 {
 		return s, false, uncovered

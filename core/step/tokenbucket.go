@@ -1,9 +1,8 @@
 package step
 
 import (
+	"math"
 	"math/bits"
-
-	"github.com/headgate/headgate/core/internal/whole"
 )
 
 // tokenBucket is the generic cell rate algorithm (ITU-T I.371): instead of tokens it
@@ -13,10 +12,11 @@ import (
 // instant as [T, f], meaning T + f/n with 0 <= f < n, so that a rate such as 7 per second
 // never drifts by rounding.
 type tokenBucket struct {
-	numbers Numbers
-	n, p    int64
-	q, r    int64
-	full    fraction // the time in which an empty bucket fills
+	numbers  Numbers
+	n, p     int64
+	byN, byP divisor
+	q, r     int64
+	full     fraction // the time in which an empty bucket fills
 }
 
 // fraction is t + f/n microseconds.
@@ -60,12 +60,14 @@ func (b *tokenBucket) cost(c int64) fraction {
 func newTokenBucket(m Numbers) *tokenBucket {
 	g := gcd(m.Limit, m.Period)
 	b := &tokenBucket{numbers: m, n: m.Limit / g, p: m.Period / g}
+	b.byN, b.byP = newDivisor(b.n), newDivisor(b.p)
 	b.q, b.r = b.p/b.n, b.p%b.n
 	b.full = b.cost(m.Burst)
 	return b
 }
 
 func (b *tokenBucket) Numbers() Numbers { return b.numbers }
+func (*tokenBucket) CountsDenied() bool { return false }
 func (b *tokenBucket) Max() int64       { return b.numbers.Burst }
 func (b *tokenBucket) Words() int       { return 2 }
 func (b *tokenBucket) MaxWords() int    { return 2 }
@@ -90,17 +92,6 @@ func (b *tokenBucket) Charge(s []int64, now, n int64) []int64 {
 
 func (b *tokenBucket) Refuse(s []int64, _, _ int64) []int64 { return s }
 
-func (b *tokenBucket) Take(s []int64, now, n int64) (admitted bool, r Reading) {
-	used := b.used(s, now)
-	if n <= b.numbers.Burst {
-		if u := b.add(used, b.cost(n)); !b.full.less(u) {
-			s[0], s[1] = now+u.t, u.f
-			return true, b.read(u, 0)
-		}
-	}
-	return false, b.read(used, n)
-}
-
 func (b *tokenBucket) Read(s []int64, now, n int64) Reading { return b.read(b.used(s, now), n) }
 
 // read is Read of a bucket that fills in that time.
@@ -119,7 +110,7 @@ func (b *tokenBucket) read(used fraction, n int64) Reading {
 	} else {
 		var part int64 // of the next unit, in 1/n microseconds
 		r.Remaining, part = b.units(left)
-		r.NextAfter = whole.CeilDiv(b.p-part, b.n)
+		r.NextAfter, _ = b.byN.divide(b.p - part + b.n - 1)
 	}
 	if n > b.numbers.Burst {
 		r.RetryAfter = Never
@@ -131,12 +122,12 @@ func (b *tokenBucket) read(used fraction, n int64) Reading {
 
 // units divides a span by the time of one unit.
 func (b *tokenBucket) units(x fraction) (whole, part int64) {
-	if b.n == 1 {
-		return x.t / b.p, x.t % b.p
-	}
 	hi, lo := bits.Mul64(uint64(x.t), uint64(b.n))
 	lo, carry := bits.Add64(lo, uint64(x.f), 0)
-	q, rem := bits.Div64(hi+carry, lo, uint64(b.p))
+	if hi += carry; hi == 0 && lo <= math.MaxInt64 {
+		return b.byP.divide(int64(lo))
+	}
+	q, rem := bits.Div64(hi, lo, uint64(b.p))
 	return int64(q), int64(rem)
 }
 

@@ -35,7 +35,7 @@ elseif #own >= z then
   else
     if burst == c then
       d = t
-    elseif burst > c then
+    elseif burst > c and (others or t > now or t == now and f > 0) then -- or what it is kept for is over
       c = burst
       e = min(div(q * burst + burst, 4) + 2, 2251799813685248) -- 2^51: a value may be garbage
     end
@@ -141,7 +141,7 @@ do
     most = function(place) return (read('>I7', numbers, place + 14)) end,
 
     giveback = function(own, at, n, key, place)
-      local _, _, _, most, _, more = admits(1, tagged(own, place), 1, key, place, true)
+      local _, _, _, most, _, more = admits(1, tagged(own, place), 1, key, place, not key)
       local limit, period, burst, divisor = read('>I7I7I7I7', numbers, place)
       local t, f = read('>I7I7', own, 22)
       local per, p = limit / divisor, period / divisor

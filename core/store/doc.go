@@ -3,46 +3,55 @@
 // core.New. It is for authors of stores, and of layers between a limiter and a store, such
 // as a tracer, a counter, or a cache in front of a database.
 //
-// A layer embeds the store below it and replaces the methods that it cares about:
+// # Layers
+//
+// A store answers questions, all by one method. A layer embeds the store below it, and sees
+// every kind of question in its Ask:
 //
 //	type counted struct {
 //		store.Store
 //
-//		decisions atomic.Int64
+//		questions atomic.Int64
 //	}
 //
-//	func (c *counted) Decide(ctx context.Context, charge store.Charge, peek bool, r *store.Result) error {
-//		c.decisions.Add(1)
-//		return c.Store.Decide(ctx, charge, peek, r)
+//	func (c *counted) Ask(ctx context.Context, q *store.Question) error {
+//		c.questions.Add(1)
+//		return c.Store.Ask(ctx, q)
 //	}
 //
 //	limiter, err := core.New(&counted{Store: memstore.New(memstore.Config{})}, "api", policies...)
 //
+// The [Question] has room for its answer. A layer passes it on, and may read the answer when the
+// store below has returned. It may ask it again, or ask another question with other charges.
+//
 // # Limiters
 //
-// A store prepares each limiter once, before anything is charged: [Store].Prepare gets the
-// limiter's [Spec] and returns a [Limiter], which comes back in every [Charge]. A store that
-// needs something at hand for each limiter, such as the names of its keys, keeps it there.
-// The layer above need not replace Prepare, for then the Limiters are those of the store
-// below. If it does, its own embeds the one that the store below has returned, and the layer
-// puts that into the charges that it passes on:
+// A store prepares each [Limiter] once, before it is asked about it. What it needs at hand for a
+// limiter, such as the names of its keys, it keeps with the limiter, under itself:
 //
-//	type leased struct {
-//		store.Limiter // of the store below
-//
-//		spent int64
+//	func (s *Store) Prepare(l *store.Limiter) error {
+//		if err := s.next.Prepare(l); err != nil {
+//			return err
+//		}
+//		l.Keep(s, &mine{})
+//		return nil
 //	}
+//
+//	own := q.Charges[0].Limiter.Kept(s).(*mine)
+//
+// All layers get the same limiters in the same charges. A layer that keeps nothing has no Prepare
+// of its own.
+//
+// # Deciding
+//
+// The order of a decision is [step.Decide]. A store finds the cells of a question, passes them to
+// it, and saves those that have changed, in one atomic action. The instant is that of the store's
+// clock, and is read when nobody else can change the cells any more. Package storetest tests all
+// this.
 //
 // # Observing
 //
 // Package core asks a store for its [Observer] once for each limiter and for each Slots,
 // and reports what it decides. So a layer passes the Observer of the store below on, or
 // returns one of its own.
-//
-// # Deciding
-//
-// The arithmetic of policies is package step's. A store finds the state of each policy,
-// asks the step, and writes what it returns, in one atomic action. The [Result] is the
-// caller's: a layer passes it on, or looks at it when the store below has returned, and may
-// pass it on again to ask once more. Package storetest tests all this.
 package store

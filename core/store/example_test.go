@@ -2,6 +2,7 @@ package store_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log"
 	"sync/atomic"
@@ -19,14 +20,11 @@ type counter struct {
 	decisions atomic.Int64
 }
 
-func (c *counter) Decide(ctx context.Context, charge store.Charge, peek bool, r *store.Result) error {
-	c.decisions.Add(1)
-	return c.Store.Decide(ctx, charge, peek, r)
-}
-
-func (c *counter) DecideAll(ctx context.Context, charges []store.Charge, r *store.Result) error {
-	c.decisions.Add(1)
-	return c.Store.DecideAll(ctx, charges, r)
+func (c *counter) Ask(ctx context.Context, q *store.Question) error {
+	if q.Mode == store.Allow {
+		c.decisions.Add(1)
+	}
+	return c.Store.Ask(ctx, q)
 }
 
 // A layer that counts.
@@ -52,10 +50,10 @@ type tracer struct {
 	report func(limiter string, took time.Duration, r *store.Result, err error)
 }
 
-func (t *tracer) Decide(ctx context.Context, c store.Charge, peek bool, r *store.Result) error {
+func (t *tracer) Ask(ctx context.Context, q *store.Question) error {
 	start := time.Now()
-	err := t.Store.Decide(ctx, c, peek, r)
-	t.report(c.Limiter.Spec().Name, time.Since(start), r, err)
+	err := t.Store.Ask(ctx, q)
+	t.report(q.Charges[0].Limiter.Spec().Name, time.Since(start), &q.Result, err)
 	return err
 }
 
@@ -82,54 +80,18 @@ func Example_tracing() {
 // charge, so that what this process alone refuses costs no call.
 type guarded struct{ shared, own store.Store }
 
-type guardedLimiter struct {
-	store.Limiter // of the shared store
-
-	own store.Limiter
+func (g *guarded) Prepare(l *store.Limiter) error {
+	return errors.Join(g.shared.Prepare(l), g.own.Prepare(l))
 }
 
-func (g *guarded) Prepare(spec store.Spec) (store.Limiter, error) {
-	shared, err := g.shared.Prepare(spec)
-	if err != nil {
-		return nil, err
+func (g *guarded) Ask(ctx context.Context, q *store.Question) error {
+	if q.Mode != store.Allow || q.Extra > 0 {
+		return g.shared.Ask(ctx, q)
 	}
-	own, err := g.own.Prepare(spec)
-	return &guardedLimiter{shared, own}, err
-}
-
-func below(c store.Charge) (shared, own store.Charge) {
-	l := c.Limiter.(*guardedLimiter)
-	shared, own = c, c
-	shared.Limiter, own.Limiter = l.Limiter, l.own
-	return shared, own
-}
-
-func (g *guarded) Decide(ctx context.Context, c store.Charge, peek bool, r *store.Result) error {
-	shared, own := below(c)
-	if err := g.own.Decide(ctx, own, peek, r); err != nil || !r.Allowed {
+	if err := g.own.Ask(ctx, q); err != nil || !q.Result.Allowed {
 		return err
 	}
-	shared.Extra = r.Extra // no more than this process alone may have
-	return g.shared.Decide(ctx, shared, peek, r)
-}
-
-func (g *guarded) DecideAll(ctx context.Context, cs []store.Charge, r *store.Result) error {
-	all := make([]store.Charge, len(cs))
-	for i, c := range cs {
-		all[i], _ = below(c)
-	}
-	return g.shared.DecideAll(ctx, all, r)
-}
-
-func (g *guarded) Settle(ctx context.Context, ss []store.Settlement) error {
-	for i := range ss {
-		ss[i].Charge, _ = below(ss[i].Charge)
-	}
-	return g.shared.Settle(ctx, ss)
-}
-
-func (g *guarded) Reset(ctx context.Context, l store.Limiter, key string) error {
-	return g.shared.Reset(ctx, l.(*guardedLimiter).Limiter, key)
+	return g.shared.Ask(ctx, q)
 }
 
 func (g *guarded) Observer() *store.Observer { return g.shared.Observer() }

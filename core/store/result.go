@@ -3,11 +3,10 @@ package store
 import "github.com/headgate/headgate/core/step"
 
 // A Result is a store's decision, with one reading for each policy of each charge, in
-// order. The caller provides it, so that no layer copies it. A store begins with
-// [Result.Start].
+// order. A store begins with [Result.Start].
 type Result struct {
 	At      int64 // the store's instant, in microseconds since 1970 UTC
-	Extra   int64 // units charged beyond N, or that would be if it is a peek: see Store.Decide
+	Extra   int64 // units charged beyond N, or that would be if it is a peek: see Question
 	Allowed bool
 	Source  Source
 
@@ -25,6 +24,17 @@ const MaxReadings = 64 // the bits of admitted
 func (r *Result) Start(at int64, s Source) {
 	r.At, r.Extra, r.Allowed, r.Source = at, 0, false, s
 	r.count, r.admitted, r.more = 0, 0, nil
+}
+
+// CopyFrom makes r a copy of another result, which is not used at the same time. The copy shares
+// the readings beyond the first two, of which neither is changed then.
+func (r *Result) CopyFrom(from *Result) {
+	r.At, r.Extra, r.Allowed, r.Source = from.At, from.Extra, from.Allowed, from.Source
+	r.count, r.admitted, r.more = from.count, from.admitted, from.more
+	r.first[0], r.first[1] = from.first[0], step.Reading{}
+	if from.count > 1 {
+		r.first[1] = from.first[1]
+	}
 }
 
 // AddAll appends the readings of another result.

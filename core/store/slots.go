@@ -27,6 +27,20 @@ type SlotStore interface {
 	// again, after an error or concurrently.
 	CloseSlots(ctx context.Context, name string) error
 
+	// Shared reports whether other processes acquire slots of the store, too. It always
+	// returns the same. If not, no slot is ever lost or doubted.
+	Shared() bool
+
+	// Observer returns who is to be told of slots, which is always the same, or nil. The
+	// store need not report acquires and releases: package core does.
+	Observer() *Observer
+}
+
+// A Noticer is a [SlotStore] through which processes that hold slots of a key can be told
+// something, such as that they must give them up. Only who closes or evicts asks for it.
+type Noticer interface {
+	SlotStore
+
 	// Listen makes the store call listen with each notice about a key of the slots of that
 	// name, of this process or another, until stop is called: not concurrently with itself
 	// for those of others, and at most a second after they were announced while the store's
@@ -50,14 +64,6 @@ type SlotStore interface {
 	// it holds. A notice that has not reached a process when Announce returns may reach it
 	// later: see [Notice].
 	Announce(ctx context.Context, n Notice, heard func(answer string) (enough bool)) (silent []int64, err error)
-
-	// Shared reports whether other processes acquire slots of the store, too. It always
-	// returns the same. If not, no slot is ever lost or doubted.
-	Shared() bool
-
-	// Observer returns who is to be told of slots, which is always the same, or nil. The
-	// store need not report acquires and releases: package core does.
-	Observer() *Observer
 }
 
 // A Claim asks for a slot.

@@ -10,15 +10,20 @@ import (
 	"time"
 
 	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/core/internal/asking"
 	"github.com/headgate/headgate/core/step"
 	"github.com/headgate/headgate/core/store"
 )
 
 // charge charges "key" with n units, and extra ones as far as they fit.
-func (s *suite) charge(l *core.Limiter, n, extra int64, peek bool) (r store.Result) {
+func (s *suite) charge(l *core.Limiter, n, extra int64, peek bool) store.Result {
 	s.Helper()
-	used(&r)
-	if err := s.store.Decide(s.Context(), store.Charge{Limiter: l.Prepared(), Key: "key", N: n, Extra: extra}, peek, &r); err != nil {
+	q := &store.Question{Charges: []store.Charge{{Limiter: l.Prepared(), Key: "key", N: n}}, Extra: extra}
+	if peek {
+		q.Mode = store.Peek
+	}
+	r, err := asking.Ask(s.Context(), s.store, q)
+	if err != nil {
 		s.Fatal(err)
 	}
 	return r
@@ -119,8 +124,8 @@ func (s *suite) extraSettled() {
 				s.Fatalf("%s: %+v", name, r)
 			}
 			c := store.Charge{Limiter: l.Prepared(), Key: "key", N: 1 + r.Extra}
-			ss := []store.Settlement{{Charge: c, At: r.At, Source: r.Source, Actual: min(actual, c.N)}}
-			if err := s.store.Settle(s.Context(), ss); err != nil || ss[0].Uncovered != 0 {
+			ss := []store.Charge{asking.Settled(c, &r, min(actual, c.N))}
+			if err := asking.Settle(s.Context(), s.store, ss...); err != nil || ss[0].Uncovered != 0 {
 				s.Fatalf("%s: %d uncovered, %v", name, ss[0].Uncovered, err)
 			}
 			if got := s.left(l, "key"); got != p.Limit()-min(actual, c.N) {
@@ -136,22 +141,20 @@ func (s *suite) extraSettled() {
 // extraOfOne: no other call takes an Extra, or changes anything if there is one.
 func (s *suite) extraOfOne() {
 	a, b := s.limiter("a", core.FixedWindow(core.PerDay(9))), s.limiter("b", core.FixedWindow(core.PerDay(9)))
-	cs := []store.Charge{{Limiter: a.Prepared(), Key: "key", N: 1}, {Limiter: b.Prepared(), Key: "key", N: 1, Extra: 1}}
-	for range 2 {
-		if err := s.store.DecideAll(s.Context(), cs, new(store.Result)); !errors.Is(err, store.ErrExtra) {
-			s.Errorf("a decision about two: %v", err)
-		}
-		slices.Reverse(cs)
-	}
-	if err := s.store.DecideAll(s.Context(), cs[1:], new(store.Result)); !errors.Is(err, store.ErrExtra) {
-		s.Errorf("a decision about one: %v", err)
-	}
+	one := store.Charge{Limiter: a.Prepared(), Key: "key", N: 1}
+	cs := []store.Charge{one, {Limiter: b.Prepared(), Key: "key", N: 1}}
 	r := s.charge(b, 1, 3, false)
-	of := func(c store.Charge) store.Settlement {
-		return store.Settlement{Charge: c, At: r.At, Source: r.Source, Actual: 2}
+	for i := range cs {
+		cs[i] = asking.Settled(cs[i], &r, 0)
 	}
-	if err := s.store.Settle(s.Context(), []store.Settlement{of(cs[0]), of(cs[1])}); !errors.Is(err, store.ErrExtra) {
-		s.Errorf("a settlement: %v", err)
+	for _, q := range []store.Question{
+		{Mode: store.Allow, Charges: cs}, {Mode: store.Peek, Charges: cs}, {Mode: store.Refuse, Charges: cs[1:]},
+		{Mode: store.Settle, Charges: cs[1:]}, {Mode: store.Settle, Charges: cs}, {Mode: store.Reset, Charges: cs[1:]},
+	} {
+		q.Extra = 1
+		if _, err := asking.Ask(s.Context(), s.store, &q); !errors.Is(err, store.ErrExtra) {
+			s.Errorf("to %v %d charges with an Extra: %v", q.Mode, len(q.Charges), err)
+		}
 	}
 	if x, y := s.left(a, "key"), s.left(b, "key"); x != 9 || y != 5 {
 		s.Errorf("%d and %d are left, want 9 and 5", x, y)
@@ -176,8 +179,7 @@ func (s *suite) exactWithExtra() {
 		var charged atomic.Int64
 		s.hammer(100, 8, func(i int) (core.Decision, error) {
 			n, extra := int64(1), int64(i%7)
-			var r store.Result
-			err := s.store.Decide(s.Context(), store.Charge{Limiter: l.Prepared(), Key: "key", N: n, Extra: extra}, false, &r)
+			r, err := asking.Ask(s.Context(), s.store, &store.Question{Charges: []store.Charge{{Limiter: l.Prepared(), Key: "key", N: n}}, Extra: extra})
 			if r.Allowed {
 				charged.Add(n + r.Extra)
 			}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/core/internal/asking"
 	"github.com/headgate/headgate/core/store"
 )
 
@@ -81,17 +82,10 @@ var errAway = errors.New("the store is away")
 // away is a layer whose store fails.
 type away struct{ core.Store }
 
-func (away) Decide(_ context.Context, _ store.Charge, _ bool, r *store.Result) error {
-	used(r)
+func (away) Ask(_ context.Context, q *store.Question) error {
+	asking.Use(&q.Result)
 	return errAway
 }
-
-func (away) DecideAll(_ context.Context, _ []store.Charge, r *store.Result) error {
-	used(r)
-	return errAway
-}
-
-func (away) Settle(context.Context, []store.Settlement) error { return errAway }
 
 // reports: an observer is told the same of each kind of call, whatever the store.
 func (s *suite) reports() {

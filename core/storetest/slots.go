@@ -519,8 +519,19 @@ func (l *listener) all() []store.Heard {
 	return slices.Clone(l.heard)
 }
 
+// noticers returns two stores, or skips the test if they send no notices.
+func (s *slotSuite) noticers() (a, b store.Noticer) {
+	s.Helper()
+	a, ok := s.join().(store.Noticer)
+	b, _ = s.join().(store.Noticer)
+	if !ok {
+		s.Skip("the store is no store.Noticer")
+	}
+	return a, b
+}
+
 // announce announces a notice, and returns the answers in order.
-func (s *slotSuite) announce(ctx context.Context, from core.SlotStore, n store.Notice) (answers []string, silent []int64) {
+func (s *slotSuite) announce(ctx context.Context, from store.Noticer, n store.Notice) (answers []string, silent []int64) {
 	s.Helper()
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
@@ -537,11 +548,11 @@ func (s *slotSuite) announce(ctx context.Context, from core.SlotStore, n store.N
 
 // Whoever holds slots of a key hears notices about it, once, and is answered for.
 func (s *slotSuite) notices() {
-	a, b := s.join(), s.join()
+	a, b := s.noticers()
 	const key = "a key \xff\n of {bytes}"
 	slots := []*core.Slots{s.slots(a, "ws", 5), s.slots(b, "ws", 5)}
 	ears := make([]listener, 2)
-	for i, one := range []core.SlotStore{a, b} {
+	for i, one := range []store.Noticer{a, b} {
 		defer s.acquire(slots[i], key).Release()
 		defer one.Listen("ws", ears[i].listen(string(rune('a'+i))))()
 		defer one.Listen("other", func(store.Heard) store.Answer {
@@ -582,7 +593,7 @@ func (s *slotSuite) notices() {
 
 // Nobody hears a notice who has stopped listening; who holds slots is silent then.
 func (s *slotSuite) silence() {
-	a, b := s.join(), s.join()
+	a, b := s.noticers()
 	if !a.Shared() {
 		return
 	}

@@ -26,6 +26,7 @@ import (
 	"time"
 
 	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/core/internal/asking"
 	"github.com/headgate/headgate/core/internal/reference"
 	"github.com/headgate/headgate/core/store"
 )
@@ -697,7 +698,7 @@ func scaled(set []core.Policy) []core.Policy {
 // walk makes random calls.
 func walk(s *suite, rng *rand.Rand, limiters []*core.Limiter, other *core.Limiter) {
 	var open []core.Decision
-	var more []store.Settlement // of charges with an Extra
+	var more []store.Charge // with an Extra, to be settled
 	for range s.Operations {
 		switch rng.IntN(4) {
 		case 0:
@@ -717,22 +718,32 @@ func walk(s *suite, rng *rand.Rand, limiters []*core.Limiter, other *core.Limite
 		switch op := rng.IntN(16); {
 		case op == 12 && len(more) > 0:
 			i := rng.IntN(len(more))
-			err = l.Store().Settle(s.Context(), []store.Settlement{more[i]})
+			err = asking.Settle(s.Context(), l.Store(), more[i])
 			more = slices.Delete(more, i, i+1)
 		case op >= 12:
-			c := store.Charge{Limiter: l.Prepared(), Key: key, N: min(n, l.Prepared().Spec().Most()), Extra: 1 + rng.Int64N(10)}
+			c := store.Charge{Limiter: l.Prepared(), Key: key, N: min(n, l.Prepared().Spec().Most())}
+			q := &store.Question{Charges: []store.Charge{c}, Extra: 1 + rng.Int64N(10)}
 			if rng.IntN(4) == 0 {
-				c.Extra = 2000
+				q.Extra = 2000
 			}
-			peek := rng.IntN(4) == 0
+			if rng.IntN(4) == 0 {
+				q.Mode = store.Peek
+			}
 			var r store.Result
-			err = l.Store().Decide(s.Context(), c, peek, &r)
-			if r.Allowed && !peek && rng.IntN(2) == 0 {
-				c.N, c.Extra = c.N+r.Extra, 0
-				more = append(more, store.Settlement{Charge: c, At: r.At, Source: r.Source, Actual: rng.Int64N(2 * c.N)})
+			r, err = asking.Ask(s.Context(), l.Store(), q)
+			if r.Allowed && q.Mode == store.Allow && rng.IntN(2) == 0 {
+				c.N += r.Extra
+				more = append(more, asking.Settled(c, &r, rng.Int64N(2*c.N)))
 			}
 		case op == 0:
 			_, err = l.Peek(s.Context(), key)
+		case op == 1 && rng.IntN(4) == 0: // of several, and what is refused elsewhere
+			q := &store.Question{Mode: []store.Mode{store.Peek, store.Refuse}[rng.IntN(2)]}
+			q.Charges = append(q.Charges, store.Charge{Limiter: l.Prepared(), Key: key, N: min(n, l.Prepared().Spec().Most())})
+			if rng.IntN(2) == 0 {
+				q.Charges = append(q.Charges, store.Charge{Limiter: other.Prepared(), Key: key, N: 1})
+			}
+			_, err = asking.Ask(s.Context(), l.Store(), q)
 		case op == 1 && rng.IntN(10) == 0:
 			err = l.Reset(s.Context(), key)
 		case op == 2:

@@ -14,7 +14,7 @@ import (
 // struct that embeds a store is one, so a test overrides what it needs.
 type down struct{ core.Store }
 
-func (down) Decide(context.Context, store.Charge, bool, *store.Result) error {
+func (down) Ask(context.Context, *store.Question) error {
 	return fmt.Errorf("%w: on purpose", core.ErrUnavailable)
 }
 
@@ -22,9 +22,9 @@ func (down) Decide(context.Context, store.Charge, bool, *store.Result) error {
 // process decides by itself, and the decision says so.
 type lone struct{ core.Store }
 
-func (l lone) Decide(ctx context.Context, c store.Charge, peek bool, r *store.Result) error {
-	err := l.Store.Decide(ctx, c, peek, r)
-	r.Source = core.SourceLocal
+func (l lone) Ask(ctx context.Context, q *store.Question) error {
+	err := l.Store.Ask(ctx, q)
+	q.Result.Source = core.SourceLocal
 	return err
 }
 

@@ -220,10 +220,11 @@ func (w *world) limits(name string, s core.Store) {
 	prepared := one.Prepared()
 	c := store.Charge{Limiter: prepared, Key: key, N: 1}
 	w.value(name+": store.Charge", c)
-	w.value(name+": store.Settlement", store.Settlement{Charge: c})
-	var r store.Result
-	w.deep(name+": Decide", orNil(s.Decide(ctx, c, false, &r)))
-	w.deep(name+": Result", r)
+	w.value(name+": prepared", prepared)
+	q := &store.Question{Charges: []store.Charge{c}}
+	w.deep(name+": Ask", orNil(s.Ask(ctx, q)))
+	w.value(name+": Question", *q)
+	w.deep(name+": Result", q.Result)
 }
 
 func TestSlots(t *testing.T) {
@@ -260,11 +261,12 @@ func TestSlots(t *testing.T) {
 		w.deep(name+": AcquireSlots", orNil(err))
 		w.value(name+": store.Claim", store.Claim{Name: "raw", Key: key})
 		w.value(name+": Notice", store.Notice{Name: "raw", Key: key})
-		stop := s.Listen("raw", func(h store.Heard) store.Answer {
+		n := s.(store.Noticer)
+		stop := n.Listen("raw", func(h store.Heard) store.Answer {
 			w.value(name+": Heard", h)
 			return store.Answer{Text: "yes"}
 		})
-		_, err = s.Announce(ctx, store.Notice{Name: "raw", Key: key, Text: "text"}, func(string) bool { return true })
+		_, err = n.Announce(ctx, store.Notice{Name: "raw", Key: key, Text: "text"}, func(string) bool { return true })
 		w.deep(name+": Announce", orNil(err))
 		stop()
 		g.Hold.Release()

@@ -30,7 +30,7 @@ var unprinted = map[string]string{
 	"debug.Report": "the page and its JSON are looked at", "debug.Process": "the same",
 	"debug.ReportedLimits": "the same", "debug.ReportedLimiter": "the same", "debug.ReportedPolicy": "the same",
 	"limits.Document": "TestDocuments prints it, but for its JSON",
-	"step.Kept":       "numbers", "step.Level": "numbers", "step.Numbers": "numbers", "step.Reading": "numbers",
+	"step.Cell":       "numbers", "step.Variant": "numbers", "step.Level": "numbers", "step.Numbers": "numbers", "step.Reading": "numbers",
 	"store.Answer": "has what the program answers", "store.Listeners": "functions", "store.Observer": "functions", "adapter.Framework": "functions",
 	"adapter.Visit": "has the request of the program, as it is",
 	"store.Policy":  "has what the program has configured", "store.Spec": "has what the program has configured",

@@ -106,18 +106,11 @@ type toldStore struct {
 	open bool  // admits without looking
 }
 
-func (s *toldStore) Decide(ctx context.Context, c store.Charge, peek bool, r *store.Result) error {
-	if s.err != nil || s.open {
-		return s.answer(r, c)
+func (s *toldStore) Ask(ctx context.Context, q *store.Question) error {
+	if (s.err != nil || s.open) && q.Mode <= store.Peek {
+		return s.answer(&q.Result, q.Charges...)
 	}
-	return s.Store.Decide(ctx, c, peek, r)
-}
-
-func (s *toldStore) DecideAll(ctx context.Context, cs []store.Charge, r *store.Result) error {
-	if s.err != nil || s.open {
-		return s.answer(r, cs...)
-	}
-	return s.Store.DecideAll(ctx, cs, r)
+	return s.Store.Ask(ctx, q)
 }
 
 func (s *toldStore) answer(r *store.Result, cs ...store.Charge) error {

@@ -227,8 +227,8 @@ type caller struct {
 	rng    *rand.Rand
 	number int
 	store  core.Store
-	plans  []store.Limiter
-	held   []store.Settlement
+	plans  []*store.Limiter
+	held   []store.Charge // to settle
 
 	// hammers means that most operations are one question, which is refused for as long as
 	// any unit is used.
@@ -251,7 +251,7 @@ func (c *caller) operate() error {
 	}
 	linger() // so that a key is at rest at times
 	if c.hammers && c.rng.IntN(4) > 0 {
-		return c.ask(store.Charge{Limiter: c.plans[0], Key: "a", N: c.plans[0].Spec().Most()})
+		return c.ask(store.Charge{Limiter: c.plans[0], Key: "a", N: c.plans[0].Spec().Most()}, 0)
 	}
 	keys := [2]string{"a", "b"}
 	if c.rng.IntN(8) == 0 {
@@ -261,42 +261,46 @@ func (c *caller) operate() error {
 	case x < 4:
 		in := &input{kind: peek, charges: []store.Charge{c.charge(keys[0])}}
 		in.charges[0].N = 1
-		return c.decide(in, func(r *store.Result) error { return c.store.Decide(c.Context(), in.charges[0], true, r) })
+		return c.decide(in)
 	case x == 4:
 		in := &input{kind: ask, charges: []store.Charge{c.charge(keys[0]), c.charge(keys[1])}}
-		return c.decide(in, func(r *store.Result) error { return c.store.DecideAll(c.Context(), in.charges, r) })
+		return c.decide(in)
 	case x < 10 && len(c.held) > 0:
 		return c.settle()
 	case 10 <= x && x < 12:
 		in := &input{kind: reset, charges: []store.Charge{c.charge(keys[0])}}
 		called := c.call()
-		err := c.store.Reset(c.Context(), in.charges[0].Limiter, keys[0])
+		err := c.store.Ask(c.Context(), &store.Question{Mode: store.Reset, Charges: in.charges})
 		c.returned(c.number, called, in, &output{})
 		return err
 	default:
-		charge := c.charge(keys[0])
+		extra := int64(0)
 		if c.rng.IntN(4) == 0 {
-			charge.Extra = 1 + c.rng.Int64N(3)
+			extra = 1 + c.rng.Int64N(3)
 		}
-		return c.ask(charge)
+		return c.ask(c.charge(keys[0]), extra)
 	}
 }
 
-func (c *caller) ask(charge store.Charge) error {
-	in := &input{kind: ask, charges: []store.Charge{charge}}
-	return c.decide(in, func(r *store.Result) error { return c.store.Decide(c.Context(), charge, false, r) })
+func (c *caller) ask(charge store.Charge, extra int64) error {
+	return c.decide(&input{kind: ask, charges: []store.Charge{charge}, extra: extra})
 }
 
-func (c *caller) decide(in *input, f func(*store.Result) error) error {
+func (c *caller) decide(in *input) error {
 	called := c.call()
-	var r store.Result
-	err := f(&r)
+	q := &store.Question{Charges: in.charges, Extra: in.extra}
+	if in.kind == peek {
+		q.Mode = store.Peek
+	}
+	err := c.store.Ask(c.Context(), q)
+	r := q.Result
 	c.returned(c.number, called, in, &output{result: r})
 	if err == nil && in.kind == ask && r.Allowed {
 		for _, charge := range in.charges {
-			charge.N, charge.Extra = charge.N+r.Extra, 0
+			charge.N += r.Extra
 			if c.bubble || !dated(charge.Limiter) {
-				c.held = append(c.held, store.Settlement{Charge: charge, At: r.At, Source: r.Source})
+				charge.At, charge.Source = r.At, r.Source
+				c.held = append(c.held, charge)
 			}
 		}
 	}
@@ -304,7 +308,7 @@ func (c *caller) decide(in *input, f func(*store.Result) error) error {
 }
 
 // dated reports whether a settlement depends on its very instant.
-func dated(l store.Limiter) bool {
+func dated(l *store.Limiter) bool {
 	return slices.ContainsFunc(l.Spec().Policies, func(p store.Policy) bool { return p.Step.Numbers().Algorithm == step.TokenBucket })
 }
 
@@ -323,10 +327,10 @@ func (c *caller) settle() error {
 		out.now = time.Now().UnixMicro()
 	}
 	called := c.call()
-	ss := []store.Settlement{s}
-	err := c.store.Settle(c.Context(), ss)
-	out.uncovered = ss[0].Uncovered
-	c.returned(c.number, called, &input{kind: settle, charges: []store.Charge{s.Charge}, at: s.At, actual: s.Actual}, out)
+	q := &store.Question{Mode: store.Settle, Charges: []store.Charge{s}}
+	err := c.store.Ask(c.Context(), q)
+	out.uncovered = q.Charges[0].Uncovered
+	c.returned(c.number, called, &input{kind: settle, charges: []store.Charge{s}}, out)
 	return err
 }
 

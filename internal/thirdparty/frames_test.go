@@ -22,10 +22,10 @@ type counted struct {
 	n atomic.Int64
 }
 
-func (c *counted) Decide(ctx context.Context, charge store.Charge, peek bool, r *store.Result) error {
-	err := c.Store.Decide(ctx, charge, peek, r)
-	if err == nil && r.Allowed {
-		c.n.Add(charge.N)
+func (c *counted) Ask(ctx context.Context, q *store.Question) error {
+	err := c.Store.Ask(ctx, q)
+	if err == nil && q.Mode == store.Allow && q.Result.Allowed {
+		c.n.Add(q.Charges[0].N)
 	}
 	return err
 }

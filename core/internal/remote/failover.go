@@ -34,107 +34,72 @@ func NewFailover(next store.Store, f Failure, local store.Store, servers int) *F
 	return &Failover{next, f, local, int64(max(servers, 1))}
 }
 
-// A failsafe is a limiter as a Failover has prepared it.
-type failsafe struct {
-	store.Limiter
-
-	local store.Limiter // nil unless it is used
-}
-
-func failsafeOf(l store.Limiter) *failsafe {
-	return l.(*failsafe) //nolint:forcetypeassert // it is what Prepare has returned
-}
-
-// Prepare implements [store.Store].
-func (f *Failover) Prepare(spec store.Spec) (store.Limiter, error) {
-	next, err := f.next.Prepare(spec)
-	if err != nil {
-		return nil, err
+// Prepare implements [store.Store]. Under [Local] it keeps the limiter of the local store.
+func (f *Failover) Prepare(l *store.Limiter) error {
+	if err := f.next.Prepare(l); err != nil || f.failure != Local {
+		return err
 	}
-	l := &failsafe{Limiter: next}
-	if f.failure != Local {
-		return l, nil
-	}
-	share := spec
+	share, err := *l.Spec(), error(nil)
 	if f.servers > 1 {
-		share, err = spec.Share(f.servers)
+		share, err = share.Share(f.servers)
 	}
+	local := store.NewLimiter(share)
 	if err == nil {
-		l.local, err = f.local.Prepare(share)
+		err = f.local.Prepare(local)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("for FailLocal: %w", err)
+		return fmt.Errorf("for FailLocal: %w", err)
 	}
-	return l, nil
+	l.Keep(f, local)
+	return nil
 }
 
 // Observer implements [store.Store].
 func (f *Failover) Observer() *store.Observer { return f.next.Observer() }
 
-// below returns the charge for the store below.
-func (*Failover) below(c store.Charge) store.Charge {
-	c.Limiter = failsafeOf(c.Limiter).Limiter
-	return c
-}
-
 // beside returns the charge for the local store: no more than it can ever grant, as c was
 // checked against limits that were not divided.
-func (*Failover) beside(c store.Charge) store.Charge {
-	c.Limiter = failsafeOf(c.Limiter).local
+func (f *Failover) beside(c store.Charge) store.Charge {
+	c.Limiter = c.Limiter.Kept(f).(*store.Limiter) //nolint:forcetypeassert // Prepare keeps it
 	c.N = min(c.N, c.Limiter.Spec().Most())
 	return c
 }
 
-// Decide implements [store.Store].
-func (f *Failover) Decide(ctx context.Context, c store.Charge, peek bool, r *store.Result) error {
-	l := failsafeOf(c.Limiter)
-	c.Limiter = l.Limiter // in place: to copy a Charge takes longer than all else here
-	if err := f.next.Decide(ctx, c, peek, r); err != nil {
-		c.Limiter = l
-		return f.decide(ctx, c, peek, r, err)
+// Ask implements [store.Store].
+func (f *Failover) Ask(ctx context.Context, q *store.Question) error {
+	if err := q.Valid(); err != nil {
+		return err
+	}
+	switch q.Mode {
+	case store.Settle:
+		return f.settle(ctx, q.Charges)
+	case store.Reset:
+		return f.reset(ctx, q)
+	}
+	if err := f.next.Ask(ctx, q); err != nil {
+		return f.decide(ctx, q, err)
 	}
 	return nil
 }
 
 // decide decides without the store below.
-func (f *Failover) decide(ctx context.Context, c store.Charge, peek bool, r *store.Result, cause error) error {
+func (f *Failover) decide(ctx context.Context, q *store.Question, cause error) error {
 	if err := f.failed(ctx, cause); err != nil {
 		return err
 	}
-	if f.failure == Open {
-		admitted(r, c)
+	if f.failure == Open { // everything, but no Extra
+		q.Result.Start(0, store.SourceOpen)
+		q.Result.Allowed = q.Mode != store.Refuse
+		unused(&q.Result, q.Charges...)
 		return nil
 	}
-	err := f.local.Decide(ctx, f.beside(c), peek, r)
-	r.Source = store.SourceLocal
-	return err
-}
-
-// DecideAll implements [store.Store].
-func (f *Failover) DecideAll(ctx context.Context, cs []store.Charge, r *store.Result) error {
-	if err := noExtra(cs); err != nil {
-		return err
+	own := &store.Question{Mode: q.Mode, Charges: slices.Clone(q.Charges), Extra: q.Extra}
+	for i := range own.Charges {
+		own.Charges[i] = f.beside(own.Charges[i])
 	}
-	all := make([]store.Charge, len(cs))
-	for i, c := range cs {
-		all[i] = f.below(c)
-	}
-	err := f.next.DecideAll(ctx, all, r)
-	if err == nil {
-		return nil
-	}
-	if err := f.failed(ctx, err); err != nil {
-		return err
-	}
-	if f.failure == Open {
-		admitted(r, cs...)
-		return nil
-	}
-	for i, c := range cs {
-		all[i] = f.beside(c)
-	}
-	err = f.local.DecideAll(ctx, all, r)
-	r.Source = store.SourceLocal
+	err := f.local.Ask(ctx, own)
+	q.Result = own.Result
+	q.Result.Source = store.SourceLocal
 	return err
 }
 
@@ -158,53 +123,46 @@ func unavailable(cause error) error {
 	return fmt.Errorf("%w: %w", store.ErrUnavailable, cause)
 }
 
-// admitted makes r admit, and grant no Extra, with the readings of unused policies.
-func admitted(r *store.Result, cs ...store.Charge) {
-	r.Start(0, store.SourceOpen)
-	r.Allowed = true
-	unused(r, cs...)
-}
-
-// Settle implements [store.Store]. What was charged in the local store is settled there,
-// and what was admitted without any store nowhere.
-func (f *Failover) Settle(ctx context.Context, ss []store.Settlement) error {
-	if err := noExtraSettled(ss); err != nil {
-		return err
-	}
+// settle settles in the local store what was charged there, and nowhere what was admitted without
+// any store.
+func (f *Failover) settle(ctx context.Context, cs []store.Charge) error {
 	var faults []error
-	var below []store.Settlement
-	var from []int // of the settlements below
-	for i, t := range ss {
-		switch t.Source {
+	var below []store.Charge
+	var from []int // of the charges below
+	for i, c := range cs {
+		switch c.Source {
 		case store.SourceStore:
-			t.Charge = f.below(t.Charge)
-			below, from = append(below, t), append(from, i)
+			below, from = append(below, c), append(from, i)
 		case store.SourceLocal:
-			charged := t.N
-			t.Charge = f.beside(t.Charge)
-			t.Actual = min(t.Actual, t.N) + max(t.Actual-charged, 0)
-			own := []store.Settlement{t}
-			faults = append(faults, f.local.Settle(ctx, own))
-			ss[i].Uncovered = own[0].Uncovered
+			charged := c.N
+			c = f.beside(c)
+			c.Actual = min(c.Actual, c.N) + max(c.Actual-charged, 0)
+			own := []store.Charge{c}
+			faults = append(faults, f.local.Ask(ctx, &store.Question{Mode: store.Settle, Charges: own}))
+			cs[i].Uncovered = own[0].Uncovered
 		}
 	}
 	if len(below) > 0 {
-		faults = append(faults, unavailable(f.next.Settle(ctx, below)))
+		faults = append(faults, unavailable(f.next.Ask(ctx, &store.Question{Mode: store.Settle, Charges: below})))
 	}
-	for i, t := range below {
-		ss[from[i]].Uncovered = t.Uncovered
+	for i := range below {
+		cs[from[i]].Uncovered = below[i].Uncovered
 	}
 	return errors.Join(slices.DeleteFunc(faults, func(err error) bool { return err == nil })...)
 }
 
-// Reset implements [store.Store]. After an error the store below may still have the state.
-func (f *Failover) Reset(ctx context.Context, l store.Limiter, key string) error {
-	if local := failsafeOf(l).local; local != nil {
-		if err := f.local.Reset(ctx, local, key); err != nil {
+// reset forgets keys. After an error the store below may still have their state.
+func (f *Failover) reset(ctx context.Context, q *store.Question) error {
+	if f.failure == Local {
+		own := &store.Question{Mode: store.Reset}
+		for _, c := range q.Charges {
+			own.Charges = append(own.Charges, f.beside(c))
+		}
+		if err := f.local.Ask(ctx, own); err != nil {
 			return err
 		}
 	}
-	err := f.next.Reset(ctx, failsafeOf(l).Limiter, key)
+	err := f.next.Ask(ctx, q)
 	if own := ctx.Err(); own != nil {
 		return own
 	}

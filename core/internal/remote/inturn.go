@@ -15,35 +15,63 @@ import (
 // refused or fails, the earlier ones are given back. If it is refused, the others still
 // count the attempt where their policies say so, and the result has their readings.
 type InTurn struct {
-	Denier
+	store.Store
 
 	together func(cs []store.Charge) bool
 	timeout  time.Duration
 }
 
-// A Denier is a store that can count an attempt which is refused elsewhere.
-type Denier interface {
-	store.Store
-
-	// Deny counts an attempt where the limiter's policies count what is refused. The result
-	// has the limiter's readings.
-	Deny(ctx context.Context, c store.Charge, r *store.Result) error
-}
-
 // NewInTurn returns an InTurn. Charges that are together are left to the store below. All
 // others take the timeout at most.
-func NewInTurn(next Denier, together func(cs []store.Charge) bool, timeout time.Duration) *InTurn {
+func NewInTurn(next store.Store, together func(cs []store.Charge) bool, timeout time.Duration) *InTurn {
 	return &InTurn{next, together, timeout}
 }
 
-// DecideAll implements [store.Store].
-func (s *InTurn) DecideAll(ctx context.Context, cs []store.Charge, all *store.Result) error {
-	if err := noExtra(cs); err != nil {
+// Ask implements [store.Store].
+func (s *InTurn) Ask(ctx context.Context, q *store.Question) error {
+	if err := q.Valid(); err != nil {
 		return err
 	}
-	if s.together(cs) {
-		return s.Denier.DecideAll(ctx, cs, all)
+	switch {
+	case len(q.Charges) == 1, q.Mode == store.Settle, q.Mode == store.Reset, s.together(q.Charges):
+		return s.Store.Ask(ctx, q)
+	case q.Mode == store.Allow:
+		return s.decide(ctx, q)
+	default:
+		return s.askEach(ctx, q)
 	}
+}
+
+// askEach asks about each charge, which changes nothing, or what counts refusals.
+func (s *InTurn) askEach(ctx context.Context, q *store.Question) error {
+	own := until{ctx, deadline(ctx, s.timeout)}
+	results := make([]store.Result, len(q.Charges))
+	for i := range q.Charges {
+		if err := s.one(own, q.Mode, &q.Charges[i], &results[i]); err != nil {
+			return err
+		}
+	}
+	join(&q.Result, results)
+	return nil
+}
+
+// join joins the results of charges.
+func join(all *store.Result, results []store.Result) {
+	all.Start(math.MaxInt64, store.SourceStore)
+	all.Allowed = true
+	for i := range results {
+		r := &results[i]
+		// The servers' clocks may differ. With the earliest time, a refund gives back
+		// least.
+		all.At = min(all.At, r.At)
+		all.Allowed = all.Allowed && r.Allowed
+		all.AddAll(r)
+	}
+}
+
+// decide makes charges one after the other.
+func (s *InTurn) decide(ctx context.Context, q *store.Question) error {
+	cs := q.Charges
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -51,28 +79,23 @@ func (s *InTurn) DecideAll(ctx context.Context, cs []store.Charge, all *store.Re
 	// up in between would leave charges although a later key refuses.
 	own := until{context.WithoutCancel(ctx), deadline(ctx, s.timeout)}
 	results := make([]store.Result, len(cs))
-	made := make([]store.Settlement, 0, len(cs)) // what to give back
+	made := make([]store.Charge, 0, len(cs)) // what to give back
 	for _, i := range leastRoomFirst(cs) {
 		r := &results[i]
-		if err := s.inTime(own, func() error { return s.Decide(own, cs[i], false, r) }); err != nil {
+		if err := s.one(own, store.Allow, &cs[i], r); err != nil {
 			s.takeBack(own, made)
 			return err
 		}
 		if !r.Allowed {
 			s.takeBack(own, made)
-			s.deny(own, cs, i, results)
+			s.refuse(own, cs, i, results)
 			break
 		}
-		made = append(made, store.Settlement{Charge: cs[i], At: r.At, Source: r.Source})
+		c := cs[i]
+		c.At, c.Source = r.At, r.Source
+		made = append(made, c)
 	}
-	all.Start(math.MaxInt64, store.SourceStore)
-	all.Allowed = len(made) == len(cs)
-	for i := range results {
-		// The servers' clocks may differ. With the earliest time, a refund gives back
-		// least.
-		all.At = min(all.At, results[i].At)
-		all.AddAll(&results[i])
-	}
+	join(&q.Result, results)
 	return nil
 }
 
@@ -88,23 +111,25 @@ func leastRoomFirst(cs []store.Charge) []int {
 	return order
 }
 
-// inTime decides, unless the deadline has come.
-func (s *InTurn) inTime(ctx until, decide func() error) error {
+// one asks about one charge, unless the deadline has come.
+func (s *InTurn) one(ctx until, mode store.Mode, c *store.Charge, r *store.Result) error {
 	if !time.Now().Before(ctx.deadline) {
 		return errLate
 	}
-	return decide()
+	q := &store.Question{Mode: mode, Charges: []store.Charge{*c}}
+	err := s.Ask(ctx, q)
+	r.CopyFrom(&q.Result)
+	return err
 }
 
-// deny counts a refused attempt with the limiters of all charges but the i-th. If one
+// refuse counts a refused attempt with the limiters of all charges but the i-th. If one
 // does not answer, its readings are those of unused policies: the refusal stands.
-func (s *InTurn) deny(ctx until, cs []store.Charge, i int, results []store.Result) {
+func (s *InTurn) refuse(ctx until, cs []store.Charge, i int, results []store.Result) {
 	for j := range cs {
 		if j == i {
 			continue
 		}
-		r := &results[j]
-		if err := s.inTime(ctx, func() error { return s.Deny(ctx, cs[j], r) }); err != nil {
+		if r := &results[j]; s.one(ctx, store.Refuse, &cs[j], r) != nil {
 			r.Start(results[i].At, store.SourceNone)
 			unused(r, cs[j])
 		}
@@ -113,14 +138,14 @@ func (s *InTurn) deny(ctx until, cs []store.Charge, i int, results []store.Resul
 
 // takeBack gives charges back, once. It waits for that until the deadline, and no longer;
 // the settlement itself may take longer. What cannot be given back expires.
-func (s *InTurn) takeBack(ctx until, made []store.Settlement) {
+func (s *InTurn) takeBack(ctx until, made []store.Charge) {
 	if len(made) == 0 {
 		return
 	}
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		_ = s.Settle(ctx, made)
+		_ = s.Ask(ctx, &store.Question{Mode: store.Settle, Charges: made})
 	}()
 	timer := time.NewTimer(time.Until(ctx.deadline))
 	defer timer.Stop()

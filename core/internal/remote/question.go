@@ -9,22 +9,17 @@ import (
 	"github.com/headgate/headgate/core/store"
 )
 
-// A Question is a decision or a settlement that a server is asked for.
+// A Question is a decision or a settlement that a server is asked for. It is the Sender's own,
+// with an answer of its own, as it may outlive whoever asked. A settlement has one charge.
 type Question struct {
-	Mode    Mode
-	Charges []store.Charge // of the Limiters of the Backend; not to be modified
-	Part    int            // of the first charge's key, from Route
+	store.Question
 
-	// At and Actual are those of a settlement, which has one charge.
-	At, Actual int64
+	Part int // of the first charge's key, from Route
 
 	// Work is for the Backend: why it put the question off. 0 if it has not.
 	Work int
 
-	// The answer. A settlement has Uncovered, all others have a Result.
-	Result    store.Result // with the Extra that is granted, if the only charge has one
-	Uncovered int64
-	Err       error
+	Err error
 
 	one      [1]store.Charge // room for Charges
 	self     [1]*Question    // room for a batch of this question alone
@@ -57,14 +52,17 @@ const (
 // must not come from outside.
 type pool struct{ sync.Pool }
 
-// question returns a question about one charge.
-func (p *pool) question(mode Mode, c store.Charge) *Question {
+// question returns a question about charges. Several are those of the caller: see detach.
+func (p *pool) question(mode store.Mode, cs []store.Charge, extra int64) *Question {
 	q, ok := p.Get().(*Question)
 	if !ok {
 		q = &Question{done: make(chan signal, 2)}
 	}
-	q.Mode, q.one[0] = mode, c
-	q.Charges = q.one[:]
+	q.Mode, q.Charges, q.Extra = mode, cs, extra
+	if len(cs) == 1 {
+		q.one[0] = cs[0]
+		q.Charges = q.one[:]
+	}
 	return q
 }
 
@@ -88,8 +86,5 @@ func (q *Question) err(s signal) error {
 func (q *Question) detach() {
 	if len(q.Charges) > 1 {
 		q.Charges = slices.Clone(q.Charges)
-	} else {
-		q.one[0] = q.Charges[0]
-		q.Charges = q.one[:]
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"hash/maphash"
-	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -21,7 +20,7 @@ import (
 // marks are shared by questions and keys whose hashes collide: then a refusal is dropped
 // too early, or is not used, which costs a call.
 type Refusals struct {
-	next    refusing
+	next    store.Store
 	timeout time.Duration
 	max     time.Duration
 	seed    maphash.Seed
@@ -38,114 +37,80 @@ type Refusals struct {
 	marks [markCount]atomic.Uint64
 }
 
-// refusing is the store below.
-type refusing interface {
-	Denier
-
-	PeekAll(ctx context.Context, cs []store.Charge, r *store.Result) error
-}
-
 // NewRefusals returns a Refusals. It remembers a refusal for at most that time. A decision
 // that needs two calls makes both within the timeout.
-func NewRefusals(next refusing, limit, timeout time.Duration) *Refusals {
+func NewRefusals(next store.Store, limit, timeout time.Duration) *Refusals {
 	return &Refusals{next: next, timeout: timeout, max: limit, seed: maphash.MakeSeed(), start: time.Now()}
 }
 
-// A refusable is a limiter as a Refusals has prepared it.
+// A refusable is what a Refusals keeps with a limiter.
 type refusable struct {
-	store.Limiter
-
 	hash      uint64 // of the limiter's name
 	plan      uint64 // a hash of the policies' numbers, of planBits
 	cacheable bool   // no policy counts what is refused
 }
 
 // Prepare implements [store.Store].
-func (c *Refusals) Prepare(spec store.Spec) (store.Limiter, error) {
-	next, err := c.next.Prepare(spec)
-	if err != nil {
-		return nil, err
+func (c *Refusals) Prepare(l *store.Limiter) error {
+	if err := c.next.Prepare(l); err != nil {
+		return err
 	}
-	l := &refusable{Limiter: next, hash: maphash.String(c.seed, spec.Name), cacheable: true}
+	own := &refusable{hash: maphash.String(c.seed, l.Spec().Name), cacheable: true}
 	var numbers strings.Builder
-	for _, p := range spec.Policies {
+	for _, p := range l.Spec().Policies {
 		m := p.Step.Numbers()
 		fmt.Fprintln(&numbers, m)
-		l.cacheable = l.cacheable && !m.CountDenied
+		own.cacheable = own.cacheable && !m.CountDenied
 	}
-	l.plan = maphash.String(c.seed, numbers.String()) % (1 << planBits)
-	return l, nil
+	own.plan = maphash.String(c.seed, numbers.String()) % (1 << planBits)
+	l.Keep(c, own)
+	return nil
 }
 
 // Observer implements [store.Store].
 func (c *Refusals) Observer() *store.Observer { return c.next.Observer() }
 
-func refusableOf(l store.Limiter) *refusable {
-	return l.(*refusable) //nolint:forcetypeassert // it is what Prepare has returned
+// prepared returns what a Refusals keeps with a limiter.
+func (c *Refusals) prepared(l *store.Limiter) *refusable {
+	return l.Kept(c).(*refusable) //nolint:forcetypeassert // Prepare keeps it
 }
 
-// below returns the charge for the store below.
-func (*Refusals) below(c store.Charge) store.Charge {
-	c.Limiter = refusableOf(c.Limiter).Limiter
-	return c
-}
-
-// Decide implements [store.Store].
-func (c *Refusals) Decide(ctx context.Context, charge store.Charge, peek bool, r *store.Result) error {
-	if peek {
-		return c.next.Decide(ctx, c.below(charge), true, r)
+// Ask implements [store.Store].
+func (c *Refusals) Ask(ctx context.Context, q *store.Question) error {
+	if err := q.Valid(); err != nil {
+		return err
 	}
-	var l lookup
-	if c.getOne(&l, &charge); l.cached != nil && !l.busy {
-		l.answer(r)
+	if q.Mode != store.Allow && q.Mode != store.Peek {
+		return c.change(ctx, q)
+	}
+	l := c.get(q.Charges)
+	switch {
+	case l.cached != nil && !l.busy:
+		l.answer(&q.Result)
 		return nil
+	case q.Mode == store.Peek:
+		return c.next.Ask(ctx, q)
 	}
-	return c.decide(ctx, charge, &l, r)
+	return c.decide(ctx, q, &l)
 }
 
 // decide decides what no cached refusal does.
-func (c *Refusals) decide(ctx context.Context, charge store.Charge, l *lookup, r *store.Result) error {
-	one, below := [1]store.Charge{charge}, c.below(charge)
+func (c *Refusals) decide(ctx context.Context, q *store.Question, l *lookup) error {
 	if l.cached != nil {
 		ctx = until{ctx, deadline(ctx, c.timeout)}
-		if err := c.next.Decide(ctx, below, true, r); err != nil || c.confirmed(l, one[:], r) {
+		q.Mode = store.Peek
+		err := c.next.Ask(ctx, q)
+		q.Mode = store.Allow
+		if err != nil || c.confirmed(l, q) {
 			return err
 		}
 	}
 	answered := false
-	c.begin(&one[0])
-	defer func() { c.decided(l, one[:], r, answered) }()
-	err := c.next.Decide(ctx, below, false, r)
-	answered = err == nil
-	return err
-}
-
-// DecideAll implements [store.Store].
-func (c *Refusals) DecideAll(ctx context.Context, cs []store.Charge, r *store.Result) error {
-	if err := noExtra(cs); err != nil {
-		return err
+	for i := range q.Charges {
+		c.begin(&q.Charges[i])
 	}
-	l := c.get(cs)
-	if l.cached != nil && !l.busy {
-		l.answer(r)
-		return nil
-	}
-	below := make([]store.Charge, len(cs))
-	for i := range cs {
-		below[i] = c.below(cs[i])
-	}
-	if l.cached != nil {
-		ctx = until{ctx, deadline(ctx, c.timeout)}
-		if err := c.next.PeekAll(ctx, below, r); err != nil || c.confirmed(&l, cs, r) {
-			return err
-		}
-	}
-	answered := false
-	for i := range cs {
-		c.begin(&cs[i])
-	}
-	defer func() { c.decided(&l, cs, r, answered) }()
-	err := c.next.DecideAll(ctx, below, r)
+	defer func() { c.decided(l, q, answered) }()
+	err := c.next.Ask(ctx, q)
 	answered = err == nil
 	return err
 }
@@ -154,56 +119,39 @@ func (c *Refusals) DecideAll(ctx context.Context, cs []store.Charge, r *store.Re
 // operations were in flight that may change the keys. The question is peeked first because
 // it is probably refused, and one that may charge would keep others from the cache. A peek
 // stores nothing, which is the same unless another plan has begun, and changed the version.
-func (c *Refusals) confirmed(l *lookup, cs []store.Charge, r *store.Result) bool {
-	if r.Allowed || c.version(cs) != l.version {
+func (c *Refusals) confirmed(l *lookup, q *store.Question) bool {
+	if q.Result.Allowed || c.version(q.Charges) != l.version {
 		return false
 	}
-	c.put(l, cs, r)
+	c.put(l, q)
 	return true
 }
 
 // decided notes that a decision has ended, and remembers a refusal. One that was not
 // answered, because of an error or a panic, may have written as well.
-func (c *Refusals) decided(l *lookup, cs []store.Charge, r *store.Result, answered bool) {
-	refused := answered && !r.Allowed
-	for i := range cs {
-		c.end(&cs[i], !refused)
+func (c *Refusals) decided(l *lookup, q *store.Question, answered bool) {
+	refused := answered && !q.Result.Allowed
+	for i := range q.Charges {
+		c.end(&q.Charges[i], !refused)
 	}
 	if refused {
-		c.put(l, cs, r)
+		c.put(l, q)
 	}
 }
 
-// Deny is that of the store below.
-func (c *Refusals) Deny(ctx context.Context, charge store.Charge, r *store.Result) error {
+// change passes on what changes keys without a decision. A counted refusal that was answered is
+// the store's like any other.
+func (c *Refusals) change(ctx context.Context, q *store.Question) error {
 	wrote := true
-	c.begin(&charge)
-	defer func() { c.end(&charge, wrote) }()
-	err := c.next.Deny(ctx, c.below(charge), r)
-	wrote = err != nil
-	return err
-}
-
-// Settle implements [store.Store].
-func (c *Refusals) Settle(ctx context.Context, ss []store.Settlement) error {
-	all := slices.Clone(ss)
-	for i := range all {
-		c.begin(&ss[i].Charge)
-		all[i].Charge = c.below(ss[i].Charge)
+	for i := range q.Charges {
+		c.begin(&q.Charges[i])
 	}
 	defer func() {
-		for i := range ss {
-			ss[i].Uncovered = all[i].Uncovered
-			c.end(&ss[i].Charge, true)
+		for i := range q.Charges {
+			c.end(&q.Charges[i], wrote)
 		}
 	}()
-	return c.next.Settle(ctx, all)
-}
-
-// Reset implements [store.Store].
-func (c *Refusals) Reset(ctx context.Context, l store.Limiter, key string) error {
-	charge := store.Charge{Limiter: l, Key: key}
-	c.begin(&charge)
-	defer c.end(&charge, true)
-	return c.next.Reset(ctx, c.below(charge).Limiter, key)
+	err := c.next.Ask(ctx, q)
+	wrote = err != nil || q.Mode != store.Refuse
+	return err
 }

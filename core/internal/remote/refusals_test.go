@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/core/internal/asking"
 	"github.com/headgate/headgate/core/step"
 	"github.com/headgate/headgate/core/store"
 	"github.com/headgate/headgate/internal/bubble"
@@ -25,7 +26,7 @@ func charges(cs ...store.Charge) []store.Charge { return cs }
 // keep caches a refusal that was just given.
 func (c *Refusals) keep(cs []store.Charge, r *store.Result) {
 	l := c.get(cs)
-	c.put(&l, cs, r)
+	c.put(&l, &store.Question{Charges: cs, Result: *r})
 }
 
 func (c *Refusals) knows(cs []store.Charge) bool {
@@ -33,8 +34,8 @@ func (c *Refusals) knows(cs []store.Charge) bool {
 	return l.cached != nil && !l.busy
 }
 
-// change is an operation that changes the keys.
-func (c *Refusals) change(cs []store.Charge) {
+// wrote is an operation that changes the keys.
+func (c *Refusals) wrote(cs []store.Charge) {
 	c.beginAll(cs)
 	c.endAll(cs, true)
 }
@@ -93,7 +94,7 @@ func TestCachedFromAfar(t *testing.T) {
 		ask := charges(store.Charge{Limiter: l.Prepared(), Key: "k", N: 1})
 		seen := m.get(ask)
 		time.Sleep(30 * time.Millisecond)
-		m.put(&seen, ask, aRefusal(1, 100*time.Millisecond))
+		m.put(&seen, &store.Question{Charges: ask, Result: *aRefusal(1, 100*time.Millisecond)})
 		time.Sleep(20 * time.Millisecond)
 		if seen = m.get(ask); seen.cached == nil {
 			t.Fatal("forgotten")
@@ -142,10 +143,14 @@ func TestCachedForTheSameQuestionOnly(t *testing.T) {
 		other := newLimiter(t, m, "web", core.FixedWindow(core.PerMinute(1)))
 		k := store.Charge{Limiter: l.Prepared(), Key: "k", N: 2}
 		m.keep(charges(k), aRefusal(1, time.Minute))
-		greedy := k
-		greedy.Extra = 5 // which has no part in a refusal
-		if !m.knows(charges(k)) || !m.knows(charges(greedy)) {
+		if !m.knows(charges(k)) {
 			t.Fatal("forgotten")
+		}
+		for _, mode := range []store.Mode{store.Allow, store.Peek} { // an Extra has no part in a refusal
+			q := &store.Question{Mode: mode, Charges: charges(k), Extra: 5}
+			if r, err := asking.Ask(t.Context(), m, q); err != nil || r.Allowed || r.Source != store.SourceCache {
+				t.Errorf("%v: %+v, %v", mode, r, err)
+			}
 		}
 		for name, cs := range map[string][]store.Charge{
 			"fewer units":   charges(store.Charge{Limiter: l.Prepared(), Key: "k", N: 1}),
@@ -197,7 +202,7 @@ func TestChangedIsInvalidated(t *testing.T) {
 					case "ask":
 						l = m.get(c.asked)
 					case "refuse":
-						m.put(&l, c.asked, r)
+						m.put(&l, &store.Question{Charges: c.asked, Result: *r})
 					case "begin":
 						m.beginAll(c.changed)
 					case "end":
@@ -210,7 +215,7 @@ func TestChangedIsInvalidated(t *testing.T) {
 				if !strings.Contains(when, "end") {
 					m.endAll(c.changed, true)
 				}
-				m.change(c.asked)
+				m.wrote(c.asked)
 			}
 		}
 	})
@@ -220,7 +225,7 @@ func TestChangedIsInvalidated(t *testing.T) {
 // state: one of another plan.
 func TestRefusalsThatWrite(t *testing.T) {
 	inCache(t, func(t *testing.T, m *Refusals) {
-		limiters := map[string]store.Limiter{
+		limiters := map[string]*store.Limiter{
 			"l":      newLimiter(t, m, "api", core.FixedWindow(core.PerMinute(5))).Prepared(),
 			"same":   newLimiter(t, m, "api", core.FixedWindow(core.PerMinute(5))).Prepared(),
 			"plan":   newLimiter(t, m, "api", core.FixedWindow(core.PerHour(5))).Prepared(),
@@ -252,7 +257,7 @@ func TestRefusalsThatWrite(t *testing.T) {
 				case 'a':
 					l = m.get(k)
 				case 'r':
-					m.put(&l, k, aRefusal(1, time.Minute))
+					m.put(&l, &store.Question{Charges: k, Result: *aRefusal(1, time.Minute)})
 				case '+':
 					m.beginAll(cs)
 					open += what + " "
@@ -268,7 +273,7 @@ func TestRefusalsThatWrite(t *testing.T) {
 			for what := range strings.FieldsSeq(open) {
 				m.endAll(charges(store.Charge{Limiter: limiters[what[1:]], Key: "k", N: 1}), true)
 			}
-			m.change(k)
+			m.wrote(k)
 		}
 	})
 }
@@ -381,7 +386,7 @@ func BenchmarkRefusals(b *testing.B) {
 	b.Run("change", func(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
-			m.change(ask)
+			m.wrote(ask)
 		}
 	})
 }

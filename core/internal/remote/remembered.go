@@ -2,7 +2,6 @@ package remote
 
 import (
 	"hash/maphash"
-	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -30,11 +29,18 @@ const (
 
 // A refusal is never changed.
 type refusal struct {
-	charges []store.Charge
+	charges []asked
 	version uint64        // the sum of those of the keys
 	from    time.Duration // since start: when the answer came, from which its spans count
 	until   time.Duration // its end, counted from when the question was sent
 	result  store.Result
+}
+
+// An asked is a charge as it was refused.
+type asked struct {
+	limiter *store.Limiter
+	key     string
+	n       int64
 }
 
 // A lookup is what get found out about a question.
@@ -50,7 +56,7 @@ type lookup struct {
 // hash is the same for all limiters of a name, whatever their policies: they share
 // the state.
 func (c *Refusals) hash(charge *store.Charge) uint64 {
-	return maphash.String(c.seed, charge.Key) ^ refusableOf(charge.Limiter).hash
+	return maphash.String(c.seed, charge.Key) ^ c.prepared(charge.Limiter).hash
 }
 
 func (c *Refusals) mark(charge *store.Charge) *atomic.Uint64 {
@@ -81,19 +87,11 @@ func (c *Refusals) get(cs []store.Charge) (l lookup) {
 	}
 	c.find(&l, len(cs))
 	for i := range cs {
-		if l.cached != nil && !same(&l.cached.charges[i], &cs[i]) {
+		if l.cached != nil && !l.cached.charges[i].is(&cs[i]) {
 			l.cached = nil
 		}
 	}
 	return l
-}
-
-// getOne is get for one charge, which it does not copy.
-func (c *Refusals) getOne(l *lookup, charge *store.Charge) {
-	c.see(l, charge)
-	if c.find(l, 1); l.cached != nil && !same(&l.cached.charges[0], charge) {
-		l.cached = nil
-	}
 }
 
 // see adds a charge to what is looked up.
@@ -114,9 +112,9 @@ func (c *Refusals) find(l *lookup, charges int) {
 	}
 }
 
-// same reports whether charges are refused alike: an Extra has no part in that.
-func same(a, b *store.Charge) bool {
-	return a.Limiter == b.Limiter && a.N == b.N && a.Key == b.Key
+// is reports whether a charge is refused alike: an Extra has no part in that.
+func (a *asked) is(c *store.Charge) bool {
+	return a.limiter == c.Limiter && a.n == c.N && a.key == c.Key
 }
 
 // answer writes the cached answer, as of the lookup, to r.
@@ -128,7 +126,8 @@ func (l *lookup) answer(r *store.Result) {
 }
 
 // put caches a refusal, unless a key has changed since the lookup.
-func (c *Refusals) put(l *lookup, cs []store.Charge, r *store.Result) {
+func (c *Refusals) put(l *lookup, q *store.Question) {
+	cs, r := q.Charges, &q.Result
 	if r.Len() > maxCachedReadings {
 		return
 	}
@@ -140,7 +139,7 @@ func (c *Refusals) put(l *lookup, cs []store.Charge, r *store.Result) {
 	}
 	size := 0
 	for i := range cs {
-		if !refusableOf(cs[i].Limiter).cacheable {
+		if !c.prepared(cs[i].Limiter).cacheable {
 			return // an attempt that is refused must be counted
 		}
 		if size += len(cs[i].Key); size > maxCachedKey {
@@ -150,16 +149,16 @@ func (c *Refusals) put(l *lookup, cs []store.Charge, r *store.Result) {
 	if c.version(cs) != l.version {
 		return
 	}
-	own := slices.Clone(cs)
-	for i := range own {
-		own[i].Key = strings.Clone(own[i].Key) // it may be a part of a long header
+	own := make([]asked, len(cs))
+	for i := range cs { // a key may be a part of a long header
+		own[i] = asked{cs[i].Limiter, strings.Clone(cs[i].Key), cs[i].N}
 	}
 	l.entry.Store(&refusal{own, l.version, time.Since(c.start), l.at + span, *r})
 }
 
 // begin notes that an operation which may change the key is about to be sent.
 func (c *Refusals) begin(charge *store.Charge) {
-	plan, mark := refusableOf(charge.Limiter).plan, c.mark(charge)
+	plan, mark := c.prepared(charge.Limiter).plan, c.mark(charge)
 	for {
 		old := mark.Load()
 		now := old + 1
@@ -176,7 +175,7 @@ func (c *Refusals) begin(charge *store.Charge) {
 
 // end notes that it has ended, and whether it wrote or may have.
 func (c *Refusals) end(charge *store.Charge, wrote bool) {
-	plan, mark := refusableOf(charge.Limiter).plan, c.mark(charge)
+	plan, mark := c.prepared(charge.Limiter).plan, c.mark(charge)
 	for {
 		old := mark.Load()
 		now := old - 1

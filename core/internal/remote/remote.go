@@ -14,7 +14,6 @@ package remote
 import (
 	"context"
 	"errors"
-	"slices"
 	"time"
 
 	"github.com/headgate/headgate/core/internal/keeper"
@@ -23,9 +22,8 @@ import (
 
 // A Backend asks the servers. It is safe for concurrent use.
 type Backend interface {
-	// Prepare prepares a limiter, as a store does. The Limiter comes back in the charges of
-	// questions.
-	Prepare(spec store.Spec) (store.Limiter, error)
+	// Prepare prepares a limiter, as a store does.
+	Prepare(l *store.Limiter) error
 
 	// Route returns the server that has the state of a key, and which part of its state
 	// that is, where a server has several and may fail to serve one. It makes no call.
@@ -46,7 +44,7 @@ type Backend interface {
 	Ask(ctx context.Context, qs []*Question) (err, failure error)
 
 	// Reset deletes a limiter's state for a key.
-	Reset(ctx context.Context, l store.Limiter, key string) error
+	Reset(ctx context.Context, l *store.Limiter, key string) error
 
 	// Probe does what Ask does, of its own accord, to find out whether the server of a part
 	// works again, and bounds each call that it makes. If the error is [ErrGone], the server
@@ -94,17 +92,6 @@ func (c *Config) called(a attempt, questions int, err error) {
 	}
 }
 
-// A Mode is what a question asks for.
-type Mode byte
-
-// The modes.
-const (
-	Ask    Mode = iota // decide
-	Peek               // decide, but change nothing
-	Settle             // correct a charge
-	Deny               // count an attempt that is refused, where policies do
-)
-
 // until is a context with an earlier deadline, which does not end it: who waits is to look
 // at the clock.
 type until struct {
@@ -124,22 +111,6 @@ func deadline(ctx context.Context, timeout time.Duration) time.Time {
 		timeout = min(timeout, own.Sub(now))
 	}
 	return now.Add(timeout)
-}
-
-// noExtra returns [store.ErrExtra] if one of several charges has an Extra.
-func noExtra(cs []store.Charge) error {
-	if slices.ContainsFunc(cs, func(c store.Charge) bool { return c.Extra != 0 }) {
-		return store.ErrExtra
-	}
-	return nil
-}
-
-// noExtraSettled is noExtra for settlements.
-func noExtraSettled(ss []store.Settlement) error {
-	if slices.ContainsFunc(ss, func(t store.Settlement) bool { return t.Extra != 0 }) {
-		return store.ErrExtra
-	}
-	return nil
 }
 
 // ended returns the error of a context that has ended, or whose deadline has come: its

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/core/internal/asking"
 	"github.com/headgate/headgate/core/internal/reference"
 	"github.com/headgate/headgate/core/memstore"
 	"github.com/headgate/headgate/core/step"
@@ -101,7 +102,7 @@ func (d *database) pass(ctx context.Context, run func()) error {
 	return err
 }
 
-func (d *database) Prepare(s store.Spec) (store.Limiter, error) { return d.state.Prepare(s) }
+func (d *database) Prepare(l *store.Limiter) error { return d.state.Prepare(l) }
 
 func (d *database) Route(key string) (*Server, int) {
 	part := 0
@@ -130,23 +131,11 @@ func (d *database) Ask(ctx context.Context, qs []*Question) (err, failure error)
 }
 
 func (d *database) answer(q *Question) {
-	ctx := context.Background()
-	switch q.Mode {
-	case Ask:
-		q.Err = d.state.DecideAll(ctx, q.Charges, &q.Result)
-	case Peek:
-		q.Err = d.state.PeekAll(ctx, q.Charges, &q.Result)
-	case Deny:
-		q.Err = d.state.DenyAll(ctx, q.Charges, &q.Result)
-	case Settle:
-		ss := []store.Settlement{{Charge: q.Charges[0], At: q.At, Source: store.SourceStore, Actual: q.Actual}}
-		q.Err = d.state.Settle(ctx, ss)
-		q.Uncovered = ss[0].Uncovered
-	}
+	q.Err = d.state.Ask(context.Background(), &q.Question)
 }
 
-func (d *database) Reset(ctx context.Context, l store.Limiter, key string) error {
-	return d.pass(ctx, func() { _ = d.state.Reset(ctx, l, key) })
+func (d *database) Reset(ctx context.Context, l *store.Limiter, key string) error {
+	return d.pass(ctx, func() { _ = asking.Reset(ctx, d.state, l, key) })
 }
 
 func (d *database) Probe(ctx context.Context, _ int) error {

@@ -13,108 +13,84 @@ import (
 // are in flight wait, and are sent together in the next call. It does not ask a server
 // that does not answer: see [Server].
 type Sender struct {
-	Backend
-
-	config Config
-	watch  watch
-	pool   pool
+	backend Backend
+	config  Config
+	watch   watch
+	pool    pool
 }
 
 // NewSender returns a Sender.
 func NewSender(b Backend, c Config) *Sender {
-	return &Sender{Backend: b, config: c, watch: newWatch(b.Probe, c)}
+	return &Sender{backend: b, config: c, watch: newWatch(b.Probe, c)}
 }
 
-// Decide implements [store.Store]. If the deadline of the context comes before the answer,
-// the error says so. A context that is cancelled ends the wait for a call that decisions
-// share; a decision that was sent alone, and has no earlier deadline than the Timeout,
-// waits for its answer until that. Either way, what was sent may be charged.
-func (s *Sender) Decide(ctx context.Context, c store.Charge, peek bool, r *store.Result) error {
-	mode := Ask
-	if peek {
-		mode = Peek
-	}
-	q := s.pool.question(mode, c)
-	return s.answer(q, s.submit(ctx, q), r)
-}
-
-// DecideAll implements [store.Store], for keys of one server and part.
-func (s *Sender) DecideAll(ctx context.Context, cs []store.Charge, r *store.Result) error {
-	return s.decideAll(ctx, Ask, cs, r)
-}
-
-// PeekAll is DecideAll, but changes nothing.
-func (s *Sender) PeekAll(ctx context.Context, cs []store.Charge, r *store.Result) error {
-	return s.decideAll(ctx, Peek, cs, r)
-}
-
-func (s *Sender) decideAll(ctx context.Context, mode Mode, cs []store.Charge, r *store.Result) error {
-	if err := noExtra(cs); err != nil {
+// Ask implements [store.Store], of several charges for keys of one server and part. If the deadline
+// of the context comes before the answer, the error says so. A context that is cancelled ends the
+// wait for a call that decisions share; a decision that was sent alone, and has no earlier deadline
+// than the Timeout, waits for its answer until that. Either way, what was sent may be charged.
+func (s *Sender) Ask(ctx context.Context, asked *store.Question) error {
+	if err := asked.Valid(); err != nil {
 		return err
 	}
-	q := s.pool.question(mode, cs[0])
-	q.Charges = cs
-	return s.answer(q, s.submit(ctx, q), r)
-}
-
-// Deny implements [Denier].
-func (s *Sender) Deny(ctx context.Context, c store.Charge, r *store.Result) error {
-	q := s.pool.question(Deny, c)
-	return s.answer(q, s.submit(ctx, q), r)
-}
-
-// answer takes the answer of a question that was submitted, and frees it. A question that
-// has failed may still be in flight: that is why it has a Result of its own.
-func (s *Sender) answer(q *Question, err error, r *store.Result) error {
-	if err != nil {
-		return err
+	switch asked.Mode {
+	case store.Settle:
+		return s.settleAll(context.WithoutCancel(ctx), asked.Charges)
+	case store.Reset:
+		return s.resetAll(ctx, asked.Charges)
 	}
-	*r = q.Result
+	q := s.pool.question(asked.Mode, asked.Charges, asked.Extra)
+	if err := s.submit(ctx, q); err != nil {
+		return err // it may be in flight: that is why it has a Result of its own
+	}
+	asked.Result = q.Result
 	s.pool.free(q)
 	return nil
 }
 
-// Settle implements [store.Store]. A settlement is sent once: one that is not answered
-// may have been made. It is sent even if the context has ended, and takes the Timeout at
-// most.
-func (s *Sender) Settle(ctx context.Context, ss []store.Settlement) error {
-	if err := noExtraSettled(ss); err != nil {
-		return err
+// settleAll settles charges. Each is sent once: one that is not answered may have been made. It
+// is sent even if the context has ended, and takes the Timeout at most.
+func (s *Sender) settleAll(ctx context.Context, cs []store.Charge) error {
+	if len(cs) == 1 {
+		return s.settle(ctx, cs)
 	}
-	ctx = context.WithoutCancel(ctx)
-	if len(ss) == 1 {
-		return s.settle(ctx, &ss[0])
-	}
-	faults := make([]error, len(ss))
+	faults := make([]error, len(cs))
 	var all sync.WaitGroup
-	for i := range ss {
-		all.Go(func() { faults[i] = s.settle(ctx, &ss[i]) })
+	for i := range cs {
+		all.Go(func() { faults[i] = s.settle(ctx, cs[i:i+1]) })
 	}
 	all.Wait()
 	return errors.Join(faults...)
 }
 
-func (s *Sender) settle(ctx context.Context, t *store.Settlement) error {
-	q := s.pool.question(Settle, t.Charge)
-	q.At, q.Actual = t.At, t.Actual
+// settle settles one charge.
+func (s *Sender) settle(ctx context.Context, one []store.Charge) error {
+	q := s.pool.question(store.Settle, one, 0)
 	if err := s.submit(ctx, q); err != nil {
 		return err
 	}
-	t.Uncovered = q.Uncovered
+	one[0].Uncovered = q.Charges[0].Uncovered
 	s.pool.free(q)
 	return nil
 }
 
-// Reset implements [store.Store]. It is sent once, and not at all to a server that is
-// unavailable.
-func (s *Sender) Reset(ctx context.Context, l store.Limiter, key string) error {
-	if server, _ := s.Route(key); !server.limits.allows() {
-		return errAway
-	}
+// resetAll resets keys. Each is sent once, and not at all to a server that is unavailable.
+func (s *Sender) resetAll(ctx context.Context, cs []store.Charge) error {
 	ctx, cancel := context.WithTimeout(ctx, s.config.Timeout)
 	defer cancel()
-	return s.Backend.Reset(ctx, l, key)
+	for i := range cs {
+		c := &cs[i]
+		if server, _ := s.backend.Route(c.Key); !server.limits.allows() {
+			return errAway
+		}
+		if err := s.backend.Reset(ctx, c.Limiter, c.Key); err != nil {
+			return err
+		}
+	}
+	return nil
 }
+
+// Prepare implements [store.Store].
+func (s *Sender) Prepare(l *store.Limiter) error { return s.backend.Prepare(l) }
 
 // Observer implements [store.Store].
 func (s *Sender) Observer() *store.Observer { return s.config.Observer }
@@ -127,7 +103,7 @@ func (s *Sender) submit(ctx context.Context, q *Question) error {
 		return err
 	}
 	q.deadline = deadline(ctx, s.config.Timeout)
-	server, part := s.Route(q.Charges[0].Key)
+	server, part := s.backend.Route(q.Charges[0].Key)
 	q.Part = part
 	if !server.limits.allows() {
 		return errAway
@@ -213,7 +189,7 @@ func (s *Sender) call(ctx context.Context, server *Server, batch []*Question, de
 	a := server.attempt(&server.limits, batch[0].Part)
 	ctx, cancel := context.WithDeadline(ctx, deadline)
 	defer cancel()
-	err, failure := s.Ask(ctx, batch)
+	err, failure := s.backend.Ask(ctx, batch)
 	s.watch.report(a, failure)
 	if failure == nil && s.config.NoMerging {
 		server.answeredIn(time.Since(a.start))

@@ -178,7 +178,7 @@ func TestQuestionsDoNotOvertake(t *testing.T) {
 		s := NewSender(d, Config{Timeout: time.Second, MaxWeight: 10, Observer: &core.Observer{Called: func(e core.CallEvent) { calls++; asked += e.Questions }}})
 		l := newLimiter(t, s, "api", core.FixedWindow(core.PerDay(10)))
 		server := d.servers[0]
-		first := s.pool.question(Ask, store.Charge{Limiter: l.Prepared(), Key: "first", N: 1})
+		first := s.pool.question(store.Allow, []store.Charge{{Limiter: l.Prepared(), Key: "first", N: 1}}, 0)
 		first.deadline = time.Now().Add(time.Second)
 		server.inFlight = 1
 		server.waiting = []*Question{first}
@@ -209,7 +209,7 @@ func TestBatches(t *testing.T) {
 	s := NewSender(newDatabase(1, clock), Config{Timeout: time.Second, MaxWeight: 10})
 	waits := func(weights ...int) (qs []*Question) {
 		for _, w := range weights {
-			qs = append(qs, &Question{Charges: make([]store.Charge, w), done: make(chan signal, 2)})
+			qs = append(qs, &Question{Question: store.Question{Charges: make([]store.Charge, w)}, done: make(chan signal, 2)})
 		}
 		return qs
 	}
@@ -265,7 +265,7 @@ func TestCallsShareWhatWaits(t *testing.T) {
 			server.inFlight++
 		}
 		for range test.waiting {
-			server.waiting = append(server.waiting, &Question{Charges: make([]store.Charge, 1), done: make(chan signal, 2)})
+			server.waiting = append(server.waiting, &Question{Question: store.Question{Charges: make([]store.Charge, 1)}, done: make(chan signal, 2)})
 		}
 		batch := server.nextBatch(s)
 		if len(batch) != test.want || server.asked != test.asked+test.want || len(server.waiting) != test.waiting-test.want {

@@ -168,7 +168,7 @@ func (s *Server) takeShare(sender *Sender) (batch []*Question) {
 		if q.progress.Load() == dropped {
 			continue
 		}
-		weight += sender.Weight(q)
+		weight += sender.backend.Weight(q)
 		if len(batch) > 0 && weight > sender.config.MaxWeight {
 			return batch
 		}

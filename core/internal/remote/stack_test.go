@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/core/internal/asking"
 	"github.com/headgate/headgate/core/memstore"
 	"github.com/headgate/headgate/core/store"
 	"github.com/headgate/headgate/core/storetest"
@@ -170,10 +171,10 @@ func TestExtraInTurn(t *testing.T) {
 	turns := NewInTurn(NewSender(d, setup{}.withDefaults().config), d.together, time.Second)
 	for name, s := range map[string]store.Store{"all layers": s, "InTurn": turns} {
 		l := newLimiter(t, s, "api", core.SlidingLog(core.PerDay(10)))
-		err := s.DecideAll(t.Context(), []store.Charge{
-			{Limiter: l.Prepared(), Key: "a", N: 1, Extra: 1},
-			{Limiter: l.Prepared(), Key: "b", N: 1, Extra: 1},
-		}, new(store.Result))
+		_, err := asking.Ask(t.Context(), s, &store.Question{Charges: []store.Charge{
+			{Limiter: l.Prepared(), Key: "a", N: 1},
+			{Limiter: l.Prepared(), Key: "b", N: 1},
+		}, Extra: 1})
 		if !errors.Is(err, store.ErrExtra) || errors.Is(err, store.ErrUnavailable) {
 			t.Errorf("%s: %v", name, err)
 		}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/core/internal/asking"
 	"github.com/headgate/headgate/core/store"
 	"github.com/headgate/headgate/internal/bubble"
 )
@@ -76,7 +77,7 @@ func TestNobodyWaitsLonger(t *testing.T) {
 					defer cancel()
 					n := int64(1 + i%1000)
 					var r store.Result
-					err := s.Decide(ctx, store.Charge{Limiter: l.Prepared(), Key: strconv.Itoa(i), N: n}, false, &r)
+					err := asking.Decide(ctx, s, store.Allow, &r, store.Charge{Limiter: l.Prepared(), Key: strconv.Itoa(i), N: n})
 					at := time.Now()
 					switch {
 					case err == nil:
@@ -185,7 +186,7 @@ func TestTheOldestAreToldFirst(t *testing.T) {
 						time.Sleep(after * time.Millisecond)
 						var r store.Result
 						asked := time.Now()
-						err := s.Decide(t.Context(), store.Charge{Limiter: l.Prepared(), Key: key, N: test.units}, false, &r)
+						err := asking.Decide(t.Context(), s, store.Allow, &r, store.Charge{Limiter: l.Prepared(), Key: key, N: test.units})
 						if took := time.Since(asked); err == nil && took > timeout || err != nil && took != timeout {
 							t.Errorf("%s: %v after %v", key, err, took)
 						}

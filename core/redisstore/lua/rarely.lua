@@ -62,7 +62,7 @@ end
 --@rare
 
 -- A key that is charged under several numbers of a policy has a state under each of them;
--- step.Kept says why. The value then begins with the byte 255, which no number does; then
+-- step.Variant says why. The value then begins with the byte 255, which no number does; then
 -- for each of them, the one used last first: the instant until which it is kept, its length,
 -- and its own value.
 local SEVERAL, MAXKEPT = 255, 8
@@ -239,7 +239,7 @@ function settle(parts, size, first, last)
       fit = most(algorithm, tag(own), key, place, 0, min(actual - n, functions.most(place)))
       uncovered = actual - n - fit
       if fit > 0 then
-        new, life, patches = charge(algorithm, tag(own), fit, key, place, others or form < IN_PARTS, admits(algorithm, tag(own), fit, key, place, true))
+        new, life, patches = charge(algorithm, tag(own), fit, key, place, others or form < IN_PARTS, admits(algorithm, tag(own), fit, key, place, others))
       end
     end
     if life then

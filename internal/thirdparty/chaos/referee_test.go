@@ -229,7 +229,7 @@ func (r *referee) forget() {
 
 // A refereed store tells the referee what it grants.
 type refereed struct {
-	core.SlotStore
+	store.Noticer
 
 	count atomic.Int64
 	mu    sync.Mutex
@@ -255,7 +255,7 @@ func (s *refereed) tell(words ...any) {
 }
 
 func (s *refereed) AcquireSlots(ctx context.Context, claims []store.Claim) (store.Grant, error) {
-	g, err := s.SlotStore.AcquireSlots(ctx, claims)
+	g, err := s.Noticer.AcquireSlots(ctx, claims)
 	if err != nil {
 		return g, err
 	}

@@ -74,7 +74,7 @@ func serve(args []string) error {
 	}
 	shared := s.config()
 	shared.Observer = &core.Observer{SlotsLost: func(int64) { honest.tell("died") }}
-	if honest.SlotStore, err = redisstore.Open(&redis.UniversalOptions{Addrs: []string{s.redis}}, shared); err != nil {
+	if honest.Noticer, err = redisstore.Open(&redis.UniversalOptions{Addrs: []string{s.redis}}, shared); err != nil {
 		return err
 	}
 	slots, err := core.NewSlots(honest, "ws", int64(s.limit))

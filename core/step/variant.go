@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// A Kept is the state of a key under one of several sets of parameters that are in use for
+// A Variant is the state of a key under one of several sets of parameters that are in use for
 // it at the same time: while a release with other numbers is rolled out, or under plans of
 // one limiter.
 //
@@ -21,43 +21,43 @@ import (
 // after an upgrade a key has one state again, that of the new parameters. It is two because
 // a server answers refusals from memory: for as long as a window that is a use as well, but
 // nobody sees it here.
-type Kept struct {
+type Variant struct {
 	Step  Step
 	State []int64
 	Until int64 // the instant from which it is not kept
 }
 
-// MaxKept is the most states that a key has. Of more, those that were used longest ago are
+// MaxVariants is the most states that a key has. Of more, those that were used longest ago are
 // dropped.
-const MaxKept = 8
+const MaxVariants = 8
 
-// Keep returns a state that was used now. It is kept for at least as long as those beside
+// keep returns a state that was used now. It is kept for at least as long as those beside
 // it: without it, its parameters would adopt from one of them, which dates at a later
 // instant what the state had counted earlier, and a wait that was promised would not do.
-func Keep(p Step, s []int64, now int64, others []Kept) Kept {
+func keep(p Step, s []int64, now int64, others []Variant) Variant {
 	until := max(p.FreshAt(s), now+2*p.Window())
 	for _, o := range others {
 		until = max(until, o.Until)
 	}
-	return Kept{p, s, min(until, MaxInt)}
+	return Variant{p, s, min(until, MaxInt)}
 }
 
-// Take returns the state for p among those of a key, and the others that are still kept.
+// take returns the state for p among those of a key, and the others that are still kept.
 // The last used is the first. If p has none, it adopts one of the others, or the state is
 // nil if there is none. The states are not modified. Own.Step is p, or one that means the
 // same and has a larger limit, which the state is to be kept with.
 //
 // Unless the call is a peek, the result has to be stored, even if the call is refused,
-// since otherwise each call would begin the wait anew: own as [Keep] returns it, then the
-// others. If there are others and units are charged, [Count] counts them.
-func Take(kept []Kept, p Step, now int64) (own Kept, others []Kept) {
+// since otherwise each call would begin the wait anew: own as keep returns it, then the
+// others. If there are others and units are charged, count counts them.
+func take(kept []Variant, p Step, now int64) (own Variant, others []Variant) {
 	own.Step = p
 	found := false
 	for _, k := range kept {
 		switch {
 		case k.Until <= now:
 		case k.Step.Numbers().alike(p.Numbers()):
-			own, found = Kept{Larger(p, k.Step), k.State, k.Until}, true
+			own, found = Variant{larger(p, k.Step), k.State, k.Until}, true
 		default:
 			others = append(others, k)
 		}
@@ -65,21 +65,21 @@ func Take(kept []Kept, p Step, now int64) (own Kept, others []Kept) {
 	if found || len(others) == 0 {
 		return own, others
 	}
-	most := slices.MaxFunc(others, func(a, b Kept) int { return cmp.Compare(a.shows(now), b.shows(now)) })
+	most := slices.MaxFunc(others, func(a, b Variant) int { return cmp.Compare(a.shows(now), b.shows(now)) })
 	own.State = p.Adopt(most.State, now, most.Step.Numbers())
-	return own, others[:min(len(others), MaxKept-1)]
+	return own, others[:min(len(others), MaxVariants-1)]
 }
 
-// Redate brings the state of a key under p back if it is ahead of now by more than its
-// Window, as it is after the clock was ahead and is right again: to full use, as of now. So
-// nothing is admitted for a Window, instead of until the clock has caught up. own and others
-// are as from [Take]; the state of own is replaced, not modified. The others are brought back
-// when they are used themselves, and kept for two of the longest Windows at most.
+// redate returns the state of full use as of now, if that of own under p is ahead of now by more
+// than its Window, as it is after the clock was ahead and is right again. So nothing is admitted
+// for a Window, instead of until the clock has caught up. own and others are as from take. The
+// others are brought back when they are used themselves, and kept for two of the longest Windows
+// at most.
 //
-// If it is true, the result has to be stored, even if the call is refused: the wait would
+// If it is not nil, the result has to be stored, even if the call is refused: the wait would
 // begin anew otherwise, and the next step ahead would find less in use. To bring back less
 // than full use would admit more at each return.
-func Redate(p Step, own *Kept, others []Kept, now int64) bool {
+func redate(p Step, own *Variant, others []Variant, now int64) []int64 {
 	longest := own.Step.Window()
 	for _, o := range others {
 		longest = max(longest, o.Step.Window())
@@ -87,23 +87,15 @@ func Redate(p Step, own *Kept, others []Kept, now int64) bool {
 	for i := range others {
 		others[i].Until = min(others[i].Until, now+2*longest)
 	}
-	if own.State == nil {
-		return false
-	}
-	if p.Numbers().Algorithm == TokenBucket {
+	if _, ok := p.(*tokenBucket); ok {
 		p = own.Step // a window does not show the largest limit that it is kept for
 	}
-	full := p.Redate(own.State, now, longest)
-	if full == nil {
-		return false
-	}
-	own.State = full
-	return true
+	return p.Redate(own.State, now, longest)
 }
 
 // shows orders states by how much they show: the time for which they count a unit, or the
 // units that a bucket lacks.
-func (k Kept) shows(now int64) int64 {
+func (k Variant) shows(now int64) int64 {
 	if b, ok := k.Step.(*tokenBucket); ok {
 		units, _ := b.units(b.used(k.State, now))
 		return units
@@ -111,9 +103,9 @@ func (k Kept) shows(now int64) int64 {
 	return k.Step.Window()
 }
 
-// Count counts units in the states of others that have been charged to own, whose state
+// count counts units in the states of others that have been charged to own, whose state
 // is that after the charge.
-func Count(others []Kept, own Kept, now, n int64) {
+func count(others []Variant, own Variant, now, n int64) {
 	until := own.Step.FreshAt(own.State)
 	for i := range others {
 		o := &others[i]
@@ -129,9 +121,9 @@ func (m Numbers) alike(o Numbers) bool {
 	return m.Period == o.Period && m.Resolution == o.Resolution && m.FromFirst == o.FromFirst && (m.Algorithm != TokenBucket || m.Limit == o.Limit)
 }
 
-// Larger returns p, or q if that is alike and has a larger limit. A state is kept with the
+// larger returns p, or q if that is alike and has a larger limit. A state is kept with the
 // largest, to which its log may grow, and up to which its bucket may be in debt.
-func Larger(p, q Step) Step {
+func larger(p, q Step) Step {
 	if m, o := p.Numbers(), q.Numbers(); m.Burst < o.Burst || m.Burst == o.Burst && m.Limit < o.Limit {
 		return q
 	}

@@ -136,3 +136,39 @@ func TestSweepKeepsOthers(t *testing.T) {
 		})
 	}
 }
+
+// TestLargerPlanThatIsOver: once nothing counts any more that a plan of a larger burst has
+// charged, it is forgotten, whether its state has been swept or not.
+func TestLargerPlanThatIsOver(t *testing.T) {
+	var got [2]core.Decision
+	for i := range got {
+		synctest.Test(t, func(t *testing.T) {
+			s := New(Config{})
+			plan := func(n int64, r core.Rate) *core.Limiter { return newLimiter(t, s, "api", core.TokenBucket(r, n)) }
+			large, small, fast := plan(3600, core.PerSecond(1)), plan(5, core.PerSecond(1)), plan(1000, core.PerSecond(1000))
+			allow := func(l *core.Limiter, n int64) core.Decision {
+				d, err := l.AllowN(t.Context(), "key", n)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return d
+			}
+			allow(large, 1)
+			time.Sleep(2 * time.Second)
+			if i == 0 {
+				for range shards {
+					s.sweep(s.now())
+				}
+			}
+			allow(small, 4)
+			for range 4 { // each second all that the fast one has
+				time.Sleep(time.Second)
+				allow(fast, 1000)
+			}
+			got[i] = allow(small, 1)
+		})
+	}
+	if swept, not := got[0], got[1]; swept.Allowed || not.Allowed || swept.RetryAfter > 5*time.Second || swept.RetryAfter != not.RetryAfter {
+		t.Errorf("swept: %v; not: %v", swept, not)
+	}
+}

@@ -1,0 +1,99 @@
+package store
+
+import (
+	"fmt"
+
+	"github.com/headgate/headgate/internal/hidden"
+)
+
+// A Mode is what a question asks for.
+type Mode uint8
+
+// The modes.
+const (
+	// Allow makes one decision about all charges: if every policy of every limiter admits its
+	// charge, every one is charged; otherwise none is, except that a policy with CountDenied
+	// counts the refusal. The answer is the Result.
+	Allow Mode = iota
+
+	// Peek tells in the Result what Allow would, and changes and creates nothing.
+	Peek
+
+	// Refuse counts an attempt that is refused elsewhere where the policies count that. The
+	// Result refuses, and has the readings of the policies.
+	Refuse
+
+	// Settle corrects charges that were allowed from N to Actual units, with [step.Cell.Settle]
+	// for each policy, and sets their Uncovered. It is done even if the context has ended.
+	Settle
+
+	// Reset deletes the state of each limiter for its key.
+	Reset
+)
+
+// String returns a short name for logs and metrics.
+func (m Mode) String() string {
+	names := [...]string{"allow", "peek", "refuse", "settle", "reset"}
+	if int(m) < len(names) {
+		return names[m]
+	}
+	return fmt.Sprintf("mode(%d)", uint8(m))
+}
+
+// A Question is what a store is asked. Whoever asks provides it, with room for the answer, so
+// that no layer copies it: a layer passes it on, or asks another question. Nobody uses it at the
+// same time.
+type Question struct {
+	Mode Mode
+
+	// Charges are at least one, and no two are of the same limiter's name and key. Only Settle
+	// changes them, and of each only its Uncovered.
+	Charges []Charge
+
+	// Extra is the number of units to charge beyond the N of the only charge as far as they
+	// fit, at least 0. If the charge is allowed, k is the largest number from 0 to Extra such
+	// that each policy admits N + k; all are charged N + k, as one charge, and the Extra of the
+	// Result is k. A Peek tells the k of that moment. Extra has no part in a refusal: whether
+	// there is one, what it counts, and its readings are those of a charge without. Whoever
+	// decides without knowing the state may grant none. For other modes, and for several charges,
+	// of which it would not say which should get more, the error is [ErrExtra], and nothing is
+	// changed.
+	Extra int64
+
+	// Result is the answer to Allow, Peek and Refuse. Whatever it held before is overwritten, and
+	// after an error it may hold anything.
+	Result Result
+}
+
+// A Charge is units of a limiter for a key.
+type Charge struct {
+	Limiter *Limiter // as the store that is asked has prepared it
+	Key     string   `json:"-"`
+	N       int64    // units, from 1 to Spec.Most; of Settle all that was charged, with the Extra of the Result
+
+	// At and Source are of Settle: those of the Result that allowed the charge.
+	At     int64
+	Source Source
+
+	// Actual is of Settle: how many units there should have been. 0 gives everything back.
+	Actual int64
+
+	// Uncovered is set by Settle: the largest number of units above N for which any one policy
+	// had no room.
+	Uncovered int64
+}
+
+// Format implements [fmt.Formatter]: it prints the charge without its key.
+func (c Charge) Format(s fmt.State, verb rune) {
+	type plain Charge
+	c.Key = hidden.Mark
+	hidden.Print(s, verb, plain(c))
+}
+
+// Valid returns [ErrExtra] if the question has an Extra that cannot be granted.
+func (q *Question) Valid() error {
+	if q.Extra != 0 && (len(q.Charges) != 1 || q.Mode != Allow && q.Mode != Peek) {
+		return ErrExtra
+	}
+	return nil
+}
