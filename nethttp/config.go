@@ -3,6 +3,7 @@ package nethttp
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"slices"
 
@@ -77,6 +78,12 @@ type Config struct {
 	// written, for logs and metrics. It is not called for requests that are skipped
 	// or cost nothing.
 	Observe func(*http.Request, Verdict)
+
+	// Logger gets a record at level WARN of a fault of configuration, once for each kind: no request
+	// of a rule has had a key for a minute, or the key is the address of a proxy, behind which all
+	// clients share it. No record has a key. Nil means [slog.Default];
+	// slog.New(slog.DiscardHandler) turns it off.
+	Logger *slog.Logger
 
 	// ObserveOnly is shadow mode, for trying limits before they are enforced. Check
 	// decides, charges, and calls Observe with the verdict as it would have been,

@@ -91,5 +91,6 @@
 //	limits in a file or in Redis               [Rule].Limit, of package limits
 //	a trial: nothing is refused                [Config].ObserveOnly
 //	to see what is decided                     [Config].Observe, and core's Observer
+//	to be told of wrong keys                   [Config].Logger, by default slog's
 //	to forget what a client was charged        [Guard.Reset]
 package nethttp

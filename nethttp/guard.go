@@ -9,6 +9,7 @@ import (
 	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/internal/carried"
 	"github.com/headgate/headgate/internal/fault"
+	"github.com/headgate/headgate/internal/keywatch"
 	"github.com/headgate/headgate/internal/ontrial"
 	"github.com/headgate/headgate/keyfuncs"
 	"github.com/headgate/headgate/limits"
@@ -19,6 +20,7 @@ import (
 // behind several guards, such as one for the whole server and one for a route.
 type Guard struct {
 	config  Config
+	faults  *keywatch.Watch
 	sheet   *sheet
 	settles bool // at least one rule has Settle
 }
@@ -59,7 +61,7 @@ func New(c Config) (*Guard, error) {
 	if err := c.validate(); err != nil {
 		return nil, err
 	}
-	g := &Guard{config: c, sheet: newSheet(c.Rules)}
+	g := &Guard{config: c, faults: newFaults(&c), sheet: newSheet(c.Rules)}
 	g.config.Rules = slices.Clone(c.Rules)
 	if c.KeyErrorStatus == 0 {
 		g.config.KeyErrorStatus = http.StatusBadRequest
@@ -219,6 +221,7 @@ func (g *Guard) charge(v *Verdict, r *http.Request, i int, view *limits.View, c 
 	if err == nil && c.Key == "" {
 		err = errEmptyKey
 	}
+	g.faults.See(i, r, c.Key, err)
 	if err != nil {
 		v.Err, v.status = g.ruleError(i, err), g.config.KeyErrorStatus
 		if errors.Is(err, keyfuncs.ErrProgram) {

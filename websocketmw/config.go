@@ -3,6 +3,7 @@ package websocketmw
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"slices"
 	"time"
@@ -72,6 +73,12 @@ type Config struct {
 	// Observe is called with each verdict about an upgrade, before anything is
 	// written: for logs and metrics.
 	Observe func(*http.Request, Verdict)
+
+	// Logger gets a record at level WARN of a fault of configuration, once for each kind: no request
+	// of a rule has had a key for a minute, or the key is the address of a proxy, behind which all
+	// clients share it. No record has a key. Nil means [slog.Default];
+	// slog.New(slog.DiscardHandler) turns it off.
+	Logger *slog.Logger
 
 	// Notify is called with the events of sockets. It must not block.
 	Notify func(*Socket, Event)

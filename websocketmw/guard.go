@@ -15,6 +15,7 @@ import (
 	"github.com/headgate/headgate/internal/carried"
 	"github.com/headgate/headgate/internal/fault"
 	"github.com/headgate/headgate/internal/hidden"
+	"github.com/headgate/headgate/internal/keywatch"
 	"github.com/headgate/headgate/internal/occupancy"
 	"github.com/headgate/headgate/internal/ontrial"
 	"github.com/headgate/headgate/keyfuncs"
@@ -25,6 +26,7 @@ import (
 // with [New]. It is safe for concurrent use.
 type Guard struct {
 	config Config
+	faults *keywatch.Watch
 	bounds bounds
 	inBand *inBand // nil without Config.InBand
 	fleet  *fleet  // nil without Config.Server and EvictOldest
@@ -70,6 +72,7 @@ func New(c Config) (*Guard, error) {
 	}
 	g := &Guard{
 		config:  c,
+		faults:  newFaults(&c),
 		bounds:  newBounds(&c),
 		inBand:  inBand,
 		sockets: make(map[*Socket]struct{}),
@@ -285,6 +288,7 @@ func (g *Guard) claims(r *http.Request) (claims []core.Claim, status int, err er
 		if err == nil && k == "" {
 			err = errEmptyKey
 		}
+		g.faults.See(i, r, k, err)
 		if err != nil {
 			return nil, g.keyStatus(err), rule.fault(i, err)
 		}
