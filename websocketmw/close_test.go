@@ -251,6 +251,12 @@ func (p *pipe) Hijack() (net.Conn, *bufio.ReadWriter, error) { return p.conn, ni
 func bubble(t *testing.T, config Config, handler func(net.Conn)) (*Guard, *peer) {
 	t.Helper()
 	g := newGuard(t, config)
+	return g, pipeTo(t, g, handler)
+}
+
+// pipeTo opens a socket through a guard.
+func pipeTo(t *testing.T, g *Guard, handler func(net.Conn)) *peer {
+	t.Helper()
 	client, server := net.Pipe()
 	go g.Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		c, _ := take(w)
@@ -258,7 +264,7 @@ func bubble(t *testing.T, config Config, handler func(net.Conn)) (*Guard, *peer)
 	})).ServeHTTP(&pipe{conn: server}, upgradeRequest())
 	p := &peer{t: t, Conn: client, in: bufio.NewReader(client)}
 	p.respond()
-	return g, p
+	return p
 }
 
 func TestIdleAndAge(t *testing.T) {

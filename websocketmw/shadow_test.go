@@ -3,6 +3,7 @@ package websocketmw
 import (
 	"context"
 	"errors"
+	"maps"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/core/memstore"
+	"github.com/headgate/headgate/core/stats"
 	"github.com/headgate/headgate/keyfuncs"
 	"github.com/headgate/headgate/nethttp"
 )
@@ -254,5 +256,82 @@ func TestShadowWhileDraining(t *testing.T) {
 	}
 	if err := g.Shutdown(t.Context()); err != nil && !errors.Is(err, context.Canceled) {
 		t.Error(err)
+	}
+}
+
+// What is not enforced is on trial: the slots of a guard in shadow mode, its budgets, and budgets that
+// only report. It refuses nobody, and stats count no refusal.
+func TestTrials(t *testing.T) {
+	for _, c := range []struct {
+		name          string
+		shadow        bool
+		over          Over
+		slots, budget bool // on trial
+	}{
+		{"enforced", false, Close, false, false},
+		{"reported", false, Report, false, true},
+		{"shadow, closes", true, Close, true, true},
+		{"shadow, delays", true, Delay, true, true},
+		{"shadow, reports", true, Report, true, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				seen := core.Must(stats.New(stats.Config{}))
+				trials := map[string][]bool{} // of the refusals, by name
+				store := memstore.New(memstore.Config{Observer: core.Observers(seen.Observer(), &core.Observer{
+					Refused: func(_ context.Context, e core.DecisionEvent, _ string) {
+						trials[e.Limiter] = append(trials[e.Limiter], e.Trial)
+					},
+					SlotRefused: func(_ context.Context, e core.SlotEvent, _ string) {
+						trials[e.Slots] = append(trials[e.Slots], e.Trial)
+					},
+				})})
+				g := core.Must(New(Config{
+					Rules:       []Rule{{Slots: newSlots(t, store, "ws", 1), Key: keyfuncs.Everyone()}},
+					Inbound:     []Inbound{{Limiter: core.Must(core.New(store, "sent", core.Blocked())), Over: c.over}},
+					ObserveOnly: c.shadow,
+				}))
+				h := heard{done: make(chan struct{})}
+				p := pipeTo(t, g, h.listen)
+				second := g.Check(upgradeRequest())
+				if passes := second.Status() == 0; passes != c.slots {
+					t.Errorf("the second socket: status %d", second.Status())
+				}
+				second.Release()
+				p.send(masked(0x81, "hello"))
+				synctest.Wait()
+				p.Close()
+				<-h.done
+				if delivered := h.sums[Messages] == 1; delivered != c.budget {
+					t.Errorf("%d messages were delivered", h.sums[Messages])
+				}
+				for name, want := range map[string]bool{"ws": c.slots, "sent": c.budget} {
+					if !slices.Equal(trials[name], []bool{want}) {
+						t.Errorf("%s: on trial %v, not %v", name, trials[name], want)
+					}
+				}
+				wantTrials(t, seen.Snapshot(), c.slots, c.budget)
+			})
+		})
+	}
+}
+
+// wantTrials compares what stats have counted with one refusal of the slots and one of the budget,
+// each on trial or not.
+func wantTrials(t *testing.T, s stats.Snapshot, slots, budget bool) {
+	t.Helper()
+	claims, charges := map[string]uint64{}, map[string]uint64{}
+	for _, n := range s.Slots[0].Counts {
+		claims[n.Result] += n.Claims
+	}
+	for _, n := range s.Limiters[0].Counts {
+		charges[n.Result] += n.Charges
+	}
+	result := map[bool]string{true: stats.OnTrial, false: stats.Refused}
+	if want := map[string]uint64{stats.Admitted: 1, result[slots]: 1}; !maps.Equal(claims, want) || s.Slots[0].LastRefused.IsZero() != slots {
+		t.Errorf("claims: %v, not %v; refused last %v", claims, want, s.Slots[0].LastRefused)
+	}
+	if want := map[string]uint64{result[budget]: 1}; !maps.Equal(charges, want) || s.Limiters[0].LastRefused.IsZero() != budget {
+		t.Errorf("charges: %v, not %v; refused last %v", charges, want, s.Limiters[0].LastRefused)
 	}
 }

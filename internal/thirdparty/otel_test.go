@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"slices"
 	"strings"
@@ -20,7 +22,10 @@ import (
 	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/core/memstore"
 	"github.com/headgate/headgate/core/stats"
+	"github.com/headgate/headgate/keyfuncs"
+	"github.com/headgate/headgate/nethttp"
 	"github.com/headgate/headgate/otelheadgate"
+	"github.com/headgate/headgate/websocketmw"
 )
 
 // collected returns what the SDK has collected: a line for each point.
@@ -143,14 +148,7 @@ func TestOpenTelemetry(t *testing.T) {
 			t.Errorf("there is no %s", want)
 		}
 	}
-	var events []string
-	for _, e := range spans.Ended()[0].Events() {
-		text := e.Name
-		for _, a := range e.Attributes {
-			text += fmt.Sprintf(" %s=%s", a.Key, a.Value.String())
-		}
-		events = append(events, text)
-	}
+	events := eventsOf(spans.Ended()[0])
 	if want := []string{
 		"headgate.refused headgate.limiter=api headgate.policy=long headgate.units=2 headgate.source=store",
 		"headgate.refused headgate.slots=sockets headgate.source=store",
@@ -169,6 +167,68 @@ func TestOpenTelemetry(t *testing.T) {
 	for _, line := range collected(t, reader) {
 		if !strings.Contains(line, "call.duration") {
 			t.Errorf("after Close: %s", line)
+		}
+	}
+}
+
+// eventsOf returns the events of a span, with their attributes.
+func eventsOf(span sdktrace.ReadOnlySpan) (events []string) {
+	for _, e := range span.Events() {
+		text := e.Name
+		for _, a := range e.Attributes {
+			text += fmt.Sprintf(" %s=%s", a.Key, a.Value.String())
+		}
+		events = append(events, text)
+	}
+	return events
+}
+
+// TestTrialsOfSpans: the span of a request tells a refusal from one that refused nobody: of a guard
+// and of slots in shadow mode.
+func TestTrialsOfSpans(t *testing.T) {
+	for _, trial := range []bool{false, true} {
+		seen, err := stats.New(stats.Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		spans := tracetest.NewSpanRecorder()
+		telemetry, err := otelheadgate.New(seen, otelheadgate.Config{MeterProvider: sdkmetric.NewMeterProvider()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		store := memstore.New(memstore.Config{Observer: telemetry.Observer()})
+		rates := core.Must(nethttp.New(nethttp.Config{
+			Rules:       []nethttp.Rule{{Limiter: core.Must(core.New(store, "api", core.Blocked())), Key: keyfuncs.Everyone()}},
+			ObserveOnly: trial,
+		}))
+		held := core.Must(websocketmw.New(websocketmw.Config{
+			Rules:       []websocketmw.Rule{{Slots: core.Must(core.NewSlots(store, "sockets", 0)), Key: keyfuncs.Everyone()}},
+			ObserveOnly: trial,
+		}))
+		ctx, span := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(spans)).Tracer("test").Start(t.Context(), "request")
+		r, passed := httptest.NewRequestWithContext(ctx, http.MethodGet, "/", nil), 0
+		for name, value := range map[string]string{"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13", "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ=="} {
+			r.Header.Set(name, value)
+		}
+		next := http.HandlerFunc(func(http.ResponseWriter, *http.Request) { passed++ })
+		rates.Handler(next).ServeHTTP(httptest.NewRecorder(), r)
+		held.Handler(next).ServeHTTP(httptest.NewRecorder(), r)
+		span.End()
+		mark, want := "", 0
+		if trial {
+			mark, want = " headgate.trial=true", 2
+		}
+		got := eventsOf(spans.Ended()[0])
+		if len(got) != 2 || passed != want {
+			t.Fatalf("trial %v: %d passed, events %q", trial, passed, got)
+		}
+		for i, name := range []string{"headgate.limiter=api", "headgate.slots=sockets"} {
+			if !strings.HasPrefix(got[i], "headgate.refused"+mark+" "+name) {
+				t.Errorf("trial %v: event %q", trial, got[i])
+			}
+		}
+		if err := telemetry.Close(); err != nil {
+			t.Error(err)
 		}
 	}
 }
