@@ -86,7 +86,7 @@ func newService(store *redisstore.Store, local *memstore.Store) (*service, error
 }
 
 func run(addr, redisURL string) error {
-	seen, err := stats.New(stats.Config{Logger: slog.Default()})
+	seen, err := stats.New(stats.Config{Logger: slog.Default(), WarnAt: 80})
 	if err != nil {
 		return err
 	}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"flag"
+	"fmt"
 	"image"
 	"image/color"
 	"image/draw"
@@ -98,17 +99,23 @@ func TestDebugPage(t *testing.T) {
 	}{{"phone", 390, 844, true}, {"desk", 1280, 800, false}} {
 		for scheme, page := range map[string]string{"light": "rgb(245, 246, 248)", "dark": "rgb(16, 20, 27)"} {
 			var wide, cut int
+			var broken []string
 			var colour string
 			run(ctx, t,
 				look(device.width, device.height, device.phone, scheme),
 				chromedp.Navigate(url+"debug/headgate/"),
-				chromedp.Evaluate(`document.documentElement.scrollWidth - window.innerWidth`, &wide),
+				chromedp.Evaluate(fmt.Sprintf(`document.documentElement.scrollWidth - %d`, device.width), &wide),
+				chromedp.Evaluate(`[...document.querySelectorAll("tbody th")].filter(h => {
+					const name = document.createRange();
+					name.selectNodeContents(h.firstChild);
+					return name.getClientRects().length > 1;
+				}).map(h => h.textContent)`, &broken),
 				chromedp.Evaluate(`[...document.querySelectorAll("section")].filter(s => s.scrollWidth > s.clientWidth).length`, &cut),
 				chromedp.Evaluate(`getComputedStyle(document.body).backgroundColor`, &colour),
 				picture("debug-"+device.name+"-"+scheme),
 			)
-			if wide > 0 || cut > 0 {
-				t.Errorf("%s: the page is %d px too wide, and %d sections are cut off", device.name, wide, cut)
+			if wide > 0 || cut > 0 || len(broken) > 0 {
+				t.Errorf("%s: the page is %d px too wide, %d sections are cut off, and these names broken: %q", device.name, wide, cut, broken)
 			}
 			if colour != page {
 				t.Errorf("%s, %s: the page is %s", device.name, scheme, colour)

@@ -3,6 +3,7 @@ package e2e
 import (
 	"fmt"
 	"math"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -24,12 +25,14 @@ type panel struct {
 	GridPos     struct{ X, Y, W, H int }
 	FieldConfig struct {
 		Defaults struct {
-			Unit   string
-			Custom struct {
+			Unit       string
+			Thresholds struct{ Steps []threshold }
+			Custom     struct {
 				LineWidth, FillOpacity float64
 				Stacking               struct{ Mode string }
 			}
 		}
+		Overrides []override
 	}
 	Targets []struct{ Expr, LegendFormat string }
 
@@ -37,6 +40,21 @@ type panel struct {
 	Opacity                    float64
 	Values, Times              []tick
 	Series                     []*series
+}
+
+// A threshold is the colour of values from a number on, or of all.
+type threshold struct {
+	Color string
+	Value *float64
+}
+
+// An override has the colour of the series whose names match, as regexps between slashes.
+type override struct {
+	Matcher    struct{ ID, Options string }
+	Properties []struct {
+		ID    string
+		Value struct{ FixedColor string }
+	}
 }
 
 type tick struct {
@@ -72,6 +90,11 @@ func (b *board) draw(t *testing.T, end time.Time) {
 				last := present[len(present)-1]
 				by, suffix := p.scale(t, last)
 				s.Last = number(last/by) + suffix
+				for _, step := range p.FieldConfig.Defaults.Thresholds.Steps {
+					if step.Value == nil || last >= *step.Value {
+						s.paint(t, step.Color)
+					}
+				}
 				s.trace(make([]float64, len(s.values)), p.Width, p.Height, s.most())
 			}
 		case "timeseries":
@@ -92,6 +115,13 @@ func (p *panel) chart(t *testing.T, end time.Time) {
 	floors := [][]float64{make([]float64, seconds+1)}
 	highest := 0.0
 	for i, s := range p.Series {
+		for _, o := range p.FieldConfig.Overrides {
+			if o.Matcher.ID != "byRegexp" || o.Properties[0].ID != "color" {
+				t.Errorf("%s: this test does not know the override %+v", p.Title, o)
+			} else if regexp.MustCompile(strings.Trim(o.Matcher.Options, "/")).MatchString(s.Name) {
+				s.paint(t, o.Properties[0].Value.FixedColor)
+			}
+		}
 		next := slices.Clone(floors[i])
 		if custom.Stacking.Mode == "normal" {
 			for j := range next {
@@ -120,6 +150,15 @@ func (p *panel) chart(t *testing.T, end time.Time) {
 	}
 	for i, s := range p.Series {
 		s.trace(floors[i], p.Width, height, steps*step*by)
+	}
+}
+
+// paint gives a series a colour of Grafana's.
+func (s *series) paint(t *testing.T, name string) {
+	t.Helper()
+	s.Colour = slices.Index([]string{"green", "orange", "blue", "red", "purple"}, name) // of board.html
+	if s.Colour < 0 {
+		t.Errorf("%s: this test does not know the colour %q", s.Name, name)
 	}
 }
 
