@@ -331,8 +331,9 @@ func (l *Limiter) Reset(ctx context.Context, key string) error {
 	if l.constant {
 		return nil
 	}
-	q := newQuestion(store.Reset, Charge{l, key, 0})
+	q := newQuestion(store.Reset)
 	defer q.free()
+	q.add(&Charge{l, key, 0})
 	return l.store.Ask(ctx, &q.Question)
 }
 

@@ -162,7 +162,8 @@ func (p Policy) FromFirst() Policy {
 
 // CountDenied makes refused attempts count as well, so that a client that keeps trying
 // stays refused. It is for FixedWindow, SlidingWindow and SlidingLog. An attempt that
-// any policy refuses counts on each policy of the call that has CountDenied.
+// any policy refuses counts on each policy of the call that has CountDenied. A number of units
+// that a policy can never admit is refused without the store, and counts nothing.
 func (p Policy) CountDenied() Policy {
 	p.numbers.CountDenied = true
 	return p

@@ -19,20 +19,26 @@ type question struct {
 // questions are reused: what is passed to a store is on the heap.
 var questions = sync.Pool{New: func() any { return new(question) }}
 
-// newQuestion returns a question about charges, which is to be freed.
-func newQuestion(mode store.Mode, charges ...Charge) *question {
+// newQuestion returns a question without charges, which is to be freed.
+func newQuestion(mode store.Mode) *question {
 	q := questions.Get().(*question)
-	q.Mode, q.Extra, q.Charges = mode, 0, q.room[:len(charges)]
-	for i := range charges {
-		c, to := &charges[i], &q.room[i]
-		to.Limiter, to.Key, to.N = c.Limiter.prepared, c.Key, c.N
-	}
+	q.Mode, q.Extra, q.Charges = mode, 0, q.room[:0]
 	return q
+}
+
+// add adds a charge, of at most maxTogether.
+func (q *question) add(c *Charge) {
+	n := len(q.Charges)
+	q.Charges = q.room[:n+1]
+	to := &q.room[n]
+	to.Limiter, to.Key, to.N = c.Limiter.prepared, c.Key, c.N
 }
 
 // free takes a question back, without its keys.
 func (q *question) free() {
-	clear(q.Charges)
+	for i := range q.Charges {
+		q.Charges[i].Limiter, q.Charges[i].Key = nil, ""
+	}
 	questions.Put(q)
 }
 
@@ -47,7 +53,8 @@ func (l *Limiter) decide(ctx context.Context, mode store.Mode, c Charge, d *Deci
 		*d = Decision{}
 		return ErrCost
 	}
-	start, q := begin(l.observer), newQuestion(mode, c)
+	start, q := begin(l.observer), newQuestion(mode)
+	q.add(&c)
 	var err error
 	if c.N > l.max || l.constant {
 		byNumbers(&q.Result, c)
@@ -72,8 +79,9 @@ func (l *Limiter) decide(ctx context.Context, mode store.Mode, c Charge, d *Deci
 // allowExtra allows a charge, and as many of extra units more as fit, which it returns. They are
 // of the decision only if it is for all.
 func (l *Limiter) allowExtra(ctx context.Context, c Charge, extra int64, forAll bool) (d Decision, granted int64, err error) {
-	start, q := begin(l.observer), newQuestion(store.Allow, c)
+	start, q := begin(l.observer), newQuestion(store.Allow)
 	defer q.free()
+	q.add(&c)
 	q.Extra = extra
 	err = l.store.Ask(ctx, &q.Question)
 	granted, q.Result.Extra = q.Result.Extra, 0
@@ -92,7 +100,10 @@ func (l *Limiter) allowExtra(ctx context.Context, c Charge, extra int64, forAll 
 // decideAll asks about charges. Their store gets those that the parameters alone do not decide.
 // The question is to be freed also after an error.
 func decideAll(ctx context.Context, charges []Charge) (q *question, err error) {
-	q = newQuestion(store.Allow, charges...)
+	q = newQuestion(store.Allow)
+	for i := range charges {
+		q.add(&charges[i])
+	}
 	if slices.ContainsFunc(charges, func(c Charge) bool { return c.N > c.Limiter.max }) {
 		byNumbers(&q.Result, charges...)
 		return q, nil

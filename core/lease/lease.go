@@ -42,7 +42,8 @@ type Config struct {
 // for concurrent use. While keys have been asked for often lately, a timer runs.
 type Store struct {
 	next     store.Store
-	span     int64 // Config.For, in nanoseconds
+	kept     store.Place // of what is kept with limiters
+	span     int64       // Config.For, in nanoseconds
 	maxBytes int64
 	now      func() instant
 	seed     maphash.Seed
@@ -78,7 +79,7 @@ func New(next store.Store, c Config) (*Store, error) {
 	if next == nil {
 		faults = append(faults, errors.New("the store is nil"))
 	}
-	if _, leased := next.(*Store); leased {
+	if _, ok := next.(*Store); ok {
 		faults = append(faults, errLeased)
 	}
 	if c.For < MinFor || c.For > MaxFor {
@@ -119,22 +120,22 @@ func (s *Store) Observer() *store.Observer { return s.next.Observer() }
 // Kind implements [store.Kinded]. It is that of the store below.
 func (s *Store) Kind() string { return store.KindOf(s.next) }
 
-// isLeased is what each Store keeps something for, so that another finds it.
-type isLeased struct{}
+// leased is where each Store keeps something, so that another finds it.
+var leased store.Place //nolint:gochecknoglobals // an address
 
 // Prepare implements [store.Store].
 func (s *Store) Prepare(l *store.Limiter) error {
 	if err := s.next.Prepare(l); err != nil {
 		return err
 	}
-	if l.Kept(isLeased{}) != nil {
+	if l.Kept(&leased) != nil {
 		return errLeased
 	}
 	spec := *l.Spec() // which the cleanup has, and must not keep l
 	f, changed := s.families.join(&spec)
 	own := &limiter{Limiter: l, hash: maphash.String(s.seed, spec.Name), family: f, leasable: leasable(&spec)}
-	l.Keep(s, own)
-	l.Keep(isLeased{}, true)
+	l.Keep(&s.kept, own)
+	l.Keep(&leased, true)
 	// Plans that are replaced do not add up. This holds no Store: a Store's entries have limiters.
 	runtime.AddCleanup(own, func(all *families) { all.leave(&spec) }, s.families)
 	if changed {

@@ -23,7 +23,11 @@ func (s *Store) Ask(_ context.Context, q *store.Question) error {
 	default:
 		var room [4]*shard
 		locked, now := s.lockAll(room[:0], q.Charges, s.now())
-		locked[0].work.decide(s, q, now)
+		w := &locked[0].work
+		for i := range q.Charges {
+			w.find(s, &q.Charges[i])
+		}
+		w.decide(q, now)
 		unlock(locked)
 		s.sweep(now)
 		s.reclaim(now)
@@ -34,31 +38,31 @@ func (s *Store) Ask(_ context.Context, q *store.Question) error {
 // decideOne decides about one charge, whose key may be hot.
 func (s *Store) decideOne(q *store.Question) {
 	c := &q.Charges[0]
+	l := s.prepared(c.Limiter)
 	key, sh := s.locate(c.Key)
-	var p *policy // under which the key may be hot
-	var hash uint64
-	if l := s.prepared(c.Limiter); l.leveled && q.Mode == store.Allow && q.Extra == 0 {
-		p = &l.policies[0]
-		hash = mix(key, p.hash)
-		if h := sh.hot.Load(); h.is(p, hash) && h.answer(s, q) {
-			return
-		}
+	hotter := l.leveled && q.Mode == store.Allow && q.Extra == 0
+	if hotter && sh.hot.Load().answer(s, q, &l.policies[0], key) {
+		return
 	}
-	s.decideLocked(q, sh, p, hash, s.now())
+	s.decideLocked(q, l, sh, key, hotter)
 }
 
-// decideLocked is decideOne of a key that was not hot, by a call that has read the clock.
-func (s *Store) decideLocked(q *store.Question, sh *shard, p *policy, hash uint64, now int64) {
+// decideLocked is decideOne of a key that was not hot, but may become so.
+func (s *Store) decideLocked(q *store.Question, l *limiter, sh *shard, key uint64, hotter bool) {
+	now := s.now()
 	sh.mu.Lock()
 	// While it waited, another call may have made the key hot. To end that would make all of
 	// them wait again, and again.
-	if h := sh.hot.Load(); p != nil && h.is(p, hash) && h.answer(s, q) {
+	if hotter && sh.hot.Load().answer(s, q, &l.policies[0], key) {
 		sh.mu.Unlock()
 		return
 	}
 	now = s.locked(sh, now)
-	if e := sh.work.decide(s, q, now); p != nil && e != nil {
-		sh.warm(p, e, now, s.hotAfter)
+	w := &sh.work
+	w.findIn(sh, l, key, q.Charges[0].N)
+	plain := w.found[0]
+	if w.decide(q, now); hotter && plain.plain {
+		sh.warm(&l.policies[0], plain.entry, now, s.hotAfter)
 	}
 	sweep := sh.tick()
 	sh.mu.Unlock()
@@ -78,6 +82,7 @@ func (s *Store) settle(cs []store.Charge) {
 		w.find(s, c)
 		w.lapse(now)
 		for j := range w.cells {
+			w.cells[j].Admitted = true // nothing is refused
 			c.Uncovered = max(c.Uncovered, w.cells[j].Settle(now, c.At, c.N, c.Actual))
 		}
 		w.save(now)
@@ -114,12 +119,8 @@ type found struct {
 	plain bool   // the state of the entry is of the policy, and its only one
 }
 
-// decide decides a question whose shards are locked. It returns the entry of its only cell, if
-// that is plain.
-func (w *work) decide(s *Store, q *store.Question, now int64) (plain *entry) {
-	for i := range q.Charges {
-		w.find(s, &q.Charges[i])
-	}
+// decide decides a question whose cells are found, and empties the work.
+func (w *work) decide(q *store.Question, now int64) {
 	if q.Mode != store.Peek {
 		w.lapse(now)
 	}
@@ -127,66 +128,66 @@ func (w *work) decide(s *Store, q *store.Question, now int64) (plain *entry) {
 	r.Start(now, store.SourceStore)
 	r.Allowed, r.Extra = step.Decide(w.cells, now, step.Mode(q.Mode), q.Extra)
 	for i := range w.cells {
-		c := &w.cells[i]
-		r.Add(c.Admitted, c.Reading)
+		r.Add(w.cells[i].Admitted, w.cells[i].Reading)
 	}
 	if q.Mode != store.Peek {
 		w.save(now)
-		w.refuse()
-	}
-	if len(w.cells) == 1 && w.found[0].plain {
-		plain = w.found[0].entry
 	}
 	w.clear()
-	return plain
 }
 
 // find appends the cells of a charge.
 func (w *work) find(s *Store, c *store.Charge) {
 	key, sh := s.locate(c.Key)
-	policies := s.prepared(c.Limiter).policies
-	w.grow(len(policies))
-	for i := range policies {
-		p := &policies[i]
-		f := found{shard: sh, hash: mix(key, p.hash)}
+	w.findIn(sh, s.prepared(c.Limiter), key, c.N)
+}
+
+// findIn appends the cells of n units of a key.
+func (w *work) findIn(sh *shard, l *limiter, key uint64, n int64) {
+	first := len(w.cells)
+	w.grow(first + len(l.policies))
+	for i := range l.policies {
+		p, c, f := &l.policies[i], &w.cells[first+i], &w.found[first+i]
+		c.Step, c.Units = p.step, n
+		f.shard, f.hash = sh, mix(key, p.hash)
 		f.entry = sh.table.find(f.hash)
-		cell := step.Cell{Step: p.step, Units: c.N}
-		w.fill(&cell, &f, p)
-		w.cells, w.found = append(w.cells, cell), append(w.found, f)
+		f.plain = f.entry != nil && f.entry.kind&several == 0 && sh.table.has(f.entry, p)
+		if f.plain {
+			c.Own.Step, c.Own.State = p.step, sh.table.state(f.entry)
+			continue
+		}
+		w.words[first+i] = [2]int64{}
+		w.fill(c, f, p, w.words[first+i][:])
 	}
 }
 
-// grow makes room for that many more cells, so that the words of those before stay where they are.
-func (w *work) grow(more int) {
-	if n := len(w.cells) + more; n > len(w.words) {
-		old := w.words
-		w.words = make([][2]int64, 2*n)
-		for i := range w.cells {
-			if c := &w.cells[i]; w.found[i].entry == nil && len(c.Own.State) > 0 {
-				w.words[i] = old[i]
-				c.Own.State = w.words[i][:len(c.Own.State)]
-			}
+// grow makes room for so many cells.
+func (w *work) grow(cells int) {
+	if cells > cap(w.cells) {
+		old := w.cells
+		w.cells, w.words = make([]step.Cell, len(old), 2*cells), make([][2]int64, 2*cells)
+		w.found = append(make([]found, 0, 2*cells), w.found...)
+		for i := range copy(w.cells, old) { // their words stay where they were
+			old[i] = step.Cell{}
 		}
 	}
+	w.cells, w.found = w.cells[:cells], w.found[:cells]
 }
 
-// fill sets the variants of a cell. Entries do not move before the question is decided.
-func (w *work) fill(c *step.Cell, f *found, p *policy) {
+// fill sets the variants of a cell that is not plain. Entries do not move before the question is
+// decided. A new key has the words for its state, if they are enough.
+func (w *work) fill(c *step.Cell, f *found, p *policy, words []int64) {
 	t, e := &f.shard.table, f.entry
 	switch {
 	case e == nil:
-		c.Own.Step = p.step
-		if room := &w.words[len(w.cells)]; p.words <= len(room) {
-			clear(room[:])
-			c.Own.State = room[:p.words]
+		c.Own.Step, c.Own.State = p.step, nil
+		if p.words <= len(words) {
+			c.Own.State = words[:p.words]
 		}
 	case e.kind&several != 0:
 		b := t.besides[e.hash]
 		c.Own = step.Variant{Step: t.step(e), State: slices.Clone(t.state(e)), Until: b.until}
 		c.Others = b.others
-	case t.has(e, p):
-		f.plain = true
-		c.Own.Step, c.Own.State = p.step, t.state(e)
 	default:
 		c.Own.Step, c.Own.State = t.step(e), t.state(e)
 		if !step.Alike(c.Own.Step, p.step) { // it may become one of the others
@@ -206,36 +207,39 @@ func (w *work) lapse(now int64) {
 	}
 }
 
-// save saves the cells that have changed: first those of entries, as others are inserted and move
-// them.
+// save saves the cells that have changed, and notes what was refused: first those that have
+// entries, as others are inserted and move them.
 func (w *work) save(now int64) {
-	for i := range w.cells {
-		if c, f := &w.cells[i], &w.found[i]; c.Changed && f.entry != nil {
-			f.shard.table.set(f.entry, c, f.plain)
-		}
-	}
-	for i := range w.cells {
-		if c, f := &w.cells[i], &w.found[i]; c.Changed && f.entry == nil {
-			f.shard.table.insert(f.hash, c.Own.Step, c.Own.State, now)
-		}
-	}
-}
-
-// refuse notes in the entries what was refused.
-func (w *work) refuse() {
+	missing := false
 	for i := range w.cells {
 		c, f := &w.cells[i], &w.found[i]
-		if c.Admitted {
+		if f.entry == nil {
+			missing = missing || c.Changed
 			continue
 		}
-		if e := f.shard.table.find(f.hash); e != nil { // which may have moved
-			e.refuse(c.Units)
+		if c.Changed {
+			f.shard.table.set(f.entry, c, f.plain)
+		}
+		if !c.Admitted {
+			f.entry.refuse(c.Units)
+		}
+	}
+	for i := 0; missing && i < len(w.cells); i++ {
+		if c, f := &w.cells[i], &w.found[i]; c.Changed && f.entry == nil {
+			e := f.shard.table.insert(f.hash, c.Own.Step, c.Own.State, now)
+			if !c.Admitted {
+				e.refuse(c.Units)
+			}
 		}
 	}
 }
 
-// clear empties the work, and lets go of what it refers to.
+// clear empties the work. It lets go of what it refers to, but for plain cells, which are most.
 func (w *work) clear() {
-	clear(w.cells)
+	for i := range w.cells {
+		if !w.found[i].plain {
+			w.cells[i] = step.Cell{}
+		}
+	}
 	w.cells, w.found = w.cells[:0], w.found[:0]
 }

@@ -38,8 +38,12 @@ func (h *hot) is(p *policy, hash uint64) bool {
 	return h != nil && h.hash == hash && h.policy == p
 }
 
-// answer answers a question of one charge, unless h is over.
-func (h *hot) answer(s *Store, q *store.Question) bool {
+// answer answers a question of one charge if h is of its policy and key, unless it is over. h may
+// be nil.
+func (h *hot) answer(s *Store, q *store.Question, p *policy, key uint64) bool {
+	if !h.is(p, mix(key, p.hash)) {
+		return false
+	}
 	at, x, admitted, ok := h.take(s, q.Charges[0].N)
 	if ok {
 		q.Result.Start(at, store.SourceStore)

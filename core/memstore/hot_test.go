@@ -62,7 +62,7 @@ func TestWaitingForTheLock(t *testing.T) {
 	h := sh.hot.Load()
 	for range 7 {
 		q := &store.Question{Charges: []store.Charge{{Limiter: l.Prepared(), Key: "key", N: 1}}}
-		if s.decideLocked(q, sh, h.policy, h.hash, s.now()); !q.Result.Allowed {
+		if s.decideLocked(q, s.prepared(l.Prepared()), sh, maphash.String(s.seed, "key"), true); !q.Result.Allowed {
 			t.Fatal(q.Result)
 		}
 	}

@@ -101,6 +101,7 @@ const (
 // A Store is a [store.Store] and a [store.SlotStore] in this process. Make one with
 // [New]: core.New refuses the zero Store. It is safe for concurrent use.
 type Store struct {
+	place    store.Place // of what is kept with limiters
 	seed     maphash.Seed
 	start    time.Time
 	origin   int64 // start in microseconds since 1970
@@ -178,7 +179,7 @@ type policy struct {
 
 // prepared returns what the store keeps with a limiter.
 func (s *Store) prepared(l *store.Limiter) *limiter {
-	return l.Kept(s).(*limiter) //nolint:forcetypeassert // Prepare keeps it
+	return l.Kept(&s.place).(*limiter) //nolint:forcetypeassert // Prepare keeps it
 }
 
 // policySeed is another than that of keys, so that no key cancels out a policy.
@@ -332,6 +333,6 @@ func (s *Store) Prepare(l *store.Limiter) error {
 		own.policies = append(own.policies, q)
 	}
 	own.leveled = own.leveled && len(own.policies) == 1
-	l.Keep(s, own)
+	l.Keep(&s.place, own)
 	return nil
 }

@@ -16,6 +16,7 @@ import (
 // A backend asks Redis.
 type backend struct {
 	client  redis.UniversalClient
+	place   store.Place // of what is kept with limiters
 	names   namer
 	servers servers
 
@@ -40,7 +41,7 @@ type limiter struct {
 
 // prepared returns what the backend keeps with a limiter.
 func (b *backend) prepared(l *store.Limiter) *limiter {
-	return l.Kept(b).(*limiter) //nolint:forcetypeassert // Prepare keeps it
+	return l.Kept(&b.place).(*limiter) //nolint:forcetypeassert // Prepare keeps it
 }
 
 // maxPolicies is the most policies that a limiter has; as in package core.
@@ -85,7 +86,7 @@ func (b *backend) Prepare(prepared *store.Limiter) error {
 		}
 		l.inOrder = l.inOrder && p.index == i
 	}
-	prepared.Keep(b, l)
+	prepared.Keep(&b.place, l)
 	return nil
 }
 

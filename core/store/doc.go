@@ -27,17 +27,22 @@
 // # Limiters
 //
 // A store prepares each [Limiter] once, before it is asked about it. What it needs at hand for a
-// limiter, such as the names of its keys, it keeps with the limiter, under itself:
+// limiter, such as the names of its keys, it keeps with the limiter, in a place of its own:
+//
+//	type Store struct {
+//		next  store.Store
+//		place store.Place
+//	}
 //
 //	func (s *Store) Prepare(l *store.Limiter) error {
 //		if err := s.next.Prepare(l); err != nil {
 //			return err
 //		}
-//		l.Keep(s, &mine{})
+//		l.Keep(&s.place, &mine{})
 //		return nil
 //	}
 //
-//	own := q.Charges[0].Limiter.Kept(s).(*mine)
+//	own := q.Charges[0].Limiter.Kept(&s.place).(*mine)
 //
 // All layers get the same limiters in the same charges. A layer that keeps nothing has no Prepare
 // of its own.

@@ -9,7 +9,14 @@ type Limiter struct {
 }
 
 // A part is what a store keeps with a limiter.
-type part struct{ of, kept any }
+type part struct {
+	place *Place
+	kept  any
+}
+
+// A Place is where a store keeps something with limiters: a field of the store, which is told
+// apart by its address. It must not be copied.
+type Place struct{ _ byte }
 
 // NewLimiter returns a limiter that no store has prepared.
 func NewLimiter(spec Spec) *Limiter { return &Limiter{spec: spec} }
@@ -17,22 +24,22 @@ func NewLimiter(spec Spec) *Limiter { return &Limiter{spec: spec} }
 // Spec returns what the limiter was made from. It must not be modified.
 func (l *Limiter) Spec() *Spec { return &l.spec }
 
-// Keep keeps something with the limiter for a store, instead of what it has kept before. The
-// store is comparable. Keep is for Prepare, and is not called concurrently.
-func (l *Limiter) Keep(of, kept any) {
+// Keep keeps something with the limiter, instead of what was kept in that place before. It is for
+// Prepare, and is not called concurrently.
+func (l *Limiter) Keep(in *Place, kept any) {
 	for i := range l.parts {
-		if l.parts[i].of == of {
+		if l.parts[i].place == in {
 			l.parts[i].kept = kept
 			return
 		}
 	}
-	l.parts = append(l.parts, part{of, kept})
+	l.parts = append(l.parts, part{in, kept})
 }
 
-// Kept returns what was kept for a store, or nil.
-func (l *Limiter) Kept(of any) any {
+// Kept returns what was kept in that place, or nil.
+func (l *Limiter) Kept(in *Place) any {
 	for i := range l.parts {
-		if l.parts[i].of == of {
+		if l.parts[i].place == in {
 			return l.parts[i].kept
 		}
 	}

@@ -23,6 +23,7 @@ const (
 // has given up gets the error of its context.
 type Failover struct {
 	next    store.Store
+	place   store.Place // of the local limiters
 	failure Failure
 	local   store.Store
 	servers int64
@@ -31,7 +32,7 @@ type Failover struct {
 // NewFailover returns a Failover. The local store decides under [Local], with limits that
 // are divided by the number of servers.
 func NewFailover(next store.Store, f Failure, local store.Store, servers int) *Failover {
-	return &Failover{next, f, local, int64(max(servers, 1))}
+	return &Failover{next: next, failure: f, local: local, servers: int64(max(servers, 1))}
 }
 
 // Prepare implements [store.Store]. Under [Local] it keeps the limiter of the local store.
@@ -50,7 +51,7 @@ func (f *Failover) Prepare(l *store.Limiter) error {
 	if err != nil {
 		return fmt.Errorf("for FailLocal: %w", err)
 	}
-	l.Keep(f, local)
+	l.Keep(&f.place, local)
 	return nil
 }
 
@@ -60,7 +61,7 @@ func (f *Failover) Observer() *store.Observer { return f.next.Observer() }
 // beside returns the charge for the local store: no more than it can ever grant, as c was
 // checked against limits that were not divided.
 func (f *Failover) beside(c store.Charge) store.Charge {
-	c.Limiter = c.Limiter.Kept(f).(*store.Limiter) //nolint:forcetypeassert // Prepare keeps it
+	c.Limiter = c.Limiter.Kept(&f.place).(*store.Limiter) //nolint:forcetypeassert // Prepare keeps it
 	c.N = min(c.N, c.Limiter.Spec().Most())
 	return c
 }

@@ -21,6 +21,7 @@ import (
 // too early, or is not used, which costs a call.
 type Refusals struct {
 	next    store.Store
+	place   store.Place // of what is kept with limiters
 	timeout time.Duration
 	max     time.Duration
 	seed    maphash.Seed
@@ -63,7 +64,7 @@ func (c *Refusals) Prepare(l *store.Limiter) error {
 		own.cacheable = own.cacheable && !m.CountDenied
 	}
 	own.plan = maphash.String(c.seed, numbers.String()) % (1 << planBits)
-	l.Keep(c, own)
+	l.Keep(&c.place, own)
 	return nil
 }
 
@@ -72,7 +73,7 @@ func (c *Refusals) Observer() *store.Observer { return c.next.Observer() }
 
 // prepared returns what a Refusals keeps with a limiter.
 func (c *Refusals) prepared(l *store.Limiter) *refusable {
-	return l.Kept(c).(*refusable) //nolint:forcetypeassert // Prepare keeps it
+	return l.Kept(&c.place).(*refusable) //nolint:forcetypeassert // Prepare keeps it
 }
 
 // Ask implements [store.Store].
