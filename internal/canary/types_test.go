@@ -31,7 +31,7 @@ var unprinted = map[string]string{
 	"debug.ReportedLimits": "the same", "debug.ReportedLimiter": "the same", "debug.ReportedPolicy": "the same",
 	"limits.Document": "TestDocuments prints it, but for its JSON",
 	"step.Cell":       "numbers", "step.Variant": "numbers", "step.Level": "numbers", "step.Numbers": "numbers", "step.Reading": "numbers",
-	"store.Answer": "has what the program answers", "store.Listeners": "functions", "store.Observer": "functions", "adapter.Framework": "functions",
+	"store.Answer": "has what the program answers", "store.Place": "an address", "store.Listeners": "functions", "store.Observer": "functions", "adapter.Framework": "functions",
 	"adapter.Visit": "has the request of the program, as it is",
 	"store.Policy":  "has what the program has configured", "store.Spec": "has what the program has configured",
 }
