@@ -360,45 +360,12 @@ func parseOptions(m *step.Numbers, words []string, next int) error {
 			return atWord(at, fmt.Errorf("%s is there twice", option))
 		}
 		seen = append(seen, option)
-		var n int64
-		if option == wordLeasable {
-			if next == len(words) {
-				return atWord(at, fmt.Errorf("%s needs a period, such as %s 100ms", option, option))
-			}
-			d, err := parsePeriod(words[next])
-			if err == nil && d == 0 {
-				err = fmt.Errorf("%s needs a positive period", option)
-			}
-			if err != nil {
-				return atWord(next, err)
-			}
-			n = d.Microseconds()
-			next++
+		n, after, err := parseArgument(option, words, next)
+		if err != nil {
+			return err
 		}
-		if option == wordBurst || option == wordResolution {
-			if next == len(words) {
-				return atWord(at, fmt.Errorf("%s needs a number, such as %s 100", option, option))
-			}
-			var err error
-			if n, err = parseNumber(words[next]); err != nil {
-				return atWord(next, err)
-			}
-			next++
-		}
-		switch option {
-		case wordBurst:
-			m.Burst = n
-		case wordLeasable:
-			m.Lease = n
-		case wordResolution:
-			m.Resolution = n
-		case wordNeverOver:
-			m.NeverOver = true
-		case wordFromFirst:
-			m.FromFirst = true
-		case wordCountDenied:
-			m.CountDenied = true
-		}
+		next = after
+		setOption(m, option, n)
 	}
 	switch {
 	case m.Algorithm == step.TokenBucket && !slices.Contains(seen, wordBurst):
@@ -407,6 +374,53 @@ func parseOptions(m *step.Numbers, words []string, next int) error {
 		m.Resolution = DefaultResolution
 	}
 	return nil
+}
+
+// parseArgument returns what follows an option, if it takes something, and the index of the word
+// after that.
+func parseArgument(option string, words []string, next int) (n int64, after int, err error) {
+	example := "a number, such as " + option + " 100"
+	switch option {
+	case wordLeasable:
+		example = "a period, such as " + option + " 100ms"
+	case wordBurst, wordResolution:
+	default:
+		return 0, next, nil
+	}
+	if next == len(words) {
+		return 0, next, atWord(next-1, fmt.Errorf("%s needs %s", option, example))
+	}
+	if option != wordLeasable {
+		n, err = parseNumber(words[next])
+	} else {
+		var d time.Duration
+		if d, err = parsePeriod(words[next]); err == nil && d == 0 {
+			err = fmt.Errorf("%s needs a positive period", option)
+		}
+		n = d.Microseconds()
+	}
+	if err != nil {
+		return 0, next, atWord(next, err)
+	}
+	return n, next + 1, nil
+}
+
+// setOption sets an option to what follows it.
+func setOption(m *step.Numbers, option string, n int64) {
+	switch option {
+	case wordBurst:
+		m.Burst = n
+	case wordLeasable:
+		m.Lease = n
+	case wordResolution:
+		m.Resolution = n
+	case wordNeverOver:
+		m.NeverOver = true
+	case wordFromFirst:
+		m.FromFirst = true
+	case wordCountDenied:
+		m.CountDenied = true
+	}
 }
 
 // parseRate returns a rate that may not be valid.

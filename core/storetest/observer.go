@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"testing"
 	"time"
 
 	"github.com/headgate/headgate/core"
@@ -87,46 +88,37 @@ func (away) Ask(_ context.Context, q *store.Question) error {
 	return errAway
 }
 
+// A reported is a call, and what an observer is told of it.
+type reported struct {
+	what string
+	call func()
+	want []string
+}
+
+// compare makes calls, and compares what the observer was told.
+func (e *events) compare(t *testing.T, calls []reported) {
+	t.Helper()
+	for _, c := range calls {
+		c.call()
+		if told := e.take(); !slices.Equal(told, c.want) {
+			t.Errorf("%s: the observer was told %q, want %q", c.what, told, c.want)
+		}
+	}
+}
+
 // reports: an observer is told the same of each kind of call, whatever the store.
 func (s *suite) reports() {
-	charge := func(l *core.Limiter, n int64) core.Charge {
-		return core.Charge{Limiter: l, Key: hidden, N: n}
-	}
 	var seen events
 	s.store = s.New(s.T, seen.observer())
 	ctx := marked(s.Context())
+	l, free, banned := s.limiter("api", narrow()...), s.limiter("free", core.Unlimited()), s.limiter("banned", core.Blocked())
+	broken, _ := s.broken()
 	var none context.Context
-	ended, end := context.WithCancel(ctx)
-	end()
-	age := 400 * 24 * time.Hour
-	two := []core.Policy{
-		core.FixedWindow(core.Rate{Events: 9, Per: age}).Named("wide"),
-		core.SlidingLog(core.Rate{Events: 3, Per: age}).Named("narrow"),
-	}
-	l, third := s.limiter("api", two...), s.limiter("third", two...)
-	other := s.limiter("other", core.TokenBucket(core.Rate{Events: 1, Per: age}, 5))
-	free, banned := s.limiter("free", core.Unlimited()), s.limiter("banned", core.Blocked())
-	failing := &away{s.store}
-	broken, err := core.New(failing, "broken", core.FixedWindow(core.PerDay(1)))
-	if err != nil {
-		s.Fatal(err)
-	}
-	broken2, err := core.New(failing, "broken too", core.FixedWindow(core.PerDay(1)))
-	if err != nil {
-		s.Fatal(err)
-	}
 	var d core.Decision
 	allow := func(l *core.Limiter, n int64) func() {
 		return func() { d, _ = l.AllowN(ctx, hidden, n) }
 	}
-	all := func(cs ...core.Charge) func() {
-		return func() { d, _ = core.AllowAll(ctx, cs...) }
-	}
-	for _, test := range []struct {
-		what string
-		call func()
-		want []string
-	}{
+	seen.compare(s.T, []reported{
 		{"admitted", allow(l, 2), []string{`api 2: "narrow" true store <nil>`}},
 		{"refunded", func() { _ = d.Refund(ctx) }, []string{"api 2 settled to 0: 0 uncovered store <nil>"}},
 		{"refunded again", func() { _ = d.Refund(ctx) }, nil},
@@ -142,6 +134,33 @@ func (s *suite) reports() {
 		{"never by any", allow(l, 10), []string{"api refuses the key: true", `api 10: "wide" false policy <nil>`}},
 		{"unlimited", allow(free, 7), []string{`free 7: "free" true policy <nil>`}},
 		{"blocked", allow(banned, 1), []string{"banned refuses the key: true", `banned 1: "banned" false policy <nil>`}},
+		{"failed", allow(broken, 1), []string{`broken 1: "" false none the store is away`}},
+		{"malformed", func() {
+			_, _ = l.AllowN(ctx, hidden, 0)
+			_, _ = l.AllowN(none, hidden, 1)
+			_, _ = l.WaitN(ctx, hidden, -1)
+		}, nil},
+	})
+}
+
+// reportsAll is reports of calls about several charges, and of calls that wait.
+func (s *suite) reportsAll() {
+	var seen events
+	s.store = s.New(s.T, seen.observer())
+	ctx := marked(s.Context())
+	ended, end := context.WithCancel(ctx)
+	end()
+	third, free := s.limiter("third", narrow()...), s.limiter("free", core.Unlimited())
+	other := s.limiter("other", core.TokenBucket(core.Rate{Events: 1, Per: 400 * 24 * time.Hour}, 5))
+	broken, broken2 := s.broken()
+	var d core.Decision
+	charge := func(l *core.Limiter, n int64) core.Charge {
+		return core.Charge{Limiter: l, Key: hidden, N: n}
+	}
+	all := func(cs ...core.Charge) func() {
+		return func() { d, _ = core.AllowAll(ctx, cs...) }
+	}
+	seen.compare(s.T, []reported{
 		{"all", all(charge(third, 1), charge(other, 2), charge(free, 3)), []string{
 			`third 1: "narrow" true store <nil>`,
 			`other 2: "other" true store <nil>`,
@@ -162,25 +181,39 @@ func (s *suite) reports() {
 		{"waited", func() { _, _ = other.Wait(ctx, hidden) }, []string{`other 1: "other" true store <nil>`}},
 		{"waiting is no use", func() { _, _ = other.WaitN(ctx, hidden, 6) }, []string{"other refuses the key: true", `other 6: "other" false policy <nil>`}},
 		{"a wait after its end", func() { _, _ = other.Wait(ended, hidden) }, []string{`other 1: "" false none context canceled`}},
-		{"failed", allow(broken, 1), []string{`broken 1: "" false none the store is away`}},
 		{"all failed", all(charge(broken, 1), charge(broken2, 1)), []string{
 			`broken 1: "" false none the store is away`,
 			`broken too 1: "" false none the store is away`,
 		}},
 		{"malformed", func() {
-			_, _ = l.AllowN(ctx, hidden, 0)
-			_, _ = l.AllowN(none, hidden, 1)
-			_, _ = l.WaitN(ctx, hidden, -1)
 			_, _ = core.AllowAll(ctx)
-			_, _ = core.AllowAll(ctx, charge(l, 0), charge(other, 1))
-			_, _ = core.AllowAll(ctx, charge(l, 1), charge(l, 1))
+			_, _ = core.AllowAll(ctx, charge(third, 0), charge(other, 1))
+			_, _ = core.AllowAll(ctx, charge(third, 1), charge(third, 1))
 		}, nil},
-	} {
-		test.call()
-		if told := seen.take(); !slices.Equal(told, test.want) {
-			s.Errorf("%s: the observer was told %q, want %q", test.what, told, test.want)
-		}
+	})
+}
+
+// narrow returns two policies, of which the second is narrower.
+func narrow() []core.Policy {
+	age := 400 * 24 * time.Hour
+	return []core.Policy{
+		core.FixedWindow(core.Rate{Events: 9, Per: age}).Named("wide"),
+		core.SlidingLog(core.Rate{Events: 3, Per: age}).Named("narrow"),
 	}
+}
+
+// broken returns limiters whose store fails.
+func (s *suite) broken() (one, another *core.Limiter) {
+	s.Helper()
+	failing := &away{s.store}
+	one, err := core.New(failing, "broken", core.FixedWindow(core.PerDay(1)))
+	if err != nil {
+		s.Fatal(err)
+	}
+	if another, err = core.New(failing, "broken too", core.FixedWindow(core.PerDay(1))); err != nil {
+		s.Fatal(err)
+	}
+	return one, another
 }
 
 // reportsEach: what is counted is what was decided, however many call at once.
@@ -220,11 +253,7 @@ func (s *slotSuite) reports() {
 	claims := func(a, b *core.Slots, key string) []core.Claim {
 		return []core.Claim{{Slots: a, Key: key}, {Slots: b, Key: key}}
 	}
-	for _, test := range []struct {
-		what string
-		call func()
-		want []string
-	}{
+	seen.compare(s.T, []reported{
 		{"granted", func() { first, _ = ws.Acquire(ctx, hidden) }, []string{"ws: true store <nil>"}},
 		{"refused", func() { _, _ = ws.Acquire(ctx, hidden) }, []string{"ws refuse the key: true", "ws: false store <nil>"}},
 		{"two", func() { both, _ = core.AcquireAll(ctx, claims(ws, all, "another")...) }, []string{
@@ -250,12 +279,7 @@ func (s *slotSuite) reports() {
 			_, _ = core.AcquireAll(ctx)
 			_, _ = core.AcquireAll(ctx, claims(ws, ws, hidden)...)
 		}, nil},
-	} {
-		test.call()
-		if told := seen.take(); !slices.Equal(told, test.want) {
-			s.Errorf("%s: the observer was told %q, want %q", test.what, told, test.want)
-		}
-	}
+	})
 }
 
 // panics: an observer that panics costs no slot, as servers recover from panics.

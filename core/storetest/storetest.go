@@ -97,6 +97,7 @@ func Run(t *testing.T, h Harness) {
 		{"ExtraIsForOneChargeOnly", (*suite).extraOfOne},
 		{"ExactWithExtra", (*suite).exactWithExtra},
 		{"ReportsDecisions", (*suite).reports},
+		{"ReportsCallsTogether", (*suite).reportsAll},
 		{"ReportsEachOfMany", (*suite).reportsEach},
 		{"ClockFlaps", (*suite).clockFlaps},
 		{"ClockReturns", (*suite).clockReturns},
@@ -695,10 +696,20 @@ func scaled(set []core.Policy) []core.Policy {
 	return changed
 }
 
+// A walker makes random calls.
+type walker struct {
+	*suite
+
+	rng      *rand.Rand
+	limiters []*core.Limiter
+	other    *core.Limiter
+	open     []core.Decision // that may be settled
+	more     []store.Charge  // with an Extra, to be settled
+}
+
 // walk makes random calls.
 func walk(s *suite, rng *rand.Rand, limiters []*core.Limiter, other *core.Limiter) {
-	var open []core.Decision
-	var more []store.Charge // with an Extra, to be settled
+	w := &walker{suite: s, rng: rng, limiters: limiters, other: other}
 	for range s.Operations {
 		switch rng.IntN(4) {
 		case 0:
@@ -708,65 +719,76 @@ func walk(s *suite, rng *rand.Rand, limiters []*core.Limiter, other *core.Limite
 				s.Advance(time.Duration(rng.Int64N(10_000_000)) * time.Microsecond)
 			}
 		}
-		l := limiters[rng.IntN(len(limiters))]
-		key := string(rune('a' + rng.IntN(2)))
-		n := int64(1)
-		if rng.IntN(3) == 0 {
-			n = 1 + rng.Int64N(8)
-		}
-		var err error
-		switch op := rng.IntN(16); {
-		case op == 12 && len(more) > 0:
-			i := rng.IntN(len(more))
-			err = asking.Settle(s.Context(), l.Store(), more[i])
-			more = slices.Delete(more, i, i+1)
-		case op >= 12:
-			c := store.Charge{Limiter: l.Prepared(), Key: key, N: min(n, l.Prepared().Spec().Most())}
-			q := &store.Question{Charges: []store.Charge{c}, Extra: 1 + rng.Int64N(10)}
-			if rng.IntN(4) == 0 {
-				q.Extra = 2000
-			}
-			if rng.IntN(4) == 0 {
-				q.Mode = store.Peek
-			}
-			var r store.Result
-			r, err = asking.Ask(s.Context(), l.Store(), q)
-			if r.Allowed && q.Mode == store.Allow && rng.IntN(2) == 0 {
-				c.N += r.Extra
-				more = append(more, asking.Settled(c, &r, rng.Int64N(2*c.N)))
-			}
-		case op == 0:
-			_, err = l.Peek(s.Context(), key)
-		case op == 1 && rng.IntN(4) == 0: // of several, and what is refused elsewhere
-			q := &store.Question{Mode: []store.Mode{store.Peek, store.Refuse}[rng.IntN(2)]}
-			q.Charges = append(q.Charges, store.Charge{Limiter: l.Prepared(), Key: key, N: min(n, l.Prepared().Spec().Most())})
-			if rng.IntN(2) == 0 {
-				q.Charges = append(q.Charges, store.Charge{Limiter: other.Prepared(), Key: key, N: 1})
-			}
-			_, err = asking.Ask(s.Context(), l.Store(), q)
-		case op == 1 && rng.IntN(10) == 0:
-			err = l.Reset(s.Context(), key)
-		case op == 2:
-			_, err = core.AllowAll(s.Context(), core.Charge{Limiter: l, Key: key, N: n}, core.Charge{Limiter: other, Key: key, N: 1})
-		case op <= 4 && len(open) > 0:
-			i := rng.IntN(len(open))
-			settle := open[i]
-			open[i] = open[len(open)-1]
-			open = open[:len(open)-1]
-			if rng.IntN(2) == 0 {
-				err = settle.Refund(s.Context())
-			} else {
-				_, err = settle.Settle(s.Context(), rng.Int64N(10))
-			}
-		default:
-			var d core.Decision
-			d, err = l.AllowN(s.Context(), key, n)
-			if d.Allowed && rng.IntN(2) == 0 {
-				open = append(open, d)
-			}
-		}
-		if err != nil {
+		if err := w.call(); err != nil {
 			s.Fatal(err)
 		}
 	}
+}
+
+func (w *walker) call() (err error) {
+	l, key, n := w.limiters[w.rng.IntN(len(w.limiters))], string(rune('a'+w.rng.IntN(2))), int64(1)
+	if w.rng.IntN(3) == 0 {
+		n = 1 + w.rng.Int64N(8)
+	}
+	switch op := w.rng.IntN(16); {
+	case op == 12 && len(w.more) > 0:
+		i := w.rng.IntN(len(w.more))
+		err = asking.Settle(w.Context(), l.Store(), w.more[i])
+		w.more = slices.Delete(w.more, i, i+1)
+	case op >= 12:
+		err = w.extra(l, key, n)
+	case op == 0:
+		_, err = l.Peek(w.Context(), key)
+	case op == 1:
+		err = w.rare(l, key, n)
+	case op == 2:
+		_, err = core.AllowAll(w.Context(), core.Charge{Limiter: l, Key: key, N: n}, core.Charge{Limiter: w.other, Key: key, N: 1})
+	case op <= 4 && len(w.open) > 0:
+		i := w.rng.IntN(len(w.open))
+		d := w.open[i]
+		w.open = slices.Delete(w.open, i, i+1)
+		if w.rng.IntN(2) == 0 {
+			return d.Refund(w.Context())
+		}
+		_, err = d.Settle(w.Context(), w.rng.Int64N(10))
+	default:
+		var d core.Decision
+		d, err = l.AllowN(w.Context(), key, n)
+		if d.Allowed && w.rng.IntN(2) == 0 {
+			w.open = append(w.open, d)
+		}
+	}
+	return err
+}
+
+// extra allows a charge, or peeks at it, with extra units.
+func (w *walker) extra(l *core.Limiter, key string, n int64) error {
+	c := store.Charge{Limiter: l.Prepared(), Key: key, N: min(n, l.Prepared().Spec().Most())}
+	q := &store.Question{Charges: []store.Charge{c}, Extra: 1 + w.rng.Int64N(10)}
+	if w.rng.IntN(4) == 0 {
+		q.Extra = 2000
+	}
+	if w.rng.IntN(4) == 0 {
+		q.Mode = store.Peek
+	}
+	r, err := asking.Ask(w.Context(), l.Store(), q)
+	if r.Allowed && q.Mode == store.Allow && w.rng.IntN(2) == 0 {
+		c.N += r.Extra
+		w.more = append(w.more, asking.Settled(c, &r, w.rng.Int64N(2*c.N)))
+	}
+	return err
+}
+
+// rare resets, or peeks at several charges, or counts what is refused elsewhere.
+func (w *walker) rare(l *core.Limiter, key string, n int64) error {
+	if w.rng.IntN(10) == 0 {
+		return l.Reset(w.Context(), key)
+	}
+	q := &store.Question{Mode: []store.Mode{store.Peek, store.Refuse}[w.rng.IntN(2)]}
+	q.Charges = append(q.Charges, store.Charge{Limiter: l.Prepared(), Key: key, N: min(n, l.Prepared().Spec().Most())})
+	if w.rng.IntN(2) == 0 {
+		q.Charges = append(q.Charges, store.Charge{Limiter: w.other.Prepared(), Key: key, N: 1})
+	}
+	_, err := asking.Ask(w.Context(), l.Store(), q)
+	return err
 }
