@@ -44,7 +44,7 @@ func (f *Framework[C]) Key(get func(C) (string, error)) keyfuncs.Func {
 		panic("headgate: " + f.Name + ": the key is nil")
 	}
 	errOutside := fmt.Errorf("%w: it is a key of %s, and the request did not pass a middleware of that package", keyfuncs.ErrProgram, f.Name)
-	return carried.Mark(keyfuncs.Func(func(r *http.Request) (string, error) {
+	return carried.Required(keyfuncs.Func(func(r *http.Request) (string, error) {
 		c, ok := f.find(r)
 		if !ok {
 			return "", errOutside
@@ -139,8 +139,7 @@ type Visit[C any] struct {
 }
 
 // Enter returns the request of c for a guard. It has c in its context, until the visit ends, if
-// the guard needs it there, which its Mount reports; otherwise that would cost two
-// allocations for nothing.
+// the guard's Mount says so; for others that would cost two allocations for nothing.
 func (f *Framework[C]) Enter(c C, carries bool) Visit[C] {
 	r := f.Request(c)
 	if !carries {

@@ -47,7 +47,7 @@ func New(c Config) (*Guard, error) {
 func (g *Guard) Handler(next http.Handler) http.Handler {
 	g.Mount()
 	for i, rule := range g.config.Rules {
-		if carried.Is(rule.Key) {
+		if carried.IsRequired(rule.Key) {
 			panic(fmt.Sprintf("headgate: inflight: Rules[%d].Key (slots %q) is from a framework's context: use the InFlight of its adapter", i, rule.name()))
 		}
 	}
@@ -93,16 +93,16 @@ func (g *Guard) Check(r *http.Request) Verdict {
 }
 
 // Mount is for adapters, which call it once, where a guard is mounted. It panics if the guard is
-// nil. It reports whether requests should carry the framework's context: for keys from there, and
-// for all other functions of the Config.
+// nil. It reports whether requests should carry the framework's context: for all
+// functions of the Config, except those that are known not to use it.
 func (g *Guard) Mount() (carries bool) {
 	if g == nil {
 		panic("headgate: inflight: the guard is nil: see the error of inflight.New")
 	}
 	c := &g.config
-	carries = c.Skip != nil || c.OnRefused != nil || c.Observe != nil
+	carries = !carried.IsUnused(c.Skip) || c.OnRefused != nil || c.Observe != nil
 	for _, rule := range c.Rules {
-		carries = carries || carried.Is(rule.Key) || rule.Plan != nil || rule.PlanName != nil
+		carries = carries || !carried.IsUnused(rule.Key) || rule.Plan != nil || rule.PlanName != nil
 	}
 	return carries
 }

@@ -85,16 +85,16 @@ func (g *Guard) CheckTo(v *Verdict, r *http.Request) {
 }
 
 // Mount is for adapters, which call it once, where a guard is mounted. It panics if the guard is
-// nil. It reports whether requests should carry the framework's context: for keys from there, and
-// for all other functions of the Config.
+// nil. It reports whether requests should carry the framework's context: for all
+// functions of the Config, except those that are known not to use it.
 func (g *Guard) Mount() (carries bool) {
 	if g == nil {
 		panic("headgate: guard: the guard is nil: see the error of nethttp.New")
 	}
 	c := &g.config
-	carries = c.Skip != nil || c.Permit != nil || c.Preflight != nil || c.OnRefused != nil || c.Observe != nil || c.OnSettled != nil
+	carries = !carried.IsUnused(c.Skip) || !carried.IsUnused(c.Permit) || c.Preflight != nil || c.OnRefused != nil || c.Observe != nil || c.OnSettled != nil
 	for _, rule := range c.Rules {
-		carries = carries || carried.Is(rule.Key) || rule.Plan != nil || rule.PlanName != nil || rule.Cost != nil || rule.Settle != nil
+		carries = carries || !carried.IsUnused(rule.Key) || rule.Plan != nil || rule.PlanName != nil || !carried.IsUnused(rule.Cost) || rule.Settle != nil
 	}
 	return carries
 }
@@ -325,7 +325,7 @@ func (g *Guard) Reset(r *http.Request, limiter string) error {
 func (g *Guard) Handler(next http.Handler) http.Handler {
 	g.Mount()
 	for i, rule := range g.config.Rules {
-		if carried.Is(rule.Key) {
+		if carried.IsRequired(rule.Key) {
 			panic(fmt.Sprintf("headgate: guard: Rules[%d].Key (limiter %q) is from a framework's context: use the middleware of its adapter", i, rule.name()))
 		}
 	}

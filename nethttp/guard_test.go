@@ -343,7 +343,8 @@ func TestMount(t *testing.T) {
 		config    nethttp.Config
 		functions bool
 	}{
-		{"keys", rules(own("a")), false},
+		{"a key of package keyfuncs", rules(nethttp.Rule{Limiter: memory(t, "b", core.Unlimited()), Key: keyfuncs.RemoteAddr()}), false},
+		{"another key", rules(own("a")), true},
 		{"a rule's function", rules(cost), true},
 		{"a guard's function", observed, true},
 	} {

@@ -114,12 +114,12 @@ func (g *Guard) Sockets(slots, key string) (all []*Socket) {
 func (g *Guard) Handler(next http.Handler) http.Handler {
 	g.Mount()
 	for i, rule := range g.config.Rules {
-		if carried.Is(rule.Key) {
+		if carried.IsRequired(rule.Key) {
 			panic(fmt.Sprintf("headgate: websocketmw: Rules[%d].Key (slots %q) is from a framework's context: use the Sockets of its adapter", i, rule.name()))
 		}
 	}
 	for i, in := range g.config.Inbound {
-		if in.Key != nil && carried.Is(in.Key) {
+		if carried.IsRequired(in.Key) {
 			panic(fmt.Sprintf("headgate: websocketmw: Inbound[%d].Key is from a framework's context: use the Sockets of its adapter", i))
 		}
 	}
@@ -174,18 +174,18 @@ func (g *Guard) Check(r *http.Request) Verdict {
 
 // Mount is for adapters, which call it once, where a guard is mounted. It panics if the guard is
 // nil. It reports whether requests should carry the framework's context, as long as the handshake
-// lasts: for keys from there, and for all other functions of the Config.
+// lasts: for all functions of the Config, except those that are known not to use it.
 func (g *Guard) Mount() (carries bool) {
 	if g == nil {
 		panic("headgate: websocketmw: the guard is nil: see the error of websocketmw.New")
 	}
 	c := &g.config
-	carries = c.Skip != nil || c.OnRefused != nil || c.Observe != nil || c.Handshakes != nil && c.Handshakes.Mount()
+	carries = !carried.IsUnused(c.Skip) || c.OnRefused != nil || c.Observe != nil || c.Handshakes != nil && c.Handshakes.Mount()
 	for _, in := range c.Inbound {
-		carries = carries || in.Key != nil && carried.Is(in.Key)
+		carries = carries || !carried.IsUnused(in.Key)
 	}
 	for _, rule := range c.Rules {
-		carries = carries || carried.Is(rule.Key) || rule.Plan != nil || rule.PlanName != nil
+		carries = carries || !carried.IsUnused(rule.Key) || rule.Plan != nil || rule.PlanName != nil
 	}
 	return carries
 }

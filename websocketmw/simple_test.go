@@ -122,7 +122,7 @@ func TestMount(t *testing.T) {
 // A key that an adapter has to carry is known where the guard is mounted.
 func TestCarriedKey(t *testing.T) {
 	slots := core.Must(core.NewSlots(memstore.New(memstore.Config{}), "ws", 1))
-	key := carried.Mark(keyfuncs.Func(func(*http.Request) (string, error) { return "anna", nil }))
+	key := carried.Required(keyfuncs.Func(func(*http.Request) (string, error) { return "anna", nil }))
 	for name, test := range map[string]struct {
 		config Config
 		panics string
