@@ -19,6 +19,27 @@ import (
 	"github.com/headgate/headgate/nethttp"
 )
 
+// A Guard is a guard of any package: of nethttp, for the request, or of websocketmw, for the socket.
+type Guard interface {
+	// Mount is called once, where the guard is mounted.
+	Mount(abilities ...nethttp.Ability) (carries bool)
+
+	// Check decides about a request.
+	Check(r *http.Request) nethttp.Verdict
+
+	// Refuse answers a request that is not admitted.
+	Refuse(w http.ResponseWriter, r *http.Request, v nethttp.Verdict)
+}
+
+// Mount mounts a guard for an adapter that can end verdicts and serve sockets. It panics if the
+// guard is nil. It reports whether requests should carry the framework's context.
+func Mount(guard Guard) (carries bool) {
+	if guard == nil {
+		panic("headgate: guard: the guard is nil: see the error of New")
+	}
+	return guard.Mount(nethttp.Ends | nethttp.Upgrades)
+}
+
 // A Framework is a framework with contexts of type C. An adapter has one variable of it, whose
 // literal names the fields, which are all required. Its methods are safe for concurrent use.
 type Framework[C any] struct {
@@ -175,10 +196,10 @@ func (f *Framework[C]) KeepVerdict() func(C) {
 }
 
 // Keep keeps a verdict, if that is wanted.
-func (f *Framework[C]) Keep(c C, v *nethttp.Verdict) {
+func (f *Framework[C]) Keep(c C, v nethttp.Verdict) {
 	if f.keeps.Load() {
 		if k, ok := f.Get(c, verdictName).(*kept); ok {
-			*k = kept{*v, true}
+			*k = kept{v, true}
 		}
 	}
 }

@@ -1,3 +1,5 @@
+// Code generated from package echomw by go generate ./echomw; DO NOT EDIT.
+
 package echov5mw
 
 import (
@@ -12,7 +14,7 @@ import (
 
 var framework = adapter.Framework[*echo.Context]{ //nolint:gochecknoglobals // never assigned
 	Name:    "echov5mw",
-	Request: (*echo.Context).Request,
+	Request: func(c *echo.Context) *http.Request { return c.Request() },
 	Get:     func(c *echo.Context, name string) any { return c.Get(name) },
 	Set:     func(c *echo.Context, name string, value any) { c.Set(name, value) },
 }
@@ -46,7 +48,9 @@ func Value(name string) keyfuncs.Func { return framework.Value(name) }
 //
 // A request with a method that its route does not have (405) has the pattern of that
 // group too, or else the pattern of the route.
-func Route() keyfuncs.Func { return framework.Text("route", (*echo.Context).Path) }
+func Route() keyfuncs.Func {
+	return framework.Text("route", func(c *echo.Context) string { return c.Path() })
+}
 
 // Param charges a parameter of the path, such as the id of "/items/:id", for use within
 // [keyfuncs.All]. One that is missing or empty is [keyfuncs.ErrAbsent].

@@ -18,6 +18,7 @@ import (
 	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/core/memstore"
 	"github.com/headgate/headgate/keyfuncs"
+	"github.com/headgate/headgate/nethttp"
 )
 
 // serveUntilClose closes the connection after a Close frame, as all libraries do.
@@ -132,7 +133,7 @@ func (s *slowCloser) CloseSlots(ctx context.Context, name string) error {
 func TestShutdownWithASlowStore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &slowCloser{SlotStore: memstore.New(memstore.Config{})}
-		g, err := New(Config{Rules: []Rule{
+		g, err := New(Config{Rules: []nethttp.Rule{
 			{Slots: newSlots(t, store, "a", 1), Key: keyfuncs.Everyone()},
 			{Slots: newSlots(t, store, "b", 1), Key: keyfuncs.Everyone()},
 			{Slots: newSlots(t, store, "c", 1), Key: keyfuncs.Everyone()},
@@ -194,7 +195,7 @@ func TestLostAlready(t *testing.T) {
 		store := &counter{SlotStore: memstore.New(memstore.Config{}), lost: make(chan struct{})}
 		lost := 0
 		g, err := New(Config{
-			Rules: []Rule{{Slots: newSlots(t, store, "ws", 2), Key: keyfuncs.Everyone()}},
+			Rules: []nethttp.Rule{{Slots: newSlots(t, store, "ws", 2), Key: keyfuncs.Everyone()}},
 			Notify: func(_ *Socket, e Event) {
 				if e.Kind == EventLost {
 					lost++
@@ -212,8 +213,8 @@ func TestLostAlready(t *testing.T) {
 		if lost != 2 {
 			t.Errorf("%d events, not 2", lost)
 		}
-		first.Release()
-		second.Release()
+		socketOf(first).end()
+		socketOf(second).end()
 	})
 }
 
@@ -419,7 +420,7 @@ func TestOneCloseFrame(t *testing.T) {
 // its connection is closed.
 func TestShutdownOfHandlersThatHang(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g, err := New(Config{Rules: []Rule{{Slots: newSlots(t, memstore.New(memstore.Config{}), "ws", 1), Key: keyfuncs.Everyone()}}})
+		g, err := New(Config{Rules: []nethttp.Rule{{Slots: newSlots(t, memstore.New(memstore.Config{}), "ws", 1), Key: keyfuncs.Everyone()}}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -451,22 +452,22 @@ func TestShutdownOfHandlersThatHang(t *testing.T) {
 func TestClosedIsTheLastEvent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &counter{SlotStore: memstore.New(memstore.Config{}), lost: make(chan struct{})}
-		var both [2]Verdict
+		var both [2]nethttp.Verdict
 		var events []EventKind
 		g, err := New(Config{
-			Rules: []Rule{{Slots: newSlots(t, store, "ws", 2), Key: keyfuncs.Everyone()}},
+			Rules: []nethttp.Rule{{Slots: newSlots(t, store, "ws", 2), Key: keyfuncs.Everyone()}},
 			Notify: func(_ *Socket, e Event) {
 				events = append(events, e.Kind)
 				if e.Kind == EventLost {
-					both[0].Release()
-					both[1].Release()
+					socketOf(both[0]).end()
+					socketOf(both[1]).end()
 				}
 			},
 		})
 		if err != nil {
 			t.Fatal(err)
 		}
-		both = [2]Verdict{g.Check(upgradeRequest()), g.Check(upgradeRequest())}
+		both = [2]nethttp.Verdict{g.Check(upgradeRequest()), g.Check(upgradeRequest())}
 		close(store.lost)
 		synctest.Wait()
 		if !slices.Equal(events, []EventKind{EventLost, EventClosed, EventClosed}) {
@@ -480,14 +481,14 @@ func TestWatchersEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) { // fails if a goroutine is left
 		store := &counter{SlotStore: memstore.New(memstore.Config{}), lost: make(chan struct{}), doubt: make(chan struct{})}
 		g, err := New(Config{
-			Rules:  []Rule{{Slots: newSlots(t, store, "ws", 2), Key: keyfuncs.Everyone()}},
+			Rules:  []nethttp.Rule{{Slots: newSlots(t, store, "ws", 2), Key: keyfuncs.Everyone()}},
 			Notify: func(*Socket, Event) {}, OnExcess: Shed,
 		})
 		if err != nil {
 			t.Fatal(err)
 		}
 		a, b := g.Check(upgradeRequest()), g.Check(upgradeRequest())
-		a.Release()
-		b.Release()
+		socketOf(a).end()
+		socketOf(b).end()
 	})
 }

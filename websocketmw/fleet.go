@@ -57,7 +57,7 @@ var errServer = errors.New("headgate: websocketmw: Config.Server is empty: set i
 // seconds.
 //
 // After an error, which is [core.ErrUnavailable] or that of ctx, the Presence has what is known
-// of this process. The key is the one that the rule counts, as [Rule].Plan gets it.
+// of this process. The key is the one that the rule counts, as [nethttp.Rule].Plan gets it.
 func (g *Guard) Presence(ctx context.Context, slots, key string) (Presence, error) {
 	return g.ask(ctx, slots, key, order{Do: doList})
 }
@@ -167,8 +167,8 @@ func newPlace(began time.Time, claims []core.Claim) *place {
 
 func newFleet(g *Guard) *fleet {
 	f := &fleet{guard: g, id: rand.Text(), settled: settledAge, search: searchTimeout, timeout: fleetTimeout}
-	for i := range g.config.Rules {
-		_, slots := g.config.Rules[i].own()
+	for i := range g.slotRules {
+		slots := slotsOf(&g.slotRules[i])
 		f.boards = append(f.boards, &board{
 			guard: g, name: slots.Name(), store: slots.Store(),
 			all: make(map[string]*list.List), closings: make(map[string]closingAll),

@@ -18,6 +18,7 @@ import (
 	"github.com/headgate/headgate/core/memstore"
 	"github.com/headgate/headgate/core/store"
 	"github.com/headgate/headgate/keyfuncs"
+	"github.com/headgate/headgate/nethttp"
 )
 
 // A counter is a store of slots that counts calls. It can fail, and lose slots.
@@ -127,7 +128,7 @@ func newWorld(t *testing.T, limit int64, secure bool, config Config, handler htt
 		t.Fatal(err)
 	}
 	if config.Rules == nil {
-		config.Rules = []Rule{{Slots: w.slots, Key: keyfuncs.Everyone()}}
+		config.Rules = []nethttp.Rule{{Slots: w.slots, Key: keyfuncs.Everyone()}}
 	}
 	also := config.Notify
 	config.Notify = func(s *Socket, e Event) {
@@ -167,7 +168,7 @@ func newGuard(t *testing.T, config Config) *Guard {
 
 func newGuardFor(t *testing.T, config Config, limit int64) *Guard {
 	t.Helper()
-	config.Rules = []Rule{{Slots: newSlots(t, memstore.New(memstore.Config{}), "ws", limit), Key: keyfuncs.Everyone()}}
+	config.Rules = []nethttp.Rule{{Slots: newSlots(t, memstore.New(memstore.Config{}), "ws", limit), Key: keyfuncs.Everyone()}}
 	g, err := New(config)
 	if err != nil {
 		t.Fatal(err)
@@ -319,4 +320,13 @@ func take(w http.ResponseWriter) (net.Conn, *bufio.ReadWriter) {
 		panic(err)
 	}
 	return c, rw
+}
+
+// socketOf returns the socket of a verdict, or nil.
+func socketOf(v nethttp.Verdict) *Socket {
+	a, _ := v.Attempt().(*attempt)
+	if a == nil {
+		return nil
+	}
+	return a.socket
 }

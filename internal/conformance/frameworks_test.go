@@ -75,7 +75,7 @@ var frameworks = []framework{
 		if g == nil {
 			r.Use(func(*gin.Context) {})
 		} else {
-			r.Use(ginmw.Limit(g))
+			r.Use(ginmw.Use(g))
 		}
 		r.Any("/*path", gin.WrapF(h))
 		return r
@@ -87,7 +87,7 @@ var frameworks = []framework{
 				return func(c echo4.Context) error { return next(c) }
 			})
 		} else {
-			e.Use(echomw.Limit(g))
+			e.Use(echomw.Use(g))
 		}
 		e.Any("/*", echo4.WrapHandler(h))
 		return e
@@ -99,7 +99,7 @@ var frameworks = []framework{
 				return func(c *echo5.Context) error { return next(c) }
 			})
 		} else {
-			e.Use(echov5mw.Limit(g))
+			e.Use(echov5mw.Use(g))
 		}
 		e.Any("/*", echo5.WrapHandler(h))
 		return e

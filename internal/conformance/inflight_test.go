@@ -18,34 +18,34 @@ import (
 	"github.com/headgate/headgate/echomw"
 	"github.com/headgate/headgate/echov5mw"
 	"github.com/headgate/headgate/ginmw"
-	"github.com/headgate/headgate/inflight"
 	"github.com/headgate/headgate/keyfuncs"
+	"github.com/headgate/headgate/nethttp"
 )
 
 // inFlightMounts serve a handler at all paths behind a guard.
-var inFlightMounts = map[string]func(g *inflight.Guard, h http.Handler) http.Handler{
-	"nethttp": func(g *inflight.Guard, h http.Handler) http.Handler { return g.Handler(h) },
-	"chi": func(g *inflight.Guard, h http.Handler) http.Handler {
+var inFlightMounts = map[string]func(g *nethttp.Guard, h http.Handler) http.Handler{
+	"nethttp": func(g *nethttp.Guard, h http.Handler) http.Handler { return g.Handler(h) },
+	"chi": func(g *nethttp.Guard, h http.Handler) http.Handler {
 		r := chi.NewRouter()
 		r.Use(g.Handler)
 		r.Handle("/*", h)
 		return r
 	},
-	"gin": func(g *inflight.Guard, h http.Handler) http.Handler {
+	"gin": func(g *nethttp.Guard, h http.Handler) http.Handler {
 		r := gin.New()
-		r.Use(ginmw.InFlight(g))
+		r.Use(ginmw.Use(g))
 		r.Any("/*path", gin.WrapH(h))
 		return r
 	},
-	"echo": func(g *inflight.Guard, h http.Handler) http.Handler {
+	"echo": func(g *nethttp.Guard, h http.Handler) http.Handler {
 		e := echo4.New()
-		e.Use(echomw.InFlight(g))
+		e.Use(echomw.Use(g))
 		e.Any("/*", echo4.WrapHandler(h))
 		return e
 	},
-	"echov5": func(g *inflight.Guard, h http.Handler) http.Handler {
+	"echov5": func(g *nethttp.Guard, h http.Handler) http.Handler {
 		e := echo5.New()
-		e.Use(echov5mw.InFlight(g))
+		e.Use(echov5mw.Use(g))
 		e.Any("/*", echo5.WrapHandler(h))
 		return e
 	},
@@ -67,8 +67,8 @@ func TestInFlight(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				rule := inflight.Rule{Slots: slots, Key: key}
-				guard, err := inflight.New(inflight.Config{Rules: []inflight.Rule{rule}, Queue: 1, Wait: 10 * time.Millisecond})
+				rule := nethttp.Rule{Slots: slots, Key: key, Queue: 1}
+				guard, err := nethttp.New(nethttp.Config{Rules: []nethttp.Rule{rule}, Wait: 10 * time.Millisecond})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -103,9 +103,9 @@ func TestInFlight(t *testing.T) {
 // Faults of the program panic where the middleware is made.
 func TestInFlightPanics(t *testing.T) {
 	for name, f := range map[string]func(){
-		"gin, no guard":    func() { ginmw.InFlight(nil) },
-		"echo, no guard":   func() { echomw.InFlight(nil) },
-		"echov5, no guard": func() { echov5mw.InFlight(nil) },
+		"gin, no guard":    func() { ginmw.Use(nil) },
+		"echo, no guard":   func() { echomw.Use(nil) },
+		"echov5, no guard": func() { echov5mw.Use(nil) },
 	} {
 		func() {
 			defer func() {

@@ -32,7 +32,7 @@ type engine struct {
 var engines = []engine{
 	{"gin", ginmw.Value("user"), func(user string, g *nethttp.Guard, h http.Handler) http.Handler {
 		r := gin.New()
-		r.Use(func(c *gin.Context) { c.Set("user", user) }, ginmw.Limit(g))
+		r.Use(func(c *gin.Context) { c.Set("user", user) }, ginmw.Use(g))
 		r.Any("/*path", gin.WrapH(h))
 		return r
 	}},
@@ -43,7 +43,7 @@ var engines = []engine{
 				c.Set("user", user)
 				return next(c)
 			}
-		}, echomw.Limit(g))
+		}, echomw.Use(g))
 		e.Any("/*", echo4.WrapHandler(h))
 		return e
 	}},
@@ -54,7 +54,7 @@ var engines = []engine{
 				c.Set("user", user)
 				return next(c)
 			}
-		}, echov5mw.Limit(g))
+		}, echov5mw.Use(g))
 		e.Any("/*", echo5.WrapHandler(h))
 		return e
 	}},

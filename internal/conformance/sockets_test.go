@@ -21,6 +21,7 @@ import (
 	"github.com/headgate/headgate/echov5mw"
 	"github.com/headgate/headgate/ginmw"
 	"github.com/headgate/headgate/keyfuncs"
+	"github.com/headgate/headgate/nethttp"
 	"github.com/headgate/headgate/websocketmw"
 )
 
@@ -37,19 +38,19 @@ var socketMounts = map[string]func(g *websocketmw.Guard, h http.Handler) http.Ha
 	},
 	"gin": func(g *websocketmw.Guard, h http.Handler) http.Handler {
 		r := gin.New()
-		r.Use(ginmw.Sockets(g))
+		r.Use(ginmw.Use(g))
 		r.Any("/*path", gin.WrapH(h))
 		return r
 	},
 	"echo": func(g *websocketmw.Guard, h http.Handler) http.Handler {
 		e := echo4.New()
-		e.Use(echomw.Sockets(g))
+		e.Use(echomw.Use(g))
 		e.Any("/*", echo4.WrapHandler(h))
 		return e
 	},
 	"echov5": func(g *websocketmw.Guard, h http.Handler) http.Handler {
 		e := echo5.New()
-		e.Use(echov5mw.Sockets(g))
+		e.Use(echov5mw.Use(g))
 		e.Any("/*", echo5.WrapHandler(h))
 		return e
 	},
@@ -75,9 +76,9 @@ func TestSocketsInShadow(t *testing.T) {
 			}
 			var observed []int
 			guard, err := websocketmw.New(websocketmw.Config{
-				Rules:       []websocketmw.Rule{{Slots: slots, Key: key}},
+				Rules:       []nethttp.Rule{{Slots: slots, Key: key}},
 				ObserveOnly: true,
-				Observe:     func(_ *http.Request, v websocketmw.Verdict) { observed = append(observed, v.Status()) },
+				Observe:     func(_ *http.Request, v nethttp.Verdict) { observed = append(observed, v.Status()) },
 			})
 			if err != nil {
 				t.Fatal(err)
@@ -121,7 +122,7 @@ func TestSockets(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			guard, err := websocketmw.New(websocketmw.Config{Rules: []websocketmw.Rule{{Slots: slots, Key: key}}})
+			guard, err := websocketmw.New(websocketmw.Config{Rules: []nethttp.Rule{{Slots: slots, Key: key}}})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -212,7 +213,7 @@ func TestUpgrades(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				guard, err := websocketmw.New(websocketmw.Config{Rules: []websocketmw.Rule{{Slots: slots, Key: keyfuncs.Everyone()}}})
+				guard, err := websocketmw.New(websocketmw.Config{Rules: []nethttp.Rule{{Slots: slots, Key: keyfuncs.Everyone()}}})
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -58,7 +58,7 @@ func is(t *testing.T, what, got, want string) {
 func TestLimit(t *testing.T) {
 	guard := core.Must(nethttp.Limit("api", keyfuncs.Header("X-Client"), core.FixedWindow(core.PerDay(2)).Named("api")))
 	app := fiber.New()
-	app.Use(fibermw.Limit(guard))
+	app.Use(fibermw.Use(guard))
 	app.Get("/", func(c *fiber.Ctx) error { return c.SendString("hello") })
 	left := func(s string) string {
 		before, after, _ := strings.Cut(s, ";t=")
@@ -103,7 +103,7 @@ func TestContext(t *testing.T) {
 		}
 		c.Locals("plan", "gold")
 		return c.Next()
-	}, fibermw.Limit(guard))
+	}, fibermw.Use(guard))
 	app.Get("/", func(c *fiber.Ctx) error {
 		nethttp.SetCost(c.UserContext(), "api", 3)
 		return c.SendString("hello")
@@ -133,7 +133,7 @@ func TestFaults(t *testing.T) {
 				t.Errorf("no guard: panic %q", text)
 			}
 		}()
-		fibermw.Limit(nil)
+		fibermw.Use(nil)
 	}()
 	guard := guardOf(nethttp.Rule{Limiter: limiter("api", core.Unlimited()), Key: fibermw.Framework.Value("user")})
 	v := guard.Check(httptest.NewRequest("GET", "/", nil))
@@ -145,7 +145,7 @@ func TestFaults(t *testing.T) {
 // Guards within each other add to what was set before them, and replace what they have to.
 func TestNested(t *testing.T) {
 	limit := func(name string, n int64, fields nethttp.Fields) fiber.Handler {
-		return fibermw.Limit(core.Must(nethttp.New(nethttp.Config{
+		return fibermw.Use(core.Must(nethttp.New(nethttp.Config{
 			Fields: fields,
 			Rules:  []nethttp.Rule{{Limiter: limiter(name, core.FixedWindow(core.PerDay(n))), Key: keyfuncs.Header("X-Client")}},
 		})))
