@@ -149,7 +149,7 @@ func (c *Config) validateRules(fault func(err error, format string, args ...any)
 		whole[i] = rule.validate(func(err error, field string) { fault(err, "Rules[%d].%s", i, field) }, sockets)
 		if rule.WhenFull == EvictOldest {
 			if evict >= 0 {
-				fault(fmt.Errorf("Rules[%d] has EvictOldest: one rule of a guard may", evict), "Rules[%d].WhenFull", i)
+				fault(fmt.Errorf("with Rules[%d]: one rule of a guard may have EvictOldest", evict), "Rules[%d].WhenFull", i)
 			}
 			evict = i
 		}

@@ -64,7 +64,7 @@ func (a *attempt) Hold(claims []core.Claim, slot *core.Slot) (_ holds.Held, err 
 	}
 	s := g.newSocket(a.r.Context(), a.what, slot, a.budgets)
 	s.place = a.place
-	if !g.add(s) { //nolint:contextcheck // draining since Begin; sockets outlive the request
+	if !g.add(s) { // draining since Begin
 		return nil, core.ErrClosed
 	}
 	a.socket = s
@@ -88,7 +88,7 @@ func (a *attempt) Spare() (holds.Held, error) {
 		s.place.slotless = true
 	}
 	s.spared.Store(true)
-	if !g.add(s) { //nolint:contextcheck // sockets outlive the request
+	if !g.add(s) {
 		return nil, core.ErrClosed
 	}
 	a.socket = s

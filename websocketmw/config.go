@@ -182,7 +182,7 @@ func (f *faults) add(err error, field string, args ...any) {
 // has of it.
 func (c *Config) validate(gate error) error {
 	var f faults
-	if all, ok := gate.(interface{ Unwrap() []error }); ok { //nolint:errorlint // as New returns it
+	if all, ok := gate.(interface{ Unwrap() []error }); ok {
 		f = all.Unwrap()
 	}
 	c.validateEviction(&f)

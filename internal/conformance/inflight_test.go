@@ -8,11 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gin-gonic/gin"
-	"github.com/go-chi/chi/v5"
-	echo4 "github.com/labstack/echo/v4"
-	echo5 "github.com/labstack/echo/v5"
-
 	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/core/memstore"
 	"github.com/headgate/headgate/echomw"
@@ -22,39 +17,10 @@ import (
 	"github.com/headgate/headgate/nethttp"
 )
 
-// inFlightMounts serve a handler at all paths behind a guard.
-var inFlightMounts = map[string]func(g *nethttp.Guard, h http.Handler) http.Handler{
-	"nethttp": func(g *nethttp.Guard, h http.Handler) http.Handler { return g.Handler(h) },
-	"chi": func(g *nethttp.Guard, h http.Handler) http.Handler {
-		r := chi.NewRouter()
-		r.Use(g.Handler)
-		r.Handle("/*", h)
-		return r
-	},
-	"gin": func(g *nethttp.Guard, h http.Handler) http.Handler {
-		r := gin.New()
-		r.Use(ginmw.Use(g))
-		r.Any("/*path", gin.WrapH(h))
-		return r
-	},
-	"echo": func(g *nethttp.Guard, h http.Handler) http.Handler {
-		e := echo4.New()
-		e.Use(echomw.Use(g))
-		e.Any("/*", echo4.WrapHandler(h))
-		return e
-	},
-	"echov5": func(g *nethttp.Guard, h http.Handler) http.Handler {
-		e := echo5.New()
-		e.Use(echov5mw.Use(g))
-		e.Any("/*", echo5.WrapHandler(h))
-		return e
-	},
-}
-
 // Under each framework, requests in flight are counted, wait, are refused and released alike.
 func TestInFlight(t *testing.T) {
 	const quota = `429 "busy";r=0 no-store {"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Quota Exceeded","status":429,"violated-policies":["busy"]}`
-	for name, serve := range inFlightMounts {
+	for name, serve := range mounts {
 		byPath := func(r *http.Request) (string, error) {
 			if r.URL.Path == "/nobody" {
 				return "", keyfuncs.ErrAbsent
@@ -101,7 +67,7 @@ func TestInFlight(t *testing.T) {
 }
 
 // Faults of the program panic where the middleware is made.
-func TestInFlightPanics(t *testing.T) {
+func TestNoGuardPanics(t *testing.T) {
 	for name, f := range map[string]func(){
 		"gin, no guard":    func() { ginmw.Use(nil) },
 		"echo, no guard":   func() { echomw.Use(nil) },
