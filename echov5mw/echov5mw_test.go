@@ -1,3 +1,5 @@
+// Code generated from package echomw by go generate ./echomw; DO NOT EDIT.
+
 package echov5mw_test
 
 import (
@@ -408,44 +410,6 @@ func TestContext(t *testing.T) {
 	}
 }
 
-// Under a writer that hides Echo's own, a socket's handler gets the guard's writer too, and
-// what runs outside has its writer back.
-func TestSocketsUnderForeignWriter(t *testing.T) {
-	slots, err := core.NewSlots(store, "sockets", 1)
-	if err != nil {
-		t.Fatal(err)
-	}
-	guard, err := websocketmw.New(websocketmw.Config{Rules: []nethttp.Rule{{Slots: slots, Key: own}}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	e := echo.New()
-	var foreign, within http.ResponseWriter
-	e.Use(func(next echo.HandlerFunc) echo.HandlerFunc {
-		return func(c *echo.Context) error {
-			foreign = struct{ http.ResponseWriter }{c.Response()} // it has no Unwrap
-			c.SetResponse(foreign)
-			err := next(c)
-			if c.Response() != foreign {
-				t.Errorf("after the handler, the writer is a %T", c.Response())
-			}
-			return err
-		}
-	}, echov5mw.Use(guard))
-	e.GET("/", func(c *echo.Context) error {
-		within = c.Response()
-		if _, ok := websocketmw.FromContext(c.Request().Context()); !ok {
-			t.Error("no socket in the context")
-		}
-		return nil
-	})
-	serve(e, request("GET", "/", "X-Own", "anna", "Connection", "Upgrade", "Upgrade", "websocket",
-		"Sec-WebSocket-Version", "13", "Sec-WebSocket-Key", "dGhlIHNhbXBsZSBub25jZQ=="))
-	if within == nil || within == foreign {
-		t.Errorf("the handler got a %T", within)
-	}
-}
-
 // The refusal of an upgrade is written.
 func TestSocketRefusal(t *testing.T) {
 	slots, err := core.NewSlots(store, "errors", 1)
@@ -479,8 +443,8 @@ func TestSocketRefusal(t *testing.T) {
 
 func TestPanics(t *testing.T) {
 	for name, f := range map[string]func(){
-		"Limit": func() { echov5mw.Use(nil) },
-		"Key":   func() { echov5mw.Key(nil) },
+		"Use": func() { echov5mw.Use(nil) },
+		"Key": func() { echov5mw.Key(nil) },
 	} {
 		func() {
 			defer func() {

@@ -1,3 +1,5 @@
+// Code generated from package echomw by go generate ./echomw; DO NOT EDIT.
+
 package echov5mw_test
 
 import (

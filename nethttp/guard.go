@@ -286,7 +286,7 @@ func (v *Verdict) hides(limiter string) bool {
 func (g *Guard) ruleOf(limiter string) int {
 	return slices.IndexFunc(g.config.Rules, func(rule Rule) bool {
 		name, what := rule.name()
-		return name == limiter && what == "limiter"
+		return name == limiter && what == ofLimiter
 	})
 }
 

@@ -145,17 +145,23 @@ func (rule *Rule) book() *limits.Book {
 	return nil
 }
 
+// What a rule's name is of.
+const (
+	ofLimiter = "limiter"
+	ofSlots   = "slots"
+)
+
 // name returns the name of the limiters or slots, and what they are.
 func (rule *Rule) name() (name, what string) {
 	switch {
 	case rule.Limiter != nil:
-		return rule.Limiter.Name(), "limiter"
+		return rule.Limiter.Name(), ofLimiter
 	case rule.Limit != nil:
-		return rule.Limit.Name(), "limiter"
+		return rule.Limit.Name(), ofLimiter
 	case rule.Slots != nil:
-		return rule.Slots.Name(), "slots"
+		return rule.Slots.Name(), ofSlots
 	case rule.LimitSlots != nil:
-		return rule.LimitSlots.Name(), "slots"
+		return rule.LimitSlots.Name(), ofSlots
 	}
 	return "", ""
 }

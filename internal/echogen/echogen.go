@@ -1,5 +1,5 @@
 // Package echogen writes package echov5mw from package echomw. What differs between the versions of
-// Echo is by hand, in the files response.go and doc.go of both.
+// Echo is by hand, in the files that are named in byHand.
 package echogen
 
 import (
@@ -10,7 +10,7 @@ import (
 )
 
 // byHand are the files of both packages that are not written.
-var byHand = []string{"doc.go", "response.go"} //nolint:gochecknoglobals // never assigned
+var byHand = []string{"doc.go", "response.go", "response_test.go", "example_readme_test.go"} //nolint:gochecknoglobals // never assigned
 
 const notice = "// Code generated from package echomw by go generate ./echomw; DO NOT EDIT.\n\n"
 
@@ -23,7 +23,7 @@ func Files(root string) (map[string]string, error) {
 	files := make(map[string]string)
 	for _, path := range sources {
 		name := filepath.Base(path)
-		if slices.Contains(byHand, name) || strings.HasSuffix(name, "_test.go") {
+		if slices.Contains(byHand, name) {
 			continue
 		}
 		text, err := os.ReadFile(path) //nolint:gosec // a file of the repository
@@ -37,10 +37,12 @@ func Files(root string) (map[string]string, error) {
 
 // translate returns a file for Echo v5.
 func translate(text string) string {
-	text = text[strings.Index(text, "package "):] // without go:generate
+	text = strings.TrimPrefix(text, "//go:generate go run ../internal/echogen/write\n\n")
 	return strings.NewReplacer(
 		"echomw", "echov5mw",
 		"github.com/labstack/echo/v4", "github.com/labstack/echo/v5",
+		"(err error, c echo.Context)", "(c *echo.Context, err error)",
+		"(err error, _ echo.Context)", "(_ *echo.Context, err error)",
 		"echo.Context", "*echo.Context",
 	).Replace(text)
 }
