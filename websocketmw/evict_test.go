@@ -646,3 +646,72 @@ func TestNewcomersStay(t *testing.T) {
 		t.Errorf("%d were evicted of %d", n, users*rounds)
 	}
 }
+
+// A client over its rate closes nobody's socket, takes no slot, and asks no server.
+func TestOverTheRateEvictsNobody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := &counter{SlotStore: memstore.New(memstore.Config{})}
+		rate := newLimiter(t, core.SlidingLog(core.PerHour(2)))
+		key := keyfuncs.Everyone()
+		g, err := New(Config{Rules: []nethttp.Rule{
+			{Slots: newSlots(t, store, "user", 1), Key: key, WhenFull: EvictOldest},
+			{Limiter: rate, Key: key},
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		first := socketOf(g.Check(upgradeRequest()))
+		first.serve(first.base)
+		time.Sleep(time.Minute)
+		second := g.Check(upgradeRequest())
+		if second.Status() != 0 || socketOf(second).place.evicts == nil {
+			t.Fatalf("%d, %v", second.Status(), second.Err)
+		}
+		second.End(nethttp.Outcome{}) // the handler has refused
+		asked, _, _ := store.counts()
+		for range 10 {
+			if v := g.Check(upgradeRequest()); v.Status() != 429 || v.Limiter() != rate.Name() {
+				t.Errorf("%d by %q", v.Status(), v.Limiter())
+			}
+		}
+		if again, _, _ := store.counts(); again != asked || first.isEnded() || g.Len() != 1 {
+			t.Errorf("%d claims, not %d; the first has ended: %v", again, asked, first.isEnded())
+		}
+		first.end()
+		if err := g.Shutdown(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// If nobody may be evicted, the units go back, unless attempts count.
+func TestUnitsGoBackIfNobodyIsEvicted(t *testing.T) {
+	for _, attempts := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			rate := newLimiter(t, core.SlidingLog(core.PerHour(100)))
+			key := keyfuncs.Everyone()
+			g, err := New(Config{Rules: []nethttp.Rule{
+				{Slots: newSlots(t, memstore.New(memstore.Config{}), "user", 1), Key: key, WhenFull: EvictOldest},
+				{Limiter: rate, Key: key, Attempts: attempts},
+			}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			first := g.Check(upgradeRequest())
+			for range 10 { // the first is too young
+				if v := g.Check(upgradeRequest()); v.Status() != 429 {
+					t.Errorf("%d, %v", v.Status(), v.Err)
+				}
+			}
+			everyone, _ := key(nil)
+			want := map[bool]int64{false: 99, true: 89}[attempts]
+			if d, err := rate.Peek(t.Context(), everyone); err != nil || d.Remaining != want {
+				t.Errorf("%d left, not %d; %v", d.Remaining, want, err)
+			}
+			first.End(nethttp.Outcome{})
+			if err := g.Shutdown(t.Context()); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}

@@ -7,6 +7,7 @@ import (
 	"net/http/httptest"
 	"regexp"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -36,7 +37,15 @@ type gateway struct {
 	rate    *core.Limiter // 2 in a minute
 	slots   *core.Slots   // 1
 	handler http.Handler
-	said    []string
+
+	mu   sync.Mutex
+	said []string
+}
+
+func (g *gateway) say(format string, args ...any) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.said = append(g.said, fmt.Sprintf(format, args...))
 }
 
 // handle does what the path says.
@@ -65,7 +74,7 @@ func (g *gateway) ask(ctx context.Context, path string, fields ...string) {
 	w := httptest.NewRecorder()
 	defer func() {
 		if p := recover(); p != nil {
-			g.said = append(g.said, fmt.Sprintf("%s panic", path))
+			g.say("%s panic", path)
 		}
 	}()
 	g.handler.ServeHTTP(w, r)
@@ -79,7 +88,7 @@ func (g *gateway) ask(ctx context.Context, path string, fields ...string) {
 	} else if w.Code != 200 {
 		body = ""
 	}
-	g.said = append(g.said, strings.Join(strings.Fields(fmt.Sprint(path, " ", w.Code, " ", w.Header().Get("RateLimit"), " ", after, " ", body)), " "))
+	g.say("%s", strings.Join(strings.Fields(fmt.Sprint(path, " ", w.Code, " ", w.Header().Get("RateLimit"), " ", after, " ", body)), " "))
 }
 
 func (g *gateway) document(text string) *limits.Book {
@@ -96,7 +105,7 @@ func (g *gateway) document(text string) *limits.Book {
 // used notes what the rate has charged and the slots hold.
 func (g *gateway) used() {
 	d := core.Must(g.rate.Peek(g.t.Context(), "anna"))
-	g.said = append(g.said, fmt.Sprintf("used %d, held %d", d.Limit-d.Remaining, core.Must(g.slots.Count(g.t.Context(), "anna"))))
+	g.say("used %d, held %d", d.Limit-d.Remaining, core.Must(g.slots.Count(g.t.Context(), "anna")))
 }
 
 var gateCases = []struct {
@@ -215,6 +224,7 @@ var gateCases = []struct {
 			synctest.Wait()
 			g.used()
 			time.Sleep(31 * time.Second)
+			synctest.Wait()
 			g.used()
 		},
 		want: []string{
