@@ -110,13 +110,10 @@ func (g *Guard) CheckFor(r *http.Request, a holds.Attempt) (v Verdict) {
 	return v
 }
 
-// Skips reports whether [Config].Skip passes a request. It is for package websocketmw.
-func (g *Guard) Skips(r *http.Request) bool { return g.config.Skip != nil && g.config.Skip(r) }
-
 // check fills in the zero verdict v, which is too large to be copied without need. The attempt is nil
 // for requests.
 func (g *Guard) check(v *Verdict, r *http.Request, a holds.Attempt) {
-	if g.Skips(r) {
+	if g.config.Skip != nil && g.config.Skip(r) {
 		v.admitted, v.silent = true, true
 		return
 	}

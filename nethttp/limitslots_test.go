@@ -61,11 +61,18 @@ func TestSlotsOfADocument(t *testing.T) {
 
 	key := keyfuncs.Everyone()
 	slots := newSlots(t, store, "x", 1)
+	third, err := limits.Open(t.Context(), store, store, limits.Bytes([]byte(`{"slots": {"third": {"plans": {"a": 1}}}}`)), limits.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer third.Close()
+	strange := core.Must(third.Slots("third"))
 	for want, all := range map[string][]nethttp.Rule{
-		"Rules[0].LimitSlots: Slots is set too":             {{LimitSlots: jobs, Slots: slots, Key: key}},
-		"Rules[0].PlanSlots: the plans are those":           {{LimitSlots: jobs, PlanSlots: func(*http.Request, string) *core.Slots { return nil }, Key: key}},
-		"Rules[0].PlanName: it is for Limit and LimitSlots": {{Slots: slots, PlanName: plan, Key: key}},
-		"Rules[1].LimitSlots: with Rules[0]: both":          {{LimitSlots: jobs, Key: key}, {LimitSlots: jobs, Key: key}},
+		"Rules[0].LimitSlots: Slots is set too":                                 {{LimitSlots: jobs, Slots: slots, Key: key}},
+		"Rules[0].PlanSlots: the plans are those":                               {{LimitSlots: jobs, PlanSlots: func(*http.Request, string) *core.Slots { return nil }, Key: key}},
+		"Rules[0].PlanName: it is for Limit and LimitSlots":                     {{Slots: slots, PlanName: plan, Key: key}},
+		"Rules[1].LimitSlots: with Rules[0]: the limits are of different books": {{LimitSlots: jobs, Key: key}, {LimitSlots: strange, Key: key}},
+		"Rules[1].LimitSlots: with Rules[0]: both":                              {{LimitSlots: jobs, Key: key}, {LimitSlots: jobs, Key: key}},
 	} {
 		if _, err := nethttp.New(nethttp.Config{Rules: all}); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, not %s", err, want)

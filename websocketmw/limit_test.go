@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/core/memstore"
 	"github.com/headgate/headgate/keyfuncs"
 	"github.com/headgate/headgate/limits"
@@ -67,27 +66,5 @@ func TestLimitOfADocument(t *testing.T) {
 	}
 	if n, err := ws.For("", "").Count(t.Context(), "carl"); n != 0 || err != nil {
 		t.Errorf("%d are held, %v", n, err)
-	}
-
-	third, err := limits.Open(t.Context(), store, store, limits.Bytes([]byte(`{"slots": {"third": {"plans": {"a": 1}}}}`)), limits.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer third.Close()
-	strange, err := third.Slots("third")
-	if err != nil {
-		t.Fatal(err)
-	}
-	key := keyfuncs.Everyone()
-	for want, all := range map[string][]nethttp.Rule{
-		"Rules[0].LimitSlots: Slots is set too":                                 {{LimitSlots: ws, Slots: newSlots(t, store, "x", 1), Key: key}},
-		"Rules[0].PlanSlots: the plans are those":                               {{LimitSlots: ws, PlanSlots: func(*http.Request, string) *core.Slots { return nil }, Key: key}},
-		"Rules[0].PlanName: it is for Limit":                                    {{Slots: newSlots(t, store, "x", 1), PlanName: plan, Key: key}},
-		"Rules[1].LimitSlots: with Rules[0]: both":                              {{LimitSlots: ws, Key: key}, {LimitSlots: ws, Key: key}},
-		"Rules[1].LimitSlots: with Rules[0]: the limits are of different books": {{LimitSlots: ws, Key: key}, {LimitSlots: strange, Key: key}},
-	} {
-		if _, err := New(Config{Rules: all}); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%v, not %s", err, want)
-		}
 	}
 }
