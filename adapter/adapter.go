@@ -195,12 +195,16 @@ func (f *Framework[C]) KeepVerdict() func(C) {
 	return func(c C) { f.Set(c, verdictName, new(kept)) }
 }
 
+// Keeps reports whether there is a KeepVerdict: otherwise Keep does nothing.
+func (f *Framework[C]) Keeps() bool { return f.keeps.Load() }
+
 // Keep keeps a verdict, if that is wanted.
 func (f *Framework[C]) Keep(c C, v nethttp.Verdict) {
-	if f.keeps.Load() {
-		if k, ok := f.Get(c, verdictName).(*kept); ok {
-			*k = kept{v, true}
-		}
+	if !f.Keeps() {
+		return
+	}
+	if k, ok := f.Get(c, verdictName).(*kept); ok {
+		*k = kept{v, true}
 	}
 }
 

@@ -41,7 +41,9 @@ func use(c *echo.Context, next echo.HandlerFunc, guard adapter.Guard, carries bo
 	visit := framework.Enter(c, carries)
 	defer visit.End()
 	v := guard.Check(visit.Request)
-	framework.Keep(c, v)
+	if framework.Keeps() {
+		framework.Keep(c, v)
+	}
 	switch {
 	case v.Status() != 0:
 		return refuse(c, visit.Request, guard, v)

@@ -38,17 +38,19 @@ func use(c *gin.Context, guard adapter.Guard, carries bool) {
 	visit := framework.Enter(c, carries)
 	defer visit.End()
 	v := guard.Check(visit.Request)
-	framework.Keep(c, v)
+	if framework.Keeps() {
+		framework.Keep(c, v)
+	}
 	switch {
 	case v.Status() != 0:
 		refuse(c, visit.Request, guard, v)
+	case !v.Ends():
+		v.SetFields(c.Writer.Header())
 	case v.Upgrades():
 		upgrade(c, visit.Request, v)
-	case v.Ends():
-		v.SetFields(c.Writer.Header())
-		serve(c, visit.Request, v)
 	default:
 		v.SetFields(c.Writer.Header())
+		serve(c, visit.Request, v)
 	}
 	// Otherwise Gin calls the next handler itself.
 }

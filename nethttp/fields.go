@@ -125,7 +125,7 @@ func (v *Verdict) appendStates(b []byte) []byte {
 	if len(slots) == 0 {
 		return b
 	}
-	_, full := v.Full()
+	_, full := v.full()
 	for i, o := range slots {
 		if v.hidesSlots(i) || o.Limit == core.NoLimit || o.Held < 0 {
 			continue

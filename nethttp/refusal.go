@@ -16,7 +16,7 @@ const ProblemType = problem.Type
 // For a preflight whose verdict has status 204, Refuse calls [Config].Preflight. It does
 // nothing if the verdict admits.
 func (g *Guard) Refuse(w http.ResponseWriter, r *http.Request, v Verdict) {
-	if v.Status() != 0 {
+	if v.code() != 0 {
 		g.refuse(w, r, &v)
 	}
 }
@@ -57,12 +57,12 @@ func (v Verdict) Problem() []byte {
 
 // document returns the body of a refusal: that of the sheet, or one that it puts into room.
 func (v *Verdict) document(room *problem.Document) *problem.Document {
-	status := v.Status()
+	status := v.code()
 	if status != http.StatusTooManyRequests {
 		*room = problem.Blank(status)
 		return room
 	}
-	if o, full := v.Full(); full {
+	if o, full := v.full(); full {
 		*room = problem.QuotaExceeded(o.Slots)
 		return room
 	}

@@ -55,14 +55,19 @@ func Pass() Verdict { return Verdict{admitted: true, silent: true} }
 // behind the guard, and [Guard.Refuse] answers it. Status then returns the status of the
 // refusal, which is 400, 403, 429, 500 or 503 as listed in the package documentation; or
 // 204 for a preflight that [Config].Preflight answers, with whatever status that writes.
-func (v Verdict) Status() int {
+func (v Verdict) Status() int { return statusOf(v.admitted, v.status) }
+
+// code is Status without a copy.
+func (v *Verdict) code() int { return statusOf(v.admitted, v.status) }
+
+func statusOf(admitted bool, status int) int {
 	switch {
-	case v.admitted:
+	case admitted:
 		return 0
-	case v.status == 0: // the zero Verdict
+	case status == 0: // the zero Verdict
 		return http.StatusServiceUnavailable
 	default:
-		return v.status
+		return status
 	}
 }
 
@@ -75,14 +80,17 @@ func (v Verdict) Limiter() string {
 	if errors.As(v.Err, &rule) {
 		return rule.name
 	}
-	if o, full := v.Full(); full {
+	if o, full := v.full(); full {
 		return o.Slots
 	}
 	return v.Decision.Limiter
 }
 
 // Full returns the occupancy of the slots that refused, and whether any did.
-func (v Verdict) Full() (core.Occupancy, bool) {
+func (v Verdict) Full() (core.Occupancy, bool) { return v.full() }
+
+// full is Full without a copy.
+func (v *Verdict) full() (core.Occupancy, bool) {
 	if v.Err == nil && !v.admitted && v.stay != nil {
 		for _, o := range v.stay.limits {
 			if o.Held >= 0 {
@@ -111,7 +119,9 @@ func (v *Verdict) occupancies() []core.Occupancy {
 // SetFields sets the fields of the response to an admitted or refused request: those of
 // [Config].Fields, and for a refusal Retry-After (RFC 9110, section 10.2.3) and
 // Cache-Control: no-store. A refusal has no Retry-After if waiting does not help.
-func (v Verdict) SetFields(h http.Header) {
+func (v Verdict) SetFields(h http.Header) { v.setFields(h) }
+
+func (v *Verdict) setFields(h http.Header) {
 	if !v.refuses() {
 		v.setLimits(h, nil)
 		return
@@ -151,7 +161,7 @@ func (v *Verdict) setRefusal(h http.Header, b *block) {
 }
 
 func (v *Verdict) retryAfter(b *block) string {
-	switch status := v.Status(); {
+	switch status := v.code(); {
 	case status != http.StatusTooManyRequests && status != http.StatusServiceUnavailable:
 		return ""
 	case v.retry > 0:
