@@ -492,3 +492,40 @@ func TestWatchersEnd(t *testing.T) {
 		socketOf(b).end()
 	})
 }
+
+// An upgrade that waits when the guard shuts down is refused then, and its units go back.
+func TestShutdownWhileOneWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rate := newLimiter(t, core.SlidingLog(core.PerHour(100)))
+		key := keyfuncs.Everyone()
+		g, err := New(Config{
+			Rules: []nethttp.Rule{
+				{Limiter: rate, Key: key},
+				{Slots: newSlots(t, memstore.New(memstore.Config{}), "ws", 1), Key: key, Queue: 1},
+			},
+			Wait: time.Hour,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		first := g.Check(upgradeRequest())
+		var second nethttp.Verdict
+		done := make(chan struct{})
+		go func() {
+			second = g.Check(upgradeRequest())
+			close(done)
+		}()
+		synctest.Wait()
+		time.Sleep(time.Minute)
+		if err := g.Shutdown(t.Context()); err != nil { // which ends the first
+			t.Error(err)
+		}
+		<-done
+		first.End(nethttp.Outcome{})
+		everyone, _ := key(nil)
+		d, err := rate.Peek(t.Context(), everyone)
+		if second.Status() != 503 || !errors.Is(second.Err, core.ErrClosed) || err != nil || d.Remaining != 99 || g.Len() != 0 {
+			t.Errorf("%d, %v; %d left, %v", second.Status(), second.Err, d.Remaining, err)
+		}
+	})
+}
