@@ -24,6 +24,7 @@ type told struct {
 	core.FullStore
 
 	asked, claimed, settled, ended atomic.Int64
+	lost                           bool // what is given back never arrives
 }
 
 func (s *told) DecideAll(ctx context.Context, cs []store.Charge, r *store.Result) error {
@@ -39,6 +40,9 @@ func (s *told) AcquireSlots(ctx context.Context, claims []store.Claim) (store.Gr
 func (s *told) Settle(ctx context.Context, ss []store.Settlement) error {
 	if s.settled.Add(1); ctx.Err() != nil {
 		s.ended.Add(1)
+	}
+	if s.lost {
+		return core.ErrUnavailable
 	}
 	return s.FullStore.Settle(ctx, ss)
 }
@@ -127,6 +131,21 @@ func TestRefusedBySlotsIsNotCharged(t *testing.T) {
 	}
 	if got := m.used(t); got != "1 1001" {
 		t.Errorf("used %s", got)
+	}
+}
+
+// Units that do not get back, as after the end of the process, count on. Nothing is tried twice.
+func TestLostRefundOverCounts(t *testing.T) {
+	m := newMix(t, 10, 1)
+	defer m.hold(t).Release()
+	m.lost = true
+	var failed []error
+	m.config.OnSettled = func(_ *http.Request, _ int64, err error) { failed = append(failed, err) }
+	if v := newGuard(t, m.config).Check(anna(t.Context())); v.Status() != 429 || v.Err != nil {
+		t.Errorf("%d, %v", v.Status(), v.Err)
+	}
+	if got := m.used(t); got != "1 1" || m.settled.Load() != 1 || len(failed) != 1 || !errors.Is(failed[0], core.ErrUnavailable) {
+		t.Errorf("used %s, %d calls, %v", got, m.settled.Load(), failed)
 	}
 }
 
