@@ -56,7 +56,7 @@ race: redis faketime proxies prometheus ajv ## all tests of all modules under th
 	@HEADGATE_REQUIRE_REDIS=1 $(GO) test -run '^($(NORACE))$$' ./core/... ./nethttp ./limits ./internal/conformance
 	$(call in_modules,[ $$m = . ] && flags='-modfile newest.mod' || flags=; CGO_ENABLED=1 HEADGATE_REQUIRE_REDIS=1 HEADGATE_REQUIRE_FAKETIME=1 HEADGATE_REQUIRE_PROXIES=1 HEADGATE_REQUIRE_PROMETHEUS=1 HEADGATE_REQUIRE_AJV=1 $(GO) test $$flags -race -shuffle=on -parallel 4 -timeout 30m ./...)
 	@echo "== tests with the oldest versions that go.mod allows"
-	@HEADGATE_REQUIRE_REDIS=1 $(GO) test -short ./ginmw ./echomw ./echov5mw ./websocketmw/... ./inflight ./internal/conformance
+	@HEADGATE_REQUIRE_REDIS=1 $(GO) test -short ./ginmw ./echomw ./echov5mw ./websocketmw/... ./internal/conformance
 
 .PHONY: soak
 soak: redis ## the models, simulations, floods, histories and chaos at length, then the fuzz targets: two to three hours

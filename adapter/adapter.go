@@ -19,6 +19,27 @@ import (
 	"github.com/headgate/headgate/nethttp"
 )
 
+// A Guard is a guard of any package: of nethttp, for the request, or of websocketmw, for the socket.
+type Guard interface {
+	// Mount is called once, where the guard is mounted.
+	Mount(abilities ...nethttp.Ability) (carries bool)
+
+	// Check decides about a request.
+	Check(r *http.Request) nethttp.Verdict
+
+	// Refuse answers a request that is not admitted.
+	Refuse(w http.ResponseWriter, r *http.Request, v nethttp.Verdict)
+}
+
+// Mount mounts a guard for an adapter that can end verdicts and serve sockets. It panics if the
+// guard is nil. It reports whether requests should carry the framework's context.
+func Mount(guard Guard) (carries bool) {
+	if guard == nil {
+		panic("headgate: guard: the guard is nil: see the error of New")
+	}
+	return guard.Mount(nethttp.Ends | nethttp.Upgrades)
+}
+
 // A Framework is a framework with contexts of type C. An adapter has one variable of it, whose
 // literal names the fields, which are all required. Its methods are safe for concurrent use.
 type Framework[C any] struct {
@@ -44,7 +65,7 @@ func (f *Framework[C]) Key(get func(C) (string, error)) keyfuncs.Func {
 		panic("headgate: " + f.Name + ": the key is nil")
 	}
 	errOutside := fmt.Errorf("%w: it is a key of %s, and the request did not pass a middleware of that package", keyfuncs.ErrProgram, f.Name)
-	return carried.Mark(keyfuncs.Func(func(r *http.Request) (string, error) {
+	return carried.Required(keyfuncs.Func(func(r *http.Request) (string, error) {
 		c, ok := f.find(r)
 		if !ok {
 			return "", errOutside
@@ -139,8 +160,7 @@ type Visit[C any] struct {
 }
 
 // Enter returns the request of c for a guard. It has c in its context, until the visit ends, if
-// the guard needs it there, which its Mount reports; otherwise that would cost two
-// allocations for nothing.
+// the guard's Mount says so; for others that would cost two allocations for nothing.
 func (f *Framework[C]) Enter(c C, carries bool) Visit[C] {
 	r := f.Request(c)
 	if !carries {
@@ -175,12 +195,16 @@ func (f *Framework[C]) KeepVerdict() func(C) {
 	return func(c C) { f.Set(c, verdictName, new(kept)) }
 }
 
+// Keeps reports whether there is a KeepVerdict: otherwise Keep does nothing.
+func (f *Framework[C]) Keeps() bool { return f.keeps.Load() }
+
 // Keep keeps a verdict, if that is wanted.
-func (f *Framework[C]) Keep(c C, v *nethttp.Verdict) {
-	if f.keeps.Load() {
-		if k, ok := f.Get(c, verdictName).(*kept); ok {
-			*k = kept{*v, true}
-		}
+func (f *Framework[C]) Keep(c C, v nethttp.Verdict) {
+	if !f.Keeps() {
+		return
+	}
+	if k, ok := f.Get(c, verdictName).(*kept); ok {
+		*k = kept{v, true}
 	}
 }
 

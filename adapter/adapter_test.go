@@ -129,7 +129,7 @@ func TestVerdicts(t *testing.T) {
 	own := framework.Get
 	one := adapter.Framework[*visit]{Name: "one", Get: own, Set: framework.Set}
 	v := newVisit(nil)
-	verdict := &nethttp.Verdict{Err: errors.New("any")}
+	verdict := nethttp.Verdict{Err: errors.New("any")}
 	one.Keep(v, verdict)
 	if _, ok := one.Verdict(v); ok {
 		t.Error("it was kept for nobody")

@@ -1,22 +1,21 @@
-// Package echomw adapts the guards of package nethttp to Echo v4,
+// Package echomw adapts the guards of packages nethttp and websocketmw to Echo v4,
 // github.com/labstack/echo/v4; for v5, see package echov5mw. A request gets the same
 // status, fields and body as under net/http.
 //
 //	you want                                   write
 //	----------------------------------------   ------------------------------------------------
-//	a limit on everything                      e.Use(echomw.Limit(guard))
-//	on a group                                 e.Group("/api", echomw.Limit(guard))
-//	on a route                                 e.POST("/login", login, echomw.Limit(guard))
-//	a limit on open WebSockets                 e.GET("/ws", upgrade, echomw.Sockets(sockets))
-//	on requests handled at once               e.POST("/export", export, echomw.InFlight(guard))
+//	a limit on everything                      e.Use(echomw.Use(guard))
+//	on a group                                 e.Group("/api", echomw.Use(guard))
+//	on a route                                 e.POST("/login", login, echomw.Use(guard))
+//	a limit on open WebSockets                 e.GET("/ws", upgrade, echomw.Use(sockets))
 //	to charge the signed-in user               nethttp.Rule{Key: echomw.Value("user"), ...}
 //	the user, or else the address              keyfuncs.First(echomw.Value("user"), keyfuncs.RemoteAddr())
 //	each client on each route                  keyfuncs.All(echomw.Route(), keyfuncs.RemoteAddr())
 //	a key of your own                          echomw.Key(func(c echo.Context) (string, error) {...})
 //	a page instead of the problem document     nethttp.Config.OnRefused
-//	to write refusals as errors are written    e.Use(echomw.Errors(), echomw.Limit(guard))
+//	to write refusals as errors are written    e.Use(echomw.Errors(), echomw.Use(guard))
 //	to set the cost of a request               nethttp.SetCost(c.Request().Context(), "tokens", n)
-//	to see the decision in a handler           e.Use(echomw.KeepVerdict(), echomw.Limit(guard)), then echomw.Verdict(c)
+//	to see the decision in a handler           e.Use(echomw.KeepVerdict(), echomw.Use(guard)), then echomw.Verdict(c)
 //	to know why a request got a 400 or 503     nethttp.Config.Observe, or Errors
 //
 // # The address of the client
@@ -50,7 +49,7 @@
 // The Handler of a [keyfuncs.SignedCookie], whose guard limits the address too, becomes
 // middleware like this:
 //
-//	e.Use(echomw.Limit(guard), echo.WrapMiddleware(cookie.Handler))
+//	e.Use(echomw.Use(guard), echo.WrapMiddleware(cookie.Handler))
 //
 // # Settling
 //

@@ -18,11 +18,11 @@ import (
 )
 
 // A limit on all routes.
-func ExampleLimit() {
+func ExampleUse() {
 	limit := core.Must(nethttp.Limit("api", keyfuncs.RemoteAddr(), core.SlidingLog(core.PerMinute(60))))
 
 	e := echo.New()
-	e.Use(echomw.Limit(limit))
+	e.Use(echomw.Use(limit))
 	e.GET("/", func(c echo.Context) error { return c.String(http.StatusOK, "hello\n") })
 	log.Fatal(e.Start("127.0.0.1:8080"))
 }
@@ -42,7 +42,7 @@ func Example_signedCookie() {
 	}}))
 
 	e := echo.New()
-	e.Use(echomw.Limit(guard), echo.WrapMiddleware(cookie.Handler))
+	e.Use(echomw.Use(guard), echo.WrapMiddleware(cookie.Handler))
 	e.GET("/", func(c echo.Context) error { return c.String(http.StatusOK, "hello\n") })
 
 	w := httptest.NewRecorder()

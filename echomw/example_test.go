@@ -20,7 +20,7 @@ import (
 func Example() {
 	guard := core.Must(nethttp.Limit("api", keyfuncs.RemoteAddr(), core.SlidingLog(core.PerMinute(2))))
 	e := echo.New()
-	e.Use(echomw.Limit(guard))
+	e.Use(echomw.Use(guard))
 	e.GET("/", func(c echo.Context) error { return c.String(http.StatusOK, "hello") })
 
 	ask(e, 3) // instead of e.Start(address)
@@ -43,7 +43,7 @@ func ExampleValue() {
 		}
 	}
 	e := echo.New()
-	e.Use(authenticate, echomw.Limit(guard))
+	e.Use(authenticate, echomw.Use(guard))
 	e.GET("/", func(c echo.Context) error { return c.String(http.StatusOK, "hello") })
 
 	for _, user := range []string{"", "anna", "ben", "anna", ""} {
@@ -74,7 +74,7 @@ func ExampleVerdict() {
 		log.Fatal(err)
 	}
 	e := echo.New()
-	e.Use(echomw.KeepVerdict(), echomw.Limit(guard))
+	e.Use(echomw.KeepVerdict(), echomw.Use(guard))
 	e.GET("/", func(c echo.Context) error {
 		v, _ := echomw.Verdict(c)
 		return c.String(http.StatusOK, fmt.Sprintf("%d of %d left", v.Decision.Remaining, v.Decision.Limit))
@@ -103,7 +103,7 @@ func ExampleErrors() {
 			c.HTML(he.Code, fmt.Sprintf("<h1>%s</h1>", http.StatusText(he.Code)))
 		}
 	}
-	e.Use(echomw.Errors(), echomw.Limit(guard))
+	e.Use(echomw.Errors(), echomw.Use(guard))
 	e.GET("/", func(c echo.Context) error { return c.String(http.StatusOK, "hello") })
 
 	for range 2 {

@@ -1,3 +1,5 @@
+//go:generate go run ../internal/echogen/write
+
 package echomw
 
 import (
@@ -12,7 +14,7 @@ import (
 
 var framework = adapter.Framework[echo.Context]{ //nolint:gochecknoglobals // never assigned
 	Name:    "echomw",
-	Request: echo.Context.Request,
+	Request: func(c echo.Context) *http.Request { return c.Request() },
 	Get:     func(c echo.Context, name string) any { return c.Get(name) },
 	Set:     func(c echo.Context, name string, value any) { c.Set(name, value) },
 }
@@ -22,11 +24,10 @@ var framework = adapter.Framework[echo.Context]{ //nolint:gochecknoglobals // ne
 // the context does not contain what is charged. It must be safe for concurrent use. Key panics
 // if get is nil.
 //
-// Keys of this package can be combined with those of package keyfuncs. A guard that has one, also
-// within [keyfuncs.All], First and Hashed, lets its requests carry the context, which takes two
-// allocations, and its own Handler, which could not, panics. A function of your own that calls such
-// a key must be made by Key as well, and call it with [Request]. Elsewhere a request has no such
-// key: that is [keyfuncs.ErrProgram], and so a 500.
+// Keys of this package can be combined with those of package keyfuncs, and called by functions of
+// your own. Requests carry the context for guards with such keys and functions, which takes two
+// allocations. Without a middleware of this package a request has no such key: that is
+// [keyfuncs.ErrProgram], and so a 500. A guard's own Handler panics if it finds such a key.
 func Key(get func(echo.Context) (string, error)) keyfuncs.Func { return framework.Key(get) }
 
 // Value charges a value that an earlier handler set with c.Set, such as the signed-in
@@ -47,7 +48,9 @@ func Value(name string) keyfuncs.Func { return framework.Value(name) }
 //
 // A request with a method that its route does not have (405) has the pattern of that
 // group too, or else the pattern of the route.
-func Route() keyfuncs.Func { return framework.Text("route", echo.Context.Path) }
+func Route() keyfuncs.Func {
+	return framework.Text("route", func(c echo.Context) string { return c.Path() })
+}
 
 // Param charges a parameter of the path, such as the id of "/items/:id", for use within
 // [keyfuncs.All]. One that is missing or empty is [keyfuncs.ErrAbsent].

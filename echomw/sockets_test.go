@@ -37,8 +37,7 @@ func TestSocketsSettle(t *testing.T) {
 		t.Fatal(err)
 	}
 	guard, err := websocketmw.New(websocketmw.Config{
-		Rules:      []websocketmw.Rule{{Slots: slots, Key: own}},
-		Handshakes: newGuard(t, nethttp.Config{Rules: []nethttp.Rule{rule}}),
+		Rules: []nethttp.Rule{{Slots: slots, Key: own}, rule},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -54,7 +53,7 @@ func TestSocketsSettle(t *testing.T) {
 			return next(c)
 		}
 	})
-	e.Use(echomw.Sockets(guard))
+	e.Use(echomw.Use(guard))
 	e.GET("/json", func(c echo.Context) error { return c.JSON(400, 1234) })
 	e.GET("/error", func(echo.Context) error { return echo.NewHTTPError(403, "no") })
 	e.GET("/own", func(echo.Context) error { return errAny })

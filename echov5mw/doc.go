@@ -1,4 +1,4 @@
-// Package echov5mw adapts the guards of package nethttp to Echo v5,
+// Package echov5mw adapts the guards of packages nethttp and websocketmw to Echo v5,
 // github.com/labstack/echo/v5; for v4, see package echomw. A request gets the same status,
 // fields and body as under net/http.
 //
@@ -6,19 +6,18 @@
 //
 //	you want                                   write
 //	----------------------------------------   ------------------------------------------------
-//	a limit on everything                      e.Use(echov5mw.Limit(guard))
-//	on a group                                 e.Group("/api", echov5mw.Limit(guard))
-//	on a route                                 e.POST("/login", login, echov5mw.Limit(guard))
-//	a limit on open WebSockets                 e.GET("/ws", upgrade, echov5mw.Sockets(sockets))
-//	on requests handled at once               e.POST("/export", export, echov5mw.InFlight(guard))
+//	a limit on everything                      e.Use(echov5mw.Use(guard))
+//	on a group                                 e.Group("/api", echov5mw.Use(guard))
+//	on a route                                 e.POST("/login", login, echov5mw.Use(guard))
+//	a limit on open WebSockets                 e.GET("/ws", upgrade, echov5mw.Use(sockets))
 //	to charge the signed-in user               nethttp.Rule{Key: echov5mw.Value("user"), ...}
 //	the user, or else the address              keyfuncs.First(echov5mw.Value("user"), keyfuncs.RemoteAddr())
 //	each client on each route                  keyfuncs.All(echov5mw.Route(), keyfuncs.RemoteAddr())
 //	a key of your own                          echov5mw.Key(func(c *echo.Context) (string, error) {...})
 //	a page instead of the problem document     nethttp.Config.OnRefused
-//	to write refusals as errors are written    e.Use(echov5mw.Errors(), echov5mw.Limit(guard))
+//	to write refusals as errors are written    e.Use(echov5mw.Errors(), echov5mw.Use(guard))
 //	to set the cost of a request               nethttp.SetCost(c.Request().Context(), "tokens", n)
-//	to see the decision in a handler           e.Use(echov5mw.KeepVerdict(), echov5mw.Limit(guard)), then echov5mw.Verdict(c)
+//	to see the decision in a handler           e.Use(echov5mw.KeepVerdict(), echov5mw.Use(guard)), then echov5mw.Verdict(c)
 //	to know why a request got a 400 or 503     nethttp.Config.Observe, or Errors
 //
 // # The address of the client
@@ -52,7 +51,7 @@
 // The Handler of a [keyfuncs.SignedCookie], whose guard limits the address too, becomes
 // middleware like this:
 //
-//	e.Use(echov5mw.Limit(guard), echo.WrapMiddleware(cookie.Handler))
+//	e.Use(echov5mw.Use(guard), echo.WrapMiddleware(cookie.Handler))
 //
 // # Settling
 //

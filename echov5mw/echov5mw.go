@@ -1,3 +1,5 @@
+// Code generated from package echomw by go generate ./echomw; DO NOT EDIT.
+
 package echov5mw
 
 import (
@@ -7,63 +9,52 @@ import (
 
 	"github.com/labstack/echo/v5"
 
-	"github.com/headgate/headgate/inflight"
+	"github.com/headgate/headgate/adapter"
 	"github.com/headgate/headgate/nethttp"
 )
 
-// Limit returns a middleware that calls the next handler for requests that the guard
-// admits, and answers the others. It can be used for a server, a group or a route:
+// Use returns a middleware that calls the next handler for requests that the guard
+// admits, and answers the others. The guard is one of package nethttp or websocketmw. It can be used
+// for a server, a group or a route:
 //
-//	e.Use(echov5mw.Limit(guard))
-//	e.POST("/login", login, echov5mw.Limit(logins))
+//	e.Use(echov5mw.Use(guard))
+//	e.POST("/login", login, echov5mw.Use(logins))
+//	e.GET("/ws", upgrade, echov5mw.Use(sockets))
 //
 // The refusal is written as under net/http, and no error is returned, unless [Errors] runs
-// before. Limit panics if the guard is nil.
-func Limit(guard *nethttp.Guard) echo.MiddlewareFunc {
-	carries := guard.Mount()
+// before. Use panics if the guard is nil.
+//
+// A WebSocket may be upgraded by any library, on c.Response() and c.Request(), in whose context
+// [websocketmw.FromContext] finds the socket.
+//
+// [websocketmw.FromContext]: https://pkg.go.dev/github.com/headgate/headgate/websocketmw#FromContext
+func Use(guard adapter.Guard) echo.MiddlewareFunc {
+	carries := adapter.Mount(guard)
 	return func(next echo.HandlerFunc) echo.HandlerFunc {
-		return func(c *echo.Context) error { return limit(c, next, guard, carries) }
+		return func(c *echo.Context) error { return use(c, next, guard, carries) }
 	}
 }
 
-// limit is not within Limit, since the compiler would put the verdict on the heap where an
+// use is not within Use, since the compiler would put the verdict on the heap where an
 // application inlines that.
-func limit(c *echo.Context, next echo.HandlerFunc, guard *nethttp.Guard, carries bool) error {
+func use(c *echo.Context, next echo.HandlerFunc, guard adapter.Guard, carries bool) error {
 	visit := framework.Enter(c, carries)
 	defer visit.End()
-	var v nethttp.Verdict
-	guard.CheckTo(&v, visit.Request)
-	framework.Keep(c, &v)
-	if v.Status() != 0 {
-		return refuse(c, v.Status(), v.Err, v.SetFields, func() { guard.Refuse(c.Response(), visit.Request, &v) })
+	v := guard.Check(visit.Request)
+	if framework.Keeps() {
+		framework.Keep(c, v)
+	}
+	switch {
+	case v.Status() != 0:
+		return refuse(c, visit.Request, guard, v)
+	case v.Upgrades():
+		return upgrade(c, next, visit.Request, v)
 	}
 	v.SetFields(c.Response().Header())
-	if begun, settle := v.Begin(visit.Request); settle != nil {
-		return serve(c, next, begun, settle)
+	if v.Ends() {
+		return serve(c, next, visit.Request, v)
 	}
 	return next(c)
-}
-
-// InFlight returns a middleware that holds a slot for each request while the next handler runs.
-// It answers requests for which there is no slot in time, as [Limit] does. It panics if the guard
-// is nil.
-//
-//	e.POST("/export", export, echov5mw.InFlight(guard))
-func InFlight(guard *inflight.Guard) echo.MiddlewareFunc {
-	carries := guard.Mount()
-	return func(next echo.HandlerFunc) echo.HandlerFunc {
-		return func(c *echo.Context) error {
-			visit := framework.Enter(c, carries)
-			defer visit.End()
-			v := guard.Check(visit.Request)
-			if v.Status() != 0 {
-				return refuse(c, v.Status(), v.Err, v.SetFields, func() { guard.Refuse(c.Response(), visit.Request, v) })
-			}
-			defer v.Release()
-			v.SetFields(c.Response().Header())
-			return next(c)
-		}
-	}
 }
 
 // errorsKey is the key of true in Echo's context, if Errors ran.
@@ -72,12 +63,11 @@ const errorsKey = "github.com/headgate/headgate/echov5mw.Errors"
 // Errors returns a middleware that makes the guards which run after it return refusals as
 // errors, for the application's HTTPErrorHandler, instead of writing them:
 //
-//	e.Use(echov5mw.Errors(), echov5mw.Limit(guard))
+//	e.Use(echov5mw.Errors(), echov5mw.Use(guard))
 //
-// An error is an [*echo.HTTPError] with the status of the refusal, or wraps one, and the
-// verdict's Err, if that is not nil.
-// The fields of the response are set, and the guard's OnRefused is not called. Refusals of
-// [Sockets] are written in any case: no page shows them.
+// An error is an [*echo.HTTPError] with the status of the refusal, or wraps one, and wraps the
+// verdict's Err, if that is not nil. The fields of the response are set, and the guard's OnRefused is
+// not called. Refusals of WebSockets are written in any case: no page shows them.
 func Errors() echo.MiddlewareFunc {
 	return func(next echo.HandlerFunc) echo.HandlerFunc {
 		return func(c *echo.Context) error {
@@ -88,41 +78,54 @@ func Errors() echo.MiddlewareFunc {
 }
 
 // refuse writes a refusal, or returns it as an error. A preflight is none.
-func refuse(c *echo.Context, status int, cause error, fields func(http.Header), write func()) error {
-	if returned, _ := c.Get(errorsKey).(bool); !returned || status < http.StatusBadRequest {
-		write()
+func refuse(c *echo.Context, r *http.Request, guard adapter.Guard, v nethttp.Verdict) error {
+	status := v.Status()
+	if returned, _ := c.Get(errorsKey).(bool); !returned || status < http.StatusBadRequest || v.Attempt() != nil {
+		guard.Refuse(c.Response(), r, v)
 		return nil
 	}
-	fields(c.Response().Header())
-	err := &echo.HTTPError{Code: status, Message: http.StatusText(status)}
-	if cause == nil {
-		return err
-	}
-	return err.Wrap(cause)
+	v.SetFields(c.Response().Header())
+	return refusal(status, v.Err)
 }
 
-// serve runs the following handlers and settles the charge.
-func serve(c *echo.Context, next echo.HandlerFunc, begun *http.Request, settle func(nethttp.Outcome)) (err error) {
+// serve runs the following handlers and ends the verdict.
+func serve(c *echo.Context, next echo.HandlerFunc, r *http.Request, v nethttp.Verdict) (err error) {
+	begun, watch := v.Begin(r)
+	if !watch {
+		defer v.End(nethttp.Outcome{})
+		return next(c)
+	}
 	w := &writer{}
-	if response, e := echo.UnwrapResponse(c.Response()); e == nil {
-		w.ResponseWriter = response.ResponseWriter
-		response.ResponseWriter = w
+	if inner, replace, ok := within(c); ok {
+		w.ResponseWriter = inner
+		replace(w)
 	}
 	c.SetRequest(begun)
 	returned := false
 	defer func() {
-		response, status := echo.ResolveResponseStatus(c.Response(), err)
-		o := nethttp.Outcome{Status: status, Hijacked: w.hijacked}
-		if response != nil {
-			o.Written = response.Size
-		}
-		if !returned && (response == nil || !response.Committed) {
-			o.Status = http.StatusInternalServerError
-		}
-		settle(o)
+		o := outcome(c, err, returned)
+		o.Hijacked = w.hijacked
+		v.End(o)
 	}()
 	err = next(c)
 	returned = true
+	return err
+}
+
+// upgrade runs the following handlers for a socket. The verdict is ended before Serve does it, which
+// does not see errors.
+func upgrade(c *echo.Context, next echo.HandlerFunc, r *http.Request, v nethttp.Verdict) (err error) {
+	inner, replace, known := within(c)
+	defer replace(inner)
+	v.Serve(inner, r, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		replace(w)
+		c.SetRequest(r)
+		if known {
+			err = serve(c, next, r, v)
+		} else {
+			err = next(c)
+		}
+	}))
 	return err
 }
 
@@ -145,10 +148,10 @@ func (w *writer) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 // KeepVerdict returns a middleware that keeps the verdicts of the guards that run after
 // it, for [Verdict]:
 //
-//	e.Use(echov5mw.KeepVerdict(), echov5mw.Limit(guard))
+//	e.Use(echov5mw.KeepVerdict(), echov5mw.Use(guard))
 //
-// Without it, verdicts are not kept, because that takes about 200 ns and 320 bytes a
-// request, as long as the limit itself.
+// Without it, verdicts are not kept, because that takes about 320 ns and 680 bytes a
+// request, about as long as the limit itself.
 func KeepVerdict() echo.MiddlewareFunc {
 	keep := framework.KeepVerdict()
 	return func(next echo.HandlerFunc) echo.HandlerFunc {

@@ -1,3 +1,5 @@
+// Code generated from package echomw by go generate ./echomw; DO NOT EDIT.
+
 package echov5mw_test
 
 import (
@@ -123,7 +125,7 @@ func TestKeys(t *testing.T) {
 					verdict, _ = echov5mw.Verdict(c)
 					return failed
 				}
-			}, echov5mw.Limit(charging(t, echov5mw.Key(func(c *echo.Context) (text string, err error) {
+			}, echov5mw.Use(charging(t, echov5mw.Key(func(c *echo.Context) (text string, err error) {
 				got, err = test.key(echov5mw.Request(c))
 				return got, err
 			}))))
@@ -163,7 +165,7 @@ func TestRoute(t *testing.T) {
 	key := keyfuncs.First(echov5mw.Route(), keyfuncs.Everyone())
 	var got string
 	e := echo.New()
-	e.Use(echov5mw.Limit(charging(t, echov5mw.Key(func(c *echo.Context) (text string, err error) {
+	e.Use(echov5mw.Use(charging(t, echov5mw.Key(func(c *echo.Context) (text string, err error) {
 		got, err = key(echov5mw.Request(c))
 		return got, err
 	}))))
@@ -196,9 +198,9 @@ func TestWhere(t *testing.T) {
 	closed := newGuard(t, nethttp.Config{Rules: []nethttp.Rule{newRule(t, "closed", core.Blocked())}})
 	ok := func(c *echo.Context) error { return c.NoContent(204) }
 	e := echo.New()
-	e.Use(echov5mw.Limit(open(t)))
-	e.GET("/route", ok, echov5mw.Limit(closed))
-	e.Group("/group", echov5mw.Limit(closed)).GET("/in", ok)
+	e.Use(echov5mw.Use(open(t)))
+	e.GET("/route", ok, echov5mw.Use(closed))
+	e.Group("/group", echov5mw.Use(closed)).GET("/in", ok)
 	e.GET("/free", ok)
 	for path, want := range map[string]int{"/route": 429, "/group/in": 429, "/free": 204, "/nowhere": 404} {
 		if w := serve(e, request("GET", path, "X-Own", "anna")); w.Code != want {
@@ -220,7 +222,7 @@ func TestVerdict(t *testing.T) {
 				}
 				return next(c)
 			}
-		}, echov5mw.Limit(open(t)))
+		}, echov5mw.Use(open(t)))
 		e.GET("/", func(c *echo.Context) error {
 			if v, ok := echov5mw.Verdict(c); ok != keep || keep && !v.Decision.Allowed {
 				t.Errorf("keep %v: %v, %v", keep, v.Decision, ok)
@@ -250,7 +252,7 @@ func TestSettle(t *testing.T) {
 			return next(c)
 		}
 	})
-	e.Use(echov5mw.Limit(newGuard(t, nethttp.Config{Rules: []nethttp.Rule{rule}})))
+	e.Use(echov5mw.Use(newGuard(t, nethttp.Config{Rules: []nethttp.Rule{rule}})))
 	e.GET("/json", func(c *echo.Context) error { return c.JSON(201, 1234) })
 	e.GET("/error", func(*echo.Context) error { return echo.NewHTTPError(403, "no") })
 	e.GET("/own", func(*echo.Context) error { return errAny })
@@ -300,7 +302,7 @@ func TestRefusal(t *testing.T) {
 			guard := newGuard(t, test.config)
 			e := echo.New()
 			e.HTTPErrorHandler = func(_ *echo.Context, err error) { t.Errorf("the error handler got %v", err) }
-			e.Use(echov5mw.Limit(guard))
+			e.Use(echov5mw.Use(guard))
 			e.GET("/", func(*echo.Context) error {
 				t.Error("the handler ran")
 				return nil
@@ -338,7 +340,7 @@ func TestErrors(t *testing.T) {
 					t.Error(err)
 				}
 			}
-			e.Use(echov5mw.Errors(), echov5mw.Limit(newGuard(t, nethttp.Config{
+			e.Use(echov5mw.Errors(), echov5mw.Use(newGuard(t, nethttp.Config{
 				Rules:     []nethttp.Rule{newRule(t, "closed", core.Blocked())},
 				OnRefused: func(http.ResponseWriter, *http.Request, nethttp.Verdict) { t.Error("OnRefused was called") },
 				Preflight: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusAccepted) }),
@@ -393,7 +395,7 @@ func TestContext(t *testing.T) {
 			c.Set("user", "anna")
 			return next(c)
 		}
-	}, echov5mw.Limit(guard))
+	}, echov5mw.Use(guard))
 	e.GET("/", func(c *echo.Context) error {
 		see("handler", c.Request())
 		return nil
@@ -408,51 +410,13 @@ func TestContext(t *testing.T) {
 	}
 }
 
-// Under a writer that hides Echo's own, a socket's handler gets the guard's writer too, and
-// what runs outside has its writer back.
-func TestSocketsUnderForeignWriter(t *testing.T) {
-	slots, err := core.NewSlots(store, "sockets", 1)
-	if err != nil {
-		t.Fatal(err)
-	}
-	guard, err := websocketmw.New(websocketmw.Config{Rules: []websocketmw.Rule{{Slots: slots, Key: own}}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	e := echo.New()
-	var foreign, within http.ResponseWriter
-	e.Use(func(next echo.HandlerFunc) echo.HandlerFunc {
-		return func(c *echo.Context) error {
-			foreign = struct{ http.ResponseWriter }{c.Response()} // it has no Unwrap
-			c.SetResponse(foreign)
-			err := next(c)
-			if c.Response() != foreign {
-				t.Errorf("after the handler, the writer is a %T", c.Response())
-			}
-			return err
-		}
-	}, echov5mw.Sockets(guard))
-	e.GET("/", func(c *echo.Context) error {
-		within = c.Response()
-		if _, ok := websocketmw.FromContext(c.Request().Context()); !ok {
-			t.Error("no socket in the context")
-		}
-		return nil
-	})
-	serve(e, request("GET", "/", "X-Own", "anna", "Connection", "Upgrade", "Upgrade", "websocket",
-		"Sec-WebSocket-Version", "13", "Sec-WebSocket-Key", "dGhlIHNhbXBsZSBub25jZQ=="))
-	if within == nil || within == foreign {
-		t.Errorf("the handler got a %T", within)
-	}
-}
-
 // The refusal of an upgrade is written.
 func TestSocketRefusal(t *testing.T) {
 	slots, err := core.NewSlots(store, "errors", 1)
 	if err != nil {
 		t.Fatal(err)
 	}
-	guard, err := websocketmw.New(websocketmw.Config{Rules: []websocketmw.Rule{{Slots: slots, Key: own}}})
+	guard, err := websocketmw.New(websocketmw.Config{Rules: []nethttp.Rule{{Slots: slots, Key: own}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -463,7 +427,7 @@ func TestSocketRefusal(t *testing.T) {
 			failed = next(c)
 			return failed
 		}
-	}, echov5mw.Sockets(guard))
+	}, echov5mw.Use(guard))
 	e.GET("/", func(c *echo.Context) error { return c.NoContent(204) })
 	upgrade := []string{
 		"Connection", "Upgrade", "Upgrade", "websocket",
@@ -479,8 +443,8 @@ func TestSocketRefusal(t *testing.T) {
 
 func TestPanics(t *testing.T) {
 	for name, f := range map[string]func(){
-		"Limit": func() { echov5mw.Limit(nil) },
-		"Key":   func() { echov5mw.Key(nil) },
+		"Use": func() { echov5mw.Use(nil) },
+		"Key": func() { echov5mw.Key(nil) },
 	} {
 		func() {
 			defer func() {

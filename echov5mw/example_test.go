@@ -1,3 +1,5 @@
+// Code generated from package echomw by go generate ./echomw; DO NOT EDIT.
+
 package echov5mw_test
 
 import (
@@ -20,7 +22,7 @@ import (
 func Example() {
 	guard := core.Must(nethttp.Limit("api", keyfuncs.RemoteAddr(), core.SlidingLog(core.PerMinute(2))))
 	e := echo.New()
-	e.Use(echov5mw.Limit(guard))
+	e.Use(echov5mw.Use(guard))
 	e.GET("/", func(c *echo.Context) error { return c.String(http.StatusOK, "hello") })
 
 	ask(e, 3) // instead of e.Start(address)
@@ -43,7 +45,7 @@ func ExampleValue() {
 		}
 	}
 	e := echo.New()
-	e.Use(authenticate, echov5mw.Limit(guard))
+	e.Use(authenticate, echov5mw.Use(guard))
 	e.GET("/", func(c *echo.Context) error { return c.String(http.StatusOK, "hello") })
 
 	for _, user := range []string{"", "anna", "ben", "anna", ""} {
@@ -74,7 +76,7 @@ func ExampleVerdict() {
 		log.Fatal(err)
 	}
 	e := echo.New()
-	e.Use(echov5mw.KeepVerdict(), echov5mw.Limit(guard))
+	e.Use(echov5mw.KeepVerdict(), echov5mw.Use(guard))
 	e.GET("/", func(c *echo.Context) error {
 		v, _ := echov5mw.Verdict(c)
 		return c.String(http.StatusOK, fmt.Sprintf("%d of %d left", v.Decision.Remaining, v.Decision.Limit))
@@ -103,7 +105,7 @@ func ExampleErrors() {
 			c.HTML(he.Code, fmt.Sprintf("<h1>%s</h1>", http.StatusText(he.Code)))
 		}
 	}
-	e.Use(echov5mw.Errors(), echov5mw.Limit(guard))
+	e.Use(echov5mw.Errors(), echov5mw.Use(guard))
 	e.GET("/", func(c *echo.Context) error { return c.String(http.StatusOK, "hello") })
 
 	for range 2 {

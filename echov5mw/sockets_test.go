@@ -1,3 +1,5 @@
+// Code generated from package echomw by go generate ./echomw; DO NOT EDIT.
+
 package echov5mw_test
 
 import (
@@ -37,8 +39,7 @@ func TestSocketsSettle(t *testing.T) {
 		t.Fatal(err)
 	}
 	guard, err := websocketmw.New(websocketmw.Config{
-		Rules:      []websocketmw.Rule{{Slots: slots, Key: own}},
-		Handshakes: newGuard(t, nethttp.Config{Rules: []nethttp.Rule{rule}}),
+		Rules: []nethttp.Rule{{Slots: slots, Key: own}, rule},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -54,7 +55,7 @@ func TestSocketsSettle(t *testing.T) {
 			return next(c)
 		}
 	})
-	e.Use(echov5mw.Sockets(guard))
+	e.Use(echov5mw.Use(guard))
 	e.GET("/json", func(c *echo.Context) error { return c.JSON(400, 1234) })
 	e.GET("/error", func(*echo.Context) error { return echo.NewHTTPError(403, "no") })
 	e.GET("/own", func(*echo.Context) error { return errAny })

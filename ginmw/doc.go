@@ -1,20 +1,19 @@
-// Package ginmw adapts the guards of package nethttp to Gin. A request gets the same
+// Package ginmw adapts the guards of packages nethttp and websocketmw to Gin. A request gets the same
 // status, fields and body as under net/http.
 //
 //	you want                                   write
 //	----------------------------------------   ------------------------------------------------
-//	a limit on everything                      r.Use(ginmw.Limit(guard))
-//	on a group                                 r.Group("/api", ginmw.Limit(guard))
-//	on a route                                 r.POST("/login", ginmw.Limit(guard), login)
-//	a limit on open WebSockets                 r.GET("/ws", ginmw.Sockets(sockets), upgrade)
-//	on requests handled at once               r.POST("/export", ginmw.InFlight(guard), export)
+//	a limit on everything                      r.Use(ginmw.Use(guard))
+//	on a group                                 r.Group("/api", ginmw.Use(guard))
+//	on a route                                 r.POST("/login", ginmw.Use(guard), login)
+//	a limit on open WebSockets                 r.GET("/ws", ginmw.Use(sockets), upgrade)
 //	to charge the signed-in user               nethttp.Rule{Key: ginmw.Value("user"), ...}
 //	the user, or else the address              keyfuncs.First(ginmw.Value("user"), keyfuncs.RemoteAddr())
 //	each client on each route                  keyfuncs.All(ginmw.Route(), keyfuncs.RemoteAddr())
 //	a key of your own                          ginmw.Key(func(c *gin.Context) (string, error) {...})
 //	a page instead of the problem document     nethttp.Config.OnRefused
 //	to set the cost of a request               nethttp.SetCost(c.Request.Context(), "tokens", n)
-//	to see the decision in a handler           r.Use(ginmw.KeepVerdict(), ginmw.Limit(guard)), then ginmw.Verdict(c)
+//	to see the decision in a handler           r.Use(ginmw.KeepVerdict(), ginmw.Use(guard)), then ginmw.Verdict(c)
 //	to know why a request got a 400 or 503     c.Errors
 //
 // # The address of the client
@@ -54,7 +53,7 @@
 // middleware like this:
 //
 //	set := cookie.Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
-//	r.Use(ginmw.Limit(guard), func(c *gin.Context) { set.ServeHTTP(c.Writer, c.Request) })
+//	r.Use(ginmw.Use(guard), func(c *gin.Context) { set.ServeHTTP(c.Writer, c.Request) })
 //
 // # Settling
 //

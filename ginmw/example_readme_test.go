@@ -18,11 +18,11 @@ import (
 )
 
 // A limit on all routes.
-func ExampleLimit() {
+func ExampleUse() {
 	limit := core.Must(nethttp.Limit("api", keyfuncs.RemoteAddr(), core.SlidingLog(core.PerMinute(60))))
 
 	r := gin.Default()
-	r.Use(ginmw.Limit(limit))
+	r.Use(ginmw.Use(limit))
 	r.GET("/", func(c *gin.Context) { c.String(http.StatusOK, "hello\n") })
 	log.Fatal(r.Run("127.0.0.1:8080"))
 }
@@ -38,7 +38,7 @@ func ExampleValue_severalRules() {
 	}}))
 
 	r := gin.New()
-	r.Use(authenticate, ginmw.Limit(guard))
+	r.Use(authenticate, ginmw.Use(guard))
 	r.GET("/", func(c *gin.Context) { c.String(http.StatusOK, "hello\n") })
 
 	listen(r) // r.Run("127.0.0.1:8080")
@@ -63,7 +63,7 @@ func Example_signedCookie() {
 	set := cookie.Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 
 	r := gin.New()
-	r.Use(ginmw.Limit(guard), func(c *gin.Context) { set.ServeHTTP(c.Writer, c.Request) })
+	r.Use(ginmw.Use(guard), func(c *gin.Context) { set.ServeHTTP(c.Writer, c.Request) })
 	r.GET("/", func(c *gin.Context) { c.String(http.StatusOK, "hello\n") })
 
 	w := httptest.NewRecorder()

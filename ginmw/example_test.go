@@ -19,7 +19,7 @@ import (
 func Example() {
 	guard := core.Must(nethttp.Limit("api", keyfuncs.RemoteAddr(), core.SlidingLog(core.PerMinute(2))))
 	r := gin.New()
-	r.Use(ginmw.Limit(guard))
+	r.Use(ginmw.Use(guard))
 	r.GET("/", func(c *gin.Context) { c.String(http.StatusOK, "hello") })
 
 	ask(r, 3) // instead of r.Run()
@@ -39,7 +39,7 @@ func ExampleValue() {
 		}
 	}
 	r := gin.New()
-	r.Use(authenticate, ginmw.Limit(guard))
+	r.Use(authenticate, ginmw.Use(guard))
 	r.GET("/", func(c *gin.Context) { c.String(http.StatusOK, "hello") })
 
 	for _, user := range []string{"", "anna", "ben", "anna", ""} {
@@ -70,7 +70,7 @@ func ExampleVerdict() {
 		log.Fatal(err)
 	}
 	r := gin.New()
-	r.Use(ginmw.KeepVerdict(), ginmw.Limit(guard))
+	r.Use(ginmw.KeepVerdict(), ginmw.Use(guard))
 	r.GET("/", func(c *gin.Context) {
 		v, _ := ginmw.Verdict(c)
 		c.String(http.StatusOK, "%d of %d left", v.Decision.Remaining, v.Decision.Limit)

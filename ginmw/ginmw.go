@@ -7,77 +7,73 @@ import (
 
 	"github.com/gin-gonic/gin"
 
-	"github.com/headgate/headgate/inflight"
+	"github.com/headgate/headgate/adapter"
 	"github.com/headgate/headgate/nethttp"
 )
 
-// Limit returns a middleware that runs the following handlers for requests that the guard
-// admits, and answers and aborts the others. It can be used for an engine, a group or a
-// route:
+// Use returns a middleware that runs the following handlers for requests that the guard
+// admits, and answers and aborts the others. The guard is one of package nethttp or websocketmw. It
+// can be used for an engine, a group or a route:
 //
-//	r.Use(ginmw.Limit(guard))
-//	r.POST("/login", ginmw.Limit(logins), login)
+//	r.Use(ginmw.Use(guard))
+//	r.POST("/login", ginmw.Use(logins), login)
+//	r.GET("/ws", ginmw.Use(sockets), upgrade)
 //
 // The guard's OnRefused is called as under net/http. The verdict's Err, if not nil, is
-// added to c.Errors, for the application's logs. Limit panics if the guard is nil.
-func Limit(guard *nethttp.Guard) gin.HandlerFunc {
-	carries := guard.Mount()
-	return func(c *gin.Context) { limit(c, guard, carries) }
+// added to c.Errors, for the application's logs. Use panics if the guard is nil.
+//
+// A WebSocket may be upgraded by any library, on c.Writer and c.Request, in whose context
+// [websocketmw.FromContext] finds the socket. Put gin.Recovery before the guard, which
+// closes the connection of a handler that panics.
+//
+// [websocketmw.FromContext]: https://pkg.go.dev/github.com/headgate/headgate/websocketmw#FromContext
+func Use(guard adapter.Guard) gin.HandlerFunc {
+	carries := adapter.Mount(guard)
+	return func(c *gin.Context) { use(c, guard, carries) }
 }
 
-// limit is not within Limit, since the compiler would put the verdict on the heap where an
+// use is not within Use, since the compiler would put the verdict on the heap where an
 // application inlines that.
-func limit(c *gin.Context, guard *nethttp.Guard, carries bool) {
+func use(c *gin.Context, guard adapter.Guard, carries bool) {
 	visit := framework.Enter(c, carries)
 	defer visit.End()
-	var v nethttp.Verdict
-	guard.CheckTo(&v, visit.Request)
-	framework.Keep(c, &v)
-	if v.Status() != 0 {
-		refuse(c, v.Err, func() { guard.Refuse(c.Writer, visit.Request, &v) })
-		return
+	v := guard.Check(visit.Request)
+	if framework.Keeps() {
+		framework.Keep(c, v)
 	}
-	v.SetFields(c.Writer.Header())
-	if begun, settle := v.Begin(visit.Request); settle != nil {
-		serve(c, begun, settle)
+	switch {
+	case v.Status() != 0:
+		refuse(c, visit.Request, guard, v)
+	case !v.Ends():
+		v.SetFields(c.Writer.Header())
+	case v.Upgrades():
+		upgrade(c, visit.Request, v)
+	default:
+		v.SetFields(c.Writer.Header())
+		serve(c, visit.Request, v)
 	}
 	// Otherwise Gin calls the next handler itself.
 }
 
-// InFlight returns a middleware that holds a slot for each request while the following handlers
-// run. It answers and aborts requests for which there is no slot in time, as [Limit] does. It
-// panics if the guard is nil.
-//
-//	r.POST("/export", ginmw.InFlight(guard), export)
-func InFlight(guard *inflight.Guard) gin.HandlerFunc {
-	carries := guard.Mount()
-	return func(c *gin.Context) {
-		visit := framework.Enter(c, carries)
-		defer visit.End()
-		v := guard.Check(visit.Request)
-		if v.Status() != 0 {
-			refuse(c, v.Err, func() { guard.Refuse(c.Writer, visit.Request, v) })
-			return
-		}
-		defer v.Release()
-		v.SetFields(c.Writer.Header())
-		c.Next()
-	}
-}
-
-// refuse aborts with the response that write writes.
-func refuse(c *gin.Context, err error, write func()) {
+// refuse aborts with the refusal.
+func refuse(c *gin.Context, r *http.Request, guard adapter.Guard, v nethttp.Verdict) {
 	c.Abort()
-	if err != nil {
-		c.Error(err) //nolint:errcheck // it returns its argument
+	if v.Err != nil {
+		c.Error(v.Err) //nolint:errcheck // it returns its argument
 	}
 	c.Status(http.StatusOK) // as under net/http if none is written; Gin would send 404 where no route matched
-	write()
+	guard.Refuse(c.Writer, r, v)
 	c.Writer.WriteHeaderNow() // HEAD has no body, and other middleware calls Written
 }
 
-// serve runs the following handlers and settles the charge.
-func serve(c *gin.Context, begun *http.Request, settle func(nethttp.Outcome)) {
+// serve runs the following handlers and ends the verdict.
+func serve(c *gin.Context, r *http.Request, v nethttp.Verdict) {
+	begun, watch := v.Begin(r)
+	if !watch {
+		defer v.End(nethttp.Outcome{})
+		c.Next()
+		return
+	}
 	w := &writer{ResponseWriter: c.Writer}
 	c.Request, c.Writer = begun, w
 	returned := false
@@ -86,7 +82,7 @@ func serve(c *gin.Context, begun *http.Request, settle func(nethttp.Outcome)) {
 		if !returned && !w.Written() {
 			o.Status = http.StatusInternalServerError
 		}
-		settle(o)
+		v.End(o)
 	}()
 	c.Next()
 	returned = true
@@ -95,7 +91,7 @@ func serve(c *gin.Context, begun *http.Request, settle func(nethttp.Outcome)) {
 // KeepVerdict returns a middleware that keeps the verdicts of the guards that run after
 // it, for [Verdict]:
 //
-//	r.Use(ginmw.KeepVerdict(), ginmw.Limit(guard))
+//	r.Use(ginmw.KeepVerdict(), ginmw.Use(guard))
 //
 // Without it, verdicts are not kept, because that takes about 350 ns and 660 bytes a
 // request, longer than the limit itself.

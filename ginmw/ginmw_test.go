@@ -85,7 +85,7 @@ func TestWhatIsLimited(t *testing.T) {
 	r.NoMethod(ok)
 	r.GET("/before", ok)
 	group := r.Group("/group")
-	r.Use(ginmw.Limit(newGuard(t, nethttp.Config{Rules: []nethttp.Rule{newRule(t, "limited", core.Blocked())}})))
+	r.Use(ginmw.Use(newGuard(t, nethttp.Config{Rules: []nethttp.Rule{newRule(t, "limited", core.Blocked())}})))
 	r.GET("/after", ok)
 	group.GET("/after", ok)
 	for target, want := range map[string]int{
@@ -102,7 +102,7 @@ func TestWhatIsLimited(t *testing.T) {
 func TestBodyWithoutStatus(t *testing.T) {
 	body := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.Write([]byte("body")) })
 	r := gin.New()
-	r.Use(ginmw.Limit(newGuard(t, nethttp.Config{
+	r.Use(ginmw.Use(newGuard(t, nethttp.Config{
 		Rules:     []nethttp.Rule{newRule(t, "closed", core.Blocked())},
 		Preflight: body,
 		OnRefused: func(w http.ResponseWriter, r *http.Request, _ nethttp.Verdict) { body(w, r) },
@@ -167,7 +167,7 @@ func TestKeys(t *testing.T) {
 				c.Set("empty", secret(""))
 				c.Set("nil", nil)
 				c.Set("struct", struct{ n int }{4711})
-			}, ginmw.Limit(charging(t, ginmw.Key(func(c *gin.Context) (text string, err error) {
+			}, ginmw.Use(charging(t, ginmw.Key(func(c *gin.Context) (text string, err error) {
 				got, err = test.key(ginmw.Request(c))
 				return got, err
 			}))))
@@ -207,7 +207,7 @@ func TestRoute(t *testing.T) {
 	var got string
 	e := gin.New()
 	e.HandleMethodNotAllowed = true
-	e.Use(ginmw.Limit(charging(t, ginmw.Key(func(c *gin.Context) (text string, err error) {
+	e.Use(ginmw.Use(charging(t, ginmw.Key(func(c *gin.Context) (text string, err error) {
 		got, err = key(ginmw.Request(c))
 		return got, err
 	}))))
@@ -233,9 +233,9 @@ func TestWhere(t *testing.T) {
 	closed := newGuard(t, nethttp.Config{Rules: []nethttp.Rule{newRule(t, "closed", core.Blocked())}})
 	ok := func(c *gin.Context) { c.Status(204) }
 	e := gin.New()
-	e.Use(ginmw.Limit(open(t)))
-	e.GET("/route", ginmw.Limit(closed), ok)
-	e.Group("/group", ginmw.Limit(closed)).GET("/in", ok)
+	e.Use(ginmw.Use(open(t)))
+	e.GET("/route", ginmw.Use(closed), ok)
+	e.Group("/group", ginmw.Use(closed)).GET("/in", ok)
 	e.GET("/free", ok)
 	for path, want := range map[string]int{"/route": 429, "/group/in": 429, "/free": 204, "/nowhere": 404} {
 		if w := serve(e, request("GET", path, "X-Own", "anna")); w.Code != want {
@@ -254,7 +254,7 @@ func TestVerdict(t *testing.T) {
 			if _, ok := ginmw.Verdict(c); ok {
 				t.Error("a verdict before the guard")
 			}
-		}, ginmw.Limit(open(t)))
+		}, ginmw.Use(open(t)))
 		e.GET("/", func(c *gin.Context) {
 			if v, ok := ginmw.Verdict(c); ok != keep || keep && !v.Decision.Allowed {
 				t.Errorf("keep %v: %v, %v", keep, v.Decision, ok)
@@ -274,7 +274,7 @@ func TestSettle(t *testing.T) {
 	}
 	e := gin.New()
 	e.Use(gin.CustomRecoveryWithWriter(nil, func(c *gin.Context, _ any) { c.AbortWithStatus(502) }))
-	e.Use(ginmw.Limit(newGuard(t, nethttp.Config{Rules: []nethttp.Rule{rule}})))
+	e.Use(ginmw.Use(newGuard(t, nethttp.Config{Rules: []nethttp.Rule{rule}})))
 	e.GET("/json", func(c *gin.Context) { c.JSON(201, "ok") })
 	e.GET("/status", func(c *gin.Context) { c.Status(404) })
 	e.GET("/abort", func(c *gin.Context) { c.AbortWithStatus(403) })
@@ -315,7 +315,7 @@ func TestController(t *testing.T) {
 	rule := newRule(t, "settled", core.Unlimited())
 	rule.Settle = nethttp.StatedCost
 	e := gin.New()
-	e.Use(ginmw.Limit(newGuard(t, nethttp.Config{Rules: []nethttp.Rule{rule}})))
+	e.Use(ginmw.Use(newGuard(t, nethttp.Config{Rules: []nethttp.Rule{rule}})))
 	e.GET("/", func(c *gin.Context) {
 		if err := http.NewResponseController(c.Writer).SetWriteDeadline(time.Time{}); err != nil {
 			t.Error(err)
@@ -338,7 +338,7 @@ func TestRefusalIsWritten(t *testing.T) {
 		if !c.IsAborted() {
 			t.Error("not aborted")
 		}
-	}, ginmw.Limit(newGuard(t, nethttp.Config{Rules: []nethttp.Rule{newRule(t, "closed", core.Blocked())}})))
+	}, ginmw.Use(newGuard(t, nethttp.Config{Rules: []nethttp.Rule{newRule(t, "closed", core.Blocked())}})))
 	e.HEAD("/", func(*gin.Context) { t.Error("the handler ran") })
 	if w := serve(e, request("HEAD", "/", "X-Own", "anna")); w.Code != 429 || w.Body.Len() > 0 {
 		t.Errorf("%d %s", w.Code, w.Body)
@@ -353,8 +353,8 @@ func TestSocketRefusalIsWritten(t *testing.T) {
 		t.Fatal(err)
 	}
 	guard, err := websocketmw.New(websocketmw.Config{
-		Rules:     []websocketmw.Rule{{Slots: slots, Key: own}},
-		OnRefused: func(w http.ResponseWriter, _ *http.Request, v websocketmw.Verdict) { w.WriteHeader(v.Status()) },
+		Rules:     []nethttp.Rule{{Slots: slots, Key: own}},
+		OnRefused: func(w http.ResponseWriter, _ *http.Request, v nethttp.Verdict) { w.WriteHeader(v.Status()) },
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -368,7 +368,7 @@ func TestSocketRefusalIsWritten(t *testing.T) {
 		if len(c.Errors) != 1 || !errors.Is(c.Errors[0].Err, keyfuncs.ErrAbsent) {
 			t.Errorf("errors %v", c.Errors)
 		}
-	}, ginmw.Sockets(guard))
+	}, ginmw.Use(guard))
 	e.GET("/", func(*gin.Context) { t.Error("the handler ran") })
 	w := serve(e, request("GET", "/", "Connection", "Upgrade", "Upgrade", "websocket",
 		"Sec-WebSocket-Version", "13", "Sec-WebSocket-Key", "dGhlIHNhbXBsZSBub25jZQ=="))
@@ -379,7 +379,7 @@ func TestSocketRefusalIsWritten(t *testing.T) {
 
 func TestPanics(t *testing.T) {
 	for name, f := range map[string]func(){
-		"Limit": func() { ginmw.Limit(nil) },
+		"Limit": func() { ginmw.Use(nil) },
 		"Key":   func() { ginmw.Key(nil) },
 	} {
 		func() {
@@ -422,7 +422,7 @@ func TestContext(t *testing.T) {
 		Observe: func(r *http.Request, _ nethttp.Verdict) { see("Observe", r) },
 	})
 	e := gin.New()
-	e.Use(func(c *gin.Context) { c.Set("user", "anna") }, ginmw.Limit(guard))
+	e.Use(func(c *gin.Context) { c.Set("user", "anna") }, ginmw.Use(guard))
 	e.GET("/", func(c *gin.Context) { see("handler", c.Request) })
 	serve(e, request("GET", "/"))
 	if got, want := strings.Join(saw, ", "), "Cost anna, Plan of anna anna, Observe anna, handler anna, Settle anna"; got != want {

@@ -25,11 +25,10 @@ var framework = adapter.Framework[*gin.Context]{ //nolint:gochecknoglobals // ne
 // the context does not contain what is charged. It must be safe for concurrent use. Key panics
 // if get is nil.
 //
-// Keys of this package can be combined with those of package keyfuncs. A guard that has one, also
-// within [keyfuncs.All], First and Hashed, lets its requests carry the context, which takes two
-// allocations, and its own Handler, which could not, panics. A function of your own that calls such
-// a key must be made by Key as well, and call it with [Request]. Elsewhere a request has no such
-// key: that is [keyfuncs.ErrProgram], and so a 500.
+// Keys of this package can be combined with those of package keyfuncs, and called by functions of
+// your own. Requests carry the context for guards with such keys and functions, which takes two
+// allocations. Without a middleware of this package a request has no such key: that is
+// [keyfuncs.ErrProgram], and so a 500. A guard's own Handler panics if it finds such a key.
 func Key(get func(*gin.Context) (string, error)) keyfuncs.Func { return framework.Key(get) }
 
 // Value charges a value that an earlier handler set with c.Set, such as the signed-in

@@ -8,41 +8,16 @@ import (
 
 	"github.com/gin-gonic/gin"
 
-	"github.com/headgate/headgate/websocketmw"
+	"github.com/headgate/headgate/nethttp"
 )
 
-// Sockets returns a middleware that holds a slot for each WebSocket that the following
-// handlers upgrade, as long as it is open. It answers and aborts upgrades for which there is
-// no slot. Other requests are not affected.
-//
-//	r.GET("/ws", ginmw.Sockets(guard), upgrade)
-//
-// The upgrade may be by any library, on c.Writer and c.Request, in whose context
-// [websocketmw.FromContext] finds the socket. Put gin.Recovery before the guard, which
-// closes the connection of a handler that panics. Sockets panics if the guard is nil.
-func Sockets(guard *websocketmw.Guard) gin.HandlerFunc {
-	carries := guard.Mount()
-	return func(c *gin.Context) {
-		visit := framework.Enter(c, carries)
-		defer visit.End()
-		v := guard.Check(visit.Request)
-		switch {
-		case v.Status() != 0:
-			refuse(c, v.Err, func() { guard.Refuse(c.Writer, visit.Request, v) })
-		case v.Upgrades():
-			handshake, _ := v.Handshake()
-			_, settle := handshake.Begin(visit.Request)
-			v.Serve(c.Writer, c.Request, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-				c.Writer, c.Request = &socketWriter{c.Writer, w}, r
-				if settle != nil { // before Serve does, which does not see what Gin holds back
-					serve(c, r, settle)
-					return
-				}
-				c.Next()
-			}))
-		}
-		// Otherwise Gin calls the next handler itself.
-	}
+// upgrade runs the following handlers for a socket. The verdict is ended before Serve does it, which
+// does not see what Gin holds back.
+func upgrade(c *gin.Context, r *http.Request, v nethttp.Verdict) {
+	v.Serve(c.Writer, r, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		c.Writer, c.Request = &socketWriter{c.Writer, w}, r
+		serve(c, r, v)
+	}))
 }
 
 // A socketWriter is the guard's writer with the other methods that Gin needs. Nothing may get

@@ -37,15 +37,14 @@ func TestSocketsSettle(t *testing.T) {
 		t.Fatal(err)
 	}
 	guard, err := websocketmw.New(websocketmw.Config{
-		Rules:      []websocketmw.Rule{{Slots: slots, Key: own}},
-		Handshakes: newGuard(t, nethttp.Config{Rules: []nethttp.Rule{rule}}),
+		Rules: []nethttp.Rule{{Slots: slots, Key: own}, rule},
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	e := gin.New()
 	e.Use(gin.CustomRecoveryWithWriter(nil, func(c *gin.Context, _ any) { c.AbortWithStatus(502) }))
-	e.Use(ginmw.Sockets(guard))
+	e.Use(ginmw.Use(guard))
 	e.GET("/json", func(c *gin.Context) { c.JSON(400, "no") })
 	e.GET("/string", func(c *gin.Context) { c.String(403, "forbidden") })
 	e.GET("/changed", func(c *gin.Context) {

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"net/http"
 	"net/netip"
+
+	"github.com/headgate/headgate/internal/carried"
 )
 
 // RemoteAddr charges the remote address of the connection.
@@ -194,7 +196,7 @@ func (p Prefix) RemoteAddr() (Func, error) {
 		return nil, err
 	}
 	whole4 := p.V4 == 0 || p.V4 == 32
-	return func(r *http.Request) (string, error) {
+	return carried.Unused(Func(func(r *http.Request) (string, error) {
 		switch host, brackets, ok := plainHost(r.RemoteAddr); {
 		case !ok:
 		case brackets:
@@ -209,7 +211,7 @@ func (p Prefix) RemoteAddr() (Func, error) {
 			return "", err
 		}
 		return p.key(peer), nil
-	}, nil
+	})), nil
 }
 
 // ProxyHeader is [ProxyHeader] by prefix.
@@ -233,7 +235,7 @@ func (p Prefix) ProxyHeader(name string, trusted ...string) (Func, error) {
 		errRepeated = errNoClient(name, "more than one line")
 		errAddress  = errNoClient(name, "not an address")
 	)
-	return func(r *http.Request) (string, error) {
+	return carried.Unused(Func(func(r *http.Request) (string, error) {
 		addr, err := peerOf(r)
 		if err != nil {
 			return "", err
@@ -257,7 +259,7 @@ func (p Prefix) ProxyHeader(name string, trusted ...string) (Func, error) {
 			return "", errAddress
 		}
 		return p.key(client), nil
-	}, nil
+	})), nil
 }
 
 // XForwardedFor is [XForwardedFor] by prefix.
@@ -279,7 +281,7 @@ func (p Prefix) walk(trusted []string, header string,
 		return nil, err
 	}
 	errMissing := errNoClient(header, missing)
-	return func(r *http.Request) (string, error) {
+	return carried.Unused(Func(func(r *http.Request) (string, error) {
 		addr, err := peerOf(r)
 		if err != nil {
 			return "", err
@@ -306,7 +308,7 @@ func (p Prefix) walk(trusted []string, header string,
 			}
 		}
 		return p.key(addr), nil
-	}, nil
+	})), nil
 }
 
 // BehindProxies is [BehindProxies] by prefix.
@@ -322,7 +324,7 @@ func (p Prefix) BehindProxies(n int) (Func, error) {
 		errFew     = errNoClient("X-Forwarded-For", "fewer elements than proxies; "+exempt)
 		errAddress = errNoClient("X-Forwarded-For", "not an address")
 	)
-	return func(r *http.Request) (string, error) {
+	return carried.Unused(Func(func(r *http.Request) (string, error) {
 		if err := unread(r); err != nil {
 			return "", err
 		}
@@ -339,7 +341,7 @@ func (p Prefix) BehindProxies(n int) (Func, error) {
 			return p.key(client), nil
 		}
 		return "", errFew
-	}, nil
+	})), nil
 }
 
 func (p Prefix) check() error {

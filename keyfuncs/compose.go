@@ -72,13 +72,15 @@ func First(fns ...Func) Func {
 	})
 }
 
-// composed returns fn, which calls the others, and says so if one of them needs the context of a
-// framework.
+// composed returns fn, which calls the others, marked as they are.
 func composed(of []Func, fn Func) Func {
-	if !slices.ContainsFunc(of, func(fn Func) bool { return carried.Is(fn) }) {
-		return fn
+	switch {
+	case slices.ContainsFunc(of, func(fn Func) bool { return carried.IsRequired(fn) }):
+		return carried.Required(Func(func(r *http.Request) (string, error) { return fn(r) }))
+	case !slices.ContainsFunc(of, func(fn Func) bool { return !carried.IsUnused(fn) }):
+		return carried.Unused(Func(func(r *http.Request) (string, error) { return fn(r) }))
 	}
-	return carried.Mark(Func(func(r *http.Request) (string, error) { return fn(r) }))
+	return fn
 }
 
 // members returns a copy of fns, because the caller may change fns later.

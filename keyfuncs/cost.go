@@ -3,6 +3,8 @@ package keyfuncs
 import (
 	"errors"
 	"net/http"
+
+	"github.com/headgate/headgate/internal/carried"
 )
 
 // CostIf returns a Cost for a rule of package nethttp that applies to requests for which
@@ -27,7 +29,7 @@ func costs(name string, f Func, present, absent int64) func(*http.Request) int64
 	if f == nil {
 		panic("headgate: keyfuncs: " + name + ": the function is nil")
 	}
-	return func(r *http.Request) int64 {
+	cost := func(r *http.Request) int64 {
 		switch _, err := call(f, r); {
 		case err == nil:
 			return present
@@ -37,4 +39,8 @@ func costs(name string, f Func, present, absent int64) func(*http.Request) int64
 			return 1
 		}
 	}
+	if carried.IsUnused(f) {
+		return carried.Unused(func(r *http.Request) int64 { return cost(r) })
+	}
+	return cost
 }

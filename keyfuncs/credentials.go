@@ -8,6 +8,8 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+
+	"github.com/headgate/headgate/internal/carried"
 )
 
 // maxToken bounds the bearer tokens that are hashed, in bytes. Those of some issuers,
@@ -70,7 +72,7 @@ func Cookie(name string) Func {
 		errRepeated = malformed(thing, "more than one")
 		errTooLong  = malformed(thing, "longer than 4 KiB")
 	)
-	return func(r *http.Request) (string, error) {
+	return carried.Unused(Func(func(r *http.Request) (string, error) {
 		cookies := r.CookiesNamed(name)
 		if len(cookies) > 1 {
 			return "", errRepeated
@@ -82,7 +84,7 @@ func Cookie(name string) Func {
 			return "", errTooLong
 		}
 		return digest([]byte(cookies[0].Value)), nil
-	}
+	}))
 }
 
 // Session charges the session that a session library found for the request. The given
@@ -158,7 +160,7 @@ func Bearer() Func {
 		errJSON     = malformed(thing, "in JSON")
 		errBase64   = malformed(thing, "a JWT that is not in base64 for URLs")
 	)
-	return func(r *http.Request) (string, error) {
+	return carried.Unused(Func(func(r *http.Request) (string, error) {
 		token, lines := authorization(r, "Bearer")
 		switch {
 		case lines > 1:
@@ -177,7 +179,7 @@ func Bearer() Func {
 			return "", errBase64
 		}
 		return digest(credential), nil
-	}
+	}))
 }
 
 // credentialOf returns what is the same for all spellings of a token: of a JWT in compact
@@ -243,7 +245,7 @@ func BasicUser() Func {
 		errDecode   = malformed(thing, "the credentials cannot be decoded")
 		errTooLong  = malformed(thing, "longer than 4 KiB")
 	)
-	return func(r *http.Request) (string, error) {
+	return carried.Unused(Func(func(r *http.Request) (string, error) {
 		credentials, lines := authorization(r, "Basic")
 		if lines > 1 {
 			return "", errRepeated
@@ -261,7 +263,7 @@ func BasicUser() Func {
 			return "", errTooLong
 		}
 		return user, nil
-	}
+	}))
 }
 
 // authorization returns the part after the scheme of the first line of the header

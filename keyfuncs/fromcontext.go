@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"reflect"
 
+	"github.com/headgate/headgate/internal/carried"
 	"github.com/headgate/headgate/internal/keytext"
 )
 
@@ -23,7 +24,7 @@ func Context(key any) Func {
 	}
 	thing := fmt.Sprintf("context value of %T", key)
 	errAbsent := absent(thing)
-	return func(r *http.Request) (string, error) {
+	return carried.Unused(Func(func(r *http.Request) (string, error) {
 		value := r.Context().Value(key)
 		text, ok := keytext.Of(value)
 		if !ok {
@@ -33,7 +34,7 @@ func Context(key any) Func {
 			return "", errAbsent
 		}
 		return text, nil
-	}
+	}))
 }
 
 // ContextFunc charges the value that get returns for the request's context. It is for

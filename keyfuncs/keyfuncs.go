@@ -6,6 +6,8 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+
+	"github.com/headgate/headgate/internal/carried"
 )
 
 // A Func returns the key that a request is charged under: one or more arbitrary bytes. It
@@ -63,7 +65,7 @@ func Header(name string) Func {
 		errRepeated = malformed(thing, "more than one line")
 		errTooLong  = malformed(thing, "longer than 4 KiB")
 	)
-	return func(r *http.Request) (string, error) {
+	return carried.Unused(Func(func(r *http.Request) (string, error) {
 		lines := r.Header.Values(name)
 		if len(lines) == 0 {
 			return "", errAbsent
@@ -79,14 +81,14 @@ func Header(name string) Func {
 			return "", errTooLong
 		}
 		return value, nil
-	}
+	}))
 }
 
 // Method charges the request's method, for use within [All]. Methods that RFC 9110
 // and RFC 5789 do not define are charged together as "other", because a client can
 // invent any number of them.
 func Method() Func {
-	return func(r *http.Request) (string, error) {
+	return carried.Unused(Func(func(r *http.Request) (string, error) {
 		switch r.Method {
 		case "": // as net/http reads it
 			return http.MethodGet, nil
@@ -95,7 +97,7 @@ func Method() Func {
 			return r.Method, nil
 		}
 		return "other", nil
-	}
+	}))
 }
 
 // Route charges the pattern of [http.ServeMux] that the request matched, such as
@@ -107,12 +109,12 @@ func Method() Func {
 // [http.Request.Pattern].
 func Route() Func {
 	errAbsent := absent("route pattern")
-	return func(r *http.Request) (string, error) {
+	return carried.Unused(Func(func(r *http.Request) (string, error) {
 		if r.Pattern == "" {
 			return "", errAbsent
 		}
 		return r.Pattern, nil
-	}
+	}))
 }
 
 // PathValue charges the part of the path that matched a wildcard of [http.ServeMux], such
@@ -136,7 +138,7 @@ func PathValue(name string) Func {
 		errAbsent  = absent(thing)
 		errTooLong = malformed(thing, "longer than 4 KiB")
 	)
-	return func(r *http.Request) (string, error) {
+	return carried.Unused(Func(func(r *http.Request) (string, error) {
 		value := r.PathValue(name)
 		if value == "" {
 			return "", errAbsent
@@ -145,12 +147,12 @@ func PathValue(name string) Func {
 			return "", errTooLong
 		}
 		return value, nil
-	}
+	}))
 }
 
 // Everyone charges all requests under one key, for a limit on the whole service.
 func Everyone() Func {
-	return func(*http.Request) (string, error) { return "everyone", nil }
+	return carried.Unused(Func(func(*http.Request) (string, error) { return "everyone", nil }))
 }
 
 // trimSpace removes the optional white space of RFC 9110, section 5.6.3.

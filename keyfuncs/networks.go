@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"net/http"
 	"net/netip"
+
+	"github.com/headgate/headgate/internal/carried"
 )
 
 // In returns a function that reports whether the client's address is in one of the
@@ -60,10 +62,14 @@ func membership(name string, address Func, texts []string, want place) (func(*ht
 	if err != nil {
 		return nil, err
 	}
-	return func(r *http.Request) bool {
+	test := func(r *http.Request) bool {
 		key, err := address(r)
 		return err == nil && placeOf(key, ranges) == want
-	}, nil
+	}
+	if carried.IsUnused(address) {
+		return carried.Unused(func(r *http.Request) bool { return test(r) }), nil
+	}
+	return test, nil
 }
 
 // A place is the position of an address relative to a set of networks.

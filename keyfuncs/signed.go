@@ -14,6 +14,8 @@ import (
 	"strconv"
 	"sync"
 	"time"
+
+	"github.com/headgate/headgate/internal/carried"
 )
 
 // A SignedCookie distinguishes clients of services without sessions. It is a cookie with a
@@ -120,6 +122,7 @@ func NewSignedCookie(name string, maxAge time.Duration, secrets ...[]byte) (*Sig
 	if err := errors.Join(faults...); err != nil {
 		return nil, err
 	}
+	carried.Unused(Func(c.Key))
 	return c, nil
 }
 
@@ -160,7 +163,7 @@ func (c *SignedCookie) OlderThan(age time.Duration) Func {
 	if age < 0 || age >= c.maxAge {
 		panic("headgate: keyfuncs: OlderThan: an age of " + age.String() + ": not from 0 to less than " + c.maxAge.String())
 	}
-	return func(r *http.Request) (string, error) { return c.key(r, age) }
+	return carried.Unused(Func(func(r *http.Request) (string, error) { return c.key(r, age) }))
 }
 
 func (c *SignedCookie) key(r *http.Request, age time.Duration) (string, error) {

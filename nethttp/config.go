@@ -6,13 +6,11 @@ import (
 	"log/slog"
 	"net/http"
 	"slices"
-
-	"github.com/headgate/headgate/core"
-	"github.com/headgate/headgate/keyfuncs"
-	"github.com/headgate/headgate/limits"
+	"time"
 )
 
-// maxRules is the largest number of charges that core.AllowAll accepts.
+// maxRules is the largest number of charges that core.AllowAll accepts, and of claims that
+// core.AcquireAll does.
 const maxRules = 8
 
 // Config configures a [Guard]. Literals must name the fields. The functions in it must be
@@ -20,10 +18,17 @@ const maxRules = 8
 type Config struct {
 	_ struct{}
 
-	// Rules are the limits, 1 to 8. They are applied together, all or nothing, so
-	// their limiters must have the same store. The names of the limiters must differ,
-	// and so must the names of all their policies, by which clients identify them.
+	// Rules are the limits: 1 to 8 for rates, and as many for slots. They are applied together,
+	// all or nothing, so their limiters must have the same store, and so must their slots,
+	// except that slots of this process alone may have a memstore beside the store that all
+	// share. The names of the limiters must differ, and so must the names of all their policies
+	// and slots, by which clients identify them. Put the slots first that are full most often.
 	Rules []Rule
+
+	// Wait is the longest time that a request waits for slots of rules that have a Queue, and is
+	// set if there are any. It should be shorter than the timeouts of clients and proxies:
+	// nobody reads the response after that.
+	Wait time.Duration
 
 	// Skip reports whether to admit a request without applying any rule: nothing is
 	// charged, Observe is not called, and no fields are set. Nil skips nothing. Whatever
@@ -86,73 +91,17 @@ type Config struct {
 	Logger *slog.Logger
 
 	// ObserveOnly is shadow mode, for trying limits before they are enforced. Check
-	// decides, charges, and calls Observe with the verdict as it would have been,
+	// decides, charges, takes slots where there are any, and calls Observe with the verdict as it
+	// would have been if nobody could wait,
 	// but returns one that admits and sets no fields, even after an error. Preflight is
 	// not called: preflights get to the handler behind the guard.
 	ObserveOnly bool
 
-	// OnSettled, if not nil, is called after each correction of a charge by
-	// [Rule].Settle. uncovered is the number of units for which there was no room,
+	// OnSettled, if not nil, is called after each correction of a charge: by
+	// [Rule].Settle, or because slots have refused the request. uncovered is the number of units for which there was no room,
 	// and which were not charged. An error means that the charge was not corrected,
 	// as far as is known.
 	OnSettled func(r *http.Request, uncovered int64, err error)
-}
-
-// A Rule is one limit: the limiter, the key that is charged, and the cost. Literals must
-// name the fields. Its functions must be safe for concurrent use.
-type Rule struct {
-	_ struct{}
-
-	// Limiter decides. It is required, unless there is a Limit.
-	Limiter *core.Limiter
-
-	// Limit, in the place of Limiter, has the limiters of a document: that of the request's
-	// PlanName and key. All rules of a guard that have a Limit need one [limits.Book], whose
-	// document they get at the same instant. The names of policies in it should differ between
-	// the limits of a guard: New sees only those of the default plans, as of now.
-	Limit *limits.Limit
-
-	// PlanName returns the name of a request's plan, for Limit. If PlanName is nil or returns
-	// an empty name, the document's default applies, as it does for a plan that the document
-	// does not have.
-	PlanName func(*http.Request) string
-
-	// Key returns the key that is charged. It is required; there is no default. If it returns
-	// an error or an empty key, the request is refused.
-	Key keyfuncs.Func
-
-	// Plan chooses another limiter for a request, such as a larger one for paying
-	// customers. key is what is charged, which Key returned. It has the form that package keyfuncs describes, such as "0:anna" by
-	// [keyfuncs.First]. Make the limiters once, with Limiter.With, and look them up here.
-	// If Plan is nil or returns nil, Limiter is used, which should therefore be the
-	// smallest plan. A limiter with another name or store is an error of the program:
-	// the request is refused with status 500. It is not for a Limit, which has plans.
-	Plan func(r *http.Request, key string) *core.Limiter
-
-	// Cost returns the number of units that a request is charged. If it is 0, the
-	// rule does not apply: Key is not called, and the limiter is not asked. A
-	// negative number is an error of the program: the request is refused with status
-	// 500. A nil Cost means 1. If it depends on the path, see the package documentation
-	// on routers.
-	Cost func(*http.Request) int64
-
-	// Settle returns the number of units that the request finally cost, 0 or more,
-	// when the handler is done. If they are fewer than were charged, the rest is
-	// returned as far as it still counts; if they are more, they are charged as far
-	// as there is room. After a negative number, which is an error of the program,
-	// the charge stands. If Settle is nil, the charge stands, and if all rules have
-	// a nil Settle, the guard does not wrap the response.
-	//
-	// Warning: clients have a say in the outcome. What Settle gives back for an outcome
-	// that a client can cause is free of charge, such as 5xx behind a reverse proxy: a
-	// client that hangs up, or sends what the upstream rejects, gets 502 or 504 for
-	// as many requests as it likes. Give back only for outcomes that are meant to be free,
-	// such as a successful login, not for everything but some.
-	//
-	// The request is the one that was passed to the handler. Settle runs before the
-	// response is complete, so a client may have to wait for it. The fields of the
-	// response show the state before the handler ran.
-	Settle func(*http.Request, Outcome) int64
 }
 
 // A ConfigError describes one fault of a [Config]. [New] returns all faults joined;
@@ -168,84 +117,56 @@ func (e *ConfigError) Error() string { return "headgate: guard: " + e.Field + ":
 // Unwrap returns Err.
 func (e *ConfigError) Unwrap() error { return e.Err }
 
-// validate returns all faults, joined.
-func (c *Config) validate() error {
+// validate returns all faults, joined. Only guards for sockets can evict.
+func (c *Config) validate(sockets bool) error {
 	var faults []error
 	fault := func(err error, format string, args ...any) {
 		faults = append(faults, &ConfigError{Field: fmt.Sprintf(format, args...), Err: err})
 	}
-	if n := len(c.Rules); n == 0 || n > maxRules {
-		fault(fmt.Errorf("a guard has 1 to %d rules, not %d", maxRules, n), "Rules")
-	}
-	for i, rule := range c.Rules {
-		if rule.Key == nil {
-			fault(errors.New("it is nil: say who is charged, with a function of package keyfuncs"), "Rules[%d].Key", i)
-		}
-		field, limiter := rule.own()
-		switch {
-		case rule.Limit != nil && rule.Limiter != nil:
-			fault(errors.New("Limiter is set too: remove one of them"), "Rules[%d].Limit", i)
-		case rule.Limit != nil && rule.Plan != nil:
-			fault(errors.New("the plans are those of the document: remove it, or use PlanName"), "Rules[%d].Plan", i)
-		case rule.Limit == nil && rule.PlanName != nil:
-			fault(errors.New("it is for Limit: remove it, or use Plan"), "Rules[%d].PlanName", i)
-		}
-		if limiter == nil {
-			fault(errors.New("it is nil: make one with core.New"), "Rules[%d].Limiter", i)
-			continue
-		}
-		for j, other := range c.Rules[:i] {
-			_, beside := other.own()
-			if beside == nil {
-				continue
-			}
-			for _, err := range clashes(beside, limiter) {
-				fault(fmt.Errorf("with Rules[%d]: %w", j, err), "Rules[%d].%s", i, field)
-			}
-			if rule.Limit != nil && other.Limit != nil && rule.Limit.Book() != other.Limit.Book() {
-				fault(fmt.Errorf("with Rules[%d]: the limits are of different books", j), "Rules[%d].Limit", i)
-			}
-		}
-	}
+	c.validateRules(fault, sockets)
 	if s := c.KeyErrorStatus; s != 0 && s != http.StatusBadRequest && s != http.StatusForbidden {
 		fault(fmt.Errorf("%d is neither 400 nor 403, nor 0 for 400", s), "KeyErrorStatus")
 	}
 	if c.NoFields && c.Fields != nil {
 		fault(errors.New("Fields is set too: remove one of them"), "NoFields")
 	}
+	queues := slices.ContainsFunc(c.Rules, func(r Rule) bool { return r.Queue > 0 })
+	if c.Wait < 0 || queues != (c.Wait > 0) {
+		fault(fmt.Errorf("it is %v: it must be positive if a rule has a Queue, and otherwise 0", c.Wait), "Wait")
+	}
 	return errors.Join(faults...)
 }
 
-// own returns the field of the rule that is its limit, and the limiter that applies unless
-// there is a plan, as of now.
-func (rule *Rule) own() (field string, l *core.Limiter) {
-	if rule.Limit != nil {
-		return "Limit", rule.Limit.Book().View().Default(rule.Limit)
-	}
-	return "Limiter", rule.Limiter
-}
-
-// name returns the name of the limiters.
-func (rule *Rule) name() string {
-	if rule.Limit != nil {
-		return rule.Limit.Name()
-	}
-	return rule.Limiter.Name()
-}
-
-// clashes returns the reasons why two limiters cannot be used together.
-func clashes(a, b *core.Limiter) []error {
-	var errs []error
-	if a.Name() == b.Name() {
-		errs = append(errs, fmt.Errorf("both limiters are named %q: they would share their state", a.Name()))
-	} else if a.Store() != b.Store() {
-		errs = append(errs, fmt.Errorf("the limiters %q and %q have different stores: use one, or a guard for each", a.Name(), b.Name()))
-	}
-	for _, p := range b.Policies() {
-		same := func(q core.Policy) bool { return p.Name() == q.Name() }
-		if a.Name() != b.Name() && slices.ContainsFunc(a.Policies(), same) {
-			errs = append(errs, fmt.Errorf("both limiters have a policy named %q: clients could not tell them apart", p.Name()))
+func (c *Config) validateRules(fault func(err error, format string, args ...any), sockets bool) {
+	slots, evict := 0, -1
+	for i := range c.Rules {
+		if c.Rules[i].takesSlots() {
+			slots++
 		}
 	}
-	return errs
+	switch rates := len(c.Rules) - slots; {
+	case len(c.Rules) == 0:
+		fault(fmt.Errorf("a guard has 1 to %d rules, not 0", maxRules), "Rules")
+	case rates > maxRules || slots > maxRules:
+		fault(fmt.Errorf("a guard has at most %d rules for rates and as many for slots, not %d and %d", maxRules, rates, slots), "Rules")
+	}
+	whole := make([]bool, len(c.Rules)) // whether a rule is one limit
+	for i := range c.Rules {
+		rule := &c.Rules[i]
+		whole[i] = rule.validate(func(err error, field string) { fault(err, "Rules[%d].%s", i, field) }, sockets)
+		if rule.WhenFull == EvictOldest {
+			if evict >= 0 {
+				fault(fmt.Errorf("with Rules[%d]: one rule of a guard may have EvictOldest", evict), "Rules[%d].WhenFull", i)
+			}
+			evict = i
+		}
+		for j := range i {
+			if !whole[i] || !whole[j] {
+				continue
+			}
+			for _, err := range clashes(&c.Rules[j], rule) {
+				fault(fmt.Errorf("with Rules[%d]: %w", j, err), "Rules[%d].%s", i, rule.field())
+			}
+		}
+	}
 }

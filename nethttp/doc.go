@@ -1,17 +1,27 @@
-// Package nethttp puts rate limits in front of HTTP handlers.
+// Package nethttp puts limits in front of HTTP handlers: on the rate of requests or of what they
+// use, and on how many are handled at once.
 //
-// A [Guard] asks limiters of package core whether to admit a request, reports the state
+// A [Guard] asks limiters and slots of package core whether to admit a request, reports the state
 // of the limits to the client, and refuses requests over a limit. [Limit] makes one for one
-// limit:
+// limit on the rate, [InFlight] one for requests at once:
 //
 //	limit := core.Must(nethttp.Limit("api", keyfuncs.RemoteAddr(), core.SlidingLog(core.PerMinute(60))))
 //	http.ListenAndServe(addr, limit.Handler(mux))
 //
-// [New] makes one of a [Config], for several limits, plans, costs and more:
+// [New] makes one of a [Config], for several limits, plans, costs, waiting and more. A [Rule] says
+// who is limited and how much, and the guard for how long: each request. Rates and slots stand side
+// by side:
 //
 //	guard, err := nethttp.New(nethttp.Config{
-//		Rules: []nethttp.Rule{{Limiter: limiter, Key: keyfuncs.RemoteAddr()}},
+//		Rules: []nethttp.Rule{
+//			{Key: user, Limiter: requests},
+//			{Key: user, Limiter: tokens, Cost: estimate, Settle: nethttp.StatedCost},
+//			{Key: user, Slots: running, Queue: 5},
+//		},
+//		Wait: 10 * time.Second,
 //	})
+//
+// Package websocketmw has the guard that limits sockets, by the same rules.
 //
 // A [Transport] is for the other side: programs that call servers which have limits.
 //
@@ -43,9 +53,13 @@
 //	400 or 403  a Key callback returned no key ([Config].KeyErrorStatus)
 //	403         [Config].Permit returned false
 //	429         over a limit
-//	500         a Cost or Plan callback returned an invalid value, or a Key callback
+//	500         a Cost, Plan or PlanSlots callback returned an invalid value, or a Key callback
 //	            [keyfuncs.ErrProgram]
-//	503         the store returned an error; Retry-After is 5 seconds
+//	503         over a limit of the service ([Rule].Service); or the store returned an error, the
+//	            slots are closed, or the client has hung up; Retry-After is 5 seconds
+//
+// When a slot is released cannot be predicted: Retry-After is a random 1 to 5 seconds then, so that
+// not all clients come back at once.
 //
 // The store is configured to return an error while it is unreachable, or to admit. The
 // bodies are problem documents (RFC 9457) and never contain a key.
@@ -55,6 +69,22 @@
 // Rules are applied together, all or nothing: a request that one of them refuses is
 // charged to none. So a session can have one limit, and the address that many
 // sessions share a larger one.
+//
+// First all keys are found, then all rates are charged, and then the slots are taken. A client over
+// its rate takes no slot and does not wait for one. If there is no slot, or the wait or the client
+// has ended, the units go back, except those of rules with [Rule].Attempts. Until then they count:
+// other requests may be refused for them. If the process ends in between, they are not given back.
+//
+// # Slots
+//
+// A request holds its slots until its handler returns or panics. Server-Sent Events and long polls
+// count for as long. A request that finds no slot waits, if [Rule].Queue allows, for up to
+// [Config].Wait. One whose client hangs up leaves the line; of a request with a body that is noticed
+// only when the wait is over, as net/http watches the connection only when the body has been read.
+// The fields of the response have a policy for slots, too:
+//
+//	RateLimit-Policy: "exports";q=2;qu="concurrent-requests"
+//	RateLimit: "exports";r=1
 //
 // A guard that is in the chain of handlers twice charges each request twice.
 //
@@ -87,8 +117,9 @@
 // # More
 //
 //	what a request costs, before and after     [Rule].Cost, [Rule].Settle, [SetCost], [FailuresOnly]
-//	plans                                      [Rule].Plan
-//	limits in a file or in Redis               [Rule].Limit, of package limits
+//	plans                                      [Rule].Plan, [Rule].PlanSlots
+//	limits in a file or in Redis               [Rule].Limit, [Rule].LimitSlots, of package limits
+//	requests that wait for a slot              [Rule].Queue, [Config].Wait
 //	a trial: nothing is refused                [Config].ObserveOnly
 //	to see what is decided                     [Config].Observe, and core's Observer
 //	to be told of wrong keys                   [Config].Logger, by default slog's

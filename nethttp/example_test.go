@@ -263,6 +263,80 @@ func ExampleTransport() {
 	// Output: 200 OK
 }
 
+// Two reports at once for each user; others are refused.
+func ExampleInFlight() {
+	user := keyfuncs.Header("X-User") // set by authentication
+	reports := core.Must(nethttp.InFlight("reports", user, 2))
+	handler := reports.Handler(http.HandlerFunc(hello))
+
+	r := httptest.NewRequest("GET", "/report", nil)
+	r.Header.Set("X-User", "anna")
+	show(handler, r)
+	// Output:
+	// 200 OK
+	//   Ratelimit: "reports";r=1
+	//   Ratelimit-Policy: "reports";q=2;qu="concurrent-requests"
+	// hello
+}
+
+// Two reports at once for each user. Five more requests wait, for up to ten seconds.
+func ExampleNew_queue() {
+	slots := core.Must(core.NewSlots(memstore.New(memstore.Config{}), "reports", 2))
+	guard := core.Must(nethttp.New(nethttp.Config{
+		Rules: []nethttp.Rule{{
+			Key:   keyfuncs.Header("X-User"), // set by authentication
+			Slots: slots,
+			Queue: 5,
+		}},
+		Wait: 10 * time.Second,
+	}))
+	handler := guard.Handler(http.HandlerFunc(hello))
+
+	r := httptest.NewRequest("GET", "/report", nil)
+	r.Header.Set("X-User", "anna")
+	show(handler, r)
+	// Output:
+	// 200 OK
+	//   Ratelimit: "reports";r=1
+	//   Ratelimit-Policy: "reports";q=2;qu="concurrent-requests"
+	// hello
+}
+
+// Each user may send 60 requests and use 10,000 tokens in a minute, and have two requests handled at
+// once.
+func ExampleNew_ratesAndSlots() {
+	store := memstore.New(memstore.Config{})
+	requests := core.Must(core.New(store, "requests", core.SlidingLog(core.PerMinute(60))))
+	tokens := core.Must(core.New(store, "tokens", core.SlidingLog(core.PerMinute(10_000))))
+	running := core.Must(core.NewSlots(store, "running", 2))
+	user := keyfuncs.Header("X-User") // set by authentication
+	estimate := func(r *http.Request) int64 { return max(1, r.ContentLength/4) }
+	guard := core.Must(nethttp.New(nethttp.Config{
+		Rules: []nethttp.Rule{
+			{Key: user, Limiter: requests},
+			{Key: user, Limiter: tokens, Cost: estimate, Settle: nethttp.StatedCost},
+			{Key: user, Slots: running, Queue: 5},
+		},
+		Wait: 10 * time.Second,
+	}))
+	handler := guard.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		nethttp.SetCost(r.Context(), "tokens", 700) // as many as were used
+		hello(w, r)
+	}))
+
+	r := httptest.NewRequest("POST", "/chat", strings.NewReader(strings.Repeat("word ", 400)))
+	r.Header.Set("X-User", "anna")
+	show(handler, r)
+	left := core.Must(tokens.Peek(r.Context(), "anna"))
+	fmt.Println(left.Remaining, "tokens are left")
+	// Output:
+	// 200 OK
+	//   Ratelimit: "requests";r=59;t=60, "tokens";r=9500;t=60, "running";r=1
+	//   Ratelimit-Policy: "requests";q=60;w=60, "tokens";q=10000;w=60, "running";q=2;qu="concurrent-requests"
+	// hello
+	// 9300 tokens are left
+}
+
 func hello(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "hello\n") }
 
 func show(h http.Handler, r *http.Request) {

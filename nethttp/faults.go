@@ -3,10 +3,10 @@ package nethttp
 import "github.com/headgate/headgate/internal/keywatch"
 
 // newFaults returns what logs the faults of a valid Config.
-func newFaults(c *Config) *keywatch.Watch {
+func newFaults(c *Config, what string) *keywatch.Watch {
 	names := make([]string, len(c.Rules))
 	for i := range c.Rules {
-		names[i] = c.Rules[i].name()
+		names[i], _ = c.Rules[i].name()
 	}
-	return keywatch.New("guard", c.Logger, names)
+	return keywatch.New(what, c.Logger, names)
 }

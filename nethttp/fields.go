@@ -12,8 +12,8 @@ import (
 )
 
 // Fields sets the fields that describe the state of the limits, in the header of the
-// response to an admitted or refused request. It is called only if limiters were asked;
-// their answers are in the verdict's Decision. It must not set Retry-After, which the
+// response to an admitted or refused request. It is called only if limiters or slots were asked;
+// the answers of limiters are in the verdict's Decision. It must not set Retry-After, which the
 // guard sets, and must be safe for concurrent use.
 //
 // [Draft11], [Draft06] and [XRateLimit] are provided. Others may call several of them, or read the Decision:
@@ -34,7 +34,12 @@ type Fields func(h http.Header, v Verdict)
 // or if no more ever becomes available. Times are in seconds, rounded up. Numbers above
 // 999,999,999,999,999 are written as that, the largest integer of RFC 9651.
 //
-// An unlimited policy is not listed. RateLimit lists only policies whose state is known:
+// Slots have no window, but a unit, and as many are left as r says:
+//
+//	RateLimit-Policy: "exports";q=2;qu="concurrent-requests"
+//	RateLimit: "exports";r=1
+//
+// An unlimited policy is not listed, nor is a limit of the service ([Rule].Service). RateLimit lists only policies whose state is known:
 // none if the store was unreachable and every request is admitted. Both fields are lists.
 // Draft11 appends to existing values, so that nested guards all appear. A value that is
 // already there is not repeated.
@@ -45,18 +50,19 @@ func Draft11(h http.Header, v Verdict) {
 }
 
 func (v *Verdict) draft11(h http.Header, b *block) {
-	if !v.asked() {
+	slots := v.occupancies()
+	if !v.asked() && len(slots) == 0 {
 		return
 	}
 	var policies string
-	if v.sheet != nil {
+	if v.sheet != nil && len(slots) == 0 {
 		policies = v.sheet.policies
 	} else {
-		b.text = appendPolicies(b.text, &v.Decision)
+		b.text = v.appendPolicies(b.text)
 		policies = b.cut(0)
 	}
 	start := len(b.text)
-	b.text = appendStates(b.text, &v.Decision, v.sheet)
+	b.text = v.appendStates(b.text)
 	states := b.cut(start)
 	empty := len(h) == 0 // then there is nothing to look for
 	if policies != "" {
@@ -67,15 +73,27 @@ func (v *Verdict) draft11(h http.Header, b *block) {
 	}
 }
 
-// appendPolicies appends the RateLimit-Policy of all answers.
-func appendPolicies(b []byte, d *core.Decision) []byte {
+// appendPolicies appends the RateLimit-Policy of all answers and slots.
+func (v *Verdict) appendPolicies(b []byte) []byte {
 	start := len(b)
-	for i := range d.Len() {
-		a := d.Answer(i)
-		b = appendPolicy(b, start, a.Policy, a.Limit, a.Window)
+	for i := range v.Decision.Len() {
+		if a := v.Decision.Answer(i); !v.hides(a.Limiter) {
+			b = appendPolicy(b, start, a.Policy, a.Limit, a.Window)
+		}
+	}
+	for i, o := range v.occupancies() {
+		if v.hidesSlots(i) || o.Limit == core.NoLimit {
+			continue
+		}
+		b = appendString(appendComma(b, start), o.Slots)
+		b = appendParam(b, ";q=", o.Limit)
+		b = append(b, `;qu="concurrent-requests"`...)
 	}
 	return b
 }
+
+// hidesSlots reports whether the response does not show the i-th slots.
+func (v *Verdict) hidesSlots(i int) bool { return v.guard.config.Rules[v.guard.slots[i]].Service }
 
 // appendPolicy appends a policy to the RateLimit-Policy that begins at start.
 func appendPolicy(b []byte, start int, name string, limit int64, window time.Duration) []byte {
@@ -90,16 +108,33 @@ func appendPolicy(b []byte, start int, name string, limit int64, window time.Dur
 	return b
 }
 
-// appendStates appends the RateLimit of all answers. The sheet, unless it is nil, has the
+// appendStates appends the RateLimit of all answers and slots. The sheet, unless it is nil, has the
 // policies' names as they are written.
-func appendStates(b []byte, d *core.Decision, s *sheet) []byte {
-	start := len(b)
-	if d.Len() == 1 { // no answer is copied: the decision has the same numbers
-		return appendState(b, start, d, s, 0, d.Policy, d.Limit, d.Remaining, d.Answer(0).NextAfter)
+func (v *Verdict) appendStates(b []byte) []byte {
+	start, d, s := len(b), &v.Decision, v.sheet
+	if d.Len() == 1 && !v.hides(d.Limiter) { // no answer is copied: the decision has the same numbers
+		b = appendState(b, start, d, s, 0, d.Policy, d.Limit, d.Remaining, d.Answer(0).NextAfter)
+	} else {
+		for i := range d.Len() {
+			if a := d.Answer(i); !v.hides(a.Limiter) {
+				b = appendState(b, start, d, s, i, a.Policy, a.Limit, a.Remaining, a.NextAfter)
+			}
+		}
 	}
-	for i := range d.Len() {
-		a := d.Answer(i)
-		b = appendState(b, start, d, s, i, a.Policy, a.Limit, a.Remaining, a.NextAfter)
+	slots := v.occupancies()
+	if len(slots) == 0 {
+		return b
+	}
+	_, full := v.full()
+	for i, o := range slots {
+		if v.hidesSlots(i) || o.Limit == core.NoLimit || o.Held < 0 {
+			continue
+		}
+		left := o.Remaining()
+		if full { // these slots refused, whatever the store has counted
+			left = 0
+		}
+		b = appendParam(appendString(appendComma(b, start), o.Slots), ";r=", left)
 	}
 	return b
 }
@@ -130,7 +165,7 @@ func appendState(b []byte, start int, d *core.Decision, s *sheet, i int, policy 
 //
 // Reset is the number of seconds, rounded up, until nothing is used, or, in a refusal,
 // the same as Retry-After. Unknown values are omitted, and nothing is set for an unlimited
-// policy. The RateLimit-Policy of these drafts is not set, because it has no names and
+// policy, one of the service, and slots. The RateLimit-Policy of these drafts is not set, because it has no names and
 // needs a different limit for each policy.
 func Draft06(h http.Header, v Verdict) {
 	classic(h, v, "Ratelimit-Limit", "Ratelimit-Remaining", "Ratelimit-Reset")
@@ -145,7 +180,7 @@ func XRateLimit(h http.Header, v Verdict) {
 
 func classic(h http.Header, v Verdict, limit, remaining, reset string) {
 	a, ok := decider(v)
-	if !ok || a.Limit == core.NoLimit {
+	if !ok || a.Limit == core.NoLimit || v.hides(a.Limiter) {
 		return
 	}
 	after := a.ResetAfter
@@ -192,10 +227,15 @@ type sheet struct {
 func newSheet(rules []Rule) *sheet {
 	s := &sheet{}
 	var b []byte
-	for _, rule := range rules {
-		_, limiter := rule.own()
-		for _, p := range limiter.Policies() {
-			b = appendPolicy(b, 0, p.Name(), p.Limit(), p.Window())
+	for i := range rules {
+		rule := &rules[i]
+		if rule.takesSlots() {
+			continue
+		}
+		for _, p := range rule.limiter().Policies() {
+			if !rule.Service {
+				b = appendPolicy(b, 0, p.Name(), p.Limit(), p.Window())
+			}
 			s.names = append(s.names, string(appendString(nil, p.Name())))
 			s.refusals = append(s.refusals, problem.QuotaExceeded(p.Name()))
 		}

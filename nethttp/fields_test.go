@@ -496,7 +496,7 @@ func TestFieldsTwice(t *testing.T) {
 	w := httptest.NewRecorder()
 	v.SetFields(w.Header())
 	around.SetFields(w.Header())
-	inner.Refuse(w, r, &v)
+	inner.Refuse(w, r, v)
 	wantHeader(t, w.Header(), map[string]string{
 		"RateLimit":        `"inner";r=0 | "outer";r=0`,
 		"RateLimit-Policy": `"inner";q=0 | "outer";q=0`,

@@ -9,6 +9,7 @@ import (
 	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/internal/carried"
 	"github.com/headgate/headgate/internal/fault"
+	"github.com/headgate/headgate/internal/holds"
 	"github.com/headgate/headgate/internal/keywatch"
 	"github.com/headgate/headgate/internal/ontrial"
 	"github.com/headgate/headgate/keyfuncs"
@@ -22,7 +23,10 @@ type Guard struct {
 	config  Config
 	faults  *keywatch.Watch
 	sheet   *sheet
-	settles bool // at least one rule has Settle
+	slots   []int // the rules that take slots
+	settles bool  // at least one rule has Settle
+	service bool  // at least one rule for a rate has Service
+	retry   pauses
 }
 
 // ErrForbidden is the Err of the [Verdict] about a request that [Config].Permit refused.
@@ -36,17 +40,18 @@ var (
 // A ruleError says which rule an error is about. Clients can cause errors of keys as
 // often as they like, so its text is formatted only when it is used.
 type ruleError struct {
-	rule    int
-	limiter string // its name
-	err     error
+	rule       int
+	name, what string // of the limiter or slots
+	err        error
 }
 
 func (g *Guard) ruleError(rule int, err error) error {
-	return &ruleError{rule, g.config.Rules[rule].name(), err}
+	name, what := g.config.Rules[rule].name()
+	return &ruleError{rule, name, what, err}
 }
 
 func (e *ruleError) Error() string {
-	return fault.Text(fmt.Sprintf("guard: Rules[%d] (limiter %q)", e.rule, e.limiter), e.err)
+	return fault.Text(fmt.Sprintf("guard: Rules[%d] (%s %q)", e.rule, e.what, e.name), e.err)
 }
 
 func (e *ruleError) Unwrap() error { return e.err }
@@ -58,53 +63,60 @@ func returned(function, format string, args ...any) error {
 
 // New returns a guard. The error joins a [ConfigError] for each fault of the Config.
 func New(c Config) (*Guard, error) {
-	if err := c.validate(); err != nil {
+	if err := c.validate(false); err != nil {
 		return nil, err
 	}
-	g := &Guard{config: c, faults: newFaults(&c), sheet: newSheet(c.Rules)}
+	return newGuard(c, pauses{1, 5}, "guard"), nil
+}
+
+// NewForSockets is New for package websocketmw.
+func NewForSockets(c Config) (*Guard, error) {
+	if err := c.validate(true); err != nil {
+		return nil, err
+	}
+	return newGuard(c, pauses{5, 10}, "websocketmw"), nil
+}
+
+func newGuard(c Config, retry pauses, what string) *Guard {
+	g := &Guard{config: c, faults: newFaults(&c, what), sheet: newSheet(c.Rules), retry: retry}
 	g.config.Rules = slices.Clone(c.Rules)
 	if c.KeyErrorStatus == 0 {
 		g.config.KeyErrorStatus = http.StatusBadRequest
 	}
-	for _, rule := range c.Rules {
+	for i := range c.Rules {
+		rule := &c.Rules[i]
+		if rule.takesSlots() {
+			g.slots = append(g.slots, i)
+		}
 		g.settles = g.settles || rule.Settle != nil
+		g.service = g.service || rule.Service && !rule.takesSlots()
 	}
-	return g, nil
+	return g
 }
 
-// Check decides whether to admit a request, and charges it if so. It writes nothing and
-// does not read the body. The store is called with the request's context.
+// Check decides whether to admit a request. If so, it charges it and takes its slots, for which it
+// may wait. It writes nothing and does not read the body. The store is called with the request's
+// context.
+//
+// A verdict that admits, and that holds slots or has a charge to settle ([Verdict.Ends]), must be
+// ended by [Verdict.End] when the request has been handled, also after a panic. [Guard.Handler]
+// does all that; Check is for adapters to frameworks.
 func (g *Guard) Check(r *http.Request) (v Verdict) {
-	g.check(&v, r)
+	g.check(&v, r, nil)
 	return v
 }
 
-// CheckTo is Check, but writes to v, whatever it held, which saves a copy. It is for adapters
-// to frameworks.
-func (g *Guard) CheckTo(v *Verdict, r *http.Request) {
-	*v = Verdict{}
-	g.check(v, r)
+// CheckFor is Check for package websocketmw.
+func (g *Guard) CheckFor(r *http.Request, a holds.Attempt) (v Verdict) {
+	g.check(&v, r, a)
+	return v
 }
 
-// Mount is for adapters, which call it once, where a guard is mounted. It panics if the guard is
-// nil. It reports whether requests should carry the framework's context: for keys from there, and
-// for all other functions of the Config.
-func (g *Guard) Mount() (carries bool) {
-	if g == nil {
-		panic("headgate: guard: the guard is nil: see the error of nethttp.New")
-	}
-	c := &g.config
-	carries = c.Skip != nil || c.Permit != nil || c.Preflight != nil || c.OnRefused != nil || c.Observe != nil || c.OnSettled != nil
-	for _, rule := range c.Rules {
-		carries = carries || carried.Is(rule.Key) || rule.Plan != nil || rule.PlanName != nil || rule.Cost != nil || rule.Settle != nil
-	}
-	return carries
-}
-
-// check fills in the zero verdict v, which is too large to be copied without need.
-func (g *Guard) check(v *Verdict, r *http.Request) {
+// check fills in the zero verdict v, which is too large to be copied without need. The attempt is nil
+// for requests.
+func (g *Guard) check(v *Verdict, r *http.Request, a holds.Attempt) {
 	if g.config.Skip != nil && g.config.Skip(r) {
-		v.admitted = true
+		v.admitted, v.silent = true, true
 		return
 	}
 	switch {
@@ -113,14 +125,43 @@ func (g *Guard) check(v *Verdict, r *http.Request) {
 	case g.config.Preflight != nil && isPreflight(r):
 		v.status = statusPreflight
 	default:
-		g.decide(v, r)
+		g.decide(v, r, a)
 	}
-	if g.config.Observe != nil && (v.asked() || !v.admitted) {
-		g.config.Observe(r, *v)
+	if g.config.Observe != nil && (v.asked() || !v.admitted || v.stay != nil) {
+		g.observe(v, r)
 	}
 	if g.config.ObserveOnly {
-		v.admitted, v.silent = true, true
+		v.spare(a)
 	}
+}
+
+// observe calls Observe. If that panics, the request is not handled, so its slots are released.
+func (g *Guard) observe(v *Verdict, r *http.Request) {
+	if v.stay != nil {
+		returned := false
+		defer func() {
+			if !returned {
+				v.stay.release()
+			}
+		}()
+		g.config.Observe(r, *v)
+		returned = true
+		return
+	}
+	g.config.Observe(r, *v)
+}
+
+// spare makes the verdict admit, in shadow mode.
+func (v *Verdict) spare(a holds.Attempt) {
+	if a != nil && !v.admitted {
+		held, err := a.Spare()
+		if err != nil {
+			v.Err, v.status = err, http.StatusServiceUnavailable
+			return
+		}
+		v.staying().held = held
+	}
+	v.admitted, v.silent = true, true
 }
 
 // isPreflight reports whether a request looks like a CORS preflight (Fetch Standard,
@@ -130,12 +171,19 @@ func isPreflight(r *http.Request) bool {
 		r.Header.Get("Origin") != "" && r.Header.Get("Access-Control-Request-Method") != ""
 }
 
-func (g *Guard) decide(v *Verdict, r *http.Request) {
+func (g *Guard) decide(v *Verdict, r *http.Request, a holds.Attempt) {
 	v.guard, v.sheet = g, g.sheet
-	switch len(g.config.Rules) {
-	case 0:
+	switch {
+	case len(g.config.Rules) == 0:
 		v.Err, v.status = errZero, http.StatusInternalServerError
-	case 1:
+	case a != nil:
+		v.staying().tried = a
+		if v.status, v.Err = a.Begin(); v.Err == nil {
+			g.decideAll(v, r, a)
+		} else {
+			v.retry = g.retry.random()
+		}
+	case len(g.config.Rules) == 1 && len(g.slots) == 0:
 		var (
 			one  [1]core.Charge
 			view limits.View
@@ -146,29 +194,43 @@ func (g *Guard) decide(v *Verdict, r *http.Request) {
 			v.admitted = v.Err == nil
 		}
 	default:
-		g.decideAll(v, r)
+		g.decideAll(v, r, nil)
 	}
 }
 
-// decideAll is decide for several rules.
-func (g *Guard) decideAll(v *Verdict, r *http.Request) {
+// decideAll is decide for several rules, slots or an attempt: first all keys, then the rates, then
+// the slots.
+func (g *Guard) decideAll(v *Verdict, r *http.Request, a holds.Attempt) {
 	var (
-		room [maxRules]core.Charge
-		view limits.View
+		room   [maxRules]core.Charge
+		view   limits.View
+		claims []core.Claim
 	)
 	n := 0
 	for i := range g.config.Rules {
-		if g.charge(v, r, i, &view, &room[n]) {
+		if g.config.Rules[i].takesSlots() {
+			claims = append(claims, g.claim(v, r, i, &view))
+		} else if g.charge(v, r, i, &view, &room[n]) {
 			n++
-		} else if v.Err != nil {
+		}
+		if v.Err != nil {
 			return
 		}
 	}
-	if n == 0 {
-		v.admitted = true
-		return
+	if a != nil {
+		if v.status, v.Err = a.Claim(claims); v.Err != nil {
+			return
+		}
 	}
-	v.ask(r, room[:n])
+	if n > 0 {
+		if v.ask(r, room[:n]); !v.admitted {
+			return
+		}
+	}
+	v.admitted = true
+	if a != nil || len(claims) > 0 {
+		g.take(v, r, a, claims)
+	}
 }
 
 // ask asks the limiters, and completes the verdict.
@@ -178,11 +240,8 @@ func (v *Verdict) ask(r *http.Request, charges []core.Charge) {
 		ctx = ontrial.Mark(ctx)
 	}
 	switch c := &charges[0]; {
-	case v.trial != nil:
-		v.Decision, v.Err = v.trial.decide(ctx, charges)
-		if v.bill != nil {
-			v.bill.trial = v.trial
-		}
+	case v.stay != nil && v.stay.trial != nil:
+		v.Decision, v.Err = v.stay.trial.decide(ctx, charges)
 	case len(charges) == 1:
 		v.Err = c.Limiter.AllowTo(ctx, c.Key, c.N, &v.Decision)
 	default: // a copy, so that the room of the charges does not escape
@@ -190,15 +249,63 @@ func (v *Verdict) ask(r *http.Request, charges []core.Charge) {
 	}
 	if v.Err != nil {
 		v.status = http.StatusServiceUnavailable
-		return
 	}
-	v.admitted = v.Decision.Allowed
-	if !v.admitted {
-		v.bill, v.status = nil, http.StatusTooManyRequests
+	v.admitted = v.Err == nil && v.Decision.Allowed
+	if !v.admitted && v.stay != nil {
+		v.stay.lines = nil // nothing was charged
+	}
+	if !v.admitted && v.Err == nil {
+		v.status = http.StatusTooManyRequests
+		if v.guard.service && v.isOfService() {
+			v.status = http.StatusServiceUnavailable
+		}
 	}
 }
 
-// charge sets c to what a rule charges, and adds that to the verdict's bill. It returns
+// isOfService reports whether only limits of the service have refused.
+func (v *Verdict) isOfService() bool {
+	for i := range v.Decision.Len() {
+		if a := v.Decision.Answer(i); !a.Allowed && !v.hides(a.Limiter) {
+			return false
+		}
+	}
+	return true
+}
+
+// hides reports whether the response does not show a limiter.
+func (v *Verdict) hides(limiter string) bool {
+	if v.guard == nil || !v.guard.service {
+		return false
+	}
+	i := v.guard.ruleOf(limiter)
+	return i >= 0 && v.guard.config.Rules[i].Service
+}
+
+// ruleOf returns the index of the rule whose limiters have that name, or -1.
+func (g *Guard) ruleOf(limiter string) int {
+	return slices.IndexFunc(g.config.Rules, func(rule Rule) bool {
+		name, what := rule.name()
+		return name == limiter && what == ofLimiter
+	})
+}
+
+// key returns the key that a rule charges, or sets the verdict's Err.
+func (g *Guard) key(v *Verdict, r *http.Request, i int) string {
+	key, err := g.config.Rules[i].Key(r)
+	if err == nil && key == "" {
+		err = errEmptyKey
+	}
+	g.faults.See(i, r, key, err)
+	if err != nil {
+		v.Err, v.status = g.ruleError(i, err), g.config.KeyErrorStatus
+		if errors.Is(err, keyfuncs.ErrProgram) {
+			v.status = http.StatusInternalServerError
+		}
+	}
+	return key
+}
+
+// charge sets c to what a rule charges, and adds that to what the verdict holds. It returns
 // false if the rule does not take part, or if a function of the rule returns an error or an
 // invalid value, which is the verdict's Err then. The view is that of all rules.
 func (g *Guard) charge(v *Verdict, r *http.Request, i int, view *limits.View, c *core.Charge) bool {
@@ -216,66 +323,29 @@ func (g *Guard) charge(v *Verdict, r *http.Request, i int, view *limits.View, c 
 		v.sheet = nil
 		return false
 	}
-	var err error
-	c.Key, err = rule.Key(r)
-	if err == nil && c.Key == "" {
-		err = errEmptyKey
-	}
-	g.faults.See(i, r, c.Key, err)
-	if err != nil {
-		v.Err, v.status = g.ruleError(i, err), g.config.KeyErrorStatus
-		if errors.Is(err, keyfuncs.ErrProgram) {
-			v.status = http.StatusInternalServerError
-		}
+	if c.Key = g.key(v, r, i); v.Err != nil {
 		return false
 	}
 	c.Limiter = rule.Limiter
-	switch {
-	case rule.Limit != nil:
+	if rule.Limit != nil || rule.Plan != nil {
 		var shadow *core.Limiter
-		if c.Limiter, shadow = rule.fromBook(view, r, c.Key); shadow != nil {
-			v.trial = v.trial.add(i, core.Charge{Limiter: shadow, Key: c.Key, N: c.N})
-		}
-	case rule.Plan != nil:
-		if c.Limiter, err = rule.plan(r, c.Key); err != nil {
+		var err error
+		if c.Limiter, shadow, err = rule.chooseLimiter(view, r, c.Key); err != nil {
 			v.Err, v.status = g.ruleError(i, err), http.StatusInternalServerError
 			return false
+		}
+		if shadow != nil {
+			s := v.staying()
+			s.trial = s.trial.add(i, core.Charge{Limiter: shadow, Key: c.Key, N: c.N})
 		}
 	}
 	if c.Limiter != rule.Limiter {
 		v.sheet = nil
 	}
-	if g.settles {
-		v.bill = v.bill.add(g, i, c.N)
+	if g.settles || len(g.slots) > 0 {
+		v.staying().add(i, c.N)
 	}
 	return true
-}
-
-// plan returns the limiter that decides about a request that is charged to the key.
-func (rule *Rule) plan(r *http.Request, key string) (*core.Limiter, error) {
-	l := rule.Plan(r, key)
-	switch {
-	case l == nil || l == rule.Limiter:
-		return rule.Limiter, nil
-	case l.Name() != rule.Limiter.Name():
-		return nil, returned("Plan", "a limiter of another name, %q; make it with Limiter.With", l.Name())
-	case l.Store() != rule.Limiter.Store():
-		return nil, returned("Plan", "a limiter of another store; make it with Limiter.With")
-	}
-	return l, nil
-}
-
-// fromBook returns the limiter of a rule with a Limit, and that of its shadow policies if it has
-// any. The view is that of all rules.
-func (rule *Rule) fromBook(view *limits.View, r *http.Request, key string) (l, shadow *core.Limiter) {
-	if *view == (limits.View{}) {
-		*view = rule.Limit.Book().View()
-	}
-	plan := ""
-	if rule.PlanName != nil {
-		plan = rule.PlanName(r)
-	}
-	return view.Limiter(rule.Limit, plan, key), view.Shadow(rule.Limit)
 }
 
 // Reset forgets what the rule whose limiters have that name has charged the key of a request: say,
@@ -285,40 +355,32 @@ func (rule *Rule) fromBook(view *limits.View, r *http.Request, key string) (l, s
 // The error says if no rule has that name, or if the request has no key; otherwise it is that of
 // [core.Limiter.Reset].
 func (g *Guard) Reset(r *http.Request, limiter string) error {
-	i := slices.IndexFunc(g.config.Rules, func(rule Rule) bool { return rule.name() == limiter })
+	i := g.ruleOf(limiter)
 	if i < 0 {
 		return fmt.Errorf("headgate: guard: Reset: no rule has a limiter named %q", limiter)
 	}
-	rule := &g.config.Rules[i]
-	key, err := rule.Key(r)
-	if err == nil && key == "" {
-		err = errEmptyKey
+	var v Verdict
+	key := g.key(&v, r, i)
+	if v.Err != nil {
+		return v.Err
 	}
+	var view limits.View
+	l, _, err := g.config.Rules[i].chooseLimiter(&view, r, key)
 	if err != nil {
 		return g.ruleError(i, err)
-	}
-	l := rule.Limiter
-	switch {
-	case rule.Limit != nil:
-		var view limits.View
-		l, _ = rule.fromBook(&view, r, key)
-	case rule.Plan != nil:
-		if l, err = rule.plan(r, key); err != nil {
-			return g.ruleError(i, err)
-		}
 	}
 	return l.Reset(r.Context(), key)
 }
 
 // Handler returns a handler that sets the fields of the response and calls next for
 // requests that [Guard.Check] admits, and answers the others with [Guard.Refuse]. When next
-// returns or panics, the handler settles the charge by [Rule].Settle. It does not recover
-// the panic.
+// returns or panics, the handler releases the slots and settles the charge by [Rule].Settle. It
+// does not recover the panic.
 //
-// If next hijacks a connection, what is sent on it later is not charged. So next must not
-// upgrade to HTTP/2 by itself, as golang.org/x/net's h2c.NewHandler does. HTTP/2 without TLS is
-// for http.Server to read, with UnencryptedHTTP2 in its Protocols. Package websocketmw limits
-// WebSockets.
+// If next hijacks a connection, what is sent on it later is not charged, and the slots are released
+// when next returns. So next must not upgrade to HTTP/2 by itself, as golang.org/x/net's
+// h2c.NewHandler does. HTTP/2 without TLS is for http.Server to read, with UnencryptedHTTP2 in its
+// Protocols. Package websocketmw limits WebSockets.
 //
 // If a rule has Settle, next gets a wrapped ResponseWriter, which has Flush and Hijack if
 // the original has them, ReadFrom, and Unwrap for [http.ResponseController], but not Push.
@@ -326,27 +388,67 @@ func (g *Guard) Reset(r *http.Request, limiter string) error {
 // Handler panics if the guard or next is nil, or if a key is from the context of a framework, which
 // only the middleware of an adapter has.
 func (g *Guard) Handler(next http.Handler) http.Handler {
-	g.Mount()
-	for i, rule := range g.config.Rules {
-		if carried.Is(rule.Key) {
-			panic(fmt.Sprintf("headgate: guard: Rules[%d].Key (limiter %q) is from a framework's context: use the middleware of its adapter", i, rule.name()))
-		}
-	}
+	g.Mount(Ends)
+	g.Plain()
 	if next == nil {
 		panic("headgate: guard: the handler is nil")
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		var v Verdict
-		g.check(&v, r)
-		if !v.admitted {
+		g.check(&v, r, nil)
+		switch {
+		case !v.admitted:
 			g.refuse(w, r, &v)
-			return
-		}
-		v.setLimits(w.Header(), nil)
-		if v.bill == nil {
+		case v.stay != nil:
+			v.serve(w, r, next)
+		default:
+			v.setLimits(w.Header(), nil)
 			next.ServeHTTP(w, r)
-		} else {
-			v.serve(next, w, r)
 		}
 	})
+}
+
+// An Ability is what an adapter can do with verdicts that admit.
+type Ability uint8
+
+const (
+	// Ends: it calls [Verdict.Begin] and [Verdict.End].
+	Ends Ability = 1 << iota
+
+	// Upgrades: it calls [Verdict.Serve] for those of which [Verdict.Upgrades] is true.
+	Upgrades
+)
+
+// Mount is for adapters, which call it once, where a guard is mounted, with all that they can do. It
+// reports whether requests should carry the framework's context: for all functions of the Config,
+// except those that are known not to use it.
+//
+// Mount panics if the guard is nil, and if it has slots or Settle, but the adapter cannot end
+// verdicts.
+func (g *Guard) Mount(abilities ...Ability) (carries bool) {
+	if g == nil {
+		panic("headgate: guard: the guard is nil: see the error of nethttp.New")
+	}
+	if (g.settles || len(g.slots) > 0) && !slices.ContainsFunc(abilities, func(a Ability) bool { return a&Ends != 0 }) {
+		panic("headgate: guard: the adapter cannot end verdicts, so the guard cannot have rules with Slots, LimitSlots or Settle: " +
+			"let it call Verdict.Begin and End, and Mount(nethttp.Ends)")
+	}
+	c := &g.config
+	carries = !carried.IsUnused(c.Skip) || !carried.IsUnused(c.Permit) || c.Preflight != nil || c.OnRefused != nil || c.Observe != nil || c.OnSettled != nil
+	for _, rule := range c.Rules {
+		carries = carries || !carried.IsUnused(rule.Key) || rule.Plan != nil || rule.PlanSlots != nil || rule.PlanName != nil ||
+			!carried.IsUnused(rule.Cost) || rule.Settle != nil
+	}
+	return carries
+}
+
+// Plain panics if a key is known to be from the context of a framework. It is for package
+// websocketmw.
+func (g *Guard) Plain() {
+	for i, rule := range g.config.Rules {
+		if carried.IsRequired(rule.Key) {
+			name, what := rule.name()
+			panic(fmt.Sprintf("headgate: guard: Rules[%d].Key (%s %q) is from a framework's context: use the middleware of its adapter", i, what, name))
+		}
+	}
 }

@@ -15,9 +15,9 @@ const ProblemType = problem.Type
 // writes instead. It does not read the request's body. A response to HEAD has no body.
 // For a preflight whose verdict has status 204, Refuse calls [Config].Preflight. It does
 // nothing if the verdict admits.
-func (g *Guard) Refuse(w http.ResponseWriter, r *http.Request, v *Verdict) {
-	if v.Status() != 0 {
-		g.refuse(w, r, v)
+func (g *Guard) Refuse(w http.ResponseWriter, r *http.Request, v Verdict) {
+	if v.code() != 0 {
+		g.refuse(w, r, &v)
 	}
 }
 
@@ -45,9 +45,9 @@ func (g *Guard) refuse(w http.ResponseWriter, r *http.Request, v *Verdict) {
 
 // Problem returns the body of the refusal, a problem document (RFC 9457), whose media
 // type is [ProblemType]. For status 429 it is of the type quota-exceeded of
-// draft-ietf-httpapi-ratelimit-headers-11 and names the policies that refused; otherwise
+// draft-ietf-httpapi-ratelimit-headers-11 and names the policies or slots that refused; otherwise
 // it contains no more than the status. It is nil if nothing is refused.
-func (v *Verdict) Problem() []byte {
+func (v Verdict) Problem() []byte {
 	if !v.refuses() {
 		return nil
 	}
@@ -57,9 +57,13 @@ func (v *Verdict) Problem() []byte {
 
 // document returns the body of a refusal: that of the sheet, or one that it puts into room.
 func (v *Verdict) document(room *problem.Document) *problem.Document {
-	status := v.Status()
+	status := v.code()
 	if status != http.StatusTooManyRequests {
 		*room = problem.Blank(status)
+		return room
+	}
+	if o, full := v.full(); full {
+		*room = problem.QuotaExceeded(o.Slots)
 		return room
 	}
 	if v.sheet != nil && v.Decision.Len() == 1 {
@@ -74,7 +78,7 @@ func (v *Verdict) quotaExceeded(room *problem.Document) *problem.Document {
 	refused := names[:0]
 	last := 0
 	for i := range v.Decision.Len() {
-		if a := v.Decision.Answer(i); !a.Allowed {
+		if a := v.Decision.Answer(i); !a.Allowed && !v.hides(a.Limiter) {
 			refused = append(refused, a.Policy)
 			last = i
 		}

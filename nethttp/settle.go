@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/internal/holds"
 	"github.com/headgate/headgate/internal/record"
 )
 
@@ -54,11 +55,11 @@ func FailuresOnly(_ *http.Request, o Outcome) int64 {
 // the request, if units is negative, or if the handler is done. It is safe for concurrent
 // use.
 func SetCost(ctx context.Context, limiter string, units int64) bool {
-	b, _ := ctx.Value(billKey{}).(*bill)
+	b, _ := ctx.Value(stayKey{}).(*stay)
 	for ; b != nil; b = b.outer {
 		for i := range b.lines {
 			l := &b.lines[i]
-			if rule := b.rule(l); rule.Settle != nil && rule.name() == limiter {
+			if name, _ := b.rule(l).name(); name == limiter && b.rule(l).Settle != nil {
 				return units >= 0 && b.state(l, units)
 			}
 		}
@@ -66,39 +67,101 @@ func SetCost(ctx context.Context, limiter string, units int64) bool {
 	return false
 }
 
-// Begin prepares to settle the charge of an admitted request. It returns the request to
-// pass to the handler, in whose context [SetCost] works, and the function to call when
-// the handler returns or panics. Only the first call of that function has an effect, and
-// it ignores Outcome.Cost. If there is nothing to settle, Begin returns r and nil.
-//
-// [Guard.Handler] does all this; Begin is for adapters to frameworks.
-func (v *Verdict) Begin(r *http.Request) (begun *http.Request, settle func(Outcome)) {
-	if v.bill == nil {
-		return r, nil
+// Ends reports whether a verdict that admits must be ended by [Verdict.End].
+func (v Verdict) Ends() bool { return v.admitted && v.stay != nil }
+
+// Upgrades reports whether a verdict that admits is to be served by [Verdict.Serve] in any case,
+// because it holds slots for a socket.
+func (v Verdict) Upgrades() bool { return v.admitted && v.stay != nil && v.stay.held != nil }
+
+// Attempt is for package websocketmw: it returns the attempt that the verdict is about, or nil.
+func (v Verdict) Attempt() holds.Attempt {
+	if v.stay == nil {
+		return nil
 	}
-	return v.bill.open(r, v.Decision)
+	return v.stay.tried
 }
 
-// serve calls next with a recorder and settles the charge.
-func (v *Verdict) serve(next http.Handler, w http.ResponseWriter, r *http.Request) {
-	begun, settle := v.Begin(r)
+// Begin returns the request to pass to the handler of a request that is admitted, in whose context
+// [SetCost] works. It reports whether the Outcome matters that End gets: not unless a rule has
+// Settle.
+func (v Verdict) Begin(r *http.Request) (begun *http.Request, watch bool) {
+	s := v.stay
+	if s == nil || !v.guard.settles || len(s.lines) == 0 {
+		return r, false
+	}
+	outer, _ := r.Context().Value(stayKey{}).(*stay)
+	if outer == s { // it has begun
+		return r, true
+	}
+	s.decision, s.outer = v.Decision, outer
+	s.begun = r.WithContext(context.WithValue(r.Context(), stayKey{}, s))
+	return s.begun, true
+}
+
+// End releases the slots of an admitted request, and settles its charge if Begin was called. It is
+// to be called when the handler has returned or panicked. Further calls do nothing. It ignores
+// Outcome.Cost. It does not release the slots of a socket that [Verdict.Serve] has served.
+func (v Verdict) End(o Outcome) {
+	if v.stay == nil {
+		return
+	}
+	v.stay.release()
+	v.stay.settle(o)
+}
+
+// Serve sets the verdict's fields, calls next for a request that is admitted, and ends the verdict.
+// For a socket, next gets a writer that wraps the hijacked connection. If next panics, the panic
+// continues.
+func (v Verdict) Serve(w http.ResponseWriter, r *http.Request, next http.Handler) {
+	switch {
+	case !v.Ends():
+		v.setLimits(w.Header(), nil)
+		next.ServeHTTP(w, r)
+	case v.Upgrades():
+		begun, _ := v.Begin(r)
+		v.stay.held.Serve(w, begun, next, v.SetFields, func(status int, written int64, hijacked bool) {
+			v.stay.settle(Outcome{Status: status, Written: written, Hijacked: hijacked})
+		})
+	default:
+		v.serve(w, r, next)
+	}
+}
+
+// serve is Serve for a request whose verdict must be ended.
+func (v *Verdict) serve(w http.ResponseWriter, r *http.Request, next http.Handler) {
+	v.setLimits(w.Header(), nil)
+	begun, watch := v.Begin(r)
+	if !watch {
+		defer v.End(Outcome{})
+		next.ServeHTTP(w, begun)
+		return
+	}
 	rec := &record.Recorder{ResponseWriter: w}
 	returned := false
-	defer func() { settle(Outcome{Status: rec.Final(returned), Written: rec.Written, Hijacked: rec.Hijacked}) }()
+	defer func() {
+		v.End(Outcome{Status: rec.Final(returned), Written: rec.Written, Hijacked: rec.Hijacked})
+	}()
 	next.ServeHTTP(rec.Writer(), begun)
 	returned = true
 }
 
-// billKey is the key of the innermost bill in a context.
-type billKey struct{}
+// stayKey is the key of the innermost stay in a context.
+type stayKey struct{}
 
-// A bill is the charge of a request while its handler runs.
-type bill struct {
-	guard    *Guard
+// A stay is what a verdict holds until it ends: slots, and charges that may be corrected.
+type stay struct {
+	guard  *Guard
+	limits []core.Occupancy // of the rules that take slots, with Held -1 where it is unknown
+	slot   *core.Slot       // nil: none
+	held   holds.Held       // which has the slot then; nil: the request has it
+	trial  *trial           // nil: no shadow policies
+	tried  holds.Attempt    // nil: it is a request
+
 	decision core.Decision // from Begin on
+	begun    *http.Request // nil: it has not begun
 	lines    []line        // one for each charge of the decision
-	outer    *bill         // of the guard around this one
-	trial    *trial        // nil: none
+	outer    *stay         // of the guard around this one
 
 	mu     sync.Mutex // guards lines[].cost and closed
 	closed bool
@@ -110,73 +173,101 @@ type line struct {
 	cost    int64 // as SetCost set it, or else charged
 }
 
-func (b *bill) rule(l *line) *Rule { return &b.guard.config.Rules[l.rule] }
+func (s *stay) rule(l *line) *Rule { return &s.guard.config.Rules[l.rule] }
 
-// add adds a charge, and first makes the bill if b is nil.
-func (b *bill) add(g *Guard, rule int, n int64) *bill {
-	if b == nil {
-		b = &bill{guard: g, lines: make([]line, 0, len(g.config.Rules))}
+// staying returns what the verdict holds, and first makes it if there is nothing yet.
+func (v *Verdict) staying() *stay {
+	if v.stay == nil {
+		v.stay = &stay{guard: v.guard}
 	}
-	b.lines = append(b.lines, line{rule: rule, charged: n, cost: n})
-	return b
+	return v.stay
 }
 
-// open returns the request with the bill in its context.
-func (b *bill) open(r *http.Request, d core.Decision) (*http.Request, func(Outcome)) {
-	b.decision = d
-	b.outer, _ = r.Context().Value(billKey{}).(*bill)
-	r = r.WithContext(context.WithValue(r.Context(), billKey{}, b))
-	return r, func(o Outcome) { b.settle(r, o) }
+// add adds a charge.
+func (s *stay) add(rule int, n int64) {
+	if s.lines == nil {
+		s.lines = make([]line, 0, len(s.guard.config.Rules))
+	}
+	s.lines = append(s.lines, line{rule: rule, charged: n, cost: n})
 }
 
-// state sets the cost of a line unless the bill is closed.
-func (b *bill) state(l *line, units int64) bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.closed {
+// release releases the slots.
+func (s *stay) release() {
+	switch {
+	case s.held != nil:
+		s.held.End()
+	case s.slot != nil:
+		s.slot.Release()
+	}
+}
+
+// state sets the cost of a line unless the stay is over.
+func (s *stay) state(l *line, units int64) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
 		return false
 	}
 	l.cost = units
 	return true
 }
 
-// settle closes the bill and corrects the charge; further calls do nothing.
-func (b *bill) settle(r *http.Request, o Outcome) {
-	b.mu.Lock()
-	again := b.closed
-	b.closed = true
-	b.mu.Unlock()
-	if again {
+// settle corrects the charge of a stay that has begun; further calls do nothing.
+func (s *stay) settle(o Outcome) {
+	s.mu.Lock()
+	over := s.closed
+	s.closed = true
+	s.mu.Unlock()
+	if over || s.begun == nil {
 		return
 	}
-	actual := make([]int64, len(b.lines))
-	changed := false
+	actual := make([]int64, len(s.lines))
 	var err error
-	for i := range b.lines {
-		l := &b.lines[i]
+	for i := range s.lines {
+		l := &s.lines[i]
 		actual[i] = l.cost
-		if rule := b.rule(l); rule.Settle != nil && !o.Hijacked {
+		if rule := s.rule(l); rule.Settle != nil && !o.Hijacked {
 			o.Cost = l.cost
-			actual[i] = rule.Settle(r, o)
+			actual[i] = rule.Settle(s.begun, o)
 		}
 		if actual[i] < 0 {
 			negative := returned("Settle", "%d; it must be 0 or more: the charge stands", actual[i])
-			err = errors.Join(err, b.guard.ruleError(l.rule, negative))
+			err = errors.Join(err, s.guard.ruleError(l.rule, negative))
 			actual[i] = l.charged
 		}
-		changed = changed || actual[i] != l.charged
+	}
+	s.correct(&s.decision, s.begun, actual, err)
+}
+
+// giveBack gives the units back of a request that slots have refused.
+func (s *stay) giveBack(d *core.Decision, r *http.Request) {
+	actual := make([]int64, len(s.lines))
+	for i := range s.lines {
+		if l := &s.lines[i]; s.rule(l).Attempts {
+			actual[i] = l.charged
+		}
+	}
+	s.correct(d, r, actual, nil)
+	s.lines = nil
+}
+
+// correct corrects the charge to what the lines cost, once, even if the client has disconnected. The
+// error is what was wrong before.
+func (s *stay) correct(d *core.Decision, r *http.Request, actual []int64, err error) {
+	changed := false
+	for i := range s.lines {
+		changed = changed || actual[i] != s.lines[i].charged
 	}
 	var uncovered int64
 	if changed {
-		// The charge is corrected even if the client has disconnected.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), settleTimeout)
 		defer cancel()
 		var failed error
-		uncovered, failed = b.decision.Settle(ctx, actual...)
-		b.trial.settle(ctx, b.lines, actual)
+		uncovered, failed = d.Settle(ctx, actual...)
+		s.trial.settle(ctx, s.lines, actual)
 		err = errors.Join(err, failed)
 	}
-	if (changed || err != nil) && b.guard.config.OnSettled != nil {
-		b.guard.config.OnSettled(r, uncovered, err)
+	if (changed || err != nil) && s.guard.config.OnSettled != nil {
+		s.guard.config.OnSettled(r, uncovered, err)
 	}
 }

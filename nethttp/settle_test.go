@@ -386,15 +386,15 @@ func TestTrack(t *testing.T) {
 		settled, store.settles = 0, 0
 		r := request("GET", "/", "X-Client", "anna")
 		v := guard.Check(r)
-		begun, settle := v.Begin(r)
-		if settle == nil || begun == r {
+		begun, watch := v.Begin(r)
+		if !watch || !v.Ends() || begun == r {
 			t.Fatal("nothing to settle")
 		}
 		if test.stated >= 0 {
 			nethttp.SetCost(begun.Context(), "api", test.stated)
 		}
-		settle(test.outcome)
-		settle(test.outcome)
+		v.End(test.outcome)
+		v.End(test.outcome)
 		if got := 100 - remaining(t, limiter, "anna"); got != test.want || store.settles > 1 || settled > 1 {
 			t.Errorf("%s: it cost %d, want %d; settled %d times", test.name, got, test.want, store.settles)
 		}

@@ -51,3 +51,36 @@ func LimitIn(s core.Store, name string, key keyfuncs.Func, policies ...core.Poli
 	}
 	return New(Config{Rules: []Rule{{Limiter: l, Key: key}}})
 }
+
+// InFlight returns a guard of one limit on the requests that are handled at once, which is kept in
+// this process: each key may have n of them, and others are refused.
+//
+//	exports := core.Must(nethttp.InFlight("exports", keyfuncs.RemoteAddr(), 2))
+//	http.Handle("/export", exports.Handler(export))
+//
+// The name is shown to clients. n is 0 to [core.NoLimit]. InFlight is short for slots and a guard
+// with one rule, to write instead when requests should wait, or the rule have a plan or another
+// beside it:
+//
+//	slots := core.Must(core.NewSlots(memstore.New(memstore.Config{}), "exports", 2))
+//	exports := core.Must(nethttp.New(nethttp.Config{
+//		Rules: []nethttp.Rule{{Slots: slots, Key: keyfuncs.RemoteAddr()}},
+//	}))
+//
+// The error joins all that is wrong.
+func InFlight(name string, key keyfuncs.Func, n int64) (*Guard, error) {
+	return InFlightIn(memstore.New(memstore.Config{}), name, key, n)
+}
+
+// InFlightIn is [InFlight] with a store: package redisstore has one for a limit that all servers
+// share. Guards with one store and name share their counts.
+func InFlightIn(s core.SlotStore, name string, key keyfuncs.Func, n int64) (*Guard, error) {
+	slots, err := core.NewSlots(s, name, n)
+	if key == nil {
+		err = errors.Join(err, fmt.Errorf("headgate: limit %q: the key is nil: say whose requests are counted, with a function of package keyfuncs", name))
+	}
+	if err != nil {
+		return nil, err
+	}
+	return New(Config{Rules: []Rule{{Slots: slots, Key: key}}})
+}

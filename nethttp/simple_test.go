@@ -50,6 +50,17 @@ func TestLimitReportsWhatIsWrong(t *testing.T) {
 		{"a nil store", func() (*nethttp.Guard, error) {
 			return nethttp.LimitIn(none, "api", key, core.SlidingLog(core.PerMinute(60)))
 		}, []string{`the store is a nil *memstore.Store`}},
+		{"in flight, fine", func() (*nethttp.Guard, error) { return nethttp.InFlight("ws", key, 5) }, nil},
+		{"in flight, none at all", func() (*nethttp.Guard, error) { return nethttp.InFlight("ws", key, 0) }, nil},
+		{"in flight, no limit", func() (*nethttp.Guard, error) { return nethttp.InFlight("ws", key, core.NoLimit) }, nil},
+		{"in flight, no name", func() (*nethttp.Guard, error) { return nethttp.InFlight("", key, 5) }, []string{`slots "": the name is empty`}},
+		{"in flight, a name that no field can show", func() (*nethttp.Guard, error) { return nethttp.InFlight("größe", key, 5) }, []string{`only printable ASCII`}},
+		{"in flight, no key", func() (*nethttp.Guard, error) { return nethttp.InFlight("ws", nil, 5) }, []string{`limit "ws": the key is nil: say whose`}},
+		{"in flight, a negative limit", func() (*nethttp.Guard, error) { return nethttp.InFlight("ws", key, -1) }, []string{`a limit of -1 slots`}},
+		{"in flight, a huge limit", func() (*nethttp.Guard, error) { return nethttp.InFlight("ws", key, math.MaxInt64) }, []string{`slots is not 0 to`}},
+		{"in flight, everything", func() (*nethttp.Guard, error) { return nethttp.InFlight("", nil, -1) }, []string{`the name is empty`, `the key is nil`, `a limit of -1 slots`}},
+		{"in flight, no store", func() (*nethttp.Guard, error) { return nethttp.InFlightIn(nil, "ws", key, 5) }, []string{`the store is nil`}},
+		{"in flight, a nil store", func() (*nethttp.Guard, error) { return nethttp.InFlightIn(none, "ws", key, 5) }, []string{`the store is a nil *memstore.Store`}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			guard, err := test.make()
@@ -79,20 +90,25 @@ func TestLimitReportsWhatIsWrong(t *testing.T) {
 
 // Guards of the short form count on their own, and with a store and a name together.
 func TestLimitsShareOnlyAStore(t *testing.T) {
-	get := func(g *nethttp.Guard) int {
-		w := httptest.NewRecorder()
-		g.Handler(http.NotFoundHandler()).ServeHTTP(w, httptest.NewRequest("GET", "/", nil))
-		return w.Code
-	}
 	store, once, key := memstore.New(memstore.Config{}), core.FixedWindow(core.PerDay(1)), keyfuncs.Everyone()
-	for i, want := range []int{404, 404} {
-		if got := get(core.Must(nethttp.Limit("api", key, once))); got != want {
-			t.Errorf("guard %d: %d, want %d", i, got, want)
-		}
-	}
-	for i, want := range []int{404, 429} {
-		if got := get(core.Must(nethttp.LimitIn(store, "api", key, once))); got != want {
-			t.Errorf("guard %d with a store: %d, want %d", i, got, want)
+	for name, make := range map[string][2]func() (*nethttp.Guard, error){
+		"Limit": {
+			func() (*nethttp.Guard, error) { return nethttp.Limit("api", key, once) },
+			func() (*nethttp.Guard, error) { return nethttp.LimitIn(store, "api", key, once) },
+		},
+		"InFlight": {
+			func() (*nethttp.Guard, error) { return nethttp.InFlight("ws", key, 1) },
+			func() (*nethttp.Guard, error) { return nethttp.InFlightIn(store, "ws", key, 1) },
+		},
+	} {
+		for in, wants := range [2][2]int{{0, 0}, {0, 429}} {
+			for i, want := range wants {
+				v := core.Must(make[in]()).Check(httptest.NewRequest("GET", "/", nil))
+				defer v.End(nethttp.Outcome{})
+				if v.Status() != want {
+					t.Errorf("%s, with a store: %v, guard %d: %d, want %d", name, in == 1, i, v.Status(), want)
+				}
+			}
 		}
 	}
 }

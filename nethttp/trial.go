@@ -50,9 +50,9 @@ func (t *trial) settle(ctx context.Context, lines []line, actual []int64) {
 // Shadow returns what the shadow policies of a document say about the request (see
 // [Rule].Limit), and whether that is known: not if the request was refused by other policies.
 // They refuse nothing. The guard settles it as it does the Decision.
-func (v *Verdict) Shadow() (d core.Decision, ok bool) {
-	if v.trial == nil || v.trial.decision.Len() == 0 {
+func (v Verdict) Shadow() (d core.Decision, ok bool) {
+	if v.stay == nil || v.stay.trial == nil || v.stay.trial.decision.Len() == 0 {
 		return core.Decision{}, false
 	}
-	return v.trial.decision, true
+	return v.stay.trial.decision, true
 }

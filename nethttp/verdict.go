@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net/http"
 	"strconv"
+	"time"
 
 	"github.com/headgate/headgate/core"
 )
@@ -15,56 +16,89 @@ const retryUnavailable = "5"
 // It is not 0, so that no adapter can take it for one that admits.
 const statusPreflight = http.StatusNoContent
 
-// A Verdict is a guard's answer to a request. The zero Verdict refuses with status 503. Its
-// methods have a pointer receiver because it is large.
+// A Verdict is a guard's answer to a request: that of its limiters, and then that of its slots. The
+// zero Verdict refuses with status 503. Copies of a verdict hold the same slots.
 type Verdict struct {
 	// Decision is the answer of the limiters, in the order of the rules. It is the
 	// zero Decision if no limiter was asked, and if Err is not nil. See also
-	// [Verdict.Limiter].
+	// [Verdict.Limiter]. If it admits, but slots have refused, its units were given back,
+	// except those of rules with Attempts.
 	//
-	// Do not settle or refund it if a rule has Settle, because the guard does.
+	// Do not settle or refund it if a rule has Settle or slots, because the guard does.
 	Decision core.Decision
 
 	// Err is the reason why there is no decision: [ErrForbidden], an error of a Key
-	// function or of the store, or an invalid result of a Cost or Plan function. Errors of a rule's
+	// function or of the store, core.ErrClosed of slots, that of the request's context if the
+	// client has hung up, or an invalid result of a function of a rule. Errors of a rule's
 	// functions are wrapped in one that names the rule, so test them with
 	// [errors.Is]. Err is nil for a refusal by a limit, and for a preflight that
 	// [Config].Preflight answers. It is for logs; the guard never sends it to clients.
 	Err error
 
+	// Waited is how long the request has waited for slots, with the calls of the store. It is 0
+	// without [Config].Wait.
+	Waited time.Duration
+
 	guard    *Guard
 	sheet    *sheet // nil: not all rules took part with their own limiters
-	bill     *bill  // nil: nothing to settle
-	trial    *trial // nil: no shadow policies
+	stay     *stay  // nil: there is nothing to end
 	status   int    // of the refusal, or statusPreflight
+	retry    int    // Retry-After in seconds, of a refusal for want of slots
 	admitted bool
 	silent   bool // sets no fields
 }
+
+// Pass returns a verdict that admits a request of which nothing is limited.
+func Pass() Verdict { return Verdict{admitted: true, silent: true} }
 
 // Status returns 0 if the request is admitted. Otherwise it must not get to the handler
 // behind the guard, and [Guard.Refuse] answers it. Status then returns the status of the
 // refusal, which is 400, 403, 429, 500 or 503 as listed in the package documentation; or
 // 204 for a preflight that [Config].Preflight answers, with whatever status that writes.
-func (v *Verdict) Status() int {
+func (v Verdict) Status() int { return statusOf(v.admitted, v.status) }
+
+// code is Status without a copy.
+func (v *Verdict) code() int { return statusOf(v.admitted, v.status) }
+
+func statusOf(admitted bool, status int) int {
 	switch {
-	case v.admitted:
+	case admitted:
 		return 0
-	case v.status == 0: // the zero Verdict
+	case status == 0: // the zero Verdict
 		return http.StatusServiceUnavailable
 	default:
-		return v.status
+		return status
 	}
 }
 
-// Limiter returns the name of the limiter that the verdict is by, for logs and metrics:
-// Decision.Limiter, or after an error of a rule's function that of the rule's limiter. It
-// is empty if no limiter was asked for another reason, or the store returned an error.
-func (v *Verdict) Limiter() string {
+// Limiter returns the name of the limiter or slots that the verdict is by, for logs and metrics:
+// that of the slots which refused, or else Decision.Limiter, or after an error of a rule's function
+// that of the rule. It is empty if nothing was asked for another reason, or the store returned an
+// error.
+func (v Verdict) Limiter() string {
 	var rule *ruleError
 	if errors.As(v.Err, &rule) {
-		return rule.limiter
+		return rule.name
+	}
+	if o, full := v.full(); full {
+		return o.Slots
 	}
 	return v.Decision.Limiter
+}
+
+// Full returns the occupancy of the slots that refused, and whether any did.
+func (v Verdict) Full() (core.Occupancy, bool) { return v.full() }
+
+// full is Full without a copy.
+func (v *Verdict) full() (core.Occupancy, bool) {
+	if v.Err == nil && !v.admitted && v.stay != nil {
+		for _, o := range v.stay.limits {
+			if o.Held >= 0 {
+				return o, true
+			}
+		}
+	}
+	return core.Occupancy{}, false
 }
 
 // refuses reports whether the request gets a refusal.
@@ -73,10 +107,21 @@ func (v *Verdict) refuses() bool { return !v.admitted && v.status != statusPrefl
 // asked reports whether limiters were asked and have answered.
 func (v *Verdict) asked() bool { return v.Decision.Len() > 0 }
 
+// occupancies returns those of the slots that were asked for, in the order of the rules, with Held
+// -1 where it is unknown.
+func (v *Verdict) occupancies() []core.Occupancy {
+	if v.stay == nil {
+		return nil
+	}
+	return v.stay.limits
+}
+
 // SetFields sets the fields of the response to an admitted or refused request: those of
 // [Config].Fields, and for a refusal Retry-After (RFC 9110, section 10.2.3) and
 // Cache-Control: no-store. A refusal has no Retry-After if waiting does not help.
-func (v *Verdict) SetFields(h http.Header) {
+func (v Verdict) SetFields(h http.Header) { v.setFields(h) }
+
+func (v *Verdict) setFields(h http.Header) {
 	if !v.refuses() {
 		v.setLimits(h, nil)
 		return
@@ -88,7 +133,7 @@ func (v *Verdict) SetFields(h http.Header) {
 
 // setLimits sets the fields that describe the limits, in a block of their own if b is nil.
 func (v *Verdict) setLimits(h http.Header, b *block) {
-	if !v.asked() || v.silent || v.guard.config.NoFields {
+	if !v.asked() && len(v.occupancies()) == 0 || v.silent || v.guard.config.NoFields {
 		return
 	}
 	if fields := v.guard.config.Fields; fields != nil {
@@ -116,15 +161,17 @@ func (v *Verdict) setRefusal(h http.Header, b *block) {
 }
 
 func (v *Verdict) retryAfter(b *block) string {
-	switch v.Status() {
-	case http.StatusTooManyRequests:
-		if v.Decision.RetryAfter != core.Never {
-			start := len(b.text)
-			b.text = strconv.AppendInt(b.text, seconds(v.Decision.RetryAfter), 10)
-			return b.cut(start)
-		}
-	case http.StatusServiceUnavailable:
+	switch status := v.code(); {
+	case status != http.StatusTooManyRequests && status != http.StatusServiceUnavailable:
+		return ""
+	case v.retry > 0:
+		return strconv.Itoa(v.retry)
+	case !v.asked() || v.Decision.Allowed:
 		return retryUnavailable
+	case v.Decision.RetryAfter == core.Never:
+		return ""
 	}
-	return ""
+	start := len(b.text)
+	b.text = strconv.AppendInt(b.text, seconds(v.Decision.RetryAfter), 10)
+	return b.cut(start)
 }

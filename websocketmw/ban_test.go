@@ -20,6 +20,7 @@ import (
 	"github.com/headgate/headgate/core/redisstore"
 	"github.com/headgate/headgate/internal/redistest"
 	"github.com/headgate/headgate/keyfuncs"
+	"github.com/headgate/headgate/nethttp"
 )
 
 var byUser = keyfuncs.Header("User")
@@ -47,8 +48,8 @@ func TestCloseAllMeansHandshakesThatHaveBegun(t *testing.T) {
 				}
 				return byUser(r)
 			}
-			near := newSite(t, all[0], Config{Server: "near"}, Rule{}, 10)
-			far := newSite(t, all[1], Config{Server: "far"}, Rule{Key: slow}, 10)
+			near := newSite(t, all[0], Config{Server: "near"}, nethttp.Rule{}, 10)
+			far := newSite(t, all[1], Config{Server: "far"}, nethttp.Rule{Key: slow}, 10)
 			other := far.must(t, "bob")
 			var conns []*websocket.Conn
 			if heard { // before CloseAll returns
@@ -118,7 +119,7 @@ func TestClosingsAreForgotten(t *testing.T) {
 
 // In shadow mode, limits close nothing, but CloseAll closes all: also what has no slot.
 func TestCloseAllInShadow(t *testing.T) {
-	for _, rule := range []Rule{{}, evicting} {
+	for _, rule := range []nethttp.Rule{{}, evicting} {
 		shared := memstore.New(memstore.Config{})
 		s := newSite(t, shared, Config{Server: "a", ObserveOnly: true}, rule, 1)
 		s.settleAtOnce()
@@ -150,7 +151,7 @@ type devices struct {
 
 var errBanned = errors.New("the user is banned")
 
-func newDevices(t *testing.T, limit int64, rule Rule, timeout time.Duration, o *redis.UniversalOptions) *devices {
+func newDevices(t *testing.T, limit int64, rule nethttp.Rule, timeout time.Duration, o *redis.UniversalOptions) *devices {
 	c := &devices{open: make(map[*websocket.Conn]string)}
 	rule.Key = func(r *http.Request) (string, error) {
 		if c.banned.Load() {
@@ -219,7 +220,7 @@ func TestBanOfThousandSockets(t *testing.T) {
 		sockets = 100
 	}
 	server := redistest.Start(t)
-	for name, rule := range map[string]Rule{"EvictOldest": evicting, "Refuse": {}} {
+	for name, rule := range map[string]nethttp.Rule{"EvictOldest": evicting, "Refuse": {}} {
 		t.Run(name, func(t *testing.T) {
 			c := newDevices(t, sockets, rule, patient, &redis.UniversalOptions{Addrs: []string{server.Addr()}})
 			for _, s := range c.sites {
@@ -323,7 +324,7 @@ func banWhile(t *testing.T, o *redis.UniversalOptions, step int64, happens func(
 	var mend func()
 	fails := &stepper{do: func() { mend = happens() }}
 	admin.(*redisstore.Store).Client().AddHook(fails)
-	guard := newSite(t, admin, Config{Server: "admin"}, Rule{}, 30).guard
+	guard := newSite(t, admin, Config{Server: "admin"}, nethttp.Rule{}, 30).guard
 	d.banned.Store(true)
 	fails.left.Store(step + 1)
 	fails.step() // step 0 is before all

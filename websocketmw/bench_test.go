@@ -17,6 +17,7 @@ import (
 	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/core/memstore"
 	"github.com/headgate/headgate/keyfuncs"
+	"github.com/headgate/headgate/nethttp"
 )
 
 // benchGuard returns a guard without a limit.
@@ -26,7 +27,7 @@ func benchGuard(b *testing.B, config Config) *Guard {
 	if err != nil {
 		b.Fatal(err)
 	}
-	config.Rules = []Rule{{Slots: slots, Key: keyfuncs.Everyone()}}
+	config.Rules = []nethttp.Rule{{Slots: slots, Key: keyfuncs.Everyone()}}
 	g, err := New(config)
 	if err != nil {
 		b.Fatal(err)

@@ -18,6 +18,7 @@ import (
 	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/core/memstore"
 	"github.com/headgate/headgate/keyfuncs"
+	"github.com/headgate/headgate/nethttp"
 )
 
 // serveUntilClose closes the connection after a Close frame, as all libraries do.
@@ -132,7 +133,7 @@ func (s *slowCloser) CloseSlots(ctx context.Context, name string) error {
 func TestShutdownWithASlowStore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &slowCloser{SlotStore: memstore.New(memstore.Config{})}
-		g, err := New(Config{Rules: []Rule{
+		g, err := New(Config{Rules: []nethttp.Rule{
 			{Slots: newSlots(t, store, "a", 1), Key: keyfuncs.Everyone()},
 			{Slots: newSlots(t, store, "b", 1), Key: keyfuncs.Everyone()},
 			{Slots: newSlots(t, store, "c", 1), Key: keyfuncs.Everyone()},
@@ -191,10 +192,10 @@ func TestShutdownBeforeTheUpgrade(t *testing.T) {
 // EventLost is also sent for a socket whose slot is lost already.
 func TestLostAlready(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := &counter{SlotStore: memstore.New(memstore.Config{}), lost: make(chan struct{})}
+		store := &counter{Noticer: memstore.New(memstore.Config{}), lost: make(chan struct{})}
 		lost := 0
 		g, err := New(Config{
-			Rules: []Rule{{Slots: newSlots(t, store, "ws", 2), Key: keyfuncs.Everyone()}},
+			Rules: []nethttp.Rule{{Slots: newSlots(t, store, "ws", 2), Key: keyfuncs.Everyone()}},
 			Notify: func(_ *Socket, e Event) {
 				if e.Kind == EventLost {
 					lost++
@@ -212,8 +213,8 @@ func TestLostAlready(t *testing.T) {
 		if lost != 2 {
 			t.Errorf("%d events, not 2", lost)
 		}
-		first.Release()
-		second.Release()
+		socketOf(first).end()
+		socketOf(second).end()
 	})
 }
 
@@ -425,7 +426,7 @@ func TestOneCloseFrame(t *testing.T) {
 // its connection is closed.
 func TestShutdownOfHandlersThatHang(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g, err := New(Config{Rules: []Rule{{Slots: newSlots(t, memstore.New(memstore.Config{}), "ws", 1), Key: keyfuncs.Everyone()}}})
+		g, err := New(Config{Rules: []nethttp.Rule{{Slots: newSlots(t, memstore.New(memstore.Config{}), "ws", 1), Key: keyfuncs.Everyone()}}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -456,23 +457,23 @@ func TestShutdownOfHandlersThatHang(t *testing.T) {
 // EventClosed is the last event, even if a callback ends other sockets.
 func TestClosedIsTheLastEvent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := &counter{SlotStore: memstore.New(memstore.Config{}), lost: make(chan struct{})}
-		var both [2]Verdict
+		store := &counter{Noticer: memstore.New(memstore.Config{}), lost: make(chan struct{})}
+		var both [2]nethttp.Verdict
 		var events []EventKind
 		g, err := New(Config{
-			Rules: []Rule{{Slots: newSlots(t, store, "ws", 2), Key: keyfuncs.Everyone()}},
+			Rules: []nethttp.Rule{{Slots: newSlots(t, store, "ws", 2), Key: keyfuncs.Everyone()}},
 			Notify: func(_ *Socket, e Event) {
 				events = append(events, e.Kind)
 				if e.Kind == EventLost {
-					both[0].Release()
-					both[1].Release()
+					socketOf(both[0]).end()
+					socketOf(both[1]).end()
 				}
 			},
 		})
 		if err != nil {
 			t.Fatal(err)
 		}
-		both = [2]Verdict{g.Check(upgradeRequest()), g.Check(upgradeRequest())}
+		both = [2]nethttp.Verdict{g.Check(upgradeRequest()), g.Check(upgradeRequest())}
 		close(store.lost)
 		synctest.Wait()
 		if !slices.Equal(events, []EventKind{EventLost, EventClosed, EventClosed}) {
@@ -484,16 +485,53 @@ func TestClosedIsTheLastEvent(t *testing.T) {
 // Sockets whose slots are never lost leave no goroutine behind.
 func TestWatchersEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) { // fails if a goroutine is left
-		store := &counter{SlotStore: memstore.New(memstore.Config{}), lost: make(chan struct{}), doubt: make(chan struct{})}
+		store := &counter{Noticer: memstore.New(memstore.Config{}), lost: make(chan struct{}), doubt: make(chan struct{})}
 		g, err := New(Config{
-			Rules:  []Rule{{Slots: newSlots(t, store, "ws", 2), Key: keyfuncs.Everyone()}},
+			Rules:  []nethttp.Rule{{Slots: newSlots(t, store, "ws", 2), Key: keyfuncs.Everyone()}},
 			Notify: func(*Socket, Event) {}, OnExcess: Shed,
 		})
 		if err != nil {
 			t.Fatal(err)
 		}
 		a, b := g.Check(upgradeRequest()), g.Check(upgradeRequest())
-		a.Release()
-		b.Release()
+		socketOf(a).end()
+		socketOf(b).end()
+	})
+}
+
+// An upgrade that waits when the guard shuts down is refused then, and its units go back.
+func TestShutdownWhileOneWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rate := newLimiter(t, core.SlidingLog(core.PerHour(100)))
+		key := keyfuncs.Everyone()
+		g, err := New(Config{
+			Rules: []nethttp.Rule{
+				{Limiter: rate, Key: key},
+				{Slots: newSlots(t, memstore.New(memstore.Config{}), "ws", 1), Key: key, Queue: 1},
+			},
+			Wait: time.Hour,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		first := g.Check(upgradeRequest())
+		var second nethttp.Verdict
+		done := make(chan struct{})
+		go func() {
+			second = g.Check(upgradeRequest())
+			close(done)
+		}()
+		synctest.Wait()
+		time.Sleep(time.Minute)
+		if err := g.Shutdown(t.Context()); err != nil { // which ends the first
+			t.Error(err)
+		}
+		<-done
+		first.End(nethttp.Outcome{})
+		everyone, _ := key(nil)
+		d, err := rate.Peek(t.Context(), everyone)
+		if second.Status() != 503 || !errors.Is(second.Err, core.ErrClosed) || err != nil || d.Remaining != 99 || g.Len() != 0 {
+			t.Errorf("%d, %v; %d left, %v", second.Status(), second.Err, d.Remaining, err)
+		}
 	})
 }

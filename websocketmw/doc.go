@@ -11,14 +11,22 @@
 // [New] makes a guard of a [Config], for several limits and more:
 //
 //	guard, err := websocketmw.New(websocketmw.Config{
-//		Rules:   []websocketmw.Rule{{Slots: slots, Key: keyfuncs.RemoteAddr()}},
+//		Rules:   []nethttp.Rule{{Slots: slots, Key: keyfuncs.RemoteAddr()}},
 //		Inbound: []websocketmw.Inbound{{Limiter: messages, Key: user}},
 //	})
 //
 // The handler needs no change: it upgrades with gorilla, coder, gobwas, x/net/websocket
 // or gws, and closes the connection when it is done. It may return before that. Package
-// gorillaws also upgrades and closes for the handler. Packages ginmw, echomw and
-// echov5mw have the middleware Sockets.
+// gorillaws also upgrades and closes for the handler. Use of packages ginmw, echomw and
+// echov5mw mounts the guard there.
+//
+// Rules for rates limit how often clients try to connect. With Attempts, an upgrade that is refused
+// for want of a slot counts, too:
+//
+//	Rules: []nethttp.Rule{
+//		{Key: keyfuncs.RemoteAddr(), Limiter: handshakes, Attempts: true},
+//		{Key: user, Slots: slots},
+//	}
 //
 // # What clients see
 //
@@ -44,10 +52,11 @@
 //
 //	400 or 403  a rule has no key for the request ([Config].KeyErrorStatus)
 //	400         the Sec-WebSocket-Key is invalid (RFC 6455, section 4.2.1)
+//	403         [Config].Permit returned false
 //	429         the client's own limit is reached
-//	500         a [Rule].Plan returned slots that do not belong to its rule, or a Key
+//	500         a function of a rule returned what does not belong to it, or a Key
 //	            [keyfuncs.ErrProgram]
-//	503         the service's limit is reached ([Rule].Service), the store cannot
+//	503         the service's limit is reached ([nethttp.Rule].Service), the store cannot
 //	            answer, or the guard is shutting down
 //
 // When a socket will close cannot be predicted, so Retry-After is a random 5 to 10
@@ -108,7 +117,7 @@
 //	1001  shutdown ([Config].ShutdownCode), idle or too old
 //	1002  the client sent what RFC 6455 forbids
 //	1008  the client sent too much, reads too slowly ([Config].Outbound), or a newer socket
-//	      has taken the place of this one ([Rule].EvictCode)
+//	      has taken the place of this one ([Config].EvictCode)
 //	1013  there are too many sockets ([Config].OnExcess, [EvictOldest]), or the store of an
 //	      Inbound cannot answer
 package websocketmw

@@ -46,8 +46,8 @@ func (f *fleet) makeRoom(ctx context.Context, claims []core.Claim, slot *core.Sl
 			o.Held--
 			return nil, &core.FullError{Occupancy: o, Claim: i, Source: slot.Source()}
 		}
-		rule := &f.guard.config.Rules[i]
-		e := &eviction{f.boards[i], c, order{Do: doEvict, Code: rule.EvictCode, Reason: rule.EvictReason, Socket: oldest}}
+		config := &f.guard.config
+		e := &eviction{f.boards[i], c, order{Do: doEvict, Code: config.EvictCode, Reason: config.EvictReason, Socket: oldest}}
 		if e.order.Code == 0 {
 			e.order.Code = codePolicy
 		}

@@ -20,11 +20,20 @@ import (
 	"github.com/headgate/headgate/core/store"
 	"github.com/headgate/headgate/internal/redistest"
 	"github.com/headgate/headgate/keyfuncs"
+	"github.com/headgate/headgate/nethttp"
 )
 
-var evicting = Rule{WhenFull: EvictOldest, EvictCode: 4009, EvictReason: "too many devices"}
+var evicting = nethttp.Rule{WhenFull: EvictOldest}
 
 const evicted = "4009 too many devices"
+
+// told returns the Config with what evicted sockets are told, if it evicts.
+func told(c Config) Config {
+	if c.evicts() {
+		c.EvictCode, c.EvictReason = 4009, "too many devices"
+	}
+	return c
+}
 
 // The oldest socket of the fleet gives its slot to the new one, and is told why, wherever they
 // are.
@@ -179,11 +188,11 @@ type shop struct {
 	ends map[*Socket]EventKind
 }
 
-func newShop(t *testing.T, shared core.SlotStore, servers int, limit int64, rule Rule) *shop {
+func newShop(t *testing.T, shared core.SlotStore, servers int, limit int64, rule nethttp.Rule) *shop {
 	sh := &shop{t: t, limit: limit, open: make(map[*Socket]time.Time), ends: make(map[*Socket]EventKind)}
 	for range servers {
 		rule.Slots, rule.Key = newSlots(t, shared, "user", limit), keyfuncs.Everyone()
-		g, err := New(Config{Rules: []Rule{rule}, Notify: sh.note})
+		g, err := New(told(Config{Rules: []nethttp.Rule{rule}, Notify: sh.note}))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -207,25 +216,25 @@ func (sh *shop) note(s *Socket, e Event) {
 }
 
 // come opens a socket on a server, and returns its verdict.
-func (sh *shop) come(server int) Verdict {
+func (sh *shop) come(server int) nethttp.Verdict {
 	v := sh.guards[server].Check(upgradeRequest())
 	if v.Status() == 0 {
 		sh.mu.Lock()
-		sh.open[v.socket] = time.Now()
+		sh.open[socketOf(v)] = time.Now()
 		sh.mu.Unlock()
-		v.socket.serve(v.socket.base)
+		socketOf(v).serve(socketOf(v).base)
 	}
 	return v
 }
 
 // upgrade is what happens when the handler writes the 101, and the client answers a close.
-func (sh *shop) upgrade(v Verdict) {
-	v.socket.opens()
+func (sh *shop) upgrade(v nethttp.Verdict) {
+	socketOf(v).opens()
 	go func() {
 		select {
-		case <-v.socket.toClose:
-			v.socket.end()
-		case <-v.socket.Done():
+		case <-socketOf(v).toClose:
+			socketOf(v).end()
+		case <-socketOf(v).Done():
 		}
 	}()
 }
@@ -306,10 +315,10 @@ func TestEvictionsThatCross(t *testing.T) {
 					}
 					switch i {
 					case 3:
-						v.Release() // the handshake was refused
+						socketOf(v).end() // the handshake was refused
 					case 4:
 						sh.upgrade(v)
-						v.socket.end() // the client hangs up
+						socketOf(v).end() // the client hangs up
 					default:
 						sh.upgrade(v)
 					}
@@ -364,8 +373,8 @@ func TestEvictionWithoutAnswers(t *testing.T) {
 			}
 			if v.Status() == 0 {
 				sh.upgrade(v)
-				<-v.socket.Done()
-				if kind := sh.ends[v.socket]; kind != EventShed {
+				<-socketOf(v).Done()
+				if kind := sh.ends[socketOf(v)]; kind != EventShed {
 					t.Error(kind)
 				}
 			}
@@ -390,7 +399,7 @@ func TestEvictNobodyIfSomebodyLeft(t *testing.T) {
 		sh.upgrade(second)
 		time.Sleep(time.Minute)
 		v := sh.come(1)
-		second.socket.end()
+		socketOf(second).end()
 		sh.upgrade(v)
 		synctest.Wait()
 		if len(sh.ends) != 0 || sh.held() != 2 {
@@ -399,10 +408,10 @@ func TestEvictNobodyIfSomebodyLeft(t *testing.T) {
 		// The oldest is being closed when it is to be evicted: nobody else is.
 		time.Sleep(time.Minute)
 		v = sh.come(1)
-		first.socket.Close(1000, "")
+		socketOf(first).Close(1000, "")
 		sh.upgrade(v)
 		synctest.Wait()
-		if delete(sh.ends, first.socket); sh.held() != 2 || len(sh.ends) != 0 {
+		if delete(sh.ends, socketOf(first)); sh.held() != 2 || len(sh.ends) != 0 {
 			t.Errorf("%v; %d held", sh.ends, sh.held())
 		}
 		sh.closeAll()
@@ -419,7 +428,7 @@ func TestEvictInShadow(t *testing.T) {
 		time.Sleep(time.Minute)
 		sh.upgrade(sh.come(0))
 		synctest.Wait()
-		if sh.ends[first.socket] != EventEvicted || sh.held() != 1 || sh.guards[0].Len() != 2 {
+		if sh.ends[socketOf(first)] != EventEvicted || sh.held() != 1 || sh.guards[0].Len() != 2 {
 			t.Errorf("%v, %d held, %d open", sh.ends, sh.held(), sh.guards[0].Len())
 		}
 		sh.closeAll()
@@ -455,7 +464,7 @@ func TestEvictOfMany(t *testing.T) {
 		time.Sleep(time.Minute)
 		sh.upgrade(sh.come(0))
 		synctest.Wait()
-		if sh.ends[first.socket] != EventEvicted || sh.held() != sockets {
+		if sh.ends[socketOf(first)] != EventEvicted || sh.held() != sockets {
 			t.Errorf("%v, %d held", sh.ends, sh.held())
 		}
 		sh.closeAll()
@@ -465,25 +474,29 @@ func TestEvictOfMany(t *testing.T) {
 func TestEvictionFaults(t *testing.T) {
 	slots := newSlots(t, memstore.New(memstore.Config{}), "user", 1)
 	others := newSlots(t, memstore.New(memstore.Config{}), "other", 1)
-	rule := func(change func(*Rule)) Rule {
+	rule := func(change func(*nethttp.Rule)) nethttp.Rule {
 		r := evicting
 		r.Slots, r.Key = slots, keyfuncs.Everyone()
 		change(&r)
 		return r
 	}
 	for _, c := range []struct {
-		rules []Rule
-		field string
+		rules  []nethttp.Rule
+		field  string
+		code   int
+		reason string
 	}{
-		{[]Rule{rule(func(*Rule) {})}, ""},
-		{[]Rule{rule(func(r *Rule) { r.Service = true })}, "Rules[0].WhenFull"},
-		{[]Rule{rule(func(r *Rule) { r.WhenFull = 2 })}, "Rules[0].WhenFull"},
-		{[]Rule{rule(func(r *Rule) { r.WhenFull = Refuse })}, "Rules[0].WhenFull"},
-		{[]Rule{rule(func(r *Rule) { r.EvictCode = 1005 })}, "Rules[0].EvictCode"},
-		{[]Rule{rule(func(r *Rule) { r.EvictReason = strings.Repeat("x", 124) })}, "Rules[0].EvictReason"},
-		{[]Rule{rule(func(*Rule) {}), rule(func(r *Rule) { r.Slots = others })}, "Rules[1].WhenFull"},
+		{rules: []nethttp.Rule{rule(func(*nethttp.Rule) {})}, field: ""},
+		{rules: []nethttp.Rule{rule(func(*nethttp.Rule) {})}, field: "EvictCode", code: 1005},
+		{rules: []nethttp.Rule{rule(func(*nethttp.Rule) {})}, field: "EvictReason", reason: strings.Repeat("x", 124)},
+		{rules: []nethttp.Rule{rule(func(r *nethttp.Rule) { r.WhenFull = nethttp.Refuse })}, field: "EvictCode", code: 4009},
+		{rules: []nethttp.Rule{rule(func(r *nethttp.Rule) { r.WhenFull = nethttp.Refuse })}, field: "EvictReason", reason: "x"},
+		{rules: []nethttp.Rule{rule(func(r *nethttp.Rule) { r.Queue = 1 })}, field: "Rules[0].WhenFull"},
+		{rules: []nethttp.Rule{rule(func(r *nethttp.Rule) { r.Service = true })}, field: "Rules[0].WhenFull"},
+		{rules: []nethttp.Rule{rule(func(r *nethttp.Rule) { r.WhenFull = 2 })}, field: "Rules[0].WhenFull"},
+		{rules: []nethttp.Rule{rule(func(*nethttp.Rule) {}), rule(func(r *nethttp.Rule) { r.Slots = others })}, field: "Rules[1].WhenFull"},
 	} {
-		_, err := New(Config{Rules: c.rules})
+		_, err := New(Config{Rules: c.rules, EvictCode: c.code, EvictReason: c.reason})
 		var fault *ConfigError
 		if errors.As(err, &fault) != (c.field != "") || fault != nil && fault.Field != c.field {
 			t.Errorf("%s: %v", c.field, err)
@@ -631,5 +644,74 @@ func TestNewcomersStay(t *testing.T) {
 	}
 	if n := total(sites); n != int64(users*rounds) {
 		t.Errorf("%d were evicted of %d", n, users*rounds)
+	}
+}
+
+// A client over its rate closes nobody's socket, takes no slot, and asks no server.
+func TestOverTheRateEvictsNobody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := &counter{Noticer: memstore.New(memstore.Config{})}
+		rate := newLimiter(t, core.SlidingLog(core.PerHour(2)))
+		key := keyfuncs.Everyone()
+		g, err := New(Config{Rules: []nethttp.Rule{
+			{Slots: newSlots(t, store, "user", 1), Key: key, WhenFull: EvictOldest},
+			{Limiter: rate, Key: key},
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		first := socketOf(g.Check(upgradeRequest()))
+		first.serve(first.base)
+		time.Sleep(time.Minute)
+		second := g.Check(upgradeRequest())
+		if second.Status() != 0 || socketOf(second).place.evicts == nil {
+			t.Fatalf("%d, %v", second.Status(), second.Err)
+		}
+		second.End(nethttp.Outcome{}) // the handler has refused
+		asked, _, _ := store.counts()
+		for range 10 {
+			if v := g.Check(upgradeRequest()); v.Status() != 429 || v.Limiter() != rate.Name() {
+				t.Errorf("%d by %q", v.Status(), v.Limiter())
+			}
+		}
+		if again, _, _ := store.counts(); again != asked || first.isEnded() || g.Len() != 1 {
+			t.Errorf("%d claims, not %d; the first has ended: %v", again, asked, first.isEnded())
+		}
+		first.end()
+		if err := g.Shutdown(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// If nobody may be evicted, the units go back, unless attempts count.
+func TestUnitsGoBackIfNobodyIsEvicted(t *testing.T) {
+	for _, attempts := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			rate := newLimiter(t, core.SlidingLog(core.PerHour(100)))
+			key := keyfuncs.Everyone()
+			g, err := New(Config{Rules: []nethttp.Rule{
+				{Slots: newSlots(t, memstore.New(memstore.Config{}), "user", 1), Key: key, WhenFull: EvictOldest},
+				{Limiter: rate, Key: key, Attempts: attempts},
+			}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			first := g.Check(upgradeRequest())
+			for range 10 { // the first is too young
+				if v := g.Check(upgradeRequest()); v.Status() != 429 {
+					t.Errorf("%d, %v", v.Status(), v.Err)
+				}
+			}
+			everyone, _ := key(nil)
+			want := map[bool]int64{false: 99, true: 89}[attempts]
+			if d, err := rate.Peek(t.Context(), everyone); err != nil || d.Remaining != want {
+				t.Errorf("%d left, not %d; %v", d.Remaining, want, err)
+			}
+			first.End(nethttp.Outcome{})
+			if err := g.Shutdown(t.Context()); err != nil {
+				t.Error(err)
+			}
+		})
 	}
 }

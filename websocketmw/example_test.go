@@ -19,6 +19,7 @@ import (
 	"github.com/headgate/headgate/core/memstore"
 	"github.com/headgate/headgate/core/redisstore"
 	"github.com/headgate/headgate/keyfuncs"
+	"github.com/headgate/headgate/nethttp"
 	"github.com/headgate/headgate/websocketmw"
 	"github.com/headgate/headgate/websocketmw/gorillaws"
 )
@@ -64,7 +65,7 @@ func ExampleGuard_Handler() {
 	slots := core.Must(core.NewSlots(memstore.New(memstore.Config{}), "ws", 3))
 	guard := core.Must(websocketmw.New(websocketmw.Config{
 		// Authentication, which runs first, puts the user into the context.
-		Rules:   []websocketmw.Rule{{Slots: slots, Key: keyfuncs.Context(userKey{})}},
+		Rules:   []nethttp.Rule{{Slots: slots, Key: keyfuncs.Context(userKey{})}},
 		MaxIdle: 2 * time.Minute,
 	}))
 	http.Handle("/ws", guard.Handler(http.HandlerFunc(upgrade)))
@@ -87,7 +88,7 @@ func ExampleNew_severalRules() {
 	users := core.Must(core.NewSlots(store, "user", 3))
 	service := core.Must(core.NewSlots(store, "service", 1000))
 	guard := core.Must(websocketmw.New(websocketmw.Config{
-		Rules: []websocketmw.Rule{
+		Rules: []nethttp.Rule{
 			{Slots: users, Key: keyfuncs.Header("X-User")}, // set by authentication
 			{Slots: service, Key: keyfuncs.Everyone(), Service: true},
 		},
@@ -106,7 +107,7 @@ func ExampleNew_node() {
 	users := core.Must(core.NewSlots(all, "user", 3))
 	node := core.Must(core.NewSlots(memstore.New(memstore.Config{}), "node", 20_000))
 	guard := core.Must(websocketmw.New(websocketmw.Config{
-		Rules: []websocketmw.Rule{
+		Rules: []nethttp.Rule{
 			{Slots: node, Key: keyfuncs.Everyone(), Service: true},
 			{Slots: users, Key: keyfuncs.Context(userKey{})},
 		},
@@ -118,9 +119,9 @@ func ExampleNew_node() {
 func ExampleConfig_observeOnly() {
 	slots := core.Must(core.NewSlots(memstore.New(memstore.Config{}), "ws", 0))
 	guard := core.Must(websocketmw.New(websocketmw.Config{
-		Rules:       []websocketmw.Rule{{Slots: slots, Key: keyfuncs.RemoteAddr()}},
+		Rules:       []nethttp.Rule{{Slots: slots, Key: keyfuncs.RemoteAddr()}},
 		ObserveOnly: true,
-		Observe: func(r *http.Request, v websocketmw.Verdict) {
+		Observe: func(r *http.Request, v nethttp.Verdict) {
 			if v.Status() != 0 {
 				fmt.Println("would answer", v.Status(), "to", r.URL.Path)
 			}
@@ -144,7 +145,7 @@ func ExampleConfig_observeOnly() {
 func ExampleGuard_Sockets() {
 	users := core.Must(core.NewSlots(memstore.New(memstore.Config{}), "user", 3))
 	guard := core.Must(websocketmw.New(websocketmw.Config{
-		Rules: []websocketmw.Rule{{Slots: users, Key: keyfuncs.Header("X-User")}}, // set by authentication
+		Rules: []nethttp.Rule{{Slots: users, Key: keyfuncs.Header("X-User")}}, // set by authentication
 	}))
 	signOut := func(user string) {
 		for _, socket := range guard.Sockets("user", user) {
@@ -196,7 +197,7 @@ func ExampleGuard_CloseAll() {
 			log.Fatal(err)
 		}
 		guard, err := websocketmw.New(websocketmw.Config{
-			Rules:  []websocketmw.Rule{{Slots: users, Key: keyfuncs.Header("X-User")}}, // set by authentication
+			Rules:  []nethttp.Rule{{Slots: users, Key: keyfuncs.Header("X-User")}}, // set by authentication
 			Server: name,
 		})
 		if err != nil {
@@ -227,7 +228,7 @@ func ExampleGuard_CloseAll() {
 func ExampleGuard_CloseAll_silent() {
 	users := core.Must(core.NewSlots(memstore.New(memstore.Config{}), "ws", 3)) // over a redisstore, say
 	guard := core.Must(websocketmw.New(websocketmw.Config{
-		Rules:  []websocketmw.Rule{{Slots: users, Key: keyfuncs.Context(userKey{})}},
+		Rules:  []nethttp.Rule{{Slots: users, Key: keyfuncs.Context(userKey{})}},
 		Server: "server-1",
 	}))
 	ban := func(ctx context.Context, user string) error {
@@ -245,17 +246,17 @@ func ExampleGuard_CloseAll_silent() {
 }
 
 // Two devices for each user: a third takes the place of the oldest.
-func ExampleRule_evictOldest() {
+func ExampleNew_evictOldest() {
 	users, err := core.NewSlots(memstore.New(memstore.Config{}), "user", 2)
 	if err != nil {
 		log.Fatal(err)
 	}
 	guard, err := websocketmw.New(websocketmw.Config{
-		Rules: []websocketmw.Rule{{
+		Rules: []nethttp.Rule{{
 			Slots: users, Key: keyfuncs.Context(userKey{}), // of one person, set by authentication
-			WhenFull:  websocketmw.EvictOldest,
-			EvictCode: 4009, EvictReason: "signed in on another device",
+			WhenFull: websocketmw.EvictOldest,
 		}},
+		EvictCode: 4009, EvictReason: "signed in on another device",
 	})
 	if err != nil {
 		log.Fatal(err)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/headgate/headgate/core/memstore"
 	"github.com/headgate/headgate/keyfuncs"
+	"github.com/headgate/headgate/nethttp"
 )
 
 // A guard whose handshakes have no key, or the key of a proxy, says so once.
@@ -21,7 +22,7 @@ func TestFaultsAreLogged(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			var text bytes.Buffer
 			g, err := New(Config{
-				Rules:  []Rule{{Slots: newSlots(t, memstore.New(memstore.Config{}), "ws", 1), Key: key}},
+				Rules:  []nethttp.Rule{{Slots: newSlots(t, memstore.New(memstore.Config{}), "ws", 1), Key: key}},
 				Logger: slog.New(slog.NewTextHandler(&text, nil)),
 			})
 			if err != nil {
@@ -31,7 +32,7 @@ func TestFaultsAreLogged(t *testing.T) {
 				r := upgradeRequest("X-Forwarded-For", "203.0.113.7")
 				r.RemoteAddr = "10.0.0.1:80"
 				v := g.Check(r)
-				v.Release()
+				v.End(nethttp.Outcome{})
 				time.Sleep(30 * time.Second)
 			}
 			if got := text.String(); strings.Count(got, "\n") != 1 || !strings.Contains(got, "headgate: websocketmw: ") || !strings.Contains(got, "limit=ws") || !strings.Contains(got, want) {

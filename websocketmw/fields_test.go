@@ -13,20 +13,16 @@ import (
 	"github.com/headgate/headgate/nethttp"
 )
 
-// Fields that are set twice, as by SetFields and then Refuse, appear once.
+// Fields that are set twice, as by SetFields and then nethttp.Refuse, appear once.
 func TestFieldsTwice(t *testing.T) {
 	rate, err := core.New(memstore.New(memstore.Config{}), "handshakes", core.SlidingLog(core.PerHour(3)))
 	if err != nil {
 		t.Fatal(err)
 	}
-	handshakes, err := nethttp.New(nethttp.Config{Rules: []nethttp.Rule{{Limiter: rate, Key: keyfuncs.RemoteAddr()}}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	g, err := New(Config{
-		Rules:      []Rule{{Slots: newSlots(t, memstore.New(memstore.Config{}), "ws", 0), Key: keyfuncs.RemoteAddr()}},
-		Handshakes: handshakes,
-	})
+	g, err := New(Config{Rules: []nethttp.Rule{
+		{Limiter: rate, Key: keyfuncs.RemoteAddr(), Attempts: true},
+		{Slots: newSlots(t, memstore.New(memstore.Config{}), "ws", 0), Key: keyfuncs.RemoteAddr()},
+	}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -34,10 +30,10 @@ func TestFieldsTwice(t *testing.T) {
 		status   int
 		policies []string
 	}{
-		{429, []string{`"handshakes";q=3;w=3600`, `"ws";q=0;qu="concurrent-requests"`}},
-		{429, []string{`"handshakes";q=3;w=3600`, `"ws";q=0;qu="concurrent-requests"`}},
-		{429, []string{`"handshakes";q=3;w=3600`, `"ws";q=0;qu="concurrent-requests"`}},
-		{429, []string{`"handshakes";q=3;w=3600`}}, // refused by Handshakes
+		{429, []string{`"handshakes";q=3;w=3600, "ws";q=0;qu="concurrent-requests"`}},
+		{429, []string{`"handshakes";q=3;w=3600, "ws";q=0;qu="concurrent-requests"`}},
+		{429, []string{`"handshakes";q=3;w=3600, "ws";q=0;qu="concurrent-requests"`}},
+		{429, []string{`"handshakes";q=3;w=3600`}}, // refused by the rate
 	} {
 		r := upgradeRequest()
 		v := g.Check(r)
@@ -51,24 +47,19 @@ func TestFieldsTwice(t *testing.T) {
 	}
 }
 
-// A request that Handshakes does not permit takes no slot.
-func TestHandshakesPermit(t *testing.T) {
+// A request that is not permitted takes no slot.
+func TestPermit(t *testing.T) {
 	rate, err := core.New(memstore.New(memstore.Config{}), "handshakes", core.Unlimited())
 	if err != nil {
 		t.Fatal(err)
 	}
-	handshakes, err := nethttp.New(nethttp.Config{
-		Rules:  []nethttp.Rule{{Limiter: rate, Key: keyfuncs.RemoteAddr()}},
-		Permit: func(*http.Request) bool { return false },
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	store := &counter{SlotStore: memstore.New(memstore.Config{})}
+	store := &counter{Noticer: memstore.New(memstore.Config{})}
 	g, err := New(Config{
-		Rules:      []Rule{{Slots: newSlots(t, store, "ws", 1), Key: keyfuncs.RemoteAddr()}},
-		Handshakes: handshakes,
-		Observe: func(_ *http.Request, v Verdict) {
+		Rules: []nethttp.Rule{
+			{Limiter: rate, Key: keyfuncs.RemoteAddr()}, {Slots: newSlots(t, store, "ws", 1), Key: keyfuncs.RemoteAddr()},
+		},
+		Permit: func(*http.Request) bool { return false },
+		Observe: func(_ *http.Request, v nethttp.Verdict) {
 			if !errors.Is(v.Err, nethttp.ErrForbidden) {
 				t.Errorf("observed %v", v.Err)
 			}
@@ -92,7 +83,7 @@ func TestInboundErrProgram(t *testing.T) {
 	}
 	for want, fault := range map[int]error{500: keyfuncs.ErrProgram, 400: keyfuncs.ErrAbsent} {
 		g, err := New(Config{
-			Rules: []Rule{{Slots: newSlots(t, memstore.New(memstore.Config{}), "ws", 1), Key: keyfuncs.RemoteAddr()}},
+			Rules: []nethttp.Rule{{Slots: newSlots(t, memstore.New(memstore.Config{}), "ws", 1), Key: keyfuncs.RemoteAddr()}},
 			Inbound: []Inbound{{
 				Limiter: limiter, Key: func(*http.Request) (string, error) { return "", fault },
 			}},

@@ -57,7 +57,7 @@ var errServer = errors.New("headgate: websocketmw: Config.Server is empty: set i
 // seconds.
 //
 // After an error, which is [core.ErrUnavailable] or that of ctx, the Presence has what is known
-// of this process. The key is the one that the rule counts, as [Rule].Plan gets it.
+// of this process. The key is the one that the rule counts, as [nethttp.Rule].Plan gets it.
 func (g *Guard) Presence(ctx context.Context, slots, key string) (Presence, error) {
 	return g.ask(ctx, slots, key, order{Do: doList})
 }
@@ -167,7 +167,7 @@ func newPlace(began time.Time, claims []core.Claim) *place {
 
 // hasFleet reports whether sockets are to be found on all servers.
 func (c *Config) hasFleet() bool {
-	return c.Server != "" || slices.ContainsFunc(c.Rules, func(r Rule) bool { return r.WhenFull == EvictOldest })
+	return c.Server != "" || c.evicts()
 }
 
 // validateFleet finds stores through which no server can be told to close sockets.
@@ -176,9 +176,12 @@ func (c *Config) validateFleet(f *faults) {
 		return
 	}
 	for i := range c.Rules {
-		field, slots := c.Rules[i].own()
+		slots, field := slotsOf(&c.Rules[i]), "Slots"
 		if slots == nil {
-			continue // which is a fault of its own
+			continue
+		}
+		if c.Rules[i].LimitSlots != nil {
+			field = "LimitSlots"
 		}
 		if _, ok := slots.Store().(store.Noticer); !ok {
 			f.add(fmt.Errorf("a %T sends no notices, which Server and EvictOldest need: let it implement store.Noticer", slots.Store()), "Rules[%d].%s", i, field)
@@ -193,8 +196,8 @@ func noticer(slots *core.Slots) store.Noticer {
 
 func newFleet(g *Guard) *fleet {
 	f := &fleet{guard: g, id: rand.Text(), settled: settledAge, search: searchTimeout, timeout: fleetTimeout}
-	for i := range g.config.Rules {
-		_, slots := g.config.Rules[i].own()
+	for i := range g.slotRules {
+		slots := slotsOf(&g.slotRules[i])
 		f.boards = append(f.boards, &board{
 			guard: g, name: slots.Name(), store: noticer(slots),
 			all: make(map[string]*list.List), closings: make(map[string]closingAll),

@@ -20,6 +20,7 @@ import (
 	"github.com/headgate/headgate/core/redisstore"
 	"github.com/headgate/headgate/internal/redistest"
 	"github.com/headgate/headgate/keyfuncs"
+	"github.com/headgate/headgate/nethttp"
 )
 
 const patient = 20 * time.Second
@@ -32,16 +33,16 @@ type site struct {
 }
 
 // newSite starts a server whose sockets are counted by the header User, or by the rule's key.
-func newSite(t *testing.T, shared core.SlotStore, c Config, rule Rule, limit int64) *site {
+func newSite(t *testing.T, shared core.SlotStore, c Config, rule nethttp.Rule, limit int64) *site {
 	t.Helper()
 	rule.Slots = newSlots(t, shared, "user", limit)
 	if rule.Key == nil {
 		rule.Key = keyfuncs.Header("User")
 	}
-	c.Rules = []Rule{rule}
+	c.Rules = []nethttp.Rule{rule}
 	s := new(site)
 	c.Notify = s.tally
-	g, err := New(c)
+	g, err := New(told(c))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -163,7 +164,7 @@ func TestCloseAll(t *testing.T) {
 		var sites []*site
 		var conns, others []*websocket.Conn
 		for i, store := range all {
-			s := newSite(t, store, Config{Server: fmt.Sprint("server ", i)}, Rule{}, 10)
+			s := newSite(t, store, Config{Server: fmt.Sprint("server ", i)}, nethttp.Rule{}, 10)
 			s.guard.fleet.timeout = patient
 			sites = append(sites, s)
 			others = append(others, s.must(t, "bob"))
@@ -207,8 +208,8 @@ func TestCloseAll(t *testing.T) {
 func TestCloseAllOfAServerThatIsCutOff(t *testing.T) {
 	server := redistest.Start(t)
 	proxy := redistest.NewProxy(t, server.Addr())
-	near := newSite(t, inRedis(t, server.Addr()), Config{Server: "near"}, Rule{}, 10)
-	far := newSite(t, inRedis(t, proxy.Addr()), Config{Server: "far"}, Rule{}, 10)
+	near := newSite(t, inRedis(t, server.Addr()), Config{Server: "near"}, nethttp.Rule{}, 10)
+	far := newSite(t, inRedis(t, proxy.Addr()), Config{Server: "far"}, nethttp.Rule{}, 10)
 	conn := far.must(t, "ann")
 	far.must(t, "ann")
 	kept := near.must(t, "ann")
@@ -233,8 +234,8 @@ func TestCloseAllOfAServerThatIsCutOff(t *testing.T) {
 // A server that has lost everything still hands notices on.
 func TestCloseAllAfterALoss(t *testing.T) {
 	server := redistest.Start(t)
-	near := newSite(t, inRedis(t, server.Addr()), Config{Server: "near"}, Rule{}, 10)
-	far := newSite(t, inRedis(t, server.Addr()), Config{Server: "far"}, Rule{}, 10)
+	near := newSite(t, inRedis(t, server.Addr()), Config{Server: "near"}, nethttp.Rule{}, 10)
+	far := newSite(t, inRedis(t, server.Addr()), Config{Server: "far"}, nethttp.Rule{}, 10)
 	near.must(t, "bob")
 	conn := far.must(t, "ann")
 	server.Flush()
@@ -250,9 +251,9 @@ func TestCloseAllAfterALoss(t *testing.T) {
 // announced meanwhile.
 func TestRest(t *testing.T) {
 	server := redistest.Start(t)
-	near := newSite(t, inRedis(t, server.Addr()), Config{Server: "near"}, Rule{}, 10)
+	near := newSite(t, inRedis(t, server.Addr()), Config{Server: "near"}, nethttp.Rule{}, 10)
 	begun, admit := make(chan struct{}), make(chan struct{})
-	far := newSite(t, inRedis(t, server.Addr()), Config{Server: "far"}, Rule{Key: func(r *http.Request) (string, error) {
+	far := newSite(t, inRedis(t, server.Addr()), Config{Server: "far"}, nethttp.Rule{Key: func(r *http.Request) (string, error) {
 		if r.Header.Get("Slow") != "" {
 			close(begun)
 			<-admit
@@ -291,7 +292,7 @@ func TestRest(t *testing.T) {
 func TestPresenceOfMany(t *testing.T) {
 	const sockets = 100_000
 	shared := memstore.New(memstore.Config{})
-	g, err := New(Config{Server: "a", Rules: []Rule{{Slots: newSlots(t, shared, "user", sockets), Key: keyfuncs.Everyone()}}})
+	g, err := New(Config{Server: "a", Rules: []nethttp.Rule{{Slots: newSlots(t, shared, "user", sockets), Key: keyfuncs.Everyone()}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -313,7 +314,7 @@ func TestPresenceOfMany(t *testing.T) {
 
 // What cannot be asked is an error.
 func TestFleetErrors(t *testing.T) {
-	rules := []Rule{{Slots: newSlots(t, memstore.New(memstore.Config{}), "user", 1), Key: keyfuncs.Everyone()}}
+	rules := []nethttp.Rule{{Slots: newSlots(t, memstore.New(memstore.Config{}), "user", 1), Key: keyfuncs.Everyone()}}
 	g, err := New(Config{Rules: rules})
 	if err != nil {
 		t.Fatal(err)

@@ -3,6 +3,7 @@ package websocketmw
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log"
 	"net"
@@ -40,17 +41,17 @@ func TestConfigFaults(t *testing.T) {
 		fields string
 	}{
 		{Config{}, "Rules"},
-		{Config{Rules: make([]Rule, 9)}, "Rules Rules[0].Key Rules[0].Slots"},
-		{Config{Rules: []Rule{{Slots: a, Key: key}, {Slots: a, Key: key}}}, "Rules[1].Slots"},
-		{Config{Rules: []Rule{{Slots: a, Key: key}, {Slots: fleet, Key: key}, {Slots: elsewhere, Key: key}, {Slots: otherFleet, Key: key}}}, "Rules[3].Slots"},
-		{Config{Rules: []Rule{{Slots: a, Key: key}, {Slots: fleet, Key: key}, {Slots: elsewhere, Key: key}}}, ""},
-		{Config{Rules: []Rule{{Key: key}, {Slots: a, Key: key}}}, "Rules[0].Slots"},
-		{Config{Rules: []Rule{{Slots: a, Key: key}}, Inbound: make([]Inbound, 9)}, "Inbound Inbound[0].Limiter"},
+		{Config{Rules: make([]nethttp.Rule, 9)}, "Rules Rules[0].Key Rules[0].Limiter"},
+		{Config{Rules: []nethttp.Rule{{Slots: a, Key: key}, {Slots: a, Key: key}}}, "Rules[1].Slots"},
+		{Config{Rules: []nethttp.Rule{{Slots: a, Key: key}, {Slots: fleet, Key: key}, {Slots: elsewhere, Key: key}, {Slots: otherFleet, Key: key}}}, "Rules[3].Slots"},
+		{Config{Rules: []nethttp.Rule{{Slots: a, Key: key}, {Slots: fleet, Key: key}, {Slots: elsewhere, Key: key}}}, ""},
+		{Config{Rules: []nethttp.Rule{{Key: key}, {Slots: a, Key: key}}}, "Rules[0].Limiter"},
+		{Config{Rules: []nethttp.Rule{{Slots: a, Key: key}}, Inbound: make([]Inbound, 9)}, "Inbound Inbound[0].Limiter"},
 		{
-			Config{Rules: []Rule{{Slots: a, Key: key}}, KeyErrorStatus: 404, MaxIdle: -1, MaxAge: -1, Drain: -1, OnExcess: 9, ShutdownCode: 1000},
+			Config{Rules: []nethttp.Rule{{Slots: a, Key: key}}, KeyErrorStatus: 404, MaxIdle: -1, MaxAge: -1, Drain: -1, OnExcess: 9, ShutdownCode: 1000},
 			"KeyErrorStatus MaxIdle MaxAge Drain OnExcess ShutdownCode",
 		},
-		{Config{Rules: []Rule{{Slots: a, Key: key}}, KeyErrorStatus: 403, MaxIdle: 1, MaxAge: 1, OnExcess: Shed, ShutdownCode: 1012}, ""},
+		{Config{Rules: []nethttp.Rule{{Slots: a, Key: key}}, KeyErrorStatus: 403, MaxIdle: 1, MaxAge: 1, OnExcess: Shed, ShutdownCode: 1012}, ""},
 	} {
 		_, err := New(c.config)
 		var fields []string
@@ -131,12 +132,12 @@ func TestClassify(t *testing.T) {
 
 // Requests that are not upgrades keep the server's writer and request.
 func TestOthersPassUntouched(t *testing.T) {
-	store := &counter{SlotStore: memstore.New(memstore.Config{})}
+	store := &counter{Noticer: memstore.New(memstore.Config{})}
 	observed := false
 	g, err := New(Config{
-		Rules:   []Rule{{Slots: newSlots(t, store, "ws", 0), Key: keyfuncs.Everyone()}},
+		Rules:   []nethttp.Rule{{Slots: newSlots(t, store, "ws", 0), Key: keyfuncs.Everyone()}},
 		Skip:    func(r *http.Request) bool { return r.URL.Path == "/free" },
-		Observe: func(*http.Request, Verdict) { observed = true },
+		Observe: func(*http.Request, nethttp.Verdict) { observed = true },
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -171,6 +172,7 @@ func TestRefusals(t *testing.T) {
 		limit   string
 		body    string
 		err     error
+		saying  string // the error, if err is nil
 		waits   bool
 	}{
 		{name: "full", status: 429, policy: `"ws";q=0;qu="concurrent-requests"`, limit: `"ws";r=0`, body: full, waits: true},
@@ -184,7 +186,7 @@ func TestRefusals(t *testing.T) {
 			name: "the second of two",
 			change: func(c *Config, s *counter) {
 				first := newSlots(t, s, "first", 9)
-				c.Rules = []Rule{{Slots: first, Key: keyfuncs.Everyone()}, c.Rules[0]}
+				c.Rules = []nethttp.Rule{{Slots: first, Key: keyfuncs.Everyone()}, c.Rules[0]}
 			},
 			status: 429, policy: `"first";q=9;qu="concurrent-requests", "ws";q=0;qu="concurrent-requests"`, limit: `"ws";r=0`, body: full, waits: true,
 		},
@@ -192,7 +194,7 @@ func TestRefusals(t *testing.T) {
 			name: "this server is full",
 			change: func(c *Config, _ *counter) {
 				node := newSlots(t, memstore.New(memstore.Config{}), "node", 0)
-				c.Rules = []Rule{{Slots: newSlots(t, &sharedStore{memstore.New(memstore.Config{})}, "first", 9), Key: keyfuncs.Everyone()}, {Slots: node, Key: keyfuncs.Everyone(), Service: true}}
+				c.Rules = []nethttp.Rule{{Slots: newSlots(t, &sharedStore{memstore.New(memstore.Config{})}, "first", 9), Key: keyfuncs.Everyone()}, {Slots: node, Key: keyfuncs.Everyone(), Service: true}}
 			},
 			status: 503, policy: `"first";q=9;qu="concurrent-requests"`, body: blank("503", "Service Unavailable"), waits: true,
 		},
@@ -219,7 +221,7 @@ func TestRefusals(t *testing.T) {
 		{
 			name:   "an empty key",
 			change: func(c *Config, _ *counter) { c.Rules[0].Key = func(*http.Request) (string, error) { return "", nil } },
-			status: 400, body: blank("400", "Bad Request"), err: errEmptyKey,
+			status: 400, body: blank("400", "Bad Request"), saying: "Key returned an empty key",
 		},
 		{
 			name:   "no key, forbidden",
@@ -234,7 +236,7 @@ func TestRefusals(t *testing.T) {
 		{
 			name: "the application's page",
 			change: func(c *Config, _ *counter) {
-				c.OnRefused = func(w http.ResponseWriter, _ *http.Request, v Verdict) {
+				c.OnRefused = func(w http.ResponseWriter, _ *http.Request, v nethttp.Verdict) {
 					o, _ := v.Full()
 					http.Error(w, o.Slots+" is full", v.Status())
 				}
@@ -242,19 +244,21 @@ func TestRefusals(t *testing.T) {
 			status: 429, policy: `"ws";q=0;qu="concurrent-requests"`, limit: `"ws";r=0`, body: "ws is full\n", waits: true,
 		},
 		{
-			name:   "a page that is not written",
-			change: func(c *Config, _ *counter) { c.OnRefused = func(http.ResponseWriter, *http.Request, Verdict) {} },
+			name: "a page that is not written",
+			change: func(c *Config, _ *counter) {
+				c.OnRefused = func(http.ResponseWriter, *http.Request, nethttp.Verdict) {}
+			},
 			status: 429, policy: `"ws";q=0;qu="concurrent-requests"`, limit: `"ws";r=0`, body: full, waits: true,
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			store := &counter{SlotStore: memstore.New(memstore.Config{})}
-			config := Config{Rules: []Rule{{Slots: newSlots(t, store, "ws", 0), Key: keyfuncs.Everyone()}}}
+			store := &counter{Noticer: memstore.New(memstore.Config{})}
+			config := Config{Rules: []nethttp.Rule{{Slots: newSlots(t, store, "ws", 0), Key: keyfuncs.Everyone()}}}
 			if c.change != nil {
 				c.change(&config, store)
 			}
-			var observed Verdict
-			config.Observe = func(_ *http.Request, v Verdict) { observed = v }
+			var observed nethttp.Verdict
+			config.Observe = func(_ *http.Request, v nethttp.Verdict) { observed = v }
 			g, err := New(config)
 			if err != nil {
 				t.Fatal(err)
@@ -273,7 +277,7 @@ func TestRefusals(t *testing.T) {
 			if c.waits != (after >= 5*time.Second && after <= 10*time.Second) || h.Get("Cache-Control") != "no-store" {
 				t.Errorf("%v", h)
 			}
-			if !errors.Is(observed.Err, c.err) || observed.Status() != c.status || observed.Upgrades() || g.Len() != 0 {
+			if c.saying == "" && !errors.Is(observed.Err, c.err) || !strings.Contains(fmt.Sprint(observed.Err), c.saying) || observed.Status() != c.status || observed.Upgrades() || g.Len() != 0 {
 				t.Errorf("%+v, %d sockets", observed, g.Len())
 			}
 		})
@@ -281,10 +285,10 @@ func TestRefusals(t *testing.T) {
 }
 
 func TestZeroVerdict(t *testing.T) {
-	var v Verdict
+	var v nethttp.Verdict
 	h := make(http.Header)
 	v.SetFields(h)
-	if v.Status() != 503 || v.Problem() == nil || len(h) != 1 || h.Get("Cache-Control") != "no-store" {
+	if v.Status() != 503 || v.Problem() == nil || len(h) != 2 || h.Get("Retry-After") != "5" || h.Get("Cache-Control") != "no-store" {
 		t.Error(v.Status(), string(v.Problem()), h)
 	}
 }
@@ -300,7 +304,7 @@ func (fullStore) AcquireSlots(context.Context, []store.Claim) (store.Grant, erro
 // A refusal never says that more sockets may be opened.
 func TestRefusedWithRoom(t *testing.T) {
 	store := fullStore{memstore.New(memstore.Config{})}
-	g, err := New(Config{Rules: []Rule{
+	g, err := New(Config{Rules: []nethttp.Rule{
 		{Slots: newSlots(t, store, "first", 9), Key: keyfuncs.Everyone()},
 		{Slots: newSlots(t, store, "ws", 5), Key: keyfuncs.Everyone()},
 	}})
@@ -324,25 +328,20 @@ func TestHandshakes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	handshakes, err := nethttp.New(nethttp.Config{Rules: []nethttp.Rule{{Limiter: rate, Key: keyfuncs.RemoteAddr()}}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	store := &counter{SlotStore: memstore.New(memstore.Config{})}
-	g, err := New(Config{Rules: []Rule{{Slots: newSlots(t, store, "ws", 1), Key: keyfuncs.RemoteAddr()}}, Handshakes: handshakes})
+	store := &counter{Noticer: memstore.New(memstore.Config{})}
+	g, err := New(Config{Rules: []nethttp.Rule{
+		{Limiter: rate, Key: keyfuncs.RemoteAddr(), Attempts: true}, {Slots: newSlots(t, store, "ws", 1), Key: keyfuncs.RemoteAddr()},
+	}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	v := g.Check(upgradeRequest())
-	if h, ok := v.Handshake(); v.Status() != 0 || !ok || h.Decision.Remaining != 2 || v.Problem() != nil {
+	if v.Status() != 0 || v.Decision.Remaining != 2 || v.Problem() != nil {
 		t.Fatalf("%+v", v)
-	}
-	if _, ok := (Verdict{}).Handshake(); ok {
-		t.Error("the zero verdict has a handshake")
 	}
 	h := make(http.Header)
 	v.SetFields(h)
-	if got := h.Values("RateLimit"); len(got) != 2 || got[0] != `"handshakes";r=2;t=3600` || got[1] != `"ws";r=0` {
+	if got := h.Values("RateLimit"); len(got) != 1 || got[0] != `"handshakes";r=2;t=3600, "ws";r=0` {
 		t.Error(got)
 	}
 	for range 1000 {
@@ -365,8 +364,8 @@ func TestHandshakes(t *testing.T) {
 	if asked, granted, _ := store.counts(); asked != 3 || granted != 1 {
 		t.Errorf("%d calls to the store, %d granted", asked, granted)
 	}
-	v.Release()
-	v.Release()
+	v.End(nethttp.Outcome{})
+	v.End(nethttp.Outcome{})
 	if _, granted, released := store.counts(); granted != 1 || released != 1 || g.Len() != 0 {
 		t.Errorf("%d released", released)
 	}
@@ -379,7 +378,7 @@ func TestPlansAndKeys(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	g, err := New(Config{Rules: []Rule{{Slots: free, Key: keyfuncs.Header("X-User"), Plan: func(r *http.Request, key string) *core.Slots {
+	g, err := New(Config{Rules: []nethttp.Rule{{Slots: free, Key: keyfuncs.Header("X-User"), PlanSlots: func(r *http.Request, key string) *core.Slots {
 		if r.Header.Get("X-Plan") == "gold" || key == "carl" {
 			return gold
 		}
@@ -413,14 +412,14 @@ func TestStrangePlans(t *testing.T) {
 		"name":  newSlots(t, store, "other", 5),
 		"store": newSlots(t, memstore.New(memstore.Config{}), "ws", 5),
 	} {
-		g, err := New(Config{Rules: []Rule{{Slots: rule, Key: keyfuncs.Everyone(), Plan: func(*http.Request, string) *core.Slots {
+		g, err := New(Config{Rules: []nethttp.Rule{{Slots: rule, Key: keyfuncs.Everyone(), PlanSlots: func(*http.Request, string) *core.Slots {
 			return strange
 		}}}})
 		if err != nil {
 			t.Fatal(err)
 		}
 		v := g.Check(upgradeRequest())
-		if v.Status() != http.StatusInternalServerError || !errors.Is(v.Err, errPlan) || v.Upgrades() {
+		if v.Status() != http.StatusInternalServerError || !strings.Contains(v.Err.Error(), "PlanSlots returned slots of another "+name) || v.Upgrades() {
 			t.Errorf("%s: %d, %v", name, v.Status(), v.Err)
 		}
 		if n, err := strange.Count(t.Context(), ""); n != 0 || err != nil {
@@ -431,9 +430,9 @@ func TestStrangePlans(t *testing.T) {
 
 // While the store is unreachable and everything is admitted, RateLimit is omitted.
 func TestFieldsOfAnOpenStore(t *testing.T) {
-	store := &counter{SlotStore: memstore.New(memstore.Config{}), source: core.SourceOpen}
+	store := &counter{Noticer: memstore.New(memstore.Config{}), source: core.SourceOpen}
 	unlimited := newSlots(t, store, "unlimited", core.NoLimit)
-	g, err := New(Config{Rules: []Rule{{Slots: newSlots(t, store, "ws", 5), Key: keyfuncs.Everyone()}, {Slots: unlimited, Key: keyfuncs.Everyone()}}})
+	g, err := New(Config{Rules: []nethttp.Rule{{Slots: newSlots(t, store, "ws", 5), Key: keyfuncs.Everyone()}, {Slots: unlimited, Key: keyfuncs.Everyone()}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -445,9 +444,9 @@ func TestFieldsOfAnOpenStore(t *testing.T) {
 }
 
 func TestDrainingRefuses(t *testing.T) {
-	store := &counter{SlotStore: memstore.New(memstore.Config{})}
+	store := &counter{Noticer: memstore.New(memstore.Config{})}
 	slots := newSlots(t, store, "ws", 5)
-	g, err := New(Config{Rules: []Rule{{Slots: slots, Key: keyfuncs.Everyone()}}})
+	g, err := New(Config{Rules: []nethttp.Rule{{Slots: slots, Key: keyfuncs.Everyone()}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -494,8 +493,8 @@ func TestJunkAsksNoStore(t *testing.T) {
 func TestObservePanics(t *testing.T) {
 	slots := newSlots(t, memstore.New(memstore.Config{}), "ws", 1)
 	g, err := New(Config{
-		Rules:   []Rule{{Slots: slots, Key: keyfuncs.Everyone()}},
-		Observe: func(*http.Request, Verdict) { panic("observed") },
+		Rules:   []nethttp.Rule{{Slots: slots, Key: keyfuncs.Everyone()}},
+		Observe: func(*http.Request, nethttp.Verdict) { panic("observed") },
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -524,35 +523,35 @@ func TestErrorsNameTheRule(t *testing.T) {
 	limiter := newLimiter(t, core.Unlimited())
 	for _, c := range []struct {
 		name    string
-		rule    Rule
+		rule    nethttp.Rule
 		inbound []Inbound
 		want    string
 		is      error
 	}{
-		{"no key", Rule{Slots: second, Key: absent}, nil, `headgate: websocketmw: Rules[1] (slots "user"): `, keyfuncs.ErrAbsent},
-		{"an empty key", Rule{Slots: second, Key: empty}, nil, `headgate: websocketmw: Rules[1] (slots "user"): `, errEmptyKey},
+		{"no key", nethttp.Rule{Slots: second, Key: absent}, nil, `headgate: guard: Rules[1] (slots "user"): `, keyfuncs.ErrAbsent},
+		{"an empty key", nethttp.Rule{Slots: second, Key: empty}, nil, `headgate: guard: Rules[1] (slots "user"): Key returned an empty key`, nil},
 		{
 			"a plan of other slots",
-			Rule{Slots: second, Key: secret, Plan: func(*http.Request, string) *core.Slots { return strange }},
-			nil, `headgate: websocketmw: Rules[1] (slots "user"): `, errPlan,
+			nethttp.Rule{Slots: second, Key: secret, PlanSlots: func(*http.Request, string) *core.Slots { return strange }},
+			nil, `headgate: guard: Rules[1] (slots "user"): PlanSlots returned slots of another name`, nil,
 		},
 		{
-			"no key for what is sent", Rule{Slots: second, Key: secret},
+			"no key for what is sent", nethttp.Rule{Slots: second, Key: secret},
 			[]Inbound{{Limiter: limiter}, {Limiter: limiter, Key: absent}},
 			`headgate: websocketmw: Inbound[1] (limiter "sent"): `, keyfuncs.ErrAbsent,
 		},
 		{
-			"an empty key for what is sent", Rule{Slots: second, Key: secret},
+			"an empty key for what is sent", nethttp.Rule{Slots: second, Key: secret},
 			[]Inbound{{Limiter: limiter, Key: empty}},
 			`headgate: websocketmw: Inbound[0] (limiter "sent"): `, errEmptyKey,
 		},
 	} {
-		g, err := New(Config{Rules: []Rule{{Slots: first, Key: secret}, c.rule}, Inbound: c.inbound})
+		g, err := New(Config{Rules: []nethttp.Rule{{Slots: first, Key: secret}, c.rule}, Inbound: c.inbound})
 		if err != nil {
 			t.Fatal(err)
 		}
 		err = g.Check(upgradeRequest()).Err
-		if !errors.Is(err, c.is) || !strings.HasPrefix(err.Error(), c.want) || strings.Contains(err.Error(), "secret") {
+		if err == nil || c.is != nil && !errors.Is(err, c.is) || !strings.HasPrefix(err.Error(), c.want) || strings.Contains(err.Error(), "secret") {
 			t.Errorf("%s: %v", c.name, err)
 		}
 	}
@@ -560,13 +559,13 @@ func TestErrorsNameTheRule(t *testing.T) {
 
 // If Shutdown begins while an upgrade is being admitted, its slot is released.
 func TestDrainingDuringCheck(t *testing.T) {
-	store := &counter{SlotStore: memstore.New(memstore.Config{})}
+	store := &counter{Noticer: memstore.New(memstore.Config{})}
 	var g *Guard
 	key := func(*http.Request) (string, error) {
 		g.drain()
 		return "x", nil
 	}
-	g, err := New(Config{Rules: []Rule{{Slots: newSlots(t, store, "ws", 1), Key: key}}})
+	g, err := New(Config{Rules: []nethttp.Rule{{Slots: newSlots(t, store, "ws", 1), Key: key}}})
 	if err != nil {
 		t.Fatal(err)
 	}

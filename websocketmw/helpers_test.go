@@ -18,11 +18,12 @@ import (
 	"github.com/headgate/headgate/core/memstore"
 	"github.com/headgate/headgate/core/store"
 	"github.com/headgate/headgate/keyfuncs"
+	"github.com/headgate/headgate/nethttp"
 )
 
 // A counter is a store of slots that counts calls. It can fail, and lose slots.
 type counter struct {
-	core.SlotStore
+	store.Noticer
 
 	mu                       sync.Mutex
 	asked, granted, released int
@@ -50,7 +51,7 @@ func (c *counter) AcquireSlots(ctx context.Context, claims []store.Claim) (store
 	if c.err != nil {
 		return store.Grant{}, c.err
 	}
-	g, err := c.SlotStore.AcquireSlots(ctx, claims)
+	g, err := c.Noticer.AcquireSlots(ctx, claims)
 	if err == nil {
 		c.granted++
 		g.Hold = &countedHold{g.Hold, c, c.lost}
@@ -121,13 +122,13 @@ type world struct {
 // slots must have been released as granted.
 func newWorld(t *testing.T, limit int64, secure bool, config Config, handler http.Handler) *world {
 	t.Helper()
-	w := &world{t: t, store: &counter{SlotStore: memstore.New(memstore.Config{})}, events: make(chan Event, 1000)}
+	w := &world{t: t, store: &counter{Noticer: memstore.New(memstore.Config{})}, events: make(chan Event, 1000)}
 	var err error
 	if w.slots, err = core.NewSlots(w.store, "ws", limit); err != nil {
 		t.Fatal(err)
 	}
 	if config.Rules == nil {
-		config.Rules = []Rule{{Slots: w.slots, Key: keyfuncs.Everyone()}}
+		config.Rules = []nethttp.Rule{{Slots: w.slots, Key: keyfuncs.Everyone()}}
 	}
 	also := config.Notify
 	config.Notify = func(s *Socket, e Event) {
@@ -167,7 +168,7 @@ func newGuard(t *testing.T, config Config) *Guard {
 
 func newGuardFor(t *testing.T, config Config, limit int64) *Guard {
 	t.Helper()
-	config.Rules = []Rule{{Slots: newSlots(t, memstore.New(memstore.Config{}), "ws", limit), Key: keyfuncs.Everyone()}}
+	config.Rules = []nethttp.Rule{{Slots: newSlots(t, memstore.New(memstore.Config{}), "ws", limit), Key: keyfuncs.Everyone()}}
 	g, err := New(config)
 	if err != nil {
 		t.Fatal(err)
@@ -319,4 +320,13 @@ func take(w http.ResponseWriter) (net.Conn, *bufio.ReadWriter) {
 		panic(err)
 	}
 	return c, rw
+}
+
+// socketOf returns the socket of a verdict, or nil.
+func socketOf(v nethttp.Verdict) *Socket {
+	a, _ := v.Attempt().(*attempt)
+	if a == nil {
+		return nil
+	}
+	return a.socket
 }

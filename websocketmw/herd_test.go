@@ -14,11 +14,11 @@ import (
 // closed returns how many sockets the guard has begun to close.
 func (c *crowd) closed() (n int) {
 	for _, v := range c.open {
-		v.socket.mu.Lock()
-		if v.socket.closing != nil {
+		socketOf(v).mu.Lock()
+		if socketOf(v).closing != nil {
 			n++
 		}
-		v.socket.mu.Unlock()
+		socketOf(v).mu.Unlock()
 	}
 	return n
 }
@@ -30,11 +30,11 @@ func TestMaxAgeIsSpread(t *testing.T) {
 		start := time.Now()
 		c.opens(sockets, core.SourceStore)
 		for _, v := range c.open { // as if they had been hijacked
-			v.socket.mu.Lock()
-			v.socket.opened = start
-			at, _ := v.socket.due()
-			v.socket.wake(time.Until(at))
-			v.socket.mu.Unlock()
+			socketOf(v).mu.Lock()
+			socketOf(v).opened = start
+			at, _ := socketOf(v).due()
+			socketOf(v).wake(time.Until(at))
+			socketOf(v).mu.Unlock()
 		}
 		time.Sleep(time.Until(start.Add(9 * time.Hour)))
 		if n := c.closed(); n > 1 {
@@ -71,7 +71,7 @@ func TestDrain(t *testing.T) {
 				t.Errorf("%d are closed after %v, want %d", n, time.Since(start), want)
 			}
 		}
-		if c.open[0].socket.closing == nil || c.open[sockets-1].socket.closing != nil {
+		if socketOf(c.open[0]).closing == nil || socketOf(c.open[sockets-1]).closing != nil {
 			t.Error("the oldest is not the first")
 		}
 		v := c.guard.Check(upgradeRequest())
@@ -80,7 +80,7 @@ func TestDrain(t *testing.T) {
 			t.Errorf("%d %v", v.Status(), h)
 		}
 		for _, v := range c.open {
-			v.Release()
+			socketOf(v).end()
 		}
 		if err := <-done; err != nil || time.Since(start) > drain {
 			t.Errorf("%v after %v", err, time.Since(start))
@@ -109,7 +109,7 @@ func TestDrainEnds(t *testing.T) {
 		synctest.Wait()
 		start := time.Now()
 		for _, v := range c.open {
-			v.Release()
+			socketOf(v).end()
 		}
 		if err := <-done; err != nil || time.Since(start) > 0 {
 			t.Errorf("%v after %v", err, time.Since(start))

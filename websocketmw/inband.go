@@ -13,6 +13,7 @@ import (
 	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/core/memstore"
 	"github.com/headgate/headgate/internal/record"
+	"github.com/headgate/headgate/nethttp"
 )
 
 const (
@@ -49,13 +50,14 @@ func (b *inBand) allows(ctx context.Context, key string) bool {
 
 // refuseInBand accepts an upgrade and closes it with the reason of the refusal, which a
 // browser gives to scripts. It reports whether it did.
-func (g *Guard) refuseInBand(w http.ResponseWriter, r *http.Request, v Verdict) bool {
+func (g *Guard) refuseInBand(w http.ResponseWriter, r *http.Request, v nethttp.Verdict) bool {
 	s := v.Status()
 	if g.inBand == nil || s != http.StatusTooManyRequests && s != http.StatusServiceUnavailable || r.Header.Get("Origin") == "" ||
 		classify(r) != upgrade || !record.CanHijack(w) {
 		return false
 	}
-	if !g.inBand.allows(r.Context(), v.share.Reveal()) {
+	a, _ := v.Attempt().(*attempt)
+	if a == nil || !a.inBand || !g.inBand.allows(r.Context(), a.share.Reveal()) {
 		return false
 	}
 	conn, rw, err := http.NewResponseController(w).Hijack()
@@ -64,7 +66,7 @@ func (g *Guard) refuseInBand(w http.ResponseWriter, r *http.Request, v Verdict) 
 	}
 	defer conn.Close() //nolint:errcheck // nothing to do about it
 	_ = conn.SetDeadline(time.Now().Add(inBandTimeout))
-	if _, err := conn.Write(append(accept(r, v), closeFrame(codeTryAgain, v.reason())...)); err != nil || rw == nil {
+	if _, err := conn.Write(append(accept(r, v), closeFrame(codeTryAgain, reason(v))...)); err != nil || rw == nil {
 		return true
 	}
 	// Read the answer: closing a TCP connection with unread data resets it, and the peer
@@ -81,7 +83,7 @@ func (g *Guard) refuseInBand(w http.ResponseWriter, r *http.Request, v Verdict) 
 
 // accept returns the 101 (RFC 6455, section 4.2.2). Browsers reject it without one of the
 // protocols that they offered.
-func accept(r *http.Request, v Verdict) []byte {
+func accept(r *http.Request, v nethttp.Verdict) []byte {
 	const guid = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 	sum := sha1.Sum([]byte(strings.Trim(r.Header.Get("Sec-Websocket-Key"), " \t") + guid)) //nolint:gosec // see above
 	h := make(http.Header)
@@ -100,10 +102,12 @@ func accept(r *http.Request, v Verdict) []byte {
 }
 
 // reason returns the reason for the Close frame, at most maxReason bytes.
-func (v Verdict) reason() string {
+func reason(v nethttp.Verdict) string {
 	what := "not available"
 	if o, ok := v.Full(); ok && v.Status() == http.StatusTooManyRequests {
 		what = fmt.Sprintf("limit %q is reached", o.Slots)
 	}
-	return fmt.Sprintf("%s; retry in %d s", what, v.wait)
+	h := make(http.Header)
+	v.SetFields(h)
+	return fmt.Sprintf("%s; retry in %s s", what, h.Get("Retry-After"))
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/core/memstore"
 	"github.com/headgate/headgate/keyfuncs"
+	"github.com/headgate/headgate/nethttp"
 )
 
 func withFieldsOf(fields string) string {
@@ -62,11 +63,11 @@ func TestInBandIsLimited(t *testing.T) {
 		none, all := newSlots(t, store, "ws", 0), newSlots(t, store, "all", 0)
 		user := func(r *http.Request) (string, error) { return r.Header.Get("User"), nil }
 		guards := map[string]*Guard{}
-		for name, rule := range map[string]Rule{
+		for name, rule := range map[string]nethttp.Rule{
 			"user":    {Slots: none, Key: user},
 			"service": {Slots: all, Key: keyfuncs.Everyone(), Service: true},
 		} {
-			g, err := New(Config{Rules: []Rule{rule}, InBand: true})
+			g, err := New(Config{Rules: []nethttp.Rule{rule}, InBand: true})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -107,13 +108,15 @@ func TestInBandIsLimited(t *testing.T) {
 }
 
 func TestReasonsFit(t *testing.T) {
-	v := Verdict{status: 429, wait: 10, limits: []core.Occupancy{{Slots: strings.Repeat(`"`, 64), Held: 1}}}
-	if n := len(closeFrame(1013, v.reason())); n > 127 {
-		t.Error(n)
-	}
-	v = Verdict{status: 503, wait: 10, limits: []core.Occupancy{{Slots: "service", Held: 1}}}
-	if got := v.reason(); got != "not available; retry in 10 s" {
-		t.Error(got)
+	long := strings.Repeat(`"`, 64)
+	for service, want := range map[bool]string{false: fmt.Sprintf("limit %q is reached; retry in ", long), true: "not available; retry in "} {
+		g := core.Must(New(Config{Rules: []nethttp.Rule{{
+			Slots: newSlots(t, memstore.New(memstore.Config{}), long, 0), Key: keyfuncs.Everyone(), Service: service,
+		}}}))
+		got := reason(g.Check(upgradeRequest()))
+		if n := len(closeFrame(1013, got)); n > 127 || !strings.HasPrefix(got, want) || service && !strings.HasSuffix(got, " s") {
+			t.Errorf("%d bytes: %s", n, got)
+		}
 	}
 }
 
@@ -136,7 +139,7 @@ func TestInBandTimesOut(t *testing.T) {
 	for _, reads := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
 			g, err := New(Config{
-				Rules:  []Rule{{Slots: newSlots(t, memstore.New(memstore.Config{}), "ws", 0), Key: keyfuncs.Everyone()}},
+				Rules:  []nethttp.Rule{{Slots: newSlots(t, memstore.New(memstore.Config{}), "ws", 0), Key: keyfuncs.Everyone()}},
 				InBand: true,
 			})
 			if err != nil {

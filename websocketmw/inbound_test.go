@@ -20,6 +20,7 @@ import (
 	"github.com/headgate/headgate/core/memstore"
 	"github.com/headgate/headgate/core/store"
 	"github.com/headgate/headgate/keyfuncs"
+	"github.com/headgate/headgate/nethttp"
 )
 
 // heard is what a handler read.
@@ -657,7 +658,7 @@ func TestInboundStoreAway(t *testing.T) {
 
 func TestInboundKeys(t *testing.T) {
 	g, err := New(Config{
-		Rules:   []Rule{{Slots: newSlots(t, memstore.New(memstore.Config{}), "ws", 1), Key: keyfuncs.Everyone()}},
+		Rules:   []nethttp.Rule{{Slots: newSlots(t, memstore.New(memstore.Config{}), "ws", 1), Key: keyfuncs.Everyone()}},
 		Inbound: []Inbound{{Limiter: newLimiter(t, core.Unlimited()), Key: keyfuncs.Header("X-User")}},
 	})
 	if err != nil {
@@ -670,7 +671,7 @@ func TestInboundKeys(t *testing.T) {
 		t.Errorf("%+v", v)
 	}
 	_, err = New(Config{
-		Rules:   []Rule{{Slots: newSlots(t, memstore.New(memstore.Config{}), "ws", 1), Key: keyfuncs.Everyone()}},
+		Rules:   []nethttp.Rule{{Slots: newSlots(t, memstore.New(memstore.Config{}), "ws", 1), Key: keyfuncs.Everyone()}},
 		Inbound: []Inbound{{Unit: 9, Over: 9}},
 	})
 	for _, field := range []string{"Inbound[0].Limiter", "Inbound[0].Unit", "Inbound[0].Over"} {

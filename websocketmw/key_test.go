@@ -11,6 +11,7 @@ import (
 	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/core/memstore"
 	"github.com/headgate/headgate/keyfuncs"
+	"github.com/headgate/headgate/nethttp"
 )
 
 // The sockets of a key are those that count for it, the oldest first, until they end. Rules of
@@ -19,14 +20,14 @@ func TestSocketsOfAKey(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		shop := memstore.New(memstore.Config{})
 		users, service := newSlots(t, shop, "user", 3), newSlots(t, memstore.New(memstore.Config{}), "service", 100)
-		g, err := New(Config{ObserveOnly: true, Rules: []Rule{
+		g, err := New(Config{ObserveOnly: true, Rules: []nethttp.Rule{
 			{Slots: service, Key: func(*http.Request) (string, error) { return "anna", nil }},
 			{Slots: users, Key: keyfuncs.Header("X-User")},
 		}})
 		if err != nil {
 			t.Fatal(err)
 		}
-		var open []Verdict
+		var open []nethttp.Verdict
 		for i := range 10 {
 			v := g.Check(upgradeRequest("X-User", []string{"anna", "ben"}[i%2]))
 			if v.Status() != 0 {
@@ -38,7 +39,7 @@ func TestSocketsOfAKey(t *testing.T) {
 			t.Fatal(len(all))
 		}
 		for _, i := range []int{4, 0, 2, 5, 1, 3} {
-			open[i].socket.serve(open[i].socket.base)
+			socketOf(open[i]).serve(socketOf(open[i]).base)
 			time.Sleep(time.Second)
 		}
 		check := func(slots, key string, want ...int) {
@@ -46,7 +47,7 @@ func TestSocketsOfAKey(t *testing.T) {
 			var got []string
 			for _, s := range g.Sockets(slots, key) {
 				for i, v := range open {
-					if v.socket == s {
+					if socketOf(v) == s {
 						got = append(got, fmt.Sprint(i))
 					}
 				}
@@ -62,10 +63,10 @@ func TestSocketsOfAKey(t *testing.T) {
 		check("user", "service")
 		check("", "anna")
 		check("service", "ben")
-		open[0].Release()
+		socketOf(open[0]).end()
 		check("user", "anna", 4, 2)
 		for _, v := range open {
-			v.Release()
+			socketOf(v).end()
 		}
 		check("service", "anna")
 	})
@@ -77,7 +78,7 @@ func TestCloseTheSocketsOfAKey(t *testing.T) {
 	for _, secure := range []bool{false, true} {
 		shop := memstore.New(memstore.Config{})
 		users := newSlots(t, shop, "user", 9)
-		w := newWorld(t, 0, secure, Config{Rules: []Rule{{Slots: users, Key: keyfuncs.Header("X-User")}}},
+		w := newWorld(t, 0, secure, Config{Rules: []nethttp.Rule{{Slots: users, Key: keyfuncs.Header("X-User")}}},
 			http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 				c, _ := take(w)
 				go serveUntilClose(c)
@@ -121,7 +122,7 @@ func held(t *testing.T, slots *core.Slots, key string) int64 {
 func TestSocketsOfABusyKey(t *testing.T) {
 	const sockets = 100_000
 	users := newSlots(t, memstore.New(memstore.Config{}), "user", core.NoLimit)
-	g, err := New(Config{Rules: []Rule{{Slots: users, Key: keyfuncs.Header("X-User")}}})
+	g, err := New(Config{Rules: []nethttp.Rule{{Slots: users, Key: keyfuncs.Header("X-User")}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -138,7 +139,7 @@ func TestSocketsOfABusyKey(t *testing.T) {
 				return
 			default:
 				v := g.Check(upgradeRequest("X-User", "ben"))
-				v.Release()
+				socketOf(v).end()
 			}
 		}
 	}()

@@ -8,10 +8,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/core/memstore"
 	"github.com/headgate/headgate/keyfuncs"
 	"github.com/headgate/headgate/limits"
+	"github.com/headgate/headgate/nethttp"
 )
 
 // A rule takes the slots of the document, by the request's plan and its key, and from the next
@@ -38,7 +38,7 @@ func TestLimitOfADocument(t *testing.T) {
 		t.Fatal(err)
 	}
 	plan := func(r *http.Request) string { return r.Header.Get("X-Plan") }
-	g, err := New(Config{Rules: []Rule{{Limit: ws, Key: keyfuncs.Header("X-User"), PlanName: plan}, {Limit: other, Key: keyfuncs.Everyone()}}})
+	g, err := New(Config{Rules: []nethttp.Rule{{LimitSlots: ws, Key: keyfuncs.Header("X-User"), PlanName: plan}, {LimitSlots: other, Key: keyfuncs.Everyone()}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -66,27 +66,5 @@ func TestLimitOfADocument(t *testing.T) {
 	}
 	if n, err := ws.For("", "").Count(t.Context(), "carl"); n != 0 || err != nil {
 		t.Errorf("%d are held, %v", n, err)
-	}
-
-	third, err := limits.Open(t.Context(), store, store, limits.Bytes([]byte(`{"slots": {"third": {"plans": {"a": 1}}}}`)), limits.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer third.Close()
-	strange, err := third.Slots("third")
-	if err != nil {
-		t.Fatal(err)
-	}
-	key := keyfuncs.Everyone()
-	for want, all := range map[string][]Rule{
-		"Rules[0].Limit: there are Slots too":                              {{Limit: ws, Slots: newSlots(t, store, "x", 1), Key: key}},
-		"Rules[0].Plan: the plans are those":                               {{Limit: ws, Plan: func(*http.Request, string) *core.Slots { return nil }, Key: key}},
-		"Rules[0].PlanName: it is for Limit":                               {{Slots: newSlots(t, store, "x", 1), PlanName: plan, Key: key}},
-		"Rules[1].Limit: with Rules[0]: both":                              {{Limit: ws, Key: key}, {Limit: ws, Key: key}},
-		"Rules[1].Limit: with Rules[0]: the limits are of different books": {{Limit: ws, Key: key}, {Limit: strange, Key: key}},
-	} {
-		if _, err := New(Config{Rules: all}); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%v, not %s", err, want)
-		}
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/headgate/headgate/core/memstore"
 	"github.com/headgate/headgate/core/store"
 	"github.com/headgate/headgate/keyfuncs"
+	"github.com/headgate/headgate/nethttp"
 )
 
 // A staying store is one that two servers of a test share: what one closes the other keeps.
@@ -27,7 +28,7 @@ func TestDrainedSocketsMove(t *testing.T) {
 		var refused, moved atomic.Int64
 		var arrivals [steps + 1]atomic.Int64
 		guard := func(c Config) *Guard {
-			c.Rules = []Rule{{Slots: newSlots(t, shop, "service", sockets), Key: keyfuncs.Everyone(), Service: true}}
+			c.Rules = []nethttp.Rule{{Slots: newSlots(t, shop, "service", sockets), Key: keyfuncs.Everyone(), Service: true}}
 			g, err := New(c)
 			if err != nil {
 				t.Fatal(err)
@@ -52,10 +53,10 @@ func TestDrainedSocketsMove(t *testing.T) {
 			if v.Status() != 0 {
 				t.Fatal(v.Status())
 			}
-			v.socket.serve(v.socket.base)
+			socketOf(v).serve(socketOf(v).base)
 			go func() {
-				<-v.socket.toClose
-				v.Release() // the client has answered
+				<-socketOf(v).toClose
+				socketOf(v).end() // the client has answered
 			}()
 		}
 		if v := to.Check(upgradeRequest()); v.Status() != 503 {

@@ -5,6 +5,8 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"testing"
+
+	"github.com/headgate/headgate/nethttp"
 )
 
 // OnRefused has what the server's writer offers, and the guard answers if OnRefused has
@@ -39,7 +41,7 @@ func TestOnRefused(t *testing.T) {
 		}, []int{418}, "short"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			w := newWorld(t, 0, false, Config{OnRefused: func(w http.ResponseWriter, _ *http.Request, _ Verdict) {
+			w := newWorld(t, 0, false, Config{OnRefused: func(w http.ResponseWriter, _ *http.Request, _ nethttp.Verdict) {
 				c.refused(w)
 			}}, http.NotFoundHandler())
 			p := w.dial(handshakeText)
@@ -58,7 +60,7 @@ func TestOnRefused(t *testing.T) {
 
 // OnRefused is not offered what the server's writer does not have.
 func TestOnRefusedWithoutHijack(t *testing.T) {
-	w := newWorld(t, 0, false, Config{OnRefused: func(w http.ResponseWriter, _ *http.Request, _ Verdict) {
+	w := newWorld(t, 0, false, Config{OnRefused: func(w http.ResponseWriter, _ *http.Request, _ nethttp.Verdict) {
 		if _, ok := w.(http.Hijacker); ok {
 			t.Error("a recorder can hijack")
 		}

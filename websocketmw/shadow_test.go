@@ -31,24 +31,29 @@ func TestShadowRefusesNothing(t *testing.T) {
 		status int
 		held   int64
 	}{
-		{name: "admitted", change: func(c *Config, s *counter) { c.Rules[0].Plan = planOf(t, s, "ws", 1) }, held: 1},
+		{name: "admitted", change: func(c *Config, s *counter) { c.Rules[0].PlanSlots = planOf(t, s, "ws", 1) }, held: 1},
 		{name: "full", change: func(*Config, *counter) {}, status: 429},
 		{name: "in band", change: func(c *Config, _ *counter) { c.InBand = true }, fields: []string{"Origin", "http://a"}, status: 429},
 		{name: "the store is away", change: func(_ *Config, s *counter) { s.err = core.ErrUnavailable }, status: 503},
 		{name: "no key", change: func(c *Config, _ *counter) { c.Rules[0].Key = absent }, status: 400},
-		{name: "another name", change: func(c *Config, s *counter) { c.Rules[0].Plan = planOf(t, s, "other", 1) }, status: 500},
+		{name: "another name", change: func(c *Config, s *counter) { c.Rules[0].PlanSlots = planOf(t, s, "other", 1) }, status: 500},
 		{name: "no key of Inbound", change: func(c *Config, _ *counter) {
 			c.Inbound = []Inbound{{Limiter: newLimiter(t, core.Blocked()), Key: absent}}
 		}, status: 400},
 		{name: "malformed", change: func(*Config, *counter) {}, fields: []string{"Sec-WebSocket-Key", "junk"}, status: 400},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			store := &counter{SlotStore: memstore.New(memstore.Config{})}
-			config := Config{Rules: []Rule{{Slots: newSlots(t, store, "ws", 0), Key: keyfuncs.Everyone()}}, ObserveOnly: true}
-			config.OnRefused = func(http.ResponseWriter, *http.Request, Verdict) { t.Error("OnRefused is called") }
+			store := &counter{Noticer: memstore.New(memstore.Config{})}
+			config := Config{Rules: []nethttp.Rule{{Slots: newSlots(t, store, "ws", 0), Key: keyfuncs.Everyone()}}, ObserveOnly: true}
+			shutdown := false
+			config.OnRefused = func(http.ResponseWriter, *http.Request, nethttp.Verdict) {
+				if !shutdown {
+					t.Error("OnRefused is called")
+				}
+			}
 			c.change(&config, store)
 			var observed []int
-			config.Observe = func(_ *http.Request, v Verdict) {
+			config.Observe = func(_ *http.Request, v nethttp.Verdict) {
 				observed = append(observed, v.Status())
 				if len(observed) == 1 && v.Upgrades() != (c.status == 0) {
 					t.Error("a refused verdict has a socket, or an admitted one has none")
@@ -96,8 +101,7 @@ func TestShadowRefusesNothing(t *testing.T) {
 				t.Fatal(err)
 			}
 			w = httptest.NewRecorder()
-			config.OnRefused = nil
-			g.config.OnRefused = nil
+			shutdown = true
 			if h.ServeHTTP(w, upgradeRequest()); w.Code != 503 || runs != 1 {
 				t.Error(w.Code, runs)
 			}
@@ -110,17 +114,13 @@ func planOf(t *testing.T, s core.SlotStore, name string, limit int64) func(*http
 	return func(*http.Request, string) *core.Slots { return slots }
 }
 
-// Handshakes enforces, unless it is in shadow mode itself.
-func TestShadowOfHandshakes(t *testing.T) {
+// Rates are in shadow together with slots.
+func TestShadowOfRates(t *testing.T) {
 	for _, shadow := range []bool{false, true} {
-		rates, err := nethttp.New(nethttp.Config{
+		g := core.Must(New(Config{
 			Rules:       []nethttp.Rule{{Limiter: newLimiter(t, core.Blocked()), Key: keyfuncs.Everyone()}},
 			ObserveOnly: shadow,
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		g := newGuard(t, Config{Handshakes: rates, ObserveOnly: true})
+		}))
 		if got := g.Check(upgradeRequest()); (got.Status() == 0) != shadow {
 			t.Errorf("in shadow: %v, %d", shadow, got.Status())
 		}
@@ -239,7 +239,7 @@ func TestShadowOfExcess(t *testing.T) {
 			t.Errorf("%d would be closed, %d asked for", gone, asked)
 		}
 		for _, v := range c.open {
-			if v.socket.closing != nil {
+			if socketOf(v).closing != nil {
 				t.Error("one is closed")
 			}
 		}
@@ -249,7 +249,7 @@ func TestShadowOfExcess(t *testing.T) {
 // A guard that is shut down between verdict and admission refuses.
 func TestShadowWhileDraining(t *testing.T) {
 	var g *Guard
-	g = newGuard(t, Config{ObserveOnly: true, Observe: func(*http.Request, Verdict) { g.drain() }})
+	g = newGuard(t, Config{ObserveOnly: true, Observe: func(*http.Request, nethttp.Verdict) { g.drain() }})
 	v := g.Check(upgradeRequest("Sec-WebSocket-Key", "junk"))
 	if v.Status() != 503 && v.Status() != 400 || v.Upgrades() || g.Len() != 0 {
 		t.Error(v.Status(), g.Len())
@@ -287,7 +287,7 @@ func TestTrials(t *testing.T) {
 					},
 				})})
 				g := core.Must(New(Config{
-					Rules:       []Rule{{Slots: newSlots(t, store, "ws", 1), Key: keyfuncs.Everyone()}},
+					Rules:       []nethttp.Rule{{Slots: newSlots(t, store, "ws", 1), Key: keyfuncs.Everyone()}},
 					Inbound:     []Inbound{{Limiter: core.Must(core.New(store, "sent", core.Blocked())), Over: c.over}},
 					ObserveOnly: c.shadow,
 				}))
@@ -297,7 +297,7 @@ func TestTrials(t *testing.T) {
 				if passes := second.Status() == 0; passes != c.slots {
 					t.Errorf("the second socket: status %d", second.Status())
 				}
-				second.Release()
+				second.End(nethttp.Outcome{})
 				p.send(masked(0x81, "hello"))
 				synctest.Wait()
 				p.Close()

@@ -7,6 +7,7 @@ import (
 	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/core/memstore"
 	"github.com/headgate/headgate/keyfuncs"
+	"github.com/headgate/headgate/nethttp"
 )
 
 // Limit returns a guard of one limit, which is kept in this process: each key may have n
@@ -23,7 +24,7 @@ import (
 //
 //	slots := core.Must(core.NewSlots(memstore.New(memstore.Config{}), "ws", 5))
 //	sockets := core.Must(websocketmw.New(websocketmw.Config{
-//		Rules: []websocketmw.Rule{{Slots: slots, Key: keyfuncs.RemoteAddr()}},
+//		Rules: []nethttp.Rule{{Slots: slots, Key: keyfuncs.RemoteAddr()}},
 //	}))
 //
 // The error joins all that is wrong.
@@ -41,5 +42,5 @@ func LimitIn(s core.SlotStore, name string, key keyfuncs.Func, n int64) (*Guard,
 	if err != nil {
 		return nil, err
 	}
-	return New(Config{Rules: []Rule{{Slots: slots, Key: key}}})
+	return New(Config{Rules: []nethttp.Rule{{Slots: slots, Key: key}}})
 }

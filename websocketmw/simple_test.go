@@ -64,7 +64,7 @@ func TestLimitsShareOnlyAStore(t *testing.T) {
 	store, key := memstore.New(memstore.Config{}), keyfuncs.Everyone()
 	check := func(g *Guard) int {
 		v := g.Check(upgradeRequest())
-		t.Cleanup(v.Release)
+		t.Cleanup(func() { v.End(nethttp.Outcome{}) })
 		return v.Status()
 	}
 	for i, want := range []int{0, 0} {
@@ -82,25 +82,23 @@ func TestLimitsShareOnlyAStore(t *testing.T) {
 // Adapters learn where a guard is mounted what it needs.
 func TestMount(t *testing.T) {
 	slots := core.Must(core.NewSlots(memstore.New(memstore.Config{}), "ws", 1))
-	plain := Rule{Slots: slots, Key: keyfuncs.Everyone()}
+	plain := nethttp.Rule{Slots: slots, Key: keyfuncs.Everyone()}
 	planned := plain
-	planned.Plan = func(*http.Request, string) *core.Slots { return nil }
+	planned.PlanSlots = func(*http.Request, string) *core.Slots { return nil }
 	for _, test := range []struct {
 		name      string
 		config    Config
 		functions bool
 	}{
-		{"keys", Config{Rules: []Rule{plain}}, false},
-		{"a rule's function", Config{Rules: []Rule{planned}}, true},
-		{"a guard's function", Config{Rules: []Rule{plain}, Observe: func(*http.Request, Verdict) {}}, true},
-		{"a function of Handshakes", Config{Rules: []Rule{plain}, Handshakes: core.Must(nethttp.New(nethttp.Config{
-			Rules: []nethttp.Rule{{
-				Limiter: core.Must(core.New(memstore.New(memstore.Config{}), "rate", core.Unlimited())), Key: keyfuncs.Everyone(),
-				Cost: func(*http.Request) int64 { return 1 },
-			}},
-		}))}, true},
+		{"keys", Config{Rules: []nethttp.Rule{plain}}, false},
+		{"a rule's function", Config{Rules: []nethttp.Rule{planned}}, true},
+		{"a guard's function", Config{Rules: []nethttp.Rule{plain}, Observe: func(*http.Request, nethttp.Verdict) {}}, true},
+		{"a function of a rate", Config{Rules: []nethttp.Rule{plain, {
+			Limiter: core.Must(core.New(memstore.New(memstore.Config{}), "rate", core.Unlimited())), Key: keyfuncs.Everyone(),
+			Cost: func(*http.Request) int64 { return 1 },
+		}}}, true},
 	} {
-		if got := core.Must(New(test.config)).Mount(); got != test.functions {
+		if got := core.Must(New(test.config)).Mount(nethttp.Ends | nethttp.Upgrades); got != test.functions {
 			t.Errorf("%s: functions: %v", test.name, got)
 		}
 	}
@@ -122,23 +120,23 @@ func TestMount(t *testing.T) {
 // A key that an adapter has to carry is known where the guard is mounted.
 func TestCarriedKey(t *testing.T) {
 	slots := core.Must(core.NewSlots(memstore.New(memstore.Config{}), "ws", 1))
-	key := carried.Mark(keyfuncs.Func(func(*http.Request) (string, error) { return "anna", nil }))
+	key := carried.Required(keyfuncs.Func(func(*http.Request) (string, error) { return "anna", nil }))
 	for name, test := range map[string]struct {
 		config Config
 		panics string
 	}{
-		"a rule's": {Config{Rules: []Rule{{Slots: slots, Key: key}}}, `Rules[0].Key (slots "ws") is from a framework's context`},
+		"a rule's": {Config{Rules: []nethttp.Rule{{Slots: slots, Key: key}}}, `Rules[0].Key (slots "ws") is from a framework's context`},
 		"of Inbound": {Config{
-			Rules:   []Rule{{Slots: slots, Key: keyfuncs.Everyone()}},
+			Rules:   []nethttp.Rule{{Slots: slots, Key: keyfuncs.Everyone()}},
 			Inbound: []Inbound{{Limiter: core.Must(core.New(memstore.New(memstore.Config{}), "in", core.Unlimited())), Key: key}},
 		}, "Inbound[0].Key is from a framework's context"},
-		"of Handshakes": {Config{
-			Rules:      []Rule{{Slots: slots, Key: keyfuncs.Everyone()}},
-			Handshakes: core.Must(nethttp.Limit("hands", key, core.Unlimited())),
-		}, `Rules[0].Key (limiter "hands") is from a framework's context`},
+		"of a rate": {Config{Rules: []nethttp.Rule{
+			{Slots: slots, Key: keyfuncs.Everyone()},
+			{Limiter: core.Must(core.New(memstore.New(memstore.Config{}), "hands", core.Unlimited())), Key: key},
+		}}, `Rules[1].Key (limiter "hands") is from a framework's context`},
 	} {
 		guard := core.Must(New(test.config))
-		if !guard.Mount() {
+		if !guard.Mount(nethttp.Ends, nethttp.Upgrades) {
 			t.Errorf("%s is not carried", name)
 		}
 		func() {

@@ -21,6 +21,7 @@ import (
 	"github.com/headgate/headgate/core/memstore"
 	"github.com/headgate/headgate/internal/record"
 	"github.com/headgate/headgate/keyfuncs"
+	"github.com/headgate/headgate/nethttp"
 )
 
 // serveEcho reads until the peer closes, and closes.
@@ -319,8 +320,8 @@ func TestWriteTo(t *testing.T) {
 
 // The guard's writer has Hijack only if the server's has it.
 func TestNoHijack(t *testing.T) {
-	store := &counter{SlotStore: memstore.New(memstore.Config{})}
-	g, err := New(Config{Rules: []Rule{{Slots: newSlots(t, store, "ws", 1), Key: keyfuncs.Everyone()}}})
+	store := &counter{Noticer: memstore.New(memstore.Config{})}
+	g, err := New(Config{Rules: []nethttp.Rule{{Slots: newSlots(t, store, "ws", 1), Key: keyfuncs.Everyone()}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -348,8 +349,8 @@ type wrapping struct{ http.ResponseWriter }
 func (w wrapping) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
 func TestHijackFails(t *testing.T) {
-	store := &counter{SlotStore: memstore.New(memstore.Config{})}
-	g, err := New(Config{Rules: []Rule{{Slots: newSlots(t, store, "ws", 1), Key: keyfuncs.Everyone()}}})
+	store := &counter{Noticer: memstore.New(memstore.Config{})}
+	g, err := New(Config{Rules: []nethttp.Rule{{Slots: newSlots(t, store, "ws", 1), Key: keyfuncs.Everyone()}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -431,8 +432,8 @@ func TestStream(t *testing.T) {
 }
 
 func testStream(t *testing.T) {
-	store := &counter{SlotStore: memstore.New(memstore.Config{})}
-	g, err := New(Config{Rules: []Rule{{Slots: newSlots(t, store, "ws", 1), Key: keyfuncs.Everyone()}}})
+	store := &counter{Noticer: memstore.New(memstore.Config{})}
+	g, err := New(Config{Rules: []nethttp.Rule{{Slots: newSlots(t, store, "ws", 1), Key: keyfuncs.Everyone()}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -476,7 +477,7 @@ func testStream(t *testing.T) {
 
 // A socket has the context of its request before it is served.
 func TestContextBeforeTheHandler(t *testing.T) {
-	g, err := New(Config{Rules: []Rule{{Slots: newSlots(t, memstore.New(memstore.Config{}), "ws", 1), Key: keyfuncs.Everyone()}}})
+	g, err := New(Config{Rules: []nethttp.Rule{{Slots: newSlots(t, memstore.New(memstore.Config{}), "ws", 1), Key: keyfuncs.Everyone()}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -484,9 +485,9 @@ func TestContextBeforeTheHandler(t *testing.T) {
 	r.ProtoMajor, r.Header = 2, http.Header{":protocol": {"websocket"}}
 	ctx, leave := context.WithCancel(r.Context())
 	v := g.Check(r.WithContext(ctx))
-	v.socket.Context()
+	socketOf(v).Context()
 	v.Serve(httptest.NewRecorder(), r.WithContext(ctx), http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-		if s, ok := FromContext(r.Context()); !ok || s != v.socket {
+		if s, ok := FromContext(r.Context()); !ok || s != socketOf(v) {
 			t.Error("the context has no socket")
 		}
 		leave()
@@ -502,7 +503,7 @@ func TestStreamEnds(t *testing.T) {
 	for _, early := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
 			slots := newSlots(t, memstore.New(memstore.Config{}), "ws", 1)
-			g, err := New(Config{Rules: []Rule{{Slots: slots, Key: keyfuncs.Everyone()}}, MaxAge: time.Minute})
+			g, err := New(Config{Rules: []nethttp.Rule{{Slots: slots, Key: keyfuncs.Everyone()}}, MaxAge: time.Minute})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -510,7 +511,7 @@ func TestStreamEnds(t *testing.T) {
 			r.ProtoMajor, r.Header = 2, http.Header{":protocol": {"websocket"}}
 			v := g.Check(r)
 			if early {
-				v.socket.Close(1001, "")
+				socketOf(v).Close(1001, "")
 			}
 			begin := time.Now()
 			v.Serve(httptest.NewRecorder(), r, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {

@@ -11,6 +11,7 @@ import (
 	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/core/memstore"
 	"github.com/headgate/headgate/keyfuncs"
+	"github.com/headgate/headgate/nethttp"
 )
 
 // A crowd is a guard with many sockets, in a bubble.
@@ -18,7 +19,7 @@ type crowd struct {
 	t     *testing.T
 	store *counter
 	guard *Guard
-	open  []Verdict
+	open  []nethttp.Verdict
 
 	mu   sync.Mutex
 	shed []time.Time // or aged
@@ -26,9 +27,9 @@ type crowd struct {
 
 func inCrowd(t *testing.T, config Config, f func(c *crowd)) {
 	synctest.Test(t, func(t *testing.T) { // fails if a goroutine is left
-		c := &crowd{t: t, store: &counter{SlotStore: memstore.New(memstore.Config{}), doubt: make(chan struct{})}}
+		c := &crowd{t: t, store: &counter{Noticer: memstore.New(memstore.Config{}), doubt: make(chan struct{})}}
 		var err error
-		config.Rules = []Rule{{Slots: newSlots(t, c.store, "ws", 10_000), Key: keyfuncs.Everyone()}}
+		config.Rules = []nethttp.Rule{{Slots: newSlots(t, c.store, "ws", 10_000), Key: keyfuncs.Everyone()}}
 		config.Notify = func(_ *Socket, e Event) {
 			if e.Kind == EventShed || e.Kind == EventAged {
 				c.mu.Lock()
@@ -42,7 +43,7 @@ func inCrowd(t *testing.T, config Config, f func(c *crowd)) {
 		}
 		f(c)
 		for _, v := range c.open {
-			v.Release()
+			socketOf(v).end()
 		}
 		if _, granted, released := c.store.counts(); granted != released {
 			t.Errorf("%d slots granted, %d released", granted, released)
@@ -61,7 +62,7 @@ func (c *crowd) opens(n int, source core.Source) {
 		if v.Status() != 0 {
 			c.t.Fatal(v.Status())
 		}
-		v.socket.serve(v.socket.base)
+		socketOf(v).serve(socketOf(v).base)
 		time.Sleep(time.Millisecond)
 		c.open = append(c.open, v)
 	}
@@ -96,7 +97,7 @@ func TestShedsAfterADoubt(t *testing.T) {
 			t.Errorf("%d are closed, %d asked for", gone, asked)
 		}
 		for i, v := range c.open {
-			if closing := v.socket.closing; (closing != nil) != (i >= sockets-surplus) {
+			if closing := socketOf(v).closing; (closing != nil) != (i >= sockets-surplus) {
 				t.Fatalf("socket %d is closed: %v", i, closing)
 			} else if closing != nil && (closing.code != 1013 || !strings.Contains(closing.reason, "try again later")) {
 				t.Fatalf("%+v", closing)
@@ -145,7 +146,7 @@ func TestShedsWhatWasAdmittedWithoutTheStore(t *testing.T) {
 				t.Errorf("%d are closed, %d asked for", gone, asked)
 			}
 			for i, v := range c.open[:30] {
-				if v.socket.closing != nil {
+				if socketOf(v).closing != nil {
 					t.Errorf("socket %d is closed", i)
 				}
 			}

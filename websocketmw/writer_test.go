@@ -13,7 +13,7 @@ import (
 	"github.com/headgate/headgate/nethttp"
 )
 
-// Settle of a rule of Handshakes gets the response of an upgrade that failed, and is not
+// Settle of a rule for a rate gets the response of an upgrade that failed, and is not
 // called for one that succeeded.
 func TestOutcome(t *testing.T) {
 	connect := httptest.NewRequest("CONNECT", "/ws", nil)
@@ -54,18 +54,14 @@ func TestOutcome(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			handshakes, err := nethttp.New(nethttp.Config{Rules: []nethttp.Rule{{
-				Limiter: rate, Key: keyfuncs.Everyone(),
-				Settle: func(_ *http.Request, o nethttp.Outcome) int64 {
-					got = &o
-					return o.Cost
-				},
-			}}})
-			if err != nil {
-				t.Fatal(err)
+			settle := func(_ *http.Request, o nethttp.Outcome) int64 {
+				got = &o
+				return o.Cost
 			}
 			slots := newSlots(t, memstore.New(memstore.Config{}), "ws", 1)
-			g, err := New(Config{Rules: []Rule{{Slots: slots, Key: keyfuncs.Everyone()}}, Handshakes: handshakes})
+			g, err := New(Config{Rules: []nethttp.Rule{
+				{Slots: slots, Key: keyfuncs.Everyone()}, {Limiter: rate, Key: keyfuncs.Everyone(), Settle: settle},
+			}})
 			if err != nil {
 				t.Fatal(err)
 			}

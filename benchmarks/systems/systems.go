@@ -68,8 +68,8 @@ var frameworks = map[string]func(h http.Handler, guard any) http.Handler{
 var All = []System{
 	{"headgate", "net/http", true, headgate(tokenBucket, netHTTP)},
 	{"headgate-two-policies", "net/http", true, headgate(twoPolicies, netHTTP)},
-	{"headgate-gin", "Gin", true, headgate(tokenBucket, func(g *nethttp.Guard) any { return ginmw.Limit(g) })},
-	{"headgate-echo", "Echo", true, headgate(tokenBucket, func(g *nethttp.Guard) any { return echomw.Limit(g) })},
+	{"headgate-gin", "Gin", true, headgate(tokenBucket, func(g *nethttp.Guard) any { return ginmw.Use(g) })},
+	{"headgate-echo", "Echo", true, headgate(tokenBucket, func(g *nethttp.Guard) any { return echomw.Use(g) })},
 	{"throttled", "net/http", true, throttledHTTP},
 	{"go-limiter", "net/http", true, goLimiter},
 	{"httprate", "net/http", true, chiHTTPRate},

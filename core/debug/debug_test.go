@@ -19,7 +19,6 @@ import (
 	"github.com/headgate/headgate/core/debug"
 	"github.com/headgate/headgate/core/memstore"
 	"github.com/headgate/headgate/core/stats"
-	"github.com/headgate/headgate/inflight"
 	"github.com/headgate/headgate/keyfuncs"
 	"github.com/headgate/headgate/nethttp"
 )
@@ -177,7 +176,7 @@ func TestTrials(t *testing.T) {
 	everyone := keyfuncs.Everyone()
 	guard := core.Must(nethttp.New(nethttp.Config{ObserveOnly: true, Rules: []nethttp.Rule{{Limiter: limiter("watched", core.Blocked()), Key: everyone}}}))
 	slots := core.Must(core.NewSlots(m, "busy", 0))
-	flights := core.Must(inflight.New(inflight.Config{ObserveOnly: true, Rules: []inflight.Rule{{Slots: slots, Key: everyone}}}))
+	flights := core.Must(nethttp.New(nethttp.Config{ObserveOnly: true, Rules: []nethttp.Rule{{Slots: slots, Key: everyone}}}))
 	w := httptest.NewRecorder()
 	guard.Handler(flights.Handler(http.NotFoundHandler())).ServeHTTP(w, httptest.NewRequest("GET", "/", nil))
 	if w.Code != http.StatusNotFound {

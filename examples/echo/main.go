@@ -51,9 +51,9 @@ func routes(store core.FullStore, address keyfuncs.Func) (http.Handler, *websock
 	e := echo.New()
 	e.Use(authenticate)
 	e.GET("/", index)
-	e.POST("/login", login, echomw.Limit(passwords))
-	e.GET("/api/hello", hello, echomw.Limit(api))
-	e.GET("/api/echo", repeat, echomw.Sockets(sockets))
+	e.POST("/login", login, echomw.Use(passwords))
+	e.GET("/api/hello", hello, echomw.Use(api))
+	e.GET("/api/echo", repeat, echomw.Use(sockets))
 	return e, sockets
 }
 

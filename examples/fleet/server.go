@@ -14,6 +14,7 @@ import (
 	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/core/redisstore"
 	"github.com/headgate/headgate/keyfuncs"
+	"github.com/headgate/headgate/nethttp"
 	"github.com/headgate/headgate/websocketmw"
 	"github.com/headgate/headgate/websocketmw/gorillaws"
 )
@@ -51,7 +52,7 @@ func serve(o options) error {
 		return err
 	}
 	guard, err := websocketmw.New(websocketmw.Config{
-		Rules: []websocketmw.Rule{{Slots: slots, Key: keyfuncs.Header(userField)}},
+		Rules: []nethttp.Rule{{Slots: slots, Key: keyfuncs.Header(userField)}},
 	})
 	if err != nil {
 		return err

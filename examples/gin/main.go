@@ -51,9 +51,9 @@ func routes(store core.FullStore, address keyfuncs.Func) (http.Handler, *websock
 	r := gin.New()
 	r.Use(gin.Recovery(), authenticate)
 	r.GET("/", index)
-	r.POST("/login", ginmw.Limit(passwords), login)
-	r.GET("/api/hello", ginmw.Limit(api), hello)
-	r.GET("/api/echo", ginmw.Sockets(sockets), gin.WrapH(echo))
+	r.POST("/login", ginmw.Use(passwords), login)
+	r.GET("/api/hello", ginmw.Use(api), hello)
+	r.GET("/api/echo", ginmw.Use(sockets), gin.WrapH(echo))
 	return r, sockets
 }
 

@@ -142,7 +142,7 @@ func newApp(store core.FullStore, limit int64, window time.Duration, sockets int
 	}
 	return assemble(
 		nethttp.Rule{Limiter: limiter, Key: keyfuncs.RemoteAddr()},
-		websocketmw.Rule{Slots: slots, Key: keyfuncs.RemoteAddr()},
+		nethttp.Rule{Slots: slots, Key: keyfuncs.RemoteAddr()},
 		func(string) numbers { return numbers{limit, window, sockets} })
 }
 
@@ -172,7 +172,7 @@ func newAppFrom(store core.FullStore, source limits.Source) (*app, error) {
 	}
 	return assemble(
 		nethttp.Rule{Limit: limit, Key: keyfuncs.RemoteAddr()},
-		websocketmw.Rule{Limit: sockets, Key: keyfuncs.RemoteAddr()},
+		nethttp.Rule{LimitSlots: sockets, Key: keyfuncs.RemoteAddr()},
 		func(key string) numbers {
 			p := limit.For("", key).Policies()[0]
 			return numbers{p.Limit(), p.Window(), sockets.For("", key).Limit(key)}
@@ -180,13 +180,13 @@ func newAppFrom(store core.FullStore, source limits.Source) (*app, error) {
 }
 
 // assemble puts guards with these rules before the handlers.
-func assemble(request nethttp.Rule, socket websocketmw.Rule, numbers func(key string) numbers) (*app, error) {
+func assemble(request, socket nethttp.Rule, numbers func(key string) numbers) (*app, error) {
 	requests, err := nethttp.New(nethttp.Config{Rules: []nethttp.Rule{request}})
 	if err != nil {
 		return nil, err
 	}
 	upgrades, err := websocketmw.New(websocketmw.Config{
-		Rules:  []websocketmw.Rule{socket},
+		Rules:  []nethttp.Rule{socket},
 		InBand: true, // so that the page can show the reason for a refusal
 	})
 	if err != nil {

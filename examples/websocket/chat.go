@@ -14,6 +14,7 @@ import (
 	"github.com/headgate/headgate/core/memstore"
 	"github.com/headgate/headgate/examples/internal/pages"
 	"github.com/headgate/headgate/keyfuncs"
+	"github.com/headgate/headgate/nethttp"
 	"github.com/headgate/headgate/websocketmw"
 	"github.com/headgate/headgate/websocketmw/gorillaws"
 )
@@ -48,14 +49,14 @@ func newGuard(store core.SlotStore, server string) (*websocketmw.Guard, error) {
 		return nil, err
 	}
 	return websocketmw.New(websocketmw.Config{
-		Rules: []websocketmw.Rule{ // a socket takes a slot of each, or none
+		Rules: []nethttp.Rule{ // a socket takes a slot of each, or none
 			{
 				Slots: perUser, Key: user,
-				WhenFull:  websocketmw.EvictOldest,
-				EvictCode: codeReplaced, EvictReason: "you have opened another socket",
+				WhenFull: websocketmw.EvictOldest,
 			},
 			{Slots: perAddress, Key: keyfuncs.RemoteAddr()},
 		},
+		EvictCode: codeReplaced, EvictReason: "you have opened another socket",
 		Inbound: []websocketmw.Inbound{{Limiter: sent}},
 		MaxIdle: silence, // the handler pings three times as often
 		InBand:  true,    // so that the page can show the reason

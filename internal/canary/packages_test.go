@@ -27,7 +27,6 @@ import (
 	"github.com/headgate/headgate/echomw"
 	"github.com/headgate/headgate/echov5mw"
 	"github.com/headgate/headgate/ginmw"
-	"github.com/headgate/headgate/inflight"
 	"github.com/headgate/headgate/internal/redistest"
 	"github.com/headgate/headgate/keyfuncs"
 	"github.com/headgate/headgate/limits"
@@ -444,14 +443,14 @@ func TestGuards(t *testing.T) {
 		w.value("nethttp.Guard", g)
 		return g
 	}
-	inFlight := func(name string) *inflight.Guard {
-		c := inflight.Config{
-			Rules:   []inflight.Rule{{Slots: must[*core.Slots](t)(core.NewSlots(memory, name, 1)), Key: byUser}},
-			Observe: func(_ *http.Request, v inflight.Verdict) { w.deep("inflight.Verdict", v) },
+	inFlight := func(name string) *nethttp.Guard {
+		c := nethttp.Config{
+			Rules:   []nethttp.Rule{{Slots: must[*core.Slots](t)(core.NewSlots(memory, name, 1)), Key: byUser}},
+			Observe: func(_ *http.Request, v nethttp.Verdict) { w.deep("nethttp.Verdict of slots", v) },
 		}
-		w.value("inflight.Config", c)
-		g := must[*inflight.Guard](t)(inflight.New(c))
-		w.value("inflight.Guard", g)
+		w.value("nethttp.Config of slots", c)
+		g := must[*nethttp.Guard](t)(nethttp.New(c))
+		w.value("nethttp.Guard of slots", g)
 		return g
 	}
 	ok := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { nethttp.SetCost(r.Context(), "nethttp", 1) })
@@ -465,7 +464,7 @@ func TestGuards(t *testing.T) {
 
 	gin.SetMode(gin.ReleaseMode)
 	g := gin.New()
-	g.Use(ginmw.KeepVerdict(), ginmw.Limit(guard("gin")))
+	g.Use(ginmw.KeepVerdict(), ginmw.Use(guard("gin")))
 	g.GET("/", func(c *gin.Context) {
 		if v, ok := ginmw.Verdict(c); ok {
 			w.deep("ginmw.Verdict", v)
@@ -473,7 +472,7 @@ func TestGuards(t *testing.T) {
 	})
 	w.requests("gin", g)
 	e := echo.New()
-	e.Use(echomw.KeepVerdict(), echomw.Limit(guard("echo")))
+	e.Use(echomw.KeepVerdict(), echomw.Use(guard("echo")))
 	e.GET("/", func(c echo.Context) error {
 		if v, ok := echomw.Verdict(c); ok {
 			w.deep("echomw.Verdict", v)
@@ -486,7 +485,7 @@ func TestGuards(t *testing.T) {
 	}
 	w.requests("echo", e)
 	e5 := echov5.New()
-	e5.Use(echov5mw.Limit(guard("echo5")))
+	e5.Use(echov5mw.Use(guard("echo5")))
 	e5.GET("/", func(*echov5.Context) error { return nil })
 	w.requests("echo5", e5)
 
@@ -514,10 +513,10 @@ func TestSockets(t *testing.T) {
 	byUser := keyfuncs.Header(header)
 	all := must[*core.Slots](t)(core.NewSlots(memory, "all", 9))
 	c := websocketmw.Config{
-		Rules:   []websocketmw.Rule{{Slots: must[*core.Slots](t)(core.NewSlots(memory, "ws", 1)), Key: byUser}, {Slots: all, Key: keyfuncs.Everyone(), Service: true}},
+		Rules:   []nethttp.Rule{{Slots: must[*core.Slots](t)(core.NewSlots(memory, "ws", 1)), Key: byUser}, {Slots: all, Key: keyfuncs.Everyone(), Service: true}},
 		Inbound: []websocketmw.Inbound{{Limiter: must[*core.Limiter](t)(core.New(memory, "in", core.SlidingLog(core.PerHour(1)))), Key: byUser}},
 		InBand:  true, Server: "server",
-		Observe: func(_ *http.Request, v websocketmw.Verdict) { w.deep("websocketmw.Verdict", v) },
+		Observe: func(_ *http.Request, v nethttp.Verdict) { w.deep("websocketmw.Verdict", v) },
 		Notify: func(s *websocketmw.Socket, e websocketmw.Event) {
 			w.value("Socket", s)
 			w.deep("Event", e)

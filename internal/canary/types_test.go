@@ -17,13 +17,13 @@ import (
 // packages are those whose exported types the tests print.
 var packages = []string{
 	"core", "core/store", "core/step", "core/memstore", "core/redisstore", "core/lease", "core/stats", "core/debug", "limits", "limits/redisdoc",
-	"keyfuncs", "nethttp", "inflight", "websocketmw", "adapter",
+	"keyfuncs", "nethttp", "websocketmw", "adapter",
 }
 
 // unprinted are exported structs that the tests need not print, and why.
 var unprinted = map[string]string{
 	"core.ConfigError": "has what the program has configured", "core.TextError": "has the text of a policy",
-	"nethttp.ConfigError": "has what the program has configured", "inflight.ConfigError": "has what the program has configured",
+	"nethttp.ConfigError":     "has what the program has configured",
 	"websocketmw.ConfigError": "has what the program has configured",
 	"core.Rate":               "numbers", "core.Policy": "numbers", "keyfuncs.Prefix": "numbers", "nethttp.Outcome": "numbers",
 	"debug.Config": "functions", "debug.Limits": "has what the program has configured",

@@ -37,7 +37,7 @@ func TestAllocations(t *testing.T) {
 				var guard *nethttp.Guard
 				if i == 1 {
 					limiter := core.Must(core.New(memstore.New(memstore.Config{}), "api", policy))
-					guard = core.Must(nethttp.New(rules(nethttp.Rule{Limiter: limiter, Key: anna})))
+					guard = core.Must(nethttp.New(rules(nethttp.Rule{Limiter: limiter, Key: client})))
 				}
 				h := f.serve(guard, func(http.ResponseWriter, *http.Request) {})
 				r, w := request("GET", "/"), &sink{header: make(http.Header)}

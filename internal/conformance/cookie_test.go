@@ -31,19 +31,19 @@ func TestSignedCookie(t *testing.T) {
 		"gin": func(g *nethttp.Guard) http.Handler {
 			r := gin.New()
 			set := cookie.Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
-			r.Use(ginmw.Limit(g), func(c *gin.Context) { set.ServeHTTP(c.Writer, c.Request) })
+			r.Use(ginmw.Use(g), func(c *gin.Context) { set.ServeHTTP(c.Writer, c.Request) })
 			r.GET("/", func(c *gin.Context) { c.Status(204) })
 			return r
 		},
 		"echo": func(g *nethttp.Guard) http.Handler {
 			e := echo4.New()
-			e.Use(echomw.Limit(g), echo4.WrapMiddleware(cookie.Handler))
+			e.Use(echomw.Use(g), echo4.WrapMiddleware(cookie.Handler))
 			e.GET("/", func(c echo4.Context) error { return c.NoContent(204) })
 			return e
 		},
 		"echov5": func(g *nethttp.Guard) http.Handler {
 			e := echo5.New()
-			e.Use(echov5mw.Limit(g), echo5.WrapMiddleware(cookie.Handler))
+			e.Use(echov5mw.Use(g), echo5.WrapMiddleware(cookie.Handler))
 			e.GET("/", func(c *echo5.Context) error { return c.NoContent(204) })
 			return e
 		},

@@ -15,6 +15,7 @@ import (
 	echo5 "github.com/labstack/echo/v5"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/headgate/headgate/adapter"
 	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/core/memstore"
 	"github.com/headgate/headgate/echomw"
@@ -52,58 +53,83 @@ func keysOf(framework string, key keyfuncs.Func) []keyfuncs.Func {
 	return []keyfuncs.Func{key}
 }
 
-// frameworks begins with the one that the others are compared with.
-var frameworks = []framework{
-	{"nethttp", func(g *nethttp.Guard, h http.HandlerFunc) http.Handler {
-		if g == nil {
-			return h
-		}
-		return g.Handler(h)
-	}},
-	{"chi", func(g *nethttp.Guard, h http.HandlerFunc) http.Handler {
+// A guard is one for requests or for sockets.
+type guard interface {
+	adapter.Guard
+
+	Handler(next http.Handler) http.Handler
+}
+
+// mounts serve a handler at all paths behind a guard.
+var mounts = map[string]func(g guard, h http.Handler) http.Handler{
+	"nethttp": func(g guard, h http.Handler) http.Handler { return g.Handler(h) },
+	"chi": func(g guard, h http.Handler) http.Handler {
 		r := chi.NewRouter()
-		if g == nil {
-			r.Use(func(next http.Handler) http.Handler { return next })
-		} else {
-			r.Use(g.Handler)
-		}
-		r.HandleFunc("/*", h)
+		r.Use(g.Handler)
+		r.Handle("/*", h)
 		return r
-	}},
-	{"gin", func(g *nethttp.Guard, h http.HandlerFunc) http.Handler {
+	},
+	"gin": func(g guard, h http.Handler) http.Handler {
 		r := gin.New()
-		if g == nil {
-			r.Use(func(*gin.Context) {})
-		} else {
-			r.Use(ginmw.Limit(g))
-		}
-		r.Any("/*path", gin.WrapF(h))
+		r.Use(ginmw.Use(g))
+		r.Any("/*path", gin.WrapH(h))
 		return r
-	}},
-	{"echo", func(g *nethttp.Guard, h http.HandlerFunc) http.Handler {
+	},
+	"echo": func(g guard, h http.Handler) http.Handler {
 		e := echo4.New()
-		if g == nil {
-			e.Use(func(next echo4.HandlerFunc) echo4.HandlerFunc {
-				return func(c echo4.Context) error { return next(c) }
-			})
-		} else {
-			e.Use(echomw.Limit(g))
-		}
+		e.Use(echomw.Use(g))
 		e.Any("/*", echo4.WrapHandler(h))
 		return e
-	}},
-	{"echov5", func(g *nethttp.Guard, h http.HandlerFunc) http.Handler {
+	},
+	"echov5": func(g guard, h http.Handler) http.Handler {
 		e := echo5.New()
-		if g == nil {
-			e.Use(func(next echo5.HandlerFunc) echo5.HandlerFunc {
-				return func(c *echo5.Context) error { return next(c) }
-			})
-		} else {
-			e.Use(echov5mw.Limit(g))
-		}
+		e.Use(echov5mw.Use(g))
 		e.Any("/*", echo5.WrapHandler(h))
 		return e
-	}},
+	},
+}
+
+// mountOr mounts a guard, or a middleware that does nothing if that is nil.
+func mountOr(name string, none func(h http.Handler) http.Handler) framework {
+	return framework{name, func(g *nethttp.Guard, h http.HandlerFunc) http.Handler {
+		if g == nil {
+			return none(h)
+		}
+		return mounts[name](g, h)
+	}}
+}
+
+// frameworks begins with the one that the others are compared with.
+var frameworks = []framework{
+	mountOr("nethttp", func(h http.Handler) http.Handler { return h }),
+	mountOr("chi", func(h http.Handler) http.Handler {
+		r := chi.NewRouter()
+		r.Use(func(next http.Handler) http.Handler { return next })
+		r.Handle("/*", h)
+		return r
+	}),
+	mountOr("gin", func(h http.Handler) http.Handler {
+		r := gin.New()
+		r.Use(func(*gin.Context) {})
+		r.Any("/*path", gin.WrapH(h))
+		return r
+	}),
+	mountOr("echo", func(h http.Handler) http.Handler {
+		e := echo4.New()
+		e.Use(func(next echo4.HandlerFunc) echo4.HandlerFunc {
+			return func(c echo4.Context) error { return next(c) }
+		})
+		e.Any("/*", echo4.WrapHandler(h))
+		return e
+	}),
+	mountOr("echov5", func(h http.Handler) http.Handler {
+		e := echo5.New()
+		e.Use(func(next echo5.HandlerFunc) echo5.HandlerFunc {
+			return func(c *echo5.Context) error { return next(c) }
+		})
+		e.Any("/*", echo5.WrapHandler(h))
+		return e
+	}),
 }
 
 // A key from the context of a framework is a fault of the program where that is not: without an

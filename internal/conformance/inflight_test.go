@@ -8,53 +8,19 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gin-gonic/gin"
-	"github.com/go-chi/chi/v5"
-	echo4 "github.com/labstack/echo/v4"
-	echo5 "github.com/labstack/echo/v5"
-
 	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/core/memstore"
 	"github.com/headgate/headgate/echomw"
 	"github.com/headgate/headgate/echov5mw"
 	"github.com/headgate/headgate/ginmw"
-	"github.com/headgate/headgate/inflight"
 	"github.com/headgate/headgate/keyfuncs"
+	"github.com/headgate/headgate/nethttp"
 )
-
-// inFlightMounts serve a handler at all paths behind a guard.
-var inFlightMounts = map[string]func(g *inflight.Guard, h http.Handler) http.Handler{
-	"nethttp": func(g *inflight.Guard, h http.Handler) http.Handler { return g.Handler(h) },
-	"chi": func(g *inflight.Guard, h http.Handler) http.Handler {
-		r := chi.NewRouter()
-		r.Use(g.Handler)
-		r.Handle("/*", h)
-		return r
-	},
-	"gin": func(g *inflight.Guard, h http.Handler) http.Handler {
-		r := gin.New()
-		r.Use(ginmw.InFlight(g))
-		r.Any("/*path", gin.WrapH(h))
-		return r
-	},
-	"echo": func(g *inflight.Guard, h http.Handler) http.Handler {
-		e := echo4.New()
-		e.Use(echomw.InFlight(g))
-		e.Any("/*", echo4.WrapHandler(h))
-		return e
-	},
-	"echov5": func(g *inflight.Guard, h http.Handler) http.Handler {
-		e := echo5.New()
-		e.Use(echov5mw.InFlight(g))
-		e.Any("/*", echo5.WrapHandler(h))
-		return e
-	},
-}
 
 // Under each framework, requests in flight are counted, wait, are refused and released alike.
 func TestInFlight(t *testing.T) {
 	const quota = `429 "busy";r=0 no-store {"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Quota Exceeded","status":429,"violated-policies":["busy"]}`
-	for name, serve := range inFlightMounts {
+	for name, serve := range mounts {
 		byPath := func(r *http.Request) (string, error) {
 			if r.URL.Path == "/nobody" {
 				return "", keyfuncs.ErrAbsent
@@ -67,8 +33,8 @@ func TestInFlight(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				rule := inflight.Rule{Slots: slots, Key: key}
-				guard, err := inflight.New(inflight.Config{Rules: []inflight.Rule{rule}, Queue: 1, Wait: 10 * time.Millisecond})
+				rule := nethttp.Rule{Slots: slots, Key: key, Queue: 1}
+				guard, err := nethttp.New(nethttp.Config{Rules: []nethttp.Rule{rule}, Wait: 10 * time.Millisecond})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -101,11 +67,11 @@ func TestInFlight(t *testing.T) {
 }
 
 // Faults of the program panic where the middleware is made.
-func TestInFlightPanics(t *testing.T) {
+func TestNoGuardPanics(t *testing.T) {
 	for name, f := range map[string]func(){
-		"gin, no guard":    func() { ginmw.InFlight(nil) },
-		"echo, no guard":   func() { echomw.InFlight(nil) },
-		"echov5, no guard": func() { echov5mw.InFlight(nil) },
+		"gin, no guard":    func() { ginmw.Use(nil) },
+		"echo, no guard":   func() { echomw.Use(nil) },
+		"echov5, no guard": func() { echov5mw.Use(nil) },
 	} {
 		func() {
 			defer func() {

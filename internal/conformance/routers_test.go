@@ -68,15 +68,15 @@ func withGin(g *nethttp.Guard, where string, h http.HandlerFunc) http.Handler {
 	r := gin.New()
 	r.RedirectFixedPath = true
 	if where == "server" {
-		r.Use(ginmw.Limit(g))
+		r.Use(ginmw.Use(g))
 	}
 	api := r.Group("/api")
 	if where == "group" {
-		api.Use(ginmw.Limit(g))
+		api.Use(ginmw.Use(g))
 	}
 	handlers := []gin.HandlerFunc{gin.WrapF(h)}
 	if where == "routes" {
-		handlers = append([]gin.HandlerFunc{ginmw.Limit(g)}, handlers...)
+		handlers = append([]gin.HandlerFunc{ginmw.Use(g)}, handlers...)
 	}
 	api.GET("/items", handlers...)
 	api.GET("/files/", handlers...)
@@ -89,15 +89,15 @@ func withGin(g *nethttp.Guard, where string, h http.HandlerFunc) http.Handler {
 func withEcho(g *nethttp.Guard, where string, h http.HandlerFunc) http.Handler {
 	e := echo4.New()
 	if where == "server" {
-		e.Use(echomw.Limit(g))
+		e.Use(echomw.Use(g))
 	}
 	api := e.Group("/api")
 	if where == "group" {
-		api.Use(echomw.Limit(g))
+		api.Use(echomw.Use(g))
 	}
 	var own []echo4.MiddlewareFunc
 	if where == "routes" {
-		own = append(own, echomw.Limit(g))
+		own = append(own, echomw.Use(g))
 	}
 	api.GET("/items", echo4.WrapHandler(h), own...)
 	api.GET("/files/", echo4.WrapHandler(h), own...)
@@ -107,15 +107,15 @@ func withEcho(g *nethttp.Guard, where string, h http.HandlerFunc) http.Handler {
 func withEchoV5(g *nethttp.Guard, where string, h http.HandlerFunc) http.Handler {
 	e := echo5.New()
 	if where == "server" {
-		e.Use(echov5mw.Limit(g))
+		e.Use(echov5mw.Use(g))
 	}
 	api := e.Group("/api")
 	if where == "group" {
-		api.Use(echov5mw.Limit(g))
+		api.Use(echov5mw.Use(g))
 	}
 	var own []echo5.MiddlewareFunc
 	if where == "routes" {
-		own = append(own, echov5mw.Limit(g))
+		own = append(own, echov5mw.Use(g))
 	}
 	api.GET("/items", echo5.WrapHandler(h), own...)
 	api.GET("/files/", echo5.WrapHandler(h), own...)

@@ -10,50 +10,15 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gin-gonic/gin"
-	"github.com/go-chi/chi/v5"
 	echo4 "github.com/labstack/echo/v4"
 	echo5 "github.com/labstack/echo/v5"
 
 	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/core/memstore"
-	"github.com/headgate/headgate/echomw"
-	"github.com/headgate/headgate/echov5mw"
-	"github.com/headgate/headgate/ginmw"
 	"github.com/headgate/headgate/keyfuncs"
+	"github.com/headgate/headgate/nethttp"
 	"github.com/headgate/headgate/websocketmw"
 )
-
-// socketMounts serve a handler at all paths behind a guard of sockets.
-var socketMounts = map[string]func(g *websocketmw.Guard, h http.Handler) http.Handler{
-	"nethttp": func(g *websocketmw.Guard, h http.Handler) http.Handler {
-		return g.Handler(h)
-	},
-	"chi": func(g *websocketmw.Guard, h http.Handler) http.Handler {
-		r := chi.NewRouter()
-		r.Use(g.Handler)
-		r.Handle("/*", h)
-		return r
-	},
-	"gin": func(g *websocketmw.Guard, h http.Handler) http.Handler {
-		r := gin.New()
-		r.Use(ginmw.Sockets(g))
-		r.Any("/*path", gin.WrapH(h))
-		return r
-	},
-	"echo": func(g *websocketmw.Guard, h http.Handler) http.Handler {
-		e := echo4.New()
-		e.Use(echomw.Sockets(g))
-		e.Any("/*", echo4.WrapHandler(h))
-		return e
-	},
-	"echov5": func(g *websocketmw.Guard, h http.Handler) http.Handler {
-		e := echo5.New()
-		e.Use(echov5mw.Sockets(g))
-		e.Any("/*", echo5.WrapHandler(h))
-		return e
-	},
-}
 
 func upgrade(path string) *http.Request {
 	r := httptest.NewRequest("GET", path, nil)
@@ -67,7 +32,7 @@ func upgrade(path string) *http.Request {
 
 // In shadow mode nothing is refused, and no field is set, under any framework.
 func TestSocketsInShadow(t *testing.T) {
-	for name, serve := range socketMounts {
+	for name, serve := range mounts {
 		for _, key := range keysOf(name, keyfuncs.Everyone()) {
 			slots, err := core.NewSlots(memstore.New(memstore.Config{}), "ws", 0)
 			if err != nil {
@@ -75,9 +40,9 @@ func TestSocketsInShadow(t *testing.T) {
 			}
 			var observed []int
 			guard, err := websocketmw.New(websocketmw.Config{
-				Rules:       []websocketmw.Rule{{Slots: slots, Key: key}},
+				Rules:       []nethttp.Rule{{Slots: slots, Key: key}},
 				ObserveOnly: true,
-				Observe:     func(_ *http.Request, v websocketmw.Verdict) { observed = append(observed, v.Status()) },
+				Observe:     func(_ *http.Request, v nethttp.Verdict) { observed = append(observed, v.Status()) },
 			})
 			if err != nil {
 				t.Fatal(err)
@@ -115,13 +80,13 @@ func TestSockets(t *testing.T) {
 	limits := map[string]int64{"/one": 1, "/none": 0}
 	const quota = `429 "ws";r=0 no-store application/problem+json {"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Quota Exceeded","status":429,"violated-policies":["ws"]}`
 	const noKey = `400 no-store application/problem+json {"type":"about:blank","title":"Bad Request","status":400}`
-	for name, serve := range socketMounts {
+	for name, serve := range mounts {
 		for _, key := range keysOf(name, byPath) {
 			slots, err := core.NewSlotsFunc(memstore.New(memstore.Config{}), "ws", func(key string) int64 { return limits[key] })
 			if err != nil {
 				t.Fatal(err)
 			}
-			guard, err := websocketmw.New(websocketmw.Config{Rules: []websocketmw.Rule{{Slots: slots, Key: key}}})
+			guard, err := websocketmw.New(websocketmw.Config{Rules: []nethttp.Rule{{Slots: slots, Key: key}}})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -205,14 +170,14 @@ func TestUpgrades(t *testing.T) {
 			return conn, err
 		},
 	}
-	for framework, serve := range socketMounts {
+	for framework, serve := range mounts {
 		for way, upgrade := range upgrades {
 			t.Run(framework+" "+way, func(t *testing.T) {
 				slots, err := core.NewSlots(memstore.New(memstore.Config{}), "ws", 1)
 				if err != nil {
 					t.Fatal(err)
 				}
-				guard, err := websocketmw.New(websocketmw.Config{Rules: []websocketmw.Rule{{Slots: slots, Key: keyfuncs.Everyone()}}})
+				guard, err := websocketmw.New(websocketmw.Config{Rules: []nethttp.Rule{{Slots: slots, Key: keyfuncs.Everyone()}}})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -264,14 +229,14 @@ func TestUpgrades(t *testing.T) {
 
 // Faults of the program panic where the middleware is made.
 func TestSocketsPanics(t *testing.T) {
-	for name, serve := range socketMounts {
+	for name, serve := range mounts {
 		func() {
 			defer func() {
 				if text, ok := recover().(string); !ok || !strings.HasPrefix(text, "headgate: ") {
 					t.Errorf("%s: panic %q", name, text)
 				}
 			}()
-			serve(nil, http.NotFoundHandler())
+			serve((*websocketmw.Guard)(nil), http.NotFoundHandler())
 		}()
 	}
 }

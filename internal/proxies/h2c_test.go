@@ -74,7 +74,7 @@ func (a api) nethttp() http.Handler {
 func (a api) gin() *gin.Engine {
 	engine := gin.New()
 	for name, guard := range a {
-		engine.Group("/"+name, ginmw.Limit(guard)).GET("/*path", func(c *gin.Context) { c.Status(http.StatusOK) })
+		engine.Group("/"+name, ginmw.Use(guard)).GET("/*path", func(c *gin.Context) { c.Status(http.StatusOK) })
 	}
 	return engine
 }
@@ -83,7 +83,7 @@ func (a api) echo() *echo.Echo {
 	e := echo.New()
 	e.HideBanner, e.HidePort = true, true
 	for name, guard := range a {
-		e.Group("/"+name, echomw.Limit(guard)).GET("/*", func(c echo.Context) error { return c.NoContent(http.StatusOK) })
+		e.Group("/"+name, echomw.Use(guard)).GET("/*", func(c echo.Context) error { return c.NoContent(http.StatusOK) })
 	}
 	return e
 }
@@ -91,7 +91,7 @@ func (a api) echo() *echo.Echo {
 func (a api) echov5() *echov5.Echo {
 	e := echov5.New()
 	for name, guard := range a {
-		e.Group("/"+name, echov5mw.Limit(guard)).GET("/*", func(c *echov5.Context) error { return c.NoContent(http.StatusOK) })
+		e.Group("/"+name, echov5mw.Use(guard)).GET("/*", func(c *echov5.Context) error { return c.NoContent(http.StatusOK) })
 	}
 	return e
 }

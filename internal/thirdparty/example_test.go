@@ -63,7 +63,7 @@ func Example_jwt() {
 	})
 	limit := core.Must(nethttp.Limit("api", subject, core.SlidingLog(core.PerMinute(60))))
 	e := echo.New()
-	e.Use(echojwt.JWT(secret), echomw.Limit(limit))
+	e.Use(echojwt.JWT(secret), echomw.Use(limit))
 
 	listen(e) // e.Start("127.0.0.1:8080")
 	// Output:

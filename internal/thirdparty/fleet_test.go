@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/headgate/headgate/nethttp"
 	"github.com/headgate/headgate/websocketmw"
 )
 
@@ -37,7 +38,7 @@ func TestEvictedAndClosed(t *testing.T) {
 			})
 			s := newSite(t, m, h, false, websocketmw.Config{
 				Server: "a",
-				Rules:  []websocketmw.Rule{{WhenFull: websocketmw.EvictOldest, EvictCode: 4001}},
+				Rules:  []nethttp.Rule{{WhenFull: websocketmw.EvictOldest}}, EvictCode: 4001,
 			})
 			first, ok := s.open()
 			if !ok {

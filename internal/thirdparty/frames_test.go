@@ -12,6 +12,7 @@ import (
 	"github.com/headgate/headgate/core/memstore"
 	"github.com/headgate/headgate/core/store"
 	"github.com/headgate/headgate/keyfuncs"
+	"github.com/headgate/headgate/nethttp"
 	"github.com/headgate/headgate/websocketmw"
 )
 
@@ -64,7 +65,7 @@ func FuzzLibraries(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	rules := []websocketmw.Rule{{Slots: slots, Key: keyfuncs.Everyone()}}
+	rules := []nethttp.Rule{{Slots: slots, Key: keyfuncs.Everyone()}}
 	f.Fuzz(func(t *testing.T, stream []byte, a, b, early int, limit uint8) {
 		early = min(max(0, early), len(stream))
 		cuts := []int{max(1, a&0xfff), max(1, b&0xff)}

@@ -68,7 +68,7 @@ func TestGinContrib(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			key := gorillaKey(test.store, test.id)
 			r := gin.New()
-			r.Use(ginsessions.Sessions("session", test.store), ginmw.Limit(charging(t, ginmw.Key(func(c *gin.Context) (string, error) {
+			r.Use(ginsessions.Sessions("session", test.store), ginmw.Use(charging(t, ginmw.Key(func(c *gin.Context) (string, error) {
 				k, err := key(c.Request)
 				c.Set("key", k)
 				c.Set("error", err)
@@ -101,7 +101,7 @@ func TestEchoContrib(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			key := gorillaKey(test.store, test.id)
 			e := echo.New()
-			e.Use(echosession.Middleware(test.store), echomw.Limit(charging(t, echomw.Key(func(c echo.Context) (string, error) {
+			e.Use(echosession.Middleware(test.store), echomw.Use(charging(t, echomw.Key(func(c echo.Context) (string, error) {
 				k, err := key(c.Request())
 				c.Set("key", k)
 				c.Set("error", err)

@@ -202,7 +202,7 @@ func TestTrialsOfSpans(t *testing.T) {
 			ObserveOnly: trial,
 		}))
 		held := core.Must(websocketmw.New(websocketmw.Config{
-			Rules:       []websocketmw.Rule{{Slots: core.Must(core.NewSlots(store, "sockets", 0)), Key: keyfuncs.Everyone()}},
+			Rules:       []nethttp.Rule{{Slots: core.Must(core.NewSlots(store, "sockets", 0)), Key: keyfuncs.Everyone()}},
 			ObserveOnly: trial,
 		}))
 		ctx, span := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(spans)).Tracer("test").Start(t.Context(), "request")

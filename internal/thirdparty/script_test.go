@@ -16,6 +16,7 @@ import (
 	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/core/memstore"
 	"github.com/headgate/headgate/keyfuncs"
+	"github.com/headgate/headgate/nethttp"
 	"github.com/headgate/headgate/websocketmw"
 )
 
@@ -156,7 +157,7 @@ func guard(t testing.TB, inbound ...websocketmw.Inbound) *websocketmw.Guard {
 		t.Fatal(err)
 	}
 	g, err := websocketmw.New(websocketmw.Config{
-		Rules:   []websocketmw.Rule{{Slots: slots, Key: keyfuncs.Everyone()}},
+		Rules:   []nethttp.Rule{{Slots: slots, Key: keyfuncs.Everyone()}},
 		Inbound: inbound,
 	})
 	if err != nil {

@@ -28,6 +28,7 @@ import (
 	"github.com/headgate/headgate/echov5mw"
 	"github.com/headgate/headgate/ginmw"
 	"github.com/headgate/headgate/keyfuncs"
+	"github.com/headgate/headgate/nethttp"
 	"github.com/headgate/headgate/websocketmw"
 )
 
@@ -50,12 +51,12 @@ var mounts = []mount{
 	}},
 	{"gin", func(g *websocketmw.Guard, h http.Handler) http.Handler {
 		r := gin.New()
-		r.Any("/ws", ginmw.Sockets(g), gin.WrapH(h))
+		r.Any("/ws", ginmw.Use(g), gin.WrapH(h))
 		return r
 	}},
 	{"gin-by", func(g *websocketmw.Guard, h http.Handler) http.Handler {
 		r := gin.New()
-		r.Use(ginmw.Sockets(g))
+		r.Use(ginmw.Use(g))
 		r.Any("/ws", gin.WrapH(h))
 		return r
 	}},
@@ -66,23 +67,23 @@ var mounts = []mount{
 	}},
 	{"echo", func(g *websocketmw.Guard, h http.Handler) http.Handler {
 		e := echo4.New()
-		e.Any("/ws", echo4.WrapHandler(h), echomw.Sockets(g))
+		e.Any("/ws", echo4.WrapHandler(h), echomw.Use(g))
 		return e
 	}},
 	{"echo-by", func(g *websocketmw.Guard, h http.Handler) http.Handler {
 		e := echo4.New()
-		e.Use(echomw.Sockets(g))
+		e.Use(echomw.Use(g))
 		e.Any("/ws", echo4.WrapHandler(h))
 		return e
 	}},
 	{"echov5", func(g *websocketmw.Guard, h http.Handler) http.Handler {
 		e := echo5.New()
-		e.Any("/ws", echo5.WrapHandler(h), echov5mw.Sockets(g))
+		e.Any("/ws", echo5.WrapHandler(h), echov5mw.Use(g))
 		return e
 	}},
 	{"echov5-by", func(g *websocketmw.Guard, h http.Handler) http.Handler {
 		e := echo5.New()
-		e.Use(echov5mw.Sockets(g))
+		e.Use(echov5mw.Use(g))
 		e.Any("/ws", echo5.WrapHandler(h))
 		return e
 	}},
@@ -133,7 +134,7 @@ func newSite(t *testing.T, m mount, h http.Handler, secure bool, config websocke
 		t.Fatal(err)
 	}
 	if config.Rules == nil {
-		config.Rules = make([]websocketmw.Rule, 1)
+		config.Rules = make([]nethttp.Rule, 1)
 	}
 	config.Rules[0].Slots, config.Rules[0].Key = slots, keyfuncs.Everyone()
 	also := config.Notify

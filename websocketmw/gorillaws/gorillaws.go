@@ -2,7 +2,7 @@
 // websocketmw. Three statements make a server with a limit:
 //
 //	slots, err := core.NewSlots(memstore.New(memstore.Config{}), "ws", 5)
-//	guard, err := websocketmw.New(websocketmw.Config{Rules: []websocketmw.Rule{{Slots: slots, Key: keyfuncs.RemoteAddr()}}})
+//	guard, err := websocketmw.New(websocketmw.Config{Rules: []nethttp.Rule{{Slots: slots, Key: keyfuncs.RemoteAddr()}}})
 //	http.Handle("/ws", gorillaws.Handler(guard, nil, func(conn *websocket.Conn, r *http.Request) { ... }))
 package gorillaws
 
@@ -31,7 +31,7 @@ func Handler(guard *websocketmw.Guard, upgrader *websocket.Upgrader, serve func(
 	return guard.Handler(Upgrade(upgrader, serve))
 }
 
-// Upgrade is [Handler] without the guard, for use behind the middleware Sockets of package
+// Upgrade is [Handler] without the guard, for use behind Use of package
 // ginmw, echomw or echov5mw.
 func Upgrade(upgrader *websocket.Upgrader, serve func(*websocket.Conn, *http.Request)) http.Handler {
 	if upgrader == nil {

@@ -11,6 +11,7 @@ import (
 	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/core/memstore"
 	"github.com/headgate/headgate/keyfuncs"
+	"github.com/headgate/headgate/nethttp"
 	"github.com/headgate/headgate/websocketmw"
 	"github.com/headgate/headgate/websocketmw/gorillaws"
 )
@@ -22,7 +23,7 @@ func TestHandler(t *testing.T) {
 	}
 	ended := make(chan struct{}, 10)
 	guard, err := websocketmw.New(websocketmw.Config{
-		Rules:  []websocketmw.Rule{{Slots: slots, Key: keyfuncs.RemoteAddr()}},
+		Rules:  []nethttp.Rule{{Slots: slots, Key: keyfuncs.RemoteAddr()}},
 		Notify: func(*websocketmw.Socket, websocketmw.Event) { ended <- struct{}{} },
 	})
 	if err != nil {

@@ -22,6 +22,7 @@ import (
 	"github.com/headgate/headgate/core/redisstore"
 	"github.com/headgate/headgate/ginmw"
 	"github.com/headgate/headgate/keyfuncs"
+	"github.com/headgate/headgate/nethttp"
 	"github.com/headgate/headgate/websocketmw"
 	"github.com/headgate/headgate/websocketmw/gorillaws"
 )
@@ -81,7 +82,7 @@ func serve(args []string) error {
 	if err != nil {
 		return err
 	}
-	c := websocketmw.Config{Rules: []websocketmw.Rule{{Slots: slots, Key: keyfuncs.Header(userField)}}}
+	c := websocketmw.Config{Rules: []nethttp.Rule{{Slots: slots, Key: keyfuncs.Header(userField)}}}
 	if s.local {
 		c.OnExcess = websocketmw.Shed
 	}
@@ -117,7 +118,7 @@ func mount(guard *websocketmw.Guard, kind int) http.Handler {
 	}
 	gin.SetMode(gin.ReleaseMode)
 	r := gin.New()
-	r.GET("/", ginmw.Sockets(guard), gin.WrapH(echo))
+	r.GET("/", ginmw.Use(guard), gin.WrapH(echo))
 	return r
 }
 

@@ -17,9 +17,9 @@ import (
 // Framework makes keys: Framework.Value, Framework.Key and the like.
 var Framework = adapter.Framework[*fiber.Ctx]{Name: "fibermw", Request: request, Get: get, Set: set}
 
-// Limit charges the keys of the guard's rules, which may be from Fiber's context.
-func Limit(guard *nethttp.Guard) fiber.Handler {
-	carries := guard.Mount() // panics if the guard is nil
+// Use puts a guard in front of the handlers that follow. Its keys may be from Fiber's context.
+func Use(guard *nethttp.Guard) fiber.Handler {
+	carries := guard.Mount(nethttp.Ends) // panics if the guard is nil
 	return func(c *fiber.Ctx) error {
 		r, err := adaptor.ConvertRequest(c, true)
 		if err != nil {
@@ -29,14 +29,13 @@ func Limit(guard *nethttp.Guard) fiber.Handler {
 		visit := Framework.Enter(c, carries)
 		defer visit.End()
 
-		var v nethttp.Verdict
-		guard.CheckTo(&v, visit.Request)
-		Framework.Keep(c, &v)
+		v := guard.Check(visit.Request)
+		Framework.Keep(c, v)
 		if v.Status() != 0 { // also that of a preflight
 			return adaptor.HTTPHandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 				maps.Copy(w.Header(), fields(c))
 				c.Response().Header.Reset() // the adaptor adds
-				guard.Refuse(w, visit.Request, &v)
+				guard.Refuse(w, visit.Request, v)
 			})(c)
 		}
 		header := fields(c)
@@ -48,14 +47,11 @@ func Limit(guard *nethttp.Guard) fiber.Handler {
 			}
 		}
 
-		begun, settle := v.Begin(visit.Request)
-		if settle == nil { // no rule has Settle
-			return c.Next()
-		}
+		begun, _ := v.Begin(visit.Request)
 		c.SetUserContext(begun.Context()) // for nethttp.SetCost
 		status := http.StatusInternalServerError
 		defer func() { // also after a panic
-			settle(nethttp.Outcome{Status: status, Written: int64(len(c.Response().Body()))})
+			v.End(nethttp.Outcome{Status: status, Written: int64(len(c.Response().Body()))})
 		}()
 		err = c.Next()
 		var fault *fiber.Error

@@ -24,8 +24,8 @@ func limiter(name string, p core.Policy) *core.Limiter {
 	return core.Must(core.New(memstore.New(memstore.Config{}), name, p))
 }
 
-func guardOf(rule nethttp.Rule) *nethttp.Guard {
-	return core.Must(nethttp.New(nethttp.Config{Rules: []nethttp.Rule{rule}}))
+func guardOf(rules ...nethttp.Rule) *nethttp.Guard {
+	return core.Must(nethttp.New(nethttp.Config{Rules: rules}))
 }
 
 // ask returns the status, what is left, and the body.
@@ -58,7 +58,7 @@ func is(t *testing.T, what, got, want string) {
 func TestLimit(t *testing.T) {
 	guard := core.Must(nethttp.Limit("api", keyfuncs.Header("X-Client"), core.FixedWindow(core.PerDay(2)).Named("api")))
 	app := fiber.New()
-	app.Use(fibermw.Limit(guard))
+	app.Use(fibermw.Use(guard))
 	app.Get("/", func(c *fiber.Ctx) error { return c.SendString("hello") })
 	left := func(s string) string {
 		before, after, _ := strings.Cut(s, ";t=")
@@ -103,7 +103,7 @@ func TestContext(t *testing.T) {
 		}
 		c.Locals("plan", "gold")
 		return c.Next()
-	}, fibermw.Limit(guard))
+	}, fibermw.Use(guard))
 	app.Get("/", func(c *fiber.Ctx) error {
 		nethttp.SetCost(c.UserContext(), "api", 3)
 		return c.SendString("hello")
@@ -125,6 +125,42 @@ func TestContext(t *testing.T) {
 	is(t, "settled", strings.Join(settled, ", "), "200 5 3, 200 5 3, 200 5 3, 418 0 1, 500 0 1")
 }
 
+// A request holds its slot until its handler is done, or has panicked.
+func TestSlots(t *testing.T) {
+	slots := core.Must(core.NewSlots(memstore.New(memstore.Config{}), "running", 1))
+	rate := limiter("api", core.SlidingLog(core.PerDay(9)))
+	key := keyfuncs.Header("X-Client")
+	guard := guardOf(nethttp.Rule{Limiter: rate, Key: key}, nethttp.Rule{Slots: slots, Key: key})
+	app := fiber.New()
+	app.Use(func(c *fiber.Ctx) (err error) {
+		defer func() {
+			if recover() != nil {
+				err = fiber.ErrBadGateway
+			}
+		}()
+		return c.Next()
+	}, fibermw.Use(guard))
+	var inside string
+	app.Get("/", func(c *fiber.Ctx) error { return c.SendString("hello") })
+	app.Get("/nest", func(c *fiber.Ctx) error {
+		inside = ask(t, app, "GET", "/", "X-Client", "anna")
+		return c.SendString("hello")
+	})
+	app.Get("/panics", func(*fiber.Ctx) error { panic("boom") })
+	const full = `{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Quota Exceeded","status":429,"violated-policies":["running"]}`
+	for _, test := range []struct{ path, want string }{
+		{"/nest", `200 "api";r=8;t=86400, "running";r=0 text/plain; charset=utf-8 hello`},
+		{"/panics", `502 "api";r=7;t=86400, "running";r=0 text/plain; charset=utf-8 Bad Gateway`},
+		{"/", `200 "api";r=6;t=86400, "running";r=0 text/plain; charset=utf-8 hello`},
+	} {
+		is(t, test.path, ask(t, app, "GET", test.path, "X-Client", "anna"), test.want)
+	}
+	is(t, "inside", inside, `429 "api";r=7;t=86400, "running";r=0 application/problem+json `+full)
+	if n, err := slots.Count(t.Context(), "anna"); n != 0 || err != nil {
+		t.Errorf("%d are held, %v", n, err)
+	}
+}
+
 // What is wrong with the program is an error where it is made, or at the first request.
 func TestFaults(t *testing.T) {
 	func() {
@@ -133,7 +169,7 @@ func TestFaults(t *testing.T) {
 				t.Errorf("no guard: panic %q", text)
 			}
 		}()
-		fibermw.Limit(nil)
+		fibermw.Use(nil)
 	}()
 	guard := guardOf(nethttp.Rule{Limiter: limiter("api", core.Unlimited()), Key: fibermw.Framework.Value("user")})
 	v := guard.Check(httptest.NewRequest("GET", "/", nil))
@@ -145,7 +181,7 @@ func TestFaults(t *testing.T) {
 // Guards within each other add to what was set before them, and replace what they have to.
 func TestNested(t *testing.T) {
 	limit := func(name string, n int64, fields nethttp.Fields) fiber.Handler {
-		return fibermw.Limit(core.Must(nethttp.New(nethttp.Config{
+		return fibermw.Use(core.Must(nethttp.New(nethttp.Config{
 			Fields: fields,
 			Rules:  []nethttp.Rule{{Limiter: limiter(name, core.FixedWindow(core.PerDay(n))), Key: keyfuncs.Header("X-Client")}},
 		})))

@@ -1,4 +1,4 @@
-package inflight
+package nethttp_test
 
 import (
 	"context"
@@ -20,6 +20,7 @@ import (
 	"github.com/headgate/headgate/internal/redistest"
 	"github.com/headgate/headgate/keyfuncs"
 	"github.com/headgate/headgate/limits"
+	"github.com/headgate/headgate/nethttp"
 )
 
 // A desk is a handler behind a guard, whose requests end when they are told to.
@@ -29,7 +30,7 @@ type desk struct {
 	ctx     context.Context
 }
 
-func newDesk(t *testing.T, g *Guard) *desk {
+func newDesk(t *testing.T, g *nethttp.Guard) *desk {
 	ctx, cancel := context.WithCancel(t.Context())
 	t.Cleanup(cancel)
 	return &desk{t, g.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -63,13 +64,13 @@ func (d *desk) send(user string) *visit {
 }
 
 // sharedGuard has a user's limit of 2 beside one of all of 4, which others take.
-func sharedGuard(t *testing.T, s core.SlotStore) *Guard {
-	return newGuard(t, Config{
-		Rules: []Rule{
-			{Slots: newSlots(t, s, "user", 2), Key: keyfuncs.Header("X-User")},
-			{Slots: newSlots(t, s, "all", 4), Key: keyfuncs.Everyone(), Service: true},
+func sharedGuard(t *testing.T, s core.SlotStore) *nethttp.Guard {
+	return newGuard(t, nethttp.Config{
+		Rules: []nethttp.Rule{
+			{Slots: newSlots(t, s, "user", 2), Key: keyfuncs.Header("X-User"), Queue: 5},
+			{Slots: newSlots(t, s, "all", 4), Key: keyfuncs.Everyone(), Service: true, Queue: 5},
 		},
-		Queue: 5, Wait: time.Hour,
+		Wait: time.Hour,
 	})
 }
 
@@ -153,8 +154,8 @@ func TestRaisedNumberIsSeenByThoseWhoWait(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		d := newDesk(t, newGuard(t, Config{
-			Rules: []Rule{{Limit: jobs, Key: keyfuncs.Header("X-User")}}, Queue: 5, Wait: time.Hour,
+		d := newDesk(t, newGuard(t, nethttp.Config{
+			Rules: []nethttp.Rule{{LimitSlots: jobs, Key: keyfuncs.Header("X-User"), Queue: 5}}, Wait: time.Hour,
 		}))
 		first, second := d.send("anna"), d.send("anna")
 		synctest.Wait()

@@ -1,4 +1,4 @@
-package inflight
+package nethttp_test
 
 import (
 	"context"
@@ -13,11 +13,12 @@ import (
 	"github.com/headgate/headgate/core/memstore"
 	"github.com/headgate/headgate/keyfuncs"
 	"github.com/headgate/headgate/limits"
+	"github.com/headgate/headgate/nethttp"
 )
 
 // A rule takes the slots of the document, by the request's plan and its key, and from the next
 // request on those of the next document.
-func TestLimitOfADocument(t *testing.T) {
+func TestSlotsOfADocument(t *testing.T) {
 	const document = `{"slots": {"jobs": {"plans": {"free": 1, "gold": 2}, "overrides": [{"key": "anna", "slots": 3}, {"key": "ben", "plan": "blocked"}]}}}`
 	var text atomic.Value
 	text.Store(document)
@@ -34,7 +35,7 @@ func TestLimitOfADocument(t *testing.T) {
 		t.Fatal(err)
 	}
 	plan := func(r *http.Request) string { return r.Header.Get("X-Plan") }
-	g := newGuard(t, Config{Rules: []Rule{{Limit: jobs, Key: keyfuncs.Header("X-User"), PlanName: plan}}})
+	g := newGuard(t, nethttp.Config{Rules: []nethttp.Rule{{LimitSlots: jobs, Key: keyfuncs.Header("X-User"), PlanName: plan}}})
 	takes := func(user, plan string, want int) {
 		t.Helper()
 		for i := range want + 1 {
@@ -60,13 +61,20 @@ func TestLimitOfADocument(t *testing.T) {
 
 	key := keyfuncs.Everyone()
 	slots := newSlots(t, store, "x", 1)
-	for want, all := range map[string][]Rule{
-		"Rules[0].Limit: there are Slots too": {{Limit: jobs, Slots: slots, Key: key}},
-		"Rules[0].Plan: the plans are those":  {{Limit: jobs, Plan: func(*http.Request, string) *core.Slots { return nil }, Key: key}},
-		"Rules[0].PlanName: it is for Limit":  {{Slots: slots, PlanName: plan, Key: key}},
-		"Rules[1].Limit: with Rules[0]: both": {{Limit: jobs, Key: key}, {Limit: jobs, Key: key}},
+	third, err := limits.Open(t.Context(), store, store, limits.Bytes([]byte(`{"slots": {"third": {"plans": {"a": 1}}}}`)), limits.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer third.Close()
+	strange := core.Must(third.Slots("third"))
+	for want, all := range map[string][]nethttp.Rule{
+		"Rules[0].LimitSlots: Slots is set too":                                 {{LimitSlots: jobs, Slots: slots, Key: key}},
+		"Rules[0].PlanSlots: the plans are those":                               {{LimitSlots: jobs, PlanSlots: func(*http.Request, string) *core.Slots { return nil }, Key: key}},
+		"Rules[0].PlanName: it is for Limit and LimitSlots":                     {{Slots: slots, PlanName: plan, Key: key}},
+		"Rules[1].LimitSlots: with Rules[0]: the limits are of different books": {{LimitSlots: jobs, Key: key}, {LimitSlots: strange, Key: key}},
+		"Rules[1].LimitSlots: with Rules[0]: both":                              {{LimitSlots: jobs, Key: key}, {LimitSlots: jobs, Key: key}},
 	} {
-		if _, err := New(Config{Rules: all}); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := nethttp.New(nethttp.Config{Rules: all}); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, not %s", err, want)
 		}
 	}

@@ -1,0 +1,168 @@
+package nethttp
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/internal/holds"
+	"github.com/headgate/headgate/internal/ontrial"
+	"github.com/headgate/headgate/limits"
+)
+
+// Pauses are the range of Retry-After for slots, in seconds. When one is released cannot be
+// predicted. So it is random, for clients not to come back all at once.
+type pauses struct{ least, most int }
+
+func (p pauses) random() int {
+	return p.least + rand.IntN(p.most-p.least+1) //nolint:gosec // no secret
+}
+
+// claim returns what a rule claims for a request, or sets the verdict's Err. The view is that of all
+// rules.
+func (g *Guard) claim(v *Verdict, r *http.Request, i int, view *limits.View) (c core.Claim) {
+	if c.Key = g.key(v, r, i); v.Err != nil {
+		return c
+	}
+	rule := &g.config.Rules[i]
+	c.OneMore = rule.WhenFull == EvictOldest
+	slots, err := rule.chooseSlots(view, r, c.Key)
+	if err != nil {
+		v.Err, v.status = g.ruleError(i, err), http.StatusInternalServerError
+	}
+	c.Slots = slots
+	return c
+}
+
+// take takes the slots for a request that the rates have admitted, or gives their units back.
+func (g *Guard) take(v *Verdict, r *http.Request, a holds.Attempt, claims []core.Claim) {
+	v.admitted = false
+	s := v.staying()
+	defer func() {
+		if !v.admitted { // also if a function of a rule panics
+			s.giveBack(&v.Decision, r)
+		}
+	}()
+	start := time.Now()
+	slot, err := g.acquire(r, claims)
+	if g.config.Wait > 0 {
+		v.Waited = time.Since(start)
+	}
+	if err == nil && a != nil {
+		if s.held, err = a.Hold(claims, slot); err != nil {
+			slot.Release()
+		}
+	}
+	if err != nil {
+		v.refuse(r, err, claims)
+		if a != nil {
+			a.Refused(claims, err)
+		}
+		return
+	}
+	s.slot, s.limits = slot, occupancies(slot)
+	v.admitted = true
+}
+
+// acquire takes the slots, and waits for them if requests may wait. The slots of the claims become
+// those that apply when the wait is over.
+func (g *Guard) acquire(r *http.Request, claims []core.Claim) (*core.Slot, error) {
+	switch {
+	case len(claims) == 0:
+		return new(core.Slot), nil
+	case g.config.ObserveOnly:
+		return core.AcquireAll(ontrial.Mark(r.Context()), claims...)
+	case g.config.Wait == 0:
+		return core.AcquireAll(r.Context(), claims...)
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), g.config.Wait)
+	defer cancel()
+	queue := g.config.Rules[g.slots[0]].Queue
+	for _, i := range g.slots {
+		queue = min(queue, g.config.Rules[i].Queue)
+	}
+	for {
+		slot, err := g.waitFor(ctx, r, queue, claims)
+		var full *core.FullError
+		if !errors.As(err, &full) || ctx.Err() != nil {
+			return slot, err
+		}
+		// There is no place in the line of that rule, unless it has a longer one than others.
+		longer := g.config.Rules[g.slots[full.Claim]].Queue
+		if longer <= queue {
+			return nil, err
+		}
+		queue = longer
+	}
+}
+
+// waitFor waits in lines of so many requests.
+func (g *Guard) waitFor(ctx context.Context, r *http.Request, queue int, claims []core.Claim) (*core.Slot, error) {
+	chosen := true // just now
+	return core.AcquireAllWaitFunc(ctx, queue, func() []core.Claim {
+		again := slices.Clone(claims)
+		if !chosen && g.chooseAgain(r, again) == nil {
+			copy(claims, again)
+		}
+		chosen = false
+		return again
+	})
+}
+
+// chooseAgain sets the slots of claims that have keys, all of one instant.
+func (g *Guard) chooseAgain(r *http.Request, claims []core.Claim) (err error) {
+	var view limits.View
+	for n, i := range g.slots {
+		if claims[n].Slots, err = g.config.Rules[i].chooseSlots(&view, r, claims[n].Key); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// refuse fills in v for an error of acquire.
+func (v *Verdict) refuse(r *http.Request, err error, claims []core.Claim) {
+	v.retry = v.guard.retry.random()
+	var full *core.FullError
+	switch gone := r.Context().Err(); {
+	case gone != nil: // nobody reads the answer
+		v.Err, v.status = gone, http.StatusServiceUnavailable
+	case errors.As(err, &full):
+		v.status = http.StatusTooManyRequests
+		if v.guard.config.Rules[v.guard.slots[full.Claim]].Service {
+			v.status = http.StatusServiceUnavailable
+		}
+		v.stay.limits = refusedBy(full, claims)
+	case errors.Is(err, core.ErrQuestion):
+		v.Err, v.status = err, http.StatusInternalServerError
+	default:
+		v.Err, v.status = err, http.StatusServiceUnavailable
+	}
+}
+
+// occupancies returns those of a slot, with Held -1 if nothing was counted.
+func occupancies(slot *core.Slot) []core.Occupancy {
+	all := slot.Occupancies()
+	if slot.Source() == core.SourceOpen {
+		for i := range all {
+			all[i].Held = -1
+		}
+	}
+	return all
+}
+
+// refusedBy returns the occupancies of claims of which one was full: only that one is known.
+func refusedBy(full *core.FullError, claims []core.Claim) (all []core.Occupancy) {
+	for i, c := range claims {
+		o := core.Occupancy{Slots: c.Slots.Name(), Limit: c.Slots.Limit(c.Key), Held: -1}
+		if i == full.Claim {
+			o = full.Occupancy
+		}
+		all = append(all, o)
+	}
+	return all
+}
