@@ -21,6 +21,7 @@ import (
 	"github.com/headgate/headgate/echomw"
 	"github.com/headgate/headgate/echov5mw"
 	"github.com/headgate/headgate/ginmw"
+	"github.com/headgate/headgate/internal/redistest/proctest"
 	"github.com/headgate/headgate/keyfuncs"
 	"github.com/headgate/headgate/nethttp"
 )
@@ -183,7 +184,7 @@ func mounted(f framework, g *nethttp.Guard) (h http.Handler, panics string) {
 func TestMain(m *testing.M) {
 	gin.SetMode(gin.ReleaseMode)
 	redis.SetLogger(silent{}) // scenarios have no Redis on purpose
-	m.Run()
+	proctest.Main(m, proctest.Funcs{"waiting": waiting})
 }
 
 type silent struct{}
