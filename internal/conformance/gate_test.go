@@ -57,6 +57,8 @@ func (g *gateway) handle(w http.ResponseWriter, r *http.Request) {
 		g.ask(r.Context(), "/")
 	case "/hold":
 		time.Sleep(30 * time.Second)
+	case "/waits": // until the one before it is done
+		time.Sleep(time.Second / 2)
 	}
 	fmt.Fprint(w, "done")
 }
