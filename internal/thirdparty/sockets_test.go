@@ -91,7 +91,7 @@ var mounts = []mount{
 
 // A tally counts what a store of slots grants and gets back.
 type tally struct {
-	core.SlotStore
+	store.Noticer
 
 	granted, released atomic.Int64
 }
@@ -103,7 +103,7 @@ type tallied struct {
 }
 
 func (t *tally) AcquireSlots(ctx context.Context, claims []store.Claim) (store.Grant, error) {
-	g, err := t.SlotStore.AcquireSlots(ctx, claims)
+	g, err := t.Noticer.AcquireSlots(ctx, claims)
 	if err == nil {
 		t.granted.Add(1)
 		g.Hold = tallied{g.Hold, t}
@@ -128,7 +128,7 @@ type site struct {
 
 func newSite(t *testing.T, m mount, h http.Handler, secure bool, config websocketmw.Config) *site {
 	t.Helper()
-	s := &site{t: t, store: &tally{SlotStore: memstore.New(memstore.Config{})}, closed: make(chan struct{}, 1000), secure: secure}
+	s := &site{t: t, store: &tally{Noticer: memstore.New(memstore.Config{})}, closed: make(chan struct{}, 1000), secure: secure}
 	slots, err := core.NewSlots(s.store, "ws", 1)
 	if err != nil {
 		t.Fatal(err)
