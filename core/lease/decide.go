@@ -17,10 +17,8 @@ func (s *Store) Ask(ctx context.Context, q *store.Question) error {
 		return s.settle(ctx, q.Charges)
 	case q.Mode == store.Reset:
 		return s.reset(ctx, q)
-	case q.Mode == store.Peek && len(q.Charges) == 1:
-		return s.peek(ctx, q)
 	case q.Mode == store.Peek:
-		return s.peekAll(ctx, q)
+		return s.peek(ctx, q)
 	case q.Mode == store.Refuse: // what counts that is not leased
 		return s.next.Ask(ctx, q)
 	case len(q.Charges) == 1:
@@ -55,75 +53,81 @@ func (s *Store) decide(ctx context.Context, q *store.Question) error {
 	return s.ask(ctx, &p, c.N, now, &q.Result)
 }
 
-// peek asks the store too: what is left in a lease is known, and what others did since it was
+// peek asks the store too: what is left in leases is known, and what others did since they were
 // opened is not.
 func (s *Store) peek(ctx context.Context, q *store.Question) error {
-	c, r := &q.Charges[0], &q.Result
-	l := s.prepared(c.Limiter)
-	if !l.leasable {
-		return s.next.Ask(ctx, q)
-	}
-	p := s.place(l, c.Key)
-	p.mu.Lock()
-	e := p.find()
-	if e != nil && e.flight != nil { // what it brings is in neither of the two
-		flight := e.flight
-		p.mu.Unlock()
-		select {
-		case <-flight:
-		case <-ctx.Done():
-			return ctx.Err()
+	lefts := make([]int64, len(q.Charges)) // before the store is asked, or units would be in both
+	leased := false
+	for i := range q.Charges {
+		c := &q.Charges[i]
+		l := s.prepared(c.Limiter)
+		if !l.leasable {
+			continue
 		}
-		p.mu.Lock()
-		e = p.find()
-	}
-	now := s.now()
-	if r.Start(0, store.SourceNone); e != nil && e.refuse(r, now, c.N) {
+		p := s.place(l, c.Key)
+		e, err := p.lockLanded(ctx)
+		if err != nil {
+			return err
+		}
+		now := s.now()
+		if len(lefts) == 1 && e != nil {
+			if q.Result.Start(0, store.SourceNone); e.refuse(&q.Result, now, c.N) {
+				p.mu.Unlock()
+				return nil
+			}
+		}
+		if e != nil {
+			lefts[i] = e.held(now)
+			leased = leased || lefts[i] > 0
+		}
 		p.mu.Unlock()
-		return nil
 	}
-	left := int64(0)
-	if e != nil {
-		left = e.held(now)
-	}
-	p.mu.Unlock()
-	if err := s.next.Ask(ctx, q); left == 0 || err != nil {
+	if err := s.next.Ask(ctx, q); err != nil || !leased {
 		return err
 	}
-	extra := r.Extra
-	if *r = beside(r, left, c.N); r.Allowed {
-		r.Extra = min(extra+left, q.Extra)
-	}
+	besideAll(q, lefts)
 	return nil
 }
 
-// peekAll is peek for several charges.
-func (s *Store) peekAll(ctx context.Context, q *store.Question) error {
-	if err := s.next.Ask(ctx, q); err != nil {
-		return err
+// lockLanded locks the shard of a key while no call is in flight that brings units of it, which
+// would be neither in a lease nor in the store. It returns the entry of the key, or nil. After an
+// error nothing is locked.
+func (p *place) lockLanded(ctx context.Context) (*entry, error) {
+	p.mu.Lock()
+	e := p.find()
+	if e == nil || e.flight == nil {
+		return e, nil
 	}
-	all := store.Result{At: q.Result.At, Source: q.Result.Source, Allowed: true}
-	first := 0
+	flight := e.flight
+	p.mu.Unlock()
+	select {
+	case <-flight:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	p.mu.Lock()
+	return p.find(), nil
+}
+
+// besideAll adds to the result of a peek what is left in the leases of each charge.
+func besideAll(q *store.Question, lefts []int64) {
+	r := &q.Result
+	all := store.Result{At: r.At, Source: r.Source, Allowed: true}
+	next := 0
 	for i := range q.Charges {
-		c := &q.Charges[i]
-		p := s.place(s.prepared(c.Limiter), c.Key)
-		p.mu.Lock()
-		left := int64(0)
-		if e := p.find(); e != nil {
-			left = e.held(s.now())
+		own := store.Result{}
+		for range q.Charges[i].Limiter.Spec().Policies {
+			own.Add(r.Admitted(next), *r.Reading(next))
+			next++
 		}
-		p.mu.Unlock()
-		own := store.Result{Allowed: true}
-		for range c.Limiter.Spec().Policies {
-			own.Add(q.Result.Admitted(first), *q.Result.Reading(first))
-			first++
-		}
-		own = beside(&own, left, c.N)
+		own = beside(&own, lefts[i], q.Charges[i].N)
 		all.Allowed = all.Allowed && own.Allowed
 		all.AddAll(&own)
 	}
-	q.Result = all
-	return nil
+	if all.Allowed && q.Extra > 0 { // of the only charge
+		all.Extra = min(r.Extra+lefts[0], q.Extra)
+	}
+	*r = all
 }
 
 // ask decides about n units with a call of the store, or with what another call has leased

@@ -8,7 +8,9 @@ import (
 	"time"
 
 	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/core/internal/asking"
 	"github.com/headgate/headgate/core/memstore"
+	"github.com/headgate/headgate/core/store"
 	"github.com/headgate/headgate/internal/bubble"
 )
 
@@ -295,6 +297,28 @@ func TestIdleBucketGivesBack(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		if link.calls.Load() != calls {
 			t.Error("nothing is leased, and there were calls")
+		}
+	})
+}
+
+// A peek at several keys reports of each what the store has and what this process leases of it.
+func TestPeekAtSeveral(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		shared := memstore.New(memstore.Config{})
+		s, _ := newServer(t, shared, Config{}, 0)
+		a, b := named(t, s, "a", year(100_000)), named(t, s, "b", year(50_000))
+		for range 300 {
+			time.Sleep(time.Millisecond)
+			together(t, core.Charge{Limiter: a, Key: key, N: 2}, core.Charge{Limiter: b, Key: key, N: 1})
+		}
+		if ra := remaining(t, named(t, shared, "a", year(100_000))); ra == 100_000-600 {
+			t.Fatal("nothing is leased")
+		}
+		r, err := asking.Ask(t.Context(), s, &store.Question{Mode: store.Peek, Charges: []store.Charge{
+			{Limiter: a.Prepared(), Key: key, N: 1}, {Limiter: b.Prepared(), Key: key, N: 1},
+		}})
+		if err != nil || !r.Allowed || r.Reading(0).Remaining != 100_000-600 || r.Reading(1).Remaining != 50_000-300 {
+			t.Error(err, r.Allowed, r.Reading(0), r.Reading(1))
 		}
 	})
 }

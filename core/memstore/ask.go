@@ -40,29 +40,29 @@ func (s *Store) decideOne(q *store.Question) {
 	c := &q.Charges[0]
 	l := s.prepared(c.Limiter)
 	key, sh := s.locate(c.Key)
-	hotter := l.leveled && q.Mode == store.Allow && q.Extra == 0
-	if hotter && sh.hot.Load().answer(s, q, &l.policies[0], key) {
+	mayBeHot := l.leveled && q.Mode == store.Allow && q.Extra == 0
+	if mayBeHot && sh.hot.Load().answer(s, q, &l.policies[0], key) {
 		return
 	}
-	s.decideLocked(q, l, sh, key, hotter)
+	s.decideLocked(q, l, sh, key, mayBeHot)
 }
 
 // decideLocked is decideOne of a key that was not hot, but may become so.
-func (s *Store) decideLocked(q *store.Question, l *limiter, sh *shard, key uint64, hotter bool) {
+func (s *Store) decideLocked(q *store.Question, l *limiter, sh *shard, key uint64, mayBeHot bool) {
 	now := s.now()
 	sh.mu.Lock()
 	// While it waited, another call may have made the key hot. To end that would make all of
 	// them wait again, and again.
-	if hotter && sh.hot.Load().answer(s, q, &l.policies[0], key) {
+	if mayBeHot && sh.hot.Load().answer(s, q, &l.policies[0], key) {
 		sh.mu.Unlock()
 		return
 	}
 	now = s.locked(sh, now)
 	w := &sh.work
 	w.findIn(sh, l, key, q.Charges[0].N)
-	plain := w.found[0]
-	if w.decide(q, now); hotter && plain.plain {
-		sh.warm(&l.policies[0], plain.entry, now, s.hotAfter)
+	first := w.found[0]
+	if w.decide(q, now); mayBeHot && first.plain {
+		sh.warm(&l.policies[0], first.entry, now, s.hotAfter)
 	}
 	sweep := sh.tick()
 	sh.mu.Unlock()
@@ -103,8 +103,12 @@ func (s *Store) reset(cs []store.Charge) {
 	}
 }
 
+// keptCells is how many cells a shard keeps room for: as many as a limiter has policies. More are
+// outside the bound on memory, so their room is given up.
+const keptCells = 8
+
 // A work is the cells of a question while it is decided. It is of a shard whose lock is held,
-// so that no decision allocates.
+// so that a decision about few policies allocates nothing.
 type work struct {
 	cells []step.Cell
 	found []found
@@ -165,11 +169,9 @@ func (w *work) findIn(sh *shard, l *limiter, key uint64, n int64) {
 func (w *work) grow(cells int) {
 	if cells > cap(w.cells) {
 		old := w.cells
-		w.cells, w.words = make([]step.Cell, len(old), 2*cells), make([][2]int64, 2*cells)
-		w.found = append(make([]found, 0, 2*cells), w.found...)
-		for i := range copy(w.cells, old) { // their words stay where they were
-			old[i] = step.Cell{}
-		}
+		w.cells, w.words = make([]step.Cell, len(old), cells), make([][2]int64, cells)
+		w.found = append(make([]found, 0, cells), w.found...)
+		copy(w.cells, old) // whose words stay where they were
 	}
 	w.cells, w.found = w.cells[:cells], w.found[:cells]
 }
@@ -236,6 +238,10 @@ func (w *work) save(now int64) {
 
 // clear empties the work. It lets go of what it refers to, but for plain cells, which are most.
 func (w *work) clear() {
+	if cap(w.cells) > keptCells {
+		*w = work{}
+		return
+	}
 	for i := range w.cells {
 		if !w.found[i].plain {
 			w.cells[i] = step.Cell{}

@@ -172,3 +172,32 @@ func TestLargerPlanThatIsOver(t *testing.T) {
 		t.Errorf("swept: %v; not: %v", swept, not)
 	}
 }
+
+// TestLargeQuestionsLeaveNoRoom: what a question about many policies needed is not kept.
+func TestLargeQuestionsLeaveNoRoom(t *testing.T) {
+	s := New(Config{})
+	var charges []core.Charge
+	for i := range 8 {
+		var policies []core.Policy
+		for j := range 8 {
+			policies = append(policies, core.FixedWindow(core.PerDay(int64(10+j))).Named(fmt.Sprint(j)))
+		}
+		charges = append(charges, core.Charge{Limiter: newLimiter(t, s, fmt.Sprint(i), policies...), Key: "key", N: 1})
+	}
+	for range 11 {
+		if d, err := core.AllowAll(t.Context(), charges...); err != nil || d.Len() != 64 {
+			t.Fatal(d, err)
+		}
+	}
+	for i := range 64 { // the last was refused, by the smallest of each limiter
+		d, err := charges[i/8].Limiter.Peek(t.Context(), "key")
+		if err != nil || d.Answer(i%8).Remaining != int64(i%8) {
+			t.Errorf("%d left of %d, %v", d.Answer(i%8).Remaining, 10+i%8, err)
+		}
+	}
+	for i := range s.shards {
+		if n := cap(s.shards[i].work.cells); n > keptCells {
+			t.Errorf("shard %d has room for %d cells", i, n)
+		}
+	}
+}

@@ -24,8 +24,8 @@
 // Decisions that arrive while others are in flight are sent together in the next
 // call. A decision that arrives alone is sent at once, by its own goroutine. And
 // a refusal is cached in this process for as long as it lasts, at most
-// [Config].RefusalTTL: the same question is refused meanwhile without a call. Neither
-// changes a decision: what this process charges, gives back or resets ends the cached
+// [Config].RefusalTTL: the same question, or a peek at it, is refused meanwhile
+// without a call. Neither changes a decision: what this process charges, gives back or resets ends the cached
 // refusals of the key. There are two exceptions, for at most RefusalTTL:
 //
 //   - What other processes do is not seen. After a charge of theirs, a cached RetryAfter is

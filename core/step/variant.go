@@ -6,7 +6,7 @@ import (
 )
 
 // A Variant is the state of a key under one of several sets of parameters that are in use for
-// it at the same time: while a release with other numbers is rolled out, or under plans of
+// it at the same time: while a release with other parameters is rolled out, or under plans of
 // one limiter.
 //
 // Each of them has a state of its own, because none shows what another needs: a count of
