@@ -36,26 +36,26 @@ const queuePoll = 200 * time.Millisecond
 // the rest to the others. What does not divide evenly goes to one after the other. So a slot may be kept
 // for a caller of another process, for half a second at most.
 func (s *Slots) AcquireWait(ctx context.Context, key string, waiters int) (*Slot, error) {
-	return AcquireAllWait(ctx, waiters, Claim{Slots: s, Key: key})
+	return AcquireAllWait(ctx, Claim{Slots: s, Key: key, Queue: waiters})
 }
 
 // AcquireAllWait is [AcquireAll] that waits like [Slots.AcquireWait]. It holds nothing
 // meanwhile. A caller stands in the line of one claim that is full, and moves to another line if
-// then another claim is; at most waiters stand in each line.
+// then another claim is. Each line has places for as many as the [Claim].Queue of the caller says.
 //
 // In the line of a claim, those of a key with a smaller limit, such as that of a user beside
 // that of the service, are no more than this smaller limit leaves room for, with what the key
 // has acquired by calls like this one. The others stand in the line of their own key. So no
 // user fills the line of all. If two limits are equal, the claim that comes first is taken for
 // the smaller.
-func AcquireAllWait(ctx context.Context, waiters int, claims ...Claim) (*Slot, error) {
-	return AcquireAllWaitFunc(ctx, waiters, func() []Claim { return claims })
+func AcquireAllWait(ctx context.Context, claims ...Claim) (*Slot, error) {
+	return AcquireAllWaitFunc(ctx, func() []Claim { return claims })
 }
 
 // AcquireAllWaitFunc is AcquireAllWait for claims whose Slots may change while the caller waits,
 // as a user's plan may. It calls claims, in the goroutine of the caller, before each time it asks
 // the store, and at least every 200 ms. The keys should remain the same.
-func AcquireAllWaitFunc(ctx context.Context, waiters int, claims func() []Claim) (*Slot, error) {
+func AcquireAllWaitFunc(ctx context.Context, claims func() []Claim) (*Slot, error) {
 	if ctx == nil {
 		return nil, errContext
 	}
@@ -65,7 +65,7 @@ func AcquireAllWaitFunc(ctx context.Context, waiters int, claims func() []Claim)
 	}
 	w.number = arrivals.Add(1)
 	start := beginAll(w.claims)
-	slot, err := w.acquire(ctx, waiters)
+	slot, err := w.acquire(ctx)
 	acquired(ctx, start, w.claims, slot, err)
 	return slot, err
 }
@@ -162,9 +162,9 @@ func (w *claimant) blocks(v *claimant) int {
 // of returns the queue of a claim.
 func (w *claimant) of(i int) *queue { return &w.claims[i].Slots.state.queue }
 
-func (w *claimant) acquire(ctx context.Context, most int) (*Slot, error) {
+func (w *claimant) acquire(ctx context.Context) (*Slot, error) {
 	defer w.giveUp()
-	for waits := most > 0; ; {
+	for waits := slices.ContainsFunc(w.claims, func(c Claim) bool { return c.Queue > 0 }); ; {
 		if anyClosed(w.claims) {
 			return nil, ErrClosed
 		}
@@ -176,7 +176,7 @@ func (w *claimant) acquire(ctx context.Context, most int) (*Slot, error) {
 				return slot, err
 			}
 		}
-		if !w.stand(full, most) {
+		if !w.stand(full) {
 			if asks && waits {
 				waits = false // what is kept for those who wait in other processes, it may have
 				continue
@@ -300,9 +300,8 @@ func (w *claimant) waiting(i int) int {
 }
 
 // stand makes the claimant stand in the line of the claim that is full, or in that of one with a
-// smaller limit of which there is no ticket. It reports whether there was a place among the most who may
-// wait.
-func (w *claimant) stand(full *FullError, most int) bool {
+// smaller limit of which there is no ticket. It reports whether there was a place in that line.
+func (w *claimant) stand(full *FullError) bool {
 	target := full.Claim
 	for _, i := range w.order {
 		if i == full.Claim {
@@ -329,7 +328,7 @@ func (w *claimant) stand(full *FullError, most int) bool {
 		l.pass(w)
 		return true
 	}
-	if len(l.all) >= most {
+	if len(l.all) >= w.claims[target].Queue {
 		q.changed(l)
 		return false
 	}

@@ -204,9 +204,9 @@ func TestAcquireWaitRaised(t *testing.T) {
 		first := call(t, 3, core.Claim{Slots: slots, Key: "key"})
 		done := make(chan *core.Slot, 1)
 		go func() {
-			slot, err := core.AcquireAllWaitFunc(t.Context(), 3, func() []core.Claim {
+			slot, err := core.AcquireAllWaitFunc(t.Context(), func() []core.Claim {
 				s, _ := slots.With(plan.Load())
-				return []core.Claim{{Slots: s, Key: "key"}}
+				return []core.Claim{{Slots: s, Key: "key", Queue: 3}}
 			})
 			if err != nil {
 				t.Error(err)
@@ -240,7 +240,7 @@ func TestAcquireAllWaitFuncErrors(t *testing.T) {
 		claims.Store([]core.Claim{{Slots: slots, Key: "key"}})
 		done := make(chan error, 1)
 		go func() {
-			_, err := core.AcquireAllWaitFunc(t.Context(), 1, func() []core.Claim { return claims.Load().([]core.Claim) })
+			_, err := core.AcquireAllWaitFunc(t.Context(), func() []core.Claim { return queued(1, claims.Load().([]core.Claim)) })
 			done <- err
 		}()
 		synctest.Wait()
@@ -431,7 +431,7 @@ func TestAcquireAllWaitLosesNoWakeUp(t *testing.T) {
 							claims = claims[:1]
 						}
 						ctx, cancel := context.WithTimeout(t.Context(), []time.Duration{time.Hour, rand.N(time.Millisecond)}[rand.IntN(2)])
-						slot, err := core.AcquireAllWait(ctx, callers, claims...)
+						slot, err := core.AcquireAllWait(ctx, queued(callers, claims)...)
 						if cancel(); err == nil {
 							served.Add(1)
 							time.Sleep(rand.N(50 * time.Microsecond))

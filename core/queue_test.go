@@ -26,11 +26,20 @@ type caller struct {
 	err    error
 }
 
+// queued returns claims in whose lines so many may wait.
+func queued(waiters int, claims []core.Claim) []core.Claim {
+	all := slices.Clone(claims)
+	for i := range all {
+		all[i].Queue = waiters
+	}
+	return all
+}
+
 func call(t *testing.T, waiters int, claims ...core.Claim) *caller {
 	ctx, cancel := context.WithCancel(t.Context())
 	c := &caller{claims: claims, hangUp: cancel}
 	go func() {
-		c.slot, c.err = core.AcquireAllWait(ctx, waiters, claims...)
+		c.slot, c.err = core.AcquireAllWait(ctx, queued(waiters, claims)...)
 		c.done.Store(true)
 	}()
 	synctest.Wait()
@@ -301,10 +310,10 @@ func TestAcquireWaitErrors(t *testing.T) {
 	if _, err := slots.AcquireWait(t.Context(), "key", -1); !errors.Is(err, core.ErrFull) {
 		t.Error(err)
 	}
-	if _, err := core.AcquireAllWait(t.Context(), 1); !errors.Is(err, core.ErrQuestion) {
+	if _, err := core.AcquireAllWait(t.Context()); !errors.Is(err, core.ErrQuestion) {
 		t.Error(err)
 	}
-	if _, err := core.AcquireAllWait(nil, 1, core.Claim{Slots: slots}); !errors.Is(err, core.ErrQuestion) { //nolint:staticcheck // on purpose
+	if _, err := core.AcquireAllWait(nil, core.Claim{Slots: slots}); !errors.Is(err, core.ErrQuestion) { //nolint:staticcheck // on purpose
 		t.Error(err)
 	}
 	f.err = core.ErrUnavailable
@@ -408,4 +417,35 @@ func TestAcquireAllWaitOrder(t *testing.T) {
 			t.Error(second.err)
 		}
 	})
+}
+
+// Each line has its own number of places: who has waited in one, and then finds another full,
+// needs a place there.
+func TestAcquireAllWaitQueues(t *testing.T) {
+	for _, places := range []int{0, 1} {
+		synctest.Test(t, func(t *testing.T) {
+			s := memstore.New(memstore.Config{})
+			a, b := newSlots(t, s, "a", 1), newSlots(t, s, "b", 1)
+			first, second := call(t, 0, core.Claim{Slots: a, Key: "k"}), call(t, 0, core.Claim{Slots: b, Key: "k"})
+			done := make(chan error, 1)
+			go func() {
+				slot, err := core.AcquireAllWait(t.Context(), core.Claim{Slots: a, Key: "k", Queue: 1}, core.Claim{Slots: b, Key: "k", Queue: places})
+				if err == nil {
+					slot.Release()
+				}
+				done <- err
+			}()
+			synctest.Wait()
+			first.slot.Release()
+			synctest.Wait()
+			if refused := len(done) == 1; refused != (places == 0) {
+				t.Errorf("%d places: refused %t", places, refused)
+			}
+			second.slot.Release()
+			if err := <-done; errors.Is(err, core.ErrFull) != (places == 0) {
+				t.Errorf("%d places: %v", places, err)
+			}
+			nobodyWaits(t, a, b)
+		})
+	}
 }

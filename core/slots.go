@@ -146,6 +146,10 @@ type Claim struct {
 	// of all such claims together, so of several one is granted at a time. Whether the slot
 	// is above the limit, its [Occupancy] tells: Held is then larger than Limit.
 	OneMore bool
+
+	// Queue is how many callers in this process may wait in the line of the claim: see
+	// [AcquireAllWait]. 0 or less means that none waits.
+	Queue int
 }
 
 // Format implements [fmt.Formatter]: it prints the claim without its key.

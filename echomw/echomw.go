@@ -1,8 +1,6 @@
 package echomw
 
 import (
-	"bufio"
-	"net"
 	"net/http"
 
 	"github.com/labstack/echo/v4"
@@ -93,7 +91,7 @@ func serve(c echo.Context, next echo.HandlerFunc, r *http.Request, v nethttp.Ver
 		defer v.End(nethttp.Outcome{})
 		return next(c)
 	}
-	w := &writer{}
+	w := new(adapter.Recorder)
 	if inner, replace, ok := within(c); ok {
 		w.ResponseWriter = inner
 		replace(w)
@@ -102,7 +100,7 @@ func serve(c echo.Context, next echo.HandlerFunc, r *http.Request, v nethttp.Ver
 	returned := false
 	defer func() {
 		o := outcome(c, err, returned)
-		o.Hijacked = w.hijacked
+		o.Hijacked = w.Hijacked
 		v.End(o)
 	}()
 	err = next(c)
@@ -125,22 +123,6 @@ func upgrade(c echo.Context, next echo.HandlerFunc, r *http.Request, v nethttp.V
 		}
 	}))
 	return err
-}
-
-// A writer records whether the connection was hijacked, which Echo's does not.
-type writer struct {
-	http.ResponseWriter
-
-	hijacked bool
-}
-
-// Unwrap is for [http.ResponseController], by which Echo flushes.
-func (w *writer) Unwrap() http.ResponseWriter { return w.ResponseWriter }
-
-func (w *writer) Hijack() (net.Conn, *bufio.ReadWriter, error) {
-	conn, rw, err := http.NewResponseController(w.ResponseWriter).Hijack()
-	w.hijacked = w.hijacked || err == nil
-	return conn, rw, err
 }
 
 // KeepVerdict returns a middleware that keeps the verdicts of the guards that run after

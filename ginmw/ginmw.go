@@ -74,11 +74,11 @@ func serve(c *gin.Context, r *http.Request, v nethttp.Verdict) {
 		c.Next()
 		return
 	}
-	w := &writer{ResponseWriter: c.Writer}
+	w := &writer{c.Writer, adapter.Recorder{ResponseWriter: c.Writer}}
 	c.Request, c.Writer = begun, w
 	returned := false
 	defer func() {
-		o := nethttp.Outcome{Status: w.Status(), Written: int64(max(w.Size(), 0)), Hijacked: w.hijacked}
+		o := nethttp.Outcome{Status: w.Status(), Written: int64(max(w.Size(), 0)), Hijacked: w.recorder.Hijacked}
 		if !returned && !w.Written() {
 			o.Status = http.StatusInternalServerError
 		}
@@ -101,18 +101,13 @@ func KeepVerdict() gin.HandlerFunc { return framework.KeepVerdict() }
 // no guard has checked the request, or if [KeepVerdict] did not run before the guard.
 func Verdict(c *gin.Context) (nethttp.Verdict, bool) { return framework.Verdict(c) }
 
-// A writer records whether the connection was hijacked, which Gin's does not.
+// A writer is Gin's writer with a recorder of what Gin does not tell.
 type writer struct {
 	gin.ResponseWriter
 
-	hijacked bool
+	recorder adapter.Recorder
 }
 
-// Unwrap is for [http.ResponseController].
 func (w *writer) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
-func (w *writer) Hijack() (net.Conn, *bufio.ReadWriter, error) {
-	conn, rw, err := w.ResponseWriter.Hijack()
-	w.hijacked = w.hijacked || err == nil
-	return conn, rw, err
-}
+func (w *writer) Hijack() (net.Conn, *bufio.ReadWriter, error) { return w.recorder.Hijack() }

@@ -95,8 +95,8 @@ type Rule struct {
 	// for up to the Wait of the guard's Config. 0 means that none waits. They are served in the
 	// order in which they came. In the line of a key that several share, such as all, no user has
 	// more requests than the user's own smaller limit leaves room for: the rest wait in the
-	// user's line. A request that waits for one rule may then wait for another, whatever that
-	// rule's Queue is.
+	// user's line. A request that has waited for one rule, and then finds another full, needs a
+	// place in the line of that one.
 	Queue int
 
 	// WhenFull says what becomes of a socket for whose key there is no slot. The zero value is

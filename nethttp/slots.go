@@ -29,7 +29,7 @@ func (g *Guard) claim(v *Verdict, r *http.Request, i int, view *limits.View) (c 
 		return c
 	}
 	rule := &g.config.Rules[i]
-	c.OneMore = rule.WhenFull == EvictOldest
+	c.OneMore, c.Queue = rule.WhenFull == EvictOldest, rule.Queue
 	slots, err := rule.chooseSlots(view, r, c.Key)
 	if err != nil {
 		v.Err, v.status = g.ruleError(i, err), http.StatusInternalServerError
@@ -81,29 +81,8 @@ func (g *Guard) acquire(r *http.Request, claims []core.Claim) (*core.Slot, error
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), g.config.Wait)
 	defer cancel()
-	queue := g.config.Rules[g.slots[0]].Queue
-	for _, i := range g.slots {
-		queue = min(queue, g.config.Rules[i].Queue)
-	}
-	for {
-		slot, err := g.waitFor(ctx, r, queue, claims)
-		var full *core.FullError
-		if !errors.As(err, &full) || ctx.Err() != nil {
-			return slot, err
-		}
-		// There is no place in the line of that rule, unless it has a longer one than others.
-		longer := g.config.Rules[g.slots[full.Claim]].Queue
-		if longer <= queue {
-			return nil, err
-		}
-		queue = longer
-	}
-}
-
-// waitFor waits in lines of so many requests.
-func (g *Guard) waitFor(ctx context.Context, r *http.Request, queue int, claims []core.Claim) (*core.Slot, error) {
 	chosen := true // just now
-	return core.AcquireAllWaitFunc(ctx, queue, func() []core.Claim {
+	return core.AcquireAllWaitFunc(ctx, func() []core.Claim {
 		again := slices.Clone(claims)
 		if !chosen && g.chooseAgain(r, again) == nil {
 			copy(claims, again)

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -245,7 +246,9 @@ func TestSlots(t *testing.T) {
 			_, err := slots.Acquire(ctx, key)
 			w.deep(name+": a full key", orNil(err))
 			short, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
-			_, err = core.AcquireAllWait(short, 3, claims...)
+			waits := slices.Clone(claims)
+			waits[0].Queue = 3
+			_, err = core.AcquireAllWait(short, waits...)
 			cancel()
 			w.deep(name+": a full key after a wait", orNil(err))
 			_, err = core.AcquireAll(ctx, claims[0], claims[0])
