@@ -86,8 +86,9 @@ type Config struct {
 
 	// Logger gets a record at level WARN of a fault of configuration, once for each kind: no request
 	// of a rule has had a key for a minute, or the key is the address of a proxy, behind which all
-	// clients share it. No record has a key. Nil means [slog.Default];
-	// slog.New(slog.DiscardHandler) turns it off.
+	// clients share it. Without Observe, it also gets the reason why requests are refused without a
+	// decision, with 400, 500 or 503: for each reason a record a minute at most. No record has a key.
+	// Nil means [slog.Default]; slog.New(slog.DiscardHandler) turns it off.
 	Logger *slog.Logger
 
 	// ObserveOnly is shadow mode, for trying limits before they are enforced. Check

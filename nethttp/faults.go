@@ -8,5 +8,5 @@ func newFaults(c *Config, what string) *keywatch.Watch {
 	for i := range c.Rules {
 		names[i], _ = c.Rules[i].name()
 	}
-	return keywatch.New(what, c.Logger, names)
+	return keywatch.New(what, c.Logger, names, c.Observe != nil)
 }

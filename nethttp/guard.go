@@ -219,6 +219,7 @@ func (g *Guard) decideAll(v *Verdict, r *http.Request, a holds.Attempt) {
 	}
 	if a != nil {
 		if v.status, v.Err = a.Claim(claims); v.Err != nil {
+			g.faults.Unkeyed(-1, v.status, v.Err)
 			return
 		}
 	}
@@ -248,7 +249,7 @@ func (v *Verdict) ask(r *http.Request, charges []core.Charge) {
 		v.Decision, v.Err = core.AllowAll(ctx, slices.Clone(charges)...)
 	}
 	if v.Err != nil {
-		v.status = http.StatusServiceUnavailable
+		v.guard.fail(v, r, -1, http.StatusServiceUnavailable, v.Err)
 	}
 	v.admitted = v.Err == nil && v.Decision.Allowed
 	if !v.admitted && v.stay != nil {
@@ -289,6 +290,18 @@ func (g *Guard) ruleOf(limiter string) int {
 	})
 }
 
+// fail makes the verdict refuse with a status, for an error of a rule, or of all if that is -1. The
+// error has no key.
+func (g *Guard) fail(v *Verdict, r *http.Request, rule, status int, err error) {
+	if r.Context().Err() == nil { // otherwise nobody reads the answer
+		g.faults.Undecided(rule, status, err)
+	}
+	if rule >= 0 {
+		err = g.ruleError(rule, err)
+	}
+	v.Err, v.status = err, status
+}
+
 // key returns the key that a rule charges, or sets the verdict's Err.
 func (g *Guard) key(v *Verdict, r *http.Request, i int) string {
 	key, err := g.config.Rules[i].Key(r)
@@ -301,6 +314,7 @@ func (g *Guard) key(v *Verdict, r *http.Request, i int) string {
 		if errors.Is(err, keyfuncs.ErrProgram) {
 			v.status = http.StatusInternalServerError
 		}
+		g.faults.Unkeyed(i, v.status, err)
 	}
 	return key
 }
@@ -315,8 +329,7 @@ func (g *Guard) charge(v *Verdict, r *http.Request, i int, view *limits.View, c 
 		c.N = rule.Cost(r)
 	}
 	if c.N < 0 {
-		err := returned("Cost", "%d; it must be 0 or more", c.N)
-		v.Err, v.status = g.ruleError(i, err), http.StatusInternalServerError
+		g.fail(v, r, i, http.StatusInternalServerError, returned("Cost", "%d; it must be 0 or more", c.N))
 		return false
 	}
 	if c.N == 0 {
@@ -331,7 +344,7 @@ func (g *Guard) charge(v *Verdict, r *http.Request, i int, view *limits.View, c 
 		var shadow *core.Limiter
 		var err error
 		if c.Limiter, shadow, err = rule.chooseLimiter(view, r, c.Key); err != nil {
-			v.Err, v.status = g.ruleError(i, err), http.StatusInternalServerError
+			g.fail(v, r, i, http.StatusInternalServerError, err)
 			return false
 		}
 		if shadow != nil {

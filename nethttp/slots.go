@@ -32,7 +32,7 @@ func (g *Guard) claim(v *Verdict, r *http.Request, i int, view *limits.View) (c 
 	c.OneMore, c.Queue = rule.WhenFull == EvictOldest, rule.Queue
 	slots, err := rule.chooseSlots(view, r, c.Key)
 	if err != nil {
-		v.Err, v.status = g.ruleError(i, err), http.StatusInternalServerError
+		g.fail(v, r, i, http.StatusInternalServerError, err)
 	}
 	c.Slots = slots
 	return c
@@ -117,9 +117,9 @@ func (v *Verdict) refuse(r *http.Request, err error, claims []core.Claim) {
 		}
 		v.stay.limits = refusedBy(full, claims)
 	case errors.Is(err, core.ErrQuestion):
-		v.Err, v.status = err, http.StatusInternalServerError
+		v.guard.fail(v, r, -1, http.StatusInternalServerError, err)
 	default:
-		v.Err, v.status = err, http.StatusServiceUnavailable
+		v.guard.fail(v, r, -1, http.StatusServiceUnavailable, err)
 	}
 }
 

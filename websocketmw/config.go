@@ -64,7 +64,8 @@ type Config struct {
 
 	// Logger gets a record at level WARN of a fault of configuration, once for each kind: no request
 	// of a rule has had a key for a minute, or the key is the address of a proxy, behind which all
-	// clients share it. No record has a key. Nil means [slog.Default];
+	// clients share it. Without Observe, it also gets the reason why handshakes are refused without a
+	// decision, a record a minute at most for each. No record has a key. Nil means [slog.Default];
 	// slog.New(slog.DiscardHandler) turns it off.
 	Logger *slog.Logger
 

@@ -3,6 +3,7 @@ package websocketmw
 import (
 	"bytes"
 	"log/slog"
+	"net/http"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -22,8 +23,9 @@ func TestFaultsAreLogged(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			var text bytes.Buffer
 			g, err := New(Config{
-				Rules:  []nethttp.Rule{{Slots: newSlots(t, memstore.New(memstore.Config{}), "ws", 1), Key: key}},
-				Logger: slog.New(slog.NewTextHandler(&text, nil)),
+				Rules:   []nethttp.Rule{{Slots: newSlots(t, memstore.New(memstore.Config{}), "ws", 1), Key: key}},
+				Logger:  slog.New(slog.NewTextHandler(&text, nil)),
+				Observe: func(*http.Request, nethttp.Verdict) {},
 			})
 			if err != nil {
 				t.Fatal(err)

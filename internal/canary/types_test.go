@@ -32,8 +32,9 @@ var unprinted = map[string]string{
 	"limits.Document": "TestDocuments prints it, but for its JSON",
 	"step.Cell":       "numbers", "step.Variant": "numbers", "step.Level": "numbers", "step.Numbers": "numbers", "step.Reading": "numbers",
 	"store.Answer": "has what the program answers", "store.Place": "an address", "store.Listeners": "functions", "store.Observer": "functions", "adapter.Framework": "functions",
-	"adapter.Visit": "has the request of the program, as it is",
-	"store.Policy":  "has what the program has configured", "store.Spec": "has what the program has configured",
+	"adapter.Visit":    "has the request of the program, as it is",
+	"adapter.Recorder": "has the writer of the program, as it is",
+	"store.Policy":     "has what the program has configured", "store.Spec": "has what the program has configured",
 }
 
 // seen are the types of what was printed, and of what was in that.

@@ -15,12 +15,12 @@ import (
 	echo5 "github.com/labstack/echo/v5"
 	"github.com/redis/go-redis/v9"
 
-	"github.com/headgate/headgate/adapter"
 	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/core/memstore"
 	"github.com/headgate/headgate/echomw"
 	"github.com/headgate/headgate/echov5mw"
 	"github.com/headgate/headgate/ginmw"
+	"github.com/headgate/headgate/internal/conformance/scenes"
 	"github.com/headgate/headgate/internal/redistest/proctest"
 	"github.com/headgate/headgate/keyfuncs"
 	"github.com/headgate/headgate/nethttp"
@@ -46,48 +46,51 @@ var handed = map[string]func(key keyfuncs.Func) keyfuncs.Func{
 	},
 }
 
-// keysOf are a key, and what the framework hands over if it has contexts of its own.
-func keysOf(framework string, key keyfuncs.Func) []keyfuncs.Func {
-	if from := handed[framework]; from != nil {
-		return []keyfuncs.Func{key, from(key)}
-	}
-	return []keyfuncs.Func{key}
-}
-
-// A guard is one for requests or for sockets.
-type guard interface {
-	adapter.Guard
-
-	Handler(next http.Handler) http.Handler
-}
-
 // mounts serve a handler at all paths behind a guard.
-var mounts = map[string]func(g guard, h http.Handler) http.Handler{
-	"nethttp": func(g guard, h http.Handler) http.Handler { return g.Handler(h) },
-	"chi": func(g guard, h http.Handler) http.Handler {
+var mounts = map[string]func(g scenes.Guard, h http.Handler) http.Handler{
+	"nethttp": func(g scenes.Guard, h http.Handler) http.Handler { return g.Handler(h) },
+	"chi": func(g scenes.Guard, h http.Handler) http.Handler {
 		r := chi.NewRouter()
 		r.Use(g.Handler)
 		r.Handle("/*", h)
 		return r
 	},
-	"gin": func(g guard, h http.Handler) http.Handler {
+	"gin": func(g scenes.Guard, h http.Handler) http.Handler {
 		r := gin.New()
 		r.Use(ginmw.Use(g))
 		r.Any("/*path", gin.WrapH(h))
 		return r
 	},
-	"echo": func(g guard, h http.Handler) http.Handler {
+	"echo": func(g scenes.Guard, h http.Handler) http.Handler {
 		e := echo4.New()
 		e.Use(echomw.Use(g))
 		e.Any("/*", echo4.WrapHandler(h))
 		return e
 	},
-	"echov5": func(g guard, h http.Handler) http.Handler {
+	"echov5": func(g scenes.Guard, h http.Handler) http.Handler {
 		e := echo5.New()
 		e.Use(echov5mw.Use(g))
 		e.Any("/*", echo5.WrapHandler(h))
 		return e
 	},
+}
+
+// sceneOf is a framework for the scenes.
+func sceneOf(name string) scenes.Framework {
+	return scenes.Framework{Mount: mounts[name], Key: handed[name]}
+}
+
+// keysOf are a key, and what the framework hands over if it has contexts of its own.
+func keysOf(framework string, key keyfuncs.Func) []keyfuncs.Func {
+	f := sceneOf(framework)
+	return f.Keys(key)
+}
+
+// Both guards, under all frameworks: the same.
+func TestGuards(t *testing.T) {
+	for name := range mounts {
+		t.Run(name, func(t *testing.T) { scenes.Test(t, sceneOf(name)) })
+	}
 }
 
 // mountOr mounts a guard, or a middleware that does nothing if that is nil.

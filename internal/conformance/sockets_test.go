@@ -15,20 +15,11 @@ import (
 
 	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/core/memstore"
+	"github.com/headgate/headgate/internal/conformance/scenes"
 	"github.com/headgate/headgate/keyfuncs"
 	"github.com/headgate/headgate/nethttp"
 	"github.com/headgate/headgate/websocketmw"
 )
-
-func upgrade(path string) *http.Request {
-	r := httptest.NewRequest("GET", path, nil)
-	for name, value := range map[string]string{
-		"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13", "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ==",
-	} {
-		r.Header.Set(name, value)
-	}
-	return r
-}
 
 // In shadow mode nothing is refused, and no field is set, under any framework.
 func TestSocketsInShadow(t *testing.T) {
@@ -54,7 +45,7 @@ func TestSocketsInShadow(t *testing.T) {
 				w.Write([]byte("hello"))
 			}))
 			w := httptest.NewRecorder()
-			h.ServeHTTP(w, upgrade("/"))
+			h.ServeHTTP(w, scenes.Upgrade("/"))
 			if w.Code != 200 || w.Body.String() != "hello" || w.Header().Get("RateLimit-Policy") != "" || len(observed) != 1 || observed[0] != 429 || guard.Len() != 0 {
 				t.Errorf("%s: %d %v %q, observed %d, %d sockets", name, w.Code, w.Header(), w.Body, observed, guard.Len())
 			}
@@ -104,13 +95,13 @@ func TestSockets(t *testing.T) {
 				want string
 			}{
 				{httptest.NewRequest("GET", "/none", nil), `200  hello`},
-				{upgrade("/one"), `200 "ws";r=0 yes hello`},
-				{upgrade("/one"), `200 "ws";r=0 yes hello`}, // the first was given back
-				{upgrade("/none"), quota},
-				{upgrade("/nobody"), noKey},
-				{upgrade("/program"), `500 no-store application/problem+json {"type":"about:blank","title":"Internal Server Error","status":500}`},
-				{upgrade("/v4"), noKey},
-				{upgrade("/v5"), noKey},
+				{scenes.Upgrade("/one"), `200 "ws";r=0 yes hello`},
+				{scenes.Upgrade("/one"), `200 "ws";r=0 yes hello`}, // the first was given back
+				{scenes.Upgrade("/none"), quota},
+				{scenes.Upgrade("/nobody"), noKey},
+				{scenes.Upgrade("/program"), `500 no-store application/problem+json {"type":"about:blank","title":"Internal Server Error","status":500}`},
+				{scenes.Upgrade("/v4"), noKey},
+				{scenes.Upgrade("/v5"), noKey},
 			} {
 				w := httptest.NewRecorder()
 				h.ServeHTTP(w, c.r)
@@ -136,7 +127,7 @@ func TestSockets(t *testing.T) {
 				t.Error(err)
 			}
 			w := httptest.NewRecorder()
-			if h.ServeHTTP(w, upgrade("/one")); w.Code != 503 || w.Header().Get("Retry-After") == "" {
+			if h.ServeHTTP(w, scenes.Upgrade("/one")); w.Code != 503 || w.Header().Get("Retry-After") == "" {
 				t.Errorf("%s: %d %v", name, w.Code, w.Header())
 			}
 		}

@@ -1,5 +1,5 @@
-// Package keywatch tells the operator of faults of configuration that the keys of requests show.
-// Each is logged once for a guard. No record has a key.
+// Package keywatch tells the operator of faults of configuration that the keys of requests show, once
+// for a guard, and why requests are refused without a decision. No record has a key.
 package keywatch
 
 import (
@@ -36,6 +36,9 @@ type Watch struct {
 	looked  atomic.Int32  // looks, or more: no further ones
 
 	toldKeyless, toldProxy atomic.Bool
+
+	observed bool
+	refused  refusals
 }
 
 type rule struct {
@@ -51,9 +54,10 @@ type spell struct {
 }
 
 // New returns a Watch for a guard, such as "nethttp", and the limits of its rules. The logger gets the
-// faults. Nil means slog.Default, as it is when there is a fault.
-func New(guard string, logger *slog.Logger, names []string) *Watch {
-	w := &Watch{guard: guard, logger: logger, rules: make([]rule, len(names)), address: keyfuncs.RemoteAddr()}
+// faults. Nil means slog.Default, as it is when there is a fault. If the guard is observed, refusals
+// are not logged: the observer gets each of them.
+func New(guard string, logger *slog.Logger, names []string, observed bool) *Watch {
+	w := &Watch{guard: guard, logger: logger, observed: observed, rules: make([]rule, len(names)), address: keyfuncs.RemoteAddr()}
 	for i, name := range names {
 		w.rules[i].name = name
 	}
@@ -99,7 +103,7 @@ func (w *Watch) without(i int, err error) {
 // reason returns the reason why two requests have no key. The text of an error may contain a key,
 // unless requests far apart have the very same: then it was made without them.
 func reason(first, last error) string {
-	if reflect.TypeOf(first).Kind() == reflect.Pointer && first == last { //nolint:errorlint,err113 // the very same
+	if first != nil && reflect.TypeOf(first).Kind() == reflect.Pointer && first == last { //nolint:errorlint,err113 // the very same
 		return last.Error()
 	}
 	for _, kind := range []error{keyfuncs.ErrAbsent, keyfuncs.ErrMalformed, keyfuncs.ErrProgram} {
@@ -136,12 +140,14 @@ func contains(key, address string) bool {
 		strings.Contains(key, strconv.Itoa(len(address))+":"+address+",")
 }
 
-// warn logs a fault of a rule.
+// warn logs a fault of a rule, or of the guard if i is -1.
 func (w *Watch) warn(i int, fault string, attrs ...any) {
 	logger := w.logger
 	if logger == nil {
 		logger = slog.Default()
 	}
-	attrs = append([]any{slog.Int("rule", i), slog.String("limit", w.rules[i].name)}, attrs...)
+	if i >= 0 {
+		attrs = append([]any{slog.Int("rule", i), slog.String("limit", w.rules[i].name)}, attrs...)
+	}
 	logger.Warn("headgate: "+w.guard+": "+fault, attrs...)
 }

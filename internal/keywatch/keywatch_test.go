@@ -23,7 +23,7 @@ type log struct {
 
 func newLog() *log {
 	l := new(log)
-	l.Watch = New("guard", slog.New(slog.NewTextHandler(&l.text, nil)), []string{"api", "login"})
+	l.Watch = New("guard", slog.New(slog.NewTextHandler(&l.text, nil)), []string{"api", "login"}, false)
 	return l
 }
 

@@ -7,12 +7,14 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/gofiber/fiber/v2"
 
 	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/core/memstore"
+	"github.com/headgate/headgate/internal/conformance/scenes"
 	"github.com/headgate/headgate/internal/thirdparty/fibermw"
 	"github.com/headgate/headgate/keyfuncs"
 	"github.com/headgate/headgate/nethttp"
@@ -125,40 +127,43 @@ func TestContext(t *testing.T) {
 	is(t, "settled", strings.Join(settled, ", "), "200 5 3, 200 5 3, 200 5 3, 418 0 1, 500 0 1")
 }
 
-// A request holds its slot until its handler is done, or has panicked.
-func TestSlots(t *testing.T) {
-	slots := core.Must(core.NewSlots(memstore.New(memstore.Config{}), "running", 1))
-	rate := limiter("api", core.SlidingLog(core.PerDay(9)))
-	key := keyfuncs.Header("X-Client")
-	guard := guardOf(nethttp.Rule{Limiter: rate, Key: key}, nethttp.Rule{Slots: slots, Key: key})
-	app := fiber.New()
-	app.Use(func(c *fiber.Ctx) (err error) {
-		defer func() {
-			if recover() != nil {
-				err = fiber.ErrBadGateway
-			}
-		}()
-		return c.Next()
-	}, fibermw.Use(guard))
-	var inside string
-	app.Get("/", func(c *fiber.Ctx) error { return c.SendString("hello") })
-	app.Get("/nest", func(c *fiber.Ctx) error {
-		inside = ask(t, app, "GET", "/", "X-Client", "anna")
-		return c.SendString("hello")
+// The guards' scenes are those of net/http.
+func TestScenes(t *testing.T) {
+	scenes.Test(t, scenes.Framework{
+		RequestsOnly: true, Deaf: true,
+		Key: func(key keyfuncs.Func) keyfuncs.Func {
+			return fibermw.Framework.Key(func(c *fiber.Ctx) (string, error) { return key(fibermw.Framework.Request(c)) })
+		},
+		Mount: func(g scenes.Guard, h http.Handler) http.Handler {
+			app := fiber.New()
+			var panics atomic.Value
+			app.Use(func(c *fiber.Ctx) error {
+				defer func() {
+					if p := recover(); p != nil {
+						panics.Store(p)
+					}
+				}()
+				return c.Next()
+			}, fibermw.Use(g.(*nethttp.Guard)))
+			app.All("/*", func(c *fiber.Ctx) error {
+				w := httptest.NewRecorder()
+				h.ServeHTTP(w, httptest.NewRequestWithContext(c.UserContext(), c.Method(), c.OriginalURL(), nil))
+				return c.Status(w.Code).Send(w.Body.Bytes())
+			})
+			return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				answer, err := app.Test(r, -1)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if p := panics.Load(); p != nil {
+					panics = atomic.Value{}
+					panic(p)
+				}
+				scenes.Copy(w, answer)
+			})
+		},
 	})
-	app.Get("/panics", func(*fiber.Ctx) error { panic("boom") })
-	const full = `{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Quota Exceeded","status":429,"violated-policies":["running"]}`
-	for _, test := range []struct{ path, want string }{
-		{"/nest", `200 "api";r=8;t=86400, "running";r=0 text/plain; charset=utf-8 hello`},
-		{"/panics", `502 "api";r=7;t=86400, "running";r=0 text/plain; charset=utf-8 Bad Gateway`},
-		{"/", `200 "api";r=6;t=86400, "running";r=0 text/plain; charset=utf-8 hello`},
-	} {
-		is(t, test.path, ask(t, app, "GET", test.path, "X-Client", "anna"), test.want)
-	}
-	is(t, "inside", inside, `429 "api";r=7;t=86400, "running";r=0 application/problem+json `+full)
-	if n, err := slots.Count(t.Context(), "anna"); n != 0 || err != nil {
-		t.Errorf("%d are held, %v", n, err)
-	}
 }
 
 // What is wrong with the program is an error where it is made, or at the first request.

@@ -1,8 +1,11 @@
-package conformance
+// Package scenes has what guards must do behind any framework: one table for all adapters.
+package scenes
 
 import (
 	"context"
 	"fmt"
+	"io"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"regexp"
@@ -12,6 +15,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/headgate/headgate/adapter"
 	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/core/memstore"
 	"github.com/headgate/headgate/keyfuncs"
@@ -20,15 +24,51 @@ import (
 	"github.com/headgate/headgate/websocketmw"
 )
 
+// A Guard is one for requests or for sockets.
+type Guard interface {
+	adapter.Guard
+
+	Handler(next http.Handler) http.Handler
+}
+
+// A Framework is what an adapter is for.
+type Framework struct {
+	// Mount returns what serves a handler at all paths behind a guard. A panic of the handler
+	// gets to whoever calls it.
+	Mount func(g Guard, h http.Handler) http.Handler
+
+	// Key returns a key that gets the request from the framework's context. Nil: there is none.
+	Key func(key keyfuncs.Func) keyfuncs.Func
+
+	// RequestsOnly is for adapters that do not serve sockets.
+	RequestsOnly bool
+
+	// Deaf is for frameworks that do not tell a handler that its client has hung up.
+	Deaf bool
+}
+
+// Keys are a key, and what the framework hands over if it has contexts of its own.
+func (f *Framework) Keys(key keyfuncs.Func) []keyfuncs.Func {
+	if f.Key == nil {
+		return []keyfuncs.Func{key}
+	}
+	return []keyfuncs.Func{key, f.Key(key)}
+}
+
 // guards are the kinds of guards, by the same rules.
-var guards = map[string]func(rules []nethttp.Rule, wait time.Duration) (guard, error){
-	"request": func(rules []nethttp.Rule, wait time.Duration) (guard, error) {
+var guards = map[string]func(rules []nethttp.Rule, wait time.Duration) (Guard, error){
+	"request": func(rules []nethttp.Rule, wait time.Duration) (Guard, error) {
 		return nethttp.New(nethttp.Config{Rules: rules, Wait: wait})
 	},
-	"socket": func(rules []nethttp.Rule, wait time.Duration) (guard, error) {
+	"socket": func(rules []nethttp.Rule, wait time.Duration) (Guard, error) {
 		return websocketmw.New(websocketmw.Config{Rules: rules, Wait: wait})
 	},
 }
+
+// client is the key of the client that a request names.
+var client = keyfuncs.Header("X-Client")
+
+func minute(n int64) core.Policy { return core.SlidingLog(core.PerMinute(n)) }
 
 // A gateway is a guard in front of a handler, under a framework.
 type gateway struct {
@@ -66,9 +106,20 @@ func (g *gateway) handle(w http.ResponseWriter, r *http.Request) {
 // pause is a Retry-After for slots, which is random.
 var pause = regexp.MustCompile(`^([1-9]|10)$`)
 
+// Upgrade returns a WebSocket's handshake.
+func Upgrade(path string) *http.Request {
+	r := httptest.NewRequest("GET", path, nil)
+	for name, value := range map[string]string{
+		"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13", "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ==",
+	} {
+		r.Header.Set(name, value)
+	}
+	return r
+}
+
 // ask sends anna's request, an upgrade, and notes the answer.
 func (g *gateway) ask(ctx context.Context, path string, fields ...string) {
-	r := upgrade(path).WithContext(ctx)
+	r := Upgrade(path).WithContext(ctx)
 	r.Header.Set("X-Client", "anna")
 	for i := 0; i < len(fields); i += 2 {
 		r.Header.Set(fields[i], fields[i+1])
@@ -110,12 +161,14 @@ func (g *gateway) used() {
 	g.say("used %d, held %d", d.Limit-d.Remaining, core.Must(g.slots.Count(g.t.Context(), "anna")))
 }
 
-var gateCases = []struct {
-	name  string
-	rules func(g *gateway, key keyfuncs.Func) []nethttp.Rule
-	wait  time.Duration
-	run   func(g *gateway)
-	want  []string
+// cases are what a guard is asked, and what is seen of it.
+var cases = []struct {
+	name    string
+	rules   func(g *gateway, key keyfuncs.Func) []nethttp.Rule
+	wait    time.Duration
+	hangsUp bool
+	run     func(g *gateway)
+	want    []string
 }{
 	{
 		name:  "rates",
@@ -208,7 +261,29 @@ var gateCases = []struct {
 		want: []string{`/ 200 "rate";r=1;t=60, "slots";r=0 done`, `/ 200 "rate";r=7;t=60, "slots";r=4 done`},
 	},
 	{
-		name: "waiting, and hanging up",
+		name: "waiting",
+		rules: func(g *gateway, key keyfuncs.Func) []nethttp.Rule {
+			return []nethttp.Rule{{Limiter: core.Must(g.rate.With(minute(9))), Key: key}, {Slots: g.slots, Key: key, Queue: 1}}
+		},
+		wait: time.Minute,
+		run: func(g *gateway) {
+			go g.ask(g.t.Context(), "/hold")
+			synctest.Wait()
+			go g.ask(g.t.Context(), "/waits")
+			synctest.Wait()
+			g.ask(g.t.Context(), "/") // there is no place in the line
+			time.Sleep(31 * time.Second)
+			synctest.Wait()
+			g.used()
+		},
+		want: []string{
+			`/ 429 "rate";r=6;t=60, "slots";r=0 soon ["slots"]`,
+			`/hold 200 "rate";r=8;t=60, "slots";r=0 done`, `/waits 200 "rate";r=7;t=60, "slots";r=0 done`, "used 2, held 0",
+		},
+	},
+	{
+		name:    "waiting, and hanging up",
+		hangsUp: true,
 		rules: func(g *gateway, key keyfuncs.Func) []nethttp.Rule {
 			return []nethttp.Rule{{Limiter: core.Must(g.rate.With(minute(9))), Key: key}, {Slots: g.slots, Key: key, Queue: 2}}
 		},
@@ -277,29 +352,41 @@ var gateCases = []struct {
 	},
 }
 
-// Both guards, under all frameworks, with keys of the request and of the framework: the same.
-func TestGuards(t *testing.T) {
+// Test tries both guards, with keys of the request and of the framework.
+func Test(t *testing.T, f Framework) {
 	for kind, newGuard := range guards {
-		for name, mount := range mounts {
-			for i, key := range keysOf(name, client) {
-				for _, c := range gateCases {
-					t.Run(fmt.Sprint(kind, "/", name, "/", i > 0, "/", c.name), func(t *testing.T) {
-						synctest.Test(t, func(t *testing.T) {
-							g := &gateway{t: t, store: memstore.New(memstore.Config{})}
-							g.rate = core.Must(core.New(g.store, "rate", minute(2)))
-							g.slots = core.Must(core.NewSlots(g.store, "slots", 1))
-							guard, err := newGuard(c.rules(g, key), c.wait)
-							if err != nil {
-								t.Fatal(err)
-							}
-							g.handler = mount(guard, http.HandlerFunc(g.handle))
-							if c.run(g); strings.Join(g.said, "\n") != strings.Join(c.want, "\n") {
-								t.Errorf("%s\nwant\n%s", strings.Join(g.said, "\n"), strings.Join(c.want, "\n"))
-							}
-						})
-					})
+		if kind == "socket" && f.RequestsOnly {
+			continue
+		}
+		for i, key := range f.Keys(client) {
+			for _, c := range cases {
+				if c.hangsUp && f.Deaf {
+					continue
 				}
+				t.Run(fmt.Sprint(kind, "/", i > 0, "/", c.name), func(t *testing.T) {
+					synctest.Test(t, func(t *testing.T) {
+						g := &gateway{t: t, store: memstore.New(memstore.Config{})}
+						g.rate = core.Must(core.New(g.store, "rate", minute(2)))
+						g.slots = core.Must(core.NewSlots(g.store, "slots", 1))
+						guard, err := newGuard(c.rules(g, key), c.wait)
+						if err != nil {
+							t.Fatal(err)
+						}
+						g.handler = f.Mount(guard, http.HandlerFunc(g.handle))
+						if c.run(g); strings.Join(g.said, "\n") != strings.Join(c.want, "\n") {
+							t.Errorf("%s\nwant\n%s", strings.Join(g.said, "\n"), strings.Join(c.want, "\n"))
+						}
+					})
+				})
 			}
 		}
 	}
+}
+
+// Copy writes an answer.
+func Copy(w http.ResponseWriter, answer *http.Response) {
+	defer answer.Body.Close()
+	maps.Copy(w.Header(), answer.Header)
+	w.WriteHeader(answer.StatusCode)
+	_, _ = io.Copy(w, answer.Body)
 }
