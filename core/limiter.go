@@ -331,9 +331,9 @@ func (l *Limiter) Reset(ctx context.Context, key string) error {
 	if l.constant {
 		return nil
 	}
-	q := newQuestion(store.Reset)
+	q := newQuestion()
 	defer q.free()
-	q.add(&Charge{l, key, 0})
+	q.about(store.Reset, &Charge{l, key, 0})
 	return l.store.Ask(ctx, &q.Question)
 }
 

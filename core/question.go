@@ -16,28 +16,35 @@ type question struct {
 	room [maxTogether]store.Charge
 }
 
-// questions are reused: what is passed to a store is on the heap.
-var questions = sync.Pool{New: func() any { return new(question) }}
-
-// newQuestion returns a question without charges, which is to be freed.
-func newQuestion(mode store.Mode) *question {
-	q := questions.Get().(*question)
-	q.Mode, q.Extra, q.Charges = mode, 0, q.room[:0]
+// questions are reused: what is passed to a store is on the heap. Those in the pool have one charge,
+// as most questions do.
+var questions = sync.Pool{New: func() any {
+	q := new(question)
+	q.Charges = q.room[:1]
 	return q
+}}
+
+// newQuestion returns a question that may hold anything, and is to be freed.
+func newQuestion() *question { return questions.Get().(*question) }
+
+// about makes the question one about a charge.
+func (q *question) about(mode store.Mode, c *Charge) {
+	q.Mode, q.Extra = mode, 0
+	q.set(0, c)
 }
 
-// add adds a charge, of at most maxTogether.
-func (q *question) add(c *Charge) {
-	n := len(q.Charges)
-	q.Charges = q.room[:n+1]
-	to := &q.room[n]
+// set sets the i-th charge.
+func (q *question) set(i int, c *Charge) {
+	to := &q.room[i]
 	to.Limiter, to.Key, to.N = c.Limiter.prepared, c.Key, c.N
 }
 
 // free takes a question back, without its keys.
 func (q *question) free() {
-	for i := range q.Charges {
-		q.Charges[i].Limiter, q.Charges[i].Key = nil, ""
+	q.room[0].Limiter, q.room[0].Key = nil, ""
+	if len(q.Charges) > 1 {
+		clear(q.Charges)
+		q.Charges = q.room[:1]
 	}
 	questions.Put(q)
 }
@@ -53,8 +60,8 @@ func (l *Limiter) decide(ctx context.Context, mode store.Mode, c Charge, d *Deci
 		*d = Decision{}
 		return ErrCost
 	}
-	start, q := begin(l.observer), newQuestion(mode)
-	q.add(&c)
+	start, q := begin(l.observer), newQuestion()
+	q.about(mode, &c)
 	var err error
 	if c.N > l.max || l.constant {
 		byNumbers(&q.Result, c)
@@ -79,9 +86,9 @@ func (l *Limiter) decide(ctx context.Context, mode store.Mode, c Charge, d *Deci
 // allowExtra allows a charge, and as many of extra units more as fit, which it returns. They are
 // of the decision only if it is for all.
 func (l *Limiter) allowExtra(ctx context.Context, c Charge, extra int64, forAll bool) (d Decision, granted int64, err error) {
-	start, q := begin(l.observer), newQuestion(store.Allow)
+	start, q := begin(l.observer), newQuestion()
 	defer q.free()
-	q.add(&c)
+	q.about(store.Allow, &c)
 	q.Extra = extra
 	err = l.store.Ask(ctx, &q.Question)
 	granted, q.Result.Extra = q.Result.Extra, 0
@@ -100,9 +107,11 @@ func (l *Limiter) allowExtra(ctx context.Context, c Charge, extra int64, forAll 
 // decideAll asks about charges. Their store gets those that the parameters alone do not decide.
 // The question is to be freed also after an error.
 func decideAll(ctx context.Context, charges []Charge) (q *question, err error) {
-	q = newQuestion(store.Allow)
-	for i := range charges {
-		q.add(&charges[i])
+	q = newQuestion()
+	q.about(store.Allow, &charges[0])
+	q.Charges = q.room[:len(charges)]
+	for i := range charges[1:] {
+		q.set(i+1, &charges[i+1])
 	}
 	if slices.ContainsFunc(charges, func(c Charge) bool { return c.N > c.Limiter.max }) {
 		byNumbers(&q.Result, charges...)

@@ -89,20 +89,21 @@ func (h *hot) take(s *Store, n int64) (now int64, x step.Reading, admitted, ok b
 func (h *hot) decide(seen, at, n int64) (x step.Reading, admitted, ok bool) {
 	l := &h.policy.level
 	for v := h.state.Load(); v != over; v = h.state.Load() {
-		next, fits := l.Charge(v, at, n)
+		used := l.Used(v, at)
+		next, after, fits := l.Charge(used, at, n)
 		switch {
 		case fits:
 			if noted := h.refused.Load(); noted > 0 {
-				h.lapse(noted, v, at)
+				h.lapse(noted, used, at)
 			}
 			if h.state.CompareAndSwap(v, next) {
-				return l.Read(next, at, 0), true, true
+				return l.Read(after, 0), true, true
 			}
 		case v != seen:
 			return x, false, false
 		default:
 			h.refuse(n)
-			return l.Read(v, at, n), false, true
+			return l.Read(used, n), false, true
 		}
 	}
 	return x, false, false
@@ -110,8 +111,8 @@ func (h *hot) decide(seen, at, n int64) (x step.Reading, admitted, ok bool) {
 
 // lapse is that of a work, if a refusal is noted. That another call may be about to refuse does
 // not matter: what is noted says only which key to evict.
-func (h *hot) lapse(noted uint32, v, at int64) {
-	if _, fits := h.policy.level.Charge(v, at, min(int64(noted), h.policy.step.Max())); fits {
+func (h *hot) lapse(noted uint32, used step.Span, at int64) {
+	if _, _, fits := h.policy.level.Charge(used, at, min(int64(noted), h.policy.step.Max())); fits {
 		h.refused.CompareAndSwap(noted, 0)
 	}
 }

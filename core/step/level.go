@@ -47,23 +47,26 @@ func (l *Level) Words(s []int64, v, base int64) {
 	s[0], s[1] = base+t, f
 }
 
-// used returns the time until the bucket is full, that many microseconds after the base.
-func (l *Level) used(v, at int64) fraction {
+// A Span is a time in microseconds, with a fraction.
+type Span = fraction
+
+// Used returns the time until the bucket is full, that many microseconds after the base.
+func (l *Level) Used(v, at int64) Span {
 	x := max(v-at*l.bucket.n, 0)
 	if l.bucket.n == 1 {
-		return fraction{x, 0}
+		return Span{x, 0}
 	}
 	t, f := l.bucket.byN.divide(x)
-	return fraction{t, f}
+	return Span{t, f}
 }
 
-// Charge returns the state after c units, and whether they fit, that many microseconds after
-// the base. c is from 1 to the burst.
-func (l *Level) Charge(v, at, c int64) (next int64, fits bool) {
+// Charge returns the state after c units were charged to a bucket of which that much is used at
+// that time, what is used then, and whether the units fit. c is from 1 to the burst.
+func (l *Level) Charge(used Span, at, c int64) (next int64, after Span, fits bool) {
 	b := l.bucket
-	u := b.add(l.used(v, at), b.cost(c))
-	return (at+u.t)*b.n + u.f, !b.full.less(u)
+	u := b.add(used, b.cost(c))
+	return (at+u.t)*b.n + u.f, u, !b.full.less(u)
 }
 
 // Read is that of the Step.
-func (l *Level) Read(v, at, c int64) Reading { return l.bucket.read(l.used(v, at), c) }
+func (l *Level) Read(used Span, c int64) Reading { return l.bucket.read(used, c) }

@@ -41,10 +41,11 @@ func TestLevelIsTheStep(t *testing.T) {
 				n = p.Max()
 			}
 			wants := p.Admits(s, now, n)
-			if got, want := l.Read(v, at, n), p.Read(s, now, n); got != want {
+			used := l.Used(v, at)
+			if got, want := l.Read(used, n), p.Read(s, now, n); got != want {
 				t.Fatalf("%+v, state %d at %d: %+v, want %+v", p.Numbers(), s, now, got, want)
 			}
-			next, ok := l.Charge(v, at, n)
+			next, after, ok := l.Charge(used, at, n)
 			if ok != wants {
 				t.Fatalf("%+v, state %d, %d units at %d: %t, want %t", p.Numbers(), s, n, now, ok, wants)
 			}
@@ -58,7 +59,10 @@ func TestLevelIsTheStep(t *testing.T) {
 			if l.Words(words, v, base); words[0] != s[0] || words[1] != s[1] {
 				t.Fatalf("%+v, %d units at %d: state %d, want %d", p.Numbers(), n, now, words, s)
 			}
-			if got, want := l.Read(v, at, 0), p.Read(s, now, 0); got != want {
+			if again := l.Used(v, at); again != after {
+				t.Fatalf("%+v, %d units at %d: %v are used, want %v", p.Numbers(), n, now, again, after)
+			}
+			if got, want := l.Read(after, 0), p.Read(s, now, 0); got != want {
 				t.Fatalf("%+v, state %d at %d: %+v, want %+v", p.Numbers(), s, now, got, want)
 			}
 		}

@@ -8,14 +8,14 @@ import (
 // tokenBucket is the generic cell rate algorithm (ITU-T I.371): instead of tokens it
 // stores the instant at which the bucket will be full again.
 //
-// A unit refills in p/n microseconds, in lowest terms, which is q + r/n. The state is the
+// A unit refills in p/n microseconds, in lowest terms. The state is the
 // instant as [T, f], meaning T + f/n with 0 <= f < n, so that a rate such as 7 per second
 // never drifts by rounding.
 type tokenBucket struct {
 	numbers  Numbers
 	n, p     int64
 	byN, byP divisor
-	q, r     int64
+	one      fraction // the time in which a unit refills
 	full     fraction // the time in which an empty bucket fills
 }
 
@@ -51,17 +51,21 @@ func (b *tokenBucket) sub(x, y fraction) fraction {
 // cost returns the time in which c <= Burst units refill. Numbers.exact has made sure
 // that nothing here exceeds MaxInt.
 func (b *tokenBucket) cost(c int64) fraction {
-	if b.r == 0 {
-		return fraction{c * b.q, 0}
+	switch {
+	case c == 1: // as most are
+		return b.one
+	case b.one.f == 0:
+		return fraction{c * b.one.t, 0}
+	default:
+		return fraction{c*b.one.t + c*b.one.f/b.n, c * b.one.f % b.n}
 	}
-	return fraction{c*b.q + c*b.r/b.n, c * b.r % b.n}
 }
 
 func newTokenBucket(m Numbers) *tokenBucket {
 	g := gcd(m.Limit, m.Period)
 	b := &tokenBucket{numbers: m, n: m.Limit / g, p: m.Period / g}
 	b.byN, b.byP = newDivisor(b.n), newDivisor(b.p)
-	b.q, b.r = b.p/b.n, b.p%b.n
+	b.one = fraction{b.p / b.n, b.p % b.n}
 	b.full = b.cost(m.Burst)
 	return b
 }
@@ -180,9 +184,9 @@ func (b *tokenBucket) Count(s []int64, now, n, until int64) []int64 {
 
 // wideCost is cost of more units than the burst.
 func (b *tokenBucket) wideCost(c int64) fraction {
-	hi, lo := bits.Mul64(uint64(c), uint64(b.r))
+	hi, lo := bits.Mul64(uint64(c), uint64(b.one.f))
 	t, f := bits.Div64(hi, lo, uint64(b.n))
-	return fraction{c*b.q + int64(t), int64(f)}
+	return fraction{c*b.one.t + int64(t), int64(f)}
 }
 
 func (b *tokenBucket) Redate(s []int64, now, longest int64) []int64 {
