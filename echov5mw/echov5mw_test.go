@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"net/http/httptest"
 	"reflect"
 	"strings"
 	"testing"
@@ -14,67 +13,12 @@ import (
 	"github.com/labstack/echo/v5"
 
 	"github.com/headgate/headgate/core"
-	"github.com/headgate/headgate/core/memstore"
 	"github.com/headgate/headgate/echov5mw"
+	"github.com/headgate/headgate/internal/guardtest"
 	"github.com/headgate/headgate/keyfuncs"
 	"github.com/headgate/headgate/nethttp"
 	"github.com/headgate/headgate/websocketmw"
 )
-
-var (
-	own    = keyfuncs.Header("X-Own")
-	store  = memstore.New(memstore.Config{})
-	errAny = errors.New("any")
-)
-
-func newRule(t testing.TB, name string, p core.Policy) nethttp.Rule {
-	t.Helper()
-	l, err := core.New(store, name, p)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return nethttp.Rule{Limiter: l, Key: own}
-}
-
-func newGuard(t testing.TB, c nethttp.Config) *nethttp.Guard {
-	t.Helper()
-	g, err := nethttp.New(c)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return g
-}
-
-func open(t testing.TB) *nethttp.Guard {
-	t.Helper()
-	return newGuard(t, nethttp.Config{Rules: []nethttp.Rule{newRule(t, "open", core.Unlimited())}})
-}
-
-// charging is open with another key.
-func charging(t testing.TB, key keyfuncs.Func) *nethttp.Guard {
-	t.Helper()
-	rule := newRule(t, "open", core.Unlimited())
-	rule.Key = key
-	return newGuard(t, nethttp.Config{Rules: []nethttp.Rule{rule}})
-}
-
-func request(method, target string, fields ...string) *http.Request {
-	r := httptest.NewRequest(method, target, nil)
-	for i := 0; i < len(fields); i += 2 {
-		r.Header.Set(fields[i], fields[i+1])
-	}
-	return r
-}
-
-func serve(h http.Handler, r *http.Request) *httptest.ResponseRecorder {
-	w := httptest.NewRecorder()
-	h.ServeHTTP(w, r)
-	return w
-}
-
-type secret string
-
-func (secret) String() string { return "hidden" }
 
 func TestKeys(t *testing.T) {
 	fixed := func(key string, err error) keyfuncs.Func {
@@ -89,7 +33,7 @@ func TestKeys(t *testing.T) {
 		want string // empty: an error
 		err  error
 	}{
-		{name: "request", key: own, want: "anna"},
+		{name: "request", key: guardtest.Own, want: "anna"},
 		{name: "route", key: echov5mw.Route(), want: "/items/:id/*"},
 		{name: "no route", key: echov5mw.Route(), path: "/nowhere", err: keyfuncs.ErrAbsent},
 		{name: "parameter", key: echov5mw.Param("id"), want: "4711"},
@@ -101,12 +45,12 @@ func TestKeys(t *testing.T) {
 		{name: "value, nil", key: echov5mw.Value("nil"), err: keyfuncs.ErrAbsent},
 		{name: "no value", key: echov5mw.Value("none"), err: keyfuncs.ErrAbsent},
 		{name: "value of another type", key: echov5mw.Value("struct"), err: keyfuncs.ErrProgram},
-		{name: "all", key: keyfuncs.All(echov5mw.Param("id"), own), want: "4:4711,4:anna,"},
+		{name: "all", key: keyfuncs.All(echov5mw.Param("id"), guardtest.Own), want: "4:4711,4:anna,"},
 		{name: "all, one absent", key: keyfuncs.All(echov5mw.Param("id"), none), err: keyfuncs.ErrAbsent},
-		{name: "first", key: keyfuncs.First(none, echov5mw.Value("text"), own), want: "1:ben"},
-		{name: "first, wrong", key: keyfuncs.First(none, fixed("", wrong), own), err: wrong},
-		{name: "first of all", key: keyfuncs.First(none, keyfuncs.All(own, own)), want: "1:4:anna,4:anna,"},
-		{name: "empty", key: fixed("", nil), err: errAny},
+		{name: "first", key: keyfuncs.First(none, echov5mw.Value("text"), guardtest.Own), want: "1:ben"},
+		{name: "first, wrong", key: keyfuncs.First(none, fixed("", wrong), guardtest.Own), err: wrong},
+		{name: "first of all", key: keyfuncs.First(none, keyfuncs.All(guardtest.Own, guardtest.Own)), want: "1:4:anna,4:anna,"},
+		{name: "empty", key: fixed("", nil), err: guardtest.ErrAny},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			var got string
@@ -116,16 +60,16 @@ func TestKeys(t *testing.T) {
 			e.Use(echov5mw.KeepVerdict(), echov5mw.Errors(), func(next echo.HandlerFunc) echo.HandlerFunc {
 				return func(c *echo.Context) error {
 					c.Set("text", "ben")
-					c.Set("secret", secret("s3cret"))
+					c.Set("secret", guardtest.Secret("s3cret"))
 					c.Set("number", uint8(42))
-					c.Set("empty", secret(""))
+					c.Set("empty", guardtest.Secret(""))
 					c.Set("nil", nil)
 					c.Set("struct", struct{ n int }{4711})
 					failed = next(c)
 					verdict, _ = echov5mw.Verdict(c)
 					return failed
 				}
-			}, echov5mw.Use(charging(t, echov5mw.Key(func(c *echo.Context) (text string, err error) {
+			}, echov5mw.Use(guardtest.Open(t, echov5mw.Key(func(c *echo.Context) (text string, err error) {
 				got, err = test.key(echov5mw.Request(c))
 				return got, err
 			}))))
@@ -134,7 +78,7 @@ func TestKeys(t *testing.T) {
 			if test.path != "" {
 				path = test.path
 			}
-			w := serve(e, request("GET", path, "X-Own", "anna"))
+			w := guardtest.Serve(e, guardtest.Request("GET", path, "X-Own", "anna"))
 			if got != test.want {
 				t.Errorf("key %q, want %q", got, test.want)
 			}
@@ -150,7 +94,7 @@ func TestKeys(t *testing.T) {
 			}
 			var he *echo.HTTPError
 			if w.Code != status || !errors.As(failed, &he) || he.Code != status || !errors.Is(failed, verdict.Err) ||
-				!errors.Is(test.err, errAny) && !errors.Is(verdict.Err, test.err) {
+				!errors.Is(test.err, guardtest.ErrAny) && !errors.Is(verdict.Err, test.err) {
 				t.Errorf("%d, %v, %v", w.Code, failed, verdict.Err)
 			}
 			if strings.Contains(fmt.Sprint(failed), "4711") {
@@ -165,7 +109,7 @@ func TestRoute(t *testing.T) {
 	key := keyfuncs.First(echov5mw.Route(), keyfuncs.Everyone())
 	var got string
 	e := echo.New()
-	e.Use(echov5mw.Use(charging(t, echov5mw.Key(func(c *echo.Context) (text string, err error) {
+	e.Use(echov5mw.Use(guardtest.Open(t, echov5mw.Key(func(c *echo.Context) (text string, err error) {
 		got, err = key(echov5mw.Request(c))
 		return got, err
 	}))))
@@ -187,7 +131,7 @@ func TestRoute(t *testing.T) {
 		{"GET", "/api/nowhere", 404, "0:/api/*"},
 		{"POST", "/api/items/1", 404, "0:/api/*"},
 	} {
-		if w := serve(e, request(test.method, test.path)); w.Code != test.status || got != test.key {
+		if w := guardtest.Serve(e, guardtest.Request(test.method, test.path)); w.Code != test.status || got != test.key {
 			t.Errorf("%s %s: %d, key %q", test.method, test.path, w.Code, got)
 		}
 	}
@@ -195,15 +139,15 @@ func TestRoute(t *testing.T) {
 
 // A route, a group and the engine can each have a guard.
 func TestWhere(t *testing.T) {
-	closed := newGuard(t, nethttp.Config{Rules: []nethttp.Rule{newRule(t, "closed", core.Blocked())}})
+	closed := guardtest.Guard(t, nethttp.Config{Rules: []nethttp.Rule{guardtest.Rule(t, "closed", core.Blocked())}})
 	ok := func(c *echo.Context) error { return c.NoContent(204) }
 	e := echo.New()
-	e.Use(echov5mw.Use(open(t)))
+	e.Use(echov5mw.Use(guardtest.Open(t, guardtest.Own)))
 	e.GET("/route", ok, echov5mw.Use(closed))
 	e.Group("/group", echov5mw.Use(closed)).GET("/in", ok)
 	e.GET("/free", ok)
 	for path, want := range map[string]int{"/route": 429, "/group/in": 429, "/free": 204, "/nowhere": 404} {
-		if w := serve(e, request("GET", path, "X-Own", "anna")); w.Code != want {
+		if w := guardtest.Serve(e, guardtest.Request("GET", path, "X-Own", "anna")); w.Code != want {
 			t.Errorf("%s: %d", path, w.Code)
 		}
 	}
@@ -222,25 +166,20 @@ func TestVerdict(t *testing.T) {
 				}
 				return next(c)
 			}
-		}, echov5mw.Use(open(t)))
+		}, echov5mw.Use(guardtest.Open(t, guardtest.Own)))
 		e.GET("/", func(c *echo.Context) error {
 			if v, ok := echov5mw.Verdict(c); ok != keep || keep && !v.Decision.Allowed {
 				t.Errorf("keep %v: %v, %v", keep, v.Decision, ok)
 			}
 			return nil
 		})
-		serve(e, request("GET", "/", "X-Own", "anna"))
+		guardtest.Serve(e, guardtest.Request("GET", "/", "X-Own", "anna"))
 	}
 }
 
 // What is settled is the status that Echo will send.
 func TestSettle(t *testing.T) {
-	var got nethttp.Outcome
-	rule := newRule(t, "settled", core.SlidingLog(core.PerHour(1000)))
-	rule.Settle = func(_ *http.Request, o nethttp.Outcome) int64 {
-		got = o
-		return o.Cost
-	}
+	outcomes := guardtest.Settling(t)
 	e := echo.New()
 	e.Use(func(next echo.HandlerFunc) echo.HandlerFunc {
 		return func(c *echo.Context) (err error) {
@@ -252,33 +191,28 @@ func TestSettle(t *testing.T) {
 			return next(c)
 		}
 	})
-	e.Use(echov5mw.Use(newGuard(t, nethttp.Config{Rules: []nethttp.Rule{rule}})))
+	e.Use(echov5mw.Use(outcomes.Guard))
 	e.GET("/json", func(c *echo.Context) error { return c.JSON(201, 1234) })
 	e.GET("/error", func(*echo.Context) error { return echo.NewHTTPError(403, "no") })
-	e.GET("/own", func(*echo.Context) error { return errAny })
+	e.GET("/guardtest.Own", func(*echo.Context) error { return guardtest.ErrAny })
 	e.GET("/late", func(c *echo.Context) error {
 		c.JSON(201, 1234)
-		return errAny
+		return guardtest.ErrAny
 	})
 	e.GET("/panic", func(*echo.Context) error { panic("boom") })
 	e.GET("/cost", func(c *echo.Context) error {
 		nethttp.SetCost(c.Request().Context(), "settled", 7)
 		return nil
 	})
-	for path, want := range map[string]nethttp.Outcome{
-		"/json":    {Status: 201, Written: 5, Cost: 1},
-		"/error":   {Status: 403, Cost: 1},
-		"/own":     {Status: 500, Cost: 1},
-		"/late":    {Status: 201, Written: 5, Cost: 1},
-		"/panic":   {Status: 500, Cost: 1},
-		"/cost":    {Status: 200, Cost: 7},
-		"/nowhere": {Status: 404, Cost: 1},
-	} {
-		serve(e, request("GET", path, "X-Own", "anna"))
-		if got != want {
-			t.Errorf("%s: %+v, want %+v", path, got, want)
-		}
-	}
+	outcomes.Want(t, e, map[string]nethttp.Outcome{
+		"/json":          {Status: 201, Written: 5, Cost: 1},
+		"/error":         {Status: 403, Cost: 1},
+		"/guardtest.Own": {Status: 500, Cost: 1},
+		"/late":          {Status: 201, Written: 5, Cost: 1},
+		"/panic":         {Status: 500, Cost: 1},
+		"/cost":          {Status: 200, Cost: 7},
+		"/nowhere":       {Status: 404, Cost: 1},
+	})
 }
 
 // A refusal is that of net/http to the byte, and no error handler sees it.
@@ -290,16 +224,16 @@ func TestRefusal(t *testing.T) {
 		request *http.Request
 		config  nethttp.Config
 	}{
-		{"GET", request("GET", "/", "X-Own", "anna"), nethttp.Config{}},
-		{"HEAD", request("HEAD", "/", "X-Own", "anna"), nethttp.Config{}},
-		{"no key", request("GET", "/"), nethttp.Config{}},
-		{"a page", request("GET", "/", "X-Own", "anna"), nethttp.Config{OnRefused: page}},
-		{"nothing", request("GET", "/", "X-Own", "anna"), nethttp.Config{OnRefused: func(http.ResponseWriter, *http.Request, nethttp.Verdict) {}}},
-		{"a preflight", request("OPTIONS", "/", "Origin", "https://b", "Access-Control-Request-Method", "PUT"), nethttp.Config{Preflight: preflight}},
+		{"GET", guardtest.Request("GET", "/", "X-Own", "anna"), nethttp.Config{}},
+		{"HEAD", guardtest.Request("HEAD", "/", "X-Own", "anna"), nethttp.Config{}},
+		{"no key", guardtest.Request("GET", "/"), nethttp.Config{}},
+		{"a page", guardtest.Request("GET", "/", "X-Own", "anna"), nethttp.Config{OnRefused: page}},
+		{"nothing", guardtest.Request("GET", "/", "X-Own", "anna"), nethttp.Config{OnRefused: func(http.ResponseWriter, *http.Request, nethttp.Verdict) {}}},
+		{"a preflight", guardtest.Request("OPTIONS", "/", "Origin", "https://b", "Access-Control-Request-Method", "PUT"), nethttp.Config{Preflight: preflight}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			test.config.Rules = []nethttp.Rule{newRule(t, "closed", core.Blocked())}
-			guard := newGuard(t, test.config)
+			test.config.Rules = []nethttp.Rule{guardtest.Rule(t, "closed", core.Blocked())}
+			guard := guardtest.Guard(t, test.config)
 			e := echo.New()
 			e.HTTPErrorHandler = func(_ *echo.Context, err error) { t.Errorf("the error handler got %v", err) }
 			e.Use(echov5mw.Use(guard))
@@ -307,7 +241,7 @@ func TestRefusal(t *testing.T) {
 				t.Error("the handler ran")
 				return nil
 			})
-			want, got := serve(guard.Handler(http.NotFoundHandler()), test.request), serve(e, test.request)
+			want, got := guardtest.Serve(guard.Handler(http.NotFoundHandler()), test.request), guardtest.Serve(e, test.request)
 			if got.Code != want.Code || !reflect.DeepEqual(got.Header(), want.Header()) || got.Body.String() != want.Body.String() {
 				t.Errorf("%d %v %q\nwant %d %v %q", got.Code, got.Header(), got.Body, want.Code, want.Header(), want.Body)
 			}
@@ -325,8 +259,8 @@ func TestErrors(t *testing.T) {
 		within  error // of the error; nil: none is
 		fields  string
 	}{
-		{"over the limit", request("GET", "/", "X-Own", "anna"), 429, nil, `"closed";r=0`},
-		{"no key", request("GET", "/"), 400, keyfuncs.ErrAbsent, ""},
+		{"over the limit", guardtest.Request("GET", "/", "X-Own", "anna"), 429, nil, `"closed";r=0`},
+		{"no key", guardtest.Request("GET", "/"), 400, keyfuncs.ErrAbsent, ""},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			e := echo.New()
@@ -340,8 +274,8 @@ func TestErrors(t *testing.T) {
 					t.Error(err)
 				}
 			}
-			e.Use(echov5mw.Errors(), echov5mw.Use(newGuard(t, nethttp.Config{
-				Rules:     []nethttp.Rule{newRule(t, "closed", core.Blocked())},
+			e.Use(echov5mw.Errors(), echov5mw.Use(guardtest.Guard(t, nethttp.Config{
+				Rules:     []nethttp.Rule{guardtest.Rule(t, "closed", core.Blocked())},
 				OnRefused: func(http.ResponseWriter, *http.Request, nethttp.Verdict) { t.Error("OnRefused was called") },
 				Preflight: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusAccepted) }),
 			})))
@@ -349,12 +283,12 @@ func TestErrors(t *testing.T) {
 				t.Error("the handler ran")
 				return nil
 			})
-			w := serve(e, test.request)
+			w := guardtest.Serve(e, test.request)
 			if h := w.Header(); w.Code != test.status || h.Get("Content-Type") != "text/html; charset=UTF-8" || w.Body.String() != "<p>" ||
 				h.Get("RateLimit") != test.fields || h.Get("Cache-Control") != "no-store" {
 				t.Errorf("%d %v %q", w.Code, h, w.Body)
 			}
-			if w := serve(e, request("OPTIONS", "/", "Origin", "https://b", "Access-Control-Request-Method", "PUT")); w.Code != 202 {
+			if w := guardtest.Serve(e, guardtest.Request("OPTIONS", "/", "Origin", "https://b", "Access-Control-Request-Method", "PUT")); w.Code != 202 {
 				t.Errorf("a preflight: %d", w.Code)
 			}
 		})
@@ -371,7 +305,7 @@ func TestContext(t *testing.T) {
 		}
 		saw = append(saw, name+" "+user)
 	}
-	rule := newRule(t, "context", core.SlidingLog(core.PerHour(1000)))
+	rule := guardtest.Rule(t, "context", core.SlidingLog(core.PerHour(1000)))
 	rule.Key = echov5mw.Value("user")
 	rule.Cost = func(r *http.Request) int64 {
 		see("Cost", r)
@@ -385,7 +319,7 @@ func TestContext(t *testing.T) {
 		see("Settle", r)
 		return o.Cost
 	}
-	guard := newGuard(t, nethttp.Config{
+	guard := guardtest.Guard(t, nethttp.Config{
 		Rules:   []nethttp.Rule{rule},
 		Observe: func(r *http.Request, _ nethttp.Verdict) { see("Observe", r) },
 	})
@@ -400,26 +334,18 @@ func TestContext(t *testing.T) {
 		see("handler", c.Request())
 		return nil
 	})
-	serve(e, request("GET", "/"))
+	guardtest.Serve(e, guardtest.Request("GET", "/"))
 	if got, want := strings.Join(saw, ", "), "Cost anna, Plan of anna anna, Observe anna, handler anna, Settle anna"; got != want {
 		t.Errorf("%s\nwant %s", got, want)
 	}
 	saw = nil
-	if see("elsewhere", request("GET", "/")); saw[0] != "elsewhere nobody" {
+	if see("elsewhere", guardtest.Request("GET", "/")); saw[0] != "elsewhere nobody" {
 		t.Error(saw)
 	}
 }
 
 // The refusal of an upgrade is written.
 func TestSocketRefusal(t *testing.T) {
-	slots, err := core.NewSlots(store, "errors", 1)
-	if err != nil {
-		t.Fatal(err)
-	}
-	guard, err := websocketmw.New(websocketmw.Config{Rules: []nethttp.Rule{{Slots: slots, Key: own}}})
-	if err != nil {
-		t.Fatal(err)
-	}
 	e := echo.New()
 	var failed error
 	e.Use(func(next echo.HandlerFunc) echo.HandlerFunc {
@@ -427,16 +353,12 @@ func TestSocketRefusal(t *testing.T) {
 			failed = next(c)
 			return failed
 		}
-	}, echov5mw.Use(guard))
+	}, echov5mw.Use(guardtest.Sockets(t, websocketmw.Config{})))
 	e.GET("/", func(c *echo.Context) error { return c.NoContent(204) })
-	upgrade := []string{
-		"Connection", "Upgrade", "Upgrade", "websocket",
-		"Sec-WebSocket-Version", "13", "Sec-WebSocket-Key", "dGhlIHNhbXBsZSBub25jZQ==",
-	}
-	if w := serve(e, request("GET", "/", upgrade...)); w.Code != 400 || failed != nil {
+	if w := guardtest.Serve(e, guardtest.Upgrade("/")); w.Code != 400 || failed != nil {
 		t.Errorf("%d, %v", w.Code, failed)
 	}
-	if w := serve(e, request("GET", "/", append(upgrade, "X-Own", "anna")...)); w.Code != 204 || failed != nil {
+	if w := guardtest.Serve(e, guardtest.Upgrade("/", "X-Own", "anna")); w.Code != 204 || failed != nil {
 		t.Errorf("%d, %v", w.Code, failed)
 	}
 }

@@ -6,23 +6,14 @@ import (
 
 	"github.com/labstack/echo/v5"
 
-	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/echov5mw"
-	"github.com/headgate/headgate/nethttp"
+	"github.com/headgate/headgate/internal/guardtest"
 	"github.com/headgate/headgate/websocketmw"
 )
 
 // Under a writer that hides Echo's own, a socket's handler gets the guard's writer too, and
 // what runs outside has its writer back.
 func TestSocketsUnderForeignWriter(t *testing.T) {
-	slots, err := core.NewSlots(store, "sockets", 1)
-	if err != nil {
-		t.Fatal(err)
-	}
-	guard, err := websocketmw.New(websocketmw.Config{Rules: []nethttp.Rule{{Slots: slots, Key: own}}})
-	if err != nil {
-		t.Fatal(err)
-	}
 	e := echo.New()
 	var foreign, within http.ResponseWriter
 	e.Use(func(next echo.HandlerFunc) echo.HandlerFunc {
@@ -35,7 +26,7 @@ func TestSocketsUnderForeignWriter(t *testing.T) {
 			}
 			return err
 		}
-	}, echov5mw.Use(guard))
+	}, echov5mw.Use(guardtest.Sockets(t, websocketmw.Config{})))
 	e.GET("/", func(c *echo.Context) error {
 		within = c.Response()
 		if _, ok := websocketmw.FromContext(c.Request().Context()); !ok {
@@ -43,8 +34,7 @@ func TestSocketsUnderForeignWriter(t *testing.T) {
 		}
 		return nil
 	})
-	serve(e, request("GET", "/", "X-Own", "anna", "Connection", "Upgrade", "Upgrade", "websocket",
-		"Sec-WebSocket-Version", "13", "Sec-WebSocket-Key", "dGhlIHNhbXBsZSBub25jZQ=="))
+	guardtest.Serve(e, guardtest.Upgrade("/", "X-Own", "anna"))
 	if within == nil || within == foreign {
 		t.Errorf("the handler got a %T", within)
 	}

@@ -12,8 +12,8 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"github.com/headgate/headgate/core"
-	"github.com/headgate/headgate/core/memstore"
 	"github.com/headgate/headgate/ginmw"
+	"github.com/headgate/headgate/internal/guardtest"
 	"github.com/headgate/headgate/keyfuncs"
 	"github.com/headgate/headgate/nethttp"
 	"github.com/headgate/headgate/websocketmw"
@@ -22,57 +22,6 @@ import (
 func TestMain(m *testing.M) {
 	gin.SetMode(gin.TestMode)
 	m.Run()
-}
-
-var (
-	own    = keyfuncs.Header("X-Own")
-	store  = memstore.New(memstore.Config{})
-	errAny = errors.New("any")
-)
-
-func newRule(t testing.TB, name string, p core.Policy) nethttp.Rule {
-	t.Helper()
-	l, err := core.New(store, name, p)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return nethttp.Rule{Limiter: l, Key: own}
-}
-
-func newGuard(t testing.TB, c nethttp.Config) *nethttp.Guard {
-	t.Helper()
-	g, err := nethttp.New(c)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return g
-}
-
-func open(t testing.TB) *nethttp.Guard {
-	t.Helper()
-	return newGuard(t, nethttp.Config{Rules: []nethttp.Rule{newRule(t, "open", core.Unlimited())}})
-}
-
-// charging is open with another key.
-func charging(t testing.TB, key keyfuncs.Func) *nethttp.Guard {
-	t.Helper()
-	rule := newRule(t, "open", core.Unlimited())
-	rule.Key = key
-	return newGuard(t, nethttp.Config{Rules: []nethttp.Rule{rule}})
-}
-
-func request(method, target string, fields ...string) *http.Request {
-	r := httptest.NewRequest(method, target, nil)
-	for i := 0; i < len(fields); i += 2 {
-		r.Header.Set(fields[i], fields[i+1])
-	}
-	return r
-}
-
-func serve(h http.Handler, r *http.Request) *httptest.ResponseRecorder {
-	w := httptest.NewRecorder()
-	h.ServeHTTP(w, r)
-	return w
 }
 
 // The engine's middleware limits what no route matches, but not routes and groups that
@@ -85,14 +34,14 @@ func TestWhatIsLimited(t *testing.T) {
 	r.NoMethod(ok)
 	r.GET("/before", ok)
 	group := r.Group("/group")
-	r.Use(ginmw.Use(newGuard(t, nethttp.Config{Rules: []nethttp.Rule{newRule(t, "limited", core.Blocked())}})))
+	r.Use(ginmw.Use(guardtest.Guard(t, nethttp.Config{Rules: []nethttp.Rule{guardtest.Rule(t, "limited", core.Blocked())}})))
 	r.GET("/after", ok)
 	group.GET("/after", ok)
 	for target, want := range map[string]int{
 		"GET /after": 429, "GET /none": 429, "POST /after": 429, "POST /before": 429, "GET /before": 200, "GET /group/after": 200,
 	} {
 		method, path, _ := strings.Cut(target, " ")
-		if w := serve(r, request(method, path, "X-Own", "anna")); w.Code != want {
+		if w := guardtest.Serve(r, guardtest.Request(method, path, "X-Own", "anna")); w.Code != want {
 			t.Errorf("%s: %d, want %d", target, w.Code, want)
 		}
 	}
@@ -102,22 +51,18 @@ func TestWhatIsLimited(t *testing.T) {
 func TestBodyWithoutStatus(t *testing.T) {
 	body := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.Write([]byte("body")) })
 	r := gin.New()
-	r.Use(ginmw.Use(newGuard(t, nethttp.Config{
-		Rules:     []nethttp.Rule{newRule(t, "closed", core.Blocked())},
+	r.Use(ginmw.Use(guardtest.Guard(t, nethttp.Config{
+		Rules:     []nethttp.Rule{guardtest.Rule(t, "closed", core.Blocked())},
 		Preflight: body,
 		OnRefused: func(w http.ResponseWriter, r *http.Request, _ nethttp.Verdict) { body(w, r) },
 	})))
 	for _, method := range []string{"GET", "OPTIONS"} {
-		w := serve(r, request(method, "/", "X-Own", "anna", "Origin", "https://b", "Access-Control-Request-Method", "PUT"))
+		w := guardtest.Serve(r, guardtest.Request(method, "/", "X-Own", "anna", "Origin", "https://b", "Access-Control-Request-Method", "PUT"))
 		if w.Code != 200 || w.Body.String() != "body" {
 			t.Errorf("%s: %d %s", method, w.Code, w.Body)
 		}
 	}
 }
-
-type secret string
-
-func (secret) String() string { return "hidden" }
 
 func TestKeys(t *testing.T) {
 	fixed := func(key string, err error) keyfuncs.Func {
@@ -132,7 +77,7 @@ func TestKeys(t *testing.T) {
 		want string // empty: an error
 		err  error
 	}{
-		{name: "request", key: own, want: "anna"},
+		{name: "request", key: guardtest.Own, want: "anna"},
 		{name: "route", key: ginmw.Route(), want: "/items/:id/*rest"},
 		{name: "no route", key: ginmw.Route(), path: "/nowhere", err: keyfuncs.ErrAbsent},
 		{name: "parameter", key: ginmw.Param("id"), want: "4711"},
@@ -144,12 +89,12 @@ func TestKeys(t *testing.T) {
 		{name: "value, nil", key: ginmw.Value("nil"), err: keyfuncs.ErrAbsent},
 		{name: "no value", key: ginmw.Value("none"), err: keyfuncs.ErrAbsent},
 		{name: "value of another type", key: ginmw.Value("struct"), err: keyfuncs.ErrProgram},
-		{name: "all", key: keyfuncs.All(ginmw.Param("id"), own), want: "4:4711,4:anna,"},
+		{name: "all", key: keyfuncs.All(ginmw.Param("id"), guardtest.Own), want: "4:4711,4:anna,"},
 		{name: "all, one absent", key: keyfuncs.All(ginmw.Param("id"), none), err: keyfuncs.ErrAbsent},
-		{name: "first", key: keyfuncs.First(none, ginmw.Value("text"), own), want: "1:ben"},
-		{name: "first, wrong", key: keyfuncs.First(none, fixed("", wrong), own), err: wrong},
-		{name: "first of all", key: keyfuncs.First(none, keyfuncs.All(own, own)), want: "1:4:anna,4:anna,"},
-		{name: "empty", key: fixed("", nil), err: errAny},
+		{name: "first", key: keyfuncs.First(none, ginmw.Value("text"), guardtest.Own), want: "1:ben"},
+		{name: "first, wrong", key: keyfuncs.First(none, fixed("", wrong), guardtest.Own), err: wrong},
+		{name: "first of all", key: keyfuncs.First(none, keyfuncs.All(guardtest.Own, guardtest.Own)), want: "1:4:anna,4:anna,"},
+		{name: "empty", key: fixed("", nil), err: guardtest.ErrAny},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			var got string
@@ -162,12 +107,12 @@ func TestKeys(t *testing.T) {
 				verdict, _ = ginmw.Verdict(c)
 			}, func(c *gin.Context) {
 				c.Set("text", "ben")
-				c.Set("secret", secret("s3cret"))
+				c.Set("secret", guardtest.Secret("s3cret"))
 				c.Set("number", uint8(42))
-				c.Set("empty", secret(""))
+				c.Set("empty", guardtest.Secret(""))
 				c.Set("nil", nil)
 				c.Set("struct", struct{ n int }{4711})
-			}, ginmw.Use(charging(t, ginmw.Key(func(c *gin.Context) (text string, err error) {
+			}, ginmw.Use(guardtest.Open(t, ginmw.Key(func(c *gin.Context) (text string, err error) {
 				got, err = test.key(ginmw.Request(c))
 				return got, err
 			}))))
@@ -176,7 +121,7 @@ func TestKeys(t *testing.T) {
 			if test.path != "" {
 				path = test.path
 			}
-			w := serve(e, request("GET", path, "X-Own", "anna"))
+			w := guardtest.Serve(e, guardtest.Request("GET", path, "X-Own", "anna"))
 			if got != test.want {
 				t.Errorf("key %q, want %q", got, test.want)
 			}
@@ -191,7 +136,7 @@ func TestKeys(t *testing.T) {
 				status = 500
 			}
 			if w.Code != status || len(errs) != 1 || !errors.Is(errs[0].Err, verdict.Err) ||
-				!errors.Is(test.err, errAny) && !errors.Is(verdict.Err, test.err) {
+				!errors.Is(test.err, guardtest.ErrAny) && !errors.Is(verdict.Err, test.err) {
 				t.Errorf("%d, %v, %v", w.Code, errs, verdict.Err)
 			}
 			if strings.Contains(fmt.Sprint(verdict.Err), "4711") {
@@ -207,7 +152,7 @@ func TestRoute(t *testing.T) {
 	var got string
 	e := gin.New()
 	e.HandleMethodNotAllowed = true
-	e.Use(ginmw.Use(charging(t, ginmw.Key(func(c *gin.Context) (text string, err error) {
+	e.Use(ginmw.Use(guardtest.Open(t, ginmw.Key(func(c *gin.Context) (text string, err error) {
 		got, err = key(ginmw.Request(c))
 		return got, err
 	}))))
@@ -222,7 +167,7 @@ func TestRoute(t *testing.T) {
 		{"GET", "/api/nowhere", 404, "1:everyone"},
 		{"POST", "/api/items/1", 405, "1:everyone"},
 	} {
-		if w := serve(e, request(test.method, test.path)); w.Code != test.status || got != test.key {
+		if w := guardtest.Serve(e, guardtest.Request(test.method, test.path)); w.Code != test.status || got != test.key {
 			t.Errorf("%s %s: %d, key %q", test.method, test.path, w.Code, got)
 		}
 	}
@@ -230,15 +175,15 @@ func TestRoute(t *testing.T) {
 
 // A route, a group and the engine can each have a guard.
 func TestWhere(t *testing.T) {
-	closed := newGuard(t, nethttp.Config{Rules: []nethttp.Rule{newRule(t, "closed", core.Blocked())}})
+	closed := guardtest.Guard(t, nethttp.Config{Rules: []nethttp.Rule{guardtest.Rule(t, "closed", core.Blocked())}})
 	ok := func(c *gin.Context) { c.Status(204) }
 	e := gin.New()
-	e.Use(ginmw.Use(open(t)))
+	e.Use(ginmw.Use(guardtest.Open(t, guardtest.Own)))
 	e.GET("/route", ginmw.Use(closed), ok)
 	e.Group("/group", ginmw.Use(closed)).GET("/in", ok)
 	e.GET("/free", ok)
 	for path, want := range map[string]int{"/route": 429, "/group/in": 429, "/free": 204, "/nowhere": 404} {
-		if w := serve(e, request("GET", path, "X-Own", "anna")); w.Code != want {
+		if w := guardtest.Serve(e, guardtest.Request("GET", path, "X-Own", "anna")); w.Code != want {
 			t.Errorf("%s: %d", path, w.Code)
 		}
 	}
@@ -254,27 +199,22 @@ func TestVerdict(t *testing.T) {
 			if _, ok := ginmw.Verdict(c); ok {
 				t.Error("a verdict before the guard")
 			}
-		}, ginmw.Use(open(t)))
+		}, ginmw.Use(guardtest.Open(t, guardtest.Own)))
 		e.GET("/", func(c *gin.Context) {
 			if v, ok := ginmw.Verdict(c); ok != keep || keep && !v.Decision.Allowed {
 				t.Errorf("keep %v: %v, %v", keep, v.Decision, ok)
 			}
 		})
-		serve(e, request("GET", "/", "X-Own", "anna"))
+		guardtest.Serve(e, guardtest.Request("GET", "/", "X-Own", "anna"))
 	}
 }
 
 // What is settled is the status that Gin will send.
 func TestSettle(t *testing.T) {
-	var got nethttp.Outcome
-	rule := newRule(t, "settled", core.SlidingLog(core.PerHour(1000)))
-	rule.Settle = func(_ *http.Request, o nethttp.Outcome) int64 {
-		got = o
-		return o.Cost
-	}
+	outcomes := guardtest.Settling(t)
 	e := gin.New()
 	e.Use(gin.CustomRecoveryWithWriter(nil, func(c *gin.Context, _ any) { c.AbortWithStatus(502) }))
-	e.Use(ginmw.Use(newGuard(t, nethttp.Config{Rules: []nethttp.Rule{rule}})))
+	e.Use(ginmw.Use(outcomes.Guard))
 	e.GET("/json", func(c *gin.Context) { c.JSON(201, "ok") })
 	e.GET("/status", func(c *gin.Context) { c.Status(404) })
 	e.GET("/abort", func(c *gin.Context) { c.AbortWithStatus(403) })
@@ -283,19 +223,14 @@ func TestSettle(t *testing.T) {
 		panic("boom")
 	})
 	e.GET("/cost", func(c *gin.Context) { nethttp.SetCost(c.Request.Context(), "settled", 7) })
-	for path, want := range map[string]nethttp.Outcome{
+	outcomes.Want(t, e, map[string]nethttp.Outcome{
 		"/json":    {Status: 201, Written: 4, Cost: 1},
 		"/status":  {Status: 404, Cost: 1},
 		"/abort":   {Status: 403, Cost: 1},
 		"/panic":   {Status: 500, Cost: 1},
 		"/cost":    {Status: 200, Cost: 7},
 		"/nowhere": {Status: 404, Cost: 1},
-	} {
-		serve(e, request("GET", path, "X-Own", "anna"))
-		if got != want {
-			t.Errorf("%s: %+v, want %+v", path, got, want)
-		}
-	}
+	})
 }
 
 // deadlines is a writer of which only http.ResponseController finds what it can.
@@ -312,17 +247,17 @@ func (w *deadlines) SetWriteDeadline(time.Time) error {
 
 // Under a rule with Settle, http.ResponseController still finds the server's writer.
 func TestController(t *testing.T) {
-	rule := newRule(t, "settled", core.Unlimited())
+	rule := guardtest.Rule(t, "settled", core.Unlimited())
 	rule.Settle = nethttp.StatedCost
 	e := gin.New()
-	e.Use(ginmw.Use(newGuard(t, nethttp.Config{Rules: []nethttp.Rule{rule}})))
+	e.Use(ginmw.Use(guardtest.Guard(t, nethttp.Config{Rules: []nethttp.Rule{rule}})))
 	e.GET("/", func(c *gin.Context) {
 		if err := http.NewResponseController(c.Writer).SetWriteDeadline(time.Time{}); err != nil {
 			t.Error(err)
 		}
 	})
 	w := &deadlines{ResponseRecorder: httptest.NewRecorder()}
-	if e.ServeHTTP(w, request("GET", "/", "X-Own", "anna")); !w.set {
+	if e.ServeHTTP(w, guardtest.Request("GET", "/", "X-Own", "anna")); !w.set {
 		t.Error("the deadline was not set")
 	}
 }
@@ -338,9 +273,9 @@ func TestRefusalIsWritten(t *testing.T) {
 		if !c.IsAborted() {
 			t.Error("not aborted")
 		}
-	}, ginmw.Use(newGuard(t, nethttp.Config{Rules: []nethttp.Rule{newRule(t, "closed", core.Blocked())}})))
+	}, ginmw.Use(guardtest.Guard(t, nethttp.Config{Rules: []nethttp.Rule{guardtest.Rule(t, "closed", core.Blocked())}})))
 	e.HEAD("/", func(*gin.Context) { t.Error("the handler ran") })
-	if w := serve(e, request("HEAD", "/", "X-Own", "anna")); w.Code != 429 || w.Body.Len() > 0 {
+	if w := guardtest.Serve(e, guardtest.Request("HEAD", "/", "X-Own", "anna")); w.Code != 429 || w.Body.Len() > 0 {
 		t.Errorf("%d %s", w.Code, w.Body)
 	}
 }
@@ -348,17 +283,9 @@ func TestRefusalIsWritten(t *testing.T) {
 // A refused upgrade is written at once, also if OnRefused writes no body, and its error is
 // in the context.
 func TestSocketRefusalIsWritten(t *testing.T) {
-	slots, err := core.NewSlots(store, "sockets", 1)
-	if err != nil {
-		t.Fatal(err)
-	}
-	guard, err := websocketmw.New(websocketmw.Config{
-		Rules:     []nethttp.Rule{{Slots: slots, Key: own}},
+	guard := guardtest.Sockets(t, websocketmw.Config{
 		OnRefused: func(w http.ResponseWriter, _ *http.Request, v nethttp.Verdict) { w.WriteHeader(v.Status()) },
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
 	e := gin.New()
 	e.Use(func(c *gin.Context) {
 		c.Next()
@@ -370,8 +297,7 @@ func TestSocketRefusalIsWritten(t *testing.T) {
 		}
 	}, ginmw.Use(guard))
 	e.GET("/", func(*gin.Context) { t.Error("the handler ran") })
-	w := serve(e, request("GET", "/", "Connection", "Upgrade", "Upgrade", "websocket",
-		"Sec-WebSocket-Version", "13", "Sec-WebSocket-Key", "dGhlIHNhbXBsZSBub25jZQ=="))
+	w := guardtest.Serve(e, guardtest.Upgrade("/"))
 	if w.Code != 400 || w.Body.Len() > 0 {
 		t.Errorf("%d %s", w.Code, w.Body)
 	}
@@ -403,7 +329,7 @@ func TestContext(t *testing.T) {
 		}
 		saw = append(saw, name+" "+user)
 	}
-	rule := newRule(t, "context", core.SlidingLog(core.PerHour(1000)))
+	rule := guardtest.Rule(t, "context", core.SlidingLog(core.PerHour(1000)))
 	rule.Key = ginmw.Value("user")
 	rule.Cost = func(r *http.Request) int64 {
 		see("Cost", r)
@@ -417,19 +343,19 @@ func TestContext(t *testing.T) {
 		see("Settle", r)
 		return o.Cost
 	}
-	guard := newGuard(t, nethttp.Config{
+	guard := guardtest.Guard(t, nethttp.Config{
 		Rules:   []nethttp.Rule{rule},
 		Observe: func(r *http.Request, _ nethttp.Verdict) { see("Observe", r) },
 	})
 	e := gin.New()
 	e.Use(func(c *gin.Context) { c.Set("user", "anna") }, ginmw.Use(guard))
 	e.GET("/", func(c *gin.Context) { see("handler", c.Request) })
-	serve(e, request("GET", "/"))
+	guardtest.Serve(e, guardtest.Request("GET", "/"))
 	if got, want := strings.Join(saw, ", "), "Cost anna, Plan of anna anna, Observe anna, handler anna, Settle anna"; got != want {
 		t.Errorf("%s\nwant %s", got, want)
 	}
 	saw = nil
-	if see("elsewhere", request("GET", "/")); saw[0] != "elsewhere nobody" {
+	if see("elsewhere", guardtest.Request("GET", "/")); saw[0] != "elsewhere nobody" {
 		t.Error(saw)
 	}
 }
