@@ -261,7 +261,7 @@ func (d *Decision) Refund(ctx context.Context) error {
 // A decision that holds no charge, or was settled before, is [ErrSettled]. Wrong numbers
 // and a nil context are an error and change nothing. After any other error it is unknown whether the charge
 // was corrected, and the decision counts as settled. The context may be that of the
-// request: both stores settle even if it has ended, so that a client that hangs up does
+// request: every store settles even if it has ended, so that a client that hangs up does
 // not keep its reservation.
 func (d *Decision) Settle(ctx context.Context, actual ...int64) (uncovered int64, err error) {
 	if ctx == nil {

@@ -56,10 +56,11 @@
 //	500         a Cost, Plan or PlanSlots callback returned an invalid value, or a Key callback
 //	            [keyfuncs.ErrProgram]
 //	503         over a limit of the service ([Rule].Service); or the store returned an error, the
-//	            slots are closed, or the client has hung up; Retry-After is 5 seconds
+//	            slots are closed, or the client has hung up
 //
-// When a slot is released cannot be predicted: Retry-After is a random 1 to 5 seconds then, so that
-// not all clients come back at once.
+// Retry-After is the wait that the decision states. It is 5 seconds if the store has not decided about
+// a rate. After slots were asked for, it is a random 1 to 5 seconds: when a slot is released cannot be
+// predicted, and not all clients should come back at once.
 //
 // The store is configured to return an error while it is unreachable, or to admit. The
 // bodies are problem documents (RFC 9457) and never contain a key.

@@ -253,7 +253,7 @@ func (v *Verdict) ask(r *http.Request, charges []core.Charge) {
 	}
 	v.admitted = v.Err == nil && v.Decision.Allowed
 	if !v.admitted && v.stay != nil {
-		v.stay.lines = nil // nothing was charged
+		v.stay.charges = nil // nothing was charged
 	}
 	if !v.admitted && v.Err == nil {
 		v.status = http.StatusTooManyRequests

@@ -57,10 +57,10 @@ func FailuresOnly(_ *http.Request, o Outcome) int64 {
 func SetCost(ctx context.Context, limiter string, units int64) bool {
 	b, _ := ctx.Value(stayKey{}).(*stay)
 	for ; b != nil; b = b.outer {
-		for i := range b.lines {
-			l := &b.lines[i]
-			if name, _ := b.rule(l).name(); name == limiter && b.rule(l).Settle != nil {
-				return units >= 0 && b.state(l, units)
+		for i := range b.charges {
+			c := &b.charges[i]
+			if name, _ := b.rule(c).name(); name == limiter && b.rule(c).Settle != nil {
+				return units >= 0 && b.setCost(c, units)
 			}
 		}
 	}
@@ -87,7 +87,7 @@ func (v Verdict) Attempt() holds.Attempt {
 // Settle.
 func (v Verdict) Begin(r *http.Request) (begun *http.Request, watch bool) {
 	s := v.stay
-	if s == nil || !v.guard.settles || len(s.lines) == 0 {
+	if s == nil || !v.guard.settles || len(s.charges) == 0 {
 		return r, false
 	}
 	outer, _ := r.Context().Value(stayKey{}).(*stay)
@@ -151,29 +151,29 @@ type stayKey struct{}
 
 // A stay is what a verdict holds until it ends: slots, and charges that may be corrected.
 type stay struct {
-	guard  *Guard
-	limits []core.Occupancy // of the rules that take slots, with Held -1 where it is unknown
-	slot   *core.Slot       // nil: none
-	held   holds.Held       // which has the slot then; nil: the request has it
-	trial  *trial           // nil: no shadow policies
-	tried  holds.Attempt    // nil: it is a request
+	guard    *Guard
+	occupied []core.Occupancy // of the rules that take slots, with Held -1 where it is unknown
+	slot     *core.Slot       // nil: none
+	held     holds.Held       // which has the slot then; nil: the request has it
+	trial    *trial           // nil: no shadow policies
+	tried    holds.Attempt    // nil: it is a request
 
 	decision core.Decision // from Begin on
 	begun    *http.Request // nil: it has not begun
-	lines    []line        // one for each charge of the decision
+	charges  []charged     // one for each charge of the decision
 	outer    *stay         // of the guard around this one
 
-	mu     sync.Mutex // guards lines[].cost and closed
+	mu     sync.Mutex // guards charges[].cost and closed
 	closed bool
 }
 
-type line struct {
-	rule    int // its index
-	charged int64
-	cost    int64 // as SetCost set it, or else charged
+type charged struct {
+	rule  int // its index
+	units int64
+	cost  int64 // as SetCost set it, or else the units
 }
 
-func (s *stay) rule(l *line) *Rule { return &s.guard.config.Rules[l.rule] }
+func (s *stay) rule(c *charged) *Rule { return &s.guard.config.Rules[c.rule] }
 
 // staying returns what the verdict holds, and first makes it if there is nothing yet.
 func (v *Verdict) staying() *stay {
@@ -185,10 +185,10 @@ func (v *Verdict) staying() *stay {
 
 // add adds a charge.
 func (s *stay) add(rule int, n int64) {
-	if s.lines == nil {
-		s.lines = make([]line, 0, len(s.guard.config.Rules))
+	if s.charges == nil {
+		s.charges = make([]charged, 0, len(s.guard.config.Rules))
 	}
-	s.lines = append(s.lines, line{rule: rule, charged: n, cost: n})
+	s.charges = append(s.charges, charged{rule: rule, units: n, cost: n})
 }
 
 // release releases the slots.
@@ -201,14 +201,14 @@ func (s *stay) release() {
 	}
 }
 
-// state sets the cost of a line unless the stay is over.
-func (s *stay) state(l *line, units int64) bool {
+// setCost sets the cost of a charge unless the stay is over.
+func (s *stay) setCost(c *charged, units int64) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
 		return false
 	}
-	l.cost = units
+	c.cost = units
 	return true
 }
 
@@ -221,19 +221,19 @@ func (s *stay) settle(o Outcome) {
 	if over || s.begun == nil {
 		return
 	}
-	actual := make([]int64, len(s.lines))
+	actual := make([]int64, len(s.charges))
 	var err error
-	for i := range s.lines {
-		l := &s.lines[i]
-		actual[i] = l.cost
-		if rule := s.rule(l); rule.Settle != nil && !o.Hijacked {
-			o.Cost = l.cost
+	for i := range s.charges {
+		c := &s.charges[i]
+		actual[i] = c.cost
+		if rule := s.rule(c); rule.Settle != nil && !o.Hijacked {
+			o.Cost = c.cost
 			actual[i] = rule.Settle(s.begun, o)
 		}
 		if actual[i] < 0 {
 			negative := returned("Settle", "%d; it must be 0 or more: the charge stands", actual[i])
-			err = errors.Join(err, s.guard.ruleError(l.rule, negative))
-			actual[i] = l.charged
+			err = errors.Join(err, s.guard.ruleError(c.rule, negative))
+			actual[i] = c.units
 		}
 	}
 	s.correct(&s.decision, s.begun, actual, err)
@@ -241,22 +241,22 @@ func (s *stay) settle(o Outcome) {
 
 // giveBack gives the units back of a request that slots have refused.
 func (s *stay) giveBack(d *core.Decision, r *http.Request) {
-	actual := make([]int64, len(s.lines))
-	for i := range s.lines {
-		if l := &s.lines[i]; s.rule(l).Attempts {
-			actual[i] = l.charged
+	actual := make([]int64, len(s.charges))
+	for i := range s.charges {
+		if c := &s.charges[i]; s.rule(c).Attempts {
+			actual[i] = c.units
 		}
 	}
 	s.correct(d, r, actual, nil)
-	s.lines = nil
+	s.charges = nil
 }
 
-// correct corrects the charge to what the lines cost, once, even if the client has disconnected. The
+// correct corrects the charges to their costs, once, even if the client has disconnected. The
 // error is what was wrong before.
 func (s *stay) correct(d *core.Decision, r *http.Request, actual []int64, err error) {
 	changed := false
-	for i := range s.lines {
-		changed = changed || actual[i] != s.lines[i].charged
+	for i := range s.charges {
+		changed = changed || actual[i] != s.charges[i].units
 	}
 	var uncovered int64
 	if changed {
@@ -264,7 +264,7 @@ func (s *stay) correct(d *core.Decision, r *http.Request, actual []int64, err er
 		defer cancel()
 		var failed error
 		uncovered, failed = d.Settle(ctx, actual...)
-		s.trial.settle(ctx, s.lines, actual)
+		s.trial.settle(ctx, s.charges, actual)
 		err = errors.Join(err, failed)
 	}
 	if (changed || err != nil) && s.guard.config.OnSettled != nil {

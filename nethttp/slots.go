@@ -64,7 +64,7 @@ func (g *Guard) take(v *Verdict, r *http.Request, a holds.Attempt, claims []core
 		}
 		return
 	}
-	s.slot, s.limits = slot, occupancies(slot)
+	s.slot, s.occupied = slot, occupancies(slot)
 	v.admitted = true
 }
 
@@ -115,7 +115,7 @@ func (v *Verdict) refuse(r *http.Request, err error, claims []core.Claim) {
 		if v.guard.config.Rules[v.guard.slots[full.Claim]].Service {
 			v.status = http.StatusServiceUnavailable
 		}
-		v.stay.limits = refusedBy(full, claims)
+		v.stay.occupied = refusedBy(full, claims)
 	case errors.Is(err, core.ErrQuestion):
 		v.guard.fail(v, r, -1, http.StatusInternalServerError, err)
 	default:

@@ -30,16 +30,16 @@ func (t *trial) decide(ctx context.Context, charges []core.Charge) (d core.Decis
 	return d, err
 }
 
-// settle corrects what the trial was charged, to what the lines of the bill cost.
-func (t *trial) settle(ctx context.Context, lines []line, actual []int64) {
+// settle corrects what the trial was charged, to the costs of the charges of its rules.
+func (t *trial) settle(ctx context.Context, charges []charged, actual []int64) {
 	if t == nil || !t.decision.Allowed {
 		return
 	}
 	cost := make([]int64, len(t.charges))
 	for i, c := range t.charges {
 		cost[i] = c.N
-		for j := range lines {
-			if lines[j].rule == t.rules[i] {
+		for j := range charges {
+			if charges[j].rule == t.rules[i] {
 				cost[i] = actual[j]
 			}
 		}

@@ -92,7 +92,7 @@ func (v Verdict) Full() (core.Occupancy, bool) { return v.full() }
 // full is Full without a copy.
 func (v *Verdict) full() (core.Occupancy, bool) {
 	if v.Err == nil && !v.admitted && v.stay != nil {
-		for _, o := range v.stay.limits {
+		for _, o := range v.stay.occupied {
 			if o.Held >= 0 {
 				return o, true
 			}
@@ -113,7 +113,7 @@ func (v *Verdict) occupancies() []core.Occupancy {
 	if v.stay == nil {
 		return nil
 	}
-	return v.stay.limits
+	return v.stay.occupied
 }
 
 // SetFields sets the fields of the response to an admitted or refused request: those of

@@ -28,8 +28,11 @@ func (s *Store) Ask(_ context.Context, q *store.Question) error {
 			w.find(s, &q.Charges[i])
 		}
 		w.decide(q, now)
+		sweep := locked[0].tick()
 		unlock(locked)
-		s.sweep(now)
+		if sweep {
+			s.sweep(now)
+		}
 		s.reclaim(now)
 	}
 	return nil

@@ -12,8 +12,8 @@ import (
 // shard, under a token bucket. It is decided about without the lock: the state is one
 // integer, which is compared and swapped.
 //
-// A shard has one hot at most, and only while nobody holds its lock: whoever takes the lock
-// first moves the state back to its entry, so that all else in this package knows nothing of
+// A shard has one hot at most, and only while nobody holds its lock to read or write states: whoever
+// does first moves the state back to its entry, so that all else in this package knows nothing of
 // this. A hot that is over stays so. Whoever still has it finds that, and takes the lock.
 type hot struct {
 	policy  *policy

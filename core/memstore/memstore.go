@@ -98,7 +98,7 @@ const (
 	manyShards = 16
 )
 
-// A Store is a [store.Store] and a [store.SlotStore] in this process. Make one with
+// A Store is a [store.Store], a [store.SlotStore] and a [store.Noticer] in this process. Make one with
 // [New]: core.New refuses the zero Store. It is safe for concurrent use.
 type Store struct {
 	place    store.Place // of what is kept with limiters
@@ -117,7 +117,7 @@ type Store struct {
 func (*Store) Format(state fmt.State, _ rune) { _, _ = io.WriteString(state, "memstore.Store") }
 
 type shard struct {
-	hot    atomic.Pointer[hot] // beside the lock, as it ends whenever that is taken
+	hot    atomic.Pointer[hot] // beside the lock, as it ends when that is taken to decide
 	mu     sync.Mutex
 	_      [48]byte // waiters watch the lock: what its holder writes is on other cache lines
 	calls  uint32
@@ -133,6 +133,7 @@ type shard struct {
 var (
 	_ store.Store     = (*Store)(nil)
 	_ store.SlotStore = (*Store)(nil)
+	_ store.Noticer   = (*Store)(nil)
 )
 
 // New returns an empty store.

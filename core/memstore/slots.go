@@ -113,15 +113,15 @@ func (holds) Shed(context.Context) (bool, error) { return false, nil }
 // Shared implements [store.SlotStore]: what is held is known to this process alone.
 func (*Store) Shared() bool { return false }
 
-// Listen implements [store.SlotStore].
+// Listen implements [store.Noticer].
 func (s *Store) Listen(name string, listen func(store.Heard) store.Answer) (stop func()) {
 	return s.slots.listeners.Add(name, listen)
 }
 
-// Topic implements [store.SlotStore].
+// Topic implements [store.Noticer].
 func (*Store) Topic(_, key string) string { return key }
 
-// Announce implements [store.SlotStore]. It returns when all have heard of the notice.
+// Announce implements [store.Noticer]. It returns when all have heard of the notice.
 func (s *Store) Announce(_ context.Context, n store.Notice, heard func(string) bool) (silent []int64, err error) {
 	enough := false
 	for _, answer := range s.slots.listeners.Tell(n.Name, store.Heard{Topic: n.Key, Text: n.Text}) {

@@ -34,7 +34,7 @@ const MaxNotice = 1 << 10
 
 // Heard is a [Notice] as it is heard.
 type Heard struct {
-	Topic string `json:"-"` // of the key: see SlotStore.Topic
+	Topic string `json:"-"` // of the key: see [Noticer].Topic
 	Text  string
 
 	// Age is how long ago it was announced. What was acquired since is not meant.

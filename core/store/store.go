@@ -125,6 +125,7 @@ var (
 	// ErrExtra is the error about a Question with an Extra that cannot be granted one.
 	ErrExtra = errors.New("headgate: an Extra is for one charge, to be allowed or peeked at")
 
-	// ErrClosed is returned by AcquireSlots after CloseSlots.
+	// ErrClosed may be returned by an AcquireSlots that is under way while CloseSlots is called. A
+	// later one is of Slots that were made again, and is granted.
 	ErrClosed = errors.New("headgate: the slots are closed")
 )

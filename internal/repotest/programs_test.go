@@ -91,6 +91,9 @@ func refresh(root fs.FS, document string) (string, []fault) {
 		out = append(out, lines[i])
 		if open == nil {
 			if s := strings.TrimSpace(lines[i]); s != "" {
+				if marker.MatchString(above) {
+					faults = append(faults, fault{line: i + 1, text: "there is no block of Go below " + above})
+				}
 				above = s
 			}
 			continue
@@ -271,6 +274,11 @@ func ExampleOld() {
 			name:     "no marker",
 			document: "text\n\n```go\nx\n```\n",
 			faults:   []string{"a block of Go without"},
+		},
+		{
+			name:     "no block",
+			document: "<!-- example: examples/a/main.go -->\n\ntext\n",
+			faults:   []string{"there is no block of Go below"},
 		},
 		{
 			name:     "the marker of the block before",
