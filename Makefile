@@ -13,6 +13,10 @@ LINT_VERSION := v2.12.2
 # What editors check a document with, by limits/limits.schema.json.
 AJV_VERSION := 8.20.0
 
+# Clients of gRPC and connect in other languages, for internal/rpctest.
+RPC_PYTHON := grpcio==1.76.0 grpcio-status==1.76.0
+RPC_NODE := @grpc/grpc-js@1.14.0 @connectrpc/connect@2.1.0 @connectrpc/connect-node@2.1.0 @bufbuild/protobuf@2.9.0
+
 # Every folder with a go.mod: the module that ships, and those beside it that do not.
 MODULES := $(shell find . -name '.?*' -prune -o -name testdata -prune -o -name go.mod -exec dirname {} \; | sort)
 
@@ -51,10 +55,10 @@ quick: ## all tests of all modules for the work at hand: short runs, no race det
 # oldest Go, in newest.mod, and then what uses frameworks and gorilla with the oldest, in go.mod. Of
 # go-redis both have the same version.
 .PHONY: race
-race: redis faketime proxies prometheus ajv ## all tests of all modules under the race detector; those that need redis-server, its clock, a proxy, prometheus or ajv must run
+race: redis faketime proxies prometheus ajv rpc-clients ## all tests of all modules under the race detector; those that need redis-server, its clock, a proxy, prometheus, ajv or other languages must run
 	@echo "== tests"
 	@HEADGATE_REQUIRE_REDIS=1 $(GO) test -run '^($(NORACE))$$' ./core/... ./nethttp ./limits ./internal/conformance
-	$(call in_modules,[ $$m = . ] && flags='-modfile newest.mod' || flags=; CGO_ENABLED=1 HEADGATE_REQUIRE_REDIS=1 HEADGATE_REQUIRE_FAKETIME=1 HEADGATE_REQUIRE_PROXIES=1 HEADGATE_REQUIRE_PROMETHEUS=1 HEADGATE_REQUIRE_AJV=1 $(GO) test $$flags -race -shuffle=on -parallel 4 -timeout 30m ./...)
+	$(call in_modules,[ $$m = . ] && flags='-modfile newest.mod' || flags=; CGO_ENABLED=1 HEADGATE_REQUIRE_REDIS=1 HEADGATE_REQUIRE_FAKETIME=1 HEADGATE_REQUIRE_PROXIES=1 HEADGATE_REQUIRE_PROMETHEUS=1 HEADGATE_REQUIRE_AJV=1 HEADGATE_REQUIRE_RPC=1 $(GO) test $$flags -race -shuffle=on -parallel 4 -timeout 30m ./...)
 	@echo "== tests with the oldest versions that go.mod allows"
 	@HEADGATE_REQUIRE_REDIS=1 $(GO) test -short ./ginmw ./echomw ./echov5mw ./websocketmw/... ./internal/conformance
 
@@ -135,7 +139,7 @@ cover: ## test coverage, as a number and in .cover/index.html
 	@$(GO) tool cover -func .cover/profile | tail -n 1
 
 .PHONY: tools
-tools: $(LINT) redis faketime proxies prometheus ajv ## install what make test needs
+tools: $(LINT) redis faketime proxies prometheus ajv rpc-clients ## install what make test needs
 
 .PHONY: redis
 redis:
@@ -158,6 +162,13 @@ prometheus:
 ajv: ## the validator of JSON Schema, into .bin
 	@scripts/install npm
 	@[ -d .bin/ajv/node_modules/ajv ] || { echo "== installing ajv" && npm install --silent --no-fund --no-audit --no-save --prefix .bin/ajv ajv@$(AJV_VERSION); }
+
+.PHONY: rpc-clients
+rpc-clients: ## clients of gRPC in Python and Node, into .bin
+	@scripts/install npm
+	@scripts/install python
+	@[ -f .bin/rpc/done ] || { echo "== installing clients of gRPC" && python3 -m venv .bin/rpc/python && .bin/rpc/python/bin/pip install --quiet $(RPC_PYTHON) && \
+		npm install --silent --no-fund --no-audit --no-save --prefix .bin/rpc $(RPC_NODE) && touch .bin/rpc/done; }
 
 $(LINT):
 	@echo "== building golangci-lint $(LINT_VERSION), once: a minute or two"

@@ -188,6 +188,28 @@ func (t *Transport) block(ctx context.Context, key string, d time.Duration) (kep
 // Reset forgets, for a key, what was sent and what the servers said, in all processes.
 func (t *Transport) Reset(ctx context.Context, key string) error { return t.gate.Reset(ctx, key) }
 
+// Wait waits until the limiter admits a request of the key, and nobody has blocked the key: at most
+// MaxWait, and only as long as the context lasts. With Block it makes a Transport of use to clients
+// of other protocols. The error is that of a request which is not sent.
+func (t *Transport) Wait(ctx context.Context, key string) error {
+	ctx, cancel := context.WithTimeout(ctx, t.config.MaxWait)
+	defer cancel()
+	_, err := t.gate.Wait(ctx, key)
+	return err
+}
+
+// Block blocks a key for all processes, as a server wants it: for d, at most MaxBlock, and up to a
+// tenth of it more, as the Transport does. It returns for how long, and whether the store has blocked
+// the key. It goes on when the context has ended, so that others learn of the refusal.
+func (t *Transport) Block(ctx context.Context, key string, d time.Duration) (wait time.Duration, kept bool) {
+	wait = min(d, t.config.MaxBlock)
+	if wait <= 0 {
+		return 0, true
+	}
+	wait += rand.N(min(wait/10, time.Second) + 1) //nolint:gosec // no secret
+	return wait, t.block(ctx, key, wait)
+}
+
 // RoundTrip implements [http.RoundTripper].
 func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	waiting, cancel := context.WithTimeout(r.Context(), t.config.MaxWait)
@@ -197,20 +219,17 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 		return nil, notSent(r, fmt.Errorf("its key: %w", err))
 	}
 	for repeated := 0; ; repeated++ {
-		if _, err := t.gate.Wait(waiting, key); err != nil {
+		if err := t.Wait(waiting, key); err != nil {
 			return nil, notSent(r, err)
 		}
 		response, err := t.config.Base.RoundTrip(r)
 		if err != nil {
 			return response, err
 		}
-		wait := t.read(response)
+		wait, kept := t.Block(r.Context(), key, t.read(response))
 		if wait <= 0 {
 			return response, nil
 		}
-		wait = min(wait, t.config.MaxBlock)
-		wait += rand.N(min(wait/10, time.Second) + 1) //nolint:gosec // no secret
-		kept := t.block(r.Context(), key, wait)
 		if end, _ := waiting.Deadline(); repeated == t.config.Retries || time.Until(end) < wait {
 			return response, nil
 		}

@@ -669,3 +669,33 @@ func TestConnectionsAfterRefusals(t *testing.T) {
 		}
 	}
 }
+
+// Wait and Block serve clients of other protocols: what one learns, all wait for.
+func TestBlock(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memstore.New(memstore.Config{})
+		client := func(maxBlock time.Duration) *nethttp.Transport {
+			return core.Must(nethttp.NewTransport(nethttp.TransportConfig{Limiter: newLimiter(t, store, "out", core.Unlimited()), MaxBlock: maxBlock}))
+		}
+		one, other := client(10*time.Second), client(0)
+		if wait, kept := one.Block(t.Context(), "peer", 0); wait != 0 || !kept {
+			t.Errorf("nothing: %v, %t", wait, kept)
+		}
+		wait, kept := one.Block(t.Context(), "peer", time.Hour)
+		if wait < 10*time.Second || wait > 11*time.Second || !kept {
+			t.Errorf("%v, %t", wait, kept)
+		}
+		start := time.Now()
+		if err := other.Wait(t.Context(), "peer"); err != nil || time.Since(start) < wait || time.Since(start) > wait+time.Second {
+			t.Errorf("%v after %v", err, time.Since(start))
+		}
+		if _, kept = one.Block(t.Context(), "peer", time.Hour); !kept {
+			t.Error("not kept")
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if err := other.Wait(ctx, "peer"); !errors.Is(err, context.DeadlineExceeded) {
+			t.Error(err)
+		}
+	})
+}

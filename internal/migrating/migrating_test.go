@@ -4,6 +4,7 @@ package migrating
 
 import (
 	"context"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -14,9 +15,18 @@ import (
 
 	rate "github.com/go-chi/httprate"
 	"github.com/redis/go-redis/v9"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/health"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/grpc/test/bufconn"
 
 	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/internal/migrating/express"
+	"github.com/headgate/headgate/internal/migrating/gogrpc"
 	"github.com/headgate/headgate/internal/migrating/httprate"
 	"github.com/headgate/headgate/internal/migrating/redisrate"
 	"github.com/headgate/headgate/internal/migrating/tollbooth"
@@ -275,4 +285,44 @@ func TestExpress(t *testing.T) {
 			t.Error(w.Code, w.Header())
 		}
 	})
+}
+
+// Under the limiter of go-grpc-middleware, all clients share a limit, and none learns when to come back.
+func TestGRPC(t *testing.T) {
+	for name, test := range map[string]struct {
+		server *grpc.Server
+		ben    codes.Code
+		told   bool
+	}{
+		"before": {gogrpc.Before(), codes.ResourceExhausted, false},
+		"after":  {gogrpc.After(), codes.OK, true},
+	} {
+		healthpb.RegisterHealthServer(test.server, health.NewServer())
+		listener := bufconn.Listen(1 << 20)
+		go test.server.Serve(listener) //nolint:errcheck // until Stop
+		defer test.server.Stop()
+		conn, err := grpc.NewClient("passthrough:", grpc.WithTransportCredentials(insecure.NewCredentials()),
+			grpc.WithContextDialer(func(context.Context, string) (net.Conn, error) { return listener.Dial() }))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		ask := func(user string) error {
+			_, err := healthpb.NewHealthClient(conn).Check(metadata.AppendToOutgoingContext(t.Context(), "user", user), &healthpb.HealthCheckRequest{})
+			return err
+		}
+		var refusal error
+		for range 100 { // more than come back meanwhile
+			if err := ask("anna"); err != nil {
+				refusal = err
+			}
+		}
+		s := status.Convert(refusal)
+		if s.Code() != codes.ResourceExhausted || (len(s.Details()) > 0) != test.told {
+			t.Errorf("%s: %v, details %v", name, refusal, s.Details())
+		}
+		if err := ask("ben"); status.Code(err) != test.ben {
+			t.Errorf("%s: ben: %v, want %v", name, err, test.ben)
+		}
+	}
 }
