@@ -19,16 +19,17 @@ import (
 	"github.com/headgate/headgate/core/memstore"
 	"github.com/headgate/headgate/keyfuncs"
 	"github.com/headgate/headgate/nethttp"
+	"github.com/headgate/headgate/websocketmw/internal/frames"
 )
 
 // serveUntilClose closes the connection after a Close frame, as all libraries do.
 func serveUntilClose(c net.Conn) {
 	defer c.Close()
-	var w walker
+	var w frames.Walker
 	b := make([]byte, 4096)
 	for {
 		n, err := c.Read(b)
-		if closes, _ := w.walk(b[:n]); closes || err != nil {
+		if closes, _ := w.Walk(b[:n]); closes || err != nil {
 			return
 		}
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/nethttp"
+	"github.com/headgate/headgate/websocketmw/internal/frames"
 )
 
 // maxInbound is the most limits of Config.Inbound.
@@ -221,7 +222,7 @@ func (c *Config) validate(gate error) error {
 	if n := len(c.Server); n > maxServer || !utf8.ValidString(c.Server) {
 		f.add(fmt.Errorf("it has %d bytes: it must be UTF-8 of at most %d", n, maxServer), "Server")
 	}
-	if s := c.ShutdownCode; s != 0 && s != codeGoingAway && s != codeRestart {
+	if s := c.ShutdownCode; s != 0 && s != frames.CodeGoingAway && s != frames.CodeRestart {
 		f.add(fmt.Errorf("it is %d: use 1001 or 1012, or 0 for 1001", s), "ShutdownCode")
 	}
 	c.validateFleet(&f)
@@ -239,11 +240,11 @@ func (c *Config) validateEviction(f *faults) {
 		}
 		return
 	}
-	if c.EvictCode != 0 && !sendable(c.EvictCode) {
+	if c.EvictCode != 0 && !frames.Sendable(c.EvictCode) {
 		f.add(fmt.Errorf("it is %d: use 1000 to 1003, 1007 to 1014 or 3000 to 4999, or 0 for 1008", c.EvictCode), "EvictCode")
 	}
-	if n := len(c.EvictReason); n > maxReason || !utf8.ValidString(c.EvictReason) {
-		f.add(fmt.Errorf("it has %d bytes: it must be UTF-8 of at most %d", n, maxReason), "EvictReason")
+	if n := len(c.EvictReason); n > frames.MaxReason || !utf8.ValidString(c.EvictReason) {
+		f.add(fmt.Errorf("it has %d bytes: it must be UTF-8 of at most %d", n, frames.MaxReason), "EvictReason")
 	}
 }
 

@@ -13,6 +13,8 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
+
+	"github.com/headgate/headgate/websocketmw/internal/frames"
 )
 
 const (
@@ -40,13 +42,13 @@ type conn struct {
 	slow    *outbound // nil without Config.Outbound
 
 	mu       sync.Mutex       // guards the fields up to mute, and the order of writes
-	response *responseScanner // nil once the 101 was written
+	response *frames.Response // nil once the 101 was written
 	own      http.Header      // the guard's fields, for the 101
-	out      walker
+	out      frames.Walker
 	closed   bool // a Close frame was written
 	mute     bool // by the guard
 
-	pings  atomic.Int64              // that were written and are not yet in in.frames.pongs
+	pings  atomic.Int64              // that were written and are not yet in in.frames.Pongs
 	wanted atomic.Bool               // the guard wants to write a Close frame
 	readBy atomic.Pointer[time.Time] // the handler's read deadline
 }
@@ -62,7 +64,7 @@ func newConn(inner net.Conn, s *Socket) *conn {
 // wrap returns the conn, and the connection for the library.
 func wrap(inner net.Conn, s *Socket, own http.Header) (*conn, net.Conn) {
 	c := newConn(inner, s)
-	c.own, c.response = own, new(responseScanner)
+	c.own, c.response = own, new(frames.Response)
 	c.forget = runtime.AddCleanup(c, (*Socket).forgotten, s)
 	tcp, ok := inner.(*net.TCPConn)
 	switch {
@@ -87,7 +89,7 @@ func (c *conn) rebase(rw *bufio.ReadWriter) {
 	rw.Reader.Reset(c)
 	if len(c.early) > 0 {
 		if !c.socket.switched.Load() {
-			c.refuse(badHandshake)
+			c.refuse(frames.BadHandshake)
 		}
 		if c.in.over == nil {
 			_, _ = rw.Reader.Peek(1) // so that Buffered counts them again
@@ -134,25 +136,17 @@ func (c *conn) Read(p []byte) (int, error) {
 	}
 	n, err := c.read(p[:min(len(p), c.socket.guard.bounds.most)])
 	if n > 0 && c.socket.deaf.Load() {
-		if c.in.frames.between() {
+		if c.in.frames.Between() {
 			return c.readClose(p, n, err)
 		}
-		rest := min(n, c.in.frames.rest()) // of a frame that the library has begun to read
+		rest := min(n, c.in.frames.Rest()) // of a frame that the library has begun to read
 		c.early = slices.Concat(p[rest:n], c.early)
 		n = rest
 	}
 	if n == 0 {
 		return 0, err
 	}
-	c.in.told = false
-	ok, wait := c.admit(p[:n])
-	for wait > 0 {
-		if !c.pause(wait) {
-			c.in.over = &excess{err: errOver} // the socket is being closed
-			break
-		}
-		ok, wait = c.admit(p[:n])
-	}
+	ok := c.admit(p[:n])
 	switch ok {
 	case n:
 		return n, err
@@ -170,7 +164,10 @@ func (c *conn) Read(p []byte) (int, error) {
 // the error.
 func (c *conn) readClose(p []byte, n int, err error) (int, error) {
 	for {
-		n = c.in.onlyClose(p[:n], extensions(c.socket.agreed.Load()))
+		var fault string
+		if n, fault = c.in.frames.OnlyClose(p[:n], frames.Extensions(c.socket.agreed.Load())); fault != "" {
+			c.in.over = &excess{frames.CodeProtocol, fault, errInvalid}
+		}
 		switch {
 		case n > 0 || err != nil:
 			return n, err
@@ -189,7 +186,7 @@ func (c *conn) refuse(fault string) {
 	}
 	c.socket.notify(Event{Kind: EventInvalid, Err: errors.New("headgate: websocketmw: the client sent " + fault)})
 	if !c.socket.spare() {
-		c.in.over = &excess{codeProtocol, fault, errInvalid}
+		c.in.over = &excess{frames.CodeProtocol, fault, errInvalid}
 	}
 }
 
@@ -205,9 +202,9 @@ func (c *conn) drain() error {
 	}
 	_ = c.Conn.SetReadDeadline(time.Now().Add(closeTimeout))
 	b := make([]byte, drainSize)
-	for !g.answered && !g.frames.closed {
+	for !g.answered && !g.frames.Closed {
 		n, err := c.read(b)
-		closes, _ := g.frames.walker.walk(b[:n])
+		closes, _ := g.frames.Walker.Walk(b[:n])
 		g.answered = closes || err != nil
 	}
 	return g.over.err
@@ -294,14 +291,14 @@ func (c *conn) write(p []byte) (int, error) {
 
 // respond writes the part of p that belongs to the library's response.
 func (c *conn) respond(p []byte) (int, error) {
-	first := c.response.seen == 0
-	n, switched := c.response.scan(p)
+	first := !c.response.Begun()
+	n, switched := c.response.Scan(p)
 	if switched {
-		c.socket.agree(c.response.extensions())
+		c.socket.agree(c.response.Extensions())
 	}
 	out, added := p[:n], 0
 	if first {
-		out, added = withFields(out, c.own)
+		out, added = frames.WithFields(out, c.own)
 		c.own = nil
 	}
 	written, err := c.Conn.Write(out)
@@ -320,7 +317,7 @@ func (c *conn) respond(p []byte) (int, error) {
 func (c *conn) writeFrames(p []byte) (n int, err error) {
 	if c.wanted.Load() && !c.closed {
 		ahead := c.out
-		if k := ahead.finish(p); k > 0 {
+		if k := ahead.Finish(p); k > 0 {
 			if n, err = c.pass(p[:k]); err != nil {
 				return n, err
 			}
@@ -391,7 +388,7 @@ func (c *conn) flush(s *stream) error {
 // pass writes p and tracks its frames.
 func (c *conn) pass(p []byte) (int, error) {
 	n, err := c.send(p)
-	closes, pings := c.out.walk(p[:n])
+	closes, pings := c.out.Walk(p[:n])
 	c.closed = c.closed || closes
 	if pings > 0 {
 		c.pings.Add(pings)
@@ -421,17 +418,17 @@ func (c *conn) trySendClose() {
 // sendClose writes the Close frame if it is wanted and no frame is incomplete. c.mu is
 // held.
 func (c *conn) sendClose() {
-	if !c.wanted.Load() || c.closed || !c.out.between() || !c.socket.switched.Load() {
+	if !c.wanted.Load() || c.closed || !c.out.Between() || !c.socket.switched.Load() {
 		return
 	}
 	why := c.socket.whyClosing()
 	c.closed, c.mute = true, true
 	_ = c.Conn.SetWriteDeadline(why.end)
 	if c.slow.queues() {
-		_, _ = c.slow.write(closeFrame(why.code, why.reason), true)
+		_, _ = c.slow.write(frames.Close(why.code, why.reason), true)
 		return
 	}
-	_, _ = c.Conn.Write(closeFrame(why.code, why.reason))
+	_, _ = c.Conn.Write(frames.Close(why.code, why.reason))
 	if s, ok := c.Conn.(*stream); ok {
 		_ = s.flush()
 	}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/core/store"
+	"github.com/headgate/headgate/websocketmw/internal/frames"
 )
 
 const (
@@ -49,7 +50,7 @@ func (f *fleet) makeRoom(ctx context.Context, claims []core.Claim, slot *core.Sl
 		config := &f.guard.config
 		e := &eviction{f.boards[i], c, order{Do: doEvict, Code: config.EvictCode, Reason: config.EvictReason, Socket: oldest}}
 		if e.order.Code == 0 {
-			e.order.Code = codePolicy
+			e.order.Code = frames.CodePolicy
 		}
 		if e.order.Reason == "" {
 			e.order.Reason = evictReason
@@ -112,7 +113,7 @@ func (s *Socket) takePlace() {
 	})
 	if !done && !s.isEnded() {
 		s.slot.Release()
-		s.endFor(EventShed, codeTryAgain, "too many sockets are open; try again later")
+		s.endFor(EventShed, frames.CodeTryAgain, "too many sockets are open; try again later")
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/headgate/headgate/internal/carried"
 	"github.com/headgate/headgate/keyfuncs"
 	"github.com/headgate/headgate/nethttp"
+	"github.com/headgate/headgate/websocketmw/internal/frames"
 )
 
 // A Guard decides which upgrades are admitted, and tracks the open sockets. Make one
@@ -56,7 +57,7 @@ func New(c Config) (*Guard, error) {
 		c.KeyErrorStatus = http.StatusBadRequest
 	}
 	if c.ShutdownCode == 0 {
-		c.ShutdownCode = codeGoingAway
+		c.ShutdownCode = frames.CodeGoingAway
 	}
 	var inBand *inBand
 	if c.InBand {

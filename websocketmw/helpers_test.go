@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"iter"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -282,7 +283,7 @@ func (p *peer) closes() string {
 		switch {
 		case err != nil:
 			return "error"
-		case op == opClose:
+		case op == 0x8: // Close
 			return fmt.Sprintf("%d %s", binary.BigEndian.Uint16(payload), payload[2:])
 		}
 	}
@@ -305,6 +306,22 @@ func masked(first byte, payload string) []byte {
 		b = append(b, payload[i]^key[i%4])
 	}
 	return b
+}
+
+// pieces returns a stream in pieces of the given lengths, repeated.
+func pieces(stream []byte, cuts []int) iter.Seq[[]byte] {
+	return func(yield func([]byte) bool) {
+		for i := 0; len(stream) > 0; i++ {
+			n := len(stream)
+			if len(cuts) > 0 {
+				n = min(n, max(1, cuts[i%len(cuts)]))
+			}
+			if !yield(stream[:n]) {
+				return
+			}
+			stream = stream[n:]
+		}
+	}
 }
 
 const response101 = "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n" +

@@ -14,6 +14,7 @@ import (
 	"github.com/headgate/headgate/core/memstore"
 	"github.com/headgate/headgate/internal/record"
 	"github.com/headgate/headgate/nethttp"
+	"github.com/headgate/headgate/websocketmw/internal/frames"
 )
 
 const (
@@ -66,16 +67,16 @@ func (g *Guard) refuseInBand(w http.ResponseWriter, r *http.Request, v nethttp.V
 	}
 	defer conn.Close() //nolint:errcheck // nothing to do about it
 	_ = conn.SetDeadline(time.Now().Add(inBandTimeout))
-	if _, err := conn.Write(append(accept(r, v), closeFrame(codeTryAgain, reason(v))...)); err != nil || rw == nil {
+	if _, err := conn.Write(append(accept(r, v), frames.Close(frames.CodeTryAgain, reason(v))...)); err != nil || rw == nil {
 		return true
 	}
 	// Read the answer: closing a TCP connection with unread data resets it, and the peer
 	// may lose the Close frame.
-	var frames walker
+	var answer frames.Walker
 	b := make([]byte, inBandRead)
 	for {
 		n, err := rw.Read(b)
-		if closes, _ := frames.walk(b[:n]); closes || err != nil {
+		if closes, _ := answer.Walk(b[:n]); closes || err != nil {
 			return true
 		}
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/headgate/headgate/core/memstore"
 	"github.com/headgate/headgate/keyfuncs"
 	"github.com/headgate/headgate/nethttp"
+	"github.com/headgate/headgate/websocketmw/internal/frames"
 )
 
 func withFieldsOf(fields string) string {
@@ -114,7 +115,7 @@ func TestReasonsFit(t *testing.T) {
 			Slots: newSlots(t, memstore.New(memstore.Config{}), long, 0), Key: keyfuncs.Everyone(), Service: service,
 		}}}))
 		got := reason(g.Check(upgradeRequest()))
-		if n := len(closeFrame(1013, got)); n > 127 || !strings.HasPrefix(got, want) || service && !strings.HasSuffix(got, " s") {
+		if n := len(frames.Close(1013, got)); n > 127 || !strings.HasPrefix(got, want) || service && !strings.HasSuffix(got, " s") {
 			t.Errorf("%d bytes: %s", n, got)
 		}
 	}

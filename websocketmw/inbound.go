@@ -6,18 +6,21 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/internal/hidden"
 	"github.com/headgate/headgate/internal/ontrial"
 	"github.com/headgate/headgate/keyfuncs"
+	"github.com/headgate/headgate/websocketmw/internal/frames"
 )
 
 const (
 	maxDelay  = 10 * time.Second       // for which a limit may delay a unit
 	delayStep = 100 * time.Millisecond // for which a unit may wait for those after it
-	maxRead   = 1 << 30                // bytes at once
+	maxRead   = 64 << 10               // bytes at once, which bounds the memory for their frames
+	maxCharge = 1 << 30                // units at once
 )
 
 // The limit on control frames without an Inbound of that Unit.
@@ -147,7 +150,7 @@ func newBounds(c *Config) bounds {
 	all := bounds{most: maxRead}
 	controls := false
 	for _, in := range c.Inbound {
-		b := bound{in, maxRead}
+		b := bound{in, maxCharge}
 		for _, p := range in.Limiter.Policies() {
 			b.batch = max(1, min(b.batch, p.Limit()))
 		}
@@ -161,7 +164,7 @@ func newBounds(c *Config) bounds {
 		controls = controls || in.Unit == Controls
 	}
 	if !controls {
-		all.all = append(all.all, bound{Inbound{Unit: Controls}, maxRead})
+		all.all = append(all.all, bound{Inbound{Unit: Controls}, maxCharge})
 	}
 	return all
 }
@@ -192,35 +195,12 @@ func (b *bucket) take(now time.Duration, n int64) int64 {
 // A gauge inspects and limits what is read from a connection. It belongs to the goroutine
 // that reads.
 type gauge struct {
-	frames   inspector
+	frames   frames.Inspector
 	paid     []int64 // units that each bound was charged for and the handler has not read
 	controls bucket
 	told     bool    // of what is over a limit in this read
-	keeps    bool    // the current frame is what onlyClose keeps
 	over     *excess // set once the socket must be closed
 	answered bool    // the peer's Close frame was in what the handler does not read
-}
-
-// onlyClose moves the client's Close frame to the beginning of p, and drops all other frames. It
-// returns how many bytes of the Close frame are in p.
-func (g *gauge) onlyClose(p []byte, agreed extensions) (n int) {
-	for at := 0; at < len(p); {
-		if g.frames.between() {
-			g.keeps = p[at]&opcodeBits == opClose && !g.frames.closed
-		}
-		k, over := g.frames.step(p[at:])
-		if g.keeps {
-			n += copy(p[n:], p[at:at+k])
-		}
-		if at += k; g.keeps && over == partBegin {
-			if fault := g.frames.fault(agreed); fault != "" {
-				g.over = &excess{codeProtocol, fault, errInvalid}
-				return 0
-			}
-			g.frames.closed = true
-		}
-	}
-	return n
 }
 
 // An excess is why a socket is closed.
@@ -230,19 +210,48 @@ type excess struct {
 	err    error // of reads
 }
 
-// admit charges p, which is not empty, and returns how many bytes of it the handler may
-// read. If that is 0, p may be tried again after wait, or the socket must be closed.
-func (c *conn) admit(p []byte) (n int, wait time.Duration) {
-	g, agreed := &c.in, extensions(c.socket.agreed.Load())
+// manyFrames has room for all frames of a read.
+var manyFrames = sync.Pool{New: func() any { return make([]frames.Frame, maxRead/2) }}
+
+// admit charges p, which is not empty, and returns how many bytes of it the handler may read. It
+// waits if a limit delays them. If it returns 0, the socket must be closed.
+func (c *conn) admit(p []byte) (n int) {
+	g, agreed := &c.in, frames.Extensions(c.socket.agreed.Load())
 	if c.pings.Load() > 0 {
-		g.frames.pongs += c.pings.Swap(0)
+		g.frames.Pongs += c.pings.Swap(0)
 	}
-	begin, room := g.frames, unlimited()
-	n, used, fault := g.frames.walk(p, room, agreed)
-	all := c.socket.guard.bounds.all
+	g.told = false
+	var found frames.Found
+	if !found.Walk(&g.frames, p, agreed) {
+		many := manyFrames.Get()
+		defer manyFrames.Put(many)
+		found.Go(p, agreed, many.([]frames.Frame))
+	}
+	span := found.Span
+	for wait := c.limit(&found, &span); wait > 0; wait = c.limit(&found, &span) {
+		if !c.pause(wait) {
+			g.over = &excess{err: errOver} // the socket is being closed
+			return 0
+		}
+		span = found.Span
+	}
+	g.frames = span.After
+	if span.Fault != "" {
+		c.refuse(span.Fault)
+	}
+	if c.socket.spared.Load() {
+		return len(p)
+	}
+	return span.N
+}
+
+// limit charges a span of what was found, and cuts it where there is no room. If nothing is left, it
+// may be tried again after wait, or the socket must be closed.
+func (c *conn) limit(found *frames.Found, span *frames.Span) (wait time.Duration) {
+	g, all, room := &c.in, c.socket.guard.bounds.all, frames.Unlimited()
 	for i := range all {
 		b := &all[i]
-		need := used[b.Unit] - g.paid[i]
+		need := span.Used[b.Unit] - g.paid[i]
 		if need <= 0 {
 			continue
 		}
@@ -262,34 +271,28 @@ func (c *conn) admit(p []byte) (n int, wait time.Duration) {
 				continue
 			}
 			c.socket.spare()
-			return len(p), 0
+			return 0
 		}
 		room[b.Unit] = g.paid[i]
-		g.frames = begin
-		n, used, fault = g.frames.walk(p, room, agreed)
+		*span = found.Cut(room)
 		if b.Over == Delay {
 			g.over = nil // the rest is for the next read
-			if n > 0 {
+			if span.N > 0 {
 				continue
 			}
 			if wait = c.delay(r); wait > 0 {
-				return 0, wait
+				return wait
 			}
 		}
 		g.over = b.excess(r.err)
-		if n == 0 {
-			return 0, 0
+		if span.N == 0 {
+			return 0
 		}
 	}
 	for i := range all {
-		g.paid[i] -= used[all[i].Unit]
+		g.paid[i] -= span.Used[all[i].Unit]
 	}
-	if fault != "" {
-		if c.refuse(fault); c.in.over == nil { // spared
-			n = len(p)
-		}
-	}
-	return n, 0
+	return 0
 }
 
 // tell notifies once for each read.
@@ -303,9 +306,9 @@ func (c *conn) tell(e Event) {
 // excess returns why a socket over the bound is closed. err is that of the limiter.
 func (b *bound) excess(err error) *excess {
 	if err != nil {
-		return &excess{codeTryAgain, "try again later", errOver}
+		return &excess{frames.CodeTryAgain, "try again later", errOver}
 	}
-	return &excess{codePolicy, fmt.Sprintf("over the limit %q", b.name()), errOver}
+	return &excess{frames.CodePolicy, fmt.Sprintf("over the limit %q", b.name()), errOver}
 }
 
 // A receipt says how many units were charged, and why not more.

@@ -21,11 +21,12 @@ import (
 	"github.com/headgate/headgate/core/store"
 	"github.com/headgate/headgate/keyfuncs"
 	"github.com/headgate/headgate/nethttp"
+	"github.com/headgate/headgate/websocketmw/internal/frames"
 )
 
 // heard is what a handler read.
 type heard struct {
-	sums tally
+	sums frames.Tally
 	err  error
 	done chan struct{}
 }
@@ -34,13 +35,17 @@ type heard struct {
 func (h *heard) listen(c net.Conn) {
 	defer close(h.done)
 	defer c.Close()
-	var in inspector
+	var in frames.Inspector
 	b := make([]byte, 512)
 	for h.err == nil {
 		var n int
 		n, h.err = c.Read(b)
-		_, used, _ := in.walk(b[:n], unlimited(), extOther)
-		for u, n := range used {
+		var found frames.Found
+		if agreed := frames.ExtensionsOf("any"); !found.Walk(&in, b[:n], agreed) {
+			found.Go(b[:n], agreed, make([]frames.Frame, len(b)))
+		}
+		in = found.After
+		for u, n := range found.Used {
 			h.sums[u] += n
 		}
 	}
@@ -131,12 +136,12 @@ func TestInboundCloses(t *testing.T) {
 func TestInvalidFrames(t *testing.T) {
 	message := string(masked(0x81, "hello"))
 	for _, c := range []struct{ sent, want string }{
-		{string(masked(0x83, "x")), "1002 " + badOpcode},
-		{string(masked(0x8b, "x")), "1002 " + badOpcode},
-		{"\x81\x05hello", "1002 " + badMask},
-		{"\x82\xff\x80\x00\x00\x00\x00\x00\x00\x05maskhello", "1002 " + badLength},
-		{string(masked(0x80, "x")), "1002 " + badContinuation},
-		{string(masked(0xc1, "x")), "1002 " + badReserved},
+		{string(masked(0x83, "x")), "1002 a reserved opcode"},
+		{string(masked(0x8b, "x")), "1002 a reserved opcode"},
+		{"\x81\x05hello", "1002 a frame that is not masked"},
+		{"\x82\xff\x80\x00\x00\x00\x00\x00\x00\x05maskhello", "1002 a length of 2^63 or more"},
+		{string(masked(0x80, "x")), "1002 a continuation of nothing"},
+		{string(masked(0xc1, "x")), "1002 a reserved bit"},
 	} {
 		for _, config := range []Config{
 			{},
@@ -154,7 +159,7 @@ func TestInvalidFrames(t *testing.T) {
 				}
 				p.Close()
 				<-h.done
-				if h.sums != (tally{1, 1, 5, 0}) || !errors.Is(h.err, errInvalid) || !errors.Is(h.err, net.ErrClosed) || time.Since(begin) != 0 {
+				if h.sums != (frames.Tally{1, 1, 5, 0}) || !errors.Is(h.err, errInvalid) || !errors.Is(h.err, net.ErrClosed) || time.Since(begin) != 0 {
 					t.Errorf("%q: %v, %v", c.sent, h.sums, h.err)
 				}
 				if len(events) != 2 || events[0].Kind != EventInvalid || !strings.HasSuffix(events[0].Err.Error(), strings.TrimPrefix(c.want, "1002")) {
@@ -195,9 +200,9 @@ func TestAgreedExtensions(t *testing.T) {
 	}
 	for _, respond := range []func(http.ResponseWriter, string) net.Conn{write(1000), write(1), write(60), header} {
 		for agreed, want := range map[string]string{
-			"":                                   badReserved,
-			"Sec-WebSocket-Extensions: \r\n":     badReserved,
-			"X: Sec-WebSocket-Extensions: a\r\n": badReserved,
+			"":                                   "a reserved bit",
+			"Sec-WebSocket-Extensions: \r\n":     "a reserved bit",
+			"X: Sec-WebSocket-Extensions: a\r\n": "a reserved bit",
 			"Sec-WebSocket-Extensions: permessage-deflate; a=b\r\n": "",
 			"sec-websocket-extensions:foo\r\n":                      "",
 		} {
@@ -285,7 +290,7 @@ func TestControlFrames(t *testing.T) {
 						case err != nil:
 							got <- ""
 							return
-						case op == opClose:
+						case op == 0x8: // Close
 							got <- fmt.Sprintf("%d %s", binary.BigEndian.Uint16(payload), payload[2:])
 							p.Close()
 							return
@@ -444,7 +449,7 @@ func TestDelaysNeverExceed(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				var in inspector
+				var in frames.Inspector
 				var read atomic.Int64
 				g, p := bubble(t, Config{Inbound: []Inbound{
 					{Limiter: newLimiter(t, core.Unlimited()), Unit: Messages, Over: Delay},
@@ -458,8 +463,12 @@ func TestDelaysNeverExceed(t *testing.T) {
 						if err != nil {
 							return
 						}
-						_, used, _ := in.walk(b[:n], unlimited(), 0)
-						read.Add(used[c.unit])
+						var found frames.Found
+						if !found.Walk(&in, b[:n], 0) {
+							found.Go(b[:n], 0, make([]frames.Frame, len(b)))
+						}
+						in = found.After
+						read.Add(found.Used[c.unit])
 					}
 				})
 				go p.Write([]byte(c.sent))
@@ -603,7 +612,7 @@ func TestSharedBudgets(t *testing.T) {
 			p := w.open()
 			for range 3 {
 				p.send(masked(0x81, "hello"))
-				if op, _, err := p.frame(); err != nil || op == opClose {
+				if op, _, err := p.frame(); err != nil || op == 0x8 {
 					refused++
 					break
 				}

@@ -5,6 +5,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/headgate/headgate/websocketmw/internal/frames"
 )
 
 // Outbound limits how far a client may fall behind in reading. The zero Outbound does not: then
@@ -79,7 +81,7 @@ func (o *outbound) write(p []byte, urgent bool) (int, error) {
 		if !o.over {
 			o.over = true
 			o.mu.Unlock()
-			o.socket.endFor(EventSlow, codePolicy, slowReason)
+			o.socket.endFor(EventSlow, frames.CodePolicy, slowReason)
 			o.mu.Lock()
 			continue
 		}

@@ -85,7 +85,7 @@ func TestSteadyReaders(t *testing.T) {
 		const size = 20 * unsentPiece
 		g, p := bubble(t, Config{Outbound: Outbound{Timeout: time.Minute}, Notify: seen.note}, func(c net.Conn) {
 			go serveUntilClose(c)
-			frame := append([]byte{0x82, length64}, binary.BigEndian.AppendUint64(nil, size)...)
+			frame := append([]byte{0x82, 127}, binary.BigEndian.AppendUint64(nil, size)...)
 			if n, err := c.Write(append(frame, make([]byte, size)...)); n != len(frame)+size || err != nil {
 				t.Error(n, err)
 			}
@@ -163,7 +163,7 @@ func TestMaxUnsent(t *testing.T) {
 				t.Errorf("%v, %v", wrote, seen.all)
 			}
 			for range 6 { // the one that was too much is complete too
-				if op, payload, err := p.frame(); op != opBinary || len(payload) != 100 || err != nil {
+				if op, payload, err := p.frame(); op != 0x2 || len(payload) != 100 || err != nil {
 					t.Fatal(op, err)
 				}
 			}

@@ -11,17 +11,7 @@ import (
 
 	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/internal/hidden"
-)
-
-// The status codes of the guard's Close frames (RFC 6455, section 7.4, and the IANA
-// registry).
-const (
-	codeGoingAway = 1001
-	codeProtocol  = 1002
-	codePolicy    = 1008
-	codeInternal  = 1011
-	codeRestart   = 1012
-	codeTryAgain  = 1013
+	"github.com/headgate/headgate/websocketmw/internal/frames"
 )
 
 // closeTimeout is how long the handler has to close a socket that the guard closes.
@@ -142,17 +132,12 @@ func (s *Socket) Close(code int, reason string) {
 
 // leave is Close for the server's own reasons: what the client has sent is read meanwhile.
 func (s *Socket) leave(code int, reason string) {
-	if !sendable(code) {
-		code = codeInternal
+	if !frames.Sendable(code) {
+		code = frames.CodeInternal
 	}
 	if c := s.close(code, reason); c != nil {
 		go c.sayClose()
 	}
-}
-
-// sendable reports whether a Close frame may have the code.
-func sendable(code int) bool {
-	return code >= 1000 && code <= 1003 || code >= 1007 && code <= 1014 || code >= 3000 && code <= 4999
 }
 
 // close returns the connection on which to send the Close frame, or nil.
@@ -190,7 +175,7 @@ func (s *Socket) whyClosing() closing {
 func (s *Socket) cut() {
 	s.mu.Lock()
 	if s.closing == nil {
-		s.closing = &closing{code: codeGoingAway}
+		s.closing = &closing{code: frames.CodeGoingAway}
 		close(s.toClose)
 	}
 	s.closing.end = time.Time{}
@@ -209,7 +194,7 @@ func (s *Socket) opens() {
 }
 
 // agree records the extensions in the 101, before it is sent.
-func (s *Socket) agree(e extensions) { s.agreed.Store(uint32(e)) }
+func (s *Socket) agree(e frames.Extensions) { s.agreed.Store(uint32(e)) }
 
 // serve returns the context for the handler's request.
 func (s *Socket) serve(ctx context.Context) context.Context {
@@ -352,11 +337,11 @@ func (s *Socket) tick() {
 			_ = c.shut()
 		}
 	case EventSlow:
-		s.endFor(why, codePolicy, slowReason)
+		s.endFor(why, frames.CodePolicy, slowReason)
 	case EventIdle:
-		s.endFor(why, codeGoingAway, "nothing was received for too long")
+		s.endFor(why, frames.CodeGoingAway, "nothing was received for too long")
 	default:
-		s.endFor(why, codeGoingAway, "the socket is too old; connect again")
+		s.endFor(why, frames.CodeGoingAway, "the socket is too old; connect again")
 	}
 }
 

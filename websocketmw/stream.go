@@ -7,6 +7,8 @@ import (
 	"net/http"
 	"sync"
 	"time"
+
+	"github.com/headgate/headgate/websocketmw/internal/frames"
 )
 
 // A stream is a WebSocket over HTTP/2 (RFC 8441) as a connection: what the client sends is
@@ -101,7 +103,7 @@ type streamWriter struct {
 func (w *streamWriter) WriteHeader(status int) {
 	begins := status >= 200 && status < 300 && w.Status == 0
 	if begins {
-		w.socket.agree(extensionsOf(w.Header()["Sec-Websocket-Extensions"]...))
+		w.socket.agree(frames.ExtensionsOf(w.Header()["Sec-Websocket-Extensions"]...))
 	}
 	w.writer.WriteHeader(status)
 	if begins {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/websocketmw/internal/frames"
 )
 
 const (
@@ -145,7 +146,7 @@ func (s *Socket) shed() (known bool) {
 	defer cancel()
 	shed, err := s.slot.Shed(ctx)
 	if shed {
-		s.endFor(EventShed, codeTryAgain, "too many sockets are open; try again later")
+		s.endFor(EventShed, frames.CodeTryAgain, "too many sockets are open; try again later")
 	}
 	return err == nil || errors.Is(err, core.ErrClosed)
 }

@@ -6,6 +6,7 @@ import (
 	"net/http"
 
 	"github.com/headgate/headgate/internal/record"
+	"github.com/headgate/headgate/websocketmw/internal/frames"
 )
 
 // A writer is what a handler gets for an upgrade. It detects the 101 of libraries that
@@ -30,7 +31,7 @@ func (w *writer) wrapped() http.ResponseWriter {
 // the library would find only on Gin's own writer.
 func (w *writer) WriteHeader(status int) {
 	if status == http.StatusSwitchingProtocols {
-		w.socket.agree(extensionsOf(w.Header()["Sec-Websocket-Extensions"]...))
+		w.socket.agree(frames.ExtensionsOf(w.Header()["Sec-Websocket-Extensions"]...))
 	}
 	w.Recorder.WriteHeader(status)
 	if status == http.StatusSwitchingProtocols {

@@ -1,4 +1,4 @@
-package websocketmw
+package frames
 
 import (
 	"bytes"
@@ -6,9 +6,9 @@ import (
 	"strings"
 )
 
-// A responseScanner finds the end of the 101 that a library writes on the connection
-// itself: after it come frames.
-type responseScanner struct {
+// A Response finds the end of the 101 that a library writes on the connection itself: after it come
+// frames. The zero Response stands before its first byte.
+type Response struct {
 	seen  int    // bytes of statusLine compared so far
 	other bool   // it is not a 101
 	tail  int    // bytes of headerEnd that precede the next byte
@@ -20,9 +20,12 @@ const (
 	headerEnd  = "\r\n\r\n"
 )
 
-// scan returns the number of bytes of p that belong to the response, and whether it is
+// Begun reports whether a byte was scanned.
+func (sc *Response) Begun() bool { return sc.seen > 0 }
+
+// Scan returns the number of bytes of p that belong to the response, and whether it is
 // a 101 that ends there.
-func (sc *responseScanner) scan(p []byte) (n int, switched bool) {
+func (sc *Response) Scan(p []byte) (n int, switched bool) {
 	defer func() {
 		if sc.other {
 			sc.text = nil
@@ -53,22 +56,22 @@ func (sc *responseScanner) scan(p []byte) (n int, switched bool) {
 	return len(p), false
 }
 
-// extensions returns the extensions of a complete 101.
-func (sc *responseScanner) extensions() extensions {
+// Extensions returns those of a complete 101.
+func (sc *Response) Extensions() Extensions {
 	const field = "Sec-WebSocket-Extensions:"
-	var all extensions
+	var all Extensions
 	for line := range bytes.SplitSeq(sc.text, []byte("\r\n")) {
 		if len(line) > len(field) && strings.EqualFold(string(line[:len(field)]), field) {
-			all |= extensionsOf(string(line[len(field):]))
+			all |= ExtensionsOf(string(line[len(field):]))
 		}
 	}
 	return all
 }
 
-// withFields returns a 101, or its first part, with the guard's fields inserted after
+// WithFields returns a 101, or its first part, with the guard's fields inserted after
 // the status line, and the number of bytes inserted: none if the response has RateLimit
 // fields, because the library copied them from the header.
-func withFields(p []byte, own http.Header) (out []byte, added int) {
+func WithFields(p []byte, own http.Header) (out []byte, added int) {
 	end := bytes.Index(p, []byte("\r\n"))
 	if len(own) == 0 || end < 0 || !bytes.HasPrefix(p, []byte(statusLine)) || bytes.Contains(bytes.ToLower(p), []byte("\r\nratelimit")) {
 		return p, 0
