@@ -1,17 +1,13 @@
 package websocketmw
 
 import (
-	"context"
 	"errors"
-	"math/rand/v2"
 	"net/http"
-	"runtime"
 	"time"
 
 	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/internal/hidden"
 	"github.com/headgate/headgate/internal/holds"
-	"github.com/headgate/headgate/internal/record"
 	"github.com/headgate/headgate/nethttp"
 )
 
@@ -87,57 +83,13 @@ func (a *attempt) Spare() (holds.Held, error) {
 	if s.place = a.place; s.place != nil { // CloseAll is not in shadow
 		s.place.slotless = true
 	}
-	s.spared.Store(true)
+	s.spared = true
+	s.life.Spare()
 	if !g.add(s) {
 		return nil, core.ErrClosed
 	}
 	a.socket = s
 	return holder{s}, nil
-}
-
-func (g *Guard) newSocket(ctx context.Context, what kind, slot *core.Slot, budgets []hidden.Text) *Socket {
-	return &Socket{
-		guard: g, slot: slot, budgets: budgets, stream: what == connect, base: ctx, toClose: make(chan struct{}),
-		haste: uint16(rand.Uint32()), //nolint:gosec // no secret
-	}
-}
-
-// A holder is a socket whose handshake was admitted.
-type holder struct{ *Socket }
-
-// End implements [holds.Held].
-func (h holder) End() {
-	if h.Since().IsZero() { // not served
-		h.end()
-	}
-}
-
-// Serve implements [holds.Held]: next gets a writer that wraps the hijacked connection, and a
-// request whose context has the [Socket]. If next panics, Serve closes the connection.
-func (h holder) Serve(w http.ResponseWriter, r *http.Request, next http.Handler, fields func(http.Header), end func(status int, written int64, hijacked bool)) {
-	s := h.Socket
-	returned := false
-	defer func() { s.handled(!returned) }()
-	fields(w.Header())
-	watched := &writer{Recorder: record.Recorder{ResponseWriter: w}, socket: s}
-	defer func() { end(watched.Final(returned), watched.Written, watched.Hijacked) }()
-	r = r.WithContext(s.serve(r.Context()))
-	if s.stream {
-		inner := newStream(w, r, func() { s.cancel(errEnded) })
-		c := newConn(inner, s)
-		defer runtime.KeepAlive(c) // the socket has only a weak pointer
-		defer inner.finish()
-		defer c.slow.drain()
-		s.took(c)
-		r.Body = streamBody{c, r.Body}
-		w = &streamWriter{watched, c, inner}
-	} else {
-		watched.own = make(http.Header, 2)
-		fields(watched.own)
-		w = watched.wrapped()
-	}
-	next.ServeHTTP(w, r)
-	returned = true
 }
 
 // Refuse writes the refusal as [nethttp.Guard.Refuse] does, unless [Config].InBand does it. It does

@@ -109,7 +109,10 @@ func (o *onIdle) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 // closable is idle with Close.
 type closable struct{ *idle }
 
-func (closable) Close() error { return nil }
+func (closable) Close() error                     { return nil }
+func (closable) SetDeadline(time.Time) error      { return nil }
+func (closable) SetReadDeadline(time.Time) error  { return nil }
+func (closable) SetWriteDeadline(time.Time) error { return nil }
 
 // A round trip of a message with gorilla, over the loopback.
 func BenchmarkEcho(b *testing.B) {

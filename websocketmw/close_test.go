@@ -19,6 +19,7 @@ import (
 	"github.com/headgate/headgate/core/memstore"
 	"github.com/headgate/headgate/keyfuncs"
 	"github.com/headgate/headgate/nethttp"
+	"github.com/headgate/headgate/websocketmw/internal/conn"
 	"github.com/headgate/headgate/websocketmw/internal/frames"
 )
 
@@ -130,7 +131,7 @@ func (s *slowCloser) CloseSlots(ctx context.Context, name string) error {
 }
 
 // A store that cannot close the slots of one rule does not keep Shutdown from closing those
-// of the others. All errors are returned, after closeTimeout even if the context is done.
+// of the others. All errors are returned, after conn.CloseTimeout even if the context is done.
 func TestShutdownWithASlowStore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &slowCloser{SlotStore: memstore.New(memstore.Config{})}
@@ -146,7 +147,7 @@ func TestShutdownWithASlowStore(t *testing.T) {
 		cancel()
 		begin := time.Now()
 		err = g.Shutdown(ctx)
-		if slices.Sort(store.closed); strings.Join(store.closed, "") != "abc" || time.Since(begin) != closeTimeout {
+		if slices.Sort(store.closed); strings.Join(store.closed, "") != "abc" || time.Since(begin) != conn.CloseTimeout {
 			t.Errorf("closed %q in %v", store.closed, time.Since(begin))
 		}
 		for _, name := range []string{"a", "b", "c"} {
@@ -174,9 +175,7 @@ func TestShutdownBeforeTheUpgrade(t *testing.T) {
 	}
 	for _, s := range w.guard.all() {
 		for closing := false; !closing; {
-			s.mu.Lock()
-			closing = s.closing != nil
-			s.mu.Unlock()
+			_, _, closing = s.life.Closing()
 		}
 	}
 	close(shut)
@@ -214,8 +213,8 @@ func TestLostAlready(t *testing.T) {
 		if lost != 2 {
 			t.Errorf("%d events, not 2", lost)
 		}
-		socketOf(first).end()
-		socketOf(second).end()
+		socketOf(first).life.End()
+		socketOf(second).life.End()
 	})
 }
 
@@ -299,7 +298,7 @@ func TestIdleAndAge(t *testing.T) {
 			t.Error(got, time.Since(begin))
 		}
 		// The peer does not answer.
-		if _, _, err := p.frame(); !errors.Is(err, io.EOF) || !aged(time.Since(begin)-closeTimeout) {
+		if _, _, err := p.frame(); !errors.Is(err, io.EOF) || !aged(time.Since(begin)-conn.CloseTimeout) {
 			t.Error(err, time.Since(begin))
 		}
 	})
@@ -319,7 +318,7 @@ func TestPeersThatDoNotRead(t *testing.T) {
 				_, err = c.Write([]byte{0x81, 2, 'h', 'i'})
 			}
 		})
-		if err := g.Shutdown(t.Context()); err != nil || time.Since(begin) != closeTimeout {
+		if err := g.Shutdown(t.Context()); err != nil || time.Since(begin) != conn.CloseTimeout {
 			t.Error(err, time.Since(begin))
 		}
 		_ = p
@@ -441,11 +440,11 @@ func TestShutdownOfHandlersThatHang(t *testing.T) {
 		})).ServeHTTP(&pipe{conn: server}, upgradeRequest())
 		<-begun
 		begin := time.Now()
-		if err := g.Shutdown(context.Background()); err != nil || time.Since(begin) != closeTimeout {
+		if err := g.Shutdown(context.Background()); err != nil || time.Since(begin) != conn.CloseTimeout {
 			t.Error(err, time.Since(begin))
 		}
 		close(shut)
-		if _, err := client.Read(make([]byte, 1)); !errors.Is(err, io.EOF) || time.Since(begin) != closeTimeout {
+		if _, err := client.Read(make([]byte, 1)); !errors.Is(err, io.EOF) || time.Since(begin) != conn.CloseTimeout {
 			t.Error(err, time.Since(begin))
 		}
 		synctest.Wait()
@@ -466,8 +465,8 @@ func TestClosedIsTheLastEvent(t *testing.T) {
 			Notify: func(_ *Socket, e Event) {
 				events = append(events, e.Kind)
 				if e.Kind == EventLost {
-					socketOf(both[0]).end()
-					socketOf(both[1]).end()
+					socketOf(both[0]).life.End()
+					socketOf(both[1]).life.End()
 				}
 			},
 		})
@@ -495,8 +494,8 @@ func TestWatchersEnd(t *testing.T) {
 			t.Fatal(err)
 		}
 		a, b := g.Check(upgradeRequest()), g.Check(upgradeRequest())
-		socketOf(a).end()
-		socketOf(b).end()
+		socketOf(a).life.End()
+		socketOf(b).life.End()
 	})
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/nethttp"
+	"github.com/headgate/headgate/websocketmw/internal/conn"
 	"github.com/headgate/headgate/websocketmw/internal/frames"
 )
 
@@ -260,6 +261,22 @@ func (c *Config) gate() nethttp.Config {
 		Fields: c.Fields, NoFields: c.NoFields, OnRefused: c.OnRefused, Observe: c.Observe, OnSettled: c.OnSettled,
 		ObserveOnly: c.ObserveOnly, Logger: c.Logger,
 	}
+}
+
+// rules returns what all connections have in common.
+func (c *Config) rules() conn.Rules {
+	r := conn.Rules{
+		ObserveOnly: c.ObserveOnly, NoFollowing: c.NoCloseFrames, MaxIdle: c.MaxIdle, MaxAge: c.MaxAge,
+		Timeout: c.Outbound.Timeout, MaxUnsent: c.Outbound.MaxUnsent,
+	}
+	units := [...]frames.Unit{Messages: frames.Messages, Frames: frames.Frames, Bytes: frames.Bytes, Controls: frames.Controls}
+	overs := [...]conn.Over{Close: conn.Close, Delay: conn.Delay, Report: conn.Report}
+	bounds := make([]conn.Bound, len(c.Inbound))
+	for i, in := range c.Inbound {
+		bounds[i] = conn.Bound{Limiter: in.Limiter, Unit: units[in.Unit], Over: overs[in.Over]}
+	}
+	r.Limit(bounds)
+	return r
 }
 
 // slotsOf returns the slots of a rule that apply unless there is a plan, as of now.

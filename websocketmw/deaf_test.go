@@ -9,6 +9,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/headgate/headgate/websocketmw/internal/conn"
 )
 
 // What a client sends after the guard closed its socket does not reach the handler, however it is
@@ -85,7 +87,7 @@ func TestNoAnswerToClose(t *testing.T) {
 				}
 				p.closes()
 				p.send(sent)
-				time.Sleep(closeTimeout)
+				time.Sleep(conn.CloseTimeout)
 				synctest.Wait()
 				if len(read) > 0 || g.Len() != 0 {
 					t.Errorf("%q, %d open", read, g.Len())

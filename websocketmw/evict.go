@@ -103,7 +103,7 @@ func (s *Socket) takePlace() {
 	e := s.place.evicts
 	ctx, cancel := context.WithTimeout(s.Context(), s.guard.fleet.timeout)
 	defer cancel()
-	if held, err := e.claim.Slots.Count(ctx, e.claim.Key); err == nil && held <= e.claim.Slots.Limit(e.claim.Key) || s.isEnded() {
+	if held, err := e.claim.Slots.Count(ctx, e.claim.Key); err == nil && held <= e.claim.Slots.Limit(e.claim.Key) || s.life.Ended() {
 		return // somebody has left
 	}
 	done := false
@@ -111,7 +111,7 @@ func (s *Socket) takePlace() {
 		done = a.Done
 		return done
 	})
-	if !done && !s.isEnded() {
+	if !done && !s.life.Ended() {
 		s.slot.Release()
 		s.endFor(EventShed, frames.CodeTryAgain, "too many sockets are open; try again later")
 	}

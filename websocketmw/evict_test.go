@@ -222,21 +222,8 @@ func (sh *shop) come(server int) nethttp.Verdict {
 		sh.mu.Lock()
 		sh.open[socketOf(v)] = time.Now()
 		sh.mu.Unlock()
-		socketOf(v).serve(socketOf(v).base)
 	}
 	return v
-}
-
-// upgrade is what happens when the handler writes the 101, and the client answers a close.
-func (sh *shop) upgrade(v nethttp.Verdict) {
-	socketOf(v).opens()
-	go func() {
-		select {
-		case <-socketOf(v).toClose:
-			socketOf(v).end()
-		case <-socketOf(v).Done():
-		}
-	}()
 }
 
 func (sh *shop) held() int {
@@ -248,7 +235,7 @@ func (sh *shop) held() int {
 func (sh *shop) closeAll() {
 	for _, g := range sh.guards {
 		for _, s := range g.all() {
-			s.end()
+			s.life.End()
 		}
 	}
 	synctest.Wait()
@@ -267,7 +254,7 @@ func TestThousandNewcomers(t *testing.T) {
 				if n := sh.held(); n > 6 {
 					t.Fatalf("%d hold slots", n)
 				}
-				sh.upgrade(v)
+				serve(v)
 				admitted++
 			case 429:
 				refused++
@@ -315,12 +302,12 @@ func TestEvictionsThatCross(t *testing.T) {
 					}
 					switch i {
 					case 3:
-						socketOf(v).end() // the handshake was refused
+						socketOf(v).life.End() // the handshake was refused
 					case 4:
-						sh.upgrade(v)
-						socketOf(v).end() // the client hangs up
+						serve(v)
+						socketOf(v).life.End() // the client hangs up
 					default:
-						sh.upgrade(v)
+						serve(v)
 					}
 				}()
 			}
@@ -363,7 +350,7 @@ func TestEvictionWithoutAnswers(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			shared := &deaf{Noticer: memstore.New(memstore.Config{})}
 			sh := newShop(t, shared, 2, 1, evicting)
-			sh.upgrade(sh.come(0))
+			serve(sh.come(0))
 			time.Sleep(time.Minute)
 			shared.ear.Store(int64(notices))
 			start := time.Now()
@@ -372,7 +359,7 @@ func TestEvictionWithoutAnswers(t *testing.T) {
 				t.Fatal(v.Status())
 			}
 			if v.Status() == 0 {
-				sh.upgrade(v)
+				serve(v)
 				<-socketOf(v).Done()
 				if kind := sh.ends[socketOf(v)]; kind != EventShed {
 					t.Error(kind)
@@ -395,12 +382,12 @@ func TestEvictNobodyIfSomebodyLeft(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sh := newShop(t, &staying{memstore.New(memstore.Config{})}, 2, 2, evicting)
 		first, second := sh.come(0), sh.come(1)
-		sh.upgrade(first)
-		sh.upgrade(second)
+		serve(first)
+		serve(second)
 		time.Sleep(time.Minute)
 		v := sh.come(1)
-		socketOf(second).end()
-		sh.upgrade(v)
+		socketOf(second).life.End()
+		serve(v)
 		synctest.Wait()
 		if len(sh.ends) != 0 || sh.held() != 2 {
 			t.Errorf("%v; %d held", sh.ends, sh.held())
@@ -409,7 +396,7 @@ func TestEvictNobodyIfSomebodyLeft(t *testing.T) {
 		time.Sleep(time.Minute)
 		v = sh.come(1)
 		socketOf(first).Close(1000, "")
-		sh.upgrade(v)
+		serve(v)
 		synctest.Wait()
 		if delete(sh.ends, socketOf(first)); sh.held() != 2 || len(sh.ends) != 0 {
 			t.Errorf("%v; %d held", sh.ends, sh.held())
@@ -422,11 +409,11 @@ func TestEvictNobodyIfSomebodyLeft(t *testing.T) {
 func TestEvictInShadow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sh := newShop(t, memstore.New(memstore.Config{}), 1, 1, evicting)
-		sh.guards[0].config.ObserveOnly = true
+		sh.guards[0].config.ObserveOnly, sh.guards[0].rules.ObserveOnly = true, true
 		first := sh.come(0)
-		sh.upgrade(first)
+		serve(first)
 		time.Sleep(time.Minute)
-		sh.upgrade(sh.come(0))
+		serve(sh.come(0))
 		synctest.Wait()
 		if sh.ends[socketOf(first)] != EventEvicted || sh.held() != 1 || sh.guards[0].Len() != 2 {
 			t.Errorf("%v, %d held, %d open", sh.ends, sh.held(), sh.guards[0].Len())
@@ -462,7 +449,7 @@ func TestEvictOfMany(t *testing.T) {
 			sh.come(0)
 		}
 		time.Sleep(time.Minute)
-		sh.upgrade(sh.come(0))
+		serve(sh.come(0))
 		synctest.Wait()
 		if sh.ends[socketOf(first)] != EventEvicted || sh.held() != sockets {
 			t.Errorf("%v, %d held", sh.ends, sh.held())
@@ -660,8 +647,9 @@ func TestOverTheRateEvictsNobody(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		first := socketOf(g.Check(upgradeRequest()))
-		first.serve(first.base)
+		v := g.Check(upgradeRequest())
+		first := socketOf(v)
+		serve(v)
 		time.Sleep(time.Minute)
 		second := g.Check(upgradeRequest())
 		if second.Status() != 0 || socketOf(second).place.evicts == nil {
@@ -674,10 +662,10 @@ func TestOverTheRateEvictsNobody(t *testing.T) {
 				t.Errorf("%d by %q", v.Status(), v.Limiter())
 			}
 		}
-		if again, _, _ := store.counts(); again != asked || first.isEnded() || g.Len() != 1 {
-			t.Errorf("%d claims, not %d; the first has ended: %v", again, asked, first.isEnded())
+		if again, _, _ := store.counts(); again != asked || first.life.Ended() || g.Len() != 1 {
+			t.Errorf("%d claims, not %d; the first has ended: %v", again, asked, first.life.Ended())
 		}
-		first.end()
+		first.life.End()
 		if err := g.Shutdown(t.Context()); err != nil {
 			t.Error(err)
 		}

@@ -305,7 +305,7 @@ func TestPresenceOfMany(t *testing.T) {
 		t.Errorf("%v: held %d, open %d, %d listed", err, p.Held, p.Open, len(p.Peers))
 	}
 	for _, s := range g.all() {
-		s.end()
+		s.life.End()
 	}
 	if p, err := g.Presence(t.Context(), "user", key); err != nil || p.Held != 0 || p.Open != 0 || len(g.fleet.boards[0].all) != 0 {
 		t.Errorf("%v, %+v", err, p)

@@ -13,6 +13,7 @@ import (
 	"github.com/headgate/headgate/internal/carried"
 	"github.com/headgate/headgate/keyfuncs"
 	"github.com/headgate/headgate/nethttp"
+	"github.com/headgate/headgate/websocketmw/internal/conn"
 	"github.com/headgate/headgate/websocketmw/internal/frames"
 )
 
@@ -23,7 +24,7 @@ type Guard struct {
 	gate      *nethttp.Guard
 	slotRules []nethttp.Rule // those of the rules that take slots
 
-	bounds bounds
+	rules  conn.Rules
 	inBand *inBand // nil without Config.InBand
 	fleet  *fleet  // nil without Config.Server and EvictOldest
 
@@ -69,7 +70,7 @@ func New(c Config) (*Guard, error) {
 	g := &Guard{
 		config:  c,
 		gate:    gate,
-		bounds:  newBounds(&c),
+		rules:   c.rules(),
 		inBand:  inBand,
 		sockets: make(map[*Socket]struct{}),
 		losses:  make(map[<-chan struct{}]*loss),
@@ -210,7 +211,7 @@ func (g *Guard) enter(s *Socket) bool {
 	if g.config.Notify != nil {
 		g.watch(s)
 	}
-	if g.config.OnExcess == Shed && !s.spared.Load() {
+	if g.config.OnExcess == Shed && !s.spared {
 		g.surplus.add(s)
 	}
 	return true
@@ -259,7 +260,7 @@ func (g *Guard) all() []*Socket {
 func (g *Guard) Shutdown(ctx context.Context) error {
 	g.drain()
 	g.closeAll(ctx)
-	timer := time.NewTimer(closeTimeout) // for handlers that neither upgrade nor return
+	timer := time.NewTimer(conn.CloseTimeout) // for handlers that neither upgrade nor return
 	defer timer.Stop()
 	var late error
 	select {
@@ -269,7 +270,7 @@ func (g *Guard) Shutdown(ctx context.Context) error {
 		late = context.Cause(ctx)
 	}
 	for _, s := range g.all() {
-		s.cut()
+		s.life.Cut()
 	}
 	if g.fleet != nil {
 		g.mu.Lock()
@@ -277,7 +278,7 @@ func (g *Guard) Shutdown(ctx context.Context) error {
 		g.mu.Unlock()
 	}
 	// ctx limits only the wait: the slots are closed even if it is done.
-	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
+	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), conn.CloseTimeout)
 	defer cancel()
 	faults := make([]error, len(g.slotRules))
 	var all sync.WaitGroup
@@ -306,7 +307,7 @@ func (g *Guard) closeAll(ctx context.Context) {
 			case <-ctx.Done():
 			}
 		}
-		s.leave(g.config.ShutdownCode, "the server is shutting down")
+		s.life.Leave(g.config.ShutdownCode, "the server is shutting down")
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/websocketmw/internal/conn"
 )
 
 // Beginnings of what a client sends, each of which ends within a frame, or a message.
@@ -127,7 +128,7 @@ func TestLongFramesEndAtTheLimit(t *testing.T) {
 			if got := p.closes(); !strings.HasPrefix(got, "1008 ") {
 				t.Error(got)
 			}
-			time.Sleep(2 * closeTimeout)
+			time.Sleep(2 * conn.CloseTimeout)
 			if header := 2 + 8 + 4; read.Load() != int64(header+limit) {
 				t.Errorf("%d bytes were read, not %d", read.Load(), header+limit)
 			}

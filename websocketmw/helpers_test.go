@@ -14,6 +14,7 @@ import (
 	"net/http/httptest"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/core/memstore"
@@ -346,4 +347,45 @@ func socketOf(v nethttp.Verdict) *Socket {
 		return nil
 	}
 	return a.socket
+}
+
+// An answering connection is one whose client answers a Close frame, and does nothing else.
+type answering struct {
+	silent
+
+	closes chan struct{} // closed when the client got a Close frame
+}
+
+func (a *answering) Hijack() (net.Conn, *bufio.ReadWriter, error) { return answeringConn{nil, a}, nil, nil }
+
+type answeringConn struct {
+	net.Conn
+
+	client *answering
+}
+
+func (c answeringConn) Write(p []byte) (int, error) {
+	if p[0] == 0x88 {
+		close(c.client.closes)
+	}
+	return len(p), nil
+}
+
+func (answeringConn) Close() error                     { return nil }
+func (answeringConn) SetWriteDeadline(time.Time) error { return nil }
+
+// serve upgrades for a client that answers a Close frame.
+func serve(v nethttp.Verdict) {
+	a := &answering{closes: make(chan struct{})}
+	v.Serve(a, upgradeRequest(), http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		c, _ := take(w)
+		s, _ := FromContext(r.Context())
+		go func() {
+			select {
+			case <-a.closes:
+				c.Close()
+			case <-s.Done():
+			}
+		}()
+	}))
 }

@@ -14,11 +14,9 @@ import (
 // closed returns how many sockets the guard has begun to close.
 func (c *crowd) closed() (n int) {
 	for _, v := range c.open {
-		socketOf(v).mu.Lock()
-		if socketOf(v).closing != nil {
+		if isClosing(v) {
 			n++
 		}
-		socketOf(v).mu.Unlock()
 	}
 	return n
 }
@@ -29,13 +27,6 @@ func TestMaxAgeIsSpread(t *testing.T) {
 	inCrowd(t, Config{MaxAge: 10 * time.Hour}, func(c *crowd) {
 		start := time.Now()
 		c.opens(sockets, core.SourceStore)
-		for _, v := range c.open { // as if they had been hijacked
-			socketOf(v).mu.Lock()
-			socketOf(v).opened = start
-			at, _ := socketOf(v).due()
-			socketOf(v).wake(time.Until(at))
-			socketOf(v).mu.Unlock()
-		}
 		time.Sleep(time.Until(start.Add(9 * time.Hour)))
 		if n := c.closed(); n > 1 {
 			t.Errorf("%d are closed too early", n)
@@ -71,7 +62,7 @@ func TestDrain(t *testing.T) {
 				t.Errorf("%d are closed after %v, want %d", n, time.Since(start), want)
 			}
 		}
-		if socketOf(c.open[0]).closing == nil || socketOf(c.open[sockets-1]).closing != nil {
+		if !isClosing(c.open[0]) || isClosing(c.open[sockets-1]) {
 			t.Error("the oldest is not the first")
 		}
 		v := c.guard.Check(upgradeRequest())
@@ -80,7 +71,7 @@ func TestDrain(t *testing.T) {
 			t.Errorf("%d %v", v.Status(), h)
 		}
 		for _, v := range c.open {
-			socketOf(v).end()
+			socketOf(v).life.End()
 		}
 		if err := <-done; err != nil || time.Since(start) > drain {
 			t.Errorf("%v after %v", err, time.Since(start))
@@ -109,7 +100,7 @@ func TestDrainEnds(t *testing.T) {
 		synctest.Wait()
 		start := time.Now()
 		for _, v := range c.open {
-			socketOf(v).end()
+			socketOf(v).life.End()
 		}
 		if err := <-done; err != nil || time.Since(start) > 0 {
 			t.Errorf("%v after %v", err, time.Since(start))

@@ -21,6 +21,7 @@ import (
 	"github.com/headgate/headgate/core/store"
 	"github.com/headgate/headgate/keyfuncs"
 	"github.com/headgate/headgate/nethttp"
+	"github.com/headgate/headgate/websocketmw/internal/conn"
 	"github.com/headgate/headgate/websocketmw/internal/frames"
 )
 
@@ -123,7 +124,7 @@ func TestInboundCloses(t *testing.T) {
 					if h.sums[c.unit] != c.want {
 						t.Errorf("the handler read %d, not %d", h.sums[c.unit], c.want)
 					}
-					if refused := c.close != ""; errors.Is(h.err, errOver) != refused || (over == 1) != refused || g.Len() != 0 {
+					if refused := c.close != ""; errors.Is(h.err, conn.ErrOver) != refused || (over == 1) != refused || g.Len() != 0 {
 						t.Errorf("%v, %d events, %d sockets", h.err, over, g.Len())
 					}
 				})
@@ -159,7 +160,7 @@ func TestInvalidFrames(t *testing.T) {
 				}
 				p.Close()
 				<-h.done
-				if h.sums != (frames.Tally{1, 1, 5, 0}) || !errors.Is(h.err, errInvalid) || !errors.Is(h.err, net.ErrClosed) || time.Since(begin) != 0 {
+				if h.sums != (frames.Tally{1, 1, 5, 0}) || !errors.Is(h.err, conn.ErrInvalid) || !errors.Is(h.err, net.ErrClosed) || time.Since(begin) != 0 {
 					t.Errorf("%q: %v, %v", c.sent, h.sums, h.err)
 				}
 				if len(events) != 2 || events[0].Kind != EventInvalid || !strings.HasSuffix(events[0].Err.Error(), strings.TrimPrefix(c.want, "1002")) {
@@ -218,7 +219,7 @@ func TestAgreedExtensions(t *testing.T) {
 				client.Write(masked(0x88, ""))
 				client.Close()
 				<-h.done
-				if (h.sums[Messages] == 1) != (want == "") || errors.Is(h.err, errInvalid) != (want != "") {
+				if (h.sums[Messages] == 1) != (want == "") || errors.Is(h.err, conn.ErrInvalid) != (want != "") {
 					t.Errorf("%q: %v, %v", agreed, h.sums, h.err)
 				}
 			})
@@ -250,8 +251,8 @@ func TestControlFrames(t *testing.T) {
 		{"a burst", Config{}, 0, every(0, ping, 200), 200, ""},
 		{"one too many", Config{}, 0, every(0, ping, 201), 200, over},
 		{"many in a read", Config{}, 0, every(0, bytes.Repeat(pong, 80), 3), 200, over},
-		{"the rate", Config{}, 0, every(time.Second/controlRate, ping, 10_000), 10_000, ""},
-		{"faster than the rate", Config{}, 0, every(time.Second/(controlRate*2), ping, 10_000), 399, over},
+		{"the rate", Config{}, 0, every(time.Second/20, ping, 10_000), 10_000, ""},
+		{"faster than the rate", Config{}, 0, every(time.Second/(20*2), ping, 10_000), 399, over},
 		{"answers", Config{}, 1000, answers, 0, ""},
 		{"answers that nobody asked for", Config{}, 0, every(0, pong, 201), 200, over},
 		{"a Close frame", Config{}, 0, every(0, masked(0x88, ""), 1), 0, ""},
@@ -305,7 +306,7 @@ func TestControlFrames(t *testing.T) {
 				<-sent
 				synctest.Wait()
 				for _, s := range g.all() {
-					s.cut()
+					s.life.Cut()
 				}
 				<-h.done
 				// The answer to the last ping may be read before the guard knows that it was sent.
@@ -329,7 +330,7 @@ func TestControlFramesUnfollowed(t *testing.T) {
 		for range 300 {
 			p.Write(masked(0x8a, ""))
 		}
-		if <-h.done; h.sums[Controls] != controlBurst || !errors.Is(h.err, errOver) {
+		if <-h.done; h.sums[Controls] != 200 || !errors.Is(h.err, conn.ErrOver) {
 			t.Error(h.sums, h.err)
 		}
 	})
@@ -367,9 +368,9 @@ func TestDelaysAreBounded(t *testing.T) {
 		every, deadline time.Duration
 		closed          bool
 	}{
-		{maxDelay, 0, false},
-		{maxDelay + time.Microsecond, 0, true},
-		{maxDelay, time.Hour, false},
+		{(10 * time.Second), 0, false},
+		{(10 * time.Second) + time.Microsecond, 0, true},
+		{(10 * time.Second), time.Hour, false},
 		{time.Hour, 9 * time.Hour, true},
 		{4 * time.Second, 8 * time.Second, false},
 		{4 * time.Second, 8*time.Second - 2, true},
@@ -401,7 +402,7 @@ func TestDelaysAreBounded(t *testing.T) {
 				t.Errorf("%+v: %v", c, err)
 			}
 			err, took := <-read, time.Since(begin)
-			if c.closed != errors.Is(err, errOver) || !c.closed && took != c.every || c.closed && took != 0 {
+			if c.closed != errors.Is(err, conn.ErrOver) || !c.closed && took != c.every || c.closed && took != 0 {
 				t.Errorf("%+v: %v after %v", c, err, took)
 			}
 			p.Close()
@@ -410,14 +411,14 @@ func TestDelaysAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := heard{done: make(chan struct{})}
 		g, p := bubble(t, Config{
-			Inbound: []Inbound{{Limiter: newLimiter(t, core.TokenBucket(core.Every(maxDelay), 1)), Over: Delay}},
+			Inbound: []Inbound{{Limiter: newLimiter(t, core.TokenBucket(core.Every((10*time.Second)), 1)), Over: Delay}},
 		}, h.listen)
 		p.send(masked(0x81, "a"))
 		p.send(masked(0x81, "b"))
 		synctest.Wait()
 		begin := time.Now()
 		for _, s := range g.all() {
-			s.cut()
+			s.life.Cut()
 		}
 		<-h.done
 		if h.err == nil || h.sums[Messages] != 1 || time.Since(begin) != 0 {
@@ -481,7 +482,7 @@ func TestDelaysNeverExceed(t *testing.T) {
 					time.Sleep(time.Nanosecond)
 				}
 				for _, s := range g.all() {
-					s.cut()
+					s.life.Cut()
 				}
 				p.Close()
 			})
@@ -494,14 +495,14 @@ func TestDelaysDoNotAddUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := heard{done: make(chan struct{})}
 		slow := func() Inbound {
-			return Inbound{Limiter: newLimiter(t, core.TokenBucket(core.Every(maxDelay), 1)), Over: Delay}
+			return Inbound{Limiter: newLimiter(t, core.TokenBucket(core.Every((10*time.Second)), 1)), Over: Delay}
 		}
 		_, p := bubble(t, Config{Inbound: []Inbound{slow(), slow(), slow()}}, h.listen)
 		begin := time.Now()
 		p.send([]byte(strings.Repeat(string(masked(0x81, "a")), 2)))
 		p.Close()
 		<-h.done
-		if took := time.Since(begin); h.sums[Messages] != 2 || took != maxDelay {
+		if took := time.Since(begin); h.sums[Messages] != 2 || took != (10*time.Second) {
 			t.Error(h.sums, took)
 		}
 	})
@@ -513,7 +514,7 @@ func TestDelaysHeedClose(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := heard{done: make(chan struct{})}
 		g, p := bubble(t, Config{
-			Inbound: []Inbound{{Limiter: newLimiter(t, core.TokenBucket(core.Every(maxDelay), 1)), Over: Delay}},
+			Inbound: []Inbound{{Limiter: newLimiter(t, core.TokenBucket(core.Every((10*time.Second)), 1)), Over: Delay}},
 		}, h.listen)
 		p.send([]byte(strings.Repeat(string(masked(0x81, "a")), 2)))
 		synctest.Wait()
@@ -538,12 +539,12 @@ func TestDelaysAreNotIdle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := heard{done: make(chan struct{})}
 		_, p := bubble(t, Config{
-			Inbound: []Inbound{{Limiter: newLimiter(t, core.TokenBucket(core.Every(maxDelay), 1)), Over: Delay}},
-			MaxIdle: maxDelay / 2,
+			Inbound: []Inbound{{Limiter: newLimiter(t, core.TokenBucket(core.Every((10*time.Second)), 1)), Over: Delay}},
+			MaxIdle: (10 * time.Second) / 2,
 		}, h.listen)
 		p.send([]byte(strings.Repeat(string(masked(0x81, "a")), 2)))
 		begin := time.Now()
-		if got := p.closes(); !strings.HasPrefix(got, "1001 nothing was received") || time.Since(begin) != maxDelay+maxDelay/2 {
+		if got := p.closes(); !strings.HasPrefix(got, "1001 nothing was received") || time.Since(begin) != (10*time.Second)+(10*time.Second)/2 {
 			t.Error(got, time.Since(begin))
 		}
 		p.Close()
@@ -717,7 +718,7 @@ func TestTooMuchTooEarly(t *testing.T) {
 				panic(err)
 			}
 			defer c.Close()
-			if got, err := io.ReadAll(rw); string(got) != message+message || !errors.Is(err, errOver) {
+			if got, err := io.ReadAll(rw); string(got) != message+message || !errors.Is(err, conn.ErrOver) {
 				t.Errorf("%q, %v", got, err)
 			}
 		})).ServeHTTP(&early{pipe{conn: server}, strings.Repeat(message, 3)}, upgradeRequest())
@@ -750,7 +751,7 @@ func TestTooMuchAndClosed(t *testing.T) {
 func TestTooMuchAndSlow(t *testing.T) {
 	for _, c := range []struct{ answers, want time.Duration }{
 		{3 * time.Second, 3 * time.Second},
-		{time.Hour, closeTimeout},
+		{time.Hour, conn.CloseTimeout},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			h := heard{done: make(chan struct{})}
@@ -798,7 +799,7 @@ func TestDelaysHeedTheEnd(t *testing.T) {
 		h := heard{done: make(chan struct{})}
 		conns := make(chan net.Conn, 1)
 		_, p := bubble(t, Config{
-			Inbound: []Inbound{{Limiter: newLimiter(t, core.TokenBucket(core.Every(maxDelay), 1)), Over: Delay}},
+			Inbound: []Inbound{{Limiter: newLimiter(t, core.TokenBucket(core.Every((10*time.Second)), 1)), Over: Delay}},
 		}, func(c net.Conn) {
 			conns <- c
 			h.listen(c)

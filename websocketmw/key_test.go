@@ -39,7 +39,7 @@ func TestSocketsOfAKey(t *testing.T) {
 			t.Fatal(len(all))
 		}
 		for _, i := range []int{4, 0, 2, 5, 1, 3} {
-			socketOf(open[i]).serve(socketOf(open[i]).base)
+			serve(open[i])
 			time.Sleep(time.Second)
 		}
 		check := func(slots, key string, want ...int) {
@@ -63,10 +63,10 @@ func TestSocketsOfAKey(t *testing.T) {
 		check("user", "service")
 		check("", "anna")
 		check("service", "ben")
-		socketOf(open[0]).end()
+		socketOf(open[0]).life.End()
 		check("user", "anna", 4, 2)
 		for _, v := range open {
-			socketOf(v).end()
+			socketOf(v).life.End()
 		}
 		check("service", "anna")
 	})
@@ -139,7 +139,7 @@ func TestSocketsOfABusyKey(t *testing.T) {
 				return
 			default:
 				v := g.Check(upgradeRequest("X-User", "ben"))
-				socketOf(v).end()
+				socketOf(v).life.End()
 			}
 		}
 	}()
@@ -149,7 +149,7 @@ func TestSocketsOfABusyKey(t *testing.T) {
 	close(done)
 	<-stopped
 	for _, s := range g.Sockets("user", "anna") {
-		s.end()
+		s.life.End()
 	}
 	if n := held(t, users, "anna"); n != 0 || g.Len() != 0 {
 		t.Errorf("%d slots and %d sockets are left", n, g.Len())

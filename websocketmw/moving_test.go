@@ -53,11 +53,7 @@ func TestDrainedSocketsMove(t *testing.T) {
 			if v.Status() != 0 {
 				t.Fatal(v.Status())
 			}
-			socketOf(v).serve(socketOf(v).base)
-			go func() {
-				<-socketOf(v).toClose
-				socketOf(v).end() // the client has answered
-			}()
+			serve(v)
 		}
 		if v := to.Check(upgradeRequest()); v.Status() != 503 {
 			t.Fatalf("%d though the service is full", v.Status())
@@ -75,7 +71,7 @@ func TestDrainedSocketsMove(t *testing.T) {
 			}
 		}
 		for _, s := range to.all() {
-			s.end()
+			s.life.End()
 		}
 	})
 }

@@ -239,7 +239,7 @@ func TestShadowOfExcess(t *testing.T) {
 			t.Errorf("%d would be closed, %d asked for", gone, asked)
 		}
 		for _, v := range c.open {
-			if socketOf(v).closing != nil {
+			if isClosing(v) {
 				t.Error("one is closed")
 			}
 		}

@@ -3,19 +3,13 @@ package websocketmw
 import (
 	"context"
 	"fmt"
-	"math"
-	"sync"
-	"sync/atomic"
+	"net/http"
 	"time"
-	"weak"
 
 	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/internal/hidden"
-	"github.com/headgate/headgate/websocketmw/internal/frames"
+	"github.com/headgate/headgate/websocketmw/internal/conn"
 )
-
-// closeTimeout is how long the handler has to close a socket that the guard closes.
-const closeTimeout = 5 * time.Second
 
 // A Socket is an admitted upgrade, from when its slots are taken until its connection is
 // closed. It is safe for concurrent use.
@@ -25,41 +19,17 @@ const closeTimeout = 5 * time.Second
 type Socket struct {
 	guard   *Guard
 	slot    *core.Slot
-	budgets []hidden.Text   // the keys that Config.Inbound charges
-	place   *place          // for the guard's fleet; nil if there is none
-	stream  bool            // over HTTP/2: the socket ends with the handler
-	base    context.Context //nolint:containedctx // of the handler's request, for Context
-
-	toClose  chan struct{} // closed when the guard begins to close the socket
-	switched atomic.Bool   // the 101 was written
-	spared   atomic.Bool   // in shadow mode, it would have been refused or closed
-	deaf     atomic.Bool   // the handler gets nothing more of what the client sends, but a Close frame
-	lastRead atomic.Int64  // nanoseconds since opened
-	agreed   atomic.Uint32 // the extensions in the 101
-	haste    uint16        // by which part of a tenth of MaxAge it is closed early
-	suspect  bool          // in the guard's surplus; the guard's lock guards it
-
-	mu       sync.Mutex
-	opened   time.Time
-	hijacked bool
-	conn     weak.Pointer[conn]
-	outbound *outbound // of the conn
-	ended    bool
-	closing  *closing
-	timer    *time.Timer
-	ctx      context.Context //nolint:containedctx // that Context returns; nil until the first call
-	cancel   context.CancelCauseFunc
+	place   *place // for the guard's fleet; nil if there is none
+	life    conn.Life
+	suspect bool // in the guard's surplus; the guard's lock guards it
+	spared  bool // in shadow mode, it would have been refused
 }
 
-// A closing is how the guard closes a socket.
-type closing struct {
-	code   int
-	reason string
-	end    time.Time // when the guard closes the connection
+func (g *Guard) newSocket(ctx context.Context, what kind, slot *core.Slot, budgets []hidden.Text) *Socket {
+	s := &Socket{guard: g, slot: slot}
+	s.life.Begin(ctx, &g.rules, (*owner)(s), what == connect, budgets)
+	return s
 }
-
-// errEnded is the cause with which [Socket.Context] ends.
-var errEnded = fmt.Errorf("headgate: websocketmw: the socket is closed: %w", context.Canceled)
 
 // Format implements [fmt.Formatter]: it prints which slots the socket holds, not of whom.
 func (s *Socket) Format(state fmt.State, _ rune) {
@@ -81,33 +51,12 @@ func FromContext(ctx context.Context) (*Socket, bool) {
 func (s *Socket) Slot() *core.Slot { return s.slot }
 
 // Since returns when the handler of the upgrade was called, or the zero time before that.
-func (s *Socket) Since() time.Time {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.opened
-}
+func (s *Socket) Since() time.Time { return s.life.Since() }
 
 // Context returns a context that is canceled when the socket ends, with the values of the
 // request's context. The request's own context is canceled when the handler returns,
 // which may be earlier.
-func (s *Socket) Context() context.Context {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.ctx == nil {
-		base := s.base
-		if base.Value(socketKey{}) != s { // not yet served
-			base = context.WithValue(base, socketKey{}, s)
-		}
-		if !s.stream {
-			base = context.WithoutCancel(base)
-		}
-		s.ctx, s.cancel = context.WithCancelCause(base)
-		if s.ended {
-			s.cancel(errEnded)
-		}
-	}
-	return s.ctx
-}
+func (s *Socket) Context() context.Context { return s.life.Context() }
 
 // Done returns a channel that is closed when the socket ends. It is that of
 // [Socket.Context].
@@ -125,248 +74,74 @@ func (s *Socket) Done() <-chan struct{} { return s.Context().Done() }
 //
 // Over HTTP/2 the socket ends when the handler returns. After 5 seconds, Close ends the
 // context of its request and the reads of its body.
-func (s *Socket) Close(code int, reason string) {
-	s.deaf.Store(true)
-	s.leave(code, reason)
-}
-
-// leave is Close for the server's own reasons: what the client has sent is read meanwhile.
-func (s *Socket) leave(code int, reason string) {
-	if !frames.Sendable(code) {
-		code = frames.CodeInternal
-	}
-	if c := s.close(code, reason); c != nil {
-		go c.sayClose()
-	}
-}
-
-// close returns the connection on which to send the Close frame, or nil.
-func (s *Socket) close(code int, reason string) *conn {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.ended || s.closing != nil {
-		return nil
-	}
-	s.closing = &closing{code: code, reason: reason, end: time.Now().Add(closeTimeout)}
-	close(s.toClose)
-	c := s.conn.Value()
-	if c != nil {
-		s.wake(closeTimeout)
-	}
-	return c
-}
-
-// spare reports whether the socket, which is over a limit, is spared: in shadow mode.
-func (s *Socket) spare() bool {
-	if s.guard.config.ObserveOnly {
-		s.spared.Store(true)
-		return true
-	}
-	return false
-}
-
-func (s *Socket) whyClosing() closing {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return *s.closing
-}
-
-// cut closes the connection without a Close frame.
-func (s *Socket) cut() {
-	s.mu.Lock()
-	if s.closing == nil {
-		s.closing = &closing{code: frames.CodeGoingAway}
-		close(s.toClose)
-	}
-	s.closing.end = time.Time{}
-	c := s.conn.Value()
-	s.mu.Unlock()
-	if c != nil {
-		go c.shut() //nolint:errcheck // nothing to do about it; TLS may take seconds
-	}
-}
-
-// opens is called when the 101 is written.
-func (s *Socket) opens() {
-	if !s.switched.Swap(true) && s.place != nil && s.place.evicts != nil {
-		go s.takePlace()
-	}
-}
-
-// agree records the extensions in the 101, before it is sent.
-func (s *Socket) agree(e frames.Extensions) { s.agreed.Store(uint32(e)) }
-
-// serve returns the context for the handler's request.
-func (s *Socket) serve(ctx context.Context) context.Context {
-	s.mu.Lock()
-	s.base = context.WithValue(ctx, socketKey{}, s)
-	s.opened = time.Now()
-	s.mu.Unlock()
-	if s.stream {
-		return s.Context()
-	}
-	return s.base
-}
-
-// handled is called when the handler has returned or panicked. It ends the socket unless
-// the handler upgraded.
-func (s *Socket) handled(panicked bool) {
-	s.mu.Lock()
-	hijacked, c := s.hijacked, s.conn.Value()
-	s.mu.Unlock()
-	switch {
-	case s.stream, !hijacked:
-		s.end()
-	case panicked || !s.switched.Load():
-		if c != nil {
-			_ = c.shut()
-		}
-	}
-}
-
-// took records the connection that the handler has hijacked, or the stream.
-func (s *Socket) took(c *conn) {
-	s.mu.Lock()
-	s.hijacked, s.conn, s.outbound = true, weak.Make(c), c.slow
-	closing := s.closing
-	if closing != nil {
-		s.wake(time.Until(closing.end))
-	} else if at, _ := s.due(); !at.IsZero() {
-		s.wake(time.Until(at))
-	}
-	s.mu.Unlock()
-	if closing != nil {
-		go c.sayClose()
-	}
-}
-
-// end releases the slots, once.
-func (s *Socket) end() {
-	s.mu.Lock()
-	if s.ended {
-		s.mu.Unlock()
-		return
-	}
-	s.ended = true
-	if s.timer != nil {
-		s.timer.Stop()
-	}
-	if s.cancel != nil {
-		s.cancel(errEnded)
-	}
-	s.mu.Unlock()
-	s.slot.Release()
-	s.guard.remove(s)
-	s.notify(Event{Kind: EventClosed})
-}
-
-// forgotten ends a socket whose connection was garbage collected.
-func (s *Socket) forgotten() {
-	s.notify(Event{Kind: EventForgotten})
-	s.mu.Lock()
-	o := s.outbound
-	s.mu.Unlock()
-	if o != nil { // which may still send
-		o.fail()
-		_ = o.inner.Close()
-	}
-	s.end()
-}
-
-// wake schedules tick after d. s.mu is held.
-func (s *Socket) wake(d time.Duration) {
-	d = max(d, 0)
-	if s.timer == nil {
-		s.timer = time.AfterFunc(d, s.tick)
-	} else {
-		s.timer.Reset(d)
-	}
-}
-
-// due returns when MaxAge, MaxIdle or Outbound.Timeout closes the socket, or the zero time. s.mu is held.
-func (s *Socket) due() (at time.Time, why EventKind) {
-	if s.spared.Load() {
-		return time.Time{}, EventClosed
-	}
-	if d := s.guard.config.MaxAge; d > 0 {
-		early := time.Duration(float64(d) / 10 * float64(s.haste) / math.MaxUint16)
-		at, why = s.opened.Add(d-early), EventAged
-	}
-	if d := s.guard.config.MaxIdle; d > 0 {
-		if idle := s.opened.Add(time.Duration(s.lastRead.Load()) + d); at.IsZero() || idle.Before(at) {
-			at, why = idle, EventIdle
-		}
-	}
-	if o := s.outbound; o != nil {
-		if begun := o.begun.Load(); begun != 0 {
-			if slow := s.opened.Add(time.Duration(begun) + o.timeout); at.IsZero() || slow.Before(at) {
-				at, why = slow, EventSlow
-			}
-		}
-	}
-	return at, why
-}
-
-// tick closes the socket or the connection if it is time to.
-func (s *Socket) tick() {
-	s.mu.Lock()
-	if s.ended {
-		s.mu.Unlock()
-		return
-	}
-	if s.outbound != nil { // before due looks for a write
-		s.outbound.timed.Store(false)
-	}
-	at, why := s.due()
-	if s.closing != nil {
-		at, why = s.closing.end, EventClosed
-	} else if at.IsZero() { // spared meanwhile
-		s.mu.Unlock()
-		return
-	}
-	if left := time.Until(at); left > 0 {
-		s.wake(left)
-		s.mu.Unlock()
-		return
-	}
-	c := s.conn.Value()
-	s.mu.Unlock()
-	switch why {
-	case EventClosed:
-		if c != nil {
-			_ = c.shut()
-		}
-	case EventSlow:
-		s.endFor(why, frames.CodePolicy, slowReason)
-	case EventIdle:
-		s.endFor(why, frames.CodeGoingAway, "nothing was received for too long")
-	default:
-		s.endFor(why, frames.CodeGoingAway, "the socket is too old; connect again")
-	}
-}
+func (s *Socket) Close(code int, reason string) { s.life.Close(code, reason) }
 
 // endFor notifies of why the guard closes the socket, and closes it unless it is spared.
 func (s *Socket) endFor(why EventKind, code int, reason string) {
 	s.notify(Event{Kind: why})
 	switch {
-	case s.spare():
+	case s.life.Spare():
 	case why == EventEvicted: // another has the slot
-		s.Close(code, reason)
+		s.life.Close(code, reason)
 	default:
-		s.leave(code, reason)
+		s.life.Leave(code, reason)
 	}
 }
 
+// notify calls Notify, unless the socket has ended.
 func (s *Socket) notify(e Event) {
-	f := s.guard.config.Notify
-	if f == nil || e.Kind != EventClosed && s.isEnded() { // EventClosed is the last
-		return
+	if f := s.guard.config.Notify; f != nil && !s.life.Ended() {
+		f(s, e)
 	}
-	f(s, e)
 }
 
-func (s *Socket) isEnded() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.ended
+// An owner is a Socket as its connection knows it.
+type owner Socket
+
+// kindsOf are the events of connections.
+var kindsOf = [...]EventKind{
+	conn.Idle: EventIdle, conn.Aged: EventAged, conn.Slow: EventSlow, conn.Forgotten: EventForgotten,
+	conn.Exceeded: EventOver, conn.Invalid: EventInvalid,
+}
+
+// Happened implements [conn.Owner].
+func (o *owner) Happened(e conn.Event) {
+	(*Socket)(o).notify(Event{Kind: kindsOf[e.Kind], Limit: e.Limit, Err: e.Err})
+}
+
+// Opened implements [conn.Owner].
+func (o *owner) Opened() {
+	if o.place != nil && o.place.evicts != nil {
+		go (*Socket)(o).takePlace()
+	}
+}
+
+// Ended implements [conn.Owner]: it releases the slots.
+func (o *owner) Ended() {
+	s := (*Socket)(o)
+	s.slot.Release()
+	s.guard.remove(s)
+	if f := s.guard.config.Notify; f != nil {
+		f(s, Event{Kind: EventClosed})
+	}
+}
+
+// Within implements [conn.Owner].
+func (o *owner) Within(ctx context.Context) context.Context {
+	return context.WithValue(ctx, socketKey{}, (*Socket)(o))
+}
+
+// A holder is a socket whose handshake was admitted.
+type holder struct{ *Socket }
+
+// End implements [holds.Held].
+func (h holder) End() {
+	if h.Since().IsZero() { // not served
+		h.life.End()
+	}
+}
+
+// Serve implements [holds.Held].
+func (h holder) Serve(w http.ResponseWriter, r *http.Request, next http.Handler, fields func(http.Header), end func(status int, written int64, hijacked bool)) {
+	conn.Serve(&h.life, w, r, next, fields, end)
 }

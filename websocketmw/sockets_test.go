@@ -19,9 +19,9 @@ import (
 
 	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/core/memstore"
-	"github.com/headgate/headgate/internal/record"
 	"github.com/headgate/headgate/keyfuncs"
 	"github.com/headgate/headgate/nethttp"
+	"github.com/headgate/headgate/websocketmw/internal/conn"
 )
 
 // serveEcho reads until the peer closes, and closes.
@@ -243,7 +243,7 @@ func TestTooEarly(t *testing.T) {
 				if n := rw.Reader.Buffered(); n != 0 {
 					t.Errorf("%d bytes are buffered", n)
 				}
-				if got, err := io.ReadAll(c); len(got) > 0 || !errors.Is(err, errInvalid) {
+				if got, err := io.ReadAll(c); len(got) > 0 || !errors.Is(err, conn.ErrInvalid) {
 					t.Errorf("%q, %v", got, err)
 				}
 			})).ServeHTTP(&early{pipe{conn: server}, sent}, upgradeRequest())
@@ -364,28 +364,6 @@ func TestHijackFails(t *testing.T) {
 	}
 }
 
-// keeping holds the status back until WriteHeaderNow, like Gin.
-type keeping struct {
-	http.ResponseWriter
-
-	now bool
-}
-
-func (k *keeping) WriteHeaderNow() { k.now = true }
-
-func TestWriteHeaderNow(t *testing.T) {
-	k := &keeping{ResponseWriter: httptest.NewRecorder()}
-	w := &writer{Recorder: record.Recorder{ResponseWriter: k}, socket: new(Socket)}
-	if w.WriteHeader(200); k.now || w.socket.switched.Load() {
-		t.Error("200 is not an upgrade")
-	}
-	k = &keeping{ResponseWriter: new(silent)}
-	w.ResponseWriter = k
-	if w.WriteHeader(101); !k.now || !w.socket.switched.Load() {
-		t.Error("the 101 was not sent")
-	}
-}
-
 type silent struct{}
 
 func (*silent) Header() http.Header         { return http.Header{} }
@@ -420,10 +398,6 @@ func TestContext(t *testing.T) {
 		t.Error(ctx.Err(), context.Cause(ctx))
 	}
 	w.until(EventClosed)
-	late := &Socket{base: t.Context(), ended: true}
-	if late.Context().Err() == nil {
-		t.Error("a socket that has ended has a context that has not")
-	}
 }
 
 // Over HTTP/2 the slot is held until the handler returns.
@@ -517,19 +491,10 @@ func TestStreamEnds(t *testing.T) {
 			v.Serve(httptest.NewRecorder(), r, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 				<-r.Context().Done()
 			}))
-			if took := time.Since(begin); early && took != closeTimeout || !early && !aged(took-closeTimeout) || g.Len() != 0 {
+			if took := time.Since(begin); early && took != conn.CloseTimeout || !early && !aged(took-conn.CloseTimeout) || g.Len() != 0 {
 				t.Errorf("closed early %v: it took %v, %d sockets", early, took, g.Len())
 			}
 		})
-	}
-}
-
-// A timer that fires while its socket ends does nothing.
-func TestLateTimer(t *testing.T) {
-	s := &Socket{ended: true}
-	s.tick()
-	if s.closing != nil {
-		t.Error("it closes")
 	}
 }
 
@@ -555,50 +520,4 @@ func TestDeadlines(t *testing.T) {
 			t.Error(err)
 		}
 	}
-}
-
-// failingWrites is a connection whose writes fail after some bytes.
-type failingWrites struct {
-	net.Conn
-
-	left int
-}
-
-func (c *failingWrites) Write(p []byte) (int, error) {
-	n := min(c.left, len(p))
-	if c.left -= n; n < len(p) {
-		return n, io.ErrShortWrite
-	}
-	return n, nil
-}
-
-func (c *failingWrites) Close() error { return nil }
-
-// A failed write returns how many of the library's bytes were written, without the fields
-// that the guard inserted.
-func TestWritesFail(t *testing.T) {
-	own := http.Header{"Ratelimit": {`"ws";r=0`}}
-	added := len("Ratelimit: \"ws\";r=0\r\n")
-	for _, c := range []struct{ written, want int }{
-		{0, 0}, {added, 0}, {added + 10, 10}, {added + len(response101) - 1, len(response101) - 1},
-		{added + len(response101) + 1, len(response101) + 1},
-	} {
-		socket := &Socket{guard: &Guard{}}
-		conn, _ := wrap(&failingWrites{left: c.written}, socket, own)
-		if n, err := conn.Write([]byte(response101 + "\x81\x02hi")); n != c.want || !errors.Is(err, io.ErrShortWrite) {
-			t.Errorf("%d bytes written: %d, %v", c.written, n, err)
-		}
-		conn.forget.Stop()
-	}
-	// The same while the guard wants to close.
-	conn, _ := wrap(&failingWrites{left: 3}, &Socket{guard: &Guard{}}, nil)
-	conn.socket.switched.Store(true)
-	if _, err := conn.Write([]byte{0x81, 4}); err != nil {
-		t.Fatal(err)
-	}
-	conn.wanted.Store(true)
-	if n, err := conn.Write([]byte("text\x81\x02hi")); n != 1 || !errors.Is(err, io.ErrShortWrite) {
-		t.Error(n, err)
-	}
-	conn.forget.Stop()
 }

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/websocketmw/internal/conn"
 )
 
 // An http2Writer is a writer of a server's stream: it is of no use when the handler has
@@ -162,7 +163,7 @@ func TestLimitsOverHTTP2(t *testing.T) {
 		{name: "messages", config: Config{Inbound: []Inbound{{Limiter: newLimiter(t, core.FixedWindow(core.PerHour(1)))}}},
 			send: append(masked(0x81, "one"), masked(0x81, "two")...), echoed: "one", want: `1008 over the limit "sent"`},
 		{name: "a frame that is not masked", send: []byte{0x81, 1, 'a'}, want: "1002 a frame that is not masked"},
-		{name: "controls", config: Config{}, send: bytes.Repeat(masked(0x8a, ""), controlBurst+1), want: `1008 over the limit "control-frames"`},
+		{name: "controls", config: Config{}, send: bytes.Repeat(masked(0x8a, ""), 200+1), want: `1008 over the limit "control-frames"`},
 	} {
 		for _, answers := range []bool{false, true} {
 			t.Run(test.name, func(t *testing.T) {
@@ -194,13 +195,13 @@ func TestLimitsOverHTTP2(t *testing.T) {
 					if d := time.Since(p.begin); d != test.after {
 						t.Errorf("closed after %v", d)
 					}
-					want := test.after + closeTimeout
+					want := test.after + conn.CloseTimeout
 					if answers {
 						want = test.after
 						p.Write(masked(0x88, "\x03\xe9"))
 						p.Close()
 					}
-					if d := p.over(); d < want || d > want+dropTime {
+					if d := p.over(); d < want || d > want+10*time.Millisecond {
 						t.Errorf("the handler returned after %v, not %v", d, want)
 					}
 				})
@@ -230,7 +231,7 @@ func TestCloseBeforeTheStreamBegins(t *testing.T) {
 	}, func(p *http2Peer) {
 		synctest.Wait()
 		p.guard.all()[0].Close(1001, "early")
-		if d := p.over(); d != closeTimeout {
+		if d := p.over(); d != conn.CloseTimeout {
 			t.Errorf("it took %v", d)
 		}
 	})

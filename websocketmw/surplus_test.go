@@ -1,6 +1,7 @@
 package websocketmw
 
 import (
+	"net"
 	"net/http"
 	"strings"
 	"sync"
@@ -20,6 +21,7 @@ type crowd struct {
 	store *counter
 	guard *Guard
 	open  []nethttp.Verdict
+	conns []net.Conn // which would be forgotten
 
 	mu   sync.Mutex
 	shed []time.Time // or aged
@@ -43,7 +45,7 @@ func inCrowd(t *testing.T, config Config, f func(c *crowd)) {
 		}
 		f(c)
 		for _, v := range c.open {
-			socketOf(v).end()
+			socketOf(v).life.End()
 		}
 		if _, granted, released := c.store.counts(); granted != released {
 			t.Errorf("%d slots granted, %d released", granted, released)
@@ -62,10 +64,19 @@ func (c *crowd) opens(n int, source core.Source) {
 		if v.Status() != 0 {
 			c.t.Fatal(v.Status())
 		}
-		socketOf(v).serve(socketOf(v).base)
+		v.Serve(newOnIdle(nil), upgradeRequest(), http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			conn, _ := take(w)
+			c.conns = append(c.conns, conn)
+		}))
 		time.Sleep(time.Millisecond)
 		c.open = append(c.open, v)
 	}
+}
+
+// isClosing reports whether the guard closes the socket of a verdict.
+func isClosing(v nethttp.Verdict) bool {
+	_, _, closing := socketOf(v).life.Closing()
+	return closing
 }
 
 // gone returns how many sockets were shed, and how often the store was asked.
@@ -97,10 +108,11 @@ func TestShedsAfterADoubt(t *testing.T) {
 			t.Errorf("%d are closed, %d asked for", gone, asked)
 		}
 		for i, v := range c.open {
-			if closing := socketOf(v).closing; (closing != nil) != (i >= sockets-surplus) {
+			code, reason, closing := socketOf(v).life.Closing()
+			if closing != (i >= sockets-surplus) {
 				t.Fatalf("socket %d is closed: %v", i, closing)
-			} else if closing != nil && (closing.code != 1013 || !strings.Contains(closing.reason, "try again later")) {
-				t.Fatalf("%+v", closing)
+			} else if closing && (code != 1013 || !strings.Contains(reason, "try again later")) {
+				t.Fatalf("%d %s", code, reason)
 			}
 		}
 		if d := c.shed[surplus-1].Sub(c.shed[0]); d < surplusSpread*surplus/sockets*9/10 {
@@ -146,7 +158,7 @@ func TestShedsWhatWasAdmittedWithoutTheStore(t *testing.T) {
 				t.Errorf("%d are closed, %d asked for", gone, asked)
 			}
 			for i, v := range c.open[:30] {
-				if socketOf(v).closing != nil {
+				if isClosing(v) {
 					t.Errorf("socket %d is closed", i)
 				}
 			}

@@ -58,6 +58,10 @@ type Frame struct {
 	empty bool
 }
 
+// MostIn returns how many frames there may be in n bytes: one that began before, those that have at
+// least two bytes and a mask, and one of which the header is there.
+func MostIn(n int) int { return 1 + n/(2+maskLength) + 1 }
+
 // Walk covers p from a place on, up to the first frame that is invalid. If the header of that frame
 // began before p, Walk covers nothing of it. If there are more than a few frames, Walk stops and
 // returns false: Go on then. p has at most 2 GiB. The Found is a zero one.

@@ -1,4 +1,4 @@
-package websocketmw
+package conn
 
 import (
 	"errors"
@@ -7,12 +7,10 @@ import (
 	"net/http"
 	"sync"
 	"time"
-
-	"github.com/headgate/headgate/websocketmw/internal/frames"
 )
 
 // A stream is a WebSocket over HTTP/2 (RFC 8441) as a connection: what the client sends is
-// the body of the request, and what it reads that of the response. A conn is around it, as
+// the body of the request, and what it reads that of the response. A Conn is around it, as
 // around a hijacked connection.
 type stream struct {
 	body    io.ReadCloser
@@ -80,64 +78,3 @@ func (s *stream) SetDeadline(t time.Time) error {
 // LocalAddr and RemoteAddr return nil: nobody asks for them.
 func (*stream) LocalAddr() net.Addr  { return nil }
 func (*stream) RemoteAddr() net.Addr { return nil }
-
-// A streamBody is the body of the handler's request.
-type streamBody struct {
-	conn *conn
-	body io.Closer
-}
-
-func (b streamBody) Read(p []byte) (int, error) { return b.conn.Read(p) }
-func (b streamBody) Close() error               { return b.body.Close() }
-
-// A streamWriter is what a handler gets for a WebSocket over HTTP/2, which begins with a
-// status of 2xx.
-type streamWriter struct {
-	*writer
-
-	conn   *conn
-	stream *stream
-}
-
-// WriteHeader begins the WebSocket if the status is a success.
-func (w *streamWriter) WriteHeader(status int) {
-	begins := status >= 200 && status < 300 && w.Status == 0
-	if begins {
-		w.socket.agree(frames.ExtensionsOf(w.Header()["Sec-Websocket-Extensions"]...))
-	}
-	w.writer.WriteHeader(status)
-	if begins {
-		w.socket.opens()
-		w.conn.trySendClose()
-	}
-}
-
-// Write writes frames, or the body of a response that begins no WebSocket.
-func (w *streamWriter) Write(p []byte) (int, error) {
-	if w.Status == 0 {
-		w.WriteHeader(http.StatusOK)
-	}
-	if !w.socket.switched.Load() {
-		return w.writer.Write(p)
-	}
-	n, err := w.conn.Write(p)
-	w.Written += int64(n)
-	return n, err
-}
-
-// Flush is for handlers that check for [http.Flusher].
-func (w *streamWriter) Flush() { _ = w.FlushError() }
-
-// FlushError is for [http.ResponseController].
-func (w *streamWriter) FlushError() error {
-	if w.Status == 0 {
-		w.WriteHeader(http.StatusOK)
-	}
-	err := w.conn.flush(w.stream)
-	w.conn.trySendClose()
-	return err
-}
-
-// SetReadDeadline is for [http.ResponseController]. It also records the deadline, for
-// [Delay].
-func (w *streamWriter) SetReadDeadline(t time.Time) error { return w.conn.SetReadDeadline(t) }

@@ -1,0 +1,141 @@
+package conn
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"testing/synctest"
+
+	"github.com/headgate/headgate/internal/record"
+)
+
+// An unaware owner does nothing.
+type unaware struct{}
+
+func (unaware) Happened(Event)                             {}
+func (unaware) Opened()                                    {}
+func (unaware) Ended()                                     {}
+func (unaware) Within(ctx context.Context) context.Context { return ctx }
+
+func newLife(t *testing.T, rules Rules) *Life {
+	t.Helper()
+	l := new(Life)
+	rules.Limit(nil)
+	l.Begin(t.Context(), &rules, unaware{}, false, nil)
+	return l
+}
+
+const response101 = "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n" +
+	"Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n\r\n"
+
+type silent struct{}
+
+func (*silent) Header() http.Header         { return http.Header{} }
+func (*silent) Write(b []byte) (int, error) { return len(b), nil }
+func (*silent) WriteHeader(int)             {}
+
+// keeping holds the status back until WriteHeaderNow, like Gin.
+type keeping struct {
+	http.ResponseWriter
+
+	now bool
+}
+
+func (k *keeping) WriteHeaderNow() { k.now = true }
+
+func TestWriteHeaderNow(t *testing.T) {
+	k := &keeping{ResponseWriter: httptest.NewRecorder()}
+	w := &response{Recorder: record.Recorder{ResponseWriter: k}, life: newLife(t, Rules{})}
+	if w.WriteHeader(200); k.now || w.life.switched.Load() {
+		t.Error("200 is not an upgrade")
+	}
+	k = &keeping{ResponseWriter: new(silent)}
+	w.ResponseWriter = k
+	if w.WriteHeader(101); !k.now || !w.life.switched.Load() {
+		t.Error("the 101 was not sent")
+	}
+}
+
+// A timer that fires while its socket ends does nothing, and the context of one that has ended has
+// ended, too.
+func TestLate(t *testing.T) {
+	l := newLife(t, Rules{MaxAge: 1})
+	l.End()
+	l.tick()
+	if _, _, closing := l.Closing(); closing {
+		t.Error("it closes")
+	}
+	if l.Context().Err() == nil {
+		t.Error("a socket that has ended has a context that has not")
+	}
+}
+
+// failingWrites is a connection whose writes fail after some bytes.
+type failingWrites struct {
+	net.Conn
+
+	left int
+}
+
+func (c *failingWrites) Write(p []byte) (int, error) {
+	n := min(c.left, len(p))
+	if c.left -= n; n < len(p) {
+		return n, io.ErrShortWrite
+	}
+	return n, nil
+}
+
+func (c *failingWrites) Close() error { return nil }
+
+// A failed write returns how many of the library's bytes were written, without the fields
+// that the guard inserted.
+func TestWritesFail(t *testing.T) {
+	own := http.Header{"Ratelimit": {`"ws";r=0`}}
+	added := len("Ratelimit: \"ws\";r=0\r\n")
+	for _, c := range []struct{ written, want int }{
+		{0, 0}, {added, 0}, {added + 10, 10}, {added + len(response101) - 1, len(response101) - 1},
+		{added + len(response101) + 1, len(response101) + 1},
+	} {
+		life := newLife(t, Rules{})
+		conn, _ := hijacked(&failingWrites{left: c.written}, life, own)
+		if n, err := conn.Write([]byte(response101 + "\x81\x02hi")); n != c.want || !errors.Is(err, io.ErrShortWrite) {
+			t.Errorf("%d bytes written: %d, %v", c.written, n, err)
+		}
+		conn.forget.Stop()
+	}
+	// The same while the guard wants to close.
+	conn, _ := hijacked(&failingWrites{left: 3}, newLife(t, Rules{}), nil)
+	conn.reader.life.switched.Store(true)
+	if _, err := conn.Write([]byte{0x81, 4}); err != nil {
+		t.Fatal(err)
+	}
+	conn.wanted.Store(true)
+	if n, err := conn.Write([]byte("text\x81\x02hi")); n != 1 || !errors.Is(err, io.ErrShortWrite) {
+		t.Error(n, err)
+	}
+	conn.forget.Stop()
+}
+
+// Nothing is kept of what was sent.
+func TestSenderKeepsNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client, server := net.Pipe()
+		s := newSender(server, newLife(t, Rules{MaxUnsent: 10}))
+		go func() {
+			if n, err := s.write(make([]byte, 100_000), false); n != 100_000 || err != nil {
+				t.Error(n, err)
+			}
+		}()
+		if _, err := io.CopyN(io.Discard, client, 100_000); err != nil {
+			t.Error(err)
+		}
+		synctest.Wait()
+		if s.running || s.unsent != nil || s.sending != 0 {
+			t.Errorf("%d bytes are kept", len(s.unsent))
+		}
+	})
+}

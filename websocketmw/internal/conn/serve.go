@@ -1,0 +1,163 @@
+package conn
+
+import (
+	"bufio"
+	"io"
+	"net"
+	"net/http"
+	"runtime"
+	"time"
+
+	"github.com/headgate/headgate/internal/record"
+	"github.com/headgate/headgate/websocketmw/internal/frames"
+)
+
+// Serve calls next for an upgrade that is admitted, with a writer that wraps the connection when it
+// is hijacked, and a request of the Life's context. fields sets the guard's fields in a header. end
+// gets the outcome, when next returns or panics. If next panics, Serve closes the connection.
+func Serve(l *Life, w http.ResponseWriter, r *http.Request, next http.Handler, fields func(http.Header), end func(status int, written int64, hijacked bool)) {
+	returned := false
+	defer func() { l.handled(!returned) }()
+	fields(w.Header())
+	watched := &response{Recorder: record.Recorder{ResponseWriter: w}, life: l}
+	defer func() { end(watched.Final(returned), watched.Written, watched.Hijacked) }()
+	r = r.WithContext(l.serves(r.Context()))
+	if l.stream {
+		inner := newStream(w, r, func() { l.cancel(errEnded) })
+		c := newConn(inner, l)
+		defer runtime.KeepAlive(c) // the Life has only a weak pointer
+		defer inner.finish()
+		defer c.slow.drain()
+		c.begins()
+		r.Body = streamBody{c, r.Body}
+		w = &streamResponse{watched, c, inner}
+	} else {
+		watched.own = make(http.Header, 2)
+		fields(watched.own)
+		w = watched.wrapped()
+	}
+	next.ServeHTTP(w, r)
+	returned = true
+}
+
+// A response is what a handler gets for an upgrade. It detects the 101 of libraries that
+// write it before they hijack the connection, and wraps the connection.
+type response struct {
+	record.Recorder
+
+	life *Life
+	own  http.Header // the guard's fields, for a 101 written on the connection
+}
+
+// wrapped returns the response, with Hijack only if the writer within can hijack:
+// libraries check by type assertion, and over HTTP/2 nothing can.
+func (w *response) wrapped() http.ResponseWriter {
+	if record.CanHijack(w.ResponseWriter) {
+		return &hijacker{w}
+	}
+	return w
+}
+
+// WriteHeader sends a 101 at once: Gin holds statuses back until WriteHeaderNow, which
+// the library would find only on Gin's own writer.
+func (w *response) WriteHeader(status int) {
+	if status == http.StatusSwitchingProtocols {
+		w.agree()
+	}
+	w.Recorder.WriteHeader(status)
+	if status == http.StatusSwitchingProtocols {
+		w.life.opens()
+		if now, ok := w.ResponseWriter.(interface{ WriteHeaderNow() }); ok {
+			now.WriteHeaderNow()
+		}
+	}
+}
+
+// agree records the extensions in the header.
+func (w *response) agree() {
+	w.life.agree(frames.ExtensionsOf(w.Header()["Sec-Websocket-Extensions"]...))
+}
+
+// Flush is for handlers that check for [http.Flusher].
+func (w *response) Flush() { _ = w.FlushError() }
+
+// FlushError is for [http.ResponseController].
+func (w *response) FlushError() error { return w.FlushThrough() }
+
+type hijacker struct{ *response }
+
+// Hijack returns the connection in a Conn, and a reader and a writer on that.
+func (h *hijacker) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	inner, rw, err := h.HijackThrough()
+	if err != nil {
+		return nil, nil, err
+	}
+	if rw == nil { // of a server that is not net/http's
+		rw = bufio.NewReadWriter(bufio.NewReader(inner), bufio.NewWriter(inner))
+	}
+	c, wrapped := hijacked(inner, h.life, h.own)
+	c.begins() // before rebase, which may wait for a limit
+	c.rebase(rw)
+	return wrapped, rw, nil
+}
+
+// A streamBody is the body of the handler's request.
+type streamBody struct {
+	conn *Conn
+	body io.Closer
+}
+
+func (b streamBody) Read(p []byte) (int, error) { return b.conn.Read(p) }
+func (b streamBody) Close() error               { return b.body.Close() }
+
+// A streamResponse is what a handler gets for a WebSocket over HTTP/2, which begins with a
+// status of 2xx.
+type streamResponse struct {
+	*response
+
+	conn   *Conn
+	stream *stream
+}
+
+// WriteHeader begins the WebSocket if the status is a success.
+func (w *streamResponse) WriteHeader(status int) {
+	begins := status >= 200 && status < 300 && w.Status == 0
+	if begins {
+		w.agree()
+	}
+	w.response.WriteHeader(status)
+	if begins {
+		w.life.opens()
+		w.conn.trySendClose()
+	}
+}
+
+// Write writes frames, or the body of a response that begins no WebSocket.
+func (w *streamResponse) Write(p []byte) (int, error) {
+	if w.Status == 0 {
+		w.WriteHeader(http.StatusOK)
+	}
+	if !w.life.switched.Load() {
+		return w.response.Write(p)
+	}
+	n, err := w.conn.Write(p)
+	w.Written += int64(n)
+	return n, err
+}
+
+// Flush is for handlers that check for [http.Flusher].
+func (w *streamResponse) Flush() { _ = w.FlushError() }
+
+// FlushError is for [http.ResponseController].
+func (w *streamResponse) FlushError() error {
+	if w.Status == 0 {
+		w.WriteHeader(http.StatusOK)
+	}
+	err := w.conn.flush(w.stream)
+	w.conn.trySendClose()
+	return err
+}
+
+// SetReadDeadline is for [http.ResponseController]. It also records the deadline, for
+// [Delay].
+func (w *streamResponse) SetReadDeadline(t time.Time) error { return w.conn.SetReadDeadline(t) }
