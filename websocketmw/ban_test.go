@@ -9,7 +9,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/gorilla/websocket"
@@ -24,16 +23,6 @@ import (
 )
 
 var byUser = keyfuncs.Header("User")
-
-// closings returns how many closings a guard has in mind.
-func (s *site) closings() (n int) {
-	s.guard.mu.Lock()
-	defer s.guard.mu.Unlock()
-	for _, b := range s.guard.fleet.boards {
-		n += len(b.closings)
-	}
-	return n
-}
 
 // CloseAll means a socket whose handshake has begun, however late it is admitted: its user was
 // welcome then. It does not mean later ones.
@@ -76,43 +65,9 @@ func TestCloseAllMeansHandshakesThatHaveBegun(t *testing.T) {
 			late := far.must(t, user)
 			stays(t, other)
 			stays(t, late)
-			if n := far.closings() + near.closings(); n != 0 {
+			if n := far.guard.fleet.Bans() + near.guard.fleet.Bans(); n != 0 {
 				t.Errorf("%d closings are not forgotten", n)
 			}
-		}
-	})
-}
-
-// A closing is kept only as long as a handshake may be meant, and then the last of a key.
-func TestClosingsAreForgotten(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newShop(t, memstore.New(memstore.Config{}), 1, 5, evicting).guards[0].fleet
-		b := f.boards[0]
-		announce := func(topics ...string) {
-			for _, topic := range topics {
-				if _, err := b.announce(t.Context(), topic, order{Do: doClose}, func(answer) bool { return false }); err != nil {
-					t.Fatal(err)
-				}
-			}
-			time.Sleep(time.Second)
-		}
-		first := f.begin()
-		announce("a", "b", "a")
-		second := f.begin()
-		announce("b", "c")
-		if f.end(second); len(b.closings) != 3 {
-			t.Errorf("%v", b.closings)
-		}
-		third := f.begin()
-		announce("d")
-		if f.end(first); len(b.closings) != 1 {
-			t.Errorf("%v", b.closings)
-		}
-		if f.end(third); len(b.closings) != 0 {
-			t.Errorf("%v", b.closings)
-		}
-		if announce("e"); len(b.closings) != 0 {
-			t.Errorf("%v", b.closings)
 		}
 	})
 }
@@ -161,7 +116,7 @@ func newDevices(t *testing.T, limit int64, rule nethttp.Rule, timeout time.Durat
 	}
 	for i := range 3 {
 		s := newSite(t, openRedis(t, o, timeout), Config{Server: fmt.Sprint(i), KeyErrorStatus: http.StatusForbidden}, rule, limit)
-		s.guard.fleet.settled = 0
+		s.guard.fleet.Settled = 0
 		c.sites = append(c.sites, s)
 	}
 	return c
@@ -224,7 +179,7 @@ func TestBanOfThousandSockets(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			c := newDevices(t, sockets, rule, patient, &redis.UniversalOptions{Addrs: []string{server.Addr()}})
 			for _, s := range c.sites {
-				s.guard.fleet.timeout = patient
+				s.guard.fleet.Ask = patient
 			}
 			most := sockets // that are admitted at once
 			if name == "EvictOldest" {

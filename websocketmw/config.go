@@ -1,6 +1,7 @@
 package websocketmw
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -10,13 +11,17 @@ import (
 	"unicode/utf8"
 
 	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/core/store"
 	"github.com/headgate/headgate/nethttp"
 	"github.com/headgate/headgate/websocketmw/internal/conn"
+	"github.com/headgate/headgate/websocketmw/internal/fleet"
 	"github.com/headgate/headgate/websocketmw/internal/frames"
 )
 
-// maxInbound is the most limits of Config.Inbound.
-const maxInbound = 8
+const (
+	maxInbound = 8  // limits of Config.Inbound
+	maxServer  = 64 // bytes of Config.Server
+)
 
 // Config configures a [Guard]. Its functions are called from many goroutines at once;
 // a panic in one of them propagates through the guard.
@@ -177,17 +182,6 @@ const (
 	Shed
 )
 
-// A ConfigError is one error in a Config. [New] joins all of them; errors.As finds the
-// first.
-type ConfigError = nethttp.ConfigError
-
-// faults collects the errors in a Config.
-type faults []error
-
-func (f *faults) add(err error, field string, args ...any) {
-	*f = append(*f, &ConfigError{Field: fmt.Sprintf(field, args...), Err: err})
-}
-
 // validate returns all errors in the Config, joined, with those of what the guard of package nethttp
 // has of it.
 func (c *Config) validate(gate error) error {
@@ -202,12 +196,7 @@ func (c *Config) validate(gate error) error {
 	for i := range c.Inbound {
 		c.Inbound[i].validate(&f, i)
 	}
-	if d := c.Outbound.Timeout; d < 0 {
-		f.add(fmt.Errorf("it is %v: it must not be negative, and 0 means never", d), "Outbound.Timeout")
-	}
-	if n := c.Outbound.MaxUnsent; n < 0 {
-		f.add(fmt.Errorf("it is %d: it must not be negative, and 0 means that writes wait", n), "Outbound.MaxUnsent")
-	}
+	c.Outbound.validate(&f)
 	if c.MaxIdle < 0 {
 		f.add(fmt.Errorf("it is %v: it must not be negative, and 0 means never", c.MaxIdle), "MaxIdle")
 	}
@@ -254,6 +243,30 @@ func (c *Config) evicts() bool {
 	return slices.ContainsFunc(c.Rules, func(r nethttp.Rule) bool { return r.WhenFull == EvictOldest })
 }
 
+// hasFleet reports whether sockets are to be found on all servers.
+func (c *Config) hasFleet() bool {
+	return c.Server != "" || c.evicts()
+}
+
+// validateFleet finds stores through which no server can be told to close sockets.
+func (c *Config) validateFleet(f *faults) {
+	if !c.hasFleet() {
+		return
+	}
+	for i := range c.Rules {
+		slots, field := slotsOf(&c.Rules[i]), "Slots"
+		if slots == nil {
+			continue
+		}
+		if c.Rules[i].LimitSlots != nil {
+			field = "LimitSlots"
+		}
+		if _, ok := slots.Store().(store.Noticer); !ok {
+			f.add(fmt.Errorf("a %T sends no notices, which Server and EvictOldest need: let it implement store.Noticer", slots.Store()), "Rules[%d].%s", i, field)
+		}
+	}
+}
+
 // gate returns what the guard of package nethttp does.
 func (c *Config) gate() nethttp.Config {
 	return nethttp.Config{
@@ -275,8 +288,30 @@ func (c *Config) rules() conn.Rules {
 	for i, in := range c.Inbound {
 		bounds[i] = conn.Bound{Limiter: in.Limiter, Unit: units[in.Unit], Over: overs[in.Over]}
 	}
-	r.Limit(bounds)
+	r.Bind(bounds)
 	return r
+}
+
+// boards returns the slots whose sockets are to be found on all servers.
+func (c *Config) boards() (boards []*core.Slots) {
+	if !c.hasFleet() {
+		return nil
+	}
+	for i := range c.Rules {
+		if slots := slotsOf(&c.Rules[i]); slots != nil {
+			boards = append(boards, slots)
+		}
+	}
+	return boards
+}
+
+// fleet returns what the sockets of the guard have to do with others.
+func (c *Config) fleet() fleet.Config {
+	const reason = "another socket has taken the place of this one"
+	return fleet.Config{
+		Server: c.Server, Boards: c.boards(), EvictCode: cmp.Or(c.EvictCode, frames.CodePolicy), EvictReason: cmp.Or(c.EvictReason, reason),
+		ObserveOnly: c.ObserveOnly, Shed: c.OnExcess == Shed, TellsLost: c.Notify != nil,
+	}
 }
 
 // slotsOf returns the slots of a rule that apply unless there is a plan, as of now.

@@ -165,7 +165,7 @@ func TestCloseAll(t *testing.T) {
 		var conns, others []*websocket.Conn
 		for i, store := range all {
 			s := newSite(t, store, Config{Server: fmt.Sprint("server ", i)}, nethttp.Rule{}, 10)
-			s.guard.fleet.timeout = patient
+			s.guard.fleet.Ask = patient
 			sites = append(sites, s)
 			others = append(others, s.must(t, "bob"))
 			for range i + 1 {
@@ -260,11 +260,7 @@ func TestRest(t *testing.T) {
 		}
 		return byUser(r)
 	}}, 10)
-	listens := func() bool {
-		far.guard.mu.Lock()
-		defer far.guard.mu.Unlock()
-		return far.guard.fleet.listening
-	}
+	listens := far.guard.fleet.Listens
 	for range 3 {
 		conn := far.must(t, "bob")
 		if !listens() {
@@ -301,13 +297,13 @@ func TestPresenceOfMany(t *testing.T) {
 		g.Check(upgradeRequest())
 	}
 	p, err := g.Presence(t.Context(), "user", key)
-	if err != nil || p.Held != sockets || p.Open != sockets || len(p.Peers) != maxPeers {
+	if err != nil || p.Held != sockets || p.Open != sockets || len(p.Peers) != 100 {
 		t.Errorf("%v: held %d, open %d, %d listed", err, p.Held, p.Open, len(p.Peers))
 	}
 	for _, s := range g.all() {
 		s.life.End()
 	}
-	if p, err := g.Presence(t.Context(), "user", key); err != nil || p.Held != 0 || p.Open != 0 || len(g.fleet.boards[0].all) != 0 {
+	if p, err := g.Presence(t.Context(), "user", key); err != nil || p.Held != 0 || p.Open != 0 {
 		t.Errorf("%v, %+v", err, p)
 	}
 }

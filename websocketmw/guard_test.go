@@ -562,7 +562,7 @@ func TestDrainingDuringCheck(t *testing.T) {
 	store := &counter{Noticer: memstore.New(memstore.Config{})}
 	var g *Guard
 	key := func(*http.Request) (string, error) {
-		g.drain()
+		g.fleet.Drain()
 		return "x", nil
 	}
 	g, err := New(Config{Rules: []nethttp.Rule{{Slots: newSlots(t, store, "ws", 1), Key: key}}})

@@ -154,7 +154,7 @@ func newWorld(t *testing.T, limit int64, secure bool, config Config, handler htt
 		if err := w.guard.Shutdown(t.Context()); err != nil && !errors.Is(err, context.Canceled) {
 			t.Error(err)
 		}
-		<-w.guard.empty
+		<-w.guard.fleet.Empty()
 		if _, granted, released := w.store.counts(); granted != released {
 			t.Errorf("%d slots granted, %d released", granted, released)
 		}
@@ -356,7 +356,9 @@ type answering struct {
 	closes chan struct{} // closed when the client got a Close frame
 }
 
-func (a *answering) Hijack() (net.Conn, *bufio.ReadWriter, error) { return answeringConn{nil, a}, nil, nil }
+func (a *answering) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	return answeringConn{nil, a}, nil, nil
+}
 
 type answeringConn struct {
 	net.Conn

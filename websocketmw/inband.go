@@ -25,22 +25,22 @@ const (
 	inBandRead    = 512         // bytes of the answer to read at once
 )
 
-// An inBand limits the refusals in band: all, and those of a key, so that one client does
+// A refuser makes refusals in band, and limits the refusals in band: all, and those of a key, so that one client does
 // not leave others without.
-type inBand struct{ all, key *core.Limiter }
+type refuser struct{ all, key *core.Limiter }
 
-func newInBand() (*inBand, error) {
+func newRefuser() (*refuser, error) {
 	store := memstore.New(memstore.Config{MaxBytes: inBandBytes})
 	all, err := core.New(store, "all", core.TokenBucket(core.PerSecond(inBandRate), inBandRate))
 	if err != nil {
 		return nil, err
 	}
 	key, err := core.New(store, "key", core.TokenBucket(core.PerSecond(1), inBandBurst))
-	return &inBand{all, key}, err
+	return &refuser{all, key}, err
 }
 
 // allows reports whether a refusal may be in band. The key is empty if it is not known.
-func (b *inBand) allows(ctx context.Context, key string) bool {
+func (b *refuser) allows(ctx context.Context, key string) bool {
 	charges := []core.Charge{{Limiter: b.key, Key: key, N: 1}, {Limiter: b.all, Key: "all", N: 1}}
 	if key == "" {
 		charges = charges[1:]
@@ -49,16 +49,16 @@ func (b *inBand) allows(ctx context.Context, key string) bool {
 	return err == nil && d.Allowed
 }
 
-// refuseInBand accepts an upgrade and closes it with the reason of the refusal, which a
+// refuse accepts an upgrade and closes it with the reason of the refusal, which a
 // browser gives to scripts. It reports whether it did.
-func (g *Guard) refuseInBand(w http.ResponseWriter, r *http.Request, v nethttp.Verdict) bool {
+func (b *refuser) refuse(w http.ResponseWriter, r *http.Request, v nethttp.Verdict) bool {
 	s := v.Status()
-	if g.inBand == nil || s != http.StatusTooManyRequests && s != http.StatusServiceUnavailable || r.Header.Get("Origin") == "" ||
+	if b == nil || s != http.StatusTooManyRequests && s != http.StatusServiceUnavailable || r.Header.Get("Origin") == "" ||
 		classify(r) != upgrade || !record.CanHijack(w) {
 		return false
 	}
 	a, _ := v.Attempt().(*attempt)
-	if a == nil || !a.inBand || !g.inBand.allows(r.Context(), a.share.Reveal()) {
+	if a == nil || !a.inBand || !b.allows(r.Context(), a.share.Reveal()) {
 		return false
 	}
 	conn, rw, err := http.NewResponseController(w).Hijack()
@@ -67,24 +67,24 @@ func (g *Guard) refuseInBand(w http.ResponseWriter, r *http.Request, v nethttp.V
 	}
 	defer conn.Close() //nolint:errcheck // nothing to do about it
 	_ = conn.SetDeadline(time.Now().Add(inBandTimeout))
-	if _, err := conn.Write(append(accept(r, v), frames.Close(frames.CodeTryAgain, reason(v))...)); err != nil || rw == nil {
+	if _, err := conn.Write(append(acceptance(r, v), frames.Close(frames.CodeTryAgain, closeReason(v))...)); err != nil || rw == nil {
 		return true
 	}
 	// Read the answer: closing a TCP connection with unread data resets it, and the peer
 	// may lose the Close frame.
 	var answer frames.Walker
-	b := make([]byte, inBandRead)
+	read := make([]byte, inBandRead)
 	for {
-		n, err := rw.Read(b)
-		if closes, _ := answer.Walk(b[:n]); closes || err != nil {
+		n, err := rw.Read(read)
+		if closes, _ := answer.Walk(read[:n]); closes || err != nil {
 			return true
 		}
 	}
 }
 
-// accept returns the 101 (RFC 6455, section 4.2.2). Browsers reject it without one of the
+// acceptance returns the 101 (RFC 6455, section 4.2.2). Browsers reject it without one of the
 // protocols that they offered.
-func accept(r *http.Request, v nethttp.Verdict) []byte {
+func acceptance(r *http.Request, v nethttp.Verdict) []byte {
 	const guid = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 	sum := sha1.Sum([]byte(strings.Trim(r.Header.Get("Sec-Websocket-Key"), " \t") + guid)) //nolint:gosec // see above
 	h := make(http.Header)
@@ -102,8 +102,8 @@ func accept(r *http.Request, v nethttp.Verdict) []byte {
 	return b.Bytes()
 }
 
-// reason returns the reason for the Close frame, at most maxReason bytes.
-func reason(v nethttp.Verdict) string {
+// closeReason returns the reason for the Close frame, at most maxReason bytes.
+func closeReason(v nethttp.Verdict) string {
 	what := "not available"
 	if o, ok := v.Full(); ok && v.Status() == http.StatusTooManyRequests {
 		what = fmt.Sprintf("limit %q is reached", o.Slots)

@@ -114,7 +114,7 @@ func TestReasonsFit(t *testing.T) {
 		g := core.Must(New(Config{Rules: []nethttp.Rule{{
 			Slots: newSlots(t, memstore.New(memstore.Config{}), long, 0), Key: keyfuncs.Everyone(), Service: service,
 		}}}))
-		got := reason(g.Check(upgradeRequest()))
+		got := closeReason(g.Check(upgradeRequest()))
 		if n := len(frames.Close(1013, got)); n > 127 || !strings.HasPrefix(got, want) || service && !strings.HasSuffix(got, " s") {
 			t.Errorf("%d bytes: %s", n, got)
 		}

@@ -89,13 +89,15 @@ func (in *Inbound) validate(f *faults, i int) {
 	}
 }
 
-// budgetKeys returns the key for each limit of Inbound.
-func (c *Config) budgetKeys(r *http.Request) ([]hidden.Text, error) {
-	if len(c.Inbound) == 0 {
+var errEmptyKey = errors.New("its Key returned an empty key without an error")
+
+// budgetKeys returns the key for each limit.
+func budgetKeys(all []Inbound, r *http.Request) ([]hidden.Text, error) {
+	if len(all) == 0 {
 		return nil, nil
 	}
-	keys := make([]hidden.Text, len(c.Inbound))
-	for i, in := range c.Inbound {
+	keys := make([]hidden.Text, len(all))
+	for i, in := range all {
 		if in.Key == nil {
 			keys[i] = hidden.Of(rand.Text())
 			continue

@@ -1,6 +1,7 @@
 package websocketmw
 
 import (
+	"fmt"
 	"time"
 )
 
@@ -24,4 +25,14 @@ type Outbound struct {
 	// what is left. What an operating system keeps, some 100 KiB or more, does not count. 0
 	// means that writes wait.
 	MaxUnsent int
+}
+
+// validate adds the faults of the Outbound.
+func (o *Outbound) validate(f *faults) {
+	if d := o.Timeout; d < 0 {
+		f.add(fmt.Errorf("it is %v: it must not be negative, and 0 means never", d), "Outbound.Timeout")
+	}
+	if n := o.MaxUnsent; n < 0 {
+		f.add(fmt.Errorf("it is %d: it must not be negative, and 0 means that writes wait", n), "Outbound.MaxUnsent")
+	}
 }

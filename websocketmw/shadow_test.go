@@ -249,7 +249,7 @@ func TestShadowOfExcess(t *testing.T) {
 // A guard that is shut down between verdict and admission refuses.
 func TestShadowWhileDraining(t *testing.T) {
 	var g *Guard
-	g = newGuard(t, Config{ObserveOnly: true, Observe: func(*http.Request, nethttp.Verdict) { g.drain() }})
+	g = newGuard(t, Config{ObserveOnly: true, Observe: func(*http.Request, nethttp.Verdict) { g.fleet.Drain() }})
 	v := g.Check(upgradeRequest("Sec-WebSocket-Key", "junk"))
 	if v.Status() != 503 && v.Status() != 400 || v.Upgrades() || g.Len() != 0 {
 		t.Error(v.Status(), g.Len())

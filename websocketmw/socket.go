@@ -9,6 +9,8 @@ import (
 	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/internal/hidden"
 	"github.com/headgate/headgate/websocketmw/internal/conn"
+	"github.com/headgate/headgate/websocketmw/internal/fleet"
+	"github.com/headgate/headgate/websocketmw/internal/frames"
 )
 
 // A Socket is an admitted upgrade, from when its slots are taken until its connection is
@@ -17,23 +19,45 @@ import (
 // A Socket does not keep its connection reachable: if the handler drops the connection
 // without closing it, garbage collection closes it and releases the slots.
 type Socket struct {
-	guard   *Guard
-	slot    *core.Slot
-	place   *place // for the guard's fleet; nil if there is none
-	life    conn.Life
-	suspect bool // in the guard's surplus; the guard's lock guards it
-	spared  bool // in shadow mode, it would have been refused
+	house  *house
+	member fleet.Member
+	life   conn.Life
 }
 
-func (g *Guard) newSocket(ctx context.Context, what kind, slot *core.Slot, budgets []hidden.Text) *Socket {
-	s := &Socket{guard: g, slot: slot}
-	s.life.Begin(ctx, &g.rules, (*owner)(s), what == connect, budgets)
-	return s
+// A house is what the sockets of a guard have in common.
+type house struct {
+	rules  conn.Rules
+	fleet  *fleet.Fleet
+	notify func(*Socket, Event) // nil: nobody wants to know
+}
+
+// open adds a socket for an upgrade that is admitted. In shadow mode it may be slotless.
+func (h *house) open(r *http.Request, what kind, slot *core.Slot, shake *fleet.Handshake, budgets []hidden.Text, slotless bool) (*Socket, error) {
+	s := &Socket{house: h}
+	s.life.Begin(r.Context(), &h.rules, (*owner)(s), what == connect, budgets)
+	s.member.Begin((*member)(s), slot, shake, slotless)
+	if slotless {
+		s.life.Spare()
+	}
+	if !h.fleet.Add(&s.member) { // draining since the attempt began
+		return nil, core.ErrClosed
+	}
+	return s, nil
+}
+
+// all returns the sockets.
+func (h *house) all() []*Socket {
+	members := h.fleet.All()
+	all := make([]*Socket, len(members))
+	for i, m := range members {
+		all[i] = (*Socket)(m.Socket().(*member)) //nolint:forcetypeassert // see open
+	}
+	return all
 }
 
 // Format implements [fmt.Formatter]: it prints which slots the socket holds, not of whom.
 func (s *Socket) Format(state fmt.State, _ rune) {
-	_, _ = fmt.Fprintf(state, "socket that holds %v", s.slot)
+	_, _ = fmt.Fprintf(state, "socket that holds %v", s.member.Slot())
 }
 
 type socketKey struct{}
@@ -48,7 +72,7 @@ func FromContext(ctx context.Context) (*Socket, bool) {
 
 // Slot returns the slot that the socket holds, which reports the occupancy when it was
 // acquired, and whether it was lost. Do not release it: the guard does.
-func (s *Socket) Slot() *core.Slot { return s.slot }
+func (s *Socket) Slot() *core.Slot { return s.member.Slot() }
 
 // Since returns when the handler of the upgrade was called, or the zero time before that.
 func (s *Socket) Since() time.Time { return s.life.Since() }
@@ -76,21 +100,9 @@ func (s *Socket) Done() <-chan struct{} { return s.Context().Done() }
 // context of its request and the reads of its body.
 func (s *Socket) Close(code int, reason string) { s.life.Close(code, reason) }
 
-// endFor notifies of why the guard closes the socket, and closes it unless it is spared.
-func (s *Socket) endFor(why EventKind, code int, reason string) {
-	s.notify(Event{Kind: why})
-	switch {
-	case s.life.Spare():
-	case why == EventEvicted: // another has the slot
-		s.life.Close(code, reason)
-	default:
-		s.life.Leave(code, reason)
-	}
-}
-
 // notify calls Notify, unless the socket has ended.
 func (s *Socket) notify(e Event) {
-	if f := s.guard.config.Notify; f != nil && !s.life.Ended() {
+	if f := s.house.notify; f != nil && !s.life.Ended() {
 		f(s, e)
 	}
 }
@@ -106,23 +118,18 @@ var kindsOf = [...]EventKind{
 
 // Happened implements [conn.Owner].
 func (o *owner) Happened(e conn.Event) {
-	(*Socket)(o).notify(Event{Kind: kindsOf[e.Kind], Limit: e.Limit, Err: e.Err})
+	(*Socket)(o).notify(Event{kindsOf[e.Kind], e.Name, e.Err})
 }
 
 // Opened implements [conn.Owner].
-func (o *owner) Opened() {
-	if o.place != nil && o.place.evicts != nil {
-		go (*Socket)(o).takePlace()
-	}
-}
+func (o *owner) Opened() { o.house.fleet.Opened(&o.member) }
 
 // Ended implements [conn.Owner]: it releases the slots.
 func (o *owner) Ended() {
-	s := (*Socket)(o)
-	s.slot.Release()
-	s.guard.remove(s)
-	if f := s.guard.config.Notify; f != nil {
-		f(s, Event{Kind: EventClosed})
+	o.member.Slot().Release()
+	o.house.fleet.Remove(&o.member)
+	if f := o.house.notify; f != nil {
+		f((*Socket)(o), Event{Kind: EventClosed})
 	}
 }
 
@@ -130,6 +137,40 @@ func (o *owner) Ended() {
 func (o *owner) Within(ctx context.Context) context.Context {
 	return context.WithValue(ctx, socketKey{}, (*Socket)(o))
 }
+
+// A member is a Socket as its fleet knows it.
+type member Socket
+
+// Since implements [fleet.Socket].
+func (m *member) Since() time.Time { return m.life.Since() }
+
+// Context implements [fleet.Socket].
+func (m *member) Context() context.Context { return m.life.Context() }
+
+// Ended implements [fleet.Socket].
+func (m *member) Ended() bool { return m.life.Ended() }
+
+// Close implements [fleet.Socket]. It is not limited by shadow mode.
+func (m *member) Close(code int, reason string) { m.life.Close(code, reason) }
+
+// Evicted implements [fleet.Socket].
+func (m *member) Evicted(code int, reason string) {
+	(*Socket)(m).notify(Event{Kind: EventEvicted})
+	if !m.life.Spare() {
+		m.life.Close(code, reason) // another has the slot
+	}
+}
+
+// Surplus implements [fleet.Socket].
+func (m *member) Surplus() {
+	(*Socket)(m).notify(Event{Kind: EventShed})
+	if !m.life.Spare() {
+		m.life.Leave(frames.CodeTryAgain, "too many sockets are open; try again later")
+	}
+}
+
+// Lost implements [fleet.Socket].
+func (m *member) Lost() { (*Socket)(m).notify(Event{Kind: EventLost}) }
 
 // A holder is a socket whose handshake was admitted.
 type holder struct{ *Socket }

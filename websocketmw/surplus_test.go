@@ -50,7 +50,7 @@ func inCrowd(t *testing.T, config Config, f func(c *crowd)) {
 		if _, granted, released := c.store.counts(); granted != released {
 			t.Errorf("%d slots granted, %d released", granted, released)
 		}
-		if c.guard.surplus.done != nil || len(c.guard.surplus.suspects) > 0 && !c.guard.surplus.looking {
+		if c.guard.Len() > 0 {
 			t.Error("something is left")
 		}
 	})
@@ -90,7 +90,10 @@ func (c *crowd) gone(after time.Duration) (gone, asked int) {
 }
 
 const (
-	aLook = surplusDelay + surplusSpread + time.Second
+	surplusSpread = 10 * time.Second // in which all suspects are looked at
+	surplusRetry  = 5 * time.Second  // until those are looked at again for which the store had no answer
+
+	aLook = time.Second + surplusSpread + time.Second
 	aWait = 2*surplusRetry + aLook
 )
 

@@ -50,8 +50,14 @@ var house = []room{
 	{pkg: "internal/holds", ours: []string{"core"}},
 	{pkg: "internal/echogen"},
 	{pkg: "internal/echogen/write", ours: []string{"internal/echogen"}},
-	{pkg: "websocketmw", ours: []string{"core", "core/memstore", "internal/carried", "core/store", "keyfuncs", "limits", "nethttp", "internal/hidden", "internal/holds", "internal/record", "websocketmw/internal/conn", "websocketmw/internal/frames"}},
+	{
+		pkg: "websocketmw", ours: []string{
+			"core", "core/memstore", "core/store", "internal/carried", "internal/hidden", "internal/holds", "internal/record", "keyfuncs", "limits", "nethttp",
+			"websocketmw/internal/conn", "websocketmw/internal/fleet", "websocketmw/internal/frames",
+		},
+	},
 	{pkg: "websocketmw/internal/conn", ours: []string{"core", "internal/hidden", "internal/ontrial", "internal/record", "websocketmw/internal/frames"}},
+	{pkg: "websocketmw/internal/fleet", ours: []string{"core", "core/store", "internal/hidden"}},
 	{pkg: "websocketmw/internal/frames"},
 	{pkg: "websocketmw/gorillaws", ours: []string{"websocketmw"}, theirs: []string{"github.com/gorilla/websocket"}},
 	{

@@ -41,14 +41,14 @@ func (c *Conn) begins() {
 	c.reader.life.took(&c.ends, w)
 }
 
-// A left is what is left of a Conn that was collected.
-type left struct {
+// A collected is what is left of a Conn that was collected.
+type collected struct {
 	life *Life
 	slow *sender
 }
 
 // forgotten ends a socket whose Conn was collected.
-func (of left) forgotten() {
+func (of collected) forgotten() {
 	of.life.tell(Event{Kind: Forgotten})
 	if of.slow != nil { // which may still send
 		of.slow.fail()
@@ -57,11 +57,11 @@ func (of left) forgotten() {
 	of.life.End()
 }
 
-// hijacked returns a Conn, and the connection for the library. The header has the guard's fields.
-func hijacked(inner net.Conn, l *Life, own http.Header) (*Conn, net.Conn) {
+// around returns a Conn, and the connection for the library. The header has the guard's fields.
+func around(inner net.Conn, l *Life, own http.Header) (*Conn, net.Conn) {
 	c := newConn(inner, l)
 	c.own, c.response = own, new(frames.Response)
-	c.forget = runtime.AddCleanup(c, left.forgotten, left{l, c.slow})
+	c.forget = runtime.AddCleanup(c, collected.forgotten, collected{l, c.slow})
 	tcp, ok := inner.(*net.TCPConn)
 	switch {
 	case !ok:
@@ -107,7 +107,7 @@ func (c *Conn) RemoteAddr() net.Addr { return c.reader.inner.RemoteAddr() }
 // handler returns. Further calls only close the connection again. What is unsent under
 // MaxUnsent is sent first, in the background.
 func (c *Conn) Close() error {
-	if !c.reader.life.stream && c.slow.closeLater() {
+	if !c.reader.life.http2 && c.slow.closeLater() {
 		c.forget.Stop()
 		return nil
 	}
@@ -118,7 +118,7 @@ func (c *Conn) Close() error {
 func (c *Conn) shut() error {
 	c.slow.fail()
 	err := c.reader.inner.Close()
-	if c.reader.life.stream {
+	if c.reader.life.http2 {
 		return err
 	}
 	c.forget.Stop()
@@ -153,9 +153,9 @@ func (c *Conn) SetWriteDeadline(t time.Time) error {
 	return c.reader.inner.SetWriteDeadline(t)
 }
 
-// controls are the other methods of a TCP connection, except ReadFrom and what writev
+// tcpControls are the other methods of a TCP connection, except ReadFrom and what writev
 // needs, which would bypass the Conn.
-type controls interface {
+type tcpControls interface {
 	CloseRead() error
 	CloseWrite() error
 	SetKeepAlive(keepalive bool) error
@@ -168,10 +168,10 @@ type controls interface {
 	SyscallConn() (syscall.RawConn, error)
 }
 
-// A followedTCP is a Conn with the controls of its TCP connection.
+// A followedTCP is a Conn with the tcpControls of its TCP connection.
 type followedTCP struct {
 	*Conn
-	controls
+	tcpControls
 }
 
 // A plainTCP is a TCP connection with all its methods, some of them replaced by those of

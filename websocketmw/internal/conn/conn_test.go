@@ -24,7 +24,7 @@ func (unaware) Within(ctx context.Context) context.Context { return ctx }
 func newLife(t *testing.T, rules Rules) *Life {
 	t.Helper()
 	l := new(Life)
-	rules.Limit(nil)
+	rules.Bind(nil)
 	l.Begin(t.Context(), &rules, unaware{}, false, nil)
 	return l
 }
@@ -49,7 +49,7 @@ func (k *keeping) WriteHeaderNow() { k.now = true }
 
 func TestWriteHeaderNow(t *testing.T) {
 	k := &keeping{ResponseWriter: httptest.NewRecorder()}
-	w := &response{Recorder: record.Recorder{ResponseWriter: k}, life: newLife(t, Rules{})}
+	w := &upgradeWriter{Recorder: record.Recorder{ResponseWriter: k}, life: newLife(t, Rules{})}
 	if w.WriteHeader(200); k.now || w.life.switched.Load() {
 		t.Error("200 is not an upgrade")
 	}
@@ -101,14 +101,14 @@ func TestWritesFail(t *testing.T) {
 		{added + len(response101) + 1, len(response101) + 1},
 	} {
 		life := newLife(t, Rules{})
-		conn, _ := hijacked(&failingWrites{left: c.written}, life, own)
+		conn, _ := around(&failingWrites{left: c.written}, life, own)
 		if n, err := conn.Write([]byte(response101 + "\x81\x02hi")); n != c.want || !errors.Is(err, io.ErrShortWrite) {
 			t.Errorf("%d bytes written: %d, %v", c.written, n, err)
 		}
 		conn.forget.Stop()
 	}
 	// The same while the guard wants to close.
-	conn, _ := hijacked(&failingWrites{left: 3}, newLife(t, Rules{}), nil)
+	conn, _ := around(&failingWrites{left: 3}, newLife(t, Rules{}), nil)
 	conn.reader.life.switched.Store(true)
 	if _, err := conn.Write([]byte{0x81, 4}); err != nil {
 		t.Fatal(err)

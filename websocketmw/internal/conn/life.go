@@ -59,7 +59,7 @@ type Life struct {
 	spared   atomic.Bool               // in shadow mode, it would have been refused or closed
 	deaf     atomic.Bool               // the handler gets nothing more of what the client sends, but a Close frame
 	haste    uint16                    // by which part of a tenth of MaxAge it is closed early
-	stream   bool                      // over HTTP/2: the socket ends with the handler
+	http2    bool                      // over HTTP/2: the socket ends with the handler
 
 	hijacked bool // mu guards this and what follows
 	ended    bool
@@ -98,8 +98,8 @@ type writes struct {
 
 // Begin begins a Life, of which the rules and the owner stay. The context is that of the upgrade.
 // The budgets are the keys of the rules' Bounds, in their order.
-func (l *Life) Begin(ctx context.Context, rules *Rules, owner Owner, stream bool, budgets []hidden.Text) {
-	l.rules, l.owner, l.base, l.stream, l.budgets = rules, owner, ctx, stream, budgets
+func (l *Life) Begin(ctx context.Context, rules *Rules, owner Owner, http2 bool, budgets []hidden.Text) {
+	l.rules, l.owner, l.base, l.http2, l.budgets = rules, owner, ctx, http2, budgets
 	l.haste = uint16(rand.Uint32()) //nolint:gosec // no secret
 }
 
@@ -120,7 +120,7 @@ func (l *Life) Context() context.Context {
 		if l.opened.IsZero() { // not yet served
 			base = l.owner.Within(base)
 		}
-		if !l.stream {
+		if !l.http2 {
 			base = context.WithoutCancel(base)
 		}
 		l.ctx, l.cancel = context.WithCancelCause(base)
@@ -255,7 +255,7 @@ func (l *Life) serves(ctx context.Context) context.Context {
 	l.base = l.owner.Within(ctx)
 	l.opened = time.Now()
 	l.mu.Unlock()
-	if l.stream {
+	if l.http2 {
 		return l.Context()
 	}
 	return l.base
@@ -297,7 +297,7 @@ func (l *Life) handled(panicked bool) {
 	hijacked, e := l.hijacked, l.ends.Value()
 	l.mu.Unlock()
 	switch {
-	case l.stream, !hijacked:
+	case l.http2, !hijacked:
 		l.End()
 	case panicked || !l.switched.Load():
 		if e != nil {

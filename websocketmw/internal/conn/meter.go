@@ -15,7 +15,6 @@ const (
 
 // The limit on control frames without a Bound of that Unit.
 const (
-	controlName  = "control-frames"
 	controlRate  = 20 // a second
 	controlBurst = 200
 )
@@ -105,7 +104,7 @@ func (m *meter) charge(l *Life, found *frames.Found, span *frames.Span) (wait ti
 func (m *meter) tell(l *Life, b *bound, err error) {
 	if !m.told {
 		m.told = true
-		l.tell(Event{Kind: Exceeded, Limit: b.name(), Err: err})
+		l.tell(Event{Kind: Exceeded, Name: b.name(), Err: err})
 	}
 }
 

@@ -11,6 +11,9 @@ import (
 // CloseTimeout is how long the handler has to close a socket that the guard closes.
 const CloseTimeout = 5 * time.Second
 
+// controlName is the name of the limit on control frames without a Bound of that Unit.
+const controlName = "control-frames"
+
 const (
 	maxRead   = 64 << 10 // bytes at once, which bounds the memory for their frames
 	maxCharge = 1 << 30  // units at once
@@ -61,10 +64,10 @@ func (b *bound) name() string {
 	return b.Limiter.Name()
 }
 
-// Limit sets the limits on what clients send, in the order in which they are charged.
-func (r *Rules) Limit(all []Bound) {
+// Bind sets the limits on what clients send, in the order in which they are charged.
+func (r *Rules) Bind(all []Bound) {
 	r.most = maxRead
-	controls := false
+	limited := false
 	for _, one := range all {
 		b := bound{one, maxCharge}
 		for _, p := range one.Limiter.Policies() {
@@ -77,18 +80,18 @@ func (r *Rules) Limit(all []Bound) {
 		}
 		r.bounds = append(r.bounds, b)
 		r.delays = r.delays || one.Over == Delay
-		controls = controls || one.Unit == frames.Controls
+		limited = limited || one.Unit == frames.Controls
 	}
-	if !controls {
+	if !limited {
 		r.bounds = append(r.bounds, bound{Bound{Unit: frames.Controls}, maxCharge})
 	}
 }
 
 // An Event is something that happened to a socket.
 type Event struct {
-	Kind  Kind
-	Limit string // for Exceeded: the name of the limit
-	Err   error  // for Exceeded: the error of the limiter, if it could not decide; for Invalid: what was sent
+	Kind Kind
+	Name string // for Exceeded: of the limit
+	Err  error  // for Exceeded: the error of the limiter, if it could not decide; for Invalid: what was sent
 }
 
 // A Kind is the kind of an [Event].

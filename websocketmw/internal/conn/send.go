@@ -84,7 +84,7 @@ func (s *sender) write(p []byte, urgent bool) (int, error) {
 func (s *sender) writePieces(p []byte) (n int, err error) {
 	for more := true; more && err == nil; more = n < len(p) {
 		var m int
-		m, err = timed(s, func() (int, error) { return s.inner.Write(p[n:min(n+unsentPiece, len(p))]) })
+		m, err = s.watch(func() (int, error) { return s.inner.Write(p[n:min(n+unsentPiece, len(p))]) })
 		n += m
 	}
 	return n, err
@@ -96,18 +96,18 @@ func (s *sender) kept() int { return len(s.unsent) + s.sending }
 // cut closes the connection without a Close frame.
 func (s *sender) cut() {
 	_ = s.inner.Close()
-	if !s.life.stream {
+	if !s.life.http2 {
 		s.life.End()
 	}
 }
 
-// timed calls f, which writes, and has the socket closed if that takes too long.
-func timed[T any](s *sender, f func() (T, error)) (T, error) {
+// watch calls write and has the socket closed if that takes too long.
+func (s *sender) watch(write func() (int, error)) (int, error) {
 	if s.timeout > 0 {
 		s.life.writing(&s.writes)
 		defer s.begun.Store(0)
 	}
-	return f()
+	return write()
 }
 
 // send sends what is unsent, until there is nothing.
@@ -118,7 +118,7 @@ func (s *sender) send() {
 		s.unsent, s.sending = nil, len(b)
 		for len(b) > 0 && s.err == nil {
 			s.mu.Unlock()
-			n, err := timed(s, func() (int, error) { return s.inner.Write(b[:min(unsentPiece, len(b))]) })
+			n, err := s.watch(func() (int, error) { return s.inner.Write(b[:min(unsentPiece, len(b))]) })
 			s.mu.Lock()
 			b = b[n:]
 			s.sending = len(b)
@@ -129,7 +129,7 @@ func (s *sender) send() {
 		}
 		if h2, ok := s.inner.(*stream); ok && s.err == nil && len(s.unsent) == 0 {
 			s.mu.Unlock()
-			_, _ = timed(s, func() (int, error) { return 0, h2.flush() })
+			_, _ = s.watch(func() (int, error) { return 0, h2.flush() })
 			s.mu.Lock()
 		}
 	}

@@ -19,10 +19,10 @@ func Serve(l *Life, w http.ResponseWriter, r *http.Request, next http.Handler, f
 	returned := false
 	defer func() { l.handled(!returned) }()
 	fields(w.Header())
-	watched := &response{Recorder: record.Recorder{ResponseWriter: w}, life: l}
+	watched := &upgradeWriter{Recorder: record.Recorder{ResponseWriter: w}, life: l}
 	defer func() { end(watched.Final(returned), watched.Written, watched.Hijacked) }()
 	r = r.WithContext(l.serves(r.Context()))
-	if l.stream {
+	if l.http2 {
 		inner := newStream(w, r, func() { l.cancel(errEnded) })
 		c := newConn(inner, l)
 		defer runtime.KeepAlive(c) // the Life has only a weak pointer
@@ -40,18 +40,18 @@ func Serve(l *Life, w http.ResponseWriter, r *http.Request, next http.Handler, f
 	returned = true
 }
 
-// A response is what a handler gets for an upgrade. It detects the 101 of libraries that
+// An upgradeWriter is what a handler gets for an upgrade. It detects the 101 of libraries that
 // write it before they hijack the connection, and wraps the connection.
-type response struct {
+type upgradeWriter struct {
 	record.Recorder
 
 	life *Life
 	own  http.Header // the guard's fields, for a 101 written on the connection
 }
 
-// wrapped returns the response, with Hijack only if the writer within can hijack:
+// wrapped returns the upgradeWriter, with Hijack only if the writer within can hijack:
 // libraries check by type assertion, and over HTTP/2 nothing can.
-func (w *response) wrapped() http.ResponseWriter {
+func (w *upgradeWriter) wrapped() http.ResponseWriter {
 	if record.CanHijack(w.ResponseWriter) {
 		return &hijacker{w}
 	}
@@ -60,7 +60,7 @@ func (w *response) wrapped() http.ResponseWriter {
 
 // WriteHeader sends a 101 at once: Gin holds statuses back until WriteHeaderNow, which
 // the library would find only on Gin's own writer.
-func (w *response) WriteHeader(status int) {
+func (w *upgradeWriter) WriteHeader(status int) {
 	if status == http.StatusSwitchingProtocols {
 		w.agree()
 	}
@@ -74,17 +74,17 @@ func (w *response) WriteHeader(status int) {
 }
 
 // agree records the extensions in the header.
-func (w *response) agree() {
+func (w *upgradeWriter) agree() {
 	w.life.agree(frames.ExtensionsOf(w.Header()["Sec-Websocket-Extensions"]...))
 }
 
 // Flush is for handlers that check for [http.Flusher].
-func (w *response) Flush() { _ = w.FlushError() }
+func (w *upgradeWriter) Flush() { _ = w.FlushError() }
 
 // FlushError is for [http.ResponseController].
-func (w *response) FlushError() error { return w.FlushThrough() }
+func (w *upgradeWriter) FlushError() error { return w.FlushThrough() }
 
-type hijacker struct{ *response }
+type hijacker struct{ *upgradeWriter }
 
 // Hijack returns the connection in a Conn, and a reader and a writer on that.
 func (h *hijacker) Hijack() (net.Conn, *bufio.ReadWriter, error) {
@@ -95,7 +95,7 @@ func (h *hijacker) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	if rw == nil { // of a server that is not net/http's
 		rw = bufio.NewReadWriter(bufio.NewReader(inner), bufio.NewWriter(inner))
 	}
-	c, wrapped := hijacked(inner, h.life, h.own)
+	c, wrapped := around(inner, h.life, h.own)
 	c.begins() // before rebase, which may wait for a limit
 	c.rebase(rw)
 	return wrapped, rw, nil
@@ -113,7 +113,7 @@ func (b streamBody) Close() error               { return b.body.Close() }
 // A streamResponse is what a handler gets for a WebSocket over HTTP/2, which begins with a
 // status of 2xx.
 type streamResponse struct {
-	*response
+	*upgradeWriter
 
 	conn   *Conn
 	stream *stream
@@ -125,7 +125,7 @@ func (w *streamResponse) WriteHeader(status int) {
 	if begins {
 		w.agree()
 	}
-	w.response.WriteHeader(status)
+	w.upgradeWriter.WriteHeader(status)
 	if begins {
 		w.life.opens()
 		w.conn.trySendClose()
@@ -138,7 +138,7 @@ func (w *streamResponse) Write(p []byte) (int, error) {
 		w.WriteHeader(http.StatusOK)
 	}
 	if !w.life.switched.Load() {
-		return w.response.Write(p)
+		return w.upgradeWriter.Write(p)
 	}
 	n, err := w.conn.Write(p)
 	w.Written += int64(n)

@@ -155,7 +155,7 @@ func (w *writer) flush(s *stream) error {
 	case w.slow.queues() && w.life.switched.Load():
 		return nil
 	case w.slow != nil:
-		_, err := timed(w.slow, func() (int, error) { return 0, s.flush() })
+		_, err := w.slow.watch(func() (int, error) { return 0, s.flush() })
 		return err
 	default:
 		return s.flush()
