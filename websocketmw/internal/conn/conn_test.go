@@ -7,10 +7,14 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/headgate/headgate/internal/record"
+	"github.com/headgate/headgate/websocketmw/internal/frames"
 )
 
 // An unaware owner does nothing.
@@ -138,4 +142,106 @@ func TestSenderKeepsNothing(t *testing.T) {
 			t.Errorf("%d bytes are kept", len(s.unsent))
 		}
 	})
+}
+
+// A counting owner counts what happens.
+type counting struct {
+	unaware
+
+	idle, ended atomic.Int64
+}
+
+func (c *counting) Happened(e Event) {
+	if e.Kind == Idle {
+		c.idle.Add(1)
+	}
+}
+
+func (c *counting) Ended() { c.ended.Add(1) }
+
+// A recorded connection keeps what is written. Nothing is read from it.
+type recorded struct {
+	net.Conn
+
+	mu      sync.Mutex
+	written []byte
+}
+
+func (c *recorded) Write(p []byte) (int, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.written = append(c.written, p...)
+	return len(p), nil
+}
+
+func (c *recorded) Close() error                     { return nil }
+func (c *recorded) SetWriteDeadline(time.Time) error { return nil }
+
+// Whoever closes first says why: a socket that is closed in many ways at the same time gets one Close
+// frame, which is that of Closing, and ends once.
+func TestCloseAgainstIdle(t *testing.T) {
+	const silence = time.Minute
+	for range 3000 {
+		synctest.Test(t, func(t *testing.T) {
+			o, l := new(counting), new(Life)
+			rules := Rules{MaxIdle: silence, MaxAge: silence}
+			rules.Bind(nil)
+			l.Begin(t.Context(), &rules, o, false, nil)
+			l.haste = 0
+			l.serves(t.Context())
+			inner := new(recorded)
+			c, _ := around(inner, l, nil)
+			c.begins()
+			if _, err := c.Write([]byte(response101)); err != nil {
+				t.Error(err)
+			}
+			for i := range 8 {
+				go func() {
+					time.Sleep(silence)
+					l.Close(4000+i, "closed")
+					<-l.beginning()
+					time.Sleep(CloseTimeout) // nobody answers
+					c.shut()
+				}()
+			}
+			time.Sleep(silence)
+			synctest.Wait()
+			code, reason, closing := l.Closing()
+			want := response101 + string(frames.Close(code, reason))
+			if got := string(inner.written); !closing || got != want {
+				t.Errorf("%q was written, not %q", got, want)
+			}
+			time.Sleep(CloseTimeout)
+			synctest.Wait()
+			if o.ended.Load() != 1 || o.idle.Load() > 1 {
+				t.Errorf("ended %d times, idle %d times", o.ended.Load(), o.idle.Load())
+			}
+		})
+	}
+}
+
+// Of many that close a socket at the same time, one does.
+func TestOneCloses(t *testing.T) {
+	for range 3000 {
+		l := newLife(t, Rules{})
+		c, _ := around(new(recorded), l, nil)
+		c.begins()
+		var ready, done sync.WaitGroup
+		var closes atomic.Int64
+		ready.Add(8)
+		for i := range 8 {
+			done.Go(func() {
+				ready.Done()
+				ready.Wait()
+				if l.close(4000+i, "closed") != nil {
+					closes.Add(1)
+				}
+			})
+		}
+		done.Wait()
+		if closes.Load() != 1 {
+			t.Fatalf("%d have closed it", closes.Load())
+		}
+		_ = c.Close()
+	}
 }
