@@ -108,20 +108,18 @@ func serve(c echo.Context, next echo.HandlerFunc, r *http.Request, v nethttp.Ver
 	return err
 }
 
-// upgrade runs the following handlers for a socket. The verdict is ended before Serve does it, which
-// does not see errors.
+// upgrade runs the following handlers for a socket.
 func upgrade(c echo.Context, next echo.HandlerFunc, r *http.Request, v nethttp.Verdict) (err error) {
 	inner, replace, known := within(c)
 	defer replace(inner)
-	v.Serve(inner, r, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	v.Upgrade(inner, r, func(w http.ResponseWriter, r *http.Request) int {
 		replace(w)
 		c.SetRequest(r)
-		if known {
-			err = serve(c, next, r, v)
-		} else {
-			err = next(c)
+		if err = next(c); known {
+			return outcome(c, err, true).Status
 		}
-	}))
+		return 0
+	})
 	return err
 }
 

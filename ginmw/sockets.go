@@ -11,13 +11,14 @@ import (
 	"github.com/headgate/headgate/nethttp"
 )
 
-// upgrade runs the following handlers for a socket. The verdict is ended before Serve does it, which
-// does not see what Gin holds back.
+// upgrade runs the following handlers for a socket. Gin may hold the status back.
 func upgrade(c *gin.Context, r *http.Request, v nethttp.Verdict) {
-	v.Serve(c.Writer, r, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		c.Writer, c.Request = &socketWriter{c.Writer, w}, r
-		serve(c, r, v)
-	}))
+	v.Upgrade(c.Writer, r, func(w http.ResponseWriter, r *http.Request) int {
+		guarded := &socketWriter{c.Writer, w}
+		c.Writer, c.Request = guarded, r
+		c.Next()
+		return guarded.Status()
+	})
 }
 
 // A socketWriter is the guard's writer with the other methods that Gin needs. Nothing may get

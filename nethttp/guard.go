@@ -428,7 +428,7 @@ const (
 	// Ends: it calls [Verdict.Begin] and [Verdict.End].
 	Ends Ability = 1 << iota
 
-	// Upgrades: it calls [Verdict.Serve] for those of which [Verdict.Upgrades] is true.
+	// Upgrades: it calls [Verdict.Serve] or [Verdict.Upgrade] for those of which [Verdict.Upgrades] is true.
 	Upgrades
 )
 

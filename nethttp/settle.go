@@ -1,6 +1,7 @@
 package nethttp
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net/http"
@@ -70,7 +71,7 @@ func SetCost(ctx context.Context, limiter string, units int64) bool {
 // Ends reports whether a verdict that admits must be ended by [Verdict.End].
 func (v Verdict) Ends() bool { return v.admitted && v.stay != nil }
 
-// Upgrades reports whether a verdict that admits is to be served by [Verdict.Serve] in any case,
+// Upgrades reports whether a verdict that admits is to be served by [Verdict.Serve] or [Verdict.Upgrade],
 // because it holds slots for a socket.
 func (v Verdict) Upgrades() bool { return v.admitted && v.stay != nil && v.stay.held != nil }
 
@@ -119,13 +120,25 @@ func (v Verdict) Serve(w http.ResponseWriter, r *http.Request, next http.Handler
 		v.setLimits(w.Header(), nil)
 		next.ServeHTTP(w, r)
 	case v.Upgrades():
-		begun, _ := v.Begin(r)
-		v.stay.held.Serve(w, begun, next, v.SetFields, func(status int, written int64, hijacked bool) {
-			v.stay.settle(Outcome{Status: status, Written: written, Hijacked: hijacked})
+		v.Upgrade(w, r, func(w http.ResponseWriter, r *http.Request) int {
+			next.ServeHTTP(w, r)
+			return 0
 		})
 	default:
 		v.serve(w, r, next)
 	}
+}
+
+// Upgrade is [Verdict.Serve] for a socket, see [Verdict.Upgrades], under a framework that may write the
+// response when the handler has returned, such as that of an error. next returns the status that will
+// be sent, or 0 for the one that was written. That a handler panics, Upgrade sees itself.
+func (v Verdict) Upgrade(w http.ResponseWriter, r *http.Request, next func(http.ResponseWriter, *http.Request) (status int)) {
+	begun, _ := v.Begin(r)
+	later := 0
+	handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { later = next(w, r) })
+	v.stay.held.Serve(w, begun, handler, v.SetFields, func(status int, written int64, hijacked bool) {
+		v.stay.settle(Outcome{Status: cmp.Or(later, status), Written: written, Hijacked: hijacked})
+	})
 }
 
 // serve is Serve for a request whose verdict must be ended.

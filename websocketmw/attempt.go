@@ -1,3 +1,6 @@
+// An attempt is one upgrade while it is decided about: it owns what is known of it then, and opens the
+// socket. It may not take a lock or touch a connection.
+
 package websocketmw
 
 import (

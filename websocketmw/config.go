@@ -1,3 +1,6 @@
+// The Config, and what it means to the rooms below: rules for connections, and a config for the fleet.
+// It owns nothing that changes, and may not touch a socket.
+
 package websocketmw
 
 import (

@@ -74,6 +74,14 @@
 // library mentioned above supports it. Other requests, and handshakes that no
 // library accepts, pass untouched and cause no call to the store.
 //
+// # A socket's life
+//
+//	the upgrade is checked      rates are charged, slots are taken; or it is refused
+//	the handler upgrades        the 101 is written; the Socket is open, the guard between it and the library
+//	the client sends, reads     within Inbound and Outbound, MaxIdle and MaxAge
+//	somebody closes             the handler, the client, or the guard with a Close frame, and after 5 seconds without
+//	the connection is closed    the slots are released, [EventClosed]
+//
 // # How long a slot is held
 //
 //	until the connection is closed       by the handler or by the guard
@@ -87,11 +95,14 @@
 //
 // # What clients send
 //
-// [Config].Inbound limits messages, frames, bytes or control frames, for each socket or for
-// all sockets of a user together. A socket over the limit is closed with 1008, delayed or
-// reported:
+// [Config].Inbound limits messages, frames, bytes or control frames, for each socket or, with a Key,
+// for all sockets of a user together. A socket over the limit is closed with 1008, delayed or
+// reported. These are 60 messages a minute for a socket, and 200 for a user:
 //
-//	Inbound: []websocketmw.Inbound{{Limiter: messages, Key: user}}
+//	perSocket := core.Must(core.New(store, "messages", core.SlidingWindow(core.PerMinute(60))))
+//	perUser := core.Must(core.New(store, "user-messages", core.SlidingWindow(core.PerMinute(200))))
+//
+//	Inbound: []websocketmw.Inbound{{Limiter: perSocket}, {Limiter: perUser, Key: user}}
 //
 // Behind golang.org/x/net/websocket, limit Frames, not Messages: it hands each fragment of a
 // message to the handler as a message of its own.

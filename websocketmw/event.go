@@ -1,3 +1,5 @@
+// The events that programs are told. They are values, and touch nothing.
+
 package websocketmw
 
 // An Event is something that happened to a socket.

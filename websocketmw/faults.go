@@ -1,3 +1,5 @@
+// The faults of a Config, collected. They touch nothing else.
+
 package websocketmw
 
 import (

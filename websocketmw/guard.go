@@ -1,3 +1,6 @@
+// The Guard: it owns the rules, the sockets and the refusals, and puts them together for a request. It
+// may not touch a connection, and has no lock.
+
 package websocketmw
 
 import (

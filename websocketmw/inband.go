@@ -1,3 +1,6 @@
+// Refusals that browsers can read. A refuser owns the limits on them, and a connection only for as long
+// as it refuses. It may not touch a socket.
+
 package websocketmw
 
 import (

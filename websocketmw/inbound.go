@@ -1,3 +1,6 @@
+// What a program may say about what clients send, and the keys of that. It may not count or charge
+// anything: package conn does.
+
 package websocketmw
 
 import (

@@ -1,3 +1,5 @@
+// What a program may say about what clients read. It may not write or wait: package conn does.
+
 package websocketmw
 
 import (

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/gorilla/websocket"
+
 	"github.com/headgate/headgate/websocketmw/internal/conn"
 )
 

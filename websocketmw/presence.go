@@ -1,3 +1,5 @@
+// What a program may ask all servers. It may not touch sockets: package fleet does.
+
 package websocketmw
 
 import (

@@ -1,3 +1,6 @@
+// The end of a guard: who is closed when, and how long that may take. It may not add or remove a
+// socket.
+
 package websocketmw
 
 import (

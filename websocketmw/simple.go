@@ -1,3 +1,5 @@
+// A guard in one line. It may do nothing that New cannot.
+
 package websocketmw
 
 import (

@@ -1,3 +1,6 @@
+// A Socket is where a connection and its place in the fleet meet: it owns both, and passes on what
+// either says. It has no state and no lock of its own, and may not count, wait or close by itself.
+
 package websocketmw
 
 import (
@@ -39,8 +42,8 @@ func (h *house) open(r *http.Request, what kind, slot *core.Slot, shake *fleet.H
 	if slotless {
 		s.life.Spare()
 	}
-	if !h.fleet.Add(&s.member) { // draining since the attempt began
-		return nil, core.ErrClosed
+	if !h.fleet.Add(&s.member) { //nolint:contextcheck // what is asked later has nothing to do with the request
+		return nil, core.ErrClosed // draining since the attempt began
 	}
 	return s, nil
 }
@@ -110,15 +113,17 @@ func (s *Socket) notify(e Event) {
 // An owner is a Socket as its connection knows it.
 type owner Socket
 
-// kindsOf are the events of connections.
-var kindsOf = [...]EventKind{
-	conn.Idle: EventIdle, conn.Aged: EventAged, conn.Slow: EventSlow, conn.Forgotten: EventForgotten,
-	conn.Exceeded: EventOver, conn.Invalid: EventInvalid,
+// kindOf returns the kind of an event of a connection.
+func kindOf(k conn.Kind) EventKind {
+	return [...]EventKind{
+		conn.Idle: EventIdle, conn.Aged: EventAged, conn.Slow: EventSlow, conn.Forgotten: EventForgotten,
+		conn.Exceeded: EventOver, conn.Invalid: EventInvalid,
+	}[k]
 }
 
 // Happened implements [conn.Owner].
 func (o *owner) Happened(e conn.Event) {
-	(*Socket)(o).notify(Event{kindsOf[e.Kind], e.Name, e.Err})
+	(*Socket)(o).notify(Event{kindOf(e.Kind), e.Name, e.Err})
 }
 
 // Opened implements [conn.Owner].

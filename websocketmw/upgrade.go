@@ -1,3 +1,5 @@
+// What an upgrade is, by the request alone. It may not touch a socket or the rules.
+
 package websocketmw
 
 import (

@@ -1,3 +1,6 @@
+// The Conn: it owns a reader and a writer of one connection, and closes it. It may not look into what
+// passes through: the reader and the writer do.
+
 package conn
 
 import (
@@ -99,8 +102,10 @@ func (c *Conn) rebase(rw *bufio.ReadWriter) {
 // not see what is read from it or written to it.
 func (c *Conn) NetConn() net.Conn { return c.reader.inner }
 
-// LocalAddr and RemoteAddr are those of the underlying connection.
-func (c *Conn) LocalAddr() net.Addr  { return c.reader.inner.LocalAddr() }
+// LocalAddr returns that of the underlying connection.
+func (c *Conn) LocalAddr() net.Addr { return c.reader.inner.LocalAddr() }
+
+// RemoteAddr returns that of the underlying connection.
 func (c *Conn) RemoteAddr() net.Addr { return c.reader.inner.RemoteAddr() }
 
 // Close closes the connection and ends the Life, which over HTTP/2 happens when the

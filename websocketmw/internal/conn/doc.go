@@ -6,6 +6,6 @@
 // it has only a weak pointer to the Conn, so a Conn that a handler drops is collected and closed.
 //
 // Locks, from the outermost: the writer's, which orders what is written; the sender's, of what is
-// not sent yet; the Life's. None of them is held when an Owner is called, but the writer's may be:
+// not sent yet; the Life's. When an Owner is told of an Event, none of them is held but the writer's:
 // a write may find that the client reads too slowly.
 package conn

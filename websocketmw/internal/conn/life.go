@@ -1,3 +1,6 @@
+// The Life: it owns when a socket opens, is silent, slow or old, is being closed, and ends, and the one
+// timer. It may not read or write: the connection does, for which it has a weak pointer.
+
 package conn
 
 import (

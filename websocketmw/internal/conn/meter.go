@@ -1,3 +1,6 @@
+// The meter: it owns what the Bounds were charged for, and says how much may be read. It may not read,
+// or wait.
+
 package conn
 
 import (

@@ -1,3 +1,6 @@
+// The reader: it owns what the client sends, up to what the handler reads of it. It may not write: the
+// Life has the Close frame written.
+
 package conn
 
 import (
@@ -67,7 +70,7 @@ func (r *reader) admit(p []byte) (n int) {
 	}
 	var found frames.Found
 	if agreed := r.life.extensions(); !found.Walk(&r.place, p, agreed) {
-		many := manyFrames.Get().(*[]frames.Frame) //nolint:forcetypeassert // see New
+		many := manyFrames.Get().(*[]frames.Frame)
 		defer manyFrames.Put(many)
 		if most := frames.MostIn(len(p)); len(*many) < most {
 			*many = make([]frames.Frame, most)

@@ -1,3 +1,5 @@
+// The Rules of all sockets of a guard, and what happens to one. They do not change, and touch nothing.
+
 package conn
 
 import (
@@ -43,6 +45,7 @@ type Bound struct {
 // Over is what happens to a socket over a Bound.
 type Over uint8
 
+// What happens.
 const (
 	Close  Over = iota // it is closed
 	Delay              // its reads are delayed
@@ -97,6 +100,7 @@ type Event struct {
 // A Kind is the kind of an [Event].
 type Kind uint8
 
+// What may happen.
 const (
 	Idle      Kind = iota // it is closed because of MaxIdle
 	Aged                  // it is closed because of MaxAge

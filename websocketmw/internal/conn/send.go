@@ -1,3 +1,6 @@
+// The sender: it owns what is not sent yet, and the time that a write takes. It may not look into the
+// bytes.
+
 package conn
 
 import (

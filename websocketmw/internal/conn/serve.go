@@ -1,3 +1,6 @@
+// What a handler gets for an upgrade: a writer that wraps the connection when it is hijacked, or a
+// stream. It may not decide whether the upgrade is admitted.
+
 package conn
 
 import (

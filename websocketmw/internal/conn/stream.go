@@ -1,3 +1,6 @@
+// A WebSocket over HTTP/2 as a net.Conn. It owns the bodies of the request and the response until the
+// handler returns, and may not look into the bytes.
+
 package conn
 
 import (

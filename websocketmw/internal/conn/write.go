@@ -1,3 +1,5 @@
+// The writer: it owns what the handler writes, and where the guard's Close frame fits. It may not read.
+
 package conn
 
 import (

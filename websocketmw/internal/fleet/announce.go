@@ -1,3 +1,5 @@
+// Notices that this guard announces. It may not touch a member of its own.
+
 package fleet
 
 import (

@@ -1,3 +1,5 @@
+// What this guard answers to notices. It may not announce any.
+
 package fleet
 
 import (

@@ -1,3 +1,6 @@
+// The boards: who holds slots of a key, and who is banned. A board has no lock: its caller holds the
+// roll's. It may not call a Socket.
+
 package fleet
 
 import (

@@ -1,3 +1,5 @@
+// One socket for another, step by step. It may not close a connection: it asks the Socket for that.
+
 package fleet
 
 import (

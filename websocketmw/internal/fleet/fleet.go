@@ -1,3 +1,6 @@
+// The Fleet: it owns the roll, the boards, the losses and the surplus, and adds and removes a member in
+// one step under the roll's lock. It may not call a Socket under it.
+
 package fleet
 
 import (

@@ -60,7 +60,7 @@ func newWorld(t *testing.T, s core.SlotStore, c Config) world {
 	return world{New(c), slots}
 }
 
-// begins begins a handshake of a key.
+// begins starts a handshake of a key.
 func (w world) begins(key string) *Handshake {
 	h := w.Begin()
 	w.Claim(&h, []core.Claim{{Slots: w.slots, Key: key}})

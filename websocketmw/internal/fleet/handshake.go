@@ -1,3 +1,5 @@
+// Handshakes that are being checked: which notices mean them. They may not hold a slot.
+
 package fleet
 
 import (

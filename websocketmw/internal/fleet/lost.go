@@ -1,3 +1,5 @@
+// Who is told that slots were lost. It may not release any.
+
 package fleet
 
 // A losses table has the channels of core.Slot.Lost, which many slots may share, each with one

@@ -1,3 +1,5 @@
+// A Member, and what a fleet asks of its socket. It may not decide anything.
+
 package fleet
 
 import (

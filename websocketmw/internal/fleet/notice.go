@@ -1,3 +1,5 @@
+// What guards say to each other, as JSON. All versions that run at a time must read it.
+
 package fleet
 
 // What guards are asked for.

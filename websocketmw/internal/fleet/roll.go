@@ -1,3 +1,5 @@
+// The roll: it owns the one membership lock, and whether members are admitted. It may not know why.
+
 package fleet
 
 import (

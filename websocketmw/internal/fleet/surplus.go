@@ -1,3 +1,6 @@
+// The surplus: who may be too many, and when the store is asked about them. It may not count: the store
+// does.
+
 package fleet
 
 import (

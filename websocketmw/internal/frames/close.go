@@ -1,3 +1,5 @@
+// Close frames of a server. It may not write them.
+
 package frames
 
 import (

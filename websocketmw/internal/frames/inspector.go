@@ -1,3 +1,6 @@
+// The Inspector: what a client's frames count, and what is forbidden in them. It may not charge, or keep
+// the bytes.
+
 package frames
 
 // What RFC 6455 forbids, for Close frames and errors.

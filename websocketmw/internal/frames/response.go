@@ -1,3 +1,5 @@
+// The 101 of a library: where it ends, and where the guard's fields go. It may not write it.
+
 package frames
 
 import (

@@ -1,3 +1,5 @@
+// What is counted. It may not know limits.
+
 package frames
 
 import "math"
@@ -5,6 +7,7 @@ import "math"
 // A Unit is what of frames is counted.
 type Unit uint8
 
+// What is counted.
 const (
 	Messages Unit = iota // which begin
 	Frames               // of messages, which begin
