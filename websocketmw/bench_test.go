@@ -114,6 +114,34 @@ func (closable) SetDeadline(time.Time) error      { return nil }
 func (closable) SetReadDeadline(time.Time) error  { return nil }
 func (closable) SetWriteDeadline(time.Time) error { return nil }
 
+// A million frames, in reads of 4 KiB, by the size of their payload, and with a limit that admits
+// them.
+func BenchmarkMillionFrames(b *testing.B) {
+	const frames = 1_000_000
+	l, err := core.New(memstore.New(memstore.Config{}), "sent", core.TokenBucket(core.PerSecond(1_000_000), 1_000_000_000))
+	if err != nil {
+		b.Fatal(err)
+	}
+	for name, config := range map[string]Config{"Default": {}, "Inbound": {Inbound: []Inbound{{Limiter: l}}}} {
+		for _, size := range []int{1, 100, 1000} {
+			frame := masked(0x82, strings.Repeat("x", size))
+			each := max(1, 4096/len(frame))
+			b.Run(name+"/"+strconv.Itoa(size), func(b *testing.B) {
+				benchGuard(b, config).Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+					c, _ := take(w)
+					defer c.Close()
+					p := make([]byte, 4096)
+					for b.Loop() {
+						for range frames / each {
+							_, _ = c.Read(p)
+						}
+					}
+				})).ServeHTTP(newOnIdle([]byte(strings.Repeat(string(frame), each))), upgradeRequest())
+			})
+		}
+	}
+}
+
 // A round trip of a message with gorilla, over the loopback.
 func BenchmarkEcho(b *testing.B) {
 	for _, size := range []int{100, 16 << 10} {

@@ -53,9 +53,10 @@ type excess struct {
 	err    error // of reads
 }
 
-// charge charges a span of what was found, and cuts it where there is no room. If nothing is left, it
+// charge charges what was found, and returns how much of it there is room for. If that is nothing, it
 // may be tried again after wait, or the socket must be closed.
-func (m *meter) charge(l *Life, found *frames.Found, span *frames.Span) (wait time.Duration) {
+func (m *meter) charge(l *Life, found *frames.Found) (span *frames.Span, wait time.Duration) {
+	span = &found.Span
 	room := frames.Unlimited()
 	for i := range l.rules.bounds {
 		b := &l.rules.bounds[i]
@@ -79,28 +80,29 @@ func (m *meter) charge(l *Life, found *frames.Found, span *frames.Span) (wait ti
 				continue
 			}
 			l.Spare()
-			return 0
+			return span, 0
 		}
 		room[b.Unit] = m.paid[i]
-		*span = found.Cut(room)
+		cut := found.Cut(room)
+		span = &cut
 		if b.Over == Delay {
 			m.over = nil // the rest is for the next read
 			if span.N > 0 {
 				continue
 			}
 			if wait = r.delay(l.deadline()); wait > 0 {
-				return wait
+				return span, wait
 			}
 		}
 		m.over = b.excess(r.err)
 		if span.N == 0 {
-			return 0
+			return span, 0
 		}
 	}
 	for i := range m.paid {
 		m.paid[i] -= span.Used[l.rules.bounds[i].Unit]
 	}
-	return 0
+	return span, 0
 }
 
 // tell tells the owner once for each read.

@@ -78,13 +78,13 @@ func (r *reader) admit(p []byte) (n int) {
 		found.Go(p, agreed, *many)
 	}
 	r.meter.told = false
-	span := found.Span
-	for wait := r.meter.charge(r.life, &found, &span); wait > 0; wait = r.meter.charge(r.life, &found, &span) {
+	span, wait := r.meter.charge(r.life, &found)
+	for wait > 0 {
 		if !r.life.pause(wait) {
 			r.meter.over = &excess{err: ErrOver} // the socket is being closed
 			return 0
 		}
-		span = found.Span
+		span, wait = r.meter.charge(r.life, &found)
 	}
 	r.place = span.After
 	if span.Fault != "" {
