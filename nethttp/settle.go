@@ -1,7 +1,6 @@
 package nethttp
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"net/http"
@@ -120,10 +119,7 @@ func (v Verdict) Serve(w http.ResponseWriter, r *http.Request, next http.Handler
 		v.setLimits(w.Header(), nil)
 		next.ServeHTTP(w, r)
 	case v.Upgrades():
-		v.Upgrade(w, r, func(w http.ResponseWriter, r *http.Request) int {
-			next.ServeHTTP(w, r)
-			return 0
-		})
+		v.upgrade(w, r, next, nil)
 	default:
 		v.serve(w, r, next)
 	}
@@ -133,11 +129,19 @@ func (v Verdict) Serve(w http.ResponseWriter, r *http.Request, next http.Handler
 // response when the handler has returned, such as that of an error. next returns the status that will
 // be sent, or 0 for the one that was written. That a handler panics, Upgrade sees itself.
 func (v Verdict) Upgrade(w http.ResponseWriter, r *http.Request, next func(http.ResponseWriter, *http.Request) (status int)) {
+	var later int
+	v.upgrade(w, r, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { later = next(w, r) }), &later)
+}
+
+// upgrade is Upgrade with a status that will be sent later, if it is not nil and not 0.
+func (v *Verdict) upgrade(w http.ResponseWriter, r *http.Request, next http.Handler, later *int) {
 	begun, _ := v.Begin(r)
-	later := 0
-	handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { later = next(w, r) })
-	v.stay.held.Serve(w, begun, handler, v.SetFields, func(status int, written int64, hijacked bool) {
-		v.stay.settle(Outcome{Status: cmp.Or(later, status), Written: written, Hijacked: hijacked})
+	stay := v.stay
+	stay.held.Serve(w, begun, next, v.SetFields, func(status int, written int64, hijacked bool) {
+		if later != nil && *later != 0 {
+			status = *later
+		}
+		stay.settle(Outcome{Status: status, Written: written, Hijacked: hijacked})
 	})
 }
 
