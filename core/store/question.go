@@ -60,6 +60,10 @@ type Question struct {
 	// changed.
 	Extra int64
 
+	// Fresh asks an Allow to be decided by the state as it is now: what an earlier refusal was is
+	// not an answer, however young. It is for who remembers refusals, and asks rarely.
+	Fresh bool
+
 	// Result is the answer to Allow, Peek and Refuse. Whatever it held before is overwritten, and
 	// after an error it may hold anything.
 	Result Result

@@ -9,6 +9,7 @@ type Result struct {
 	Extra   int64 // units charged beyond N, or that would be if it is a peek: see Question
 	Allowed bool
 	Source  Source
+	Aged    int64 // how long ago the store decided, in microseconds: 0 unless it is from a memory
 
 	count    int
 	admitted uint64 // a bit for each reading
@@ -22,14 +23,14 @@ const MaxReadings = 64 // the bits of admitted
 // Start empties the result, which then refuses, as of that instant. Whatever it held
 // before does not matter: it may be that of an earlier decision.
 func (r *Result) Start(at int64, s Source) {
-	r.At, r.Extra, r.Allowed, r.Source = at, 0, false, s
+	r.At, r.Extra, r.Allowed, r.Source, r.Aged = at, 0, false, s, 0
 	r.count, r.admitted, r.more = 0, 0, nil
 }
 
 // CopyFrom makes r a copy of another result, which is not used at the same time. The copy shares
 // the readings beyond the first two, of which neither is changed then.
 func (r *Result) CopyFrom(from *Result) {
-	r.At, r.Extra, r.Allowed, r.Source = from.At, from.Extra, from.Allowed, from.Source
+	r.At, r.Extra, r.Allowed, r.Source, r.Aged = from.At, from.Extra, from.Allowed, from.Source, from.Aged
 	r.count, r.admitted, r.more = from.count, from.admitted, from.more
 	r.first[0], r.first[1] = from.first[0], step.Reading{}
 	if from.count > 1 {
@@ -68,7 +69,7 @@ func (r *Result) addMore(x step.Reading) {
 // Age moves the result later by some microseconds: it shortens the spans of the readings,
 // but not below 1 microsecond.
 func (r *Result) Age(by int64) {
-	r.At += by
+	r.At, r.Aged = r.At+by, r.Aged+by
 	for i := range r.Len() {
 		x := r.Reading(i)
 		for _, span := range []*int64{&x.NextAfter, &x.ResetAfter, &x.RetryAfter} {

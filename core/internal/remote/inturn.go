@@ -47,7 +47,7 @@ func (s *InTurn) askEach(ctx context.Context, q *store.Question) error {
 	own := until{ctx, deadline(ctx, s.timeout)}
 	results := make([]store.Result, len(q.Charges))
 	for i := range q.Charges {
-		if err := s.one(own, q.Mode, &q.Charges[i], &results[i]); err != nil {
+		if err := s.one(own, &store.Question{Mode: q.Mode, Charges: q.Charges[i : i+1]}, &results[i]); err != nil {
 			return err
 		}
 	}
@@ -64,6 +64,7 @@ func join(all *store.Result, results []store.Result) {
 		// The servers' clocks may differ. With the earliest time, a refund gives back
 		// least.
 		all.At = min(all.At, r.At)
+		all.Aged = max(all.Aged, r.Aged)
 		all.Allowed = all.Allowed && r.Allowed
 		all.AddAll(r)
 	}
@@ -82,7 +83,7 @@ func (s *InTurn) decide(ctx context.Context, q *store.Question) error {
 	made := make([]store.Charge, 0, len(cs)) // what to give back
 	for _, i := range leastRoomFirst(cs) {
 		r := &results[i]
-		if err := s.one(own, store.Allow, &cs[i], r); err != nil {
+		if err := s.one(own, &store.Question{Mode: store.Allow, Charges: cs[i : i+1], Fresh: q.Fresh}, r); err != nil {
 			s.takeBack(own, made)
 			return err
 		}
@@ -111,12 +112,11 @@ func leastRoomFirst(cs []store.Charge) []int {
 	return order
 }
 
-// one asks about one charge, unless the deadline has come.
-func (s *InTurn) one(ctx until, mode store.Mode, c *store.Charge, r *store.Result) error {
+// one asks a question about one charge, unless the deadline has come.
+func (s *InTurn) one(ctx until, q *store.Question, r *store.Result) error {
 	if !time.Now().Before(ctx.deadline) {
 		return errLate
 	}
-	q := &store.Question{Mode: mode, Charges: []store.Charge{*c}}
 	err := s.Ask(ctx, q)
 	r.CopyFrom(&q.Result)
 	return err
@@ -129,7 +129,7 @@ func (s *InTurn) refuse(ctx until, cs []store.Charge, i int, results []store.Res
 		if j == i {
 			continue
 		}
-		if r := &results[j]; s.one(ctx, store.Refuse, &cs[j], r) != nil {
+		if r := &results[j]; s.one(ctx, &store.Question{Mode: store.Refuse, Charges: cs[j : j+1]}, r) != nil {
 			r.Start(results[i].At, store.SourceNone)
 			unused(r, cs[j])
 		}

@@ -14,7 +14,7 @@ import (
 // Refusals is a store that remembers what the store below has refused, so that a question
 // that was just refused is refused again without a call. A cached refusal is what the store
 // below would answer, as far as this process can know: what other processes do in the
-// meantime is seen when it ends.
+// meantime is seen when it ends. It says how old it is, and a Fresh question passes it by.
 //
 // Each question has one entry, where a newer refusal replaces an older one. Entries and
 // marks are shared by questions and keys whose hashes collide: then a refusal is dropped
@@ -85,6 +85,9 @@ func (c *Refusals) Ask(ctx context.Context, q *store.Question) error {
 		return c.change(ctx, q)
 	}
 	l := c.get(q.Charges)
+	if q.Fresh {
+		l.cached = nil
+	}
 	switch {
 	case l.cached != nil && !l.busy:
 		l.answer(&q.Result)

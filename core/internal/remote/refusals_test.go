@@ -114,6 +114,53 @@ func TestCachedFromAfar(t *testing.T) {
 	})
 }
 
+// A remembered answer says how old it is, and who asks for a fresh one sees what another process
+// has given back: so do the questions after it.
+func TestFreshPassesTheMemoryBy(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		d := newDatabase(1, clock)
+		m := NewRefusals(NewSender(d, Config{Timeout: time.Second}), time.Second, time.Second)
+		other := NewSender(d, Config{Timeout: time.Second})
+		ask := func(s store.Store, l *core.Limiter, q store.Question) store.Result {
+			if q.Charges == nil {
+				q.Charges = charges(store.Charge{Limiter: l.Prepared(), Key: "k", N: 1})
+			}
+			r, err := asking.Ask(t.Context(), s, &q)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return r
+		}
+		p := core.FixedWindow(core.PerHour(1))
+		here, there := newLimiter(t, m, "api", p), newLimiter(t, other, "api", p)
+		taken := ask(other, there, store.Question{})
+		for range 2 { // a plan begins with the first, so that it is not remembered
+			if r := ask(m, here, store.Question{}); r.Allowed || r.Source != store.SourceStore || r.Aged != 0 {
+				t.Fatalf("%+v", r)
+			}
+		}
+		time.Sleep(30 * time.Millisecond)
+		if r := ask(m, here, store.Question{}); r.Source != store.SourceCache || r.Aged != 30_000 {
+			t.Errorf("%+v", r)
+		}
+		ask(other, there, store.Question{Mode: store.Settle, Charges: charges(asking.Settled(
+			store.Charge{Limiter: there.Prepared(), Key: "k", N: 1}, &taken, 0))})
+		if r := ask(m, here, store.Question{}); r.Allowed {
+			t.Errorf("the memory admits: %+v", r)
+		}
+		if r := ask(m, here, store.Question{Fresh: true}); !r.Allowed || r.Source != store.SourceStore {
+			t.Errorf("%+v", r)
+		}
+		time.Sleep(time.Millisecond)
+		if r := ask(m, here, store.Question{Fresh: true}); r.Allowed || r.Source != store.SourceStore {
+			t.Errorf("%+v", r)
+		}
+		if r := ask(m, here, store.Question{}); r.Allowed || r.Source != store.SourceCache {
+			t.Errorf("a fresh refusal is not remembered: %+v", r)
+		}
+	})
+}
+
 // Of several policies that refuse, the first that would admit ends it, so that the answers of
 // all are right.
 func TestCachedUntilOnePolicyAdmits(t *testing.T) {
