@@ -3,18 +3,25 @@ package lease
 import (
 	"context"
 	"math"
+	"time"
 
 	"github.com/headgate/headgate/core/store"
 )
+
+// arrival returns about what the store's clock says when a call arrives that is sent now.
+func (s *Store) arrival(now instant) int64 { return s.lead.Load() + now.mono/1000 }
+
+// pause is for how long a refusal of the store holds, in nanoseconds.
+func (s *Store) pause(l *limiter) int64 { return min(s.span/20, l.pause) }
 
 // want returns how many units to lease, beside n that are spent at once.
 func (s *Store) want(e *entry, now instant, n int64) int64 {
 	if s.closed.Load() {
 		return 0
 	}
-	at := s.ahead.Load() + now.mono/1000 // about
+	at := s.arrival(now)
 	life, trip := min((e.limiter.family.part(at).over-at)*1000, s.span), s.trip.Load()
-	if life <= 2*trip {
+	if life <= trip {
 		return 0
 	}
 	asked := e.demand.units(now.mono, s.span) // in a span
@@ -23,10 +30,11 @@ func (s *Store) want(e *entry, now instant, n int64) int64 {
 		return 0
 	}
 	spread := math.Sqrt(units) // of a demand that comes by chance
-	scarce := e.refusal.n > 0
+	scarce := e.scarce(s, now)
 	if e.limiter.bucket() {
 		// What is held is spent first, as far as there is time for it. What is leased too much
-		// is lost, as it would have refilled.
+		// is lost, as it would have refilled: half the time is enough.
+		units /= 2
 		for i := range e.leases {
 			if b := &e.leases[i]; b.left > 0 && b.live(now) {
 				units -= min(float64(b.left), asked*float64(b.until.mono-now.mono)/float64(s.span))
@@ -42,7 +50,25 @@ func (s *Store) want(e *entry, now instant, n int64) int64 {
 			units += units/8 + 2*spread + asked*2*float64(trip)/float64(s.span)
 		}
 	}
-	return min(int64(max(units, 0)), e.room/4)
+	// What is spent in about the time of a pause is missing elsewhere no longer than that.
+	most := int64(asked * float64(s.pause(e.limiter)+2*trip) / float64(s.span))
+	if !scarce {
+		most = max(most, e.room/4)
+	}
+	return max(min(int64(units), most), 0)
+}
+
+// hold returns for how long to hold a call back, in nanoseconds, so that it arrives in the next part
+// of time, where what it brings is of use for longer: it is nearly there.
+func (s *Store) hold(e *entry, now instant) int64 {
+	at := s.arrival(now)
+	p := e.limiter.family.part(at)
+	rest := (p.over - at) * 1000
+	most := s.trip.Load()/8 + min(s.span, (p.end-p.start)*1000, int64(time.Second))/500
+	if e.limiter.bucket() || rest <= 0 || rest > most || e.demand.units(now.mono, s.span)*float64(most) < float64(s.span) {
+		return 0
+	}
+	return rest + min(2*s.jitter.Load()*1000, most)
 }
 
 // refill leases more in the background, if the demand says so. The shard is locked.
@@ -67,8 +93,8 @@ func (s *Store) refill(p *place, e *entry, now instant) {
 }
 
 // call asks the store, and notes how long that takes, and what its clock says.
-func (s *Store) call(ctx context.Context, c store.Charge, extra int64, sent instant, r *store.Result) error {
-	q := &store.Question{Mode: store.Allow, Charges: []store.Charge{c}, Extra: extra}
+func (s *Store) call(ctx context.Context, c store.Charge, extra int64, fresh bool, sent instant, r *store.Result) error {
+	q := &store.Question{Mode: store.Allow, Charges: []store.Charge{c}, Extra: extra, Fresh: fresh}
 	if err := s.next.Ask(ctx, q); err != nil {
 		return err
 	}
@@ -81,14 +107,19 @@ func (s *Store) note(sent instant, r *store.Result) {
 	if r.Source != store.SourceStore {
 		return
 	}
-	now := s.now()
-	trip := now.mono - sent.mono
+	trip := max(s.now().mono-sent.mono, 0) // a clock may go back while the machine is suspended
+	lead, jitter := r.At-sent.mono/1000, int64(0)
 	if s.known.Load() {
-		old := s.trip.Load()
-		trip = old + (trip-old)/8
+		old := s.lead.Load()
+		off := lead - old
+		if off = max(off, -off); off*1000 <= trip { // or else a clock was set
+			lead, jitter = old+(lead-old)/8, s.jitter.Load()+(off-s.jitter.Load())/8
+		}
+		trip = s.trip.Load() + (trip-s.trip.Load())/8
 	}
 	s.trip.Store(trip)
-	s.ahead.Store(r.At - now.mono/1000)
+	s.lead.Store(lead)
+	s.jitter.Store(jitter)
 	s.known.Store(true)
 }
 
@@ -100,6 +131,8 @@ type borrowing struct {
 	units  int64 // to be charged
 	extra  int64 // and as many more as fit
 	need   int64 // of these, those that are spent at once
+	most   int64 // and of the extra, as many as there are
+	hold   int64 // nanoseconds before it is sent
 	sent   instant
 	resets int
 	others int
@@ -112,11 +145,12 @@ func (s *Store) depart(p *place, e *entry, units, n int64, now instant) borrowin
 	b := borrowing{place: *p, e: e, units: units, need: n, sent: now, resets: e.resets, others: e.others}
 	b.key = e.key
 	if n > 0 && e.flight == nil {
-		b.extra = s.want(e, now, n)
-	}
-	if b.extra > 0 {
-		b.flight = make(chan struct{})
-		e.flight = b.flight
+		b.hold = s.hold(e, now)
+		b.extra = s.want(e, now.add(b.hold), n)
+		if b.extra > 0 || e.scarce(s, now) { // others wait for what it brings, or are refused alike
+			b.flight = make(chan struct{})
+			e.flight = b.flight
+		}
 	}
 	e.calls++
 	return b
@@ -141,7 +175,13 @@ func (s *Store) borrow(ctx context.Context, b borrowing, r *store.Result) error 
 			b.land()
 		}
 	}()
-	err := s.call(ctx, b.charge(b.units), b.extra, b.sent, r)
+	err := b.wait(ctx)
+	if err == nil {
+		if b.hold > 0 {
+			b.sent = s.now()
+		}
+		err = s.call(ctx, b.charge(b.units), b.extra, true, b.sent, r)
+	}
 	b.mu.Lock()
 	landed = true
 	b.land()
@@ -152,12 +192,27 @@ func (s *Store) borrow(ctx context.Context, b borrowing, r *store.Result) error 
 	if err != nil || r.Allowed || b.need == 0 {
 		return err
 	}
-	return s.reconsider(ctx, &b.place, b.units, r)
+	return s.reconsider(ctx, &b.place, b.units, b.most, r)
+}
+
+// wait waits until the call is to be sent.
+func (b *borrowing) wait(ctx context.Context) error {
+	if b.hold == 0 {
+		return nil
+	}
+	timer := time.NewTimer(time.Duration(b.hold))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 // reconsider decides again what the store has refused, with the result r: what others have
 // leased meanwhile was missing there.
-func (s *Store) reconsider(ctx context.Context, p *place, n int64, r *store.Result) error {
+func (s *Store) reconsider(ctx context.Context, p *place, n, extra int64, r *store.Result) error {
 	p.mu.Lock()
 	e := p.find()
 	if e == nil {
@@ -174,11 +229,11 @@ func (s *Store) reconsider(ctx context.Context, p *place, n int64, r *store.Resu
 		p.mu.Lock()
 	}
 	now := s.now()
-	if e.spend(r, now, n) {
+	if e.spend(r, now, n, extra) {
 		p.mu.Unlock()
 		return nil
 	}
-	left := e.held(now)
+	left := e.leases[0].left + e.leases[1].left + s.waiting(p)
 	p.mu.Unlock()
 	if left == 0 || least(r)+left < n {
 		return nil
@@ -187,23 +242,25 @@ func (s *Store) reconsider(ctx context.Context, p *place, n int64, r *store.Resu
 	if err := s.giveBackNow(ctx, need{*p, n}); err != nil {
 		return nil //nolint:nilerr // it is refused
 	}
-	return s.call(ctx, p.charge(n), 0, s.now(), r)
+	return s.call(ctx, p.charge(n), extra, true, s.now(), r)
 }
 
 // learn takes over what the store answered, of which what is not needed at once is leased: or
 // returned, if it cannot be. It adds what is leased to the result. The shard is locked.
 func (s *Store) learn(b *borrowing, r *store.Result) {
 	e, now := b.e, s.now()
-	surplus := r.Extra
-	if r.Allowed {
-		surplus += b.units - b.need
-	}
-	r.Extra = 0
 	if r.Source == store.SourceStore {
 		e.room = least(r)
 	}
 	if e.resets == b.resets {
-		s.remember(e, r, b.units, now)
+		s.remember(b, r, now)
+	}
+	surplus := r.Extra
+	if r.Extra = min(r.Extra, b.most); r.Allowed {
+		surplus += b.units - b.need - r.Extra
+		if e.demand.add(now.mono, s.span, r.Extra); r.Extra < b.most && r.Source == store.SourceStore {
+			e.topUp(r, now, b.most)
+		}
 	}
 	switch {
 	case surplus == 0, e.resets != b.resets: // what may be forgotten, or count until it expires
@@ -222,30 +279,43 @@ func (s *Store) learn(b *borrowing, r *store.Result) {
 	}
 }
 
-// remember notes whether the store refused n units. While a refusal is young, the key pauses
-// after each call.
-func (s *Store) remember(e *entry, r *store.Result, n int64, now instant) {
+// remember notes what the store has refused: the units, or what is beyond all that it had. What
+// it refused lately of more units stays: its numbers suffice for fewer.
+func (s *Store) remember(b *borrowing, r *store.Result, now instant) {
+	e := b.e
+	f := refusal{n: b.units, result: *r, came: now.mono, last: now.mono}
 	switch {
-	case !r.Allowed && (r.Source == store.SourceStore || r.Source == store.SourceCache):
-		e.refusal = refusal{n: n, result: *r, from: now.mono}
-	case e.refusal.n > 0 && now.mono-e.refusal.from < s.span: // it stays
-	default:
-		e.refusal = refusal{}
+	case r.Source != store.SourceStore && r.Source != store.SourceCache:
 		return
+	case r.Allowed && (r.Extra == b.extra || e.room > 0):
+		return
+	case r.Allowed: // the next unit would be refused
+		f.n, f.result = 1, nextRefused(r)
 	}
-	e.pause(s, now)
+	if old := &e.refusal; old.n > f.n && now.mono-old.came < s.span {
+		f.n, f.result, f.came = old.n, old.result, old.came
+	}
+	// It holds from when the call was sent, but not in another part of time, where more may be left.
+	// A key that is asked for less often than that is asked for each time.
+	over := (e.limiter.family.part(r.At).over - r.At) * 1000
+	pause := min(s.pause(e.limiter), over-over/500)
+	if e.demand.units(now.mono, s.span)*float64(pause) >= float64(b.units)*float64(s.span) {
+		f.until = b.sent.mono + pause - r.Aged*1000
+	}
+	e.refusal = f
 }
 
-// pause keeps the key from asking the store for what it has refused, for a twentieth of a
-// lease's life, but not beyond the sub-window. A key that asks less often need not.
-func (e *entry) pause(s *Store, now instant) {
-	at := s.ahead.Load() + now.mono/1000
-	p := e.limiter.family.part(at)
-	span := min(s.span/20, (p.over-p.start)*1000/20, max(p.over-at, 0)*1000)
-	if e.demand.units(now.mono, s.span)*float64(span) < float64(e.refusal.n)*float64(s.span) {
-		span = 0
+// nextRefused returns the refusal of a unit, by the result of a charge that left none.
+func nextRefused(r *store.Result) store.Result {
+	refused := store.Result{At: r.At, Source: r.Source}
+	for i := range r.Len() {
+		x := *r.Reading(i)
+		if x.Remaining == 0 {
+			x.RetryAfter = x.NextAfter
+		}
+		refused.Add(x.Remaining > 0, x)
 	}
-	e.refusal.until = now.mono + span
+	return refused
 }
 
 // open leases units that the store charged at r.At, by a call that was sent at that time. The

@@ -2,8 +2,8 @@ package lease
 
 import (
 	"context"
+	"math"
 
-	"github.com/headgate/headgate/core/step"
 	"github.com/headgate/headgate/core/store"
 )
 
@@ -33,24 +33,22 @@ func (s *Store) decide(ctx context.Context, q *store.Question) error {
 	c := &q.Charges[0]
 	l := s.prepared(c.Limiter)
 	p := s.place(l, c.Key)
-	if !l.leasable || q.Extra > 0 {
+	if !l.leasable {
 		s.endOthers(&p)
-		if l.leasable {
-			_ = s.giveBackNow(ctx, need{p, step.MaxInt}) // so that the store sees all that is left
-		}
 		return s.next.Ask(ctx, q)
 	}
 	now := s.now()
 	p.mu.Lock()
-	if e := p.find(); e != nil && e.spend(&q.Result, now, c.N) {
-		e.ask(s, now, c.N)
+	if e := p.find(); e != nil && e.spend(&q.Result, now, c.N+q.Extra, 0) {
+		q.Result.Extra = q.Extra
+		e.ask(s, now, c.N+q.Extra)
 		if now.mono >= e.soon || e.leases[0].left <= e.low && e.held(now) <= e.low {
 			s.refill(&p, e, now) //nolint:contextcheck // it outlives the call
 		}
 		p.mu.Unlock()
 		return nil
 	}
-	return s.ask(ctx, &p, c.N, now, &q.Result)
+	return s.ask(ctx, &p, c.N, q.Extra, now, &q.Result)
 }
 
 // peek asks the store too: what is left in leases is known, and what others did since they were
@@ -71,7 +69,9 @@ func (s *Store) peek(ctx context.Context, q *store.Question) error {
 		}
 		now := s.now()
 		if len(lefts) == 1 && e != nil {
-			if q.Result.Start(0, store.SourceNone); e.refuse(&q.Result, now, c.N) {
+			if e.refused(now, c.N, math.MaxInt64) {
+				q.Result.Start(0, store.SourceNone)
+				e.refuse(&q.Result, now)
 				p.mu.Unlock()
 				return nil
 			}
@@ -130,13 +130,17 @@ func besideAll(q *store.Question, lefts []int64) {
 	*r = all
 }
 
-// ask decides about n units with a call of the store, or with what another call has leased
-// meanwhile. The shard is locked until then.
-func (s *Store) ask(ctx context.Context, p *place, n int64, now instant, r *store.Result) error {
+// patient is for how many calls of others a caller waits, before it makes its own.
+const patient = 2
+
+// ask decides about n units, and as many of extra as there are, with a call of the store, or with
+// what another call has leased meanwhile. The shard is locked until then.
+func (s *Store) ask(ctx context.Context, p *place, n, extra int64, now instant, r *store.Result) error {
 	s.endOthersLocked(p)
-	e := s.entry(p, now, n)
-	for waited := false; ; waited = true {
-		if waited {
+	e, began := s.entry(p, now, n), int64(math.MaxInt64)
+	for waits := 0; ; waits++ {
+		if waits > 0 {
+			began = min(began, now.mono)
 			now = s.now()
 			p.mu.Lock()
 			s.endOthersLocked(p)
@@ -144,16 +148,19 @@ func (s *Store) ask(ctx context.Context, p *place, n int64, now instant, r *stor
 		}
 		if e == nil {
 			p.mu.Unlock()
-			if err := s.call(ctx, p.charge(n), 0, now, r); err != nil || r.Allowed {
+			if err := s.call(ctx, p.charge(n), extra, false, now, r); err != nil || r.Allowed {
 				return err
 			}
-			return s.reconsider(ctx, p, n, r)
+			return s.reconsider(ctx, p, n, extra, r)
 		}
-		if e.spend(r, now, n) {
+		refused := e.refused(now, n, began)
+		switch {
+		case e.spend(r, now, n+extra, 0):
+			r.Extra = extra
 			p.mu.Unlock()
 			return nil
-		}
-		if flight := e.flight; flight != nil && (!waited || e.refused(now, n)) {
+		case e.flight != nil && (waits < patient || refused):
+			flight := e.flight
 			p.mu.Unlock()
 			select {
 			case <-flight:
@@ -161,12 +168,18 @@ func (s *Store) ask(ctx context.Context, p *place, n int64, now instant, r *stor
 			case <-ctx.Done():
 				return ctx.Err()
 			}
-		}
-		if r.Start(0, store.SourceNone); e.refuse(r, now, n) {
+		case extra > 0 && e.paused(now) && e.room == 0 && e.spend(r, now, n, extra):
+			p.mu.Unlock()
+			return nil
+		case refused:
+			r.Start(0, store.SourceNone)
+			e.refuse(r, now)
 			p.mu.Unlock()
 			return nil
 		}
 		b := s.depart(p, e, n, n, now)
+		b.most = extra
+		b.extra += extra
 		p.mu.Unlock()
 		return s.borrow(ctx, b, r)
 	}

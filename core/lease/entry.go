@@ -14,7 +14,7 @@ type entry struct {
 
 	demand  demand
 	asked   int64         // when, in monotonic nanoseconds
-	room    int64         // what the store last said was left
+	room    int64         // what the store last said was left in it
 	flight  chan struct{} // closed when the call for a lease has returned; nil if there is none
 	calls   int           // for leases, that have not returned
 	resets  int           // a charge that one of them may have erased is not leased
@@ -44,12 +44,14 @@ type lease struct {
 
 func (b *lease) live(now instant) bool { return now.before(b.until) }
 
-// A refusal is what the store last refused.
+// A refusal is what the store has refused, of all that was refused lately the most units: fewer are
+// refused alike, as long as they are more than are left.
 type refusal struct {
 	n      int64 // 0: nothing
 	result store.Result
-	from   int64 // when it came, in monotonic nanoseconds
-	until  int64 // until when the store is not asked for n again, nor for leases ahead
+	came   int64 // when that came, in monotonic nanoseconds
+	last   int64 // when the last refusal came
+	until  int64 // until when the store is not asked again for what is refused, nor for leases ahead
 }
 
 // held returns how many units the live leases hold.
@@ -62,27 +64,60 @@ func (e *entry) held(now instant) (n int64) {
 	return n
 }
 
-// find returns a lease that holds n units, or nil.
-func (e *entry) find(now instant, n int64) *lease {
+// ready returns how many units a call can spend: of a window all are of one lease, since they are
+// to be put back where they came from.
+func (e *entry) ready(now instant) (n int64) {
+	if e.limiter.bucket() {
+		return e.held(now)
+	}
 	for i := range e.leases {
-		if b := &e.leases[i]; b.left >= n && b.live(now) {
-			return b
+		if b := &e.leases[i]; b.left > n && b.live(now) {
+			n = b.left
 		}
 	}
-	return nil
+	return n
 }
 
-// spend answers from a lease, if one holds n units.
-func (e *entry) spend(r *store.Result, now instant, n int64) bool {
-	b := e.find(now, n)
-	if b == nil {
+// spend answers from leases, if they hold n units, and takes as many of extra as they have.
+func (e *entry) spend(r *store.Result, now instant, n, extra int64) bool {
+	ready := e.ready(now)
+	if ready < n {
 		return false
 	}
-	b.left -= n
-	r.Start(b.at, store.SourceLease)
-	r.Allowed = true
+	extra = min(extra, ready-n)
+	at, rest := int64(step.MaxInt), n+extra
+	for i := range e.leases {
+		b := &e.leases[i]
+		if b.left == 0 || !b.live(now) || b.left < rest && !e.limiter.bucket() {
+			continue
+		}
+		take := min(rest, b.left)
+		if b.left, rest, at = b.left-take, rest-take, min(at, b.at); rest == 0 {
+			break
+		}
+	}
+	r.Start(at, store.SourceLease)
+	r.Allowed, r.Extra = true, extra
 	e.read(r, now)
 	return true
+}
+
+// topUp adds up to n units that leases hold to what the store has just charged. All of a window
+// count as of the newest instant, of a bucket as of the oldest.
+func (e *entry) topUp(r *store.Result, now instant, n int64) {
+	for i := range e.leases {
+		b := &e.leases[i]
+		at := min(r.At, b.at)
+		if !e.limiter.bucket() {
+			if at = max(r.At, e.answer.At); r.At < b.start || b.end <= at {
+				continue
+			}
+		}
+		if more := min(n-r.Extra, b.left); more > 0 && b.live(now) {
+			b.left -= more
+			r.At, r.Extra = at, r.Extra+more
+		}
+	}
 }
 
 // read adds the readings of the store's last answer, with what the leases hold.
@@ -107,17 +142,22 @@ func older(span, age int64) int64 {
 // paused reports whether the store has refused units a moment ago.
 func (e *entry) paused(now instant) bool { return e.refusal.n > 0 && now.mono < e.refusal.until }
 
-// refused reports whether it was n units, which it is not to be asked for again.
-func (e *entry) refused(now instant, n int64) bool { return e.refusal.n == n && e.paused(now) }
+// scarce reports whether the store has refused units lately.
+func (e *entry) scarce(s *Store, now instant) bool {
+	return e.refusal.n > 0 && now.mono-e.refusal.last < s.span
+}
 
-// refuse answers with the last refusal, while the store is not to be asked again. It adds the
-// readings to what r has.
-func (e *entry) refuse(r *store.Result, now instant, n int64) bool {
-	if !e.refused(now, n) {
-		return false
-	}
+// refused reports whether the store is not to be asked for n units: it has refused as many, and
+// that was a moment ago, or after the caller began to wait.
+func (e *entry) refused(now instant, n, began int64) bool {
 	f := &e.refusal
-	age, rest := (now.mono-f.from)/1000, (f.until-now.mono+999)/1000
+	return n <= f.n && n > e.room+e.held(now) && (now.mono < f.until || f.last >= began)
+}
+
+// refuse answers with what the store refused. It adds the readings to what r has.
+func (e *entry) refuse(r *store.Result, now instant) {
+	f := &e.refusal
+	age, rest := (now.mono-f.came)/1000, (f.until-now.mono+999)/1000
 	r.At, r.Source, r.Allowed = f.result.At, store.SourceLease, false
 	for i := range f.result.Len() {
 		x, admitted := *f.result.Reading(i), f.result.Admitted(i)
@@ -127,7 +167,6 @@ func (e *entry) refuse(r *store.Result, now instant, n int64) bool {
 		}
 		r.Add(admitted, x)
 	}
-	return true
 }
 
 // put puts units back that were spent from a lease of that instant, as many as it takes.
@@ -153,7 +192,7 @@ func (e *entry) take(b *lease, t *store.Charge) bool {
 // fit, a refusal of n units becomes an admission: for a peek, as the units that are given
 // back are admitted again.
 func beside(r *store.Result, left, n int64) store.Result {
-	with := store.Result{At: r.At, Source: r.Source, Allowed: true}
+	with := store.Result{At: r.At, Source: r.Source, Allowed: true, Extra: r.Extra}
 	for i := range r.Len() {
 		x, admitted := *r.Reading(i), r.Admitted(i)
 		x.Remaining += left

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"hash/maphash"
 	"io"
-	"runtime"
 	"sync/atomic"
 	"time"
 
@@ -50,9 +49,10 @@ type Store struct {
 
 	families *families
 
-	ahead   atomic.Int64 // about how far the store's clock is ahead of the monotonic one, in microseconds
 	trip    atomic.Int64 // about how long a call takes, in nanoseconds
-	known   atomic.Bool  // the two
+	lead    atomic.Int64 // about how far ahead of the monotonic clock the store's is when a call arrives that is sent now, in microseconds
+	jitter  atomic.Int64 // about how much that differs
+	known   atomic.Bool  // the three
 	closed  atomic.Bool
 	entries atomic.Int64
 	used    atomic.Int64 // bytes, of maxBytes
@@ -100,7 +100,7 @@ func New(next store.Store, c Config) (*Store, error) {
 		families: newFamilies(),
 		returns:  returns{sending: make(chan struct{}, 1)},
 	}
-	s.tempo.Store(s.span / 8)
+	s.tempo.Store(min(s.span, int64(time.Second)) / 8)
 	for i := range s.shards {
 		s.shards[i].entries = make(map[uint64]*entry)
 	}
@@ -131,17 +131,13 @@ func (s *Store) Prepare(l *store.Limiter) error {
 	if l.Kept(&leased) != nil {
 		return errLeased
 	}
-	spec := *l.Spec() // which the cleanup has, and must not keep l
-	f, changed := s.families.join(&spec)
-	own := &limiter{Limiter: l, hash: maphash.String(s.seed, spec.Name), family: f, leasable: leasable(&spec)}
+	own, changed := s.families.join(l, maphash.String(s.seed, l.Spec().Name))
 	l.Keep(&s.kept, own)
 	l.Keep(&leased, true)
-	// Plans that are replaced do not add up. This holds no Store: a Store's entries have limiters.
-	runtime.AddCleanup(own, func(all *families) { all.leave(&spec) }, s.families)
 	if changed {
-		s.end(func(e *entry) bool { return e.limiter.family == f })
+		s.end(func(e *entry) bool { return e.limiter.family == own.family })
 	}
-	if bucket := f.parts.Load().bucket; bucket > 0 {
+	if bucket := own.family.parts.Load().bucket; bucket > 0 {
 		s.hurry(max(bucket*1000/8, int64(MinFor)))
 	}
 	return nil

@@ -3,21 +3,26 @@ package lease
 import (
 	"errors"
 	"maps"
+	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
+	"weak"
 
 	"github.com/headgate/headgate/core/step"
 	"github.com/headgate/headgate/core/store"
 )
 
-// A limiter is what the store keeps with a limiter.
+// A limiter is what the store keeps with limiters that are equal: of one name, with the same
+// policies. They share their leases.
 type limiter struct {
-	*store.Limiter
+	*store.Limiter // the first of them
 
 	hash     uint64 // of the name
 	family   *family
 	leasable bool
+	pause    int64 // for how long a refusal of the store holds at most, in nanoseconds
 }
 
 // families are the families of a Store, by the name of their limiters.
@@ -28,15 +33,25 @@ type families struct {
 
 func newFamilies() *families { return &families{byName: make(map[string]*family)} }
 
-// join adds a limiter to its family, and reports whether leases of it must end.
-func (a *families) join(spec *store.Spec) (f *family, changed bool) {
+// join adds a limiter to its family, and returns what is kept with it. It reports whether leases of
+// the family must end, since they may reach beyond one of its sub-windows, or be longer than its
+// bucket allows.
+func (a *families) join(l *store.Limiter, hash uint64) (own *limiter, changed bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if f = a.byName[spec.Name]; f == nil {
+	spec := *l.Spec() // which the cleanup has, and must not keep l
+	f := a.byName[spec.Name]
+	if f == nil {
 		f = newFamily()
 		a.byName[spec.Name] = f
 	}
-	return f, f.join(spec)
+	if own = f.equal(&spec); own != nil {
+		return own, false
+	}
+	own = &limiter{Limiter: l, hash: hash, family: f, leasable: leasable(&spec), pause: pauseOf(&spec)}
+	// Plans that are replaced do not add up. This holds no Store: a Store's entries have limiters.
+	runtime.AddCleanup(own, func(all *families) { all.leave(&spec) }, a)
+	return own, f.join(own)
 }
 
 // leave removes a limiter that nobody uses any more.
@@ -55,7 +70,8 @@ type family struct {
 	grids   map[int64]int // how many policies have sub-windows of that length, in microseconds
 	buckets map[int64]int // how many have that Lease; 0: they are not leased
 	parts   atomic.Pointer[parts]
-	plans   atomic.Int64 // how many limiters there are
+	members []weak.Pointer[limiter]
+	plans   atomic.Int64 // how many different limiters there are
 }
 
 func newFamily() *family {
@@ -107,19 +123,53 @@ func leasable(spec *store.Spec) bool {
 	})
 }
 
-// join adds a limiter, and reports whether leases of others must end, since they may
-// reach beyond one of its sub-windows, or be longer than its bucket allows.
-func (f *family) join(spec *store.Spec) (changed bool) {
+// equal returns the limiter with these policies, or nil.
+func (f *family) equal(spec *store.Spec) *limiter {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	for _, m := range f.members {
+		own := m.Value()
+		if own != nil && slices.EqualFunc(own.Spec().Policies, spec.Policies, func(a, b store.Policy) bool {
+			return a.Name == b.Name && a.Step.Numbers() == b.Step.Numbers()
+		}) {
+			return own
+		}
+	}
+	return nil
+}
+
+// maxPause is for how long at most a key that the store refused is refused without another call.
+const maxPause = int64(50 * time.Millisecond)
+
+// pauseOf returns for how long a refusal holds, so that what becomes free meanwhile and is not used
+// is little: a hundredth of the limit of a window that slides, a sixteenth of a bucket's burst.
+func pauseOf(spec *store.Spec) int64 {
+	pause := maxPause
+	for _, p := range spec.Policies {
+		switch m := p.Step.Numbers(); {
+		case m.Algorithm == step.TokenBucket:
+			pause = min(pause, m.Lease*1000/4)
+		case m.Algorithm == step.SlidingWindow && !m.NeverOver:
+			pause = min(pause, m.Period*1000/50)
+		}
+	}
+	return pause
+}
+
+// join adds a limiter, and reports whether the parts are others now.
+func (f *family) join(own *limiter) (changed bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.members = append(f.members, weak.Make(own))
 	f.plans.Add(1)
-	return f.count(spec, 1)
+	return f.count(own.Spec(), 1)
 }
 
 // leave removes a limiter that nobody uses any more, and reports whether none is left.
 func (f *family) leave(spec *store.Spec) (empty bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	f.members = slices.DeleteFunc(f.members, func(m weak.Pointer[limiter]) bool { return m.Value() == nil })
 	f.count(spec, -1)
 	return f.plans.Add(-1) == 0
 }

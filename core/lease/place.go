@@ -125,7 +125,7 @@ func (s *Store) entry(p *place, now instant, n int64) *entry {
 		*d = cell{hash: p.hash}
 	}
 	d.demand.add(now.mono, s.span, n)
-	if !s.known.Load() || s.closed.Load() || d.demand.units(now.mono, s.span) < 2*float64(n) {
+	if !s.known.Load() || s.closed.Load() || d.demand.count(now.mono, s.span) < 2*float64(n) {
 		return nil
 	}
 	if !s.reserve(entrySize(p.limiter, p.key), s.maxBytes/4*3) { // the rest is for what they give back

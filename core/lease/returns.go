@@ -29,7 +29,7 @@ var errNoRoom = errors.New("headgate: lease: too many units wait to be given bac
 
 // giveBack has units given back soon, if they still count and there is room: or less is admitted.
 func (s *Store) giveBack(t store.Charge) {
-	if !s.prepared(t.Limiter).counts(t.At, s.ahead.Load()+s.now().mono/1000, t.N) {
+	if !s.prepared(t.Limiter).counts(t.At, s.arrival(s.now()), t.N) {
 		return
 	}
 	s.returns.mu.Lock()
@@ -83,7 +83,7 @@ func (s *Store) giveBackNow(ctx context.Context, needs ...need) error {
 	for i := range needs {
 		p := &needs[i]
 		p.mu.Lock()
-		if e := p.find(); e != nil && e.find(now, p.n) == nil {
+		if e := p.find(); e != nil && e.ready(now) < p.n {
 			for j := range e.leases {
 				var t store.Charge
 				if e.take(&e.leases[j], &t) {
@@ -92,6 +92,7 @@ func (s *Store) giveBackNow(ctx context.Context, needs ...need) error {
 			}
 		}
 		p.mu.Unlock()
+		ss = append(ss, s.unqueue(&p.place)...)
 	}
 	return s.settleBelow(context.WithoutCancel(ctx), ss)
 }
@@ -109,18 +110,38 @@ func (s *Store) settleBelow(ctx context.Context, ss []store.Charge) error {
 	return err
 }
 
-// forget drops what is to be given back for a key that is reset: it counts no more.
-func (s *Store) forget(l *limiter, key string) {
+// of reports whether units of the key are to be given back, under any plan.
+func (s *Store) of(p *place, t *store.Charge) bool {
+	return t.Key == p.key && s.prepared(t.Limiter).family == p.limiter.family
+}
+
+// waiting returns how many units of the key wait to be given back.
+func (s *Store) waiting(p *place) (n int64) {
+	q := &s.returns
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for i := range q.queue {
+		if s.of(p, &q.queue[i]) {
+			n += q.queue[i].N - q.queue[i].Actual
+		}
+	}
+	return n
+}
+
+// unqueue takes what is to be given back of a key out of the queue.
+func (s *Store) unqueue(p *place) (own []store.Charge) {
 	q := &s.returns
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.queue = slices.DeleteFunc(q.queue, func(t store.Charge) bool {
-		drop := s.prepared(t.Limiter).family == l.family && t.Key == key
-		if drop {
-			s.used.Add(-returnSize(&t))
+		if !s.of(p, &t) {
+			return false
 		}
-		return drop
+		own = append(own, t)
+		s.used.Add(-returnSize(&t))
+		return true
 	})
+	return own
 }
 
 // first takes the first of the queue.
@@ -198,7 +219,8 @@ func (s *Store) endOver(now instant) {
 			for ; e != nil; e = e.next {
 				idle := e.limiter.bucket() && now.mono-e.asked > min(e.limiter.family.parts.Load().bucket*1000, s.span)/8
 				for j := range e.leases {
-					if b := &e.leases[j]; b.left > 0 && (idle || !b.live(now)) {
+					b := &e.leases[j]
+					if b.left > 0 && (!b.live(now) || idle && e.limiter.counts(b.at, s.arrival(now), b.left)) {
 						s.giveBackLease(e, b)
 					}
 				}

@@ -62,7 +62,7 @@ func (s *Store) reset(ctx context.Context, q *store.Question) error {
 		p := s.place(l, key)
 		p.reset()
 		defer p.reset() // what was charged meanwhile may be forgotten, or not
-		s.forget(l, key)
+		s.unqueue(&p)   // it counts no more
 	}
 	return s.next.Ask(ctx, q)
 }

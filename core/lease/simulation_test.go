@@ -33,7 +33,8 @@ var errLink = errors.New("the link is down")
 type link struct {
 	core.Store
 
-	slow  atomic.Int64 // nanoseconds
+	slow  atomic.Int64 // nanoseconds, at most, each way
+	even  bool         // it always takes that long
 	loss  int          // of a hundred
 	dead  atomic.Bool
 	calls atomic.Int64
@@ -48,7 +49,13 @@ func (l *link) random(n int64) int64 {
 	return l.rng.Int64N(n)
 }
 
-func (l *link) travel() { time.Sleep(time.Duration(l.random(l.slow.Load() + 1))) }
+func (l *link) travel() {
+	if l.even {
+		time.Sleep(time.Duration(l.slow.Load()))
+		return
+	}
+	time.Sleep(time.Duration(l.random(l.slow.Load() + 1)))
+}
 
 func (l *link) lost() bool { return l.random(100) < int64(l.loss) || l.dead.Load() }
 
@@ -62,7 +69,7 @@ func (l *link) cross(call func() error) error {
 	if err := call(); err != nil {
 		return err
 	}
-	if l.random(50) == 0 {
+	if !l.even && l.random(50) == 0 {
 		time.Sleep(time.Duration(20 * l.slow.Load()))
 	}
 	l.travel()

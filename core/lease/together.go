@@ -2,6 +2,7 @@ package lease
 
 import (
 	"context"
+	"math"
 	"slices"
 
 	"github.com/headgate/headgate/core/store"
@@ -35,44 +36,37 @@ func (s *Store) divide(cs []store.Charge) (shares []share, places []place) {
 }
 
 func (s *Store) decideShares(ctx context.Context, shares []share, places []place) (r store.Result, err error) {
-	counted, waited, refused := false, false, false
+	counted, again, waits, began := false, false, 0, int64(math.MaxInt64)
 	for {
 		now := s.now()
 		unlock := lockAll(places)
-		missing, known, flight := s.look(shares, places, now, counted)
+		missing, refused, flight := s.look(shares, places, now, began, counted)
 		counted = true
 		switch {
-		case flight != nil && (!waited || known):
+		case flight != nil && (waits < patient || refused):
 			unlock()
-			waited = true
+			waits, began = waits+1, min(began, now.mono)
 			select {
 			case <-flight:
 				continue
 			case <-ctx.Done():
 				return r, ctx.Err()
 			}
-		case known && missing > 0:
-			r = refuseAll(shares, now)
+		case refused:
+			r = s.refuseAll(shares, now, began)
 			unlock()
 			return r, nil
 		}
 		s.spendAll(shares, places, now) //nolint:contextcheck // what it leases outlives the call
-		var b borrowing
-		alone := -1 // the share that is missing, if it is one that may be leased
-		for i := range shares {
-			if !shares[i].held && shares[i].e != nil && missing == 1 {
-				alone = i
-				b = s.depart(&places[i], shares[i].e, shares[i].charge.N, shares[i].charge.N, now)
-			}
-		}
+		bs := s.departAll(shares, places, now)
 		unlock()
 		switch {
 		case missing == 0:
 			return joined(shares, &store.Result{Allowed: true, Source: store.SourceLease}), nil
-		case alone >= 0:
-			err = s.borrow(ctx, b, &r)
+		case missing == 1 && bs[0].e != nil:
+			err = s.borrow(ctx, bs[0], &r)
 		default:
-			r, err = s.askAll(ctx, shares, places)
+			r, err = s.borrowAll(ctx, bs)
 		}
 		if err != nil || !r.Allowed {
 			s.putBack(ctx, shares, places)
@@ -80,8 +74,8 @@ func (s *Store) decideShares(ctx context.Context, shares []share, places []place
 		if err != nil {
 			return store.Result{}, err
 		}
-		if !r.Allowed && !refused && s.mayHelp(shares, places) {
-			waited, refused = false, true
+		if !r.Allowed && !again && s.mayHelp(shares, places) {
+			waits, again = 0, true
 			continue
 		}
 		return joined(shares, &r), nil
@@ -100,17 +94,17 @@ func (s *Store) mayHelp(shares []share, places []place) (may bool) {
 		if !shares[i].held {
 			p.mu.Lock()
 			e := p.find()
-			may = may || e != nil && (e.flight != nil || e.find(now, shares[i].charge.N) != nil)
+			may = may || e != nil && (e.flight != nil || e.ready(now) >= shares[i].charge.N)
 			p.mu.Unlock()
 		}
 	}
 	return may
 }
 
-// look finds out which charges leases cover, how many they do not, whether all of those were
+// look finds out which charges leases cover, how many they do not, whether one of those was
 // refused a moment ago, and a call for a lease that may help. The shards are locked.
-func (s *Store) look(shares []share, places []place, now instant, again bool) (missing int, known bool, flight chan struct{}) {
-	known = true
+func (s *Store) look(shares []share, places []place, now instant, began int64, again bool) (missing int, refused bool, flight chan struct{}) {
+	known := true // what the policies of those that are missing last said
 	for i := range shares {
 		h, p := &shares[i], &places[i]
 		s.endOthersLocked(p)
@@ -125,25 +119,28 @@ func (s *Store) look(shares []share, places []place, now instant, again bool) (m
 		if h.e != nil {
 			h.resets = h.e.resets
 		}
-		if h.held = h.e != nil && h.e.find(now, h.charge.N) != nil; h.held {
+		if h.held = h.e != nil && h.e.ready(now) >= h.charge.N; h.held {
 			continue
 		}
 		missing++
-		known = known && h.e != nil && h.e.refused(now, h.charge.N)
+		known = known && h.e != nil && (h.e.answer.Len() > 0 || h.e.refusal.n > 0)
+		refused = refused || h.e != nil && h.e.refused(now, h.charge.N, began)
 		if h.e != nil && h.e.flight != nil {
 			flight = h.e.flight
 		}
 	}
-	return missing, known, flight
+	return missing, known && refused, flight
 }
 
 // refuseAll answers with what the store last refused. The shards are locked.
-func refuseAll(shares []share, now instant) (r store.Result) {
+func (s *Store) refuseAll(shares []share, now instant, began int64) (r store.Result) {
 	for i := range shares {
-		if h := &shares[i]; h.held {
+		switch h := &shares[i]; {
+		case !h.held && (h.e.refused(now, h.charge.N, began) || h.e.answer.Len() == 0):
+			h.e.refuse(&r, now)
+		default:
 			h.e.read(&r, now)
-		} else {
-			h.e.refuse(&r, now, h.charge.N)
+			h.e.demand.take(h.charge.N)
 		}
 	}
 	return r
@@ -151,18 +148,67 @@ func refuseAll(shares []share, now instant) (r store.Result) {
 
 // spendAll spends what leases cover. The shards are locked.
 func (s *Store) spendAll(shares []share, places []place, now instant) {
+	scarce := s.anyScarce(shares, now)
 	for i := range shares {
 		h := &shares[i]
 		if !h.held {
 			continue
 		}
 		h.answer = store.Result{}
-		h.e.spend(&h.answer, now, h.charge.N)
+		h.e.spend(&h.answer, now, h.charge.N, 0)
 		h.at = h.answer.At
-		if now.mono >= h.e.soon || h.e.held(now) <= h.e.low {
+		if !scarce && (now.mono >= h.e.soon || h.e.held(now) <= h.e.low) {
 			s.refill(&places[i], h.e, now)
 		}
 	}
+}
+
+// anyScarce reports whether the store has lately refused one of the keys. Then what is leased of
+// one alone is of no use: it is leased of all alike.
+func (s *Store) anyScarce(shares []share, now instant) bool {
+	return slices.ContainsFunc(shares, func(h share) bool { return h.e != nil && h.e.scarce(s, now) })
+}
+
+// departAll begins a call for what leases do not cover. If all of that can be leased, it is, for
+// as many times the question as there is demand for all of it. The shards are locked.
+func (s *Store) departAll(shares []share, places []place, now instant) []borrowing {
+	bs := make([]borrowing, 0, len(shares))
+	times, hold, scarce := int64(math.MaxInt64), int64(0), s.anyScarce(shares, now)
+	for i := range shares {
+		h := &shares[i]
+		n := h.charge.N
+		switch {
+		case h.held && scarce:
+			times = min(times, h.e.held(now)/n)
+		case h.held:
+		case h.e == nil:
+			bs, times = append(bs, borrowing{place: places[i], units: n, need: n, sent: now}), 0
+		default:
+			b := s.depart(&places[i], h.e, n, n, now)
+			bs, times, hold = append(bs, b), min(times, b.extra/n), max(hold, b.hold)
+		}
+	}
+	for i := range bs {
+		b := &bs[i]
+		b.hold = hold
+		if len(bs) > 1 { // all or nothing
+			times = min(times, max(b.room()/b.units, 0))
+		}
+	}
+	for i := range bs {
+		if b := &bs[i]; scarce || len(bs) > 1 {
+			b.extra = times * b.units
+		}
+	}
+	return bs
+}
+
+// room returns what the store last said was left.
+func (b *borrowing) room() int64 {
+	if b.e == nil {
+		return 0
+	}
+	return b.e.room
 }
 
 // putBack puts back what was spent: into the lease, or else into the store.
@@ -176,6 +222,9 @@ func (s *Store) putBack(ctx context.Context, shares []share, places []place) {
 		}
 		p.mu.Lock()
 		e, rest := p.find(), h.charge.N
+		if e != nil {
+			e.demand.take(h.charge.N) // it was of no use alone
+		}
 		switch {
 		case e == h.e && e.resets != h.resets:
 			rest = 0 // it is forgotten
@@ -195,52 +244,106 @@ func (s *Store) putBack(ctx context.Context, shares []share, places []place) {
 	_ = s.settleBelow(context.WithoutCancel(ctx), rests) // or less is admitted
 }
 
-// askAll charges what leases do not cover in one call of the store. Keys that are asked for
-// often are leased from then on.
-func (s *Store) askAll(ctx context.Context, shares []share, places []place) (r store.Result, err error) {
-	missing, partly := make([]store.Charge, 0, len(shares)), make([]need, 0, len(shares))
-	for i := range shares {
-		if h := &shares[i]; !h.held {
-			missing = append(missing, h.charge)
-			if h.e != nil {
-				partly = append(partly, need{places[i], h.charge.N})
-			}
+// borrowAll charges in one call of the store what leases do not cover, and leases more if it fits.
+func (s *Store) borrowAll(ctx context.Context, bs []borrowing) (r store.Result, err error) {
+	landed := 0
+	defer func() {
+		for i := range bs[landed:] { // after an error
+			s.landAlone(&bs[landed+i])
+		}
+	}()
+	q, needs := &store.Question{Mode: store.Allow, Charges: make([]store.Charge, len(bs)), Fresh: true}, make([]need, 0, len(bs))
+	for i := range bs {
+		if b := &bs[i]; b.e != nil {
+			needs = append(needs, need{b.place, b.units})
+		} else {
+			q.Fresh = false
 		}
 	}
-	_ = s.giveBackNow(ctx, partly...) // or less is admitted
-	sent := s.now()
-	q := &store.Question{Mode: store.Allow, Charges: missing}
-	if err = s.next.Ask(ctx, q); err != nil {
+	_ = s.giveBackNow(ctx, needs...) // or less is admitted
+	if err = bs[0].wait(ctx); err != nil {
 		return r, err
 	}
-	r = q.Result
-	s.note(sent, &r)
-	if r.Source != store.SourceStore {
-		return r, nil
+	sent := s.now()
+	for tries := 0; ; tries++ {
+		for i := range bs {
+			q.Charges[i] = bs[i].charge(bs[i].units + bs[i].extra)
+		}
+		if err = s.next.Ask(ctx, q); err != nil {
+			return r, err
+		}
+		if q.Result.Allowed || bs[0].extra == 0 {
+			break
+		}
+		fewer(bs, &q.Result, tries)
+		sent = s.now()
 	}
-	next, now := 0, s.now()
-	for i := range shares {
-		h, p := &shares[i], &places[i]
-		if h.held {
-			continue
-		}
-		own := store.Result{At: r.At, Source: r.Source, Allowed: true}
-		for range p.limiter.Spec().Policies {
-			own.Allowed = own.Allowed && r.Admitted(next)
-			own.Add(r.Admitted(next), *r.Reading(next))
-			next++
-		}
-		p.mu.Lock()
-		if e := p.find(); e != nil && e == h.e && e.resets == h.resets {
-			e.room = least(&own)
-			if r.Allowed {
-				s.refill(p, e, now) //nolint:contextcheck // before the key pauses again
-			}
-			s.remember(e, &own, h.charge.N, now)
-		}
-		p.mu.Unlock()
+	s.note(sent, &q.Result)
+	r.Start(q.Result.At, q.Result.Source)
+	r.Allowed = q.Result.Allowed
+	for next := 0; landed < len(bs); landed++ {
+		b := &bs[landed]
+		b.sent = sent
+		s.landOne(b, &q.Result, next, !q.Fresh, &r)
+		next += len(b.limiter.Spec().Policies)
 	}
 	return r, nil
+}
+
+// fewer makes the extra so small that all charges fit, if nobody charges more meanwhile.
+func fewer(bs []borrowing, r *store.Result, tries int) {
+	times, next := bs[0].extra/bs[0].units, 0
+	for i := range bs {
+		for range bs[i].limiter.Spec().Policies {
+			times = min(times, r.Reading(next).Remaining/bs[i].units-1)
+			next++
+		}
+	}
+	if times = max(times/2, 0); tries > 0 {
+		times = 0
+	}
+	for i := range bs {
+		bs[i].extra = times * bs[i].units
+	}
+}
+
+func (s *Store) landAlone(b *borrowing) {
+	if b.e != nil {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.land()
+	}
+}
+
+// landOne takes over what the store answered to one of several charges, of which the readings are
+// those from next on, and adds them to the result. If the charges are mixed, with some that cannot be
+// leased, the others are leased one by one.
+func (s *Store) landOne(b *borrowing, all *store.Result, next int, mixed bool, r *store.Result) {
+	own := store.Result{At: all.At, Source: all.Source, Allowed: true, Aged: all.Aged}
+	for range b.limiter.Spec().Policies {
+		own.Allowed = own.Allowed && all.Admitted(next)
+		own.Add(all.Admitted(next), *all.Reading(next))
+		next++
+	}
+	if b.e != nil {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.land()
+		switch {
+		case all.Allowed:
+			own.Extra = b.extra
+			s.learn(b, &own)
+			if now := s.now(); b.extra == 0 && (mixed || !b.e.scarce(s, now)) {
+				s.refill(&b.place, b.e, now)
+			}
+		case own.Allowed: // others refused
+			b.e.room = least(&own)
+			b.e.demand.take(b.units)
+		default:
+			s.learn(b, &own)
+		}
+	}
+	r.AddAll(&own)
 }
 
 // joined returns the readings of all charges in their order, those that leases cover and
