@@ -287,7 +287,7 @@ func (s *Store) remember(b *borrowing, r *store.Result, now instant) {
 	switch {
 	case r.Source != store.SourceStore && r.Source != store.SourceCache:
 		return
-	case r.Allowed && (r.Extra == b.extra || e.room > 0):
+	case r.Allowed && e.room > 0:
 		return
 	case r.Allowed: // the next unit would be refused
 		f.n, f.result = 1, nextRefused(r)

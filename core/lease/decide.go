@@ -4,6 +4,7 @@ import (
 	"context"
 	"math"
 
+	"github.com/headgate/headgate/core/step"
 	"github.com/headgate/headgate/core/store"
 )
 
@@ -37,18 +38,19 @@ func (s *Store) decide(ctx context.Context, q *store.Question) error {
 		s.endOthers(&p)
 		return s.next.Ask(ctx, q)
 	}
+	extra := min(q.Extra, step.MaxInt-c.N)
 	now := s.now()
 	p.mu.Lock()
-	if e := p.find(); e != nil && e.spend(&q.Result, now, c.N+q.Extra, 0) {
-		q.Result.Extra = q.Extra
-		e.ask(s, now, c.N+q.Extra)
+	if e := p.find(); e != nil && e.spend(&q.Result, now, c.N+extra, 0) {
+		q.Result.Extra = extra
+		e.ask(s, now, c.N+extra)
 		if now.mono >= e.soon || e.leases[0].left <= e.low && e.held(now) <= e.low {
 			s.refill(&p, e, now) //nolint:contextcheck // it outlives the call
 		}
 		p.mu.Unlock()
 		return nil
 	}
-	return s.ask(ctx, &p, c.N, q.Extra, now, &q.Result)
+	return s.ask(ctx, &p, c.N, extra, now, &q.Result)
 }
 
 // peek asks the store too: what is left in leases is known, and what others did since they were

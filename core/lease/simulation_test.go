@@ -39,8 +39,9 @@ type link struct {
 	dead  atomic.Bool
 	calls atomic.Int64
 
-	mu  sync.Mutex
-	rng *rand.Rand
+	mu      sync.Mutex
+	rng     *rand.Rand
+	longest time.Duration // of the calls
 }
 
 func (l *link) random(n int64) int64 {
@@ -62,6 +63,11 @@ func (l *link) lost() bool { return l.random(100) < int64(l.loss) || l.dead.Load
 // cross makes a call, or loses it, or its reply.
 func (l *link) cross(call func() error) error {
 	l.calls.Add(1)
+	defer func(began time.Time) {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.longest = max(l.longest, time.Since(began))
+	}(time.Now())
 	l.travel()
 	if l.lost() {
 		return errLink
@@ -79,7 +85,14 @@ func (l *link) cross(call func() error) error {
 	return nil
 }
 
+// calledAt is the key of when the store was first called, in microseconds: what is spent from leases
+// beside was spent then.
+type calledAt struct{}
+
 func (l *link) Ask(ctx context.Context, q *store.Question) error {
+	if at, ok := ctx.Value(calledAt{}).(*int64); ok && *at == 0 {
+		*at = time.Now().UnixMicro()
+	}
 	return l.cross(func() error { return l.Store.Ask(ctx, q) })
 }
 
@@ -113,12 +126,13 @@ type schedule struct {
 	rng      *rand.Rand
 	endless  bool // a mutant: leases are spent after they are over
 	full     bool // a mutant: the burst of a bucket is not less than what is promised
+	stubborn bool // a mutant: refusals hold for long
 	policies []core.Policy
 	plans    bool // some use the policies with half the limits, which share their state
 
 	pulse time.Duration
 
-	shared  *memstore.Store
+	shared  *ledger
 	mu      sync.Mutex
 	all     []admitted
 	besides []admitted
@@ -126,6 +140,100 @@ type schedule struct {
 	resets  int64
 	hoard   []*hoarded
 	lost    int64 // units that were leased when a key was reset
+	refused int
+	without []string // refusals without a cause
+}
+
+// A ledger is a store that writes down what is left in it.
+type ledger struct {
+	core.Store
+
+	limiters []*store.Limiter
+	mu       sync.Mutex
+	lefts    []left
+}
+
+// A left is what was left at some time, for each limiter.
+type left struct {
+	at    time.Time
+	units []int64
+}
+
+func newLedger(limiters ...*core.Limiter) *ledger {
+	l := &ledger{}
+	for _, x := range limiters {
+		l.limiters = append(l.limiters, x.Prepared())
+	}
+	return l
+}
+
+func (l *ledger) Ask(ctx context.Context, q *store.Question) error {
+	err := l.Store.Ask(ctx, q)
+	if q.Mode != store.Peek {
+		l.look()
+	}
+	return err
+}
+
+// look writes down what is left now.
+func (l *ledger) look() {
+	now := left{at: time.Now()}
+	for _, x := range l.limiters {
+		var r store.Result
+		if err := asking.Decide(context.Background(), l.Store, store.Peek, &r, store.Charge{Limiter: x, Key: key, N: 1}); err != nil {
+			panic(err)
+		}
+		now.units = append(now.units, least(&r))
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.lefts = append(l.lefts, now)
+}
+
+// hadLess reports whether there were fewer units than these at some time since.
+func (l *ledger) hadLess(since time.Time, limiter int, units int64) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, x := range slices.Backward(l.lefts) {
+		if x.at.Before(since) {
+			return false
+		}
+		if x.units[limiter] < units {
+			return true
+		}
+	}
+	return false
+}
+
+// stated is for how long a refusal holds at most: a twentieth of what servers lease for, and 1 ms, as
+// their clocks are slow.
+const stated = leaseFor/20 + time.Millisecond
+
+const leaseFor = 200 * time.Millisecond
+
+// looking is how often the ledger is looked at, beside each change.
+const looking = 5 * time.Millisecond
+
+// because notes a refusal of charges by a server that was asked at that time, and whether the
+// store had too little for one of them: meanwhile, or before, by no more than a pause and a call.
+func (sc *schedule) because(s *server, asked time.Time, cs []store.Charge) {
+	s.link.mu.Lock()
+	call := s.link.longest
+	s.link.mu.Unlock()
+	sc.mu.Lock()
+	defer sc.mu.Unlock()
+	sc.refused++
+	for _, c := range cs {
+		since := asked.Add(-stated - time.Duration(s.suspended.Load()) - call - looking)
+		which := slices.Index(slices.Concat(s.limiters, s.others), c.Limiter)
+		if len(s.limiters) == 1 && which > 0 {
+			which++ // there is no plan of half the limits
+		}
+		if sc.shared.hadLess(since, which, c.N) {
+			return
+		}
+	}
+	sc.without = append(sc.without, fmt.Sprintf("%v at %v, with calls of up to %v", cs, asked, call))
 }
 
 const key = "key"
@@ -138,7 +246,7 @@ func (sc *schedule) server() *server {
 	}
 	s.link.slow.Store(sc.rng.Int64N(5) * int64(time.Millisecond))
 	var err error
-	if s.Store, err = New(s.link, Config{For: 200 * time.Millisecond}); err != nil {
+	if s.Store, err = New(s.link, Config{For: leaseFor}); err != nil {
 		sc.Fatal(err)
 	}
 	s.now = s.clocks
@@ -151,17 +259,24 @@ func (sc *schedule) server() *server {
 	}
 	s.limiters = []*store.Limiter{prepare("api", sc.policies)}
 	if sc.plans {
-		half := slices.Clone(sc.policies)
-		for i := range half {
-			half[i] = half[i].Share(2)
-		}
-		s.limiters = append(s.limiters, prepare("api", half))
+		s.limiters = append(s.limiters, prepare("api", halves(sc.policies)))
 	}
 	s.others = []*store.Limiter{
 		prepare("beside", []core.Policy{sc.beside()}),
-		prepare("log", []core.Policy{core.SlidingLog(core.PerMinute(1000))}),
+		prepare("log", []core.Policy{aLog}),
 	}
 	return s
+}
+
+var aLog = core.SlidingLog(core.PerMinute(1000))
+
+// halves returns policies with half the limits.
+func halves(ps []core.Policy) []core.Policy {
+	half := slices.Clone(ps)
+	for i := range half {
+		half[i] = half[i].Share(2)
+	}
+	return half
 }
 
 // beside is the policy of a limiter that is charged together with the others.
@@ -193,15 +308,22 @@ func (sc *schedule) together(s *server, rng *rand.Rand, c store.Charge) (r store
 	}
 	rng.Shuffle(len(cs), func(i, j int) { cs[i], cs[j] = cs[j], cs[i] })
 	shares, places := s.divide(cs)
-	began := time.Now().UnixMicro()
-	r, err = s.decideShares(context.Background(), shares, places)
+	asked := time.Now()
+	called := int64(0)
+	r, err = s.decideShares(context.WithValue(context.Background(), calledAt{}, &called), shares, places)
+	if err == nil && !r.Allowed {
+		sc.because(s, asked, cs)
+	}
 	if err != nil || !r.Allowed {
 		return r, 0, err
 	}
 	for i, h := range shares {
 		spent := h.at
-		if h.held {
-			spent = max(began, h.at) // which is later if it has waited for the lease
+		switch {
+		case r.Source == store.SourceLease: // just now
+			spent = time.Now().UnixMicro()
+		case h.held:
+			spent = called
 		}
 		switch cs[i].Limiter {
 		case c.Limiter:
@@ -237,8 +359,8 @@ func (sc *schedule) client(s *server, rng *rand.Rand, gap time.Duration, end tim
 		c := store.Charge{Limiter: s.limiters[rng.IntN(len(s.limiters))], Key: key, N: n}
 		var r store.Result
 		var err error
-		at := int64(0)
-		switch rng.IntN(40) {
+		at, asked, mode := int64(0), time.Now(), rng.IntN(40)
+		switch mode {
 		case 0, 3, 4, 5, 6, 7:
 			r, at, err = sc.together(s, rng, c)
 		case 1:
@@ -248,6 +370,9 @@ func (sc *schedule) client(s *server, rng *rand.Rand, gap time.Duration, end tim
 			err = asking.Decide(ctx, s, store.Peek, new(store.Result), c)
 		default:
 			err = asking.Decide(ctx, s, store.Allow, &r, c)
+		}
+		if mode != 2 && at == 0 && err == nil && !r.Allowed && (mode == 1 || mode > 7) {
+			sc.because(s, asked, []store.Charge{c})
 		}
 		if err != nil || !r.Allowed {
 			continue
@@ -318,6 +443,18 @@ func (sc *schedule) adversary(s *server, rng *rand.Rand, end time.Time) {
 	}
 }
 
+// holdOn makes a refusal hold for another while.
+func (s *server) holdOn() {
+	for _, l := range s.limiters {
+		p, now := s.place(s.prepared(l), key), s.now()
+		p.mu.Lock()
+		if e := p.find(); e != nil && e.paused(now) {
+			e.refusal.until = now.mono + int64(40*time.Millisecond)
+		}
+		p.mu.Unlock()
+	}
+}
+
 // leased returns what the servers have leased.
 func (sc *schedule) leased(servers []*server) (n int64) {
 	sc.mu.Lock()
@@ -338,11 +475,32 @@ func (sc *schedule) leased(servers []*server) (n int64) {
 	return n
 }
 
+// ledger returns the store that the servers share.
+func (sc *schedule) ledger() *ledger {
+	shared := memstore.New(memstore.Config{})
+	limiter := func(name string, ps ...core.Policy) *core.Limiter {
+		l, err := core.New(shared, name, ps...)
+		if err != nil {
+			sc.Fatal(err)
+		}
+		return l
+	}
+	l := newLedger(limiter("api", sc.policies...), limiter("api", halves(sc.policies)...),
+		limiter("beside", sc.beside()), limiter("log", aLog))
+	l.Store = shared
+	return l
+}
+
 // run runs the schedule, and returns by how much a policy was exceeded at worst.
 func (sc *schedule) run() (over int64) {
-	sc.shared = memstore.New(memstore.Config{})
+	sc.shared = sc.ledger()
 	end := time.Now().Add(3 * time.Second)
 	var wait sync.WaitGroup
+	wait.Go(func() {
+		for ; time.Now().Before(end); time.Sleep(looking) {
+			sc.shared.look()
+		}
+	})
 	var servers []*server
 	start := func(s *server) {
 		servers = append(servers, s)
@@ -358,6 +516,15 @@ func (sc *schedule) run() (over int64) {
 	}
 	for range 1 + sc.rng.IntN(4) {
 		start(sc.server())
+	}
+	if sc.stubborn {
+		wait.Go(func() {
+			for ; time.Now().Before(end); time.Sleep(time.Millisecond) {
+				for _, s := range slices.Clone(servers) {
+					s.holdOn()
+				}
+			}
+		})
 	}
 	events := sc.rng.IntN(3) // what happens to servers
 	for time.Now().Before(end) {
@@ -492,18 +659,21 @@ func simulate(t *testing.T, seed uint64, policies []core.Policy, mutate func(*sc
 	return over, sc
 }
 
-// In no schedule does a window of any policy hold more than its limit.
+// In no schedule does a window of any policy hold more than its limit, and each refusal has a cause.
 func TestNeverOver(t *testing.T) {
-	local, all := 0, 0
+	local, all, refused := 0, 0, 0
 	for i := *first; i < *first+*schedules; i++ {
 		policies := sets()[i%len(sets())]
 		over, sc := simulate(t, uint64(i), policies, func(*schedule) {})
 		if over > 0 {
 			t.Errorf("schedule %d: %d more than %v admit", i, over, policies)
 		}
-		local, all = local+sc.local, all+len(sc.all)
+		if len(sc.without) > 0 {
+			t.Errorf("schedule %d, %v: %d of %d refusals have no cause: %s", i, policies, len(sc.without), sc.refused, sc.without[0])
+		}
+		local, all, refused = local+sc.local, all+len(sc.all), refused+sc.refused
 	}
-	t.Logf("%d of %d were admitted from leases", local, all)
+	t.Logf("%d of %d were admitted from leases, %d were refused", local, all, refused)
 	if local < all/5 {
 		t.Errorf("only %d of %d were admitted from leases: the test shows little", local, all)
 	}
@@ -521,6 +691,19 @@ func TestNeverOverFindsLeasesWithoutEnd(t *testing.T) {
 func TestNeverOverFindsWholeBursts(t *testing.T) {
 	norace.Test(t)
 	finds(t, sets()[1], func(sc *schedule) { sc.plans, sc.full = false, true })
+}
+
+// They find it if refusals hold for longer than is stated.
+func TestNeverOverFindsStubbornRefusals(t *testing.T) {
+	norace.Test(t)
+	for seed := range uint64(1000) {
+		_, sc := simulate(t, seed, sets()[3], func(sc *schedule) { sc.plans, sc.stubborn = false, true })
+		if len(sc.without) > 0 {
+			t.Logf("found by schedule %d: %s", seed, sc.without[0])
+			return
+		}
+	}
+	t.Error("not found")
 }
 
 // finds runs schedules with a mutant until one is over.

@@ -190,9 +190,8 @@ func (s *Store) departAll(shares []share, places []place, now instant) []borrowi
 	}
 	for i := range bs {
 		b := &bs[i]
-		b.hold = hold
-		if len(bs) > 1 { // all or nothing
-			times = min(times, max(b.room()/b.units, 0))
+		if b.hold = hold; b.e != nil && len(bs) > 1 { // all or nothing
+			times = min(times, b.e.room/b.units)
 		}
 	}
 	for i := range bs {
@@ -201,14 +200,6 @@ func (s *Store) departAll(shares []share, places []place, now instant) []borrowi
 		}
 	}
 	return bs
-}
-
-// room returns what the store last said was left.
-func (b *borrowing) room() int64 {
-	if b.e == nil {
-		return 0
-	}
-	return b.e.room
 }
 
 // putBack puts back what was spent: into the lease, or else into the store.
@@ -290,7 +281,7 @@ func (s *Store) borrowAll(ctx context.Context, bs []borrowing) (r store.Result, 
 	return r, nil
 }
 
-// fewer makes the extra so small that all charges fit, if nobody charges more meanwhile.
+// fewer makes the extra so small that all charges fit, or none after another try.
 func fewer(bs []borrowing, r *store.Result, tries int) {
 	times, next := bs[0].extra/bs[0].units, 0
 	for i := range bs {
@@ -299,11 +290,11 @@ func fewer(bs []borrowing, r *store.Result, tries int) {
 			next++
 		}
 	}
-	if times = max(times/2, 0); tries > 0 {
+	if tries > 0 {
 		times = 0
 	}
 	for i := range bs {
-		bs[i].extra = times * bs[i].units
+		bs[i].extra = max(times, 0) * bs[i].units
 	}
 }
 
