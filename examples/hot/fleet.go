@@ -79,7 +79,8 @@ func newFleet(options redis.Options, limit int64, leases bool) (*fleet, error) {
 	f := &fleet{limit: limit}
 	f.leases.Store(leases)
 	f.last.Store(&second{Limit: limit, Leases: leases})
-	policy := core.SlidingWindow(core.PerSecond(limit))
+	// Leases last as long as a window, many times as long as a call of the embedded Redis.
+	policy := core.FixedWindow(core.PerSecond(limit))
 	for i := range f.servers {
 		s := new(server)
 		own := options // a client of its own
