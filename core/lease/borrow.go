@@ -9,9 +9,9 @@ import (
 )
 
 // arrival returns about what the store's clock says when a call arrives that is sent now.
-func (s *Store) arrival(now instant) int64 { return s.lead.Load() + now.mono/1000 }
+func (s *Store) arrival(now instant) int64 { return s.calls.lead.Load() + now.mono/1000 }
 
-// pause is for how long a refusal of the store holds, in nanoseconds.
+// pause is for how long a refusal of the store holds, in nanoseconds from when its call was sent.
 func (s *Store) pause(l *limiter) int64 { return min(s.span/20, l.pause) }
 
 // want returns how many units to lease, beside n that are spent at once.
@@ -20,16 +20,16 @@ func (s *Store) want(e *entry, now instant, n int64) int64 {
 		return 0
 	}
 	at := s.arrival(now)
-	life, trip := min((e.limiter.family.part(at).over-at)*1000, s.span), s.trip.Load()
-	if life <= trip {
+	life, trip := min((e.limiter.family.part(at).over-at)*1000, s.span), s.calls.trip.Load()
+	if life <= late(trip) {
 		return 0
 	}
 	asked := e.demand.units(now.mono, s.span) // in a span
 	units := (asked - float64(n)) * float64(life) / float64(s.span)
-	if units < float64(n) {
+	if units < float64(n) && e.waiting == 0 {
 		return 0
 	}
-	spread := math.Sqrt(units) // of a demand that comes by chance
+	spread := math.Sqrt(max(units, 0)) // of a demand that comes by chance
 	scarce := e.scarce(s, now)
 	if e.limiter.bucket() {
 		// What is held is spent first, as far as there is time for it. What is leased too much
@@ -55,21 +55,34 @@ func (s *Store) want(e *entry, now instant, n int64) int64 {
 	if !scarce {
 		most = max(most, e.room/4)
 	}
-	return max(min(int64(units), most), 0)
+	return max(min(int64(units), most), e.waiting, 0)
 }
 
 // hold returns for how long to hold a call back, in nanoseconds, so that it arrives in the next part
-// of time, where what it brings is of use for longer: it is nearly there.
+// of time: it is nearly there, or what a call brings now would come too late, and many wait for it.
 func (s *Store) hold(e *entry, now instant) int64 {
-	at := s.arrival(now)
+	at, trip := s.arrival(now), s.calls.trip.Load()
 	p := e.limiter.family.part(at)
-	rest := (p.over - at) * 1000
-	most := s.trip.Load()/8 + min(s.span, (p.end-p.start)*1000, int64(time.Second))/500
-	if e.limiter.bucket() || rest <= 0 || rest > most || e.demand.units(now.mono, s.span)*float64(most) < float64(s.span) {
+	rest, length := (p.over-at)*1000, (p.end-p.start)*1000
+	if e.limiter.bucket() || rest <= 0 || length <= late(trip) {
 		return 0
 	}
-	return rest + min(2*s.jitter.Load()*1000, most)
+	most := trip/8 + min(s.span, length, int64(time.Second))/500
+	asked := e.demand.units(now.mono, s.span) / float64(s.span)
+	if asked*float64(trip) >= many {
+		most = max(most, late(trip))
+	}
+	if rest > most || asked*float64(most) < 1 {
+		return 0
+	}
+	return rest + min(2*s.calls.jitter.Load()*1000, trip/2)
 }
+
+// many is how many calls in a round trip are too many to be made one by one.
+const many = 8
+
+// late is how much of its life a lease must have when it is sent for, in nanoseconds.
+func late(trip int64) int64 { return trip + trip/4 }
 
 // refill leases more in the background, if the demand says so. The shard is locked.
 func (s *Store) refill(p *place, e *entry, now instant) {
@@ -93,34 +106,19 @@ func (s *Store) refill(p *place, e *entry, now instant) {
 }
 
 // call asks the store, and notes how long that takes, and what its clock says.
-func (s *Store) call(ctx context.Context, c store.Charge, extra int64, fresh bool, sent instant, r *store.Result) error {
-	q := &store.Question{Mode: store.Allow, Charges: []store.Charge{c}, Extra: extra, Fresh: fresh}
+func (s *Store) call(ctx context.Context, q *store.Question, flight bool, sent instant, r *store.Result) error {
 	if err := s.next.Ask(ctx, q); err != nil {
 		return err
 	}
 	r.CopyFrom(&q.Result)
-	s.note(sent, r)
+	s.note(sent, r, flight)
 	return nil
 }
 
-func (s *Store) note(sent instant, r *store.Result) {
-	if r.Source != store.SourceStore {
-		return
+func (s *Store) note(sent instant, r *store.Result, flight bool) {
+	if r.Source == store.SourceStore { // a clock may go back while the machine is suspended
+		s.calls.note(max(s.now().mono-sent.mono, 0), r.At-sent.mono/1000, flight)
 	}
-	trip := max(s.now().mono-sent.mono, 0) // a clock may go back while the machine is suspended
-	lead, jitter := r.At-sent.mono/1000, int64(0)
-	if s.known.Load() {
-		old := s.lead.Load()
-		off := lead - old
-		if off = max(off, -off); off*1000 <= trip { // or else a clock was set
-			lead, jitter = old+(lead-old)/8, s.jitter.Load()+(off-s.jitter.Load())/8
-		}
-		trip = s.trip.Load() + (trip-s.trip.Load())/8
-	}
-	s.trip.Store(trip)
-	s.lead.Store(lead)
-	s.jitter.Store(jitter)
-	s.known.Store(true)
 }
 
 // A borrowing is a call of the store for a key, which may lease units.
@@ -180,7 +178,7 @@ func (s *Store) borrow(ctx context.Context, b borrowing, r *store.Result) error 
 		if b.hold > 0 {
 			b.sent = s.now()
 		}
-		err = s.call(ctx, b.charge(b.units), b.extra, true, b.sent, r)
+		err = s.call(ctx, b.allow(b.units, b.extra, true), b.flight != nil, b.sent, r)
 	}
 	b.mu.Lock()
 	landed = true
@@ -242,7 +240,7 @@ func (s *Store) reconsider(ctx context.Context, p *place, n, extra int64, r *sto
 	if err := s.giveBackNow(ctx, need{*p, n}); err != nil {
 		return nil //nolint:nilerr // it is refused
 	}
-	return s.call(ctx, p.charge(n), extra, true, s.now(), r)
+	return s.call(ctx, p.allow(n, extra, true), false, s.now(), r)
 }
 
 // learn takes over what the store answered, of which what is not needed at once is leased: or
@@ -347,7 +345,7 @@ func (s *Store) open(e *entry, r *store.Result, sent, now instant, units int64) 
 	}
 
 	rate := e.demand.units(now.mono, s.span) / float64(s.span) // units a nanosecond
-	ahead := 3 * s.trip.Load()
+	ahead := 3 * s.calls.trip.Load()
 	e.low = min(int64(rate*float64(ahead)), (e.leases[0].left+e.leases[1].left)/2)
 	e.soon = math.MaxInt64
 	if e.limiter.bucket() || span == s.span { // the next may begin before this one ends

@@ -91,6 +91,23 @@ func (s *Store) peek(ctx context.Context, q *store.Question) error {
 	return nil
 }
 
+// landed waits for a call.
+func landed(ctx context.Context, flight chan struct{}) error {
+	select {
+	case <-flight:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// wait counts units that are waited for.
+func (p *place) wait(e *entry, n int64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	e.waiting += n
+}
+
 // lockLanded locks the shard of a key while no call is in flight that brings units of it, which
 // would be neither in a lease nor in the store. It returns the entry of the key, or nil. After an
 // error nothing is locked.
@@ -102,10 +119,8 @@ func (p *place) lockLanded(ctx context.Context) (*entry, error) {
 	}
 	flight := e.flight
 	p.mu.Unlock()
-	select {
-	case <-flight:
-	case <-ctx.Done():
-		return nil, ctx.Err()
+	if err := landed(ctx, flight); err != nil {
+		return nil, err
 	}
 	p.mu.Lock()
 	return p.find(), nil
@@ -133,7 +148,7 @@ func besideAll(q *store.Question, lefts []int64) {
 }
 
 // patient is for how many calls of others a caller waits, before it makes its own.
-const patient = 2
+const patient = 8
 
 // ask decides about n units, and as many of extra as there are, with a call of the store, or with
 // what another call has leased meanwhile. The shard is locked until then.
@@ -150,7 +165,7 @@ func (s *Store) ask(ctx context.Context, p *place, n, extra int64, now instant, 
 		}
 		if e == nil {
 			p.mu.Unlock()
-			if err := s.call(ctx, p.charge(n), extra, false, now, r); err != nil || r.Allowed {
+			if err := s.call(ctx, p.allow(n, extra, false), false, now, r); err != nil || r.Allowed {
 				return err
 			}
 			return s.reconsider(ctx, p, n, extra, r)
@@ -163,13 +178,14 @@ func (s *Store) ask(ctx context.Context, p *place, n, extra int64, now instant, 
 			return nil
 		case e.flight != nil && (waits < patient || refused):
 			flight := e.flight
+			e.waiting += n
 			p.mu.Unlock()
-			select {
-			case <-flight:
-				continue
-			case <-ctx.Done():
-				return ctx.Err()
+			err := landed(ctx, flight)
+			p.wait(e, -n)
+			if err != nil {
+				return err
 			}
+			continue
 		case extra > 0 && e.paused(now) && e.room == 0 && e.spend(r, now, n, extra):
 			p.mu.Unlock()
 			return nil

@@ -16,6 +16,7 @@ type entry struct {
 	asked   int64         // when, in monotonic nanoseconds
 	room    int64         // what the store last said was left in it
 	flight  chan struct{} // closed when the call for a lease has returned; nil if there is none
+	waiting int64         // units that callers want who wait for that call
 	calls   int           // for leases, that have not returned
 	resets  int           // a charge that one of them may have erased is not leased
 	others  int           // calls under other plans: nor is one that was made before

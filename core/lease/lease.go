@@ -49,10 +49,7 @@ type Store struct {
 
 	families *families
 
-	trip    atomic.Int64 // about how long a call takes, in nanoseconds
-	lead    atomic.Int64 // about how far ahead of the monotonic clock the store's is when a call arrives that is sent now, in microseconds
-	jitter  atomic.Int64 // about how much that differs
-	known   atomic.Bool  // the three
+	calls   timing
 	closed  atomic.Bool
 	entries atomic.Int64
 	used    atomic.Int64 // bytes, of maxBytes

@@ -142,7 +142,7 @@ func (f *family) equal(spec *store.Spec) *limiter {
 const maxPause = int64(50 * time.Millisecond)
 
 // pauseOf returns for how long a refusal holds, so that what becomes free meanwhile and is not used
-// is little: a hundredth of the limit of a window that slides, a sixteenth of a bucket's burst.
+// is little: half a hundredth of the limit of a window that slides, a sixteenth of a bucket's burst.
 func pauseOf(spec *store.Spec) int64 {
 	pause := maxPause
 	for _, p := range spec.Policies {
@@ -150,7 +150,7 @@ func pauseOf(spec *store.Spec) int64 {
 		case m.Algorithm == step.TokenBucket:
 			pause = min(pause, m.Lease*1000/4)
 		case m.Algorithm == step.SlidingWindow && !m.NeverOver:
-			pause = min(pause, m.Period*1000/50)
+			pause = min(pause, m.Period*1000/100)
 		}
 	}
 	return pause

@@ -47,6 +47,11 @@ func (p *place) charge(n int64) store.Charge {
 	return store.Charge{Limiter: p.limiter.Limiter, Key: p.key, N: n}
 }
 
+// allow returns a question for n units of the key.
+func (p *place) allow(n, extra int64, fresh bool) *store.Question {
+	return &store.Question{Mode: store.Allow, Charges: []store.Charge{p.charge(n)}, Extra: extra, Fresh: fresh}
+}
+
 func (s *Store) place(l *limiter, key string) place {
 	hash := maphash.String(s.seed, key) ^ l.hash
 	return place{&s.shards[hash%shardCount], l, key, hash}
@@ -125,7 +130,7 @@ func (s *Store) entry(p *place, now instant, n int64) *entry {
 		*d = cell{hash: p.hash}
 	}
 	d.demand.add(now.mono, s.span, n)
-	if !s.known.Load() || s.closed.Load() || d.demand.count(now.mono, s.span) < 2*float64(n) {
+	if !s.calls.known.Load() || s.closed.Load() || d.demand.count(now.mono, s.span) < 2*float64(n) {
 		return nil
 	}
 	if !s.reserve(entrySize(p.limiter, p.key), s.maxBytes/4*3) { // the rest is for what they give back

@@ -158,7 +158,7 @@ func TestAsMuchAsWithoutLeases(t *testing.T) {
 						if admitted*100 < wanted*98 {
 							t.Errorf("%d units were admitted, and without leases %d", admitted, wanted)
 						}
-						if most := int64(5 * c.servers * 150); calls > most {
+						if most := int64(5 * c.servers * 200); calls > most {
 							t.Errorf("%d calls, more than %d", calls, most)
 						}
 					})

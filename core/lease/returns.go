@@ -280,10 +280,8 @@ func (s *Store) wait(ctx context.Context) error {
 		}
 	}
 	for _, flight := range flights {
-		select {
-		case <-flight:
-		case <-ctx.Done():
-			return ctx.Err()
+		if err := landed(ctx, flight); err != nil {
+			return err
 		}
 	}
 	return nil

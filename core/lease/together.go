@@ -44,14 +44,17 @@ func (s *Store) decideShares(ctx context.Context, shares []share, places []place
 		counted = true
 		switch {
 		case flight != nil && (waits < patient || refused):
+			waitAll(shares, 1)
 			unlock()
 			waits, began = waits+1, min(began, now.mono)
-			select {
-			case <-flight:
-				continue
-			case <-ctx.Done():
-				return r, ctx.Err()
+			err = landed(ctx, flight)
+			unlock = lockAll(places)
+			waitAll(shares, -1)
+			unlock()
+			if err != nil {
+				return r, err
 			}
+			continue
 		case refused:
 			r = s.refuseAll(shares, now, began)
 			unlock()
@@ -99,6 +102,15 @@ func (s *Store) mayHelp(shares []share, places []place) (may bool) {
 		}
 	}
 	return may
+}
+
+// waitAll counts the units that are waited for. The shards are locked.
+func waitAll(shares []share, sign int64) {
+	for i := range shares {
+		if h := &shares[i]; h.e != nil && !h.held {
+			h.e.waiting += sign * h.charge.N
+		}
+	}
 }
 
 // look finds out which charges leases cover, how many they do not, whether one of those was
@@ -269,7 +281,7 @@ func (s *Store) borrowAll(ctx context.Context, bs []borrowing) (r store.Result, 
 		fewer(bs, &q.Result, tries)
 		sent = s.now()
 	}
-	s.note(sent, &q.Result)
+	s.note(sent, &q.Result, bs[0].flight != nil)
 	r.Start(q.Result.At, q.Result.Source)
 	r.Allowed = q.Result.Allowed
 	for next := 0; landed < len(bs); landed++ {

@@ -1,0 +1,136 @@
+// Leases measures limits of 100,000 a second that four processes share through a Redis that is
+// far away, with leases and without: what is admitted, how much of it by leases, and the calls.
+//
+//	go run ./leases
+//
+// It starts a redis-server and a proxy that delays what passes. Each process asks for its part of
+// twice the limit. It prints a table, and writes leases/results/leases.svg.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"strings"
+	"time"
+)
+
+const (
+	limit     = 100_000 // units a second
+	demand    = 2       // times the limit
+	processes = 4
+	picture   = "leases/results/leases.svg"
+)
+
+// trips are the round trips that are measured, beside what the machine itself takes.
+var trips = []time.Duration{0, time.Millisecond, 10 * time.Millisecond, 40 * time.Millisecond, 60 * time.Millisecond}
+
+func main() {
+	serve := flag.String("serve", "", "be one of the processes, with the limit of this `name`")
+	addr := flag.String("addr", "", "the `address` of the proxy, for -serve")
+	duration := flag.Duration("duration", 4*time.Second, "of each measurement")
+	only := flag.String("only", "", "measure the limits with this `text` in their names")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	var err error
+	if *serve != "" {
+		err = ask(ctx, *serve, *addr, *duration)
+	} else {
+		err = measure(ctx, *duration, *only)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "leases:", err)
+		os.Exit(1)
+	}
+}
+
+// A line is what all processes did under one limit, at one round trip.
+type line struct {
+	system string
+	trip   time.Duration
+	share
+	calls   int64
+	seconds float64
+}
+
+// admitted is in percent of what the limit admits of the demand.
+func (l *line) admitted() float64 {
+	return 100 * float64(l.Admitted) / (limit * l.seconds)
+}
+
+func (l *line) leased() float64 { return 100 * float64(l.Leased) / float64(max(l.Asked, 1)) }
+
+// early is the requests that were refused and that the limit admits, in percent of all.
+func (l *line) early() float64 {
+	wanted := min(float64(l.Asked), limit*l.seconds)
+	return 100 * max(wanted-float64(l.Admitted), 0) / float64(max(l.Asked, 1))
+}
+
+func (l *line) perThousand() float64 { return 1000 * float64(l.calls) / float64(max(l.Asked, 1)) }
+
+// measure prints a table of all limits at all round trips, and draws it.
+func measure(ctx context.Context, duration time.Duration, only string) (err error) {
+	r, err := startRedis(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, r.stop()) }()
+	var lines []line
+	fmt.Println("| limit | round trip | requests a second | admitted, % of the limit | by leases, % | refused too early, % | calls a second | calls for 1,000 |")
+	fmt.Println("|---|--:|--:|--:|--:|--:|--:|--:|")
+	for _, s := range systems {
+		if !strings.Contains(s.name, only) {
+			continue
+		}
+		for _, trip := range trips {
+			l, err := r.together(ctx, s.name, trip, duration)
+			if err != nil {
+				return fmt.Errorf("%s at %v: %w", s.name, trip, err)
+			}
+			fmt.Printf("| %s | %v | %.0f | %.1f | %.1f | %.2f | %.0f | %.1f |\n", l.system, l.trip,
+				float64(l.Asked)/l.seconds, l.admitted(), l.leased(), l.early(), float64(l.calls)/l.seconds, l.perThousand())
+			lines = append(lines, l)
+		}
+	}
+	return os.WriteFile(picture, []byte(draw(lines)), 0o644) //nolint:gosec // a picture for all
+}
+
+// draw returns bars of the calls and of what is admitted, as an SVG that follows the reader's
+// light or dark scheme.
+func draw(lines []line) string {
+	const row, top, names, panel, next = 20, 78, 330, 230, 350
+	var s strings.Builder
+	write := func(format string, args ...any) { fmt.Fprintf(&s, format+"\n", args...) }
+	write(`<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" role="img" aria-label="Decisions by leases and what is admitted, by round trip">`,
+		names+next+panel+80, top+row*len(lines)+16)
+	write(`<style>
+text { font: 13px system-ui, sans-serif; fill: #444 } .title { font-size: 15px; font-weight: 600; fill: #111 } .name { text-anchor: end }
+.paper { fill: #fff } .leased { fill: #1d4ed8 } .without { fill: #c2410c }
+@media (prefers-color-scheme: dark) {
+text { fill: #bbb } .title { fill: #eee } .paper { fill: #16181d } .leased { fill: #7aa2ff } .without { fill: #fb923c }
+}
+</style>`)
+	write(`<rect class="paper" width="100%%" height="100%%" rx="6"/>`)
+	write(`<text class="title" x="16" y="28">100,000 a second, shared by 4 processes that ask for twice as much</text>`)
+	write(`<text x="%d" y="60">decided by leases, %%</text><text x="%d" y="60">admitted, %% of the limit</text>`, names, names+next)
+	for i := range lines {
+		l, y := &lines[i], top+row*i
+		class := "leased"
+		if l.system == without {
+			class = "without"
+		}
+		write(`<text class="name" x="%d" y="%d">%s, %v</text>`, names-8, y+12, l.system, l.trip)
+		for p, value := range []float64{l.leased(), l.admitted()} {
+			x := float64(names + p*next)
+			width := panel * min(value, 110) / 110
+			write(`<rect class="%s" x="%.0f" y="%d" width="%.1f" height="%d" rx="2"/><text x="%.1f" y="%d">%.1f</text>`,
+				class, x, y, width, row-6, x+width+6, y+12, value)
+		}
+	}
+	write(`</svg>`)
+	return s.String()
+}
