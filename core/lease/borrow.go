@@ -51,7 +51,7 @@ func (s *Store) want(e *entry, now instant, n int64) int64 {
 		}
 	}
 	// What is spent in about the time of a pause is missing elsewhere no longer than that.
-	most := int64(asked * float64(s.pause(e.limiter)+2*trip) / float64(s.span))
+	most := int64(asked * float64(s.pause(e.limiter)+trip) / float64(s.span))
 	if !scarce {
 		most = max(most, e.room/4)
 	}

@@ -49,10 +49,15 @@
 // [Config].For, that have more than [MaxKey] bytes, or for which [Config].MaxBytes has no room. The
 // store below gets every key as it is.
 //
+// Limiters that are equal, of one name and with the same policies, share their leases.
+//
 // AllowAll spends what is leased of its keys in one step, and charges the rest with one call
-// of the store. If that is refused, or fails, what was spent is put back. Such a decision has
+// of the store. If that is refused, or fails, what was spent is put back. Keys that are all asked
+// for often are leased together, as many times the question as all have room for: units of one
+// key are of no use without those of the other. Such a decision has
 // the earliest instant of all charges, so a refund of it may give back less. Its Source is
-// SourceLease only if the store was not asked.
+// SourceLease only if the store was not asked. AllowAtMost takes from the store what leases do not
+// have.
 //
 // # What it costs
 //
@@ -67,10 +72,15 @@
 // could not be given back, because the store failed or MaxBytes has no room. The store's
 // Observer.Settled is told of that.
 //
-// A key that the store refuses is asked for no more often than 20 times in the life of a
-// lease, by each server: in between, a call like the one that was refused is refused here. So a
-// call may be refused for a twentieth of [Config].For too long, but not beyond the end of a
-// sub-window.
+// What the store has refused is refused here for a while without another call, and so is a call for
+// more units: for a twentieth of [Config].For, 50 ms at most, counted from when the store was asked,
+// and not beyond the end of the sub-window. It is less for a window that slides, a hundredth of it, and
+// for a bucket, a quarter of its Leasable. So a refusal has a cause in what the store had left no longer
+// ago than that, or than a call takes. A store below that remembers refusals, as a redisstore
+// does, is asked to decide afresh.
+//
+// While a key is asked for often, its callers wait for one call, which charges for all of them. Where a
+// call would arrive too late to bring a lease, it is held back for the next sub-window.
 //
 // The numbers of a decision are what the store last said was left and what the lease still
 // holds. What other servers do in the meantime is not in them.

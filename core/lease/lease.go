@@ -134,8 +134,12 @@ func (s *Store) Prepare(l *store.Limiter) error {
 	if changed {
 		s.end(func(e *entry) bool { return e.limiter.family == own.family })
 	}
-	if bucket := own.family.parts.Load().bucket; bucket > 0 {
-		s.hurry(max(bucket*1000/8, int64(MinFor)))
+	parts := own.family.parts.Load()
+	if parts.bucket > 0 {
+		s.hurry(max(parts.bucket*1000/8, int64(MinFor)))
+	}
+	for _, g := range parts.grids { // what is not spent is missing elsewhere until it is given back
+		s.hurry(max(g*1000/4, int64(25*time.Millisecond)))
 	}
 	return nil
 }

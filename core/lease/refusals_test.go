@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/core/internal/remote"
 	"github.com/headgate/headgate/core/memstore"
 	"github.com/headgate/headgate/internal/bubble"
 	"github.com/headgate/headgate/internal/norace"
@@ -48,6 +49,43 @@ func TestFreshWindows(t *testing.T) {
 				})
 			})
 		}
+	}
+}
+
+// Over a store that remembers refusals, as a redisstore does, units that another process gives back
+// are seen as soon as over one that does not: 50 ms later.
+func TestRefusalsAreNotRemembered(t *testing.T) {
+	for _, remembers := range []bool{false, true} {
+		bubble.Test(t, func(t *testing.T) {
+			shared := memstore.New(memstore.Config{})
+			var below core.Store = shared
+			if remembers {
+				below = remote.NewRefusals(shared, time.Second, time.Second)
+			}
+			s, link := newServer(t, below, Config{}, 0)
+			here, there := limiterOf(t, s, year(1000)), limiterOf(t, shared, year(1000))
+			taken := allow(t, there, 500)
+			for allow(t, here, 1).Allowed {
+				time.Sleep(100 * time.Microsecond)
+			}
+			for range 3000 { // it goes on
+				time.Sleep(100 * time.Microsecond)
+				if allow(t, here, 1).Allowed {
+					t.Fatal("too much was admitted")
+				}
+			}
+			before := link.calls.Load()
+			if err := taken.Refund(context.Background()); err != nil {
+				t.Fatal(err)
+			}
+			began := time.Now()
+			for !allow(t, here, 1).Allowed {
+				time.Sleep(100 * time.Microsecond)
+			}
+			if late := time.Since(began); late > 51*time.Millisecond || link.calls.Load() > before+2 {
+				t.Errorf("it remembers: %v: admitted %v after units came back, with %d calls", remembers, late, link.calls.Load()-before)
+			}
+		})
 	}
 }
 
@@ -153,12 +191,12 @@ func TestAsMuchAsWithoutLeases(t *testing.T) {
 					bubble.Test(t, func(t *testing.T) {
 						c := c
 						c.policy, c.demand, c.servers, c.trip = policy, demand, 4, 600*time.Microsecond
-						wanted, admitted, calls, asked := c.compare(t, 5)
+						wanted, admitted, calls, asked := c.compare(t, 3)
 						t.Logf("%.1f %% admitted, %.3f calls for each of %d questions", 100*float64(admitted)/float64(wanted), float64(calls)/float64(asked), asked)
 						if admitted*100 < wanted*98 {
 							t.Errorf("%d units were admitted, and without leases %d", admitted, wanted)
 						}
-						if most := int64(5 * c.servers * 200); calls > most {
+						if most := int64(3 * c.servers * 200); calls > most {
 							t.Errorf("%d calls, more than %d", calls, most)
 						}
 					})
@@ -174,13 +212,13 @@ func TestLongRoundTrips(t *testing.T) {
 	for _, trip := range []time.Duration{0, time.Millisecond, 10 * time.Millisecond, 40 * time.Millisecond, 60 * time.Millisecond} {
 		for _, demand := range []float64{0.8, 2} {
 			for _, policy := range []core.Policy{
-				core.SlidingWindow(core.PerSecond(20_000)), core.SlidingWindow(core.PerSecond(20_000)).Resolution(4),
-				core.FixedWindow(core.PerSecond(20_000)),
+				core.SlidingWindow(core.PerSecond(5_000)), core.SlidingWindow(core.PerSecond(5_000)).Resolution(4),
+				core.FixedWindow(core.PerSecond(5_000)),
 			} {
 				t.Run(fmt.Sprint(trip, " ", demand, " ", policy), func(t *testing.T) {
 					bubble.Test(t, func(t *testing.T) {
 						c := crowd{policy: policy, demand: demand, servers: 4, trip: trip, cost: 1, ask: one}
-						wanted, admitted, calls, asked := c.compare(t, 3)
+						wanted, admitted, calls, asked := c.compare(t, 2)
 						t.Logf("%.1f %% admitted, %.4f calls for each of %d questions", 100*float64(admitted)/float64(wanted), float64(calls)/float64(asked), asked)
 						if calls*2 > asked {
 							t.Errorf("%d calls", calls)

@@ -323,7 +323,7 @@ func (sc *schedule) together(s *server, rng *rand.Rand, c store.Charge) (r store
 		case r.Source == store.SourceLease: // just now
 			spent = time.Now().UnixMicro()
 		case h.held:
-			spent = called
+			spent = max(called, h.at) // which is later if the first call was refused
 		}
 		switch cs[i].Limiter {
 		case c.Limiter:
