@@ -287,7 +287,7 @@ func (s *Store) borrowAll(ctx context.Context, bs []borrowing) (r store.Result, 
 	for next := 0; landed < len(bs); landed++ {
 		b := &bs[landed]
 		b.sent = sent
-		s.landOne(b, &q.Result, next, !q.Fresh, &r)
+		s.landOne(b, &q.Result, next, !q.Fresh, &r) //nolint:contextcheck // what it leases outlives the call
 		next += len(b.limiter.Spec().Policies)
 	}
 	return r, nil
