@@ -71,6 +71,9 @@ func (s *Store) decideShares(ctx context.Context, shares []share, places []place
 		default:
 			r, err = s.borrowAll(ctx, bs)
 		}
+		if err == nil && r.Allowed && missing < len(shares) && r.Source != store.SourceStore {
+			return s.decideBelow(ctx, shares, places, &r)
+		}
 		if err != nil || !r.Allowed {
 			s.putBack(ctx, shares, places)
 		}
@@ -83,6 +86,25 @@ func (s *Store) decideShares(ctx context.Context, shares []share, places []place
 		}
 		return joined(shares, &r), nil
 	}
+}
+
+// decideBelow is for an answer that is not of the store itself, as while its servers are away. Units of a
+// decision go back to its one source. So what leases cover is put back, and all is decided there.
+func (s *Store) decideBelow(ctx context.Context, shares []share, places []place, r *store.Result) (store.Result, error) {
+	s.putBack(ctx, shares, places)
+	q := &store.Question{Mode: store.Allow, Charges: make([]store.Charge, 0, len(shares))}
+	var charged []store.Charge
+	for i := range shares {
+		c := shares[i].charge
+		q.Charges = append(q.Charges, c)
+		if !shares[i].held {
+			c.At, c.Source = r.At, r.Source
+			charged = append(charged, c)
+		}
+	}
+	_ = s.settleBelow(context.WithoutCancel(ctx), charged) // or less is admitted
+	err := s.next.Ask(ctx, q)
+	return q.Result, err
 }
 
 // mayHelp reports whether others have leased, or do so now, what was missing in the store. To
