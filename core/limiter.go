@@ -74,7 +74,9 @@ func New(s Store, name string, policies ...Policy) (*Limiter, error) {
 // admits a charge, its own promise holds for all that was admitted under that name. What
 // was used before its first call it takes over as far as it is known, at the latest time
 // at which it can have been: a plan per day does not learn from one per second what was
-// used this morning. There are four exceptions:
+// used this morning. Together, plans of other periods may admit more than each alone, at most the
+// sum of what they would: while one waits for its window to end, another may admit. There are four
+// exceptions:
 //
 //   - What a TokenBucket admits beyond the burst of another that refills more slowly is
 //     not held against that one: it is then empty. In any time no more is admitted than

@@ -115,6 +115,9 @@ func (b *backend) newCall(batch []*question) *call {
 	if b.instant != nil {
 		c.instant = b.instant()
 	}
+	if len(batch) == 1 {
+		c.questions[scripted] = 1
+	}
 	for _, q := range batch {
 		b.add(c, q)
 	}

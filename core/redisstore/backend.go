@@ -18,6 +18,7 @@ type backend struct {
 	client  redis.UniversalClient
 	place   store.Place // of what is kept with limiters
 	names   namer
+	tags    tags
 	servers servers
 
 	timeout, slotTimeout time.Duration // of one call of a trial
@@ -65,10 +66,7 @@ func (b *backend) Prepare(prepared *store.Limiter) error {
 		return fmt.Errorf("a SlidingLog stores each event, in Redis at most %d for all of a limiter's, not %d: use SlidingWindow or TokenBucket", maxLog, stored)
 	}
 	l := &limiter{spec: spec, inOrder: true}
-	var err error
-	if l.policies, l.numbers, err = policiesOf(l.spec); err != nil {
-		return err
-	}
+	l.policies, l.numbers = policiesOf(l.spec)
 	for i := range l.policies {
 		p := &l.policies[i]
 		policy := &spec.Policies[p.index]
@@ -80,7 +78,10 @@ func (b *backend) Prepare(prepared *store.Limiter) error {
 		} else {
 			l.words += policy.Step.MaxWords()
 		}
-		if p.form < formWhole {
+		if p.form < formWhole { // a log has no record
+			if err := b.tags.add(spec.Name, policy); err != nil {
+				return err
+			}
 			tag := step.AppendWord(nil, tagOf(policy))
 			l.ids += string(tag[:idBytes])
 		}

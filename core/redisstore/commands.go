@@ -12,7 +12,7 @@ import (
 // The commands of the scripts, by what is unavailable without one, with arguments that Redis
 // accepts. commands_test.go compares them with the scripts.
 const (
-	limitCommands = "TIME|SET KEY x PX 1000|GET KEY|MGET KEY|GETRANGE KEY 0 0|SETRANGE KEY 0 x|PTTL KEY|PEXPIRE KEY 1000|DEL KEY"
+	limitCommands = "TIME|SET KEY x PX 1000|GET KEY|MGET KEY|GETRANGE KEY 0 0|SETRANGE KEY 0 x|PEXPIRE KEY 1000|DEL KEY"
 	slotCommands  = "TIME|HSET KEY x y|HGET KEY x|HGETALL KEY|HVALS KEY|HLEN KEY|EXPIRE KEY 1|HDEL KEY x"
 	beatCommands  = "TIME|HSET KEY x y|HGETALL KEY|HDEL KEY x|ZADD KEY 1 x|EXPIRE KEY 1|ZSCORE KEY x|ZCOUNT KEY 0 1|" +
 		"ZRANGEBYSCORE KEY 0 1|ZREMRANGEBYSCORE KEY 2 3|ZREMRANGEBYRANK KEY 0 0"

@@ -200,8 +200,6 @@ type walk struct {
 	held   [][2]core.Decision   // charges to settle
 	extras [][2]store.Charge
 	counts map[string]int
-
-	age func(about core.Charge) // shortens the lives of what is stored, if it is in Redis
 }
 
 // A clock is what the store and the reference are told the time by.
@@ -293,9 +291,6 @@ func (w *walk) step() {
 		w.askAll()
 	case x < 97:
 		w.settle()
-	case x < 98 && w.age != nil:
-		got, _ := w.charge()
-		w.age(got)
 	default:
 		w.reset()
 	}
@@ -550,12 +545,6 @@ func newWalkOn(t *testing.T, addr, prefix string) *walk {
 	c := handClock()
 	c.tell(s)
 	w := newWalk(t, s, c, prefix)
-	w.age = func(about core.Charge) {
-		charge := store.Charge{Limiter: about.Limiter.Prepared(), Key: about.Key}
-		for _, name := range s.backend.values(nil, &charge) {
-			s.Client().PExpire(t.Context(), name, 30*time.Minute) // less than a charge wants, with an instant
-		}
-	}
 	return w
 }
 

@@ -249,7 +249,7 @@ func (f *fake) run(name string, words []string) {
 // script counts the questions and admits them.
 func (f *fake) script(words []string) string {
 	keys, _ := strconv.Atoi(words[2])
-	questions := words[3+keys+1][scripted:]
+	questions, numbers := words[3+keys+1][scripted+1:], words[3+keys+2]
 	out := string(step.AppendWord(nil, time.Now().UnixMicro()))
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -260,16 +260,38 @@ func (f *fake) script(words []string) string {
 		}
 	}()
 	for len(questions) > 0 {
-		mode, parts, bytes := questions[0], int(questions[1]), int(questions[2])
-		f.asked++
-		if mode == modeSettle {
-			out += strings.Repeat("\x03"+strings.Repeat("\x00", 7), parts)
-		} else {
-			out += strings.Repeat("\x03", parts)
+		if questions[0] == modeExtra {
+			questions = questions[1+step.WordBytes:]
+			out += strings.Repeat("\x00", step.WordBytes)
 		}
-		questions = questions[headBytes+bytes*parts:]
+		mode, left, algorithm, place := questions[0], questions[1], questions[2], int(questions[6])<<8|int(questions[7])
+		switch {
+		case mode == modeSettle:
+			out += "\x03" + strings.Repeat("\x00", step.WordBytes)
+		case step.Algorithm(algorithm) == step.SlidingLog:
+			out += "\x03" + strings.Repeat("\x00", 29)
+		case step.Algorithm(algorithm) == step.SlidingWindow:
+			out += "\x03" + strings.Repeat("\x00", step.WordBytes*(5+int(step.Word(numbers[place-1+step.WordBytes:]))))
+		default:
+			out += "\x03" + strings.Repeat("\x00", 2*step.WordBytes)
+		}
+		if left == 0 {
+			f.asked++
+		}
+		questions = questions[cellLength(questions):]
 	}
 	return out
+}
+
+// cellLength is how long the cell is with which a text begins.
+func cellLength(text string) int {
+	switch {
+	case text[0] == modeSettle:
+		return cellBytes + 3*step.WordBytes
+	case text[8] == 0:
+		return cellBytes + step.WordBytes
+	}
+	return cellBytes
 }
 
 func readCommand(r *bufio.Reader) ([]string, error) {

@@ -20,7 +20,7 @@ import (
 
 // permissions are what a user of Redis needs for a prefix, as docs/operating.md says: the commands
 // that are sent, and those that the scripts run.
-const permissions = "+eval +evalsha +time +get +mget +set +getrange +setrange +pttl +pexpire +del " +
+const permissions = "+eval +evalsha +time +get +mget +set +getrange +setrange +pexpire +del " +
 	"+hget +hgetall +hvals +hlen +hset +hdel +expire +zadd +zscore +zcount +zrangebyscore +zremrangebyscore +zremrangebyrank +info"
 
 // as makes a store of a user who may do that with the keys of a prefix.

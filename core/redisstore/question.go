@@ -2,7 +2,6 @@ package redisstore
 
 import (
 	"errors"
-	"slices"
 
 	"github.com/headgate/headgate/core/internal/remote"
 	"github.com/headgate/headgate/core/store"
@@ -62,9 +61,9 @@ func extra(q *question) int64 {
 const (
 	modeAllow = iota
 	modePeek
-	modeSettle
 	modeRefuse
-	modeExtra // is added to that of a question with an Extra
+	modeSettle
+	modeExtra // is before the question that has an Extra
 )
 
 // modeOf returns the mode of a question in the script.
@@ -83,37 +82,29 @@ func modeOf(m store.Mode) byte {
 
 // add writes the question into a call of the script.
 func (b *backend) add(c *call, q *question) {
-	mode, bytes, more := modeOf(q.Mode), partBytes, extra(q)
-	if q.Mode == store.Settle {
-		bytes = settlementBytes
-	} else if slices.ContainsFunc(q.Charges, func(c store.Charge) bool { return c.N != 1 }) {
-		bytes = unitsBytes
+	if more := extra(q); more > 0 {
+		c.questions = append(c.questions, modeExtra)
+		c.number(more)
 	}
-	if more > 0 {
-		mode += modeExtra
+	one := cell{
+		mode: modeOf(q.Mode), left: parts(q),
+		single: len(q.Charges) == 1 && len(b.prepared(q.Charges[0].Limiter).suffixes) == 1,
 	}
-	several := len(q.Charges) > 1 || len(b.prepared(q.Charges[0].Limiter).suffixes) > 1
-	c.begin(mode, parts(q), bytes, several)
 	for i := range q.Charges {
 		charge := &q.Charges[i]
 		var room [maxPolicies]string
 		names := b.values(room[:0], charge)
 		l := b.prepared(charge.Limiter)
-		place := c.add(l)
+		one.place, one.n = c.add(l), charge.N
 		for j := range l.policies {
-			p := &l.policies[j]
-			place = c.part(p, names[p.value], place)
-			if bytes >= unitsBytes {
-				c.number(charge.N)
-			}
+			one.left--
+			one.value = names[l.policies[j].value]
+			one.place = c.cell(&l.policies[j], &one)
 			if q.Mode == store.Settle {
 				c.number(charge.At)
 				c.number(charge.Actual)
 			}
 		}
-	}
-	if more > 0 {
-		c.number(more)
 	}
 }
 

@@ -85,14 +85,14 @@ func TestRecordsAreDropped(t *testing.T) {
 		t.Errorf("a life of %d ms", ttl)
 	}
 	length := func() int64 { return number(t, server, "STRLEN", name) }
-	if n := length(); n != 2*28 {
+	if n := length(); n != 7+2*28 {
 		t.Errorf("%d bytes", n)
 	}
 	calls := int64(1)
 	eventually(t, "the record is dropped", func() bool {
 		calls++
 		allow(t, one, "k", 1)
-		return length() == 28
+		return length() == 7+28
 	})
 	if d := allow(t, both, "k", 1); d.Answer(0).Remaining != 999 || d.Answer(1).Remaining != 10_000-calls-1 {
 		t.Errorf("%s", describe(&d))

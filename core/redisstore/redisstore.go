@@ -112,9 +112,9 @@
 //
 // The policies of a limiter share a key in Redis for each key that they limit, and a
 // SlidingLog has one of its own. See [Config] for how keys are named, hashed and hidden.
-// Every key expires when its state no longer counts. A policy is found by a hash of its name:
-// if two policies of a limiter have one algorithm and one hash, which is so once in millions,
-// [core.New] refuses it.
+// Every key expires when its state no longer counts, or up to half as much later. A policy is found by a hash of its name:
+// if two policies of limiters of one name have one algorithm and one hash, which is so once in
+// millions, [core.New] and [core.Limiter.With] refuse the second.
 package redisstore
 
 import (

@@ -46,9 +46,9 @@ func (r *reply) word() (int64, error) {
 const (
 	partAdmitted = 1 << iota // the policy admits the charge
 	partAllowed              // the question is allowed
-	partState                // the state follows
-	partFailed               // alone: the question failed, and the error follows
-	partPutOff               // alone: the question was put off, and its words follow
+	_
+	partFailed // alone: the question failed, and the error follows
+	partPutOff // alone: the question was put off, and its words follow
 )
 
 // part reads that byte. The error may be that of the question alone, or errReply.
@@ -113,11 +113,9 @@ func (r *reply) result(b *backend, q *question) error {
 			case q.Mode == store.Allow:
 				charged = c.N + result.Extra
 			}
-			var state string
-			if part&partState != 0 {
-				if state, err = r.take(step.ReplyBytes(policy, result.Allowed)); err != nil {
-					return err
-				}
+			state, err := r.take(step.ReplyBytes(policy, result.Allowed))
+			if err != nil {
+				return err
 			}
 			reading, err := step.ReadTwin(policy, state, r.at, need, charged, refused)
 			if err != nil {

@@ -2,23 +2,44 @@ package redisstore
 
 import (
 	"crypto/sha1" //nolint:gosec // it is how Redis names scripts
-	_ "embed"
+	"embed"
 	"encoding/hex"
-	"fmt"
 	"hash/fnv"
 	"hash/maphash"
 	"slices"
+	"strings"
 	"sync"
 
 	"github.com/headgate/headgate/core/step"
 	"github.com/headgate/headgate/core/store"
 )
 
-//go:embed script.lua
-var scriptSource string
+//go:embed lua
+var luaFiles embed.FS
 
-// decideScript is the script that answers questions. Its head describes them and the arguments;
-// lua_test.go puts it together.
+// scriptFiles are the files of the script that answers questions, one after the other. The head of the
+// first describes the arguments. Those in rare are run only if a question needs them.
+//
+//nolint:gochecknoglobals // never changed
+var scriptFiles = strings.Fields(`arguments
+	tokenbucket fixedwindow slidingwindow slidinglog mininterval decide
+	rare/words rare/tokenbucket rare/fixedwindow rare/slidingwindow rare/slidinglog rare/mininterval
+	rare/variants rare/find rare/settle`)
+
+// scriptSource is the text of the script. Errors of Redis name its lines.
+var scriptSource = func() string { //nolint:gochecknoglobals // never changed
+	var b strings.Builder
+	for _, name := range scriptFiles {
+		text, err := luaFiles.ReadFile("lua/" + name + ".lua")
+		if err != nil {
+			panic(err)
+		}
+		b.Write(text)
+	}
+	return b.String()
+}()
+
+// decideScript answers questions.
 var decideScript = newScript(scriptSource) //nolint:gochecknoglobals // changed by tests only
 
 // The commands that run a script: by its source, and by its name.
@@ -49,7 +70,7 @@ const scripted = int(step.Unlimited) - 1
 // A call has the arguments for one run of the script.
 type call struct {
 	instant   string // for tests: the time to use instead of the server's
-	questions binary // after a byte for each algorithm
+	questions binary // after a byte for each algorithm, and another
 	keys      []string
 	index     [256]byte  // in which key is at its hash or after it, from 1
 	limiters  []*limiter // that are asked
@@ -63,8 +84,8 @@ var calls = sync.Pool{New: func() any { return new(call) }}
 
 func newCall() *call {
 	c := calls.Get().(*call)
-	var unused [scripted]byte
-	c.questions = append(c.questions, unused[:]...)
+	var head [scripted + 1]byte
+	c.questions = append(c.questions, head[:]...)
 	return c
 }
 
@@ -79,23 +100,34 @@ func (c *call) free() {
 	calls.Put(c)
 }
 
-// The bytes of the head of a question, and of a part: without n, which is then 1; with n; and with
-// at and actual too.
-const (
-	headBytes       = 4
-	partBytes       = 6
-	unitsBytes      = partBytes + step.WordBytes
-	settlementBytes = unitsBytes + 2*step.WordBytes
-)
+// cellBytes is the length of a cell in the script, but for the words that may follow.
+const cellBytes = 10
 
-// begin adds the head of a question, whose parts have so many bytes, and which is about several
-// values or not.
-func (c *call) begin(mode byte, parts, bytes int, several bool) {
-	apart := byte(0)
-	if several {
-		apart = 1
+// A cell is what the script is told about one, beside its policy.
+type cell struct {
+	mode   byte
+	left   int    // cells of the question that follow
+	value  string // where its state is
+	place  int    // where the policy's tag and numbers are, from 0
+	n      int64  // units
+	single bool   // the question is about one value
+}
+
+// cell adds one. It returns where the tag of the next policy of the limiter is.
+func (c *call) cell(p *policy, of *cell) (next int) {
+	numbers, apart, n := of.place+step.WordBytes+1, byte(1), byte(0)
+	if of.single {
+		apart = 0
 	}
-	c.questions = append(c.questions, mode, byte(parts), byte(bytes), apart)
+	if of.n < 256 && of.mode != modeSettle {
+		n = byte(of.n)
+	}
+	c.questions = append(c.questions, of.mode, byte(of.left), p.algorithm, p.denied, byte(p.form), c.key(of.value),
+		byte(numbers>>8), byte(numbers), n, apart)
+	if n == 0 {
+		c.number(of.n)
+	}
+	return of.place + p.size
 }
 
 // add adds a limiter, and returns where its numbers are.
@@ -116,14 +148,6 @@ func (c *call) add(l *limiter) (place int) {
 		}
 	}
 	return place
-}
-
-// part adds the beginning of a part, about a value, where the policy's tag and numbers are at that
-// place. It returns where those of the next policy of the limiter are.
-func (c *call) part(p *policy, value string, place int) (next int) {
-	numbers := place + step.WordBytes + 1
-	c.questions = append(c.questions, p.algorithm, p.denied, byte(p.form), c.key(value), byte(numbers>>8), byte(numbers))
-	return place + p.size
 }
 
 // key returns which of the keys that is, from 1. Questions about one key share it.
@@ -187,9 +211,8 @@ type policy struct {
 // policiesOf returns what the script is told about the policies of a limiter, in the order of their
 // records, then those that have a value of their own; and the tags and the numbers of these, as
 // words in a string.
-func policiesOf(spec *store.Spec) (policies []policy, numbers any, err error) {
+func policiesOf(spec *store.Spec) (policies []policy, numbers any) {
 	var b []byte
-	tags := make(map[int64]string)
 	for _, logs := range []bool{false, true} {
 		last := -1
 		for i := range spec.Policies {
@@ -198,12 +221,7 @@ func policiesOf(spec *store.Spec) (policies []policy, numbers any, err error) {
 			if m.Algorithm == step.SlidingLog != logs {
 				continue
 			}
-			tag, name := tagOf(&spec.Policies[i]), spec.Policies[i].Name
-			if other, ok := tags[tag>>lengthBits]; ok && !logs { // a log has no record
-				return nil, nil, fmt.Errorf("the names of policies %q and %q have the same hash: rename one", other, name)
-			}
-			tags[tag>>lengthBits] = name
-			b = step.AppendWord(b, tag)
+			b = step.AppendWord(b, tagOf(&spec.Policies[i]))
 			for _, x := range s.Constants() {
 				b = step.AppendWord(b, x)
 			}
@@ -231,16 +249,16 @@ func policiesOf(spec *store.Spec) (policies []policy, numbers any, err error) {
 			policies[i].value++
 		}
 	}
-	return policies, string(b), nil
+	return policies, string(b)
 }
 
 // lengthBits is how many bits of a tag are a length; as LENGTHS in the script.
 const lengthBits = 24
 
 // tagOf returns the word before the state of a policy in a record: 26 bits of a hash of its name, 3
-// of the algorithm, and in lengthBits the length of the value under its numbers. Those of two
-// policies of one limiter are compared when it is made. The hashes of two that plans or releases do not
-// have in common are equal once in 2^26, and then count together.
+// of the algorithm, and in lengthBits the length of the value under its numbers. Those of
+// policies of limiters of one name are compared when these are made: see tags. Two that releases do not
+// have in common count together if their hashes are equal, which is so once in 2^26.
 func tagOf(p *store.Policy) int64 {
 	h := fnv.New64a()
 	h.Write([]byte(p.Name))

@@ -47,7 +47,7 @@ func TestShortRepliesAreErrors(t *testing.T) {
 	s := away(t, Config{})
 	cs := []store.Charge{{Limiter: newLimiter(t, s, "api", core.FixedWindow(core.PerDay(1))).Prepared(), Key: "k", N: 1}}
 	word := string(step.AppendWord(nil, 1))
-	whole := word + "\x07" + word + word
+	whole := word + "\x03" + word + word
 	for n := range len(whole) {
 		r, err := newReply(whole[:n])
 		if err == nil {
@@ -72,16 +72,15 @@ func TestQuestionsShareKeys(t *testing.T) {
 	}
 	c := s.backend.newCall(batch)
 	want := make(map[string]bool)
-	rest := c.questions[scripted:]
+	rest := string(c.questions[scripted+1:])
 	for _, q := range batch {
-		rest = rest[headBytes:]
 		names := s.backend.values(nil, &q.Charges[0])
 		for _, p := range s.backend.prepared(q.Charges[0].Limiter).policies {
 			want[names[p.value]] = true
-			if got := c.keys[rest[3]-1]; got != names[p.value] {
-				t.Errorf("a part about %q has the key %q", names[p.value], got)
+			if got := c.keys[rest[5]-1]; got != names[p.value] {
+				t.Errorf("a cell about %q has the key %q", names[p.value], got)
 			}
-			rest = rest[partBytes:]
+			rest = rest[cellLength(rest):]
 		}
 	}
 	if len(c.keys) != 64 || len(want) != 64 {

@@ -203,5 +203,5 @@ func (b *tokenBucket) FreshAt(s []int64) int64 {
 }
 
 func (b *tokenBucket) Constants() []int64 {
-	return []int64{b.numbers.Limit, b.numbers.Period, b.numbers.Burst, b.numbers.Limit / b.n}
+	return []int64{b.numbers.Limit, b.numbers.Period, b.numbers.Burst, b.p / b.n, b.p % b.n, b.n, b.full.t, b.full.f}
 }

@@ -41,17 +41,13 @@ const (
 const windowHeader = 2
 
 // ReadTwin is Read of a state in the reply of the step's twin, in words of [WordBytes].
-// An empty reply is nil. The twin of a sliding window replies with the record that it found:
+// The twin of a sliding window replies with the record that it found:
 // of n units, charged were charged since, or refused were counted as refused. Values that no
 // twin writes, left under the key by another program, are bounded rather than reported: the
 // charge has been made by then.
 func ReadTwin(p Step, reply string, now, n, charged, refused int64) (Reading, error) {
-	if len(reply) != 0 && len(reply) != ReplyBytes(p, false) && len(reply) != ReplyBytes(p, true) {
+	if len(reply) != ReplyBytes(p, false) && len(reply) != ReplyBytes(p, true) {
 		return Reading{}, fmt.Errorf("headgate: a state of %d bytes", len(reply))
-	}
-	window, sliding := p.(*slidingWindow)
-	if len(reply) == 0 && (!sliding || charged+refused == 0) {
-		return p.Read(nil, now, n), nil
 	}
 	if log, ok := p.(*slidingLog); ok && len(reply) == logHeader {
 		newest, oldest := min(Word(reply[WordBytes:]), MaxInt), min(Word(reply[2*WordBytes:]), MaxInt)
@@ -63,10 +59,7 @@ func ReadTwin(p Step, reply string, now, n, charged, refused int64) (Reading, er
 	for ; len(reply) > 0; reply = reply[WordBytes:] {
 		s = append(s, min(Word(reply), MaxInt)) // what is above is not of a twin
 	}
-	if sliding {
-		if len(s) == 0 {
-			s = append(s, make([]int64, 1+windowHeader+window.Words())...)
-		}
+	if window, ok := p.(*slidingWindow); ok {
 		s = s[1+windowHeader:]
 		if charged > 0 {
 			window.Charge(s, now, charged)

@@ -36,8 +36,8 @@ func TestReadTwinOfSlidingWindow(t *testing.T) {
 		for _, word := range found {
 			reply = step.AppendWord(reply, word)
 		}
-		if found == nil {
-			reply = nil
+		if found == nil { // no record
+			reply = make([]byte, step.ReplyBytes(p, true))
 		}
 		for _, n := range []int64{0, 2} {
 			charged, refused := make([]int64, p.Words()), make([]int64, p.Words())

@@ -1,0 +1,103 @@
+-- Answers questions in order, each all or nothing, as step.Decide does.
+--
+-- KEYS: the values of all questions. ARGV[1]: the instant, for tests, or '' for the server's.
+-- ARGV[2]: a byte for each algorithm: 1 if a question uses it, 2 if it reads a value in parts,
+-- or 0; 1 if there is but one question, or 0; then the questions. ARGV[3]: the numbers of the
+-- policies, one after the other.
+--
+-- A question is the cells that it is about, one after the other, in bytes: the mode, how many cells
+-- follow, the algorithm, 1 if it counts what is refused or 0, the form of the value, which key it
+-- is, from 1, in two bytes where in numbers the policy is, from 1; n; 1 if the question is about
+-- several keys or 0. If the byte of n is 0, n follows as a word; and to settle, also: at, actual.
+-- Before a question there may be EXTRA, and as a word how many units more it charges if all admit
+-- them, or as many as they do.
+--
+-- The modes are 0 ALLOW, 1 PEEK, 2 REFUSE, which refuses whatever the policies say, 3 SETTLE, and
+-- 4 EXTRA. The forms are 0 MORE and 1 LAST of a value with records, one for each policy of a limiter
+-- but the logs; 2 WHOLE of a log, which is a value of its own, and 3 IN_PARTS if that may be long:
+-- then its beginning is read.
+--
+-- A value is a word, the instant at which it expires, and from byte 8 on its records, or a log. A
+-- record is a word, its tag, and the state: first the parameters that it means something under. A
+-- tag says which policy it is, the algorithm, and the length:
+-- ((policy * 8) + algorithm) * 2^24 + length.
+--
+-- The reply is the instant, then for each cell of each question a byte, 1 if the policy admits it
+-- and 2 more if the question is allowed, and what step.ReadTwin expects; or for a settlement 3 and
+-- the units that found no room. If units were granted to an EXTRA, their number follows the first
+-- byte. Or, for a whole question, 8 and an error: its length in two bytes, and the text. Or 16 and a
+-- number of words: to lay out so many anew is too much for this call, which has other questions;
+-- nothing was written for this one, and it is to be sent again.
+--
+-- What a server takes for a decision is the instructions of its Lua machine, most of all calls, and
+-- variables that functions share: each that a function reads is an instruction, and to define it takes as
+-- long as to call it. So numbers such as the modes are written out, the functions of an algorithm are
+-- defined if a question uses it, and those in rare after a question has needed one: decide.lua
+-- returns before, if none has. scripts/instructions counts.
+
+local byte, sub = string.byte, string.sub
+local call, try = redis.call, redis.pcall
+
+-- Numbers are stored as words of 7 bytes, big endian: every integer up to 2^53-1. Some of a log
+-- have 2. read('>I7I7', v, i) returns two words from byte i on, and perhaps a value more;
+-- pack('>I7I7', x, y) joins two.
+local read, pack
+local struct = rawget(_G, 'struct') -- a library that not every server has
+if struct then
+  read, pack = struct.unpack, struct.pack
+else
+  function read(format, v, i)
+    local out = {}
+    for k = 1, (#format - 1) / 2 do
+      local x = 0
+      for _ = 1, tonumber(sub(format, 2 * k + 1, 2 * k + 1)) do
+        x, i = x * 256 + byte(v, i), i + 1
+      end
+      out[k] = x
+    end
+    return unpack(out)
+  end
+  function pack(format, ...)
+    local out = {}
+    for k = 1, (#format - 1) / 2 do
+      local x, digits = select(k, ...), {}
+      for i = tonumber(sub(format, 2 * k + 1, 2 * k + 1)), 1, -1 do
+        local digit = x % 256
+        digits[i] = string.char(digit)
+        x = (x - digit) / 256
+      end
+      out[k] = table.concat(digits)
+    end
+    return table.concat(out)
+  end
+end
+
+local now
+if ARGV[1] ~= '' then -- in tests, whose clock is not the server's
+  now = tonumber(ARGV[1])
+else
+  local t = call('TIME')
+  now = t[1] * 1000000 + t[2]
+end
+
+local keys, questions, numbers = KEYS, ARGV[2], ARGV[3]
+local usesBuckets, usesFixed, usesSliding, usesLogs, usesIntervals, alone = byte(questions, 1, 6)
+
+-- steps has the functions of each algorithm that is used. They mirror those of step.Step. place is where
+-- the policy's numbers are in numbers: words, in the order of Step.Constants, and before them the tag
+-- of its record. v has the record from byte from on, or is false if there is none; number is that of
+-- its key, whose value may be longer than v. If from is 1, find has made the record: all of it is
+-- there, and it is not ahead of now. A state is up to six numbers, which only its algorithm understands.
+--
+--   admits(v, from, n, place, number): whether n units fit, the last byte of the record, and the state.
+--     Whether is nil if the record is not of these parameters, or is ahead of now by more than
+--     Step.Window. Whatever else it holds, admits raises no error and takes no longer.
+--   charge(v, from, n, place, number, ...): what changes if n units are charged to the state, which
+--     admits has returned for n: bytes, and behind how many of the record they replace as many; or the
+--     record, and nil; or of a long log parts, as save wants them. If from is 1, it is the record. Then
+--     until when the state counts, if that is later than before; and the reply.
+--   refuse(v, from, n, place, number, ...): the same for attempts that count as refused
+--   reply(v, from, n, place, number, allowed, ...): the reply if nothing is charged
+--   grows(n, place, ...): the words that a charge lays out anew; of a log
+local steps = {}
+

@@ -1,0 +1,40 @@
+-- What settlements and states of other parameters need of a minimum interval. It has no max, as it
+-- counts calls.
+if usesIntervals > 0 then
+  local step = steps[5]
+
+  step.alike = 7
+
+  -- giveback mirrors minInterval.GiveBack.
+  function step.giveback(v, from, at)
+    local last, newest = read('>I7I7', v, from + 14)
+    if last == at then last = 0 end
+    local state = pack('>I7I7', last, newest)
+    if from == 1 then return sub(v, from, from + 13) .. state end
+    return state, 14
+  end
+
+  -- intact reports whether v is a state at all.
+  function step.intact(v) return #v == 21 and isperiod(v) end
+
+  -- adopt mirrors minInterval.Adopt.
+  function step.adopt(v, place) return sub(numbers, place, place + 6) .. sub(v, 8) end
+
+  -- redate mirrors minInterval.Redate.
+  function step.redate(v)
+    local period, _, newest = read('>I7I7I7', v, 1)
+    return newest - now > period and sub(v, 1, 7) .. pack('>I7I7', now, now) or v
+  end
+
+  -- count mirrors minInterval.Count.
+  function step.count(v)
+    local newest = math.max(now, (read('>I7', v, 15)))
+    return sub(v, 1, 7) .. pack('>I7I7', newest, newest)
+  end
+
+  -- lasts mirrors minInterval.FreshAt and Window, and Variant.shows.
+  function step.lasts(v)
+    local period, last, newest = read('>I7I7I7', v, 1)
+    return last > 0 and last + period or newest, period, period
+  end
+end

@@ -1,0 +1,76 @@
+-- What settlements and states of other parameters need of a sliding window.
+if usesSliding > 0 then
+  local step = steps[3]
+
+  step.alike = 14
+
+  -- max mirrors slidingWindow.Max.
+  function step.max(place) return (read('>I7', numbers, place + 14)) end
+
+  -- giveback mirrors slidingWindow.GiveBack.
+  function step.giveback(v, from, at, n, place)
+    local k, _, span = read('>I7I7I7', numbers, place + 7)
+    local start = read('>I7', v, from + 21)
+    local back = (start - (at - at % span)) / span
+    if back < 0 or back > k then return sub(v, from, from + 34 + 7 * k) end
+    local where = from + 28 + 7 * back
+    local count = pack('>I7', math.max(read('>I7', v, where) - n, 0))
+    if from == 1 then return sub(v, from, where - 1) .. count .. sub(v, where + 7, from + 34 + 7 * k) end
+    return count, where - from
+  end
+
+  -- intact reports whether v is a state at all.
+  function step.intact(v)
+    local k = #v > 28 and isperiod(v) and read('>I7', v, 8) or 0
+    return k >= 1 and k <= 1000 and #v == 28 + 7 * k
+  end
+
+  -- adopt mirrors slidingWindow.Adopt.
+  function step.adopt(v, place)
+    local ofperiod, ofk, newest = read('>I7I7I7', v, 1)
+    local ofspan, k, _, span = div(ofperiod + ofk - 1, ofk), read('>I7I7I7', numbers, place + 7)
+    local latest = math.max(now, newest)
+    local start, c = latest - latest % span, {}
+    for i = 1, k + 1 do c[i] = 0 end
+    for i = 0, ofk do
+      local last = math.min(newest - i * ofspan + ofspan - 1, latest)
+      local back = (start - (last - last % span)) / span
+      if back <= k then c[back + 1] = math.min(c[back + 1] + read('>I7', v, 22 + 7 * i), 9007199254740991) end
+    end
+    return sub(numbers, place, place + 13) .. pack('>' .. string.rep('I7', k + 2), start, unpack(c))
+  end
+
+  -- redate mirrors slidingWindow.Redate.
+  function step.redate(v, place)
+    local period, k, start = read('>I7I7I7', v, 1)
+    local span, sum = div(period + k - 1, k), 0
+    if start - now <= (k + 1) * span then return v end
+    for i = 0, k do sum = sum + read('>I7', v, 22 + 7 * i) end
+    sum = math.min(math.max(sum, (read('>I7', numbers, place + 14))), 9007199254740991)
+    return sub(v, 1, 14) .. pack('>I7I7', now - now % span, sum) .. string.rep('\0', 7 * k)
+  end
+
+  -- count mirrors slidingWindow.Count.
+  function step.count(v, n)
+    local period, k, start = read('>I7I7I7', v, 1)
+    local span, counts = div(period + k - 1, k), sub(v, 22)
+    local current = now - now % span
+    local passed = math.min(math.max(div(current - start, span), 0), k + 1)
+    counts = string.rep('\0', 7 * passed) .. sub(counts, 1, 7 * (k + 1 - passed))
+    local first = math.min(read('>I7', counts, 1) + n, 9007199254740991)
+    return sub(v, 1, 14) .. pack('>I7I7', math.max(start, current), first) .. sub(counts, 8)
+  end
+
+  -- lasts mirrors slidingWindow.FreshAt and Window, and Variant.shows.
+  function step.lasts(v)
+    local period, k, start = read('>I7I7I7', v, 1)
+    local span, fresh = div(period + k - 1, k), start
+    for i = 0, k do
+      if read('>I7', v, 22 + 7 * i) > 0 then
+        fresh = start + (k + 1 - i) * span
+        break
+      end
+    end
+    return fresh, (k + 1) * span, (k + 1) * span
+  end
+end
