@@ -1,8 +1,10 @@
 package redisstore
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -19,6 +21,22 @@ import (
 func TestMain(m *testing.M) {
 	redis.SetLogger(silent{}) // tests break connections on purpose
 	proctest.Main(m, proctest.Funcs{"hammer": hammer, "holder": holder, "burner": burner})
+}
+
+// TestServerVersion: the server is that of which HEADGATE_REDIS_VERSION has the version, if it is set.
+func TestServerVersion(t *testing.T) {
+	want := os.Getenv("HEADGATE_REDIS_VERSION")
+	if want == "" {
+		return
+	}
+	reply, err := redistest.Start(t).Do("INFO", "server")
+	if err != nil {
+		t.Fatal(err)
+	}
+	info := reply.(string)
+	if got := cmp.Or(infoField(info, "valkey_version"), infoField(info, "redis_version")); got != want {
+		t.Errorf("the server is %s, want %s", got, want)
+	}
 }
 
 type silent struct{}
