@@ -60,7 +60,7 @@ race: redis faketime proxies prometheus ajv rpc-clients ## all tests of all modu
 	@HEADGATE_REQUIRE_REDIS=1 $(GO) test -run '^($(NORACE))$$' ./core/... ./nethttp ./limits ./internal/conformance
 	$(call in_modules,[ $$m = . ] && flags='-modfile newest.mod' || flags=; CGO_ENABLED=1 HEADGATE_REQUIRE_REDIS=1 HEADGATE_REQUIRE_FAKETIME=1 HEADGATE_REQUIRE_PROXIES=1 HEADGATE_REQUIRE_PROMETHEUS=1 HEADGATE_REQUIRE_AJV=1 HEADGATE_REQUIRE_RPC=1 $(GO) test $$flags -race -shuffle=on -parallel 4 -timeout 30m ./...)
 	@echo "== decisions on Valkey 9.1"
-	@[ "$$(uname -sm)" != "Linux x86_64" ] || HEADGATE_REDIS_SERVER=$$(scripts/matrix path 9.1.2) HEADGATE_REDIS_VERSION=9.1.2 HEADGATE_REQUIRE_REDIS=1 $(GO) test -modfile newest.mod ./core/redisstore -run 'DecisionsAreThose|ServerVersion'
+	@[ "$$(uname -sm)" != "Linux x86_64" ] || HEADGATE_REDIS_SERVER=$$(scripts/matrix path 9.1.2) HEADGATE_REDIS_VERSION=9.1.2 HEADGATE_REQUIRE_REDIS=1 $(GO) test -modfile newest.mod ./core/redisstore -run 'DecisionsAreThose|ServerVersion|^TestCluster$$'
 	@echo "== tests with the oldest versions that go.mod allows"
 	@HEADGATE_REQUIRE_REDIS=1 $(GO) test -short ./ginmw ./echomw ./echov5mw ./websocketmw/... ./internal/conformance
 

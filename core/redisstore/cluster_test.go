@@ -46,7 +46,8 @@ func TestCluster(t *testing.T) {
 		{"Check", c.check},
 		{"CheckUnservedSlots", c.checkUnservedSlots},
 		{"ProbesOwnKeys", c.probesOwnKeys},
-		{"SlotMigrates", c.slotMigrates},
+		{"SlotMigrates", func(t *testing.T) { c.slotMigrates(t, c.migrate) }},
+		{"SlotMigratesAtOnce", c.slotMigratesAtOnce},
 		{"SlotIsTorn", c.slotIsTorn},
 		{"SocketsMigrate", c.socketsMigrate},
 		{"OneMasterAway", c.oneMasterAway}, // and is not back
@@ -569,13 +570,45 @@ func (c clusterTest) socketsMigrate(t *testing.T) {
 	f.right(t, 0)
 }
 
-// slotMigrates moves a slot, with its keys, from one master to another under load.
-func (c clusterTest) slotMigrates(t *testing.T) {
+// slotMigratesAtOnce is slotMigrates where a server moves whole slots, as Valkey 9 does. No call fails.
+func (c clusterTest) slotMigratesAtOnce(t *testing.T) {
+	info, err := c.Masters[0].Do("INFO", "server")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if version := infoField(info.(string), "valkey_version"); !strings.HasPrefix(version, "9.") {
+		return
+	}
+	failed := c.slotMigrates(t, func(t *testing.T, number int, from, to *redistest.Server) {
+		slot, id := strconv.Itoa(number), ""
+		if reply, err := to.Do("CLUSTER", "MYID"); err != nil {
+			t.Fatal(err)
+		} else {
+			id = reply.(string)
+		}
+		if _, err := from.Do("CLUSTER", "MIGRATESLOTS", "SLOTSRANGE", slot, slot, "NODE", id); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "the slot to move", func() bool {
+			n, err := from.Do("CLUSTER", "COUNTKEYSINSLOT", slot)
+			there, err2 := to.Do("CLUSTER", "COUNTKEYSINSLOT", slot)
+			return errors.Join(err, err2) == nil && n == int64(0) && there != int64(0)
+		})
+	})
+	if failed > 0 {
+		t.Errorf("%d calls failed", failed)
+	}
+}
+
+// slotMigrates moves a slot, with its keys, from one master to another under load. It returns how many
+// calls have failed.
+func (c clusterTest) slotMigrates(t *testing.T, migrate func(t *testing.T, number int, from, to *redistest.Server)) (failures int64) {
 	const limit = 2000
 	s := open(t, Config{Failure: FailClosed, RefusalTTL: -1}, c.Masters.Addrs()...)
 	key := c.keysByMaster(s)[0]
-	l := newLimiter(t, s, "migrates", core.SlidingLog(core.PerHour(limit)))
-	two := newLimiter(t, s, "migrates too", core.FixedWindow(per(limit, 400*day)).Named("a"), core.TokenBucket(core.PerDay(1), limit).Named("b"))
+	name := t.Name()
+	l := newLimiter(t, s, name, core.SlidingLog(core.PerHour(limit)))
+	two := newLimiter(t, s, name+" too", core.FixedWindow(per(limit, 400*day)).Named("a"), core.TokenBucket(core.PerDay(1), limit).Named("b"))
 	slot := hashSlotOf(s.backend.names.tag(nil, key))
 
 	ctx, stop := context.WithCancel(t.Context())
@@ -599,7 +632,7 @@ func (c clusterTest) slotMigrates(t *testing.T) {
 		}
 	}
 	eventually(t, "some to be admitted", func() bool { return admitted[0].Load() > 100 && admitted[1].Load() > 100 })
-	c.migrate(t, slot, c.Masters[0], c.Masters[1])
+	migrate(t, slot, c.Masters[0], c.Masters[1])
 	t.Cleanup(func() { c.migrate(t, slot, c.Masters[1], c.Masters[0]) })
 	moved := admitted[0].Load()
 	eventually(t, "more to be admitted", func() bool { return admitted[0].Load() > moved+100 || admitted[0].Load() >= limit })
@@ -620,7 +653,9 @@ func (c clusterTest) slotMigrates(t *testing.T) {
 		if n > limit || n+f < limit {
 			t.Errorf("limiter %d: %d admitted and %d failed, the limit is %d", i, n, f, limit)
 		}
+		failures += f
 	}
+	return failures
 }
 
 // When one master is away, the failure policy decides for its keys alone.

@@ -4,22 +4,22 @@ if usesSliding > 0 then
   -- The numbers of the policy that was asked last, and the format of its records.
   local last, tag, period, k, limit, span, neverover, formatted, format
 
-  -- product returns a*b exactly, in digits of 2^26 after the first.
-  local function product(a, b)
-    local B = 67108864
-    local a0, b0 = a % B, b % B
-    local a1, b1 = (a - a0) / B, (b - b0) / B
-    local low, mid1, mid2 = a0 * b0, a1 * b0, a0 * b1
-    local digit0 = low % B
-    local mid = mid1 % B + mid2 % B + (low - digit0) / B
-    local digit1 = mid % B
-    return a1 * b1 + (mid1 - mid1 % B) / B + (mid2 - mid2 % B) / B + (mid - digit1) / B, digit1, digit0
-  end
-
   -- atmost reports a*b <= c*d.
   local function atmost(a, b, c, d)
     local x, y = a * b, c * d
     if x < 9007199254740992 and y < 9007199254740992 then return x <= y end
+
+    -- product returns a*b exactly, in digits of 2^26 after the first.
+    local function product(a, b)
+      local B = 67108864
+      local a0, b0 = a % B, b % B
+      local a1, b1 = (a - a0) / B, (b - b0) / B
+      local low, mid1, mid2 = a0 * b0, a1 * b0, a0 * b1
+      local digit0 = low % B
+      local mid = mid1 % B + mid2 % B + (low - digit0) / B
+      local digit1 = mid % B
+      return a1 * b1 + (mid1 - mid1 % B) / B + (mid2 - mid2 % B) / B + (mid - digit1) / B, digit1, digit0
+    end
     local x2, x1, x0 = product(a, b)
     local y2, y1, y0 = product(c, d)
     if x2 ~= y2 then return x2 < y2 end
@@ -65,9 +65,11 @@ if usesSliding > 0 then
 
   -- charge mirrors slidingWindow.Charge and roll.
   local function charge(v, from, n, place, number, start, count, passed)
-    local state, found = pack('>I7I7', start, count + n), reply(v, from, n, place)
+    local k, span, _ = k, span, nil
+    if place ~= last then k, _, span = read('>I7I7I7', numbers, place + 7) end
+    local state = pack('>I7I7', start, count + n)
+    local found = v and sub(v, from, from + 34 + 7 * k) or reply(v, from, n, place)
     if count > 0 and from > 1 then return state, 21, nil, found end
-    local k, _, span = read('>I7I7I7', numbers, place + 7)
     local counts = string.rep('\0', 7 * (passed - 1)) .. sub(v or '', from + (passed > 0 and 28 or 35), from + 34 + 7 * k - 7 * passed)
     return sub(numbers, place - 7, place + 13) .. state .. counts, nil, start + (k + 1) * span, found
   end
