@@ -115,7 +115,7 @@ func (s *clientStream) RecvMsg(m any) error {
 
 // sent returns the status of a call that was not sent, or err.
 func sent(err error) error {
-	var not *rpc.NotSent
+	var not *rpc.NotSentError
 	if errors.As(err, &not) {
 		return status.Error(codes.Code(not.Code), not.Error())
 	}
@@ -123,7 +123,7 @@ func sent(err error) error {
 }
 
 func keyError(err error) error {
-	return sent(&rpc.NotSent{Code: rpc.Internal, Err: fmt.Errorf("its key: %w", err)})
+	return sent(&rpc.NotSentError{Code: rpc.Internal, Err: fmt.Errorf("its key: %w", err)})
 }
 
 // waitOf returns how long a server wants to get no more calls.

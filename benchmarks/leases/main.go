@@ -96,7 +96,7 @@ func measure(ctx context.Context, duration time.Duration, only string) (err erro
 			lines = append(lines, l)
 		}
 	}
-	return os.WriteFile(picture, []byte(draw(lines)), 0o644) //nolint:gosec // a picture for all
+	return os.WriteFile(picture, []byte(draw(lines)), 0o644)
 }
 
 // draw returns bars of the calls and of what is admitted, as an SVG that follows the reader's

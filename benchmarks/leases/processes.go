@@ -60,14 +60,14 @@ func ask(ctx context.Context, name, addr string, duration time.Duration) (err er
 	if err != nil {
 		return err
 	}
-	defer below.Client().Close()
+	defer func() { err = errors.Join(err, below.Client().Close()) }()
 	var store core.Store = below
 	if s.leased {
 		leases, err := lease.New(below, lease.Config{})
 		if err != nil {
 			return err
 		}
-		defer func() { err = errors.Join(err, leases.Close(context.Background())) }()
+		defer func() { err = errors.Join(err, leases.Close(context.WithoutCancel(ctx))) }()
 		store = leases
 	}
 	limiter, err := core.New(store, "api", s.policy)
@@ -136,69 +136,81 @@ func call(ctx context.Context, l *core.Limiter, i int, begin, end time.Time) (ow
 	}
 }
 
+// A worker is one of the processes.
+type worker struct {
+	in  io.Writer
+	out *bufio.Reader
+	end func()
+}
+
+// launch starts a process that asks, and waits until it is ready.
+func launch(ctx context.Context, name, addr string, duration time.Duration) (w worker, err error) {
+	self, err := os.Executable()
+	if err != nil {
+		return w, err
+	}
+	cmd := exec.CommandContext(ctx, self, "-serve", name, "-addr", addr, "-duration", duration.String())
+	cmd.Stderr = os.Stderr
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		return w, err
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return w, err
+	}
+	if err := cmd.Start(); err != nil {
+		return w, err
+	}
+	w = worker{in, bufio.NewReader(out), func() {
+		_ = cmd.Process.Kill() // unless it has ended
+		_ = cmd.Wait()
+	}}
+	if _, err = w.out.ReadString('\n'); err != nil {
+		w.end()
+	}
+	return w, err
+}
+
 // together measures a system with all processes at once.
-func (r *server) together(ctx context.Context, name string, trip, duration time.Duration) (l line, err error) {
+func (s *server) together(ctx context.Context, name string, trip, duration time.Duration) (l line, err error) {
 	l = line{system: name, trip: trip, seconds: duration.Seconds()}
-	if err := r.admin.FlushAll(ctx).Err(); err != nil {
+	if err := s.admin.FlushAll(ctx).Err(); err != nil {
 		return l, err
 	}
-	addr, closeProxy, err := delayed(ctx, r.addr, trip)
+	addr, closeProxy, err := delayed(ctx, s.addr, trip)
 	if err != nil {
 		return l, err
 	}
 	defer closeProxy()
-	self, err := os.Executable()
-	if err != nil {
-		return l, err
-	}
-	var outs []*bufio.Reader
-	var ins []io.Writer
+	var workers []worker
 	for range processes {
-		cmd := exec.CommandContext(ctx, self, "-serve", name, "-addr", addr, "-duration", duration.String())
-		cmd.Stderr = os.Stderr
-		in, err := cmd.StdinPipe()
+		w, err := launch(ctx, name, addr, duration)
 		if err != nil {
 			return l, err
 		}
-		out, err := cmd.StdoutPipe()
-		if err != nil {
-			return l, err
-		}
-		if err := cmd.Start(); err != nil {
-			return l, err
-		}
-		defer func() {
-			if err != nil {
-				_ = cmd.Process.Kill()
-			}
-			_ = cmd.Wait()
-		}()
-		ins, outs = append(ins, in), append(outs, bufio.NewReader(out))
+		defer w.end()
+		workers = append(workers, w)
 	}
-	for _, out := range outs {
-		if _, err := out.ReadString('\n'); err != nil { // it is ready
-			return l, err
-		}
-	}
-	for _, in := range ins {
-		if _, err := io.WriteString(in, "go\n"); err != nil {
+	for _, w := range workers {
+		if _, err := io.WriteString(w.in, "go\n"); err != nil {
 			return l, err
 		}
 	}
 	<-time.After(warmUp + time.Second)
-	before, err := r.calls(ctx)
+	before, err := s.calls(ctx)
 	if err != nil {
 		return l, err
 	}
 	<-time.After(duration - time.Second)
-	after, err := r.calls(ctx)
+	after, err := s.calls(ctx)
 	if err != nil {
 		return l, err
 	}
 	l.calls = int64(float64(after-before) * l.seconds / (l.seconds - 1))
-	for _, out := range outs {
+	for _, w := range workers {
 		var own share
-		if err := json.NewDecoder(out).Decode(&own); err != nil {
+		if err := json.NewDecoder(w.out).Decode(&own); err != nil {
 			return l, err
 		}
 		l.Asked, l.Admitted, l.Leased = l.Asked+own.Asked, l.Admitted+own.Admitted, l.Leased+own.Leased

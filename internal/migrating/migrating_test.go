@@ -299,7 +299,7 @@ func TestGRPC(t *testing.T) {
 	} {
 		healthpb.RegisterHealthServer(test.server, health.NewServer())
 		listener := bufconn.Listen(1 << 20)
-		go test.server.Serve(listener) //nolint:errcheck // until Stop
+		go test.server.Serve(listener) // until Stop
 		defer test.server.Stop()
 		conn, err := grpc.NewClient("passthrough:", grpc.WithTransportCredentials(insecure.NewCredentials()),
 			grpc.WithContextDialer(func(context.Context, string) (net.Conn, error) { return listener.Dial() }))

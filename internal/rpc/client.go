@@ -49,7 +49,7 @@ func NewClient(l *core.Limiter, maxWait, maxBlock time.Duration, retries int) (*
 
 // Do makes a call as soon as it may be sent. The call returns how long the server wants to get no more:
 // 0 if it does not say so. If that is not too long, the call is repeated. An error of Do itself is a
-// [*NotSent].
+// [*NotSentError].
 func (c *Client) Do(ctx context.Context, key string, call func() (wait time.Duration, err error)) error {
 	waiting, cancel := context.WithTimeout(ctx, c.maxWait)
 	defer cancel()
@@ -68,17 +68,17 @@ func (c *Client) Do(ctx context.Context, key string, call func() (wait time.Dura
 	}
 }
 
-// Wait waits until a call may be sent. Its error is a [*NotSent].
+// Wait waits until a call may be sent. Its error is a [*NotSentError].
 func (c *Client) Wait(ctx context.Context, key string) error {
 	switch err := c.gate.Wait(ctx, key); {
 	case err == nil:
 		return nil
 	case errors.Is(err, context.DeadlineExceeded):
-		return &NotSent{DeadlineExceeded, errors.New("it would have to wait too long")}
+		return &NotSentError{DeadlineExceeded, errors.New("it would have to wait too long")}
 	case errors.Is(err, context.Canceled):
-		return &NotSent{Canceled, err}
+		return &NotSentError{Canceled, err}
 	default:
-		return &NotSent{Unavailable, err}
+		return &NotSentError{Unavailable, err}
 	}
 }
 
@@ -87,17 +87,19 @@ func (c *Client) Block(ctx context.Context, key string, wait time.Duration) {
 	c.gate.Block(ctx, key, wait)
 }
 
-// NotSent is the error of a call that was not sent.
-type NotSent struct {
+// NotSentError is the error of a call that was not sent.
+type NotSentError struct {
 	Code Code
 	Err  error
 }
 
 // Error returns the reason.
-func (e *NotSent) Error() string { return fmt.Sprintf("headgate: the call was not sent: %v", e.Err) }
+func (e *NotSentError) Error() string {
+	return fmt.Sprintf("headgate: the call was not sent: %v", e.Err)
+}
 
 // Unwrap returns Err.
-func (e *NotSent) Unwrap() error { return e.Err }
+func (e *NotSentError) Unwrap() error { return e.Err }
 
 // pause waits for a time, or until the context ends.
 func pause(ctx context.Context, d time.Duration) {

@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/url"
+	"strconv"
 	"time"
 
 	"github.com/headgate/headgate/core"
@@ -162,7 +163,7 @@ func (c *Call) request(ctx context.Context) *http.Request {
 		r.Proto, r.ProtoMajor = "HTTP/2.0", 2
 		r.Header, r.Host, r.RemoteAddr, r.TLS = c.Header, c.Host, c.RemoteAddr, c.TLS
 	}
-	return r.WithContext(&callContext{ctx, c})
+	return r.WithContext(&callContext{ctx, c}) //nolint:contextcheck // it is ctx with the call
 }
 
 // A Visit is a call that a guard has decided about.
@@ -335,7 +336,7 @@ func codeOf(ctx context.Context, v nethttp.Verdict) (Code, string) {
 // limitText says what a policy admits.
 func limitText(a core.Answer) string {
 	if a.Window <= 0 {
-		return fmt.Sprint(a.Limit)
+		return strconv.FormatInt(a.Limit, 10)
 	}
 	return fmt.Sprintf("%d in %v", a.Limit, a.Window)
 }
