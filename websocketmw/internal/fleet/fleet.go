@@ -129,6 +129,7 @@ func (f *Fleet) Remove(m *Member) {
 	f.leave(m)
 	f.unpin(m)
 	f.losses.forget(m)
+	f.surplus.leave(m)
 	if len(f.members) > 0 {
 		return
 	}

@@ -336,17 +336,63 @@ func TestSuspectAgainstLook(t *testing.T) {
 	})
 }
 
-// A shedding store takes every slot for one too many, and counts those that are released.
+// While the store is away, only sockets that are open are kept to be looked at, however many come and go.
+func TestEndedAreNotSuspected(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &shedding{Store: newStore(), away: true}
+		w := newWorld(t, s, Config{Shed: true})
+		stays := w.comes(t, "ann")
+		most := 0
+		for i := range 1000 {
+			g := w.comes(t, "ann")
+			time.Sleep(time.Duration(i) * time.Millisecond) // also while the goroutine looks
+			w.leaves(g)
+			w.mu.Lock()
+			most = max(most, w.surplus.suspects.Len())
+			w.mu.Unlock()
+		}
+		if most > 1 {
+			t.Errorf("%d are suspected, and 1 is open", most)
+		}
+		s.back()
+		time.Sleep(time.Minute)
+		if told := stays.heard(); len(told) != 1 {
+			t.Errorf("the socket that stays heard %v", told)
+		}
+		w.leaves(stays)
+	})
+}
+
+// A shedding store takes every slot for one too many, and counts those that are released. While it is
+// away, slots are granted without it.
 type shedding struct {
 	*memstore.Store
 
 	released atomic.Int64
+
+	mu   sync.Mutex
+	away bool
+}
+
+func (s *shedding) isAway() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.away
+}
+
+func (s *shedding) back() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.away = false
 }
 
 func (s *shedding) AcquireSlots(ctx context.Context, claims []store.Claim) (store.Grant, error) {
 	g, err := s.Store.AcquireSlots(ctx, claims)
 	if err == nil {
 		g.Hold = &shedHold{g.Hold, s}
+		if s.isAway() {
+			g.Source = store.SourceLocal
+		}
 	}
 	return g, err
 }
@@ -363,6 +409,9 @@ func (h *shedHold) Release() {
 }
 
 func (h *shedHold) Shed(context.Context) (bool, error) {
+	if h.s.isAway() {
+		return false, core.ErrUnavailable
+	}
 	h.Release()
 	return true, nil
 }

@@ -29,8 +29,8 @@ type Member struct {
 	slot   *core.Slot
 	place  *place // nil: it is on no board
 
-	slotless bool // in shadow mode, or being evicted; the roll's lock guards it
-	suspect  bool // it may be too many; the roll's lock guards it
+	slotless bool          // in shadow mode, or being evicted; the roll's lock guards it
+	suspect  *list.Element // nil: it is not to be looked at; the roll's lock guards it
 }
 
 // Begin makes a Member of a socket whose handshake is being checked. In shadow mode it may be

@@ -4,6 +4,7 @@
 package fleet
 
 import (
+	"container/list"
 	"context"
 	"errors"
 	"math/rand/v2"
@@ -26,7 +27,7 @@ const (
 // all of them after a core.Slot.Doubt. The roll's lock guards it.
 type surplus struct {
 	roll     *roll
-	suspects []*Member
+	suspects list.List     // of members that have not ended
 	looking  bool          // a goroutine looks at the suspects
 	done     chan struct{} // ends the goroutine that waits for a doubt; nil: there is none
 }
@@ -39,6 +40,14 @@ func (x *surplus) enter(m *Member) {
 	if doubt := m.slot.Doubt(); doubt != nil && x.done == nil {
 		x.done = make(chan struct{})
 		go x.watch(m.slot, doubt, x.done)
+	}
+}
+
+// leave forgets a member that has ended.
+func (x *surplus) leave(m *Member) {
+	if m.suspect != nil {
+		x.suspects.Remove(m.suspect)
+		m.suspect = nil
 	}
 }
 
@@ -68,15 +77,14 @@ func (x *surplus) watch(slot *core.Slot, doubt <-chan struct{}, done <-chan stru
 	}
 }
 
-// suspect causes members to be looked at.
+// suspect causes members to be looked at, if they have not ended.
 func (x *surplus) suspect(all ...*Member) {
 	for _, m := range all {
-		if !m.suspect {
-			m.suspect = true
-			x.suspects = append(x.suspects, m)
+		if _, open := x.roll.members[m]; open && m.suspect == nil {
+			m.suspect = x.suspects.PushBack(m)
 		}
 	}
-	if len(x.suspects) > 0 && !x.looking && !x.roll.draining {
+	if x.suspects.Len() > 0 && !x.looking && !x.roll.draining {
 		x.looking = true
 		go x.look()
 	}
@@ -87,10 +95,12 @@ func (x *surplus) suspect(all ...*Member) {
 func (x *surplus) take() (all []*Member) {
 	x.roll.mu.Lock()
 	defer x.roll.mu.Unlock()
-	all, x.suspects = x.suspects, nil
-	for _, m := range all {
-		m.suspect = false
+	for e := x.suspects.Front(); e != nil; e = e.Next() {
+		m := e.Value.(*Member) //nolint:forcetypeassert // there is nothing else
+		m.suspect = nil
+		all = append(all, m)
 	}
+	x.suspects.Init()
 	if x.roll.draining {
 		all = nil
 	}
