@@ -91,18 +91,14 @@ func (f *Fleet) evict(b *board, topic string, o order) func() {
 	}
 }
 
-// withdraw returns a member that holds a slot, or nil, and takes its slot away. In shadow mode its
-// socket stays open without it.
+// withdraw returns a member that holds a slot, or nil, and takes its slot away. Until the socket ends, it
+// stays on the boards, where a CloseAll finds it.
 func (f *Fleet) withdraw(b *board, topic string, number int64) *Member {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	m := b.numbered(topic, number)
-	if m == nil {
-		return nil
-	}
-	m.slotless = true
-	if !f.config.ObserveOnly {
-		f.unpin(m)
+	if m != nil {
+		m.slotless = true
 	}
 	return m
 }

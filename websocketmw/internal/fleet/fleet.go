@@ -147,7 +147,6 @@ func (f *Fleet) unpin(m *Member) {
 	for i := range m.place.elements {
 		f.boards[i].unpin(m, i)
 	}
-	m.place.elements = nil
 }
 
 // Rest ends the listening until the next handshake, which hears of what was announced meanwhile.

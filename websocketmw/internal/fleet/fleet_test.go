@@ -299,6 +299,31 @@ func TestSurplusAgainstEviction(t *testing.T) {
 	}
 }
 
+// CloseAll finds a socket that is being evicted, whose server's reply may still be under way. Nobody else
+// is offered it.
+func TestCloseAllFindsWhoIsBeingEvicted(t *testing.T) {
+	for _, shadow := range []bool{false, true} {
+		w := newWorld(t, newStore(), Config{ObserveOnly: shadow})
+		w.Settled = 0
+		first, _ := w.comes(t, "ann"), w.comes(t, "ann")
+		free := w.evict(w.boards[0], "ann", order{Evicts: offer{Number: 1}, Reason: "now"})
+		if p, err := w.CloseAll(t.Context(), "user", "ann", 4001, "banned"); err != nil || p.Open != 2 {
+			t.Errorf("%d are closed, %v", p.Open, err)
+		}
+		if told := first.heard(); len(told) != 1 || told[0] != "closed banned" {
+			t.Errorf("the one that is being evicted heard %v", told)
+		}
+		if o := w.offer(w.boards[0], store.Heard{Topic: "ann"}); o.Number != 2 {
+			t.Errorf("socket %d is offered", o.Number)
+		}
+		free()
+		w.Remove(&first.Member)
+		if n := w.boards[0].all["ann"].Len(); n != 1 {
+			t.Errorf("%d are on the board", n)
+		}
+	}
+}
+
 // What is suspected when nobody looks is looked at: also what comes when a look ends, or is evicted
 // meanwhile. No suspicion is lost, and none is left when the fleet drains.
 func TestSuspectAgainstLook(t *testing.T) {

@@ -29,7 +29,7 @@ type Member struct {
 	slot   *core.Slot
 	place  *place // nil: it is on no board
 
-	slotless bool          // in shadow mode, or being evicted; the roll's lock guards it
+	slotless bool          // in shadow mode, or evicted; the roll's lock guards it
 	suspect  *list.Element // nil: it is not to be looked at; the roll's lock guards it
 }
 
@@ -51,7 +51,7 @@ type place struct {
 	admitted time.Time
 	number   int64 // in this fleet
 	topics   []hidden.Text
-	elements []*list.Element // nil when the socket is on no board any more
+	elements []*list.Element // one for each board
 
 	evicts *eviction // to be done when the 101 is written; nil: nothing
 	closes *order    // that was heard during the handshake; nil: none
