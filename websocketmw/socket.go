@@ -131,7 +131,7 @@ func (o *owner) Opened() { o.house.fleet.Opened(&o.member) }
 
 // Ended implements [conn.Owner]: it releases the slots.
 func (o *owner) Ended() {
-	o.member.Slot().Release()
+	o.house.fleet.Release(&o.member)
 	o.house.fleet.Remove(&o.member)
 	if f := o.house.notify; f != nil {
 		f((*Socket)(o), Event{Kind: EventClosed})

@@ -57,7 +57,7 @@ func (f *Fleet) takePlace(m *Member) {
 		return done
 	})
 	if !done && !m.socket.Ended() {
-		m.slot.Release()
+		f.Release(m)
 		m.socket.Surplus()
 	}
 }

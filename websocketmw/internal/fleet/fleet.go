@@ -122,7 +122,13 @@ func (f *Fleet) enter(m *Member) bool {
 	return true
 }
 
-// Remove removes a member that was added.
+// Release releases the slot of a member, who is offered to no newcomer any more.
+func (f *Fleet) Release(m *Member) {
+	f.disown(m) // first: a newcomer may have the slot at once, and ask for offers
+	m.slot.Release()
+}
+
+// Remove removes a member that was added, and has released its slot.
 func (f *Fleet) Remove(m *Member) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

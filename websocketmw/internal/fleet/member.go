@@ -29,7 +29,7 @@ type Member struct {
 	slot   *core.Slot
 	place  *place // nil: it is on no board
 
-	slotless bool          // in shadow mode, or evicted; the roll's lock guards it
+	slotless bool          // in shadow mode, or the slot was given up; the roll's lock guards it
 	suspect  *list.Element // nil: it is not to be looked at; the roll's lock guards it
 }
 

@@ -65,6 +65,13 @@ func (r *roll) leave(m *Member) {
 	}
 }
 
+// disown notes that a member gives up its slot, or has: from now on it is offered to no newcomer.
+func (r *roll) disown(m *Member) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	m.slotless = true
+}
+
 // pause waits for d, or until the fleet drains.
 func (r *roll) pause(d time.Duration) {
 	if d <= 0 {

@@ -141,7 +141,7 @@ func (x *surplus) lookAt(all []*Member) (unknown []*Member) {
 		}
 		looks.Go(func() {
 			defer func() { <-free }()
-			if !m.shed() {
+			if !x.shed(m) {
 				mu.Lock()
 				unknown = append(unknown, m)
 				mu.Unlock()
@@ -152,12 +152,13 @@ func (x *surplus) lookAt(all []*Member) (unknown []*Member) {
 	return slices.Concat(rest, unknown)
 }
 
-// shed has the socket shed if it is too many, and reports whether that is known.
-func (m *Member) shed() (known bool) {
+// shed has a member's socket shed if it is too many, and reports whether that is known.
+func (x *surplus) shed(m *Member) (known bool) {
 	ctx, cancel := context.WithTimeout(context.Background(), surplusTimeout)
 	defer cancel()
 	shed, err := m.slot.Shed(ctx)
 	if shed {
+		x.roll.disown(m)
 		m.socket.Surplus()
 	}
 	return err == nil || errors.Is(err, core.ErrClosed)
