@@ -126,8 +126,8 @@ type Config struct {
 
 	// Server names this server to others, in a [Peer]: 1 to 64 bytes of UTF-8, such as the name
 	// of a host. It makes [Guard.Presence] and [Guard.CloseAll] work: over Redis, the guard
-	// then looks for notices of other servers 4 times a second, from its first socket until
-	// [Guard.Shutdown], and a socket takes some 250 bytes more for each rule. If Server is
+	// then looks for notices of other servers 4 times a second, from the first handshake until no
+	// socket is left, and a socket takes some 250 bytes more for each rule. If Server is
 	// empty, there is none of that.
 	Server string
 

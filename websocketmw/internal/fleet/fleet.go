@@ -136,13 +136,10 @@ func (f *Fleet) Remove(m *Member) {
 	f.unpin(m)
 	f.losses.forget(m)
 	f.surplus.leave(m)
-	if len(f.members) > 0 {
-		return
+	if len(f.members) == 0 {
+		f.surplus.stop()
 	}
-	f.surplus.stop()
-	if f.handshakes.Len() == 0 {
-		f.rest()
-	}
+	f.idle()
 }
 
 // unpin takes a member off the boards. The lock is held.
@@ -160,6 +157,13 @@ func (f *Fleet) Rest() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.rest()
+}
+
+// idle rests if there is no socket, and none can come of a handshake. The lock is held.
+func (f *Fleet) idle() {
+	if len(f.members) == 0 && f.handshakes.Len() == 0 {
+		f.rest()
+	}
 }
 
 func (f *Fleet) rest() {

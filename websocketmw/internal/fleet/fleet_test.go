@@ -173,6 +173,31 @@ func TestNothingIsKept(t *testing.T) {
 	}
 }
 
+// A fleet listens while there is a socket or a handshake, whichever ends last.
+func TestRestsWithoutSockets(t *testing.T) {
+	w := newWorld(t, newStore(), Config{})
+	check := func(when string, want bool) {
+		t.Helper()
+		if w.Listens() != want {
+			t.Errorf("%s: listens: %v", when, !want)
+		}
+	}
+	check("at first", false)
+	refused, other := w.begins("ann"), w.begins("bob")
+	w.End(refused)
+	check("a handshake is left", true)
+	w.End(other)
+	check("all were refused", false)
+
+	g := w.comes(t, "ann")
+	check("a socket is left", true)
+	refused = w.begins("ann")
+	w.leaves(g)
+	check("the last socket has ended, a handshake is left", true)
+	w.End(refused)
+	check("it was refused", false)
+}
+
 // together calls functions at the same time, and waits for them.
 func together(all ...func()) {
 	var ready, done sync.WaitGroup

@@ -54,4 +54,5 @@ func (f *Fleet) End(h *Handshake) {
 	for _, b := range f.boards {
 		b.forget(f.mayMean)
 	}
+	f.idle()
 }
