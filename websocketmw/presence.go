@@ -19,7 +19,7 @@ type Presence struct {
 	Held int64
 
 	// Open is how many sockets the servers have that answered: those that are listed, or
-	// that are being closed.
+	// that are being closed. Some may have given up their slots, and not ended yet.
 	Open int
 
 	// Peers are the sockets, the oldest first; of each guard at most the 100 oldest.
