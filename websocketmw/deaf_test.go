@@ -62,6 +62,44 @@ func TestNothingIsReadAfterClose(t *testing.T) {
 	}
 }
 
+// The rest of a frame whose beginning was dropped is dropped too, whatever happens in between: the
+// handler's read deadline passes, or it reads the client's Close frame.
+func TestDroppedFrameIsCut(t *testing.T) {
+	closes := masked(0x88, "\x03\xe8bye")
+	whole := masked(0x82, "abc\x83\xffEVIL")
+	half, rest := whole[:9], whole[9:]
+	for name, sent := range map[string][]byte{"by a deadline": half, "behind a Close frame": slices.Concat(closes, half)} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var read []byte
+				g, p := bubble(t, Config{}, func(c net.Conn) {
+					defer c.Close()
+					for b, end := make([]byte, 64), time.Now().Add(conn.CloseTimeout); time.Now().Before(end); {
+						_ = c.SetReadDeadline(time.Now().Add(time.Second))
+						n, _ := c.Read(b)
+						read = append(read, b[:n]...)
+					}
+				})
+				for _, s := range g.all() {
+					s.Close(4001, "banned")
+				}
+				p.closes()
+				p.send(sent)
+				time.Sleep(2 * time.Second) // deadlines pass
+				p.send(rest)
+				if !bytes.HasPrefix(sent, closes) {
+					p.send(closes)
+				}
+				time.Sleep(conn.CloseTimeout) // the handler returns
+				synctest.Wait()
+				if !bytes.Equal(read, closes) {
+					t.Errorf("%q, not %q", read, closes)
+				}
+			})
+		})
+	}
+}
+
 // A Close frame that RFC 6455 forbids does not reach the handler either, and a client that never
 // answers is cut.
 func TestNoAnswerToClose(t *testing.T) {

@@ -23,11 +23,12 @@ type reader struct {
 	early []byte // to be read first: what the server had already read, or what was held back
 	place frames.Inspector
 	meter meter
+	drops bool // from here on, all but the client's Close frame
 }
 
 // Read reads what the Bounds admit.
 func (r *reader) Read(p []byte) (int, error) {
-	if len(p) == 0 || r.life.spared.Load() {
+	if len(p) == 0 || r.life.spared.Load() && !r.drops {
 		return r.read(p)
 	}
 	if r.meter.over != nil {
@@ -35,7 +36,7 @@ func (r *reader) Read(p []byte) (int, error) {
 	}
 	n, err := r.read(p[:min(len(p), r.life.rules.most)])
 	if n > 0 && r.life.deaf.Load() {
-		if r.place.Between() {
+		if r.drops = r.drops || r.place.Between(); r.drops {
 			return r.readClose(p, n, err)
 		}
 		rest := min(n, r.place.Rest()) // of a frame that the library has begun to read
@@ -109,8 +110,8 @@ func (r *reader) refuse(fault string) {
 }
 
 // readClose is Read once what the client sends is not wanted any more: it reads nothing but the
-// client's Close frame. The first n bytes of p were read already, from a frame's beginning on, with
-// the error.
+// client's Close frame. The first n bytes of p were read already, with the error. The first call is at
+// a frame's beginning.
 func (r *reader) readClose(p []byte, n int, err error) (int, error) {
 	for {
 		var fault string
