@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -23,6 +24,7 @@ type http2Writer struct {
 	header http.Header
 	status int
 	out    *bufio.Writer
+	conn   net.Conn
 	over   bool
 }
 
@@ -56,9 +58,10 @@ func (w *http2Writer) SetReadDeadline(time.Time) error {
 	return nil
 }
 
-func (w *http2Writer) SetWriteDeadline(time.Time) error {
+// SetWriteDeadline ends writes and flushes for which the client leaves no room.
+func (w *http2Writer) SetWriteDeadline(at time.Time) error {
 	w.use()
-	return nil
+	return w.conn.SetWriteDeadline(at)
 }
 
 // An http2Peer is the client of a stream.
@@ -93,7 +96,7 @@ func overHTTP2(t *testing.T, config Config, handler http.HandlerFunc, f func(p *
 		p := &http2Peer{
 			peer:   &peer{t: t, Conn: client, in: bufio.NewReader(client)},
 			guard:  g,
-			writer: &http2Writer{header: make(http.Header), out: bufio.NewWriter(server)},
+			writer: &http2Writer{header: make(http.Header), out: bufio.NewWriter(server), conn: server},
 			begin:  time.Now(), done: make(chan any, 1),
 		}
 		go func() {
@@ -283,4 +286,61 @@ func TestStreamPanics(t *testing.T) {
 			t.Error("the socket is left")
 		}
 	})
+}
+
+// A client that stops reading keeps no slot: however the guard closes the socket, and whoever of the
+// handler's goroutines writes, the handler returns.
+func TestStreamOfClientThatDoesNotRead(t *testing.T) {
+	idle, aged := Config{MaxIdle: time.Minute}, Config{MaxAge: time.Minute}
+	slow := Config{Outbound: Outbound{Timeout: time.Minute}}
+	unsent := Config{Outbound: Outbound{MaxUnsent: 1000}}
+	mute := Config{MaxIdle: time.Minute, NoCloseFrames: true}
+	for _, test := range []struct {
+		name   string
+		config Config
+		act    func(g *Guard)
+		within time.Duration
+	}{
+		{"MaxIdle", idle, nil, time.Minute + conn.CloseTimeout},
+		{"MaxAge", aged, nil, time.Minute + conn.CloseTimeout},
+		{"Timeout", slow, nil, time.Minute + conn.CloseTimeout},
+		{"MaxUnsent", unsent, nil, conn.CloseTimeout},
+		{"NoCloseFrames", mute, nil, time.Minute},
+		{"Close", Config{}, func(g *Guard) { g.all()[0].Close(4000, "why") }, conn.CloseTimeout},
+		{"Shutdown", Config{}, func(g *Guard) { go g.Shutdown(context.Background()) }, conn.CloseTimeout},
+		{"Shutdown at once", Config{}, func(g *Guard) {
+			ctx, cancel := context.WithCancel(context.Background())
+			cancel()
+			_ = g.Shutdown(ctx)
+		}, 0},
+	} {
+		for name, own := range map[string]bool{"the handler writes": true, "another goroutine writes": false} {
+			t.Run(test.name+", "+name, func(t *testing.T) {
+				write := func(w http.ResponseWriter) {
+					for err := error(nil); err == nil; {
+						_, err = w.Write(shortFrame)
+					}
+				}
+				overHTTP2(t, test.config, func(w http.ResponseWriter, r *http.Request) {
+					w.WriteHeader(http.StatusOK)
+					if own {
+						write(w)
+						return
+					}
+					var writer sync.WaitGroup
+					writer.Go(func() { write(w) })
+					io.Copy(io.Discard, r.Body)
+					writer.Wait()
+				}, func(p *http2Peer) {
+					time.Sleep(time.Millisecond) // it writes until there is no room
+					if test.act != nil {
+						test.act(p.guard)
+					}
+					if d := p.over(); d > test.within+100*time.Millisecond {
+						t.Errorf("the handler returned after %v, not %v", d, test.within)
+					}
+				})
+			})
+		}
+	}
 }

@@ -144,6 +144,64 @@ func TestSenderKeepsNothing(t *testing.T) {
 	})
 }
 
+// A blocked writer is that of an HTTP/2 stream whose client does not read: writes take until their
+// deadline is set.
+type blocked struct {
+	silent
+
+	begun    chan struct{}
+	deadline chan time.Time
+}
+
+func (b *blocked) Write([]byte) (int, error) {
+	close(b.begun)
+	<-b.deadline
+	return 0, context.DeadlineExceeded
+}
+
+func (b *blocked) SetWriteDeadline(at time.Time) error {
+	b.deadline <- at
+	return nil
+}
+
+// A handler that returns while another of its goroutines writes is not kept by a client that does not
+// read.
+func TestHandlerReturnsDuringWrite(t *testing.T) {
+	w := &blocked{begun: make(chan struct{}), deadline: make(chan time.Time, 1)}
+	s := newStream(w, httptest.NewRequest(http.MethodConnect, "/", nil), func() {})
+	failed := make(chan error)
+	go func() {
+		_, err := s.Write([]byte("text"))
+		failed <- err
+	}()
+	<-w.begun
+	s.finish()
+	if err := <-failed; !errors.Is(err, context.DeadlineExceeded) {
+		t.Error(err)
+	}
+	if _, err := s.Write([]byte("text")); !errors.Is(err, net.ErrClosed) {
+		t.Error(err)
+	}
+}
+
+// A Close frame that comes after a cut does not wait for the client.
+func TestCloseFrameAfterCut(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client, server := net.Pipe() // nothing is read
+		defer client.Close()
+		l := newLife(t, Rules{})
+		c, _ := around(server, l, nil)
+		c.forget.Stop()
+		l.switched.Store(true)
+		l.Cut() // before the connection is known
+		begin := time.Now()
+		c.sayClose()
+		if d := time.Since(begin); d != 0 {
+			t.Errorf("it took %v", d)
+		}
+	})
+}
+
 // A counting owner counts what happens.
 type counting struct {
 	unaware

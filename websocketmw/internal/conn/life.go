@@ -167,7 +167,7 @@ func (l *Life) Cut() {
 	if l.closing == nil {
 		l.begin(closing{code: frames.CodeGoingAway})
 	}
-	l.closing.end = time.Time{}
+	l.closing.end = time.Now()
 	e := l.ends.Value()
 	l.mu.Unlock()
 	if e != nil {

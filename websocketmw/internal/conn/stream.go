@@ -40,9 +40,12 @@ func (s *stream) using(f func() error) error {
 	return f()
 }
 
-// finish is called when the handler has returned.
+// finish is called when the handler has returned. Writes that others have begun may take CloseTimeout.
 func (s *stream) finish() {
-	s.mu.Lock()
+	if !s.mu.TryLock() {
+		_ = s.control.SetWriteDeadline(time.Now().Add(CloseTimeout))
+		s.mu.Lock()
+	}
 	defer s.mu.Unlock()
 	s.over = true
 }
@@ -59,9 +62,10 @@ func (s *stream) Write(p []byte) (n int, err error) {
 
 func (s *stream) flush() error { return s.using(s.control.Flush) }
 
-// Close ends the handler's reads and its context. The stream itself ends when the handler
-// returns.
+// Close ends the handler's writes, which the client may block, its context and its reads. The stream
+// itself ends when the handler returns.
 func (s *stream) Close() error {
+	_ = s.SetWriteDeadline(time.Now()) // first: finish would make it wait
 	s.cancel()
 	return s.body.Close()
 }
