@@ -2,7 +2,9 @@ package thirdparty
 
 import (
 	"bytes"
+	"context"
 	"crypto/tls"
+	"errors"
 	"io"
 	"net/http"
 	"os"
@@ -108,6 +110,7 @@ func TestHTTP2(t *testing.T) {
 		return
 	}
 	for _, m := range mounts {
+		t.Run(m.name+", of a client that does not read", func(t *testing.T) { stopReading(t, m) })
 		for _, begins := range []string{"by Flush", "by WriteHeader", "by Write"} {
 			t.Run(m.name+" "+begins, func(t *testing.T) {
 				overHTTP2(t, m, func(w http.ResponseWriter, r *http.Request) { echoStream(w, r, begins) })
@@ -230,4 +233,28 @@ func newLimiter(t *testing.T, p core.Policy) *core.Limiter {
 		t.Fatal(err)
 	}
 	return l
+}
+
+// stopReading has a client open a WebSocket and read nothing, and the server shut down at once.
+func stopReading(t *testing.T, m mount) {
+	begun := make(chan struct{})
+	s := newSite(t, m, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		http.NewResponseController(w).Flush()
+		close(begun)
+		for err := error(nil); err == nil; { // until the window is full, and then for ever
+			_, err = io.WriteString(w, welcome)
+		}
+	}), true, websocketmw.Config{})
+	c := newHTTP2Client(t, s.server.Listener.Addr().String())
+	if got := c.connect(1); got != `200"ws";r=0` {
+		t.Fatal("the socket:", got)
+	}
+	<-begun
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := s.guard.Shutdown(ctx); !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	<-s.closed
+	s.balanced()
 }
