@@ -14,7 +14,7 @@ type EventKind uint8
 
 const (
 	// EventClosed: the socket has ended and its slots are released. This is the last
-	// event.
+	// event. It comes when Notify has returned from all others.
 	EventClosed EventKind = iota
 	// EventIdle: the guard closes the socket because of Config.MaxIdle.
 	EventIdle

@@ -105,8 +105,8 @@ func (s *Socket) Close(code int, reason string) { s.life.Close(code, reason) }
 
 // notify calls Notify, unless the socket has ended.
 func (s *Socket) notify(e Event) {
-	if f := s.house.notify; f != nil && !s.life.Ended() {
-		f(s, e)
+	if f := s.house.notify; f != nil {
+		s.life.Tell(func() { f(s, e) })
 	}
 }
 
@@ -117,13 +117,15 @@ type owner Socket
 func kindOf(k conn.Kind) EventKind {
 	return [...]EventKind{
 		conn.Idle: EventIdle, conn.Aged: EventAged, conn.Slow: EventSlow, conn.Forgotten: EventForgotten,
-		conn.Exceeded: EventOver, conn.Invalid: EventInvalid,
+		conn.Exceeded: EventOver, conn.Invalid: EventInvalid, conn.Closed: EventClosed,
 	}[k]
 }
 
 // Happened implements [conn.Owner].
 func (o *owner) Happened(e conn.Event) {
-	(*Socket)(o).notify(Event{kindOf(e.Kind), e.Name, e.Err})
+	if f := o.house.notify; f != nil {
+		f((*Socket)(o), Event{kindOf(e.Kind), e.Name, e.Err})
+	}
 }
 
 // Opened implements [conn.Owner].
@@ -133,9 +135,6 @@ func (o *owner) Opened() { o.house.fleet.Opened(&o.member) }
 func (o *owner) Ended() {
 	o.house.fleet.Release(&o.member)
 	o.house.fleet.Remove(&o.member)
-	if f := o.house.notify; f != nil {
-		f((*Socket)(o), Event{Kind: EventClosed})
-	}
 }
 
 // Within implements [conn.Owner].

@@ -33,13 +33,13 @@ var (
 
 // An Owner is told what happens to a socket. Its methods are called from many goroutines.
 type Owner interface {
-	// Happened is not called after Ended.
+	// Happened is called last with Closed, after Ended, when all other calls have returned.
 	Happened(Event)
 
 	// Opened is called once: the 101 is written.
 	Opened()
 
-	// Ended is called once, at last: the connection is closed.
+	// Ended is called once: the connection is closed.
 	Ended()
 
 	// Within returns a context in which the owner is found.
@@ -66,6 +66,7 @@ type Life struct {
 
 	hijacked bool // mu guards this and what follows
 	ended    bool
+	telling  int // calls of the owner that have not returned
 	mu       sync.Mutex
 	opened   time.Time
 	ends     weak.Pointer[ends]
@@ -183,6 +184,7 @@ func (l *Life) End() {
 		return
 	}
 	l.ended = true
+	l.telling++
 	if l.timer != nil {
 		l.timer.Stop()
 	}
@@ -191,6 +193,7 @@ func (l *Life) End() {
 	}
 	l.mu.Unlock()
 	l.owner.Ended()
+	l.told()
 }
 
 // Ended reports whether the Life has ended.
@@ -391,9 +394,30 @@ func (l *Life) endFor(why Kind, code int, reason string) {
 }
 
 // tell tells the owner, unless the socket has ended.
-func (l *Life) tell(e Event) {
-	if !l.Ended() {
-		l.owner.Happened(e)
+func (l *Life) tell(e Event) { l.Tell(func() { l.owner.Happened(e) }) }
+
+// Tell calls f, which tells of the socket, unless that has ended. If it ends meanwhile, the owner is told
+// so when f has returned.
+func (l *Life) Tell(f func()) {
+	l.mu.Lock()
+	if l.ended {
+		l.mu.Unlock()
+		return
+	}
+	l.telling++
+	l.mu.Unlock()
+	defer l.told()
+	f()
+}
+
+// told is called when a call of the owner has returned. The last one tells that the socket has ended.
+func (l *Life) told() {
+	l.mu.Lock()
+	l.telling--
+	last := l.ended && l.telling == 0
+	l.mu.Unlock()
+	if last {
+		l.owner.Happened(Event{Kind: Closed})
 	}
 }
 

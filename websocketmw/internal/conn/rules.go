@@ -108,4 +108,5 @@ const (
 	Forgotten             // the handler dropped the connection without closing it
 	Exceeded              // the client exceeded a Bound
 	Invalid               // the client sent what RFC 6455 forbids
+	Closed                // it has ended
 )
