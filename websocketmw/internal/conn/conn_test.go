@@ -1,12 +1,15 @@
 package conn
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -200,6 +203,46 @@ func TestCloseFrameAfterCut(t *testing.T) {
 			t.Errorf("it took %v", d)
 		}
 	})
+}
+
+// A switching connection lets others write after every write.
+type switching struct{ recorded }
+
+func (c *switching) Write(p []byte) (int, error) {
+	defer runtime.Gosched()
+	return c.recorded.Write(p)
+}
+
+// Concurrent writes do not interleave, as on any net.Conn, whatever the Rules.
+func TestConcurrentWrites(t *testing.T) {
+	const size = 3 * unsentPiece
+	for name, rules := range map[string]Rules{
+		"no limit":  {NoFollowing: true},
+		"Timeout":   {NoFollowing: true, Timeout: time.Minute},
+		"MaxUnsent": {NoFollowing: true, Timeout: time.Minute, MaxUnsent: 100 * size},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inner, l := new(switching), newLife(t, rules)
+			c, _ := around(inner, l, nil)
+			defer c.Close()
+			l.switched.Store(true)
+			var all sync.WaitGroup
+			for i := range 8 {
+				all.Go(func() {
+					if n, err := c.Write(bytes.Repeat([]byte{byte(i)}, size)); n != size || err != nil {
+						t.Error(n, err)
+					}
+				})
+			}
+			all.Wait()
+			c.slow.drain()
+			for write := range slices.Chunk(inner.written, size) {
+				if whole := bytes.Repeat(write[:1], size); !bytes.Equal(write, whole) {
+					t.Fatal("a write has bytes of another")
+				}
+			}
+		})
+	}
 }
 
 // A counting owner counts what happens.

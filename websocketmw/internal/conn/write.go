@@ -35,8 +35,8 @@ func (w *writer) follows() bool { return !w.life.rules.NoFollowing }
 
 // Write writes what the library does, and the guard's Close frame at the end of a frame.
 func (w *writer) Write(p []byte) (int, error) {
-	if !w.follows() && w.life.switched.Load() {
-		return w.send(p)
+	if !w.follows() && w.slow == nil && w.life.switched.Load() {
+		return w.inner.Write(p)
 	}
 	n, err := w.write(p)
 	w.trySendClose()
