@@ -112,7 +112,7 @@ func (c *Conn) RemoteAddr() net.Addr { return c.reader.inner.RemoteAddr() }
 // handler returns. Further calls only close the connection again. What is unsent under
 // MaxUnsent is sent first, in the background.
 func (c *Conn) Close() error {
-	if !c.reader.life.http2 && c.slow.closeLater() {
+	if !c.reader.life.http2 && c.slow.closeLater(c) {
 		c.forget.Stop()
 		return nil
 	}

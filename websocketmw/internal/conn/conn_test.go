@@ -245,6 +245,35 @@ func TestConcurrentWrites(t *testing.T) {
 	}
 }
 
+// A connection that is closed in the background can be cut, although nobody else has it any more.
+func TestCutOfForgottenThatSends(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client, server := net.Pipe() // nothing is read
+		defer client.Close()
+		l := newLife(t, Rules{MaxUnsent: 1000})
+		func() {
+			c, _ := around(server, l, nil)
+			c.begins()
+			l.switched.Store(true)
+			if _, err := c.Write([]byte("unsent")); err != nil {
+				t.Error(err)
+			}
+			if err := c.Close(); err != nil {
+				t.Error(err)
+			}
+		}()
+		synctest.Wait()
+		for range 3 {
+			runtime.GC()
+		}
+		l.Cut()
+		synctest.Wait()
+		if !l.Ended() {
+			t.Error("it has not ended")
+		}
+	})
+}
+
 // A counting owner counts what happens.
 type counting struct {
 	unaware

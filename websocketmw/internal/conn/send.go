@@ -14,7 +14,7 @@ import (
 const unsentPiece = 32 << 10 // bytes that are sent at once
 
 // A sender sends what is written, within the limits of the Rules on how far a client may fall behind.
-// It does not keep the Conn reachable.
+// It does not keep the Conn reachable before that is closed.
 type sender struct {
 	writes
 
@@ -25,10 +25,10 @@ type sender struct {
 	mu      sync.Mutex
 	changed sync.Cond
 	unsent  []byte
-	sending int  // bytes of the current write
-	running bool // a goroutine sends
-	over    bool // a write has found too much unsent
-	closing bool // the connection is to be closed when all is sent
+	sending int   // bytes of the current write
+	running bool  // a goroutine sends
+	over    bool  // a write has found too much unsent
+	closing *Conn // is to be closed when all is sent; the Life, which may cut it before, finds it until then
 	err     error
 }
 
@@ -71,7 +71,7 @@ func (s *sender) write(p []byte, urgent bool) (int, error) {
 		s.err = net.ErrClosed
 		go s.cut()
 	}
-	if s.err != nil || s.closing {
+	if s.err != nil || s.closing != nil {
 		return 0, net.ErrClosed
 	}
 	s.unsent = append(s.unsent, p...)
@@ -140,14 +140,13 @@ func (s *sender) send() {
 	s.changed.Broadcast()
 	closing := s.closing
 	s.mu.Unlock()
-	if closing {
-		s.cut()
+	if closing != nil {
+		_ = closing.shut()
 	}
 }
 
-// closeLater has the connection closed when all is sent, and reports whether there is something
-// to send.
-func (s *sender) closeLater() bool {
+// closeLater has c closed when all is sent, and reports whether there is something to send.
+func (s *sender) closeLater(c *Conn) bool {
 	if !s.queues() {
 		return false
 	}
@@ -156,8 +155,8 @@ func (s *sender) closeLater() bool {
 	if !s.running || s.err != nil {
 		return false
 	}
-	if !s.closing {
-		s.closing = true
+	if s.closing == nil {
+		s.closing = c
 		_ = s.inner.SetReadDeadline(time.Now()) // reads end now
 		_ = s.inner.SetWriteDeadline(time.Now().Add(CloseTimeout))
 	}
