@@ -79,7 +79,7 @@
 //	the upgrade is checked      rates are charged, slots are taken; or it is refused
 //	the handler upgrades        the 101 is written; the Socket is open, the guard between it and the library
 //	the client sends, reads     within Inbound and Outbound, MaxIdle and MaxAge
-//	somebody closes             the handler, the client, or the guard with a Close frame, and after 5 seconds without
+//	somebody closes             the handler, the client, or the guard with a Close frame; if it is not closed 5 seconds later, the guard closes without one
 //	the connection is closed    the slots are released, [EventClosed]
 //
 // # How long a slot is held

@@ -50,14 +50,17 @@ type collected struct {
 	slow *sender
 }
 
-// forgotten ends a socket whose Conn was collected.
+// forgotten ends a socket whose Conn was collected. It does not block: all cleanups of the process wait
+// for one.
 func (of collected) forgotten() {
-	of.life.tell(Event{Kind: Forgotten})
-	if of.slow != nil { // which may still send
-		of.slow.fail()
-		_ = of.slow.inner.Close()
-	}
-	of.life.End()
+	go func() {
+		of.life.tell(Event{Kind: Forgotten})
+		if of.slow != nil { // which may still send
+			of.slow.fail()
+			_ = of.slow.inner.Close() // TLS may take seconds
+		}
+		of.life.End()
+	}()
 }
 
 // around returns a Conn, and the connection for the library. The header has the guard's fields.

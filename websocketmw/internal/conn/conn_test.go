@@ -274,6 +274,35 @@ func TestCutOfForgottenThatSends(t *testing.T) {
 	})
 }
 
+// A lingering connection takes its time to close, as TLS may.
+type lingering struct {
+	recorded
+
+	gone chan struct{}
+}
+
+func (c *lingering) Close() error {
+	<-c.gone
+	return nil
+}
+
+// The runtime's cleanups do not wait for a connection that takes its time to close.
+func TestForgottenDoesNotBlock(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		inner, l := &lingering{gone: make(chan struct{})}, newLife(t, Rules{MaxUnsent: 1000})
+		collected{l, newSender(inner, l)}.forgotten()
+		synctest.Wait()
+		if l.Ended() {
+			t.Error("it has ended before its connection is closed")
+		}
+		close(inner.gone)
+		synctest.Wait()
+		if !l.Ended() {
+			t.Error("it has not ended")
+		}
+	})
+}
+
 // A counting owner counts what happens.
 type counting struct {
 	unaware
