@@ -38,6 +38,7 @@ type limiter struct {
 	numbers  any      // the tags and numbers of the policies, a string
 	words    int      // of the states that are read and written whole
 	logs     int      // the number of the others: long logs
+	denied   int      // how many of these count refused attempts
 }
 
 // prepared returns what the backend keeps with a limiter.
@@ -75,6 +76,7 @@ func (b *backend) Prepare(prepared *store.Limiter) error {
 		}
 		if p.form == formInParts {
 			l.logs++
+			l.denied += int(p.denied)
 		} else {
 			l.words += policy.Step.MaxWords()
 		}

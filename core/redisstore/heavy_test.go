@@ -19,6 +19,7 @@ import (
 func TestWeights(t *testing.T) {
 	s := away(t, Config{})
 	log := newLimiter(t, s, "log", core.SlidingLog(core.PerHour(maxLog)))
+	denied := newLimiter(t, s, "denied", core.SlidingLog(core.PerHour(maxLog)).CountDenied())
 	fine := newLimiter(t, s, "fine", core.SlidingWindow(core.PerDay(10)).Resolution(1000))
 	plain := newLimiter(t, s, "plain", core.FixedWindow(core.PerDay(10)))
 	two := newLimiter(t, s, "two", core.FixedWindow(core.PerDay(10)).Named("a"), core.FixedWindow(core.PerHour(10)).Named("b"))
@@ -37,6 +38,7 @@ func TestWeights(t *testing.T) {
 		"large charges":       {log, store.Allow, 10_000, 0, 0, 0},
 		"extra units":         {log, store.Allow, 1, 10_000, 0, 0},
 		"peeks":               {log, store.Peek, 10_000, 0, 0, 128},
+		"peeks of refusals":   {denied, store.Peek, 3000, 0, 0, 2}, // as if they were counted
 		"refunds":             {log, store.Settle, 10_000, 0, 0, 128},
 		"settlements upwards": {log, store.Settle, 1, 2, 0, 0},
 		"rings known to grow": {log, store.Allow, 1, 0, 3000, 2},

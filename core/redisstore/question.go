@@ -36,13 +36,16 @@ func (b *backend) words(q *question) int {
 	words := q.Work
 	for i := range q.Charges {
 		n, units := b.prepared(q.Charges[i].Limiter), q.Charges[i].N+extra(q)
+		logs := n.logs
 		switch {
 		case q.Mode == store.Settle && q.Charges[i].Actual > units:
 			units = maxLog // and perhaps another ring
-		case q.Mode == store.Settle, q.Mode == store.Peek:
-			units = 0
+		case q.Mode == store.Settle:
+			logs = 0
+		case q.Mode == store.Peek: // which shows what a refusal would leave
+			logs = n.denied
 		}
-		words += n.words + n.logs*int(units)
+		words += n.words + logs*int(units)
 	}
 	return words
 }

@@ -77,24 +77,32 @@ func TestPoliciesAreAddedAndTakenAway(t *testing.T) {
 func TestRecordsAreDropped(t *testing.T) {
 	server := redistest.Start(t)
 	s := open(t, Config{Failure: FailClosed, RefusalTTL: -1}, server.Addr())
-	long, short := core.FixedWindow(per(10_000, 400*day)).Named("long"), core.FixedWindow(per(1000, 500*time.Millisecond)).Named("short")
-	both, one := newLimiter(t, s, "api", short, long), newLimiter(t, s, "api", long)
-	allow(t, both, "k", 1)
-	name := s.cell(t, one, "k")
-	if ttl := number(t, server, "PTTL", name); ttl < 1000 {
-		t.Errorf("a life of %d ms", ttl)
-	}
-	length := func() int64 { return number(t, server, "STRLEN", name) }
-	if n := length(); n != 7+2*28 {
-		t.Errorf("%d bytes", n)
-	}
-	calls := int64(1)
-	eventually(t, "the record is dropped", func() bool {
-		calls++
-		allow(t, one, "k", 1)
-		return length() == 7+28
-	})
-	if d := allow(t, both, "k", 1); d.Answer(0).Remaining != 999 || d.Answer(1).Remaining != 10_000-calls-1 {
-		t.Errorf("%s", describe(&d))
+	rate := per(1000, 500*time.Millisecond)
+	for name, policy := range map[string]core.Policy{
+		"fixed": core.FixedWindow(rate), "sliding": core.SlidingWindow(rate).Resolution(1),
+		"bucket": core.TokenBucket(rate, 1000), "interval": core.MinInterval(500 * time.Millisecond),
+	} {
+		t.Run(name, func(t *testing.T) {
+			long, short := core.FixedWindow(per(10_000, 400*day)).Named("long"), policy.Named("short")
+			both, one := newLimiter(t, s, name, short, long), newLimiter(t, s, name, long)
+			allow(t, both, "k", 1)
+			cell := s.cell(t, one, "k")
+			if ttl := number(t, server, "PTTL", cell); ttl < 1000 {
+				t.Errorf("a life of %d ms", ttl)
+			}
+			length := func() int64 { return number(t, server, "STRLEN", cell) }
+			if n := length(); n <= 7+28 {
+				t.Errorf("%d bytes", n)
+			}
+			calls := int64(1)
+			eventually(t, "the record is dropped", func() bool {
+				calls++
+				allow(t, one, "k", 1)
+				return length() == 7+28
+			})
+			if d := allow(t, both, "k", 1); d.Answer(0).Remaining != policy.Limit()-1 || d.Answer(1).Remaining != 10_000-calls-1 {
+				t.Errorf("%s", describe(&d))
+			}
+		})
 	}
 }

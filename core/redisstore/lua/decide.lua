@@ -109,7 +109,7 @@ local function decide(pos, piece, allowed, granted, begin, v)
   end
   allowed = allowed and admitted and mode ~= 2 -- REFUSE
   if granted > 0 and allowed then granted = rare.room(step, own, at, n, n + granted, place, number) - n end
-  if form == 3 and not others and mode ~= 1 and (allowed or denied == 1) then
+  if form == 3 and not others and (mode ~= 1 and allowed or denied == 1) then -- a PEEK shows a refusal
     work = work + step.grows(n + granted, place, a, b, c, d, e)
   end
   local changed, from, upto, till

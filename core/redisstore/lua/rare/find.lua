@@ -9,8 +9,8 @@ local function records(v, i, f)
   end
 end
 
--- counts reports whether a record is not fresh. Of an algorithm that is not known here, as another release
--- may have it, it is taken for one that counts.
+-- counts reports whether a record is not fresh, also of an algorithm that no question uses. Of one that
+-- only another release has, it is taken for one that counts.
 local function counts(tag, v)
   local step = steps[tag / LENGTHS % 8]
   if not step then return true end

@@ -1,6 +1,7 @@
 -- What settlements and states of other parameters need of a fixed window.
-if usesFixed > 0 then
-  local step = steps[2]
+do
+  local step = steps[2] or {} -- which has no more if no question uses it, but a record is of it
+  steps[2] = step
 
   -- window returns the period of a state, its start and count, and its beginning.
   local function window(v)

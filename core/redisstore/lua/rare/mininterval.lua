@@ -1,7 +1,8 @@
 -- What settlements and states of other parameters need of a minimum interval. It has no max, as it
 -- counts calls.
-if usesIntervals > 0 then
-  local step = steps[5]
+do
+  local step = steps[5] or {} -- which has no more if no question uses it, but a record is of it
+  steps[5] = step
 
   step.alike = 7
 

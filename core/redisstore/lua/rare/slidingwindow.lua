@@ -1,6 +1,7 @@
 -- What settlements and states of other parameters need of a sliding window.
-if usesSliding > 0 then
-  local step = steps[3]
+do
+  local step = steps[3] or {} -- which has no more if no question uses it, but a record is of it
+  steps[3] = step
 
   step.alike = 14
 

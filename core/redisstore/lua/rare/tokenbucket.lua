@@ -1,7 +1,8 @@
 -- What settlements and states of other parameters need of a token bucket. Its state under any
 -- parameters is a record without the tag.
-if usesBuckets > 0 then
-  local step = steps[1]
+do
+  local step = steps[1] or {} -- which has no more if no question uses it, but a record is of it
+  steps[1] = step
 
   -- muldiv returns x*y/z and the remainder, for x <= z <= 2^52, y < 2^53: by long multiplication.
   local function muldiv(x, y, z)
