@@ -86,11 +86,9 @@ func (g *Guard) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 			}
 			v.End(message, err, code)
 		}()
-		response, err = next(v.Context, r) //nolint:contextcheck // it is that of ctx
-		if code = codeOf(err); err == nil {
+		response, err = next(v.Context, r)  //nolint:contextcheck // it is that of ctx
+		if code = codeOf(err); err == nil { // an error may be that of other calls too
 			add(response.Header(), v.Fields)
-		} else if e := new(connect.Error); errors.As(err, &e) {
-			add(e.Meta(), v.Fields)
 		}
 		return response, err
 	}

@@ -29,13 +29,16 @@ const (
 	bidi  = "/test.Service/Bidi"
 )
 
+// errNothing is one error for all calls, as handlers may have it.
+var errNothing = connect.NewError(connect.CodeNotFound, errors.New("nothing"))
+
 // do does what the message says, and answers with it.
 func do(_ context.Context, r *connect.Request[text]) (*connect.Response[text], error) {
 	switch r.Msg.GetValue() {
 	case "panic":
 		panic(http.ErrAbortHandler)
 	case "fail":
-		return nil, connect.NewError(connect.CodeNotFound, errors.New("nothing"))
+		return nil, errNothing
 	}
 	return connect.NewResponse(r.Msg), nil
 }
@@ -350,5 +353,22 @@ func TestClient(t *testing.T) {
 	}
 	if _, err := connectmw.NewClient(connectmw.ClientConfig{}); err == nil {
 		t.Error("a client without a limiter")
+	}
+}
+
+// A handler's error is its own: calls that share it add nothing to it.
+func TestErrorsOfHandlers(t *testing.T) {
+	url, client := start(t, connectmw.Config{Rules: []connectmw.Rule{{Key: connectmw.Peer(), Limiter: limiter(t, "api", core.SlidingLog(core.PerHour(100)))}}})
+	var group sync.WaitGroup
+	for range 10 {
+		group.Go(func() {
+			if _, err := call(t.Context(), url, client, "fail", nil); connect.CodeOf(err) != connect.CodeNotFound {
+				t.Error(err)
+			}
+		})
+	}
+	group.Wait()
+	if len(errNothing.Meta()) > 0 {
+		t.Errorf("%v", errNothing.Meta())
 	}
 }

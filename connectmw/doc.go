@@ -14,7 +14,8 @@
 // otherwise it is made of what they get, and has no TLS. Keys that believe proxies, and [TLSSubject],
 // need Requests.
 //
-// Refusals, streams and what is exempt are those of package grpcmw. The metadata of a refusal are in the
+// Refusals, streams and what is exempt are those of package grpcmw, but the error of a unary handler has no
+// RateLimit fields: it belongs to the handler. The metadata of a refusal are in the
 // Meta of the error: clients of gRPC find them in the trailer, those of Connect in the header of a unary
 // response, whose status is 429. The details of the error are google.rpc.RetryInfo and
 // google.rpc.QuotaFailure in all protocols, also for browsers.
