@@ -51,10 +51,10 @@ func TestNumbersInLua(t *testing.T) {
 		t.Errorf("%d algorithms", scripted)
 	}
 	for _, want := range []string{
-		fmt.Sprintf("byte(questions, 1, %d)", scripted+1),
+		fmt.Sprintf("string.byte(questions, 1, %d)", scripted+1),
 		fmt.Sprintf("local question = %d ", scripted+2),
 		fmt.Sprintf("local BEGINNING = %d ", step.WordBytes+29+step.WordBytes*nearEntries),
-		fmt.Sprintf("try('GETRANGE', key, 0, %d)", step.WordBytes+29+step.WordBytes*nearEntries-1),
+		fmt.Sprintf("redis.pcall('GETRANGE', key, 0, %d)", step.WordBytes+29+step.WordBytes*nearEntries-1),
 		fmt.Sprintf("256 * high + low, pos + %d\n", cellBytes),
 		fmt.Sprintf("if work > %d then", maxWords),
 		fmt.Sprintf("local LENGTHS = %d ", 1<<lengthBits),

@@ -90,7 +90,7 @@ func (b *backend) add(c *call, q *question) {
 		c.number(more)
 	}
 	one := cell{
-		mode: modeOf(q.Mode), left: parts(q),
+		mode: modeOf(q.Mode), more: parts(q),
 		single: len(q.Charges) == 1 && len(b.prepared(q.Charges[0].Limiter).suffixes) == 1,
 	}
 	for i := range q.Charges {
@@ -100,7 +100,7 @@ func (b *backend) add(c *call, q *question) {
 		l := b.prepared(charge.Limiter)
 		one.place, one.n = c.add(l), charge.N
 		for j := range l.policies {
-			one.left--
+			one.more--
 			one.value = names[l.policies[j].value]
 			one.place = c.cell(&l.policies[j], &one)
 			if q.Mode == store.Settle {

@@ -106,7 +106,7 @@ const cellBytes = 10
 // A cell is what the script is told about one, beside its policy.
 type cell struct {
 	mode   byte
-	left   int    // cells of the question that follow
+	more   int    // cells of the question that follow
 	value  string // where its state is
 	place  int    // where the policy's tag and numbers are, from 0
 	n      int64  // units
@@ -115,15 +115,15 @@ type cell struct {
 
 // cell adds one. It returns where the tag of the next policy of the limiter is.
 func (c *call) cell(p *policy, of *cell) (next int) {
-	numbers, apart, n := of.place+step.WordBytes+1, byte(1), byte(0)
+	place, apart, n := of.place+1, byte(1), byte(0)
 	if of.single {
 		apart = 0
 	}
 	if of.n < 256 && of.mode != modeSettle {
 		n = byte(of.n)
 	}
-	c.questions = append(c.questions, of.mode, byte(of.left), p.algorithm, p.denied, byte(p.form), c.key(of.value),
-		byte(numbers>>8), byte(numbers), n, apart)
+	c.questions = append(c.questions, of.mode, byte(of.more), p.algorithm, p.denied, byte(p.form), c.key(of.value),
+		byte(place>>8), byte(place), n, apart)
 	if n == 0 {
 		c.number(of.n)
 	}

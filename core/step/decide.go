@@ -59,6 +59,8 @@ func (c *Cell) Variants() []Variant { return append([]Variant{c.Own}, c.Others..
 //  5. keep what has changed, and count a charge under the other parameters of the key;
 //  6. read what is left.
 //
+// Steps 5 and 6 do not depend on each other: the script of redisstore reads before it keeps.
+//
 // Up to extra units are charged beyond those of each cell: the largest number that all cells
 // admit, which is granted. Extra has no part in a refusal. A refusal changes no cell but those of
 // which several variants exist, which the clock has left ahead, or which count refused attempts.

@@ -29,14 +29,14 @@
 -- number of words: to lay out so many anew is too much for this call, which has other questions;
 -- nothing was written for this one, and it is to be sent again.
 --
--- What a server takes for a decision is the instructions of its Lua machine, most of all calls, and
--- variables that functions share: each that a function reads is an instruction, and to define it takes as
--- long as to call it. So numbers such as the modes are written out, the functions of an algorithm are
+-- What a server takes for a decision is the instructions of its Lua machine, most of all calls, tables
+-- that grow, and the definition of functions: of each, and of each variable that it shares with
+-- others. So numbers such as the modes are written out; tables are made as large as one question needs;
+-- what a question calls but once, such as redis.call, is no local. The functions of an algorithm are
 -- defined if a question uses it, and those in rare after a question has needed one: decide.lua
 -- returns before, if none has. scripts/instructions counts.
 
-local byte, sub = string.byte, string.sub
-local call, try = redis.call, redis.pcall
+local sub = string.sub
 
 -- Numbers are stored as words of 7 bytes, big endian: every integer up to 2^53-1. Some of a log
 -- have 2. read('>I7I7', v, i) returns two words from byte i on, and perhaps a value more;
@@ -51,7 +51,7 @@ else
     for k = 1, (#format - 1) / 2 do
       local x = 0
       for _ = 1, tonumber(sub(format, 2 * k + 1, 2 * k + 1)) do
-        x, i = x * 256 + byte(v, i), i + 1
+        x, i = x * 256 + string.byte(v, i), i + 1
       end
       out[k] = x
     end
@@ -76,28 +76,31 @@ local now
 if ARGV[1] ~= '' then -- in tests, whose clock is not the server's
   now = tonumber(ARGV[1])
 else
-  local t = call('TIME')
+  local t = redis.call('TIME')
   now = t[1] * 1000000 + t[2]
 end
 
-local keys, questions, numbers = KEYS, ARGV[2], ARGV[3]
-local usesBuckets, usesFixed, usesSliding, usesLogs, usesIntervals, alone = byte(questions, 1, 6)
+local questions, numbers = ARGV[2], ARGV[3]
+local usesBuckets, usesFixed, usesSliding, usesLogs, usesIntervals, alone = string.byte(questions, 1, 6)
 
--- steps has the functions of each algorithm that is used. They mirror those of step.Step. place is where
--- the policy's numbers are in numbers: words, in the order of Step.Constants, and before them the tag
--- of its record. v has the record from byte from on, or is false if there is none; number is that of
--- its key, whose value may be longer than v. If from is 1, find has made the record: all of it is
--- there, and it is not ahead of now. A state is up to six numbers, which only its algorithm understands.
+-- steps has the functions of each algorithm that is used. They mirror those of step.Step. At byte place of
+-- numbers is the tag of the policy's record, and behind it are the policy's numbers: words, in the order
+-- of Step.Constants. v has the record from byte from on, or is false if there is none. It is stored
+-- there if from is more than 1. At byte 1 it is one that find has made: it is not ahead of now, and all
+-- of it is to be written. number is that of the key, whose value may be longer than v. A state is up to six
+-- numbers, which only its algorithm understands.
 --
 --   admits(v, from, n, place, number): whether n units fit, the last byte of the record, and the state.
 --     Whether is nil if the record is not of these parameters, or is ahead of now by more than
 --     Step.Window. Whatever else it holds, admits raises no error and takes no longer.
 --   charge(v, from, n, place, number, ...): what changes if n units are charged to the state, which
---     admits has returned for n: bytes, and behind how many of the record they replace as many; or the
---     record, and nil; or of a long log parts, as save wants them. If from is 1, it is the record. Then
---     until when the state counts, if that is later than before; and the reply.
+--     admits has returned for n. It returns five values:
+--       new: the bytes that change, or the whole record; of a long log it may be parts, as save wants them
+--       left, right: which bytes of v become new; nil if new is the whole record
+--       ends: until when the state counts, if that is later than before
+--       reply: what step.ReadTwin expects
 --   refuse(v, from, n, place, number, ...): the same for attempts that count as refused
 --   reply(v, from, n, place, number, allowed, ...): the reply if nothing is charged
 --   grows(n, place, ...): the words that a charge lays out anew; of a log
-local steps = {}
+local steps = {nil, nil, nil, nil, nil}
 

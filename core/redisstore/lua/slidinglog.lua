@@ -17,7 +17,7 @@ if usesLogs > 0 then
   function entry(v, from, number, first, size, i)
     from = from + HEAD + 7 * ((first + i) % size)
     if from <= #v then return (read('>I7', v, from)) end
-    local word = call('GETRANGE', keys[number], from - 1, from + 5)
+    local word = redis.call('GETRANGE', KEYS[number], from - 1, from + 5)
     return #word == 7 and (read('>I7', word, 1)) or 0
   end
 
@@ -37,22 +37,22 @@ if usesLogs > 0 then
   -- grown mirrors slidingLog.grow: the ring in its new size, oldest entry first.
   local function grown(v, from, number, first, count, old, size)
     if not v then return string.rep('\0', 7 * size) end
-    if #v < from - 1 + HEAD + 7 * old then v = call('GET', keys[number]) end
+    if #v < from - 1 + HEAD + 7 * old then v = redis.call('GET', KEYS[number]) end
     local ring = from + HEAD
     local straight = math.min(count, old - first)
     local live = sub(v, ring + 7 * first, ring - 1 + 7 * (first + straight)) .. sub(v, ring, ring - 1 + 7 * (count - straight))
     return live .. string.rep('\0', 7 * size - #live)
   end
 
-  -- push mirrors slidingLog.push. It returns what changes, as charge does.
+  -- push mirrors slidingLog.push. It returns new, left, right, as charge does.
   function push(v, from, number, period, most, first, count, size, n, newest)
     local oldest = count == 0 and newest or entry(v, from, number, first, size, 0)
-    local ring
+    local stored, ring = from > 1, nil
     if not v or count + n > size then
       local old = size
       if count + n > size then size = math.max(count + n, math.min(2 * size, most)) end
       ring, first = grown(v, from, number, first, count, old, size), 0
-    elseif from == 1 then
+    elseif not stored then
       ring = sub(v, from + HEAD)
     end
     local at, one = (first + count) % size, pack('>I7', newest)
@@ -63,24 +63,25 @@ if usesLogs > 0 then
       return head .. string.rep(one, wrapped) .. sub(ring, 1 + 7 * wrapped, 7 * at) .. entries .. sub(ring, 1 + 7 * (at + straight))
     end
     local behind = from - 1 + HEAD + 7 * at
-    if wrapped == 0 and behind < BEGINNING then return head .. sub(v, from + HEAD, behind) .. entries, 0 end
-    return {from - 1, head, behind, entries, from - 1 + HEAD, string.rep(one, wrapped)}
+    if wrapped == 0 and behind < BEGINNING then return head .. sub(v, from + HEAD, behind) .. entries, from, behind + #entries end
+    return {from - 1, head, behind, entries, from - 1 + HEAD, string.rep(one, wrapped)}, from, from - 1
   end
 
-  -- The numbers of the policy that was asked last.
-  local last, period, limit
+  -- The policy that was asked, and its numbers.
+  local asked, period, limit
 
   -- admits mirrors slidingLog.Admits. It returns what the header has, without the entries that have
   -- expired: most, first, count, newest, size, oldest.
   local function admits(v, from, n, place, number)
-    if place ~= last then last, period, limit = place, read('>I7I7', numbers, place) end
+    if place ~= asked then asked, period, limit = place, read('>I7I7', numbers, place + 7) end
+    local stored = from > 1
     if not v then return n <= limit, 0, limit, 0, 0, 0, limit < 4 and limit or 4, 0 end
     if #v < from + HEAD then return end
     local of, newest, oldest, most, first, count, size = read(HEADER, v, from)
     local length = from - 1 + HEAD + 7 * size
     if of ~= period or first >= size or count > size or most > MAXLOG then return end
     if #v ~= length and (#v ~= BEGINNING or #v > length or size > MAXLOG) then return end
-    if newest - now > of and from > 1 then return end
+    if stored and newest - now > of then return end
     if most < limit then most = limit end
     if count > 0 then
       local cut = (now > newest and now or newest) - period
@@ -91,7 +92,7 @@ if usesLogs > 0 then
         if count > 0 then oldest = entry(v, from, number, first, size, 0) end
       end
     end
-    if most > limit and count == 0 and from > 1 and (newest <= now or entry(v, from, number, first, size, -1) + period <= now) then
+    if stored and most > limit and count == 0 and (newest <= now or entry(v, from, number, first, size, -1) + period <= now) then
       most = limit -- what it is kept for is over
     end
     return n <= limit - count, #v, most, first, count, newest, size, oldest
@@ -99,21 +100,22 @@ if usesLogs > 0 then
 
   -- charge mirrors slidingLog.Charge.
   local function charge(v, from, n, place, number, most, first, count, newest, size, oldest)
-    if place ~= last then last, period, limit = place, read('>I7I7', numbers, place) end
+    if place ~= asked then asked, period, limit = place, read('>I7I7', numbers, place + 7) end
     local latest = now > newest and now or newest
     if count == 0 then oldest = latest end
     local head = pack(HEADER, period, latest, oldest, most, first, count + n, size)
     local behind = from - 1 + HEAD + 7 * ((first + count) % size)
-    if n == 1 and v and count < size and from > 1 and behind < BEGINNING then -- as push does, which is for the rest
-      return head .. sub(v, from + HEAD, behind) .. sub(head, 8, 14), 0, latest + period, head
+    local stored = from > 1
+    if stored and v and n == 1 and count < size and behind < BEGINNING then -- as push does, which is for the rest
+      return head .. sub(v, from + HEAD, behind) .. sub(head, 8, 14), from, behind + 7, latest + period, head
     end
-    local new, skip = push(v, from, number, period, most, first, count, size, n, latest)
-    return new, skip, latest + period, head
+    local new, left, right = push(v, from, number, period, most, first, count, size, n, latest)
+    return new, left, right, latest + period, head
   end
 
   -- refuse mirrors slidingLog.Refuse.
   local function refuse(v, from, n, place, number, most, first, count, newest, size)
-    local period, limit = read('>I7I7', numbers, place)
+    local period, limit = read('>I7I7', numbers, place + 7)
     local units = math.min(n, limit)
     local latest, gone = math.max(now, newest), math.max(count + units - math.max(limit, count), 0)
     first, count = (first + gone) % size, count - gone
@@ -121,14 +123,14 @@ if usesLogs > 0 then
     local one, wait = math.max(count + units - limit, 0), math.max(count + 2 * units - limit, 0)
     one = one < count and entry(v, from, number, first, size, one) or latest
     wait = wait > 0 and (wait <= count and entry(v, from, number, first, size, wait - 1) or latest) or 0
-    local new, skip = push(v, from, number, period, most, first, count, size, units, latest)
-    return new, skip, latest + period, pack('>I7I7I7I7', count + units, wait, one, latest)
+    local new, left, right = push(v, from, number, period, most, first, count, size, units, latest)
+    return new, left, right, latest + period, pack('>I7I7I7I7', count + units, wait, one, latest)
   end
 
   -- reply is the header if the question is allowed; or the number of entries, and the instants that must
   -- expire before n units fit, before one more does, and before nothing is used.
   local function reply(v, from, n, place, number, allowed, most, first, count, newest, size, oldest)
-    local period, limit = read('>I7I7', numbers, place)
+    local period, limit = read('>I7I7', numbers, place + 7)
     if allowed then return pack(HEADER, period, newest, oldest, most, first, count, size) end
     local wait, one, all, over = 0, 0, 0, count + n - limit
     if count > 0 then
@@ -141,7 +143,7 @@ if usesLogs > 0 then
 
   -- grows returns the size of the ring that n more units need, if they need another.
   local function grows(n, place, most, _, count, _, size)
-    local limit = read('>I7', numbers, place + 7)
+    local limit = read('>I7', numbers, place + 14)
     if size >= limit or count + n <= size then return 0 end
     return math.max(count + n, math.min(2 * size, math.max(most, limit)))
   end

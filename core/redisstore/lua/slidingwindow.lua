@@ -1,8 +1,8 @@
 -- Mirrors slidingwindow.go. A record is period, k, then start, c0 ... ck. The numbers are period, k,
 -- limit, span, neverover, most: span is the length of a sub-window, and most is manyDenied or more.
 if usesSliding > 0 then
-  -- The numbers of the policy that was asked last, and the format of its records.
-  local last, tag, period, k, limit, span, neverover, formatted, format
+  -- The policy that was asked, its numbers, and the format of its records.
+  local asked, tag, period, k, limit, span, neverover, formatted, format
 
   -- atmost reports a*b <= c*d.
   local function atmost(a, b, c, d)
@@ -30,17 +30,17 @@ if usesSliding > 0 then
   -- admits mirrors slidingWindow.Admits. It returns the start of the present sub-window and its
   -- count, and how many have passed since the newest of the record.
   local function admits(v, from, n, place)
-    if place ~= last then
-      last, tag, period, k, limit, span, neverover = place, read('>I7I7I7I7I7I7', numbers, place - 7)
+    if place ~= asked then
+      asked, tag, period, k, limit, span, neverover = place, read('>I7I7I7I7I7I7', numbers, place)
       if k ~= formatted then formatted, format = k, '>' .. string.rep('I7', k + 5) end
     end
-    local upto, start = from + 34 + 7 * k, now - now % span
+    local stored, upto, start = from > 1, from + 34 + 7 * k, now - now % span
     local room, old, count, passed = limit - n, 0, 0, k + 1
     if v then
       if #v < upto then return end
       local s = {read(format, v, from)} -- the counts are from the fifth on
       local newest = s[4]
-      if s[1] ~= tag or s[2] ~= period or s[3] ~= k or newest - now > (k + 1) * span and from > 1 then return end
+      if s[1] ~= tag or s[2] ~= period or s[3] ~= k or stored and newest - now > (k + 1) * span then return end
       passed = 0
       if newest >= start then
         start, count = newest, s[5]
@@ -59,24 +59,25 @@ if usesSliding > 0 then
 
   -- reply is the record that was found, to which step.ReadTwin adds what was charged.
   local function reply(v, from, _, place)
-    local upto = 34 + 7 * read('>I7', numbers, place + 7)
+    local upto = 34 + 7 * read('>I7', numbers, place + 14)
     return v and sub(v, from, from + upto) or string.rep('\0', upto + 1)
   end
 
   -- charge mirrors slidingWindow.Charge and roll.
   local function charge(v, from, n, place, number, start, count, passed)
     local k, span, _ = k, span, nil
-    if place ~= last then k, _, span = read('>I7I7I7', numbers, place + 7) end
+    if place ~= asked then k, _, span = read('>I7I7I7', numbers, place + 14) end
     local state = pack('>I7I7', start, count + n)
     local found = v and sub(v, from, from + 34 + 7 * k) or reply(v, from, n, place)
-    if count > 0 and from > 1 then return state, 21, nil, found end
+    local stored = from > 1
+    if stored and count > 0 then return state, from + 21, from + 34, nil, found end
     local counts = string.rep('\0', 7 * (passed - 1)) .. sub(v or '', from + (passed > 0 and 28 or 35), from + 34 + 7 * k - 7 * passed)
-    return sub(numbers, place - 7, place + 13) .. state .. counts, nil, start + (k + 1) * span, found
+    return sub(numbers, place, place + 20) .. state .. counts, nil, nil, start + (k + 1) * span, found
   end
 
   -- refuse mirrors slidingWindow.Refuse.
   local function refuse(v, from, n, place, number, start, count, passed)
-    local most = read('>I7', numbers, place + 35)
+    local most = read('>I7', numbers, place + 42)
     return charge(v, from, math.max(math.min(n, most - count), 0), place, number, start, count, passed)
   end
 

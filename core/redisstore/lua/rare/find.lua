@@ -31,8 +31,8 @@ local function sorted(v, pos)
   end)
   local all = {}
   repeat
-    local _, _, _, _, form, _, high, low, n = byte(questions, pos, pos + 8)
-    local tag = read('>I7', numbers, 256 * high + low - 7)
+    local _, _, _, _, form, _, high, low, n = string.byte(questions, pos, pos + 8)
+    local tag = read('>I7', numbers, 256 * high + low)
     tag = tag - tag % LENGTHS
     all[#all + 1] = found[tag] or pack('>I7', tag)
     found[tag] = nil
@@ -56,7 +56,7 @@ local function found(pos, algorithm, form, number, place, v, begin)
     z = begin + 6 + read('>I7', v, begin) % LENGTHS
     own = z > begin + 6 and sub(v, begin + 7, z)
   else
-    if #v == BEGINNING then v = call('GET', keys[number]) end
+    if #v == BEGINNING then v = redis.call('GET', KEYS[number]) end
     own, z = sub(v, 8), #v
   end
   local others = {}

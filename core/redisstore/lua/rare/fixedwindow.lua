@@ -19,15 +19,16 @@ do
   step.alike = 7
 
   -- max mirrors fixedWindow.Max.
-  function step.max(place) return (read('>I7', numbers, place + 7)) end
+  function step.max(place) return (read('>I7', numbers, place + 14)) end
 
   -- giveback mirrors fixedWindow.GiveBack.
   function step.giveback(v, from, at, n)
     local period, start, count = window(sub(v, from + 7, from + 27))
     if start <= at and at < start + period then count = math.max(count - n, 0) end
     local state = pack('>I7I7', start, count)
-    if from == 1 then return sub(v, from, from + 13) .. state end
-    return state, 14
+    local stored = from > 1
+    if not stored then return sub(v, from, from + 13) .. state end
+    return state, from + 14, from + 27
   end
 
   -- intact reports whether v is a state at all.
@@ -39,7 +40,7 @@ do
   -- adopt mirrors fixedWindow.Adopt.
   function step.adopt(v, place)
     local period, start, count = window(v)
-    local last, of = math.min(start + period - 1, math.max(now, start)), sub(numbers, place, place + 6)
+    local last, of = math.min(start + period - 1, math.max(now, start)), sub(numbers, place + 7, place + 13)
     return of .. pack('>I7I7', begin(of, last), count)
   end
 
@@ -47,7 +48,7 @@ do
   function step.redate(v, place)
     local period, start, count, of = window(v)
     if start - now <= period then return v end
-    return of .. pack('>I7I7', begin(of, now), math.max(count, (read('>I7', numbers, place + 7))))
+    return of .. pack('>I7I7', begin(of, now), math.max(count, (read('>I7', numbers, place + 14))))
   end
 
   -- lasts mirrors fixedWindow.FreshAt and Window, and Variant.shows.

@@ -11,15 +11,16 @@ do
     local last, newest = read('>I7I7', v, from + 14)
     if last == at then last = 0 end
     local state = pack('>I7I7', last, newest)
-    if from == 1 then return sub(v, from, from + 13) .. state end
-    return state, 14
+    local stored = from > 1
+    if not stored then return sub(v, from, from + 13) .. state end
+    return state, from + 14, from + 27
   end
 
   -- intact reports whether v is a state at all.
   function step.intact(v) return #v == 21 and isperiod(v) end
 
   -- adopt mirrors minInterval.Adopt.
-  function step.adopt(v, place) return sub(numbers, place, place + 6) .. sub(v, 8) end
+  function step.adopt(v, place) return sub(numbers, place + 7, place + 13) .. sub(v, 8) end
 
   -- redate mirrors minInterval.Redate.
   function step.redate(v)

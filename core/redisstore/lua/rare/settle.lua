@@ -10,7 +10,7 @@ end
 
 -- locate returns where in a value the record of the policy is: behind all, if there is none.
 local function locate(v, place)
-  local begin, z, mine = #v + 1, #v, read('>I7', numbers, place - 7)
+  local begin, z, mine = #v + 1, #v, read('>I7', numbers, place)
   records(v, 8, function(tag, i, j)
     if tag == mine - mine % LENGTHS then begin, z = i, j end
   end)
@@ -28,7 +28,7 @@ local function settled(pos, algorithm, form, number, place)
   local own, from = v and (form > 1 or z > begin + 6) and v, begin
   if own and step.admits(own, from, 1, place, number) == nil then
     if form > 1 and #v == BEGINNING then
-      v = call('GET', keys[number])
+      v = redis.call('GET', KEYS[number])
       z = #v
     end
     own, others = take(step, sub(v, form < 2 and begin + 7 or begin, z), place)
@@ -36,22 +36,22 @@ local function settled(pos, algorithm, form, number, place)
     from = 1
   end
 
-  local uncovered, fit, new, skip, ends = 0, 0
+  local uncovered, fit, new, left, right, ends = 0, 0
   if not step.max and actual > 0 then
     return 0 -- it counts calls, and the call took place
   elseif actual < n then
-    if own then new, skip, ends = step.giveback(own, from, at, n - actual, place, number) end
+    if own then new, left, right, ends = step.giveback(own, from, at, n - actual, place, number) end
   elseif actual > n then
     fit = rare.room(step, own, from, 0, math.min(actual - n, step.max(place)), place, number)
     uncovered = actual - n - fit
     if fit > 0 then
       local _, _, a, b, c, d, e, f = step.admits(own, from, fit, place, number)
-      new, skip, ends = step.charge(own, from, fit, place, number, a, b, c, d, e, f)
+      new, left, right, ends = step.charge(own, from, fit, place, number, a, b, c, d, e, f)
     end
   end
   if new then
-    if others then new, skip, ends = rare.keep(algorithm, form, place, new, others, fit) end
-    save(number, v, begin, z, skip, new, ends)
+    if others then new, left, right, ends = rare.keep(algorithm, form, place, new, others, fit) end
+    save(number, form, v, left or begin, right or z, new, ends)
     if failed then error(failed, 0) end
   end
   return uncovered
@@ -60,10 +60,10 @@ end
 -- settle settles each cell of a question by itself.
 local function settle(pos, piece)
   repeat
-    local _, left, algorithm, _, form, number, high, low = byte(questions, pos, pos + 7)
+    local _, more, algorithm, _, form, number, high, low = string.byte(questions, pos, pos + 7)
     out[piece] = '\3' .. pack('>I7', settled(pos, algorithm, form, number, 256 * high + low))
-    last, after, pos, piece = piece, pos + 31, pos + 31, piece + 1
-  until left == 0
+    pieces, after, pos, piece = piece, pos + 31, pos + 31, piece + 1
+  until more == 0
 end
 
 -- special is decide for a question to settle, or with an EXTRA before it.
@@ -80,27 +80,27 @@ end
 -- fail replies with the error of the question at byte pos. It returns one that all questions have, such as
 -- READONLY or OOM. before is how many pieces the reply had before it, and done what work was.
 function rare.fail(pos, before, done)
-  last = before + 1
-  if failed == true then
-    out[last] = '\16' .. pack('>I7', work - done)
+  pieces = before + 1
+  if failed == 'too much' then
+    out[pieces] = '\16' .. pack('>I7', work - done)
   else
     local err = type(failed) == 'table' and failed.err or tostring(failed)
     local text, code = string.match(err, '((%u%u%u+) .*)') -- an error of the server
     if code and code ~= 'WRONGTYPE' and code ~= 'ERR' then return {err = text} end
     err = sub(err, 1, 200)
-    out[last] = '\8' .. string.char(0, #err) .. err
+    out[pieces] = '\8' .. string.char(0, #err) .. err
   end
   failed, work, after = nil, done, pos
-  if byte(questions, pos) == 4 then after = pos + 8 end
+  if string.byte(questions, pos) == 4 then after = pos + 8 end
   repeat
-    local mode, left, _, _, _, _, _, _, n = byte(questions, after, after + 8)
+    local mode, more, _, _, _, _, _, _, n = string.byte(questions, after, after + 8)
     after = after + (mode == 3 and 31 or n == 0 and 17 or 10)
-  until left == 0
+  until more == 0
 end
 
 -- The others.
 while question <= #questions do
-  local before, done = last, work
+  local before, done = pieces, work
   decide(question, before + 1, true, 0, 8)
   if failed then
     local err = rare.fail(question, before, done)
@@ -108,4 +108,4 @@ while question <= #questions do
   end
   question = after
 end
-return table.concat(out, '', 1, last)
+return table.concat(out, '', 1, pieces)

@@ -5,11 +5,11 @@ if usesLogs > 0 then
   step.alike = 7
 
   -- max mirrors slidingLog.Max.
-  function step.max(place) return (read('>I7', numbers, place + 7)) end
+  function step.max(place) return (read('>I7', numbers, place + 14)) end
 
   -- giveback mirrors slidingLog.GiveBack.
   function step.giveback(v, from, at, n, place, number)
-    local period = read('>I7', numbers, place)
+    local period = read('>I7', numbers, place + 7)
     local _, _, most, first, count, newest, size = step.admits(v, from, 1, place, number)
     if math.max(now, newest) - at >= period or count == 0 then -- only most may change
       n, first, count = 0, read('>I2I2', v, from + 23)
@@ -27,7 +27,7 @@ if usesLogs > 0 then
 
   -- adopt mirrors slidingLog.Adopt.
   function step.adopt(v, place)
-    local period, limit = read('>I7I7', numbers, place)
+    local period, limit = read('>I7I7', numbers, place + 7)
     local _, newest, _, _, first, count, size = read(HEADER, v, 1)
     local n = math.min(count, limit)
     first = (first + count - n) % size
@@ -40,7 +40,7 @@ if usesLogs > 0 then
 
   -- larger mirrors larger in variant.go.
   function step.larger(v, place)
-    local most, limit = read('>I2', v, 22), read('>I7', numbers, place + 7)
+    local most, limit = read('>I2', v, 22), read('>I7', numbers, place + 14)
     return sub(v, 1, 21) .. pack('>I2', math.max(most, limit)) .. sub(v, 24)
   end
 
@@ -48,7 +48,7 @@ if usesLogs > 0 then
   function step.redate(v, place)
     local period, newest, _, most, _, count = read(HEADER, v, 1)
     if newest - now <= period then return v end
-    count = math.max(count, (read('>I7', numbers, place + 7)))
+    count = math.max(count, (read('>I7', numbers, place + 14)))
     return pack(HEADER, period, now, now, most, 0, count, count) .. string.rep(pack('>I7', now), count)
   end
 

@@ -6,18 +6,19 @@ do
   step.alike = 14
 
   -- max mirrors slidingWindow.Max.
-  function step.max(place) return (read('>I7', numbers, place + 14)) end
+  function step.max(place) return (read('>I7', numbers, place + 21)) end
 
   -- giveback mirrors slidingWindow.GiveBack.
   function step.giveback(v, from, at, n, place)
-    local k, _, span = read('>I7I7I7', numbers, place + 7)
+    local k, _, span = read('>I7I7I7', numbers, place + 14)
     local start = read('>I7', v, from + 21)
     local back = (start - (at - at % span)) / span
     if back < 0 or back > k then return sub(v, from, from + 34 + 7 * k) end
     local where = from + 28 + 7 * back
     local count = pack('>I7', math.max(read('>I7', v, where) - n, 0))
-    if from == 1 then return sub(v, from, where - 1) .. count .. sub(v, where + 7, from + 34 + 7 * k) end
-    return count, where - from
+    local stored = from > 1
+    if not stored then return sub(v, from, where - 1) .. count .. sub(v, where + 7, from + 34 + 7 * k) end
+    return count, where, where + 6
   end
 
   -- intact reports whether v is a state at all.
@@ -29,7 +30,7 @@ do
   -- adopt mirrors slidingWindow.Adopt.
   function step.adopt(v, place)
     local ofperiod, ofk, newest = read('>I7I7I7', v, 1)
-    local ofspan, k, _, span = div(ofperiod + ofk - 1, ofk), read('>I7I7I7', numbers, place + 7)
+    local ofspan, k, _, span = div(ofperiod + ofk - 1, ofk), read('>I7I7I7', numbers, place + 14)
     local latest = math.max(now, newest)
     local start, c = latest - latest % span, {}
     for i = 1, k + 1 do c[i] = 0 end
@@ -38,7 +39,7 @@ do
       local back = (start - (last - last % span)) / span
       if back <= k then c[back + 1] = math.min(c[back + 1] + read('>I7', v, 22 + 7 * i), 9007199254740991) end
     end
-    return sub(numbers, place, place + 13) .. pack('>' .. string.rep('I7', k + 2), start, unpack(c))
+    return sub(numbers, place + 7, place + 20) .. pack('>' .. string.rep('I7', k + 2), start, unpack(c))
   end
 
   -- redate mirrors slidingWindow.Redate.
@@ -47,7 +48,7 @@ do
     local span, sum = div(period + k - 1, k), 0
     if start - now <= (k + 1) * span then return v end
     for i = 0, k do sum = sum + read('>I7', v, 22 + 7 * i) end
-    sum = math.min(math.max(sum, (read('>I7', numbers, place + 14))), 9007199254740991)
+    sum = math.min(math.max(sum, (read('>I7', numbers, place + 21))), 9007199254740991)
     return sub(v, 1, 14) .. pack('>I7I7', now - now % span, sum) .. string.rep('\0', 7 * k)
   end
 

@@ -41,12 +41,12 @@ do
   step.alike = 14
 
   -- max mirrors tokenBucket.Max.
-  function step.max(place) return (read('>I7', numbers, place + 14)) end
+  function step.max(place) return (read('>I7', numbers, place + 21)) end
 
   -- giveback mirrors tokenBucket.GiveBack.
   function step.giveback(v, from, at, n, place, number)
     local _, _, _, _, most = step.admits(v, from, 1, place, number)
-    local burst, q, r, per = read('>I7I7I7I7', numbers, place + 14)
+    local burst, q, r, per = read('>I7I7I7I7', numbers, place + 21)
     local t, f = read('>I7I7', v, from + 28)
     n = math.min(n, burst)
     local backt, backf = n * q + div(n * r, per) - math.max(now - at, 0), n * r % per
@@ -56,8 +56,9 @@ do
       if t < 0 then t, f = 0, 0 end
     end
     local state = pack('>I7I7I7', most, t, f)
-    if from == 1 then return sub(v, from, from + 20) .. state end
-    return state, 21
+    local stored = from > 1
+    if not stored then return sub(v, from, from + 20) .. state end
+    return state, from + 21, from + 41
   end
 
   -- intact reports whether v is a state at all.
@@ -99,7 +100,7 @@ do
     local units, part = muldiv(n, t, p)
     if part + f > 0 then units = units + 1 end
     if part + f > p then units = units + 1 end
-    return step.count(sub(numbers, place, place + 20) .. pack('>I7I7', 0, 0), units, (step.lasts(v)))
+    return step.count(sub(numbers, place + 7, place + 27) .. pack('>I7I7', 0, 0), units, (step.lasts(v)))
   end
 
   -- redate mirrors tokenBucket.Redate.
@@ -113,6 +114,6 @@ do
 
   -- larger mirrors larger in variant.go.
   function step.larger(v, place)
-    return read('>I7', numbers, place + 14) > read('>I7', v, 15) and sub(numbers, place, place + 20) .. sub(v, 22) or v
+    return read('>I7', numbers, place + 21) > read('>I7', v, 15) and sub(numbers, place + 7, place + 27) .. sub(v, 22) or v
   end
 end

@@ -11,7 +11,7 @@ end
 
 -- variants returns the states of a key.
 local function variants(step, v)
-  if byte(v, 1) ~= SEVERAL then
+  if string.byte(v, 1) ~= SEVERAL then
     if not step.intact(v) then error(ANOTHER, 0) end
     local x = kept(step, v)
     return x.fresh > now and {x} or {}
@@ -32,7 +32,7 @@ end
 -- take mirrors take and redate in variant.go. It returns the policy's own state, or false if there is none; and
 -- the others.
 local function take(step, v, place)
-  local alike, own, others = sub(numbers, place, place + step.alike - 1), false, {}
+  local alike, own, others = sub(numbers, place + 7, place + 6 + step.alike), false, {}
   for _, x in ipairs(variants(step, v)) do
     if x.till > now then
       if sub(x.value, 1, #alike) == alike then own = x.value else others[#others + 1] = x end
@@ -77,5 +77,5 @@ function rare.keep(algorithm, form, place, own, others, n)
     own = table.concat(all)
   end
   if form < 2 then own = tagged(own, place) end
-  return own, nil, ends
+  return own, nil, nil, ends
 end

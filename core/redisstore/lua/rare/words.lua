@@ -28,6 +28,6 @@ end
 
 -- tagged returns the record of a state of the policy.
 local function tagged(v, place)
-  local tag = read('>I7', numbers, place - 7)
+  local tag = read('>I7', numbers, place)
   return pack('>I7', tag - tag % LENGTHS + #v) .. v
 end
