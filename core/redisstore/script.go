@@ -24,7 +24,7 @@ var luaFiles embed.FS
 var scriptFiles = strings.Fields(`arguments
 	tokenbucket fixedwindow slidingwindow slidinglog mininterval decide
 	rare/words rare/tokenbucket rare/fixedwindow rare/slidingwindow rare/slidinglog rare/mininterval
-	rare/variants rare/find rare/settle`)
+	rare/variants rare/find rare/room rare/settle rare/questions`)
 
 // scriptSource is the text of the script. Errors of Redis name its lines.
 var scriptSource = func() string { //nolint:gochecknoglobals // never changed
