@@ -75,7 +75,7 @@ soak: redis ## the models, simulations, floods, histories and chaos at length, t
 	$(GO) test -count=1 -timeout 2h ./core/step -run Model -rapid.checks 10000
 	$(GO) test -count=1 -timeout 2h ./core/memstore -run Flood -flood 10000000
 	$(GO) test -count=1 -timeout 2h ./core/stats -run Series -flood 10000000
-	HEADGATE_REQUIRE_REDIS=1 $(GO) test -count=1 -timeout 2h ./core/redisstore -run DecisionsAreThose -questions 1000000 -seed 0
+	HEADGATE_REQUIRE_REDIS=1 $(GO) test -count=1 -timeout 2h ./core/redisstore -run 'DecisionsAreThose|GarbageHarms' -questions 1000000 -seed 0
 	HEADGATE_REQUIRE_REDIS=1 $(GO) test -count=100 -timeout 2h ./core/redisstore -run MergingAndMemory -seed 0
 	HEADGATE_REQUIRE_REDIS=1 $(GO) test -count=1 -timeout 2h ./core/redisstore -run BusyMachine -burners 8
 	$(GO) test -count=1 -timeout 2h ./core/internal/keeper -run Simulation -schedules 10000

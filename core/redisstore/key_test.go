@@ -177,28 +177,25 @@ func TestSecretIsNotPrinted(t *testing.T) {
 // Policies of one limiter have records of their own; two whose names have the same hash are refused.
 func TestRecordsAreDistinct(t *testing.T) {
 	seen := make(map[int64]string)
-	tag := func(p core.Policy) int64 {
-		s := away(t, Config{})
-		spec := newLimiter(t, s, "api", p).Prepared().Spec()
-		return tagOf(&spec.Policies[0])
-	}
-	for _, name := range hostileNames {
-		for _, p := range []core.Policy{
-			core.TokenBucket(core.PerDay(1), 1), core.FixedWindow(core.PerDay(1)), core.SlidingWindow(core.PerDay(1)), core.MinInterval(time.Second),
-		} {
-			p = p.Named(name)
-			id := tag(p) >> lengthBits
+	for i, p := range []core.Policy{
+		core.TokenBucket(core.PerDay(1), 1), core.FixedWindow(core.PerDay(1)), core.SlidingWindow(core.PerDay(1)), core.MinInterval(time.Second),
+	} {
+		policy := newLimiter(t, away(t, Config{}), fmt.Sprint(i), p).Prepared().Spec().Policies[0]
+		for _, name := range hostileNames {
+			policy.Name = name
+			id := tagOf(&policy) >> lengthBits
 			if other, ok := seen[id]; ok {
-				t.Errorf("%v and %s have the same id", p, other)
+				t.Errorf("%v named %q and %s have the same id", p, name, other)
 			}
-			seen[id] = fmt.Sprint(p)
+			seen[id] = fmt.Sprint(p, name)
 		}
 	}
 	s, named := away(t, Config{}), make(map[int64]string)
 	bucket := core.FixedWindow(core.PerDay(1))
 	policy := store.Policy{Step: newLimiter(t, s, "api", bucket).Prepared().Spec().Policies[0].Step}
-	for i := 0; ; i++ {
-		policy.Name = fmt.Sprint("policy", i)
+	rng := newRand(t)
+	for { // of numbers that follow each other, few have hashes that are close
+		policy.Name = fmt.Sprintf("%x", rng.Uint64())
 		other, ok := named[tagOf(&policy)]
 		if named[tagOf(&policy)] = policy.Name; !ok {
 			continue

@@ -28,11 +28,8 @@ func TestStore(t *testing.T) {
 
 func TestStoreOverMiniredis(t *testing.T) {
 	norace.Test(t) // which has its Lua in Go
-	operations := 200
-	if testing.Short() {
-		operations = 50
-	}
-	atInstants(t, operations, embedded, func(t *testing.T, o *core.Observer) *Store {
+	t.Parallel()
+	atInstants(t, 50, embedded, func(t *testing.T, o *core.Observer) *Store {
 		return open(t, Config{RefusalTTL: -1, Observer: o}, miniredis.RunT(t).Addr())
 	})
 }
