@@ -2,11 +2,13 @@
 local values = {nil}
 if #KEYS > 1 and usesLogs < 2 then values = redis.call('MGET', unpack(KEYS)) end
 
-local out, pieces = {pack('>I7', now), nil, nil}, 1   -- the reply, and how many pieces it has
+local out, pieces = {pack('>I7', now), nil, nil}, 1 -- the reply, and how many pieces it has
 local after                                 -- where the next question is
-local failed                                -- why this one has: an error, 'rare' if it needs those functions, or 'too much'
 local work = alone == 1 and -math.huge or 0 -- words that were laid out anew, unless there is but one question
 local rare                                  -- functions that few questions need
+-- Why the question has failed: an error; or 'rare' if it needs rare, which is not defined yet; or
+-- 'too much' if it lays out too much anew for this call.
+local failed
 
 -- fetch reads the value of a cell that is not known, or may be of another type: MGET returns none then.
 local function fetch(pos, number, form)
@@ -72,11 +74,12 @@ end
 
 -- decide mirrors step.Decide. It asks the cell at byte pos of questions, lets itself decide the cells after
 -- it, and then concludes: so all are asked before one is charged, and their states stay in variables
--- meanwhile. The last cell is charged first, and each is read before it is kept: that makes no difference, as
--- the states are different ones, and what is kept is not what is read. piece is where the cell's reply goes, begin where in its value the record
--- is, and v that value, if it is that of the cell before. It returns whether all admit, and how many
--- units more; and of a value with several records, the value, and what changes of those from this one on,
--- as charge does.
+-- meanwhile. The last cell is charged first, and each is read before it is kept: that makes no
+-- difference, as the states are different ones, and what is kept is not what is read.
+--
+-- piece is where the cell's reply goes, begin where in its value the record is, and v that value, if it is
+-- that of the cell before. It returns whether all admit, and how many units more; and of a value with
+-- several records, the value, and what changes of those from this one on, as charge does.
 local function decide(pos, piece, allowed, granted, begin, v)
   local mode, more, algorithm, denied, form, number, high, low, n = string.byte(questions, pos, pos + 8)
   local step, place, next = steps[algorithm], 256 * high + low, pos + 10
