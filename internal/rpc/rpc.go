@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"time"
 
@@ -35,8 +36,36 @@ type Config struct {
 // A Guard decides about calls. It is safe for concurrent use.
 type Guard struct {
 	skip     func(*http.Request) bool
-	calls    *nethttp.Guard // nil: calls have no limit
-	messages *nethttp.Guard // nil: messages have none
+	calls    *limited // nil: calls have no limit
+	messages *limited // nil: messages have none
+}
+
+// limited is a guard of calls or of messages.
+type limited struct {
+	*nethttp.Guard
+
+	hidden []string // names of limiters of the service, which no refusal shows
+}
+
+// newLimited returns a guard that decides about calls.
+func newLimited(c nethttp.Config) (*limited, error) {
+	g, err := nethttp.New(c)
+	if err != nil {
+		return nil, err
+	}
+	l := &limited{Guard: g}
+	for i := range c.Rules {
+		switch rule := &c.Rules[i]; {
+		case !rule.Service:
+		case rule.Limiter != nil:
+			l.hidden = append(l.hidden, rule.Limiter.Name())
+		case rule.Limit != nil:
+			l.hidden = append(l.hidden, rule.Limit.Name())
+		}
+	}
+	g.Plain()
+	g.Mount(nethttp.Ends)
+	return l, nil
 }
 
 // New returns a guard. The error joins a nethttp.ConfigError for each fault.
@@ -49,7 +78,7 @@ func New(c Config) (*Guard, error) {
 	var errs []error
 	if len(c.Rules) > 0 || len(c.Messages) == 0 {
 		var err error
-		g.calls, err = nethttp.New(of)
+		g.calls, err = newLimited(of)
 		errs = append(errs, err)
 	}
 	for i := range c.Messages {
@@ -62,7 +91,7 @@ func New(c Config) (*Guard, error) {
 	}
 	if len(c.Messages) > 0 {
 		of.Rules, of.Wait, of.Permit = c.Messages, 0, nil
-		guard, err := nethttp.New(of)
+		guard, err := newLimited(of)
 		if err != nil {
 			err = fmt.Errorf("headgate: guard: Messages: %w", err)
 		}
@@ -70,12 +99,6 @@ func New(c Config) (*Guard, error) {
 	}
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
-	}
-	for _, guard := range []*nethttp.Guard{g.calls, g.messages} {
-		if guard != nil {
-			guard.Plain()
-			guard.Mount(nethttp.Ends)
-		}
 	}
 	return g, nil
 }
@@ -177,7 +200,7 @@ type Visit struct {
 	// Context is that of the call, in which [nethttp.SetCost] works.
 	Context context.Context //nolint:containedctx // handed on
 
-	messages *nethttp.Guard // nil: they have no limit
+	messages *limited // nil: they have no limit
 	call     *Call
 	request  *http.Request
 	verdict  nethttp.Verdict
@@ -197,7 +220,7 @@ func (g *Guard) Enter(ctx context.Context, c *Call) *Visit {
 	}
 	v.verdict = g.calls.Check(v.request)
 	if v.verdict.Status() != 0 {
-		v.Refusal = refusalOf(v.request, v.verdict)
+		v.Refusal = g.calls.refusal(v.request, v.verdict)
 		return v
 	}
 	v.Fields = make(http.Header)
@@ -230,7 +253,7 @@ func (v *Visit) Receive(message any) *Refusal {
 	if m.refusal == nil {
 		m.call.Message = message
 		if verdict := v.messages.Check(m.request); verdict.Status() != 0 {
-			m.refusal = refusalOf(m.request, verdict)
+			m.refusal = v.messages.refusal(m.request, verdict)
 		}
 	}
 	return m.refusal
@@ -278,8 +301,8 @@ func (f *Refusal) Pushback() (ms int64, known bool) {
 	return 0, false
 }
 
-// refusalOf translates a verdict.
-func refusalOf(r *http.Request, v nethttp.Verdict) *Refusal {
+// refusal translates a verdict. As in HTTP, only that of status 429 shows what refused.
+func (l *limited) refusal(r *http.Request, v nethttp.Verdict) *Refusal {
 	f := &Refusal{Fields: make(http.Header)}
 	v.SetFields(f.Fields)
 	f.Fields.Del("Cache-Control")
@@ -288,14 +311,14 @@ func refusalOf(r *http.Request, v nethttp.Verdict) *Refusal {
 		return f
 	}
 	f.RetryAfter = retryAfter(v, f.Fields)
-	if f.Code == Unavailable {
+	if v.Status() != http.StatusTooManyRequests {
 		return f
 	}
 	if o, full := v.Full(); full {
 		f.add(o.Slots, fmt.Sprintf("%d at once", o.Limit))
 	}
 	for i := range v.Decision.Len() {
-		if a := v.Decision.Answer(i); !a.Allowed && v.Status() == http.StatusTooManyRequests {
+		if a := v.Decision.Answer(i); !a.Allowed && !slices.Contains(l.hidden, a.Limiter) {
 			f.add(a.Policy, limitText(a))
 		}
 	}

@@ -1,4 +1,5 @@
-// Package scenes has what guards must do behind any framework: one table for all adapters.
+// Package scenes has what guards must do behind any framework: one table for all adapters, and for
+// guards of remote calls.
 package scenes
 
 import (
@@ -9,6 +10,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"regexp"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -18,6 +20,7 @@ import (
 	"github.com/headgate/headgate/adapter"
 	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/core/memstore"
+	"github.com/headgate/headgate/internal/rpc"
 	"github.com/headgate/headgate/keyfuncs"
 	"github.com/headgate/headgate/limits"
 	"github.com/headgate/headgate/nethttp"
@@ -72,11 +75,11 @@ func minute(n int64) core.Policy { return core.SlidingLog(core.PerMinute(n)) }
 
 // A gateway is a guard in front of a handler, under a framework.
 type gateway struct {
-	t       *testing.T
-	store   *memstore.Store
-	rate    *core.Limiter // 2 in a minute
-	slots   *core.Slots   // 1
-	handler http.Handler
+	t     *testing.T
+	store *memstore.Store
+	rate  *core.Limiter // 2 in a minute
+	slots *core.Slots   // 1
+	serve func(ctx context.Context, path string, header http.Header) Answer
 
 	mu   sync.Mutex
 	said []string
@@ -89,18 +92,17 @@ func (g *gateway) say(format string, args ...any) {
 }
 
 // handle does what the path says.
-func (g *gateway) handle(w http.ResponseWriter, r *http.Request) {
-	switch r.URL.Path {
+func (g *gateway) handle(ctx context.Context, path string) {
+	switch path {
 	case "/panic":
 		panic("on purpose")
 	case "/nest":
-		g.ask(r.Context(), "/")
+		g.ask(ctx, "/")
 	case "/hold":
 		time.Sleep(30 * time.Second)
 	case "/waits": // until the one before it is done
 		time.Sleep(time.Second / 2)
 	}
-	fmt.Fprint(w, "done")
 }
 
 // pause is a Retry-After for slots, which is random.
@@ -117,31 +119,47 @@ func Upgrade(path string) *http.Request {
 	return r
 }
 
-// ask sends anna's request, an upgrade, and notes the answer.
+// An Answer is what a client gets.
+type Answer struct {
+	Status     string // of HTTP, or the code of a call
+	RateLimit  string // the field
+	RetryAfter string // the field
+	Said       string // what the handler or the refusal says
+}
+
+// ask sends anna's request, and notes the answer.
 func (g *gateway) ask(ctx context.Context, path string, fields ...string) {
-	r := Upgrade(path).WithContext(ctx)
-	r.Header.Set("X-Client", "anna")
+	header := http.Header{"X-Client": {"anna"}}
 	for i := 0; i < len(fields); i += 2 {
-		r.Header.Set(fields[i], fields[i+1])
+		header.Set(fields[i], fields[i+1])
 	}
-	w := httptest.NewRecorder()
 	defer func() {
 		if p := recover(); p != nil {
 			g.say("%s panic", path)
 		}
 	}()
-	g.handler.ServeHTTP(w, r)
-	after := w.Header().Get("Retry-After")
-	if pause.MatchString(after) {
-		after = "soon"
+	a := g.serve(ctx, path, header)
+	if pause.MatchString(a.RetryAfter) {
+		a.RetryAfter = "soon"
 	}
-	body := w.Body.String()
-	if _, named, ok := strings.Cut(body, `"violated-policies":`); ok {
-		body = strings.TrimSuffix(named, "}")
-	} else if w.Code != 200 {
-		body = ""
+	g.say("%s", strings.Join(strings.Fields(fmt.Sprint(path, " ", a.Status, " ", a.RateLimit, " ", a.RetryAfter, " ", a.Said)), " "))
+}
+
+// overHTTP returns what serves upgrades by a handler.
+func overHTTP(h http.Handler) func(ctx context.Context, path string, header http.Header) Answer {
+	return func(ctx context.Context, path string, header http.Header) Answer {
+		r := Upgrade(path).WithContext(ctx)
+		maps.Copy(r.Header, header)
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, r)
+		body := w.Body.String()
+		if _, named, ok := strings.Cut(body, `"violated-policies":`); ok {
+			body = strings.TrimSuffix(named, "}")
+		} else if w.Code != http.StatusOK {
+			body = ""
+		}
+		return Answer{strconv.Itoa(w.Code), w.Header().Get("RateLimit"), w.Header().Get("Retry-After"), body}
 	}
-	g.say("%s", strings.Join(strings.Fields(fmt.Sprint(path, " ", w.Code, " ", w.Header().Get("RateLimit"), " ", after, " ", body)), " "))
 }
 
 func (g *gateway) document(text string) *limits.Book {
@@ -161,15 +179,35 @@ func (g *gateway) used() {
 	g.say("used %d, held %d", d.Limit-d.Remaining, core.Must(g.slots.Count(g.t.Context(), "anna")))
 }
 
-// cases are what a guard is asked, and what is seen of it.
-var cases = []struct {
+// A scene is what a guard is asked, and what is seen of it.
+type scene struct {
 	name    string
 	rules   func(g *gateway, key keyfuncs.Func) []nethttp.Rule
 	wait    time.Duration
 	hangsUp bool
 	run     func(g *gateway)
 	want    []string
-}{
+
+	// calls are the refusals among want as remote calls get them.
+	calls []refusal
+}
+
+// A refusal is the status of a remote call that is not admitted.
+type refusal struct {
+	code rpc.Code
+	text string
+}
+
+// The refusals that several scenes have.
+var (
+	rateExceeded  = refusal{rpc.ResourceExhausted, `quota exceeded: "rate"`}
+	slotsExceeded = refusal{rpc.ResourceExhausted, `quota exceeded: "slots"`}
+	serviceBusy   = refusal{rpc.ResourceExhausted, "the service is busy"}
+)
+
+// cases are all scenes. Each applies to calls too: the path is that of the procedure, and the header
+// is the metadata.
+var cases = []scene{
 	{
 		name:  "rates",
 		rules: func(g *gateway, key keyfuncs.Func) []nethttp.Rule { return []nethttp.Rule{{Limiter: g.rate, Key: key}} },
@@ -178,7 +216,8 @@ var cases = []struct {
 				g.ask(g.t.Context(), "/")
 			}
 		},
-		want: []string{`/ 200 "rate";r=1;t=60 done`, `/ 200 "rate";r=0;t=60 done`, `/ 429 "rate";r=0;t=60 60 ["rate"]`},
+		want:  []string{`/ 200 "rate";r=1;t=60 done`, `/ 200 "rate";r=0;t=60 done`, `/ 429 "rate";r=0;t=60 60 ["rate"]`},
+		calls: []refusal{rateExceeded},
 	},
 	{
 		name:  "slots",
@@ -187,7 +226,8 @@ var cases = []struct {
 			g.ask(g.t.Context(), "/nest")
 			g.ask(g.t.Context(), "/")
 		},
-		want: []string{`/ 429 "slots";r=0 soon ["slots"]`, `/nest 200 "slots";r=0 done`, `/ 200 "slots";r=0 done`},
+		want:  []string{`/ 429 "slots";r=0 soon ["slots"]`, `/nest 200 "slots";r=0 done`, `/ 200 "slots";r=0 done`},
+		calls: []refusal{slotsExceeded},
 	},
 	{
 		name: "both",
@@ -205,6 +245,7 @@ var cases = []struct {
 			`/ 429 "rate";r=0;t=60, "slots";r=0 soon ["slots"]`, `/nest 200 "rate";r=1;t=60, "slots";r=0 done`, "used 1, held 0",
 			`/ 200 "rate";r=0;t=60, "slots";r=0 done`, `/ 429 "rate";r=0;t=60 60 ["rate"]`, "used 2, held 0",
 		},
+		calls: []refusal{slotsExceeded, rateExceeded},
 	},
 	{
 		name: "attempts, and the service",
@@ -215,7 +256,24 @@ var cases = []struct {
 			g.ask(g.t.Context(), "/nest")
 			g.used()
 		},
-		want: []string{`/ 503 "rate";r=0;t=60 soon`, `/nest 200 "rate";r=1;t=60 done`, "used 2, held 0"},
+		want:  []string{`/ 503 "rate";r=0;t=60 soon`, `/nest 200 "rate";r=1;t=60 done`, "used 2, held 0"},
+		calls: []refusal{serviceBusy},
+	},
+	{
+		name: "a rate of the service",
+		rules: func(g *gateway, key keyfuncs.Func) []nethttp.Rule {
+			all := core.Must(core.New(g.store, "all", minute(2)))
+			return []nethttp.Rule{{Limiter: g.rate, Key: key}, {Limiter: all, Key: keyfuncs.Everyone(), Service: true}}
+		},
+		run: func(g *gateway) {
+			for _, who := range []string{"anna", "anna", "anna", "ben"} {
+				g.ask(g.t.Context(), "/", "X-Client", who)
+			}
+		},
+		want: []string{
+			`/ 200 "rate";r=1;t=60 done`, `/ 200 "rate";r=0;t=60 done`, `/ 429 "rate";r=0;t=60 60 ["rate"]`, `/ 503 "rate";r=2 60`,
+		},
+		calls: []refusal{rateExceeded, serviceBusy},
 	},
 	{
 		name: "plans of code",
@@ -280,6 +338,7 @@ var cases = []struct {
 			`/ 429 "rate";r=6;t=60, "slots";r=0 soon ["slots"]`,
 			`/hold 200 "rate";r=8;t=60, "slots";r=0 done`, `/waits 200 "rate";r=7;t=60, "slots";r=0 done`, "used 2, held 0",
 		},
+		calls: []refusal{slotsExceeded},
 	},
 	{
 		name:    "waiting, and hanging up",
@@ -308,6 +367,7 @@ var cases = []struct {
 			`/ 429 "rate";r=5;t=60, "slots";r=0 soon ["slots"]`, `/hangs-up 503 "rate";r=7;t=60 soon`, "used 2, held 1",
 			`/hold 200 "rate";r=8;t=60, "slots";r=0 done`, `/waits 200 "rate";r=6;t=60, "slots";r=0 done`, "used 2, held 0",
 		},
+		calls: []refusal{slotsExceeded, {rpc.Canceled, "the call was canceled"}},
 	},
 	{
 		name: "panics",
@@ -337,7 +397,8 @@ var cases = []struct {
 			g.ask(g.t.Context(), "/")
 			g.used()
 		},
-		want: []string{`/ 200 "rate";r=1;t=60, "slots";r=0 done`, `/ 503 "rate";r=0;t=60 soon`, "used 1, held 0"},
+		want:  []string{`/ 200 "rate";r=1;t=60, "slots";r=0 done`, `/ 503 "rate";r=0;t=60 soon`, "used 1, held 0"},
+		calls: []refusal{{rpc.Unavailable, "the limits are not available"}},
 	},
 	{
 		name: "no key",
@@ -348,8 +409,24 @@ var cases = []struct {
 			g.ask(g.t.Context(), "/")
 			g.used()
 		},
-		want: []string{`/ 400`, "used 0, held 0"},
+		want:  []string{`/ 400`, "used 0, held 0"},
+		calls: []refusal{{rpc.InvalidArgument, "the call does not say who makes it"}},
 	},
+}
+
+// play compares what is seen of a scene in a bubble. The function mounts what serves its rules.
+func (c *scene) play(t *testing.T, key keyfuncs.Func, want []string, mount func(g *gateway, rules []nethttp.Rule) error) {
+	synctest.Test(t, func(t *testing.T) {
+		g := &gateway{t: t, store: memstore.New(memstore.Config{})}
+		g.rate = core.Must(core.New(g.store, "rate", minute(2)))
+		g.slots = core.Must(core.NewSlots(g.store, "slots", 1))
+		if err := mount(g, c.rules(g, key)); err != nil {
+			t.Fatal(err)
+		}
+		if c.run(g); strings.Join(g.said, "\n") != strings.Join(want, "\n") {
+			t.Errorf("%s\nwant\n%s", strings.Join(g.said, "\n"), strings.Join(want, "\n"))
+		}
+	})
 }
 
 // Test tries both guards, with keys of the request and of the framework.
@@ -364,23 +441,79 @@ func Test(t *testing.T, f Framework) {
 					continue
 				}
 				t.Run(fmt.Sprint(kind, "/", i > 0, "/", c.name), func(t *testing.T) {
-					synctest.Test(t, func(t *testing.T) {
-						g := &gateway{t: t, store: memstore.New(memstore.Config{})}
-						g.rate = core.Must(core.New(g.store, "rate", minute(2)))
-						g.slots = core.Must(core.NewSlots(g.store, "slots", 1))
-						guard, err := newGuard(c.rules(g, key), c.wait)
-						if err != nil {
-							t.Fatal(err)
+					c.play(t, key, c.want, func(g *gateway, rules []nethttp.Rule) error {
+						guard, err := newGuard(rules, c.wait)
+						if err == nil {
+							g.serve = overHTTP(f.Mount(guard, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+								g.handle(r.Context(), r.URL.Path)
+								fmt.Fprint(w, "done")
+							})))
 						}
-						g.handler = f.Mount(guard, http.HandlerFunc(g.handle))
-						if c.run(g); strings.Join(g.said, "\n") != strings.Join(c.want, "\n") {
-							t.Errorf("%s\nwant\n%s", strings.Join(g.said, "\n"), strings.Join(c.want, "\n"))
-						}
+						return err
 					})
 				})
 			}
 		}
 	}
+}
+
+// A Call makes a remote call with metadata, by canonical names. A panic of the handler gets to the
+// caller.
+type Call func(ctx context.Context, procedure string, header http.Header) Status
+
+// A Status is how a remote call ends, and its metadata.
+type Status struct {
+	Code     rpc.Code
+	Text     string
+	Violated []string // subjects of a google.rpc.QuotaFailure
+	Header   http.Header
+}
+
+// TestCalls tries a guard of remote calls. The function serves a handler behind a guard.
+func TestCalls(t *testing.T, serve func(rules []nethttp.Rule, wait time.Duration, handler func(ctx context.Context, procedure string)) (Call, error)) {
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			c.play(t, client, c.inCalls(t), func(g *gateway, rules []nethttp.Rule) error {
+				call, err := serve(rules, c.wait, g.handle)
+				g.serve = func(ctx context.Context, path string, header http.Header) Answer {
+					return call(ctx, path, header).answer()
+				}
+				return err
+			})
+		})
+	}
+}
+
+// answer returns a status as scenes note it.
+func (s Status) answer() Answer {
+	a := Answer{"200", s.Header.Get("RateLimit"), s.Header.Get("Retry-After"), "done"}
+	if s.Code != rpc.OK {
+		a.Status, a.Said = fmt.Sprint("code ", s.Code), s.Text
+		if len(s.Violated) > 0 {
+			a.Said = fmt.Sprintf("%q %s", s.Violated, s.Text)
+		}
+	}
+	return a
+}
+
+// inCalls returns what is seen of a scene in remote calls: the same, but for status and texts of refusals.
+func (c *scene) inCalls(t *testing.T) (want []string) {
+	refusals := c.calls
+	for _, line := range c.want {
+		path, rest, _ := strings.Cut(line, " ")
+		if _, err := strconv.Atoi(rest[:3]); err == nil && rest[:3] != "200" {
+			if len(refusals) == 0 {
+				t.Fatalf("nothing says what %q is for a call", line)
+			}
+			line = fmt.Sprint(path, " code ", refusals[0].code, rest[3:], " ", refusals[0].text)
+			refusals = refusals[1:]
+		}
+		want = append(want, line)
+	}
+	if len(refusals) > 0 {
+		t.Fatalf("%d refusals too many", len(refusals))
+	}
+	return want
 }
 
 // Copy writes an answer.
