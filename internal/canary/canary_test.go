@@ -2,8 +2,6 @@ package canary
 
 import (
 	"bytes"
-	"encoding/base64"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -11,39 +9,17 @@ import (
 	"net/http"
 	"net/http/httputil"
 	"reflect"
-	"strings"
 	"sync"
 	"testing"
 )
 
 // What must be in no output.
 const (
-	canary   = "canarycanary"
+	canary   = Canary
 	key      = canary + "-key-of-anna"
 	secret   = canary + "-secret-of-32-bytes-or-more"
 	password = canary + "-password"
 )
-
-// verbs are those of package fmt, with flags that change what is printed, but for %p: it calls no
-// methods. go vet refuses it for what is no pointer.
-var verbs = []string{"%v", "%+v", "%#v", "%s", "%q", "%x", "%X", "% x", "%#x", "%d", "%t", "%T"}
-
-// spellings are the canary as bytes may be printed.
-var spellings = func() (all []string) {
-	all = []string{canary, strings.ToUpper(canary), hex.EncodeToString([]byte(canary)), strings.ToUpper(hex.EncodeToString([]byte(canary)))}
-	var numbers, hexes, spaced []string
-	for _, c := range []byte(canary) {
-		numbers = append(numbers, fmt.Sprintf("%d", c))
-		hexes = append(hexes, fmt.Sprintf("0x%x", c))
-		spaced = append(spaced, fmt.Sprintf("%x", c))
-	}
-	all = append(all, strings.Join(numbers, " "), strings.Join(numbers, ","), strings.Join(hexes, ", "), strings.Join(hexes, " "), strings.Join(spaced, " "))
-	for shift := range 3 { // what base64 makes of the middle, wherever it begins
-		text := base64.StdEncoding.EncodeToString([]byte("..."[:shift] + canary))
-		all = append(all, text[4:12])
-	}
-	return all
-}()
 
 // A spill collects what is printed.
 type spill struct {
@@ -59,11 +35,8 @@ func newSpill(t *testing.T) *spill {
 func (s *spill) text(what, text string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, spelling := range spellings {
-		if i := strings.Index(text, spelling); i >= 0 {
-			s.found(what, text[max(0, i-100):min(len(text), i+100)])
-			return
-		}
+	if around, found := In(text); found {
+		s.found(what, around)
 	}
 }
 
@@ -105,7 +78,7 @@ func (s *spill) deep(what string, v any) {
 }
 
 func (s *spill) print(what string, v any) {
-	for _, verb := range verbs {
+	for _, verb := range Verbs {
 		s.text(what+", "+verb, fmt.Sprintf(verb, v))
 	}
 	var b bytes.Buffer

@@ -376,7 +376,7 @@ func TestDocuments(t *testing.T) {
 // printed prints a Document, whose JSON has the keys, but which is not JSON in a log.
 func (w *world) printed(what string, d *limits.Document) {
 	for _, v := range []any{d, struct{ X any }{d}, struct{ x any }{d}, []*limits.Document{d}} {
-		for _, verb := range verbs {
+		for _, verb := range Verbs {
 			w.text(what+", "+verb, fmt.Sprintf(verb, v))
 		}
 	}

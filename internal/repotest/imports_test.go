@@ -68,7 +68,7 @@ var house = []room{
 	{pkg: "internal/bubble"},
 	{pkg: "internal/canary"},
 	{pkg: "internal/conformance"},
-	{pkg: "internal/conformance/scenes", ours: []string{"adapter", "core", "core/memstore", "internal/rpc", "keyfuncs", "limits", "nethttp", "websocketmw"}},
+	{pkg: "internal/conformance/scenes", ours: []string{"adapter", "core", "core/memstore", "core/store", "internal/canary", "internal/rpc", "keyfuncs", "limits", "nethttp", "websocketmw"}},
 	{pkg: "internal/rpc", ours: []string{"core", "keyfuncs", "nethttp"}},
 	{pkg: "internal/guardtest", ours: []string{"core", "core/memstore", "keyfuncs", "nethttp", "websocketmw"}},
 	{
