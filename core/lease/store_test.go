@@ -14,13 +14,19 @@ import (
 	"github.com/headgate/headgate/internal/norace"
 )
 
-// The contract holds over a store in Redis, except for what is said in withoutLeases. The
-// suite moves the clock, so that of Redis and those of this process are moved together:
-// miniredis lets a test do so.
+// The contract holds over a store in Redis, except for what is said in left. The suite moves the
+// clock, so that of Redis and those of this process are moved together: miniredis lets a test do so.
+// It reads the script anew with each call, so tests of thousands of calls are left to TestStore,
+// which runs them over a memstore.
 func TestStoreOverRedis(t *testing.T) {
 	norace.Test(t) // which has its Lua in Go
-	withoutLeases := map[string]string{
-		"DecidesAsTheStepsDo": "compares every number with what the store would say",
+	const long = "takes thousands of calls: see TestStore"
+	left := map[string]string{
+		"DecidesAsTheStepsDo":               "compares every number with what the store would say",
+		"LongAfterNothingStays":             long,
+		"PeekTellsWhatAllowWould":           long,
+		"RefusedUntilRetryAfterAndNoLonger": long,
+		"SideBySideNeverMore":               long,
 	}
 	var clock atomic.Int64 // microseconds
 	clock.Store(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC).UnixMicro())
@@ -62,7 +68,7 @@ func TestStoreOverRedis(t *testing.T) {
 			}
 		},
 		Around: func(t *testing.T, body func(*testing.T)) {
-			for name, why := range withoutLeases {
+			for name, why := range left {
 				if strings.HasSuffix(t.Name(), "/"+name) {
 					t.Skip(why)
 				}
