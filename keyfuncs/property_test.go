@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/headgate/headgate/internal/norace"
 	"github.com/headgate/headgate/keyfuncs"
 )
 
@@ -163,6 +164,7 @@ func TestForwardedModel(t *testing.T) {
 // The property that all of this is for: whatever a client writes, the key is what the
 // proxies say, be their elements on the client's line or on one of their own.
 func TestClientsCannotChoose(t *testing.T) {
+	norace.Test(t)
 	const alphabet = `",\;=for1.:[] ` + "\t\x00\xff"
 	rnd := rand.New(rand.NewPCG(1, 4))
 	for range 50_000 {

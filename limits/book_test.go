@@ -3,6 +3,7 @@ package limits_test
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"runtime"
 	"slices"
@@ -453,16 +454,18 @@ func TestSilentSource(t *testing.T) {
 	})
 }
 
-// Ten thousand reloads under load: no decision has numbers of two documents, what was used is
+var reloads = flag.Int("reloads", 2000, "how many reloads there are under load")
+
+// Thousands of reloads under load: no decision has numbers of two documents, what was used is
 // never forgotten, and nothing is left behind.
 func TestReloadsUnderLoad(t *testing.T) {
 	before := runtime.NumGoroutine()
 	store := memstore.New(memstore.Config{})
-	reloads := 10_000
+	n := *reloads
 	if testing.Short() {
-		reloads = 1000
+		n = min(n, 1000)
 	}
-	reloadsUnderLoad(t, store, reloads, 8)
+	reloadsUnderLoad(t, store, n, 8)
 	if after := runtime.NumGoroutine(); after > before {
 		t.Errorf("there are %d goroutines, %d before", after, before)
 	}

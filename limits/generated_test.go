@@ -17,6 +17,7 @@ import (
 	"github.com/headgate/headgate/core/memstore"
 	"github.com/headgate/headgate/core/redisstore"
 	"github.com/headgate/headgate/core/store"
+	"github.com/headgate/headgate/internal/norace"
 	"github.com/headgate/headgate/limits"
 )
 
@@ -322,10 +323,17 @@ func (p policies) String() string {
 // What a document is checked with, and servers use, is the same: none is good that a server refuses,
 // nor is one refused that all take. And what is taken can be used, for each plan and key.
 func TestCheckIsWhatServersTake(t *testing.T) {
+	norace.Test(t)
 	overRedis := newRedisStore(t)
 	nowhere, err := redisstore.New(redis.NewClient(&redis.Options{ContextTimeoutEnabled: true, MaxRetries: -1}), redisstore.Config{})
 	if err != nil {
 		t.Fatal(err)
+	}
+	// A store over Redis refuses one of these names once it knows the other: all know the same one.
+	for _, s := range []core.Store{overRedis, nowhere} {
+		for _, name := range []string{"api", "api.shadow"} {
+			core.Must(core.New(s, name, core.FixedWindow(core.PerMinute(1)).Named(collide[0])))
+		}
 	}
 	small := memstore.Config{MaxBytes: 1 << 20}
 	stores := []struct{ used, empty store.Store }{
@@ -412,6 +420,7 @@ func useAll(t *testing.T, b *limits.Book, model *written, hashes bool) {
 // Usage is lost if and only if, for a plan of the earlier document and a key, a policy that counts
 // ends and another begins. Each such pair is named by its plan or by its override.
 func TestLostIsThatOfTheModel(t *testing.T) {
+	norace.Test(t)
 	keys := []string{"a", "ax", "ab", "abx", "abc", "abcx", "b", "bx", "h", "-"}
 	var some, none int
 	generate(t, func(t *testing.T, g *generator) {

@@ -14,6 +14,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/headgate/headgate/internal/norace"
 	"github.com/headgate/headgate/limits"
 )
 
@@ -86,6 +87,7 @@ func known(err error) bool {
 
 // The schema takes what is valid, and refuses what is not, as far as it can know.
 func TestSchema(t *testing.T) {
+	norace.Test(t)
 	// What the schema must refuse, lest the list of what it cannot know hide it.
 	all := []string{
 		"{}", "[]", "null", `{"limits": {}}`, `{"slots": {}}`, `{"limit": {}}`, `{"limits": {"api": {}}}`, `{"limits": {"api": {"plans": {}}}}`,

@@ -18,6 +18,7 @@ import (
 	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/core/memstore"
 	"github.com/headgate/headgate/core/redisstore"
+	"github.com/headgate/headgate/internal/norace"
 	"github.com/headgate/headgate/internal/redistest"
 	"github.com/headgate/headgate/keyfuncs"
 	"github.com/headgate/headgate/nethttp"
@@ -286,6 +287,7 @@ func TestRest(t *testing.T) {
 
 // A list has a hundred sockets of a guard, whatever their number, and all are counted.
 func TestPresenceOfMany(t *testing.T) {
+	norace.Test(t)
 	const sockets = 100_000
 	shared := memstore.New(memstore.Config{})
 	g, err := New(Config{Server: "a", Rules: []nethttp.Rule{{Slots: newSlots(t, shared, "user", sockets), Key: keyfuncs.Everyone()}}})

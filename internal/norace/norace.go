@@ -5,8 +5,8 @@ package norace
 
 import "testing"
 
-// Test skips a test under the race detector. It must be the first line of a test of core,
-// nethttp, limits or internal/conformance: there make race looks for it.
+// Test skips a test under the race detector. It must be the first line of a test in one of the
+// NORACE_DIRS of the Makefile: there make race looks for it.
 func Test(t *testing.T) {
 	t.Helper()
 	if detector {

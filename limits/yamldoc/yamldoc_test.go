@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/headgate/headgate/internal/norace"
 	"github.com/headgate/headgate/limits"
 	"github.com/headgate/headgate/limits/yamldoc"
 )
@@ -125,6 +126,7 @@ func TestEveryCutIsAFault(t *testing.T) {
 
 // Documents that would take much time or memory do not.
 func TestBombs(t *testing.T) {
+	norace.Test(t)
 	var laughs strings.Builder
 	laughs.WriteString("a0: &a0 [" + strings.Repeat("x, ", 8) + "x]\n")
 	for i := range 9 {
