@@ -48,7 +48,8 @@ func TestRelease(t *testing.T) {
 	}
 	environment := []string{
 		"GOPROXY=file://" + filepath.ToSlash(proxy) + ",file://" + goEnv(t, "GOMODCACHE") + "/cache/download," + goEnv(t, "GOPROXY"),
-		"GOMODCACHE=" + t.TempDir(), "GOFLAGS=-modcacherw", "GOSUMDB=off", "GOWORK=off",
+		"GOMODCACHE=" + t.TempDir(), "GOSUMDB=off", "GOWORK=off",
+		"GOFLAGS=-modcacherw -trimpath", // so that the next run finds what was built, wherever its cache of modules is
 	}
 	for dir, pkg := range imports {
 		app := t.TempDir()
