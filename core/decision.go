@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"sync/atomic"
 	"time"
 
 	"github.com/headgate/headgate/core/step"
@@ -43,12 +44,7 @@ const (
 // the call, just after the decision. The zero Decision refuses.
 //
 // A decision that was charged can be corrected with Settle or Refund, once: a second
-// time is [ErrSettled]. Only the Decision that was settled, and copies made after that,
-// know of it. Settling a copy that was made before is not detected and corrects the
-// charge twice.
-//
-// Several goroutines may read a Decision at the same time, but none may use it while
-// another calls Settle or Refund.
+// time is [ErrSettled], also for a copy. All methods may be called at the same time.
 type Decision struct {
 	Allowed bool
 	Source  Source
@@ -71,10 +67,12 @@ type Decision struct {
 	// charged in the meantime: 0 if it was admitted, [Never] if waiting cannot help.
 	RetryAfter time.Duration
 
-	// Decisions are copied, so they are kept small: hence the pointer.
+	// Decisions are copied, so they are kept small: hence the pointers.
 	result store.Result
 	first  receipt
-	more   *[]receipt // of the other charges; nil: there is one
+	more   *[]receipt   // of the other charges; nil: there is one
+	anyway uint64       // a bit for each charge that was counted anyway
+	spent  *atomic.Bool // shared by copies: whether the charges were settled; nil: there are none
 }
 
 // An Answer is the result of one policy.
@@ -87,7 +85,7 @@ type Answer struct {
 	Remaining  int64         // units left
 	NextAfter  time.Duration // until one more unit than Remaining is left; 0 if none is used
 	ResetAfter time.Duration // until no unit is used
-	RetryAfter time.Duration // until the charge fits; 0 if it does or did
+	RetryAfter time.Duration // until the charge fits; 0 if it does or did; of one counted anyway, until one unit is left
 }
 
 // A receipt is a charge that can be corrected. It hides the key, since package fmt would print a
@@ -135,10 +133,11 @@ func (d *Decision) answer(i int, a *Answer) {
 	if i < 0 || i >= d.Len() {
 		panic(fmt.Sprintf("headgate: answer %d of %d", i, d.Len()))
 	}
-	l, local := d.first.limiter, i
-	for next := 1; local >= len(l.policies); next++ {
+	l, local, charge := d.first.limiter, i, 0
+	for local >= len(l.policies) {
 		local -= len(l.policies)
-		l = d.receipt(next).limiter
+		charge++
+		l = d.receipt(charge).limiter
 	}
 	p, x := &l.policies[local], d.result.Reading(i)
 	a.Limiter, a.Policy = l.name, p.name
@@ -146,7 +145,7 @@ func (d *Decision) answer(i int, a *Answer) {
 	a.Limit, a.Window = limit(&p.numbers), l.windows[local]
 	a.Remaining = x.Remaining
 	a.NextAfter, a.ResetAfter = span(x.NextAfter), span(x.ResetAfter)
-	if !d.Allowed {
+	if !d.Allowed || d.counted(charge) {
 		a.RetryAfter = span(x.RetryAfter)
 	}
 }
@@ -175,8 +174,13 @@ func usedOf(limit, remaining int64) int {
 	return int(min(max(limit-remaining, 0), limit) * 100 / limit)
 }
 
-// decisionOf returns the decision about charges. One that refuses holds none.
+// decisionOf returns the decision about charges. One that refuses, or is a report, holds none.
 func decisionOf(r *store.Result, charges ...Charge) (d Decision) {
+	for i, c := range charges {
+		if c.Anyway {
+			d.anyway |= 1 << i
+		}
+	}
 	d.first = newReceipt(charges[0])
 	if len(charges) > 1 {
 		more := make([]receipt, 0, len(charges)-1)
@@ -185,10 +189,26 @@ func decisionOf(r *store.Result, charges ...Charge) (d Decision) {
 		}
 		d.more = &more
 	}
-	if d.conclude(r); !d.Allowed {
-		d.spend()
+	if d.conclude(r); d.Allowed && !d.isReport() {
+		d.spent = new(atomic.Bool)
 	}
 	return d
+}
+
+// held returns how many units the first charge holds.
+func (d *Decision) held() int64 {
+	if d.spent == nil {
+		return 0
+	}
+	return d.first.n
+}
+
+// counted returns whether the i-th charge was counted anyway.
+func (d *Decision) counted(i int) bool { return d.anyway&(1<<i) != 0 }
+
+// isReport returns whether all charges were.
+func (d *Decision) isReport() bool {
+	return d.anyway != 0 && d.anyway == 1<<d.charges()-1
 }
 
 // conclude takes over the result, and sets the strictest numbers from its readings. The i-th
@@ -197,42 +217,35 @@ func (d *Decision) conclude(r *store.Result) {
 	d.result.CopyFrom(r)
 	d.Allowed, d.Source = r.Allowed, r.Source
 	d.Limiter, d.Policy, d.Limit, d.Remaining = "", "", 0, 0
+	report := d.isReport()
+	for i := 0; report && i < r.Len(); i++ {
+		d.Allowed = d.Allowed && r.Admitted(i)
+	}
 	var reset, retry, longest int64 // longest: of those that refused
 	i := 0
 	for c := range d.charges() {
 		l := d.receipt(c).limiter
+		waits := report || !d.Allowed && !d.counted(c)
 		for j := range l.policies {
 			p, x := &l.policies[j], d.result.Reading(i)
+			refused := waits && !d.result.Admitted(i)
 			reset = max(reset, x.ResetAfter)
-			if d.decides(x, i, longest) {
+			if i == 0 || d.Allowed && x.Remaining < d.Remaining || !d.Allowed && refused && x.RetryAfter > longest {
 				d.Limiter, d.Policy, d.Limit = l.name, p.name, limit(&p.numbers)
 			}
 			if i == 0 || x.Remaining < d.Remaining {
 				d.Remaining = x.Remaining
 			}
-			if !d.Allowed {
+			if waits {
 				retry = max(retry, x.RetryAfter)
-				if !d.result.Admitted(i) {
-					longest = max(longest, x.RetryAfter)
-				}
+			}
+			if refused {
+				longest = max(longest, x.RetryAfter)
 			}
 			i++
 		}
 	}
 	d.ResetAfter, d.RetryAfter = span(reset), span(retry)
-}
-
-// decides reports whether reading x is stricter than the i before it, of which those that
-// refused have that longest wait.
-func (d *Decision) decides(x *step.Reading, i int, longest int64) bool {
-	switch {
-	case i == 0:
-		return true
-	case d.Allowed:
-		return x.Remaining < d.Remaining
-	default:
-		return !d.result.Admitted(i) && x.RetryAfter > longest
-	}
 }
 
 // Refund gives the whole charge back because what it was for did not happen. It is
@@ -244,13 +257,14 @@ func (d *Decision) Refund(ctx context.Context) error {
 
 // Settle corrects the charge to its actual cost: charge an estimate, then settle the
 // true number of units. It takes one number, 0 or more, for each charge of the call:
-// one after [Limiter.AllowN], and as many as there were charges after [AllowAll].
+// one after [Limiter.AllowN], and as many as there were charges after [AllowAll]. Charges that were
+// counted Anyway stay as they are, whatever their number.
 //
 // If the actual cost is lower, units are given back as far as they still count: a token
 // bucket that has been refilling in the meantime gets back less, and a window that has
 // passed gets back nothing. Nothing is given back to the other plans of [Limiter.With]. If
-// it is higher, the rest is charged as far as there is room, and never beyond the limit;
-// uncovered is the number of units for which there was none.
+// it is higher, the rest has been used, and is counted as [Limiter.Report] counts it, whether there
+// is room or not; uncovered is the number of units for which there was none.
 //
 // A state does not tell charges apart. If the key was Reset after the charge, or a store
 // that was full has dropped its state, then what is given back is taken from what was
@@ -267,7 +281,7 @@ func (d *Decision) Settle(ctx context.Context, actual ...int64) (uncovered int64
 	if ctx == nil {
 		return 0, errContext
 	}
-	if d.first.n == 0 {
+	if d.spent == nil {
 		return 0, ErrSettled
 	}
 	if len(actual) != d.charges() {
@@ -281,14 +295,17 @@ func (d *Decision) Settle(ctx context.Context, actual ...int64) (uncovered int64
 	l := d.first.limiter
 	q := &store.Question{Mode: store.Settle, Charges: make([]store.Charge, 0, len(actual))}
 	for i, n := range actual {
-		if r := d.receipt(i); n != r.n && !r.limiter.constant {
+		if r := d.receipt(i); n != r.n && !r.limiter.constant && !d.counted(i) {
 			q.Charges = append(q.Charges, store.Charge{
 				Limiter: r.limiter.prepared, Key: r.key.Reveal(), N: r.n,
 				At: d.result.At, Source: d.Source, Actual: min(n, step.MaxInt),
 			})
 		}
 	}
-	if d.spend(); len(q.Charges) == 0 {
+	if !d.spent.CompareAndSwap(false, true) {
+		return 0, ErrSettled
+	}
+	if len(q.Charges) == 0 {
 		return 0, nil
 	}
 	start := begin(l.observer)
@@ -303,19 +320,6 @@ func (d *Decision) Settle(ctx context.Context, actual ...int64) (uncovered int64
 	return uncovered, nil
 }
 
-// spend removes the charges from the receipts and leaves the limiters for Answer.
-func (d *Decision) spend() {
-	d.first = receipt{limiter: d.first.limiter}
-	if d.more == nil {
-		return
-	}
-	more := make([]receipt, len(*d.more)) // copies of the decision have the other
-	for i, r := range *d.more {
-		more[i].limiter = r.limiter
-	}
-	d.more = &more
-}
-
 // String returns a description for people, without the key. It says whether the
 // decision was made without the store.
 func (d Decision) String() string {
@@ -324,6 +328,8 @@ func (d Decision) String() string {
 		without = ", without the store"
 	}
 	switch {
+	case d.isReport() && !d.Allowed:
+		return fmt.Sprintf("counted beyond %q: retry after %v%s", d.Policy, d.RetryAfter, without)
 	case d.Allowed && d.Source == SourceOpen: // what is left is unknown
 		return "allowed without the store"
 	case d.Allowed:

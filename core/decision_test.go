@@ -146,10 +146,10 @@ func TestZeroDecision(t *testing.T) {
 	}
 }
 
-// TestCost: what is not at least 1 unit is an error, and not asked.
+// TestCost: less than 0 units are an error, and not asked.
 func TestCost(t *testing.T) {
 	l := newLimiter(t, newFakeStore(t), "api", core.FixedWindow(core.PerMinute(10)))
-	for _, n := range []int64{0, -1, -1 << 63} {
+	for _, n := range []int64{-1, -1 << 63} {
 		if d, err := l.AllowN(t.Context(), "key", n); !errors.Is(err, core.ErrCost) || d.Allowed {
 			t.Errorf("AllowN(%d) = %v, %v", n, d, err)
 		}
@@ -302,7 +302,7 @@ func TestKeysAreNotPrinted(t *testing.T) {
 	var faults []error
 	_, err = core.AllowAll(ctx, core.Charge{Limiter: a, Key: secret, N: 1}, core.Charge{Limiter: a, Key: secret, N: 1})
 	faults = append(faults, err)
-	_, err = core.AllowAll(ctx, core.Charge{Limiter: a, Key: secret, N: 0})
+	_, err = core.AllowAll(ctx, core.Charge{Limiter: a, Key: secret, N: -1})
 	faults = append(faults, err)
 	_, err = core.AllowAll(ctx, core.Charge{Limiter: a, Key: secret, N: 1}, core.Charge{Key: secret, N: 1})
 	faults = append(faults, err)

@@ -9,8 +9,9 @@ import (
 )
 
 var (
-	// ErrCost is returned for a charge of less than 1 unit. Nothing was charged.
-	ErrCost = errors.New("headgate: a charge must be at least 1 unit")
+	// ErrCost is returned for a number of units that is too small: below 0, and below 1 where
+	// there is nothing to check, as by Wait and Report. Nothing was charged.
+	ErrCost = errors.New("headgate: a charge must be at least 1 unit, or 0 to check only")
 
 	// ErrUnavailable is returned when the store cannot be reached and is configured not
 	// to decide without it. No decision was made.
@@ -22,7 +23,7 @@ var (
 
 	// ErrQuestion is returned for a malformed call, which changes nothing: by whatever
 	// takes a context, if that is nil; by [AllowAll] and [AcquireAll], for none or more
-	// than 8 charges or claims, a nil limiter or nil slots, stores that do not go together, or the same
+	// than 64 charges or 8 claims, more than 64 policies together, a nil limiter or nil slots, stores that do not go together, or the same
 	// name and key twice.
 	ErrQuestion = errors.New("headgate: malformed call")
 

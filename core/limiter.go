@@ -10,13 +10,11 @@ import (
 	"time"
 
 	"github.com/headgate/headgate/core/store"
-	"github.com/headgate/headgate/internal/hidden"
 )
 
 const (
 	maxName     = 64
 	maxPolicies = 8
-	maxTogether = store.MaxReadings / maxPolicies // charges of an AllowAll, claims of an AcquireAll
 )
 
 // A Store keeps the state of limiters: one of package memstore or redisstore, or what was
@@ -272,22 +270,23 @@ func (l *Limiter) Policies() []Policy { return slices.Clone(l.policies) }
 // An empty key is a key like any other, shared by all calls that pass it. The guards of
 // the other packages refuse it.
 func (l *Limiter) Allow(ctx context.Context, key string) (d Decision, err error) {
-	err = l.decide(ctx, store.Allow, Charge{l, key, 1}, &d)
+	err = l.decide(ctx, store.Allow, Charge{Limiter: l, Key: key, N: 1}, &d)
 	return
 }
 
-// AllowN charges the key with n units, n >= 1, if all policies admit all of them. A
-// number that a policy can never admit is refused without calling the store, with
-// RetryAfter [Never] and Remaining 0. An error means that no decision was made.
+// AllowN charges the key with n units if all policies admit all of them. A number that a
+// policy can never admit is refused without calling the store, with RetryAfter [Never] and
+// Remaining 0; [Limiter.Report] counts what has been used, whatever the number. With n = 0
+// it only checks: see [Charge]. An error means that no decision was made.
 func (l *Limiter) AllowN(ctx context.Context, key string, n int64) (d Decision, err error) {
-	err = l.decide(ctx, store.Allow, Charge{l, key, n}, &d)
+	err = l.decide(ctx, store.Allow, Charge{Limiter: l, Key: key, N: n}, &d)
 	return
 }
 
 // AllowTo is AllowN that writes the decision to d, whatever it held, and after an error
 // the zero Decision. It saves a copy, for code around every request.
 func (l *Limiter) AllowTo(ctx context.Context, key string, n int64, d *Decision) error {
-	return l.decide(ctx, store.Allow, Charge{l, key, n}, d)
+	return l.decide(ctx, store.Allow, Charge{Limiter: l, Key: key, N: n}, d)
 }
 
 // Peek returns the decision that Allow would make, and changes nothing. If that is to
@@ -295,13 +294,13 @@ func (l *Limiter) AllowTo(ctx context.Context, key string, n int64, d *Decision)
 // far ahead and is right again, the wait of a key that was charged meanwhile begins with the
 // next Allow, not with a Peek.
 func (l *Limiter) Peek(ctx context.Context, key string) (d Decision, err error) {
-	err = l.decide(ctx, store.Peek, Charge{l, key, 1}, &d)
+	err = l.decide(ctx, store.Peek, Charge{Limiter: l, Key: key, N: 1}, &d)
 	return
 }
 
-// PeekN is Peek for n units: the decision that AllowN would make.
+// PeekN is Peek for n units: the decision that AllowN would make. [PeekAll] asks several limiters.
 func (l *Limiter) PeekN(ctx context.Context, key string, n int64) (d Decision, err error) {
-	err = l.decide(ctx, store.Peek, Charge{l, key, n}, &d)
+	err = l.decide(ctx, store.Peek, Charge{Limiter: l, Key: key, N: n}, &d)
 	return
 }
 
@@ -318,10 +317,10 @@ func (l *Limiter) AllowAtMost(ctx context.Context, key string, n int64) (d Decis
 		return Decision{}, 0, ErrCost
 	case l.constant: // all or nothing
 		d, err = l.AllowN(ctx, key, n)
-		return d, d.first.n, err
+		return d, d.held(), err
 	}
-	d, _, err = l.allowExtra(ctx, Charge{l, key, 1}, min(n, l.max)-1, true)
-	return d, d.first.n, err
+	d, _, err = l.allowExtra(ctx, Charge{Limiter: l, Key: key, N: 1}, min(n, l.max)-1, true)
+	return d, d.held(), err
 }
 
 // Reset forgets the key's usage. It costs no more than a decision. A charge that was made
@@ -335,104 +334,6 @@ func (l *Limiter) Reset(ctx context.Context, key string) error {
 	}
 	q := newQuestion()
 	defer q.free()
-	q.about(store.Reset, &Charge{l, key, 0})
+	q.about(store.Reset, &Charge{Limiter: l, Key: key})
 	return l.store.Ask(ctx, &q.Question)
-}
-
-// A Charge is a call to charge a key of a limiter with N units, N >= 1.
-type Charge struct {
-	Limiter *Limiter
-	Key     string `json:"-"`
-	N       int64
-}
-
-// Format implements [fmt.Formatter]: it prints the charge without its key.
-func (c Charge) Format(s fmt.State, verb rune) {
-	type plain Charge
-	c.Key = hidden.Mark
-	hidden.Print(s, verb, plain(c))
-}
-
-// AllowAll charges several limiters together, each for its own key and number of units:
-// all are charged or none is. There are 1 to 8 charges, of limiters with equal stores,
-// and no two of them have the same limiter's name and the same key; otherwise the error
-// is [ErrQuestion].
-//
-// For example, it limits a session, and with a larger number the address that many
-// sessions share.
-func AllowAll(ctx context.Context, charges ...Charge) (Decision, error) {
-	if ctx == nil {
-		return Decision{}, errContext
-	}
-	if err := checkTogether("charge", charges); err != nil {
-		return Decision{}, err
-	}
-	if slices.ContainsFunc(charges, func(c Charge) bool { return c.N <= 0 }) {
-		return Decision{}, ErrCost
-	}
-	if len(charges) == 1 {
-		return charges[0].Limiter.AllowN(ctx, charges[0].Key, charges[0].N)
-	}
-	o := charges[0].Limiter.observer
-	start := begin(o)
-	q, err := decideAll(ctx, charges)
-	defer q.free()
-	if o != nil {
-		decided(ctx, o, start, &q.Result, err, charges...)
-	}
-	if err != nil {
-		return Decision{}, err
-	}
-	return decisionOf(&q.Result, charges...), nil
-}
-
-// A member is a charge or a claim, as far as all of one call are checked together.
-type member struct {
-	of    string // what the name is of
-	name  string
-	store any // all that are not nil must be equal
-	key   string
-}
-
-func (c Charge) member() (m member, ok bool) {
-	if c.Limiter == nil {
-		return member{of: "limiter"}, false
-	}
-	return member{"limiter", c.Limiter.name, c.Limiter.store, c.Key}, true
-}
-
-func (c Claim) member() (m member, ok bool) {
-	if c.Slots == nil {
-		return member{of: "slots"}, false
-	}
-	m = member{of: "slots", name: c.Slots.name, key: c.Key}
-	if c.Slots.store.Shared() {
-		m.store = c.Slots.store
-	}
-	return m, true
-}
-
-// checkTogether reports why these charges or claims cannot be made in one call.
-func checkTogether[T interface{ member() (member, bool) }](what string, parts []T) error {
-	if len(parts) == 0 || len(parts) > maxTogether {
-		return fmt.Errorf("%w: %d %ss, not 1 to %d", ErrQuestion, len(parts), what, maxTogether)
-	}
-	var room [maxTogether]member
-	before := room[:0]
-	for i, p := range parts {
-		m, ok := p.member()
-		if !ok {
-			return fmt.Errorf("%w: nil %s in %s %d", ErrQuestion, m.of, what, i+1)
-		}
-		for _, b := range before {
-			if b.store != m.store && b.store != nil && m.store != nil {
-				return fmt.Errorf("%w: %s %q and %q have different stores", ErrQuestion, m.of, b.name, m.name)
-			}
-			if b.name == m.name && b.key == m.key {
-				return fmt.Errorf("%w: two %ss of %s %q have the same key", ErrQuestion, what, m.of, m.name)
-			}
-		}
-		before = append(before, m)
-	}
-	return nil
 }

@@ -57,6 +57,10 @@ func decided(ctx context.Context, o *Observer, start time.Time, r *store.Result,
 	}
 	first := 0 // reading of the charge
 	for _, c := range charges {
+		if c.Anyway {
+			first += len(c.Limiter.policies)
+			continue
+		}
 		e.Limiter, e.Units = c.Limiter.name, c.N
 		if err == nil {
 			e.Policy = deciding(c.Limiter.policies, r, first)
@@ -101,6 +105,16 @@ func used(policies []Policy, r *store.Result, first int) (percent int) {
 		}
 	}
 	return percent
+}
+
+// reported reports what was counted anyway, as a settlement of 0 units.
+func reported(ctx context.Context, o *Observer, start time.Time, q *question, err error) {
+	for i := range q.Charges {
+		if c := q.Charges[i]; c.Anyway && c.N > 0 {
+			c.N, c.Actual, c.Source = 0, c.N, q.Result.Source
+			settled(ctx, o, start, []store.Charge{c}, err)
+		}
+	}
 }
 
 // settled reports settlements.

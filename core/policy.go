@@ -76,6 +76,7 @@ func (p Policy) faulty(format string, args ...any) Policy {
 func TokenBucket(rate Rate, burst int64) Policy {
 	p := policy(step.TokenBucket, rate)
 	p.numbers.Burst = burst
+	p.numbers.Debt = p.numbers.DefaultDebt()
 	return p
 }
 
@@ -169,6 +170,18 @@ func (p Policy) CountDenied() Policy {
 	return p
 }
 
+// Debt sets by how many units a TokenBucket may be in debt, at least 0. Into debt goes what has been
+// used beyond the burst: see [Limiter.Report] and [Decision.Settle]. Until it is repaid at the rate,
+// nothing is admitted; what exceeds it is not counted. By default it is the burst, or as much less as
+// can be counted exactly.
+func (p Policy) Debt(units int64) Policy {
+	if p.numbers.Algorithm != step.TokenBucket {
+		return p.faulty("Debt is for TokenBucket: the count of a window goes above its limit")
+	}
+	p.numbers.Debt = units
+	return p
+}
+
 // Leasable makes a TokenBucket one that package lease leases: units may be spent for up to d
 // after they were charged, by whoever charged them. So that at most burst + rate*t units
 // are admitted over any span t all the same, what refills in d is not in the bucket: a single
@@ -184,9 +197,13 @@ func (p Policy) Leasable(d time.Duration) Policy {
 	case d <= 0 || d%time.Microsecond != 0:
 		return p.faulty("Leasable(%v) needs a positive whole number of microseconds", d)
 	}
+	usual := p.numbers.Debt == p.numbers.DefaultDebt()
 	p.numbers.Burst += p.numbers.Refill() // of an earlier call
 	p.numbers.Lease = d.Microseconds()
 	p.numbers.Burst -= p.numbers.Refill()
+	if usual {
+		p.numbers.Debt = p.numbers.DefaultDebt()
+	}
 	return p
 }
 

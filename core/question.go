@@ -2,18 +2,32 @@ package core
 
 import (
 	"context"
-	"slices"
 	"sync"
+	"sync/atomic"
 
 	"github.com/headgate/headgate/core/step"
 	"github.com/headgate/headgate/core/store"
 )
 
-// A question is what a store is asked, with room for its charges.
+// A question is what a store is asked, with room for the charges of most.
 type question struct {
 	store.Question
 
-	room [maxTogether]store.Charge
+	room  [8]store.Charge
+	spent []atomic.Bool // of the next decisions: see Decision
+}
+
+// spentAtOnce is how many decisions share an allocation.
+const spentAtOnce = 128
+
+// newSpent returns the mark of a decision that holds charges.
+func (q *question) newSpent() *atomic.Bool {
+	if len(q.spent) == 0 {
+		q.spent = make([]atomic.Bool, spentAtOnce)
+	}
+	mark := &q.spent[0]
+	q.spent = q.spent[1:]
+	return mark
 }
 
 // questions are reused: what is passed to a store is on the heap. Those in the pool have one charge,
@@ -35,8 +49,9 @@ func (q *question) about(mode store.Mode, c *Charge) {
 
 // set sets the i-th charge.
 func (q *question) set(i int, c *Charge) {
-	to := &q.room[i]
-	to.Limiter, to.Key, to.N = c.Limiter.prepared, c.Key, c.N
+	to := &q.Charges[i]
+	to.Limiter, to.Key, to.N, to.Anyway = c.Limiter.prepared, c.Key, min(c.N, step.MaxInt), c.Anyway
+	to.Uncovered = 0
 }
 
 // free takes a question back, without its keys.
@@ -56,7 +71,7 @@ func (l *Limiter) decide(ctx context.Context, mode store.Mode, c Charge, d *Deci
 	case ctx == nil:
 		*d = Decision{}
 		return errContext
-	case c.N <= 0:
+	case c.N < 0:
 		*d = Decision{}
 		return ErrCost
 	}
@@ -74,9 +89,9 @@ func (l *Limiter) decide(ctx context.Context, mode store.Mode, c Charge, d *Deci
 	if err != nil {
 		*d = Decision{}
 	} else {
-		d.first, d.more = newReceipt(c), nil
-		if d.conclude(&q.Result); !d.Allowed || mode == store.Peek {
-			d.first = receipt{limiter: l}
+		d.first, d.more, d.anyway, d.spent = receipt{limiter: l}, nil, 0, nil
+		if d.conclude(&q.Result); d.Allowed && mode == store.Allow {
+			d.first, d.spent = newReceipt(c), q.newSpent()
 		}
 	}
 	q.free()
@@ -104,56 +119,78 @@ func (l *Limiter) allowExtra(ctx context.Context, c Charge, extra int64, forAll 
 	return decisionOf(&q.Result, c), granted, nil
 }
 
-// decideAll asks about charges. Their store gets those that the parameters alone do not decide.
-// The question is to be freed also after an error.
-func decideAll(ctx context.Context, charges []Charge) (q *question, err error) {
+// decideAll asks about charges. Their store gets those that the parameters alone do not decide, and
+// what is to be counted anyway. The question has all of them afterwards, and is to be freed also after
+// an error.
+func decideAll(ctx context.Context, mode store.Mode, charges []Charge) (q *question, err error) {
 	q = newQuestion()
-	q.about(store.Allow, &charges[0])
-	q.Charges = q.room[:len(charges)]
-	for i := range charges[1:] {
-		q.set(i+1, &charges[i+1])
+	q.Mode, q.Extra = mode, 0
+	if q.Charges = q.room[:min(len(charges), len(q.room))]; len(charges) > len(q.room) {
+		q.Charges = make([]store.Charge, len(charges))
 	}
-	if slices.ContainsFunc(charges, func(c Charge) bool { return c.N > c.Limiter.max }) {
-		byNumbers(&q.Result, charges...)
-		return q, nil
-	}
-	constant := func(i int) bool { return charges[i].Limiter.constant }
-	counted := 0
+	never := false // whether a charge can never be granted
 	for i := range charges {
-		if !constant(i) {
-			q.room[counted] = q.room[i]
-			counted++
+		c := &charges[i]
+		q.set(i, c)
+		never = never || c.never()
+	}
+	asked := make([]int, 0, len(charges))
+	for i := range charges {
+		if c := &charges[i]; !c.Limiter.constant && (!never || c.Anyway && mode == store.Allow) {
+			asked = append(asked, i)
 		}
 	}
-	all := q.Charges
-	defer func() { q.Charges = all }() // to be cleared
-	if q.Charges = all[:counted]; counted == 0 {
+	switch len(asked) {
+	case 0:
 		byNumbers(&q.Result, charges...)
-		return q, nil
+	case len(charges):
+		return q, charges[0].Limiter.store.Ask(ctx, &q.Question)
+	default:
+		err = q.askSome(ctx, charges, asked, never)
 	}
-	if err = charges[0].Limiter.store.Ask(ctx, &q.Question); err == nil && counted < len(charges) {
-		some := q.Result
-		withUnlimited(&q.Result, &some, charges)
+	for i := range charges {
+		if c := &charges[i]; c.Anyway && c.Limiter.constant {
+			q.Charges[i].Uncovered = max(c.N-c.Limiter.max, 0)
+		}
 	}
 	return q, err
 }
 
-// withUnlimited adds the readings of Unlimited to those of the store, which are for the
-// other charges. There is no Blocked among the charges, since its max is 0.
-func withUnlimited(all, some *store.Result, charges []Charge) {
-	all.Start(some.At, some.Source)
-	all.Allowed = some.Allowed
-	next := 0 // reading of some
-	for _, c := range charges {
-		if c.Limiter.constant {
-			all.Add(true, c.Limiter.spec.Policies[0].Step.Read(nil, some.At, c.N))
-			continue
+// never reports whether the charge can never be granted.
+func (c *Charge) never() bool { return c.N > c.Limiter.max && !c.Anyway }
+
+// askSome asks the store about some of the charges, and decides the others by their numbers.
+func (q *question) askSome(ctx context.Context, charges []Charge, asked []int, never bool) error {
+	some := store.Question{Mode: q.Mode, Charges: make([]store.Charge, len(asked))}
+	for i, at := range asked {
+		some.Charges[i] = q.Charges[at]
+	}
+	if err := charges[0].Limiter.store.Ask(ctx, &some); err != nil {
+		return err
+	}
+	byNumbers(&q.Result, charges...)
+	numbers := q.Result
+	if q.Result.Start(some.Result.At, some.Result.Source); never {
+		q.Result.Source = SourcePolicy // which has refused
+	}
+	q.Result.Allowed = some.Result.Allowed && !never
+	reading, told := 0, 0 // of all, and of those of the store
+	for i := range charges {
+		from, next := &numbers, &reading
+		if len(asked) > 0 && asked[0] == i {
+			q.Charges[i].Uncovered = some.Charges[len(some.Charges)-len(asked)].Uncovered
+			asked = asked[1:]
+			from, next = &some.Result, &told
 		}
-		for range c.Limiter.policies {
-			all.Add(some.Admitted(next), *some.Reading(next))
-			next++
+		for j := range charges[i].Limiter.policies {
+			q.Result.Add(from.Admitted(*next+j), *from.Reading(*next + j))
+		}
+		reading += len(charges[i].Limiter.policies)
+		if from == &some.Result {
+			told += len(charges[i].Limiter.policies)
 		}
 	}
+	return nil
 }
 
 // byNumbers decides without the store: every charge is of a constant limiter, or at
@@ -163,12 +200,16 @@ func byNumbers(r *store.Result, charges ...Charge) {
 	r.Start(0, SourcePolicy)
 	r.Allowed = true
 	for _, c := range charges {
+		need := c.N
+		if c.Anyway {
+			need = 1
+		}
 		for _, p := range c.Limiter.spec.Policies {
 			admitted := c.N <= p.Step.Max()
-			r.Allowed = r.Allowed && admitted
+			r.Allowed = r.Allowed && (admitted || c.Anyway)
 			var x step.Reading
 			if c.Limiter.constant {
-				x = p.Step.Read(nil, 0, c.N)
+				x = p.Step.Read(nil, 0, need)
 			} else if !admitted {
 				x.RetryAfter = step.Never
 			}

@@ -2,6 +2,7 @@ package core_test
 
 import (
 	"errors"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -18,11 +19,12 @@ func TestQuestionFaults(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	two := newLimiter(t, s, "two", window.Named("x"), window.Named("y"))
 	elsewhere := newLimiter(t, newFakeStore(t), "c", window)
 	charge := func(l *core.Limiter, key string, n int64) core.Charge { return core.Charge{Limiter: l, Key: key, N: n} }
-	nine := make([]core.Charge, 9)
+	nine := make([]core.Charge, 65)
 	for i := range nine {
-		nine[i] = charge(a, string(rune('a'+i)), 1)
+		nine[i] = charge(a, strconv.Itoa(i), 1)
 	}
 	for _, test := range []struct {
 		name    string
@@ -30,14 +32,15 @@ func TestQuestionFaults(t *testing.T) {
 		want    error
 		text    string
 	}{
-		{"nothing", nil, core.ErrQuestion, "0 charges, not 1 to 8"},
-		{"nine", nine, core.ErrQuestion, "9 charges, not 1 to 8"},
+		{"nothing", nil, core.ErrQuestion, "0 charges, not 1 to 64"},
+		{"too many", nine, core.ErrQuestion, "65 charges, not 1 to 64"},
+		{"too many policies", append([]core.Charge{charge(two, "x", 1)}, nine[:63]...), core.ErrQuestion, "the limiters of 64 charges have 65 policies, more than 64"},
 		{"no limiter", []core.Charge{charge(a, "x", 1), {Key: "y", N: 1}}, core.ErrQuestion, "nil limiter in charge 2"},
 		{"only no limiter", []core.Charge{{Key: "y", N: 1}}, core.ErrQuestion, "nil limiter in charge 1"},
 		{"two stores", []core.Charge{charge(a, "x", 1), charge(elsewhere, "y", 1)}, core.ErrQuestion, `"a" and "c" have different stores`},
 		{"twice", []core.Charge{charge(a, "x", 1), charge(b, "x", 1), charge(a, "x", 1)}, core.ErrQuestion, `two charges of limiter "a" have the same key`},
 		{"twice under other numbers", []core.Charge{charge(a, "x", 1), charge(again, "x", 1)}, core.ErrQuestion, `two charges of limiter "a" have the same key`},
-		{"no units", []core.Charge{charge(a, "x", 1), charge(b, "x", 0)}, core.ErrCost, ""},
+		{"less than nothing", []core.Charge{charge(a, "x", 1), charge(b, "x", -1)}, core.ErrCost, ""},
 		{"fewer", []core.Charge{charge(a, "x", -1), charge(b, "x", 1)}, core.ErrCost, ""},
 	} {
 		t.Run(test.name, func(t *testing.T) {

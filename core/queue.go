@@ -196,7 +196,7 @@ func (w *claimant) acquire(ctx context.Context) (*Slot, error) {
 // renew finds out what the claimant wants, as of now.
 func (w *claimant) renew() error {
 	claims := w.source()
-	if err := checkTogether("claim", claims); err != nil {
+	if err := checkTogether("claim", claims, maxClaims); err != nil {
 		return err
 	}
 	if !slices.EqualFunc(w.claims, claims, inLine) {
@@ -427,7 +427,7 @@ func (w *claimant) isFirst() bool {
 // claim.
 func (w *claimant) raised() bool {
 	claims := w.source()
-	if len(claims) != len(w.claims) || checkTogether("claim", claims) != nil {
+	if len(claims) != len(w.claims) || checkTogether("claim", claims, maxClaims) != nil {
 		return true
 	}
 	for i, a := range ask(claims) {

@@ -16,9 +16,9 @@ import (
 // The shadow decision is of the shadows alone, and is settled for itself. It is the zero Decision
 // if it is not known what they say, because a charge was refused, or for an error.
 //
-// If a policy of the charges has CountDenied, or there are more than 8 charges and shadows
-// together, the shadows are decided after the charges, in a call of their own, whose error is not
-// returned.
+// If a policy of the charges has CountDenied, a charge is Anyway, or there are more charges and
+// shadows than [AllowAll] takes, the shadows are decided after the charges, in a call of their own,
+// whose error is not returned.
 func AllowBeside(ctx context.Context, charges, shadows []Charge) (d, shadow Decision, err error) {
 	all := slices.Concat(charges, shadows)
 	never := func(c Charge) bool { return c.Limiter != nil && c.N > c.Limiter.max }
@@ -26,7 +26,8 @@ func AllowBeside(ctx context.Context, charges, shadows []Charge) (d, shadow Deci
 	case len(shadows) == 0 || len(charges) == 0:
 		d, err = AllowAll(ctx, charges...)
 		return d, shadow, err
-	case len(all) > maxTogether, slices.ContainsFunc(charges, countsDenied), slices.ContainsFunc(shadows, never):
+	case len(all) > maxCharges, policiesOf(all) > store.MaxReadings, slices.ContainsFunc(charges, countsDenied),
+		slices.ContainsFunc(all, func(c Charge) bool { return c.Anyway }), slices.ContainsFunc(shadows, never):
 		if d, err = AllowAll(ctx, charges...); err == nil && d.Allowed {
 			shadow, _ = AllowAll(ontrial.Mark(ctx), shadows...)
 		}
@@ -34,15 +35,12 @@ func AllowBeside(ctx context.Context, charges, shadows []Charge) (d, shadow Deci
 	case ctx == nil:
 		return d, shadow, errContext
 	}
-	if err := checkTogether("charge", all); err != nil {
+	if err := checkCharges(all); err != nil {
 		return d, shadow, err
-	}
-	if slices.ContainsFunc(all, func(c Charge) bool { return c.N <= 0 }) {
-		return d, shadow, ErrCost
 	}
 	o := charges[0].Limiter.observer
 	start := begin(o)
-	q, err := decideAll(ctx, all)
+	q, err := decideAll(ctx, store.Allow, all)
 	defer q.free()
 	r := &q.Result
 	report := func(ctx context.Context, part *store.Result, about []Charge) {

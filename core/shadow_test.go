@@ -142,7 +142,7 @@ func TestAllowBesideErrors(t *testing.T) {
 		"no limiter":  {t.Context(), one, []core.Charge{{Key: "k", N: 1}}, core.ErrQuestion},
 		"twice":       {t.Context(), one, one, core.ErrQuestion},
 		"other store": {t.Context(), one, []core.Charge{{Limiter: newLimiter(t, newStore(), "b", core.SlidingLog(perAge(1))), Key: "k", N: 1}}, core.ErrQuestion},
-		"cost":        {t.Context(), one, []core.Charge{{Limiter: shadow, Key: "k"}}, core.ErrCost},
+		"cost":        {t.Context(), one, []core.Charge{{Limiter: shadow, Key: "k", N: -1}}, core.ErrCost},
 	} {
 		if _, _, err := core.AllowBeside(c.ctx, c.charges, c.shadows); !errors.Is(err, c.want) {
 			t.Errorf("%s: %v", name, err)

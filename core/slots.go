@@ -173,7 +173,7 @@ func AcquireAll(ctx context.Context, claims ...Claim) (*Slot, error) {
 	if ctx == nil {
 		return nil, errContext
 	}
-	if err := checkTogether("claim", claims); err != nil {
+	if err := checkTogether("claim", claims, maxClaims); err != nil {
 		return nil, err
 	}
 	start := beginAll(claims)

@@ -19,12 +19,16 @@ const (
 	maxPeriod = step.MaxSpan * time.Microsecond
 
 	wordBurst       = "burst"
+	wordDebt        = "debt"
 	wordLeasable    = "leasable"
 	wordResolution  = "resolution"
 	wordNeverOver   = "never-over"
 	wordCountDenied = "count-denied"
 	wordFromFirst   = "from-first"
 )
+
+// defaultDebt stands for that of a text that does not say.
+const defaultDebt = -1
 
 // word returns the algorithm's name in texts.
 func word(a step.Algorithm) string {
@@ -60,7 +64,7 @@ func algorithms() string {
 func options(a step.Algorithm) []string {
 	switch a {
 	case step.TokenBucket:
-		return []string{wordBurst, wordLeasable}
+		return []string{wordBurst, wordDebt, wordLeasable}
 	case step.FixedWindow:
 		return []string{wordFromFirst, wordCountDenied}
 	case step.SlidingLog:
@@ -164,6 +168,7 @@ func (p Policy) MarshalText() ([]byte, error) {
 //
 //	token-bucket 10/second burst 100
 //	token-bucket 1000/second burst 2000 leasable 500ms
+//	token-bucket 1000/second burst 10000 debt 200000
 //	fixed-window 1000/day count-denied
 //	fixed-window 5000/hour from-first
 //	sliding-window 100000/hour resolution 100 never-over
@@ -174,7 +179,7 @@ func (p Policy) MarshalText() ([]byte, error) {
 //
 // An algorithm is followed by a rate, or by the period of min-interval, both written as
 // [Rate.UnmarshalText] describes, and then by its options, in any order: burst, which
-// token-bucket requires, and leasable with a period; resolution, never-over and count-denied
+// token-bucket requires, debt, and leasable with a period; resolution, never-over and count-denied
 // of sliding-window; from-first and count-denied of fixed-window; and count-denied of
 // sliding-log. They are what the methods and parameters of these names are. Words are in lower
 // case, with white space between them.
@@ -209,6 +214,9 @@ func (p Policy) text() string {
 	}
 	if m.Algorithm == step.TokenBucket {
 		s += fmt.Sprintf(" %s %d", wordBurst, m.Burst+m.Refill())
+	}
+	if m.Debt != m.DefaultDebt() {
+		s += fmt.Sprintf(" %s %d", wordDebt, m.Debt)
 	}
 	if m.Lease > 0 {
 		s += " " + wordLeasable + " " + period(span(m.Lease))
@@ -339,8 +347,14 @@ func parsePolicy(words []string) (Policy, error) {
 		}
 		p = policy(a, r)
 	}
+	if a == step.TokenBucket {
+		p.numbers.Debt = defaultDebt
+	}
 	err := parseOptions(&p.numbers, words, 2)
 	p.numbers.Burst -= p.numbers.Refill()
+	if p.numbers.Debt == defaultDebt {
+		p.numbers.Debt = p.numbers.DefaultDebt()
+	}
 	return p, err
 }
 
@@ -383,7 +397,7 @@ func parseArgument(option string, words []string, next int) (n int64, after int,
 	switch option {
 	case wordLeasable:
 		example = "a period, such as " + option + " 100ms"
-	case wordBurst, wordResolution:
+	case wordBurst, wordDebt, wordResolution:
 	default:
 		return 0, next, nil
 	}
@@ -410,6 +424,8 @@ func setOption(m *step.Numbers, option string, n int64) {
 	switch option {
 	case wordBurst:
 		m.Burst = n
+	case wordDebt:
+		m.Debt = n
 	case wordLeasable:
 		m.Lease = n
 	case wordResolution:

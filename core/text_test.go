@@ -57,6 +57,11 @@ var policyTexts = []struct {
 	policy core.Policy
 }{
 	{"token-bucket 10/second burst 100", core.TokenBucket(core.PerSecond(10), 100)},
+	{"token-bucket 1000/second burst 10000 debt 200000", core.TokenBucket(core.PerSecond(1000), 10000).Debt(200000)},
+	{"token-bucket 10/second burst 100 debt 0", core.TokenBucket(core.PerSecond(10), 100).Debt(0)},
+	{"token-bucket 10/second burst 100", core.TokenBucket(core.PerSecond(10), 100).Debt(100)},
+	{"token-bucket 100/second burst 200 debt 1 leasable 500ms", core.TokenBucket(core.PerSecond(100), 200).Debt(1).Leasable(500 * time.Millisecond)},
+	{"token-bucket 10/2s burst 5 debt 4", core.TokenBucket(core.PerSecond(10), 9).Debt(7).Share(2)},
 	{"token-bucket 1/7d burst 1", core.TokenBucket(core.Every(7*day), 1)},
 	{"token-bucket 1000000000/30d burst 1000000000", core.TokenBucket(core.Rate{Events: 1e9, Per: 30 * day}, 1e9)},
 	{"token-bucket 100/second burst 200 leasable 500ms", core.TokenBucket(core.PerSecond(100), 200).Leasable(500 * time.Millisecond)},
@@ -162,13 +167,17 @@ var badPolicies = []struct{ text, fault string }{
 	{"fixed-window 1/day resolution 10", `fixed-window has no option "resolution": it has from-first, count-denied`},
 
 	{"token-bucket 10/second", "token-bucket needs a burst, such as burst 100"},
-	{"token-bucket 10/second 100", `token-bucket has no option "100": it has burst, leasable`},
+	{"token-bucket 10/second 100", `token-bucket has no option "100": it has burst, debt, leasable`},
 	{"token-bucket 10/second burst", "burst needs a number, such as burst 100"},
-	{"token-bucket 10/second burst=100", `token-bucket has no option "burst=100": it has burst, leasable`},
+	{"token-bucket 10/second burst=100", `token-bucket has no option "burst=100": it has burst, debt, leasable`},
 	{"token-bucket 10/second burst x", `"x" is not a whole number of at most 2^53-1`},
 	{"token-bucket 10/second burst -1", `"-1" is not a whole number of at most 2^53-1`},
 	{"token-bucket 10/second burst 0", "a burst must be at least 1, is 0"},
 	{"token-bucket 10/second burst 1 burst 1", "burst is there twice"},
+	{"token-bucket 10/second burst 8 debt", "debt needs a number, such as debt 100"},
+	{"token-bucket 10/second burst 8 debt -1", `"-1" is not a whole number of at most 2^53-1`},
+	{"token-bucket 1/day burst 8 debt 99999999", "a debt of 99999999 at this rate cannot be counted exactly: it must be at most 52116"},
+	{"fixed-window 10/second debt 8", `fixed-window has no option "debt": it has from-first, count-denied`},
 	{"token-bucket 10/second burst 8 leasable", "leasable needs a period, such as leasable 100ms"},
 	{"token-bucket 10/second burst 8 leasable 0s", "leasable needs a positive period"},
 	{"token-bucket 10/second burst 8 leasable x", noPeriod("x")},
@@ -350,7 +359,7 @@ func TestTextsRoundTrip(t *testing.T) {
 
 // TestTextsOfWords: what is made of the right words, in any order, is refused or a policy.
 func TestTextsOfWords(t *testing.T) {
-	words := strings.Fields(strings.ReplaceAll(algorithms, ",", "") + " burst leasable resolution never-over count-denied from-first")
+	words := strings.Fields(strings.ReplaceAll(algorithms, ",", "") + " burst debt leasable resolution never-over count-denied from-first")
 	number := rapid.SampledFrom([]string{"0", "1", "7", "60", "1000", "1048577", "9007199254740991", "9007199254740992", "01"})
 	unit := rapid.SampledFrom([]string{"us", "ms", "s", "m", "h", "d", "second", "minute", "hour", "day", "x"})
 	rapid.Check(t, func(t *rapid.T) {
@@ -374,6 +383,9 @@ func drawPolicy(t *rapid.T) core.Policy {
 	switch rapid.IntRange(0, 6).Draw(t, "algorithm") {
 	case 0:
 		p = core.TokenBucket(r, drawNumber(t, "burst"))
+		if rapid.Bool().Draw(t, "debt") {
+			p = p.Debt(drawNumber(t, "units"))
+		}
 		if rapid.Bool().Draw(t, "leased") {
 			p = p.Leasable(time.Duration(rapid.Int64Range(-1, 1_000_000).Draw(t, "lease")) * time.Microsecond)
 		}

@@ -52,7 +52,7 @@ func (l *Limiter) WaitN(ctx context.Context, key string, n int64) (Decision, err
 		return Decision{}, l.gaveUp(ctx, start, n, err)
 	}
 	if w.served != nil {
-		c := Charge{l, key, n}
+		c := Charge{Limiter: l, Key: key, N: n}
 		d := decisionOf(w.served, c)
 		if l.observer != nil {
 			decided(ctx, l.observer, start, w.served, nil, c)
@@ -65,7 +65,7 @@ func (l *Limiter) WaitN(ctx context.Context, key string, n int64) (Decision, err
 	}
 	defer l.turns.leave(key, w)
 	for {
-		d, err := l.allowLine(ctx, Charge{l, key, n})
+		d, err := l.allowLine(ctx, Charge{Limiter: l, Key: key, N: n})
 		if err != nil || d.Allowed {
 			return d, err
 		}
@@ -103,7 +103,7 @@ func (l *Limiter) allowLine(ctx context.Context, c Charge) (Decision, error) {
 	}
 	served := d // of one unit each
 	if left := extra - l.turns.serve(c.Key, l, extra, &served.result); left > 0 {
-		surplus := decisionOf(&d.result, Charge{l, c.Key, left})
+		surplus := decisionOf(&d.result, Charge{Limiter: l, Key: c.Key, N: left})
 		_ = surplus.Refund(ctx) // they have gone meanwhile
 	}
 	return d, nil

@@ -43,7 +43,7 @@ func (s *Store) decideOne(q *store.Question) {
 	c := &q.Charges[0]
 	l := s.prepared(c.Limiter)
 	key, sh := s.locate(c.Key)
-	mayBeHot := l.leveled && q.Mode == store.Allow && q.Extra == 0
+	mayBeHot := l.leveled && q.Mode == store.Allow && q.Extra == 0 && c.N > 0 && !c.Anyway
 	if mayBeHot && sh.hot.Load().answer(s, q, &l.policies[0], key) {
 		return
 	}
@@ -62,7 +62,7 @@ func (s *Store) decideLocked(q *store.Question, l *limiter, sh *shard, key uint6
 	}
 	now = s.locked(sh, now)
 	w := &sh.work
-	w.findIn(sh, l, key, q.Charges[0].N)
+	w.findIn(sh, l, key, &q.Charges[0])
 	first := w.found[0]
 	if w.decide(q, now); mayBeHot && first.plain {
 		sh.warm(&l.policies[0], first.entry, now, s.hotAfter)
@@ -85,8 +85,10 @@ func (s *Store) settle(cs []store.Charge) {
 		w.find(s, c)
 		w.lapse(now)
 		for j := range w.cells {
-			w.cells[j].Admitted = true // nothing is refused
-			c.Uncovered = max(c.Uncovered, w.cells[j].Settle(now, c.At, c.N, c.Actual))
+			cell := &w.cells[j]
+			without := cell.Settle(now, c.At, c.N, c.Actual)
+			cell.Anyway, cell.Admitted = true, without == 0
+			c.Uncovered = max(c.Uncovered, without)
 		}
 		w.save(now)
 		w.clear()
@@ -137,25 +139,41 @@ func (w *work) decide(q *store.Question, now int64) {
 	for i := range w.cells {
 		r.Add(w.cells[i].Admitted, w.cells[i].Reading)
 	}
+	if q.Counts() {
+		w.uncovered(q.Charges)
+	}
 	if q.Mode != store.Peek {
 		w.save(now)
 	}
 	w.clear()
 }
 
+// uncovered sets for how many units of each charge there was no room.
+func (w *work) uncovered(cs []store.Charge) {
+	cells := w.cells
+	for i := range cs {
+		c := &cs[i]
+		c.Uncovered = 0
+		for range c.Limiter.Spec().Policies {
+			c.Uncovered = max(c.Uncovered, cells[0].Uncovered)
+			cells = cells[1:]
+		}
+	}
+}
+
 // find appends the cells of a charge.
 func (w *work) find(s *Store, c *store.Charge) {
 	key, sh := s.locate(c.Key)
-	w.findIn(sh, s.prepared(c.Limiter), key, c.N)
+	w.findIn(sh, s.prepared(c.Limiter), key, c)
 }
 
-// findIn appends the cells of n units of a key.
-func (w *work) findIn(sh *shard, l *limiter, key uint64, n int64) {
+// findIn appends the cells of a charge of a key.
+func (w *work) findIn(sh *shard, l *limiter, key uint64, charge *store.Charge) {
 	first := len(w.cells)
 	w.grow(first + len(l.policies))
 	for i := range l.policies {
 		p, c, f := &l.policies[i], &w.cells[first+i], &w.found[first+i]
-		c.Step, c.Units = p.step, n
+		c.Step, c.Units, c.Anyway = p.step, charge.N, charge.Anyway
 		f.shard, f.hash = sh, mix(key, p.hash)
 		f.entry = sh.table.find(f.hash)
 		f.plain = f.entry != nil && f.entry.kind&several == 0 && sh.table.has(f.entry, p)
@@ -226,17 +244,25 @@ func (w *work) save(now int64) {
 			f.shard.table.set(f.entry, c, f.plain)
 		}
 		if !c.Admitted {
-			f.entry.refuse(c.Units)
+			f.entry.refuse(refused(c))
 		}
 	}
 	for i := 0; missing && i < len(w.cells); i++ {
 		if c, f := &w.cells[i], &w.found[i]; c.Changed && f.entry == nil {
 			e := f.shard.table.insert(f.hash, c.Own.Step, c.Own.State, now)
 			if !c.Admitted {
-				e.refuse(c.Units)
+				e.refuse(refused(c))
 			}
 		}
 	}
+}
+
+// refused returns what a key is noted to be refused: of what was counted anyway, one more unit.
+func refused(c *step.Cell) int64 {
+	if c.Anyway || c.Units == 0 {
+		return 1
+	}
+	return c.Units
 }
 
 // clear empties the work. It lets go of what it refers to, but for plain cells, which are most.

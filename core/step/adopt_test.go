@@ -213,6 +213,9 @@ func families() map[string][]step.Numbers {
 			bucket(7, second, 7), bucket(7, second, 3), bucket(100, second, 100), bucket(1, second, 100),
 			bucket(3, 7, 5), bucket(1009, hour, 40), bucket(1_000_000, day, 1000), bucket(1, step.MaxSpan, 1),
 		},
+		"TokenBucket, with debt": {
+			debt(bucket(7, second, 7), 7), bucket(7, second, 7), debt(bucket(7, second, 3), 30), debt(bucket(1, second, 10), 10), debt(bucket(100, hour, 100), 500),
+		},
 		"FixedWindow": {
 			fixed(10, minute), fixed(3, minute), fixed(10, second), fixed(100, hour), fixed(7, 7*second), denied(fixed(5, minute)),
 		},
@@ -250,11 +253,13 @@ func TestOthersModel(t *testing.T) {
 			s := &schedule{key: newKey(t, pick.Draw(t, "numbers")), now: noon, mixed: true}
 			for range rapid.IntRange(1, 40).Draw(t, "moves") {
 				s.advance(t)
-				switch rapid.IntRange(0, 5).Draw(t, "move") {
+				switch rapid.IntRange(0, 6).Draw(t, "move") {
 				case 0, 1:
 					s.adopt(t, s.now, pick.Draw(t, "numbers"))
 				case 2:
 					s.settle(t)
+				case 3:
+					s.report(t, s.now, s.units(t)*rapid.SampledFrom([]int64{1, 1, 2, 5}).Draw(t, "times"))
 				default:
 					s.ask(t)
 				}

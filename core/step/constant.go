@@ -27,11 +27,13 @@ func (c *constant) Read(_ []int64, _, n int64) Reading {
 
 func (c *constant) Charge(s []int64, _, _ int64) []int64        { return s }
 func (c *constant) Refuse(s []int64, _, _ int64) []int64        { return s }
+func (c *constant) Report(s []int64, _, _, _ int64) []int64     { return s }
 func (c *constant) GiveBack(_ []int64, _, _, _ int64)           {}
 func (c *constant) Adopt(s []int64, _ int64, _ Numbers) []int64 { return s }
 func (c *constant) Count(s []int64, _, _, _ int64) []int64      { return s }
 func (c *constant) Redate(_ []int64, _, _ int64) []int64        { return nil }
 func (c *constant) Window() int64                               { return 0 }
+func (c *constant) Reach() int64                                { return 0 }
 func (c *constant) FreshAt(_ []int64) int64                     { return 0 }
 
 func (c *constant) Constants() []int64 {

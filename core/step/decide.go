@@ -15,8 +15,9 @@ const (
 // A Cell is one policy for one key: the unit of state. A store fills in what it has found,
 // [Decide] or [Cell.Settle] works on it, and the store saves it if it is Changed.
 type Cell struct {
-	Step  Step  // of the policy
-	Units int64 // of the charge, from 1 to the Max of every Step that is asked together
+	Step   Step  // of the policy
+	Units  int64 // of the charge, up to the Max of every Step that is asked together; 0 only checks
+	Anyway bool  // the Units have been used: they refuse nothing, count in any case, and may be more
 
 	// Own is the variant that was used last, and Others are those beside it. If there is none,
 	// Own is of the Step, and its State is nil, or zero and as long as Words. Decide sets both to
@@ -27,7 +28,10 @@ type Cell struct {
 
 	Changed  bool    // Own and Others are to be saved; Until only if there are Others
 	Admitted bool    // the policy alone admits the Units
-	Reading  Reading // what is left, and when the Units fit if they were not charged
+	Reading  Reading // what is left, and when the Units fit if they were not charged; one unit if Anyway
+
+	// Uncovered is of Anyway: for how many of the Units there was no room.
+	Uncovered int64
 
 	dirty bool // what was found is to be saved even after a refusal: of several variants, or brought back
 }
@@ -55,11 +59,14 @@ func (c *Cell) Variants() []Variant { return append([]Variant{c.Own}, c.Others..
 //  1. find the variant of each cell under the parameters of its policy;
 //  2. bring it back if the clock was far ahead;
 //  3. ask whether each cell admits its units, and, if all do, for how many more there is room;
-//  4. charge all of them, or, if one refuses, count the refusal where refused attempts count;
+//  4. charge all of them, or, if one refuses, count the refusal where refused attempts count, and
+//     in any case what is to be counted anyway;
 //  5. keep what has changed, and count a charge under the other parameters of the key;
 //  6. read what is left.
 //
 // Steps 5 and 6 do not depend on each other: the script of redisstore reads before it keeps.
+//
+// Cells that are Anyway refuse nothing. If all are, the decision is to allow.
 //
 // Up to extra units are charged beyond those of each cell: the largest number that all cells
 // admit, which is granted. Extra has no part in a refusal. A refusal changes no cell but those of
@@ -69,8 +76,8 @@ func Decide(cells []Cell, now int64, mode Mode, extra int64) (allowed bool, gran
 	for i := range cells {
 		c := &cells[i]
 		c.find(now)
-		c.Admitted = c.Step.Admits(c.Own.State, now, c.Units)
-		allowed = allowed && c.Admitted
+		c.Admitted = c.Step.Admits(c.Own.State, now, Asked(c.Step, c.Units))
+		allowed = allowed && (c.Admitted || c.Anyway)
 	}
 	if allowed && extra > 0 {
 		granted = extra
@@ -89,6 +96,14 @@ func Decide(cells []Cell, now int64, mode Mode, extra int64) (allowed bool, gran
 func (c *Cell) conclude(now int64, mode Mode, allowed bool, granted int64) {
 	need := c.Units
 	switch {
+	case need == 0:
+		if mode != Peek && c.dirty && c.Own.State != nil {
+			c.keep(now, 0)
+		}
+		need = Asked(c.Step, 0)
+	case c.Anyway:
+		c.report(now, mode)
+		need = 1
 	case allowed:
 		need = 0
 		if mode == Allow {
@@ -121,21 +136,33 @@ func (c *Cell) peekRefused(now int64) {
 	}
 }
 
+// report counts units that have been used, and how many of them had no room.
+func (c *Cell) report(now int64, mode Mode) {
+	if !c.Admitted {
+		c.Uncovered = uncovered(c.Step, c.Own.State, now, c.Units)
+	}
+	if mode != Peek {
+		c.Own.State = c.Step.Report(c.writable(), now, c.Units, c.Own.Step.Max())
+		c.keep(now, c.Units)
+	}
+}
+
 // Settle corrects a charge of n units, which the cell's policy made at the instant at, to the
-// actual number: see [Settle]. It returns the number of units that did not fit.
+// actual number. Fewer are given back, and more are counted, whether they fit or not. It returns the
+// number of units that did not fit.
 func (c *Cell) Settle(now, at, n, actual int64) (uncovered int64) {
 	c.find(now)
-	state, changed, uncovered := Settle(c.Step, c.Own.State, now, at, n, actual)
+	state, changed, uncovered := settle(c.Step, c.Own.State, now, at, n, actual, c.Own.Step.Max())
 	if changed {
 		c.Own.State = state
-		c.keep(now, max(actual-n-uncovered, 0))
+		c.keep(now, max(actual-n, 0))
 	}
 	return uncovered
 }
 
 // find sets Own to the variant of the Step, as of now.
 func (c *Cell) find(now int64) {
-	c.Changed, c.dirty = false, false
+	c.Changed, c.dirty, c.Uncovered = false, false, 0
 	if c.Own.Step == c.Step && len(c.Others) == 0 {
 		if c.Own.State != nil {
 			c.bringBack(c.Step.Redate(c.Own.State, now, 0))

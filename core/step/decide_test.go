@@ -54,15 +54,16 @@ type outcome struct {
 	allowed  bool
 	granted  int64
 	admitted []bool
+	without  []int64 // room, of what is counted anyway
 	readings []step.Reading
 }
 
-func (s *slowStore) decide(steps []step.Step, units []int64, now int64, mode step.Mode, extra int64) outcome {
+func (s *slowStore) decide(steps []step.Step, units []int64, anyway []bool, now int64, mode step.Mode, extra int64) outcome {
 	o := outcome{allowed: mode != step.Refuse}
 	for i, p := range steps {
 		own, _, _ := s.load(i, p, now)
-		o.admitted = append(o.admitted, p.Admits(own.State, now, units[i]))
-		o.allowed = o.allowed && o.admitted[i]
+		o.admitted = append(o.admitted, p.Admits(own.State, now, step.Asked(p, units[i])))
+		o.allowed = o.allowed && (o.admitted[i] || anyway[i])
 	}
 	for ; o.allowed && o.granted < extra; o.granted++ {
 		for i, p := range steps {
@@ -76,6 +77,10 @@ func (s *slowStore) decide(steps []step.Step, units []int64, now int64, mode ste
 	}
 	for i, p := range steps {
 		own, others, dirty := s.load(i, p, now)
+		if anyway[i] || units[i] == 0 {
+			o.add(s.apart(i, p, units[i], anyway[i], now, mode))
+			continue
+		}
 		state, need := own.State, units[i]
 		if o.allowed {
 			need = 0
@@ -99,12 +104,39 @@ func (s *slowStore) decide(steps []step.Step, units []int64, now int64, mode ste
 		case counts || dirty && state != nil:
 			s.save(i, own, others, now, 0)
 		}
-		o.readings = append(o.readings, p.Read(state, now, need))
+		o.add(p.Read(state, now, need), 0)
 	}
 	return o
 }
 
-// TestDecide: a store that only finds and saves cells decides as one that writes the order out,
+func (o *outcome) add(r step.Reading, without int64) {
+	o.readings, o.without = append(o.readings, r), append(o.without, without)
+}
+
+// apart concludes a cell that only checks, or that counts units one by one, as one which has room
+// for the first ones would.
+func (s *slowStore) apart(i int, p step.Step, units int64, anyway bool, now int64, mode step.Mode) (r step.Reading, without int64) {
+	own, others, dirty := s.load(i, p, now)
+	need := step.Asked(p, 0)
+	if anyway && units > 0 {
+		need = 1
+		for without = units; without > 0 && p.Admits(own.State, now, units-without+1); without-- {
+			continue
+		}
+	}
+	if anyway && units > 0 && mode != step.Peek {
+		if own.State == nil {
+			own.State = make([]int64, p.Words())
+		}
+		own.State = p.Report(own.State, now, units, own.Step.Max())
+		s.save(i, own, others, now, units)
+	} else if mode != step.Peek && dirty && own.State != nil {
+		s.save(i, own, others, now, 0)
+	}
+	return p.Read(own.State, now, need), without
+}
+
+// TestDecide: with all that a charge may be, a store that only finds and saves cells decides as one that writes the order out,
 // about one to three cells, under one or several sets of parameters, while the clock goes on,
 // steps back, and returns from far ahead.
 func TestDecide(t *testing.T) {
@@ -125,12 +157,21 @@ func TestDecide(t *testing.T) {
 				mode, extra := []step.Mode{step.Allow, step.Allow, step.Peek, step.Refuse}[rng.IntN(4)], max(rng.Int64N(8)-4, 0)
 				var steps []step.Step
 				var units []int64
+				var anyway []bool
 				var cells []step.Cell
 				for i := range 1 + rng.IntN(3) {
 					m := family[rng.IntN(1+round%len(family))]
 					p := newKey(t, m).step
-					steps, units = append(steps, p), append(units, 1+rng.Int64N(min(p.Max(), 5)))
-					cell := step.Cell{Step: p, Units: units[i], Own: step.Variant{Step: p}}
+					steps, units, anyway = append(steps, p), append(units, 1+rng.Int64N(min(p.Max(), 5))), append(anyway, rng.IntN(5) == 0)
+					switch {
+					case extra == 0 && rng.IntN(5) == 0:
+						units[i] = 0
+					case extra > 0:
+						anyway[i] = false
+					case anyway[i]:
+						units[i] = 1 + rng.Int64N(3*min(p.Max(), 100))
+					}
+					cell := step.Cell{Step: p, Units: units[i], Anyway: anyway[i], Own: step.Variant{Step: p}}
 					for j, v := range fast[i] {
 						if mode != step.Peek { // which must not modify it
 							v.State = slices.Clone(v.State)
@@ -143,21 +184,22 @@ func TestDecide(t *testing.T) {
 					}
 					cells = append(cells, cell)
 				}
-				want := slow.decide(steps, units, now, mode, extra)
+				want := slow.decide(steps, units, anyway, now, mode, extra)
 				var got outcome
 				got.allowed, got.granted = step.Decide(cells, now, mode, extra)
 				for i := range cells {
 					c := &cells[i]
-					got.admitted, got.readings = append(got.admitted, c.Admitted), append(got.readings, c.Reading)
+					got.admitted = append(got.admitted, c.Admitted)
+					got.add(c.Reading, c.Uncovered)
 					if c.Changed {
 						fast[i] = append([]step.Variant{c.Own}, c.Others...)
 					}
 					if a, b := numbersOf(fast[i]), numbersOf(slow.cells[i]); a != b {
-						t.Fatalf("seed %d, %s, move %d, mode %d: cell %d is\n%s, want\n%s", seed, name, move, mode, i, a, b)
+						t.Fatalf("seed %d, %s, move %d, mode %d, %d units, anyway %t, %d extra: cell %d is\n%s, want\n%s\n%+v, want\n%+v", seed, name, move, mode, units, anyway, extra, i, a, b, got, want)
 					}
 				}
 				if !reflect.DeepEqual(got, want) {
-					t.Fatalf("seed %d, %s, move %d, mode %d, %d units, %d extra:\n%+v, want\n%+v", seed, name, move, mode, units, extra, got, want)
+					t.Fatalf("seed %d, %s, move %d, mode %d, %d units, anyway %t, %d extra:\n%+v, want\n%+v", seed, name, move, mode, units, anyway, extra, got, want)
 				}
 				seen[fmt.Sprintf("mode %d, allowed %t, granted %t", mode, got.allowed, got.granted > 0)]++
 			}

@@ -4,7 +4,7 @@ package step
 var (
 	Keep, Take, Count = keep, take, count
 	Larger            = larger
-	Room              = room
+	Room, Settle      = room, settle
 )
 
 // Redate is redate, which replaces the state, and reports whether it did.

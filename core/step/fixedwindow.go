@@ -45,6 +45,12 @@ func (w *fixedWindow) Refuse(s []int64, now, n int64) []int64 {
 	return s
 }
 
+func (w *fixedWindow) Report(s []int64, now, n, _ int64) []int64 {
+	start, count := w.at(s, now)
+	s[0], s[1] = start, saturate(count, n, MaxInt)
+	return s
+}
+
 func (w *fixedWindow) Read(s []int64, now, n int64) Reading {
 	start, count := w.at(s, now)
 	return w.read(start, count, now, n)
@@ -61,7 +67,7 @@ func (w *fixedWindow) read(start, count, now, n int64) Reading {
 	switch {
 	case n > w.numbers.Limit:
 		r.RetryAfter = Never
-	case n > r.Remaining:
+	case n > w.numbers.Limit-count:
 		r.RetryAfter = end
 	}
 	return r
@@ -80,9 +86,7 @@ func (w *fixedWindow) Adopt(s []int64, now int64, from Numbers) []int64 {
 }
 
 func (w *fixedWindow) Count(s []int64, now, n, _ int64) []int64 {
-	start, count := w.at(s, now)
-	s[0], s[1] = start, saturate(count, n, MaxInt)
-	return s
+	return w.Report(s, now, n, 0)
 }
 
 func (w *fixedWindow) Redate(s []int64, now, _ int64) []int64 {
@@ -93,6 +97,7 @@ func (w *fixedWindow) Redate(s []int64, now, _ int64) []int64 {
 }
 
 func (w *fixedWindow) Window() int64 { return w.numbers.Period }
+func (w *fixedWindow) Reach() int64  { return w.numbers.Period }
 
 func (w *fixedWindow) FreshAt(s []int64) int64 {
 	if s[1] == 0 {

@@ -21,12 +21,24 @@ func FuzzNumbers(f *testing.F) {
 		if m.FromFirst {
 			flags |= 4
 		}
+		switch {
+		case m.Debt > 0 && m.Debt <= m.Burst:
+			flags |= 8
+		case m.Debt > 0:
+			flags |= 16
+		}
 		f.Add(uint8(m.Algorithm), m.Limit, m.Period, m.Burst, m.Resolution, flags, life)
 	}
 	f.Fuzz(func(t *testing.T, algorithm uint8, limit, period, burst, resolution int64, flags uint8, life []byte) {
 		m := step.Numbers{
 			Algorithm: step.Algorithm(algorithm), Limit: limit, Period: period, Burst: burst, Resolution: resolution,
 			NeverOver: flags&1 > 0, CountDenied: flags&2 > 0, FromFirst: flags&4 > 0,
+		}
+		switch burst = min(burst, step.MaxInt/8); {
+		case flags&8 > 0:
+			m.Debt = burst
+		case flags&16 > 0:
+			m.Debt = 7 * burst
 		}
 		if s, err := step.New(m); err != nil {
 			if s != nil {
@@ -58,6 +70,8 @@ func live(t *testing.T, m step.Numbers, life []byte) {
 		case b>>6 == 3 && last != nil:
 			k.settle(t, now, last.at, last.n, n)
 			last = nil
+		case b>>6 == 2 && b&1 == 1:
+			k.report(t, now, n)
 		case k.ask(t, now, n):
 			last = &charge{now, n}
 		}

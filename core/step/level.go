@@ -23,7 +23,7 @@ func NewLevel(p Step) (Level, bool) {
 	if !ok {
 		return Level{}, false
 	}
-	hi, full := bits.Mul64(uint64(b.p), uint64(b.numbers.Burst))
+	hi, full := bits.Mul64(uint64(b.p), uint64(b.numbers.Burst+b.numbers.Debt))
 	return Level{b, 1 << levelBits / b.n}, hi == 0 && full < 1<<levelBits
 }
 

@@ -9,7 +9,7 @@ import (
 )
 
 // The first words of a log's state are its header; a word for each unit follows.
-const header = 3
+const header = 4
 
 // TestLogGrowth: a log grows as its key fills, doubling, and never beyond a word
 // for each unit of the limit.

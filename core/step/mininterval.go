@@ -29,6 +29,15 @@ func (m *minInterval) Charge(s []int64, now, _ int64) []int64 {
 
 func (m *minInterval) Refuse(s []int64, _, _ int64) []int64 { return s }
 
+// Report notes a call. If another was at this instant, that may be given back, and the one reported
+// must stay: so it is a microsecond later.
+func (m *minInterval) Report(s []int64, now, n, _ int64) []int64 {
+	if s[0] != 0 && s[0] >= now {
+		now = s[0] + 1
+	}
+	return m.Charge(s, now, n)
+}
+
 func (m *minInterval) Read(s []int64, now, n int64) Reading {
 	wait := m.wait(s, now)
 	if wait == 0 {
@@ -61,6 +70,7 @@ func (m *minInterval) Redate(s []int64, now, _ int64) []int64 {
 }
 
 func (m *minInterval) Window() int64 { return m.numbers.Period }
+func (m *minInterval) Reach() int64  { return m.numbers.Period }
 
 func (m *minInterval) FreshAt(s []int64) int64 {
 	if s[0] == 0 {

@@ -20,6 +20,10 @@ type model interface {
 
 	charge(now, n int64)
 	refuse(now, n int64)
+
+	// report counts units that have been used; a log lists the newest of them, as many as most.
+	report(now, n, most int64)
+
 	giveBack(now, at, n int64)
 
 	// fresh is the instant from which nothing counts.
@@ -146,6 +150,11 @@ func (b *bucketModel) charge(now, n int64) {
 
 func (b *bucketModel) refuse(int64, int64) {}
 
+// report goes into debt by as much as the policy allows.
+func (b *bucketModel) report(now, n, _ int64) {
+	b.upTo(now, n, rat(b.m.Burst+b.m.Debt))
+}
+
 // giveBack leaves out what has refilled since, which a full bucket would not have
 // taken. No more counts than the bucket holds.
 func (b *bucketModel) giveBack(now, at, n int64) {
@@ -183,7 +192,11 @@ func (b *bucketModel) adopt(now int64, to step.Numbers) model {
 
 // count goes into debt for no longer than until, or until the bucket is empty.
 func (b *bucketModel) count(now, n, until int64) {
-	used, most := b.used(now), b.refill(max(until-now, window(b.m)))
+	b.upTo(now, n, b.refill(max(until-now, window(b.m))))
+}
+
+func (b *bucketModel) upTo(now, n int64, most *big.Rat) {
+	used := b.used(now)
 	if used.Cmp(most) >= 0 {
 		return
 	}
@@ -214,6 +227,11 @@ func (f *fixedModel) refuse(now, n int64) {
 	saturate(f.counts, f.newest, n, f.m.Limit)
 }
 
+func (f *fixedModel) report(now, n, _ int64) {
+	f.newest = f.window(now)
+	saturate(f.counts, f.newest, n, step.MaxInt)
+}
+
 func (f *fixedModel) giveBack(_, at, n int64) {
 	w := at / f.m.Period
 	f.counts[w] = max(f.counts[w]-n, 0)
@@ -234,7 +252,7 @@ func (f *fixedModel) adopt(now int64, to step.Numbers) model {
 	return windowWith(to, min(start+f.m.Period-1, max(now, start)), f.counts[f.newest])
 }
 
-func (f *fixedModel) count(now, n, _ int64) { f.charge(now, n) }
+func (f *fixedModel) count(now, n, _ int64) { f.report(now, n, 0) }
 
 // windowWith is the model of a fixed window with so much at an instant.
 func windowWith(m step.Numbers, at, n int64) model {
@@ -285,6 +303,10 @@ func (f *firstModel) refuse(now, n int64) {
 	}
 }
 
+func (f *firstModel) report(now, n, _ int64) {
+	f.charge(now, min(n, step.MaxInt-floor(f.used(now))))
+}
+
 func (f *firstModel) giveBack(_, at, n int64) {
 	for i := range f.windows {
 		if w := &f.windows[i]; w.start <= at && at < w.start+f.m.Period {
@@ -313,7 +335,7 @@ func (f *firstModel) adopt(now int64, to step.Numbers) model {
 	return windowWith(to, min(w.start+f.m.Period-1, max(now, w.start)), w.units)
 }
 
-func (f *firstModel) count(now, n, _ int64) { f.charge(now, n) }
+func (f *firstModel) count(now, n, _ int64) { f.report(now, n, 0) }
 
 // saturate counts refused units up to a number, and takes nothing away.
 func saturate(counts map[int64]int64, window, n, limit int64) {
@@ -371,8 +393,21 @@ func (s *slidingModel) charge(now, n int64) {
 }
 
 func (s *slidingModel) refuse(now, n int64) {
+	s.saturate(now, n, max(s.m.Limit, step.MaxInt/(step.MaxResolution+2)))
+}
+
+func (s *slidingModel) report(now, n, _ int64) { s.saturate(now, n, step.MaxInt) }
+
+// saturate adds to the newest count, up to a number, and as long as the sum of a window is at most MaxInt.
+func (s *slidingModel) saturate(now, n, most int64) {
 	s.roll(now)
-	saturate(s.counts, s.newest, n, max(s.m.Limit, step.MaxInt/(step.MaxResolution+2)))
+	left := int64(step.MaxInt)
+	for i, count := range s.counts {
+		if i != s.newest && i > s.newest-s.m.Resolution {
+			left -= count
+		}
+	}
+	saturate(s.counts, s.newest, n, min(most, left))
 }
 
 func (s *slidingModel) giveBack(_, at, n int64) {
@@ -405,13 +440,15 @@ func (s *slidingModel) adopt(now int64, to step.Numbers) model {
 	return other
 }
 
-func (s *slidingModel) count(now, n, _ int64) { s.charge(now, n) }
+func (s *slidingModel) count(now, n, _ int64) { s.report(now, n, 0) }
 
-// logModel lists every unit that was charged, with its instant, oldest first.
+// logModel lists the units that were counted, with their instants, oldest first: of those that were
+// reported or refused, the newest. over are the others, as long as the oldest in the list counts.
 type logModel struct {
 	m      step.Numbers
 	units  []int64
 	newest int64 // of all that were charged, given back or not
+	over   int64
 }
 
 // clock is now, or the newest unit if that is later.
@@ -431,31 +468,49 @@ func (l *logModel) live(now int64) (n int64) {
 func (l *logModel) used(now int64) *big.Rat { return rat(l.live(now)) }
 
 func (l *logModel) charge(now, n int64) {
-	l.forget(now, 0)
+	l.over = 0
+	l.add(now, n)
+}
+
+func (l *logModel) add(now, n int64) {
+	l.expire(now)
 	l.newest = l.clock(now)
 	for range n {
 		l.units = append(l.units, l.newest)
 	}
 }
 
-// forget drops the units that do not count any more, and the n oldest that do.
-func (l *logModel) forget(now, n int64) {
-	live := l.live(now)
-	l.units = l.units[int64(len(l.units))-live+min(n, live):]
-}
-
-// refuse counts the attempt and saturates: of more units than the limit, or than
-// there were already, the oldest are forgotten.
-func (l *logModel) refuse(now, n int64) {
-	most := max(l.m.Limit, l.live(now))
-	l.charge(now, n)
-	l.forget(now, max(l.live(now)-most, 0))
-}
-
-func (l *logModel) giveBack(now, at, n int64) {
-	if l.live(now) > 0 && l.clock(now)-at < l.m.Period {
-		l.forget(now, n)
+// expire drops the units that do not count any more, and with the first those that are not listed.
+func (l *logModel) expire(now int64) {
+	if dead := int64(len(l.units)) - l.live(now); dead > 0 {
+		l.units, l.over = l.units[dead:], 0
 	}
+}
+
+func (l *logModel) refuse(now, n int64) { l.report(now, n, l.m.Limit) }
+
+// report lists no more units than most, or than there were already: the newest.
+func (l *logModel) report(now, n, most int64) {
+	most = max(most, l.live(now))
+	l.expire(now)
+	l.over += max(n-most, 0)
+	l.add(now, min(n, most))
+	for int64(len(l.units)) > most {
+		l.units = l.units[1:]
+		l.over++
+	}
+}
+
+// giveBack takes the oldest, listed or not.
+func (l *logModel) giveBack(now, at, n int64) {
+	if l.live(now) == 0 || l.clock(now)-at >= l.m.Period {
+		return
+	}
+	l.expire(now)
+	for ; n > 0 && l.over > 0; n-- {
+		l.over--
+	}
+	l.units = l.units[min(n, int64(len(l.units))):]
 }
 
 func (l *logModel) fresh() int64 {
@@ -473,8 +528,7 @@ func (l *logModel) adopt(_ int64, to step.Numbers) model {
 	return &logModel{m: to, units: slices.Clone(newest), newest: l.newest}
 }
 
-// count keeps the newest units, as many as decide.
-func (l *logModel) count(now, n, _ int64) { l.refuse(now, min(n, l.m.Limit)) }
+func (l *logModel) count(now, n, _ int64) { l.refuse(now, n) }
 
 // intervalModel remembers the last call.
 type intervalModel struct {
@@ -492,6 +546,14 @@ func (i *intervalModel) used(now int64) *big.Rat {
 
 func (i *intervalModel) charge(now, _ int64) { i.called, i.last = true, max(now, i.last) }
 func (i *intervalModel) refuse(int64, int64) {}
+
+// report notes a call, a microsecond after one at that instant or later.
+func (i *intervalModel) report(now, n, _ int64) {
+	if i.called {
+		now = max(now, i.last+1)
+	}
+	i.charge(now, n)
+}
 
 func (i *intervalModel) giveBack(_, at, _ int64) {
 	if i.last == at {
@@ -520,6 +582,7 @@ type constantModel struct{}
 func (constantModel) used(int64) *big.Rat             { return new(big.Rat) }
 func (constantModel) charge(int64, int64)             {}
 func (constantModel) refuse(int64, int64)             {}
+func (constantModel) report(int64, int64, int64)      {}
 func (constantModel) giveBack(int64, int64, int64)    {}
 func (constantModel) fresh() int64                    { return 0 }
 func (constantModel) resize(step.Numbers)             {}

@@ -57,19 +57,24 @@ func (m Numbers) validate() error {
 		"CountDenied is for FixedWindow, SlidingWindow and SlidingLog")
 	fault(m.NeverOver && a != SlidingWindow, "NeverOver is for SlidingWindow")
 	fault(m.FromFirst && a != FixedWindow, "FromFirst is for FixedWindow")
+	fault(m.Debt != 0 && a != TokenBucket, "Debt is for TokenBucket")
 	fault(m.Resolution != 0 && a != SlidingWindow, "Resolution is for SlidingWindow")
 	fault(m.Lease != 0 && a != TokenBucket, "Leasable is for TokenBucket: windows are leased as they are")
 	switch a {
 	case TokenBucket:
-		slow := m.Limit <= m.Period // at most one a microsecond
+		slow := sound && m.Limit <= m.Period // at most one a microsecond
 		fault(m.Burst <= 0 && m.Lease == 0, "a burst must be at least 1, is %d", m.Burst)
 		fault(m.Lease < 0 || m.Lease > MaxSpan, "the time of leases must be positive, and at most 142 years")
 		if sound && m.Lease > 0 && m.Lease <= MaxSpan {
 			faults = append(faults, m.tooSmall())
 		}
 		fault(sound && !slow, "a token bucket's rate must be at most 1,000,000 a second")
-		fault(sound && slow && m.Burst > 0 && !m.exact(),
-			"a burst of %d at this rate cannot be counted exactly: make the burst smaller or the rate rounder", m.Burst)
+		fault(m.Debt < 0, "a debt must be at least 0, is %d", m.Debt)
+		if slow && m.Burst > 0 {
+			left := m.mostUnits() - m.Burst // for the debt
+			fault(left < 0, "a burst of %d at this rate cannot be counted exactly: make the burst smaller or the rate rounder", m.Burst)
+			fault(left >= 0 && m.Debt > left, "a debt of %d at this rate cannot be counted exactly: it must be at most %d", m.Debt, left)
+		}
 	case SlidingWindow:
 		fault(m.Resolution < 1 || m.Resolution > MaxResolution, "a resolution must be from 1 to %d, is %d", MaxResolution, m.Resolution)
 		fault(sound && m.Resolution > m.Period, "a resolution of %d needs a period of as many microseconds", m.Resolution)
@@ -109,14 +114,10 @@ func (m Numbers) tooSmall() error {
 		burst, time.Duration(m.Lease)*time.Microsecond, refill, 4*refill, time.Duration(short.Lease)*time.Microsecond)
 }
 
-// exact reports whether every product in the arithmetic of a token bucket is at most
-// MaxInt.
-func (m Numbers) exact() bool {
+// mostUnits returns how many units a token bucket of a valid rate can count so that every product in
+// its arithmetic is at most MaxInt.
+func (m Numbers) mostUnits() int64 {
 	g := gcd(m.Limit, m.Period)
 	n, p := m.Limit/g, m.Period/g
-	if hi, lo := bits.Mul64(uint64(m.Burst), uint64(n)); hi > 0 || lo > MaxInt {
-		return false
-	}
-	hi, lo := bits.Mul64(uint64(m.Burst), uint64(whole.CeilDiv(p, n)))
-	return hi == 0 && lo <= MaxSpan
+	return min(MaxInt/n, MaxSpan/whole.CeilDiv(p, n))
 }

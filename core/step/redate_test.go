@@ -8,10 +8,16 @@ import (
 	"github.com/headgate/headgate/core/step"
 )
 
-// datable are the subjects whose window fits several times behind noon.
+// reach is how long a state counts at most.
+func reach(m step.Numbers) int64 {
+	m.Burst += m.Debt
+	return window(m)
+}
+
+// datable are the subjects whose states fit several times behind noon.
 func datable() (all []step.Numbers) {
 	for _, m := range subjects {
-		if m.Algorithm < step.Unlimited && window(m) < (horizon-noon)/4 {
+		if m.Algorithm < step.Unlimited && reach(m) < (horizon-noon)/8 {
 			all = append(all, m)
 		}
 	}
@@ -41,12 +47,12 @@ func TestRedate(t *testing.T) {
 			ahead -= ahead % grid(m)
 			k.ask(t, ahead, k.step.Max())
 			own := step.Variant{Step: k.step, State: k.state}
-			for _, now := range []int64{ahead + 5*window(m), ahead, ahead - 1, ahead - window(m)} {
+			for _, now := range []int64{ahead + 5*window(m), ahead, ahead - 1, ahead - reach(m)} {
 				if step.Redate(k.step, &own, nil, now) {
 					t.Fatalf("%d after it, state %v was brought back to %v", now-ahead, k.state, own.State)
 				}
 			}
-			now := ahead - window(m) - 1
+			now := ahead - reach(m) - 1
 			if m.Algorithm == step.TokenBucket {
 				now-- // its window is rounded up, and its state has fractions
 			}
@@ -95,7 +101,7 @@ func TestRedateAny(t *testing.T) {
 				s.fullUse(t, own.State, now)
 			case s.step.Read(own.State, now, 0).Remaining != left:
 				t.Fatalf("at %d: state %v was changed to %v", now, s.state, own.State)
-			case s.step.Read(own.State, now, 0).ResetAfter > 3*window(m):
+			case s.step.Read(own.State, now, 0).ResetAfter > 2*window(m)+reach(m):
 				t.Fatalf("at %d: state %v was left as it is", now, s.state)
 			}
 		}))
@@ -169,7 +175,7 @@ func TestFlappingClock(t *testing.T) {
 				}
 			}
 			k.ask(plans[0], back, 1)
-			if r := plans[0].Read(k.state, back, 0); r.ResetAfter > 3*window(m) {
+			if r := plans[0].Read(k.state, back, 0); r.ResetAfter > 2*window(m)+reach(m) {
 				t.Fatalf("with the clock right again, state %v: %+v", k.state, r)
 			}
 		}))

@@ -43,6 +43,12 @@ var subjects = []step.Numbers{
 	bucket(1, step.MaxSpan, 1),
 	bucket(1, 1, step.MaxSpan),
 	bucket(94_906_265, 94_906_267, 94_906_265), // products just below 2^53
+	debt(bucket(7, second, 7), 7),
+	debt(bucket(3, 7, 5), 1),
+	debt(bucket(1, second, 10), 200),
+	debt(bucket(1_000_000, day, 1000), 1_000_000),
+	debt(bucket(1, 1, 1), step.MaxSpan-1),
+	debt(bucket(94_906_265, 94_906_267, 1), 94_906_264),
 
 	fixed(10, minute),
 	fixed(7, second),
@@ -122,11 +128,16 @@ func denied(m step.Numbers) step.Numbers { m.CountDenied = true; return m }
 
 func fromFirst(m step.Numbers) step.Numbers { m.FromFirst = true; return m }
 
+func debt(m step.Numbers, units int64) step.Numbers { m.Debt = units; return m }
+
 // describe names a subtest.
 func describe(m step.Numbers) string {
 	s := fmt.Sprintf("%v,%d per %dus", m.Algorithm, m.Limit, m.Period)
 	if m.Burst > 0 {
 		s += fmt.Sprintf(",burst %d", m.Burst)
+	}
+	if m.Debt > 0 {
+		s += fmt.Sprintf(",debt %d", m.Debt)
 	}
 	if m.Resolution > 0 {
 		s += fmt.Sprintf(",in %d", m.Resolution)
@@ -208,7 +219,7 @@ func (k *key) settle(t failer, now, at, n, actual int64) {
 	t.Helper()
 	left := remaining(k.model, k.numbers, now)
 	before := slices.Clone(k.state)
-	state, changed, uncovered := step.Settle(k.step, k.state, now, at, n, actual)
+	state, changed, uncovered := step.Settle(k.step, k.state, now, at, n, actual, k.largest.Max())
 	if !changed && !slices.Equal(state, before) {
 		t.Fatalf("at %d: %d settled to %d changed %v to %v without saying so", now, n, actual, before, state)
 	}
@@ -221,16 +232,41 @@ func (k *key) settle(t failer, now, at, n, actual int64) {
 	case actual < n:
 		k.model.giveBack(now, at, n-actual)
 	case actual > n:
-		more := min(actual-n, left)
-		want = actual - n - more
-		if more > 0 {
-			k.model.charge(now, more)
-			k.count(now, more)
-		}
+		want = max(actual-n-left, 0)
+		k.model.report(now, actual-n, k.largest.Max())
+		k.count(now, actual-n)
 	}
 	k.renew(t, now)
 	if uncovered != want {
 		t.Fatalf("at %d: %d settled to %d with %d left: %d uncovered, want %d", now, n, actual, left, uncovered, want)
+	}
+}
+
+// report counts what has been used, on step and model alike. What the key admits after it, it would
+// have admitted without, and if the units fit, it is as if they had been admitted.
+func (k *key) report(t failer, now, n int64) {
+	t.Helper()
+	before, fits := slices.Clone(k.state), k.step.Admits(k.state, now, n)
+	k.open()
+	k.state = k.step.Report(k.state, now, n, k.largest.Max())
+	k.model.report(now, n, k.largest.Max())
+	k.count(now, n)
+	k.renew(t, now)
+	if before == nil {
+		before = make([]int64, k.step.Words())
+	}
+	for _, later := range []int64{0, 1, k.numbers.Period / 3, k.numbers.Period - 1, k.numbers.Period, 2 * k.numbers.Period} {
+		if k.numbers.FromFirst && later >= k.numbers.Period-1 {
+			break // it may have begun a window
+		}
+		for _, more := range []int64{1, n, k.step.Max()} {
+			if k.step.Admits(k.state, now+later, more) && !k.step.Admits(before, now+later, more) {
+				t.Fatalf("at %d, %d after %d units were reported, %d fit; not without\nstate %v, before %v", now, later, n, more, k.state, before)
+			}
+		}
+		if fits && k.numbers.Algorithm != step.MinInterval {
+			k.same(t, k.state, k.step.Charge(slices.Clone(before), now, n), now+later, n)
+		}
 	}
 }
 
@@ -247,6 +283,18 @@ func (k *key) check(t failer, now, n int64) {
 	r := s.Read(k.state, now, n)
 	if want := remaining(d, m, now); r.Remaining != want {
 		t.Fatalf("at %d: Remaining %d, want %d\nstate %v", now, r.Remaining, want, before)
+	}
+
+	// A check of 0 says whether the limit is exceeded, and for how long.
+	if m.Algorithm != step.SlidingLog && m.Algorithm != step.MinInterval {
+		over := d.used(now).Cmp(rat(limit(m))) > 0
+		r := s.Read(k.state, now, 0)
+		if s.Admits(k.state, now, 0) == over || (r.RetryAfter > 0) != over {
+			t.Fatalf("at %d: above the limit %t, Admits(0) %t, RetryAfter %d\nstate %v", now, over, !over, r.RetryAfter, before)
+		}
+		if over && (!s.Admits(k.state, now+r.RetryAfter, 0) || s.Admits(k.state, now+r.RetryAfter-1, 0)) {
+			t.Fatalf("at %d: above the limit for %d\nstate %v", now, r.RetryAfter, before)
+		}
 	}
 
 	// Room is the end of what is admitted.
@@ -545,9 +593,13 @@ func testModel(m step.Numbers) func(*rapid.T) {
 		for range rapid.IntRange(1, 40).Draw(t, "moves") {
 			s.advance(t)
 			s.check(t, s.now, s.units(t))
-			switch rapid.IntRange(0, 5).Draw(t, "move") {
+			switch rapid.IntRange(0, 6).Draw(t, "move") {
 			case 0:
 				s.settle(t)
+			case 1:
+				n := s.units(t)
+				s.report(t, s.now, min(n, step.MaxInt/5)*rapid.SampledFrom([]int64{1, 1, 2, 5}).Draw(t, "times"))
+				s.note(t, n, 0) // nothing was admitted, but the clock of the state went on
 			default:
 				s.ask(t)
 			}
@@ -588,7 +640,7 @@ func TestLaterAdmitsMore(t *testing.T) {
 	}
 }
 
-// TestClockBackRefusesNoLonger: a clock set back by d lengthens a wait by at most d,
+// TestClockBackLengthensWaits: a clock set back by d lengthens a wait by at most d,
 // and shortens none.
 func TestClockBackLengthensWaits(t *testing.T) {
 	norace.Test(t)

@@ -107,7 +107,8 @@ func TestSettle(t *testing.T) {
 		{"bucket: more", bucket(1, second, 10), 7, 3, 0, true},
 		{"bucket: all there is", bucket(1, second, 10), 10, 0, 0, true},
 		{"bucket: no debt", bucket(1, second, 10), 13, 0, 3, true},
-		{"bucket: full already", bucket(1, second, 4), 6, 0, 2, false},
+		{"bucket: full already", bucket(1, second, 4), 6, 0, 2, true},
+		{"bucket: in debt", debt(bucket(1, second, 10), 5), 13, 0, 3, true},
 		{"bucket: much more", bucket(1, second, 10), step.MaxInt, 0, step.MaxInt - 10, true},
 
 		{"fixed: none", fixed(10, minute), 0, 10, 0, true},
@@ -129,7 +130,7 @@ func TestSettle(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			k := newKey(t, test.numbers)
 			k.ask(t, noon, 4)
-			state, changed, uncovered := step.Settle(k.step, k.state, noon, noon, 4, test.actual)
+			state, changed, uncovered := step.Settle(k.step, k.state, noon, noon, 4, test.actual, k.step.Max())
 			left := k.step.Read(state, noon, 0).Remaining
 			if left != test.left || uncovered != test.uncovered || changed != test.changed {
 				t.Errorf("%d left, %d uncovered, changed %v; want %d, %d, %v",
@@ -145,10 +146,10 @@ func TestSettleForgotten(t *testing.T) {
 	for _, m := range []step.Numbers{bucket(1, second, 10), fixed(10, minute), sliding(10, minute, 10), log(10, minute)} {
 		t.Run(describe(m), func(t *testing.T) {
 			k := newKey(t, m)
-			if state, changed, uncovered := step.Settle(k.step, nil, noon, noon, 4, 1); state != nil || changed || uncovered != 0 {
+			if state, changed, uncovered := step.Settle(k.step, nil, noon, noon, 4, 1, k.step.Max()); state != nil || changed || uncovered != 0 {
 				t.Errorf("less: %v, changed %v, %d uncovered", state, changed, uncovered)
 			}
-			state, changed, uncovered := step.Settle(k.step, nil, noon, noon, 4, 6)
+			state, changed, uncovered := step.Settle(k.step, nil, noon, noon, 4, 6, k.step.Max())
 			if left := k.step.Read(state, noon, 0).Remaining; left != 8 || !changed || uncovered != 0 {
 				t.Errorf("more: %d left, changed %v, %d uncovered, want 8, true, 0", left, changed, uncovered)
 			}

@@ -3,7 +3,7 @@ package step
 // slidingLog stores the instant of every unit that still counts, so it admits at most
 // Limit units in any half-open window of one Period, to the microsecond.
 //
-// Its state is a ring, oldest first: [first, count, newest, ring ...]. Whether c units
+// Its state is a ring, oldest first: [first, count, newest, over, ring ...]. Whether c units
 // fit depends on a single entry, the one that must have expired; a charge writes c
 // entries. The ring grows as the key fills, to at most Limit entries of a word each.
 type slidingLog struct{ numbers Numbers }
@@ -12,6 +12,7 @@ const (
 	logFirst  = iota // index in the ring of the oldest entry
 	logCount         // entries
 	logNewest        // latest instant of any charge, including one that was given back
+	logOver          // units that were counted and are not in the ring; none are newer than its oldest
 	logRing          // where the ring begins
 
 	logStart = 4 // entries of a new ring
@@ -78,6 +79,7 @@ func (l *slidingLog) Admits(s []int64, now, n int64) bool {
 func (l *slidingLog) Charge(s []int64, now, n int64) []int64 {
 	dead, live := l.split(s, now)
 	drop(s, dead)
+	s[logOver] = 0 // or nothing would be admitted
 	return l.push(s, now, live, n)
 }
 
@@ -116,21 +118,29 @@ func (l *slidingLog) grow(s []int64, want int64) []int64 {
 	}
 	size = max(want, min(2*size, l.numbers.Limit))
 	grown := make([]int64, logRing+size)
-	grown[logCount], grown[logNewest] = s[logCount], s[logNewest]
+	grown[logCount], grown[logNewest], grown[logOver] = s[logCount], s[logNewest], s[logOver]
 	for i := range s[logCount] {
 		grown[logRing+i] = entry(s, i)
 	}
 	return grown
 }
 
-// Refuse lets the attempt push out the oldest entries, since only the newest decide:
-// Limit of them, or as many as a higher limit has admitted.
 func (l *slidingLog) Refuse(s []int64, now, n int64) []int64 {
-	n = min(n, l.numbers.Limit)
+	return l.Report(s, now, n, l.numbers.Limit)
+}
+
+// Report lets the units push out the oldest entries, since only the newest decide: as many as most,
+// or as a higher limit has admitted. What is given back is taken from the others first.
+func (l *slidingLog) Report(s []int64, now, n, most int64) []int64 {
 	dead, live := l.split(s, now)
-	pushed := max(live+n-max(l.numbers.Limit, live), 0)
-	drop(s, dead+pushed)
-	return l.push(s, now, live-pushed, n)
+	if drop(s, dead); dead > 0 {
+		s[logOver] = 0
+	}
+	kept := min(n, most)
+	pushed := max(live+kept-max(most, live), 0)
+	drop(s, pushed)
+	s[logOver] = saturate(s[logOver], n-kept+pushed, MaxInt)
+	return l.push(s, now, live-pushed, kept)
 }
 
 func (l *slidingLog) Read(s []int64, now, n int64) Reading {
@@ -165,16 +175,22 @@ func (l *slidingLog) reading(now, n, live, first, next, last int64) Reading {
 	return r
 }
 
-// GiveBack frees the oldest entries, not those of the charge. The entries that stay are
+// GiveBack frees the oldest units, not those of the charge. The entries that stay are
 // newer than those really used, so the key can only be refused longer.
 func (l *slidingLog) GiveBack(s []int64, now, at, n int64) {
 	dead, live := l.split(s, now)
 	if live == 0 {
 		return
 	}
-	if max(now, s[logNewest])-at < l.numbers.Period {
-		drop(s, dead+min(n, live))
+	if max(now, s[logNewest])-at >= l.numbers.Period {
+		return
 	}
+	if dead > 0 {
+		s[logOver] = 0
+	}
+	over := min(n, s[logOver])
+	s[logOver] -= over
+	drop(s, dead+min(n-over, live))
 }
 
 // Adopt copies the newest entries, as many as decide.
@@ -188,7 +204,6 @@ func (l *slidingLog) Adopt(s []int64, _ int64, _ Numbers) []int64 {
 	return adopted
 }
 
-// Count is Refuse: of more units than the limit, the newest decide.
 func (l *slidingLog) Count(s []int64, now, n, _ int64) []int64 { return l.Refuse(s, now, n) }
 
 func (l *slidingLog) Redate(s []int64, now, _ int64) []int64 {
@@ -205,6 +220,7 @@ func (l *slidingLog) Redate(s []int64, now, _ int64) []int64 {
 }
 
 func (l *slidingLog) Window() int64 { return l.numbers.Period }
+func (l *slidingLog) Reach() int64  { return l.numbers.Period }
 
 func (l *slidingLog) FreshAt(s []int64) int64 {
 	if s[logCount] == 0 {

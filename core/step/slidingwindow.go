@@ -101,8 +101,21 @@ func (w *slidingWindow) Charge(s []int64, now, n int64) []int64 {
 }
 
 func (w *slidingWindow) Refuse(s []int64, now, n int64) []int64 {
+	return w.count(s, now, n, w.most)
+}
+
+func (w *slidingWindow) Report(s []int64, now, n, _ int64) []int64 {
+	return w.count(s, now, n, MaxInt)
+}
+
+// count adds n units to the newest count, but not beyond most, nor those of a window beyond MaxInt.
+func (w *slidingWindow) count(s []int64, now, n, most int64) []int64 {
 	w.roll(s, now)
-	s[1] = saturate(s[1], n, w.most)
+	others := int64(0)
+	for _, c := range s[2 : 1+w.k] {
+		others += c
+	}
+	s[1] = saturate(s[1], n, min(most, MaxInt-others))
 	return s
 }
 
@@ -121,7 +134,8 @@ func (w *slidingWindow) roll(s []int64, now int64) {
 func (w *slidingWindow) Read(s []int64, now, n int64) Reading {
 	v := w.at(s, now)
 	var r Reading
-	r.Remaining = w.remaining(v, v.offset(now))
+	offset := v.offset(now)
+	r.Remaining = w.remaining(v, offset)
 	if r.Remaining < w.numbers.Limit {
 		r.NextAfter = w.earliest(v, now, r.Remaining+1) - now
 		r.ResetAfter = upTo(w.FreshAt(s), now)
@@ -131,7 +145,7 @@ func (w *slidingWindow) Read(s []int64, now, n int64) Reading {
 		r.RetryAfter = Never
 	case n == r.Remaining+1:
 		r.RetryAfter = r.NextAfter
-	case n > r.Remaining:
+	case n > r.Remaining || n == 0 && r.Remaining == 0 && !w.fits(v, offset, 0):
 		r.RetryAfter = w.earliest(v, now, n) - now
 	}
 	return r
@@ -195,9 +209,7 @@ func (w *slidingWindow) Adopt(s []int64, now int64, from Numbers) []int64 {
 }
 
 func (w *slidingWindow) Count(s []int64, now, n, _ int64) []int64 {
-	w.roll(s, now)
-	s[1] = saturate(s[1], n, MaxInt)
-	return s
+	return w.count(s, now, n, MaxInt)
 }
 
 func (w *slidingWindow) Redate(s []int64, now, _ int64) []int64 {
@@ -214,6 +226,7 @@ func (w *slidingWindow) Redate(s []int64, now, _ int64) []int64 {
 }
 
 func (w *slidingWindow) Window() int64 { return (w.k + 1) * w.sub }
+func (w *slidingWindow) Reach() int64  { return w.Window() }
 
 func (w *slidingWindow) FreshAt(s []int64) int64 {
 	if len(s) == 0 {

@@ -100,6 +100,7 @@ type Numbers struct {
 	Limit       int64 // events per Period
 	Period      int64 // in microseconds; the distance of MinInterval
 	Burst       int64 // units in a full token bucket
+	Debt        int64 // units beyond the Burst that a token bucket counts at most
 	Resolution  int64 // sub-windows of a sliding window
 	NeverOver   bool  // sliding window: the oldest sub-window counts in full
 	CountDenied bool  // windows and log: refused attempts count as well
@@ -119,13 +120,23 @@ func (m Numbers) Refill() int64 {
 	return min(whole.MulDivUp(m.Limit, m.Lease, m.Period), MaxInt)
 }
 
+// DefaultDebt returns the Debt of a token bucket that does not say: as many units as a full
+// bucket has, also those of its Lease, or fewer if more cannot be counted exactly.
+func (m Numbers) DefaultDebt() int64 {
+	if m.Algorithm != TokenBucket || m.Limit <= 0 || m.Period <= 0 || m.Burst <= 0 {
+		return 0
+	}
+	return max(min(m.Burst+m.Refill(), m.mostUnits()-m.Burst), 0)
+}
+
 // Share returns the parameters for one of n servers that do not share a store, so that
-// together they admit about as much as m: 1/n of the events, or of the burst and the rate,
+// together they admit about as much as m: 1/n of the events, or of the burst, the debt and the rate,
 // rounded up. The distance of MinInterval becomes n times as long. n is at least 1.
 func (m Numbers) Share(n int64) (Numbers, error) {
+	usual := m.Debt == m.DefaultDebt()
 	switch m.Algorithm {
 	case TokenBucket, MinInterval:
-		m.Burst = whole.CeilDiv(m.Burst, n)
+		m.Burst, m.Debt = whole.CeilDiv(m.Burst, n), whole.CeilDiv(m.Debt, n)
 		if m.Period > MaxSpan/n {
 			return m, errors.New("makes the period longer than 142 years")
 		}
@@ -134,6 +145,9 @@ func (m Numbers) Share(n int64) (Numbers, error) {
 		}
 	default:
 		m.Limit = whole.CeilDiv(m.Limit, n)
+	}
+	if usual {
+		m.Debt = m.DefaultDebt()
 	}
 	return m, nil
 }
@@ -169,7 +183,8 @@ type Step interface {
 	// MaxWords returns the length of the longest state.
 	MaxWords() int
 
-	// Admits reports whether n units, n > 0, fit at now. It writes nothing.
+	// Admits reports whether n units fit at now. With n = 0, that is whether no more is used than
+	// the limit: a window or a bucket may be above it after a Report. It writes nothing.
 	Admits(s []int64, now, n int64) bool
 
 	// Charge adds n units that Admits admitted. It returns the state, which is s or a
@@ -180,7 +195,12 @@ type Step interface {
 	// only if CountDenied is set.
 	Refuse(s []int64, now, n int64) []int64
 
-	// Read returns what is left, and when n units fit. With n = 0, RetryAfter is 0.
+	// Report counts n units that have been used, n > 0, whether they fit or not, and returns the
+	// state. A token bucket counts them up to its Debt, a window up to MaxInt. A log has the
+	// instants of so many of the newest as most, which is at least the limit.
+	Report(s []int64, now, n, most int64) []int64
+
+	// Read returns what is left, and when n units fit.
 	Read(s []int64, now, n int64) Reading
 
 	// GiveBack gives back n of the units that were charged at the instant at, as far as
@@ -200,13 +220,17 @@ type Step interface {
 	Count(s []int64, now, n, until int64) []int64
 
 	// Redate returns the state of full use as of now, if s is ahead of now by more than
-	// Window, or else nil: see redate. A bucket may be in
-	// debt for the longest Window of the states beside it.
+	// Window, or else nil: see redate. A bucket may be in debt for its Reach, and for the
+	// longest of the states beside it.
 	Redate(s []int64, now, longest int64) []int64
 
 	// Window returns the time for which a unit counts, or in which an empty token bucket
 	// fills, in microseconds.
 	Window() int64
+
+	// Reach returns the longest time for which a state may count: the Window, or the time in
+	// which a token bucket fills that is in debt by all of its Debt.
+	Reach() int64
 
 	// Constants returns the parameters of the Lua twin, in its order.
 	Constants() []int64
@@ -226,11 +250,27 @@ func room(p Step, s []int64, now int64) int64 {
 	return left
 }
 
-// Settle corrects a charge of n units, which p made at the instant at, to the actual
+// Asked returns how many units have to fit for a charge of n. A charge of 0 is a check: whether a
+// window or a bucket is above its limit, or whether a log or an interval admits one more.
+func Asked(p Step, n int64) int64 {
+	if n > 0 {
+		return n
+	}
+	switch p.Numbers().Algorithm {
+	case SlidingLog, MinInterval:
+		return 1
+	}
+	return n
+}
+
+// uncovered returns for how many of n units p has no room.
+func uncovered(p Step, s []int64, now, n int64) int64 { return max(n-room(p, s, now), 0) }
+
+// settle corrects a charge of n units, which p made at the instant at, to the actual
 // number. If that is less than n, units are given back; if it is more, the rest is
-// charged as far as it fits. Settle returns the state, whether it has changed, and the
-// number of units that did not fit.
-func Settle(p Step, s []int64, now, at, n, actual int64) (state []int64, changed bool, uncovered int64) {
+// reported: see Report. It returns the state, whether it has changed, and for how many units
+// there was no room.
+func settle(p Step, s []int64, now, at, n, actual, most int64) (state []int64, changed bool, without int64) {
 	if p.Numbers().Algorithm == MinInterval && actual > 0 {
 		return s, false, 0 // it counts calls, and the call happened
 	}
@@ -241,13 +281,9 @@ func Settle(p Step, s []int64, now, at, n, actual int64) (state []int64, changed
 		p.GiveBack(s, now, at, n-actual)
 		return s, true, 0
 	}
-	more := min(actual-n, room(p, s, now))
-	uncovered = actual - n - more
-	if more == 0 {
-		return s, false, uncovered
-	}
+	without = uncovered(p, s, now, actual-n)
 	if len(s) == 0 {
 		s = make([]int64, p.Words())
 	}
-	return p.Charge(s, now, more), true, uncovered
+	return p.Report(s, now, actual-n, most), true, without
 }

@@ -17,6 +17,7 @@ type tokenBucket struct {
 	byN, byP divisor
 	one      fraction // the time in which a unit refills
 	full     fraction // the time in which an empty bucket fills
+	most     fraction // the time in which a bucket fills that is in debt by all of its Debt
 }
 
 // fraction is t + f/n microseconds.
@@ -48,7 +49,7 @@ func (b *tokenBucket) sub(x, y fraction) fraction {
 	return z
 }
 
-// cost returns the time in which c <= Burst units refill. Numbers.exact has made sure
+// cost returns the time in which c <= Burst + Debt units refill. Numbers.exact has made sure
 // that nothing here exceeds MaxInt.
 func (b *tokenBucket) cost(c int64) fraction {
 	switch {
@@ -66,7 +67,7 @@ func newTokenBucket(m Numbers) *tokenBucket {
 	b := &tokenBucket{numbers: m, n: m.Limit / g, p: m.Period / g}
 	b.byN, b.byP = newDivisor(b.n), newDivisor(b.p)
 	b.one = fraction{b.p / b.n, b.p % b.n}
-	b.full = b.cost(m.Burst)
+	b.full, b.most = b.cost(m.Burst), b.cost(m.Burst+m.Debt)
 	return b
 }
 
@@ -95,6 +96,11 @@ func (b *tokenBucket) Charge(s []int64, now, n int64) []int64 {
 }
 
 func (b *tokenBucket) Refuse(s []int64, _, _ int64) []int64 { return s }
+
+// Report is bounded by the Debt: a debt without a bound could not be told from an error of the clock.
+func (b *tokenBucket) Report(s []int64, now, n, _ int64) []int64 {
+	return b.count(s, now, n, b.most)
+}
 
 func (b *tokenBucket) Read(s []int64, now, n int64) Reading { return b.read(b.used(s, now), n) }
 
@@ -168,7 +174,12 @@ func (b *tokenBucket) Adopt(s []int64, now int64, from Numbers) []int64 {
 // than one of the two admits in that time: as long as the slower one is empty, it admits
 // what refills, which is less than what the faster would have.
 func (b *tokenBucket) Count(s []int64, now, n, until int64) []int64 {
-	used, most := b.used(s, now), fraction{t: max(b.full.ceil(), until-now)}
+	return b.count(s, now, n, fraction{t: max(b.full.ceil(), until-now)})
+}
+
+// count adds n units, until the bucket needs that long to fill at most.
+func (b *tokenBucket) count(s []int64, now, n int64, most fraction) []int64 {
+	used := b.used(s, now)
 	if !used.less(most) {
 		return s
 	}
@@ -182,7 +193,7 @@ func (b *tokenBucket) Count(s []int64, now, n, until int64) []int64 {
 	return s
 }
 
-// wideCost is cost of more units than the burst.
+// wideCost is cost of more units than the burst and the debt.
 func (b *tokenBucket) wideCost(c int64) fraction {
 	hi, lo := bits.Mul64(uint64(c), uint64(b.one.f))
 	t, f := bits.Div64(hi, lo, uint64(b.n))
@@ -190,18 +201,19 @@ func (b *tokenBucket) wideCost(c int64) fraction {
 }
 
 func (b *tokenBucket) Redate(s []int64, now, longest int64) []int64 {
-	if s[0]-now <= b.Window()+max(b.Window(), longest) {
+	if s[0]-now <= b.Window()+max(b.Reach(), longest) {
 		return nil
 	}
 	return []int64{now + b.full.t, b.full.f}
 }
 
 func (b *tokenBucket) Window() int64 { return b.full.ceil() }
+func (b *tokenBucket) Reach() int64  { return b.most.ceil() }
 
 func (b *tokenBucket) FreshAt(s []int64) int64 {
 	return fraction{s[0], s[1]}.ceil()
 }
 
 func (b *tokenBucket) Constants() []int64 {
-	return []int64{b.numbers.Limit, b.numbers.Period, b.numbers.Burst, b.p / b.n, b.p % b.n, b.n, b.full.t, b.full.f}
+	return []int64{b.numbers.Limit, b.numbers.Period, b.numbers.Burst, b.p / b.n, b.p % b.n, b.n, b.full.t, b.full.f, b.numbers.Debt, b.most.t, b.most.f}
 }

@@ -73,16 +73,16 @@ func take(kept []Variant, p Step, now int64) (own Variant, others []Variant) {
 // redate returns the state of full use as of now, if that of own under p is ahead of now by more
 // than its Window, as it is after the clock was ahead and is right again. So nothing is admitted
 // for a Window, instead of until the clock has caught up. own and others are as from take. The
-// others are brought back when they are used themselves, and kept for two of the longest Windows
+// others are brought back when they are used themselves, and kept for two of the longest Reaches
 // at most.
 //
 // If it is not nil, the result has to be stored, even if the call is refused: the wait would
 // begin anew otherwise, and the next step ahead would find less in use. To bring back less
 // than full use would admit more at each return.
 func redate(p Step, own *Variant, others []Variant, now int64) []int64 {
-	longest := own.Step.Window()
+	longest := own.Step.Reach()
 	for _, o := range others {
-		longest = max(longest, o.Step.Window())
+		longest = max(longest, o.Step.Reach())
 	}
 	for i := range others {
 		others[i].Until = min(others[i].Until, now+2*longest)
@@ -124,7 +124,8 @@ func (m Numbers) alike(o Numbers) bool {
 // larger returns p, or q if that is alike and has a larger limit. A state is kept with the
 // largest, to which its log may grow, and up to which its bucket may be in debt.
 func larger(p, q Step) Step {
-	if m, o := p.Numbers(), q.Numbers(); m.Burst < o.Burst || m.Burst == o.Burst && m.Limit < o.Limit {
+	m, o := p.Numbers(), q.Numbers()
+	if c := cmp.Or(cmp.Compare(m.Burst+m.Debt, o.Burst+o.Debt), cmp.Compare(m.Burst, o.Burst), cmp.Compare(m.Limit, o.Limit)); c < 0 {
 		return q
 	}
 	return p

@@ -13,14 +13,15 @@ type Mode uint8
 const (
 	// Allow makes one decision about all charges: if every policy of every limiter admits its
 	// charge, every one is charged; otherwise none is, except that a policy with CountDenied
-	// counts the refusal. The answer is the Result.
+	// counts the refusal. A charge that is Anyway refuses nothing and is counted in any case. The
+	// answer is the Result.
 	Allow Mode = iota
 
 	// Peek tells in the Result what Allow would, and changes and creates nothing.
 	Peek
 
-	// Refuse counts an attempt that is refused elsewhere where the policies count that. The
-	// Result refuses, and has the readings of the policies.
+	// Refuse counts an attempt that is refused elsewhere where the policies count that, and what
+	// is Anyway. The Result refuses, and has the readings of the policies.
 	Refuse
 
 	// Settle corrects charges that were allowed from N to Actual units, with [step.Cell.Settle]
@@ -46,8 +47,8 @@ func (m Mode) String() string {
 type Question struct {
 	Mode Mode
 
-	// Charges are at least one, and no two are of the same limiter's name and key. Only Settle
-	// changes them, and of each only its Uncovered.
+	// Charges are at least one, and no two are of the same limiter's name and key. Of all together
+	// there are at most MaxReadings policies. Asking changes of each only its Uncovered.
 	Charges []Charge
 
 	// Extra is the number of units to charge beyond the N of the only charge as far as they
@@ -73,7 +74,8 @@ type Question struct {
 type Charge struct {
 	Limiter *Limiter // as the store that is asked has prepared it
 	Key     string   `json:"-"`
-	N       int64    // units, from 1 to Spec.Most; of Settle all that was charged, with the Extra of the Result
+	N       int64    // units, up to Spec.Most unless Anyway; 0 only checks; of Settle all that was charged, with the Extra of the Result
+	Anyway  bool     // the units have been used: see step.Cell
 
 	// At and Source are of Settle: those of the Result that allowed the charge.
 	At     int64
@@ -82,8 +84,8 @@ type Charge struct {
 	// Actual is of Settle: how many units there should have been. 0 gives everything back.
 	Actual int64
 
-	// Uncovered is set by Settle: the largest number of units above N for which any one policy
-	// had no room.
+	// Uncovered is set by Settle, and for a charge that is Anyway: the largest number of units, of
+	// Settle above N, for which any one policy had no room.
 	Uncovered int64
 }
 
@@ -94,9 +96,19 @@ func (c Charge) Format(s fmt.State, verb rune) {
 	hidden.Print(s, verb, plain(c))
 }
 
+// Counts reports whether any charge is Anyway: then a refusal is not all that the question does.
+func (q *Question) Counts() bool {
+	for i := range q.Charges {
+		if q.Charges[i].Anyway {
+			return true
+		}
+	}
+	return false
+}
+
 // Valid returns [ErrExtra] if the question has an Extra that cannot be granted.
 func (q *Question) Valid() error {
-	if q.Extra != 0 && (len(q.Charges) != 1 || q.Mode != Allow && q.Mode != Peek) {
+	if q.Extra != 0 && (len(q.Charges) != 1 || q.Mode != Allow && q.Mode != Peek || q.Charges[0].Anyway || q.Charges[0].N == 0) {
 		return ErrExtra
 	}
 	return nil

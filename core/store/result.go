@@ -7,17 +7,18 @@ import "github.com/headgate/headgate/core/step"
 type Result struct {
 	At      int64 // the store's instant, in microseconds since 1970 UTC
 	Extra   int64 // units charged beyond N, or that would be if it is a peek: see Question
+	Aged    int64 // how long ago the store decided, in microseconds: 0 unless it is from a memory
 	Allowed bool
 	Source  Source
-	Aged    int64 // how long ago the store decided, in microseconds: 0 unless it is from a memory
 
-	count    int
+	count    uint8
 	admitted uint64 // a bit for each reading
 	first    [2]step.Reading
 	more     *[]step.Reading // the others; a pointer, as it is smaller
 }
 
-// MaxReadings is the largest number of readings of a Result: 8 policies of 8 charges.
+// MaxReadings is the largest number of readings of a Result, which has one for each policy of each
+// charge.
 const MaxReadings = 64 // the bits of admitted
 
 // Start empties the result, which then refuses, as of that instant. Whatever it held
@@ -40,7 +41,7 @@ func (r *Result) CopyFrom(from *Result) {
 
 // AddAll appends the readings of another result.
 func (r *Result) AddAll(from *Result) {
-	for i := range from.count {
+	for i := range from.Len() {
 		r.Add(from.Admitted(i), *from.Reading(i))
 	}
 }
@@ -51,7 +52,7 @@ func (r *Result) Add(admitted bool, x step.Reading) {
 	if admitted {
 		r.admitted |= 1 << r.count
 	}
-	if r.count < len(r.first) {
+	if r.Len() < len(r.first) {
 		r.first[r.count] = x
 	} else {
 		r.addMore(x)
@@ -81,7 +82,7 @@ func (r *Result) Age(by int64) {
 }
 
 // Len returns the number of readings.
-func (r *Result) Len() int { return r.count }
+func (r *Result) Len() int { return int(r.count) }
 
 // Admitted returns whether the i-th policy alone would have admitted the charge.
 func (r *Result) Admitted(i int) bool { return r.admitted&(1<<i) != 0 }

@@ -46,6 +46,11 @@ func (c *compared) Ask(ctx context.Context, q *store.Question) error {
 			c.suite.Fatalf("call %d, to %v %d units and %d extra of %+v:\n  the store returned: %s\n  it should return:   %s",
 				c.calls, q.Mode, first.N, q.Extra, numbers(first.Limiter), a, b)
 		}
+		for i, got := range q.Charges {
+			if want := &want.Charges[i]; got.Anyway && got.Uncovered != want.Uncovered {
+				c.suite.Fatalf("%d units counted of %+v: %d uncovered, want %d", got.N, numbers(got.Limiter), got.Uncovered, want.Uncovered)
+			}
+		}
 	}
 	return nil
 }

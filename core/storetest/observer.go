@@ -130,13 +130,16 @@ func (s *suite) reports() {
 		}},
 		{"refused", allow(l, 2), []string{"api refuses the key: true", `api 2: "narrow" false store <nil>`}},
 		{"peeked", func() { _, _ = l.Peek(ctx, hidden) }, nil},
+		{"reported", func() { _, _, _ = l.Report(ctx, hidden, 5) }, []string{"api 0 settled to 5: 5 uncovered store <nil>"}},
+		{"reported of no limit", func() { _, _, _ = free.Report(ctx, hidden, 5) }, []string{"free 0 settled to 5: 0 uncovered policy <nil>"}},
+		{"reported of none", func() { _, _, _ = banned.Report(ctx, hidden, 5) }, []string{"banned 0 settled to 5: 5 uncovered policy <nil>"}},
 		{"never", allow(l, 4), []string{"api refuses the key: true", `api 4: "narrow" false policy <nil>`}},
 		{"never by any", allow(l, 10), []string{"api refuses the key: true", `api 10: "wide" false policy <nil>`}},
 		{"unlimited", allow(free, 7), []string{`free 7: "free" true policy <nil>`}},
 		{"blocked", allow(banned, 1), []string{"banned refuses the key: true", `banned 1: "banned" false policy <nil>`}},
 		{"failed", allow(broken, 1), []string{`broken 1: "" false none the store is away`}},
 		{"malformed", func() {
-			_, _ = l.AllowN(ctx, hidden, 0)
+			_, _ = l.AllowN(ctx, hidden, -1)
 			_, _ = l.AllowN(none, hidden, 1)
 			_, _ = l.WaitN(ctx, hidden, -1)
 		}, nil},
@@ -187,7 +190,7 @@ func (s *suite) reportsAll() {
 		}},
 		{"malformed", func() {
 			_, _ = core.AllowAll(ctx)
-			_, _ = core.AllowAll(ctx, charge(third, 0), charge(other, 1))
+			_, _ = core.AllowAll(ctx, charge(third, -1), charge(other, 1))
 			_, _ = core.AllowAll(ctx, charge(third, 1), charge(third, 1))
 		}, nil},
 	})

@@ -16,6 +16,7 @@ package storetest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -91,6 +92,15 @@ func Run(t *testing.T, h Harness) {
 		{"SideBySideNeverMore", (*suite).neverMore},
 		{"LongAfterNothingStays", (*suite).nothingStays},
 		{"ResetRefundAndSettle", (*suite).resetRefundSettle},
+		{"ReportCountsWhatHasHappened", (*suite).reportCounts},
+		{"ReportNeverAdmits", (*suite).reportNeverAdmits},
+		{"AnywayIsCountedIfOthersRefuse", (*suite).anyway},
+		{"NothingIsACheck", (*suite).checks},
+		{"SettleCountsEverything", (*suite).settleCounts},
+		{"GivesBackNoMoreThanWasCharged", (*suite).reportAndRefund},
+		{"SettledOnce", (*suite).settledOnce},
+		{"Many", (*suite).many},
+		{"ExactWithReports", (*suite).exactWithReports},
 		{"ExtraIsWhatFits", (*suite).extraFits},
 		{"ExtraIsNoPartOfARefusal", (*suite).extraRefused},
 		{"ExtraIsGivenBack", (*suite).extraSettled},
@@ -650,6 +660,8 @@ func (s *suite) decidesAsTheStepsDo() {
 	for i, set := range [][]core.Policy{
 		{core.TokenBucket(small, 9)},
 		{core.TokenBucket(core.PerDay(1_000_000), 1000)},
+		{core.TokenBucket(small, 9).Debt(40)},
+		{core.TokenBucket(small, 9).Debt(0)},
 		{core.FixedWindow(small)},
 		{core.FixedWindow(small).CountDenied()},
 		{core.FixedWindow(small).FromFirst()},
@@ -730,7 +742,9 @@ func (w *walker) call() (err error) {
 	if w.rng.IntN(3) == 0 {
 		n = 1 + w.rng.Int64N(8)
 	}
-	switch op := w.rng.IntN(16); {
+	switch op := w.rng.IntN(19); {
+	case op >= 16:
+		err = w.count(l, key, n)
 	case op == 12 && len(w.more) > 0:
 		i := w.rng.IntN(len(w.more))
 		err = asking.Settle(w.Context(), l.Store(), w.more[i])
@@ -748,9 +762,13 @@ func (w *walker) call() (err error) {
 		d := w.open[i]
 		w.open = slices.Delete(w.open, i, i+1)
 		if w.rng.IntN(2) == 0 {
-			return d.Refund(w.Context())
+			err = d.Refund(w.Context())
+		} else if _, err = d.Settle(w.Context(), w.rng.Int64N(10)); err != nil { // it has two charges
+			_, err = d.Settle(w.Context(), w.rng.Int64N(10), w.rng.Int64N(10))
 		}
-		_, err = d.Settle(w.Context(), w.rng.Int64N(10))
+		if errors.Is(err, core.ErrSettled) {
+			err = nil // all of it was counted anyway
+		}
 	default:
 		var d core.Decision
 		d, err = l.AllowN(w.Context(), key, n)
@@ -775,6 +793,33 @@ func (w *walker) extra(l *core.Limiter, key string, n int64) error {
 	if r.Allowed && q.Mode == store.Allow && w.rng.IntN(2) == 0 {
 		c.N += r.Extra
 		w.more = append(w.more, asking.Settled(c, &r, w.rng.Int64N(2*c.N)))
+	}
+	return err
+}
+
+// count makes calls with units that count anyway, and such that only check.
+func (w *walker) count(l *core.Limiter, key string, n int64) (err error) {
+	one, other := core.Charge{Limiter: l, Key: key, N: n}, core.Charge{Limiter: w.other, Key: key, N: 1 + w.rng.Int64N(30)}
+	one.Anyway, other.Anyway = w.rng.IntN(2) == 0, w.rng.IntN(2) == 0
+	if w.rng.IntN(3) == 0 {
+		one.N = 0
+	}
+	var d core.Decision
+	switch w.rng.IntN(6) {
+	case 0:
+		_, _, err = core.ReportAll(w.Context(), core.Charge{Limiter: l, Key: key, N: n * n}, other)
+	case 1:
+		_, _, err = l.Report(w.Context(), key, n)
+	case 2:
+		_, err = l.AllowN(w.Context(), key, 0)
+	case 3:
+		_, err = core.PeekAll(w.Context(), one, other)
+	case 4:
+		d, err = core.AllowAll(w.Context(), one)
+	default:
+		if d, err = core.AllowAll(w.Context(), one, other); d.Allowed {
+			w.open = append(w.open, d)
+		}
 	}
 	return err
 }

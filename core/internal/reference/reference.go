@@ -39,7 +39,9 @@ func (r *Store) cells(cs []store.Charge) (cells []step.Cell, ids []cellOf) {
 		policies := c.Limiter.Spec().Policies
 		for i := range policies {
 			id := identity(c, &policies[i])
-			cells, ids = append(cells, step.NewCell(policies[i].Step, c.N, r.states[id])), append(ids, id)
+			cell := step.NewCell(policies[i].Step, c.N, r.states[id])
+			cell.Anyway = c.Anyway
+			cells, ids = append(cells, cell), append(ids, id)
 		}
 	}
 	return cells, ids
@@ -84,8 +86,15 @@ func (r *Store) Ask(_ context.Context, q *store.Question) error {
 		cells, ids := r.cells(q.Charges)
 		q.Result.Start(r.now(), store.SourceStore)
 		q.Result.Allowed, q.Result.Extra = step.Decide(cells, q.Result.At, step.Mode(q.Mode), q.Extra)
-		for i := range cells {
-			q.Result.Add(cells[i].Admitted, cells[i].Reading)
+		next := 0
+		for i := range q.Charges {
+			c := &q.Charges[i]
+			c.Uncovered = 0
+			for range c.Limiter.Spec().Policies {
+				q.Result.Add(cells[next].Admitted, cells[next].Reading)
+				c.Uncovered = max(c.Uncovered, cells[next].Uncovered)
+				next++
+			}
 		}
 		r.save(cells, ids)
 	}
