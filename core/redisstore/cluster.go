@@ -2,8 +2,6 @@ package redisstore
 
 import (
 	"bytes"
-
-	"github.com/headgate/headgate/core/store"
 )
 
 // hashSlots is the number of hash slots of a cluster.
@@ -28,13 +26,8 @@ func hashSlotOf(tag []byte) int {
 	return int(crc) % hashSlots
 }
 
-// inOneHashSlot reports whether the keys of all charges are in one hash slot.
-func (b *backend) inOneHashSlot(cs []store.Charge) bool {
-	first := hashSlotOf(b.names.tag(nil, cs[0].Key))
-	for _, c := range cs[1:] {
-		if hashSlotOf(b.names.tag(nil, c.Key)) != first {
-			return false
-		}
-	}
-	return true
+// hashSlot returns the hash slot of a key.
+func (b *backend) hashSlot(key string) int {
+	var room [64]byte
+	return hashSlotOf(b.names.tag(room[:0], key))
 }

@@ -253,7 +253,7 @@ func stack(b *backend, c Config) store.Store {
 		top = remote.NewRefusals(sender, c.RefusalTTL, c.Timeout)
 	}
 	if b.isCluster() {
-		top = remote.NewInTurn(top, b.inOneHashSlot, c.Timeout)
+		top = remote.NewInTurn(top, b.hashSlot, c.Timeout)
 	}
 	return remote.NewFailover(top, remote.Failure(c.Failure), memstore.New(memstore.Config{}), c.Servers)
 }

@@ -62,7 +62,9 @@ func (f *Failover) Observer() *store.Observer { return f.next.Observer() }
 // checked against limits that were not divided.
 func (f *Failover) beside(c store.Charge) store.Charge {
 	c.Limiter = c.Limiter.Kept(&f.place).(*store.Limiter) //nolint:forcetypeassert // Prepare keeps it
-	c.N = min(c.N, c.Limiter.Spec().Most())
+	if !c.Anyway {
+		c.N = min(c.N, c.Limiter.Spec().Most())
+	}
 	return c
 }
 
@@ -92,6 +94,9 @@ func (f *Failover) decide(ctx context.Context, q *store.Question, cause error) e
 		q.Result.Start(0, store.SourceOpen)
 		q.Result.Allowed = q.Mode != store.Refuse
 		unused(&q.Result, q.Charges...)
+		for i := range q.Charges {
+			q.Charges[i].Uncovered = 0
+		}
 		return nil
 	}
 	own := &store.Question{Mode: q.Mode, Charges: slices.Clone(q.Charges), Extra: q.Extra}
@@ -101,6 +106,9 @@ func (f *Failover) decide(ctx context.Context, q *store.Question, cause error) e
 	err := f.local.Ask(ctx, own)
 	q.Result = own.Result
 	q.Result.Source = store.SourceLocal
+	for i := range own.Charges {
+		q.Charges[i].Uncovered = own.Charges[i].Uncovered
+	}
 	return err
 }
 

@@ -81,7 +81,11 @@ func (c *Refusals) Ask(ctx context.Context, q *store.Question) error {
 	if err := q.Valid(); err != nil {
 		return err
 	}
-	if q.Mode != store.Allow && q.Mode != store.Peek {
+	counts := q.Counts()
+	switch {
+	case q.Mode == store.Peek && counts:
+		return c.next.Ask(ctx, q)
+	case q.Mode != store.Allow && q.Mode != store.Peek || counts:
 		return c.change(ctx, q)
 	}
 	l := c.get(q.Charges)
@@ -93,7 +97,11 @@ func (c *Refusals) Ask(ctx context.Context, q *store.Question) error {
 		l.answer(&q.Result)
 		return nil
 	case q.Mode == store.Peek:
-		return c.next.Ask(ctx, q)
+		err := c.next.Ask(ctx, q)
+		if err == nil && !q.Result.Allowed {
+			c.put(&l, q)
+		}
+		return err
 	}
 	return c.decide(ctx, q, &l)
 }
@@ -143,7 +151,7 @@ func (c *Refusals) decided(l *lookup, q *store.Question, answered bool) {
 	}
 }
 
-// change passes on what changes keys without a decision. A counted refusal that was answered is
+// change passes on what changes keys whatever is decided. A counted refusal that was answered is
 // the store's like any other.
 func (c *Refusals) change(ctx context.Context, q *store.Question) error {
 	wrote := true
@@ -156,6 +164,6 @@ func (c *Refusals) change(ctx context.Context, q *store.Question) error {
 		}
 	}()
 	err := c.next.Ask(ctx, q)
-	wrote = err != nil || q.Mode != store.Refuse
+	wrote = err != nil || q.Mode != store.Refuse || q.Counts()
 	return err
 }

@@ -144,14 +144,9 @@ func (d *database) Probe(ctx context.Context, _ int) error {
 	return d.pass(ctx, func() {})
 }
 
-func (d *database) together(cs []store.Charge) bool {
-	first, _ := d.Route(cs[0].Key)
-	for _, c := range cs {
-		if s, _ := d.Route(c.Key); s != first {
-			return false
-		}
-	}
-	return true
+func (d *database) part(key string) int {
+	_, part := d.Route(key)
+	return part
 }
 
 // A setup says how a database is stacked.
@@ -179,7 +174,7 @@ func (c setup) withDefaults() setup {
 func (d *database) stack(c setup) store.Store {
 	c = c.withDefaults()
 	refusals := NewRefusals(NewSender(d, c.config), c.remember, c.config.Timeout)
-	turns := NewInTurn(refusals, d.together, c.config.Timeout)
+	turns := NewInTurn(refusals, d.part, c.config.Timeout)
 	return NewFailover(turns, c.failure, memstore.New(memstore.Config{}), c.servers)
 }
 

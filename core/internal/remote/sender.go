@@ -43,6 +43,9 @@ func (s *Sender) Ask(ctx context.Context, asked *store.Question) error {
 		return err // it may be in flight: that is why it has a Result of its own
 	}
 	asked.Result = q.Result
+	for i := range asked.Charges {
+		asked.Charges[i].Uncovered = q.Charges[i].Uncovered
+	}
 	s.pool.free(q)
 	return nil
 }

@@ -28,7 +28,7 @@ func TestEachLayerIsAStore(t *testing.T) {
 		"Sender":   func(d *database) store.Store { return sender(d) },
 		"Refusals": func(d *database) store.Store { return NewRefusals(sender(d), 0, time.Hour) }, // what is remembered has another source
 		"InTurn": func(d *database) store.Store {
-			return NewInTurn(NewRefusals(sender(d), 0, time.Hour), d.together, time.Hour)
+			return NewInTurn(NewRefusals(sender(d), 0, time.Hour), d.part, time.Hour)
 		},
 		"Failover": func(d *database) store.Store {
 			return NewFailover(sender(d), Local, memstore.New(memstore.Config{}), 3)
@@ -168,7 +168,7 @@ func TestExtraInTurn(t *testing.T) {
 	d := newDatabase(2, clock)
 	s := d.stack(setup{failure: Closed})
 	l := newLimiter(t, s, "api", core.SlidingLog(core.PerDay(10)))
-	turns := NewInTurn(NewSender(d, setup{}.withDefaults().config), d.together, time.Second)
+	turns := NewInTurn(NewSender(d, setup{}.withDefaults().config), d.part, time.Second)
 	for name, s := range map[string]store.Store{"all layers": s, "InTurn": turns} {
 		l := newLimiter(t, s, "api", core.SlidingLog(core.PerDay(10)))
 		_, err := asking.Ask(t.Context(), s, &store.Question{Charges: []store.Charge{
