@@ -20,12 +20,16 @@ func (s *Store) Ask(ctx context.Context, q *store.Question) error {
 		return s.reset(ctx, q)
 	case q.Mode == store.Peek:
 		return s.peek(ctx, q)
+	case q.Counts():
+		return s.report(ctx, q)
 	case q.Mode == store.Refuse: // what counts that is not leased
 		return s.next.Ask(ctx, q)
-	case len(q.Charges) == 1:
-		return s.decide(ctx, q)
-	default:
+	case len(q.Charges) > 1:
 		return s.decideAll(ctx, q)
+	case q.Charges[0].N == 0:
+		return s.check(ctx, q)
+	default:
+		return s.decide(ctx, q)
 	}
 }
 

@@ -59,6 +59,10 @@
 // SourceLease only if the store was not asked. AllowAtMost takes from the store what leases do not
 // have.
 //
+// What is reported, see Limiter.Report of package core, is taken from what this process has leased
+// of the key, and the store counts the rest. What other processes have leased by then they may spend to
+// its end. So for the time of a lease, at most For, others may go on after a report that leaves nothing.
+//
 // # What it costs
 //
 // Units that one server has leased and does not spend are missing elsewhere. So a lease has

@@ -44,12 +44,7 @@ func (s *Store) settleHere(l *limiter, t *store.Charge) {
 	e.refusal = refusal{}
 	switch {
 	case t.Actual > t.N:
-		for i := range e.leases {
-			if b := &e.leases[i]; b.live(now) {
-				more := min(t.Actual-t.N, b.left)
-				b.left, t.Actual = b.left-more, t.Actual-more
-			}
-		}
+		t.Actual = t.N + e.cover(now, t.Actual-t.N)
 	case t.Source == store.SourceLease:
 		t.Actual += e.put(now, t.At, t.N-t.Actual)
 	}

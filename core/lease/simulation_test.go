@@ -337,7 +337,25 @@ func (sc *schedule) together(s *server, rng *rand.Rand, c store.Charge) (r store
 	return r, at, nil
 }
 
-// client asks for a while, as fast as gap says, and settles some.
+// report counts what has been used, as a Store does, and records what of it had room: that part is as
+// if it had been admitted.
+func (sc *schedule) report(s *server, rng *rand.Rand, c store.Charge) {
+	p := s.place(s.prepared(c.Limiter), key)
+	c.Anyway = true
+	c.N *= 1 + rng.Int64N(4)
+	rest := p.cover(s.Store, c.N, new(store.Result))
+	sc.note(&store.Result{Source: store.SourceLease}, c.N-rest)
+	if rest == 0 {
+		return
+	}
+	c.N = rest
+	q := &store.Question{Charges: []store.Charge{c}}
+	if r, err := asking.Ask(context.Background(), s, q); err == nil && r.Source == store.SourceStore {
+		sc.note(&r, rest-q.Charges[0].Uncovered)
+	}
+}
+
+// client asks for a while, as fast as gap says, and settles and reports some.
 func (sc *schedule) client(s *server, rng *rand.Rand, gap time.Duration, end time.Time) {
 	ctx := context.Background()
 	for time.Now().Before(end) {
@@ -361,6 +379,9 @@ func (sc *schedule) client(s *server, rng *rand.Rand, gap time.Duration, end tim
 		var err error
 		at, asked, mode := int64(0), time.Now(), rng.IntN(40)
 		switch mode {
+		case 8:
+			sc.report(s, rng, c)
+			continue
 		case 0, 3, 4, 5, 6, 7:
 			r, at, err = sc.together(s, rng, c)
 		case 1:

@@ -116,7 +116,7 @@ func (s *Store) mayHelp(shares []share, places []place) (may bool) {
 		if slices.ContainsFunc(p.limiter.Spec().Policies, func(p store.Policy) bool { return p.Step.Numbers().CountDenied }) {
 			return false
 		}
-		if !shares[i].held {
+		if !shares[i].held && shares[i].charge.N > 0 {
 			p.mu.Lock()
 			e := p.find()
 			may = may || e != nil && (e.flight != nil || e.ready(now) >= shares[i].charge.N)
@@ -144,7 +144,7 @@ func (s *Store) look(shares []share, places []place, now instant, began int64, a
 		s.endOthersLocked(p)
 		h.e = nil
 		switch {
-		case !p.limiter.leasable:
+		case !p.limiter.leasable, h.charge.N == 0: // the store checks
 		case again:
 			h.e = p.find()
 		default:
