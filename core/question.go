@@ -157,7 +157,7 @@ func decideAll(ctx context.Context, mode store.Mode, charges []Charge) (q *quest
 }
 
 // never reports whether the charge can never be granted.
-func (c *Charge) never() bool { return c.N > c.Limiter.max && !c.Anyway }
+func (c Charge) never() bool { return c.N > c.Limiter.max && !c.Anyway }
 
 // askSome asks the store about some of the charges, and decides the others by their numbers.
 func (q *question) askSome(ctx context.Context, charges []Charge, asked []int, never bool) error {

@@ -21,7 +21,7 @@ import (
 // whose error is not returned.
 func AllowBeside(ctx context.Context, charges, shadows []Charge) (d, shadow Decision, err error) {
 	all := slices.Concat(charges, shadows)
-	never := func(c Charge) bool { return c.Limiter != nil && c.N > c.Limiter.max }
+	never := func(c Charge) bool { return c.Limiter != nil && c.never() }
 	switch {
 	case len(shadows) == 0 || len(charges) == 0:
 		d, err = AllowAll(ctx, charges...)

@@ -93,7 +93,11 @@ func drawPolicy(rng *rand.Rand, algorithm int) core.Policy {
 	var p core.Policy
 	switch algorithm {
 	case 0:
-		return core.TokenBucket(rate, upTo(rng, 200))
+		bucket := core.TokenBucket(rate, upTo(rng, 200))
+		if rng.IntN(2) == 0 {
+			bucket = bucket.Debt(upTo(rng, 1000) - 1)
+		}
+		return bucket
 	case 1:
 		return core.MinInterval(period)
 	case 2:
@@ -145,7 +149,7 @@ func fixedFamilies() []family {
 		{"ranged log", one(long, core.SlidingLog(per(65, 3*second)), core.SlidingLog(per(70, second)).CountDenied())},
 		{"log of all sizes", one(core.SlidingLog(per(64, second)), core.SlidingLog(per(65, second)), core.SlidingLog(per(1000, second)))},
 		{"apart", one(apart, core.MinInterval(300*time.Millisecond))},
-		{plansOf + "one rate", one(bucket, core.TokenBucket(per(7, second), 40), core.TokenBucket(per(100, second), 50))},
+		{plansOf + "one rate", one(bucket, core.TokenBucket(per(7, second), 40), core.TokenBucket(per(100, second), 50), bucket.Debt(60), core.TokenBucket(per(7, second), 20).Debt(0))},
 		{plansOf + "one period", one(short, core.SlidingLog(per(40, second)), core.SlidingLog(per(30, 3*second)))},
 		{plansOf + "buckets", one(nine(func(n int64) core.Policy { return core.TokenBucket(per(n*n, second), 11-n) })...)},
 		{plansOf + "windows", one(nine(func(n int64) core.Policy { return core.FixedWindow(per(3*n, time.Duration(n)*half)) })...)},
@@ -290,8 +294,10 @@ func (w *walk) walk(n int) {
 
 func (w *walk) step() {
 	switch x := w.rng.IntN(100); {
-	case x < 50:
+	case x < 40:
 		w.ask()
+	case x < 50:
+		w.report()
 	case x < 62:
 		w.askExtra()
 	case x < 74:
@@ -308,7 +314,7 @@ func (w *walk) step() {
 // sum checks that a walk of so many steps saw something of everything.
 func (w *walk) sum(n int) {
 	w.Logf("%v", w.counts)
-	for _, what := range []string{"allowed", "refused", "allowed together", "refused together", "extra", "gave back", "charged more"} {
+	for _, what := range []string{"allowed", "refused", "allowed together", "refused together", "extra", "gave back", "charged more", "reported", "reported above", "checked"} {
 		if w.counts[what] < n/200 {
 			w.Errorf("%s: only %d of %d steps", what, w.counts[what], n)
 		}
@@ -339,11 +345,14 @@ func (w *walk) charge() (got, want core.Charge) {
 	key := w.keys[w.rng.IntN(len(w.keys))]
 	most := plan[0].Prepared().Spec().Most()
 	n := int64(1)
-	switch w.rng.IntN(10) {
-	case 0, 1:
+	switch w.rng.IntN(20) {
+	case 0, 1, 2, 3:
 		n += w.rng.Int64N(4)
-	case 2:
+	case 4, 5:
 		n += w.rng.Int64N(most)
+	case 6:
+		n = 0
+		w.counts["checked"]++
 	}
 	return core.Charge{Limiter: plan[0], Key: key, N: n}, core.Charge{Limiter: plan[1], Key: key, N: n}
 }
@@ -361,6 +370,8 @@ func (w *walk) ask() {
 // askExtra asks for more units than are needed, or what would be granted.
 func (w *walk) askExtra() {
 	got, want := w.charge()
+	got.N = max(got.N, 1)
+	want.N = got.N
 	cs := stored(got, want)
 	extra := 1 + w.rng.Int64N(10)
 	switch w.rng.IntN(4) {
@@ -419,21 +430,74 @@ func (w *walk) settleExtra() {
 	}
 }
 
+// used draws how much was used, of a charge.
+func (w *walk) used(c *core.Charge) int64 {
+	most := c.Limiter.Prepared().Spec().Most()
+	switch w.rng.IntN(8) {
+	case 0:
+		return 1 + w.rng.Int64N(step.MaxInt)
+	case 1:
+		return 1 + most
+	case 2, 3:
+		return 1 + w.rng.Int64N(min(3*min(most, step.MaxInt/3), 100_000))
+	}
+	return 1 + w.rng.Int64N(min(most, 10))
+}
+
+// report counts what was used, of one key or of several.
+func (w *walk) report() {
+	var got, want []core.Charge
+	for range 1 + max(w.rng.IntN(6)-3, 0) {
+		g, h := w.charge()
+		g.N = w.used(&g)
+		h.N = g.N
+		if !slices.ContainsFunc(got, func(c core.Charge) bool { return c.Key == g.Key && c.Limiter.Name() == g.Limiter.Name() }) {
+			got, want = append(got, g), append(want, h)
+		}
+	}
+	d, above, err := core.ReportAll(w.Context(), got...)
+	e, above2, err2 := core.ReportAll(w.Context(), want...)
+	w.counts["reported"]++
+	if above > 0 {
+		w.counts["reported above"]++
+	}
+	if above != above2 {
+		w.Errorf("%s%d units uncovered, want %d", w.about(stored(got...)), above, above2)
+	}
+	w.compare(d, e, err, err2, got...)
+}
+
 func (w *walk) peek() {
+	if w.rng.IntN(3) == 0 {
+		got, want := w.several()
+		d, err := core.PeekAll(w.Context(), got...)
+		e, err2 := core.PeekAll(w.Context(), want...)
+		w.compare(d, e, err, err2, got...)
+		return
+	}
 	got, want := w.charge()
 	d, err := got.Limiter.Peek(w.Context(), got.Key)
 	e, err2 := want.Limiter.Peek(w.Context(), want.Key)
 	w.compare(d, e, err, err2, got)
 }
 
-func (w *walk) askAll() {
-	var got, want []core.Charge
+// several draws charges of one call, some of which count anyway.
+func (w *walk) several() (got, want []core.Charge) {
 	for range 2 + w.rng.IntN(3) {
 		g, h := w.charge()
+		if g.Anyway = w.rng.IntN(6) == 0; g.Anyway && g.N > 0 {
+			g.N = w.used(&g)
+		}
+		h.N, h.Anyway = g.N, g.Anyway
 		if !slices.ContainsFunc(got, func(c core.Charge) bool { return c.Key == g.Key && c.Limiter.Name() == g.Limiter.Name() }) {
 			got, want = append(got, g), append(want, h)
 		}
 	}
+	return got, want
+}
+
+func (w *walk) askAll() {
+	got, want := w.several()
 	d, err := core.AllowAll(w.Context(), got...)
 	w.ref.Forgets = d.Source == core.SourceCache
 	e, err2 := core.AllowAll(w.Context(), want...)
@@ -464,7 +528,7 @@ func (w *walk) compare(d, e core.Decision, err, err2 error, about ...core.Charge
 	if !same {
 		w.Errorf("%s\ngot  %s\nwant %s", w.about(stored(about...)), describe(&d), describe(&e))
 	}
-	if d.Allowed && w.rng.IntN(3) == 0 {
+	if d.Allowed && w.rng.IntN(3) == 0 { // perhaps a report or a peek, which hold nothing
 		w.held = append(w.held, [2]core.Decision{d, e})
 	}
 }
@@ -498,7 +562,7 @@ func numbers(l *store.Limiter) (all []step.Numbers) {
 
 func (w *walk) about(cs []store.Charge) (s string) {
 	for _, c := range cs {
-		s += fmt.Sprintf("%d units of %q, key %q, %+v, at %d; ", c.N, c.Limiter.Spec().Name, c.Key, numbers(c.Limiter), w.clock.now())
+		s += fmt.Sprintf("%d units, anyway %t, of %q, key %q, %+v, at %d; ", c.N, c.Anyway, c.Limiter.Spec().Name, c.Key, numbers(c.Limiter), w.clock.now())
 	}
 	return s
 }

@@ -23,8 +23,8 @@ const (
 
 // A namer makes the names of values in Redis:
 //
-//	headgate:{=user-42}:api:r2
-//	headgate:{=user-42}:api/strict:sl4
+//	headgate:{=user-42}:api:r3
+//	headgate:{=user-42}:api/strict:sl5
 //
 // the prefix, the key in braces, the limiter's name, and r with the number of the layout of
 // records: the value has one for each policy. A SlidingLog has a value of its own, with the
@@ -85,7 +85,7 @@ func suffix(limiter string, p *store.Policy) string {
 	b := escape([]byte(":"), limiter, ":/")
 	algorithm := p.Step.Numbers().Algorithm
 	if algorithm != step.SlidingLog {
-		return string(append(b, ":r2"...))
+		return string(append(b, ":r3"...))
 	}
 	b = escape(append(b, '/'), p.Name, ":/")
 	return string(append(b, ":"+algorithm.String()...))

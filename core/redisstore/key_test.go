@@ -20,7 +20,7 @@ func hostile() []string {
 	return []string{
 		"", " ", "a", "A", "a ", " a", "a:b", "a/b", "a:", ":b", "{", "}", "{}", "}{", "{a}", "{a", "a}", "{}a", "{{a}}", "a{b}c",
 		"=", "=a", "#", "*", "~", "~7b", "~7d", "~~", "~7e", "~7b7d", "{~7d", "\x00", "a\x00", "\x00a", "a\x00b", "\n", "\r\n", "\xff", "\xff\xfe",
-		"\xc3\x28", "é", "e\u0301", "💧", "*3\r\n", "$-1\r\n", "a]b", "[ab]", "a*", "?", "key:b", "}:api:r2", "a}:api/a:sl4",
+		"\xc3\x28", "é", "e\u0301", "💧", "*3\r\n", "$-1\r\n", "a]b", "[ab]", "a*", "?", "key:b", "}:api:r3", "a}:api/a:sl5",
 		strings.Repeat("x", maxPlainKey), strings.Repeat("x", maxPlainKey+1), strings.Repeat("x", maxPlainKey+2),
 		strings.Repeat("{", maxPlainKey), strings.Repeat("{", maxPlainKey+1), strings.Repeat("\xff", 300),
 		long, long + "}", long[1:] + "l",
@@ -28,7 +28,7 @@ func hostile() []string {
 }
 
 // hostileNames are names of limiters and policies that separators could confuse.
-var hostileNames = []string{"a", "b", "a/b", "a:b", "a/", "/a", "a:", ":a", "~", "~2f", "a~", "{a}", "{", "}", " ", "r2", "a:r2", "sl4", "a/a:sl4"}
+var hostileNames = []string{"a", "b", "a/b", "a:b", "a/", "/a", "a:", ":a", "~", "~2f", "a~", "{a}", "{", "}", " ", "r3", "a:r3", "sl5", "a/a:sl5"}
 
 func newLogNamed(t testing.TB, s core.Store, limiter, policy string) *core.Limiter {
 	return newLimiter(t, s, limiter, core.SlidingLog(core.PerDay(1)).Named(policy))
@@ -51,7 +51,7 @@ func TestValuesAreDistinct(t *testing.T) {
 			}
 		}
 		for _, limiter := range hostileNames {
-			limiters = append(limiters, newLimiter(t, s, limiter, core.FixedWindow(core.PerDay(1)).Named("a"), core.MinInterval(time.Second).Named("r2")))
+			limiters = append(limiters, newLimiter(t, s, limiter, core.FixedWindow(core.PerDay(1)).Named("a"), core.MinInterval(time.Second).Named("r3")))
 		}
 		seen := make(map[string]string)
 		for _, key := range hostile() {
@@ -115,15 +115,15 @@ func FuzzCellsAreDistinct(f *testing.F) {
 		f.Fatal(err)
 	}
 	f.Cleanup(func() { s.Client().Close() })
-	f.Fuzz(func(t *testing.T, limiter1, policy1, key1, limiter2, policy2, key2 string) {
+	f.Fuzz(func(t *testing.T, limiter1, policy1, key1, limiter3, policy2, key2 string) {
 		l1, err1 := core.New(s, limiter1, core.SlidingLog(core.PerDay(1)).Named(policy1))
-		l2, err2 := core.New(s, limiter2, core.SlidingLog(core.PerDay(1)).Named(policy2))
-		if err1 != nil || err2 != nil {
+		l2, err3 := core.New(s, limiter3, core.SlidingLog(core.PerDay(1)).Named(policy2))
+		if err1 != nil || err3 != nil {
 			return
 		}
 		name1 := s.cell(t, l1, key1)
 		name2 := s.cell(t, l2, key2)
-		same := limiter1 == limiter2 && l1.Policies()[0].Name() == l2.Policies()[0].Name() && key1 == key2
+		same := limiter1 == limiter3 && l1.Policies()[0].Name() == l2.Policies()[0].Name() && key1 == key2
 		if (name1 == name2) != same {
 			t.Errorf("%q and %q", name1, name2)
 		}

@@ -53,8 +53,8 @@ func TestNumbersInLua(t *testing.T) {
 	for _, want := range []string{
 		fmt.Sprintf("string.byte(questions, 1, %d)", scripted+1),
 		fmt.Sprintf("local question = %d ", scripted+2),
-		fmt.Sprintf("local BEGINNING = %d ", step.WordBytes+29+step.WordBytes*nearEntries),
-		fmt.Sprintf("redis.pcall('GETRANGE', key, 0, %d)", step.WordBytes+29+step.WordBytes*nearEntries-1),
+		fmt.Sprintf("local BEGINNING = %d ", step.WordBytes+36+step.WordBytes*nearEntries),
+		fmt.Sprintf("redis.pcall('GETRANGE', key, 0, %d)", step.WordBytes+36+step.WordBytes*nearEntries-1),
 		fmt.Sprintf("256 * high + low, pos + %d\n", cellBytes),
 		fmt.Sprintf("if work > %d then", maxWords),
 		fmt.Sprintf("local LENGTHS = %d ", 1<<lengthBits),

@@ -78,7 +78,7 @@ func TestMergedQuestionsAreAnsweredInOrder(t *testing.T) {
 			}
 			if q.Mode == store.Allow && q.Result.Allowed {
 				c := q.Charges[0]
-				admitted = append(admitted, asking.Settled(c, &q.Result, w.rng.Int64N(2*min(c.N, 1<<40))))
+				admitted = append(admitted, asking.Settled(c, &q.Result, w.rng.Int64N(2*min(max(c.N, 1), 1<<40))))
 			}
 		}
 	}

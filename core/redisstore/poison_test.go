@@ -72,7 +72,7 @@ func TestPoisonedCellChargesNoOther(t *testing.T) {
 // garbage returns bytes that some program may have left under the key of a cell, whose
 // own value is model.
 func garbage(rng *rand.Rand, model string) string {
-	lengths := []int{0, 1, 14, 20, 21, 28, 34, 35, 36, 42, 63, 98, 483, 484, 490, 7042, len(model) - 1, len(model) + 7}
+	lengths := []int{0, 1, 14, 20, 21, 28, 34, 35, 36, 42, 49, 63, 98, 483, 484, 490, 491, 497, 7042, len(model) - 1, len(model) + 7}
 	b := make([]byte, len(model))
 	if rng.IntN(3) == 0 {
 		b = make([]byte, lengths[rng.IntN(len(lengths))])

@@ -35,10 +35,10 @@ func parts(q *question) int {
 func (b *backend) words(q *question) int {
 	words := q.Work
 	for i := range q.Charges {
-		n, units := b.prepared(q.Charges[i].Limiter), q.Charges[i].N+extra(q)
+		n, units := b.prepared(q.Charges[i].Limiter), min(q.Charges[i].N, maxLog)+min(extra(q), maxLog)
 		logs := n.logs
 		switch {
-		case q.Mode == store.Settle && q.Charges[i].Actual > units:
+		case q.Mode == store.Settle && q.Charges[i].Actual > q.Charges[i].N:
 			units = maxLog // and perhaps another ring
 		case q.Mode == store.Settle:
 			logs = 0
@@ -67,6 +67,10 @@ const (
 	modeRefuse
 	modeSettle
 	modeExtra // is before the question that has an Extra
+
+	// These are added to that of a cell whose units count anyway, or that only checks.
+	modeAnyway = 8
+	modeCheck  = 16
 )
 
 // modeOf returns the mode of a question in the script.
@@ -90,7 +94,7 @@ func (b *backend) add(c *call, q *question) {
 		c.number(more)
 	}
 	one := cell{
-		mode: modeOf(q.Mode), more: parts(q),
+		more:   parts(q),
 		single: len(q.Charges) == 1 && len(b.prepared(q.Charges[0].Limiter).suffixes) == 1,
 	}
 	for i := range q.Charges {
@@ -99,6 +103,13 @@ func (b *backend) add(c *call, q *question) {
 		names := b.values(room[:0], charge)
 		l := b.prepared(charge.Limiter)
 		one.place, one.n = c.add(l), charge.N
+		switch one.mode = modeOf(q.Mode); {
+		case q.Mode == store.Settle:
+		case charge.Anyway:
+			one.mode += modeAnyway
+		case charge.N == 0:
+			one.mode += modeCheck
+		}
 		for j := range l.policies {
 			one.more--
 			one.value = names[l.policies[j].value]

@@ -85,7 +85,9 @@ func (r *reply) result(b *backend, q *question) error {
 	result := &q.Result
 	result.Start(r.at, store.SourceStore)
 	first := true
-	for _, c := range q.Charges {
+	for i := range q.Charges {
+		c := &q.Charges[i]
+		c.Uncovered = 0
 		l := b.prepared(c.Limiter)
 		var admitted [maxPolicies]bool
 		var readings [maxPolicies]step.Reading
@@ -103,21 +105,7 @@ func (r *reply) result(b *backend, q *question) error {
 				}
 			}
 			first = false
-			var need, charged, refused int64
-			switch {
-			case !result.Allowed:
-				need = c.N
-				if p.denied == 1 {
-					refused = c.N
-				}
-			case q.Mode == store.Allow:
-				charged = c.N + result.Extra
-			}
-			state, err := r.take(step.ReplyBytes(policy, result.Allowed))
-			if err != nil {
-				return err
-			}
-			reading, err := step.ReadTwin(policy, state, r.at, need, charged, refused)
+			reading, err := r.reading(policy, q, c, p.denied == 1)
 			if err != nil {
 				return err
 			}
@@ -134,6 +122,37 @@ func (r *reply) result(b *backend, q *question) error {
 		}
 	}
 	return nil
+}
+
+// reading reads what the script says of one policy, of a charge of the question.
+func (r *reply) reading(p step.Step, q *question, c *store.Charge, denied bool) (x step.Reading, err error) {
+	allowed := q.Result.Allowed
+	var need, charged, refused int64
+	switch {
+	case c.N == 0:
+		need, allowed = step.Asked(p, 0), false
+	case c.Anyway:
+		without, err := r.word()
+		if err != nil {
+			return x, err
+		}
+		c.Uncovered = max(c.Uncovered, without)
+		if need, allowed = 1, false; q.Mode != store.Peek {
+			charged = c.N
+		}
+	case !allowed:
+		need = c.N
+		if denied {
+			refused = c.N
+		}
+	case q.Mode == store.Allow:
+		charged = c.N + q.Result.Extra
+	}
+	state, err := r.take(step.ReplyBytes(p, allowed))
+	if err != nil {
+		return x, err
+	}
+	return step.ReadTwin(p, state, r.at, need, charged, refused)
 }
 
 // uncovered reads the answer to a settlement of that many parts.

@@ -24,7 +24,7 @@ var luaFiles embed.FS
 var scriptFiles = strings.Fields(`arguments
 	tokenbucket fixedwindow slidingwindow slidinglog mininterval decide
 	rare/words rare/tokenbucket rare/fixedwindow rare/slidingwindow rare/slidinglog rare/mininterval
-	rare/variants rare/find rare/room rare/settle rare/questions`)
+	rare/variants rare/find rare/room rare/apart rare/settle rare/questions`)
 
 // scriptSource is the text of the script. Errors of Redis name its lines.
 var scriptSource = func() string { //nolint:gochecknoglobals // never changed
@@ -119,7 +119,7 @@ func (c *call) cell(p *policy, of *cell) (next int) {
 	if of.single {
 		apart = 0
 	}
-	if of.n < 256 && of.mode != modeSettle {
+	if of.n < 256 && of.mode != modeSettle { // 0 too is a word
 		n = byte(of.n)
 	}
 	c.questions = append(c.questions, of.mode, byte(of.more), p.algorithm, p.denied, byte(p.form), c.key(of.value),

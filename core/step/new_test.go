@@ -169,7 +169,7 @@ func TestAlgorithmNames(t *testing.T) {
 		step.TokenBucket:   "tb2",
 		step.FixedWindow:   "fw2",
 		step.SlidingWindow: "sw2",
-		step.SlidingLog:    "sl4",
+		step.SlidingLog:    "sl5",
 		step.MinInterval:   "mi2",
 		step.Unlimited:     "unlimited",
 		step.Blocked:       "blocked",

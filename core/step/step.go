@@ -82,7 +82,7 @@ func (a Algorithm) String() string {
 	case SlidingWindow:
 		return "sw2"
 	case SlidingLog:
-		return "sl4"
+		return "sl5"
 	case MinInterval:
 		return "mi2"
 	case Unlimited:

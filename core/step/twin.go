@@ -8,7 +8,7 @@ func ValueBytes(p Step) int {
 	words := p.Words()
 	switch p.Numbers().Algorithm {
 	case TokenBucket:
-		words += 3
+		words += 4
 	case SlidingWindow:
 		words += windowHeader
 	default:
@@ -33,7 +33,7 @@ func ReplyBytes(p Step, allowed bool) int {
 }
 
 const (
-	logHeader = 3*WordBytes + 4*2 // period, newest, oldest; most, first, count, size
+	logHeader = 3*WordBytes + 4*2 // period, newest, oldest; most, first, count, size; without over
 	logReply  = 4 * WordBytes     // count, and the instants that Read needs
 )
 
@@ -62,7 +62,7 @@ func ReadTwin(p Step, reply string, now, n, charged, refused int64) (Reading, er
 	if window, ok := p.(*slidingWindow); ok {
 		s = s[1+windowHeader:]
 		if charged > 0 {
-			window.Charge(s, now, charged)
+			window.Report(s, now, charged, 0)
 		} else if refused > 0 {
 			window.Refuse(s, now, refused)
 		}

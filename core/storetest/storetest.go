@@ -804,7 +804,6 @@ func (w *walker) count(l *core.Limiter, key string, n int64) (err error) {
 	if w.rng.IntN(3) == 0 {
 		one.N = 0
 	}
-	var d core.Decision
 	switch w.rng.IntN(6) {
 	case 0:
 		_, _, err = core.ReportAll(w.Context(), core.Charge{Limiter: l, Key: key, N: n * n}, other)
@@ -815,8 +814,9 @@ func (w *walker) count(l *core.Limiter, key string, n int64) (err error) {
 	case 3:
 		_, err = core.PeekAll(w.Context(), one, other)
 	case 4:
-		d, err = core.AllowAll(w.Context(), one)
+		_, err = core.AllowAll(w.Context(), one)
 	default:
+		var d core.Decision
 		if d, err = core.AllowAll(w.Context(), one, other); d.Allowed {
 			w.open = append(w.open, d)
 		}

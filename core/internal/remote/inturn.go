@@ -79,7 +79,7 @@ func (s *InTurn) turns(cs []store.Charge) (all []turn) {
 type inTurn struct {
 	*InTurn
 
-	ctx      until //nolint:containedctx // of the question
+	ctx      until // of the question
 	question *store.Question
 	turns    []turn
 	results  []store.Result // of each charge of the question
@@ -108,7 +108,7 @@ func (a *inTurn) decide() error {
 	}
 	// From here on it does not count that the caller's context ends: a caller that gives
 	// up in between would leave charges although a later key refuses.
-	a.ctx.Context = context.WithoutCancel(a.ctx.Context)
+	a.ctx = until{context.WithoutCancel(a.ctx.Context), a.ctx.deadline}
 	slices.SortStableFunc(a.turns, func(t, u turn) int { return cmp.Compare(t.room(), u.room()) })
 	var made []store.Charge // what to give back
 	for i := range a.turns {

@@ -32,7 +32,7 @@ type Refusals struct {
 	//
 	// An operation in flight may have been executed, and others may have seen what it did,
 	// so a refusal is used only while there is none, but for peeks. One that has ended is a
-	// change, unless it was a refusal that wrote nothing. As a refusal may store a state of
+	// change, unless it was a refusal that was not counted. As a refusal may store a state of
 	// the numbers that it was asked with, it is a change too that another plan begins, and
 	// that an operation ends while there were several in flight.
 	marks [markCount]atomic.Uint64
@@ -98,12 +98,24 @@ func (c *Refusals) Ask(ctx context.Context, q *store.Question) error {
 		return nil
 	case q.Mode == store.Peek:
 		err := c.next.Ask(ctx, q)
-		if err == nil && !q.Result.Allowed {
+		if err == nil && !q.Result.Allowed && c.isPlan(q.Charges) {
 			c.put(&l, q)
 		}
 		return err
 	}
 	return c.decide(ctx, q, &l)
+}
+
+// isPlan reports whether the keys were last used under the plans of these charges, as far as this
+// process knows. Under others, what a peek shows is taken over from them at that moment, and is not stored.
+func (c *Refusals) isPlan(cs []store.Charge) bool {
+	for i := range cs {
+		mark := c.mark(&cs[i]).Load()
+		if mark != 0 && version(mark)%(1<<planBits) != c.prepared(cs[i].Limiter).plan {
+			return false
+		}
+	}
+	return true
 }
 
 // decide decides what no cached refusal does.
@@ -144,7 +156,7 @@ func (c *Refusals) confirmed(l *lookup, q *store.Question) bool {
 func (c *Refusals) decided(l *lookup, q *store.Question, answered bool) {
 	refused := answered && !q.Result.Allowed
 	for i := range q.Charges {
-		c.end(&q.Charges[i], !refused)
+		c.end(&q.Charges[i], !refused || !c.prepared(q.Charges[i].Limiter).cacheable)
 	}
 	if refused {
 		c.put(l, q)
@@ -160,7 +172,7 @@ func (c *Refusals) change(ctx context.Context, q *store.Question) error {
 	}
 	defer func() {
 		for i := range q.Charges {
-			c.end(&q.Charges[i], wrote)
+			c.end(&q.Charges[i], wrote || !c.prepared(q.Charges[i].Limiter).cacheable)
 		}
 	}()
 	err := c.next.Ask(ctx, q)

@@ -9,6 +9,8 @@
 -- follow, the algorithm, 1 if it counts what is refused or 0, the form of the value, which key it
 -- is, from 1, in two bytes where in numbers the policy is, from 1; n; 1 if the question is about
 -- several keys or 0. If the byte of n is 0, n follows as a word; and to settle, also: at, actual.
+-- 8 is added to the mode of a cell whose units count ANYWAY, and 16 to that of one which has none and only
+-- CHECKs.
 -- Before a question there may be EXTRA, and as a word how many units more it charges if all admit
 -- them, or as many as they do.
 --
@@ -23,8 +25,8 @@
 -- ((policy * 8) + algorithm) * 2^24 + length.
 --
 -- The reply is the instant, then for each cell of each question a byte, 1 if the policy admits it
--- and 2 more if the question is allowed, and what step.ReadTwin expects; or for a settlement 3 and
--- the units that found no room. If units were granted to an EXTRA, their number follows the first
+-- and 2 more if the question is allowed, and what step.ReadTwin expects; before that, of units that count
+-- anyway, how many had no room; or for a settlement 3 and the units that found no room. If units were granted to an EXTRA, their number follows the first
 -- byte. Or, for a whole question, 8 and an error: its length in two bytes, and the text. Or 16 and a
 -- number of words: to lay out so many anew is too much for this call, which has other questions;
 -- nothing was written for this one, and it is to be sent again.

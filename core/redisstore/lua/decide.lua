@@ -14,7 +14,7 @@ local failed
 local function fetch(pos, number, form)
   local v, key = values[number], KEYS[number]
   if v == false and string.byte(questions, pos + 9) == 0 then return v end
-  if form == 3 then v = redis.pcall('GETRANGE', key, 0, 483) else v = redis.pcall('GET', key) end
+  if form == 3 then v = redis.pcall('GETRANGE', key, 0, 490) else v = redis.pcall('GET', key) end
   if v == '' and form == 3 then v = redis.pcall('GET', key) end -- none, or an empty one
   if v and v.err then failed = v else values[number] = v end
   return v
@@ -29,7 +29,7 @@ local function save(number, form, v, left, right, new, ends)
   if v and #new == right + 1 - left and v == values[number] and (not ends or ends <= expires) then
     values[number] = nil
     -- The usual offsets are texts, as to make one of a number takes a server long.
-    local offset = left == 22 and '21' or left == 36 and '35' or left == 29 and '28' or left == 8 and '7' or left - 1
+    local offset = left == 22 and '21' or left == 43 and '42' or left == 29 and '28' or left == 8 and '7' or left - 1
     redis.call('SETRANGE', key, offset, new)
     return
   end
@@ -72,6 +72,13 @@ local function save(number, form, v, left, right, new, ends)
   end
 end
 
+-- join joins what changes of a record to what changes behind it in its value, both as charge returns it.
+local function join(v, new, left, right, ends, behind, from, upto, till)
+  if not new then return behind, from, upto, till end
+  if till and (not ends or till > ends) then ends = till end
+  return new .. (v and v:sub(right + 1, from - 1) or '') .. behind, left, upto, ends
+end
+
 -- decide mirrors step.Decide. It asks the cell at byte pos of questions, lets itself decide the cells after
 -- it, and then concludes: so all are asked before one is charged, and their states stay in variables
 -- meanwhile. The last cell is charged first, and each is read before it is kept: that makes no
@@ -82,10 +89,11 @@ end
 -- several records, the value, and what changes of those from this one on, as charge does.
 local function decide(pos, piece, allowed, granted, begin, v)
   local mode, more, algorithm, denied, form, number, high, low, n = string.byte(questions, pos, pos + 8)
-  local step, place, next = steps[algorithm], 256 * high + low, pos + 10
-  if mode > 2 then -- not a cell to decide
+  local step, place, next, apart, anyway = steps[algorithm], 256 * high + low, pos + 10
+  if mode > 2 then -- the units count anyway, or it only checks, or is not a cell to decide
     failed = not rare and 'rare'
-    return rare and rare.special(pos, piece, mode)
+    if failed or mode < 8 then return rare and rare.special(pos, piece, mode) end
+    mode, n, next, apart, anyway = rare.asked(pos, mode, algorithm, n, place)
   elseif n == 0 then
     n, next = read('>I7', questions, next), next + 7
   end
@@ -99,12 +107,13 @@ local function decide(pos, piece, allowed, granted, begin, v)
     v, own, at, others, z, admitted, a, b, c, d, e, f = rare.find(pos, algorithm, form, number, place, v, begin, n)
     if failed then return end
   end
-  allowed = allowed and admitted and mode ~= 2 -- REFUSE
+  if apart and n < apart then admitted = false end
+  allowed = allowed and (admitted or anyway) and mode ~= 2 -- REFUSE
   if granted > 0 and allowed then granted = rare.room(step, own, at, n, n + granted, place, number) - n end
-  if form == 3 and not others and (allowed and mode ~= 1 or not allowed and denied == 1) then -- a PEEK shows a refusal
+  if form == 3 and not others and (apart or allowed and mode ~= 1 or not allowed and denied == 1) then -- a PEEK shows a refusal
     work = work + step.grows(n + granted, place, a, b, c, d, e)
   end
-  local behind, from, upto, till -- what changes of the records behind this one
+  local behind, from, upto, till, new, left, right, ends, reply -- behind is what changes of the records behind this one
   if more == 0 then
     pieces, after = piece + 1, next
     if work > 8192 then failed = 'too much' end
@@ -114,8 +123,9 @@ local function decide(pos, piece, allowed, granted, begin, v)
     allowed, granted = decide(next, piece + 2, allowed, granted, 8)
   end
   if failed then return end
-  local new, left, right, ends, reply
-  if allowed and mode == 0 then -- ALLOW
+  if apart then
+    n, new, left, right, ends, reply = rare.apart(step, own, at, n, place, number, apart, mode, admitted)
+  elseif allowed and mode == 0 then -- ALLOW
     if granted > 0 then
       n = n + granted
       admitted, _, a, b, c, d, e, f = step.admits(own, at, n, place, number)
@@ -127,15 +137,12 @@ local function decide(pos, piece, allowed, granted, begin, v)
   else
     reply = step.reply(own, at, n, place, number, allowed, a, b, c, d, e, f)
   end
-  out[piece] = allowed and '\3' or admitted and '\1' or '\0'
+  out[piece] = allowed and (admitted and '\3' or '\2') or admitted and '\1' or '\0'
   out[piece + 1] = reply
-  if others and mode ~= 1 and (new or own) then new, left, right, ends = rare.keep(algorithm, form, place, new or own, others, allowed and n or 0) end
-  if behind and new then
-    new, right = new .. (v and v:sub((right or z) + 1, from - 1) or '') .. behind, upto
-    if till and (not ends or till > ends) then ends = till end
-  elseif behind then
-    new, left, right, ends = behind, from, upto, till
+  if others and mode ~= 1 and (new or own) then
+    new, left, right, ends = rare.keep(algorithm, form, place, new or own, others, (apart or allowed) and n or 0)
   end
+  if behind then new, left, right, ends = join(v, new, left, right or z, ends, behind, from, upto, till) end
   if begin > 8 then return allowed, granted, v, new, left or begin, right or z, ends end
   if new then save(number, form, v, left or begin, right or z, new, ends) end
   return allowed, granted

@@ -1,16 +1,16 @@
 -- Mirrors slidinglog.go. A log is period, newest, oldest, then in two bytes each most, first, count,
--- size, then the ring of size entries: oldest is the first of these, and most the largest limit that
--- it is kept for. The numbers are period, limit.
+-- size, then over, then the ring of size entries: oldest is the first of these, and most the largest
+-- limit that it is kept for. The numbers are period, limit.
 --
 -- Of a long log, v is the beginning of the value: the header and 64 entries. A ring of no more is
 -- read whole, and its beginning is written, up to the entry that is new: one command. Of a longer
 -- one the header and the entry are written by range, so that a charge takes as long, however long
 -- the ring is.
-local HEAD, HEADER = 29, '>I7I7I7I2I2I2I2' -- before the ring
+local HEAD, HEADER = 36, '>I7I7I7I2I2I2I2' -- before the ring, and without over
 local MAXLOG = 16384                       -- units of a log
-local BEGINNING = 484                      -- bytes that are read of a long log
+local BEGINNING = 491                      -- bytes that are read of a long log
 
-local entry, split, push -- which the functions in rare use too
+local entry, split, push, overOf, report -- which the functions in rare use too
 if usesLogs > 0 then
   -- entry mirrors entry in slidinglog.go: the i-th oldest entry, from 0. One that is missing has
   -- expired.
@@ -34,6 +34,13 @@ if usesLogs > 0 then
     return hi
   end
 
+  -- overOf returns the units that were counted and are not in the ring: none, if of that fewer entries count
+  -- than it has.
+  function overOf(v, from, count)
+    if not v or read('>I2', v, from + 25) ~= count then return 0 end
+    return (read('>I7', v, from + 29))
+  end
+
   -- grown mirrors slidingLog.grow: the ring in its new size, oldest entry first.
   local function grown(v, from, number, first, count, old, size)
     if not v then return string.rep('\0', 7 * size) end
@@ -45,7 +52,7 @@ if usesLogs > 0 then
   end
 
   -- push mirrors slidingLog.push. It returns new, left, right, as charge does.
-  function push(v, from, number, period, most, first, count, size, n, newest)
+  function push(v, from, number, period, most, first, count, size, n, newest, over)
     local oldest = count == 0 and newest or entry(v, from, number, first, size, 0)
     local stored, ring = from > 1, nil
     if not v or count + n > size then
@@ -56,7 +63,7 @@ if usesLogs > 0 then
       ring = sub(v, from + HEAD)
     end
     local at, one = (first + count) % size, pack('>I7', newest)
-    local head = pack(HEADER, period, newest, oldest, most, first, count + n, size)
+    local head = pack(HEADER .. 'I7', period, newest, oldest, most, first, count + n, size, over)
     local straight = math.min(n, size - at) -- the rest wraps around
     local wrapped, entries = n - straight, string.rep(one, straight)
     if ring then
@@ -107,24 +114,31 @@ if usesLogs > 0 then
     local behind = from - 1 + HEAD + 7 * ((first + count) % size)
     local stored = from > 1
     if stored and v and n == 1 and count < size and behind < BEGINNING then -- as push does, which is for the rest
-      return head .. sub(v, from + HEAD, behind) .. sub(head, 8, 14), from, behind + 7, latest + period, head
+      return head .. '\0\0\0\0\0\0\0' .. sub(v, from + HEAD, behind) .. sub(head, 8, 14), from, behind + 7, latest + period, head
     end
-    local new, left, right = push(v, from, number, period, most, first, count, size, n, latest)
+    local new, left, right = push(v, from, number, period, most, first, count, size, n, latest, 0)
     return new, left, right, latest + period, head
+  end
+
+  -- report mirrors slidingLog.Report, of n units of which the newest upto stay. The reply is about need more.
+  function report(v, from, n, upto, need, place, number, most, first, count, newest, size)
+    local period, limit = read('>I7I7', numbers, place + 7)
+    local units = math.min(n, upto)
+    local latest, gone = math.max(now, newest), math.max(count + units - math.max(upto, count), 0)
+    local over = overOf(v, from, count) + n - units + gone
+    first, count = (first + gone) % size, count - gone
+    -- What is waited for: entries that stay, or those of now.
+    local one, wait = math.max(count + units - limit, 0), math.max(count + units + need - limit, 0)
+    one = one < count and entry(v, from, number, first, size, one) or latest
+    wait = wait > 0 and (wait <= count and entry(v, from, number, first, size, wait - 1) or latest) or 0
+    local new, left, right = push(v, from, number, period, most, first, count, size, units, latest, math.min(over, 9007199254740991))
+    return new, left, right, latest + period, pack('>I7I7I7I7', count + units, wait, one, latest)
   end
 
   -- refuse mirrors slidingLog.Refuse.
   local function refuse(v, from, n, place, number, most, first, count, newest, size)
-    local period, limit = read('>I7I7', numbers, place + 7)
-    local units = math.min(n, limit)
-    local latest, gone = math.max(now, newest), math.max(count + units - math.max(limit, count), 0)
-    first, count = (first + gone) % size, count - gone
-    -- What is waited for: entries that stay, or those of now.
-    local one, wait = math.max(count + units - limit, 0), math.max(count + 2 * units - limit, 0)
-    one = one < count and entry(v, from, number, first, size, one) or latest
-    wait = wait > 0 and (wait <= count and entry(v, from, number, first, size, wait - 1) or latest) or 0
-    local new, left, right = push(v, from, number, period, most, first, count, size, units, latest)
-    return new, left, right, latest + period, pack('>I7I7I7I7', count + units, wait, one, latest)
+    local limit = read('>I7', numbers, place + 14)
+    return report(v, from, n, limit, n, place, number, most, first, count, newest, size)
   end
 
   -- reply is the header if the question is allowed; or the number of entries, and the instants that must

@@ -28,7 +28,7 @@ if usesSliding > 0 then
   end
 
   -- admits mirrors slidingWindow.Admits. It returns the start of the present sub-window and its
-  -- count, and how many have passed since the newest of the record.
+  -- count, how many have passed since the newest of the record, and how many units count in full.
   local function admits(v, from, n, place)
     if place ~= asked then
       asked, tag, period, k, limit, span, neverover = place, read('>I7I7I7I7I7I7', numbers, place)
@@ -54,7 +54,7 @@ if usesSliding > 0 then
     if not fits and room >= 0 and neverover == 0 then -- as slidingWindow.fits
       fits = atmost(old, span - math.max(now - start, 0), room, span)
     end
-    return fits, upto, start, count, passed
+    return fits, upto, start, count, passed, limit - n - room
   end
 
   -- reply is the record that was found, to which step.ReadTwin adds what was charged.
@@ -75,9 +75,9 @@ if usesSliding > 0 then
     return sub(numbers, place, place + 20) .. state .. counts, nil, nil, start + (k + 1) * span, found
   end
 
-  -- refuse mirrors slidingWindow.Refuse.
-  local function refuse(v, from, n, place, number, start, count, passed)
-    local most = read('>I7', numbers, place + 42)
+  -- refuse mirrors slidingWindow.Refuse and count.
+  local function refuse(v, from, n, place, number, start, count, passed, sum)
+    local most = math.min(read('>I7', numbers, place + 42), 9007199254740991 - sum + count)
     return charge(v, from, math.max(math.min(n, most - count), 0), place, number, start, count, passed)
   end
 

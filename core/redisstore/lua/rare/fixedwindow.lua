@@ -21,6 +21,12 @@ do
   -- max mirrors fixedWindow.Max.
   function step.max(place) return (read('>I7', numbers, place + 14)) end
 
+  -- report mirrors fixedWindow.Report.
+  function step.report(v, from, n, place, number)
+    local _, _, start, count = step.admits(v, from, 1, place, number)
+    return step.charge(v, from, math.min(n, MAXINT - count), place, number, start, count)
+  end
+
   -- giveback mirrors fixedWindow.GiveBack.
   function step.giveback(v, from, at, n)
     local period, start, count = window(sub(v, from + 7, from + 27))
@@ -61,6 +67,6 @@ do
   function step.count(v, n)
     local _, start, count, of = window(v)
     if step.lasts(v) <= now then start, count = begin(of, now), 0 end
-    return of .. pack('>I7I7', start, math.min(count + n, 9007199254740991))
+    return of .. pack('>I7I7', start, count + math.min(n, MAXINT - count))
   end
 end

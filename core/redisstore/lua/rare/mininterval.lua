@@ -6,6 +6,14 @@ do
 
   step.alike = 7
 
+  -- report mirrors minInterval.Report.
+  function step.report(v, from, n, place, number)
+    local _, _, newest, period = step.admits(v, from, 1, place, number)
+    local last = v and read('>I7', v, from + 14) or 0
+    if last ~= 0 and last >= now then newest = math.max(newest, last + 1) end
+    return step.charge(v, from, n, place, number, newest, period)
+  end
+
   -- giveback mirrors minInterval.GiveBack.
   function step.giveback(v, from, at)
     local last, newest = read('>I7I7', v, from + 14)

@@ -28,21 +28,17 @@ local function settled(pos, algorithm, form, number, place)
     from = 1
   end
 
-  local uncovered, fit, new, left, right, ends = 0, 0
+  local uncovered, more, new, left, right, ends = 0, math.max(actual - n, 0), nil, nil, nil, nil
   if not step.max and actual > 0 then
     return 0 -- it counts calls, and the call took place
   elseif actual < n then
     if own then new, left, right, ends = step.giveback(own, from, at, n - actual, place, number) end
   elseif actual > n then
-    fit = rare.room(step, own, from, 0, math.min(actual - n, step.max(place)), place, number)
-    uncovered = actual - n - fit
-    if fit > 0 then
-      local _, _, a, b, c, d, e, f = step.admits(own, from, fit, place, number)
-      new, left, right, ends = step.charge(own, from, fit, place, number, a, b, c, d, e, f)
-    end
+    uncovered = more - rare.room(step, own, from, 0, math.min(more, step.max(place)), place, number)
+    new, left, right, ends = step.report(own, from, more, place, number)
   end
   if new then
-    if others then new, left, right, ends = rare.keep(algorithm, form, place, new, others, fit) end
+    if others then new, left, right, ends = rare.keep(algorithm, form, place, new, others, more) end
     save(number, form, v, left or begin, right or z, new, ends)
     if failed then error(failed, 0) end
   end

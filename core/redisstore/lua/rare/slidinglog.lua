@@ -7,6 +7,12 @@ if usesLogs > 0 then
   -- max mirrors slidingLog.Max.
   function step.max(place) return (read('>I7', numbers, place + 14)) end
 
+  -- report mirrors slidingLog.Report: so many of the newest stay as it is kept for.
+  function step.report(v, from, n, place, number)
+    local _, _, most, first, count, newest, size = step.admits(v, from, 1, place, number)
+    return report(v, from, n, most, 1, place, number, most, first, count, newest, size)
+  end
+
   -- giveback mirrors slidingLog.GiveBack.
   function step.giveback(v, from, at, n, place, number)
     local period = read('>I7', numbers, place + 7)
@@ -14,8 +20,10 @@ if usesLogs > 0 then
     if math.max(now, newest) - at >= period or count == 0 then -- only most may change
       n, first, count = 0, read('>I2I2', v, from + 23)
     end
-    n = math.min(n, count)
-    return push(v, from, number, period, most, (first + n) % size, count - n, size, 0, newest)
+    local over = overOf(v, from, count)
+    local gone = math.min(n, over)
+    n = math.min(n - gone, count)
+    return push(v, from, number, period, most, (first + n) % size, count - n, size, 0, newest, over - gone)
   end
 
   -- intact reports whether v is a state at all.
@@ -35,7 +43,7 @@ if usesLogs > 0 then
     local entries = sub(v, HEAD + 1 + 7 * first, HEAD + 7 * (first + straight)) .. sub(v, HEAD + 1, HEAD + 7 * (n - straight))
     size = math.max(n, math.min(limit, 4))
     entries = entries .. string.rep('\0', 7 * (size - n))
-    return pack(HEADER, period, newest, (read('>I7', entries, 1)), limit, 0, n, size) .. entries
+    return pack(HEADER, period, newest, (read('>I7', entries, 1)), limit, 0, n, size) .. string.rep('\0', 7) .. entries
   end
 
   -- larger mirrors larger in variant.go.
@@ -49,20 +57,21 @@ if usesLogs > 0 then
     local period, newest, _, most, _, count = read(HEADER, v, 1)
     if newest - now <= period then return v end
     count = math.max(count, (read('>I7', numbers, place + 14)))
-    return pack(HEADER, period, now, now, most, 0, count, count) .. string.rep(pack('>I7', now), count)
+    return pack(HEADER, period, now, now, most, 0, count, count) .. string.rep('\0', 7) .. string.rep(pack('>I7', now), count)
   end
 
   -- count mirrors slidingLog.Count: the newest entries stay, of more than the largest limit.
   function step.count(v, n)
     local period, newest, _, most, first, count, size = read(HEADER, v, 1)
-    local latest = math.max(now, newest)
+    local latest, over = math.max(now, newest), read('>I7', v, 30)
     if count > 0 and entry(v, 1, nil, first, size, 0) <= latest - period then
       local dead = split(v, 1, nil, first, count, size, latest - period)
-      first, count = (first + dead) % size, count - dead
+      first, count, over = (first + dead) % size, count - dead, 0
     end
-    n = math.min(n, most)
-    local gone = math.max(count + n - math.max(most, count), 0)
-    return (push(v, 1, nil, period, most, (first + gone) % size, count - gone, size, n, latest))
+    local units = math.min(n, most)
+    local gone = math.max(count + units - math.max(most, count), 0)
+    over = math.min(over + n - units + gone, MAXINT)
+    return (push(v, 1, nil, period, most, (first + gone) % size, count - gone, size, units, latest, over))
   end
 
   -- lasts mirrors slidingLog.FreshAt and Window, and Variant.shows.

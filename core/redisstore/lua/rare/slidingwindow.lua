@@ -8,6 +8,12 @@ do
   -- max mirrors slidingWindow.Max.
   function step.max(place) return (read('>I7', numbers, place + 21)) end
 
+  -- report mirrors slidingWindow.Report and count.
+  function step.report(v, from, n, place, number)
+    local _, _, start, count, passed, sum = step.admits(v, from, 1, place, number)
+    return step.charge(v, from, math.min(n, MAXINT - sum), place, number, start, count, passed)
+  end
+
   -- giveback mirrors slidingWindow.GiveBack.
   function step.giveback(v, from, at, n, place)
     local k, _, span = read('>I7I7I7', numbers, place + 14)
@@ -59,7 +65,9 @@ do
     local current = now - now % span
     local passed = math.min(math.max(div(current - start, span), 0), k + 1)
     counts = string.rep('\0', 7 * passed) .. sub(counts, 1, 7 * (k + 1 - passed))
-    local first = math.min(read('>I7', counts, 1) + n, 9007199254740991)
+    local first, room = read('>I7', counts, 1), MAXINT
+    for i = 0, k - 1 do room = room - read('>I7', counts, 1 + 7 * i) end
+    first = first + math.max(math.min(n, room), 0)
     return sub(v, 1, 14) .. pack('>I7I7', math.max(start, current), first) .. sub(counts, 8)
   end
 

@@ -49,10 +49,11 @@ local function take(step, v, place)
     own = step.adopt(most.value, place)
   end
 
-  local _, longest = step.lasts(own)
+  local _, window, _, reach = step.lasts(own)
+  local longest = reach or window
   for _, x in ipairs(others) do
-    local _, window = step.lasts(x.value)
-    longest = math.max(longest, window)
+    _, window, _, reach = step.lasts(x.value)
+    longest = math.max(longest, reach or window)
   end
   for _, x in ipairs(others) do x.till = math.min(x.till, now + 2 * longest) end
   return step.redate(own, place, longest), others
