@@ -124,8 +124,8 @@ func (m *metrics) limiters(ls []Limiter) {
 	each("headgate_settlements_total", "Charges that were corrected, or should have been.", func(l *Limiter) uint64 { return l.Settled })
 	each("headgate_settlement_errors_total", "Charges whose correction failed.", func(l *Limiter) uint64 { return l.Unsettled })
 	each("headgate_settlement_given_back_units_total", "Units that were to be given back.", func(l *Limiter) uint64 { return l.GivenBack })
-	each("headgate_settlement_charged_units_total", "Units that a settlement charged.", func(l *Limiter) uint64 { return l.ChargedLater })
-	each("headgate_settlement_uncovered_units_total", "Units for which a settlement found no room.", func(l *Limiter) uint64 { return l.Uncovered })
+	each("headgate_settlement_charged_units_total", "Units that a settlement or a report counted.", func(l *Limiter) uint64 { return l.ChargedLater })
+	each("headgate_settlement_uncovered_units_total", "Units of these for which there was no room.", func(l *Limiter) uint64 { return l.Uncovered })
 	each("headgate_near_limit_total", "Charges admitted after which as much of a limit was used as is warned of.", func(l *Limiter) uint64 { return l.Near })
 	m.family("headgate_last_refusal_timestamp_seconds", "gauge", "When the limiter last refused a charge.", "limiter")
 	for i := range ls {

@@ -28,8 +28,8 @@ type Limiter struct {
 
 	Near         uint64 `json:"near,omitempty"` // charges admitted after which Config.WarnAt percent were used
 	GivenBack    uint64 `json:"givenBack"`      // units that were asked to be given back by Settle and Refund
-	ChargedLater uint64 `json:"chargedLater"`   // units charged by Settle
-	Uncovered    uint64 `json:"uncovered"`      // units for which Settle found no room
+	ChargedLater uint64 `json:"chargedLater"`   // units that Settle and Report counted
+	Uncovered    uint64 `json:"uncovered"`      // those of them for which there was no room
 	Settled      uint64 `json:"settled"`        // charges that were corrected, or should have been
 	Unsettled    uint64 `json:"unsettled"`      // those of them for which that failed
 

@@ -216,7 +216,7 @@ func (s *Stats) settled(_ context.Context, e store.SettleEvent) {
 	case e.Actual < e.Units:
 		l.givenBack.Add(uint64(e.Units - e.Actual))
 	default:
-		l.chargedLater.Add(uint64(e.Actual - e.Units - e.Uncovered))
+		l.chargedLater.Add(uint64(e.Actual - e.Units))
 		l.uncovered.Add(uint64(e.Uncovered))
 	}
 }

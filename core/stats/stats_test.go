@@ -145,7 +145,7 @@ func TestCounts(t *testing.T) {
 		`headgate_decision_errors_total{limiter="broken",reason="other"} 1`,
 		`headgate_settlements_total{limiter="api"} 2`,
 		`headgate_settlement_given_back_units_total{limiter="api"} 3`,
-		`headgate_settlement_charged_units_total{limiter="api"} 3`,
+		`headgate_settlement_charged_units_total{limiter="api"} 5`,
 		`headgate_settlement_uncovered_units_total{limiter="api"} 2`,
 		`headgate_settlement_errors_total{limiter="api"} 0`,
 		`headgate_slots_held{slots="ws"} 1`,

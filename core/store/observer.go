@@ -108,12 +108,13 @@ type DecisionEvent struct {
 	Took time.Duration // the call of the store; 0 unless [Observer].Timed
 }
 
-// A SettleEvent is the correction of one charge that had been admitted.
+// A SettleEvent is the correction of one charge that had been admitted, or a report of units that have
+// been used, which is as the correction of a charge of none.
 type SettleEvent struct {
 	Limiter   string // the name
-	Units     int64  // that were charged
+	Units     int64  // that were charged; 0 of a report
 	Actual    int64  // units, of which less may have been given back, as they no longer count
-	Uncovered int64  // units above those charged, for which there was no room
+	Uncovered int64  // units above those charged, which count too, although there was no room for them
 	Source    Source // of the decision
 	Err       error  // then it is unknown whether the charge was corrected
 	Took      time.Duration
