@@ -215,5 +215,6 @@ func (b *tokenBucket) FreshAt(s []int64) int64 {
 }
 
 func (b *tokenBucket) Constants() []int64 {
-	return []int64{b.numbers.Limit, b.numbers.Period, b.numbers.Burst, b.p / b.n, b.p % b.n, b.n, b.full.t, b.full.f, b.numbers.Debt, b.most.t, b.most.f}
+	m := &b.numbers
+	return []int64{m.Limit, m.Period, m.Burst, m.Debt, b.one.t, b.one.f, b.n, b.full.t, b.full.f, b.most.t, b.most.f}
 }

@@ -1,7 +1,7 @@
 -- Mirrors tokenbucket.go. A record is limit, period, burst, debt, then T, f: burst and debt are the largest
--- that it is kept for. The numbers are limit, period, burst, then what New computes of them: q, r, n, and
--- the time in which an empty bucket fills, with the fraction; then the debt, and the time in which a
--- bucket fills that is in debt by all of it, with the fraction.
+-- that it is kept for. The numbers are limit, period, burst, debt, then what New computes of them: q, r, n, the
+-- time in which an empty bucket fills, and that in which one fills that is in debt by all of its debt,
+-- each with the fraction.
 if usesBuckets > 0 then
   -- The policy that was asked, what its records begin with, and its numbers: questions mostly follow
   -- others like them.
@@ -11,16 +11,24 @@ if usesBuckets > 0 then
   -- charge; the burst and the debt that the record is kept for, and whether it has these.
   local function admits(v, from, n, place)
     if place ~= asked then
-      asked, begin = place, numbers:sub(place, place + 20)
-      burst, q, r, per, full, fullf, debt, reach = read('>I7I7I7I7I7I7I7I7', numbers, place + 21)
+      asked, begin = place, numbers:sub(place, place + 34)
+      burst, debt, q, r, per, full, fullf, reach = read('>I7I7I7I7I7I7I7I7', numbers, place + 21)
     end
     local stored, upto, t, f, most, owed, same = from > 1, from + 48, 0, 0, burst, debt
     if v then
-      if #v < upto or v:sub(from, from + 20) ~= begin then return end
-      local kept, of, at, part = read('>I7I7I7I7', v, from + 21)
-      same = kept == burst and of == debt
-      if not same and (kept + of > burst + debt or kept + of == burst + debt and kept > burst)
-        and (not stored or at > now or at == now and part > 0) then most, owed, same = kept, of, true end
+      if #v < upto then return end
+      same = v:sub(from, from + 34) == begin
+      local kept, of, at, part
+      if same then
+        at, part = read('>I7I7', v, from + 35)
+      else
+        if v:sub(from, from + 20) ~= begin:sub(1, 21) then return end
+        kept, of, at, part = read('>I7I7I7I7', v, from + 21)
+        local more = kept + of - burst - debt
+        if (more > 0 or more == 0 and kept > burst) and (not stored or at > now or at == now and part > 0) then
+          most, owed, same = kept, of, true
+        end
+      end
       if at >= now then
         t, f = at - now, part
         if t > full + reach and stored then return end

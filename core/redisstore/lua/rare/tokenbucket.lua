@@ -55,12 +55,12 @@ do
   end
 
   -- parameters are those of the policy, as a state begins with them.
-  local function parameters(place) return sub(numbers, place + 7, place + 27) .. sub(numbers, place + 63, place + 69) end
+  local function parameters(place) return sub(numbers, place + 7, place + 34) end
 
   -- report mirrors tokenBucket.Report.
   function step.report(v, from, n, place, number)
     local _, _, _, _, most, owed, same = step.admits(v, from, 1, place, number)
-    local q, r, per = read('>I7I7I7', numbers, place + 28)
+    local q, r, per = read('>I7I7I7', numbers, place + 35)
     local reach, part = read('>I7I7', numbers, place + 70)
     local t, f = 0, 0
     if v then t, f = read('>I7I7', v, from + 35) end
@@ -77,7 +77,7 @@ do
   -- giveback mirrors tokenBucket.GiveBack.
   function step.giveback(v, from, at, n, place, number)
     local _, _, _, _, most, owed = step.admits(v, from, 1, place, number)
-    local burst, q, r, per = read('>I7I7I7I7', numbers, place + 21)
+    local burst, _, q, r, per = read('>I7I7I7I7I7', numbers, place + 21)
     local t, f = read('>I7I7', v, from + 35)
     n = math.min(n, burst)
     local backt, backf = n * q + div(n * r, per) - math.max(now - at, 0), n * r % per
@@ -135,8 +135,9 @@ do
 
   -- larger mirrors larger in variant.go.
   function step.larger(v, place)
-    local burst, debt, own = read('>I7', numbers, place + 21), read('>I7', numbers, place + 63), read('>I7', v, 15)
-    local sum, owns = burst + debt, own + read('>I7', v, 22)
-    return (sum > owns or sum == owns and burst > own) and parameters(place) .. sub(v, 29) or v
+    local burst, debt = read('>I7I7', numbers, place + 21)
+    local own, owed = read('>I7I7', v, 15)
+    local more = burst + debt - own - owed
+    return (more > 0 or more == 0 and burst > own) and parameters(place) .. sub(v, 29) or v
   end
 end
