@@ -36,7 +36,7 @@ func RemoteAddr() Func {
 // products forward what the client wrote.
 //
 // The trusted networks are those that the proxy connects from, such as "10.0.0.0/8", or
-// single addresses; to find them, log [http.Request.RemoteAddr]. At least one is required,
+// single addresses, or [Unix]; to find them, log [http.Request.RemoteAddr]. At least one is required,
 // and the network of all addresses is a fault. The names X-Forwarded-For and Forwarded are
 // faults, because these headers can list several addresses: use [XForwardedFor] and
 // [Forwarded].
@@ -67,7 +67,8 @@ func ProxyHeader(name string, trusted ...string) (Func, error) {
 //
 // The trusted networks are those of the proxies, such as "10.0.0.0/8", or single
 // addresses. At least one is required, and the network of all addresses is a fault. Do not
-// trust a network that contains clients, because they could choose their addresses.
+// trust a network that contains clients, because they could choose their addresses. [Unix] is a
+// proxy that connects over a unix socket.
 //
 // The function starts at the address of the connection. As long as the address is trusted,
 // it continues with the header's next element from the right, which is the address that
@@ -113,8 +114,7 @@ func Forwarded(trusted ...string) (Func, error) {
 
 // BehindProxies charges the n-th element from the right of X-Forwarded-For.
 //
-// Use it when the proxies' addresses change, so that they cannot be listed, or when the
-// proxy connects over a unix socket. It is correct only if every request passes through
+// Use it when the proxies' addresses change, so that they cannot be listed. It is correct only if every request passes through
 // all proxies: a client that can bypass one chooses its own address. If the networks are
 // known, prefer [XForwardedFor].
 //
@@ -236,11 +236,11 @@ func (p Prefix) ProxyHeader(name string, trusted ...string) (Func, error) {
 		errAddress  = errNoClient(name, "not an address")
 	)
 	return carried.Unused(Func(func(r *http.Request) (string, error) {
-		addr, err := peerOf(r)
+		addr, trusted, err := proxies.peer(r)
 		if err != nil {
 			return "", err
 		}
-		if !proxies.contain(addr) {
+		if !trusted {
 			return p.key(addr), nil
 		}
 		if err := unread(r); err != nil {
@@ -280,13 +280,13 @@ func (p Prefix) walk(trusted []string, header string,
 	if err := errors.Join(p.check(), errTrusted); err != nil {
 		return nil, err
 	}
-	errMissing := errNoClient(header, missing)
+	errMissing, errAddress := errNoClient(header, missing), errNoClient(header, "not an address")
 	return carried.Unused(Func(func(r *http.Request) (string, error) {
-		addr, err := peerOf(r)
+		addr, trusted, err := proxies.peer(r)
 		if err != nil {
 			return "", err
 		}
-		if proxies.contain(addr) {
+		if trusted {
 			if err := unread(r); err != nil {
 				return "", err
 			}
@@ -306,6 +306,9 @@ func (p Prefix) walk(trusted []string, header string,
 					break
 				}
 			}
+		}
+		if !addr.IsValid() { // of a unix socket, whose proxy named nobody
+			return "", errAddress
 		}
 		return p.key(addr), nil
 	})), nil

@@ -13,8 +13,8 @@
 //	a proxy that puts the client's address in a header   ProxyHeader("X-Real-IP", "10.0.0.0/8")
 //	proxies of known networks, X-Forwarded-For           XForwardedFor("10.0.0.0/8")
 //	proxies of known networks, Forwarded (RFC 7239)      Forwarded("10.0.0.0/8")
-//	exactly n proxies of changing addresses,             BehindProxies(n)
-//	or one that connects over a unix socket
+//	the same, over a unix socket                         XForwardedFor(keyfuncs.Unix)
+//	exactly n proxies of changing addresses              BehindProxies(n)
 //
 // The wrong one has one of two results. RemoteAddr behind a proxy charges all clients as
 // one, the proxy, which you will notice. Trusting a header that none of your proxies

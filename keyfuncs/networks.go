@@ -3,8 +3,10 @@ package keyfuncs
 import (
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"net/netip"
+	"slices"
 
 	"github.com/headgate/headgate/internal/carried"
 )
@@ -121,13 +123,56 @@ func (ns networks) contain(addr netip.Addr) bool {
 	return false
 }
 
-// parseTrusted parses the networks that proxies connect from.
-func parseTrusted(texts []string) (networks, error) {
-	if len(texts) == 0 {
-		return nil, errors.New("headgate: keyfuncs: no trusted network: name those of the proxies, or use RemoteAddr")
+// Trusted returns a function that reports whether a request comes from a proxy of these networks, which
+// are given as to [XForwardedFor], so that what the proxy has written about it can be believed. It is
+// for fields that no function of this package reads, such as X-Forwarded-Host: where the result is
+// false, a client may have written them.
+//
+// All faults of the networks are reported at once.
+func Trusted(networks ...string) (func(*http.Request) bool, error) {
+	proxies, err := parseTrusted(networks)
+	if err != nil {
+		return nil, err
 	}
-	return parsePrefixes("trusted", texts, inHeaders, "each client could choose its address: "+
+	return carried.Unused(func(r *http.Request) bool {
+		_, trusted, err := proxies.peer(r)
+		return err == nil && trusted
+	}), nil
+}
+
+// Unix stands, among trusted networks, for connections over a unix socket: whoever may write to the
+// socket is a proxy then.
+const Unix = "unix"
+
+// proxies are the networks that proxies connect from, and whether unix sockets are one.
+type proxies struct {
+	networks
+
+	unix bool
+}
+
+// peer returns the address that the connection of r comes from, which is invalid for a unix socket, and
+// whether it is a proxy's.
+func (p proxies) peer(r *http.Request) (addr netip.Addr, trusted bool, err error) {
+	if p.unix {
+		if local, ok := r.Context().Value(http.LocalAddrContextKey).(*net.UnixAddr); ok && local != nil {
+			return netip.Addr{}, true, nil
+		}
+	}
+	addr, err = peerOf(r)
+	return addr, err == nil && p.contain(addr), err
+}
+
+// parseTrusted parses the networks that proxies connect from.
+func parseTrusted(texts []string) (proxies, error) {
+	if len(texts) == 0 {
+		return proxies{}, errors.New("headgate: keyfuncs: no trusted network: name those of the proxies, or use RemoteAddr")
+	}
+	isUnix := func(text string) bool { return text == Unix }
+	networks := slices.DeleteFunc(slices.Clone(texts), isUnix)
+	parsed, err := parsePrefixes("trusted", networks, inHeaders, "each client could choose its address: "+
 		"name the proxies' networks, or use BehindProxies")
+	return proxies{parsed, slices.ContainsFunc(texts, isUnix)}, err
 }
 
 // parseRanges parses the networks that In and NotIn compare a client's address with.

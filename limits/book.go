@@ -577,6 +577,31 @@ func (v View) Limiter(l *Limit, plan, key string) *core.Limiter {
 	return limiter
 }
 
+// Find is Limiter, and Shadow, for a limit that a request names. The limiter is nil if the document has
+// no limit of that name, and that of the default plan if it has no such plan: known is false for
+// either. Nothing keeps a later document from having no such limit.
+func (v View) Find(limit, plan, key string) (l, shadow *core.Limiter, known bool) {
+	t := v.edition.limits[limit]
+	if t == nil {
+		return nil, nil, false
+	}
+	l, known = t.choose(plan, key, v.edition.book.hasher)
+	return l, t.shadow, known
+}
+
+// Limiters returns the limiters of all plans, in the order of the names, without blocked and unlimited,
+// which every limit has.
+func (v View) Limiters() []*core.Limiter {
+	var all []*core.Limiter
+	for _, name := range v.edition.document.Limits() {
+		t := v.edition.limits[name]
+		for i := range t.section.planNames() {
+			all = append(all, t.get(t.base, int32(i)))
+		}
+	}
+	return all
+}
+
 // Default returns the limiter of the default plan.
 func (v View) Default(l *Limit) *core.Limiter {
 	t := v.limit(l)

@@ -563,3 +563,66 @@ func TestNothingIsLeftBehind(t *testing.T) {
 		t.Errorf("%d bytes after 10,000 documents, %d before", after, before)
 	}
 }
+
+// Find is For by the name of a limit, which no later document needs to have, and tells what is unknown.
+func TestFind(t *testing.T) {
+	page := newBoard(`{"limits": {
+		"api": {"default": "free", "plans": {"free": "sliding-log 1/hour", "gold": "sliding-log 2/hour"}, "overrides": [{"key": "anna", "policies": "sliding-log 5/hour"}],
+			"shadow": {"trial": "sliding-log 3/hour"}},
+		"day": {"plans": {"all": "fixed-window 9/day"}}}}`)
+	b := open(t, page, limits.Config{})
+	v := b.View()
+	for _, c := range []struct {
+		limit, plan, key string
+		max              int64 // of the first policy; 0: there is no limiter
+		shadow, known    bool
+	}{
+		{"api", "", "ben", 1, true, true},
+		{"api", "gold", "ben", 2, true, true},
+		{"api", "silver", "ben", 1, true, false},
+		{"api", "", "anna", 5, true, true},
+		{"day", "", "ben", 9, false, true},
+		{"night", "", "ben", 0, false, false},
+	} {
+		l, shadow, known := v.Find(c.limit, c.plan, c.key)
+		var limit int64
+		if l != nil {
+			limit = l.Policies()[0].Limit()
+		}
+		if limit != c.max || (shadow != nil) != c.shadow || known != c.known {
+			t.Errorf("%+v: %d, %v, %v", c, limit, shadow, known)
+		}
+	}
+	var names []string
+	for _, l := range v.Limiters() {
+		names = append(names, l.Name()+" "+l.Policies()[0].Named("").String())
+	}
+	if want := []string{"api sliding-log 1/hour", "api sliding-log 2/hour", "day fixed-window 9/day"}; !slices.Equal(names, want) {
+		t.Errorf("%q, want %q", names, want)
+	}
+	page.write(`{"limits": {"day": {"plans": {"all": "fixed-window 9/day"}}}}`)
+	if err := b.Reload(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if l, _, known := b.View().Find("api", "", "ben"); l != nil || known {
+		t.Errorf("%v after the limit is gone", l)
+	}
+	if l, _, _ := v.Find("api", "", "ben"); l == nil {
+		t.Error("the view is as of then")
+	}
+}
+
+// Fields are for documents with other things than limits.
+func TestNodeFields(t *testing.T) {
+	n, err := limits.DecodeJSON([]byte(`{"a": 1,` + "\n" + ` "b": 2, "a": 3, "c": 4}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	fields, faults := n.Fields("x", "a", "b")
+	if len(fields) != 2 || fields["b"].Text != "2" || len(faults) != 2 || faults[0].Line != 2 || !strings.Contains(faults.Error(), "x: unknown field: one of a, b") {
+		t.Errorf("%v\n%v", fields, faults)
+	}
+	if fields, faults := fields["b"].Fields("x", "a"); len(fields) != 0 || len(faults) != 1 {
+		t.Errorf("%v %v", fields, faults)
+	}
+}

@@ -70,6 +70,15 @@ func (n *Node) column(offset int) int {
 	return n.Column + n.Inset + utf8.RuneCountInString(n.Text[:offset])
 }
 
+// Fields returns the values of a Map by their keys, which must be among those that are known, for a
+// program whose document has limits among other things. Path says in faults where the map stands. The
+// faults are that the node is no map, and keys that are unknown or there twice; their values are missing.
+func (n *Node) Fields(path string, known ...string) (map[string]*Node, Faults) {
+	r := &reader{}
+	fields := r.fields(n, path, known...)
+	return fields, r.faults
+}
+
 // A Decoder makes a Node of the text of a document, in a language of its choice. It is given
 // at most [MaxBytes], must not nest deeper than [MaxDepth] nor make more than [MaxNodes], and
 // must refuse what is not whole. Its error is a [Fault] if there is a place. It need not

@@ -3,9 +3,11 @@ package nethttp_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"math"
 	"net/http"
 	"net/http/httptest"
+	"reflect"
 	"runtime"
 	"slices"
 	"strings"
@@ -18,6 +20,7 @@ import (
 
 	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/core/memstore"
+	"github.com/headgate/headgate/keyfuncs"
 	"github.com/headgate/headgate/nethttp"
 )
 
@@ -621,4 +624,27 @@ func FuzzNames(f *testing.F) {
 		w = serve(guard.Handler(status(204)), request("GET", "/", "X-Client", "anna"))
 		wantProblem(t, w.Body.Bytes(), 429, []string{name})
 	})
+}
+
+// A verdict about a decision without a guard is written as that of a guard with the same limiter.
+func TestVerdictOf(t *testing.T) {
+	store := memstore.New(memstore.Config{})
+	limiter := core.Must(core.New(store, "api", core.SlidingLog(core.PerHour(1))))
+	guard := core.Must(nethttp.New(nethttp.Config{Rules: []nethttp.Rule{{Limiter: limiter, Key: keyfuncs.Everyone()}}}))
+	for i, status := range []int{0, 429} {
+		d, err := limiter.Allow(t.Context(), "other")
+		of, by := nethttp.VerdictOf(d, err), guard.Check(httptest.NewRequest("GET", "/", nil))
+		got, want := http.Header{}, http.Header{}
+		of.SetFields(got)
+		by.SetFields(want)
+		if of.Status() != status || !reflect.DeepEqual(got, want) || string(of.Problem()) != string(by.Problem()) || len(got) < 2 {
+			t.Errorf("%d: %d %v %s, want %v %s", i, of.Status(), got, of.Problem(), want, by.Problem())
+		}
+	}
+	h := http.Header{}
+	v := nethttp.VerdictOf(core.Decision{}, core.ErrUnavailable)
+	v.SetFields(h)
+	if v.Status() != 503 || !errors.Is(v.Err, core.ErrUnavailable) || h.Get("Retry-After") != "5" || h.Get("RateLimit") != "" || !strings.Contains(string(v.Problem()), `"status":503`) {
+		t.Errorf("%d %v %s", v.Status(), h, v.Problem())
+	}
 }

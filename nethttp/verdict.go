@@ -51,6 +51,21 @@ type Verdict struct {
 // Pass returns a verdict that admits a request of which nothing is limited.
 func Pass() Verdict { return Verdict{admitted: true, silent: true} }
 
+// VerdictOf returns the verdict about a decision that was made without a guard, so that a server whose
+// requests are not those of package http, or come through another protocol, answers as a guard does: with
+// [Verdict.SetFields], [Verdict.Status] and [Verdict.Problem]. If err is not nil, there is no decision,
+// and the status is 503.
+func VerdictOf(d core.Decision, err error) Verdict {
+	v := Verdict{guard: unguarded, Err: err, status: http.StatusServiceUnavailable}
+	if err == nil {
+		v.Decision, v.admitted, v.status = d, d.Allowed, http.StatusTooManyRequests
+	}
+	return v
+}
+
+// unguarded is the guard of verdicts that are of none: fields are those of an empty configuration.
+var unguarded = new(Guard) //nolint:gochecknoglobals // never assigned
+
 // Status returns 0 if the request is admitted. Otherwise it must not get to the handler
 // behind the guard, and [Guard.Refuse] answers it. Status then returns the status of the
 // refusal, which is 400, 403, 429, 500 or 503 as listed in the package documentation; or

@@ -39,6 +39,7 @@ type Config struct {
 type Limits struct {
 	Version  string // of the configuration that they are from; may be empty
 	Limiters []*core.Limiter
+	Err      error // why a newer configuration is not in force; nil: there is none
 }
 
 // Handler returns a handler for a path that ends in a slash. Below it are:
@@ -95,6 +96,7 @@ func newProcess() Process {
 // ReportedLimits are the [Limits] of a [Report].
 type ReportedLimits struct {
 	Version  string            `json:"version"`
+	Error    string            `json:"error,omitempty"` // why a newer configuration is not in force
 	Limiters []ReportedLimiter `json:"limiters"`
 }
 
@@ -124,6 +126,9 @@ func (h *handler) report() Report {
 	}
 	limits := h.config.Limits()
 	r.Limits = &ReportedLimits{Version: limits.Version, Limiters: []ReportedLimiter{}}
+	if limits.Err != nil {
+		r.Limits.Error = limits.Err.Error()
+	}
 	for _, l := range limits.Limiters {
 		x := ReportedLimiter{Name: l.Name()}
 		for _, p := range l.Policies() {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -315,5 +316,18 @@ func TestLookOfTheHouse(t *testing.T) {
 	}
 	if !bytes.HasPrefix(style, house) {
 		t.Error("page.css does not begin with house.css")
+	}
+}
+
+// A configuration that is not in force is said first, and not after it is.
+func TestStale(t *testing.T) {
+	s := core.Must(stats.New(stats.Config{}))
+	var limits debug.Limits
+	h := debug.Handler(s, debug.Config{Limits: func() debug.Limits { return limits }})
+	for _, limits.Err = range []error{errors.New("line 3 <b>"), nil} {
+		page, text := get(t, h, "/").Body.String(), get(t, h, "/json").Body.String()
+		if is := limits.Err != nil; strings.Contains(page, "not in force: line 3 &lt;b&gt;") != is || strings.Contains(text, `"error": "line 3`) != is {
+			t.Errorf("%v\n%s\n%s", limits.Err, page, text)
+		}
 	}
 }

@@ -75,6 +75,7 @@ func writePage(w io.Writer, r Report, before *sample, refresh string) error {
 		v.refusals("slots", k.Name, &k.Refusals, ofSlots(k))
 	}
 	v.servers(&r.Store)
+	v.stale(r.Limits)
 	return page.Execute(w, v)
 }
 
@@ -190,6 +191,13 @@ func (v *view) refusals(kind, name string, r *stats.Refusals, s *tally) {
 	}
 	if r.TopBefore != nil {
 		add(r.TopBefore, clock(r.TopBefore.From)+" to "+clock(r.TopBefore.Until))
+	}
+}
+
+// stale adds why a newer configuration is not in force.
+func (v *view) stale(limits *ReportedLimits) {
+	if limits != nil && limits.Error != "" {
+		v.Now = append(v.Now, trouble{"The new configuration is not in force: " + limits.Error, "Until it is right, the one before applies."})
 	}
 }
 

@@ -34,7 +34,7 @@ func TestRelease(t *testing.T) {
 		}
 	}
 	out, err := release(clone, version, "true")
-	if err != nil || !strings.Contains(out, "git push --atomic origin HEAD v0.1.0 promheadgate/v0.1.0 otelheadgate/v0.1.0 grpcmw/v0.1.0 connectmw/v0.1.0") {
+	if err != nil || !strings.Contains(out, "git push --atomic origin HEAD v0.1.0 promheadgate/v0.1.0 otelheadgate/v0.1.0 grpcmw/v0.1.0 connectmw/v0.1.0 headgated/v0.1.0") {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	if out, err := release(clone, version, "true"); err == nil || !strings.Contains(out, "there is a tag") {
@@ -42,7 +42,7 @@ func TestRelease(t *testing.T) {
 	}
 
 	proxy := t.TempDir()
-	imports := map[string]string{"": "nethttp", "promheadgate": "promheadgate", "otelheadgate": "otelheadgate", "grpcmw": "grpcmw", "connectmw": "connectmw"}
+	imports := map[string]string{"": "nethttp", "promheadgate": "promheadgate", "otelheadgate": "otelheadgate", "grpcmw": "grpcmw", "connectmw": "connectmw", "headgated": "headgated"}
 	for dir := range imports {
 		publish(t, clone, proxy, dir, version)
 	}

@@ -1,0 +1,178 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+)
+
+const document = `limits:
+  api: {default: free, plans: {free: {minute: sliding-log 2/minute}, gold: sliding-log 5/minute}}
+routes:
+  - {path: /free, charge: []}
+  - {path: "/v1/{tenant}", charge: [{limit: api, key: ["path:tenant", "header:X-Api-Key"], plan: "header:X-Plan"}]}
+  - {path: /address, charge: [{limit: api, key: address}]}
+`
+
+func write(t *testing.T, text string) string {
+	t.Helper()
+	name := filepath.Join(t.TempDir(), "headgated.yaml")
+	if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return name
+}
+
+// command runs the command in an environment, and returns what it prints.
+func command(t *testing.T, env map[string]string, args ...string) (code int, out, faults string) {
+	t.Helper()
+	var stdout, stderr bytes.Buffer
+	code = run(t.Context(), args, func(name string) (string, bool) {
+		value, ok := env[name]
+		return value, ok
+	}, &stdout, &stderr)
+	return code, stdout.String(), stderr.String()
+}
+
+func TestCheck(t *testing.T) {
+	good, bad := write(t, document), write(t, strings.Replace(document, "path: /free", "path: free", 1))
+	if code, out, faults := command(t, nil, "check", good); code != 0 || out != good+": ok\n" || faults != "" {
+		t.Errorf("%d %q %q", code, out, faults)
+	}
+	if code, out, faults := command(t, nil, "check", bad); code != 1 || out != "" || faults != bad+":4:12: routes[0].path: a path begins with a slash\n" {
+		t.Errorf("%d %q %q", code, out, faults)
+	}
+	large := write(t, strings.Replace(document, "2/minute", "20000/minute", 1)) // more than Redis takes of a log
+	if code, _, _ := command(t, nil, "check", large); code != 0 {
+		t.Errorf("in memory: %d", code)
+	}
+	if code, _, faults := command(t, map[string]string{"HEADGATED_REDIS": "redis://127.0.0.1:1"}, "check", large); code != 1 || !strings.HasPrefix(faults, large+":2:") {
+		t.Errorf("in Redis: %d %q", code, faults)
+	}
+}
+
+func TestExplain(t *testing.T) {
+	name := write(t, document)
+	for _, test := range []struct {
+		args []string
+		code int
+		want string
+	}{
+		{[]string{"GET", "/free"}, 0, "routes[0], line 4\n  it charges nothing\n"},
+		{[]string{"POST", "https://a.example.com/v1/acme", "X-Api-Key=k1", "X-Plan=gold"}, 0,
+			"routes[1], line 5\n  limit api, plan \"gold\", 1 units\n    key of path:tenant, header:X-Api-Key: \"4:acme,2:k1,\"\n    api: sliding-log 5/minute\n"},
+		{[]string{"GET", "/v1/acme"}, 1, "none: headgate: keyfuncs: absent: header X-Api-Key"},
+		{[]string{"GET", "/address"}, 0, `key of address: "192.0.2.1"`},
+		{[]string{"GET", "/other"}, 1, "no route matches"},
+	} {
+		code, out, faults := command(t, nil, append([]string{"explain", name}, test.args...)...)
+		if code != test.code || !strings.Contains(out, test.want) || faults != "" {
+			t.Errorf("%q: %d\n%s%s", test.args, code, out, faults)
+		}
+	}
+	if code, out, _ := command(t, nil, "explain", "-from", "2001:db8::1", name, "GET", "/address"); code != 0 || !strings.Contains(out, `"2001:db8::/64"`) {
+		t.Errorf("%d %s", code, out)
+	}
+}
+
+// What is wrong with the command line is said without what it contains, which may be a secret.
+func TestTrouble(t *testing.T) {
+	name := write(t, document)
+	t.Setenv("HOME", "")
+	for _, test := range []struct {
+		env  map[string]string
+		args []string
+		want string
+	}{
+		{nil, nil, "name a document with -config"},
+		{nil, []string{"check"}, "too few or too many"},
+		{nil, []string{"check", name, "geheim"}, "too few or too many"},
+		{nil, []string{"serve", "geheim"}, "too few or too many"},
+		{nil, []string{"explain", name, "GET"}, "too few or too many"},
+		{nil, []string{"explain", name, "GE T", "/"}, "METHOD URL"},
+		{nil, []string{"explain", name, "GET", "/", "geheim"}, "header=value"},
+		{nil, []string{"check", name + "x"}, "no such file"},
+		{nil, []string{"-geheim"}, "an argument is no flag"},
+		{nil, []string{"-timeout", "geheim"}, "the value of -timeout is not valid"},
+		{nil, []string{"-insecure=geheim"}, "the value of -insecure is not valid"},
+		{nil, []string{"-config"}, "the value of -config is not valid"},
+		{nil, []string{"-failure", "geheim", "-config", name}, "-failure is not valid"},
+		{nil, []string{"-socket-mode", "geheim", "-config", name}, "-socket-mode is not valid"},
+		{nil, []string{"-secret-file", "geheim", "-config", name}, "the file of -secret-file: no such file"},
+		{nil, []string{"-secret-file", os.DevNull, "-config", name}, "is empty"},
+		{nil, []string{"-redis", "redis://a:geheim@b:c", "-config", name}, "the URL has not the form"},
+		{nil, []string{"-http", "0.0.0.0:0", "-config", name}, "say -insecure"},
+		{map[string]string{"HEADGATED_SERVERS": "geheim"}, []string{"-config", name}, "HEADGATED_SERVERS is no value of -servers"},
+	} {
+		code, out, faults := command(t, test.env, test.args...)
+		if code != 2 || out != "" || !strings.Contains(faults, test.want) || strings.Contains(faults, "geheim") || !strings.HasPrefix(faults, "headgated: ") {
+			t.Errorf("%q: %d %q %q", test.args, code, out, faults)
+		}
+	}
+}
+
+// The help shows each flag, and no value of the environment.
+func TestHelp(t *testing.T) {
+	env := map[string]string{"HEADGATED_REDIS": "redis://a:geheim@b", "HEADGATED_SECRET_FILE": "geheim"}
+	code, out, faults := command(t, env, "-help")
+	if code != 0 || out != "" || strings.Contains(faults, "geheim") {
+		t.Errorf("%d %q %s", code, out, faults)
+	}
+	for name := range strings.FieldsSeq("config http admin socket-mode tls-cert tls-key tls-client-ca tls-client-san insecure redis redis-prefix secret-file timeout failure servers lease drain") {
+		if !strings.Contains(faults, "\n  -"+name) {
+			t.Errorf("-%s is missing", name)
+		}
+	}
+}
+
+// The one line on standard output is there when the doors are open, and the command ends with its context.
+func TestServe(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	r, w := io.Pipe()
+	var stderr bytes.Buffer
+	done := make(chan int)
+	go func() {
+		env := map[string]string{"HEADGATED_CONFIG": write(t, document), "HEADGATED_ADMIN": "127.0.0.1:0", "HEADGATED_HTTP": "127.0.0.1:1"}
+		code := run(ctx, []string{"-http", "127.0.0.1:0"}, func(name string) (string, bool) { value, ok := env[name]; return value, ok }, w, &stderr)
+		w.Close()
+		done <- code
+	}()
+	out := bufio.NewReader(r)
+	line, _ := out.ReadString('\n')
+	m := regexp.MustCompile(`^ready grpc=- http=(127\.0\.0\.1:[1-9]\d*) admin=(127\.0\.0\.1:[1-9]\d*)\n$`).FindStringSubmatch(line)
+	if m == nil {
+		t.Fatalf("%q\n%s", line, stderr.String())
+	}
+	for url, want := range map[string]int{"http://" + m[1] + "/v2": 404, "http://" + m[2] + "/readyz": 200} {
+		if r, err := http.Get(url); err != nil || r.StatusCode != want {
+			t.Errorf("%s: %v %v", url, r, err)
+		}
+	}
+	rest := sync.OnceValue(func() string { text, _ := io.ReadAll(out); return string(text) })
+	cancel()
+	if text := rest(); text != "" {
+		t.Errorf("more on standard output: %q", text)
+	}
+	if code := <-done; code != 0 {
+		t.Errorf("%d\n%s", code, stderr.String())
+	}
+	if !strings.Contains(stderr.String(), "in the memory of this process") {
+		t.Error(stderr.String())
+	}
+}
+
+func TestServeFaults(t *testing.T) {
+	name := write(t, "limits: {}\n")
+	if code, out, faults := command(t, nil, "-config", name); code != 1 || out != "" || !strings.HasPrefix(faults, fmt.Sprintf("%s:1:1: the document has no limits", name)) {
+		t.Errorf("%d %q %q", code, out, faults)
+	}
+}

@@ -1,0 +1,129 @@
+package headgated
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"time"
+
+	"github.com/headgate/headgate/core/redisstore"
+	"github.com/headgate/headgate/internal/hidden"
+	"github.com/headgate/headgate/limits"
+)
+
+// Config configures a [Server]. Only Document is required. Literals must name the fields.
+type Config struct {
+	_ struct{}
+
+	// Document has the limits and the routes: [limits.File], say. It is asked every second, and its text
+	// is YAML or JSON, as the package documentation describes.
+	Document limits.Source
+
+	// HTTP and Admin are where the doors listen: HOST:PORT, or unix:PATH. Port 0 is a free one. An empty
+	// address is no door; the handlers of [Server.HTTP] and [Server.Admin] are there all the same.
+	HTTP, Admin string
+
+	// SocketMode are the permissions of unix sockets. 0 means 0660.
+	SocketMode fs.FileMode
+
+	// TLS is for all doors with a HOST:PORT. Its zero value is none.
+	TLS TLS
+
+	// Insecure permits a HOST:PORT without TLS that is not of the loopback interface.
+	Insecure bool
+
+	// Redis is the URL of the Redis that has the counts, as redisstore.OpenURL takes it. If it is empty,
+	// they are in the memory of this process. RedisPrefix begins the names of its keys; empty means
+	// "headgate".
+	Redis       string `json:"-"`
+	RedisPrefix string
+
+	// Secret, of at least 32 bytes, hides keys from Redis and is that of limits.Hash. All servers have the
+	// same. Empty means none.
+	Secret []byte `json:"-"`
+
+	// Timeout bounds a decision by Redis. 0 means 15 ms. Failure says who decides when it has passed, or
+	// Redis is away, and Servers how many servers share the limits then: see redisstore.Config.
+	Timeout time.Duration
+	Failure redisstore.Failure
+	Servers int
+
+	// Lease, if not 0, is for how long units of hot keys are leased: see package lease.
+	Lease time.Duration
+
+	// Drain is how long requests that have begun may take when the server stops. 0 means 10 s.
+	Drain time.Duration
+
+	// Logger gets what the operator should know, without keys and secrets. Nil means slog.Default.
+	Logger *slog.Logger
+}
+
+// TLS are the files of certificates, in PEM. They are read again with the document.
+type TLS struct {
+	Cert, Key string // of the server
+	ClientCA  string // which the certificates of clients are of; empty: clients need none
+
+	// ClientSAN are names of clients, as in their certificates: DNS names, URIs, addresses and e-mail
+	// addresses. A client needs one of them. None means that all of ClientCA may come in. The admin door
+	// asks for no certificate.
+	ClientSAN []string
+}
+
+const (
+	defaultTimeout = 15 * time.Millisecond
+	defaultDrain   = 10 * time.Second
+	defaultMode    = 0o660
+	every          = time.Second // the document is asked
+)
+
+// Format implements [fmt.Formatter]: it prints the configuration without its secrets.
+func (c Config) Format(s fmt.State, verb rune) {
+	type plain Config
+	c.Secret = nil
+	if c.Redis != "" {
+		c.Redis = hidden.Mark
+	}
+	hidden.Print(s, verb, plain(c))
+}
+
+// withDefaults returns the configuration with its defaults, or all that is wrong with it.
+func withDefaults(c Config) (Config, error) {
+	if c.SocketMode == 0 {
+		c.SocketMode = defaultMode
+	}
+	if c.Timeout == 0 {
+		c.Timeout = defaultTimeout
+	}
+	if c.Drain == 0 {
+		c.Drain = defaultDrain
+	}
+	if c.Logger == nil {
+		c.Logger = slog.Default()
+	}
+	var faults []error
+	fault := func(format string, args ...any) {
+		faults = append(faults, fmt.Errorf("headgated: "+format, args...))
+	}
+	if c.Document == nil {
+		fault("there is no document: set Config.Document, or -config")
+	}
+	if c.Drain < 0 {
+		fault("a drain of %v is negative", c.Drain)
+	}
+	if (c.TLS.Cert == "") != (c.TLS.Key == "") {
+		fault("a certificate needs its key, and a key its certificate")
+	}
+	if c.TLS.ClientCA != "" && c.TLS.Cert == "" {
+		fault("a CA of clients needs a certificate of the server")
+	}
+	if len(c.TLS.ClientSAN) > 0 && c.TLS.ClientCA == "" {
+		fault("names of clients need the CA that vouches for them")
+	}
+	for name, addr := range map[string]string{"http": c.HTTP, "admin": c.Admin} {
+		if err := c.permits(addr); err != nil {
+			fault("%s: %w", name, err)
+		}
+	}
+	return c, errors.Join(faults...)
+}

@@ -1,0 +1,67 @@
+package headgated
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+
+	"github.com/headgate/headgate/core"
+)
+
+// An ask is a charge that a request asks for.
+type ask struct {
+	limit, plan, key string
+	units            int64
+}
+
+// An unknownError is about a limit or a plan that the document does not have.
+type unknownError struct {
+	index int
+	what  string
+}
+
+func (e *unknownError) Error() string {
+	return fmt.Sprintf("charges[%d].%s: there is no such %[2]s", e.index, e.what)
+}
+
+// A verb is what is done about charges.
+type verb int
+
+const (
+	toCharge verb = iota // all or none
+	toCheck              // nothing is charged
+)
+
+// charges returns what is asked for by the limiters of a configuration, and beside it the charges of
+// policies that are on trial. With strict, a plan that the document does not have is an unknownError;
+// otherwise the default plan applies.
+func (c *configuration) chargesOf(asks []ask, strict bool) (charges, shadows []core.Charge, err error) {
+	charges = make([]core.Charge, 0, len(asks))
+	for i, a := range asks {
+		l, shadow, known := c.view.Find(a.limit, a.plan, a.key)
+		switch {
+		case l == nil:
+			return nil, nil, &unknownError{i, wordLimit}
+		case strict && !known:
+			return nil, nil, &unknownError{i, wordPlan}
+		}
+		charges = append(charges, core.Charge{Limiter: l, Key: a.key, N: a.units})
+		if shadow != nil {
+			shadows = append(shadows, core.Charge{Limiter: shadow, Key: a.key, N: a.units})
+		}
+	}
+	return charges, shadows, nil
+}
+
+// decide asks core.
+func decide(ctx context.Context, v verb, charges, shadows []core.Charge) (d core.Decision, err error) {
+	switch {
+	case v == toCheck && len(charges) > 1:
+		return d, &callError{http.StatusBadRequest, "a check has one charge"}
+	case v == toCheck:
+		d, err = charges[0].Limiter.PeekN(ctx, charges[0].Key, charges[0].N)
+	default:
+		d, _, err = core.AllowBeside(ctx, charges, shadows)
+	}
+	return d, err
+}

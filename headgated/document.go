@@ -1,0 +1,279 @@
+package headgated
+
+import (
+	"bytes"
+	"cmp"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/headgate/headgate/keyfuncs"
+	"github.com/headgate/headgate/limits"
+	"github.com/headgate/headgate/limits/yamldoc"
+)
+
+// The names of a document.
+const (
+	wordLimits  = "limits"
+	wordTrusted = "trusted"
+	wordRoutes  = "routes"
+	wordHost    = "host"
+	wordMethod  = "method"
+	wordPath    = "path"
+	wordCharge  = "charge"
+	wordLimit   = "limit"
+	wordKey     = "key"
+	wordUnits   = "units"
+	wordPlan    = "plan"
+)
+
+// maxUnits is the largest number of units, 2^53-1.
+const maxUnits = 1<<53 - 1
+
+// A document is what a text says, besides the limits, which their book reads.
+type document struct {
+	limits  *limits.Document
+	trusted func(*http.Request) bool
+	routes  []*route
+}
+
+// decode is the decoder of whole documents. A document need not end in "...", as those of package
+// yamldoc must: a file that was cut off is known by what its routes miss, and is not read while it grows.
+func decode(text []byte) (limits.Node, error) {
+	if !bytes.HasPrefix(bytes.TrimSpace(text), []byte("{")) {
+		text = append(bytes.TrimRight(text, " \t\r\n"), "\n...\n"...)
+	}
+	return yamldoc.Decode(text)
+}
+
+// decodeLimits is the decoder of the limits in a document, for their book.
+func decodeLimits(text []byte) (limits.Node, error) {
+	n, err := decode(text)
+	if err != nil {
+		return n, err
+	}
+	return onlyLimits(n), nil
+}
+
+// onlyLimits returns a document without what is not limits. The places stay.
+func onlyLimits(n limits.Node) limits.Node {
+	if n.Kind != limits.Map {
+		return n
+	}
+	only := limits.Node{Kind: n.Kind, Line: n.Line, Column: n.Column}
+	for i, k := range n.Keys {
+		if k.Kind == limits.String && k.Text == wordLimits {
+			only.Keys, only.Values = append(only.Keys, k), append(only.Values, n.Values[i])
+		}
+	}
+	return only
+}
+
+// parse returns the document of a text. The error is limits.Faults, with all that is wrong.
+func parse(text []byte) (*document, error) {
+	var root limits.Node
+	of, err := limits.Parse(text, func(text []byte) (limits.Node, error) {
+		var err error
+		root, err = decode(text)
+		return onlyLimits(root), err
+	})
+	if root.Line == 0 { // it is not YAML, or empty
+		return nil, err
+	}
+	r := &reader{}
+	fields := r.fields(&root, "", wordLimits, wordTrusted, wordRoutes)
+	var faults limits.Faults
+	switch {
+	case fields[wordLimits] == nil && root.Kind == limits.Map:
+		r.fault(&root, "", "the document has no %s", wordLimits)
+	case root.Kind == limits.Map && errors.As(err, &faults):
+		r.faults = append(r.faults, faults...)
+	}
+	d := &document{limits: of}
+	networks := r.trusted(fields[wordTrusted])
+	if d.trusted, err = keyfuncs.Trusted(networks...); err != nil {
+		return nil, err
+	}
+	r.items(fields[wordRoutes], wordRoutes, func(n *limits.Node, path string) {
+		d.routes = append(d.routes, r.route(n, path, networks, of))
+	})
+	if len(r.faults) > 0 {
+		slices.SortStableFunc(r.faults, func(a, b *limits.Fault) int { return cmp.Or(a.Line-b.Line, a.Column-b.Column) })
+		return nil, r.faults
+	}
+	return d, nil
+}
+
+// A reader collects what is wrong.
+type reader struct{ faults limits.Faults }
+
+func (r *reader) fault(n *limits.Node, path, format string, args ...any) {
+	r.faults = append(r.faults, &limits.Fault{Line: n.Line, Column: n.Column, Path: path, Err: fmt.Errorf(format, args...)})
+}
+
+// fields returns the values of a map whose keys must be among those known.
+func (r *reader) fields(n *limits.Node, path string, known ...string) map[string]*limits.Node {
+	fields, faults := n.Fields(path, known...)
+	r.faults = append(r.faults, faults...)
+	return fields
+}
+
+// list returns the values of a list, or the one value that is none. A nil node has none.
+func list(n *limits.Node) []*limits.Node {
+	switch {
+	case n == nil:
+		return nil
+	case n.Kind != limits.List:
+		return []*limits.Node{n}
+	}
+	all := make([]*limits.Node, len(n.Values))
+	for i := range n.Values {
+		all[i] = &n.Values[i]
+	}
+	return all
+}
+
+// items calls f for each value of what must be a list. A nil node is an empty one.
+func (r *reader) items(n *limits.Node, path string, f func(n *limits.Node, path string)) {
+	if n != nil && n.Kind != limits.List {
+		r.fault(n, path, "it is %v, not a list", n.Kind)
+		return
+	}
+	for i, v := range list(n) {
+		f(v, path+"["+strconv.Itoa(i)+"]")
+	}
+}
+
+// text returns a string that must not be empty.
+func (r *reader) text(n *limits.Node, path string) (text string, ok bool) {
+	switch {
+	case n.Kind != limits.String:
+		r.fault(n, path, "it is %v, not a string%s", n.Kind, map[bool]string{true: ": quote it"}[n.Kind < limits.String])
+	case n.Text == "":
+		r.fault(n, path, "it is empty")
+	default:
+		return n.Text, true
+	}
+	return "", false
+}
+
+// texts returns the valid ones of a string or a list of strings. A list must not be empty.
+func (r *reader) texts(n *limits.Node, path string, valid func(string) error) (texts []string) {
+	all := list(n)
+	if n != nil && len(all) == 0 {
+		r.fault(n, path, "the list is empty")
+	}
+	for _, v := range all {
+		text, ok := r.text(v, path)
+		if !ok {
+			continue
+		}
+		if err := valid(text); err != nil {
+			r.fault(v, path, "%w", err)
+			continue
+		}
+		texts = append(texts, text)
+	}
+	return texts
+}
+
+// trusted returns the networks of the proxies, with the peers on a unix socket.
+func (r *reader) trusted(n *limits.Node) []string {
+	networks := []string{keyfuncs.Unix}
+	r.items(n, wordTrusted, func(n *limits.Node, path string) {
+		text, ok := r.text(n, path)
+		if !ok {
+			return
+		}
+		if _, err := keyfuncs.Trusted(text); err != nil {
+			r.fault(n, path, "%s", strings.TrimPrefix(err.Error(), "headgate: keyfuncs: "))
+			return
+		}
+		networks = append(networks, text)
+	})
+	return networks
+}
+
+// route reads a route. The document is nil if the limits are at fault.
+func (r *reader) route(n *limits.Node, path string, trusted []string, d *limits.Document) *route {
+	to := &route{name: path, line: n.Line}
+	fields := r.fields(n, path, wordHost, wordMethod, wordPath, wordCharge)
+	for _, host := range r.texts(fields[wordHost], path+"."+wordHost, validHost) {
+		to.hosts = append(to.hosts, strings.ToLower(host))
+	}
+	to.methods = r.texts(fields[wordMethod], path+"."+wordMethod, validMethod)
+	if v := fields[wordPath]; v != nil {
+		if text, ok := r.text(v, path+"."+wordPath); ok {
+			var err error
+			if to.path, err = parsePattern(text); err != nil {
+				r.fault(v, path+"."+wordPath, "%w", err)
+			}
+		}
+	}
+	if fields[wordCharge] == nil && n.Kind == limits.Map {
+		r.fault(n, path, "it has no %s: write [] for a route without limits", wordCharge)
+	}
+	r.items(fields[wordCharge], path+"."+wordCharge, func(n *limits.Node, path string) {
+		to.charges = append(to.charges, r.charge(n, path, to, trusted, d))
+	})
+	if len(to.charges) > maxTogether {
+		r.fault(fields[wordCharge], path+"."+wordCharge, "there are %d charges, more than %d", len(to.charges), maxTogether)
+	}
+	return to
+}
+
+func (r *reader) charge(n *limits.Node, path string, of *route, trusted []string, d *limits.Document) *routeCharge {
+	c := &routeCharge{units: 1}
+	fields := r.fields(n, path, wordLimit, wordKey, wordUnits, wordPlan)
+	for _, required := range []string{wordLimit, wordKey} {
+		if fields[required] == nil && n.Kind == limits.Map {
+			r.fault(n, path, "it has no %s", required)
+		}
+	}
+	if v := fields[wordLimit]; v != nil {
+		if name, ok := r.text(v, path+"."+wordLimit); ok {
+			c.limit = name
+			if d != nil && !slices.Contains(d.Limits(), name) {
+				r.fault(v, path+"."+wordLimit, "there is no such limit among the %s", wordLimits)
+			}
+		}
+	}
+	if v := fields[wordKey]; v != nil {
+		c.parts = r.texts(v, path+"."+wordKey, func(text string) error {
+			_, err := keyOf(text, trusted, of.path)
+			return err
+		})
+		if len(c.parts) > 0 {
+			c.key = combined(c.parts, trusted, of.path)
+		}
+	}
+	if v := fields[wordUnits]; v != nil {
+		c.units = r.number(v, path+"."+wordUnits, 1)
+	}
+	if v := fields[wordPlan]; v != nil {
+		if text, ok := r.text(v, path+"."+wordPlan); ok {
+			var err error
+			if c.plan, err = headerName(text); err != nil {
+				r.fault(v, path+"."+wordPlan, "%w", err)
+			}
+		}
+	}
+	return c
+}
+
+// number returns a whole number from least to 2^53-1.
+func (r *reader) number(n *limits.Node, path string, least int64) int64 {
+	if n.Kind != limits.Number {
+		r.fault(n, path, "it is %v, not a number", n.Kind)
+		return least
+	}
+	i, err := strconv.ParseInt(n.Text, 10, 64)
+	if err != nil || strconv.FormatInt(i, 10) != n.Text || i < least || i > maxUnits {
+		r.fault(n, path, "it must be a whole number from %d to 2^53-1", least)
+		return least
+	}
+	return i
+}

@@ -1,0 +1,111 @@
+package headgated
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strings"
+
+	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/core/memstore"
+	"github.com/headgate/headgate/limits"
+)
+
+// An Explanation says what a document does with a request.
+type Explanation struct {
+	Route   string // the first that matches, such as routes[0]; empty: none does
+	Line    int    // of the route
+	Charges []Explained
+}
+
+// Explained is a charge of an [Explanation].
+type Explained struct {
+	Limit string
+	Plan  string // that the request names; empty: none
+	From  []string
+	Key   string // empty if Err is not nil
+	Err   error  // why the request has no key, and is refused with 400
+	Units int64
+	Rules []string // what applies to the key
+}
+
+// Refused reports whether the request is refused because it does not say who makes it.
+func (e *Explanation) Refused() bool {
+	for _, c := range e.Charges {
+		if c.Err != nil {
+			return true
+		}
+	}
+	return false
+}
+
+// String returns the explanation as the command prints it. It shows keys.
+func (e *Explanation) String() string {
+	if e.Route == "" {
+		return "no route matches: the request is admitted, and nothing is charged\n"
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s, line %d\n", e.Route, e.Line)
+	if len(e.Charges) == 0 {
+		b.WriteString("  it charges nothing\n")
+	}
+	for _, c := range e.Charges {
+		fmt.Fprintf(&b, "  limit %s", c.Limit)
+		if c.Plan != "" {
+			fmt.Fprintf(&b, ", plan %q", c.Plan)
+		}
+		fmt.Fprintf(&b, ", %d units\n    key of %s: ", c.Units, strings.Join(c.From, ", "))
+		if c.Err != nil {
+			fmt.Fprintf(&b, "none: %v\n", c.Err)
+			continue
+		}
+		fmt.Fprintf(&b, "%q\n", c.Key)
+		for _, rule := range c.Rules {
+			fmt.Fprintf(&b, "    %s\n", rule)
+		}
+	}
+	return b.String()
+}
+
+// Explain says what the text of a document does with a request that a client makes to a proxy: one that
+// the server gets from there by /v1/auth. The client is the RemoteAddr. The error is limits.Faults with
+// all that is wrong with the document. Nothing is charged.
+func Explain(text []byte, r *http.Request, c Config) (*Explanation, error) {
+	d, err := parse(text)
+	if err != nil {
+		return nil, err
+	}
+	book, err := limits.Open(context.Background(), memstore.New(memstore.Config{}), nil, limits.Bytes(text), limits.Config{Decode: decodeLimits, Secret: c.Secret})
+	if err != nil {
+		return nil, err
+	}
+	defer book.Close()
+	t := first(d.routes, r)
+	if t == nil {
+		return &Explanation{}, nil
+	}
+	view, e := book.View(), &Explanation{Route: t.name, Line: t.line}
+	for _, charge := range t.charges {
+		one := Explained{Limit: charge.limit, From: charge.parts, Units: charge.units}
+		if charge.plan != "" {
+			one.Plan = r.Header.Get(charge.plan)
+		}
+		if one.Key, one.Err = charge.key(r); one.Err == nil {
+			l, shadow, _ := view.Find(charge.limit, one.Plan, one.Key)
+			one.Rules = append(rulesOf(l, ""), rulesOf(shadow, "on trial: ")...)
+		}
+		e.Charges = append(e.Charges, one)
+	}
+	return e, nil
+}
+
+// rulesOf returns the policies of a limiter, which may be nil.
+func rulesOf(l *core.Limiter, prefix string) (rules []string) {
+	if l == nil {
+		return nil
+	}
+	for _, p := range l.Policies() {
+		rules = append(rules, fmt.Sprintf("%s%s: %s", prefix, p.Name(), p.Named("")))
+	}
+	return rules
+}

@@ -1,0 +1,176 @@
+package headgated
+
+import (
+	"bytes"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"time"
+)
+
+// cutUnix returns the path of unix:PATH.
+func cutUnix(addr string) (path string, ok bool) { return strings.CutPrefix(addr, "unix:") }
+
+// permits returns why a door must not listen at an address, or nil. An empty one is no door.
+func (c *Config) permits(addr string) error {
+	if addr == "" {
+		return nil
+	}
+	if path, ok := cutUnix(addr); ok {
+		if path == "" {
+			return errors.New("unix: has no path")
+		}
+		return nil
+	}
+	host, _, err := net.SplitHostPort(addr)
+	if err != nil {
+		return errors.New("the address has neither the form HOST:PORT nor unix:PATH")
+	}
+	if c.Insecure || c.TLS.Cert != "" || host == "localhost" {
+		return nil
+	}
+	if ip, err := netip.ParseAddr(host); err == nil && ip.IsLoopback() {
+		return nil
+	}
+	return fmt.Errorf("%s is beyond the loopback interface: use TLS, or say -insecure", addr)
+}
+
+// listen listens at an address that is permitted. The text is that address, with the port that it got.
+func (c *Config) listen(addr string) (l net.Listener, text string, err error) {
+	if path, ok := cutUnix(addr); ok {
+		l, err = listenUnix(path, c.SocketMode)
+		return l, addr, err
+	}
+	l, err = net.Listen("tcp", addr) //nolint:noctx // it returns at once
+	if err != nil {
+		return nil, "", err
+	}
+	return l, l.Addr().String(), nil
+}
+
+// listenUnix listens on a socket of that mode. A socket that is there and that nobody listens on is
+// replaced: by renaming, so that there is no instant without one, nor one with other permissions.
+func listenUnix(path string, mode fs.FileMode) (net.Listener, error) {
+	info, err := os.Lstat(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+	case err != nil:
+		return nil, err
+	case info.Mode().Type() != fs.ModeSocket:
+		return nil, fmt.Errorf("%s is there and is no socket", path)
+	default:
+		if c, err := (&net.Dialer{Timeout: time.Second}).Dial("unix", path); err == nil {
+			_ = c.Close()
+			return nil, fmt.Errorf("another process listens on %s", path)
+		}
+	}
+	fresh := fmt.Sprintf("%s.%d", path, os.Getpid())
+	_ = os.Remove(fresh) // of a process with our number
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: fresh, Net: "unix"})
+	if err != nil {
+		return nil, err
+	}
+	l.SetUnlinkOnClose(false)
+	s := &socket{UnixListener: l, path: path}
+	if err = os.Chmod(fresh, mode); err == nil {
+		if s.info, err = os.Lstat(fresh); err == nil {
+			err = os.Rename(fresh, path)
+		}
+	}
+	if err != nil {
+		_ = os.Remove(fresh)
+		return nil, errors.Join(err, l.Close())
+	}
+	return s, nil
+}
+
+// A socket is a listener that removes its file when it is closed, unless that is another's by then.
+type socket struct {
+	*net.UnixListener
+
+	path string
+	info fs.FileInfo
+}
+
+// Close implements [net.Listener].
+func (s *socket) Close() error {
+	if info, err := os.Lstat(s.path); err == nil && os.SameFile(info, s.info) {
+		_ = os.Remove(s.path)
+	}
+	return s.UnixListener.Close()
+}
+
+// A certificates is what the doors and the admin door show, and the text that it is made of.
+type certificates struct {
+	text        [3][]byte
+	door, admin *tls.Config // nil without TLS
+}
+
+// load reads the certificates. It returns those before if nothing has changed, so that clients can resume
+// their sessions. before may be nil.
+func (t *TLS) load(before *certificates) (*certificates, error) {
+	c := &certificates{}
+	if t.Cert == "" {
+		return c, nil
+	}
+	changed := before == nil
+	for i, name := range [...]string{t.Cert, t.Key, t.ClientCA} {
+		if name == "" {
+			continue
+		}
+		var err error
+		if c.text[i], err = os.ReadFile(name); err != nil { //nolint:gosec // the operator names the file
+			return nil, fmt.Errorf("headgated: %w", err)
+		}
+		changed = changed || !bytes.Equal(c.text[i], before.text[i])
+	}
+	if !changed {
+		return before, nil
+	}
+	pair, err := tls.X509KeyPair(c.text[0], c.text[1])
+	if err != nil {
+		return nil, fmt.Errorf("headgated: the certificate %s and its key: %w", t.Cert, err)
+	}
+	c.admin = &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"}}
+	c.door = c.admin
+	if t.ClientCA == "" {
+		return c, nil
+	}
+	c.door = c.admin.Clone()
+	c.door.ClientAuth, c.door.ClientCAs = tls.RequireAndVerifyClientCert, x509.NewCertPool()
+	if !c.door.ClientCAs.AppendCertsFromPEM(c.text[2]) {
+		return nil, fmt.Errorf("headgated: there is no certificate in %s", t.ClientCA)
+	}
+	if len(t.ClientSAN) > 0 {
+		c.door.VerifyConnection = t.verify
+	}
+	return c, nil
+}
+
+var errSAN = errors.New("headgated: the client's certificate has none of the names that may come in")
+
+// verify implements the list of clients. It is called for sessions that are resumed too.
+func (t *TLS) verify(s tls.ConnectionState) error {
+	if len(s.PeerCertificates) == 0 {
+		return errSAN
+	}
+	leaf := s.PeerCertificates[0]
+	names := slices.Concat(leaf.DNSNames, leaf.EmailAddresses)
+	for _, uri := range leaf.URIs {
+		names = append(names, uri.String())
+	}
+	for _, ip := range leaf.IPAddresses {
+		names = append(names, ip.String())
+	}
+	if slices.ContainsFunc(names, func(name string) bool { return slices.Contains(t.ClientSAN, name) }) {
+		return nil
+	}
+	return errSAN
+}

@@ -1,0 +1,190 @@
+package headgated
+
+import (
+	"errors"
+	"net"
+	"net/http"
+	"net/url"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/headgate/headgate/keyfuncs"
+)
+
+// maxTogether is how many charges core takes in one call.
+const maxTogether = 8
+
+// A route says what the requests that it matches are charged.
+type route struct {
+	name    string // such as routes[0]
+	line    int
+	hosts   []string // none: any
+	methods []string // none: any
+	path    *pattern // nil: any
+	charges []*routeCharge
+}
+
+// A routeCharge is one charge of a route.
+type routeCharge struct {
+	limit string
+	parts []string // of the key, as they are written
+	key   keyfuncs.Func
+	units int64
+	plan  string // the header that has the plan; empty: none
+}
+
+// matches reports whether a route is for a request, and sets the path values of the request if so.
+func (t *route) matches(r *http.Request, readings [][]string) bool {
+	method := r.Method
+	if method == http.MethodHead && !slices.Contains(t.methods, method) {
+		method = http.MethodGet
+	}
+	if len(t.methods) > 0 && !slices.Contains(t.methods, method) {
+		return false
+	}
+	if len(t.hosts) > 0 && !slices.Contains(t.hosts, hostOf(r.Host)) {
+		return false
+	}
+	return t.path == nil || slices.ContainsFunc(readings, func(path []string) bool { return t.path.match(r, path) })
+}
+
+// first returns the first route that matches a request, or nil.
+func first(routes []*route, r *http.Request) *route {
+	readings := readingsOf(r.URL)
+	for _, t := range routes {
+		if t.matches(r, readings) {
+			return t
+		}
+	}
+	return nil
+}
+
+// hostOf returns a host without its port and the dot at its end, in lower case.
+func hostOf(host string) string {
+	if name, _, err := net.SplitHostPort(host); err == nil {
+		host = name
+	}
+	return strings.ToLower(strings.TrimSuffix(strings.Trim(host, "[]"), "."))
+}
+
+var (
+	token      = regexp.MustCompile("^[!#$%&'*+.^_`|~0-9A-Za-z-]+$") // RFC 9110, 5.6.2
+	hostName   = regexp.MustCompile(`^[0-9A-Za-z_.:-]*[0-9A-Za-z_:-]$`)
+	identifier = regexp.MustCompile(`^[A-Za-z_][0-9A-Za-z_]*$`)
+)
+
+func validHost(text string) error {
+	if !hostName.MatchString(text) {
+		return errors.New("it is not the name of a host, without a port")
+	}
+	return nil
+}
+
+func validMethod(text string) error {
+	if !token.MatchString(text) || text != strings.ToUpper(text) {
+		return errors.New("it is not a method, such as POST")
+	}
+	return nil
+}
+
+// A pattern is the path of a route: segments of which some stand for any.
+type pattern struct{ segments []segment }
+
+// A segment is a text, or the name of a path value.
+type segment struct {
+	text, name string // one is empty
+	rest       bool   // it is for all that follows
+}
+
+func parsePattern(text string) (*pattern, error) {
+	switch {
+	case !strings.HasPrefix(text, "/"):
+		return nil, errors.New("a path begins with a slash")
+	case len(text) > 1 && strings.HasSuffix(text, "/"):
+		return nil, errors.New("a path ends without a slash: write {rest...} behind it for all below")
+	}
+	p := &pattern{}
+	for part := range strings.SplitSeq(strings.TrimSuffix(text[1:], "/"), "/") {
+		if text == "/" {
+			break
+		}
+		s := segment{text: part}
+		if name, ok := strings.CutPrefix(part, "{"); ok {
+			name, ok = strings.CutSuffix(name, "}")
+			s.text = ""
+			s.name, s.rest = strings.CutSuffix(name, "...")
+			if !ok || !identifier.MatchString(s.name) {
+				return nil, errors.New("what stands for a part of the path is written as {name}, or {name...} for all that follows")
+			}
+		}
+		switch {
+		case s.name == "" && (part == "" || part == "." || part == ".." || strings.ContainsAny(part, "{}%?#")):
+			return nil, errors.New("a path has no empty parts, dots, queries or escapes, and {name} stands alone between slashes")
+		case s.name != "" && p.has(s.name):
+			return nil, errors.New("two parts of the path have one name")
+		case len(p.segments) > 0 && p.segments[len(p.segments)-1].rest:
+			return nil, errors.New("nothing follows {name...}")
+		}
+		p.segments = append(p.segments, s)
+	}
+	return p, nil
+}
+
+// has reports whether a path value has that name.
+func (p *pattern) has(name string) bool {
+	return slices.ContainsFunc(p.segments, func(s segment) bool { return s.name == name })
+}
+
+// match reports whether a path is one of the pattern, and sets the path values of the request if so.
+func (p *pattern) match(r *http.Request, path []string) bool {
+	rest := len(p.segments) > 0 && p.segments[len(p.segments)-1].rest
+	if !rest && len(path) != len(p.segments) || rest && len(path) < len(p.segments)-1 {
+		return false
+	}
+	for i, s := range p.segments {
+		if s.name == "" && s.text != path[i] {
+			return false
+		}
+	}
+	for i, s := range p.segments {
+		switch {
+		case s.rest:
+			r.SetPathValue(s.name, strings.Join(path[i:], "/"))
+		case s.name != "":
+			r.SetPathValue(s.name, path[i])
+		}
+	}
+	return true
+}
+
+// readingsOf returns the segments of a path as servers read it: with repeated slashes as one, without
+// dots, decoded. Some take an encoded slash for one, others for a part of a name. So there may be two
+// readings, and a route matches if one does: a spelling must not be a way around a limit.
+func readingsOf(u *url.URL) [][]string {
+	readings := [][]string{segmentsOf(strings.Split(u.Path, "/"))}
+	if u.RawPath == "" { // nothing is encoded that need not be
+		return readings
+	}
+	parts := strings.Split(u.EscapedPath(), "/")
+	for i, part := range parts {
+		if text, err := url.PathUnescape(part); err == nil {
+			parts[i] = text
+		}
+	}
+	return append(readings, segmentsOf(parts))
+}
+
+func segmentsOf(parts []string) []string {
+	path := make([]string, 0, len(parts))
+	for _, part := range parts {
+		switch {
+		case part == "" || part == ".":
+		case part != "..":
+			path = append(path, part)
+		case len(path) > 0:
+			path = path[:len(path)-1]
+		}
+	}
+	return path
+}

@@ -1,0 +1,373 @@
+package headgated
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"crypto/tls"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/core/stats"
+	"github.com/headgate/headgate/internal/keywatch"
+	"github.com/headgate/headgate/limits"
+)
+
+// A Server is the service. Make one with [New]. It is safe for concurrent use.
+type Server struct {
+	config  Config
+	log     *slog.Logger
+	stats   *stats.Stats
+	metrics *metrics
+	store   core.Store
+	closer  io.Closer // of the store; nil: there is nothing to close
+	book    *limits.Book
+
+	current      atomic.Pointer[configuration]
+	certificates atomic.Pointer[certificates]
+	draining     atomic.Bool
+	forged       atomic.Bool // a peer that is not trusted has sent X-Forwarded-*, which was logged
+
+	loading sync.Mutex
+	text    atomic.Pointer[[]byte] // that the book gets
+	read    *[]byte                // that was read last; nil: none
+
+	mu     sync.Mutex
+	faults [reloaded]error // why what was read last does not apply
+
+	doors []door // once Listen was called
+}
+
+// What is read again while the server runs.
+const (
+	ofDocument = iota
+	ofCertificates
+	reloaded
+)
+
+var whats = [reloaded]string{"document", "certificates"} //nolint:gochecknoglobals // never assigned
+
+// A configuration is what a document says, as of one moment. It does not change.
+type configuration struct {
+	*document
+
+	version string
+	view    limits.View
+	watch   *keywatch.Watch
+	charges map[*routeCharge]int // their indexes in watch
+	uses    struct{ host, method, path bool }
+}
+
+// New returns a server with the limits of its document. It does not listen yet. The error is of the
+// configuration, or limits.Faults with all that is wrong with the document, or of a file. A Redis that is
+// away is none.
+func New(c Config) (*Server, error) {
+	c, err := withDefaults(c)
+	if err != nil {
+		return nil, err
+	}
+	s := &Server{config: c, log: c.Logger}
+	if s.stats, err = stats.New(stats.Config{Logger: c.Logger, Secret: c.Secret}); err != nil {
+		return nil, fmt.Errorf("headgated: %w", err)
+	}
+	if s.store, s.closer, err = c.openStore(s.stats); err != nil {
+		return nil, fmt.Errorf("headgated: %w", err)
+	}
+	s.config.Secret, s.config.Redis = nil, "" // they are where printing does not show them
+	s.metrics = newMetrics(s.stats)
+	if err := s.begin(c.Secret); err != nil {
+		s.Close()
+		return nil, err
+	}
+	if c.Redis == "" {
+		s.log.Info("headgated: the counts are in the memory of this process: name a Redis for several")
+	}
+	return s, nil
+}
+
+// begin reads everything for the first time.
+func (s *Server) begin(secret []byte) error {
+	certificates, err := s.config.TLS.load(nil)
+	if err != nil {
+		return err
+	}
+	s.certificates.Store(certificates)
+	ctx, cancel := context.WithTimeout(context.Background(), loadTimeout)
+	defer cancel()
+	text, err := s.config.Document.Load(ctx)
+	if err != nil {
+		return fmt.Errorf("headgated: %w", err)
+	}
+	d, err := parse(text)
+	if err != nil {
+		return err
+	}
+	s.read = &text
+	s.text.Store(&text)
+	source := limits.SourceFunc(func(context.Context) ([]byte, error) { return *s.text.Load(), nil })
+	s.book, err = limits.Open(ctx, s.store, nil, source, limits.Config{
+		Decode: decodeLimits, Secret: secret, Every: never, Accept: s.accept, // it is asked by Reload only
+	})
+	if err != nil {
+		return err
+	}
+	s.enact(text, d)
+	return nil
+}
+
+const (
+	loadTimeout = 5 * time.Second
+	never       = 10_000 * time.Hour
+)
+
+// accept takes each document that is valid, and tells what it costs.
+func (s *Server) accept(d limits.Diff) error {
+	for _, change := range d.Lost() {
+		s.log.Warn("headgated: what was used of a limit does not count any more", slog.String("limit", change.Limit), slog.String("change", change.What))
+	}
+	return nil
+}
+
+// Close gives up what the server has. One that serves is ended by the context of [Server.Serve] instead.
+func (s *Server) Close() {
+	for _, d := range s.doors {
+		_ = d.listener.Close()
+	}
+	if s.book != nil {
+		s.book.Close()
+	}
+	if s.closer != nil {
+		_ = s.closer.Close()
+	}
+}
+
+// Reload reads the certificates and the document again, and returns why one of them does not apply. Then
+// everything stays as it was. Otherwise what has changed applies to the requests that come from now on.
+// Counts, remembered refusals and leases of limits that did not change stay.
+func (s *Server) Reload(ctx context.Context) error { return s.reload(ctx, true) }
+
+// reload is Reload of what has changed, or of all.
+func (s *Server) reload(ctx context.Context, all bool) error {
+	s.loading.Lock()
+	defer s.loading.Unlock()
+	certificates, err := s.config.TLS.load(s.certificates.Load())
+	if err == nil {
+		s.certificates.Store(certificates)
+	}
+	s.tell(ofCertificates, err)
+	ctx, cancel := context.WithTimeout(ctx, loadTimeout)
+	defer cancel()
+	text, errText := s.config.Document.Load(ctx)
+	switch {
+	case errText != nil:
+		s.read = nil
+	case all || s.read == nil || !bytes.Equal(text, *s.read):
+		s.read = &text
+		errText = s.apply(ctx, text)
+	default:
+		errText = s.faultOf(ofDocument)
+	}
+	s.tell(ofDocument, errText)
+	return errors.Join(err, errText)
+}
+
+// apply makes a document the one in force.
+func (s *Server) apply(ctx context.Context, text []byte) error {
+	d, err := parse(text)
+	if err != nil {
+		return err
+	}
+	s.text.Store(&text)
+	if err := s.book.Reload(ctx); err != nil {
+		return err
+	}
+	s.enact(text, d)
+	return nil
+}
+
+// enact makes a configuration of a document whose limits the book has.
+func (s *Server) enact(text []byte, d *document) {
+	c := &configuration{document: d, view: s.book.View(), charges: make(map[*routeCharge]int)}
+	sum := sha256.Sum256(text)
+	c.version = hex.EncodeToString(sum[:6])
+	var names []string
+	for _, t := range d.routes {
+		c.uses.host = c.uses.host || len(t.hosts) > 0
+		c.uses.method = c.uses.method || len(t.methods) > 0
+		c.uses.path = c.uses.path || t.path != nil
+		for _, charge := range t.charges {
+			c.charges[charge] = len(names)
+			names = append(names, charge.limit)
+		}
+	}
+	c.watch = keywatch.New("headgated", s.log, names, false)
+	before := s.current.Swap(c)
+	s.metrics.applied(c.version)
+	if before == nil || before.version != c.version {
+		s.log.Info("headgated: the document applies", slog.String("version", c.version), slog.Int("routes", len(d.routes)))
+	}
+}
+
+// tell counts what became of something that was read, and logs it if it is news.
+func (s *Server) tell(what int, err error) {
+	s.mu.Lock()
+	before := s.faults[what]
+	s.faults[what] = err
+	s.mu.Unlock()
+	news := err != nil && (before == nil || before.Error() != err.Error())
+	s.metrics.reloaded(whats[what], err != nil, news)
+	switch {
+	case news:
+		s.log.Error("headgated: what was read does not apply: the one before stays in force", slog.String("what", whats[what]), slog.String("error", err.Error()))
+	case err == nil && before != nil:
+		s.log.Info("headgated: what was read applies again", slog.String("what", whats[what]))
+	}
+}
+
+func (s *Server) faultOf(what int) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.faults[what]
+}
+
+// Addrs are where the doors of a server listen. A door that is not there is empty.
+type Addrs struct{ GRPC, HTTP, Admin string }
+
+// String returns the addresses as the command prints them.
+func (a Addrs) String() string {
+	or := func(addr string) string {
+		if addr == "" {
+			return "-"
+		}
+		return addr
+	}
+	return fmt.Sprintf("grpc=%s http=%s admin=%s", or(a.GRPC), or(a.HTTP), or(a.Admin))
+}
+
+// A door is where requests come in.
+type door struct {
+	listener net.Listener
+	server   *http.Server
+	tls      bool
+}
+
+// Listen opens the doors, and is called once, before [Server.Serve]. From then on the kernel accepts
+// connections.
+func (s *Server) Listen() (Addrs, error) {
+	var all Addrs
+	for _, d := range []struct {
+		name, addr string
+		handler    http.Handler
+		into       *string
+		tls        func(*certificates) *tls.Config
+	}{
+		{"http", s.config.HTTP, s.HTTP(), &all.HTTP, func(c *certificates) *tls.Config { return c.door }},
+		{"admin", s.config.Admin, s.Admin(), &all.Admin, func(c *certificates) *tls.Config { return c.admin }},
+	} {
+		if d.addr == "" {
+			continue
+		}
+		listener, text, err := s.config.listen(d.addr)
+		if err != nil {
+			for _, open := range s.doors {
+				_ = open.listener.Close()
+			}
+			s.doors = nil
+			return Addrs{}, fmt.Errorf("headgated: %s: %w", d.name, err)
+		}
+		*d.into = text
+		server := newHTTPServer(d.handler, s.log)
+		server.TLSConfig = &tls.Config{
+			MinVersion:         tls.VersionTLS12,
+			NextProtos:         []string{"h2", "http/1.1"},
+			GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return d.tls(s.certificates.Load()), nil },
+		}
+		_, unix := cutUnix(d.addr)
+		s.doors = append(s.doors, door{listener, server, s.config.TLS.Cert != "" && !unix})
+	}
+	return all, nil
+}
+
+// The bounds of a connection. The idle time is longer than proxies keep connections open.
+const (
+	headTimeout = 5 * time.Second
+	bodyTimeout = 10 * time.Second
+	idleTimeout = 2 * time.Minute
+	maxHead     = 64 << 10
+)
+
+func newHTTPServer(h http.Handler, log *slog.Logger) *http.Server {
+	return &http.Server{
+		Handler: h, ReadHeaderTimeout: headTimeout, ReadTimeout: bodyTimeout, WriteTimeout: bodyTimeout, IdleTimeout: idleTimeout,
+		MaxHeaderBytes: maxHead, ErrorLog: slog.NewLogLogger(quiet{log.Handler()}, slog.LevelDebug),
+	}
+}
+
+// A quiet handler drops what package http tells of connections: clients can cause it as often as they
+// like. What it tells of panics stays.
+type quiet struct{ slog.Handler }
+
+// Handle implements [slog.Handler].
+func (q quiet) Handle(ctx context.Context, r slog.Record) error {
+	if !strings.HasPrefix(r.Message, "http: panic") {
+		return nil
+	}
+	r.Level = slog.LevelError
+	return q.Handler.Handle(ctx, r)
+}
+
+// Enabled implements [slog.Handler].
+func (q quiet) Enabled(context.Context, slog.Level) bool { return true }
+
+// Serve answers requests until the context ends, and reads the document and certificates again when they
+// have changed. Then it takes no more connections, waits for the requests that have begun, for
+// [Config].Drain at most, and closes the server. The admin door is the last to close.
+func (s *Server) Serve(ctx context.Context) error {
+	defer s.Close()
+	failed := make(chan error, len(s.doors))
+	for _, d := range s.doors {
+		go func() {
+			if d.tls {
+				failed <- d.server.ServeTLS(d.listener, "", "")
+			} else {
+				failed <- d.server.Serve(d.listener)
+			}
+		}()
+	}
+	ticker := time.NewTicker(every)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ticker.C:
+			_ = s.reload(ctx, false) // it was told
+		case err := <-failed:
+			return fmt.Errorf("headgated: %w", err)
+		case <-ctx.Done():
+			return s.drain(context.WithoutCancel(ctx))
+		}
+	}
+}
+
+// drain ends the doors, one after the other.
+func (s *Server) drain(ctx context.Context) error {
+	s.draining.Store(true)
+	ctx, cancel := context.WithTimeout(ctx, s.config.Drain)
+	defer cancel()
+	var errs []error
+	for _, d := range s.doors {
+		if err := d.server.Shutdown(ctx); err != nil {
+			errs = append(errs, fmt.Errorf("headgated: some requests were cut off: %w", err), d.server.Close())
+		}
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,67 @@
+package headgated
+
+import (
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/core/lease"
+	"github.com/headgate/headgate/core/memstore"
+	"github.com/headgate/headgate/core/redisstore"
+	"github.com/headgate/headgate/core/stats"
+	"github.com/headgate/headgate/limits"
+)
+
+// openStore returns the store of a configuration with its defaults, and what closes it, or nil. Nothing
+// is sent to Redis. seen is nil if nothing is to be counted.
+func (c *Config) openStore(seen *stats.Stats) (core.Store, io.Closer, error) {
+	var observer *core.Observer
+	if seen != nil {
+		observer = seen.Observer()
+	}
+	if c.Redis == "" {
+		memory := memstore.New(memstore.Config{Observer: observer})
+		if seen != nil {
+			seen.AddMemory("limits", memory)
+		}
+		return memory, nil, nil
+	}
+	shared, err := redisstore.OpenURL(c.Redis, redisstore.Config{
+		Prefix: c.RedisPrefix, Secret: c.Secret, Timeout: c.Timeout, Failure: c.Failure, Servers: c.Servers, Observer: observer,
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	if c.Lease == 0 {
+		return shared, shared.Client(), nil
+	}
+	leased, err := lease.New(shared, lease.Config{For: c.Lease})
+	if err != nil {
+		return nil, nil, errors.Join(err, shared.Client().Close())
+	}
+	return leased, shared.Client(), nil
+}
+
+// Check returns all that is wrong with the text of a document, for servers with that configuration, as
+// [limits.Faults]. It asks no Redis and reads no file. Another error is one of the configuration, whose
+// Document is not used.
+func Check(text []byte, c Config) error {
+	c.Document = limits.Bytes(text)
+	c, err := withDefaults(c)
+	if err != nil {
+		return err
+	}
+	d, err := parse(text)
+	if err != nil {
+		return err
+	}
+	store, closer, err := c.openStore(nil)
+	if err != nil {
+		return fmt.Errorf("headgated: %w", err)
+	}
+	if closer != nil {
+		defer closer.Close() //nolint:errcheck // it was not used
+	}
+	return d.limits.Check(limits.Program{NoSlots: true, NoSecret: len(c.Secret) == 0}, store, nil)
+}
