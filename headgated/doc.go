@@ -1,7 +1,7 @@
 // Package headgated is the limits of this library as a service: for programs in any language, and for
-// proxies that ask before they let a request through. Its command runs on its own:
+// proxies that ask before they let a request through. Its command runs on its own, in a checkout:
 //
-//	go run github.com/headgate/headgate/headgated/cmd/headgated -config example.yaml
+//	go run ./cmd/headgated -config example.yaml
 //
 // A program that embeds it makes a [Server]:
 //
@@ -79,5 +79,5 @@
 // another peer sends is not read: then the request is about itself. /v1/auth?deny=403 refuses with 403
 // and X-Headgate-Status: 429, for nginx.
 //
-// The page headgated/OPERATING.md has the lines for nginx, Caddy, HAProxy and Traefik.
+// The page docs/headgated.md has the lines for nginx, Caddy, HAProxy and Traefik.
 package headgated

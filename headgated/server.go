@@ -48,6 +48,9 @@ type Server struct {
 	doors []door // once Listen was called
 }
 
+// Format implements [fmt.Formatter]: it prints nothing of what the server has, which has secrets.
+func (*Server) Format(state fmt.State, _ rune) { _, _ = io.WriteString(state, "headgated.Server") }
+
 // What is read again while the server runs.
 const (
 	ofDocument = iota

@@ -25,6 +25,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/headgate/headgate/core/redisstore"
 	"github.com/headgate/headgate/headgated"
 	"github.com/headgate/headgate/limits"
 )
@@ -444,5 +445,47 @@ func wait(t testing.TB, what string, is func() bool) {
 			t.Fatalf("not within 30 s: %s", what)
 		}
 		<-time.After(5 * time.Millisecond)
+	}
+}
+
+// No log, no metric and no page has a key or a secret, whatever happens.
+func TestNothingIsTold(t *testing.T) {
+	l, p := &log{}, newPage(proxied)
+	s := open(t, headgated.Config{
+		Document: p, Logger: slog.New(slog.NewTextHandler(l, &slog.HandlerOptions{Level: slog.LevelDebug})), HTTP: "127.0.0.1:0",
+		Redis: "redis://geheim:geheim@127.0.0.1:1", Secret: []byte(strings.Repeat("geheim", 6)), Failure: redisstore.FailClosed, Timeout: time.Millisecond,
+	})
+	addrs, stop := serve(t, s)
+	for range 20 {
+		post(t, s.HTTP(), "/v1/charge", `{"charges": [{"limit": "api", "key": "geheim"}]}`)
+		ask(s, proxy, "GET", "other.example.com", "/geheim", "X-Api-Key", "geheim")
+		ask(s, proxy, "GET", "other.example.com", "/geheim")
+		ask(s, proxy, "POST", "api.example.com", "/v1/geheim/chat", "Authorization", "Bearer geheim and more")
+		ask(s, someone, "POST", "api.example.com", "/v1/geheim/chat")
+	}
+	for _, broken := range []string{proxied + "geheim: 1", strings.Replace(proxied, "path: /healthz", "path: geheim", 1), "limits: {api: {plans: {all: geheim 1}}}"} {
+		p.text.Store(broken)
+		if err := s.Reload(t.Context()); err == nil || strings.Contains(err.Error(), "geheim") {
+			t.Error(err)
+		}
+	}
+	conn, err := net.Dial("tcp", addrs.HTTP)
+	must(t, err)
+	fmt.Fprintf(conn, "geheim\r\n\r\n")
+	_, _ = io.Copy(io.Discard, conn)
+	texts := []string{metric(t, s, ""), fmt.Sprintf("%v %+v %s", s, s, s)}
+	for _, path := range []string{"/debug/headgate/", "/debug/headgate/json"} {
+		w := httptest.NewRecorder()
+		s.Admin().ServeHTTP(w, httptest.NewRequest("GET", path, nil))
+		texts = append(texts, w.Body.String())
+	}
+	must(t, stop())
+	for _, text := range append(texts, l.String()) {
+		if strings.Contains(text, "geheim") {
+			t.Error(text)
+		}
+	}
+	if !strings.Contains(l.String(), "requests are refused without a decision") {
+		t.Error(l)
 	}
 }
