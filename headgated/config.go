@@ -43,6 +43,10 @@ type Config struct {
 	// same. Empty means none.
 	Secret []byte `json:"-"`
 
+	// LimitsKey, if not empty, is the key of the document of limits in Redis that the command headgate push
+	// writes: see package redisdoc. Then Document has no limits. Without Redis, the server does not start.
+	LimitsKey string
+
 	// Timeout bounds a decision by Redis. 0 means 15 ms. Failure says who decides when it has passed, or
 	// Redis is away, and Servers how many servers share the limits then: see redisstore.Config.
 	Timeout time.Duration
@@ -107,6 +111,9 @@ func withDefaults(c Config) (Config, error) {
 	}
 	if c.Document == nil {
 		fault("there is no document: set Config.Document, or -config")
+	}
+	if c.LimitsKey != "" && c.Redis == "" {
+		fault("limits in Redis need a Redis")
 	}
 	if c.Drain < 0 {
 		fault("a drain of %v is negative", c.Drain)

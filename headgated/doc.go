@@ -51,7 +51,8 @@
 // set that header, or clients choose their plan.
 //
 // The document is read again when it changes, and applies as a whole or not at all. Replace the file by
-// renaming another over it. Counts, remembered refusals and leases of limits that did not change stay.
+// renaming another over it. With [Config].LimitsKey, the limits are in Redis instead, where the command
+// headgate push writes them. Counts, remembered refusals and leases of limits that did not change stay.
 //
 // # For programs
 //

@@ -72,8 +72,9 @@ func onlyLimits(n limits.Node) limits.Node {
 	return only
 }
 
-// parse returns the document of a text. The error is limits.Faults, with all that is wrong.
-func parse(text []byte) (*document, error) {
+// parse returns the document of a text. The error is limits.Faults, with all that is wrong. If the limits
+// are elsewhere, the document has none, and what routes name is not looked for.
+func parse(text []byte, elsewhere bool) (*document, error) {
 	var root limits.Node
 	of, err := limits.Parse(text, func(text []byte) (limits.Node, error) {
 		var err error
@@ -86,10 +87,13 @@ func parse(text []byte) (*document, error) {
 	r := &reader{}
 	fields := r.fields(&root, "", wordLimits, wordTrusted, wordRoutes)
 	var faults limits.Faults
-	switch {
-	case fields[wordLimits] == nil && root.Kind == limits.Map:
+	switch v := fields[wordLimits]; {
+	case elsewhere && v != nil:
+		r.fault(v, wordLimits, "the limits are those in Redis: remove these")
+	case elsewhere:
+	case v == nil && root.Kind == limits.Map:
 		r.fault(&root, "", "the document has no %s", wordLimits)
-	case root.Kind == limits.Map && errors.As(err, &faults):
+	case v != nil && errors.As(err, &faults):
 		r.faults = append(r.faults, faults...)
 	}
 	d := &document{limits: of}
@@ -98,13 +102,31 @@ func parse(text []byte) (*document, error) {
 		return nil, err
 	}
 	r.items(fields[wordRoutes], wordRoutes, func(n *limits.Node, path string) {
-		d.routes = append(d.routes, r.route(n, path, networks, of))
+		d.routes = append(d.routes, r.route(n, path, networks))
 	})
+	if of != nil && !elsewhere {
+		r.faults = append(r.faults, d.missing(of)...)
+	}
 	if len(r.faults) > 0 {
 		slices.SortStableFunc(r.faults, func(a, b *limits.Fault) int { return cmp.Or(a.Line-b.Line, a.Column-b.Column) })
 		return nil, r.faults
 	}
 	return d, nil
+}
+
+// missing returns a fault for each limit that a route names and that is not among these.
+func (d *document) missing(of *limits.Document) (faults limits.Faults) {
+	names := of.Limits()
+	for _, t := range d.routes {
+		for _, c := range t.charges {
+			if c.limit != "" && !slices.Contains(names, c.limit) {
+				at := c.place
+				at.Err = errors.New("there is no such limit among the " + wordLimits)
+				faults = append(faults, &at)
+			}
+		}
+	}
+	return faults
 }
 
 // A reader collects what is wrong.
@@ -197,8 +219,7 @@ func (r *reader) trusted(n *limits.Node) []string {
 	return networks
 }
 
-// route reads a route. The document is nil if the limits are at fault.
-func (r *reader) route(n *limits.Node, path string, trusted []string, d *limits.Document) *route {
+func (r *reader) route(n *limits.Node, path string, trusted []string) *route {
 	to := &route{name: path, line: n.Line}
 	fields := r.fields(n, path, wordHost, wordMethod, wordPath, wordCharge)
 	for _, host := range r.texts(fields[wordHost], path+"."+wordHost, validHost) {
@@ -217,7 +238,7 @@ func (r *reader) route(n *limits.Node, path string, trusted []string, d *limits.
 		r.fault(n, path, "it has no %s: write [] for a route without limits", wordCharge)
 	}
 	r.items(fields[wordCharge], path+"."+wordCharge, func(n *limits.Node, path string) {
-		to.charges = append(to.charges, r.charge(n, path, to, trusted, d))
+		to.charges = append(to.charges, r.charge(n, path, to, trusted))
 	})
 	if len(to.charges) > maxTogether {
 		r.fault(fields[wordCharge], path+"."+wordCharge, "there are %d charges, more than %d", len(to.charges), maxTogether)
@@ -225,7 +246,7 @@ func (r *reader) route(n *limits.Node, path string, trusted []string, d *limits.
 	return to
 }
 
-func (r *reader) charge(n *limits.Node, path string, of *route, trusted []string, d *limits.Document) *routeCharge {
+func (r *reader) charge(n *limits.Node, path string, of *route, trusted []string) *routeCharge {
 	c := &routeCharge{units: 1}
 	fields := r.fields(n, path, wordLimit, wordKey, wordUnits, wordPlan)
 	for _, required := range []string{wordLimit, wordKey} {
@@ -235,10 +256,7 @@ func (r *reader) charge(n *limits.Node, path string, of *route, trusted []string
 	}
 	if v := fields[wordLimit]; v != nil {
 		if name, ok := r.text(v, path+"."+wordLimit); ok {
-			c.limit = name
-			if d != nil && !slices.Contains(d.Limits(), name) {
-				r.fault(v, path+"."+wordLimit, "there is no such limit among the %s", wordLimits)
-			}
+			c.limit, c.place = name, limits.Fault{Line: v.Line, Column: v.Column, Path: path + "." + wordLimit}
 		}
 	}
 	if v := fields[wordKey]; v != nil {

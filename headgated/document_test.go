@@ -31,7 +31,7 @@ func TestParse(t *testing.T) {
 		"only limits":      `limits: {api: {plans: {free: sliding-log 2/minute}}}`,
 		"one for a list":   "limits: {api: {plans: {free: sliding-log 2/minute}}}\nroutes: [{host: [a, b], method: GET, path: /, charge: [{limit: api, key: method}]}]",
 	} {
-		if _, err := parse([]byte(text)); err != nil {
+		if _, err := parse([]byte(text), false); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -104,7 +104,7 @@ func TestFaults(t *testing.T) {
 			line = strings.Count(before, "\n") + 1
 			column = len(before) - strings.LastIndex(before, "\n")
 		}
-		_, err := parse([]byte(text))
+		_, err := parse([]byte(text), false)
 		var faults limits.Faults
 		if !errors.As(err, &faults) {
 			t.Errorf("%q: %v", text, err)

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/headgate/headgate/keyfuncs"
+	"github.com/headgate/headgate/limits"
 )
 
 // maxTogether is how many charges core takes in one call.
@@ -28,7 +29,8 @@ type route struct {
 // A routeCharge is one charge of a route.
 type routeCharge struct {
 	limit string
-	parts []string // of the key, as they are written
+	place limits.Fault // where it is named
+	parts []string     // of the key, as they are written
 	key   keyfuncs.Func
 	units int64
 	plan  string // the header that has the plan; empty: none

@@ -1,11 +1,8 @@
 package headgated
 
 import (
-	"bytes"
 	"context"
-	"crypto/sha256"
 	"crypto/tls"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -17,10 +14,12 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/core/stats"
-	"github.com/headgate/headgate/internal/keywatch"
 	"github.com/headgate/headgate/limits"
+	"github.com/headgate/headgate/limits/redisdoc"
 )
 
 // A Server is the service. Make one with [New]. It is safe for concurrent use.
@@ -30,7 +29,7 @@ type Server struct {
 	stats   *stats.Stats
 	metrics *metrics
 	store   core.Store
-	closer  io.Closer // of the store; nil: there is nothing to close
+	client  redis.UniversalClient // nil: the counts are in memory
 	book    *limits.Book
 
 	current      atomic.Pointer[configuration]
@@ -39,8 +38,8 @@ type Server struct {
 	forged       atomic.Bool // a peer that is not trusted has sent X-Forwarded-*, which was logged
 
 	loading sync.Mutex
-	text    atomic.Pointer[[]byte] // that the book gets
-	read    *[]byte                // that was read last; nil: none
+	feed    feed   // of the book
+	read    *texts // that were read last; nil: none
 
 	mu     sync.Mutex
 	faults [reloaded]error // why what was read last does not apply
@@ -50,26 +49,6 @@ type Server struct {
 
 // Format implements [fmt.Formatter]: it prints nothing of what the server has, which has secrets.
 func (*Server) Format(state fmt.State, _ rune) { _, _ = io.WriteString(state, "headgated.Server") }
-
-// What is read again while the server runs.
-const (
-	ofDocument = iota
-	ofCertificates
-	reloaded
-)
-
-var whats = [reloaded]string{"document", "certificates"} //nolint:gochecknoglobals // never assigned
-
-// A configuration is what a document says, as of one moment. It does not change.
-type configuration struct {
-	*document
-
-	version string
-	view    limits.View
-	watch   *keywatch.Watch
-	charges map[*routeCharge]int // their indexes in watch
-	uses    struct{ host, method, path bool }
-}
 
 // New returns a server with the limits of its document. It does not listen yet. The error is of the
 // configuration, or limits.Faults with all that is wrong with the document, or of a file. A Redis that is
@@ -83,8 +62,13 @@ func New(c Config) (*Server, error) {
 	if s.stats, err = stats.New(stats.Config{Logger: c.Logger, Secret: c.Secret}); err != nil {
 		return nil, fmt.Errorf("headgated: %w", err)
 	}
-	if s.store, s.closer, err = c.openStore(s.stats); err != nil {
+	if s.store, s.client, err = c.openStore(s.stats); err != nil {
 		return nil, fmt.Errorf("headgated: %w", err)
+	}
+	if c.LimitsKey != "" {
+		if s.feed.shared, err = redisdoc.New(s.client, redisdoc.Config{Key: c.LimitsKey}); err != nil {
+			return nil, errors.Join(err, s.client.Close())
+		}
 	}
 	s.config.Secret, s.config.Redis = nil, "" // they are where printing does not show them
 	s.metrics = newMetrics(s.stats)
@@ -98,49 +82,6 @@ func New(c Config) (*Server, error) {
 	return s, nil
 }
 
-// begin reads everything for the first time.
-func (s *Server) begin(secret []byte) error {
-	certificates, err := s.config.TLS.load(nil)
-	if err != nil {
-		return err
-	}
-	s.certificates.Store(certificates)
-	ctx, cancel := context.WithTimeout(context.Background(), loadTimeout)
-	defer cancel()
-	text, err := s.config.Document.Load(ctx)
-	if err != nil {
-		return fmt.Errorf("headgated: %w", err)
-	}
-	d, err := parse(text)
-	if err != nil {
-		return err
-	}
-	s.read = &text
-	s.text.Store(&text)
-	source := limits.SourceFunc(func(context.Context) ([]byte, error) { return *s.text.Load(), nil })
-	s.book, err = limits.Open(ctx, s.store, nil, source, limits.Config{
-		Decode: decodeLimits, Secret: secret, Every: never, Accept: s.accept, // it is asked by Reload only
-	})
-	if err != nil {
-		return err
-	}
-	s.enact(text, d)
-	return nil
-}
-
-const (
-	loadTimeout = 5 * time.Second
-	never       = 10_000 * time.Hour
-)
-
-// accept takes each document that is valid, and tells what it costs.
-func (s *Server) accept(d limits.Diff) error {
-	for _, change := range d.Lost() {
-		s.log.Warn("headgated: what was used of a limit does not count any more", slog.String("limit", change.Limit), slog.String("change", change.What))
-	}
-	return nil
-}
-
 // Close gives up what the server has. One that serves is ended by the context of [Server.Serve] instead.
 func (s *Server) Close() {
 	for _, d := range s.doors {
@@ -149,98 +90,9 @@ func (s *Server) Close() {
 	if s.book != nil {
 		s.book.Close()
 	}
-	if s.closer != nil {
-		_ = s.closer.Close()
+	if s.client != nil {
+		_ = s.client.Close()
 	}
-}
-
-// Reload reads the certificates and the document again, and returns why one of them does not apply. Then
-// everything stays as it was. Otherwise what has changed applies to the requests that come from now on.
-// Counts, remembered refusals and leases of limits that did not change stay.
-func (s *Server) Reload(ctx context.Context) error { return s.reload(ctx, true) }
-
-// reload is Reload of what has changed, or of all.
-func (s *Server) reload(ctx context.Context, all bool) error {
-	s.loading.Lock()
-	defer s.loading.Unlock()
-	certificates, err := s.config.TLS.load(s.certificates.Load())
-	if err == nil {
-		s.certificates.Store(certificates)
-	}
-	s.tell(ofCertificates, err)
-	ctx, cancel := context.WithTimeout(ctx, loadTimeout)
-	defer cancel()
-	text, errText := s.config.Document.Load(ctx)
-	switch {
-	case errText != nil:
-		s.read = nil
-	case all || s.read == nil || !bytes.Equal(text, *s.read):
-		s.read = &text
-		errText = s.apply(ctx, text)
-	default:
-		errText = s.faultOf(ofDocument)
-	}
-	s.tell(ofDocument, errText)
-	return errors.Join(err, errText)
-}
-
-// apply makes a document the one in force.
-func (s *Server) apply(ctx context.Context, text []byte) error {
-	d, err := parse(text)
-	if err != nil {
-		return err
-	}
-	s.text.Store(&text)
-	if err := s.book.Reload(ctx); err != nil {
-		return err
-	}
-	s.enact(text, d)
-	return nil
-}
-
-// enact makes a configuration of a document whose limits the book has.
-func (s *Server) enact(text []byte, d *document) {
-	c := &configuration{document: d, view: s.book.View(), charges: make(map[*routeCharge]int)}
-	sum := sha256.Sum256(text)
-	c.version = hex.EncodeToString(sum[:6])
-	var names []string
-	for _, t := range d.routes {
-		c.uses.host = c.uses.host || len(t.hosts) > 0
-		c.uses.method = c.uses.method || len(t.methods) > 0
-		c.uses.path = c.uses.path || t.path != nil
-		for _, charge := range t.charges {
-			c.charges[charge] = len(names)
-			names = append(names, charge.limit)
-		}
-	}
-	c.watch = keywatch.New("headgated", s.log, names, false)
-	before := s.current.Swap(c)
-	s.metrics.applied(c.version)
-	if before == nil || before.version != c.version {
-		s.log.Info("headgated: the document applies", slog.String("version", c.version), slog.Int("routes", len(d.routes)))
-	}
-}
-
-// tell counts what became of something that was read, and logs it if it is news.
-func (s *Server) tell(what int, err error) {
-	s.mu.Lock()
-	before := s.faults[what]
-	s.faults[what] = err
-	s.mu.Unlock()
-	news := err != nil && (before == nil || before.Error() != err.Error())
-	s.metrics.reloaded(whats[what], err != nil, news)
-	switch {
-	case news:
-		s.log.Error("headgated: what was read does not apply: the one before stays in force", slog.String("what", whats[what]), slog.String("error", err.Error()))
-	case err == nil && before != nil:
-		s.log.Info("headgated: what was read applies again", slog.String("what", whats[what]))
-	}
-}
-
-func (s *Server) faultOf(what int) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.faults[what]
 }
 
 // Addrs are where the doors of a server listen. A door that is not there is empty.

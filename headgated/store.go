@@ -3,7 +3,8 @@ package headgated
 import (
 	"errors"
 	"fmt"
-	"io"
+
+	"github.com/redis/go-redis/v9"
 
 	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/core/lease"
@@ -13,9 +14,9 @@ import (
 	"github.com/headgate/headgate/limits"
 )
 
-// openStore returns the store of a configuration with its defaults, and what closes it, or nil. Nothing
-// is sent to Redis. seen is nil if nothing is to be counted.
-func (c *Config) openStore(seen *stats.Stats) (core.Store, io.Closer, error) {
+// openStore returns the store of a configuration with its defaults, and the client of its Redis, or nil.
+// Nothing is sent there. seen is nil if nothing is to be counted.
+func (c *Config) openStore(seen *stats.Stats) (core.Store, redis.UniversalClient, error) {
 	var observer *core.Observer
 	if seen != nil {
 		observer = seen.Observer()
@@ -44,7 +45,7 @@ func (c *Config) openStore(seen *stats.Stats) (core.Store, io.Closer, error) {
 }
 
 // Check returns all that is wrong with the text of a document, for servers with that configuration, as
-// [limits.Faults]. It asks no Redis and reads no file. Another error is one of the configuration, whose
+// [limits.Faults]. It asks no Redis, so it knows no limits that are there, and reads no file. Another error is one of the configuration, whose
 // Document is not used.
 func Check(text []byte, c Config) error {
 	c.Document = limits.Bytes(text)
@@ -52,16 +53,19 @@ func Check(text []byte, c Config) error {
 	if err != nil {
 		return err
 	}
-	d, err := parse(text)
+	d, err := parse(text, c.LimitsKey != "")
 	if err != nil {
 		return err
 	}
-	store, closer, err := c.openStore(nil)
+	store, client, err := c.openStore(nil)
 	if err != nil {
 		return fmt.Errorf("headgated: %w", err)
 	}
-	if closer != nil {
-		defer closer.Close() //nolint:errcheck // it was not used
+	if client != nil {
+		defer client.Close() //nolint:errcheck // it was not used
+	}
+	if c.LimitsKey != "" {
+		return nil
 	}
 	return d.limits.Check(limits.Program{NoSlots: true, NoSecret: len(c.Secret) == 0}, store, nil)
 }

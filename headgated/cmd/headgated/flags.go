@@ -27,6 +27,7 @@ type options struct {
 	names             string // of clients
 	insecure          bool
 	redis, prefix     string
+	limitsKey         string
 	secretFile, from  string
 	timeout           time.Duration
 	servers           int
@@ -46,6 +47,7 @@ func (o *options) define() {
 	f.BoolVar(&o.insecure, "insecure", false, "listen beyond the loopback interface without TLS")
 	f.StringVar(&o.redis, "redis", "", "the `URL` of Redis, such as redis://user:password@host:6379/0; empty: the memory of this process")
 	f.StringVar(&o.prefix, "redis-prefix", "", "begins the names of all keys in Redis; empty: headgate")
+	f.StringVar(&o.limitsKey, "limits-redis", "", "the `key` of the limits in Redis, which headgate push writes; empty: they are in the file")
 	f.StringVar(&o.secretFile, "secret-file", "", "the `file` of a secret of 32 bytes or more, under which keys are hidden")
 	f.DurationVar(&o.timeout, "timeout", 15*time.Millisecond, "how long Redis may take for a decision")
 	f.StringVar(&o.failure, "failure", "local", "who decides without Redis: `local`, open or closed")
@@ -92,7 +94,7 @@ func (o *options) withoutValue(err error) error {
 // config returns the configuration that the options are.
 func (o *options) config() (headgated.Config, error) {
 	c := headgated.Config{
-		HTTP: o.http, Admin: o.admin, TLS: o.tls, Insecure: o.insecure, Redis: o.redis, RedisPrefix: o.prefix,
+		HTTP: o.http, Admin: o.admin, TLS: o.tls, Insecure: o.insecure, Redis: o.redis, RedisPrefix: o.prefix, LimitsKey: o.limitsKey,
 		Timeout: o.timeout, Servers: o.servers, Lease: o.lease, Drain: o.drain,
 	}
 	mode, err := strconv.ParseUint(o.mode, 8, 9)

@@ -127,7 +127,7 @@ func TestHelp(t *testing.T) {
 	if code != 0 || out != "" || strings.Contains(faults, "geheim") {
 		t.Errorf("%d %q %s", code, out, faults)
 	}
-	for name := range strings.FieldsSeq("config http admin socket-mode tls-cert tls-key tls-client-ca tls-client-san insecure redis redis-prefix secret-file timeout failure servers lease drain") {
+	for name := range strings.FieldsSeq("config http admin socket-mode tls-cert tls-key tls-client-ca tls-client-san insecure redis redis-prefix limits-redis secret-file timeout failure servers lease drain") {
 		if !strings.Contains(faults, "\n  -"+name) {
 			t.Errorf("-%s is missing", name)
 		}
