@@ -1,0 +1,115 @@
+package headgated
+
+import (
+	"encoding/json"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/headgate/headgate/limits"
+)
+
+// Whatever a program sends gets an answer in JSON: an error that says why, or what it asked for, which has been
+// understood as package json does.
+func FuzzProgram(f *testing.F) {
+	for _, body := range []string{
+		"", "{", `{"charges": [{"limit": "api", "key": "anna", "units": 1, "plan": "gold"}]}`, `{"charges": [{"limit": "api", "key": "\ud83d\ude00"}, {"limit": "api", "key": "b", "units": 2}]}`,
+		`{"charges": [{"limit": "api", "key": "a", "units": 9007199254740993}]}`, `{"charges": [{"limit": "api", "key": "a", "key": "b"}]}`, "{\"charges\": [{\"limit\": \"api\", \"key\": \"\xff\"}]}",
+	} {
+		f.Add([]byte(body))
+	}
+	s, err := New(Config{Document: limits.Bytes([]byte(valid)), Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Cleanup(s.Close)
+	h := s.HTTP()
+	f.Fuzz(func(t *testing.T, body []byte) {
+		r := httptest.NewRequestWithContext(t.Context(), "POST", "/v1/charge", strings.NewReader(string(body)))
+		r.Header.Set("Content-Type", "application/json")
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, r)
+		var got struct {
+			Detail  string
+			Answers []struct{ Limiter string }
+		}
+		if err := json.Unmarshal(w.Body.Bytes(), &got); err != nil {
+			t.Fatalf("%v: %s", err, w.Body)
+		}
+		var asked struct{ Charges []struct{ Limit string } }
+		switch w.Code {
+		case 400, 404, 413:
+			if got.Detail == "" {
+				t.Errorf("%d without a detail", w.Code)
+			}
+		case 200, 429:
+			if err := json.Unmarshal(body, &asked); err != nil || len(asked.Charges) != len(got.Answers) {
+				t.Fatalf("%v: %s is about %d charges", err, w.Body, len(asked.Charges))
+			}
+			for i, c := range asked.Charges {
+				if got.Answers[i].Limiter != c.Limit {
+					t.Errorf("charge %d is of %q, not %q", i, got.Answers[i].Limiter, c.Limit)
+				}
+			}
+		default:
+			t.Errorf("%d %s", w.Code, w.Body)
+		}
+	})
+}
+
+// A path that http.ServeMux would route to a handler is charged by the route of the same pattern, in whatever
+// spelling; none makes the server panic.
+func FuzzPath(f *testing.F) {
+	for _, path := range []string{"/v1/a/chat", "/v1//a/./chat", "/v1/a%2fb/chat", "/v1/a/x/%2e%2e/chat", "/v1/%61/chat?x", "/v1/a/chat/", "*", "/%zz", "//v1/a/chat", "/v1/a;b/chat"} {
+		f.Add(path)
+	}
+	p, err := parsePattern("/v1/{tenant}/chat")
+	if err != nil {
+		f.Fatal(err)
+	}
+	routes := []*route{{path: p}}
+	mux := http.NewServeMux()
+	mux.HandleFunc("/v1/{tenant}/chat", func(w http.ResponseWriter, r *http.Request) { w.Header().Set("Tenant", r.PathValue("tenant")) })
+	f.Fuzz(func(t *testing.T, path string) {
+		u, err := url.ParseRequestURI(path)
+		if err != nil {
+			return
+		}
+		request := func() *http.Request {
+			r := &http.Request{Method: "GET", Host: "a", URL: u, RequestURI: path, Header: http.Header{}}
+			return r.WithContext(t.Context())
+		}
+		r, w := request(), httptest.NewRecorder()
+		mux.ServeHTTP(w, request())
+		to := first(routes, r)
+		if tenant := w.Header()["Tenant"]; tenant != nil && to == nil {
+			t.Errorf("%q is not charged, and the mux serves it to %q", path, tenant)
+		} else if to != nil && r.PathValue("tenant") == "" {
+			t.Errorf("%q has no tenant", path)
+		}
+	})
+}
+
+// What parses is read again alike, and no text makes the parser panic or a fault without a text.
+func FuzzDocument(f *testing.F) {
+	f.Add([]byte(valid))
+	f.Add([]byte(`{"limits": {"api": {"plans": {"free": "sliding-log 2/minute"}}}, "routes": [{"charge": [{"limit": "api", "key": "basic"}]}]}`))
+	f.Add([]byte("limits: {}\ntrusted: [10.0.0.0/33]\nroutes: [{path: /{a}/{a...}, charge: {}}]"))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		d, err := parse(text, false)
+		if (d == nil) != (err != nil) || err != nil && err.Error() == "" {
+			t.Fatalf("%v, %v", d, err)
+		}
+		if err != nil {
+			return
+		}
+		r := httptest.NewRequestWithContext(t.Context(), "POST", "http://api.example.com/v1/acme/chat", nil)
+		if to := first(d.routes, r); to != nil && !slices.Contains(d.routes, to) {
+			t.Error("a route of another document")
+		}
+	})
+}
