@@ -49,6 +49,7 @@ func (s *Server) auth(w http.ResponseWriter, r *http.Request) {
 	if t == nil {
 		s.metrics.unmatched.Inc()
 	}
+	w.Header().Set("Cache-Control", "no-store")
 	if t == nil || len(t.charges) == 0 {
 		w.WriteHeader(http.StatusOK)
 		return

@@ -62,6 +62,9 @@ func TestAuth(t *testing.T) {
 		}
 	}
 	about(200, `"api";r=1;t=`)
+	if h := ask(s, proxy, "GET", "x", "/healthz").Header(); h.Get("Cache-Control") != "no-store" || len(h) != 1 {
+		t.Error(h)
+	}
 	about(200, `"api";r=0;t=`)
 	about(429, `"api";r=0;t=`)
 	about(200, `"api";r=0;t=`, "X-Plan", "gold")

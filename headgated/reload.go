@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -222,7 +223,7 @@ func (s *Server) enact(read *texts, d *document) {
 		c.uses.path = c.uses.path || t.path != nil
 		for _, charge := range t.charges {
 			c.charges[charge] = len(names)
-			names = append(names, charge.limit)
+			names = append(names, strings.TrimSuffix(charge.place.Path, "."+wordLimit)+": "+charge.limit)
 		}
 	}
 	c.watch = keywatch.New("headgated", s.log, names, false)
