@@ -13,9 +13,9 @@ import (
 const simple = `
 limits:
   api: {default: free, plans: {free: sliding-log 2/hour, gold: sliding-log 5/hour}}
-  day: {plans: {day: fixed-window 100/day}}
+  day: {plans: {day: fixed-window 100/365d}}
   none: {plans: {none: blocked}}
-  trial: {plans: {all: fixed-window 10/day}, shadow: {shadow: fixed-window 1/day}}
+  trial: {plans: {all: fixed-window 10/365d}, shadow: {shadow: fixed-window 1/365d}}
 `
 
 // Several limits are charged all or none, and the numbers are those of the decision.

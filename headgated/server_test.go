@@ -126,7 +126,7 @@ func TestFileIsWatched(t *testing.T) {
 func TestReloadUnderLoad(t *testing.T) {
 	p := newPage("")
 	text := func(i int) string {
-		return fmt.Sprintf("limits: {api: {plans: {all: fixed-window %d/day}}}\nroutes: [{charge: [{limit: api, key: everyone}]}]", 1_000_000+i)
+		return fmt.Sprintf("limits: {api: {plans: {all: fixed-window %d/365d}}}\nroutes: [{charge: [{limit: api, key: everyone}]}]", 1_000_000+i)
 	}
 	p.text.Store(text(0))
 	s := open(t, headgated.Config{Document: p})

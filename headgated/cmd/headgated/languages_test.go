@@ -74,7 +74,7 @@ func TestLanguages(t *testing.T) {
 	} {
 		must(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
 	}
-	document := write(t, "limits:\n  api: {default: free, plans: {free: fixed-window 150/day, gold: fixed-window 900/day}}\n  all: {plans: {all: fixed-window 7/day}}\n")
+	document := write(t, "limits:\n  api: {default: free, plans: {free: fixed-window 150/day, gold: fixed-window 900/365d}}\n  all: {plans: {all: fixed-window 7/365d}}\n")
 	var services [2]*service
 	for i := range services {
 		services[i] = start(t, "-config", document, "-http", "127.0.0.1:0", "-redis", "redis://"+redis.Addr(), "-timeout", "10s", "-failure", "closed")
