@@ -12,6 +12,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 )
 
@@ -55,6 +56,9 @@ func (c *Config) listen(addr string) (l net.Listener, text string, err error) {
 	return l, l.Addr().String(), nil
 }
 
+// maxPath is the length of the longest path of a socket, on all systems.
+const maxPath = 103
+
 // listenUnix listens on a socket of that mode. A socket that is there and that nobody listens on is
 // replaced: by renaming, so that there is no instant without one, nor one with other permissions.
 func listenUnix(path string, mode fs.FileMode) (net.Listener, error) {
@@ -66,12 +70,18 @@ func listenUnix(path string, mode fs.FileMode) (net.Listener, error) {
 	case info.Mode().Type() != fs.ModeSocket:
 		return nil, fmt.Errorf("%s is there and is no socket", path)
 	default:
-		if c, err := (&net.Dialer{Timeout: time.Second}).Dial("unix", path); err == nil {
+		c, err := (&net.Dialer{Timeout: time.Second}).Dial("unix", path)
+		if err == nil {
 			_ = c.Close()
+		}
+		if !errors.Is(err, syscall.ECONNREFUSED) { // one that is busy has another error
 			return nil, fmt.Errorf("another process listens on %s", path)
 		}
 	}
 	fresh := fmt.Sprintf("%s.%d", path, os.Getpid())
+	if len(fresh) > maxPath {
+		return nil, fmt.Errorf("the path of a socket has at most %d bytes: %s", maxPath-len(fresh)+len(path), path)
+	}
 	_ = os.Remove(fresh) // of a process with our number
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: fresh, Net: "unix"})
 	if err != nil {

@@ -205,6 +205,11 @@ func TestUnixSocket(t *testing.T) {
 	if _, err := open(t, config).Listen(); err == nil || !strings.Contains(err.Error(), "is no socket") {
 		t.Errorf("a file: %v", err)
 	}
+	long := config
+	long.HTTP = "unix:" + filepath.Join(dir, strings.Repeat("a", 100))
+	if _, err := open(t, long).Listen(); err == nil || !strings.Contains(err.Error(), "the path of a socket has at most") {
+		t.Errorf("a long path: %v", err)
+	}
 	if text, err := os.ReadFile(path); string(text) != "precious" {
 		t.Errorf("%q %v", text, err)
 	}

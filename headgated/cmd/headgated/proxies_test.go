@@ -1,8 +1,10 @@
 package main
 
 import (
+	"bufio"
 	"encoding/json"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -147,6 +149,22 @@ func (w *world) behind(t *testing.T, port string) {
 	}
 	if response, _ := get("/forbidden"); response.StatusCode != 403 {
 		t.Errorf("forbidden: %d", response.StatusCode)
+	}
+	for _, raw := range []string{ // each is for www.example.com
+		"GET /limited/raw HTTP/1.1\r\nHost: www.example.com\r\nConnection: close\r\n\r\n",
+		"GET http://www.example.com/limited/raw HTTP/1.1\r\nHost: other\r\nConnection: close\r\n\r\n",
+		"GET /limited//./raw?a HTTP/1.1\r\nHost: WWW.example.com:80\r\nConnection: close\r\n\r\n",
+		"GET /limited/%72aw HTTP/1.1\r\nHost: www.example.com.\r\nConnection: close\r\n\r\n",
+	} {
+		conn, err := net.Dial("tcp", "127.0.0.1:"+port)
+		must(t, err)
+		_, err = io.WriteString(conn, raw)
+		must(t, err)
+		response, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		must(t, err)
+		if conn.Close(); response.StatusCode == 200 || response.StatusCode == 429 && !strings.Contains(response.Header.Get("RateLimit-Policy"), `"all"`) {
+			t.Errorf("%q: %d %v", raw, response.StatusCode, response.Header)
+		}
 	}
 	var codes []int
 	for _, forged := range []string{"192.0.2.1", "192.0.2.2", "192.0.2.3"} { // another address each time, if it were believed
