@@ -176,3 +176,22 @@ func TestServeFaults(t *testing.T) {
 		t.Errorf("%d %q %q", code, out, faults)
 	}
 }
+
+// The example is valid, and what the page says of it is what the command prints.
+func TestExample(t *testing.T) {
+	const example = "../../example.yaml"
+	if code, _, faults := command(t, nil, "check", example); code != 0 {
+		t.Fatal(faults)
+	}
+	page, err := os.ReadFile(filepath.Join(repository, "docs/headgated.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, block, _ := strings.Cut(string(page), "    $ headgated ")
+	line, block, _ := strings.Cut(block, "\n")
+	block, _, _ = strings.Cut(block, "\n\n")
+	want := strings.ReplaceAll(strings.TrimPrefix(block, "    "), "\n    ", "\n") + "\n"
+	if code, out, faults := command(t, nil, strings.Fields(strings.Replace(line, "example.yaml", example, 1))...); code != 0 || out != want {
+		t.Errorf("%d %s%s\nthe page has\n%s", code, out, faults, want)
+	}
+}
