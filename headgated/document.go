@@ -44,7 +44,7 @@ type document struct {
 // yamldoc must: a file that was cut off is known by what its routes miss, and is not read while it grows.
 func decode(text []byte) (limits.Node, error) {
 	if !bytes.HasPrefix(bytes.TrimSpace(text), []byte("{")) {
-		text = append(bytes.TrimRight(text, " \t\r\n"), "\n...\n"...)
+		text = slices.Concat(bytes.TrimRight(text, " \t\r\n"), []byte("\n...\n")) // a copy: the text is its source's
 	}
 	return yamldoc.Decode(text)
 }

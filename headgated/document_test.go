@@ -37,6 +37,16 @@ func TestParse(t *testing.T) {
 	}
 }
 
+// The text is its source's, which may return the same slice again: it stays as it is.
+func TestParseChangesNothing(t *testing.T) {
+	text := append(make([]byte, 0, 10_000), valid+"\n  \n\t\n\n\n"...)
+	whole := text[:cap(text)]
+	before := string(whole)
+	if _, err := parse(text, false); err != nil || string(whole) != before {
+		t.Errorf("%v, or the text has changed", err)
+	}
+}
+
 // Every fault has its place. The mark ^ stands before what is at fault, and is taken out.
 func TestFaults(t *testing.T) {
 	route := func(text string) string {
