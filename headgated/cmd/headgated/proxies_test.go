@@ -54,7 +54,7 @@ func TestNginx(t *testing.T) {
 		"fastcgi_temp_path c; uwsgi_temp_path d; scgi_temp_path e;\n" + lines + "}\n"
 	must(t, os.WriteFile(filepath.Join(dir, "nginx.conf"), []byte(conf), 0o600))
 	launch(t, dir, port, name, "-p", dir, "-e", "stderr", "-c", filepath.Join(dir, "nginx.conf"))
-	w.behind(t, port)
+	w.behind(t, port, http.StatusInternalServerError)
 }
 
 func TestCaddy(t *testing.T) {
@@ -64,7 +64,7 @@ func TestCaddy(t *testing.T) {
 		":80 {", ":"+port+" {", "application:8080", w.application)
 	must(t, os.WriteFile(filepath.Join(dir, "Caddyfile"), []byte("{\nadmin off\nauto_https off\n}\n"+lines), 0o600))
 	launch(t, dir, port, name, "run", "--config", "Caddyfile", "--adapter", "caddyfile")
-	w.behind(t, port)
+	w.behind(t, port, http.StatusBadGateway)
 }
 
 func TestHAProxy(t *testing.T) {
@@ -76,11 +76,11 @@ func TestHAProxy(t *testing.T) {
 		ask+"/run/headgated/http.sock", ask+w.sockets[0]+" if { rand(2) 0 }\n\t"+ask+w.sockets[1]+" if !{ var(txn.ratelimit) -m found }", "application:8080", w.application)
 	must(t, os.WriteFile(filepath.Join(dir, "haproxy.cfg"), []byte(lines), 0o600))
 	launch(t, dir, port, name, "-db", "-f", "haproxy.cfg")
-	w.behind(t, port)
+	w.behind(t, port, http.StatusServiceUnavailable)
 }
 
-// behind makes requests through a proxy.
-func (w *world) behind(t *testing.T, port string) {
+// behind makes requests through a proxy, which answers with a status of its own while no service does.
+func (w *world) behind(t *testing.T, port string, without int) {
 	t.Helper()
 	get := func(path string, fields ...string) (*http.Response, string) {
 		r, err := http.NewRequestWithContext(t.Context(), "GET", "http://127.0.0.1:"+port+path, nil)
@@ -173,6 +173,12 @@ func (w *world) behind(t *testing.T, port string) {
 	}
 	if len(codes) != 3 || codes[0] != 200 || codes[1] != 200 || codes[2] != 429 {
 		t.Errorf("with forged addresses: %v", codes)
+	}
+	for _, s := range w.services {
+		s.Kill()
+	}
+	if response, _ := get("/free"); response.StatusCode != without {
+		t.Errorf("without a service: %d, not %d", response.StatusCode, without)
 	}
 }
 
