@@ -152,7 +152,7 @@ func (c *configuration) verdict(r *http.Request, asks []ask) nethttp.Verdict {
 	charges, shadows, err := c.chargesOf(asks, false)
 	var d core.Decision
 	if err == nil {
-		d, err = decide(r.Context(), toCharge, charges, shadows)
+		d, _, err = decide(r.Context(), toCharge, charges, shadows)
 	}
 	if err != nil && r.Context().Err() == nil {
 		c.watch.Undecided(-1, http.StatusServiceUnavailable, err)

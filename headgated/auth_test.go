@@ -241,3 +241,23 @@ func TestUnixPeer(t *testing.T) {
 		}
 	}
 }
+
+// A route of 0 units checks, and what the application reports counts.
+func TestCheckBeforeReportAfter(t *testing.T) {
+	s := open(t, headgated.Config{Document: newPage(`
+limits: {tokens: {plans: {free: token-bucket 100/hour burst 100}}}
+trusted: [10.0.0.0/8]
+routes: [{charge: [{limit: tokens, key: "header:X-User", units: 0}]}]`)})
+	for range 3 {
+		if w := ask(s, proxy, "GET", "x", "/", "X-User", "anna"); w.Code != 200 || !strings.HasPrefix(w.Header().Get("RateLimit"), `"tokens";r=100`) {
+			t.Errorf("%d %v", w.Code, w.Header())
+		}
+	}
+	post(t, s.HTTP(), "/v1/report", `{"charges": [{"limit": "tokens", "key": "anna", "units": 150}]}`)
+	if w := ask(s, proxy, "GET", "x", "/", "X-User", "anna"); w.Code != 429 || w.Header().Get("Retry-After") == "" {
+		t.Errorf("%d %v", w.Code, w.Header())
+	}
+	if w := ask(s, proxy, "GET", "x", "/", "X-User", "ben"); w.Code != 200 {
+		t.Errorf("%d", w.Code)
+	}
+}

@@ -3,9 +3,9 @@ package headgated
 import (
 	"context"
 	"fmt"
-	"net/http"
 
 	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/internal/ontrial"
 )
 
 // An ask is a charge that a request asks for.
@@ -30,6 +30,7 @@ type verb int
 const (
 	toCharge verb = iota // all or none
 	toCheck              // nothing is charged
+	toReport             // all, whether they fit or not
 )
 
 // charges returns what is asked for by the limiters of a configuration, and beside it the charges of
@@ -53,15 +54,17 @@ func (c *configuration) chargesOf(asks []ask, strict bool) (charges, shadows []c
 	return charges, shadows, nil
 }
 
-// decide asks core.
-func decide(ctx context.Context, v verb, charges, shadows []core.Charge) (d core.Decision, err error) {
-	switch {
-	case v == toCheck && len(charges) > 1:
-		return d, &callError{http.StatusBadRequest, "a check has one charge"}
-	case v == toCheck:
-		d, err = charges[0].Limiter.PeekN(ctx, charges[0].Key, charges[0].N)
+// decide asks core. Uncovered is of a report: the units for which there was no room.
+func decide(ctx context.Context, v verb, charges, shadows []core.Charge) (d core.Decision, uncovered int64, err error) {
+	switch v {
+	case toCheck:
+		d, err = core.PeekAll(ctx, charges...)
+	case toReport:
+		if d, uncovered, err = core.ReportAll(ctx, charges...); err == nil && len(shadows) > 0 {
+			_, _, _ = core.ReportAll(ontrial.Mark(ctx), shadows...) // what is on trial fails for itself
+		}
 	default:
 		d, _, err = core.AllowBeside(ctx, charges, shadows)
 	}
-	return d, err
+	return d, uncovered, err
 }

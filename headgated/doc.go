@@ -46,6 +46,7 @@
 //	method         the method
 //	everyone       one key for all
 //
+// units are 1 if they are not there, and 0 only checks, for what the application reports later.
 // A request without what is charged is refused with 400. plan names the header with the plan of the
 // request. Without one, or with a plan that there is not, the default of the limit applies: let the proxy
 // set that header, or clients choose their plan.
@@ -57,20 +58,23 @@
 // # For programs
 //
 // POST /v1/charge charges several limits, all or none. POST /v1/check answers alike, and charges nothing.
+// POST /v1/report counts what has been used already, such as the tokens of an answer, whether it fits or not.
 //
 //	{"charges": [{"limit": "api", "key": "anna", "units": 1, "plan": "gold"}]}
 //
-// units are 1 if they are not there, and a plan is the default of the limit. The answer to what is admitted
-// has status 200, and to a charge that is refused 429. A check has 200 for either.
+// There are up to 64 charges. units are 1 if they are not there, and a plan is the default of the limit. 0 units
+// check only. The answer to what is admitted has status 200, and to a charge that is refused 429. A check and a
+// report have 200 for either.
 //
 //	{"allowed": true, "source": "store", "limit": 20, "remaining": 19, "reset_after_us": 3000000, "retry_after_us": 0,
 //	 "answers": [{"limiter": "api", "policy": "api", "allowed": true, "limit": 20, "remaining": 19, "window_us": 60000000,
 //	              "next_after_us": 3000000, "reset_after_us": 3000000, "retry_after_us": 0}]}
 //
-// The numbers are those of core.Decision, the times in microseconds, and null is never. A 429 is a problem
-// document (RFC 9457) with the same members, and has Retry-After; both have the RateLimit fields. Other
-// errors are problem documents too, whose detail says what is wrong: 400, 404 for a limit or plan that
-// there is not, 413, 415, and 503 if there is no decision.
+// A report has "uncovered" too, the units for which there was no room. The numbers are those of
+// core.Decision, the times in microseconds, and null is never. A 429 is a problem document (RFC 9457) with
+// the same members, and has Retry-After; both have the RateLimit fields. Other errors are problem documents
+// too, whose detail says what is wrong: 400, 404 for a limit or plan that there is not, 413, 415, and 503 if
+// there is no decision.
 //
 // # For proxies
 //

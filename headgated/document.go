@@ -240,8 +240,8 @@ func (r *reader) route(n *limits.Node, path string, trusted []string) *route {
 	r.items(fields[wordCharge], path+"."+wordCharge, func(n *limits.Node, path string) {
 		to.charges = append(to.charges, r.charge(n, path, to, trusted))
 	})
-	if len(to.charges) > maxTogether {
-		r.fault(fields[wordCharge], path+"."+wordCharge, "there are %d charges, more than %d", len(to.charges), maxTogether)
+	if len(to.charges) > maxCharges {
+		r.fault(fields[wordCharge], path+"."+wordCharge, "there are %d charges, more than %d", len(to.charges), maxCharges)
 	}
 	return to
 }
@@ -269,7 +269,7 @@ func (r *reader) charge(n *limits.Node, path string, of *route, trusted []string
 		}
 	}
 	if v := fields[wordUnits]; v != nil {
-		c.units = r.number(v, path+"."+wordUnits, 1)
+		c.units = r.number(v, path+"."+wordUnits, 0)
 	}
 	if v := fields[wordPlan]; v != nil {
 		if text, ok := r.text(v, path+"."+wordPlan); ok {

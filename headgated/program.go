@@ -17,7 +17,10 @@ import (
 	"github.com/headgate/headgate/nethttp"
 )
 
-const maxBody = 64 << 10
+const (
+	maxBody = 64 << 10
+	maxAsks = 64 // as many as core takes in one call
+)
 
 // HTTP returns the handler of the HTTP door: /v1/check, /v1/charge and /v1/report for programs, and
 // /v1/auth for proxies.
@@ -28,6 +31,7 @@ func (s *Server) HTTP() http.Handler {
 	}
 	handle("/v1/check", s.program(toCheck), http.MethodPost)
 	handle("/v1/charge", s.program(toCharge), http.MethodPost)
+	handle("/v1/report", s.program(toReport), http.MethodPost)
 	handle("/v1/auth", s.auth, http.MethodGet, http.MethodHead, http.MethodPost)
 	mux.Handle("/", s.metrics.counted("other", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		fail(w, http.StatusNotFound, "there is nothing here: see /v1/check, /v1/charge, /v1/report and /v1/auth")
@@ -89,6 +93,7 @@ type reply struct {
 	ResetAfter *int64      `json:"reset_after_us"`
 	RetryAfter *int64      `json:"retry_after_us"`
 	Answers    []oneAnswer `json:"answers"`
+	Uncovered  *int64      `json:"uncovered,omitempty"` // of a report
 }
 
 // A oneAnswer is that of one policy.
@@ -139,14 +144,15 @@ func (e *callError) Error() string { return e.detail }
 // program returns the handler of a verb.
 func (s *Server) program(v verb) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		asks, err := readAsks(w, r)
+		asks, err := readAsks(w, r, v)
 		var charges, shadows []core.Charge
 		if err == nil {
 			charges, shadows, err = s.current.Load().chargesOf(asks, true)
 		}
 		var d core.Decision
+		var uncovered int64
 		if err == nil {
-			d, err = decide(r.Context(), v, charges, shadows)
+			d, uncovered, err = decide(r.Context(), v, charges, shadows)
 		}
 		if err != nil {
 			s.failed(w, r, err)
@@ -154,6 +160,9 @@ func (s *Server) program(v verb) http.HandlerFunc {
 		}
 		verdict := nethttp.VerdictOf(d, nil)
 		body := replyOf(&d)
+		if v == toReport {
+			body.Uncovered = &uncovered
+		}
 		if v != toCharge || d.Allowed {
 			nethttp.Draft11(w.Header(), verdict)
 			send(w, http.StatusOK, "application/json", marshal(body))
@@ -185,8 +194,8 @@ func (s *Server) failed(w http.ResponseWriter, r *http.Request, err error) {
 	}
 }
 
-// readAsks reads the body of a request.
-func readAsks(w http.ResponseWriter, r *http.Request) ([]ask, error) {
+// readAsks reads the body of a request. What is reported is at least one unit.
+func readAsks(w http.ResponseWriter, r *http.Request, v verb) ([]ask, error) {
 	if kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || kind != "application/json" {
 		return nil, &callError{http.StatusUnsupportedMediaType, "the Content-Type is not application/json"}
 	}
@@ -204,13 +213,17 @@ func readAsks(w http.ResponseWriter, r *http.Request) ([]ask, error) {
 	}
 	rd := &reader{}
 	var asks []ask
+	var least int64
+	if v == toReport {
+		least = 1
+	}
 	fields := rd.fields(&root, "", wordCharges)
 	if fields[wordCharges] == nil && root.Kind == limits.Map {
 		rd.fault(&root, "", "it has no %s", wordCharges)
 	}
-	rd.items(fields[wordCharges], wordCharges, func(n *limits.Node, path string) { asks = append(asks, rd.ask(n, path)) })
-	if n := fields[wordCharges]; n != nil && n.Kind == limits.List && (len(asks) == 0 || len(asks) > maxTogether) {
-		rd.fault(n, wordCharges, "there are %d charges, not 1 to %d", len(asks), maxTogether)
+	rd.items(fields[wordCharges], wordCharges, func(n *limits.Node, path string) { asks = append(asks, rd.ask(n, path, least)) })
+	if n := fields[wordCharges]; n != nil && n.Kind == limits.List && (len(asks) == 0 || len(asks) > maxAsks) {
+		rd.fault(n, wordCharges, "there are %d charges, not 1 to %d", len(asks), maxAsks)
 	}
 	if len(rd.faults) > 0 {
 		return nil, &callError{http.StatusBadRequest, rd.faults[0].Error()}
@@ -220,8 +233,8 @@ func readAsks(w http.ResponseWriter, r *http.Request) ([]ask, error) {
 
 const wordCharges = "charges"
 
-// ask reads a charge of a request.
-func (r *reader) ask(n *limits.Node, path string) ask {
+// ask reads a charge of a request, of that many units at least.
+func (r *reader) ask(n *limits.Node, path string, least int64) ask {
 	a := ask{units: 1}
 	fields := r.fields(n, path, wordLimit, wordKey, wordUnits, wordPlan)
 	for word, into := range map[string]*string{wordLimit: &a.limit, wordKey: &a.key} {
@@ -239,7 +252,7 @@ func (r *reader) ask(n *limits.Node, path string) ask {
 		}
 	}
 	if v := fields[wordUnits]; v != nil {
-		a.units = r.number(v, path+"."+wordUnits, 1)
+		a.units = r.number(v, path+"."+wordUnits, least)
 	}
 	return a
 }

@@ -13,8 +13,8 @@ import (
 	"github.com/headgate/headgate/limits"
 )
 
-// maxTogether is how many charges core takes in one call.
-const maxTogether = 8
+// maxCharges is how many charges a route has: core takes 64 policies in one call, and a limit has 8 at most.
+const maxCharges = 8
 
 // A route says what the requests that it matches are charged.
 type route struct {

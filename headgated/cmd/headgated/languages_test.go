@@ -27,6 +27,7 @@ print(allowed)
 refused = limits.ask("/v1/charge", {"limit": "api", "key": "anna"}, {"limit": "all", "key": "anna"})
 print(refused["allowed"], refused["retry_after_us"] > 0, [a["remaining"] for a in refused["answers"]], refused["violated-policies"])
 print(limits.charge("api", "ben" + sys.argv[3], 5, plan="gold")["remaining"])
+print(limits.ask("/v1/report", {"limit": "api", "key": "carl" + sys.argv[3], "units": 151})["uncovered"], limits.charge("api", "carl" + sys.argv[3], 0)["allowed"])
 try:
     limits.charge("apis", "anna")
 except ValueError as e:
@@ -43,6 +44,7 @@ const refused = await limits.ask('/v1/charge', { limit: 'api', key: 'anna' }, { 
 const word = (b) => b ? 'True' : 'False'
 console.log(word(refused.allowed), word(refused.retry_after_us > 0), '[' + refused.answers.map(a => a.remaining).join(', ') + ']', "['" + refused['violated-policies'].join("', '") + "']")
 console.log((await limits.charge('api', 'ben' + name, 5, { plan: 'gold' })).remaining)
+console.log((await limits.ask('/v1/report', { limit: 'api', key: 'carl' + name, units: 151 })).uncovered, word((await limits.charge('api', 'carl' + name, 0)).allowed))
 try {
   await limits.charge('apis', 'anna')
 } catch (e) {
@@ -97,7 +99,7 @@ func TestLanguages(t *testing.T) {
 		first, rest, _ := strings.Cut(outputs[i].String(), "\n")
 		n, _ := strconv.Atoi(first)
 		allowed += n
-		if want := "False True [0, 7] ['api']\n895\ncharges[0].limit: there is no such limit\n"; rest != want {
+		if want := "False True [0, 7] ['api']\n895\n1 False\ncharges[0].limit: there is no such limit\n"; rest != want {
 			t.Errorf("%q, want %q", rest, want)
 		}
 	}
