@@ -33,7 +33,7 @@ const (
 	toReport             // all, whether they fit or not
 )
 
-// charges returns what is asked for by the limiters of a configuration, and beside it the charges of
+// chargesOf returns what is asked for by the limiters of a configuration, and beside it the charges of
 // policies that are on trial. With strict, a plan that the document does not have is an unknownError;
 // otherwise the default plan applies.
 func (c *configuration) chargesOf(asks []ask, strict bool) (charges, shadows []core.Charge, err error) {
