@@ -10,7 +10,7 @@ local HEAD, HEADER = 36, '>I7I7I7I2I2I2I2' -- before the ring, and without over
 local MAXLOG = 16384                       -- units of a log
 local BEGINNING = 491                      -- bytes that are read of a long log
 
-local entry, split, push, overOf, report -- which the functions in rare use too
+local entry, split, push -- which the functions in rare use too
 if usesLogs > 0 then
   -- entry mirrors entry in slidinglog.go: the i-th oldest entry, from 0. One that is missing has
   -- expired.
@@ -32,13 +32,6 @@ if usesLogs > 0 then
       if entry(v, from, number, first, size, mid) <= cut then lo = mid else hi = mid end
     end
     return hi
-  end
-
-  -- overOf returns the units that were counted and are not in the ring: none, if of that fewer entries count
-  -- than it has.
-  function overOf(v, from, count)
-    if not v or read('>I2', v, from + 25) ~= count then return 0 end
-    return (read('>I7', v, from + 29))
   end
 
   -- grown mirrors slidingLog.grow: the ring in its new size, oldest entry first.
@@ -120,25 +113,22 @@ if usesLogs > 0 then
     return new, left, right, latest + period, head
   end
 
-  -- report mirrors slidingLog.Report, of n units of which the newest upto stay. The reply is about need more.
-  function report(v, from, n, upto, need, place, number, most, first, count, newest, size)
+  -- refuse mirrors slidingLog.Refuse. With need it mirrors Report: then as many of the newest stay as the log
+  -- is kept for, and the reply is about need more.
+  local function refuse(v, from, n, place, number, most, first, count, newest, size, _, need)
     local period, limit = read('>I7I7', numbers, place + 7)
+    local upto = need and most or limit
     local units = math.min(n, upto)
     local latest, gone = math.max(now, newest), math.max(count + units - math.max(upto, count), 0)
-    local over = overOf(v, from, count) + n - units + gone
+    local over = n - units + gone
+    if v and read('>I2', v, from + 25) == count then over = over + read('>I7', v, from + 29) end -- or they have expired
     first, count = (first + gone) % size, count - gone
     -- What is waited for: entries that stay, or those of now.
-    local one, wait = math.max(count + units - limit, 0), math.max(count + units + need - limit, 0)
+    local one, wait = math.max(count + units - limit, 0), math.max(count + units + (need or n) - limit, 0)
     one = one < count and entry(v, from, number, first, size, one) or latest
     wait = wait > 0 and (wait <= count and entry(v, from, number, first, size, wait - 1) or latest) or 0
     local new, left, right = push(v, from, number, period, most, first, count, size, units, latest, math.min(over, 9007199254740991))
     return new, left, right, latest + period, pack('>I7I7I7I7', count + units, wait, one, latest)
-  end
-
-  -- refuse mirrors slidingLog.Refuse.
-  local function refuse(v, from, n, place, number, most, first, count, newest, size)
-    local limit = read('>I7', numbers, place + 14)
-    return report(v, from, n, limit, n, place, number, most, first, count, newest, size)
   end
 
   -- reply is the header if the question is allowed; or the number of entries, and the instants that must

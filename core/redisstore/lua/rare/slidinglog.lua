@@ -10,7 +10,7 @@ if usesLogs > 0 then
   -- report mirrors slidingLog.Report: so many of the newest stay as it is kept for.
   function step.report(v, from, n, place, number)
     local _, _, most, first, count, newest, size = step.admits(v, from, 1, place, number)
-    return report(v, from, n, most, 1, place, number, most, first, count, newest, size)
+    return step.refuse(v, from, n, place, number, most, first, count, newest, size, 0, 1)
   end
 
   -- giveback mirrors slidingLog.GiveBack.
@@ -20,7 +20,7 @@ if usesLogs > 0 then
     if math.max(now, newest) - at >= period or count == 0 then -- only most may change
       n, first, count = 0, read('>I2I2', v, from + 23)
     end
-    local over = overOf(v, from, count)
+    local over = read('>I2', v, from + 25) == count and read('>I7', v, from + 29) or 0 -- or they have expired
     local gone = math.min(n, over)
     n = math.min(n - gone, count)
     return push(v, from, number, period, most, (first + n) % size, count - n, size, 0, newest, over - gone)
