@@ -59,9 +59,15 @@ type spent struct {
 	Leased     bool
 }
 
+// What a spender does beside spending.
+const (
+	endless  = "endless"  // its leases have no end
+	settling = "settling" // it settles and reports
+)
+
 // spender is a process that spends as much as it may, until it is told to stop. It is told the
-// file of its log, whether its leases have no end, and the addresses of Redis, after the name of
-// the master if they are Sentinels.
+// file of its log, what it does beside, and the addresses of Redis, after the name of the master if
+// they are Sentinels.
 func spender(args []string) error {
 	log, err := os.OpenFile(args[0], os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
 	if err != nil {
@@ -89,13 +95,17 @@ func spender(args []string) error {
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	var clients sync.WaitGroup
-	if args[1] == "endless" {
+	if args[1] == endless {
 		clients.Go(func() { s.prolong(ctx) })
 	}
 	for range 6 {
 		clients.Go(func() {
 			for ctx.Err() == nil {
-				spend(ctx, log, limiters, args[1] == "endless")
+				if args[1] == settling {
+					settle(ctx, log, limiters)
+				} else {
+					spend(ctx, log, limiters, args[1] == endless)
+				}
 			}
 		})
 	}
@@ -150,9 +160,16 @@ func spend(ctx context.Context, log *os.File, limiters []*core.Limiter, rests bo
 	if err != nil || !d.Allowed {
 		return
 	}
+	for i := range records {
+		records[i].Start, records[i].End, records[i].Leased = start, end, d.Source == core.SourceLease
+	}
+	note(log, records...)
+}
+
+// note writes records to the log.
+func note(log *os.File, records ...spent) {
 	var b bytes.Buffer
 	for _, r := range records {
-		r.Start, r.End, r.Leased = start, end, d.Source == core.SourceLease
 		_ = binary.Write(&b, binary.LittleEndian, r)
 	}
 	if _, err := log.Write(b.Bytes()); err != nil {
@@ -387,7 +404,7 @@ func TestProcessesFailover(t *testing.T) {
 func TestProcessesFindsLeasesWithoutEnd(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
-	c := newCrew(t, 3, "endless", "", server.Addr())
+	c := newCrew(t, 3, endless, "", server.Addr())
 	for deadline := time.Now().Add(patience); c.over() == 0; {
 		if time.Now().After(deadline) {
 			t.Fatal("leases without an end were not noticed")
