@@ -147,7 +147,7 @@ func policies(rng *rand.Rand, inRealTime bool) (plans [2][]core.Policy) {
 		core.SlidingWindow(rate), core.SlidingWindow(rate).Resolution(3).NeverOver(), core.SlidingWindow(rate).CountDenied(),
 		core.SlidingLog(rate), core.SlidingLog(rate).CountDenied(),
 		core.SlidingLog(core.Rate{Events: 70, Per: per}), // read by range
-		core.TokenBucket(rate, limit),
+		core.TokenBucket(rate, limit), core.TokenBucket(rate, limit).Debt(4 * limit),
 	}
 	if inRealTime {
 		all[0] = core.FixedWindow(core.Rate{Events: limit, Per: 400 * 24 * time.Hour})
@@ -245,6 +245,22 @@ func (c *caller) charge(key string) store.Charge {
 	return store.Charge{Limiter: l, Key: key, N: []int64{1, (n + 1) / 2, n}[c.rng.IntN(3)]}
 }
 
+// check returns the charge or, at times, one that only checks.
+func (c *caller) check(charge store.Charge) store.Charge {
+	if c.rng.IntN(4) == 0 {
+		charge.N = 0
+	}
+	return charge
+}
+
+// report draws a charge for what has been used, at times more than any limit.
+func (c *caller) report(key string) store.Charge {
+	charge := c.charge(key)
+	charge.Anyway = true
+	charge.N = min(charge.N*(1+c.rng.Int64N(3)), step.MaxInt)
+	return charge
+}
+
 func (c *caller) operate() error {
 	if c.bubble && c.rng.IntN(4) == 0 {
 		time.Sleep(time.Duration(1+c.rng.IntN(4)) * 50 * time.Millisecond)
@@ -261,12 +277,16 @@ func (c *caller) operate() error {
 	case x < 4:
 		in := &input{kind: peek, charges: []store.Charge{c.charge(keys[0])}}
 		in.charges[0].N = 1
+		in.charges[0] = c.check(in.charges[0])
 		return c.decide(in)
 	case x == 4:
-		in := &input{kind: ask, charges: []store.Charge{c.charge(keys[0]), c.charge(keys[1])}}
-		return c.decide(in)
+		return c.together(keys)
 	case x < 10 && len(c.held) > 0:
 		return c.settle()
+	case x == 12 && c.rng.IntN(2) == 0:
+		return c.ask(c.report(keys[0]), 0)
+	case x == 13 && c.rng.IntN(2) == 0:
+		return c.ask(c.check(c.charge(keys[0])), 0)
 	case 10 <= x && x < 12:
 		in := &input{kind: reset, charges: []store.Charge{c.charge(keys[0])}}
 		called := c.call()
@@ -282,23 +302,41 @@ func (c *caller) operate() error {
 	}
 }
 
+// together makes a decision about two keys, of which one may be counted anyway, or both.
+func (c *caller) together(keys [2]string) error {
+	in := &input{kind: ask, charges: make([]store.Charge, 2)}
+	if c.rng.IntN(8) == 0 {
+		in.kind = peek
+	}
+	for i, key := range keys {
+		if in.charges[i] = c.check(c.charge(key)); c.rng.IntN(4) == 0 {
+			in.charges[i] = c.report(key)
+		}
+	}
+	return c.decide(in)
+}
+
 func (c *caller) ask(charge store.Charge, extra int64) error {
 	return c.decide(&input{kind: ask, charges: []store.Charge{charge}, extra: extra})
 }
 
 func (c *caller) decide(in *input) error {
 	called := c.call()
-	q := &store.Question{Charges: in.charges, Extra: in.extra}
+	q := &store.Question{Charges: slices.Clone(in.charges), Extra: in.extra}
 	if in.kind == peek {
 		q.Mode = store.Peek
 	}
 	err := c.store.Ask(c.Context(), q)
 	r := q.Result
-	c.returned(c.number, called, in, &output{result: r})
+	out := &output{result: r}
+	for _, charge := range q.Charges {
+		out.uncovered = append(out.uncovered, charge.Uncovered)
+	}
+	c.returned(c.number, called, in, out)
 	if err == nil && in.kind == ask && r.Allowed {
 		for _, charge := range in.charges {
 			charge.N += r.Extra
-			if c.bubble || !dated(charge.Limiter) {
+			if !charge.Anyway && (c.bubble || !dated(charge.Limiter)) {
 				charge.At, charge.Source = r.At, r.Source
 				c.held = append(c.held, charge)
 			}
@@ -318,10 +356,10 @@ func (c *caller) settle() error {
 	c.held = slices.Delete(c.held, i, i+1)
 	out := &output{}
 	switch {
-	case c.rng.IntN(2) == 0:
+	case s.N > 0 && c.rng.IntN(2) == 0:
 		s.Actual = c.rng.Int64N(s.N)
 	case c.bubble:
-		s.Actual = s.N + c.rng.Int64N(s.N)
+		s.Actual = min(s.N+c.rng.Int64N(s.N+1), step.MaxInt)
 	}
 	if c.bubble {
 		out.now = time.Now().UnixMicro()
@@ -329,7 +367,7 @@ func (c *caller) settle() error {
 	called := c.call()
 	q := &store.Question{Mode: store.Settle, Charges: []store.Charge{s}}
 	err := c.store.Ask(c.Context(), q)
-	out.uncovered = q.Charges[0].Uncovered
+	out.uncovered = []int64{q.Charges[0].Uncovered}
 	c.returned(c.number, called, &input{kind: settle, charges: []store.Charge{s}}, out)
 	return err
 }
@@ -347,7 +385,8 @@ func relax(h []porcupine.Operation, processes int) {
 		var since int64
 		for _, o := range h {
 			in, out := o.Input.(*input), o.Output.(*output)
-			changes := in.kind == settle || in.kind == reset || in.kind == ask && out.result.Allowed
+			charges := slices.ContainsFunc(in.charges, func(c store.Charge) bool { return c.N > 0 })
+			changes := in.kind == settle || in.kind == reset || in.kind == ask && (out.result.Allowed && charges || in.counts())
 			if changes && o.ClientId == h[i].ClientId && o.Return < h[i].Call && shareKey(in, h[i].Input.(*input)) {
 				since = max(since, o.Return)
 			}

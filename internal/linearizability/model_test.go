@@ -15,7 +15,8 @@ import (
 	"github.com/headgate/headgate/core/store"
 )
 
-// The operations of a store. Each is of charges of limiters that share a name.
+// The operations of a store. Each is of charges of limiters that share a name. Those of ask and peek
+// may be of 0 units, or anyway.
 const (
 	ask = iota
 	peek
@@ -33,7 +34,7 @@ type input struct {
 // An output is what it returned.
 type output struct {
 	result    store.Result // ask, peek
-	uncovered int64        // settle
+	uncovered []int64      // of each charge that is settled, or anyway
 	now       int64        // settle: the store's instant; 0 if it is not known
 }
 
@@ -56,11 +57,11 @@ var model = porcupine.Model{
 		next := s.(*state).clone()
 		switch i.kind {
 		case ask, peek:
-			return next.decides(i, &o.result), next
+			return next.decides(i, o), next
 		case settle:
 			key := i.charges[0].Key
 			next.now[key] = max(next.now[key], o.now)
-			return next.settle(i) == o.uncovered, next
+			return next.settle(i) == o.uncovered[0], next
 		default:
 			for _, p := range i.charges[0].Limiter.Spec().Policies {
 				delete(next.kept, identity(i.charges[0], &p))
@@ -101,7 +102,9 @@ func (s *state) cells(cs []store.Charge) (cells []step.Cell, ids []cellOf) {
 	for _, c := range cs {
 		for _, p := range c.Limiter.Spec().Policies {
 			id := identity(c, &p)
-			cells, ids = append(cells, step.NewCell(p.Step, c.N, s.kept[id])), append(ids, id)
+			cell := step.NewCell(p.Step, c.N, s.kept[id])
+			cell.Anyway = c.Anyway
+			cells, ids = append(cells, cell), append(ids, id)
 		}
 	}
 	return cells, ids
@@ -116,10 +119,14 @@ func (s *state) save(cells []step.Cell, ids []cellOf) {
 	}
 }
 
-// decides reports whether the result is that of the state, which becomes that after it. The
-// instants of a key never go back. A cached refusal has that of its process.
-func (s *state) decides(i *input, r *store.Result) bool {
+// decides reports whether the output is that of the state, which becomes that after it. The
+// instants of a key never go back. A cached refusal has that of its process, and counts nothing.
+func (s *state) decides(i *input, o *output) bool {
+	r := &o.result
 	cached := r.Source == store.SourceCache
+	if cached && i.counts() {
+		return false
+	}
 	mode := step.Allow
 	if cached || i.kind == peek {
 		mode = step.Peek
@@ -148,7 +155,26 @@ func (s *state) decides(i *input, r *store.Result) bool {
 		}
 	}
 	s.save(cells, ids)
+	return uncovered(i, cells, o)
+}
+
+// uncovered reports whether the output has what of the charges had no room.
+func uncovered(i *input, cells []step.Cell, o *output) bool {
+	for j, c := range i.charges {
+		var most int64
+		for range c.Limiter.Spec().Policies {
+			most, cells = max(most, cells[0].Uncovered), cells[1:]
+		}
+		if c.Anyway && o.uncovered[j] != most {
+			return false
+		}
+	}
 	return true
+}
+
+// counts reports whether it counts units that have been used.
+func (i *input) counts() bool {
+	return slices.ContainsFunc(i.charges, func(c store.Charge) bool { return c.Anyway })
 }
 
 func (s *state) settle(i *input) (uncovered int64) {
@@ -164,7 +190,7 @@ func (s *state) settle(i *input) (uncovered int64) {
 func describe(i *input, o *output) string {
 	var b strings.Builder
 	for _, c := range i.charges {
-		fmt.Fprintf(&b, "%d and %d extra of %s", c.N, i.extra, c.Key)
+		fmt.Fprintf(&b, "%d (anyway: %t) and %d extra of %s", c.N, c.Anyway, i.extra, c.Key)
 		for _, p := range c.Limiter.Spec().Policies {
 			fmt.Fprintf(&b, ", %+v", p.Step.Numbers())
 		}
@@ -172,12 +198,12 @@ func describe(i *input, o *output) string {
 	}
 	switch i.kind {
 	case settle:
-		fmt.Fprintf(&b, "charged at %d, settled to %d at %d, %d uncovered", i.charges[0].At, i.charges[0].Actual, o.now, o.uncovered)
+		fmt.Fprintf(&b, "charged at %d, settled to %d at %d, %v uncovered", i.charges[0].At, i.charges[0].Actual, o.now, o.uncovered)
 	case reset:
 		b.WriteString("reset")
 	default:
 		r := &o.result
-		fmt.Fprintf(&b, "%s: %v, %d extra, at %d by the %v", [...]string{"asked", "peeked"}[i.kind], r.Allowed, r.Extra, r.At, r.Source)
+		fmt.Fprintf(&b, "%s: %v, %d extra, %v uncovered, at %d by the %v", [...]string{"asked", "peeked"}[i.kind], r.Allowed, r.Extra, o.uncovered, r.At, r.Source)
 		for j := range r.Len() {
 			fmt.Fprintf(&b, ", %v %+v", r.Admitted(j), *r.Reading(j))
 		}
