@@ -28,7 +28,7 @@ type Config struct {
 	// Rules are for calls, when they begin. Slots are held until the call ends.
 	Rules []Rule
 
-	// Messages are for messages that a stream receives: rules for rates, without Settle. Over a limit,
+	// Messages are for messages that a stream receives: rules for rates, without Settle and Report. Over a limit,
 	// the stream ends with the refusal, whatever its handler returns.
 	Messages []Rule
 
@@ -203,8 +203,8 @@ func Procedures(prefixes ...string) func(*http.Request) bool { return rpc.Proced
 // received; nil before it is known, as it is for the Rules of a stream.
 func Message(r *http.Request) any { return rpc.Of(r).Message }
 
-// Response returns the response of a unary call, for Settle; nil if there is none.
+// Response returns the response of a unary call, for Settle and Report; nil if there is none.
 func Response(r *http.Request) any { return rpc.Of(r).Response }
 
-// Code returns the code of a call that has ended, for Settle; 0 if it had no error.
+// Code returns the code of a call that has ended, for Settle and Report; 0 if it had no error.
 func Code(r *http.Request) connect.Code { return connect.Code(rpc.Of(r).Code) }

@@ -35,7 +35,7 @@ type Config struct {
 	// Rules are for calls, when they begin: see [nethttp.Config]. Slots are held until the call ends.
 	Rules []Rule
 
-	// Messages are for messages that a stream receives. They are rules for rates, without Settle. Their
+	// Messages are for messages that a stream receives. They are rules for rates, without Settle and Report. Their
 	// Cost may look at the [Message]. Over a limit, the stream receives no more, and ends with the
 	// refusal, whatever its handler returns. There must be Rules or Messages.
 	Messages []Rule
@@ -217,10 +217,10 @@ func Methods(prefixes ...string) func(*http.Request) bool { return rpc.Procedure
 // received; nil before it is known, as it is for the Rules of a stream.
 func Message(r *http.Request) any { return rpc.Of(r).Message }
 
-// Response returns the response of a unary call, for Settle; nil if there is none.
+// Response returns the response of a unary call, for Settle and Report; nil if there is none.
 func Response(r *http.Request) any { return rpc.Of(r).Response }
 
-// Code returns the code of a call that has ended, for Settle.
+// Code returns the code of a call that has ended, for Settle and Report.
 func Code(r *http.Request) codes.Code { return codes.Code(rpc.Of(r).Code) }
 
 // GatewayHeader is for grpc-gateway, so that clients of HTTP get RateLimit, RateLimit-Policy and

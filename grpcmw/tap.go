@@ -23,8 +23,8 @@ import (
 // The guard of a Tap should not be that of interceptors too: calls would be charged twice.
 func (g *Guard) Tap() tap.ServerInHandle {
 	for _, rule := range g.config.Rules {
-		if rule.Limiter == nil || rule.Settle != nil || !inMemory(rule.Limiter.Store()) {
-			panic("headgate: grpcmw: a Tap must not wait: its rules have a Limiter over a memstore or leases, and no Settle")
+		if rule.Limiter == nil || rule.Settle != nil || rule.Report != nil || !inMemory(rule.Limiter.Store()) {
+			panic("headgate: grpcmw: a Tap must not wait: its rules have a Limiter over a memstore or leases, and neither Settle nor Report")
 		}
 	}
 	if len(g.config.Messages) > 0 {

@@ -98,10 +98,11 @@ type Config struct {
 	// not called: preflights get to the handler behind the guard.
 	ObserveOnly bool
 
-	// OnSettled, if not nil, is called after each correction of a charge: by
-	// [Rule].Settle, or because slots have refused the request. uncovered is the number of units for which there was no room,
-	// and which were not charged. An error means that the charge was not corrected,
-	// as far as is known.
+	// OnSettled, if not nil, is called after each correction of a charge, by [Rule].Settle or because
+	// slots have refused the request, and after [Rule].Report has returned what to count. uncovered is
+	// the number of units for which there was no room: of the rule with most. They count all the
+	// same. An error means that the charge was not corrected, or that nothing was counted, as far as
+	// is known.
 	OnSettled func(r *http.Request, uncovered int64, err error)
 }
 

@@ -117,7 +117,8 @@
 //
 // # More
 //
-//	what a request costs, before and after     [Rule].Cost, [Rule].Settle, [SetCost], [FailuresOnly]
+//	what a request costs, before and after     [Rule].Cost, [Rule].Settle, [Rule].Report, [SetCost],
+//	                                           [StatedCost], [FailuresOnly], [BytesWritten]
 //	plans                                      [Rule].Plan, [Rule].PlanSlots
 //	limits in a file or in Redis               [Rule].Limit, [Rule].LimitSlots, of package limits
 //	requests that wait for a slot              [Rule].Queue, [Config].Wait

@@ -24,7 +24,8 @@ type Guard struct {
 	faults  *keywatch.Watch
 	sheet   *sheet
 	slots   []int // the rules that take slots
-	settles bool  // at least one rule has Settle
+	settles bool  // at least one rule has Settle or Report
+	reports bool  // at least one has Report
 	service bool  // at least one rule for a rate has Service
 	retry   pauses
 }
@@ -88,7 +89,8 @@ func newGuard(c Config, retry pauses, what string) *Guard {
 		if rule.takesSlots() {
 			g.slots = append(g.slots, i)
 		}
-		g.settles = g.settles || rule.Settle != nil
+		g.reports = g.reports || rule.Report != nil
+		g.settles = g.settles || rule.Settle != nil || rule.Report != nil
 		g.service = g.service || rule.Service && !rule.takesSlots()
 	}
 	return g
@@ -241,6 +243,8 @@ func (v *Verdict) ask(r *http.Request, charges []core.Charge) {
 		ctx = ontrial.Mark(ctx)
 	}
 	switch c := &charges[0]; {
+	case v.guard.reports:
+		v.Decision, v.Err = v.checkAndCharge(ctx, slices.Clone(charges))
 	case v.stay != nil && v.stay.trial != nil:
 		v.Decision, v.Err = v.stay.trial.decide(ctx, charges)
 	case len(charges) == 1:
@@ -336,6 +340,9 @@ func (g *Guard) charge(v *Verdict, r *http.Request, i int, view *limits.View, c 
 		v.sheet = nil
 		return false
 	}
+	if rule.Report != nil {
+		c.N = 0 // which is known only afterwards
+	}
 	if c.Key = g.key(v, r, i); v.Err != nil {
 		return false
 	}
@@ -356,7 +363,7 @@ func (g *Guard) charge(v *Verdict, r *http.Request, i int, view *limits.View, c 
 		v.sheet = nil
 	}
 	if g.settles || len(g.slots) > 0 {
-		v.staying().add(i, c.N)
+		v.staying().add(i, *c)
 	}
 	return true
 }
@@ -387,15 +394,15 @@ func (g *Guard) Reset(r *http.Request, limiter string) error {
 
 // Handler returns a handler that sets the fields of the response and calls next for
 // requests that [Guard.Check] admits, and answers the others with [Guard.Refuse]. When next
-// returns or panics, the handler releases the slots and settles the charge by [Rule].Settle. It
-// does not recover the panic.
+// returns or panics, the handler releases the slots, settles the charge by [Rule].Settle and counts
+// what [Rule].Report says. It does not recover the panic.
 //
 // If next hijacks a connection, what is sent on it later is not charged, and the slots are released
 // when next returns. So next must not upgrade to HTTP/2 by itself, as golang.org/x/net's
 // h2c.NewHandler does. HTTP/2 without TLS is for http.Server to read, with UnencryptedHTTP2 in its
 // Protocols. Package websocketmw limits WebSockets.
 //
-// If a rule has Settle, next gets a wrapped ResponseWriter, which has Flush and Hijack if
+// If a rule has Settle or Report, next gets a wrapped ResponseWriter, which has Flush and Hijack if
 // the original has them, ReadFrom, and Unwrap for [http.ResponseController], but not Push.
 //
 // Handler panics if the guard or next is nil, or if a key is from the context of a framework, which
@@ -436,21 +443,21 @@ const (
 // reports whether requests should carry the framework's context: for all functions of the Config,
 // except those that are known not to use it.
 //
-// Mount panics if the guard is nil, and if it has slots or Settle, but the adapter cannot end
+// Mount panics if the guard is nil, and if it has slots, Settle or Report, but the adapter cannot end
 // verdicts.
 func (g *Guard) Mount(abilities ...Ability) (carries bool) {
 	if g == nil {
 		panic("headgate: guard: the guard is nil: see the error of nethttp.New")
 	}
 	if (g.settles || len(g.slots) > 0) && !slices.ContainsFunc(abilities, func(a Ability) bool { return a&Ends != 0 }) {
-		panic("headgate: guard: the adapter cannot end verdicts, so the guard cannot have rules with Slots, LimitSlots or Settle: " +
+		panic("headgate: guard: the adapter cannot end verdicts, so the guard cannot have rules with Slots, LimitSlots, Settle or Report: " +
 			"let it call Verdict.Begin and End, and Mount(nethttp.Ends)")
 	}
 	c := &g.config
 	carries = !carried.IsUnused(c.Skip) || !carried.IsUnused(c.Permit) || c.Preflight != nil || c.OnRefused != nil || c.Observe != nil || c.OnSettled != nil
 	for _, rule := range c.Rules {
 		carries = carries || !carried.IsUnused(rule.Key) || rule.Plan != nil || rule.PlanSlots != nil || rule.PlanName != nil ||
-			!carried.IsUnused(rule.Cost) || rule.Settle != nil
+			!carried.IsUnused(rule.Cost) || rule.Settle != nil || rule.Report != nil
 	}
 	return carries
 }

@@ -66,10 +66,10 @@ type Rule struct {
 
 	// Settle returns the number of units that the request finally cost, 0 or more, for a rate,
 	// when the handler is done. If they are fewer than were charged, the rest is
-	// returned as far as it still counts; if they are more, they are charged as far
-	// as there is room. After a negative number, which is an error of the program,
+	// returned as far as it still counts. If they are more, all of them count, also beyond the limit,
+	// and the key is refused for as long as that takes. After a negative number, which is an error of the program,
 	// the charge stands. If Settle is nil, the charge stands, and if all rules have
-	// a nil Settle, the guard does not wrap the response.
+	// neither Settle nor Report, the guard does not wrap the response.
 	//
 	// Warning: clients have a say in the outcome. What Settle gives back for an outcome
 	// that a client can cause is free of charge, such as 5xx behind a reverse proxy: a
@@ -81,6 +81,23 @@ type Rule struct {
 	// response is complete, so a client may have to wait for it. The fields of the
 	// response show the state before the handler ran.
 	Settle func(*http.Request, Outcome) int64
+
+	// Report returns the number of units that a request has used, 0 or more, for a rate, when the
+	// handler is done, whatever the outcome. Before, the rule only checks that the key has a unit
+	// left. What was used counts as [core.Limiter.Report] says, also beyond the limit: then the key is refused
+	// until a unit is left, and while a store over servers remembers that, without a call.
+	// 0 counts nothing, and so does a negative number, which is an error of the program.
+	//
+	// It is for what nobody can estimate, such as the bytes of a response ([BytesWritten]) or the tokens of
+	// an answer without a maximum. Warning: all that is in flight was checked before any of it counts,
+	// so as many requests of a key as run at once may each exceed the limit. With Cost, an estimate
+	// from above, and Settle, none does. A rule has Report, or Cost and Settle.
+	//
+	// The rules with Report are asked first, in a call of the store. If they admit, those of the other
+	// rates are charged in another. A request that is refused is not reported, nor is one that
+	// slots refuse. Refused attempts do not count, also if a policy has CountDenied.
+	// The response shows the state before the handler ran.
+	Report func(*http.Request, Outcome) int64
 
 	// Attempts lets a rate keep its charge if slots of the guard refuse the request. Otherwise
 	// the units go back then, so a client that is refused for want of a slot may try as often
@@ -282,7 +299,12 @@ func (rule *Rule) validate(fault faultOf, sockets bool) bool {
 	unless(!code, rule.PlanName != nil, "PlanName", "it is for Limit and LimitSlots: remove it, or use Plan or PlanSlots")
 	unless(rate, rule.Cost != nil, "Cost", "it is for rates: a request takes one slot of the rule")
 	unless(rate, rule.Settle != nil, "Settle", "it is for rates: slots are released when the request is over")
+	unless(rate, rule.Report != nil, "Report", "it is for rates: slots are released when the request is over")
+	unless(rule.Report == nil, rule.Cost != nil || rule.Settle != nil, "Report", "there is Cost or Settle too: use Cost and Settle if the most that "+
+		"a request can use is known before, and Report alone if it is known only afterwards")
+	unless(!sockets, rule.Report != nil, "Report", "it is for requests: Inbound limits what a socket receives, and its handler can call core.Limiter.Report")
 	unless(rate, rule.Attempts, "Attempts", "it is for rates: slots that refuse have charged nothing")
+	unless(rule.Report == nil, rule.Attempts, "Attempts", "there is Report too, so a request that slots refuse has charged nothing")
 	unless(slots, rule.Queue != 0, "Queue", "it is for slots: nobody waits for a rate")
 	unless(slots, rule.WhenFull != Refuse, "WhenFull", "it is for slots")
 	if rule.Queue < 0 {

@@ -15,7 +15,7 @@ import (
 // settleTimeout bounds how long a response waits for the correction of a charge.
 const settleTimeout = time.Second
 
-// An Outcome describes the response to an admitted request, for [Rule].Settle.
+// An Outcome describes the response to an admitted request, for [Rule].Settle and [Rule].Report.
 type Outcome struct {
 	// Status is the final status of the response. It is 500 if the handler panicked
 	// before it wrote one, whatever status is sent in the end.
@@ -26,16 +26,21 @@ type Outcome struct {
 
 	// Hijacked reports whether the handler hijacked the connection. If so, Settle is
 	// not called: the units passed to [SetCost] are charged, or else the charge
-	// stands.
+	// stands. Report is called, and does not know what was sent on the connection.
 	Hijacked bool
 
-	// Cost is the number of units passed to [SetCost], or else the number charged.
+	// Cost is the number of units passed to [SetCost], or else the number charged: 0 for Report.
 	Cost int64
 }
 
-// StatedCost is a [Rule].Settle for handlers that call [SetCost]. If they do not, the
-// charge stands.
+// StatedCost is a [Rule].Settle or [Rule].Report for handlers that call [SetCost]. If they do not, the
+// charge stands, and nothing is reported.
 func StatedCost(_ *http.Request, o Outcome) int64 { return o.Cost }
+
+// BytesWritten is a [Rule].Report for limits on bandwidth: the bytes that the handler wrote to the body.
+// They count when the response has been written, so a limit in bytes should be larger than most
+// responses.
+func BytesWritten(_ *http.Request, o Outcome) int64 { return o.Written }
 
 // FailuresOnly is a [Rule].Settle that charges only requests whose status is 400 or more, for
 // logins: who signs in is charged nothing. It is not only for 401, because clients can cause
@@ -48,10 +53,10 @@ func FailuresOnly(_ *http.Request, o Outcome) int64 {
 }
 
 // SetCost sets the number of units that the request cost under the rule whose Limiter
-// has the given name. The last call counts; [Rule].Settle corrects the charge when the
-// handler is done. ctx is the context of the handler's request, or derived from it.
+// has the given name. The last call counts; when the handler is done, [Rule].Settle corrects the
+// charge, or [Rule].Report returns what is counted. ctx is the context of the handler's request, or derived from it.
 //
-// SetCost does nothing and returns false if no rule of that name that has Settle charged
+// SetCost does nothing and returns false if no rule of that name that has Settle or Report admitted
 // the request, if units is negative, or if the handler is done. It is safe for concurrent
 // use.
 func SetCost(ctx context.Context, limiter string, units int64) bool {
@@ -59,7 +64,8 @@ func SetCost(ctx context.Context, limiter string, units int64) bool {
 	for ; b != nil; b = b.outer {
 		for i := range b.charges {
 			c := &b.charges[i]
-			if name, _ := b.rule(c).name(); name == limiter && b.rule(c).Settle != nil {
+			rule := b.rule(c)
+			if name, _ := rule.name(); name == limiter && (rule.Settle != nil || rule.Report != nil) {
 				return units >= 0 && b.setCost(c, units)
 			}
 		}
@@ -84,7 +90,7 @@ func (v Verdict) Attempt() holds.Attempt {
 
 // Begin returns the request to pass to the handler of a request that is admitted, in whose context
 // [SetCost] works. It reports whether the Outcome matters that End gets: not unless a rule has
-// Settle.
+// Settle or Report.
 func (v Verdict) Begin(r *http.Request) (begun *http.Request, watch bool) {
 	s := v.stay
 	if s == nil || !v.guard.settles || len(s.charges) == 0 {
@@ -99,7 +105,8 @@ func (v Verdict) Begin(r *http.Request) (begun *http.Request, watch bool) {
 	return s.begun, true
 }
 
-// End releases the slots of an admitted request, and settles its charge if Begin was called. It is
+// End releases the slots of an admitted request, and if Begin was called, settles its charge and
+// counts what it has used. It is
 // to be called when the handler has returned or panicked. Further calls do nothing. It ignores
 // Outcome.Cost. It does not release the slots of a socket that [Verdict.Serve] has served.
 func (v Verdict) End(o Outcome) {
@@ -187,7 +194,8 @@ type stay struct {
 type charged struct {
 	rule  int // its index
 	units int64
-	cost  int64 // as SetCost set it, or else the units
+	cost  int64       // as SetCost set it, or else the units
+	check core.Charge // of a rule with Report, for 0 units
 }
 
 func (s *stay) rule(c *charged) *Rule { return &s.guard.config.Rules[c.rule] }
@@ -200,12 +208,16 @@ func (v *Verdict) staying() *stay {
 	return v.stay
 }
 
-// add adds a charge.
-func (s *stay) add(rule int, n int64) {
+// add adds a charge of a rule.
+func (s *stay) add(rule int, charge core.Charge) {
 	if s.charges == nil {
 		s.charges = make([]charged, 0, len(s.guard.config.Rules))
 	}
-	s.charges = append(s.charges, charged{rule: rule, units: n, cost: n})
+	c := charged{rule: rule, units: charge.N, cost: charge.N}
+	if s.guard.config.Rules[rule].Report != nil {
+		c.check = charge
+	}
+	s.charges = append(s.charges, c)
 }
 
 // release releases the slots.
@@ -238,22 +250,30 @@ func (s *stay) settle(o Outcome) {
 	if over || s.begun == nil {
 		return
 	}
-	actual := make([]int64, len(s.charges))
+	actual, used := make([]int64, len(s.charges)), make([]int64, len(s.charges))
 	var err error
 	for i := range s.charges {
 		c := &s.charges[i]
-		actual[i] = c.cost
-		if rule := s.rule(c); rule.Settle != nil && !o.Hijacked {
-			o.Cost = c.cost
-			actual[i] = rule.Settle(s.begun, o)
+		rule := s.rule(c)
+		o.Cost, actual[i] = c.cost, c.cost
+		var negative error
+		switch {
+		case rule.Report != nil:
+			actual[i] = 0 // as was charged
+			if used[i] = rule.Report(s.begun, o); used[i] < 0 {
+				negative = returned("Report", "%d; it must be 0 or more: nothing is counted", used[i])
+			}
+		case rule.Settle != nil && !o.Hijacked:
+			if actual[i] = rule.Settle(s.begun, o); actual[i] < 0 {
+				negative = returned("Settle", "%d; it must be 0 or more: the charge stands", actual[i])
+				actual[i] = c.units
+			}
 		}
-		if actual[i] < 0 {
-			negative := returned("Settle", "%d; it must be 0 or more: the charge stands", actual[i])
+		if negative != nil {
 			err = errors.Join(err, s.guard.ruleError(c.rule, negative))
-			actual[i] = c.units
 		}
 	}
-	s.correct(&s.decision, s.begun, actual, err)
+	s.correct(&s.decision, s.begun, actual, used, err)
 }
 
 // giveBack gives the units back of a request that slots have refused.
@@ -264,27 +284,35 @@ func (s *stay) giveBack(d *core.Decision, r *http.Request) {
 			actual[i] = c.units
 		}
 	}
-	s.correct(d, r, actual, nil)
+	s.correct(d, r, actual, nil, nil)
 	s.charges = nil
 }
 
-// correct corrects the charges to their costs, once, even if the client has disconnected. The
-// error is what was wrong before.
-func (s *stay) correct(d *core.Decision, r *http.Request, actual []int64, err error) {
+// correct corrects the charges to their costs, and counts what rules with Report have used, if
+// that is not nil: once, even if the client has disconnected. The error is what was wrong before.
+func (s *stay) correct(d *core.Decision, r *http.Request, actual, used []int64, err error) {
 	changed := false
 	for i := range s.charges {
 		changed = changed || actual[i] != s.charges[i].units
 	}
+	reports := s.reports(used)
 	var uncovered int64
-	if changed {
+	if changed || len(reports) > 0 {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), settleTimeout)
 		defer cancel()
-		var failed error
-		uncovered, failed = d.Settle(ctx, actual...)
-		s.trial.settle(ctx, s.charges, actual)
-		err = errors.Join(err, failed)
+		if changed {
+			var failed error
+			uncovered, failed = d.Settle(ctx, actual...)
+			s.trial.settle(ctx, s.charges, actual)
+			err = errors.Join(err, failed)
+		}
+		if len(reports) > 0 {
+			_, more, failed := core.ReportAll(ctx, reports...)
+			s.trial.report(ctx, s.charges, used)
+			uncovered, err = max(uncovered, more), errors.Join(err, failed)
+		}
 	}
-	if (changed || err != nil) && s.guard.config.OnSettled != nil {
+	if (changed || len(reports) > 0 || err != nil) && s.guard.config.OnSettled != nil {
 		s.guard.config.OnSettled(r, uncovered, err)
 	}
 }

@@ -24,6 +24,8 @@ type Verdict struct {
 	// [Verdict.Limiter]. If it admits, but slots have refused, its units were given back,
 	// except those of rules with Attempts.
 	//
+	// If a rule with Report has refused, it has the answers of those rules alone.
+	//
 	// Do not settle or refund it if a rule has Settle or slots, because the guard does.
 	Decision core.Decision
 

@@ -25,6 +25,7 @@ var notOfCalls = map[string]string{
 	"older fields":       "metadata are new: there is no Fields",
 	"OnRefused":          "a status has no body: there is no OnRefused",
 	"settling by status": "handlers of calls return codes, and write no bytes: see TestSettle of grpcmw",
+	"reporting bytes":    "handlers of calls return codes, and write no bytes: see TestReport of grpcmw",
 }
 
 // Remote calls are decided as requests: their codes have the same status, their metadata the same

@@ -581,6 +581,69 @@ var scenarios = []scenario{
 		want:     []string{`200 "tokens";r=40;t=60`, `200 "tokens";r=30;t=60`, `429 "tokens";r=0;t=60 after 60`},
 		events:   []string{"anna: 40 left", "true false", "uncovered 0, <nil>", "anna: 30 left", "true false", "uncovered 0, <nil>"},
 	},
+	{
+		name: "reporting bytes",
+		setup: func(w *world) (nethttp.Config, http.HandlerFunc) {
+			r := rule(w.limiter("bytes", core.FixedWindow(core.PerMinute(20))))
+			r.Report = func(r *http.Request, o nethttp.Outcome) int64 {
+				w.note("%s: %d, %d bytes, hijacked %v, cost %d", r.URL.Path, o.Status, o.Written, o.Hijacked, o.Cost)
+				return nethttp.BytesWritten(r, o)
+			}
+			return rules(r), func(rw http.ResponseWriter, r *http.Request) {
+				rw.Header().Set("Content-Type", "text/plain")
+				switch r.URL.Path {
+				case "/five":
+					io.WriteString(rw, "12345")
+				case "/failed":
+					http.Error(rw, "failed", http.StatusBadGateway)
+				case "/none":
+					rw.WriteHeader(http.StatusNoContent)
+				case "/panic":
+					panic("early")
+				case "/much":
+					for range 10 {
+						io.WriteString(rw, "1234567890")
+						rw.(http.Flusher).Flush()
+					}
+				}
+			}
+		},
+		requests: []*http.Request{
+			request("GET", "/five"), request("GET", "/failed"), request("GET", "/none"), request("GET", "/panic"), request("GET", "/much"),
+			request("GET", "/none"), request("GET", "/none", "X-Client", "ben"),
+		},
+		want: []string{
+			`200 "bytes";r=20`, `502 "bytes";r=15;t=60`, `204 "bytes";r=8;t=60`, "panic early", `200 "bytes";r=8;t=60`,
+			`429 "bytes";r=0;t=60 after 60`, `204 "bytes";r=20`,
+		},
+		events: []string{
+			"/five: 200, 5 bytes, hijacked false, cost 0", "/failed: 502, 7 bytes, hijacked false, cost 0", "/none: 204, 0 bytes, hijacked false, cost 0",
+			"/panic: 500, 0 bytes, hijacked false, cost 0", "/much: 200, 100 bytes, hijacked false, cost 0", "/none: 204, 0 bytes, hijacked false, cost 0",
+		},
+	},
+	{
+		name: "reporting beside a charge",
+		setup: func(w *world) (nethttp.Config, http.HandlerFunc) {
+			requests, tokens := w.limiter("requests", minute(9)), w.limiter("tokens", core.TokenBucket(core.PerMinute(60), 60))
+			r := rule(tokens)
+			r.Report = nethttp.StatedCost
+			c := rules(rule(requests), r)
+			c.OnSettled = func(_ *http.Request, uncovered int64, err error) { w.note("uncovered %d, %v", uncovered, err) }
+			return c, func(_ http.ResponseWriter, r *http.Request) {
+				n := int64(len(r.URL.Path)-1) * 40
+				w.note("%v %v", nethttp.SetCost(r.Context(), "tokens", n), nethttp.SetCost(r.Context(), "requests", n))
+				if n == 0 {
+					panic("at last")
+				}
+			}
+		},
+		requests: []*http.Request{request("GET", "/1"), request("GET", "/", "X-Client", "ben"), request("GET", "/12"), request("GET", "/1"), request("GET", "/1")},
+		want: []string{
+			`200 "requests";r=8;t=60, "tokens";r=60`, "panic at last", `200 "requests";r=7;t=60, "tokens";r=20;t=1`,
+			`429 "tokens";r=0;t=61 after 61`, `429 "tokens";r=0;t=61 after 61`,
+		},
+		events: []string{"true false", "uncovered 0, <nil>", "true false", "true false", "uncovered 60, <nil>"},
+	},
 }
 
 // An answer is what a client sees.

@@ -112,6 +112,8 @@ func unfit(rule *nethttp.Rule) string {
 		return "LimitSlots"
 	case rule.Settle != nil:
 		return "Settle"
+	case rule.Report != nil:
+		return "Report"
 	}
 	return ""
 }

@@ -185,8 +185,12 @@ type scene struct {
 	rules   func(g *gateway, key keyfuncs.Func) []nethttp.Rule
 	wait    time.Duration
 	hangsUp bool
-	run     func(g *gateway)
-	want    []string
+
+	// requestsOnly is for rules that a guard of sockets refuses.
+	requestsOnly bool
+
+	run  func(g *gateway)
+	want []string
 
 	// calls are the refusals among want as remote calls get them.
 	calls []refusal
@@ -202,6 +206,7 @@ type refusal struct {
 var (
 	rateExceeded  = refusal{rpc.ResourceExhausted, `quota exceeded: "rate"`}
 	slotsExceeded = refusal{rpc.ResourceExhausted, `quota exceeded: "slots"`}
+	usedExceeded  = refusal{rpc.ResourceExhausted, `quota exceeded: "used"`}
 	serviceBusy   = refusal{rpc.ResourceExhausted, "the service is busy"}
 )
 
@@ -385,6 +390,31 @@ var cases = []scene{
 		want: []string{"/panic panic", "used 1, held 0", `/ 200 "rate";r=0;t=60, "slots";r=0 done`},
 	},
 	{
+		name:         "reporting",
+		requestsOnly: true,
+		rules: func(g *gateway, key keyfuncs.Func) []nethttp.Rule {
+			used := core.Must(core.New(g.store, "used", core.FixedWindow(core.PerMinute(10))))
+			return []nethttp.Rule{
+				{Limiter: g.rate, Key: key},
+				{Limiter: used, Key: key, Report: func(*http.Request, nethttp.Outcome) int64 { return 50 }},
+				{Slots: g.slots, Key: key},
+			}
+		},
+		run: func(g *gateway) {
+			g.ask(g.t.Context(), "/nest") // what slots refuse is not reported
+			g.ask(g.t.Context(), "/")
+			g.used()
+			g.ask(g.t.Context(), "/panic", "X-Client", "ben")
+			g.ask(g.t.Context(), "/", "X-Client", "ben")
+		},
+		want: []string{
+			`/ 429 "rate";r=0;t=60, "used";r=10, "slots";r=0 soon ["slots"]`, `/nest 200 "rate";r=1;t=60, "used";r=10, "slots";r=0 done`,
+			`/ 429 "used";r=0;t=60 60 ["used"]`, "used 1, held 0",
+			"/panic panic", `/ 429 "used";r=0;t=60 60 ["used"]`,
+		},
+		calls: []refusal{slotsExceeded, usedExceeded, usedExceeded},
+	},
+	{
 		name: "shutdown",
 		rules: func(g *gateway, key keyfuncs.Func) []nethttp.Rule {
 			return []nethttp.Rule{{Limiter: g.rate, Key: key}, {Slots: g.slots, Key: key}}
@@ -437,7 +467,7 @@ func Test(t *testing.T, f Framework) {
 		}
 		for i, key := range f.Keys(client) {
 			for _, c := range cases {
-				if c.hangsUp && f.Deaf {
+				if c.hangsUp && f.Deaf || c.requestsOnly && kind == "socket" {
 					continue
 				}
 				t.Run(fmt.Sprint(kind, "/", i > 0, "/", c.name), func(t *testing.T) {

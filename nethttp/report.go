@@ -1,0 +1,97 @@
+package nethttp
+
+import (
+	"context"
+
+	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/internal/ontrial"
+)
+
+// checkAndCharge decides about the charges of rules, of which those with Report have 0 units. It
+// checks that these have a unit left, and then charges the others. There the former are asked again, so
+// that the decision has all answers.
+func (v *Verdict) checkAndCharge(ctx context.Context, charges []core.Charge) (d core.Decision, err error) {
+	checks := checksOf(charges)
+	if len(checks) == 0 {
+		return v.allow(ctx, charges)
+	}
+	d, err = core.PeekAll(ctx, checks...)
+	if err != nil || !d.Allowed || len(checks) == len(charges) {
+		if len(checks) < len(charges) {
+			v.sheet = nil // the others have not answered
+		}
+		if err == nil && d.Allowed {
+			v.stay.trial.check(ctx)
+		}
+		return d, err
+	}
+	if v.stay.trial.check(ctx); v.stay.trial.refused() {
+		return core.AllowAll(ctx, charges...)
+	}
+	return v.allow(ctx, charges)
+}
+
+// allow charges, and tries the shadow policies beside.
+func (v *Verdict) allow(ctx context.Context, charges []core.Charge) (core.Decision, error) {
+	if v.stay.trial != nil {
+		return v.stay.trial.decide(ctx, charges)
+	}
+	return core.AllowAll(ctx, charges...)
+}
+
+// checksOf returns the charges of rules with Report, for the unit that must be left.
+func checksOf(charges []core.Charge) (checks []core.Charge) {
+	for _, c := range charges {
+		if c.N == 0 {
+			c.N = 1
+			checks = append(checks, c)
+		}
+	}
+	return checks
+}
+
+// reports returns what is to be counted, of the units that the rules with Report have used.
+func (s *stay) reports(used []int64) (reports []core.Charge) {
+	for i, n := range used {
+		if n > 0 {
+			c := s.charges[i].check
+			c.N = n
+			reports = append(reports, c)
+		}
+	}
+	return reports
+}
+
+// check asks the shadow policies of rules with Report, if there are any, as the rules are asked.
+func (t *trial) check(ctx context.Context) {
+	if t == nil {
+		return
+	}
+	if checks := checksOf(t.charges); len(checks) > 0 {
+		t.decision, _ = core.PeekAll(ontrial.Mark(ctx), checks...) // unknown after an error
+	}
+}
+
+// refused reports whether shadow policies have refused, so that none is charged.
+func (t *trial) refused() bool {
+	return t != nil && t.decision.Len() > 0 && !t.decision.Allowed
+}
+
+// report counts under the shadow policies, unless they have refused, what the rules have used.
+func (t *trial) report(ctx context.Context, charges []charged, used []int64) {
+	if t == nil || !t.decision.Allowed {
+		return
+	}
+	var reports []core.Charge
+	for i, c := range t.charges {
+		for j := range charges {
+			if charges[j].rule == t.rules[i] && used[j] > 0 {
+				c.N = used[j]
+				reports = append(reports, c)
+			}
+		}
+	}
+	if len(reports) > 0 {
+		_, _, _ = core.ReportAll(ontrial.Mark(ctx), reports...) // the store's Observer is told of an error
+	}
+}
