@@ -259,6 +259,24 @@ func TestSettle(t *testing.T) {
 	}
 }
 
+// Report counts when the call has ended, and a call over the limit is refused.
+func TestReport(t *testing.T) {
+	tokens := limiter(t, "tokens", core.FixedWindow(core.PerDay(8)))
+	url, client := start(t, connectmw.Config{Rules: []connectmw.Rule{{
+		Key: connectmw.Metadata("X-User"), Limiter: tokens,
+		Report: func(r *http.Request, o nethttp.Outcome) int64 {
+			m, _ := connectmw.Response(r).(*text)
+			return int64(len(m.GetValue())) + o.Cost + int64(o.Status/100)
+		},
+	}}})
+	for i, want := range []int64{1, 0, 0} { // 8 less 5 bytes and 2
+		_, err := call(t.Context(), url, client, "hello", []string{"X-User", "anna"})
+		if d := core.Must(tokens.Peek(t.Context(), "anna")); (err != nil) != (i == 2) || d.Remaining != want {
+			t.Errorf("%d: %v, %d left, want %d", i, err, d.Remaining, want)
+		}
+	}
+}
+
 // Slots are held as long as streams are open, and messages are charged one by one.
 func TestStreams(t *testing.T) {
 	slots := core.Must(core.NewSlots(memstore.New(memstore.Config{}), "streams", 1))

@@ -55,6 +55,29 @@ func PeekAll(ctx context.Context, charges ...Charge) (Decision, error) {
 	return d, err
 }
 
+// CheckAll is [PeekAll] for guards, which refuse by its decision: the store's [Observer] is told of a
+// decision about 0 units, as nothing is charged. With more, it is not told that all admit, because an
+// [AllowAll] follows, whose charges have those of 0 units for the same limiters.
+func CheckAll(ctx context.Context, more bool, charges ...Charge) (Decision, error) {
+	if ctx == nil {
+		return Decision{}, errContext
+	}
+	if err := checkCharges(charges); err != nil {
+		return Decision{}, err
+	}
+	o := charges[0].Limiter.observer
+	start := begin(o)
+	d, err := PeekAll(ctx, charges...)
+	if o != nil && (!more || !d.Allowed) {
+		checks := slices.Clone(charges)
+		for i := range checks {
+			checks[i].N = 0
+		}
+		decided(ctx, o, start, &d.result, err, checks...)
+	}
+	return d, err
+}
+
 // Report counts n units that have been used, such as the tokens of an answer, the bytes of a
 // download or the seconds of a computation, whether they fit or not. From then on the key is
 // refused for as long as if they had been admitted: a token bucket goes into debt, but no further

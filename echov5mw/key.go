@@ -62,7 +62,7 @@ func Param(name string) keyfuncs.Func {
 }
 
 // Context returns Echo's context of a request that a function of a guard's Config gets, such as
-// [nethttp.Rule].Plan, Cost or Settle: what earlier middleware stored with c.Set is there. It
+// [nethttp.Rule].Plan, Cost, Settle or Report: what earlier middleware stored with c.Set is there. It
 // returns nil for requests that did not pass this package, and for all others when the guard
 // is done with them. For a key, use [Key].
 func Context(r *http.Request) *echo.Context { return framework.Context(r) }

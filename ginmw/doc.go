@@ -28,7 +28,7 @@
 // authentication if the user is charged, and CORS, which answers preflights, so that
 // they are not charged, and lets scripts read refusals.
 //
-// The functions of a guard's Config, such as Plan, Cost and Settle, get the request, for which
+// The functions of a guard's Config, such as Plan, Cost, Settle and Report, get the request, for which
 // [Context] returns Gin's context:
 //
 //	Plan: func(r *http.Request, key string) *core.Limiter {
@@ -57,6 +57,6 @@
 //
 // # Settling
 //
-// A rule's Settle gets c.Writer.Status() and Size() when the following handlers are done.
+// A rule's Settle or Report gets c.Writer.Status() and Size() when the following handlers are done.
 // With such a rule, they get a wrapped c.Writer.
 package ginmw

@@ -9,6 +9,8 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"errors"
+	"fmt"
+	"io"
 	"maps"
 	"math/big"
 	"net"
@@ -75,6 +77,49 @@ func TestSettle(t *testing.T) {
 		if got != want.seen || err != nil || d.Remaining != left {
 			t.Errorf("%q: %+v, %d left, %v; want %+v, %d", what, got, d.Remaining, err, want.seen, left)
 		}
+	}
+}
+
+// Report may look at the response and the code, and counts when the call, or the stream, has ended.
+func TestReport(t *testing.T) {
+	var got []string
+	tokens := limiter(t, "tokens", core.FixedWindow(core.PerDay(14)))
+	client := start(t, "tcp", guardOf(t, grpcmw.Config{Rules: []grpcmw.Rule{{
+		Key: grpcmw.Metadata("user"), Limiter: tokens,
+		Report: func(r *http.Request, o nethttp.Outcome) int64 {
+			response, _ := grpcmw.Response(r).(*testpb.SimpleResponse)
+			got = append(got, fmt.Sprint(o.Status, grpcmw.Code(r), o.Cost, len(response.GetUsername())))
+			return 4
+		},
+	}}}))
+	stream := core.Must(client.FullDuplexCall(as(t.Context())))
+	if d := core.Must(tokens.Peek(t.Context(), "anna")); d.Remaining != 14 {
+		t.Errorf("%d left while a stream is open", d.Remaining)
+	}
+	if err := stream.CloseSend(); err != nil {
+		t.Error(err)
+	}
+	if _, err := stream.Recv(); !errors.Is(err, io.EOF) {
+		t.Error(err)
+	}
+	if d := core.Must(tokens.Peek(t.Context(), "anna")); d.Remaining != 10 {
+		t.Errorf("%d left after a stream", d.Remaining)
+	}
+	for _, c := range []struct {
+		do   string
+		code codes.Code
+		left int64
+	}{
+		{"", codes.OK, 6}, {"fail", codes.NotFound, 2}, {"panic", codes.Internal, 0}, {"", codes.ResourceExhausted, 0},
+	} {
+		_, err := client.UnaryCall(as(t.Context(), "do", c.do), &testpb.SimpleRequest{ResponseSize: 4})
+		d := core.Must(tokens.Peek(t.Context(), "anna"))
+		if status.Code(err) != c.code || d.Remaining != c.left {
+			t.Errorf("%q: %v, %d left", c.do, err, d.Remaining)
+		}
+	}
+	if want := []string{"200 OK 0 0", "200 OK 0 1", "404 NotFound 0 1", "500 Internal 0 0"}; !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
 	}
 }
 
@@ -288,6 +333,7 @@ func TestTap(t *testing.T) {
 	for _, c := range []grpcmw.Config{
 		{Rules: []grpcmw.Rule{{Key: grpcmw.Peer(), Slots: slots}}},
 		{Rules: []grpcmw.Rule{{Key: grpcmw.Peer(), Limiter: limiter(t, "api", core.Unlimited()), Settle: nethttp.StatedCost}}},
+		{Rules: []grpcmw.Rule{{Key: grpcmw.Peer(), Limiter: limiter(t, "api", core.Unlimited()), Report: nethttp.StatedCost}}},
 		{Rules: []grpcmw.Rule{{Key: grpcmw.Peer(), Limiter: core.Must(core.New(away{memstore.New(memstore.Config{})}, "api", core.Unlimited()))}}},
 		{Messages: []grpcmw.Rule{{Key: grpcmw.Peer(), Limiter: limiter(t, "api", core.Unlimited())}}},
 	} {
@@ -311,6 +357,7 @@ func TestConfigFaults(t *testing.T) {
 		"Rules[0].Key":        {Rules: []grpcmw.Rule{{Limiter: api}}},
 		"Rules[0].WhenFull":   {Rules: []grpcmw.Rule{{Key: grpcmw.Peer(), Slots: slots, WhenFull: nethttp.EvictOldest}}},
 		"Messages[0].Slots":   {Messages: []grpcmw.Rule{{Key: grpcmw.Peer(), Slots: slots}}},
+		"Messages[0].Report":  {Messages: []grpcmw.Rule{{Key: grpcmw.Peer(), Limiter: api, Report: nethttp.StatedCost}}},
 		"Messages[0].Settle":  {Messages: []grpcmw.Rule{{Key: grpcmw.Peer(), Limiter: api, Settle: nethttp.StatedCost}}},
 		"Messages: headgate:": {Messages: []grpcmw.Rule{{Limiter: api}}},
 	} {

@@ -15,17 +15,17 @@ func (v *Verdict) checkAndCharge(ctx context.Context, charges []core.Charge) (d 
 	if len(checks) == 0 {
 		return v.allow(ctx, charges)
 	}
-	d, err = core.PeekAll(ctx, checks...)
+	d, err = core.CheckAll(ctx, len(checks) < len(charges), checks...)
 	if err != nil || !d.Allowed || len(checks) == len(charges) {
 		if len(checks) < len(charges) {
 			v.sheet = nil // the others have not answered
 		}
 		if err == nil && d.Allowed {
-			v.stay.trial.check(ctx)
+			v.stay.trial.check(ctx, false)
 		}
 		return d, err
 	}
-	if v.stay.trial.check(ctx); v.stay.trial.refused() {
+	if v.stay.trial.check(ctx, true); v.stay.trial.refused() {
 		return core.AllowAll(ctx, charges...)
 	}
 	return v.allow(ctx, charges)
@@ -54,7 +54,7 @@ func checksOf(charges []core.Charge) (checks []core.Charge) {
 func (s *stay) reports(used []int64) (reports []core.Charge) {
 	for i, n := range used {
 		if n > 0 {
-			c := s.charges[i].check
+			c := *s.charges[i].check
 			c.N = n
 			reports = append(reports, c)
 		}
@@ -62,13 +62,14 @@ func (s *stay) reports(used []int64) (reports []core.Charge) {
 	return reports
 }
 
-// check asks the shadow policies of rules with Report, if there are any, as the rules are asked.
-func (t *trial) check(ctx context.Context) {
+// check asks the shadow policies of rules with Report, if there are any, as the rules are asked. With
+// more, charges follow.
+func (t *trial) check(ctx context.Context, more bool) {
 	if t == nil {
 		return
 	}
 	if checks := checksOf(t.charges); len(checks) > 0 {
-		t.decision, _ = core.PeekAll(ontrial.Mark(ctx), checks...) // unknown after an error
+		t.decision, _ = core.CheckAll(ontrial.Mark(ctx), more, checks...) // unknown after an error
 	}
 }
 

@@ -327,9 +327,16 @@ func TestReportOfConcurrentRequests(t *testing.T) {
 
 // A client that is refused costs no call of Redis.
 func TestReportRefusalsCostNoCall(t *testing.T) {
-	var calls atomic.Int64
+	var calls, refused atomic.Int64
 	s, err := redisstore.OpenURL("redis://"+redistest.Start(t).Addr()+"/0", redisstore.Config{
-		Observer: &core.Observer{Called: func(core.CallEvent) { calls.Add(1) }},
+		Observer: &core.Observer{
+			Called: func(core.CallEvent) { calls.Add(1) },
+			Refused: func(_ context.Context, e core.DecisionEvent, key string) {
+				if refused.Add(1); e.Limiter != "bytes" || e.Policy != "bytes" || e.Units != 0 || key != "anna" {
+					t.Errorf("%+v of %q", e, key)
+				}
+			},
+		},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -349,6 +356,9 @@ func TestReportRefusalsCostNoCall(t *testing.T) {
 	}
 	if n := calls.Load(); n > 3+2 || remaining(t, requests, "anna") != 999 { // a check, a charge, a report; and a check
 		t.Errorf("%d calls", n)
+	}
+	if n := refused.Load(); n != 99 {
+		t.Errorf("an observer saw %d refusals", n)
 	}
 }
 

@@ -194,8 +194,8 @@ type stay struct {
 type charged struct {
 	rule  int // its index
 	units int64
-	cost  int64       // as SetCost set it, or else the units
-	check core.Charge // of a rule with Report, for 0 units
+	cost  int64        // as SetCost set it, or else the units
+	check *core.Charge // of a rule with Report, for 0 units; a pointer, so that its key is not printed
 }
 
 func (s *stay) rule(c *charged) *Rule { return &s.guard.config.Rules[c.rule] }
@@ -215,7 +215,8 @@ func (s *stay) add(rule int, charge core.Charge) {
 	}
 	c := charged{rule: rule, units: charge.N, cost: charge.N}
 	if s.guard.config.Rules[rule].Report != nil {
-		c.check = charge
+		check := charge
+		c.check = &check
 	}
 	s.charges = append(s.charges, c)
 }

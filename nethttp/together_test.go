@@ -340,6 +340,7 @@ func TestMountNeedsEnds(t *testing.T) {
 		{"a rate", nethttp.Rule{Limiter: limiter, Key: header}, false},
 		{"slots", nethttp.Rule{Slots: newSlots(t, s, "running", 1), Key: header}, true},
 		{"Settle", nethttp.Rule{Limiter: limiter, Key: header, Settle: nethttp.StatedCost}, true},
+		{"Report", nethttp.Rule{Limiter: limiter, Key: header, Report: nethttp.StatedCost}, true},
 	} {
 		guard := newGuard(t, rules(test.rule))
 		guard.Mount(nethttp.Ends)

@@ -31,7 +31,7 @@ type Observer struct {
 	// Decided is called for each decision, also for one that the policies make without
 	// the store, and when none could be made: once for each charge of those that are
 	// decided together. A call that waits reports each of its attempts, and an error if it
-	// ended before the first. Peeks are not reported, nor are malformed calls, whose error
+	// ended before the first. Peeks are not reported, but for those of core.CheckAll, nor are malformed calls, whose error
 	// is core.ErrQuestion or core.ErrCost.
 	Decided func(context.Context, DecisionEvent)
 

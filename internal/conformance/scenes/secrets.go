@@ -62,6 +62,10 @@ func secretive(t *testing.T) map[string]struct {
 	never := &failing{memory, func(m store.Mode) bool { return m <= store.Peek }}
 	neverSettles := &failing{memory, func(m store.Mode) bool { return m > store.Peek }}
 	settle := func(*http.Request, nethttp.Outcome) int64 { return 0 }
+	neverReports := &failing{memory, func(m store.Mode) bool { return m == store.Allow }}
+	reports := func(n int64) func(*http.Request, nethttp.Outcome) int64 {
+		return func(*http.Request, nethttp.Outcome) int64 { return n }
+	}
 	panics := func(*http.Request, nethttp.Outcome) int64 { panic(http.ErrAbortHandler) }
 	return map[string]struct {
 		code   rpc.Code
@@ -75,6 +79,9 @@ func secretive(t *testing.T) map[string]struct {
 		"closed slots":     {rpc.Unavailable, one(nethttp.Rule{Slots: closed})},
 		"no store":         {rpc.Unavailable, one(nethttp.Rule{Limiter: limiter(never, minute(1))})},
 		"no settlement":    {rpc.OK, one(nethttp.Rule{Limiter: limiter(neverSettles, minute(1000)), Settle: settle})},
+		"a report":         {rpc.ResourceExhausted, one(nethttp.Rule{Limiter: limiter(memory, minute(2)), Report: reports(5)})},
+		"no report":        {rpc.OK, one(nethttp.Rule{Limiter: limiter(neverReports, minute(1000)), Report: reports(5)})},
+		"a wrong report":   {rpc.OK, one(nethttp.Rule{Limiter: limiter(memory, minute(1000)), Report: reports(-5)})},
 		"no key":           {rpc.InvalidArgument, one(nethttp.Rule{Limiter: free, Key: keyfuncs.Header("X-Nobody")})},
 		"a fault":          {rpc.Internal, one(nethttp.Rule{Limiter: free, Cost: func(*http.Request) int64 { return -1 }})},
 		"a Settle panics":  {anyCode, one(nethttp.Rule{Limiter: limiter(memory, minute(1000)), Settle: panics})},
