@@ -31,7 +31,7 @@
 // before. Put authentication before the guard if the user is charged, and CORS, which
 // answers preflights, so that they are not charged, and lets scripts read refusals.
 //
-// The functions of a guard's Config, such as Plan, Cost and Settle, get the request, for which
+// The functions of a guard's Config, such as Plan, Cost, Settle and Report, get the request, for which
 // [Context] returns Echo's context:
 //
 //	Plan: func(r *http.Request, key string) *core.Limiter {
@@ -55,7 +55,7 @@
 //
 // # Settling
 //
-// A rule's Settle gets what was written when the following handlers are done. An error
+// A rule's Settle or Report gets what was written when the following handlers are done. An error
 // that they return has not been written then: Outcome.Status is the one that Echo's
 // default error handler would write, even if HTTPErrorHandler writes another, and
 // Outcome.Written does not include the body. A writer without Unwrap that middleware

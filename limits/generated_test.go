@@ -107,7 +107,7 @@ func (g *generator) policy(name string) string {
 	case kind == "w":
 		return fmt.Sprintf("sliding-window %d/%s%s", n, period, g.one("", " resolution 5", " never-over", " resolution 7 never-over count-denied"))
 	case kind == "b":
-		return fmt.Sprintf("token-bucket %d/%s burst %d%s", n, period, 100*n, g.one("", " leasable 1ms"))
+		return fmt.Sprintf("token-bucket %d/%s burst %d%s", n, period, 100*n, g.one("", " leasable 1ms", " debt 0", " debt 7 leasable 1ms"))
 	case kind == "x", kind == "y":
 		return "min-interval " + g.one("1s", "100ms", "1us", "100d")
 	default:

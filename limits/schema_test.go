@@ -69,6 +69,7 @@ var beyond = []*regexp.Regexp{
 	regexp.MustCompile(`a token bucket's rate must be at most 1,000,000 a second`),
 	regexp.MustCompile(`a burst of \d+ at this rate cannot be counted exactly`),
 	regexp.MustCompile(`a burst of \d+ is too small`),
+	regexp.MustCompile(`a debt of \d+ at this rate cannot be counted exactly`),
 	regexp.MustCompile(`a resolution of \d+ needs a period of as many microseconds`),
 	// Spellings.
 	regexp.MustCompile(`: it must be a whole number from 0 to 2\^53-1$`), // 1.0 and 1e3 are integers there
@@ -151,14 +152,16 @@ func spellings() (all []string) {
 		all = append(all, "min-interval "+p, "fixed-window 5/"+p, "sliding-log 5/"+p, "token-bucket 5/second burst 100 leasable "+p)
 	}
 	for _, n := range counts {
-		all = append(all, "fixed-window "+n+"/day", "sliding-log "+n+"/day", "token-bucket 1/second burst "+n, "sliding-window "+n+"/day")
+		all = append(all, "fixed-window "+n+"/day", "sliding-log "+n+"/day", "token-bucket 1/second burst "+n, "token-bucket 1/second burst 5 debt "+n, "sliding-window "+n+"/day")
 	}
 	for _, k := range []string{"", "0", "1", "999", "1000", "1001", "01", "10000"} {
 		all = append(all, "sliding-window 5/hour resolution "+k)
 	}
 	all = append(all, "unlimited", " blocked ", "unlimited 1", "fixed-window", "fixed-window 5", "fixed-window 5/day 5", "min-interval 1s 1s", "min-interval 5/day",
 		"token-bucket 10/second", "token-bucket 1000/second burst 2000 leasable 500ms", "token-bucket 1000/second leasable 500ms burst 2000", "token-bucket 1000/second leasable 500ms",
-		"token-bucket 1/second burst 5 burst 5", "fixed-window 5/hour count-denied from-first", "fixed-window 5/hour"+strings.Repeat(" count-denied", 2), "fixed-window 5/hour from-first count-denied from-first",
+		"token-bucket 1/second burst 5 burst 5", "token-bucket 1/second debt 5", "token-bucket 1/second debt 5 burst 5 debt 5", "token-bucket 100/second debt 5 leasable 10ms burst 500",
+		"token-bucket 1/second burst debt 5", "token-bucket 1/second debt burst 5", "token-bucket 1/second leasable burst 5", "fixed-window 5/hour debt 5",
+		"fixed-window 5/hour count-denied from-first", "fixed-window 5/hour"+strings.Repeat(" count-denied", 2), "fixed-window 5/hour from-first count-denied from-first",
 		"sliding-log 5/hour from-first", "sliding-window 5/hour never-over count-denied resolution 5", "sliding-window 5/hour resolution 5 never-over resolution 5", "sliding-window 5/hour resolution",
 		"sliding-log\t5/hour\n count-denied ", "sliding-log\u00855/hour", "sliding-log\u20035/hour\u00a0", "sliding-log 5 /hour", "Sliding-log 5/hour", "sliding-log 5/Hour", strings.Repeat(" ", 300)+"unlimited",
 		strings.Repeat(" ", 240)+"sliding-log 5/h")
