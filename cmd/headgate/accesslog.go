@@ -17,6 +17,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/headgate/headgate/core/step"
 	"github.com/headgate/headgate/keyfuncs"
 )
 
@@ -26,11 +27,12 @@ type request struct {
 	whole bool // the log has whole seconds
 	key   string
 	plan  string
+	cost  int64 // in units, of the field that -cost names
 }
 
 // A logReader reads access logs: common or combined format, or a JSON object in each line.
 type logReader struct {
-	keyField, planField, timeField string
+	keyField, planField, timeField, costField string
 
 	lines   int      // read
 	broken  int      // that are no requests
@@ -200,7 +202,27 @@ func (r *logReader) common(line string) (request, error) {
 			q.plan = ""
 		}
 	}
-	return q, nil
+	if r.costField == "" {
+		return q, nil
+	}
+	cost, err := field(r.costField)
+	if err != nil {
+		return q, err
+	}
+	if cost == "-" { // no bytes
+		cost = "0"
+	}
+	q.cost, err = units(cost)
+	return q, err
+}
+
+// units reads a number of units.
+func units(text string) (int64, error) {
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err != nil || n < 0 || n > step.MaxInt {
+		return 0, errors.New("its cost is not a whole number from 0 to 2^53-1")
+	}
+	return n, nil
 }
 
 func orElse(s, other string) string {
@@ -236,7 +258,11 @@ func (r *logReader) object(line []byte) (q request, err error) {
 		v, _ := first(fields, r.planField)
 		q.plan = text(v)
 	}
-	return q, nil
+	if r.costField != "" {
+		v, _ := first(fields, r.costField)
+		q.cost, err = units(text(v))
+	}
+	return q, err
 }
 
 // first returns the value of the field, or if none is named the first that there is of others.

@@ -268,6 +268,32 @@ func TestTryFields(t *testing.T) {
 	}
 }
 
+// With a cost, a request needs one unit, and what it has used counts afterwards.
+func TestTryCost(t *testing.T) {
+	document := file(t, "limits.json", `{"limits": {"tokens": {"plans": {"free": "token-bucket 10/hour burst 100 debt 1000"}}}}`)
+	line := func(minute, tokens string) string {
+		return `{"time": "2026-10-10T13:` + minute + `:00Z", "ip": "a", "usage": {"tokens": ` + tokens + "}}\n"
+	}
+	common := "::1 - - [10/Oct/2026:13:55:36 +0000] \"GET / HTTP/1.1\" 200 "
+	for name, c := range map[string]struct{ log, field, want string }{
+		"beyond the limit":   {line("00", "500") + line("01", "1") + line("02", "1"), "usage.tokens", "1 admitted, 2 refused (66.7 %); 1 of 1 keys refused\n500 units were used, 400 of them beyond the limit"},
+		"within":             {line("00", "99") + line("01", "1") + line("02", "0"), "usage.tokens", "2 admitted, 1 refused (33.3 %); 1 of 1 keys refused\n100 units were used, 0 of them"},
+		"nothing":            {line("00", "0") + line("01", "0"), "usage.tokens", "2 admitted, 0 refused (0.0 %); 0 of 1 keys refused\n0 units"},
+		"bytes":              {common + "-\n" + common + "150\n" + common + "1\n", "bytes", "2 admitted, 1 refused (33.3 %); 1 of 1 keys refused\n150 units were used, 50 of them"},
+		"text":               {line("00", `"70"`) + line("01", "70"), "usage.tokens", "2 admitted, 0 refused (0.0 %); 0 of 1 keys refused\n140 units"},
+		"lines without cost": {line("00", "1") + line("01", "1.5") + line("02", "-1") + line("03", "null") + line("04", "9007199254740992"), "usage.tokens", "4 of 5 lines are no requests"},
+		"no such field":      {common + "1\n", "tokens", `there is no field "tokens"`},
+	} {
+		_, out, stderr := headgate(t, c.log, "try", document, "-access-log", "-", "-cost", c.field)
+		if !strings.Contains(out+stderr, c.want) {
+			t.Errorf("%s: %s%s\nhas not %s", name, out, stderr, c.want)
+		}
+	}
+	if _, out, _ := headgate(t, line("00", "500"), "try", document, "-access-log", "-", "-cost", "usage.tokens", "-json"); !strings.Contains(out, `"uncovered": 400`) {
+		t.Error(out)
+	}
+}
+
 // Requests of a whole second are spread over it.
 func TestTryWithinASecond(t *testing.T) {
 	document := file(t, "limits.json", `{"limits": {"api": {"plans": {"free": "min-interval 250ms"}}}}`)
@@ -317,13 +343,23 @@ func TestReplayIsAStore(t *testing.T) {
 		for i := range 20_000 {
 			time.Sleep(time.Duration(random.IntN(4_000_000)) * time.Microsecond)
 			plan, key := [...]string{"a", "a", "a", "b", "c", "d"}[random.IntN(6)], [...]string{"x", "y"}[random.IntN(2)]
-			want, err := actual.For(plan, key).Allow(t.Context(), key)
+			mode, ask := step.Allow, actual.For(plan, key).Allow
+			if random.IntN(2) == 0 {
+				mode, ask = step.Peek, actual.For(plan, key).Peek
+			}
+			want, err := ask(t.Context(), key)
 			if err != nil {
 				t.Fatal(err)
 			}
-			policy, wait := r.decide(paper.For(plan, key), key, time.Now())
+			policy, wait := r.decide(paper.For(plan, key), key, time.Now(), mode)
 			if (policy == "") != want.Allowed || policy != "" && policy != want.Policy || wait != want.RetryAfter {
 				t.Fatalf("request %d, plan %s: %q, %v, not %v", i, plan, policy, wait, want)
+			}
+			if used := random.Int64N(9); mode == step.Peek && policy == "" && used > 0 {
+				_, want, err := actual.For(plan, key).Report(t.Context(), key, used)
+				if got := r.report(paper.For(plan, key), key, used); err != nil || got != want {
+					t.Fatalf("request %d, plan %s: %d of %d uncovered, not %d: %v", i, plan, got, used, want, err)
+				}
 			}
 			if policy != "" {
 				refusals++

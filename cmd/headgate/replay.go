@@ -21,38 +21,64 @@ type cell struct {
 	key       string
 }
 
-// decide charges the key of the limiter with a unit, or returns which policy refuses and for how
-// long. Time does not go back.
-func (r *replay) decide(l *core.Limiter, key string, at time.Time) (refused string, wait time.Duration) {
+// decide charges the key of the limiter with a unit, or as a Peek only checks, or returns which policy
+// refuses and for how long. Time does not go back.
+func (r *replay) decide(l *core.Limiter, key string, at time.Time, mode step.Mode) (refused string, wait time.Duration) {
 	r.now = max(r.now, at.UnixMicro())
-	var ids []cell
-	var cells []step.Cell
-	for _, p := range l.Prepared().Spec().Policies {
-		switch algorithm := p.Step.Numbers().Algorithm; algorithm {
-		case step.Unlimited:
-		case step.Blocked:
-			return p.Name, core.Never
-		default:
-			id := cell{p.Name, algorithm, key}
-			ids, cells = append(ids, id), append(cells, step.NewCell(p.Step, 1, r.cells[id]))
-		}
+	if p := l.Prepared().Spec().Policies[0]; p.Step.Numbers().Algorithm == step.Blocked {
+		return p.Name, core.Never
 	}
-	admitted, _ := step.Decide(cells, r.now, step.Allow, 0)
+	ids, cells := r.find(l, key, 1)
+	admitted, _ := step.Decide(cells, r.now, mode, 0)
+	if mode != step.Peek {
+		r.keep(ids, cells)
+	}
+	if admitted {
+		return "", 0
+	}
 	var longest, until int64 // of those that refuse, and of all
 	for i := range cells {
 		c := &cells[i]
-		if c.Changed {
-			r.cells[ids[i]] = c.Variants()
-		}
-		if admitted {
-			continue
-		}
 		until = max(until, c.Reading.RetryAfter)
 		if !c.Admitted && c.Reading.RetryAfter > longest {
 			longest, refused = c.Reading.RetryAfter, ids[i].policy
 		}
 	}
 	return refused, time.Duration(until) * time.Microsecond
+}
+
+// report counts units that the key has used, now, and returns for how many there was no room.
+func (r *replay) report(l *core.Limiter, key string, units int64) (uncovered int64) {
+	ids, cells := r.find(l, key, units)
+	for i := range cells {
+		cells[i].Anyway = true
+	}
+	step.Decide(cells, r.now, step.Allow, 0)
+	r.keep(ids, cells)
+	for i := range cells {
+		uncovered = max(uncovered, cells[i].Uncovered)
+	}
+	return uncovered
+}
+
+// find returns the cells of a key, of those policies that have a state.
+func (r *replay) find(l *core.Limiter, key string, units int64) (ids []cell, cells []step.Cell) {
+	for _, p := range l.Prepared().Spec().Policies {
+		if algorithm := p.Step.Numbers().Algorithm; algorithm < step.Unlimited {
+			id := cell{p.Name, algorithm, key}
+			ids, cells = append(ids, id), append(cells, step.NewCell(p.Step, units, r.cells[id]))
+		}
+	}
+	return ids, cells
+}
+
+// keep keeps the cells that have changed.
+func (r *replay) keep(ids []cell, cells []step.Cell) {
+	for i := range cells {
+		if cells[i].Changed {
+			r.cells[ids[i]] = cells[i].Variants()
+		}
+	}
 }
 
 // forget drops what decides as nothing would, so that memory is that of the keys in use.

@@ -23,6 +23,8 @@ type trial struct {
 	replay
 
 	admitted, refused int
+	mode              step.Mode // a Peek: what requests have used is counted afterwards
+	units, uncovered  int64     // that were counted then, and of these without room
 	keys              map[string]*tally
 }
 
@@ -56,6 +58,7 @@ func try(ctx context.Context, c *call) (int, error) {
 	r := newLogReader()
 	c.flags.StringVar(&r.keyField, "key", "", "the `field` that is the key: host, user, path, method ...; of JSON any, as in request.remote_ip")
 	c.flags.StringVar(&r.planField, "plan", "", "the `field` whose value is the plan")
+	c.flags.StringVar(&r.costField, "cost", "", "the `field` with the units that a request has used, such as bytes; they count afterwards, also beyond the limit")
 	c.flags.StringVar(&r.timeField, "time", "", "the `field` of JSON that is the time")
 	files, err := c.parse(1, 2)
 	if err != nil {
@@ -75,6 +78,9 @@ func try(ctx context.Context, c *call) (int, error) {
 			return 0, err
 		}
 		defer t.limit.Book().Close()
+		if r.costField != "" {
+			t.mode = step.Peek
+		}
 		trials = append(trials, t)
 	}
 	s := &spread{trials: trials, progress: c.progress()}
@@ -186,7 +192,8 @@ func (s *spread) flush() {
 
 // decide decides about a request.
 func (t *trial) decide(q request) {
-	policy, wait := t.replay.decide(t.limit.For(q.plan, q.key), q.key, q.at)
+	l := t.limit.For(q.plan, q.key)
+	policy, wait := t.replay.decide(l, q.key, q.at, t.mode)
 	k := t.keys[q.key]
 	if k == nil {
 		k = &tally{Key: q.key}
@@ -196,6 +203,10 @@ func (t *trial) decide(q request) {
 	k.Plan = q.plan
 	if policy == "" {
 		t.admitted++
+		if t.mode == step.Peek && q.cost > 0 {
+			t.units = min(t.units+q.cost, step.MaxInt)
+			t.uncovered = min(t.uncovered+t.replay.report(l, q.key, q.cost), step.MaxInt)
+		}
 	} else {
 		t.refused++
 		k.refuse(policy, wait, q.at)
@@ -240,21 +251,26 @@ func (c *call) progress() func(requests int, done bool) {
 
 // A jsonTrial is a trial as -json prints it.
 type jsonTrial struct {
-	File     string   `json:"file"`
-	Version  string   `json:"version"`
-	Admitted int      `json:"admitted"`
-	Refused  int      `json:"refused"`
-	Unknown  int64    `json:"unknown_plans"`
-	Keys     int      `json:"keys"`
-	Affected int      `json:"keys_refused"`
-	Top      []*tally `json:"top"`
+	File     string `json:"file"`
+	Version  string `json:"version"`
+	Admitted int    `json:"admitted"`
+	Refused  int    `json:"refused"`
+	Unknown  int64  `json:"unknown_plans"`
+	Keys     int    `json:"keys"`
+	Affected int    `json:"keys_refused"`
+
+	// Units are those that were counted with -cost, and Uncovered those of them without room.
+	Units     int64 `json:"units"`
+	Uncovered int64 `json:"uncovered"`
+
+	Top []*tally `json:"top"`
 }
 
 // report prints what the trials have shown.
 func (c *call) report(r *logReader, s *spread, top int, secret []byte) error {
 	all := make([]jsonTrial, 0, len(s.trials))
 	for _, t := range s.trials {
-		j := jsonTrial{t.file, t.limit.Book().State().Version, t.admitted, t.refused, t.limit.Unknown(), len(t.keys), 0, []*tally{}}
+		j := jsonTrial{t.file, t.limit.Book().State().Version, t.admitted, t.refused, t.limit.Unknown(), len(t.keys), 0, t.units, t.uncovered, []*tally{}}
 		for _, k := range t.keys {
 			if k.Refused > 0 {
 				j.Affected++
@@ -296,6 +312,9 @@ func (c *call) printTrial(t *trial, j *jsonTrial) {
 	percent := func(part, whole int) string { return fmt.Sprintf("%.1f %%", 100*float64(part)/float64(max(whole, 1))) }
 	c.printf("\n%s, version %s, limit %q: %d admitted, %d refused (%s); %d of %d keys refused\n",
 		j.File, j.Version, t.limit.Name(), j.Admitted, j.Refused, percent(j.Refused, j.Admitted+j.Refused), j.Affected, j.Keys)
+	if t.mode == step.Peek {
+		c.printf("%d units were used, %d of them beyond the limit\n", j.Units, j.Uncovered)
+	}
 	if j.Unknown > 0 {
 		c.printf("%d requests have a plan that the document has not, and got the default\n", j.Unknown)
 	}
