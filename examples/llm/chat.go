@@ -4,12 +4,16 @@ import (
 	"context"
 	_ "embed"
 	"encoding/json"
+	"fmt"
 	"io"
 	"net/http"
 	"strconv"
 	"strings"
+	"time"
 
+	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/examples/internal/pages"
+	"github.com/headgate/headgate/keyfuncs"
 	"github.com/headgate/headgate/nethttp"
 )
 
@@ -17,6 +21,7 @@ const (
 	maxPrompt     = 1 << 10 // bytes
 	defaultAnswer = 200     // tokens
 	maxAnswer     = 600     // with the longest prompt, no more than the limit
+	longAnswer    = 5000    // tokens of everything that the model knows
 )
 
 // estimate returns what a request reserves: the most that it can cost. It does not read the
@@ -41,9 +46,16 @@ func answerTokens(r *http.Request) int64 {
 	return min(n, maxAnswer)
 }
 
-func chat(w http.ResponseWriter, r *http.Request) {
+// A chat streams the model's answers, and says what they cost.
+type chat struct {
+	limiter string                    // its name
+	most    func(*http.Request) int64 // tokens that an answer may have; nil: any number
+	pace    time.Duration             // between two tokens
+}
+
+func (c chat) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	used := int64(0)
-	defer func() { nethttp.SetCost(r.Context(), "tokens", used) }()
+	defer func() { nethttp.SetCost(r.Context(), c.limiter, used) }()
 
 	prompt, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxPrompt))
 	if err != nil {
@@ -51,47 +63,71 @@ func chat(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	used += promptTokens(int64(len(prompt)))
-	var answer []string
-	for word := range model(r.Context(), string(prompt)) {
-		if int64(len(answer)) == answerTokens(r) {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	stream := http.NewResponseController(w)
+	tokens := int64(0)
+	for word := range model(r.Context(), string(prompt), c.pace) {
+		if c.most != nil && tokens == c.most(r) {
 			break
 		}
-		answer = append(answer, word)
+		tokens++
 		used++
+		io.WriteString(w, word+" ")
+		_ = stream.Flush() // a client that has gone ends the context
 	}
-
-	text, err := json.Marshal(struct {
-		Answer   string `json:"answer"`
-		Reserved int64  `json:"reserved"`
-		Used     int64  `json:"used"`
-	}{strings.Join(answer, " "), estimate(r), used})
-	if err != nil {
-		http.Error(w, "500 the answer cannot be written", http.StatusInternalServerError)
-		return
-	}
-	w.Header().Set("Content-Type", "application/json")
-	w.Write(append(text, '\n'))
+	fmt.Fprintf(w, "\n\n%d tokens used\n", used)
 }
 
 // model yields an answer word by word, each of which counts as a token, and stops when the
-// client disconnects. A prompt with "everything" gets an answer that never ends.
-func model(ctx context.Context, prompt string) func(func(string) bool) {
+// client disconnects. A prompt with "everything" gets a long answer.
+func model(ctx context.Context, prompt string, pace time.Duration) func(func(string) bool) {
 	words := strings.Fields("You said: " + prompt + " . A rate limit protects a service from too many requests: " +
 		"each client gets its fair share, and a refusal says when to try again.")
+	length := len(words)
+	if strings.Contains(prompt, "everything") {
+		length = longAnswer
+	}
 	return func(yield func(string) bool) {
-		for again := true; again; again = strings.Contains(prompt, "everything") {
-			for _, word := range words {
-				if ctx.Err() != nil || !yield(word) {
-					return
+		for i := range length {
+			if i > 0 && pace > 0 {
+				select {
+				case <-ctx.Done():
+				case <-time.After(pace):
 				}
+			}
+			if ctx.Err() != nil || !yield(words[i%len(words)]) {
+				return
 			}
 		}
 	}
 }
 
-func hello(w http.ResponseWriter, _ *http.Request) {
-	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-	io.WriteString(w, "hello\n")
+// now shows what an address has left, and changes nothing.
+type now struct{ estimated, reported *core.Limiter }
+
+// A state is what is left of a limit.
+type state struct {
+	Left int64 `json:"left"` // tokens
+	Wait int64 `json:"wait"` // seconds until one is left, rounded up; 0 if there is
+}
+
+func (n now) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	view := make(map[string]state)
+	key, err := keyfuncs.RemoteAddr()(r)
+	for _, l := range []*core.Limiter{n.estimated, n.reported} {
+		var d core.Decision
+		if err == nil {
+			d, err = l.Peek(r.Context(), key)
+		}
+		view[l.Name()] = state{d.Remaining, int64((d.RetryAfter + time.Second - 1) / time.Second)}
+	}
+	if err != nil {
+		http.Error(w, "503 the limits are not available", http.StatusServiceUnavailable)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Cache-Control", "no-store")
+	_ = json.NewEncoder(w).Encode(view)
 }
 
 //go:embed page.html

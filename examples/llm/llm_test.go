@@ -14,67 +14,162 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/core/memstore"
+	"github.com/headgate/headgate/core/redisstore"
+	"github.com/headgate/headgate/internal/redistest"
 )
 
+// A reply is the response to a prompt, to its end.
 type reply struct {
-	Answer         string
-	Reserved, Used int64
+	status      int
+	left, retry int64  // of the fields
+	answer      string // without the last line
+	used        int64  // as that says
 }
 
-func ask(t *testing.T, url, prompt string, maxTokens int) (*http.Response, reply) {
+// ask sends a prompt to a handler.
+func ask(h http.Handler, path, prompt string) (r reply) {
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, httptest.NewRequest("POST", path, strings.NewReader(prompt)))
+	r.status = w.Code
+	_, after, _ := strings.Cut(w.Header().Get("RateLimit"), ";r=")
+	text, _, _ := strings.Cut(after, ";")
+	r.left, _ = strconv.ParseInt(text, 10, 64)
+	r.retry, _ = strconv.ParseInt(w.Header().Get("Retry-After"), 10, 64)
+	answer, last, _ := strings.Cut(w.Body.String(), "\n\n")
+	r.answer = answer
+	_, _ = fmt.Sscanf(last, "%d tokens used", &r.used)
+	return r
+}
+
+// handler returns the server's, over a store.
+func handler(t *testing.T, store core.Store) http.Handler {
 	t.Helper()
-	response, body := do(t, "POST", fmt.Sprintf("%s/api/chat?max_tokens=%d", url, maxTokens), strings.NewReader(prompt))
-	var r reply
-	if response.StatusCode == 200 {
-		if err := json.Unmarshal([]byte(body), &r); err != nil {
-			t.Fatalf("%v in %q", err, body)
+	h, err := routes(store, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return h
+}
+
+const everything = "Tell me everything"
+
+// An estimate is reserved and settled: the limit is never exceeded.
+func TestEstimateAndSettle(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		h := handler(t, memstore.New(memstore.Config{}))
+		for i, c := range []struct {
+			prompt string
+			most   int
+			want   reply
+		}{
+			{"Tell me about rate limits", 300, reply{status: 200, left: 691, used: 41}},
+			{everything, 600, reply{status: 200, left: 959 - 606, used: 606}},
+			{everything, 600, reply{status: 429, left: 353, retry: 911}}, // 253 tokens
+		} {
+			got := ask(h, fmt.Sprintf("/api/estimated?max_tokens=%d", c.most), c.prompt)
+			if words := int64(len(strings.Fields(got.answer))); got.status == 200 && words != got.used-promptTokens(int64(len(c.prompt))) {
+				t.Errorf("%d: the answer has %d words", i, words)
+			}
+			if got.answer = ""; got != c.want {
+				t.Errorf("%d: %+v, want %+v", i, got, c.want)
+			}
+		}
+	})
+}
+
+// A client whose answer costs five times its limit is refused after it, for as long as its debt
+// lasts, and no longer.
+func TestCheckAndReport(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		h := handler(t, memstore.New(memstore.Config{}))
+		const wait = 14426 // seconds, until 4006 tokens are repaid, and one is left
+		first, second := ask(h, "/api/reported", everything), ask(h, "/api/reported", "hello")
+		if first.status != 200 || first.left != 1000 || first.used != 5006 || second.status != 429 || second.retry != wait {
+			t.Errorf("%d, %d used, then %+v", first.status, first.used, second)
+		}
+		time.Sleep((wait - 1) * time.Second)
+		if early := ask(h, "/api/reported", "hello"); early.status != 429 || early.retry != 1 {
+			t.Errorf("before the debt is repaid: %+v", early)
+		}
+		time.Sleep(time.Second)
+		if late := ask(h, "/api/reported", "hello"); late.status != 200 {
+			t.Errorf("after that: %+v", late)
+		}
+	})
+}
+
+// Two servers on one Redis refuse what one of them has counted, and after their first look without a
+// call of Redis.
+func TestCheckAndReportShared(t *testing.T) {
+	t.Parallel()
+	url := "redis://" + redistest.Start(t).Addr() + "/0"
+	var calls atomic.Int64
+	server := func() http.Handler {
+		s, err := redisstore.OpenURL(url, redisstore.Config{
+			RefusalTTL: time.Hour, Timeout: time.Minute, Failure: redisstore.FailClosed,
+			Observer: &core.Observer{Called: func(core.CallEvent) { calls.Add(1) }},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { s.Client().Close() })
+		return handler(t, s)
+	}
+	one, other := server(), server()
+	if first := ask(one, "/api/reported", everything); first.status != 200 || first.used != 5006 {
+		t.Errorf("%+v", first)
+	}
+	for i, h := range []http.Handler{one, other} {
+		before := calls.Load()
+		for range 50 {
+			if r := ask(h, "/api/reported", everything); r.status != 429 || r.retry < 14000 || r.retry > 14426 {
+				t.Fatalf("server %d: %+v", i+1, r)
+			}
+		}
+		if n := calls.Load() - before; n != 1 {
+			t.Errorf("server %d: 50 refusals took %d calls of Redis, not 1", i+1, n)
 		}
 	}
-	return response, r
-}
-
-func left(t *testing.T, r *http.Response) (left int64) {
-	t.Helper()
-	if _, err := fmt.Sscanf(r.Header.Get("RateLimit"), `"tokens";r=%d`, &left); err != nil {
-		t.Fatalf("RateLimit: %q", r.Header.Get("RateLimit"))
+	if r := ask(other, "/api/estimated?max_tokens=10", "hello"); r.status != 200 {
+		t.Errorf("under the other limit: %+v", r)
 	}
-	return left
 }
 
-// The story that the doc comment tells.
-func TestReserveAndSettle(t *testing.T) {
+// Of requests at once, the estimate admits what fits, and the check all.
+func TestAtOnce(t *testing.T) {
 	t.Parallel()
-	url, begin := start(t), time.Now()
-
-	first, a := ask(t, url, "Tell me about rate limits", 300)
-	second, b := ask(t, url, "Tell me everything", 600)
-	third, c := ask(t, url, "Tell me everything", 600)
-	rest, _ := do(t, "GET", url+"/api/hello", nil)
-	if took := time.Since(begin); took > 50*time.Second {
-		t.Logf("this machine took %v, about a window: that proves nothing", took)
-		return
-	}
-
-	if first.StatusCode != 200 || a.Reserved != 309 || a.Used != 41 || left(t, first) != 691 {
-		t.Errorf("first: %s, reserved %d, used %d, RateLimit %s", first.Status, a.Reserved, a.Used, first.Header.Get("RateLimit"))
-	}
-	if words := len(strings.Fields(a.Answer)); words != 32 {
-		t.Errorf("the answer has %d words", words)
-	}
-	if second.StatusCode != 200 || b.Reserved != 606 || b.Used != 606 || left(t, second) != 959-606 {
-		t.Errorf("second: %s, reserved %d, used %d, RateLimit %s", second.Status, b.Reserved, b.Used, second.Header.Get("RateLimit"))
-	}
-	if third.StatusCode != 429 || c.Answer != "" || third.Header.Get("Retry-After") == "" {
-		t.Errorf("third: %s, Retry-After %q", third.Status, third.Header.Get("Retry-After"))
-	}
-	if rest.StatusCode != 200 || left(t, rest) != 959-606-1 {
-		t.Errorf("hello: %s, RateLimit %s", rest.Status, rest.Header.Get("RateLimit"))
-	}
+	synctest.Test(t, func(t *testing.T) {
+		h, err := routes(memstore.New(memstore.Config{}), time.Millisecond)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for path, want := range map[string]int64{"/api/estimated?max_tokens=300": 3, "/api/reported": 10} {
+			var all sync.WaitGroup
+			var admitted atomic.Int64
+			for range 10 {
+				all.Go(func() {
+					if ask(h, path, everything).status == 200 {
+						admitted.Add(1)
+					}
+				})
+			}
+			if all.Wait(); admitted.Load() != want {
+				t.Errorf("%s: %d of 10 admitted, want %d", path, admitted.Load(), want)
+			}
+		}
+	})
 }
 
 // What is used is never more than what was reserved, which is never more than the limit.
@@ -83,39 +178,29 @@ func TestEstimate(t *testing.T) {
 	for _, query := range []string{"", "?max_tokens=", "?max_tokens=x", "?max_tokens=-5", "?max_tokens=0", "?max_tokens=1", "?max_tokens=7",
 		"?max_tokens=600", "?max_tokens=99999999999999999999", "?max_tokens=9000"} {
 		for _, prompt := range []string{"", "a", "everything", "everything " + strings.Repeat("é", 500), strings.Repeat("k", 1024), strings.Repeat("k", 1025)} {
-			for _, chunked := range []bool{false, true} {
-				r := httptest.NewRequest("POST", "/api/chat"+query, strings.NewReader(prompt))
-				if chunked {
-					r.ContentLength = -1
-				}
+			for _, length := range []int64{int64(len(prompt)), -1} {
+				r := httptest.NewRequest("POST", "/api/estimated"+query, strings.NewReader(prompt))
+				r.ContentLength = length
 				reserved := estimate(r)
-				w := httptest.NewRecorder()
-				chat(w, r)
-				var got reply
-				if len(prompt) > 1024 {
-					if w.Code != 400 {
-						t.Errorf("%d bytes: %d", len(prompt), w.Code)
-					}
-					continue
+				got := ask(chat{"estimated", answerTokens, 0}, "/api/estimated"+query, prompt)
+				if want := map[bool]int{false: 200, true: 400}[len(prompt) > 1024]; got.status != want {
+					t.Errorf("%d bytes: %d", len(prompt), got.status)
 				}
-				if err := json.Unmarshal(w.Body.Bytes(), &got); err != nil {
-					t.Fatal(err)
-				}
-				if got.Reserved != reserved || got.Used > reserved || got.Used < 1 || reserved > 1000 {
-					t.Errorf("%s, %d bytes, chunked %v: reserved %d, used %d", query, len(prompt), chunked, reserved, got.Used)
+				if got.used > reserved || got.status == 200 && got.used < 1 || reserved > limit {
+					t.Errorf("%s, %d bytes, length %d: reserved %d, used %d", query, len(prompt), length, reserved, got.used)
 				}
 			}
 		}
 	}
 }
 
-// A model without an end stops when nobody listens.
+// The model stops when nobody listens.
 func TestClientGoesAway(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	words := 0
-	for range model(ctx, "everything") {
+	for range model(ctx, "everything", 0) {
 		if words++; words == 100 {
 			cancel()
 		}
@@ -125,27 +210,42 @@ func TestClientGoesAway(t *testing.T) {
 	}
 }
 
+// An answer is a stream, and what is left is seen and forgotten.
 func TestRoutes(t *testing.T) {
 	t.Parallel()
-	url := start(t)
+	server := httptest.NewServer(handler(t, memstore.New(memstore.Config{})))
+	t.Cleanup(server.Close)
 	for _, c := range []struct {
 		method, path string
 		status       int
 	}{
 		{"GET", "/", 200},
-		{"GET", "/api/hello", 200},
-		{"POST", "/api/chat", 200},
-		{"GET", "/api/chat", 405},
-		{"POST", "/api/hello", 405},
+		{"GET", "/api/now", 200},
+		{"POST", "/api/estimated", 200},
+		{"POST", "/api/reported", 200},
+		{"POST", "/api/reset", 204},
+		{"GET", "/api/estimated", 405},
+		{"POST", "/api/now", 405},
 		{"GET", "/favicon.ico", 404},
 	} {
-		if r, body := do(t, c.method, url+c.path, nil); r.StatusCode != c.status {
+		if r, body := do(t, c.method, server.URL+c.path, nil); r.StatusCode != c.status {
 			t.Errorf("%s %s: %s, %s", c.method, c.path, r.Status, body)
 		}
 	}
-	r, body := do(t, "GET", url+"/", nil)
-	if !strings.Contains(body, `fetch("/api/chat`) || !strings.Contains(r.Header.Get("Content-Security-Policy"), "script-src 'sha256-") {
+	r, body := do(t, "GET", server.URL+"/", nil)
+	if !strings.Contains(body, `fetch("/api/now`) || !strings.Contains(r.Header.Get("Content-Security-Policy"), "script-src 'sha256-") {
 		t.Errorf("%v\n%s", r.Header, body)
+	}
+	if r, body := do(t, "POST", server.URL+"/api/reported", strings.NewReader(everything)); len(r.TransferEncoding) == 0 || !strings.HasSuffix(body, "\n\n5006 tokens used\n") {
+		t.Errorf("%v, %.200q", r.TransferEncoding, body)
+	}
+	for _, want := range []bool{true, false} { // in debt
+		_, body := do(t, "GET", server.URL+"/api/now", nil)
+		var view map[string]state
+		if err := json.Unmarshal([]byte(body), &view); err != nil || (view["reported"].Wait > 14000) != want || view["estimated"] != (state{Left: limit}) {
+			t.Errorf("%v, %s", err, body)
+		}
+		do(t, "POST", server.URL+"/api/reset", nil)
 	}
 }
 
@@ -199,7 +299,7 @@ func stops(t *testing.T, program string) {
 	}
 	_, addr, _ := strings.Cut(line, "http://")
 	addr, _, _ = strings.Cut(addr, "/")
-	if r, _ := ask(t, "http://"+addr, "hello", 10); r.StatusCode != 200 {
+	if r, _ := do(t, "POST", "http://"+addr+"/api/estimated?max_tokens=10", strings.NewReader("hello")); r.StatusCode != 200 {
 		t.Error(r.Status)
 	}
 	if err := cmd.Process.Signal(os.Interrupt); err != nil {
@@ -216,17 +316,6 @@ func stops(t *testing.T, program string) {
 		conn.Close()
 		t.Error("the port is still open")
 	}
-}
-
-func start(t *testing.T) (url string) {
-	t.Helper()
-	handler, err := routes(memstore.New(memstore.Config{}))
-	if err != nil {
-		t.Fatal(err)
-	}
-	server := httptest.NewServer(handler)
-	t.Cleanup(server.Close)
-	return server.URL
 }
 
 func build(t *testing.T) string {

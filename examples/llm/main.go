@@ -1,28 +1,32 @@
-// Llm is a simulated language model with a limit on tokens. How many tokens a request costs
-// is known only after the answer, so an estimate is reserved first, from the size of the
-// prompt and the requested maximum of the answer, and settled to the actual cost afterwards.
+// Llm is a simulated language model with two limits on tokens, beside each other. How many tokens
+// an answer takes is known only when it has been sent.
 //
 //	go run ./examples/llm
 //
-// Each client address has 1000 tokens in any minute. Open http://127.0.0.1:8080/ to chat,
-// or use curl:
+// Each client address has 1000 tokens an hour under either limit. Open http://127.0.0.1:8080/ to
+// watch both, or use curl:
 //
-//	curl -i -d 'Tell me about rate limits' 'http://127.0.0.1:8080/api/chat?max_tokens=300'
+//	curl -i -d 'Tell me everything' 'http://127.0.0.1:8080/api/estimated?max_tokens=300'
 //
-// reserves 309 tokens, which leaves 691, and gets
+// reserves 306 tokens before it begins: those of the prompt, and the longest answer that is asked
+// for. What is not used is given back at the end. A request for more than is left is refused before the model
+// begins, so no limit is exceeded, however many requests run at once.
 //
-//	HTTP/1.1 200 OK
-//	RateLimit: "tokens";r=691;t=60
-//	RateLimit-Policy: "tokens";q=1000;w=60
+//	curl -i -d 'Tell me everything' http://127.0.0.1:8080/api/reported
 //
-//	{"answer":"You said: Tell me ...","reserved":309,"used":41}
+// needs one token to begin. The answer has no maximum, and takes 5006 tokens, which count when it has
+// ended. From then on the address is refused for four hours, until the debt is repaid:
 //
-// Then 959 tokens are left. A request for more than is left is refused before the model
-// begins. A client that disconnects is charged for what was generated until then.
+//	HTTP/1.1 429 Too Many Requests
+//	RateLimit: "reported";r=0;t=14426
+//	Retry-After: 14426
 //
-// GET /api/hello costs 1 token. Ctrl-C stops the server. With
-// -redis redis://localhost:6379/0 the limit is shared by all servers that were started
-// with the same flag.
+// But as many of these as run at once are all admitted. A client that disconnects pays for what was
+// generated until then.
+//
+// GET /api/now says what is left, and costs nothing; POST /api/reset forgets what was used. Ctrl-C
+// stops the server. With -redis redis://localhost:6379/0 the limits are shared by all servers that
+// were started with the same flag. -pace is the time between two tokens.
 package main
 
 import (
@@ -46,7 +50,8 @@ import (
 
 func main() {
 	addr := flag.String("addr", "127.0.0.1:8080", "listen on this `address`")
-	redisURL := flag.String("redis", "", "share the limit through the Redis at this `URL`, such as redis://localhost:6379/0")
+	redisURL := flag.String("redis", "", "share the limits through the Redis at this `URL`, such as redis://localhost:6379/0")
+	pace := flag.Duration("pace", time.Millisecond, "the `time` between two tokens")
 	flag.Parse()
 	if flag.NArg() > 0 {
 		exit(2, fmt.Errorf("unexpected argument %q", flag.Arg(0)))
@@ -56,7 +61,7 @@ func main() {
 	if err != nil {
 		exit(2, err)
 	}
-	handler, err := routes(store)
+	handler, err := routes(store, *pace)
 	if err != nil {
 		exit(2, err)
 	}
@@ -72,8 +77,8 @@ func main() {
 	}
 }
 
-// newStore returns the store of the limit: in this process, or in Redis. While Redis is
-// unreachable, each server applies the limit by itself.
+// newStore returns the store of the limits: in this process, or in Redis. While Redis is
+// unreachable, each server applies the limits by itself.
 func newStore(url string) (core.Store, error) {
 	if url == "" {
 		return memstore.New(memstore.Config{}), nil
@@ -85,35 +90,57 @@ func newStore(url string) (core.Store, error) {
 	return s, nil
 }
 
+const (
+	limit = 1000   // tokens an hour
+	debt  = 20_000 // tokens that may be used beyond it
+)
+
 // routes returns the handler of the server.
-func routes(store core.Store) (http.Handler, error) {
-	tokens, err := core.New(store, "tokens", core.SlidingWindow(core.PerMinute(1000)))
+func routes(store core.Store, pace time.Duration) (http.Handler, error) {
+	tokens := core.TokenBucket(core.PerHour(limit), limit).Debt(debt)
+	estimated, err := core.New(store, "estimated", tokens)
 	if err != nil {
 		return nil, err
 	}
-	chats, err := nethttp.New(nethttp.Config{
-		Rules: []nethttp.Rule{{
-			Limiter: tokens,
-			Key:     keyfuncs.RemoteAddr(),
-			Cost:    estimate,           // reserved before the handler runs
-			Settle:  nethttp.StatedCost, // what the handler passed to SetCost
-		}},
-	})
+	reported, err := core.New(store, "reported", tokens)
 	if err != nil {
 		return nil, err
 	}
-	others, err := nethttp.New(nethttp.Config{
-		Rules: []nethttp.Rule{{Limiter: tokens, Key: keyfuncs.RemoteAddr()}},
-	})
+	estimating, err := nethttp.New(nethttp.Config{Rules: []nethttp.Rule{{
+		Limiter: estimated,
+		Key:     keyfuncs.RemoteAddr(),
+		Cost:    estimate,           // reserved before the handler runs
+		Settle:  nethttp.StatedCost, // what the handler passed to SetCost
+	}}})
+	if err != nil {
+		return nil, err
+	}
+	reporting, err := nethttp.New(nethttp.Config{Rules: []nethttp.Rule{{
+		Limiter: reported,
+		Key:     keyfuncs.RemoteAddr(),
+		Report:  nethttp.StatedCost, // counted when the handler has returned
+	}}})
 	if err != nil {
 		return nil, err
 	}
 
 	mux := http.NewServeMux()
-	mux.Handle("POST /api/chat", chats.Handler(http.HandlerFunc(chat)))
-	mux.Handle("GET /api/hello", others.Handler(http.HandlerFunc(hello)))
+	mux.Handle("POST /api/estimated", estimating.Handler(chat{"estimated", answerTokens, pace}))
+	mux.Handle("POST /api/reported", reporting.Handler(chat{"reported", nil, pace}))
+	mux.Handle("GET /api/now", now{estimated, reported})
+	mux.HandleFunc("POST /api/reset", func(w http.ResponseWriter, r *http.Request) {
+		err := estimating.Reset(r, "estimated")
+		if err == nil {
+			err = reporting.Reset(r, "reported")
+		}
+		if err != nil {
+			http.Error(w, "503 the limits are not available", http.StatusServiceUnavailable)
+			return
+		}
+		w.WriteHeader(http.StatusNoContent)
+	})
 	mux.HandleFunc("GET /{$}", page)
-	return mux, nil
+	return http.NewCrossOriginProtection().Handler(mux), nil
 }
 
 // serve serves until ctx is done, then waits for the requests in progress.
@@ -122,7 +149,7 @@ func serve(ctx context.Context, listener net.Listener, handler http.Handler) err
 		Handler:           handler,
 		ReadHeaderTimeout: 5 * time.Second,
 		ReadTimeout:       10 * time.Second,
-		WriteTimeout:      10 * time.Second,
+		WriteTimeout:      5 * time.Minute, // of an answer
 		IdleTimeout:       time.Minute,
 	}
 	failed := make(chan error, 1)
@@ -139,20 +166,20 @@ func serve(ctx context.Context, listener net.Listener, handler http.Handler) err
 }
 
 func greet(addr net.Addr) {
-	fmt.Printf(`Listening on http://%[1]v/, where a page lets you chat.
-Limit: 1000 tokens in any minute for each client address.
+	fmt.Printf(`Listening on http://%[1]v/, where a page shows both limits.
+Limits: 1000 tokens an hour for each client address, beside each other.
 
-Reserve many tokens and use few:
+Reserve what an answer can take at most, and give back what it did not take:
 
-	curl -i -d 'Tell me about rate limits' 'http://%[1]v/api/chat?max_tokens=300'
+	curl -i -d 'Tell me everything' 'http://%[1]v/api/estimated?max_tokens=300'
 
-See how many are left:
+Take 5000 tokens, which count afterwards, and then be refused for four hours:
 
-	curl -i http://%[1]v/api/hello
+	curl -i -d 'Tell me everything' 'http://%[1]v/api/reported?[1-2]'
 
-Use many tokens twice, of which the second request is refused:
+See what is left:
 
-	curl -i -d 'Tell me everything' 'http://%[1]v/api/chat?max_tokens=600&[1-2]'
+	curl -i http://%[1]v/api/now
 
 Ctrl-C stops the server.
 `, addr)

@@ -187,6 +187,24 @@ func TestChat(t *testing.T) {
 	)
 }
 
+func TestTokens(t *testing.T) {
+	ctx := browser(t)
+	url := start(t, "llm")
+	run(ctx, t,
+		chromedp.Navigate(url),
+		shows("estimated-left", "1,000"),
+		chromedp.Click("#estimated", chromedp.ByQuery),
+		shows("estimated-log", "200: 306 tokens used"),
+		chromedp.Click("#reported", chromedp.ByQuery),
+		shows("reported-log", "200: 5006 tokens used"),
+		shows("reported-wait", "refused for 4 h 0 min"),
+		chromedp.Click("#reported", chromedp.ByQuery),
+		shows("reported-log", "429: refused for 4 h 0 min"),
+		chromedp.Click("#reset", chromedp.ByQuery),
+		shows("reported-left", "1,000"),
+	)
+}
+
 func TestOutgoing(t *testing.T) {
 	ctx := browser(t)
 	url := start(t, "outgoing")
