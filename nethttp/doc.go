@@ -71,7 +71,8 @@
 // charged to none. So a session can have one limit, and the address that many
 // sessions share a larger one.
 //
-// First all keys are found, then all rates are charged, and then the slots are taken. A client over
+// First all keys are found, then rules with [Rule].Report are checked and all other rates charged, and
+// then the slots are taken. A client over
 // its rate takes no slot and does not wait for one. If there is no slot, or the wait or the client
 // has ended, the units go back, except those of rules with [Rule].Attempts. Until then they count:
 // other requests may be refused for them. If the process ends in between, they are not given back.

@@ -192,6 +192,30 @@ func ExampleSetCost() {
 	// "tokens";r=4766;t=9
 }
 
+// A limit on bytes: a client needs one byte to begin, and what was sent counts afterwards.
+func ExampleRule_report() {
+	bytes := core.Must(core.New(memstore.New(memstore.Config{}), "bytes", core.TokenBucket(core.PerHour(1000), 1000).Debt(10_000)))
+	guard := core.Must(nethttp.New(nethttp.Config{
+		Rules: []nethttp.Rule{{
+			Limiter: bytes,
+			Key:     keyfuncs.RemoteAddr(),
+			Report:  nethttp.BytesWritten,
+		}},
+	}))
+	handler := guard.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Write(make([]byte, 5000))
+	}))
+
+	for range 2 {
+		w := httptest.NewRecorder()
+		handler.ServeHTTP(w, httptest.NewRequest("GET", "/download", nil))
+		fmt.Println(w.Code, w.Header().Get("RateLimit"))
+	}
+	// Output:
+	// 200 "bytes";r=1000
+	// 429 "bytes";r=0;t=14404
+}
+
 // Shadow mode shows which requests a limit would refuse, before it does.
 func ExampleConfig_observeOnly() {
 	limiter := core.Must(core.New(memstore.New(memstore.Config{}), "api", core.SlidingLog(core.PerMinute(1))))

@@ -239,13 +239,13 @@ func TestReportWithShadows(t *testing.T) {
 		var seen []string
 		c.Observe = func(_ *http.Request, v nethttp.Verdict) {
 			d, known := v.Shadow()
-			seen = append(seen, fmt.Sprint(v.Status(), known, d.Allowed, d.Answer(0).Remaining))
+			seen = append(seen, fmt.Sprintf("%d known=%t ok=%t left=%d", v.Status(), known, d.Allowed, d.Answer(0).Remaining))
 		}
 		h := newGuard(t, c).Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "1234567") }))
 		for range 4 {
 			serve(h, request("GET", "/", "X-Client", "anna"))
 		}
-		if got, want := strings.Join(seen, ", "), "0 true true 10, 0 true true 3, 0 true false 0, 0 true false 0"; got != want {
+		if got, want := strings.Join(seen, ", "), "0 known=true ok=true left=10, 0 known=true ok=true left=3, 0 known=true ok=false left=0, 0 known=true ok=false left=0"; got != want {
 			t.Errorf("beside %v: %s, want %s", beside, got, want)
 		}
 	}

@@ -105,6 +105,12 @@ func model(ctx context.Context, prompt string, pace time.Duration) func(func(str
 // now shows what an address has left, and changes nothing.
 type now struct{ estimated, reported *core.Limiter }
 
+// A view is what the page shows.
+type view struct {
+	Estimated state `json:"estimated"`
+	Reported  state `json:"reported"`
+}
+
 // A state is what is left of a limit.
 type state struct {
 	Left int64 `json:"left"` // tokens
@@ -112,22 +118,28 @@ type state struct {
 }
 
 func (n now) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	view := make(map[string]state)
-	key, err := keyfuncs.RemoteAddr()(r)
-	for _, l := range []*core.Limiter{n.estimated, n.reported} {
-		var d core.Decision
-		if err == nil {
-			d, err = l.Peek(r.Context(), key)
+	look := func(l *core.Limiter) (state, error) {
+		key, err := keyfuncs.RemoteAddr()(r)
+		if err != nil {
+			return state{}, err
 		}
-		view[l.Name()] = state{d.Remaining, int64((d.RetryAfter + time.Second - 1) / time.Second)}
+		d, err := l.Peek(r.Context(), key)
+		return state{d.Remaining, int64((d.RetryAfter + time.Second - 1) / time.Second)}, err
 	}
-	if err != nil {
+	estimated, err := look(n.estimated)
+	reported, failed := look(n.reported)
+	if err != nil || failed != nil {
 		http.Error(w, "503 the limits are not available", http.StatusServiceUnavailable)
+		return
+	}
+	text, err := json.Marshal(view{estimated, reported})
+	if err != nil {
+		http.Error(w, "500 the answer cannot be written", http.StatusInternalServerError)
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Cache-Control", "no-store")
-	_ = json.NewEncoder(w).Encode(view)
+	w.Write(append(text, '\n'))
 }
 
 //go:embed page.html

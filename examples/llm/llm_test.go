@@ -241,8 +241,8 @@ func TestRoutes(t *testing.T) {
 	}
 	for _, want := range []bool{true, false} { // in debt
 		_, body := do(t, "GET", server.URL+"/api/now", nil)
-		var view map[string]state
-		if err := json.Unmarshal([]byte(body), &view); err != nil || (view["reported"].Wait > 14000) != want || view["estimated"] != (state{Left: limit}) {
+		var got view
+		if err := json.Unmarshal([]byte(body), &got); err != nil || (got.Reported.Wait > 14000) != want || got.Estimated != (state{Left: limit}) {
 			t.Errorf("%v, %s", err, body)
 		}
 		do(t, "POST", server.URL+"/api/reset", nil)
