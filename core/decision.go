@@ -48,6 +48,7 @@ const (
 type Decision struct {
 	Allowed bool
 	Source  Source
+	bit     uint8 // of spent
 
 	// Policy is the name of the policy that decided: of those that refused, the one
 	// with the longest RetryAfter; otherwise the one with the least remaining. Limiter is
@@ -70,9 +71,9 @@ type Decision struct {
 	// Decisions are copied, so they are kept small: hence the pointers.
 	result store.Result
 	first  receipt
-	more   *[]receipt   // of the other charges; nil: there is one
-	anyway uint64       // a bit for each charge that was counted anyway
-	spent  *atomic.Bool // shared by copies: whether the charges were settled; nil: there are none
+	more   *[]receipt     // of the other charges; nil: there is one
+	anyway uint64         // a bit for each charge that was counted anyway
+	spent  *atomic.Uint32 // has a bit that copies share: the charges were settled; nil: there are none
 }
 
 // An Answer is the result of one policy.
@@ -190,7 +191,7 @@ func decisionOf(r *store.Result, charges ...Charge) (d Decision) {
 		d.more = &more
 	}
 	if d.conclude(r); d.Allowed && !d.isReport() {
-		d.spent = new(atomic.Bool)
+		d.spent = new(atomic.Uint32)
 	}
 	return d
 }
@@ -302,7 +303,7 @@ func (d *Decision) Settle(ctx context.Context, actual ...int64) (uncovered int64
 			})
 		}
 	}
-	if !d.spent.CompareAndSwap(false, true) {
+	if d.spent.Or(1<<d.bit)&(1<<d.bit) != 0 {
 		return 0, ErrSettled
 	}
 	if len(q.Charges) == 0 {

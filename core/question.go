@@ -13,21 +13,22 @@ import (
 type question struct {
 	store.Question
 
-	room  [8]store.Charge
-	spent []atomic.Bool // of the next decisions: see Decision
+	room [8]store.Charge
+
+	// The bits of the next decisions that hold charges, and how many are taken: see Decision. Many
+	// decisions share an allocation, or each would be garbage.
+	bits  *[16]atomic.Uint32
+	taken uint16
 }
 
-// spentAtOnce is how many decisions share an allocation.
-const spentAtOnce = 128
-
-// newSpent returns the mark of a decision that holds charges.
-func (q *question) newSpent() *atomic.Bool {
-	if len(q.spent) == 0 {
-		q.spent = make([]atomic.Bool, spentAtOnce)
+// hold gives a decision its bit.
+func (q *question) hold(d *Decision) {
+	i := q.taken % uint16(32*len(q.bits))
+	if i == 0 {
+		q.bits = new([len(q.bits)]atomic.Uint32)
 	}
-	mark := &q.spent[0]
-	q.spent = q.spent[1:]
-	return mark
+	q.taken = i + 1
+	d.spent, d.bit = &q.bits[i/32], uint8(i%32)
 }
 
 // questions are reused: what is passed to a store is on the heap. Those in the pool have one charge,
@@ -89,9 +90,11 @@ func (l *Limiter) decide(ctx context.Context, mode store.Mode, c Charge, d *Deci
 	if err != nil {
 		*d = Decision{}
 	} else {
-		d.first, d.more, d.anyway, d.spent = receipt{limiter: l}, nil, 0, nil
+		d.first, d.more, d.anyway, d.spent = newReceipt(c), nil, 0, nil
 		if d.conclude(&q.Result); d.Allowed && mode == store.Allow {
-			d.first, d.spent = newReceipt(c), q.newSpent()
+			q.hold(d)
+		} else {
+			d.first = receipt{limiter: l}
 		}
 	}
 	q.free()
