@@ -66,6 +66,7 @@ type metrics struct {
 	document  *prometheus.GaugeVec
 	unmatched prometheus.Counter
 	untrusted prometheus.Counter
+	rls       *rlsMetrics
 }
 
 func newMetrics(seen *stats.Stats) *metrics {
@@ -88,6 +89,7 @@ func newMetrics(seen *stats.Stats) *metrics {
 	}
 	m.registry.MustRegister(promheadgate.Collector(seen), collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 		m.requests, m.durations, m.reloads, m.failing, m.document, m.unmatched, m.untrusted)
+	m.rls = newRLSMetrics(m.registry)
 	for _, what := range whats {
 		m.reloads.WithLabelValues(what)
 		m.failing.WithLabelValues(what)

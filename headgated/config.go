@@ -12,17 +12,25 @@ import (
 	"github.com/headgate/headgate/limits"
 )
 
-// Config configures a [Server]. Only Document is required. Literals must name the fields.
+// Config configures a [Server]. Only Document, or EnvoyConfig, is required. Literals must name the fields.
 type Config struct {
 	_ struct{}
 
-	// Document has the limits and the routes: [limits.File], say. It is asked every second, and its text
+	// Document has the limits, the routes and the descriptors: [limits.File], say. It is asked every second, and its text
 	// is YAML or JSON, as the package documentation describes.
 	Document limits.Source
 
-	// HTTP and Admin are where the doors listen: HOST:PORT, or unix:PATH. Port 0 is a free one. An empty
+	// EnvoyConfig, if not empty, is a directory with configurations of Envoy's rate limit service, as its
+	// reference has them: all files but hidden ones, each of a domain. They are beside those in the
+	// document, which may be nil then. MergeDomains permits a domain in several files. ChargeEach charges
+	// each descriptor of a request for itself, as the reference does, in domains that do not say.
+	EnvoyConfig  string
+	MergeDomains bool
+	ChargeEach   bool
+
+	// GRPC, HTTP and Admin are where the doors listen: HOST:PORT, or unix:PATH. Port 0 is a free one. An empty
 	// address is no door; the handlers of [Server.HTTP] and [Server.Admin] are there all the same.
-	HTTP, Admin string
+	GRPC, HTTP, Admin string
 
 	// SocketMode are the permissions of unix sockets. 0 means 0660.
 	SocketMode fs.FileMode
@@ -109,8 +117,11 @@ func withDefaults(c Config) (Config, error) {
 	fault := func(format string, args ...any) {
 		faults = append(faults, fmt.Errorf("headgated: "+format, args...))
 	}
-	if c.Document == nil {
+	if c.Document == nil && c.EnvoyConfig == "" {
 		fault("there is no document: set Config.Document, or -config")
+	}
+	if c.Document == nil {
+		c.Document = limits.Bytes([]byte(`{"rls": []}`))
 	}
 	if c.LimitsKey != "" && c.Redis == "" {
 		fault("limits in Redis need a Redis")
@@ -127,7 +138,7 @@ func withDefaults(c Config) (Config, error) {
 	if len(c.TLS.ClientSAN) > 0 && c.TLS.ClientCA == "" {
 		fault("names of clients need the CA that vouches for them")
 	}
-	for name, addr := range map[string]string{"http": c.HTTP, "admin": c.Admin} {
+	for name, addr := range map[string]string{"grpc": c.GRPC, "http": c.HTTP, "admin": c.Admin} {
 		if err := c.permits(addr); err != nil {
 			fault("%s: %w", name, err)
 		}

@@ -1,5 +1,5 @@
 // Package headgated is the limits of this library as a service: for programs in any language, and for
-// proxies that ask before they let a request through. Its command runs on its own, in a checkout:
+// proxies that ask before they let a request through, among them Envoy with its rate limit service. Its command runs on its own, in a checkout:
 //
 //	go run ./cmd/headgated -config example.yaml
 //
@@ -29,6 +29,14 @@
 //	  - {host: api.example.com, method: [POST], path: "/v1/{tenant}/chat", charge: [
 //	      {limit: api, key: ["path:tenant", bearer], units: 1, plan: "header:X-Plan"}]}
 //	  - charge: [{limit: api, key: address}]
+//	rls:                           # what Envoy asks about: configurations of its rate limit service
+//	  - domain: front
+//	    charge: all                # or each
+//	    failure: closed            # who decides without Redis: local, open or closed
+//	    descriptors:
+//	      - {key: user, rate_limit: {unit: minute, requests_per_unit: 20}}
+//	      - {key: tenant, headgate: {limit: api}}
+//	      - {key: model, headgate: {policy: sliding-window 100/minute}}
 //
 // The first route that matches a request says what it is charged: up to 8 limits, all or none. A host
 // is compared without its port, and GET is HEAD too. In a path, {name} stands for one part, and {name...}
@@ -54,6 +62,10 @@
 // The document is read again when it changes, and applies as a whole or not at all. Replace the file by
 // renaming another over it. With [Config].LimitsKey, the limits are in Redis instead, where the command
 // headgate push writes them. Counts, remembered refusals and leases of limits that did not change stay.
+//
+// A domain has the keys of envoyproxy/ratelimit, and charge, failure and headgate, which are ours. The page
+// docs/envoy.md describes them. They may also be in files of their own, in [Config].EnvoyConfig. A document
+// with rls needs no limits.
 //
 // # For programs
 //

@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/keyfuncs"
 	"github.com/headgate/headgate/limits"
 	"github.com/headgate/headgate/limits/yamldoc"
@@ -28,6 +29,7 @@ const (
 	wordKey     = "key"
 	wordUnits   = "units"
 	wordPlan    = "plan"
+	wordRLS     = "rls"
 )
 
 // maxUnits is the largest number of units, 2^53-1.
@@ -38,6 +40,8 @@ type document struct {
 	limits  *limits.Document
 	trusted func(*http.Request) bool
 	routes  []*route
+	domains map[string]*domain
+	named   []*rule // with limits of the document
 }
 
 // decode is the decoder of whole documents. A document need not end in "...", as those of package
@@ -58,10 +62,15 @@ func decodeLimits(text []byte) (limits.Node, error) {
 	return onlyLimits(n), nil
 }
 
-// onlyLimits returns a document without what is not limits. The places stay.
+// onlyLimits returns a document without what is not limits. The places stay. If the descriptors have their
+// own and there are no others, it has one that nothing is charged to.
 func onlyLimits(n limits.Node) limits.Node {
 	if n.Kind != limits.Map {
 		return n
+	}
+	if has(&n, wordRLS) && !has(&n, wordLimits) {
+		none, _ := decode([]byte("limits: {none: {plans: {none: unlimited}}}")) // a book needs some
+		return none
 	}
 	only := limits.Node{Kind: n.Kind, Line: n.Line, Column: n.Column}
 	for i, k := range n.Keys {
@@ -72,9 +81,15 @@ func onlyLimits(n limits.Node) limits.Node {
 	return only
 }
 
+// has reports whether a map has a key.
+func has(n *limits.Node, key string) bool {
+	return slices.ContainsFunc(n.Keys, func(k limits.Node) bool { return k.Text == key })
+}
+
 // parse returns the document of a text. The error is limits.Faults, with all that is wrong. If the limits
-// are elsewhere, the document has none, and what routes name is not looked for.
-func parse(text []byte, elsewhere bool) (*document, error) {
+// are elsewhere, the document has none, and what routes and descriptors name is not looked for. The limiters of
+// descriptors are of the store.
+func parse(text []byte, elsewhere bool, store core.Store, defaults rlsDefaults) (*document, error) {
 	var root limits.Node
 	of, err := limits.Parse(text, func(text []byte) (limits.Node, error) {
 		var err error
@@ -85,13 +100,13 @@ func parse(text []byte, elsewhere bool) (*document, error) {
 		return nil, err
 	}
 	r := &reader{}
-	fields := r.fields(&root, "", wordLimits, wordTrusted, wordRoutes)
+	fields := r.fields(&root, "", wordLimits, wordTrusted, wordRoutes, wordRLS)
 	var faults limits.Faults
 	switch v := fields[wordLimits]; {
 	case elsewhere && v != nil:
 		r.fault(v, wordLimits, "the limits are those in Redis: remove these")
 	case elsewhere:
-	case v == nil && root.Kind == limits.Map:
+	case v == nil && root.Kind == limits.Map && fields[wordRLS] == nil:
 		r.fault(&root, "", "the document has no %s", wordLimits)
 	case v != nil && errors.As(err, &faults):
 		r.faults = append(r.faults, faults...)
@@ -104,6 +119,7 @@ func parse(text []byte, elsewhere bool) (*document, error) {
 	r.items(fields[wordRoutes], wordRoutes, func(n *limits.Node, path string) {
 		d.routes = append(d.routes, r.route(n, path, networks))
 	})
+	r.faults = append(r.faults, d.rules(fields[wordRLS], store, defaults)...)
 	if of != nil && !elsewhere {
 		r.faults = append(r.faults, d.missing(of)...)
 	}
@@ -120,13 +136,21 @@ func (d *document) missing(of *limits.Document) (faults limits.Faults) {
 	for _, t := range d.routes {
 		for _, c := range t.charges {
 			if c.limit != "" && !slices.Contains(names, c.limit) {
-				at := c.place
-				at.Err = errors.New("there is no such limit among the " + wordLimits)
-				faults = append(faults, &at)
+				faults = append(faults, missingAt(c.place))
 			}
 		}
 	}
+	for _, r := range d.named {
+		if !slices.Contains(names, r.limit) {
+			faults = append(faults, missingAt(r.place))
+		}
+	}
 	return faults
+}
+
+func missingAt(at limits.Fault) *limits.Fault {
+	at.Err = errors.New("there is no such limit among the " + wordLimits)
+	return &at
 }
 
 // A reader collects what is wrong.

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/headgate/headgate/core/memstore"
 	"github.com/headgate/headgate/limits"
 )
 
@@ -23,6 +24,11 @@ routes:
   - charge: [{limit: api, key: address}, {limit: all, key: everyone, units: 3}]
 `
 
+// read parses a document for a server in memory.
+func read(text []byte) (*document, error) {
+	return parse(text, false, memstore.New(memstore.Config{}), rlsDefaults{charge: chargeAll})
+}
+
 func TestParse(t *testing.T) {
 	for name, text := range map[string]string{
 		"YAML":             valid,
@@ -31,7 +37,7 @@ func TestParse(t *testing.T) {
 		"only limits":      `limits: {api: {plans: {free: sliding-log 2/minute}}}`,
 		"one for a list":   "limits: {api: {plans: {free: sliding-log 2/minute}}}\nroutes: [{host: [a, b], method: GET, path: /, charge: [{limit: api, key: method}]}]",
 	} {
-		if _, err := parse([]byte(text), false); err != nil {
+		if _, err := read([]byte(text)); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -42,7 +48,7 @@ func TestParseChangesNothing(t *testing.T) {
 	text := append(make([]byte, 0, 10_000), valid+"\n  \n\t\n\n\n"...)
 	whole := text[:cap(text)]
 	before := string(whole)
-	if _, err := parse(text, false); err != nil || string(whole) != before {
+	if _, err := read(text); err != nil || string(whole) != before {
 		t.Errorf("%v, or the text has changed", err)
 	}
 }
@@ -114,7 +120,7 @@ func TestFaults(t *testing.T) {
 			line = strings.Count(before, "\n") + 1
 			column = len(before) - strings.LastIndex(before, "\n")
 		}
-		_, err := parse([]byte(text), false)
+		_, err := read([]byte(text))
 		var faults limits.Faults
 		if !errors.As(err, &faults) {
 			t.Errorf("%q: %v", text, err)

@@ -71,7 +71,7 @@ func (e *Explanation) String() string {
 // the server gets from there by /v1/auth. The client is the RemoteAddr. The error is limits.Faults with
 // all that is wrong with the document. Nothing is charged.
 func Explain(text []byte, r *http.Request, c Config) (*Explanation, error) {
-	d, err := parse(text, false)
+	d, err := parse(text, false, memstore.New(memstore.Config{}), rlsDefaults{})
 	if err != nil {
 		return nil, err
 	}

@@ -98,9 +98,10 @@ func FuzzPath(f *testing.F) {
 func FuzzDocument(f *testing.F) {
 	f.Add([]byte(valid))
 	f.Add([]byte(`{"limits": {"api": {"plans": {"free": "sliding-log 2/minute"}}}, "routes": [{"charge": [{"limit": "api", "key": "basic"}]}]}`))
+	f.Add([]byte("rls: [{domain: d, charge: each, descriptors: [{key: a, value: b*, share_threshold: true, rate_limit: {unit: day, requests_per_unit: 1}}]}]"))
 	f.Add([]byte("limits: {}\ntrusted: [10.0.0.0/33]\nroutes: [{path: /{a}/{a...}, charge: {}}]"))
 	f.Fuzz(func(t *testing.T, text []byte) {
-		d, err := parse(text, false)
+		d, err := read(text)
 		if (d == nil) != (err != nil) || err != nil && err.Error() == "" {
 			t.Fatalf("%v, %v", d, err)
 		}

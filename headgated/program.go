@@ -22,8 +22,8 @@ const (
 	maxAsks = 64 // as many as core takes in one call
 )
 
-// HTTP returns the handler of the HTTP door: /v1/check, /v1/charge and /v1/report for programs, and
-// /v1/auth for proxies.
+// HTTP returns the handler of the HTTP door: /v1/check, /v1/charge and /v1/report for programs, /v1/auth for
+// proxies, and /json and /healthcheck as Envoy's rate limit service has them.
 func (s *Server) HTTP() http.Handler {
 	mux := http.NewServeMux()
 	handle := func(path string, h http.HandlerFunc, methods ...string) {
@@ -33,8 +33,10 @@ func (s *Server) HTTP() http.Handler {
 	handle("/v1/charge", s.program(toCharge), http.MethodPost)
 	handle("/v1/report", s.program(toReport), http.MethodPost)
 	handle("/v1/auth", s.auth, http.MethodGet, http.MethodHead, http.MethodPost)
+	handle("/json", s.json, http.MethodPost)
+	handle("/healthcheck", s.healthcheck, http.MethodGet, http.MethodHead)
 	mux.Handle("/", s.metrics.counted("other", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		fail(w, http.StatusNotFound, "there is nothing here: see /v1/check, /v1/charge, /v1/report and /v1/auth")
+		fail(w, http.StatusNotFound, "there is nothing here: see /v1/check, /v1/charge, /v1/report, /v1/auth and /json")
 	})))
 	return mux
 }

@@ -8,6 +8,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -39,10 +42,14 @@ type configuration struct {
 }
 
 // texts are what was read: the document, and that of the limits, which is nil if they are in the same.
-type texts struct{ document, limits []byte }
+type texts struct {
+	document, limits []byte
+	files            []ruleFile
+}
 
 func (t *texts) equal(u *texts) bool {
-	return u != nil && bytes.Equal(t.document, u.document) && bytes.Equal(t.limits, u.limits)
+	return u != nil && bytes.Equal(t.document, u.document) && bytes.Equal(t.limits, u.limits) &&
+		slices.EqualFunc(t.files, u.files, func(a, b ruleFile) bool { return a.name == b.name && bytes.Equal(a.text, b.text) })
 }
 
 // version returns what tells these texts from others.
@@ -50,6 +57,9 @@ func (t *texts) version() string {
 	sum := sha256.Sum256(t.document)
 	if t.limits != nil {
 		sum = sha256.Sum256(append(sum[:], t.limits...))
+	}
+	for _, f := range t.files {
+		sum = sha256.Sum256(append(append(sum[:], f.name...), f.text...))
 	}
 	return hex.EncodeToString(sum[:6])
 }
@@ -124,20 +134,61 @@ func (s *Server) load(ctx context.Context) (*texts, error) {
 	if t.document, err = s.config.Document.Load(ctx); err == nil && s.feed.shared != nil {
 		t.limits, err = s.feed.shared.Load(ctx)
 	}
+	if err == nil && s.config.EnvoyConfig != "" {
+		t.files, err = readRules(s.config.EnvoyConfig)
+	}
 	return &t, err
+}
+
+// readRules reads the files of a directory that are not hidden, in the order of their names. Links are followed,
+// as a ConfigMap has them.
+func readRules(dir string) (files []ruleFile, err error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	for _, e := range entries {
+		name := filepath.Join(dir, e.Name())
+		if strings.HasPrefix(e.Name(), ".") {
+			continue
+		}
+		info, err := os.Stat(name)
+		switch {
+		case err != nil:
+			return nil, err
+		case info.IsDir():
+			continue
+		case info.Size() > limits.MaxBytes:
+			return nil, fmt.Errorf("%s has more than %d bytes", name, limits.MaxBytes)
+		}
+		text, err := os.ReadFile(name) //nolint:gosec // the operator names the directory
+		if err != nil {
+			return nil, err
+		}
+		files = append(files, ruleFile{name, text})
+	}
+	if len(files) == 0 {
+		return nil, fmt.Errorf("there is no file in %s", dir)
+	}
+	return files, nil
 }
 
 // parse returns the document of what was read.
 func (s *Server) parse(read *texts) (*document, error) {
-	d, err := parse(read.document, read.limits != nil)
-	if err != nil || read.limits == nil {
-		return d, err
+	d, err := parse(read.document, read.limits != nil, s.store, s.rls)
+	if err != nil {
+		return nil, err
 	}
-	if d.limits, err = limits.Parse(read.limits, yamldoc.Decode); err != nil {
-		return nil, errors.New("headgated: the limits in Redis: " + err.Error()) // whose places are not those of the document
+	if read.limits != nil {
+		if d.limits, err = limits.Parse(read.limits, yamldoc.Decode); err != nil {
+			return nil, errors.New("headgated: the limits in Redis: " + err.Error()) // whose places are not those of the document
+		}
+		if faults := d.missing(d.limits); len(faults) > 0 {
+			return nil, faults
+		}
 	}
-	if faults := d.missing(d.limits); len(faults) > 0 {
-		return nil, faults
+	if err := d.addFiles(read.files, d.limits, s.store, s.rls); err != nil {
+		return nil, err
 	}
 	return d, nil
 }
@@ -195,6 +246,9 @@ func (s *Server) share(ctx context.Context, err error) {
 		for _, c := range t.charges {
 			state.Program.Limits = append(state.Program.Limits, c.limit)
 		}
+	}
+	for _, r := range s.current.Load().named {
+		state.Program.Limits = append(state.Program.Limits, r.limit)
 	}
 	s.feed.shared.Loaded(ctx, state)
 }

@@ -32,6 +32,8 @@ type Server struct {
 	client  redis.UniversalClient // nil: the counts are in memory
 	book    *limits.Book
 
+	rls          rlsDefaults
+	overrides    overrides
 	current      atomic.Pointer[configuration]
 	certificates atomic.Pointer[certificates]
 	draining     atomic.Bool
@@ -58,7 +60,7 @@ func New(c Config) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{config: c, log: c.Logger}
+	s := &Server{config: c, log: c.Logger, rls: c.rls()}
 	if s.stats, err = stats.New(stats.Config{Logger: c.Logger, Secret: c.Secret}); err != nil {
 		return nil, fmt.Errorf("headgated: %w", err)
 	}
@@ -112,8 +114,9 @@ func (a Addrs) String() string {
 // A door is where requests come in.
 type door struct {
 	listener net.Listener
-	server   *http.Server
-	tls      bool
+	serve    func(net.Listener) error
+	shutdown func(context.Context) error // waits for the requests that have begun
+	abort    func() error                // cuts them off
 }
 
 // Listen opens the doors, and is called once, before [Server.Serve]. From then on the kernel accepts
@@ -122,12 +125,13 @@ func (s *Server) Listen() (Addrs, error) {
 	var all Addrs
 	for _, d := range []struct {
 		name, addr string
-		handler    http.Handler
+		open       func(net.Listener, *tls.Config) door
 		into       *string
 		tls        func(*certificates) *tls.Config
 	}{
-		{"http", s.config.HTTP, s.HTTP(), &all.HTTP, func(c *certificates) *tls.Config { return c.door }},
-		{"admin", s.config.Admin, s.Admin(), &all.Admin, func(c *certificates) *tls.Config { return c.admin }},
+		{"grpc", s.config.GRPC, s.grpcDoor, &all.GRPC, func(c *certificates) *tls.Config { return c.door }},
+		{"http", s.config.HTTP, s.httpDoor(s.HTTP()), &all.HTTP, func(c *certificates) *tls.Config { return c.door }},
+		{"admin", s.config.Admin, s.httpDoor(s.Admin()), &all.Admin, func(c *certificates) *tls.Config { return c.admin }},
 	} {
 		if d.addr == "" {
 			continue
@@ -141,16 +145,30 @@ func (s *Server) Listen() (Addrs, error) {
 			return Addrs{}, fmt.Errorf("headgated: %s: %w", d.name, err)
 		}
 		*d.into = text
-		server := newHTTPServer(d.handler, s.log)
-		server.TLSConfig = &tls.Config{
-			MinVersion:         tls.VersionTLS12,
-			NextProtos:         []string{"h2", "http/1.1"},
-			GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return d.tls(s.certificates.Load()), nil },
+		var secure *tls.Config
+		if _, unix := cutUnix(d.addr); s.config.TLS.Cert != "" && !unix {
+			secure = &tls.Config{
+				MinVersion:         tls.VersionTLS12,
+				NextProtos:         []string{"h2", "http/1.1"},
+				GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return d.tls(s.certificates.Load()), nil },
+			}
 		}
-		_, unix := cutUnix(d.addr)
-		s.doors = append(s.doors, door{listener, server, s.config.TLS.Cert != "" && !unix})
+		s.doors = append(s.doors, d.open(listener, secure))
 	}
 	return all, nil
+}
+
+// httpDoor returns a door of package http.
+func (s *Server) httpDoor(h http.Handler) func(net.Listener, *tls.Config) door {
+	return func(l net.Listener, secure *tls.Config) door {
+		server := newHTTPServer(h, s.log)
+		server.TLSConfig = secure
+		serve := server.Serve
+		if secure != nil {
+			serve = func(l net.Listener) error { return server.ServeTLS(l, "", "") }
+		}
+		return door{l, serve, server.Shutdown, server.Close}
+	}
 }
 
 // The bounds of a connection. The idle time is longer than proxies keep connections open.
@@ -192,11 +210,7 @@ func (s *Server) Serve(ctx context.Context) error {
 	failed := make(chan error, len(s.doors))
 	for _, d := range s.doors {
 		go func() {
-			if d.tls {
-				failed <- d.server.ServeTLS(d.listener, "", "")
-			} else {
-				failed <- d.server.Serve(d.listener)
-			}
+			failed <- d.serve(d.listener)
 		}()
 	}
 	ticker := time.NewTicker(every)
@@ -220,8 +234,8 @@ func (s *Server) drain(ctx context.Context) error {
 	defer cancel()
 	var errs []error
 	for _, d := range s.doors {
-		if err := d.server.Shutdown(ctx); err != nil {
-			errs = append(errs, fmt.Errorf("headgated: some requests were cut off: %w", err), d.server.Close())
+		if err := d.shutdown(ctx); err != nil {
+			errs = append(errs, fmt.Errorf("headgated: some requests were cut off: %w", err), d.abort())
 		}
 	}
 	return errors.Join(errs...)

@@ -45,15 +45,12 @@ func (c *Config) openStore(seen *stats.Stats) (core.Store, redis.UniversalClient
 }
 
 // Check returns all that is wrong with the text of a document, for servers with that configuration, as
-// [limits.Faults]. It asks no Redis, so it knows no limits that are there, and reads no file. Another error is one of the configuration, whose
-// Document is not used.
+// [limits.Faults]. The text may also be a configuration of Envoy's rate limit service: then its top level has a
+// domain. Check asks no Redis, so it knows no limits that are there, and reads no file. Another error is one
+// of the configuration, whose Document is not used.
 func Check(text []byte, c Config) error {
 	c.Document = limits.Bytes(text)
 	c, err := withDefaults(c)
-	if err != nil {
-		return err
-	}
-	d, err := parse(text, c.LimitsKey != "")
 	if err != nil {
 		return err
 	}
@@ -64,8 +61,23 @@ func Check(text []byte, c Config) error {
 	if client != nil {
 		defer client.Close() //nolint:errcheck // it was not used
 	}
-	if c.LimitsKey != "" {
-		return nil
+	d, err := parseEither(text, c.LimitsKey != "", store, c.rls())
+	if err != nil || d.limits == nil {
+		return err
 	}
 	return d.limits.Check(limits.Program{NoSlots: true, NoSecret: len(c.Secret) == 0}, store, nil)
+}
+
+// parseEither is parse, also of a configuration of Envoy's rate limit service. That has no limits.
+func parseEither(text []byte, elsewhere bool, store core.Store, defaults rlsDefaults) (*document, error) {
+	if root, err := decode(text); err != nil || !has(&root, wordDomain) {
+		return parse(text, elsewhere, store, defaults)
+	}
+	d := &document{domains: make(map[string]*domain)}
+	err := d.addFiles([]ruleFile{{text: text}}, nil, store, defaults)
+	var file *FileError
+	if errors.As(err, &file) {
+		return nil, file.Faults
+	}
+	return d, err
 }

@@ -1,0 +1,94 @@
+package headgated
+
+import (
+	"context"
+	"crypto/tls"
+	"net"
+	"time"
+
+	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/health"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/keepalive"
+)
+
+// healthName is the service that the reference tells the health of.
+const healthName = "ratelimit"
+
+// Bounds of the gRPC door. A proxy has a connection for each of its threads.
+const (
+	maxStreams  = 1000 // of a connection
+	minPing     = 10 * time.Second
+	connectTime = 5 * time.Second
+)
+
+// grpcDoor returns the door of Envoy's rate limit service, and of the health of gRPC.
+func (s *Server) grpcDoor(l net.Listener, secure *tls.Config) door {
+	options := []grpc.ServerOption{
+		grpc.MaxRecvMsgSize(maxBody), grpc.MaxHeaderListSize(maxHead), grpc.MaxConcurrentStreams(maxStreams), grpc.ConnectionTimeout(connectTime),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: minPing, PermitWithoutStream: true}),
+	}
+	if secure != nil {
+		options = append(options, grpc.Creds(credentials.NewTLS(secure)))
+	}
+	server, healthy := grpc.NewServer(options...), &watched{Server: health.NewServer(), stop: make(chan struct{})}
+	healthy.SetServingStatus(healthName, healthpb.HealthCheckResponse_SERVING)
+	healthpb.RegisterHealthServer(server, healthy)
+	pb.RegisterRateLimitServiceServer(server, rateLimits{s: s})
+	return door{
+		listener: l,
+		serve:    server.Serve,
+		shutdown: func(ctx context.Context) error {
+			healthy.Shutdown()
+			close(healthy.stop)
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				server.GracefulStop()
+			}()
+			select {
+			case <-done:
+				return nil
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		},
+		abort: func() error {
+			server.Stop()
+			return nil
+		},
+	}
+}
+
+// watched is the health of gRPC. Who watches it is let go when the server stops, which waits for all calls.
+type watched struct {
+	*health.Server
+
+	stop chan struct{}
+}
+
+// Watch implements the service.
+func (w *watched) Watch(q *healthpb.HealthCheckRequest, stream grpc.ServerStreamingServer[healthpb.HealthCheckResponse]) error {
+	ctx, cancel := context.WithCancel(stream.Context())
+	defer cancel()
+	go func() {
+		select {
+		case <-w.stop:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	return w.Server.Watch(q, stopped{stream, ctx})
+}
+
+// stopped is a stream with another context.
+type stopped struct {
+	grpc.ServerStreamingServer[healthpb.HealthCheckResponse]
+
+	ctx context.Context //nolint:containedctx // a stream has one
+}
+
+// Context implements [grpc.ServerStream].
+func (s stopped) Context() context.Context { return s.ctx }

@@ -1,0 +1,235 @@
+package headgated
+
+import (
+	"context"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	commonpb "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/nethttp"
+)
+
+// The bounds of a request of Envoy's rate limit service.
+const (
+	maxDescriptors    = 256
+	maxDescriptorText = 4 << 10
+)
+
+// rateLimits is Envoy's rate limit service.
+type rateLimits struct {
+	pb.UnimplementedRateLimitServiceServer
+
+	s *Server
+}
+
+// ShouldRateLimit implements the service. Descriptors are charged together, all or none. One with hits of
+// its own has happened, and is counted whether it fits or not.
+func (r rateLimits) ShouldRateLimit(ctx context.Context, q *pb.RateLimitRequest) (*pb.RateLimitResponse, error) {
+	begin := time.Now()
+	answer, err := r.s.limited(ctx, q)
+	r.s.metrics.requests.WithLabelValues("grpc", status.Code(err).String()).Inc()
+	r.s.metrics.durations.WithLabelValues("grpc").Observe(time.Since(begin).Seconds())
+	return answer, err
+}
+
+// An item is a descriptor of a request, and what becomes of it.
+type item struct {
+	matched
+
+	limiter *core.Limiter // nil: nothing is charged
+	trial   *core.Limiter // policies that are on trial; nil: none
+	hits    int64
+	own     bool                            // the descriptor has hits of its own, which have happened
+	current *pb.RateLimitResponse_RateLimit // nil: that of the policy
+	several uint32                          // units of current
+	over    bool                            // it does not fit
+	retry   time.Duration                   // until it does
+	status  *pb.RateLimitResponse_DescriptorStatus
+}
+
+func invalid(format string, args ...any) error {
+	return status.Errorf(codes.InvalidArgument, format, args...)
+}
+
+// limited answers a request. The error has the code InvalidArgument or Unavailable.
+func (s *Server) limited(ctx context.Context, q *pb.RateLimitRequest) (answer *pb.RateLimitResponse, err error) {
+	defer func() { s.metrics.rls.answered(err) }()
+	if err := checkRequest(q); err != nil {
+		return nil, err
+	}
+	items := make([]item, len(q.GetDescriptors()))
+	for i := range items {
+		items[i].status = &pb.RateLimitResponse_DescriptorStatus{Code: pb.RateLimitResponse_OK}
+	}
+	c := s.current.Load()
+	d := c.domains[q.GetDomain()]
+	if d == nil {
+		s.metrics.rls.unknownDomain.Inc()
+		return answerOf(items, nil), nil
+	}
+	for i, of := range q.GetDescriptors() {
+		if err := s.item(c, d, q, of, &items[i]); err != nil {
+			return nil, err
+		}
+	}
+	replace(items)
+	calls, err := s.charge(ctx, d, items)
+	if err != nil {
+		return nil, err
+	}
+	for i := range items {
+		s.metrics.rls.hits(d.name, &items[i])
+	}
+	return answerOf(items, calls), nil
+}
+
+// checkRequest returns what is wrong with a request whatever the configuration is.
+func checkRequest(q *pb.RateLimitRequest) error {
+	switch n := len(q.GetDescriptors()); {
+	case q.GetDomain() == "":
+		return invalid("the domain is empty")
+	case n == 0:
+		return invalid("there is no descriptor")
+	case n > maxDescriptors:
+		return invalid("there are %d descriptors, more than %d", n, maxDescriptors)
+	}
+	for i, d := range q.GetDescriptors() {
+		text := 0
+		for _, e := range d.GetEntries() {
+			text += len(e.GetKey()) + len(e.GetValue())
+		}
+		switch {
+		case len(d.GetEntries()) == 0:
+			return invalid("descriptors[%d] has no entries", i)
+		case text > maxDescriptorText:
+			return invalid("descriptors[%d] has %d bytes, more than %d", i, text, maxDescriptorText)
+		case d.GetIsNegativeHits():
+			return invalid("descriptors[%d] gives hits back, which is not supported", i)
+		}
+	}
+	return nil
+}
+
+// item finds what applies to a descriptor.
+func (s *Server) item(c *configuration, d *domain, q *pb.RateLimitRequest, of *commonpb.RateLimitDescriptor, to *item) error {
+	entries := make([]entry, len(of.GetEntries()))
+	for i, e := range of.GetEntries() {
+		entries[i] = entry{e.GetKey(), e.GetValue()}
+	}
+	to.matched = d.match(entries)
+	to.hits = int64(max(q.GetHitsAddend(), 1))
+	if own := of.GetHitsAddend(); own != nil {
+		to.hits = int64(min(own.GetValue(), maxUnits))
+		to.own = to.hits > 0
+	}
+	switch r := to.rule; {
+	case of.GetLimit() != nil:
+		return s.override(d, entries, of.GetLimit(), to)
+	case r == nil || r.unlimited:
+	case r.limit != "":
+		to.limiter, to.trial, _ = c.view.Find(r.limit, "", to.key)
+	default:
+		if to.limiter = r.limiter; r.unit != pb.RateLimitResponse_RateLimit_UNKNOWN {
+			to.several = 1
+			to.current = &pb.RateLimitResponse_RateLimit{RequestsPerUnit: r.perUnit, Unit: r.unit, Name: r.name}
+		}
+	}
+	return nil
+}
+
+// replace drops the limits that others of the request replace. Nothing is charged for them.
+func replace(items []item) {
+	var names []string
+	for i := range items {
+		if r := items[i].rule; r != nil {
+			names = append(names, r.replaces...)
+		}
+	}
+	for i := range items {
+		if r := items[i].rule; r != nil && r.name != "" && slices.Contains(names, r.name) {
+			items[i].rule, items[i].limiter = nil, nil
+		}
+	}
+}
+
+// overall returns the code of a response: a request is refused if a descriptor is over its limit, or if
+// all are that have limits in quota mode.
+func overall(items []item) pb.RateLimitResponse_Code {
+	quotas, over := 0, 0
+	for i := range items {
+		it := &items[i]
+		refuses := it.status.GetCode() == pb.RateLimitResponse_OVER_LIMIT
+		switch {
+		case it.rule != nil && it.quota && it.limiter != nil:
+			if quotas++; refuses {
+				over++
+			}
+		case refuses:
+			return pb.RateLimitResponse_OVER_LIMIT
+		}
+	}
+	if quotas > 0 && quotas == over {
+		return pb.RateLimitResponse_OVER_LIMIT
+	}
+	return pb.RateLimitResponse_OK
+}
+
+// answerOf returns the response with the statuses of the items, the RateLimit fields, and of a refusal the
+// body and the fields.
+func answerOf(items []item, calls []*group) *pb.RateLimitResponse {
+	r := &pb.RateLimitResponse{OverallCode: overall(items), Statuses: make([]*pb.RateLimitResponse_DescriptorStatus, len(items))}
+	for i := range items {
+		r.Statuses[i] = items[i].status
+	}
+	refused := r.GetOverallCode() == pb.RateLimitResponse_OVER_LIMIT
+	decided, known := decisionOf(calls, refused)
+	if !known {
+		return r
+	}
+	header, v := make(http.Header), nethttp.VerdictOf(decided, nil)
+	v.SetFields(header)
+	if refused {
+		header.Set("Content-Type", nethttp.ProblemType)
+		r.RawBody = v.Problem()
+	}
+	for name, values := range header {
+		for _, value := range values {
+			r.ResponseHeadersToAdd = append(r.ResponseHeadersToAdd, &corepb.HeaderValue{Key: name, Value: value})
+		}
+	}
+	slices.SortFunc(r.GetResponseHeadersToAdd(), func(a, b *corepb.HeaderValue) int { return strings.Compare(a.GetKey(), b.GetKey()) })
+	return r
+}
+
+// decisionOf returns the decision that clients see: of a request that is refused, that of the first call with a
+// descriptor that is over its limit. What was counted anyway refuses nothing in package core; here it does.
+func decisionOf(calls []*group, refused bool) (d core.Decision, known bool) {
+	for _, call := range calls {
+		if call.decided.Len() == 0 {
+			continue
+		}
+		var retry time.Duration
+		over := false
+		for _, it := range slices.Concat(call.of...) {
+			if it.status.GetCode() == pb.RateLimitResponse_OVER_LIMIT {
+				over, retry = true, max(retry, it.retry)
+			}
+		}
+		if !known || refused && over {
+			d, known = call.decided, true
+			d.Allowed, d.RetryAfter = !refused, retry
+		}
+		if refused && over {
+			break
+		}
+	}
+	return d, known
+}

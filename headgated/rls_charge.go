@@ -1,0 +1,223 @@
+package headgated
+
+import (
+	"context"
+	"errors"
+	"math"
+	"net/http"
+	"slices"
+	"time"
+
+	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/headgate/headgate/core"
+)
+
+// A group is the charges of one call of core, and the items that each is of.
+type group struct {
+	charges  []core.Charge
+	shadows  []core.Charge // of limits on trial
+	of       [][]*item
+	policies int
+	decided  core.Decision
+}
+
+// find returns the charge of the same limiter and key as an item, or -1.
+func (g *group) find(it *item) int {
+	for i, c := range g.charges {
+		if c.Key == it.key && c.Limiter.Name() == it.limiter.Name() {
+			return i
+		}
+	}
+	return -1
+}
+
+// add adds a charge of its own for an item, unless the call would be too large.
+func (g *group) add(it *item, anyway bool) bool {
+	n := len(it.limiter.Policies())
+	if len(g.charges) == maxAsks || g.policies+n > maxAsks {
+		return false
+	}
+	g.policies += n
+	g.charges = append(g.charges, core.Charge{Limiter: it.limiter, Key: it.key, N: it.hits, Anyway: anyway})
+	g.of = append(g.of, []*item{it})
+	if it.trial != nil {
+		g.shadows = append(g.shadows, core.Charge{Limiter: it.trial, Key: it.key, N: it.hits, Anyway: anyway})
+	}
+	return true
+}
+
+// groups returns the calls for items. The first has those that are charged together, all or none, and of
+// the ones that are counted whether they fit or not, as many as fit beside them. Of one limiter and key, those
+// that are charged together are one charge, and those that are counted are counted one after the other.
+func groups(d *domain, items []item) ([]*group, error) {
+	calls := []*group{{}}
+	var counted, alone []*item
+	for i := range items {
+		it := &items[i]
+		switch {
+		case it.limiter == nil:
+			continue
+		case it.quota:
+			alone = append(alone, it)
+			continue
+		case it.counted(d):
+			counted = append(counted, it)
+			continue
+		}
+		together := calls[0]
+		if at := together.find(it); at >= 0 {
+			c := &together.charges[at]
+			if !slices.Equal(c.Limiter.Policies(), it.limiter.Policies()) {
+				return nil, invalid("two descriptors have different limits for one count, and are charged together")
+			}
+			c.N, together.of[at] = min(c.N+it.hits, maxUnits), append(together.of[at], it)
+			for i := range together.shadows {
+				if trial := &together.shadows[i]; trial.Limiter == it.trial && trial.Key == it.key {
+					trial.N = c.N
+				}
+			}
+		} else if !together.add(it, false) {
+			return nil, invalid("more than %d limits are charged together", maxAsks)
+		}
+	}
+	for _, it := range counted {
+		if !slices.ContainsFunc(calls, func(g *group) bool { return g.find(it) < 0 && g.add(it, true) }) {
+			calls = append(calls, &group{})
+			calls[len(calls)-1].add(it, true)
+		}
+	}
+	for _, it := range alone {
+		calls = append(calls, &group{})
+		calls[len(calls)-1].add(it, it.counted(d))
+	}
+	return calls, nil
+}
+
+// counted reports whether the hits count whether they fit or not.
+func (it *item) counted(d *domain) bool {
+	return it.hits > 0 && (it.own || it.shadow || d.charge == chargeEach)
+}
+
+// charge charges items, and sets their statuses.
+func (s *Server) charge(ctx context.Context, d *domain, items []item) ([]*group, error) {
+	calls, err := groups(d, items)
+	if err != nil {
+		return nil, err
+	}
+	for i := range items {
+		if it := &items[i]; it.rule != nil && it.unlimited {
+			it.status.LimitRemaining = math.MaxUint32
+		}
+	}
+	for _, call := range calls {
+		if len(call.charges) == 0 {
+			continue
+		}
+		if err := call.ask(ctx, d); err != nil {
+			if ctx.Err() == nil {
+				s.current.Load().watch.Undecided(-1, http.StatusServiceUnavailable, err)
+			}
+			return nil, status.Error(codes.Unavailable, "there is no decision: the store is away, or does not answer in time")
+		}
+	}
+	return calls, nil
+}
+
+// ask makes the call, and sets the statuses of its items.
+func (g *group) ask(ctx context.Context, d *domain) (err error) {
+	g.decided, _, err = core.AllowBeside(ctx, g.charges, g.shadows)
+	without := errors.Is(err, core.ErrUnavailable) || g.decided.Source == core.SourceLocal || g.decided.Source == core.SourceOpen
+	switch {
+	case without && ctx.Err() == nil && d.failure == failOpen:
+		g.decided = core.Decision{}
+		return nil
+	case err != nil:
+		return err
+	case without && d.failure == failClosed:
+		return core.ErrUnavailable
+	}
+	next, now := 0, time.Now()
+	for i, c := range g.charges {
+		answers := make([]core.Answer, len(c.Limiter.Policies()))
+		for j := range answers {
+			answers[j] = g.decided.Answer(next + j)
+		}
+		next += len(answers)
+		tell(answers, g.of[i], c.N, c.Anyway || g.decided.Allowed, now)
+	}
+	return nil
+}
+
+// tell sets the statuses of items that are one charge, as if one had been charged after the other.
+func tell(answers []core.Answer, items []*item, total int64, charged bool, now time.Time) {
+	deciding, fits, left := &answers[0], true, answers[0].Remaining
+	var reset, retry time.Duration
+	for i := range answers {
+		a := &answers[i]
+		switch {
+		case fits && !a.Allowed, !fits && !a.Allowed && a.RetryAfter > deciding.RetryAfter, fits && a.Remaining < deciding.Remaining:
+			deciding = a
+		}
+		fits, left = fits && a.Allowed, min(left, a.Remaining)
+		reset, retry = max(reset, a.ResetAfter), max(retry, a.RetryAfter)
+	}
+	if charged && fits {
+		left += total // before the first
+	}
+	over := false
+	for i, it := range items {
+		last := i == len(items)-1
+		it.over = !fits && (it.hits > left || last && !over)
+		over = over || it.over
+		if !it.over && (charged || !last) {
+			left = max(left-it.hits, 0)
+		}
+		it.status.Code, it.status.LimitRemaining = pb.RateLimitResponse_OK, uint32(min(left, math.MaxUint32))
+		it.status.CurrentLimit = it.limitOf(deciding)
+		wait := reset
+		if it.over {
+			wait, it.retry = retry, retry
+			if !it.shadow {
+				it.status.Code = pb.RateLimitResponse_OVER_LIMIT
+			}
+		}
+		it.wait(wait, now)
+	}
+}
+
+// wait sets the time until the limit is as new. A window of the clock has an end even if nothing is used,
+// or never will be admitted.
+func (it *item) wait(d time.Duration, now time.Time) {
+	unit := window(it.current.GetUnit()) * time.Duration(it.several)
+	switch {
+	case unit > 0 && (d == 0 || d == core.Never):
+		d = unit - time.Duration(now.UnixNano())%unit
+	case d <= 0 || d == core.Never:
+		return
+	}
+	it.status.DurationUntilReset = durationpb.New((d + time.Second - 1).Truncate(time.Second)) // Envoy shows whole seconds
+}
+
+// limitOf returns the limit that a status shows: that of the configuration, or of the policy that decided,
+// in the largest unit that divides its window.
+func (it *item) limitOf(a *core.Answer) *pb.RateLimitResponse_RateLimit {
+	if it.current != nil {
+		return it.current
+	}
+	l := &pb.RateLimitResponse_RateLimit{RequestsPerUnit: uint32(min(a.Limit, math.MaxUint32)), Name: it.name}
+	for _, unit := range []pb.RateLimitResponse_RateLimit_Unit{
+		pb.RateLimitResponse_RateLimit_YEAR, pb.RateLimitResponse_RateLimit_MONTH, pb.RateLimitResponse_RateLimit_WEEK, pb.RateLimitResponse_RateLimit_DAY,
+		pb.RateLimitResponse_RateLimit_HOUR, pb.RateLimitResponse_RateLimit_MINUTE, pb.RateLimitResponse_RateLimit_SECOND,
+	} {
+		if w := window(unit); a.Window > 0 && a.Window%w == 0 {
+			l.Unit = unit
+			setMultiplier(l, uint32(min(a.Window/w, math.MaxUint32)))
+			break
+		}
+	}
+	return l
+}

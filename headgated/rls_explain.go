@@ -1,0 +1,59 @@
+package headgated
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/headgate/headgate/core/memstore"
+	"github.com/headgate/headgate/limits"
+)
+
+// ExplainDescriptor says which limit a descriptor of Envoy's rate limit service meets. Entries have the form
+// key=value. The text is a document, or a configuration of that service. Matched reports whether there is a
+// limit. The error is limits.Faults with all that is wrong with the text. Nothing is charged.
+func ExplainDescriptor(text []byte, domain string, entries []string, c Config) (explained string, matched bool, err error) {
+	d, err := parseEither(text, false, memstore.New(memstore.Config{}), c.rls())
+	if err != nil {
+		return "", false, err
+	}
+	in := d.domains[domain]
+	if in == nil {
+		return fmt.Sprintf("there is no domain %q: the request is admitted, and nothing is charged\n", domain), false, nil
+	}
+	of := make([]entry, len(entries))
+	for i, text := range entries {
+		of[i].key, of[i].value, _ = strings.Cut(text, "=")
+	}
+	m := in.match(of)
+	if m.rule == nil {
+		return "no limit is for the descriptor: it is admitted, and nothing is charged\n", false, nil
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s, line %d\n", m.path, m.place.Line)
+	for _, mode := range []struct {
+		is   bool
+		text string
+	}{{m.unlimited, "unlimited"}, {m.shadow, wordShadowMode}, {m.quota, wordQuotaMode}} {
+		if mode.is {
+			fmt.Fprintf(&b, "  %s\n", mode.text)
+		}
+	}
+	rules := rulesOf(m.limiter, "")
+	if m.limit != "" {
+		config := limits.Config{Decode: decodeLimits, Secret: c.Secret}
+		book, err := limits.Open(context.Background(), memstore.New(memstore.Config{}), nil, limits.Bytes(text), config)
+		if err != nil {
+			return "", false, err
+		}
+		defer book.Close()
+		l, trial, _ := book.View().Find(m.limit, "", m.key)
+		rules = append(rulesOf(l, ""), rulesOf(trial, "on trial: ")...)
+		fmt.Fprintf(&b, "  limit %s\n", m.limit)
+	}
+	fmt.Fprintf(&b, "  key %q\n", m.key)
+	for _, rule := range rules {
+		fmt.Fprintf(&b, "    %s\n", rule)
+	}
+	return b.String(), true, nil
+}

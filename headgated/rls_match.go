@@ -1,0 +1,87 @@
+package headgated
+
+import (
+	"strconv"
+	"strings"
+)
+
+// A matched rule is what applies to a descriptor of a request.
+type matched struct {
+	*rule
+
+	key  string   // that is charged
+	keys []string // for metrics: of each entry, the text of what matched it
+}
+
+// match returns the rule for the entries of a descriptor of a request, or none. The limit of a level
+// counts only for the last entry.
+func (d *domain) match(entries []entry) (m matched) {
+	at, parts, whole := &d.level, make([]string, len(entries)), make([]string, len(entries))
+	m.keys = make([]string, len(entries))
+	for i, e := range entries {
+		whole[i] = e.key + "_" + e.value
+		var next *descriptor
+		parts[i], m.keys[i] = e.value, e.key
+		if at != nil {
+			next, m.keys[i] = at.find(e)
+		}
+		if next == nil {
+			at = nil
+			continue
+		}
+		switch {
+		case next.share:
+			parts[i] = next.text
+		case next.wildcard() && !strings.HasPrefix(next.text, e.key+"_"): // the asterisk is in the key
+			parts[i] = joined([]string{e.key, e.value})
+		}
+		if i == len(entries)-1 {
+			m.rule = next.rule
+		}
+		at = &next.level
+	}
+	if m.rule != nil && m.detailed {
+		m.keys = whole
+	}
+	m.key = joined(parts)
+	return m
+}
+
+// An entry is a key and a value of a descriptor of a request.
+type entry struct{ key, value string }
+
+// find returns the descriptor that matches an entry: that of its key and value; else the first wildcard;
+// else that of its key. The second is how metrics show it.
+func (l *level) find(e entry) (d *descriptor, metric string) {
+	text := e.key + "_" + e.value
+	if d = l.byText[text]; d != nil {
+		return d, text
+	}
+	for _, w := range l.wildcards {
+		if strings.HasPrefix(text, strings.TrimSuffix(w.text, "*")) {
+			if w.valueToMetric && !w.share {
+				return w, text
+			}
+			return w, w.text
+		}
+	}
+	if d = l.byText[e.key]; d != nil && d.valueToMetric && e.value != "" {
+		return d, text
+	}
+	return d, e.key
+}
+
+// joined returns one key of several, none of which is that of others. One alone is charged as it is.
+func joined(parts []string) string {
+	if len(parts) == 1 {
+		return parts[0]
+	}
+	var b strings.Builder
+	for _, part := range parts { // as keyfuncs.All
+		b.WriteString(strconv.Itoa(len(part)))
+		b.WriteByte(':')
+		b.WriteString(part)
+		b.WriteByte(',')
+	}
+	return b.String()
+}

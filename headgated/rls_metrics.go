@@ -1,0 +1,94 @@
+package headgated
+
+import (
+	"strings"
+	"sync"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// rlsMetrics are those of Envoy's rate limit service, by the names of its reference, so that boards which
+// exist go on.
+type rlsMetrics struct {
+	total, over, within, near, shadowed *prometheus.CounterVec
+	errors                              *prometheus.CounterVec
+	unknownDomain                       prometheus.Counter
+
+	mu     sync.Mutex
+	series map[[3]string]bool
+}
+
+// maxSeries bounds the series of limits. The hits of more are those of the key other.
+const maxSeries = 10_000
+
+func newRLSMetrics(registry *prometheus.Registry) *rlsMetrics {
+	labels := []string{wordDomain, "key1", "key2"}
+	limit := func(name, help string) *prometheus.CounterVec {
+		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: "ratelimit_service_rate_limit_" + name, Help: help}, labels)
+	}
+	m := &rlsMetrics{
+		total:    limit("total_hits", "Hits of a limit."),
+		over:     limit("over_limit", "Hits beyond it."),
+		within:   limit("within_limit", "Hits within it."),
+		near:     limit("near_limit", "Hits within it, after which four fifths were used."),
+		shadowed: limit("shadow_mode", "Hits beyond it that refused nothing, as the limit is in shadow mode."),
+		errors: prometheus.NewCounterVec(prometheus.CounterOpts{ //nolint:promlinter // the name is that of the reference
+			Name: "ratelimit_service_should_rate_limit_error", Help: "Requests without an answer.",
+		}, []string{"err_type"}),
+		unknownDomain: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "headgated_rls_unknown_domain_total", Help: "Requests for a domain that there is not: they were admitted.",
+		}),
+		series: make(map[[3]string]bool),
+	}
+	registry.MustRegister(m.total, m.over, m.within, m.near, m.shadowed, m.errors, m.unknownDomain)
+	for _, kind := range []string{"service_error", "redis_error"} {
+		m.errors.WithLabelValues(kind)
+	}
+	return m
+}
+
+// answered counts a request for which there is no answer.
+func (m *rlsMetrics) answered(err error) {
+	switch status.Code(err) {
+	case codes.OK:
+	case codes.InvalidArgument:
+		m.errors.WithLabelValues("service_error").Inc()
+	default:
+		m.errors.WithLabelValues("redis_error").Inc()
+	}
+}
+
+// hits counts the hits of an item.
+func (m *rlsMetrics) hits(domain string, it *item) {
+	if it.limiter == nil {
+		return
+	}
+	labels := [3]string{domain, "", ""}
+	if len(it.keys) > 0 {
+		labels[1], labels[2] = it.keys[0], strings.Join(it.keys[1:], ".")
+	}
+	m.mu.Lock()
+	if !m.series[labels] {
+		if len(m.series) >= maxSeries {
+			labels[1], labels[2] = "other", ""
+		}
+		m.series[labels] = true
+	}
+	m.mu.Unlock()
+	n := float64(it.hits)
+	m.total.WithLabelValues(labels[:]...).Add(n)
+	switch {
+	case it.over:
+		m.over.WithLabelValues(labels[:]...).Add(n)
+		if it.shadow {
+			m.shadowed.WithLabelValues(labels[:]...).Add(n)
+		}
+	default:
+		m.within.WithLabelValues(labels[:]...).Add(n)
+		if l := it.status.GetCurrentLimit(); l != nil && it.status.GetLimitRemaining() <= l.GetRequestsPerUnit()/5 {
+			m.near.WithLabelValues(labels[:]...).Add(n)
+		}
+	}
+}

@@ -1,0 +1,157 @@
+package headgated
+
+import (
+	lru "container/list"
+	"errors"
+	"math"
+	"strconv"
+	"sync"
+
+	commonpb "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/headgate/headgate/core"
+)
+
+// override applies the limit that a descriptor brings. It has the counter of its rule if the unit is the
+// same, and one of its own if not. As in the reference, it is in no mode.
+func (s *Server) override(d *domain, entries []entry, o *commonpb.RateLimitDescriptor_RateLimitOverride, to *item) error {
+	unit := pb.RateLimitResponse_RateLimit_Unit(o.GetUnit())
+	several, err := multiplier(o.ProtoReflect().GetUnknown())
+	if err != nil || unit < pb.RateLimitResponse_RateLimit_SECOND || unit > pb.RateLimitResponse_RateLimit_YEAR {
+		return invalid("a limit has a unit that there is not, or a multiplier that is not valid")
+	}
+	plain := &rule{path: d.name, label: d.name}
+	if before := to.rule; before != nil {
+		plain = &rule{path: before.path, label: before.label, name: before.name, replaces: before.replaces}
+	} else {
+		for _, e := range entries {
+			plain.label += "." + e.key
+		}
+	}
+	name := limiterName(plain.path)
+	if to.rule == nil || unit != to.unit || several != 1 {
+		parts := []string{"override", plain.path, unit.String(), strconv.FormatUint(uint64(several), 10)}
+		if to.rule == nil {
+			for _, e := range entries {
+				parts = append(parts, e.key)
+			}
+		}
+		name = limiterName(parts...)
+	}
+	to.rule, to.several = plain, several
+	to.current = &pb.RateLimitResponse_RateLimit{RequestsPerUnit: o.GetRequestsPerUnit(), Unit: unit}
+	setMultiplier(to.current, several)
+	to.limiter, err = s.overrides.get(s.store, overrideOf{name, plain.shown(), o.GetRequestsPerUnit(), unit, several})
+	if err != nil {
+		return invalid("a limit cannot be counted: its window is too long, or its number too large")
+	}
+	return nil
+}
+
+var errMultiplier = errors.New("the multiplier is not valid")
+
+// multiplier returns field 3 of an override, a UInt32Value that older descriptions do not have: how many
+// units make the window. It is 1 if it is not there.
+func multiplier(unknown []byte) (n uint32, err error) {
+	n = 1
+	err = eachField(unknown, func(number protowire.Number, kind protowire.Type, value []byte) error {
+		if number != 3 || kind != protowire.BytesType {
+			return nil
+		}
+		inner, _ := protowire.ConsumeBytes(value)
+		n = 0
+		return eachField(inner, func(number protowire.Number, kind protowire.Type, value []byte) error {
+			if number == 1 && kind == protowire.VarintType {
+				v, _ := protowire.ConsumeVarint(value)
+				n = uint32(v)
+			}
+			return nil
+		})
+	})
+	if err == nil && n == 0 {
+		err = errMultiplier
+	}
+	return n, err
+}
+
+// eachField calls f with each field of an encoded message.
+func eachField(message []byte, f func(number protowire.Number, kind protowire.Type, value []byte) error) error {
+	for len(message) > 0 {
+		number, kind, length := protowire.ConsumeTag(message)
+		if length < 0 {
+			return protowire.ParseError(length)
+		}
+		message = message[length:]
+		if length = protowire.ConsumeFieldValue(number, kind, message); length < 0 {
+			return protowire.ParseError(length)
+		}
+		if err := f(number, kind, message[:length]); err != nil {
+			return err
+		}
+		message = message[length:]
+	}
+	return nil
+}
+
+// setMultiplier sets field 4 of a limit, a UInt32Value that older descriptions do not have. 1 is left out.
+func setMultiplier(l *pb.RateLimitResponse_RateLimit, n uint32) {
+	if n == 1 {
+		return
+	}
+	one := protowire.AppendVarint(protowire.AppendTag(nil, 1, protowire.VarintType), uint64(n))
+	l.ProtoReflect().SetUnknown(protowire.AppendBytes(protowire.AppendTag(nil, 4, protowire.BytesType), one))
+}
+
+// An overrideOf is what tells limiters of overrides from each other.
+type overrideOf struct {
+	name    string // of the limiter
+	shown   string // of the policy
+	n       uint32
+	unit    pb.RateLimitResponse_RateLimit_Unit
+	several uint32
+}
+
+// overrides are the limiters of limits that requests bring: the ones that were used last.
+type overrides struct {
+	mu     sync.Mutex
+	byWhat map[overrideOf]*lru.Element
+	used   lru.List // of *override, the last used first
+}
+
+type override struct {
+	overrideOf
+
+	limiter *core.Limiter
+}
+
+// maxOverrides bounds the memory for limits that requests bring.
+const maxOverrides = 1024
+
+// get returns the limiter of an override.
+func (o *overrides) get(s core.Store, of overrideOf) (*core.Limiter, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if e := o.byWhat[of]; e != nil {
+		o.used.MoveToFront(e)
+		return e.Value.(*override).limiter, nil //nolint:forcetypeassert // the list has nothing else
+	}
+	if int64(of.several) > math.MaxInt64/int64(window(of.unit)) {
+		return nil, errMultiplier
+	}
+	l, err := core.New(s, of.name, perUnitOf(of.n, of.unit, of.several, of.shown))
+	if err != nil {
+		return nil, err
+	}
+	if o.byWhat == nil {
+		o.byWhat = make(map[overrideOf]*lru.Element)
+	}
+	o.byWhat[of] = o.used.PushFront(&override{of, l})
+	if o.used.Len() > maxOverrides {
+		last := o.used.Back()
+		o.used.Remove(last)
+		delete(o.byWhat, last.Value.(*override).overrideOf) //nolint:forcetypeassert // as above
+	}
+	return l, nil
+}
