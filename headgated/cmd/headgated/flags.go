@@ -21,7 +21,10 @@ type options struct {
 	flags *flag.FlagSet
 	words []string // that are no flags
 
-	file, http, admin string
+	file, directory   string
+	grpc, http, admin string
+	charge            string
+	merge             bool
 	mode, failure     string
 	tls               headgated.TLS
 	names             string // of clients
@@ -37,6 +40,10 @@ type options struct {
 func (o *options) define() {
 	f := o.flags
 	f.StringVar(&o.file, "config", "", "the `file` with limits and routes")
+	f.StringVar(&o.directory, "envoy-config", "", "the `directory` with configurations of Envoy's rate limit service")
+	f.StringVar(&o.charge, "charge", "all", "how the descriptors of a request of Envoy are charged, in domains that do not say: all or none, or `each` for itself")
+	f.BoolVar(&o.merge, "merge-domains", false, "several files may have the same domain")
+	f.StringVar(&o.grpc, "grpc", "127.0.0.1:8081", "where Envoy asks: unix:PATH or HOST:PORT; empty: nowhere")
 	f.StringVar(&o.http, "http", "127.0.0.1:8080", "where programs and proxies ask: unix:PATH or HOST:PORT; empty: nowhere")
 	f.StringVar(&o.admin, "admin", "127.0.0.1:6070", "where operators ask: unix:PATH or HOST:PORT; empty: nowhere")
 	f.StringVar(&o.mode, "socket-mode", "0660", "the permissions of unix sockets")
@@ -94,8 +101,12 @@ func (o *options) withoutValue(err error) error {
 // config returns the configuration that the options are.
 func (o *options) config() (headgated.Config, error) {
 	c := headgated.Config{
-		HTTP: o.http, Admin: o.admin, TLS: o.tls, Insecure: o.insecure, Redis: o.redis, RedisPrefix: o.prefix, LimitsKey: o.limitsKey,
+		EnvoyConfig: o.directory, MergeDomains: o.merge, ChargeEach: o.charge == "each",
+		GRPC: o.grpc, HTTP: o.http, Admin: o.admin, TLS: o.tls, Insecure: o.insecure, Redis: o.redis, RedisPrefix: o.prefix, LimitsKey: o.limitsKey,
 		Timeout: o.timeout, Servers: o.servers, Lease: o.lease, Drain: o.drain,
+	}
+	if o.charge != "all" && o.charge != "each" {
+		return c, errors.New("the value of -charge is not valid: it is all or each")
 	}
 	mode, err := strconv.ParseUint(o.mode, 8, 9)
 	if err != nil || mode == 0 {

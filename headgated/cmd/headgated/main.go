@@ -70,6 +70,8 @@ func run(ctx context.Context, args []string, env func(string) (string, bool), st
 		switch words := o.words; {
 		case name == "check" && len(words) == 1:
 			code, err = c.check(words[0])
+		case name == "explain" && len(words) >= 3 && isEntry(words[2]):
+			code, err = c.explainDescriptor(words[0], words[1], words[2:])
 		case name == "explain" && len(words) >= 3:
 			code, err = c.explain(words[0], words[1], words[2], words[3:])
 		case name == "" && len(words) == 0:
@@ -89,6 +91,7 @@ func (c *call) usage() {
   headgated -config FILE [flags]
   headgated check FILE                                   says all that is wrong with a document
   headgated explain FILE METHOD URL [header=value ...]   says what a document does with a request
+  headgated explain FILE DOMAIN key=value ...            says which limit a descriptor of Envoy meets
 A FILE is YAML or JSON. Exit codes: 0 yes, 1 no, 2 trouble. Each flag has an environment variable, such as HEADGATED_CONFIG.
 `)
 	c.flags.SetOutput(c.stderr)
@@ -101,10 +104,12 @@ func (c *call) serve(ctx context.Context) (int, error) {
 	if err != nil {
 		return exitTrouble, err
 	}
-	if c.file == "" {
-		return exitTrouble, errors.New("name a document with -config")
+	if c.file == "" && c.directory == "" {
+		return exitTrouble, errors.New("name a document with -config, or a directory with -envoy-config")
 	}
-	config.Document = limits.File(c.file)
+	if c.file != "" {
+		config.Document = limits.File(c.file)
+	}
 	config.Logger = slog.New(slog.NewTextHandler(c.stderr, nil))
 	s, err := headgated.New(config)
 	if err != nil {
@@ -139,6 +144,11 @@ func (c *call) serve(ctx context.Context) (int, error) {
 
 // faults prints the faults of a document as compilers print theirs, or returns another error.
 func (c *call) faults(name string, err error) (int, error) {
+	var file *headgated.FileError
+	if errors.As(err, &file) {
+		fmt.Fprintln(c.stderr, err)
+		return exitNo, nil
+	}
 	var faults limits.Faults
 	if !errors.As(err, &faults) {
 		return exitTrouble, err
@@ -210,6 +220,38 @@ func (c *call) explain(name, method, url string, fields []string) (int, error) {
 	}
 	fmt.Fprint(c.stdout, e)
 	if e.Route == "" || e.Refused() {
+		return exitNo, nil
+	}
+	return exitOK, nil
+}
+
+// isEntry reports whether an argument is key=value, and no URL.
+func isEntry(text string) bool {
+	key, _, ok := strings.Cut(text, "=")
+	return ok && !strings.ContainsAny(key, "/?")
+}
+
+// explainDescriptor says which limit a descriptor meets.
+func (c *call) explainDescriptor(name, domain string, entries []string) (int, error) {
+	config, err := c.config()
+	if err != nil {
+		return exitTrouble, err
+	}
+	text, err := read(name)
+	if err != nil {
+		return exitTrouble, err
+	}
+	for _, e := range entries {
+		if !isEntry(e) {
+			return exitTrouble, errors.New("the arguments after DOMAIN have the form key=value")
+		}
+	}
+	explained, matched, err := headgated.ExplainDescriptor(text, domain, entries, config)
+	if err != nil {
+		return c.faults(name, err)
+	}
+	fmt.Fprint(c.stdout, explained)
+	if !matched {
 		return exitNo, nil
 	}
 	return exitOK, nil

@@ -84,6 +84,46 @@ func TestExplain(t *testing.T) {
 	}
 }
 
+// Configurations of Envoy's rate limit service are checked and explained as documents are, and served.
+func TestEnvoyConfig(t *testing.T) {
+	name := write(t, descriptors)
+	if code, out, faults := command(t, nil, "check", name); code != 0 || out != name+": ok\n" || faults != "" {
+		t.Errorf("%d %q %q", code, out, faults)
+	}
+	bad := write(t, strings.Replace(descriptors, "unit: year", "unit: eon", 1))
+	if code, _, faults := command(t, nil, "check", bad); code != 1 || !strings.HasPrefix(faults, bad+":3:27: descriptors[0].rate_limit: it has no unit") {
+		t.Errorf("%d %q", code, faults)
+	}
+	if code, _, faults := command(t, nil, "-envoy-config", filepath.Dir(bad)); code != 1 || !strings.HasPrefix(faults, bad+":3:27: ") {
+		t.Errorf("%d %q", code, faults)
+	}
+	if code, _, faults := command(t, nil, "-envoy-config", t.TempDir()); code != 2 || !strings.Contains(faults, "there is no file in") {
+		t.Errorf("%d %q", code, faults)
+	}
+	inDocument := write(t, "limits: {api: {plans: {free: sliding-log 2/minute}}}\nrls: [{domain: front, descriptors: [{key: user, shadow_mode: true, headgate: {limit: api}}]}]")
+	for _, test := range []struct {
+		args []string
+		code int
+		want string
+	}{
+		{[]string{name, "front", "user=anna"}, 0, "front.user, line 3\n  key \"anna\"\n    front.user: fixed-window 20/365d\n"},
+		{[]string{name, "front", "user=anna", "more=x"}, 1, "no limit is for the descriptor"},
+		{[]string{name, "back", "user=anna"}, 1, "there is no domain \"back\""},
+		{[]string{inDocument, "front", "user=anna"}, 0, "front.user, line 2\n  shadow_mode\n  limit api\n  key \"anna\"\n    api: sliding-log 2/minute\n"},
+	} {
+		code, out, faults := command(t, nil, append([]string{"explain"}, test.args...)...)
+		if code != test.code || !strings.Contains(out, test.want) || faults != "" {
+			t.Errorf("%q: %d\n%s%s", test.args, code, out, faults)
+		}
+	}
+	if code, _, faults := command(t, nil, "explain", name, "front", "user=anna", "/x"); code != 2 || !strings.Contains(faults, "key=value") {
+		t.Errorf("%d %q", code, faults)
+	}
+	if code, _, faults := command(t, nil, "-charge", "some", "-config", name); code != 2 || !strings.Contains(faults, "-charge") {
+		t.Errorf("%d %q", code, faults)
+	}
+}
+
 // What is wrong with the command line is said without what it contains, which may be a secret.
 func TestTrouble(t *testing.T) {
 	name := write(t, document)
@@ -141,14 +181,14 @@ func TestServe(t *testing.T) {
 	var stderr bytes.Buffer
 	done := make(chan int)
 	go func() {
-		env := map[string]string{"HEADGATED_CONFIG": write(t, document), "HEADGATED_ADMIN": "127.0.0.1:0", "HEADGATED_HTTP": "127.0.0.1:1"}
+		env := map[string]string{"HEADGATED_CONFIG": write(t, document), "HEADGATED_ADMIN": "127.0.0.1:0", "HEADGATED_GRPC": "127.0.0.1:0", "HEADGATED_HTTP": "127.0.0.1:1"}
 		code := run(ctx, []string{"-http", "127.0.0.1:0"}, func(name string) (string, bool) { value, ok := env[name]; return value, ok }, w, &stderr)
 		w.Close()
 		done <- code
 	}()
 	out := bufio.NewReader(r)
 	line, _ := out.ReadString('\n')
-	m := regexp.MustCompile(`^ready grpc=- http=(127\.0\.0\.1:[1-9]\d*) admin=(127\.0\.0\.1:[1-9]\d*)\n$`).FindStringSubmatch(line)
+	m := regexp.MustCompile(`^ready grpc=127\.0\.0\.1:[1-9]\d* http=(127\.0\.0\.1:[1-9]\d*) admin=(127\.0\.0\.1:[1-9]\d*)\n$`).FindStringSubmatch(line)
 	if m == nil {
 		t.Fatalf("%q\n%s", line, stderr.String())
 	}

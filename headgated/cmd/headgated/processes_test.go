@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -28,15 +29,15 @@ func TestMain(m *testing.M) {
 type service struct {
 	*proctest.Process
 
-	http, admin string // addresses
+	grpc, http, admin string // addresses
 }
 
 // start starts the command, and waits until it is ready.
 func start(t testing.TB, args ...string) *service {
 	t.Helper()
-	p := proctest.Start(t, "headgated", append([]string{"-admin", "127.0.0.1:0"}, args...)...)
+	p := proctest.Start(t, "headgated", append([]string{"-grpc", "127.0.0.1:0", "-admin", "127.0.0.1:0"}, args...)...)
 	s := &service{Process: p}
-	if _, err := fmt.Sscanf(p.Line(), "ready grpc=- http=%s admin=%s", &s.http, &s.admin); err != nil {
+	if _, err := fmt.Sscanf(p.Line(), "ready grpc=%s http=%s admin=%s", &s.grpc, &s.http, &s.admin); err != nil {
 		t.Fatal(err)
 	}
 	return s
@@ -92,6 +93,14 @@ func program(t testing.TB, names ...string) string {
 	}
 	t.Skipf("there is no %s: make tools installs it", names[0])
 	return ""
+}
+
+// onlyOn skips a test of a program that make tools installs on one system only.
+func onlyOn(t testing.TB, system string) {
+	t.Helper()
+	if runtime.GOOS+"/"+runtime.GOARCH != system {
+		t.Skipf("make tools installs it on %s only", system)
+	}
 }
 
 // freePort returns a port that nobody listens on.
