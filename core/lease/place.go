@@ -26,11 +26,13 @@ type shard struct {
 	_       [64]byte // keeps the locks of adjacent shards on different cache lines
 }
 
-// A cell remembers the demand of the key that was asked for last, of those that share it and
-// have no entry. So a key that is asked for once takes no memory.
+// A cell remembers the demand of one of the keys that share it and have no entry. So a key that is asked for
+// once takes no memory. Another key takes its place when it is the second in a row, or two keys that
+// are asked for in turn would never have entries.
 type cell struct {
 	hash   uint64
 	demand demand
+	spared bool // another key has been asked for since: the next one takes its place
 }
 
 // A place is where a key is.
@@ -127,6 +129,10 @@ func (s *Store) entry(p *place, now instant, n int64) *entry {
 	}
 	d := &p.cells[p.hash/shardCount%cellCount]
 	if d.hash != p.hash {
+		if d.hash != 0 && !d.spared {
+			d.spared = true
+			return nil
+		}
 		*d = cell{hash: p.hash}
 	}
 	d.demand.add(now.mono, s.span, n)
