@@ -658,6 +658,33 @@ func TestGivingBackNotesTheLargestLimit(t *testing.T) {
 	}
 }
 
+// A state that is adopted may count more than 2^53 units in all, as each of its counts may be close to
+// that. What is reported then adds nothing, and takes nothing away.
+func TestReportsOnAdoptedCountsTakeNothingAway(t *testing.T) {
+	norace.Test(t)
+	s := open(t, Config{Failure: FailClosed, RefusalTTL: -1}, redistest.Start(t).Addr())
+	clock := handClock()
+	clock.tell(s)
+	for _, s := range []core.Store{reference.New(clock.now), s} {
+		coarse := newLimiter(t, s, "api", core.SlidingWindow(per(9, time.Second)).Resolution(2))
+		fine := with(t, coarse, core.SlidingWindow(per(10, time.Second)))
+		report := func(l *core.Limiter, n int64) {
+			if _, _, err := l.Report(t.Context(), "k", n); err != nil {
+				t.Fatal(err)
+			}
+		}
+		report(coarse, step.MaxInt-1)
+		clock.move(1_100_000)
+		report(coarse, 4)
+		report(fine, 5)
+		clock.move(900_000)
+		if d, err := fine.Peek(t.Context(), "k"); d.Remaining != 6 || err != nil {
+			t.Errorf("%T: %d left, want 6; %v", s, d.Remaining, err)
+		}
+		clock.move(10_000_000)
+	}
+}
+
 var (
 	questions = flag.Int("questions", 5_000, "how many questions each walk of the differential test asks")
 	walkSeed  = flag.Uint64("seed", 1, "the seed of random tests; 0 means any")

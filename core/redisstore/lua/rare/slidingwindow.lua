@@ -11,7 +11,7 @@ do
   -- report mirrors slidingWindow.Report and count.
   function step.report(v, from, n, place, number)
     local _, _, start, count, passed, sum = step.admits(v, from, 1, place, number)
-    return step.charge(v, from, math.min(n, MAXINT - sum), place, number, start, count, passed)
+    return step.charge(v, from, math.max(math.min(n, MAXINT - sum), 0), place, number, start, count, passed)
   end
 
   -- giveback mirrors slidingWindow.GiveBack.
