@@ -10,6 +10,9 @@ FUZZTIME  ?= 10s
 # The newest linter that builds with the oldest Go that go.mod allows.
 LINT_VERSION := v2.12.2
 
+# The linter of prose, with the rules in .vale.
+VALE_VERSION := v3.21.0
+
 # What editors check a document with, by limits/limits.schema.json.
 AJV_VERSION := 8.20.0
 
@@ -28,6 +31,8 @@ MODULES := $(shell find . -name '.?*' -prune -o -name testdata -prune -o -name g
 
 # Named by the Go version too, for it must be built by the one that it analyses.
 LINT := $(CURDIR)/.bin/golangci-lint-$(LINT_VERSION)-$(shell $(GO) env GOVERSION)
+
+VALE := $(CURDIR)/.bin/vale-$(VALE_VERSION)
 
 # The linter remembers its findings with the paths of the checkout that they were
 # found in, so each checkout has a memory of its own.
@@ -122,6 +127,12 @@ lint: $(LINT) ## static analysis, as configured in .golangci.yml
 	@echo "== lint, module by module; a minute or two if nothing is cached"
 	$(call in_modules,echo "   $$m" && $(LINT) run --allow-parallel-runners --config $(CURDIR)/.golangci.yml ./...)
 
+.PHONY: prose
+prose: $(VALE) ## the English of documents and of the comments that godoc shows, by the rules in .vale
+	@echo "== prose"
+	@rm -rf .bin/prose && $(GO) run ./internal/prose .bin/prose
+	@$(VALE) --output line README.md ARCHITECTURE.md CONTRIBUTING.md SECURITY.md CHANGELOG.md docs examples benchmarks/README.md headgated/README.md .bin/prose
+
 .PHONY: vet
 vet: ## go vet as if for Windows with 32 bits; for this system, the linter does what it does
 	@echo "== vet"
@@ -208,6 +219,11 @@ $(LINT):
 	@GOBIN=$(CURDIR)/.bin GOFLAGS= $(GO) install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(LINT_VERSION) \
 		>.bin/log 2>&1 || { cat .bin/log; exit 1; }
 	@mv .bin/golangci-lint $@
+
+$(VALE): | $(LINT)
+	@echo "== building vale $(VALE_VERSION), once: a minute or two"
+	@GOBIN=$(CURDIR)/.bin GOFLAGS= $(GO) install github.com/vale-cli/vale/v3/cmd/vale@$(VALE_VERSION) >.bin/log 2>&1 || { cat .bin/log; exit 1; }
+	@mv .bin/vale $@
 
 .PHONY: clean
 clean: ## remove what was built here
