@@ -124,8 +124,8 @@ func save(name string, p *doc.Package, texts ...string) error {
 			}
 		}
 	}
-	if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+	if err := os.MkdirAll(filepath.Dir(name), 0o750); err != nil {
 		return err
 	}
-	return os.WriteFile(name, out, 0o644)
+	return os.WriteFile(name, out, 0o600)
 }

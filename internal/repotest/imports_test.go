@@ -80,6 +80,7 @@ var house = []room{
 	{pkg: "internal/hidden"},
 	{pkg: "internal/norace"},
 	{pkg: "internal/problem"},
+	{pkg: "internal/prose"},
 	{pkg: "internal/proxies"},
 	{pkg: "internal/record"},
 	{pkg: "internal/redistest", ours: []string{"internal/redistest/proctest"}},
