@@ -73,6 +73,7 @@ func commands() []command {
 		{"peek", "LIMIT KEY -redis URL", "says what a key has left", peek},
 		{"reset", "LIMIT KEY -redis URL", "forgets what a key has used", reset},
 		{"doctor", "-redis URL", "says what is wrong with a Redis", doctor},
+		{"version", "", "says which version this is", version},
 	}
 }
 

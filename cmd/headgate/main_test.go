@@ -50,6 +50,21 @@ const good = `limits:
 ...
 `
 
+func TestVersion(t *testing.T) {
+	code, out, _ := headgate(t, "", "version")
+	if fields := strings.Fields(out); code != 0 || len(fields) < 4 || fields[0] != "headgate" {
+		t.Errorf("%d %s", code, out)
+	}
+	code, out, _ = headgate(t, "", "version", "-json")
+	var b build
+	if err := json.Unmarshal([]byte(out), &b); code != 0 || err != nil || b.Version == "" || b.Go == "" || b.System == "" {
+		t.Errorf("%d %v %s", code, err, out)
+	}
+	if code, _, _ := headgate(t, "", "version", "extra"); code != exitTrouble {
+		t.Errorf("with an argument: %d", code)
+	}
+}
+
 func TestCheck(t *testing.T) {
 	name := file(t, "good.yaml", good)
 	code, out, _ := headgate(t, "", "check", name)

@@ -1,0 +1,41 @@
+package main
+
+import (
+	"context"
+	"runtime"
+	"runtime/debug"
+)
+
+// build is what this command was built from.
+type build struct {
+	Version  string `json:"version"`            // of the module, or (devel)
+	Revision string `json:"revision,omitempty"` // of a checkout, with + if it was changed
+	Go       string `json:"go"`
+	System   string `json:"system"`
+}
+
+// version says which headgate this is.
+func version(_ context.Context, c *call) (int, error) {
+	if _, err := c.parse(0, 0); err != nil {
+		return 0, err
+	}
+	b := build{Version: "(devel)", Go: runtime.Version(), System: runtime.GOOS + "/" + runtime.GOARCH}
+	if info, ok := debug.ReadBuildInfo(); ok {
+		b.Version = info.Main.Version
+		for _, s := range info.Settings {
+			switch {
+			case s.Key == "vcs.revision":
+				b.Revision = s.Value
+			case s.Key == "vcs.modified" && s.Value == "true":
+				b.Revision += "+"
+			}
+		}
+	}
+	return exitOK, c.print(b, func() {
+		c.printf("headgate %s", b.Version)
+		if b.Revision != "" {
+			c.printf(" (%s)", b.Revision)
+		}
+		c.printf(" %s %s\n", b.Go, b.System)
+	})
+}
