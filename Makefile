@@ -116,7 +116,7 @@ e2e: prometheus ## the pages of the examples in a real browser; installs Chromiu
 .PHONY: screenshots
 screenshots: prometheus ## the pictures in docs/images, anew: three minutes
 	@scripts/install chromium
-	@cd internal/e2e && HEADGATE_BROWSER=1 $(GO) test -count=1 -run 'DebugPage|Board' . -screenshots $(CURDIR)/docs/images
+	@cd internal/e2e && HEADGATE_BROWSER=1 $(GO) test -count=1 -run 'DebugPage|Board|^TestRequests' . -screenshots $(CURDIR)/docs/images
 
 .PHONY: fmt
 fmt: $(LINT) ## format all Go files

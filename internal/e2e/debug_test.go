@@ -34,7 +34,7 @@ func look(width, height int64, phone bool, scheme string) chromedp.Action {
 // picture writes a picture of the page, if it is one of those that documents show and it is wanted.
 func picture(name string) chromedp.Action {
 	return chromedp.ActionFunc(func(ctx context.Context) error {
-		wanted := []string{"debug-desk-light", "debug-phone-dark", "board-light", "board-dark"}
+		wanted := []string{"debug-desk-light", "debug-phone-dark", "board-light", "board-dark", "quickstart"}
 		if *screenshots == "" || !slices.Contains(wanted, name) {
 			return nil
 		}

@@ -126,6 +126,8 @@ func TestRequests(t *testing.T) {
 		shows("RateLimit", `"hello";r=0;t=`),
 		shows("body", "quota-exceeded"),
 		shows("wait", "You can send again in"),
+		look(900, 700, false, "light"),
+		picture("quickstart"),
 	)
 }
 

@@ -80,6 +80,7 @@ var house = []room{
 	{pkg: "internal/hidden"},
 	{pkg: "internal/norace"},
 	{pkg: "internal/problem"},
+	{pkg: "internal/pictures"},
 	{pkg: "internal/prose"},
 	{pkg: "internal/proxies"},
 	{pkg: "internal/record"},
@@ -112,6 +113,7 @@ var forExamples = []string{
 	"github.com/gorilla/websocket",
 	"github.com/labstack/echo/v4",
 	"github.com/redis/go-redis/v9",
+	"go.yaml.in/yaml/v3",
 }
 
 func TestPackagesImportOnlyWhatTheHouseAllows(t *testing.T) {
