@@ -130,7 +130,7 @@ lint: $(LINT) ## static analysis, as configured in .golangci.yml
 .PHONY: prose
 prose: $(VALE) ## the English of documents and of the comments that godoc shows, by the rules in .vale
 	@echo "== prose"
-	@rm -rf .bin/prose && $(GO) run ./internal/prose .bin/prose
+	@rm -rf .bin/prose && $(GO) run ./internal/prose
 	@$(VALE) --output line README.md ARCHITECTURE.md CONTRIBUTING.md SECURITY.md CHANGELOG.md docs examples benchmarks/README.md headgated/README.md .bin/prose
 
 .PHONY: vet

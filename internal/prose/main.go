@@ -1,9 +1,9 @@
 // Prose writes the comments of packages and of exported names as Markdown, for the linter of prose:
 //
-//	go run ./internal/prose DIR
+//	go run ./internal/prose
 //
-// DIR then has a file for each package: packages/PATH.md with the comment of the package, and
-// names/PATH.md with those of its exported names.
+// The folder .bin/prose then has two files for each package: packages/PATH.md has the comment of the
+// package, and names/PATH.md the comments of its exported names.
 package main
 
 import (
@@ -19,19 +19,18 @@ import (
 	"strings"
 )
 
+// dir is where the comments are written.
+const dir = ".bin/prose"
+
 func main() {
-	if len(os.Args) != 2 {
-		fmt.Fprintln(os.Stderr, "usage: prose DIR")
-		os.Exit(2)
-	}
-	if err := run(os.Args[1]); err != nil {
+	if err := run(); err != nil {
 		fmt.Fprintln(os.Stderr, "prose:", err)
 		os.Exit(1)
 	}
 }
 
 // run writes the comments of all packages below the current folder.
-func run(dir string) error {
+func run() error {
 	return filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
 		switch {
 		case err != nil:
@@ -41,12 +40,12 @@ func run(dir string) error {
 		case d.Name() == "testdata" || len(path) > 1 && strings.HasPrefix(d.Name(), "."):
 			return fs.SkipDir
 		}
-		return write(dir, path)
+		return write(path)
 	})
 }
 
 // write writes the comments of the package in a folder, if there is one.
-func write(dir, path string) error {
+func write(path string) error {
 	names, err := filepath.Glob(filepath.Join(path, "*.go"))
 	if err != nil {
 		return err

@@ -99,3 +99,30 @@ func TestNoraceIsFound(t *testing.T) {
 		}
 	}
 }
+
+// Every file or folder that a rule of the linter excepts is there.
+func TestLintRulesNameFiles(t *testing.T) {
+	config, err := os.ReadFile(filepath.Join(repository, ".golangci.yml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := files(t)
+	choice := regexp.MustCompile(`\(([^()?]*\|[^()]*)\)`)
+	for _, rule := range regexp.MustCompile(`(?m)^ +(?:- )?path: (\S+)`).FindAllStringSubmatch(string(config), -1) {
+		patterns := []string{rule[1]}
+		if c := choice.FindStringSubmatchIndex(rule[1]); c != nil {
+			patterns = nil
+			for one := range strings.SplitSeq(rule[1][c[2]:c[3]], "|") {
+				patterns = append(patterns, rule[1][:c[0]]+"(?:"+one+")"+rule[1][c[1]:])
+			}
+		}
+		for _, p := range patterns {
+			if strings.Contains(p, "(?:^)") { // at the root, or
+				continue
+			}
+			if !slices.ContainsFunc(all, regexp.MustCompile(p).MatchString) {
+				t.Errorf(".golangci.yml: no file is called %s", p)
+			}
+		}
+	}
+}
