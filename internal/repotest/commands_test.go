@@ -54,7 +54,7 @@ type testCommand struct {
 }
 
 var (
-	testCommandForm = regexp.MustCompile("(?:cd ([\\w/-]+) && )?(go test [^`]*?\\./([\\w/-]+)[^`]*)")
+	testCommandForm = regexp.MustCompile("(?:cd (\\.\\.|[\\w/-]+) && )?(go test [^`]*?\\./([\\w/-]+)[^`]*)")
 	selection       = regexp.MustCompile(`-(run|bench|fuzz) '?([^' ]+)`)
 	selected        = map[string]*regexp.Regexp{
 		"run": regexp.MustCompile("^(Test|Fuzz|Example)"), "bench": regexp.MustCompile("^Benchmark"), "fuzz": regexp.MustCompile("^Fuzz"),
@@ -62,14 +62,18 @@ var (
 )
 
 // testCommands returns those of a line of a document in that folder. They are for the root of the
-// repository, unless the folder is a module of its own.
+// repository, unless the folder is a module of its own, which cd .. leaves.
 func testCommands(folder, line string) []testCommand {
 	if folder != "benchmarks" {
 		folder = "."
 	}
 	var all []testCommand
 	for _, m := range testCommandForm.FindAllStringSubmatch(line, -1) {
-		if m[1] != "" {
+		switch m[1] {
+		case "":
+		case "..":
+			folder = "."
+		default:
 			folder = m[1]
 		}
 		c := testCommand{text: strings.TrimSpace(m[2]), dir: path.Join(folder, m[3])}
@@ -117,6 +121,11 @@ func TestTestCommands(t *testing.T) {
 		}
 		if got := all[0].finds(map[string][]string{"core": functions}[all[0].dir]); got != want {
 			t.Errorf("%q: %v, want %v", line, got, want)
+		}
+	}
+	for line, want := range map[string]string{"go test ./core": "benchmarks/core", "cd .. && go test ./core": "core", "cd internal && go test ./core": "internal/core"} {
+		if got := testCommands("benchmarks", line)[0].dir; got != want {
+			t.Errorf("%q in benchmarks: a test of %s, want %s", line, got, want)
 		}
 	}
 }
