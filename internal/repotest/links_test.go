@@ -16,14 +16,16 @@ import (
 	"unicode"
 )
 
-// The first page is one that is read to its end.
-func TestReadmeIsShort(t *testing.T) {
-	text, err := os.ReadFile(filepath.Join(repository, "README.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if n := len(text); n > 10_000 {
-		t.Errorf("README.md has %d bytes, more than 10,000: move something to docs", n)
+// The first pages, of users and of maintainers, are read to their end.
+func TestFirstPagesAreShort(t *testing.T) {
+	for name, most := range map[string]int{"README.md": 10_000, "ARCHITECTURE.md": 15_000} {
+		text, err := os.ReadFile(filepath.Join(repository, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n := len(text); n > most {
+			t.Errorf("%s has %d bytes, more than %d: move something to docs", name, n, most)
+		}
 	}
 }
 
