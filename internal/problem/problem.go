@@ -11,7 +11,8 @@ import (
 // Type is the media type of a [Document].
 const Type = "application/problem+json"
 
-// A Document is the problem document of a refusal.
+// A Document is the problem document of a refusal. headgated appends members of its own, such as limit and remaining:
+// others must not have these names.
 type Document struct {
 	status int
 	body   []byte
