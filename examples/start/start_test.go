@@ -16,12 +16,22 @@ import (
 	"time"
 
 	"github.com/gorilla/websocket"
+
+	// The programs import these. So a result is not taken from the cache when one has changed.
+	_ "github.com/headgate/headgate/core/debug"
+	_ "github.com/headgate/headgate/core/redisstore"
+	_ "github.com/headgate/headgate/limits/yamldoc"
+	_ "github.com/headgate/headgate/websocketmw"
 )
 
 // programs is the folder of the built programs.
 var programs string
 
 func TestMain(m *testing.M) {
+	sources, _ := filepath.Glob("*/main.go")
+	for _, name := range sources {
+		_, _ = os.ReadFile(name) // nor when a program has
+	}
 	dir, err := os.MkdirTemp("", "start")
 	if err == nil {
 		var out []byte

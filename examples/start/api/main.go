@@ -36,7 +36,9 @@ func main() {
 	redis := flag.String("redis", "redis://localhost:6379/0", "the `URL` of the Redis that all servers share")
 	flag.Parse()
 
-	store := core.Must(redisstore.OpenURL(*redis, redisstore.Config{}))
+	store := core.Must(redisstore.OpenURL(*redis, redisstore.Config{
+		Observer: &core.Observer{Changed: func(err error) { log.Printf("limits without Redis: %v", err) }}, // nil: it is back
+	}))
 	limit := core.Must(nethttp.LimitIn(store, "api", keyfuncs.Context(customerKey{}), core.SlidingLog(core.PerMinute(5))))
 	api := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		fmt.Fprintln(w, "hello", r.Context().Value(customerKey{}))

@@ -25,18 +25,23 @@ func main() {
 	file := flag.String("limits", "limits.yaml", "the `file` of the limits")
 	flag.Parse()
 
-	seen := core.Must(stats.New(stats.Config{Logger: slog.Default()}))
+	// ShowKeys shows operators the keys themselves, here addresses. Without it, the page has hashes.
+	seen := core.Must(stats.New(stats.Config{Logger: slog.Default(), ShowKeys: true}))
 	store := memstore.New(memstore.Config{Observer: seen.Observer()})
-	book := core.Must(limits.Open(context.Background(), store, store, limits.File(*file), limits.Config{
+	book, err := limits.Open(context.Background(), store, store, limits.File(*file), limits.Config{
 		Decode: yamldoc.Decode,
 		Changed: func(e limits.Event) {
 			log.Printf("limits: version %s, error: %v\n%v", e.State.Version, e.State.Err, e.Diff)
 		},
-	}))
-	guard := core.Must(nethttp.New(nethttp.Config{Rules: []nethttp.Rule{{
-		Limit: core.Must(book.Limit("api")),
-		Key:   keyfuncs.RemoteAddr(),
-	}}}))
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	api, err := book.Limit("api")
+	if err != nil {
+		log.Fatal(err)
+	}
+	guard := core.Must(nethttp.New(nethttp.Config{Rules: []nethttp.Rule{{Limit: api, Key: keyfuncs.RemoteAddr()}}}))
 	go func() {
 		log.Fatal(http.ListenAndServe(*operators, debug.Handler(seen, debug.Config{
 			Limits: func() debug.Limits { return debug.Limits{Limiters: book.View().Limiters()} },

@@ -41,7 +41,7 @@ func main() {
 	guard := core.Must(websocketmw.New(websocketmw.Config{Rules: []nethttp.Rule{{
 		Slots:    core.Must(core.NewSlots(store, "ws", 2)),
 		Key:      keyfuncs.Header("X-User"), // which your authentication sets
-		WhenFull: nethttp.EvictOldest,       // without it, the third gets 429
+		WhenFull: websocketmw.EvictOldest,   // without it, the third gets 429
 	}}}))
 	http.Handle("/ws", guard.Handler(http.HandlerFunc(echo)))
 	log.Printf("listening on http://%s/", *addr)

@@ -18,8 +18,10 @@ import (
 const maxTokens = 400
 
 func complete(w http.ResponseWriter, r *http.Request) {
-	used := rand.Int64N(maxTokens) + 1 // what the model says that it used
-	nethttp.SetCost(r.Context(), "tokens", used)
+	used := rand.Int64N(maxTokens) + 1                 // what the model says that it used
+	if !nethttp.SetCost(r.Context(), "tokens", used) { // the name of the limiter
+		log.Print("no rule of this name charged the request")
+	}
 	fmt.Fprintf(w, "used %d tokens\n", used)
 }
 
