@@ -171,8 +171,11 @@ cover: ## test coverage, as a number and in .cover/index.html
 	@$(GO) tool cover -html .cover/profile -o .cover/index.html
 	@$(GO) tool cover -func .cover/profile | tail -n 1
 
+# The linters are built while the rest is downloaded.
 .PHONY: tools
-tools: $(LINT) redis faketime proxies caddy envoy prometheus ajv rpc-clients ## install what make test needs
+tools: ## install what make test needs
+	@$(MAKE) -s --no-print-directory $(LINT) $(VALE) & linters=$$!; \
+		$(MAKE) --no-print-directory redis faketime proxies caddy envoy prometheus ajv rpc-clients && wait $$linters
 
 .PHONY: redis
 redis:
@@ -215,7 +218,7 @@ rpc-clients: ## clients of gRPC in Python and Node, into .bin
 
 $(LINT):
 	@echo "== building golangci-lint $(LINT_VERSION), once: a minute or two"
-	@rm -rf .bin && mkdir -p .bin
+	@rm -rf .bin/cache .bin/golangci-lint-* && mkdir -p .bin
 	@GOBIN=$(CURDIR)/.bin GOFLAGS= $(GO) install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(LINT_VERSION) \
 		>.bin/log 2>&1 || { cat .bin/log; exit 1; }
 	@mv .bin/golangci-lint $@
