@@ -154,12 +154,13 @@ func envoyProgram(t testing.TB) string {
 	return program(t, filepath.Join(repository, ".bin/envoy/bin/envoy"), "envoy")
 }
 
-// A front is an Envoy with two listeners, before an application. It asks services about requests.
+// A front is an Envoy with three listeners, before an application. It asks services about requests.
 type front struct {
 	t          testing.TB
 	args       []string // of the services
 	services   []*service
-	deny, pass string // the listeners: without a decision, one refuses requests, the other lets them pass
+	deny, pass string // the listeners: without a decision, one refuses requests, another lets them pass
+	watch      string // and the third refuses none
 }
 
 // newFront starts Envoy, and a service at each of these addresses, which are HOST:0 or a socket.
@@ -172,7 +173,9 @@ func newFront(t testing.TB, doors []string, args ...string) *front {
 	must(t, os.WriteFile(filepath.Join(rules, "other.yaml"), []byte(otherRules), 0o600))
 	f := &front{t: t, args: append([]string{"-envoy-config", rules, "-http", "127.0.0.1:0", "-response-metadata"}, args...)}
 	config := "static_resources:\n  listeners:\n"
-	for listener, deny := range map[*string]string{&f.deny: "true", &f.pass: "false"} {
+	for listener, deny := range map[*string]string{
+		&f.deny: "true", &f.pass: "false", &f.watch: "false\n              filter_enforced: {default_value: {numerator: 0}}",
+	} {
 		port := freePort(t)
 		*listener = "http://127.0.0.1:" + port
 		config += strings.NewReplacer("PORT", port, "DENY", deny).Replace(envoyListener)
@@ -322,6 +325,16 @@ func TestEnvoyScenes(t *testing.T) {
 			t.Errorf("%s hits are beyond the limit, not 2", got)
 		}
 	})
+	t.Run("a filter that does not enforce", func(t *testing.T) {
+		for range 8 {
+			if response, body := f.get(f.watch+"/other", "dora"); response.StatusCode != 200 || body != "from the application" {
+				t.Errorf("%d %v %s", response.StatusCode, response.Header, body)
+			}
+		}
+		if got := f.metric(`ratelimit_service_rate_limit_over_limit{domain="other",key1="user",key2=""}`); got != "4" { // cora's, and three
+			t.Errorf("%s hits are beyond the limit, not 4", got)
+		}
+	})
 	t.Run("quotas and metadata", func(t *testing.T) {
 		for _, want := range []string{"large", "small", ""} {
 			response, _ := f.get(f.deny+"/quota", "anna")
@@ -421,11 +434,37 @@ func TestEnvoyWithoutService(t *testing.T) {
 
 // Without Redis, services decide by themselves, and no request fails. What was counted counts again when it is back.
 func TestEnvoyWithoutRedis(t *testing.T) {
-	redis := redistest.Start(t, "appendonly yes", "appendfsync always")
-	f := newFront(t, []string{"127.0.0.1:0"}, "-redis", "redis://"+redis.Addr(), "-failure", "local", "-servers", "1")
-	wait(t, "anna's limit is used up, in Redis", func() bool {
-		return f.status(f.deny+"/other", "anna") == 429 && f.metric("headgate_store_servers_away") == "0"
-	})
+	for name, test := range map[string]struct{ away, back func(*redistest.Server) }{
+		"killed": {(*redistest.Server).Kill, (*redistest.Server).Restart},
+		"silent": {(*redistest.Server).Pause, (*redistest.Server).Resume},
+	} {
+		t.Run(name, func(t *testing.T) {
+			redis := redistest.Start(t, "appendonly yes", "appendfsync always")
+			f := newFront(t, []string{"127.0.0.1:0"}, "-redis", "redis://"+redis.Addr(), "-failure", "local", "-servers", "1")
+			wait(t, "anna's limit is used up, in Redis", func() bool {
+				return f.status(f.deny+"/other", "anna") == 429 && f.metric("headgate_store_servers_away") == "0"
+			})
+			f.under(func(answered func(n int)) {
+				answered(200)
+				test.away(redis)
+				answered(2000)
+			})
+			if n := f.admitted(20, f.deny+"/other", "ben"); n != 5 {
+				t.Errorf("without Redis, %d of ben's are admitted, not 5", n)
+			}
+			test.back(redis)
+			wait(t, "Redis decides again", func() bool { return f.metric("headgate_store_servers_away") == "0" })
+			if status := f.status(f.deny+"/other", "anna"); status != 429 {
+				t.Errorf("what anna used is forgotten: %d", status)
+			}
+		})
+	}
+}
+
+// under calls a function while eight clients make requests, which must not fail. It can wait until so many more have
+// been answered.
+func (f *front) under(do func(answered func(n int))) {
+	f.t.Helper()
 	var mu sync.Mutex
 	var took []time.Duration
 	var wg sync.WaitGroup
@@ -440,7 +479,7 @@ func TestEnvoyWithoutRedis(t *testing.T) {
 				}
 				begin := time.Now()
 				if status := f.status(f.deny+"/load", "anna"); status != 200 && status != 429 {
-					t.Errorf("%d", status)
+					f.t.Errorf("%d", status)
 				}
 				mu.Lock()
 				took = append(took, time.Since(begin))
@@ -448,28 +487,20 @@ func TestEnvoyWithoutRedis(t *testing.T) {
 			}
 		})
 	}
-	seen := func(n int) func() bool {
-		return func() bool {
+	do(func(n int) {
+		mu.Lock()
+		n += len(took)
+		mu.Unlock()
+		wait(f.t, "there are answers", func() bool {
 			mu.Lock()
 			defer mu.Unlock()
 			return len(took) >= n
-		}
-	}
-	wait(t, "there is load", seen(200))
-	redis.Kill()
-	wait(t, "decisions go on", seen(2000))
+		})
+	})
 	close(stop)
 	wg.Wait()
 	slices.Sort(took)
-	t.Logf("%d requests, some of them before Redis was killed: p50 %v, p99 %v", len(took), took[len(took)/2], took[len(took)*99/100])
-	if n := f.admitted(20, f.deny+"/other", "ben"); n != 5 {
-		t.Errorf("without Redis, %d of ben's are admitted, not 5", n)
-	}
-	redis.Restart()
-	wait(t, "Redis decides again", func() bool { return f.metric("headgate_store_servers_away") == "0" })
-	if status := f.status(f.deny+"/other", "anna"); status != 429 {
-		t.Errorf("what anna used is forgotten: %d", status)
-	}
+	f.t.Logf("%d requests: p50 %v, p99 %v", len(took), took[len(took)/2], took[len(took)*99/100])
 }
 
 // Whatever bytes a client sends in a header that is counted, it does not get around the limit.
