@@ -444,6 +444,7 @@ func TestEnvoyWithoutRedis(t *testing.T) {
 			wait(t, "anna's limit is used up, in Redis", func() bool {
 				return f.status(f.deny+"/other", "anna") == 429 && f.metric("headgate_store_servers_away") == "0"
 			})
+			f.under(func(answered func(n int)) { answered(2000) }) // for comparison
 			f.under(func(answered func(n int)) {
 				answered(200)
 				test.away(redis)
