@@ -310,13 +310,15 @@ func TestEnvoyScenes(t *testing.T) {
 		}
 	})
 	t.Run("the cost of an answer", func(t *testing.T) {
-		for path, admitted := range map[string]int{"/cost": 1, "/bytes": 2} { // 12 of 10; 20 and 40 bytes of 30
-			for range admitted {
+		for path, want := range map[string][]int{"/cost": {200, 429, 429}, "/bytes": {200, 200, 429}} { // 12 of 10; 20 and 40 bytes of 30
+			for _, want := range want {
 				before := f.asked()
-				statuses(path, "anna", 200)
-				wait(t, "the cost is reported", func() bool { return f.asked() == before+2 })
+				statuses(path, "anna", want)
+				wait(t, "the cost is reported, also of what is refused", func() bool { return f.asked() == before+2 })
 			}
-			statuses(path, "anna", 429, 429)
+		}
+		if got := f.metric(`ratelimit_service_rate_limit_total_hits{domain="front",key1="cost",key2=""}`); got != "36" {
+			t.Errorf("%s hits of three requests, not 36", got)
 		}
 	})
 	t.Run("shadow mode", func(t *testing.T) {
