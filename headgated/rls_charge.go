@@ -97,9 +97,10 @@ func groups(d *domain, items []item) ([]*group, error) {
 	return calls, nil
 }
 
-// counted reports whether the hits count whether they fit or not.
+// counted reports whether the hits count whether they fit or not. Where each descriptor is charged for itself, a check
+// of 0 hits takes its turn too.
 func (it *item) counted(d *domain) bool {
-	return it.hits > 0 && (it.own || it.shadow || d.charge == chargeEach)
+	return d.charge == chargeEach || it.hits > 0 && (it.own || it.shadow)
 }
 
 // charge charges items, and sets their statuses.

@@ -14,8 +14,8 @@ type matched struct {
 }
 
 // match returns the rule for the entries of a descriptor of a request, or none. The limit of a level
-// counts only for the last entry.
-func (d *domain) match(entries []entry) (m matched) {
+// counts only for the last entry. A limit that a request brings is not shared by the values of a wildcard.
+func (d *domain) match(entries []entry, shared bool) (m matched) {
 	at, parts, whole := &d.level, make([]string, len(entries)), make([]string, len(entries))
 	m.keys = make([]string, len(entries))
 	for i, e := range entries {
@@ -29,11 +29,11 @@ func (d *domain) match(entries []entry) (m matched) {
 			at = nil
 			continue
 		}
-		switch {
-		case next.share:
-			parts[i] = next.text
-		case next.wildcard() && !strings.HasPrefix(next.text, e.key+"_"): // the asterisk is in the key
-			parts[i] = joined([]string{e.key, e.value})
+		if next.share && shared {
+			parts[i] = strings.TrimPrefix(next.text, e.key+"_")
+		}
+		if next.wildcard() && !strings.HasPrefix(next.text, e.key+"_") { // the asterisk is in the key
+			parts[i] = joined([]string{e.key, parts[i]})
 		}
 		if i == len(entries)-1 {
 			m.rule = next.rule

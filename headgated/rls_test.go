@@ -67,8 +67,9 @@ func d(entries ...string) *commonpb.RateLimitDescriptor {
 }
 
 // hits returns a descriptor with hits of its own.
-func hits(n uint64, entries ...string) *commonpb.RateLimitDescriptor {
-	to := d(entries...)
+func hits(n uint64, entries ...string) *commonpb.RateLimitDescriptor { return hitsOf(n, d(entries...)) }
+
+func hitsOf(n uint64, to *commonpb.RateLimitDescriptor) *commonpb.RateLimitDescriptor {
 	to.HitsAddend = wrapperspb.UInt64(n)
 	return to
 }
@@ -118,6 +119,9 @@ rls:
   - {key: named, rate_limit: {name: small, unit: year, requests_per_unit: 1}}
   - {key: instead, rate_limit: {unlimited: true, replaces: [{name: small}]}}
   - {key: api, headgate: {limit: api}}
+  - {key: free named, rate_limit: {name: small, unlimited: true}}
+  - {key: shared, value: s*, share_threshold: true, rate_limit: {unit: year, requests_per_unit: 10}}
+  - {key: any*, share_threshold: true, rate_limit: {unit: year, requests_per_unit: 10}}
   - {key: bucket, headgate: {policy: token-bucket 90/90s burst 5}}
   - {key: large, headgate: {policy: fixed-window 9000000000/hour}}
 - domain: e
@@ -177,13 +181,23 @@ func TestCharging(t *testing.T) {
 			{of: ds{d("q1=a"), d("q2=a")}, want: "OK OK:0 OK:1"}, {of: ds{d("q1=a"), d("q2=a")}, want: "OK OVER:0 OK:0"},
 			{of: ds{d("q1=a"), d("q2=a"), d("user=a")}, want: "OVER" + strings.Repeat(" OVER:0", 2) + " OK:9"},
 		},
-		"replaced":     {{of: ds{d("named=a"), d("instead=a")}, want: fmt.Sprint("OK OK:0 OK:", uint32(math.MaxUint32))}, {of: ds{d("named=a")}, want: "OK OK:0"}, {of: ds{d("named=a")}, want: "OVER OVER:0"}},
-		"of a limit":   {{addend: 4, of: ds{d("api=a")}, want: "OK OK:0"}, {of: ds{d("api=a"), d("user=a")}, want: "OVER OVER:0 OK:10"}},
-		"clamped":      {{of: ds{d("large=a")}, want: fmt.Sprint("OK OK:", uint32(math.MaxUint32))}},
-		"empty value":  {{of: ds{d("user=")}, want: "OK OK:9"}},
-		"own limit":    {{addend: 9, of: ds{d("user=a")}, want: "OK OK:1"}, {of: ds{limit(20, 6, 1, "user=a")}, want: "OK OK:10"}, {of: ds{limit(2, 4, 1, "user=a")}, want: "OK OK:1"}, {of: ds{limit(2, 4, 7, "user=a")}, want: "OK OK:1"}},
-		"own, no rule": {{of: ds{limit(2, 4, 1, "x=a")}, want: "OK OK:1"}, {of: ds{limit(2, 4, 1, "x=b")}, want: "OK OK:1"}, {of: ds{limit(2, 4, 1, "y=a")}, want: "OK OK:1"}, {of: ds{limit(3, 4, 1, "x=a")}, want: "OK OK:1"}},
-		"own, of 0":    {{of: ds{limit(0, 4, 1, "user=a")}, want: "OVER OVER:0"}},
+		"replaced":                {{of: ds{d("named=a"), d("instead=a")}, want: fmt.Sprint("OK OK:0 OK:", uint32(math.MaxUint32))}, {of: ds{d("named=a")}, want: "OK OK:0"}, {of: ds{d("named=a")}, want: "OVER OVER:0"}},
+		"replaced, but unlimited": {{of: ds{d("free named=a"), d("instead=a")}, want: "OK" + strings.Repeat(fmt.Sprint(" OK:", uint32(math.MaxUint32)), 2)}},
+		"own limits neither replace nor are replaced": {
+			{of: ds{limit(5, 6, 1, "named=a"), d("instead=a")}, want: fmt.Sprint("OK OK:4 OK:", uint32(math.MaxUint32))},
+			{of: ds{d("named=a"), limit(5, 6, 1, "instead=a")}, want: "OVER OVER:0 OK:5"},
+		},
+		"shared":                         {{of: ds{d("shared=s1"), d("shared=s2"), d("any1=a"), d("any1=b"), d("any2=a")}, want: "OK OK:9 OK:8 OK:9 OK:8 OK:9"}},
+		"shared, and own limits":         {{of: ds{d("shared=s1")}, want: "OK OK:9"}, {of: ds{limit(20, 6, 1, "shared=s1")}, want: "OK OK:19"}, {of: ds{d("shared=s2")}, want: "OK OK:8"}},
+		"checks in turn, each":           {{domain: "e", of: ds{hits(0, "ten=a"), hits(11, "ten=a"), hits(0, "ten=a")}, want: "OVER OK:10" + strings.Repeat(" OVER:0", 2)}, {domain: "e", of: ds{limit(20, 6, 1, "ten=a"), d("ten=a")}, want: "OVER OK:8 OVER:0"}},
+		"checks of several limits, each": {{domain: "e", of: ds{hitsOf(0, limit(20, 6, 1, "ten=a")), hits(0, "ten=a")}, want: "OK OK:20 OK:10"}},
+		"weeks":                          {{of: ds{limit(2, 7, 1, "user=a")}, want: "OK OK:1"}},
+		"of a limit":                     {{addend: 4, of: ds{d("api=a")}, want: "OK OK:0"}, {of: ds{d("api=a"), d("user=a")}, want: "OVER OVER:0 OK:10"}},
+		"clamped":                        {{of: ds{d("large=a")}, want: fmt.Sprint("OK OK:", uint32(math.MaxUint32))}},
+		"empty value":                    {{of: ds{d("user=")}, want: "OK OK:9"}},
+		"own limit":                      {{addend: 9, of: ds{d("user=a")}, want: "OK OK:1"}, {of: ds{limit(20, 6, 1, "user=a")}, want: "OK OK:10"}, {of: ds{limit(2, 4, 1, "user=a")}, want: "OK OK:1"}, {of: ds{limit(2, 4, 7, "user=a")}, want: "OK OK:1"}},
+		"own, no rule":                   {{of: ds{limit(2, 4, 1, "x=a")}, want: "OK OK:1"}, {of: ds{limit(2, 4, 1, "x=b")}, want: "OK OK:1"}, {of: ds{limit(2, 4, 1, "y=a")}, want: "OK OK:1"}, {of: ds{limit(3, 4, 1, "x=a")}, want: "OK OK:1"}},
+		"own, of 0":                      {{of: ds{limit(0, 4, 1, "user=a")}, want: "OVER OVER:0"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, c := rlsClient(t, rules)
