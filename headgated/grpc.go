@@ -22,12 +22,14 @@ const (
 	maxStreams  = 1000 // of a connection
 	minPing     = 10 * time.Second
 	connectTime = 5 * time.Second
+	workers     = 128 // goroutines that stay, with stacks as large as a decision needs: others begin anew
 )
 
 // grpcDoor returns the door of Envoy's rate limit service, and of the health of gRPC.
 func (s *Server) grpcDoor(l net.Listener, secure *tls.Config) door {
 	options := []grpc.ServerOption{
 		grpc.MaxRecvMsgSize(maxBody), grpc.MaxHeaderListSize(maxHead), grpc.MaxConcurrentStreams(maxStreams), grpc.ConnectionTimeout(connectTime),
+		grpc.NumStreamWorkers(workers),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: minPing, PermitWithoutStream: true}),
 	}
 	if secure != nil {

@@ -138,8 +138,7 @@ func (s *Server) item(c *configuration, d *domain, q *pb.RateLimitRequest, of *c
 		to.limiter, to.trial, _ = c.view.Find(r.limit, "", to.key)
 	default:
 		if to.limiter = r.limiter; r.unit != pb.RateLimitResponse_RateLimit_UNKNOWN {
-			to.several = 1
-			to.current = &pb.RateLimitResponse_RateLimit{RequestsPerUnit: r.perUnit, Unit: r.unit, Name: r.name}
+			to.several, to.current = 1, r.current
 		}
 	}
 	return nil

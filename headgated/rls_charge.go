@@ -19,6 +19,7 @@ import (
 // A group is the charges of one call of core, and the items that each is of.
 type group struct {
 	charges  []core.Charge
+	counts   []int         // of the policies of each
 	shadows  []core.Charge // of limits on trial
 	of       [][]*item
 	policies int
@@ -41,7 +42,7 @@ func (g *group) add(it *item, anyway bool) bool {
 	if len(g.charges) == maxAsks || g.policies+n > maxAsks {
 		return false
 	}
-	g.policies += n
+	g.policies, g.counts = g.policies+n, append(g.counts, n)
 	g.charges = append(g.charges, core.Charge{Limiter: it.limiter, Key: it.key, N: it.hits, Anyway: anyway})
 	g.of = append(g.of, []*item{it})
 	if it.trial != nil {
@@ -143,7 +144,7 @@ func (g *group) ask(ctx context.Context, d *domain) (err error) {
 	}
 	next, now := 0, time.Now()
 	for i, c := range g.charges {
-		answers := make([]core.Answer, len(c.Limiter.Policies()))
+		answers := make([]core.Answer, g.counts[i])
 		for j := range answers {
 			answers[j] = g.decided.Answer(next + j)
 		}

@@ -462,6 +462,31 @@ func TestJSON(t *testing.T) {
 	}
 }
 
+// A document without limits has none, whatever the name.
+func TestNoLimits(t *testing.T) {
+	const bare = "rls: [{domain: d, descriptors: [{key: k, headgate: {policy: sliding-log 1/hour}}]}]"
+	s := open(t, headgated.Config{Document: newPage(bare)})
+	if w, got := post(t, s.HTTP(), "/v1/charge", `{"charges": [{"limit": "none", "key": "a"}]}`); w.Code != 404 {
+		t.Error(w.Code, got)
+	}
+	w := httptest.NewRecorder()
+	s.Admin().ServeHTTP(w, httptest.NewRequest("GET", "/debug/headgate/json", nil))
+	if strings.Contains(w.Body.String(), "none") {
+		t.Error(w.Body)
+	}
+	for _, c := range []headgated.Config{
+		{Document: newPage(strings.Replace(bare, "policy: sliding-log 1/hour", "limit: none", 1))},
+		{EnvoyConfig: t.TempDir()},
+	} {
+		if c.EnvoyConfig != "" {
+			must(t, os.WriteFile(filepath.Join(c.EnvoyConfig, "d.yaml"), []byte("domain: d\ndescriptors: [{key: k, headgate: {limit: none}}]"), 0o600))
+		}
+		if _, err := headgated.New(c); err == nil || !strings.Contains(err.Error(), "no such limit") {
+			t.Error(err)
+		}
+	}
+}
+
 // Who watches the health of the service does not hold up its end.
 func TestGRPCHealth(t *testing.T) {
 	s := open(t, headgated.Config{Document: newPage(rules), GRPC: "127.0.0.1:0", Drain: time.Hour})

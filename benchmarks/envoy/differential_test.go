@@ -70,8 +70,8 @@ func TestDifferential(t *testing.T) {
 		walks[i] = w
 	}
 	redis := redistest.Start(t)
-	ours := dial(t, proctest.Start(t, "headgated", redis.Addr(), folder, "127.0.0.1:0").Line())
-	theirs := dial(t, proctest.Start(t, "reference", redis.Addr(), folder).Line())
+	ours := pb.NewRateLimitServiceClient(connect(t, proctest.Start(t, "each", redis.Addr(), folder, "127.0.0.1:0").Line()))
+	theirs := pb.NewRateLimitServiceClient(connect(t, proctest.Start(t, "reference", redis.Addr(), folder).Line()))
 
 	var group sync.WaitGroup
 	next := make(chan *walk)

@@ -24,7 +24,12 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	proctest.Main(m, proctest.Funcs{"reference": reference, "headgated": serve, "leased": serveLeased, "floor": serveFloor})
+	proctest.Main(m, proctest.Funcs{
+		"reference": reference, "floor": serveFloor,
+		"headgated": func(args []string) error { return serve(args, false, 0) },
+		"each":      func(args []string) error { return serve(args, true, 0) },
+		"leased":    func(args []string) error { return serve(args, false, 100*time.Millisecond) },
+	})
 }
 
 // reference runs the reference. Its arguments are the address of a Redis, and a folder of configurations.
@@ -64,14 +69,9 @@ func freePorts(n int) (ports []string, err error) {
 }
 
 // serve runs headgated. Its arguments are those of reference, and an address to listen at.
-func serve(args []string) error { return serveWith(args, 0) }
-
-// serveLeased is serve with leases.
-func serveLeased(args []string) error { return serveWith(args, 100*time.Millisecond) }
-
-func serveWith(args []string, lease time.Duration) error {
+func serve(args []string, each bool, lease time.Duration) error {
 	s, err := headgated.New(headgated.Config{
-		EnvoyConfig: args[1], ChargeEach: true, GRPC: args[2], Redis: "redis://" + args[0], Timeout: 10 * time.Second, Failure: redisstore.FailClosed, Lease: lease,
+		EnvoyConfig: args[1], ChargeEach: each, GRPC: args[2], Redis: "redis://" + args[0], Timeout: 10 * time.Second, Failure: redisstore.FailClosed, Lease: lease,
 	})
 	if err != nil {
 		return err
@@ -114,8 +114,8 @@ func serveFloor(args []string) error {
 	return server.Serve(l)
 }
 
-// dial returns a client of the service at an address, once that answers.
-func dial(t testing.TB, address string) pb.RateLimitServiceClient {
+// connect returns a connection to the service at an address, once that answers.
+func connect(t testing.TB, address string) *grpc.ClientConn {
 	t.Helper()
 	conn, err := grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithConnectParams(grpc.ConnectParams{MinConnectTimeout: time.Second}))
@@ -125,9 +125,8 @@ func dial(t testing.TB, address string) pb.RateLimitServiceClient {
 	t.Cleanup(func() { _ = conn.Close() })
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
-	c := pb.NewRateLimitServiceClient(conn)
-	if _, err := c.ShouldRateLimit(ctx, ask("no domain", 0, descriptor("a", "b")), grpc.WaitForReady(true)); err != nil {
+	if _, err := pb.NewRateLimitServiceClient(conn).ShouldRateLimit(ctx, ask("no domain", 0, descriptor("a", "b")), grpc.WaitForReady(true)); err != nil {
 		t.Fatal(err)
 	}
-	return c
+	return conn
 }
