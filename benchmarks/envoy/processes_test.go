@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"strings"
 	"testing"
 	"time"
@@ -70,6 +71,7 @@ func freePorts(n int) (ports []string, err error) {
 
 // serve runs headgated. Its arguments are those of reference, and an address to listen at.
 func serve(args []string, each bool, lease time.Duration) error {
+	debug.SetGCPercent(400) // as the command does
 	s, err := headgated.New(headgated.Config{
 		EnvoyConfig: args[1], ChargeEach: each, GRPC: args[2], Redis: "redis://" + args[0], Timeout: 10 * time.Second, Failure: redisstore.FailClosed, Lease: lease,
 	})
