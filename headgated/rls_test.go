@@ -127,6 +127,7 @@ rls:
 - domain: e
   charge: each
   descriptors:
+  - {key: q1, quota_mode: true, rate_limit: {unit: year, requests_per_unit: 1}}
   - {key: user, rate_limit: {unit: year, requests_per_unit: 2}}
   - {key: ten, rate_limit: {unit: year, requests_per_unit: 10}}
 `
@@ -191,6 +192,7 @@ func TestCharging(t *testing.T) {
 		"shared, and own limits":         {{of: ds{d("shared=s1")}, want: "OK OK:9"}, {of: ds{limit(20, 6, 1, "shared=s1")}, want: "OK OK:19"}, {of: ds{d("shared=s2")}, want: "OK OK:8"}},
 		"checks in turn, each":           {{domain: "e", of: ds{hits(0, "ten=a"), hits(11, "ten=a"), hits(0, "ten=a")}, want: "OVER OK:10" + strings.Repeat(" OVER:0", 2)}, {domain: "e", of: ds{limit(20, 6, 1, "ten=a"), d("ten=a")}, want: "OVER OK:8 OVER:0"}},
 		"checks of several limits, each": {{domain: "e", of: ds{hitsOf(0, limit(20, 6, 1, "ten=a")), hits(0, "ten=a")}, want: "OK OK:20 OK:10"}},
+		"quotas in turn, each":           {{domain: "e", of: ds{d("q1=a"), limit(5, 6, 1, "q1=a")}, want: "OK OK:0 OK:3"}},
 		"weeks":                          {{of: ds{limit(2, 7, 1, "user=a")}, want: "OK OK:1"}},
 		"of a limit":                     {{addend: 4, of: ds{d("api=a")}, want: "OK OK:0"}, {of: ds{d("api=a"), d("user=a")}, want: "OVER OVER:0 OK:10"}},
 		"clamped":                        {{of: ds{d("large=a")}, want: fmt.Sprint("OK OK:", uint32(math.MaxUint32))}},
@@ -218,6 +220,23 @@ func TestManyDescriptors(t *testing.T) {
 	if _, err := c.ShouldRateLimit(t.Context(), &pb.RateLimitRequest{Domain: "d", Descriptors: all[:65]}); status.Code(err) != codes.InvalidArgument {
 		t.Error(err)
 	}
+}
+
+// Equal descriptors that are counted in any case take one call, and have statuses as if each had its own.
+func TestEqualDescriptors(t *testing.T) {
+	s, c := rlsClient(t, rules)
+	equal := slices.Repeat(ds{d("ten=a")}, 256)
+	runSteps(t, c, []step{{domain: "e", of: equal, want: "OVER OK:9 OK:8 OK:7 OK:6 OK:5 OK:4 OK:3 OK:2 OK:1 OK:0" + strings.Repeat(" OVER:0", 246)}})
+	if got := metric(t, s, "headgate_settlements_total"); !strings.HasSuffix(got, " 1") {
+		t.Error(got)
+	}
+	runSteps(t, c, []step{
+		{domain: "e", of: ds{hits(7, "ten=b"), hits(5, "ten=b"), hits(1, "ten=b")}, want: "OVER OK:3" + strings.Repeat(" OVER:0", 2)}, // 12 are used before the last
+		{domain: "e", of: ds{hits(7, "ten=c"), hits(0, "ten=c"), d("user=c"), hits(3, "ten=c"), hits(0, "ten=c")}, want: "OK" + strings.Repeat(" OK:3", 2) + " OK:1" + strings.Repeat(" OK:0", 2)},
+		{domain: "e", addend: math.MaxUint32, of: slices.Repeat(ds{hits(math.MaxUint64, "ten=d")}, 3), want: "OVER" + strings.Repeat(" OVER:0", 3)},
+		{domain: "e", of: slices.Repeat(ds{limit(0, 4, 1, "ten=e")}, 2), want: "OVER" + strings.Repeat(" OVER:0", 2)},
+		{domain: "e", of: ds{limit(3, 6, 1, "ten=f"), d("ten=f"), limit(3, 6, 1, "ten=f"), d("ten=f")}, want: "OK OK:2 OK:8 OK:0 OK:6"},
+	})
 }
 
 func TestInvalid(t *testing.T) {
