@@ -102,6 +102,7 @@ func newMetrics(seen *stats.Stats) *metrics {
 func (m *metrics) applied(version string) {
 	m.document.Reset()
 	m.document.WithLabelValues(version).SetToCurrentTime()
+	m.rls.applied.Inc()
 }
 
 // reloaded notes whether something that was read does not apply, and whether that is news.
@@ -112,6 +113,9 @@ func (m *metrics) reloaded(what string, fails, news bool) {
 	}
 	if news {
 		m.reloads.WithLabelValues(what).Inc()
+		if what == whats[ofDocument] {
+			m.rls.failed.Inc()
+		}
 	}
 	m.failing.WithLabelValues(what).Set(failing)
 }

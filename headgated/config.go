@@ -28,6 +28,10 @@ type Config struct {
 	MergeDomains bool
 	ChargeEach   bool
 
+	// ResponseMetadata puts the domain, the descriptors and the metadata of the limits that a request has passed into
+	// the dynamic_metadata of its answer, for Envoy's filters and logs. They have the values of descriptors.
+	ResponseMetadata bool
+
 	// GRPC, HTTP and Admin are where the doors listen: HOST:PORT, or unix:PATH. Port 0 is a free one. An empty
 	// address is no door; the handlers of [Server.HTTP] and [Server.Admin] are there all the same.
 	GRPC, HTTP, Admin string

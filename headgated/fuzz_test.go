@@ -10,6 +10,11 @@ import (
 	"strings"
 	"testing"
 
+	commonpb "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"google.golang.org/grpc/mem"
+	"google.golang.org/protobuf/proto"
+
 	"github.com/headgate/headgate/limits"
 )
 
@@ -111,6 +116,34 @@ func FuzzDocument(f *testing.F) {
 		r := httptest.NewRequestWithContext(t.Context(), "POST", "http://api.example.com/v1/acme/chat", nil)
 		if to := first(d.routes, r); to != nil && !slices.Contains(d.routes, to) {
 			t.Error("a route of another document")
+		}
+	})
+}
+
+// What the codec takes beyond protobuf is requests with values that are not UTF-8, and nothing else changes.
+func FuzzCodec(f *testing.F) {
+	for _, q := range []*pb.RateLimitRequest{
+		{Domain: "d", Descriptors: []*commonpb.RateLimitDescriptor{{Entries: []*commonpb.RateLimitDescriptor_Entry{{Key: "user", Value: "anna"}, {Key: "a"}}}}, HitsAddend: 7},
+		{Domain: "d", Descriptors: []*commonpb.RateLimitDescriptor{{Limit: &commonpb.RateLimitDescriptor_RateLimitOverride{RequestsPerUnit: 1}}}},
+	} {
+		text, err := proto.Marshal(q)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(text)
+		f.Add([]byte(strings.ReplaceAll(string(text), "anna", "a\xffna")))
+	}
+	f.Fuzz(func(t *testing.T, text []byte) {
+		var plain, lenient pb.RateLimitRequest
+		err := newCodec().Unmarshal(mem.BufferSlice{mem.SliceBuffer(text)}, &lenient)
+		switch before := proto.Unmarshal(text, &plain); {
+		case before == nil && (err != nil || !proto.Equal(&plain, &lenient)):
+			t.Errorf("%v: %v, not %v", err, &lenient, &plain)
+		case before != nil && err == nil && !strings.Contains(lenient.String(), `\x00`) && !strings.Contains(before.Error(), "UTF-8"):
+			t.Errorf("%v: taken as %v", before, &lenient)
+		}
+		if _, err := proto.Marshal(&lenient); err != nil {
+			t.Error(err)
 		}
 	})
 }

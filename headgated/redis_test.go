@@ -2,10 +2,15 @@ package headgated_test
 
 import (
 	"context"
+	"fmt"
+	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headgate/headgate/core"
@@ -70,5 +75,51 @@ func TestLimitsInRedis(t *testing.T) {
 	}
 	if w := ask(s, proxy, "GET", "x", "/"); w.Code != 200 || !strings.HasPrefix(w.Header().Get("RateLimit-Policy"), `"other"`) {
 		t.Errorf("%d %v", w.Code, w.Header())
+	}
+}
+
+// What limits of Envoy's rate limit service take in Redis: bytes of a key, of which each has 16, and calls for a
+// request, of one caller and of 64.
+func BenchmarkRLSInRedis(b *testing.B) {
+	for name, limit := range map[string]string{
+		"window": "rate_limit: {unit: day, requests_per_unit: 10}", "sliding": "headgate: {policy: sliding-window 10/day}", "bucket": "headgate: {policy: token-bucket 10/day burst 10}",
+	} {
+		for _, callers := range []int{1, 64} {
+			b.Run(fmt.Sprintf("%s/%d", name, callers), func(b *testing.B) {
+				server := redistest.Start(b)
+				_, conn := serveRLS(b, headgated.Config{
+					Document: newPage("rls: [{domain: d, descriptors: [{key: user, " + limit + "}]}]"), Redis: "redis://" + server.Addr(), Timeout: 10 * time.Second,
+				})
+				c := pb.NewRateLimitServiceClient(conn)
+				var next atomic.Int64
+				ask := func() {
+					if _, err := c.ShouldRateLimit(b.Context(), &pb.RateLimitRequest{Domain: "d", Descriptors: ds{d(fmt.Sprintf("user=%016d", next.Add(1)))}}); err != nil {
+						b.Error(err)
+					}
+				}
+				ask() // Redis learns the script
+				used := func() float64 {
+					n, err := strconv.ParseFloat(server.Info("memory")["used_memory"], 64)
+					must(b, err)
+					return n
+				}
+				before := used()
+				server.ResetStats()
+				b.ResetTimer()
+				var wg sync.WaitGroup
+				for i := range callers {
+					wg.Go(func() {
+						for range (b.N + i) / callers {
+							ask()
+						}
+					})
+				}
+				wg.Wait()
+				b.StopTimer()
+				keys := float64(next.Load() - 1)
+				b.ReportMetric((used()-before)/keys, "redis-B/key")
+				b.ReportMetric(float64(server.Calls("evalsha", "eval", "fcall"))/keys, "calls/op")
+			})
+		}
 	}
 }

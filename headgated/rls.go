@@ -73,7 +73,7 @@ func (s *Server) limited(ctx context.Context, q *pb.RateLimitRequest) (answer *p
 	d := c.domains[q.GetDomain()]
 	if d == nil {
 		s.metrics.rls.unknownDomain.Inc()
-		return answerOf(items, nil), nil
+		return s.answerOf(q, items, nil), nil
 	}
 	for i, of := range q.GetDescriptors() {
 		if err := s.item(c, d, q, of, &items[i]); err != nil {
@@ -88,7 +88,7 @@ func (s *Server) limited(ctx context.Context, q *pb.RateLimitRequest) (answer *p
 	for i := range items {
 		s.metrics.rls.hits(d.name, &items[i])
 	}
-	return answerOf(items, calls), nil
+	return s.answerOf(q, items, calls), nil
 }
 
 // checkRequest returns what is wrong with a request whatever the configuration is.
@@ -183,10 +183,13 @@ func overall(items []item) pb.RateLimitResponse_Code {
 
 // answerOf returns the response with the statuses of the items, the RateLimit fields, and of a refusal the
 // body and the fields.
-func answerOf(items []item, calls []*group) *pb.RateLimitResponse {
+func (s *Server) answerOf(q *pb.RateLimitRequest, items []item, calls []*group) *pb.RateLimitResponse {
 	r := &pb.RateLimitResponse{OverallCode: overall(items), Statuses: make([]*pb.RateLimitResponse_DescriptorStatus, len(items))}
 	for i := range items {
 		r.Statuses[i] = items[i].status
+	}
+	if s.config.ResponseMetadata {
+		r.DynamicMetadata = dynamicMetadata(q, items)
 	}
 	refused := r.GetOverallCode() == pb.RateLimitResponse_OVER_LIMIT
 	decided, known := decisionOf(calls, refused)

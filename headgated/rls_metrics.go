@@ -15,6 +15,7 @@ type rlsMetrics struct {
 	total, over, within, near, shadowed *prometheus.CounterVec
 	errors                              *prometheus.CounterVec
 	unknownDomain                       prometheus.Counter
+	applied, failed                     prometheus.Counter // configurations
 
 	mu     sync.Mutex
 	series map[[3]string]*limitMetrics
@@ -31,6 +32,9 @@ func newRLSMetrics(registry *prometheus.Registry) *rlsMetrics {
 	limit := func(name, help string) *prometheus.CounterVec {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: "ratelimit_service_rate_limit_" + name, Help: help}, labels)
 	}
+	loaded := func(name, help string) prometheus.Counter {
+		return prometheus.NewCounter(prometheus.CounterOpts{Name: "ratelimit_service_config_load_" + name, Help: help})
+	}
 	m := &rlsMetrics{
 		total:    limit("total_hits", "Hits of a limit."),
 		over:     limit("over_limit", "Hits beyond it."),
@@ -43,9 +47,11 @@ func newRLSMetrics(registry *prometheus.Registry) *rlsMetrics {
 		unknownDomain: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "headgated_rls_unknown_domain_total", Help: "Requests for a domain that there is not: they were admitted.",
 		}),
-		series: make(map[[3]string]*limitMetrics),
+		applied: loaded("success", "Documents and configurations that were read and apply."),
+		failed:  loaded("error", "Those that were read and do not apply."),
+		series:  make(map[[3]string]*limitMetrics),
 	}
-	registry.MustRegister(m.total, m.over, m.within, m.near, m.shadowed, m.errors, m.unknownDomain)
+	registry.MustRegister(m.total, m.over, m.within, m.near, m.shadowed, m.errors, m.unknownDomain, m.applied, m.failed)
 	for _, kind := range []string{"service_error", "redis_error"} {
 		m.errors.WithLabelValues(kind)
 	}

@@ -37,7 +37,7 @@ const (
 	wordShareThreshold = "share_threshold"
 	wordFailure        = "failure"
 	wordHeadgate       = "headgate"
-	wordMetadata       = "metadata" // for answers that the service does not give: it is not read
+	wordMetadata       = "metadata"
 	wordPolicy         = "policy"
 )
 
@@ -79,6 +79,7 @@ type rule struct {
 	shadow    bool
 	quota     bool
 	detailed  bool
+	metadata  map[string]any // see [Config].ResponseMetadata; nil: none
 
 	current *pb.RateLimitResponse_RateLimit // that statuses show, and share; nil: the policy says
 
@@ -396,7 +397,7 @@ func (r *rulesReader) rule(fields map[string]*limits.Node, own *rule) *rule {
 	to := &rule{
 		path: own.path, label: own.label, place: own.place,
 		shadow: r.flag(fields[wordShadowMode], path+"."+wordShadowMode), quota: r.flag(fields[wordQuotaMode], path+"."+wordQuotaMode),
-		detailed: r.flag(fields[wordDetailedMetric], path+"."+wordDetailedMetric),
+		detailed: r.flag(fields[wordDetailedMetric], path+"."+wordDetailedMetric), metadata: r.metadata(fields[wordMetadata], path+"."+wordMetadata),
 	}
 	rate, ours := fields[wordRateLimit], fields[wordHeadgate]
 	if rate != nil && rate.Kind == limits.Null {

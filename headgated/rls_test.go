@@ -341,11 +341,19 @@ func TestRLSReload(t *testing.T) {
 	put("b.yaml", "domain: e\ndescriptors: [{key: user, rate_limit: {unit: year, requests_per_unit: 2}}]\n")
 	must(t, s.Reload(t.Context()))
 	runSteps(t, c, []step{{of: ds{d("user=a")}, want: "OK OK:16"}, {domain: "e", of: ds{d("user=a")}, want: "OK OK:1"}})
+	loads := func(applied, failed int) {
+		t.Helper()
+		if got, want := metric(t, s, "ratelimit_service_config_load_"), fmt.Sprintf("ratelimit_service_config_load_error %d\nratelimit_service_config_load_success %d", failed, applied); got != want {
+			t.Errorf("%s, not %s", got, want)
+		}
+	}
+	loads(2, 0)
 	put("b.yaml", "domain: d\n")
 	if err := s.Reload(t.Context()); err == nil || !strings.Contains(err.Error(), "b.yaml:1:1: ") || !strings.Contains(err.Error(), "-merge-domains") {
 		t.Error(err)
 	}
 	runSteps(t, c, []step{{domain: "e", of: ds{d("user=a")}, want: "OK OK:0"}})
+	loads(2, 1)
 }
 
 // Two servers on one Redis admit exactly the limit, of ten times as many requests.

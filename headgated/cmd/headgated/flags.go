@@ -24,7 +24,7 @@ type options struct {
 	file, directory   string
 	grpc, http, admin string
 	charge            string
-	merge             bool
+	merge, metadata   bool
 	mode, failure     string
 	tls               headgated.TLS
 	names             string // of clients
@@ -43,6 +43,7 @@ func (o *options) define() {
 	f.StringVar(&o.directory, "envoy-config", "", "the `directory` with configurations of Envoy's rate limit service")
 	f.StringVar(&o.charge, "charge", "all", "how the descriptors of a request of Envoy are charged, in domains that do not say: all or none, or `each` for itself")
 	f.BoolVar(&o.merge, "merge-domains", false, "several files may have the same domain")
+	f.BoolVar(&o.metadata, "response-metadata", false, "tell Envoy the descriptors of a request, and the metadata of the limits that it has passed")
 	f.StringVar(&o.grpc, "grpc", "127.0.0.1:8081", "where Envoy asks: unix:PATH or HOST:PORT; empty: nowhere")
 	f.StringVar(&o.http, "http", "127.0.0.1:8080", "where programs and proxies ask: unix:PATH or HOST:PORT; empty: nowhere")
 	f.StringVar(&o.admin, "admin", "127.0.0.1:6070", "where operators ask: unix:PATH or HOST:PORT; empty: nowhere")
@@ -101,7 +102,7 @@ func (o *options) withoutValue(err error) error {
 // config returns the configuration that the options are.
 func (o *options) config() (headgated.Config, error) {
 	c := headgated.Config{
-		EnvoyConfig: o.directory, MergeDomains: o.merge, ChargeEach: o.charge == "each",
+		EnvoyConfig: o.directory, MergeDomains: o.merge, ChargeEach: o.charge == "each", ResponseMetadata: o.metadata,
 		GRPC: o.grpc, HTTP: o.http, Admin: o.admin, TLS: o.tls, Insecure: o.insecure, Redis: o.redis, RedisPrefix: o.prefix, LimitsKey: o.limitsKey,
 		Timeout: o.timeout, Servers: o.servers, Lease: o.lease, Drain: o.drain,
 	}

@@ -86,11 +86,11 @@ func TestExplain(t *testing.T) {
 
 // Configurations of Envoy's rate limit service are checked and explained as documents are, and served.
 func TestEnvoyConfig(t *testing.T) {
-	name := write(t, descriptors)
+	name := write(t, frontRules)
 	if code, out, faults := command(t, nil, "check", name); code != 0 || out != name+": ok\n" || faults != "" {
 		t.Errorf("%d %q %q", code, out, faults)
 	}
-	bad := write(t, strings.Replace(descriptors, "unit: year", "unit: eon", 1))
+	bad := write(t, strings.Replace(frontRules, "unit: year", "unit: eon", 1))
 	if code, _, faults := command(t, nil, "check", bad); code != 1 || !strings.HasPrefix(faults, bad+":3:27: descriptors[0].rate_limit: it has no unit") {
 		t.Errorf("%d %q", code, faults)
 	}
