@@ -48,10 +48,11 @@ func answer(w http.ResponseWriter, status int, text string) {
 // shown returns what the debug page shows.
 func (s *Server) shown() debug.Limits {
 	c := s.current.Load()
-	return debug.Limits{
-		Version: c.version, Limiters: c.view.Limiters(),
-		Err: errors.Join(s.faultOf(ofDocument), s.faultOf(ofCertificates)),
+	l := debug.Limits{Version: c.version, Err: errors.Join(s.faultOf(ofDocument), s.faultOf(ofCertificates))}
+	if !c.bare {
+		l.Limiters = c.view.Limiters()
 	}
+	return l
 }
 
 const labelPath = "path"

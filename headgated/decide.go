@@ -41,7 +41,7 @@ func (c *configuration) chargesOf(asks []ask, strict bool) (charges, shadows []c
 	for i, a := range asks {
 		l, shadow, known := c.view.Find(a.limit, a.plan, a.key)
 		switch {
-		case l == nil:
+		case l == nil, c.bare:
 			return nil, nil, &unknownError{i, wordLimit}
 		case strict && !known:
 			return nil, nil, &unknownError{i, wordPlan}

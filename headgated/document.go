@@ -42,6 +42,7 @@ type document struct {
 	routes  []*route
 	domains map[string]*domain
 	named   []*rule // with limits of the document
+	bare    bool    // it has no limits: those that its book has are not for use
 }
 
 // decode is the decoder of whole documents. A document need not end in "...", as those of package
@@ -111,7 +112,7 @@ func parse(text []byte, elsewhere bool, store core.Store, defaults rlsDefaults) 
 	case v != nil && errors.As(err, &faults):
 		r.faults = append(r.faults, faults...)
 	}
-	d := &document{limits: of}
+	d := &document{limits: of, bare: !elsewhere && fields[wordLimits] == nil}
 	networks := r.trusted(fields[wordTrusted])
 	if d.trusted, err = keyfuncs.Trusted(networks...); err != nil {
 		return nil, err
@@ -132,20 +133,24 @@ func parse(text []byte, elsewhere bool, store core.Store, defaults rlsDefaults) 
 
 // missing returns a fault for each limit that a route names and that is not among these.
 func (d *document) missing(of *limits.Document) (faults limits.Faults) {
-	names := of.Limits()
 	for _, t := range d.routes {
 		for _, c := range t.charges {
-			if c.limit != "" && !slices.Contains(names, c.limit) {
+			if c.limit != "" && !d.has(of, c.limit) {
 				faults = append(faults, missingAt(c.place))
 			}
 		}
 	}
 	for _, r := range d.named {
-		if !slices.Contains(names, r.limit) {
+		if !d.has(of, r.limit) {
 			faults = append(faults, missingAt(r.place))
 		}
 	}
 	return faults
+}
+
+// has reports whether a limit is among those of the document.
+func (d *document) has(of *limits.Document, limit string) bool {
+	return !d.bare && slices.Contains(of.Limits(), limit)
 }
 
 func missingAt(at limits.Fault) *limits.Fault {

@@ -23,6 +23,7 @@ const (
 	minPing     = 10 * time.Second
 	silence     = time.Minute // after which a client is asked whether it is there; it has 20 s to answer
 	connectTime = 5 * time.Second
+	workers     = 128 // goroutines that stay, with stacks as large as a decision needs: others begin anew
 )
 
 // grpcDoor returns the door of Envoy's rate limit service, and of the health of gRPC.
@@ -30,6 +31,7 @@ func (s *Server) grpcDoor(l net.Listener, secure *tls.Config) door {
 	options := []grpc.ServerOption{
 		grpc.ForceServerCodecV2(newCodec()),
 		grpc.MaxRecvMsgSize(maxBody), grpc.MaxHeaderListSize(maxHead), grpc.MaxConcurrentStreams(maxStreams), grpc.ConnectionTimeout(connectTime),
+		grpc.NumStreamWorkers(workers),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: minPing, PermitWithoutStream: true}),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: silence}),
 	}

@@ -124,7 +124,7 @@ func (s *Server) item(c *configuration, d *domain, q *pb.RateLimitRequest, of *c
 	for i, e := range of.GetEntries() {
 		entries[i] = entry{e.GetKey(), e.GetValue()}
 	}
-	to.matched = d.match(entries)
+	to.matched = d.match(entries, of.GetLimit() == nil)
 	to.hits = int64(max(q.GetHitsAddend(), 1))
 	if own := of.GetHitsAddend(); own != nil {
 		to.hits = int64(min(own.GetValue(), maxUnits))
@@ -138,14 +138,13 @@ func (s *Server) item(c *configuration, d *domain, q *pb.RateLimitRequest, of *c
 		to.limiter, to.trial, _ = c.view.Find(r.limit, "", to.key)
 	default:
 		if to.limiter = r.limiter; r.unit != pb.RateLimitResponse_RateLimit_UNKNOWN {
-			to.several = 1
-			to.current = &pb.RateLimitResponse_RateLimit{RequestsPerUnit: r.perUnit, Unit: r.unit, Name: r.name}
+			to.several, to.current = 1, r.current
 		}
 	}
 	return nil
 }
 
-// replace drops the limits that others of the request replace. Nothing is charged for them.
+// replace drops the limits that others of the request replace, but those that are unlimited. Nothing is charged for them.
 func replace(items []item) {
 	var names []string
 	for i := range items {
@@ -154,7 +153,7 @@ func replace(items []item) {
 		}
 	}
 	for i := range items {
-		if r := items[i].rule; r != nil && r.name != "" && slices.Contains(names, r.name) {
+		if r := items[i].rule; r != nil && r.name != "" && !r.unlimited && slices.Contains(names, r.name) {
 			items[i].rule, items[i].limiter = nil, nil
 		}
 	}

@@ -19,9 +19,11 @@ import (
 // A group is the charges of one call of core, and the items that each is of.
 type group struct {
 	charges  []core.Charge
+	counts   []int         // of the policies of each
 	shadows  []core.Charge // of limits on trial
 	of       [][]*item
 	policies int
+	repeated bool // one charge of equal items, which are counted one after the other
 	decided  core.Decision
 }
 
@@ -41,7 +43,7 @@ func (g *group) add(it *item, anyway bool) bool {
 	if len(g.charges) == maxAsks || g.policies+n > maxAsks {
 		return false
 	}
-	g.policies += n
+	g.policies, g.counts = g.policies+n, append(g.counts, n)
 	g.charges = append(g.charges, core.Charge{Limiter: it.limiter, Key: it.key, N: it.hits, Anyway: anyway})
 	g.of = append(g.of, []*item{it})
 	if it.trial != nil {
@@ -52,7 +54,8 @@ func (g *group) add(it *item, anyway bool) bool {
 
 // groups returns the calls for items. The first has those that are charged together, all or none, and of
 // the ones that are counted whether they fit or not, as many as fit beside them. Of one limiter and key, those
-// that are charged together are one charge, and those that are counted are counted one after the other.
+// that are charged together are one charge, and those that are counted are counted one after the other: those that
+// are equal as one charge, the others in several calls.
 func groups(d *domain, items []item) ([]*group, error) {
 	calls := []*group{{}}
 	var counted, alone []*item
@@ -61,11 +64,11 @@ func groups(d *domain, items []item) ([]*group, error) {
 		switch {
 		case it.limiter == nil:
 			continue
-		case it.quota:
-			alone = append(alone, it)
-			continue
 		case it.counted(d):
 			counted = append(counted, it)
+			continue
+		case it.quota:
+			alone = append(alone, it)
 			continue
 		}
 		together := calls[0]
@@ -84,22 +87,47 @@ func groups(d *domain, items []item) ([]*group, error) {
 			return nil, invalid("more than %d limits are charged together", maxAsks)
 		}
 	}
-	for _, it := range counted {
-		if !slices.ContainsFunc(calls, func(g *group) bool { return g.find(it) < 0 && g.add(it, true) }) {
+	for i, it := range counted {
+		equal := func(other *item) bool { return it.hits > 0 && it.equal(other) }
+		last := lastOf(calls, it)
+		switch {
+		case last != nil && last.repeated && equal(last.of[0][0]):
+			last.charges[0].N, last.of[0] = min(last.charges[0].N+it.hits, maxUnits), append(last.of[0], it)
+		case slices.ContainsFunc(counted[i+1:], equal):
+			calls = append(calls, &group{repeated: true})
+			calls[len(calls)-1].add(it, true)
+		case !slices.ContainsFunc(calls[slices.Index(calls, last)+1:], func(g *group) bool { return !g.repeated && g.add(it, true) }):
 			calls = append(calls, &group{})
 			calls[len(calls)-1].add(it, true)
 		}
 	}
 	for _, it := range alone {
 		calls = append(calls, &group{})
-		calls[len(calls)-1].add(it, it.counted(d))
+		calls[len(calls)-1].add(it, false)
 	}
 	return calls, nil
 }
 
-// counted reports whether the hits count whether they fit or not.
+// lastOf returns the last call that charges the limiter and key of an item, or nil.
+func lastOf(calls []*group, it *item) (last *group) {
+	for _, g := range calls {
+		if g.find(it) >= 0 {
+			last = g
+		}
+	}
+	return last
+}
+
+// equal reports whether two items that are counted may be one charge: they have one window, of which the answer tells the
+// units for which there was no room.
+func (it *item) equal(other *item) bool {
+	return it.limiter == other.limiter && it.key == other.key && it.current != nil && other.hits > 0
+}
+
+// counted reports whether the hits count whether they fit or not. Where each descriptor is charged for itself, a check
+// of 0 hits takes its turn too.
 func (it *item) counted(d *domain) bool {
-	return it.hits > 0 && (it.own || it.shadow || d.charge == chargeEach)
+	return d.charge == chargeEach || it.hits > 0 && (it.own || it.shadow)
 }
 
 // charge charges items, and sets their statuses.
@@ -129,7 +157,12 @@ func (s *Server) charge(ctx context.Context, d *domain, items []item) ([]*group,
 
 // ask makes the call, and sets the statuses of its items.
 func (g *group) ask(ctx context.Context, d *domain) (err error) {
-	g.decided, _, err = core.AllowBeside(ctx, g.charges, g.shadows)
+	uncovered := int64(0)
+	if g.repeated {
+		g.decided, uncovered, err = core.ReportAll(ctx, g.charges...)
+	} else {
+		g.decided, _, err = core.AllowBeside(ctx, g.charges, g.shadows)
+	}
 	without := errors.Is(err, core.ErrUnavailable) || g.decided.Source == core.SourceLocal || g.decided.Source == core.SourceOpen
 	switch {
 	case without && ctx.Err() == nil && d.failure == failOpen:
@@ -142,18 +175,19 @@ func (g *group) ask(ctx context.Context, d *domain) (err error) {
 	}
 	next, now := 0, time.Now()
 	for i, c := range g.charges {
-		answers := make([]core.Answer, len(c.Limiter.Policies()))
+		answers := make([]core.Answer, g.counts[i])
 		for j := range answers {
 			answers[j] = g.decided.Answer(next + j)
 		}
 		next += len(answers)
-		tell(answers, g.of[i], c.N, c.Anyway || g.decided.Allowed, now)
+		tell(answers, g.of[i], c.N, uncovered, c.Anyway || g.decided.Allowed, now)
 	}
 	return nil
 }
 
-// tell sets the statuses of items that are one charge, as if one had been charged after the other.
-func tell(answers []core.Answer, items []*item, total int64, charged bool, now time.Time) {
+// tell sets the statuses of items that are one charge, as if one had been charged after the other. Of several that are
+// counted, uncovered are the units for which there was no room.
+func tell(answers []core.Answer, items []*item, total, uncovered int64, charged bool, now time.Time) {
 	deciding, fits, left := &answers[0], true, answers[0].Remaining
 	var reset, retry time.Duration
 	for i := range answers {
@@ -165,15 +199,21 @@ func tell(answers []core.Answer, items []*item, total int64, charged bool, now t
 		fits, left = fits && a.Allowed, min(left, a.Remaining)
 		reset, retry = max(reset, a.ResetAfter), max(retry, a.RetryAfter)
 	}
-	if charged && fits {
-		left += total // before the first
+	switch { // before the first
+	case charged && fits:
+		left += total
+	case uncovered > 0:
+		left = total - uncovered
 	}
 	over := false
 	for i, it := range items {
 		last := i == len(items)-1
 		it.over = !fits && (it.hits > left || last && !over)
 		over = over || it.over
-		if !it.over && (charged || !last) {
+		switch {
+		case it.over && charged: // what is used is above the limit
+			left = 0
+		case !it.over && (charged || !last):
 			left = max(left-it.hits, 0)
 		}
 		it.status.Code, it.status.LimitRemaining = pb.RateLimitResponse_OK, uint32(min(left, math.MaxUint32))

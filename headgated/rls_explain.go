@@ -25,7 +25,7 @@ func ExplainDescriptor(text []byte, domain string, entries []string, c Config) (
 	for i, text := range entries {
 		of[i].key, of[i].value, _ = strings.Cut(text, "=")
 	}
-	m := in.match(of)
+	m := in.match(of, true)
 	if m.rule == nil {
 		return "no limit is for the descriptor: it is admitted, and nothing is charged\n", false, nil
 	}

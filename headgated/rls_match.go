@@ -14,28 +14,30 @@ type matched struct {
 }
 
 // match returns the rule for the entries of a descriptor of a request, or none. The limit of a level
-// counts only for the last entry.
-func (d *domain) match(entries []entry) (m matched) {
-	at, parts, whole := &d.level, make([]string, len(entries)), make([]string, len(entries))
-	m.keys = make([]string, len(entries))
+// counts only for the last entry. A limit that a request brings is not shared by the values of a wildcard.
+func (d *domain) match(entries []entry, shared bool) (m matched) {
+	at, n := &d.level, len(entries)
+	texts := make([]string, 3*n)
+	parts, whole, keys := texts[:n], texts[n:2*n], texts[2*n:]
+	m.keys = keys
 	for i, e := range entries {
 		whole[i] = e.key + "_" + e.value
 		var next *descriptor
-		parts[i], m.keys[i] = e.value, e.key
+		parts[i], keys[i] = e.value, e.key
 		if at != nil {
-			next, m.keys[i] = at.find(e)
+			next, keys[i] = at.find(e, whole[i])
 		}
 		if next == nil {
 			at = nil
 			continue
 		}
-		switch {
-		case next.share:
-			parts[i] = next.text
-		case next.wildcard() && !strings.HasPrefix(next.text, e.key+"_"): // the asterisk is in the key
-			parts[i] = joined([]string{e.key, e.value})
+		if next.share && shared {
+			parts[i] = strings.TrimPrefix(next.text, e.key+"_")
 		}
-		if i == len(entries)-1 {
+		if next.wildcard() && !strings.HasPrefix(next.text, e.key+"_") { // the asterisk is in the key
+			parts[i] = joined([]string{e.key, parts[i]})
+		}
+		if i == n-1 {
 			m.rule = next.rule
 		}
 		at = &next.level
@@ -50,10 +52,9 @@ func (d *domain) match(entries []entry) (m matched) {
 // An entry is a key and a value of a descriptor of a request.
 type entry struct{ key, value string }
 
-// find returns the descriptor that matches an entry: that of its key and value; else the first wildcard;
-// else that of its key. The second is how metrics show it.
-func (l *level) find(e entry) (d *descriptor, metric string) {
-	text := e.key + "_" + e.value
+// find returns the descriptor that matches an entry, whose text is key_value: that of its key and value; else
+// the first wildcard; else that of its key. The second is how metrics show it.
+func (l *level) find(e entry, text string) (d *descriptor, metric string) {
 	if d = l.byText[text]; d != nil {
 		return d, text
 	}

@@ -18,8 +18,11 @@ type rlsMetrics struct {
 	applied, failed                     prometheus.Counter // configurations
 
 	mu     sync.Mutex
-	series map[[3]string]bool
+	series map[[3]string]*limitMetrics
 }
+
+// limitMetrics are those of one limit.
+type limitMetrics struct{ total, over, within, near, shadowed prometheus.Counter }
 
 // maxSeries bounds the series of limits. The hits of more are those of the key other.
 const maxSeries = 10_000
@@ -46,7 +49,7 @@ func newRLSMetrics(registry *prometheus.Registry) *rlsMetrics {
 		}),
 		applied: loaded("success", "Documents and configurations that were read and apply."),
 		failed:  loaded("error", "Those that were read and do not apply."),
-		series:  make(map[[3]string]bool),
+		series:  make(map[[3]string]*limitMetrics),
 	}
 	registry.MustRegister(m.total, m.over, m.within, m.near, m.shadowed, m.errors, m.unknownDomain, m.applied, m.failed)
 	for _, kind := range []string{"service_error", "redis_error"} {
@@ -75,26 +78,34 @@ func (m *rlsMetrics) hits(domain string, it *item) {
 	if len(it.keys) > 0 {
 		labels[1], labels[2] = it.keys[0], strings.Join(it.keys[1:], ".")
 	}
-	m.mu.Lock()
-	if !m.series[labels] {
-		if len(m.series) >= maxSeries {
-			labels[1], labels[2] = "other", ""
-		}
-		m.series[labels] = true
-	}
-	m.mu.Unlock()
-	n := float64(it.hits)
-	m.total.WithLabelValues(labels[:]...).Add(n)
+	of, n := m.of(labels), float64(it.hits)
+	of.total.Add(n)
 	switch {
 	case it.over:
-		m.over.WithLabelValues(labels[:]...).Add(n)
+		of.over.Add(n)
 		if it.shadow {
-			m.shadowed.WithLabelValues(labels[:]...).Add(n)
+			of.shadowed.Add(n)
 		}
 	default:
-		m.within.WithLabelValues(labels[:]...).Add(n)
+		of.within.Add(n)
 		if l := it.status.GetCurrentLimit(); l != nil && it.status.GetLimitRemaining() <= l.GetRequestsPerUnit()/5 {
-			m.near.WithLabelValues(labels[:]...).Add(n)
+			of.near.Add(n)
 		}
 	}
+}
+
+// of returns the metrics with these labels, or those of the limits that are too many.
+func (m *rlsMetrics) of(labels [3]string) *limitMetrics {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.series[labels] == nil && len(m.series) >= maxSeries {
+		labels[1], labels[2] = "other", ""
+	}
+	of := m.series[labels]
+	if of == nil {
+		with := func(v *prometheus.CounterVec) prometheus.Counter { return v.WithLabelValues(labels[:]...) }
+		of = &limitMetrics{with(m.total), with(m.over), with(m.within), with(m.near), with(m.shadowed)}
+		m.series[labels] = of
+	}
+	return of
 }

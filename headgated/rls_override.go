@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math"
 	"strconv"
+	"strings"
 	"sync"
 
 	commonpb "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
@@ -15,35 +16,33 @@ import (
 )
 
 // override applies the limit that a descriptor brings. It has the counter of its rule if the unit is the
-// same, and one of its own if not. As in the reference, it is in no mode.
+// same, and one of its own if not. As in the reference, it is in no mode, and replaces nothing.
 func (s *Server) override(d *domain, entries []entry, o *commonpb.RateLimitDescriptor_RateLimitOverride, to *item) error {
 	unit := pb.RateLimitResponse_RateLimit_Unit(o.GetUnit())
 	several, err := multiplier(o.ProtoReflect().GetUnknown())
-	if err != nil || unit < pb.RateLimitResponse_RateLimit_SECOND || unit > pb.RateLimitResponse_RateLimit_YEAR {
+	if err != nil || window(unit) == 0 {
 		return invalid("a limit has a unit that there is not, or a multiplier that is not valid")
 	}
-	plain := &rule{path: d.name, label: d.name}
-	if before := to.rule; before != nil {
-		plain = &rule{path: before.path, label: before.label, name: before.name, replaces: before.replaces}
-	} else {
-		for _, e := range entries {
-			plain.label += "." + e.key
-		}
+	keys := []string{d.name}
+	for _, e := range entries {
+		keys = append(keys, e.key)
 	}
-	name := limiterName(plain.path)
+	path, policy := d.name, shown(strings.Join(keys, "."))
+	if before := to.rule; before != nil {
+		path, policy = before.path, before.shown()
+	}
+	name := limiterName(path)
 	if to.rule == nil || unit != to.unit || several != 1 {
-		parts := []string{"override", plain.path, unit.String(), strconv.FormatUint(uint64(several), 10)}
+		parts := []string{"override", path, unit.String(), strconv.FormatUint(uint64(several), 10)}
 		if to.rule == nil {
-			for _, e := range entries {
-				parts = append(parts, e.key)
-			}
+			parts = append(parts, keys[1:]...)
 		}
 		name = limiterName(parts...)
 	}
-	to.rule, to.several = plain, several
+	to.rule, to.several = &rule{}, several // without a mode, and a name that others replace
 	to.current = &pb.RateLimitResponse_RateLimit{RequestsPerUnit: o.GetRequestsPerUnit(), Unit: unit}
 	setMultiplier(to.current, several)
-	to.limiter, err = s.overrides.get(s.store, overrideOf{name, plain.shown(), o.GetRequestsPerUnit(), unit, several})
+	to.limiter, err = s.overrides.get(s.store, overrideOf{name, policy, o.GetRequestsPerUnit(), unit, several})
 	if err != nil {
 		return invalid("a limit cannot be counted: its window is too long, or its number too large")
 	}

@@ -81,6 +81,8 @@ type rule struct {
 	detailed  bool
 	metadata  map[string]any // see [Config].ResponseMetadata; nil: none
 
+	current *pb.RateLimitResponse_RateLimit // that statuses show, and share; nil: the policy says
+
 	limiter *core.Limiter // nil: unlimited, or the limit of the document
 	limit   string        // of the document; empty: none
 	place   limits.Fault  // of the descriptor, or of the limit's name
@@ -237,7 +239,7 @@ func (d *document) addFiles(files []ruleFile, of *limits.Document, store core.St
 			r.domain(&root, "")
 		}
 		for _, to := range r.named {
-			if of != nil && !slices.Contains(of.Limits(), to.limit) {
+			if of != nil && !d.has(of, to.limit) {
 				r.faults = append(r.faults, missingAt(to.place))
 			}
 		}
@@ -409,6 +411,7 @@ func (r *rulesReader) rule(fields map[string]*limits.Node, own *rule) *rule {
 	case ours != nil && !r.ours(ours, path+"."+wordHeadgate, to):
 		return nil
 	case ours == nil && !to.unlimited:
+		to.current = &pb.RateLimitResponse_RateLimit{RequestsPerUnit: to.perUnit, Unit: to.unit, Name: to.name}
 		to.limiter = r.limiter(rate, path, own.path, perUnitOf(to.perUnit, to.unit, 1, to.shown()))
 	}
 	return to

@@ -139,10 +139,10 @@ descriptors:
 		{"a=wide1", "d.a_w*", "wide1", "a_w*"}, // the first in the file
 		{"a=wine", "d.a_wine", "wine", "a_wine"},
 		{"mid=bxb", "", "bxb", "mid"},
-		{"s=x/1", "d.s_x/*", "s_x/*", "s_x/*"},
-		{"s=x/2", "d.s_x/*", "s_x/*", "s_x/*"},
+		{"s=x/1", "d.s_x/*", "x/*", "s_x/*"},
+		{"s=x/2", "d.s_x/*", "x/*", "s_x/*"},
 		{"s=y", "", "y", "s"},
-		{"s=x/1 t=1", "d.s_x/*.t", "5:s_x/*,1:1,", "s_x/*.t_1"},
+		{"s=x/1 t=1", "d.s_x/*.t", "3:x/*,1:1,", "s_x/*.t_1"},
 		{"prefix=1", "d.pre*", "6:prefix,1:1,", "pre*"},
 		{"n=1", "", "1", "n"},
 		{"n=1 o=p", "d.n.o_p", "1:1,1:p,", "n.o_p"},
@@ -156,7 +156,7 @@ descriptors:
 			key, value, _ := strings.Cut(text, "=")
 			entries = append(entries, entry{key, value})
 		}
-		m := d.domains["d"].match(entries)
+		m := d.domains["d"].match(entries, true)
 		path := ""
 		if m.rule != nil {
 			path = m.path

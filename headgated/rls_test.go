@@ -67,8 +67,9 @@ func d(entries ...string) *commonpb.RateLimitDescriptor {
 }
 
 // hits returns a descriptor with hits of its own.
-func hits(n uint64, entries ...string) *commonpb.RateLimitDescriptor {
-	to := d(entries...)
+func hits(n uint64, entries ...string) *commonpb.RateLimitDescriptor { return hitsOf(n, d(entries...)) }
+
+func hitsOf(n uint64, to *commonpb.RateLimitDescriptor) *commonpb.RateLimitDescriptor {
 	to.HitsAddend = wrapperspb.UInt64(n)
 	return to
 }
@@ -118,11 +119,15 @@ rls:
   - {key: named, rate_limit: {name: small, unit: year, requests_per_unit: 1}}
   - {key: instead, rate_limit: {unlimited: true, replaces: [{name: small}]}}
   - {key: api, headgate: {limit: api}}
+  - {key: free named, rate_limit: {name: small, unlimited: true}}
+  - {key: shared, value: s*, share_threshold: true, rate_limit: {unit: year, requests_per_unit: 10}}
+  - {key: any*, share_threshold: true, rate_limit: {unit: year, requests_per_unit: 10}}
   - {key: bucket, headgate: {policy: token-bucket 90/90s burst 5}}
   - {key: large, headgate: {policy: fixed-window 9000000000/hour}}
 - domain: e
   charge: each
   descriptors:
+  - {key: q1, quota_mode: true, rate_limit: {unit: year, requests_per_unit: 1}}
   - {key: user, rate_limit: {unit: year, requests_per_unit: 2}}
   - {key: ten, rate_limit: {unit: year, requests_per_unit: 10}}
 `
@@ -177,13 +182,24 @@ func TestCharging(t *testing.T) {
 			{of: ds{d("q1=a"), d("q2=a")}, want: "OK OK:0 OK:1"}, {of: ds{d("q1=a"), d("q2=a")}, want: "OK OVER:0 OK:0"},
 			{of: ds{d("q1=a"), d("q2=a"), d("user=a")}, want: "OVER" + strings.Repeat(" OVER:0", 2) + " OK:9"},
 		},
-		"replaced":     {{of: ds{d("named=a"), d("instead=a")}, want: fmt.Sprint("OK OK:0 OK:", uint32(math.MaxUint32))}, {of: ds{d("named=a")}, want: "OK OK:0"}, {of: ds{d("named=a")}, want: "OVER OVER:0"}},
-		"of a limit":   {{addend: 4, of: ds{d("api=a")}, want: "OK OK:0"}, {of: ds{d("api=a"), d("user=a")}, want: "OVER OVER:0 OK:10"}},
-		"clamped":      {{of: ds{d("large=a")}, want: fmt.Sprint("OK OK:", uint32(math.MaxUint32))}},
-		"empty value":  {{of: ds{d("user=")}, want: "OK OK:9"}},
-		"own limit":    {{addend: 9, of: ds{d("user=a")}, want: "OK OK:1"}, {of: ds{limit(20, 6, 1, "user=a")}, want: "OK OK:10"}, {of: ds{limit(2, 4, 1, "user=a")}, want: "OK OK:1"}, {of: ds{limit(2, 4, 7, "user=a")}, want: "OK OK:1"}},
-		"own, no rule": {{of: ds{limit(2, 4, 1, "x=a")}, want: "OK OK:1"}, {of: ds{limit(2, 4, 1, "x=b")}, want: "OK OK:1"}, {of: ds{limit(2, 4, 1, "y=a")}, want: "OK OK:1"}, {of: ds{limit(3, 4, 1, "x=a")}, want: "OK OK:1"}},
-		"own, of 0":    {{of: ds{limit(0, 4, 1, "user=a")}, want: "OVER OVER:0"}},
+		"replaced":                {{of: ds{d("named=a"), d("instead=a")}, want: fmt.Sprint("OK OK:0 OK:", uint32(math.MaxUint32))}, {of: ds{d("named=a")}, want: "OK OK:0"}, {of: ds{d("named=a")}, want: "OVER OVER:0"}},
+		"replaced, but unlimited": {{of: ds{d("free named=a"), d("instead=a")}, want: "OK" + strings.Repeat(fmt.Sprint(" OK:", uint32(math.MaxUint32)), 2)}},
+		"own limits neither replace nor are replaced": {
+			{of: ds{limit(5, 6, 1, "named=a"), d("instead=a")}, want: fmt.Sprint("OK OK:4 OK:", uint32(math.MaxUint32))},
+			{of: ds{d("named=a"), limit(5, 6, 1, "instead=a")}, want: "OVER OVER:0 OK:5"},
+		},
+		"shared":                         {{of: ds{d("shared=s1"), d("shared=s2"), d("any1=a"), d("any1=b"), d("any2=a")}, want: "OK OK:9 OK:8 OK:9 OK:8 OK:9"}},
+		"shared, and own limits":         {{of: ds{d("shared=s1")}, want: "OK OK:9"}, {of: ds{limit(20, 6, 1, "shared=s1")}, want: "OK OK:19"}, {of: ds{d("shared=s2")}, want: "OK OK:8"}},
+		"checks in turn, each":           {{domain: "e", of: ds{hits(0, "ten=a"), hits(11, "ten=a"), hits(0, "ten=a")}, want: "OVER OK:10" + strings.Repeat(" OVER:0", 2)}, {domain: "e", of: ds{limit(20, 6, 1, "ten=a"), d("ten=a")}, want: "OVER OK:8 OVER:0"}},
+		"checks of several limits, each": {{domain: "e", of: ds{hitsOf(0, limit(20, 6, 1, "ten=a")), hits(0, "ten=a")}, want: "OK OK:20 OK:10"}},
+		"quotas in turn, each":           {{domain: "e", of: ds{d("q1=a"), limit(5, 6, 1, "q1=a")}, want: "OK OK:0 OK:3"}},
+		"weeks":                          {{of: ds{limit(2, 7, 1, "user=a")}, want: "OK OK:1"}},
+		"of a limit":                     {{addend: 4, of: ds{d("api=a")}, want: "OK OK:0"}, {of: ds{d("api=a"), d("user=a")}, want: "OVER OVER:0 OK:10"}},
+		"clamped":                        {{of: ds{d("large=a")}, want: fmt.Sprint("OK OK:", uint32(math.MaxUint32))}},
+		"empty value":                    {{of: ds{d("user=")}, want: "OK OK:9"}},
+		"own limit":                      {{addend: 9, of: ds{d("user=a")}, want: "OK OK:1"}, {of: ds{limit(20, 6, 1, "user=a")}, want: "OK OK:10"}, {of: ds{limit(2, 4, 1, "user=a")}, want: "OK OK:1"}, {of: ds{limit(2, 4, 7, "user=a")}, want: "OK OK:1"}},
+		"own, no rule":                   {{of: ds{limit(2, 4, 1, "x=a")}, want: "OK OK:1"}, {of: ds{limit(2, 4, 1, "x=b")}, want: "OK OK:1"}, {of: ds{limit(2, 4, 1, "y=a")}, want: "OK OK:1"}, {of: ds{limit(3, 4, 1, "x=a")}, want: "OK OK:1"}},
+		"own, of 0":                      {{of: ds{limit(0, 4, 1, "user=a")}, want: "OVER OVER:0"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, c := rlsClient(t, rules)
@@ -204,6 +220,23 @@ func TestManyDescriptors(t *testing.T) {
 	if _, err := c.ShouldRateLimit(t.Context(), &pb.RateLimitRequest{Domain: "d", Descriptors: all[:65]}); status.Code(err) != codes.InvalidArgument {
 		t.Error(err)
 	}
+}
+
+// Equal descriptors that are counted in any case take one call, and have statuses as if each had its own.
+func TestEqualDescriptors(t *testing.T) {
+	s, c := rlsClient(t, rules)
+	equal := slices.Repeat(ds{d("ten=a")}, 256)
+	runSteps(t, c, []step{{domain: "e", of: equal, want: "OVER OK:9 OK:8 OK:7 OK:6 OK:5 OK:4 OK:3 OK:2 OK:1 OK:0" + strings.Repeat(" OVER:0", 246)}})
+	if got := metric(t, s, "headgate_settlements_total"); !strings.HasSuffix(got, " 1") {
+		t.Error(got)
+	}
+	runSteps(t, c, []step{
+		{domain: "e", of: ds{hits(7, "ten=b"), hits(5, "ten=b"), hits(1, "ten=b")}, want: "OVER OK:3" + strings.Repeat(" OVER:0", 2)}, // 12 are used before the last
+		{domain: "e", of: ds{hits(7, "ten=c"), hits(0, "ten=c"), d("user=c"), hits(3, "ten=c"), hits(0, "ten=c")}, want: "OK" + strings.Repeat(" OK:3", 2) + " OK:1" + strings.Repeat(" OK:0", 2)},
+		{domain: "e", addend: math.MaxUint32, of: slices.Repeat(ds{hits(math.MaxUint64, "ten=d")}, 3), want: "OVER" + strings.Repeat(" OVER:0", 3)},
+		{domain: "e", of: slices.Repeat(ds{limit(0, 4, 1, "ten=e")}, 2), want: "OVER" + strings.Repeat(" OVER:0", 2)},
+		{domain: "e", of: ds{limit(3, 6, 1, "ten=f"), d("ten=f"), limit(3, 6, 1, "ten=f"), d("ten=f")}, want: "OK OK:2 OK:8 OK:0 OK:6"},
+	})
 }
 
 func TestInvalid(t *testing.T) {
@@ -453,6 +486,31 @@ func TestJSON(t *testing.T) {
 	w := httptest.NewRecorder()
 	if s.HTTP().ServeHTTP(w, httptest.NewRequest("GET", "/healthcheck", nil)); w.Code != 200 || w.Body.String() != "OK\n" {
 		t.Error(w.Code, w.Body)
+	}
+}
+
+// A document without limits has none, whatever the name.
+func TestNoLimits(t *testing.T) {
+	const bare = "rls: [{domain: d, descriptors: [{key: k, headgate: {policy: sliding-log 1/hour}}]}]"
+	s := open(t, headgated.Config{Document: newPage(bare)})
+	if w, got := post(t, s.HTTP(), "/v1/charge", `{"charges": [{"limit": "none", "key": "a"}]}`); w.Code != 404 {
+		t.Error(w.Code, got)
+	}
+	w := httptest.NewRecorder()
+	s.Admin().ServeHTTP(w, httptest.NewRequest("GET", "/debug/headgate/json", nil))
+	if strings.Contains(w.Body.String(), "none") {
+		t.Error(w.Body)
+	}
+	for _, c := range []headgated.Config{
+		{Document: newPage(strings.Replace(bare, "policy: sliding-log 1/hour", "limit: none", 1))},
+		{EnvoyConfig: t.TempDir()},
+	} {
+		if c.EnvoyConfig != "" {
+			must(t, os.WriteFile(filepath.Join(c.EnvoyConfig, "d.yaml"), []byte("domain: d\ndescriptors: [{key: k, headgate: {limit: none}}]"), 0o600))
+		}
+		if _, err := headgated.New(c); err == nil || !strings.Contains(err.Error(), "no such limit") {
+			t.Error(err)
+		}
 	}
 }
 
