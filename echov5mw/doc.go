@@ -27,8 +27,8 @@
 //
 // # Order
 //
-// Middleware runs in the order of e.Use, after the route is found; that of e.Pre runs
-// before. Put authentication before the guard if the user is charged, and CORS, which
+// Middleware of e.Use runs in the order of the calls, after the route is found. Middleware of e.Pre
+// runs before. Put authentication before the guard, if the user is charged. Put CORS there too: it
 // answers preflights, so that they are not charged, and lets scripts read refusals.
 //
 // The functions of a guard's Config, such as Plan, Cost, Settle and Report, get the request, for which
@@ -39,7 +39,7 @@
 //		return plans[plan]
 //	},
 //
-// # What is limited
+// # Limited requests
 //
 // Middleware of e.Use runs for every request, also for those that Echo answers by itself:
 // with 404, with 405, and OPTIONS with 204. Middleware of a group runs for its routes, and

@@ -1,6 +1,5 @@
-// Package step implements the arithmetic of headgate's policies: the state that each
-// has for a key, whether a charge fits, and what is left. It is for authors of stores;
-// users of limits want package core.
+// Package step implements the arithmetic of headgate's policies: the state of each for a key, whether
+// a charge fits, and how much is left. It is for authors of stores; users of limits want package core.
 //
 // A [Step] has no clock, no lock and no I/O. A store keeps the state, has the clock, and
 // finds the cells of a question: of each, its policy and the states of the key. [Decide] makes

@@ -1,5 +1,5 @@
-// Package storetest tests the contracts of [store.Store] and [store.SlotStore]. A store that
-// passes decides as package step computes, all or nothing, exactly under concurrency, and
+// Package storetest tests the contracts of [store.Store] and [store.SlotStore]. A store that passes
+// decides as package step computes. Its decisions are all or nothing, and exact under concurrency. It
 // keeps the states of all limiters and keys separate.
 //
 //	func TestStore(t *testing.T) {

@@ -1,17 +1,16 @@
-// Package keeper keeps the slots that this process holds, and makes a server that all
-// processes share count them: it states them, states them again where the server may
-// have lost them, and sends heartbeats so that no other process takes this one for dead.
-// It is the protocol without the network: a [Transport] runs its scripts.
+// Package keeper keeps the slots that this process holds, and makes a server that all processes share
+// count them. It states them, and states them again where the server may have lost them. It sends
+// heartbeats, so that no other process takes this one for dead. It is the protocol without the network:
+// a [Transport] runs its scripts.
 //
-// The process has the truth. For each key the server has a hash of what each incarnation
-// of a process has stated, and one sorted set of the incarnations. A statement is
-// absolute, carries a number, and changes nothing if a later one came first. A grant is
-// a statement too: of what is held, and as many more as there is room for.
+// The process has the truth. For each key the server has a hash with the statements of each incarnation
+// of a process, and one sorted set of the incarnations. A statement is absolute, carries a number, and
+// changes nothing if a later one came first. A grant is a statement too: of the slots that are held,
+// and as many more as there is room for.
 //
-// The keeper has one session at a time, from the first acquire until all names are
-// closed: session.go has its incarnation and heartbeats, statements.go what it states of
-// its entries, entry.go the entry of a key, and codec.go the arguments and replies of the
-// scripts.
+// The keeper has one session at a time, from the first acquire until all names are closed. File
+// session.go has its incarnation and heartbeats, and statements.go the statements of its entries. File
+// entry.go has the entry of a key, and codec.go the arguments and replies of the scripts.
 package keeper
 
 import (
