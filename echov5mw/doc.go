@@ -55,9 +55,9 @@
 //
 // # Settling
 //
-// A rule's Settle or Report gets what was written when the following handlers are done. An error
-// that they return has not been written then: Outcome.Status is the one that Echo's
-// default error handler would write, even if HTTPErrorHandler writes another, and
-// Outcome.Written does not include the body. A writer without Unwrap that middleware
-// passes to c.SetResponse hides the status, the size and hijacking from Settle.
+// A rule's Settle or Report gets the status and size of the response, when the following handlers
+// are done. If they return an error, it has not been written then. Outcome.Status is the one that
+// Echo's default error handler would write, even if HTTPErrorHandler writes another.
+// Outcome.Written does not include the body. A writer without Unwrap that middleware passes to
+// c.SetResponse hides the status, the size and hijacking from Settle.
 package echov5mw

@@ -18,7 +18,7 @@
 //
 // # The address of the client
 //
-// Package keyfuncs derives the charged address from the request, without c.ClientIP. That method
+// Package keyfuncs derives the charged address from the request. It does not use c.ClientIP, which
 // trusts every proxy unless r.SetTrustedProxies is called, so a client could choose its own key.
 //
 // # Order

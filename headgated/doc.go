@@ -85,19 +85,21 @@
 //	 "answers": [{"limiter": "api", "policy": "api", "allowed": true, "limit": 20, "remaining": 19, "window_us": 60000000,
 //	              "next_after_us": 3000000, "reset_after_us": 3000000, "retry_after_us": 0}]}
 //
-// A report also has "uncovered", the units for which there was no room. The members are the fields of
-// core.Decision. Times are in microseconds, and null is never. A 429 is a problem document (RFC 9457)
-// with the same members, and has Retry-After. Every decision has the RateLimit fields. Other errors are
-// problem documents too, whose detail says what is wrong. Their status is 400, 413 or 415, 404 for an
-// unknown limit or plan, and 503 if there is no decision.
+// A report also has "uncovered", the units for which there was no room. The members are the fields
+// of core.Decision. Times are in microseconds, and null is never. A 429 is a problem document (RFC
+// 9457) with the same members, and has Retry-After. Every decision has the RateLimit fields. Other
+// errors are problem documents too, whose detail names the fault. They have status 400, 413 or
+// 415. An unknown limit or plan has 404, and a missing decision 503.
 //
 // # For proxies
 //
-// /v1/auth answers a proxy with 200, or with the refusal that the client gets. Both have the RateLimit
-// fields. It reads X-Forwarded-Method, X-Forwarded-Host, X-Forwarded-Uri and X-Forwarded-For, if the
-// peer is a trusted proxy. The proxy must set them itself. The peer on a unix socket is always trusted.
-// From another peer they are not read: then the request is about itself. For nginx, /v1/auth?deny=403
-// refuses with 403 and X-Headgate-Status: 429.
+// /v1/auth answers a proxy with 200, or with the refusal that the client gets. Both have the
+// RateLimit fields. It reads X-Forwarded-Method, X-Forwarded-Host, X-Forwarded-Uri and
+// X-Forwarded-For, if the peer is a trusted proxy. The proxy must set them itself. The peer on a
+// unix socket is always trusted. From another peer they are not read: then the request is about
+// itself. For nginx, a parameter makes refusals of status 403, with X-Headgate-Status: 429:
+//
+//	proxy_pass http://headgated/v1/auth?deny=403;
 //
 // The page docs/headgated.md has the lines for nginx, Caddy, HAProxy and Traefik.
 package headgated

@@ -4,8 +4,8 @@
 //
 // # The address of the client
 //
-// The right address depends on what is in front of the server. Use the function that is
-// named after your deployment:
+// The right address depends on the proxies in front of the server. Use the function that is named
+// after your deployment:
 //
 //	in front of this server                              function
 //	--------------------------------------------------   ---------------------------------------
@@ -94,8 +94,8 @@
 //	Bearer, BasicUser      the client: charge them behind authentication
 //	PathValue              the client: for use within All
 //
-// Session, Cookie and Bearer charge a hash of the secret, and [Hashed] does so for other
-// secrets, so that no store or log contains a token that can be used.
+// Session, Cookie and Bearer charge a hash of the secret, and [Hashed] does so for other secrets.
+// So no store or log contains a usable token.
 //
 // # Many clients behind one address
 //
@@ -135,8 +135,8 @@
 //
 // The example of [SignedCookie] shows the complete code, and examples/campus runs it.
 //
-// With the sessions of a library, treat as established only those that are costly to
-// get, such as by signing in: a client can get any number of sessions that are free.
+// With the sessions of a library, treat as established only sessions that are costly to get, such
+// as by signing in. A client can get any number of free sessions.
 //
 // If newcomers need no more than one client may use, the first two rules can be one:
 //

@@ -71,9 +71,9 @@
 // charged to none. So a session can have one limit, and the address that many
 // sessions share a larger one.
 //
-// The order is: first all keys, then the rates, then the slots. Rules with [Rule].Report are
-// checked first, and then all other rates are charged together. A client over its rate takes no
-// slot and does not wait for one.
+// The order is: all keys, then the rates, then the slots. Among the rates, rules with [Rule].Report
+// are checked first. Then all others are charged together. A client over its rate takes no slot and
+// does not wait for one.
 //
 // A request may find no slot, or stop waiting for one, or lose its client. Then its units are given
 // back, except the units of rules with [Rule].Attempts. Until then they count: other requests may
@@ -103,12 +103,11 @@
 //	chi's r.Use(guard.Handler)     everything is limited that gets to the router r
 //	chi's r.With(guard.Handler)    not what chi answers: 404, 405
 //
-// Some routers find the route by another path than r.URL.Path. With chi and Echo
-// that is the path as it was sent, with its escapes: for them /%68ealth is not /health. The
-// middleware StripSlashes and CleanPath of chi, and Gin's RemoveExtraSlash, change the path only
-// for the router. A [Config].Skip, [Rule].Cost or [Rule].Plan that compares paths can be
-// evaded there. Give such a route a guard of its own around its handler. Register exempt routes
-// outside the guard.
+// Some routers find the route by another path than r.URL.Path. With chi and Echo that is the path
+// as it was sent, with its escapes. For them, /%68ealth is not /health. The middleware StripSlashes
+// and CleanPath of chi, and Gin's RemoveExtraSlash, change the path only for the router. A
+// [Config].Skip, [Rule].Cost or [Rule].Plan that compares paths can be evaded there. Give such a
+// route a guard of its own around its handler. Register exempt routes outside the guard.
 //
 // # CORS
 //

@@ -34,16 +34,16 @@
 //	headgate.memory.usage         By
 //	headgate.memory.evicted       {state}
 //
-// The attributes are headgate.limiter, headgate.policy, headgate.slots, headgate.store;
-// headgate.result, which is admitted, refused, trial, withdrawn or error; headgate.source; and with an
-// error, error.type: unavailable, canceled, timeout, closed or _OTHER. Values are those of package stats: names and never keys, so the number of
-// series is bounded by what is configured.
+// The attributes headgate.limiter, headgate.policy, headgate.slots and headgate.store are names, as
+// in package stats, and never keys. So the configuration bounds the number of series. Further
+// attributes are headgate.source and headgate.result: admitted, refused, trial, withdrawn or error.
+// With an error there is error.type: unavailable, canceled, timeout, closed or _OTHER.
 //
 // # Traces
 //
-// A refusal is an event on the span of the request, headgate.refused. One on trial, which refused
-// nobody, has the attribute headgate.trial. No span is begun for a
-// decision. A call without an answer returns an error, which is the caller's to record.
+// A refusal is the event headgate.refused on the span of the request. A refusal on trial, which
+// refused nobody, has the attribute headgate.trial. No span is begun for a decision. A call without
+// an answer returns an error, which is the caller's to record.
 package otelheadgate
 
 import (

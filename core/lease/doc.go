@@ -67,16 +67,17 @@
 //
 // # Costs
 //
-// Units that one server has leased and does not spend are missing elsewhere. So a lease is small: it
-// has the units that the recent demand would use until it ends, and at most a quarter of the units
-// left in the store. The store decides the last units one by one. While demand is steady, more is
-// leased in the background before a lease is used up, so nobody waits for the store.
+// Units that one server has leased and does not spend are missing elsewhere. So a lease is small.
+// It has the units that the recent demand would use until it ends. It never has more than a quarter
+// of the units left in the store. The store decides the last units one by one. While demand is
+// steady, more is leased in the background before a lease is used up, so nobody waits for the
+// store.
 //
-// Unspent units are given back when the lease ends. A bucket would have refilled by then, so its units
-// are given back earlier: when the key was not asked for during an eighth of that time. If a process
-// crashes, its leased units count as used until the window has passed: less is admitted, never more.
-// The same holds for units that could not be given back, because the store failed or MaxBytes has no
-// room. The store's Observer.Settled is told of that.
+// Unspent units are given back when the lease ends. A bucket would have refilled by then. So its
+// units are given back earlier: after an eighth of that time without a call for the key. If a
+// process crashes, its leased units count as used until the window has passed: less is admitted,
+// never more. The same holds for units that could not be given back, because the store failed or
+// MaxBytes has no room. The store's Observer.Settled is told of that.
 //
 // A refusal by the store is remembered here for a short time, for the same call or one for more units.
 // That time starts when the store was asked. It is a twentieth of [Config].For, at most 50 ms, and not

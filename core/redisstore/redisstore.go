@@ -8,8 +8,8 @@
 //
 // A decision is one call of one script, whatever the number of policies. The clock of Redis times
 // it; the clocks of the servers do not matter. A refused charge writes nothing, with three
-// exceptions: under CountDenied, for a key that is charged under several plans (see
-// [core.Limiter.With]), and after the clock was ahead.
+// exceptions. It writes under CountDenied, and after the clock was ahead. It also writes for a key
+// that is charged under several plans (see [core.Limiter.With]).
 //
 // The clock of Redis may step ahead. Then each policy admits a key for the skipped time, at most its
 // limit or burst. When the clock is right again, keys that were charged meanwhile are refused for two
@@ -84,13 +84,13 @@
 //     lost. For up to two thirds of SlotTTL, the slots of other processes may not be counted. So as
 //     many may be granted again, but one process never gets more than the limit. Two halves of a
 //     Cluster that both accept writes grant up to the limit each.
-//   - Redis is unavailable to all processes, for up to a day: no slot is lost. Releases and grants of
-//     that time are counted when Redis is back. [Config].Failure decides meanwhile, also in a process
-//     that starts then. FailClosed never grants. FailOpen always grants, unless the limit is 0.
-//     FailLocal grants while the process holds less than the limit divided by [Config].Servers. With
-//     one server, it also counts the slots of others in the last answer about the key, if that is
-//     not older than SlotTTL. A process in which 16,384 acquires wait for Redis decides further
-//     acquires in the same way.
+//   - Redis is unavailable to all processes, for up to a day: no slot is lost. Releases and grants
+//     of that time are counted when Redis is back. [Config].Failure decides meanwhile, also in a
+//     process that starts then. FailClosed never grants. FailOpen always grants, unless the limit
+//     is 0. With FailLocal, [Config].Servers divides the limit, and the process grants while it
+//     holds less than that. With one server, it also counts the slots of others in the last answer
+//     about the key, if that is not older than SlotTTL. A process in which 16,384 acquires wait for
+//     Redis decides further acquires in the same way.
 //   - Heartbeats fail, in all processes: no slot is lost. After three failures Redis is unavailable to
 //     slots, whatever else it answers. In a Cluster, one master has the heartbeats for all keys. The
 //     other masters still grant slots of their keys for another SlotTTL.

@@ -21,7 +21,7 @@
 //
 // # Keys
 //
-// No metric, log record or error contains a key. The list of the most refused keys shows the beginning
-// of an HMAC-SHA-256 of each, under [Config].Secret. [Hash] computes it for a suspect, if you have the
-// secret. The list shows keys only with [Config].ShowKeys.
+// No metric, log record or error contains a key. The list of the most refused keys shows the
+// beginning of each key's HMAC-SHA-256 under the secret of [Config]. With the secret, [Hash]
+// computes it for a suspect. The list shows keys only with [Config].ShowKeys.
 package stats

@@ -1,7 +1,7 @@
 // Package carried knows whether functions of a guard use what an adapter lets a request carry: the
-// context of its framework. Requests carry it for functions of which that is not known, so that no
-// decision depends on what is known here. It saves two allocations for those that never use it,
-// and finds those that always do where a guard is mounted without an adapter.
+// context of its framework. Requests carry it for every unknown function, so no decision depends on
+// this knowledge. It saves two allocations for functions that never use the context. Where a guard
+// is mounted without an adapter, it finds functions that always do.
 package carried
 
 import (

@@ -1,4 +1,4 @@
-// Package record records what is written through an http.ResponseWriter.
+// Package record records the status and the bytes that pass through an http.ResponseWriter.
 package record
 
 import (

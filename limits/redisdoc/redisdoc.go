@@ -5,8 +5,8 @@
 //	book, err := limits.Open(ctx, store, slots, source, limits.Config{})
 //
 // It is a hash with a version and the document. Servers ask for the version every second, and are
-// told of a new one by PUBLISH. The version never decreases: a server that finds a lower one,
-// as after a failover that has lost writes, stays with what it has and says so.
+// told of a new one by PUBLISH. The version never decreases. A server that finds a lower one keeps
+// its document and says so. A failover that has lost writes may show a lower one.
 //
 // The command headgate push writes the document, unless a server would refuse it, and waits until
 // all have it. For that, each server tells in a second hash what it has and needs.
