@@ -85,7 +85,7 @@ func (s *Socket) Since() time.Time { return s.life.Since() }
 // which may be earlier.
 func (s *Socket) Context() context.Context { return s.life.Context() }
 
-// Done returns a channel that is closed when the socket ends. It is that of
+// Done returns a channel that is closed when the socket ends. It is the channel of
 // [Socket.Context].
 func (s *Socket) Done() <-chan struct{} { return s.Context().Done() }
 
