@@ -70,11 +70,12 @@ func ProxyHeader(name string, trusted ...string) (Func, error) {
 // over a unix socket.
 //
 // The function starts at the address of the connection. As long as the address is trusted, it
-// continues with the header's next element from the right, which is the address that the proxy
+// continues with the header's next element from the right. That is the address that the proxy
 // forwarded for. The first address that is not trusted is the client, and is charged. The client
 // wrote the elements to the left of it, and they are never read. The current address is also
 // charged if there are no more elements, and after 64 elements. So it is if the next element is not
-// an address (empty, "unknown", longer than 1 KiB). Several lines are one list, in their order.
+// an address: it is empty, "unknown", or longer than 1 KiB. Several lines are one list, in their
+// order.
 //
 // So the address of a client is charged whatever it writes. If an element that a proxy
 // should have written is not an address, the proxy that forwarded it is charged.

@@ -26,9 +26,9 @@ import (
 // deployment, neither in [All] nor in [First]. Its [Prefix] must keep at least as many
 // bits of an address as the networks have; by default it keeps 64 bits of IPv6.
 //
-// The result is false if the function returns an error, a key that is not an address, or a prefix
-// that is only partly in the networks. So use In to grant something. To refuse clients in the
-// networks, use [NotIn], not a negation of In.
+// The result is false if the function returns an error or a key that is not an address. It is false
+// for a prefix that is only partly in the networks, too. So use In to grant something. To refuse
+// clients in the networks, use [NotIn], not a negation of In.
 //
 // Every client that can connect from the networks, or is mistaken for one that does, is exempt. Do
 // not list the networks of your proxies. A request for which they name no client is attributed to

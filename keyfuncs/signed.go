@@ -199,9 +199,9 @@ func (c *SignedCookie) verify(value string) (id string, issued time.Time, ok boo
 }
 
 // New returns a cookie with a new identifier and the given time of issue. That is usually the
-// present. An earlier time makes the cookie count as old at once, for a client that has identified
-// itself in another way, such as by signing in. A cookie with a time more than a minute in the
-// future is not accepted.
+// present. With an earlier time, the cookie counts as old at once. It is for a client that has
+// identified itself in another way, such as by signing in. A cookie with a time more than a minute
+// in the future is not accepted.
 //
 // The cookie is for all paths of this host, for HTTPS, and not for scripts (Secure,
 // HttpOnly, SameSite=Lax). All but its name and value may be changed before

@@ -181,8 +181,8 @@ func (d *Document) has(kind string) bool {
 	return false
 }
 
-// Notes are what is worth knowing of a valid document: overrides that are over. That is no
-// fault, since a document does not become invalid while nobody touches it.
+// Notes list the overrides of a valid document that are over. They are no faults, since a document
+// does not become invalid while nobody touches it.
 func (d *Document) Notes() Faults { return slices.Clone(d.notes) }
 
 // A reader collects what is wrong.

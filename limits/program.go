@@ -13,8 +13,8 @@ type Program struct {
 }
 
 // Check returns why a book of that program would not take the document, as [Faults], or nil. It
-// decides by the code of [Open]. The stores are like those of the program, and are not called; one
-// that is nil takes everything. What the document would change is for [Compare].
+// decides by the code of [Open]. The stores are of the same kinds as the program's, and are not
+// called. A nil store accepts everything. For the changes, use [Compare].
 func (d *Document) Check(p Program, limits core.Store, slots core.SlotStore) error {
 	b := &Book{store: limits, slotStore: slots, needs: p}
 	if limits == nil {

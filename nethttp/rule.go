@@ -112,9 +112,9 @@ type Rule struct {
 
 	// Queue is how many requests may wait in this process for slots of a key, 0 or more, each for
 	// up to the Wait of the guard's Config. 0 means that none waits. They are served in the order
-	// in which they came. Several users may share a line, such as the line of all. There no user
-	// has more requests than the user's own smaller limit leaves room for. The rest wait in the
-	// user's line. A request that has waited for one rule, and then finds another full, needs a
+	// in which they came. Several users may share a line, such as the line of all. There each user
+	// may have only as many requests as the user's own smaller limit has room for. The rest wait in
+	// the user's line. A request that has waited for one rule, and then finds another full, needs a
 	// place in the line of the other rule.
 	Queue int
 

@@ -28,12 +28,12 @@ type Verdict struct {
 	// Do not settle or refund it if a rule has Settle or slots, because the guard does.
 	Decision core.Decision
 
-	// Err is the reason why there is no decision. It is [ErrForbidden], or an error of a Key
-	// function, of the store or of closed slots (core.ErrClosed). If the client has hung up, it is
-	// the error of the request's context. It may also report an invalid result of a rule's
-	// function. Errors of a rule's functions are wrapped in one that names the rule, so test them
-	// with [errors.Is]. Err is nil for a refusal by a limit, and for a preflight that
-	// [Config].Preflight answers. It is for logs; the guard never sends it to clients.
+	// Err is the reason why there is no decision. It is [ErrForbidden], core.ErrClosed for closed
+	// slots, or an error of a Key function or of the store. If the client has hung up, it is the
+	// error of the request's context. It may also report an invalid result of a rule's function.
+	// Errors of a rule's functions are wrapped in one that names the rule. So test them with
+	// [errors.Is]. Err is nil for a refusal by a limit, and for a preflight that [Config].Preflight
+	// answers. It is for logs; the guard never sends it to clients.
 	Err error
 
 	// Waited is how long the request has waited for slots, with the calls of the store. It is 0

@@ -135,8 +135,8 @@ type Config struct {
 	ShutdownCode int
 
 	// Drain is the time over which [Guard.Shutdown] spreads the closing of sockets, the oldest
-	// first, so that the clients do not all come back at once to the servers that are left.
-	// Meanwhile upgrades are refused with 503. 0 means all at once.
+	// first. So the clients do not all come back at once to the servers that are left. Meanwhile
+	// upgrades are refused with 503. 0 means all at once.
 	Drain time.Duration
 
 	// NoCloseFrames makes the guard close connections without a Close frame: clients see 1006. To
@@ -145,8 +145,8 @@ type Config struct {
 	NoCloseFrames bool
 }
 
-// EvictOldest is a [nethttp.Rule].WhenFull. Use it only for keys that authentication gives to one
-// person, never for addresses or tenants: whoever shares the key can close everyone's sockets.
+// EvictOldest is a WhenFull of a [nethttp.Rule]. Use it only for keys that authentication gives to
+// one person, never for addresses or tenants. Whoever shares the key can close everyone's sockets.
 //
 // It admits the socket, and closes the oldest socket of the key, on whichever server that is. The
 // slot passes to the new socket. So a user whose five devices have vanished without a word can use

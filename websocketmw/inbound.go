@@ -54,8 +54,8 @@ const (
 	// frame counts as one byte.
 	Bytes
 	// Controls are control frames. They are always limited. Without an Inbound of this unit, the
-	// limit is 20 a second after a burst of 200, for each socket. To lift it, set an Inbound with a
-	// limiter of [core.Unlimited]. A Close frame is free, and so is a pong for each ping that the
+	// limit is 20 a second after a burst of 200, for each socket. An Inbound with a limiter of
+	// [core.Unlimited] lifts it. A Close frame is free, and so is a pong for each ping that the
 	// server sent. Config.NoCloseFrames hides these pings from the guard, so all pongs count.
 	Controls
 )

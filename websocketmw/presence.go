@@ -57,10 +57,10 @@ func (g *Guard) Presence(ctx context.Context, slots, key string) (Presence, erro
 // time that the store takes. CloseAll waits as Presence does. The Peers are the sockets that
 // are being closed.
 //
-// First forbid new sockets, then call CloseAll. It closes the sockets of all handshakes that their
-// guards began to check before the call, even if they are admitted later. Sockets of later
-// handshakes stay open. If authentication is in front of the guard, let the handler ask once more
-// whether the user is welcome: CloseAll finds every socket whose handler runs.
+// First forbid new sockets, then call CloseAll. It closes the sockets of handshakes that arrived at
+// their guards before the call, even if they are admitted later. Sockets of later handshakes stay
+// open. If authentication is in front of the guard, let the handler check the user once more.
+// CloseAll finds every socket whose handler runs.
 //
 // If the store loses the notice while CloseAll waits, it is announced again. A server that
 // cannot reach the store closes its sockets when it can again, if that is within a minute. After

@@ -74,9 +74,9 @@ const minBytes = 1 << 20
 
 // Config is the configuration of a [Store]. Its zero value is ready to use.
 type Config struct {
-	// MaxBytes bounds the memory of all state, in bytes. 0 means [DefaultMaxBytes]. With a
-	// negative value, or one below 1 MiB, core.New refuses the store; it also refuses a
-	// policy whose state for one key may take more than a sixth.
+	// MaxBytes bounds the memory of all state, in bytes. 0 means [DefaultMaxBytes]. With a negative
+	// value, or one below 1 MiB, core.New refuses the store. It also refuses a policy whose state
+	// for one key may take more than a sixth of MaxBytes.
 	MaxBytes int64
 
 	// Observer, if not nil, is told of decisions and slots.

@@ -151,8 +151,8 @@ type (
 //	rediss://user:password@redis.example.com:6379/0    with TLS
 //	unix://user:password@/run/redis.sock?db=0
 //
-// User, password and database may be missing, and what is special in them is
-// percent-encoded. More options are in the query, as [redis.ParseURL] describes.
+// User, password and database may be missing. Special characters in them are percent-encoded. More
+// options are in the query, as [redis.ParseURL] describes.
 //
 // An error does not show the URL, which may contain a password.
 func OpenURL(url string, c Config) (*Store, error) {
@@ -166,8 +166,8 @@ func OpenURL(url string, c Config) (*Store, error) {
 	return owning(redis.NewClient(o), c)
 }
 
-// Open makes a suitable client and its Store. The options are used as they are, except
-// that ContextTimeoutEnabled is set, and for what is 0:
+// Open makes a suitable client and its Store. It sets ContextTimeoutEnabled, and replaces options
+// that are 0. Others stay as they are:
 //
 //   - WriteTimeout becomes the Config's Timeout, and DialTimeout and ReadTimeout that or
 //     SlotTimeout, the longer. A ReadTimeout or WriteTimeout of -2 is treated as 0.
@@ -317,10 +317,10 @@ func (s *Store) State() State { return State(remote.StateOf(s.backend.Servers(),
 
 // State is whether a Store uses Redis, as [Store.State] returns it.
 type State struct {
-	// Away means that Redis is unavailable, for limits, slots or both, and
-	// [Config].Failure decides. In a Cluster, that is so for the keys of at least one
-	// master, or will be for the slots of all keys, as heartbeats fail.
+	// Away means that Redis is unavailable, for limits, slots or both, and [Config].Failure
+	// decides. In a Cluster, it is true for the keys of at least one master. Or heartbeats fail,
+	// and it soon will be true for the slots of all keys.
 	Away   bool
 	Since  time.Time // the time of the last change; zero if there was none
-	Reason error     // the newest failure of what is unavailable; nil if nothing is
+	Reason error     // the newest failure of an unavailable server; nil if all are available
 }
