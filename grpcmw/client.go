@@ -28,18 +28,18 @@ type ClientConfig struct {
 	// safe for concurrent use.
 	Key func(ctx context.Context, method string, conn *grpc.ClientConn) (string, error)
 
-	// MaxWait, MaxBlock and Retries are those of nethttp.TransportConfig. Only unary calls are repeated,
-	// and only after a refusal that says when.
+	// MaxWait, MaxBlock and Retries are as in nethttp.TransportConfig. Only unary calls are
+	// repeated, and only after a refusal that says when.
 	MaxWait  time.Duration
 	MaxBlock time.Duration
 	Retries  int
 }
 
-// A Client makes calls wait for the limits of servers, as nethttp.Transport does with requests. Before
-// a call is sent, it waits until the limiter admits it. If a server refuses with RESOURCE_EXHAUSTED or
-// UNAVAILABLE, and says when to come back, the key is blocked for that time in the limiter's store, and so
-// for all processes that share it. A server says so by google.rpc.RetryInfo, or by the trailer
-// grpc-retry-pushback-ms; the longer time applies.
+// A Client makes calls wait for the limits of servers, as nethttp.Transport does with requests.
+// Before a call is sent, it waits until the limiter admits it. A server may refuse with
+// RESOURCE_EXHAUSTED or UNAVAILABLE, and say when to come back. Then the key is blocked for that
+// time in the limiter's store, and so for all processes that share it. A server says so by
+// google.rpc.RetryInfo, or by the trailer grpc-retry-pushback-ms. The longer time applies.
 //
 // A call that is not sent fails with DEADLINE_EXCEEDED if it would have to wait too long, CANCELED if
 // its context ends, or UNAVAILABLE if the store cannot decide. A Client is safe for concurrent use.

@@ -20,10 +20,11 @@ type Config struct {
 	// is YAML or JSON, as the package documentation describes.
 	Document limits.Source
 
-	// EnvoyConfig, if not empty, is a directory with configurations of Envoy's rate limit service, as its
-	// reference has them: all files but hidden ones, each of a domain. They are beside those in the
-	// document, which may be nil then. MergeDomains permits a domain in several files. ChargeEach charges
-	// each descriptor of a request for itself, as the reference does, in domains that do not say.
+	// EnvoyConfig, if not empty, is a directory with configurations of Envoy's rate limit service,
+	// in the format of its reference. All files but hidden ones count, each of a domain. They are
+	// added to the domains in the document, which may be nil then. MergeDomains permits a domain in
+	// several files. ChargeEach is for domains that do not say. It charges each descriptor of a
+	// request alone, as the reference does.
 	EnvoyConfig  string
 	MergeDomains bool
 	ChargeEach   bool
@@ -51,8 +52,8 @@ type Config struct {
 	Redis       string `json:"-"`
 	RedisPrefix string
 
-	// Secret, of at least 32 bytes, hides keys from Redis and is that of limits.Hash. All servers have the
-	// same. Empty means none.
+	// Secret, of at least 32 bytes, hides keys from Redis, and is the secret of limits.Hash. All
+	// servers have the same. Empty means none.
 	Secret []byte `json:"-"`
 
 	// LimitsKey, if not empty, is the key of the document of limits in Redis that the command headgate push

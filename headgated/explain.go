@@ -67,9 +67,9 @@ func (e *Explanation) String() string {
 	return b.String()
 }
 
-// Explain says what the text of a document does with a request that a client makes to a proxy: one that
-// the server gets from there by /v1/auth. The client is the RemoteAddr. The error is limits.Faults with
-// all that is wrong with the document. Nothing is charged.
+// Explain says how the text of a document treats a request that a client makes to a proxy. The
+// server gets it from there by /v1/auth. The client is the RemoteAddr. The error is limits.Faults
+// with all mistakes in the document. Nothing is charged.
 func Explain(text []byte, r *http.Request, c Config) (*Explanation, error) {
 	d, err := parse(text, false, memstore.New(memstore.Config{}), rlsDefaults{})
 	if err != nil {

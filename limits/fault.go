@@ -10,9 +10,9 @@ import (
 const maxFaults = 100
 
 // A Fault is one mistake in a document, or a note about it. It never has the key of an override,
-// nor a text that may be a key by a typing mistake. So it repeats only the text of a policy that
-// begins with an algorithm, and the names of limits, plans and policies that look like names.
-// Others have their index in the Path, as in limits.api.plans[2], counted from 0.
+// nor a text that may be a key by a typing mistake. So it repeats the text of a policy only if it
+// begins with an algorithm. It repeats the names of limits, plans and policies only if they look
+// like names. In the Path, others have their index, counted from 0, as plans[2].
 type Fault struct { //nolint:errname // a note is one too
 	Line, Column int    // counted from 1; 0 if there is no place. A column is a character
 	Path         string // such as limits.api.plans.gold.minute; empty for the whole document

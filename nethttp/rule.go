@@ -112,10 +112,10 @@ type Rule struct {
 
 	// Queue is how many requests may wait in this process for slots of a key, 0 or more, each for
 	// up to the Wait of the guard's Config. 0 means that none waits. They are served in the order
-	// in which they came. Several users may share a line, such as the line of all. There each user
-	// may have only as many requests as the user's own smaller limit has room for. The rest wait in
-	// the user's line. A request that has waited for one rule, and then finds another full, needs a
-	// place in the line of the other rule.
+	// in which they came. Several users may share a line, such as the line of all. There the
+	// requests of a user stay within the user's own smaller limit. The rest wait in the user's
+	// line. A request that has waited for one rule, and then finds another full, needs a place in
+	// the line of the other rule.
 	Queue int
 
 	// WhenFull says what becomes of a socket for whose key there is no slot. The zero value is

@@ -30,8 +30,8 @@ import (
 
 // Config is the configuration of a [Handler]. Its zero value is ready to use.
 type Config struct {
-	// Limits, if not nil, returns the limits that are in force, to be shown beside what is
-	// counted. It is called for each request, by many goroutines.
+	// Limits, if not nil, returns the limits that are in force, to be shown beside the counts. It
+	// is called for each request, by many goroutines.
 	Limits func() Limits
 }
 
@@ -63,7 +63,7 @@ type Report struct {
 	Limits  *ReportedLimits `json:"limits,omitempty"` // with Config.Limits
 }
 
-// Process tells which process a [Report] is of. What is not known is empty.
+// Process tells which process a [Report] is of. Unknown fields are empty.
 type Process struct {
 	Host     string `json:"host"`
 	ID       int    `json:"id"`

@@ -27,8 +27,8 @@ type Store interface {
 	// together are taken too if there are fewer, or with smaller limits.
 	Prepare(l *Limiter) error
 
-	// Ask answers a question: see [Question]. It does not retain the question, or what it has,
-	// after it returns. After an error it is unknown what was done, unless the error says more.
+	// Ask answers a question: see [Question]. It does not retain the question, or a part of it,
+	// after it returns. After an error the state is unknown, unless the error says more.
 	Ask(ctx context.Context, q *Question) error
 
 	// Observer returns who is to be told of decisions, which is always the same, or nil. The
@@ -36,8 +36,8 @@ type Store interface {
 	Observer() *Observer
 }
 
-// A Kinded store is one that says what its Prepare takes, for whoever checks policies elsewhere.
-// Prepare is also asked about those of many limiters at once.
+// A Kinded store says which policies its Prepare accepts, for programs that check policies
+// elsewhere. Prepare also checks the policies of many limiters at once.
 type Kinded interface {
 	Store
 

@@ -70,8 +70,7 @@ type Config struct {
 	Instance string
 
 	// NewSecret lets [Source.Push] publish a document whose keys are hashed under another secret
-	// than those of the one before, or not at all. Servers with the old secret stay with what they
-	// have.
+	// than before, or not at all. Servers with the old secret keep their document.
 	NewSecret bool
 }
 
@@ -160,7 +159,7 @@ func (s *Source) read(ctx context.Context) (text string, version int64, secret s
 // maxVersion is the largest that the script can increase.
 const maxVersion = 1<<53 - 1
 
-// ErrTorn is the error if what is in Redis is no document with a version. Another Push mends that.
+// ErrTorn is the error if Redis has no document with a version. Another Push mends that.
 var ErrTorn = errors.New("headgate: redisdoc: what is in Redis was not pushed: it has no version, or no document: push one")
 
 // now returns the time of Redis, by which all servers tell of themselves, or of this process if that
@@ -264,9 +263,9 @@ var ErrConflict = errors.New("headgate: redisdoc: there is another version than 
 // readable that are hashed.
 var ErrSecret = errors.New("headgate: redisdoc: the keys are hashed under another secret, or were hashed before and are not now")
 
-// CheckSecret returns [ErrSecret] if the secret of the document, see [limits.Document.Hashed], is
-// another than that of the one in Redis, or than that of a server in [Source.Servers]. It changes
-// nothing. Of a document without overrides of keys that was not hashed, it says nothing.
+// CheckSecret compares the secret of the document, see [limits.Document.Hashed]. It returns
+// [ErrSecret] if the document in Redis has another, or a server in [Source.Servers]. It changes
+// nothing. It does not check a document that was not hashed and has no overrides of keys.
 func (s *Source) CheckSecret(ctx context.Context, d *limits.Document) error {
 	own := secretOf(d)
 	if s.newSecret || own == "" {
