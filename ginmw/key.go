@@ -25,7 +25,7 @@ var framework = adapter.Framework[*gin.Context]{ //nolint:gochecknoglobals // ne
 // [keyfuncs.ErrAbsent] if the context lacks the charged value. It must be safe for concurrent use.
 // Key panics if get is nil.
 //
-// Keys of this package can be combined with those of package keyfuncs, and called by functions of
+// Keys of this package can be combined with keys of package keyfuncs, and called by functions of
 // your own. Requests carry the context for guards with such keys and functions, which takes two
 // allocations. Without a middleware of this package a request has no such key. That is
 // [keyfuncs.ErrProgram], and so a 500. A guard's own Handler panics if it finds such a key.
@@ -39,9 +39,9 @@ func Key(get func(*gin.Context) (string, error)) keyfuncs.Func { return framewor
 //	keyfuncs.First(ginmw.Value("user"), keyfuncs.RemoteAddr())
 func Value(name string) keyfuncs.Func { return framework.Value(name) }
 
-// Route charges the pattern of the route, such as "/items/:id", for all methods together, for use
-// within [keyfuncs.All]. A request that matched no route is [keyfuncs.ErrAbsent]. So it gets the
-// status 400 instead of 404, unless there is another key for it:
+// Route charges the pattern of the route, such as "/items/:id", for all methods together. It is for
+// use within [keyfuncs.All]. A request that matched no route is [keyfuncs.ErrAbsent]. So it gets
+// the status 400 instead of 404, unless there is another key for it:
 //
 //	keyfuncs.First(ginmw.Route(), keyfuncs.Everyone())
 func Route() keyfuncs.Func { return framework.Text("route", (*gin.Context).FullPath) }

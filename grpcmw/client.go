@@ -38,8 +38,8 @@ type ClientConfig struct {
 // A Client makes calls wait for the limits of servers, as nethttp.Transport does with requests.
 // Before a call is sent, it waits until the limiter admits it. A server may refuse with
 // RESOURCE_EXHAUSTED or UNAVAILABLE, and say when to come back. Then the key is blocked for that
-// time in the limiter's store, and so for all processes that share it. A server says so by
-// google.rpc.RetryInfo, or by the trailer grpc-retry-pushback-ms. The longer time applies.
+// time in the limiter's store, and so for all processes that share it. The server states the time
+// by google.rpc.RetryInfo or by the trailer grpc-retry-pushback-ms, of which the longer applies.
 //
 // A call that is not sent fails with DEADLINE_EXCEEDED if it would have to wait too long, CANCELED if
 // its context ends, or UNAVAILABLE if the store cannot decide. A Client is safe for concurrent use.

@@ -14,7 +14,7 @@ func Peer() keyfuncs.Func { return keyfuncs.RemoteAddr() }
 // proxies that are known by their networks.
 func BehindProxies(n int) (keyfuncs.Func, error) { return keyfuncs.BehindProxies(n) } //nolint:wrapcheck // the same
 
-// Metadata returns a key that is the first metadata value of that name: see [keyfuncs.Header].
+// Metadata returns a key that is the first metadata value of that name. See [keyfuncs.Header].
 // Clients choose it, unless something before the guard has checked it.
 func Metadata(name string) keyfuncs.Func { return keyfuncs.Header(name) }
 

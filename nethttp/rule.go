@@ -110,9 +110,9 @@ type Rule struct {
 	// not at fault, so the refusal is a 503, and the response does not show the limit.
 	Service bool
 
-	// Queue is how many requests may wait in this process for slots of a key, 0 or more, each for
-	// up to the Wait of the guard's Config. 0 means that none waits. They are served in the order
-	// in which they came. Several users may share a line, such as the line of all. There the
+	// Queue is how many requests may wait in this process for slots of a key, 0 or more. 0 means
+	// that none waits. Each waits for up to the Wait of the guard's Config. They are served in the
+	// order in which they came. Several users may share a line, such as the line of all. There the
 	// requests of a user stay within the user's own smaller limit. The rest wait in the user's
 	// line. A request that has waited for one rule, and then finds another full, needs a place in
 	// the line of the other rule.

@@ -111,8 +111,8 @@ func New(s *stats.Stats, c Config) (t *Telemetry, err error) {
 func (t *Telemetry) Close() error { return t.registration.Unregister() }
 
 // Observer returns an observer that tells spans of refusals, and measures calls of stores. It
-// belongs into the configuration of a store beside that of the stats: see [core.Observers]. If a
-// span or the meter panics, nobody notices.
+// belongs into the configuration of a store, beside the observer of the stats: see
+// [core.Observers]. If a span or the meter panics, nobody notices.
 func (t *Telemetry) Observer() *core.Observer {
 	return &core.Observer{
 		Refused:     refused,

@@ -33,9 +33,9 @@ const (
 // Config is the configuration of a [Stats]. Its zero value is ready to use.
 type Config struct {
 	// Logger, if not nil, gets a record at level INFO about the refusals of a limiter or of slots,
-	// at most one a second for each, without refusals on trial. It gets a record at WARN when a
-	// store becomes unavailable, loses slots, or loses data. It gets one at INFO when the store is
-	// available again. It is called in a goroutine of its own, or of the store.
+	// without refusals on trial. It gets at most one a second for each. It gets a record at WARN
+	// when a store becomes unavailable, loses slots, or loses data. It gets one at INFO when the
+	// store is available again. It is called in a goroutine of its own, or of the store.
 	Logger *slog.Logger
 
 	// Secret, of at least 32 bytes, is the key of the hashes that stand for refused keys. Give all

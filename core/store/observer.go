@@ -92,8 +92,8 @@ type DecisionEvent struct {
 	Allowed bool
 	Source  Source
 
-	// Trial is set if the charge was refused, but no caller. So a guard in ObserveOnly refuses, the
-	// shadow of a limit in a document, or a budget of a socket that only reports.
+	// Trial is set if the refusal affects nobody. Such refusals come from a guard in ObserveOnly,
+	// the shadow of a limit in a document, or a socket's budget that only reports.
 	Trial bool
 
 	// Used is how much of a limit is used after the decision, in percent, rounded down. It takes

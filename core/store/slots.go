@@ -40,11 +40,11 @@ type SlotStore interface {
 type Noticer interface {
 	SlotStore
 
-	// Listen makes the store call listen with each notice about a key of the slots of that name, of
-	// this process or another, until stop is called. For notices of other processes, listen is not
-	// called concurrently with itself. It is called at most a second after they were announced,
-	// while the store's servers answer. A store over servers asks them for notices only while
-	// somebody listens. So only a holder of slots should listen.
+	// Listen makes the store call listen with each notice about a key of the slots of that name,
+	// until stop is called. The notices come from this process and others. For notices of other
+	// processes, listen is not called concurrently with itself. It is called at most a second after
+	// they were announced, while the store's servers answer. A store over servers asks them for
+	// notices only while somebody listens. So only a holder of slots should listen.
 	Listen(name string, listen func(Heard) Answer) (stop func())
 
 	// Topic returns what stands for a key of the slots of that name in a [Heard]. It is the

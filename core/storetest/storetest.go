@@ -32,9 +32,9 @@ import (
 	"github.com/headgate/headgate/core/store"
 )
 
-// A Harness gives the suite access to a store. A store has its own clock, so the suite
-// needs to read that clock and to advance it: the process's clock in a testing/synctest
-// bubble, or a clock that tests can replace.
+// A Harness gives the suite access to a store. A store has its own clock, so the suite needs to
+// read that clock and to advance it. It may be the process's clock in a testing/synctest bubble, or
+// a clock that tests can replace.
 type Harness struct {
 	// New returns an empty store with that observer, or without one if it is nil. It may
 	// register cleanups with t.

@@ -12,7 +12,7 @@ import (
 	"unsafe"
 )
 
-// Mark stands for what is not printed.
+// Mark is printed in the place of hidden values.
 const Mark = "(hidden)"
 
 // A Text is a string that is printed as an address and a length, however deep it is in another
