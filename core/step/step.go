@@ -213,8 +213,8 @@ type Step interface {
 	Adopt(s []int64, now int64, from Numbers) []int64
 
 	// Count counts n units that were admitted under other parameters, whatever the limit, and
-	// returns the state. The state of the others is fresh at the instant until. So it is enough
-	// that a token bucket is in debt until then, or at most empty.
+	// returns the state. The state of the others is fresh at the instant until. So a token bucket
+	// need only become empty, or be in debt until then.
 	Count(s []int64, now, n, until int64) []int64
 
 	// Redate returns the state of full use as of now, if s is ahead of now by more than
