@@ -36,10 +36,10 @@ type ClientConfig struct {
 }
 
 // A Client makes calls wait for the limits of servers, as nethttp.Transport does with requests.
-// Before a call is sent, it waits until the limiter admits it. A server may refuse with
-// RESOURCE_EXHAUSTED or UNAVAILABLE, and say when to come back. Then the key is blocked in the
-// limiter's store for the longer of two times. One is in google.rpc.RetryInfo, the other in the
-// trailer grpc-retry-pushback-ms. All processes that share the store wait.
+// Before a call is sent, it waits until the limiter admits it. A refusal with RESOURCE_EXHAUSTED or
+// UNAVAILABLE may say when to come back, by google.rpc.RetryInfo or by the trailer
+// grpc-retry-pushback-ms. The longer time applies. The limiter's store then blocks the key for that
+// time, for all processes that share it.
 //
 // A call that is not sent fails with DEADLINE_EXCEEDED if it would have to wait too long, CANCELED if
 // its context ends, or UNAVAILABLE if the store cannot decide. A Client is safe for concurrent use.
