@@ -37,12 +37,13 @@ type ClientConfig struct {
 
 // A Client makes calls wait for the limits of servers, as nethttp.Transport does with requests.
 // Before a call is sent, it waits until the limiter admits it. A refusal with RESOURCE_EXHAUSTED or
-// UNAVAILABLE may say when to come back, by google.rpc.RetryInfo or by the trailer
-// grpc-retry-pushback-ms. The longer time applies. The limiter's store then blocks the key for that
-// time, for all processes that share it.
+// UNAVAILABLE may say when to come back. It does so by google.rpc.RetryInfo, by the trailer
+// grpc-retry-pushback-ms, or both. The longer time applies. The limiter's store then blocks the key
+// for that time, for all processes that share it.
 //
-// A call that is not sent fails with DEADLINE_EXCEEDED if it would have to wait too long, CANCELED if
-// its context ends, or UNAVAILABLE if the store cannot decide. A Client is safe for concurrent use.
+// A call that would have to wait too long is not sent, and fails with DEADLINE_EXCEEDED. It fails
+// with CANCELED if its context ends, and with UNAVAILABLE if the store cannot decide. A Client is
+// safe for concurrent use.
 type Client struct {
 	client *rpc.Client
 	key    func(ctx context.Context, method string, conn *grpc.ClientConn) (string, error)
