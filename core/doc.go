@@ -1,10 +1,10 @@
-// Package core is a rate limiter and a concurrency limiter: it decides whether an event may
-// happen. An event is a request, a message, a job, or anything else with a key to charge. Use it
-// to throttle clients, to enforce quotas, and to limit work in progress.
+// Package core is a rate limiter and a concurrency limiter: it decides whether an event may happen.
+// An event is a request, a message, a job, or anything else that has a key to charge. Use it to
+// throttle clients, to enforce quotas, and to limit work in progress.
 //
-// A [Limiter] applies one to eight policies to each key, and keeps their state in a [Store].
-// Package memstore is a store for one process. Package redisstore is a store that several servers
-// share.
+// A [Limiter] applies one to eight policies to each key, such as a token bucket or a sliding
+// window. It keeps their state in a [Store]. Package memstore is a store for one process. Package
+// redisstore is a store that several servers share.
 //
 //	limiter, err := core.New(memstore.New(memstore.Config{}), "api",
 //		core.SlidingLog(core.PerMinute(60)))

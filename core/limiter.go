@@ -72,7 +72,7 @@ func New(s Store, name string, policies ...Policy) (*Limiter, error) {
 // before its first call, as far as that is known, dated as late as possible. A plan per day does
 // not learn from a plan per second about the usage of this morning. Plans of different periods may
 // together admit more than each alone: while one waits for its window to end, another may admit.
-// They admit at most the sum of their limits. There are four exceptions:
+// They admit at most the sum of what each would admit. There are four exceptions:
 //
 //   - What a TokenBucket admits beyond the burst of another that refills more slowly is
 //     not held against that one: it is then empty. In any time no more is admitted than
@@ -303,7 +303,7 @@ func (l *Limiter) PeekN(ctx context.Context, key string, n int64) (d Decision, e
 }
 
 // AllowAtMost charges the key with as many of n units, n >= 1, as all policies admit, and returns
-// their number. Settle corrects or gives back all of them together. If not even one unit is
+// their number. They are one charge, and Settle gives unused units back. If not even one unit is
 // admitted, the number is 0, and the decision is the refusal of one unit.
 //
 // While a store that is shared cannot be reached, it may be 1 although more would fit.

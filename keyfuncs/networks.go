@@ -12,8 +12,8 @@ import (
 )
 
 // In returns a function that reports whether the client's address is in one of the networks. A
-// network is also a single address: "192.0.2.0/24", "192.0.2.1". It is for exemptions, such as
-// nethttp's Config.Skip, and for allowlists, such as its Config.Permit:
+// network is a prefix such as "192.0.2.0/24", or a single address such as "192.0.2.1". In is for
+// exemptions, such as nethttp's Config.Skip, and for allowlists, such as its Config.Permit:
 //
 //	address, err := keyfuncs.Prefix{V6: 128}.XForwardedFor("10.0.0.0/8")
 //	...

@@ -1,6 +1,6 @@
-// Package redisstore keeps the state of rate limiters and slots in Redis, so that all servers of a
-// service share limits and quotas. It works with a single Redis, a primary behind Sentinel, or a
-// Cluster. It needs Redis 6.2 or later, or Valkey.
+// Package redisstore makes rate limiters and slots distributed: it keeps their state in Redis, so
+// that all servers of a service share limits and quotas. It works with a single Redis, a primary
+// behind Sentinel, or a Cluster. It needs Redis 6.2 or later, or Valkey.
 //
 //	store, err := redisstore.OpenURL("redis://localhost:6379/0", redisstore.Config{})
 //	...

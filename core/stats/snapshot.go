@@ -28,9 +28,9 @@ type Limiter struct {
 	Near         uint64 `json:"near,omitempty"` // charges admitted after which Config.WarnAt percent were used
 	GivenBack    uint64 `json:"givenBack"`      // units that were asked to be given back by Settle and Refund
 	ChargedLater uint64 `json:"chargedLater"`   // units that Settle and Report counted
-	Uncovered    uint64 `json:"uncovered"`      // the reported units for which there was no room
+	Uncovered    uint64 `json:"uncovered"`      // of ChargedLater: units for which there was no room
 	Settled      uint64 `json:"settled"`        // charges that were corrected, or should have been
-	Unsettled    uint64 `json:"unsettled"`      // the corrections that failed
+	Unsettled    uint64 `json:"unsettled"`      // of Settled: charges whose correction failed
 
 	Refusals
 }

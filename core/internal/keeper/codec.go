@@ -49,7 +49,7 @@ type Reply struct {
 	Others  int64   // what the others hold
 	Marked  bool    // the own field says that this process waits
 	Due     int     // which of the slots that become free next is kept for it, from 1; 0: none
-	Fields  []Field // the incarnations of the others: if they are few, or ListAll, or less was granted than wanted
+	Fields  []Field // the fields of the others: if they are few, or ListAll, or less was granted than wanted
 }
 
 // A Field is what an incarnation has stated.
