@@ -30,13 +30,12 @@ const (
 	// SourceCache means that the store refused the same call before, and that this
 	// process remembers that the refusal still holds.
 	SourceCache = store.SourceCache
-	// SourceLocal means that the store is unreachable, and that this process decided by
-	// itself.
+	// SourceLocal means that the store is unreachable, and that this process decided alone.
 	SourceLocal = store.SourceLocal
 	// SourceOpen means that the store is unreachable, and that everything is admitted.
 	SourceOpen = store.SourceOpen
-	// SourceLease means that this process decided with what it had leased from the store, or
-	// had been told by it: see package lease.
+	// SourceLease means that this process decided with units leased from the store, or with a
+	// refusal by it: see package lease.
 	SourceLease = store.SourceLease
 )
 
@@ -249,8 +248,8 @@ func (d *Decision) conclude(r *store.Result) {
 	d.ResetAfter, d.RetryAfter = span(reset), span(retry)
 }
 
-// Refund gives the whole charge back because what it was for did not happen. It is
-// Settle with 0 for each charge.
+// Refund gives the whole charge back because the event did not happen. It is Settle with 0 for each
+// charge.
 func (d *Decision) Refund(ctx context.Context) error {
 	_, err := d.Settle(ctx, make([]int64, d.charges())...)
 	return err

@@ -9,8 +9,8 @@ import (
 )
 
 var (
-	// ErrCost is returned for a number of units below 0. Wait, Report and other calls that cannot
-	// check return it for 0, too. Nothing was charged.
+	// ErrCost is returned for a number of units below 0. Calls that cannot check, such as WaitN and
+	// Report, return it for 0, too. Nothing was charged.
 	ErrCost = errors.New("headgate: a charge must be at least 1 unit, or 0 to check only")
 
 	// ErrUnavailable is returned when the store cannot be reached and is configured not

@@ -74,16 +74,16 @@ func New(s Store, name string, policies ...Policy) (*Limiter, error) {
 // together admit more than each alone: while one waits for its window to end, another may admit.
 // They admit at most the sum of what each would admit. There are four exceptions:
 //
-//   - What a TokenBucket admits beyond the burst of another that refills more slowly is
-//     not held against that one: it is then empty. In any time no more is admitted than
-//     one of the plans alone would have admitted in that time.
+//   - A TokenBucket may admit more than the burst of another that refills more slowly. Then the
+//     slower one becomes empty, but not indebted. In any time no more is admitted than one of the
+//     plans alone would have admitted in that time.
 //   - Refund and Settle give units back to the plan that was charged. Under the others these units
 //     count until they expire.
 //   - Plans may differ in their limit or burst only. Then a larger one counts from the first charge
 //     that it admits. It does not count yet if AllowAll has refused all its calls for another
 //     limiter.
-//   - For each policy and key eight sets of numbers are remembered, not counting those
-//     that differ in their limit only. Of more, those used longest ago are forgotten.
+//   - For each policy and key, the parameters of eight plans are remembered. Plans that differ in
+//     their limit only count as one. Of more, the ones used longest ago are forgotten.
 //
 // A plan is forgotten if it was not used for a key for as long as a unit counts under any plan. The
 // others go on as if it had never been.

@@ -175,8 +175,8 @@ func (s *Slot) Lost() <-chan struct{} {
 	return s.hold.Lost()
 }
 
-// Source returns what granted the slot: [SourceStore] or, while the store is
-// unreachable, [SourceLocal] or [SourceOpen]; [SourceNone] for the zero Slot.
+// Source returns the source of the grant. It is [SourceStore] or, while the store is unreachable,
+// [SourceLocal] or [SourceOpen]. It is [SourceNone] for the zero Slot.
 func (s *Slot) Source() Source { return s.source }
 
 // Occupancies returns the Occupancy of each claim, in order. It is as of when the slot was granted,

@@ -96,9 +96,9 @@ func (s *Slots) Store() SlotStore { return s.store }
 // Limit returns how many slots the key may hold at once, 0 to [NoLimit].
 func (s *Slots) Limit(key string) int64 { return min(max(s.limit(key), 0), NoLimit) }
 
-// Acquire takes a slot of the key. Release it when what it stands for is over. If the
-// key holds as many as it may, the error is [ErrFull], as a [FullError]. After any other
-// error it is unknown whether a slot was free. After any error none is held.
+// Acquire takes a slot of the key. Release it when its socket or job is over. If the key holds as
+// many as it may, the error is [ErrFull], as a [FullError]. After any other error it is unknown
+// whether a slot was free. After any error none is held.
 //
 // The context bounds the wait for the store's answer, not how long the slot is held.
 func (s *Slots) Acquire(ctx context.Context, key string) (*Slot, error) {

@@ -19,9 +19,9 @@ import (
 
 // ClientConfig configures a [Client]. Literals must name the fields.
 type ClientConfig struct {
-	// Limiter is the limit on calls that are sent. It is required. If its store is shared, so is the
-	// limit, and what any of the processes learns from the servers. Unlimited limits nothing but by what
-	// the servers say. It has at most 7 policies, none of them named "server".
+	// Limiter is the limit on calls that are sent. It is required. If processes share its store,
+	// they share the limit, and the answers of the servers. With Unlimited, only the answers of the
+	// servers limit. It has at most 7 policies, none of them named "server".
 	Limiter *core.Limiter
 
 	// Key returns whose limit it is that a call counts for. Nil means the connection's target. It must be

@@ -72,7 +72,7 @@ type Config struct {
 	// Drain is how long requests that have begun may take when the server stops. 0 means 10 s.
 	Drain time.Duration
 
-	// Logger gets what the operator should know, without keys and secrets. Nil means slog.Default.
+	// Logger gets records for the operator, without keys and secrets. Nil means slog.Default.
 	Logger *slog.Logger
 }
 

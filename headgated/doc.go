@@ -39,11 +39,11 @@
 //	      - {key: tenant, headgate: {limit: api}}
 //	      - {key: model, headgate: {policy: sliding-window 100/minute}}
 //
-// The first route that matches a request says what it is charged: up to 8 limits, all or none. A
-// host is compared without its port. A route for GET matches HEAD too. In a path, {name} stands for
-// one segment, and {name...} for all that follows. The path is compared as servers read it: decoded,
-// with dots resolved and repeated slashes as one. A request that matches no route is charged nothing.
-// So let the last route match everything.
+// The first route that matches a request names its charges: up to 8 limits, all or none. A host is
+// compared without its port. A route for GET matches HEAD too. In a path, {name} stands for one
+// segment, and {name...} for all that follows. The path is compared as servers read it: decoded,
+// with dots resolved and repeated slashes as one. A request that matches no route is charged
+// nothing. So let the last route match everything.
 //
 // A key is one of these, or a list of them, which is charged as one. Package keyfuncs describes each.
 //

@@ -11,7 +11,7 @@ import (
 	"github.com/headgate/headgate/limits"
 )
 
-// An Explanation says what a document does with a request.
+// An Explanation says how a document treats a request.
 type Explanation struct {
 	Route   string // the first that matches, such as routes[0]; empty: none does
 	Line    int    // of the route

@@ -142,8 +142,8 @@ func BehindProxies(n int) (Func, error) {
 //
 //	keyfuncs.Prefix{V6: 48}.XForwardedFor("10.0.0.0/8")
 type Prefix struct {
-	// V4 is the number of bits of an IPv4 address, 1 to 32. 0 means 32, each address
-	// by itself; many customers of a provider may share one anyway.
+	// V4 is the number of bits of an IPv4 address, 1 to 32. 0 means 32, each address alone; many
+	// customers of a provider may share one anyway.
 	V4 int
 
 	// V6 is the number of bits of an IPv6 address, 1 to 128. 0 means 64, the smallest network that

@@ -49,8 +49,8 @@ func All(fns ...Func) Func {
 // user named "203.0.113.7" cannot exhaust the limit of that address. Changing the order of the
 // functions changes the keys.
 //
-// First is only as strict as its most generous function, because a client can omit or
-// forge what it sends.
+// First is only as strict as its most generous function, because a client can omit or forge its
+// fields.
 //
 // First panics if it is given no function or a nil one.
 func First(fns ...Func) Func {

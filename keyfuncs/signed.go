@@ -33,8 +33,8 @@ import (
 //		{Limiter: perAddress, Key: address},
 //	}}
 //
-// The second limit is then what a hostile client gets that collects cookies. The package
-// documentation shows how the others of its address keep their share.
+// A hostile client that collects cookies then gets the second limit. The package documentation
+// shows how the others of its address keep their share.
 //
 // It identifies a browser, not a person, and proves nothing else: do not use it to
 // authenticate users.

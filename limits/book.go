@@ -66,7 +66,7 @@ const (
 	defaultTimeout = 2 * time.Second
 )
 
-// A State is what a book has.
+// A State is the state of a book.
 type State struct {
 	// Version is the version of the document in force, see [Document.Version]. Since is the time
 	// when it was applied here.
@@ -87,7 +87,7 @@ type State struct {
 	// SecretID is the [SecretID] of Config.Secret.
 	SecretID string
 
-	// Program is what the program has and uses, so far.
+	// Program describes the program, as far as it has used the book.
 	Program Program
 }
 

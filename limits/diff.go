@@ -10,7 +10,7 @@ import (
 	"github.com/headgate/headgate/internal/hidden"
 )
 
-// A Diff is what changes when a document takes the place of another.
+// A Diff has the changes when a document takes the place of another.
 type Diff struct {
 	From, To string   // versions
 	Changes  []Change // in the order of the names

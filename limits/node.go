@@ -17,7 +17,7 @@ const (
 	MaxNodes = 2 << 20
 )
 
-// A Kind is what a Node is.
+// A Kind is the kind of a Node.
 type Kind uint8
 
 // The kinds of nodes.

@@ -2,8 +2,8 @@ package limits
 
 import "github.com/headgate/headgate/core"
 
-// A Program is what the program of a book has and uses, as far as it decides which documents the
-// book takes. The zero Program takes each that [Parse] takes.
+// A Program describes the stores of a program and the limits that it uses, as far as they decide
+// which documents its book accepts. The zero Program accepts all that [Parse] accepts.
 type Program struct {
 	Store    string   `json:"store,omitempty"`     // its kind, see [store.KindOf]; empty: any
 	NoSlots  bool     `json:"no_slots,omitempty"`  // Open was given no store for slots

@@ -77,8 +77,8 @@ func Anthropic(r *http.Response, now time.Time) time.Duration {
 	return wait
 }
 
-// EarlierDrafts reads what draft-ietf-httpapi-ratelimit-headers up to 06 defines,
-// RateLimit-Remaining: 0 and RateLimit-Reset: 7, and what 07 does, RateLimit: limit=10, remaining=0,
+// EarlierDrafts reads the fields of draft-ietf-httpapi-ratelimit-headers up to 07. Up to 06 they
+// are RateLimit-Remaining: 0 and RateLimit-Reset: 7. In 07 it is RateLimit: limit=10, remaining=0,
 // reset=7. Reset is in seconds; where a service writes a time of day in it, use another Reader.
 func EarlierDrafts(r *http.Response, _ time.Time) time.Duration {
 	wait := draft07(r.Header)

@@ -28,7 +28,7 @@ type Rule struct {
 	// Limiter is a limit on the rate.
 	Limiter *core.Limiter
 
-	// Slots are a limit on what a key holds at once: a request takes one of them, or a socket.
+	// Slots are a concurrency limit: each request, or each socket, holds a slot of its key.
 	Slots *core.Slots
 
 	// Limit has the limiters of a document. A request is charged by the limiter for its PlanName
@@ -118,12 +118,12 @@ type Rule struct {
 	// the line of the other rule.
 	Queue int
 
-	// WhenFull says what becomes of a socket for whose key there is no slot. The zero value is
+	// WhenFull says how to treat a socket for whose key there is no slot. The zero value is
 	// [Refuse]. Only guards of package websocketmw can use another.
 	WhenFull WhenFull
 }
 
-// WhenFull is what becomes of what needs a slot when there is none.
+// WhenFull is how a guard treats a socket when there is no slot.
 type WhenFull uint8
 
 const (

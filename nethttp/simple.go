@@ -30,8 +30,8 @@ import (
 // So each guard that Limit returns counts on its own, also if two have one name, and takes up
 // to [memstore.DefaultMaxBytes] of memory. [LimitIn] is for a store that they share.
 //
-// The error joins all that is wrong with the name, the key and the policies, of which there
-// are 1 to 8: see [core.New].
+// The error joins all faults of the name, the key and the policies, of which there are 1 to 8: see
+// [core.New].
 func Limit(name string, key keyfuncs.Func, policies ...core.Policy) (*Guard, error) {
 	return LimitIn(memstore.New(memstore.Config{}), name, key, policies...)
 }
@@ -66,7 +66,7 @@ func LimitIn(s core.Store, name string, key keyfuncs.Func, policies ...core.Poli
 //		Rules: []nethttp.Rule{{Slots: slots, Key: keyfuncs.RemoteAddr()}},
 //	}))
 //
-// The error joins all that is wrong.
+// The error joins all faults.
 func InFlight(name string, key keyfuncs.Func, n int64) (*Guard, error) {
 	return InFlightIn(memstore.New(memstore.Config{}), name, key, n)
 }

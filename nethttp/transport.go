@@ -43,10 +43,9 @@ const (
 type TransportConfig struct {
 	_ struct{}
 
-	// Limiter is the limit on requests that are sent. It is required. If its store is
-	// shared, so is the limit, and what any of the processes learns from the servers.
-	// Unlimited limits nothing but by what the servers say. It has at most 7 policies, none
-	// of them named "server".
+	// Limiter is the limit on requests that are sent. It is required. If processes share its store,
+	// they share the limit, and the answers of the servers. With Unlimited, only the answers of the
+	// servers limit. It has at most 7 policies, none of them named "server".
 	Limiter *core.Limiter
 
 	// Key returns whose limit a request counts for, such as the account that it is sent for. Nil
@@ -64,8 +63,8 @@ type TransportConfig struct {
 	// included. 0 means a minute. The context of the request may be shorter.
 	MaxWait time.Duration
 
-	// MaxBlock is the longest time for which a response can keep back all requests of its
-	// key. What asks for more is cut to it. 0 means an hour. It is at most 365 days.
+	// MaxBlock is the longest time for which a response can keep back all requests of its key.
+	// Longer times are cut to it. 0 means an hour. It is at most 365 days.
 	MaxBlock time.Duration
 
 	// Retries is how often a request is repeated, at most, that the server refused for now. Such a
@@ -92,7 +91,7 @@ type TransportConfig struct {
 //   - the field RateLimit of draft-ietf-httpapi-ratelimit-headers-11, with r=0 and a t, in any
 //     response. A field that is not a valid structured field is ignored as a whole (RFC 9651), and
 //     so is a field longer than 64 KiB.
-//   - what the Reads of the configuration understand.
+//   - the fields that the Reads of the configuration understand.
 //
 // The longest of several times applies, up to MaxBlock. Up to a tenth of it, and at most a second,
 // is added at random. So clients of other fleets do not all come back at once. If the store cannot

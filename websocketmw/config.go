@@ -92,8 +92,8 @@ type Config struct {
 	// Shutdown and [Socket.Close] do what they always do.
 	ObserveOnly bool
 
-	// Inbound limits what clients send: at most 8 limits. Without one, only control
-	// frames are limited, see [Controls].
+	// Inbound limits the messages of clients: at most 8 limits. Without one, only control frames
+	// are limited, see [Controls].
 	Inbound []Inbound
 
 	// Outbound limits how far a client may fall behind in reading: one that does is closed with
@@ -168,7 +168,7 @@ type Config struct {
 // guard looks for notices of other servers 4 times a second, and all servers need the rule.
 const EvictOldest = nethttp.EvictOldest
 
-// An ExcessAction is what a guard does with sockets that are too many.
+// An ExcessAction is how a guard treats surplus sockets.
 type ExcessAction uint8
 
 const (

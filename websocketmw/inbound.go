@@ -14,9 +14,9 @@ import (
 	"github.com/headgate/headgate/keyfuncs"
 )
 
-// Inbound is a limit on what clients send. It applies to the bytes of the connection, so
-// it works with any library. What exceeds it never reaches the library, unless Over is
-// [Report] or the limiter returns an error.
+// Inbound is a limit on the messages, frames or bytes of clients. It applies to the bytes of the
+// connection, so it works with any library. Input above the limit never reaches the library, unless
+// Over is [Report] or the limiter returns an error.
 type Inbound struct {
 	_ struct{} // composite literals must name the fields
 
@@ -35,11 +35,11 @@ type Inbound struct {
 	// Unit is the counted unit. The zero value is [Messages].
 	Unit Unit
 
-	// Over is what happens to a socket over the limit. The zero value is [Close].
+	// Over is how the guard treats a socket over the limit. The zero value is [Close].
 	Over Over
 }
 
-// A Unit is what an Inbound counts.
+// A Unit is the unit that an Inbound counts.
 type Unit uint8
 
 const (
@@ -60,7 +60,7 @@ const (
 	Controls
 )
 
-// Over is what happens to a socket over a limit of Inbound.
+// Over is how the guard treats a socket over a limit of Inbound.
 type Over uint8
 
 const (

@@ -14,8 +14,7 @@ type Outbound struct {
 	_ struct{} // composite literals must name the fields
 
 	// Timeout closes a socket if 32 KiB of a write, or the shorter rest of it, take longer than
-	// this to send. So a client must read 32 KiB in a Timeout, or at least what it gets. 0 means
-	// never.
+	// this to send. So a client must read 32 KiB in a Timeout, or all that it gets. 0 means never.
 	Timeout time.Duration
 
 	// MaxUnsent makes the handler's writes return at once, and the guard send in the background. So

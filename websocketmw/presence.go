@@ -11,15 +11,15 @@ import (
 	"github.com/headgate/headgate/websocketmw/internal/fleet"
 )
 
-// A Presence is what the servers have of a key.
+// A Presence has the sockets of a key on all servers.
 type Presence struct {
 	// Held is the number of slots that the key holds in all processes, before anything is
 	// closed. They may be more than the sockets that are found: other processes may hold
 	// slots of the same name.
 	Held int64
 
-	// Open is how many sockets the servers have that answered: those that are listed, or
-	// that are being closed. Some may have given up their slots, and not ended yet.
+	// Open is the number of sockets on the servers that answered. They are listed, or being closed.
+	// Some may have given up their slots, and not ended yet.
 	Open int
 
 	// Peers are the sockets, the oldest first; of each guard at most the 100 oldest.

@@ -29,7 +29,7 @@ import (
 //		Rules: []nethttp.Rule{{Slots: slots, Key: keyfuncs.RemoteAddr()}},
 //	}))
 //
-// The error joins all that is wrong.
+// The error joins all faults.
 func Limit(name string, key keyfuncs.Func, n int64) (*Guard, error) {
 	return LimitIn(memstore.New(memstore.Config{}), name, key, n)
 }

@@ -23,9 +23,9 @@ const (
 // Config is the configuration of a [Store]. Its zero value is ready to use.
 type Config struct {
 	// For is the longest time for which units are leased, from [MinFor] to [MaxFor]. 0 means
-	// [DefaultFor]. A longer time saves calls of the store, and what one server has leased
-	// and does not use is missing elsewhere for longer. Leases end with the sub-window
-	// anyhow, and there are none in the last four round trips before that.
+	// [DefaultFor]. A longer time saves calls of the store. But unused units of one server are
+	// missing elsewhere for longer. Leases end with the sub-window anyhow, and there are none in
+	// the last four round trips before that.
 	For time.Duration
 
 	// MaxBytes bounds the memory for leases, beside 1 MB that a Store always takes. Three quarters

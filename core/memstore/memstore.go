@@ -116,7 +116,7 @@ type Store struct {
 	slots    slots
 }
 
-// Format implements [fmt.Formatter]: it prints nothing of what the store keeps. Slots have keys.
+// Format implements [fmt.Formatter]: it prints none of the states. Slots have keys.
 func (*Store) Format(state fmt.State, _ rune) { _, _ = io.WriteString(state, "memstore.Store") }
 
 type shard struct {

@@ -59,7 +59,7 @@ func (r *Report) String() string {
 
 // MaxClockOffset is the difference between the clocks of a server and of this process above which
 // [Store.Check] reports it. A failover to a server whose clock is ahead, or a step of a clock,
-// admits more. Each policy then admits a key what it would in the difference.
+// admits more. Each policy then admits as much for a key as it would in the difference.
 const MaxClockOffset = 100 * time.Millisecond
 
 // Check looks for faults before going live. Examples are missing permissions, or a server that may

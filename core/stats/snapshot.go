@@ -114,7 +114,7 @@ type Key struct {
 	Last     time.Time `json:"last"`
 }
 
-// Store is what stores report of their servers.
+// Store has the reports of stores about their servers.
 type Store struct {
 	Answered  Durations `json:"answered"` // calls
 	Failed    Durations `json:"failed"`   // calls

@@ -60,7 +60,7 @@ func (c Config) Format(s fmt.State, verb rune) {
 	hidden.Print(s, verb, plain(c))
 }
 
-// Stats counts what stores report. Make one with [New]. It is safe for concurrent use.
+// Stats counts the events that stores report. Make one with [New]. It is safe for concurrent use.
 type Stats struct {
 	config   Config
 	start    time.Time
@@ -116,8 +116,8 @@ func New(c Config) (*Stats, error) {
 	return s, nil
 }
 
-// Observer returns what a store's configuration takes, so that it is counted. Several stores
-// may have it. See [store.Observers] for how a store has another one as well.
+// Observer returns the observer for the configuration of a store whose events shall be counted.
+// Several stores may have it. See [store.Observers] for how a store has another one as well.
 func (s *Stats) Observer() *store.Observer {
 	return &store.Observer{
 		Shares:  s.config.WarnAt > 0,

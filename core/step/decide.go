@@ -2,7 +2,7 @@ package step
 
 import "slices"
 
-// A Mode is what a decision is for.
+// A Mode is the kind of a decision.
 type Mode uint8
 
 // The modes.

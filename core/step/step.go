@@ -105,13 +105,13 @@ type Numbers struct {
 	CountDenied bool  // windows and log: refused attempts count as well
 	FromFirst   bool  // fixed window: windows begin with the first unit of a key, not by the clock
 
-	// Lease is for how long, at most, units of a token bucket may be spent after they were
-	// charged, in microseconds. Burst does not have what refills in that time.
+	// Lease is for how long, at most, units of a token bucket may be spent after they were charged,
+	// in microseconds. Burst does not include the units that refill in that time.
 	Lease int64
 }
 
-// Refill returns the units that refill in a Lease, rounded up. The Burst and these are what
-// a bucket admits at once at most, whenever the units are spent.
+// Refill returns the units that refill in a Lease, rounded up. A bucket admits at most the Burst
+// and these units at once, whenever they are spent.
 func (m Numbers) Refill() int64 {
 	if m.Lease <= 0 || m.Limit <= 0 || m.Period <= 0 {
 		return 0

@@ -21,7 +21,7 @@ type Place struct{ _ byte }
 // NewLimiter returns a limiter that no store has prepared.
 func NewLimiter(spec Spec) *Limiter { return &Limiter{spec: spec} }
 
-// Spec returns what the limiter was made from. It must not be modified.
+// Spec returns the specification of the limiter. It must not be modified.
 func (l *Limiter) Spec() *Spec { return &l.spec }
 
 // Keep keeps a value with the limiter. It replaces the value that was kept in that place before. It

@@ -48,11 +48,11 @@ func (h Heard) Format(s fmt.State, verb rune) {
 	hidden.Print(s, verb, plain(h))
 }
 
-// An Answer is what a listener says to a notice. The zero Answer says nothing.
+// An Answer is the answer of a listener to a notice. The zero Answer says nothing.
 type Answer struct {
 	Text string
 
-	// Then is called once who announced the notice can know the answer, or will not: for what
+	// Then is called once the announcer can know the answer, or never will. It is for effects that
 	// must not be seen before. It may be nil.
 	Then func()
 }

@@ -65,8 +65,8 @@ type Observer struct {
 	// many slots. It keeps them: see Lost of core.Slot.
 	SlotsLost func(held int64)
 
-	// SlotsRestated is called when the store may have lost what this process had stated,
-	// with the number of keys that are stated again.
+	// SlotsRestated is called when the store may have lost the statements of this process. It gets
+	// the number of keys that are stated again.
 	SlotsRestated func(keys int)
 
 	// Called is called after each call to a server. There is no context, since several

@@ -6,7 +6,7 @@ import (
 	"github.com/headgate/headgate/internal/hidden"
 )
 
-// A Mode is what a question asks for.
+// A Mode is the kind of a question.
 type Mode uint8
 
 // The modes.
@@ -17,7 +17,7 @@ const (
 	// is the Result.
 	Allow Mode = iota
 
-	// Peek tells in the Result what Allow would, and changes and creates nothing.
+	// Peek has the same Result as Allow would, and changes and creates nothing.
 	Peek
 
 	// Refuse counts an attempt that is refused elsewhere, under policies that count refusals. It
@@ -42,9 +42,9 @@ func (m Mode) String() string {
 	return fmt.Sprintf("mode(%d)", uint8(m))
 }
 
-// A Question is what a store is asked. Whoever asks provides it, with room for the answer, so
-// that no layer copies it: a layer passes it on, or asks another question. Nobody uses it at the
-// same time.
+// A Question is a question to a store. Whoever asks provides it, with room for the answer, so that
+// no layer copies it: a layer passes it on, or asks another question. Nobody uses it at the same
+// time.
 type Question struct {
 	Mode Mode
 
@@ -60,8 +60,8 @@ type Question struct {
 	// other modes, and for several charges, the error is [ErrExtra], and nothing is changed.
 	Extra int64
 
-	// Fresh asks an Allow to be decided by the state as it is now: what an earlier refusal was is
-	// not an answer, however young. It is for who remembers refusals, and asks rarely.
+	// Fresh asks an Allow to be decided by the present state. A remembered refusal is not an
+	// answer, however young. It is for layers that remember refusals, and ask rarely.
 	Fresh bool
 
 	// Result is the answer to Allow, Peek and Refuse. Whatever it held before is overwritten, and

@@ -54,7 +54,7 @@ func KindOf(s Store) string {
 	return ""
 }
 
-// A Spec is what a store needs to know of a limiter. It must not be modified.
+// A Spec is the specification of a limiter, as far as stores need it. It must not be modified.
 type Spec struct {
 	Name     string
 	Policies []Policy // 1 to 8, except for a [Kinded] in Prepare

@@ -189,7 +189,7 @@ func (s *Source) Wake(ctx context.Context, wake func()) {
 	}
 }
 
-// A Server is what a server has told of itself.
+// A Server is the report of a server about itself.
 type Server struct {
 	Instance string    `json:"instance"`
 	Version  string    `json:"version"` // of the document that is in force there
