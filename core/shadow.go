@@ -13,7 +13,7 @@ import (
 // if all of them and all of the charges admit. If shadows refuse and no charge does, the charges
 // are made in a second call.
 //
-// The shadow decision is of the shadows alone, and is settled for itself. It is the zero Decision
+// The shadow decision is of the shadows alone, and is settled separately. It is the zero Decision
 // if it is not known what they say, because a charge was refused, or for an error.
 //
 // Sometimes the shadows are decided after the charges, in a call of their own, whose error is not

@@ -161,10 +161,10 @@ func (s *Slot) Shed(ctx context.Context) (bool, error) {
 	return shed, err
 }
 
-// Lost returns a channel that is closed if the store declared this process dead while
-// it was only paused or partitioned. In the meantime another process may have taken the
-// slot. The slot is counted again without delay, and must still be released. Whether
-// there are too many now is a question to [Slot.Shed].
+// Lost returns a channel that is closed if the store declared this process dead while it was only
+// paused or partitioned. In the meantime another process may have taken the slot. The slot is
+// counted again without delay, and must still be released. Whether there is a surplus now is a
+// question to [Slot.Shed].
 //
 // The channel is nil if the store never loses a slot. It is not closed merely because
 // the store is unreachable.

@@ -36,9 +36,9 @@ type slotsState struct {
 	queue    queue
 }
 
-// NewSlots returns slots of which each key may hold limit at once, from 0 to [NoLimit],
-// which counts and never refuses. The name, 1 to 64 printable ASCII characters, is part
-// of every stored key.
+// NewSlots returns slots. Each key may hold limit of them at once, from 0 to [NoLimit], which
+// counts and never refuses. The name, 1 to 64 printable ASCII characters, is part of every stored
+// key.
 //
 // The error joins a [ConfigError] for each fault found.
 func NewSlots(s SlotStore, name string, limit int64) (*Slots, error) {
@@ -96,8 +96,8 @@ func (s *Slots) Store() SlotStore { return s.store }
 // Limit returns how many slots the key may hold at once, 0 to [NoLimit].
 func (s *Slots) Limit(key string) int64 { return min(max(s.limit(key), 0), NoLimit) }
 
-// Acquire takes a slot of the key. Release it when its socket or job is over. If the key holds as
-// many as it may, the error is [ErrFull], as a [FullError]. After any other error it is unknown
+// Acquire acquires a slot of the key. Release it when its socket or job is over. If the key holds
+// as many as it may, the error is [ErrFull], as a [FullError]. After any other error it is unknown
 // whether a slot was free. After any error none is held.
 //
 // The context bounds the wait for the store's answer, not how long the slot is held.

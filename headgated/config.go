@@ -29,8 +29,9 @@ type Config struct {
 	MergeDomains bool
 	ChargeEach   bool
 
-	// ResponseMetadata puts the domain, the descriptors and the metadata of the limits that a request has passed into
-	// the dynamic_metadata of its answer, for Envoy's filters and logs. They have the values of descriptors.
+	// ResponseMetadata adds to the dynamic_metadata of an answer, for Envoy's filters and logs. It
+	// adds the domain, the descriptors, and the metadata of the limits that the request has passed.
+	// They have the values of descriptors.
 	ResponseMetadata bool
 
 	// GRPC, HTTP and Admin are where the doors listen: HOST:PORT, or unix:PATH. Port 0 is a free one. An empty
@@ -60,8 +61,9 @@ type Config struct {
 	// writes: see package redisdoc. Then Document has no limits. Without Redis, the server does not start.
 	LimitsKey string
 
-	// Timeout bounds a decision by Redis. 0 means 15 ms. Failure says who decides when it has passed, or
-	// Redis is away, and Servers how many servers share the limits then: see redisstore.Config.
+	// Timeout bounds a decision by Redis. 0 means 15 ms. Failure says who decides when it has
+	// passed, or Redis is away. Servers is how many servers share the limits then: see
+	// redisstore.Config.
 	Timeout time.Duration
 	Failure redisstore.Failure
 	Servers int

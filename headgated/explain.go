@@ -29,7 +29,7 @@ type Explained struct {
 	Rules []string // what applies to the key
 }
 
-// Refused reports whether the request is refused because it does not say who makes it.
+// Refused reports whether the request is refused because it lacks a key.
 func (e *Explanation) Refused() bool {
 	for _, c := range e.Charges {
 		if c.Err != nil {

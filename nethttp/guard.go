@@ -96,9 +96,9 @@ func newGuard(c Config, retry pauses, what string) *Guard {
 	return g
 }
 
-// Check decides whether to admit a request. If so, it charges it and takes its slots, for which it
-// may wait. It writes nothing and does not read the body. The store is called with the request's
-// context.
+// Check decides whether to admit a request. If so, it charges the request and acquires its slots,
+// for which it may wait. It writes nothing and does not read the body. The store is called with the
+// request's context.
 //
 // An admitting verdict may hold slots or have a charge to settle ([Verdict.Ends]). Then it must be
 // ended by [Verdict.End] when the request has been handled, also after a panic. [Guard.Handler]

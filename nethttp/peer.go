@@ -11,8 +11,8 @@ import (
 // or less if the response does not say so. now is the Date of the response or, without a valid one,
 // the time of this process. It must not read the body.
 //
-// [GitHub], [Discord], [OpenAI] and [Anthropic] read fields which these services define, and
-// [EarlierDrafts] those that preceded RateLimit as it is. Shopify, Stripe and many others send a
+// [GitHub], [Discord], [OpenAI] and [Anthropic] read fields that these services define.
+// [EarlierDrafts] reads the fields that preceded RateLimit. Shopify, Stripe and many others send a
 // Retry-After, and need no Reader.
 type Reader func(r *http.Response, now time.Time) time.Duration
 

@@ -101,9 +101,9 @@ type Rule struct {
 	// the state before the handler ran.
 	Report func(*http.Request, Outcome) int64
 
-	// Attempts lets a rate keep its charge if slots of the guard refuse the request. Otherwise
-	// the units go back then, so a client that is refused for want of a slot may try as often
-	// as it likes. It is for limits on handshakes and the like.
+	// Attempts lets a rate keep its charge if slots of the guard refuse the request. Otherwise the
+	// units are given back then. So a client that is refused because there is no slot may try as
+	// often as it likes. It is for limits on handshakes and the like.
 	Attempts bool
 
 	// Service marks a limit of the service, such as one on all requests together. The client is

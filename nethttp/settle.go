@@ -43,7 +43,7 @@ func StatedCost(_ *http.Request, o Outcome) int64 { return o.Cost }
 func BytesWritten(_ *http.Request, o Outcome) int64 { return o.Written }
 
 // FailuresOnly is a [Rule].Settle that charges only requests whose status is 400 or more, for
-// logins: who signs in is charged nothing. It is not only for 401, because clients can cause
+// logins: a successful login is charged nothing. It is not only for 401, because clients can cause
 // other errors with a password that is right or wrong.
 func FailuresOnly(_ *http.Request, o Outcome) int64 {
 	if o.Status < http.StatusBadRequest {

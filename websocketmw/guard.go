@@ -101,8 +101,8 @@ func (g *Guard) Handler(next http.Handler) http.Handler {
 	})
 }
 
-// Check decides whether a request is admitted. If it is an upgrade, Check charges its rates and takes
-// its slots, under the request's context. It writes nothing.
+// Check decides whether a request is admitted. If it is an upgrade, Check charges its rates and
+// acquires its slots, under the request's context. It writes nothing.
 //
 // The caller must call [nethttp.Verdict.Serve] or [nethttp.Verdict.End] on a verdict whose Status is
 // 0, because it may hold slots. [Guard.Handler] does all that; Check is for framework

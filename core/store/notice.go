@@ -9,7 +9,7 @@ import (
 	"github.com/headgate/headgate/internal/hidden"
 )
 
-// A Notice is for those who hold slots of a key: that they must give them up, say.
+// A Notice is for processes that hold slots of a key. For example, they must give them up.
 type Notice struct {
 	Name string // of the slots
 	Key  string `json:"-"`

@@ -18,8 +18,8 @@ import (
 // SlotsLost, SlotsRestated, Called and Changed in a goroutine of its own, where a panic ends the
 // process. A store of package lease may call Settled so.
 //
-// No event contains a key, nor does an error in it; Refused and SlotRefused are there to get
-// one. Zero values mean none, or unknown.
+// No event contains a key, nor does an error in it. Only Refused and SlotRefused get one. Zero
+// values mean none, or unknown.
 type Observer struct {
 	// Timed asks for the Took of decisions, settlements and acquires, which is otherwise
 	// 0. To measure it takes about as long as a decision in memory.

@@ -42,9 +42,8 @@ func (m Mode) String() string {
 	return fmt.Sprintf("mode(%d)", uint8(m))
 }
 
-// A Question is a question to a store. Whoever asks provides it, with room for the answer, so that
-// no layer copies it: a layer passes it on, or asks another question. Nobody uses it at the same
-// time.
+// A Question is a question to a store. The caller provides it, with room for the answer. So no
+// layer copies it: a layer passes it on, or asks another question. Nobody uses it at the same time.
 type Question struct {
 	Mode Mode
 

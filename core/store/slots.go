@@ -30,8 +30,8 @@ type SlotStore interface {
 	// returns the same. If not, no slot is ever lost or doubted.
 	Shared() bool
 
-	// Observer returns who is to be told of slots, which is always the same, or nil. The
-	// store need not report acquires and releases: package core does.
+	// Observer returns the observer of slots, which is always the same, or nil. The store need not
+	// report acquires and releases: package core does.
 	Observer() *Observer
 }
 

@@ -31,8 +31,8 @@ type Store interface {
 	// after it returns. After an error the state is unknown, unless the error says more.
 	Ask(ctx context.Context, q *Question) error
 
-	// Observer returns who is to be told of decisions, which is always the same, or nil. The
-	// store need not report them: package core does.
+	// Observer returns the observer of decisions, which is always the same, or nil. The store need
+	// not report them: package core does.
 	Observer() *Observer
 }
 
