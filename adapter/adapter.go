@@ -43,7 +43,7 @@ func Mount(guard Guard) (carries bool) {
 // A Framework is a framework with contexts of type C. An adapter has one variable of it, whose
 // literal names the fields, which are all required. Its methods are safe for concurrent use.
 type Framework[C any] struct {
-	// Name is that of the adapter's package, for errors.
+	// Name is the name of the adapter's package, for errors.
 	Name string
 
 	// Request returns the request of a context.
@@ -56,10 +56,10 @@ type Framework[C any] struct {
 	keeps atomic.Bool // whether there is a KeepVerdict
 }
 
-// Key returns a key from the framework's context, by the contract of [keyfuncs.Func]. A guard with
-// such a key, also within [keyfuncs.All] and the like, panics where it is mounted without an
-// adapter. A request that did not pass the adapter is [keyfuncs.ErrProgram]. Key panics if get is
-// nil.
+// Key returns a key from the framework's context, by the contract of [keyfuncs.Func]. The key may
+// also be within [keyfuncs.All] and the like. A guard with such a key panics where it is mounted
+// without an adapter. A request that did not pass the adapter is [keyfuncs.ErrProgram]. Key panics
+// if get is nil.
 func (f *Framework[C]) Key(get func(C) (string, error)) keyfuncs.Func {
 	if get == nil {
 		panic("headgate: " + f.Name + ": the key is nil")

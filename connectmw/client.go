@@ -14,7 +14,7 @@ import (
 	"github.com/headgate/headgate/internal/rpc"
 )
 
-// ClientConfig configures a [Client]. Literals must name the fields, which are those of
+// ClientConfig configures a [Client]. Literals must name the fields, which are as in
 // grpcmw.ClientConfig.
 type ClientConfig struct {
 	// Limiter is the limit on calls that are sent. It is required.
@@ -24,8 +24,8 @@ type ClientConfig struct {
 	// safe for concurrent use.
 	Key func(ctx context.Context, spec connect.Spec, peer connect.Peer) (string, error)
 
-	// MaxWait, MaxBlock and Retries are those of nethttp.TransportConfig. Only unary calls are repeated,
-	// and only after a refusal that says when.
+	// MaxWait, MaxBlock and Retries are as in nethttp.TransportConfig. Only unary calls are
+	// repeated, and only after a refusal that says when.
 	MaxWait  time.Duration
 	MaxBlock time.Duration
 	Retries  int

@@ -23,7 +23,7 @@ import (
 type Rule = nethttp.Rule
 
 // Config configures a [Guard]. Literals must name the fields. The functions in it must be safe for
-// concurrent use. The fields are those of grpcmw.Config.
+// concurrent use. The fields are as in grpcmw.Config.
 type Config struct {
 	// Rules are for calls, when they begin. Slots are held until the call ends.
 	Rules []Rule
@@ -44,7 +44,7 @@ type Config struct {
 	// NoFields omits the fields RateLimit and RateLimit-Policy.
 	NoFields bool
 
-	// Observe, Logger, ObserveOnly and OnSettled are those of [nethttp.Config].
+	// Observe, Logger, ObserveOnly and OnSettled are as in [nethttp.Config].
 	Observe     func(*http.Request, nethttp.Verdict)
 	Logger      *slog.Logger
 	ObserveOnly bool
@@ -199,8 +199,8 @@ func errorOf(f *rpc.Refusal) *connect.Error {
 // "/grpc.health.v1.Health/".
 func Procedures(prefixes ...string) func(*http.Request) bool { return rpc.Procedures(prefixes) }
 
-// Message returns the message of a unary call, or under [Config].Messages that which a stream has
-// received; nil before it is known, as it is for the Rules of a stream.
+// Message returns the message of a unary call, or under [Config].Messages the message that a stream
+// has received. It is nil before it is known, as for the Rules of a stream.
 func Message(r *http.Request) any { return rpc.Of(r).Message }
 
 // Response returns the response of a unary call, for Settle and Report; nil if there is none.

@@ -12,7 +12,7 @@ func Peer() keyfuncs.Func { return keyfuncs.RemoteAddr() }
 // [keyfuncs.BehindProxies]. It needs [Requests].
 func BehindProxies(n int) (keyfuncs.Func, error) { return keyfuncs.BehindProxies(n) } //nolint:wrapcheck // the same
 
-// Metadata returns a key that is the first value of a field of the call's header: see
+// Metadata returns a key that is the first value of a field of the call's header. See
 // [keyfuncs.Header]. Clients choose it, unless something before the guard has checked it.
 func Metadata(name string) keyfuncs.Func { return keyfuncs.Header(name) }
 

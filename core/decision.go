@@ -30,13 +30,12 @@ const (
 	// SourceCache means that the store refused the same call before, and that this
 	// process remembers that the refusal still holds.
 	SourceCache = store.SourceCache
-	// SourceLocal means that the store is unreachable, and that this process decided by
-	// itself.
+	// SourceLocal means that the store is unreachable, and that this process decided alone.
 	SourceLocal = store.SourceLocal
 	// SourceOpen means that the store is unreachable, and that everything is admitted.
 	SourceOpen = store.SourceOpen
-	// SourceLease means that this process decided with what it had leased from the store, or
-	// had been told by it: see package lease.
+	// SourceLease means that this process decided with units leased from the store, or with a
+	// refusal by it: see package lease.
 	SourceLease = store.SourceLease
 )
 
@@ -50,8 +49,8 @@ type Decision struct {
 	Source  Source
 	bit     uint8 // of spent
 
-	// Policy is the name of the policy that decided: of those that refused, the one
-	// with the longest RetryAfter; otherwise the one with the least remaining. Limiter is
+	// Policy is the name of the policy that decided. After a refusal, that is the refusing policy
+	// with the longest RetryAfter. Otherwise it is the policy with the least remaining. Limiter is
 	// the name of its limiter.
 	Limiter, Policy string
 
@@ -64,8 +63,8 @@ type Decision struct {
 	// ResetAfter is the time until the key is as if it had never been charged.
 	ResetAfter time.Duration
 
-	// RetryAfter is the time until the same call would be admitted, if the key is not
-	// charged in the meantime: 0 if it was admitted, [Never] if waiting cannot help.
+	// RetryAfter is the time until the same call would be admitted, if the key is not charged in
+	// the meantime. It is 0 if the call was admitted, and [Never] if waiting cannot help.
 	RetryAfter time.Duration
 
 	// Decisions are copied, so they are kept small: hence the pointers.
@@ -122,8 +121,8 @@ func (d *Decision) receipt(i int) *receipt {
 // String is the exception, so that a Decision is printed without its internals.
 func (d *Decision) Len() int { return d.result.Len() }
 
-// Answer returns the result of the i-th policy, 0 <= i < Len, in the order of the
-// charges and of the policies given to New. It panics if i is out of range.
+// Answer returns the result of the i-th policy, 0 <= i < Len. The order is the charges' and, within
+// a charge, the policies' in New. It panics if i is out of range.
 func (d *Decision) Answer(i int) (a Answer) {
 	d.answer(i, &a)
 	return
@@ -151,9 +150,9 @@ func (d *Decision) answer(i int, a *Answer) {
 	}
 }
 
-// Used returns how much of a limit is used after the decision, in percent, rounded down: of the
-// policies of the call, that of which most is used. So a caller can warn before it refuses. It
-// is 100 after a refusal, and so after each call that a MinInterval admits; 0 if only Unlimited
+// Used returns how much of a limit is used after the decision, in percent, rounded down. It takes
+// the policy of the call of which most is used. So a caller can warn before it refuses. It is 100
+// after a refusal, and after each call that a MinInterval admits. It is 0 if only Unlimited
 // decided.
 func (d *Decision) Used() int {
 	if !d.Allowed {
@@ -249,8 +248,8 @@ func (d *Decision) conclude(r *store.Result) {
 	d.ResetAfter, d.RetryAfter = span(reset), span(retry)
 }
 
-// Refund gives the whole charge back because what it was for did not happen. It is
-// Settle with 0 for each charge.
+// Refund gives the whole charge back because the event did not happen. It is Settle with 0 for each
+// charge.
 func (d *Decision) Refund(ctx context.Context) error {
 	_, err := d.Settle(ctx, make([]int64, d.charges())...)
 	return err
@@ -261,23 +260,21 @@ func (d *Decision) Refund(ctx context.Context) error {
 // one after [Limiter.AllowN], and as many as there were charges after [AllowAll]. Charges that were
 // counted Anyway stay as they are, whatever their number.
 //
-// If the actual cost is lower, units are given back as far as they still count: a token
-// bucket that has been refilling in the meantime gets back less, and a window that has
-// passed gets back nothing. Nothing is given back to the other plans of [Limiter.With]. If
-// it is higher, the rest has been used, and is counted as [Limiter.Report] counts it, whether there
-// is room or not; uncovered is the number of units for which there was none.
+// If the actual cost is lower, units are given back as far as they still count. A token bucket that
+// has been refilling in the meantime gets back less. A window that has passed gets back nothing.
+// Nothing is given back to the other plans of [Limiter.With]. If the cost is higher, the rest has
+// been used. It is counted as by [Limiter.Report], whether there is room or not. The result
+// uncovered is the number of units for which there was no room.
 //
-// A state does not tell charges apart. If the key was Reset after the charge, or a store
-// that was full has dropped its state, then what is given back is taken from what was
-// charged since, and is at most the units of this charge. If the store's clock has gone
-// back since, which a memstore's does not, a token bucket may get back units that had
-// been refilled.
+// A state does not tell charges apart. The key may have been Reset after the charge, or a full
+// store may have dropped its state. Then later charges are given back instead, at most the units of
+// this charge. If the store's clock has gone back since, a token bucket may get back units that had
+// been refilled. A memstore's clock does not go back.
 //
-// A decision that holds no charge, or was settled before, is [ErrSettled]. Wrong numbers
-// and a nil context are an error and change nothing. After any other error it is unknown whether the charge
-// was corrected, and the decision counts as settled. The context may be that of the
-// request: every store settles even if it has ended, so that a client that hangs up does
-// not keep its reservation.
+// A decision that holds no charge, or was settled before, is [ErrSettled]. Wrong numbers and a nil
+// context are an error and change nothing. After any other error it is unknown whether the charge
+// was corrected, and the decision counts as settled. The context may be the request's. Every store
+// settles even if the context has ended, so a client that hangs up does not keep its reservation.
 func (d *Decision) Settle(ctx context.Context, actual ...int64) (uncovered int64, err error) {
 	if ctx == nil {
 		return 0, errContext

@@ -1,8 +1,10 @@
-// Package core decides whether an event may happen: a request, a message, a job,
-// anything with a key that is charged for it.
+// Package core is a rate limiter and a concurrency limiter: it decides whether an event may happen.
+// An event is a request, a message, a job, or anything else that has a key to charge. Use it to
+// throttle clients, to enforce quotas, and to limit work in progress.
 //
-// A [Limiter] applies one or several policies to each key and keeps their state in a
-// [Store]: package memstore for one process, or a shared store for several.
+// A [Limiter] applies one to eight policies to each key, such as a token bucket or a sliding
+// window. It keeps their state in a [Store]. Package memstore is a store for one process. Package
+// redisstore is a store that several servers share.
 //
 //	limiter, err := core.New(memstore.New(memstore.Config{}), "api",
 //		core.SlidingLog(core.PerMinute(60)))
@@ -27,34 +29,36 @@
 //	               twice as many around a boundary
 //	MinInterval    a distance between events
 //
-// In package memstore each key takes about 45 bytes of a TokenBucket, FixedWindow or
-// MinInterval, about 170 of a SlidingWindow with the default resolution, and of a
-// SlidingLog about 105 and 8 for each unit that it has room for: at least 4, unless the
-// limit is lower, and up to twice the largest number that ever counted at once.
+// In package memstore each key takes about this much memory:
 //
-// Several policies on one key ("10 a minute, and 2 in 3 seconds") are charged all
-// or not at all, in one atomic step; so are several limiters with different keys,
-// through [AllowAll].
+//	TokenBucket, FixedWindow, MinInterval   45 bytes
+//	SlidingWindow                           170 bytes, with the default resolution
+//	SlidingLog                              105 bytes, and 8 for each unit it has room for
+//
+// A SlidingLog has room for at least 4 units, unless its limit is lower. It has room for at most
+// twice the largest number of units that ever counted at once.
+//
+// Several policies on one key ("10 a minute, and 2 in 3 seconds") are charged all or not at all,
+// in one atomic step. [AllowAll] does so for several limiters with different keys.
 //
 // # Policies as text
 //
-// A [Policy] and a [Rate] are text in configuration files, flags and variables of the
-// environment: "sliding-log 60/minute", "7/30s". Whatever uses [encoding.TextUnmarshaler]
-// and [encoding.TextMarshaler], as encoding/json and package flag do, can hold them.
+// A [Policy] and a [Rate] can be written as text in configuration files, flags and environment
+// variables: "sliding-log 60/minute", "7/30s". Both implement [encoding.TextUnmarshaler] and
+// [encoding.TextMarshaler], so encoding/json and package flag can hold them.
 // [Policy.UnmarshalText] describes the text.
 //
 // # Limiting concurrency
 //
-// [Slots] limit what is held at the same time rather than how often something happens:
-// open sockets, streams, running jobs. A [Slot] is held until it is released, or until
-// its process dies. [Slots.AcquireWait] waits in line for one.
+// [Slots] limit how much is held at the same time, not how often something happens. They count
+// open sockets, streams or running jobs. A [Slot] is held until it is released, or until its
+// process dies. [Slots.AcquireWait] waits in line for one.
 //
 // # Exactness
 //
-// Decisions are made in whole microseconds and whole units, by integer arithmetic, on
-// the store's clock. RetryAfter is exact: repeated after that time, the same call is
-// admitted if the key was not charged in between, and it would not have been admitted
-// any earlier.
+// Decisions use integer arithmetic, in whole microseconds and whole units, on the store's clock.
+// RetryAfter is exact. The same call is admitted after that time, if the key was not charged in
+// between. It would not have been admitted any earlier.
 //
 // # Contexts
 //
@@ -63,11 +67,11 @@
 //
 // # Observing
 //
-// A store's configuration takes an [Observer], whose functions are told of each decision
-// and each slot: for metrics, logs and traces, the same over every store.
+// A store's configuration takes an [Observer]. Its functions are told of each decision and each
+// slot. Metrics, logs and traces can use them in the same way over every store.
 //
 // # Keys
 //
-// A key is any string; it need not be text. Keys are addresses, tokens, people: they
-// never appear in errors, events, nor in a printed [Decision].
+// A key is any string; it need not be text. Keys are addresses, tokens and people. So they never
+// appear in errors, in events, or in a printed [Decision].
 package core

@@ -9,8 +9,8 @@ import (
 )
 
 var (
-	// ErrCost is returned for a number of units that is too small: below 0, and below 1 where
-	// there is nothing to check, as by Wait and Report. Nothing was charged.
+	// ErrCost is returned for a number of units below 0. Calls that cannot check, such as WaitN and
+	// Report, return it for 0, too. Nothing was charged.
 	ErrCost = errors.New("headgate: a charge must be at least 1 unit, or 0 to check only")
 
 	// ErrUnavailable is returned when the store cannot be reached and is configured not
@@ -21,19 +21,22 @@ var (
 	// never admit that many units.
 	ErrNever = errors.New("headgate: no waiting would admit that many units")
 
-	// ErrQuestion is returned for a malformed call, which changes nothing: by whatever
-	// takes a context, if that is nil; by [AllowAll] and [AcquireAll], for none or more
-	// than 64 charges or 8 claims, more than 64 policies together, a nil limiter or nil slots, stores that do not go together, or the same
-	// name and key twice.
+	// ErrQuestion is returned for a malformed call, which changes nothing. A nil context is
+	// malformed. So is a call of [AllowAll] or [AcquireAll] with one of these faults:
+	//
+	//   - no charges or claims, more than 64 charges or 8 claims, or more than 64 policies together
+	//   - a nil limiter or nil slots
+	//   - stores that do not go together
+	//   - the same name and key twice
 	ErrQuestion = errors.New("headgate: malformed call")
 
-	// ErrSettled is returned by Settle and Refund of a decision that holds no charge: it
-	// refused, was only a peek, or was settled or refunded before.
+	// ErrSettled is returned by Settle and Refund of a decision that holds no charge. Such a
+	// decision refused, was only a peek, or was settled or refunded before.
 	ErrSettled = errors.New("headgate: the decision holds no charge")
 
-	// ErrFull is returned by [Slots.Acquire] and [AcquireAll] if a key holds as many slots
-	// as it may, and by [Slots.AcquireWait] and [AcquireAllWait] if it still does when the
-	// context ends, or too many wait. The error is a [FullError].
+	// ErrFull is returned by [Slots.Acquire] and [AcquireAll] if a key holds as many slots as it
+	// may. [Slots.AcquireWait] and [AcquireAllWait] return it if the key is still full when the
+	// context ends, or if too many callers wait. The error is a [FullError].
 	ErrFull = errors.New("headgate: all slots are taken")
 
 	// ErrClosed is returned by [Slots.Acquire] and [AcquireAll] if the slots were closed.
@@ -49,7 +52,7 @@ var errContext = fmt.Errorf("%w: the context is nil", ErrQuestion)
 type ConfigError struct {
 	Limiter string // the name of the limiter, or of the slots
 	Policy  string // the policy: its quoted name, or #1, #2 ... if it has none; empty if the fault is not of one of several
-	Err     error  // what is wrong, and what to do instead
+	Err     error  // the fault, and what to do instead
 
 	slots bool // not a limiter
 }

@@ -17,20 +17,19 @@ const (
 	maxPolicies = 8
 )
 
-// A Store keeps the state of limiters: one of package memstore or redisstore, or what was
-// made with package store, which describes it to authors of stores.
+// A Store keeps the state of limiters. It is a store of package memstore or redisstore, or one that
+// was made with package store, which describes it to authors of stores.
 type Store = store.Store
 
-// A FullStore keeps the state of limiters and of slots, as those of packages memstore and
+// A FullStore keeps the state of limiters and of slots. The stores of packages memstore and
 // redisstore do.
 type FullStore interface {
 	Store
 	SlotStore
 }
 
-// A Limiter applies policies to keys. It is safe for concurrent use. Limiters of one
-// store with the same name share their state; if the store is shared, so do those of
-// other processes.
+// A Limiter applies policies to keys. It is safe for concurrent use. Limiters of one store with the
+// same name share their state. If processes share the store, their limiters do too.
 type Limiter struct {
 	store    Store
 	name     string
@@ -63,38 +62,37 @@ func New(s Store, name string, policies ...Policy) (*Limiter, error) {
 	return l.prepare()
 }
 
-// With returns a limiter of the same store and name with other policies, for plans: usage
-// carries over for each policy that has the same name in both. Make such limiters once,
-// not for each request. Limiters that [New] makes with one name, for example in two
-// releases of which one replaces the other, share usage in the same way.
+// With returns a limiter of the same store and name with other policies, for plans. Usage carries
+// over for each policy that has the same name in both. Make such limiters once, not for each
+// request. Limiters that [New] makes with one name share usage in the same way, for example in an
+// old release and a new one.
 //
-// From its first call for a key on, a plan counts what any of them admits: whenever it
-// admits a charge, its own promise holds for all that was admitted under that name. What
-// was used before its first call it takes over as far as it is known, at the latest time
-// at which it can have been: a plan per day does not learn from one per second what was
-// used this morning. Together, plans of other periods may admit more than each alone, at most the
-// sum of what they would: while one waits for its window to end, another may admit. There are four
-// exceptions:
+// From its first call for a key on, a plan counts the admitted units of all plans of the name.
+// Whenever it admits a charge, its own promise holds for all of them. It also takes over the usage
+// before its first call, as far as that is known, dated as late as possible. A plan per day does
+// not learn from a plan per second about the usage of this morning. Plans of different periods may
+// together admit more than each alone: while one waits for its window to end, another may admit.
+// They admit at most the sum of what each would admit. There are four exceptions:
 //
-//   - What a TokenBucket admits beyond the burst of another that refills more slowly is
-//     not held against that one: it is then empty. In any time no more is admitted than
-//     one of the plans alone would have admitted in that time.
-//   - What is refunded or settled is given back to the plan that was charged. Under the
-//     others it counts until it expires.
-//   - Of plans that differ in their limit or burst only, a larger one counts from the first
-//     charge that it admits: not yet if AllowAll has refused all its calls for another limiter.
-//   - For each policy and key eight sets of numbers are remembered, not counting those
-//     that differ in their limit only. Of more, those used longest ago are forgotten.
+//   - A TokenBucket may admit more than the burst of another that refills more slowly. Then the
+//     slower one becomes empty, but not indebted. In any time no more is admitted than one of the
+//     plans alone would have admitted in that time.
+//   - Refund and Settle give units back to the plan that was charged. Under the others these units
+//     count until they expire.
+//   - Plans may differ in their limit or burst only. Then a larger one counts from the first charge
+//     that it admits. It does not count yet if AllowAll has refused all its calls for another
+//     limiter.
+//   - For each policy and key, the parameters of eight plans are remembered. Plans that differ in
+//     their limit only count as one. Of more, the ones used longest ago are forgotten.
 //
-// A plan that was not used for a key for as long as a unit counts under it or under the
-// others is forgotten too: the others go on as if it had never been.
+// A plan is forgotten if it was not used for a key for as long as a unit counts under any plan. The
+// others go on as if it had never been.
 //
-// If either limiter has several policies, they must have at least one name in common, and
-// policies of one name must have one algorithm, in the plans that l was made from as well:
-// the counts of one algorithm do not show what another needs. Otherwise With returns a
-// [ConfigError]. Give a policy another name to make it count on its own; remember that an
-// only policy which is not Named has the limiter's name. Unlimited and Blocked are exempt:
-// they count nothing, and what the others count stays.
+// If either limiter has several policies, they must have at least one name in common. Policies of
+// one name must have one algorithm, also in the plans that l was made from, because algorithms
+// cannot use each other's counts. Otherwise With returns a [ConfigError]. Give a policy another
+// name to make it count alone. An only policy that is not Named has the limiter's name. Unlimited
+// and Blocked are exempt: they count nothing, and the counts of the others stay.
 func (l *Limiter) With(policies ...Policy) (*Limiter, error) {
 	plan, err := assemble(l.store, l.name, policies)
 	if err != nil {
@@ -274,10 +272,10 @@ func (l *Limiter) Allow(ctx context.Context, key string) (d Decision, err error)
 	return
 }
 
-// AllowN charges the key with n units if all policies admit all of them. A number that a
-// policy can never admit is refused without calling the store, with RetryAfter [Never] and
-// Remaining 0; [Limiter.Report] counts what has been used, whatever the number. With n = 0
-// it only checks: see [Charge]. An error means that no decision was made.
+// AllowN charges the key with n units if all policies admit all of them. A number that a policy can
+// never admit is refused without calling the store, with RetryAfter [Never] and Remaining 0.
+// [Limiter.Report] counts used units, whatever their number. With n = 0 it only checks: see
+// [Charge]. An error means that no decision was made.
 func (l *Limiter) AllowN(ctx context.Context, key string, n int64) (d Decision, err error) {
 	err = l.decide(ctx, store.Allow, Charge{Limiter: l, Key: key, N: n}, &d)
 	return
@@ -289,10 +287,10 @@ func (l *Limiter) AllowTo(ctx context.Context, key string, n int64, d *Decision)
 	return l.decide(ctx, store.Allow, Charge{Limiter: l, Key: key, N: n}, d)
 }
 
-// Peek returns the decision that Allow would make, and changes nothing. If that is to
-// admit, Remaining and the spans are those before the charge. After the store's clock was
-// far ahead and is right again, the wait of a key that was charged meanwhile begins with the
-// next Allow, not with a Peek.
+// Peek returns the decision that Allow would make, and changes nothing. If Allow would admit,
+// Remaining and the spans are the values before the charge. The store's clock may have been far
+// ahead, and be right again. Then the wait of a key that was charged meanwhile begins with the next
+// Allow, not with a Peek.
 func (l *Limiter) Peek(ctx context.Context, key string) (d Decision, err error) {
 	err = l.decide(ctx, store.Peek, Charge{Limiter: l, Key: key, N: 1}, &d)
 	return
@@ -304,9 +302,9 @@ func (l *Limiter) PeekN(ctx context.Context, key string, n int64) (d Decision, e
 	return
 }
 
-// AllowAtMost charges the key with as many of n units, n >= 1, as all policies admit, and
-// returns how many: all of them go through together or, with Settle, are given back. If not
-// even one is admitted, it is 0, and the decision is that of Allow.
+// AllowAtMost charges the key with as many of n units, n >= 1, as all policies admit, and returns
+// their number. They are one charge, and Settle gives unused units back. If not even one unit is
+// admitted, the number is 0, and the decision is the refusal of one unit.
 //
 // While a store that is shared cannot be reached, it may be 1 although more would fit.
 func (l *Limiter) AllowAtMost(ctx context.Context, key string, n int64) (d Decision, units int64, err error) {

@@ -1,8 +1,8 @@
 package core
 
-// Must returns v, or panics with err if that is not nil. It is for what is made once, when a
-// program starts, and cannot fail unless the program is wrong: all that New, NewSlots, the
-// functions of package keyfuncs and the guards report is in their arguments.
+// Must returns v, or panics with err if that is not nil. It is for values that a program makes
+// once, when it starts. New, NewSlots, the functions of package keyfuncs and the guards report only
+// faults in their arguments. So Must panics only if the program is wrong.
 //
 //	limiter := core.Must(core.New(store, "api", core.TokenBucket(core.PerSecond(10), 100)))
 //	limit := core.Must(nethttp.Limit("api", keyfuncs.RemoteAddr(), core.SlidingLog(core.PerMinute(60))))

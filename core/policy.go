@@ -80,10 +80,10 @@ func TokenBucket(rate Rate, burst int64) Policy {
 	return p
 }
 
-// FixedWindow admits the rate's events in each window of the clock. Windows are aligned
-// to 1970-01-01 UTC: a window of an hour begins on the hour; those of [Policy.FromFirst]
-// begin otherwise. It is the cheapest policy, and admits up to twice the events within a
-// period that straddles a boundary.
+// FixedWindow admits the rate's events in each window of the clock. Windows are aligned to
+// 1970-01-01 UTC: a window of an hour begins on the hour. The windows of [Policy.FromFirst] begin
+// otherwise. It is the cheapest policy, and admits up to twice the events within a period that
+// straddles a boundary.
 func FixedWindow(rate Rate) Policy { return policy(step.FixedWindow, rate) }
 
 // SlidingWindow estimates how many events fall into the period that ends now from
@@ -100,11 +100,10 @@ func SlidingWindow(rate Rate) Policy {
 	return p
 }
 
-// SlidingLog admits at most the rate's events in any period whatever, to the
-// microsecond. A window includes its first instant and not its last: of two events
-// exactly one period apart, only one is inside. The rate must be at most 2^20 events, and
-// in Redis 2^14, since the instant of each unit that counts is stored, in 8 bytes; package
-// memstore describes how the room for them grows.
+// SlidingLog admits at most the rate's events in any period whatever, to the microsecond. A window
+// includes its first instant and not its last: of two events exactly one period apart, only one is
+// inside. The instant of each unit that counts is stored, in 8 bytes. So the rate must be at most
+// 2^20 events, and in Redis 2^14. Package memstore describes how the room for them grows.
 func SlidingLog(rate Rate) Policy { return policy(step.SlidingLog, rate) }
 
 // MinInterval admits calls that are at least d apart. It counts calls, whatever number
@@ -147,15 +146,15 @@ func (p Policy) NeverOver() Policy {
 }
 
 // FromFirst makes each window of a FixedWindow begin with the first request of a key after the
-// window before, as those of GitHub's API do, instead of by the clock: so the windows of all
-// keys do not end at once. A request that is refused begins one only if it counts: see
-// [Policy.CountDenied]. If all that a window counts is refunded, the next request begins another.
+// window before, instead of by the clock. GitHub's API does so, too. Then the windows of all keys
+// do not end at once. A refused request begins a window only if it counts: see
+// [Policy.CountDenied]. If all units of a window are refunded, the next request begins another.
 //
-// With a long period these are credits that do not refill: of 1000 in ten years, a key has
-// 1000 units from its first request on, which a refund gives back and [Limiter.Reset] grants
-// anew. Never to forget a key would take memory for ever, so the period is how long a store
-// remembers one. A store may lose states earlier, and is not a ledger: what was paid for
-// belongs in a database.
+// With a long period these are credits that do not refill. With a rate of 1000 in ten years, a key
+// has 1000 units from its first request on. A refund gives units back, and [Limiter.Reset] grants
+// all of them anew. To remember a key for ever would take memory for ever, so a store remembers it
+// for the period. A store may lose states earlier, and is not a ledger: paid credits belong in a
+// database.
 func (p Policy) FromFirst() Policy {
 	p.numbers.FromFirst = true
 	return p
@@ -170,10 +169,10 @@ func (p Policy) CountDenied() Policy {
 	return p
 }
 
-// Debt sets by how many units a TokenBucket may be in debt, at least 0. Into debt goes what has been
-// used beyond the burst: see [Limiter.Report] and [Decision.Settle]. Until it is repaid at the rate,
-// nothing is admitted; what exceeds it is not counted. By default it is the burst, or as much less as
-// can be counted exactly.
+// Debt sets by how many units a TokenBucket may be in debt, at least 0. Units that are used beyond
+// the burst go into debt: see [Limiter.Report] and [Decision.Settle]. Until the debt is repaid at
+// the rate, nothing is admitted. Units beyond the largest debt are not counted. By default it is
+// the burst, or the largest smaller number that can be counted exactly.
 func (p Policy) Debt(units int64) Policy {
 	if p.numbers.Algorithm != step.TokenBucket {
 		return p.faulty("Debt is for TokenBucket: the count of a window goes above its limit")
@@ -182,11 +181,11 @@ func (p Policy) Debt(units int64) Policy {
 	return p
 }
 
-// Leasable makes a TokenBucket one that package lease leases: units may be spent for up to d
-// after they were charged, by whoever charged them. So that at most burst + rate*t units
-// are admitted over any span t all the same, what refills in d is not in the bucket: a single
-// call admits at most the burst less that, which is its Limit. At most a quarter of the burst
-// may refill in d, which must be a positive whole number of microseconds.
+// Leasable makes a TokenBucket one that package lease leases. Whoever charged units may spend them
+// for up to d after the charge. Still, at most burst + rate*t units are admitted over any span t.
+// For that, the bucket lacks the units that refill in d. So a single call admits at most the burst
+// less these units, which is its Limit. At most a quarter of the burst may refill in d, which must
+// be a positive whole number of microseconds.
 //
 // It is a part of the policy, because all servers that share a bucket must agree on it, also
 // those without leases. Windows are leased as they are.
@@ -207,10 +206,9 @@ func (p Policy) Leasable(d time.Duration) Policy {
 	return p
 }
 
-// Share returns the policy for one of n servers that do not share a store, so that
-// together they admit about as much as p: it has 1/n of the events, or of the burst and
-// the rate, rounded up. The distance of MinInterval becomes n times as long. n is at
-// least 1.
+// Share returns the policy for one of n servers that do not share a store, so that together they
+// admit about as much as p. It has 1/n of the events, or of the burst and the rate, rounded up. The
+// distance of MinInterval becomes n times as long. n is at least 1.
 func (p Policy) Share(n int64) Policy {
 	if n < 1 {
 		return p.faulty("Share(%d) needs at least 1 server", n)
@@ -225,9 +223,9 @@ func (p Policy) Share(n int64) Policy {
 // Name returns the policy's name.
 func (p Policy) Name() string { return p.name }
 
-// Limit returns the largest number of units that can be admitted at once: the burst of
-// a token bucket, less what refills while it is leased, the events of a window, 1 for
-// MinInterval, [NoLimit] for Unlimited or 0 for Blocked.
+// Limit returns the largest number of units that can be admitted at once. For a token bucket that
+// is the burst, less the units that refill during a lease. For a window it is the events, and for
+// MinInterval 1. It is [NoLimit] for Unlimited and 0 for Blocked.
 func (p Policy) Limit() int64 { return limit(&p.numbers) }
 
 func limit(m *step.Numbers) int64 {
@@ -241,9 +239,9 @@ func limit(m *step.Numbers) int64 {
 	}
 }
 
-// Window returns the time over which Limit units are admitted: the rate's period,
-// or the time in which an empty token bucket fills, rounded up to a microsecond.
-// It is 0 for Unlimited and Blocked.
+// Window returns the time over which Limit units are admitted. It is the rate's period, or the time
+// in which an empty token bucket fills, rounded up to a microsecond. It is 0 for Unlimited and
+// Blocked.
 func (p Policy) Window() time.Duration {
 	m := p.numbers
 	if m.Algorithm == step.TokenBucket && min(m.Burst, m.Period, m.Limit) > 0 {

@@ -18,23 +18,23 @@ import (
 // without this process. After that time, too, who waits looks whether a limit was raised.
 const queuePoll = 200 * time.Millisecond
 
-// AcquireWait is Acquire that waits until a slot is free, but for no longer than the context,
-// and only if fewer than that many callers in this process wait for one of the key. If the key
-// is full and that many wait, or when the context ends, the error is [ErrFull], as a
-// [FullError]; it also wraps the cause of the context if that ended.
+// AcquireWait is Acquire that waits until a slot is free, but for no longer than the context. It
+// waits only if fewer than that many callers in this process wait for the key. Otherwise, or when
+// the context ends, the error is [ErrFull], as a [FullError]. It also wraps the cause of the
+// context if that ended.
 //
-// Within a process, callers that wait for the same key are served in the order in which they
-// came, except that none waits behind one with a smaller limit if there is room under its own.
-// They are woken when a slot is released that these Slots, or others that With made of
-// them, have acquired. What is released otherwise, by other processes or by slots that were
-// made separately, and a limit that was raised, they find within 200 ms, and as long as the
-// store takes to answer; so do those who were refused what another call took for a moment (see
-// [AcquireAll]). Calls that do not wait, such as Acquire, may be faster.
+// Within a process, callers that wait for the same key are served in the order in which they came.
+// There is one exception: none waits behind a caller with a smaller limit if there is room under
+// its own. They are woken when a slot is released that these Slots, or others that With made of
+// them, have acquired. They find other changes within 200 ms, and as long as the store takes to
+// answer. Such changes are releases by other processes or by slots that were made separately, and a
+// raised limit. The same holds for callers that were refused because another call held slots for a
+// moment (see [AcquireAll]). Calls that do not wait, such as Acquire, may be faster.
 //
-// Of the processes that share a store, all whose callers wait are granted equal shares of what
-// those that do not wait leave, however many callers wait in each. One that can use less leaves
-// the rest to the others. What does not divide evenly goes to one after the other. So a slot may be kept
-// for a caller of another process, for half a second at most.
+// Processes that share a store divide the slots that calls without waiting leave. Each process with
+// waiting callers gets an equal share, however many callers wait in it. A process that can use less
+// leaves the rest to the others. Slots that do not divide evenly go to one process after the other.
+// So a slot may be kept for a caller of another process, for half a second at most.
 func (s *Slots) AcquireWait(ctx context.Context, key string, waiters int) (*Slot, error) {
 	return AcquireAllWait(ctx, Claim{Slots: s, Key: key, Queue: waiters})
 }
@@ -43,11 +43,10 @@ func (s *Slots) AcquireWait(ctx context.Context, key string, waiters int) (*Slot
 // meanwhile. A caller stands in the line of one claim that is full, and moves to another line if
 // then another claim is. Each line has places for as many as the [Claim].Queue of the caller says.
 //
-// In the line of a claim, those of a key with a smaller limit, such as that of a user beside
-// that of the service, are no more than this smaller limit leaves room for, with what the key
-// has acquired by calls like this one. The others stand in the line of their own key. So no
-// user fills the line of all. If two limits are equal, the claim that comes first is taken for
-// the smaller.
+// A key with a smaller limit cannot fill the line of a larger one, for example a user the line of
+// the service. Its callers in that line, with its slots from calls like this one, are at most its
+// own limit. Its other callers stand in the line of their own key. So no user fills the line of
+// all. If two limits are equal, the claim that comes first counts as the smaller.
 func AcquireAllWait(ctx context.Context, claims ...Claim) (*Slot, error) {
 	return AcquireAllWaitFunc(ctx, func() []Claim { return claims })
 }

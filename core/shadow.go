@@ -8,17 +8,17 @@ import (
 	"github.com/headgate/headgate/internal/ontrial"
 )
 
-// AllowBeside is [AllowAll] with other charges beside it that refuse nothing, for limits that are
-// on trial. The shadows are decided in the same call of the store, as if they were enforced too:
-// they are charged if all of them and all of the charges admit. If shadows refuse and no charge
-// does, the charges are made in a second call.
+// AllowBeside is [AllowAll] with shadows: charges of limits on trial, which refuse nothing. The
+// shadows are decided in the same call of the store, as if they were enforced too. They are charged
+// if all of them and all of the charges admit. If shadows refuse and no charge does, the charges
+// are made in a second call.
 //
-// The shadow decision is of the shadows alone, and is settled for itself. It is the zero Decision
+// The shadow decision is of the shadows alone, and is settled separately. It is the zero Decision
 // if it is not known what they say, because a charge was refused, or for an error.
 //
-// If a policy of the charges has CountDenied, a charge is Anyway, or there are more charges and
-// shadows than [AllowAll] takes, the shadows are decided after the charges, in a call of their own,
-// whose error is not returned.
+// Sometimes the shadows are decided after the charges, in a call of their own, whose error is not
+// returned. That is so if a policy of the charges has CountDenied, or a charge is Anyway. It is
+// also so if there are more charges and shadows than [AllowAll] takes.
 func AllowBeside(ctx context.Context, charges, shadows []Charge) (d, shadow Decision, err error) {
 	all := slices.Concat(charges, shadows)
 	never := func(c Charge) bool { return c.Limiter != nil && c.never() }

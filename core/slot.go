@@ -117,11 +117,11 @@ func (s *Slot) over() {
 	})
 }
 
-// Doubt returns a channel that is closed when the store finds that it may have granted more
-// slots than the limits, of any key: because it had lost data, or had declared this process
-// dead. To keep to the limits, call [Slot.Shed] for every slot then, and Doubt again for the
-// next time. A slot that was granted without the store (see [Slot.Source]) may be too many
-// from the start, and the channel need not be closed.
+// Doubt returns a channel that is closed when the store may have granted more slots than the
+// limits, of any key. It may have lost data, or have declared this process dead. To keep to the
+// limits, call [Slot.Shed] for every slot then, and Doubt again for the next time. A slot that was
+// granted without the store (see [Slot.Source]) may be too many from the start, and the channel
+// need not be closed.
 //
 // The channel is nil if the store never grants too much.
 func (s *Slot) Doubt() <-chan struct{} {
@@ -131,12 +131,12 @@ func (s *Slot) Doubt() <-chan struct{} {
 	return s.hold.Doubt()
 }
 
-// Shed releases the slot if its key holds too many, and reports whether it did: what the
-// slot stands for must end soon then, for it is not counted any more. Of all slots of a key
-// for which Shed is called, in all processes, only as many are released as there are too
-// many. Too many are those above the largest limit under which this process was granted the
-// slots of the key that it holds: to lower a limit releases nothing, but one that was raised
-// holds for older slots only once this process was granted another under it.
+// Shed releases the slot if its key has a surplus, and reports whether it did. Then the socket or
+// job must end soon, because it is not counted any more. Shed may be called for all slots of a key,
+// in all processes: it releases only the surplus. Slots above the highest limit granted here are
+// surplus. That limit is the highest of the slots of the key that this process still holds, each as
+// of its grant. So to lower a limit releases nothing. A raised limit holds for older slots only
+// once this process was granted another slot under it.
 //
 // After an error the slot is held. It is [ErrClosed] after [Slots.Close]; otherwise the store
 // did not answer, and Shed may be called again. If the slot was released, or another Shed of
@@ -161,10 +161,10 @@ func (s *Slot) Shed(ctx context.Context) (bool, error) {
 	return shed, err
 }
 
-// Lost returns a channel that is closed if the store declared this process dead while
-// it was only paused or partitioned. In the meantime another process may have taken the
-// slot. The slot is counted again without delay, and must still be released. Whether
-// there are too many now is a question to [Slot.Shed].
+// Lost returns a channel that is closed if the store declared this process dead while it was only
+// paused or partitioned. In the meantime another process may have taken the slot. The slot is
+// counted again without delay, and must still be released. Whether there is a surplus now is a
+// question to [Slot.Shed].
 //
 // The channel is nil if the store never loses a slot. It is not closed merely because
 // the store is unreachable.
@@ -175,11 +175,11 @@ func (s *Slot) Lost() <-chan struct{} {
 	return s.hold.Lost()
 }
 
-// Source returns what granted the slot: [SourceStore] or, while the store is
-// unreachable, [SourceLocal] or [SourceOpen]; [SourceNone] for the zero Slot.
+// Source returns the source of the grant. It is [SourceStore] or, while the store is unreachable,
+// [SourceLocal] or [SourceOpen]. It is [SourceNone] for the zero Slot.
 func (s *Slot) Source() Source { return s.source }
 
-// Occupancies returns what was known of each claim, in order, when the slot was granted,
+// Occupancies returns the Occupancy of each claim, in order. It is as of when the slot was granted,
 // including this slot.
 func (s *Slot) Occupancies() (all []Occupancy) {
 	if s.hold != nil {

@@ -11,14 +11,13 @@ import (
 	"github.com/headgate/headgate/internal/hidden"
 )
 
-// A SlotStore counts slots: a store of package memstore or redisstore, or what was made
+// A SlotStore counts slots. It is a store of package memstore or redisstore, or one that was made
 // with package store, which describes it to authors of stores.
 type SlotStore = store.SlotStore
 
-// Slots limit how many of something each key holds at once: open sockets, streams,
-// running jobs; in this process or, if the store is shared, in all processes together.
-// Slots are safe for concurrent use. Slots of one store with the same name share their
-// counts.
+// Slots limit how many of something each key holds at once, such as open sockets, streams or
+// running jobs. They count in this process or, if the store is shared, in all processes together.
+// Slots are safe for concurrent use. Slots of one store with the same name share their counts.
 //
 // If a process is killed or cut off, its slots are freed after a delay that depends on
 // the store. On an orderly shutdown, call [Slots.Close].
@@ -37,9 +36,9 @@ type slotsState struct {
 	queue    queue
 }
 
-// NewSlots returns slots of which each key may hold limit at once, from 0 to [NoLimit],
-// which counts and never refuses. The name, 1 to 64 printable ASCII characters, is part
-// of every stored key.
+// NewSlots returns slots. Each key may hold limit of them at once, from 0 to [NoLimit], which
+// counts and never refuses. The name, 1 to 64 printable ASCII characters, is part of every stored
+// key.
 //
 // The error joins a [ConfigError] for each fault found.
 func NewSlots(s SlotStore, name string, limit int64) (*Slots, error) {
@@ -97,9 +96,9 @@ func (s *Slots) Store() SlotStore { return s.store }
 // Limit returns how many slots the key may hold at once, 0 to [NoLimit].
 func (s *Slots) Limit(key string) int64 { return min(max(s.limit(key), 0), NoLimit) }
 
-// Acquire takes a slot of the key. Release it when what it stands for is over. If the
-// key holds as many as it may, the error is [ErrFull], as a [FullError]. After any other
-// error it is unknown whether a slot was free. After any error none is held.
+// Acquire acquires a slot of the key. Release it when its socket or job is over. If the key holds
+// as many as it may, the error is [ErrFull], as a [FullError]. After any other error it is unknown
+// whether a slot was free. After any error none is held.
 //
 // The context bounds the wait for the store's answer, not how long the slot is held.
 func (s *Slots) Acquire(ctx context.Context, key string) (*Slot, error) {
@@ -114,12 +113,11 @@ func (s *Slots) Count(ctx context.Context, key string) (int64, error) {
 	return s.store.CountSlots(ctx, s.name, key)
 }
 
-// Close frees every slot of this name that this process holds, and makes Acquire fail
-// with [ErrClosed] from now on. Close the sockets first, since they are no longer
-// counted. After an error, other processes may count the slots for as long as if this
-// process had been killed; Acquire fails nevertheless, and Close may be called again to
-// retry. After a Close without an error, another does nothing. With a nil context, Close
-// returns [ErrQuestion] and closes nothing.
+// Close frees every slot of this name that this process holds, and makes Acquire fail with
+// [ErrClosed] from now on. Close the sockets first, since they are no longer counted. After an
+// error, other processes may count the slots for as long as if this process had been killed.
+// Acquire fails nevertheless, and Close may be called again to retry. After a Close without an
+// error, another does nothing. With a nil context, Close returns [ErrQuestion] and closes nothing.
 func (s *Slots) Close(ctx context.Context) error {
 	if ctx == nil {
 		return errContext
@@ -141,10 +139,10 @@ type Claim struct {
 	Slots *Slots
 	Key   string `json:"-"`
 
-	// OneMore lets the key hold one slot above the limit, unless that is 0: for what takes the
-	// place of something that holds a slot, and ends only when this is sure. The limit is that
-	// of all such claims together, so of several one is granted at a time. Whether the slot
-	// is above the limit, its [Occupancy] tells: Held is then larger than Limit.
+	// OneMore lets the key hold one slot above the limit, unless the limit is 0. It is for a claim
+	// that replaces the holder of another slot, if that holder ends only when the claim is granted.
+	// All such claims together may hold one slot above the limit, so of several one is granted at a
+	// time. Its [Occupancy] shows a slot above the limit: Held is then larger than Limit.
 	OneMore bool
 
 	// Queue is how many callers in this process may wait in the line of the claim: see
@@ -159,16 +157,15 @@ func (c Claim) Format(s fmt.State, verb rune) {
 	hidden.Print(s, verb, plain(c))
 }
 
-// AcquireAll takes a slot for each claim, or none, and returns them as one Slot, to be
-// released together: for example, a socket counts for its user, its address and the
-// whole service. There are 1 to 8 claims, and no two of them have the same name and key.
-// The stores of the slots are equal, except that any number of them may be stores of this
-// process alone, such as memstores: a limit of this process beside those of all. Otherwise
-// the error is [ErrQuestion].
+// AcquireAll acquires a slot for each claim, or none, and returns them as one Slot, to be released
+// together. For example, a socket counts for its user, its address and the whole service. There are
+// 1 to 8 claims, and no two of them have the same name and key. Slots that processes share must all
+// have one store. Slots of this process alone may have any stores, such as memstores, for a limit
+// of this process. Otherwise the error is [ErrQuestion].
 //
-// A shared store may take the claims one after the other and give them back if one is
-// refused, so for a moment other calls may be refused although there is room; so do several
-// stores, those of this process first. Put the claim first that is most often refused.
+// A shared store may grant the claims one after the other, and give them back if one is refused. So
+// other calls may be refused for a moment although there is room. The same holds for several
+// stores; stores of this process go first. Put the claim first that is most often refused.
 func AcquireAll(ctx context.Context, claims ...Claim) (*Slot, error) {
 	if ctx == nil {
 		return nil, errContext

@@ -114,14 +114,14 @@ func (r Rate) MarshalText() ([]byte, error) {
 	return []byte(r.String()), nil
 }
 
-// UnmarshalText sets the rate to the one that a text states: a number of events, a slash,
-// and a period without white space between them, such as 60/minute, 1000/day or 7/30s. A
-// period is a whole number and a unit: us, ms, s, m, h, or d, which is 24 hours. If the
-// number is 1, it can be omitted, or second, minute, hour or day be written. White space
-// around the rate is ignored.
+// UnmarshalText sets the rate to the one that a text states. The text is a number of events, a
+// slash and a period, without white space between them, such as 60/minute, 1000/day or 7/30s. A
+// period is a whole number and a unit: us, ms, s, m, h, or d, which is 24 hours. A number of 1 can
+// be omitted. A period of 1 can also be second, minute, hour or day. White space around the rate is
+// ignored.
 //
-// If the text is anything else, longer than 256 bytes, or states a rate that is not valid,
-// the error says what is wrong and repeats the text, and r is unchanged.
+// If the text is anything else, longer than 256 bytes, or states a rate that is not valid, r is
+// unchanged. The error names the fault and repeats the text.
 func (r *Rate) UnmarshalText(text []byte) error {
 	if err := checkLength("rate", text); err != nil {
 		return err
@@ -152,11 +152,11 @@ func (p Policy) String() string {
 	return strconv.Quote(p.name) + ": " + p.text()
 }
 
-// MarshalText returns the policy as text, in one spelling of those that
-// [Policy.UnmarshalText] accepts: policies have equal texts if and only if they differ in
-// nothing but their names. The name is not part of the text: in a document, it is the key
-// under which the policy stands. A policy that [New] would refuse, such as the zero Policy,
-// is an error; with the option omitzero, encoding/json omits the latter.
+// MarshalText returns the policy as text that [Policy.UnmarshalText] accepts, always in the same
+// spelling. Two policies have equal texts if and only if only their names may differ. The name is
+// not part of the text: in a document, it is the key under which the policy stands. A policy that
+// [New] would refuse, such as the zero Policy, is an error. With the option omitzero, encoding/json
+// omits the zero Policy.
 func (p Policy) MarshalText() ([]byte, error) {
 	if _, err := p.step(); err != nil {
 		return nil, textError("policy", p.text(), err)
@@ -177,16 +177,20 @@ func (p Policy) MarshalText() ([]byte, error) {
 //	unlimited
 //	blocked
 //
-// An algorithm is followed by a rate, or by the period of min-interval, both written as
-// [Rate.UnmarshalText] describes, and then by its options, in any order: burst, which
-// token-bucket requires, debt, and leasable with a period; resolution, never-over and count-denied
-// of sliding-window; from-first and count-denied of fixed-window; and count-denied of
-// sliding-log. They are what the methods and parameters of these names are. Words are in lower
-// case, with white space between them.
+// An algorithm is followed by a rate, or by the period of min-interval, as in [Rate.UnmarshalText].
+// Then its options follow, in any order:
 //
-// If the text is anything else, longer than 256 bytes, or describes a policy that [New]
-// would refuse, the error says what is wrong and repeats the text, and p is unchanged. What
-// depends on the name, the store and the other policies of a limiter is left to New.
+//	token-bucket    burst, which is required, debt, and leasable with a period
+//	sliding-window  resolution, never-over and count-denied
+//	fixed-window    from-first and count-denied
+//	sliding-log     count-denied
+//
+// The methods and parameters of these names describe them. Words are in lower case, with white
+// space between them.
+//
+// If the text is anything else, longer than 256 bytes, or describes a policy that [New] would
+// refuse, p is unchanged. The error names the fault and repeats the text. Only New can check the
+// policy against the name, the store and the other policies of a limiter.
 func (p *Policy) UnmarshalText(text []byte) error {
 	if err := checkLength("policy", text); err != nil {
 		return err
@@ -260,10 +264,10 @@ type TextError struct {
 	Kind   string // "rate" or "policy"
 	Text   string
 	Offset int   // in Text, in bytes, of the word that is wrong; 0 if it is the whole text
-	Err    error // what is wrong, and what to do instead
+	Err    error // the fault, and what to do instead
 }
 
-// Error repeats the text, and says what is wrong. It has one line.
+// Error repeats the text, and names the fault. It has one line.
 func (e *TextError) Error() string {
 	return fmt.Sprintf("headgate: %s %q: %v", e.Kind, e.Text, e.Err)
 }

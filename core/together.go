@@ -16,9 +16,9 @@ const (
 
 // A Charge is a call to charge a key of a limiter with N units.
 //
-// With N = 0 it charges nothing and only checks. A window or a token bucket then refuses if more is
-// used than its limit, as may be after a [Limiter.Report]; a SlidingLog and a MinInterval refuse
-// if they would refuse one unit.
+// With N = 0 it charges nothing and only checks. A window or a token bucket then refuses if more
+// than its limit is used. That is possible after a [Limiter.Report]. A SlidingLog and a MinInterval
+// refuse if they would refuse one unit.
 type Charge struct {
 	Limiter *Limiter
 	Key     string `json:"-"`
@@ -37,10 +37,10 @@ func (c Charge) Format(s fmt.State, verb rune) {
 	hidden.Print(s, verb, plain(c))
 }
 
-// AllowAll charges several limiters together, each for its own key and number of units:
-// all are charged or none is. There are 1 to 64 charges, of limiters with equal stores that
-// have at most 64 policies together, and no two of them have the same limiter's name and the
-// same key; otherwise the error is [ErrQuestion].
+// AllowAll charges several limiters together, each for its own key and number of units: all are
+// charged or none is. There are 1 to 64 charges. Their limiters have equal stores, and at most 64
+// policies together. No two charges have both the same limiter's name and the same key. Otherwise
+// the error is [ErrQuestion].
 //
 // For example, it limits a session, and with a larger number the address that many
 // sessions share.
@@ -55,9 +55,10 @@ func PeekAll(ctx context.Context, charges ...Charge) (Decision, error) {
 	return d, err
 }
 
-// CheckAll is [PeekAll] for guards, which refuse by its decision: the store's [Observer] is told of a
-// decision about 0 units, as nothing is charged. With more, it is not told that all admit, because an
-// [AllowAll] follows, whose charges have those of 0 units for the same limiters.
+// CheckAll is [PeekAll] for guards, which refuse by its decision. As nothing is charged, the
+// store's [Observer] is told of a decision about 0 units. If all charges admit and any is above 0
+// units, it is not told. Then an [AllowAll] follows, which includes the charges of 0 units for the
+// same limiters.
 func CheckAll(ctx context.Context, more bool, charges ...Charge) (Decision, error) {
 	if ctx == nil {
 		return Decision{}, errContext
@@ -78,14 +79,15 @@ func CheckAll(ctx context.Context, more bool, charges ...Charge) (Decision, erro
 	return d, err
 }
 
-// Report counts n units that have been used, such as the tokens of an answer, the bytes of a
-// download or the seconds of a computation, whether they fit or not. From then on the key is
-// refused for as long as if they had been admitted: a token bucket goes into debt, but no further
-// than [Policy.Debt], and the count of a window stands above its limit. What is in use already may go on.
+// Report counts n units that have been used, whether they fit or not. Examples are the tokens of an
+// answer, the bytes of a download or the seconds of a computation. From then on the key is refused
+// for as long as if they had been admitted. A token bucket goes into debt, but no further than
+// [Policy.Debt]. The count of a window stands above its limit. Events that have begun may go on.
 //
-// The decision is Allowed if all units fitted. Its Remaining is what is left after counting, and
-// its RetryAfter the time until one unit is left. The number of units for which there was no room
-// is uncovered. The decision holds no charge that could be settled: what has happened has happened.
+// The decision is Allowed if all units fitted. Its Remaining is the number of units left after
+// counting, and its RetryAfter the time until one unit is left. The result uncovered is the number
+// of units for which there was no room. The decision holds no charge that could be settled, because
+// the units are used.
 //
 // A number below 1 is [ErrCost], and one above 2^53-1 counts as that. An error of the store means that
 // it is unknown whether the units were counted; they are not sent twice. While a shared store is away,

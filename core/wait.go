@@ -17,18 +17,19 @@ func (l *Limiter) Wait(ctx context.Context, key string) (Decision, error) {
 	return l.WaitN(ctx, key, 1)
 }
 
-// WaitN waits until n units are admitted, and charges them. It fails early with an
-// error that wraps context.DeadlineExceeded if the context's deadline would pass first,
-// with the context's error if it ends meanwhile, and with [ErrNever] if waiting cannot
-// help. Then nothing was charged, and the decision is the last refusal, if there was one.
+// WaitN waits until n units are admitted, and charges them. It fails early if the context's
+// deadline would pass first, with an error that wraps context.DeadlineExceeded. It fails with the
+// context's error if the context ends meanwhile, and with [ErrNever] if waiting cannot help. Then
+// nothing was charged, and the decision is the last refusal, if there was one.
 //
-// Within a process, calls that wait for the same key are served in the order in which
-// they were made. The first in line calls the store, also for those behind it that wait for
-// one unit, so that a line costs few calls; such a call does not end with the context, but
-// as soon as the store answers. The order holds for a limiter and the plans that
-// [Limiter.With] made of it, together: a call may wait behind one of a
-// slower plan. There is no order among limiters that were made separately, among
-// processes, or between calls that wait and those that do not, such as Allow.
+// Within a process, calls that wait for the same key are served in the order in which they were
+// made. The first in line calls the store, also for the calls behind it that wait for one unit. So
+// a line costs few calls. Such a call does not end with the context, but as soon as the store
+// answers.
+//
+// A limiter and the plans that [Limiter.With] made of it have one line: a call may wait behind one
+// of a slower plan. There is no order among limiters that were made separately, or among processes.
+// Calls that do not wait, such as Allow, may overtake calls that wait.
 func (l *Limiter) WaitN(ctx context.Context, key string, n int64) (Decision, error) {
 	if ctx == nil {
 		return Decision{}, errContext

@@ -25,8 +25,8 @@
 //
 // # Order
 //
-// Middleware runs in the order of e.Use, after the route is found; that of e.Pre runs
-// before. Put authentication before the guard if the user is charged, and CORS, which
+// Middleware of e.Use runs in the order of the calls, after the route is found. Middleware of e.Pre
+// runs before. Put authentication before the guard, if the user is charged. Put CORS there too: it
 // answers preflights, so that they are not charged, and lets scripts read refusals.
 //
 // The functions of a guard's Config, such as Plan, Cost, Settle and Report, get the request, for which
@@ -37,7 +37,7 @@
 //		return plans[plan]
 //	},
 //
-// # What is limited
+// # Limited requests
 //
 // Middleware of e.Use runs for every request, also for those that Echo answers by itself:
 // with 404, with 405, and OPTIONS with 204. Middleware of a group runs for its routes, and
@@ -53,8 +53,8 @@
 //
 // # Settling
 //
-// A rule's Settle or Report gets what was written when the following handlers are done. An error
-// that they return has not been written then: Outcome.Status is the one that Echo's
-// default error handler would write, even if HTTPErrorHandler writes another, and
+// A rule's Settle or Report gets the status and size of the response, when the following handlers
+// are done. If they return an error, it has not been written then. Outcome.Status is the one that
+// Echo's default error handler would write, even if HTTPErrorHandler writes another.
 // Outcome.Written does not include the body.
 package echomw

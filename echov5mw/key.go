@@ -20,34 +20,33 @@ var framework = adapter.Framework[*echo.Context]{ //nolint:gochecknoglobals // n
 }
 
 // Key returns a key from Echo's context, for the rules of guards, by the contract of
-// [keyfuncs.Func]: get never returns an empty key without an error, and [keyfuncs.ErrAbsent] if
-// the context does not contain what is charged. It must be safe for concurrent use. Key panics
-// if get is nil.
+// [keyfuncs.Func]. So get never returns an empty key without an error. It returns
+// [keyfuncs.ErrAbsent] if the context lacks the charged value. It must be safe for concurrent use.
+// Key panics if get is nil.
 //
-// Keys of this package can be combined with those of package keyfuncs, and called by functions of
+// Keys of this package can be combined with keys of package keyfuncs, and called by functions of
 // your own. Requests carry the context for guards with such keys and functions, which takes two
-// allocations. Without a middleware of this package a request has no such key: that is
+// allocations. Without a middleware of this package a request has no such key. That is
 // [keyfuncs.ErrProgram], and so a 500. A guard's own Handler panics if it finds such a key.
 func Key(get func(*echo.Context) (string, error)) keyfuncs.Func { return framework.Key(get) }
 
-// Value charges a value that an earlier handler set with c.Set, such as the signed-in
-// user. It must be of a string or integer type, whose text is the key, or a
-// [fmt.Stringer]. A value that is missing, nil or an empty text is [keyfuncs.ErrAbsent];
-// one of another type is [keyfuncs.ErrProgram].
+// Value charges a value that an earlier handler set with c.Set, such as the signed-in user. It must
+// be of a string or integer type, or a [fmt.Stringer]. Its text is the key. A value that is
+// missing, nil or an empty text is [keyfuncs.ErrAbsent]. A value of another type is
+// [keyfuncs.ErrProgram].
 //
 //	keyfuncs.First(echov5mw.Value("user"), keyfuncs.RemoteAddr())
 func Value(name string) keyfuncs.Func { return framework.Value(name) }
 
-// Route charges the pattern of the route, such as "/items/:id", for all methods together,
-// for use within [keyfuncs.All]. A request that matched no route has the pattern of the group with
-// middleware that its path is in, such as "/api/*", if there is one. Otherwise it is
-// [keyfuncs.ErrAbsent], and so gets the status 400 instead of 404, unless there is another
-// key for it:
+// Route charges the pattern of the route, such as "/items/:id", for all methods together. It is for
+// use within [keyfuncs.All]. A request that matched no route may be in a group with middleware.
+// Then it has the pattern of the group, such as "/api/*". Otherwise it is [keyfuncs.ErrAbsent]. So
+// it gets the status 400 instead of 404, unless there is another key for it:
 //
 //	keyfuncs.First(echov5mw.Route(), keyfuncs.Everyone())
 //
-// A request with a method that its route does not have (405) has the pattern of that
-// group too, or else the pattern of the route.
+// A request with a method that its route does not have (405) has that pattern too, or else the
+// pattern of the route.
 func Route() keyfuncs.Func {
 	return framework.Text("route", func(c *echo.Context) string { return c.Path() })
 }

@@ -18,15 +18,16 @@
 //
 // # The address of the client
 //
-// Package keyfuncs derives the charged address from the request, without c.ClientIP,
-// which trusts every proxy unless r.SetTrustedProxies is called, so that a client could
-// choose its own key.
+// Package keyfuncs derives the charged address from the request. It does not use c.ClientIP, which
+// trusts every proxy unless r.SetTrustedProxies is called, so a client could choose its own key.
 //
 // # Order
 //
-// Middleware runs in the order of r.Use. Put gin.Recovery before the guard, and also
-// authentication if the user is charged, and CORS, which answers preflights, so that
-// they are not charged, and lets scripts read refusals.
+// Middleware runs in the order of r.Use. Put these before the guard:
+//
+//   - gin.Recovery
+//   - authentication, if the user is charged
+//   - CORS: it answers preflights, so that they are not charged, and lets scripts read refusals
 //
 // The functions of a guard's Config, such as Plan, Cost, Settle and Report, get the request, for which
 // [Context] returns Gin's context:
@@ -35,13 +36,12 @@
 //		return plans[ginmw.Context(r).GetString("plan")]
 //	},
 //
-// # What is limited
+// # Limited requests
 //
-// Gin redirects, before any middleware, also that of the engine: if a path lacks a
-// trailing slash or has one too many (r.RedirectTrailingSlash, on by default), and if it
-// differs in case or slashes (r.RedirectFixedPath). No handler of yours runs, but these
-// responses are not limited. To limit them too, serve guard.Handler(r), or turn both off;
-// then Gin answers 404.
+// Gin redirects before any middleware, even the engine's. It does so if a path lacks a trailing
+// slash or has one too many (r.RedirectTrailingSlash, on by default). It also does so if a path
+// differs in case or slashes (r.RedirectFixedPath). No handler of yours runs, but these responses are
+// not limited. To limit them too, serve guard.Handler(r), or turn both off; then Gin answers 404.
 //
 // Otherwise r.Use of the engine limits every request, also those that get 404 and 405.
 // Only routes and groups that were made before r.Use are not limited. Middleware of a

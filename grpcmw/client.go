@@ -19,30 +19,31 @@ import (
 
 // ClientConfig configures a [Client]. Literals must name the fields.
 type ClientConfig struct {
-	// Limiter is the limit on calls that are sent. It is required. If its store is shared, so is the
-	// limit, and what any of the processes learns from the servers. Unlimited limits nothing but by what
-	// the servers say. It has at most 7 policies, none of them named "server".
+	// Limiter is the limit on calls that are sent. It is required. If processes share its store,
+	// they share the limit, and the answers of the servers. With Unlimited, only the answers of the
+	// servers limit. It has at most 7 policies, none of them named "server".
 	Limiter *core.Limiter
 
 	// Key returns whose limit it is that a call counts for. Nil means the connection's target. It must be
 	// safe for concurrent use.
 	Key func(ctx context.Context, method string, conn *grpc.ClientConn) (string, error)
 
-	// MaxWait, MaxBlock and Retries are those of nethttp.TransportConfig. Only unary calls are repeated,
-	// and only after a refusal that says when.
+	// MaxWait, MaxBlock and Retries are as in nethttp.TransportConfig. Only unary calls are
+	// repeated, and only after a refusal that says when.
 	MaxWait  time.Duration
 	MaxBlock time.Duration
 	Retries  int
 }
 
-// A Client makes calls wait for the limits of servers, as nethttp.Transport does with requests. Before
-// a call is sent, it waits until the limiter admits it. If a server refuses with RESOURCE_EXHAUSTED or
-// UNAVAILABLE, and says when to come back, the key is blocked for that time in the limiter's store, and so
-// for all processes that share it. A server says so by google.rpc.RetryInfo, or by the trailer
-// grpc-retry-pushback-ms; the longer time applies.
+// A Client makes calls wait for the limits of servers, as nethttp.Transport does with requests.
+// Before a call is sent, it waits until the limiter admits it. A refusal with RESOURCE_EXHAUSTED or
+// UNAVAILABLE may say when to come back. It does so by google.rpc.RetryInfo, by the trailer
+// grpc-retry-pushback-ms, or both. The longer time applies. The limiter's store then blocks the key
+// for that time, for all processes that share it.
 //
-// A call that is not sent fails with DEADLINE_EXCEEDED if it would have to wait too long, CANCELED if
-// its context ends, or UNAVAILABLE if the store cannot decide. A Client is safe for concurrent use.
+// A call that would have to wait too long is not sent, and fails with DEADLINE_EXCEEDED. It fails
+// with CANCELED if its context ends, and with UNAVAILABLE if the store cannot decide. A Client is
+// safe for concurrent use.
 type Client struct {
 	client *rpc.Client
 	key    func(ctx context.Context, method string, conn *grpc.ClientConn) (string, error)

@@ -1,5 +1,6 @@
-// Package grpcmw is a rate limiter and a concurrency limiter for gRPC servers: calls a minute, tokens a
-// minute, streams at once, and messages a minute within a stream, in one process or over all servers.
+// Package grpcmw is a rate limiter and a concurrency limiter for gRPC servers. It limits calls a
+// minute, tokens a minute, streams at once, and messages a minute within a stream. A limit holds in
+// one process or over all servers.
 //
 //	guard, err := grpcmw.New(grpcmw.Config{Rules: []grpcmw.Rule{
 //		{Key: grpcmw.Metadata("x-api-key"), Limiter: calls},
@@ -9,10 +10,10 @@
 //		grpc.ChainStreamInterceptor(guard.Stream()),
 //	)
 //
-// A call is a request of package nethttp: its metadata are the header, its full method is the path, and
-// its context is that of the request. So rules are those of [nethttp.Rule], their functions get an
-// *http.Request, and every key of package keyfuncs serves. [Message], [Response] and [Code] return what
-// only calls have.
+// A call is a request of package nethttp. Its metadata are the header, its full method is the path, and
+// both have the same context. So rules are of type [nethttp.Rule], their functions get an
+// *http.Request, and every key of package keyfuncs serves. [Message], [Response] and [Code] return
+// values that only calls have.
 //
 // # Refusals
 //
@@ -34,7 +35,7 @@
 //
 // # Streams
 //
-// The rules of a stream are charged when it begins, and its slots are held until its handler returns:
+// The rules of a stream are charged when it begins. Its slots are held until its handler returns, so
 // handlers should return when their context ends. The rules under [Config].Messages are charged for each
 // message that a stream receives.
 //

@@ -53,7 +53,7 @@ type Config struct {
 	// NoFields omits the metadata ratelimit and ratelimit-policy.
 	NoFields bool
 
-	// Observe, Logger, ObserveOnly and OnSettled are those of [nethttp.Config].
+	// Observe, Logger, ObserveOnly and OnSettled are as in [nethttp.Config].
 	Observe     func(*http.Request, nethttp.Verdict)
 	Logger      *slog.Logger
 	ObserveOnly bool
@@ -213,8 +213,8 @@ func statusOf(f *rpc.Refusal) *status.Status {
 // "/grpc.health.v1.Health/".
 func Methods(prefixes ...string) func(*http.Request) bool { return rpc.Procedures(prefixes) }
 
-// Message returns the message of a unary call, or under [Config].Messages that which a stream has
-// received; nil before it is known, as it is for the Rules of a stream.
+// Message returns the message of a unary call, or under [Config].Messages the message that a stream
+// has received. It is nil before it is known, as for the Rules of a stream.
 func Message(r *http.Request) any { return rpc.Of(r).Message }
 
 // Response returns the response of a unary call, for Settle and Report; nil if there is none.

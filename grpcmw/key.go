@@ -9,12 +9,12 @@ import (
 // proxy, it is the proxy's. Calls over a Unix socket have none.
 func Peer() keyfuncs.Func { return keyfuncs.RemoteAddr() }
 
-// BehindProxies returns a key that is the client's address, as n trusted proxies in a row name it in
-// the metadata x-forwarded-for: see [keyfuncs.BehindProxies], and [keyfuncs.XForwardedFor] for proxies
-// that are known by their networks.
+// BehindProxies returns a key that is the client's address, as n trusted proxies in a row name it
+// in the metadata x-forwarded-for. See [keyfuncs.BehindProxies], and [keyfuncs.XForwardedFor] for
+// proxies that are known by their networks.
 func BehindProxies(n int) (keyfuncs.Func, error) { return keyfuncs.BehindProxies(n) } //nolint:wrapcheck // the same
 
-// Metadata returns a key that is the first value of the metadata of that name: see [keyfuncs.Header].
+// Metadata returns a key that is the first metadata value of that name. See [keyfuncs.Header].
 // Clients choose it, unless something before the guard has checked it.
 func Metadata(name string) keyfuncs.Func { return keyfuncs.Header(name) }
 

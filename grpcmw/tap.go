@@ -20,7 +20,7 @@ import (
 // It knows no message, calls cannot be settled, and the metadata of responses are not set: a refusal has
 // the details of its status. Tap panics if the guard has rules that it cannot apply.
 //
-// The guard of a Tap should not be that of interceptors too: calls would be charged twice.
+// Do not use the guard of a Tap for interceptors too: calls would be charged twice.
 func (g *Guard) Tap() tap.ServerInHandle {
 	for _, rule := range g.config.Rules {
 		if rule.Limiter == nil || rule.Settle != nil || rule.Report != nil || !inMemory(rule.Limiter.Store()) {

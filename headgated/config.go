@@ -20,16 +20,18 @@ type Config struct {
 	// is YAML or JSON, as the package documentation describes.
 	Document limits.Source
 
-	// EnvoyConfig, if not empty, is a directory with configurations of Envoy's rate limit service, as its
-	// reference has them: all files but hidden ones, each of a domain. They are beside those in the
-	// document, which may be nil then. MergeDomains permits a domain in several files. ChargeEach charges
-	// each descriptor of a request for itself, as the reference does, in domains that do not say.
+	// EnvoyConfig, if not empty, is a directory with configurations of Envoy's rate limit service,
+	// in the format of its reference. All files but hidden ones count, each of a domain. They are
+	// added to the domains in the document, which may be nil then. MergeDomains permits a domain in
+	// several files. ChargeEach is for domains that do not say. It charges each descriptor of a
+	// request alone, as the reference does.
 	EnvoyConfig  string
 	MergeDomains bool
 	ChargeEach   bool
 
-	// ResponseMetadata puts the domain, the descriptors and the metadata of the limits that a request has passed into
-	// the dynamic_metadata of its answer, for Envoy's filters and logs. They have the values of descriptors.
+	// ResponseMetadata adds to the dynamic_metadata of an answer, for Envoy's filters and logs. It
+	// adds the domain, the descriptors, and the metadata of the limits that the request has passed.
+	// They have the values of descriptors.
 	ResponseMetadata bool
 
 	// GRPC, HTTP and Admin are where the doors listen: HOST:PORT, or unix:PATH. Port 0 is a free one. An empty
@@ -51,16 +53,17 @@ type Config struct {
 	Redis       string `json:"-"`
 	RedisPrefix string
 
-	// Secret, of at least 32 bytes, hides keys from Redis and is that of limits.Hash. All servers have the
-	// same. Empty means none.
+	// Secret, of at least 32 bytes, hides keys from Redis, and is the secret of limits.Hash. All
+	// servers have the same. Empty means none.
 	Secret []byte `json:"-"`
 
 	// LimitsKey, if not empty, is the key of the document of limits in Redis that the command headgate push
 	// writes: see package redisdoc. Then Document has no limits. Without Redis, the server does not start.
 	LimitsKey string
 
-	// Timeout bounds a decision by Redis. 0 means 15 ms. Failure says who decides when it has passed, or
-	// Redis is away, and Servers how many servers share the limits then: see redisstore.Config.
+	// Timeout bounds a decision by Redis. 0 means 15 ms. Failure says who decides when it has
+	// passed, or Redis is away. Servers is how many servers share the limits then: see
+	// redisstore.Config.
 	Timeout time.Duration
 	Failure redisstore.Failure
 	Servers int
@@ -71,7 +74,7 @@ type Config struct {
 	// Drain is how long requests that have begun may take when the server stops. 0 means 10 s.
 	Drain time.Duration
 
-	// Logger gets what the operator should know, without keys and secrets. Nil means slog.Default.
+	// Logger gets records for the operator, without keys and secrets. Nil means slog.Default.
 	Logger *slog.Logger
 }
 

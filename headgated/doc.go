@@ -1,5 +1,6 @@
-// Package headgated is the limits of this library as a service: for programs in any language, and for
-// proxies that ask before they let a request through, among them Envoy with its rate limit service. Its command runs on its own, in a checkout:
+// Package headgated is a rate limit service: it offers the limits of this library to programs in
+// any language, and to proxies. Proxies ask it before they let a request through. Envoy asks it as
+// its rate limit service. Its command runs on its own, in a checkout:
 //
 //	go run ./cmd/headgated -config example.yaml
 //
@@ -11,8 +12,8 @@
 //	...
 //	err = s.Serve(ctx)
 //
-// Nothing is decided here. Limits are those of packages limits and core, counted in memory or in Redis,
-// and shared by all servers then.
+// Packages core and limits make the decisions. They count quotas in memory, or in Redis, where all
+// servers share them.
 //
 // # The document
 //
@@ -38,10 +39,11 @@
 //	      - {key: tenant, headgate: {limit: api}}
 //	      - {key: model, headgate: {policy: sliding-window 100/minute}}
 //
-// The first route that matches a request says what it is charged: up to 8 limits, all or none. A host
-// is compared without its port, and GET is HEAD too. In a path, {name} stands for one part, and {name...}
-// for all that follows. It is compared as servers read it: decoded, with dots resolved and repeated
-// slashes as one. If no route matches, nothing is charged; so let the last one be for everything.
+// The first route that matches a request names its charges: up to 8 limits, all or none. A host is
+// compared without its port. A route for GET matches HEAD too. In a path, {name} stands for one
+// segment, and {name...} for all that follows. The path is compared as servers read it: decoded,
+// with dots resolved and repeated slashes as one. A request that matches no route is charged
+// nothing. So let the last route match everything.
 //
 // A key is one of these, or a list of them, which is charged as one. Package keyfuncs describes each.
 //
@@ -50,51 +52,54 @@
 //	cookie:NAME    a cookie, as a hash
 //	bearer         the token of Authorization: Bearer, as a hash
 //	basic          the user name of basic authentication
-//	path:NAME      a part of the path
+//	path:NAME      a segment of the path
 //	method         the method
 //	everyone       one key for all
 //
-// units are 1 if they are not there, and 0 only checks, for what the application reports later.
-// A request without what is charged is refused with 400. plan names the header with the plan of the
-// request. Without one, or with a plan that there is not, the default of the limit applies: let the proxy
-// set that header, or clients choose their plan.
+// units are 1 by default. 0 units only check, for a cost that the application reports later. A
+// request that lacks a key is refused with 400. plan names the header with the plan of the request.
+// Without that header, or for an unknown plan, the default of the limit applies. Let the proxy set
+// the header, or clients choose their plan.
 //
 // The document is read again when it changes, and applies as a whole or not at all. Replace the file by
 // renaming another over it. With [Config].LimitsKey, the limits are in Redis instead, where the command
 // headgate push writes them. Counts, remembered refusals and leases of limits that did not change stay.
 //
-// A domain has the keys of envoyproxy/ratelimit, and charge, failure and headgate, which are ours. The page
-// docs/envoy.md describes them. They may also be in files of their own, in [Config].EnvoyConfig. A document
-// with rls needs no limits.
+// A domain has the keys of envoyproxy/ratelimit. It may also have charge, failure and headgate, which
+// only this service knows. The page docs/envoy.md describes them. Domains may also be in files of their
+// own, in [Config].EnvoyConfig. A document with rls needs no limits.
 //
 // # For programs
 //
-// POST /v1/charge charges several limits, all or none. POST /v1/check answers alike, and charges nothing.
-// POST /v1/report counts what has been used already, such as the tokens of an answer, whether it fits or not.
+// POST /v1/charge charges several limits, all or none. POST /v1/check gives the same answer and
+// charges nothing. POST /v1/report counts units that have been used already, such as the tokens of an
+// answer, whether they fit or not.
 //
 //	{"charges": [{"limit": "api", "key": "anna", "units": 1, "plan": "gold"}]}
 //
-// There are up to 64 charges. units are 1 if they are not there, and a plan is the default of the limit. 0 units
-// check only. The answer to what is admitted has status 200, and to a charge that is refused 429. A check and a
-// report have 200 for either.
+// There are up to 64 charges. units are 1 by default, and plan is the default of the limit. 0 units
+// check only. An admitted charge is answered with status 200, and a refused one with 429. A check and
+// a report have 200 for either.
 //
 //	{"allowed": true, "source": "store", "limit": 20, "remaining": 19, "reset_after_us": 3000000, "retry_after_us": 0,
 //	 "answers": [{"limiter": "api", "policy": "api", "allowed": true, "limit": 20, "remaining": 19, "window_us": 60000000,
 //	              "next_after_us": 3000000, "reset_after_us": 3000000, "retry_after_us": 0}]}
 //
-// A report has "uncovered" too, the units for which there was no room. The numbers are those of
-// core.Decision, the times in microseconds, and null is never. A 429 is a problem document (RFC 9457) with
-// the same members, and has Retry-After; both have the RateLimit fields. Other errors are problem documents
-// too, whose detail says what is wrong: 400, 404 for a limit or plan that there is not, 413, 415, and 503 if
-// there is no decision.
+// A report also has "uncovered", the units for which there was no room. The members are the fields
+// of core.Decision. Times are in microseconds, and null is never. A 429 is a problem document (RFC
+// 9457) with the same members, and has Retry-After. Every decision has the RateLimit fields. Other
+// errors are problem documents too, whose detail names the fault. They have status 400, 413 or
+// 415. An unknown limit or plan has 404, and a missing decision 503.
 //
 // # For proxies
 //
-// /v1/auth answers a proxy with 200, or with the refusal that the client gets, and with the RateLimit fields
-// in either case. Of a proxy that is trusted it reads X-Forwarded-Method, X-Forwarded-Host, X-Forwarded-Uri
-// and X-Forwarded-For, which the proxy must set itself. The peer on a unix socket is always trusted. What
-// another peer sends is not read: then the request is about itself. /v1/auth?deny=403 refuses with 403
-// and X-Headgate-Status: 429, for nginx.
+// /v1/auth answers a proxy with 200, or with the refusal that the client gets. Both have the
+// RateLimit fields. It reads X-Forwarded-Method, X-Forwarded-Host, X-Forwarded-Uri and
+// X-Forwarded-For, if the peer is a trusted proxy. The proxy must set them itself. The peer on a
+// unix socket is always trusted. From another peer they are not read: then the request is about
+// itself. For nginx, a parameter makes refusals of status 403, with X-Headgate-Status: 429:
+//
+//	proxy_pass http://headgated/v1/auth?deny=403;
 //
 // The page docs/headgated.md has the lines for nginx, Caddy, HAProxy and Traefik.
 package headgated

@@ -11,7 +11,7 @@ import (
 	"github.com/headgate/headgate/limits"
 )
 
-// An Explanation says what a document does with a request.
+// An Explanation says how a document treats a request.
 type Explanation struct {
 	Route   string // the first that matches, such as routes[0]; empty: none does
 	Line    int    // of the route
@@ -29,7 +29,7 @@ type Explained struct {
 	Rules []string // what applies to the key
 }
 
-// Refused reports whether the request is refused because it does not say who makes it.
+// Refused reports whether the request is refused because it lacks a key.
 func (e *Explanation) Refused() bool {
 	for _, c := range e.Charges {
 		if c.Err != nil {
@@ -67,9 +67,9 @@ func (e *Explanation) String() string {
 	return b.String()
 }
 
-// Explain says what the text of a document does with a request that a client makes to a proxy: one that
-// the server gets from there by /v1/auth. The client is the RemoteAddr. The error is limits.Faults with
-// all that is wrong with the document. Nothing is charged.
+// Explain says how the text of a document treats a request that a client makes to a proxy. The
+// server gets it from there by /v1/auth. The client is the RemoteAddr. The error is limits.Faults
+// with all mistakes in the document. Nothing is charged.
 func Explain(text []byte, r *http.Request, c Config) (*Explanation, error) {
 	d, err := parse(text, false, memstore.New(memstore.Config{}), rlsDefaults{})
 	if err != nil {

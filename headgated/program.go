@@ -22,8 +22,9 @@ const (
 	maxAsks = 64 // as many as core takes in one call
 )
 
-// HTTP returns the handler of the HTTP door: /v1/check, /v1/charge and /v1/report for programs, /v1/auth for
-// proxies, and /json and /healthcheck as Envoy's rate limit service has them.
+// HTTP returns the handler of the HTTP door. It has /v1/check, /v1/charge and /v1/report for
+// programs, and /v1/auth for proxies. It has /json and /healthcheck as in Envoy's rate limit
+// service.
 func (s *Server) HTTP() http.Handler {
 	mux := http.NewServeMux()
 	handle := func(path string, h http.HandlerFunc, methods ...string) {

@@ -201,9 +201,9 @@ func (s *Server) accept(d limits.Diff) error {
 	return nil
 }
 
-// Reload reads the certificates and the document again, and returns why one of them does not apply. Then
-// everything stays as it was. Otherwise what has changed applies to the requests that come from now on.
-// Counts, remembered refusals and leases of limits that did not change stay.
+// Reload reads the certificates and the document again, and returns why one of them does not apply.
+// Then everything stays as it was. Otherwise the changes apply to requests from now on. Counts,
+// remembered refusals and leases of limits that did not change stay.
 func (s *Server) Reload(ctx context.Context) error { return s.reload(ctx, true) }
 
 // reload is Reload of what has changed, or of all.

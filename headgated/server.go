@@ -49,12 +49,12 @@ type Server struct {
 	doors []door // once Listen was called
 }
 
-// Format implements [fmt.Formatter]: it prints nothing of what the server has, which has secrets.
+// Format implements [fmt.Formatter]: it prints no content, because that has secrets.
 func (*Server) Format(state fmt.State, _ rune) { _, _ = io.WriteString(state, "headgated.Server") }
 
 // New returns a server with the limits of its document. It does not listen yet. The error is of the
-// configuration, or limits.Faults with all that is wrong with the document, or of a file. A Redis that is
-// away is none.
+// configuration, or limits.Faults with all mistakes in the document or a file. A Redis that is away
+// is none.
 func New(c Config) (*Server, error) {
 	c, err := withDefaults(c)
 	if err != nil {
@@ -84,7 +84,8 @@ func New(c Config) (*Server, error) {
 	return s, nil
 }
 
-// Close gives up what the server has. One that serves is ended by the context of [Server.Serve] instead.
+// Close releases the resources of the server. One that serves is ended by the context of
+// [Server.Serve] instead.
 func (s *Server) Close() {
 	for _, d := range s.doors {
 		_ = d.listener.Close()

@@ -44,10 +44,10 @@ func (c *Config) openStore(seen *stats.Stats) (core.Store, redis.UniversalClient
 	return leased, shared.Client(), nil
 }
 
-// Check returns all that is wrong with the text of a document, for servers with that configuration, as
-// [limits.Faults]. The text may also be a configuration of Envoy's rate limit service: then its top level has a
-// domain. Check asks no Redis, so it knows no limits that are there, and reads no file. Another error is one
-// of the configuration, whose Document is not used.
+// Check returns all mistakes in the text of a document, for servers with that configuration, as
+// [limits.Faults]. The text may also be a configuration of Envoy's rate limit service: then its top
+// level has a domain. Check asks no Redis, so it knows no limits that are there, and reads no file.
+// Another error is one of the configuration, whose Document is not used.
 func Check(text []byte, c Config) error {
 	c.Document = limits.Bytes(text)
 	c, err := withDefaults(c)

@@ -35,18 +35,17 @@ func RemoteAddr() Func {
 // True-Client-IP, X-Azure-ClientIP and Fastly-Client-IP look similar, but by default those
 // products forward what the client wrote.
 //
-// The trusted networks are those that the proxy connects from, such as "10.0.0.0/8", or
-// single addresses, or [Unix]; to find them, log [http.Request.RemoteAddr]. At least one is required,
-// and the network of all addresses is a fault. The names X-Forwarded-For and Forwarded are
-// faults, because these headers can list several addresses: use [XForwardedFor] and
-// [Forwarded].
+// The trusted networks are the ones that the proxy connects from, such as "10.0.0.0/8", or single
+// addresses, or [Unix]. To find them, log [http.Request.RemoteAddr]. At least one is required, and
+// the network of all addresses is a fault. The names X-Forwarded-For and Forwarded are faults,
+// because these headers can list several addresses: use [XForwardedFor] and [Forwarded].
 //
-// The header is used only if the connection comes from one of the networks. Otherwise the
-// address of the connection is charged, as by [RemoteAddr]. A proxy's request in which the
-// header is missing, repeated, or not a single address is an error: some proxies remove any
-// header that the client names in "Connection: X-Real-IP", also one of their own, and to
-// charge the proxy then would give such clients another limit. The health checks of
-// balancers have no header either: see the package documentation.
+// The header is used only if the connection comes from one of the networks. Otherwise the address
+// of the connection is charged, as by [RemoteAddr]. A proxy's request in which the header is
+// missing, repeated, or not a single address is an error. Some proxies remove any header that the
+// client names in "Connection: X-Real-IP", even their own. To charge the proxy then would give such
+// clients another limit. The health checks of balancers have no header either: see the package
+// documentation.
 //
 // All faults of the arguments are reported at once.
 func ProxyHeader(name string, trusted ...string) (Func, error) {
@@ -65,18 +64,18 @@ func ProxyHeader(name string, trusted ...string) (Func, error) {
 //	Google load balancer it appends two, the client and itself: trust its own public
 //	                     address too
 //
-// The trusted networks are those of the proxies, such as "10.0.0.0/8", or single
-// addresses. At least one is required, and the network of all addresses is a fault. Do not
-// trust a network that contains clients, because they could choose their addresses. [Unix] is a
-// proxy that connects over a unix socket.
+// The trusted networks are the networks of the proxies, such as "10.0.0.0/8", or single addresses.
+// At least one is required, and the network of all addresses is a fault. Do not trust a network
+// that contains clients, because they could choose their addresses. [Unix] is a proxy that connects
+// over a unix socket.
 //
-// The function starts at the address of the connection. As long as the address is trusted,
-// it continues with the header's next element from the right, which is the address that
-// the proxy forwarded for. The first address that is not trusted is the client, and is
-// charged; elements to the left of it were written by the client, and are never read. The
-// current address is also charged if there are no more elements, if the next is not an
-// address (empty, "unknown", longer than 1 KiB), and after 64 elements. Several lines are
-// one list, in their order.
+// The function starts at the address of the connection. As long as the address is trusted, it
+// continues with the header's next element from the right. That is the address that the proxy
+// forwarded for. The first address that is not trusted is the client, and is charged. The client
+// wrote the elements to the left of it, and they are never read. The current address is also
+// charged if there are no more elements, and after 64 elements. So it is if the next element is not
+// an address: it is empty, "unknown", or longer than 1 KiB. Several lines are one list, in their
+// order.
 //
 // So the address of a client is charged whatever it writes. If an element that a proxy
 // should have written is not an address, the proxy that forwarded it is charged.
@@ -86,9 +85,9 @@ func ProxyHeader(name string, trusted ...string) (Func, error) {
 // neither have clients in a trusted network that connect directly: see the package
 // documentation.
 //
-// One element that is missing among several cannot be detected. If an inner proxy removes
-// the headers that "Connection" names before it appends its element, see that the outer ones
-// do not forward that field as the client sent it. nginx does not forward it.
+// One missing element among several cannot be detected. An inner proxy may remove the headers that
+// "Connection" names before it appends its element. Then the outer proxies must not forward that
+// field as the client sent it. The proxy nginx does not forward it.
 //
 // All faults of the arguments are reported at once.
 func XForwardedFor(trusted ...string) (Func, error) {
@@ -98,14 +97,13 @@ func XForwardedFor(trusted ...string) (Func, error) {
 // Forwarded charges the address that connected to the outermost trusted proxy, according
 // to the Forwarded header of RFC 7239.
 //
-// Use it behind one or more proxies whose networks you know, each of which appends an
-// element with a "for" parameter to the header, such as HAProxy 2.8 with "option
-// forwarded".
+// Use it behind one or more proxies whose networks you know. Each must append an element with a
+// "for" parameter to the header, as HAProxy 2.8 does with "option forwarded".
 //
-// The trusted networks and the algorithm are those of [XForwardedFor]. An element is not
-// an address if it has no "for", has "for=unknown" or an obfuscated identifier such as
-// "for=_a1b2", or is not well-formed. An address with a port or brackets is accepted
-// without the quotes that the RFC requires.
+// The trusted networks and the algorithm are as for [XForwardedFor]. An element is not an address
+// if it has no "for", or is not well-formed. Nor is "for=unknown", or an obfuscated identifier such
+// as "for=_a1b2". An address with a port or brackets is accepted without the quotes that the RFC
+// requires.
 //
 // All faults of the arguments are reported at once.
 func Forwarded(trusted ...string) (Func, error) {
@@ -118,18 +116,17 @@ func Forwarded(trusted ...string) (Func, error) {
 // all proxies: a client that can bypass one chooses its own address. If the networks are
 // known, prefer [XForwardedFor].
 //
-// n is the number of elements that your proxies append, from 1 to 64; other numbers are a
-// fault. With one proxy that appends one element, n is 1. With a CDN in front of a load
-// balancer, n is 2: the balancer appends the address of the CDN, and before it, the CDN
-// appends that of the client. Google's external load balancer appends two elements by
-// itself, so n is 2. To find n, send
+// n is the number of elements that your proxies append, from 1 to 64; other numbers are a fault.
+// With one proxy that appends one element, n is 1. With a CDN in front of a load balancer, n is 2.
+// The CDN appends the address of the client, and then the balancer appends the address of the CDN.
+// Google's external load balancer appends two elements, so n is 2. To find n, send
 //
 //	curl -H 'X-Forwarded-For: 192.0.2.1' https://...
 //
-// and log the header as it arrives here: n is the number of elements to the right of
-// 192.0.2.1. If n is too small, a proxy is charged, which you will soon notice. If n is
-// too large, clients are trusted that write an element, and all others get an error: find n
-// again whenever a proxy is added or removed.
+// and log the header as it arrives here: n is the number of elements to the right of 192.0.2.1. If
+// n is too small, a proxy is charged, which you will soon notice. If n is too large, clients that
+// write an element are trusted, and all others get an error. Find n again whenever a proxy is added
+// or removed.
 //
 // Fewer than n elements, and an n-th that is not an address, are errors, whatever the
 // address of the connection. So are health checks, which come without the header: see the
@@ -138,21 +135,20 @@ func BehindProxies(n int) (Func, error) {
 	return Prefix{}.BehindProxies(n)
 }
 
-// A Prefix is the number of leading bits by which addresses are grouped: addresses with
-// the same bits have the same key. Its methods are the package's functions of the same
-// name with that grouping; the package's functions are those of the zero Prefix. They
-// report all faults at once, including bits out of range.
+// A Prefix is the number of leading bits by which addresses are grouped: addresses with the same
+// bits have the same key. Its methods are the package's functions of the same name with that
+// grouping. The package's functions group as the zero Prefix does. They report all faults at once,
+// including bits out of range.
 //
 //	keyfuncs.Prefix{V6: 48}.XForwardedFor("10.0.0.0/8")
 type Prefix struct {
-	// V4 is the number of bits of an IPv4 address, 1 to 32. 0 means 32, each address
-	// by itself; many customers of a provider may share one anyway.
+	// V4 is the number of bits of an IPv4 address, 1 to 32. 0 means 32, each address alone; many
+	// customers of a provider may share one anyway.
 	V4 int
 
-	// V6 is the number of bits of an IPv6 address, 1 to 128. 0 means 64, the smallest
-	// network that a household gets. Many get a /56, and hosting customers a /48, and
-	// can use all its addresses; 56 or 48 accounts for that, but may charge neighbors
-	// together.
+	// V6 is the number of bits of an IPv6 address, 1 to 128. 0 means 64, the smallest network that
+	// a household gets. Many households get a /56, and hosting customers a /48, and can use all its
+	// addresses. 56 or 48 accounts for that, but may charge neighbors together.
 	V6 int
 }
 
@@ -190,7 +186,7 @@ func fold(addr netip.Addr) netip.Addr {
 	return addr
 }
 
-// RemoteAddr is [RemoteAddr] by prefix. The only fault is that of the Prefix.
+// RemoteAddr is [RemoteAddr] by prefix. The only fault is a Prefix out of range.
 func (p Prefix) RemoteAddr() (Func, error) {
 	if err := p.check(); err != nil {
 		return nil, err

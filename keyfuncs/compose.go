@@ -16,9 +16,9 @@ var errEmptyKey = errors.New("headgate: keyfuncs: a function returned an empty k
 // if all their keys are equal. All(Route(), RemoteAddr()) limits each client on each
 // route. If functions return errors, the first one is returned.
 //
-// The combined key consists of the keys as netstrings (the length in bytes, a colon, the
-// key, a comma), such as "5:GET /,11:203.0.113.7,", so that different combinations never
-// have the same key, whatever bytes they contain.
+// The combined key consists of the keys as netstrings: the length in bytes, a colon, the key, a
+// comma. An example is "5:GET /,11:203.0.113.7,". So different combinations never have the same
+// key, whatever bytes they contain.
 //
 // All panics if it is given no function or a nil one.
 func All(fns ...Func) Func {
@@ -40,18 +40,17 @@ func All(fns ...Func) Func {
 	})
 }
 
-// First charges the key of the first given function that does not return [ErrAbsent]:
-// First(Context(userKey{}), RemoteAddr()) charges the user, or the address of clients
-// that are not signed in. Any other error is returned at once, so that a client cannot
-// choose which key is charged by sending something malformed. If all functions return
-// ErrAbsent, the last error is returned.
+// First charges the key of the first given function that does not return [ErrAbsent]. For example,
+// First(Context(userKey{}), RemoteAddr()) charges the user, or the address of clients that are not
+// signed in. Any other error is returned at once. So a client cannot choose the charged key by
+// sending a malformed value. If all functions return ErrAbsent, the last error is returned.
 //
-// The key begins with the index of the function that returned it, such as
-// "1:203.0.113.7", so that a user named "203.0.113.7" cannot exhaust the limit of that
-// address. Changing the order of the functions changes the keys.
+// The key begins with the index of the function that returned it, such as "1:203.0.113.7". So a
+// user named "203.0.113.7" cannot exhaust the limit of that address. Changing the order of the
+// functions changes the keys.
 //
-// First is only as strict as its most generous function, because a client can omit or
-// forge what it sends.
+// First is only as strict as its most generous function, because a client can omit or forge its
+// fields.
 //
 // First panics if it is given no function or a nil one.
 func First(fns ...Func) Func {

@@ -26,7 +26,7 @@ const maxToken = 16 << 10
 // values that are easily guessed, such as addresses, because guesses can be compared with
 // it.
 //
-// The errors are those of f. Hashed panics if f is nil.
+// The errors of f are returned. Hashed panics if f is nil.
 //
 // [core.Limiter.Reset]: https://pkg.go.dev/github.com/headgate/headgate/core#Limiter.Reset
 func Hashed(f Func) Func {
@@ -50,12 +50,12 @@ func digest(secret []byte) string {
 // Cookie charges the value of a cookie, which is treated as a secret: the key is the
 // value's hash, as by [Hashed].
 //
-// Warning: the client chooses the value. A client that sends another value with each
-// request has a new limit each time. Charge a cookie only where requests with an unknown
-// value are refused first; otherwise use [Session], which calls the library that verifies
-// the session, or a [SignedCookie]. The value is charged as net/http parses it, without
-// quotation marks around it. If what reads it accepts several spellings, each has a limit
-// of its own: the Context.Cookie of Gin, for example, decodes "%61" to "a".
+// Warning: the client chooses the value. A client that sends another value with each request has a
+// new limit each time. Charge a cookie only where requests with an unknown value are refused first.
+// Otherwise use a [SignedCookie], or [Session], which calls the library that verifies the session.
+// The value is charged as net/http parses it, without quotation marks around it. If its reader
+// accepts several spellings, each has a limit of its own. For example, the Context.Cookie of Gin
+// decodes "%61" to "a".
 //
 // A cookie that is missing, empty, or contains bytes that cookies must not contain, is
 // [ErrAbsent]. Several cookies of the name, or one of more than 4 KiB, are [ErrMalformed],
@@ -106,11 +106,10 @@ func Cookie(name string) Func {
 //		return s.ID, err == nil && !s.IsNew
 //	})
 //
-// Its CookieStore leaves the ID empty: store a random one among the session's values, and
-// return that. The client must not be able to choose it, and it must not change with each
-// response. Nor may the client choose its spelling: where the session is found by an
-// identifier in letters of either case, as MySQL compares them by default, charge something
-// that is stored in the session.
+// Its CookieStore leaves the ID empty: store a random one among the session's values, and return
+// that. The client must not be able to choose it, and it must not change with each response. Nor
+// may the client choose its spelling. Some databases find a session by letters of either case, as
+// MySQL does by default. Then charge a value that is stored in the session.
 //
 // A hostile client can omit its session, and start as many as the service allows: limit
 // those too, as the package documentation shows.
@@ -139,17 +138,16 @@ func Session(id func(*http.Request) (string, bool)) Func {
 // tokens. One user can usually get many tokens; charge the user, such as the subject of
 // the verified token, by [Context] or [ContextFunc], where you can.
 //
-// A JWT has several spellings, all of which are verified: the last character of its
-// signature has bits that do not count, and anyone can make a second signature from one by
-// ES256. So a JWT is charged by what it decodes to: one that is signed (RFC 7515, compact
-// form) by its header, its payload and the first half of the signature; one that is
-// encrypted (RFC 7516) by all but the encrypted key. Any other token is charged as it is,
-// as by [Hashed]. If several texts of such a token are accepted, as those in base64 may
-// be, each has a limit of its own: charge the user then.
+// A JWT has several spellings that all pass verification. The last character of its signature has
+// bits that do not count. Anyone can make a second signature from an ES256 one. So a JWT is charged
+// by its decoded parts. A signed one (RFC 7515, compact form) is charged by its header, its payload
+// and the first half of the signature. An encrypted one (RFC 7516) is charged by all but the
+// encrypted key. Any other token is charged as it is, as by [Hashed]. A service may accept several
+// texts of such a token, as with base64. Then each has a limit of its own: charge the user instead.
 //
-// Another scheme, no token or no header is [ErrAbsent]. A header with several lines, a
-// token of more than 16 KiB, with other bytes than visible ASCII, or in JSON (it begins
-// with a brace), and a JWT that is not in base64 for URLs, are [ErrMalformed].
+// Another scheme, no token or no header is [ErrAbsent]. These are [ErrMalformed]: a header with
+// several lines, and a JWT that is not in base64 for URLs. So is a token of more than 16 KiB, with
+// other bytes than visible ASCII, or in JSON (it begins with a brace).
 func Bearer() Func {
 	const thing = "bearer token"
 	var (
@@ -230,10 +228,10 @@ func isJOSE(header []byte) bool {
 // its own. If "Anna" and "anna" are one user, or names in Latin-1 and UTF-8, charge the
 // user that your authentication found, by [Context].
 //
-// Warning: BasicUser does not verify the password. A client that sends another name with
-// each request has a new limit each time, and one that sends the name of another user
-// exhausts that user's limit. Charge it behind a middleware that verifies the password; to
-// limit the attempts themselves, charge the address too.
+// Warning: BasicUser does not verify the password. A client that sends another name with each
+// request has a new limit each time. A client that sends the name of another user exhausts that
+// user's limit. Charge it behind a middleware that verifies the password. To limit the attempts
+// themselves, charge the address too.
 //
 // Another scheme, an empty name or no header is [ErrAbsent]. A header with several lines,
 // credentials that cannot be decoded, or a name of more than 4 KiB, is [ErrMalformed].

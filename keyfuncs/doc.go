@@ -4,8 +4,8 @@
 //
 // # The address of the client
 //
-// The right address depends on what is in front of the server. Use the function that is
-// named after your deployment:
+// The right address depends on the proxies in front of the server. Use the function that is named
+// after your deployment:
 //
 //	in front of this server                              function
 //	--------------------------------------------------   ---------------------------------------
@@ -28,32 +28,31 @@
 //
 //	curl -H 'X-Forwarded-For: 192.0.2.1' -H 'X-Real-IP: 192.0.2.1' https://...
 //
-// They also return an error for what a proxy may pass on unread, as through a tunnel, so that
-// its headers are of the client's choice. That is the method CONNECT over HTTP/1.1 from a proxy:
-// after a status of 200, HAProxy passes on everything that the client then sends. A route
-// without a limit may answer so too, so refuse the method in the proxy:
+// They also return an error if a proxy may pass the request on unread, as through a tunnel. Then the
+// client chooses its headers. The first case is the method CONNECT over HTTP/1.1 from a proxy. After a
+// status of 200, HAProxy passes on everything that the client then sends. A route without a limit may
+// answer so too, so refuse the method in the proxy:
 //
 //	http-request deny if METH_CONNECT
 //
-// And it is HTTP/2 to which a handler has upgraded a connection, such as h2c.NewHandler of
-// golang.org/x/net, Gin's UseH2C and Echo's StartH2CServer. HAProxy forwards a client's
-// "Upgrade: h2c" by default, nginx with "proxy_set_header Connection $http_connection". Let
-// http.Server read HTTP/2 without TLS, which ignores upgrades, and is believed:
+// The second case is HTTP/2 after an upgrade by a handler, such as h2c.NewHandler of golang.org/x/net,
+// Gin's UseH2C and Echo's StartH2CServer. HAProxy forwards a client's "Upgrade: h2c" by default. So does
+// nginx with "proxy_set_header Connection $http_connection". Instead, let http.Server read HTTP/2
+// without TLS. It ignores upgrades, so its requests are believed:
 //
 //	protocols := new(http.Protocols)
 //	protocols.SetHTTP1(true)
 //	protocols.SetUnencryptedHTTP2(true)
 //	server := &http.Server{Handler: handler, Protocols: protocols}
 //
-// The server is found in the request's context, under http.ServerContextKey, so middleware must
-// derive its contexts from that. Believed without UnencryptedHTTP2 is only HTTP/2 over TLS, of
-// which Request.TLS tells; from Go 1.27 on, it does so only if the proxy names the scheme https.
-// HTTP/2 without a server is refused: for FastCGI behind nginx, set
+// The server is found in the request's context, under http.ServerContextKey. So middleware must derive
+// its contexts from the request's. Without UnencryptedHTTP2, only HTTP/2 over TLS is believed, which
+// Request.TLS shows. From Go 1.27 on, it shows TLS only if the proxy names the scheme https.
+// HTTP/2 without a server is refused. For FastCGI behind nginx, set
 // "fastcgi_param SERVER_PROTOCOL HTTP/1.1".
 //
-// A server that has both UnencryptedHTTP2 and such a handler cannot be told apart, and is
-// believed: never combine them. Nor can a handler that answers 101 and does not hijack the
-// connection.
+// Never combine UnencryptedHTTP2 with such a handler: these functions cannot tell the two apart, and
+// believe both. Nor can they recognize a handler that answers 101 and does not hijack the connection.
 //
 // The health checks of a balancer or a kubelet do not pass through a proxy, and so have no
 // header and no key. Leave their route without a limit: mount it outside the guard, or name
@@ -61,13 +60,17 @@
 //
 //	nethttp.Config{Skip: func(r *http.Request) bool { return r.URL.Path == "/healthz" }, ...}
 //
-// Keys have one form for each address: without port, brackets and zone. An IPv6 address that
-// belongs to an IPv4 address is charged as that one: IPv4-mapped (::ffff:203.0.113.7), by
-// NAT64 (64:ff9b::203.0.113.7, RFC 6052), by 6to4 (2002:cb00:7107::1, RFC 3056), and by
-// Teredo (RFC 4380). NAT64 with a prefix of your own is not recognized: all of its IPv4
-// clients have one key. A household has 2^64 IPv6 addresses or more, so these
-// are charged by their /64, which [Prefix] can change. Examples of keys are "203.0.113.7"
-// and "2001:db8:1:2::/64".
+// Keys have one form for each address: without port, brackets and zone. An IPv6 address that stands
+// for an IPv4 address is charged as the IPv4 address. These forms are recognized:
+//
+//	IPv4-mapped   ::ffff:203.0.113.7
+//	NAT64         64:ff9b::203.0.113.7, RFC 6052
+//	6to4          2002:cb00:7107::1, RFC 3056
+//	Teredo        RFC 4380
+//
+// NAT64 with a prefix of your own is not recognized: all of its IPv4 clients have one key. A household
+// has 2^64 IPv6 addresses or more. So IPv6 addresses are charged by their /64, which [Prefix] can
+// change. Examples of keys are "203.0.113.7" and "2001:db8:1:2::/64".
 //
 // # Other things
 //
@@ -91,8 +94,8 @@
 //	Bearer, BasicUser      the client: charge them behind authentication
 //	PathValue              the client: for use within All
 //
-// Session, Cookie and Bearer charge a hash of the secret, and [Hashed] does so for other
-// secrets, so that no store or log contains a token that can be used.
+// Session, Cookie and Bearer charge a hash of the secret, and [Hashed] does so for other secrets.
+// So no store or log contains a usable token.
 //
 // # Many clients behind one address
 //
@@ -112,29 +115,28 @@
 //	...
 //	guard.Handler(cookie.Handler(next))
 //
-// Each established client has a limit. All other clients of an address share one: those
-// without a cookie, with a forged or expired one, and with one so new that they may have
-// requested it to escape a limit. So a client that rotates cookies takes units only from
-// the newcomers of its address, which cannot be distinguished from it.
+// Each established client has a limit. All other clients of an address share one. They have no cookie,
+// a forged or expired one, or one so new that they may have requested it to escape a limit. So a client
+// that rotates cookies takes units only from the newcomers of its address, which cannot be
+// distinguished from it.
 //
-// The third limit is for clients that collect cookies until these are established. It is
-// on new cookies in the time for which a cookie is valid, such as
-// core.SlidingLog(core.PerDay(100)) for 24 hours, and so on the cookies of an address that
-// are valid at one time. The last limit, the largest, is for the address. Let it exceed
-// what the clients need by
+// The third limit is for clients that collect cookies until these are established. It limits new
+// cookies during the time for which a cookie is valid, and so the valid cookies of an address. An
+// example is core.SlidingLog(core.PerDay(100)) for 24 hours. The last limit, the largest, is for the
+// address. Let it exceed what the clients need by
 //
 //	cookies × perStudent + perStudent + newcomers
 //
-// The price is that an address can have no more than 100 new browsers in 24 hours, and one
-// abuser may be all of them. So give an established cookie to clients that are known
-// otherwise, such as when they sign in, and limit how often an account may sign in:
+// The price is that an address can have no more than 100 new browsers in 24 hours, and one abuser may
+// be all of them. So give an established cookie to clients that are known otherwise, such as when they
+// sign in. Also limit how often an account may sign in:
 //
 //	http.SetCookie(w, cookie.New(time.Now().Add(-10*time.Minute)))
 //
 // The example of [SignedCookie] shows the complete code, and examples/campus runs it.
 //
-// With the sessions of a library, treat as established only those that are costly to
-// get, such as by signing in: a client can get any number of sessions that are free.
+// With the sessions of a library, treat as established only sessions that are costly to get, such
+// as by signing in. A client can get any number of free sessions.
 //
 // If newcomers need no more than one client may use, the first two rules can be one:
 //
@@ -142,9 +144,9 @@
 //
 // # Networks
 //
-// [In] and [NotIn] report whether the client's address is in given networks. They are for
-// nethttp's Config.Skip, which exempts clients from limits, and Config.Permit, which refuses
-// all others: In is then an allowlist, and NotIn a blocklist.
+// [In] and [NotIn] report whether the client's address is in given networks. Nethttp's Config.Skip
+// exempts clients from limits by them. Config.Permit refuses all others: there In is an allowlist, and
+// NotIn a blocklist.
 //
 // # Errors
 //

@@ -13,9 +13,9 @@ import (
 // Context charges the value of key in the request's context, such as the user that an
 // authentication middleware stored there. That middleware must run first.
 //
-// The value must be of a string or integer type, whose text is the key, or a
-// [fmt.Stringer]. A value that is missing, nil or an empty text is [ErrAbsent]; the
-// number 0 is a key like others. A value of another type is [ErrProgram].
+// The value must be of a string or integer type, or a [fmt.Stringer]. Its text is the key. A value
+// that is missing, nil or an empty text is [ErrAbsent]. The number 0 is a key like others. A value
+// of another type is [ErrProgram].
 //
 // Context panics if key is nil or not comparable, as [context.WithValue] does.
 func Context(key any) Func {
@@ -45,10 +45,10 @@ func Context(key any) Func {
 //		return claims.Subject, ok
 //	})
 //
-// The middleware that verifies the token and stores it must run first. Charge only
-// verified claims: the client chooses those of a token whose signature is not checked. If
-// several issuers are trusted, a subject is unique only together with its issuer: return
-// both, or combine them with [All].
+// The middleware that verifies the token and stores it must run first. Charge only verified claims:
+// the client chooses the claims of a token whose signature is not checked. If several issuers are
+// trusted, a subject is unique only together with its issuer. Return both, or combine them with
+// [All].
 //
 // If get returns false or an empty value, the error is [ErrAbsent]. The key is the value
 // unchanged; for secrets, see [Hashed]. get must be safe for concurrent use. ContextFunc

@@ -16,12 +16,12 @@ import (
 type Func func(*http.Request) (string, error)
 
 var (
-	// ErrAbsent is wrapped by the error for a request that does not contain what is
-	// charged. It is the only error after which [First] tries its next function.
+	// ErrAbsent is wrapped by the error for a request that lacks the charged value. It is the only
+	// error after which [First] tries its next function.
 	ErrAbsent = errors.New("headgate: keyfuncs: absent")
 
-	// ErrMalformed is wrapped by the error for a request that contains what is
-	// charged in a form that cannot be charged: repeated, too long, or badly encoded.
+	// ErrMalformed is wrapped by the error for a request whose charged value cannot be used: it is
+	// repeated, too long, or badly encoded.
 	ErrMalformed = errors.New("headgate: keyfuncs: malformed")
 
 	// ErrProgram is wrapped by errors of the program, for which the request is not to

@@ -11,10 +11,9 @@ import (
 	"github.com/headgate/headgate/internal/carried"
 )
 
-// In returns a function that reports whether the client's address is in one of the
-// networks, such as "192.0.2.0/24", or equal to one of them, such as "192.0.2.1". It is
-// for exemptions, such as nethttp's Config.Skip, and for allowlists, such as its
-// Config.Permit:
+// In returns a function that reports whether the client's address is in one of the networks. A
+// network is a prefix such as "192.0.2.0/24", or a single address such as "192.0.2.1". In is for
+// exemptions, such as nethttp's Config.Skip, and for allowlists, such as its Config.Permit:
 //
 //	address, err := keyfuncs.Prefix{V6: 128}.XForwardedFor("10.0.0.0/8")
 //	...
@@ -27,14 +26,13 @@ import (
 // deployment, neither in [All] nor in [First]. Its [Prefix] must keep at least as many
 // bits of an address as the networks have; by default it keeps 64 bits of IPv6.
 //
-// The result is false if the function returns an error, a key that is not an address, or
-// a prefix that is only partly in the networks. So use In to grant something, and not its
-// negation to refuse clients in the networks, for which there is [NotIn].
+// The result is false if the function returns an error or a key that is not an address. It is false
+// for a prefix that is only partly in the networks, too. So use In to grant something. To refuse
+// clients in the networks, use [NotIn], not a negation of In.
 //
-// Every client that can connect from the networks, or is mistaken for one that does, is
-// exempt. Do not list the networks of your proxies: a request for which they name no
-// client is attributed to the proxy, and so is every request if you use [RemoteAddr]
-// behind a proxy.
+// Every client that can connect from the networks, or is mistaken for one that does, is exempt. Do
+// not list the networks of your proxies. A request for which they name no client is attributed to
+// the proxy. So is every request if you use [RemoteAddr] behind a proxy.
 //
 // All faults of the networks are reported at once. At least one network is required. The
 // network of all addresses is a fault, and so are networks of 6to4 and Teredo addresses,
@@ -50,8 +48,8 @@ func In(address Func, networks ...string) (func(*http.Request) bool, error) {
 //	...
 //	nethttp.Config{Permit: welcome, ...} // all but that network
 //
-// The result is false in the same cases of doubt as with [In]. It is therefore not the
-// negation of In. The arguments, faults and warnings are those of In too.
+// The result is false in the same cases of doubt as with [In]. It is therefore not the negation of
+// In. The arguments, faults and warnings are as for In.
 func NotIn(address Func, networks ...string) (func(*http.Request) bool, error) {
 	return membership("NotIn", address, networks, outside)
 }
@@ -123,10 +121,10 @@ func (ns networks) contain(addr netip.Addr) bool {
 	return false
 }
 
-// Trusted returns a function that reports whether a request comes from a proxy of these networks, which
-// are given as to [XForwardedFor], so that what the proxy has written about it can be believed. It is
-// for fields that no function of this package reads, such as X-Forwarded-Host: where the result is
-// false, a client may have written them.
+// Trusted returns a function that reports whether a request comes from a proxy of these networks.
+// Then the fields that the proxy has written can be believed. The networks are given as to
+// [XForwardedFor]. Trusted is for fields that no function of this package reads, such as
+// X-Forwarded-Host: where the result is false, a client may have written them.
 //
 // All faults of the networks are reported at once.
 func Trusted(networks ...string) (func(*http.Request) bool, error) {

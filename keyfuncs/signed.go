@@ -18,24 +18,23 @@ import (
 	"github.com/headgate/headgate/internal/carried"
 )
 
-// A SignedCookie distinguishes clients of services without sessions. It is a cookie with a
-// random identifier and the time when it was issued, signed with a secret of the server,
-// which stores nothing about it. Make one with [NewSignedCookie]; the zero SignedCookie is
-// not usable. It is safe for concurrent use.
+// A SignedCookie distinguishes clients of services without sessions. It is a cookie with a random
+// identifier and the time when it was issued, signed with a secret of the server. The server stores
+// nothing about it. Make one with [NewSignedCookie]; the zero SignedCookie is not usable. It is
+// safe for concurrent use.
 //
-// A hostile client cannot make or change a cookie, but it can omit its cookie, request a
-// new one, collect many, and share them. So a cookie alone is no limit: with
-// First(cookie.Key, address) and 60 requests a minute, 60 requests without a cookie bring 60
-// cookies, and these another 3,600 requests. Charge a cookie when it is some time old, and
-// limit the address too:
+// A hostile client cannot make or change a cookie, but it can omit its cookie, request a new one,
+// collect many, and share them. So a cookie alone is no limit. With First(cookie.Key, address) and
+// 60 requests a minute, 60 requests without a cookie bring 60 cookies. These bring another 3,600
+// requests. Charge a cookie when it is some time old, and limit the address too:
 //
 //	nethttp.Config{Rules: []nethttp.Rule{
 //		{Limiter: perBrowser, Key: keyfuncs.First(cookie.OlderThan(time.Minute), address)},
 //		{Limiter: perAddress, Key: address},
 //	}}
 //
-// The second limit is then what a hostile client gets that collects cookies. The package
-// documentation shows how the others of its address keep their share.
+// A hostile client that collects cookies then gets the second limit. The package documentation
+// shows how the others of its address keep their share.
 //
 // It identifies a browser, not a person, and proves nothing else: do not use it to
 // authenticate users.
@@ -95,10 +94,10 @@ const (
 //
 //	openssl rand -base64 32
 //
-// To replace a secret, take three steps, and complete each on all servers before the next:
-// add the new secret at the end, move it to the front, and remove the old one maxAge later.
-// If the new secret is in front at once, servers that do not have it yet treat its cookies
-// as forged and replace them.
+// To replace a secret, take three steps, and complete each on all servers before the next. Add the
+// new secret at the end, move it to the front, and remove the old one maxAge later. If the new
+// secret is in front at once, servers that do not have it yet treat its cookies as forged and
+// replace them.
 //
 // All faults of the arguments are reported at once. No error contains a secret.
 func NewSignedCookie(name string, maxAge time.Duration, secrets ...[]byte) (*SignedCookie, error) {
@@ -145,11 +144,11 @@ func newMAC(secret []byte, context string) mac {
 //
 //	nethttp.Rule{Key: cookie.Key, ...}
 //
-// The identifier is not a secret, because it is useless without the signature. A cookie
-// that is missing, forged or too old is [ErrAbsent], and there is no other error: in
-// [First], clients with a forged cookie are charged like those without one. Of several
-// cookies of the name, the first valid one among the first four counts, so that another
-// host's cookie does not hide the right one.
+// The identifier is not a secret, because it is useless without the signature. A cookie that is
+// missing, forged or too old is [ErrAbsent], and there is no other error. So in [First], clients
+// with a forged cookie are charged like clients without one. Of several cookies of the name, the
+// first valid one among the first four counts. So another host's cookie does not hide the right
+// one.
 func (c *SignedCookie) Key(r *http.Request) (string, error) {
 	return c.key(r, -maxSkew)
 }
@@ -199,10 +198,10 @@ func (c *SignedCookie) verify(value string) (id string, issued time.Time, ok boo
 	return "", time.Time{}, false
 }
 
-// New returns a cookie with a new identifier and the given time of issue. That is the
-// present, or some time ago for a client that has identified itself in another way, such
-// as by signing in, and whose cookie is to count as old at once. A cookie with a time
-// more than a minute in the future is not accepted.
+// New returns a cookie with a new identifier and the given time of issue. That is usually the
+// present. With an earlier time, the cookie counts as old at once. It is for a client that has
+// identified itself in another way, such as by signing in. A cookie with a time more than a minute
+// in the future is not accepted.
 //
 // The cookie is for all paths of this host, for HTTPS, and not for scripts (Secure,
 // HttpOnly, SameSite=Lax). All but its name and value may be changed before
@@ -228,9 +227,9 @@ func (c *SignedCookie) New(issued time.Time) *http.Cookie {
 	}
 }
 
-// Handler returns a handler that sets a new cookie in the response to each request
-// without a valid one, and Cache-Control so that caches do not send it to other clients.
-// Put it behind a guard that limits the address, so that refused clients get none.
+// Handler returns a handler that sets a new cookie in the response to each request without a valid
+// one. It also sets Cache-Control, so that caches do not send the cookie to other clients. Put it
+// behind a guard that limits the address, so that refused clients get none.
 //
 // A browser that starts with several requests at once gets several cookies, and keeps the
 // last; the limit of new clients should allow for that.

@@ -35,7 +35,7 @@ type Config struct {
 	// error, and there is no other until it has returned.
 	Timeout time.Duration
 
-	// Secret is needed for overrides of hashes: see [Hash]. It should be that of the store.
+	// Secret is needed for overrides of hashes: see [Hash]. It should be the secret of the store.
 	Secret []byte `json:"-"`
 
 	// Accept decides whether a valid document may take the place of another: an error refuses
@@ -44,11 +44,11 @@ type Config struct {
 	// but must not call Reload or Close, which wait for it.
 	Accept func(Diff) error
 
-	// Changed, if not nil, is called after a document was applied, when one was refused or
-	// the source is away, and when it is back: for logs and metrics. The calls are one after
-	// the other, in the order of what they tell. While one lasts, the limits are there as
-	// always, but the book does not ask its source. It may use the book, also call Reload, but
-	// must not call Close, which waits for it.
+	// Changed, if not nil, is called after a document was applied or refused, and when the source
+	// is away or back. It is for logs and metrics. The calls are one after the other, in the order
+	// of the events. During a call, the limits are there as always, but the book does not ask its
+	// source. Changed may use the book, also call Reload, but must not call Close, which waits for
+	// it.
 	Changed func(Event)
 }
 
@@ -66,35 +66,35 @@ const (
 	defaultTimeout = 2 * time.Second
 )
 
-// A State is what a book has.
+// A State is the state of a book.
 type State struct {
-	// Version is that of the document in force, see [Document.Version], and Since when it
-	// was applied here.
+	// Version is the version of the document in force, see [Document.Version]. Since is the time
+	// when it was applied here.
 	Version string
 	Since   time.Time
 
 	// Initial reports whether it is Config.Initial.
 	Initial bool
 
-	// Err, if not nil, is why the document of the source is not the one in force, since
-	// ErrSince: the error of Load, or [Faults], or that of Accept.
+	// Err, if not nil, is why the document of the source is not the one in force, since ErrSince.
+	// It is [Faults], or the error of Load or of Accept.
 	Err      error
 	ErrSince time.Time
 
-	// Notes are those of the document: see [Document.Notes].
+	// Notes are the notes of the document: see [Document.Notes].
 	Notes Faults
 
 	// SecretID is the [SecretID] of Config.Secret.
 	SecretID string
 
-	// Program is what the program has and uses, so far.
+	// Program describes the program, as far as it has used the book.
 	Program Program
 }
 
 // An Event is a change of a book's state.
 type Event struct {
 	State State
-	Diff  Diff // what has changed, if a document was applied
+	Diff  Diff // the changes, if a document was applied
 }
 
 // A Book has the limits of a document, and keeps them up to date. Make one with [Open]. It is
@@ -141,8 +141,8 @@ type loaded struct {
 	err  error
 }
 
-// Open returns a book whose limits are in that store and whose slots in the other, and asks the
-// source for its document now and from then on, until [Book.Close]. slots may be nil if no
+// Open returns a book whose limits are in the one store and whose slots are in the other. It asks
+// the source for its document now and from then on, until [Book.Close]. slots may be nil if no
 // document has any. The context bounds only Open.
 //
 // Without [Config].Initial, a source that is away or has an invalid document is an error. A
@@ -451,8 +451,8 @@ func (b *Book) recover() {
 // Document returns the document that is in force.
 func (b *Book) Document() *Document { return b.current.Load().document }
 
-// Unmatched returns the places of the overrides that have matched no key since the document
-// was applied here: at most 100, and then how many there are. None has its key.
+// Unmatched returns the places of overrides that have matched no key since the document was applied
+// here. It returns at most 100, and then their number. None has its key.
 func (b *Book) Unmatched() Faults {
 	e := b.current.Load()
 	var all []*override
@@ -506,9 +506,9 @@ func (l *Limit) Name() string { return l.name }
 // Book returns the book.
 func (l *Limit) Book() *Book { return l.book }
 
-// For returns the limiter that applies to a key: that of its override, or else that of the
-// plan. An empty plan is the default; so is one that the document does not have, which
-// [Limit.Unknown] counts. An override's policies apply over the plan. For does not allocate.
+// For returns the limiter that applies to a key: the limiter of its override, or else of the plan.
+// An empty plan is the default. So is an unknown plan, which [Limit.Unknown] counts. An override's
+// policies apply over the plan. For does not allocate.
 //
 // Use a limiter for one decision, and then ask again.
 func (l *Limit) For(plan, key string) *core.Limiter { return l.book.View().Limiter(l, plan, key) }
@@ -577,9 +577,9 @@ func (v View) Limiter(l *Limit, plan, key string) *core.Limiter {
 	return limiter
 }
 
-// Find is Limiter, and Shadow, for a limit that a request names. The limiter is nil if the document has
-// no limit of that name, and that of the default plan if it has no such plan: known is false for
-// either. Nothing keeps a later document from having no such limit.
+// Find is Limiter, and Shadow, for a limit that a request names. If the document has no limit of
+// that name, the limiter is nil. If the limit has no such plan, it is the limiter of the default
+// plan. In both cases, known is false. A later document may lack the limit.
 func (v View) Find(limit, plan, key string) (l, shadow *core.Limiter, known bool) {
 	t := v.edition.limits[limit]
 	if t == nil {

@@ -13,9 +13,8 @@ import (
 	"github.com/headgate/headgate/core"
 )
 
-// MarshalJSON returns the document in its canonical form: what documents that say the same
-// have in common. [Parse] makes an equal document of it. It has the keys of overrides. The
-// error is always nil.
+// MarshalJSON returns the document in its canonical form, which is the same for equal documents.
+// [Parse] makes an equal document of it. It has the keys of overrides. The error is always nil.
 func (d *Document) MarshalJSON() ([]byte, error) {
 	var w writer
 	w.object(func() {

@@ -10,7 +10,7 @@ import (
 	"github.com/headgate/headgate/internal/hidden"
 )
 
-// A Diff is what changes when a document takes the place of another.
+// A Diff has the changes when a document takes the place of another.
 type Diff struct {
 	From, To string   // versions
 	Changes  []Change // in the order of the names
@@ -21,15 +21,15 @@ type Change struct {
 	Limit string // the name of the limit, or of the slots
 	Slots bool
 
-	// What is what changes, such as "plan gold, minute", and Was and Is its values: empty
-	// if it was not there, or is there no more. None has a key: that is in Key.
+	// What names the change, such as "plan gold, minute". Was and Is are the old and the new value:
+	// empty for an addition or a removal. None of them has a key: that is in Key.
 	What, Was, Is string
 
 	// Lost reports that usage is lost: from then on, each key is counted anew.
 	Lost bool
 
-	// Key is the key, the hash or the prefix of an override that changes, and Line where it
-	// stands in the new document, or in the old one if it is gone.
+	// Key is the key, the hash or the prefix of an override that changes. Line is its line in the
+	// new document, or in the old one if it is gone.
 	Key  string `json:"-"`
 	Line int
 }
@@ -92,9 +92,9 @@ func (d Diff) Lost() []Change {
 	return lost
 }
 
-// Compare returns what changes when a document takes the place of another. What it loses is judged
-// for each plan and each override: usage is lost if a policy of a key ends and another begins, as
-// one does that counts otherwise or has another name. Overrides that are over do not count.
+// Compare returns the changes when a document takes the place of another. It judges losses for each
+// plan and each override. Usage is lost if a policy of a key ends and another begins. A policy with
+// another algorithm or another name is another one. Overrides that are over do not count.
 func Compare(from, to *Document) Diff {
 	d := differ{now: time.Now()}
 	d.sections(from.limits, to.limits)

@@ -1,6 +1,6 @@
-// Package limits keeps limits in a document instead of in Go source: plans, the customers who
-// have other limits than their plan, and limits on trial. The document is changed while the
-// servers run. What was used stays used.
+// Package limits keeps rate limits and quotas in a document instead of in Go source. The document
+// has plans, overrides for some customers, and limits on trial. It can change while the servers run.
+// Used units stay used.
 //
 //	{
 //	  "limits": {
@@ -46,39 +46,40 @@
 // A policy is the text that [core.Policy.UnmarshalText] describes. Each limit also has the plans
 // unlimited and blocked.
 //
-// What is not known is a fault: a policy named mintue is another policy, but a field of that
-// name is an error. So are a name that is there twice, and a number, a date or a boolean where a
-// string should be. All faults are reported at once, with their lines and columns ([Faults]).
+// An unknown field is a fault. A policy named mintue is another policy, but a field of that name is an
+// error. A name that is there twice is a fault, and so is a number, a date or a boolean in the place
+// of a string. All faults are reported at once, with their lines and columns ([Faults]).
 //
 // # Overrides
 //
-// An override applies instead of the plan of the request. Of several that match a key, only one
-// does: that of the key, else that of its hash, else that of the longest prefix. Its policies
-// take the place of those of the plan that have the same names, and the others stay. With a
-// date, it applies from the one and until before the other, by the clock of the server.
+// An override applies instead of the plan of the request. If several match a key, only one applies.
+// An override for the key goes first, then one for its hash, then the one with the longest prefix. Its
+// policies replace the policies of the plan with the same names, and the others stay. With a date, it
+// applies from the one and until before the other, by the clock of the server.
 //
-// Each key that has the prefix has the numbers for itself. Prefixes are for keys that clients
-// cannot choose, or a client chooses its limit. A key has the form in which it is charged:
-// package keyfuncs says which.
+// Each key with the prefix has a count of its own. Use prefixes for keys that clients cannot choose;
+// otherwise a client chooses its limit. A key has the form in which it is charged: package keyfuncs
+// says which.
 //
 // [Hash] is for keys that must not be in a file. [Book.Unmatched] tells which overrides have
 // matched no key.
 //
 // # Changes
 //
-// A document applies as a whole or not at all. If there is a fault in it, or the source is
-// away, the limits stay as they are, and [Book.State] says why. A list of overrides that is
-// empty removes them; a file that is missing or empty does not.
+// A document applies as a whole or not at all. If it has a fault, or the source is away, the limits
+// stay as they are, and [Book.State] says why. An empty list of overrides removes them; a missing or
+// empty file does not.
 //
-// Limiters of policies that have not changed are the same as before. Usage is kept for each
-// policy that has the same name and algorithm, by the rules of [core.Limiter.With]. Where it
-// cannot be, for a plan or for an override over one, [Compare] says that it is lost, and the
-// document is refused, unless [Config].Accept takes it.
+// Limiters of policies that have not changed are the same as before. A policy that keeps its name and
+// algorithm keeps its usage, by the rules of [core.Limiter.With]. Sometimes usage cannot be kept, for a
+// plan or for an override over one. Then [Compare] says that it is lost, and the document is refused,
+// unless [Config].Accept takes it.
 //
-// A limit, burst or number of slots that is raised above what is used admits at once, on every server that has the
-// document. That of a token bucket's rate does not, nor do refusals that were counted: what was
-// used under the old numbers is converted. Servers do not change at the same instant. While some
-// have the old numbers and some the new, no more is admitted than by the larger.
+// A document may raise a limit, a burst or a number of slots above the present usage. That admits at
+// once, on every server that has the document. A higher rate of a token bucket does not, because usage
+// is converted from the old parameters. A policy that counts refusals does not either. Servers do not
+// change at the same instant. While some have the old parameters and some the new, no more is admitted
+// than by the larger.
 //
 // To go back, apply the old document.
 //

@@ -111,8 +111,8 @@ const shadowSuffix = ".shadow"
 // maxName is the length of the longest name of a limiter.
 const maxName = 64
 
-// Parse returns the document of a text, whose language the Decoder knows; nil is
-// [DecodeJSON]. The error is [Faults], with all that is wrong.
+// Parse returns the document of a text, whose language the Decoder knows; nil is [DecodeJSON]. The
+// error is [Faults], with all mistakes.
 func Parse(text []byte, decode Decoder) (*Document, error) {
 	if decode == nil {
 		decode = DecodeJSON
@@ -145,13 +145,13 @@ func Parse(text []byte, decode Decoder) (*Document, error) {
 // in whatever language and order.
 func (d *Document) Version() string { return d.version }
 
-// Format implements [fmt.Formatter]: it prints the version, not what the document says, which has
-// keys. MarshalJSON is for that.
+// Format implements [fmt.Formatter]: it prints the version, not the content, which has keys.
+// MarshalJSON is for that.
 func (d *Document) Format(s fmt.State, _ rune) {
 	_, _ = fmt.Fprintf(s, "limits of version %s", d.version)
 }
 
-// LogValue implements [slog.LogValuer], so that no log gets what MarshalJSON returns.
+// LogValue implements [slog.LogValuer], so that no log gets the text of MarshalJSON.
 func (d *Document) LogValue() slog.Value { return slog.StringValue(fmt.Sprint(d)) }
 
 // Limits returns the names of the limits, in order.
@@ -181,8 +181,8 @@ func (d *Document) has(kind string) bool {
 	return false
 }
 
-// Notes are what is worth knowing of a valid document: overrides that are over. That is no
-// fault, since a document does not become invalid while nobody touches it.
+// Notes list the overrides of a valid document that are over. They are no faults, since a document
+// does not become invalid while nobody touches it.
 func (d *Document) Notes() Faults { return slices.Clone(d.notes) }
 
 // A reader collects what is wrong.

@@ -9,14 +9,14 @@ import (
 // maxFaults is how many faults of a document are reported.
 const maxFaults = 100
 
-// A Fault is one thing that is wrong with a document, or worth knowing about it. It never has
-// the key of an override, nor what may be one by a typing mistake: it repeats only the text of a
-// policy that begins with an algorithm, and the names of limits, plans and policies that look like
-// these. Others have their index in the Path, as in limits.api.plans[2], counted from 0.
+// A Fault is one mistake in a document, or a note about it. It never has the key of an override,
+// nor a text that may be a key by a typing mistake. So it repeats the text of a policy only if it
+// begins with an algorithm. It repeats the names of limits, plans and policies only if they look
+// like names. In the Path, others have their index, counted from 0, as plans[2].
 type Fault struct { //nolint:errname // a note is one too
 	Line, Column int    // counted from 1; 0 if there is no place. A column is a character
 	Path         string // such as limits.api.plans.gold.minute; empty for the whole document
-	Err          error  // what is wrong, and what to do instead
+	Err          error  // the fault, and what to do instead
 }
 
 // Error returns the place and the fault.
@@ -34,8 +34,8 @@ func (f *Fault) Error() string {
 // Unwrap returns Err.
 func (f *Fault) Unwrap() error { return f.Err }
 
-// Faults are all that is wrong with a document, in the order of their places: at most 100,
-// and then one that says how many there are.
+// Faults are all mistakes in a document, in the order of their places. There are at most 100, and
+// then one with their number.
 type Faults []*Fault //nolint:errname // see Fault
 
 // Error returns the faults, a line each.

@@ -15,10 +15,10 @@ const hashSize = sha256.Size
 // maxPooled is the length of the longest key whose memory is kept.
 const maxPooled = 4096
 
-// Hash returns the hash of a key, for an override in a document that keys must not be in. It
-// is the HMAC-SHA-256 of the key, in hexadecimal digits, under a secret that is derived from
-// the given one by HKDF (RFC 5869), so that it is not the hash that a store has for the key, nor
-// known to who sees such hashes. The secret is that of [Config].
+// Hash returns the hash of a key, for an override in a document that keys must not be in. It is the
+// HMAC-SHA-256 of the key, in hexadecimal digits. Its secret is derived by HKDF (RFC 5869) from the
+// given one, which is the Secret of [Config]. So the hash differs from the hash that a store has
+// for the key, and does not reveal it.
 func Hash(secret []byte, key string) string {
 	h := newHasher(secret)
 	sum := h.sum(key)

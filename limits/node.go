@@ -17,7 +17,7 @@ const (
 	MaxNodes = 2 << 20
 )
 
-// A Kind is what a Node is.
+// A Kind is the kind of a Node.
 type Kind uint8
 
 // The kinds of nodes.
@@ -51,7 +51,8 @@ type Node struct {
 	// negative, the Text is not there as it is, but with escapes or folded, say.
 	Inset int
 
-	// Values are those of a List or a Map, in order. Keys are those of a Map, and strings.
+	// Values are the elements of a List or the values of a Map, in order. Keys are the keys of a
+	// Map, and strings.
 	Keys, Values []Node
 }
 
@@ -70,17 +71,18 @@ func (n *Node) column(offset int) int {
 	return n.Column + n.Inset + utf8.RuneCountInString(n.Text[:offset])
 }
 
-// Fields returns the values of a Map by their keys, which must be among those that are known, for a
-// program whose document has limits among other things. Path says in faults where the map stands. The
-// faults are that the node is no map, and keys that are unknown or there twice; their values are missing.
+// Fields returns the values of a Map by their keys, which must be among the known ones. It is for a
+// program whose document has limits among other things. Path says in faults where the map stands.
+// It is a fault if the node is no map, or a key is unknown or there twice. The values of such keys
+// are missing.
 func (n *Node) Fields(path string, known ...string) (map[string]*Node, Faults) {
 	r := &reader{}
 	fields := r.fields(n, path, known...)
 	return fields, r.faults
 }
 
-// A Decoder makes a Node of the text of a document, in a language of its choice. It is given
-// at most [MaxBytes], must not nest deeper than [MaxDepth] nor make more than [MaxNodes], and
-// must refuse what is not whole. Its error is a [Fault] if there is a place. It need not
-// look for keys that are there twice.
+// A Decoder makes a Node of the text of a document, in a language of its choice. It is given at
+// most [MaxBytes]. It must not nest deeper than [MaxDepth] nor make more than [MaxNodes], and must
+// refuse an incomplete text. Its error is a [Fault] if there is a place. It need not look for keys
+// that are there twice.
 type Decoder func(text []byte) (Node, error)

@@ -2,8 +2,8 @@ package limits
 
 import "github.com/headgate/headgate/core"
 
-// A Program is what the program of a book has and uses, as far as it decides which documents the
-// book takes. The zero Program takes each that [Parse] takes.
+// A Program describes the stores of a program and the limits that it uses, as far as they decide
+// which documents its book accepts. The zero Program accepts all that [Parse] accepts.
 type Program struct {
 	Store    string   `json:"store,omitempty"`     // its kind, see [store.KindOf]; empty: any
 	NoSlots  bool     `json:"no_slots,omitempty"`  // Open was given no store for slots
@@ -13,8 +13,8 @@ type Program struct {
 }
 
 // Check returns why a book of that program would not take the document, as [Faults], or nil. It
-// decides by the code of [Open]. The stores are like those of the program, and are not called; one
-// that is nil takes everything. What the document would change is for [Compare].
+// decides by the code of [Open]. The stores are of the same kinds as the program's, and are not
+// called. A nil store accepts everything. For the changes, use [Compare].
 func (d *Document) Check(p Program, limits core.Store, slots core.SlotStore) error {
 	b := &Book{store: limits, slotStore: slots, needs: p}
 	if limits == nil {

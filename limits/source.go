@@ -15,10 +15,10 @@ import (
 //
 // Whoever can change the document can switch limits off.
 type Source interface {
-	// Load returns the text. A book calls it every [Config].Every, so a source whose text
-	// has not changed should return the same slice as before, which costs nothing to
-	// compare. The book does not change it, nor may the source. An error means that the
-	// source is away: the limits stay as they are.
+	// Load returns the text. A book calls it at the interval Every of [Config]. So a source whose
+	// text has not changed should return the same slice as before, which costs nothing to compare.
+	// The book does not change it, nor may the source. An error means that the source is away: the
+	// limits stay as they are.
 	Load(ctx context.Context) ([]byte, error)
 }
 
@@ -31,7 +31,7 @@ type Waker interface {
 	Wake(ctx context.Context, wake func())
 }
 
-// A Listener is a source that is told what has become of its documents.
+// A Listener is a source that is told whether its documents were applied.
 type Listener interface {
 	Source
 
@@ -44,9 +44,9 @@ type Listener interface {
 type Sealed interface {
 	Source
 
-	// SecretID returns the [SecretID] of the secret under which the keys are hashed of the text
-	// that Load returned last, or nothing if that is not known. A book whose Secret is another
-	// refuses the document: it would find none of the keys.
+	// SecretID returns the [SecretID] of the secret of the hashed keys in the text that Load
+	// returned last. It returns nothing if that is not known. A book with another Secret refuses
+	// the document, because it would find none of the keys.
 	SecretID() string
 }
 
@@ -67,11 +67,11 @@ const (
 	settleTries = 20
 )
 
-// File returns a source of a file, which is read each time: what it has counts, not when it was
-// changed. So symbolic links may be swapped, as Kubernetes does where it mounts a ConfigMap.
-// To replace the document, rename a new file over the old one. If it is written in place all
-// the same, Load waits until two reads, 50 ms apart, find the same; but a writer that pauses
-// for longer can be read in the middle.
+// File returns a source of a file. The file is read each time; its time of change does not matter.
+// So symbolic links may be swapped, as Kubernetes does where it mounts a ConfigMap. To replace the
+// document, rename a new file over the old one. A file may be written in place all the same. Then
+// Load waits until two reads, 50 ms apart, are equal. But a writer that pauses for longer can be
+// read in the middle.
 func File(path string) Source { return &file{path: path} }
 
 type file struct {

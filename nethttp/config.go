@@ -18,11 +18,11 @@ const maxRules = 8
 type Config struct {
 	_ struct{}
 
-	// Rules are the limits: 1 to 8 for rates, and as many for slots. They are applied together,
-	// all or nothing, so their limiters must have the same store, and so must their slots,
-	// except that slots of this process alone may have a memstore beside the store that all
-	// share. The names of the limiters must differ, and so must the names of all their policies
-	// and slots, by which clients identify them. Put the slots first that are full most often.
+	// Rules are the limits: 1 to 8 for rates, and as many for slots. They are applied together, all
+	// or nothing. So their limiters must have the same store, and their slots too. Slots of this
+	// process alone may have a memstore instead. The names of the limiters must differ. So must the
+	// names of all their policies and slots, because clients identify them by name. Put the slots
+	// first that are full most often.
 	Rules []Rule
 
 	// Wait is the longest time that a request waits for slots of rules that have a Queue, and is
@@ -54,11 +54,10 @@ type Config struct {
 	// Anyone can send such a request, as often as they like, so Preflight must not do
 	// more than a preflight needs.
 	//
-	// If Preflight is nil, preflights are charged like other requests. Usually none
-	// arrive, because CORS middleware belongs outside the guard and answers them there.
-	// Otherwise note that browsers send them without credentials: keys by user or cookie
-	// refuse them with 400, and after a preflight that is charged, a MinInterval
-	// refuses the request that follows it.
+	// If Preflight is nil, preflights are charged like other requests. Usually none arrive, because
+	// CORS middleware belongs outside the guard and answers them there. Otherwise note that
+	// browsers send them without credentials, so keys by user or cookie refuse them with 400. After
+	// a charged preflight, a MinInterval refuses the request that follows it.
 	Preflight http.Handler
 
 	// KeyErrorStatus is the status of the refusal if a rule's Key returns an error
@@ -84,25 +83,26 @@ type Config struct {
 	// or cost nothing.
 	Observe func(*http.Request, Verdict)
 
-	// Logger gets a record at level WARN of a fault of configuration, once for each kind: no request
-	// of a rule has had a key for a minute, or the key is the address of a proxy, behind which all
-	// clients share it. Without Observe, it also gets the reason why requests are refused without a
-	// decision, with 400, 500 or 503: for each reason a record a minute at most. No record has a key.
-	// Nil means [slog.Default]; slog.New(slog.DiscardHandler) turns it off.
+	// Logger gets a record at level WARN of a fault of configuration, once for each kind. One kind
+	// is that no request of a rule has had a key for a minute. The other is that the key is a
+	// proxy's address, which all clients share. Without Observe, it also gets the reason why
+	// requests are refused without a decision, with 400, 500 or 503. For each reason it gets at
+	// most one record a minute. No record has a key. Nil means [slog.Default];
+	// slog.New(slog.DiscardHandler) turns it off.
 	Logger *slog.Logger
 
-	// ObserveOnly is shadow mode, for trying limits before they are enforced. Check
-	// decides, charges, takes slots where there are any, and calls Observe with the verdict as it
-	// would have been if nobody could wait,
-	// but returns one that admits and sets no fields, even after an error. Preflight is
-	// not called: preflights get to the handler behind the guard.
+	// ObserveOnly is shadow mode, for trying limits before they are enforced. Check decides,
+	// charges, and acquires slots where there are any. It calls Observe with the verdict as it
+	// would have been if nobody could wait. But it returns a verdict that admits and sets no
+	// fields, even after an error. Preflight is not called: preflights get to the handler behind
+	// the guard.
 	ObserveOnly bool
 
-	// OnSettled, if not nil, is called after each correction of a charge, by [Rule].Settle or because
-	// slots have refused the request, and after [Rule].Report has returned what to count. uncovered is
-	// the number of units for which there was no room: of the rule with most. They count all the
-	// same. An error means that the charge was not corrected, or that nothing was counted, as far as
-	// is known.
+	// OnSettled, if not nil, is called after each correction of a charge, by [Rule].Settle or
+	// because slots have refused the request. It is also called after [Rule].Report has returned
+	// the units to count. uncovered is the number of units for which there was no room, in the rule
+	// with most. They count all the same. An error means that, as far as is known, the charge was
+	// not corrected, or nothing was counted.
 	OnSettled func(r *http.Request, uncovered int64, err error)
 }
 

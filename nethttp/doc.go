@@ -1,16 +1,16 @@
-// Package nethttp puts limits in front of HTTP handlers: on the rate of requests or of what they
-// use, and on how many are handled at once.
+// Package nethttp is a rate limiter and a concurrency limiter for HTTP handlers, as middleware. It
+// throttles requests, enforces quotas of their cost, and limits how many are handled at once.
 //
-// A [Guard] asks limiters and slots of package core whether to admit a request, reports the state
-// of the limits to the client, and refuses requests over a limit. [Limit] makes one for one
-// limit on the rate, [InFlight] one for requests at once:
+// A [Guard] asks limiters and slots of package core whether to admit a request. It reports the
+// state of the limits to the client, and refuses requests over a limit. [Limit] makes a guard with
+// one limit on the rate. [InFlight] makes one with a limit on requests at once:
 //
 //	limit := core.Must(nethttp.Limit("api", keyfuncs.RemoteAddr(), core.SlidingLog(core.PerMinute(60))))
 //	http.ListenAndServe(addr, limit.Handler(mux))
 //
-// [New] makes one of a [Config], for several limits, plans, costs, waiting and more. A [Rule] says
-// who is limited and how much, and the guard for how long: each request. Rates and slots stand side
-// by side:
+// [New] makes one from a [Config], for several limits, plans, costs, waiting and more. A [Rule]
+// says who is limited and how much. The guard says for how long: each request. Rates and slots
+// stand side by side:
 //
 //	guard, err := nethttp.New(nethttp.Config{
 //		Rules: []nethttp.Rule{
@@ -58,9 +58,9 @@
 //	503         over a limit of the service ([Rule].Service); or the store returned an error, the
 //	            slots are closed, or the client has hung up
 //
-// Retry-After is the wait that the decision states. It is 5 seconds if the store has not decided about
-// a rate. After slots were asked for, it is a random 1 to 5 seconds: when a slot is released cannot be
-// predicted, and not all clients should come back at once.
+// Retry-After is the wait that the decision states. If the store has not decided about a rate, it
+// is 5 seconds. After slots were asked for, it is a random 1 to 5 seconds. Nobody can predict when
+// a slot is released, and not all clients should come back at once.
 //
 // The store is configured to return an error while it is unreachable, or to admit. The
 // bodies are problem documents (RFC 9457) and never contain a key.
@@ -71,18 +71,20 @@
 // charged to none. So a session can have one limit, and the address that many
 // sessions share a larger one.
 //
-// First all keys are found, then rules with [Rule].Report are checked and all other rates charged, and
-// then the slots are taken. A client over
-// its rate takes no slot and does not wait for one. If there is no slot, or the wait or the client
-// has ended, the units go back, except those of rules with [Rule].Attempts. Until then they count:
-// other requests may be refused for them. If the process ends in between, they are not given back.
+// The order is: all keys, then the rates, then the slots. Among the rates, rules with [Rule].Report
+// are checked first. Then all others are charged together. A client over its rate takes no slot and
+// does not wait for one.
+//
+// A request may find no slot, or stop waiting for one, or lose its client. Then its units are given
+// back, except the units of rules with [Rule].Attempts. Until then they count: other requests may
+// be refused for them. If the process ends in between, they are not given back.
 //
 // # Slots
 //
 // A request holds its slots until its handler returns or panics. Server-Sent Events and long polls
 // count for as long. A request that finds no slot waits, if [Rule].Queue allows, for up to
-// [Config].Wait. One whose client hangs up leaves the line; of a request with a body that is noticed
-// only when the wait is over, as net/http watches the connection only when the body has been read.
+// [Config].Wait. A request leaves the line when its client hangs up. With a body that the handler has
+// not read, that shows only when the wait is over: net/http watches the connection after the body.
 // The fields of the response have a policy for slots, too:
 //
 //	RateLimit-Policy: "exports";q=2;qu="concurrent-requests"
@@ -92,9 +94,8 @@
 //
 // # Routers
 //
-// A guard charges the requests that get to it, and what is behind it is never called
-// otherwise. But a router may answer some requests by itself, before a guard that is
-// behind it:
+// A guard charges each request that reaches it, before it calls the handler behind it. But a router
+// in front of the guard may answer some requests alone:
 //
 //	guard.Handler(mux)             everything is limited
 //	mux.Handle(p, guard.Handler)   not what ServeMux answers: redirects to a clean path
@@ -102,18 +103,17 @@
 //	chi's r.Use(guard.Handler)     everything is limited that gets to the router r
 //	chi's r.With(guard.Handler)    not what chi answers: 404, 405
 //
-// Some routers find the route by another path than r.URL.Path. chi and Echo match the
-// path as it was sent, with its escapes: for them /%68ealth is not /health. chi's
-// middleware StripSlashes and CleanPath, and Gin's RemoveExtraSlash, change the path only
-// for the router. A [Config].Skip, [Rule].Cost or [Rule].Plan that compares paths can be
-// evaded there. Give such a route a guard of its own around its handler, and register what
-// is exempt outside the guard.
+// Some routers find the route by another path than r.URL.Path. With chi and Echo that is the path
+// as it was sent, with its escapes. For them, /%68ealth is not /health. The middleware StripSlashes
+// and CleanPath of chi, and Gin's RemoveExtraSlash, change the path only for the router. A
+// [Config].Skip, [Rule].Cost or [Rule].Plan that compares paths can be evaded there. Give such a
+// route a guard of its own around its handler. Register exempt routes outside the guard.
 //
 // # CORS
 //
 // Put CORS middleware outside the guard. There it answers preflights, and scripts can
 // read refusals. A preflight that reaches the guard is charged like every request, unless
-// [Config].Preflight answers it: anyone can send one, so it must not get to the handler
+// [Config].Preflight answers it. Anyone can send one, so it must not get to the handler
 // behind the guard for nothing.
 //
 // # More

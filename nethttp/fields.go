@@ -29,10 +29,10 @@ type Fields func(h http.Header, v Verdict)
 //	RateLimit-Policy: "burst";q=10;w=1, "daily";q=5000;w=86400
 //	RateLimit: "burst";r=9;t=1, "daily";r=4711;t=18
 //
-// q is the limit, and w the window, omitted if it is less than a second. r is the number
-// of units left, and t the time until one more is available, omitted if nothing is used
-// or if no more ever becomes available. Times are in seconds, rounded up. Numbers above
-// 999,999,999,999,999 are written as that, the largest integer of RFC 9651.
+// q is the limit, and w the window, omitted if it is less than a second. r is the number of units
+// left, and t the time until one more is available. t is omitted if nothing is used or if no more
+// ever becomes available. Times are in seconds, rounded up. The largest number is
+// 999,999,999,999,999, the largest integer of RFC 9651.
 //
 // Slots have no window, but a unit, and as many are left as r says:
 //

@@ -96,11 +96,11 @@ func newGuard(c Config, retry pauses, what string) *Guard {
 	return g
 }
 
-// Check decides whether to admit a request. If so, it charges it and takes its slots, for which it
-// may wait. It writes nothing and does not read the body. The store is called with the request's
-// context.
+// Check decides whether to admit a request. If so, it charges the request and acquires its slots,
+// for which it may wait. It writes nothing and does not read the body. The store is called with the
+// request's context.
 //
-// A verdict that admits, and that holds slots or has a charge to settle ([Verdict.Ends]), must be
+// An admitting verdict may hold slots or have a charge to settle ([Verdict.Ends]). Then it must be
 // ended by [Verdict.End] when the request has been handled, also after a panic. [Guard.Handler]
 // does all that; Check is for adapters to frameworks.
 func (g *Guard) Check(r *http.Request) (v Verdict) {
@@ -368,12 +368,12 @@ func (g *Guard) charge(v *Verdict, r *http.Request, i int, view *limits.View, c 
 	return true
 }
 
-// Reset forgets what the rule whose limiters have that name has charged the key of a request: say,
-// the failed logins of an address that has signed in. Other rules, and other keys, keep theirs.
-// The key is the one that [Guard.Handler] charges, whatever its form.
+// Reset forgets the charges of the key of a request, under the rule whose limiters have that name.
+// An example is the failed logins of an address that has signed in. Other rules and other keys keep
+// their charges. The key is the one that [Guard.Handler] charges, whatever its form.
 //
-// The error says if no rule has that name, or if the request has no key; otherwise it is that of
-// [core.Limiter.Reset].
+// It returns an error if no rule has that name, or if the request has no key. Other errors come
+// from [core.Limiter.Reset].
 func (g *Guard) Reset(r *http.Request, limiter string) error {
 	i := g.ruleOf(limiter)
 	if i < 0 {
@@ -397,16 +397,16 @@ func (g *Guard) Reset(r *http.Request, limiter string) error {
 // returns or panics, the handler releases the slots, settles the charge by [Rule].Settle and counts
 // what [Rule].Report says. It does not recover the panic.
 //
-// If next hijacks a connection, what is sent on it later is not charged, and the slots are released
-// when next returns. So next must not upgrade to HTTP/2 by itself, as golang.org/x/net's
-// h2c.NewHandler does. HTTP/2 without TLS is for http.Server to read, with UnencryptedHTTP2 in its
-// Protocols. Package websocketmw limits WebSockets.
+// If next hijacks a connection, later requests on it are not charged, and the slots are released
+// when next returns. So next must not upgrade to HTTP/2, as h2c.NewHandler of golang.org/x/net
+// does. Let http.Server read HTTP/2 without TLS, with UnencryptedHTTP2 in its Protocols. Package
+// websocketmw limits WebSockets.
 //
-// If a rule has Settle or Report, next gets a wrapped ResponseWriter, which has Flush and Hijack if
-// the original has them, ReadFrom, and Unwrap for [http.ResponseController], but not Push.
+// If a rule has Settle or Report, next gets a wrapped ResponseWriter. It has ReadFrom, and Unwrap
+// for [http.ResponseController]. It has Flush and Hijack if the original has them, but not Push.
 //
-// Handler panics if the guard or next is nil, or if a key is from the context of a framework, which
-// only the middleware of an adapter has.
+// Handler panics if the guard or next is nil. It also panics if a key is from the context of a
+// framework, which only the middleware of an adapter has.
 func (g *Guard) Handler(next http.Handler) http.Handler {
 	g.Mount(Ends)
 	g.Plain()
@@ -435,7 +435,8 @@ const (
 	// Ends: it calls [Verdict.Begin] and [Verdict.End].
 	Ends Ability = 1 << iota
 
-	// Upgrades: it calls [Verdict.Serve] or [Verdict.Upgrade] for those of which [Verdict.Upgrades] is true.
+	// Upgrades: it calls [Verdict.Serve] or [Verdict.Upgrade] for verdicts whose [Verdict.Upgrades]
+	// is true.
 	Upgrades
 )
 

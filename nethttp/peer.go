@@ -7,12 +7,12 @@ import (
 	"time"
 )
 
-// A Reader tells, of a response, how long the server wants to get no more requests: 0 or less
-// if it does not say so. now is the Date of the response or, if it has none that is valid, that
-// of this process. It must not read the body.
+// A Reader tells from a response how long the server wants to get no more requests. The result is 0
+// or less if the response does not say so. now is the Date of the response or, without a valid one,
+// the time of this process. It must not read the body.
 //
-// [GitHub], [Discord], [OpenAI] and [Anthropic] read fields which these services define, and
-// [EarlierDrafts] those that preceded RateLimit as it is. Shopify, Stripe and many others send a
+// [GitHub], [Discord], [OpenAI] and [Anthropic] read fields that these services define.
+// [EarlierDrafts] reads the fields that preceded RateLimit. Shopify, Stripe and many others send a
 // Retry-After, and need no Reader.
 type Reader func(r *http.Response, now time.Time) time.Duration
 
@@ -44,8 +44,8 @@ func Discord(r *http.Response, _ time.Time) time.Duration {
 	return time.Duration(min(seconds, float64(longestSeconds)) * float64(time.Second))
 }
 
-// OpenAI reads what is left of requests and of tokens, and when either is whole again, as in
-// x-ratelimit-remaining-tokens: 0 and x-ratelimit-reset-tokens: 6m0s.
+// OpenAI reads how many requests and tokens are left, and when either number is whole again.
+// Examples are x-ratelimit-remaining-tokens: 0 and x-ratelimit-reset-tokens: 6m0s.
 func OpenAI(r *http.Response, _ time.Time) time.Duration {
 	var wait time.Duration
 	for _, of := range []string{"Requests", "Tokens"} {
@@ -59,10 +59,11 @@ func OpenAI(r *http.Response, _ time.Time) time.Duration {
 	return wait
 }
 
-// Anthropic reads what is left of requests and of tokens, of all, of input and of output, and when
-// each is whole again, as in anthropic-ratelimit-tokens-remaining: 0 and
-// anthropic-ratelimit-tokens-reset: 2026-01-02T15:04:05Z, a time by RFC 3339. The service sends a
-// Retry-After with a 429, which counts without a Reader.
+// Anthropic reads how many requests and tokens are left, and when each number is whole again. It
+// reads the numbers for all tokens, for input and for output. Examples are
+// anthropic-ratelimit-tokens-remaining: 0 and anthropic-ratelimit-tokens-reset:
+// 2026-01-02T15:04:05Z, a time by RFC 3339. The service sends a Retry-After with a 429, which
+// counts without a Reader.
 func Anthropic(r *http.Response, now time.Time) time.Duration {
 	var wait time.Duration
 	for _, of := range []string{"Requests", "Tokens", "Input-Tokens", "Output-Tokens"} {
@@ -76,8 +77,8 @@ func Anthropic(r *http.Response, now time.Time) time.Duration {
 	return wait
 }
 
-// EarlierDrafts reads what draft-ietf-httpapi-ratelimit-headers up to 06 defines,
-// RateLimit-Remaining: 0 and RateLimit-Reset: 7, and what 07 does, RateLimit: limit=10, remaining=0,
+// EarlierDrafts reads the fields of draft-ietf-httpapi-ratelimit-headers up to 07. Up to 06 they
+// are RateLimit-Remaining: 0 and RateLimit-Reset: 7. In 07 it is RateLimit: limit=10, remaining=0,
 // reset=7. Reset is in seconds; where a service writes a time of day in it, use another Reader.
 func EarlierDrafts(r *http.Response, _ time.Time) time.Duration {
 	wait := draft07(r.Header)

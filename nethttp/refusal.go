@@ -43,9 +43,9 @@ func (g *Guard) refuse(w http.ResponseWriter, r *http.Request, v *Verdict) {
 	v.document(&room).Write(w, r, b.values)
 }
 
-// Problem returns the body of the refusal, a problem document (RFC 9457), whose media
-// type is [ProblemType]. For status 429 it is of the type quota-exceeded of
-// draft-ietf-httpapi-ratelimit-headers-11 and names the policies or slots that refused; otherwise
+// Problem returns the body of the refusal, a problem document (RFC 9457), whose media type is
+// [ProblemType]. For status 429 it is of the type quota-exceeded of
+// draft-ietf-httpapi-ratelimit-headers-11, and names the policies or slots that refused. Otherwise
 // it contains no more than the status. It is nil if nothing is refused.
 func (v Verdict) Problem() []byte {
 	if !v.refuses() {

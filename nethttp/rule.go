@@ -11,10 +11,11 @@ import (
 	"github.com/headgate/headgate/limits"
 )
 
-// A Rule says who is limited, and how much. A guard says for how long: that of this package
-// for the request, that of package websocketmw for the socket. Exactly one of Limiter, Slots, Limit
-// and LimitSlots is set: the first and the third limit a rate, the others what is held at once.
-// A field that does not belong to it, or that the guard cannot use, is a [ConfigError].
+// A Rule says who is limited, and how much. A guard says for how long: a guard of this package for
+// the request, a guard of package websocketmw for the socket. Exactly one of Limiter, Slots, Limit
+// and LimitSlots is set. Limiter and Limit limit a rate; Slots and LimitSlots limit how many are
+// held at once. A field that does not belong to the one that is set, or that the guard cannot use,
+// is a [ConfigError].
 //
 // Literals must name the fields. The functions of a rule must be safe for concurrent use.
 type Rule struct {
@@ -27,24 +28,24 @@ type Rule struct {
 	// Limiter is a limit on the rate.
 	Limiter *core.Limiter
 
-	// Slots are a limit on what a key holds at once: a request takes one of them, or a socket.
+	// Slots are a concurrency limit: each request, or each socket, holds a slot of its key.
 	Slots *core.Slots
 
-	// Limit has the limiters of a document: that of the request's PlanName and key. All rules
-	// of a guard that have a Limit or LimitSlots need one [limits.Book], whose document they get
-	// at the same instant. The names of policies in it should differ between the rules of a
-	// guard: New sees only those of the default plans, as of now.
+	// Limit has the limiters of a document. A request is charged by the limiter for its PlanName
+	// and key. All rules of a guard that have a Limit or LimitSlots need one [limits.Book], whose
+	// document they get at the same instant. The names of policies in it should differ between the
+	// rules of a guard. New checks only the names in the default plans, as of now.
 	Limit *limits.Limit
 
 	// LimitSlots has the slots of a document, as Limit has limiters.
 	LimitSlots *limits.Slots
 
-	// Plan chooses another limiter for a request, such as a larger one for paying
-	// customers. key is what is charged, which Key returned. It has the form that package
-	// keyfuncs describes, such as "0:anna" by [keyfuncs.First]. Make the limiters once, with
-	// Limiter.With, and look them up here. If Plan is nil or returns nil, Limiter is used,
-	// which should therefore be the smallest plan. A limiter with another name or store is an
-	// error of the program: the request is refused with status 500.
+	// Plan chooses another limiter for a request, such as a larger one for paying customers. key is
+	// the charged key, which Key returned. It has the form that package keyfuncs describes, such as
+	// "0:anna" by [keyfuncs.First]. Make the limiters once, with Limiter.With, and look them up
+	// here. If Plan is nil or returns nil, Limiter is used, which should therefore be the smallest
+	// plan. A limiter with another name or store is an error of the program: the request is refused
+	// with status 500.
 	Plan func(r *http.Request, key string) *core.Limiter
 
 	// PlanSlots is Plan for Slots, whose plans Slots.With makes. While a request waits, it is
@@ -71,11 +72,11 @@ type Rule struct {
 	// the charge stands. If Settle is nil, the charge stands, and if all rules have
 	// neither Settle nor Report, the guard does not wrap the response.
 	//
-	// Warning: clients have a say in the outcome. What Settle gives back for an outcome
-	// that a client can cause is free of charge, such as 5xx behind a reverse proxy: a
-	// client that hangs up, or sends what the upstream rejects, gets 502 or 504 for
-	// as many requests as it likes. Give back only for outcomes that are meant to be free,
-	// such as a successful login, not for everything but some.
+	// Warning: clients have a say in the outcome. If Settle gives back the charge for an outcome
+	// that a client can cause, the client pays nothing. An example is 5xx behind a reverse proxy. A
+	// client that hangs up, or sends requests that the upstream rejects, gets 502 or 504 as often
+	// as it likes. Give back only for outcomes that are meant to be free, such as a successful
+	// login, not for everything but some.
 	//
 	// The request is the one that was passed to the handler. Settle runs before the
 	// response is complete, so a client may have to wait for it. The fields of the
@@ -84,44 +85,45 @@ type Rule struct {
 
 	// Report returns the number of units that a request has used, 0 or more, for a rate, when the
 	// handler is done, whatever the outcome. Before, the rule only checks that the key has a unit
-	// left. What was used counts as [core.Limiter.Report] says, also beyond the limit: then the key is refused
-	// until a unit is left, and while a store over servers remembers that, without a call.
-	// 0 counts nothing, and so does a negative number, which is an error of the program.
+	// left. Used units count as [core.Limiter.Report] says, also beyond the limit. Then the key is
+	// refused until a unit is left. While a store over servers remembers that, a refusal needs no
+	// call. 0 counts nothing, and so does a negative number, which is an error of the program.
 	//
-	// It is for what nobody can estimate, such as the bytes of a response ([BytesWritten]) or the tokens of
-	// an answer without a maximum. Warning: all that is in flight was checked before any of it counts,
-	// so as many requests of a key as run at once may each exceed the limit. With Cost, an estimate
-	// from above, and Settle, none does. A rule has Report, or Cost and Settle.
+	// It is for costs that nobody can estimate, such as the bytes of a response ([BytesWritten]) or
+	// the tokens of an answer without a maximum. Warning: requests in flight were all checked
+	// before any of them counts. So each request of a key that runs at once may exceed the limit.
+	// With Cost, an estimate from above, and Settle, none does. A rule has Report, or Cost and
+	// Settle.
 	//
-	// The rules with Report are asked first, in a call of the store. If they admit, those of the other
-	// rates are charged in another. A request that is refused is not reported, nor is one that
-	// slots refuse. Refused attempts do not count, also if a policy has CountDenied.
-	// The response shows the state before the handler ran.
+	// The rules with Report are asked first, in a call of the store. If they admit, the other rates
+	// are charged in another call. A request that is refused is not reported, nor is one that slots
+	// refuse. Refused attempts do not count, also if a policy has CountDenied. The response shows
+	// the state before the handler ran.
 	Report func(*http.Request, Outcome) int64
 
-	// Attempts lets a rate keep its charge if slots of the guard refuse the request. Otherwise
-	// the units go back then, so a client that is refused for want of a slot may try as often
-	// as it likes. It is for limits on handshakes and the like.
+	// Attempts lets a rate keep its charge if slots of the guard refuse the request. Otherwise the
+	// units are given back then. So a client that is refused because there is no slot may try as
+	// often as it likes. It is for limits on handshakes and the like.
 	Attempts bool
 
 	// Service marks a limit of the service, such as one on all requests together. The client is
 	// not at fault, so the refusal is a 503, and the response does not show the limit.
 	Service bool
 
-	// Queue is how many requests may wait in this process for slots of a key, 0 or more, each
-	// for up to the Wait of the guard's Config. 0 means that none waits. They are served in the
-	// order in which they came. In the line of a key that several share, such as all, no user has
-	// more requests than the user's own smaller limit leaves room for: the rest wait in the
-	// user's line. A request that has waited for one rule, and then finds another full, needs a
-	// place in the line of that one.
+	// Queue is how many requests may wait in this process for slots of a key, 0 or more. 0 means
+	// that none waits. Each waits for up to the Wait of the guard's Config. They are served in the
+	// order in which they came. Several users may share a line, such as the line of all. There the
+	// requests of a user stay within the user's own smaller limit. The rest wait in the user's
+	// line. A request that has waited for one rule, and then finds another full, needs a place in
+	// the line of the other rule.
 	Queue int
 
-	// WhenFull says what becomes of a socket for whose key there is no slot. The zero value is
+	// WhenFull says how to treat a socket for whose key there is no slot. The zero value is
 	// [Refuse]. Only guards of package websocketmw can use another.
 	WhenFull WhenFull
 }
 
-// WhenFull is what becomes of what needs a slot when there is none.
+// WhenFull is how a guard treats a socket when there is no slot.
 type WhenFull uint8
 
 const (

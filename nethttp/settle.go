@@ -24,9 +24,9 @@ type Outcome struct {
 	// Written is the number of bytes that the handler wrote to the body.
 	Written int64
 
-	// Hijacked reports whether the handler hijacked the connection. If so, Settle is
-	// not called: the units passed to [SetCost] are charged, or else the charge
-	// stands. Report is called, and does not know what was sent on the connection.
+	// Hijacked reports whether the handler hijacked the connection. If so, Settle is not called:
+	// the units passed to [SetCost] are charged, or else the charge stands. Report is called, and
+	// does not know the traffic of the connection.
 	Hijacked bool
 
 	// Cost is the number of units passed to [SetCost], or else the number charged: 0 for Report.
@@ -43,7 +43,7 @@ func StatedCost(_ *http.Request, o Outcome) int64 { return o.Cost }
 func BytesWritten(_ *http.Request, o Outcome) int64 { return o.Written }
 
 // FailuresOnly is a [Rule].Settle that charges only requests whose status is 400 or more, for
-// logins: who signs in is charged nothing. It is not only for 401, because clients can cause
+// logins: a successful login is charged nothing. It is not only for 401, because clients can cause
 // other errors with a password that is right or wrong.
 func FailuresOnly(_ *http.Request, o Outcome) int64 {
 	if o.Status < http.StatusBadRequest {
@@ -52,12 +52,13 @@ func FailuresOnly(_ *http.Request, o Outcome) int64 {
 	return o.Cost
 }
 
-// SetCost sets the number of units that the request cost under the rule whose Limiter
-// has the given name. The last call counts; when the handler is done, [Rule].Settle corrects the
-// charge, or [Rule].Report returns what is counted. ctx is the context of the handler's request, or derived from it.
+// SetCost sets the number of units that the request cost under the rule whose Limiter has the given
+// name. The last call counts. When the handler is done, [Rule].Settle corrects the charge, or
+// [Rule].Report returns the units to count. ctx is the context of the handler's request, or derived
+// from it.
 //
-// SetCost does nothing and returns false if no rule of that name that has Settle or Report admitted
-// the request, if units is negative, or if the handler is done. It is safe for concurrent
+// SetCost does nothing and returns false if units is negative, or the handler is done. It does so
+// too if no rule of that name with Settle or Report admitted the request. It is safe for concurrent
 // use.
 func SetCost(ctx context.Context, limiter string, units int64) bool {
 	b, _ := ctx.Value(stayKey{}).(*stay)
@@ -132,9 +133,10 @@ func (v Verdict) Serve(w http.ResponseWriter, r *http.Request, next http.Handler
 	}
 }
 
-// Upgrade is [Verdict.Serve] for a socket, see [Verdict.Upgrades], under a framework that may write the
-// response when the handler has returned, such as that of an error. next returns the status that will
-// be sent, or 0 for the one that was written. That a handler panics, Upgrade sees itself.
+// Upgrade is [Verdict.Serve] for a socket, see [Verdict.Upgrades]. It is for frameworks that may
+// write a response after the handler has returned, such as the response to an error. next returns
+// the status that will be sent, or 0 for the one that was written. Upgrade notices a panic of the
+// handler without help.
 func (v Verdict) Upgrade(w http.ResponseWriter, r *http.Request, next func(http.ResponseWriter, *http.Request) (status int)) {
 	var later int
 	v.upgrade(w, r, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { later = next(w, r) }), &later)

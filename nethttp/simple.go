@@ -14,13 +14,13 @@ import (
 //	limit := core.Must(nethttp.Limit("api", keyfuncs.RemoteAddr(), core.SlidingLog(core.PerMinute(60))))
 //	http.ListenAndServe(addr, limit.Handler(mux))
 //
-// The name is shown to clients. The key says who is charged, and is yours to choose: behind a
-// proxy, [keyfuncs.RemoteAddr] charges all clients as one, the proxy, and the key is, say,
+// The name is shown to clients. The key says who is charged, and is yours to choose. Behind a
+// proxy, [keyfuncs.RemoteAddr] charges all clients as one, the proxy. There the key is, say,
 //
 //	core.Must(keyfuncs.XForwardedFor("10.0.0.0/8"))
 //
-// Limit is short for a limiter and a guard with one rule, to write instead when that should
-// have a plan, a cost, or another rule beside it:
+// Limit is short for a limiter and a guard with one rule. Write these instead for a plan, a cost,
+// or another rule:
 //
 //	limiter := core.Must(core.New(memstore.New(memstore.Config{}), "api", core.SlidingLog(core.PerMinute(60))))
 //	limit := core.Must(nethttp.New(nethttp.Config{
@@ -30,8 +30,8 @@ import (
 // So each guard that Limit returns counts on its own, also if two have one name, and takes up
 // to [memstore.DefaultMaxBytes] of memory. [LimitIn] is for a store that they share.
 //
-// The error joins all that is wrong with the name, the key and the policies, of which there
-// are 1 to 8: see [core.New].
+// The error joins all faults of the name, the key and the policies, of which there are 1 to 8: see
+// [core.New].
 func Limit(name string, key keyfuncs.Func, policies ...core.Policy) (*Guard, error) {
 	return LimitIn(memstore.New(memstore.Config{}), name, key, policies...)
 }
@@ -52,22 +52,21 @@ func LimitIn(s core.Store, name string, key keyfuncs.Func, policies ...core.Poli
 	return New(Config{Rules: []Rule{{Limiter: l, Key: key}}})
 }
 
-// InFlight returns a guard of one limit on the requests that are handled at once, which is kept in
-// this process: each key may have n of them, and others are refused.
+// InFlight returns a guard with one concurrency limit, which is kept in this process. Each key may
+// have n requests that are handled at once, and others are refused.
 //
 //	exports := core.Must(nethttp.InFlight("exports", keyfuncs.RemoteAddr(), 2))
 //	http.Handle("/export", exports.Handler(export))
 //
 // The name is shown to clients. n is 0 to [core.NoLimit]. InFlight is short for slots and a guard
-// with one rule, to write instead when requests should wait, or the rule have a plan or another
-// beside it:
+// with one rule. Write these instead if requests should wait, or for a plan or another rule:
 //
 //	slots := core.Must(core.NewSlots(memstore.New(memstore.Config{}), "exports", 2))
 //	exports := core.Must(nethttp.New(nethttp.Config{
 //		Rules: []nethttp.Rule{{Slots: slots, Key: keyfuncs.RemoteAddr()}},
 //	}))
 //
-// The error joins all that is wrong.
+// The error joins all faults.
 func InFlight(name string, key keyfuncs.Func, n int64) (*Guard, error) {
 	return InFlightIn(memstore.New(memstore.Config{}), name, key, n)
 }

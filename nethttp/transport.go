@@ -43,18 +43,17 @@ const (
 type TransportConfig struct {
 	_ struct{}
 
-	// Limiter is the limit on requests that are sent. It is required. If its store is
-	// shared, so is the limit, and what any of the processes learns from the servers.
-	// Unlimited limits nothing but by what the servers say. It has at most 7 policies, none
-	// of them named "server".
+	// Limiter is the limit on requests that are sent. It is required. If processes share its store,
+	// they share the limit, and the answers of the servers. With Unlimited, only the answers of the
+	// servers limit. It has at most 7 policies, none of them named "server".
 	Limiter *core.Limiter
 
-	// Key returns whose limit it is that a request counts for, such as the account that it
-	// is sent for. Nil means the server: the origin of the URL, such as https://example.org or
-	// http://[2001:db8::1]:8080. It has the port unless that is the scheme's, letters of ASCII
-	// in lower case, IP addresses in one form, and no dot at the end. A name that is not ASCII
-	// has another key than its form in ASCII. A redirect to another server has another key.
-	// Hash what is secret, as keyfuncs.Hashed does.
+	// Key returns whose limit a request counts for, such as the account that it is sent for. Nil
+	// means the server: the origin of the URL, such as https://example.org or
+	// http://[2001:db8::1]:8080. The origin has no default port, ASCII letters in lower case, IP
+	// addresses in one form, and no dot at the end. A name that is not ASCII has another key than
+	// its form in ASCII. A redirect to another server has another key. Hash secrets, as
+	// keyfuncs.Hashed does.
 	Key func(*http.Request) (string, error)
 
 	// Base sends the requests. Nil means http.DefaultTransport.
@@ -64,47 +63,47 @@ type TransportConfig struct {
 	// included. 0 means a minute. The context of the request may be shorter.
 	MaxWait time.Duration
 
-	// MaxBlock is the longest time for which a response can keep back all requests of its
-	// key. What asks for more is cut to it. 0 means an hour. It is at most 365 days.
+	// MaxBlock is the longest time for which a response can keep back all requests of its key.
+	// Longer times are cut to it. 0 means an hour. It is at most 365 days.
 	MaxBlock time.Duration
 
-	// Retries is how often a request is repeated, at most, that the server refused for now:
-	// with 429, or with 503 and a Retry-After if its method is idempotent. A request whose
-	// body cannot be read again, for want of GetBody, is not repeated, nor is one that would
-	// have to wait too long: the caller gets the refusal. 0 means never.
+	// Retries is how often a request is repeated, at most, that the server refused for now. Such a
+	// refusal has status 429, or 503 with a Retry-After if the method is idempotent. A request
+	// whose body cannot be read again, for want of GetBody, is not repeated. Nor is a request that
+	// would have to wait too long. Then the caller gets the refusal. 0 means never.
 	Retries int
 
-	// Reads are what is understood of responses, besides Retry-After and RateLimit, such as
+	// Reads understand further fields of responses, besides Retry-After and RateLimit, such as
 	// [GitHub]. See [Reader].
 	Reads []Reader
 }
 
-// A Transport is an [http.RoundTripper] for a client of servers that have limits. Before it
-// sends a request, it waits until its limiter admits it. And if a server says that it has had
-// enough, the key is blocked in the limiter's store until the time that the server says: all
-// processes that share the store learn of one refusal.
+// A Transport is an [http.RoundTripper] for a client of servers that have limits. Before it sends a
+// request, it waits until its limiter admits it. If a server says that it has had enough, the key
+// is blocked in the limiter's store until the time that the server says. So all processes that
+// share the store learn of one refusal.
 //
 // A server says so with:
 //
-//   - status 429, or 503 with a Retry-After, in seconds or as a date (RFC 9110, 10.2.3). A date
-//     counts from that of the response, so that clocks need not agree. A 429 that says nothing
-//     more blocks for a second.
+//   - status 429, or 503 with a Retry-After, in seconds or as a date (RFC 9110). A date counts from
+//     the Date of the response, so clocks need not agree. A 429 that says nothing more blocks for a
+//     second.
 //   - the field RateLimit of draft-ietf-httpapi-ratelimit-headers-11, with r=0 and a t, in any
-//     response. What is not a valid structured field is ignored as a whole (RFC 9651), and so is
-//     what is longer than 64 KiB.
-//   - what the Reads of the configuration understand.
+//     response. A field that is not a valid structured field is ignored as a whole (RFC 9651), and
+//     so is a field longer than 64 KiB.
+//   - the fields that the Reads of the configuration understand.
 //
-// The longest of several times applies, up to MaxBlock. Up to a tenth of it, and at most a
-// second, is added at random, never taken away, so that clients of other fleets do not all come
-// back at once. If the store cannot block the key, its [core.Observer] is told, and only a
-// repetition of the request itself waits for that time.
+// The longest of several times applies, up to MaxBlock. Up to a tenth of it, and at most a second,
+// is added at random. So clients of other fleets do not all come back at once. If the store cannot
+// block the key, its [core.Observer] is told, and only a repetition of the request itself waits for
+// that time.
 //
-// A refusal that is repeated is read on for at most a second and 64 KiB, so that its connection can
-// be used again, and closed, while the repetition waits.
+// Before a request is repeated, the body of the refusal is read for at most a second and 64 KiB,
+// and closed. So its connection can be used again. The repetition waits meanwhile.
 //
-// Requests that wait are served as [core.Limiter.Wait] says. A request that is not sent fails
-// with an error that wraps [context.DeadlineExceeded] if it would have to wait for too long,
-// the error of its context, or that of the store. A Transport is safe for concurrent use.
+// Requests that wait are served as [core.Limiter.Wait] says. A request that is not sent fails with
+// the error of its context or of the store. If it would have to wait for too long, the error wraps
+// [context.DeadlineExceeded]. A Transport is safe for concurrent use.
 type Transport struct {
 	config TransportConfig
 	gate   *core.Limiter // the limiter, and whether the key is blocked
@@ -185,12 +184,12 @@ func (t *Transport) block(ctx context.Context, key string, d time.Duration) (kep
 	return err == nil && decision.Source != core.SourceOpen
 }
 
-// Reset forgets, for a key, what was sent and what the servers said, in all processes.
+// Reset forgets a key's sent requests and the answers of the servers about it, in all processes.
 func (t *Transport) Reset(ctx context.Context, key string) error { return t.gate.Reset(ctx, key) }
 
-// Wait waits until the limiter admits a request of the key, and nobody has blocked the key: at most
-// MaxWait, and only as long as the context lasts. With Block it makes a Transport of use to clients
-// of other protocols. The error is that of a request which is not sent.
+// Wait waits until the limiter admits a request of the key, and nobody has blocked the key. It
+// waits at most MaxWait, and only as long as the context lasts. With Block it makes a Transport of
+// use to clients of other protocols. The errors are the same as for a request that is not sent.
 func (t *Transport) Wait(ctx context.Context, key string) error {
 	ctx, cancel := context.WithTimeout(ctx, t.config.MaxWait)
 	defer cancel()
@@ -198,9 +197,9 @@ func (t *Transport) Wait(ctx context.Context, key string) error {
 	return err
 }
 
-// Block blocks a key for all processes, as a server wants it: for d, at most MaxBlock, and up to a
-// tenth of it more, as the Transport does. It returns for how long, and whether the store has blocked
-// the key. It goes on when the context has ended, so that others learn of the refusal.
+// Block blocks a key for all processes, as a server wants it. The time is d, at most MaxBlock, and
+// up to a tenth of it more, as the Transport does. Block returns that time, and whether the store
+// has blocked the key. It goes on when the context has ended, so that others learn of the refusal.
 func (t *Transport) Block(ctx context.Context, key string, d time.Duration) (wait time.Duration, kept bool) {
 	wait = min(d, t.config.MaxBlock)
 	if wait <= 0 {

@@ -47,8 +47,8 @@ func (t *trial) settle(ctx context.Context, charges []charged, actual []int64) {
 	_, _ = t.decision.Settle(ctx, cost...) // the store's Observer is told of an error
 }
 
-// Shadow returns what the shadow policies of a document say about the request (see
-// [Rule].Limit), and whether that is known: not if the request was refused by other policies.
+// Shadow returns the decision of the shadow policies of a document about the request (see
+// [Rule].Limit), and whether it is known. It is not known if other policies refused the request.
 // They refuse nothing. The guard settles it as it does the Decision.
 func (v Verdict) Shadow() (d core.Decision, ok bool) {
 	if v.stay == nil || v.stay.trial == nil || v.stay.trial.decision.Len() == 0 {

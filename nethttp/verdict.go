@@ -16,25 +16,24 @@ const retryUnavailable = "5"
 // It is not 0, so that no adapter can take it for one that admits.
 const statusPreflight = http.StatusNoContent
 
-// A Verdict is a guard's answer to a request: that of its limiters, and then that of its slots. The
-// zero Verdict refuses with status 503. Copies of a verdict hold the same slots.
+// A Verdict is a guard's answer to a request: the answer of its limiters, and then of its slots.
+// The zero Verdict refuses with status 503. Copies of a verdict hold the same slots.
 type Verdict struct {
-	// Decision is the answer of the limiters, in the order of the rules. It is the
-	// zero Decision if no limiter was asked, and if Err is not nil. See also
-	// [Verdict.Limiter]. If it admits, but slots have refused, its units were given back,
-	// except those of rules with Attempts.
+	// Decision is the answer of the limiters, in the order of the rules. It is the zero Decision if
+	// no limiter was asked, and if Err is not nil. See also [Verdict.Limiter]. If it admits, but
+	// slots have refused, its units were given back, except the units of rules with Attempts.
 	//
 	// If a rule with Report has refused, it has the answers of those rules alone.
 	//
 	// Do not settle or refund it if a rule has Settle or slots, because the guard does.
 	Decision core.Decision
 
-	// Err is the reason why there is no decision: [ErrForbidden], an error of a Key
-	// function or of the store, core.ErrClosed of slots, that of the request's context if the
-	// client has hung up, or an invalid result of a function of a rule. Errors of a rule's
-	// functions are wrapped in one that names the rule, so test them with
-	// [errors.Is]. Err is nil for a refusal by a limit, and for a preflight that
-	// [Config].Preflight answers. It is for logs; the guard never sends it to clients.
+	// Err is the reason why there is no decision. It is [ErrForbidden], core.ErrClosed for closed
+	// slots, or an error of a Key function or of the store. If the client has hung up, it is the
+	// error of the request's context. It may also report an invalid result of a rule's function.
+	// Errors of a rule's functions are wrapped in one that names the rule. So test them with
+	// [errors.Is]. Err is nil for a refusal by a limit, and for a preflight that [Config].Preflight
+	// answers. It is for logs; the guard never sends it to clients.
 	Err error
 
 	// Waited is how long the request has waited for slots, with the calls of the store. It is 0
@@ -53,10 +52,10 @@ type Verdict struct {
 // Pass returns a verdict that admits a request of which nothing is limited.
 func Pass() Verdict { return Verdict{admitted: true, silent: true} }
 
-// VerdictOf returns the verdict about a decision that was made without a guard, so that a server whose
-// requests are not those of package http, or come through another protocol, answers as a guard does: with
-// [Verdict.SetFields], [Verdict.Status] and [Verdict.Problem]. If err is not nil, there is no decision,
-// and the status is 503.
+// VerdictOf returns the verdict about a decision that was made without a guard. It is for a server
+// of another protocol, or without the requests of package http. Such a server then answers as a
+// guard does: with [Verdict.SetFields], [Verdict.Status] and [Verdict.Problem]. If err is not nil,
+// there is no decision, and the status is 503.
 func VerdictOf(d core.Decision, err error) Verdict {
 	v := Verdict{guard: unguarded, Err: err, status: http.StatusServiceUnavailable}
 	if err == nil {
@@ -68,10 +67,10 @@ func VerdictOf(d core.Decision, err error) Verdict {
 // unguarded is the guard of verdicts that are of none: fields are those of an empty configuration.
 var unguarded = new(Guard) //nolint:gochecknoglobals // never assigned
 
-// Status returns 0 if the request is admitted. Otherwise it must not get to the handler
-// behind the guard, and [Guard.Refuse] answers it. Status then returns the status of the
-// refusal, which is 400, 403, 429, 500 or 503 as listed in the package documentation; or
-// 204 for a preflight that [Config].Preflight answers, with whatever status that writes.
+// Status returns 0 if the request is admitted. Otherwise it must not get to the handler behind the
+// guard, and [Guard.Refuse] answers it. Status then returns the status of the refusal, which is
+// 400, 403, 429, 500 or 503 as listed in the package documentation. It returns 204 for a preflight
+// that [Config].Preflight answers, with whatever status that writes.
 func (v Verdict) Status() int { return statusOf(v.admitted, v.status) }
 
 // code is Status without a copy.
@@ -88,10 +87,10 @@ func statusOf(admitted bool, status int) int {
 	}
 }
 
-// Limiter returns the name of the limiter or slots that the verdict is by, for logs and metrics:
-// that of the slots which refused, or else Decision.Limiter, or after an error of a rule's function
-// that of the rule. It is empty if nothing was asked for another reason, or the store returned an
-// error.
+// Limiter returns the name of the limiter or slots that the verdict is by, for logs and metrics.
+// These are the slots that refused, or else Decision.Limiter. After an error of a rule's function,
+// it is the name of the rule. It is empty if nothing was asked for another reason, or the store
+// returned an error.
 func (v Verdict) Limiter() string {
 	var rule *ruleError
 	if errors.As(v.Err, &rule) {
@@ -133,8 +132,8 @@ func (v *Verdict) occupancies() []core.Occupancy {
 	return v.stay.occupied
 }
 
-// SetFields sets the fields of the response to an admitted or refused request: those of
-// [Config].Fields, and for a refusal Retry-After (RFC 9110, section 10.2.3) and
+// SetFields sets the fields of the response to an admitted or refused request, as [Config].Fields
+// selects them. For a refusal it also sets Retry-After (RFC 9110, section 10.2.3) and
 // Cache-Control: no-store. A refusal has no Retry-After if waiting does not help.
 func (v Verdict) SetFields(h http.Header) { v.setFields(h) }
 

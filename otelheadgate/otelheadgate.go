@@ -34,16 +34,16 @@
 //	headgate.memory.usage         By
 //	headgate.memory.evicted       {state}
 //
-// The attributes are headgate.limiter, headgate.policy, headgate.slots, headgate.store;
-// headgate.result, which is admitted, refused, trial, withdrawn or error; headgate.source; and with an
-// error, error.type: unavailable, canceled, timeout, closed or _OTHER. Values are those of package stats: names and never keys, so the number of
-// series is bounded by what is configured.
+// The attributes headgate.limiter, headgate.policy, headgate.slots and headgate.store are names, as
+// in package stats, and never keys. So the configuration bounds the number of series. Further
+// attributes are headgate.source and headgate.result: admitted, refused, trial, withdrawn or error.
+// With an error there is error.type: unavailable, canceled, timeout, closed or _OTHER.
 //
 // # Traces
 //
-// A refusal is an event on the span of the request, headgate.refused. One on trial, which refused
-// nobody, has the attribute headgate.trial. No span is begun for a
-// decision. A call without an answer returns an error, which is the caller's to record.
+// A refusal is the event headgate.refused on the span of the request. A refusal on trial, which
+// refused nobody, has the attribute headgate.trial. No span is begun for a decision. A call without
+// an answer returns an error, which is the caller's to record.
 package otelheadgate
 
 import (
@@ -64,13 +64,13 @@ const scope = "github.com/headgate/headgate/otelheadgate"
 
 // Config is the configuration of [Telemetry]. Its zero value is ready to use.
 type Config struct {
-	// MeterProvider makes the meter. Nil means that of package otel.
+	// MeterProvider makes the meter. Nil means the one of package otel.
 	MeterProvider metric.MeterProvider
 
-	// AspNetCore adds the metrics of the semantic conventions for ASP.NET Core, for boards
-	// that exist: aspnetcore.rate_limiting.requests, with the limiter as the policy, and
-	// active_request_leases, with the slots as the policy. A request that several limiters
-	// decide is counted for each, unless another one refused it.
+	// AspNetCore adds the metrics of the semantic conventions for ASP.NET Core, for existing
+	// boards. They are aspnetcore.rate_limiting.requests, with the limiter as the policy, and
+	// active_request_leases, with the slots as the policy. A request that several limiters decide
+	// is counted for each, unless another one refused it.
 	AspNetCore bool
 }
 
@@ -110,9 +110,9 @@ func New(s *stats.Stats, c Config) (t *Telemetry, err error) {
 // Close ends what [New] began.
 func (t *Telemetry) Close() error { return t.registration.Unregister() }
 
-// Observer returns what tells spans of refusals, and how long calls of stores take. It belongs
-// into the configuration of a store beside that of the stats: see [core.Observers]. If a span or
-// the meter panics, nobody notices.
+// Observer returns an observer that tells spans of refusals, and measures calls of stores. It
+// belongs into the configuration of a store, beside the observer of the stats: see
+// [core.Observers]. If a span or the meter panics, nobody notices.
 func (t *Telemetry) Observer() *core.Observer {
 	return &core.Observer{
 		Refused:     refused,

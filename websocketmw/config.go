@@ -31,24 +31,24 @@ const (
 type Config struct {
 	_ struct{} // composite literals must name the fields
 
-	// Rules are the limits, as those of [nethttp.Config] are: 1 to 8 for slots, of which a socket
-	// takes one each, and as many for rates, by which upgrades are charged, say those of an
-	// address in a minute. First the rates are asked, so a client over its rate takes no slot and
-	// closes no other's socket. If there is no slot then, the units go back, except those of
-	// rules with Attempts, which should be the rule for rates here: a client that keeps retrying
-	// costs no more than that check.
+	// Rules are the limits, as in [nethttp.Config]. There are 1 to 8 rules for slots; a socket
+	// holds a slot of each. There may be as many rules for rates, which charge upgrades, for
+	// example per address and minute. The rates are asked first, so a client over its rate takes no
+	// slot and closes no other's socket. If there is no slot then, the units are given back, except
+	// the units of rules with Attempts. Set Attempts for rates here: then a client that keeps
+	// retrying costs no more than that check.
 	Rules []nethttp.Rule
 
 	// Wait is the longest time that an upgrade waits for slots of rules that have a Queue, and is
 	// set if there are any. Clients may give up earlier.
 	Wait time.Duration
 
-	// Skip and Permit are those of [nethttp.Config], for upgrades.
+	// Skip and Permit are as in [nethttp.Config], for upgrades.
 	Skip   func(*http.Request) bool
 	Permit func(*http.Request) bool
 
-	// KeyErrorStatus, Fields, NoFields, Observe and OnSettled are those of [nethttp.Config], and
-	// so is OnRefused, which is not called for refusals by InBand.
+	// KeyErrorStatus, Fields, NoFields, Observe, OnSettled and OnRefused are as in
+	// [nethttp.Config]. OnRefused is not called for refusals by InBand.
 	KeyErrorStatus int
 	Fields         nethttp.Fields
 	NoFields       bool
@@ -56,79 +56,78 @@ type Config struct {
 	Observe        func(*http.Request, nethttp.Verdict)
 	OnSettled      func(r *http.Request, uncovered int64, err error)
 
-	// InBand gives browsers the reason for a refusal. A script cannot see the status
-	// of a failed upgrade, only that it failed (1006). With InBand, a refusal with 429
-	// or 503 of a request that has an Origin is a 101 followed at once by a Close
-	// frame with 1013 and a reason such as
+	// InBand gives browsers the reason for a refusal. A script cannot see the status of a failed
+	// upgrade, only that it failed (1006). With InBand, a request that has an Origin is not refused
+	// with 429 or 503. Instead it gets a 101, followed at once by a Close frame with 1013 and a
+	// reason such as
 	//
 	//	limit "ws" is reached; retry in 7 s
 	//
-	// It takes no slot. Refusals beyond 100 a second, or for the key of the rule that refuses
-	// beyond one a second after a burst of 10, and those of rates, are ordinary responses.
-	// The Origin is not checked first.
+	// It takes no slot. Refusals by rates are ordinary responses. So are refusals beyond 100 a
+	// second. So are refusals of a key of the refusing rule, beyond one a second after a burst of
+	// 10. The Origin is not checked first.
 	//
-	// A script sees the event open before the event close. Libraries that reconnect take
-	// that for a success and start their pauses anew: they should do so only when a message
-	// has arrived, and after a 1013 wait at least as long as the reason says.
+	// A script sees the event open before the event close. Libraries that reconnect take that for a
+	// success and start their pauses anew. They should do so only when a message has arrived. After
+	// a 1013 they should wait at least as long as the reason says.
 	InBand bool
 
-	// Logger gets a record at level WARN of a fault of configuration, once for each kind: no request
-	// of a rule has had a key for a minute, or the key is the address of a proxy, behind which all
-	// clients share it. Without Observe, it also gets the reason why handshakes are refused without a
-	// decision, a record a minute at most for each. No record has a key. Nil means [slog.Default];
-	// slog.New(slog.DiscardHandler) turns it off.
+	// Logger gets a record at level WARN of a fault of configuration, once for each kind. One kind
+	// is that no request of a rule has had a key for a minute. The other is that the key is a
+	// proxy's address, which all clients share. Without Observe, it also gets the reason why
+	// handshakes are refused without a decision. For each reason it gets at most one record a
+	// minute. No record has a key. Nil means [slog.Default]; slog.New(slog.DiscardHandler) turns it
+	// off.
 	Logger *slog.Logger
 
 	// Notify is called with the events of sockets. It must not block.
 	Notify func(*Socket, Event)
 
-	// ObserveOnly is shadow mode, for trying limits before they are enforced. Sockets take
-	// slots where there are any. Observe gets the verdicts and Notify the events as they would
-	// have been, but Check admits every upgrade, without fields, and the guard neither closes
-	// nor delays sockets. One that would have been closed is not limited any more, nor is one
-	// that would have been refused, which has the zero [core.Slot].
+	// ObserveOnly is shadow mode, for trying limits before they are enforced. Sockets take slots
+	// where there are any. Observe gets the verdicts and Notify the events as they would have been.
+	// But Check admits every upgrade, without fields, and the guard neither closes nor delays
+	// sockets. A socket that would have been closed is not limited any more. Nor is a socket that
+	// would have been refused, which has the zero [core.Slot].
 	//
 	// Shutdown and [Socket.Close] do what they always do.
 	ObserveOnly bool
 
-	// Inbound limits what clients send: at most 8 limits. Without one, only control
-	// frames are limited, see [Controls].
+	// Inbound limits the messages of clients: at most 8 limits. Without one, only control frames
+	// are limited, see [Controls].
 	Inbound []Inbound
 
 	// Outbound limits how far a client may fall behind in reading: one that does is closed with
 	// 1008. The zero value sets no limit.
 	Outbound Outbound
 
-	// MaxIdle closes a socket with 1001 if nothing has been read from it for this
-	// long. Everything counts, pongs and the client's own pings too, so the handler
-	// should ping more often than that, and must read. It finds vanished peers behind a
-	// proxy that keeps the connection open; it is no limit on peers that are there, who
-	// may keep a socket with a ping from time to time, but not with more than [Controls]
-	// admits. 0 means never.
+	// MaxIdle closes a socket with 1001 if nothing has been read from it for this long. Everything
+	// counts, pongs and the client's own pings too. So the handler should ping more often than
+	// that, and must read. MaxIdle finds vanished peers behind a proxy that keeps the connection
+	// open. It is no limit on present peers, who may keep a socket with a ping from time to time,
+	// within [Controls]. 0 means never.
 	MaxIdle time.Duration
 
-	// MaxAge closes a socket with 1001 once it has been open for this long or, at random, for
-	// up to a tenth less: sockets that were opened together are not closed together. It is for
+	// MaxAge closes a socket with 1001 once it has been open for this long or, at random, for up to
+	// a tenth less. So sockets that were opened together are not closed together. It is for
 	// credentials that expire, and to spread clients over servers. 0 means never.
 	MaxAge time.Duration
 
-	// EvictCode and EvictReason are for the Close frame of a socket that [EvictOldest] closes:
-	// a code as of [Socket.Close], and at most 123 bytes of UTF-8. 0 and empty mean 1008 and
-	// "another socket has taken the place of this one". A client that opens its socket again
-	// after that takes the place of another in turn: make it ask its user first.
+	// EvictCode and EvictReason are for the Close frame of a socket that [EvictOldest] closes. They
+	// are a code as of [Socket.Close], and at most 123 bytes of UTF-8. 0 and empty mean 1008 and
+	// "another socket has taken the place of this one". A client that opens its socket again after
+	// that takes the place of another in turn: make it ask its user first.
 	EvictCode   int
 	EvictReason string
 
-	// OnExcess is what the guard does with sockets that are too many, because a shared store
-	// was away when they were admitted, or has lost what it had counted (see
-	// [core.Slot.Doubt]). The zero value is [Keep].
+	// OnExcess is how the guard treats surplus sockets. There is a surplus if a shared store was
+	// away when sockets were admitted, or has lost its counts (see [core.Slot.Doubt]). The zero
+	// value is [Keep].
 	OnExcess ExcessAction
 
-	// Server names this server to others, in a [Peer]: 1 to 64 bytes of UTF-8, such as the name
-	// of a host. It makes [Guard.Presence] and [Guard.CloseAll] work: over Redis, the guard
-	// then looks for notices of other servers 4 times a second, from the first handshake until no
-	// socket is left, and a socket takes some 250 bytes more for each rule. If Server is
-	// empty, there is none of that.
+	// Server names this server to others, in a [Peer]: 1 to 64 bytes of UTF-8, such as the name of
+	// a host. [Guard.Presence] and [Guard.CloseAll] need it. Over Redis, the guard then looks for
+	// notices of other servers 4 times a second, from the first handshake until no socket is left.
+	// A socket takes some 250 bytes more for each rule. If Server is empty, there is none of that.
 	Server string
 
 	// ShutdownCode is the code with which [Guard.Shutdown] closes sockets: 1001
@@ -136,52 +135,51 @@ type Config struct {
 	ShutdownCode int
 
 	// Drain is the time over which [Guard.Shutdown] spreads the closing of sockets, the oldest
-	// first, so that the clients do not all come back at once to the servers that are left.
-	// Meanwhile upgrades are refused with 503. 0 means all at once.
+	// first. So the clients do not all come back at once to the servers that are left. Meanwhile
+	// upgrades are refused with 503. 0 means all at once.
 	Drain time.Duration
 
-	// NoCloseFrames makes the guard close connections without a Close frame: clients
-	// see 1006. To send Close frames, the guard tracks where the handler's frames end,
-	// which costs tens of nanoseconds per write, and one more system call where a
-	// library would use writev.
+	// NoCloseFrames makes the guard close connections without a Close frame: clients see 1006. To
+	// send Close frames, the guard tracks where the handler's frames end. That costs tens of
+	// nanoseconds per write, and one more system call where a library would use writev.
 	NoCloseFrames bool
 }
 
-// EvictOldest is a [nethttp.Rule].WhenFull, only for keys that authentication gives to one person,
-// never for addresses or tenants: whoever shares the key can close everyone's sockets.
+// EvictOldest is a WhenFull of a [nethttp.Rule]. Use it only for keys that authentication gives to
+// one person, never for addresses or tenants. Whoever shares the key can close everyone's sockets.
 //
-// It admits the socket, and closes the oldest of the key, on whichever server that is, whose
-// slot passes to the new one: so a user whose five devices have vanished without a word
-// can use a sixth. Which is the oldest is asked before the handshake is answered, and it
-// is closed only when that is: with a status of 101, written. If the handler refuses the
-// upgrade, nothing is closed. Libraries check the Origin there; without that check any page
-// on the web could close its visitor's sockets. The socket is refused nevertheless if
+// It admits the socket, and closes the oldest socket of the key, on whichever server that is. The
+// slot passes to the new socket. So a user whose five devices have vanished without a word can use
+// a sixth. The guard looks for the oldest socket before it answers the handshake. It closes that
+// socket only when a 101 has been written. If the handler refuses the upgrade, nothing is closed.
+// Libraries check the Origin there; without that check any page on the web could close its
+// visitor's sockets. The socket is refused nevertheless if
 //
 //   - no socket of the key is older than 10 seconds,
 //   - another one is just taking the place of the oldest: one at a time does so,
 //   - or the key holds more than its limit, as it may after that was lowered.
 //
-// A server that has not answered within a second is left out of the search, and so are those
-// of other rules and guards that take slots of the same name. If the server with the oldest
-// socket does not answer then within 2 seconds, the new socket is closed with 1013 and
-// [EventShed]. While this lasts, the key holds one slot more than its limit.
+// A server that has not answered within a second is left out of the search. So are sockets of other
+// rules and guards that hold slots of the same name. If the server with the oldest socket does not
+// answer then within 2 seconds, the new socket is closed with 1013 and [EventShed]. While this
+// lasts, the key holds one slot more than its limit.
 //
 // It is for one rule of a guard, which has neither Service nor Queue. As with [Config].Server, the
 // guard looks for notices of other servers 4 times a second, and all servers need the rule.
 const EvictOldest = nethttp.EvictOldest
 
-// An ExcessAction is what a guard does with sockets that are too many.
+// An ExcessAction is how a guard treats surplus sockets.
 type ExcessAction uint8
 
 const (
 	// Keep keeps them: a key may have more sockets than its limit until enough of them end.
 	// It gets no others meanwhile.
 	Keep ExcessAction = iota
-	// Shed closes as many as are too many with 1013 (try again later), the newest of this
-	// server first: in all servers together no more than that, and none because a limit was
-	// lowered. When the store answers again, the guard looks at all its sockets, or at those
-	// that were admitted without the store, within 10 seconds or as long as the store needs,
-	// and closes those that [core.Slot.Shed] has released.
+	// Shed closes surplus sockets with 1013 (try again later), the newest of this server first. All
+	// servers together close no more than the surplus, and none because a limit was lowered. When
+	// the store answers again, the guard examines all its sockets, or the sockets that were
+	// admitted without the store. That takes 10 seconds, or as long as the store needs. The guard
+	// closes each socket whose slot [core.Slot.Shed] has released.
 	Shed
 )
 

@@ -1,9 +1,10 @@
-// Package websocketmw limits how many WebSockets are open at once, for each user, each
-// address or the whole service, in one process or across all servers.
+// Package websocketmw is a WebSocket connection limit: it limits how many WebSockets are open at
+// once. The limit is for each user, each address or the whole service, in one process or across all
+// servers. It also limits the rate of handshakes and messages.
 //
-// A [Guard] stands in front of any handler that upgrades. It takes a slot of package
-// core before the upgrade, so that a client over the limit gets a real 429, and releases
-// the slot when the connection closes, for whatever reason:
+// A [Guard] stands in front of any handler that upgrades. It takes a slot of package core before the
+// upgrade, so a client over the limit gets a real 429. It releases the slot when the connection
+// closes, for whatever reason:
 //
 //	guard := core.Must(websocketmw.Limit("ws", keyfuncs.RemoteAddr(), 5))
 //	http.Handle("/ws", guard.Handler(upgrade))
@@ -59,20 +60,22 @@
 //	503         the service's limit is reached ([nethttp.Rule].Service), the store cannot
 //	            answer, or the guard is shutting down
 //
-// When a socket will close cannot be predicted, so Retry-After is a random 5 to 10
-// seconds: waiting clients do not all retry at once.
+// Nobody can predict when a socket will close. So Retry-After is a random 5 to 10 seconds: waiting
+// clients do not all retry at once.
 //
 // Browsers hide all of this from scripts; [Config].InBand gives them the reason.
 //
-// # What is guarded
+// # Guarded requests
 //
-// The guard counts upgrades by RFC 6455: method GET, Upgrade: websocket, Connection:
-// upgrade, version 13; and over HTTP/2 an extended CONNECT with the protocol websocket (RFC
-// 8441), whose handler reads frames from the body of the request and writes them as that of
-// the response. It holds its slot until the handler returns; all else holds for it, too.
-// net/http accepts it only if GODEBUG has http2xconnect=1 when the process starts, and no
-// library mentioned above supports it. Other requests, and handshakes that no
-// library accepts, pass untouched and cause no call to the store.
+// The guard counts upgrades by RFC 6455: method GET, Upgrade: websocket, Connection: upgrade,
+// version 13. Other requests, and handshakes that no library accepts, pass untouched and cause no
+// call to the store.
+//
+// The guard also counts the extended CONNECT of HTTP/2 with the protocol websocket (RFC 8441). Its
+// handler reads frames from the body of the request, and writes frames to the body of the response.
+// The request holds its slot until the handler returns; all other rules are the same. net/http
+// accepts it only if GODEBUG has http2xconnect=1 when the process starts. No library mentioned
+// above supports it.
 //
 // # A socket's life
 //
@@ -95,9 +98,9 @@
 //
 // # What clients send
 //
-// [Config].Inbound limits messages, frames, bytes or control frames, for each socket or, with a Key,
-// for all sockets of a user together. A socket over the limit is closed with 1008, delayed or
-// reported. These are 60 messages a minute for a socket, and 200 for a user:
+// [Config].Inbound limits messages, frames, bytes or control frames. Each socket has a limit of its
+// own or, with a Key, all sockets of a user share one. A socket over the limit is closed with 1008,
+// delayed or reported. These are 60 messages a minute for a socket, and 200 for a user:
 //
 //	perSocket := core.Must(core.New(store, "messages", core.SlidingWindow(core.PerMinute(60))))
 //	perUser := core.Must(core.New(store, "user-messages", core.SlidingWindow(core.PerMinute(200))))
@@ -108,10 +111,10 @@
 // message to the handler as a message of its own.
 //
 // On every socket, with Inbound or without, the guard reads the headers of the frames before the
-// library does. It limits control frames to 20 a second after a burst of 200 (see [Controls]), and
-// closes the socket with 1002 for what RFC 6455 forbids. The payload is left to the library. The
-// guard does not see what is read from the connection behind its own: with NetConn, SyscallConn
-// or File.
+// library does. It limits control frames to 20 a second after a burst of 200 (see [Controls]). It
+// closes the socket with 1002 for frames that RFC 6455 forbids. The library checks the payload. The
+// guard does not see bytes that are read from the connection behind its own, with NetConn,
+// SyscallConn or File.
 //
 // # Before a limit is enforced
 //
@@ -121,9 +124,9 @@
 // # When the guard closes sockets
 //
 // [Config].MaxIdle closes sockets whose peers have vanished, and MaxAge old ones.
-// [Guard.Shutdown] closes all of them, at once or over the time of [Config].Drain. The guard sends a Close frame between two frames
-// of the handler, and closes the connection if the handler has not done so after 5
-// seconds. The codes are:
+// [Guard.Shutdown] closes all of them, at once or over the time of [Config].Drain. The guard sends a
+// Close frame between two frames of the handler. It closes the connection if the handler has not
+// done so after 5 seconds. The codes are:
 //
 //	1001  shutdown ([Config].ShutdownCode), idle or too old
 //	1002  the client sent what RFC 6455 forbids

@@ -6,7 +6,7 @@ package websocketmw
 type Event struct {
 	Kind  EventKind
 	Limit string // for EventOver: the name of the limiter, or "control-frames" for the guard's own
-	Err   error  // for EventOver: the error of the limiter, if it could not decide; for EventInvalid: what was sent
+	Err   error  // for EventOver: the error of the limiter, if it could not decide; for EventInvalid: the forbidden frame
 }
 
 // An EventKind is the kind of an [Event].
@@ -22,8 +22,8 @@ const (
 	EventAged
 	// EventLost: the slots were lost, see core.Slot.Lost.
 	EventLost
-	// EventShed: there were too many sockets, and the guard closes this one because of
-	// Config.OnExcess, or because no other gave up its slot for it under EvictOldest.
+	// EventShed: there were too many sockets, and the guard closes this one. The cause is
+	// Config.OnExcess, or that no other gave up its slot for it under EvictOldest.
 	EventShed
 	// EventForgotten: the handler dropped the connection without closing it.
 	EventForgotten

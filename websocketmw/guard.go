@@ -61,10 +61,10 @@ func New(c Config) (*Guard, error) {
 func (g *Guard) Len() int { return g.fleet.Len() }
 
 // Sockets returns the sockets of this guard that hold a slot of the key, of the slots with that
-// name, the oldest first: to close them when the user logs out, say. The sockets may end at any
-// time, and [Socket.Close] of one that has ended does nothing. The key is the one that the rule
-// counts, as [nethttp.Rule].PlanSlots gets it. Sockets looks at all sockets of the guard, which takes some
-// milliseconds if there are 100,000.
+// name. The oldest is first. Use it to close the sockets of a user who logs out. The sockets may
+// end at any time, and [Socket.Close] of one that has ended does nothing. The key is the one that
+// the rule counts, as [nethttp.Rule].PlanSlots gets it. Sockets looks at all sockets of the guard,
+// which takes some milliseconds if there are 100,000.
 func (g *Guard) Sockets(slots, key string) (all []*Socket) {
 	for _, s := range g.all() {
 		if s.Slot().Holds(slots, key) {
@@ -78,8 +78,8 @@ func (g *Guard) Sockets(slots, key string) (all []*Socket) {
 // Handler returns a handler that calls next for upgrades that get their slots and for
 // requests that are not upgrades, and refuses the other upgrades.
 //
-// Handler panics if the guard or next is nil, or if a key is from the context of a framework, which
-// only the middleware of an adapter has.
+// Handler panics if the guard or next is nil. It also panics if a key is from the context of a
+// framework, which only the middleware of an adapter has.
 func (g *Guard) Handler(next http.Handler) http.Handler {
 	if g != nil && next == nil {
 		panic("headgate: websocketmw: the handler is nil")
@@ -101,8 +101,8 @@ func (g *Guard) Handler(next http.Handler) http.Handler {
 	})
 }
 
-// Check decides whether a request is admitted. If it is an upgrade, Check charges its rates and takes
-// its slots, under the request's context. It writes nothing.
+// Check decides whether a request is admitted. If it is an upgrade, Check charges its rates and
+// acquires its slots, under the request's context. It writes nothing.
 //
 // The caller must call [nethttp.Verdict.Serve] or [nethttp.Verdict.End] on a verdict whose Status is
 // 0, because it may hold slots. [Guard.Handler] does all that; Check is for framework
@@ -118,9 +118,9 @@ func (g *Guard) Check(r *http.Request) nethttp.Verdict {
 }
 
 // Mount is for adapters, which call it once, where a guard is mounted, with all that they can do.
-// It panics if the guard is nil, or if the adapter has not [nethttp.Ends] and [nethttp.Upgrades]. It
-// reports whether requests should carry the framework's context, as long as the handshake
-// lasts: for all functions of the Config, except those that are known not to use it.
+// It panics if the guard is nil, or if the adapter has not [nethttp.Ends] and [nethttp.Upgrades].
+// It reports whether requests should carry the framework's context during the handshake. They
+// should, unless all functions of the Config are known not to use it.
 func (g *Guard) Mount(abilities ...nethttp.Ability) (carries bool) {
 	if g == nil {
 		panic("headgate: websocketmw: the guard is nil: see the error of websocketmw.New")

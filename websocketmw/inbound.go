@@ -14,16 +14,16 @@ import (
 	"github.com/headgate/headgate/keyfuncs"
 )
 
-// Inbound is a limit on what clients send. It applies to the bytes of the connection, so
-// it works with any library. What exceeds it never reaches the library, unless Over is
-// [Report] or the limiter returns an error.
+// Inbound is a limit on the messages, frames or bytes of clients. It applies to the bytes of the
+// connection, so it works with any library. Input above the limit never reaches the library, unless
+// Over is [Report] or the limiter returns an error.
 type Inbound struct {
 	_ struct{} // composite literals must name the fields
 
-	// Limiter decides. Required. It is called once for each read, of a few kilobytes
-	// in most libraries, and more often if it refuses or if the read has more units
-	// than it ever admits at once; so once for each unit with MinInterval. It is also
-	// called for each message or frame if it has a policy with CountDenied.
+	// Limiter decides. Required. It is called once for each read, of a few kilobytes in most
+	// libraries. It is called more often if it refuses, or if the read has more units than it ever
+	// admits at once. With MinInterval, that is once for each unit. It is also called for each
+	// message or frame if it has a policy with CountDenied.
 	Limiter *core.Limiter
 
 	// Key returns the key to charge, from the request of the upgrade, so that all
@@ -32,14 +32,14 @@ type Inbound struct {
 	// is refused.
 	Key keyfuncs.Func
 
-	// Unit is what is counted. The zero value is [Messages].
+	// Unit is the counted unit. The zero value is [Messages].
 	Unit Unit
 
-	// Over is what happens to a socket over the limit. The zero value is [Close].
+	// Over is how the guard treats a socket over the limit. The zero value is [Close].
 	Over Over
 }
 
-// A Unit is what an Inbound counts.
+// A Unit is the unit that an Inbound counts.
 type Unit uint8
 
 const (
@@ -53,27 +53,25 @@ const (
 	// Bytes of payload are counted as they arrive, before decompression. An empty
 	// frame counts as one byte.
 	Bytes
-	// Controls are control frames. They are always limited: without an Inbound of this
-	// unit, to 20 a second after a burst of 200, for each socket. The limiter of one that
-	// has is [core.Unlimited] if there shall be no limit. Free are a Close frame, and a
-	// pong for each ping that the server sent; with Config.NoCloseFrames, which hides
-	// those pings from the guard, all pongs count.
+	// Controls are control frames. They are always limited. Without an Inbound of this unit, the
+	// limit is 20 a second after a burst of 200, for each socket. An Inbound with a limiter of
+	// [core.Unlimited] lifts it. A Close frame is free, and so is a pong for each ping that the
+	// server sent. Config.NoCloseFrames hides these pings from the guard, so all pongs count.
 	Controls
 )
 
-// Over is what happens to a socket over a limit of Inbound.
+// Over is how the guard treats a socket over a limit of Inbound.
 type Over uint8
 
 const (
-	// Close closes the socket with 1008 (policy violation). The handler reads what was
-	// within the limit, to the byte, and nothing after it. If the limiter returns an error, because
-	// the store is unreachable, the code is 1013 (try again later).
+	// Close closes the socket with 1008 (policy violation). The handler reads the input within the
+	// limit, to the byte, and nothing after it. If the limiter returns an error, because the store
+	// is unreachable, the code is 1013 (try again later).
 	Close Over = iota
-	// Delay blocks the handler's Read until the limiter admits at least one unit. TCP
-	// slows the client down meanwhile. If the limiter says that it will not within 10
-	// seconds, or half the time left to the read deadline, the socket is closed as by
-	// Close: a policy of less than 6 a minute delays nothing. If the limiter returns an
-	// error, the data is read at once.
+	// Delay blocks the handler's Read until the limiter admits at least one unit. TCP slows the
+	// client down meanwhile. The limiter may state a wait above 10 seconds, or above half the time
+	// left to the read deadline. Then the socket is closed as by Close. So a policy of less than 6
+	// a minute delays nothing. If the limiter returns an error, the data is read at once.
 	Delay
 	// Report only calls Config.Notify.
 	Report

@@ -11,24 +11,24 @@ import (
 	"github.com/headgate/headgate/websocketmw/internal/fleet"
 )
 
-// A Presence is what the servers have of a key.
+// A Presence has the sockets of a key on all servers.
 type Presence struct {
 	// Held is the number of slots that the key holds in all processes, before anything is
 	// closed. They may be more than the sockets that are found: other processes may hold
 	// slots of the same name.
 	Held int64
 
-	// Open is how many sockets the servers have that answered: those that are listed, or
-	// that are being closed. Some may have given up their slots, and not ended yet.
+	// Open is the number of sockets on the servers that answered. They are listed, or being closed.
+	// Some may have given up their slots, and not ended yet.
 	Open int
 
 	// Peers are the sockets, the oldest first; of each guard at most the 100 oldest.
 	Peers []Peer
 
-	// Silent has, for each process that holds slots of the key and has not answered in time,
-	// how many: it is dead for less than a TTL, cut off, or paused, or its guard has no
-	// [Config].Server. What was to be closed there is closed if it reaches the store within a
-	// minute.
+	// Silent has the number of slots of the key for each process that has not answered in time.
+	// Such a process is dead for less than a TTL, cut off, or paused, or its guard has no
+	// [Config].Server. If it reaches the store within a minute, it closes the sockets that it was
+	// told to close.
 	Silent []int64
 }
 
@@ -45,8 +45,9 @@ var errServer = errors.New("headgate: websocketmw: Config.Server is empty: set i
 // answered that hold slots of the key, which over Redis takes some 0.3 seconds, and at most 2
 // seconds.
 //
-// After an error, which is [core.ErrUnavailable] or that of ctx, the Presence has what is known
-// of this process. The key is the one that the rule counts, as [nethttp.Rule].Plan gets it.
+// After an error, the Presence has only the sockets of this process. The error is
+// [core.ErrUnavailable] or the error of ctx. The key is the one that the rule counts, as
+// [nethttp.Rule].Plan gets it.
 func (g *Guard) Presence(ctx context.Context, slots, key string) (Presence, error) {
 	return g.presence(slots, func() (fleet.Presence, error) { return g.fleet.List(ctx, slots, key) })
 }
@@ -56,10 +57,10 @@ func (g *Guard) Presence(ctx context.Context, slots, key string) (Presence, erro
 // time that the store takes. CloseAll waits as Presence does. The Peers are the sockets that
 // are being closed.
 //
-// First forbid new sockets, then call CloseAll. It closes the sockets of all handshakes that
-// their guards began to check before the call, also of those that are admitted later. Sockets
-// of later handshakes stay open. If something in front of the guard authenticates, let the handler
-// ask once more whether the user is welcome: CloseAll finds every socket whose handler runs.
+// First forbid new sockets, then call CloseAll. It closes the sockets of handshakes that arrived at
+// their guards before the call, even if they are admitted later. Sockets of later handshakes stay
+// open. If authentication is in front of the guard, let the handler check the user once more.
+// CloseAll finds every socket whose handler runs.
 //
 // If the store loses the notice while CloseAll waits, it is announced again. A server that
 // cannot reach the store closes its sockets when it can again, if that is within a minute. After

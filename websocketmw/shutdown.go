@@ -13,11 +13,11 @@ import (
 	"github.com/headgate/headgate/websocketmw/internal/conn"
 )
 
-// Shutdown closes all sockets, and refuses upgrades with 503 from then on. It sends each
-// socket a Close frame with [Config].ShutdownCode, all at once or spread over
-// [Config].Drain, waits until the handlers have closed their sockets, 5 seconds have passed
-// or ctx is done, and closes the connections that are left. Then it closes the slots of the rules, so that they are free for other
-// servers at once. A slow store may take 5 seconds for that, even if ctx is done.
+// Shutdown closes all sockets, and refuses upgrades with 503 from then on. It sends each socket a
+// Close frame with the ShutdownCode of [Config], all at once or spread over its Drain. Then it
+// waits until the handlers have closed their sockets, 5 seconds have passed or ctx is done. It
+// closes the connections that are left. Then it closes the slots of the rules, so that they are
+// free for other servers at once. A slow store may take 5 seconds for that, even if ctx is done.
 //
 // Call it before [http.Server.Shutdown], which does not close hijacked connections, and
 // waits for WebSockets over HTTP/2. The error joins the cause of ctx, if it was done

@@ -21,15 +21,15 @@ import (
 // The name is shown to clients. The key says whose sockets are counted: behind a proxy,
 // [keyfuncs.RemoteAddr] counts all clients as one. n is 0 to [core.NoLimit].
 //
-// Limit is short for slots and a guard with one rule, to write instead when there should be
-// limits on what clients send, a plan, or another rule:
+// Limit is short for slots and a guard with one rule. Write these instead for limits on messages, a
+// plan, or another rule:
 //
 //	slots := core.Must(core.NewSlots(memstore.New(memstore.Config{}), "ws", 5))
 //	sockets := core.Must(websocketmw.New(websocketmw.Config{
 //		Rules: []nethttp.Rule{{Slots: slots, Key: keyfuncs.RemoteAddr()}},
 //	}))
 //
-// The error joins all that is wrong.
+// The error joins all faults.
 func Limit(name string, key keyfuncs.Func, n int64) (*Guard, error) {
 	return LimitIn(memstore.New(memstore.Config{}), name, key, n)
 }

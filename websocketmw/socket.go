@@ -85,16 +85,15 @@ func (s *Socket) Since() time.Time { return s.life.Since() }
 // which may be earlier.
 func (s *Socket) Context() context.Context { return s.life.Context() }
 
-// Done returns a channel that is closed when the socket ends. It is that of
+// Done returns a channel that is closed when the socket ends. It is the channel of
 // [Socket.Context].
 func (s *Socket) Done() <-chan struct{} { return s.Context().Done() }
 
-// Close begins to close the socket, and returns at once. It sends a Close frame with the
-// code and at most 123 bytes of the reason, as soon as no frame of the handler is
-// incomplete. What the handler writes after that is dropped. From the next frame on, the handler
-// reads nothing of the client's but its Close frame. It should close the connection
-// when it reads that. If it has not done so after 5 seconds, the guard does. Only the first
-// call has an effect.
+// Close begins to close the socket, and returns at once. It sends a Close frame as soon as no frame
+// of the handler is incomplete. The frame has the code and at most 123 bytes of the reason. Later
+// writes of the handler are dropped. From the next frame on, the handler reads only the Close frame
+// of the client. It should then close the connection. If it has not done so after 5 seconds, the
+// guard does. Only the first call has an effect.
 //
 // The code is 1000 to 1003, 1007 to 1014 or 3000 to 4999. Clients reject all others (RFC
 // 6455, section 7.4), so instead of them Close sends 1011 (internal error).

@@ -1,8 +1,8 @@
 // Command accuracy measures how often each policy decides wrongly.
 //
-// It simulates requests of many sources under several traffics and holds every
-// verdict of every policy against the exact number of events in the period that
-// ends with it. Run it in the folder above:
+// It simulates requests of many sources under several kinds of traffic. It compares every verdict
+// of every policy with the exact number of events in the period that ends with it. Run it in the
+// folder above:
 //
 //	go run ./accuracy                                  # 20 million requests per traffic
 //	go run ./accuracy -requests 400000000 -out DIR     # the full study

@@ -1,5 +1,6 @@
-// Command grpc measures what a guard adds to a unary call of grpc-go over TCP on this machine, beside the
-// limiter of go-grpc-middleware with x/time/rate, which knows no keys. Run it in the folder above:
+// Command grpc measures the cost of a guard for a unary call of grpc-go over TCP on this machine.
+// Beside it stands the limiter of go-grpc-middleware with x/time/rate, which knows no keys. Run it
+// in the folder above:
 //
 //	go run ./grpc
 //

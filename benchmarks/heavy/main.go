@@ -4,9 +4,9 @@
 //	cd benchmarks && go run ./heavy
 //
 // 32 clients of so many servers charge fresh keys 16,384 units, each one after the other. Another
-// client of one of these servers charges a key one unit, 200 times a second. The table says how many
-// of its decisions Redis did not make, without and with other work for the processors, and beside a
-// window in the place of the log.
+// client of one of these servers charges a key one unit, 200 times a second. The table says how
+// many of its decisions Redis did not make. It has rows with and without other work for the
+// processors, and for a window in the place of the log.
 package main
 
 import (

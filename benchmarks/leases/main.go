@@ -1,5 +1,6 @@
-// Leases measures limits of 100,000 a second that four processes share through a Redis that is
-// far away, with leases and without: what is admitted, how much of it by leases, and the calls.
+// Leases measures limits of 100,000 a second that four processes share through a distant Redis,
+// with leases and without. It shows how much is admitted, how much of it by leases, and the number
+// of calls.
 //
 //	go run ./leases
 //

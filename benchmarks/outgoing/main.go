@@ -1,6 +1,6 @@
 // Command outgoing measures how many requests three processes send to a server that admits 50 in
-// any second, and how many of them it refuses, by the limit that the processes share in Redis. It
-// starts a redis-server of its own. Run it in the folder above:
+// any second. It also measures how many of them the server refuses. The processes share a limit in
+// Redis. It starts a redis-server of its own. Run it in the folder above:
 //
 //	go run ./outgoing -limit 50/1s
 //	go run ./outgoing -limit 50/1050ms

@@ -1,6 +1,6 @@
-// Command overhead measures what limits cost a server, over real sockets: Gin and Echo
-// without a limit, with headgate, with Echo's own limiter and with other libraries, each in
-// a process of its own, under load from wrk, or from hey where wrk is not installed. Run it
+// Command overhead measures the cost of limits for a server, over real sockets. The servers are Gin
+// and Echo without a limit, with headgate, with Echo's own limiter and with other libraries. Each
+// is a process of its own. The load comes from wrk, or from hey where wrk is not installed. Run it
 // in the folder above:
 //
 //	go run ./overhead                  # seven rounds of three seconds each: three minutes

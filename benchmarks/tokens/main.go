@@ -1,13 +1,13 @@
-// Tokens replays a trace of requests to language models under a budget of tokens for each user,
-// whose cost is known only when the answer has ended. It compares two ways to charge it: an estimate
-// that is settled, and a check before with a report after.
+// Tokens replays a trace of requests to language models, under a budget of tokens for each user.
+// The cost of a request is known only when the answer has ended. It compares two ways to charge it:
+// an estimate that is settled, and a check before with a report after.
 //
 //	go run ./tokens -trace AzureLLMInferenceTrace_conv.csv
 //
-// It prints a table: how many tokens were used above the limit, how many requests were refused that
-// would have fitted, and the calls of Redis. It starts a redis-server, which is told the time: that of a
-// bubble of testing/synctest, so that the figures do not depend on the machine. The trace is a file of
-// the repository Azure/AzurePublicDataset, or one with the same columns.
+// It prints a table with the tokens used above the limit, the refused requests that would have
+// fitted, and the calls of Redis. It starts a redis-server, and tells it the time of a bubble of
+// testing/synctest. So the figures do not depend on the machine. The trace is a file of the
+// repository Azure/AzurePublicDataset, or one with the same columns.
 package main
 
 import (

@@ -57,7 +57,7 @@ func Median(x []float64) float64 {
 	return (x[(len(x)-1)/2] + x[len(x)/2]) / 2
 }
 
-// Report returns a table: for each subject the median of the rounds and their range, and its
+// Report returns a table. For each subject it has the median of the rounds, their range, and the
 // ratio to the best rival in the same round.
 func Report(title string, subjects []Subject, rounds []Round) string {
 	var text strings.Builder

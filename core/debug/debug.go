@@ -1,4 +1,4 @@
-// Package debug shows what package stats counts, to those who operate a server.
+// Package debug shows the counts of package stats to those who operate a server.
 //
 //	seen, err := stats.New(stats.Config{})
 //	...
@@ -6,10 +6,10 @@
 //	internal.Handle("/debug/headgate/", debug.Handler(seen, debug.Config{}))
 //	go http.ListenAndServe("127.0.0.1:6060", internal)
 //
-// The handler registers itself nowhere. Mount it at a path that ends in a slash, where only
-// operators get: it tells which limits there are, how far they are used, and why the store is
-// away. It does not tell who is refused: keys are hashed, unless the [stats.Config] has
-// ShowKeys, which makes the page as secret as they are.
+// The handler registers itself nowhere. Mount it at a path that ends in a slash, where only operators
+// get. It tells which limits there are, how far they are used, and why the store is away. It does not
+// tell who is refused: keys are hashed. With ShowKeys in the [stats.Config] it shows them, and the page
+// is as secret as the keys.
 package debug
 
 import (
@@ -30,8 +30,8 @@ import (
 
 // Config is the configuration of a [Handler]. Its zero value is ready to use.
 type Config struct {
-	// Limits, if not nil, returns the limits that are in force, to be shown beside what is
-	// counted. It is called for each request, by many goroutines.
+	// Limits, if not nil, returns the limits that are in force, to be shown beside the counts. It
+	// is called for each request, by many goroutines.
 	Limits func() Limits
 }
 
@@ -63,7 +63,7 @@ type Report struct {
 	Limits  *ReportedLimits `json:"limits,omitempty"` // with Config.Limits
 }
 
-// Process tells which process a [Report] is of. What is not known is empty.
+// Process tells which process a [Report] is of. Unknown fields are empty.
 type Process struct {
 	Host     string `json:"host"`
 	ID       int    `json:"id"`

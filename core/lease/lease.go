@@ -23,17 +23,17 @@ const (
 // Config is the configuration of a [Store]. Its zero value is ready to use.
 type Config struct {
 	// For is the longest time for which units are leased, from [MinFor] to [MaxFor]. 0 means
-	// [DefaultFor]. A longer time saves calls of the store, and what one server has leased
-	// and does not use is missing elsewhere for longer. Leases end with the sub-window
-	// anyhow, and there are none in the last four round trips before that.
+	// [DefaultFor]. A longer time saves calls of the store. But unused units of one server are
+	// missing elsewhere for longer. Leases end with the sub-window anyhow, and there are none in
+	// the last four round trips before that.
 	For time.Duration
 
-	// MaxBytes bounds the memory for leases, beside 1 MB that a Store always takes: of three
-	// quarters of it for keys, each with about 600 bytes and its own, and of what is left for
-	// units that wait to be given back and calls in the background. 0 means [DefaultMaxBytes],
-	// enough for 75,000 keys of 40 bytes. What other keys ask is passed on, and so is what keys
-	// ask that have more than [MaxKey] bytes. Units for which there is no room are not given back:
-	// they count as used until they expire, and [store.Observer].Settled is told.
+	// MaxBytes bounds the memory for leases, beside 1 MB that a Store always takes. Three quarters
+	// are for keys: about 600 bytes for each, and the key itself. The rest is for units that wait
+	// to be given back, and for calls in the background. 0 means [DefaultMaxBytes], enough for
+	// 75,000 keys of 40 bytes. Calls for further keys are passed on, and so are calls for keys of
+	// more than [MaxKey] bytes. Units for which there is no room are not given back. They count as
+	// used until they expire, and Settled of the [store.Observer] is told.
 	MaxBytes int64
 }
 
@@ -58,13 +58,13 @@ type Store struct {
 	tempo   atomic.Int64 // of the timer, in nanoseconds
 }
 
-// Format implements [fmt.Formatter]: it prints nothing of what is leased, which has keys.
+// Format implements [fmt.Formatter]. It prints nothing of the leases, which have keys.
 func (*Store) Format(state fmt.State, _ rune) { _, _ = io.WriteString(state, "lease.Store") }
 
 var _ store.Store = (*Store)(nil)
 
-// New returns a store that leases from another, which stays in use for itself, for example
-// for slots. The error says what is wrong with the configuration.
+// New returns a store that leases from another. The other store may be used directly too, for
+// example for slots. The error names the fault in the configuration.
 func New(next store.Store, c Config) (*Store, error) {
 	if c.For == 0 {
 		c.For = DefaultFor
@@ -111,10 +111,10 @@ func (s *Store) hurry(tempo int64) {
 	}
 }
 
-// Observer implements [store.Store]. It is that of the store below.
+// Observer implements [store.Store]. It is the Observer of the store below.
 func (s *Store) Observer() *store.Observer { return s.next.Observer() }
 
-// Kind implements [store.Kinded]. It is that of the store below.
+// Kind implements [store.Kinded]. It is the kind of the store below.
 func (s *Store) Kind() string { return store.KindOf(s.next) }
 
 // leased is where each Store keeps something, so that another finds it.

@@ -287,10 +287,10 @@ func (s *Store) wait(ctx context.Context) error {
 	return nil
 }
 
-// Close ends all leases, and gives back what is left in them. After it the Store passes all
-// calls on; what calls in flight have leased is given back when they end. A server that stops
-// should call it, when it has answered its requests; without, what it had leased counts as
-// used until it expires. It may be called again. The store below stays open.
+// Close ends all leases, and gives back the units left in them. After it the Store passes all calls
+// on. Units that calls in flight have leased are given back when these end. A server that stops
+// should call it, when it has answered its requests. Otherwise its leased units count as used until
+// they expire. It may be called again. The store below stays open.
 func (s *Store) Close(ctx context.Context) error {
 	s.closed.Store(true)
 	err := s.wait(ctx)

@@ -1,49 +1,52 @@
-// Package memstore keeps the state of limiters, and of slots, in this process.
+// Package memstore keeps the state of rate limiters, and of slots, in the memory of this process.
 //
 // A [Store] is divided into shards, each with its own lock, so that keys rarely wait for
-// each other. It starts no goroutine and needs no closing: the calls themselves remove
-// what has expired, by looking at about one entry per call.
+// each other. It starts no goroutine and needs no closing. The calls themselves remove expired
+// entries: each call looks at about one.
 //
 // # Memory
 //
-// The memory of a store is bounded by [Config].MaxBytes, whatever keys are charged. For
-// each key and policy the state takes about
+// [Config].MaxBytes bounds the memory of a store, whatever keys are charged. For each key and
+// policy the state takes about
 //
 //	TokenBucket, FixedWindow, MinInterval   45 bytes
 //	SlidingWindow                           90 bytes, and 8 for each sub-window
 //	SlidingLog                              105 bytes, and 8 for each unit it has room for
 //
-// A sliding log starts with room for 4 units, or for its limit if that is lower. The room
-// at least doubles whenever it is too small, up to the limit, and never shrinks while the
-// key is kept: it may be twice the largest number of units that ever counted at once. A key
+// A sliding log starts with room for 4 units, or for its limit if that is lower. When the room is
+// too small it at least doubles, up to the limit. It never shrinks while the key is kept. So it may
+// be twice the largest number of units that ever counted at once. A key
 // that is charged under several plans has a state for each, of about 200 bytes more.
 //
-// Keys themselves are not stored, only a 64-bit hash with a secret seed: among 10 million
-// keys, the probability that two share a hash, and so a limit, is about 1 in 400,000, and
-// an attacker cannot provoke it.
+// Keys themselves are not stored, only a 64-bit hash with a secret seed. Two keys with one hash
+// share a limit. Among 10 million keys, the probability of such a pair is about 1 in 400,000. An
+// attacker cannot provoke it.
 //
-// A key whose state is again that of a fresh key is dropped at no loss. At the bound,
-// the store samples 24 keys and evicts one: first those that have units left, then those
-// that are used up, and last those that are refused, even if they have units left; among
-// equals, the one that would be fresh soonest. A key is refused from the refusal of a charge
-// until that charge would fit. So a flood of made-up keys neither grows the memory nor gives
-// a refused key a fresh start.
+// When the state of a key is again like the state of a fresh key, it is dropped at no loss. At the
+// bound, the store samples 24 keys and evicts one, in this order:
 //
-// The exception is a flood that is refused itself. So that new keys are limited in any
-// case, refused keys are spared only while they are at most 21 of the 24. If each key of a
-// flood is charged until it is refused, a key that was refused before gets about one fresh
-// start for as many of them as the store has room for. [Store.Stats] counts the evictions
-// that lost state.
+//  1. a key that has units left
+//  2. a key that is used up
+//  3. a key that is refused, even if it has units left
+//
+// Among equals, it evicts the one that would be fresh soonest. A key is refused from the refusal of
+// a charge until that charge would fit. So a flood of made-up keys neither grows the memory nor
+// gives a refused key a fresh start.
+//
+// The exception is a flood whose own keys are refused. Refused keys are spared only while they are
+// at most 21 of the 24, so that new keys are always limited. Suppose that each key of a flood is
+// charged until it is refused. Then an older refused key gets about one fresh start each time the
+// flood has filled the store. [Store.Stats] counts the evictions that lost state.
 //
 // Slots are outside the bound. They take about 200 bytes for each key and 100 for each
 // slot, and only while a slot is held.
 //
 // # Time
 //
-// The system clock is read once, when the store is made. After that, time advances with
-// the process's monotonic clock, so that setting the system clock has no effect. For the
-// calls of one key it never goes back, whatever their order, except that calls about a hot
-// key which overlap may be dated the other way round. Windows are aligned to UTC.
+// The store reads the system clock once, when it is made. After that, its time advances with the
+// process's monotonic clock, so setting the system clock has no effect. For the calls of one key it
+// never goes back, whatever their order. The exception is calls about a hot key that overlap: they
+// may be dated the other way round. Windows are aligned to UTC.
 package memstore
 
 import (
@@ -71,9 +74,9 @@ const minBytes = 1 << 20
 
 // Config is the configuration of a [Store]. Its zero value is ready to use.
 type Config struct {
-	// MaxBytes bounds the memory of all state, in bytes. 0 means [DefaultMaxBytes]. With a
-	// negative value, or one below 1 MiB, core.New refuses the store; it also refuses a
-	// policy whose state for one key may take more than a sixth.
+	// MaxBytes bounds the memory of all state, in bytes. 0 means [DefaultMaxBytes]. With a negative
+	// value, or one below 1 MiB, core.New refuses the store. It also refuses a policy whose state
+	// for one key may take more than a sixth of MaxBytes.
 	MaxBytes int64
 
 	// Observer, if not nil, is told of decisions and slots.
@@ -113,7 +116,7 @@ type Store struct {
 	slots    slots
 }
 
-// Format implements [fmt.Formatter]: it prints nothing of what the store keeps. Slots have keys.
+// Format implements [fmt.Formatter]: it prints none of the states. Slots have keys.
 func (*Store) Format(state fmt.State, _ rune) { _, _ = io.WriteString(state, "memstore.Store") }
 
 type shard struct {

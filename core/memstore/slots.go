@@ -110,7 +110,7 @@ func (holds) Doubt() <-chan struct{} { return nil }
 // Shed implements [store.Hold].
 func (holds) Shed(context.Context) (bool, error) { return false, nil }
 
-// Shared implements [store.SlotStore]: what is held is known to this process alone.
+// Shared implements [store.SlotStore]: this process alone knows the held slots.
 func (*Store) Shared() bool { return false }
 
 // Listen implements [store.Noticer].

@@ -57,19 +57,19 @@ func (r *Report) String() string {
 	return b.String()
 }
 
-// MaxClockOffset is by how much the clock of a server may differ from this process's before
-// [Store.Check] reports it. After a failover to a server whose clock is ahead, or a step of a
-// clock, each key is admitted once more what its policies admit in the difference.
+// MaxClockOffset is the difference between the clocks of a server and of this process above which
+// [Store.Check] reports it. A failover to a server whose clock is ahead, or a step of a clock,
+// admits more. Each policy then admits as much for a key as it would in the difference.
 const MaxClockOffset = 100 * time.Millisecond
 
-// Check looks for what is wrong before going live: permissions that are missing, a server
-// that may evict state, a server that is too slow, or whose clock is wrong. It makes a few
-// calls to each server, and on each master runs every command that is used, and makes a decision
-// by every algorithm and a grant of a slot, of keys of its own that expire. Heartbeats are tried on
-// the server that has them. Replicas are those of the Cluster, or those that the
-// server names, called by the same user; one that does not answer is a problem. Check takes
-// as long as the context lets it. An error means that a server that is used did not answer;
-// the report has what was found until then.
+// Check looks for faults before going live. Examples are missing permissions, or a server that may
+// evict state, is too slow, or has a wrong clock. It makes a few calls to each server. On each
+// master it runs every command that the store uses. It also makes a decision by every algorithm,
+// and a grant of a slot, for keys of its own that expire. It tries heartbeats on the server that
+// has them. Replicas are the replicas of the Cluster, or the ones that the server names, called by
+// the same user. A replica that does not answer is a problem. Check takes as long as the context
+// lets it. An error means that another server did not answer. Then the report has the problems
+// found so far.
 func (s *Store) Check(ctx context.Context) (*Report, error) {
 	var r Report
 	if !s.backend.isCluster() {

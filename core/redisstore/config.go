@@ -21,35 +21,35 @@ type Config struct {
 	// those above 128 bytes, which are hashed.
 	Secret []byte `json:"-"`
 
-	// Timeout bounds every decision about a limit, measured from the call; 1 ms or more. 0
-	// means 100 ms. An earlier deadline of the caller's context ends it with an error, but not
-	// the call to Redis. Choose it well above what Redis needs to answer, which for the
-	// largest charges of SlidingLogs is 14 ms: if it answers nothing for two Timeouts, it
-	// is unavailable.
+	// Timeout bounds every decision about a limit, measured from the call; 1 ms or more. 0 means
+	// 100 ms. An earlier deadline of the caller's context ends the decision with an error, but not
+	// the call to Redis. Choose it well above the time that Redis needs to answer. That is 14 ms
+	// for the largest charges of SlidingLogs. If Redis answers nothing for two Timeouts, it is
+	// unavailable.
 	Timeout time.Duration
 
 	// SlotTimeout bounds the wait for a slot, measured from the call: 1 ms to SlotTTL/3. It is
-	// longer than Timeout because what is granted without Redis, on a machine that is only
-	// busy, may exceed the limit for as long as a socket is open. If Redis answers slots
-	// nothing for two SlotTimeouts, it is unavailable to them. 0 means 2 s, or Timeout if that
-	// is longer, but at most SlotTTL/3.
+	// longer than Timeout, because a slot that is granted without Redis may exceed the limit for as
+	// long as a socket is open. That should not happen on a machine that is only busy. If Redis
+	// answers slots nothing for two SlotTimeouts, it is unavailable to them. 0 means 2 s, or
+	// Timeout if that is longer, but at most SlotTTL/3.
 	SlotTimeout time.Duration
 
-	// Failure says how decisions are made while Redis is unavailable, and what becomes of
-	// one that Redis does not answer within the Timeout, or with an error. While it is
-	// unavailable they are made at once, also under a context that ends soon; a context
-	// that has ended gets its error.
+	// Failure says how decisions are made while Redis is unavailable. It also makes the decision if
+	// Redis returns an error, or no answer within the Timeout. While Redis is unavailable,
+	// decisions are made at once, also under a context that ends soon. A context that has ended
+	// gets its error.
 	Failure Failure
 
-	// Servers is the number of servers; FailLocal divides every limit by it, so that
-	// together they admit about what they should. 0 and 1 leave limits as they are; then
-	// FailLocal counts the slots that others held by the last answer about a key, if that is
-	// not older than a SlotTTL and among the last answers about some 65,000 keys.
+	// Servers is the number of servers. FailLocal divides every limit by it, so that together they
+	// admit about the limit. 0 and 1 leave limits as they are. Then FailLocal counts the slots that
+	// others held by the last answer about a key. The answer must not be older than a SlotTTL, and
+	// be among the last answers about some 65,000 keys.
 	Servers int
 
-	// RefusalTTL is the longest time for which a refusal is cached, and so for which it does
-	// not show what other processes do with the key. 0 means 1 s; a negative value turns the
-	// cache off.
+	// RefusalTTL is the longest time for which a refusal is remembered. For that time, the refusal
+	// does not show the changes that other processes make to the key. 0 means 1 s; a negative value
+	// means that none is remembered.
 	RefusalTTL time.Duration
 
 	// NoMerging turns merging off: every decision is a call of its own, 64 to a server at once.
@@ -62,14 +62,14 @@ type Config struct {
 	// pause of two thirds of SlotTTL may lose slots. 0 means 15 s.
 	SlotTTL time.Duration
 
-	// Instance, if not empty, names this process: a name that it has again after a
-	// restart and that no other process has, such as that of a pod of a StatefulSet.
-	// The first acquire then frees what the predecessor still holds.
+	// Instance, if not empty, names this process. It must have the same name after a restart, and
+	// no other process may have it. An example is the name of a pod in a StatefulSet. The first
+	// acquire then frees the slots that the predecessor still holds.
 	Instance string
 
-	// Observer, if not nil, is told of decisions and slots, of calls to Redis, and that
-	// Redis has become unavailable or is back: for limits, for slots and for the heartbeats of
-	// slots, and in a Cluster for each master.
+	// Observer, if not nil, is told of decisions and slots, of calls to Redis, and when Redis
+	// becomes unavailable or is back. It is told so separately for rates, for slots and for their
+	// heartbeats, and in a Cluster for each master.
 	Observer *store.Observer
 }
 
@@ -80,8 +80,8 @@ const (
 	// FailLocal applies the same policies in this process, divided by
 	// [Config].Servers. The state takes up to 64 MiB of memory.
 	FailLocal = Failure(remote.Local)
-	// FailOpen admits everything, except what is never admitted: charges above what a
-	// policy can grant, and slots whose limit is 0.
+	// FailOpen admits everything that can ever be admitted. So it refuses charges above the limit
+	// of a policy, and slots whose limit is 0.
 	FailOpen = Failure(remote.Open)
 	// FailClosed decides nothing: the error is [store.ErrUnavailable].
 	FailClosed = Failure(remote.Closed)

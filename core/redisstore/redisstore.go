@@ -1,120 +1,118 @@
-// Package redisstore keeps the state of limiters in Redis, so that all servers of
-// a service share it: a single Redis, a primary behind Sentinel, or a Cluster;
-// Redis 6.2 or later, or Valkey.
+// Package redisstore makes rate limiters and slots distributed: it keeps their state in Redis, so
+// that all servers of a service share limits and quotas. It works with a single Redis, a primary
+// behind Sentinel, or a Cluster. It needs Redis 6.2 or later, or Valkey.
 //
 //	store, err := redisstore.OpenURL("redis://localhost:6379/0", redisstore.Config{})
 //	...
 //	limiter, err := core.New(store, "api", core.SlidingLog(core.PerMinute(60)))
 //
-// A decision is one call of one script, whatever the number of policies, timed by
-// the clock of Redis: the clocks of the servers do not matter. Refused charges
-// write nothing, except under CountDenied, for a key that is charged under several
-// plans (see [core.Limiter.With]), and after the clock was ahead.
+// A decision is one call of one script, whatever the number of policies. The clock of Redis times
+// it; the clocks of the servers do not matter. A refused charge writes nothing, with three
+// exceptions. It writes under CountDenied, and after the clock was ahead. It also writes for a key
+// that is charged under several plans (see [core.Limiter.With]).
 //
-// If the clock of Redis steps ahead, each policy admits a key what it would in the time
-// that is skipped, at most its limit or burst. When it is right again, keys that were charged
-// meanwhile are refused for two of their windows at most.
+// The clock of Redis may step ahead. Then each policy admits a key for the skipped time, at most its
+// limit or burst. When the clock is right again, keys that were charged meanwhile are refused for two
+// of their windows at most.
 //
-// Redis answers nobody else while it runs a script. So the limits of all SlidingLogs of a
-// limiter, which store each unit, are at most 2^14 units together, or [core.New] refuses the
-// limiter; a [core.SlidingWindow] or [core.TokenBucket] may have any limit.
+// Redis answers nobody else while it runs a script. A SlidingLog stores each unit, so all SlidingLogs
+// of a limiter may have at most 2^14 units together. [core.New] refuses a limiter with more. A
+// [core.SlidingWindow] or [core.TokenBucket] may have any limit.
 //
 // # Fewer calls
 //
-// Decisions that arrive while others are in flight are sent together in the next
-// call. A decision that arrives alone is sent at once, by its own goroutine. And
-// a refusal is cached in this process for as long as it lasts, at most
-// [Config].RefusalTTL: the same question, or a peek at it, is refused meanwhile
-// without a call. Neither changes a decision: what this process charges, gives back or resets ends the cached
-// refusals of the key. There are two exceptions, for at most RefusalTTL:
+// Decisions that arrive while others are in flight are sent together in the next call. A decision
+// that arrives alone is sent at once, by its own goroutine.
 //
-//   - What other processes do is not seen. After a charge of theirs, a cached RetryAfter is
-//     too short; after a reset, a refund or a raised limit, the refusal is too long. The
-//     same goes for a charge of this process that fails for its caller and is made later.
-//   - Remaining does not grow with time. It never reaches what the question needs.
+// This process also remembers a refusal for as long as it lasts, at most [Config].RefusalTTL.
+// Meanwhile it refuses the same question, or a peek at it, without a call. A charge, refund or reset
+// by this process ends the remembered refusals of the key. So neither changes a decision, with two
+// exceptions that last at most RefusalTTL:
+//
+//   - Other processes are not seen. After their charges, a remembered RetryAfter is too short.
+//     After their resets or refunds, or a raised limit, the refusal is too long. So it is after a
+//     charge of this process that fails for its caller and is made later.
+//   - Remaining does not grow with time. It never reaches the units that the question needs.
 //
 // # When Redis is unavailable
 //
-// No decision about a limit takes longer than [Config].Timeout, and none about a slot
-// longer than SlotTimeout, in which what follows is said of Timeout. After three failures in a row, or two
-// Timeouts in which Redis has answered nothing at all, no decision is sent to Redis until
-// a probe in the background succeeds; [Config].Failure says how decisions are made
-// meanwhile, and [core.Decision].Source shows it. A charge that was sent and not answered
-// may have been made: then less is admitted, never more.
+// No decision about a rate takes longer than [Config].Timeout. For slots, SlotTimeout takes its place
+// here and below. Redis is away after three failures in a row, or after two Timeouts without any
+// answer. Then no decision is sent to Redis until a probe in the background succeeds. [Config].Failure
+// says how decisions are made meanwhile, and [core.Decision].Source shows it. A charge that was sent
+// and not answered may have been made: then less is admitted, never more.
 //
-// A caller whose context ends earlier leaves then, and its call goes on without it. So
-// Redis is found to be silent however early the callers' deadlines are, and callers who
-// hang up, or whose questions are slow, do not make it unavailable to others.
+// A caller whose context ends earlier leaves then, and its call goes on without it. So Redis is found
+// to be silent, however early the deadlines of callers are. Callers who hang up, or ask slow questions,
+// do not make Redis unavailable to others.
 //
-// If Redis loses its last writes in a failover, what they had charged is admitted
-// once more, at most; and if the clock of the replica is ahead, what the difference of the
-// clocks admits: [Store.Check] reports the clocks. A Cluster whose two halves both accept writes admits up to
-// the limit in each.
+// A failover may lose the last writes of Redis. Then the charges in them can be admitted once more, at
+// most. If the clock of the replica is ahead, it also admits for the difference of the clocks, which
+// [Store.Check] reports. A Cluster whose two halves both accept writes admits up to the limit in each.
 //
 // # Keys in a Cluster
 //
-// All policies of a key are in one hash slot. [core.AllowAll] of keys in different hash
-// slots makes the charges one after the other, the smallest limit first, and gives them
-// back if a later one is refused. So another decision may be refused meanwhile that would
-// be admitted a moment later. If giving back fails, or the process ends before, the charge
-// counts until it expires, as if it had been admitted: less is admitted, never more.
+// All policies of a key are in one hash slot. [core.AllowAll] of keys in different hash slots makes the
+// charges one after the other, the smallest limit first. If a later one is refused, it gives the
+// earlier ones back. Until then it may cause another refusal, for a decision that would be admitted a
+// moment later. If giving back fails, or the process ends before, the charge counts until it
+// expires. Then less is admitted, never more.
 //
 // # Slots
 //
-// A Store is also a [store.SlotStore]. The process that holds slots has the truth: for
-// each key, Redis stores how many each process has stated that it holds, and a process
-// states them again where Redis may have lost them. A process sends a heartbeat every
-// SlotTTL/3, however many slots it holds, from a goroutine that runs from the first
-// acquire until all names are closed, or the client is. An acquire that races with
-// [core.Slots.Close] may leave that goroutine running until the client is closed.
+// A Store is also a [store.SlotStore]. The process that holds slots has the truth. For each key,
+// Redis stores how many slots each process has stated. A process states them again where Redis may
+// have lost them. It sends one heartbeat every SlotTTL/3 for all its slots, from a single goroutine.
+// The goroutine runs from the first acquire until all names are closed, or the client is. If an
+// acquire races with [core.Slots.Close], the goroutine may run until the client is closed.
 //
 // While Redis answers, a key never holds more than its limit. Failures cost at most
 // this, where n is the number of slots of a key that the process holds:
 //
-//   - A process is killed: its slots are free after two thirds of SlotTTL at the earliest,
-//     for its death counts from its last heartbeat, and after SlotTTL and a third of it at
-//     the latest, or as much later as the heartbeats of the others are late; or, with an
-//     [Config].Instance, when it is started again. After [core.Slots.Close] they are free
-//     at once.
-//   - A process is stopped, or alone cut off from Redis: in the same span others begin to
-//     take its slots, so a pause of two thirds of SlotTTL may be enough, and one of SlotTTL
-//     is. It still holds n too many. [core.Slot.Lost] reports that with the next heartbeat,
-//     which is at once after a stop, and after a partition SlotTTL/15 after it ends, or
-//     SlotTimeout if that is longer. Then all its slots are stated again, 128 keys at a time;
-//     what fails is tried again after SlotTTL/120, then after twice as long each time, up
-//     to SlotTTL/15. With that, others take no more.
-//   - Redis is emptied, restarted, or fails over to a replica without the last writes: for
-//     two thirds of SlotTTL at most the slots of other processes may not be counted, and
-//     as many be granted again, never more than the limit to one process. No slot is lost.
-//     Two halves of a Cluster that both accept writes grant up to the limit each.
-//   - Redis is unavailable, to all processes and for up to a day: no slot is lost, and
-//     what was released and granted meanwhile is counted when Redis is back. Under
-//     FailLocal a process grants while it holds less than the limit, divided by
-//     [Config].Servers; with one server, while it and what the last answer about the key
-//     counted of others, if it is not older than SlotTTL, are less than the limit. Under
-//     FailOpen it always grants, unless the limit is 0; under FailClosed never. The same holds
-//     for a process that starts meanwhile. A process in which 16,384 acquires wait for Redis
-//     decides others in the same way.
-//   - Heartbeats fail, to all processes: no slot is lost. Redis is unavailable to slots after
-//     three failures, whatever else it answers. In a Cluster one master has the heartbeats of the
-//     slots of all keys; slots of keys of other masters are granted by these for another SlotTTL.
+//   - A process is killed: its slots are free between two thirds of SlotTTL and four thirds, counted
+//     from its last heartbeat. Late heartbeats of the others add to that. With an
+//     [Config].Instance, they are free when the process is started again. After [core.Slots.Close]
+//     they are free at once.
+//   - A process is stopped, or alone cut off from Redis: others take its slots after the same time.
+//     A pause of two thirds of SlotTTL may be enough, and a pause of SlotTTL is. The process still
+//     holds its n slots, which are then too many. [core.Slot.Lost] reports that with the next
+//     heartbeat. After a stop that is at once. After a partition it takes SlotTTL/15, or SlotTimeout
+//     if that is longer. Then the process states all its slots again, 128 keys at a time. A failed
+//     statement is repeated after SlotTTL/120, then after twice as long each time, up to SlotTTL/15.
+//     From then on, others take no more.
+//   - Redis is emptied, restarted, or fails over to a replica without the last writes: no slot is
+//     lost. For up to two thirds of SlotTTL, the slots of other processes may not be counted. So as
+//     many may be granted again, but one process never gets more than the limit. Two halves of a
+//     Cluster that both accept writes grant up to the limit each.
+//   - Redis is unavailable to all processes, for up to a day: no slot is lost. Releases and grants
+//     of that time are counted when Redis is back. [Config].Failure decides meanwhile, also in a
+//     process that starts then. FailClosed never grants. FailOpen always grants, unless the limit
+//     is 0. With FailLocal, [Config].Servers divides the limit, and the process grants while it
+//     holds less than that. With one server, it also counts the slots of others in the last answer
+//     about the key, if that is not older than SlotTTL. A process in which 16,384 acquires wait for
+//     Redis decides further acquires in the same way.
+//   - Heartbeats fail, in all processes: no slot is lost. After three failures Redis is unavailable to
+//     slots, whatever else it answers. In a Cluster, one master has the heartbeats for all keys. The
+//     other masters still grant slots of their keys for another SlotTTL.
 //
-// If a key holds more than its limit after that, it gets no more, and [core.Slot.Shed] gives
-// up what is too many.
+// If a key holds more than its limit after that, it gets no more slots. [core.Slot.Shed] gives up the
+// surplus.
 //
-// Releases are sent in the background, together with others. A refusal is cached for
-// 150 ms from when Redis was asked. A key of which nobody holds a slot is deleted, but up to
-// 20 SlotTTL later if a call for it had no answer: that may yet arrive. Slots are not granted
-// in order: processes that acquire again at once after a release may keep others waiting.
-// All servers of a service must use the same SlotTTL.
+// Releases are sent in the background, together with others. A refusal is remembered for 150 ms from
+// the call to Redis. A key without held slots is deleted. If a call for it had no answer, that may take
+// up to 20 SlotTTL, because the call may yet arrive. Slots are not granted in order. Processes that
+// acquire again at once after a release may keep others waiting. All servers of a service must use the
+// same SlotTTL.
 //
 // # Keys
 //
-// The policies of a limiter share a key in Redis for each key that they limit, and a
-// SlidingLog has one of its own. See [Config] for how keys are named, hashed and hidden.
-// Every key expires when its state no longer counts, or up to half as much later. A policy is found by a hash of its name:
-// if two policies of limiters of one name have one algorithm and one hash, which is so once in
-// millions, [core.New] and [core.Limiter.With] refuse the second.
+// The policies of a limiter share one Redis key for each key that they limit. A SlidingLog has
+// a Redis key of its own. [Config] says how keys are named, hashed and hidden. Every key expires when
+// its state no longer counts, or up to half as much later.
+//
+// A policy is found by a hash of its name. Two policies of one algorithm may have the same hash, in
+// limiters of one name. That happens once in millions; then [core.New] and [core.Limiter.With] refuse
+// the second.
 package redisstore
 
 import (
@@ -153,8 +151,8 @@ type (
 //	rediss://user:password@redis.example.com:6379/0    with TLS
 //	unix://user:password@/run/redis.sock?db=0
 //
-// User, password and database may be missing, and what is special in them is
-// percent-encoded. More options are in the query, as [redis.ParseURL] describes.
+// User, password and database may be missing. Special characters in them are percent-encoded. More
+// options are in the query, as [redis.ParseURL] describes.
 //
 // An error does not show the URL, which may contain a password.
 func OpenURL(url string, c Config) (*Store, error) {
@@ -168,8 +166,8 @@ func OpenURL(url string, c Config) (*Store, error) {
 	return owning(redis.NewClient(o), c)
 }
 
-// Open makes a suitable client and its Store. The options are used as they are, except
-// that ContextTimeoutEnabled is set, and for what is 0:
+// Open makes a suitable client and its Store. It sets ContextTimeoutEnabled, and replaces options
+// that are 0. Others stay as they are:
 //
 //   - WriteTimeout becomes the Config's Timeout, and DialTimeout and ReadTimeout that or
 //     SlotTimeout, the longer. A ReadTimeout or WriteTimeout of -2 is treated as 0.
@@ -319,10 +317,10 @@ func (s *Store) State() State { return State(remote.StateOf(s.backend.Servers(),
 
 // State is whether a Store uses Redis, as [Store.State] returns it.
 type State struct {
-	// Away means that Redis is unavailable, for limits, slots or both, and
-	// [Config].Failure decides. In a Cluster, that is so for the keys of at least one
-	// master, or will be for the slots of all keys, as heartbeats fail.
+	// Away means that Redis is unavailable, for limits, slots or both, and [Config].Failure
+	// decides. In a Cluster, it is true for the keys of at least one master. Or heartbeats fail,
+	// and it soon will be true for the slots of all keys.
 	Away   bool
 	Since  time.Time // the time of the last change; zero if there was none
-	Reason error     // the newest failure of what is unavailable; nil if nothing is
+	Reason error     // the newest failure of an unavailable server; nil if all are available
 }

@@ -4,9 +4,9 @@
 //	seen, err := stats.New(stats.Config{Logger: slog.Default()})
 //	store := memstore.New(memstore.Config{Observer: seen.Observer()})
 //
-// What it counts can be read as a [Snapshot], as text for Prometheus
-// ([Stats.WritePrometheus]), as a variable of package expvar, since a Stats is one, or with
-// OpenTelemetry, by module otelheadgate.
+// Its counts can be read as a [Snapshot], or as text for Prometheus ([Stats.WritePrometheus]). A Stats
+// is also a variable of package expvar. Modules promheadgate and otelheadgate report the counts with
+// client_golang and OpenTelemetry.
 //
 // # Cost
 //
@@ -16,13 +16,12 @@
 // # Bounds
 //
 // Series are made for names, never for keys: of 1,024 limiters, 1,024 slots, and 16 policies
-// of each limiter. What has other names is counted together, under [Others]. Each limiter
+// of each limiter. Further names are counted together, under [Others]. Each limiter
 // that has refused takes up to 50 KiB for the keys that it refuses most.
 //
 // # Keys
 //
-// No metric, log record or error contains a key. The list of the keys that are refused most
-// shows, for each, the beginning of its HMAC-SHA-256 under [Config].Secret: who has the
-// secret and a suspect can compare the two with [Hash]. Only with [Config].ShowKeys does it
-// show keys.
+// No metric, log record or error contains a key. The list of the most refused keys shows the
+// beginning of each key's HMAC-SHA-256 under the secret of [Config]. With the secret, [Hash]
+// computes it for a suspect. The list shows keys only with [Config].ShowKeys.
 package stats

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// ContentType is that of what [Stats.WritePrometheus] writes.
+// ContentType is the media type of the text by [Stats.WritePrometheus].
 const ContentType = "text/plain; version=0.0.4; charset=utf-8"
 
 // A Family is a metric, with its series.
@@ -25,8 +25,8 @@ type Sample struct {
 	Durations *Durations // of a histogram
 }
 
-// Families returns what is counted as metrics, for registries of other libraries. The keys that
-// are refused most are not in it.
+// Families returns the counts as metrics, for registries of other libraries. The keys that are
+// refused most are not in it.
 func (s *Stats) Families() []Family {
 	var m metrics
 	n := s.Counts()

@@ -9,9 +9,8 @@ import (
 	"github.com/headgate/headgate/core/store"
 )
 
-// A Snapshot is what is counted at one time, since [Stats] was made and in this process. What
-// is counted while it is made may be in it or not. It is encoded as JSON with the names that
-// stand there.
+// A Snapshot has the counts of this process at one time, since [Stats] was made. Events that happen
+// while it is made may be in it or not. It is encoded as JSON with the names in its tags.
 type Snapshot struct {
 	Since    time.Time `json:"since"`
 	At       time.Time `json:"at"`
@@ -21,7 +20,7 @@ type Snapshot struct {
 	Memory   []Memory  `json:"memory,omitempty"`
 }
 
-// Limiter is what is counted of the limiters of one name.
+// Limiter has the counts of the limiters of one name.
 type Limiter struct {
 	Name   string  `json:"name"`
 	Counts []Count `json:"counts"` // of charges, without those that are 0
@@ -29,9 +28,9 @@ type Limiter struct {
 	Near         uint64 `json:"near,omitempty"` // charges admitted after which Config.WarnAt percent were used
 	GivenBack    uint64 `json:"givenBack"`      // units that were asked to be given back by Settle and Refund
 	ChargedLater uint64 `json:"chargedLater"`   // units that Settle and Report counted
-	Uncovered    uint64 `json:"uncovered"`      // those of them for which there was no room
+	Uncovered    uint64 `json:"uncovered"`      // of ChargedLater: units for which there was no room
 	Settled      uint64 `json:"settled"`        // charges that were corrected, or should have been
-	Unsettled    uint64 `json:"unsettled"`      // those of them for which that failed
+	Unsettled    uint64 `json:"unsettled"`      // of Settled: charges whose correction failed
 
 	Refusals
 }
@@ -64,7 +63,7 @@ type Count struct {
 	Last time.Time `json:"last,omitzero"` // if Refused or OnTrial: when the policy last did
 }
 
-// Slots is what is counted of slots of one name.
+// Slots has the counts of slots of one name.
 type Slots struct {
 	Name   string      `json:"name"`
 	Held   int64       `json:"held"` // by this process
@@ -89,8 +88,8 @@ type Refusals struct {
 	RefusingSince time.Time `json:"refusingSince,omitzero"`
 	LastRefused   time.Time `json:"lastRefused,omitzero"`
 
-	// Top are the keys that are refused most, also on trial, in the current period of 15 minutes, which
-	// began with a refusal. TopBefore are those of the period before, if it has ended less
+	// Top are the keys that are refused most, also on trial, in the current period of 15 minutes,
+	// which began with a refusal. TopBefore are the keys of the period before, if it has ended less
 	// than 15 minutes ago.
 	Top       *Top `json:"top,omitempty"`
 	TopBefore *Top `json:"topBefore,omitempty"`
@@ -115,7 +114,7 @@ type Key struct {
 	Last     time.Time `json:"last"`
 }
 
-// Store is what stores report of their servers.
+// Store has the reports of stores about their servers.
 type Store struct {
 	Answered  Durations `json:"answered"` // calls
 	Failed    Durations `json:"failed"`   // calls
@@ -128,7 +127,7 @@ type Store struct {
 	Restated  uint64    `json:"restated"`         // keys of slots that were stated again
 }
 
-// Durations are those of calls.
+// Durations are the durations of calls.
 type Durations struct {
 	Count   uint64   `json:"count"`
 	Sum     float64  `json:"sum"` // seconds
@@ -141,7 +140,7 @@ type Bucket struct {
 	Count   uint64  `json:"count"`
 }
 
-// Memory is that of a memstore.
+// Memory is the memory of a memstore.
 type Memory struct {
 	Name    string `json:"name"`
 	Keys    int    `json:"keys"`
@@ -149,7 +148,7 @@ type Memory struct {
 	Evicted uint64 `json:"evicted"`
 }
 
-// Snapshot returns what is counted, with the keys that are refused most.
+// Snapshot returns the counts, with the keys that are refused most.
 func (s *Stats) Snapshot() Snapshot {
 	n := s.Counts()
 	add := func(r *Refusals, t *top) { r.Top, r.TopBefore = t.read(n.At) }
@@ -162,7 +161,7 @@ func (s *Stats) Snapshot() Snapshot {
 	return n
 }
 
-// Counts returns what is counted, without the keys that are refused most.
+// Counts returns the counts, without the keys that are refused most.
 func (s *Stats) Counts() Snapshot {
 	n := Snapshot{
 		Since: s.start, At: time.Now(),

@@ -32,20 +32,20 @@ const (
 
 // Config is the configuration of a [Stats]. Its zero value is ready to use.
 type Config struct {
-	// Logger, if not nil, gets a record at level INFO about the refusals of a limiter or of
-	// slots, at most one a second for each, without those on trial; at WARN that a store became unavailable, lost
-	// slots, or lost data; and at INFO that it is available again. It is called in a
-	// goroutine of its own, or of the store.
+	// Logger, if not nil, gets a record at level INFO about the refusals of a limiter or of slots,
+	// without refusals on trial. It gets at most one a second for each. It gets a record at WARN
+	// when a store becomes unavailable, loses slots, or loses data. It gets one at INFO when the
+	// store is available again. It is called in a goroutine of its own, or of the store.
 	Logger *slog.Logger
 
-	// Secret, of at least 32 bytes, is the key of the hashes that stand for refused keys. Give
-	// all servers the same, so that a client has one hash. Without a Secret, one is drawn: then
-	// nobody can look up a hash, and those of two processes differ. If it is the Secret of
+	// Secret, of at least 32 bytes, is the key of the hashes that stand for refused keys. Give all
+	// servers the same, so that a client has one hash. Without a Secret, a random one is used. Then
+	// nobody can look up a hash, and the hashes of two processes differ. If it is the Secret of
 	// package redisstore, the hashes begin as the names of the keys in Redis.
 	Secret []byte `json:"-"`
 
-	// WarnAt, from 1 to 100, counts the charges that are admitted and after which at least so
-	// many percent of a limit are used, as [Limiter].Near. 0 counts none.
+	// WarnAt is a percentage from 1 to 100. Near of a [Limiter] counts the admitted charges after
+	// which at least that much of a limit is used. 0 counts none.
 	WarnAt int
 
 	// ShowKeys shows refused keys themselves instead of hashes. Do not set it if keys are
@@ -60,7 +60,7 @@ func (c Config) Format(s fmt.State, verb rune) {
 	hidden.Print(s, verb, plain(c))
 }
 
-// Stats counts what stores report. Make one with [New]. It is safe for concurrent use.
+// Stats counts the events that stores report. Make one with [New]. It is safe for concurrent use.
 type Stats struct {
 	config   Config
 	start    time.Time
@@ -116,8 +116,8 @@ func New(c Config) (*Stats, error) {
 	return s, nil
 }
 
-// Observer returns what a store's configuration takes, so that it is counted. Several stores
-// may have it. See [store.Observers] for how a store has another one as well.
+// Observer returns the observer for the configuration of a store whose events shall be counted.
+// Several stores may have it. See [store.Observers] for how a store has another one as well.
 func (s *Stats) Observer() *store.Observer {
 	return &store.Observer{
 		Shares:  s.config.WarnAt > 0,
@@ -136,9 +136,9 @@ func (s *Stats) Observer() *store.Observer {
 	}
 }
 
-// AddMemory makes the memory of a store part of what is reported, under a name that tells it
-// from others. It replaces the one that had the name before. Bytes of a name that are not UTF-8
-// become U+FFFD, because Prometheus takes no metrics with such a label.
+// AddMemory adds the memory of a store to the report, under a name that tells it from others. It
+// replaces the one that had the name before. Bytes of a name that are not UTF-8 become U+FFFD,
+// because Prometheus takes no metrics with such a label.
 func (s *Stats) AddMemory(name string, m *memstore.Store) {
 	name = strings.ToValidUTF8(name, "\uFFFD")
 	s.mu.Lock()
@@ -303,8 +303,8 @@ func timedOut(err error) bool {
 	return errors.As(err, &e) && e.Timeout()
 }
 
-// Reason returns a word that tells why there is no decision: unavailable, canceled, timeout,
-// closed or other. A timeout is that of a context or of a connection.
+// Reason returns a word that tells why there is no decision: unavailable, canceled, timeout, closed
+// or other. A context or a connection may have had the timeout.
 func Reason(err error) string { return reasonText(reason(err)) }
 
 // reasonText returns the reason as it is written in metrics.

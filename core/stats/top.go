@@ -42,7 +42,7 @@ func newMAC(secret []byte) mac {
 //
 //	printf %s user-42 | openssl dgst -sha256 -mac HMAC -macopt hexkey:$SECRET -binary | basenc --base64url | cut -c -16
 //
-// The key is that of the key function, as package keyfuncs describes it.
+// The key is in the form that package keyfuncs describes.
 func Hash(secret []byte, key string) string { return newMAC(secret)(key) }
 
 // A top counts the keys that are refused most, in periods that begin with a refusal: what

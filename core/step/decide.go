@@ -2,7 +2,7 @@ package step
 
 import "slices"
 
-// A Mode is what a decision is for.
+// A Mode is the kind of a decision.
 type Mode uint8
 
 // The modes.
@@ -19,16 +19,16 @@ type Cell struct {
 	Units  int64 // of the charge, up to the Max of every Step that is asked together; 0 only checks
 	Anyway bool  // the Units have been used: they refuse nothing, count in any case, and may be more
 
-	// Own is the variant that was used last, and Others are those beside it. If there is none,
-	// Own is of the Step, and its State is nil, or zero and as long as Words. Decide sets both to
-	// what is to be saved, and modifies the State of a variant in place if it is long enough. So a
-	// State of another Step must not share memory with what Own is saved to.
+	// Own is the variant that was used last, and Others are the variants beside it. If there is
+	// none, Own is of the Step, and its State is nil, or zero and as long as Words. Decide sets
+	// both to the variants to save. It modifies the State of a variant in place if it is long
+	// enough. So a State of another Step must not share memory with the place that Own is saved to.
 	Own    Variant
 	Others []Variant
 
 	Changed  bool    // Own and Others are to be saved; Until only if there are Others
 	Admitted bool    // the policy alone admits the Units
-	Reading  Reading // what is left, and when the Units fit if they were not charged; one unit if Anyway
+	Reading  Reading // the units left, and when the Units fit if they were not charged; one unit if Anyway
 
 	// Uncovered is of Anyway: for how many of the Units there was no room.
 	Uncovered int64
@@ -51,7 +51,7 @@ func NewCell(p Step, units int64, found []Variant) Cell {
 	return c
 }
 
-// Variants returns what is to be saved, the one used last first.
+// Variants returns the variants to save, the one used last first.
 func (c *Cell) Variants() []Variant { return append([]Variant{c.Own}, c.Others...) }
 
 // Decide makes one decision about cells, all or nothing. This is the order of every store:
@@ -59,18 +59,18 @@ func (c *Cell) Variants() []Variant { return append([]Variant{c.Own}, c.Others..
 //  1. find the variant of each cell under the parameters of its policy;
 //  2. bring it back if the clock was far ahead;
 //  3. ask whether each cell admits its units, and, if all do, for how many more there is room;
-//  4. charge all of them, or, if one refuses, count the refusal where refused attempts count, and
-//     in any case what is to be counted anyway;
-//  5. keep what has changed, and count a charge under the other parameters of the key;
-//  6. read what is left.
+//  4. charge all of them, or, if one refuses, count the refusal where refused attempts count; in
+//     any case count the cells that are Anyway;
+//  5. keep the changes, and count a charge under the other parameters of the key;
+//  6. read how much is left.
 //
 // Steps 5 and 6 do not depend on each other: the script of redisstore reads before it keeps.
 //
 // Cells that are Anyway refuse nothing. If all are, the decision is to allow.
 //
-// Up to extra units are charged beyond those of each cell: the largest number that all cells
-// admit, which is granted. Extra has no part in a refusal. A refusal changes no cell but those of
-// which several variants exist, which the clock has left ahead, or which count refused attempts.
+// Up to extra units are charged beyond the units of each cell. The largest number that all cells
+// admit is granted. Extra does not change a refusal. A refusal changes a cell only if it has
+// several variants, is ahead of the clock, or counts refused attempts.
 func Decide(cells []Cell, now int64, mode Mode, extra int64) (allowed bool, granted int64) {
 	allowed = mode != Refuse
 	for i := range cells {

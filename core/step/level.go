@@ -2,11 +2,11 @@ package step
 
 import "math/bits"
 
-// A Level is the state of a token bucket as one integer, for a store that charges a key without a
-// lock, by comparing and swapping it. It decides with the arithmetic of the Step.
+// A Level is the state of a token bucket as one integer. It is for a store that charges a key
+// without a lock, by comparing and swapping it. It decides with the arithmetic of the Step.
 //
-// The integer counts from an instant that the store chooses, the base, and in the unit in
-// which all that a bucket needs is whole: one n-th of a microsecond, if a unit refills in p/n
+// The integer counts from the base, an instant that the store chooses. It counts in a unit in which
+// all values of a bucket are whole. That is one n-th of a microsecond, if a unit refills in p/n
 // microseconds.
 type Level struct {
 	bucket *tokenBucket
@@ -61,12 +61,13 @@ func (l *Level) Used(v, at int64) Span {
 }
 
 // Charge returns the state after c units were charged to a bucket of which that much is used at
-// that time, what is used then, and whether the units fit. c is from 1 to the burst.
+// that time. It also returns the usage after that, and whether the units fit. c is from 1 to the
+// burst.
 func (l *Level) Charge(used Span, at, c int64) (next int64, after Span, fits bool) {
 	b := l.bucket
 	u := b.add(used, b.cost(c))
 	return (at+u.t)*b.n + u.f, u, !b.full.less(u)
 }
 
-// Read is that of the Step.
+// Read is Read of the Step.
 func (l *Level) Read(used Span, c int64) Reading { return l.bucket.read(used, c) }

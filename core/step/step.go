@@ -1,6 +1,5 @@
-// Package step implements the arithmetic of headgate's policies: the state that each
-// has for a key, whether a charge fits, and what is left. It is for authors of stores;
-// users of limits want package core.
+// Package step implements the arithmetic of headgate's policies: the state of each for a key, whether
+// a charge fits, and how much is left. It is for authors of stores; users of limits want package core.
 //
 // A [Step] has no clock, no lock and no I/O. A store keeps the state, has the clock, and
 // finds the cells of a question: of each, its policy and the states of the key. [Decide] makes
@@ -58,9 +57,9 @@ const (
 // An Algorithm is a way to count, together with the layout of its state.
 type Algorithm uint8
 
-// The algorithms. Records in Redis contain these numbers: none is used for another algorithm.
-// When the layout of a SlidingLog changes, its String gets a new number; when that of another
-// does, the records of redisstore get one.
+// The algorithms. Records in Redis contain these numbers: none is used for another algorithm. When
+// the layout of a SlidingLog changes, its String gets a new number. When another layout changes,
+// the records of redisstore get a new number.
 const (
 	TokenBucket Algorithm = iota + 1
 	FixedWindow
@@ -71,7 +70,7 @@ const (
 	Blocked
 )
 
-// String returns a short name. That of SlidingLog is part of the names of its values in Redis.
+// String returns a short name. The name of SlidingLog is part of the names of its values in Redis.
 // The others share a value, whose name has the number of the layout of its records.
 func (a Algorithm) String() string {
 	switch a {
@@ -106,13 +105,13 @@ type Numbers struct {
 	CountDenied bool  // windows and log: refused attempts count as well
 	FromFirst   bool  // fixed window: windows begin with the first unit of a key, not by the clock
 
-	// Lease is for how long, at most, units of a token bucket may be spent after they were
-	// charged, in microseconds. Burst does not have what refills in that time.
+	// Lease is for how long, at most, units of a token bucket may be spent after they were charged,
+	// in microseconds. Burst does not include the units that refill in that time.
 	Lease int64
 }
 
-// Refill returns the units that refill in a Lease, rounded up. The Burst and these are what
-// a bucket admits at once at most, whenever the units are spent.
+// Refill returns the units that refill in a Lease, rounded up. A bucket admits at most the Burst
+// and these units at once, whenever they are spent.
 func (m Numbers) Refill() int64 {
 	if m.Lease <= 0 || m.Limit <= 0 || m.Period <= 0 {
 		return 0
@@ -120,8 +119,8 @@ func (m Numbers) Refill() int64 {
 	return min(whole.MulDivUp(m.Limit, m.Lease, m.Period), MaxInt)
 }
 
-// DefaultDebt returns the Debt of a token bucket that does not say: as many units as a full
-// bucket has, also those of its Lease, or fewer if more cannot be counted exactly.
+// DefaultDebt returns the Debt of a token bucket that does not set it. It is as many units as a
+// full bucket has, with the units of its Lease. It is fewer if more cannot be counted exactly.
 func (m Numbers) DefaultDebt() int64 {
 	if m.Algorithm != TokenBucket || m.Limit <= 0 || m.Period <= 0 || m.Burst <= 0 {
 		return 0
@@ -129,9 +128,9 @@ func (m Numbers) DefaultDebt() int64 {
 	return max(min(m.Burst+m.Refill(), m.mostUnits()-m.Burst), 0)
 }
 
-// Share returns the parameters for one of n servers that do not share a store, so that
-// together they admit about as much as m: 1/n of the events, or of the burst, the debt and the rate,
-// rounded up. The distance of MinInterval becomes n times as long. n is at least 1.
+// Share returns the parameters for one of n servers that do not share a store, so that together
+// they admit about as much as m. They have 1/n of the events, or of the burst, the debt and the
+// rate, rounded up. The distance of MinInterval becomes n times as long. n is at least 1.
 func (m Numbers) Share(n int64) (Numbers, error) {
 	usual := m.Debt == m.DefaultDebt()
 	switch m.Algorithm {
@@ -152,7 +151,7 @@ func (m Numbers) Share(n int64) (Numbers, error) {
 	return m, nil
 }
 
-// A Reading is what is left in one policy after a decision. Spans are in microseconds,
+// A Reading says how much is left in one policy after a decision. Spans are in microseconds,
 // rounded up, from the instant of the decision.
 type Reading struct {
 	Remaining  int64 // units that would be admitted now
@@ -183,8 +182,8 @@ type Step interface {
 	// MaxWords returns the length of the longest state.
 	MaxWords() int
 
-	// Admits reports whether n units fit at now. With n = 0, that is whether no more is used than
-	// the limit: a window or a bucket may be above it after a Report. It writes nothing.
+	// Admits reports whether n units fit at now. With n = 0, it reports whether at most the limit
+	// is used. A window or a bucket may be above it after a Report. It writes nothing.
 	Admits(s []int64, now, n int64) bool
 
 	// Charge adds n units that Admits admitted. It returns the state, which is s or a
@@ -200,23 +199,22 @@ type Step interface {
 	// instants of so many of the newest as most, which is at least the limit.
 	Report(s []int64, now, n, most int64) []int64
 
-	// Read returns what is left, and when n units fit.
+	// Read returns how much is left, and when n units fit.
 	Read(s []int64, now, n int64) Reading
 
-	// GiveBack gives back n of the units that were charged at the instant at, as far as
-	// they still count. It modifies s in place, and never frees more than the charge
-	// took. If now is earlier than another call's, a token bucket may free units that had
-	// been refilled, since its state does not show how much earlier.
+	// GiveBack gives back n of the units that were charged at the instant at, as far as they still
+	// count. It modifies s in place, and never frees more than the charge took. If now is earlier
+	// than the now of another call, a token bucket may free units that had been refilled. Its state
+	// does not show how much earlier.
 	GiveBack(s []int64, now, at, n int64)
 
-	// Adopt returns a new state, with the usage that a state of other parameters of the
-	// same algorithm shows: at the latest instants at which it may have happened, and
-	// rounded up.
+	// Adopt returns a new state, with the usage that a state of other parameters of the same
+	// algorithm shows. It dates the usage as late as possible, and rounds up.
 	Adopt(s []int64, now int64, from Numbers) []int64
 
-	// Count counts n units that were admitted under other parameters, whatever the limit,
-	// and returns the state. The state of those others is fresh at the instant until: a
-	// token bucket that is no longer than that in debt, or at most empty, counts enough.
+	// Count counts n units that were admitted under other parameters, whatever the limit, and
+	// returns the state. The state of the others is fresh at the instant until. So a token bucket
+	// need only become empty, or be in debt until then.
 	Count(s []int64, now, n, until int64) []int64
 
 	// Redate returns the state of full use as of now, if s is ahead of now by more than
@@ -228,8 +226,8 @@ type Step interface {
 	// fills, in microseconds.
 	Window() int64
 
-	// Reach returns the longest time for which a state may count: the Window, or the time in
-	// which a token bucket fills that is in debt by all of its Debt.
+	// Reach returns the longest time for which a state may count. It is the Window, or the time in
+	// which a token bucket fills from the whole of its Debt.
 	Reach() int64
 
 	// Constants returns the parameters of the Lua twin, in its order.
@@ -250,8 +248,8 @@ func room(p Step, s []int64, now int64) int64 {
 	return left
 }
 
-// Asked returns how many units have to fit for a charge of n. A charge of 0 is a check: whether a
-// window or a bucket is above its limit, or whether a log or an interval admits one more.
+// Asked returns how many units have to fit for a charge of n. A charge of 0 is a check. It asks
+// whether a window or a bucket is above its limit, or whether a log or an interval admits one more.
 func Asked(p Step, n int64) int64 {
 	if n > 0 {
 		return n

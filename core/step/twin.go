@@ -2,8 +2,8 @@ package step
 
 import "fmt"
 
-// ValueBytes returns the length of the value that the twin of a step stores: the parameters that
-// it means something under, and the state. That of a SlidingLog is longer.
+// ValueBytes returns the length of the value that the twin of a step stores: the parameters of the
+// state, and the state. The value of a SlidingLog is longer.
 func ValueBytes(p Step) int {
 	words := p.Words()
 	switch p.Numbers().Algorithm {
@@ -17,8 +17,8 @@ func ValueBytes(p Step) int {
 	return words * WordBytes
 }
 
-// ReplyBytes returns the length of the state in the reply of a step's twin, if there is
-// one, to a question that is allowed or not.
+// ReplyBytes returns the length of the state in the reply of a step's twin, if it has one, to an
+// allowed or refused question.
 func ReplyBytes(p Step, allowed bool) int {
 	switch p.Numbers().Algorithm {
 	case SlidingWindow:
@@ -40,11 +40,10 @@ const (
 // windowHeader is how many words of numbers are before the state of a sliding window.
 const windowHeader = 2
 
-// ReadTwin is Read of a state in the reply of the step's twin, in words of [WordBytes].
-// The twin of a sliding window replies with the record that it found:
-// of n units, charged were charged since, or refused were counted as refused. Values that no
-// twin writes, left under the key by another program, are bounded rather than reported: the
-// charge has been made by then.
+// ReadTwin is Read of a state in the reply of the step's twin, in words of [WordBytes]. The twin of
+// a sliding window replies with the record that it found. Of n units, charged were charged since,
+// or refused were counted as refused. Another program may have left values under the key that no
+// twin writes. They are bounded rather than reported, because the charge has been made by then.
 func ReadTwin(p Step, reply string, now, n, charged, refused int64) (Reading, error) {
 	if len(reply) != ReplyBytes(p, false) && len(reply) != ReplyBytes(p, true) {
 		return Reading{}, fmt.Errorf("headgate: a state of %d bytes", len(reply))

@@ -5,22 +5,20 @@ import (
 	"slices"
 )
 
-// A Variant is the state of a key under one of several sets of parameters that are in use for
-// it at the same time: while a release with other parameters is rolled out, or under plans of
-// one limiter.
+// A Variant is the state of a key under one of several sets of parameters in use for it at the same
+// time. That is so under plans of one limiter, or while a release with other parameters is rolled
+// out.
 //
-// Each of them has a state of its own, because none shows what another needs: a count of
-// seconds does not tell what was used in an hour, nor that of an hour what was used in
-// the last second. What is charged under one is counted in all. So each decides as if
-// everything had been charged under it, from its first call on; what was used before that
-// it takes over from the state that shows most, see [Step.Adopt]. A token bucket is an
-// exception: see its Count.
+// Each of them has a state of its own, because none can serve another. A count of seconds does not
+// show the usage of an hour, nor a count of an hour the usage of the last second. A charge under
+// one is counted in all. So each decides as if everything had been charged under it, from its first
+// call on. It adopts earlier usage from the state that shows most, see [Step.Adopt]. A token bucket
+// is an exception: see its Count.
 //
-// A state is dropped when its parameters have not been used for two of their windows, and
-// nothing counts any more, under these or the others, that did when they were. So long
-// after an upgrade a key has one state again, that of the new parameters. It is two because
-// a server answers refusals from memory: for as long as a window that is a use as well, but
-// nobody sees it here.
+// A state is dropped when its parameters have not been used for two of their windows. In addition,
+// no unit that counted at their last use counts any more, under any parameters. So long after an
+// upgrade a key has only the state of the new parameters. Two windows are needed because a server
+// answers refusals from memory. That is a use for as long as a window, but nobody sees it here.
 type Variant struct {
 	Step  Step
 	State []int64
@@ -113,8 +111,8 @@ func count(others []Variant, own Variant, now, n int64) {
 	}
 }
 
-// Alike reports whether a state of the one step means the same to the other: they may
-// differ only in what the state is compared with. They are of one algorithm.
+// Alike reports whether a state of the one step means the same to the other. They may differ only
+// in the numbers that the state is compared with. They are of one algorithm.
 func Alike(p, q Step) bool { return p.Numbers().alike(q.Numbers()) }
 
 func (m Numbers) alike(o Numbers) bool {

@@ -1,7 +1,7 @@
-// Package store is the contract between package core and what keeps the state of limits.
-// Users of limits need none of it: they pass a store of package memstore or redisstore to
-// core.New. It is for authors of stores, and of layers between a limiter and a store, such
-// as a tracer, a counter, or a cache in front of a database.
+// Package store is the contract between package core and the stores that keep the state of limits.
+// Users of limits need none of it: they pass a store of package memstore or redisstore to core.New. It
+// is for authors of stores. It is also for authors of layers between a limiter and a store, such as a
+// tracer, a counter or a cache.
 //
 // # Layers
 //
@@ -26,8 +26,8 @@
 //
 // # Limiters
 //
-// A store prepares each [Limiter] once, before it is asked about it. What it needs at hand for a
-// limiter, such as the names of its keys, it keeps with the limiter, in a place of its own:
+// A store prepares each [Limiter] once, before it is asked about it. It keeps its data about a limiter,
+// such as the names of its keys, with the limiter. Each store has a place of its own there:
 //
 //	type Store struct {
 //		next  store.Store
@@ -49,10 +49,9 @@
 //
 // # Deciding
 //
-// The order of a decision is [step.Decide]. A store finds the cells of a question, passes them to
-// it, and saves those that have changed, in one atomic action. The instant is that of the store's
-// clock, and is read when nobody else can change the cells any more. Package storetest tests all
-// this.
+// The function [step.Decide] has the order of a decision. A store finds the cells of a question, passes
+// them to Decide, and saves the changed ones, in one atomic action. It reads the instant from its own
+// clock, when nobody else can change the cells any more. Package storetest tests all this.
 //
 // # Observing
 //

@@ -1,8 +1,8 @@
 package store
 
 // A Limiter is a limiter as stores have prepared it. The store, and each layer above it, may keep
-// with it what is to be at hand for each limiter, such as the names of its keys. It is safe for
-// concurrent use once it is prepared.
+// its data about each limiter with it, such as the names of its keys. It is safe for concurrent use
+// once it is prepared.
 type Limiter struct {
 	spec  Spec
 	parts []part
@@ -21,11 +21,11 @@ type Place struct{ _ byte }
 // NewLimiter returns a limiter that no store has prepared.
 func NewLimiter(spec Spec) *Limiter { return &Limiter{spec: spec} }
 
-// Spec returns what the limiter was made from. It must not be modified.
+// Spec returns the specification of the limiter. It must not be modified.
 func (l *Limiter) Spec() *Spec { return &l.spec }
 
-// Keep keeps something with the limiter, instead of what was kept in that place before. It is for
-// Prepare, and is not called concurrently.
+// Keep keeps a value with the limiter. It replaces the value that was kept in that place before. It
+// is for Prepare, and is not called concurrently.
 func (l *Limiter) Keep(in *Place, kept any) {
 	for i := range l.parts {
 		if l.parts[i].place == in {
@@ -36,7 +36,7 @@ func (l *Limiter) Keep(in *Place, kept any) {
 	l.parts = append(l.parts, part{in, kept})
 }
 
-// Kept returns what was kept in that place, or nil.
+// Kept returns the value kept in that place, or nil.
 func (l *Limiter) Kept(in *Place) any {
 	for i := range l.parts {
 		if l.parts[i].place == in {

@@ -9,16 +9,16 @@ import (
 	"github.com/headgate/headgate/internal/hidden"
 )
 
-// A Notice is for those who hold slots of a key: that they must give them up, say.
+// A Notice is for processes that hold slots of a key. For example, they must give them up.
 type Notice struct {
 	Name string // of the slots
 	Key  string `json:"-"`
 	Text string // at most MaxNotice bytes, of which the store knows nothing; it may be kept in a server
 
-	// All asks for processes to be told of which the store does not know that they hold slots
-	// of the key, because a server lost that. Nobody waits for their answers. Such a notice
-	// reaches a process for a minute, whatever else is announced meanwhile; any other may be
-	// forgotten as soon as Announce returns.
+	// All also tells processes that do not hold slots of the key as far as the store knows, because
+	// a server may have lost that. Nobody waits for their answers. Such a notice reaches a process
+	// for a minute, whatever else is announced meanwhile. Any other notice may be forgotten as soon
+	// as Announce returns.
 	All bool
 }
 
@@ -37,7 +37,7 @@ type Heard struct {
 	Topic string `json:"-"` // of the key: see [Noticer].Topic
 	Text  string
 
-	// Age is how long ago it was announced. What was acquired since is not meant.
+	// Age is how long ago it was announced. Slots acquired since are not meant.
 	Age time.Duration
 }
 
@@ -48,16 +48,16 @@ func (h Heard) Format(s fmt.State, verb rune) {
 	hidden.Print(s, verb, plain(h))
 }
 
-// An Answer is what a listener says to a notice. The zero Answer says nothing.
+// An Answer is the answer of a listener to a notice. The zero Answer says nothing.
 type Answer struct {
 	Text string
 
-	// Then is called once who announced the notice can know the answer, or will not: for what
+	// Then is called once the announcer can know the answer, or never will. It is for effects that
 	// must not be seen before. It may be nil.
 	Then func()
 }
 
-// Listeners are those of a store: what Listen was called with. The zero value has none. It
+// Listeners are the functions with which a store's Listen was called. The zero value has none. It
 // is safe for concurrent use.
 type Listeners struct {
 	mu  sync.Mutex
@@ -94,7 +94,7 @@ func (l *Listeners) None() bool {
 	return len(l.all) == 0
 }
 
-// Tell calls those of a name, and returns their answers. The caller owes them Then.
+// Tell calls the listeners of a name, and returns their answers. The caller must call their Then.
 func (l *Listeners) Tell(name string, h Heard) (answers []Answer) {
 	l.mu.Lock()
 	some := l.all[name]

@@ -10,16 +10,16 @@ import (
 // reports decisions and slots, the same over every store. Any function may be nil. A store's
 // Observer must not be changed after the store was made.
 //
-// The functions are called by many goroutines at once, most of them in the goroutine of the
-// call that they tell of, which waits for them: they should return quickly. They get the
-// context of the call, where there is one. No lock of a store is held meanwhile.
+// The functions are called by many goroutines at once. Most are called in the goroutine of the
+// reported call, which waits for them, so they should return quickly. They get the context of the
+// call, where there is one. No lock of a store is held meanwhile.
 //
-// If a function panics, so does that call. What was charged stays charged; a slot is
-// released. SlotsLost, SlotsRestated, Called, Changed, and Settled by a store of package lease, may
-// be called in a goroutine of the store's own, where a panic ends the process.
+// If a function panics, so does that call. A charge stays; a slot is released. A store may call
+// SlotsLost, SlotsRestated, Called and Changed in a goroutine of its own, where a panic ends the
+// process. A store of package lease may call Settled so.
 //
-// No event contains a key, nor does an error in it; Refused and SlotRefused are there to get
-// one. Zero values mean none, or unknown.
+// No event contains a key, nor does an error in it. Only Refused and SlotRefused get one. Zero
+// values mean none, or unknown.
 type Observer struct {
 	// Timed asks for the Took of decisions, settlements and acquires, which is otherwise
 	// 0. To measure it takes about as long as a decision in memory.
@@ -28,45 +28,45 @@ type Observer struct {
 	// Shares asks for the Used of decisions, which is otherwise 0.
 	Shares bool
 
-	// Decided is called for each decision, also for one that the policies make without
-	// the store, and when none could be made: once for each charge of those that are
-	// decided together. A call that waits reports each of its attempts, and an error if it
-	// ended before the first. Peeks are not reported, but for those of core.CheckAll, nor are malformed calls, whose error
-	// is core.ErrQuestion or core.ErrCost.
+	// Decided is called for each decision, once for each charge. That includes decisions that the
+	// policies make without the store, and calls without a decision. A call that waits reports each
+	// of its attempts, and an error if it ended before the first. Peeks are not reported, except
+	// the ones of core.CheckAll. Nor are malformed calls, whose error is core.ErrQuestion or
+	// core.ErrCost.
 	Decided func(context.Context, DecisionEvent)
 
-	// Refused is called before Decided, with the same event and the key, for each charge that
-	// its own limiter refused, to find out who is refused. A key can be of any bytes and of
-	// any length, and may be a secret: whoever keeps it must bound that, and show a keyed
-	// hash. Nobody gets the keys of charges that were admitted.
+	// Refused is called before Decided, with the same event and the key, for each charge that its
+	// own limiter refused. It is for finding out who is refused. A key can be of any bytes and of
+	// any length, and may be a secret. If you keep keys, bound their memory, and show a keyed hash.
+	// Nobody gets the keys of admitted charges.
 	Refused func(ctx context.Context, e DecisionEvent, key string)
 
-	// Settled is called for each charge that was given back or corrected, or could not
-	// be. Charges that had the right number of units are not reported, nor are those of
-	// Unlimited, which counts nothing. A store of package lease reports too, all of a limiter
-	// together, what it had leased, did not use, and could not give back.
+	// Settled is called for each charge that was given back or corrected, or could not be. Charges
+	// that had the right number of units are not reported. Nor are charges of Unlimited, which
+	// counts nothing. A store of package lease also reports unused leased units that it could not
+	// give back, all of a limiter together.
 	Settled func(context.Context, SettleEvent)
 
-	// SlotAcquired is called for each slot that was granted or refused, and when that is
-	// unknown: once for each claim of those that are made together, or only for the one
-	// that was refused. A call that waits is reported when it ends: as a refusal, if it waited
-	// in vain. Malformed calls are not reported.
+	// SlotAcquired is called for each slot that was granted or refused, and when that is unknown.
+	// It is called once for each claim of a call, or only for the claim that was refused. A call
+	// that waits is reported when it ends, as a refusal if it waited in vain. Malformed calls are
+	// not reported.
 	SlotAcquired func(context.Context, SlotEvent)
 
 	// SlotRefused is called before SlotAcquired, with the same event and the key, for each
 	// claim that was refused, as Refused is.
 	SlotRefused func(ctx context.Context, e SlotEvent, key string)
 
-	// SlotReleased is called when a slot that was granted is released, with the name of
-	// the slots: once for each claim, also after the slots were closed or lost.
+	// SlotReleased is called when a granted slot is released, with the name of the slots. It is
+	// called once for each claim, also after the slots were closed or lost.
 	SlotReleased func(slots string)
 
 	// SlotsLost is called when the store has declared this process dead while it held that
 	// many slots. It keeps them: see Lost of core.Slot.
 	SlotsLost func(held int64)
 
-	// SlotsRestated is called when the store may have lost what this process had stated,
-	// with the number of keys that are stated again.
+	// SlotsRestated is called when the store may have lost the statements of this process. It gets
+	// the number of keys that are stated again.
 	SlotsRestated func(keys int)
 
 	// Called is called after each call to a server. There is no context, since several
@@ -84,21 +84,21 @@ type DecisionEvent struct {
 	Limiter string // the name
 	Units   int64  // of the charge
 
-	// Policy is the name of the limiter's policy that decided: of those that refused, the
-	// one with the longest wait; if the charge was admitted, the one with the least
-	// remaining. It is empty if only other limiters of the same decision refused.
+	// Policy is the name of the limiter's policy that decided. After a refusal, that is the
+	// refusing policy with the longest wait. If the charge was admitted, it is the policy with the
+	// least remaining. It is empty if only other limiters of the same decision refused.
 	Policy string
 
 	Allowed bool
 	Source  Source
 
-	// Trial is set if the charge was refused and nobody was: by a guard in ObserveOnly, by the
-	// shadow of a limit in a document, or by a budget of a socket that only reports.
+	// Trial is set if the refusal affects nobody. Such refusals come from a guard in ObserveOnly,
+	// the shadow of a limit in a document, or a socket's budget that only reports.
 	Trial bool
 
-	// Used is how much of a limit is used after the decision, in percent, rounded down: of
-	// the limiter's policies, that of which most is used. It is 100 if the limiter refused,
-	// and 0 unless [Observer].Shares, or if only other limiters refused.
+	// Used is how much of a limit is used after the decision, in percent, rounded down. It takes
+	// the limiter's policy of which most is used. It is 100 if the limiter refused. It is 0 if only
+	// other limiters refused, or without Shares of the [Observer].
 	Used int
 
 	// Err, if not nil, is why no decision was made: [ErrUnavailable], or the error of the
@@ -108,8 +108,8 @@ type DecisionEvent struct {
 	Took time.Duration // the call of the store; 0 unless [Observer].Timed
 }
 
-// A SettleEvent is the correction of one charge that had been admitted, or a report of units that have
-// been used, which is as the correction of a charge of none.
+// A SettleEvent is the correction of one charge that had been admitted, or a report of used units.
+// A report looks like the correction of a charge of 0 units.
 type SettleEvent struct {
 	Limiter   string // the name
 	Units     int64  // that were charged; 0 of a report
@@ -129,9 +129,9 @@ type SlotEvent struct {
 	// Trial is set if the claim was refused and nobody was: by a guard in ObserveOnly.
 	Trial bool
 
-	// Err, if not nil, is why there is neither a grant nor a refusal: [ErrClosed],
-	// [ErrUnavailable], or the error of the context if the caller gave up. Then Granted and
-	// Source are zero.
+	// Err, if not nil, is why there is neither a grant nor a refusal. It is [ErrClosed],
+	// [ErrUnavailable], or the error of the context if the caller gave up. Then Granted and Source
+	// are zero.
 	Err error
 
 	Took time.Duration // the call of the store, or the whole wait; 0 unless [Observer].Timed

@@ -5,9 +5,9 @@ import (
 	"slices"
 )
 
-// Observers returns an observer that tells each of several, in order, or nil if there is
-// none. Nil ones are left out. What none of them asks for, the result does not ask for
-// either. They must not be changed afterwards. If one panics, those after it are not told.
+// Observers returns an observer that tells each of several, in order, or nil if there is none. Nil
+// ones are left out. The result asks only for the data that one of them asks for. They must not be
+// changed afterwards. If one panics, those after it are not told.
 func Observers(observers ...*Observer) *Observer {
 	os := slices.DeleteFunc(slices.Clone(observers), func(o *Observer) bool { return o == nil })
 	switch len(os) {

@@ -6,22 +6,23 @@ import (
 	"github.com/headgate/headgate/internal/hidden"
 )
 
-// A Mode is what a question asks for.
+// A Mode is the kind of a question.
 type Mode uint8
 
 // The modes.
 const (
-	// Allow makes one decision about all charges: if every policy of every limiter admits its
-	// charge, every one is charged; otherwise none is, except that a policy with CountDenied
-	// counts the refusal. A charge that is Anyway refuses nothing and is counted in any case. The
-	// answer is the Result.
+	// Allow makes one decision about all charges. If every policy of every limiter admits its
+	// charge, every one is charged. Otherwise none is, except that a policy with CountDenied counts
+	// the refusal. A charge that is Anyway refuses nothing and is counted in any case. The answer
+	// is the Result.
 	Allow Mode = iota
 
-	// Peek tells in the Result what Allow would, and changes and creates nothing.
+	// Peek has the same Result as Allow would, and changes and creates nothing.
 	Peek
 
-	// Refuse counts an attempt that is refused elsewhere where the policies count that, and what
-	// is Anyway. The Result refuses, and has the readings of the policies.
+	// Refuse counts an attempt that is refused elsewhere, under policies that count refusals. It
+	// also counts charges that are Anyway. The Result refuses, and has the readings of the
+	// policies.
 	Refuse
 
 	// Settle corrects charges that were allowed from N to Actual units, with [step.Cell.Settle]
@@ -41,9 +42,8 @@ func (m Mode) String() string {
 	return fmt.Sprintf("mode(%d)", uint8(m))
 }
 
-// A Question is what a store is asked. Whoever asks provides it, with room for the answer, so
-// that no layer copies it: a layer passes it on, or asks another question. Nobody uses it at the
-// same time.
+// A Question is a question to a store. The caller provides it, with room for the answer. So no
+// layer copies it: a layer passes it on, or asks another question. Nobody uses it at the same time.
 type Question struct {
 	Mode Mode
 
@@ -51,18 +51,16 @@ type Question struct {
 	// there are at most MaxReadings policies. Asking changes of each only its Uncovered.
 	Charges []Charge
 
-	// Extra is the number of units to charge beyond the N of the only charge as far as they
-	// fit, at least 0. If the charge is allowed, k is the largest number from 0 to Extra such
-	// that each policy admits N + k; all are charged N + k, as one charge, and the Extra of the
-	// Result is k. A Peek tells the k of that moment. Extra has no part in a refusal: whether
-	// there is one, what it counts, and its readings are those of a charge without. Whoever
-	// decides without knowing the state may grant none. For other modes, and for several charges,
-	// of which it would not say which should get more, the error is [ErrExtra], and nothing is
-	// changed.
+	// Extra is the number of units to charge beyond the N of the only charge as far as they fit, at
+	// least 0. If the charge is allowed, k is the largest number from 0 to Extra such that each
+	// policy admits N + k. All are charged N + k, as one charge, and the Extra of the Result is k.
+	// A Peek tells the k of that moment. Extra does not change a refusal: its cause, its counts and
+	// its readings are as without Extra. A store that decides without the state may grant none. For
+	// other modes, and for several charges, the error is [ErrExtra], and nothing is changed.
 	Extra int64
 
-	// Fresh asks an Allow to be decided by the state as it is now: what an earlier refusal was is
-	// not an answer, however young. It is for who remembers refusals, and asks rarely.
+	// Fresh asks an Allow to be decided by the present state. A remembered refusal is not an
+	// answer, however young. It is for layers that remember refusals, and ask rarely.
 	Fresh bool
 
 	// Result is the answer to Allow, Peek and Refuse. Whatever it held before is overwritten, and
@@ -77,15 +75,15 @@ type Charge struct {
 	N       int64    // units, up to Spec.Most unless Anyway; 0 only checks; of Settle all that was charged, with the Extra of the Result
 	Anyway  bool     // the units have been used: see step.Cell
 
-	// At and Source are of Settle: those of the Result that allowed the charge.
+	// At and Source are for Settle. They come from the Result that allowed the charge.
 	At     int64
 	Source Source
 
 	// Actual is of Settle: how many units there should have been. 0 gives everything back.
 	Actual int64
 
-	// Uncovered is set by Settle, and for a charge that is Anyway: the largest number of units, of
-	// Settle above N, for which any one policy had no room.
+	// Uncovered is set by Settle, and for a charge that is Anyway. It is the largest number of
+	// units for which any one policy had no room. For Settle, it counts only units above N.
 	Uncovered int64
 }
 

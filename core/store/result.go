@@ -21,8 +21,8 @@ type Result struct {
 // charge.
 const MaxReadings = 64 // the bits of admitted
 
-// Start empties the result, which then refuses, as of that instant. Whatever it held
-// before does not matter: it may be that of an earlier decision.
+// Start empties the result, which then refuses, as of that instant. Its earlier content does not
+// matter: it may come from an earlier decision.
 func (r *Result) Start(at int64, s Source) {
 	r.At, r.Extra, r.Allowed, r.Source, r.Aged = at, 0, false, s, 0
 	r.count, r.admitted, r.more = 0, 0, nil
@@ -87,7 +87,7 @@ func (r *Result) Len() int { return int(r.count) }
 // Admitted returns whether the i-th policy alone would have admitted the charge.
 func (r *Result) Admitted(i int) bool { return r.admitted&(1<<i) != 0 }
 
-// Reading returns the i-th reading, which is that of the result, not a copy.
+// Reading returns the i-th reading of the result itself, not a copy.
 func (r *Result) Reading(i int) *step.Reading {
 	if i < len(r.first) {
 		return &r.first[i]

@@ -8,15 +8,14 @@ import (
 	"github.com/headgate/headgate/internal/hidden"
 )
 
-// A SlotStore counts the slots that processes hold. It is safe for concurrent use, and its
-// type is comparable, as pointers are. A count is identified by the name of the slots and
-// the key; the limit is that of each claim. A store never gets a nil context. Errors must not
-// contain keys.
+// A SlotStore counts the slots that processes hold. It is safe for concurrent use, and its type is
+// comparable, as pointers are. The name of the slots and the key identify a count; each claim has
+// its own limit. A store never gets a nil context. Errors must not contain keys.
 type SlotStore interface {
-	// AcquireSlots takes a slot for each claim, or none, and never exceeds the Most of
-	// any claim. If one is full, the error is a [FullError]. There is at least one claim,
-	// and no two are of the same name and key. After an error nothing is held, or what is
-	// held is given back soon.
+	// AcquireSlots acquires a slot for each claim, or none, and never exceeds the Most of any
+	// claim. If one is full, the error is a [FullError]. There is at least one claim, and no two
+	// are of the same name and key. After an error nothing is held, or held slots are given back
+	// soon.
 	AcquireSlots(ctx context.Context, claims []Claim) (Grant, error)
 
 	// CountSlots returns how many slots of that name the key holds in all processes.
@@ -31,38 +30,36 @@ type SlotStore interface {
 	// returns the same. If not, no slot is ever lost or doubted.
 	Shared() bool
 
-	// Observer returns who is to be told of slots, which is always the same, or nil. The
-	// store need not report acquires and releases: package core does.
+	// Observer returns the observer of slots, which is always the same, or nil. The store need not
+	// report acquires and releases: package core does.
 	Observer() *Observer
 }
 
-// A Noticer is a [SlotStore] through which processes that hold slots of a key can be told
-// something, such as that they must give them up. Only who closes or evicts asks for it.
+// A Noticer is a [SlotStore] that can tell something to processes that hold slots of a key, such as
+// to give them up. Only guards that close or evict sockets ask for it.
 type Noticer interface {
 	SlotStore
 
-	// Listen makes the store call listen with each notice about a key of the slots of that
-	// name, of this process or another, until stop is called: not concurrently with itself
-	// for those of others, and at most a second after they were announced while the store's
-	// servers answer. A store over servers asks them for notices only while there is someone
-	// who listens, so that should be who holds slots.
+	// Listen makes the store call listen with each notice about a key of the slots of that name,
+	// until stop is called. The notices come from this process and others. For notices of other
+	// processes, listen is not called concurrently with itself. It is called at most a second after
+	// they were announced, while the store's servers answer. A store over servers asks them for
+	// notices only while somebody listens. So only a holder of slots should listen.
 	Listen(name string, listen func(Heard) Answer) (stop func())
 
 	// Topic returns what stands for a key of the slots of that name in a [Heard]. It is the
 	// same in all processes, and tells no more of the key than what the store keeps of it.
 	Topic(name, key string) string
 
-	// Announce makes a notice known to all who listen in any process, first in this one, and
-	// passes heard their answers, one after the other, until heard returns true, all other
-	// processes that hold slots of the key have answered, or ctx is done. Silent has the
-	// number of slots of each that has not answered by then. An error means that those of
-	// other processes may not have heard of the notice; it wraps [ErrUnavailable] or is that
-	// of ctx.
+	// Announce makes a notice known to all listeners in any process, first in this one. It passes
+	// their answers to heard, one after the other. It ends when heard returns true, all other
+	// processes that hold slots of the key have answered, or ctx is done. Silent has the number of
+	// slots of each process that has not answered by then. An error means that other processes may
+	// not have heard of the notice. It wraps [ErrUnavailable] or is the error of ctx.
 	//
-	// A store that loses a notice while Announce waits announces it again, as of the instant of
-	// the first time: a holder is never taken to have answered because a server has lost what
-	// it holds. A notice that has not reached a process when Announce returns may reach it
-	// later: see [Notice].
+	// A store that loses a notice while Announce waits announces it again, as of the first instant.
+	// So a lost statement of a holder never counts as its answer. A notice that has not reached a
+	// process when Announce returns may reach it later: see [Notice].
 	Announce(ctx context.Context, n Notice, heard func(answer string) (enough bool)) (silent []int64, err error)
 }
 
@@ -72,14 +69,14 @@ type Claim struct {
 	Key   string `json:"-"`
 	Limit int64  // that the key may hold at once; 0 refuses
 
-	// OneMore lets the key hold one slot above the Limit, unless that is 0. It does not change
-	// what is too many for Shed.
+	// OneMore lets the key hold one slot above the Limit, unless that is 0. It does not change the
+	// surplus for Shed.
 	OneMore bool
 
 	// Waiting is how many callers of this process wait for slots of the key, with this one, or
-	// would if they were refused. 0 means that this one does not wait. A store that other
-	// processes share divides what becomes free among the processes that wait: it may refuse one
-	// that waits although there is room, if a slot is kept for another for a short time.
+	// would if they were refused. 0 means that this one does not wait. A store that processes share
+	// divides freed slots among the waiting processes. So it may refuse a waiting one although
+	// there is room, if it keeps a slot for another for a short time.
 	Waiting int
 }
 
@@ -105,9 +102,9 @@ type Grant struct {
 	Occupancies []Occupancy // one for each claim
 }
 
-// An Occupancy is the number of slots that a key holds in all processes, with those that
-// were just granted, and the limit that was applied: that of the claim, or a share of it if
-// the store decided without the other processes.
+// An Occupancy is the number of slots that a key holds in all processes, with the ones just
+// granted, and the applied limit. That is the limit of the claim, or a share of it if the store
+// decided without the other processes.
 type Occupancy struct{ Held, Limit int64 }
 
 // A Hold represents the slots of a grant.
@@ -119,16 +116,17 @@ type Hold interface {
 	// while this process was away. It is nil if the store never does.
 	Lost() <-chan struct{}
 
-	// Doubt returns a channel that is closed when the store finds, for the next time, that it
-	// may have granted more than the limits: because it had lost data, or had declared this
+	// Doubt returns a channel that is closed when the store finds, for the next time, that it may
+	// have granted more than the limits. The cause is that it had lost data, or had declared this
 	// process dead. It is nil if that never happens.
 	Doubt() <-chan struct{}
 
-	// Shed gives everything back if one of the keys holds more than the largest Limit under
-	// which this process was granted slots of it that it holds, and reports whether it did. Of
-	// the slots of a key for which that is called, it gives back no more than are above that. After an error, nothing is given back, and the
-	// slots are held. It is called neither with Release nor with itself at the same time, and
-	// if it has given everything back, nothing else is called.
+	// Shed gives everything back if one of the keys has a surplus, and reports whether it did.
+	// Slots above the highest Limit granted here are surplus: the highest of the slots of the key
+	// that this process still holds. If Shed is called for several slots of a key, it gives back no
+	// more than the surplus. After an error, nothing is given back, and the slots are held. It is
+	// called neither with Release nor with itself at the same time. If it has given everything
+	// back, nothing else is called.
 	Shed(ctx context.Context) (shed bool, err error)
 }
 

@@ -27,17 +27,17 @@ type Store interface {
 	// together are taken too if there are fewer, or with smaller limits.
 	Prepare(l *Limiter) error
 
-	// Ask answers a question: see [Question]. It does not retain the question, or what it has,
-	// after it returns. After an error it is unknown what was done, unless the error says more.
+	// Ask answers a question: see [Question]. It does not retain the question, or a part of it,
+	// after it returns. After an error the state is unknown, unless the error says more.
 	Ask(ctx context.Context, q *Question) error
 
-	// Observer returns who is to be told of decisions, which is always the same, or nil. The
-	// store need not report them: package core does.
+	// Observer returns the observer of decisions, which is always the same, or nil. The store need
+	// not report them: package core does.
 	Observer() *Observer
 }
 
-// A Kinded store is one that says what its Prepare takes, for whoever checks policies elsewhere.
-// Prepare is also asked about those of many limiters at once.
+// A Kinded store says which policies its Prepare accepts, for programs that check policies
+// elsewhere. Prepare also checks the policies of many limiters at once.
 type Kinded interface {
 	Store
 
@@ -54,7 +54,7 @@ func KindOf(s Store) string {
 	return ""
 }
 
-// A Spec is what a store needs to know of a limiter. It must not be modified.
+// A Spec is the specification of a limiter, as far as stores need it. It must not be modified.
 type Spec struct {
 	Name     string
 	Policies []Policy // 1 to 8, except for a [Kinded] in Prepare

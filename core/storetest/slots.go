@@ -17,10 +17,9 @@ import (
 
 // A SlotHarness gives the suite of [RunSlots] access to a store.
 type SlotHarness struct {
-	// New returns a function that makes stores which share their counts, as those of
-	// several processes do, and at first hold nothing. For a store of one process, it
-	// returns the same store each time. They have that observer, or none if it is nil. New
-	// may register cleanups with t.
+	// New returns a function that makes stores which share their counts, like stores of several
+	// processes, and at first hold nothing. For a store of one process, it returns the same store
+	// each time. They have that observer, or none if it is nil. New may register cleanups with t.
 	New func(t *testing.T, o *core.Observer) (join func() core.SlotStore)
 
 	// Eventually waits until holds returns true, and fails the test if it never does. Nil
@@ -31,8 +30,8 @@ type SlotHarness struct {
 	Around func(t *testing.T, body func(t *testing.T))
 }
 
-// RunSlots tests the contract of [store.SlotStore]. What happens to slots when a process
-// dies or a server loses data is left to each store's own tests.
+// RunSlots tests the contract of [store.SlotStore]. The death of a process and the loss of data by
+// a server are left to each store's own tests.
 func RunSlots(t *testing.T, h SlotHarness) {
 	t.Helper()
 	if h.Around == nil {

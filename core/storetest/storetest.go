@@ -1,5 +1,5 @@
-// Package storetest tests the contracts of [store.Store] and [store.SlotStore]. A store that
-// passes decides as package step computes, all or nothing, exactly under concurrency, and
+// Package storetest tests the contracts of [store.Store] and [store.SlotStore]. A store that passes
+// decides as package step computes. Its decisions are all or nothing, and exact under concurrency. It
 // keeps the states of all limiters and keys separate.
 //
 //	func TestStore(t *testing.T) {
@@ -32,9 +32,9 @@ import (
 	"github.com/headgate/headgate/core/store"
 )
 
-// A Harness gives the suite access to a store. A store has its own clock, so the suite
-// needs to read that clock and to advance it: the process's clock in a testing/synctest
-// bubble, or a clock that tests can replace.
+// A Harness gives the suite access to a store. A store has its own clock, so the suite needs to
+// read that clock and to advance it. It may be the process's clock in a testing/synctest bubble, or
+// a clock that tests can replace.
 type Harness struct {
 	// New returns an empty store with that observer, or without one if it is nil. It may
 	// register cleanups with t.

@@ -2,9 +2,9 @@
 //
 //	go run ./examples/campus
 //
-// It serves a campus twice, with real requests from one address. Each of 500 students sends
-// 6 requests. The abuser sends twice as many as all students together: with its own cookie,
-// without one, with each new one that it is given, and with forged ones.
+// It serves a campus twice, with real requests from one address. Each of 500 students sends 6
+// requests. The abuser sends twice as many as all students together. It does so with its own
+// cookie, without one, with each new one that it is given, and with forged ones.
 //
 // Without session keys there is one limit, on the address, and the abuser uses most of it.
 // With session keys, four limits are charged together:
@@ -14,11 +14,10 @@
 //	cookies     100 new cookies in any 24 hours, which is how long a cookie is valid
 //	address     8 requests for each student in any minute, and 1030, for all together
 //
-// Then every request of the students is served, and in this minute the abuser gets its own
-// 10 and the 20 that newcomers share, whatever it does with its cookies. If it collects
-// cookies for hours, it has 100 at most, which are worth 1000 requests a minute: the address
-// has room for them. The program prints how many requests were served, and
-// http://127.0.0.1:8080/ shows it.
+// Then every request of the students is served. In this minute the abuser gets its own 10 and the
+// 20 that newcomers share, whatever it does with its cookies. If it collects cookies for hours, it
+// has 100 at most, which are worth 1000 requests a minute: the address has room for them. The
+// program prints how many requests were served, and http://127.0.0.1:8080/ shows it.
 //
 // The price is that only 100 new browsers of an address are admitted in 24 hours, and an
 // abuser may be all of them. So the students of the simulation have a cookie that was issued
@@ -28,10 +27,9 @@
 //
 //	curl -i http://127.0.0.1:8080/api/hello
 //
-// where you are a newcomer. -students 100 changes the number of students, -plot served.svg
-// also writes the picture to a file, and -once ends the program after it has printed the
-// numbers; otherwise Ctrl-C stops it. With -redis redis://localhost:6379/0 the limits are in
-// Redis.
+// where you are a newcomer. Flag -students 100 changes the number of students, and -plot served.svg
+// also writes the picture to a file. Flag -once ends the program after it has printed the numbers;
+// otherwise Ctrl-C stops it. With -redis redis://localhost:6379/0 the limits are in Redis.
 package main
 
 import (

@@ -11,10 +11,9 @@
 //	Redis is emptied      the servers report their counts again, and no user reconnects
 //	the others shut down  and no slot is held any more
 //
-// The terminal and http://127.0.0.1:8080/ show the sockets live. At the end, or when the
-// story cannot continue, the program prints a summary of what it expected and what it
-// measured, and exits with status 1 if they differ. Ctrl-C ends it earlier, without a
-// summary.
+// The terminal and http://127.0.0.1:8080/ show the sockets live. At the end, or when the story
+// cannot continue, the program prints a summary of expected and measured values. It exits with
+// status 1 if they differ. Ctrl-C ends it earlier, without a summary.
 //
 // Flags change the numbers, such as -servers 5 -users 20 -limit 2 -ttl 10s. In a Redis given
 // with -redis redis://localhost:6379/0 it deletes its own keys, and no others.

@@ -3,11 +3,11 @@
 //
 //	go run ./examples/hot
 //
-// All requests are for one key, the worst case for a limit in Redis: every server wants to
-// charge the same value. With leases a server charges several units in one call, and
-// decides the requests that follow by itself; the limit of all servers together still holds.
-// The terminal and http://127.0.0.1:8080/ show how many requests were admitted, and with how
-// many calls. A button there turns leases off and on.
+// All requests are for one key, the worst case for a limit in Redis: every server wants to charge
+// the same value. With leases a server charges several units in one call, and decides the next
+// requests alone. The limit of all servers together still holds. The terminal and
+// http://127.0.0.1:8080/ show how many requests were admitted, and with how many calls. A button
+// there turns leases off and on.
 //
 // The four servers ask for 200,000 requests a second, or what -demand says, of which the limit,
 // or what -limit says, is admitted. Each has a client and a store of its own, as four processes

@@ -8,9 +8,9 @@
 //
 //	curl -i -d 'Tell me everything' 'http://127.0.0.1:8080/api/estimated?max_tokens=300'
 //
-// reserves 306 tokens before it begins: those of the prompt, and the longest answer that is asked
-// for. What is not used is given back at the end. A request for more than is left is refused before the model
-// begins, so no limit is exceeded, however many requests run at once.
+// reserves 306 tokens before it begins: 6 for the prompt, and 300 for the longest answer. Unused
+// tokens are given back at the end. A request for more tokens than are left is refused before the
+// model begins, so no limit is exceeded, however many requests run at once.
 //
 //	curl -i -d 'Tell me everything' http://127.0.0.1:8080/api/reported
 //
@@ -21,12 +21,12 @@
 //	RateLimit: "reported";r=0;t=14426
 //	Retry-After: 14426
 //
-// But as many of these as run at once are all admitted. A client that disconnects pays for what was
-// generated until then.
+// But as many of these as run at once are all admitted. A client that disconnects pays for the
+// tokens generated until then.
 //
-// GET /api/now says what is left, and costs nothing; POST /api/reset forgets what was used. Ctrl-C
-// stops the server. With -redis redis://localhost:6379/0 the limits are shared by all servers that
-// were started with the same flag. -pace is the time between two tokens.
+// GET /api/now says how many tokens are left, and costs nothing. POST /api/reset forgets the used
+// tokens. Ctrl-C stops the server. With -redis redis://localhost:6379/0 the limits are shared by
+// all servers that were started with the same flag. -pace is the time between two tokens.
 package main
 
 import (

@@ -1,5 +1,5 @@
-// Nethttp is a net/http server with two limits that are charged together: one for each
-// session, and a larger one for the address that sessions share.
+// Nethttp is a net/http server with two limits that are charged together. One is for each session.
+// The larger one is for the address that sessions share.
 //
 //	go run ./examples/nethttp
 //
@@ -7,10 +7,9 @@
 //
 //	curl -s -o /dev/null -w '%{http_code}\n' 'http://127.0.0.1:8080/api/hello?[1-11]'
 //
-// A session is a cookie that the server signs. It counts once it is a minute old: until
-// then, its requests share one session limit of their address with those that have no
-// cookie, so dropping the cookie gains nothing. Collecting cookies does not help beyond the
-// limit of the address.
+// A session is a cookie that the server signs. It counts once it is a minute old. Until then, its
+// requests share one session limit of their address with requests that have no cookie. So dropping
+// the cookie gains nothing. Collecting cookies does not help beyond the limit of the address.
 //
 // With -redis redis://localhost:6379/0 and the same SECRET in the environment, all servers
 // share the limits. Ctrl-C stops the server.

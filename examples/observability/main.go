@@ -1,5 +1,5 @@
-// Observability is a server whose clients are simulated, so that there is something to see:
-// the page of package debug, and metrics for the board in this folder.
+// Observability is a server with simulated clients, so that there is something to see. It has the
+// page of package debug, and metrics for the board in this folder.
 //
 //	go run ./examples/observability
 //

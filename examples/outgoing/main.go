@@ -4,12 +4,12 @@
 //	go run ./examples/outgoing
 //
 // The server admits 50 requests a second and refuses all others with 429. Three processes, each
-// with two workers, send as many requests as they may: they share a limit of 40 a second in
-// Redis, below that of the server, since what is sent at a distance may arrive close together.
+// with two workers, send as many requests as they may. They share a limit of 40 a second in Redis.
+// It is below the server's limit, because requests that are sent apart may arrive close together.
 // The terminal and http://127.0.0.1:8080/ show what each of them sends, how many of its requests
-// wait, and how many the server refused: none. A button there lowers the server's limit to 20.
-// It then refuses what is on its way at that moment, at most one request of each worker, and
-// from there on none: what one process is told, all of them heed.
+// wait, and how many the server refused: none. A button there lowers the server's limit to 20. It
+// then refuses requests that are on their way at that moment, at most one of each worker. After
+// that it refuses none: all processes obey an answer that one of them got.
 //
 // The Redis is embedded unless -redis redis://localhost:6379/0 names one. Ctrl-C stops the
 // program.

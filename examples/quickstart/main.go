@@ -1,5 +1,5 @@
-// Quickstart is a server with two limits for each client address: on requests to
-// /api/hello in any window of time, and on WebSockets open on /ws at once.
+// Quickstart is a server with two limits for each client address. One is on requests to /api/hello
+// in any window of time. The other is on WebSockets open on /ws at once.
 //
 //	go run ./examples/quickstart
 //
@@ -25,8 +25,8 @@
 // With -redis redis://localhost:6379/0, all servers started with the same flag share the
 // limits.
 //
-// With -limits examples/quickstart/limits.yaml, the limits are those of the document. Change a
-// number in it and save it: within a second the new limit applies, and the page shows it.
+// With -limits examples/quickstart/limits.yaml, the limits come from the document. Change a number
+// in it and save it: within a second the new limit applies, and the page shows it.
 package main
 
 import (

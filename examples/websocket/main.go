@@ -1,6 +1,5 @@
-// Websocket is a chat with gorilla/websocket and three limits: three sockets at once for
-// each user, twelve for all users of a client address, and five messages per second for
-// each socket.
+// Websocket is a chat with gorilla/websocket and three limits. Each user may have three sockets at
+// once, and all users of a client address twelve. Each socket may send five messages per second.
 //
 //	go run ./examples/websocket
 //
@@ -18,9 +17,9 @@
 //	RateLimit-Policy: "user";q=3;qu="concurrent-requests", "address";q=12;qu="concurrent-requests"
 //	Retry-After: 7
 //
-// Ctrl-C stops the server, which closes its sockets with 1001. With
-// -redis redis://localhost:6379/0, all servers started with the same flag share the limits
-// on sockets; the slots of a server that is killed are free after 15 seconds.
+// Ctrl-C stops the server, which closes its sockets with 1001. With -redis
+// redis://localhost:6379/0, all servers started with the same flag share the limits on sockets. The
+// slots of a server that is killed are free after 15 seconds.
 package main
 
 import (

@@ -1,3 +1,3 @@
 // Package canary holds the test that no key and no secret is in what the packages print, return or
-// answer, and finds them in what packages of other modules do. It has no code that ships.
+// answer. It also finds them in the output of packages of other modules. It has no code that ships.
 package canary

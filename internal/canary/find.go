@@ -11,8 +11,8 @@ import (
 // Canary is part of keys and secrets in tests, so that they are found in an output.
 const Canary = "canarycanary"
 
-// Verbs are those of package fmt, with flags that change what is printed, but for %p: it calls no
-// methods. go vet refuses it for what is no pointer.
+// Verbs are the verbs of package fmt, with flags that change the output. The verb %p is not among
+// them: it calls no methods. Besides, go vet refuses it for values that are no pointers.
 var Verbs = []string{"%v", "%+v", "%#v", "%s", "%q", "%x", "%X", "% x", "%#x", "%d", "%t", "%T"} //nolint:gochecknoglobals // never assigned
 
 // spellings are the canary as bytes may be printed.
@@ -32,7 +32,7 @@ var spellings = func() (all []string) { //nolint:gochecknoglobals // never assig
 	return all
 }()
 
-// In reports whether the canary is in a text, however it is spelled, and what is around it.
+// In reports whether the canary is in a text, however it is spelled, and the text around it.
 func In(text string) (around string, found bool) {
 	for _, spelling := range spellings {
 		if i := strings.Index(text, spelling); i >= 0 {

@@ -1,7 +1,7 @@
 // Package carried knows whether functions of a guard use what an adapter lets a request carry: the
-// context of its framework. Requests carry it for functions of which that is not known, so that no
-// decision depends on what is known here. It saves two allocations for those that never use it,
-// and finds those that always do where a guard is mounted without an adapter.
+// context of its framework. Requests carry it for every unknown function, so no decision depends on
+// this knowledge. It saves two allocations for functions that never use the context. Where a guard
+// is mounted without an adapter, it finds functions that always do.
 package carried
 
 import (
@@ -12,15 +12,15 @@ import (
 // uses has whether functions use what is carried, by the addresses of their code.
 var uses sync.Map //nolint:gochecknoglobals // functions have no place for a mark
 
-// Unused marks a function that never uses what is carried, and returns it. The line that makes the
-// function must not make any that are not marked alike.
+// Unused marks a function that never uses the carried context, and returns it. The line that makes
+// the function must not make any that are not marked alike.
 func Unused[F any](fn F) F {
 	uses.Store(reflect.ValueOf(fn).Pointer(), false)
 	return fn
 }
 
-// Required marks a function that is useless without what is carried, and returns it. The line that
-// makes the function must not make any that are not marked alike.
+// Required marks a function that is useless without the carried context, and returns it. The line
+// that makes the function must not make any that are not marked alike.
 func Required[F any](fn F) F {
 	uses.Store(reflect.ValueOf(fn).Pointer(), true)
 	return fn

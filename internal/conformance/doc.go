@@ -1,4 +1,4 @@
-// Package conformance holds the tests that net/http, chi, Gin, Echo v4 and Echo v5
-// treat the same requests in the same way: one table of scenarios, run by all, and
-// one of exploits, sent to real servers of all. It has no code that ships.
+// Package conformance holds the tests that net/http, chi, Gin, Echo v4 and Echo v5 treat the same
+// requests in the same way. One table has scenarios, run by all. Another has exploits, sent to real
+// servers of all. It has no code that ships.
 package conformance

@@ -14,7 +14,7 @@ var byHand = []string{"doc.go", "response.go", "response_test.go", "example_read
 
 const notice = "// Code generated from package echomw by go generate ./echomw; DO NOT EDIT.\n\n"
 
-// Files returns the files of package echov5mw by their names. The root is that of the repository.
+// Files returns the files of package echov5mw by their names. The root is the repository's.
 func Files(root string) (map[string]string, error) {
 	sources, err := filepath.Glob(filepath.Join(root, "echomw", "*.go"))
 	if err != nil {

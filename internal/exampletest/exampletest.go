@@ -91,8 +91,8 @@ func (s *Server) Do(method, path string, fields ...string) (*http.Response, stri
 	return response, string(body)
 }
 
-// Admits sends n+1 requests, and fails the test unless the first n are admitted and the last
-// is refused, with the fields that RateLimit and Retry-After should have.
+// Admits sends n+1 requests. It fails the test unless the first n are admitted and the last is
+// refused, with the right RateLimit and Retry-After fields.
 func (s *Server) Admits(n int, method, path string, fields ...string) {
 	s.t.Helper()
 	for i := range n {

@@ -17,8 +17,8 @@ import (
 	"github.com/headgate/headgate/websocketmw"
 )
 
-// Fleet tests two servers of the API of examples/gin, or of that of examples/echo, with one Redis
-// and behind one nginx.
+// Fleet tests two servers of the API of examples/gin or examples/echo, with one Redis and behind
+// one nginx.
 func Fleet(t *testing.T, routes func(*redisstore.Store, keyfuncs.Func) (http.Handler, *websocketmw.Guard)) {
 	t.Helper()
 	nginx, redis := NewNginx(t), redistest.Start(t)

@@ -5,8 +5,8 @@ import "strings"
 
 const prefix = "headgate: "
 
-// Wrap returns an error about what has failed, such as "limits". Its text is formatted when it is
-// used, as clients can cause some errors as often as they like.
+// Wrap returns an error about a thing that has failed, such as "limits". Its text is formatted when
+// it is used, as clients can cause some errors as often as they like.
 func Wrap(what string, err error) error { return &wrapped{what, err} }
 
 type wrapped struct {

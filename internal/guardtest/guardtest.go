@@ -128,8 +128,8 @@ func (o *Outcomes) rule(t testing.TB) nethttp.Rule {
 	return rule
 }
 
-// Want asks for paths of a handler behind the guard, and compares what is settled: for the zero
-// Outcome nothing. To a guard of sockets, the requests are handshakes.
+// Want asks for paths of a handler behind the guard, and compares the settled outcome. For the zero
+// Outcome it compares nothing. To a guard of sockets, the requests are handshakes.
 func (o *Outcomes) Want(t *testing.T, h http.Handler, want map[string]nethttp.Outcome) {
 	t.Helper()
 	for path, want := range want {

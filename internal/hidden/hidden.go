@@ -1,10 +1,10 @@
-// Package hidden keeps keys and secrets out of what is printed.
+// Package hidden keeps keys and secrets out of printed values.
 //
-// Package fmt calls no methods of what is in unexported fields, but prints it by reflection. So a
-// method that hides is enough for an exported field, and for nothing below another field: there,
-// what must not be seen is a [Text]. Of a pointer below another value fmt prints the address, or
-// what it points to if the verb is none for pointers, such as %s; but not what is behind a second
-// one.
+// Package fmt calls no methods of values in unexported fields, but prints them by reflection. So a
+// method that hides is enough for an exported field, and for nothing below another field. There, a
+// secret must be a [Text]. For a pointer below another value, fmt prints the address. If the verb
+// is none for pointers, such as %s, it prints the target instead, but nothing behind a second
+// pointer.
 package hidden
 
 import (
@@ -12,7 +12,7 @@ import (
 	"unsafe"
 )
 
-// Mark stands for what is not printed.
+// Mark is printed in the place of hidden values.
 const Mark = "(hidden)"
 
 // A Text is a string that is printed as an address and a length, however deep it is in another

@@ -1,5 +1,5 @@
-// Package holds is between the guard of package nethttp, which decides, and guards that are built on
-// it because they hold slots for longer than a request: that of package websocketmw.
+// Package holds is between the guard of package nethttp, which decides, and the guard of package
+// websocketmw. The latter is built on the former, because it holds slots for longer than a request.
 package holds
 
 import (

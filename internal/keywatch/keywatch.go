@@ -1,5 +1,5 @@
-// Package keywatch tells the operator of faults of configuration that the keys of requests show, once
-// for a guard, and why requests are refused without a decision. No record has a key.
+// Package keywatch tells the operator of faults of configuration that the keys of requests show,
+// once for a guard. It also tells why requests are refused without a decision. No record has a key.
 package keywatch
 
 import (

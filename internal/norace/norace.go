@@ -1,6 +1,6 @@
-// Package norace is for tests in which the race detector would find nothing, as they have
-// one goroutine or spend their time in the code of others, and takes five to ten times as
-// long. make race runs them without it.
+// Package norace is for tests in which the race detector would find nothing, and takes five to ten
+// times as long. They have one goroutine, or spend their time in the code of others. make race runs
+// them without it.
 package norace
 
 import "testing"

@@ -1,6 +1,6 @@
-// Package proxies holds attacks on the key functions for addresses through real proxies:
-// nginx and HAProxy, as the documentation says to configure them, and net/http's own. It has
-// no code that ships.
+// Package proxies holds attacks on the key functions for addresses, through real proxies. These are
+// net/http's own, and nginx and HAProxy as the documentation says to configure them. It has no code
+// that ships.
 //
 // The proxies listen on loopback addresses of their own, and live no longer than their test.
 // Without nginx or haproxy the tests are skipped, unless HEADGATE_REQUIRE_PROXIES=1 is set:

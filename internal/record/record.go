@@ -1,4 +1,4 @@
-// Package record records what is written through an http.ResponseWriter.
+// Package record records the status and the bytes that pass through an http.ResponseWriter.
 package record
 
 import (
@@ -76,8 +76,8 @@ func (rec *Recorder) HijackThrough() (net.Conn, *bufio.ReadWriter, error) {
 	return conn, rw, err
 }
 
-// Writer returns the recorder with Flush and Hijack if the writer within has them:
-// handlers look for them by type assertion, so the recorder must not have them always.
+// Writer returns the recorder with Flush and Hijack if the writer within has them. Handlers look
+// for them by type assertion, so the recorder must not have them always.
 //
 // It has no Push. Browsers ignore HTTP/2 pushes, and a handler must work without
 // http.Pusher anyway, because HTTP/1 has none.

@@ -1,11 +1,10 @@
-// Package redistest starts real Redis servers for tests: a single one, a Cluster, or
-// a master and a replica watched by Sentinels; and a proxy that makes the network
-// between them and a client fail.
+// Package redistest starts real Redis servers for tests: a single one, a Cluster, or a master and a
+// replica watched by Sentinels. It also has a proxy that makes the network between them and a
+// client fail.
 //
-// Servers listen on 127.0.0.1, on ports of their own, keep their files in the test's
-// temporary directory, and are killed when the test ends; on Linux also when the
-// test's process dies, however it dies. When a test fails, the end of their logs is
-// in its output.
+// Servers listen on 127.0.0.1, on ports of their own. They keep their files in the test's temporary
+// directory, and are killed when the test ends. On Linux they are also killed when the test's
+// process dies, however it dies. When a test fails, the end of their logs is in its output.
 //
 // Without redis-server the test is skipped, unless HEADGATE_REQUIRE_REDIS=1 is set:
 // then it fails. HEADGATE_REDIS_SERVER names another binary to run: another version,

@@ -166,10 +166,9 @@ func (d *Sentinel) WaitFailover(old *Server) *Server {
 	return master
 }
 
-// WaitReady waits until the replica is in step, and all Sentinels that run see it and
-// could agree on a failover. It is for use after [Server.Restart]: a server that has
-// come back as a second master becomes a replica at once, for which the Sentinels
-// would take 10 s.
+// WaitReady waits until the replica is in step, and all Sentinels that run see it and could agree
+// on a failover. Call it after a Restart of a [Server]. A server that has come back as a second
+// master becomes a replica at once; the Sentinels would take 10 s for that.
 func (d *Sentinel) WaitReady() {
 	d.t.Helper()
 	wait(d.t, "waiting for the Sentinels", func() error {

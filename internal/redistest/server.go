@@ -246,9 +246,9 @@ type CommandStats struct {
 	Time     time.Duration // all calls together
 }
 
-// CommandStats returns the counts of all commands that were called since the server
-// was started or [Server.ResetStats]. Names are in lower case, and subcommands like
-// "config|get". Commands called by scripts are counted too.
+// CommandStats returns the counts of all commands since the start of the server or
+// [Server.ResetStats]. Names are in lower case, and subcommands like "config|get". Commands called
+// by scripts are counted too.
 func (s *Server) CommandStats() map[string]CommandStats {
 	s.t.Helper()
 	all := make(map[string]CommandStats)

@@ -13,8 +13,8 @@ var errForm = errors.New("the URL has not the form redis://user:password@host:63
 	"encode what is special in the password, and see redis.ParseURL for the options in the query")
 
 // Parse returns the options that a URL stands for, as [redis.ParseURL] does. It refuses a URL with
-// an @ after its host: there, what should be a host is the beginning of a password with a slash,
-// a question mark or a number sign, and errors of connecting would show it.
+// an @ after its host. There the host is in truth the beginning of a password, with a slash, a
+// question mark or a number sign. Errors of connecting would show it.
 func Parse(text string) (*redis.Options, error) {
 	_, rest, _ := strings.Cut(text, "://")
 	if i := strings.IndexAny(rest, "/?#"); i >= 0 && strings.Contains(rest[i:], "@") {

@@ -35,7 +35,7 @@ type Client struct {
 	retries int
 }
 
-// NewClient returns a Client, whose numbers are those of [nethttp.TransportConfig].
+// NewClient returns a Client, whose numbers are as in [nethttp.TransportConfig].
 func NewClient(l *core.Limiter, maxWait, maxBlock time.Duration, retries int) (*Client, error) {
 	gate, err := nethttp.NewTransport(nethttp.TransportConfig{Limiter: l, MaxWait: maxWait, MaxBlock: maxBlock, Retries: retries})
 	if err != nil {

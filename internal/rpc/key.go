@@ -11,7 +11,7 @@ import (
 
 var errNoCertificate = fmt.Errorf("%w: a client certificate that the server has verified", keyfuncs.ErrAbsent)
 
-// Procedure is a key: that of the call.
+// Procedure is a key: the procedure of the call.
 func Procedure(r *http.Request) (string, error) { return Of(r).Procedure, nil }
 
 // Procedures returns a function that reports whether the procedure begins with one of the prefixes.

@@ -199,7 +199,7 @@ type Visit struct {
 	// Fields are for the metadata of the response to one that is: nil if there are none.
 	Fields http.Header
 
-	// Context is that of the call, in which [nethttp.SetCost] works.
+	// Context is the context of the call, in which [nethttp.SetCost] works.
 	Context context.Context //nolint:containedctx // handed on
 
 	messages *limited // nil: they have no limit
@@ -291,8 +291,8 @@ type Violation struct {
 	Limit  string // such as "10 in 1m0s"
 }
 
-// Pushback returns how many milliseconds a client is to wait before it tries again, -1 if it should not,
-// and whether that is known (gRFC A6).
+// Pushback returns how many milliseconds a client is to wait before it tries again, or -1 if it
+// should not. It also returns whether that is known (gRFC A6).
 func (f *Refusal) Pushback() (ms int64, known bool) {
 	switch {
 	case f.RetryAfter == core.Never:

@@ -5,8 +5,8 @@
 //	book, err := limits.Open(ctx, store, slots, source, limits.Config{})
 //
 // It is a hash with a version and the document. Servers ask for the version every second, and are
-// told of a new one by PUBLISH. The version never decreases: a server that finds a lower one,
-// as after a failover that has lost writes, stays with what it has and says so.
+// told of a new one by PUBLISH. The version never decreases. A server that finds a lower one keeps
+// its document and says so. A failover that has lost writes may show a lower one.
 //
 // The command headgate push writes the document, unless a server would refuse it, and waits until
 // all have it. For that, each server tells in a second hash what it has and needs.
@@ -70,8 +70,7 @@ type Config struct {
 	Instance string
 
 	// NewSecret lets [Source.Push] publish a document whose keys are hashed under another secret
-	// than those of the one before, or not at all. Servers with the old secret stay with what they
-	// have.
+	// than before, or not at all. Servers with the old secret keep their document.
 	NewSecret bool
 }
 
@@ -160,7 +159,7 @@ func (s *Source) read(ctx context.Context) (text string, version int64, secret s
 // maxVersion is the largest that the script can increase.
 const maxVersion = 1<<53 - 1
 
-// ErrTorn is the error if what is in Redis is no document with a version. Another Push mends that.
+// ErrTorn is the error if Redis has no document with a version. Another Push mends that.
 var ErrTorn = errors.New("headgate: redisdoc: what is in Redis was not pushed: it has no version, or no document: push one")
 
 // now returns the time of Redis, by which all servers tell of themselves, or of this process if that
@@ -190,7 +189,7 @@ func (s *Source) Wake(ctx context.Context, wake func()) {
 	}
 }
 
-// A Server is what a server has told of itself.
+// A Server is the report of a server about itself.
 type Server struct {
 	Instance string    `json:"instance"`
 	Version  string    `json:"version"` // of the document that is in force there
@@ -264,9 +263,9 @@ var ErrConflict = errors.New("headgate: redisdoc: there is another version than 
 // readable that are hashed.
 var ErrSecret = errors.New("headgate: redisdoc: the keys are hashed under another secret, or were hashed before and are not now")
 
-// CheckSecret returns [ErrSecret] if the secret of the document, see [limits.Document.Hashed], is
-// another than that of the one in Redis, or than that of a server in [Source.Servers]. It changes
-// nothing. Of a document without overrides of keys that was not hashed, it says nothing.
+// CheckSecret compares the secret of the document, see [limits.Document.Hashed]. It returns
+// [ErrSecret] if the document in Redis has another, or a server in [Source.Servers]. It changes
+// nothing. It does not check a document that was not hashed and has no overrides of keys.
 func (s *Source) CheckSecret(ctx context.Context, d *limits.Document) error {
 	own := secretOf(d)
 	if s.newSecret || own == "" {

@@ -11,11 +11,11 @@
 //	      - {prefix: "acme:", policies: {minute: sliding-log 6000/minute}}
 //	...
 //
-// It is the YAML that cannot be mistaken. The last line is "...", so that a document which was cut
-// off is a fault, not a shorter document. There are no anchors, aliases, tags or merge keys, and
-// no second document. What YAML takes for a number, a boolean or null where a string should
-// be, such as 42, yes or ~, is to be quoted; yes, no, on, off, y and n are booleans in some
-// versions of YAML, and so here.
+// It is the part of YAML that cannot be mistaken. The last line is "...", so that a document which
+// was cut off is a fault, not a shorter document. There are no anchors, aliases, tags or merge
+// keys, and no second document. Quote each string that YAML takes for a number, a boolean or null,
+// such as 42, yes or ~. The booleans are as in old versions of YAML: yes, no, on, off, y and n,
+// too.
 //
 // A document that begins with { is JSON.
 package yamldoc

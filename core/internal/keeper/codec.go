@@ -13,7 +13,7 @@ import (
 // MaxDead is how many tombstones a server keeps at most, the newest.
 const MaxDead = 4096
 
-// SlotsScript is the script of an [Op], and BeatScript that of a [Beat].
+// SlotsScript is the script of an [Op], and BeatScript the script of a [Beat].
 var (
 	//go:embed slots.lua
 	SlotsScript string
@@ -49,7 +49,7 @@ type Reply struct {
 	Others  int64   // what the others hold
 	Marked  bool    // the own field says that this process waits
 	Due     int     // which of the slots that become free next is kept for it, from 1; 0: none
-	Fields  []Field // those of the others: if they are few, or ListAll, or less was granted than wanted
+	Fields  []Field // the fields of the others: if they are few, or ListAll, or less was granted than wanted
 }
 
 // A Field is what an incarnation has stated.
@@ -76,7 +76,7 @@ const (
 	WaitsShort
 	// WaitsOn: it does, whatever it is granted.
 	WaitsOn
-	// WaitsStill: it does if it did, but what is wanted now is not for those who wait.
+	// WaitsStill: it does if it did, but the slots wanted now are not for waiting callers.
 	WaitsStill
 )
 

@@ -1,17 +1,16 @@
-// Package keeper keeps the slots that this process holds, and makes a server that all
-// processes share count them: it states them, states them again where the server may
-// have lost them, and sends heartbeats so that no other process takes this one for dead.
-// It is the protocol without the network: a [Transport] runs its scripts.
+// Package keeper keeps the slots that this process holds, and makes a server that all processes share
+// count them. It states them, and states them again where the server may have lost them. It sends
+// heartbeats, so that no other process takes this one for dead. It is the protocol without the network:
+// a [Transport] runs its scripts.
 //
-// The process has the truth. For each key the server has a hash of what each incarnation
-// of a process has stated, and one sorted set of the incarnations. A statement is
-// absolute, carries a number, and changes nothing if a later one came first. A grant is
-// a statement too: of what is held, and as many more as there is room for.
+// The process has the truth. For each key the server has a hash with the statements of each incarnation
+// of a process, and one sorted set of the incarnations. A statement is absolute, carries a number, and
+// changes nothing if a later one came first. A grant is a statement too: of the slots that are held,
+// and as many more as there is room for.
 //
-// The keeper has one session at a time, from the first acquire until all names are
-// closed: session.go has its incarnation and heartbeats, statements.go what it states of
-// its entries, entry.go the entry of a key, and codec.go the arguments and replies of the
-// scripts.
+// The keeper has one session at a time, from the first acquire until all names are closed. File
+// session.go has its incarnation and heartbeats, and statements.go the statements of its entries. File
+// entry.go has the entry of a key, and codec.go the arguments and replies of the scripts.
 package keeper
 
 import (
@@ -83,9 +82,9 @@ const (
 	maxWaiting = 1 << 14                // acquires that wait at once
 )
 
-// Again returns after which time callers who wait should ask again if a slot is kept for them: that
-// which becomes free next (1), the one after it (2), and so on; 0 means none. So of many that
-// wait, few ask often.
+// Again returns after which time waiting callers should ask again. A slot may be kept for them: the
+// next free slot (1), the one after it (2), and so on; 0 means none. So of many waiting callers,
+// few ask often.
 func Again(due int) time.Duration {
 	const soon = 20 * time.Millisecond
 	if d := soon * time.Duration(due); d < refusedFor {
@@ -190,11 +189,11 @@ func (h *Hold) Doubt() <-chan struct{} {
 	return s.doubt
 }
 
-// Shed gives the slot back if the key holds more than the largest limit under which this
-// process holds slots of it, and reports whether it did. The server decides that, so that of several processes which
-// ask at once, only as many give slots back as are too many; and those to which it does not
-// answer when it was told to take theirs. It may not run at the same time as Release. After
-// an error the slot is held, as if Shed had not been called.
+// Shed gives the slot back if the key holds more than the largest limit under which this process
+// holds slots of it. It reports whether it did. The server decides that. So if several processes
+// ask at once, they give back only the surplus, and slots for which the server's answer is lost.
+// Shed may not run at the same time as Release. After an error the slot is held, as if Shed had not
+// been called.
 func (h *Hold) Shed(ctx context.Context) (shed bool, err error) {
 	s := h.entry.book.session
 	w := &waiter{pool: h.pool, sheds: true, done: make(chan struct{})}
@@ -209,9 +208,8 @@ func (h *Hold) Shed(ctx context.Context) (shed bool, err error) {
 	return w.granted, w.err
 }
 
-// Full reports whether the key is known to be full, without a call: because this
-// process alone has stated that many, or because it was refused just now. Due is for a
-// caller that waits: see Again.
+// Full reports whether the key is known to be full, without a call. Either this process alone has
+// stated that many, or it was refused just now. Due is for a caller that waits: see Again.
 func (k *Keeper) Full(name, key string, limit int64, waits bool) (held int64, due int, full bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -271,10 +269,10 @@ func (k *Keeper) IDs() []string {
 	return ids
 }
 
-// Take takes a slot without a call, if fewer than room are held: by this process and, with
-// others, by those that the last answer counted, unless that is older than a TTL. It is
-// stated when the server can be reached. Held counts the same slots. The limit is that of
-// all processes, for Shed.
+// Take acquires a slot without a call, if fewer than room are held. With others, it counts the
+// slots of this process and those in the last answer, unless that is older than a TTL. The slot is
+// stated when the server can be reached. Held counts the same slots. The limit is the limit of all
+// processes, for Shed.
 func (k *Keeper) Take(name, key string, limit, room int64, others bool) (h *Hold, held int64) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -396,12 +394,12 @@ func (k *Keeper) giveUp(w *waiter) (answered bool) {
 	return answered || over
 }
 
-// Close gives back everything of a name, and waits until the server has it or ctx ends.
-// If it was the last open name, the incarnation is buried instead, with all that it has
-// stated: that is one command, which is sent even if ctx has ended, and ends the wait of
-// the other names too. Then what it has stated is removed until ctx ends or the server does
-// not answer, which is no error. An Acquire that races with Close may begin a new session. After an
-// error, another Close of the name tries again what is left to be done.
+// Close gives back everything of a name, and waits until the server has it or ctx ends. If it was
+// the last open name, the incarnation is buried instead, with all its statements. That is one
+// command, which is sent even if ctx has ended, and ends the wait of the other names too. Then the
+// statements are removed until ctx ends or the server does not answer, which is no error. An
+// Acquire that races with Close may begin a new session. After an error, another Close of the name
+// tries the rest again.
 func (k *Keeper) Close(ctx context.Context, name string) error {
 	k.mu.Lock()
 	giveBack := k.unclosed[name]

@@ -1,5 +1,5 @@
-// Package reference is a store for tests that is plainly right: a map of states, one
-// question at a time, package step for the arithmetic, and an instant that it is told.
+// Package reference is a store for tests that is plainly right. It has a map of states, decides one
+// question at a time with package step, and is told the instant.
 package reference
 
 import (

@@ -171,8 +171,8 @@ type State struct {
 	Reason error     // the newest failure; nil if it is not away
 }
 
-// StateOf returns the state of servers, and of the beats of slots, which may be nil: that of what
-// is away, if anything is.
+// StateOf returns the state of servers, and of the beats of slots, which may be nil. If any is
+// away, it is the state of that one.
 func StateOf(servers []*Server, s *Slots) State {
 	var breakers []*breaker
 	for _, server := range servers {

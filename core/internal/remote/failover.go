@@ -15,7 +15,7 @@ type Failure int
 // The failure policies.
 const (
 	Local  Failure = iota // the same policies decide in this process
-	Open                  // everything is admitted, except what is never
+	Open                  // everything is admitted that can ever be admitted
 	Closed                // nothing is decided
 )
 

@@ -10,11 +10,11 @@ import (
 	"github.com/headgate/headgate/core/store"
 )
 
-// InTurn is a store that makes charges of different parts one part after the other: first those
-// for which there is the least room, as they are the likeliest to be refused. If one part refuses
-// or fails, the earlier ones are given back, but for what counts anyway. If it refuses, the others
-// still count the attempt where their policies say so, and what counts anyway, and the result has
-// their readings.
+// InTurn is a store that makes charges of different parts one part after the other. The charges
+// with the least room go first, because they are the likeliest to be refused. If one part refuses
+// or fails, the earlier charges are given back, except the ones that count anyway. If it refuses,
+// the others still count the attempt where their policies say so. They also count charges that
+// count anyway, and the result has their readings.
 type InTurn struct {
 	store.Store
 

@@ -45,8 +45,8 @@ type Received struct {
 	Age  time.Duration
 }
 
-// A Cursor is where a process goes on to read posts: after an instant of the servers, in
-// microseconds, of the lasting posts, and after another of the others.
+// A Cursor is where a process goes on to read posts. It has an instant of the servers, in
+// microseconds, for the lasting posts, and another for the others.
 type Cursor [2]int64
 
 // Notices are posts that all processes read, a few times a second, while somebody listens:

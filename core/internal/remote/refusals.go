@@ -11,14 +11,14 @@ import (
 	"github.com/headgate/headgate/core/store"
 )
 
-// Refusals is a store that remembers what the store below has refused, so that a question
-// that was just refused is refused again without a call. A cached refusal is what the store
-// below would answer, as far as this process can know: what other processes do in the
-// meantime is seen when it ends. It says how old it is, and a Fresh question passes it by.
+// Refusals is a store that remembers the refusals of the store below. So a question that was just
+// refused is refused again without a call. A remembered refusal is the answer of the store below,
+// as far as this process can know. Changes by other processes are seen when it ends. It says how
+// old it is, and a Fresh question passes it by.
 //
-// Each question has one entry, where a newer refusal replaces an older one. Entries and
-// marks are shared by questions and keys whose hashes collide: then a refusal is dropped
-// too early, or is not used, which costs a call.
+// Each question has one entry, where a newer refusal replaces an older one. Questions and keys
+// whose hashes collide share entries and marks. Then a refusal is dropped too early, or is not
+// used, which costs a call.
 type Refusals struct {
 	next    store.Store
 	place   store.Place // of what is kept with limiters

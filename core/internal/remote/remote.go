@@ -25,8 +25,8 @@ type Backend interface {
 	// Prepare prepares a limiter, as a store does.
 	Prepare(l *store.Limiter) error
 
-	// Route returns the server that has the state of a key, and which part of its state
-	// that is, where a server has several and may fail to serve one. It makes no call.
+	// Route returns the server that has the state of a key. It also returns the part of its state,
+	// where a server has several parts and may fail to serve one. It makes no call.
 	Route(key string) (server *Server, part int)
 
 	// Servers returns all servers that are known.
@@ -38,17 +38,17 @@ type Backend interface {
 	// Ask makes one call to a server, and sets in each question the answer or Err:
 	// [ErrPutOff] if it is to be asked again. It returns when the context ends.
 	//
-	// The first error, if any, is that of the call as a whole. The second is what the call
-	// has shown of the server: nil if it works, as far as limits are concerned, and
-	// [ErrUnsent] if nothing.
+	// The first error, if any, is the error of the call as a whole. The second tells the state of
+	// the server. It is nil if the server works for rates, and [ErrUnsent] if the call has shown
+	// nothing.
 	Ask(ctx context.Context, qs []*Question) (err, failure error)
 
 	// Reset deletes a limiter's state for a key.
 	Reset(ctx context.Context, l *store.Limiter, key string) error
 
-	// Probe does what Ask does, of its own accord, to find out whether the server of a part
-	// works again, and bounds each call that it makes. If the error is [ErrGone], the server
-	// is not probed again.
+	// Probe makes the calls of Ask without a question. So it finds out whether the server of a part
+	// works again. It bounds each call that it makes. If the error is [ErrGone], the server is not
+	// probed again.
 	Probe(ctx context.Context, part int) error
 }
 

@@ -25,9 +25,9 @@ func NewSender(b Backend, c Config) *Sender {
 }
 
 // Ask implements [store.Store], of several charges for keys of one server and part. If the deadline
-// of the context comes before the answer, the error says so. A context that is cancelled ends the
-// wait for a call that decisions share; a decision that was sent alone, and has no earlier deadline
-// than the Timeout, waits for its answer until that. Either way, what was sent may be charged.
+// of the context comes before the answer, the error says so. A cancelled context ends the wait for
+// a call that decisions share. A decision that was sent alone, without an earlier deadline, waits
+// for its answer until the Timeout. In both cases, a sent charge may be made.
 func (s *Sender) Ask(ctx context.Context, asked *store.Question) error {
 	if err := asked.Valid(); err != nil {
 		return err

@@ -9,13 +9,13 @@ import (
 )
 
 const (
-	// MaxInFlight is how many calls for limits may be in flight to a server at once: two, so
-	// that it computes one while the next is on the wire.
+	// MaxInFlight is how many calls for rates may be in flight to a server at once. With two, it
+	// computes one while the next is on the wire.
 	MaxInFlight = 2
 
-	// MaxUnmerged is the same without merging. As many keep a server busy, and it answers
-	// them in a small part of a Timeout: more would wait at the server, where all of them
-	// could run out of time before any is answered.
+	// MaxUnmerged is the same without merging. As many keep a server busy, and it answers them in a
+	// small part of a Timeout. More would wait at the server, where all could run out of time
+	// before any is answered.
 	MaxUnmerged = 64
 
 	// minShare is how many questions a call carries if as many wait, even if it is more than

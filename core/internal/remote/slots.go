@@ -29,7 +29,7 @@ type SlotBackend interface {
 	// ProbeSlots is the like of Probe for State.
 	ProbeSlots(ctx context.Context, part int) error
 
-	// Stated returns what has been stated of a key, and the incarnations that are dead.
+	// Stated returns the statements of a key, and the incarnations that are dead.
 	Stated(ctx context.Context, name, key string) (stated []keeper.Field, dead []string, err error)
 
 	BeatBackend
@@ -38,7 +38,7 @@ type SlotBackend interface {
 
 // A BeatBackend sends heartbeats, all to one server, whatever the keys.
 type BeatBackend interface {
-	// Beat and Histories are those of [keeper.Transport].
+	// Beat and Histories are as in [keeper.Transport].
 	Beat(ctx context.Context, b *keeper.Beat) error
 	Histories(ctx context.Context) string
 
@@ -51,19 +51,19 @@ type BeatBackend interface {
 
 // A NoticeBackend keeps notices, and the answers to them.
 type NoticeBackend interface {
-	// Topic returns the name of what is stated of a key.
+	// Topic returns the name of the statements of a key.
 	Topic(name, key string) string
 
 	// Post makes a post known to all processes. There is an error if that is lasting, and
 	// MaxPosts are.
 	Post(ctx context.Context, p Post) error
 
-	// Posts returns posts after a cursor, of each kind the oldest first, and the cursor after
-	// which to go on, at once if there are more.
+	// Posts returns posts after a cursor, of each kind the oldest first. It also returns the next
+	// cursor, and whether there are more.
 	Posts(ctx context.Context, after Cursor) (posts []Received, next Cursor, more bool, err error)
 
-	// Reply keeps a text of a process about a post, for at least PostLife. Replies returns
-	// those of all processes, and then whether the post is stored: it may be lost, or over.
+	// Reply keeps a text of a process about a post, for at least PostLife. Replies returns the
+	// texts of all processes, and then whether the post is stored: it may be lost, or over.
 	Reply(ctx context.Context, post, process, text string) error
 	Replies(ctx context.Context, p Post) (all map[string]string, stored bool, err error)
 }

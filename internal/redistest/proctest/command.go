@@ -14,8 +14,8 @@ import (
 // needs the room.
 const patience = 30 * time.Second
 
-// A Command is a process that lives no longer than its test: it is killed when the
-// test ends and, on Linux, when the process of the test dies.
+// A Command is a process that lives no longer than its test. It is killed when the test ends and,
+// on Linux, when the process of the test dies.
 type Command struct {
 	t       testing.TB
 	process *os.Process

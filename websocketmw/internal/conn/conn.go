@@ -101,19 +101,19 @@ func (c *Conn) rebase(rw *bufio.ReadWriter) {
 	rw.Writer.Reset(c)
 }
 
-// NetConn returns the underlying connection, as that of tls.Conn does. The guard does
-// not see what is read from it or written to it.
+// NetConn returns the underlying connection, as NetConn of tls.Conn does. The guard does not see
+// its reads and writes.
 func (c *Conn) NetConn() net.Conn { return c.reader.inner }
 
-// LocalAddr returns that of the underlying connection.
+// LocalAddr returns the address of the underlying connection.
 func (c *Conn) LocalAddr() net.Addr { return c.reader.inner.LocalAddr() }
 
-// RemoteAddr returns that of the underlying connection.
+// RemoteAddr returns the address of the underlying connection.
 func (c *Conn) RemoteAddr() net.Addr { return c.reader.inner.RemoteAddr() }
 
-// Close closes the connection and ends the Life, which over HTTP/2 happens when the
-// handler returns. Further calls only close the connection again. What is unsent under
-// MaxUnsent is sent first, in the background.
+// Close closes the connection and ends the Life, which over HTTP/2 happens when the handler
+// returns. Further calls only close the connection again. Bytes that are unsent under MaxUnsent are
+// sent first, in the background.
 func (c *Conn) Close() error {
 	if !c.reader.life.http2 && c.slow.closeLater(c) {
 		c.forget.Stop()

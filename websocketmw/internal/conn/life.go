@@ -100,7 +100,7 @@ type writes struct {
 	timed   atomic.Bool  // the Life's timer is set for it
 }
 
-// Begin begins a Life, of which the rules and the owner stay. The context is that of the upgrade.
+// Begin begins a Life, of which the rules and the owner stay. The context comes from the upgrade.
 // The budgets are the keys of the rules' Bounds, in their order.
 func (l *Life) Begin(ctx context.Context, rules *Rules, owner Owner, http2 bool, budgets []hidden.Text) {
 	l.rules, l.owner, l.base, l.http2, l.budgets = rules, owner, ctx, http2, budgets

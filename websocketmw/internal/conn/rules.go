@@ -94,7 +94,7 @@ func (r *Rules) Bind(all []Bound) {
 type Event struct {
 	Kind Kind
 	Name string // for Exceeded: of the limit
-	Err  error  // for Exceeded: the error of the limiter, if it could not decide; for Invalid: what was sent
+	Err  error  // for Exceeded: the error of the limiter, if it could not decide; for Invalid: the forbidden frame
 }
 
 // A Kind is the kind of an [Event].

@@ -15,9 +15,10 @@ import (
 	"github.com/headgate/headgate/websocketmw/internal/frames"
 )
 
-// Serve calls next for an upgrade that is admitted, with a writer that wraps the connection when it
-// is hijacked, and a request of the Life's context. fields sets the guard's fields in a header. end
-// gets the outcome, when next returns or panics. If next panics, Serve closes the connection.
+// Serve calls next for an admitted upgrade. The writer wraps the connection when it is hijacked,
+// and the request has the Life's context. The function fields sets the guard's fields in a header.
+// The function end gets the outcome, when next returns or panics. If next panics, Serve closes the
+// connection.
 func Serve(l *Life, w http.ResponseWriter, r *http.Request, next http.Handler, fields func(http.Header), end func(status int, written int64, hijacked bool)) {
 	returned := false
 	defer func() { l.handled(!returned) }()

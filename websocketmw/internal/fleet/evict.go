@@ -10,7 +10,7 @@ import (
 	"github.com/headgate/headgate/core/store"
 )
 
-// MakeRoom finds what is to be done for a slot that was granted above the limit of a rule that
+// MakeRoom finds the socket to evict for a slot that was granted above the limit of a rule that
 // evicts. The error is the refusal if no socket may be evicted.
 func (f *Fleet) MakeRoom(ctx context.Context, h *Handshake, claims []core.Claim, slot *core.Slot) error {
 	for i, c := range claims {

@@ -32,7 +32,8 @@ type Config struct {
 	TellsLost   bool // sockets are told that their slots are lost
 }
 
-// A Fleet has the sockets of a guard, and finds those of others. It is safe for concurrent use.
+// A Fleet has the sockets of a guard, and finds the sockets of others. It is safe for concurrent
+// use.
 type Fleet struct {
 	roll // with the lock of all that follows
 
@@ -152,7 +153,7 @@ func (f *Fleet) unpin(m *Member) {
 	}
 }
 
-// Rest ends the listening until the next handshake, which hears of what was announced meanwhile.
+// Rest ends the listening until the next handshake, which hears the notices of that time.
 func (f *Fleet) Rest() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -173,7 +174,7 @@ func (f *Fleet) rest() {
 	f.stops, f.listening = nil, false
 }
 
-// Listens reports whether the fleet hears what is announced, and Bans how many CloseAll are kept for
+// Listens reports whether the fleet hears notices. Bans returns how many CloseAll are kept for
 // handshakes that are being checked.
 func (f *Fleet) Listens() bool {
 	f.mu.Lock()
@@ -196,7 +197,8 @@ func (f *Fleet) List(ctx context.Context, name, key string) (Presence, error) {
 	return f.ask(ctx, name, key, order{Do: doList})
 }
 
-// CloseAll is List, and has the sockets closed, and those of handshakes that are being checked.
+// CloseAll is List, and has the sockets closed, also the sockets of handshakes that are being
+// checked.
 func (f *Fleet) CloseAll(ctx context.Context, name, key string, code int, reason string) (Presence, error) {
 	return f.ask(ctx, name, key, order{Do: doClose, Code: code, Reason: reason})
 }

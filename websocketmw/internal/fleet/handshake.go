@@ -10,8 +10,8 @@ import (
 	"github.com/headgate/headgate/internal/hidden"
 )
 
-// Begin records a handshake until [Fleet.End], and listens from the first on: what is announced
-// from now on may be about its socket.
+// Begin records a handshake until [Fleet.End]. It listens from the first handshake on: notices from
+// now on may be about its socket.
 func (f *Fleet) Begin() (h Handshake) {
 	if len(f.boards) == 0 {
 		return h
@@ -28,7 +28,7 @@ func (f *Fleet) Begin() (h Handshake) {
 	return h
 }
 
-// Claim records where the socket of a handshake would be. The claims are those of the rules.
+// Claim records where the socket of a handshake would be. The claims come from the rules.
 func (f *Fleet) Claim(h *Handshake, claims []core.Claim) {
 	if h.element == nil {
 		return
