@@ -130,7 +130,7 @@ fmt: $(LINT) ## format all Go files
 	@$(LINT) fmt
 
 .PHONY: lint
-lint: $(LINT) ## static analysis, as configured in .golangci.yml
+lint: $(LINT) prose ## static analysis, as configured in .golangci.yml, and prose
 	@echo "== lint, module by module; a minute or two if nothing is cached"
 	$(call in_modules,echo "   $$m" && $(LINT) run --allow-parallel-runners --config $(CURDIR)/.golangci.yml ./...)
 

@@ -45,8 +45,8 @@ const (
 
 // notShown are the rows that no request of this test can show: with charge each, and while nothing is at fault.
 var notShown = []string{
-	"several limits of a request", "a hit that does not fit", "no decision", "a limit of a request with a unit that there is not",
-	"windows of two units that begin at one instant", "`duration_until_reset`", "a start with a file that is at fault", "a key that is not known", "what remains of a limit that is over", "metrics",
+	"several limits of a request", "a hit that does not fit", "no decision", "a limit of a request with an unknown unit",
+	"windows of two units that begin at one instant", "`duration_until_reset`", "a start with a faulty file", "an unknown key", "`limit_remaining` of a limit that is over", "metrics",
 	"a header field in a descriptor that is not UTF-8", "the `limit` of a descriptor in the metadata of an answer",
 }
 

@@ -68,8 +68,9 @@
 // # Costs
 //
 // Units that one server has leased and does not spend are missing elsewhere. So a lease is small.
-// It has the units that the recent demand would use until it ends. It never has more than a quarter
-// of the units left in the store. The store decides the last units one by one. While demand is
+// It has the units that the recent demand would use until it ends. It has at most a quarter
+// of the units left in the store, or the demand of some 50 ms if that is more. The store decides the last
+// units one by one. While demand is
 // steady, more is leased in the background before a lease is used up, so nobody waits for the
 // store.
 //
@@ -79,7 +80,8 @@
 // never more. The same holds for units that could not be given back, because the store failed or
 // MaxBytes has no room. The store's Observer.Settled is told of that.
 //
-// A refusal by the store is remembered here for a short time, for the same call or one for more units.
+// A refusal by the store is remembered here for a short time. It refuses calls for as many units or fewer,
+// if they need more than was left. A call for more units asks the store.
 // That time starts when the store was asked. It is a twentieth of [Config].For, at most 50 ms, and not
 // beyond the end of the sub-window. For a sliding window it is at most a hundredth of the window, and
 // for a bucket at most a quarter of its Leasable. So the store had too little left no longer ago than

@@ -24,8 +24,8 @@ const (
 type Config struct {
 	// For is the longest time for which units are leased, from [MinFor] to [MaxFor]. 0 means
 	// [DefaultFor]. A longer time saves calls of the store. But unused units of one server are
-	// missing elsewhere for longer. Leases end with the sub-window anyhow, and there are none in
-	// the last four round trips before that.
+	// missing elsewhere for longer. Leases end with the sub-window anyhow. None begins
+	// when only one and a quarter round trips of it are left.
 	For time.Duration
 
 	// MaxBytes bounds the memory for leases, beside 1 MB that a Store always takes. Three quarters

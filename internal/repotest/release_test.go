@@ -21,6 +21,7 @@ func TestRelease(t *testing.T) {
 	for _, test := range []struct{ version, check, unfinished, want string }{
 		{"0.1.0", "true", "", "usage:"}, {"v0.1", "true", "", "usage:"}, {"v2.0.0", "true", "", "major version"},
 		{version, "true", "unfinished", "not committed"}, {version, "false", "", "not green"},
+		{"v0.0.9", "true", "", "CHANGELOG.md has no section"},
 	} {
 		if test.unfinished != "" {
 			write(t, filepath.Join(clone, test.unfinished), "")
