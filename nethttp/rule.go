@@ -264,27 +264,7 @@ func (rule *Rule) validate(fault faultOf, sockets bool) bool {
 	if rule.Key == nil {
 		fault(errors.New("it is nil: say who is charged, with a function of package keyfuncs"), "Key")
 	}
-	var set []string
-	for _, f := range []struct {
-		name string
-		set  bool
-	}{
-		{"Limiter", rule.Limiter != nil},
-		{"Slots", rule.Slots != nil},
-		{"Limit", rule.Limit != nil},
-		{"LimitSlots", rule.LimitSlots != nil},
-	} {
-		if f.set {
-			set = append(set, f.name)
-		}
-	}
-	switch len(set) {
-	case 0:
-		fault(errors.New("it is nil, and so are Slots, Limit and LimitSlots: make one with core.New, or set one of those"), "Limiter")
-		return false
-	case 1:
-	default:
-		fault(fmt.Errorf("%s is set too: remove one of them", set[0]), set[1])
+	if !rule.validateLimit(fault) {
 		return false
 	}
 	unless := func(fine, set bool, field, use string) {
@@ -312,6 +292,40 @@ func (rule *Rule) validate(fault faultOf, sockets bool) bool {
 	if rule.Queue < 0 {
 		fault(fmt.Errorf("it is %d: it must not be negative, and 0 means that none waits", rule.Queue), "Queue")
 	}
+	rule.validateWhenFull(fault, sockets)
+	return true
+}
+
+// validateLimit reports whether the rule is one limit.
+func (rule *Rule) validateLimit(fault faultOf) bool {
+	var set []string
+	for _, f := range []struct {
+		name string
+		set  bool
+	}{
+		{"Limiter", rule.Limiter != nil},
+		{"Slots", rule.Slots != nil},
+		{"Limit", rule.Limit != nil},
+		{"LimitSlots", rule.LimitSlots != nil},
+	} {
+		if f.set {
+			set = append(set, f.name)
+		}
+	}
+	switch len(set) {
+	case 0:
+		fault(errors.New("it is nil, and so are Slots, Limit and LimitSlots: make one with core.New, or set one of those"), "Limiter")
+		return false
+	case 1:
+	default:
+		fault(fmt.Errorf("%s is set too: remove one of them", set[0]), set[1])
+		return false
+	}
+	return true
+}
+
+// validateWhenFull finds the faults of WhenFull.
+func (rule *Rule) validateWhenFull(fault faultOf, sockets bool) {
 	switch {
 	case rule.WhenFull > EvictOldest:
 		fault(fmt.Errorf("it is %d: use Refuse or EvictOldest", rule.WhenFull), "WhenFull")
@@ -322,7 +336,6 @@ func (rule *Rule) validate(fault faultOf, sockets bool) bool {
 	case rule.WhenFull == EvictOldest && rule.Service:
 		fault(errors.New("a limit of the service is of many people, who would close each other's sockets: use Refuse"), "WhenFull")
 	}
-	return true
 }
 
 // clashes returns the reasons why two rules cannot be used together.

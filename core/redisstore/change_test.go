@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/headgate/headgate/core"
-	"github.com/headgate/headgate/core/internal/reference"
+	"github.com/headgate/headgate/core/storetest/reference"
 	"github.com/headgate/headgate/internal/norace"
 	"github.com/headgate/headgate/internal/redistest"
 )

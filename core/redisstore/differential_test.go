@@ -19,9 +19,9 @@ import (
 
 	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/core/internal/asking"
-	"github.com/headgate/headgate/core/internal/reference"
 	"github.com/headgate/headgate/core/step"
 	"github.com/headgate/headgate/core/store"
+	"github.com/headgate/headgate/core/storetest/reference"
 	"github.com/headgate/headgate/internal/bubble"
 	"github.com/headgate/headgate/internal/norace"
 	"github.com/headgate/headgate/internal/redistest"

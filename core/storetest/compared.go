@@ -7,9 +7,9 @@ import (
 	"strings"
 
 	"github.com/headgate/headgate/core/internal/asking"
-	"github.com/headgate/headgate/core/internal/reference"
 	"github.com/headgate/headgate/core/step"
 	"github.com/headgate/headgate/core/store"
+	"github.com/headgate/headgate/core/storetest/reference"
 )
 
 // compared is a store that calls another one and the reference, and fails the test if

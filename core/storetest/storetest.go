@@ -28,8 +28,8 @@ import (
 
 	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/core/internal/asking"
-	"github.com/headgate/headgate/core/internal/reference"
 	"github.com/headgate/headgate/core/store"
+	"github.com/headgate/headgate/core/storetest/reference"
 )
 
 // A Harness gives the suite access to a store. A store has its own clock, so the suite needs to
@@ -67,52 +67,7 @@ func Run(t *testing.T, h Harness) {
 	if h.Operations == 0 {
 		h.Operations = 2000
 	}
-	for _, test := range []struct {
-		name string
-		body func(*suite)
-	}{
-		{"DecidesAsTheStepsDo", (*suite).decidesAsTheStepsDo},
-		{"AllOrNothing", (*suite).allOrNothing},
-		{"RefusedAttemptsCountOnRequest", (*suite).refusedAttemptsCount},
-		{"PeekLeavesNoTrace", (*suite).peekLeavesNoTrace},
-		{"PeekTellsWhatAllowWould", (*suite).peekTells},
-		{"RetryAfterIsEnoughAndTight", (*suite).retryAfter},
-		{"RefusedUntilRetryAfterAndNoLonger", (*suite).refusedUntil},
-		{"AllOfTheFreeUnitsAreGranted", (*suite).allGranted},
-		{"ExactUnderConcurrency", (*suite).exact},
-		{"ExactForSeveralPolicies", (*suite).exactForSeveral},
-		{"ExactAcrossLimitersInAnyOrder", (*suite).exactAcross},
-		{"ExactWhileSomeGiveBack", (*suite).exactWithRefunds},
-		{"KeysAreAnyBytes", (*suite).keys},
-		{"NamesDoNotJoinAmbiguously", (*suite).names},
-		{"LimitersOfOneNameShare", (*suite).sharing},
-		{"NumbersChangeAndUsageStays", (*suite).numbersChange},
-		{"NumbersChangeAndRetryAfterHolds", (*suite).retryAfterChange},
-		{"OtherNumbersEraseNothing", (*suite).oneCallErasesNothing},
-		{"SideBySideNeverMore", (*suite).neverMore},
-		{"LongAfterNothingStays", (*suite).nothingStays},
-		{"ResetRefundAndSettle", (*suite).resetRefundSettle},
-		{"ReportCountsWhatHasHappened", (*suite).reportCounts},
-		{"ReportNeverAdmits", (*suite).reportNeverAdmits},
-		{"AnywayIsCountedIfOthersRefuse", (*suite).anyway},
-		{"NothingIsACheck", (*suite).checks},
-		{"SettleCountsEverything", (*suite).settleCounts},
-		{"GivesBackNoMoreThanWasCharged", (*suite).reportAndRefund},
-		{"SettledOnce", (*suite).settledOnce},
-		{"Many", (*suite).many},
-		{"ExactWithReports", (*suite).exactWithReports},
-		{"ExtraIsWhatFits", (*suite).extraFits},
-		{"ExtraIsNoPartOfARefusal", (*suite).extraRefused},
-		{"ExtraIsGivenBack", (*suite).extraSettled},
-		{"ExtraIsForOneChargeOnly", (*suite).extraOfOne},
-		{"ExactWithExtra", (*suite).exactWithExtra},
-		{"ReportsDecisions", (*suite).reports},
-		{"ReportsCallsTogether", (*suite).reportsAll},
-		{"ReportsEachOfMany", (*suite).reportsEach},
-		{"ClockFlaps", (*suite).clockFlaps},
-		{"ClockReturns", (*suite).clockReturns},
-		{"ClockStepsBack", (*suite).clockSteps},
-	} {
+	for _, test := range tests {
 		if h.Back == nil && strings.HasPrefix(test.name, "Clock") {
 			continue
 		}
@@ -122,6 +77,54 @@ func Run(t *testing.T, h Harness) {
 			})
 		})
 	}
+}
+
+// tests are the promises of a store. Those that begin with Clock need Harness.Back.
+var tests = []struct {
+	name string
+	body func(*suite)
+}{
+	{"DecidesAsTheStepsDo", (*suite).decidesAsTheStepsDo},
+	{"AllOrNothing", (*suite).allOrNothing},
+	{"RefusedAttemptsCountOnRequest", (*suite).refusedAttemptsCount},
+	{"PeekLeavesNoTrace", (*suite).peekLeavesNoTrace},
+	{"PeekTellsWhatAllowWould", (*suite).peekTells},
+	{"RetryAfterIsEnoughAndTight", (*suite).retryAfter},
+	{"RefusedUntilRetryAfterAndNoLonger", (*suite).refusedUntil},
+	{"AllOfTheFreeUnitsAreGranted", (*suite).allGranted},
+	{"ExactUnderConcurrency", (*suite).exact},
+	{"ExactForSeveralPolicies", (*suite).exactForSeveral},
+	{"ExactAcrossLimitersInAnyOrder", (*suite).exactAcross},
+	{"ExactWhileSomeGiveBack", (*suite).exactWithRefunds},
+	{"KeysAreAnyBytes", (*suite).keys},
+	{"NamesDoNotJoinAmbiguously", (*suite).names},
+	{"LimitersOfOneNameShare", (*suite).sharing},
+	{"NumbersChangeAndUsageStays", (*suite).numbersChange},
+	{"NumbersChangeAndRetryAfterHolds", (*suite).retryAfterChange},
+	{"OtherNumbersEraseNothing", (*suite).oneCallErasesNothing},
+	{"SideBySideNeverMore", (*suite).neverMore},
+	{"LongAfterNothingStays", (*suite).nothingStays},
+	{"ResetRefundAndSettle", (*suite).resetRefundSettle},
+	{"ReportCountsWhatHasHappened", (*suite).reportCounts},
+	{"ReportNeverAdmits", (*suite).reportNeverAdmits},
+	{"AnywayIsCountedIfOthersRefuse", (*suite).anyway},
+	{"NothingIsACheck", (*suite).checks},
+	{"SettleCountsEverything", (*suite).settleCounts},
+	{"GivesBackNoMoreThanWasCharged", (*suite).reportAndRefund},
+	{"SettledOnce", (*suite).settledOnce},
+	{"Many", (*suite).many},
+	{"ExactWithReports", (*suite).exactWithReports},
+	{"ExtraIsWhatFits", (*suite).extraFits},
+	{"ExtraIsNoPartOfARefusal", (*suite).extraRefused},
+	{"ExtraIsGivenBack", (*suite).extraSettled},
+	{"ExtraIsForOneChargeOnly", (*suite).extraOfOne},
+	{"ExactWithExtra", (*suite).exactWithExtra},
+	{"ReportsDecisions", (*suite).reports},
+	{"ReportsCallsTogether", (*suite).reportsAll},
+	{"ReportsEachOfMany", (*suite).reportsEach},
+	{"ClockFlaps", (*suite).clockFlaps},
+	{"ClockReturns", (*suite).clockReturns},
+	{"ClockStepsBack", (*suite).clockSteps},
 }
 
 // A suite is one running test.

@@ -10,10 +10,10 @@ import (
 
 	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/core/internal/asking"
-	"github.com/headgate/headgate/core/internal/reference"
 	"github.com/headgate/headgate/core/memstore"
 	"github.com/headgate/headgate/core/step"
 	"github.com/headgate/headgate/core/store"
+	"github.com/headgate/headgate/core/storetest/reference"
 )
 
 // A database is a backend that is not Redis: the arithmetic of package step behind a

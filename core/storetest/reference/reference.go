@@ -1,5 +1,6 @@
-// Package reference is a store for tests that is plainly right. It has a map of states, decides one
-// question at a time with package step, and is told the instant.
+// Package reference has a store that is plainly right, in one page: the model for authors of stores, and what
+// tests compare other stores with. It has a map of states, decides one question at a time with package
+// step, and is told the instant. Its memory is not bounded.
 package reference
 
 import (
