@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -329,10 +330,13 @@ func TestCheckIsWhatServersTake(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// A store over Redis refuses one of these names once it knows the other: all know the same one.
+	// A store over Redis refuses one of these names once it knows the other, for each algorithm: all know the same one.
+	minute := core.PerMinute(1)
 	for _, s := range []core.Store{overRedis, nowhere} {
 		for _, name := range []string{"api", "api.shadow"} {
-			core.Must(core.New(s, name, core.FixedWindow(core.PerMinute(1)).Named(collide[0])))
+			for _, p := range []core.Policy{core.FixedWindow(minute), core.TokenBucket(minute, 1), core.SlidingWindow(minute), core.SlidingLog(minute), core.MinInterval(time.Second)} {
+				core.Must(core.New(s, name, p.Named(collide[0])))
+			}
 		}
 	}
 	small := memstore.Config{MaxBytes: 1 << 20}
