@@ -95,7 +95,7 @@ func keysByMaster(s *Store, masters int) []string {
 
 func (c clusterTest) store(t *testing.T) {
 	notShort(t)
-	atInstants(t, 200, plain, func(t *testing.T, o *core.Observer) *Store {
+	atInstants(t, 200, nil, plain, func(t *testing.T, o *core.Observer) *Store {
 		for _, master := range c.Masters {
 			master.Flush()
 		}

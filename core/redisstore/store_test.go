@@ -1,6 +1,8 @@
 package redisstore
 
 import (
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -19,7 +21,7 @@ func TestStore(t *testing.T) {
 	if testing.Short() {
 		operations = 200
 	}
-	atInstants(t, operations, plain, func(t *testing.T, o *core.Observer) *Store {
+	atInstants(t, operations, nil, plain, func(t *testing.T, o *core.Observer) *Store {
 		server.Flush()
 		return open(t, Config{RefusalTTL: -1, Observer: o}, server.Addr())
 	})
@@ -29,9 +31,19 @@ func TestStore(t *testing.T) {
 func TestStoreOverMiniredis(t *testing.T) {
 	norace.Test(t) // which has its Lua in Go
 	t.Parallel()
-	atInstants(t, 50, embedded, func(t *testing.T, o *core.Observer) *Store {
+	atInstants(t, 50, withoutLong, embedded, func(t *testing.T, o *core.Observer) *Store {
 		return open(t, Config{RefusalTTL: -1, Observer: o}, miniredis.RunT(t).Addr())
 	})
+}
+
+// withoutLong skips the tests that take miniredis ten seconds or more each. TestStore has them too.
+func withoutLong(t *testing.T, body func(t *testing.T)) {
+	t.Helper()
+	_, name, _ := strings.Cut(t.Name(), "/")
+	if slices.Contains([]string{"LongAfterNothingStays", "ClockFlaps", "RefusedUntilRetryAfterAndNoLonger", "PeekTellsWhatAllowWould"}, name) {
+		t.Skip("TestStore has it")
+	}
+	body(t)
 }
 
 func plain(s *Store) core.Store { return s }
@@ -40,7 +52,7 @@ func plain(s *Store) core.Store { return s }
 func embedded(s *Store) core.Store { return &struct{ core.Store }{s} }
 
 // atInstants runs the suite with a store that is told the instant.
-func atInstants(t *testing.T, operations int, layer func(*Store) core.Store, empty func(t *testing.T, o *core.Observer) *Store) {
+func atInstants(t *testing.T, operations int, around func(t *testing.T, body func(t *testing.T)), layer func(*Store) core.Store, empty func(t *testing.T, o *core.Observer) *Store) {
 	c := handClock()
 	storetest.Run(t, storetest.Harness{
 		New: func(t *testing.T, o *core.Observer) core.Store {
@@ -52,5 +64,6 @@ func atInstants(t *testing.T, operations int, layer func(*Store) core.Store, emp
 		Advance:    func(d time.Duration) { c.move(d.Microseconds()) },
 		Back:       func(d time.Duration) { c.move(-d.Microseconds()) },
 		Operations: operations,
+		Around:     around,
 	})
 }
