@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -116,6 +117,8 @@ rls:
   - {key: watched, shadow_mode: true, rate_limit: {unit: year, requests_per_unit: 1}}
   - {key: q1, quota_mode: true, rate_limit: {unit: year, requests_per_unit: 1}}
   - {key: q2, quota_mode: true, rate_limit: {unit: year, requests_per_unit: 2}}
+  - {key: qs, quota_mode: true, shadow_mode: true, rate_limit: {unit: year, requests_per_unit: 1}}
+  - {key: qd, quota_mode: true, rate_limit: {unit: day, requests_per_unit: 1}}
   - {key: named, rate_limit: {name: small, unit: year, requests_per_unit: 1}}
   - {key: instead, rate_limit: {unlimited: true, replaces: [{name: small}]}}
   - {key: api, headgate: {limit: api}}
@@ -172,7 +175,7 @@ func TestCharging(t *testing.T) {
 		"twice, each":            {{domain: "e", addend: 6, of: ds{d("ten=a"), d("ten=a")}, want: "OVER OK:4 OVER:0"}},
 		"check":                  {{of: ds{hits(0, "user=a")}, want: "OK OK:10"}, {of: ds{hits(12, "user=a")}, want: "OVER OVER:0"}, {of: ds{hits(0, "user=a")}, want: "OVER OVER:0"}},
 		"check at the limit":     {{of: ds{hits(10, "user=a")}, want: "OK OK:0"}, {of: ds{hits(0, "user=a")}, want: "OK OK:0"}, {of: ds{d("user=a")}, want: "OVER OVER:0"}},
-		"own hits are counted":   {{of: ds{hits(9, "user=a")}, want: "OK OK:1"}, {of: ds{hits(5, "user=a"), d("ten=a")}, want: "OVER OVER:0 OK:9"}, {of: ds{d("user=a")}, want: "OVER OVER:0"}},
+		"own hits are counted":   {{of: ds{hits(9, "user=a")}, want: "OK OK:1"}, {of: ds{hits(5, "user=a"), d("ten=a")}, want: "OVER OVER:0 OK:10"}, {of: ds{d("user=a")}, want: "OVER OVER:0"}},
 		"own hits and a refusal": {{addend: 10, of: ds{d("ten=a")}, want: "OK OK:0"}, {of: ds{hits(2, "user=a"), d("ten=a")}, want: "OVER OK:8 OVER:0"}},
 		"own and others, twice":  {{of: ds{d("user=a"), hits(3, "user=a")}, want: "OK OK:9 OK:6"}},
 		"many hits":              {{addend: math.MaxUint32, of: ds{d("user=a")}, want: "OVER OVER:0"}, {of: ds{hits(math.MaxUint64, "user=a")}, want: "OVER OVER:0"}},
@@ -180,10 +183,18 @@ func TestCharging(t *testing.T) {
 		"shadow":                 {{of: ds{d("watched=a"), d("user=a")}, want: "OK OK:0 OK:9"}, {of: ds{d("watched=a"), d("user=a")}, want: "OK OK:0 OK:8"}},
 		"quota": {
 			{of: ds{d("q1=a"), d("q2=a")}, want: "OK OK:0 OK:1"}, {of: ds{d("q1=a"), d("q2=a")}, want: "OK OVER:0 OK:0"},
-			{of: ds{d("q1=a"), d("q2=a"), d("user=a")}, want: "OVER" + strings.Repeat(" OVER:0", 2) + " OK:9"},
+			{of: ds{d("q1=a"), d("q2=a"), d("user=a")}, want: "OVER" + strings.Repeat(" OVER:0", 2) + " OK:10"},
+			{of: ds{d("user=a")}, want: "OK OK:9"},
 		},
-		"replaced":                {{of: ds{d("named=a"), d("instead=a")}, want: fmt.Sprint("OK OK:0 OK:", uint32(math.MaxUint32))}, {of: ds{d("named=a")}, want: "OK OK:0"}, {of: ds{d("named=a")}, want: "OVER OVER:0"}},
-		"replaced, but unlimited": {{of: ds{d("free named=a"), d("instead=a")}, want: "OK" + strings.Repeat(fmt.Sprint(" OK:", uint32(math.MaxUint32)), 2)}},
+		"refused, and a quota":        {{of: ds{d("zero=a"), d("q1=a")}, want: "OVER OVER:0 OK:1"}, {of: ds{d("q1=a")}, want: "OK OK:0"}, {of: ds{d("zero=a"), d("q1=a")}, want: "OVER" + strings.Repeat(" OVER:0", 2)}},
+		"own hits, and a quota":       {{of: ds{hits(11, "user=a"), d("ten=a"), d("q1=a")}, want: "OVER OVER:0 OK:10 OK:1"}, {of: ds{d("ten=a"), d("q1=a")}, want: "OK OK:9 OK:0"}},
+		"refused by a quota, twice":   {{of: ds{d("q1=a")}, want: "OK OK:0"}, {addend: 4, of: ds{d("user=a"), d("user=a"), d("q1=a")}, want: "OVER" + strings.Repeat(" OK:6", 2) + " OVER:0"}, {of: ds{d("user=a")}, want: "OK OK:9"}},
+		"a quota twice":               {{of: ds{d("q2=a"), d("q1=a"), d("q2=a"), d("q2=a")}, want: "OK OK:1" + strings.Repeat(" OK:0", 2) + " OVER:0"}},
+		"quota, and one in shadow":    {{of: ds{d("q1=a"), d("qs=a")}, want: "OK" + strings.Repeat(" OK:0", 2)}, {of: ds{d("q1=a"), d("qs=a")}, want: "OVER OVER:0 OK:0"}},
+		"a quota in shadow alone":     {{addend: 2, of: ds{d("qs=a")}, want: "OK OK:0"}},
+		"quota and a limit on shadow": {{addend: 2, of: ds{d("watched=a"), d("q2=a")}, want: "OK" + strings.Repeat(" OK:0", 2)}, {of: ds{d("watched=a"), d("q2=a")}, want: "OVER OK:0 OVER:0"}},
+		"replaced":                    {{of: ds{d("named=a"), d("instead=a")}, want: fmt.Sprint("OK OK:0 OK:", uint32(math.MaxUint32))}, {of: ds{d("named=a")}, want: "OK OK:0"}, {of: ds{d("named=a")}, want: "OVER OVER:0"}},
+		"replaced, but unlimited":     {{of: ds{d("free named=a"), d("instead=a")}, want: "OK" + strings.Repeat(fmt.Sprint(" OK:", uint32(math.MaxUint32)), 2)}},
 		"own limits neither replace nor are replaced": {
 			{of: ds{limit(5, 6, 1, "named=a"), d("instead=a")}, want: fmt.Sprint("OK OK:4 OK:", uint32(math.MaxUint32))},
 			{of: ds{d("named=a"), limit(5, 6, 1, "instead=a")}, want: "OVER OVER:0 OK:5"},
@@ -320,6 +331,17 @@ func TestAnswer(t *testing.T) {
 		if st := ask(of).GetStatuses()[0]; st.GetCurrentLimit() != nil || st.GetDurationUntilReset() != nil {
 			t.Error(st)
 		}
+	}
+	ask(d("q1=c"), d("qd=c"))
+	r = ask(d("q1=c"), d("qd=c"))
+	if retry, err := strconv.Atoi(field(r, "Retry-After")); err != nil || retry > 24*60*60 || !strings.HasPrefix(field(r, "RateLimit-Policy"), `"d.qd"`) {
+		t.Error("the first quota that admits again:", r)
+	}
+	if r = ask(d("watched=c")); len(r.GetResponseHeadersToAdd()) > 0 {
+		t.Error("a limit in shadow mode is told:", r)
+	}
+	if r = ask(d("watched=c"), d("user=c"), d("qs=c")); field(r, "RateLimit-Policy") != `"d.user";q=10;w=31536000` {
+		t.Error("a limit in shadow mode is told:", r)
 	}
 	for name, of := range map[string]ds{"own hits": {hits(99, "user=z")}, "quotas": {hits(9, "q1=z"), hits(9, "q2=z")}} { // package core refuses neither
 		if r := ask(of...); r.GetOverallCode() != pb.RateLimitResponse_OVER_LIMIT || field(r, "Retry-After") == "" || len(r.GetRawBody()) == 0 || field(r, "RateLimit") == "" {
