@@ -493,6 +493,43 @@ func TestRLSMetrics(t *testing.T) {
 	}
 }
 
+// What clients send into labels takes bounded memory, and no series from the texts of the configuration.
+func TestSeriesAreBounded(t *testing.T) {
+	s, c := rlsClient(t, `rls:
+- domain: a
+  descriptors:
+  - {key: user, value_to_metric: true, rate_limit: {unit: year, requests_per_unit: 2}}
+  - {key: all, detailed_metric: true, rate_limit: {unit: year, requests_per_unit: 2}}
+- domain: b
+  descriptors:
+  - {key: plain, rate_limit: {unit: year, requests_per_unit: 2}}
+  - {key: exact, value: v, detailed_metric: true, rate_limit: {unit: year, requests_per_unit: 2}}
+`)
+	const prefix = "ratelimit_service_rate_limit_total_hits"
+	for i := range 200 { // half of them are of values, and half of keys
+		q := &pb.RateLimitRequest{Domain: "a"}
+		for j := range 64 {
+			text := fmt.Sprint(strings.Repeat("ü", 300), i, "-", j)
+			q.Descriptors = append(q.Descriptors, []*commonpb.RateLimitDescriptor{d("user=" + text), d("all=" + text), limit(1, 4, 1, text+"=x"), limit(1, 4, 1, "x=y", text+"=x")}[j%4])
+		}
+		_, err := c.ShouldRateLimit(t.Context(), q)
+		must(t, err)
+	}
+	runSteps(t, c, []step{{domain: "b", of: ds{d("plain=x"), d("exact=v")}, want: "OK" + strings.Repeat(" OK:1", 2)}})
+	lines := strings.Split(metric(t, s, prefix), "\n")
+	for _, want := range []string{`{domain="a",key1="other",key2=""} 2800`, `{domain="b",key1="plain",key2=""} 1`, `{domain="b",key1="exact_v",key2=""} 1`} {
+		if !slices.Contains(lines, prefix+want) {
+			t.Errorf("there is no %s", want)
+		}
+	}
+	if n := len(lines); n != 10_000+3 {
+		t.Errorf("there are %d series", n)
+	}
+	if line := slices.MaxFunc(lines, func(a, b string) int { return len(a) - len(b) }); len(line) > 256 {
+		t.Errorf("a line has %d bytes: %s", len(line), line)
+	}
+}
+
 func TestJSON(t *testing.T) {
 	s := open(t, headgated.Config{Document: newPage(rules)})
 	ask := func(body string) (int, string) {
