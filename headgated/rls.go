@@ -10,6 +10,7 @@ import (
 	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	commonpb "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -30,13 +31,34 @@ type rateLimits struct {
 	s *Server
 }
 
-// ShouldRateLimit implements the service. Descriptors are charged together, all or none. One with hits of
+// service describes the service. What is no request comes to it too, or gRPC would answer that uncounted, with another code.
+func service() *grpc.ServiceDesc {
+	d := pb.RateLimitService_ServiceDesc
+	d.Methods = []grpc.MethodDesc{{
+		MethodName: d.Methods[0].MethodName,
+		Handler: func(of any, ctx context.Context, decode func(any) error, _ grpc.UnaryServerInterceptor) (any, error) {
+			var m message
+			err := decode(&m)
+			return of.(rateLimits).answer(ctx, &m, err) //nolint:forcetypeassert // it is registered as that
+		},
+	}}
+	return &d
+}
+
+// answer answers a message, unless it did not arrive. Descriptors are charged together, all or none. One with hits of
 // its own has happened, and is counted whether it fits or not.
-func (r rateLimits) ShouldRateLimit(ctx context.Context, q *pb.RateLimitRequest) (*pb.RateLimitResponse, error) {
-	begin := time.Now()
-	answer, err := r.s.limited(ctx, q)
-	r.s.metrics.requests.WithLabelValues("grpc", status.Code(err).String()).Inc()
-	r.s.metrics.durations.WithLabelValues("grpc").Observe(time.Since(begin).Seconds())
+func (r rateLimits) answer(ctx context.Context, m *message, err error) (answer *pb.RateLimitResponse, _ error) {
+	begin, counts := time.Now(), r.s.metrics
+	if err == nil {
+		err = m.fault
+	}
+	if err == nil {
+		answer, err = r.s.limited(ctx, &m.request)
+	} else {
+		counts.rls.answered(err)
+	}
+	counts.requests.WithLabelValues("grpc", status.Code(err).String()).Inc()
+	counts.durations.WithLabelValues("grpc").Observe(time.Since(begin).Seconds())
 	return answer, err
 }
 

@@ -78,11 +78,11 @@ func newRLSMetrics(registry *prometheus.Registry) *rlsMetrics {
 // answered counts a request for which there is no answer.
 func (m *rlsMetrics) answered(err error) {
 	switch status.Code(err) {
-	case codes.OK:
-	case codes.InvalidArgument:
-		m.errors.WithLabelValues("service_error").Inc()
-	default:
+	case codes.OK, codes.Canceled:
+	case codes.Unavailable:
 		m.errors.WithLabelValues("redis_error").Inc()
+	default:
+		m.errors.WithLabelValues("service_error").Inc()
 	}
 }
 

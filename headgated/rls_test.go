@@ -253,7 +253,8 @@ func TestEqualDescriptors(t *testing.T) {
 }
 
 func TestInvalid(t *testing.T) {
-	s, c := rlsClient(t, rules)
+	s, conn := serveRLS(t, headgated.Config{Document: newPage(rules)})
+	c := pb.NewRateLimitServiceClient(conn)
 	back := d("user=a")
 	back.IsNegativeHits = true
 	for name, q := range map[string]*pb.RateLimitRequest{
@@ -278,11 +279,17 @@ func TestInvalid(t *testing.T) {
 	for i := range large {
 		large[i] = d("user=" + strings.Repeat("a", 1000))
 	}
-	if _, err := c.ShouldRateLimit(t.Context(), &pb.RateLimitRequest{Domain: "d", Descriptors: large}); status.Code(err) != codes.ResourceExhausted {
-		t.Error(err)
+	for name, q := range map[string]proto.Message{"large": &pb.RateLimitRequest{Domain: "d", Descriptors: large}, "no request": wrapperspb.Bytes([]byte{0xff})} {
+		err := conn.Invoke(t.Context(), pb.RateLimitService_ShouldRateLimit_FullMethodName, q, new(pb.RateLimitResponse))
+		if status.Code(err) != codes.InvalidArgument {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 	runSteps(t, c, []step{{of: ds{d("user=a")}, want: "OK OK:9"}})
-	if got := metric(t, s, "ratelimit_service_should_rate_limit_error"); !strings.Contains(got, `{err_type="service_error"} 12`) {
+	if got := metric(t, s, "ratelimit_service_should_rate_limit_error"); !strings.Contains(got, `{err_type="service_error"} 14`) {
+		t.Error(got)
+	}
+	if got := metric(t, s, `headgated_requests_total{code="InvalidArgument",path="grpc"}`); !strings.HasSuffix(got, " 14") {
 		t.Error(got)
 	}
 }
