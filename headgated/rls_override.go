@@ -28,17 +28,12 @@ func (s *Server) override(d *domain, entries []entry, o *commonpb.RateLimitDescr
 	for _, e := range entries {
 		keys = append(keys, e.key)
 	}
-	path, policy := d.name, shown(strings.Join(keys, "."))
+	name, policy := limiterName(append([]string{""}, keys...)...), shown(strings.Join(keys, ".")) // no domain is empty
 	if before := to.rule; before != nil {
-		path, policy = before.path, before.shown()
+		name, policy = before.id, before.shown()
 	}
-	name := limiterName(path)
 	if to.rule == nil || unit != to.unit || several != 1 {
-		parts := []string{"override", path, unit.String(), strconv.FormatUint(uint64(several), 10)}
-		if to.rule == nil {
-			parts = append(parts, keys[1:]...)
-		}
-		name = limiterName(parts...)
+		name = limiterName("", "", unit.String(), strconv.FormatUint(uint64(several), 10), name)
 	}
 	to.rule, to.several = &rule{}, several // without a mode, and a name that others replace
 	to.current = &pb.RateLimitResponse_RateLimit{RequestsPerUnit: o.GetRequestsPerUnit(), Unit: unit}

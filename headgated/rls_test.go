@@ -221,6 +221,29 @@ func TestCharging(t *testing.T) {
 	}
 }
 
+// No two rules have one count, and dots in domains and keys are texts as others.
+func TestPathsAreApart(t *testing.T) {
+	_, c := rlsClient(t, `rls:
+- domain: edge
+  descriptors:
+  - {key: api.user, rate_limit: {unit: year, requests_per_unit: 2}}
+  - {key: api, descriptors: [{key: user, rate_limit: {unit: year, requests_per_unit: 3}}]}
+- domain: edge.api
+  descriptors:
+  - {key: user, rate_limit: {unit: year, requests_per_unit: 4}}
+- domain: YEAR
+  descriptors:
+  - {key: "1", descriptors: [{key: edge, descriptors: [{key: api.user, rate_limit: {unit: year, requests_per_unit: 5}}]}]}
+`)
+	runSteps(t, c, []step{
+		{domain: "edge.api", of: ds{d("user=a")}, want: "OK OK:3"},
+		{domain: "edge", of: ds{d("api.user=a")}, want: "OK OK:1"},
+		{domain: "edge", of: ds{d("api.user=1:a,1:b,"), d("api=a", "user=b")}, want: "OK OK:1 OK:2"},
+		{domain: "edge", of: ds{limit(9, 6, 1, "x.y=a"), limit(9, 6, 1, "x=1:a,1:b,", "y=b"), limit(9, 6, 2, "api.user=a"), limit(9, 5, 1, "api.user=a")}, want: "OK" + strings.Repeat(" OK:8", 4)},
+		{domain: "YEAR", of: ds{d("1=a", "edge=b", "api.user=c")}, want: "OK OK:4"},
+	})
+}
+
 // More descriptors than a call of package core takes are counted in several, and refused if they are to be
 // charged together.
 func TestManyDescriptors(t *testing.T) {
