@@ -134,15 +134,19 @@ func FuzzCodec(f *testing.F) {
 		f.Add([]byte(strings.ReplaceAll(string(text), "anna", "a\xffna")))
 	}
 	f.Fuzz(func(t *testing.T, text []byte) {
-		var plain, lenient pb.RateLimitRequest
-		err := newCodec().Unmarshal(mem.BufferSlice{mem.SliceBuffer(text)}, &lenient)
-		switch before := proto.Unmarshal(text, &plain); {
-		case before == nil && (err != nil || !proto.Equal(&plain, &lenient)):
-			t.Errorf("%v: %v, not %v", err, &lenient, &plain)
-		case before != nil && err == nil && !strings.Contains(lenient.String(), `\x00`) && !strings.Contains(before.Error(), "UTF-8"):
-			t.Errorf("%v: taken as %v", before, &lenient)
+		var plain pb.RateLimitRequest
+		var m message
+		if err := newCodec().Unmarshal(mem.BufferSlice{mem.SliceBuffer(text)}, &m); err != nil {
+			t.Fatal(err)
 		}
-		if _, err := proto.Marshal(&lenient); err != nil {
+		lenient, err := &m.request, m.fault
+		switch before := proto.Unmarshal(text, &plain); {
+		case before == nil && (err != nil || !proto.Equal(&plain, lenient)):
+			t.Errorf("%v: %v, not %v", err, lenient, &plain)
+		case before != nil && err == nil && !strings.Contains(lenient.String(), `\x00`) && !strings.Contains(before.Error(), "UTF-8"):
+			t.Errorf("%v: taken as %v", before, lenient)
+		}
+		if _, err := proto.Marshal(lenient); err != nil {
 			t.Error(err)
 		}
 	})

@@ -6,7 +6,6 @@ import (
 	"net"
 	"time"
 
-	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/health"
@@ -19,7 +18,8 @@ const healthName = "ratelimit"
 
 // Bounds of the gRPC door. A proxy has a connection for each of its threads.
 const (
-	maxStreams  = 1000 // of a connection
+	maxStreams  = 1000    // of a connection
+	maxMessage  = 1 << 20 // bytes: what has more than maxBody is read, so that its answer is that it is not valid
 	minPing     = 10 * time.Second
 	silence     = time.Minute // after which a client is asked whether it is there; it has 20 s to answer
 	connectTime = 5 * time.Second
@@ -30,7 +30,7 @@ const (
 func (s *Server) grpcDoor(l net.Listener, secure *tls.Config) door {
 	options := []grpc.ServerOption{
 		grpc.ForceServerCodecV2(newCodec()),
-		grpc.MaxRecvMsgSize(maxBody), grpc.MaxHeaderListSize(maxHead), grpc.MaxConcurrentStreams(maxStreams), grpc.ConnectionTimeout(connectTime),
+		grpc.MaxRecvMsgSize(maxMessage), grpc.MaxHeaderListSize(maxHead), grpc.MaxConcurrentStreams(maxStreams), grpc.ConnectionTimeout(connectTime),
 		grpc.NumStreamWorkers(workers),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: minPing, PermitWithoutStream: true}),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: silence}),
@@ -41,7 +41,7 @@ func (s *Server) grpcDoor(l net.Listener, secure *tls.Config) door {
 	server, healthy := grpc.NewServer(options...), &watched{Server: health.NewServer(), stop: make(chan struct{})}
 	healthy.SetServingStatus(healthName, healthpb.HealthCheckResponse_SERVING)
 	healthpb.RegisterHealthServer(server, healthy)
-	pb.RegisterRateLimitServiceServer(server, rateLimits{s: s})
+	server.RegisterService(service(), rateLimits{s: s})
 	return door{
 		listener: l,
 		serve:    server.Serve,

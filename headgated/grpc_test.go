@@ -47,7 +47,7 @@ func encoded(domain, key, value string) []byte {
 // What is no request gets an error, and the server goes on. But a value of a descriptor may have any bytes, as
 // header fields do: it has a count of its own.
 func TestGRPCMalformed(t *testing.T) {
-	_, conn := serveRLS(t, headgated.Config{Document: newPage(rules)})
+	s, conn := serveRLS(t, headgated.Config{Document: newPage(rules)})
 	send := func(message []byte) (*pb.RateLimitResponse, error) {
 		r := &pb.RateLimitResponse{}
 		return r, conn.Invoke(t.Context(), method, message, r, grpc.ForceCodecV2(asIs{encoding.GetCodecV2("proto")}))
@@ -64,14 +64,20 @@ func TestGRPCMalformed(t *testing.T) {
 		"a key, no UTF-8":    encoded("d", "user\xff", "anna"),
 		"groups in groups":   bytes.Repeat([]byte{0x0b}, 60_000),
 	} {
-		if _, err := send(message); status.Code(err) != codes.Internal {
+		if _, err := send(message); status.Code(err) != codes.InvalidArgument {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	for n, want := range map[int]codes.Code{10_000: codes.InvalidArgument, 40_000: codes.ResourceExhausted} { // descriptors, of two bytes each
+	for n, want := range map[int]codes.Code{10_000: codes.InvalidArgument, 40_000: codes.InvalidArgument, 1 << 19: codes.ResourceExhausted} { // descriptors, of two bytes each
 		if _, err := send(slices.Concat([]byte{0x0a, 1, 'd'}, bytes.Repeat([]byte{0x12, 0x00}, n))); status.Code(err) != want {
 			t.Errorf("%d descriptors: %v", n, err)
 		}
+	}
+	if got := metric(t, s, "headgated_requests_total"); !strings.Contains(got, `{code="InvalidArgument",path="grpc"} 11`) || !strings.Contains(got, `{code="ResourceExhausted",path="grpc"} 1`) {
+		t.Error(got)
+	}
+	if got := metric(t, s, "ratelimit_service_should_rate_limit_error"); !strings.Contains(got, `{err_type="service_error"} 12`) {
+		t.Error(got)
 	}
 	for i, test := range []struct{ value, want string }{
 		{"a\xff", "OK OK:9"}, {"a\xff", "OK OK:8"}, {"a\xfe", "OK OK:9"}, {"a", "OK OK:9"}, {"\xed\xa0\x80", "OK OK:9"}, {strings.Repeat("\xff", 60_000), "OK OK:9"},

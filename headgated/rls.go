@@ -10,6 +10,7 @@ import (
 	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	commonpb "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -30,13 +31,34 @@ type rateLimits struct {
 	s *Server
 }
 
-// ShouldRateLimit implements the service. Descriptors are charged together, all or none. One with hits of
+// service describes the service. What is no request comes to it too, or gRPC would answer that uncounted, with another code.
+func service() *grpc.ServiceDesc {
+	d := pb.RateLimitService_ServiceDesc
+	d.Methods = []grpc.MethodDesc{{
+		MethodName: d.Methods[0].MethodName,
+		Handler: func(of any, ctx context.Context, decode func(any) error, _ grpc.UnaryServerInterceptor) (any, error) {
+			var m message
+			err := decode(&m)
+			return of.(rateLimits).answer(ctx, &m, err) //nolint:forcetypeassert // it is registered as that
+		},
+	}}
+	return &d
+}
+
+// answer answers a message, unless it did not arrive. Descriptors are charged together, all or none. One with hits of
 // its own has happened, and is counted whether it fits or not.
-func (r rateLimits) ShouldRateLimit(ctx context.Context, q *pb.RateLimitRequest) (*pb.RateLimitResponse, error) {
-	begin := time.Now()
-	answer, err := r.s.limited(ctx, q)
-	r.s.metrics.requests.WithLabelValues("grpc", status.Code(err).String()).Inc()
-	r.s.metrics.durations.WithLabelValues("grpc").Observe(time.Since(begin).Seconds())
+func (r rateLimits) answer(ctx context.Context, m *message, err error) (answer *pb.RateLimitResponse, _ error) {
+	begin, counts := time.Now(), r.s.metrics
+	if err == nil {
+		err = m.fault
+	}
+	if err == nil {
+		answer, err = r.s.limited(ctx, &m.request)
+	} else {
+		counts.rls.answered(err)
+	}
+	counts.requests.WithLabelValues("grpc", status.Code(err).String()).Inc()
+	counts.durations.WithLabelValues("grpc").Observe(time.Since(begin).Seconds())
 	return answer, err
 }
 
@@ -159,40 +181,48 @@ func replace(items []item) {
 	}
 }
 
-// overall returns the code of a response: a request is refused if a descriptor is over its limit, or if
-// all are that have limits in quota mode.
-func overall(items []item) pb.RateLimitResponse_Code {
-	quotas, over := 0, 0
+// overall returns the code of a response, and of a refusal the time until the request is admitted. It is refused if a
+// descriptor is over its limit, for the longest of their times, or if all are that have limits in quota mode, for the
+// shortest.
+func overall(items []item) (code pb.RateLimitResponse_Code, retry time.Duration) {
+	code = pb.RateLimitResponse_OK
+	quotas, over, first := 0, 0, core.Never
 	for i := range items {
 		it := &items[i]
 		refuses := it.status.GetCode() == pb.RateLimitResponse_OVER_LIMIT
 		switch {
-		case it.rule != nil && it.quota && it.limiter != nil:
+		case it.rule != nil && it.quota && !it.shadow && it.limiter != nil:
 			if quotas++; refuses {
-				over++
+				over, first = over+1, min(first, it.retry)
 			}
 		case refuses:
-			return pb.RateLimitResponse_OVER_LIMIT
+			code, retry = pb.RateLimitResponse_OVER_LIMIT, max(retry, it.retry)
 		}
 	}
 	if quotas > 0 && quotas == over {
-		return pb.RateLimitResponse_OVER_LIMIT
+		code, retry = pb.RateLimitResponse_OVER_LIMIT, max(retry, first)
 	}
-	return pb.RateLimitResponse_OK
+	return code, retry
+}
+
+func refused(items []item) bool {
+	code, _ := overall(items)
+	return code == pb.RateLimitResponse_OVER_LIMIT
 }
 
 // answerOf returns the response with the statuses of the items, the RateLimit fields, and of a refusal the
 // body and the fields.
 func (s *Server) answerOf(q *pb.RateLimitRequest, items []item, calls []*group) *pb.RateLimitResponse {
-	r := &pb.RateLimitResponse{OverallCode: overall(items), Statuses: make([]*pb.RateLimitResponse_DescriptorStatus, len(items))}
+	code, retry := overall(items)
+	r := &pb.RateLimitResponse{OverallCode: code, Statuses: make([]*pb.RateLimitResponse_DescriptorStatus, len(items))}
 	for i := range items {
 		r.Statuses[i] = items[i].status
 	}
 	if s.config.ResponseMetadata {
 		r.DynamicMetadata = dynamicMetadata(q, items)
 	}
-	refused := r.GetOverallCode() == pb.RateLimitResponse_OVER_LIMIT
-	decided, known := decisionOf(calls, refused)
+	refused := code == pb.RateLimitResponse_OVER_LIMIT
+	decided, known := decisionOf(calls, refused, retry)
 	if !known {
 		return r
 	}
@@ -212,25 +242,20 @@ func (s *Server) answerOf(q *pb.RateLimitRequest, items []item, calls []*group) 
 }
 
 // decisionOf returns the decision that clients see: of a request that is refused, that of the first call with a
-// descriptor that is over its limit. What was counted anyway refuses nothing in package core; here it does.
-func decisionOf(calls []*group, refused bool) (d core.Decision, known bool) {
+// descriptor that is over its limit until then. What was counted anyway refuses nothing in package core; here it does.
+func decisionOf(calls []*group, refused bool, retry time.Duration) (d core.Decision, known bool) {
+	decides := func(it *item) bool {
+		return refused && it.status.GetCode() == pb.RateLimitResponse_OVER_LIMIT && it.retry == retry
+	}
 	for _, call := range calls {
-		if call.decided.Len() == 0 {
+		if call.shadow || call.decided.Len() == 0 {
 			continue
 		}
-		var retry time.Duration
-		over := false
-		for _, it := range slices.Concat(call.of...) {
-			if it.status.GetCode() == pb.RateLimitResponse_OVER_LIMIT {
-				over, retry = true, max(retry, it.retry)
-			}
-		}
-		if !known || refused && over {
+		if found := slices.ContainsFunc(slices.Concat(call.of...), decides); !known || found {
 			d, known = call.decided, true
-			d.Allowed, d.RetryAfter = !refused, retry
-		}
-		if refused && over {
-			break
+			if d.Allowed, d.RetryAfter = !refused, retry; found {
+				break
+			}
 		}
 	}
 	return d, known

@@ -6,6 +6,7 @@ import (
 	"math"
 	"net/http"
 	"slices"
+	"sync"
 	"time"
 
 	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
@@ -14,6 +15,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/internal/ontrial"
 )
 
 // A group is the charges of one call of core, and the items that each is of.
@@ -24,7 +26,11 @@ type group struct {
 	of       [][]*item
 	policies int
 	repeated bool // one charge of equal items, which are counted one after the other
-	decided  core.Decision
+	shadow   bool // of limits in shadow mode: clients see nothing of them
+	quota    bool // of one limit in quota mode, which is charged if the others admit
+	peek     bool // nothing is charged, as the request is refused
+
+	decided, trial core.Decision
 }
 
 // find returns the charge of the same limiter and key as an item, or -1.
@@ -53,7 +59,8 @@ func (g *group) add(it *item, anyway bool) bool {
 }
 
 // groups returns the calls for items. The first has those that are charged together, all or none, and of
-// the ones that are counted whether they fit or not, as many as fit beside them. Of one limiter and key, those
+// the ones that are counted whether they fit or not, as many as fit beside them. Limits in shadow mode and quotas
+// have calls of their own, quotas the last. Of one limiter and key, those
 // that are charged together are one charge, and those that are counted are counted one after the other: those that
 // are equal as one charge, the others in several calls.
 func groups(d *domain, items []item) ([]*group, error) {
@@ -94,15 +101,15 @@ func groups(d *domain, items []item) ([]*group, error) {
 		case last != nil && last.repeated && equal(last.of[0][0]):
 			last.charges[0].N, last.of[0] = min(last.charges[0].N+it.hits, maxUnits), append(last.of[0], it)
 		case slices.ContainsFunc(counted[i+1:], equal):
-			calls = append(calls, &group{repeated: true})
+			calls = append(calls, &group{repeated: true, shadow: it.shadow})
 			calls[len(calls)-1].add(it, true)
-		case !slices.ContainsFunc(calls[slices.Index(calls, last)+1:], func(g *group) bool { return !g.repeated && g.add(it, true) }):
-			calls = append(calls, &group{})
+		case !slices.ContainsFunc(calls[slices.Index(calls, last)+1:], func(g *group) bool { return !g.repeated && g.shadow == it.shadow && g.add(it, true) }):
+			calls = append(calls, &group{shadow: it.shadow})
 			calls[len(calls)-1].add(it, true)
 		}
 	}
 	for _, it := range alone {
-		calls = append(calls, &group{})
+		calls = append(calls, &group{quota: true, shadow: it.shadow})
 		calls[len(calls)-1].add(it, false)
 	}
 	return calls, nil
@@ -130,7 +137,8 @@ func (it *item) counted(d *domain) bool {
 	return d.charge == chargeEach || it.hits > 0 && (it.own || it.shadow)
 }
 
-// charge charges items, and sets their statuses.
+// charge charges items, and sets their statuses. What the others refuse is not charged to quotas, and what the quotas
+// refuse is given back to the others.
 func (s *Server) charge(ctx context.Context, d *domain, items []item) ([]*group, error) {
 	calls, err := groups(d, items)
 	if err != nil {
@@ -141,27 +149,81 @@ func (s *Server) charge(ctx context.Context, d *domain, items []item) ([]*group,
 			it.status.LimitRemaining = math.MaxUint32
 		}
 	}
-	for _, call := range calls {
-		if len(call.charges) == 0 {
-			continue
+	quotas := len(calls)
+	for i, call := range calls {
+		if call.quota {
+			quotas = min(quotas, i)
+		} else if err = call.ask(ctx, d); err != nil {
+			break
 		}
-		if err := call.ask(ctx, d); err != nil {
-			if ctx.Err() == nil {
-				s.current.Load().watch.Undecided(-1, http.StatusServiceUnavailable, err)
-			}
-			return nil, status.Error(codes.Unavailable, "there is no decision: the store is away, or does not answer in time")
+	}
+	if err == nil {
+		err = askQuotas(ctx, d, calls[quotas:], refused(items))
+	}
+	if err != nil {
+		if ctx.Err() == nil {
+			s.current.Load().watch.Undecided(-1, http.StatusServiceUnavailable, err)
 		}
+		return nil, status.Error(codes.Unavailable, "there is no decision: the store is away, or does not answer in time")
+	}
+	if refused(items) {
+		calls[0].giveBack(ctx)
 	}
 	return calls, nil
 }
 
+// askQuotas makes the calls of quotas. Only those of one limiter and key have to wait for each other.
+func askQuotas(ctx context.Context, d *domain, calls []*group, peek bool) error {
+	turns := make(map[[2]string][]*group)
+	for _, call := range calls {
+		c := call.charges[0]
+		of := [2]string{c.Limiter.Name(), c.Key}
+		call.peek, turns[of] = peek, append(turns[of], call)
+	}
+	var all sync.WaitGroup
+	errs := make(chan error, len(calls))
+	for _, turn := range turns {
+		all.Go(func() {
+			for _, call := range turn {
+				errs <- call.ask(ctx, d)
+			}
+		})
+	}
+	all.Wait()
+	for range calls {
+		if err := <-errs; err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// giveBack gives back what was charged if it fitted. Where that fails, it stays charged, and the statuses say so.
+func (g *group) giveBack(ctx context.Context) {
+	_ = g.trial.Refund(ontrial.Mark(ctx))
+	if g.decided.Refund(ctx) != nil { // also if there is nothing to give back
+		return
+	}
+	for i, c := range g.charges {
+		if last := g.of[i][len(g.of[i])-1]; !c.Anyway {
+			last.status.LimitRemaining = uint32(min(int64(last.status.GetLimitRemaining())+last.hits, math.MaxUint32))
+		}
+	}
+}
+
 // ask makes the call, and sets the statuses of its items.
 func (g *group) ask(ctx context.Context, d *domain) (err error) {
+	if len(g.charges) == 0 {
+		return nil
+	}
 	uncovered := int64(0)
-	if g.repeated {
+	switch {
+	case g.peek:
+		g.decided, err = core.PeekAll(ctx, g.charges...)
+	case g.repeated:
 		g.decided, uncovered, err = core.ReportAll(ctx, g.charges...)
-	} else {
-		g.decided, _, err = core.AllowBeside(ctx, g.charges, g.shadows)
+	default:
+		g.decided, g.trial, err = core.AllowBeside(ctx, g.charges, g.shadows)
 	}
 	without := errors.Is(err, core.ErrUnavailable) || g.decided.Source == core.SourceLocal || g.decided.Source == core.SourceOpen
 	switch {
@@ -180,7 +242,7 @@ func (g *group) ask(ctx context.Context, d *domain) (err error) {
 			answers[j] = g.decided.Answer(next + j)
 		}
 		next += len(answers)
-		tell(answers, g.of[i], c.N, uncovered, c.Anyway || g.decided.Allowed, now)
+		tell(answers, g.of[i], c.N, uncovered, c.Anyway || g.decided.Allowed && !g.peek, now)
 	}
 	return nil
 }

@@ -13,25 +13,36 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
+// A message is a request, or what is wrong with it.
+type message struct {
+	request pb.RateLimitRequest
+	fault   error
+}
+
 // A codec is that of protobuf, which also takes values of entries that are not UTF-8. Envoy sends header fields as
 // clients write them, and would go by its failure mode if they were refused: then a byte gets around all limits.
 type codec struct{ encoding.CodecV2 }
 
 func newCodec() codec { return codec{encoding.GetCodecV2("proto")} }
 
-// Unmarshal implements [encoding.CodecV2].
+// Unmarshal implements [encoding.CodecV2]. A message has its own fault.
 func (c codec) Unmarshal(data mem.BufferSlice, into any) error {
-	err := c.CodecV2.Unmarshal(data, into)
-	q, ok := into.(*pb.RateLimitRequest)
-	if err == nil || !ok {
-		return err
+	m, ok := into.(*message)
+	switch {
+	case !ok:
+		return c.CodecV2.Unmarshal(data, into)
+	case data.Len() > maxBody:
+		m.fault = invalid("the message has more than %d bytes", maxBody)
+		return nil
+	case c.CodecV2.Unmarshal(data, &m.request) == nil:
+		return nil
 	}
 	const descriptors, entries, value = 2, 1, 2 // the numbers of fields
-	text, mendable := mended(data.Materialize(), descriptors, entries, value)
-	if mendable != nil {
-		return err
+	text, err := mended(data.Materialize(), descriptors, entries, value)
+	if err != nil || proto.Unmarshal(text, &m.request) != nil {
+		m.fault = invalid("the message is no RateLimitRequest")
 	}
-	return proto.Unmarshal(text, q)
+	return nil
 }
 
 // mended returns an encoded message in which the strings at a path of fields are UTF-8. One that is not becomes

@@ -11,6 +11,7 @@ type matched struct {
 
 	key  string   // that is charged
 	keys []string // for metrics: of each entry, the text of what matched it
+	free bool     // keys have texts that are not of the configuration
 }
 
 // match returns the rule for the entries of a descriptor of a request, or none. The limit of a level
@@ -20,6 +21,7 @@ func (d *domain) match(entries []entry, shared bool) (m matched) {
 	texts := make([]string, 3*n)
 	parts, whole, keys := texts[:n], texts[n:2*n], texts[2*n:]
 	m.keys = keys
+	exact := true // whole is of the configuration
 	for i, e := range entries {
 		whole[i] = e.key + "_" + e.value
 		var next *descriptor
@@ -28,9 +30,10 @@ func (d *domain) match(entries []entry, shared bool) (m matched) {
 			next, keys[i] = at.find(e, whole[i])
 		}
 		if next == nil {
-			at = nil
+			at, m.free, exact = nil, true, false
 			continue
 		}
+		m.free, exact = m.free || keys[i] != next.text, exact && whole[i] == next.text
 		if next.share && shared {
 			parts[i] = strings.TrimPrefix(next.text, e.key+"_")
 		}
@@ -43,7 +46,7 @@ func (d *domain) match(entries []entry, shared bool) (m matched) {
 		at = &next.level
 	}
 	if m.rule != nil && m.detailed {
-		m.keys = whole
+		m.keys, m.free = whole, !exact
 	}
 	m.key = joined(parts)
 	return m

@@ -1,6 +1,8 @@
 package headgated
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"strings"
 	"sync"
 
@@ -19,13 +21,28 @@ type rlsMetrics struct {
 
 	mu     sync.Mutex
 	series map[[3]string]*limitMetrics
+	free   int // how many of them have texts that are not of the configuration
 }
 
 // limitMetrics are those of one limit.
 type limitMetrics struct{ total, over, within, near, shadowed prometheus.Counter }
 
-// maxSeries bounds the series of limits. The hits of more are those of the key other.
+// maxSeries bounds the series with texts of requests. The hits of more are those of the key other. Those of
+// the configuration have a series always.
 const maxSeries = 10_000
+
+// maxLabel bounds a label, in bytes.
+const maxLabel = 128
+
+// label returns a text as a label. A long one is cut, and is told from others by its hash.
+func label(text string) string {
+	if len(text) <= maxLabel {
+		return text
+	}
+	sum := sha256.Sum256([]byte(text))
+	end := "..." + hex.EncodeToString(sum[:8])
+	return strings.ToValidUTF8(text[:maxLabel-len(end)], "") + end
+}
 
 func newRLSMetrics(registry *prometheus.Registry) *rlsMetrics {
 	labels := []string{wordDomain, "key1", "key2"}
@@ -61,11 +78,11 @@ func newRLSMetrics(registry *prometheus.Registry) *rlsMetrics {
 // answered counts a request for which there is no answer.
 func (m *rlsMetrics) answered(err error) {
 	switch status.Code(err) {
-	case codes.OK:
-	case codes.InvalidArgument:
-		m.errors.WithLabelValues("service_error").Inc()
-	default:
+	case codes.OK, codes.Canceled:
+	case codes.Unavailable:
 		m.errors.WithLabelValues("redis_error").Inc()
+	default:
+		m.errors.WithLabelValues("service_error").Inc()
 	}
 }
 
@@ -76,9 +93,9 @@ func (m *rlsMetrics) hits(domain string, it *item) {
 	}
 	labels := [3]string{domain, "", ""}
 	if len(it.keys) > 0 {
-		labels[1], labels[2] = it.keys[0], strings.Join(it.keys[1:], ".")
+		labels[1], labels[2] = label(it.keys[0]), label(strings.Join(it.keys[1:], "."))
 	}
-	of, n := m.of(labels), float64(it.hits)
+	of, n := m.of(labels, it.free), float64(it.hits)
 	of.total.Add(n)
 	switch {
 	case it.over:
@@ -94,12 +111,17 @@ func (m *rlsMetrics) hits(domain string, it *item) {
 	}
 }
 
-// of returns the metrics with these labels, or those of the limits that are too many.
-func (m *rlsMetrics) of(labels [3]string) *limitMetrics {
+// of returns the metrics with these labels, or if they have texts of requests, of which there are too many, those of
+// the key other.
+func (m *rlsMetrics) of(labels [3]string, free bool) *limitMetrics {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.series[labels] == nil && len(m.series) >= maxSeries {
-		labels[1], labels[2] = "other", ""
+	if m.series[labels] == nil && free {
+		if m.free == maxSeries {
+			labels[1], labels[2] = "other", ""
+		} else {
+			m.free++
+		}
 	}
 	of := m.series[labels]
 	if of == nil {

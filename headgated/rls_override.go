@@ -11,6 +11,7 @@ import (
 	commonpb "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/headgate/headgate/core"
 )
@@ -19,7 +20,7 @@ import (
 // same, and one of its own if not. As in the reference, it is in no mode, and replaces nothing.
 func (s *Server) override(d *domain, entries []entry, o *commonpb.RateLimitDescriptor_RateLimitOverride, to *item) error {
 	unit := pb.RateLimitResponse_RateLimit_Unit(o.GetUnit())
-	several, err := multiplier(o.ProtoReflect().GetUnknown())
+	several, err := multiplier(o)
 	if err != nil || window(unit) == 0 {
 		return invalid("a limit has a unit that there is not, or a multiplier that is not valid")
 	}
@@ -27,17 +28,12 @@ func (s *Server) override(d *domain, entries []entry, o *commonpb.RateLimitDescr
 	for _, e := range entries {
 		keys = append(keys, e.key)
 	}
-	path, policy := d.name, shown(strings.Join(keys, "."))
+	name, policy := limiterName(append([]string{""}, keys...)...), shown(strings.Join(keys, ".")) // no domain is empty
 	if before := to.rule; before != nil {
-		path, policy = before.path, before.shown()
+		name, policy = before.id, before.shown()
 	}
-	name := limiterName(path)
 	if to.rule == nil || unit != to.unit || several != 1 {
-		parts := []string{"override", path, unit.String(), strconv.FormatUint(uint64(several), 10)}
-		if to.rule == nil {
-			parts = append(parts, keys[1:]...)
-		}
-		name = limiterName(parts...)
+		name = limiterName("", "", unit.String(), strconv.FormatUint(uint64(several), 10), name)
 	}
 	to.rule, to.several = &rule{}, several // without a mode, and a name that others replace
 	to.current = &pb.RateLimitResponse_RateLimit{RequestsPerUnit: o.GetRequestsPerUnit(), Unit: unit}
@@ -51,11 +47,15 @@ func (s *Server) override(d *domain, entries []entry, o *commonpb.RateLimitDescr
 
 var errMultiplier = errors.New("the multiplier is not valid")
 
-// multiplier returns field 3 of an override, a UInt32Value that older descriptions do not have: how many
-// units make the window. It is 1 if it is not there.
-func multiplier(unknown []byte) (n uint32, err error) {
+// multiplier returns field 3 of an override, a UInt32Value: how many units make the window. It is 1 if it is not there.
+// Descriptions of before envoy 1.40 do not have the field, so it is read from the bytes.
+func multiplier(o proto.Message) (n uint32, err error) {
 	n = 1
-	err = eachField(unknown, func(number protowire.Number, kind protowire.Type, value []byte) error {
+	message, err := proto.Marshal(o)
+	if err != nil {
+		return 0, err
+	}
+	err = eachField(message, func(number protowire.Number, kind protowire.Type, value []byte) error {
 		if number != 3 || kind != protowire.BytesType {
 			return nil
 		}
@@ -94,13 +94,14 @@ func eachField(message []byte, f func(number protowire.Number, kind protowire.Ty
 	return nil
 }
 
-// setMultiplier sets field 4 of a limit, a UInt32Value that older descriptions do not have. 1 is left out.
-func setMultiplier(l *pb.RateLimitResponse_RateLimit, n uint32) {
+// setMultiplier sets field 4 of a limit, a UInt32Value, whether its description has it or not. 1 is left out.
+func setMultiplier(l proto.Message, n uint32) {
 	if n == 1 {
 		return
 	}
 	one := protowire.AppendVarint(protowire.AppendTag(nil, 1, protowire.VarintType), uint64(n))
-	l.ProtoReflect().SetUnknown(protowire.AppendBytes(protowire.AppendTag(nil, 4, protowire.BytesType), one))
+	field := protowire.AppendBytes(protowire.AppendTag(nil, 4, protowire.BytesType), one)
+	_ = proto.UnmarshalOptions{Merge: true}.Unmarshal(field, l) // it is valid
 }
 
 // An overrideOf is what tells limiters of overrides from each other.

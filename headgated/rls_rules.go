@@ -69,6 +69,7 @@ func (d *descriptor) wildcard() bool { return strings.HasSuffix(d.text, "*") }
 
 // A rule is a limit for the descriptors that end with it.
 type rule struct {
+	id        string // the name of its limiter, which no other path has
 	path      string // domain.key_value.key
 	label     string // domain.key.key: it has no values, as clients see it
 	name      string
@@ -113,7 +114,7 @@ func window(unit pb.RateLimitResponse_RateLimit_Unit) time.Duration {
 	return 0
 }
 
-// limiterName returns the name of the limiter of a rule. Texts of descriptors may be longer than names
+// limiterName returns the name of a limiter, which no other parts have. Texts of descriptors may be longer than names
 // may be, so it is a hash.
 func limiterName(parts ...string) string {
 	h := sha256.New()
@@ -295,7 +296,7 @@ func (r *rulesReader) domain(n *limits.Node, path string) {
 			d.failure = r.failure(failure, under(path, wordFailure))
 		}
 	}
-	r.level(fields[wordDescriptors], under(path, wordDescriptors), &d.level, &rule{path: name, label: name})
+	r.level(fields[wordDescriptors], under(path, wordDescriptors), &d.level, &rule{id: limiterName(name), path: name, label: name})
 }
 
 // failure reads who decides for a domain without Redis. Only a store that decides by its local counts
@@ -369,7 +370,7 @@ func (r *rulesReader) descriptor(n *limits.Node, path string, into *level, paren
 			d.text += "_" + value
 		}
 	}
-	own := &rule{path: parent.path + "." + d.text, label: parent.label + "." + key}
+	own := &rule{id: limiterName(parent.id, d.text), path: parent.path + "." + d.text, label: parent.label + "." + key}
 	own.place = limits.Fault{Line: n.Line, Column: n.Column, Path: path}
 	if into.byText[d.text] != nil {
 		r.fault(n, path, "the descriptor is there twice")
@@ -395,7 +396,7 @@ func (r *rulesReader) descriptor(n *limits.Node, path string, into *level, paren
 func (r *rulesReader) rule(fields map[string]*limits.Node, own *rule) *rule {
 	path := own.place.Path
 	to := &rule{
-		path: own.path, label: own.label, place: own.place,
+		id: own.id, path: own.path, label: own.label, place: own.place,
 		shadow: r.flag(fields[wordShadowMode], path+"."+wordShadowMode), quota: r.flag(fields[wordQuotaMode], path+"."+wordQuotaMode),
 		detailed: r.flag(fields[wordDetailedMetric], path+"."+wordDetailedMetric), metadata: r.metadata(fields[wordMetadata], path+"."+wordMetadata),
 	}
@@ -412,14 +413,14 @@ func (r *rulesReader) rule(fields map[string]*limits.Node, own *rule) *rule {
 		return nil
 	case ours == nil && !to.unlimited:
 		to.current = &pb.RateLimitResponse_RateLimit{RequestsPerUnit: to.perUnit, Unit: to.unit, Name: to.name}
-		to.limiter = r.limiter(rate, path, own.path, perUnitOf(to.perUnit, to.unit, 1, to.shown()))
+		to.limiter = r.limiter(rate, path, own.id, perUnitOf(to.perUnit, to.unit, 1, to.shown()))
 	}
 	return to
 }
 
 // limiter returns the limiter of a rule.
-func (r *rulesReader) limiter(n *limits.Node, path, own string, p core.Policy) *core.Limiter {
-	l, err := core.New(r.store, limiterName(own), p)
+func (r *rulesReader) limiter(n *limits.Node, path, id string, p core.Policy) *core.Limiter {
+	l, err := core.New(r.store, id, p)
 	if err != nil {
 		var fault *core.ConfigError
 		if errors.As(err, &fault) {
@@ -501,7 +502,7 @@ func (r *rulesReader) ours(n *limits.Node, path string, to *rule) bool {
 			r.fault(policy, path+"."+wordPolicy, "%w", err)
 			break
 		}
-		to.limiter = r.limiter(policy, path, to.path, p.Named(to.shown()))
+		to.limiter = r.limiter(policy, path, to.id, p.Named(to.shown()))
 	}
 	return len(r.faults) == before
 }

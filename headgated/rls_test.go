@@ -1,6 +1,7 @@
 package headgated_test
 
 import (
+	"bytes"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
@@ -11,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -27,6 +29,7 @@ import (
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/headgate/headgate/core/redisstore"
@@ -116,6 +119,8 @@ rls:
   - {key: watched, shadow_mode: true, rate_limit: {unit: year, requests_per_unit: 1}}
   - {key: q1, quota_mode: true, rate_limit: {unit: year, requests_per_unit: 1}}
   - {key: q2, quota_mode: true, rate_limit: {unit: year, requests_per_unit: 2}}
+  - {key: qs, quota_mode: true, shadow_mode: true, rate_limit: {unit: year, requests_per_unit: 1}}
+  - {key: qd, quota_mode: true, rate_limit: {unit: day, requests_per_unit: 1}}
   - {key: named, rate_limit: {name: small, unit: year, requests_per_unit: 1}}
   - {key: instead, rate_limit: {unlimited: true, replaces: [{name: small}]}}
   - {key: api, headgate: {limit: api}}
@@ -172,7 +177,7 @@ func TestCharging(t *testing.T) {
 		"twice, each":            {{domain: "e", addend: 6, of: ds{d("ten=a"), d("ten=a")}, want: "OVER OK:4 OVER:0"}},
 		"check":                  {{of: ds{hits(0, "user=a")}, want: "OK OK:10"}, {of: ds{hits(12, "user=a")}, want: "OVER OVER:0"}, {of: ds{hits(0, "user=a")}, want: "OVER OVER:0"}},
 		"check at the limit":     {{of: ds{hits(10, "user=a")}, want: "OK OK:0"}, {of: ds{hits(0, "user=a")}, want: "OK OK:0"}, {of: ds{d("user=a")}, want: "OVER OVER:0"}},
-		"own hits are counted":   {{of: ds{hits(9, "user=a")}, want: "OK OK:1"}, {of: ds{hits(5, "user=a"), d("ten=a")}, want: "OVER OVER:0 OK:9"}, {of: ds{d("user=a")}, want: "OVER OVER:0"}},
+		"own hits are counted":   {{of: ds{hits(9, "user=a")}, want: "OK OK:1"}, {of: ds{hits(5, "user=a"), d("ten=a")}, want: "OVER OVER:0 OK:10"}, {of: ds{d("user=a")}, want: "OVER OVER:0"}},
 		"own hits and a refusal": {{addend: 10, of: ds{d("ten=a")}, want: "OK OK:0"}, {of: ds{hits(2, "user=a"), d("ten=a")}, want: "OVER OK:8 OVER:0"}},
 		"own and others, twice":  {{of: ds{d("user=a"), hits(3, "user=a")}, want: "OK OK:9 OK:6"}},
 		"many hits":              {{addend: math.MaxUint32, of: ds{d("user=a")}, want: "OVER OVER:0"}, {of: ds{hits(math.MaxUint64, "user=a")}, want: "OVER OVER:0"}},
@@ -180,10 +185,18 @@ func TestCharging(t *testing.T) {
 		"shadow":                 {{of: ds{d("watched=a"), d("user=a")}, want: "OK OK:0 OK:9"}, {of: ds{d("watched=a"), d("user=a")}, want: "OK OK:0 OK:8"}},
 		"quota": {
 			{of: ds{d("q1=a"), d("q2=a")}, want: "OK OK:0 OK:1"}, {of: ds{d("q1=a"), d("q2=a")}, want: "OK OVER:0 OK:0"},
-			{of: ds{d("q1=a"), d("q2=a"), d("user=a")}, want: "OVER" + strings.Repeat(" OVER:0", 2) + " OK:9"},
+			{of: ds{d("q1=a"), d("q2=a"), d("user=a")}, want: "OVER" + strings.Repeat(" OVER:0", 2) + " OK:10"},
+			{of: ds{d("user=a")}, want: "OK OK:9"},
 		},
-		"replaced":                {{of: ds{d("named=a"), d("instead=a")}, want: fmt.Sprint("OK OK:0 OK:", uint32(math.MaxUint32))}, {of: ds{d("named=a")}, want: "OK OK:0"}, {of: ds{d("named=a")}, want: "OVER OVER:0"}},
-		"replaced, but unlimited": {{of: ds{d("free named=a"), d("instead=a")}, want: "OK" + strings.Repeat(fmt.Sprint(" OK:", uint32(math.MaxUint32)), 2)}},
+		"refused, and a quota":        {{of: ds{d("zero=a"), d("q1=a")}, want: "OVER OVER:0 OK:1"}, {of: ds{d("q1=a")}, want: "OK OK:0"}, {of: ds{d("zero=a"), d("q1=a")}, want: "OVER" + strings.Repeat(" OVER:0", 2)}},
+		"own hits, and a quota":       {{of: ds{hits(11, "user=a"), d("ten=a"), d("q1=a")}, want: "OVER OVER:0 OK:10 OK:1"}, {of: ds{d("ten=a"), d("q1=a")}, want: "OK OK:9 OK:0"}},
+		"refused by a quota, twice":   {{of: ds{d("q1=a")}, want: "OK OK:0"}, {addend: 4, of: ds{d("user=a"), d("user=a"), d("q1=a")}, want: "OVER" + strings.Repeat(" OK:6", 2) + " OVER:0"}, {of: ds{d("user=a")}, want: "OK OK:9"}},
+		"a quota twice":               {{of: ds{d("q2=a"), d("q1=a"), d("q2=a"), d("q2=a")}, want: "OK OK:1" + strings.Repeat(" OK:0", 2) + " OVER:0"}},
+		"quota, and one in shadow":    {{of: ds{d("q1=a"), d("qs=a")}, want: "OK" + strings.Repeat(" OK:0", 2)}, {of: ds{d("q1=a"), d("qs=a")}, want: "OVER OVER:0 OK:0"}},
+		"a quota in shadow alone":     {{addend: 2, of: ds{d("qs=a")}, want: "OK OK:0"}},
+		"quota and a limit on shadow": {{addend: 2, of: ds{d("watched=a"), d("q2=a")}, want: "OK" + strings.Repeat(" OK:0", 2)}, {of: ds{d("watched=a"), d("q2=a")}, want: "OVER OK:0 OVER:0"}},
+		"replaced":                    {{of: ds{d("named=a"), d("instead=a")}, want: fmt.Sprint("OK OK:0 OK:", uint32(math.MaxUint32))}, {of: ds{d("named=a")}, want: "OK OK:0"}, {of: ds{d("named=a")}, want: "OVER OVER:0"}},
+		"replaced, but unlimited":     {{of: ds{d("free named=a"), d("instead=a")}, want: "OK" + strings.Repeat(fmt.Sprint(" OK:", uint32(math.MaxUint32)), 2)}},
 		"own limits neither replace nor are replaced": {
 			{of: ds{limit(5, 6, 1, "named=a"), d("instead=a")}, want: fmt.Sprint("OK OK:4 OK:", uint32(math.MaxUint32))},
 			{of: ds{d("named=a"), limit(5, 6, 1, "instead=a")}, want: "OVER OVER:0 OK:5"},
@@ -206,6 +219,29 @@ func TestCharging(t *testing.T) {
 			runSteps(t, c, steps)
 		})
 	}
+}
+
+// No two rules have one count, and dots in domains and keys are texts as others.
+func TestPathsAreApart(t *testing.T) {
+	_, c := rlsClient(t, `rls:
+- domain: edge
+  descriptors:
+  - {key: api.user, rate_limit: {unit: year, requests_per_unit: 2}}
+  - {key: api, descriptors: [{key: user, rate_limit: {unit: year, requests_per_unit: 3}}]}
+- domain: edge.api
+  descriptors:
+  - {key: user, rate_limit: {unit: year, requests_per_unit: 4}}
+- domain: YEAR
+  descriptors:
+  - {key: "1", descriptors: [{key: edge, descriptors: [{key: api.user, rate_limit: {unit: year, requests_per_unit: 5}}]}]}
+`)
+	runSteps(t, c, []step{
+		{domain: "edge.api", of: ds{d("user=a")}, want: "OK OK:3"},
+		{domain: "edge", of: ds{d("api.user=a")}, want: "OK OK:1"},
+		{domain: "edge", of: ds{d("api.user=1:a,1:b,"), d("api=a", "user=b")}, want: "OK OK:1 OK:2"},
+		{domain: "edge", of: ds{limit(9, 6, 1, "x.y=a"), limit(9, 6, 1, "x=1:a,1:b,", "y=b"), limit(9, 6, 2, "api.user=a"), limit(9, 5, 1, "api.user=a")}, want: "OK" + strings.Repeat(" OK:8", 4)},
+		{domain: "YEAR", of: ds{d("1=a", "edge=b", "api.user=c")}, want: "OK OK:4"},
+	})
 }
 
 // More descriptors than a call of package core takes are counted in several, and refused if they are to be
@@ -240,7 +276,8 @@ func TestEqualDescriptors(t *testing.T) {
 }
 
 func TestInvalid(t *testing.T) {
-	s, c := rlsClient(t, rules)
+	s, conn := serveRLS(t, headgated.Config{Document: newPage(rules)})
+	c := pb.NewRateLimitServiceClient(conn)
 	back := d("user=a")
 	back.IsNegativeHits = true
 	for name, q := range map[string]*pb.RateLimitRequest{
@@ -265,11 +302,17 @@ func TestInvalid(t *testing.T) {
 	for i := range large {
 		large[i] = d("user=" + strings.Repeat("a", 1000))
 	}
-	if _, err := c.ShouldRateLimit(t.Context(), &pb.RateLimitRequest{Domain: "d", Descriptors: large}); status.Code(err) != codes.ResourceExhausted {
-		t.Error(err)
+	for name, q := range map[string]proto.Message{"large": &pb.RateLimitRequest{Domain: "d", Descriptors: large}, "no request": wrapperspb.Bytes([]byte{0xff})} {
+		err := conn.Invoke(t.Context(), pb.RateLimitService_ShouldRateLimit_FullMethodName, q, new(pb.RateLimitResponse))
+		if status.Code(err) != codes.InvalidArgument {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 	runSteps(t, c, []step{{of: ds{d("user=a")}, want: "OK OK:9"}})
-	if got := metric(t, s, "ratelimit_service_should_rate_limit_error"); !strings.Contains(got, `{err_type="service_error"} 12`) {
+	if got := metric(t, s, "ratelimit_service_should_rate_limit_error"); !strings.Contains(got, `{err_type="service_error"} 14`) {
+		t.Error(got)
+	}
+	if got := metric(t, s, `headgated_requests_total{code="InvalidArgument",path="grpc"}`); !strings.HasSuffix(got, " 14") {
 		t.Error(got)
 	}
 }
@@ -283,8 +326,13 @@ func TestAnswer(t *testing.T) {
 		must(t, err)
 		return r
 	}
-	multiplier := func(l *pb.RateLimitResponse_RateLimit) string {
-		return fmt.Sprintf("%x", []byte(l.ProtoReflect().GetUnknown()))
+	multiplier := func(l *pb.RateLimitResponse_RateLimit) string { // field 4, which is the last: not all descriptions have it
+		plain := &pb.RateLimitResponse_RateLimit{RequestsPerUnit: l.GetRequestsPerUnit(), Unit: l.GetUnit(), Name: l.GetName()}
+		known, err := proto.Marshal(plain)
+		must(t, err)
+		all, err := proto.Marshal(l)
+		must(t, err)
+		return fmt.Sprintf("%x", bytes.TrimPrefix(all, known))
 	}
 	r := ask(d("named=a"))
 	if l := r.GetStatuses()[0].GetCurrentLimit(); l.GetRequestsPerUnit() != 1 || l.GetUnit() != pb.RateLimitResponse_RateLimit_YEAR || l.GetName() != "small" || multiplier(l) != "" {
@@ -320,6 +368,17 @@ func TestAnswer(t *testing.T) {
 		if st := ask(of).GetStatuses()[0]; st.GetCurrentLimit() != nil || st.GetDurationUntilReset() != nil {
 			t.Error(st)
 		}
+	}
+	ask(d("q1=c"), d("qd=c"))
+	r = ask(d("q1=c"), d("qd=c"))
+	if retry, err := strconv.Atoi(field(r, "Retry-After")); err != nil || retry > 24*60*60 || !strings.HasPrefix(field(r, "RateLimit-Policy"), `"d.qd"`) {
+		t.Error("the first quota that admits again:", r)
+	}
+	if r = ask(d("watched=c")); len(r.GetResponseHeadersToAdd()) > 0 {
+		t.Error("a limit in shadow mode is told:", r)
+	}
+	if r = ask(d("watched=c"), d("user=c"), d("qs=c")); field(r, "RateLimit-Policy") != `"d.user";q=10;w=31536000` {
+		t.Error("a limit in shadow mode is told:", r)
 	}
 	for name, of := range map[string]ds{"own hits": {hits(99, "user=z")}, "quotas": {hits(9, "q1=z"), hits(9, "q2=z")}} { // package core refuses neither
 		if r := ask(of...); r.GetOverallCode() != pb.RateLimitResponse_OVER_LIMIT || field(r, "Retry-After") == "" || len(r.GetRawBody()) == 0 || field(r, "RateLimit") == "" {
@@ -461,6 +520,43 @@ func TestRLSMetrics(t *testing.T) {
 	}
 	if got := metric(t, s, "headgated_rls_unknown_domain_total"); !strings.HasSuffix(got, " 1") {
 		t.Error(got)
+	}
+}
+
+// What clients send into labels takes bounded memory, and no series from the texts of the configuration.
+func TestSeriesAreBounded(t *testing.T) {
+	s, c := rlsClient(t, `rls:
+- domain: a
+  descriptors:
+  - {key: user, value_to_metric: true, rate_limit: {unit: year, requests_per_unit: 2}}
+  - {key: all, detailed_metric: true, rate_limit: {unit: year, requests_per_unit: 2}}
+- domain: b
+  descriptors:
+  - {key: plain, rate_limit: {unit: year, requests_per_unit: 2}}
+  - {key: exact, value: v, detailed_metric: true, rate_limit: {unit: year, requests_per_unit: 2}}
+`)
+	const prefix = "ratelimit_service_rate_limit_total_hits"
+	for i := range 200 { // half of them are of values, and half of keys
+		q := &pb.RateLimitRequest{Domain: "a"}
+		for j := range 64 {
+			text := fmt.Sprint(strings.Repeat("ü", 300), i, "-", j)
+			q.Descriptors = append(q.Descriptors, []*commonpb.RateLimitDescriptor{d("user=" + text), d("all=" + text), limit(1, 4, 1, text+"=x"), limit(1, 4, 1, "x=y", text+"=x")}[j%4])
+		}
+		_, err := c.ShouldRateLimit(t.Context(), q)
+		must(t, err)
+	}
+	runSteps(t, c, []step{{domain: "b", of: ds{d("plain=x"), d("exact=v")}, want: "OK" + strings.Repeat(" OK:1", 2)}})
+	lines := strings.Split(metric(t, s, prefix), "\n")
+	for _, want := range []string{`{domain="a",key1="other",key2=""} 2800`, `{domain="b",key1="plain",key2=""} 1`, `{domain="b",key1="exact_v",key2=""} 1`} {
+		if !slices.Contains(lines, prefix+want) {
+			t.Errorf("there is no %s", want)
+		}
+	}
+	if n := len(lines); n != 10_000+3 {
+		t.Errorf("there are %d series", n)
+	}
+	if line := slices.MaxFunc(lines, func(a, b string) int { return len(a) - len(b) }); len(line) > 256 {
+		t.Errorf("a line has %d bytes: %s", len(line), line)
 	}
 }
 

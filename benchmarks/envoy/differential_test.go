@@ -169,7 +169,7 @@ func (w *walk) compare(q *pb.RateLimitRequest, ours, theirs answer, within time.
 	if why, both := wrong(q); why != "" {
 		code := status.Code(ours.err)
 		switch {
-		case code != codes.InvalidArgument && code != codes.ResourceExhausted:
+		case code != codes.InvalidArgument:
 			return "ours is not refused: " + why
 		case both != (status.Code(theirs.err) == codes.Unknown) && !overflows:
 			return "theirs has another error: " + why
