@@ -209,6 +209,9 @@ func (s *Server) reload(ctx context.Context, all bool) error {
 	defer cancel()
 	read, err := s.load(ctx)
 	switch {
+	case errors.Is(ctx.Err(), context.Canceled):
+		s.read = nil // the caller gave up, which is no fault of what was read
+		return errors.Join(errCertificates, ctx.Err())
 	case err != nil:
 		s.read = nil
 	case !all && read.equal(s.read):

@@ -1,6 +1,8 @@
 package headgated_test
 
 import (
+	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -92,4 +94,36 @@ func TestDirectoryWithOtherThings(t *testing.T) {
 			runSteps(t, pb.NewRateLimitServiceClient(conn), []step{{domain: "x", of: ds{d("user=a")}, want: "OVER OVER:0"}})
 		})
 	}
+}
+
+// A document that never comes does not keep the server from ending.
+func TestServeEndsWhileADocumentIsAwaited(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		texts := make(chan []byte, 1)
+		texts <- []byte(simple)
+		never := limits.SourceFunc(func(context.Context) ([]byte, error) { return <-texts, nil })
+		s := open(t, headgated.Config{Document: never})
+		defer close(texts)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		begin := time.Now()
+		must(t, s.Serve(ctx))
+		if took := time.Since(begin); took != time.Minute+10*time.Second {
+			t.Error(took)
+		}
+	})
+}
+
+// Who gives up a reload has not found a fault.
+func TestReloadIsGivenUp(t *testing.T) {
+	s := open(t, headgated.Config{Document: newPage(simple)})
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := s.Reload(ctx); !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	if m := metric(t, s, "headgated_reload_failing"); strings.Contains(m, "} 1") {
+		t.Error(m)
+	}
+	must(t, s.Reload(t.Context()))
 }
