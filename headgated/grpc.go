@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/health"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/tap"
 )
 
 // healthName is the service that the reference tells the health of.
@@ -28,17 +29,18 @@ const (
 
 // grpcDoor returns the door of Envoy's rate limit service, and of the health of gRPC.
 func (s *Server) grpcDoor(l net.Listener, secure *tls.Config) door {
+	serving, end := context.WithCancel(context.Background())
 	options := []grpc.ServerOption{
 		grpc.ForceServerCodecV2(newCodec()),
 		grpc.MaxRecvMsgSize(maxMessage), grpc.MaxHeaderListSize(maxHead), grpc.MaxConcurrentStreams(maxStreams), grpc.ConnectionTimeout(connectTime),
-		grpc.NumStreamWorkers(workers),
+		grpc.NumStreamWorkers(workers), grpc.InTapHandle(bounded(serving)),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: minPing, PermitWithoutStream: true}),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: silence}),
 	}
 	if secure != nil {
 		options = append(options, grpc.Creds(credentials.NewTLS(secure)))
 	}
-	server, healthy := grpc.NewServer(options...), &watched{Server: health.NewServer(), stop: make(chan struct{})}
+	server, healthy := grpc.NewServer(options...), health.NewServer()
 	healthy.SetServingStatus(healthName, healthpb.HealthCheckResponse_SERVING)
 	healthpb.RegisterHealthServer(server, healthy)
 	server.RegisterService(service(), rateLimits{s: s})
@@ -47,7 +49,7 @@ func (s *Server) grpcDoor(l net.Listener, secure *tls.Config) door {
 		serve:    server.Serve,
 		shutdown: func(ctx context.Context) error {
 			healthy.Shutdown()
-			close(healthy.stop)
+			end()
 			done := make(chan struct{})
 			go func() {
 				defer close(done)
@@ -61,39 +63,25 @@ func (s *Server) grpcDoor(l net.Listener, secure *tls.Config) door {
 			}
 		},
 		abort: func() error {
+			end()
 			server.Stop()
 			return nil
 		},
 	}
 }
 
-// watched is the health of gRPC. Who watches it is let go when the server stops, which waits for all calls.
-type watched struct {
-	*health.Server
-
-	stop chan struct{}
-}
-
-// Watch implements the service.
-func (w *watched) Watch(q *healthpb.HealthCheckRequest, stream grpc.ServerStreamingServer[healthpb.HealthCheckResponse]) error {
-	ctx, cancel := context.WithCancel(stream.Context())
-	defer cancel()
-	go func() {
-		select {
-		case <-w.stop:
-			cancel()
-		case <-ctx.Done():
+// bounded bounds calls, also those that get no message: they end as requests over HTTP do. One that watches the health
+// ends when the server does, which waits for all calls.
+func bounded(serving context.Context) tap.ServerInHandle {
+	return func(ctx context.Context, call *tap.Info) (context.Context, error) {
+		if call.FullMethodName != healthpb.Health_Watch_FullMethodName {
+			ctx, cancel := context.WithTimeout(ctx, bodyTimeout) //nolint:gosec // the call cancels the context of this one
+			_ = cancel
+			return ctx, nil
 		}
-	}()
-	return w.Server.Watch(q, stopped{stream, ctx})
+		ctx, cancel := context.WithCancel(ctx)
+		stop := context.AfterFunc(serving, cancel)
+		context.AfterFunc(ctx, func() { stop() })
+		return ctx, nil
+	}
 }
-
-// stopped is a stream with another context.
-type stopped struct {
-	grpc.ServerStreamingServer[healthpb.HealthCheckResponse]
-
-	ctx context.Context //nolint:containedctx // a stream has one
-}
-
-// Context implements [grpc.ServerStream].
-func (s stopped) Context() context.Context { return s.ctx }

@@ -251,3 +251,33 @@ func TestGRPCSilentClient(t *testing.T) {
 		})
 	}
 }
+
+// A call that does not bring its message ends, though its client is there.
+func TestGRPCSlowCall(t *testing.T) {
+	s := open(t, headgated.Config{Document: newPage(rules)})
+	whole := encoded("d", "user", "anna")
+	for name, part := range map[string][]byte{"nothing": nil, "a part": slices.Concat([]byte{0, 0, 0, 0, byte(len(whole))}, whole[:3])} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				l := bufconn.Listen(4 << 10)
+				run, stop := s.GRPCDoor(l)
+				go run()
+				defer stop()
+				conn, err := l.DialContext(t.Context())
+				must(t, err)
+				p, begin := newPeer(t, conn), time.Now()
+				stream, err := p.open(nil)
+				must(t, err)
+				if part != nil {
+					must(t, p.WriteData(stream, false, part))
+				}
+				if !p.until(func(f http2.Frame) bool {
+					return f.Header().StreamID == stream && f.Header().Flags.Has(http2.FlagHeadersEndStream)
+				}) ||
+					time.Since(begin) != 10*time.Second {
+					t.Errorf("after %v", time.Since(begin))
+				}
+			})
+		})
+	}
+}

@@ -10,12 +10,12 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
 
 	"github.com/headgate/headgate/internal/keywatch"
+	"github.com/headgate/headgate/internal/settle"
 	"github.com/headgate/headgate/limits"
 	"github.com/headgate/headgate/limits/redisdoc"
 	"github.com/headgate/headgate/limits/yamldoc"
@@ -44,12 +44,11 @@ type configuration struct {
 // texts are what was read: the document, and that of the limits, which is nil if they are in the same.
 type texts struct {
 	document, limits []byte
-	files            []ruleFile
+	files            []settle.File
 }
 
 func (t *texts) equal(u *texts) bool {
-	return u != nil && bytes.Equal(t.document, u.document) && bytes.Equal(t.limits, u.limits) &&
-		slices.EqualFunc(t.files, u.files, func(a, b ruleFile) bool { return a.name == b.name && bytes.Equal(a.text, b.text) })
+	return u != nil && bytes.Equal(t.document, u.document) && bytes.Equal(t.limits, u.limits) && settle.Equal(t.files, u.files)
 }
 
 // version returns what tells these texts from others.
@@ -59,7 +58,7 @@ func (t *texts) version() string {
 		sum = sha256.Sum256(append(sum[:], t.limits...))
 	}
 	for _, f := range t.files {
-		sum = sha256.Sum256(append(append(sum[:], f.name...), f.text...))
+		sum = sha256.Sum256(append(append(sum[:], f.Name...), f.Text...))
 	}
 	return hex.EncodeToString(sum[:6])
 }
@@ -135,42 +134,33 @@ func (s *Server) load(ctx context.Context) (*texts, error) {
 		t.limits, err = s.feed.shared.Load(ctx)
 	}
 	if err == nil && s.config.EnvoyConfig != "" {
-		t.files, err = readRules(s.config.EnvoyConfig)
+		var before []settle.File
+		if s.read != nil {
+			before = s.read.files
+		}
+		t.files, err = settle.Read(ctx, before, limits.MaxBytes, s.ruleFiles)
 	}
 	return &t, err
 }
 
-// readRules reads the files of a directory that are not hidden, in the order of their names. Links are followed,
-// as a ConfigMap has them.
-func readRules(dir string) (files []ruleFile, err error) {
-	entries, err := os.ReadDir(dir)
+// ruleFiles returns the names of the files with domains, in order: those that are not hidden. Links are followed, as a
+// ConfigMap has them.
+func (s *Server) ruleFiles() (names []string, err error) {
+	entries, err := os.ReadDir(s.config.EnvoyConfig)
 	if err != nil {
 		return nil, err
 	}
 	for _, e := range entries {
-		name := filepath.Join(dir, e.Name())
-		if strings.HasPrefix(e.Name(), ".") {
+		name := filepath.Join(s.config.EnvoyConfig, e.Name())
+		if info, err := os.Stat(name); strings.HasPrefix(e.Name(), ".") || err == nil && info.IsDir() {
 			continue
 		}
-		info, err := os.Stat(name)
-		switch {
-		case err != nil:
-			return nil, err
-		case info.IsDir():
-			continue
-		case info.Size() > limits.MaxBytes:
-			return nil, fmt.Errorf("%s has more than %d bytes", name, limits.MaxBytes)
-		}
-		text, err := os.ReadFile(name) //nolint:gosec // the operator names the directory
-		if err != nil {
-			return nil, err
-		}
-		files = append(files, ruleFile{name, text})
+		names = append(names, name)
 	}
-	if len(files) == 0 {
-		return nil, fmt.Errorf("there is no file in %s", dir)
+	if len(names) == 0 {
+		return nil, fmt.Errorf("there is no file in %s", s.config.EnvoyConfig)
 	}
-	return files, nil
+	return names, nil
 }
 
 // parse returns the document of what was read.
@@ -219,6 +209,9 @@ func (s *Server) reload(ctx context.Context, all bool) error {
 	defer cancel()
 	read, err := s.load(ctx)
 	switch {
+	case errors.Is(ctx.Err(), context.Canceled):
+		s.read = nil // the caller gave up, which is no fault of what was read
+		return errors.Join(errCertificates, ctx.Err())
 	case err != nil:
 		s.read = nil
 	case !all && read.equal(s.read):

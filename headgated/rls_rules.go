@@ -15,6 +15,7 @@ import (
 
 	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/core/redisstore"
+	"github.com/headgate/headgate/internal/settle"
 	"github.com/headgate/headgate/limits"
 )
 
@@ -190,12 +191,6 @@ type rulesReader struct {
 	named   []*rule         // with limits of the document
 }
 
-// A ruleFile is a file with the configuration of a domain.
-type ruleFile struct {
-	name string
-	text []byte
-}
-
 // FileError are the faults of a file of [Config].EnvoyConfig.
 type FileError struct {
 	File   string
@@ -224,12 +219,12 @@ func (d *document) rules(of *limits.Node, store core.Store, defaults rlsDefaults
 
 // addFiles adds the domains of files. The limits that they name are those of the document; nil means
 // that these are not known.
-func (d *document) addFiles(files []ruleFile, of *limits.Document, store core.Store, defaults rlsDefaults) error {
+func (d *document) addFiles(files []settle.File, of *limits.Document, store core.Store, defaults rlsDefaults) error {
 	var all []error
 	said := make(map[string]bool)
 	for _, f := range files {
 		r := &rulesReader{reader: &reader{}, rlsDefaults: defaults, store: store, domains: d.domains, said: said}
-		root, err := decode(f.text)
+		root, err := decode(f.Text)
 		var faults limits.Faults
 		switch {
 		case errors.As(err, &faults):
@@ -245,7 +240,7 @@ func (d *document) addFiles(files []ruleFile, of *limits.Document, store core.St
 			}
 		}
 		if d.named = append(d.named, r.named...); len(r.faults) > 0 {
-			all = append(all, &FileError{f.name, r.faults})
+			all = append(all, &FileError{f.Name, r.faults})
 		}
 	}
 	return errors.Join(all...)

@@ -7,15 +7,16 @@ import (
 
 	"github.com/headgate/headgate/core/memstore"
 	"github.com/headgate/headgate/core/redisstore"
+	"github.com/headgate/headgate/internal/settle"
 	"github.com/headgate/headgate/limits"
 )
 
 // readFiles reads configurations of domains, one after the other.
 func readFiles(defaults rlsDefaults, texts ...string) (*document, error) {
 	d := &document{domains: make(map[string]*domain)}
-	var files []ruleFile
+	var files []settle.File
 	for i, text := range texts {
-		files = append(files, ruleFile{string(rune('a'+i)) + ".yaml", []byte(text)})
+		files = append(files, settle.File{Name: string(rune('a'+i)) + ".yaml", Text: []byte(text)})
 	}
 	return d, d.addFiles(files, nil, memstore.New(memstore.Config{}), defaults)
 }

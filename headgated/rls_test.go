@@ -629,6 +629,8 @@ func TestGRPCHealth(t *testing.T) {
 	if r, err := w.Recv(); err != nil || r.GetStatus() != healthpb.HealthCheckResponse_SERVING {
 		t.Error(r, err)
 	}
+	_, err = conn.NewStream(t.Context(), &grpc.StreamDesc{ServerStreams: true}, healthpb.Health_Watch_FullMethodName) // it does not say what it watches
+	must(t, err)
 	must(t, stop())
 }
 

@@ -116,8 +116,17 @@ func (a Addrs) String() string {
 type door struct {
 	listener net.Listener
 	serve    func(net.Listener) error
-	shutdown func(context.Context) error // waits for the requests that have begun
+	shutdown func(context.Context) error // takes no more, and waits for the requests that have begun
 	abort    func() error                // cuts them off
+	last     bool                        // it ends when the others have
+}
+
+// end ends a door before the context ends.
+func (d *door) end(ctx context.Context) error {
+	if err := d.shutdown(ctx); err != nil {
+		return errors.Join(fmt.Errorf("headgated: some requests were cut off: %w", err), d.abort())
+	}
+	return nil
 }
 
 // Listen opens the doors, and is called once, before [Server.Serve]. From then on the kernel accepts
@@ -154,7 +163,9 @@ func (s *Server) Listen() (Addrs, error) {
 				GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return d.tls(s.certificates.Load()), nil },
 			}
 		}
-		s.doors = append(s.doors, d.open(listener, secure))
+		opened := d.open(listener, secure)
+		opened.last = d.into == &all.Admin
+		s.doors = append(s.doors, opened)
 	}
 	return all, nil
 }
@@ -168,7 +179,7 @@ func (s *Server) httpDoor(h http.Handler) func(net.Listener, *tls.Config) door {
 		if secure != nil {
 			serve = func(l net.Listener) error { return server.ServeTLS(l, "", "") }
 		}
-		return door{l, serve, server.Shutdown, server.Close}
+		return door{listener: l, serve: serve, shutdown: server.Shutdown, abort: server.Close}
 	}
 }
 
@@ -208,36 +219,59 @@ func (q quiet) Enabled(context.Context, slog.Level) bool { return true }
 // [Config].Drain at most, and closes the server. The admin door is the last to close.
 func (s *Server) Serve(ctx context.Context) error {
 	defer s.Close()
+	watching, stop := context.WithCancel(ctx)
+	defer stop()
+	watched := make(chan struct{})
+	go func() {
+		defer close(watched)
+		s.watch(watching)
+	}()
 	failed := make(chan error, len(s.doors))
 	for _, d := range s.doors {
 		go func() {
 			failed <- d.serve(d.listener)
 		}()
 	}
+	select {
+	case err := <-failed:
+		return fmt.Errorf("headgated: %w", err)
+	case <-ctx.Done():
+		return s.drain(context.WithoutCancel(ctx), watched)
+	}
+}
+
+// watch reads the document and certificates again until the context ends.
+func (s *Server) watch(ctx context.Context) {
 	ticker := time.NewTicker(every)
 	defer ticker.Stop()
 	for {
 		select {
 		case <-ticker.C:
 			_ = s.reload(ctx, false) // it was told
-		case err := <-failed:
-			return fmt.Errorf("headgated: %w", err)
 		case <-ctx.Done():
-			return s.drain(context.WithoutCancel(ctx))
+			return
 		}
 	}
 }
 
-// drain ends the doors, one after the other.
-func (s *Server) drain(ctx context.Context) error {
+// drain ends the doors, all at once, and the admin door after them. It waits for a reload too, but not for one that hangs.
+func (s *Server) drain(ctx context.Context, watched <-chan struct{}) error {
 	s.draining.Store(true)
 	ctx, cancel := context.WithTimeout(ctx, s.config.Drain)
 	defer cancel()
-	var errs []error
-	for _, d := range s.doors {
-		if err := d.shutdown(ctx); err != nil {
-			errs = append(errs, fmt.Errorf("headgated: some requests were cut off: %w", err), d.abort())
+	errs := make([]error, len(s.doors))
+	for _, last := range []bool{false, true} {
+		var ending sync.WaitGroup
+		for i, d := range s.doors {
+			if d.last == last {
+				ending.Go(func() { errs[i] = d.end(ctx) })
+			}
 		}
+		ending.Wait()
+	}
+	select {
+	case <-watched:
+	case <-ctx.Done():
 	}
 	return errors.Join(errs...)
 }

@@ -25,6 +25,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/net/http2"
+
 	"github.com/headgate/headgate/core/redisstore"
 	"github.com/headgate/headgate/headgated"
 	"github.com/headgate/headgate/limits"
@@ -310,6 +312,43 @@ func TestDrain(t *testing.T) {
 		t.Errorf("%v %q", err, text)
 	}
 	must(t, <-stopped)
+}
+
+// While a call of one door goes on, no door takes connections but the admin door, which ends last.
+func TestDoorsEndTogether(t *testing.T) {
+	s := open(t, headgated.Config{Document: newPage(rules), GRPC: "127.0.0.1:0", HTTP: "127.0.0.1:0", Admin: "127.0.0.1:0", Drain: time.Hour})
+	addrs, stop := serve(t, s)
+	takes := func(addr string) bool {
+		c, err := net.Dial("tcp", addr)
+		if err == nil {
+			c.Close()
+		}
+		return err == nil
+	}
+	conn, err := net.Dial("tcp", addrs.GRPC)
+	must(t, err)
+	p := newPeer(t, conn)
+	_, err = p.open(nil) // it brings no message
+	must(t, err)
+	p.until(func(f http2.Frame) bool { // whose acknowledgement comes when the call has begun
+		if settings, ok := f.(*http2.SettingsFrame); ok && !settings.IsAck() {
+			must(t, p.WriteSettingsAck())
+			must(t, p.WritePing(false, [8]byte{1}))
+		}
+		ping, ok := f.(*http2.PingFrame)
+		return ok && ping.IsAck()
+	})
+	stopped := make(chan error, 1)
+	go func() { stopped <- stop() }()
+	wait(t, "no connection is taken", func() bool { return !takes(addrs.GRPC) && !takes(addrs.HTTP) })
+	if !takes(addrs.Admin) {
+		t.Error("the admin door has ended first")
+	}
+	must(t, conn.Close())
+	must(t, <-stopped)
+	if takes(addrs.Admin) {
+		t.Error("the admin door goes on")
+	}
 }
 
 // A request that takes longer than the drain is cut off, and the server says so.

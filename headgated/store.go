@@ -11,6 +11,7 @@ import (
 	"github.com/headgate/headgate/core/memstore"
 	"github.com/headgate/headgate/core/redisstore"
 	"github.com/headgate/headgate/core/stats"
+	"github.com/headgate/headgate/internal/settle"
 	"github.com/headgate/headgate/limits"
 )
 
@@ -74,7 +75,7 @@ func parseEither(text []byte, elsewhere bool, store core.Store, defaults rlsDefa
 		return parse(text, elsewhere, store, defaults)
 	}
 	d := &document{domains: make(map[string]*domain)}
-	err := d.addFiles([]ruleFile{{text: text}}, nil, store, defaults)
+	err := d.addFiles([]settle.File{{Text: text}}, nil, store, defaults)
 	var file *FileError
 	if errors.As(err, &file) {
 		return nil, file.Faults

@@ -176,7 +176,7 @@ func TestFileInTheMiddleOfAWrite(t *testing.T) {
 			}
 		}()
 		synctest.Wait()
-		if _, err := source.Load(t.Context()); err == nil || !strings.Contains(err.Error(), "the file changes all the time") {
+		if _, err := source.Load(t.Context()); err == nil || !strings.Contains(err.Error(), "the text changes all the time") {
 			t.Error(err)
 		}
 		time.Sleep(time.Hour)

@@ -1,14 +1,11 @@
 package limits
 
 import (
-	"bytes"
 	"context"
-	"errors"
 	"fmt"
-	"io"
-	"os"
 	"sync"
-	"time"
+
+	"github.com/headgate/headgate/internal/settle"
 )
 
 // A Source has the text of a document. It is safe for concurrent use.
@@ -61,12 +58,6 @@ func Bytes(text []byte) Source {
 	return SourceFunc(func(context.Context) ([]byte, error) { return text, nil })
 }
 
-// Limits of a file that is read while somebody may write it.
-const (
-	settleTime  = 50 * time.Millisecond
-	settleTries = 20
-)
-
 // File returns a source of a file. The file is read each time; its time of change does not matter.
 // So symbolic links may be swapped, as Kubernetes does where it mounts a ConfigMap. To replace the
 // document, rename a new file over the old one. A file may be written in place all the same. Then
@@ -78,67 +69,17 @@ type file struct {
 	path string
 
 	mu   sync.Mutex
-	text []byte // that was returned last
+	read []settle.File // what was returned last
 }
 
 // Load implements [Source].
 func (f *file) Load(ctx context.Context) ([]byte, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	text, err := readFile(f.path)
-	if err != nil {
-		return nil, err
-	}
-	for range settleTries {
-		if f.text != nil && bytes.Equal(text, f.text) {
-			return f.text, nil
-		}
-		if err := pause(ctx, settleTime); err != nil {
-			return nil, err
-		}
-		again, err := readFile(f.path)
-		if err != nil {
-			return nil, err
-		}
-		if bytes.Equal(text, again) {
-			f.text = text
-			return text, nil
-		}
-		text = again
-	}
-	return nil, errors.New("headgate: limits: the file changes all the time")
-}
-
-func pause(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
-// readFile reads a file of at most [MaxBytes], and nothing that would block.
-func readFile(path string) ([]byte, error) {
-	info, err := os.Stat(path)
-	switch {
-	case err != nil:
-		return nil, fmt.Errorf("headgate: limits: %w", err)
-	case !info.Mode().IsRegular():
-		return nil, fmt.Errorf("headgate: limits: %s is not a regular file", path)
-	case info.Size() > MaxBytes:
-		return nil, fmt.Errorf("headgate: limits: %s has %d bytes, more than %d", path, info.Size(), MaxBytes)
-	}
-	f, err := os.Open(path) //nolint:gosec // the program names the file
+	read, err := settle.Read(ctx, f.read, MaxBytes, func() ([]string, error) { return []string{f.path}, nil })
 	if err != nil {
 		return nil, fmt.Errorf("headgate: limits: %w", err)
 	}
-	defer f.Close() //nolint:errcheck // it was only read
-	text, err := io.ReadAll(io.LimitReader(f, MaxBytes+1))
-	if err != nil {
-		return nil, fmt.Errorf("headgate: limits: %w", err)
-	}
-	return text, nil
+	f.read = read
+	return read[0].Text, nil
 }
