@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/headgate/headgate/core/redisstore"
@@ -21,8 +22,8 @@ type Config struct {
 	Document limits.Source
 
 	// EnvoyConfig, if not empty, is a directory with configurations of Envoy's rate limit service,
-	// in the format of its reference. All files but hidden ones count, each of a domain. They are
-	// added to the domains in the document, which may be nil then. MergeDomains permits a domain in
+	// in the format of its reference. All files in it and in the directories below count but hidden ones,
+	// each of a domain. They are added to the domains in the document, which may be nil then. MergeDomains permits a domain in
 	// several files. ChargeEach is for domains that do not say. It charges each descriptor of a
 	// request alone, as the reference does.
 	EnvoyConfig  string
@@ -61,7 +62,7 @@ type Config struct {
 	// writes: see package redisdoc. Then Document has no limits. Without Redis, the server does not start.
 	LimitsKey string
 
-	// Timeout bounds a decision by Redis. 0 means 15 ms. Failure says who decides when it has
+	// Timeout bounds a decision by Redis, also one of several calls. 0 means 15 ms. Failure says who decides when it has
 	// passed, or Redis is away. Servers is how many servers share the limits then: see
 	// redisstore.Config.
 	Timeout time.Duration
@@ -84,7 +85,7 @@ type TLS struct {
 	ClientCA  string // which the certificates of clients are of; empty: clients need none
 
 	// ClientSAN are names of clients, as in their certificates: DNS names, URIs, addresses and e-mail
-	// addresses. A client needs one of them. None means that all of ClientCA may come in. The admin door
+	// addresses. Of DNS names, the case does not matter. A client needs one of them. None means that all of ClientCA may come in. The admin door
 	// asks for no certificate.
 	ClientSAN []string
 }
@@ -144,6 +145,9 @@ func withDefaults(c Config) (Config, error) {
 	}
 	if len(c.TLS.ClientSAN) > 0 && c.TLS.ClientCA == "" {
 		fault("names of clients need the CA that vouches for them")
+	}
+	if slices.Contains(c.TLS.ClientSAN, "") {
+		fault("a name of clients is empty")
 	}
 	for name, addr := range map[string]string{"grpc": c.GRPC, "http": c.HTTP, "admin": c.Admin} {
 		if err := c.permits(addr); err != nil {

@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -78,11 +79,15 @@ func listenUnix(path string, mode fs.FileMode) (net.Listener, error) {
 			return nil, fmt.Errorf("another process listens on %s", path)
 		}
 	}
-	fresh := fmt.Sprintf("%s.%d", path, os.Getpid())
-	if len(fresh) > maxPath {
-		return nil, fmt.Errorf("the path of a socket has at most %d bytes: %s", maxPath-len(fresh)+len(path), path)
+	private, err := os.MkdirTemp(filepath.Dir(path), ".") // nobody else can enter it, so the socket has no permissions but mode
+	if err != nil {
+		return nil, err
 	}
-	_ = os.Remove(fresh) // of a process with our number
+	defer os.Remove(private) //nolint:errcheck // it is empty, or a path of the operator's was not usable
+	fresh := filepath.Join(private, "s")
+	if longest := max(len(path), len(fresh)); longest > maxPath {
+		return nil, fmt.Errorf("the path of a socket has at most %d bytes: %s", maxPath-longest+len(path), path)
+	}
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: fresh, Net: "unix"})
 	if err != nil {
 		return nil, err
@@ -172,15 +177,15 @@ func (t *TLS) verify(s tls.ConnectionState) error {
 		return errSAN
 	}
 	leaf := s.PeerCertificates[0]
-	names := slices.Concat(leaf.DNSNames, leaf.EmailAddresses)
+	names := slices.Clone(leaf.EmailAddresses)
 	for _, uri := range leaf.URIs {
 		names = append(names, uri.String())
 	}
-	for _, ip := range leaf.IPAddresses {
-		names = append(names, ip.String())
-	}
-	if slices.ContainsFunc(names, func(name string) bool { return slices.Contains(t.ClientSAN, name) }) {
-		return nil
+	for _, may := range t.ClientSAN {
+		dns := func(name string) bool { return strings.EqualFold(name, may) }
+		if slices.Contains(names, may) || slices.ContainsFunc(leaf.DNSNames, dns) || slices.ContainsFunc(leaf.IPAddresses, net.ParseIP(may).Equal) {
+			return nil
+		}
 	}
 	return errSAN
 }

@@ -3,6 +3,7 @@ package headgated_test
 import (
 	"context"
 	"fmt"
+	"net"
 	"strconv"
 	"strings"
 	"sync"
@@ -75,6 +76,38 @@ func TestLimitsInRedis(t *testing.T) {
 	}
 	if w := ask(s, proxy, "GET", "x", "/"); w.Code != 200 || !strings.HasPrefix(w.Header().Get("RateLimit-Policy"), `"other"`) {
 		t.Errorf("%d %v", w.Code, w.Header())
+	}
+}
+
+// The calls of one request share the timeout: when the first has used it up, the others are decided without Redis.
+func TestOneTimeoutForARequest(t *testing.T) {
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	var asked atomic.Int64
+	var accepting sync.WaitGroup
+	accepting.Go(func() {
+		for {
+			c, err := silent.Accept()
+			if err != nil {
+				return
+			}
+			defer c.Close()
+			asked.Add(1)
+		}
+	})
+	s := open(t, headgated.Config{Redis: "redis://" + silent.Addr().String(), Timeout: 100 * time.Millisecond, Document: newPage(`rls: [{domain: d, descriptors: [
+		{key: user, rate_limit: {unit: hour, requests_per_unit: 1}},
+		{key: watched, rate_limit: {unit: hour, requests_per_unit: 1}, shadow_mode: true},
+		{key: first, rate_limit: {unit: hour, requests_per_unit: 1}, quota_mode: true},
+	]}]`)})
+	w, _ := post(t, s.HTTP(), "/json", `{"domain": "d", "descriptors": [
+		{"entries": [{"key": "user", "value": "a"}]}, {"entries": [{"key": "watched", "value": "a"}]}, {"entries": [{"key": "first", "value": "a"}]}]}`)
+	if w.Code != 200 { // by the counts of this process
+		t.Error(w.Code, w.Body)
+	}
+	must(t, silent.Close())
+	if accepting.Wait(); asked.Load() != 1 {
+		t.Errorf("Redis was asked %d times", asked.Load())
 	}
 }
 

@@ -143,22 +143,42 @@ func (s *Server) load(ctx context.Context) (*texts, error) {
 	return &t, err
 }
 
-// ruleFiles returns the names of the files with domains, in order: those that are not hidden. Links are followed, as a
-// ConfigMap has them.
-func (s *Server) ruleFiles() (names []string, err error) {
-	entries, err := os.ReadDir(s.config.EnvoyConfig)
+// ruleFiles returns the names of the files with domains, in order.
+func (s *Server) ruleFiles() ([]string, error) {
+	names, err := filesIn(s.config.EnvoyConfig, maxNested)
+	if err == nil && len(names) == 0 {
+		err = fmt.Errorf("there is no file in %s", s.config.EnvoyConfig)
+	}
+	return names, err
+}
+
+// maxNested is how many directories may be in each other.
+const maxNested = 8
+
+// filesIn returns the names of the files in a directory and in those below it, but for hidden ones. Links are followed,
+// as a ConfigMap has them: nested bounds those that lead back.
+func filesIn(directory string, nested int) (names []string, err error) {
+	if nested == 0 {
+		return nil, fmt.Errorf("more than %d directories are in each other: %s", maxNested, directory)
+	}
+	entries, err := os.ReadDir(directory)
 	if err != nil {
 		return nil, err
 	}
 	for _, e := range entries {
-		name := filepath.Join(s.config.EnvoyConfig, e.Name())
-		if info, err := os.Stat(name); strings.HasPrefix(e.Name(), ".") || err == nil && info.IsDir() {
+		name := filepath.Join(directory, e.Name())
+		if strings.HasPrefix(e.Name(), ".") {
 			continue
 		}
-		names = append(names, name)
-	}
-	if len(names) == 0 {
-		return nil, fmt.Errorf("there is no file in %s", s.config.EnvoyConfig)
+		if info, err := os.Stat(name); err != nil || !info.IsDir() {
+			names = append(names, name) // reading it says what is wrong with it
+			continue
+		}
+		below, err := filesIn(name, nested-1)
+		if err != nil {
+			return nil, err
+		}
+		names = append(names, below...)
 	}
 	return names, nil
 }

@@ -69,6 +69,29 @@ func TestDirectoryInTheMiddleOfAWrite(t *testing.T) {
 	}
 }
 
+// Files below the directory count too, also behind links, as a ConfigMap has them. Hidden ones do not.
+func TestDirectories(t *testing.T) {
+	dir := t.TempDir()
+	put := func(name, domain string) {
+		must(t, os.MkdirAll(filepath.Join(dir, filepath.Dir(name)), 0o700))
+		must(t, os.WriteFile(filepath.Join(dir, name), []byte(blockedIn(domain)), 0o600))
+	}
+	put("a/b/c.yaml", "nested")
+	put("..data/d.yaml", "hidden")
+	put("..data/linked/e.yaml", "linked")
+	must(t, os.Symlink("..data/linked", filepath.Join(dir, "linked")))
+	s, conn := serveRLS(t, headgated.Config{EnvoyConfig: dir})
+	runSteps(t, pb.NewRateLimitServiceClient(conn), []step{
+		{domain: "nested", of: ds{d("user=a")}, want: "OVER OVER:0"},
+		{domain: "linked", of: ds{d("user=a")}, want: "OVER OVER:0"},
+		{domain: "hidden", of: ds{d("user=a")}, want: "OK OK:0"},
+	})
+	must(t, os.Symlink("..", filepath.Join(dir, "a/up")))
+	if err := s.Reload(t.Context()); err == nil || !strings.Contains(err.Error(), "more than 8 directories are in each other") {
+		t.Errorf("a link that leads back: %v", err)
+	}
+}
+
 // What is no regular file is a fault, and is not waited for.
 func TestDirectoryWithOtherThings(t *testing.T) {
 	for name, test := range map[string]struct {

@@ -191,7 +191,7 @@ func overall(items []item) (code pb.RateLimitResponse_Code, retry time.Duration)
 		it := &items[i]
 		refuses := it.status.GetCode() == pb.RateLimitResponse_OVER_LIMIT
 		switch {
-		case it.rule != nil && it.quota && !it.shadow && it.limiter != nil:
+		case it.rule != nil && it.quota && !it.shadow:
 			if quotas++; refuses {
 				over, first = over+1, min(first, it.retry)
 			}

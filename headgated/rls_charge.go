@@ -15,6 +15,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/internal/within"
 	"github.com/headgate/headgate/internal/ontrial"
 )
 
@@ -148,6 +149,9 @@ func (s *Server) charge(ctx context.Context, d *domain, items []item) ([]*group,
 		if it := &items[i]; it.rule != nil && it.unlimited {
 			it.status.LimitRemaining = math.MaxUint32
 		}
+	}
+	if len(calls) > 1 {
+		ctx = within.By(ctx, time.Now().Add(s.config.Timeout))
 	}
 	quotas := len(calls)
 	for i, call := range calls {

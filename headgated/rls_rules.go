@@ -47,6 +47,7 @@ type domain struct {
 	name    string
 	charge  string // chargeAll or chargeEach
 	failure string // failOpen or failClosed; empty: as the store has it
+	said    bool   // a text says one of these, and no other text may
 	level
 }
 
@@ -187,8 +188,7 @@ type rulesReader struct {
 
 	store   core.Store
 	domains map[string]*domain
-	said    map[string]bool // the domains that say how they charge, or who decides without Redis
-	named   []*rule         // with limits of the document
+	named   []*rule // with limits of the document
 }
 
 // FileError are the faults of a file of [Config].EnvoyConfig.
@@ -211,7 +211,7 @@ func (f *FileError) Error() string {
 // rules reads the domains of the document, whose limiters are of the store.
 func (d *document) rules(of *limits.Node, store core.Store, defaults rlsDefaults) limits.Faults {
 	d.domains = make(map[string]*domain)
-	r := &rulesReader{reader: &reader{}, rlsDefaults: defaults, store: store, domains: d.domains, said: make(map[string]bool)}
+	r := &rulesReader{reader: &reader{}, rlsDefaults: defaults, store: store, domains: d.domains}
 	r.items(of, wordRLS, r.domain)
 	d.named = r.named
 	return r.faults
@@ -221,9 +221,8 @@ func (d *document) rules(of *limits.Node, store core.Store, defaults rlsDefaults
 // that these are not known.
 func (d *document) addFiles(files []settle.File, of *limits.Document, store core.Store, defaults rlsDefaults) error {
 	var all []error
-	said := make(map[string]bool)
 	for _, f := range files {
-		r := &rulesReader{reader: &reader{}, rlsDefaults: defaults, store: store, domains: d.domains, said: said}
+		r := &rulesReader{reader: &reader{}, rlsDefaults: defaults, store: store, domains: d.domains}
 		root, err := decode(f.Text)
 		var faults limits.Faults
 		switch {
@@ -279,11 +278,11 @@ func (r *rulesReader) domain(n *limits.Node, path string) {
 		r.domains[name] = d
 	}
 	if charge, failure := fields[wordCharge], fields[wordFailure]; charge != nil || failure != nil {
-		if r.said[name] {
-			r.fault(n, path, "another file has the %s or the %s of this domain", wordCharge, wordFailure)
+		if d.said {
+			r.fault(n, path, "the %s or the %s of this domain is said elsewhere too", wordCharge, wordFailure)
 			return
 		}
-		r.said[name] = true
+		d.said = true
 		if charge != nil {
 			d.charge = r.oneOf(charge, under(path, wordCharge), chargeAll, chargeEach)
 		}

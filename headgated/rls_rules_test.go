@@ -96,6 +96,39 @@ func TestDomainInTwoFiles(t *testing.T) {
 	}
 }
 
+// A domain of the document and of a file is one of two files.
+func TestDomainInDocumentAndFile(t *testing.T) {
+	for text, want := range map[string]string{
+		"domain: d\ncharge: each\n":      "a.yaml:1:1: the charge or the failure of this domain is said elsewhere too",
+		one("value: a"):                  "a.yaml:3:3: descriptors[0]: the descriptor is there twice",
+		one("value: b"):                  "",
+		"domain: e\nfailure: closed\n":   "",
+		"domain: d\ndescriptors: null\n": "",
+	} {
+		d, err := read([]byte("rls: [{domain: d, failure: closed, descriptors: [{key: k, value: a}]}]"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = d.addFiles([]settle.File{{Name: "a.yaml", Text: []byte(text)}}, nil, memstore.New(memstore.Config{}), rlsDefaults{merge: true})
+		if err == nil != (want == "") || err != nil && err.Error() != want {
+			t.Errorf("%s%v", text, err)
+		}
+	}
+}
+
+// Descriptors may be nested thirty deep, and no deeper than documents may be.
+func TestDeepDescriptors(t *testing.T) {
+	deep := func(n int) string {
+		return "domain: d\n" + strings.Repeat("descriptors: [{key: k, ", n) + "rate_limit: {unit: day, requests_per_unit: 5, replaces: [{name: a}]}" + strings.Repeat("}]", n) + "\n"
+	}
+	if _, err := readFiles(rlsDefaults{}, deep(30)); err != nil {
+		t.Error(err)
+	}
+	if _, err := readFiles(rlsDefaults{}, deep(40)); err == nil || !strings.Contains(err.Error(), "nested deeper than 64 levels") {
+		t.Error(err)
+	}
+}
+
 func TestFailureThatCannotBeKept(t *testing.T) {
 	_, err := readFiles(rlsDefaults{redis: true, fails: redisstore.FailClosed}, "domain: d\nfailure: local\n")
 	var file *FileError

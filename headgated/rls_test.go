@@ -121,6 +121,7 @@ rls:
   - {key: q2, quota_mode: true, rate_limit: {unit: year, requests_per_unit: 2}}
   - {key: qs, quota_mode: true, shadow_mode: true, rate_limit: {unit: year, requests_per_unit: 1}}
   - {key: qd, quota_mode: true, rate_limit: {unit: day, requests_per_unit: 1}}
+  - {key: qu, quota_mode: true, rate_limit: {unlimited: true}}
   - {key: named, rate_limit: {name: small, unit: year, requests_per_unit: 1}}
   - {key: instead, rate_limit: {unlimited: true, replaces: [{name: small}]}}
   - {key: api, headgate: {limit: api}}
@@ -193,6 +194,7 @@ func TestCharging(t *testing.T) {
 		"refused by a quota, twice":   {{of: ds{d("q1=a")}, want: "OK OK:0"}, {addend: 4, of: ds{d("user=a"), d("user=a"), d("q1=a")}, want: "OVER" + strings.Repeat(" OK:6", 2) + " OVER:0"}, {of: ds{d("user=a")}, want: "OK OK:9"}},
 		"a quota twice":               {{of: ds{d("q2=a"), d("q1=a"), d("q2=a"), d("q2=a")}, want: "OK OK:1" + strings.Repeat(" OK:0", 2) + " OVER:0"}},
 		"quota, and one in shadow":    {{of: ds{d("q1=a"), d("qs=a")}, want: "OK" + strings.Repeat(" OK:0", 2)}, {of: ds{d("q1=a"), d("qs=a")}, want: "OVER OVER:0 OK:0"}},
+		"quota, and one without end":  {{addend: 2, of: ds{d("q1=a"), d("qu=a")}, want: "OK OVER:0 OK:4294967295"}},
 		"a quota in shadow alone":     {{addend: 2, of: ds{d("qs=a")}, want: "OK OK:0"}},
 		"quota and a limit on shadow": {{addend: 2, of: ds{d("watched=a"), d("q2=a")}, want: "OK" + strings.Repeat(" OK:0", 2)}, {of: ds{d("watched=a"), d("q2=a")}, want: "OVER OK:0 OVER:0"}},
 		"replaced":                    {{of: ds{d("named=a"), d("instead=a")}, want: fmt.Sprint("OK OK:0 OK:", uint32(math.MaxUint32))}, {of: ds{d("named=a")}, want: "OK OK:0"}, {of: ds{d("named=a")}, want: "OVER OVER:0"}},

@@ -215,7 +215,7 @@ func TestUnixSocket(t *testing.T) {
 	if text, err := os.ReadFile(path); string(text) != "precious" {
 		t.Errorf("%q %v", text, err)
 	}
-	if left, _ := filepath.Glob(path + ".*"); len(left) > 0 {
+	if left, _ := filepath.Glob(filepath.Join(dir, ".*")); len(left) > 0 {
 		t.Errorf("%q are left", left)
 	}
 }
@@ -254,6 +254,7 @@ func TestConfig(t *testing.T) {
 		"a certificate needs its key":  {Document: newPage(simple), TLS: headgated.TLS{Cert: "a"}},
 		"needs a certificate":          {Document: newPage(simple), TLS: headgated.TLS{ClientCA: "a"}},
 		"need the CA that vouches":     {Document: newPage(simple), TLS: headgated.TLS{ClientSAN: []string{"a"}}},
+		"a name of clients is empty":   {Document: newPage(simple), TLS: headgated.TLS{ClientSAN: []string{"a", ""}}},
 		"negative":                     {Document: newPage(simple), Drain: -1},
 		"can be guessed":               {Document: newPage(simple), Secret: []byte("short")},
 		"the URL has not the form":     {Document: newPage(simple), Redis: "redis://user:geheim@host:port"},
@@ -412,7 +413,7 @@ func TestTLS(t *testing.T) {
 	c := headgated.Config{Document: newPage(simple), HTTP: "127.0.0.1:0", Admin: "127.0.0.1:0"}
 	c.TLS.Cert, c.TLS.Key = ours.issue(dir, "server")
 	c.TLS.ClientCA = ours.file(filepath.Join(dir, "ca.crt"), "CERTIFICATE", ours.cert.Raw)
-	c.TLS.ClientSAN = []string{"envoy", "127.0.0.2"}
+	c.TLS.ClientSAN = []string{"Envoy", "127.0.0.2"}
 	s := open(t, c)
 	addrs, _ := serve(t, s)
 	roots := x509.NewCertPool()

@@ -112,7 +112,7 @@ func TestTwentyFaults(t *testing.T) {
 
 // What is wrong with a document, at its place.
 func TestFaults(t *testing.T) {
-	deep := strings.Repeat("[", 17) + strings.Repeat("]", 17)
+	deep := strings.Repeat("[", 65) + strings.Repeat("]", 65)
 	for name, c := range map[string]struct{ text, want string }{
 		"empty":            {" \n\t", "the document is empty: a file that is missing or being written is not a document without limits"},
 		"mark":             {"\ufeff{}", "line 1, column 1: the document begins with a byte order mark: save it without"},
@@ -123,7 +123,7 @@ func TestFaults(t *testing.T) {
 		"torn":             {"{\"limits\": {\n\"api\": {\"plans\"", "line 2, column 16: the document ends before it is whole"},
 		"torn string":      {`{"limits": {"ap`, "line 1, column 16: the document ends before it is whole"},
 		"two":              {`{"slots": {"ws": {"plans": {"a": 1}}}} {}`, `line 1, column 40: there is '{' after the end of the document`},
-		"deep":             {deep, "line 1, column 17: it is nested deeper than 16 levels"},
+		"deep":             {deep, "line 1, column 65: it is nested deeper than 64 levels"},
 		"trailing comma":   {"{\"limits\": {},\n}", `line 2, column 1: a key in quotes is missing before '}'`},
 		"comment":          {"{ // no\n}", `line 1, column 3: a key in quotes is missing before '/'`},
 		"not UTF-8":        {"{\"\xff\": 1}", "line 1, column 5: a string is not UTF-8"},

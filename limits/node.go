@@ -11,8 +11,9 @@ import (
 const (
 	// MaxBytes is the size of the largest document.
 	MaxBytes = 16 << 20
-	// MaxDepth is how deep lists and maps may be nested.
-	MaxDepth = 16
+	// MaxDepth is how deep lists and maps may be nested. Limits need 6; each level of the descriptors in a document of
+	// package headgated needs 2.
+	MaxDepth = 64
 	// MaxNodes is the largest number of values in a document, keys included.
 	MaxNodes = 2 << 20
 )

@@ -33,7 +33,7 @@ var house = []room{
 	{pkg: "core/debug", ours: []string{"core", "core/stats"}},
 	{pkg: "core/internal/keeper"},
 	{pkg: "core/internal/asking", ours: []string{"core/step", "core/store"}},
-	{pkg: "core/internal/remote", ours: []string{"core/internal/keeper", "core/step", "core/store"}},
+	{pkg: "core/internal/remote", ours: []string{"core/internal/keeper", "core/step", "core/store", "internal/within"}},
 	{pkg: "core/storetest", ours: []string{"core", "core/internal/asking", "core/storetest/reference", "core/step", "core/store"}},
 	{pkg: "core/storetest/reference", ours: []string{"core/step", "core/store"}},
 	{pkg: "internal/carried"},
@@ -89,6 +89,7 @@ var house = []room{
 	{pkg: "internal/redistest/proctest"},
 	{pkg: "internal/redisurl", theirs: []string{"github.com/redis/go-redis/v9"}},
 	{pkg: "internal/repotest"},
+	{pkg: "internal/within"},
 	{pkg: "internal/ontrial"},
 }
 

@@ -84,7 +84,7 @@ func TestFaults(t *testing.T) {
 		"tag":           {plans + "{a: !!str unlimited}\n...", `line 3, column 16: tags are not allowed`},
 		"own tag":       {plans + "!x {a: unlimited}\n...", `line 3, column 12: tags are not allowed`},
 		"two documents": {plans + "{a: unlimited}\n---\nlimits: {}\n...", `there is a second document: write one`},
-		"deep":          {strings.Repeat("- ", 17) + "a\n...", `line 1, column 33: it is nested deeper than 16 levels`},
+		"deep":          {strings.Repeat("- ", 65) + "a\n...", `line 1, column 129: it is nested deeper than 64 levels`},
 		"syntax":        {"limits:\n  api: {\n...\n", `line 3, column 1: `},
 		"tab":           {"limits:\n\tapi: 1\n...\n", `line 2, column 1: found character that cannot start any token`},
 		"no end":        {plans + "{a: unlimited}\n# ...\n", `line 3, column 1: the last line is not "..."`},

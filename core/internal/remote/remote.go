@@ -18,6 +18,7 @@ import (
 
 	"github.com/headgate/headgate/core/internal/keeper"
 	"github.com/headgate/headgate/core/store"
+	"github.com/headgate/headgate/internal/within"
 )
 
 // A Backend asks the servers. It is safe for concurrent use.
@@ -104,11 +105,14 @@ type until struct {
 func (u until) Deadline() (time.Time, bool) { return u.deadline, true }
 
 // deadline returns when a decision must be made: after the timeout, or earlier if the
-// caller's context ends before. It counts on the monotonic clock.
+// caller's context ends before, or its decisions are bounded. It counts on the monotonic clock.
 func deadline(ctx context.Context, timeout time.Duration) time.Time {
 	now := time.Now()
 	if own, ok := ctx.Deadline(); ok {
 		timeout = min(timeout, own.Sub(now))
+	}
+	if all, ok := within.When(ctx); ok {
+		timeout = min(timeout, all.Sub(now))
 	}
 	return now.Add(timeout)
 }

@@ -111,6 +111,9 @@ func (s *Sender) submit(ctx context.Context, q *Question) error {
 	if !server.limits.allows() {
 		return errAway
 	}
+	if !time.Now().Before(q.deadline) {
+		return errLate
+	}
 	server.mu.Lock()
 	switch alone := server.inFlight < s.config.maxInFlight() && len(server.waiting) == 0; {
 	case server.inFlight+len(server.waiting)+len(server.late) >= maxWaiting:

@@ -14,6 +14,7 @@ import (
 
 	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/core/store"
+	"github.com/headgate/headgate/internal/within"
 	"github.com/headgate/headgate/internal/bubble"
 )
 
@@ -24,6 +25,28 @@ func over(t *testing.T, c setup, test func(t *testing.T, d *database, l *core.Li
 		test(t, d, newLimiter(t, d.stack(c), "api", core.FixedWindow(core.PerDay(1_000_000))))
 		d.be(nil)
 		time.Sleep(time.Minute) // probes end
+	})
+}
+
+// Decisions that share a bound wait for a silent server until then, all together. Later ones are not sent.
+func TestBoundedDecisions(t *testing.T) {
+	over(t, setup{}, func(t *testing.T, d *database, l *core.Limiter) {
+		var calls atomic.Int64
+		d.be(func(ctx context.Context) (bool, error) {
+			calls.Add(1)
+			return silent(ctx)
+		})
+		begin := time.Now()
+		ctx := within.By(t.Context(), begin.Add(60*time.Millisecond))
+		for range 3 {
+			decided, err := l.Allow(ctx, "k")
+			if took := time.Since(begin); err != nil || decided.Source != core.SourceLocal || took != 60*time.Millisecond {
+				t.Errorf("%v after %v: %v", decided.Source, took, err)
+			}
+		}
+		if calls.Load() != 1 {
+			t.Errorf("%d calls", calls.Load())
+		}
 	})
 }
 

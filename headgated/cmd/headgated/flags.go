@@ -121,7 +121,9 @@ func (o *options) config() (headgated.Config, error) {
 	}
 	c.Failure = failure
 	if o.names != "" {
-		c.TLS.ClientSAN = strings.Split(o.names, ",")
+		for name := range strings.SplitSeq(o.names, ",") {
+			c.TLS.ClientSAN = append(c.TLS.ClientSAN, strings.TrimSpace(name))
+		}
 	}
 	if o.secretFile != "" {
 		text, err := os.ReadFile(o.secretFile)

@@ -160,6 +160,17 @@ func TestTrouble(t *testing.T) {
 	}
 }
 
+// Names may have spaces beside their commas.
+func TestNamesOfClients(t *testing.T) {
+	o, _, err := parse([]string{"-tls-client-san", "proxy.internal, 10.0.0.7"}, os.LookupEnv)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c, err := o.config(); err != nil || strings.Join(c.TLS.ClientSAN, "|") != "proxy.internal|10.0.0.7" {
+		t.Errorf("%q %v", c.TLS.ClientSAN, err)
+	}
+}
+
 // The help shows each flag, and no value of the environment.
 func TestHelp(t *testing.T) {
 	env := map[string]string{"HEADGATED_REDIS": "redis://a:geheim@b", "HEADGATED_SECRET_FILE": "geheim"}
