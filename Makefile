@@ -30,6 +30,9 @@ RPC_NODE := @grpc/grpc-js@1.14.0 @connectrpc/connect@2.1.0 @connectrpc/connect-n
 # for it takes minutes to build: make reference.
 MODULES := $(filter-out ./benchmarks/envoy,$(shell find . -name '.?*' -prune -o -name testdata -prune -o -name go.mod -exec dirname {} \; | sort))
 
+# Those that programs import, or run.
+SHIPPED := . ./connectmw ./grpcmw ./headgated ./otelheadgate ./promheadgate
+
 # Named by the Go version too, for it must be built by the one that it analyses.
 LINT := $(CURDIR)/.bin/golangci-lint-$(LINT_VERSION)-$(shell $(GO) env GOVERSION)
 
@@ -63,7 +66,7 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: test
-test: tools check-fmt check-mod vet lint build race ## everything that needs no browser; ends with all tests under the race detector
+test: tools check-fmt check-mod portable lint build race ## everything that needs no browser; ends with all tests under the race detector
 
 .PHONY: quick
 quick: ## all tests of all modules for the work at hand: short runs, no race detector
@@ -129,9 +132,14 @@ screenshots: prometheus ## the pictures in docs/images, anew: three minutes
 fmt: $(LINT) ## format all Go files
 	@$(LINT) fmt
 
+# Of the modules for tests and measurements, linters that need types would analyse all that they require, for minutes.
 .PHONY: lint
-lint: $(LINT) prose ## static analysis, as configured in .golangci.yml, and prose
+lint: $(LINT) prose ## static analysis of what ships, as configured in .golangci.yml, the fast part of it for the rest, and prose
 	@echo "== lint, module by module; a minute or two if nothing is cached"
+	$(call in_modules,echo "   $$m" && case " $(SHIPPED) " in *" $$m "*) some=;; *) some=--fast-only;; esac; $(LINT) run $$some --allow-parallel-runners --config $(CURDIR)/.golangci.yml ./...)
+
+.PHONY: lint-all
+lint-all: $(LINT) ## static analysis of all modules, whole
 	$(call in_modules,echo "   $$m" && $(LINT) run --allow-parallel-runners --config $(CURDIR)/.golangci.yml ./...)
 
 .PHONY: prose
@@ -140,10 +148,10 @@ prose: $(VALE) ## the English of documents and of the comments that godoc shows,
 	@rm -rf .bin/prose && $(GO) run ./internal/prose
 	@$(VALE) --output line README.md ARCHITECTURE.md CONTRIBUTING.md SECURITY.md CHANGELOG.md docs examples benchmarks/README.md headgated/README.md .bin/prose
 
-.PHONY: vet
-vet: ## go vet as if for Windows with 32 bits; for this system, the linter does what it does
-	@echo "== vet"
-	@GOOS=windows GOARCH=386 $(GO) vet ./...
+.PHONY: portable
+portable: ## types, as if for Windows with 32 bits
+	@echo "== portable"
+	@$(GO) run ./internal/portable
 
 .PHONY: build
 build: ## compile everything, the examples too

@@ -15,8 +15,8 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/headgate/headgate/core"
-	"github.com/headgate/headgate/internal/within"
 	"github.com/headgate/headgate/internal/ontrial"
+	"github.com/headgate/headgate/internal/within"
 )
 
 // A group is the charges of one call of core, and the items that each is of.

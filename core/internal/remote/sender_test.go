@@ -14,8 +14,8 @@ import (
 
 	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/core/store"
-	"github.com/headgate/headgate/internal/within"
 	"github.com/headgate/headgate/internal/bubble"
+	"github.com/headgate/headgate/internal/within"
 )
 
 // over runs a test over a database of one server, in a bubble.
