@@ -55,8 +55,8 @@ NORACE_PACKAGES = $(shell grep -rl --include '*_test.go' 'norace.Test(t)' $(NORA
 # run: the race detector would compile all their requirements once more.
 UNRACED := ./benchmarks ./internal/e2e ./internal/migrating
 
-# in_modules runs a command in every module, in all of them even if one fails.
-in_modules = @status=0; for m in $(MODULES); do (cd $$m && $(1)) || status=1; done; exit $$status
+# in_each runs a command in each of these modules, in all of them even if one fails.
+in_each = @status=0; for m in $(1); do (cd $$m && $(2)) || status=1; done; exit $$status
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
@@ -70,9 +70,9 @@ test: tools check-fmt check-mod portable lint build race ## everything that need
 
 .PHONY: quick
 quick: ## all tests of all modules for the work at hand: short runs, no race detector
-	$(call in_modules,[ $$m = . ] && flags='-modfile newest.mod' || flags=; $(GO) test $$flags -short -p 4 -parallel 8 ./...)
+	$(call in_each,$(MODULES),[ $$m = . ] && flags='-modfile newest.mod' || flags=; $(GO) test $$flags -short -p 4 -parallel 8 ./...)
 
-# Many tests wait for processes and sockets, so four packages run at a time. At the end of a process the
+# Many tests wait for processes and sockets, so four packages run at a time. The linter vets what ships. At the end of a process the
 # race detector waits for goroutines that still run, by default for a second: tests wait for theirs.
 #
 # The module that ships is tested with the newest versions of what it needs that build with its
@@ -81,8 +81,9 @@ quick: ## all tests of all modules for the work at hand: short runs, no race det
 .PHONY: race
 race: redis faketime proxies caddy envoy prometheus ajv rpc-clients ## all tests of all modules under the race detector; those that need redis-server, its clock, a proxy, prometheus, ajv or other languages must run
 	@echo "== tests"
-	@HEADGATE_REQUIRE_REDIS=1 HEADGATE_REQUIRE_AJV=1 $(GO) test -p 4 -run '^($(NORACE))$$' $(NORACE_PACKAGES)
-	$(call in_modules,flags=-race; [ $$m != . ] || flags='-race -modfile newest.mod'; for u in $(UNRACED); do [ $$m != $$u ] || flags=; done; \
+	@HEADGATE_REQUIRE_REDIS=1 HEADGATE_REQUIRE_AJV=1 $(GO) test -vet=off -p 4 -run '^($(NORACE))$$' $(NORACE_PACKAGES)
+	$(call in_each,$(MODULES),flags=-race; [ $$m != . ] || flags='-race -modfile newest.mod'; for u in $(UNRACED); do [ $$m != $$u ] || flags=; done; \
+		for s in $(SHIPPED); do [ $$m != $$s ] || flags="$$flags -vet=off"; done; \
 		GORACE=atexit_sleep_ms=100 CGO_ENABLED=1 HEADGATE_REQUIRE_REDIS=1 HEADGATE_REQUIRE_FAKETIME=1 HEADGATE_REQUIRE_PROXIES=1 HEADGATE_REQUIRE_PROMETHEUS=1 HEADGATE_REQUIRE_AJV=1 HEADGATE_REQUIRE_RPC=1 $(GO) test $$flags -shuffle=on -p 4 -parallel 4 -timeout 30m ./...)
 	@echo "== decisions on Valkey 9.1"
 	@[ "$$(uname -sm)" != "Linux x86_64" ] || HEADGATE_REDIS_SERVER=$$(scripts/matrix path 9.1.2) HEADGATE_REDIS_VERSION=9.1.2 HEADGATE_REQUIRE_REDIS=1 $(GO) test -modfile newest.mod ./core/redisstore -run 'DecisionsAreThose|ServerVersion|^TestCluster$$'
@@ -132,15 +133,18 @@ screenshots: prometheus ## the pictures in docs/images, anew: three minutes
 fmt: $(LINT) ## format all Go files
 	@$(LINT) fmt
 
-# Of the modules for tests and measurements, linters that need types would analyse all that they require, for minutes.
+# The modules that ship are analysed in one workspace, and so what they have in common is analysed once. In the others,
+# linters that need types would analyse all that these require, for minutes: make lint-all.
 .PHONY: lint
-lint: $(LINT) prose ## static analysis of what ships, as configured in .golangci.yml, the fast part of it for the rest, and prose
-	@echo "== lint, module by module; a minute or two if nothing is cached"
-	$(call in_modules,echo "   $$m"; some=--fast-only; for s in $(SHIPPED); do [ $$m != $$s ] || some=; done; $(LINT) run $$some --allow-parallel-runners --config $(CURDIR)/.golangci.yml ./...)
+lint: $(LINT) prose ## static analysis as configured in .golangci.yml, of modules that do not ship the fast part, and prose
+	@echo "== lint; a minute or two if nothing is cached"
+	@{ sed -n '/^go /p' go.mod; printf 'use ../%s\n' $(SHIPPED); } > .bin/lint.work
+	@GOWORK=$(CURDIR)/.bin/lint.work $(LINT) run --allow-parallel-runners $(SHIPPED:%=%/...)
+	$(call in_each,$(filter-out $(SHIPPED),$(MODULES)),$(LINT) run --fast-only --allow-parallel-runners --config $(CURDIR)/.golangci.yml ./...)
 
 .PHONY: lint-all
 lint-all: $(LINT) ## static analysis of all modules, whole
-	$(call in_modules,echo "   $$m" && $(LINT) run --allow-parallel-runners --config $(CURDIR)/.golangci.yml ./...)
+	$(call in_each,$(MODULES),echo "   $$m" && $(LINT) run --allow-parallel-runners --config $(CURDIR)/.golangci.yml ./...)
 
 .PHONY: prose
 prose: $(VALE) ## the English of documents and of the comments that godoc shows, by the rules in .vale
@@ -154,9 +158,9 @@ portable: ## types, as if for Windows with 32 bits
 	@$(GO) run ./internal/portable
 
 .PHONY: build
-build: ## compile everything, the examples too
+build: ## compile what does not ship; of the rest, the linter checks the types
 	@echo "== build"
-	$(call in_modules,$(GO) build -o /dev/null ./...)
+	$(call in_each,$(filter-out $(SHIPPED),$(MODULES)),$(GO) build -o /dev/null ./...)
 
 .PHONY: check-fmt
 check-fmt: $(LINT)
@@ -166,12 +170,12 @@ check-fmt: $(LINT)
 .PHONY: check-mod
 check-mod:
 	@echo "== go.mod"
-	$(call in_modules,{ out=$$($(GO) mod tidy -diff 2>&1) || { echo "$$out"; false; }; })
+	$(call in_each,$(MODULES),{ out=$$($(GO) mod tidy -diff 2>&1) || { echo "$$out"; false; }; })
 	@$(GO) mod tidy -modfile newest.mod -diff
 
 .PHONY: bench
 bench: ## every benchmark; BENCH=regexp COUNT=n
-	$(call in_modules,$(GO) test -run '^$$' -bench '$(BENCH)' -benchmem -count $(COUNT) ./...)
+	$(call in_each,$(MODULES),$(GO) test -run '^$$' -bench '$(BENCH)' -benchmem -count $(COUNT) ./...)
 
 .PHONY: fuzz
 fuzz: ## every fuzz target for a short time; FUZZTIME=10s

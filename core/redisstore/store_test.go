@@ -31,16 +31,21 @@ func TestStore(t *testing.T) {
 func TestStoreOverMiniredis(t *testing.T) {
 	norace.Test(t) // which has its Lua in Go
 	t.Parallel()
-	atInstants(t, 50, withoutLong, embedded, func(t *testing.T, o *core.Observer) *Store {
+	atInstants(t, 20, withoutLong, embedded, func(t *testing.T, o *core.Observer) *Store {
 		return open(t, Config{RefusalTTL: -1, Observer: o}, miniredis.RunT(t).Addr())
 	})
 }
 
-// withoutLong leaves out the tests that take miniredis ten seconds or more each. TestStore has them too.
+// long are the tests that take miniredis seconds each. TestStore has them too.
+var long = []string{
+	"LongAfterNothingStays", "ClockFlaps", "RefusedUntilRetryAfterAndNoLonger", "PeekTellsWhatAllowWould", "SideBySideNeverMore",
+	"AllOfTheFreeUnitsAreGranted", "ExactWhileSomeGiveBack", "ClockStepsBack", "ReportCountsWhatHasHappened", "ExactUnderConcurrency", "ExactWithReports",
+}
+
+// withoutLong leaves these tests out.
 func withoutLong(t *testing.T, body func(t *testing.T)) {
 	t.Helper()
-	_, name, _ := strings.Cut(t.Name(), "/")
-	if !slices.Contains([]string{"LongAfterNothingStays", "ClockFlaps", "RefusedUntilRetryAfterAndNoLonger", "PeekTellsWhatAllowWould"}, name) {
+	if _, name, _ := strings.Cut(t.Name(), "/"); !slices.Contains(long, name) {
 		body(t)
 	}
 }

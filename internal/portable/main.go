@@ -6,6 +6,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -30,16 +31,20 @@ func main() {
 
 // A listed package is what go list prints of it.
 type listed struct {
-	ImportPath, Dir, ForTest string
-	GoFiles                  []string
-	ImportMap                map[string]string
-	DepOnly                  bool
-	Error                    *struct{ Err string }
+	ImportPath string            `json:"ImportPath"`
+	Dir        string            `json:"Dir"`
+	ForTest    string            `json:"ForTest"`
+	GoFiles    []string          `json:"GoFiles"`
+	ImportMap  map[string]string `json:"ImportMap"`
+	DepOnly    bool              `json:"DepOnly"`
+	Error      *struct {
+		Err string `json:"Err"`
+	} `json:"Error"`
 }
 
 // run checks the packages below the current folder, for a system.
 func run(system, arch string) error {
-	list := exec.Command("go", "list", "-e", "-deps", "-test", "-json=ImportPath,Dir,ForTest,GoFiles,ImportMap,DepOnly,Error", "./...")
+	list := exec.CommandContext(context.Background(), "go", "list", "-e", "-deps", "-test", "-json=ImportPath,Dir,ForTest,GoFiles,ImportMap,DepOnly,Error", "./...")
 	list.Env = append(os.Environ(), "GOOS="+system, "GOARCH="+arch, "CGO_ENABLED=0")
 	list.Stderr = os.Stderr
 	out, err := list.StdoutPipe()
@@ -103,7 +108,7 @@ func (c *checker) check(p *listed) (faults []error) {
 	return faults
 }
 
-// imports imports packages that were checked before, under the names that a package has for them.
+// An imports has packages that were checked before, under the names that one package has for them.
 type imports struct {
 	checked map[string]*types.Package
 	names   map[string]string
