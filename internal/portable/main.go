@@ -44,7 +44,8 @@ type listed struct {
 
 // run checks the packages below the current folder, for a system.
 func run(system, arch string) error {
-	list := exec.CommandContext(context.Background(), "go", "list", "-e", "-deps", "-test", "-json=ImportPath,Dir,ForTest,GoFiles,ImportMap,DepOnly,Error", "./...")
+	const fields = "-json=ImportPath,Dir,ForTest,GoFiles,ImportMap,DepOnly,Error"
+	list := exec.CommandContext(context.Background(), "go", "list", "-e", "-deps", "-test", fields, "./...")
 	list.Env = append(os.Environ(), "GOOS="+system, "GOARCH="+arch, "CGO_ENABLED=0")
 	list.Stderr = os.Stderr
 	out, err := list.StdoutPipe()
