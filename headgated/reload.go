@@ -114,7 +114,7 @@ func (s *Server) begin(secret []byte) error {
 	}
 	s.read = read
 	s.feed.give(read)
-	config := limits.Config{Decode: decodeLimits, Secret: secret, Every: never, Accept: s.accept} // it is asked by Reload only
+	config := limits.Config{Decode: decodeLimits, Secret: secret, Every: never, Accept: s.accept, Changed: s.changed} // it is asked by Reload only
 	if s.feed.shared != nil {
 		config.Decode = yamldoc.Decode
 	}
@@ -209,6 +209,20 @@ func (s *Server) accept(d limits.Diff) error {
 		s.log.Warn("headgated: what was used of a limit does not count any more", slog.String("limit", change.Limit), slog.String("change", change.What))
 	}
 	return nil
+}
+
+// mostChanges of a document are told.
+const mostChanges = 20
+
+// changed tells what a document has changed.
+func (s *Server) changed(e limits.Event) {
+	for i, change := range e.Diff.Changes {
+		if i == mostChanges {
+			s.log.Info("headgated: and more changes of limits", slog.Int("changes", len(e.Diff.Changes)-i))
+			break
+		}
+		s.log.Info("headgated: a limit changes", slog.String("limit", change.Limit), slog.String("change", change.What), slog.String("was", change.Was), slog.String("is", change.Is))
+	}
 }
 
 // Reload reads the certificates and the document again, and returns why one of them does not apply.

@@ -438,7 +438,7 @@ func (r *reader) standard(s *section, n *Node, path string) string {
 		}
 	}
 	if len(s.plans) > 1 && !s.slots {
-		r.add(s.place.fault("say with %s which of the plans applies to requests of none: the smallest", wordDefault))
+		r.add(s.place.fault("it needs a %s: the plan of requests that name no plan, usually the smallest", wordDefault))
 	}
 	return least
 }

@@ -19,6 +19,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -164,7 +165,11 @@ func (c *call) parse(least, most int) ([]string, error) {
 		words, rest = append(words, rest[0]), rest[1:]
 	}
 	if len(words) < least || len(words) > most {
-		fmt.Fprintf(c.stderr, "headgate: %d arguments are too few or too many\n", len(words))
+		needed := strconv.Itoa(least)
+		if most > least {
+			needed += " to " + strconv.Itoa(most)
+		}
+		fmt.Fprintf(c.stderr, "headgate: arguments: %d given, %s needed\n", len(words), needed)
 		c.usage()
 		return nil, errUsage
 	}

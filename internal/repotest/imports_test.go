@@ -82,6 +82,7 @@ var house = []room{
 	{pkg: "internal/norace"},
 	{pkg: "internal/problem"},
 	{pkg: "internal/pictures"},
+	{pkg: "internal/portable"},
 	{pkg: "internal/prose"},
 	{pkg: "internal/proxies"},
 	{pkg: "internal/record"},
