@@ -55,6 +55,9 @@ NORACE_PACKAGES = $(shell grep -rl --include '*_test.go' 'norace.Test(t)' $(NORA
 # run: the race detector would compile all their requirements once more.
 UNRACED := ./benchmarks ./internal/e2e ./internal/migrating
 
+# Packages whose tests take longest begin first.
+LONGEST := ./core/redisstore ./internal/repotest ./websocketmw ./core/lease ./limits ./core/internal/keeper ./cmd/headgate
+
 # in_each runs a command in each of these modules, in all of them even if one fails.
 in_each = @status=0; for m in $(1); do (cd $$m && $(2)) || status=1; done; exit $$status
 
@@ -83,8 +86,8 @@ race: redis faketime proxies caddy envoy prometheus ajv rpc-clients ## all tests
 	@echo "== tests"
 	@HEADGATE_REQUIRE_REDIS=1 HEADGATE_REQUIRE_AJV=1 $(GO) test -vet=off -p 4 -run '^($(NORACE))$$' $(NORACE_PACKAGES)
 	$(call in_each,$(MODULES),flags=-race; [ $$m != . ] || flags='-race -modfile newest.mod'; for u in $(UNRACED); do [ $$m != $$u ] || flags=; done; \
-		for s in $(SHIPPED); do [ $$m != $$s ] || flags="$$flags -vet=off"; done; \
-		GORACE=atexit_sleep_ms=100 CGO_ENABLED=1 HEADGATE_REQUIRE_REDIS=1 HEADGATE_REQUIRE_FAKETIME=1 HEADGATE_REQUIRE_PROXIES=1 HEADGATE_REQUIRE_PROMETHEUS=1 HEADGATE_REQUIRE_AJV=1 HEADGATE_REQUIRE_RPC=1 $(GO) test $$flags -shuffle=on -p 4 -parallel 4 -timeout 30m ./...)
+		for s in $(SHIPPED); do [ $$m != $$s ] || flags="$$flags -vet=off"; done; [ $$m = . ] && first='$(LONGEST)' || first=; \
+		GORACE=atexit_sleep_ms=100 CGO_ENABLED=1 HEADGATE_REQUIRE_REDIS=1 HEADGATE_REQUIRE_FAKETIME=1 HEADGATE_REQUIRE_PROXIES=1 HEADGATE_REQUIRE_PROMETHEUS=1 HEADGATE_REQUIRE_AJV=1 HEADGATE_REQUIRE_RPC=1 $(GO) test $$flags -shuffle=on -p 4 -parallel 4 -timeout 30m $$first ./...)
 	@echo "== decisions on Valkey 9.1"
 	@[ "$$(uname -sm)" != "Linux x86_64" ] || HEADGATE_REDIS_SERVER=$$(scripts/matrix path 9.1.2) HEADGATE_REDIS_VERSION=9.1.2 HEADGATE_REQUIRE_REDIS=1 $(GO) test -modfile newest.mod ./core/redisstore -run 'DecisionsAreThose|ServerVersion|^TestCluster$$'
 	@echo "== tests with the oldest versions that go.mod allows"

@@ -108,7 +108,7 @@ func ExampleNew_node() {
 	node := core.Must(core.NewSlots(memstore.New(memstore.Config{}), "node", 20_000))
 	guard := core.Must(websocketmw.New(websocketmw.Config{
 		Rules: []nethttp.Rule{
-			{Slots: node, Key: keyfuncs.Everyone(), Service: true},
+			{Slots: node, Key: keyfuncs.Everyone(), Service: true}, // over it, the refusal is a 503
 			{Slots: users, Key: keyfuncs.Context(userKey{})},
 		},
 	}))
