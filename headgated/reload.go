@@ -221,7 +221,8 @@ func (s *Server) changed(e limits.Event) {
 			s.log.Info("headgated: and more changes of limits", slog.Int("changes", len(e.Diff.Changes)-i))
 			break
 		}
-		s.log.Info("headgated: a limit changes", slog.String("limit", change.Limit), slog.String("change", change.What), slog.String("was", change.Was), slog.String("is", change.Is))
+		s.log.Info("headgated: a limit changes", slog.String("limit", change.Limit), slog.String("change", change.What),
+			slog.String("was", change.Was), slog.String("is", change.Is))
 	}
 }
 
