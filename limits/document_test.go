@@ -136,7 +136,7 @@ func TestFaults(t *testing.T) {
 			`line 1, column 39: limits.api.plans.free: a limiter has 1 to 8 policies, not 9`},
 		"no plans":          {`{"limits": {"api": {}}}`, `line 1, column 13: limits[0]: it has no plans`},
 		"empty plans":       {`{"limits": {"api": {"plans": {}}}}`, `limits.api.plans: there is no plan`},
-		"default":           {`{"limits": {"api": {"plans": {"a": "unlimited", "b": "blocked"}}}}`, `limits.api: say with default which`},
+		"default":           {`{"limits": {"api": {"plans": {"a": "unlimited", "b": "blocked"}}}}`, `limits.api: it needs a default: the plan`},
 		"shadow's name":     {`{"limits": {"api.shadow": {"plans": {"a": "unlimited"}}}}`, `the name ends in .shadow, which is for shadow policies`},
 		"long name":         {`{"limits": {"` + strings.Repeat("n", 58) + `": {"plans": {"a": "unlimited"}}}}`, `the name has more than 57 characters`},
 		"shadow of slots":   {`{"slots": {"ws": {"plans": {"a": 1}, "shadow": 1}}}`, `slots.ws: unknown field: one of default, plans, overrides`},
