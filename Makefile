@@ -45,8 +45,11 @@ export GOLANGCI_LINT_CACHE := $(CURDIR)/.bin/cache
 # A workspace of the parent folders must not change what is built.
 export GOWORK := off
 
+# What is compiled does not depend on the folder of the checkout, so that another checkout need not compile it again.
+export GOFLAGS := $(GOFLAGS) -trimpath
+
 # The tests that are skipped under the race detector, and their packages: see internal/norace.
-NORACE_DIRS := core keyfuncs limits nethttp websocketmw internal/conformance
+NORACE_DIRS := cmd core examples/campus keyfuncs limits nethttp websocketmw internal/conformance
 NORACE = $(shell grep -rh -A 1 --include '*_test.go' '^func Test' $(NORACE_DIRS) | \
 	grep -B 1 'norace.Test(t)' | sed -n 's/^func \(Test[A-Za-z0-9]*\).*/\1/p' | paste -s -d '|')
 NORACE_PACKAGES = $(shell grep -rl --include '*_test.go' 'norace.Test(t)' $(NORACE_DIRS) | xargs -n 1 dirname | sort -u | sed 's|^|./|')
@@ -136,13 +139,14 @@ screenshots: prometheus ## the pictures in docs/images, anew: three minutes
 fmt: $(LINT) ## format all Go files
 	@$(LINT) fmt
 
-# The modules that ship are analysed in one workspace, and so what they have in common is analysed once. In the others,
-# linters that need types would analyse all that these require, for minutes: make lint-all.
+# The modules that ship are analysed in one workspace, and so what they have in common is analysed once; as for the race
+# detector, so that what is compiled serves the tests too. In the others, linters that need types would analyse all that
+# these require, for minutes: make lint-all.
 .PHONY: lint
 lint: $(LINT) prose ## static analysis as configured in .golangci.yml, of modules that do not ship the fast part, and prose
 	@echo "== lint; a minute or two if nothing is cached"
 	@{ sed -n '/^go /p' go.mod; printf 'use ../%s\n' $(SHIPPED); } > .bin/lint.work
-	@GOWORK=$(CURDIR)/.bin/lint.work $(LINT) run --allow-parallel-runners $(SHIPPED:%=%/...)
+	@GOWORK=$(CURDIR)/.bin/lint.work GOFLAGS='$(GOFLAGS) -race' CGO_ENABLED=1 $(LINT) run --allow-parallel-runners $(SHIPPED:%=%/...)
 	$(call in_each,$(filter-out $(SHIPPED),$(MODULES)),$(LINT) run --fast-only --allow-parallel-runners --config $(CURDIR)/.golangci.yml ./...)
 
 .PHONY: lint-all

@@ -8,6 +8,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/headgate/headgate/internal/norace"
 	"github.com/headgate/headgate/internal/redistest"
 	"github.com/headgate/headgate/limits/redisdoc"
 )
@@ -15,6 +16,7 @@ import (
 // Whatever is wrong with a command line, no password and no secret in it or in the environment is
 // printed.
 func TestNoSecretIsPrinted(t *testing.T) {
+	norace.Test(t)
 	const canary = "canary"
 	name := file(t, "limits.yaml", good)
 	urls := []string{

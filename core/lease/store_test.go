@@ -32,7 +32,7 @@ func TestStoreOverRedis(t *testing.T) {
 	clock.Store(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC).UnixMicro())
 	var servers []*miniredis.Miniredis
 	var stores []*Store
-	operations := 200
+	operations := 100
 	if testing.Short() {
 		operations = 50
 	}

@@ -686,7 +686,7 @@ func TestReportsOnAdoptedCountsTakeNothingAway(t *testing.T) {
 }
 
 var (
-	questions = flag.Int("questions", 5_000, "how many questions each walk of the differential test asks")
+	questions = flag.Int("questions", 3_000, "how many questions each walk of the differential test asks")
 	walkSeed  = flag.Uint64("seed", 1, "the seed of random tests; 0 means any")
 )
 

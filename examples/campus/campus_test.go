@@ -23,6 +23,7 @@ import (
 	"time"
 
 	"github.com/headgate/headgate/core/memstore"
+	"github.com/headgate/headgate/internal/norace"
 	"github.com/headgate/headgate/internal/redistest"
 	"github.com/headgate/headgate/keyfuncs"
 )
@@ -113,6 +114,7 @@ func testCampus(t *testing.T) {
 // that are valid. The students are served nevertheless. The price is that the abuser takes
 // the cookies of new browsers.
 func TestCollectedCookies(t *testing.T) {
+	norace.Test(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const students, abuserMost = 500, cookieLimit*studentLimit + studentLimit + newcomerLimit

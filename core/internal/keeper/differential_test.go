@@ -15,11 +15,13 @@ import (
 	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/headgate/headgate/internal/norace"
 	"github.com/headgate/headgate/internal/redistest"
 )
 
 // The model that the simulation runs, and the scripts, do the same.
 func TestScriptsAgreeWithTheModel(t *testing.T) {
+	norace.Test(t)
 	for name, addr := range map[string]string{
 		"Redis":     redistest.Start(t).Addr(),
 		"miniredis": miniredis.RunT(t).Addr(),
