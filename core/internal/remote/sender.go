@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/headgate/headgate/core/store"
+	"github.com/headgate/headgate/internal/within"
 )
 
 // A Sender is a store over a [Backend]. Questions that arrive while calls to their server
@@ -34,7 +35,7 @@ func (s *Sender) Ask(ctx context.Context, asked *store.Question) error {
 	}
 	switch asked.Mode {
 	case store.Settle:
-		return s.settleAll(context.WithoutCancel(ctx), asked.Charges)
+		return s.settleAll(within.By(context.WithoutCancel(ctx), time.Time{}), asked.Charges)
 	case store.Reset:
 		return s.resetAll(ctx, asked.Charges)
 	}

@@ -28,9 +28,22 @@ func over(t *testing.T, c setup, test func(t *testing.T, d *database, l *core.Li
 	})
 }
 
-// Decisions that share a bound wait for a silent server until then, all together. Later ones are not sent.
+// Decisions that share a bound wait for a silent server until then, all together. Later ones are not sent, but for what
+// gives units back.
 func TestBoundedDecisions(t *testing.T) {
 	over(t, setup{}, func(t *testing.T, d *database, l *core.Limiter) {
+		passed := within.By(t.Context(), time.Now().Add(time.Second))
+		charged, err := l.Allow(passed, "k")
+		if err != nil || charged.Source != core.SourceStore {
+			t.Fatal(charged.Source, err)
+		}
+		time.Sleep(2 * time.Second)
+		if err := charged.Refund(passed); err != nil {
+			t.Error(err)
+		}
+		if left, err := l.Peek(t.Context(), "k"); err != nil || left.Remaining != 1_000_000 {
+			t.Error(left.Remaining, err)
+		}
 		var calls atomic.Int64
 		d.be(func(ctx context.Context) (bool, error) {
 			calls.Add(1)
