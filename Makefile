@@ -91,10 +91,14 @@ race: redis faketime proxies caddy envoy prometheus ajv rpc-clients ## all tests
 	$(call in_each,$(MODULES),flags=-race; [ $$m != . ] || flags='-race -modfile newest.mod'; for u in $(UNRACED); do [ $$m != $$u ] || flags=; done; \
 		for s in $(SHIPPED); do [ $$m != $$s ] || flags="$$flags -vet=off"; done; [ $$m = . ] && first='$(LONGEST)' || first=; \
 		GORACE=atexit_sleep_ms=100 CGO_ENABLED=1 HEADGATE_REQUIRE_REDIS=1 HEADGATE_REQUIRE_FAKETIME=1 HEADGATE_REQUIRE_PROXIES=1 HEADGATE_REQUIRE_PROMETHEUS=1 HEADGATE_REQUIRE_AJV=1 HEADGATE_REQUIRE_RPC=1 $(GO) test $$flags -shuffle=on -p 4 -parallel 4 -timeout 30m $$first ./...)
-	@echo "== decisions on Valkey 9.1"
+	@echo "== decisions on Valkey 9.1, and tests with the oldest versions that go.mod allows"
+	@status=0; $(MAKE) -s --no-print-directory valkey & valkey=$$!; \
+		HEADGATE_REQUIRE_REDIS=1 $(GO) test -short ./ginmw ./echomw ./echov5mw ./websocketmw ./websocketmw/gorillaws ./internal/conformance || status=1; \
+		wait $$valkey || status=1; exit $$status
+
+.PHONY: valkey
+valkey: redis
 	@[ "$$(uname -sm)" != "Linux x86_64" ] || HEADGATE_REDIS_SERVER=$$(scripts/matrix path 9.1.2) HEADGATE_REDIS_VERSION=9.1.2 HEADGATE_REQUIRE_REDIS=1 $(GO) test -modfile newest.mod ./core/redisstore -run 'DecisionsAreThose|ServerVersion|^TestCluster$$'
-	@echo "== tests with the oldest versions that go.mod allows"
-	@HEADGATE_REQUIRE_REDIS=1 $(GO) test -short ./ginmw ./echomw ./echov5mw ./websocketmw ./websocketmw/gorillaws ./internal/conformance
 
 .PHONY: reference
 reference: $(LINT) redis ## headgated beside envoyproxy/ratelimit: 100,000 random requests; builds for three minutes
