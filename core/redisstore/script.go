@@ -115,15 +115,15 @@ type cell struct {
 
 // cell adds one. It returns where the tag of the next policy of the limiter is.
 func (c *call) cell(p *policy, of *cell) (next int) {
-	place, apart, n := of.place+1, byte(1), byte(0)
+	place, several, n := of.place+1, byte(1), byte(0)
 	if of.single {
-		apart = 0
+		several = 0
 	}
 	if of.n < 256 && of.mode != modeSettle { // 0 too is a word
 		n = byte(of.n)
 	}
 	c.questions = append(c.questions, of.mode, byte(of.more), p.algorithm, p.denied, byte(p.form), c.key(of.value),
-		byte(place>>8), byte(place), n, apart)
+		byte(place>>8), byte(place), n, several)
 	if n == 0 {
 		c.number(of.n)
 	}

@@ -69,8 +69,8 @@ func (c *Cell) Variants() []Variant { return append([]Variant{c.Own}, c.Others..
 // Cells that are Anyway refuse nothing. If all are, the decision is to allow.
 //
 // Up to extra units are charged beyond the units of each cell. The largest number that all cells
-// admit is granted. Extra does not change a refusal. A refusal changes a cell only if it has
-// several variants, is ahead of the clock, or counts refused attempts.
+// admit is granted. Extra does not change a refusal. A refusal changes a cell only if it is
+// Anyway, has several variants, is ahead of the clock, or counts refused attempts.
 func Decide(cells []Cell, now int64, mode Mode, extra int64) (allowed bool, granted int64) {
 	allowed = mode != Refuse
 	for i := range cells {

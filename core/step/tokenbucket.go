@@ -49,8 +49,8 @@ func (b *tokenBucket) sub(x, y fraction) fraction {
 	return z
 }
 
-// cost returns the time in which c <= Burst + Debt units refill. Numbers.exact has made sure
-// that nothing here exceeds MaxInt.
+// cost returns the time in which c <= Burst + Debt units refill. New has made sure that nothing
+// here exceeds MaxInt.
 func (b *tokenBucket) cost(c int64) fraction {
 	switch {
 	case c == 1: // as most are

@@ -61,8 +61,8 @@ type Spec struct {
 }
 
 // A Policy is one policy of a limiter. Its name, the limiter's, and the algorithm identify
-// the state of a key. The parameters are not part of the identity: a state that was stored
-// under others is converted with Step.Adopt.
+// the state of a key. The parameters are not part of the identity: a key may have a state
+// for each set of parameters, a [step.Variant].
 type Policy struct {
 	Name string
 	Step step.Step

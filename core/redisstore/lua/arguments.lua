@@ -94,7 +94,7 @@ local usesBuckets, usesFixed, usesSliding, usesLogs, usesIntervals, alone = stri
 --
 --   admits(v, from, n, place, number): whether n units fit, the last byte of the record, and the state.
 --     Whether is nil if the record is not of these parameters, or is ahead of now by more than
---     Step.Window. Whatever else it holds, admits raises no error and takes no longer.
+--     Step.Redate lets it be. Whatever else it holds, admits raises no error and takes no longer.
 --   charge(v, from, n, place, number, ...): what changes if n units are charged to the state, which
 --     admits has returned for n. It returns five values:
 --       new: the bytes that change, or the whole record; of a long log it may be parts, as save wants them

@@ -84,16 +84,21 @@ end
 -- meanwhile. The last cell is charged first, and each is read before it is kept: that makes no
 -- difference, as the states are different ones, and what is kept is not what is read.
 --
--- piece is where the cell's reply goes, begin where in its value the record is, and v that value, if it is
--- that of the cell before. It returns whether all admit, and how many units more; and of a value with
--- several records, the value, and what changes of those from this one on, as charge does.
+-- piece is where the cell's reply goes, begin the byte of its value v at which the record begins, and z
+-- the one at which it ends. v is given if it is that of the cell before. own is what has the record, from
+-- byte at on: the value, or what find has made. used is the number of units that count anyway, or nil.
+-- What changes of a record is new, from byte left to right of the value, until the instant ends; behind,
+-- from, upto and till are that of the records behind it.
+--
+-- It returns whether all admit, and how many units more; and of a value with several records, the value,
+-- and what changes of those from this one on, as charge does.
 local function decide(pos, piece, allowed, granted, begin, v)
   local mode, more, algorithm, denied, form, number, high, low, n = string.byte(questions, pos, pos + 8)
-  local step, place, next, apart, anyway = steps[algorithm], 256 * high + low, pos + 10
+  local step, place, next, used, anyway = steps[algorithm], 256 * high + low, pos + 10
   if mode > 2 then -- the units count anyway, or it only checks, or is not a cell to decide
     failed = not rare and 'rare'
     if failed or mode < 8 then return rare and rare.special(pos, piece, mode) end
-    mode, n, next, apart, anyway = rare.asked(pos, mode, algorithm, n, place)
+    mode, n, next, used, anyway = rare.asked(pos, mode, algorithm, n, place)
   elseif n == 0 then
     n, next = read('>I7', questions, next), next + 7
   end
@@ -101,19 +106,21 @@ local function decide(pos, piece, allowed, granted, begin, v)
   if failed then return end
   local own, at, others, _ = v, begin
   local admitted, z, a, b, c, d, e, f = step.admits(v, begin, n, place, number)
-  if admitted == nil or form == 1 and v and #v ~= z then -- LAST, and there are more records
+  -- Of other parameters, or of several variants, the tag, its length, or the first word differs. LAST has more
+  -- records behind it, if those are of policies that this limiter does not have.
+  if admitted == nil or form == 1 and v and #v ~= z then
     failed = not rare and 'rare'
     if failed then return end
     v, own, at, others, z, admitted, a, b, c, d, e, f = rare.find(pos, algorithm, form, number, place, v, begin, n)
     if failed then return end
   end
-  if apart and n < apart then admitted = false end
+  if used and n < used then admitted = false end -- so many never fit, and the step was asked for fewer
   allowed = allowed and (admitted or anyway) and mode ~= 2 -- REFUSE
   if granted > 0 and allowed then granted = rare.room(step, own, at, n, n + granted, place, number) - n end
-  if form == 3 and not others and (apart or allowed and mode ~= 1 or not allowed and denied == 1) then -- a PEEK shows a refusal
+  if form == 3 and not others and (used or allowed and mode ~= 1 or not allowed and denied == 1) then -- a PEEK shows a refusal
     work = work + step.grows(n + granted, place, a, b, c, d, e)
   end
-  local behind, from, upto, till, new, left, right, ends, reply -- behind is what changes of the records behind this one
+  local behind, from, upto, till, new, left, right, ends, reply
   if more == 0 then
     pieces, after = piece + 1, next
     if work > 8192 then failed = 'too much' end
@@ -123,8 +130,8 @@ local function decide(pos, piece, allowed, granted, begin, v)
     allowed, granted = decide(next, piece + 2, allowed, granted, 8)
   end
   if failed then return end
-  if apart then
-    n, new, left, right, ends, reply = rare.apart(step, own, at, n, place, number, apart, mode, admitted)
+  if used then
+    n, new, left, right, ends, reply = rare.apart(step, own, at, n, place, number, used, mode, admitted)
   elseif allowed and mode == 0 then -- ALLOW
     if granted > 0 then
       n = n + granted
@@ -140,7 +147,7 @@ local function decide(pos, piece, allowed, granted, begin, v)
   out[piece] = allowed and (admitted and '\3' or '\2') or admitted and '\1' or '\0'
   out[piece + 1] = reply
   if others and mode ~= 1 and (new or own) then
-    new, left, right, ends = rare.keep(algorithm, form, place, new or own, others, (apart or allowed) and n or 0)
+    new, left, right, ends = rare.keep(algorithm, form, place, new or own, others, (used or allowed) and n or 0)
   end
   if behind then new, left, right, ends = join(v, new, left, right or z, ends, behind, from, upto, till) end
   if begin > 8 then return allowed, granted, v, new, left or begin, right or z, ends end

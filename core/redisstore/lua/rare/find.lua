@@ -45,8 +45,8 @@ local function sorted(v, pos)
   return table.concat(all)
 end
 
--- found is find, but raises an error.
-local function found(pos, algorithm, form, number, place, v, begin)
+-- look is find, but raises an error.
+local function look(pos, algorithm, form, number, place, v, begin)
   local step, own, z = steps[algorithm], nil, nil
   if #v < 8 then error(ANOTHER, 0) end
   if form < 2 then
@@ -71,7 +71,7 @@ end
 -- parameters, unless the record is that in the value; where in that the record ends; and what admits does.
 function rare.find(pos, algorithm, form, number, place, v, begin, n)
   local done, own, at, others, z
-  done, v, own, at, others, z = pcall(found, pos, algorithm, form, number, place, v, begin)
+  done, v, own, at, others, z = pcall(look, pos, algorithm, form, number, place, v, begin)
   if not done then
     failed = v
     return

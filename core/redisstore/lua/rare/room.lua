@@ -1,4 +1,4 @@
--- room mirrors room in step.go: the largest number of units from lo to hi that a policy admits. It admits lo.
+-- room does what room in step.go does, by bisecting: the largest number of units from lo to hi that a policy admits. It admits lo.
 function rare.room(step, v, from, lo, hi, place, number)
   if step.admits(v, from, hi, place, number) then return hi end -- mostly
   while lo < hi do
