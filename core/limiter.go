@@ -42,9 +42,9 @@ type Limiter struct {
 	constant bool           // Unlimited or Blocked: the store is never called
 	turns    *turns         // of all plans; a pointer, so that printing a limiter shows no keys
 
-	// kin has, for each name, a policy that counts: of the limiter, or of those that it was
+	// counting has, for each name, a policy that counts: of the limiter, or of those that it was
 	// made from by With. All policies of one name have one algorithm.
-	kin []Policy
+	counting []Policy
 }
 
 // New returns a limiter with 1 to 8 policies, which are charged together or not at
@@ -58,7 +58,7 @@ func New(s Store, name string, policies ...Policy) (*Limiter, error) {
 	if err != nil {
 		return nil, err
 	}
-	l.kin = slices.DeleteFunc(slices.Clone(l.policies), Policy.alone)
+	l.counting = slices.DeleteFunc(slices.Clone(l.policies), Policy.alone)
 	return l.prepare()
 }
 
@@ -102,15 +102,15 @@ func (l *Limiter) With(policies ...Policy) (*Limiter, error) {
 	if strangers(l, plan) {
 		f.add("", fmt.Errorf("none of the policies is named %s, so existing usage would be lost: give one that name with Named", names(l.policies)))
 	}
-	plan.kin = slices.Clone(l.kin)
+	plan.counting = slices.Clone(l.counting)
 	for i, p := range plan.policies {
-		j := slices.IndexFunc(l.kin, func(q Policy) bool { return q.name == p.name })
+		j := slices.IndexFunc(l.counting, func(q Policy) bool { return q.name == p.name })
 		switch {
 		case p.alone():
 		case j < 0:
-			plan.kin = append(plan.kin, p)
-		case p.numbers.Algorithm != l.kin[j].numbers.Algorithm:
-			f.add(plan.where(i), fmt.Errorf("existing usage would be lost, as it counts otherwise than %v: keep the algorithm, or give it another name with Named", l.kin[j]))
+			plan.counting = append(plan.counting, p)
+		case p.numbers.Algorithm != l.counting[j].numbers.Algorithm:
+			f.add(plan.where(i), fmt.Errorf("existing usage would be lost, as it counts otherwise than %v: keep the algorithm, or give it another name with Named", l.counting[j]))
 		}
 	}
 	if err := f.err(); err != nil {

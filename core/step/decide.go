@@ -163,7 +163,7 @@ func (c *Cell) Settle(now, at, n, actual int64) (uncovered int64) {
 // find sets Own to the variant of the Step, as of now.
 func (c *Cell) find(now int64) {
 	c.Changed, c.dirty, c.Uncovered = false, false, 0
-	if c.Own.Step == c.Step && len(c.Others) == 0 {
+	if c.Own.Step == c.Step && len(c.Others) == 0 { // the same Step; an equal one goes the longer way
 		if c.Own.State != nil {
 			c.bringBack(c.Step.Redate(c.Own.State, now, 0))
 		}

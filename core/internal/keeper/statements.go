@@ -55,7 +55,7 @@ func (s *session) flush(sh *shard) {
 		sh.stalled = true
 		for _, r := range batch {
 			sh.stalled = sh.stalled && r.op.Err != nil
-			r.entry.waiters = append(s.settle(r), r.entry.waiters...)
+			r.entry.waiters = append(s.answered(r), r.entry.waiters...)
 			if s.idle(r.entry) {
 				go s.rounds(r.entry)
 			}
@@ -163,7 +163,7 @@ func (s *session) once(ctx context.Context, e *entry) {
 			return
 		}
 		s.run(ctx, e.shard, []*Op{r.op})
-		short := s.settle(r)
+		short := s.answered(r)
 		if len(short) == 0 {
 			return
 		}
@@ -337,8 +337,8 @@ func (s *session) stillDead(e *entry) (ids []string) {
 	return ids
 }
 
-// settle applies the answer to an op. It returns the waiters for whom there was no room.
-func (s *session) settle(r *run) (short []*waiter) {
+// answered applies the answer to an op. It returns the waiters for whom there was no room.
+func (s *session) answered(r *run) (short []*waiter) {
 	e, op := r.entry, r.op
 	if s.ended {
 		e.known = false
