@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"net/http"
 	"strconv"
 	"strings"
 	"sync"
@@ -15,6 +16,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/core/redisstore"
 	"github.com/headgate/headgate/headgated"
 	"github.com/headgate/headgate/internal/redistest"
 	"github.com/headgate/headgate/limits"
@@ -108,6 +110,37 @@ func TestOneTimeoutForARequest(t *testing.T) {
 	must(t, silent.Close())
 	if accepting.Wait(); asked.Load() != 1 {
 		t.Errorf("Redis was asked %d times", asked.Load())
+	}
+}
+
+// A limit in shadow mode that gets no decision in time leaves the others their answer.
+func TestShadowIsLate(t *testing.T) {
+	server := redistest.Start(t)
+	proxy := redistest.NewProxy(t, server.Addr())
+	s := open(t, headgated.Config{Redis: "redis://" + proxy.Addr(), Timeout: time.Second, Failure: redisstore.FailClosed, Document: newPage(rules)})
+	ask := func(key string) {
+		t.Helper()
+		w, _ := post(t, s.HTTP(), "/json", `{"domain": "d", "descriptors": [{"entries": [{"key": "user", "value": "a"}]}, {"entries": [{"key": "`+key+`", "value": "a"}]}]}`)
+		if w.Code != 200 {
+			t.Error(w.Code, w.Body)
+		}
+	}
+	ask("watched")
+	proxy.Delay(600 * time.Millisecond) // two calls take longer than the timeout
+	ask("watched")
+}
+
+// Who gives up is no fault of Redis.
+func TestCallerGivesUp(t *testing.T) {
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	defer silent.Close()
+	s := open(t, headgated.Config{Redis: "redis://" + silent.Addr().String(), Timeout: time.Minute, Document: newPage(rules)})
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	w, _ := post(t, s.HTTP(), "/json", `{"domain": "d", "descriptors": [{"entries": [{"key": "user", "value": "a"}]}]}`, func(r *http.Request) { *r = *r.WithContext(ctx) })
+	if got := metric(t, s, `ratelimit_service_should_rate_limit_error{err_type="redis_error"}`); w.Code != 503 || !strings.HasSuffix(got, " 0") {
+		t.Error(w.Code, got)
 	}
 }
 

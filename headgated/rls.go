@@ -22,6 +22,7 @@ import (
 const (
 	maxDescriptors    = 256
 	maxDescriptorText = 4 << 10
+	separators        = 2 // bytes of an entry, so that empty ones are bounded too
 )
 
 // rateLimits is Envoy's rate limit service.
@@ -72,6 +73,7 @@ type item struct {
 	own     bool                            // the descriptor has hits of its own, which have happened
 	current *pb.RateLimitResponse_RateLimit // nil: that of the policy
 	several uint32                          // units of current
+	charged bool                            // the hits count
 	over    bool                            // it does not fit
 	retry   time.Duration                   // until it does
 	status  *pb.RateLimitResponse_DescriptorStatus
@@ -126,7 +128,7 @@ func checkRequest(q *pb.RateLimitRequest) error {
 	for i, d := range q.GetDescriptors() {
 		text := 0
 		for _, e := range d.GetEntries() {
-			text += len(e.GetKey()) + len(e.GetValue())
+			text += len(e.GetKey()) + len(e.GetValue()) + separators
 		}
 		switch {
 		case len(d.GetEntries()) == 0:

@@ -110,7 +110,7 @@ func groups(d *domain, items []item) ([]*group, error) {
 		}
 	}
 	for _, it := range alone {
-		calls = append(calls, &group{quota: true, shadow: it.shadow})
+		calls = append(calls, &group{quota: true})
 		calls[len(calls)-1].add(it, false)
 	}
 	return calls, nil
@@ -132,10 +132,10 @@ func (it *item) equal(other *item) bool {
 	return it.limiter == other.limiter && it.key == other.key && it.current != nil && other.hits > 0
 }
 
-// counted reports whether the hits count whether they fit or not. Where each descriptor is charged for itself, a check
-// of 0 hits takes its turn too.
+// counted reports whether the hits count whether they fit or not. Where each descriptor is charged for itself, and in
+// shadow mode, a check of 0 hits takes its turn too.
 func (it *item) counted(d *domain) bool {
-	return d.charge == chargeEach || it.hits > 0 && (it.own || it.shadow)
+	return d.charge == chargeEach || it.shadow || it.own
 }
 
 // charge charges items, and sets their statuses. What the others refuse is not charged to quotas, and what the quotas
@@ -153,27 +153,39 @@ func (s *Server) charge(ctx context.Context, d *domain, items []item) ([]*group,
 	if len(calls) > 1 {
 		ctx = within.By(ctx, time.Now().Add(s.config.Timeout))
 	}
-	quotas := len(calls)
-	for i, call := range calls {
-		if call.quota {
-			quotas = min(quotas, i)
-		} else if err = call.ask(ctx, d); err != nil {
-			break
-		}
+	quotas := slices.IndexFunc(calls, func(g *group) bool { return g.quota })
+	if quotas < 0 {
+		quotas = len(calls)
 	}
-	if err == nil {
+	if err = askInTurn(ctx, d, calls[:quotas]); err == nil {
 		err = askQuotas(ctx, d, calls[quotas:], refused(items))
 	}
-	if err != nil {
-		if ctx.Err() == nil {
-			s.current.Load().watch.Undecided(-1, http.StatusServiceUnavailable, err)
-		}
-		return nil, status.Error(codes.Unavailable, "there is no decision: the store is away, or does not answer in time")
-	}
-	if refused(items) {
+	if err != nil || refused(items) {
 		calls[0].giveBack(ctx)
 	}
-	return calls, nil
+	switch {
+	case err == nil:
+		return calls, nil
+	case gaveUp(err):
+		return nil, status.FromContextError(err).Err()
+	}
+	s.current.Load().watch.Undecided(-1, http.StatusServiceUnavailable, err)
+	return nil, status.Error(codes.Unavailable, "there is no decision: the store is away, or does not answer in time")
+}
+
+// gaveUp reports whether an error is of a caller that did not wait, rather than of the store.
+func gaveUp(err error) bool {
+	return !errors.Is(err, core.ErrUnavailable) && (errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded))
+}
+
+// askInTurn makes calls one after the other. Limits in shadow mode may be left without a decision, as they refuse nothing.
+func askInTurn(ctx context.Context, d *domain, calls []*group) error {
+	for _, call := range calls {
+		if err := call.ask(ctx, d); err != nil && (!call.shadow || gaveUp(err)) {
+			return err
+		}
+	}
+	return nil
 }
 
 // askQuotas makes the calls of quotas. Only those of one limiter and key have to wait for each other.
@@ -274,6 +286,7 @@ func tell(answers []core.Answer, items []*item, total, uncovered int64, charged 
 	over := false
 	for i, it := range items {
 		last := i == len(items)-1
+		it.charged = charged
 		it.over = !fits && (it.hits > left || last && !over)
 		over = over || it.over
 		switch {

@@ -41,7 +41,10 @@ func ExplainDescriptor(text []byte, domain string, entries []string, c Config) (
 		}
 	}
 	rules := rulesOf(m.limiter, "")
-	if m.limit != "" {
+	switch {
+	case m.limit != "" && d.limits == nil: // it is in the document beside this file
+		fmt.Fprintf(&b, "  limit %s, of the document\n", m.limit)
+	case m.limit != "":
 		config := limits.Config{Decode: decodeLimits, Secret: c.Secret}
 		book, err := limits.Open(context.Background(), memstore.New(memstore.Config{}), nil, limits.Bytes(text), config)
 		if err != nil {

@@ -78,7 +78,7 @@ func newRLSMetrics(registry *prometheus.Registry) *rlsMetrics {
 // answered counts a request for which there is no answer.
 func (m *rlsMetrics) answered(err error) {
 	switch status.Code(err) {
-	case codes.OK, codes.Canceled:
+	case codes.OK, codes.Canceled, codes.DeadlineExceeded:
 	case codes.Unavailable:
 		m.errors.WithLabelValues("redis_error").Inc()
 	default:
@@ -105,7 +105,7 @@ func (m *rlsMetrics) hits(domain string, it *item) {
 		}
 	default:
 		of.within.Add(n)
-		if l := it.status.GetCurrentLimit(); l != nil && it.status.GetLimitRemaining() <= l.GetRequestsPerUnit()/5 {
+		if l := it.status.GetCurrentLimit(); it.charged && l != nil && it.status.GetLimitRemaining() <= l.GetRequestsPerUnit()/5 {
 			of.near.Add(n)
 		}
 	}

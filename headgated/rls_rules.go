@@ -330,7 +330,7 @@ func (r *rulesReader) scalar(n *limits.Node, path string) string {
 }
 
 func (r *rulesReader) flag(n *limits.Node, path string) bool {
-	if n == nil {
+	if n == nil || n.Kind == limits.Null {
 		return false
 	}
 	if n.Kind != limits.Bool {

@@ -183,6 +183,7 @@ func TestCharging(t *testing.T) {
 		"own and others, twice":  {{of: ds{d("user=a"), hits(3, "user=a")}, want: "OK OK:9 OK:6"}},
 		"many hits":              {{addend: math.MaxUint32, of: ds{d("user=a")}, want: "OVER OVER:0"}, {of: ds{hits(math.MaxUint64, "user=a")}, want: "OVER OVER:0"}},
 		"zero":                   {{of: ds{d("zero=a")}, want: "OVER OVER:0"}, {of: ds{hits(0, "zero=a")}, want: "OK OK:0"}},
+		"check of shadow":        {{of: ds{hits(9, "watched=a")}, want: "OK OK:0"}, {of: ds{hits(0, "watched=a"), d("named=a")}, want: "OK" + strings.Repeat(" OK:0", 2)}, {of: ds{hits(0, "watched=a"), d("named=a")}, want: "OVER OK:0 OVER:0"}},
 		"shadow":                 {{of: ds{d("watched=a"), d("user=a")}, want: "OK OK:0 OK:9"}, {of: ds{d("watched=a"), d("user=a")}, want: "OK OK:0 OK:8"}},
 		"quota": {
 			{of: ds{d("q1=a"), d("q2=a")}, want: "OK OK:0 OK:1"}, {of: ds{d("q1=a"), d("q2=a")}, want: "OK OVER:0 OK:0"},
@@ -287,6 +288,7 @@ func TestInvalid(t *testing.T) {
 		"no descriptors":    {Domain: "d"},
 		"no entries":        {Domain: "d", Descriptors: ds{d()}},
 		"many":              {Domain: "d", Descriptors: slices.Repeat(ds{d("user=a")}, 257)},
+		"empty entries":     {Domain: "d", Descriptors: ds{d(slices.Repeat([]string{"="}, 2049)...)}},
 		"long":              {Domain: "d", Descriptors: ds{d("user=" + strings.Repeat("a", 4096))}},
 		"hits given back":   {Domain: "d", Descriptors: ds{back}},
 		"unit 0":            {Domain: "d", Descriptors: ds{limit(1, 0, 1, "user=a")}},
@@ -311,10 +313,10 @@ func TestInvalid(t *testing.T) {
 		}
 	}
 	runSteps(t, c, []step{{of: ds{d("user=a")}, want: "OK OK:9"}})
-	if got := metric(t, s, "ratelimit_service_should_rate_limit_error"); !strings.Contains(got, `{err_type="service_error"} 14`) {
+	if got := metric(t, s, "ratelimit_service_should_rate_limit_error"); !strings.Contains(got, `{err_type="service_error"} 15`) {
 		t.Error(got)
 	}
-	if got := metric(t, s, `headgated_requests_total{code="InvalidArgument",path="grpc"}`); !strings.HasSuffix(got, " 14") {
+	if got := metric(t, s, `headgated_requests_total{code="InvalidArgument",path="grpc"}`); !strings.HasSuffix(got, " 15") {
 		t.Error(got)
 	}
 }

@@ -171,6 +171,15 @@ func TestNamesOfClients(t *testing.T) {
 	}
 }
 
+// A file of a domain may name a limit of the document, which explain does not have.
+func TestExplainLimitOfTheDocument(t *testing.T) {
+	name := write(t, "domain: front\ndescriptors:\n- {key: user, headgate: {limit: api}}\n")
+	code, out, faults := command(t, nil, "explain", name, "front", "user=anna")
+	if want := "front.user, line 3\n  limit api, of the document\n  key \"anna\"\n"; code != 0 || out != want {
+		t.Errorf("%d %s%s", code, out, faults)
+	}
+}
+
 // The help shows each flag, and no value of the environment.
 func TestHelp(t *testing.T) {
 	env := map[string]string{"HEADGATED_REDIS": "redis://a:geheim@b", "HEADGATED_SECRET_FILE": "geheim"}
