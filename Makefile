@@ -169,9 +169,9 @@ portable: ## types, as if for Windows with 32 bits
 	@$(GO) run ./internal/portable
 
 .PHONY: build
-build: ## compile what does not ship; of the rest, the linter checks the types
+build: ## compile what does not ship, as its tests need it; of the rest, the linter checks the types
 	@echo "== build"
-	$(call in_each,$(filter-out $(SHIPPED),$(MODULES)),$(GO) build -o /dev/null ./...)
+	$(call in_each,$(filter-out $(SHIPPED),$(MODULES)),race=-race; for u in $(UNRACED); do [ $$m != $$u ] || race=; done; $(GO) build $$race -o /dev/null ./...)
 
 .PHONY: check-fmt
 check-fmt: $(LINT)
