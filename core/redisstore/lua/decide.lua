@@ -90,6 +90,9 @@ end
 -- What changes of a record is new, from byte left to right of the value, until the instant ends; behind,
 -- from, upto and till are that of the records behind it.
 --
+-- A record of other parameters, or of several variants, has another tag, length or first word: find looks for
+-- the state. Records behind the last are of policies that this limiter does not have.
+--
 -- It returns whether all admit, and how many units more; and of a value with several records, the value,
 -- and what changes of those from this one on, as charge does.
 local function decide(pos, piece, allowed, granted, begin, v)
@@ -106,9 +109,7 @@ local function decide(pos, piece, allowed, granted, begin, v)
   if failed then return end
   local own, at, others, _ = v, begin
   local admitted, z, a, b, c, d, e, f = step.admits(v, begin, n, place, number)
-  -- Of other parameters, or of several variants, the tag, its length, or the first word differs. LAST has more
-  -- records behind it, if those are of policies that this limiter does not have.
-  if admitted == nil or form == 1 and v and #v ~= z then
+  if admitted == nil or form == 1 and v and #v ~= z then -- LAST, and there are more records
     failed = not rare and 'rare'
     if failed then return end
     v, own, at, others, z, admitted, a, b, c, d, e, f = rare.find(pos, algorithm, form, number, place, v, begin, n)
