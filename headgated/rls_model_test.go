@@ -45,7 +45,7 @@ func (m model) fits(it modelItem, n int64) bool { return m[it.id]+n <= modelled[
 // ask charges all or none, then what is counted anyway, then quotas. It reports whether the request is refused.
 func (m model) ask(items []modelItem) (refused bool) {
 	together := make(map[string]int64)
-	counted, quotas, over := 0, 0, 0 // of quotas: those that were counted anyway and are over; all; and all that are over
+	quotas, over := 0, 0 // of limits in quota mode: all, and those that are over
 	for _, it := range items {
 		if l := modelled[it.key]; !l.endless && !l.quota && !l.shadow && !it.own {
 			together[it.id] += it.hits
@@ -71,13 +71,12 @@ func (m model) ask(items []modelItem) (refused bool) {
 		switch {
 		case fits || l.shadow:
 		case l.quota:
-			counted++
+			over++
 		default:
 			refused = true
 		}
 	}
-	refused = refused || quotas > 0 && counted == quotas
-	over = counted
+	refused = refused || quotas > 0 && over == quotas
 	for _, it := range items {
 		l := modelled[it.key]
 		switch {
