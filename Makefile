@@ -144,8 +144,8 @@ fmt: $(LINT) ## format all Go files
 	@$(LINT) fmt
 
 # The modules that ship are analysed in one workspace, and so what they have in common is analysed once; as for the race
-# detector, so that what is compiled serves the tests too. A go.mod is of one module, and so with the fast part. In the others, linters that need types would analyse all that
-# these require, for minutes: make lint-all.
+# detector, so that what is compiled serves the tests too. The fast part looks at each go.mod. In the modules that do not
+# ship, linters that need types would analyse all that these require, for minutes: make lint-all.
 .PHONY: lint
 lint: $(LINT) prose ## static analysis as configured in .golangci.yml, of modules that do not ship the fast part, and prose
 	@echo "== lint; a minute or two if nothing is cached"
