@@ -392,7 +392,34 @@ func relax(h []porcupine.Operation, processes int) {
 			}
 		}
 		h[i].Call = since
+		h[i].Output.(*output).ofPeek = slices.ContainsFunc(h, func(o porcupine.Operation) bool {
+			return o.ClientId == h[i].ClientId && o.Call >= since && o.Return < h[i].Return && remembers(&h[i], &o)
+		})
 	}
+}
+
+// remembers reports whether a cached refusal is that of a peek, later. A peek of one plan adopts what processes have
+// charged under another as of its instant, and stores nothing. So a peek of now may show other units.
+func remembers(cached, peeked *porcupine.Operation) bool {
+	before, now := &peeked.Output.(*output).result, &cached.Output.(*output).result
+	in := peeked.Input.(*input)
+	equal := slices.EqualFunc(in.charges, cached.Input.(*input).charges, func(a, b store.Charge) bool {
+		return a.Limiter == b.Limiter && a.Key == b.Key && a.N == b.N && a.Anyway == b.Anyway
+	})
+	if in.kind != peek || !equal || before.Source != store.SourceStore || before.Allowed || now.Allowed || before.Len() != now.Len() {
+		return false
+	}
+	later := now.At - before.At
+	for i := range now.Len() {
+		was, is := *before.Reading(i), *now.Reading(i)
+		for _, d := range []*int64{&was.NextAfter, &was.ResetAfter, &was.RetryAfter} {
+			*d = max(*d-later, 0)
+		}
+		if was != is || before.Admitted(i) != now.Admitted(i) {
+			return false
+		}
+	}
+	return later >= 0
 }
 
 func shareKey(a, b *input) bool {

@@ -36,6 +36,7 @@ type output struct {
 	result    store.Result // ask, peek
 	uncovered []int64      // of each charge that is settled, or anyway
 	now       int64        // settle: the store's instant; 0 if it is not known
+	ofPeek    bool         // a cached refusal is that of a peek before
 }
 
 // A state is that of a store. It is never changed.
@@ -123,6 +124,9 @@ func (s *state) save(cells []step.Cell, ids []cellOf) {
 // instants of a key never go back. A cached refusal has that of its process, and counts nothing.
 func (s *state) decides(i *input, o *output) bool {
 	r := &o.result
+	if o.ofPeek {
+		return true
+	}
 	cached := r.Source == store.SourceCache
 	if cached && i.counts() {
 		return false
