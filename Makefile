@@ -78,8 +78,9 @@ test: tools check-fmt check-mod portable lint build race ## everything that need
 quick: ## all tests of all modules for the work at hand: short runs, no race detector
 	$(call in_each,$(MODULES),[ $$m = . ] && flags='-modfile newest.mod' || flags=; $(GO) test $$flags -short -p 4 -parallel 8 ./...)
 
-# Many tests wait for processes and sockets, so four packages run at a time. The linter vets what ships. At the end of a process the
-# race detector waits for goroutines that still run, by default for a second: tests wait for theirs.
+# Many tests wait for processes and sockets, so four packages run at a time. At the end of a process the
+# race detector waits for goroutines that still run, by default for a second: tests wait for theirs. What
+# ships is vetted by the linter, not once more here.
 #
 # The module that ships is tested with the newest versions of what it needs that build with its
 # oldest Go, in newest.mod, and then what uses frameworks and gorilla with the oldest, in go.mod. Of

@@ -85,8 +85,8 @@ type TLS struct {
 	ClientCA  string // which the certificates of clients are of; empty: clients need none
 
 	// ClientSAN are names of clients, as in their certificates: DNS names, URIs, addresses and e-mail
-	// addresses. Of DNS names, the case does not matter. A client needs one of them. None means that all of ClientCA may come in. The admin door
-	// asks for no certificate.
+	// addresses. Of DNS names, the case does not matter. A client needs one of them. None means that
+	// all of ClientCA may come in. The admin door asks for no certificate.
 	ClientSAN []string
 }
 

@@ -79,11 +79,11 @@ func listenUnix(path string, mode fs.FileMode) (net.Listener, error) {
 			return nil, fmt.Errorf("another process listens on %s", path)
 		}
 	}
-	private, err := os.MkdirTemp(filepath.Dir(path), ".") // nobody else can enter it, so the socket has no permissions but mode
+	private, err := os.MkdirTemp(filepath.Dir(path), ".") // nobody else can enter it until the socket has its mode
 	if err != nil {
 		return nil, err
 	}
-	defer os.Remove(private) //nolint:errcheck // it is empty, or a path of the operator's was not usable
+	defer os.Remove(private) //nolint:errcheck // the socket is out of it by then, or removed
 	fresh := filepath.Join(private, "s")
 	if longest := max(len(path), len(fresh)); longest > maxPath {
 		return nil, fmt.Errorf("the path of a socket has at most %d bytes: %s", maxPath-longest+len(path), path)
