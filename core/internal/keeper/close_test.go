@@ -13,12 +13,12 @@ import (
 	"github.com/headgate/headgate/internal/bubble"
 )
 
-// openNames acquires some slots of each name.
+// openNames acquires some slots of each name, of keys of its own: the stage's server knows no names.
 func openNames(t *testing.T, k *Keeper, names ...string) {
 	t.Helper()
 	for _, name := range names {
 		for i := range 10 {
-			h, _, err := k.Acquire(t.Context(), time.Now().Add(simTTL), name, strconv.Itoa(i), 100, 100)
+			h, _, err := k.Acquire(t.Context(), time.Now().Add(simTTL), name, name+strconv.Itoa(i), 100, 100)
 			if h == nil || err != nil {
 				t.Fatal(h, err)
 			}

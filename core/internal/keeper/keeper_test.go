@@ -14,7 +14,8 @@ import (
 
 var errNobody = errors.New("nobody answers")
 
-// A stage is a transport on which beats and ops can be held up, or fail.
+// A stage is a transport on which beats and ops can be held up, or fail. Its server has one hash for
+// each key, so names share no keys.
 type stage struct {
 	server *model
 
@@ -150,7 +151,7 @@ func TestCloseWhileAnAcquireWaits(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		s, k := newStage()
 		acquire := func(name string) error {
-			_, _, err := k.Acquire(t.Context(), time.Now().Add(simTTL/2), name, "key", 1, 1)
+			_, _, err := k.Acquire(t.Context(), time.Now().Add(simTTL/2), name, "key of "+name, 1, 1)
 			return err
 		}
 		if err := acquire("other"); err != nil {
