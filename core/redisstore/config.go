@@ -24,8 +24,7 @@ type Config struct {
 	// Timeout bounds every decision about a limit, measured from the call; 1 ms or more. 0 means
 	// 100 ms. An earlier deadline of the caller's context ends the decision with an error, but not
 	// the call to Redis. Choose it well above the time that Redis needs to answer. That is 14 ms
-	// for the largest charges of SlidingLogs. If Redis answers nothing for two Timeouts, it is
-	// unavailable.
+	// for the largest charges of SlidingLogs.
 	Timeout time.Duration
 
 	// SlotTimeout bounds the wait for a slot, measured from the call: 1 ms to SlotTTL/3. It is

@@ -37,8 +37,8 @@
 // # When Redis is unavailable
 //
 // No decision about a rate takes longer than [Config].Timeout. For slots, SlotTimeout takes its place
-// here and below. Redis is away after three failures in a row, or after two Timeouts without any
-// answer. Then no decision is sent to Redis until a probe in the background succeeds. [Config].Failure
+// here and below. Redis is away after three failures in a row. Timeouts count only if
+// Redis has answered nothing for two Timeouts. Then no decision is sent to Redis until a probe in the background succeeds. [Config].Failure
 // says how decisions are made meanwhile, and [core.Decision].Source shows it. A charge that was sent
 // and not answered may have been made: then less is admitted, never more.
 //
