@@ -59,7 +59,7 @@ func TestSlotsOfWhoStartsWhileRedisIsAway(t *testing.T) {
 				how := starts(server, redistest.NewProxy(t, server.Addr()))[name]
 				var told changes
 				s := how.begin(t, Config{
-					Failure: test.failure, Servers: test.servers, SlotTTL: shortTTL, SlotTimeout: 100 * time.Millisecond,
+					Failure: test.failure, Servers: test.servers, SlotTTL: shortTTL, SlotTimeout: shortTTL / 3,
 					Observer: &core.Observer{Changed: told.add},
 				})
 				slots := newSlots(t, s, "ws", 3)

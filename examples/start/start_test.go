@@ -191,7 +191,9 @@ func TestSockets(t *testing.T) {
 		return conn
 	}
 	servers := shared(t, "sockets", func(address string) { dial(address, "ben of "+address).Close() })
-	first, second := dial(servers[0], "anna"), dial(servers[1], "anna")
+	first := dial(servers[0], "anna")
+	time.Sleep(time.Second) // ages are accurate to the round trip of a query
+	second := dial(servers[1], "anna")
 	third, err := try(servers[2], "anna")
 	if err == nil {
 		t.Error("a socket of less than ten seconds was closed for a newer one")
@@ -199,6 +201,11 @@ func TestSockets(t *testing.T) {
 	for err != nil && t.Context().Err() == nil {
 		time.Sleep(500 * time.Millisecond)
 		third, err = try(servers[2], "anna")
+	}
+	for _, conn := range []*websocket.Conn{first, second, third} {
+		if err := conn.SetReadDeadline(time.Now().Add(20 * time.Second)); err != nil {
+			t.Fatal(err)
+		}
 	}
 	if _, _, err := first.ReadMessage(); !websocket.IsCloseError(err, websocket.ClosePolicyViolation) {
 		t.Errorf("the oldest socket: %v", err)

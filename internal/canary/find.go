@@ -4,6 +4,7 @@ import (
 	"encoding/base64"
 	"encoding/hex"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -42,11 +43,13 @@ func In(text string) (around string, found bool) {
 	return "", false
 }
 
-// Printed returns a value as package fmt prints it with all verbs.
-func Printed(v any) string {
+// Printed returns a value as package fmt prints it with all verbs, except those that are given.
+func Printed(v any, except ...string) string {
 	var b strings.Builder
 	for _, verb := range Verbs {
-		fmt.Fprintf(&b, verb+"\n", v)
+		if !slices.Contains(except, verb) {
+			fmt.Fprintf(&b, verb+"\n", v)
+		}
 	}
 	return b.String()
 }

@@ -113,7 +113,10 @@ func TestSecrets(t *testing.T, serve func(t *testing.T, c rpc.Config) Secretive)
 					c := s.config
 					c.Logger = slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 					if observed {
-						c.Observe = func(_ *http.Request, v nethttp.Verdict) { log.look("a verdict", v, v.Err, string(v.Problem())) }
+						c.Observe = func(_ *http.Request, v nethttp.Verdict) {
+							// Not by %t, which reads what pointers point to: decisions share bits, which are set when one is settled.
+							log.look("a verdict", canary.Printed(v, "%t"), v.Err, string(v.Problem()))
+						}
 						c.OnSettled = func(_ *http.Request, _ int64, err error) { log.look("a settlement", err) }
 					}
 					fields := map[string]string{"X-Client": canary.Canary}
