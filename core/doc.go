@@ -15,8 +15,9 @@
 //	case !d.Allowed:   // over the limit: retry after d.RetryAfter
 //	}
 //
-// A refusal is never an error, and an error never means a refusal. The exception is
-// [Slots.Acquire], which refuses with [ErrFull].
+// A refusal is never an error, and an error never means a refusal. The exceptions are
+// [Slots.Acquire], which refuses with [ErrFull], and [Limiter.Wait], which refuses with [ErrNever]
+// or, if the wait is longer than the deadline, with [context.DeadlineExceeded].
 //
 // # Choosing a policy
 //

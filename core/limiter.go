@@ -75,7 +75,8 @@ func New(s Store, name string, policies ...Policy) (*Limiter, error) {
 // They admit at most the sum of what each would admit. There are four exceptions:
 //
 //   - A TokenBucket may admit more than the burst of another that refills more slowly. Then the
-//     slower one becomes empty, but not indebted. In any time no more is admitted than one of the
+//     slower one becomes empty, and goes into debt only for as long as the faster one needs to
+//     fill. In any time no more is admitted than one of the
 //     plans alone would have admitted in that time.
 //   - Refund and Settle give units back to the plan that was charged. Under the others these units
 //     count until they expire.

@@ -18,7 +18,8 @@ import (
 //
 // Sometimes the shadows are decided after the charges, in a call of their own, whose error is not
 // returned. That is so if a policy of the charges has CountDenied, or a charge is Anyway. It is
-// also so if there are more charges and shadows than [AllowAll] takes.
+// also so if there are more charges and shadows than [AllowAll] takes. Shadows that are Anyway are
+// counted then, whatever the charges say.
 func AllowBeside(ctx context.Context, charges, shadows []Charge) (d, shadow Decision, err error) {
 	all := slices.Concat(charges, shadows)
 	never := func(c Charge) bool { return c.Limiter != nil && c.never() }
@@ -28,10 +29,16 @@ func AllowBeside(ctx context.Context, charges, shadows []Charge) (d, shadow Deci
 		return d, shadow, err
 	case len(all) > maxCharges, policiesOf(all) > store.MaxReadings, slices.ContainsFunc(charges, countsDenied),
 		slices.ContainsFunc(all, func(c Charge) bool { return c.Anyway }), slices.ContainsFunc(shadows, never):
-		if d, err = AllowAll(ctx, charges...); err == nil && d.Allowed {
+		if d, err = AllowAll(ctx, charges...); err != nil {
+			return d, shadow, err
+		}
+		if !d.Allowed { // what was counted anyway counts on trial too
+			shadows = slices.DeleteFunc(slices.Clone(shadows), func(c Charge) bool { return !c.Anyway })
+		}
+		if len(shadows) > 0 {
 			shadow, _ = AllowAll(ontrial.Mark(ctx), shadows...)
 		}
-		return d, shadow, err
+		return d, shadow, nil
 	case ctx == nil:
 		return d, shadow, errContext
 	}

@@ -72,6 +72,34 @@ func TestAllowBeside(t *testing.T) {
 	}
 }
 
+// What has happened counts under its shadow too, also if it does not fit, or a charge beside it is refused.
+func TestShadowsOfWhatHappened(t *testing.T) {
+	store := memstore.New(memstore.Config{})
+	limiter, trial := newLimiter(t, store, "api", core.FixedWindow(perAge(3))), newLimiter(t, store, "api.shadow", core.FixedWindow(perAge(100)))
+	other, otherTrial := newLimiter(t, store, "other", core.FixedWindow(perAge(1))), newLimiter(t, store, "other.shadow", core.FixedWindow(perAge(100)))
+	happened := func(l *core.Limiter, n int64) core.Charge {
+		return core.Charge{Limiter: l, Key: "k", N: n, Anyway: true}
+	}
+	fits := func(l *core.Limiter, n int64) core.Charge { return core.Charge{Limiter: l, Key: "k", N: n} }
+	for i, test := range []struct {
+		charges, shadows []core.Charge
+		used, otherUsed  int64 // of the shadows
+	}{
+		{[]core.Charge{happened(limiter, 2)}, []core.Charge{happened(trial, 2)}, 2, 0},
+		{[]core.Charge{happened(limiter, 5)}, []core.Charge{happened(trial, 5)}, 7, 0},
+		{[]core.Charge{happened(limiter, 1), fits(other, 1)}, []core.Charge{happened(trial, 1), fits(otherTrial, 1)}, 8, 1},
+		{[]core.Charge{fits(other, 1), happened(limiter, 1)}, []core.Charge{fits(otherTrial, 1), happened(trial, 1)}, 9, 1}, // it is refused
+		{[]core.Charge{fits(other, 1)}, []core.Charge{fits(otherTrial, 1)}, 9, 1},
+	} {
+		if _, _, err := core.AllowBeside(t.Context(), test.charges, test.shadows); err != nil {
+			t.Fatal(err)
+		}
+		if used, otherUsed := 100-left(t, trial, "k"), 100-left(t, otherTrial, "k"); used != test.used || otherUsed != test.otherUsed {
+			t.Errorf("call %d: %d and %d are used, not %d and %d", i, used, otherUsed, test.used, test.otherUsed)
+		}
+	}
+}
+
 // The charges are decided as without shadows, whatever these are.
 func TestShadowsVetoNothing(t *testing.T) {
 	random := rand.New(rand.NewPCG(5, 6))

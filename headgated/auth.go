@@ -45,19 +45,22 @@ func (s *Server) auth(w http.ResponseWriter, r *http.Request) {
 		refuse(http.StatusBadRequest, failure(http.StatusBadRequest, err.Error()))
 		return
 	}
-	t := first(c.routes, of)
-	if t == nil {
+	met := meet(c.routes, of)
+	if len(met) == 0 {
 		s.metrics.unmatched.Inc()
 	}
 	w.Header().Set("Cache-Control", "no-store")
-	if t == nil || len(t.charges) == 0 {
-		w.WriteHeader(http.StatusOK)
-		return
-	}
-	asks, at, err := t.asks(of)
-	if err != nil {
+	asks, at, err := asksOf(met)
+	switch {
+	case at != nil:
 		c.watch.Unkeyed(c.charges[at], http.StatusBadRequest, err)
 		refuse(http.StatusBadRequest, failure(http.StatusBadRequest, "the request does not say who makes it"))
+		return
+	case err != nil:
+		refuse(http.StatusBadRequest, failure(http.StatusBadRequest, err.Error()))
+		return
+	case len(asks) == 0:
+		w.WriteHeader(http.StatusOK)
 		return
 	}
 	v := c.verdict(r, asks)
@@ -120,10 +123,11 @@ func (c *configuration) original(r *http.Request) (*http.Request, error) {
 // would match, and nothing be limited.
 func forwarded(r *http.Request, name string, needed bool) (string, error) {
 	lines := r.Header.Values(name)
+	absent := len(lines) == 0 || len(lines) == 1 && lines[0] == ""
 	switch {
-	case len(lines) == 0 && needed:
-		return "", errors.New("the proxy does not send " + name + ", by which routes are chosen")
-	case len(lines) == 0:
+	case absent && needed:
+		return "", errors.New("the proxy does not send " + name + ", by which routes are chosen or requests are charged")
+	case absent:
 		return "", nil
 	case len(lines) > 1 || name != forwardedURI && strings.Contains(lines[0], ","):
 		return "", errors.New("there is more than one " + name + ": the proxy must set it, not add to it")
@@ -131,7 +135,30 @@ func forwarded(r *http.Request, name string, needed bool) (string, error) {
 	return lines[0], nil
 }
 
-// asks returns what a request of the route is charged. After an error, at is the charge that has no key.
+// asksOf returns what a request is charged by the routes that it meets. What two readings of its path have in common
+// is charged once. After an error, at is the charge that has no key, or nil.
+func asksOf(met []meeting) (asks []ask, at *routeCharge, err error) {
+	for _, m := range met {
+		own, at, err := m.asks(m.request)
+		if err != nil {
+			return nil, at, err
+		}
+		for _, a := range own {
+			if i := a.in(asks); i >= 0 {
+				asks[i].units = max(asks[i].units, a.units)
+			} else {
+				asks = append(asks, a)
+			}
+		}
+	}
+	if len(asks) > maxCharges {
+		return nil, nil, errors.New("the path can be read in several ways, which together have too many charges")
+	}
+	return asks, nil, nil
+}
+
+// asks returns what a request of the route is charged. Charges of one limit and key are one. After an error, at is the
+// charge that has no key.
 func (t *route) asks(r *http.Request) (asks []ask, at *routeCharge, err error) {
 	asks = make([]ask, 0, len(t.charges))
 	for _, c := range t.charges {
@@ -142,7 +169,11 @@ func (t *route) asks(r *http.Request) (asks []ask, at *routeCharge, err error) {
 		if a.key, err = c.key(r); err != nil {
 			return nil, c, err
 		}
-		asks = append(asks, a)
+		if i := a.in(asks); i >= 0 {
+			asks[i].units = min(asks[i].units+a.units, maxUnits)
+		} else {
+			asks = append(asks, a)
+		}
 	}
 	return asks, nil, nil
 }

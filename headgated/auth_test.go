@@ -2,6 +2,7 @@ package headgated_test
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
@@ -259,5 +260,118 @@ routes: [{charge: [{limit: tokens, key: "header:X-User", units: 0}]}]`)})
 	}
 	if w := ask(s, proxy, "GET", "x", "/", "X-User", "ben"); w.Code != 200 {
 		t.Errorf("%d", w.Code)
+	}
+}
+
+// No reading of a path is a way around the route of another: neither a free one before it, nor path values.
+func TestReadings(t *testing.T) {
+	const limited = `
+limits: {api: {plans: {api: sliding-log 1/hour}}}
+trusted: [10.0.0.0/8]
+routes:
+  - {path: /healthz, charge: []}
+  - {path: "/v1/{tenant}/chat", charge: [{limit: api, key: "path:tenant"}]}
+  - {charge: [{limit: api, key: everyone}]}
+`
+	for pattern, uris := range map[string][]string{
+		"/search/{q}":       {"/search/..%2Fhealthz", "/search/..%2fhealthz", "/search/x%2F..%2F..%2Fhealthz", "/search/..%2Fhealthz%2F."},
+		"/files/{rest...}":  {"/files/a", "/files/..%2fhealthz", "/files/%2e%2e/healthz", "/files/b/..%2f..%2fhealthz"},
+		"/v1/{tenant}/chat": {"/v1/%2e%2e/chat", "/v1/%2E%2e/chat", "/v1/.%2e/chat"},
+	} {
+		s := open(t, headgated.Config{Document: newPage(limited)})
+		served, mux := 0, http.NewServeMux()
+		mux.HandleFunc(pattern, func(http.ResponseWriter, *http.Request) { served++ })
+		for _, uri := range uris {
+			if w := ask(s, proxy, "GET", "a", uri); w.Code == 200 {
+				mux.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", uri, nil))
+			}
+		}
+		if served != 1 {
+			t.Errorf("%s: a limit of 1 let %d requests through", pattern, served)
+		}
+	}
+	s := open(t, headgated.Config{Document: newPage(limited)})
+	for _, test := range []struct {
+		uri  string
+		want int
+	}{{"/v1/acme/chat", 200}, {"/v1/acme%2Fx%2F../chat", 429}, {"/v1/y%2F..%2Facme/chat", 429}, {"/healthz", 200}, {"/%68ealthz", 200}} {
+		if w := ask(s, proxy, "GET", "a", test.uri); w.Code != test.want {
+			t.Errorf("%s: %d, want %d", test.uri, w.Code, test.want)
+		}
+	}
+}
+
+// A path with several readings is charged once where they agree, and never more than can be charged together.
+func TestReadingsAreBounded(t *testing.T) {
+	limits, charges := "everywhere: {plans: {p: sliding-log 3/hour}}", [2]string{"{limit: everywhere, key: everyone}", "{limit: everywhere, key: everyone, units: 2}"}
+	for i := range 5 {
+		limits += fmt.Sprintf(", l%d: {plans: {p: sliding-log 1000/hour}}", i)
+		for at, key := range [...]string{"path:x", "method"} {
+			charges[at] += fmt.Sprintf(", {limit: l%d, key: %q}", i, key)
+		}
+	}
+	s := open(t, headgated.Config{Document: newPage(fmt.Sprintf(`
+limits: {%s}
+trusted: [10.0.0.0/8]
+routes:
+  - {path: "/few/{x}", charge: [{limit: everywhere, key: everyone}]}
+  - {path: "/few/{x}/{y}", charge: [{limit: everywhere, key: everyone, units: 2}]}
+  - {path: "/a/{x}", charge: [%s]}
+  - {charge: [%s]}
+`, limits, charges[0], charges[1]))})
+	for _, test := range []struct {
+		uri  string
+		code int
+		left string
+	}{{"/a/b%2fc", 400, ""}, {"/few/a%2fb", 200, "1"}, {"/few/a%2fb", 429, "1"}, {"/few/a", 200, "0"}} {
+		w := ask(s, proxy, "GET", "a", test.uri)
+		if w.Code != test.code || !strings.HasPrefix(w.Header().Get("RateLimit"), map[bool]string{true: `"everywhere";r=` + test.left}[test.left != ""]) {
+			t.Errorf("%s: %d %v %s", test.uri, w.Code, w.Header(), w.Body)
+		}
+		if w.Code == 400 && !strings.Contains(w.Body.String(), "several ways") {
+			t.Error(w.Body)
+		}
+	}
+}
+
+// Charges of one limit and key are one, of the sum of their units.
+func TestOneKeyTwice(t *testing.T) {
+	doc := `
+limits: {api: {plans: {api: sliding-log 3/hour}}}
+trusted: [10.0.0.0/8]
+routes:
+  - {path: "/transfer/{from}/{to}", charge: [{limit: api, key: "path:from"}, {limit: api, key: "path:to"}]}
+  - {charge: [{limit: api, key: address}, {limit: api, key: address, units: 2}]}
+`
+	s := open(t, headgated.Config{Document: newPage(doc)})
+	for _, step := range []struct {
+		uri  string
+		want int
+	}{{"/transfer/a/b", 200}, {"/transfer/a/a", 200}, {"/transfer/a/b", 429}, {"/transfer/b/b", 200}, {"/", 200}, {"/", 429}} {
+		if w := ask(s, proxy, "GET", "a", step.uri); w.Code != step.want {
+			t.Errorf("%s: %d, want %d", step.uri, w.Code, step.want)
+		}
+	}
+}
+
+// What a proxy forgets, or leaves empty, and a route or a key needs, is a 400.
+func TestForgotten(t *testing.T) {
+	method := open(t, headgated.Config{Document: newPage(`
+limits: {api: {plans: {api: sliding-log 10/hour}}}
+trusted: [10.0.0.0/8]
+routes: [{charge: [{limit: api, key: [method, address]}]}]`)})
+	all := open(t, headgated.Config{Document: newPage(proxied)})
+	for name, w := range map[string]*httptest.ResponseRecorder{
+		"no method, for a key": ask(method, proxy, "POST", "a", "/", "X-Forwarded-Method", ""),
+		"an empty method":      ask(all, proxy, "", "api.example.com", "/v1/acme/chat", "Authorization", "Bearer x"),
+		"an empty host":        ask(all, proxy, "POST", "", "/v1/acme/chat", "Authorization", "Bearer x"),
+		"an empty URI":         ask(all, proxy, "POST", "api.example.com", "", "Authorization", "Bearer x"),
+	} {
+		if w.Code != 400 {
+			t.Errorf("%s: %d", name, w.Code)
+		}
+	}
+	if w := ask(method, proxy, "POST", "", "", "X-Forwarded-Host", ""); w.Code != 200 {
+		t.Errorf("no host, which nothing needs: %d", w.Code)
 	}
 }

@@ -3,6 +3,7 @@ package headgated
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/internal/ontrial"
@@ -12,6 +13,11 @@ import (
 type ask struct {
 	limit, plan, key string
 	units            int64
+}
+
+// in returns the index of the ask of the same limit and key, or -1.
+func (a ask) in(asks []ask) int {
+	return slices.IndexFunc(asks, func(b ask) bool { return a.limit == b.limit && a.key == b.key })
 }
 
 // An unknownError is about a limit or a plan that the document does not have.

@@ -120,7 +120,7 @@ func parse(text []byte, elsewhere bool, store core.Store, defaults rlsDefaults) 
 	r.items(fields[wordRoutes], wordRoutes, func(n *limits.Node, path string) {
 		d.routes = append(d.routes, r.route(n, path, networks))
 	})
-	r.faults = append(r.faults, d.rules(fields[wordRLS], store, defaults)...)
+	r.faults = append(r.faults, d.readRules(fields[wordRLS], store, defaults)...)
 	if of != nil && !elsewhere {
 		r.faults = append(r.faults, d.missing(of)...)
 	}

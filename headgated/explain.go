@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 
 	"github.com/headgate/headgate/core"
@@ -13,12 +14,19 @@ import (
 
 // An Explanation says how a document treats a request.
 type Explanation struct {
-	Route   string // the first that matches, such as routes[0]; empty: none does
-	Line    int    // of the route
+	// Routes has the first route that matches the request. If its path can be read in several ways,
+	// it may have several, and the request is charged for all of them.
+	Routes []ExplainedRoute
+}
+
+// An ExplainedRoute is a route of an [Explanation].
+type ExplainedRoute struct {
+	Name    string // such as routes[0]
+	Line    int
 	Charges []Explained
 }
 
-// Explained is a charge of an [Explanation].
+// Explained is a charge of an [ExplainedRoute].
 type Explained struct {
 	Limit string
 	Plan  string // that the request names; empty: none
@@ -31,8 +39,8 @@ type Explained struct {
 
 // Refused reports whether the request is refused because it lacks a key.
 func (e *Explanation) Refused() bool {
-	for _, c := range e.Charges {
-		if c.Err != nil {
+	for _, t := range e.Routes {
+		if slices.ContainsFunc(t.Charges, func(c Explained) bool { return c.Err != nil }) {
 			return true
 		}
 	}
@@ -41,30 +49,36 @@ func (e *Explanation) Refused() bool {
 
 // String returns the explanation as the command prints it. It shows keys.
 func (e *Explanation) String() string {
-	if e.Route == "" {
+	if len(e.Routes) == 0 {
 		return "no route matches: the request is admitted, and nothing is charged\n"
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s, line %d\n", e.Route, e.Line)
-	if len(e.Charges) == 0 {
-		b.WriteString("  it charges nothing\n")
-	}
-	for _, c := range e.Charges {
-		fmt.Fprintf(&b, "  limit %s", c.Limit)
-		if c.Plan != "" {
-			fmt.Fprintf(&b, ", plan %q", c.Plan)
+	for _, t := range e.Routes {
+		fmt.Fprintf(&b, "%s, line %d\n", t.Name, t.Line)
+		if len(t.Charges) == 0 {
+			b.WriteString("  it charges nothing\n")
 		}
-		fmt.Fprintf(&b, ", %d units\n    key of %s: ", c.Units, strings.Join(c.From, ", "))
-		if c.Err != nil {
-			fmt.Fprintf(&b, "none: %v\n", c.Err)
-			continue
-		}
-		fmt.Fprintf(&b, "%q\n", c.Key)
-		for _, rule := range c.Rules {
-			fmt.Fprintf(&b, "    %s\n", rule)
+		for _, c := range t.Charges {
+			c.write(&b)
 		}
 	}
 	return b.String()
+}
+
+func (c *Explained) write(b *strings.Builder) {
+	fmt.Fprintf(b, "  limit %s", c.Limit)
+	if c.Plan != "" {
+		fmt.Fprintf(b, ", plan %q", c.Plan)
+	}
+	fmt.Fprintf(b, ", %d units\n    key of %s: ", c.Units, strings.Join(c.From, ", "))
+	if c.Err != nil {
+		fmt.Fprintf(b, "none: %v\n", c.Err)
+		return
+	}
+	fmt.Fprintf(b, "%q\n", c.Key)
+	for _, rule := range c.Rules {
+		fmt.Fprintf(b, "    %s\n", rule)
+	}
 }
 
 // Explain says how the text of a document treats a request that a client makes to a proxy. The
@@ -80,21 +94,21 @@ func Explain(text []byte, r *http.Request, c Config) (*Explanation, error) {
 		return nil, err
 	}
 	defer book.Close()
-	t := first(d.routes, r)
-	if t == nil {
-		return &Explanation{}, nil
-	}
-	view, e := book.View(), &Explanation{Route: t.name, Line: t.line}
-	for _, charge := range t.charges {
-		one := Explained{Limit: charge.limit, From: charge.parts, Units: charge.units}
-		if charge.plan != "" {
-			one.Plan = r.Header.Get(charge.plan)
+	view, e := book.View(), &Explanation{}
+	for _, m := range meet(d.routes, r) {
+		t := ExplainedRoute{Name: m.name, Line: m.line}
+		for _, charge := range m.charges {
+			one := Explained{Limit: charge.limit, From: charge.parts, Units: charge.units}
+			if charge.plan != "" {
+				one.Plan = r.Header.Get(charge.plan)
+			}
+			if one.Key, one.Err = charge.key(m.request); one.Err == nil {
+				l, shadow, _ := view.Find(charge.limit, one.Plan, one.Key)
+				one.Rules = append(rulesOf(l, ""), rulesOf(shadow, "on trial: ")...)
+			}
+			t.Charges = append(t.Charges, one)
 		}
-		if one.Key, one.Err = charge.key(r); one.Err == nil {
-			l, shadow, _ := view.Find(charge.limit, one.Plan, one.Key)
-			one.Rules = append(rulesOf(l, ""), rulesOf(shadow, "on trial: ")...)
-		}
-		e.Charges = append(e.Charges, one)
+		e.Routes = append(e.Routes, t)
 	}
 	return e, nil
 }

@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 )
@@ -110,15 +111,18 @@ func listenUnix(path string, mode fs.FileMode) (net.Listener, error) {
 type socket struct {
 	*net.UnixListener
 
-	path string
-	info fs.FileInfo
+	path   string
+	info   fs.FileInfo
+	remove sync.Once // only while it listens: then the number of its file may be another's
 }
 
 // Close implements [net.Listener].
 func (s *socket) Close() error {
-	if info, err := os.Lstat(s.path); err == nil && os.SameFile(info, s.info) {
-		_ = os.Remove(s.path)
-	}
+	s.remove.Do(func() {
+		if info, err := os.Lstat(s.path); err == nil && os.SameFile(info, s.info) {
+			_ = os.Remove(s.path)
+		}
+	})
 	return s.UnixListener.Close()
 }
 

@@ -34,7 +34,7 @@ func (s *Server) HTTP() http.Handler {
 	handle("/v1/charge", s.program(toCharge), http.MethodPost)
 	handle("/v1/report", s.program(toReport), http.MethodPost)
 	handle("/v1/auth", s.auth, http.MethodGet, http.MethodHead, http.MethodPost)
-	handle("/json", s.json, http.MethodPost)
+	handle("/json", s.inJSON, http.MethodPost)
 	handle("/healthcheck", s.healthcheck, http.MethodGet, http.MethodHead)
 	mux.Handle("/", s.metrics.counted("other", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		fail(w, http.StatusNotFound, "there is nothing here: see /v1/check, /v1/charge, /v1/report, /v1/auth and /json")

@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -305,13 +306,39 @@ func (s *Server) enact(read *texts, d *document) {
 		c.uses.path = c.uses.path || t.path != nil
 		for _, charge := range t.charges {
 			c.charges[charge] = len(names)
+			c.uses.method = c.uses.method || slices.Contains(charge.parts, wordMethod)
 			names = append(names, strings.TrimSuffix(charge.place.Path, "."+wordLimit)+": "+charge.limit)
 		}
 	}
 	c.watch = keywatch.New("headgated", s.log, names, false)
-	if before := s.current.Swap(c); before == nil || before.version != c.version {
-		s.metrics.applied(c.version)
-		s.log.Info("headgated: the document applies", slog.String("version", c.version), slog.Int("routes", len(d.routes)))
+	before := s.current.Swap(c)
+	if before != nil && before.version == c.version {
+		return
+	}
+	s.metrics.applied(c.version)
+	s.log.Info("headgated: the document applies", slog.String("version", c.version), slog.Int("routes", len(d.routes)))
+	if before != nil {
+		s.warnOfLosses(before.document, d)
+	}
+}
+
+// warnOfLosses tells which descriptors begin anew with another document.
+func (s *Server) warnOfLosses(before, now *document) {
+	was := make(map[string]string)
+	for r := range before.rules() {
+		was[r.id] = r.usage()
+	}
+	lost := 0
+	for r := range now.rules() {
+		if was, is := was[r.id], r.usage(); was == "" || is == "" || was == is {
+			continue
+		}
+		if lost++; lost <= mostChanges {
+			s.log.Warn("headgated: what was used of a limit does not count any more", slog.String("descriptor", label(r.path)))
+		}
+	}
+	if lost > mostChanges {
+		s.log.Warn("headgated: and what was used of more limits", slog.Int("limits", lost-mostChanges))
 	}
 }
 

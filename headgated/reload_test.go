@@ -3,6 +3,7 @@ package headgated_test
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -149,4 +150,31 @@ func TestReloadIsGivenUp(t *testing.T) {
 		t.Error(m)
 	}
 	must(t, s.Reload(t.Context()))
+}
+
+// What begins anew is told, of descriptors too.
+func TestLossesOfDescriptors(t *testing.T) {
+	text := func(rule string) string {
+		return "limits: {api: {plans: {api: sliding-log 4/hour}}}\nrls: [{domain: d, descriptors: [{key: user, " + rule + "}]}]"
+	}
+	const first = "rate_limit: {unit: year, requests_per_unit: 2}"
+	for rule, lost := range map[string]bool{
+		"rate_limit: {unit: day, requests_per_unit: 7}":                              false,
+		"rate_limit: {unit: year, requests_per_unit: 0}":                             false,
+		"shadow_mode: true, " + first:                                                false,
+		"rate_limit: {unlimited: true}":                                              false,
+		"rate_limit: {name: shown, unit: year, requests_per_unit: 2}":                true,
+		"headgate: {policy: sliding-window 2/hour}":                                  true,
+		"headgate: {limit: api}":                                                     true,
+		"descriptors: [{key: below, rate_limit: {unit: day, requests_per_unit: 7}}]": false,
+	} {
+		var log strings.Builder
+		p := newPage(text(first))
+		s := open(t, headgated.Config{Document: p, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+		p.text.Store(text(rule))
+		must(t, s.Reload(t.Context()))
+		if told := strings.Contains(log.String(), "does not count any more"); told != lost || lost && !strings.Contains(log.String(), "descriptor=d.user") {
+			t.Errorf("%s: %s", rule, &log)
+		}
+	}
 }

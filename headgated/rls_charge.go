@@ -150,8 +150,9 @@ func (s *Server) charge(ctx context.Context, d *domain, items []item) ([]*group,
 			it.status.LimitRemaining = math.MaxUint32
 		}
 	}
+	by := time.Now().Add(s.config.Timeout)
 	if len(calls) > 1 {
-		ctx = within.By(ctx, time.Now().Add(s.config.Timeout))
+		ctx = within.By(ctx, by)
 	}
 	quotas := slices.IndexFunc(calls, func(g *group) bool { return g.quota })
 	if quotas < 0 {
@@ -168,9 +169,27 @@ func (s *Server) charge(ctx context.Context, d *domain, items []item) ([]*group,
 		return calls, nil
 	case gaveUp(err):
 		return nil, status.FromContextError(err).Err()
+	case !refused(items) && calls[0].decided.Len() == 0:
+		calls[0] = calls[0].together()
+		_ = calls[0].ask(within.By(ctx, by), d) // err is the reason
+	}
+	if refused(items) { // whatever the others would say
+		return calls, nil
 	}
 	s.current.Load().watch.Undecided(-1, http.StatusServiceUnavailable, err)
 	return nil, status.Error(codes.Unavailable, "there is no decision: the store is away, or does not answer in time")
+}
+
+// together returns a call that asks about the charges that are made together, without those that are counted. After an
+// error of these, it may be known without the store that the others refuse: by a limit of 0, or a remembered refusal.
+func (g *group) together() *group {
+	t := &group{peek: true}
+	for i, c := range g.charges {
+		if !c.Anyway {
+			t.charges, t.counts, t.of = append(t.charges, c), append(t.counts, g.counts[i]), append(t.of, g.of[i])
+		}
+	}
+	return t
 }
 
 // gaveUp reports whether an error is of a caller that did not wait, rather than of the store.
@@ -334,7 +353,7 @@ func (it *item) limitOf(a *core.Answer) *pb.RateLimitResponse_RateLimit {
 	} {
 		if w := window(unit); a.Window > 0 && a.Window%w == 0 {
 			l.Unit = unit
-			setMultiplier(l, uint32(min(a.Window/w, math.MaxUint32)))
+			setMultiplier(l, ofLimit, uint32(min(a.Window/w, math.MaxUint32)))
 			break
 		}
 	}

@@ -37,7 +37,7 @@ func (d *domain) match(entries []entry, shared bool) (m matched) {
 		if next.share && shared {
 			parts[i] = strings.TrimPrefix(next.text, e.key+"_")
 		}
-		if next.wildcard() && !strings.HasPrefix(next.text, e.key+"_") { // the asterisk is in the key
+		if next.key != e.key { // a text key_value may be of several keys and values
 			parts[i] = joined([]string{e.key, parts[i]})
 		}
 		if i == n-1 {

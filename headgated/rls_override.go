@@ -20,7 +20,7 @@ import (
 // same, and one of its own if not. As in the reference, it is in no mode, and replaces nothing.
 func (s *Server) override(d *domain, entries []entry, o *commonpb.RateLimitDescriptor_RateLimitOverride, to *item) error {
 	unit := pb.RateLimitResponse_RateLimit_Unit(o.GetUnit())
-	several, err := multiplier(o)
+	several, err := multiplier(o, ofOverride)
 	if err != nil || window(unit) == 0 {
 		return invalid("a limit has a unit that there is not, or a multiplier that is not valid")
 	}
@@ -37,7 +37,7 @@ func (s *Server) override(d *domain, entries []entry, o *commonpb.RateLimitDescr
 	}
 	to.rule, to.several = &rule{}, several // without a mode, and a name that others replace
 	to.current = &pb.RateLimitResponse_RateLimit{RequestsPerUnit: o.GetRequestsPerUnit(), Unit: unit}
-	setMultiplier(to.current, several)
+	setMultiplier(to.current, ofLimit, several)
 	to.limiter, err = s.overrides.get(s.store, overrideOf{name, policy, o.GetRequestsPerUnit(), unit, several})
 	if err != nil {
 		return invalid("a limit cannot be counted: its window is too long, or its number too large")
@@ -47,16 +47,22 @@ func (s *Server) override(d *domain, entries []entry, o *commonpb.RateLimitDescr
 
 var errMultiplier = errors.New("the multiplier is not valid")
 
-// multiplier returns field 3 of an override, a UInt32Value: how many units make the window. It is 1 if it is not there.
-// Descriptions of before envoy 1.40 do not have the field, so it is read from the bytes.
-func multiplier(o proto.Message) (n uint32, err error) {
+// The fields of multipliers, which descriptions of before envoy 1.40 do not have. Each is a UInt32Value: how many units
+// make the window.
+const (
+	ofOverride protowire.Number = 3
+	ofLimit    protowire.Number = 4
+)
+
+// multiplier returns the multiplier of an override or a limit, from the bytes. It is 1 if it is not there.
+func multiplier(of proto.Message, field protowire.Number) (n uint32, err error) {
 	n = 1
-	message, err := proto.Marshal(o)
+	message, err := proto.Marshal(of)
 	if err != nil {
 		return 0, err
 	}
 	err = eachField(message, func(number protowire.Number, kind protowire.Type, value []byte) error {
-		if number != 3 || kind != protowire.BytesType {
+		if number != field || kind != protowire.BytesType {
 			return nil
 		}
 		inner, _ := protowire.ConsumeBytes(value)
@@ -94,14 +100,14 @@ func eachField(message []byte, f func(number protowire.Number, kind protowire.Ty
 	return nil
 }
 
-// setMultiplier sets field 4 of a limit, a UInt32Value, whether its description has it or not. 1 is left out.
-func setMultiplier(l proto.Message, n uint32) {
+// setMultiplier sets the multiplier of an override or a limit, whether its description has it or not. 1 is left out.
+func setMultiplier(of proto.Message, field protowire.Number, n uint32) {
 	if n == 1 {
 		return
 	}
 	one := protowire.AppendVarint(protowire.AppendTag(nil, 1, protowire.VarintType), uint64(n))
-	field := protowire.AppendBytes(protowire.AppendTag(nil, 4, protowire.BytesType), one)
-	_ = proto.UnmarshalOptions{Merge: true}.Unmarshal(field, l) // it is valid
+	message := protowire.AppendBytes(protowire.AppendTag(nil, field, protowire.BytesType), one)
+	_ = proto.UnmarshalOptions{Merge: true}.Unmarshal(message, of) // it is valid
 }
 
 // An overrideOf is what tells limiters of overrides from each other.

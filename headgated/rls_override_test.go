@@ -28,18 +28,18 @@ func TestMultiplierIsKnown(t *testing.T) {
 		t.Fatal(err)
 	}
 	override, limit := dynamicpb.NewMessage(file.Messages().Get(0)), dynamicpb.NewMessage(file.Messages().Get(1))
-	if n, err := multiplier(override); n != 1 || err != nil {
+	if n, err := multiplier(override, ofOverride); n != 1 || err != nil {
 		t.Errorf("without the field: %d, %v", n, err)
 	}
 	override.Set(override.Descriptor().Fields().Get(0), protoreflect.ValueOfMessage(wrapperspb.UInt32(30).ProtoReflect()))
-	if n, err := multiplier(override); n != 30 || err != nil {
+	if n, err := multiplier(override, ofOverride); n != 30 || err != nil {
 		t.Errorf("%d, %v", n, err)
 	}
 	override.Set(override.Descriptor().Fields().Get(0), protoreflect.ValueOfMessage(wrapperspb.UInt32(0).ProtoReflect()))
-	if n, err := multiplier(override); err == nil {
+	if n, err := multiplier(override, ofOverride); err == nil {
 		t.Errorf("0 is taken as %d", n)
 	}
-	setMultiplier(limit, 30)
+	setMultiplier(limit, ofLimit, 30)
 	if text, unknown := limit.String(), limit.GetUnknown(); len(unknown) > 0 || !limit.Has(limit.Descriptor().Fields().Get(0)) {
 		t.Errorf("%s, %x", text, unknown)
 	}

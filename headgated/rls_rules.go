@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"iter"
 	"math"
 	"slices"
 	"strings"
@@ -59,6 +60,7 @@ type level struct {
 
 // A descriptor matches one entry of a descriptor of a request.
 type descriptor struct {
+	key           string
 	text          string // key_value, or the key
 	share         bool   // all that a wildcard matches is counted together
 	valueToMetric bool
@@ -93,6 +95,44 @@ type rule struct {
 
 // shown returns the name of the rule's policy, which clients see.
 func (r *rule) shown() string { return shown(cmp.Or(r.name, r.label)) }
+
+// usage tells what the rule counts from what others count: the limit of the document, or the algorithm and the name of
+// the policy. It is empty if the rule counts nothing.
+func (r *rule) usage() string {
+	switch {
+	case r.limit != "":
+		return r.limit
+	case r.limiter == nil:
+		return ""
+	}
+	p := r.limiter.Policies()[0]
+	algorithm, more, _ := strings.Cut(p.Named("").String(), " ")
+	if more == "" { // it is blocked, or unlimited
+		return ""
+	}
+	return algorithm + " " + p.Name()
+}
+
+// rules yields the rules of all domains.
+func (d *document) rules() iter.Seq[*rule] {
+	return func(yield func(*rule) bool) {
+		for _, of := range d.domains {
+			if !of.each(yield) {
+				return
+			}
+		}
+	}
+}
+
+// each yields the rules of a level and of those below, and reports whether to go on.
+func (l *level) each(yield func(*rule) bool) bool {
+	for _, d := range l.byText {
+		if d.rule != nil && !yield(d.rule) || !d.each(yield) {
+			return false
+		}
+	}
+	return true
+}
 
 // window returns the time that a unit stands for, as the reference counts it.
 func window(unit pb.RateLimitResponse_RateLimit_Unit) time.Duration {
@@ -208,8 +248,8 @@ func (f *FileError) Error() string {
 	return strings.Join(lines, "\n")
 }
 
-// rules reads the domains of the document, whose limiters are of the store.
-func (d *document) rules(of *limits.Node, store core.Store, defaults rlsDefaults) limits.Faults {
+// readRules reads the domains of the document, whose limiters are of the store.
+func (d *document) readRules(of *limits.Node, store core.Store, defaults rlsDefaults) limits.Faults {
 	d.domains = make(map[string]*domain)
 	r := &rulesReader{reader: &reader{}, rlsDefaults: defaults, store: store, domains: d.domains}
 	r.items(of, wordRLS, r.domain)
@@ -329,6 +369,7 @@ func (r *rulesReader) scalar(n *limits.Node, path string) string {
 	return n.Text
 }
 
+// flag reads true and false, and the words that stand for them in YAML 1.1, as the reference takes them.
 func (r *rulesReader) flag(n *limits.Node, path string) bool {
 	if n == nil || n.Kind == limits.Null {
 		return false
@@ -336,7 +377,7 @@ func (r *rulesReader) flag(n *limits.Node, path string) bool {
 	if n.Kind != limits.Bool {
 		r.fault(n, path, "it is %v, not true or false", n.Kind)
 	}
-	return n.Text == "true"
+	return slices.Contains([]string{"true", "yes", "on", "y"}, strings.ToLower(n.Text))
 }
 
 // level reads a list of descriptors.
@@ -358,7 +399,7 @@ func (r *rulesReader) descriptor(n *limits.Node, path string, into *level, paren
 		r.fault(n, path, "it has no %s, or an empty one", wordKey)
 		return
 	}
-	d := &descriptor{text: key}
+	d := &descriptor{key: key, text: key}
 	if v := fields[wordValue]; v != nil {
 		if value := r.scalar(v, path+"."+wordValue); value != "" {
 			d.text += "_" + value

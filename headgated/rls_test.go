@@ -694,3 +694,84 @@ func TestRLSTellsNothing(t *testing.T) {
 		}
 	}
 }
+
+// The words of YAML 1.1 are taken as the reference takes them.
+func TestBooleans(t *testing.T) {
+	for word, is := range map[string]bool{"true": true, "True": true, "yes": true, "ON": true, "y": true, "false": false, "No": false, "off": false, "n": false, "FALSE": false} {
+		_, c := rlsClient(t, `rls: [{domain: d, descriptors: [{key: w, shadow_mode: `+word+`, rate_limit: {unit: year, requests_per_unit: 1}}]}]`)
+		want := map[bool]string{true: "OK OK:0", false: "OVER OVER:0"}[is]
+		runSteps(t, c, []step{{of: ds{d("w=a")}, want: "OK OK:0"}, {of: ds{d("w=a")}, want: want}})
+	}
+}
+
+// A limit of a key and another of a key and value do not share a count because their texts are equal.
+func TestEqualTexts(t *testing.T) {
+	_, c := rlsClient(t, `rls:
+- domain: d
+  descriptors:
+  - {key: a_b, rate_limit: {unit: year, requests_per_unit: 1}}
+  - {key: c, value: d_e, rate_limit: {unit: year, requests_per_unit: 1}}
+`)
+	runSteps(t, c, []step{
+		{of: ds{d("a_b=b")}, want: "OK OK:0"}, {of: ds{d("a=b")}, want: "OK OK:0"}, {of: ds{d("a=b")}, want: "OVER OVER:0"},
+		{of: ds{d("c=d_e")}, want: "OK OK:0"}, {of: ds{d("c_d=e")}, want: "OK OK:0"}, {of: ds{d("c_d=e")}, want: "OVER OVER:0"},
+	})
+}
+
+// A refusal that is known without the store is one, though others have no decision.
+func TestRefusalsNeedNoStore(t *testing.T) {
+	for name, of := range map[string]ds{"alone": {d("zero=a")}, "beside a quota": {d("zero=a"), d("q1=a")}, "beside hits that happened": {hits(1, "user=a"), d("zero=a")}} {
+		_, conn := serveRLS(t, headgated.Config{Document: newPage(rules), Redis: "redis://127.0.0.1:1", Failure: redisstore.FailClosed})
+		c := pb.NewRateLimitServiceClient(conn)
+		r, err := c.ShouldRateLimit(t.Context(), &pb.RateLimitRequest{Domain: "d", Descriptors: of})
+		if err != nil || r.GetOverallCode() != pb.RateLimitResponse_OVER_LIMIT || field(r, "Content-Type") != "application/problem+json" {
+			t.Errorf("%s: %v, %v", name, r, err)
+		}
+		if _, err := c.ShouldRateLimit(t.Context(), &pb.RateLimitRequest{Domain: "d", Descriptors: ds{d("user=a"), hits(1, "ten=a")}}); status.Code(err) != codes.Unavailable {
+			t.Errorf("nothing refuses, and there is no decision: %v", err)
+		}
+	}
+}
+
+// What has happened counts on trial too, whether it fits or not.
+func TestHitsOnTrial(t *testing.T) {
+	s, c := rlsClient(t, `limits: {api: {plans: {api: fixed-window 3/365d}, shadow: {api: fixed-window 5/365d}}}
+rls: [{domain: d, descriptors: [{key: k, headgate: {limit: api}}, {key: one, rate_limit: {unit: year, requests_per_unit: 0}}]}]`)
+	charged := func(want string) {
+		t.Helper()
+		if got := metric(t, s, `headgate_settlement_charged_units_total{limiter="api.shadow"}`); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+	runSteps(t, c, []step{{of: ds{hits(6, "k=a")}, want: "OVER OVER:0"}})
+	charged(`headgate_settlement_charged_units_total{limiter="api.shadow"} 6`)
+	runSteps(t, c, []step{{of: ds{d("one=a"), hits(1, "k=b")}, want: "OVER OVER:0 OK:2"}}) // what is refused beside it is not
+	charged(`headgate_settlement_charged_units_total{limiter="api.shadow"} 7`)
+}
+
+// JSON has the multipliers of units, in requests and in answers.
+func TestMultipliersInJSON(t *testing.T) {
+	s := open(t, headgated.Config{Document: newPage(rules)})
+	for _, test := range []struct {
+		limit string
+		code  int
+		want  string
+	}{
+		{`, "limit": {"requestsPerUnit": 9, "unit": "MINUTE", "unitMultiplier": 30}`, 200, `{"requestsPerUnit":9,"unit":"MINUTE","unitMultiplier":30}`},
+		{`, "limit": {"requests_per_unit": 9, "unit": "MINUTE", "unit_multiplier": "30"}`, 200, `{"requestsPerUnit":9,"unit":"MINUTE","unitMultiplier":30}`},
+		{`, "limit": {"requestsPerUnit": 1, "unit": "MINUTE", "unitMultiplier": null}`, 200, `{"requestsPerUnit":1,"unit":"MINUTE"}`},
+		{`, "limit": {"requestsPerUnit": 1, "unit": "MINUTE", "unitMultiplier": 0}`, 400, ""},
+		{`, "limit": {"requestsPerUnit": 1, "unit": "MINUTE", "unitMultiplier": -1}`, 400, ""},
+		{`, "limit": {"requestsPerUnit": 1, "unit": "MINUTE", "multiplier": 1}`, 400, ""},
+		{`, "unitMultiplier": 3`, 400, ""},
+		{"", 200, `{"requestsPerUnit":5,"unit":"SECOND","unitMultiplier":5}`},
+	} {
+		w := httptest.NewRecorder()
+		body := `{"domain": "d", "descriptors": [{"entries": [{"key": "bucket", "value": "a"}]` + test.limit + `}]}`
+		s.HTTP().ServeHTTP(w, httptest.NewRequest("POST", "/json", strings.NewReader(body)))
+		got := strings.ReplaceAll(w.Body.String(), " ", "")
+		if w.Code != test.code || !strings.Contains(got, test.want) {
+			t.Errorf("%s: %d %s", test.limit, w.Code, got)
+		}
+	}
+}

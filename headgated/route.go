@@ -36,8 +36,8 @@ type routeCharge struct {
 	plan  string // the header that has the plan; empty: none
 }
 
-// matches reports whether a route is for a request, and sets the path values of the request if so.
-func (t *route) matches(r *http.Request, readings [][]string) bool {
+// matches reports whether a route is for a request with that path, and sets the path values of the request if so.
+func (t *route) matches(r *http.Request, path []string) bool {
 	method := r.Method
 	if method == http.MethodHead && !slices.Contains(t.methods, method) {
 		method = http.MethodGet
@@ -48,18 +48,28 @@ func (t *route) matches(r *http.Request, readings [][]string) bool {
 	if len(t.hosts) > 0 && !slices.Contains(t.hosts, hostOf(r.Host)) {
 		return false
 	}
-	return t.path == nil || slices.ContainsFunc(readings, func(path []string) bool { return t.path.match(r, path) })
+	return t.path == nil || t.path.match(r, path)
 }
 
-// first returns the first route that matches a request, or nil.
-func first(routes []*route, r *http.Request) *route {
-	readings := readingsOf(r.URL)
-	for _, t := range routes {
-		if t.matches(r, readings) {
-			return t
+// A meeting is a request that a route is for, as the route reads its path.
+type meeting struct {
+	*route
+
+	request *http.Request // with the path values
+}
+
+// meet returns the first route for each reading of a request's path. Nobody knows which reading the application
+// has, so one reading must not be a way around the route of another.
+func meet(routes []*route, r *http.Request) (all []meeting) {
+	for _, path := range readingsOf(r.URL) {
+		as := r.WithContext(r.Context()) // a copy, for path values of its own
+		i := slices.IndexFunc(routes, func(t *route) bool { return t.matches(as, path) })
+		if i < 0 || routes[i].path == nil && slices.ContainsFunc(all, func(m meeting) bool { return m.route == routes[i] }) {
+			continue
 		}
+		all = append(all, meeting{routes[i], as})
 	}
-	return nil
+	return all
 }
 
 // hostOf returns a host without its port and the dot at its end, in lower case.
@@ -161,22 +171,34 @@ func (p *pattern) match(r *http.Request, path []string) bool {
 }
 
 // readingsOf returns the segments of a path as servers read it: with repeated slashes as one, without
-// dots, decoded. Some take an encoded slash for one, others for a part of a name. So there may be two
-// readings, and a route matches if one does: a spelling must not be a way around a limit.
+// dots, decoded. Some decode first, so an encoded slash is one. Others split first, and then an encoded dot is
+// a dot or a name. Equal readings are there once.
 func readingsOf(u *url.URL) [][]string {
 	readings := [][]string{segmentsOf(strings.Split(u.Path, "/"))}
 	if u.RawPath == "" { // nothing is encoded that need not be
 		return readings
 	}
-	parts := strings.Split(u.EscapedPath(), "/")
-	for i, part := range parts {
-		if text, err := url.PathUnescape(part); err == nil {
-			parts[i] = text
+	raw := strings.Split(u.EscapedPath(), "/")
+	for _, path := range [][]string{segmentsOf(decoded(raw)), decoded(segmentsOf(raw))} {
+		if !slices.ContainsFunc(readings, func(other []string) bool { return slices.Equal(path, other) }) {
+			readings = append(readings, path)
 		}
 	}
-	return append(readings, segmentsOf(parts))
+	return readings
 }
 
+// decoded returns parts of a path without their escapes.
+func decoded(parts []string) []string {
+	texts := slices.Clone(parts)
+	for i, part := range parts {
+		if text, err := url.PathUnescape(part); err == nil {
+			texts[i] = text
+		}
+	}
+	return texts
+}
+
+// segmentsOf returns the parts of a path without those that are empty or dots.
 func segmentsOf(parts []string) []string {
 	path := make([]string, 0, len(parts))
 	for _, part := range parts {

@@ -79,7 +79,7 @@
 // once, on every server that has the document. A higher rate of a token bucket does not, because usage
 // is converted from the old parameters. A policy that counts refusals does not either. Servers do not
 // change at the same instant. While some have the old parameters and some the new, no more is admitted
-// than by the larger.
+// than by the larger. If the periods differ, it is the sum of both at most.
 //
 // To go back, apply the old document.
 //

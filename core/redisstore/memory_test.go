@@ -22,20 +22,22 @@ func TestMemoryOfKeys(t *testing.T) {
 	s := open(t, Config{Failure: FailClosed, RefusalTTL: -1}, server.Addr())
 	minute := func(n int64) core.Rate { return core.Rate{Events: n, Per: time.Minute} }
 	for _, test := range []struct {
-		row    string
-		policy core.Policy
-		calls  int
+		row      string
+		policies []core.Policy
+		calls    int
 	}{
-		{"`TokenBucket`", core.TokenBucket(minute(60), 60), 1},
-		{"`FixedWindow`", core.FixedWindow(minute(60)), 1},
-		{"`SlidingWindow`", core.SlidingWindow(minute(60)), 1},
-		{"`SlidingLog` with 1 entry", core.SlidingLog(minute(60)), 1},
-		{"`SlidingLog` with 60 entries", core.SlidingLog(minute(60)), 60},
-		{"`SlidingLog` with 1,000 entries", core.SlidingLog(core.PerDay(1000)), 1000},
-		{"`MinInterval`", core.MinInterval(time.Minute), 1},
+		{"`TokenBucket`", []core.Policy{core.TokenBucket(minute(60), 60)}, 1},
+		{"`FixedWindow`", []core.Policy{core.FixedWindow(minute(60))}, 1},
+		{"`SlidingWindow`", []core.Policy{core.SlidingWindow(minute(60))}, 1},
+		{"`SlidingLog` with 1 entry", []core.Policy{core.SlidingLog(minute(60))}, 1},
+		{"`SlidingLog` with 60 entries", []core.Policy{core.SlidingLog(minute(60))}, 60},
+		{"`SlidingLog` with 1,000 entries", []core.Policy{core.SlidingLog(core.PerDay(1000))}, 1000},
+		{"`MinInterval`", []core.Policy{core.MinInterval(time.Minute)}, 1},
+		{"`TokenBucket` and `FixedWindow`", []core.Policy{core.TokenBucket(minute(60), 60).Named("b"), core.FixedWindow(minute(60)).Named("w")}, 1},
+		{"two `TokenBucket`", []core.Policy{core.TokenBucket(minute(60), 60).Named("b"), core.TokenBucket(minute(30), 60).Named("c")}, 1},
 	} {
 		server.Flush()
-		l := newLimiter(t, s, "api", test.policy)
+		l := newLimiter(t, s, "api", test.policies...)
 		admitted(t, l, "203.0.113.7", test.calls)
 		name := s.cell(t, l, "203.0.113.7")
 		used := number(t, server, "MEMORY", "USAGE", name, "SAMPLES", "0")

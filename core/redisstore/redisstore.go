@@ -13,7 +13,7 @@
 //
 // The clock of Redis may step ahead. Then each policy admits a key for the skipped time, at most its
 // limit or burst. When the clock is right again, keys that were charged meanwhile are refused for two
-// of their windows at most.
+// of their windows at most. A token bucket refuses them at most until all of its Debt and its burst have refilled.
 //
 // Redis answers nobody else while it runs a script. A SlidingLog stores each unit, so all SlidingLogs
 // of a limiter may have at most 2^14 units together. [core.New] refuses a limiter with more. A
@@ -53,7 +53,7 @@
 // # Keys in a Cluster
 //
 // All policies of a key are in one hash slot. [core.AllowAll] of keys in different hash slots makes the
-// charges one after the other, the smallest limit first. If a later one is refused, it gives the
+// charges one after the other. The first is the one that fits least often into its limit. If a later one is refused, it gives the
 // earlier ones back. Until then it may cause another refusal, for a decision that would be admitted a
 // moment later. If giving back fails, or the process ends before, the charge counts until it
 // expires. Then less is admitted, never more.
@@ -69,8 +69,8 @@
 // While Redis answers, a key never holds more than its limit. Failures cost at most
 // this, where n is the number of slots of a key that the process holds:
 //
-//   - A process is killed: its slots are free between two thirds of SlotTTL and four thirds, counted
-//     from its last heartbeat. Late heartbeats of the others add to that. With an
+//   - A process is killed: its slots are free between two thirds of SlotTTL and four thirds after
+//     that. Late heartbeats of the others add to that. With an
 //     [Config].Instance, they are free when the process is started again. After [core.Slots.Close]
 //     they are free at once.
 //   - A process is stopped, or alone cut off from Redis: others take its slots after the same time.

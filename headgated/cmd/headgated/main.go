@@ -227,7 +227,7 @@ func (c *call) explain(name, method, url string, fields []string) (int, error) {
 		return c.faults(name, err)
 	}
 	fmt.Fprint(c.stdout, e)
-	if e.Route == "" || e.Refused() {
+	if len(e.Routes) == 0 || e.Refused() {
 		return exitNo, nil
 	}
 	return exitOK, nil
