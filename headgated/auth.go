@@ -111,7 +111,7 @@ func (c *configuration) original(r *http.Request) (*http.Request, error) {
 	}
 	if uri != "" {
 		u, err := url.ParseRequestURI(uri)
-		if err != nil {
+		if err != nil || strings.ContainsAny(uri, `#\`) { // no request has these; some servers end the path, or a part of it, there
 			return nil, errors.New("the URI in " + forwardedURI + " is not valid")
 		}
 		of.URL, of.RequestURI = u, uri

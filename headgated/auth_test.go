@@ -274,6 +274,7 @@ routes:
   - {charge: [{limit: api, key: everyone}]}
 `
 	for pattern, uris := range map[string][]string{
+		"/search/":          {"/search/..;/healthz", "/search/..;a=b/healthz", `/search/..%5Chealthz`, "/search/;/..;/..;/healthz"},
 		"/search/{q}":       {"/search/..%2Fhealthz", "/search/..%2fhealthz", "/search/x%2F..%2F..%2Fhealthz", "/search/..%2Fhealthz%2F."},
 		"/files/{rest...}":  {"/files/a", "/files/..%2fhealthz", "/files/%2e%2e/healthz", "/files/b/..%2f..%2fhealthz"},
 		"/v1/{tenant}/chat": {"/v1/%2e%2e/chat", "/v1/%2E%2e/chat", "/v1/.%2e/chat"},
@@ -362,10 +363,12 @@ trusted: [10.0.0.0/8]
 routes: [{charge: [{limit: api, key: [method, address]}]}]`)})
 	all := open(t, headgated.Config{Document: newPage(proxied)})
 	for name, w := range map[string]*httptest.ResponseRecorder{
-		"no method, for a key": ask(method, proxy, "POST", "a", "/", "X-Forwarded-Method", ""),
-		"an empty method":      ask(all, proxy, "", "api.example.com", "/v1/acme/chat", "Authorization", "Bearer x"),
-		"an empty host":        ask(all, proxy, "POST", "", "/v1/acme/chat", "Authorization", "Bearer x"),
-		"an empty URI":         ask(all, proxy, "POST", "api.example.com", "", "Authorization", "Bearer x"),
+		"no method, for a key":   ask(method, proxy, "POST", "a", "/", "X-Forwarded-Method", ""),
+		"an empty method":        ask(all, proxy, "", "api.example.com", "/v1/acme/chat", "Authorization", "Bearer x"),
+		"an empty host":          ask(all, proxy, "POST", "", "/v1/acme/chat", "Authorization", "Bearer x"),
+		"a URI with a fragment":  ask(all, proxy, "POST", "api.example.com", "/v1/acme/chat#/../../../healthz", "Authorization", "Bearer x"),
+		"a URI with a backslash": ask(all, proxy, "POST", "api.example.com", `/v1/acme/chat\..\..\..\healthz`, "Authorization", "Bearer x"),
+		"an empty URI":           ask(all, proxy, "POST", "api.example.com", "", "Authorization", "Bearer x"),
 	} {
 		if w.Code != 400 {
 			t.Errorf("%s: %d", name, w.Code)

@@ -170,16 +170,21 @@ func (p *pattern) match(r *http.Request, path []string) bool {
 	return true
 }
 
-// readingsOf returns the segments of a path as servers read it: with repeated slashes as one, without
-// dots, decoded. Some decode first, so an encoded slash is one. Others split first, and then an encoded dot is
-// a dot or a name. Equal readings are there once.
+// readingsOf returns the segments of a path as servers read it: with repeated slashes as one, without dots, decoded.
+// Some decode first, so an encoded slash is one. Others split first, and then an encoded dot is a dot or a name. Some
+// remove parameters of segments, or take a backslash for a slash. Equal readings are there once.
 func readingsOf(u *url.URL) [][]string {
 	readings := [][]string{segmentsOf(strings.Split(u.Path, "/"))}
-	if u.RawPath == "" { // nothing is encoded that need not be
+	if u.RawPath == "" && !strings.ContainsAny(u.Path, `;\`) { // nothing is encoded that need not be
 		return readings
 	}
 	raw := strings.Split(u.EscapedPath(), "/")
-	for _, path := range [][]string{segmentsOf(decoded(raw)), decoded(segmentsOf(raw))} {
+	bare := make([]string, len(raw))
+	for i, part := range raw {
+		bare[i], _, _ = strings.Cut(part, ";")
+	}
+	slashes := strings.Split(strings.ReplaceAll(u.Path, `\`, "/"), "/")
+	for _, path := range [][]string{segmentsOf(decoded(raw)), decoded(segmentsOf(raw)), segmentsOf(decoded(bare)), segmentsOf(slashes)} {
 		if !slices.ContainsFunc(readings, func(other []string) bool { return slices.Equal(path, other) }) {
 			readings = append(readings, path)
 		}

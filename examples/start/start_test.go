@@ -17,6 +17,8 @@ import (
 
 	"github.com/gorilla/websocket"
 
+	"github.com/headgate/headgate/internal/redistest"
+
 	// The programs import these. So a result is not taken from the cache when one has changed.
 	_ "github.com/headgate/headgate/core/debug"
 	_ "github.com/headgate/headgate/core/redisstore"
@@ -48,15 +50,15 @@ func TestMain(m *testing.M) {
 	os.Exit(status)
 }
 
+func newAddress(t *testing.T) string {
+	t.Helper()
+	return fmt.Sprint("127.0.0.1:", redistest.Port(t))
+}
+
 // run starts a program that listens on a port of its own, and returns its address.
 func run(t *testing.T, name string, args ...string) (address string) {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	address = listener.Addr().String()
-	listener.Close()
+	address = newAddress(t)
 	ctx, cancel := context.WithCancel(context.Background())
 	command := exec.CommandContext(ctx, filepath.Join(programs, name), append([]string{"-addr", address}, args...)...)
 	command.Stderr = t.Output()
@@ -244,12 +246,7 @@ func TestOperate(t *testing.T) {
 		}
 	}
 	write(string(document))
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	operators := listener.Addr().String()
-	listener.Close()
+	operators := newAddress(t)
 	address := run(t, "operate", "-limits", file, "-operators", operators)
 	ask := func(int) int {
 		status, _ := do(t, "GET", "http://"+address+"/", "")

@@ -21,10 +21,10 @@ const (
 	busOffset = 10000
 )
 
-// reservePort returns a port for a server of this test. It belongs to the test until
-// its end, whether a server runs or not: this process listens on the guard port
-// below it, and all that use this package respect that.
-func reservePort(t testing.TB) int {
+// Port returns a port for a server of this test. It belongs to the test until its end, whether a
+// server runs or not. This process listens on the guard port below it, which all users of this
+// package respect.
+func Port(t testing.TB) int {
 	t.Helper()
 	for range 1000 {
 		guard := firstPort + 2*rand.IntN(portPairs)

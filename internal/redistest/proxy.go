@@ -49,7 +49,7 @@ func NewProxy(t testing.TB, target string) *Proxy {
 	p := &Proxy{
 		t:       t,
 		target:  target,
-		port:    reservePort(t),
+		port:    Port(t),
 		links:   make(map[*link]bool),
 		changed: make(chan struct{}),
 	}

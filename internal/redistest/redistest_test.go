@@ -111,7 +111,7 @@ func TestPortsAreReserved(t *testing.T) {
 	var r recorder
 	var port int
 	r.run(func() {
-		port = reservePort(&r)
+		port = Port(&r)
 		if !free(port) || free(port-1) {
 			r.failed = true
 		}

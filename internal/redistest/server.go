@@ -58,7 +58,7 @@ var inMemory = []string{
 // newServer prepares a server: its port and its directory.
 func newServer(t testing.TB, lines []string, args ...string) *Server {
 	t.Helper()
-	s := &Server{t: t, binary: binary(t), dir: t.TempDir(), port: reservePort(t), args: args}
+	s := &Server{t: t, binary: binary(t), dir: t.TempDir(), port: Port(t), args: args}
 	s.configure("port "+strconv.Itoa(s.port), "bind 127.0.0.1", "protected-mode no")
 	s.configure(lines...)
 	t.Cleanup(func() {

@@ -11,10 +11,12 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/headgate/headgate/internal/redistest"
 	"github.com/headgate/headgate/internal/redistest/proctest"
 )
 
@@ -103,16 +105,10 @@ func onlyOn(t testing.TB, system string) {
 	}
 }
 
-// freePort returns a port that nobody listens on.
+// freePort returns a port for a program that does not choose one.
 func freePort(t testing.TB) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	_, port, _ := net.SplitHostPort(l.Addr().String())
-	return port
+	return strconv.Itoa(redistest.Port(t))
 }
 
 // launch starts a proxy in a directory, and waits until it listens.
