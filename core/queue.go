@@ -406,7 +406,7 @@ func (w *claimant) wait(ctx context.Context, again time.Duration) error {
 		select {
 		case <-w.turn:
 		case <-poll.C:
-			if !w.isFirst() && !w.raised() {
+			if !w.isFirst() && !w.raised() && !anyClosed(w.claims) {
 				poll.Reset(pause())
 				continue // wake says when it is
 			}

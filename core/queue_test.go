@@ -15,6 +15,7 @@ import (
 	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/core/memstore"
 	"github.com/headgate/headgate/core/store"
+	"github.com/headgate/headgate/internal/bubble"
 )
 
 // A caller waits for slots, in a goroutine.
@@ -448,4 +449,42 @@ func TestAcquireAllWaitQueues(t *testing.T) {
 			nobodyWaits(t, a, b)
 		})
 	}
+}
+
+// Who waits in the line of one of several slots is told that others of them were closed.
+func TestCloseOfOneOfSeveral(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		s := memstore.New(memstore.Config{})
+		a, b, c := core.Must(core.NewSlots(s, "a", 9)), core.Must(core.NewSlots(s, "b", 1)), core.Must(core.NewSlots(s, "c", 9))
+		held := core.Must(b.Acquire(t.Context(), "all"))
+		ctx, cancel := context.WithCancel(t.Context())
+		wait := func(other *core.Slots) chan error {
+			done := make(chan error, 1)
+			go func() {
+				_, err := core.AcquireAllWait(ctx, core.Claim{Slots: other, Key: "x", Queue: 9}, core.Claim{Slots: b, Key: "all", Queue: 9})
+				done <- err
+			}()
+			synctest.Wait()
+			return done
+		}
+		first, second := wait(c), wait(a)
+		if err := a.Close(ctx); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(200 * time.Millisecond)
+		synctest.Wait()
+		select {
+		case err := <-second:
+			if !errors.Is(err, core.ErrClosed) {
+				t.Error(err)
+			}
+		default:
+			t.Error("it still waits")
+		}
+		cancel()
+		if err := <-first; !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+		held.Release()
+	})
 }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/core/memstore"
+	"github.com/headgate/headgate/core/redisstore"
 	"github.com/headgate/headgate/core/store"
 	"github.com/headgate/headgate/internal/norace"
 	"github.com/headgate/headgate/internal/redistest"
@@ -683,5 +684,17 @@ func TestUnitsGoBackIfNobodyIsEvicted(t *testing.T) {
 				t.Error(err)
 			}
 		})
+	}
+}
+
+// Where everything is admitted without the store, nobody is evicted or refused.
+func TestEvictNobodyWithoutTheStore(t *testing.T) {
+	away := core.Must(redisstore.OpenURL("redis://127.0.0.1:1", redisstore.Config{Failure: redisstore.FailOpen, SlotTTL: time.Second}))
+	defer away.Client().Close()
+	guard := core.Must(New(Config{Rules: []nethttp.Rule{{Slots: newSlots(t, away, "ws", 1), Key: keyfuncs.Everyone(), WhenFull: EvictOldest}}}))
+	for i := range 3 {
+		if v := guard.Check(upgradeRequest()); v.Status() != 0 {
+			t.Errorf("socket %d: %d", i+1, v.Status())
+		}
 	}
 }

@@ -19,6 +19,9 @@ import (
 // closes the connections that are left. Then it closes the slots of the rules, so that they are
 // free for other servers at once. A slow store may take 5 seconds for that, even if ctx is done.
 //
+// All guards of this process with one name and store share their slots. So shut such guards down
+// together: after the first, the open sockets of the others do not count.
+//
 // Call it before [http.Server.Shutdown], which does not close hijacked connections, and
 // waits for WebSockets over HTTP/2. The error joins the cause of ctx, if it was done
 // first, and the errors of closing the slots. Shutdown may be called again, and waits

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/internal/redistest"
@@ -85,4 +86,29 @@ func TestSlotsOfOthersAreWaitedFor(t *testing.T) {
 	if got := <-done; !errors.Is(got.err, core.ErrUnavailable) {
 		t.Error(got.err)
 	}
+}
+
+// A caller that waits under a small limit does not hold up one with a larger limit, for whom there is room.
+func TestLargerLimitIsNotHeldUp(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	acquires(t, newSlots(t, open(t, Config{Failure: FailClosed}, server.Addr()), "jobs", 1), "key")
+	small := newSlots(t, open(t, Config{Failure: FailClosed}, server.Addr()), "jobs", 1)
+	large, err := small.With(5)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	waits := make(chan error, 1)
+	go func() {
+		_, err := small.AcquireWait(ctx, "key", 9)
+		waits <- err
+	}()
+	time.Sleep(300 * time.Millisecond) // it was refused, and waits
+	if _, err := large.AcquireWait(ctx, "key", 9); err != nil {
+		t.Error(err)
+	}
+	cancel()
+	<-waits
 }

@@ -25,6 +25,7 @@ type entry struct {
 	shard   int32
 	limit   uint32 // the largest under which a slot was granted that may be held; saturated
 	turnAt  uint32 // as long as this process holds so many; saturated
+	turnFor uint32 // of callers whose limit is at most that; saturated
 	due     uint8  // which of the next slots is kept for them; 0: none; saturated
 	fresh   uint8  // after how many more beats it is stated again
 	known   bool   // the server has what is in stated, unless it has lost something
@@ -96,7 +97,7 @@ func fail(ws []*waiter, err error) {
 // full is Keeper.Full for an entry.
 func (e *entry) full(limit int64, waits bool, now time.Duration) (held int64, due int, full bool) {
 	held = e.held + e.others
-	if waits && now < e.turn && e.held >= int64(e.turnAt) {
+	if waits && now < e.turn && e.held >= int64(e.turnAt) && limit <= int64(e.turnFor) {
 		return held, int(e.due), true
 	}
 	return held, 0, e.fills(limit) || !waits && now < e.refused && held >= limit

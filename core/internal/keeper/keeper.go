@@ -104,6 +104,7 @@ type Keeper struct {
 	unclosed map[string]func(context.Context) error // what a failed Close of the name has to try again
 	seq      int64                                  // of the last op; grows with each
 	waiting  int                                    // acquires
+	leading  int                                    // ops that callers began, who may have left
 	answers  answers
 }
 
@@ -318,7 +319,7 @@ func (k *Keeper) Ask(ctx context.Context, deadline time.Time, r Request) (Answer
 	ctx, cancel := context.WithDeadlineCause(ctx, deadline, errDeadline)
 	defer cancel()
 	k.mu.Lock()
-	if k.waiting >= maxWaiting {
+	if max(k.waiting, k.leading) >= maxWaiting {
 		k.mu.Unlock()
 		return Answer{}, errCrowd
 	}
@@ -351,14 +352,19 @@ func (k *Keeper) Ask(ctx context.Context, deadline time.Time, r Request) (Answer
 func (s *session) wait(ctx context.Context, deadline time.Time, e *entry, w *waiter) error {
 	e.waiters = append(e.waiters, w)
 	leads := !e.busy
-	e.busy = true
+	if leads {
+		e.busy = true
+		s.leading++
+	}
 	s.mu.Unlock()
 	if leads {
 		// The caller's cancellation does not end the op: the outcome of an op that was
 		// interrupted is unknown, and costs another.
 		own, cancel := context.WithDeadline(context.WithoutCancel(ctx), deadline)
-		s.round(own, e)
-		cancel()
+		go func() {
+			defer cancel()
+			s.lead(own, e)
+		}()
 	}
 	select {
 	case <-w.done:

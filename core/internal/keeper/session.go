@@ -86,6 +86,7 @@ type shard struct {
 	all      []*entry // in no order
 	swept    int      // how far the sweep has come
 	out      []*entry // to be stated
+	needless int      // of these, about how many need not be stated any more
 	failed   []*entry // could not be stated, and wait for a retry
 	flushing bool
 	stalled  bool          // nothing is sent until a retry

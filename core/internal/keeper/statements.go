@@ -10,6 +10,10 @@ import (
 
 // changed causes an entry to be stated, if that is necessary.
 func (s *session) changed(e *entry) {
+	if e.queued && !e.busy && !e.wanted() {
+		s.tidy(&s.shards[e.shard])
+		return
+	}
 	if e.busy || e.queued || e.failed || s.ended {
 		return // it is looked at again when that is over
 	}
@@ -25,6 +29,28 @@ func (s *session) changed(e *entry) {
 	e.queued = true
 	sh.out = append(sh.out, e)
 	s.startFlush(sh)
+}
+
+// tidy takes out what need not be stated any more, once that may be half of a shard's out. While the server is away,
+// keys come and go, and are not to stay.
+func (s *session) tidy(sh *shard) {
+	if sh.needless++; sh.needless <= len(sh.out)/2 {
+		return
+	}
+	sh.needless = 0
+	var needless []*entry
+	sh.out = slices.DeleteFunc(sh.out, func(e *entry) bool {
+		if e.busy || e.wanted() {
+			return false
+		}
+		needless = append(needless, e)
+		return true
+	})
+	for _, e := range needless {
+		e.queued = false
+		e.closed()
+		s.forget(e)
+	}
 }
 
 // startFlush starts to send what is to be stated.
@@ -100,20 +126,21 @@ func (s *session) batch(sh *shard) (batch []*run) {
 		}
 	}
 	if len(sh.out) == 0 {
-		sh.out = nil
+		sh.out, sh.needless = nil, 0
 	}
 	return batch
 }
 
-// round runs an op of an entry that the caller has made busy. If there are waiters after
-// that, another goroutine serves them.
-func (s *session) round(ctx context.Context, e *entry) {
+// lead runs ops of an entry that the caller has made busy, the first of them under its context, until there are no
+// waiters.
+func (s *session) lead(ctx context.Context, e *entry) {
 	s.mu.Lock()
 	s.once(ctx, e)
 	more := s.idle(e)
+	s.leading--
 	s.mu.Unlock()
 	if more {
-		go s.rounds(e) //nolint:gosec // the waiters have contexts of their own
+		s.rounds(e)
 	}
 }
 
@@ -228,6 +255,7 @@ func (s *session) refuse(r *run, ws []*waiter) {
 	if r.op.Waits == WaitsShort || r.op.Waits == WaitsOn {
 		due = r.op.Reply.Due
 		e.turn, e.turnAt, e.due = r.made+refusedFor, uint32(min(e.stated, math.MaxUint32)), uint8(min(due, math.MaxUint8))
+		e.turnFor = uint32(min(r.op.Limit, math.MaxUint32))
 		if again := Again(due); again > 0 {
 			e.turn = r.made + again*3/4 // they ask a little earlier than that
 		}
@@ -358,6 +386,15 @@ func (s *session) answered(r *run) (short []*waiter) {
 	lost := r.version == s.version && e.known && !e.asFound(op.Reply.Found)
 	s.acknowledged(r)
 	granted := min(int(max(op.Reply.Granted, -op.Reply.Granted)), len(r.batch))
+	if granted < len(r.batch) {
+		last := func(w *waiter) int { // who has left needs no slot
+			if w.gone {
+				return 1
+			}
+			return 0
+		}
+		slices.SortStableFunc(r.batch, func(v, w *waiter) int { return last(v) - last(w) })
+	}
 	for _, w := range r.batch[:granted] {
 		switch {
 		case w.gone:

@@ -2,10 +2,13 @@ package keeper
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
+	"strconv"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/headgate/headgate/core"
@@ -356,6 +359,107 @@ func TestWhoDoesNotWaitIsGrantedAllThereIs(t *testing.T) {
 				t.Errorf("%+v: %+v", c, a)
 			}
 		}
+		if err := k.Close(t.Context(), "ws"); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// A caller waits no longer than its context, also if it began the op. The slot that the op is granted then goes back.
+func TestContextEndsTheWait(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		s, k := newStage()
+		openNames(t, k, "ws")
+		hold := make(chan struct{})
+		s.locked(func() { s.hold = hold })
+		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+		defer cancel()
+		start := time.Now()
+		h, _, err := k.Acquire(ctx, time.Now().Add(simTTL/2), "ws", "key", 1, 1)
+		if took := time.Since(start); took > time.Millisecond || h != nil || !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("%v, %v after %v", h, err, took)
+		}
+		s.locked(func() { s.hold = nil })
+		close(hold)
+		time.Sleep(simTTL)
+		if h, _, err := k.Acquire(t.Context(), time.Now().Add(simTTL/2), "ws", "key", 1, 1); h == nil || err != nil {
+			t.Errorf("the slot is not free: %v", err)
+		}
+		if err := k.Close(t.Context(), "ws"); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// Of several that share an op, those that have left take no slot from the others.
+func TestWhoLeftNeedsNoSlot(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		s, k := newStage()
+		openNames(t, k, "ws")
+		s.locked(func() { s.server.state("key", &Op{ID: "other", Seq: 1, Held: 1, Limit: 9}) })
+		acquire := func(ctx context.Context, limit int64) bool {
+			h, _, err := k.Acquire(ctx, time.Now().Add(simTTL/2), "ws", "key", limit, limit)
+			return h != nil && err == nil
+		}
+		first, second := make(chan struct{}), make(chan struct{})
+		s.locked(func() { s.hold = first })
+		go acquire(t.Context(), 1) // is refused, after the next two have come
+		synctest.Wait()
+		ctx, leave := context.WithCancel(t.Context())
+		go acquire(ctx, 2)
+		synctest.Wait()
+		granted := make(chan bool)
+		go func() { granted <- acquire(t.Context(), 2) }()
+		synctest.Wait()
+		s.locked(func() { s.hold = second })
+		close(first)
+		synctest.Wait()
+		leave()
+		synctest.Wait()
+		s.locked(func() { s.hold = nil })
+		close(second)
+		if !<-granted {
+			t.Error("refused, though one of two slots is free")
+		}
+		if err := k.Close(t.Context(), "ws"); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// What was taken and given back while the server is away is forgotten: an outage needs no memory for each key.
+func TestKeysOfAnOutageAreForgotten(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		s, k := newStage()
+		openNames(t, k, "ws")
+		s.set(true, nil)
+		held, _ := k.Take("ws", "held", 9, 9, true)
+		time.Sleep(2 * simTTL)
+		const kept = 10 // of 10,000
+		most := 0
+		for i := range 10_000 {
+			h, _ := k.Take("ws", strconv.Itoa(i), 1, 1, true)
+			if i%1000 != 0 {
+				h.Release()
+			}
+			k.mu.Lock()
+			most = max(most, len(k.current.shards[0].all))
+			k.mu.Unlock()
+		}
+		if most > 100 {
+			t.Errorf("%d entries for %d keys", most, 10+1+kept)
+		}
+		s.set(false, nil)
+		time.Sleep(simTTL)
+		id := k.incarnation()
+		s.locked(func() {
+			for i := range kept {
+				if key := strconv.Itoa(1000 * i); s.server.keys[key][id].Count != 1 {
+					t.Errorf("the slot of %s is not stated", key)
+				}
+			}
+		})
+		held.Release()
 		if err := k.Close(t.Context(), "ws"); err != nil {
 			t.Error(err)
 		}

@@ -13,6 +13,9 @@ import (
 // MakeRoom finds the socket to evict for a slot that was granted above the limit of a rule that
 // evicts. The error is the refusal if no socket may be evicted.
 func (f *Fleet) MakeRoom(ctx context.Context, h *Handshake, claims []core.Claim, slot *core.Slot) error {
+	if slot.Source() == core.SourceOpen { // everything is admitted
+		return nil
+	}
 	for i, c := range claims {
 		if !c.OneMore {
 			continue
