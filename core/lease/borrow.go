@@ -107,7 +107,7 @@ func (s *Store) refill(p *place, e *entry, now instant) {
 
 // call asks the store, and notes how long that takes, and what its clock says.
 func (s *Store) call(ctx context.Context, q *store.Question, flight bool, sent instant, r *store.Result) error {
-	if err := s.next.Ask(ctx, q); err != nil {
+	if err := s.charge(ctx, q); err != nil {
 		return err
 	}
 	r.CopyFrom(&q.Result)

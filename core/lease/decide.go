@@ -40,7 +40,7 @@ func (s *Store) decide(ctx context.Context, q *store.Question) error {
 	p := s.place(l, c.Key)
 	if !l.leasable {
 		s.endOthers(&p)
-		return s.next.Ask(ctx, q)
+		return s.charge(ctx, q)
 	}
 	extra := min(q.Extra, step.MaxInt-c.N)
 	now := s.now()

@@ -2,6 +2,7 @@ package lease
 
 import (
 	"cmp"
+	"context"
 	"hash/maphash"
 	"iter"
 	"slices"
@@ -166,6 +167,20 @@ func (s *Store) endOthers(p *place) {
 		defer p.mu.Unlock()
 		s.endOthersLocked(p)
 	}
+}
+
+// charge asks the store a question that may charge. Before anybody gets the answer, it ends what other plans
+// have leased meanwhile, which the charge did not find.
+func (s *Store) charge(ctx context.Context, q *store.Question) error {
+	err := s.next.Ask(ctx, q)
+	for i := range q.Charges {
+		c := &q.Charges[i]
+		if l := s.prepared(c.Limiter); l.family.plans.Load() > 1 && (q.Mode != store.Settle || c.Actual > c.N) {
+			p := s.place(l, c.Key)
+			s.endOthers(&p)
+		}
+	}
+	return err
 }
 
 func (s *Store) endOthersLocked(p *place) {

@@ -72,7 +72,7 @@ func (s *Store) count(ctx context.Context, q *store.Question, cs []store.Charge)
 	below.Result.Start(0, store.SourceLease)
 	below.Result.Allowed = true
 	if len(below.Charges) > 0 {
-		if err := s.next.Ask(ctx, below); err != nil {
+		if err := s.charge(ctx, below); err != nil {
 			return err
 		}
 	}

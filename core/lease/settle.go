@@ -12,7 +12,7 @@ func (s *Store) settle(ctx context.Context, ss []store.Charge) error {
 	rest := make([]store.Charge, 0, len(ss))
 	from := make([]int, 0, len(ss)) // of the rest
 	for i, t := range ss {
-		if l := s.prepared(t.Limiter); l.leasable {
+		if l := s.prepared(t.Limiter); l.leasable || t.Actual > t.N {
 			s.settleHere(l, &t)
 		}
 		if t.Source == store.SourceLease {
@@ -25,7 +25,7 @@ func (s *Store) settle(ctx context.Context, ss []store.Charge) error {
 	if len(rest) == 0 {
 		return nil
 	}
-	err := s.next.Ask(ctx, &store.Question{Mode: store.Settle, Charges: rest})
+	err := s.charge(ctx, &store.Question{Mode: store.Settle, Charges: rest})
 	for i := range rest {
 		ss[from[i]].Uncovered = rest[i].Uncovered
 	}
@@ -37,6 +37,9 @@ func (s *Store) settleHere(l *limiter, t *store.Charge) {
 	p, now := s.place(l, t.Key), s.now()
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if t.Actual > t.N {
+		s.endOthersLocked(&p)
+	}
 	e := p.find()
 	if e == nil {
 		return

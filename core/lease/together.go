@@ -103,7 +103,7 @@ func (s *Store) decideBelow(ctx context.Context, shares []share, places []place,
 		}
 	}
 	_ = s.settleBelow(context.WithoutCancel(ctx), charged) // or less is admitted
-	err := s.next.Ask(ctx, q)
+	err := s.charge(ctx, q)
 	return q.Result, err
 }
 
@@ -294,7 +294,7 @@ func (s *Store) borrowAll(ctx context.Context, bs []borrowing) (r store.Result, 
 		for i := range bs {
 			q.Charges[i] = bs[i].charge(bs[i].units + bs[i].extra)
 		}
-		if err = s.next.Ask(ctx, q); err != nil {
+		if err = s.charge(ctx, q); err != nil {
 			return r, err
 		}
 		if q.Result.Allowed || bs[0].extra == 0 {
