@@ -1,6 +1,7 @@
 package lease
 
 import (
+	"cmp"
 	"context"
 	"math"
 	"slices"
@@ -309,7 +310,7 @@ func (s *Store) borrowAll(ctx context.Context, bs []borrowing) (r store.Result, 
 	for next := 0; landed < len(bs); landed++ {
 		b := &bs[landed]
 		b.sent = sent
-		s.landOne(b, &q.Result, next, !q.Fresh, &r) //nolint:contextcheck // what it leases outlives the call
+		s.landOne(b, q, landed, next, &r) //nolint:contextcheck // what it leases outlives the call
 		next += len(b.limiter.Spec().Policies)
 	}
 	return r, nil
@@ -340,11 +341,12 @@ func (s *Store) landAlone(b *borrowing) {
 	}
 }
 
-// landOne takes over what the store answered to one of several charges, of which the readings are
+// landOne takes over what the store answered to one of several charges, the i-th, of which the readings are
 // those from next on, and adds them to the result. If the charges are mixed, with some that cannot be
 // leased, the others are leased one by one.
-func (s *Store) landOne(b *borrowing, all *store.Result, next int, mixed bool, r *store.Result) {
-	own := store.Result{At: all.At, Source: all.Source, Allowed: true, Aged: all.Aged}
+func (s *Store) landOne(b *borrowing, q *store.Question, i, next int, r *store.Result) {
+	all, mixed := &q.Result, !q.Fresh
+	own := store.Result{At: cmp.Or(q.Charges[i].At, all.At), Source: all.Source, Allowed: true, Aged: all.Aged}
 	for range b.limiter.Spec().Policies {
 		own.Allowed = own.Allowed && all.Admitted(next)
 		own.Add(all.Admitted(next), *all.Reading(next))

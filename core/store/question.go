@@ -48,7 +48,7 @@ type Question struct {
 	Mode Mode
 
 	// Charges are at least one, and no two are of the same limiter's name and key. Of all together
-	// there are at most MaxReadings policies. Asking changes of each only its Uncovered.
+	// there are at most MaxReadings policies. Asking changes of each only its Uncovered and its At.
 	Charges []Charge
 
 	// Extra is the number of units to charge beyond the N of the only charge as far as they fit, at
@@ -75,7 +75,8 @@ type Charge struct {
 	N       int64    // units, up to Spec.Most unless Anyway; 0 only checks; of Settle all that was charged, with the Extra of the Result
 	Anyway  bool     // the units have been used: see step.Cell
 
-	// At and Source are for Settle. They come from the Result that allowed the charge.
+	// At and Source are for Settle. They come from the Result that allowed the charge. An answer may come from
+	// several servers, each with a clock of its own. Then it sets each At: the instant of the server that decided.
 	At     int64
 	Source Source
 

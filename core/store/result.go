@@ -5,7 +5,7 @@ import "github.com/headgate/headgate/core/step"
 // A Result is a store's decision, with one reading for each policy of each charge, in
 // order. A store begins with [Result.Start].
 type Result struct {
-	At      int64 // the store's instant, in microseconds since 1970 UTC
+	At      int64 // the store's instant, in microseconds since 1970 UTC; of several servers, the earliest
 	Extra   int64 // units charged beyond N, or that would be if it is a peek: see Question
 	Aged    int64 // how long ago the store decided, in microseconds: 0 unless it is from a memory
 	Allowed bool

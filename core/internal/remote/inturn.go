@@ -95,6 +95,7 @@ func (a *inTurn) join() {
 		// The servers' clocks may differ. With the earliest time, a refund gives back
 		// least.
 		all.At = min(all.At, r.At)
+		a.question.Charges[i].At = r.At
 		all.Aged = max(all.Aged, r.Aged)
 		all.Allowed = all.Allowed && r.Allowed
 		all.AddAll(r)

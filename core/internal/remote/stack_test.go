@@ -1,9 +1,11 @@
 package remote
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -161,6 +163,31 @@ func TestFailures(t *testing.T) {
 			})
 		}
 	}
+}
+
+// ahead is a store that is as far ahead of its clock as its key says.
+type ahead struct{ store.Store }
+
+func (s ahead) Ask(ctx context.Context, q *store.Question) error {
+	err := s.Store.Ask(ctx, q)
+	q.Result.At += int64(q.Charges[0].Key[0] - 'a')
+	return err
+}
+
+// Charges that are made in turn have the instants of their servers, and the decision has the earliest.
+func TestInstantsInTurn(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		part := func(key string) int { return int(key[0]) }
+		s := NewInTurn(ahead{memstore.New(memstore.Config{})}, part, time.Second)
+		l := newLimiter(t, s, "api", core.FixedWindow(core.PerDay(10))).Prepared()
+		q := &store.Question{Charges: []store.Charge{{Limiter: l, Key: "c", N: 1}, {Limiter: l, Key: "b", N: 1}, {Limiter: l, Key: "c2", N: 1}}}
+		if err := s.Ask(t.Context(), q); err != nil || !q.Result.Allowed {
+			t.Fatal(q.Result, err)
+		}
+		if got := []int64{q.Result.At, q.Charges[0].At, q.Charges[1].At, q.Charges[2].At}; !slices.Equal(got, []int64{clock() + 1, clock() + 2, clock() + 1, clock() + 2}) {
+			t.Error(got, clock())
+		}
+	})
 }
 
 // Charges that are made in turn are still of one decision, which takes no Extra.
