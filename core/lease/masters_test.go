@@ -57,7 +57,7 @@ func TestLeasesOfMastersWithOtherClocks(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				defer s.Close(context.Background()) //nolint:errcheck // the end
+				defer s.Close(context.Background())
 				wide := named(t, s, "wide", core.FixedWindow(core.PerSecond(100*limit)))
 				policy := core.FixedWindow(core.PerSecond(limit))
 				narrow, elsewhere := named(t, s, "narrow", policy), named(t, cluster, "narrow", policy)

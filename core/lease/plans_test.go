@@ -64,7 +64,7 @@ func TestSmallerPlansSpendNothingOldAfterLargerOnes(t *testing.T) {
 					if err != nil {
 						t.Fatal(err)
 					}
-					defer s.Close(context.Background()) //nolint:errcheck // the end
+					defer s.Close(context.Background())
 					small := limiterOf(t, s, core.FixedWindow(per(100)))
 					large, err := small.With(charge.large)
 					if err != nil {
