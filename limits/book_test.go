@@ -475,6 +475,42 @@ func TestReloadsUnderLoad(t *testing.T) {
 }
 
 // reloadsUnderLoad reloads that often while some call.
+// An override's policies replace those of the same names, and the others stay: also where one of the two
+// counts nothing.
+func TestOverridesOverWhatCountsNothing(t *testing.T) {
+	source := limits.Bytes([]byte(`{"limits": {"api": {"default": "free", "plans": {
+		"free": {"minute": "sliding-log 60/minute", "day": "fixed-window 1000/day"}, "banned": "blocked", "one": {"minute": "sliding-log 9/minute"}},
+		"overrides": [
+			{"prefix": "acme:", "policies": {"minute": "sliding-log 6000/minute"}},
+			{"key": "vip", "policies": {"minute": "unlimited"}},
+			{"key": "free", "policies": "unlimited"},
+			{"key": "staff", "policies": {"api": "unlimited"}},
+			{"key": "out", "policies": {"minute": "blocked"}},
+			{"key": "own", "plan": "unlimited", "policies": {"minute": "sliding-log 5/minute"}}]}}}`))
+	api := limit(t, open(t, source, limits.Config{}), "api")
+	const free = "minute: sliding-log 60/minute, day: fixed-window 1000/day"
+	for _, c := range []struct{ plan, key, want string }{
+		{"", "anna", free},
+		{"", "acme:1", "day: fixed-window 1000/day, minute: sliding-log 6000/minute"},
+		{"blocked", "acme:1", "api: blocked"},
+		{"banned", "acme:1", "api: blocked"},
+		{"unlimited", "acme:1", "minute: sliding-log 6000/minute"},
+		{"", "vip", "day: fixed-window 1000/day"},
+		{"one", "vip", "minute: unlimited"},
+		{"blocked", "vip", "api: blocked"},
+		{"unlimited", "vip", "minute: unlimited"},
+		{"", "free", "api: unlimited"},
+		{"blocked", "free", "api: blocked"},
+		{"", "staff", free},
+		{"", "out", "minute: blocked"},
+		{"blocked", "own", "minute: sliding-log 5/minute"},
+	} {
+		if got := text(api.For(c.plan, c.key)); got != c.want {
+			t.Errorf("plan %q, key %s: %s, not %s", c.plan, c.key, got, c.want)
+		}
+	}
+}
+
 func reloadsUnderLoad(t *testing.T, store core.Store, reloads, callers int) {
 	const most = 1_000_000_000
 	// The n-th document has these numbers for both policies, and those for the limiter beside.

@@ -47,6 +47,9 @@ type slotsTable struct {
 // fingerprint tells policies apart that apply differently.
 func fingerprint(s *section, policies []policy) string {
 	var b strings.Builder
+	if lifts(policies) { // without the name, it applies otherwise
+		b.WriteByte(0)
+	}
 	for _, p := range policies {
 		b.WriteString(nameOf(s, p))
 		b.WriteByte(0) // names are printable

@@ -698,13 +698,13 @@ func (s *section) over(plan string, policies []policy) []policy {
 	return s.merged(s.policiesOf(plan), policies)
 }
 
-// merged returns policies with others in their place: policy by policy, and instead of all if one
-// of the two counts nothing.
+// merged returns policies with others in their place, policy by policy. Over blocked, others change nothing.
+// One with a name that is unlimited takes that policy away; without a name, or blocked, it applies instead of all.
 func (s *section) merged(below, policies []policy) []policy {
-	if len(policies) == 0 {
+	switch {
+	case len(policies) == 0 || algorithm(below[0].Policy) == planBlocked:
 		return below
-	}
-	if alone(below[0]) || alone(policies[0]) {
+	case alone(below[0]) || alone(policies[0]) && !lifts(policies):
 		return policies
 	}
 	var all []policy
@@ -713,11 +713,18 @@ func (s *section) merged(below, policies []policy) []policy {
 			all = append(all, p)
 		}
 	}
-	all = append(all, policies...)
+	if !lifts(policies) || len(all) == 0 {
+		all = append(all, policies...)
+	}
 	if len(all) > 1 {
 		for i := range all { // one that has the limit's name must say so beside others
 			all[i].Policy = all[i].Named(nameOf(s, all[i]))
 		}
 	}
 	return all
+}
+
+// lifts reports whether an override's policies take the policy of that name away, and no other.
+func lifts(policies []policy) bool {
+	return len(policies) == 1 && policies[0].Name() != "" && algorithm(policies[0].Policy) == planUnlimited
 }

@@ -242,6 +242,22 @@ func TestCanonicalForm(t *testing.T) {
 	}
 }
 
+// What is a time, its canonical form has too.
+func TestTimesAtTheEnds(t *testing.T) {
+	text := func(until string) string {
+		return `{"limits": {"api": {"plans": {"a": "unlimited"}, "overrides": [{"key": "k", "plan": "blocked", "until": "` + until + `"}]}}}`
+	}
+	for _, until := range []string{"9999-12-31T23:59:59-05:00", "0000-01-01T00:00:00+05:00", "0001-01-01T00:00:00Z", "0001-01-01T00:00:00+00:01", "0000-12-31T23:59:59Z"} {
+		if _, err := limits.Parse([]byte(text(until)), nil); err == nil || !strings.Contains(err.Error(), "overrides[0].until: it is not a time") {
+			t.Errorf("%s: %v", until, err)
+		}
+	}
+	for _, until := range []string{"9999-12-31T23:59:59Z", "0001-01-01T00:00:01Z", "0000-12-31T23:59:59-00:01"} {
+		canonical, _ := parse(t, text(until)).MarshalJSON()
+		parse(t, string(canonical))
+	}
+}
+
 // An override that is over is no fault, as documents do not become invalid by themselves.
 func TestOverridesThatAreOver(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {

@@ -122,6 +122,8 @@ func (g *generator) policies(common string) policies {
 	switch {
 	case g.oneIn(8):
 		return policies{"api": g.one("unlimited", "blocked")}
+	case g.oneIn(12):
+		return policies{g.one("m", "d", "w"): g.one("unlimited", "unlimited", "blocked")}
 	case g.wrong():
 		return policies{"m": "unlimited", "d": g.policy("d")}
 	}
@@ -253,13 +255,16 @@ func (d *written) apply(plan, key string) policies {
 		below = d.plans[d.standard]
 	}
 	switch {
-	case best == nil || best.policies == nil:
+	case best == nil || best.policies == nil || below.has("blocked"):
 		return below
-	case len(below.counted()) == 0 || len(best.policies.counted()) == 0:
+	case below.has("unlimited") || best.policies.has("blocked") || best.policies["api"] == "unlimited":
 		return best.policies
 	}
 	all := maps.Clone(below)
 	maps.Copy(all, best.policies)
+	if maps.DeleteFunc(all, func(_, text string) bool { return text == "unlimited" }); len(all) == 0 {
+		return best.policies
+	}
 	return all
 }
 
@@ -272,13 +277,14 @@ func (d *written) fits(t *testing.T, s store.Store) bool {
 		now.overrides[i].over = false
 	}
 	all := []policies{d.shadow}
-	for _, plan := range append(slices.Sorted(maps.Keys(d.plans)), "blocked") {
+	for _, plan := range append(slices.Sorted(maps.Keys(d.plans)), "unlimited") {
 		all = append(all, now.apply(plan, "-"))
 		for _, o := range now.overrides {
 			all = append(all, now.apply(plan, o.value))
 		}
 	}
 	for i := range now.overrides { // one that another precedes
+		all = append(all, now.overrides[i].policies)
 		one := now
 		one.overrides = now.overrides[i : i+1]
 		for plan := range d.plans {
@@ -300,6 +306,9 @@ func (d *written) fits(t *testing.T, s store.Store) bool {
 	}
 	return true
 }
+
+// has reports whether one of the policies is that.
+func (p policies) has(text string) bool { return slices.Contains(slices.Collect(maps.Values(p)), text) }
 
 // counted returns the policies that count: their names and algorithms.
 func (p policies) counted() map[string]bool {

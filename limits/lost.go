@@ -19,6 +19,23 @@ func (s *section) counts(policies []policy) (all []counted) {
 	return all
 }
 
+// A side is what counts before a change, or after it.
+type side struct {
+	counts  []counted
+	blocked bool // an override's policies change nothing
+}
+
+// side returns what counts of a plan.
+func (s *section) side(plan string) side {
+	policies := s.policiesOf(plan)
+	return side{s.counts(policies), algorithm(policies[0].Policy) == planBlocked}
+}
+
+// equal reports whether two count the same.
+func (a side) equal(b side) bool {
+	return a.blocked == b.blocked && !more(a.counts, b.counts) && !more(b.counts, a.counts)
+}
+
 // without returns the policies that are not among others.
 func without(all, others []counted) (rest []counted) {
 	for _, c := range all {
@@ -60,26 +77,20 @@ func (d *differ) lost(was, is *section) {
 	}
 	var pairs []pair
 	for _, name := range was.planNames() {
-		p := pair{was.counts(was.policiesOf(name)), is.counts(is.policiesOf(is.planOf(name)))}
-		add(Change{What: "plan " + name}, p.before, p.after)
+		p := pair{was.side(name), is.side(is.planOf(name))}
+		add(Change{What: "plan " + name}, p.before.counts, p.after.counts)
 		pairs = append(pairs, p)
 	}
-	none := pair{was.counts(was.policiesOf(was.standard)), is.counts(is.policiesOf(is.standard))}
+	none := pair{was.side(was.standard), is.side(is.standard)}
 	if was.standard != is.standard {
-		add(Change{What: wordDefault}, none.before, none.after)
+		add(Change{What: wordDefault}, none.before.counts, none.after.counts)
 	}
-	moved := mover{was: was, is: is, known: make(map[move]pair)}
-	moved.pairs = distinct(append(pairs, none, pair{})) // the plans that every limit has count nothing
-	for _, p := range moved.pairs {
-		if len(p.before) == 0 || len(without(p.before, p.after))+len(without(p.after, p.before)) > 0 {
-			moved.changed = append(moved.changed, p)
-		}
-	}
+	moved := newMover(was, is, append(pairs, none, pair{})) // over unlimited, it is the override that counts
 	before, after := d.reach(was), d.reach(is)
 	for _, o := range changed(before, after) {
 		id := [2]string{o.kind, o.value}
 		p := moved.worst(before.find(id), after.find(id))
-		add(Change{What: "override of a " + o.kind, Key: o.value, Line: o.place.line}, p.before, p.after)
+		add(Change{What: "override of a " + o.kind, Key: o.value, Line: o.place.line}, p.before.counts, p.after.counts)
 	}
 }
 
@@ -108,13 +119,13 @@ func (s *section) planOf(name string) string {
 }
 
 // A pair is what counts before and after a change.
-type pair struct{ before, after []counted }
+type pair struct{ before, after side }
 
 // distinct returns each pair once.
 func distinct(pairs []pair) (some []pair) {
-	seen := make(map[[2]string]bool)
+	seen := make(map[pairID]bool)
 	for _, p := range pairs {
-		if id := [2]string{listOf(p.before), listOf(p.after)}; !seen[id] {
+		if id := (pairID{listOf(p.before.counts), listOf(p.after.counts), p.before.blocked, p.after.blocked}); !seen[id] {
 			seen[id] = true
 			some = append(some, p)
 		}
@@ -122,15 +133,36 @@ func distinct(pairs []pair) (some []pair) {
 	return some
 }
 
+type pairID struct {
+	before, after               string
+	blockedBefore, blockedAfter bool
+}
+
 // A move is from an override to another, as far as it matters.
 type move struct{ fromPlan, fromID, toPlan, toID string }
 
-// A mover finds what moves lose.
+// A mover finds what moves lose. Each list has no pair twice, as there may be thousands of plans and
+// of moves.
 type mover struct {
-	was, is *section
-	pairs   []pair // of the plans of requests
-	changed []pair // of these, and of none that counts
-	known   map[move]pair
+	was, is         *section
+	pairs           []pair // of the plans of requests
+	changed         []pair // of these, without plans that stay; with unlimited
+	befores, afters []pair // of which only that side matters
+	known           map[move]pair
+	before, after   []counted // memory
+}
+
+func newMover(was, is *section, pairs []pair) *mover {
+	m := &mover{was: was, is: is, pairs: distinct(pairs), known: make(map[move]pair)}
+	for _, p := range m.pairs {
+		if len(p.before.counts) == 0 || !p.before.equal(p.after) {
+			m.changed = append(m.changed, p)
+		}
+		m.befores = append(m.befores, pair{before: p.before})
+		m.afters = append(m.afters, pair{after: p.after})
+	}
+	m.befores, m.afters = distinct(m.befores), distinct(m.afters)
+	return m
 }
 
 // worst returns what counts before and after a move, of that plan of which it loses usage, if there
@@ -150,15 +182,23 @@ func (m *mover) worst(from, to *override) pair {
 	if p, known := m.known[id]; known {
 		return p
 	}
-	var lost pair
 	pairs := m.pairs
-	if from.plan == "" && to.plan == "" { // over a plan that stays, no more ends or begins than by itself
+	switch {
+	case from.plan != "" && to.plan != "":
+		pairs = []pair{{}} // the request's plan does not matter
+	case from.plan != "":
+		pairs = m.afters
+	case to.plan != "":
+		pairs = m.befores
+	case !lifts(from.policies) || !lifts(to.policies): // over a plan that stays, no more ends or begins than by itself
 		pairs = m.changed
 	}
+	var lost pair
+	a, b := m.was.layer(from), m.is.layer(to)
 	for _, p := range pairs {
-		p = pair{m.was.meets(from, p.before), m.is.meets(to, p.after)}
-		if was, _ := losing(p.before, p.after); was != "" {
-			lost = p
+		m.before, m.after = a.over(m.before[:0], p.before), b.over(m.after[:0], p.after)
+		if more(m.before, m.after) && more(m.after, m.before) {
+			lost = pair{side{counts: slices.Clone(m.before)}, side{counts: slices.Clone(m.after)}}
 			break
 		}
 	}
@@ -166,19 +206,48 @@ func (m *mover) worst(from, to *override) pair {
 	return lost
 }
 
-// meets returns what counts of an override over what counts of a request's plan.
-func (s *section) meets(o *override, plan []counted) []counted {
+// more reports whether a policy is not among others.
+func more(all, others []counted) bool {
+	return slices.ContainsFunc(all, func(c counted) bool { return !slices.Contains(others, c) })
+}
+
+// A layer is an override, as far as it decides what counts.
+type layer struct {
+	plan     *side     // instead of the request's
+	policies bool      // it has some
+	counts   []counted // of these
+	lifts    string    // the name of the policy that it takes away
+}
+
+func (s *section) layer(o *override) layer {
+	l := layer{policies: len(o.policies) > 0, counts: s.counts(o.policies)}
 	if o.plan != "" {
-		plan = s.counts(s.policiesOf(o.plan))
+		own := s.side(o.plan)
+		l.plan = &own
 	}
-	switch own := s.counts(o.policies); {
-	case len(o.policies) == 0:
-		return plan
-	case len(own) == 0: // it counts nothing, and applies instead
-		return nil
-	default:
-		return append(without(plan, own), own...)
+	if lifts(o.policies) {
+		l.lifts = o.policies[0].Name()
 	}
+	return l
+}
+
+// over appends what counts of an override over a plan.
+func (l *layer) over(all []counted, plan side) []counted {
+	if l.plan != nil {
+		plan = *l.plan
+	}
+	switch {
+	case !l.policies || plan.blocked:
+		return append(all, plan.counts...)
+	case len(l.counts) == 0 && l.lifts == "": // it applies instead
+		return all
+	}
+	for _, c := range plan.counts {
+		if c.name != l.lifts && !slices.Contains(l.counts, c) {
+			all = append(all, c)
+		}
+	}
+	return append(all, l.counts...)
 }
 
 // over reports whether an override applies no more.

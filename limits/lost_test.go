@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/headgate/headgate/core/memstore"
 	"github.com/headgate/headgate/internal/bubble"
@@ -88,7 +89,12 @@ func TestLostSomewhere(t *testing.T) {
 		"a plan that is new":          {document("free", one, ""), document("free", one+","+trial, ""), ""},
 		"together": {document("free", one, ""), document("free", `"free": {"day": "fixed-window 9/day"}`, `{"key": "k", "policies": {"x": "min-interval 1s"}}`),
 			"override of a key, what counts"}, // the plan loses nothing, nor does the override
-		"a plan that only gains": {document("free", one, own), document("free", strings.Replace(one, `"}`, `", "x": "min-interval 1s"}`, 1), own), ""},
+		"over blocked":              {document("blocked", one, own), document("blocked", one, strings.Replace(own, `{"minute"`, `{"x"`, 1)), "override of a key, what counts"}, // over free
+		"of a plan that is blocked": {document("free", `"free": "blocked"`, `{"key": "k", "policies": {"x": "min-interval 1s"}}`), document("free", one, ""), ""},
+		"that takes another policy away": {document("free", one, `{"key": "k", "policies": {"minute": "unlimited"}}`), document("free", one, `{"key": "k", "policies": {"day": "unlimited"}}`),
+			"override of a key, what counts"},
+		"that takes a policy away": {document("free", one, ""), document("free", one, `{"key": "k", "policies": {"day": "unlimited"}}`), ""},
+		"a plan that only gains":   {document("free", one, own), document("free", strings.Replace(one, `"}`, `", "x": "min-interval 1s"}`, 1), own), ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble.Test(t, func(t *testing.T) { // it is the year 2000
@@ -136,5 +142,46 @@ func TestARenamedPolicyAdmitsNoMore(t *testing.T) {
 	}
 	if admitted != 60 {
 		t.Errorf("%d were admitted of 60", admitted)
+	}
+}
+
+// Thousands of overrides that change over thousands of plans are compared in seconds.
+func TestManyMovesAreCompared(t *testing.T) {
+	n := 4000
+	if testing.Short() {
+		n /= 10
+	}
+	document := func(more string, override func(i int) string) *limits.Document {
+		var plans, overrides []string
+		for i := range n {
+			plans = append(plans, fmt.Sprintf(`"p%d": {"c": "fixed-window 9/day", "a%d": "fixed-window 9/day"%s}`, i, i, strings.ReplaceAll(more, "I", fmt.Sprint(i))))
+			overrides = append(overrides, fmt.Sprintf(`{"key": "k%d", %s}`, i, override(i)))
+		}
+		return parse(t, `{"limits": {"api": {"default": "p0", "plans": {`+strings.Join(plans, ", ")+`}, "overrides": [`+strings.Join(overrides, ", ")+`]}}}`)
+	}
+	plan := func(i int) string { return fmt.Sprintf(`"plan": "p%d"`, i) }
+	both := func(i int) string {
+		return fmt.Sprintf(`"plan": "p%d", "policies": {"z%d": "fixed-window 9/day"}`, i, i)
+	}
+	policies := func(i int) string { return fmt.Sprintf(`"policies": {"z%d": "fixed-window 9/day"}`, i) }
+	named := func(i int) string { return fmt.Sprintf(`"policies": {"a%d": "fixed-window 9/day"}`, i) }
+	for name, c := range map[string]struct {
+		more     string
+		from, to func(i int) string
+	}{
+		"plans":             {"", plan, both},
+		"plans to policies": {"", plan, named},
+		"policies to plans": {"", named, plan},
+		"policies":          {`, "b": "fixed-window 9/day"`, func(int) string { return `"policies": {"c": "fixed-window 9/day"}` }, policies},
+	} {
+		t.Run(name, func(t *testing.T) {
+			from, to := document("", c.from), document(c.more, c.to)
+			begin := time.Now()
+			limits.Compare(from, to)
+			t.Log(time.Since(begin))
+			if d := time.Since(begin); d > 10*time.Second {
+				t.Errorf("it takes %v", d)
+			}
+		})
 	}
 }

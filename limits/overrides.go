@@ -116,8 +116,9 @@ func (r *reader) instant(n *Node, path string) time.Time {
 		return time.Time{}
 	}
 	t, err := time.Parse(time.RFC3339, n.Text)
-	if err != nil || t.IsZero() {
+	t = t.UTC() // in which it may be of another year than it says, for which there is no text
+	if err != nil || t.IsZero() || t.Year() < 1 || t.Year() > 9999 {
 		r.fault(n, path, "it is not a time: write one as 2026-12-01T00:00:00Z")
 	}
-	return t.UTC()
+	return t
 }

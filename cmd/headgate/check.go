@@ -149,12 +149,19 @@ func (c *call) checkFile(name string, servers fleet, secret []byte) (checked, er
 	return r, nil
 }
 
-// sealed returns a document as it is published: with a secret, without keys.
+// sealed returns a document as it is published: with a secret, without keys. Servers can read it.
 func sealed(d *limits.Document, secret []byte) (*limits.Document, error) {
-	if len(secret) == 0 {
-		return d, nil
+	if len(secret) > 0 {
+		return d.Hashed(secret)
 	}
-	return d.Hashed(secret)
+	text, err := d.MarshalJSON()
+	if err != nil {
+		return nil, err
+	}
+	if _, err := limits.Parse(text, nil); err != nil {
+		return nil, fmt.Errorf("servers would not read the document as it is published: %w", err)
+	}
+	return d, nil
 }
 
 // A jsonChange is a change as -json prints it.

@@ -33,6 +33,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -236,24 +237,28 @@ func (s *Source) serversKey() string { return s.key + ":servers" }
 
 // Servers returns the servers that have told of themselves within 10 seconds, by the clock of Redis.
 func (s *Source) Servers(ctx context.Context) ([]Server, error) {
-	all, err := s.client.HGetAll(ctx, s.serversKey()).Result()
+	now := s.now(ctx)
+	all, err := s.records(ctx, now)
+	return slices.DeleteFunc(all, func(one Server) bool { return now.Sub(one.At).Abs() > aliveFor }), err
+}
+
+// records returns all that servers have told of themselves. It forgets those who are dead by now, unless
+// that is zero. Who has told before the clock of Redis went back has told in the future.
+func (s *Source) records(ctx context.Context, now time.Time) (all []Server, err error) {
+	texts, err := s.client.HGetAll(ctx, s.serversKey()).Result()
 	if err != nil {
 		return nil, fmt.Errorf("headgate: redisdoc: %w", err)
 	}
-	now := s.now(ctx)
-	var alive []Server
-	for instance, text := range all {
+	for instance, text := range texts {
 		var one Server
-		if err := json.Unmarshal([]byte(text), &one); err != nil || now.Sub(one.At) > deadAfter {
+		if err := json.Unmarshal([]byte(text), &one); err != nil || !now.IsZero() && now.Sub(one.At).Abs() > deadAfter {
 			_ = s.client.HDel(ctx, s.serversKey(), instance).Err() // the next who can does
 			continue
 		}
 		one.Instance, one.Version, one.Err = short(one.Instance), short(one.Version), short(one.Err)
-		if now.Sub(one.At) <= aliveFor {
-			alive = append(alive, one)
-		}
+		all = append(all, one)
 	}
-	return alive, nil
+	return all, nil
 }
 
 // ErrConflict is the error of a Push if somebody else has pushed meanwhile.
@@ -319,7 +324,8 @@ func (s *Source) Current(ctx context.Context) (text string, version int64, err e
 }
 
 // push writes a document if the version is the one that was found. The new one is the time in
-// milliseconds, so that it is larger than any that was lost, and larger than the old one. The secret
+// milliseconds, so that it is larger than any that was lost. Clocks go back; so it is larger than the
+// old one, and than those that servers have read. The secret
 // is checked here once more, as another push may have been faster. That PUBLISH is not permitted is
 // no failure: the servers also ask.
 const push = `
@@ -332,11 +338,23 @@ if own == 'none' then redis.call('HDEL', KEYS[1], 'secret') end
 if own ~= '' and own ~= 'none' then redis.call('HSET', KEYS[1], 'secret', own) end
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
-local version = string.format('%.0f', math.max(now, found + 1))
+local version = string.format('%.0f', math.max(now, found + 1, ARGV[5] + 1))
 redis.call('HSET', KEYS[1], 'version', version, 'document', ARGV[2])
 redis.pcall('PUBLISH', KEYS[1], version)
 return version
 `
+
+// highest returns the highest version that servers say they have read. It may have been lost, and
+// servers refuse a lower one. Who may not read them goes without.
+func (s *Source) highest(ctx context.Context) (version int64) {
+	all, _ := s.records(ctx, time.Time{})
+	for _, one := range all {
+		if one.Found < maxVersion/2 { // a server that lies must not use the versions up
+			version = max(version, one.Found)
+		}
+	}
+	return version
+}
 
 // Push writes the document, in the place of that version, and wakes all servers. 0 is for no
 // document. It returns the new version, which is larger. If there is another one, the error is
@@ -347,6 +365,9 @@ func (s *Source) Push(ctx context.Context, d *limits.Document, replaces int64) (
 	if err != nil {
 		return 0, err
 	}
+	if _, err := limits.Parse(text, nil); err != nil { // its canonical form may be too long
+		return 0, fmt.Errorf("headgate: redisdoc: servers would not read the document as it is published: %w", err)
+	}
 	if err := s.CheckSecret(ctx, d); err != nil {
 		return 0, err
 	}
@@ -354,7 +375,7 @@ func (s *Source) Push(ctx context.Context, d *limits.Document, replaces int64) (
 	if s.newSecret {
 		newSecret = 1
 	}
-	v, err := s.client.Eval(ctx, push, []string{s.key}, strconv.FormatInt(replaces, 10), text, secretOf(d), newSecret).Text()
+	v, err := s.client.Eval(ctx, push, []string{s.key}, strconv.FormatInt(replaces, 10), text, secretOf(d), newSecret, s.highest(ctx)).Text()
 	if err != nil {
 		if redis.HasErrorPrefix(err, "SECRET") {
 			return 0, ErrSecret

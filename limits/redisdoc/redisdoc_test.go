@@ -315,12 +315,55 @@ func TestServersByTheClockOfRedis(t *testing.T) {
 	tell("alive", 2*time.Second)
 	tell("late", time.Minute)
 	tell("dead", 2*time.Hour)
+	tell("ahead", -time.Minute) // the clock of Redis went back
+	tell("far ahead", -2*time.Hour)
 	all, err := s.Servers(t.Context())
 	if err != nil || len(all) != 1 || all[0].Instance != "alive" {
 		t.Errorf("%v, %+v", err, all)
 	}
-	if n, err := server.Do("HLEN", redisdoc.DefaultKey+":servers"); err != nil || fmt.Sprint(n) != "2" {
+	if n, err := server.Do("HLEN", redisdoc.DefaultKey+":servers"); err != nil || fmt.Sprint(n) != "3" {
 		t.Errorf("%v are remembered: %v", n, err)
+	}
+}
+
+// Redis has lost the document, and its clock is behind the one before: a push is still newer than what
+// servers have read.
+func TestRedisLosesTheDocumentAndTheTime(t *testing.T) {
+	server := redistest.Start(t)
+	s := connect(t, server, redisdoc.Config{})
+	const ahead = 1 << 51 // milliseconds
+	if _, err := server.Do("HSET", redisdoc.DefaultKey, "version", fmt.Sprint(ahead), "document", string(text(1))); err != nil {
+		t.Fatal(err)
+	}
+	b := open(t, connect(t, server, redisdoc.Config{}), limits.Config{Every: 10 * time.Millisecond})
+	server.Flush()
+	until(func() bool {
+		all, err := s.Servers(t.Context())
+		return err == nil && len(all) == 1 && all[0].Found == ahead
+	})
+	if _, err := server.Do("HSET", redisdoc.DefaultKey+":servers", "liar", `{"found": 9007199254740990, "at": "`+time.Now().Format(time.RFC3339)+`"}`); err != nil {
+		t.Fatal(err)
+	}
+	if version, err := s.Push(t.Context(), document(t, 2), 0); err != nil || version != ahead+1 {
+		t.Errorf("version %d: %v", version, err)
+	}
+	if err := b.Reload(t.Context()); err != nil || b.State().Version != document(t, 2).Version() {
+		t.Errorf("%v, %+v", err, b.State())
+	}
+}
+
+// A document whose canonical form is too long to be read is not written.
+func TestPushOfWhatNobodyReads(t *testing.T) {
+	s := connect(t, redistest.Start(t), redisdoc.Config{})
+	d, err := limits.Parse([]byte(`{"slots": {"ws": {"plans": {"a": 1}, "overrides": [{"key": "k", "slots": 2, "note": "`+strings.Repeat("\u2028", limits.MaxBytes/5)+`"}]}}}`), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Push(t.Context(), d, 0); err == nil || !strings.Contains(err.Error(), "servers would not read the document as it is published: the document has") {
+		t.Error(err)
+	}
+	if _, version, err := s.Current(t.Context()); version != 0 {
+		t.Errorf("version %d was pushed: %v", version, err)
 	}
 }
 
