@@ -10,6 +10,7 @@ import (
 	"io"
 	"math"
 	"net/http"
+	"net/netip"
 	"os"
 	"regexp"
 	"slices"
@@ -82,8 +83,11 @@ func (r *logReader) next(name string, in io.Reader) func() (request, bool, error
 }
 
 // group returns the key that keyfuncs has for an address: an IPv6 address is one of its network.
-// What is no address is its own key.
+// What is no address is its own key. A port is no part of an address.
 func (r *logReader) group(key string) string {
+	if with, err := netip.ParseAddrPort(key); err == nil {
+		key = with.Addr().String()
+	}
 	if strings.Count(key, ":") < 2 {
 		return key // an IPv4 address, or none
 	}

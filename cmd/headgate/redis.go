@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -73,8 +74,9 @@ type untold struct{ limits.Sealed }
 
 // peek prints what a key has left.
 func peek(ctx context.Context, c *call) (int, error) {
-	return c.withLimiter(ctx, func(ctx context.Context, l *core.Limiter, key string) (int, error) {
-		d, err := l.Peek(ctx, key)
+	return c.withLimit(ctx, func(ctx context.Context, a *asked) (int, error) {
+		l := a.view.Limiter(a.limit, a.plan, a.key)
+		d, err := l.Peek(ctx, a.key)
 		if err != nil {
 			return 0, err
 		}
@@ -112,18 +114,33 @@ func peek(ctx context.Context, c *call) (int, error) {
 	})
 }
 
-// reset forgets what a key has used.
+// reset forgets what a key has used under any plan, by its override, and on trial.
 func reset(ctx context.Context, c *call) (int, error) {
-	return c.withLimiter(ctx, func(ctx context.Context, l *core.Limiter, key string) (int, error) {
-		if err := l.Reset(ctx, key); err != nil {
-			return 0, err
+	return c.withLimit(ctx, func(ctx context.Context, a *asked) (int, error) {
+		name := a.limit.Name()
+		own := a.view.Limiter(a.limit, "unlimited", a.key) // of its override
+		all := append(slices.DeleteFunc(a.view.Limiters(), func(l *core.Limiter) bool { return l.Name() != name }), own)
+		if shadow := a.view.Shadow(a.limit); shadow != nil {
+			all = append(all, shadow)
 		}
-		return exitOK, c.print(map[string]any{"reset": true}, func() { c.printf("what the key has used of %q is forgotten\n", l.Name()) })
+		for _, l := range all {
+			if err := l.Reset(ctx, a.key); err != nil {
+				return 0, err
+			}
+		}
+		return exitOK, c.print(map[string]any{"reset": true}, func() { c.printf("what the key has used of %q is forgotten\n", name) })
 	})
 }
 
-// withLimiter parses LIMIT KEY, and calls f with the limiter that applies to the key.
-func (c *call) withLimiter(ctx context.Context, f func(ctx context.Context, l *core.Limiter, key string) (int, error)) (int, error) {
+// An asked limit is the one of LIMIT KEY -plan.
+type asked struct {
+	view      limits.View
+	limit     *limits.Limit
+	plan, key string
+}
+
+// withLimit parses LIMIT KEY -plan, and calls f with the limit.
+func (c *call) withLimit(ctx context.Context, f func(ctx context.Context, a *asked) (int, error)) (int, error) {
 	r := c.redisFlags()
 	file := c.flags.String("limits", "", "the limits are those of this `file`, not those in Redis")
 	plan := c.flags.String("plan", "", "the `plan` of the key; its overrides apply too")
@@ -171,7 +188,11 @@ func (c *call) withLimiter(ctx context.Context, f func(ctx context.Context, l *c
 	if err != nil {
 		return 0, err
 	}
-	return f(ctx, limit.For(*plan, key), key)
+	a := &asked{book.View(), limit, *plan, key}
+	if _, _, known := a.view.Find(limitName, a.plan, ""); !known { // no override is for the empty key
+		return 0, fmt.Errorf("the limit has no plan %q", a.plan)
+	}
+	return f(ctx, a)
 }
 
 // doctor prints what the store's Check has found.
@@ -309,29 +330,45 @@ func push(ctx context.Context, c *call) (int, error) {
 	if p.source, err = redisdoc.New(client, redisdoc.Config{Key: r.key, NewSecret: *newSecret}); err != nil {
 		return 0, err
 	}
-	p.result = map[string]any{"version": p.document.Version(), "changes": []jsonChange{}}
+	p.result = map[string]any{"version": p.document.Version(), "changes": []jsonChange{}, "pushed": false}
 	ask, cancel := context.WithTimeout(ctx, r.timeout)
 	defer cancel()
 	code, why, err := p.refused(ask, words[0])
 	if err != nil {
-		return 0, err
+		return 0, hinted(err)
+	}
+	if why == "" && *dry {
+		why = fmt.Sprintf("version %s in the place of %s; to push it, give -from %[2]s", p.document.Version(), p.base)
 	}
 	if why != "" {
-		return code, c.print(p.result, func() { c.printf("not pushed: %s\n", why) })
-	}
-	if *dry {
-		return exitOK, c.print(p.result, func() {
-			c.printf("not pushed: version %s in the place of %s; to push it, give -from %[2]s\n", p.document.Version(), p.base)
-		})
+		return code, p.not(why)
 	}
 	return p.publish(ctx, r.timeout, *patience)
+}
+
+// hinted returns an error with what helps against it.
+func hinted(err error) error {
+	if errors.Is(err, redisdoc.ErrSecret) {
+		return fmt.Errorf("%w: give the secret of the servers, or see -new-secret", err)
+	}
+	return err
+}
+
+// not prints why the document is not pushed.
+func (p *publication) not(why string) error {
+	p.result["why"] = why
+	return p.print(p.result, func() { p.printf("not pushed: %s\n", why) })
 }
 
 // refused compares the document with the one in Redis and with the servers, and returns why it is
 // not pushed, if it is not.
 func (p *publication) refused(ctx context.Context, file string) (code int, why string, err error) {
 	if err := p.source.CheckSecret(ctx, p.document); err != nil {
-		return 0, "", fmt.Errorf("%w: give the secret of the servers, or see -new-secret", err)
+		return 0, "", err
+	}
+	servers, err := p.source.Servers(ctx) // before the comparison, which may take seconds
+	if err != nil {
+		return 0, "", err
 	}
 	text, version, err := p.source.Current(ctx)
 	torn := errors.Is(err, redisdoc.ErrTorn)
@@ -360,10 +397,6 @@ func (p *publication) refused(ctx context.Context, file string) (code int, why s
 	if !p.json {
 		p.printDiff(diff, p.secret)
 	}
-	servers, err := p.source.Servers(ctx)
-	if err != nil {
-		return 0, "", err
-	}
 	all, err := fleetOf(servers, p.kind)
 	if err != nil {
 		return 0, "", err
@@ -389,11 +422,12 @@ func (p *publication) publish(ctx context.Context, timeout, patience time.Durati
 	defer cancel()
 	pushed, err := p.source.Push(ask, p.document, p.replaces)
 	if errors.Is(err, redisdoc.ErrConflict) {
-		return exitNo, p.print(p.result, func() { p.printf("not pushed: somebody else has pushed meanwhile, so compare again\n") })
+		return exitNo, p.not("somebody else has pushed meanwhile, so compare again")
 	}
 	if err != nil {
-		return 0, err
+		return 0, hinted(err)
 	}
+	p.result["pushed"] = true
 	servers, late, err := await(ctx, p.source, p.document.Version(), pushed, patience)
 	if err != nil {
 		return 0, err

@@ -15,6 +15,7 @@ import (
 	"github.com/headgate/headgate/internal/redistest"
 	"github.com/headgate/headgate/limits"
 	"github.com/headgate/headgate/limits/redisdoc"
+	"github.com/headgate/headgate/limits/yamldoc"
 )
 
 func TestMain(m *testing.M) {
@@ -162,11 +163,106 @@ func TestRedisCommands(t *testing.T) {
 	}
 }
 
+// A key is reset under all plans, by its override, and on trial. A plan that is not there is an error.
+func TestResetIsOfAllPlans(t *testing.T) {
+	server := redistest.Start(t)
+	name := file(t, "limits.yaml", `limits:
+  api:
+    default: free
+    plans:
+      free: {minute: sliding-log 5/36500d}
+      gold: {minute: sliding-log 9/36500d, month: fixed-window 100/36500d}
+    overrides:
+      - {key: anna, policies: {own: fixed-window 7/36500d}}
+    shadow: {less: sliding-log 3/36500d}
+  other: {plans: {all: sliding-log 5/36500d}}
+...
+`)
+	run := func(code int, want string, args ...string) {
+		t.Helper()
+		args = append(args, "-redis", "redis://"+server.Addr(), "-timeout", patient.String(), "-limits", name)
+		got, out, stderr := headgate(t, "", args...)
+		if got != code || !strings.Contains(out+stderr, want) {
+			t.Errorf("%s: %d %s%s\nnot %d %s", args, got, out, stderr, code, want)
+		}
+	}
+	store, err := redisstore.Open(&redis.UniversalOptions{Addrs: []string{server.Addr()}}, redisstore.Config{Timeout: patient})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = store.Client().Close() })
+	book, err := limits.Open(t.Context(), store, nil, limits.File(name), limits.Config{Decode: yamldoc.Decode})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(book.Close)
+	use := func(limit, plan, key string) *limits.Limit {
+		t.Helper()
+		l, err := book.Limit(limit)
+		if err == nil {
+			_, err = l.For(plan, key).Allow(t.Context(), key)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return l
+	}
+	api := use("api", "gold", "anna")
+	use("api", "gold", "bert")
+	use("other", "", "anna")
+	if _, err := book.View().Shadow(api).Allow(t.Context(), "anna"); err != nil {
+		t.Fatal(err)
+	}
+	run(0, "month: fixed-window 100/36500d: 99 of 100 left", "peek", "api", "anna", "-plan", "gold")
+	run(2, `the limit has no plan "silver"`, "peek", "api", "anna", "-plan", "silver")
+	run(2, `the limit has no plan "silver"`, "reset", "api", "anna", "-plan", "silver")
+	run(0, `what the key has used of "api" is forgotten`, "reset", "api", "anna")
+	run(0, "minute: sliding-log 9/36500d: 9 of 9 left", "peek", "api", "anna", "-plan", "gold")
+	run(0, "month: fixed-window 100/36500d: 100 of 100 left", "peek", "api", "anna", "-plan", "gold")
+	run(0, "own: fixed-window 7/36500d: 7 of 7 left", "peek", "api", "anna")
+	run(0, "99 of 100 left", "peek", "api", "bert", "-plan", "gold")
+	run(0, "4 of 5 left", "peek", "other", "anna")
+	if d, err := book.View().Shadow(api).Peek(t.Context(), "anna"); err != nil || d.Remaining != 3 {
+		t.Errorf("%v, %v", d, err)
+	}
+}
+
+// Each refusal says why, in JSON too. Of a secret is spoken only where it is at fault.
+func TestPushSaysWhy(t *testing.T) {
+	server := redistest.Start(t)
+	document := func(policy string) string {
+		return file(t, "limits.yaml", "limits:\n  api: {plans: {free: {log: "+policy+"}}}\n...\n")
+	}
+	first, lost, large := document("sliding-log 2/minute"), document("fixed-window 2/minute"), document("sliding-log 16385/minute")
+	push := func(code int, pushed bool, why, name string, args ...string) {
+		t.Helper()
+		args = append([]string{"push", name, "-json", "-redis", "redis://" + server.Addr(), "-timeout", patient.String()}, args...)
+		got, out, stderr := headgate(t, "", args...)
+		var result struct {
+			Pushed *bool
+			Why    string
+		}
+		if err := json.Unmarshal([]byte(out), &result); err != nil || got != code || result.Pushed == nil || *result.Pushed != pushed || !strings.HasPrefix(result.Why, why) || why == "" && result.Why != "" {
+			t.Errorf("%s: %v, %d %s%s\nnot %d, %t, %q", args, err, got, out, stderr, code, pushed, why)
+		}
+	}
+	push(0, false, "version ", first, "-dry-run")
+	push(0, true, "", first)
+	push(3, false, "usage would be lost", lost)
+	push(1, false, "servers would refuse it", large)
+	push(1, false, "Redis has ", first, "-from", "none")
+	server.Kill()
+	code, out, stderr := headgate(t, "", "push", first, "-redis", "redis://"+server.Addr(), "-timeout", "1s")
+	if code != 2 || strings.Contains(out+stderr, "secret") {
+		t.Errorf("%d %s%s", code, out, stderr)
+	}
+}
+
 // A push that nobody waits for ends.
 func TestPushGivesUp(t *testing.T) {
 	server := redistest.Start(t)
 	name := file(t, "limits.yaml", "slots:\n  ws: {plans: {a: 1}}\n...\n")
-	if _, err := server.Do("HSET", redisdoc.DefaultKey+":servers", "old", `{"instance": "old", "version": "x", "at": "`+time.Now().Add(time.Hour).Format(time.RFC3339)+`"}`); err != nil {
+	if _, err := server.Do("HSET", redisdoc.DefaultKey+":servers", "old", `{"instance": "old", "version": "x", "at": "`+time.Now().Format(time.RFC3339)+`"}`); err != nil {
 		t.Fatal(err)
 	}
 	code, out, _ := headgate(t, "", "push", name, "-redis", "redis://"+server.Addr(), "-wait", "1ms")

@@ -10,23 +10,27 @@ import (
 )
 
 // A counter counts charges and their units. Most charges are of one unit, for which one
-// addition is enough.
+// addition is enough. No part of it decreases, so that what is read does not, also in between.
 type counter struct {
-	charges atomic.Uint64
-	more    atomic.Uint64 // units beyond one for each charge
+	some atomic.Uint64 // charges of units
+	more atomic.Uint64 // units beyond one for each of these
+	none atomic.Uint64 // charges of no units
 }
 
 func (c *counter) add(units int64) {
-	c.charges.Add(1)
-	if units != 1 {
+	if units < 1 {
+		c.none.Add(1)
+		return
+	}
+	c.some.Add(1)
+	if units > 1 {
 		c.more.Add(uint64(units - 1))
 	}
 }
 
-// load returns at least as many units as charges.
 func (c *counter) load() (charges, units uint64) {
-	charges = c.charges.Load()
-	return charges, charges + c.more.Load()
+	some := c.some.Load()
+	return some + c.none.Load(), some + c.more.Load()
 }
 
 const sources = int(store.SourceLease) + 1

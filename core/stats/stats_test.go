@@ -231,6 +231,35 @@ func TestCountsAreTheDecisions(t *testing.T) {
 	}
 }
 
+// Charges of no units change no number of units, also for who reads meanwhile.
+func TestChargesOfNoUnits(t *testing.T) {
+	s := newStats(t, stats.Config{Logger: slog.New(slog.DiscardHandler)})
+	const n = 200_000
+	var wg sync.WaitGroup
+	for range 2 {
+		wg.Go(func() {
+			for range n {
+				s.Observer().Decided(context.Background(), core.DecisionEvent{Limiter: "api", Policy: "p", Allowed: true})
+			}
+		})
+	}
+	read := func() (charges, units uint64) {
+		for _, l := range s.Snapshot().Limiters {
+			for _, c := range l.Counts {
+				charges, units = charges+c.Charges, units+c.Units
+			}
+		}
+		return charges, units
+	}
+	for charges := uint64(0); charges < 2*n; {
+		var units uint64
+		if charges, units = read(); units != 0 {
+			t.Fatalf("%d units of %d charges", units, charges)
+		}
+	}
+	wg.Wait()
+}
+
 // TestRandomKeysChangeNoSeries, however many there are.
 func TestRandomKeysChangeNoSeries(t *testing.T) {
 	norace.Test(t)
