@@ -51,7 +51,7 @@ func TestFor(t *testing.T) {
 		{"", "acme:", "day: fixed-window 1000/day, minute: sliding-log 6000/minute"},
 		{"gold", "acme:1", "day: fixed-window 50000/day, minute: sliding-log 6000/minute"},
 		{"staff", "acme:1", "minute: sliding-log 6000/minute"},
-		{"blocked", "acme:1", "minute: sliding-log 6000/minute"},
+		{"blocked", "acme:1", "api: blocked"},
 		{"platinum", "acme:1", "day: fixed-window 1000/day, minute: sliding-log 6000/minute"}, // counted
 		{"free", "acme:eu:1", "day: fixed-window 50000/day, minute: sliding-log 7000/minute"},
 		{"free", "acme", freeText},
