@@ -508,7 +508,7 @@ func (l *Limit) Book() *Book { return l.book }
 
 // For returns the limiter that applies to a key: the limiter of its override, or else of the plan.
 // An empty plan is the default. So is an unknown plan, which [Limit.Unknown] counts. An override's
-// policies apply over the plan, unless that is blocked. For does not allocate.
+// policies apply over the plan. For does not allocate.
 //
 // Use a limiter for one decision, and then ask again.
 func (l *Limit) For(plan, key string) *core.Limiter { return l.book.View().Limiter(l, plan, key) }

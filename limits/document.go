@@ -698,11 +698,11 @@ func (s *section) over(plan string, policies []policy) []policy {
 	return s.merged(s.policiesOf(plan), policies)
 }
 
-// merged returns policies with others in their place, policy by policy. Over blocked, others change nothing.
-// One with a name that is unlimited takes that policy away; without a name, or blocked, it applies instead of all.
+// merged returns policies with others in their place: policy by policy, and instead of all if one of the two counts
+// nothing. But one with a name that is unlimited takes only that policy away, which a plan that is blocked does not have.
 func (s *section) merged(below, policies []policy) []policy {
 	switch {
-	case len(policies) == 0 || algorithm(below[0].Policy) == planBlocked:
+	case len(policies) == 0 || lifts(policies) && algorithm(below[0].Policy) == planBlocked:
 		return below
 	case alone(below[0]) || alone(policies[0]) && !lifts(policies):
 		return policies

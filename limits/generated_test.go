@@ -255,9 +255,9 @@ func (d *written) apply(plan, key string) policies {
 		below = d.plans[d.standard]
 	}
 	switch {
-	case best == nil || best.policies == nil || below.has("blocked"):
+	case best == nil || best.policies == nil || below.has("blocked") && best.policies["api"] != "unlimited" && best.policies.has("unlimited"):
 		return below
-	case below.has("unlimited") || best.policies.has("blocked") || best.policies["api"] == "unlimited":
+	case below.has("blocked") || below.has("unlimited") || best.policies.has("blocked") || best.policies["api"] == "unlimited":
 		return best.policies
 	}
 	all := maps.Clone(below)
@@ -277,7 +277,7 @@ func (d *written) fits(t *testing.T, s store.Store) bool {
 		now.overrides[i].over = false
 	}
 	all := []policies{d.shadow}
-	for _, plan := range append(slices.Sorted(maps.Keys(d.plans)), "unlimited") {
+	for _, plan := range append(slices.Sorted(maps.Keys(d.plans)), "blocked", "unlimited") {
 		all = append(all, now.apply(plan, "-"))
 		for _, o := range now.overrides {
 			all = append(all, now.apply(plan, o.value))

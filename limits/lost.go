@@ -19,22 +19,8 @@ func (s *section) counts(policies []policy) (all []counted) {
 	return all
 }
 
-// A side is what counts before a change, or after it.
-type side struct {
-	counts  []counted
-	blocked bool // an override's policies change nothing
-}
-
-// side returns what counts of a plan.
-func (s *section) side(plan string) side {
-	policies := s.policiesOf(plan)
-	return side{s.counts(policies), algorithm(policies[0].Policy) == planBlocked}
-}
-
-// equal reports whether two count the same.
-func (a side) equal(b side) bool {
-	return a.blocked == b.blocked && !more(a.counts, b.counts) && !more(b.counts, a.counts)
-}
+// countsOf returns what counts of a plan.
+func (s *section) countsOf(plan string) []counted { return s.counts(s.policiesOf(plan)) }
 
 // without returns the policies that are not among others.
 func without(all, others []counted) (rest []counted) {
@@ -77,20 +63,20 @@ func (d *differ) lost(was, is *section) {
 	}
 	var pairs []pair
 	for _, name := range was.planNames() {
-		p := pair{was.side(name), is.side(is.planOf(name))}
-		add(Change{What: "plan " + name}, p.before.counts, p.after.counts)
+		p := pair{was.countsOf(name), is.countsOf(is.planOf(name))}
+		add(Change{What: "plan " + name}, p.before, p.after)
 		pairs = append(pairs, p)
 	}
-	none := pair{was.side(was.standard), is.side(is.standard)}
+	none := pair{was.countsOf(was.standard), is.countsOf(is.standard)}
 	if was.standard != is.standard {
-		add(Change{What: wordDefault}, none.before.counts, none.after.counts)
+		add(Change{What: wordDefault}, none.before, none.after)
 	}
 	moved := newMover(was, is, append(pairs, none, pair{})) // over unlimited, it is the override that counts
 	before, after := d.reach(was), d.reach(is)
 	for _, o := range changed(before, after) {
 		id := [2]string{o.kind, o.value}
 		p := moved.worst(before.find(id), after.find(id))
-		add(Change{What: "override of a " + o.kind, Key: o.value, Line: o.place.line}, p.before.counts, p.after.counts)
+		add(Change{What: "override of a " + o.kind, Key: o.value, Line: o.place.line}, p.before, p.after)
 	}
 }
 
@@ -119,23 +105,18 @@ func (s *section) planOf(name string) string {
 }
 
 // A pair is what counts before and after a change.
-type pair struct{ before, after side }
+type pair struct{ before, after []counted }
 
 // distinct returns each pair once.
 func distinct(pairs []pair) (some []pair) {
-	seen := make(map[pairID]bool)
+	seen := make(map[[2]string]bool)
 	for _, p := range pairs {
-		if id := (pairID{listOf(p.before.counts), listOf(p.after.counts), p.before.blocked, p.after.blocked}); !seen[id] {
+		if id := [2]string{listOf(p.before), listOf(p.after)}; !seen[id] {
 			seen[id] = true
 			some = append(some, p)
 		}
 	}
 	return some
-}
-
-type pairID struct {
-	before, after               string
-	blockedBefore, blockedAfter bool
 }
 
 // A move is from an override to another, as far as it matters.
@@ -155,7 +136,7 @@ type mover struct {
 func newMover(was, is *section, pairs []pair) *mover {
 	m := &mover{was: was, is: is, pairs: distinct(pairs), known: make(map[move]pair)}
 	for _, p := range m.pairs {
-		if len(p.before.counts) == 0 || !p.before.equal(p.after) {
+		if len(p.before) == 0 || more(p.before, p.after) || more(p.after, p.before) {
 			m.changed = append(m.changed, p)
 		}
 		m.befores = append(m.befores, pair{before: p.before})
@@ -198,7 +179,7 @@ func (m *mover) worst(from, to *override) pair {
 	for _, p := range pairs {
 		m.before, m.after = a.over(m.before[:0], p.before), b.over(m.after[:0], p.after)
 		if more(m.before, m.after) && more(m.after, m.before) {
-			lost = pair{side{counts: slices.Clone(m.before)}, side{counts: slices.Clone(m.after)}}
+			lost = pair{slices.Clone(m.before), slices.Clone(m.after)}
 			break
 		}
 	}
@@ -213,7 +194,8 @@ func more(all, others []counted) bool {
 
 // A layer is an override, as far as it decides what counts.
 type layer struct {
-	plan     *side     // instead of the request's
+	instead  bool      // its plan applies instead of the request's
+	plan     []counted // of that plan
 	policies bool      // it has some
 	counts   []counted // of these
 	lifts    string    // the name of the policy that it takes away
@@ -222,8 +204,7 @@ type layer struct {
 func (s *section) layer(o *override) layer {
 	l := layer{policies: len(o.policies) > 0, counts: s.counts(o.policies)}
 	if o.plan != "" {
-		own := s.side(o.plan)
-		l.plan = &own
+		l.instead, l.plan = true, s.countsOf(o.plan)
 	}
 	if lifts(o.policies) {
 		l.lifts = o.policies[0].Name()
@@ -232,17 +213,17 @@ func (s *section) layer(o *override) layer {
 }
 
 // over appends what counts of an override over a plan.
-func (l *layer) over(all []counted, plan side) []counted {
-	if l.plan != nil {
-		plan = *l.plan
+func (l *layer) over(all, plan []counted) []counted {
+	if l.instead {
+		plan = l.plan
 	}
 	switch {
-	case !l.policies || plan.blocked:
-		return append(all, plan.counts...)
+	case !l.policies:
+		return append(all, plan...)
 	case len(l.counts) == 0 && l.lifts == "": // it applies instead
 		return all
 	}
-	for _, c := range plan.counts {
+	for _, c := range plan {
 		if c.name != l.lifts && !slices.Contains(l.counts, c) {
 			all = append(all, c)
 		}

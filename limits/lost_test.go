@@ -91,7 +91,7 @@ func TestLostSomewhere(t *testing.T) {
 		"together": {document("free", one, ""), document("free", `"free": {"day": "fixed-window 9/day"}`, `{"key": "k", "policies": {"x": "min-interval 1s"}}`),
 			"override of a key, what counts"}, // the plan loses nothing, nor does the override
 		"over blocked":              {document("blocked", one, own), document("blocked", one, strings.Replace(own, `{"minute"`, `{"x"`, 1)), "override of a key, what counts"}, // over free
-		"of a plan that is blocked": {document("free", `"free": "blocked"`, `{"key": "k", "policies": {"x": "min-interval 1s"}}`), document("free", one, ""), ""},
+		"of a plan that is blocked": {document("free", `"free": "blocked"`, `{"key": "k", "policies": {"x": "min-interval 1s"}}`), document("free", one, ""), "override of a key, what counts"},
 		"that takes another policy away": {document("free", one, `{"key": "k", "policies": {"minute": "unlimited"}}`), document("free", one, `{"key": "k", "policies": {"day": "unlimited"}}`),
 			"override of a key, what counts"},
 		"that takes a policy away": {document("free", one, ""), document("free", one, `{"key": "k", "policies": {"day": "unlimited"}}`), ""},
