@@ -13,9 +13,11 @@ import (
 	"net/url"
 	"slices"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/keyfuncs"
 	"github.com/headgate/headgate/nethttp"
 )
 
@@ -90,7 +92,9 @@ func New(c Config) (*Guard, error) {
 		}
 	}
 	if len(c.Messages) > 0 {
-		of.Rules, of.Wait, of.Permit = c.Messages, 0, nil
+		if of.Rules, of.Permit = c.Messages, nil; len(c.Rules) > 0 {
+			of.Wait = 0 // it is that of calls
+		}
 		guard, err := newLimited(of)
 		if err != nil {
 			err = fmt.Errorf("headgate: guard: Messages: %w", err)
@@ -100,7 +104,20 @@ func New(c Config) (*Guard, error) {
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
+	if g.calls == nil && c.Permit != nil {
+		of.Rules, of.Permit = []nethttp.Rule{free(c.Messages[0])}, c.Permit
+		var err error
+		g.calls, err = newLimited(of)
+		return g, err
+	}
 	return g, nil
+}
+
+// free returns a rule with the limit of another, which charges nothing: for a guard that calls only
+// Permit.
+func free(rule nethttp.Rule) nethttp.Rule {
+	rule.Key, rule.Cost = keyfuncs.Everyone(), func(*http.Request) int64 { return 0 }
+	return rule
 }
 
 // unfit returns a field that a rule for messages cannot have.
@@ -202,11 +219,10 @@ type Visit struct {
 	// Context is the context of the call, in which [nethttp.SetCost] works.
 	Context context.Context //nolint:containedctx // handed on
 
-	messages *limited // nil: they have no limit
-	call     *Call
-	request  *http.Request
-	verdict  nethttp.Verdict
-	message  *Message
+	call    *Call
+	request *http.Request
+	verdict nethttp.Verdict
+	message *message // nil: messages have no limit
 }
 
 // Enter decides about a call. If it is admitted, the visit is to be ended.
@@ -216,7 +232,9 @@ func (g *Guard) Enter(ctx context.Context, c *Call) *Visit {
 	if g.skip != nil && g.skip(v.request) {
 		return v
 	}
-	v.messages = g.messages
+	if g.messages != nil {
+		v.message = &message{limit: g.messages, call: *c}
+	}
 	if g.calls == nil {
 		return v
 	}
@@ -241,24 +259,25 @@ func (v *Visit) End(response any, err error, code Code) {
 }
 
 // Receive decides about a message that a stream has received. Once it has refused, it goes on to.
-// It is not called concurrently, as a stream receives one message after the other.
-func (v *Visit) Receive(message any) *Refusal {
-	if v.messages == nil {
+// It is not called concurrently, as a stream receives one message after the other. But a handler may
+// receive in a goroutine of its own, also after it has returned: then End and Refused run meanwhile.
+func (v *Visit) Receive(received any) *Refusal {
+	m := v.message
+	if m == nil {
 		return nil
 	}
-	if v.message == nil {
-		m := &Message{call: *v.call}
+	if m.request == nil {
 		m.request = m.call.request(v.Context)
-		v.message = m
 	}
-	m := v.message
-	if m.refusal == nil {
-		m.call.Message = message
-		if verdict := v.messages.Check(m.request); verdict.Status() != 0 {
-			m.refusal = v.messages.refusal(m.request, verdict)
+	f := m.refusal.Load()
+	if f == nil {
+		m.call.Message = received
+		if verdict := m.limit.Check(m.request); verdict.Status() != 0 {
+			f = m.limit.refusal(m.request, verdict)
+			m.refusal.Store(f)
 		}
 	}
-	return m.refusal
+	return f
 }
 
 // Refused returns what Receive has refused, or nil.
@@ -266,14 +285,15 @@ func (v *Visit) Refused() *Refusal {
 	if v.message == nil {
 		return nil
 	}
-	return v.message.refusal
+	return v.message.refusal.Load()
 }
 
-// A Message is the request of messages.
-type Message struct {
-	call    Call
+// A message is the request of messages.
+type message struct {
+	limit   *limited
+	call    Call // a copy, as End changes that of the visit
 	request *http.Request
-	refusal *Refusal
+	refusal atomic.Pointer[Refusal]
 }
 
 // A Refusal is the answer to a call, or a message, that is not admitted.
