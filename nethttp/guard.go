@@ -163,6 +163,9 @@ func (v *Verdict) spare(a holds.Attempt) {
 		}
 		v.staying().held = held
 	}
+	if !v.admitted && v.stay != nil {
+		v.stay.charges = nil // nothing is charged
+	}
 	v.admitted, v.silent = true, true
 }
 
@@ -252,13 +255,15 @@ func (v *Verdict) ask(r *http.Request, charges []core.Charge) {
 	default: // a copy, so that the room of the charges does not escape
 		v.Decision, v.Err = core.AllowAll(ctx, slices.Clone(charges)...)
 	}
+	v.conclude(r)
+}
+
+// conclude completes the verdict from its Decision and Err, as the limiters returned them.
+func (v *Verdict) conclude(r *http.Request) {
 	if v.Err != nil {
 		v.guard.fail(v, r, -1, http.StatusServiceUnavailable, v.Err)
 	}
 	v.admitted = v.Err == nil && v.Decision.Allowed
-	if !v.admitted && v.stay != nil {
-		v.stay.charges = nil // nothing was charged
-	}
 	if !v.admitted && v.Err == nil {
 		v.status = http.StatusTooManyRequests
 		if v.guard.service && v.isOfService() {
@@ -394,8 +399,8 @@ func (g *Guard) Reset(r *http.Request, limiter string) error {
 
 // Handler returns a handler that sets the fields of the response and calls next for
 // requests that [Guard.Check] admits, and answers the others with [Guard.Refuse]. When next
-// returns or panics, the handler releases the slots, settles the charge by [Rule].Settle and counts
-// what [Rule].Report says. It does not recover the panic.
+// returns or panics, the handler counts what [Rule].Report says, settles the charge by [Rule].Settle
+// and then releases the slots. It does not recover the panic.
 //
 // If next hijacks a connection, later requests on it are not charged, and the slots are released
 // when next returns. So next must not upgrade to HTTP/2, as h2c.NewHandler of golang.org/x/net

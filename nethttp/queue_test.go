@@ -173,3 +173,41 @@ func TestRaisedNumberIsSeenByThoseWhoWait(t *testing.T) {
 		synctest.Wait()
 	})
 }
+
+// An error of PlanSlots while a request waits changes nothing, of no rule.
+func TestPlanSlotsFailsForOneWhoWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := memstore.New(memstore.Config{})
+		user, all, other := newSlots(t, s, "user", 1), newSlots(t, s, "all", 1), newSlots(t, s, "other", 1)
+		var wrong atomic.Bool
+		choose := func(of func() *core.Slots) func(*http.Request, string) *core.Slots {
+			return func(*http.Request, string) *core.Slots {
+				if wrong.Load() {
+					return of()
+				}
+				return nil
+			}
+		}
+		d := newDesk(t, newGuard(t, nethttp.Config{
+			Rules: []nethttp.Rule{
+				{Slots: user, Key: keyfuncs.Header("X-User"), Queue: 5, PlanSlots: choose(func() *core.Slots { return core.Must(user.With(100)) })},
+				{Slots: all, Key: keyfuncs.Everyone(), Queue: 5, PlanSlots: choose(func() *core.Slots { return other })},
+			},
+			Wait: time.Hour,
+		}))
+		first := d.send("anna")
+		synctest.Wait()
+		second := d.send("anna")
+		synctest.Wait()
+		wrong.Store(true)
+		time.Sleep(time.Second)
+		first.end()
+		synctest.Wait()
+		time.Sleep(time.Second)
+		if second.code.Load() != 0 || !second.handled.Load() {
+			t.Errorf("the second: %d, handled %v", second.code.Load(), second.handled.Load())
+		}
+		second.end()
+		synctest.Wait()
+	})
+}

@@ -2,6 +2,7 @@ package nethttp
 
 import (
 	"context"
+	"net/http"
 
 	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/internal/ontrial"
@@ -29,6 +30,30 @@ func (v *Verdict) checkAndCharge(ctx context.Context, charges []core.Charge) (d 
 		return core.AllowAll(ctx, charges...)
 	}
 	return v.allow(ctx, charges)
+}
+
+// checkAgain checks the rules with Report for a request that has waited for its slot, as others may have
+// reported since. If they refuse, it releases the slot, gives the charges back and concludes the verdict.
+func (v *Verdict) checkAgain(r *http.Request, slot *core.Slot) (admits bool) {
+	var asked []core.Charge
+	for _, c := range v.stay.charges {
+		if c.check != nil {
+			asked = append(asked, *c.check)
+		}
+	}
+	if len(asked) == 0 {
+		return true
+	}
+	d, err := core.CheckAll(r.Context(), true, checksOf(asked)...)
+	if err == nil && d.Allowed {
+		return true
+	}
+	slot.Release()
+	v.stay.giveBack(&v.Decision, r)
+	v.stay.trial, v.sheet = nil, nil // these rules alone answer
+	v.Decision, v.Err = d, err
+	v.conclude(r)
+	return false
 }
 
 // allow charges, and tries the shadow policies beside.
@@ -78,11 +103,8 @@ func (t *trial) refused() bool {
 	return t != nil && t.decision.Len() > 0 && !t.decision.Allowed
 }
 
-// report counts under the shadow policies, unless they have refused, what the rules have used.
+// report counts under the shadow policies, which have admitted, what the rules have used.
 func (t *trial) report(ctx context.Context, charges []charged, used []int64) {
-	if t == nil || !t.decision.Allowed {
-		return
-	}
 	var reports []core.Charge
 	for i, c := range t.charges {
 		for j := range charges {

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/headgate/headgate/core"
@@ -17,6 +18,7 @@ import (
 	"github.com/headgate/headgate/core/redisstore"
 	"github.com/headgate/headgate/core/store"
 	"github.com/headgate/headgate/internal/redistest"
+	"github.com/headgate/headgate/keyfuncs"
 	"github.com/headgate/headgate/nethttp"
 )
 
@@ -386,5 +388,164 @@ func TestReportIsChecked(t *testing.T) {
 	_, err := nethttp.NewForSockets(rules(nethttp.Rule{Limiter: limiter, Key: header, Report: nethttp.BytesWritten}))
 	if err == nil || !strings.Contains(err.Error(), "Rules[0].Report: it is for requests: Inbound limits") {
 		t.Errorf("of sockets: %v", err)
+	}
+}
+
+// Slots bound how many answers exceed a limit, also if others wait for them.
+func TestSlotsBoundReports(t *testing.T) {
+	const slots, requests = 2, 12
+	for _, service := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			s := memstore.New(memstore.Config{})
+			bytes := newLimiter(t, s, "bytes", core.SlidingLog(core.PerHour(1000)))
+			begun := newLimiter(t, s, "begun", core.SlidingLog(core.PerHour(100)))
+			running := newSlots(t, s, "running", slots)
+			c := rules(
+				nethttp.Rule{Limiter: begun, Key: header},
+				nethttp.Rule{Limiter: bytes, Key: header, Report: nethttp.BytesWritten, Service: service},
+				nethttp.Rule{Slots: running, Key: header, Queue: requests},
+			)
+			c.Wait = time.Minute
+			h := newGuard(t, c).Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				time.Sleep(time.Second)
+				w.Write(make([]byte, 5000))
+			}))
+			var mu sync.Mutex
+			codes := map[int]int{}
+			var all sync.WaitGroup
+			for range requests {
+				all.Go(func() {
+					w := serve(h, request("GET", "/", "X-Client", "anna"))
+					mu.Lock()
+					defer mu.Unlock()
+					codes[w.Code]++
+					switch {
+					case w.Code == 200:
+					case service:
+						wantHeader(t, w.Header(), map[string]string{"RateLimit": "", "Retry-After": "3600"})
+					default:
+						wantHeader(t, w.Header(), map[string]string{"RateLimit": `"bytes";r=0;t=3600`, "RateLimit-Policy": `"bytes";q=1000;w=3600`, "Retry-After": "3600"})
+					}
+				})
+			}
+			all.Wait()
+			refused := map[bool]int{false: 429, true: 503}[service]
+			if codes[200] != slots || codes[refused] != requests-slots {
+				t.Errorf("%v", codes)
+			}
+			if n, err := running.Count(t.Context(), "anna"); n != 0 || err != nil || remaining(t, begun, "anna") != 100-slots {
+				t.Errorf("%d slots are held, %v, and %d are left", n, err, remaining(t, begun, "anna"))
+			}
+		})
+	}
+}
+
+// After a wait, the store may not answer.
+func TestReportAfterAWaitWithoutAStore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newFake()
+		var seen []nethttp.Verdict
+		running := newSlots(t, memstore.New(memstore.Config{}), "running", 1)
+		c := rules(
+			nethttp.Rule{Limiter: newLimiter(t, s, "bytes", core.SlidingLog(core.PerHour(1000))), Key: header, Report: nethttp.BytesWritten},
+			nethttp.Rule{Slots: running, Key: header, Queue: 1},
+		)
+		c.Wait = time.Minute
+		c.Observe = func(_ *http.Request, v nethttp.Verdict) { seen = append(seen, v) }
+		h := newGuard(t, c).Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { time.Sleep(time.Second); s.err = errDown }))
+		go serve(h, request("GET", "/", "X-Client", "anna"))
+		synctest.Wait()
+		w := serve(h, request("GET", "/", "X-Client", "anna"))
+		if w.Code != 503 || len(seen) != 2 || !errors.Is(seen[1].Err, errDown) || seen[1].Decision.Len() != 0 || seen[1].Waited != time.Second {
+			t.Errorf("%d, %v", w.Code, seen)
+		}
+		if n, err := running.Count(t.Context(), "anna"); n != 0 || err != nil {
+			t.Errorf("%d are held, %v", n, err)
+		}
+	})
+}
+
+// The slot is not released before the report counts.
+func TestReportCountsBeforeTheSlotIsReleased(t *testing.T) {
+	s := memstore.New(memstore.Config{})
+	bytes, running := newLimiter(t, s, "bytes", core.SlidingLog(core.PerHour(1000))), newSlots(t, s, "running", 1)
+	served := 0
+	var h http.Handler
+	h = newGuard(t, rules(
+		nethttp.Rule{Limiter: bytes, Key: header, Report: func(_ *http.Request, o nethttp.Outcome) int64 {
+			if served < 5 {
+				serve(h, request("GET", "/", "X-Client", "anna"))
+			}
+			return o.Written
+		}},
+		nethttp.Rule{Slots: running, Key: header},
+	)).Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		served++
+		w.Write(make([]byte, 5000))
+	}))
+	if w := serve(h, request("GET", "/", "X-Client", "anna")); w.Code != 200 || served != 1 {
+		t.Errorf("%d, %d answers with one slot", w.Code, served)
+	}
+}
+
+// A settlement that takes too long keeps no report from counting.
+func TestReportBesideASlowSettlement(t *testing.T) {
+	for _, shadow := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			s := slowSettlements{memstore.New(memstore.Config{})}
+			book := openBook(t, s, newPage(`{"limits": {"bytes": {"plans": {"all": "sliding-log 1000/day"}, "shadow": {"less": "sliding-log 800/day"}}}}`))
+			bytes := nethttp.Rule{Limiter: newLimiter(t, s, "bytes", core.SlidingLog(core.PerDay(1000))), Key: header, Report: nethttp.BytesWritten}
+			if shadow {
+				bytes.Limiter, bytes.Limit = nil, limitOf(t, book, "bytes")
+			}
+			var failed []error
+			var shadows []core.Decision
+			c := rules(bytes, nethttp.Rule{Limiter: newLimiter(t, s, "logins", core.SlidingLog(core.PerDay(10))), Key: header, Settle: nethttp.FailuresOnly})
+			c.OnSettled = func(_ *http.Request, _ int64, err error) { failed = append(failed, err) }
+			c.Observe = func(_ *http.Request, v nethttp.Verdict) {
+				d, _ := v.Shadow()
+				shadows = append(shadows, d)
+			}
+			h := newGuard(t, c).Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.Write(make([]byte, 600)) }))
+			serve(h, request("GET", "/", "X-Client", "anna"))
+			w := serve(h, request("GET", "/", "X-Client", "anna"))
+			if got := w.Header().Get("RateLimit"); !strings.Contains(got, ";r=400;") || len(failed) == 0 || !errors.Is(failed[0], context.DeadlineExceeded) {
+				t.Errorf("600 of 1000 were written: %s; %v", got, failed)
+			}
+			if shadow && shadows[1].Answer(0).Remaining != 200 {
+				t.Errorf("600 of 800 were written: %+v", shadows[1].Answer(0))
+			}
+		})
+	}
+}
+
+// A slowSettlements store does not answer settlements.
+type slowSettlements struct{ core.FullStore }
+
+func (s slowSettlements) Ask(ctx context.Context, q *store.Question) error {
+	if q.Mode == store.Settle {
+		<-ctx.Done()
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	return s.FullStore.Ask(ctx, q)
+}
+
+// On trial, nothing is reported or settled of a request without a key.
+func TestNothingIsReportedWithoutAKey(t *testing.T) {
+	s := memstore.New(memstore.Config{})
+	bytes, logins := newLimiter(t, s, "bytes", core.SlidingLog(core.PerHour(1000))), newLimiter(t, s, "logins", core.SlidingLog(core.PerHour(10)))
+	for _, rule := range []nethttp.Rule{
+		{Limiter: bytes, Key: keyfuncs.Everyone(), Report: nethttp.BytesWritten},
+		{Limiter: bytes, Key: keyfuncs.Everyone(), Settle: nethttp.FailuresOnly},
+	} {
+		c := rules(rule, nethttp.Rule{Limiter: logins, Key: header})
+		c.ObserveOnly = true
+		c.OnSettled = func(_ *http.Request, _ int64, err error) { t.Errorf("settled: %v", err) }
+		w := serve(newGuard(t, c).Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "1234567") })), request("GET", "/"))
+		if key := core.Must(keyfuncs.Everyone()(nil)); w.Code != 200 || remaining(t, bytes, key) != 1000 {
+			t.Errorf("%d, and %d of 1000 are left", w.Code, remaining(t, bytes, key))
+		}
 	}
 }

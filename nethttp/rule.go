@@ -96,7 +96,8 @@ type Rule struct {
 	// Settle.
 	//
 	// The rules with Report are asked first, in a call of the store. If they admit, the other rates
-	// are charged in another call. A request that is refused is not reported, nor is one that slots
+	// are charged in another call. After a request has waited for slots, the rules with Report are
+	// asked again. A request that is refused is not reported, nor is one that slots
 	// refuse. Refused attempts do not count, also if a policy has CountDenied. The response shows
 	// the state before the handler ran.
 	Report func(*http.Request, Outcome) int64

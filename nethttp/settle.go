@@ -9,7 +9,7 @@ import (
 	"github.com/headgate/headgate/core"
 )
 
-// settleTimeout bounds how long a response waits for the correction of a charge.
+// settleTimeout bounds how long a response waits for each call that corrects or counts.
 const settleTimeout = time.Second
 
 // An Outcome describes the response to an admitted request, for [Rule].Settle and [Rule].Report.
@@ -138,22 +138,35 @@ func (s *stay) correct(d *core.Decision, r *http.Request, actual, used []int64, 
 	}
 	reports := s.reports(used)
 	var uncovered int64
-	if changed || len(reports) > 0 {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), settleTimeout)
-		defer cancel()
-		if changed {
+	if len(reports) > 0 {
+		within(r, func(ctx context.Context) {
 			var failed error
-			uncovered, failed = d.Settle(ctx, actual...)
-			s.trial.settle(ctx, s.charges, actual)
+			_, uncovered, failed = core.ReportAll(ctx, reports...)
 			err = errors.Join(err, failed)
-		}
-		if len(reports) > 0 {
-			_, more, failed := core.ReportAll(ctx, reports...)
-			s.trial.report(ctx, s.charges, used)
+		})
+	}
+	if changed {
+		within(r, func(ctx context.Context) {
+			more, failed := d.Settle(ctx, actual...)
 			uncovered, err = max(uncovered, more), errors.Join(err, failed)
+		})
+	}
+	if t := s.trial; t != nil && t.decision.Allowed {
+		if len(reports) > 0 {
+			within(r, func(ctx context.Context) { t.report(ctx, s.charges, used) })
+		}
+		if changed {
+			within(r, func(ctx context.Context) { t.settle(ctx, s.charges, actual) })
 		}
 	}
 	if (changed || len(reports) > 0 || err != nil) && s.guard.config.OnSettled != nil {
 		s.guard.config.OnSettled(r, uncovered, err)
 	}
+}
+
+// within calls the store, with a time of its own, even if the client has disconnected.
+func within(r *http.Request, call func(context.Context)) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), settleTimeout)
+	defer cancel()
+	call(ctx)
 }

@@ -42,15 +42,22 @@ func (g *Guard) claim(v *Verdict, r *http.Request, i int, view *limits.View) (c 
 func (g *Guard) take(v *Verdict, r *http.Request, a holds.Attempt, claims []core.Claim) {
 	v.admitted = false
 	s := v.staying()
+	var slot *core.Slot
 	defer func() {
 		if !v.admitted { // also if a function of a rule panics
+			if slot != nil {
+				slot.Release()
+			}
 			s.giveBack(&v.Decision, r)
 		}
 	}()
 	start := time.Now()
-	slot, err := g.acquire(r, claims)
+	slot, waited, err := g.acquire(r, claims)
 	if g.config.Wait > 0 {
 		v.Waited = time.Since(start)
+	}
+	if err == nil && waited && g.reports && !v.checkAgain(r, slot) {
+		return
 	}
 	if err == nil && a != nil {
 		if s.held, err = a.Hold(claims, slot); err != nil {
@@ -69,38 +76,43 @@ func (g *Guard) take(v *Verdict, r *http.Request, a holds.Attempt, claims []core
 }
 
 // acquire takes the slots, and waits for them if requests may wait. The slots of the claims become
-// those that apply when the wait is over.
-func (g *Guard) acquire(r *http.Request, claims []core.Claim) (*core.Slot, error) {
+// those that apply when the wait is over. It reports whether the request has waited.
+func (g *Guard) acquire(r *http.Request, claims []core.Claim) (slot *core.Slot, waited bool, err error) {
 	switch {
 	case len(claims) == 0:
-		return new(core.Slot), nil
+		return new(core.Slot), false, nil
 	case g.config.ObserveOnly:
-		return core.AcquireAll(ontrial.Mark(r.Context()), claims...)
+		slot, err = core.AcquireAll(ontrial.Mark(r.Context()), claims...)
+		return slot, false, err
 	case g.config.Wait == 0:
-		return core.AcquireAll(r.Context(), claims...)
+		slot, err = core.AcquireAll(r.Context(), claims...)
+		return slot, false, err
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), g.config.Wait)
 	defer cancel()
 	chosen := true // just now
-	return core.AcquireAllWaitFunc(ctx, func() []core.Claim {
-		again := slices.Clone(claims)
-		if !chosen && g.chooseAgain(r, again) == nil {
-			copy(claims, again)
+	slot, err = core.AcquireAllWaitFunc(ctx, func() []core.Claim {
+		if !chosen {
+			waited = true
+			g.chooseAgain(r, claims)
 		}
 		chosen = false
-		return again
+		return slices.Clone(claims)
 	})
+	return slot, waited, err
 }
 
-// chooseAgain sets the slots of claims that have keys, all of one instant.
-func (g *Guard) chooseAgain(r *http.Request, claims []core.Claim) (err error) {
+// chooseAgain sets the slots of claims that have keys, all of one instant. An error changes none.
+func (g *Guard) chooseAgain(r *http.Request, claims []core.Claim) {
 	var view limits.View
+	again := slices.Clone(claims)
 	for n, i := range g.slots {
-		if claims[n].Slots, err = g.config.Rules[i].chooseSlots(&view, r, claims[n].Key); err != nil {
-			return err
+		var err error
+		if again[n].Slots, err = g.config.Rules[i].chooseSlots(&view, r, again[n].Key); err != nil {
+			return
 		}
 	}
-	return nil
+	copy(claims, again)
 }
 
 // refuse fills in v for an error of acquire.

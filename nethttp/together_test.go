@@ -392,12 +392,15 @@ func TestFieldsOfTheOtherKind(t *testing.T) {
 	}
 }
 
-// The slots are released before the charge is settled, once, also after a panic.
-func TestEndReleasesAndSettles(t *testing.T) {
+// The charge is settled, and then the slots are released, once, also after a panic.
+func TestEndSettlesAndReleases(t *testing.T) {
 	m := newMix(t, 10, 1)
 	m.config.Rules[1].Settle = func(_ *http.Request, o nethttp.Outcome) int64 {
-		if n, err := m.slots.Count(t.Context(), "anna"); n != 0 || err != nil {
+		if n, err := m.slots.Count(t.Context(), "anna"); n != 1 || err != nil {
 			t.Errorf("%d are held, %v", n, err)
+		}
+		if o.Status == 418 {
+			panic("in Settle")
 		}
 		return int64(o.Status / 100)
 	}
@@ -405,9 +408,9 @@ func TestEndReleasesAndSettles(t *testing.T) {
 		if r.URL.Path == "/panic" {
 			panic("on purpose")
 		}
-		w.WriteHeader(200)
+		w.WriteHeader(map[string]int{"/": 200, "/teapot": 418}[r.URL.Path])
 	}))
-	for path, want := range map[string]string{"/": "2 1", "/panic": "5 1"} {
+	for path, want := range map[string]string{"/": "2 1", "/panic": "5 1", "/teapot": "1 1"} {
 		for _, l := range []*core.Limiter{m.requests, m.attempts} {
 			if err := l.Reset(t.Context(), "anna"); err != nil {
 				t.Fatal(err)
@@ -419,6 +422,9 @@ func TestEndReleasesAndSettles(t *testing.T) {
 		}()
 		if got := m.used(t); got != want {
 			t.Errorf("%s: used %s, want %s", path, got, want)
+		}
+		if n, err := m.slots.Count(t.Context(), "anna"); n != 0 || err != nil {
+			t.Errorf("%s: %d are held, %v", path, n, err)
 		}
 	}
 }

@@ -32,9 +32,6 @@ func (t *trial) decide(ctx context.Context, charges []core.Charge) (d core.Decis
 
 // settle corrects what the trial was charged, to the costs of the charges of its rules.
 func (t *trial) settle(ctx context.Context, charges []charged, actual []int64) {
-	if t == nil || !t.decision.Allowed {
-		return
-	}
 	cost := make([]int64, len(t.charges))
 	for i, c := range t.charges {
 		cost[i] = c.N
