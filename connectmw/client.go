@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"time"
 
 	"connectrpc.com/connect"
@@ -72,7 +73,7 @@ func (c *Client) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 }
 
 // WrapStreamingClient implements [connect.Interceptor]. A stream whose call is not sent fails at its
-// first use.
+// first use, and its ends do nothing.
 func (c *Client) WrapStreamingClient(next connect.StreamingClientFunc) connect.StreamingClientFunc {
 	return func(ctx context.Context, spec connect.Spec) connect.StreamingClientConn {
 		conn := next(ctx, spec)
@@ -119,6 +120,39 @@ func (s *clientStream) Receive(m any) error {
 		s.client.Block(s.ctx, s.key, waitOf(err))
 	}
 	return err //nolint:wrapcheck // it is the connection's
+}
+
+// CloseRequest implements [connect.StreamingClientConn]. That of the connection would send the call.
+func (s *clientStream) CloseRequest() error {
+	if s.failed != nil {
+		return nil //nolint:nilerr // there is nothing to close
+	}
+	return s.StreamingClientConn.CloseRequest() //nolint:wrapcheck // it is the connection's
+}
+
+// CloseResponse implements [connect.StreamingClientConn]. That of the connection would wait for a
+// response.
+func (s *clientStream) CloseResponse() error {
+	if s.failed != nil {
+		return nil //nolint:nilerr // there is nothing to close
+	}
+	return s.StreamingClientConn.CloseResponse() //nolint:wrapcheck // it is the connection's
+}
+
+// ResponseHeader implements [connect.StreamingClientConn].
+func (s *clientStream) ResponseHeader() http.Header {
+	if s.failed != nil {
+		return make(http.Header)
+	}
+	return s.StreamingClientConn.ResponseHeader()
+}
+
+// ResponseTrailer implements [connect.StreamingClientConn].
+func (s *clientStream) ResponseTrailer() http.Header {
+	if s.failed != nil {
+		return make(http.Header)
+	}
+	return s.StreamingClientConn.ResponseTrailer()
 }
 
 // sent returns the error of a call that was not sent, or err.

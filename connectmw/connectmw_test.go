@@ -8,6 +8,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -388,5 +389,51 @@ func TestErrorsOfHandlers(t *testing.T) {
 	group.Wait()
 	if len(errNothing.Meta()) > 0 {
 		t.Errorf("%v", errNothing.Meta())
+	}
+}
+
+// A stream that is not sent does not reach the server, whatever is done with it, and nothing blocks.
+func TestStreamsThatAreNotSent(t *testing.T) {
+	for name, opts := range protocols {
+		t.Run(name, func(t *testing.T) {
+			var arrived atomic.Int64
+			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				arrived.Add(1)
+				w.WriteHeader(http.StatusNotFound)
+			}))
+			defer server.Close()
+			waits := core.Must(connectmw.NewClient(connectmw.ClientConfig{Limiter: limiter(t, "out", core.SlidingLog(core.PerHour(1)))}))
+			client := connect.NewClient[text, text](server.Client(), server.URL+bidi, append(opts[:len(opts):len(opts)], connect.WithInterceptors(waits))...)
+			notSent := func(what string, err error) {
+				t.Helper()
+				if err == nil || !strings.Contains(err.Error(), "not sent") {
+					t.Errorf("%s: %v", what, err)
+				}
+			}
+			_, err := client.CallUnary(t.Context(), connect.NewRequest(wrapperspb.String("hello"))) // the only call
+			if connect.CodeOf(err) != connect.CodeUnimplemented {
+				t.Error(err)
+			}
+			_, err = client.CallServerStream(t.Context(), connect.NewRequest(wrapperspb.String("hello")))
+			notSent("a stream of the server", err)
+
+			up := client.CallClientStream(t.Context())
+			notSent("a stream of the client", up.Send(wrapperspb.String("hello")))
+			_, err = up.CloseAndReceive()
+			notSent("its answer", err)
+
+			both := client.CallBidiStream(t.Context())
+			_, err = both.Receive()
+			notSent("both", err)
+			if err := errors.Join(both.CloseRequest(), both.CloseResponse()); err != nil {
+				t.Error(err)
+			}
+			if n := len(both.ResponseHeader()) + len(both.ResponseTrailer()); n != 0 {
+				t.Errorf("%d fields of no response", n)
+			}
+			if n := arrived.Load(); n != 1 {
+				t.Errorf("%d arrived", n)
+			}
+		})
 	}
 }

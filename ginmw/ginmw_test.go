@@ -3,6 +3,7 @@ package ginmw_test
 import (
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -357,5 +358,29 @@ func TestContext(t *testing.T) {
 	saw = nil
 	if see("elsewhere", guardtest.Request("GET", "/")); saw[0] != "elsewhere nobody" {
 		t.Error(saw)
+	}
+}
+
+// Streams of Gin work behind a guard of the server, too, which records the response.
+func TestStream(t *testing.T) {
+	counts := guardtest.Rule(t, "bytes", core.SlidingLog(core.PerHour(1000)))
+	counts.Report = nethttp.BytesWritten
+	guard := guardtest.Guard(t, nethttp.Config{Rules: []nethttp.Rule{counts}})
+	r := gin.New()
+	r.GET("/", func(c *gin.Context) {
+		c.Stream(func(w io.Writer) bool { _, err := io.WriteString(w, "data"); return err != nil })
+	})
+	server := httptest.NewServer(guard.Handler(r))
+	defer server.Close()
+	q := guardtest.Request("GET", server.URL, "X-Own", "anna")
+	q.RequestURI = ""
+	response, err := server.Client().Do(q)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	if err != nil || response.StatusCode != 200 || string(body) != "data" {
+		t.Errorf("%d %q %v", response.StatusCode, body, err)
 	}
 }

@@ -124,7 +124,8 @@ func (ns networks) contain(addr netip.Addr) bool {
 // Trusted returns a function that reports whether a request comes from a proxy of these networks.
 // Then the fields that the proxy has written can be believed. The networks are given as to
 // [XForwardedFor]. Trusted is for fields that no function of this package reads, such as
-// X-Forwarded-Host: where the result is false, a client may have written them.
+// X-Forwarded-Host: where the result is false, a client may have written them. It is false for a
+// request that may be in a tunnel, which the proxy has not read.
 //
 // All faults of the networks are reported at once.
 func Trusted(networks ...string) (func(*http.Request) bool, error) {
@@ -134,7 +135,7 @@ func Trusted(networks ...string) (func(*http.Request) bool, error) {
 	}
 	return carried.Unused(func(r *http.Request) bool {
 		_, trusted, err := proxies.peer(r)
-		return err == nil && trusted
+		return err == nil && trusted && unread(r) == nil
 	}), nil
 }
 

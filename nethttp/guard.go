@@ -408,7 +408,8 @@ func (g *Guard) Reset(r *http.Request, limiter string) error {
 // websocketmw limits WebSockets.
 //
 // If a rule has Settle or Report, next gets a wrapped ResponseWriter. It has ReadFrom, and Unwrap
-// for [http.ResponseController]. It has Flush and Hijack if the original has them, but not Push.
+// for [http.ResponseController]. It has Flush and Hijack if the original has them, and CloseNotify if
+// the original has that and Flush. It does not have Push.
 //
 // Handler panics if the guard or next is nil. It also panics if a key is from the context of a
 // framework, which only the middleware of an adapter has.

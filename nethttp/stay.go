@@ -43,7 +43,8 @@ func (v Verdict) Begin(r *http.Request) (begun *http.Request, watch bool) {
 }
 
 // End ends an admitted request. If Begin was called, it counts what the request has used, and settles
-// its charge. Then it releases the slots, so the next request sees the new count. It is to be called when the handler has returned or panicked. Further calls do nothing. It ignores
+// its charge. Then it releases the slots, so the next request sees the new count. It is to be
+// called when the handler has returned or panicked. Further calls do nothing. It ignores
 // Outcome.Cost. It does not release the slots of a socket that [Verdict.Serve] has served.
 func (v Verdict) End(o Outcome) {
 	if v.stay == nil {

@@ -77,15 +77,30 @@ func (rec *Recorder) HijackThrough() (net.Conn, *bufio.ReadWriter, error) {
 }
 
 // Writer returns the recorder with Flush and Hijack if the writer within has them. Handlers look
-// for them by type assertion, so the recorder must not have them always.
+// for them by type assertion, so the recorder must not have them always. A writer with Flush has
+// CloseNotify too if the writer within has it, as in net/http.
 //
 // It has no Push. Browsers ignore HTTP/2 pushes, and a handler must work without
 // http.Pusher anyway, because HTTP/1 has none.
 func (rec *Recorder) Writer() http.ResponseWriter {
 	_, flushes := rec.ResponseWriter.(http.Flusher)
 	hijacks := CanHijack(rec.ResponseWriter)
+	closes, notifies := rec.ResponseWriter.(closeNotifier)
 	w := &writer{rec}
 	switch {
+	case flushes && hijacks && notifies:
+		return struct {
+			*writer
+			flusher
+			hijacker
+			closeNotifier
+		}{w, flusher{rec}, hijacker{rec}, closes}
+	case flushes && notifies:
+		return struct {
+			*writer
+			flusher
+			closeNotifier
+		}{w, flusher{rec}, closes}
 	case flushes && hijacks:
 		return struct {
 			*writer
@@ -138,6 +153,9 @@ func (w *writer) ReadFrom(src io.Reader) (int64, error) {
 	w.wrote(n)
 	return n, err
 }
+
+// A closeNotifier is an http.CloseNotifier, which is deprecated, and which Gin needs.
+type closeNotifier interface{ CloseNotify() <-chan bool }
 
 type flusher struct{ rec *Recorder }
 

@@ -23,6 +23,11 @@ type hijackable struct {
 
 func (h hijackable) Hijack() (net.Conn, *bufio.ReadWriter, error) { return nil, nil, h.err }
 
+// notifies is a writer that says when the client has gone.
+type notifies struct{ *httptest.ResponseRecorder }
+
+func (notifies) CloseNotify() <-chan bool { return nil }
+
 func TestRecorder(t *testing.T) {
 	broken := errors.New("broken")
 	for _, test := range []struct {
@@ -87,6 +92,11 @@ func TestWriterHasWhatIsWithin(t *testing.T) {
 			http.Flusher
 			http.Hijacker
 		}{flushes, flushes, hijackable{}}, true, true},
+		{"Flush and CloseNotify", notifies{flushes}, true, false},
+		{"all", struct {
+			notifies
+			http.Hijacker
+		}{notifies{flushes}, hijackable{}}, true, true},
 		{"Hijack, deeper", &Recorder{ResponseWriter: hijackable{plain{flushes}, nil}}, false, true},
 	} {
 		w := (&Recorder{ResponseWriter: test.within}).Writer()
@@ -94,6 +104,10 @@ func TestWriterHasWhatIsWithin(t *testing.T) {
 		_, canHijack := w.(http.Hijacker)
 		if canFlush != test.flushes || canHijack != test.hijack {
 			t.Errorf("%s: Flush %v, Hijack %v", test.name, canFlush, canHijack)
+		}
+		_, want := test.within.(closeNotifier)
+		if _, can := w.(closeNotifier); can != want {
+			t.Errorf("%s: CloseNotify %v", test.name, can)
 		}
 	}
 }
