@@ -1,6 +1,7 @@
 package nethttp
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -99,10 +100,11 @@ type TransportConfig struct {
 // that time.
 //
 // Before a request is repeated, the body of the refusal is read for at most a second and 64 KiB,
-// and closed. So its connection can be used again. The repetition waits meanwhile.
+// and closed. So its connection can be used again. The repetition waits meanwhile. If it cannot be
+// sent after all, the caller gets the refusal, with as much of its body as was read.
 //
 // Requests that wait are served as [core.Limiter.Wait] says. A request that is not sent fails with
-// the error of its context or of the store. If it would have to wait for too long, the error wraps
+// the error of its context or of the store. If its context ends before it is repeated, it fails too. If it would have to wait for too long, the error wraps
 // [context.DeadlineExceeded]. A Transport is safe for concurrent use.
 type Transport struct {
 	config TransportConfig
@@ -217,9 +219,14 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	if err != nil {
 		return nil, notSent(r, fmt.Errorf("its key: %w", err))
 	}
+	var refusal *http.Response // before a repetition
 	for repeated := 0; ; repeated++ {
 		if err := t.Wait(waiting, key); err != nil {
-			return nil, notSent(r, err)
+			err = notSent(r, err)
+			if refusal != nil && r.Context().Err() == nil {
+				return refusal, nil
+			}
+			return nil, err
 		}
 		response, err := t.config.Base.RoundTrip(r)
 		if err != nil {
@@ -236,7 +243,9 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 		if again == nil {
 			return response, nil
 		}
-		discard(response.Body)
+		if refusal = response; response.Body != nil { // as http.Client permits
+			response.Body = drain(response.Body)
+		}
 		if !kept {
 			pause(waiting, wait)
 		}
@@ -244,20 +253,41 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 }
 
-// discard reads what is left of a refusal, so that its connection can be used again, and closes
-// it: all in the background, and not for long, since it may be silent, and Close may block.
-func discard(body io.ReadCloser) {
-	if body == nil { // as http.Client permits
-		return
-	}
+// A drained is a body that was read ahead.
+type drained struct {
+	text bytes.Buffer
+	err  error         // what follows the text
+	read chan struct{} // closed when that is known
+}
+
+// drain reads a body, so that its connection can be used again, and closes it: all in the background,
+// and not for long, since it may be silent, and Close may block.
+func drain(body io.ReadCloser) *drained {
+	d := &drained{read: make(chan struct{})}
 	late := time.AfterFunc(drainTime, func() { _ = body.Close() }) // it ends a Read
 	go func() {
-		_, _ = io.CopyN(io.Discard, body, drainBytes)
+		if _, d.err = io.CopyN(&d.text, body, drainBytes); d.err == nil {
+			d.err = io.ErrUnexpectedEOF // there may be more
+		}
+		close(d.read)
 		if late.Stop() {
 			_ = body.Close()
 		}
 	}()
+	return d
 }
+
+// Read implements [io.Reader].
+func (d *drained) Read(p []byte) (int, error) {
+	<-d.read
+	if d.text.Len() > 0 {
+		return d.text.Read(p)
+	}
+	return 0, d.err
+}
+
+// Close implements [io.Closer].
+func (*drained) Close() error { return nil }
 
 // pause waits for a time, or until the context ends.
 func pause(ctx context.Context, d time.Duration) {

@@ -274,6 +274,46 @@ func TestRetries(t *testing.T) {
 	})
 }
 
+// If the limiter has no room for a repetition, the caller gets the refusal, with its body.
+func TestNoRoomForTheRepetition(t *testing.T) {
+	long := strings.Repeat("x", 64<<10) + "more"
+	for _, test := range []struct {
+		name, text, want string
+		err              error
+	}{
+		{"short", "why", "why", nil},
+		{"empty", "", "", nil},
+		{"long", long, long[:64<<10], io.ErrUnexpectedEOF},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				body, copied := &closer{Reader: strings.NewReader(test.text)}, &closer{Reader: strings.NewReader("body")}
+				s := &server{answer: func(int, *http.Request) *http.Response {
+					response := says(429, "Retry-After", "1")
+					response.Body = body
+					return response
+				}}
+				tr := transport(t, nethttp.TransportConfig{
+					Base: s, Limiter: outgoing(t, memstore.New(memstore.Config{}), core.SlidingLog(core.PerHour(1))), Retries: 3,
+				})
+				r := httpRequest(http.MethodPost, "body")
+				r.GetBody = func() (io.ReadCloser, error) { return copied, nil }
+				response, err := tr.RoundTrip(r.WithContext(t.Context()))
+				if err != nil || response.StatusCode != 429 || len(s.came) != 1 {
+					t.Fatalf("%v, %v, sent %d times", response, err, len(s.came))
+				}
+				text, err := io.ReadAll(response.Body)
+				if string(text) != test.want || !errors.Is(err, test.err) || response.Body.Close() != nil {
+					t.Errorf("%d bytes, %v", len(text), err)
+				}
+				if synctest.Wait(); !body.closed || !copied.closed {
+					t.Errorf("closed: %v, %v", body.closed, copied.closed)
+				}
+			})
+		})
+	}
+}
+
 // A request whose context ends while it waits to be repeated fails with that, and closes the
 // bodies of the refusal and of its own copy.
 func TestContextEndsBeforeTheRepetition(t *testing.T) {

@@ -48,13 +48,18 @@ func NewClient(l *core.Limiter, maxWait, maxBlock time.Duration, retries int) (*
 }
 
 // Do makes a call as soon as it may be sent. The call returns how long the server wants to get no more:
-// 0 if it does not say so. If that is not too long, the call is repeated. An error of Do itself is a
-// [*NotSentError].
+// 0 if it does not say so. If that is not too long, the call is repeated. If the repetition cannot be
+// sent after all, Do returns the error of the call. An error of Do itself is a [*NotSentError]: nothing was
+// sent, or the context ended before the repetition.
 func (c *Client) Do(ctx context.Context, key string, call func() (wait time.Duration, err error)) error {
 	waiting, cancel := context.WithTimeout(ctx, c.maxWait)
 	defer cancel()
+	var refusal error // before a repetition
 	for repeated := 0; ; repeated++ {
 		if err := c.Wait(waiting, key); err != nil {
+			if repeated > 0 && ctx.Err() == nil {
+				return refusal
+			}
 			return err
 		}
 		wait, err := call()
@@ -62,7 +67,7 @@ func (c *Client) Do(ctx context.Context, key string, call func() (wait time.Dura
 		if end, _ := waiting.Deadline(); wait <= 0 || repeated == c.retries || time.Until(end) < wait {
 			return err
 		}
-		if !kept {
+		if refusal = err; !kept {
 			pause(waiting, wait)
 		}
 	}

@@ -1,6 +1,7 @@
 package rpc_test
 
 import (
+	"context"
 	"errors"
 	"net/http"
 	"sync"
@@ -72,5 +73,27 @@ func TestHandlerReturnsWhileItReceives(t *testing.T) {
 	receiving.Wait()
 	if f := v.Refused(); f == nil || f.Code != rpc.ResourceExhausted {
 		t.Errorf("%+v", f)
+	}
+}
+
+// If the limiter has no room for a repetition, the caller gets the refusal.
+func TestNoRoomForTheRepetition(t *testing.T) {
+	client := core.Must(rpc.NewClient(limiter(core.SlidingLog(core.PerMinute(1))), 5*time.Second, 0, 1))
+	calls, refusal := 0, errors.New("the server's")
+	err := client.Do(t.Context(), "peer", func() (time.Duration, error) {
+		calls++
+		return time.Millisecond, refusal
+	})
+	if !errors.Is(err, refusal) || calls != 1 {
+		t.Errorf("%v after %d calls", err, calls)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	client = core.Must(rpc.NewClient(limiter(core.SlidingLog(core.PerMinute(2))), time.Minute, 0, 1))
+	err = client.Do(ctx, "peer", func() (time.Duration, error) {
+		cancel()
+		return time.Millisecond, refusal
+	})
+	if not := (*rpc.NotSentError)(nil); !errors.As(err, &not) || not.Code != rpc.Canceled {
+		t.Error(err)
 	}
 }
