@@ -184,8 +184,11 @@ func classic(h http.Header, v Verdict, limit, remaining, reset string) {
 		return
 	}
 	after := a.ResetAfter
-	if !v.Decision.Allowed {
+	switch {
+	case !v.Decision.Allowed:
 		after = a.RetryAfter
+	case v.refuses(): // for want of slots
+		after = time.Duration(v.retry) * time.Second
 	}
 	b := block{values: make([]string, 3)}
 	b.set(h, limit, integer(a.Limit))

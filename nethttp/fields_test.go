@@ -648,3 +648,17 @@ func TestVerdictOf(t *testing.T) {
 		t.Errorf("%d %v %s", v.Status(), h, v.Problem())
 	}
 }
+
+// In a refusal by slots, Reset is the same as Retry-After.
+func TestResetWithoutSlots(t *testing.T) {
+	s := memstore.New(memstore.Config{})
+	c := rules(
+		nethttp.Rule{Limiter: newLimiter(t, s, "api", core.SlidingLog(core.PerHour(10))), Key: header},
+		nethttp.Rule{Slots: newSlots(t, s, "running", 0), Key: header},
+	)
+	c.Fields = func(h http.Header, v nethttp.Verdict) { nethttp.Draft06(h, v); nethttp.XRateLimit(h, v) }
+	h := serve(newGuard(t, c).Handler(status(204)), request("GET", "/", "X-Client", "anna")).Header()
+	if after := h.Get("Retry-After"); after == "" || h.Get("RateLimit-Reset") != after || h.Get("X-RateLimit-Reset") != after {
+		t.Errorf("%v", h)
+	}
+}

@@ -104,8 +104,9 @@ type TransportConfig struct {
 // sent after all, the caller gets the refusal, with as much of its body as was read.
 //
 // Requests that wait are served as [core.Limiter.Wait] says. A request that is not sent fails with
-// the error of its context or of the store. If its context ends before it is repeated, it fails too. If it would have to wait for too long, the error wraps
-// [context.DeadlineExceeded]. A Transport is safe for concurrent use.
+// the error of its context or of the store. If its context ends before it is repeated, it fails too.
+// If it would have to wait for too long, the error wraps [context.DeadlineExceeded]. A Transport is
+// safe for concurrent use.
 type Transport struct {
 	config TransportConfig
 	gate   *core.Limiter // the limiter, and whether the key is blocked
