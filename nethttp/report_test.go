@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -452,10 +453,18 @@ func TestReportAfterAWaitWithoutAStore(t *testing.T) {
 		)
 		c.Wait = time.Minute
 		c.Observe = func(_ *http.Request, v nethttp.Verdict) { seen = append(seen, v) }
-		h := newGuard(t, c).Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { time.Sleep(time.Second); s.err = errDown }))
+		end := make(chan struct{})
+		h := newGuard(t, c).Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-end }))
 		go serve(h, request("GET", "/", "X-Client", "anna"))
 		synctest.Wait()
-		w := serve(h, request("GET", "/", "X-Client", "anna"))
+		var w *httptest.ResponseRecorder
+		var second sync.WaitGroup
+		second.Go(func() { w = serve(h, request("GET", "/", "X-Client", "anna")) })
+		time.Sleep(time.Second)
+		synctest.Wait()
+		s.err = errDown
+		close(end)
+		second.Wait()
 		if w.Code != 503 || len(seen) != 2 || !errors.Is(seen[1].Err, errDown) || seen[1].Decision.Len() != 0 || seen[1].Waited != time.Second {
 			t.Errorf("%d, %v", w.Code, seen)
 		}
