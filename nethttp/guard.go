@@ -399,8 +399,8 @@ func (g *Guard) Reset(r *http.Request, limiter string) error {
 
 // Handler returns a handler that sets the fields of the response and calls next for
 // requests that [Guard.Check] admits, and answers the others with [Guard.Refuse]. When next
-// returns or panics, the handler counts what [Rule].Report says, settles the charge by [Rule].Settle
-// and then releases the slots. It does not recover the panic.
+// returns or panics, the handler releases the slots, settles the charge by [Rule].Settle and counts
+// what [Rule].Report says. With a Report, the slots are released last. It does not recover the panic.
 //
 // If next hijacks a connection, later requests on it are not charged, and the slots are released
 // when next returns. So next must not upgrade to HTTP/2, as h2c.NewHandler of golang.org/x/net

@@ -42,15 +42,19 @@ func (v Verdict) Begin(r *http.Request) (begun *http.Request, watch bool) {
 	return s.begun, true
 }
 
-// End ends an admitted request. If Begin was called, it counts what the request has used, and settles
-// its charge. Then it releases the slots, so the next request sees the new count. It is to be
-// called when the handler has returned or panicked. Further calls do nothing. It ignores
+// End releases the slots of an admitted request, and if Begin was called, counts what it has used and
+// settles its charge. If a rule has Report, the slots are released last, so the next request sees the
+// use. It is to be called when the handler has returned or panicked. Further calls do nothing. It ignores
 // Outcome.Cost. It does not release the slots of a socket that [Verdict.Serve] has served.
 func (v Verdict) End(o Outcome) {
-	if v.stay == nil {
+	switch {
+	case v.stay == nil:
 		return
+	case v.stay.guard.reports:
+		defer v.stay.release() // also if a function of a rule panics
+	default:
+		v.stay.release()
 	}
-	defer v.stay.release() // also if a function of a rule panics
 	v.stay.settle(o)
 }
 

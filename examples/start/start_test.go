@@ -17,11 +17,10 @@ import (
 
 	"github.com/gorilla/websocket"
 
-	"github.com/headgate/headgate/internal/redistest"
-
 	// The programs import these. So a result is not taken from the cache when one has changed.
 	_ "github.com/headgate/headgate/core/debug"
 	_ "github.com/headgate/headgate/core/redisstore"
+	"github.com/headgate/headgate/internal/redistest"
 	_ "github.com/headgate/headgate/limits/yamldoc"
 	_ "github.com/headgate/headgate/websocketmw"
 )
