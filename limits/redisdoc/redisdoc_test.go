@@ -331,7 +331,7 @@ func TestServersByTheClockOfRedis(t *testing.T) {
 func TestRedisLosesTheDocumentAndTheTime(t *testing.T) {
 	server := redistest.Start(t)
 	s := connect(t, server, redisdoc.Config{})
-	const ahead = 1 << 51 // milliseconds
+	const ahead int64 = 1 << 51 // milliseconds
 	if _, err := server.Do("HSET", redisdoc.DefaultKey, "version", fmt.Sprint(ahead), "document", string(text(1))); err != nil {
 		t.Fatal(err)
 	}
