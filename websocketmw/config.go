@@ -89,8 +89,7 @@ type Config struct {
 	// sockets. A socket that would have been closed is not limited any more. Nor is a socket that
 	// would have been refused, which has the zero [core.Slot].
 	//
-	// Shutdown and [Socket.Close] do what they always do. A socket that is not limited any more is not
-	// followed either. Its handler may read messages until the socket ends, at most 5 seconds later.
+	// Shutdown and [Socket.Close] do what they always do.
 	ObserveOnly bool
 
 	// Inbound limits the messages of clients: at most 8 limits. Without one, only control frames

@@ -1,6 +1,7 @@
 package websocketmw
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"maps"
@@ -333,5 +334,48 @@ func wantTrials(t *testing.T, s stats.Snapshot, slots, budget bool) {
 	}
 	if want := map[string]uint64{result[budget]: 1}; !maps.Equal(charges, want) || s.Limiters[0].LastRefused.IsZero() != budget {
 		t.Errorf("charges: %v, not %v; refused last %v", charges, want, s.Limiters[0].LastRefused)
+	}
+}
+
+// A spared socket that is closed is read as any other: nothing but the client's Close frame.
+func TestSparedIsClosed(t *testing.T) {
+	for name, over := range map[string]string{
+		"over a limit":  strings.Repeat(string(masked(0x89, "")), 201), // one more than Controls admits
+		"invalid":       string(masked(0x83, "")),
+		"within a text": strings.Repeat(string(masked(0x89, "")), 201) + string(masked(0x01, "begins")),
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var read []byte
+				closes := masked(0x88, "\x03\xe8")
+				guard, p := bubble(t, Config{ObserveOnly: true}, func(c net.Conn) {
+					defer c.Close()
+					for b := make([]byte, 64); ; {
+						n, err := c.Read(b)
+						if read = append(read, b[:n]...); err != nil || bytes.HasSuffix(read, closes) {
+							return
+						}
+					}
+				})
+				p.send([]byte(over))
+				synctest.Wait()
+				if string(read) != over {
+					t.Errorf("%q was read", read)
+				}
+				for _, s := range guard.all() {
+					s.Close(4003, "banned")
+				}
+				p.closes()
+				read = nil
+				if name == "within a text" {
+					p.send(masked(0x80, "ends"))
+				}
+				p.send(slices.Concat(masked(0x81, "EVIL"), closes))
+				synctest.Wait()
+				if bytes.Contains(read, masked(0x81, "EVIL")) || name != "invalid" && !bytes.Equal(read, closes) {
+					t.Errorf("%q", read)
+				}
+			})
+		})
 	}
 }

@@ -24,11 +24,12 @@ type reader struct {
 	place frames.Inspector
 	meter meter
 	drops bool // from here on, all but the client's Close frame
+	lost  bool // a frame was invalid, so nobody knows where the next begins
 }
 
 // Read reads what the Bounds admit.
 func (r *reader) Read(p []byte) (int, error) {
-	if len(p) == 0 || r.life.spared.Load() && !r.drops {
+	if len(p) == 0 {
 		return r.read(p)
 	}
 	if r.meter.over != nil {
@@ -36,7 +37,7 @@ func (r *reader) Read(p []byte) (int, error) {
 	}
 	n, err := r.read(p[:min(len(p), r.life.rules.most)])
 	if n > 0 && r.life.deaf.Load() {
-		if r.drops = r.drops || r.place.Between(); r.drops {
+		if r.drops = r.drops || r.lost || r.place.Between(); r.drops {
 			return r.readClose(p, n, err)
 		}
 		rest := min(n, r.place.Rest()) // of a frame that the library has begun to read
@@ -64,7 +65,8 @@ func (r *reader) holdBack(p []byte) { r.early = slices.Concat(p, r.early) }
 var manyFrames = sync.Pool{New: func() any { return new([]frames.Frame) }}
 
 // admit charges p, which is not empty, and returns how many bytes of it the handler may read. It
-// waits if a Bound delays them. If it returns 0, the socket must be closed.
+// waits if a Bound delays them. If it returns 0, the socket must be closed. It follows the frames of a
+// socket that is spared too: later it may have to read nothing but the Close frame.
 func (r *reader) admit(p []byte) (n int) {
 	if r.life.pings.Load() > 0 {
 		r.place.Pongs += r.life.pings.Swap(0)
@@ -79,7 +81,10 @@ func (r *reader) admit(p []byte) (n int) {
 		found.Go(p, agreed, *many)
 	}
 	r.meter.told = false
-	span, wait := r.meter.charge(r.life, &found)
+	span, wait := &found.Span, time.Duration(0)
+	if !r.life.spared.Load() {
+		span, wait = r.meter.charge(r.life, &found)
+	}
 	for wait > 0 {
 		if !r.life.pause(wait) {
 			r.meter.over = &excess{err: ErrOver} // the socket is being closed
@@ -89,6 +94,7 @@ func (r *reader) admit(p []byte) (n int) {
 	}
 	r.place = span.After
 	if span.Fault != "" {
+		r.lost = true
 		r.refuse(span.Fault)
 	}
 	if r.life.spared.Load() {
