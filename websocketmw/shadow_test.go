@@ -340,9 +340,9 @@ func wantTrials(t *testing.T, s stats.Snapshot, slots, budget bool) {
 // A spared socket that is closed is read as any other: nothing but the client's Close frame.
 func TestSparedIsClosed(t *testing.T) {
 	for name, over := range map[string]string{
-		"over a limit":  strings.Repeat(string(masked(0x89, "")), 201), // one more than Controls admits
-		"invalid":       string(masked(0x83, "")),
-		"within a text": strings.Repeat(string(masked(0x89, "")), 201) + string(masked(0x01, "begins")),
+		"over a limit":     strings.Repeat(string(masked(0x89, "")), 201), // one more than Controls admits
+		"an invalid frame": string(masked(0x83, "")),
+		"within a text":    strings.Repeat(string(masked(0x89, "")), 201) + string(masked(0x01, "begins")),
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -372,7 +372,7 @@ func TestSparedIsClosed(t *testing.T) {
 				}
 				p.send(slices.Concat(masked(0x81, "EVIL"), closes))
 				synctest.Wait()
-				if bytes.Contains(read, masked(0x81, "EVIL")) || name != "invalid" && !bytes.Equal(read, closes) {
+				if bytes.Contains(read, masked(0x81, "EVIL")) || name != "an invalid frame" && !bytes.Equal(read, closes) {
 					t.Errorf("%q", read)
 				}
 			})
