@@ -32,11 +32,13 @@ func AllowBeside(ctx context.Context, charges, shadows []Charge) (d, shadow Deci
 		if d, err = AllowAll(ctx, charges...); err != nil {
 			return d, shadow, err
 		}
-		if !d.Allowed { // what was counted anyway counts on trial too
-			shadows = slices.DeleteFunc(slices.Clone(shadows), func(c Charge) bool { return !c.Anyway })
-		}
-		if len(shadows) > 0 {
+		if d.Allowed {
 			shadow, _ = AllowAll(ontrial.Mark(ctx), shadows...)
+			return d, shadow, nil
+		}
+		// What was counted anyway counts on trial too.
+		if shadows = slices.DeleteFunc(slices.Clone(shadows), func(c Charge) bool { return !c.Anyway }); len(shadows) > 0 {
+			_, _ = AllowAll(ontrial.Mark(ctx), shadows...)
 		}
 		return d, shadow, nil
 	case ctx == nil:

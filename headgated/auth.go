@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -111,7 +112,8 @@ func (c *configuration) original(r *http.Request) (*http.Request, error) {
 	}
 	if uri != "" {
 		u, err := url.ParseRequestURI(uri)
-		if err != nil || strings.ContainsAny(uri, `#\`) { // no request has these; some servers end the path, or a part of it, there
+		path, _, _ := strings.Cut(uri, "?")
+		if err != nil || strings.Contains(uri, "#") || strings.Contains(path, `\`) { // no request has these; some servers end the path there
 			return nil, errors.New("the URI in " + forwardedURI + " is not valid")
 		}
 		of.URL, of.RequestURI = u, uri
@@ -154,10 +156,15 @@ func asksOf(met []meeting) (asks []ask, at *routeCharge, err error) {
 	if len(asks) > maxCharges {
 		return nil, nil, errors.New("the path can be read in several ways, which together have too many charges")
 	}
+	for i, a := range asks {
+		if slices.ContainsFunc(asks[:i], func(b ask) bool { return a.limit == b.limit && a.key == b.key }) {
+			return nil, nil, errors.New("the request is charged for one key of a limit under two plans")
+		}
+	}
 	return asks, nil, nil
 }
 
-// asks returns what a request of the route is charged. Charges of one limit and key are one. After an error, at is the
+// asks returns what a request of the route is charged. Charges of one limit, plan and key are one. After an error, at is the
 // charge that has no key.
 func (t *route) asks(r *http.Request) (asks []ask, at *routeCharge, err error) {
 	asks = make([]ask, 0, len(t.charges))

@@ -274,6 +274,7 @@ routes:
   - {charge: [{limit: api, key: everyone}]}
 `
 	for pattern, uris := range map[string][]string{
+		"/files/":           {"/files/a", "/files/../healthz", "/files/x/../../healthz"},
 		"/search/":          {"/search/..;/healthz", "/search/..;a=b/healthz", `/search/..%5Chealthz`, "/search/;/..;/..;/healthz"},
 		"/search/{q}":       {"/search/..%2Fhealthz", "/search/..%2fhealthz", "/search/x%2F..%2F..%2Fhealthz", "/search/..%2Fhealthz%2F."},
 		"/files/{rest...}":  {"/files/a", "/files/..%2fhealthz", "/files/%2e%2e/healthz", "/files/b/..%2f..%2fhealthz"},
@@ -295,7 +296,11 @@ routes:
 	for _, test := range []struct {
 		uri  string
 		want int
-	}{{"/v1/acme/chat", 200}, {"/v1/acme%2Fx%2F../chat", 429}, {"/v1/y%2F..%2Facme/chat", 429}, {"/healthz", 200}, {"/%68ealthz", 200}} {
+	}{
+		{"/v1/acme/chat", 200}, {"/v1/acme%2Fx%2F../chat", 429}, {"/v1/y%2F..%2Facme/chat", 429},
+		{"/v1/acme%2Fchat;x", 429}, {"/v1%2Facme;1%2Fchat", 429}, {"/v1/acme;2%2Fchat", 429}, {"/x/..%2Fv1%2Facme%2Fchat;x", 429},
+		{"/healthz?q=\\d+", 200},
+		{"/healthz", 200}, {"/%68ealthz", 200}} {
 		if w := ask(s, proxy, "GET", "a", test.uri); w.Code != test.want {
 			t.Errorf("%s: %d, want %d", test.uri, w.Code, test.want)
 		}
@@ -351,6 +356,22 @@ routes:
 	}{{"/transfer/a/b", 200}, {"/transfer/a/a", 200}, {"/transfer/a/b", 429}, {"/transfer/b/b", 200}, {"/", 200}, {"/", 429}} {
 		if w := ask(s, proxy, "GET", "a", step.uri); w.Code != step.want {
 			t.Errorf("%s: %d, want %d", step.uri, w.Code, step.want)
+		}
+	}
+}
+
+// One key of a limit is not charged under two plans, of which one would not be asked.
+func TestOneKeyUnderTwoPlans(t *testing.T) {
+	s := open(t, headgated.Config{Document: newPage(`
+limits: {api: {default: free, plans: {free: sliding-log 1/hour, gold: sliding-log 1000/hour}}}
+trusted: [10.0.0.0/8]
+routes: [{charge: [{limit: api, key: address, plan: "header:X-Plan"}, {limit: api, key: "header:X-User"}]}]`)})
+	for _, test := range []struct {
+		plan, user string
+		want       int
+	}{{"gold", "anna", 200}, {"gold", client, 400}, {"gold", "anna", 429}} {
+		if w := ask(s, proxy, "GET", "a", "/", "X-Plan", test.plan, "X-User", test.user); w.Code != test.want {
+			t.Errorf("%s: %d %s", test.user, w.Code, w.Body)
 		}
 	}
 }

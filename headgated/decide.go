@@ -15,9 +15,9 @@ type ask struct {
 	units            int64
 }
 
-// in returns the index of the ask of the same limit and key, or -1.
+// in returns the index of the ask of the same limit, plan and key, or -1.
 func (a ask) in(asks []ask) int {
-	return slices.IndexFunc(asks, func(b ask) bool { return a.limit == b.limit && a.key == b.key })
+	return slices.IndexFunc(asks, func(b ask) bool { return a.limit == b.limit && a.plan == b.plan && a.key == b.key })
 }
 
 // An unknownError is about a limit or a plan that the document does not have.

@@ -47,7 +47,8 @@
 //
 // Servers may read an encoded slash or dot, or a semicolon, in several ways. If other routes are the first for these,
 // the request is charged for all of them. What they have in common is charged once. If the charges are more
-// than 8 together, the request is refused with 400. Charges of one limit and key are one charge, of all units.
+// than 8 together, the request is refused with 400. Charges of one limit, plan and key are one charge, of all units. One key
+// of a limit under two plans is refused with 400.
 //
 // A key is one of these, or a list of them, which is charged as one. Package keyfuncs describes each.
 //

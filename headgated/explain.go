@@ -15,8 +15,11 @@ import (
 // An Explanation says how a document treats a request.
 type Explanation struct {
 	// Routes has the first route that matches the request. If its path can be read in several ways,
-	// it may have several, and the request is charged for all of them.
+	// it may have several, and the request is charged for all of them. What these have in common is
+	// charged once.
 	Routes []ExplainedRoute
+
+	Err error // why the request is refused with 400 for its path, or its plans
 }
 
 // An ExplainedRoute is a route of an [Explanation].
@@ -37,8 +40,11 @@ type Explained struct {
 	Rules []string // what applies to the key
 }
 
-// Refused reports whether the request is refused because it lacks a key.
+// Refused reports whether the request is refused with 400: because it lacks a key, or for Err.
 func (e *Explanation) Refused() bool {
+	if e.Err != nil {
+		return true
+	}
 	for _, t := range e.Routes {
 		if slices.ContainsFunc(t.Charges, func(c Explained) bool { return c.Err != nil }) {
 			return true
@@ -61,6 +67,9 @@ func (e *Explanation) String() string {
 		for _, c := range t.Charges {
 			c.write(&b)
 		}
+	}
+	if e.Err != nil {
+		fmt.Fprintf(&b, "refused with 400: %v\n", e.Err)
 	}
 	return b.String()
 }
@@ -94,8 +103,11 @@ func Explain(text []byte, r *http.Request, c Config) (*Explanation, error) {
 		return nil, err
 	}
 	defer book.Close()
-	view, e := book.View(), &Explanation{}
-	for _, m := range meet(d.routes, r) {
+	view, e, met := book.View(), &Explanation{}, meet(d.routes, r)
+	if _, at, err := asksOf(met); at == nil {
+		e.Err = err
+	}
+	for _, m := range met {
 		t := ExplainedRoute{Name: m.name, Line: m.line}
 		for _, charge := range m.charges {
 			one := Explained{Limit: charge.limit, From: charge.parts, Units: charge.units}

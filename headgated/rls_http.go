@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"strconv"
+	"unicode/utf8"
 
 	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"google.golang.org/grpc/codes"
@@ -64,8 +65,11 @@ func requestOf(body []byte, q *pb.RateLimitRequest) error {
 	var request map[string]any
 	d := json.NewDecoder(bytes.NewReader(body))
 	d.UseNumber()
-	if err := d.Decode(&request); err != nil || d.More() {
-		return errors.Join(err, errMultiplier)
+	if err := d.Decode(&request); err != nil {
+		return err
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) || !utf8.Valid(body) { // as protojson
+		return errMultiplier
 	}
 	several := make(map[int]uint32)
 	descriptors, _ := request[wordDescriptors].([]any)

@@ -764,6 +764,7 @@ func TestMultipliersInJSON(t *testing.T) {
 		{`, "limit": {"requestsPerUnit": 1, "unit": "MINUTE", "unitMultiplier": -1}`, 400, ""},
 		{`, "limit": {"requestsPerUnit": 1, "unit": "MINUTE", "multiplier": 1}`, 400, ""},
 		{`, "unitMultiplier": 3`, 400, ""},
+		{`}], "descriptors": [{"entries": [{"key": "multiplier", "value": "` + "\xff" + `"}]`, 400, ""},
 		{"", 200, `{"requestsPerUnit":5,"unit":"SECOND","unitMultiplier":5}`},
 	} {
 		w := httptest.NewRecorder()

@@ -172,24 +172,40 @@ func (p *pattern) match(r *http.Request, path []string) bool {
 
 // readingsOf returns the segments of a path as servers read it: with repeated slashes as one, without dots, decoded.
 // Some decode first, so an encoded slash is one. Others split first, and then an encoded dot is a dot or a name. Some
-// remove parameters of segments, or take a backslash for a slash. Equal readings are there once.
-func readingsOf(u *url.URL) [][]string {
-	readings := [][]string{segmentsOf(strings.Split(u.Path, "/"))}
-	if u.RawPath == "" && !strings.ContainsAny(u.Path, `;\`) { // nothing is encoded that need not be
-		return readings
-	}
-	raw := strings.Split(u.EscapedPath(), "/")
-	bare := make([]string, len(raw))
-	for i, part := range raw {
-		bare[i], _, _ = strings.Cut(part, ";")
-	}
-	slashes := strings.Split(strings.ReplaceAll(u.Path, `\`, "/"), "/")
-	for _, path := range [][]string{segmentsOf(decoded(raw)), decoded(segmentsOf(raw)), segmentsOf(decoded(bare)), segmentsOf(slashes)} {
+// remove the parameters of segments, take a backslash for a slash, or leave dots as they are. Equal readings are there
+// once.
+func readingsOf(u *url.URL) (readings [][]string) {
+	add := func(path []string) {
 		if !slices.ContainsFunc(readings, func(other []string) bool { return slices.Equal(path, other) }) {
 			readings = append(readings, path)
 		}
 	}
+	add(segmentsOf(strings.Split(u.Path, "/")))
+	if u.RawPath == "" && !strings.ContainsAny(u.Path, `;\`) && !strings.Contains(u.Path, "/.") {
+		return readings // all read it so
+	}
+	raw := u.EscapedPath()
+	for _, text := range [...]string{raw, withoutParameters(raw)} {
+		split := strings.Split(text, "/")
+		names := decoded(split)
+		add(segmentsOf(names))
+		add(decoded(segmentsOf(split)))
+		whole := strings.Join(names, "/")
+		for _, text := range [...]string{whole, withoutParameters(whole), strings.ReplaceAll(whole, `\`, "/")} {
+			add(segmentsOf(strings.Split(text, "/")))
+		}
+		add(slices.DeleteFunc(names, func(name string) bool { return name == "" }))
+	}
 	return readings
+}
+
+// withoutParameters returns a path without what follows a semicolon in a segment.
+func withoutParameters(path string) string {
+	parts := strings.Split(path, "/")
+	for i, part := range parts {
+		parts[i], _, _ = strings.Cut(part, ";")
+	}
+	return strings.Join(parts, "/")
 }
 
 // decoded returns parts of a path without their escapes.

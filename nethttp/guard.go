@@ -133,6 +133,7 @@ func (g *Guard) check(v *Verdict, r *http.Request, a holds.Attempt) {
 		g.observe(v, r)
 	}
 	if g.config.ObserveOnly {
+		v.guard = g // also of a request that nobody decided about: a socket is to end
 		v.spare(a)
 	}
 }

@@ -697,4 +697,11 @@ func TestEvictNobodyWithoutTheStore(t *testing.T) {
 			t.Errorf("socket %d: %d", i+1, v.Status())
 		}
 	}
+	both := core.Must(New(Config{Rules: []nethttp.Rule{ // one store of two is away
+		{Slots: newSlots(t, memstore.New(memstore.Config{}), "user", 1), Key: keyfuncs.Everyone(), WhenFull: EvictOldest},
+		{Slots: newSlots(t, away, "all", 100), Key: keyfuncs.Everyone()},
+	}}))
+	if v := both.Check(upgradeRequest()); v.Status() != 0 {
+		t.Error(v.Status())
+	}
 }

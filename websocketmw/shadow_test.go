@@ -379,3 +379,20 @@ func TestSparedIsClosed(t *testing.T) {
 		})
 	}
 }
+
+// In shadow mode, a socket that Permit would refuse is served, and ends as any other.
+func TestShadowOfPermit(t *testing.T) {
+	guard := core.Must(New(Config{ObserveOnly: true, Permit: func(*http.Request) bool { return false }, Rules: []nethttp.Rule{
+		{Slots: newSlots(t, memstore.New(memstore.Config{}), "user", 1), Key: keyfuncs.Everyone()},
+	}}))
+	v := guard.Check(upgradeRequest())
+	if v.Status() != 0 {
+		t.Error(v.Status())
+	}
+	v.End(nethttp.Outcome{})
+	w := httptest.NewRecorder()
+	guard.Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTeapot) })).ServeHTTP(w, upgradeRequest())
+	if w.Code != http.StatusTeapot || guard.Len() != 0 {
+		t.Errorf("%d, %d sockets", w.Code, guard.Len())
+	}
+}

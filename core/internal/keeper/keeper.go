@@ -104,7 +104,7 @@ type Keeper struct {
 	unclosed map[string]func(context.Context) error // what a failed Close of the name has to try again
 	seq      int64                                  // of the last op; grows with each
 	waiting  int                                    // acquires
-	leading  int                                    // ops that callers began, who may have left
+	leading  int                                    // ops that acquires began, whose callers may have left
 	answers  answers
 }
 
@@ -352,9 +352,13 @@ func (k *Keeper) Ask(ctx context.Context, deadline time.Time, r Request) (Answer
 func (s *session) wait(ctx context.Context, deadline time.Time, e *entry, w *waiter) error {
 	e.waiters = append(e.waiters, w)
 	leads := !e.busy
+	acquires := 0 // sheds are not bounded
+	if !w.sheds {
+		acquires = 1
+	}
 	if leads {
 		e.busy = true
-		s.leading++
+		s.leading += acquires
 	}
 	s.mu.Unlock()
 	if leads {
@@ -363,7 +367,7 @@ func (s *session) wait(ctx context.Context, deadline time.Time, e *entry, w *wai
 		own, cancel := context.WithDeadline(context.WithoutCancel(ctx), deadline)
 		go func() {
 			defer cancel()
-			s.lead(own, e)
+			s.lead(own, e, acquires)
 		}()
 	}
 	select {

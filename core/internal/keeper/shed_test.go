@@ -3,6 +3,7 @@ package keeper
 import (
 	"context"
 	"errors"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -243,5 +244,33 @@ func TestDoubt(t *testing.T) {
 		if doubt() {
 			t.Error("the server is back, and has lost nothing")
 		}
+	})
+}
+
+// Sheds do not count as acquires that wait: a program may shed all that it holds at once.
+func TestShedsDoNotCrowdAcquires(t *testing.T) {
+	alone(t, func(k *tester) {
+		k.acquires("x", 5)
+		var all sync.WaitGroup
+		holds := make([]*Hold, maxWaiting)
+		for i := range holds {
+			holds[i], _ = k.Take("ws", strconv.Itoa(i), 1, 1, false)
+		}
+		time.Sleep(simTTL)
+		hold := make(chan struct{})
+		k.locked(func() { k.hold = hold })
+		for _, h := range holds {
+			all.Go(func() { _, _ = h.Shed(context.Background()) })
+		}
+		synctest.Wait()
+		all.Go(func() {
+			if _, _, err := k.Acquire(context.Background(), time.Now().Add(simTTL), "ws", "new", 5, 5); err != nil {
+				t.Error(err)
+			}
+		})
+		synctest.Wait()
+		close(hold)
+		k.locked(func() { k.hold = nil })
+		all.Wait()
 	})
 }

@@ -132,12 +132,12 @@ func (s *session) batch(sh *shard) (batch []*run) {
 }
 
 // lead runs ops of an entry that the caller has made busy, the first of them under its context, until there are no
-// waiters.
-func (s *session) lead(ctx context.Context, e *entry) {
+// waiters. The first counts as so many acquires.
+func (s *session) lead(ctx context.Context, e *entry, acquires int) {
 	s.mu.Lock()
 	s.once(ctx, e)
 	more := s.idle(e)
-	s.leading--
+	s.leading -= acquires
 	s.mu.Unlock()
 	if more {
 		s.rounds(e)

@@ -13,7 +13,8 @@ import (
 // MakeRoom finds the socket to evict for a slot that was granted above the limit of a rule that
 // evicts. The error is the refusal if no socket may be evicted.
 func (f *Fleet) MakeRoom(ctx context.Context, h *Handshake, claims []core.Claim, slot *core.Slot) error {
-	if slot.Source() == core.SourceOpen { // everything is admitted
+	open := slot.Source() == core.SourceOpen // of some claims, everything is admitted
+	if open && len(claims) == 1 {
 		return nil
 	}
 	for i, c := range claims {
@@ -27,6 +28,9 @@ func (f *Fleet) MakeRoom(ctx context.Context, h *Handshake, claims []core.Claim,
 		searching, cancel := context.WithTimeout(ctx, f.Search)
 		defer cancel()
 		oldest := f.boards[i].search(searching, c.Key)
+		if oldest.Guard == "" && open {
+			return nil
+		}
 		if oldest.Guard == "" {
 			o.Held--
 			return &core.FullError{Occupancy: o, Claim: i, Source: slot.Source()}
