@@ -47,6 +47,7 @@ func inCrowd(t *testing.T, config Config, f func(c *crowd)) {
 		for _, v := range c.open {
 			socketOf(v).life.End()
 		}
+		synctest.Wait() // others may have begun to end some
 		if _, granted, released := c.store.counts(); granted != released {
 			t.Errorf("%d slots granted, %d released", granted, released)
 		}
