@@ -452,6 +452,7 @@ func TestZerosAreDeleted(t *testing.T) {
 		}
 		clean, unclean := k.acquires("clean", 1), k.acquires("unclean", 1)
 		time.Sleep(simTTL)
+		synctest.Wait() // the beat of this instant is over
 		k.locked(func() { k.failing = 1 })
 		if k.acquire("unclean", 2, simTTL) != nil {
 			t.Fatal("granted without the server")

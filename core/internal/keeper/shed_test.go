@@ -146,6 +146,7 @@ func TestShedsWithoutAnAnswer(t *testing.T) {
 			alone(t, func(k *tester) {
 				h := k.acquires("key", 1)
 				time.Sleep(simTTL)
+				synctest.Wait() // the beat of this instant is over
 				k.locked(func() { k.server.state("key", &Op{ID: "other", Seq: 1, Held: 1}) })
 				test.fails(k)
 				shed, err := h.Shed(k.t.Context())
