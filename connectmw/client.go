@@ -122,7 +122,7 @@ func (s *clientStream) Receive(m any) error {
 	return err //nolint:wrapcheck // it is the connection's
 }
 
-// CloseRequest implements [connect.StreamingClientConn]. That of the connection would send the call.
+// CloseRequest implements [connect.StreamingClientConn]. The connection's own would send the call.
 func (s *clientStream) CloseRequest() error {
 	if s.failed != nil {
 		return nil //nolint:nilerr // there is nothing to close
@@ -130,7 +130,7 @@ func (s *clientStream) CloseRequest() error {
 	return s.StreamingClientConn.CloseRequest() //nolint:wrapcheck // it is the connection's
 }
 
-// CloseResponse implements [connect.StreamingClientConn]. That of the connection would wait for a
+// CloseResponse implements [connect.StreamingClientConn]. The connection's own would wait for a
 // response.
 func (s *clientStream) CloseResponse() error {
 	if s.failed != nil {

@@ -76,8 +76,8 @@ func New(s Store, name string, policies ...Policy) (*Limiter, error) {
 //
 //   - A TokenBucket may admit more than the burst of another that refills more slowly. Then the
 //     slower one becomes empty, and goes into debt only for as long as the faster one needs to
-//     fill. In any time no more is admitted than one of the
-//     plans alone would have admitted in that time.
+//     fill. In any time no more is admitted than one of the plans alone would have admitted in
+//     that time.
 //   - Refund and Settle give units back to the plan that was charged. Under the others these units
 //     count until they expire.
 //   - Plans may differ in their limit or burst only. Then a larger one counts from the first charge

@@ -45,10 +45,10 @@
 // with dots resolved and repeated slashes as one. A request that matches no route is charged
 // nothing. So let the last route match everything.
 //
-// Servers may read an encoded slash or dot, or a semicolon, in several ways. If other routes are the first for these,
-// the request is charged for all of them. What they have in common is charged once. If the charges are more
-// than 8 together, the request is refused with 400. Charges of one limit, plan and key are one charge, of all units. One key
-// of a limit under two plans is refused with 400.
+// Servers may read an encoded slash or dot, or a semicolon, in several ways. If these have other
+// first routes, the request is charged for all of them. What they have in common is charged once. If
+// the charges are more than 8 together, the request is refused with 400. Charges of one limit, plan
+// and key are one charge, of all units. One key of a limit under two plans is refused with 400.
 //
 // A key is one of these, or a list of them, which is charged as one. Package keyfuncs describes each.
 //

@@ -181,7 +181,7 @@ func (s *Server) charge(ctx context.Context, d *domain, items []item) ([]*group,
 }
 
 // together returns a call that asks about the charges that are made together, without those that are counted. After an
-// error of these, it may be known without the store that the others refuse: by a limit of 0, or a remembered refusal.
+// error of these, it may be known without the store that the others refuse: by a limit of 0, or, if it is the only one, by a remembered refusal.
 func (g *group) together() *group {
 	t := &group{peek: true}
 	for i, c := range g.charges {

@@ -55,9 +55,9 @@
 // If several overrides match a key, only one applies. An override for the key goes first, then one for
 // its hash, then the one with the longest prefix. Its plan applies instead of the plan of the request.
 // Its policies replace the policies of the plan with the same names, and the others stay. If the plan
-// is blocked or unlimited, they apply instead of it. A policy unlimited takes away the policy of its name; without a
-// name, it takes all away. With a date, an override applies from the one and until before the other, by
-// the clock of the server.
+// is blocked or unlimited, they apply instead of it. A policy unlimited takes away the policy of its
+// name; without a name, it takes all away. With a date, an override applies from the one and until
+// before the other, by the clock of the server.
 //
 // Each key with the prefix has a count of its own. Use prefixes for keys that clients cannot choose;
 // otherwise a client chooses its limit. A key has the form in which it is charged: package keyfuncs

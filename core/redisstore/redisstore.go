@@ -13,7 +13,8 @@
 //
 // The clock of Redis may step ahead. Then each policy admits a key for the skipped time, at most its
 // limit or burst. When the clock is right again, keys that were charged meanwhile are refused for two
-// of their windows at most. A token bucket refuses them at most until all of its Debt and its burst have refilled.
+// of their windows at most. A token bucket refuses them at most until all of its Debt and its burst
+// have refilled.
 //
 // Redis answers nobody else while it runs a script. A SlidingLog stores each unit, so all SlidingLogs
 // of a limiter may have at most 2^14 units together. [core.New] refuses a limiter with more. A
@@ -37,10 +38,10 @@
 // # When Redis is unavailable
 //
 // No decision about a rate takes longer than [Config].Timeout. For slots, SlotTimeout takes its place
-// here and below. Redis is away after three failures in a row. Timeouts count only if
-// Redis has answered nothing for two Timeouts. Then no decision is sent to Redis until a probe in the background succeeds. [Config].Failure
-// says how decisions are made meanwhile, and [core.Decision].Source shows it. A charge that was sent
-// and not answered may have been made: then less is admitted, never more.
+// here and below. Redis is away after three failures in a row. Timeouts count only if Redis has
+// answered nothing for two Timeouts. Then no decision is sent to Redis until a probe in the background
+// succeeds. [Config].Failure says how decisions are made meanwhile, and [core.Decision].Source shows
+// it. A charge that was sent and not answered may have been made: then less is admitted, never more.
 //
 // A caller whose context ends earlier leaves then, and its call goes on without it. So Redis is found
 // to be silent, however early the deadlines of callers are. Callers who hang up, or ask slow questions,
@@ -53,10 +54,10 @@
 // # Keys in a Cluster
 //
 // All policies of a key are in one hash slot. [core.AllowAll] of keys in different hash slots makes the
-// charges one after the other. The first is the one that fits least often into its limit. If a later one is refused, it gives the
-// earlier ones back. Until then it may cause another refusal, for a decision that would be admitted a
-// moment later. If giving back fails, or the process ends before, the charge counts until it
-// expires. Then less is admitted, never more.
+// charges one after the other. The first is the one that fits least often into its limit. If a later
+// one is refused, it gives the earlier ones back. Until then it may cause another refusal, for a
+// decision that would be admitted a moment later. If giving back fails, or the process ends before,
+// the charge counts until it expires. Then less is admitted, never more.
 //
 // # Slots
 //
@@ -70,9 +71,8 @@
 // this, where n is the number of slots of a key that the process holds:
 //
 //   - A process is killed: its slots are free between two thirds of SlotTTL and four thirds after
-//     that. Late heartbeats of the others add to that. With an
-//     [Config].Instance, they are free when the process is started again. After [core.Slots.Close]
-//     they are free at once.
+//     that. Late heartbeats of the others add to that. With an [Config].Instance, they are free
+//     when the process is started again. After [core.Slots.Close] they are free at once.
 //   - A process is stopped, or alone cut off from Redis: others take its slots after the same time.
 //     A pause of two thirds of SlotTTL may be enough, and a pause of SlotTTL is. The process still
 //     holds its n slots, which are then too many. [core.Slot.Lost] reports that with the next

@@ -352,13 +352,9 @@ func (k *Keeper) Ask(ctx context.Context, deadline time.Time, r Request) (Answer
 func (s *session) wait(ctx context.Context, deadline time.Time, e *entry, w *waiter) error {
 	e.waiters = append(e.waiters, w)
 	leads := !e.busy
-	acquires := 0 // sheds are not bounded
-	if !w.sheds {
-		acquires = 1
-	}
 	if leads {
 		e.busy = true
-		s.leading += acquires
+		s.led(w, 1)
 	}
 	s.mu.Unlock()
 	if leads {
@@ -367,7 +363,7 @@ func (s *session) wait(ctx context.Context, deadline time.Time, e *entry, w *wai
 		own, cancel := context.WithDeadline(context.WithoutCancel(ctx), deadline)
 		go func() {
 			defer cancel()
-			s.lead(own, e, acquires)
+			s.lead(own, e, w)
 		}()
 	}
 	select {
@@ -378,6 +374,13 @@ func (s *session) wait(ctx context.Context, deadline time.Time, e *entry, w *wai
 		}
 	}
 	return nil
+}
+
+// led counts an op that a waiter begins, or that is over. Sheds are not bounded.
+func (k *Keeper) led(w *waiter, n int) {
+	if !w.sheds {
+		k.leading += n
+	}
 }
 
 func (k *Keeper) waited() {

@@ -10,12 +10,14 @@ import (
 
 // changed causes an entry to be stated, if that is necessary.
 func (s *session) changed(e *entry) {
-	if e.queued && !e.busy && !e.wanted() {
-		s.tidy(&s.shards[e.shard])
-		return
-	}
-	if e.busy || e.queued || e.failed || s.ended {
+	switch {
+	case e.busy, e.failed, s.ended:
 		return // it is looked at again when that is over
+	case e.queued:
+		if !e.wanted() {
+			s.tidy(&s.shards[e.shard])
+		}
+		return
 	}
 	if !e.wanted() {
 		e.closed()
@@ -131,13 +133,13 @@ func (s *session) batch(sh *shard) (batch []*run) {
 	return batch
 }
 
-// lead runs ops of an entry that the caller has made busy, the first of them under its context, until there are no
-// waiters. The first counts as so many acquires.
-func (s *session) lead(ctx context.Context, e *entry, acquires int) {
+// lead runs ops of an entry that a waiter has made busy, the first of them under its context, until there are no
+// waiters.
+func (s *session) lead(ctx context.Context, e *entry, w *waiter) {
 	s.mu.Lock()
 	s.once(ctx, e)
 	more := s.idle(e)
-	s.leading -= acquires
+	s.led(w, -1)
 	s.mu.Unlock()
 	if more {
 		s.rounds(e)

@@ -28,10 +28,10 @@ func (f *Fleet) MakeRoom(ctx context.Context, h *Handshake, claims []core.Claim,
 		searching, cancel := context.WithTimeout(ctx, f.Search)
 		defer cancel()
 		oldest := f.boards[i].search(searching, c.Key)
-		if oldest.Guard == "" && open {
-			return nil
-		}
 		if oldest.Guard == "" {
+			if open {
+				return nil
+			}
 			o.Held--
 			return &core.FullError{Occupancy: o, Claim: i, Source: slot.Source()}
 		}
