@@ -22,9 +22,9 @@ end
 
 -- save writes a value, whose bytes from left to right become new. Of a log, which is a value of its own,
 -- new may have parts instead: behind how many bytes of the value, and which. The value counts until
--- the instant ends, if that is later than before. It expires then at the earliest, and after half as long
--- again at the latest, so that few writes have to renew that.
-local function save(number, form, v, left, right, new, ends)
+-- the instant ends, if that is later than before. It expires later by half of that time, at least a second, and
+-- of a bucket a sixteenth of its period: a life costs more than a charge, so that most charges shall renew none.
+local function save(number, form, v, left, right, new, ends, step, place)
   local key, expires = KEYS[number], v and ends and read('>I7', v, 1)
   if v and #new == right + 1 - left and v == values[number] and (not ends or ends <= expires) then
     values[number] = nil
@@ -36,9 +36,10 @@ local function save(number, form, v, left, right, new, ends)
   local life -- in milliseconds, if it is renewed
   if not v or ends and ends > expires then
     -- The value says a little less, as a server may pause a script between TIME and what follows.
-    expires = ends + (ends - now) * 7 / 16
+    local more = math.max(ends - now, 2000000, step == steps[1] and read('>I7', numbers, place + 14) / 8 or 0) / 2
+    expires = ends + more * 7 / 8
     expires = expires - expires % 1
-    life = (ends - now) * 3 / 2000
+    life = (ends - now + more) / 1000
     life = math.max(life - life % 1, 0) + 2 -- Redis counts from the beginning of a millisecond
     if ARGV[1] ~= '' then life = 3600000 end -- of a given instant nothing expires
     life = string.format('%d', life)
@@ -152,7 +153,7 @@ local function decide(pos, piece, allowed, granted, begin, v)
   end
   if behind then new, left, right, ends = join(v, new, left, right or z, ends, behind, from, upto, till) end
   if begin > 8 then return allowed, granted, v, new, left or begin, right or z, ends end
-  if new then save(number, form, v, left or begin, right or z, new, ends) end
+  if new then save(number, form, v, left or begin, right or z, new, ends, step, place) end
   return allowed, granted
 end
 

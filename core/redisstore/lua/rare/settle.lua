@@ -39,7 +39,7 @@ local function settled(pos, algorithm, form, number, place)
   end
   if new then
     if others then new, left, right, ends = rare.keep(algorithm, form, place, new, others, more) end
-    save(number, form, v, left or begin, right or z, new, ends)
+    save(number, form, v, left or begin, right or z, new, ends, step, place)
     if failed then error(failed, 0) end
   end
   return uncovered
