@@ -49,7 +49,7 @@ export GOWORK := off
 export GOFLAGS := $(GOFLAGS) -trimpath
 
 # The tests that are skipped under the race detector, and their packages: see internal/norace.
-NORACE_DIRS := cmd core examples/campus keyfuncs limits nethttp websocketmw internal/conformance
+NORACE_DIRS := cmd core keyfuncs limits nethttp websocketmw internal/conformance
 NORACE = $(shell grep -rh -A 1 --include '*_test.go' '^func Test' $(NORACE_DIRS) | \
 	grep -B 1 'norace.Test(t)' | sed -n 's/^func \(Test[A-Za-z0-9]*\).*/\1/p' | paste -s -d '|')
 NORACE_PACKAGES = $(shell grep -rl --include '*_test.go' 'norace.Test(t)' $(NORACE_DIRS) | xargs -n 1 dirname | sort -u | sed 's|^|./|')

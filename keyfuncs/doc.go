@@ -133,7 +133,7 @@
 //
 //	http.SetCookie(w, cookie.New(time.Now().Add(-10*time.Minute)))
 //
-// The example of [SignedCookie] shows the complete code, and examples/campus runs it.
+// The example of [SignedCookie] shows the complete code.
 //
 // With the sessions of a library, treat as established only sessions that are costly to get, such
 // as by signing in. A client can get any number of free sessions.

@@ -75,7 +75,7 @@ func TestRedisIsNotSkippedSilently(t *testing.T) {
 }
 
 // withNorace are NORACE_DIRS of the Makefile.
-var withNorace = []string{"cmd", "core", "examples/campus", "keyfuncs", "limits", "nethttp", "websocketmw", "internal/conformance"}
+var withNorace = []string{"cmd", "core", "keyfuncs", "limits", "nethttp", "websocketmw", "internal/conformance"}
 
 // make race finds the tests to run without the race detector by the first line that they have.
 func TestNoraceIsFound(t *testing.T) {
