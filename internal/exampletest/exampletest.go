@@ -11,7 +11,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/headgate/headgate/internal/redistest"
 	"github.com/headgate/headgate/internal/redistest/proctest"
 )
 
@@ -43,29 +42,6 @@ func Start(t testing.TB, args ...string) *Server {
 			return &Server{URL: "http://" + host, t: t, process: p}
 		}
 	}
-}
-
-// StartShared starts the program twice with one Redis, in which nothing is counted yet. It
-// has sent both a request to the path, because the first call to Redis may time out.
-func StartShared(t testing.TB, path string) (one, other *Server) {
-	t.Helper()
-	redis := redistest.Start(t)
-	start := func() *Server {
-		s := Start(t, "-redis", "redis://"+redis.Addr()+"/0")
-		for {
-			s.Do("GET", path)
-			keys, err := redis.Do("DBSIZE")
-			if err != nil {
-				t.Fatal(err)
-			}
-			if keys != int64(0) {
-				break
-			}
-		}
-		redis.Flush()
-		return s
-	}
-	return start(), start()
 }
 
 // Do sends a request with fields, alternating names and values, and returns the response
