@@ -207,21 +207,6 @@ func TestTokens(t *testing.T) {
 	)
 }
 
-func TestOutgoing(t *testing.T) {
-	ctx := browser(t)
-	url := start(t, "outgoing")
-	run(ctx, t,
-		chromedp.Navigate(url),
-		shows("limit", "50"),
-		until(`document.getElementById("processes").rows.length === 4`),
-		chromedp.Click("#toggle", chromedp.ByQuery),
-		shows("limit", "20"),
-		shows("mode", "The server admits less"),
-		chromedp.Click("#toggle", chromedp.ByQuery),
-		shows("limit", "50"),
-	)
-}
-
 func TestHotKey(t *testing.T) {
 	ctx := browser(t)
 	url := start(t, "hot", "-demand", "20000", "-limit", "10000")
