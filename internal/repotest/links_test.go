@@ -16,19 +16,6 @@ import (
 	"unicode"
 )
 
-// The first pages, of users and of maintainers, are read to their end.
-func TestFirstPagesAreShort(t *testing.T) {
-	for name, most := range map[string]int{"README.md": 10_000, "ARCHITECTURE.md": 15_000} {
-		text, err := os.ReadFile(filepath.Join(repository, name))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if n := len(text); n > most {
-			t.Errorf("%s has %d bytes, more than %d: move something to docs", name, n, most)
-		}
-	}
-}
-
 // Every page of docs is in the index, and every link of a document leads somewhere: to a file,
 // to a heading of it, or to a name that a package has.
 func TestLinks(t *testing.T) {
