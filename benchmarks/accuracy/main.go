@@ -4,15 +4,14 @@
 // of every policy with the exact number of events in the period that ends with it. Run it in the
 // folder above:
 //
-//	go run ./accuracy                                  # 20 million requests per traffic
-//	go run ./accuracy -requests 400000000 -out DIR     # the full study
+//	go run ./accuracy                          # 20 million requests per traffic
+//	go run ./accuracy -requests 400000000      # the full study
 package main
 
 import (
 	"flag"
 	"fmt"
 	"os"
-	"path/filepath"
 	"runtime"
 	"sync/atomic"
 	"time"
@@ -22,7 +21,6 @@ func main() {
 	requests := flag.Int("requests", 20_000_000, "about how many `requests` in each traffic")
 	sources := flag.Int("sources", 270_000, "how many `sources` send them")
 	seed := flag.Uint64("seed", 1, "the same `seed` gives the same report")
-	out := flag.String("out", "", "write accuracy.md and accuracy.svg into this `folder`")
 	flag.Parse()
 	if flag.NArg() > 0 || *requests < 1 || *sources < 1 {
 		flag.Usage()
@@ -37,24 +35,7 @@ func main() {
 	}
 	stop()
 
-	table := report(results, *requests, *sources, *seed)
-	fmt.Print(table)
-	if *out != "" {
-		if err := write(*out, table, plot(results)); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
-	}
-}
-
-func write(dir, table, svg string) error {
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return err
-	}
-	if err := os.WriteFile(filepath.Join(dir, "accuracy.md"), []byte(table), 0o644); err != nil {
-		return err
-	}
-	return os.WriteFile(filepath.Join(dir, "accuracy.svg"), []byte(svg), 0o644)
+	fmt.Print(report(results, *requests, *sources, *seed))
 }
 
 // progress shows how far the study is, once a second, until stop is called.

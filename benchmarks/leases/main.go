@@ -5,7 +5,7 @@
 //	go run ./leases
 //
 // It starts a redis-server and a proxy that delays what passes. Each process asks for its part of
-// twice the limit. It prints a table, and writes leases/results/leases.svg.
+// twice the limit. It prints a table.
 package main
 
 import (
@@ -23,7 +23,6 @@ const (
 	limit     = 100_000 // units a second
 	demand    = 2       // times the limit
 	processes = 4
-	picture   = "leases/results/leases.svg"
 )
 
 // trips are the round trips that are measured, beside what the machine itself takes.
@@ -73,14 +72,13 @@ func (l *line) early() float64 {
 
 func (l *line) perThousand() float64 { return 1000 * float64(l.calls) / float64(max(l.Asked, 1)) }
 
-// measure prints a table of all limits at all round trips, and draws it.
+// measure prints a table of all limits at all round trips.
 func measure(ctx context.Context, duration time.Duration, only string) (err error) {
 	r, err := startRedis(ctx)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, r.stop()) }()
-	var lines []line
 	fmt.Println("| limit | round trip | requests a second | admitted, % of the limit | by leases, % | refused too early, % | calls a second | calls for 1,000 |")
 	fmt.Println("|---|--:|--:|--:|--:|--:|--:|--:|")
 	for _, s := range systems {
@@ -94,44 +92,7 @@ func measure(ctx context.Context, duration time.Duration, only string) (err erro
 			}
 			fmt.Printf("| %s | %v | %.0f | %.1f | %.1f | %.2f | %.0f | %.1f |\n", l.system, l.trip,
 				float64(l.Asked)/l.seconds, l.admitted(), l.leased(), l.early(), float64(l.calls)/l.seconds, l.perThousand())
-			lines = append(lines, l)
 		}
 	}
-	return os.WriteFile(picture, []byte(draw(lines)), 0o644)
-}
-
-// draw returns bars of the calls and of what is admitted, as an SVG that follows the reader's
-// light or dark scheme.
-func draw(lines []line) string {
-	const row, top, names, panel, next = 20, 78, 330, 230, 350
-	var s strings.Builder
-	write := func(format string, args ...any) { fmt.Fprintf(&s, format+"\n", args...) }
-	write(`<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" role="img" aria-label="Decisions by leases and what is admitted, by round trip">`,
-		names+next+panel+80, top+row*len(lines)+16)
-	write(`<style>
-text { font: 13px system-ui, sans-serif; fill: #444 } .title { font-size: 15px; font-weight: 600; fill: #111 } .name { text-anchor: end }
-.paper { fill: #fff } .leased { fill: #1d4ed8 } .without { fill: #c2410c }
-@media (prefers-color-scheme: dark) {
-text { fill: #bbb } .title { fill: #eee } .paper { fill: #16181d } .leased { fill: #7aa2ff } .without { fill: #fb923c }
-}
-</style>`)
-	write(`<rect class="paper" width="100%%" height="100%%" rx="6"/>`)
-	write(`<text class="title" x="16" y="28">100,000 a second, shared by 4 processes that ask for twice as much</text>`)
-	write(`<text x="%d" y="60">decided by leases, %%</text><text x="%d" y="60">admitted, %% of the limit</text>`, names, names+next)
-	for i := range lines {
-		l, y := &lines[i], top+row*i
-		class := "leased"
-		if l.system == without {
-			class = "without"
-		}
-		write(`<text class="name" x="%d" y="%d">%s, %v</text>`, names-8, y+12, l.system, l.trip)
-		for p, value := range []float64{l.leased(), l.admitted()} {
-			x := float64(names + p*next)
-			width := panel * min(value, 110) / 110
-			write(`<rect class="%s" x="%.0f" y="%d" width="%.1f" height="%d" rx="2"/><text x="%.1f" y="%d">%.1f</text>`,
-				class, x, y, width, row-6, x+width+6, y+12, value)
-		}
-	}
-	write(`</svg>`)
-	return s.String()
+	return nil
 }

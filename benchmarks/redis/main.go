@@ -3,7 +3,7 @@
 // it in the folder above:
 //
 //	go run ./redis                            # three rounds of a second for each: five minutes
-//	go run ./redis -rounds 7 -out DIR         # the full study
+//	go run ./redis -rounds 7                  # the full study
 //	go run ./redis -run 'TokenBucket|floor'   # some systems
 //	go run ./redis -apart                     # a processor for redis-server, and another for the clients
 //	go run ./redis -processes 1,4             # a hot key, shared by processes: three minutes
@@ -16,7 +16,6 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
-	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
@@ -30,7 +29,6 @@ type config struct {
 	slices   int
 	keys     int
 	run      *regexp.Regexp
-	out      string
 	apart    bool
 
 	processes []int // nil: the systems are compared within one
@@ -58,12 +56,11 @@ func main() {
 	flag.IntVar(&c.slices, "slices", 5, "how many `slices` a round has, in which the systems take turns")
 	flag.IntVar(&c.keys, "keys", 100_000, "how many `keys` are drawn from")
 	run := flag.String("run", "", "measure only the systems that match this `regexp`")
-	flag.BoolVar(&c.apart, "apart", false, "keep redis-server on a processor, and this program on another, with taskset; -out writes apart.md")
+	flag.BoolVar(&c.apart, "apart", false, "keep redis-server on a processor, and this program on another, with taskset")
 	counts := flag.String("processes", "", "instead, measure one hot key that so many `processes` share, with and without leases")
 	role := flag.String("serve", "", "used by -processes: the `system` of a process; -addr, -limit and -gap are for it")
 	addr := flag.String("addr", "", "")
 	n, gap := flag.Int("limit", 0, ""), flag.Duration("gap", 0, "")
-	flag.StringVar(&c.out, "out", "", "write redis.md and redis.svg, or hot.md and hot.svg, into this `folder`")
 	flag.Parse()
 	var err error
 	c.run, err = regexp.Compile(*run)
@@ -99,7 +96,7 @@ func study(ctx context.Context, c config) (err error) {
 			return err
 		}
 		fmt.Print(table(lines))
-		return c.write("hot", table(lines), plotHot(lines))
+		return nil
 	}
 	if c.apart {
 		if err := server.keepApart(ctx); err != nil {
@@ -118,25 +115,6 @@ func study(ctx context.Context, c config) (err error) {
 	if err != nil {
 		return err
 	}
-	report := b.report(version)
-	fmt.Print(report)
-	if c.apart {
-		return c.write("apart", report, "")
-	}
-	return c.write("redis", report, b.plot())
-}
-
-// write writes the files that are asked for, and a figure if there is one.
-func (c *config) write(name, report, svg string) error {
-	if c.out == "" {
-		return nil
-	}
-	if err := os.MkdirAll(c.out, 0o755); err != nil {
-		return err
-	}
-	path := filepath.Join(c.out, name)
-	if err := os.WriteFile(path+".md", []byte(report), 0o644); err != nil || svg == "" {
-		return err
-	}
-	return os.WriteFile(path+".svg", []byte(svg), 0o644)
+	fmt.Print(b.report(version))
+	return nil
 }

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/xml"
 	"os"
 	"regexp"
 	"slices"
@@ -32,17 +31,14 @@ func TestProcesses(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	all, svg := table(lines), plotHot(lines)
+	all := table(lines)
 	for _, system := range hot {
 		if n := strings.Count(all, "| "+system.name+" |"); n != 4 {
 			t.Errorf("%s is there %d times:\n%s", system.name, n, all)
 		}
-		if n := len(regexp.MustCompile(">"+system.name+`, [12] process`).FindAllString(svg, -1)); n != 2 {
-			t.Errorf("%s is drawn %d times:\n%s", system.name, n, svg)
-		}
 	}
-	if err := xml.Unmarshal([]byte(svg), new(struct{})); err != nil || strings.Contains(svg, "NaN") {
-		t.Error(err, svg)
+	if strings.Contains(all, "NaN") {
+		t.Error(all)
 	}
 }
 
@@ -97,7 +93,7 @@ func TestStudy(t *testing.T) {
 	if err := b.measure(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	report, plot := b.report("7"), b.plot()
+	report := b.report("7")
 	for _, want := range []string{"| headgate TokenBucket |", "| redis_rate |", "| 1.00 x |", "client µs", scenarios[3].name} {
 		if !strings.Contains(report, want) {
 			t.Errorf("no %q in\n%s", want, report)
@@ -105,8 +101,5 @@ func TestStudy(t *testing.T) {
 	}
 	if strings.Contains(report, "(wrong") || strings.Contains(report, "NaN") {
 		t.Error(report)
-	}
-	if !strings.Contains(plot, "</svg>") {
-		t.Error(plot)
 	}
 }
