@@ -1,5 +1,5 @@
-// Package migrating holds the programs of docs/migrating, before and after, and tests what those
-// pages say of the differences. It is a module of its own because it needs the other libraries.
+// Package migrating holds the programs of docs/migrating.md, before and after, and tests what that
+// page says of the differences. It is a module of its own because it needs the other libraries.
 package migrating
 
 import (
