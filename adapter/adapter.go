@@ -2,7 +2,7 @@
 // framework whose contexts hold more than the request. It has what packages ginmw, echomw and
 // echov5mw share. Programs that use these do not need it.
 //
-// The page docs/adapters.md of the repository writes an adapter.
+// The page docs/frameworks.md of the repository says what an adapter must take care of.
 package adapter
 
 import (

@@ -11,10 +11,10 @@ import (
 	"github.com/headgate/headgate/internal/redistest"
 )
 
-// What a key takes of Redis is as docs/operating.md says, give or take a half: allocators
+// What a key takes of Redis is as docs/redis.md says, give or take a half: allocators
 // differ.
 func TestMemoryOfKeys(t *testing.T) {
-	text, err := os.ReadFile("../../docs/operating.md")
+	text, err := os.ReadFile("../../docs/redis.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -45,10 +45,10 @@ func TestMemoryOfKeys(t *testing.T) {
 		_, rest, _ := strings.Cut(string(text), "| "+test.row+" | ")
 		var length, all int64
 		if _, err := fmt.Sscanf(strings.ReplaceAll(rest, ",", ""), "%d | %d |", &length, &all); err != nil {
-			t.Errorf("docs/operating.md does not say what %s takes: a value of %d bytes, %d in all", test.row, value, used)
+			t.Errorf("docs/redis.md does not say what %s takes: a value of %d bytes, %d in all", test.row, value, used)
 		}
 		if value != length || used > all+all/2 || used < all/2 {
-			t.Errorf("%s: a value of %d bytes, %d in all; docs/operating.md says %d and %d", test.row, value, used, length, all)
+			t.Errorf("%s: a value of %d bytes, %d in all; docs/redis.md says %d and %d", test.row, value, used, length, all)
 		}
 	}
 }

@@ -18,7 +18,7 @@ import (
 	"github.com/headgate/headgate/internal/redistest"
 )
 
-// permissions are what a user of Redis needs for a prefix, as docs/operating.md says: the commands
+// permissions are what a user of Redis needs for a prefix, as docs/redis.md says: the commands
 // that are sent, and those that the scripts run.
 const permissions = "+eval +evalsha +time +get +mget +set +getrange +setrange +pexpire +del " +
 	"+hget +hgetall +hvals +hlen +hset +hdel +expire +zadd +zscore +zcount +zrangebyscore +zremrangebyscore +zremrangebyrank +info"
@@ -37,7 +37,7 @@ func as(t testing.TB, server *redistest.Server, c Config, permissions string) *S
 // With these permissions everything works.
 func TestPermissionsAreEnough(t *testing.T) {
 	t.Parallel()
-	text, err := os.ReadFile("../../docs/operating.md")
+	text, err := os.ReadFile("../../docs/redis.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -47,7 +47,7 @@ func TestPermissionsAreEnough(t *testing.T) {
 	slices.Sort(documented)
 	slices.Sort(needed)
 	if !slices.Equal(documented, needed) {
-		t.Errorf("docs/operating.md has %v, needed is %v", documented, needed)
+		t.Errorf("docs/redis.md has %v, needed is %v", documented, needed)
 	}
 	server := redistest.Start(t)
 	c := handClock()

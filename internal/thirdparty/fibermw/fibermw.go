@@ -1,4 +1,4 @@
-// Package fibermw is an adapter for Fiber, as docs/adapters.md explains.
+// Package fibermw is an adapter for Fiber, as docs/frameworks.md explains.
 package fibermw
 
 import (

@@ -1,4 +1,4 @@
-// Package hertzmw is an adapter for Hertz, as docs/adapters.md explains.
+// Package hertzmw is an adapter for Hertz, as docs/frameworks.md explains.
 package hertzmw
 
 import (
