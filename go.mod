@@ -2,18 +2,16 @@ module github.com/headgate/headgate
 
 go 1.25.0
 
-// Each is the oldest version that the tests pass with and that has no known vulnerability. The
-// tests run with these, and with those in newest.mod.
+// Each is the oldest version that the tests pass with and that has no known vulnerability. The tests in the
+// module test run with the newest.
 require (
 	github.com/alicebob/miniredis/v2 v2.23.1 // examples and tests: older ones are not tested
 	github.com/dunglas/httpsfv v1.1.0 // tests: older ones do not read what RFC 9651 adds
 	github.com/gin-gonic/gin v1.9.1 // older ones have GO-2023-1737
-	github.com/go-chi/chi/v5 v5.2.2 // examples and tests: older ones have GO-2025-3770
 	github.com/gorilla/websocket v1.5.0 // older ones are not tested
 	github.com/labstack/echo/v4 v4.13.2 // older ones need golang-jwt 3, which has GO-2025-3553
-	github.com/labstack/echo/v5 v5.3.1 // older ones are not tested
 	github.com/redis/go-redis/v9 v9.22.0 // older ones hang, race or repeat: see CHANGELOG.md
-	golang.org/x/net v0.57.0 // tests: no other requirement allows an older one
+	golang.org/x/net v0.57.0 // indirect; tests: no other requirement allows an older one
 	pgregory.net/rapid v1.2.0 // tests: older ones are not tested
 )
 

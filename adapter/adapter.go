@@ -108,7 +108,7 @@ func (f *Framework[C]) Value(name string) keyfuncs.Func {
 // A carrier carries a framework's context in that of a request, until it has ended: frameworks
 // use their contexts again.
 type carrier[C any] struct {
-	context.Context //nolint:containedctx // it is a context
+	context.Context
 
 	mu    sync.Mutex // as what handlers start may outlive them
 	c     C

@@ -70,7 +70,7 @@ func AcquireAllWaitFunc(ctx context.Context, claims func() []Claim) (*Slot, erro
 }
 
 // arrivals numbers those who may wait.
-var arrivals atomic.Int64 //nolint:gochecknoglobals // orders what stands in lines of different slots
+var arrivals atomic.Int64
 
 // A queue is who waits for slots of one name, and who might have to.
 type queue struct {
@@ -399,7 +399,7 @@ func (w *claimant) wait(ctx context.Context, again time.Duration) error {
 	if again == 0 {
 		again = queuePoll
 	}
-	pause := func() time.Duration { return again - rand.N(again/5) } //nolint:gosec // no secret
+	pause := func() time.Duration { return again - rand.N(again/5) }
 	poll := time.NewTimer(pause())
 	defer poll.Stop()
 	for {

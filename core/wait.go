@@ -185,7 +185,7 @@ func (t *turns) remove(key string, w *waiter) {
 }
 
 func waiterAt(e *list.Element) *waiter {
-	return e.Value.(*waiter) //nolint:forcetypeassert // lines have nothing else
+	return e.Value.(*waiter)
 }
 
 // behind returns how many of those right behind the first wait for one unit of the same

@@ -1,5 +1,3 @@
-//go:generate go run ../internal/echogen/write
-
 package echomw
 
 import (
@@ -12,7 +10,7 @@ import (
 	"github.com/headgate/headgate/keyfuncs"
 )
 
-var framework = adapter.Framework[echo.Context]{ //nolint:gochecknoglobals // never assigned
+var framework = adapter.Framework[echo.Context]{
 	Name:    "echomw",
 	Request: func(c echo.Context) *http.Request { return c.Request() },
 	Get:     func(c echo.Context, name string) any { return c.Get(name) },

@@ -10,7 +10,7 @@ import (
 	"github.com/headgate/headgate/keyfuncs"
 )
 
-var framework = adapter.Framework[*gin.Context]{ //nolint:gochecknoglobals // never assigned
+var framework = adapter.Framework[*gin.Context]{
 	Name:    "ginmw",
 	Request: func(c *gin.Context) *http.Request { return c.Request },
 	Get: func(c *gin.Context, name string) any {

@@ -10,9 +10,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"github.com/headgate/headgate/contrib/promheadgate"
 	"github.com/headgate/headgate/core/debug"
 	"github.com/headgate/headgate/core/stats"
-	"github.com/headgate/headgate/promheadgate"
 )
 
 // Admin returns the handler of the admin door:

@@ -5,7 +5,7 @@ go 1.25.0
 require (
 	github.com/envoyproxy/go-control-plane/envoy v1.39.0 // the messages of Envoy's rate limit service
 	github.com/headgate/headgate v0.0.0
-	github.com/headgate/headgate/promheadgate v0.0.0
+	github.com/headgate/headgate/contrib/promheadgate v0.0.0
 	github.com/prometheus/client_golang v1.23.2 // metrics of the process and the service, beside those of promheadgate
 	github.com/redis/go-redis/v9 v9.22.0
 	google.golang.org/grpc v1.84.0
@@ -37,4 +37,4 @@ require (
 
 replace github.com/headgate/headgate => ../
 
-replace github.com/headgate/headgate/promheadgate => ../promheadgate
+replace github.com/headgate/headgate/contrib/promheadgate => ../contrib/promheadgate

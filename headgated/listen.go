@@ -51,7 +51,7 @@ func (c *Config) listen(addr string) (l net.Listener, text string, err error) {
 		l, err = listenUnix(path, c.SocketMode)
 		return l, addr, err
 	}
-	l, err = net.Listen("tcp", addr) //nolint:noctx // it returns at once
+	l, err = net.Listen("tcp", addr)
 	if err != nil {
 		return nil, "", err
 	}
@@ -145,7 +145,7 @@ func (t *TLS) load(before *certificates) (*certificates, error) {
 			continue
 		}
 		var err error
-		if c.text[i], err = os.ReadFile(name); err != nil { //nolint:gosec // the operator names the file
+		if c.text[i], err = os.ReadFile(name); err != nil {
 			return nil, fmt.Errorf("headgated: %w", err)
 		}
 		changed = changed || !bytes.Equal(c.text[i], before.text[i])

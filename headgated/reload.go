@@ -29,7 +29,7 @@ const (
 	reloaded
 )
 
-var whats = [reloaded]string{"document", "certificates"} //nolint:gochecknoglobals // never assigned
+var whats = [reloaded]string{"document", "certificates"}
 
 // A configuration is what a document says, as of one moment. It does not change.
 type configuration struct {

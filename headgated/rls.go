@@ -40,7 +40,7 @@ func service() *grpc.ServiceDesc {
 		Handler: func(of any, ctx context.Context, decode func(any) error, _ grpc.UnaryServerInterceptor) (any, error) {
 			var m message
 			err := decode(&m)
-			return of.(rateLimits).answer(ctx, &m, err) //nolint:forcetypeassert // it is registered as that
+			return of.(rateLimits).answer(ctx, &m, err)
 		},
 	}}
 	return &d

@@ -58,7 +58,7 @@ func newRLSMetrics(registry *prometheus.Registry) *rlsMetrics {
 		within:   limit("within_limit", "Hits within it."),
 		near:     limit("near_limit", "Hits within it, after which four fifths were used."),
 		shadowed: limit("shadow_mode", "Hits beyond it that refused nothing, as the limit is in shadow mode."),
-		errors: prometheus.NewCounterVec(prometheus.CounterOpts{ //nolint:promlinter // the name is that of the reference
+		errors: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "ratelimit_service_should_rate_limit_error", Help: "Requests without an answer.",
 		}, []string{"err_type"}),
 		unknownDomain: prometheus.NewCounter(prometheus.CounterOpts{

@@ -141,7 +141,7 @@ func (o *overrides) get(s core.Store, of overrideOf) (*core.Limiter, error) {
 	defer o.mu.Unlock()
 	if e := o.byWhat[of]; e != nil {
 		o.used.MoveToFront(e)
-		return e.Value.(*override).limiter, nil //nolint:forcetypeassert // the list has nothing else
+		return e.Value.(*override).limiter, nil
 	}
 	if int64(of.several) > math.MaxInt64/int64(window(of.unit)) {
 		return nil, errMultiplier
@@ -157,7 +157,7 @@ func (o *overrides) get(s core.Store, of overrideOf) (*core.Limiter, error) {
 	if o.used.Len() > maxOverrides {
 		last := o.used.Back()
 		o.used.Remove(last)
-		delete(o.byWhat, last.Value.(*override).overrideOf) //nolint:forcetypeassert // as above
+		delete(o.byWhat, last.Value.(*override).overrideOf)
 	}
 	return l, nil
 }

@@ -33,7 +33,7 @@ type known struct {
 // memoHost is the longest text of an address without a zone.
 const memoHost = len("ffff:ffff:ffff:ffff:ffff:ffff:255.255.255.255")
 
-var remembered = memo{seed: maphash.MakeSeed()} //nolint:gochecknoglobals // it affects only the speed
+var remembered = memo{seed: maphash.MakeSeed()}
 
 // key returns the key of a host, by a prefix, if it is an address.
 func (m *memo) key(p Prefix, host string) (key string, ok bool) {

@@ -7,7 +7,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/headgate/headgate/internal/norace"
 	"github.com/headgate/headgate/keyfuncs"
 )
 
@@ -173,7 +172,9 @@ func TestNetworkFaults(t *testing.T) {
 
 // What In and NotIn say of a prefix is true of each address in it.
 func TestNetworksModel(t *testing.T) {
-	norace.Test(t)
+	if testing.Short() {
+		t.Skip("it takes long, and has nothing for the race detector, whose runs are short")
+	}
 	rnd := rand.New(rand.NewPCG(2, 1))
 	address := func() netip.Addr {
 		if rnd.IntN(2) == 0 { // few bits, so that networks meet

@@ -19,7 +19,6 @@ import (
 	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/core/memstore"
 	"github.com/headgate/headgate/internal/bubble"
-	"github.com/headgate/headgate/internal/norace"
 	"github.com/headgate/headgate/limits"
 )
 
@@ -184,7 +183,9 @@ func TestDates(t *testing.T) {
 
 // A look-up allocates nothing, whatever applies.
 func TestForDoesNotAllocate(t *testing.T) {
-	norace.Test(t)
+	if testing.Short() {
+		t.Skip("it takes long, and has nothing for the race detector, whose runs are short")
+	}
 	b := open(t, newBoard(everything), limits.Config{Secret: secret})
 	api := limit(t, b, "api")
 	for _, key := range []string{"user-42", "acme:1", "none"} {
@@ -579,7 +580,9 @@ func reloadsUnderLoad(t *testing.T, store core.Store, reloads, callers int) {
 
 // What a book keeps does not grow with the documents that it had.
 func TestNothingIsLeftBehind(t *testing.T) {
-	norace.Test(t)
+	if testing.Short() {
+		t.Skip("it takes long, and has nothing for the race detector, whose runs are short")
+	}
 	source := newBoard(free(`"sliding-log 1/minute"`))
 	b := open(t, source, limits.Config{Every: time.Hour})
 	heap := func() uint64 {

@@ -625,7 +625,7 @@ func algorithm(p core.Policy) string {
 }
 
 // firstWords returns the words that policies begin with.
-var firstWords = sync.OnceValue(func() (words []string) { //nolint:gochecknoglobals // constants
+var firstWords = sync.OnceValue(func() (words []string) {
 	second := core.PerSecond(1)
 	for _, p := range []core.Policy{
 		core.TokenBucket(second, 1), core.SlidingLog(second), core.SlidingWindow(second), core.FixedWindow(second),

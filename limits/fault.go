@@ -13,7 +13,7 @@ const maxFaults = 100
 // nor a text that may be a key by a typing mistake. So it repeats the text of a policy only if it
 // begins with an algorithm. It repeats the names of limits, plans and policies only if they look
 // like names. In the Path, others have their index, counted from 0, as plans[2].
-type Fault struct { //nolint:errname // a note is one too
+type Fault struct {
 	Line, Column int    // counted from 1; 0 if there is no place. A column is a character
 	Path         string // such as limits.api.plans.gold.minute; empty for the whole document
 	Err          error  // the fault, and what to do instead
@@ -36,7 +36,7 @@ func (f *Fault) Unwrap() error { return f.Err }
 
 // Faults are all mistakes in a document, in the order of their places. There are at most 100, and
 // then one with their number.
-type Faults []*Fault //nolint:errname // see Fault
+type Faults []*Fault
 
 // Error returns the faults, a line each.
 func (fs Faults) Error() string {

@@ -18,7 +18,6 @@ import (
 	"github.com/headgate/headgate/core/memstore"
 	"github.com/headgate/headgate/core/redisstore"
 	"github.com/headgate/headgate/core/store"
-	"github.com/headgate/headgate/internal/norace"
 	"github.com/headgate/headgate/limits"
 )
 
@@ -333,7 +332,9 @@ func (p policies) String() string {
 // What a document is checked with, and servers use, is the same: none is good that a server refuses,
 // nor is one refused that all take. And what is taken can be used, for each plan and key.
 func TestCheckIsWhatServersTake(t *testing.T) {
-	norace.Test(t)
+	if testing.Short() {
+		t.Skip("it takes long, and has nothing for the race detector, whose runs are short")
+	}
 	overRedis := newRedisStore(t)
 	nowhere, err := redisstore.New(redis.NewClient(&redis.Options{ContextTimeoutEnabled: true, MaxRetries: -1}), redisstore.Config{})
 	if err != nil {
@@ -433,7 +434,9 @@ func useAll(t *testing.T, b *limits.Book, model *written, hashes bool) {
 // Usage is lost if and only if, for a plan of the earlier document and a key, a policy that counts
 // ends and another begins. Each such pair is named by its plan or by its override.
 func TestLostIsThatOfTheModel(t *testing.T) {
-	norace.Test(t)
+	if testing.Short() {
+		t.Skip("it takes long, and has nothing for the race detector, whose runs are short")
+	}
 	keys := []string{"a", "ax", "ab", "abx", "abc", "abcx", "b", "bx", "h", "-"}
 	var some, none int
 	generate(t, func(t *testing.T, g *generator) {

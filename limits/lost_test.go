@@ -8,7 +8,6 @@ import (
 
 	"github.com/headgate/headgate/core/memstore"
 	"github.com/headgate/headgate/internal/bubble"
-	"github.com/headgate/headgate/internal/norace"
 	"github.com/headgate/headgate/limits"
 )
 
@@ -148,7 +147,9 @@ func TestARenamedPolicyAdmitsNoMore(t *testing.T) {
 
 // Thousands of overrides that change over thousands of plans are compared in seconds.
 func TestManyMovesAreCompared(t *testing.T) {
-	norace.Test(t)
+	if testing.Short() {
+		t.Skip("it takes long, and has nothing for the race detector, whose runs are short")
+	}
 	n := 3000
 	if testing.Short() {
 		n /= 10

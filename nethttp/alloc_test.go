@@ -1,3 +1,5 @@
+//go:build !race
+
 package nethttp_test
 
 import (
@@ -6,7 +8,6 @@ import (
 	"testing"
 
 	"github.com/headgate/headgate/core"
-	"github.com/headgate/headgate/internal/norace"
 	"github.com/headgate/headgate/nethttp"
 )
 
@@ -14,7 +15,6 @@ import (
 // more allocations than the rule's own, except for a refusal's body and its length, and its
 // longer text.
 func TestAllocationsOfPlans(t *testing.T) {
-	norace.Test(t) // the detector allocates
 	for name, test := range map[string]struct {
 		policy core.Policy
 		want   float64
@@ -43,7 +43,6 @@ func TestAllocationsOfPlans(t *testing.T) {
 // TestAllocations: all fields of a response take one allocation, and the decision none. Text
 // that is long takes more.
 func TestAllocations(t *testing.T) {
-	norace.Test(t) // the detector allocates
 	long := strings.Repeat("x", 63)
 	lax, strict := core.FixedWindow(core.PerDay(1<<40)), core.SlidingLog(core.PerDay(1))
 	for name, test := range map[string]struct {

@@ -5,8 +5,6 @@ import (
 	"log"
 	"net/http"
 
-	"github.com/go-chi/chi/v5"
-
 	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/core/memstore"
 	"github.com/headgate/headgate/keyfuncs"
@@ -30,16 +28,6 @@ func ExampleGuard_Handler() {
 		{Limiter: perAddress, Key: keyfuncs.RemoteAddr()},
 	}}))
 	http.Handle("/api/", guard.Handler(http.HandlerFunc(hello)))
-}
-
-// The middleware of chi has the type of guard.Handler.
-func ExampleGuard_Handler_chi() {
-	limit := core.Must(nethttp.Limit("api", keyfuncs.RemoteAddr(), core.SlidingLog(core.PerMinute(60))))
-
-	r := chi.NewRouter()
-	r.Use(limit.Handler)
-	r.Get("/", hello)
-	log.Fatal(http.ListenAndServe("127.0.0.1:8080", r))
 }
 
 // HTTP/2 without TLS, as a proxy may speak it.

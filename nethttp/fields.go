@@ -320,7 +320,7 @@ const refusalFields = 7
 // cut returns the text from start on. It is not copied, and nothing writes to it any more.
 func (b *block) cut(start int) string {
 	text := b.text[start:]
-	return unsafe.String(unsafe.SliceData(text), len(text)) //nolint:gosec // the text outlives it, and does not change
+	return unsafe.String(unsafe.SliceData(text), len(text))
 }
 
 // set sets a field, given by its canonical name.

@@ -19,7 +19,7 @@ import (
 type pauses struct{ least, most int }
 
 func (p pauses) random() int {
-	return p.least + rand.IntN(p.most-p.least+1) //nolint:gosec // no secret
+	return p.least + rand.IntN(p.most-p.least+1)
 }
 
 // claim returns what a rule claims for a request, or sets the verdict's Err. The view is that of all

@@ -208,7 +208,7 @@ func (t *Transport) Block(ctx context.Context, key string, d time.Duration) (wai
 	if wait <= 0 {
 		return 0, true
 	}
-	wait += rand.N(min(wait/10, time.Second) + 1) //nolint:gosec // no secret
+	wait += rand.N(min(wait/10, time.Second) + 1)
 	return wait, t.block(ctx, key, wait)
 }
 

@@ -65,7 +65,7 @@ func VerdictOf(d core.Decision, err error) Verdict {
 }
 
 // unguarded is the guard of verdicts that are of none: fields are those of an empty configuration.
-var unguarded = new(Guard) //nolint:gochecknoglobals // never assigned
+var unguarded = new(Guard)
 
 // Status returns 0 if the request is admitted. Otherwise it must not get to the handler behind the
 // guard, and [Guard.Refuse] answers it. Status then returns the status of the refusal, which is

@@ -19,7 +19,6 @@ import (
 	"github.com/headgate/headgate/core/memstore"
 	"github.com/headgate/headgate/core/redisstore"
 	"github.com/headgate/headgate/core/store"
-	"github.com/headgate/headgate/internal/norace"
 	"github.com/headgate/headgate/internal/redistest"
 	"github.com/headgate/headgate/keyfuncs"
 	"github.com/headgate/headgate/nethttp"
@@ -423,7 +422,9 @@ func TestEvictWithoutTheOldest(t *testing.T) {
 
 // A key with a hundred thousand sockets gives up its oldest.
 func TestEvictOfMany(t *testing.T) {
-	norace.Test(t)
+	if testing.Short() {
+		t.Skip("it takes long, and has nothing for the race detector, whose runs are short")
+	}
 	const sockets = 100_000
 	synctest.Test(t, func(t *testing.T) {
 		sh := newShop(t, memstore.New(memstore.Config{}), 1, sockets, evicting)

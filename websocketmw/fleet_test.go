@@ -18,7 +18,6 @@ import (
 	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/core/memstore"
 	"github.com/headgate/headgate/core/redisstore"
-	"github.com/headgate/headgate/internal/norace"
 	"github.com/headgate/headgate/internal/redistest"
 	"github.com/headgate/headgate/keyfuncs"
 	"github.com/headgate/headgate/nethttp"
@@ -287,7 +286,9 @@ func TestRest(t *testing.T) {
 
 // A list has a hundred sockets of a guard, whatever their number, and all are counted.
 func TestPresenceOfMany(t *testing.T) {
-	norace.Test(t)
+	if testing.Short() {
+		t.Skip("it takes long, and has nothing for the race detector, whose runs are short")
+	}
 	const sockets = 100_000
 	shared := memstore.New(memstore.Config{})
 	g, err := New(Config{Server: "a", Rules: []nethttp.Rule{{Slots: newSlots(t, shared, "user", sockets), Key: keyfuncs.Everyone()}}})

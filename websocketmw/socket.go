@@ -42,7 +42,7 @@ func (h *house) open(r *http.Request, what kind, slot *core.Slot, shake *fleet.H
 	if slotless {
 		s.life.Spare()
 	}
-	if !h.fleet.Add(&s.member) { //nolint:contextcheck // what is asked later has nothing to do with the request
+	if !h.fleet.Add(&s.member) {
 		return nil, core.ErrClosed // draining since the attempt began
 	}
 	return s, nil
@@ -53,7 +53,7 @@ func (h *house) all() []*Socket {
 	members := h.fleet.All()
 	all := make([]*Socket, len(members))
 	for i, m := range members {
-		all[i] = (*Socket)(m.Socket().(*member)) //nolint:forcetypeassert // see open
+		all[i] = (*Socket)(m.Socket().(*member))
 	}
 	return all
 }

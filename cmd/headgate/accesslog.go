@@ -163,7 +163,7 @@ var common = regexp.MustCompile(`^(\S+) (\S+) (.*?) \[([^\]]+)\] "((?:[^"\\]|\\.
 	`(?: "((?:[^"\\]|\\.)*)" "((?:[^"\\]|\\.)*)")?(?: .*)?$`)
 
 // The names of the fields of the common and the combined log format.
-var commonFields = []string{"host", "ident", "user", "time", "request", "status", "bytes", "referer", "agent"} //nolint:gochecknoglobals // names
+var commonFields = []string{"host", "ident", "user", "time", "request", "status", "bytes", "referer", "agent"}
 
 // commonTime is the time of the common log format.
 const commonTime = "02/Jan/2006:15:04:05 -0700"

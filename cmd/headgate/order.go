@@ -38,7 +38,7 @@ type numbered struct {
 func (rs *requests) Len() int           { return len(*rs) }
 func (rs *requests) Less(i, j int) bool { return (*rs)[i].compare((*rs)[j]) < 0 }
 func (rs *requests) Swap(i, j int)      { (*rs)[i], (*rs)[j] = (*rs)[j], (*rs)[i] }
-func (rs *requests) Push(x any)         { *rs = append(*rs, x.(numbered)) } //nolint:forcetypeassert // there is nothing else
+func (rs *requests) Push(x any)         { *rs = append(*rs, x.(numbered)) }
 
 func (rs *requests) Pop() any {
 	last := len(*rs) - 1
@@ -90,6 +90,6 @@ func merge(ctx context.Context, logs []*orderedLog, f func(request)) error {
 		next := slices.MinFunc(logs, func(a, b *orderedLog) int {
 			return cmp.Or(a.held[0].at.Compare(b.held[0].at), cmp.Compare(a.place, b.place))
 		})
-		f(heap.Pop(&next.held).(numbered).request) //nolint:forcetypeassert // there is nothing else
+		f(heap.Pop(&next.held).(numbered).request)
 	}
 }

@@ -19,7 +19,7 @@ const shownKeys = 10
 //go:embed page.html
 var pageText string
 
-var page = template.Must(template.New("page").Funcs(template.FuncMap{"clock": clock}).Parse(pageText)) //nolint:gochecknoglobals // parsed once
+var page = template.Must(template.New("page").Funcs(template.FuncMap{"clock": clock}).Parse(pageText))
 
 // A view is what the page shows.
 type view struct {
@@ -57,7 +57,7 @@ type top struct {
 }
 
 func writePage(w io.Writer, r Report, before *sample, refresh string) error {
-	v := view{Style: template.CSS(style), Since: r.Since, At: r.At, Memory: r.Memory, Process: r.Process, RatesFrom: before.at} //nolint:gosec // it is ours
+	v := view{Style: template.CSS(style), Since: r.Since, At: r.At, Memory: r.Memory, Process: r.Process, RatesFrom: before.at}
 	if n, err := strconv.Atoi(refresh); err == nil && n > 0 {
 		v.Refresh = min(n, 3600)
 	}

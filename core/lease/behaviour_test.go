@@ -13,7 +13,6 @@ import (
 	"github.com/headgate/headgate/core/memstore"
 	"github.com/headgate/headgate/core/store"
 	"github.com/headgate/headgate/internal/bubble"
-	"github.com/headgate/headgate/internal/norace"
 )
 
 func limiterOf(t *testing.T, s core.Store, policies ...core.Policy) *core.Limiter {
@@ -157,7 +156,9 @@ func TestOthersArePassedOn(t *testing.T) {
 
 // Servers that want more than the limit, very unevenly, get nearly all of it, with few calls.
 func TestNearlyAllIsUsed(t *testing.T) {
-	norace.Test(t)
+	if testing.Short() {
+		t.Skip("it takes long, and has nothing for the race detector, whose runs are short")
+	}
 	const seconds, sub = 20, 100 * time.Millisecond
 	bucket := core.TokenBucket(core.PerSecond(2000), 2000).Leasable(200 * time.Millisecond)
 	for name, c := range map[string]struct {

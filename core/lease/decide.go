@@ -49,7 +49,7 @@ func (s *Store) decide(ctx context.Context, q *store.Question) error {
 		q.Result.Extra = extra
 		e.ask(s, now, c.N+extra)
 		if now.mono >= e.soon || e.leases[0].left <= e.low && e.held(now) <= e.low {
-			s.refill(&p, e, now) //nolint:contextcheck // it outlives the call
+			s.refill(&p, e, now)
 		}
 		p.mu.Unlock()
 		return nil

@@ -118,7 +118,7 @@ func (s *Store) Observer() *store.Observer { return s.next.Observer() }
 func (s *Store) Kind() string { return store.KindOf(s.next) }
 
 // leased is where each Store keeps something, so that another finds it.
-var leased store.Place //nolint:gochecknoglobals // an address
+var leased store.Place
 
 // Prepare implements [store.Store].
 func (s *Store) Prepare(l *store.Limiter) error {

@@ -95,7 +95,7 @@ const maxGrids = 32
 
 // prepared returns what the store keeps with a limiter.
 func (s *Store) prepared(l *store.Limiter) *limiter {
-	return l.Kept(&s.kept).(*limiter) //nolint:forcetypeassert // Prepare keeps it
+	return l.Kept(&s.kept).(*limiter)
 }
 
 // grid returns the length of the parts of time in which a policy counts, in microseconds, or

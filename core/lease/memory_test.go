@@ -16,7 +16,6 @@ import (
 	"github.com/headgate/headgate/core/step"
 	"github.com/headgate/headgate/core/store"
 	"github.com/headgate/headgate/internal/bubble"
-	"github.com/headgate/headgate/internal/norace"
 )
 
 // Keys that are asked for once take no memory, and of the others there are as many as have room.
@@ -128,7 +127,9 @@ func heap() int64 {
 // However many keys there are, and however long, leases take no more memory than is configured,
 // also while the store is away and what is to be given back piles up. What is dropped is told.
 func TestMemoryIsBounded(t *testing.T) {
-	norace.Test(t) // which takes memory of its own
+	if testing.Short() {
+		t.Skip("it takes long, and has nothing for the race detector, whose runs are short")
+	}
 	const most, always, keys = 8 << 20, 1 << 20, 40_000
 	for _, size := range []int{16, MaxKey, MaxKey + 1} {
 		for _, policies := range []int{1, 8} {

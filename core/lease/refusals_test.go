@@ -12,13 +12,14 @@ import (
 	"github.com/headgate/headgate/core/internal/remote"
 	"github.com/headgate/headgate/core/memstore"
 	"github.com/headgate/headgate/internal/bubble"
-	"github.com/headgate/headgate/internal/norace"
 )
 
 // A key that one server alone asks for, ten times as often as the limit, is admitted in each window
 // what the window has, from its beginning: no refusal goes on into a fresh one.
 func TestFreshWindows(t *testing.T) {
-	norace.Test(t)
+	if testing.Short() {
+		t.Skip("it takes long, and has nothing for the race detector, whose runs are short")
+	}
 	for _, c := range []Config{{}, {For: 100 * time.Millisecond}, {For: time.Minute}} {
 		for _, policy := range []core.Policy{
 			core.FixedWindow(core.PerSecond(1000)),
@@ -172,7 +173,9 @@ func units(d core.Decision, err error) (int64, error) {
 
 // At the limit, whatever is asked, as much is admitted as without leases, with few calls.
 func TestAsMuchAsWithoutLeases(t *testing.T) {
-	norace.Test(t)
+	if testing.Short() {
+		t.Skip("it takes long, and has nothing for the race detector, whose runs are short")
+	}
 	policies := []core.Policy{
 		core.FixedWindow(core.PerSecond(3000)),
 		core.SlidingWindow(core.PerSecond(3000)),
@@ -208,7 +211,9 @@ func TestAsMuchAsWithoutLeases(t *testing.T) {
 
 // Leases save calls also where a call takes long.
 func TestLongRoundTrips(t *testing.T) {
-	norace.Test(t)
+	if testing.Short() {
+		t.Skip("it takes long, and has nothing for the race detector, whose runs are short")
+	}
 	for _, trip := range []time.Duration{0, time.Millisecond, 10 * time.Millisecond, 40 * time.Millisecond, 60 * time.Millisecond} {
 		for _, demand := range []float64{0.8, 2} {
 			for _, policy := range []core.Policy{

@@ -18,7 +18,6 @@ import (
 	"github.com/headgate/headgate/core/step"
 	"github.com/headgate/headgate/core/store"
 	"github.com/headgate/headgate/internal/bubble"
-	"github.com/headgate/headgate/internal/norace"
 )
 
 var (
@@ -702,7 +701,9 @@ func TestNeverOver(t *testing.T) {
 
 // The schedules find it if leases have no end, under each set of policies.
 func TestNeverOverFindsLeasesWithoutEnd(t *testing.T) {
-	norace.Test(t)
+	if testing.Short() {
+		t.Skip("it takes long, and has nothing for the race detector, whose runs are short")
+	}
 	for _, policies := range sets() {
 		finds(t, policies, func(sc *schedule) { sc.plans, sc.endless = false, true })
 	}
@@ -710,13 +711,17 @@ func TestNeverOverFindsLeasesWithoutEnd(t *testing.T) {
 
 // They find it if a bucket admits its whole burst, beside what is leased.
 func TestNeverOverFindsWholeBursts(t *testing.T) {
-	norace.Test(t)
+	if testing.Short() {
+		t.Skip("it takes long, and has nothing for the race detector, whose runs are short")
+	}
 	finds(t, sets()[1], func(sc *schedule) { sc.plans, sc.full = false, true })
 }
 
 // They find it if refusals hold for longer than is stated.
 func TestNeverOverFindsStubbornRefusals(t *testing.T) {
-	norace.Test(t)
+	if testing.Short() {
+		t.Skip("it takes long, and has nothing for the race detector, whose runs are short")
+	}
 	for seed := range uint64(1000) {
 		_, sc := simulate(t, seed, sets()[3], func(sc *schedule) { sc.plans, sc.stubborn = false, true })
 		if len(sc.without) > 0 {

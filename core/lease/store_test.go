@@ -11,7 +11,6 @@ import (
 
 	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/core/storetest"
-	"github.com/headgate/headgate/internal/norace"
 )
 
 // The contract holds over a store in Redis, except for what is said in left. The suite moves the
@@ -19,7 +18,9 @@ import (
 // It reads the script anew with each call, so tests of thousands of calls are left to TestStore,
 // which runs them over a memstore.
 func TestStoreOverRedis(t *testing.T) {
-	norace.Test(t) // which has its Lua in Go
+	if testing.Short() {
+		t.Skip("it takes long, and has nothing for the race detector, whose runs are short")
+	}
 	const long = "takes thousands of calls: see TestStore"
 	left := map[string]string{
 		"DecidesAsTheStepsDo":               "compares every number with what the store would say",

@@ -61,7 +61,7 @@ func (s *Store) decideShares(ctx context.Context, shares []share, places []place
 			unlock()
 			return r, nil
 		}
-		s.spendAll(shares, places, now) //nolint:contextcheck // what it leases outlives the call
+		s.spendAll(shares, places, now)
 		bs := s.departAll(shares, places, now)
 		unlock()
 		switch {
@@ -310,7 +310,7 @@ func (s *Store) borrowAll(ctx context.Context, bs []borrowing) (r store.Result, 
 	for next := 0; landed < len(bs); landed++ {
 		b := &bs[landed]
 		b.sent = sent
-		s.landOne(b, q, landed, next, &r) //nolint:contextcheck // what it leases outlives the call
+		s.landOne(b, q, landed, next, &r)
 		next += len(b.limiter.Spec().Policies)
 	}
 	return r, nil

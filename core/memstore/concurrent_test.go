@@ -14,7 +14,6 @@ import (
 	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/core/memstore"
 	"github.com/headgate/headgate/core/step"
-	"github.com/headgate/headgate/internal/norace"
 )
 
 // TestEverythingAtOnce does all that a store can, from many goroutines and with
@@ -141,7 +140,9 @@ func TestManyKeysAtOnce(t *testing.T) {
 // TestBytesAreBounded after every call, although a state is nearly as large as is
 // allowed and all others are small.
 func TestBytesAreBounded(t *testing.T) {
-	norace.Test(t)
+	if testing.Short() {
+		t.Skip("it takes long, and has nothing for the race detector, whose runs are short")
+	}
 	const bound = 16 << 20
 	store := memstore.New(memstore.Config{MaxBytes: bound})
 	small, err := core.New(store, "small", core.SlidingLog(core.PerHour(5)))
@@ -170,7 +171,9 @@ func TestBytesAreBounded(t *testing.T) {
 // TestFloodForgetsTheLeastUsedFirst: who has used much, although not all, keeps that
 // through a flood of keys that have used little.
 func TestFloodForgetsTheLeastUsedFirst(t *testing.T) {
-	norace.Test(t)
+	if testing.Short() {
+		t.Skip("it takes long, and has nothing for the race detector, whose runs are short")
+	}
 	l, err := core.New(memstore.New(memstore.Config{MaxBytes: 1 << 20}), "api", core.TokenBucket(core.PerDay(100), 100))
 	if err != nil {
 		t.Fatal(err)

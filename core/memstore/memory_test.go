@@ -13,7 +13,6 @@ import (
 
 	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/core/memstore"
-	"github.com/headgate/headgate/internal/norace"
 )
 
 // heap returns the live bytes of the heap.
@@ -30,7 +29,9 @@ var flood = flag.Int("flood", 25_000, "keys of each flood")
 // keys that are refused stay refused: also if they have units left, if the flood's keys have
 // no more left, and if a quarter of the keys held are refused.
 func TestFloodIsBoundedAndBuysNothing(t *testing.T) {
-	norace.Test(t)
+	if testing.Short() {
+		t.Skip("it takes long, and has nothing for the race detector, whose runs are short")
+	}
 	long := func(n int64) core.Rate { return core.Rate{Events: n, Per: 100 * 365 * 24 * time.Hour} }
 	for i, test := range []struct {
 		policy core.Policy
@@ -127,7 +128,9 @@ func floodStore(t *testing.T, p core.Policy, cost int64, calls int, refused bool
 // keys are limited nevertheless, and a refused key gets no more fresh starts than the
 // flood could fill the store.
 func TestFloodOfRefusedKeys(t *testing.T) {
-	norace.Test(t)
+	if testing.Short() {
+		t.Skip("it takes long, and has nothing for the race detector, whose runs are short")
+	}
 	for _, test := range []struct {
 		policy core.Policy
 		cost   int64
@@ -185,7 +188,9 @@ func freshStarts(t *testing.T, policy core.Policy, cost int64) (fresh, held int)
 // TestFloodLimitsNewKeys: in a full store, of whose keys none is better to evict than
 // another, a key is not evicted each time that it is charged.
 func TestFloodLimitsNewKeys(t *testing.T) {
-	norace.Test(t)
+	if testing.Short() {
+		t.Skip("it takes long, and has nothing for the race detector, whose runs are short")
+	}
 	long := core.Rate{Events: 1, Per: 100 * 365 * 24 * time.Hour}
 	for _, p := range []core.Policy{core.SlidingWindow(long), core.FixedWindow(long)} {
 		store := memstore.New(memstore.Config{MaxBytes: 1 << 20})
@@ -217,7 +222,9 @@ func TestFloodLimitsNewKeys(t *testing.T) {
 // TestFloodOfLargeStates: a log in use takes so much memory that few keys fill the store.
 // One that is refused although it has units left is kept.
 func TestFloodOfLargeStates(t *testing.T) {
-	norace.Test(t)
+	if testing.Short() {
+		t.Skip("it takes long, and has nothing for the race detector, whose runs are short")
+	}
 	for _, p := range []core.Policy{core.SlidingLog(core.PerDay(10_000)), core.SlidingWindow(core.PerDay(10_000)).Resolution(1000)} {
 		store := memstore.New(memstore.Config{})
 		l, err := core.New(store, "tokens", p)

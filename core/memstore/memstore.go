@@ -183,7 +183,7 @@ type policy struct {
 
 // prepared returns what the store keeps with a limiter.
 func (s *Store) prepared(l *store.Limiter) *limiter {
-	return l.Kept(&s.place).(*limiter) //nolint:forcetypeassert // Prepare keeps it
+	return l.Kept(&s.place).(*limiter)
 }
 
 // policySeed is another than that of keys, so that no key cancels out a policy.

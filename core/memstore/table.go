@@ -283,7 +283,7 @@ type sample struct {
 // newSample returns an empty sample. Lots are drawn, because keys of one window are all
 // fresh at its end: by their order, a key might be evicted each time that it is charged.
 func newSample() sample {
-	return sample{salt: rand.Uint64()} //nolint:gosec // hashes are secret
+	return sample{salt: rand.Uint64()}
 }
 
 // A group are the candidates of rankRefused, or the others.

@@ -13,7 +13,6 @@ import (
 	"github.com/headgate/headgate/core/internal/asking"
 	"github.com/headgate/headgate/core/step"
 	"github.com/headgate/headgate/core/store"
-	"github.com/headgate/headgate/internal/norace"
 )
 
 func mustStep(t testing.TB, m step.Numbers) step.Step {
@@ -82,7 +81,9 @@ func check(t testing.TB, tb *table) {
 
 // A table does what a map does, whatever is inserted, changed, removed and swept.
 func TestTableIsAMap(t *testing.T) {
-	norace.Test(t)
+	if testing.Short() {
+		t.Skip("it takes long, and has nothing for the race detector, whose runs are short")
+	}
 	steps := []step.Step{
 		mustStep(t, step.Numbers{Algorithm: step.TokenBucket, Limit: 10, Period: 1000, Burst: 10}),
 		mustStep(t, step.Numbers{Algorithm: step.SlidingLog, Limit: 20, Period: 3000}),
@@ -192,7 +193,9 @@ func checkSmall(t *testing.T, tb *table) {
 // used up; and last the keys whose refusal stands, although these were charged before all
 // others.
 func TestEvictionOrder(t *testing.T) {
-	norace.Test(t)
+	if testing.Short() {
+		t.Skip("it takes long, and has nothing for the race detector, whose runs are short")
+	}
 	const day = 86_400_000_000
 	s := mustStep(t, step.Numbers{Algorithm: step.TokenBucket, Limit: 5, Period: day, Burst: 5})
 	plan := mustStep(t, step.Numbers{Algorithm: step.TokenBucket, Limit: 2, Period: day, Burst: 2})
@@ -565,7 +568,9 @@ func TestChooseIsBounded(t *testing.T) {
 }
 
 func TestKindsAreForgotten(t *testing.T) {
-	norace.Test(t)
+	if testing.Short() {
+		t.Skip("it takes long, and has nothing for the race detector, whose runs are short")
+	}
 	for _, a := range []step.Algorithm{step.FixedWindow, step.SlidingLog} {
 		tb := &table{budget: &budget{max: 1 << 40}}
 		for limit := int64(1); limit <= 10_000; limit++ {

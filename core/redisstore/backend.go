@@ -43,7 +43,7 @@ type limiter struct {
 
 // prepared returns what the backend keeps with a limiter.
 func (b *backend) prepared(l *store.Limiter) *limiter {
-	return l.Kept(&b.place).(*limiter) //nolint:forcetypeassert // Prepare keeps it
+	return l.Kept(&b.place).(*limiter)
 }
 
 // maxPolicies is the most policies that a limiter has; as in package core.

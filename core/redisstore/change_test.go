@@ -8,7 +8,6 @@ import (
 
 	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/core/storetest/reference"
-	"github.com/headgate/headgate/internal/norace"
 	"github.com/headgate/headgate/internal/redistest"
 )
 
@@ -22,7 +21,9 @@ type admission struct {
 // promise of its own numbers, over all that was admitted. Together they may admit more than the larger,
 // but never more than both would, each alone: 180 in ten seconds here, of at most 200.
 func TestNumbersAreRolledOut(t *testing.T) {
-	norace.Test(t)
+	if testing.Short() {
+		t.Skip("it takes long, and has nothing for the race detector, whose runs are short")
+	}
 	const second, short, long = int64(1_000_000), 2_000_000, 10_000_000
 	for _, of := range []struct {
 		name  string

@@ -709,7 +709,7 @@ func (c clusterTest) oneMasterAway(t *testing.T) {
 
 // A master that is unreachable and one that works have neighbouring hash slots: each
 // has a breaker of its own, for rates and for slots.
-func TestEachMasterHasItsBreaker(t *testing.T) { //nolint:tparallel // one subtest follows the other
+func TestEachMasterHasItsBreaker(t *testing.T) {
 	notShort(t)
 	t.Parallel()
 	cluster := redistest.StartCluster(t, 3, 0, "cluster-require-full-coverage no")

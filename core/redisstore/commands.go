@@ -20,8 +20,6 @@ const (
 
 // mayScript runs commands, one after the other, and returns the errors, each in a line with the
 // command. Some may be of the key's type, which does not matter.
-//
-//nolint:gochecknoglobals,dupword // never changed; Lua
 var mayScript = newScript(`
 local errors = {}
 for command in string.gmatch(ARGV[1], '[^|]+') do

@@ -23,7 +23,6 @@ import (
 	"github.com/headgate/headgate/core/store"
 	"github.com/headgate/headgate/core/storetest/reference"
 	"github.com/headgate/headgate/internal/bubble"
-	"github.com/headgate/headgate/internal/norace"
 	"github.com/headgate/headgate/internal/redistest"
 )
 
@@ -624,7 +623,9 @@ func newWalkOn(t *testing.T, addr, prefix string) *walk {
 // What is given back under a plan is kept for the largest limit from then on, as all that is
 // written is: what is charged under other numbers counts up to it.
 func TestGivingBackNotesTheLargestLimit(t *testing.T) {
-	norace.Test(t)
+	if testing.Short() {
+		t.Skip("it takes long, and has nothing for the race detector, whose runs are short")
+	}
 	for _, test := range []struct {
 		name              string
 		small, big, other core.Policy
@@ -661,7 +662,9 @@ func TestGivingBackNotesTheLargestLimit(t *testing.T) {
 // A state that is adopted may count more than 2^53 units in all, as each of its counts may be close to
 // that. What is reported then adds nothing, and takes nothing away.
 func TestReportsOnAdoptedCountsTakeNothingAway(t *testing.T) {
-	norace.Test(t)
+	if testing.Short() {
+		t.Skip("it takes long, and has nothing for the race detector, whose runs are short")
+	}
 	s := open(t, Config{Failure: FailClosed, RefusalTTL: -1}, redistest.Start(t).Addr())
 	clock := handClock()
 	clock.tell(s)
@@ -691,7 +694,9 @@ var (
 )
 
 func TestDecisionsAreThoseOfTheSteps(t *testing.T) {
-	norace.Test(t)
+	if testing.Short() {
+		t.Skip("it takes long, and has nothing for the race detector, whose runs are short")
+	}
 	server := redistest.Start(t)
 	n := *questions
 	if testing.Short() {

@@ -11,14 +11,15 @@ import (
 	"github.com/headgate/headgate/core/internal/asking"
 	"github.com/headgate/headgate/core/store"
 	"github.com/headgate/headgate/core/storetest/reference"
-	"github.com/headgate/headgate/internal/norace"
 	"github.com/headgate/headgate/internal/redistest"
 )
 
 // Questions that are sent together are answered as if one after the other: each sees
 // what those before it have charged, whatever their limiters and modes.
 func TestMergedQuestionsAreAnsweredInOrder(t *testing.T) {
-	norace.Test(t)
+	if testing.Short() {
+		t.Skip("it takes long, and has nothing for the race detector, whose runs are short")
+	}
 	s := open(t, Config{}, redistest.Start(t).Addr())
 	clock := handClock()
 	clock.tell(s)
@@ -86,7 +87,9 @@ func TestMergedQuestionsAreAnsweredInOrder(t *testing.T) {
 
 // Those of one limiter, with few keys: a question sees what those before it wrote.
 func TestAlikeQuestionsAreAnsweredInOrder(t *testing.T) {
-	norace.Test(t)
+	if testing.Short() {
+		t.Skip("it takes long, and has nothing for the race detector, whose runs are short")
+	}
 	s := open(t, Config{}, redistest.Start(t).Addr())
 	clock := handClock()
 	clock.tell(s)
@@ -118,7 +121,9 @@ func TestAlikeQuestionsAreAnsweredInOrder(t *testing.T) {
 // A question under a plan whose log is read as a whole follows one under a plan that reads the
 // beginning of the same long log.
 func TestLongLogsAreReadAgain(t *testing.T) {
-	norace.Test(t)
+	if testing.Short() {
+		t.Skip("it takes long, and has nothing for the race detector, whose runs are short")
+	}
 	s := open(t, Config{}, redistest.Start(t).Addr())
 	clock := handClock()
 	clock.tell(s)

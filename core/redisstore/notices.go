@@ -24,7 +24,6 @@ func (n *namer) replies(post string) string { return n.beatTag() + ":replies:" +
 // later than the one of the post before; #last has the latest, negative.
 var (
 	// It replies whether there was room. A lasting post is never pushed out by others.
-	//nolint:gochecknoglobals // never changed
 	postScript = newScript(`
 local clock, set, life, most = KEYS[1], KEYS[2], tonumber(ARGV[2]), tonumber(ARGV[3])
 local t, last = redis.call('TIME'), redis.call('ZSCORE', clock, '#last')
@@ -44,7 +43,6 @@ return ''`)
 	// It returns the time and #last, and for each post a line with the number of its set, its
 	// instant and its text. If the server has forgotten what was asked for last, or its clock
 	// was set back meanwhile, it returns all.
-	//nolint:gochecknoglobals,dupword // never changed; Lua
 	postsScript = newScript(`
 local t, last = redis.call('TIME'), -tonumber(redis.call('ZSCORE', KEYS[1], '#last') or 0)
 local now = math.max(t[1] * 1000000 + t[2], last)
@@ -62,7 +60,6 @@ for i, set in ipairs(KEYS) do
 end
 return table.concat(lines, '\n')`)
 
-	//nolint:gochecknoglobals // never changed
 	replyScript = newScript(`
 redis.call('HSET', KEYS[1], ARGV[1], ARGV[2])
 redis.call('EXPIRE', KEYS[1], ARGV[3])

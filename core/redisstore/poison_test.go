@@ -12,7 +12,6 @@ import (
 	"github.com/headgate/headgate/core/internal/asking"
 	"github.com/headgate/headgate/core/step"
 	"github.com/headgate/headgate/core/store"
-	"github.com/headgate/headgate/internal/norace"
 	"github.com/headgate/headgate/internal/redistest"
 )
 
@@ -144,7 +143,9 @@ func recordGarbage(rng *rand.Rand, model string) string {
 // that cell at most: the others of its call are right, and nothing of it is charged if
 // it fails.
 func TestGarbageHarmsNoOther(t *testing.T) {
-	norace.Test(t)
+	if testing.Short() {
+		t.Skip("it takes long, and has nothing for the race detector, whose runs are short")
+	}
 	server := redistest.Start(t)
 	t.Run("Redis", func(t *testing.T) { garbageHarmsNoOther(t, server, 1) })
 	t.Run("Redis without the struct library", func(t *testing.T) {

@@ -1,7 +1,7 @@
 package redisstore
 
 import (
-	"crypto/sha1" //nolint:gosec // it is how Redis names scripts
+	"crypto/sha1"
 	"embed"
 	"encoding/hex"
 	"hash/fnv"
@@ -19,15 +19,13 @@ var luaFiles embed.FS
 
 // scriptFiles are the files of the script that answers questions, one after the other. The head of the
 // first describes the arguments. Those in rare are run only if a question needs them.
-//
-//nolint:gochecknoglobals // never changed
 var scriptFiles = strings.Fields(`arguments
 	tokenbucket fixedwindow slidingwindow slidinglog mininterval decide
 	rare/words rare/tokenbucket rare/fixedwindow rare/slidingwindow rare/slidinglog rare/mininterval
 	rare/variants rare/find rare/room rare/apart rare/settle rare/questions`)
 
 // scriptSource is the text of the script. Errors of Redis name its lines.
-var scriptSource = func() string { //nolint:gochecknoglobals // never changed
+var scriptSource = func() string {
 	var b strings.Builder
 	for _, name := range scriptFiles {
 		text, err := luaFiles.ReadFile("lua/" + name + ".lua")
@@ -40,7 +38,7 @@ var scriptSource = func() string { //nolint:gochecknoglobals // never changed
 }()
 
 // decideScript answers questions.
-var decideScript = newScript(scriptSource) //nolint:gochecknoglobals // changed by tests only
+var decideScript = newScript(scriptSource)
 
 // The commands that run a script: by its source, and by its name.
 const (
@@ -53,7 +51,7 @@ const (
 type script struct{ source, sha any }
 
 func newScript(source string) script {
-	sum := sha1.Sum([]byte(source)) //nolint:gosec // as above
+	sum := sha1.Sum([]byte(source))
 	return script{source, hex.EncodeToString(sum[:])}
 }
 
@@ -180,7 +178,7 @@ func (c *call) command(name string, script any) []any {
 		return c.words
 	}
 	for _, l := range c.limiters {
-		c.numbers = append(c.numbers, l.numbers.(string)...) //nolint:forcetypeassert // it is one
+		c.numbers = append(c.numbers, l.numbers.(string)...)
 	}
 	c.words = append(c.words, &c.numbers)
 	return c.words

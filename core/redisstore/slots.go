@@ -50,8 +50,8 @@ func (b *backend) Shard(key string) int {
 
 // The scripts of the keeper's protocol.
 var (
-	stateScript = newScript(keeper.SlotsScript) //nolint:gochecknoglobals // never changed
-	beatScript  = newScript(keeper.BeatScript)  //nolint:gochecknoglobals // never changed
+	stateScript = newScript(keeper.SlotsScript)
+	beatScript  = newScript(keeper.BeatScript)
 )
 
 // State implements [remote.SlotBackend].

@@ -10,7 +10,6 @@ import (
 
 	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/core/storetest"
-	"github.com/headgate/headgate/internal/norace"
 	"github.com/headgate/headgate/internal/redistest"
 )
 
@@ -29,7 +28,9 @@ func TestStore(t *testing.T) {
 }
 
 func TestStoreOverMiniredis(t *testing.T) {
-	norace.Test(t) // which has its Lua in Go
+	if testing.Short() {
+		t.Skip("it takes long, and has nothing for the race detector, whose runs are short")
+	}
 	t.Parallel()
 	atInstants(t, 20, withoutLong, embedded, func(t *testing.T, o *core.Observer) *Store {
 		return open(t, Config{RefusalTTL: -1, Observer: o}, miniredis.RunT(t).Addr())

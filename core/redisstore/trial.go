@@ -19,7 +19,7 @@ import (
 // trialSpec is a limiter with each algorithm, and a log that is too long to be read whole:
 // whoever may decide with it may decide with any. Its name is none that a user may give, so
 // that its states are nobody else's. They last for seconds.
-var trialSpec = newTrialSpec() //nolint:gochecknoglobals // never changed
+var trialSpec = newTrialSpec()
 
 func newTrialSpec() store.Spec {
 	const often, second = 1 << 40, int64(time.Second / time.Microsecond)

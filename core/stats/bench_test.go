@@ -7,23 +7,8 @@ import (
 	"testing"
 
 	"github.com/headgate/headgate/core"
-	"github.com/headgate/headgate/core/memstore"
 	"github.com/headgate/headgate/core/stats"
-	"github.com/headgate/headgate/internal/norace"
 )
-
-// TestCountingDoesNotAllocate, neither what is admitted nor what is refused again.
-func TestCountingDoesNotAllocate(t *testing.T) {
-	norace.Test(t)
-	s := newStats(t, stats.Config{})
-	m := memstore.New(memstore.Config{Observer: s.Observer()})
-	admits, refuses := newLimiter(t, m, "api", core.FixedWindow(perAge(1<<40))), newLimiter(t, m, "banned", core.Blocked())
-	for _, l := range []*core.Limiter{admits, refuses} {
-		if n := testing.AllocsPerRun(1000, func() { allow(t, l, "key", 2) }); n != 0 {
-			t.Errorf("%v: %v allocations", l, n)
-		}
-	}
-}
 
 // BenchmarkDecided reports what it takes to count a decision that was made, beside an observer
 // that does nothing.

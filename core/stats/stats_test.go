@@ -25,7 +25,6 @@ import (
 	"github.com/headgate/headgate/core/memstore"
 	"github.com/headgate/headgate/core/stats"
 	"github.com/headgate/headgate/core/store"
-	"github.com/headgate/headgate/internal/norace"
 )
 
 var flood = flag.Int("flood", 100_000, "keys of the test of series")
@@ -262,7 +261,9 @@ func TestChargesOfNoUnits(t *testing.T) {
 
 // TestRandomKeysChangeNoSeries, however many there are.
 func TestRandomKeysChangeNoSeries(t *testing.T) {
-	norace.Test(t)
+	if testing.Short() {
+		t.Skip("it takes long, and has nothing for the race detector, whose runs are short")
+	}
 	s := newStats(t, stats.Config{})
 	m := memstore.New(memstore.Config{MaxBytes: 1 << 20, Observer: s.Observer()})
 	l, banned := newLimiter(t, m, "api", core.FixedWindow(perAge(1))), newLimiter(t, m, "banned", core.Blocked())

@@ -10,7 +10,6 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/headgate/headgate/core/step"
-	"github.com/headgate/headgate/internal/norace"
 )
 
 // An other is a state under other numbers, of step and model alike.
@@ -241,7 +240,9 @@ func families() map[string][]step.Numbers {
 // among two of a family or all of it. After every move everything that the step tells is
 // compared.
 func TestOthersModel(t *testing.T) {
-	norace.Test(t)
+	if testing.Short() {
+		t.Skip("it takes long, and has nothing for the race detector, whose runs are short")
+	}
 	for name, family := range families() {
 		t.Run(name, rapid.MakeCheck(func(t *rapid.T) {
 			among := family
@@ -274,7 +275,9 @@ func TestOthersModel(t *testing.T) {
 // admitted under any. Of token buckets, in any time no more is admitted than one of them
 // would have admitted in that time.
 func TestSideBySide(t *testing.T) {
-	norace.Test(t)
+	if testing.Short() {
+		t.Skip("it takes long, and has nothing for the race detector, whose runs are short")
+	}
 	for name, family := range families() {
 		family = slices.DeleteFunc(family, func(m step.Numbers) bool {
 			return m.Period > 100*day || m.Algorithm == step.SlidingWindow && !m.NeverOver
@@ -355,7 +358,9 @@ func (s *schedule) promise(t *rapid.T, plans []step.Numbers) {
 // TestOwnPromise: however others are asked, and however long it is not, what is admitted
 // under one set of numbers alone keeps its promise.
 func TestOwnPromise(t *testing.T) {
-	norace.Test(t)
+	if testing.Short() {
+		t.Skip("it takes long, and has nothing for the race detector, whose runs are short")
+	}
 	for name, family := range families() {
 		t.Run(name, rapid.MakeCheck(func(t *rapid.T) {
 			pick := rapid.SampledFrom(family)
@@ -381,7 +386,9 @@ func TestOwnPromise(t *testing.T) {
 // TestOthersEnd: when numbers have not been used for a while, the others decide as if
 // there had only ever been those.
 func TestOthersEnd(t *testing.T) {
-	norace.Test(t)
+	if testing.Short() {
+		t.Skip("it takes long, and has nothing for the race detector, whose runs are short")
+	}
 	for name, family := range families() {
 		t.Run(name, rapid.MakeCheck(func(t *rapid.T) {
 			pick := rapid.SampledFrom(family)

@@ -8,7 +8,6 @@ import (
 	"testing"
 
 	"github.com/headgate/headgate/core/step"
-	"github.com/headgate/headgate/internal/norace"
 )
 
 // A slowStore is a store that is plainly right: it writes the order of a decision out with the
@@ -140,7 +139,9 @@ func (s *slowStore) apart(i int, p step.Step, units int64, anyway bool, now int6
 // about one to three cells, under one or several sets of parameters, while the clock goes on,
 // steps back, and returns from far ahead.
 func TestDecide(t *testing.T) {
-	norace.Test(t)
+	if testing.Short() {
+		t.Skip("it takes long, and has nothing for the race detector, whose runs are short")
+	}
 	seed := rand.Uint64()
 	rng := rand.New(rand.NewPCG(seed, 1))
 	seen := map[string]int{}

@@ -13,7 +13,6 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/headgate/headgate/core/step"
-	"github.com/headgate/headgate/internal/norace"
 )
 
 const (
@@ -573,7 +572,9 @@ func fewer(t *testing.T, n int) {
 // are many policies of each algorithm, and others each time. After every move everything
 // that the step reports is compared.
 func TestModel(t *testing.T) {
-	norace.Test(t)
+	if testing.Short() {
+		t.Skip("it takes long, and has nothing for the race detector, whose runs are short")
+	}
 	for _, m := range subjects {
 		t.Run(describe(m), func(t *testing.T) {
 			n := 40
@@ -611,7 +612,9 @@ func testModel(m step.Numbers) func(*rapid.T) {
 // TestLaterAdmitsMore: what fits at an instant fits at every later one, so a clock
 // that goes back never admits what it would not have admitted before.
 func TestLaterAdmitsMore(t *testing.T) {
-	norace.Test(t)
+	if testing.Short() {
+		t.Skip("it takes long, and has nothing for the race detector, whose runs are short")
+	}
 	for _, m := range subjects {
 		t.Run(describe(m), rapid.MakeCheck(func(t *rapid.T) {
 			s := &schedule{key: newKey(t, m), now: noon}
@@ -643,7 +646,9 @@ func TestLaterAdmitsMore(t *testing.T) {
 // TestClockBackLengthensWaits: a clock set back by d lengthens a wait by at most d,
 // and shortens none.
 func TestClockBackLengthensWaits(t *testing.T) {
-	norace.Test(t)
+	if testing.Short() {
+		t.Skip("it takes long, and has nothing for the race detector, whose runs are short")
+	}
 	for _, m := range subjects {
 		t.Run(describe(m), rapid.MakeCheck(func(t *rapid.T) {
 			s := &schedule{key: newKey(t, m), now: noon}

@@ -66,7 +66,7 @@ func (e *events) observer() *core.Observer {
 
 // marked returns a context that add knows.
 func marked(ctx context.Context) context.Context {
-	return context.WithValue(ctx, hidden, true) //nolint:revive,staticcheck // no other package sees it
+	return context.WithValue(ctx, hidden, true) //nolint:staticcheck // no other package sees it
 }
 
 // take returns the events since the last time.

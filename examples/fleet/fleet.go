@@ -52,7 +52,7 @@ func newFleet(ctx context.Context, o options) (*fleet, error) {
 		f.close()
 		return nil, err
 	}
-	f.client = store.Client().(*redis.Client) //nolint:forcetypeassert // newStore makes one
+	f.client = store.Client().(*redis.Client)
 	if err := f.client.Ping(ctx).Err(); err != nil {
 		f.close()
 		return nil, fmt.Errorf("-redis: %w", err)

@@ -30,8 +30,8 @@ func program(t *testing.T, name string) string {
 	t.Helper()
 	path, err := exec.LookPath(name)
 	if err != nil {
-		if os.Getenv("HEADGATE_REQUIRE_PROMETHEUS") == "1" {
-			t.Fatalf("%s is not installed; HEADGATE_REQUIRE_PROMETHEUS=1 forbids to skip this test", name)
+		if os.Getenv("HEADGATE_REQUIRE") == "1" {
+			t.Fatalf("%s is not installed; HEADGATE_REQUIRE=1 forbids to skip this test", name)
 		}
 		t.Skipf("%s is not installed: apt-get install prometheus", name)
 	}

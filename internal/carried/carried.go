@@ -10,7 +10,7 @@ import (
 )
 
 // uses has whether functions use what is carried, by the addresses of their code.
-var uses sync.Map //nolint:gochecknoglobals // functions have no place for a mark
+var uses sync.Map
 
 // Unused marks a function that never uses the carried context, and returns it. The line that makes
 // the function must not make any that are not marked alike.

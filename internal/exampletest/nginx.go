@@ -17,7 +17,7 @@ import (
 	"github.com/headgate/headgate/internal/redistest/proctest"
 )
 
-const requireProxies = "HEADGATE_REQUIRE_PROXIES"
+const requireProxies = "HEADGATE_REQUIRE"
 
 // Nginx is an nginx in front of servers.
 type Nginx struct {

@@ -18,7 +18,7 @@ import (
 )
 
 // Own is a key that the client chooses.
-var Own = keyfuncs.Header("X-Own") //nolint:gochecknoglobals // never assigned
+var Own = keyfuncs.Header("X-Own")
 
 // ErrAny is an error of a handler or a key.
 var ErrAny = errors.New("any")

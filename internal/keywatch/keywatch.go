@@ -103,7 +103,7 @@ func (w *Watch) without(i int, err error) {
 // reason returns the reason why two requests have no key. The text of an error may contain a key,
 // unless requests far apart have the very same: then it was made without them.
 func reason(first, last error) string {
-	if first != nil && reflect.TypeOf(first).Kind() == reflect.Pointer && first == last { //nolint:errorlint,err113 // the very same
+	if first != nil && reflect.TypeOf(first).Kind() == reflect.Pointer && first == last { //nolint:errorlint // the very same
 		return last.Error()
 	}
 	for _, kind := range []error{keyfuncs.ErrAbsent, keyfuncs.ErrMalformed, keyfuncs.ErrProgram} {

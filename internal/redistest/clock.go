@@ -11,10 +11,10 @@ import (
 )
 
 // requireClock is the variable under which a test that needs libfaketime must run.
-const requireClock = "HEADGATE_REQUIRE_FAKETIME"
+const requireClock = "HEADGATE_REQUIRE"
 
 // StartWithClock is [Start] for a server whose clock [Server.SetClock] sets. It needs
-// libfaketime, on Linux: without it the test is skipped, unless HEADGATE_REQUIRE_FAKETIME=1
+// libfaketime, on Linux: without it the test is skipped, unless HEADGATE_REQUIRE=1
 // is set. Then it fails.
 func StartWithClock(t testing.TB, lines ...string) *Server {
 	t.Helper()

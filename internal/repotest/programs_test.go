@@ -340,15 +340,3 @@ func TestDiff(t *testing.T) {
 		t.Errorf("diff:\n%swant:\n%s", got, want)
 	}
 }
-
-// The first program has at most 12 lines, from its package clause to its end, blank ones apart.
-func TestFirstProgramIsShort(t *testing.T) {
-	lines, err := excerpt(os.DirFS(repository), "examples/hello/main.go", "")
-	if err != nil {
-		t.Fatal(err)
-	}
-	n := len(slices.DeleteFunc(lines, func(line string) bool { return strings.TrimSpace(line) == "" }))
-	if n == 0 || n > 12 {
-		t.Errorf("examples/hello has %d lines, more than 12", n)
-	}
-}

@@ -10,6 +10,7 @@ import (
 	"go/token"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path"
 	"path/filepath"
 	"strconv"
@@ -104,6 +105,34 @@ func sources(t *testing.T, nested bool) []source {
 			return err
 		}
 		all = append(all, source{path: name, test: strings.HasSuffix(name, "_test.go"), set: set, file: f})
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+// files returns the files that git tracks or would add, or all where there is no
+// git or no repository.
+func files(t *testing.T) []string {
+	t.Helper()
+	c := exec.CommandContext(t.Context(), "git", "ls-files", "-z", "--cached", "--others", "--exclude-standard")
+	c.Dir = repository
+	if out, err := c.Output(); err == nil {
+		return strings.FieldsFunc(string(out), func(r rune) bool { return r == 0 })
+	}
+	var all []string
+	err := fs.WalkDir(os.DirFS(repository), ".", func(name string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if d.IsDir() && (d.Name() == ".git" || d.Name() == ".bin") {
+			return fs.SkipDir
+		}
+		if d.Type().IsRegular() {
+			all = append(all, name)
+		}
 		return nil
 	})
 	if err != nil {

@@ -226,7 +226,7 @@ func (s *Source) Loaded(ctx context.Context, state limits.State) {
 	s.mu.Unlock()
 	me.At = s.now(ctx)
 	me.ClockOffset = time.Since(me.At).Round(time.Millisecond)
-	text, err := json.Marshal(me) //nolint:gosec // the SecretID tells no secret
+	text, err := json.Marshal(me)
 	if err != nil {
 		return
 	}

@@ -264,7 +264,7 @@ func TestPermissions(t *testing.T) {
 		"ACL SETUSER reader on >password resetkeys ~{headgate-limits} resetchannels -@all +hget +hmget",
 	} {
 		if _, err := server.Do(strings.Fields(set)...); err != nil {
-			t.Skipf("HEADGATE_REQUIRE_REDIS or not, it is older than 7: %v", err)
+			t.Skipf("HEADGATE_REQUIRE or not, it is older than 7: %v", err)
 		}
 	}
 	admin := connect(t, server, redisdoc.Config{})

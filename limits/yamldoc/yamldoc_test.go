@@ -7,7 +7,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/headgate/headgate/internal/norace"
 	"github.com/headgate/headgate/limits"
 	"github.com/headgate/headgate/limits/yamldoc"
 )
@@ -126,7 +125,9 @@ func TestEveryCutIsAFault(t *testing.T) {
 
 // Documents that would take much time or memory do not.
 func TestBombs(t *testing.T) {
-	norace.Test(t)
+	if testing.Short() {
+		t.Skip("it takes long, and has nothing for the race detector, whose runs are short")
+	}
 	var laughs strings.Builder
 	laughs.WriteString("a0: &a0 [" + strings.Repeat("x, ", 8) + "x]\n")
 	for i := range 9 {

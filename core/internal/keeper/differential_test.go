@@ -15,13 +15,14 @@ import (
 	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
 
-	"github.com/headgate/headgate/internal/norace"
 	"github.com/headgate/headgate/internal/redistest"
 )
 
 // The model that the simulation runs, and the scripts, do the same.
 func TestScriptsAgreeWithTheModel(t *testing.T) {
-	norace.Test(t)
+	if testing.Short() {
+		t.Skip("it takes long, and has nothing for the race detector, whose runs are short")
+	}
 	for name, addr := range map[string]string{
 		"Redis":     redistest.Start(t).Addr(),
 		"miniredis": miniredis.RunT(t).Addr(),

@@ -14,7 +14,6 @@ import (
 	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/core/store"
 	"github.com/headgate/headgate/internal/bubble"
-	"github.com/headgate/headgate/internal/norace"
 )
 
 // An office is a server that answers all processes after some time.
@@ -216,7 +215,9 @@ func (s *shift) close() {
 // they hold them, and nothing is left idle for long. Who has fewer callers than its share leaves
 // the rest to others. Alone, a process is granted as much, with at most two calls for each slot.
 func TestSharesOfThoseWhoWait(t *testing.T) {
-	norace.Test(t)
+	if testing.Short() {
+		t.Skip("it takes long, and has nothing for the race detector, whose runs are short")
+	}
 	const ms = time.Millisecond
 	for _, c := range []struct {
 		limit   int64

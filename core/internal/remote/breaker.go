@@ -148,7 +148,7 @@ func (w *watch) report(a attempt, failure error) {
 // probeAfter probes after the pause, give or take a quarter, so that the processes of
 // a service do not all come back at once.
 func (w *watch) probeAfter(a attempt, pause time.Duration) {
-	jitter := time.Duration(rand.Int64N(int64(pause)/2)) - pause/4 //nolint:gosec // guessing it is of no use
+	jitter := time.Duration(rand.Int64N(int64(pause)/2)) - pause/4
 	time.AfterFunc(pause+jitter, func() {
 		switch err := w.probe(context.Background(), a.part); {
 		case err == nil:

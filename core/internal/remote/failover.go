@@ -61,7 +61,7 @@ func (f *Failover) Observer() *store.Observer { return f.next.Observer() }
 // beside returns the charge for the local store: no more than it can ever grant, as c was
 // checked against limits that were not divided.
 func (f *Failover) beside(c store.Charge) store.Charge {
-	c.Limiter = c.Limiter.Kept(&f.place).(*store.Limiter) //nolint:forcetypeassert // Prepare keeps it
+	c.Limiter = c.Limiter.Kept(&f.place).(*store.Limiter)
 	if !c.Anyway {
 		c.N = min(c.N, c.Limiter.Spec().Most())
 	}

@@ -73,7 +73,7 @@ func (c *Refusals) Observer() *store.Observer { return c.next.Observer() }
 
 // prepared returns what a Refusals keeps with a limiter.
 func (c *Refusals) prepared(l *store.Limiter) *refusable {
-	return l.Kept(&c.place).(*refusable) //nolint:forcetypeassert // Prepare keeps it
+	return l.Kept(&c.place).(*refusable)
 }
 
 // Ask implements [store.Store].

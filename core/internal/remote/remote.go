@@ -96,7 +96,7 @@ func (c *Config) called(a attempt, questions int, err error) {
 // until is a context with an earlier deadline, which does not end it: who waits is to look
 // at the clock.
 type until struct {
-	context.Context //nolint:containedctx // it is a context
+	context.Context
 
 	deadline time.Time
 }

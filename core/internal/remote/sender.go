@@ -137,7 +137,7 @@ func (s *Sender) submit(ctx context.Context, q *Question) error {
 	// call.
 	if time.Until(q.deadline) < s.config.Timeout*9/10 {
 		q.detach()
-		go s.drain(server, q.self[:]) //nolint:gosec // the call outlives the caller
+		go s.drain(server, q.self[:])
 		return s.await(ctx, server, q, false)
 	}
 	defer s.callEnded(server) // also if an observer panics

@@ -90,7 +90,7 @@ func program(t testing.TB, names ...string) string {
 			return path
 		}
 	}
-	if os.Getenv("HEADGATE_REQUIRE_PROXIES") == "1" {
+	if os.Getenv("HEADGATE_REQUIRE") == "1" {
 		t.Fatalf("there is no %s: make tools installs it", names[0])
 	}
 	t.Skipf("there is no %s: make tools installs it", names[0])

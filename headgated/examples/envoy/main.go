@@ -52,7 +52,7 @@ func main() {
 
 // run runs the service, the application, the proxy and the page until ctx is done.
 func run(ctx context.Context, addr, envoy string) error {
-	service, err := headgated.New(headgated.Config{Document: limits.Bytes(document), GRPC: "127.0.0.1:0"}) //nolint:contextcheck // it returns at once
+	service, err := headgated.New(headgated.Config{Document: limits.Bytes(document), GRPC: "127.0.0.1:0"})
 	if err != nil {
 		return err
 	}
@@ -120,7 +120,7 @@ func startEnvoy(ctx context.Context, program, service, application string) (stri
 	if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
 		return "", err
 	}
-	cmd := exec.CommandContext(ctx, program, "-c", name, "--use-dynamic-base-id", "--log-level", "error") //nolint:gosec // the user names it
+	cmd := exec.CommandContext(ctx, program, "-c", name, "--use-dynamic-base-id", "--log-level", "error")
 	cmd.Stderr = os.Stderr
 	if err := cmd.Start(); err != nil {
 		return "", err

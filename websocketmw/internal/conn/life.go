@@ -51,8 +51,8 @@ type Owner interface {
 type Life struct {
 	rules   *Rules
 	owner   Owner
-	budgets []hidden.Text   // the keys that the Bounds charge
-	base    context.Context //nolint:containedctx // of the handler's request, for Context
+	budgets []hidden.Text // the keys that the Bounds charge
+	base    context.Context
 
 	lastRead atomic.Int64              // nanoseconds since opened
 	pings    atomic.Int64              // that were written and of which the reader does not know
@@ -74,7 +74,7 @@ type Life struct {
 	closing  *closing
 	toClose  chan struct{} // closed when there is a closing; nil until somebody waits for that
 	timer    *time.Timer
-	ctx      context.Context //nolint:containedctx // that Context returns; nil until the first call
+	ctx      context.Context
 	cancel   context.CancelCauseFunc
 }
 
@@ -104,7 +104,7 @@ type writes struct {
 // The budgets are the keys of the rules' Bounds, in their order.
 func (l *Life) Begin(ctx context.Context, rules *Rules, owner Owner, http2 bool, budgets []hidden.Text) {
 	l.rules, l.owner, l.base, l.http2, l.budgets = rules, owner, ctx, http2, budgets
-	l.haste = uint16(rand.Uint32()) //nolint:gosec // no secret
+	l.haste = uint16(rand.Uint32())
 }
 
 // Since returns when the handler was called, or the zero time before that.

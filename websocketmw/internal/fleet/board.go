@@ -71,7 +71,7 @@ func (b *board) each(topic string, f func(*Member) bool) {
 		return
 	}
 	for e := all.Front(); e != nil; e = e.Next() {
-		if !f(e.Value.(*Member)) { //nolint:forcetypeassert // there is nothing else
+		if !f(e.Value.(*Member)) {
 			return
 		}
 	}

@@ -74,7 +74,7 @@ func New(c Config) *Fleet {
 
 // noticer returns the store of slots that have a board.
 func noticer(slots *core.Slots) store.Noticer {
-	return slots.Store().(store.Noticer) //nolint:forcetypeassert // see Config
+	return slots.Store().(store.Noticer)
 }
 
 // mayMean reports whether a handshake that is being checked began before that. The lock is held.
@@ -84,7 +84,7 @@ func (f *Fleet) mayMean(announced time.Time) bool {
 }
 
 func beginning(handshake *list.Element) time.Time {
-	return handshake.Value.(time.Time) //nolint:forcetypeassert // there is nothing else
+	return handshake.Value.(time.Time)
 }
 
 // Add adds a member whose handshake has not ended, and closes it if a CloseAll meant it. It reports

@@ -96,7 +96,7 @@ func (x *surplus) take() (all []*Member) {
 	x.roll.mu.Lock()
 	defer x.roll.mu.Unlock()
 	for e := x.suspects.Front(); e != nil; e = e.Next() {
-		m := e.Value.(*Member) //nolint:forcetypeassert // there is nothing else
+		m := e.Value.(*Member)
 		m.suspect = nil
 		all = append(all, m)
 	}
@@ -110,13 +110,13 @@ func (x *surplus) take() (all []*Member) {
 
 // look looks at all suspects until there are none.
 func (x *surplus) look() {
-	x.roll.pause(rand.N(surplusDelay)) //nolint:gosec // no secret
+	x.roll.pause(rand.N(surplusDelay))
 	for all := x.take(); len(all) > 0; all = x.take() {
 		if unknown := x.lookAt(all); len(unknown) > 0 {
 			x.roll.mu.Lock()
 			x.suspect(unknown...)
 			x.roll.mu.Unlock()
-			x.roll.pause(surplusRetry/2 + rand.N(surplusRetry)) //nolint:gosec // no secret
+			x.roll.pause(surplusRetry/2 + rand.N(surplusRetry))
 		}
 	}
 }

@@ -1,0 +1,185 @@
+package connectmw
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"time"
+
+	"connectrpc.com/connect"
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+
+	"github.com/headgate/headgate/contrib/rpc"
+	"github.com/headgate/headgate/core"
+)
+
+// ClientConfig configures a [Client]. Literals must name the fields, which are as in
+// grpcmw.ClientConfig.
+type ClientConfig struct {
+	// Limiter is the limit on calls that are sent. It is required.
+	Limiter *core.Limiter
+
+	// Key returns whose limit it is that a call counts for. Nil means the host of the server. It must be
+	// safe for concurrent use.
+	Key func(ctx context.Context, spec connect.Spec, peer connect.Peer) (string, error)
+
+	// MaxWait, MaxBlock and Retries are as in nethttp.TransportConfig. Only unary calls are
+	// repeated, and only after a refusal that says when.
+	MaxWait  time.Duration
+	MaxBlock time.Duration
+	Retries  int
+}
+
+// A Client is a [connect.Interceptor] that makes calls wait for the limits of servers, as grpcmw.Client
+// does, in all protocols of connect. It does nothing in handlers. It is safe for concurrent use.
+type Client struct {
+	client *rpc.Client
+	key    func(ctx context.Context, spec connect.Spec, peer connect.Peer) (string, error)
+}
+
+var _ connect.Interceptor = (*Client)(nil)
+
+// NewClient returns a Client, or an error that joins all faults of the configuration.
+func NewClient(c ClientConfig) (*Client, error) {
+	client, err := rpc.NewClient(c.Limiter, c.MaxWait, c.MaxBlock, c.Retries)
+	if err != nil {
+		return nil, fmt.Errorf("connectmw: a client: %w", err)
+	}
+	if c.Key == nil {
+		c.Key = func(_ context.Context, _ connect.Spec, peer connect.Peer) (string, error) { return peer.Addr, nil }
+	}
+	return &Client{client, c.Key}, nil
+}
+
+// WrapUnary implements [connect.Interceptor].
+func (c *Client) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
+	return func(ctx context.Context, r connect.AnyRequest) (response connect.AnyResponse, err error) {
+		if !r.Spec().IsClient {
+			return next(ctx, r)
+		}
+		key, err := c.key(ctx, r.Spec(), r.Peer())
+		if err != nil {
+			return nil, keyError(err)
+		}
+		err = c.client.Do(ctx, key, func() (time.Duration, error) {
+			var failed error
+			response, failed = next(ctx, r)
+			return waitOf(failed), failed
+		})
+		return response, sent(err)
+	}
+}
+
+// WrapStreamingClient implements [connect.Interceptor]. A stream whose call is not sent fails at its
+// first use, and its ends do nothing.
+func (c *Client) WrapStreamingClient(next connect.StreamingClientFunc) connect.StreamingClientFunc {
+	return func(ctx context.Context, spec connect.Spec) connect.StreamingClientConn {
+		conn := next(ctx, spec)
+		s := &clientStream{StreamingClientConn: conn, ctx: ctx, client: c.client}
+		if s.key, s.failed = c.key(ctx, spec, conn.Peer()); s.failed != nil {
+			s.failed = keyError(s.failed)
+		} else {
+			s.failed = sent(c.client.Wait(ctx, s.key))
+		}
+		return s
+	}
+}
+
+// WrapStreamingHandler implements [connect.Interceptor]. It returns next.
+func (*Client) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.StreamingHandlerFunc {
+	return next
+}
+
+// A clientStream reads how the stream ends.
+type clientStream struct {
+	connect.StreamingClientConn
+
+	ctx    context.Context
+	client *rpc.Client
+	key    string
+	failed error // the call is not sent
+}
+
+// Send implements [connect.StreamingClientConn].
+func (s *clientStream) Send(m any) error {
+	if s.failed != nil {
+		return s.failed
+	}
+	return s.StreamingClientConn.Send(m)
+}
+
+// Receive implements [connect.StreamingClientConn].
+func (s *clientStream) Receive(m any) error {
+	if s.failed != nil {
+		return s.failed
+	}
+	err := s.StreamingClientConn.Receive(m)
+	if err != nil && !errors.Is(err, io.EOF) {
+		s.client.Block(s.ctx, s.key, waitOf(err))
+	}
+	return err
+}
+
+// CloseRequest implements [connect.StreamingClientConn]. The connection's own would send the call.
+func (s *clientStream) CloseRequest() error {
+	if s.failed != nil {
+		return nil //nolint:nilerr // there is nothing to close
+	}
+	return s.StreamingClientConn.CloseRequest()
+}
+
+// CloseResponse implements [connect.StreamingClientConn]. The connection's own would wait for a
+// response.
+func (s *clientStream) CloseResponse() error {
+	if s.failed != nil {
+		return nil //nolint:nilerr // there is nothing to close
+	}
+	return s.StreamingClientConn.CloseResponse()
+}
+
+// ResponseHeader implements [connect.StreamingClientConn].
+func (s *clientStream) ResponseHeader() http.Header {
+	if s.failed != nil {
+		return make(http.Header)
+	}
+	return s.StreamingClientConn.ResponseHeader()
+}
+
+// ResponseTrailer implements [connect.StreamingClientConn].
+func (s *clientStream) ResponseTrailer() http.Header {
+	if s.failed != nil {
+		return make(http.Header)
+	}
+	return s.StreamingClientConn.ResponseTrailer()
+}
+
+// sent returns the error of a call that was not sent, or err.
+func sent(err error) error {
+	var not *rpc.NotSentError
+	if errors.As(err, &not) {
+		return connect.NewError(connect.Code(not.Code), not)
+	}
+	return err
+}
+
+func keyError(err error) error {
+	return sent(&rpc.NotSentError{Code: rpc.Internal, Err: fmt.Errorf("its key: %w", err)})
+}
+
+// waitOf returns how long a server wants to get no more calls.
+func waitOf(err error) (wait time.Duration) {
+	var e *connect.Error
+	if !errors.As(err, &e) || e.Code() != connect.CodeResourceExhausted && e.Code() != connect.CodeUnavailable {
+		return 0
+	}
+	for _, detail := range e.Details() {
+		if m, failed := detail.Value(); failed == nil {
+			if info, ok := m.(*errdetails.RetryInfo); ok {
+				wait = max(wait, info.GetRetryDelay().AsDuration())
+			}
+		}
+	}
+	return max(wait, rpc.PushbackOf(e.Meta().Values(rpc.Pushback)))
+}

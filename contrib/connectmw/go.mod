@@ -1,0 +1,15 @@
+module github.com/headgate/headgate/contrib/connectmw
+
+go 1.25.0
+
+require (
+	connectrpc.com/connect v1.20.0
+	github.com/headgate/headgate v0.0.0
+	github.com/headgate/headgate/contrib/rpc v0.0.0
+	google.golang.org/genproto/googleapis/rpc v0.0.0-20260706201446-f0a921348800
+	google.golang.org/protobuf v1.36.11
+)
+
+replace github.com/headgate/headgate => ../..
+
+replace github.com/headgate/headgate/contrib/rpc => ../rpc

@@ -1,0 +1,21 @@
+module github.com/headgate/headgate/contrib/grpcmw
+
+go 1.25.0
+
+require (
+	github.com/headgate/headgate v0.0.0
+	google.golang.org/genproto/googleapis/rpc v0.0.0-20260706201446-f0a921348800
+	google.golang.org/grpc v1.84.0
+	google.golang.org/protobuf v1.36.11
+)
+
+require (
+	github.com/headgate/headgate/contrib/rpc v0.0.0
+	golang.org/x/net v0.57.0 // indirect
+	golang.org/x/sys v0.47.0 // indirect
+	golang.org/x/text v0.40.0 // indirect
+)
+
+replace github.com/headgate/headgate => ../..
+
+replace github.com/headgate/headgate/contrib/rpc => ../rpc

@@ -1,0 +1,95 @@
+package conformance
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"testing"
+	"testing/synctest"
+
+	"github.com/headgate/headgate/contrib/rpc"
+	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/core/memstore"
+)
+
+// notOfCalls are the scenarios that remote calls cannot have, and why.
+var notOfCalls = map[string]string{
+	"every method":                         "all calls have the method POST",
+	"HEAD":                                 "all calls have the method POST",
+	"a body that nobody needs":             "a message is read before the guard sees it",
+	"preflights":                           "no call is a preflight",
+	"preflights that are answered instead": "no call is a preflight",
+	"preflights that are skipped, and observed only": "no call is a preflight",
+	"no key, 403":        "the code is INVALID_ARGUMENT, and there is no KeyErrorStatus",
+	"older fields":       "metadata are new: there is no Fields",
+	"OnRefused":          "a status has no body: there is no OnRefused",
+	"settling by status": "handlers of calls return codes, and write no bytes: see TestSettle of grpcmw",
+	"reporting bytes":    "handlers of calls return codes, and write no bytes: see TestReport of grpcmw",
+}
+
+// Remote calls are decided as requests: their codes have the same status, their metadata the same
+// fields, and the program sees the same. Packages grpcmw and connectmw translate only this.
+func TestScenariosOfCalls(t *testing.T) {
+	seen := 0
+	for _, s := range scenarios {
+		if notOfCalls[s.name] != "" {
+			seen++
+			continue
+		}
+		t.Run(s.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				answers, events := call(t, s)
+				if !slices.Equal(events, s.events) {
+					t.Errorf("events\n%q, want\n%q", events, s.events)
+				}
+				for i, a := range answers {
+					if a.line() != s.want[i] {
+						t.Errorf("call %d: %s, want %s", i, a.line(), s.want[i])
+					}
+				}
+			})
+		})
+	}
+	if seen != len(notOfCalls) {
+		t.Errorf("%d of %d scenarios that calls cannot have are there", seen, len(notOfCalls))
+	}
+}
+
+// call returns what became of a scenario whose requests are calls.
+func call(t *testing.T, s scenario) (answers []answer, events []string) {
+	w := &world{t: t, store: &toldStore{Store: memstore.New(memstore.Config{})}}
+	c, handler := s.setup(w)
+	if c.Preflight != nil || c.OnRefused != nil || c.Fields != nil || c.KeyErrorStatus != 0 {
+		t.Fatal("guards of calls are not configured like that")
+	}
+	if handler == nil {
+		handler = func(http.ResponseWriter, *http.Request) { w.note("hello") }
+	}
+	guard := core.Must(rpc.New(rpc.Config{
+		Rules: c.Rules, Wait: c.Wait, Skip: c.Skip, Permit: c.Permit, NoFields: c.NoFields,
+		Observe: c.Observe, Logger: c.Logger, ObserveOnly: c.ObserveOnly, OnSettled: c.OnSettled,
+	}))
+	for _, r := range s.requests {
+		answers = append(answers, enter(t, guard, r, handler))
+	}
+	return answers, w.events
+}
+
+// enter makes a call.
+func enter(t *testing.T, guard *rpc.Guard, r *http.Request, handler http.HandlerFunc) (a answer) {
+	v := guard.Enter(t.Context(), &rpc.Call{Procedure: r.URL.Path, Header: r.Header, RemoteAddr: r.RemoteAddr})
+	if f := v.Refusal; f != nil {
+		return answer{Status: f.Code.HTTPStatus(), Fields: f.ResponseFields()}
+	}
+	code := rpc.Internal // if the handler panics
+	defer func() {
+		v.End(nil, nil, code)
+		if p := recover(); p != nil {
+			a.Panic = fmt.Sprint(p)
+		}
+	}()
+	handler(httptest.NewRecorder(), r.WithContext(v.Context))
+	code = rpc.OK
+	return answer{Status: code.HTTPStatus(), Fields: v.Fields}
+}
