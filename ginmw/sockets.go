@@ -22,7 +22,7 @@ func upgrade(c *gin.Context, r *http.Request, v nethttp.Verdict) {
 }
 
 // A socketWriter is the guard's writer with the other methods that Gin needs. Nothing may get
-// around the guard: over HTTP/2, what the handler writes are frames.
+// around the guard.
 type socketWriter struct {
 	gin.ResponseWriter
 

@@ -157,9 +157,9 @@ func (g *Guard) observe(v *Verdict, r *http.Request) {
 // spare makes the verdict admit, in shadow mode.
 func (v *Verdict) spare(a holds.Attempt) {
 	if a != nil && !v.admitted {
-		held, err := a.Spare()
+		held, status, err := a.Spare()
 		if err != nil {
-			v.Err, v.status = err, http.StatusServiceUnavailable
+			v.Err, v.status = err, status
 			return
 		}
 		v.staying().held = held

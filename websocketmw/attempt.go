@@ -15,7 +15,10 @@ import (
 	"github.com/headgate/headgate/websocketmw/internal/fleet"
 )
 
-var errMalformed = errors.New("headgate: websocketmw: the Sec-WebSocket-Key is not the base64 of 16 bytes")
+var (
+	errMalformed = errors.New("headgate: websocketmw: the Sec-WebSocket-Key is not the base64 of 16 bytes")
+	errHTTP2     = errors.New("headgate: websocketmw: a WebSocket over HTTP/2: open it over HTTP/1.1")
+)
 
 // A door is what the attempts at a guard have in common.
 type door struct {
@@ -43,6 +46,8 @@ type attempt struct {
 // Begin implements [holds.Attempt].
 func (a *attempt) Begin() (status int, err error) {
 	switch {
+	case a.what == connect:
+		return http.StatusNotImplemented, errHTTP2
 	case a.what == malformed:
 		return http.StatusBadRequest, errMalformed
 	case a.door.fleet.Draining():
@@ -83,11 +88,17 @@ func (a *attempt) Refused(claims []core.Claim, err error) {
 }
 
 // Spare implements [holds.Attempt]: what would have been refused has no slot.
-func (a *attempt) Spare() (holds.Held, error) { return a.open(new(core.Slot), nil, true) }
+func (a *attempt) Spare() (held holds.Held, status int, err error) {
+	if a.what == connect {
+		return nil, http.StatusNotImplemented, errHTTP2 // nothing can follow what it sends
+	}
+	held, err = a.open(new(core.Slot), nil, true)
+	return held, http.StatusServiceUnavailable, err
+}
 
 // open opens the socket.
 func (a *attempt) open(slot *core.Slot, budgets []hidden.Text, slotless bool) (_ holds.Held, err error) {
-	if a.socket, err = a.door.open(a.r, a.what, slot, &a.handshake, budgets, slotless); err != nil {
+	if a.socket, err = a.door.open(a.r, slot, &a.handshake, budgets, slotless); err != nil {
 		return nil, err
 	}
 	return holder{a.socket}, nil

@@ -57,6 +57,7 @@
 //	429         the client's own limit is reached
 //	500         a function of a rule returned what does not belong to it, or a Key
 //	            [keyfuncs.ErrProgram]
+//	501         a WebSocket over HTTP/2
 //	503         the service's limit is reached ([nethttp.Rule].Service), the store cannot
 //	            answer, or the guard is shutting down
 //
@@ -71,11 +72,9 @@
 // version 13. Other requests, and handshakes that no library accepts, pass untouched and cause no
 // call to the store.
 //
-// The guard also counts the extended CONNECT of HTTP/2 with the protocol websocket (RFC 8441). Its
-// handler reads frames from the body of the request, and writes frames to the body of the response.
-// The request holds its slot until the handler returns; all other rules are the same. net/http
-// accepts it only if GODEBUG has http2xconnect=1 when the process starts. No library mentioned
-// above supports it.
+// A WebSocket over HTTP/2, which is an extended CONNECT with the protocol websocket (RFC 8441), is
+// refused with 501, also with ObserveOnly: no library supports it. net/http offers it only if GODEBUG has
+// http2xconnect=1 when the process starts. Without that, browsers use HTTP/1.1.
 //
 // # A socket's life
 //

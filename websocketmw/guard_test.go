@@ -92,10 +92,6 @@ func upgradeRequest(change ...string) *http.Request {
 }
 
 func TestClassify(t *testing.T) {
-	stream := httptest.NewRequest("CONNECT", "/ws", nil)
-	stream.ProtoMajor, stream.Header = 2, http.Header{":protocol": {"websocket"}}
-	loud := httptest.NewRequest("CONNECT", "/ws", nil)
-	loud.ProtoMajor, loud.Header = 2, http.Header{":protocol": {"WebSocket"}}
 	tunnel := httptest.NewRequest("CONNECT", "/ws", nil)
 	post := upgradeRequest()
 	post.Method = "POST"
@@ -109,8 +105,8 @@ func TestClassify(t *testing.T) {
 		"in other letters":      {upgradeRequest("Upgrade", "WebSocket", "Connection", "keep-alive, UPGRADE"), upgrade},
 		"one of several":        {upgradeRequest("Upgrade", "h2c, websocket", "Sec-WebSocket-Version", "8, 13"), upgrade},
 		"spaces around the key": {upgradeRequest("Sec-WebSocket-Key", " dGhlIHNhbXBsZSBub25jZQ== "), upgrade},
-		"HTTP/2":                {stream, connect},
-		"HTTP/2, loud":          {loud, connect},
+		"HTTP/2":                {overHTTP2("websocket"), connect},
+		"HTTP/2, loud":          {overHTTP2("WebSocket"), connect},
 		"a tunnel":              {tunnel, other},
 		"a page":                {httptest.NewRequest("GET", "/", nil), other},
 		"POST":                  {post, other},
@@ -153,6 +149,31 @@ func TestOthersPassUntouched(t *testing.T) {
 		})).ServeHTTP(w, r)
 		if asked, _, _ := store.counts(); !called || asked != 0 || len(w.Header()) != 0 || observed {
 			t.Errorf("%s %s: passed on %v, %d calls to the store, header %v", r.Method, r.URL, called, asked, w.Header())
+		}
+	}
+}
+
+// overHTTP2 returns an extended CONNECT as net/http passes it to handlers.
+func overHTTP2(protocol string) *http.Request {
+	r := httptest.NewRequest("CONNECT", "/ws", nil)
+	r.ProtoMajor, r.Header = 2, http.Header{":protocol": {protocol}}
+	return r
+}
+
+// WebSockets over HTTP/2 are refused, whatever is free. They are not passed on, and nothing is charged.
+func TestOverHTTP2(t *testing.T) {
+	for _, observeOnly := range []bool{false, true} {
+		store := &counter{Noticer: memstore.New(memstore.Config{})}
+		g, err := New(Config{Rules: []nethttp.Rule{{Slots: newSlots(t, store, "ws", 1), Key: keyfuncs.Everyone()}}, ObserveOnly: observeOnly})
+		if err != nil {
+			t.Fatal(err)
+		}
+		w := httptest.NewRecorder()
+		g.Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+			t.Error("it was passed on")
+		})).ServeHTTP(w, overHTTP2("websocket"))
+		if asked, _, _ := store.counts(); w.Code != http.StatusNotImplemented || asked != 0 || g.Len() != 0 {
+			t.Errorf("ObserveOnly %v: status %d, %d calls to the store, %d sockets", observeOnly, w.Code, asked, g.Len())
 		}
 	}
 }

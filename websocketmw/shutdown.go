@@ -22,10 +22,9 @@ import (
 // All guards of this process with one name and store share their slots. So shut such guards down
 // together: after the first, the open sockets of the others do not count.
 //
-// Call it before [http.Server.Shutdown], which does not close hijacked connections, and
-// waits for WebSockets over HTTP/2. The error joins the cause of ctx, if it was done
-// first, and the errors of closing the slots. Shutdown may be called again, and waits
-// again.
+// Call it before [http.Server.Shutdown], which does not close hijacked connections. The error
+// joins the cause of ctx, if it was done first, and the errors of closing the slots. Shutdown may be
+// called again, and waits again.
 func (g *Guard) Shutdown(ctx context.Context) error {
 	g.fleet.Drain()
 	g.closeAll(ctx)

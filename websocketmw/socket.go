@@ -35,9 +35,9 @@ type house struct {
 }
 
 // open adds a socket for an upgrade that is admitted. In shadow mode it may be slotless.
-func (h *house) open(r *http.Request, what kind, slot *core.Slot, shake *fleet.Handshake, budgets []hidden.Text, slotless bool) (*Socket, error) {
+func (h *house) open(r *http.Request, slot *core.Slot, shake *fleet.Handshake, budgets []hidden.Text, slotless bool) (*Socket, error) {
 	s := &Socket{house: h}
-	s.life.Begin(r.Context(), &h.rules, (*owner)(s), what == connect, budgets)
+	s.life.Begin(r.Context(), &h.rules, (*owner)(s), budgets)
 	s.member.Begin((*member)(s), slot, shake, slotless)
 	if slotless {
 		s.life.Spare()
@@ -97,9 +97,6 @@ func (s *Socket) Done() <-chan struct{} { return s.Context().Done() }
 //
 // The code is 1000 to 1003, 1007 to 1014 or 3000 to 4999. Clients reject all others (RFC
 // 6455, section 7.4), so instead of them Close sends 1011 (internal error).
-//
-// Over HTTP/2 the socket ends when the handler returns. After 5 seconds, Close ends its
-// writes, the context of its request and the reads of its body.
 func (s *Socket) Close(code int, reason string) { s.life.Close(code, reason) }
 
 // notify calls Notify, unless the socket has ended.

@@ -17,7 +17,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/core/memstore"
 	"github.com/headgate/headgate/keyfuncs"
 	"github.com/headgate/headgate/nethttp"
@@ -400,63 +399,13 @@ func TestContext(t *testing.T) {
 	w.until(EventClosed)
 }
 
-// Over HTTP/2 the slot is held until the handler returns.
-func TestStream(t *testing.T) {
-	synctest.Test(t, testStream)
-}
-
-func testStream(t *testing.T) {
-	store := &counter{Noticer: memstore.New(memstore.Config{})}
-	g, err := New(Config{Rules: []nethttp.Rule{{Slots: newSlots(t, store, "ws", 1), Key: keyfuncs.Everyone()}}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	request := func() *http.Request {
-		r := httptest.NewRequest("CONNECT", "/ws", nil)
-		r.ProtoMajor, r.Header = 2, http.Header{":protocol": {"websocket"}}
-		return r
-	}
-	in, out := make(chan *Socket), make(chan error)
-	h := g.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		s, _ := FromContext(r.Context())
-		in <- s
-		<-r.Context().Done()
-		out <- context.Cause(r.Context())
-	}))
-	w := httptest.NewRecorder()
-	go h.ServeHTTP(w, request())
-	s := <-in
-	second := httptest.NewRecorder()
-	h.ServeHTTP(second, request())
-	if second.Code != 429 {
-		t.Error(second.Code)
-	}
-	s.Close(1001, "over")
-	if err := <-out; !errors.Is(err, context.Canceled) {
-		t.Error(err)
-	}
-	if err := g.Shutdown(t.Context()); err != nil {
-		t.Error(err)
-	}
-	if _, granted, released := store.counts(); granted != 1 || released != 1 {
-		t.Errorf("%d granted, %d released", granted, released)
-	}
-	if w.Header().Get("RateLimit") != `"ws";r=0` {
-		t.Error(w.Header())
-	}
-	if s.Slot().Source() != core.SourceStore {
-		t.Error(s.Slot().Source())
-	}
-}
-
 // A socket has the context of its request before it is served.
 func TestContextBeforeTheHandler(t *testing.T) {
 	g, err := New(Config{Rules: []nethttp.Rule{{Slots: newSlots(t, memstore.New(memstore.Config{}), "ws", 1), Key: keyfuncs.Everyone()}}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := httptest.NewRequest("CONNECT", "/ws", nil)
-	r.ProtoMajor, r.Header = 2, http.Header{":protocol": {"websocket"}}
+	r := upgradeRequest()
 	ctx, leave := context.WithCancel(r.Context())
 	v := g.Check(r.WithContext(ctx))
 	socketOf(v).Context()
@@ -469,33 +418,6 @@ func TestContextBeforeTheHandler(t *testing.T) {
 			t.Error("the handler's context outlives that of the request")
 		}
 	}))
-}
-
-// Over HTTP/2 the context of a handler that begins no WebSocket ends 5 seconds after its socket
-// is closed: when it is too old, or before it was served.
-func TestStreamEnds(t *testing.T) {
-	for _, early := range []bool{false, true} {
-		synctest.Test(t, func(t *testing.T) {
-			slots := newSlots(t, memstore.New(memstore.Config{}), "ws", 1)
-			g, err := New(Config{Rules: []nethttp.Rule{{Slots: slots, Key: keyfuncs.Everyone()}}, MaxAge: time.Minute})
-			if err != nil {
-				t.Fatal(err)
-			}
-			r := httptest.NewRequest("CONNECT", "/ws", nil)
-			r.ProtoMajor, r.Header = 2, http.Header{":protocol": {"websocket"}}
-			v := g.Check(r)
-			if early {
-				socketOf(v).Close(1001, "")
-			}
-			begin := time.Now()
-			v.Serve(httptest.NewRecorder(), r, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-				<-r.Context().Done()
-			}))
-			if took := time.Since(begin); early && took != conn.CloseTimeout || !early && !aged(took-conn.CloseTimeout) || g.Len() != 0 {
-				t.Errorf("closed early %v: it took %v, %d sockets", early, took, g.Len())
-			}
-		})
-	}
 }
 
 // A plain TCP connection has deadlines.

@@ -18,7 +18,7 @@ const (
 	other     kind = iota // not an upgrade
 	malformed             // an upgrade that is invalid, but that a library may accept
 	upgrade               // RFC 6455
-	connect               // RFC 8441: the request's body and the response are the socket
+	connect               // RFC 8441: over HTTP/2, which no library supports
 )
 
 // classify is as lenient as the most lenient library, so that no upgrade passes

@@ -25,8 +25,8 @@ type Attempt interface {
 	Refused(claims []core.Claim, err error)
 
 	// Spare is called in shadow mode for a request that would be refused, and holds no slot.
-	// After an error the request is refused.
-	Spare() (Held, error)
+	// An error refuses the request with the status.
+	Spare() (held Held, status int, err error)
 }
 
 // Held holds the slots of a request that was admitted.

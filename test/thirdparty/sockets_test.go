@@ -152,7 +152,6 @@ func newSite(t *testing.T, m mount, h http.Handler, secure bool, config websocke
 	s.server = httptest.NewUnstartedServer(m.serve(s.guard, h))
 	s.server.Config.ErrorLog = log.New(io.Discard, "", 0)
 	if secure {
-		s.server.EnableHTTP2 = true // for clients that ask for it
 		s.server.StartTLS()
 	} else {
 		s.server.Start()

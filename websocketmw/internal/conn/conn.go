@@ -15,7 +15,7 @@ import (
 	"github.com/headgate/headgate/websocketmw/internal/frames"
 )
 
-// A Conn is a hijacked connection, or a stream. Closing it ends its Life. Libraries get it
+// A Conn is a hijacked connection. Closing it ends its Life. Libraries get it
 // wrapped together with the other methods of the connection.
 type Conn struct {
 	reader
@@ -23,16 +23,6 @@ type Conn struct {
 	ends // of the Life
 
 	forget runtime.Cleanup
-}
-
-// newConn returns a Conn around a connection, of which its Life knows before anything is read.
-func newConn(inner net.Conn, l *Life) *Conn {
-	slow := newSender(inner, l)
-	c := new(Conn)
-	c.reader.inner, c.reader.life, c.meter.paid = inner, l, make([]int64, len(l.rules.bounds))
-	c.writer.inner, c.writer.life, c.writer.slow = inner, l, slow
-	c.ends.connection = c
-	return c
 }
 
 // begins tells the Life of the Conn.
@@ -63,9 +53,13 @@ func (of collected) forgotten() {
 	}()
 }
 
-// around returns a Conn, and the connection for the library. The header has the guard's fields.
+// around returns a Conn, and the connection for the library. The header has the guard's fields. The Life
+// is to know of the Conn before anything is read.
 func around(inner net.Conn, l *Life, own http.Header) (*Conn, net.Conn) {
-	c := newConn(inner, l)
+	c := new(Conn)
+	c.reader.inner, c.reader.life, c.meter.paid = inner, l, make([]int64, len(l.rules.bounds))
+	c.writer.inner, c.writer.life, c.writer.slow = inner, l, newSender(inner, l)
+	c.ends.connection = c
 	c.own, c.response = own, new(frames.Response)
 	c.forget = runtime.AddCleanup(c, collected.forgotten, collected{l, c.slow})
 	tcp, ok := inner.(*net.TCPConn)
@@ -111,11 +105,10 @@ func (c *Conn) LocalAddr() net.Addr { return c.reader.inner.LocalAddr() }
 // RemoteAddr returns the address of the underlying connection.
 func (c *Conn) RemoteAddr() net.Addr { return c.reader.inner.RemoteAddr() }
 
-// Close closes the connection and ends the Life, which over HTTP/2 happens when the handler
-// returns. Further calls only close the connection again. Bytes that are unsent under MaxUnsent are
-// sent first, in the background.
+// Close closes the connection and ends the Life. Further calls only close the connection again.
+// Bytes that are unsent under MaxUnsent are sent first, in the background.
 func (c *Conn) Close() error {
-	if !c.reader.life.http2 && c.slow.closeLater(c) {
+	if c.slow.closeLater(c) {
 		c.forget.Stop()
 		return nil
 	}
@@ -126,9 +119,6 @@ func (c *Conn) Close() error {
 func (c *Conn) shut() error {
 	c.slow.fail()
 	err := c.reader.inner.Close()
-	if c.reader.life.http2 {
-		return err
-	}
 	c.forget.Stop()
 	c.reader.life.End()
 	return err

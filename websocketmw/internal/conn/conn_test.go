@@ -32,7 +32,7 @@ func newLife(t *testing.T, rules Rules) *Life {
 	t.Helper()
 	l := new(Life)
 	rules.Bind(nil)
-	l.Begin(t.Context(), &rules, unaware{}, false, nil)
+	l.Begin(t.Context(), &rules, unaware{}, nil)
 	return l
 }
 
@@ -147,46 +147,6 @@ func TestSenderKeepsNothing(t *testing.T) {
 	})
 }
 
-// A blocked writer is that of an HTTP/2 stream whose client does not read: writes take until their
-// deadline is set.
-type blocked struct {
-	silent
-
-	begun    chan struct{}
-	deadline chan time.Time
-}
-
-func (b *blocked) Write([]byte) (int, error) {
-	close(b.begun)
-	<-b.deadline
-	return 0, context.DeadlineExceeded
-}
-
-func (b *blocked) SetWriteDeadline(at time.Time) error {
-	b.deadline <- at
-	return nil
-}
-
-// A handler that returns while another of its goroutines writes is not kept by a client that does not
-// read.
-func TestHandlerReturnsDuringWrite(t *testing.T) {
-	w := &blocked{begun: make(chan struct{}), deadline: make(chan time.Time, 1)}
-	s := newStream(w, httptest.NewRequest(http.MethodConnect, "/", nil), func() {})
-	failed := make(chan error)
-	go func() {
-		_, err := s.Write([]byte("text"))
-		failed <- err
-	}()
-	<-w.begun
-	s.finish()
-	if err := <-failed; !errors.Is(err, context.DeadlineExceeded) {
-		t.Error(err)
-	}
-	if _, err := s.Write([]byte("text")); !errors.Is(err, net.ErrClosed) {
-		t.Error(err)
-	}
-}
-
 // A Close frame that comes after a cut does not wait for the client.
 func TestCloseFrameAfterCut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -235,7 +195,13 @@ func TestConcurrentWrites(t *testing.T) {
 				})
 			}
 			all.Wait()
-			c.slow.drain()
+			if c.slow.queues() {
+				c.slow.mu.Lock()
+				for c.slow.running {
+					c.slow.changed.Wait()
+				}
+				c.slow.mu.Unlock()
+			}
 			for write := range slices.Chunk(inner.written, size) {
 				if whole := bytes.Repeat(write[:1], size); !bytes.Equal(write, whole) {
 					t.Fatal("a write has bytes of another")
@@ -345,7 +311,7 @@ func TestCloseAgainstIdle(t *testing.T) {
 			o, l := new(counting), new(Life)
 			rules := Rules{MaxIdle: silence, MaxAge: silence}
 			rules.Bind(nil)
-			l.Begin(t.Context(), &rules, o, false, nil)
+			l.Begin(t.Context(), &rules, o, nil)
 			l.haste = 0
 			l.serves(t.Context())
 			inner := new(recorded)

@@ -62,7 +62,6 @@ type Life struct {
 	spared   atomic.Bool               // in shadow mode, it would have been refused or closed
 	deaf     atomic.Bool               // the handler gets nothing more of what the client sends, but a Close frame
 	haste    uint16                    // by which part of a tenth of MaxAge it is closed early
-	http2    bool                      // over HTTP/2: the socket ends with the handler
 
 	hijacked bool // mu guards this and what follows
 	ended    bool
@@ -102,8 +101,8 @@ type writes struct {
 
 // Begin begins a Life, of which the rules and the owner stay. The context comes from the upgrade.
 // The budgets are the keys of the rules' Bounds, in their order.
-func (l *Life) Begin(ctx context.Context, rules *Rules, owner Owner, http2 bool, budgets []hidden.Text) {
-	l.rules, l.owner, l.base, l.http2, l.budgets = rules, owner, ctx, http2, budgets
+func (l *Life) Begin(ctx context.Context, rules *Rules, owner Owner, budgets []hidden.Text) {
+	l.rules, l.owner, l.base, l.budgets = rules, owner, ctx, budgets
 	l.haste = uint16(rand.Uint32())
 }
 
@@ -124,10 +123,7 @@ func (l *Life) Context() context.Context {
 		if l.opened.IsZero() { // not yet served
 			base = l.owner.Within(base)
 		}
-		if !l.http2 {
-			base = context.WithoutCancel(base)
-		}
-		l.ctx, l.cancel = context.WithCancelCause(base)
+		l.ctx, l.cancel = context.WithCancelCause(context.WithoutCancel(base))
 		if l.ended {
 			l.cancel(errEnded)
 		}
@@ -258,12 +254,9 @@ func (l *Life) whyClosing() closing {
 // serves returns the context for the handler's request, which begins.
 func (l *Life) serves(ctx context.Context) context.Context {
 	l.mu.Lock()
+	defer l.mu.Unlock()
 	l.base = l.owner.Within(ctx)
 	l.opened = time.Now()
-	l.mu.Unlock()
-	if l.http2 {
-		return l.Context()
-	}
 	return l.base
 }
 
@@ -280,7 +273,7 @@ func (l *Life) opens() {
 	}
 }
 
-// took records the connection that the handler has hijacked, or the stream.
+// took records the connection that the handler has hijacked.
 func (l *Life) took(e *ends, w *writes) {
 	l.mu.Lock()
 	l.hijacked, l.ends, l.writes = true, weak.Make(e), w
@@ -303,7 +296,7 @@ func (l *Life) handled(panicked bool) {
 	hijacked, e := l.hijacked, l.ends.Value()
 	l.mu.Unlock()
 	switch {
-	case l.http2, !hijacked:
+	case !hijacked:
 		l.End()
 	case panicked || !l.switched.Load():
 		if e != nil {

@@ -99,9 +99,7 @@ func (s *sender) kept() int { return len(s.unsent) + s.sending }
 // cut closes the connection without a Close frame.
 func (s *sender) cut() {
 	_ = s.inner.Close()
-	if !s.life.http2 {
-		s.life.End()
-	}
+	s.life.End()
 }
 
 // watch calls write and has the socket closed if that takes too long.
@@ -130,11 +128,6 @@ func (s *sender) send() {
 			}
 			s.changed.Broadcast()
 		}
-		if h2, ok := s.inner.(*stream); ok && s.err == nil && len(s.unsent) == 0 {
-			s.mu.Unlock()
-			_, _ = s.watch(func() (int, error) { return 0, h2.flush() })
-			s.mu.Lock()
-		}
 	}
 	s.running, s.sending = false, 0
 	s.changed.Broadcast()
@@ -161,19 +154,6 @@ func (s *sender) closeLater(c *Conn) bool {
 		_ = s.inner.SetWriteDeadline(time.Now().Add(CloseTimeout))
 	}
 	return true
-}
-
-// drain waits until all is sent, for CloseTimeout.
-func (s *sender) drain() {
-	if !s.queues() {
-		return
-	}
-	_ = s.inner.SetWriteDeadline(time.Now().Add(CloseTimeout))
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for s.running {
-		s.changed.Wait()
-	}
 }
 
 // fail ends the writes that wait.

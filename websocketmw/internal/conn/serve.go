@@ -1,15 +1,12 @@
-// What a handler gets for an upgrade: a writer that wraps the connection when it is hijacked, or a
-// stream. It may not decide whether the upgrade is admitted.
+// What a handler gets for an upgrade: a writer that wraps the connection when it is hijacked. It
+// may not decide whether the upgrade is admitted.
 
 package conn
 
 import (
 	"bufio"
-	"io"
 	"net"
 	"net/http"
-	"runtime"
-	"time"
 
 	"github.com/headgate/headgate/internal/record"
 	"github.com/headgate/headgate/websocketmw/internal/frames"
@@ -25,22 +22,9 @@ func Serve(l *Life, w http.ResponseWriter, r *http.Request, next http.Handler, f
 	fields(w.Header())
 	watched := &upgradeWriter{Recorder: record.Recorder{ResponseWriter: w}, life: l}
 	defer func() { end(watched.Final(returned), watched.Written, watched.Hijacked) }()
-	r = r.WithContext(l.serves(r.Context()))
-	if l.http2 {
-		inner := newStream(w, r, func() { l.cancel(errEnded) })
-		c := newConn(inner, l)
-		defer runtime.KeepAlive(c) // the Life has only a weak pointer
-		defer inner.finish()
-		defer c.slow.drain()
-		c.begins()
-		r.Body = streamBody{c, r.Body}
-		w = &streamResponse{watched, c, inner}
-	} else {
-		watched.own = make(http.Header, 2)
-		fields(watched.own)
-		w = watched.wrapped()
-	}
-	next.ServeHTTP(w, r)
+	watched.own = make(http.Header, 2)
+	fields(watched.own)
+	next.ServeHTTP(watched.wrapped(), r.WithContext(l.serves(r.Context())))
 	returned = true
 }
 
@@ -54,7 +38,7 @@ type upgradeWriter struct {
 }
 
 // wrapped returns the upgradeWriter, with Hijack only if the writer within can hijack:
-// libraries check by type assertion, and over HTTP/2 nothing can.
+// libraries check by type assertion.
 func (w *upgradeWriter) wrapped() http.ResponseWriter {
 	if record.CanHijack(w.ResponseWriter) {
 		return &hijacker{w}
@@ -104,64 +88,3 @@ func (h *hijacker) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	c.rebase(rw)
 	return wrapped, rw, nil
 }
-
-// A streamBody is the body of the handler's request.
-type streamBody struct {
-	conn *Conn
-	body io.Closer
-}
-
-func (b streamBody) Read(p []byte) (int, error) { return b.conn.Read(p) }
-func (b streamBody) Close() error               { return b.body.Close() }
-
-// A streamResponse is what a handler gets for a WebSocket over HTTP/2, which begins with a
-// status of 2xx.
-type streamResponse struct {
-	*upgradeWriter
-
-	conn   *Conn
-	stream *stream
-}
-
-// WriteHeader begins the WebSocket if the status is a success.
-func (w *streamResponse) WriteHeader(status int) {
-	begins := status >= 200 && status < 300 && w.Status == 0
-	if begins {
-		w.agree()
-	}
-	w.upgradeWriter.WriteHeader(status)
-	if begins {
-		w.life.opens()
-		w.conn.trySendClose()
-	}
-}
-
-// Write writes frames, or the body of a response that begins no WebSocket.
-func (w *streamResponse) Write(p []byte) (int, error) {
-	if w.Status == 0 {
-		w.WriteHeader(http.StatusOK)
-	}
-	if !w.life.switched.Load() {
-		return w.upgradeWriter.Write(p)
-	}
-	n, err := w.conn.Write(p)
-	w.Written += int64(n)
-	return n, err
-}
-
-// Flush is for handlers that check for [http.Flusher].
-func (w *streamResponse) Flush() { _ = w.FlushError() }
-
-// FlushError is for [http.ResponseController].
-func (w *streamResponse) FlushError() error {
-	if w.Status == 0 {
-		w.WriteHeader(http.StatusOK)
-	}
-	err := w.conn.flush(w.stream)
-	w.conn.trySendClose()
-	return err
-}
-
-// SetReadDeadline is for [http.ResponseController]. It also records the deadline, for
-// [Delay].
-func (w *streamResponse) SetReadDeadline(t time.Time) error { return w.conn.SetReadDeadline(t) }

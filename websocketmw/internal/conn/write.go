@@ -149,21 +149,6 @@ func (w *writer) pass(p []byte) (int, error) {
 	return n, err
 }
 
-// flush flushes a stream. If writes do not wait, that is done when all is sent.
-func (w *writer) flush(s *stream) error {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	switch {
-	case w.slow.queues() && w.life.switched.Load():
-		return nil
-	case w.slow != nil:
-		_, err := w.slow.watch(func() (int, error) { return 0, s.flush() })
-		return err
-	default:
-		return s.flush()
-	}
-}
-
 // trySendClose is called after wanted was set and after every write, so that the Close
 // frame is written by whichever comes last.
 func (w *writer) trySendClose() {
@@ -188,7 +173,4 @@ func (w *writer) sendClose() {
 		return
 	}
 	_, _ = w.inner.Write(frame)
-	if s, ok := w.inner.(*stream); ok {
-		_ = s.flush()
-	}
 }
