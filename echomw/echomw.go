@@ -73,15 +73,14 @@ func Errors() echo.MiddlewareFunc {
 	}
 }
 
-// refuse writes a refusal, or returns it as an error. A preflight is none.
+// refuse writes a refusal, or returns it as an error.
 func refuse(c echo.Context, r *http.Request, guard adapter.Guard, v nethttp.Verdict) error {
-	status := v.Status()
-	if returned, _ := c.Get(errorsKey).(bool); !returned || status < http.StatusBadRequest || v.Attempt() != nil {
+	if returned, _ := c.Get(errorsKey).(bool); !returned || v.Attempt() != nil {
 		guard.Refuse(c.Response(), r, v)
 		return nil
 	}
 	v.SetFields(c.Response().Header())
-	return refusal(status, v.Err)
+	return refusal(v.Status(), v.Err)
 }
 
 // serve runs the following handlers and ends the verdict.

@@ -216,7 +216,6 @@ func TestSettle(t *testing.T) {
 // A refusal is that of net/http to the byte, and no error handler sees it.
 func TestRefusal(t *testing.T) {
 	page := func(w http.ResponseWriter, _ *http.Request, v nethttp.Verdict) { http.Error(w, "wait", v.Status()) }
-	preflight := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusAccepted) })
 	for _, test := range []struct {
 		name    string
 		request *http.Request
@@ -227,7 +226,6 @@ func TestRefusal(t *testing.T) {
 		{"no key", guardtest.Request("GET", "/"), nethttp.Config{}},
 		{"a page", guardtest.Request("GET", "/", "X-Own", "anna"), nethttp.Config{OnRefused: page}},
 		{"nothing", guardtest.Request("GET", "/", "X-Own", "anna"), nethttp.Config{OnRefused: func(http.ResponseWriter, *http.Request, nethttp.Verdict) {}}},
-		{"a preflight", guardtest.Request("OPTIONS", "/", "Origin", "https://b", "Access-Control-Request-Method", "PUT"), nethttp.Config{Preflight: preflight}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			test.config.Rules = []nethttp.Rule{guardtest.Rule(t, "closed", core.Blocked())}
@@ -275,7 +273,6 @@ func TestErrors(t *testing.T) {
 			e.Use(echomw.Errors(), echomw.Use(guardtest.Guard(t, nethttp.Config{
 				Rules:     []nethttp.Rule{guardtest.Rule(t, "closed", core.Blocked())},
 				OnRefused: func(http.ResponseWriter, *http.Request, nethttp.Verdict) { t.Error("OnRefused was called") },
-				Preflight: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusAccepted) }),
 			})))
 			e.GET("/", func(echo.Context) error {
 				t.Error("the handler ran")
@@ -285,9 +282,6 @@ func TestErrors(t *testing.T) {
 			if h := w.Header(); w.Code != test.status || h.Get("Content-Type") != "text/html; charset=UTF-8" || w.Body.String() != "<p>" ||
 				h.Get("RateLimit") != test.fields || h.Get("Cache-Control") != "no-store" {
 				t.Errorf("%d %v %q", w.Code, h, w.Body)
-			}
-			if w := guardtest.Serve(e, guardtest.Request("OPTIONS", "/", "Origin", "https://b", "Access-Control-Request-Method", "PUT")); w.Code != 202 {
-				t.Errorf("a preflight: %d", w.Code)
 			}
 		})
 	}

@@ -45,21 +45,6 @@ type Config struct {
 	// return false, and so refuse, if in doubt about the client's address.
 	Permit func(*http.Request) bool
 
-	// Preflight, if not nil, answers CORS preflights, which are requests with the method
-	// OPTIONS, an Origin and an Access-Control-Request-Method. It is called after Skip
-	// and Permit, instead of the handler behind the guard. Nothing is charged and no fields
-	// are set. If it writes nothing, the guard answers 204. Observe gets a verdict with
-	// status 204.
-	//
-	// Anyone can send such a request, as often as they like, so Preflight must not do
-	// more than a preflight needs.
-	//
-	// If Preflight is nil, preflights are charged like other requests. Usually none arrive, because
-	// CORS middleware belongs outside the guard and answers them there. Otherwise note that
-	// browsers send them without credentials, so keys by user or cookie refuse them with 400. After
-	// a charged preflight, a MinInterval refuses the request that follows it.
-	Preflight http.Handler
-
 	// KeyErrorStatus is the status of the refusal if a rule's Key returns an error
 	// or an empty key: 400 or 403. 0 means 400. It is not used for
 	// [keyfuncs.ErrProgram], which has status 500.
@@ -94,8 +79,7 @@ type Config struct {
 	// ObserveOnly is shadow mode, for trying limits before they are enforced. Check decides,
 	// charges, and acquires slots where there are any. It calls Observe with the verdict as it
 	// would have been if nobody could wait. But it returns a verdict that admits and sets no
-	// fields, even after an error. Preflight is not called: preflights get to the handler behind
-	// the guard.
+	// fields, even after an error.
 	ObserveOnly bool
 
 	// OnSettled, if not nil, is called after each correction of a charge, by [Rule].Settle or

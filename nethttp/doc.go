@@ -111,10 +111,9 @@
 //
 // # CORS
 //
-// Put CORS middleware outside the guard. There it answers preflights, and scripts can
-// read refusals. A preflight that reaches the guard is charged like every request, unless
-// [Config].Preflight answers it. Anyone can send one, so it must not get to the handler
-// behind the guard for nothing.
+// Put CORS middleware outside the guard. There it answers preflights, and scripts can read refusals.
+// A preflight that reaches the guard is charged like every request, because anyone can send one. Browsers
+// send preflights without credentials, so keys by user or cookie refuse them with 400.
 //
 // # More
 //

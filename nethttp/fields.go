@@ -187,7 +187,7 @@ func classic(h http.Header, v Verdict, limit, remaining, reset string) {
 	switch {
 	case !v.Decision.Allowed:
 		after = a.RetryAfter
-	case v.refuses(): // for want of slots
+	case !v.admitted: // for want of slots
 		after = time.Duration(v.retry) * time.Second
 	}
 	b := block{values: make([]string, 3)}

@@ -124,8 +124,6 @@ func (g *Guard) check(v *Verdict, r *http.Request, a holds.Attempt) {
 	switch {
 	case g.config.Permit != nil && !g.config.Permit(r):
 		v.Err, v.status = ErrForbidden, http.StatusForbidden
-	case g.config.Preflight != nil && isPreflight(r):
-		v.status = statusPreflight
 	default:
 		g.decide(v, r, a)
 	}
@@ -168,13 +166,6 @@ func (v *Verdict) spare(a holds.Attempt) {
 		v.stay.charges = nil // nothing is charged
 	}
 	v.admitted, v.silent = true, true
-}
-
-// isPreflight reports whether a request looks like a CORS preflight (Fetch Standard,
-// section 3.3.2). Nothing proves that a browser sent it.
-func isPreflight(r *http.Request) bool {
-	return r.Method == http.MethodOptions &&
-		r.Header.Get("Origin") != "" && r.Header.Get("Access-Control-Request-Method") != ""
 }
 
 func (g *Guard) decide(v *Verdict, r *http.Request, a holds.Attempt) {
@@ -462,7 +453,7 @@ func (g *Guard) Mount(abilities ...Ability) (carries bool) {
 			"let it call Verdict.Begin and End, and Mount(nethttp.Ends)")
 	}
 	c := &g.config
-	carries = !carried.IsUnused(c.Skip) || !carried.IsUnused(c.Permit) || c.Preflight != nil || c.OnRefused != nil || c.Observe != nil || c.OnSettled != nil
+	carries = !carried.IsUnused(c.Skip) || !carried.IsUnused(c.Permit) || c.OnRefused != nil || c.Observe != nil || c.OnSettled != nil
 	for _, rule := range c.Rules {
 		carries = carries || !carried.IsUnused(rule.Key) || rule.Plan != nil || rule.PlanSlots != nil || rule.PlanName != nil ||
 			!carried.IsUnused(rule.Cost) || rule.Settle != nil || rule.Report != nil

@@ -213,33 +213,26 @@ func TestAllOrNothing(t *testing.T) {
 	}
 }
 
-// Only Skip passes requests by. What is not a preflight is not answered as one.
-func TestSkipAndPreflight(t *testing.T) {
+// Only Skip passes requests by: a preflight is charged.
+func TestSkip(t *testing.T) {
 	preflight := []string{"X-Client", "anna", "Origin", "https://example.com", "Access-Control-Request-Method", "PUT"}
 	for _, test := range []struct {
 		name     string
-		answers  http.Handler // Config.Preflight
 		r        *http.Request
 		status   int
 		observed int // -1: not observed
 	}{
-		{"other", status(202), request("GET", "/", "X-Client", "anna"), 429, 429},
-		{"skipped", status(202), request("GET", "/health"), 200, -1},
-		{"preflight, skipped", status(202), request("OPTIONS", "/health", preflight...), 200, -1},
-		{"preflight, charged", nil, request("OPTIONS", "/", preflight...), 429, 429},
-		{"preflight, answered", status(202), request("OPTIONS", "/", preflight...), 202, 204},
-		{"preflight, not answered", http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}), request("OPTIONS", "/", preflight...), 204, 204},
-		{"not OPTIONS", status(202), request("GET", "/", preflight...), 429, 429},
-		{"no Origin", status(202), request("OPTIONS", "/", "X-Client", "anna", "Access-Control-Request-Method", "PUT"), 429, 429},
-		{"no method", status(202), request("OPTIONS", "/", "X-Client", "anna", "Origin", "https://example.com"), 429, 429},
+		{"other", request("GET", "/", "X-Client", "anna"), 429, 429},
+		{"skipped", request("GET", "/health"), 200, -1},
+		{"preflight, skipped", request("OPTIONS", "/health", preflight...), 200, -1},
+		{"preflight", request("OPTIONS", "/", preflight...), 429, 429},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			observed := -1
 			guard := newGuard(t, nethttp.Config{
-				Rules:     []nethttp.Rule{{Limiter: memory(t, "api", core.Blocked()), Key: header}},
-				Skip:      func(r *http.Request) bool { return r.URL.Path == "/health" },
-				Preflight: test.answers,
-				Observe:   func(_ *http.Request, v nethttp.Verdict) { observed = v.Status() },
+				Rules:   []nethttp.Rule{{Limiter: memory(t, "api", core.Blocked()), Key: header}},
+				Skip:    func(r *http.Request) bool { return r.URL.Path == "/health" },
+				Observe: func(_ *http.Request, v nethttp.Verdict) { observed = v.Status() },
 			})
 			w := serve(guard.Handler(status(200)), test.r)
 			if w.Code != test.status || observed != test.observed {
@@ -249,25 +242,6 @@ func TestSkipAndPreflight(t *testing.T) {
 				wantHeader(t, w.Header(), map[string]string{"RateLimit": "", "RateLimit-Policy": "", "Cache-Control": "", "Retry-After": ""})
 			}
 		})
-	}
-}
-
-// An adapter that knows only of verdicts with and without a status does not pass a
-// preflight on, and sets no fields of a refusal.
-func TestPreflightVerdict(t *testing.T) {
-	guard := newGuard(t, nethttp.Config{
-		Rules:     []nethttp.Rule{{Limiter: memory(t, "api", core.Blocked()), Key: header}},
-		Preflight: status(202),
-	})
-	r := request("OPTIONS", "/", "Origin", "https://example.com", "Access-Control-Request-Method", "PUT")
-	v := guard.Check(r)
-	w := httptest.NewRecorder()
-	v.SetFields(w.Header())
-	if v.Status() != 204 || v.Err != nil || v.Problem() != nil || len(w.Header()) > 0 {
-		t.Errorf("%+v, problem %q, fields %v", v, v.Problem(), w.Header())
-	}
-	if guard.Refuse(w, r, v); w.Code != 202 {
-		t.Errorf("status %d", w.Code)
 	}
 }
 

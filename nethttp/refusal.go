@@ -13,22 +13,14 @@ const ProblemType = problem.Type
 // Refuse answers a request that is not admitted. It writes a refusal: the fields of
 // [Verdict.SetFields], the status and the problem document, or what [Config].OnRefused
 // writes instead. It does not read the request's body. A response to HEAD has no body.
-// For a preflight whose verdict has status 204, Refuse calls [Config].Preflight. It does
-// nothing if the verdict admits.
+// Refuse does nothing if the verdict admits.
 func (g *Guard) Refuse(w http.ResponseWriter, r *http.Request, v Verdict) {
-	if v.code() != 0 {
+	if !v.admitted {
 		g.refuse(w, r, &v)
 	}
 }
 
 func (g *Guard) refuse(w http.ResponseWriter, r *http.Request, v *Verdict) {
-	if !v.refuses() {
-		rec := &record.Recorder{ResponseWriter: w}
-		if g.config.Preflight.ServeHTTP(rec.Writer(), r); !rec.Responded() {
-			w.WriteHeader(statusPreflight)
-		}
-		return
-	}
 	var b block
 	b.make(refusalFields)
 	v.setRefusal(w.Header(), &b)
@@ -48,7 +40,7 @@ func (g *Guard) refuse(w http.ResponseWriter, r *http.Request, v *Verdict) {
 // draft-ietf-httpapi-ratelimit-headers-11, and names the policies or slots that refused. Otherwise
 // it contains no more than the status. It is nil if nothing is refused.
 func (v Verdict) Problem() []byte {
-	if !v.refuses() {
+	if v.admitted {
 		return nil
 	}
 	var room problem.Document

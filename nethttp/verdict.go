@@ -12,10 +12,6 @@ import (
 // retryUnavailable is the Retry-After, in seconds, of status 503.
 const retryUnavailable = "5"
 
-// statusPreflight is the status of a verdict that [Config].Preflight answers the request.
-// It is not 0, so that no adapter can take it for one that admits.
-const statusPreflight = http.StatusNoContent
-
 // A Verdict is a guard's answer to a request: the answer of its limiters, and then of its slots.
 // The zero Verdict refuses with status 503. Copies of a verdict hold the same slots.
 type Verdict struct {
@@ -32,8 +28,8 @@ type Verdict struct {
 	// slots, or an error of a Key function or of the store. If the client has hung up, it is the
 	// error of the request's context. It may also report an invalid result of a rule's function.
 	// Errors of a rule's functions are wrapped in one that names the rule. So test them with
-	// [errors.Is]. Err is nil for a refusal by a limit, and for a preflight that [Config].Preflight
-	// answers. It is for logs; the guard never sends it to clients.
+	// [errors.Is]. Err is nil for a refusal by a limit. It is for logs; the guard never sends it to
+	// clients.
 	Err error
 
 	// Waited is how long the request has waited for slots, with the calls of the store. It is 0
@@ -43,7 +39,7 @@ type Verdict struct {
 	guard    *Guard
 	sheet    *sheet // nil: not all rules took part with their own limiters
 	stay     *stay  // nil: there is nothing to end
-	status   int    // of the refusal, or statusPreflight
+	status   int    // of the refusal
 	retry    int    // Retry-After in seconds, of a refusal for want of slots
 	admitted bool
 	silent   bool // sets no fields
@@ -69,8 +65,7 @@ var unguarded = new(Guard)
 
 // Status returns 0 if the request is admitted. Otherwise it must not get to the handler behind the
 // guard, and [Guard.Refuse] answers it. Status then returns the status of the refusal, which is
-// 400, 403, 429, 500 or 503 as listed in the package documentation. It returns 204 for a preflight
-// that [Config].Preflight answers, with whatever status that writes.
+// 400, 403, 429, 500 or 503 as listed in the package documentation.
 func (v Verdict) Status() int { return statusOf(v.admitted, v.status) }
 
 // code is Status without a copy.
@@ -117,9 +112,6 @@ func (v *Verdict) full() (core.Occupancy, bool) {
 	return core.Occupancy{}, false
 }
 
-// refuses reports whether the request gets a refusal.
-func (v *Verdict) refuses() bool { return !v.admitted && v.status != statusPreflight }
-
 // asked reports whether limiters were asked and have answered.
 func (v *Verdict) asked() bool { return v.Decision.Len() > 0 }
 
@@ -138,7 +130,7 @@ func (v *Verdict) occupancies() []core.Occupancy {
 func (v Verdict) SetFields(h http.Header) { v.setFields(h) }
 
 func (v *Verdict) setFields(h http.Header) {
-	if !v.refuses() {
+	if v.admitted {
 		v.setLimits(h, nil)
 		return
 	}

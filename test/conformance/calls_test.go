@@ -15,11 +15,10 @@ import (
 
 // notOfCalls are the scenarios that remote calls cannot have, and why.
 var notOfCalls = map[string]string{
-	"every method":                         "all calls have the method POST",
-	"HEAD":                                 "all calls have the method POST",
-	"a body that nobody needs":             "a message is read before the guard sees it",
-	"preflights":                           "no call is a preflight",
-	"preflights that are answered instead": "no call is a preflight",
+	"every method":             "all calls have the method POST",
+	"HEAD":                     "all calls have the method POST",
+	"a body that nobody needs": "a message is read before the guard sees it",
+	"preflights":               "no call is a preflight",
 	"preflights that are skipped, and observed only": "no call is a preflight",
 	"no key, 403":        "the code is INVALID_ARGUMENT, and there is no KeyErrorStatus",
 	"older fields":       "metadata are new: there is no Fields",
@@ -60,7 +59,7 @@ func TestScenariosOfCalls(t *testing.T) {
 func call(t *testing.T, s scenario) (answers []answer, events []string) {
 	w := &world{t: t, store: &toldStore{Store: memstore.New(memstore.Config{})}}
 	c, handler := s.setup(w)
-	if c.Preflight != nil || c.OnRefused != nil || c.Fields != nil || c.KeyErrorStatus != 0 {
+	if c.OnRefused != nil || c.Fields != nil || c.KeyErrorStatus != 0 {
 		t.Fatal("guards of calls are not configured like that")
 	}
 	if handler == nil {

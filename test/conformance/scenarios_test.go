@@ -243,51 +243,17 @@ var scenarios = []scenario{
 		events:   []string{"hello"},
 	},
 	{
-		name: "preflights that are answered instead",
-		setup: func(w *world) (nethttp.Config, http.HandlerFunc) {
-			c := rules(rule(w.limiter("api", minute(1))))
-			c.Preflight = http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
-				w.note("preflight %s", r.URL.Path)
-				rw.Header().Set("Access-Control-Allow-Methods", "PUT")
-				switch r.URL.Path {
-				case "/status":
-					rw.WriteHeader(http.StatusForbidden)
-				case "/body":
-					rw.Header().Set("Content-Type", "text/plain")
-					io.WriteString(rw, "PUT")
-				case "/flushed":
-					http.NewResponseController(rw).Flush()
-				}
-			})
-			c.OnRefused = func(http.ResponseWriter, *http.Request, nethttp.Verdict) { w.note("refused") }
-			c.Observe = func(_ *http.Request, v nethttp.Verdict) {
-				w.note("observed %d %v %q", v.Status(), v.Err, v.Problem())
-			}
-			return c, nil
-		},
-		requests: []*http.Request{
-			request("OPTIONS", "/", preflight...), request("OPTIONS", "/status", preflight...), request("OPTIONS", "/body", preflight...),
-			request("OPTIONS", "/flushed", preflight...), request("OPTIONS", "/", append(preflight, "X-Client", "")...), request("GET", "/"),
-		},
-		want: []string{"204", "403", "200", "200", "204", `200 "api";r=0;t=60`},
-		events: []string{
-			`observed 204 <nil> ""`, "preflight /", `observed 204 <nil> ""`, "preflight /status", `observed 204 <nil> ""`, "preflight /body",
-			`observed 204 <nil> ""`, "preflight /flushed", `observed 204 <nil> ""`, "preflight /", `observed 0 <nil> ""`, "hello",
-		},
-	},
-	{
 		name: "preflights that are skipped, and observed only",
 		setup: func(w *world) (nethttp.Config, http.HandlerFunc) {
 			c := rules(rule(w.limiter("api", minute(1))))
 			c.ObserveOnly = true
 			c.Skip = func(r *http.Request) bool { return r.URL.Path == "/health" }
-			c.Preflight = http.HandlerFunc(func(http.ResponseWriter, *http.Request) { w.note("preflight") })
 			c.Observe = func(_ *http.Request, v nethttp.Verdict) { w.note("would be %d", v.Status()) }
 			return c, nil
 		},
 		requests: []*http.Request{request("OPTIONS", "/health", preflight...), request("OPTIONS", "/", preflight...), request("GET", "/")},
 		want:     []string{"200", "200", "200"},
-		events:   []string{"hello", "would be 204", "hello", "would be 0", "hello"},
+		events:   []string{"hello", "would be 0", "hello", "would be 429", "hello"},
 	},
 	{
 		name: "ObserveOnly",

@@ -31,7 +31,7 @@ func Use(guard *nethttp.Guard) fiber.Handler {
 
 		v := guard.Check(visit.Request)
 		Framework.Keep(c, v)
-		if v.Status() != 0 { // also that of a preflight
+		if v.Status() != 0 {
 			return adaptor.HTTPHandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 				maps.Copy(w.Header(), fields(c))
 				c.Response().Header.Reset() // the adaptor adds

@@ -31,7 +31,7 @@ func Use(guard *nethttp.Guard) app.HandlerFunc {
 		v := guard.Check(visit.Request)
 		Framework.Keep(c, v)
 		w := &writer{c, fields(c)}
-		if v.Status() != 0 { // also that of a preflight
+		if v.Status() != 0 {
 			c.Abort()
 			guard.Refuse(w, visit.Request, v)
 			return
