@@ -45,11 +45,6 @@ type Config struct {
 	// return false, and so refuse, if in doubt about the client's address.
 	Permit func(*http.Request) bool
 
-	// KeyErrorStatus is the status of the refusal if a rule's Key returns an error
-	// or an empty key: 400 or 403. 0 means 400. It is not used for
-	// [keyfuncs.ErrProgram], which has status 500.
-	KeyErrorStatus int
-
 	// Fields sets the fields that describe the limits to clients. Nil means
 	// [Draft11].
 	Fields Fields
@@ -59,8 +54,8 @@ type Config struct {
 
 	// OnRefused, if not nil, writes refusals of every status instead of the guard.
 	// The header already has the limit's fields, Retry-After and Cache-Control:
-	// no-store. OnRefused should write the verdict's status and a body. If it writes
-	// nothing, the guard writes the refusal.
+	// no-store. OnRefused should write a status, usually the verdict's, and a body. If it
+	// writes nothing, the guard writes the refusal.
 	OnRefused func(http.ResponseWriter, *http.Request, Verdict)
 
 	// Observe, if not nil, is called with each verdict before the response is
@@ -110,9 +105,6 @@ func (c *Config) validate(sockets bool) error {
 		faults = append(faults, &ConfigError{Field: fmt.Sprintf(format, args...), Err: err})
 	}
 	c.validateRules(fault, sockets)
-	if s := c.KeyErrorStatus; s != 0 && s != http.StatusBadRequest && s != http.StatusForbidden {
-		fault(fmt.Errorf("%d is neither 400 nor 403, nor 0 for 400", s), "KeyErrorStatus")
-	}
 	if c.NoFields && c.Fields != nil {
 		fault(errors.New("Fields is set too: remove one of them"), "NoFields")
 	}

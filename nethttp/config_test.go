@@ -46,18 +46,16 @@ func TestNewReportsEveryFault(t *testing.T) {
 			"one policy name twice", rules(rule(a), rule(newLimiter(t, store, "c", minute.Named("a"), minute.Named("x")))),
 			[]string{"Rules[1].Limiter", `a policy named "a"`},
 		},
-		{"status", nethttp.Config{Rules: []nethttp.Rule{rule(a)}, KeyErrorStatus: 401}, []string{"KeyErrorStatus", "401 is neither 400 nor 403"}},
 		{
 			"fields, and none", nethttp.Config{Rules: []nethttp.Rule{rule(a)}, Fields: nethttp.Draft06, NoFields: true},
 			[]string{"NoFields", "Fields is set too"},
 		},
 		{
 			"all together",
-			nethttp.Config{Rules: []nethttp.Rule{{}, rule(a), rule(newLimiter(t, other, "c", minute.Named("a")))}, KeyErrorStatus: 200},
+			nethttp.Config{Rules: []nethttp.Rule{{}, rule(a), rule(newLimiter(t, other, "c", minute.Named("a")))}},
 			[]string{
 				"Rules[0].Key", "who is charged", "Rules[0].Limiter", "core.New",
 				"Rules[2].Limiter", "different stores", "Rules[2].Limiter", "a policy named",
-				"KeyErrorStatus", "200",
 			},
 		},
 	} {
@@ -90,9 +88,7 @@ func TestNewAcceptsWhatIsRight(t *testing.T) {
 	for name := range strings.SplitSeq("abcdefgh", "") {
 		eight = append(eight, nethttp.Rule{Limiter: newLimiter(t, store, name, core.SlidingLog(core.PerMinute(1))), Key: header})
 	}
-	for _, s := range []int{0, 400, 403} {
-		newGuard(t, nethttp.Config{Rules: eight, KeyErrorStatus: s})
-	}
+	newGuard(t, nethttp.Config{Rules: eight})
 	// A validation that asked a limiter would show here.
 	if n := store.Stats().Keys; n != 0 {
 		t.Errorf("New has charged %d keys", n)

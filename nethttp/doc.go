@@ -50,7 +50,7 @@
 //
 // # Statuses of refusals
 //
-//	400 or 403  a Key callback returned no key ([Config].KeyErrorStatus)
+//	400         a Key callback returned no key
 //	403         [Config].Permit returned false
 //	429         over a limit
 //	500         a Cost, Plan or PlanSlots callback returned an invalid value, or a Key callback

@@ -81,9 +81,6 @@ func NewForSockets(c Config) (*Guard, error) {
 func newGuard(c Config, retry pauses, what string) *Guard {
 	g := &Guard{config: c, faults: newFaults(&c, what), sheet: newSheet(c.Rules), retry: retry}
 	g.config.Rules = slices.Clone(c.Rules)
-	if c.KeyErrorStatus == 0 {
-		g.config.KeyErrorStatus = http.StatusBadRequest
-	}
 	for i := range c.Rules {
 		rule := &c.Rules[i]
 		if rule.takesSlots() {
@@ -311,7 +308,7 @@ func (g *Guard) key(v *Verdict, r *http.Request, i int) string {
 	}
 	g.faults.See(i, r, key, err)
 	if err != nil {
-		v.Err, v.status = g.ruleError(i, err), g.config.KeyErrorStatus
+		v.Err, v.status = g.ruleError(i, err), http.StatusBadRequest
 		if errors.Is(err, keyfuncs.ErrProgram) {
 			v.status = http.StatusInternalServerError
 		}

@@ -50,12 +50,6 @@ func TestStatuses(t *testing.T) {
 		{name: "admitted", config: rules(ok), asked: 1, by: "lax"},
 		{name: "over the limit", config: rules(nethttp.Rule{Limiter: blocked, Key: header}), status: 429, by: "blocked"},
 		{name: "no key", config: rules(nethttp.Rule{Limiter: lax, Key: keyfuncs.Header("X-None")}), status: 400, err: keyfuncs.ErrAbsent, by: "lax"},
-		{
-			name:   "no key, 403",
-			config: nethttp.Config{Rules: []nethttp.Rule{{Limiter: lax, Key: keyfuncs.Header("X-None")}}, KeyErrorStatus: 403},
-			status: 403, err: keyfuncs.ErrAbsent,
-			by: "lax",
-		},
 		{name: "an empty key", config: rules(nethttp.Rule{Limiter: lax, Key: empty}), status: 400, err: errAny, by: "lax"},
 		{
 			name:   "no key for the second rule",
@@ -526,18 +520,22 @@ func (w *hijackable) Write(b []byte) (int, error) {
 	return w.ResponseRecorder.Write(b)
 }
 
-// OnRefused sees refusals of every kind, with their reason.
+// OnRefused sees refusals of every kind, with their reason, and may answer with another status.
 func TestOnRefusedOfErrors(t *testing.T) {
 	store := newFake()
 	store.err = errDown
 	guard := newGuard(t, nethttp.Config{
 		Rules: []nethttp.Rule{{Limiter: newLimiter(t, store, "api", core.SlidingLog(core.PerMinute(1))), Key: header}},
 		OnRefused: func(w http.ResponseWriter, _ *http.Request, v nethttp.Verdict) {
-			w.WriteHeader(v.Status())
+			if errors.Is(v.Err, errDown) {
+				w.WriteHeader(v.Status())
+			} else {
+				w.WriteHeader(http.StatusForbidden)
+			}
 			fmt.Fprint(w, v.Err)
 		},
 	})
-	for client, want := range map[string]string{"": `400 headgate: guard: Rules[0] (limiter "api"): no X-Client`, "anna": "503 store down"} {
+	for client, want := range map[string]string{"": `403 headgate: guard: Rules[0] (limiter "api"): no X-Client`, "anna": "503 store down"} {
 		w := serve(guard.Handler(status(204)), request("GET", "/", "X-Client", client))
 		if got := fmt.Sprint(w.Code, " ", w.Body); got != want {
 			t.Errorf("%q, want %q", got, want)

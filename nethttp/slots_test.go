@@ -45,10 +45,10 @@ func TestSlotsConfigFaults(t *testing.T) {
 	}{
 		{nethttp.Config{}, []string{"Rules"}},
 		{nethttp.Config{Rules: []nethttp.Rule{{}, {Slots: a, Key: key}, {Slots: a, Key: key}}}, []string{"Rules[0].Key", "Rules[0].Limiter", "Rules[2].Slots"}},
-		{nethttp.Config{Rules: queued(-1), Wait: -1, KeyErrorStatus: 404}, []string{"Rules[0].Queue", "KeyErrorStatus", "Wait"}},
+		{nethttp.Config{Rules: queued(-1), Wait: -1}, []string{"Rules[0].Queue", "Wait"}},
 		{nethttp.Config{Rules: queued(1)}, []string{"Wait"}},
 		{nethttp.Config{Rules: good, Wait: 1}, []string{"Wait"}},
-		{nethttp.Config{Rules: queued(1), Wait: 1, KeyErrorStatus: 403}, nil},
+		{nethttp.Config{Rules: queued(1), Wait: 1}, nil},
 	} {
 		_, err := nethttp.New(c.config)
 		var fields []string
@@ -251,7 +251,7 @@ func TestSlotsRefusals(t *testing.T) {
 		{name: "nonsense", change: func(_ *nethttp.Config, s *scripted) { s.err = core.ErrQuestion }, status: 500, fields: " ", body: blank("500", "Internal Server Error"), err: core.ErrQuestion},
 		{name: "hung up", ctx: hungUp, change: func(c *nethttp.Config, _ *scripted) { c.Rules[0].Queue, c.Wait = 1, time.Hour }, status: 503, fields: " ", body: away, err: context.Canceled, waits: true},
 		{name: "no key", change: func(c *nethttp.Config, _ *scripted) { c.Rules[0].Key = key("", keyfuncs.ErrAbsent) }, status: 400, fields: " ", body: blank("400", "Bad Request"), err: keyfuncs.ErrAbsent},
-		{name: "an empty key", change: func(c *nethttp.Config, _ *scripted) { c.Rules[0].Key, c.KeyErrorStatus = key("", nil), 403 }, status: 403, fields: " ", body: blank("403", "Forbidden"), saying: "Key returned an empty key"},
+		{name: "an empty key", change: func(c *nethttp.Config, _ *scripted) { c.Rules[0].Key = key("", nil) }, status: 400, fields: " ", body: blank("400", "Bad Request"), saying: "Key returned an empty key"},
 		{name: "a fault of the program", change: func(c *nethttp.Config, _ *scripted) { c.Rules[0].Key = key("", keyfuncs.ErrProgram) }, status: 500, fields: " ", body: blank("500", "Internal Server Error"), err: keyfuncs.ErrProgram},
 		{name: "a plan of another name", change: func(c *nethttp.Config, s *scripted) { c.Rules[0].PlanSlots = plan("other", s) }, status: 500, fields: " ", body: blank("500", "Internal Server Error"), saying: `PlanSlots returned slots of another name, "other"`},
 		{name: "a plan of another store", change: func(c *nethttp.Config, _ *scripted) {

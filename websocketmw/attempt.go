@@ -65,7 +65,7 @@ func (a *attempt) Claim(claims []core.Claim) (status int, err error) {
 	case errors.Is(err, keyfuncs.ErrProgram):
 		return http.StatusInternalServerError, err
 	case err != nil:
-		return a.door.config.KeyErrorStatus, err
+		return http.StatusBadRequest, err
 	}
 	return 0, nil
 }

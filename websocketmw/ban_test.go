@@ -115,7 +115,7 @@ func newDevices(t *testing.T, limit int64, rule nethttp.Rule, timeout time.Durat
 		return byUser(r)
 	}
 	for i := range 3 {
-		s := newSite(t, openRedis(t, o, timeout), Config{Server: fmt.Sprint(i), KeyErrorStatus: http.StatusForbidden}, rule, limit)
+		s := newSite(t, openRedis(t, o, timeout), Config{Server: fmt.Sprint(i)}, rule, limit)
 		s.guard.fleet.Settled = 0
 		c.sites = append(c.sites, s)
 	}
@@ -127,7 +127,7 @@ func (c *devices) dials(t *testing.T) {
 	for i := rand.IntN(3); !c.banned.Load(); i++ {
 		conn, status := c.sites[i%3].dial(t, "ann")
 		if conn == nil {
-			if status != 429 && status != 403 && status != 503 {
+			if status != 429 && status != 400 && status != 503 {
 				t.Error(status)
 			}
 			<-time.After(time.Millisecond)

@@ -47,14 +47,13 @@ type Config struct {
 	Skip   func(*http.Request) bool
 	Permit func(*http.Request) bool
 
-	// KeyErrorStatus, Fields, NoFields, Observe, OnSettled and OnRefused are as in
-	// [nethttp.Config]. OnRefused is not called for refusals by InBand.
-	KeyErrorStatus int
-	Fields         nethttp.Fields
-	NoFields       bool
-	OnRefused      func(http.ResponseWriter, *http.Request, nethttp.Verdict)
-	Observe        func(*http.Request, nethttp.Verdict)
-	OnSettled      func(r *http.Request, uncovered int64, err error)
+	// Fields, NoFields, Observe, OnSettled and OnRefused are as in [nethttp.Config]. OnRefused is not
+	// called for refusals by InBand.
+	Fields    nethttp.Fields
+	NoFields  bool
+	OnRefused func(http.ResponseWriter, *http.Request, nethttp.Verdict)
+	Observe   func(*http.Request, nethttp.Verdict)
+	OnSettled func(r *http.Request, uncovered int64, err error)
 
 	// InBand gives browsers the reason for a refusal. A script cannot see the status of a failed
 	// upgrade, only that it failed (1006). With InBand, a request that has an Origin is not refused
@@ -271,7 +270,7 @@ func (c *Config) validateFleet(f *faults) {
 // gate returns what the guard of package nethttp does.
 func (c *Config) gate() nethttp.Config {
 	return nethttp.Config{
-		Rules: c.Rules, Wait: c.Wait, Skip: c.Skip, Permit: c.Permit, KeyErrorStatus: c.KeyErrorStatus,
+		Rules: c.Rules, Wait: c.Wait, Skip: c.Skip, Permit: c.Permit,
 		Fields: c.Fields, NoFields: c.NoFields, OnRefused: c.OnRefused, Observe: c.Observe, OnSettled: c.OnSettled,
 		ObserveOnly: c.ObserveOnly, Logger: c.Logger,
 	}

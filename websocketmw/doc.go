@@ -51,7 +51,7 @@
 //
 // Its status is one of these:
 //
-//	400 or 403  a rule has no key for the request ([Config].KeyErrorStatus)
+//	400         a rule has no key for the request
 //	400         the Sec-WebSocket-Key is invalid (RFC 6455, section 4.2.1)
 //	403         [Config].Permit returned false
 //	429         the client's own limit is reached

@@ -35,9 +35,6 @@ func New(c Config) (*Guard, error) {
 		return nil, err
 	}
 	c.Rules, c.Inbound = slices.Clone(c.Rules), slices.Clone(c.Inbound)
-	if c.KeyErrorStatus == 0 {
-		c.KeyErrorStatus = http.StatusBadRequest
-	}
 	if c.ShutdownCode == 0 {
 		c.ShutdownCode = frames.CodeGoingAway
 	}

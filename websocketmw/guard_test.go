@@ -48,10 +48,10 @@ func TestConfigFaults(t *testing.T) {
 		{Config{Rules: []nethttp.Rule{{Key: key}, {Slots: a, Key: key}}}, "Rules[0].Limiter"},
 		{Config{Rules: []nethttp.Rule{{Slots: a, Key: key}}, Inbound: make([]Inbound, 9)}, "Inbound Inbound[0].Limiter"},
 		{
-			Config{Rules: []nethttp.Rule{{Slots: a, Key: key}}, KeyErrorStatus: 404, MaxIdle: -1, MaxAge: -1, Drain: -1, OnExcess: 9, ShutdownCode: 1000},
-			"KeyErrorStatus MaxIdle MaxAge Drain OnExcess ShutdownCode",
+			Config{Rules: []nethttp.Rule{{Slots: a, Key: key}}, MaxIdle: -1, MaxAge: -1, Drain: -1, OnExcess: 9, ShutdownCode: 1000},
+			"MaxIdle MaxAge Drain OnExcess ShutdownCode",
 		},
-		{Config{Rules: []nethttp.Rule{{Slots: a, Key: key}}, KeyErrorStatus: 403, MaxIdle: 1, MaxAge: 1, OnExcess: Shed, ShutdownCode: 1012}, ""},
+		{Config{Rules: []nethttp.Rule{{Slots: a, Key: key}}, MaxIdle: 1, MaxAge: 1, OnExcess: Shed, ShutdownCode: 1012}, ""},
 	} {
 		_, err := New(c.config)
 		var fields []string
@@ -243,11 +243,6 @@ func TestRefusals(t *testing.T) {
 			name:   "an empty key",
 			change: func(c *Config, _ *counter) { c.Rules[0].Key = func(*http.Request) (string, error) { return "", nil } },
 			status: 400, body: blank("400", "Bad Request"), saying: "Key returned an empty key",
-		},
-		{
-			name:   "no key, forbidden",
-			change: func(c *Config, _ *counter) { c.Rules[0].Key, c.KeyErrorStatus = absent, 403 },
-			status: 403, body: blank("403", "Forbidden"), err: keyfuncs.ErrAbsent,
 		},
 		{
 			name:    "a key that is none",

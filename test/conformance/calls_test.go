@@ -20,7 +20,6 @@ var notOfCalls = map[string]string{
 	"a body that nobody needs": "a message is read before the guard sees it",
 	"preflights":               "no call is a preflight",
 	"preflights that are skipped, and observed only": "no call is a preflight",
-	"no key, 403":        "the code is INVALID_ARGUMENT, and there is no KeyErrorStatus",
 	"older fields":       "metadata are new: there is no Fields",
 	"OnRefused":          "a status has no body: there is no OnRefused",
 	"settling by status": "handlers of calls return codes, and write no bytes: see TestSettle of grpcmw",
@@ -59,7 +58,7 @@ func TestScenariosOfCalls(t *testing.T) {
 func call(t *testing.T, s scenario) (answers []answer, events []string) {
 	w := &world{t: t, store: &toldStore{Store: memstore.New(memstore.Config{})}}
 	c, handler := s.setup(w)
-	if c.OnRefused != nil || c.Fields != nil || c.KeyErrorStatus != 0 {
+	if c.OnRefused != nil || c.Fields != nil {
 		t.Fatal("guards of calls are not configured like that")
 	}
 	if handler == nil {

@@ -282,16 +282,14 @@ var scenarios = []scenario{
 		},
 	},
 	{
-		name: "no key, 403",
+		name: "an empty key",
 		setup: func(w *world) (nethttp.Config, http.HandlerFunc) {
-			c := rules(nethttp.Rule{
+			return rules(nethttp.Rule{
 				Limiter: w.limiter("api", minute(1)), Key: func(*http.Request) (string, error) { return "", nil },
-			})
-			c.KeyErrorStatus = 403
-			return c, nil
+			}), nil
 		},
 		requests: gets(1),
-		want:     []string{"403"},
+		want:     []string{"400"},
 	},
 	{
 		name: "the store is away, closed",
