@@ -47,7 +47,7 @@ func TestNewReportsEveryFault(t *testing.T) {
 			[]string{"Rules[1].Limiter", `a policy named "a"`},
 		},
 		{
-			"fields, and none", nethttp.Config{Rules: []nethttp.Rule{rule(a)}, Fields: nethttp.Draft06, NoFields: true},
+			"fields, and none", nethttp.Config{Rules: []nethttp.Rule{rule(a)}, Fields: nethttp.XRateLimit, NoFields: true},
 			[]string{"NoFields", "Fields is set too"},
 		},
 		{

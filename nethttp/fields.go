@@ -16,7 +16,7 @@ import (
 // the answers of limiters are in the verdict's Decision. It must not set Retry-After, which the
 // guard sets, and must be safe for concurrent use.
 //
-// [Draft11], [Draft06] and [XRateLimit] are provided. Others may call several of them, or read the Decision:
+// [Draft11] and [XRateLimit] are provided. Others may call both, or read the Decision:
 //
 //	func(h http.Header, v nethttp.Verdict) {
 //		h.Set("X-Quota-Left", strconv.FormatInt(v.Decision.Remaining, 10))
@@ -156,29 +156,16 @@ func appendState(b []byte, start int, d *core.Decision, s *sheet, i int, policy 
 	return b
 }
 
-// Draft06 sets RateLimit-Limit, RateLimit-Remaining and RateLimit-Reset of the policy
-// that decided, as defined by drafts before draft-ietf-httpapi-ratelimit-headers-07:
+// XRateLimit sets three common fields, which no standard defines, of the policy that decided:
 //
-//	RateLimit-Limit: 100
-//	RateLimit-Remaining: 87
-//	RateLimit-Reset: 8
+//	X-RateLimit-Limit: 100
+//	X-RateLimit-Remaining: 87
+//	X-RateLimit-Reset: 8
 //
-// Reset is the number of seconds, rounded up, until nothing is used, or, in a refusal,
-// the same as Retry-After. Unknown values are omitted, and nothing is set for an unlimited
-// policy, one of the service, and slots. The RateLimit-Policy of these drafts is not set, because it has no names and
-// needs a different limit for each policy.
-func Draft06(h http.Header, v Verdict) {
-	classic(h, v, "Ratelimit-Limit", "Ratelimit-Remaining", "Ratelimit-Reset")
-}
-
-// XRateLimit sets the values of [Draft06] in the common fields X-RateLimit-Limit,
-// X-RateLimit-Remaining and X-RateLimit-Reset, which no standard defines. Reset is a
-// number of seconds, as in most implementations, not a time of day.
+// Reset is the number of seconds, rounded up, until nothing is used, or, in a refusal, the same as
+// Retry-After. As in most implementations, it is not a time of day. Unknown values are omitted, and
+// nothing is set for an unlimited policy, one of the service, and slots.
 func XRateLimit(h http.Header, v Verdict) {
-	classic(h, v, "X-Ratelimit-Limit", "X-Ratelimit-Remaining", "X-Ratelimit-Reset")
-}
-
-func classic(h http.Header, v Verdict, limit, remaining, reset string) {
 	a, ok := decider(v)
 	if !ok || a.Limit == core.NoLimit || v.hides(a.Limiter) {
 		return
@@ -191,13 +178,13 @@ func classic(h http.Header, v Verdict, limit, remaining, reset string) {
 		after = time.Duration(v.retry) * time.Second
 	}
 	b := block{values: make([]string, 3)}
-	b.set(h, limit, integer(a.Limit))
+	b.set(h, "X-Ratelimit-Limit", integer(a.Limit))
 	if !known(v.Decision.Source, a.Limit) {
 		return
 	}
-	b.set(h, remaining, integer(a.Remaining))
+	b.set(h, "X-Ratelimit-Remaining", integer(a.Remaining))
 	if after != core.Never {
-		b.set(h, reset, integer(seconds(after)))
+		b.set(h, "X-Ratelimit-Reset", integer(seconds(after)))
 	}
 }
 

@@ -283,10 +283,6 @@ func TestProblemBytes(t *testing.T) {
 }
 
 func TestStyles(t *testing.T) {
-	both := func(h http.Header, v nethttp.Verdict) {
-		nethttp.Draft06(h, v)
-		nethttp.XRateLimit(h, v)
-	}
 	for _, test := range []struct {
 		name     string
 		fields   nethttp.Fields
@@ -297,60 +293,51 @@ func TestStyles(t *testing.T) {
 		want     map[string]string
 	}{
 		{
-			name:     "Draft06 admitted",
-			fields:   nethttp.Draft06,
+			name:     "XRateLimit admitted",
+			fields:   nethttp.XRateLimit,
 			policies: []core.Policy{core.TokenBucket(core.PerMinute(60), 10)},
 			used:     2,
 			want: map[string]string{
-				"RateLimit-Limit": "10", "RateLimit-Remaining": "7", "RateLimit-Reset": "3",
+				"X-RateLimit-Limit": "10", "X-RateLimit-Remaining": "7", "X-RateLimit-Reset": "3",
 				"RateLimit": "", "RateLimit-Policy": "", "Retry-After": "",
 			},
 		},
 		{
-			name:     "Draft06 refused: Reset is Retry-After",
-			fields:   nethttp.Draft06,
+			name:     "XRateLimit refused: Reset is Retry-After",
+			fields:   nethttp.XRateLimit,
 			policies: []core.Policy{core.TokenBucket(core.PerMinute(60), 10)},
 			used:     10,
 			want: map[string]string{
-				"RateLimit-Limit": "10", "RateLimit-Remaining": "0", "RateLimit-Reset": "1", "Retry-After": "1",
+				"X-RateLimit-Limit": "10", "X-RateLimit-Remaining": "0", "X-RateLimit-Reset": "1", "Retry-After": "1",
 			},
 		},
 		{
-			name:   "Draft06: the policy with the least left",
-			fields: nethttp.Draft06,
+			name:   "XRateLimit: the policy with the least left",
+			fields: nethttp.XRateLimit,
 			policies: []core.Policy{
 				core.FixedWindow(core.PerHour(100)).Named("hour"),
 				core.FixedWindow(core.PerMinute(10)).Named("minute"),
 			},
-			want: map[string]string{"RateLimit-Limit": "10", "RateLimit-Remaining": "9", "RateLimit-Reset": "60"},
+			want: map[string]string{"X-RateLimit-Limit": "10", "X-RateLimit-Remaining": "9", "X-RateLimit-Reset": "60"},
 		},
 		{
-			name:     "Draft06 never",
-			fields:   nethttp.Draft06,
+			name:     "XRateLimit never",
+			fields:   nethttp.XRateLimit,
 			policies: []core.Policy{core.FixedWindow(core.PerHour(100))},
 			cost:     101,
-			want:     map[string]string{"RateLimit-Limit": "100", "RateLimit-Remaining": "", "RateLimit-Reset": "", "Retry-After": ""},
+			want:     map[string]string{"X-RateLimit-Limit": "100", "X-RateLimit-Remaining": "", "X-RateLimit-Reset": "", "Retry-After": ""},
 		},
 		{
-			name:     "Draft06 blocked",
-			fields:   nethttp.Draft06,
+			name:     "XRateLimit blocked",
+			fields:   nethttp.XRateLimit,
 			policies: []core.Policy{core.Blocked()},
-			want:     map[string]string{"RateLimit-Limit": "0", "RateLimit-Remaining": "0", "RateLimit-Reset": ""},
+			want:     map[string]string{"X-RateLimit-Limit": "0", "X-RateLimit-Remaining": "0", "X-RateLimit-Reset": ""},
 		},
 		{
-			name:     "Draft06 unlimited",
-			fields:   nethttp.Draft06,
+			name:     "XRateLimit unlimited",
+			fields:   nethttp.XRateLimit,
 			policies: []core.Policy{core.Unlimited()},
-			want:     map[string]string{"RateLimit-Limit": "", "RateLimit-Remaining": "", "RateLimit-Reset": ""},
-		},
-		{
-			name:     "both",
-			fields:   both,
-			policies: []core.Policy{core.FixedWindow(core.PerMinute(10))},
-			want: map[string]string{
-				"RateLimit-Limit": "10", "RateLimit-Remaining": "9", "RateLimit-Reset": "60",
-				"X-RateLimit-Limit": "10", "X-RateLimit-Remaining": "9", "X-RateLimit-Reset": "60",
-			},
+			want:     map[string]string{"X-RateLimit-Limit": "", "X-RateLimit-Remaining": "", "X-RateLimit-Reset": ""},
 		},
 		{
 			name:     "NoFields",
@@ -395,14 +382,14 @@ func TestStylesByHand(t *testing.T) {
 	guard := newGuard(t, rules(nethttp.Rule{Limiter: limiter, Key: header}))
 	all := func(v nethttp.Verdict) http.Header {
 		h := make(http.Header)
-		for _, fields := range []nethttp.Fields{nethttp.Draft11, nethttp.Draft06, nethttp.XRateLimit} {
+		for _, fields := range []nethttp.Fields{nethttp.Draft11, nethttp.XRateLimit} {
 			fields(h, v)
 		}
 		return h
 	}
 	h := all(guard.Check(request("GET", "/", "X-Client", "anna")))
 	wantHeader(t, h, map[string]string{
-		"RateLimit-Policy": `"api";q=100;w=3600`, "RateLimit-Limit": "100", "X-RateLimit-Remaining": "99",
+		"RateLimit-Policy": `"api";q=100;w=3600`, "X-RateLimit-Limit": "100", "X-RateLimit-Remaining": "99",
 	})
 	if !strings.HasPrefix(h.Get("RateLimit"), `"api";r=99;t=`) {
 		t.Errorf("RateLimit: %q", h.Get("RateLimit"))
@@ -552,7 +539,7 @@ func TestFieldsOfFailOpen(t *testing.T) {
 		want   map[string]string
 	}{
 		{nil, map[string]string{"RateLimit-Policy": `"api";q=10;w=60`, "RateLimit": ""}},
-		{nethttp.Draft06, map[string]string{"RateLimit-Limit": "10", "RateLimit-Remaining": "", "RateLimit-Reset": ""}},
+		{nethttp.XRateLimit, map[string]string{"X-RateLimit-Limit": "10", "X-RateLimit-Remaining": "", "X-RateLimit-Reset": ""}},
 	} {
 		c := rules(nethttp.Rule{Limiter: limiter, Key: header})
 		c.Fields = test.fields
@@ -656,9 +643,9 @@ func TestResetWithoutSlots(t *testing.T) {
 		nethttp.Rule{Limiter: newLimiter(t, s, "api", core.SlidingLog(core.PerHour(10))), Key: header},
 		nethttp.Rule{Slots: newSlots(t, s, "running", 0), Key: header},
 	)
-	c.Fields = func(h http.Header, v nethttp.Verdict) { nethttp.Draft06(h, v); nethttp.XRateLimit(h, v) }
+	c.Fields = nethttp.XRateLimit
 	h := serve(newGuard(t, c).Handler(status(204)), request("GET", "/", "X-Client", "anna")).Header()
-	if after := h.Get("Retry-After"); after == "" || h.Get("RateLimit-Reset") != after || h.Get("X-RateLimit-Reset") != after {
+	if after := h.Get("Retry-After"); after == "" || h.Get("X-RateLimit-Reset") != after {
 		t.Errorf("%v", h)
 	}
 }

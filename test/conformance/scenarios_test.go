@@ -424,10 +424,7 @@ var scenarios = []scenario{
 		name: "older fields",
 		setup: func(w *world) (nethttp.Config, http.HandlerFunc) {
 			c := rules(rule(w.limiter("api", minute(1))))
-			c.Fields = func(h http.Header, v nethttp.Verdict) {
-				nethttp.XRateLimit(h, v)
-				nethttp.Draft06(h, v)
-			}
+			c.Fields = nethttp.XRateLimit
 			return c, nil
 		},
 		requests: gets(2),

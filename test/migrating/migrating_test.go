@@ -281,7 +281,7 @@ func TestExpress(t *testing.T) {
 			send()
 		}
 		w := send()
-		if w.Code != http.StatusTooManyRequests || w.Header().Get("RateLimit-Limit") != "100" || w.Header().Get("Retry-After") != "900" {
+		if w.Code != http.StatusTooManyRequests || w.Header().Get("X-RateLimit-Limit") != "100" || w.Header().Get("Retry-After") != "900" {
 			t.Error(w.Code, w.Header())
 		}
 	})

@@ -24,7 +24,7 @@ func After(app http.Handler) http.Handler {
 			Settle:  nethttp.FailuresOnly,                            // skipSuccessfulRequests
 		}},
 		Skip:   func(r *http.Request) bool { return strings.HasPrefix(r.URL.Path, "/health") }, // skip
-		Fields: nethttp.Draft06,                                                                // standardHeaders: 'draft-6'
+		Fields: nethttp.XRateLimit,                                                             // legacyHeaders: true
 	}))
 	return guard.Handler(app)
 }

@@ -204,7 +204,7 @@ func TestNested(t *testing.T) {
 		return c.Next()
 	})
 	app.Get("/", outer, outer, inner, func(c *fiber.Ctx) error { return c.SendString("hello") })
-	app.Get("/classic", limit("outer", 10, nethttp.Draft06), limit("inner", 1, nethttp.Draft06), func(c *fiber.Ctx) error { return c.SendString("hello") })
+	app.Get("/classic", limit("outer", 10, nethttp.XRateLimit), limit("inner", 1, nethttp.XRateLimit), func(c *fiber.Ctx) error { return c.SendString("hello") })
 	for _, test := range []struct{ path, policies, remaining, cache, kind string }{
 		{"/", `["outer";q=10;w=86400 "inner";q=1;w=86400]`, "[]", "[public]", "text/plain; charset=utf-8"},
 		{"/", `["outer";q=10;w=86400 "inner";q=1;w=86400]`, "[]", "[no-store]", "application/problem+json"},
@@ -219,7 +219,7 @@ func TestNested(t *testing.T) {
 		}
 		resp.Body.Close()
 		is(t, "RateLimit-Policy", fmt.Sprint(resp.Header.Values("RateLimit-Policy")), test.policies)
-		is(t, "RateLimit-Remaining", fmt.Sprint(resp.Header.Values("RateLimit-Remaining")), test.remaining)
+		is(t, "X-RateLimit-Remaining", fmt.Sprint(resp.Header.Values("X-RateLimit-Remaining")), test.remaining)
 		is(t, "Cache-Control", fmt.Sprint(resp.Header.Values("Cache-Control")), test.cache)
 		is(t, "Set-Cookie", fmt.Sprint(len(resp.Cookies())), "2")
 		is(t, "Content-Type", fmt.Sprint(resp.Header.Values("Content-Type")), "["+test.kind+"]")
