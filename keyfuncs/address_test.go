@@ -342,8 +342,8 @@ func wantRead(t *testing.T, what string, change func(*http.Request) *http.Reques
 			r.Header.Set("Forwarded", "for=203.0.113.9")
 			r.Header.Set("X-Real-IP", "203.0.113.9")
 			r = change(r)
-			if in, notIn := core.Must(keyfuncs.In(f, "203.0.113.0/24"))(r), core.Must(keyfuncs.NotIn(f, "198.51.100.0/24"))(r); !read && remote == "10.0.0.1:80" && (in || notIn) {
-				t.Errorf("%s, %s: In is %t, NotIn %t", name, what, in, notIn)
+			if core.Must(keyfuncs.In(f, "203.0.113.0/24"))(r) && !read && remote == "10.0.0.1:80" {
+				t.Errorf("%s, %s: In is true", name, what)
 			}
 			if trusts := core.Must(keyfuncs.Trusted("10.0.0.0/8"))(r); trusts != (read && remote == "10.0.0.1:80") {
 				t.Errorf("%s from %s: Trusted is %t", what, remote, trusts)

@@ -144,9 +144,8 @@
 //
 // # Networks
 //
-// [In] and [NotIn] report whether the client's address is in given networks. Nethttp's Config.Skip
-// exempts clients from limits by them. Config.Permit refuses all others: there In is an allowlist, and
-// NotIn a blocklist.
+// [In] reports whether the client's address is in given networks. Nethttp's Config.Skip exempts clients
+// from limits by it.
 //
 // # Errors
 //

@@ -130,36 +130,6 @@ func ExampleIn() {
 	// 203.0.113.7:80 429
 }
 
-// Clients in one network are refused, and those whose address is unknown.
-func ExampleNotIn() {
-	welcome, err := keyfuncs.NotIn(keyfuncs.RemoteAddr(), "198.51.100.0/24")
-	if err != nil {
-		log.Fatal(err)
-	}
-	limiter, err := core.New(memstore.New(memstore.Config{}), "api", core.SlidingLog(core.PerMinute(100)))
-	if err != nil {
-		log.Fatal(err)
-	}
-	guard, err := nethttp.New(nethttp.Config{
-		Rules:  []nethttp.Rule{{Limiter: limiter, Key: keyfuncs.RemoteAddr()}},
-		Permit: welcome,
-	})
-	if err != nil {
-		log.Fatal(err)
-	}
-
-	for _, remote := range []string{"198.51.100.7:80", "203.0.113.7:80", "@"} {
-		r := httptest.NewRequest("GET", "/", nil)
-		r.RemoteAddr = remote
-		verdict := guard.Check(r)
-		fmt.Println(remote, verdict.Status())
-	}
-	// Output:
-	// 198.51.100.7:80 403
-	// 203.0.113.7:80 0
-	// @ 403
-}
-
 // A token cannot be read in a store.
 func ExampleBearer() {
 	r := httptest.NewRequest("GET", "/", nil)

@@ -13,22 +13,21 @@ import (
 
 // In returns a function that reports whether the client's address is in one of the networks. A
 // network is a prefix such as "192.0.2.0/24", or a single address such as "192.0.2.1". In is for
-// exemptions, such as nethttp's Config.Skip, and for allowlists, such as its Config.Permit:
+// exemptions, such as nethttp's Config.Skip:
 //
 //	address, err := keyfuncs.Prefix{V6: 128}.XForwardedFor("10.0.0.0/8")
 //	...
 //	monitors, err := keyfuncs.In(address, "192.0.2.0/24", "2001:db8:1::/48")
 //	...
-//	nethttp.Config{Skip: monitors, ...}   // they have no limits
-//	nethttp.Config{Permit: monitors, ...} // they alone get in
+//	nethttp.Config{Skip: monitors, ...} // they have no limits
 //
 // The address is the key of the given function. Use the one that is named after your
 // deployment, neither in [All] nor in [First]. Its [Prefix] must keep at least as many
 // bits of an address as the networks have; by default it keeps 64 bits of IPv6.
 //
 // The result is false if the function returns an error or a key that is not an address. It is false
-// for a prefix that is only partly in the networks, too. So use In to grant something. To refuse
-// clients in the networks, use [NotIn], not a negation of In.
+// for a prefix that is only partly in the networks, too. So use In to grant something. What refuses
+// clients because they are in a network lets in whom it does not know.
 //
 // Every client that can connect from the networks, or is mistaken for one that does, is exempt. Do
 // not list the networks of your proxies. A request for which they name no client is attributed to
@@ -38,33 +37,16 @@ import (
 // network of all addresses is a fault, and so are networks of 6to4 and Teredo addresses,
 // whose keys are IPv4 addresses: name those. In panics if address is nil.
 func In(address Func, networks ...string) (func(*http.Request) bool, error) {
-	return membership("In", address, networks, inside)
-}
-
-// NotIn returns a function that reports whether the client's address is in none of the
-// networks. It is for blocklists:
-//
-//	welcome, err := keyfuncs.NotIn(address, "198.51.100.0/24")
-//	...
-//	nethttp.Config{Permit: welcome, ...} // all but that network
-//
-// The result is false in the same cases of doubt as with [In]. It is therefore not the negation of
-// In. The arguments, faults and warnings are as for In.
-func NotIn(address Func, networks ...string) (func(*http.Request) bool, error) {
-	return membership("NotIn", address, networks, outside)
-}
-
-func membership(name string, address Func, texts []string, want place) (func(*http.Request) bool, error) {
 	if address == nil {
-		panic("headgate: keyfuncs: " + name + ": the function is nil")
+		panic("headgate: keyfuncs: In: the function is nil")
 	}
-	ranges, err := parseRanges(texts)
+	ranges, err := parseRanges(networks)
 	if err != nil {
 		return nil, err
 	}
 	test := func(r *http.Request) bool {
 		key, err := address(r)
-		return err == nil && placeOf(key, ranges) == want
+		return err == nil && ranges.have(key)
 	}
 	if carried.IsUnused(address) {
 		return carried.Unused(func(r *http.Request) bool { return test(r) }), nil
@@ -72,41 +54,22 @@ func membership(name string, address Func, texts []string, want place) (func(*ht
 	return test, nil
 }
 
-// A place is the position of an address relative to a set of networks.
-type place int
-
-const (
-	unknown place = iota
-	inside
-	outside
-)
-
-// placeOf returns the place of a key, which is an address or a network.
-func placeOf(key string, ranges networks) place {
+// have reports whether a key is an address or a network that is in one of these.
+func (ns networks) have(key string) bool {
 	client, err := netip.ParsePrefix(key)
 	if err != nil {
 		addr, ok := parseNode(key)
 		if !ok {
-			return unknown
+			return false
 		}
 		addr = fold(addr)
 		client = netip.PrefixFrom(addr, addr.BitLen())
 	}
 	client, err = inKeys(client)
 	if err != nil {
-		return unknown // not a key of this package
+		return false // not a key of this package
 	}
-	at := outside
-	for _, n := range ranges {
-		if !n.Overlaps(client) {
-			continue
-		}
-		if n.Bits() <= client.Bits() {
-			return inside
-		}
-		at = unknown
-	}
-	return at
+	return slices.ContainsFunc(ns, func(n netip.Prefix) bool { return within(client, n) })
 }
 
 // networks is a set of networks, as parsePrefixes returns it.
@@ -174,7 +137,7 @@ func parseTrusted(texts []string) (proxies, error) {
 	return proxies{parsed, slices.ContainsFunc(texts, isUnix)}, err
 }
 
-// parseRanges parses the networks that In and NotIn compare a client's address with.
+// parseRanges parses the networks that In compares a client's address with.
 func parseRanges(texts []string) (networks, error) {
 	if len(texts) == 0 {
 		return nil, errors.New("headgate: keyfuncs: no network: name at least one, such as 192.0.2.0/24")

@@ -18,7 +18,7 @@ func mustBe(f func(*http.Request) bool, err error) func(*http.Request) bool {
 	return f
 }
 
-func TestInAndNotIn(t *testing.T) {
+func TestIn(t *testing.T) {
 	var (
 		whole    = must(keyfuncs.Prefix{V6: 128}.RemoteAddr())
 		usual    = keyfuncs.RemoteAddr()
@@ -26,63 +26,62 @@ func TestInAndNotIn(t *testing.T) {
 		networks = []string{"192.0.2.0/25", "198.51.100.7", "2001:db8:1:2::/64", "2001:db8:2::1", "::ffff:203.0.113.0/120"}
 	)
 	for _, c := range []struct {
-		remote    string
-		address   keyfuncs.Func
-		in, notIn bool
+		remote  string
+		address keyfuncs.Func
+		in      bool
 	}{
-		{"192.0.2.0:80", usual, true, false},
-		{"192.0.2.127:80", usual, true, false},
-		{"192.0.2.128:80", usual, false, true},
-		{"192.0.1.255:80", usual, false, true},
-		{"198.51.100.7:80", usual, true, false},
-		{"198.51.100.6:80", usual, false, true},
-		{"198.51.100.8:80", usual, false, true},
-		{"203.0.113.9:80", usual, true, false}, // the network is IPv4, however it is written
-		{"203.0.114.9:80", usual, false, true},
-		{"[::ffff:192.0.2.1]:80", usual, true, false},
-		{"[64:ff9b::192.0.2.1]:80", usual, true, false},
-		{"[2002:c000:201:5::6]:80", usual, true, false},
-		{"[2002:a00:1::1]:80", usual, false, false}, // of no IPv4 address, and no IPv6 address either
-		{"[2001:0:1:2:3:4:3fff:fdfe]:80", usual, true, false},
-		{"[2001:db8:1:2::9]:80", usual, true, false},
-		{"[2001:db8:1:3::9]:80", usual, false, true},
-		{"[2001:db8:2::1]:80", whole, true, false},
-		{"[2001:db8:2::2]:80", whole, false, true},
+		{"192.0.2.0:80", usual, true},
+		{"192.0.2.127:80", usual, true},
+		{"192.0.2.128:80", usual, false},
+		{"192.0.1.255:80", usual, false},
+		{"198.51.100.7:80", usual, true},
+		{"198.51.100.6:80", usual, false},
+		{"198.51.100.8:80", usual, false},
+		{"203.0.113.9:80", usual, true}, // the network is IPv4, however it is written
+		{"203.0.114.9:80", usual, false},
+		{"[::ffff:192.0.2.1]:80", usual, true},
+		{"[64:ff9b::192.0.2.1]:80", usual, true},
+		{"[2002:c000:201:5::6]:80", usual, true},
+		{"[2002:a00:1::1]:80", usual, false}, // of no IPv4 address, and no IPv6 address either
+		{"[2001:0:1:2:3:4:3fff:fdfe]:80", usual, true},
+		{"[2001:db8:1:2::9]:80", usual, true},
+		{"[2001:db8:1:3::9]:80", usual, false},
+		{"[2001:db8:2::1]:80", whole, true},
+		{"[2001:db8:2::2]:80", whole, false},
 		// Known by prefix: the address, or another of its network, is in one.
-		{"[2001:db8:2::1]:80", usual, false, false},
-		{"[2001:db8:2::2]:80", usual, false, false},
-		{"192.0.2.1:80", coarse, false, false},
-		{"192.0.2.200:80", coarse, false, false},
-		{"203.0.113.1:80", coarse, true, false},
-		{"192.0.3.1:80", coarse, false, true},
-		{"[2001:db8:1:2::9]:80", coarse, false, false},
-		{"[2001:db8:3::9]:80", coarse, false, true},
+		{"[2001:db8:2::1]:80", usual, false},
+		{"[2001:db8:2::2]:80", usual, false},
+		{"192.0.2.1:80", coarse, false},
+		{"192.0.2.200:80", coarse, false},
+		{"203.0.113.1:80", coarse, true},
+		{"192.0.3.1:80", coarse, false},
+		{"[2001:db8:1:2::9]:80", coarse, false},
+		{"[2001:db8:3::9]:80", coarse, false},
 		// No address, no answer.
-		{"@", usual, false, false},
-		{"192.0.2.1:80", failing(errBroken), false, false},
-		{"192.0.2.1:80", constant("everyone"), false, false},
-		{"192.0.2.1:80", constant(""), false, false},
-		{"192.0.2.1:80", keyfuncs.First(usual), false, false},
-		{"192.0.2.1:80", keyfuncs.All(usual), false, false},
+		{"@", usual, false},
+		{"192.0.2.1:80", failing(errBroken), false},
+		{"192.0.2.1:80", constant("everyone"), false},
+		{"192.0.2.1:80", constant(""), false},
+		{"192.0.2.1:80", keyfuncs.First(usual), false},
+		{"192.0.2.1:80", keyfuncs.All(usual), false},
 		// Keys of functions that are not this package's.
-		{"", constant("192.0.2.1:4711"), true, false},
-		{"", constant("::ffff:192.0.2.1"), true, false},
-		{"", constant("::ffff:192.0.2.0/121"), true, false},
-		{"", constant("::ffff:192.0.2.0/120"), false, false},
-		{"", constant("64:ff9b::192.0.2.1"), true, false},
-		{"", constant("64:ff9b::c000:200/121"), true, false},
-		{"", constant("[2001:db8:1:2::9%eth0]:80"), true, false},
-		{"", constant("2002:c000:201::1"), true, false},
-		{"", constant("2002:c000:281::1"), false, true},
-		{"", constant("2001::3fff:fdfe"), true, false},
-		{"", constant("2002:c000:201::/64"), false, false},
-		{"", constant("2001::/64"), false, false},
+		{"", constant("192.0.2.1:4711"), true},
+		{"", constant("::ffff:192.0.2.1"), true},
+		{"", constant("::ffff:192.0.2.0/121"), true},
+		{"", constant("::ffff:192.0.2.0/120"), false},
+		{"", constant("64:ff9b::192.0.2.1"), true},
+		{"", constant("64:ff9b::c000:200/121"), true},
+		{"", constant("[2001:db8:1:2::9%eth0]:80"), true},
+		{"", constant("2002:c000:201::1"), true},
+		{"", constant("2002:c000:281::1"), false},
+		{"", constant("2001::3fff:fdfe"), true},
+		{"", constant("2002:c000:201::/64"), false},
+		{"", constant("2001::/64"), false},
 	} {
 		r := request(c.remote, "")
-		in, notIn := mustBe(keyfuncs.In(c.address, networks...))(r), mustBe(keyfuncs.NotIn(c.address, networks...))(r)
-		if in != c.in || notIn != c.notIn {
+		if in := mustBe(keyfuncs.In(c.address, networks...))(r); in != c.in {
 			key, err := c.address(r)
-			t.Errorf("%s, key %q, %v: In %v, NotIn %v; want %v, %v", c.remote, key, err, in, notIn, c.in, c.notIn)
+			t.Errorf("%s, key %q, %v: %v, want %v", c.remote, key, err, in, c.in)
 		}
 	}
 }
@@ -150,27 +149,23 @@ func TestNetworkFaults(t *testing.T) {
 		{[]string{"2001::/32", "2001::1"}, []string{"name their IPv4 networks", "name their IPv4 networks"}},
 		{[]string{"office", "192.0.2.0/24", "::/0", "10.0.0.1/8"}, []string{"office", "::/0", "10.0.0.0/8"}},
 	} {
-		for name, f := range map[string]func(keyfuncs.Func, ...string) (func(*http.Request) bool, error){
-			"In": keyfuncs.In, "NotIn": keyfuncs.NotIn,
-		} {
-			is, err := f(keyfuncs.RemoteAddr(), c.networks...)
-			if is != nil || err == nil {
-				t.Fatalf("%s %q: %v", name, c.networks, err)
-			}
-			lines := strings.Split(err.Error(), "\n")
-			if len(lines) != len(c.want) {
-				t.Fatalf("%s %q: %v", name, c.networks, err)
-			}
-			for i, want := range c.want {
-				if !strings.HasPrefix(lines[i], "headgate: keyfuncs: ") || !strings.Contains(lines[i], want) {
-					t.Errorf("%s %q: %q, not with %q", name, c.networks, lines[i], want)
-				}
+		is, err := keyfuncs.In(keyfuncs.RemoteAddr(), c.networks...)
+		if is != nil || err == nil {
+			t.Fatalf("%q: %v", c.networks, err)
+		}
+		lines := strings.Split(err.Error(), "\n")
+		if len(lines) != len(c.want) {
+			t.Fatalf("%q: %v", c.networks, err)
+		}
+		for i, want := range c.want {
+			if !strings.HasPrefix(lines[i], "headgate: keyfuncs: ") || !strings.Contains(lines[i], want) {
+				t.Errorf("%q: %q, not with %q", c.networks, lines[i], want)
 			}
 		}
 	}
 }
 
-// What In and NotIn say of a prefix is true of each address in it.
+// What In says of a prefix is true of each address in it.
 func TestNetworksModel(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it takes long, and has nothing for the race detector, whose runs are short")
@@ -194,18 +189,18 @@ func TestNetworksModel(t *testing.T) {
 			prefixes, networks = append(prefixes, p), append(networks, p.String())
 		}
 		f := must(keyfuncs.Prefix{V4: 24 + rnd.IntN(9), V6: 60 + rnd.IntN(69)}.RemoteAddr())
-		in, notIn := mustBe(keyfuncs.In(f, networks...)), mustBe(keyfuncs.NotIn(f, networks...))
+		in := mustBe(keyfuncs.In(f, networks...))
 		a := address()
 		r := request(netip.AddrPortFrom(a, 80).String(), "")
 		var really bool
 		for _, p := range prefixes {
 			really = really || p.Contains(a)
 		}
-		if in(r) && !really || notIn(r) && really || in(r) && notIn(r) {
-			t.Fatalf("%v of %q, really %v: In %v, NotIn %v", a, networks, really, in(r), notIn(r))
+		if in(r) && !really {
+			t.Fatalf("%v is not in %q", a, networks)
 		}
 		exact := must(keyfuncs.Prefix{V6: 128}.RemoteAddr())
-		if mustBe(keyfuncs.In(exact, networks...))(r) != really || mustBe(keyfuncs.NotIn(exact, networks...))(r) == really {
+		if mustBe(keyfuncs.In(exact, networks...))(r) != really {
 			t.Fatalf("%v of %q, really %v: the whole address says otherwise", a, networks, really)
 		}
 	}
@@ -218,16 +213,13 @@ func FuzzNetworks(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, network, key string) {
 		in, err := keyfuncs.In(constant(key), network)
-		notIn, errNot := keyfuncs.NotIn(constant(key), network)
-		if (err == nil) != (errNot == nil) || (err == nil) != (in != nil) {
-			t.Fatalf("%q: %v, %v", network, err, errNot)
+		if (err == nil) != (in != nil) {
+			t.Fatalf("%q: %v", network, err)
 		}
 		if err != nil {
 			return
 		}
-		if in(nil) && notIn(nil) {
-			t.Fatalf("%q is in and not in %q", key, network)
-		}
+		in(nil)
 		if p, err := netip.ParsePrefix(network); err == nil && !mustBe(keyfuncs.In(constant(network), network))(nil) {
 			t.Fatalf("%v is not in itself", p)
 		}

@@ -36,15 +36,6 @@ type Config struct {
 	// documentation on routers.
 	Skip func(*http.Request) bool
 
-	// Permit reports whether a request may come in at all. If not, it is refused with
-	// status 403 and the error [ErrForbidden], before any rule is applied: nothing is
-	// charged. It is called after Skip, and for CORS preflights too, so it should not
-	// depend on credentials. Nil permits everything.
-	//
-	// [keyfuncs.In] makes it an allowlist of networks, [keyfuncs.NotIn] a blocklist. Both
-	// return false, and so refuse, if in doubt about the client's address.
-	Permit func(*http.Request) bool
-
 	// Fields sets the fields that describe the limits to clients. Nil means
 	// [Draft11].
 	Fields Fields

@@ -51,7 +51,6 @@
 // # Statuses of refusals
 //
 //	400         a Key callback returned no key
-//	403         [Config].Permit returned false
 //	429         over a limit
 //	500         a Cost, Plan or PlanSlots callback returned an invalid value, or a Key callback
 //	            [keyfuncs.ErrProgram]

@@ -30,9 +30,6 @@ type Guard struct {
 	retry   pauses
 }
 
-// ErrForbidden is the Err of the [Verdict] about a request that [Config].Permit refused.
-var ErrForbidden = errors.New("headgate: guard: Config.Permit returned false")
-
 var (
 	errZero     = errors.New("headgate: guard: make one with nethttp.New")
 	errEmptyKey = returned("Key", "an empty key without an error")
@@ -118,17 +115,11 @@ func (g *Guard) check(v *Verdict, r *http.Request, a holds.Attempt) {
 		v.admitted, v.silent = true, true
 		return
 	}
-	switch {
-	case g.config.Permit != nil && !g.config.Permit(r):
-		v.Err, v.status = ErrForbidden, http.StatusForbidden
-	default:
-		g.decide(v, r, a)
-	}
+	g.decide(v, r, a)
 	if g.config.Observe != nil && (v.asked() || !v.admitted || v.stay != nil) {
 		g.observe(v, r)
 	}
 	if g.config.ObserveOnly {
-		v.guard = g // also of a request that nobody decided about: a socket is to end
 		v.spare(a)
 	}
 }
@@ -450,7 +441,7 @@ func (g *Guard) Mount(abilities ...Ability) (carries bool) {
 			"let it call Verdict.Begin and End, and Mount(nethttp.Ends)")
 	}
 	c := &g.config
-	carries = !carried.IsUnused(c.Skip) || !carried.IsUnused(c.Permit) || c.OnRefused != nil || c.Observe != nil || c.OnSettled != nil
+	carries = !carried.IsUnused(c.Skip) || c.OnRefused != nil || c.Observe != nil || c.OnSettled != nil
 	for _, rule := range c.Rules {
 		carries = carries || !carried.IsUnused(rule.Key) || rule.Plan != nil || rule.PlanSlots != nil || rule.PlanName != nil ||
 			!carried.IsUnused(rule.Cost) || rule.Settle != nil || rule.Report != nil

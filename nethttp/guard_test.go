@@ -239,64 +239,6 @@ func TestSkip(t *testing.T) {
 	}
 }
 
-// What Permit does not permit is refused before it is charged; Skip comes first.
-func TestPermit(t *testing.T) {
-	preflight := []string{"X-Client", "mallory", "Origin", "https://example.com", "Access-Control-Request-Method", "PUT"}
-	for _, test := range []struct {
-		name        string
-		observeOnly bool
-		r           *http.Request
-		status      int
-		observed    int // 0 or 403; -1: not observed
-		left        int64
-	}{
-		{"not permitted", false, request("GET", "/", "X-Client", "mallory"), 403, 403, 2},
-		{"HEAD", false, request("HEAD", "/", "X-Client", "mallory"), 403, 403, 2},
-		{"preflight", false, request("OPTIONS", "/", preflight...), 403, 403, 2},
-		{"skipped", false, request("GET", "/health", "X-Client", "mallory"), 204, -1, 2},
-		{"observed only", true, request("GET", "/", "X-Client", "mallory"), 204, 403, 2},
-		{"other", false, request("GET", "/", "X-Client", "anna"), 204, 0, 1},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			limiter := memory(t, "api", core.SlidingLog(core.PerMinute(2)))
-			observed := -1
-			guard := newGuard(t, nethttp.Config{
-				Rules:       []nethttp.Rule{{Limiter: limiter, Key: header}},
-				Skip:        func(r *http.Request) bool { return r.URL.Path == "/health" },
-				Permit:      func(r *http.Request) bool { return r.Header.Get("X-Client") != "mallory" },
-				ObserveOnly: test.observeOnly,
-				Observe: func(_ *http.Request, v nethttp.Verdict) {
-					observed = v.Status()
-					if errors.Is(v.Err, nethttp.ErrForbidden) != (observed == 403) {
-						t.Errorf("status %d, %v", observed, v.Err)
-					}
-				},
-			})
-			w := serve(guard.Handler(status(204)), test.r)
-			if w.Code != test.status || observed != test.observed {
-				t.Errorf("status %d, observed %d", w.Code, observed)
-			}
-			if n := remaining(t, limiter, test.r.Header.Get("X-Client")); n != test.left {
-				t.Errorf("%d left, want %d", n, test.left)
-			}
-			if test.status != 403 {
-				return
-			}
-			wantHeader(t, w.Header(), map[string]string{
-				"RateLimit": "", "RateLimit-Policy": "", "Retry-After": "",
-				"Cache-Control": "no-store", "Content-Type": nethttp.ProblemType,
-			})
-			body := `{"type":"about:blank","title":"Forbidden","status":403}`
-			if test.r.Method == "HEAD" {
-				body = ""
-			}
-			if w.Body.String() != body {
-				t.Errorf("body %q", w.Body)
-			}
-		})
-	}
-}
-
 // Adapters learn where a guard is mounted what it needs.
 func TestMount(t *testing.T) {
 	own := func(name string) nethttp.Rule {

@@ -24,8 +24,8 @@ type Verdict struct {
 	// Do not settle or refund it if a rule has Settle or slots, because the guard does.
 	Decision core.Decision
 
-	// Err is the reason why there is no decision. It is [ErrForbidden], core.ErrClosed for closed
-	// slots, or an error of a Key function or of the store. If the client has hung up, it is the
+	// Err is the reason why there is no decision. It is core.ErrClosed for closed slots,
+	// or an error of a Key function or of the store. If the client has hung up, it is the
 	// error of the request's context. It may also report an invalid result of a rule's function.
 	// Errors of a rule's functions are wrapped in one that names the rule. So test them with
 	// [errors.Is]. Err is nil for a refusal by a limit. It is for logs; the guard never sends it to
@@ -65,7 +65,7 @@ var unguarded = new(Guard)
 
 // Status returns 0 if the request is admitted. Otherwise it must not get to the handler behind the
 // guard, and [Guard.Refuse] answers it. Status then returns the status of the refusal, which is
-// 400, 403, 429, 500 or 503 as listed in the package documentation.
+// 400, 429, 500 or 503 as listed in the package documentation.
 func (v Verdict) Status() int { return statusOf(v.admitted, v.status) }
 
 // code is Status without a copy.

@@ -43,9 +43,8 @@ type Config struct {
 	// set if there are any. Clients may give up earlier.
 	Wait time.Duration
 
-	// Skip and Permit are as in [nethttp.Config], for upgrades.
-	Skip   func(*http.Request) bool
-	Permit func(*http.Request) bool
+	// Skip is as in [nethttp.Config], for upgrades.
+	Skip func(*http.Request) bool
 
 	// Fields, NoFields, Observe, OnSettled and OnRefused are as in [nethttp.Config]. OnRefused is not
 	// called for refusals by InBand.
@@ -270,7 +269,7 @@ func (c *Config) validateFleet(f *faults) {
 // gate returns what the guard of package nethttp does.
 func (c *Config) gate() nethttp.Config {
 	return nethttp.Config{
-		Rules: c.Rules, Wait: c.Wait, Skip: c.Skip, Permit: c.Permit,
+		Rules: c.Rules, Wait: c.Wait, Skip: c.Skip,
 		Fields: c.Fields, NoFields: c.NoFields, OnRefused: c.OnRefused, Observe: c.Observe, OnSettled: c.OnSettled,
 		ObserveOnly: c.ObserveOnly, Logger: c.Logger,
 	}

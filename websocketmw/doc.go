@@ -53,7 +53,6 @@
 //
 //	400         a rule has no key for the request
 //	400         the Sec-WebSocket-Key is invalid (RFC 6455, section 4.2.1)
-//	403         [Config].Permit returned false
 //	429         the client's own limit is reached
 //	500         a function of a rule returned what does not belong to it, or a Key
 //	            [keyfuncs.ErrProgram]

@@ -47,34 +47,6 @@ func TestFieldsTwice(t *testing.T) {
 	}
 }
 
-// A request that is not permitted takes no slot.
-func TestPermit(t *testing.T) {
-	rate, err := core.New(memstore.New(memstore.Config{}), "handshakes", core.Unlimited())
-	if err != nil {
-		t.Fatal(err)
-	}
-	store := &counter{Noticer: memstore.New(memstore.Config{})}
-	g, err := New(Config{
-		Rules: []nethttp.Rule{
-			{Limiter: rate, Key: keyfuncs.RemoteAddr()}, {Slots: newSlots(t, store, "ws", 1), Key: keyfuncs.RemoteAddr()},
-		},
-		Permit: func(*http.Request) bool { return false },
-		Observe: func(_ *http.Request, v nethttp.Verdict) {
-			if !errors.Is(v.Err, nethttp.ErrForbidden) {
-				t.Errorf("observed %v", v.Err)
-			}
-		},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	w := httptest.NewRecorder()
-	g.Handler(http.NotFoundHandler()).ServeHTTP(w, upgradeRequest())
-	if asked, _, _ := store.counts(); asked != 0 || w.Code != 403 || w.Header().Get("Content-Type") != nethttp.ProblemType {
-		t.Errorf("%d %v, the store was called %d times", w.Code, w.Header(), asked)
-	}
-}
-
 // An error of the program in the Key of an Inbound is not the client's fault.
 func TestInboundErrProgram(t *testing.T) {
 	limiter, err := core.New(memstore.New(memstore.Config{}), "bytes", core.TokenBucket(core.PerSecond(1000), 1000))

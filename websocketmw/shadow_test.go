@@ -380,10 +380,10 @@ func TestSparedIsClosed(t *testing.T) {
 	}
 }
 
-// In shadow mode, a socket that Permit would refuse is served, and ends as any other.
-func TestShadowOfPermit(t *testing.T) {
-	guard := core.Must(New(Config{ObserveOnly: true, Permit: func(*http.Request) bool { return false }, Rules: []nethttp.Rule{
-		{Slots: newSlots(t, memstore.New(memstore.Config{}), "user", 1), Key: keyfuncs.Everyone()},
+// In shadow mode, a socket without a key is served, and ends as any other.
+func TestShadowWithoutKey(t *testing.T) {
+	guard := core.Must(New(Config{ObserveOnly: true, Rules: []nethttp.Rule{
+		{Slots: newSlots(t, memstore.New(memstore.Config{}), "user", 1), Key: keyfuncs.Header("X-Nobody")},
 	}}))
 	v := guard.Check(upgradeRequest())
 	if v.Status() != 0 {

@@ -38,9 +38,6 @@ type Config struct {
 	// Skip reports whether to admit a call without applying any rule: see [Procedures].
 	Skip func(*http.Request) bool
 
-	// Permit reports whether a call may come in at all. If not, the code is permission_denied.
-	Permit func(*http.Request) bool
-
 	// NoFields omits the fields RateLimit and RateLimit-Policy.
 	NoFields bool
 

@@ -20,7 +20,6 @@
 //	RESOURCE_EXHAUSTED  over a limit
 //	UNAVAILABLE         there is no decision: the store is away, and configured to fail closed
 //	INVALID_ARGUMENT    a Key returned no key
-//	PERMISSION_DENIED   Config.Permit returned false
 //	INTERNAL            a fault of the program, such as a negative Cost
 //
 // Those over a limit tell the client when to come back:

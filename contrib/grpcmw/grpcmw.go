@@ -47,9 +47,6 @@ type Config struct {
 	// limited either.
 	Skip func(*http.Request) bool
 
-	// Permit reports whether a call may come in at all. If not, it is refused with PERMISSION_DENIED.
-	Permit func(*http.Request) bool
-
 	// NoFields omits the metadata ratelimit and ratelimit-policy.
 	NoFields bool
 

@@ -179,13 +179,6 @@ func TestRefusals(t *testing.T) {
 			codes.InvalidArgument, "the call does not say who makes it", "", nil, map[string]string{"grpc-retry-pushback-ms": ""},
 		},
 		{
-			"not permitted", grpcmw.Config{
-				Rules:  []grpcmw.Rule{{Key: user, Limiter: limiter(t, "api", core.Unlimited())}},
-				Permit: func(*http.Request) bool { return false },
-			}, 0,
-			codes.PermissionDenied, "not permitted", "", nil, nil,
-		},
-		{
 			"no store", grpcmw.Config{Rules: []grpcmw.Rule{{Key: user, Limiter: core.Must(core.New(away{memstore.New(memstore.Config{})}, "api", core.SlidingLog(core.PerHour(1))))}}}, 0,
 			codes.Unavailable, "the limits are not available", "retry 0s", map[string]string{"retry-after": "5"}, map[string]string{"grpc-retry-pushback-ms": "5000"},
 		},

@@ -17,7 +17,6 @@ import (
 	"time"
 
 	"github.com/headgate/headgate/core"
-	"github.com/headgate/headgate/keyfuncs"
 	"github.com/headgate/headgate/nethttp"
 )
 
@@ -27,7 +26,6 @@ type Config struct {
 	Messages    []nethttp.Rule
 	Wait        time.Duration
 	Skip        func(*http.Request) bool
-	Permit      func(*http.Request) bool
 	NoFields    bool
 	Observe     func(*http.Request, nethttp.Verdict)
 	Logger      *slog.Logger
@@ -73,7 +71,7 @@ func newLimited(c nethttp.Config) (*limited, error) {
 // New returns a guard. The error joins a nethttp.ConfigError for each fault.
 func New(c Config) (*Guard, error) {
 	of := nethttp.Config{
-		Rules: c.Rules, Wait: c.Wait, Permit: c.Permit, NoFields: c.NoFields,
+		Rules: c.Rules, Wait: c.Wait, NoFields: c.NoFields,
 		Observe: c.Observe, Logger: c.Logger, ObserveOnly: c.ObserveOnly, OnSettled: c.OnSettled,
 	}
 	g := &Guard{skip: c.Skip}
@@ -92,7 +90,7 @@ func New(c Config) (*Guard, error) {
 		}
 	}
 	if len(c.Messages) > 0 {
-		if of.Rules, of.Permit = c.Messages, nil; len(c.Rules) > 0 {
+		if of.Rules = c.Messages; len(c.Rules) > 0 {
 			of.Wait = 0 // it is that of calls
 		}
 		guard, err := newLimited(of)
@@ -104,20 +102,7 @@ func New(c Config) (*Guard, error) {
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
-	if g.calls == nil && c.Permit != nil {
-		of.Rules, of.Permit = []nethttp.Rule{free(c.Messages[0])}, c.Permit
-		var err error
-		g.calls, err = newLimited(of)
-		return g, err
-	}
 	return g, nil
-}
-
-// free returns a rule with the limit of another, which charges nothing: for a guard that calls only
-// Permit.
-func free(rule nethttp.Rule) nethttp.Rule {
-	rule.Key, rule.Cost = keyfuncs.Everyone(), func(*http.Request) int64 { return 0 }
-	return rule
 }
 
 // unfit returns a field that a rule for messages cannot have.
@@ -363,8 +348,6 @@ func codeOf(ctx context.Context, v nethttp.Verdict) (Code, string) {
 		return DeadlineExceeded, "the deadline has passed"
 	case v.Err != nil && ctx.Err() != nil:
 		return Canceled, "the call was canceled"
-	case status == http.StatusForbidden && errors.Is(v.Err, nethttp.ErrForbidden):
-		return PermissionDenied, "not permitted"
 	case status == http.StatusBadRequest:
 		return InvalidArgument, "the call does not say who makes it"
 	case status == http.StatusInternalServerError:

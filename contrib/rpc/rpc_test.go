@@ -19,31 +19,6 @@ func limiter(policies ...core.Policy) *core.Limiter {
 	return core.Must(core.New(memstore.New(memstore.Config{}), "test", policies...))
 }
 
-// Permit decides about calls, also if only messages have a limit.
-func TestPermitWithoutRules(t *testing.T) {
-	var seen []error
-	config := rpc.Config{
-		Messages: []nethttp.Rule{{Key: keyfuncs.Everyone(), Limiter: limiter(core.SlidingLog(core.PerMinute(1)))}},
-		Permit:   func(r *http.Request) bool { return rpc.Of(r).Procedure != "/test/Never" },
-		Skip:     rpc.Procedures([]string{"/test/Skipped"}),
-		Observe:  func(_ *http.Request, v nethttp.Verdict) { seen = append(seen, v.Err) },
-	}
-	for _, shadow := range []bool{false, true} {
-		config.ObserveOnly = shadow
-		guard := core.Must(rpc.New(config))
-		for procedure, want := range map[string]bool{"/test/Never": !shadow, "/test/Other": false, "/test/Skipped": false} {
-			seen = nil
-			v := guard.Enter(t.Context(), &rpc.Call{Procedure: procedure, Header: http.Header{}})
-			if refused := v.Refusal != nil; refused != want || refused && v.Refusal.Code != rpc.PermissionDenied {
-				t.Errorf("%s, shadow mode %v: %+v", procedure, shadow, v.Refusal)
-			}
-			if observed := len(seen) == 1 && errors.Is(seen[0], nethttp.ErrForbidden); observed != (procedure == "/test/Never") {
-				t.Errorf("%s, shadow mode %v: Observe got %v", procedure, shadow, seen)
-			}
-		}
-	}
-}
-
 // Messages do not wait.
 func TestWaitWithoutRules(t *testing.T) {
 	_, err := rpc.New(rpc.Config{

@@ -65,7 +65,7 @@ func call(t *testing.T, s scenario) (answers []answer, events []string) {
 		handler = func(http.ResponseWriter, *http.Request) { w.note("hello") }
 	}
 	guard := core.Must(rpc.New(rpc.Config{
-		Rules: c.Rules, Wait: c.Wait, Skip: c.Skip, Permit: c.Permit, NoFields: c.NoFields,
+		Rules: c.Rules, Wait: c.Wait, Skip: c.Skip, NoFields: c.NoFields,
 		Observe: c.Observe, Logger: c.Logger, ObserveOnly: c.ObserveOnly, OnSettled: c.OnSettled,
 	}))
 	for _, r := range s.requests {

@@ -337,32 +337,6 @@ var scenarios = []scenario{
 		events:   []string{"hello", "hello", "hello"},
 	},
 	{
-		name: "Permit",
-		setup: func(w *world) (nethttp.Config, http.HandlerFunc) {
-			l := w.limiter("api", minute(1))
-			c := rules(rule(l))
-			c.Skip = func(r *http.Request) bool { return r.URL.Path == "/health" }
-			c.Permit = func(r *http.Request) bool { return r.Header.Get("X-Client") != "mallory" }
-			c.Observe = func(_ *http.Request, v nethttp.Verdict) {
-				w.note("observed %d, %v", v.Status(), v.Err)
-				w.left(l, "mallory")
-			}
-			return c, nil
-		},
-		requests: []*http.Request{
-			request("GET", "/", "X-Client", "mallory"), request("HEAD", "/", "X-Client", "mallory"),
-			request("OPTIONS", "/", append(preflight, "X-Client", "mallory")...),
-			request("GET", "/health", "X-Client", "mallory"), request("GET", "/"),
-		},
-		want: []string{"403", "403", "403", "200", `200 "api";r=0;t=60`},
-		events: []string{
-			"observed 403, " + nethttp.ErrForbidden.Error(), "mallory: 1 left",
-			"observed 403, " + nethttp.ErrForbidden.Error(), "mallory: 1 left",
-			"observed 403, " + nethttp.ErrForbidden.Error(), "mallory: 1 left",
-			"hello", "observed 0, <nil>", "mallory: 1 left", "hello",
-		},
-	},
-	{
 		name: "errors of the frameworks as errors of a key",
 		setup: func(w *world) (nethttp.Config, http.HandlerFunc) {
 			return rules(nethttp.Rule{

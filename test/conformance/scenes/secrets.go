@@ -86,9 +86,6 @@ func secretive(t *testing.T) map[string]struct {
 		"a fault":          {rpc.Internal, one(nethttp.Rule{Limiter: free, Cost: func(*http.Request) int64 { return -1 }})},
 		"a Settle panics":  {anyCode, one(nethttp.Rule{Limiter: limiter(memory, minute(1000)), Settle: panics})},
 		"a handler panics": {anyCode, one(nethttp.Rule{Limiter: free})},
-		"not permitted": {rpc.PermissionDenied, rpc.Config{
-			Rules: []nethttp.Rule{{Limiter: free, Key: client}}, Permit: func(*http.Request) bool { return false },
-		}},
 		"messages": {anyCode, rpc.Config{
 			Messages: []nethttp.Rule{{Limiter: limiter(memory, minute(1)), Key: client}},
 		}},
