@@ -75,8 +75,9 @@
 // does not wait for one.
 //
 // A request may find no slot, or stop waiting for one, or lose its client. Then its units are given
-// back, except the units of rules with [Rule].Attempts. Until then they count: other requests may
-// be refused for them. If the process ends in between, they are not given back.
+// back, so it may try as often as it likes: to limit that, put a guard with a rate of its own around this
+// one. Until then the units count: other requests may be refused for them. If the process ends in
+// between, they are not given back.
 //
 // # Slots
 //

@@ -377,7 +377,6 @@ func TestReportIsChecked(t *testing.T) {
 		{nethttp.Rule{Limiter: limiter, Cost: cost}, "Rules[0].Report", "use Cost and Settle if the most that a request can use is known before, and Report alone if"},
 		{nethttp.Rule{Limiter: limiter, Settle: nethttp.StatedCost}, "Rules[0].Report", "there is Cost or Settle too"},
 		{nethttp.Rule{Slots: slots}, "Rules[0].Report", "it is for rates"},
-		{nethttp.Rule{Limiter: limiter, Attempts: true}, "Rules[0].Attempts", "there is Report too"},
 	} {
 		test.rule.Key, test.rule.Report = header, nethttp.BytesWritten
 		_, err := nethttp.New(rules(test.rule))

@@ -102,11 +102,6 @@ type Rule struct {
 	// the state before the handler ran.
 	Report func(*http.Request, Outcome) int64
 
-	// Attempts lets a rate keep its charge if slots of the guard refuse the request. Otherwise the
-	// units are given back then. So a client that is refused because there is no slot may try as
-	// often as it likes. It is for limits on handshakes and the like.
-	Attempts bool
-
 	// Service marks a limit of the service, such as one on all requests together. The client is
 	// not at fault, so the refusal is a 503, and the response does not show the limit.
 	Service bool
@@ -286,8 +281,6 @@ func (rule *Rule) validate(fault faultOf, sockets bool) bool {
 	unless(rule.Report == nil, rule.Cost != nil || rule.Settle != nil, "Report", "there is Cost or Settle too: use Cost and Settle if the most that "+
 		"a request can use is known before, and Report alone if it is known only afterwards")
 	unless(!sockets, rule.Report != nil, "Report", "it is for requests: Inbound limits what a socket receives, and its handler can call core.Limiter.Report")
-	unless(rate, rule.Attempts, "Attempts", "it is for rates: slots that refuse have charged nothing")
-	unless(rule.Report == nil, rule.Attempts, "Attempts", "there is Report too, so a request that slots refuse has charged nothing")
 	unless(slots, rule.Queue != 0, "Queue", "it is for slots: nobody waits for a rate")
 	unless(slots, rule.WhenFull != Refuse, "WhenFull", "it is for slots")
 	if rule.Queue < 0 {

@@ -119,13 +119,7 @@ func (s *stay) settle(o Outcome) {
 
 // giveBack gives the units back of a request that slots have refused.
 func (s *stay) giveBack(d *core.Decision, r *http.Request) {
-	actual := make([]int64, len(s.charges))
-	for i := range s.charges {
-		if c := &s.charges[i]; s.rule(c).Attempts {
-			actual[i] = c.units
-		}
-	}
-	s.correct(d, r, actual, nil, nil)
+	s.correct(d, r, make([]int64, len(s.charges)), nil, nil)
 	s.charges = nil
 }
 

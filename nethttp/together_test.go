@@ -47,25 +47,25 @@ func (s *told) AcquireSlots(ctx context.Context, claims []store.Claim) (store.Gr
 	return s.FullStore.AcquireSlots(ctx, claims)
 }
 
-// A mix is a guard with two rates, of requests and of attempts, and slots.
+// A mix is a guard with two rates and slots.
 type mix struct {
 	*told
 
-	requests, attempts *core.Limiter
-	slots              *core.Slots
-	config             nethttp.Config
+	requests, all *core.Limiter
+	slots         *core.Slots
+	config        nethttp.Config
 }
 
 func newMix(t *testing.T, rate, slots int64) *mix {
 	m := &mix{told: &told{FullStore: memstore.New(memstore.Config{})}}
 	m.requests = newLimiter(t, m, "requests", core.SlidingLog(core.PerHour(rate)))
-	m.attempts = newLimiter(t, m, "attempts", core.SlidingLog(core.PerHour(5000)))
+	m.all = newLimiter(t, m, "all", core.SlidingLog(core.PerHour(5000)))
 	m.slots = newSlots(t, m, "running", slots)
 	key := keyfuncs.Header("X-Client")
 	m.config.Rules = []nethttp.Rule{
 		{Slots: m.slots, Key: key},
 		{Limiter: m.requests, Key: key},
-		{Limiter: m.attempts, Key: key, Attempts: true},
+		{Limiter: m.all, Key: key},
 	}
 	return m
 }
@@ -80,7 +80,7 @@ func (m *mix) used(t *testing.T) string {
 		}
 		return d.Limit - d.Remaining
 	}
-	return fmt.Sprint(used(m.requests), " ", used(m.attempts))
+	return fmt.Sprint(used(m.requests), " ", used(m.all))
 }
 
 // hold takes a slot of anna.
@@ -97,7 +97,7 @@ func anna(ctx context.Context) *http.Request {
 	return request("GET", "/", "X-Client", "anna").WithContext(ctx)
 }
 
-// Requests that slots refuse leave the rates as they were, except those of attempts.
+// Requests that slots refuse leave the rates as they were.
 func TestRefusedBySlotsIsNotCharged(t *testing.T) {
 	m := newMix(t, 10, 1)
 	slot := m.hold(t)
@@ -116,7 +116,7 @@ func TestRefusedBySlotsIsNotCharged(t *testing.T) {
 			t.Fatal(w.Code, w.Body)
 		}
 	}
-	if got := m.used(t); got != "0 1000" || settled != 1000 || m.settled.Load() != 1000 {
+	if got := m.used(t); got != "0 0" || settled != 1000 || m.settled.Load() != 1000 {
 		t.Errorf("used %s, settled %d times, %d calls", got, settled, m.settled.Load())
 	}
 	if o, full := last.Full(); !full || o.Slots != "running" || last.Limiter() != "running" || last.Decision.Len() != 2 {
@@ -126,10 +126,10 @@ func TestRefusedBySlotsIsNotCharged(t *testing.T) {
 		t.Errorf("it can be given back again: %v", err)
 	}
 	slot.Release()
-	if w := serve(h, anna(t.Context())); w.Code != 200 || w.Header().Get("RateLimit") != `"requests";r=9;t=3600, "attempts";r=3999;t=3600, "running";r=0` {
+	if w := serve(h, anna(t.Context())); w.Code != 200 || w.Header().Get("RateLimit") != `"requests";r=9;t=3600, "all";r=4999;t=3600, "running";r=0` {
 		t.Error(w.Code, w.Header())
 	}
-	if got := m.used(t); got != "1 1001" {
+	if got := m.used(t); got != "1 1" {
 		t.Errorf("used %s", got)
 	}
 }
@@ -187,9 +187,9 @@ func TestEndsOfTheWait(t *testing.T) {
 		waited time.Duration
 		used   string
 	}{
-		{"the wait is over", time.Hour, false, 429, time.Minute, "0 1"},
-		{"the client hangs up", time.Second, false, 503, time.Second, "0 1"},
-		{"a plan panics", time.Hour, true, 0, 0, "0 1"},
+		{"the wait is over", time.Hour, false, 429, time.Minute, "0 0"},
+		{"the client hangs up", time.Second, false, 503, time.Second, "0 0"},
+		{"a plan panics", time.Hour, true, 0, 0, "0 0"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -323,7 +323,7 @@ func TestShadowOfSlots(t *testing.T) {
 			first.End(nethttp.Outcome{})
 		}
 	}
-	if got := fmt.Sprint(observed, m.used(t)); got != "[0 429 0 429]2 3" {
+	if got := fmt.Sprint(observed, m.used(t)); got != "[0 429 0 429]2 2" {
 		t.Error(got)
 	}
 }
@@ -377,7 +377,6 @@ func TestFieldsOfTheOtherKind(t *testing.T) {
 		{with(held, func(r *nethttp.Rule) { r.Plan = func(*http.Request, string) *core.Limiter { return nil } }), "Rules[0].Plan"},
 		{with(held, func(r *nethttp.Rule) { r.Cost = func(*http.Request) int64 { return 1 } }), "Rules[0].Cost"},
 		{with(held, func(r *nethttp.Rule) { r.Settle = nethttp.StatedCost }), "Rules[0].Settle"},
-		{with(held, func(r *nethttp.Rule) { r.Attempts = true }), "Rules[0].Attempts"},
 		{with(held, func(r *nethttp.Rule) { r.WhenFull = nethttp.EvictOldest }), "Rules[0].WhenFull"},
 		{[]nethttp.Rule{rate, {Slots: newSlots(t, s, "api", 1), Key: header}}, "Rules[1].Slots"},
 	} {
@@ -411,7 +410,7 @@ func TestEndReleasesAndSettles(t *testing.T) {
 		w.WriteHeader(map[string]int{"/": 200, "/teapot": 418}[r.URL.Path])
 	}))
 	for path, want := range map[string]string{"/": "2 1", "/panic": "5 1", "/teapot": "1 1"} {
-		for _, l := range []*core.Limiter{m.requests, m.attempts} {
+		for _, l := range []*core.Limiter{m.requests, m.all} {
 			if err := l.Reset(t.Context(), "anna"); err != nil {
 				t.Fatal(err)
 			}

@@ -17,7 +17,7 @@ const retryUnavailable = "5"
 type Verdict struct {
 	// Decision is the answer of the limiters, in the order of the rules. It is the zero Decision if
 	// no limiter was asked, and if Err is not nil. See also [Verdict.Limiter]. If it admits, but
-	// slots have refused, its units were given back, except the units of rules with Attempts.
+	// slots have refused, its units were given back.
 	//
 	// If a rule with Report has refused, it has the answers of those rules alone.
 	//

@@ -34,9 +34,8 @@ type Config struct {
 	// Rules are the limits, as in [nethttp.Config]. There are 1 to 8 rules for slots; a socket
 	// holds a slot of each. There may be as many rules for rates, which charge upgrades, for
 	// example per address and minute. The rates are asked first, so a client over its rate takes no
-	// slot and closes no other's socket. If there is no slot then, the units are given back, except
-	// the units of rules with Attempts. Set Attempts for rates here: then a client that keeps
-	// retrying costs no more than that check.
+	// slot and closes no other's socket. If there is no slot then, the units are given back. To limit
+	// how often clients try, see the package documentation.
 	Rules []nethttp.Rule
 
 	// Wait is the longest time that an upgrade waits for slots of rules that have a Queue, and is

@@ -21,13 +21,10 @@
 // gorillaws also upgrades and closes for the handler. Use of packages ginmw, echomw and
 // echov5mw mounts the guard there.
 //
-// Rules for rates limit how often clients try to connect. With Attempts, an upgrade that is refused
-// for want of a slot counts, too:
+// A guard of package nethttp around this one limits how often clients try to connect. Then an upgrade
+// that is refused for want of a slot counts, too:
 //
-//	Rules: []nethttp.Rule{
-//		{Key: keyfuncs.RemoteAddr(), Limiter: handshakes, Attempts: true},
-//		{Key: user, Slots: slots},
-//	}
+//	http.Handle("/ws", attempts.Handler(guard.Handler(upgrade)))
 //
 // # What clients see
 //

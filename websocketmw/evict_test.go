@@ -656,36 +656,33 @@ func TestOverTheRateEvictsNobody(t *testing.T) {
 	})
 }
 
-// If nobody may be evicted, the units go back, unless attempts count.
+// If nobody may be evicted, the units go back.
 func TestUnitsGoBackIfNobodyIsEvicted(t *testing.T) {
-	for _, attempts := range []bool{false, true} {
-		synctest.Test(t, func(t *testing.T) {
-			rate := newLimiter(t, core.SlidingLog(core.PerHour(100)))
-			key := keyfuncs.Everyone()
-			g, err := New(Config{Rules: []nethttp.Rule{
-				{Slots: newSlots(t, memstore.New(memstore.Config{}), "user", 1), Key: key, WhenFull: EvictOldest},
-				{Limiter: rate, Key: key, Attempts: attempts},
-			}})
-			if err != nil {
-				t.Fatal(err)
+	synctest.Test(t, func(t *testing.T) {
+		rate := newLimiter(t, core.SlidingLog(core.PerHour(100)))
+		key := keyfuncs.Everyone()
+		g, err := New(Config{Rules: []nethttp.Rule{
+			{Slots: newSlots(t, memstore.New(memstore.Config{}), "user", 1), Key: key, WhenFull: EvictOldest},
+			{Limiter: rate, Key: key},
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		first := g.Check(upgradeRequest())
+		for range 10 { // the first is too young
+			if v := g.Check(upgradeRequest()); v.Status() != 429 {
+				t.Errorf("%d, %v", v.Status(), v.Err)
 			}
-			first := g.Check(upgradeRequest())
-			for range 10 { // the first is too young
-				if v := g.Check(upgradeRequest()); v.Status() != 429 {
-					t.Errorf("%d, %v", v.Status(), v.Err)
-				}
-			}
-			everyone, _ := key(nil)
-			want := map[bool]int64{false: 99, true: 89}[attempts]
-			if d, err := rate.Peek(t.Context(), everyone); err != nil || d.Remaining != want {
-				t.Errorf("%d left, not %d; %v", d.Remaining, want, err)
-			}
-			first.End(nethttp.Outcome{})
-			if err := g.Shutdown(t.Context()); err != nil {
-				t.Error(err)
-			}
-		})
-	}
+		}
+		everyone, _ := key(nil)
+		if d, err := rate.Peek(t.Context(), everyone); err != nil || d.Remaining != 99 {
+			t.Errorf("%d left, not 99; %v", d.Remaining, err)
+		}
+		first.End(nethttp.Outcome{})
+		if err := g.Shutdown(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 // Where everything is admitted without the store, nobody is evicted or refused.

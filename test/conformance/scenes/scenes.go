@@ -253,15 +253,15 @@ var cases = []scene{
 		calls: []refusal{slotsExceeded, rateExceeded},
 	},
 	{
-		name: "attempts, and the service",
+		name: "slots of the service",
 		rules: func(g *gateway, key keyfuncs.Func) []nethttp.Rule {
-			return []nethttp.Rule{{Limiter: g.rate, Key: key, Attempts: true}, {Slots: g.slots, Key: key, Service: true}}
+			return []nethttp.Rule{{Limiter: g.rate, Key: key}, {Slots: g.slots, Key: key, Service: true}}
 		},
 		run: func(g *gateway) {
 			g.ask(g.t.Context(), "/nest")
 			g.used()
 		},
-		want:  []string{`/ 503 "rate";r=0;t=60 soon`, `/nest 200 "rate";r=1;t=60 done`, "used 2, held 0"},
+		want:  []string{`/ 503 "rate";r=0;t=60 soon`, `/nest 200 "rate";r=1;t=60 done`, "used 1, held 0"},
 		calls: []refusal{serviceBusy},
 	},
 	{
