@@ -12,8 +12,7 @@ import (
 // the time of this process. It must not read the body.
 //
 // [GitHub], [Discord], [OpenAI] and [Anthropic] read fields that these services define.
-// [EarlierDrafts] reads the fields that preceded RateLimit. Shopify, Stripe and many others send a
-// Retry-After, and need no Reader.
+// Shopify, Stripe and many others send a Retry-After, and need no Reader.
 type Reader func(r *http.Response, now time.Time) time.Duration
 
 // GitHub reads X-RateLimit-Remaining and X-RateLimit-Reset, a time in seconds since 1970 UTC.
@@ -77,19 +76,6 @@ func Anthropic(r *http.Response, now time.Time) time.Duration {
 	return wait
 }
 
-// EarlierDrafts reads the fields of draft-ietf-httpapi-ratelimit-headers up to 07. Up to 06 they
-// are RateLimit-Remaining: 0 and RateLimit-Reset: 7. In 07 it is RateLimit: limit=10, remaining=0,
-// reset=7. Reset is in seconds; where a service writes a time of day in it, use another Reader.
-func EarlierDrafts(r *http.Response, _ time.Time) time.Duration {
-	wait := draft07(r.Header)
-	if r.Header.Get("RateLimit-Remaining") == "0" {
-		if reset, ok := digits(r.Header.Get("RateLimit-Reset")); ok {
-			wait = max(wait, time.Duration(min(reset, longestSeconds))*time.Second)
-		}
-	}
-	return wait
-}
-
 // longestSeconds is as many as a Duration holds, with room. Since 1970, they end in 2242.
 const longestSeconds = int64(1 << 33)
 
@@ -145,42 +131,8 @@ func rateLimit(h http.Header) time.Duration {
 	return wait
 }
 
-// draft07 returns the reset of a RateLimit with remaining=0. One that is not valid is ignored as a
-// whole, and of two members of one name the last counts.
-func draft07(h http.Header) time.Duration {
-	p := sfv{strings.Join(h.Values("RateLimit"), ",")}
-	if len(p.rest) > longestField {
-		return 0
-	}
-	remaining, reset := int64(-1), int64(-1)
-	p.spaces(" ")
-	for first := true; p.rest != ""; first = false {
-		if !first && !p.comma() {
-			return 0
-		}
-		name, n, isInteger, ok := p.pair()
-		if _, _, valid := p.parameters(); !ok || !valid {
-			return 0
-		}
-		switch {
-		case name != "remaining" && name != "reset":
-		case !isInteger || n < 0:
-			return 0
-		case name == "remaining":
-			remaining = n
-		default:
-			reset = n
-		}
-		p.spaces(" \t")
-	}
-	if remaining != 0 || reset < 0 {
-		return 0
-	}
-	return time.Duration(min(reset, longestSeconds)) * time.Second
-}
-
 // An sfv is what is left to parse of a structured field (RFC 9651, 4.2), as far as the field
-// RateLimit has it: a list of strings with parameters, and before, a dictionary.
+// RateLimit has it: a list of strings with parameters.
 type sfv struct{ rest string }
 
 // spaces skips characters of a set.
@@ -210,11 +162,6 @@ func (p *sfv) item() (r, t int64, ok bool) {
 	if !p.quoted() {
 		return 0, 0, false
 	}
-	return p.parameters()
-}
-
-// parameters takes those of a member, and returns r and t as item does.
-func (p *sfv) parameters() (r, t int64, ok bool) {
 	r, t = -1, -1
 	for p.next(';') {
 		p.spaces(" ")

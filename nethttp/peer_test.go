@@ -77,23 +77,6 @@ func TestInvalidRateLimit(t *testing.T) {
 	}
 }
 
-func TestInvalidDraft07(t *testing.T) {
-	const valid = "remaining=0, reset=7"
-	if draft07(http.Header{"Ratelimit": {valid}}) == 0 {
-		t.Fatal("the field is not read")
-	}
-	for _, field := range []string{
-		valid + ",", "," + valid, valid + ", ", valid + ";", valid + " limit=1", valid + `, "b"`, valid + ", Limit=1", valid + ", limit=",
-		valid + ", remaining", valid + `, remaining="0"`, valid + ", remaining=-1", valid + ", reset=1.5", valid + ", reset=?1", valid + ", reset=-1",
-		valid + ", reset=9999999999999999", valid + ";x=", valid + ", x=\x7f", `"a";r=0;t=7`, "10, 0, 7", "\t" + valid,
-		valid + strings.Repeat(", "+valid, longestField/10),
-	} {
-		if got := draft07(http.Header{"Ratelimit": {field}}); got != 0 {
-			t.Errorf("%q: %v", field, got)
-		}
-	}
-}
-
 func TestReaders(t *testing.T) {
 	now := time.Unix(1372700873, 0)
 	for _, test := range []struct {
@@ -129,20 +112,6 @@ func TestReaders(t *testing.T) {
 			"anthropic-ratelimit-input-tokens-remaining: 0\nanthropic-ratelimit-input-tokens-reset: 2013-07-01T17:49:53Z\n" +
 			"anthropic-ratelimit-output-tokens-remaining: 9\nanthropic-ratelimit-output-tokens-reset: 2013-07-01T17:50:53Z", 2 * time.Minute},
 		{Anthropic, 200, "anthropic-ratelimit-output-tokens-remaining: 0\nanthropic-ratelimit-output-tokens-reset: 2013-07-01T17:50:53Z", 3 * time.Minute},
-		{EarlierDrafts, 200, "RateLimit-Limit: 10\nRateLimit-Remaining: 0\nRateLimit-Reset: 7", 7 * time.Second},
-		{EarlierDrafts, 200, "RateLimit-Limit: 10\nRateLimit-Remaining: 1\nRateLimit-Reset: 7", 0},
-		{EarlierDrafts, 429, "RateLimit-Remaining: 0\nRateLimit-Reset: -7", 0},
-		{EarlierDrafts, 429, "RateLimit-Remaining: 0", 0},
-		{EarlierDrafts, 200, "RateLimit-Remaining: 0\nRateLimit-Reset: 99999999999999999999", time.Duration(longestSeconds) * time.Second},
-		{EarlierDrafts, 200, "RateLimit: limit=10, remaining=0, reset=7", 7 * time.Second},
-		{EarlierDrafts, 200, "RateLimit: limit=10\nRateLimit: remaining=0,reset=7;x=1 , on, y=(", 0},
-		{EarlierDrafts, 200, "RateLimit: limit=10\nRateLimit: remaining=0,reset=7;x=1 , on, y=?1", 7 * time.Second},
-		{EarlierDrafts, 200, "RateLimit: limit=10, remaining=0, reset=999999999999999", time.Duration(longestSeconds) * time.Second},
-		{EarlierDrafts, 200, "RateLimit: remaining=0, reset=9, remaining=4", 0}, // the last counts
-		{EarlierDrafts, 200, "RateLimit: remaining=1, reset=7", 0},
-		{EarlierDrafts, 200, "RateLimit: remaining=0", 0},
-		{EarlierDrafts, 200, "RateLimit: reset=7", 0},
-		{EarlierDrafts, 200, "RateLimit: remaining=0, reset=7\nRateLimit-Remaining: 0\nRateLimit-Reset: 9", 9 * time.Second},
 	} {
 		if got := test.read(responseOf(t, test.status, test.fields), now); max(got, 0) != max(test.want, 0) {
 			t.Errorf("%d %s: %v, want %v", test.status, test.fields, got, test.want)
@@ -156,17 +125,17 @@ func TestAbsurdTimes(t *testing.T) {
 		most, least  = "9223372036854775807", "-9223372036854775808"
 		past, future = "Mon, 01 Jan 0001 00:00:00 GMT", "Fri, 31 Dec 9999 23:59:59 GMT"
 	)
-	reads := []Reader{GitHub, Discord, OpenAI, Anthropic, EarlierDrafts, func(*http.Response, time.Time) time.Duration { return -1 << 63 }}
+	reads := []Reader{GitHub, Discord, OpenAI, Anthropic, func(*http.Response, time.Time) time.Duration { return -1 << 63 }}
 	read := func(date, field string) time.Duration {
 		r := responseOf(t, 429, "Date: "+date+"\n"+field+"\nX-RateLimit-Remaining: 0\nX-RateLimit-Remaining-Requests: 0\n"+
-			"Anthropic-RateLimit-Requests-Remaining: 0\nRateLimit-Remaining: 0")
+			"Anthropic-RateLimit-Requests-Remaining: 0")
 		return (&Transport{config: TransportConfig{Reads: reads}}).read(r)
 	}
 	for _, date := range []string{past, "Sun, 06 Nov 1994 08:49:37 GMT", "x"} {
 		for _, field := range []string{
 			"Retry-After: " + most, "Retry-After: " + future, "X-RateLimit-Reset: " + most, "X-RateLimit-Reset-After: " + most,
 			"X-RateLimit-Reset-After: 1e300", "X-RateLimit-Reset-After: Inf", "X-RateLimit-Reset-Requests: 2562047h47m16.854775807s", `RateLimit: "a";r=0;t=999999999999999`,
-			"Anthropic-RateLimit-Requests-Reset: 9999-12-31T23:59:59Z", "RateLimit-Reset: " + most, "RateLimit: remaining=0, reset=999999999999999",
+			"Anthropic-RateLimit-Requests-Reset: 9999-12-31T23:59:59Z",
 		} {
 			if got := read(date, field); got < 200*365*24*time.Hour {
 				t.Errorf("at %s, %s: %v", date, field, got)
@@ -177,7 +146,7 @@ func TestAbsurdTimes(t *testing.T) {
 		for _, field := range []string{
 			"Retry-After: " + least, "Retry-After: " + past, "X-RateLimit-Reset: 0", "X-RateLimit-Reset: " + least, "X-RateLimit-Reset-After: " + least,
 			"X-RateLimit-Reset-After: -Inf", "X-RateLimit-Reset-Requests: -2562047h47m16.854775808s", `RateLimit: "a";r=0;t=-999999999999999`,
-			"Anthropic-RateLimit-Requests-Reset: 0000-01-01T00:00:00Z", "RateLimit-Reset: " + least, "RateLimit: remaining=0, reset=-999999999999999",
+			"Anthropic-RateLimit-Requests-Reset: 0000-01-01T00:00:00Z",
 		} {
 			if got := read(date, field); got != withoutTime {
 				t.Errorf("at %s, %s: %v", date, field, got)
@@ -214,9 +183,6 @@ func FuzzRateLimit(f *testing.F) {
 		got := rateLimit(http.Header{"Ratelimit": {field}})
 		if got < 0 || got > time.Duration(longestSeconds)*time.Second {
 			t.Errorf("%v", got)
-		}
-		if got := draft07(http.Header{"Ratelimit": {field}}); got < 0 || got > time.Duration(longestSeconds)*time.Second {
-			t.Errorf("draft 07: %v", got)
 		}
 		const more = time.Duration(longestSeconds) * time.Second
 		if both := rateLimit(http.Header{"Ratelimit": {field, fmt.Sprintf(`"more";r=0;t=%d`, longestSeconds)}}); got > 0 && both != more {
