@@ -127,9 +127,7 @@ func (v *Verdict) occupancies() []core.Occupancy {
 // SetFields sets the fields of the response to an admitted or refused request, as [Config].Fields
 // selects them. For a refusal it also sets Retry-After (RFC 9110, section 10.2.3) and
 // Cache-Control: no-store. A refusal has no Retry-After if waiting does not help.
-func (v Verdict) SetFields(h http.Header) { v.setFields(h) }
-
-func (v *Verdict) setFields(h http.Header) {
+func (v Verdict) SetFields(h http.Header) {
 	if v.admitted {
 		v.setLimits(h, nil)
 		return

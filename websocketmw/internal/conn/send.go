@@ -87,7 +87,7 @@ func (s *sender) write(p []byte, urgent bool) (int, error) {
 func (s *sender) writePieces(p []byte) (n int, err error) {
 	for more := true; more && err == nil; more = n < len(p) {
 		var m int
-		m, err = s.watch(func() (int, error) { return s.inner.Write(p[n:min(n+unsentPiece, len(p))]) })
+		m, err = s.writePiece(p[n:min(n+unsentPiece, len(p))])
 		n += m
 	}
 	return n, err
@@ -102,13 +102,13 @@ func (s *sender) cut() {
 	s.life.End()
 }
 
-// watch calls write and has the socket closed if that takes too long.
-func (s *sender) watch(write func() (int, error)) (int, error) {
+// writePiece writes p, and has the socket closed if that takes too long.
+func (s *sender) writePiece(p []byte) (int, error) {
 	if s.timeout > 0 {
 		s.life.writing(&s.writes)
 		defer s.begun.Store(0)
 	}
-	return write()
+	return s.inner.Write(p)
 }
 
 // send sends what is unsent, until there is nothing.
@@ -119,7 +119,7 @@ func (s *sender) send() {
 		s.unsent, s.sending = nil, len(b)
 		for len(b) > 0 && s.err == nil {
 			s.mu.Unlock()
-			n, err := s.watch(func() (int, error) { return s.inner.Write(b[:min(unsentPiece, len(b))]) })
+			n, err := s.writePiece(b[:min(unsentPiece, len(b))])
 			s.mu.Lock()
 			b = b[n:]
 			s.sending = len(b)

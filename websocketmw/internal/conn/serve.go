@@ -20,10 +20,10 @@ func Serve(l *Life, w http.ResponseWriter, r *http.Request, next http.Handler, f
 	returned := false
 	defer func() { l.handled(!returned) }()
 	fields(w.Header())
-	watched := &upgradeWriter{Recorder: record.Recorder{ResponseWriter: w}, life: l}
+	own := make(http.Header, 2)
+	fields(own)
+	watched := &upgradeWriter{record.Recorder{ResponseWriter: w}, l, own}
 	defer func() { end(watched.Final(returned), watched.Written, watched.Hijacked) }()
-	watched.own = make(http.Header, 2)
-	fields(watched.own)
 	next.ServeHTTP(watched.wrapped(), r.WithContext(l.serves(r.Context())))
 	returned = true
 }
@@ -50,7 +50,7 @@ func (w *upgradeWriter) wrapped() http.ResponseWriter {
 // the library would find only on Gin's own writer.
 func (w *upgradeWriter) WriteHeader(status int) {
 	if status == http.StatusSwitchingProtocols {
-		w.agree()
+		w.life.agree(frames.ExtensionsOf(w.Header()["Sec-Websocket-Extensions"]...))
 	}
 	w.Recorder.WriteHeader(status)
 	if status == http.StatusSwitchingProtocols {
@@ -59,11 +59,6 @@ func (w *upgradeWriter) WriteHeader(status int) {
 			now.WriteHeaderNow()
 		}
 	}
-}
-
-// agree records the extensions in the header.
-func (w *upgradeWriter) agree() {
-	w.life.agree(frames.ExtensionsOf(w.Header()["Sec-Websocket-Extensions"]...))
 }
 
 // Flush is for handlers that check for [http.Flusher].
