@@ -405,6 +405,7 @@ func (r *rulesReader) descriptor(n *limits.Node, path string, into *level, paren
 			d.text += "_" + value
 		}
 	}
+	r.asterisks(fields, path, d)
 	own := &rule{id: limiterName(parent.id, d.text), path: parent.path + "." + d.text, label: parent.label + "." + key}
 	own.place = limits.Fault{Line: n.Line, Column: n.Column, Path: path}
 	if into.byText[d.text] != nil {
@@ -424,6 +425,18 @@ func (r *rulesReader) descriptor(n *limits.Node, path string, into *level, paren
 	into.byText[d.text] = d
 	if d.wildcard() {
 		into.wildcards = append(into.wildcards, d)
+	}
+}
+
+// asterisks refuses a descriptor whose text has an asterisk before its end. It would match only that asterisk, and
+// newer versions of the reference match any text there.
+func (r *rulesReader) asterisks(fields map[string]*limits.Node, path string, d *descriptor) {
+	switch i := strings.Index(d.text, "*"); {
+	case i < 0 || i == len(d.text)-1:
+	case i < len(d.key):
+		r.fault(fields[wordKey], path+"."+wordKey, "an asterisk stands for any text only as the last character, and in a key only if there is no %s", wordValue)
+	default:
+		r.fault(fields[wordValue], path+"."+wordValue, "an asterisk stands for any text only as the last character")
 	}
 }
 
