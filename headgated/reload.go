@@ -317,8 +317,20 @@ func (s *Server) enact(read *texts, d *document) {
 	}
 	s.metrics.applied(c.version)
 	s.log.Info("headgated: the document applies", slog.String("version", c.version), slog.Int("routes", len(d.routes)))
+	s.warnOf(s.book.State().Notes)
 	if before != nil {
 		s.warnOfLosses(before.document, d)
+	}
+}
+
+// warnOf tells the notes of the limits, which have no keys.
+func (s *Server) warnOf(notes limits.Faults) {
+	for i, note := range notes {
+		if i == mostChanges {
+			s.log.Warn("headgated: and more notes about the limits", slog.Int("notes", len(notes)-i))
+			break
+		}
+		s.log.Warn("headgated: a note about the limits", slog.String("note", note.Error()))
 	}
 }
 

@@ -3,6 +3,7 @@ package headgated_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -117,6 +118,34 @@ func TestDirectoryWithOtherThings(t *testing.T) {
 			}
 			runSteps(t, pb.NewRateLimitServiceClient(conn), []step{{domain: "x", of: ds{d("user=a")}, want: "OVER OVER:0"}})
 		})
+	}
+}
+
+// An override that applies to no address is in the log, by its place.
+func TestNotesOfLimits(t *testing.T) {
+	var log strings.Builder
+	p := newPage("limits: {api: {plans: {api: sliding-log 4/hour}, overrides: [{key: 203.0.113.0/28, plan: blocked}]}}")
+	s := open(t, headgated.Config{Document: p, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	check := func(want int) {
+		t.Helper()
+		if got := strings.Count(log.String(), "a note about the limits"); got != want || strings.Contains(log.String(), "203.0.113") {
+			t.Errorf("%d notes\n%s", got, &log)
+		}
+	}
+	if check(1); !strings.Contains(log.String(), `level=WARN msg="headgated: a note about the limits" note="line 1, column 62: limits.api.overrides[0]: the key is a network`) {
+		t.Error(&log)
+	}
+	p.text.Store(simple)
+	must(t, s.Reload(t.Context()))
+	check(1)
+	var all []string
+	for i := range 30 {
+		all = append(all, fmt.Sprintf("{key: 203.0.113.%d/32, plan: blocked}", i))
+	}
+	p.text.Store("limits: {api: {plans: {api: sliding-log 4/hour}, overrides: [" + strings.Join(all, ", ") + "]}}")
+	must(t, s.Reload(t.Context()))
+	if check(21); !strings.Contains(log.String(), "more notes about the limits\" notes=10") {
+		t.Error(&log)
 	}
 }
 

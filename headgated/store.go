@@ -48,25 +48,26 @@ func (c *Config) openStore(seen *stats.Stats) (core.Store, redis.UniversalClient
 // Check returns all mistakes in the text of a document, for servers with that configuration, as
 // [limits.Faults]. The text may also be a configuration of Envoy's rate limit service: then its top
 // level has a domain. Check asks no Redis, so it knows no limits that are there, and reads no file.
-// Another error is one of the configuration, whose Document is not used.
-func Check(text []byte, c Config) error {
+// Another error is one of the configuration, whose Document is not used. The notes are those of the limits:
+// see [limits.Document.Notes].
+func Check(text []byte, c Config) (notes limits.Faults, err error) {
 	c.Document = limits.Bytes(text)
-	c, err := withDefaults(c)
+	c, err = withDefaults(c)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	store, client, err := c.openStore(nil)
 	if err != nil {
-		return fmt.Errorf("headgated: %w", err)
+		return nil, fmt.Errorf("headgated: %w", err)
 	}
 	if client != nil {
 		defer client.Close() //nolint:errcheck // it was not used
 	}
 	d, err := parseEither(text, c.LimitsKey != "", store, c.rls())
 	if err != nil || d.limits == nil {
-		return err
+		return nil, err
 	}
-	return d.limits.Check(limits.Program{NoSlots: true, NoSecret: len(c.Secret) == 0}, store, nil)
+	return d.limits.Notes(), d.limits.Check(limits.Program{NoSlots: true, NoSecret: len(c.Secret) == 0}, store, nil)
 }
 
 // parseEither is parse, also of a configuration of Envoy's rate limit service. That has no limits.

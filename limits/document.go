@@ -181,8 +181,8 @@ func (d *Document) has(kind string) bool {
 	return false
 }
 
-// Notes list the overrides of a valid document that are over. They are no faults, since a document
-// does not become invalid while nobody touches it.
+// Notes list the overrides of a valid document that are over, which are no faults, since a document
+// does not become invalid while nobody touches it, and those whose key is a network, which apply to no address in it.
 func (d *Document) Notes() Faults { return slices.Clone(d.notes) }
 
 // A reader collects what is wrong.

@@ -275,6 +275,29 @@ func TestOverridesThatAreOver(t *testing.T) {
 	})
 }
 
+// A network as a key is no fault yet, but a note. The 64 bits of an IPv6 address are a key, in their shortest form.
+func TestOverridesOfNetworks(t *testing.T) {
+	const note = " is a network, and applies to no address in it, unless a keyfuncs.Prefix makes this network their key: write an override for each address, and for IPv6 for each network of 64 bits, as 2001:db8:1:2::/64"
+	for key, noted := range map[string]bool{
+		"203.0.113.0/28": true, "203.0.113.7/32": true, "0.0.0.0/0": true, "2001:db8::/32": true, "2001:db8:1:2::/65": true,
+		"2001:db8:1:2:0::/64": true, "2001:DB8::/64": true, "2001:db8::1/64": true, "::ffff:203.0.113.7/64": true,
+		"2001:db8:1:2::/64": false, "::/64": false, "203.0.113.7": false, "2001:db8::1": false, "user/64": false, "ip:203.0.113.0/28": false,
+	} {
+		for i, section := range []string{`"limits": {"api": {"plans": {"a": "unlimited"}`, `"slots": {"ws": {"plans": {"a": 1}`} {
+			for _, kind := range []string{"key", "prefix"} {
+				notes := parse(t, `{`+section+`, "overrides": [`+"\n"+`{"`+kind+`": "`+key+`", "plan": "blocked"}]}}}`).Notes()
+				want := ""
+				if noted {
+					want = "line 2, column 1: " + []string{"limits.api", "slots.ws"}[i] + ".overrides[0]: the " + kind + note
+				}
+				if notes.Error() != want {
+					t.Errorf("%s: %v, not %s", key, notes, want)
+				}
+			}
+		}
+	}
+}
+
 // A diff says everything that changes, without keys.
 func TestDiff(t *testing.T) {
 	to := everything

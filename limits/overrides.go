@@ -2,6 +2,7 @@ package limits
 
 import (
 	"encoding/hex"
+	"net/netip"
 	"strconv"
 	"strings"
 	"time"
@@ -37,6 +38,10 @@ func (r *reader) overrides(s *section, n *Node, path string) {
 		if !o.until.IsZero() && !o.until.After(r.now) {
 			r.notes = append(r.notes, o.place.fault("the override is over since %s: remove it", o.until.Format(time.RFC3339)))
 		}
+		if o.kind != forHash && isNetwork(o.value) {
+			r.notes = append(r.notes, o.place.fault("the %s is a network, and applies to no address in it, unless a keyfuncs.Prefix makes this network their key: "+
+				"write an override for each address, and for IPv6 for each network of 64 bits, as 2001:db8:1:2::/64", o.kind))
+		}
 		if len(o.policies) > 0 {
 			id := fingerprint(s, o.policies)
 			if _, known := ids[id]; !known {
@@ -47,6 +52,12 @@ func (r *reader) overrides(s *section, n *Node, path string) {
 		}
 		s.overrides = append(s.overrides, o)
 	}
+}
+
+// isNetwork reports whether a key is a network that is no client's key by default, as the 64 bits of an IPv6 address are.
+func isNetwork(key string) bool {
+	network, err := netip.ParsePrefix(key)
+	return err == nil && (network.Bits() != 64 || network.Masked().String() != key)
 }
 
 // override reads one override.

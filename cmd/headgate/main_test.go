@@ -71,6 +71,11 @@ func TestCheck(t *testing.T) {
 	if want := name + ":8:9: limits.api.overrides[0]: the override is over since 2020-01-01T00:00:00Z: remove it (a note)\n" + name + ": ok, version "; code != 0 || !strings.HasPrefix(out, want) {
 		t.Errorf("%d %s", code, out)
 	}
+	network := file(t, "network.json", `{"slots": {"ws": {"plans": {"a": 1}, "overrides": [{"key": "203.0.113.0/28", "slots": 2}]}}}`)
+	code, out, _ = headgate(t, "", "check", network)
+	if want := network + ":1:52: slots.ws.overrides[0]: the key is a network"; code != 0 || !strings.HasPrefix(out, want) || strings.Contains(out, "203.0.113") {
+		t.Errorf("%d %s", code, out)
+	}
 	bad := file(t, "bad.json", "{\"limits\": {\"api\": {\"plans\": {\"a\": \"sliding-log 6/mintue\",\n\"b\": 1}}}}")
 	code, out, _ = headgate(t, "", "check", name, bad)
 	for _, want := range []string{

@@ -162,15 +162,19 @@ func (c *call) faults(name string, err error) (int, error) {
 		return exitTrouble, err
 	}
 	for _, f := range faults {
-		at := name
-		if f.Line > 0 {
-			at = fmt.Sprintf("%s:%d:%d", name, f.Line, f.Column)
-		}
-		plain := *f
-		plain.Line = 0
-		fmt.Fprintf(c.stderr, "%s: %s\n", at, plain.Error())
+		fmt.Fprintln(c.stderr, printed(name, f))
 	}
 	return exitNo, nil
+}
+
+// printed returns a fault as compilers print theirs.
+func printed(name string, f *limits.Fault) string {
+	if f.Line > 0 {
+		name = fmt.Sprintf("%s:%d:%d", name, f.Line, f.Column)
+	}
+	plain := *f
+	plain.Line = 0
+	return name + ": " + plain.Error()
 }
 
 // read reads a document.
@@ -193,8 +197,12 @@ func (c *call) check(name string) (int, error) {
 	if err != nil {
 		return exitTrouble, err
 	}
-	if err := headgated.Check(text, config); err != nil {
+	notes, err := headgated.Check(text, config)
+	if err != nil {
 		return c.faults(name, err)
+	}
+	for _, f := range notes {
+		fmt.Fprintf(c.stderr, "%s (a note)\n", printed(name, f))
 	}
 	fmt.Fprintf(c.stdout, "%s: ok\n", name)
 	return exitOK, nil

@@ -51,6 +51,10 @@ func TestCheck(t *testing.T) {
 	if code, out, faults := command(t, nil, "check", bad); code != 1 || out != "" || faults != bad+":4:12: routes[0].path: a path begins with a slash\n" {
 		t.Errorf("%d %q %q", code, out, faults)
 	}
+	noted := write(t, strings.Replace(document, "5/minute}}", "5/minute}, overrides: [{key: 203.0.113.0/28, plan: gold}]}", 1))
+	if code, out, faults := command(t, nil, "check", noted); code != 0 || out != noted+": ok\n" || !strings.HasPrefix(faults, noted+":2:") || !strings.HasSuffix(faults, " (a note)\n") {
+		t.Errorf("%d %q %q", code, out, faults)
+	}
 	large := write(t, strings.Replace(document, "2/minute", "20000/minute", 1)) // more than Redis takes of a log
 	if code, _, _ := command(t, nil, "check", large); code != 0 {
 		t.Errorf("in memory: %d", code)
