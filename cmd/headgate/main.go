@@ -1,9 +1,7 @@
-// Headgate checks, compares, tries and publishes documents of package limits, and looks into a
-// store.
+// Headgate checks, compares and publishes documents of package limits, and looks into a store.
 //
 //	go run github.com/headgate/headgate/cmd/headgate check limits.yaml
 //	go run github.com/headgate/headgate/cmd/headgate diff old.yaml new.yaml
-//	go run github.com/headgate/headgate/cmd/headgate try limits.yaml -access-log access.log
 //
 // Without arguments it lists its commands, and with -help after one that command's flags. See
 // docs/headgate.md.
@@ -69,7 +67,6 @@ func commands() []command {
 	return []command{
 		{"check", "FILE...", "says all that is wrong with documents", check},
 		{"diff", "OLD NEW", "says what changes, and which usage is lost", diff},
-		{"try", "FILE [OTHER] -access-log LOG", "says who would have been refused", try},
 		{"push", "FILE -redis URL", "publishes a document for all servers", push},
 		{"peek", "LIMIT KEY -redis URL", "says what a key has left", peek},
 		{"reset", "LIMIT KEY -redis URL", "forgets what a key has used", reset},

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -39,7 +40,7 @@ func (c *call) redisFlags() *connection {
 
 // connect returns a client. The error has no password.
 func (r *connection) connect() (redis.UniversalClient, error) {
-	url := orElse(r.url, os.Getenv("HEADGATE_REDIS")) // which is no default, as those are printed
+	url := cmp.Or(r.url, os.Getenv("HEADGATE_REDIS")) // which is no default, as those are printed
 	if url == "" {
 		return nil, errors.New("name a server with -redis, or in HEADGATE_REDIS")
 	}
@@ -112,6 +113,20 @@ func peek(ctx context.Context, c *call) (int, error) {
 			}
 		})
 	})
+}
+
+// wait returns a wait for people.
+func wait(d time.Duration) string {
+	if d == core.Never {
+		return "forever"
+	}
+	if d > 48*time.Hour {
+		return fmt.Sprintf("%.1f days", d.Hours()/24)
+	}
+	if d > time.Second {
+		d = d.Round(time.Second)
+	}
+	return d.String()
 }
 
 // reset forgets what a key has used under any plan, by its override, and on trial.
@@ -440,7 +455,7 @@ func (p *publication) publish(ctx context.Context, timeout, patience time.Durati
 	return code, p.print(p.result, func() {
 		p.printf("version %s: %d servers have it\n", p.document.Version(), servers)
 		for _, s := range late {
-			p.printf("the server %s has version %s: %s\n", s.Instance, s.Version, orElse(s.Err, "it has not answered yet"))
+			p.printf("the server %s has version %s: %s\n", s.Instance, s.Version, cmp.Or(s.Err, "it has not answered yet"))
 		}
 	})
 }

@@ -26,7 +26,7 @@ func TestSignalsEndWhatReads(t *testing.T) {
 	}
 	document := file(t, "good.yaml", good)
 	for _, args := range []string{
-		"check -", "diff - " + document, "diff " + document + " -", "try " + document + " -access-log -",
+		"check -", "diff - " + document, "diff " + document + " -",
 		"push - -redis redis://127.0.0.1:1", "peek api k -redis redis://127.0.0.1:1 -secret-file /dev/stdin",
 		"reset api k -redis redis://127.0.0.1:1 -secret-file /dev/stdin", "doctor -redis redis://127.0.0.1:1 -secret-file /dev/stdin",
 	} {

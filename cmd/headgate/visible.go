@@ -9,24 +9,18 @@ import (
 	"unicode/utf8"
 )
 
-// What is printed of one value, in characters: anywhere, and in a column of a table.
-const (
-	maxShown = 1000
-	maxCell  = 60
-)
+// maxShown is how much is printed of one value, in characters.
+const maxShown = 1000
 
 // inURL finds what may be the password of a URL: all up to the last @ that follows, and otherwise
 // the rest of the word.
 var inURL = regexp.MustCompile(`://(?:.*@|\S*)`)
 
-// visible returns a text from outside, such as Redis, a log, a document or the command line, as a
+// visible returns a text from outside, such as Redis, a document or the command line, as a
 // terminal may get it: with escapes for what is no printable character, such as control
 // characters, those that change the direction of writing, and bytes that are not UTF-8; not
 // longer than maxShown; and without the password of a URL.
-func visible(s string) string { return visibleIn(maxShown, s) }
-
-// visibleIn is visible for at most so many characters.
-func visibleIn(most int, s string) string {
+func visible(s string) string {
 	var b strings.Builder
 	s = inURL.ReplaceAllStringFunc(s, func(found string) string {
 		if found == "://user:password@" { // of an error about the form
@@ -35,7 +29,7 @@ func visibleIn(most int, s string) string {
 		return "://..."
 	})
 	for shown := 0; s != ""; shown++ {
-		if shown == most {
+		if shown == maxShown {
 			return b.String() + "..."
 		}
 		r, n := utf8.DecodeRuneInString(s)

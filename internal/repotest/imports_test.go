@@ -60,7 +60,7 @@ var house = []room{
 	{pkg: "websocketmw/gorillaws", ours: []string{"websocketmw"}, theirs: []string{"github.com/gorilla/websocket"}},
 	{
 		pkg:    "cmd/headgate",
-		ours:   []string{"core", "core/memstore", "core/redisstore", "core/step", "core/store", "internal/redisurl", "keyfuncs", "limits", "limits/redisdoc", "limits/yamldoc"},
+		ours:   []string{"core", "core/memstore", "core/redisstore", "internal/redisurl", "limits", "limits/redisdoc", "limits/yamldoc"},
 		theirs: []string{"github.com/redis/go-redis/v9"},
 	},
 	{pkg: "internal/bubble"},
