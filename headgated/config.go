@@ -54,7 +54,7 @@ type Config struct {
 	Redis       string `json:"-"`
 	RedisPrefix string
 
-	// Secret, of at least 32 bytes, hides keys from Redis, and is the secret of limits.Hash. All
+	// Secret, of at least 32 bytes, hides keys from Redis. All
 	// servers have the same. Empty means none.
 	Secret []byte `json:"-"`
 

@@ -74,14 +74,6 @@ type feed struct {
 // Load implements [limits.Source].
 func (f *feed) Load(context.Context) ([]byte, error) { return *f.text.Load(), nil }
 
-// SecretID implements [limits.Sealed].
-func (f *feed) SecretID() string {
-	if f.shared == nil {
-		return ""
-	}
-	return f.shared.SecretID()
-}
-
 // give gives the book what was read.
 func (f *feed) give(t *texts) {
 	if f.shared != nil {
@@ -97,7 +89,7 @@ const (
 )
 
 // begin reads everything for the first time.
-func (s *Server) begin(secret []byte) error {
+func (s *Server) begin() error {
 	certificates, err := s.config.TLS.load(nil)
 	if err != nil {
 		return err
@@ -115,7 +107,7 @@ func (s *Server) begin(secret []byte) error {
 	}
 	s.read = read
 	s.feed.give(read)
-	config := limits.Config{Decode: decodeLimits, Secret: secret, Every: never, Accept: s.accept, Changed: s.changed} // it is asked by Reload only
+	config := limits.Config{Decode: decodeLimits, Every: never, Accept: s.accept, Changed: s.changed} // it is asked by Reload only
 	if s.feed.shared != nil {
 		config.Decode = yamldoc.Decode
 	}

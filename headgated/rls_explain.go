@@ -45,7 +45,7 @@ func ExplainDescriptor(text []byte, domain string, entries []string, c Config) (
 	case m.limit != "" && d.limits == nil: // it is in the document beside this file
 		fmt.Fprintf(&b, "  limit %s, of the document\n", m.limit)
 	case m.limit != "":
-		config := limits.Config{Decode: decodeLimits, Secret: c.Secret}
+		config := limits.Config{Decode: decodeLimits}
 		book, err := limits.Open(context.Background(), memstore.New(memstore.Config{}), nil, limits.Bytes(text), config)
 		if err != nil {
 			return "", false, err

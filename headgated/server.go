@@ -74,7 +74,7 @@ func New(c Config) (*Server, error) {
 	}
 	s.config.Secret, s.config.Redis = nil, "" // they are where printing does not show them
 	s.metrics = newMetrics(s.stats)
-	if err := s.begin(c.Secret); err != nil {
+	if err := s.begin(); err != nil {
 		s.Close()
 		return nil, err
 	}

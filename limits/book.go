@@ -35,9 +35,6 @@ type Config struct {
 	// error, and there is no other until it has returned.
 	Timeout time.Duration
 
-	// Secret is needed for overrides of hashes: see [Hash]. It should be the secret of the store.
-	Secret []byte `json:"-"`
-
 	// Accept decides whether a valid document may take the place of another: an error refuses
 	// it. It is also asked about documents that lose usage, which are refused if Accept is
 	// nil, except in the place of Initial. It may use the book, whose limits are those before,
@@ -52,11 +49,11 @@ type Config struct {
 	Changed func(Event)
 }
 
-// Format implements [fmt.Formatter]: it prints the configuration without the Secret, and without
+// Format implements [fmt.Formatter]: it prints the configuration without
 // the Initial document, which may have keys.
 func (c Config) Format(s fmt.State, verb rune) {
 	type plain Config
-	c.Secret, c.Initial = nil, nil
+	c.Initial = nil
 	hidden.Print(s, verb, plain(c))
 }
 
@@ -84,9 +81,6 @@ type State struct {
 	// Notes are the notes of the document: see [Document.Notes].
 	Notes Faults
 
-	// SecretID is the [SecretID] of Config.Secret.
-	SecretID string
-
 	// Program describes the program, as far as it has used the book.
 	Program Program
 }
@@ -104,8 +98,6 @@ type Book struct {
 	store     core.Store
 	slotStore core.SlotStore
 	source    Source
-	hasher    *hasher // nil without a Secret
-	secretID  string
 	needs     Program // of which only the names count: those of Config.Initial
 	initial   *Document
 
@@ -151,11 +143,7 @@ func Open(ctx context.Context, store core.Store, slots core.SlotStore, source So
 	if err := c.check(source); err != nil {
 		return nil, err
 	}
-	b := &Book{config: c, store: store, slotStore: slots, source: source, secretID: SecretID(c.Secret)}
-	if len(c.Secret) > 0 {
-		b.hasher = newHasher(c.Secret)
-		b.config.Secret = nil
-	}
+	b := &Book{config: c, store: store, slotStore: slots, source: source}
 	var initial *edition
 	if c.Initial != nil {
 		d, err := Parse(c.Initial, c.Decode)
@@ -309,8 +297,6 @@ func (b *Book) ask(ctx context.Context) ([]byte, error) {
 	}
 }
 
-var errSecret = errors.New("the keys of the document are hashed under another secret than the Secret of limits.Config, which would find none of its overrides of keys")
-
 // named returns the faults of a document, after the name of its file if it has one.
 func (b *Book) named(err error) error {
 	if f, ok := b.source.(*file); ok {
@@ -326,10 +312,6 @@ func (b *Book) apply(text []byte) error {
 		err = b.named(err)
 		b.fail(err)
 		return err
-	}
-	if s, ok := b.source.(Sealed); ok && d.has(forHash) && s.SecretID() != "" && s.SecretID() != b.secretID {
-		b.fail(errSecret)
-		return errSecret
 	}
 	before := b.current.Load()
 	if before != nil && before.document.version == d.version && !b.State().Initial {
@@ -394,7 +376,6 @@ func (b *Book) State() State {
 
 // set changes the state. Announce tells of it.
 func (b *Book) set(s State, d Diff) {
-	s.SecretID = b.secretID
 	b.stateMu.Lock()
 	defer b.stateMu.Unlock()
 	b.state = s
@@ -570,7 +551,7 @@ func (v View) Version() string { return v.edition.document.version }
 // Limiter is [Limit.For] of a limit of this book, as of the view.
 func (v View) Limiter(l *Limit, plan, key string) *core.Limiter {
 	t := v.limit(l)
-	limiter, known := t.choose(plan, key, v.edition.book.hasher)
+	limiter, known := t.choose(plan, key)
 	if !known {
 		l.unknown.Add(1)
 	}
@@ -585,7 +566,7 @@ func (v View) Find(limit, plan, key string) (l, shadow *core.Limiter, known bool
 	if t == nil {
 		return nil, nil, false
 	}
-	l, known = t.choose(plan, key, v.edition.book.hasher)
+	l, known = t.choose(plan, key)
 	return l, t.shadow, known
 }
 
@@ -624,7 +605,7 @@ func (v View) limit(l *Limit) *limitTable {
 
 // Slots is [Slots.For] of slots of this book, as of the view.
 func (v View) Slots(s *Slots, plan, key string) *core.Slots {
-	slots, known := v.slots(s).choose(plan, key, v.edition.book.hasher)
+	slots, known := v.slots(s).choose(plan, key)
 	if !known {
 		s.unknown.Add(1)
 	}

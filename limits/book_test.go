@@ -22,16 +22,13 @@ import (
 	"github.com/headgate/headgate/limits"
 )
 
-var secret = []byte("a secret of thirty-two bytes or more")
-
 // What applies to a plan and a key.
 func TestFor(t *testing.T) {
 	const (
 		freeText = "minute: sliding-log 60/minute, day: fixed-window 1000/day"
 		goldText = "minute: sliding-log 600/minute, day: fixed-window 50000/day"
 	)
-	hash := limits.Hash(secret, "hidden")
-	b := open(t, newBoard(strings.Replace(everything, "00112233445566778899AABBCCDDEEFF00112233445566778899aabbccddeeff", strings.ToUpper(hash), 1)), limits.Config{Secret: secret})
+	b := open(t, newBoard(everything), limits.Config{})
 	api, ws := limit(t, b, "api"), slots(t, b, "ws")
 	for _, c := range []struct {
 		plan, key, want string
@@ -110,7 +107,7 @@ func TestForIsThatOfAList(t *testing.T) {
 		var all []override
 		seen := make(map[string]bool)
 		for range rapid.IntRange(0, 20).Draw(r, "overrides") {
-			o := override{rapid.SampledFrom([]string{"key", "hash", "prefix"}).Draw(r, "kind"), word.Draw(r, "value"), rapid.SampledFrom(plans).Draw(r, "plan")}
+			o := override{rapid.SampledFrom([]string{"key", "prefix"}).Draw(r, "kind"), word.Draw(r, "value"), rapid.SampledFrom(plans).Draw(r, "plan")}
 			if !seen[o.kind+o.value] {
 				seen[o.kind+o.value] = true
 				all = append(all, o)
@@ -118,16 +115,12 @@ func TestForIsThatOfAList(t *testing.T) {
 		}
 		var lines []string
 		for _, o := range all {
-			value := o.value
-			if o.kind == "hash" {
-				value = limits.Hash(secret, value)
-			}
-			lines = append(lines, fmt.Sprintf(`{%q: %q, "plan": %q}`, o.kind, value, o.plan))
+			lines = append(lines, fmt.Sprintf(`{%q: %q, "plan": %q}`, o.kind, o.value, o.plan))
 		}
 		source := newBoard(`{"limits": {"api": {"default": "p0", "plans": {"p0": "sliding-log 1/hour", "p1": "sliding-log 2/hour", "p2": "sliding-log 3/hour", "p3": "sliding-log 4/hour"},
 			"overrides": [` + strings.Join(lines, ",\n") + `]}}}`)
 		store := memstore.New(memstore.Config{})
-		b, err := limits.Open(context.Background(), store, store, source, limits.Config{Secret: secret})
+		b, err := limits.Open(context.Background(), store, store, source, limits.Config{})
 		if err != nil {
 			r.Fatal(err)
 		}
@@ -145,7 +138,7 @@ func TestForIsThatOfAList(t *testing.T) {
 				switch {
 				case o.kind == "prefix" && !strings.HasPrefix(key, o.value), o.kind != "prefix" && key != o.value:
 					continue
-				case best == nil, o.kind == "key", best.kind == "prefix" && (o.kind == "hash" || len(o.value) > len(best.value)):
+				case best == nil, o.kind == "key", best.kind == "prefix" && len(o.value) > len(best.value):
 					best = &all[i]
 				}
 			}
@@ -186,7 +179,7 @@ func TestForDoesNotAllocate(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it takes long, and has nothing for the race detector, whose runs are short")
 	}
-	b := open(t, newBoard(everything), limits.Config{Secret: secret})
+	b := open(t, newBoard(everything), limits.Config{})
 	api := limit(t, b, "api")
 	for _, key := range []string{"user-42", "acme:1", "none"} {
 		if n := testing.AllocsPerRun(100, func() { api.For("gold", key) }); n >= 1 { // the pool may be emptied
@@ -291,8 +284,6 @@ func TestRefusedDocuments(t *testing.T) {
 			}
 			return nil
 		}, "too many"},
-		"hash": {`{"slots": {"ws": {"plans": {"a": 1}}}, "limits": {"api": {"plans": {"a": "sliding-log 60/minute"}, "overrides": [
-			{"hash": "` + limits.Hash(secret, "k") + `", "plan": "blocked"}]}}}`, nil, "line 2, column 4: limits.api.overrides[0]: it is for a hash: set the Secret"},
 		"store": {ws(free(`"sliding-log 1000000/minute"`)), nil, "line 1, column 77: limits.api.plans.free: policy \"api\" takes up to"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -144,7 +144,7 @@ func (b *Book) limitTable(s *section, before *limitTable) (*limitTable, error) {
 	}
 	t.start(s)
 	t.make = t.first
-	t.override(b, r)
+	t.override()
 	if before != nil {
 		t.inherit(before)
 	}
@@ -174,13 +174,9 @@ func (b *Book) limitTable(s *section, before *limitTable) (*limitTable, error) {
 }
 
 // override adds the overrides.
-func (t *limitTable) override(b *Book, r *reader) {
+func (t *limitTable) override() {
 	for i := range t.section.overrides {
 		o, e := &t.section.overrides[i], entry[core.Limiter]{of: t.base, plan: anyPlan, index: int32(i)}
-		if o.kind == forHash && b.hasher == nil {
-			r.add(o.place.fault("it is for a hash: set the Secret of limits.Config"))
-			continue
-		}
 		if o.plan != "" {
 			e.plan = t.plans[o.plan]
 		}
@@ -323,9 +319,6 @@ func (b *Book) slotsTable(s *section, before *slotsTable) (*slotsTable, error) {
 	for i := range s.overrides {
 		o, e := &s.overrides[i], entry[core.Slots]{of: t.base, index: int32(i)}
 		switch {
-		case o.kind == forHash && b.hasher == nil:
-			r.add(o.place.fault("it is for a hash: set the Secret of limits.Config"))
-			continue
 		case o.slots < 0:
 			e.plan = t.plans[o.plan]
 		default:
@@ -364,7 +357,7 @@ func (b *Book) program() Program {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	p := b.uses()
-	p.Store, p.NoSlots, p.NoSecret = store.KindOf(b.store), b.slotStore == nil, b.hasher == nil
+	p.Store, p.NoSlots = store.KindOf(b.store), b.slotStore == nil
 	return p
 }
 

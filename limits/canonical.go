@@ -2,7 +2,6 @@ package limits
 
 import (
 	"bytes"
-	"encoding/hex"
 	"encoding/json"
 	"maps"
 	"slices"
@@ -22,43 +21,6 @@ func (d *Document) MarshalJSON() ([]byte, error) {
 		w.sections(wordSlots, d.slots)
 	})
 	return w.Bytes(), nil
-}
-
-// Hashed returns the document with the hash of each key in the place of the key: see [Hash].
-// Prefixes stay as they are.
-func (d *Document) Hashed(secret []byte) (*Document, error) {
-	hashed := Document{limits: maps.Clone(d.limits), slots: maps.Clone(d.slots)}
-	h := newHasher(secret)
-	for _, all := range []map[string]*section{hashed.limits, hashed.slots} {
-		for name, s := range all {
-			one := *s
-			one.overrides = nil
-			known := make(map[string]bool) // which beat the same that was a hash before
-			for _, o := range s.overrides {
-				if o.kind == forKey {
-					sum := h.sum(o.value)
-					o.kind, o.value = forHash, hex.EncodeToString(sum[:])
-					known[o.value] = true
-					one.overrides = append(one.overrides, o)
-				}
-			}
-			for _, o := range s.overrides {
-				if o.kind == forPrefix || o.kind == forHash && !known[o.value] {
-					one.overrides = append(one.overrides, o)
-				}
-			}
-			all[name] = &one
-		}
-	}
-	text, err := hashed.MarshalJSON()
-	if err != nil {
-		return nil, err
-	}
-	d, err = Parse(text, nil)
-	if err == nil {
-		d.secretID = SecretID(secret)
-	}
-	return d, err
 }
 
 // A writer writes JSON without white space.

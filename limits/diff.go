@@ -28,7 +28,7 @@ type Change struct {
 	// Lost reports that usage is lost: from then on, each key is counted anew.
 	Lost bool
 
-	// Key is the key, the hash or the prefix of an override that changes. Line is its line in the
+	// Key is the key or the prefix of an override that changes. Line is its line in the
 	// new document, or in the old one if it is gone.
 	Key  string `json:"-"`
 	Line int

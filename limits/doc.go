@@ -39,7 +39,7 @@
 //	plans        by name: a policy, or several by their names. Of slots, a number
 //	default      the plan for requests of none; needed if there are several. Of slots, it
 //	             is otherwise the smallest
-//	overrides    a list; each is for one key, prefix or hash, and has a plan, or policies, or
+//	overrides    a list; each is for one key or prefix, and has a plan, or policies, or
 //	             both. Of slots, it has a plan or slots
 //	shadow       policies that are decided and counted, and refuse nothing
 //
@@ -52,8 +52,8 @@
 //
 // # Overrides
 //
-// If several overrides match a key, only one applies. An override for the key goes first, then one for
-// its hash, then the one with the longest prefix. Its plan applies instead of the plan of the request.
+// If several overrides match a key, only one applies. An override for the key goes first, then
+// the one with the longest prefix. Its plan applies instead of the plan of the request.
 // Its policies replace the policies of the plan with the same names, and the others stay. If the plan
 // is blocked or unlimited, they apply instead of it. A policy unlimited takes away the policy of its
 // name; without a name, it takes all away. With a date, an override applies from the one and until
@@ -63,7 +63,7 @@
 // otherwise a client chooses its limit. A key has the form in which it is charged: package keyfuncs
 // says which.
 //
-// [Hash] is for keys that must not be in a file. [Book.Unmatched] tells which overrides have
+// [Book.Unmatched] tells which overrides have
 // matched no key.
 //
 // # Changes

@@ -24,7 +24,6 @@ type Document struct {
 	limits, slots map[string]*section
 	version       string
 	notes         Faults
-	secretID      string // of Hashed
 }
 
 // A section is one limit, or slots of one name.
@@ -65,14 +64,13 @@ type policy struct {
 // What an override is for.
 const (
 	forKey    = "key"
-	forHash   = "hash"
 	forPrefix = "prefix"
 )
 
-// An override applies to a key, to the key with that hash, or to all with a prefix.
+// An override applies to a key, or to all with a prefix.
 type override struct {
-	kind        string // forKey, forHash or forPrefix
-	value       string // a hash is lower case
+	kind        string // forKey or forPrefix
+	value       string
 	plan        string // if not empty: instead of the request's
 	policies    []policy
 	id          string // the fingerprint of the policies
@@ -159,27 +157,6 @@ func (d *Document) Limits() []string { return slices.Sorted(maps.Keys(d.limits))
 
 // Slots returns the names of the slots, in order.
 func (d *Document) Slots() []string { return slices.Sorted(maps.Keys(d.slots)) }
-
-// SecretID returns the [SecretID] of the secret that [Document.Hashed] was given, or nothing.
-func (d *Document) SecretID() string { return d.secretID }
-
-// Plain reports whether there are overrides for keys that are not hashed.
-func (d *Document) Plain() bool { return d.has(forKey) }
-
-// Hashes reports whether there are overrides for hashes of keys.
-func (d *Document) Hashes() bool { return d.has(forHash) }
-
-// has reports whether there are overrides of that kind.
-func (d *Document) has(kind string) bool {
-	for _, sections := range []map[string]*section{d.limits, d.slots} {
-		for _, s := range sections {
-			if slices.ContainsFunc(s.overrides, func(o override) bool { return o.kind == kind }) {
-				return true
-			}
-		}
-	}
-	return false
-}
 
 // Notes list the overrides of a valid document that are over, which are no faults, since a document
 // does not become invalid while nobody touches it, and those whose key is a network, which apply to no address in it.

@@ -152,10 +152,7 @@ func (g *generator) document() *written {
 	}
 	seen := make(map[string]bool)
 	for range g.number(0, 1, 2, 3, 6) {
-		o := override{kind: g.one("key", "hash", "prefix"), value: g.one("a", "ab", "abc", "b"), slots: -1, over: g.oneIn(8)}
-		if o.kind == "hash" {
-			o.value = "h" // no prefix is one of it
-		}
+		o := override{kind: g.one("key", "prefix"), value: g.one("a", "ab", "abc", "b"), slots: -1, over: g.oneIn(8)}
 		if seen[o.kind+o.value] {
 			continue
 		}
@@ -201,11 +198,7 @@ func (d *written) text() string {
 		plans = append(plans, fmt.Sprintf("%q: %s", name, d.plans[name].json()))
 	}
 	for _, o := range d.overrides {
-		value := o.value
-		if o.kind == "hash" {
-			value = limits.Hash(secret, value)
-		}
-		text := fmt.Sprintf("{%q: %q", o.kind, value)
+		text := fmt.Sprintf("{%q: %q", o.kind, o.value)
 		if o.plan != "" {
 			text += fmt.Sprintf(`, "plan": %q`, o.plan)
 		}
@@ -237,7 +230,7 @@ func (d *written) apply(plan, key string) policies {
 	for i := range d.overrides {
 		switch o := &d.overrides[i]; {
 		case o.over, o.kind == "prefix" && !strings.HasPrefix(key, o.value), o.kind != "prefix" && key != o.value:
-		case best == nil, o.kind == "key", best.kind == "prefix" && (o.kind == "hash" || len(o.value) > len(best.value)):
+		case best == nil, o.kind == "key", best.kind == "prefix" && len(o.value) > len(best.value):
 			best = o
 		}
 	}
@@ -362,7 +355,7 @@ func TestCheckIsWhatServersTake(t *testing.T) {
 		d, err := limits.Parse([]byte(text), nil)
 		if err != nil {
 			for _, s := range stores {
-				if _, err := limits.Open(t.Context(), s.used, overRedis, limits.Bytes([]byte(text)), limits.Config{Secret: secret}); err == nil {
+				if _, err := limits.Open(t.Context(), s.used, overRedis, limits.Bytes([]byte(text)), limits.Config{}); err == nil {
 					t.Errorf("it is opened, and not parsed: %v\n%s", err, text)
 				}
 			}
@@ -370,23 +363,19 @@ func TestCheckIsWhatServersTake(t *testing.T) {
 		}
 		valid++
 		for i, s := range stores {
-			program := limits.Program{Store: store.KindOf(s.used), NoSlots: g.oneIn(3), NoSecret: g.oneIn(3)}
+			program := limits.Program{Store: store.KindOf(s.used), NoSlots: g.oneIn(3)}
 			if store.KindOf(s.empty) != program.Store {
 				t.Fatal(program.Store, store.KindOf(s.empty))
 			}
-			c := limits.Config{Secret: secret}
 			slots := store.SlotStore(overRedis)
 			if program.NoSlots {
 				slots = nil
 			}
-			if program.NoSecret {
-				c.Secret = nil
-			}
 			checked := d.Check(program, s.empty, nil)
-			if want := program.NoSlots && len(model.slots) > 0 || program.NoSecret && d.Hashes() || !model.fits(t, s.empty); (checked != nil) != want {
+			if want := program.NoSlots && len(model.slots) > 0 || !model.fits(t, s.empty); (checked != nil) != want {
 				t.Errorf("store %d: check says %v, limiters that are made one by one %t\n%s", i, checked, want, text)
 			}
-			b, opened := limits.Open(t.Context(), s.used, slots, limits.Bytes([]byte(text)), c)
+			b, opened := limits.Open(t.Context(), s.used, slots, limits.Bytes([]byte(text)), limits.Config{})
 			if fmt.Sprint(checked) != strings.TrimPrefix(fmt.Sprint(opened), "headgate: limits: ") {
 				t.Errorf("store %d: check says %v, Open %v\n%s", i, checked, opened, text)
 			}
@@ -395,7 +384,7 @@ func TestCheckIsWhatServersTake(t *testing.T) {
 				continue
 			}
 			good++
-			useAll(t, b, model, !program.NoSecret)
+			useAll(t, b, model)
 			b.Close()
 		}
 	})
@@ -406,15 +395,12 @@ func TestCheckIsWhatServersTake(t *testing.T) {
 }
 
 // useAll makes all limiters that a model has.
-func useAll(t *testing.T, b *limits.Book, model *written, hashes bool) {
+func useAll(t *testing.T, b *limits.Book, model *written) {
 	t.Helper()
 	api := limit(t, b, "api")
 	plans := append(slices.Sorted(maps.Keys(model.plans)), "", "none", "blocked", "unlimited")
 	for _, plan := range plans {
-		for _, key := range []string{"a", "ab", "abc", "abcd", "b", "h", "-"} {
-			if key == "h" && !hashes {
-				continue
-			}
+		for _, key := range []string{"a", "ab", "abc", "abcd", "b", "-"} {
 			l := api.For(plan, key)
 			got := make(policies)
 			for _, p := range l.Policies() {
@@ -437,7 +423,7 @@ func TestLostIsThatOfTheModel(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it takes long, and has nothing for the race detector, whose runs are short")
 	}
-	keys := []string{"a", "ax", "ab", "abx", "abc", "abcx", "b", "bx", "h", "-"}
+	keys := []string{"a", "ax", "ab", "abx", "abc", "abcx", "b", "bx", "-"}
 	var some, none int
 	generate(t, func(t *testing.T, g *generator) {
 		g.faults = 0
@@ -505,12 +491,8 @@ func names(named map[string]bool, from, to *written, plan, key string) bool {
 	}
 	for _, d := range []*written{from, to} {
 		for _, o := range d.overrides {
-			value := o.value
-			if o.kind == "hash" {
-				value = limits.Hash(secret, value)
-			}
 			applies := o.value == key || o.kind == "prefix" && strings.HasPrefix(key, o.value)
-			if applies && (named[o.kind+value] || o.plan != "" && named["plan "+o.plan]) {
+			if applies && (named[o.kind+o.value] || o.plan != "" && named["plan "+o.plan]) {
 				return true
 			}
 		}

@@ -258,9 +258,9 @@ func (d *differ) reach(s *section) reach {
 }
 
 // find returns the override that applies to whom another is for, or nil: to a key, or to keys of
-// which nothing but a prefix is known. Which key has a hash is not known: no prefix is that of one.
+// which nothing but a prefix is known.
 func (x reach) find(id [2]string) *override {
-	if o := x.exact[id]; o != nil || id[0] == forHash {
+	if o := x.exact[id]; o != nil {
 		return o
 	}
 	for _, n := range x.lengths {

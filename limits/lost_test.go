@@ -69,8 +69,6 @@ func TestLostSomewhere(t *testing.T) {
 			"override of a key, what counts"},
 		"of a prefix": {document("free", one, `{"prefix": "k", "policies": {"x": "min-interval 1s"}}`), document("free", one, `{"prefix": "k", "policies": {"y": "min-interval 1s"}}`),
 			"override of a prefix, what counts"},
-		"of a hash": {document("free", one, `{"hash": "`+hash+`", "policies": {"x": "min-interval 1s"}}`), document("free", one, `{"hash": "`+hash+`", "policies": {"y": "min-interval 1s"}}`),
-			"override of a hash, what counts"},
 		"an override that counts otherwise": {document("free", one, `{"key": "k", "policies": {"x": "min-interval 1s"}}`), document("free", one, `{"key": "k", "policies": {"x": "fixed-window 1/hour"}}`),
 			"override of a key, what counts"},
 		"an override that falls back to a prefix": {document("free", one, `{"key": "kk", "policies": {"x": "min-interval 1s"}}, {"prefix": "k", "policies": {"y": "min-interval 1s"}}`),
@@ -107,7 +105,7 @@ func TestLostSomewhere(t *testing.T) {
 				}
 				source := newBoard(c.from)
 				store := memstore.New(memstore.Config{})
-				b := openIn(t, store, nil, source, limits.Config{Secret: secret})
+				b := openIn(t, store, nil, source, limits.Config{})
 				source.write(c.to)
 				if err := b.Reload(t.Context()); (err != nil) != (c.want != "") {
 					t.Errorf("a book says %v", err)
@@ -116,8 +114,6 @@ func TestLostSomewhere(t *testing.T) {
 		})
 	}
 }
-
-const hash = "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff"
 
 // Under a limit of 60, no 120 are admitted by a change of the name: without an Accept, the document
 // does not apply, whatever other plans have the name.

@@ -1,10 +1,8 @@
 package limits
 
 import (
-	"encoding/hex"
 	"net/netip"
 	"strconv"
-	"strings"
 	"time"
 )
 
@@ -38,7 +36,7 @@ func (r *reader) overrides(s *section, n *Node, path string) {
 		if !o.until.IsZero() && !o.until.After(r.now) {
 			r.notes = append(r.notes, o.place.fault("the override is over since %s: remove it", o.until.Format(time.RFC3339)))
 		}
-		if o.kind != forHash && isNetwork(o.value) {
+		if isNetwork(o.value) {
 			r.notes = append(r.notes, o.place.fault("the %s is a network, and applies to no address in it, unless a keyfuncs.Prefix makes this network their key: "+
 				"write an override for each address, and for IPv6 for each network of 64 bits, as 2001:db8:1:2::/64", o.kind))
 		}
@@ -68,11 +66,11 @@ func (r *reader) override(s *section, n *Node, path string) (o override, ok bool
 	if s.slots {
 		numbers = wordSlots
 	}
-	fields := r.fields(n, path, forKey, forHash, forPrefix, wordPlan, numbers, wordFrom, wordUntil, wordNote)
+	fields := r.fields(n, path, forKey, forPrefix, wordPlan, numbers, wordFrom, wordUntil, wordNote)
 	if n.Kind != Map {
 		return o, false
 	}
-	for _, kind := range []string{forKey, forHash, forPrefix} {
+	for _, kind := range []string{forKey, forPrefix} {
 		v := fields[kind]
 		if v == nil {
 			continue
@@ -85,15 +83,10 @@ func (r *reader) override(s *section, n *Node, path string) (o override, ok bool
 		case !r.is(v, name, String):
 		case v.Text == "":
 			r.fault(v, name, "it is empty")
-		case kind == forHash:
-			o.value = strings.ToLower(v.Text)
-			if b, err := hex.DecodeString(o.value); err != nil || len(b) != hashSize {
-				r.fault(v, name, "a hash has %d hexadecimal digits: see limits.Hash", 2*hashSize)
-			}
 		}
 	}
 	if o.kind == "" {
-		r.fault(n, path, "it says not for whom it is: %s, %s or %s", forKey, forHash, forPrefix)
+		r.fault(n, path, "it says not for whom it is: %s or %s", forKey, forPrefix)
 	}
 	if v := fields[wordPlan]; v != nil {
 		name := path + "." + wordPlan

@@ -5,11 +5,10 @@ import "github.com/headgate/headgate/core"
 // A Program describes the stores of a program and the limits that it uses, as far as they decide
 // which documents its book accepts. The zero Program accepts all that [Parse] accepts.
 type Program struct {
-	Store    string   `json:"store,omitempty"`     // its kind, see [store.KindOf]; empty: any
-	NoSlots  bool     `json:"no_slots,omitempty"`  // Open was given no store for slots
-	NoSecret bool     `json:"no_secret,omitempty"` // nor a Secret
-	Limits   []string `json:"limits,omitempty"`    // by name, that a document must have
-	Slots    []string `json:"slots,omitempty"`
+	Store   string   `json:"store,omitempty"`    // its kind, see [store.KindOf]; empty: any
+	NoSlots bool     `json:"no_slots,omitempty"` // Open was given no store for slots
+	Limits  []string `json:"limits,omitempty"`   // by name, that a document must have
+	Slots   []string `json:"slots,omitempty"`
 }
 
 // Check returns why a book of that program would not take the document, as [Faults], or nil. It
@@ -25,9 +24,6 @@ func (d *Document) Check(p Program, limits core.Store, slots core.SlotStore) err
 		b.slotStore = nil
 	case slots == nil:
 		b.slotStore = paperSlots{}
-	}
-	if !p.NoSecret {
-		b.hasher = newHasher(nil)
 	}
 	_, err := b.edition(d, nil)
 	return err

@@ -62,7 +62,7 @@ var beyond = []*regexp.Regexp{
 	regexp.MustCompile(`: existing usage would be lost, as it counts otherwise`),
 	regexp.MustCompile(`: none of the policies is named .*, so existing usage would be lost`),
 	regexp.MustCompile(`: a limiter has 1 to 8 policies, not \d+$`), // with those of a plan
-	regexp.MustCompile(`: the (key|hash|prefix) has an override already`),
+	regexp.MustCompile(`: the (key|prefix) has an override already`),
 	regexp.MustCompile(`: the name is there twice`), // JSON has no such thing
 	// Numbers that do not fit together.
 	regexp.MustCompile(`a token bucket's rate must be at most 1,000,000 a second`),
@@ -187,7 +187,7 @@ func (g *generator) mutated(text string) string {
 	}
 	values := []any{nil, true, json.Number("0"), json.Number("7"), json.Number("1.5"), "", "free", "p0", "blocked", " unlimited ", "60/minute", "2026-12-01T00:00:00Z", "2026-13-01T00:00:00Z", "2026-12-01 00:00:00Z",
 		"2026-12-01T3:04:05+01:00", "2026-02-30T00:00:00,5Z", map[string]any{}, []any{}, map[string]any{"plans": map[string]any{"a": "blocked"}}, map[string]any{"m": "sliding-log 5/hour"}}
-	names := []string{"limits", "slots", "$schema", "default", "plans", "overrides", "shadow", "plan", "policies", "from", "until", "note", "key", "hash", "prefix", "x", "blocked", "p0", "a b"}
+	names := []string{"limits", "slots", "$schema", "default", "plans", "overrides", "shadow", "plan", "policies", "from", "until", "note", "key", "prefix", "x", "blocked", "p0", "a b"}
 	root = g.mutate(root, g.IntN(20), values, names)
 	mutated, err := json.Marshal(root)
 	if err != nil {

@@ -37,16 +37,6 @@ type Listener interface {
 	Loaded(ctx context.Context, s State)
 }
 
-// A Sealed source has documents whose keys were hashed before they got there.
-type Sealed interface {
-	Source
-
-	// SecretID returns the [SecretID] of the secret of the hashed keys in the text that Load
-	// returned last. It returns nothing if that is not known. A book with another Secret refuses
-	// the document, because it would find none of the keys.
-	SecretID() string
-}
-
 // SourceFunc is a function as a [Source].
 type SourceFunc func(ctx context.Context) ([]byte, error)
 

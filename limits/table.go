@@ -1,7 +1,6 @@
 package limits
 
 import (
-	"encoding/hex"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -16,7 +15,6 @@ type table[T any] struct {
 	make     func(*choices[T], int32) *T // what is used first
 
 	keys     map[string]entry[T]
-	hashes   map[[hashSize]byte]entry[T]
 	prefixes map[string]entry[T]
 	lengths  []int     // of the prefixes, the longest first
 	begins   [256]bool // by the first byte of prefixes
@@ -107,29 +105,20 @@ func (t *table[T]) add(e entry[T]) {
 		if !slices.Contains(t.lengths, len(o.value)) {
 			t.lengths = append(t.lengths, len(o.value))
 		}
-	case forHash:
-		var sum [hashSize]byte
-		_, _ = hex.Decode(sum[:], []byte(o.value)) // it was checked
-		set(&t.hashes, sum, e)
 	}
 }
 
-func set[K comparable, V any](m *map[K]V, k K, v V) {
+func set[V any](m *map[string]V, k string, v V) {
 	if *m == nil {
-		*m = make(map[K]V)
+		*m = make(map[string]V)
 	}
 	(*m)[k] = v
 }
 
 // find returns the override that applies to a key, if there is one.
-func (t *table[T]) find(key string, h *hasher) (e entry[T], found bool) {
+func (t *table[T]) find(key string) (e entry[T], found bool) {
 	if e, found = t.keys[key]; found && t.holds(e) {
 		return e, true
-	}
-	if len(t.hashes) > 0 {
-		if e, found = t.hashes[h.sum(key)]; found && t.holds(e) {
-			return e, true
-		}
 	}
 	if key == "" || !t.begins[key[0]] {
 		return e, false
@@ -145,9 +134,9 @@ func (t *table[T]) find(key string, h *hasher) (e entry[T], found bool) {
 }
 
 // choose returns what applies, and whether there is such a plan, if that matters.
-func (t *table[T]) choose(plan, key string, h *hasher) (v *T, known bool) {
+func (t *table[T]) choose(plan, key string) (v *T, known bool) {
 	of, at := t.base, int32(anyPlan)
-	if e, found := t.find(key, h); found {
+	if e, found := t.find(key); found {
 		t.match(e)
 		of, at = e.of, e.plan
 	}

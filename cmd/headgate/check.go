@@ -90,14 +90,10 @@ func check(ctx context.Context, c *call) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	secret, err := c.secret()
-	if err != nil {
-		return 0, err
-	}
 	var results []checked
 	code := exitOK
 	for _, name := range files {
-		r, err := c.checkFile(name, all, secret)
+		r, err := c.checkFile(name, all)
 		if err != nil {
 			return 0, err
 		}
@@ -117,7 +113,7 @@ type checked struct {
 	Notes   []jsonFault `json:"notes"`
 }
 
-func (c *call) checkFile(name string, servers fleet, secret []byte) (checked, error) {
+func (c *call) checkFile(name string, servers fleet) (checked, error) {
 	d, err := c.read(name)
 	var faults, notes limits.Faults
 	if err != nil && !errors.As(err, &faults) {
@@ -128,11 +124,10 @@ func (c *call) checkFile(name string, servers fleet, secret []byte) (checked, er
 	}
 	r := checked{File: name, Faults: jsonFaults(faults), Notes: jsonFaults(notes)}
 	if len(faults) == 0 {
-		published, err := sealed(d, secret)
-		if err != nil {
+		if err := published(d); err != nil {
 			return checked{}, err
 		}
-		r.Version = published.Version()
+		r.Version = d.Version()
 	}
 	if c.json {
 		return r, nil
@@ -149,19 +144,16 @@ func (c *call) checkFile(name string, servers fleet, secret []byte) (checked, er
 	return r, nil
 }
 
-// sealed returns a document as it is published: with a secret, without keys. Servers can read it.
-func sealed(d *limits.Document, secret []byte) (*limits.Document, error) {
-	if len(secret) > 0 {
-		return d.Hashed(secret)
-	}
+// published returns why servers would not read a document as it is published.
+func published(d *limits.Document) error {
 	text, err := d.MarshalJSON()
 	if err != nil {
-		return nil, err
+		return err
 	}
 	if _, err := limits.Parse(text, nil); err != nil {
-		return nil, fmt.Errorf("servers would not read the document as it is published: %w", err)
+		return fmt.Errorf("servers would not read the document as it is published: %w", err)
 	}
-	return d, nil
+	return nil
 }
 
 // A jsonChange is a change as -json prints it.
@@ -176,23 +168,19 @@ type jsonChange struct {
 	Line  int    `json:"line,omitempty"`
 }
 
-// changes returns the changes of a diff. Keys are in it if there is no secret.
-func changes(d limits.Diff, secret []byte) []jsonChange {
+// changes returns the changes of a diff, with keys.
+func changes(d limits.Diff) []jsonChange {
 	all := make([]jsonChange, 0, len(d.Changes))
 	for _, change := range d.Changes {
-		j := jsonChange{change.Limit, change.Slots, change.What, change.Was, change.Is, change.Lost, change.Key, change.Line}
-		if len(secret) > 0 {
-			j.Key = ""
-		}
-		all = append(all, j)
+		all = append(all, jsonChange{change.Limit, change.Slots, change.What, change.Was, change.Is, change.Lost, change.Key, change.Line})
 	}
 	return all
 }
 
-// printDiff prints a diff for people.
-func (c *call) printDiff(d limits.Diff, secret []byte) {
+// printDiff prints a diff for people, with keys.
+func (c *call) printDiff(d limits.Diff) {
 	for _, change := range d.Changes {
-		if change.Key != "" && len(secret) == 0 {
+		if change.Key != "" {
 			change.What += fmt.Sprintf(" %q", change.Key)
 		}
 		c.printf("%v\n", change)
@@ -202,10 +190,6 @@ func (c *call) printDiff(d limits.Diff, secret []byte) {
 // diff says what changes between two documents.
 func diff(_ context.Context, c *call) (int, error) {
 	files, err := c.parse(2, 2)
-	if err != nil {
-		return 0, err
-	}
-	secret, err := c.secret()
 	if err != nil {
 		return 0, err
 	}
@@ -225,8 +209,8 @@ func diff(_ context.Context, c *call) (int, error) {
 	if len(d.Lost()) > 0 {
 		code = exitLoss
 	}
-	return code, c.print(map[string]any{"from": d.From, "to": d.To, "changes": changes(d, secret)}, func() {
-		c.printDiff(d, secret)
+	return code, c.print(map[string]any{"from": d.From, "to": d.To, "changes": changes(d)}, func() {
+		c.printDiff(d)
 		if len(d.Changes) == 0 {
 			c.printf("no difference, version %s\n", d.To)
 		}

@@ -119,7 +119,6 @@ func told(t *testing.T, addr, name string, n int) {
 func TestPushComparesWithTheServers(t *testing.T) {
 	server := redistest.Start(t)
 	url := "redis://" + server.Addr()
-	secret := file(t, "secret", secretText)
 	stored := func() string {
 		t.Helper()
 		text, err := server.Do("HGETALL", redisdoc.DefaultKey)
@@ -155,15 +154,12 @@ func TestPushComparesWithTheServers(t *testing.T) {
 	}
 	does("limits: {web: {plans: {free: unlimited}}}\n...\n", 1, `limits.yaml: limits: the server one: there is no "api" among the limits, which the program uses`)
 	does(api(key, key)[:len(api(key, key))-4]+"slots: {ws: {plans: {a: 1}}}\n...\n", 1, ":7:9: slots.ws: the server one: Open was given no store for slots")
-	if code, out, stderr := headgate(t, "", "push", file(t, "limits.yaml", api(key, key)), "-redis", url, "-secret-file", secret, "-new-secret=false"); code != 2 || !strings.Contains(stderr, "the server one has no secret") {
-		t.Errorf("%d %s%s", code, out, stderr)
-	}
 	one.Close()
 	if _, err := server.Do("DEL", redisdoc.DefaultKey+":servers"); err != nil {
 		t.Fatal(err)
 	}
 	does(api(key, key), 0, "version ")
-	aServerWith(t, server.Addr(), "two", nil)
+	aServer(t, server.Addr(), "two")
 	told(t, server.Addr(), "api", 1)
 	does(api(long, key), 1, ":4:13: limits.api.plans.free: the server two: a SlidingLog stores")
 	does(api("{m: sliding-log 60/day, x: min-interval 1s}", "{m: "+long+"}"), 1, ":6:9: limits.api.overrides[0]: the server two: a SlidingLog")

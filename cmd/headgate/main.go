@@ -83,7 +83,6 @@ type call struct {
 	stdin          io.Reader
 	stdout, stderr io.Writer
 	json           bool
-	secretFile     string
 }
 
 // errUsage is the error of a wrong command line, which was told already.
@@ -111,7 +110,6 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 			c.flags.PrintDefaults()
 		}
 		c.flags.BoolVar(&c.json, "json", false, "print JSON")
-		c.flags.StringVar(&c.secretFile, "secret-file", "", "the store's secret is in this `file`, or in HEADGATE_SECRET; with it no key is printed")
 		code, err := cmd.run(ctx, c)
 		switch {
 		case errors.Is(err, flag.ErrHelp):
@@ -185,26 +183,6 @@ func (c *call) badFlag(err error) {
 		}
 	})
 	c.warnf("headgate: argument %d %s\n", len(c.args)-c.flags.NArg(), what)
-}
-
-// secret returns the store's secret, or nil.
-func (c *call) secret() ([]byte, error) {
-	if c.secretFile == "" {
-		return []byte(os.Getenv("HEADGATE_SECRET")), nil
-	}
-	text, err := os.ReadFile(c.secretFile)
-	if err != nil {
-		var path *os.PathError
-		if errors.As(err, &path) { // who gives the secret for its file must not see it printed
-			err = path.Err
-		}
-		return nil, fmt.Errorf("the file of -secret-file: %w", err)
-	}
-	secret := []byte(strings.TrimRight(string(text), "\r\n"))
-	if len(secret) == 0 {
-		return nil, errors.New("the file of -secret-file is empty")
-	}
-	return secret, nil
 }
 
 // print prints v as JSON, or calls text.

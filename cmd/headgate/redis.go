@@ -23,15 +23,14 @@ import (
 
 // A connection is what the flags say about Redis.
 type connection struct {
-	url, prefix, key string
-	cluster          bool
-	timeout          time.Duration
+	url, key string
+	cluster  bool
+	timeout  time.Duration
 }
 
 func (c *call) redisFlags() *connection {
 	r := &connection{}
 	c.flags.StringVar(&r.url, "redis", "", "the `URL` of Redis, such as redis://user:password@host:6379/0, or in HEADGATE_REDIS")
-	c.flags.StringVar(&r.prefix, "prefix", "", "the Prefix of the store's Config")
 	c.flags.StringVar(&r.key, "document", redisdoc.DefaultKey, "the `key` of the document in Redis")
 	c.flags.BoolVar(&r.cluster, "cluster", false, "it is a Cluster")
 	c.flags.DurationVar(&r.timeout, "timeout", 5*time.Second, "the `time` that an answer may take")
@@ -63,15 +62,61 @@ type silent struct{}
 
 func (silent) Printf(context.Context, string, ...any) {}
 
-// store returns the store of the servers.
-func (r *connection) store(client redis.UniversalClient, secret []byte) (*redisstore.Store, error) {
-	return redisstore.New(client, redisstore.Config{
+// A storeConnection is what the flags say about the store of the servers, too.
+type storeConnection struct {
+	*connection
+
+	prefix, secretFile string
+}
+
+func (c *call) storeFlags() *storeConnection {
+	r := &storeConnection{connection: c.redisFlags()}
+	c.flags.StringVar(&r.prefix, "prefix", "", "the Prefix of the store's Config")
+	c.flags.StringVar(&r.secretFile, "secret-file", "", "the store's Secret is in this `file`, or in HEADGATE_SECRET")
+	return r
+}
+
+// open returns the store of the servers, and its client, which is to be closed.
+func (r *storeConnection) open() (*redisstore.Store, redis.UniversalClient, error) {
+	secret, err := r.secret()
+	if err != nil {
+		return nil, nil, err
+	}
+	client, err := r.connect()
+	if err != nil {
+		return nil, nil, err
+	}
+	store, err := redisstore.New(client, redisstore.Config{
 		Prefix: r.prefix, Secret: secret, Timeout: r.timeout, Failure: redisstore.FailClosed, RefusalTTL: -1,
 	})
+	if err != nil {
+		return nil, nil, errors.Join(err, client.Close())
+	}
+	return store, client, nil
+}
+
+// secret returns the store's secret, or nil.
+func (r *storeConnection) secret() ([]byte, error) {
+	if r.secretFile == "" {
+		return []byte(os.Getenv("HEADGATE_SECRET")), nil
+	}
+	text, err := os.ReadFile(r.secretFile)
+	if err != nil {
+		var path *os.PathError
+		if errors.As(err, &path) { // who gives the secret for its file must not see it printed
+			err = path.Err
+		}
+		return nil, fmt.Errorf("the file of -secret-file: %w", err)
+	}
+	secret := []byte(strings.TrimRight(string(text), "\r\n"))
+	if len(secret) == 0 {
+		return nil, errors.New("the file of -secret-file is empty")
+	}
+	return secret, nil
 }
 
 // An untold source is not told of this process.
-type untold struct{ limits.Sealed }
+type untold struct{ limits.Source }
 
 // peek prints what a key has left.
 func peek(ctx context.Context, c *call) (int, error) {
@@ -156,7 +201,7 @@ type asked struct {
 
 // withLimit parses LIMIT KEY -plan, and calls f with the limit.
 func (c *call) withLimit(ctx context.Context, f func(ctx context.Context, a *asked) (int, error)) (int, error) {
-	r := c.redisFlags()
+	r := c.storeFlags()
 	file := c.flags.String("limits", "", "the limits are those of this `file`, not those in Redis")
 	plan := c.flags.String("plan", "", "the `plan` of the key; its overrides apply too")
 	words, err := c.parse(2, 2)
@@ -171,19 +216,11 @@ func (c *call) withLimit(ctx context.Context, f func(ctx context.Context, a *ask
 		}
 		key = strings.TrimRight(line, "\r\n")
 	}
-	secret, err := c.secret()
-	if err != nil {
-		return 0, err
-	}
-	client, err := r.connect()
+	store, client, err := r.open()
 	if err != nil {
 		return 0, err
 	}
 	defer client.Close()
-	store, err := r.store(client, secret)
-	if err != nil {
-		return 0, err
-	}
 	source := limits.File(*file)
 	if *file == "" {
 		inRedis, err := redisdoc.New(client, redisdoc.Config{Key: r.key})
@@ -194,7 +231,7 @@ func (c *call) withLimit(ctx context.Context, f func(ctx context.Context, a *ask
 	}
 	ctx, cancel := context.WithTimeout(ctx, r.timeout)
 	defer cancel()
-	book, err := limits.Open(ctx, store, store, source, limits.Config{Decode: yamldoc.Decode, Secret: secret, Timeout: r.timeout, Every: time.Hour})
+	book, err := limits.Open(ctx, store, store, source, limits.Config{Decode: yamldoc.Decode, Timeout: r.timeout, Every: time.Hour})
 	if err != nil {
 		return 0, err
 	}
@@ -212,23 +249,15 @@ func (c *call) withLimit(ctx context.Context, f func(ctx context.Context, a *ask
 
 // doctor prints what the store's Check has found.
 func doctor(ctx context.Context, c *call) (int, error) {
-	r := c.redisFlags()
+	r := c.storeFlags()
 	if _, err := c.parse(0, 0); err != nil {
 		return 0, err
 	}
-	secret, err := c.secret()
-	if err != nil {
-		return 0, err
-	}
-	client, err := r.connect()
+	store, client, err := r.open()
 	if err != nil {
 		return 0, err
 	}
 	defer client.Close()
-	store, err := r.store(client, secret)
-	if err != nil {
-		return 0, err
-	}
 	ctx, cancel := context.WithTimeout(ctx, 2*r.timeout)
 	defer cancel()
 	report, err := store.Check(ctx)
@@ -303,9 +332,7 @@ type publication struct {
 	*call
 
 	source     *redisdoc.Source
-	secret     []byte
-	written    *limits.Document // of the file
-	document   *limits.Document // that is published
+	document   *limits.Document
 	kind, from string
 	loseUsage  bool
 	replaces   int64  // in Redis
@@ -317,8 +344,6 @@ type publication struct {
 func push(ctx context.Context, c *call) (int, error) {
 	r, p := c.redisFlags(), &publication{call: c}
 	c.flags.BoolVar(&p.loseUsage, "lose-usage", false, "push it although usage is lost; servers refuse it unless their program accepts it too")
-	newSecret := c.flags.Bool("new-secret", false, "push it although its keys are hashed under another secret than before, or not at all; "+
-		"servers with the old secret stay with what they have")
 	c.flags.StringVar(&p.from, "from", "", "push it only in the place of this `version`, none for no document: nobody else has pushed since")
 	dry := c.flags.Bool("dry-run", false, "only say what would change")
 	patience := c.flags.Duration("wait", 15*time.Second, "wait this `time` for all servers")
@@ -328,13 +353,10 @@ func push(ctx context.Context, c *call) (int, error) {
 		return 0, err
 	}
 	p.kind = *kind
-	if p.secret, err = c.secret(); err != nil {
+	if p.document, err = c.must(words[0]); err != nil {
 		return 0, err
 	}
-	if p.written, err = c.must(words[0]); err != nil {
-		return 0, err
-	}
-	if p.document, err = sealed(p.written, p.secret); err != nil {
+	if err := published(p.document); err != nil {
 		return 0, err
 	}
 	client, err := r.connect()
@@ -342,7 +364,7 @@ func push(ctx context.Context, c *call) (int, error) {
 		return 0, err
 	}
 	defer client.Close()
-	if p.source, err = redisdoc.New(client, redisdoc.Config{Key: r.key, NewSecret: *newSecret}); err != nil {
+	if p.source, err = redisdoc.New(client, redisdoc.Config{Key: r.key}); err != nil {
 		return 0, err
 	}
 	p.result = map[string]any{"version": p.document.Version(), "changes": []jsonChange{}, "pushed": false}
@@ -350,7 +372,7 @@ func push(ctx context.Context, c *call) (int, error) {
 	defer cancel()
 	code, why, err := p.refused(ask, words[0])
 	if err != nil {
-		return 0, hinted(err)
+		return 0, err
 	}
 	if why == "" && *dry {
 		why = fmt.Sprintf("version %s in the place of %s; to push it, give -from %[2]s", p.document.Version(), p.base)
@@ -359,14 +381,6 @@ func push(ctx context.Context, c *call) (int, error) {
 		return code, p.not(why)
 	}
 	return p.publish(ctx, r.timeout, *patience)
-}
-
-// hinted returns an error with what helps against it.
-func hinted(err error) error {
-	if errors.Is(err, redisdoc.ErrSecret) {
-		return fmt.Errorf("%w: give the secret of the servers, or see -new-secret", err)
-	}
-	return err
 }
 
 // not prints why the document is not pushed.
@@ -378,9 +392,6 @@ func (p *publication) not(why string) error {
 // refused compares the document with the one in Redis and with the servers, and returns why it is
 // not pushed, if it is not.
 func (p *publication) refused(ctx context.Context, file string) (code int, why string, err error) {
-	if err := p.source.CheckSecret(ctx, p.document); err != nil {
-		return 0, "", err
-	}
 	servers, err := p.source.Servers(ctx) // before the comparison, which may take seconds
 	if err != nil {
 		return 0, "", err
@@ -408,15 +419,15 @@ func (p *publication) refused(ctx context.Context, file string) (code int, why s
 	if p.from != "" && p.from != p.base {
 		return exitNo, fmt.Sprintf("Redis has %s, not %s: somebody else has pushed, so compare again", p.base, p.from), nil
 	}
-	p.result["changes"] = changes(diff, p.secret)
+	p.result["changes"] = changes(diff)
 	if !p.json {
-		p.printDiff(diff, p.secret)
+		p.printDiff(diff)
 	}
 	all, err := fleetOf(servers, p.kind)
 	if err != nil {
 		return 0, "", err
 	}
-	faults := all.refuse(p.written)
+	faults := all.refuse(p.document)
 	p.result["faults"] = jsonFaults(faults)
 	for _, f := range faults {
 		p.warnf("%s\n", at(file, f))
@@ -440,7 +451,7 @@ func (p *publication) publish(ctx context.Context, timeout, patience time.Durati
 		return exitNo, p.not("somebody else has pushed meanwhile, so compare again")
 	}
 	if err != nil {
-		return 0, hinted(err)
+		return 0, err
 	}
 	p.result["pushed"] = true
 	servers, late, err := await(ctx, p.source, p.document.Version(), pushed, patience)

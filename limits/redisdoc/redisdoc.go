@@ -11,9 +11,6 @@
 // The command headgate push writes the document, unless a server would refuse it, and waits until
 // all have it. For that, each server tells in a second hash what it has and needs.
 //
-// Beside a document whose keys are hashed, see [limits.Document.Hashed], is the [limits.SecretID] of
-// the secret. A push under another secret is [ErrSecret], and a book with another one refuses the document.
-//
 // # Who may write it
 //
 // Whoever can write the document can switch limits off. So servers should get a user who can only
@@ -52,7 +49,6 @@ const DefaultKey = "{headgate-limits}"
 const (
 	fieldVersion  = "version"
 	fieldDocument = "document"
-	fieldSecret   = "secret" // the limits.SecretID of the document's hashes
 
 	// tellEvery is how often a server tells what it has, and aliveFor how long after that it is
 	// counted.
@@ -69,24 +65,18 @@ type Config struct {
 
 	// Instance is the name of this process in [Source.Servers]. Empty means a random one.
 	Instance string
-
-	// NewSecret lets [Source.Push] publish a document whose keys are hashed under another secret
-	// than before, or not at all. Servers with the old secret keep their document.
-	NewSecret bool
 }
 
-// A Source is the document in Redis: a [limits.Waker], a [limits.Listener] and [limits.Sealed]. It is safe for
-// concurrent use, and for one book.
+// A Source is the document in Redis: a [limits.Waker] and a [limits.Listener]. It is safe for concurrent use, and
+// for one book.
 type Source struct {
-	client    redis.UniversalClient
-	key       string
-	instance  string
-	newSecret bool
+	client   redis.UniversalClient
+	key      string
+	instance string
 
 	mu      sync.Mutex
 	version int64 // the highest that was found
 	text    []byte
-	secret  string
 	told    string // what was told last, and when
 	toldAt  time.Time
 }
@@ -106,7 +96,7 @@ func New(client redis.UniversalClient, c Config) (*Source, error) {
 	if c.Instance == "" {
 		c.Instance = rand.Text()[:12]
 	}
-	return &Source{client: client, key: c.Key, instance: c.Instance, newSecret: c.NewSecret}, nil
+	return &Source{client: client, key: c.Key, instance: c.Instance}, nil
 }
 
 // Load implements [limits.Source]. It asks for the document only if the version has changed.
@@ -117,44 +107,36 @@ func (s *Source) Load(ctx context.Context) ([]byte, error) {
 	if err == nil && s.text != nil && found == strconv.FormatInt(s.version, 10) {
 		return s.text, nil
 	}
-	text, version, secret, err := s.read(ctx)
+	text, version, err := s.read(ctx)
 	switch {
 	case err != nil:
 		return nil, err
 	case version < s.version:
 		return nil, fmt.Errorf("headgate: redisdoc: the version went back from %d to %d: push the document again", s.version, version)
 	}
-	s.version, s.text, s.secret = version, []byte(text), secret
+	s.version, s.text = version, []byte(text)
 	return s.text, nil
 }
 
-// SecretID implements [limits.Sealed].
-func (s *Source) SecretID() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.secret
-}
-
-// read returns the document, its version and the ID of its secret.
-func (s *Source) read(ctx context.Context) (text string, version int64, secret string, err error) {
-	all, err := s.client.HMGet(ctx, s.key, fieldVersion, fieldDocument, fieldSecret).Result()
+// read returns the document and its version.
+func (s *Source) read(ctx context.Context) (text string, version int64, err error) {
+	all, err := s.client.HMGet(ctx, s.key, fieldVersion, fieldDocument).Result()
 	if err != nil {
-		return "", 0, "", fmt.Errorf("headgate: redisdoc: %w", err)
+		return "", 0, fmt.Errorf("headgate: redisdoc: %w", err)
 	}
 	if all[0] == nil && all[1] == nil {
-		return "", 0, "", fmt.Errorf("headgate: redisdoc: there is no document at %s: push one", s.key)
+		return "", 0, fmt.Errorf("headgate: redisdoc: there is no document at %s: push one", s.key)
 	}
 	number, _ := all[0].(string)
 	text, _ = all[1].(string)
-	secret, _ = all[2].(string)
 	version, err = strconv.ParseInt(number, 10, 64)
 	if err != nil || version < 1 || version > maxVersion || strconv.FormatInt(version, 10) != number {
-		return "", 0, "", fmt.Errorf("%w: see %s", ErrTorn, s.key)
+		return "", 0, fmt.Errorf("%w: see %s", ErrTorn, s.key)
 	}
 	if text == "" {
-		return "", version, "", fmt.Errorf("%w: see %s", ErrTorn, s.key)
+		return "", version, fmt.Errorf("%w: see %s", ErrTorn, s.key)
 	}
-	return text, version, secret, nil
+	return text, version, nil
 }
 
 // maxVersion is the largest that the script can increase.
@@ -196,8 +178,7 @@ type Server struct {
 	Version  string    `json:"version"` // of the document that is in force there
 	Found    int64     `json:"found"`   // version in Redis that it has read, whether it is in force or not
 	Err      string    `json:"err,omitempty"`
-	SecretID string    `json:"secret,omitempty"` // the limits.SecretID of its Secret
-	At       time.Time `json:"at"`               // by the clock of Redis
+	At       time.Time `json:"at"` // by the clock of Redis
 
 	// ClockOffset is by how much its clock is ahead of the one of Redis, as exactly as it could ask.
 	ClockOffset time.Duration `json:"clock_offset,omitempty"`
@@ -213,7 +194,7 @@ func short(s string) string { return strings.ToValidUTF8(s[:min(len(s), maxText)
 // Loaded implements [limits.Listener]: it tells the others which document is in force here.
 func (s *Source) Loaded(ctx context.Context, state limits.State) {
 	s.mu.Lock()
-	me := Server{Instance: s.instance, Version: state.Version, Found: s.version, SecretID: state.SecretID, Program: state.Program}
+	me := Server{Instance: s.instance, Version: state.Version, Found: s.version, Program: state.Program}
 	if state.Err != nil {
 		me.Err = short(state.Err.Error())
 	}
@@ -264,51 +245,6 @@ func (s *Source) records(ctx context.Context, now time.Time) (all []Server, err 
 // ErrConflict is the error of a Push if somebody else has pushed meanwhile.
 var ErrConflict = errors.New("headgate: redisdoc: there is another version than the one that was compared: compare again")
 
-// ErrSecret is the error of a Push that would make servers find no override of a key, or make keys
-// readable that are hashed.
-var ErrSecret = errors.New("headgate: redisdoc: the keys are hashed under another secret, or were hashed before and are not now")
-
-// CheckSecret compares the secret of the document, see [limits.Document.Hashed]. It returns
-// [ErrSecret] if the document in Redis has another, or a server in [Source.Servers]. It changes
-// nothing. It does not check a document that was not hashed and has no overrides of keys.
-func (s *Source) CheckSecret(ctx context.Context, d *limits.Document) error {
-	own := secretOf(d)
-	if s.newSecret || own == "" {
-		return nil
-	}
-	stored, err := s.client.HGet(ctx, s.key, fieldSecret).Result()
-	if err != nil && !errors.Is(err, redis.Nil) {
-		return fmt.Errorf("headgate: redisdoc: %w", err)
-	}
-	if stored != "" && stored != own {
-		return ErrSecret
-	}
-	servers, err := s.Servers(ctx)
-	if err != nil {
-		return err
-	}
-	for _, one := range servers {
-		switch {
-		case one.SecretID != "" && one.SecretID != own:
-			return fmt.Errorf("%w: see the server %s", ErrSecret, one.Instance)
-		case one.Program.NoSecret && own != noSecret && d.Hashes():
-			return fmt.Errorf("%w: the server %s has no secret", ErrSecret, one.Instance)
-		}
-	}
-	return nil
-}
-
-// noSecret is the secret of a document whose keys are readable.
-const noSecret = "none"
-
-// secretOf returns the ID of a document's secret, or nothing if it may have any.
-func secretOf(d *limits.Document) string {
-	if d.SecretID() == "" && d.Plain() {
-		return noSecret
-	}
-	return d.SecretID()
-}
-
 // Current returns the text that is in Redis and its version, or 0 if there is none. After
 // [ErrTorn], the version is the one that Push replaces.
 func (s *Source) Current(ctx context.Context) (text string, version int64, err error) {
@@ -319,26 +255,20 @@ func (s *Source) Current(ctx context.Context) (text string, version int64, err e
 	if n == 0 {
 		return "", 0, nil
 	}
-	text, version, _, err = s.read(ctx)
-	return text, version, err
+	return s.read(ctx)
 }
 
 // push writes a document if the version is the one that was found. The new one is the time in
 // milliseconds, so that it is larger than any that was lost. Clocks go back; so it is larger than the
-// old one, and than those that servers have read. The secret
-// is checked here once more, as another push may have been faster. That PUBLISH is not permitted is
-// no failure: the servers also ask.
+// old one, and than those that servers have read. That PUBLISH is not permitted is no failure: the
+// servers also ask.
 const push = `
 local found = redis.call('HGET', KEYS[1], 'version')
 if not found or not string.match(found, '^[1-9]%d*$') or tonumber(found) > 9007199254740991 then found = '0' end
 if found ~= ARGV[1] then return redis.error_reply('CONFLICT') end
-local own, secret = ARGV[3], redis.call('HGET', KEYS[1], 'secret')
-if own ~= '' and secret and secret ~= own and ARGV[4] == '0' then return redis.error_reply('SECRET') end
-if own == 'none' then redis.call('HDEL', KEYS[1], 'secret') end
-if own ~= '' and own ~= 'none' then redis.call('HSET', KEYS[1], 'secret', own) end
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
-local version = string.format('%.0f', math.max(now, found + 1, ARGV[5] + 1))
+local version = string.format('%.0f', math.max(now, found + 1, ARGV[3] + 1))
 redis.call('HSET', KEYS[1], 'version', version, 'document', ARGV[2])
 redis.pcall('PUBLISH', KEYS[1], version)
 return version
@@ -358,8 +288,7 @@ func (s *Source) highest(ctx context.Context) (version int64) {
 
 // Push writes the document, in the place of that version, and wakes all servers. 0 is for no
 // document. It returns the new version, which is larger. If there is another one, the error is
-// [ErrConflict]. If its keys are hashed under another secret than before, it is [ErrSecret], unless
-// [Config].NewSecret is set. After an error nothing was written, unless it is of the connection.
+// [ErrConflict]. After an error nothing was written, unless it is of the connection.
 func (s *Source) Push(ctx context.Context, d *limits.Document, replaces int64) (version int64, err error) {
 	text, err := d.MarshalJSON()
 	if err != nil {
@@ -368,18 +297,8 @@ func (s *Source) Push(ctx context.Context, d *limits.Document, replaces int64) (
 	if _, err := limits.Parse(text, nil); err != nil { // its canonical form may be too long
 		return 0, fmt.Errorf("headgate: redisdoc: servers would not read the document as it is published: %w", err)
 	}
-	if err := s.CheckSecret(ctx, d); err != nil {
-		return 0, err
-	}
-	newSecret := 0
-	if s.newSecret {
-		newSecret = 1
-	}
-	v, err := s.client.Eval(ctx, push, []string{s.key}, strconv.FormatInt(replaces, 10), text, secretOf(d), newSecret, s.highest(ctx)).Text()
+	v, err := s.client.Eval(ctx, push, []string{s.key}, strconv.FormatInt(replaces, 10), text, s.highest(ctx)).Text()
 	if err != nil {
-		if redis.HasErrorPrefix(err, "SECRET") {
-			return 0, ErrSecret
-		}
 		if redis.HasErrorPrefix(err, "CONFLICT") {
 			return 0, ErrConflict
 		}

@@ -28,7 +28,7 @@ var canaryLines = []string{
 	`        <from>: <2030-12-01T00:00:00Z>`,
 	`      - <prefix>: <acme:>`,
 	`        <policies>: {minute: <sliding-log 6000/minute>}`,
-	`      - {<hash>: <aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa>, <policies>: <unlimited>}`,
+	`      - {<key>: <carl>, <policies>: <unlimited>}`,
 	`    <shadow>: <sliding-log 5/minute>`,
 	`<slots>:`,
 	`  ws:`,
@@ -111,7 +111,7 @@ func mutate(r *rand.Rand, lines []string) []string {
 	case 13:
 		edit(": ", ": {<<: ")
 	default: // a key without its field: - anna: gold
-		for _, field := range []string{"key: ", "prefix: ", "hash: ", "plan: "} {
+		for _, field := range []string{"key: ", "prefix: ", "plan: "} {
 			edit(field, "")
 		}
 	}

@@ -22,7 +22,7 @@ limits:
     overrides:
       - {key: user-42, plan: gold, until: 2099-12-01T00:00:00Z, note: ticket 815}
       - {prefix: "acme:", policies: {minute: sliding-log 6000/minute}}   # over the key's plan
-      - {hash: 00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff, plan: blocked}
+      - {key: user-43, plan: blocked}
     shadow: {minute: sliding-log 50/minute}
 slots:
   ws: {plans: {free: 3, gold: 20}}
@@ -35,7 +35,7 @@ const same = `{"slots": {"ws": {"plans": {"gold": 20, "free": 3}}}, "limits": {"
 	"free": {"day": "fixed-window 1000/day", "minute": "sliding-log 60/minute"}},
 	"shadow": {"minute": "sliding-log 50/minute"},
 	"overrides": [
-		{"hash": "00112233445566778899aabbccddeeff00112233445566778899AABBCCDDEEFF", "plan": "blocked"},
+		{"key": "user-43", "plan": "blocked"},
 		{"prefix": "acme:", "policies": {"minute": "sliding-log 6000/minute"}},
 		{"key": "user-42", "plan": "gold", "until": "2099-12-01T00:00:00Z", "note": "ticket 815"}]}}}`
 
