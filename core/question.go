@@ -135,7 +135,7 @@ func decideAll(ctx context.Context, mode store.Mode, charges []Charge) (q *quest
 	for i := range charges {
 		c := &charges[i]
 		q.set(i, c)
-		never = never || c.never()
+		never = never || c.N > c.Limiter.max && !c.Anyway
 	}
 	asked := make([]int, 0, len(charges))
 	for i := range charges {
@@ -158,9 +158,6 @@ func decideAll(ctx context.Context, mode store.Mode, charges []Charge) (q *quest
 	}
 	return q, err
 }
-
-// never reports whether the charge can never be granted.
-func (c Charge) never() bool { return c.N > c.Limiter.max && !c.Anyway }
 
 // askSome asks the store about some of the charges, and decides the others by their numbers.
 func (q *question) askSome(ctx context.Context, charges []Charge, asked []int, never bool) error {

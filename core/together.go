@@ -147,25 +147,17 @@ func checkCharges(charges []Charge) error {
 	if err := checkTogether("charge", charges, maxCharges); err != nil {
 		return err
 	}
+	n := 0
 	for i := range charges {
 		if charges[i].N < 0 {
 			return ErrCost
 		}
+		n += len(charges[i].Limiter.policies)
 	}
-	if n := policiesOf(charges); n > store.MaxReadings {
+	if n > store.MaxReadings {
 		return fmt.Errorf("%w: the limiters of %d charges have %d policies, more than %d", ErrQuestion, len(charges), n, store.MaxReadings)
 	}
 	return nil
-}
-
-// policiesOf returns how many policies the limiters of charges have.
-func policiesOf(charges []Charge) (n int) {
-	for i := range charges {
-		if l := charges[i].Limiter; l != nil {
-			n += len(l.policies)
-		}
-	}
-	return n
 }
 
 // A member is a charge or a claim, as far as all of one call are checked together.

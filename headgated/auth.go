@@ -187,10 +187,10 @@ func (t *route) asks(r *http.Request) (asks []ask, at *routeCharge, err error) {
 
 // verdict decides about the charges of a route.
 func (c *configuration) verdict(r *http.Request, asks []ask) nethttp.Verdict {
-	charges, shadows, err := c.chargesOf(asks, false)
+	charges, err := c.chargesOf(asks, false)
 	var d core.Decision
 	if err == nil {
-		d, _, err = decide(r.Context(), toCharge, charges, shadows)
+		d, _, err = decide(r.Context(), toCharge, charges)
 	}
 	if err != nil && r.Context().Err() == nil {
 		c.watch.Undecided(-1, http.StatusServiceUnavailable, err)

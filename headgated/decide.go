@@ -6,7 +6,6 @@ import (
 	"slices"
 
 	"github.com/headgate/headgate/core"
-	"github.com/headgate/headgate/internal/ontrial"
 )
 
 // An ask is a charge that a request asks for.
@@ -39,38 +38,32 @@ const (
 	toReport             // all, whether they fit or not
 )
 
-// chargesOf returns what is asked for by the limiters of a configuration, and beside it the charges of
-// policies that are on trial. With strict, a plan that the document does not have is an unknownError;
+// chargesOf returns what is asked for by the limiters of a configuration. With strict, a plan that the document does not have is an unknownError;
 // otherwise the default plan applies.
-func (c *configuration) chargesOf(asks []ask, strict bool) (charges, shadows []core.Charge, err error) {
+func (c *configuration) chargesOf(asks []ask, strict bool) (charges []core.Charge, err error) {
 	charges = make([]core.Charge, 0, len(asks))
 	for i, a := range asks {
-		l, shadow, known := c.view.Find(a.limit, a.plan, a.key)
+		l, known := c.view.Find(a.limit, a.plan, a.key)
 		switch {
 		case l == nil, c.bare:
-			return nil, nil, &unknownError{i, wordLimit}
+			return nil, &unknownError{i, wordLimit}
 		case strict && !known:
-			return nil, nil, &unknownError{i, wordPlan}
+			return nil, &unknownError{i, wordPlan}
 		}
 		charges = append(charges, core.Charge{Limiter: l, Key: a.key, N: a.units})
-		if shadow != nil {
-			shadows = append(shadows, core.Charge{Limiter: shadow, Key: a.key, N: a.units})
-		}
 	}
-	return charges, shadows, nil
+	return charges, nil
 }
 
 // decide asks core. Uncovered is of a report: the units for which there was no room.
-func decide(ctx context.Context, v verb, charges, shadows []core.Charge) (d core.Decision, uncovered int64, err error) {
+func decide(ctx context.Context, v verb, charges []core.Charge) (d core.Decision, uncovered int64, err error) {
 	switch v {
 	case toCheck:
 		d, err = core.PeekAll(ctx, charges...)
 	case toReport:
-		if d, uncovered, err = core.ReportAll(ctx, charges...); err == nil && len(shadows) > 0 {
-			_, _, _ = core.ReportAll(ontrial.Mark(ctx), shadows...) // what is on trial fails for itself
-		}
+		d, uncovered, err = core.ReportAll(ctx, charges...)
 	default:
-		d, _, err = core.AllowBeside(ctx, charges, shadows)
+		d, err = core.AllowAll(ctx, charges...)
 	}
 	return d, uncovered, err
 }

@@ -115,8 +115,8 @@ func Explain(text []byte, r *http.Request, c Config) (*Explanation, error) {
 				one.Plan = r.Header.Get(charge.plan)
 			}
 			if one.Key, one.Err = charge.key(m.request); one.Err == nil {
-				l, shadow, _ := view.Find(charge.limit, one.Plan, one.Key)
-				one.Rules = append(rulesOf(l, ""), rulesOf(shadow, "on trial: ")...)
+				l, _ := view.Find(charge.limit, one.Plan, one.Key)
+				one.Rules = rulesOf(l)
 			}
 			t.Charges = append(t.Charges, one)
 		}
@@ -126,12 +126,12 @@ func Explain(text []byte, r *http.Request, c Config) (*Explanation, error) {
 }
 
 // rulesOf returns the policies of a limiter, which may be nil.
-func rulesOf(l *core.Limiter, prefix string) (rules []string) {
+func rulesOf(l *core.Limiter) (rules []string) {
 	if l == nil {
 		return nil
 	}
 	for _, p := range l.Policies() {
-		rules = append(rules, fmt.Sprintf("%s%s: %s", prefix, p.Name(), p.Named("")))
+		rules = append(rules, fmt.Sprintf("%s: %s", p.Name(), p.Named("")))
 	}
 	return rules
 }

@@ -148,14 +148,14 @@ func (e *callError) Error() string { return e.detail }
 func (s *Server) program(v verb) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		asks, err := readAsks(w, r, v)
-		var charges, shadows []core.Charge
+		var charges []core.Charge
 		if err == nil {
-			charges, shadows, err = s.current.Load().chargesOf(asks, true)
+			charges, err = s.current.Load().chargesOf(asks, true)
 		}
 		var d core.Decision
 		var uncovered int64
 		if err == nil {
-			d, uncovered, err = decide(r.Context(), v, charges, shadows)
+			d, uncovered, err = decide(r.Context(), v, charges)
 		}
 		if err != nil {
 			s.failed(w, r, err)

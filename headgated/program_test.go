@@ -16,7 +16,7 @@ limits:
   api: {default: free, plans: {free: sliding-log 2/hour, gold: sliding-log 5/hour}}
   day: {plans: {day: fixed-window 100/365d}}
   none: {plans: {none: blocked}}
-  trial: {plans: {all: fixed-window 10/365d}, shadow: {shadow: fixed-window 1/365d}}
+  other: {plans: {all: fixed-window 10/365d}}
 `
 
 // Several limits are charged all or none, and the numbers are those of the decision.
@@ -88,7 +88,7 @@ func TestCheckSeveral(t *testing.T) {
 func TestReport(t *testing.T) {
 	s := open(t, headgated.Config{Document: newPage(simple)})
 	units := func(n int) string {
-		return fmt.Sprintf(`{"charges": [{"limit": "day", "key": "anna", "units": %d}, {"limit": "trial", "key": "anna", "units": 1}]}`, n)
+		return fmt.Sprintf(`{"charges": [{"limit": "day", "key": "anna", "units": %d}, {"limit": "other", "key": "anna", "units": 1}]}`, n)
 	}
 	w, got := post(t, s.HTTP(), "/v1/report", units(99))
 	if w.Code != 200 || !got.Allowed || got.Uncovered == nil || *got.Uncovered != 0 || got.Remaining != 1 {
@@ -110,9 +110,6 @@ func TestReport(t *testing.T) {
 	if w, got := post(t, s.HTTP(), "/v1/report", `{"charges": [{"limit": "day", "key": "ben", "units": 9007199254740991}]}`); w.Code != 200 || got.Allowed || *got.Uncovered < 1<<52 {
 		t.Errorf("%d %s", w.Code, w.Body)
 	}
-	if m := metric(t, s, `headgate_settlements_total{limiter="trial.shadow"}`); !strings.HasSuffix(m, " 2") {
-		t.Errorf("on trial: %q", m)
-	}
 }
 
 // Up to 64 charges are one decision.
@@ -132,19 +129,6 @@ func TestMany(t *testing.T) {
 	}
 	if w, got := post(t, s.HTTP(), "/v1/charge", many(65)); w.Code != 400 || !strings.Contains(got.Detail, "there are 65 charges, not 1 to 64") {
 		t.Errorf("%d %s", w.Code, w.Body)
-	}
-}
-
-// Policies on trial are counted and refuse nobody.
-func TestShadow(t *testing.T) {
-	s := open(t, headgated.Config{Document: newPage(simple)})
-	for range 3 {
-		if w, got := post(t, s.HTTP(), "/v1/charge", `{"charges": [{"limit": "trial", "key": "anna"}]}`); w.Code != 200 || len(got.Answers) != 1 {
-			t.Errorf("%d %s", w.Code, w.Body)
-		}
-	}
-	if m := metric(t, s, `headgate_decisions_total{limiter="trial.shadow",policy="shadow",result="trial"`); !strings.HasSuffix(m, " 2") {
-		t.Errorf("%q in\n%s", m, metric(t, s, "headgate_decisions_total"))
 	}
 }
 

@@ -68,7 +68,6 @@ type item struct {
 	matched
 
 	limiter *core.Limiter // nil: nothing is charged
-	trial   *core.Limiter // policies that are on trial; nil: none
 	hits    int64
 	own     bool                            // the descriptor has hits of its own, which have happened
 	current *pb.RateLimitResponse_RateLimit // nil: that of the policy
@@ -159,7 +158,7 @@ func (s *Server) item(c *configuration, d *domain, q *pb.RateLimitRequest, of *c
 		return s.override(d, entries, of.GetLimit(), to)
 	case r == nil || r.unlimited:
 	case r.limit != "":
-		to.limiter, to.trial, _ = c.view.Find(r.limit, "", to.key)
+		to.limiter, _ = c.view.Find(r.limit, "", to.key)
 	default:
 		if to.limiter = r.limiter; r.unit != pb.RateLimitResponse_RateLimit_UNKNOWN {
 			to.several, to.current = 1, r.current

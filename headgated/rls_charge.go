@@ -15,15 +15,13 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/headgate/headgate/core"
-	"github.com/headgate/headgate/internal/ontrial"
 	"github.com/headgate/headgate/internal/within"
 )
 
 // A group is the charges of one call of core, and the items that each is of.
 type group struct {
 	charges  []core.Charge
-	counts   []int         // of the policies of each
-	shadows  []core.Charge // of limits on trial
+	counts   []int // of the policies of each
 	of       [][]*item
 	policies int
 	repeated bool // one charge of equal items, which are counted one after the other
@@ -31,7 +29,7 @@ type group struct {
 	quota    bool // of one limit in quota mode, which is charged if the others admit
 	peek     bool // nothing is charged, as the request is refused
 
-	decided, trial core.Decision
+	decided core.Decision
 }
 
 // find returns the charge of the same limiter and key as an item, or -1.
@@ -53,9 +51,6 @@ func (g *group) add(it *item, anyway bool) bool {
 	g.policies, g.counts = g.policies+n, append(g.counts, n)
 	g.charges = append(g.charges, core.Charge{Limiter: it.limiter, Key: it.key, N: it.hits, Anyway: anyway})
 	g.of = append(g.of, []*item{it})
-	if it.trial != nil {
-		g.shadows = append(g.shadows, core.Charge{Limiter: it.trial, Key: it.key, N: it.hits, Anyway: anyway})
-	}
 	return true
 }
 
@@ -86,11 +81,6 @@ func groups(d *domain, items []item) ([]*group, error) {
 				return nil, invalid("two descriptors have different limits for one count, and are charged together")
 			}
 			c.N, together.of[at] = min(c.N+it.hits, maxUnits), append(together.of[at], it)
-			for i := range together.shadows {
-				if trial := &together.shadows[i]; trial.Limiter == it.trial && trial.Key == it.key {
-					trial.N = c.N
-				}
-			}
 		} else if !together.add(it, false) {
 			return nil, invalid("more than %d limits are charged together", maxAsks)
 		}
@@ -235,7 +225,6 @@ func askQuotas(ctx context.Context, d *domain, calls []*group, peek bool) error 
 
 // giveBack gives back what was charged if it fitted. Where that fails, it stays charged, and the statuses say so.
 func (g *group) giveBack(ctx context.Context) {
-	_ = g.trial.Refund(ontrial.Mark(ctx))
 	if g.decided.Refund(ctx) != nil { // also if there is nothing to give back
 		return
 	}
@@ -258,7 +247,7 @@ func (g *group) ask(ctx context.Context, d *domain) (err error) {
 	case g.repeated:
 		g.decided, uncovered, err = core.ReportAll(ctx, g.charges...)
 	default:
-		g.decided, g.trial, err = core.AllowBeside(ctx, g.charges, g.shadows)
+		g.decided, err = core.AllowAll(ctx, g.charges...)
 	}
 	without := errors.Is(err, core.ErrUnavailable) || g.decided.Source == core.SourceLocal || g.decided.Source == core.SourceOpen
 	switch {

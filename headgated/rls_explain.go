@@ -40,7 +40,7 @@ func ExplainDescriptor(text []byte, domain string, entries []string, c Config) (
 			fmt.Fprintf(&b, "  %s\n", mode.text)
 		}
 	}
-	rules := rulesOf(m.limiter, "")
+	rules := rulesOf(m.limiter)
 	switch {
 	case m.limit != "" && d.limits == nil: // it is in the document beside this file
 		fmt.Fprintf(&b, "  limit %s, of the document\n", m.limit)
@@ -51,8 +51,8 @@ func ExplainDescriptor(text []byte, domain string, entries []string, c Config) (
 			return "", false, err
 		}
 		defer book.Close()
-		l, trial, _ := book.View().Find(m.limit, "", m.key)
-		rules = append(rulesOf(l, ""), rulesOf(trial, "on trial: ")...)
+		l, _ := book.View().Find(m.limit, "", m.key)
+		rules = rulesOf(l)
 		fmt.Fprintf(&b, "  limit %s\n", m.limit)
 	}
 	fmt.Fprintf(&b, "  key %q\n", m.key)

@@ -733,22 +733,6 @@ func TestRefusalsNeedNoStore(t *testing.T) {
 	}
 }
 
-// What has happened counts on trial too, whether it fits or not.
-func TestHitsOnTrial(t *testing.T) {
-	s, c := rlsClient(t, `limits: {api: {plans: {api: fixed-window 3/365d}, shadow: {api: fixed-window 5/365d}}}
-rls: [{domain: d, descriptors: [{key: k, headgate: {limit: api}}, {key: one, rate_limit: {unit: year, requests_per_unit: 0}}]}]`)
-	charged := func(want string) {
-		t.Helper()
-		if got := metric(t, s, `headgate_settlement_charged_units_total{limiter="api.shadow"}`); got != want {
-			t.Errorf("%q, want %q", got, want)
-		}
-	}
-	runSteps(t, c, []step{{of: ds{hits(6, "k=a")}, want: "OVER OVER:0"}})
-	charged(`headgate_settlement_charged_units_total{limiter="api.shadow"} 6`)
-	runSteps(t, c, []step{{of: ds{d("one=a"), hits(1, "k=b")}, want: "OVER OVER:0 OK:2"}}) // what is refused beside it is not
-	charged(`headgate_settlement_charged_units_total{limiter="api.shadow"} 7`)
-}
-
 // JSON has the multipliers of units, in requests and in answers.
 func TestMultipliersInJSON(t *testing.T) {
 	s := open(t, headgated.Config{Document: newPage(rules)})

@@ -558,16 +558,15 @@ func (v View) Limiter(l *Limit, plan, key string) *core.Limiter {
 	return limiter
 }
 
-// Find is Limiter, and Shadow, for a limit that a request names. If the document has no limit of
+// Find is Limiter for a limit that a request names. If the document has no limit of
 // that name, the limiter is nil. If the limit has no such plan, it is the limiter of the default
 // plan. In both cases, known is false. A later document may lack the limit.
-func (v View) Find(limit, plan, key string) (l, shadow *core.Limiter, known bool) {
+func (v View) Find(limit, plan, key string) (l *core.Limiter, known bool) {
 	t := v.edition.limits[limit]
 	if t == nil {
-		return nil, nil, false
+		return nil, false
 	}
-	l, known = t.choose(plan, key)
-	return l, t.shadow, known
+	return t.choose(plan, key)
 }
 
 // Limiters returns the limiters of all plans, in the order of the names, without blocked and unlimited,
@@ -588,9 +587,6 @@ func (v View) Default(l *Limit) *core.Limiter {
 	t := v.limit(l)
 	return t.get(t.base, t.standard)
 }
-
-// Shadow returns the limiter of the limit's shadow policies, or nil if there are none.
-func (v View) Shadow(l *Limit) *core.Limiter { return v.limit(l).shadow }
 
 // limit returns the table of a limit.
 func (v View) limit(l *Limit) *limitTable {

@@ -81,12 +81,6 @@ func TestFor(t *testing.T) {
 	if ws.Unknown() != 1 {
 		t.Errorf("%d unknown plans", ws.Unknown())
 	}
-	if shadow := b.View().Shadow(api); shadow.Name() != "api.shadow" || text(shadow) != "minute: sliding-log 50/minute" {
-		t.Error(shadow, text(shadow))
-	}
-	if shadow := b.View().Shadow(limit(t, b, "login")); shadow != nil {
-		t.Error(shadow)
-	}
 }
 
 func slots(t testing.TB, b *limits.Book, name string) *limits.Slots {
@@ -225,7 +219,7 @@ func TestLimitersAreShared(t *testing.T) {
 		overrides = append(overrides, fmt.Sprintf(`{"key": "k%d", "policies": "sliding-log %d/minute"}`, i, i%30+1))
 	}
 	document := func(limit int, overrides []string) string {
-		return fmt.Sprintf(`{"limits": {"api": {"plans": {"free": "sliding-log %d/minute"}, "overrides": [%s], "shadow": "sliding-log 9/minute"}},
+		return fmt.Sprintf(`{"limits": {"api": {"plans": {"free": "sliding-log %d/minute"}, "overrides": [%s]}},
 			"slots": {"ws": {"plans": {"a": 3}}}}`, limit, strings.Join(overrides, ","))
 	}
 	source := newBoard(document(100, overrides))
@@ -238,7 +232,7 @@ func TestLimitersAreShared(t *testing.T) {
 	if len(different) != 30 {
 		t.Errorf("%d limiters of 30 kinds", len(different))
 	}
-	standard, override, shadow, three := api.For("", "k"), api.For("", "k0"), b.View().Shadow(api), ws.For("", "k")
+	standard, override, three := api.For("", "k"), api.For("", "k0"), ws.For("", "k")
 	source.write(document(100, overrides[:999]))
 	reload(t, b)
 	if api.For("", "k") != standard || api.For("gold", "k") != standard {
@@ -249,7 +243,7 @@ func TestLimitersAreShared(t *testing.T) {
 	if api.For("", "k") == standard {
 		t.Error("the plan has changed, and its limiter has not")
 	}
-	if api.For("", "k0") != override || b.View().Shadow(api) != shadow || ws.For("", "k") != three {
+	if api.For("", "k0") != override || ws.For("", "k") != three {
 		t.Error("what has not changed is another limiter")
 	}
 	if got := api.For("", "k999"); got != api.For("", "k") {
@@ -600,30 +594,29 @@ func TestNothingIsLeftBehind(t *testing.T) {
 // Find is For by the name of a limit, which no later document needs to have, and tells what is unknown.
 func TestFind(t *testing.T) {
 	page := newBoard(`{"limits": {
-		"api": {"default": "free", "plans": {"free": "sliding-log 1/hour", "gold": "sliding-log 2/hour"}, "overrides": [{"key": "anna", "policies": "sliding-log 5/hour"}],
-			"shadow": {"trial": "sliding-log 3/hour"}},
+		"api": {"default": "free", "plans": {"free": "sliding-log 1/hour", "gold": "sliding-log 2/hour"}, "overrides": [{"key": "anna", "policies": "sliding-log 5/hour"}]},
 		"day": {"plans": {"all": "fixed-window 9/day"}}}}`)
 	b := open(t, page, limits.Config{})
 	v := b.View()
 	for _, c := range []struct {
 		limit, plan, key string
 		max              int64 // of the first policy; 0: there is no limiter
-		shadow, known    bool
+		known            bool
 	}{
-		{"api", "", "ben", 1, true, true},
-		{"api", "gold", "ben", 2, true, true},
-		{"api", "silver", "ben", 1, true, false},
-		{"api", "", "anna", 5, true, true},
-		{"day", "", "ben", 9, false, true},
-		{"night", "", "ben", 0, false, false},
+		{"api", "", "ben", 1, true},
+		{"api", "gold", "ben", 2, true},
+		{"api", "silver", "ben", 1, false},
+		{"api", "", "anna", 5, true},
+		{"day", "", "ben", 9, true},
+		{"night", "", "ben", 0, false},
 	} {
-		l, shadow, known := v.Find(c.limit, c.plan, c.key)
+		l, known := v.Find(c.limit, c.plan, c.key)
 		var limit int64
 		if l != nil {
 			limit = l.Policies()[0].Limit()
 		}
-		if limit != c.max || (shadow != nil) != c.shadow || known != c.known {
-			t.Errorf("%+v: %d, %v, %v", c, limit, shadow, known)
+		if limit != c.max || known != c.known {
+			t.Errorf("%+v: %d, %v", c, limit, known)
 		}
 	}
 	var names []string
@@ -637,10 +630,10 @@ func TestFind(t *testing.T) {
 	if err := b.Reload(t.Context()); err != nil {
 		t.Error(err)
 	}
-	if l, _, known := b.View().Find("api", "", "ben"); l != nil || known {
+	if l, known := b.View().Find("api", "", "ben"); l != nil || known {
 		t.Errorf("%v after the limit is gone", l)
 	}
-	if l, _, _ := v.Find("api", "", "ben"); l == nil {
+	if l, _ := v.Find("api", "", "ben"); l == nil {
 		t.Error("the view is as of then")
 	}
 }

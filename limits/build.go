@@ -29,8 +29,6 @@ type limitTable struct {
 
 	section *section
 	root    *core.Limiter                     // of all that this limit has had; it counts nothing
-	shadow  *core.Limiter                     // nil: none
-	shape   string                            // the fingerprint of shadow
 	kinds   map[string]*choices[core.Limiter] // by the fingerprints of the overrides' policies
 
 	mu   sync.Mutex
@@ -166,7 +164,6 @@ func (b *Book) limitTable(s *section, before *limitTable) (*limitTable, error) {
 		return err != nil
 	}, make(map[*override]bool)}
 	f.fit(t.members(everywhere))
-	t.shadows(b, r, before)
 	if err := r.err(); err != nil {
 		return nil, err
 	}
@@ -267,23 +264,6 @@ func (t *limitTable) members(everywhere []*override) (plans, overrides []member)
 		add(&overrides, o, o.policies)
 	}
 	return plans, overrides
-}
-
-// shadows makes the limiter of the shadow policies.
-func (t *limitTable) shadows(b *Book, r *reader, before *limitTable) {
-	s := t.section
-	if s.shadow == nil {
-		return
-	}
-	t.shape = fingerprint(s, s.shadow.policies)
-	if before != nil && before.shadow != nil && before.shape == t.shape {
-		t.shadow = before.shadow
-		return
-	}
-	var err error
-	if t.shadow, err = core.New(b.store, s.name+shadowSuffix, bare(s.shadow.policies)...); err != nil {
-		r.configFaults(err, s.shadow.place, s.shadow.policies)
-	}
 }
 
 // slotsTable returns the table of slots.

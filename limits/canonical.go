@@ -96,10 +96,6 @@ func (w *writer) section(s *section) {
 		}
 		w.WriteByte(']')
 	}
-	if s.shadow != nil {
-		w.name(wordShadow)
-		w.policies(s.shadow.policies)
-	}
 }
 
 // inOrder returns overrides in the order of whom they are for.

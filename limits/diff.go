@@ -151,7 +151,6 @@ func (d *differ) section(was, is *section) {
 	for _, name := range names {
 		d.plan(was, is, "plan "+name, was.plans[name], is.plans[name])
 	}
-	d.plan(was, is, wordShadow, was.shadow, is.shadow)
 	d.overrides(was, is)
 	if !is.slots {
 		d.lost(was, is)

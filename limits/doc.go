@@ -1,6 +1,6 @@
 // Package limits keeps rate limits and quotas in a document instead of in Go source. The document
-// has plans, overrides for some customers, and limits on trial. It can change while the servers run.
-// Used units stay used.
+// has plans, and overrides for some customers. It can change while the servers run. Used units stay
+// used.
 //
 //	{
 //	  "limits": {
@@ -34,14 +34,13 @@
 // Package yamldoc has the same in YAML. A file with a JSON Schema, limits.schema.json, is
 // beside this one.
 //
-//	limits       by name: plans, default, overrides, shadow
+//	limits       by name: plans, default, overrides
 //	slots        by name: plans, default, overrides
 //	plans        by name: a policy, or several by their names. Of slots, a number
 //	default      the plan for requests of none; needed if there are several. Of slots, it
 //	             is otherwise the smallest
 //	overrides    a list; each is for one key or prefix, and has a plan, or policies, or
 //	             both. Of slots, it has a plan or slots
-//	shadow       policies that are decided and counted, and refuse nothing
 //
 // A policy is the text that [core.Policy.UnmarshalText] describes. Each limit also has the plans
 // unlimited and blocked.

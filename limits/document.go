@@ -33,7 +33,6 @@ type section struct {
 	standard  string // the plan that is the default
 	plans     map[string]*plan
 	overrides []override
-	shadow    *plan // nil: none
 	place     place
 }
 
@@ -94,17 +93,12 @@ const (
 	wordDefault   = "default"
 	wordPlans     = "plans"
 	wordOverrides = "overrides"
-	wordShadow    = "shadow"
 	wordPlan      = "plan"
 	wordPolicies  = "policies"
 	wordFrom      = "from"
 	wordUntil     = "until"
 	wordNote      = "note"
 )
-
-// shadowSuffix ends the name of the limiter of shadow policies, for events and for what is
-// stored.
-const shadowSuffix = ".shadow"
 
 // maxName is the length of the longest name of a limiter.
 const maxName = 64
@@ -328,21 +322,10 @@ func plain(s string) bool {
 func (r *reader) section(k, n *Node, path string, slots bool) *section {
 	s := &section{name: k.Text, slots: slots, plans: make(map[string]*plan), place: placeOf(k, path)}
 	before := len(r.faults) + r.more
-	switch {
-	case len(s.name) > maxName-len(shadowSuffix):
-		r.fault(k, path, "the name has more than %d characters", maxName-len(shadowSuffix))
-	case strings.HasSuffix(s.name, shadowSuffix):
-		r.fault(k, path, "the name ends in %s, which is for shadow policies", shadowSuffix)
-	default:
-		if _, err := core.NewSlots(paperSlots{}, s.name, 1); err != nil {
-			r.configFaults(err, s.place, nil)
-		}
+	if _, err := core.NewSlots(paperSlots{}, s.name, 1); err != nil {
+		r.configFaults(err, s.place, nil)
 	}
-	known := []string{wordDefault, wordPlans, wordOverrides}
-	if !slots {
-		known = append(known, wordShadow)
-	}
-	fields := r.fields(n, path, known...)
+	fields := r.fields(n, path, wordDefault, wordPlans, wordOverrides)
 	if v := fields[wordPlans]; v == nil {
 		if n.Kind == Map {
 			r.fault(k, path, "it has no %s", wordPlans)
@@ -353,12 +336,6 @@ func (r *reader) section(k, n *Node, path string, slots bool) *section {
 		})
 		if v.Kind == Map && len(v.Keys) == 0 {
 			r.fault(v, path+"."+wordPlans, "there is no plan")
-		}
-	}
-	if v := fields[wordShadow]; v != nil {
-		if p := r.policies(v, path+"."+wordShadow); p != nil {
-			s.shadow = &plan{policies: p, place: placeOf(v, path+"."+wordShadow)}
-			r.shadow(s)
 		}
 	}
 	s.standard = r.standard(s, fields[wordDefault], path)
@@ -661,13 +638,6 @@ func (s *section) slotsOf(name string) int64 {
 		return core.NoLimit
 	}
 	return s.plans[name].slots
-}
-
-// shadow checks the shadow policies of a section.
-func (r *reader) shadow(s *section) {
-	if _, err := core.New(paper{}, s.name+shadowSuffix, bare(s.shadow.policies)...); err != nil {
-		r.configFaults(err, s.shadow.place, s.shadow.policies)
-	}
 }
 
 // over returns the policies of a plan with those of an override in their place.

@@ -78,7 +78,7 @@ func ExampleParse() {
 	// line 3, column 5: limits.api: it needs a default: the plan of requests that name no plan, usually the smallest
 	// line 4, column 38: limits.api.plans.free: "sliding-log 60/mintue": "mintue" is not a period: a number and us, ms, s, m, h or d, such as 30s, or one of second, minute, hour and day
 	// line 4, column 70: limits.api.plans.gold.minute: "sliding-log 0/minute": a rate of 0 events: to refuse everything, use Blocked
-	// line 5, column 7: limits.api: unknown field: one of default, plans, overrides, shadow
+	// line 5, column 7: limits.api: unknown field: one of default, plans, overrides
 }
 
 func ExampleCompare() {

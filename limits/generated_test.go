@@ -71,7 +71,6 @@ type (
 		standard  string
 		plans     map[string]policies
 		overrides []override
-		shadow    policies
 		slots     map[string]int64
 	}
 )
@@ -168,9 +167,6 @@ func (g *generator) document() *written {
 		}
 		d.overrides = append(d.overrides, o)
 	}
-	if g.oneIn(4) {
-		d.shadow = g.policies("")
-	}
 	if g.oneIn(2) {
 		for i := range g.number(1, 2) {
 			d.slots[fmt.Sprint("p", i)] = g.number(0, 3, 1<<53-1)
@@ -214,9 +210,6 @@ func (d *written) text() string {
 		slots = append(slots, fmt.Sprintf("%q: %d", name, d.slots[name]))
 	}
 	text := fmt.Sprintf(`{"limits": {"api": {"default": %q, "plans": {%s},`+"\n"+` "overrides": [%s]`, d.standard, strings.Join(plans, ", "), strings.Join(overrides, ",\n "))
-	if d.shadow != nil {
-		text += `, "shadow": ` + d.shadow.json()
-	}
 	text += "}}"
 	if len(slots) > 0 {
 		text += `, "slots": {"ws": {"plans": {` + strings.Join(slots, ", ") + `}, "overrides": [{"key": "a", "slots": 7}]}}`
@@ -268,7 +261,7 @@ func (d *written) fits(t *testing.T, s store.Store) bool {
 	for i := range now.overrides {
 		now.overrides[i].over = false
 	}
-	all := []policies{d.shadow}
+	var all []policies
 	for _, plan := range append(slices.Sorted(maps.Keys(d.plans)), "blocked", "unlimited") {
 		all = append(all, now.apply(plan, "-"))
 		for _, o := range now.overrides {
@@ -336,10 +329,8 @@ func TestCheckIsWhatServersTake(t *testing.T) {
 	// A store over Redis refuses one of these names once it knows the other, for each algorithm: all know the same one.
 	minute := core.PerMinute(1)
 	for _, s := range []core.Store{overRedis, nowhere} {
-		for _, name := range []string{"api", "api.shadow"} {
-			for _, p := range []core.Policy{core.FixedWindow(minute), core.TokenBucket(minute, 1), core.SlidingWindow(minute), core.SlidingLog(minute), core.MinInterval(time.Second)} {
-				core.Must(core.New(s, name, p.Named(collide[0])))
-			}
+		for _, p := range []core.Policy{core.FixedWindow(minute), core.TokenBucket(minute, 1), core.SlidingWindow(minute), core.SlidingLog(minute), core.MinInterval(time.Second)} {
+			core.Must(core.New(s, "api", p.Named(collide[0])))
 		}
 	}
 	small := memstore.Config{MaxBytes: 1 << 20}

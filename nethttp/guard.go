@@ -228,8 +228,6 @@ func (v *Verdict) ask(r *http.Request, charges []core.Charge) {
 	switch c := &charges[0]; {
 	case v.guard.reports:
 		v.Decision, v.Err = v.checkAndCharge(ctx, slices.Clone(charges))
-	case v.stay != nil && v.stay.trial != nil:
-		v.Decision, v.Err = v.stay.trial.decide(ctx, charges)
 	case len(charges) == 1:
 		v.Err = c.Limiter.AllowTo(ctx, c.Key, c.N, &v.Decision)
 	default: // a copy, so that the room of the charges does not escape
@@ -333,15 +331,10 @@ func (g *Guard) charge(v *Verdict, r *http.Request, i int, view *limits.View, c 
 	}
 	c.Limiter = rule.Limiter
 	if rule.Limit != nil || rule.Plan != nil {
-		var shadow *core.Limiter
 		var err error
-		if c.Limiter, shadow, err = rule.chooseLimiter(view, r, c.Key); err != nil {
+		if c.Limiter, err = rule.chooseLimiter(view, r, c.Key); err != nil {
 			g.fail(v, r, i, http.StatusInternalServerError, err)
 			return false
-		}
-		if shadow != nil {
-			s := v.staying()
-			s.trial = s.trial.add(i, core.Charge{Limiter: shadow, Key: c.Key, N: c.N})
 		}
 	}
 	if c.Limiter != rule.Limiter {
@@ -370,7 +363,7 @@ func (g *Guard) Reset(r *http.Request, limiter string) error {
 		return v.Err
 	}
 	var view limits.View
-	l, _, err := g.config.Rules[i].chooseLimiter(&view, r, key)
+	l, err := g.config.Rules[i].chooseLimiter(&view, r, key)
 	if err != nil {
 		return g.ruleError(i, err)
 	}

@@ -5,7 +5,6 @@ import (
 	"net/http"
 
 	"github.com/headgate/headgate/core"
-	"github.com/headgate/headgate/internal/ontrial"
 )
 
 // checkAndCharge decides about the charges of rules, of which those with Report have 0 units. It
@@ -14,22 +13,16 @@ import (
 func (v *Verdict) checkAndCharge(ctx context.Context, charges []core.Charge) (d core.Decision, err error) {
 	checks := checksOf(charges)
 	if len(checks) == 0 {
-		return v.allow(ctx, charges)
+		return core.AllowAll(ctx, charges...)
 	}
 	d, err = core.CheckAll(ctx, len(checks) < len(charges), checks...)
 	if err != nil || !d.Allowed || len(checks) == len(charges) {
 		if len(checks) < len(charges) {
 			v.sheet = nil // the others have not answered
 		}
-		if err == nil && d.Allowed {
-			v.stay.trial.check(ctx, false)
-		}
 		return d, err
 	}
-	if v.stay.trial.check(ctx, true); v.stay.trial.refused() {
-		return core.AllowAll(ctx, charges...)
-	}
-	return v.allow(ctx, charges)
+	return core.AllowAll(ctx, charges...)
 }
 
 // checkAgain checks the rules with Report for a request that has waited for its slot, as others may have
@@ -50,18 +43,10 @@ func (v *Verdict) checkAgain(r *http.Request, slot *core.Slot) (admits bool) {
 	}
 	slot.Release()
 	v.stay.giveBack(&v.Decision, r)
-	v.stay.trial, v.sheet = nil, nil // these rules alone answer
+	v.sheet = nil // these rules alone answer
 	v.Decision, v.Err = d, err
 	v.conclude(r)
 	return false
-}
-
-// allow charges, and tries the shadow policies beside.
-func (v *Verdict) allow(ctx context.Context, charges []core.Charge) (core.Decision, error) {
-	if v.stay.trial != nil {
-		return v.stay.trial.decide(ctx, charges)
-	}
-	return core.AllowAll(ctx, charges...)
 }
 
 // checksOf returns the charges of rules with Report, for the unit that must be left.
@@ -85,36 +70,4 @@ func (s *stay) reports(used []int64) (reports []core.Charge) {
 		}
 	}
 	return reports
-}
-
-// check asks the shadow policies of rules with Report, if there are any, as the rules are asked. With
-// more, charges follow.
-func (t *trial) check(ctx context.Context, more bool) {
-	if t == nil {
-		return
-	}
-	if checks := checksOf(t.charges); len(checks) > 0 {
-		t.decision, _ = core.CheckAll(ontrial.Mark(ctx), more, checks...) // unknown after an error
-	}
-}
-
-// refused reports whether shadow policies have refused, so that none is charged.
-func (t *trial) refused() bool {
-	return t != nil && t.decision.Len() > 0 && !t.decision.Allowed
-}
-
-// report counts under the shadow policies, which have admitted, what the rules have used.
-func (t *trial) report(ctx context.Context, charges []charged, used []int64) {
-	var reports []core.Charge
-	for i, c := range t.charges {
-		for j := range charges {
-			if charges[j].rule == t.rules[i] && used[j] > 0 {
-				c.N = used[j]
-				reports = append(reports, c)
-			}
-		}
-	}
-	if len(reports) > 0 {
-		_, _, _ = core.ReportAll(ontrial.Mark(ctx), reports...) // the store's Observer is told of an error
-	}
 }

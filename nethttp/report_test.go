@@ -229,31 +229,6 @@ func TestReportOfPlans(t *testing.T) {
 	}
 }
 
-// Shadow policies of a document are checked and count as the others.
-func TestReportWithShadows(t *testing.T) {
-	for _, beside := range []bool{false, true} {
-		s := memstore.New(memstore.Config{})
-		book := openBook(t, s, newPage(`{"limits": {"bytes": {"plans": {"all": "fixed-window 100/day"}, "shadow": {"least": "fixed-window 10/day"}},
-			"requests": {"plans": {"all": "fixed-window 100/day"}, "shadow": {"less": "fixed-window 50/day"}}}}`))
-		c := rules(nethttp.Rule{Limit: limitOf(t, book, "bytes"), Key: header, Report: nethttp.BytesWritten})
-		if beside {
-			c.Rules = append(c.Rules, nethttp.Rule{Limit: limitOf(t, book, "requests"), Key: header})
-		}
-		var seen []string
-		c.Observe = func(_ *http.Request, v nethttp.Verdict) {
-			d, known := v.Shadow()
-			seen = append(seen, fmt.Sprintf("%d known=%t ok=%t left=%d", v.Status(), known, d.Allowed, d.Answer(0).Remaining))
-		}
-		h := newGuard(t, c).Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "1234567") }))
-		for range 4 {
-			serve(h, request("GET", "/", "X-Client", "anna"))
-		}
-		if got, want := strings.Join(seen, ", "), "0 known=true ok=true left=10, 0 known=true ok=true left=3, 0 known=true ok=false left=0, 0 known=true ok=false left=0"; got != want {
-			t.Errorf("beside %v: %s, want %s", beside, got, want)
-		}
-	}
-}
-
 // The client has gone, and what it used counts all the same; a store that fails is told once.
 func TestReportAfterTheClientHasGone(t *testing.T) {
 	s := &reports{FullStore: memstore.New(memstore.Config{})}
@@ -498,33 +473,21 @@ func TestReportCountsBeforeTheSlotIsReleased(t *testing.T) {
 
 // A settlement that takes too long keeps no report from counting.
 func TestReportBesideASlowSettlement(t *testing.T) {
-	for _, shadow := range []bool{false, true} {
-		synctest.Test(t, func(t *testing.T) {
-			s := slowSettlements{memstore.New(memstore.Config{})}
-			book := openBook(t, s, newPage(`{"limits": {"bytes": {"plans": {"all": "sliding-log 1000/day"}, "shadow": {"less": "sliding-log 800/day"}}}}`))
-			bytes := nethttp.Rule{Limiter: newLimiter(t, s, "bytes", core.SlidingLog(core.PerDay(1000))), Key: header, Report: nethttp.BytesWritten}
-			if shadow {
-				bytes.Limiter, bytes.Limit = nil, limitOf(t, book, "bytes")
-			}
-			var failed []error
-			var shadows []core.Decision
-			c := rules(bytes, nethttp.Rule{Limiter: newLimiter(t, s, "logins", core.SlidingLog(core.PerDay(10))), Key: header, Settle: nethttp.FailuresOnly})
-			c.OnSettled = func(_ *http.Request, _ int64, err error) { failed = append(failed, err) }
-			c.Observe = func(_ *http.Request, v nethttp.Verdict) {
-				d, _ := v.Shadow()
-				shadows = append(shadows, d)
-			}
-			h := newGuard(t, c).Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.Write(make([]byte, 600)) }))
-			serve(h, request("GET", "/", "X-Client", "anna"))
-			w := serve(h, request("GET", "/", "X-Client", "anna"))
-			if got := w.Header().Get("RateLimit"); !strings.Contains(got, ";r=400;") || len(failed) == 0 || !errors.Is(failed[0], context.DeadlineExceeded) {
-				t.Errorf("600 of 1000 were written: %s; %v", got, failed)
-			}
-			if shadow && shadows[1].Answer(0).Remaining != 200 {
-				t.Errorf("600 of 800 were written: %+v", shadows[1].Answer(0))
-			}
-		})
-	}
+	synctest.Test(t, func(t *testing.T) {
+		s := slowSettlements{memstore.New(memstore.Config{})}
+		var failed []error
+		c := rules(
+			nethttp.Rule{Limiter: newLimiter(t, s, "bytes", core.SlidingLog(core.PerDay(1000))), Key: header, Report: nethttp.BytesWritten},
+			nethttp.Rule{Limiter: newLimiter(t, s, "logins", core.SlidingLog(core.PerDay(10))), Key: header, Settle: nethttp.FailuresOnly},
+		)
+		c.OnSettled = func(_ *http.Request, _ int64, err error) { failed = append(failed, err) }
+		h := newGuard(t, c).Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.Write(make([]byte, 600)) }))
+		serve(h, request("GET", "/", "X-Client", "anna"))
+		w := serve(h, request("GET", "/", "X-Client", "anna"))
+		if got := w.Header().Get("RateLimit"); !strings.Contains(got, ";r=400;") || len(failed) == 0 || !errors.Is(failed[0], context.DeadlineExceeded) {
+			t.Errorf("600 of 1000 were written: %s; %v", got, failed)
+		}
+	})
 }
 
 // A slowSettlements store does not answer settlements.

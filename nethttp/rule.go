@@ -210,26 +210,24 @@ func (rule *Rule) view(v *limits.View) limits.View {
 	return *v
 }
 
-// chooseLimiter returns the limiter of a request with the key, and that of its shadow policies if
-// it has any. The view is that of all rules.
-func (rule *Rule) chooseLimiter(view *limits.View, r *http.Request, key string) (l, shadow *core.Limiter, err error) {
+// chooseLimiter returns the limiter of a request with the key. The view is that of all rules.
+func (rule *Rule) chooseLimiter(view *limits.View, r *http.Request, key string) (*core.Limiter, error) {
 	if rule.Limit != nil {
-		now := rule.view(view)
-		return now.Limiter(rule.Limit, rule.planName(r), key), now.Shadow(rule.Limit), nil
+		return rule.view(view).Limiter(rule.Limit, rule.planName(r), key), nil
 	}
 	if rule.Plan == nil {
-		return rule.Limiter, nil, nil
+		return rule.Limiter, nil
 	}
-	l = rule.Plan(r, key)
+	l := rule.Plan(r, key)
 	switch {
 	case l == nil || l == rule.Limiter:
-		return rule.Limiter, nil, nil
+		return rule.Limiter, nil
 	case l.Name() != rule.Limiter.Name():
-		return nil, nil, returned("Plan", "a limiter of another name, %q; make it with Limiter.With", l.Name())
+		return nil, returned("Plan", "a limiter of another name, %q; make it with Limiter.With", l.Name())
 	case l.Store() != rule.Limiter.Store():
-		return nil, nil, returned("Plan", "a limiter of another store; make it with Limiter.With")
+		return nil, returned("Plan", "a limiter of another store; make it with Limiter.With")
 	}
-	return l, nil, nil
+	return l, nil
 }
 
 // chooseSlots is chooseLimiter for slots.

@@ -145,14 +145,6 @@ func (s *stay) correct(d *core.Decision, r *http.Request, actual, used []int64, 
 			uncovered, err = max(uncovered, more), errors.Join(err, failed)
 		})
 	}
-	if t := s.trial; t != nil && t.decision.Allowed {
-		if len(reports) > 0 {
-			within(r, func(ctx context.Context) { t.report(ctx, s.charges, used) })
-		}
-		if changed {
-			within(r, func(ctx context.Context) { t.settle(ctx, s.charges, actual) })
-		}
-	}
 	if (changed || len(reports) > 0 || err != nil) && s.guard.config.OnSettled != nil {
 		s.guard.config.OnSettled(r, uncovered, err)
 	}

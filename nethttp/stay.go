@@ -121,7 +121,6 @@ type stay struct {
 	occupied []core.Occupancy // of the rules that take slots, with Held -1 where it is unknown
 	slot     *core.Slot       // nil: none
 	held     holds.Held       // which has the slot then; nil: the request has it
-	trial    *trial           // nil: no shadow policies
 	tried    holds.Attempt    // nil: it is a request
 
 	decision core.Decision // from Begin on

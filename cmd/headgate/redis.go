@@ -174,15 +174,12 @@ func wait(d time.Duration) string {
 	return d.String()
 }
 
-// reset forgets what a key has used under any plan, by its override, and on trial.
+// reset forgets what a key has used under any plan, and by its override.
 func reset(ctx context.Context, c *call) (int, error) {
 	return c.withLimit(ctx, func(ctx context.Context, a *asked) (int, error) {
 		name := a.limit.Name()
 		own := a.view.Limiter(a.limit, "unlimited", a.key) // of its override
 		all := append(slices.DeleteFunc(a.view.Limiters(), func(l *core.Limiter) bool { return l.Name() != name }), own)
-		if shadow := a.view.Shadow(a.limit); shadow != nil {
-			all = append(all, shadow)
-		}
 		for _, l := range all {
 			if err := l.Reset(ctx, a.key); err != nil {
 				return 0, err
@@ -241,7 +238,7 @@ func (c *call) withLimit(ctx context.Context, f func(ctx context.Context, a *ask
 		return 0, err
 	}
 	a := &asked{book.View(), limit, *plan, key}
-	if _, _, known := a.view.Find(limitName, a.plan, ""); !known { // no override is for the empty key
+	if _, known := a.view.Find(limitName, a.plan, ""); !known { // no override is for the empty key
 		return 0, fmt.Errorf("the limit has no plan %q", a.plan)
 	}
 	return f(ctx, a)

@@ -183,17 +183,6 @@ func TestTrials(t *testing.T) {
 	if w.Code != http.StatusNotFound {
 		t.Fatal(w.Code)
 	}
-	api := limiter("api", core.FixedWindow(core.Rate{Events: 30, Per: age}))
-	charges, shadows := []core.Charge{{Limiter: api, Key: key, N: 1}}, []core.Charge{{Limiter: limiter("api.shadow", core.Blocked()), Key: key, N: 1}}
-	for range 2 { // decided together, and apart, since they are too many
-		if d, _, err := core.AllowBeside(t.Context(), charges, shadows); err != nil || !d.Allowed {
-			t.Fatal(d, err)
-		}
-		for i := range 8 {
-			shadows = append(shadows, core.Charge{Limiter: limiter("trial"+strconv.Itoa(i), core.Blocked()), Key: key, N: 1})
-		}
-		shadows = shadows[:8]
-	}
 	h := debug.Handler(s, debug.Config{})
 	page, text := get(t, h, "/").Body.String(), get(t, h, "/metrics").Body.String()
 	if !strings.Contains(page, "Nothing was refused in the last minute") || strings.Contains(page, `class="bad"`) {
@@ -206,8 +195,6 @@ func TestTrials(t *testing.T) {
 	}
 	for _, has := range []string{
 		`headgate_decisions_total{limiter="watched",policy="watched",result="trial",source="policy"} 1`,
-		`headgate_decisions_total{limiter="api.shadow",policy="api.shadow",result="trial",source="policy"} 2`,
-		`headgate_decisions_total{limiter="trial0",policy="trial0",result="trial",source="policy"} 1`,
 		`headgate_slot_claims_total{slots="busy",result="trial",source="store"} 1`,
 	} {
 		if !strings.Contains(text, has+"\n") {

@@ -93,7 +93,7 @@ type DecisionEvent struct {
 	Source  Source
 
 	// Trial is set if the refusal affects nobody. Such refusals come from a guard in ObserveOnly,
-	// the shadow of a limit in a document, or a socket's budget that only reports.
+	// or a socket's budget that only reports.
 	Trial bool
 
 	// Used is how much of a limit is used after the decision, in percent, rounded down. It takes

@@ -29,7 +29,6 @@ var canaryLines = []string{
 	`      - <prefix>: <acme:>`,
 	`        <policies>: {minute: <sliding-log 6000/minute>}`,
 	`      - {<key>: <carl>, <policies>: <unlimited>}`,
-	`    <shadow>: <sliding-log 5/minute>`,
 	`<slots>:`,
 	`  ws:`,
 	`    <plans>: {free: 3, gold: 30}`,

@@ -23,7 +23,6 @@ limits:
       - {key: user-42, plan: gold, until: 2099-12-01T00:00:00Z, note: ticket 815}
       - {prefix: "acme:", policies: {minute: sliding-log 6000/minute}}   # over the key's plan
       - {key: user-43, plan: blocked}
-    shadow: {minute: sliding-log 50/minute}
 slots:
   ws: {plans: {free: 3, gold: 20}}
 ...
@@ -33,7 +32,6 @@ const same = `{"slots": {"ws": {"plans": {"gold": 20, "free": 3}}}, "limits": {"
 	"staff": "unlimited",
 	"gold": {"day": "fixed-window 50000/day", "minute": "sliding-log 600/60s"},
 	"free": {"day": "fixed-window 1000/day", "minute": "sliding-log 60/minute"}},
-	"shadow": {"minute": "sliding-log 50/minute"},
 	"overrides": [
 		{"key": "user-43", "plan": "blocked"},
 		{"prefix": "acme:", "policies": {"minute": "sliding-log 6000/minute"}},
@@ -54,7 +52,7 @@ func ExampleDecode() {
 	fmt.Println(err)
 	// Output:
 	// true
-	// line 15, column 1: the last line is not "...": the document ends before it is whole, or that line is missing
+	// line 14, column 1: the last line is not "...": the document ends before it is whole, or that line is missing
 }
 
 // What is wrong is told with its place.
@@ -89,7 +87,7 @@ func TestFaults(t *testing.T) {
 		"no end":        {plans + "{a: unlimited}\n# ...\n", `line 3, column 1: the last line is not "..."`},
 		"not UTF-8":     {"limits: \xff\n...", `invalid leading UTF-8 octet`},
 		"JSON":          {`{"limits": `, `line 1, column 12: the document ends before it is whole`},
-		"unknown":       {"limits:\n  api:\n    plan: {a: unlimited}\n...", `line 3, column 5: limits[0]: unknown field: one of default, plans, overrides, shadow`},
+		"unknown":       {"limits:\n  api:\n    plan: {a: unlimited}\n...", `line 3, column 5: limits[0]: unknown field: one of default, plans, overrides`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := limits.Parse([]byte(c.text), yamldoc.Decode)
