@@ -27,9 +27,13 @@ export GOFLAGS := $(GOFLAGS) -trimpath
 
 # Tests that need a program fail without it, instead of being skipped.
 REQUIRE := HEADGATE_REQUIRE=1
+RACE := $(REQUIRE) GORACE=atexit_sleep_ms=100 CGO_ENABLED=1 $(GO) test -vet=off -race -short
 
-# in_each runs a command in each of these modules, in all of them even if one fails.
-in_each = @status=0; for m in $(1); do (cd $$m && $(2)) || status=1; done; exit $$status
+# in_each runs a command in each of these modules, in all of them even if one fails. beside does so while another runs.
+in_each = status=0; for m in $(1); do (cd $$m && $(2)) || status=1; done
+beside = @{ $(1); } & first=$$!; $(call in_each,$(2),$(3)); wait $$first || status=1; exit $$status
+
+BESIDE_ROOT := $(filter-out .,$(MODULES))
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
@@ -44,22 +48,21 @@ test: tools lint unit race ## everything that must pass
 .PHONY: unit
 unit: ## the tests of all modules
 	@echo "== tests"
-	$(call in_each,$(MODULES),$(REQUIRE) $(GO) test -vet=off -p 4 ./...)
-	@scripts/matrix 9.1.2 ./core/redisstore -run 'DecisionsAreThose|ServerVersion|^TestCluster$$'
+	$(call beside,$(REQUIRE) $(GO) test -vet=off -p 4 ./...,$(BESIDE_ROOT),$(REQUIRE) $(GO) test -vet=off -p 2 ./...)
+	@scripts/matrix 9.1.2 ./internal/old/core/redisstore -run 'DecisionsAreThose|ServerVersion|^TestCluster$$'
 
 # Long tests with one goroutine are not repeated here: see -short.
 .PHONY: race
 race: ## the tests of what ships, and of WebSocket libraries, under the race detector
 	@echo "== race detector"
-	$(call in_each,$(SHIPPED),$(REQUIRE) GORACE=atexit_sleep_ms=100 CGO_ENABLED=1 $(GO) test -vet=off -race -short -p 4 ./...)
-	@cd test && $(REQUIRE) GORACE=atexit_sleep_ms=100 CGO_ENABLED=1 $(GO) test -vet=off -race -short -p 4 ./thirdparty/... ./conformance/...
+	$(call beside,$(RACE) -p 4 ./...,$(BESIDE_ROOT),what=./...; [ $$m != ./test ] || what='./thirdparty ./conformance/...'; $(RACE) -p 2 $$what)
 
 # What ships is analysed in one workspace, and so what the modules have in common once. Of the module in test, whose
 # many requirements would be analysed too, only what vet finds.
 .PHONY: lint
 lint: $(LINT) ## format, go.mod files, and linters that find faults
 	@echo "== lint"
-	$(call in_each,$(MODULES),$(GO) mod tidy -diff)
+	@$(call in_each,$(MODULES),$(GO) mod tidy -diff); exit $$status
 	@$(LINT) fmt --diff
 	@cd test && $(GO) vet ./...
 	@{ sed -n '/^go /p' go.mod; printf 'use ../%s\n' $(SHIPPED); } > .bin/lint.work
@@ -76,20 +79,20 @@ reference: ## headgated beside envoyproxy/ratelimit: 100,000 random requests; bu
 
 .PHONY: matrix
 matrix: ## the tests of the stores on Redis 6.2 and 8.2 and Valkey 8.1 and 9.1: half an hour
-	@scripts/matrix all ./core/redisstore ./core/lease ./limits/redisdoc
+	@scripts/matrix all ./internal/old/core/redisstore ./internal/old/core/lease ./internal/old/limits/redisdoc
 
 .PHONY: soak
 soak: tools ## the models, simulations, floods, histories and chaos at length, then the fuzz targets: two to three hours
-	$(GO) test -count=1 -timeout 2h ./core/step -run Model -rapid.checks 10000
-	$(GO) test -count=1 -timeout 2h ./core/memstore -run Flood -flood 10000000
-	$(GO) test -count=1 -timeout 2h ./core/stats -run Series -flood 10000000
-	$(REQUIRE) $(GO) test -count=1 -timeout 2h ./core/redisstore -run 'DecisionsAreThose|GarbageHarms' -questions 1000000 -seed 0
-	$(REQUIRE) $(GO) test -count=100 -timeout 2h ./core/redisstore -run MergingAndMemory -seed 0
-	$(REQUIRE) $(GO) test -count=1 -timeout 2h ./core/redisstore -run BusyMachine -burners 8
-	$(GO) test -count=1 -timeout 2h ./core/internal/keeper -run Simulation -schedules 10000
-	$(GO) test -count=1 -timeout 2h ./core/lease -run NeverOver -schedules 200000
-	$(REQUIRE) $(GO) test -count=1 -timeout 2h ./core/lease -run Processes -troubles 100
-	$(GO) test -count=1 -timeout 2h ./limits -run ReloadsUnderLoad -reloads 100000
+	$(GO) test -count=1 -timeout 2h ./internal/old/core/step -run Model -rapid.checks 10000
+	$(GO) test -count=1 -timeout 2h ./internal/old/core/memstore -run Flood -flood 10000000
+	$(GO) test -count=1 -timeout 2h ./internal/old/core/stats -run Series -flood 10000000
+	$(REQUIRE) $(GO) test -count=1 -timeout 2h ./internal/old/core/redisstore -run 'DecisionsAreThose|GarbageHarms' -questions 1000000 -seed 0
+	$(REQUIRE) $(GO) test -count=100 -timeout 2h ./internal/old/core/redisstore -run MergingAndMemory -seed 0
+	$(REQUIRE) $(GO) test -count=1 -timeout 2h ./internal/old/core/redisstore -run BusyMachine -burners 8
+	$(GO) test -count=1 -timeout 2h ./internal/old/core/internal/keeper -run Simulation -schedules 10000
+	$(GO) test -count=1 -timeout 2h ./internal/old/core/lease -run NeverOver -schedules 200000
+	$(REQUIRE) $(GO) test -count=1 -timeout 2h ./internal/old/core/lease -run Processes -troubles 100
+	$(GO) test -count=1 -timeout 2h ./internal/old/limits -run ReloadsUnderLoad -reloads 100000
 	cd test && $(REQUIRE) $(GO) test -count=1 -timeout 2h ./linearizability -histories 10000
 	cd test && $(REQUIRE) $(GO) test -count=1 -timeout 2h ./thirdparty/chaos -chaos 10m
 	cd test/envoy && $(REQUIRE) $(GO) test -count=1 -timeout 2h -run Differential -requests 1000000
@@ -101,7 +104,7 @@ fuzz: ## every fuzz target for ten seconds; scripts/fuzz has other times
 
 .PHONY: bench
 bench: ## every benchmark
-	$(call in_each,$(MODULES),$(GO) test -run '^$$' -bench . -benchmem ./...)
+	@$(call in_each,$(MODULES),$(GO) test -run '^$$' -bench . -benchmem ./...); exit $$status
 
 .PHONY: screenshots
 screenshots: tools ## the pictures in docs/images, anew: three minutes

@@ -11,7 +11,7 @@ require (
 	github.com/gorilla/websocket v1.5.0 // older ones are not tested
 	github.com/labstack/echo/v4 v4.13.2 // older ones need golang-jwt 3, which has GO-2025-3553
 	github.com/redis/go-redis/v9 v9.22.0 // older ones hang, race or repeat: see CHANGELOG.md
-	golang.org/x/net v0.57.0 // indirect; tests: no other requirement allows an older one
+	golang.org/x/net v0.57.0 // tests: no other requirement allows an older one
 	pgregory.net/rapid v1.2.0 // tests: older ones are not tested
 )
 

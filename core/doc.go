@@ -1,78 +1,76 @@
-// Package core is a rate limiter and a concurrency limiter: it decides whether an event may happen.
-// An event is a request, a message, a job, or anything else that has a key to charge. Use it to
-// throttle clients, to enforce quotas, and to limit work in progress.
+// Package core limits how often something happens, and how much is open at once.
 //
-// A [Limiter] applies one to eight policies to each key, such as a token bucket or a sliding
-// window. It keeps their state in a [Store]. Package memstore is a store for one process. Package
-// redisstore is a store that several servers share.
+//	store := new(core.MemoryStore)
+//	mails := core.NewLimiter(store, "mails", core.SlidingLog(3, time.Hour))
+//	d, err := mails.Allow(ctx, "user-42")
 //
-//	limiter, err := core.New(memstore.New(memstore.Config{}), "api",
-//		core.SlidingLog(core.PerMinute(60)))
-//	...                // or core.Must(core.New(...))
-//	d, err := limiter.Allow(ctx, user)
-//	switch {
-//	case err != nil:   // no decision was made: the store failed
-//	case !d.Allowed:   // over the limit: retry after d.RetryAfter
-//	}
+// A [Limiter] counts units for each key under 1 to 8 policies, which are charged together or not at all. [Slots]
+// are places that a key holds until it releases them. A [Store] keeps the counts: a [MemoryStore] in this process, or
+// package redisstore for all servers.
 //
-// A refusal is never an error, and an error never means a refusal. The exceptions are
-// [Slots.Acquire], which refuses with [ErrFull], and [Limiter.Wait], which refuses with [ErrNever]
-// or, if the wait is longer than the deadline, with [context.DeadlineExceeded].
+// A key is any text: an address, the name of a user. No error, event or print has one.
 //
-// # Choosing a policy
+// # Policies
 //
-// Take SlidingLog if you have no special needs.
+//	policy          admits                                          bytes a key in memory
+//	SlidingLog      n in any period whatever, exactly               8 a unit
+//	SlidingWindow   about n in any period, from ten counts          170
+//	FixedWindow     n in each window of the clock                   44
+//	TokenBucket     bursts of n, and n a period in the long run     44
+//	MinInterval     one event, then none for a while                44
 //
-//	SlidingLog     exact: never more in any window
-//	TokenBucket    bursts up to a size, and a steady rate in the long run
-//	SlidingWindow  an estimate of the rolling window from a few counts, for large limits
-//	FixedWindow    a number for each window of the clock, or from a key's first request; up to
-//	               twice as many around a boundary
-//	MinInterval    a distance between events
+// [Policy] has texts, such as "token-bucket 10/second burst 100", for configurations.
 //
-// In package memstore each key takes about this much memory:
+// # Errors
 //
-//	TokenBucket, FixedWindow, MinInterval   45 bytes
-//	SlidingWindow                           170 bytes, with the default resolution
-//	SlidingLog                              105 bytes, and 8 for each unit it has room for
-//
-// A SlidingLog has room for at least 4 units, unless its limit is lower. It has room for at most
-// twice the largest number of units that ever counted at once.
-//
-// Several policies on one key ("10 a minute, and 2 in 3 seconds") are charged all or not at all,
-// in one atomic step. [AllowAll] does so for several limiters with different keys.
-//
-// # Policies as text
-//
-// A [Policy] and a [Rate] can be written as text in configuration files, flags and environment
-// variables: "sliding-log 60/minute", "7/30s". Both implement [encoding.TextUnmarshaler] and
-// [encoding.TextMarshaler], so encoding/json and package flag can hold them.
-// [Policy.UnmarshalText] describes the text.
-//
-// # Limiting concurrency
-//
-// [Slots] limit how much is held at the same time, not how often something happens. They count
-// open sockets, streams or running jobs. A [Slot] is held until it is released, or until its
-// process dies. [Slots.AcquireWait] waits in line for one.
-//
-// # Exactness
-//
-// Decisions use integer arithmetic, in whole microseconds and whole units, on the store's clock.
-// RetryAfter is exact. The same call is admitted after that time, if the key was not charged in
-// between. It would not have been admitted any earlier.
-//
-// # Contexts
-//
-// A context bounds the wait for a store. A nil one is refused before the store is called,
-// with [ErrQuestion].
-//
-// # Observing
-//
-// A store's configuration takes an [Observer]. Its functions are told of each decision and each
-// slot. Metrics, logs and traces can use them in the same way over every store.
-//
-// # Keys
-//
-// A key is any string; it need not be text. Keys are addresses, tokens and people. So they never
-// appear in errors, in events, or in a printed [Decision].
+// A refusal is not an error: [Decision].Allowed is false. An error means that there is no decision, and the caller
+// chooses what then happens. [ErrUnavailable] is that of a store whose server is away, if it is told to fail
+// then. A wrong argument of a constructor panics, as it is a fault of the program; a wrong argument of a call is
+// [ErrInvalid].
 package core
+
+import (
+	"github.com/headgate/headgate/internal/backend"
+	old "github.com/headgate/headgate/internal/old/core"
+)
+
+var (
+	// ErrUnavailable means that the store's server is away, and that the store is told to fail then.
+	ErrUnavailable = old.ErrUnavailable
+
+	// ErrNever is the error of a Wait for units that the policies never admit.
+	ErrNever = old.ErrNever
+
+	// ErrFull means that a key holds as many slots as it may. The error of a Wait that ended in vain also wraps
+	// the cause of its context.
+	ErrFull = old.ErrFull
+
+	// ErrClosed means that the slots, or a book of limits, are closed.
+	ErrClosed = old.ErrClosed
+
+	// ErrSettled is the error of a second Settle or Refund, and of one without a charge.
+	ErrSettled = old.ErrSettled
+
+	// ErrInvalid means that a call is wrong, or that data such as the text of a policy is.
+	ErrInvalid = old.ErrQuestion
+)
+
+const (
+	// Never is the RetryAfter of a refusal that waiting cannot change.
+	Never = old.Never
+
+	// NoLimit is the Limit of Unlimited, and the Remaining of what nobody knows.
+	NoLimit = old.NoLimit
+)
+
+// A Store keeps counts. Stores are a [*MemoryStore] and a Store of package redisstore; other packages cannot
+// implement it, as the result is internal.
+type Store interface{ Backend() *backend.Store }
+
+// must returns v, or panics with the error of a constructor.
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
+}

@@ -2,230 +2,155 @@ package core
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"slices"
-	"sync/atomic"
 
-	"github.com/headgate/headgate/core/store"
-	"github.com/headgate/headgate/internal/hidden"
+	"github.com/headgate/headgate/internal/backend"
+	old "github.com/headgate/headgate/internal/old/core"
 )
 
-// A SlotStore counts slots. It is a store of package memstore or redisstore, or one that was made
-// with package store, which describes it to authors of stores.
-type SlotStore = store.SlotStore
-
-// Slots limit how many of something each key holds at once, such as open sockets, streams or
-// running jobs. They count in this process or, if the store is shared, in all processes together.
-// Slots are safe for concurrent use. Slots of one store with the same name share their counts.
-//
-// If a process is killed or cut off, its slots are freed after a delay that depends on
-// the store. On an orderly shutdown, call [Slots.Close].
+// Slots are places for what is open at once: each key holds at most a number of them, in all processes that share the
+// store. A process that dies loses its slots after the store's SlotTTL. It is safe for concurrent use.
 type Slots struct {
-	store SlotStore
-	name  string
-	limit func(key string) int64
-	state *slotsState // shared by all that With made of each other
-
-	observer *Observer // of the store; nil if there is none
+	root    *slotsRoot
+	backend *backend.Slots
 }
 
-type slotsState struct {
-	closed   atomic.Bool // Acquire fails
-	returned atomic.Bool // the store has closed them
-	queue    queue
+// A slotsRoot is what the plans of slots share. It does not change.
+type slotsRoot struct {
+	standard *Slots
+	plans    map[string]*Slots
+	find     func(plan string) int64
+	book     backend.Book
 }
 
-// NewSlots returns slots. Each key may hold limit of them at once, from 0 to [NoLimit], which
-// counts and never refuses. The name, 1 to 64 printable ASCII characters, is part of every stored
-// key.
-//
-// The error joins a [ConfigError] for each fault found.
-func NewSlots(s SlotStore, name string, limit int64) (*Slots, error) {
-	var err error
-	if limit < 0 || limit > NoLimit {
-		err = fmt.Errorf("a limit of %d slots is not 0 to %d", limit, int64(NoLimit))
+// NewSlots returns slots of which each key holds at most limit, 0 or more. Slots of one store and name are the same;
+// the name has 1 to 64 characters of printable ASCII, and clients see it. It panics if an argument is wrong.
+func NewSlots(s Store, name string, limit int64) *Slots {
+	if s == nil {
+		panic("headgate: the store is nil: use new(core.MemoryStore), or redisstore.Open")
 	}
-	return newSlots(s, name, func(string) int64 { return limit }, err)
+	r := &slotsRoot{}
+	s.Backend().Uses(name)
+	r.standard = &Slots{r, backend.ConstantSlots(must(old.NewSlots(s.Backend().Slots, name, limit)))}
+	return r.standard
 }
 
-// NewSlotsFunc is NewSlots with a limit for each key. The function is called for each
-// acquire, by many goroutines, so it should be fast. A result below 0 means 0, and one
-// above [NoLimit] means NoLimit. Lowering a limit takes no slots from a key that holds
-// more.
-func NewSlotsFunc(s SlotStore, name string, limit func(key string) int64) (*Slots, error) {
-	var err error
-	if limit == nil {
-		err = errors.New("the function that returns the limit is nil")
+// clone returns a root to which plans can be added.
+func (r *slotsRoot) clone() *slotsRoot {
+	if r.book != nil {
+		panic("headgate: a document has the plans of the slots")
 	}
-	return newSlots(s, name, limit, err)
+	c := &slotsRoot{plans: make(map[string]*Slots, len(r.plans)+1), find: r.find}
+	c.standard = &Slots{c, r.standard.backend}
+	for name, p := range r.plans {
+		c.plans[name] = &Slots{c, p.backend}
+	}
+	return c
 }
 
-// newSlots returns slots unless there is a fault in the limit or elsewhere.
-func newSlots(s SlotStore, name string, limit func(key string) int64, fault error) (*Slots, error) {
-	f := faults{limiter: name, slots: true}
-	f.add("", fault)
-	f.add("", checkName(name))
-	f.add("", checkStore(s))
-	if err := f.err(); err != nil {
+// with returns slots of another limit.
+func (r *slotsRoot) with(limit int64) (*Slots, error) {
+	s, err := r.standard.backend.Now("").With(limit)
+	if err != nil {
 		return nil, err
 	}
-	return &Slots{s, name, limit, new(slotsState), s.Observer()}, nil
+	return &Slots{r, backend.ConstantSlots(s)}, nil
 }
 
-// With returns slots of the same store and name with another limit, for plans: slots
-// that a key holds count for both. Make such slots once, not for each request. Closing
-// either closes both.
-func (s *Slots) With(limit int64) (*Slots, error) {
-	w, err := NewSlots(s.store, s.name, limit)
-	if err == nil {
-		w.state = s.state
+// WithPlan returns the slots with a plan, by which another limit applies: see [Slots.Plan]. What a key holds counts
+// under each plan. It panics if an argument is wrong.
+func (s *Slots) WithPlan(plan string, limit int64) *Slots {
+	if plan == "" {
+		panic(`headgate: the plan "" is the default: give it to NewSlots`)
 	}
-	return w, err
+	r := s.root.clone()
+	r.plans[plan] = must(r.with(limit))
+	return r.standard
+}
+
+// WithPlanFunc returns the slots with a function that returns the limit of a plan, such as from a database, or a
+// negative number if there is no such plan: then the default applies. It is asked about plans that WithPlan has not
+// named, for each acquire. It must be safe for concurrent use.
+func (s *Slots) WithPlanFunc(find func(plan string) int64) *Slots {
+	if find == nil {
+		panic("headgate: the function is nil")
+	}
+	r := s.root.clone()
+	r.find = find
+	return r.standard
+}
+
+// Plan returns the slots whose limit is that of a plan. "" and a plan that is unknown are the default.
+func (s *Slots) Plan(plan string) *Slots {
+	r := s.root
+	switch {
+	case plan == "":
+		return r.standard
+	case r.book != nil:
+		return &Slots{r, backend.DocumentedSlots(r.book, r.standard.Name(), plan)}
+	case r.plans[plan] != nil:
+		return r.plans[plan]
+	case r.find != nil:
+		if p, err := r.with(r.find(plan)); err == nil {
+			return p
+		}
+	}
+	return r.standard
+}
+
+// DocumentedSlots returns the slots of that name in a document. It is for package limits.
+func DocumentedSlots(b backend.Book, name string) *Slots {
+	r := &slotsRoot{book: b}
+	r.standard = &Slots{r, backend.DocumentedSlots(b, name, "")}
+	return r.standard
 }
 
 // Name returns the name.
-func (s *Slots) Name() string { return s.name }
+func (s *Slots) Name() string { return s.backend.Name() }
 
-// String returns a description for people.
-func (s *Slots) String() string { return fmt.Sprintf("slots %q", s.name) }
+// String describes the slots.
+func (s *Slots) String() string { return fmt.Sprintf("slots %q", s.Name()) }
 
-// Store returns the slots' store.
-func (s *Slots) Store() SlotStore { return s.store }
+// Backend is for package headgate itself.
+func (s *Slots) Backend() *backend.Slots { return s.backend }
 
-// Limit returns how many slots the key may hold at once, 0 to [NoLimit].
-func (s *Slots) Limit(key string) int64 { return min(max(s.limit(key), 0), NoLimit) }
-
-// Acquire acquires a slot of the key. Release it when its socket or job is over. If the key holds
-// as many as it may, the error is [ErrFull], as a [FullError]. After any other error it is unknown
-// whether a slot was free. After any error none is held.
-//
-// The context bounds the wait for the store's answer, not how long the slot is held.
+// Acquire takes a slot for the key at once, or returns [ErrFull].
 func (s *Slots) Acquire(ctx context.Context, key string) (*Slot, error) {
-	return AcquireAll(ctx, Claim{Slots: s, Key: key})
+	return slot(s.backend.Now(key).Acquire(ctx, key))
+}
+
+// Wait is Acquire that waits for a slot, if fewer than queue callers wait for the key in this process. They are served
+// in their order. A wait that ends in vain is [ErrFull], which wraps the cause of the context's end, if the store has
+// answered in it, and else the store's error.
+func (s *Slots) Wait(ctx context.Context, key string, queue int) (*Slot, error) {
+	return slot(s.backend.Now(key).AcquireWait(ctx, key, queue))
 }
 
 // Count returns how many slots the key holds in all processes.
 func (s *Slots) Count(ctx context.Context, key string) (int64, error) {
-	if ctx == nil {
-		return 0, errContext
-	}
-	return s.store.CountSlots(ctx, s.name, key)
+	return s.backend.Count(ctx, key)
 }
 
-// Close frees every slot of this name that this process holds, and makes Acquire fail with
-// [ErrClosed] from now on. Close the sockets first, since they are no longer counted. After an
-// error, other processes may count the slots for as long as if this process had been killed.
-// Acquire fails nevertheless, and Close may be called again to retry. After a Close without an
-// error, another does nothing. With a nil context, Close returns [ErrQuestion] and closes nothing.
+// Close frees the slots of this name, of all plans, that this process holds, and makes acquires fail with [ErrClosed]
+// from now on, and those that wait. After an error, other processes may count them for a SlotTTL; Close may be called
+// again.
 func (s *Slots) Close(ctx context.Context) error {
-	if ctx == nil {
-		return errContext
-	}
-	s.state.closed.Store(true)
-	s.state.queue.closed()
-	if s.state.returned.Load() {
-		return nil
-	}
-	if err := s.store.CloseSlots(ctx, s.name); err != nil {
-		return err
-	}
-	s.state.returned.Store(true)
-	return nil
+	return s.backend.Now("").Close(ctx)
 }
 
-// A Claim asks for a slot of the key.
-type Claim struct {
-	Slots *Slots
-	Key   string `json:"-"`
+// A Slot is held until Release. It is safe for concurrent use.
+type Slot struct{ held *old.Slot }
 
-	// OneMore lets the key hold one slot above the limit, unless the limit is 0. It is for a claim
-	// that replaces the holder of another slot, if that holder ends only when the claim is granted.
-	// All such claims together may hold one slot above the limit, so of several one is granted at a
-	// time. Its [Occupancy] shows a slot above the limit: Held is then larger than Limit.
-	OneMore bool
-
-	// Queue is how many callers in this process may wait in the line of the claim: see
-	// [AcquireAllWait]. 0 or less means that none waits.
-	Queue int
-}
-
-// Format implements [fmt.Formatter]: it prints the claim without its key.
-func (c Claim) Format(s fmt.State, verb rune) {
-	type plain Claim
-	c.Key = hidden.Mark
-	hidden.Print(s, verb, plain(c))
-}
-
-// AcquireAll acquires a slot for each claim, or none, and returns them as one Slot, to be released
-// together. For example, a socket counts for its user, its address and the whole service. There are
-// 1 to 8 claims, and no two of them have the same name and key. Slots that processes share must all
-// have one store. Slots of this process alone may have any stores, such as memstores, for a limit
-// of this process. Otherwise the error is [ErrQuestion].
-//
-// A shared store may grant the claims one after the other, and give them back if one is refused. So
-// other calls may be refused for a moment although there is room. The same holds for several
-// stores; stores of this process go first. Put the claim first that is most often refused.
-func AcquireAll(ctx context.Context, claims ...Claim) (*Slot, error) {
-	if ctx == nil {
-		return nil, errContext
-	}
-	if err := checkTogether("claim", claims, maxClaims); err != nil {
+func slot(s *old.Slot, err error) (*Slot, error) {
+	if err != nil {
 		return nil, err
 	}
-	start := beginAll(claims)
-	slot, err := acquireAll(ctx, claims, ask(claims))
-	acquired(ctx, start, claims, slot, err)
-	return slot, err
+	return &Slot{s}, nil
 }
 
-// acquireAll is AcquireAll for claims that can be made in one call, as they are asked of stores.
-func acquireAll(ctx context.Context, claims []Claim, asked []store.Claim) (*Slot, error) {
-	if anyClosed(claims) {
-		return nil, ErrClosed
-	}
-	g, err := askAll(ctx, claims, asked)
-	if err != nil {
-		return nil, named(err, claims)
-	}
-	slot := newSlot(g, claims)
-	if anyClosed(claims) { // meanwhile
-		slot.free()
-		return nil, ErrClosed
-	}
-	return slot, nil
-}
+// Release gives the slot back. Further calls do nothing. It does not wait.
+func (s *Slot) Release() { s.held.Release() }
 
-func anyClosed(claims []Claim) bool {
-	return slices.ContainsFunc(claims, func(c Claim) bool { return c.Slots.state.closed.Load() })
-}
-
-// ask returns the claims as they are asked of stores.
-func ask(claims []Claim) []store.Claim {
-	asked := make([]store.Claim, len(claims))
-	for i, c := range claims {
-		asked[i] = store.Claim{Name: c.Slots.name, Key: c.Key, Limit: c.Slots.Limit(c.Key), OneMore: c.OneMore}
-	}
-	return asked
-}
-
-// askAll asks the stores of the claims.
-func askAll(ctx context.Context, claims []Claim, asked []store.Claim) (store.Grant, error) {
-	first := claims[0].Slots.store
-	for _, c := range claims[1:] {
-		if c.Slots.store != first {
-			return askStores(ctx, claims, asked)
-		}
-	}
-	return first.AcquireSlots(ctx, asked)
-}
-
-// named returns the error of a store, with the name of the slots if they are full.
-func named(err error, claims []Claim) error {
-	var full *store.FullError
-	if !errors.As(err, &full) {
-		return err
-	}
-	o := full.Occupancy
-	return &FullError{Occupancy{claims[full.Claim].Slots.name, o.Limit, o.Held}, full.Claim, full.Source, full.Again}
-}
+// Lost is closed when the store has taken this process for dead, so that others may have been given the slot. The
+// slot counts again if there is room, and must be released as any other.
+func (s *Slot) Lost() <-chan struct{} { return s.held.Lost() }

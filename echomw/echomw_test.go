@@ -3,10 +3,12 @@ package echomw_test
 import (
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"reflect"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/labstack/echo/v4"
 
@@ -15,350 +17,246 @@ import (
 	"github.com/headgate/headgate/internal/guardtest"
 	"github.com/headgate/headgate/keyfuncs"
 	"github.com/headgate/headgate/nethttp"
-	"github.com/headgate/headgate/websocketmw"
 )
 
-func TestKeys(t *testing.T) {
-	fixed := func(key string, err error) keyfuncs.Func {
-		return echomw.Key(func(echo.Context) (string, error) { return key, err })
-	}
-	none := fixed("", keyfuncs.ErrAbsent)
-	wrong := errors.New("wrong")
-	for _, test := range []struct {
-		name string
-		key  keyfuncs.Func
-		path string
-		want string // empty: an error
-		err  error
-	}{
-		{name: "request", key: guardtest.Own, want: "anna"},
-		{name: "route", key: echomw.Route(), want: "/items/:id/*"},
-		{name: "no route", key: echomw.Route(), path: "/nowhere", err: keyfuncs.ErrAbsent},
-		{name: "parameter", key: echomw.Param("id"), want: "4711"},
-		{name: "no parameter", key: echomw.Param("none"), err: keyfuncs.ErrAbsent},
-		{name: "value", key: echomw.Value("text"), want: "ben"},
-		{name: "value of a string type", key: echomw.Value("secret"), want: "s3cret"},
-		{name: "value, a number", key: echomw.Value("number"), want: "42"},
-		{name: "value, empty", key: echomw.Value("empty"), err: keyfuncs.ErrAbsent},
-		{name: "value, nil", key: echomw.Value("nil"), err: keyfuncs.ErrAbsent},
-		{name: "no value", key: echomw.Value("none"), err: keyfuncs.ErrAbsent},
-		{name: "value of another type", key: echomw.Value("struct"), err: keyfuncs.ErrProgram},
-		{name: "all", key: keyfuncs.All(echomw.Param("id"), guardtest.Own), want: "4:4711,4:anna,"},
-		{name: "all, one absent", key: keyfuncs.All(echomw.Param("id"), none), err: keyfuncs.ErrAbsent},
-		{name: "first", key: keyfuncs.First(none, echomw.Value("text"), guardtest.Own), want: "1:ben"},
-		{name: "first, wrong", key: keyfuncs.First(none, fixed("", wrong), guardtest.Own), err: wrong},
-		{name: "first of all", key: keyfuncs.First(none, keyfuncs.All(guardtest.Own, guardtest.Own)), want: "1:4:anna,4:anna,"},
-		{name: "empty", key: fixed("", nil), err: guardtest.ErrAny},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			var got string
-			var verdict nethttp.Verdict
-			var failed error
-			e := echo.New()
-			e.Use(echomw.KeepVerdict(), echomw.Errors(), func(next echo.HandlerFunc) echo.HandlerFunc {
-				return func(c echo.Context) error {
-					c.Set("text", "ben")
-					c.Set("secret", guardtest.Secret("s3cret"))
-					c.Set("number", uint8(42))
-					c.Set("empty", guardtest.Secret(""))
-					c.Set("nil", nil)
-					c.Set("struct", struct{ n int }{4711})
-					failed = next(c)
-					verdict, _ = echomw.Verdict(c)
-					return failed
-				}
-			}, echomw.Use(guardtest.Open(t, echomw.Key(func(c echo.Context) (text string, err error) {
-				got, err = test.key(echomw.Request(c))
-				return got, err
-			}))))
-			e.GET("/items/:id/*", func(c echo.Context) error { return c.NoContent(204) })
-			path := "/items/4711/more"
-			if test.path != "" {
-				path = test.path
-			}
-			w := guardtest.Serve(e, guardtest.Request("GET", path, "X-Own", "anna"))
-			if got != test.want {
-				t.Errorf("key %q, want %q", got, test.want)
-			}
-			if test.err == nil {
-				if w.Code != 204 || failed != nil || verdict.Err != nil {
-					t.Errorf("%d, %v, %v", w.Code, failed, verdict.Err)
-				}
-				return
-			}
-			status := 400
-			if errors.Is(test.err, keyfuncs.ErrProgram) {
-				status = 500
-			}
-			var he *echo.HTTPError
-			if w.Code != status || !errors.As(failed, &he) || he.Code != status || !errors.Is(failed, verdict.Err) ||
-				!errors.Is(test.err, guardtest.ErrAny) && !errors.Is(verdict.Err, test.err) {
-				t.Errorf("%d, %v, %v", w.Code, failed, verdict.Err)
-			}
-			if strings.Contains(fmt.Sprint(failed), "4711") {
-				t.Errorf("the error has the value: %v", failed)
-			}
-		})
-	}
-}
+func ok(c echo.Context) error { return c.NoContent(204) }
 
-// What Route charges if no route matches.
-func TestRoute(t *testing.T) {
-	key := keyfuncs.First(echomw.Route(), keyfuncs.Everyone())
-	var got string
-	e := echo.New()
-	e.Use(echomw.Use(guardtest.Open(t, echomw.Key(func(c echo.Context) (text string, err error) {
-		got, err = key(echomw.Request(c))
-		return got, err
-	}))))
-	ok := func(c echo.Context) error { return c.NoContent(204) }
-	e.GET("/items/:id", ok)
-	e.Group("/plain").GET("/items/:id", ok)
-	e.Group("/api", echomw.KeepVerdict()).GET("/items/:id", ok)
-	for _, test := range []struct {
-		method, path string
-		status       int
-		key          string
-	}{
-		{"GET", "/items/1", 204, "0:/items/:id"},
-		{"GET", "/nowhere", 404, "1:everyone"},
-		{"POST", "/items/1", 405, "0:/items/:id"},
-		{"GET", "/plain/nowhere", 404, "1:everyone"},
-		{"POST", "/plain/items/1", 405, "0:/plain/items/:id"},
-		{"GET", "/api/items/1", 204, "0:/api/items/:id"},
-		{"GET", "/api/nowhere", 404, "0:/api/*"},
-		{"POST", "/api/items/1", 404, "0:/api/*"},
-	} {
-		if w := guardtest.Serve(e, guardtest.Request(test.method, test.path)); w.Code != test.status || got != test.key {
-			t.Errorf("%s %s: %d, key %q", test.method, test.path, w.Code, got)
+// watched is middleware that calls look with the error of what follows.
+func watched(look func(c echo.Context, err error)) echo.MiddlewareFunc {
+	return func(next echo.HandlerFunc) echo.HandlerFunc {
+		return func(c echo.Context) error {
+			err := next(c)
+			look(c, err)
+			return err
 		}
 	}
 }
 
-// A route, a group and the engine can each have a guard.
-func TestWhere(t *testing.T) {
-	closed := guardtest.Guard(t, nethttp.Config{Rules: []nethttp.Rule{guardtest.Rule(t, "closed", core.Blocked())}})
-	ok := func(c echo.Context) error { return c.NoContent(204) }
+// The engine, groups and routes can each have a guard; the engine's limits what no route matches, too.
+func TestWhatIsLimited(t *testing.T) {
+	closed := echomw.Middleware(guardtest.Closed())
 	e := echo.New()
-	e.Use(echomw.Use(guardtest.Open(t, guardtest.Own)))
-	e.GET("/route", ok, echomw.Use(closed))
-	e.Group("/group", echomw.Use(closed)).GET("/in", ok)
+	e.GET("/route", ok, closed)
+	e.Group("/group", closed).GET("/in", ok)
 	e.GET("/free", ok)
-	for path, want := range map[string]int{"/route": 429, "/group/in": 429, "/free": 204, "/nowhere": 404} {
+	for path, want := range map[string]int{"/route": 429, "/group/in": 429, "/group/nowhere": 429, "/free": 204, "/nowhere": 404} {
 		if w := guardtest.Serve(e, guardtest.Request("GET", path, "X-Own", "anna")); w.Code != want {
-			t.Errorf("%s: %d", path, w.Code)
+			t.Errorf("%s: %d, want %d", path, w.Code, want)
+		}
+	}
+	e.Use(closed)
+	for target, want := range map[string]int{"GET /free": 429, "GET /nowhere": 429, "POST /free": 429, "OPTIONS /free": 429} {
+		method, path, _ := strings.Cut(target, " ")
+		if w := guardtest.Serve(e, guardtest.Request(method, path, "X-Own", "anna")); w.Code != want {
+			t.Errorf("%s: %d, want %d", target, w.Code, want)
 		}
 	}
 }
 
-func TestVerdict(t *testing.T) {
-	for _, keep := range []bool{false, true} {
+// Values of the context are keys, of their text, and refusals are errors.
+func TestValues(t *testing.T) {
+	guardtest.CheckKeys(t, echomw.Value, func(key keyfuncs.Func) (http.Handler, func() error) {
+		var failed error
 		e := echo.New()
-		if keep {
-			e.Use(echomw.KeepVerdict())
-		}
-		e.Use(func(next echo.HandlerFunc) echo.HandlerFunc {
+		e.Use(watched(func(_ echo.Context, err error) { failed = err }), func(next echo.HandlerFunc) echo.HandlerFunc {
 			return func(c echo.Context) error {
-				if _, ok := echomw.Verdict(c); ok {
-					t.Error("a verdict before the guard")
+				for name, value := range guardtest.Values {
+					c.Set(name, value)
 				}
 				return next(c)
 			}
-		}, echomw.Use(guardtest.Open(t, guardtest.Own)))
-		e.GET("/", func(c echo.Context) error {
-			if v, ok := echomw.Verdict(c); ok != keep || keep && !v.Decision.Allowed {
-				t.Errorf("keep %v: %v, %v", keep, v.Decision, ok)
-			}
-			return nil
-		})
-		guardtest.Serve(e, guardtest.Request("GET", "/", "X-Own", "anna"))
+		}, echomw.Middleware(guardtest.Open(key)))
+		e.GET("/", ok)
+		return e, func() error { return failed }
+	})
+	for name, key := range map[string]keyfuncs.Func{
+		"Value": echomw.Value("user"), "Route": echomw.Route(), "Key": echomw.Key(func(echo.Context) (string, error) { return "anna", nil }),
+	} {
+		if _, err := key(guardtest.Request("GET", "/")); !errors.Is(err, keyfuncs.ErrProgram) {
+			t.Errorf("%s without a middleware: %v", name, err)
+		}
 	}
 }
 
-// What is settled is the status that Echo will send.
-func TestSettle(t *testing.T) {
-	outcomes := guardtest.Settling(t)
+// Route is the pattern, with or without one.
+func TestRoute(t *testing.T) {
+	var got string
 	e := echo.New()
+	e.Use(echomw.Middleware(guardtest.Open(func(r *http.Request) (text string, err error) {
+		got, err = echomw.Route()(r)
+		return got, err
+	})))
+	e.GET("/items/:id", ok)
+	e.Group("/api", watched(func(echo.Context, error) {})).GET("/items/:id", ok)
+	for target, want := range map[string]string{
+		"GET /items/1": "/items/:id", "GET /nowhere": "no route", "POST /items/1": "/items/:id", "GET /api/items/1": "/api/items/:id", "GET /api/nowhere": "/api/*",
+	} {
+		method, path, _ := strings.Cut(target, " ")
+		guardtest.Serve(e, guardtest.Request(method, path))
+		if got != want {
+			t.Errorf("%s: %q, want %q", target, got, want)
+		}
+	}
+}
+
+// A refusal goes to the application's error handler once, with its fields, and has the verdict. Echo's own handler
+// answers with the document. Where OnRefused answers, as under net/http, there is no error.
+func TestRefusals(t *testing.T) {
+	page := func(w http.ResponseWriter, _ *http.Request, v *nethttp.Verdict) { http.Error(w, "wait", v.Status) }
+	for _, test := range []struct {
+		name      string
+		onRefused func(http.ResponseWriter, *http.Request, *nethttp.Verdict)
+		handler   echo.HTTPErrorHandler
+		own, body string
+	}{
+		{name: "Echo's own", own: "anna"},
+		{name: "Echo's own, no key"},
+		{name: "OnRefused that writes nothing", onRefused: func(http.ResponseWriter, *http.Request, *nethttp.Verdict) {}, own: "anna"},
+		{name: "OnRefused", onRefused: page, own: "anna", body: "wait\n"},
+		{name: "an own handler", handler: func(err error, c echo.Context) { c.HTML(http.StatusTooManyRequests, "<p>") }, own: "anna", body: "<p>"},
+	} {
+		for _, method := range []string{"GET", "HEAD"} {
+			t.Run(test.name+"/"+method, func(t *testing.T) {
+				guard := guardtest.Guard(t, nethttp.Config{
+					Rates:     []nethttp.Rate{{Limiter: core.NewLimiter(new(core.MemoryStore), "closed", core.Blocked()), Key: guardtest.Own}},
+					OnRefused: test.onRefused,
+				})
+				var failed []error
+				e := echo.New()
+				e.HTTPErrorHandler = func(err error, c echo.Context) {
+					if failed = append(failed, err); test.handler != nil {
+						test.handler(err, c)
+						return
+					}
+					e.DefaultHTTPErrorHandler(err, c)
+				}
+				e.Use(echomw.Middleware(guard))
+				e.Match([]string{"GET", "HEAD"}, "/", func(echo.Context) error {
+					t.Error("the handler ran")
+					return nil
+				})
+				r := guardtest.Request(method, "/", "X-Own", test.own)
+				want, got := guardtest.Serve(guard.Handler(http.NotFoundHandler()), r), guardtest.Serve(e, r)
+				body := strings.TrimSuffix(got.Body.String(), "\n")
+				if test.body != "" && body != strings.TrimSuffix(test.body, "\n") || test.body == "" && body != want.Body.String() || got.Code != want.Code {
+					t.Errorf("%d %q, want %d %q", got.Code, got.Body, want.Code, want.Body)
+				}
+				for _, name := range []string{"RateLimit", "RateLimit-Policy", "Retry-After", "Cache-Control"} {
+					if !reflect.DeepEqual(got.Header().Values(name), want.Header().Values(name)) {
+						t.Errorf("%s: %q, want %q", name, got.Header().Values(name), want.Header().Values(name))
+					}
+				}
+				if answered := test.body == "wait\n"; answered {
+					if len(failed) != 0 {
+						t.Error(failed)
+					}
+					return
+				}
+				var v *nethttp.Verdict
+				var he *echo.HTTPError
+				if len(failed) != 1 || !errors.As(failed[0], &he) || he.Code != want.Code || !errors.As(failed[0], &v) || v.Status != want.Code ||
+					errors.Is(failed[0], keyfuncs.ErrAbsent) != (test.own == "") || test.own != "" && strings.Contains(fmt.Sprint(failed[0]), test.own) {
+					t.Errorf("%v", failed)
+				}
+			})
+		}
+	}
+}
+
+// What is settled is the status that Echo sends, also of errors, by the application's handler.
+func TestSettle(t *testing.T) {
+	guard, limiter, want := guardtest.Settling(t)
+	e := echo.New()
+	e.HTTPErrorHandler = func(err error, c echo.Context) {
+		if c.Response().Committed {
+			return
+		}
+		if errors.Is(err, guardtest.ErrAny) {
+			c.String(418, "teapot")
+			return
+		}
+		e.DefaultHTTPErrorHandler(err, c)
+	}
 	e.Use(func(next echo.HandlerFunc) echo.HandlerFunc {
 		return func(c echo.Context) (err error) {
+			response := c.Response()
 			defer func() {
 				if recover() != nil {
 					err = echo.ErrBadGateway
 				}
+				if c.Response() != response {
+					t.Error("the response is another one afterwards")
+				}
 			}()
 			return next(c)
 		}
-	})
-	e.Use(echomw.Use(outcomes.Guard))
+	}, echomw.Middleware(guard))
 	e.GET("/json", func(c echo.Context) error { return c.JSON(201, 1234) })
 	e.GET("/error", func(echo.Context) error { return echo.NewHTTPError(403, "no") })
-	e.GET("/guardtest.Own", func(echo.Context) error { return guardtest.ErrAny })
-	e.GET("/late", func(c echo.Context) error {
-		c.JSON(201, 1234)
-		return guardtest.ErrAny
-	})
+	e.GET("/own", func(echo.Context) error { return guardtest.ErrAny })
+	e.GET("/late", func(c echo.Context) error { return errors.Join(c.JSON(201, 1234), guardtest.ErrAny) })
 	e.GET("/panic", func(echo.Context) error { panic("boom") })
-	e.GET("/cost", func(c echo.Context) error {
-		nethttp.SetCost(c.Request().Context(), "settled", 7)
+	e.GET("/stream", func(c echo.Context) error {
+		c.Response().Flush()
+		_, err := io.WriteString(c.Response(), "data")
+		return err
+	})
+	e.GET("/cost", func(c echo.Context) error { return nethttp.SetCost(c.Request().Context(), limiter, 7) })
+	e.GET("/hijack", func(c echo.Context) error {
+		conn, _, err := c.Response().Hijack()
+		if err == nil {
+			conn.Close()
+		}
 		return nil
 	})
-	outcomes.Want(t, e, map[string]nethttp.Outcome{
-		"/json":          {Status: 201, Written: 5, Cost: 1},
-		"/error":         {Status: 403, Cost: 1},
-		"/guardtest.Own": {Status: 500, Cost: 1},
-		"/late":          {Status: 201, Written: 5, Cost: 1},
-		"/panic":         {Status: 500, Cost: 1},
-		"/cost":          {Status: 200, Cost: 7},
-		"/nowhere":       {Status: 404, Cost: 1},
+	want(e, map[string]nethttp.Outcome{
+		"/json": {Status: 201, Bytes: 5, Cost: 1}, "/error": {Status: 403, Bytes: 17, Cost: 1}, "/own": {Status: 418, Bytes: 6, Cost: 1},
+		"/late": {Status: 201, Bytes: 5, Cost: 1}, "/panic": {Status: 500, Cost: 1}, "/stream": {Status: 200, Bytes: 4, Cost: 1},
+		"/cost": {Status: 200, Cost: 7}, "/nowhere": {Status: 404, Bytes: 24, Cost: 1}, "/hijack": {}, // which is not settled
 	})
 }
 
-// A refusal is that of net/http to the byte, and no error handler sees it.
-func TestRefusal(t *testing.T) {
-	page := func(w http.ResponseWriter, _ *http.Request, v nethttp.Verdict) { http.Error(w, "wait", v.Status()) }
-	for _, test := range []struct {
-		name    string
-		request *http.Request
-		config  nethttp.Config
-	}{
-		{"GET", guardtest.Request("GET", "/", "X-Own", "anna"), nethttp.Config{}},
-		{"HEAD", guardtest.Request("HEAD", "/", "X-Own", "anna"), nethttp.Config{}},
-		{"no key", guardtest.Request("GET", "/"), nethttp.Config{}},
-		{"a page", guardtest.Request("GET", "/", "X-Own", "anna"), nethttp.Config{OnRefused: page}},
-		{"nothing", guardtest.Request("GET", "/", "X-Own", "anna"), nethttp.Config{OnRefused: func(http.ResponseWriter, *http.Request, nethttp.Verdict) {}}},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			test.config.Rules = []nethttp.Rule{guardtest.Rule(t, "closed", core.Blocked())}
-			guard := guardtest.Guard(t, test.config)
-			e := echo.New()
-			e.HTTPErrorHandler = func(err error, _ echo.Context) { t.Errorf("the error handler got %v", err) }
-			e.Use(echomw.Use(guard))
-			e.GET("/", func(echo.Context) error {
-				t.Error("the handler ran")
-				return nil
-			})
-			want, got := guardtest.Serve(guard.Handler(http.NotFoundHandler()), test.request), guardtest.Serve(e, test.request)
-			if got.Code != want.Code || !reflect.DeepEqual(got.Header(), want.Header()) || got.Body.String() != want.Body.String() {
-				t.Errorf("%d %v %q\nwant %d %v %q", got.Code, got.Header(), got.Body, want.Code, want.Header(), want.Body)
-			}
-		})
-	}
-}
-
-// Behind Errors, refusals are errors, which the application's error handler may write as it
-// likes. The fields are there.
-func TestErrors(t *testing.T) {
-	for _, test := range []struct {
-		name    string
-		request *http.Request
-		status  int
-		within  error // of the error; nil: none is
-		fields  string
-	}{
-		{"over the limit", guardtest.Request("GET", "/", "X-Own", "anna"), 429, nil, `"closed";r=0`},
-		{"no key", guardtest.Request("GET", "/"), 400, keyfuncs.ErrAbsent, ""},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			e := echo.New()
-			e.HTTPErrorHandler = func(err error, c echo.Context) {
-				var he *echo.HTTPError
-				if !errors.As(err, &he) || he.Code != test.status || he.Message != http.StatusText(test.status) ||
-					(errors.Unwrap(err) == nil) != (test.within == nil) || test.within != nil && !errors.Is(err, test.within) {
-					t.Errorf("the error is %v", err)
-				}
-				if err := c.HTML(test.status, "<p>"); err != nil {
-					t.Error(err)
-				}
-			}
-			e.Use(echomw.Errors(), echomw.Use(guardtest.Guard(t, nethttp.Config{
-				Rules:     []nethttp.Rule{guardtest.Rule(t, "closed", core.Blocked())},
-				OnRefused: func(http.ResponseWriter, *http.Request, nethttp.Verdict) { t.Error("OnRefused was called") },
-			})))
-			e.GET("/", func(echo.Context) error {
-				t.Error("the handler ran")
-				return nil
-			})
-			w := guardtest.Serve(e, test.request)
-			if h := w.Header(); w.Code != test.status || h.Get("Content-Type") != "text/html; charset=UTF-8" || w.Body.String() != "<p>" ||
-				h.Get("RateLimit") != test.fields || h.Get("Cache-Control") != "no-store" {
-				t.Errorf("%d %v %q", w.Code, h, w.Body)
-			}
-		})
-	}
-}
-
-// The functions of a Config find Echo's context, with what middleware has stored in it.
+// All functions of a Config find Echo's context, and nobody does when the guard is done with it.
 func TestContext(t *testing.T) {
 	var saw []string
+	var late *http.Request
 	see := func(name string, r *http.Request) {
 		user := "nobody"
 		if c := echomw.Context(r); c != nil {
 			user, _ = c.Get("user").(string)
 		}
-		saw = append(saw, name+" "+user)
-	}
-	rule := guardtest.Rule(t, "context", core.SlidingLog(core.PerHour(1000)))
-	rule.Key = echomw.Value("user")
-	rule.Cost = func(r *http.Request) int64 {
-		see("Cost", r)
-		return 1
-	}
-	rule.Plan = func(r *http.Request, key string) *core.Limiter {
-		see("Plan of "+key, r)
-		return nil
-	}
-	rule.Settle = func(r *http.Request, o nethttp.Outcome) int64 {
-		see("Settle", r)
-		return o.Cost
+		saw, late = append(saw, name+" "+user), r
 	}
 	guard := guardtest.Guard(t, nethttp.Config{
-		Rules:   []nethttp.Rule{rule},
-		Observe: func(r *http.Request, _ nethttp.Verdict) { see("Observe", r) },
+		Rates: []nethttp.Rate{{
+			Limiter: core.NewLimiter(new(core.MemoryStore), "context", core.SlidingLog(100, time.Hour)).WithPlan("gold", core.SlidingLog(9, time.Hour)),
+			Key:     echomw.Value("user"), Plan: echomw.Value("plan"),
+			Skip:   func(r *http.Request) bool { see("Skip", r); return false },
+			Cost:   func(r *http.Request) int64 { see("Cost", r); return 1 },
+			Settle: func(r *http.Request, o nethttp.Outcome) int64 { see("Settle", r); return o.Cost },
+		}},
+		Observe: func(r *http.Request, v *nethttp.Verdict) { see(fmt.Sprint("Observe ", v.Decision.Limit), r) },
 	})
 	e := echo.New()
 	e.Use(func(next echo.HandlerFunc) echo.HandlerFunc {
 		return func(c echo.Context) error {
 			c.Set("user", "anna")
+			c.Set("plan", "gold")
 			return next(c)
 		}
-	}, echomw.Use(guard))
-	e.GET("/", func(c echo.Context) error {
-		see("handler", c.Request())
-		return nil
-	})
+	}, echomw.Middleware(guard))
+	e.GET("/", func(c echo.Context) error { see("handler", c.Request()); return nil })
 	guardtest.Serve(e, guardtest.Request("GET", "/"))
-	if got, want := strings.Join(saw, ", "), "Cost anna, Plan of anna anna, Observe anna, handler anna, Settle anna"; got != want {
+	see("late", late)
+	see("elsewhere", guardtest.Request("GET", "/"))
+	if got, want := strings.Join(saw, ", "), "Cost anna, Skip anna, Observe 9 anna, handler anna, Settle anna, late nobody, elsewhere nobody"; got != want {
 		t.Errorf("%s\nwant %s", got, want)
-	}
-	saw = nil
-	if see("elsewhere", guardtest.Request("GET", "/")); saw[0] != "elsewhere nobody" {
-		t.Error(saw)
-	}
-}
-
-// The refusal of an upgrade is written.
-func TestSocketRefusal(t *testing.T) {
-	e := echo.New()
-	var failed error
-	e.Use(func(next echo.HandlerFunc) echo.HandlerFunc {
-		return func(c echo.Context) error {
-			failed = next(c)
-			return failed
-		}
-	}, echomw.Use(guardtest.Sockets(t, websocketmw.Config{})))
-	e.GET("/", func(c echo.Context) error { return c.NoContent(204) })
-	if w := guardtest.Serve(e, guardtest.Upgrade("/")); w.Code != 400 || failed != nil {
-		t.Errorf("%d, %v", w.Code, failed)
-	}
-	if w := guardtest.Serve(e, guardtest.Upgrade("/", "X-Own", "anna")); w.Code != 204 || failed != nil {
-		t.Errorf("%d, %v", w.Code, failed)
 	}
 }
 
 func TestPanics(t *testing.T) {
 	for name, f := range map[string]func(){
-		"Use": func() { echomw.Use(nil) },
-		"Key": func() { echomw.Key(nil) },
+		"no guard": func() { echomw.Middleware(nil) }, "Key": func() { echomw.Key(nil) },
 	} {
 		func() {
 			defer func() {

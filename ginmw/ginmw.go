@@ -2,112 +2,206 @@ package ginmw
 
 import (
 	"bufio"
+	"context"
+	"io"
 	"net"
 	"net/http"
+	"sync/atomic"
 
 	"github.com/gin-gonic/gin"
 
-	"github.com/headgate/headgate/adapter"
+	"github.com/headgate/headgate/keyfuncs"
 	"github.com/headgate/headgate/nethttp"
 )
 
-// Use returns a middleware that runs the following handlers for requests that the guard
-// admits, and answers and aborts the others. The guard is one of package nethttp or websocketmw. It
-// can be used for an engine, a group or a route:
-//
-//	r.Use(ginmw.Use(guard))
-//	r.POST("/login", ginmw.Use(logins), login)
-//	r.GET("/ws", ginmw.Use(sockets), upgrade)
-//
-// The guard's OnRefused is called as under net/http. The verdict's Err, if not nil, is
-// added to c.Errors, for the application's logs. Use panics if the guard is nil.
-//
-// A WebSocket may be upgraded by any library, on c.Writer and c.Request, in whose context
-// [websocketmw.FromContext] finds the socket. Put gin.Recovery before the guard, which
-// closes the connection of a handler that panics.
-//
-// [websocketmw.FromContext]: https://pkg.go.dev/github.com/headgate/headgate/websocketmw#FromContext
-func Use(guard adapter.Guard) gin.HandlerFunc {
-	carries := adapter.Mount(guard)
-	return func(c *gin.Context) { use(c, guard, carries) }
+// Middleware returns middleware of a guard of package nethttp or websocketmw, or of anything else that wraps a handler,
+// such as a [keyfuncs.SignedCookie]. A refused request is aborted, and its [*nethttp.Verdict] is in c.Errors. It panics
+// if the guard is nil.
+func Middleware(guard interface {
+	Handler(next http.Handler) http.Handler
+},
+) gin.HandlerFunc {
+	if guard == nil {
+		panic("headgate: ginmw: the guard is nil")
+	}
+	h := guard.Handler(http.HandlerFunc(next))
+	return func(c *gin.Context) {
+		v := &visit{Context: c.Request.Context()}
+		v.c.Store(c)
+		defer v.c.Store(nil) // Gin uses its contexts again
+		h.ServeHTTP(&entrance{ResponseWriter: c.Writer, visit: v}, c.Request.WithContext(v))
+		if !v.passed {
+			c.Abort()
+			c.Writer.WriteHeaderNow() // HEAD has no body, and other middleware calls Written
+		}
+	}
 }
 
-// use is not within Use, since the compiler would put the verdict on the heap where an
-// application inlines that.
-func use(c *gin.Context, guard adapter.Guard, carries bool) {
-	visit := framework.Enter(c, carries)
-	defer visit.End()
-	v := guard.Check(visit.Request)
-	if framework.Keeps() {
-		framework.Keep(c, v)
-	}
-	switch {
-	case v.Status() != 0:
-		refuse(c, visit.Request, guard, v)
-	case !v.Ends():
-		v.SetFields(c.Writer.Header())
-	case v.Upgrades():
-		upgrade(c, visit.Request, v)
-	default:
-		v.SetFields(c.Writer.Header())
-		serve(c, visit.Request, v)
-	}
-	// Otherwise Gin calls the next handler itself.
+// A visit is a request in front of the guard and behind it. It is the context of the request there, which sockets
+// keep. So it must not reach the writer: that has the connection, which nobody would find forgotten.
+type visit struct {
+	context.Context //nolint:containedctx // it is one
+
+	c      atomic.Pointer[gin.Context] // nil when the guard is done
+	passed bool
 }
 
-// refuse aborts with the refusal.
-func refuse(c *gin.Context, r *http.Request, guard adapter.Guard, v nethttp.Verdict) {
-	c.Abort()
-	if v.Err != nil {
-		c.Error(v.Err) //nolint:errcheck // it returns its argument
-	}
-	c.Status(http.StatusOK) // as under net/http if none is written; Gin would send 404 where no route matched
-	guard.Refuse(c.Writer, r, v)
-	c.Writer.WriteHeaderNow() // HEAD has no body, and other middleware calls Written
+// An entrance is the writer on which the guard refuses.
+type entrance struct {
+	gin.ResponseWriter
+
+	visit *visit
+	begun bool // there is a status
 }
 
-// serve runs the following handlers and ends the verdict.
-func serve(c *gin.Context, r *http.Request, v nethttp.Verdict) {
-	begun, watch := v.Begin(r)
-	if !watch {
-		defer v.End(nethttp.Outcome{})
+// Unwrap is for [http.ResponseController].
+func (e *entrance) Unwrap() http.ResponseWriter { return e.ResponseWriter }
+
+func (e *entrance) WriteHeader(status int) {
+	e.begun = true
+	e.ResponseWriter.WriteHeader(status)
+}
+
+// Write sends status 200 if there is none. Gin would send 404 where no route has matched.
+func (e *entrance) Write(p []byte) (int, error) {
+	if !e.begun && !e.Written() {
+		e.WriteHeader(http.StatusOK)
+	}
+	return e.ResponseWriter.Write(p)
+}
+
+func (e *entrance) WriteString(s string) (int, error) { return e.Write([]byte(s)) }
+
+type (
+	visitKey struct{}
+	valueKey string
+)
+
+// Value implements [context.Context].
+func (v *visit) Value(key any) any {
+	switch k := key.(type) {
+	case visitKey:
+		return v
+	case valueKey:
+		if c := v.c.Load(); c != nil {
+			value, _ := c.Get(string(k))
+			return value
+		}
+	}
+	return v.Context.Value(key)
+}
+
+// Refused is what the guard calls with a refusal.
+func (e *entrance) Refused(v *nethttp.Verdict, _ string) (answered bool) {
+	c := e.visit.c.Load()
+	c.Errors = append(c.Errors, &gin.Error{Err: v, Type: gin.ErrorTypePrivate}) // as c.Error, which looks for a gin.Error first
+	return false
+}
+
+// next runs the handlers behind the guard.
+func next(w http.ResponseWriter, r *http.Request) {
+	v, _ := r.Context().Value(visitKey{}).(*visit)
+	c := v.c.Load()
+	v.passed, c.Request = true, r
+	if _, same := w.(*entrance); same { // the guard does not look at the response
 		c.Next()
 		return
 	}
-	w := &writer{c.Writer, adapter.Recorder{ResponseWriter: c.Writer}}
-	c.Request, c.Writer = begun, w
-	returned := false
-	defer func() {
-		o := nethttp.Outcome{Status: w.Status(), Written: int64(max(w.Size(), 0)), Hijacked: w.recorder.Hijacked}
-		if !returned && !w.Written() {
-			o.Status = http.StatusInternalServerError
-		}
-		v.End(o)
-	}()
-	c.Next()
-	returned = true
+	inner := c.Writer
+	c.Writer = &writer{inner, w}
+	defer func() { c.Writer = inner }()
+	if c.Next(); !inner.Written() {
+		w.WriteHeader(inner.Status()) // which Gin sends when all handlers have returned
+	}
 }
 
-// KeepVerdict returns a middleware that keeps the verdicts of the guards that run after
-// it, for [Verdict]:
-//
-//	r.Use(ginmw.KeepVerdict(), ginmw.Use(guard))
-//
-// Without it, verdicts are not kept, because that takes about 350 ns and 660 bytes a
-// request, longer than the limit itself.
-func KeepVerdict() gin.HandlerFunc { return framework.KeepVerdict() }
-
-// Verdict returns the last verdict about the request, for handlers. It returns false if
-// no guard has checked the request, or if [KeepVerdict] did not run before the guard.
-func Verdict(c *gin.Context) (nethttp.Verdict, bool) { return framework.Verdict(c) }
-
-// A writer is Gin's writer with a recorder of what Gin does not tell.
+// A writer is the guard's writer, with the other methods that Gin needs. Like Gin's, it sends the status late.
 type writer struct {
 	gin.ResponseWriter
 
-	recorder adapter.Recorder
+	guarded http.ResponseWriter
 }
 
-func (w *writer) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+func (w *writer) Unwrap() http.ResponseWriter { return w.guarded }
 
-func (w *writer) Hijack() (net.Conn, *bufio.ReadWriter, error) { return w.recorder.Hijack() }
+func (w *writer) WriteHeader(status int) {
+	if w.ResponseWriter.WriteHeader(status); status == http.StatusSwitchingProtocols {
+		w.WriteHeaderNow()
+	}
+}
+
+func (w *writer) WriteHeaderNow() {
+	if !w.Written() {
+		w.guarded.WriteHeader(w.Status())
+		w.ResponseWriter.WriteHeaderNow()
+	}
+}
+
+func (w *writer) Write(p []byte) (int, error) {
+	w.WriteHeaderNow()
+	return w.guarded.Write(p)
+}
+
+func (w *writer) WriteString(s string) (int, error) {
+	w.WriteHeaderNow()
+	return io.WriteString(w.guarded, s)
+}
+
+func (w *writer) Flush() { _ = w.FlushError() }
+
+// FlushError is for [http.ResponseController].
+func (w *writer) FlushError() error {
+	w.WriteHeaderNow()
+	return http.NewResponseController(w.guarded).Flush()
+}
+
+func (w *writer) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	return http.NewResponseController(w.guarded).Hijack()
+}
+
+// Context returns Gin's context of a request that a function of a guard gets, or nil: if the request did not pass a
+// Middleware, and when the guard is done with it.
+func Context(r *http.Request) *gin.Context {
+	if v, ok := r.Context().Value(visitKey{}).(*visit); ok {
+		return v.c.Load()
+	}
+	return nil
+}
+
+// Key returns a key, or a plan, from Gin's context. get returns [keyfuncs.ErrAbsent] if there is none, and is called
+// concurrently. Without a Middleware it is [keyfuncs.ErrProgram]. Key panics if get is nil.
+func Key(get func(*gin.Context) (string, error)) keyfuncs.Func {
+	if get == nil {
+		panic("headgate: ginmw: the function of a Key is nil")
+	}
+	return func(r *http.Request) (string, error) {
+		if c := Context(r); c != nil {
+			return get(c)
+		}
+		return "", keyfuncs.ErrProgram
+	}
+}
+
+// Value returns a value that earlier middleware stored with c.Set, such as the signed-in user or the plan: of a string
+// or integer type, or a [fmt.Stringer]. One that is missing, nil or empty is [keyfuncs.ErrAbsent], and one of another
+// type [keyfuncs.ErrProgram].
+func Value(name string) keyfuncs.Func {
+	value := keyfuncs.Context(valueKey(name)) // which a visit finds
+	return func(r *http.Request) (string, error) {
+		if Context(r) == nil {
+			return "", keyfuncs.ErrProgram
+		}
+		return value(r)
+	}
+}
+
+// Route returns the pattern of the route, such as "/items/:id", for all methods together. It is for use within
+// [keyfuncs.All]. All requests that match no route have one key.
+func Route() keyfuncs.Func {
+	return Key(func(c *gin.Context) (string, error) {
+		if path := c.FullPath(); path != "" {
+			return path, nil
+		}
+		return "no route", nil
+	})
+}

@@ -10,9 +10,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
-	"github.com/headgate/headgate/contrib/promheadgate"
-	"github.com/headgate/headgate/core/debug"
-	"github.com/headgate/headgate/core/stats"
+	"github.com/headgate/headgate/internal/old/core/debug"
+	"github.com/headgate/headgate/internal/old/core/stats"
 )
 
 // Admin returns the handler of the admin door:
@@ -88,7 +87,7 @@ func newMetrics(seen *stats.Stats) *metrics {
 		unmatched: prometheus.NewCounter(counter("headgated_auth_unmatched_total", "Requests of /v1/auth that no route is for: they were admitted.")),
 		untrusted: prometheus.NewCounter(counter("headgated_auth_untrusted_total", "Requests of /v1/auth by peers whose X-Forwarded fields were not read.")),
 	}
-	m.registry.MustRegister(promheadgate.Collector(seen), collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+	m.registry.MustRegister(collector{seen}, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 		m.requests, m.durations, m.reloads, m.failing, m.document, m.unmatched, m.untrusted)
 	m.rls = newRLSMetrics(m.registry)
 	for _, what := range whats {

@@ -9,8 +9,8 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/headgate/headgate/core"
-	"github.com/headgate/headgate/nethttp"
+	"github.com/headgate/headgate/internal/old/core"
+	"github.com/headgate/headgate/internal/old/nethttp"
 )
 
 // The fields in which a proxy tells of the request that it asks about.

@@ -8,9 +8,9 @@ import (
 	"slices"
 	"time"
 
-	"github.com/headgate/headgate/core/redisstore"
 	"github.com/headgate/headgate/internal/hidden"
-	"github.com/headgate/headgate/limits"
+	"github.com/headgate/headgate/internal/old/core/redisstore"
+	"github.com/headgate/headgate/internal/old/limits"
 )
 
 // Config configures a [Server]. Only Document, or EnvoyConfig, is required. Literals must name the fields.

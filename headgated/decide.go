@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/internal/old/core"
 )
 
 // An ask is a charge that a request asks for.

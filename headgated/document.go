@@ -10,10 +10,10 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/internal/old/core"
+	"github.com/headgate/headgate/internal/old/limits"
+	"github.com/headgate/headgate/internal/old/limits/yamldoc"
 	"github.com/headgate/headgate/keyfuncs"
-	"github.com/headgate/headgate/limits"
-	"github.com/headgate/headgate/limits/yamldoc"
 )
 
 // The names of a document.
@@ -114,9 +114,7 @@ func parse(text []byte, elsewhere bool, store core.Store, defaults rlsDefaults) 
 	}
 	d := &document{limits: of, bare: !elsewhere && fields[wordLimits] == nil}
 	networks := r.trusted(fields[wordTrusted])
-	if d.trusted, err = keyfuncs.Trusted(networks...); err != nil {
-		return nil, err
-	}
+	d.trusted = trustedPeer(networks)
 	r.items(fields[wordRoutes], wordRoutes, func(n *limits.Node, path string) {
 		d.routes = append(d.routes, r.route(n, path, networks))
 	})
@@ -239,7 +237,7 @@ func (r *reader) trusted(n *limits.Node) []string {
 		if !ok {
 			return
 		}
-		if _, err := keyfuncs.Trusted(text); err != nil {
+		if err := keyfuncs.CheckNetworks(text); err != nil {
 			r.fault(n, path, "%s", strings.TrimPrefix(err.Error(), "headgate: keyfuncs: "))
 			return
 		}

@@ -5,8 +5,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/headgate/headgate/core/memstore"
-	"github.com/headgate/headgate/limits"
+	"github.com/headgate/headgate/internal/old/core/memstore"
+	"github.com/headgate/headgate/internal/old/limits"
 )
 
 // valid is a document with all that there is.

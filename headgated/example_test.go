@@ -8,9 +8,9 @@ import (
 	"net/http/httptest"
 	"strings"
 
-	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/headgated"
-	"github.com/headgate/headgate/limits"
+	"github.com/headgate/headgate/internal/old/core"
+	"github.com/headgate/headgate/internal/old/limits"
 )
 
 // A program asks the service of a document. Here the service is in the same process; the command

@@ -7,9 +7,9 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/headgate/headgate/core"
-	"github.com/headgate/headgate/core/memstore"
-	"github.com/headgate/headgate/limits"
+	"github.com/headgate/headgate/internal/old/core"
+	"github.com/headgate/headgate/internal/old/core/memstore"
+	"github.com/headgate/headgate/internal/old/limits"
 )
 
 // An Explanation says how a document treats a request.

@@ -10,3 +10,9 @@ func (s *Server) GRPCDoor(l net.Listener) (serve, stop func()) {
 	d := s.grpcDoor(l, nil)
 	return func() { _ = d.serve(l) }, func() { _ = d.abort() }
 }
+
+var (
+	BasicUser   = basicUser
+	Method      = method
+	TrustedPeer = trustedPeer
+)

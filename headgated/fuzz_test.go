@@ -15,7 +15,7 @@ import (
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/headgate/headgate/limits"
+	"github.com/headgate/headgate/internal/old/limits"
 )
 
 // Whatever a program sends gets an answer in JSON: an error that says why, or what it asked for, which has been

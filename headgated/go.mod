@@ -5,7 +5,6 @@ go 1.25.0
 require (
 	github.com/envoyproxy/go-control-plane/envoy v1.39.0 // the messages of Envoy's rate limit service
 	github.com/headgate/headgate v0.0.0
-	github.com/headgate/headgate/contrib/promheadgate v0.0.0
 	github.com/prometheus/client_golang v1.23.2 // metrics of the process and the service, beside those of promheadgate
 	github.com/redis/go-redis/v9 v9.22.0
 	google.golang.org/grpc v1.84.0
@@ -22,6 +21,7 @@ require (
 	github.com/cespare/xxhash/v2 v2.3.0 // indirect
 	github.com/cncf/xds/go v0.0.0-20260202195803-dba9d589def2 // indirect
 	github.com/envoyproxy/protoc-gen-validate v1.3.3 // indirect
+	github.com/kr/text v0.2.0 // indirect
 	github.com/munnerz/goautoneg v0.0.0-20191010083416-a7dc8b61c822 // indirect
 	github.com/planetscale/vtprotobuf v0.6.1-0.20240319094008-0393e58bdf10 // indirect
 	github.com/prometheus/client_model v0.6.2 // indirect
@@ -36,5 +36,3 @@ require (
 )
 
 replace github.com/headgate/headgate => ../
-
-replace github.com/headgate/headgate/contrib/promheadgate => ../contrib/promheadgate

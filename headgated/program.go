@@ -12,9 +12,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/headgate/headgate/core"
-	"github.com/headgate/headgate/limits"
-	"github.com/headgate/headgate/nethttp"
+	"github.com/headgate/headgate/internal/old/core"
+	"github.com/headgate/headgate/internal/old/limits"
+	"github.com/headgate/headgate/internal/old/nethttp"
 )
 
 const (

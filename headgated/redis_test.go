@@ -15,13 +15,13 @@ import (
 	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"github.com/redis/go-redis/v9"
 
-	"github.com/headgate/headgate/core"
-	"github.com/headgate/headgate/core/redisstore"
 	"github.com/headgate/headgate/headgated"
+	"github.com/headgate/headgate/internal/old/core"
+	"github.com/headgate/headgate/internal/old/core/redisstore"
+	"github.com/headgate/headgate/internal/old/limits"
+	"github.com/headgate/headgate/internal/old/limits/redisdoc"
+	"github.com/headgate/headgate/internal/old/limits/yamldoc"
 	"github.com/headgate/headgate/internal/redistest"
-	"github.com/headgate/headgate/limits"
-	"github.com/headgate/headgate/limits/redisdoc"
-	"github.com/headgate/headgate/limits/yamldoc"
 )
 
 // Limits that are in Redis change for all servers, together with what routes say of them; and who pushes them

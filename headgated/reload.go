@@ -15,11 +15,11 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/headgate/headgate/internal/keywatch"
-	"github.com/headgate/headgate/internal/settle"
-	"github.com/headgate/headgate/limits"
-	"github.com/headgate/headgate/limits/redisdoc"
-	"github.com/headgate/headgate/limits/yamldoc"
+	"github.com/headgate/headgate/internal/old/keywatch"
+	"github.com/headgate/headgate/internal/old/limits"
+	"github.com/headgate/headgate/internal/old/limits/redisdoc"
+	"github.com/headgate/headgate/internal/old/limits/yamldoc"
+	"github.com/headgate/headgate/internal/old/settle"
 )
 
 // What is read again while the server runs.

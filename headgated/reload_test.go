@@ -16,7 +16,7 @@ import (
 
 	"github.com/headgate/headgate/headgated"
 	"github.com/headgate/headgate/internal/bubble"
-	"github.com/headgate/headgate/limits"
+	"github.com/headgate/headgate/internal/old/limits"
 )
 
 // blockedIn is a file of a domain in which nothing is admitted.

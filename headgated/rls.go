@@ -14,8 +14,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/headgate/headgate/core"
-	"github.com/headgate/headgate/nethttp"
+	"github.com/headgate/headgate/internal/old/core"
+	"github.com/headgate/headgate/internal/old/nethttp"
 )
 
 // The bounds of a request of Envoy's rate limit service.

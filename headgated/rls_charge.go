@@ -14,7 +14,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/durationpb"
 
-	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/internal/old/core"
 	"github.com/headgate/headgate/internal/within"
 )
 

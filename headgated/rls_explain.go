@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/headgate/headgate/core/memstore"
-	"github.com/headgate/headgate/limits"
+	"github.com/headgate/headgate/internal/old/core/memstore"
+	"github.com/headgate/headgate/internal/old/limits"
 )
 
 // ExplainDescriptor says which limit a descriptor of Envoy's rate limit service meets. Entries have

@@ -7,7 +7,7 @@ import (
 	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"google.golang.org/protobuf/types/known/structpb"
 
-	"github.com/headgate/headgate/limits"
+	"github.com/headgate/headgate/internal/old/limits"
 )
 
 // metadata reads what a rule tells Envoy of itself: any map.

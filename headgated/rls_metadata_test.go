@@ -8,8 +8,8 @@ import (
 	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"google.golang.org/protobuf/encoding/protojson"
 
-	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/headgated"
+	"github.com/headgate/headgate/internal/old/core"
 )
 
 const withMetadata = `rls:

@@ -13,7 +13,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/internal/old/core"
 )
 
 // override applies the limit that a descriptor brings. It has the counter of its rule if the unit is the

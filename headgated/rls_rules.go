@@ -14,10 +14,10 @@ import (
 
 	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 
-	"github.com/headgate/headgate/core"
-	"github.com/headgate/headgate/core/redisstore"
-	"github.com/headgate/headgate/internal/settle"
-	"github.com/headgate/headgate/limits"
+	"github.com/headgate/headgate/internal/old/core"
+	"github.com/headgate/headgate/internal/old/core/redisstore"
+	"github.com/headgate/headgate/internal/old/limits"
+	"github.com/headgate/headgate/internal/old/settle"
 )
 
 // The names of a configuration of Envoy's rate limit service, which are those of its reference; charge,

@@ -5,10 +5,10 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/headgate/headgate/core/memstore"
-	"github.com/headgate/headgate/core/redisstore"
-	"github.com/headgate/headgate/internal/settle"
-	"github.com/headgate/headgate/limits"
+	"github.com/headgate/headgate/internal/old/core/memstore"
+	"github.com/headgate/headgate/internal/old/core/redisstore"
+	"github.com/headgate/headgate/internal/old/limits"
+	"github.com/headgate/headgate/internal/old/settle"
 )
 
 // readFiles reads configurations of domains, one after the other.

@@ -32,8 +32,8 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
-	"github.com/headgate/headgate/core/redisstore"
 	"github.com/headgate/headgate/headgated"
+	"github.com/headgate/headgate/internal/old/core/redisstore"
 	"github.com/headgate/headgate/internal/redistest"
 )
 

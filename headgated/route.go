@@ -9,8 +9,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/headgate/headgate/internal/old/limits"
 	"github.com/headgate/headgate/keyfuncs"
-	"github.com/headgate/headgate/limits"
 )
 
 // maxCharges is how many charges a route has: core takes 64 policies in one call, and a limit has 8 at most.

@@ -16,10 +16,10 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/headgate/headgate/core"
-	"github.com/headgate/headgate/core/stats"
-	"github.com/headgate/headgate/limits"
-	"github.com/headgate/headgate/limits/redisdoc"
+	"github.com/headgate/headgate/internal/old/core"
+	"github.com/headgate/headgate/internal/old/core/stats"
+	"github.com/headgate/headgate/internal/old/limits"
+	"github.com/headgate/headgate/internal/old/limits/redisdoc"
 )
 
 // A Server is the service. Make one with [New]. It is safe for concurrent use.

@@ -27,9 +27,9 @@ import (
 
 	"golang.org/x/net/http2"
 
-	"github.com/headgate/headgate/core/redisstore"
 	"github.com/headgate/headgate/headgated"
-	"github.com/headgate/headgate/limits"
+	"github.com/headgate/headgate/internal/old/core/redisstore"
+	"github.com/headgate/headgate/internal/old/limits"
 )
 
 // serve serves until the test ends, or stop is called, which returns the error of Serve.

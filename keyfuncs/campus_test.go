@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/headgate/headgate/core"
-	"github.com/headgate/headgate/core/memstore"
 	"github.com/headgate/headgate/keyfuncs"
 	"github.com/headgate/headgate/nethttp"
 )
@@ -23,21 +22,29 @@ const (
 	campusAddress   = 2*campusStudents + campusCookies*campusStudent + campusStudent + campusNewcomers
 )
 
+// must is for what cannot fail.
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
+}
+
 // newCampus returns a function that sends a request from the campus, and one that returns the cookie
 // of a student who has just signed in.
 func newCampus(t *testing.T) (ask func(*http.Cookie) (ok bool, given *http.Cookie), signIn func() *http.Cookie) {
-	cookie := core.Must(keyfuncs.NewSignedCookie("__Host-client", 24*time.Hour, make([]byte, 32)))
+	cookie := must(keyfuncs.NewSignedCookie("__Host-client", 24*time.Hour, make([]byte, 32)))
 	const probation = 10 * time.Minute
 	student, address := cookie.OlderThan(probation), keyfuncs.RemoteAddr()
-	store := memstore.New(memstore.Config{})
-	limiter := func(name string, r core.Rate) *core.Limiter {
-		return core.Must(core.New(store, name, core.SlidingLog(r)))
+	store := new(core.MemoryStore)
+	limiter := func(name string, n int64, per time.Duration) *core.Limiter {
+		return core.NewLimiter(store, name, core.SlidingLog(n, per))
 	}
-	guard := core.Must(nethttp.New(nethttp.Config{Rules: []nethttp.Rule{
-		{Limiter: limiter("student", core.PerMinute(campusStudent)), Key: student, Cost: keyfuncs.CostIf(student)},
-		{Limiter: limiter("newcomers", core.PerMinute(campusNewcomers)), Key: address, Cost: keyfuncs.CostUnless(student)},
-		{Limiter: limiter("cookies", core.PerDay(campusCookies)), Key: address, Cost: keyfuncs.CostUnless(cookie.Key)},
-		{Limiter: limiter("address", core.PerMinute(campusAddress)), Key: address},
+	guard := must(nethttp.New(nethttp.Config{Rates: []nethttp.Rate{
+		{Limiter: limiter("student", campusStudent, time.Minute), Key: student, Skip: keyfuncs.Lacks(student)},
+		{Limiter: limiter("newcomers", campusNewcomers, time.Minute), Key: address, Skip: keyfuncs.Has(student)},
+		{Limiter: limiter("cookies", campusCookies, 24*time.Hour), Key: address, Skip: keyfuncs.Has(cookie.Key)},
+		{Limiter: limiter("address", campusAddress, time.Minute), Key: address},
 	}}))
 	handler := guard.Handler(cookie.Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})))
 	ask = func(c *http.Cookie) (bool, *http.Cookie) {

@@ -5,8 +5,6 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
-
-	"github.com/headgate/headgate/internal/carried"
 )
 
 // errEmptyKey reports a Func from outside this package that broke its contract.
@@ -22,8 +20,14 @@ var errEmptyKey = errors.New("headgate: keyfuncs: a function returned an empty k
 //
 // All panics if it is given no function or a nil one.
 func All(fns ...Func) Func {
-	fns = members("All", fns)
-	return composed(fns, func(r *http.Request) (string, error) {
+	fns = slices.Clone(fns) // the caller may change them later
+	if len(fns) == 0 {
+		panic("headgate: keyfuncs: All: no function")
+	}
+	for _, fn := range fns {
+		require("All", fn)
+	}
+	return func(r *http.Request) (string, error) {
 		var room [128]byte // most keys fit, and are then one allocation
 		joined := room[:0]
 		for _, fn := range fns {
@@ -37,30 +41,60 @@ func All(fns ...Func) Func {
 			joined = append(joined, ',')
 		}
 		return string(joined), nil
-	})
+	}
 }
 
-// First charges the key of the first given function that does not return [ErrAbsent]. For example,
-// First(Context(userKey{}), RemoteAddr()) charges the user, or the address of clients that are not
-// signed in. Any other error is returned at once. So a client cannot choose the charged key by
-// sending a malformed value. If all functions return ErrAbsent, the last error is returned.
+// A Tagged is a function of [First], and the word that its keys begin with. Make one with [Tag].
+type Tagged struct {
+	name string
+	f    Func
+}
+
+// Tag returns a function for [First], whose keys begin with the name and a colon.
 //
-// The key begins with the index of the function that returned it, such as "1:203.0.113.7". So a
-// user named "203.0.113.7" cannot exhaust the limit of that address. Changing the order of the
-// functions changes the keys.
+// The name is a token (RFC 9110, section 5.6.2), such as a word of letters, digits and hyphens. So it has
+// no colon. Tag panics if it is not, or if f is nil.
+func Tag(name string, f Func) Tagged {
+	if !isToken(name) {
+		panic("headgate: keyfuncs: Tag: not a word without spaces and colons: " + strconv.Quote(name))
+	}
+	require("Tag", f)
+	return Tagged{name, f}
+}
+
+// First charges the key of the first given function that does not return [ErrAbsent]:
+//
+//	keyfuncs.First(keyfuncs.Tag("user", keyfuncs.Context(userKey{})), keyfuncs.Tag("ip", keyfuncs.RemoteAddr()))
+//
+// charges the user, or the address of clients that are not signed in. The keys are "user:anna" and
+// "ip:203.0.113.7". So a user who is named "203.0.113.7" cannot exhaust the limit of that address.
+//
+// Any other error than ErrAbsent is returned at once. So a client cannot choose the charged key by
+// sending a malformed value. If all functions return ErrAbsent, the last error is returned.
 //
 // First is only as strict as its most generous function, because a client can omit or forge its
 // fields.
 //
-// First panics if it is given no function or a nil one.
-func First(fns ...Func) Func {
-	fns = members("First", fns)
-	return composed(fns, func(r *http.Request) (string, error) {
+// First panics if it is given no function, a zero Tagged, or a name twice.
+func First(fs ...Tagged) Func {
+	fs = slices.Clone(fs) // the caller may change them later
+	if len(fs) == 0 {
+		panic("headgate: keyfuncs: First: no function")
+	}
+	for i, t := range fs {
+		if t.f == nil {
+			panic("headgate: keyfuncs: First: a Tagged that is not from Tag")
+		}
+		if slices.ContainsFunc(fs[:i], func(other Tagged) bool { return other.name == t.name }) {
+			panic("headgate: keyfuncs: First: the name " + strconv.Quote(t.name) + " twice")
+		}
+	}
+	return func(r *http.Request) (string, error) {
 		var last error
-		for i, fn := range fns {
-			key, err := call(fn, r)
+		for _, t := range fs {
+			key, err := call(t.f, r)
 			if err == nil {
-				return strconv.Itoa(i) + ":" + key, nil
+				return t.name + ":" + key, nil
 			}
 			if !errors.Is(err, ErrAbsent) {
 				return "", err
@@ -68,31 +102,35 @@ func First(fns ...Func) Func {
 			last = err
 		}
 		return "", last
-	})
+	}
 }
 
-// composed returns fn, which calls the others, marked as they are.
-func composed(of []Func, fn Func) Func {
-	switch {
-	case slices.ContainsFunc(of, func(fn Func) bool { return carried.IsRequired(fn) }):
-		return carried.Required(Func(func(r *http.Request) (string, error) { return fn(r) }))
-	case !slices.ContainsFunc(of, func(fn Func) bool { return !carried.IsUnused(fn) }):
-		return carried.Unused(Func(func(r *http.Request) (string, error) { return fn(r) }))
+// Has returns a function that reports whether a request has the text that f returns. It is for the Skip of
+// rules, as is [Lacks]:
+//
+//	{Limiter: newcomers, Key: address, Skip: keyfuncs.Has(student)} // a rule for all but students
+//
+// Both are false after any other error than [ErrAbsent]. So the rule applies, and its Key may refuse the
+// request. Has panics if f is nil.
+func Has(f Func) func(*http.Request) bool {
+	require("Has", f)
+	return func(r *http.Request) bool {
+		_, err := call(f, r)
+		return err == nil
 	}
-	return fn
 }
 
-// members returns a copy of fns, because the caller may change fns later.
-func members(name string, fns []Func) []Func {
-	if len(fns) == 0 {
-		panic("headgate: keyfuncs: " + name + ": no function")
+// Lacks returns a function that reports whether f returns [ErrAbsent] for a request: see [Has].
+//
+//	{Limiter: students, Key: student, Skip: keyfuncs.Lacks(student)} // a rule for students
+//
+// Lacks panics if f is nil.
+func Lacks(f Func) func(*http.Request) bool {
+	require("Lacks", f)
+	return func(r *http.Request) bool {
+		_, err := call(f, r)
+		return errors.Is(err, ErrAbsent)
 	}
-	for i, fn := range fns {
-		if fn == nil {
-			panic("headgate: keyfuncs: " + name + ": function " + strconv.Itoa(i) + " is nil")
-		}
-	}
-	return slices.Clone(fns)
 }
 
 func call(fn Func, r *http.Request) (string, error) {

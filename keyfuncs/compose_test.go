@@ -9,7 +9,29 @@ import (
 	"github.com/headgate/headgate/keyfuncs"
 )
 
-var errBroken = errors.New("broken")
+var (
+	errBroken = errors.New("broken")
+
+	// errMalformed stands, in tests, for any error of a value that cannot be used.
+	errMalformed = errors.New("malformed")
+)
+
+// isError is errors.Is; of errMalformed it asks for what guards and First must not take for another.
+func isError(err, want error) bool {
+	if want != errMalformed { //nolint:errorlint // the very same
+		return errors.Is(err, want)
+	}
+	return err != nil && !errors.Is(err, keyfuncs.ErrAbsent) && !errors.Is(err, keyfuncs.ErrProgram) && strings.Contains(err.Error(), "malformed")
+}
+
+// first is First with the tags a, b and so on.
+func first(fs ...keyfuncs.Func) keyfuncs.Func {
+	var tagged []keyfuncs.Tagged
+	for i, f := range fs {
+		tagged = append(tagged, keyfuncs.Tag(string(rune('a'+i)), f))
+	}
+	return keyfuncs.First(tagged...)
+}
 
 func constant(key string) keyfuncs.Func {
 	return func(*http.Request) (string, error) { return key, nil }
@@ -39,7 +61,7 @@ func keyOf(t *testing.T, f keyfuncs.Func) string {
 
 func wantError(t *testing.T, f keyfuncs.Func, want error) {
 	t.Helper()
-	if key, err := f(new(http.Request)); key != "" || !errors.Is(err, want) {
+	if key, err := f(new(http.Request)); key != "" || !isError(err, want) {
 		t.Errorf("got %q, %v; want %v", key, err, want)
 	}
 }
@@ -84,24 +106,24 @@ func TestFirst(t *testing.T) {
 		f    keyfuncs.Func
 		want string
 	}{
-		{keyfuncs.First(constant("a")), "0:a"},
-		{keyfuncs.First(constant("a"), never(t)), "0:a"},
-		{keyfuncs.First(absent, constant("b"), never(t)), "1:b"},
-		{keyfuncs.First(absent, keyfuncs.First(absent, constant("b"))), "1:1:b"},
-		{keyfuncs.First(keyfuncs.All(constant("a"), absent), constant("b")), "1:b"},
+		{first(constant("a")), "a:a"},
+		{first(constant("a"), never(t)), "a:a"},
+		{first(absent, constant("b"), never(t)), "b:b"},
+		{first(absent, first(absent, constant("b"))), "b:b:b"},
+		{first(keyfuncs.All(constant("a"), absent), constant("b")), "b:b"},
 	} {
 		if got := keyOf(t, c.f); got != c.want {
 			t.Errorf("got %q, want %q", got, c.want)
 		}
 	}
-	wantError(t, keyfuncs.First(absent, failing(errBroken), never(t)), errBroken)
-	wantError(t, keyfuncs.First(failing(keyfuncs.ErrMalformed), never(t)), keyfuncs.ErrMalformed)
-	wantError(t, keyfuncs.First(absent, absent), keyfuncs.ErrAbsent)
+	wantError(t, first(absent, failing(errBroken), never(t)), errBroken)
+	wantError(t, first(failing(errMalformed), never(t)), errMalformed)
+	wantError(t, first(absent, absent), keyfuncs.ErrAbsent)
 }
 
 // A client that may choose its name cannot drain the limit of another's address.
 func TestFirstKeepsMembersApart(t *testing.T) {
-	f := keyfuncs.First(keyfuncs.Header("X-Session"), keyfuncs.RemoteAddr())
+	f := first(keyfuncs.Header("X-Session"), keyfuncs.RemoteAddr())
 	victim, err := f(request("203.0.113.7:80", ""))
 	if err != nil {
 		t.Fatal(err)
@@ -119,7 +141,7 @@ func TestFirstKeepsMembersApart(t *testing.T) {
 func TestEmptyKey(t *testing.T) {
 	for _, f := range []keyfuncs.Func{
 		keyfuncs.All(constant("a"), constant(""), never(t)),
-		keyfuncs.First(constant(""), never(t)),
+		first(constant(""), never(t)),
 	} {
 		key, err := f(new(http.Request))
 		if key != "" || err == nil || errors.Is(err, keyfuncs.ErrAbsent) {
@@ -128,14 +150,32 @@ func TestEmptyKey(t *testing.T) {
 	}
 }
 
-func TestMembersAreCopied(t *testing.T) {
-	for _, compose := range []func(...keyfuncs.Func) keyfuncs.Func{keyfuncs.All, keyfuncs.First} {
-		fns := []keyfuncs.Func{constant("a")}
-		f := compose(fns...)
-		want := keyOf(t, f)
-		fns[0] = nil
-		if got := keyOf(t, f); got != want {
-			t.Errorf("got %q, want %q", got, want)
+func TestTags(t *testing.T) {
+	f := keyfuncs.First(keyfuncs.Tag("user", failing(keyfuncs.ErrAbsent)), keyfuncs.Tag("ip", constant("192.0.2.1")))
+	if got := keyOf(t, f); got != "ip:192.0.2.1" {
+		t.Errorf("got %q", got)
+	}
+	for name, wrong := range map[string]func(){
+		"Tag, empty":            func() { keyfuncs.Tag("", constant("a")) },
+		"Tag, a colon":          func() { keyfuncs.Tag("a:b", constant("a")) },
+		"Tag, a space":          func() { keyfuncs.Tag("a b", constant("a")) },
+		"Tag, nil":              func() { keyfuncs.Tag("a", nil) },
+		"First, none":           func() { keyfuncs.First() },
+		"First, the zero":       func() { keyfuncs.First(keyfuncs.Tagged{}) },
+		"First, twice the same": func() { keyfuncs.First(keyfuncs.Tag("a", constant("a")), keyfuncs.Tag("a", constant("b"))) },
+	} {
+		function, _, _ := strings.Cut(name, ",")
+		if text := panicOf(wrong); !strings.HasPrefix(text, "headgate: keyfuncs: "+function+": ") {
+			t.Errorf("%s: %q", name, text)
 		}
+	}
+}
+
+func TestMembersAreCopied(t *testing.T) {
+	fns, tagged := []keyfuncs.Func{constant("a")}, []keyfuncs.Tagged{keyfuncs.Tag("a", constant("a"))}
+	all, first := keyfuncs.All(fns...), keyfuncs.First(tagged...)
+	fns[0], tagged[0] = nil, keyfuncs.Tagged{}
+	if got := keyOf(t, all) + keyOf(t, first); got != "1:a,a:a" {
+		t.Errorf("got %q", got)
 	}
 }

@@ -8,8 +8,6 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
-
-	"github.com/headgate/headgate/internal/carried"
 )
 
 // maxToken bounds the bearer tokens that are hashed, in bytes. Those of some issuers,
@@ -30,16 +28,14 @@ const maxToken = 16 << 10
 //
 // [core.Limiter.Reset]: https://pkg.go.dev/github.com/headgate/headgate/core#Limiter.Reset
 func Hashed(f Func) Func {
-	if f == nil {
-		panic("headgate: keyfuncs: Hashed: the function is nil")
-	}
-	return composed([]Func{f}, func(r *http.Request) (string, error) {
+	require("Hashed", f)
+	return func(r *http.Request) (string, error) {
 		key, err := call(f, r)
 		if err != nil {
 			return "", err
 		}
 		return digest([]byte(key)), nil
-	})
+	}
 }
 
 func digest(secret []byte) string {
@@ -52,13 +48,13 @@ func digest(secret []byte) string {
 //
 // Warning: the client chooses the value. A client that sends another value with each request has a
 // new limit each time. Charge a cookie only where requests with an unknown value are refused first.
-// Otherwise use a [SignedCookie], or [Session], which calls the library that verifies the session.
+// Otherwise use a [SignedCookie], or [From], which calls the library that verifies the session.
 // The value is charged as net/http parses it, without quotation marks around it. If its reader
 // accepts several spellings, each has a limit of its own. For example, the Context.Cookie of Gin
 // decodes "%61" to "a".
 //
 // A cookie that is missing, empty, or contains bytes that cookies must not contain, is
-// [ErrAbsent]. Several cookies of the name, or one of more than 4 KiB, are [ErrMalformed],
+// [ErrAbsent]. Several cookies of the name, or one of more than 4 KiB, are another error,
 // because the next reader might use another one.
 //
 // Cookie panics if name is not a valid name (RFC 6265, section 4.1.1).
@@ -72,7 +68,7 @@ func Cookie(name string) Func {
 		errRepeated = malformed(thing, "more than one")
 		errTooLong  = malformed(thing, "longer than 4 KiB")
 	)
-	return carried.Unused(Func(func(r *http.Request) (string, error) {
+	return func(r *http.Request) (string, error) {
 		cookies := r.CookiesNamed(name)
 		if len(cookies) > 1 {
 			return "", errRepeated
@@ -84,49 +80,6 @@ func Cookie(name string) Func {
 			return "", errTooLong
 		}
 		return digest([]byte(cookies[0].Value)), nil
-	}))
-}
-
-// Session charges the session that a session library found for the request. The given
-// function returns the session's identifier, and whether the library has verified the
-// session, in its store or by a signature. The identifier is treated as a secret: the key
-// is its hash, as by [Hashed].
-//
-// With github.com/alexedwards/scs/v2, whose LoadAndSave must run first:
-//
-//	keyfuncs.Session(func(r *http.Request) (string, bool) {
-//		token := sessions.Token(r.Context())
-//		return token, token != "" // "": unknown, or made by this request
-//	})
-//
-// With github.com/gorilla/sessions and a store that keeps sessions on the server:
-//
-//	keyfuncs.Session(func(r *http.Request) (string, bool) {
-//		s, err := store.Get(r, "session")
-//		return s.ID, err == nil && !s.IsNew
-//	})
-//
-// Its CookieStore leaves the ID empty: store a random one among the session's values, and return
-// that. The client must not be able to choose it, and it must not change with each response. Nor
-// may the client choose its spelling. Some databases find a session by letters of either case, as
-// MySQL does by default. Then charge a value that is stored in the session.
-//
-// A hostile client can omit its session, and start as many as the service allows: limit
-// those too, as the package documentation shows.
-//
-// No session or an empty identifier is [ErrAbsent]. The function must be safe for
-// concurrent use. Session panics if it is nil.
-func Session(id func(*http.Request) (string, bool)) Func {
-	if id == nil {
-		panic("headgate: keyfuncs: Session: the function is nil")
-	}
-	errAbsent := absent("session")
-	return func(r *http.Request) (string, error) {
-		s, ok := id(r)
-		if !ok || s == "" {
-			return "", errAbsent
-		}
-		return digest([]byte(s)), nil
 	}
 }
 
@@ -136,7 +89,7 @@ func Session(id func(*http.Request) (string, bool)) Func {
 // Warning: the client chooses the token. A client that sends another one with each request
 // has a new limit each time. Charge it only behind a middleware that refuses unknown
 // tokens. One user can usually get many tokens; charge the user, such as the subject of
-// the verified token, by [Context] or [ContextFunc], where you can.
+// the verified token, by [Context] or [From], where you can.
 //
 // A JWT has several spellings that all pass verification. The last character of its signature has
 // bits that do not count. Anyone can make a second signature from an ES256 one. So a JWT is charged
@@ -145,8 +98,8 @@ func Session(id func(*http.Request) (string, bool)) Func {
 // encrypted key. Any other token is charged as it is, as by [Hashed]. A service may accept several
 // texts of such a token, as with base64. Then each has a limit of its own: charge the user instead.
 //
-// Another scheme, no token or no header is [ErrAbsent]. These are [ErrMalformed]: a header with
-// several lines, and a JWT that is not in base64 for URLs. So is a token of more than 16 KiB, with
+// Another scheme, no token or no header is [ErrAbsent]. These are other errors: a header with
+// several lines, a JWT that is not in base64 for URLs, and a token of more than 16 KiB, with
 // other bytes than visible ASCII, or in JSON (it begins with a brace).
 func Bearer() Func {
 	const thing = "bearer token"
@@ -158,8 +111,8 @@ func Bearer() Func {
 		errJSON     = malformed(thing, "in JSON")
 		errBase64   = malformed(thing, "a JWT that is not in base64 for URLs")
 	)
-	return carried.Unused(Func(func(r *http.Request) (string, error) {
-		token, lines := authorization(r, "Bearer")
+	return func(r *http.Request) (string, error) {
+		token, lines := bearer(r)
 		switch {
 		case lines > 1:
 			return "", errRepeated
@@ -177,7 +130,7 @@ func Bearer() Func {
 			return "", errBase64
 		}
 		return digest(credential), nil
-	}))
+	}
 }
 
 // credentialOf returns what is the same for all spellings of a token: of a JWT in compact
@@ -223,57 +176,16 @@ func isJOSE(header []byte) bool {
 	return bytes.HasPrefix(bytes.TrimLeft(header, " \t\r\n"), []byte("{")) && bytes.Contains(header, []byte(`"alg"`))
 }
 
-// BasicUser charges the user name of basic authentication (RFC 7617). The key is the name
-// as it is encoded, without the password, so that each spelling of a name has a limit of
-// its own. If "Anna" and "anna" are one user, or names in Latin-1 and UTF-8, charge the
-// user that your authentication found, by [Context].
-//
-// Warning: BasicUser does not verify the password. A client that sends another name with each
-// request has a new limit each time. A client that sends the name of another user exhausts that
-// user's limit. Charge it behind a middleware that verifies the password. To limit the attempts
-// themselves, charge the address too.
-//
-// Another scheme, an empty name or no header is [ErrAbsent]. A header with several lines,
-// credentials that cannot be decoded, or a name of more than 4 KiB, is [ErrMalformed].
-func BasicUser() Func {
-	const thing = "user name of basic authentication"
-	var (
-		errAbsent   = absent(thing)
-		errRepeated = malformed(thing, "more than one line of Authorization")
-		errDecode   = malformed(thing, "the credentials cannot be decoded")
-		errTooLong  = malformed(thing, "longer than 4 KiB")
-	)
-	return carried.Unused(Func(func(r *http.Request) (string, error) {
-		credentials, lines := authorization(r, "Basic")
-		if lines > 1 {
-			return "", errRepeated
-		}
-		if credentials == "" {
-			return "", errAbsent
-		}
-		user, _, ok := r.BasicAuth()
-		switch {
-		case !ok:
-			return "", errDecode
-		case user == "":
-			return "", errAbsent
-		case len(user) > maxValue:
-			return "", errTooLong
-		}
-		return user, nil
-	}))
-}
-
-// authorization returns the part after the scheme of the first line of the header
-// Authorization, or "" if it has another scheme, and the number of lines.
-func authorization(r *http.Request, scheme string) (credentials string, lines int) {
+// bearer returns the part after the scheme of the first line of the header Authorization, or "" if it
+// has another scheme, and the number of lines.
+func bearer(r *http.Request) (token string, lines int) {
 	all := r.Header.Values("Authorization")
 	if len(all) == 0 {
 		return "", 0
 	}
 	line := trimSpace(all[0])
 	end := strings.IndexAny(line, " \t")
-	if end < 0 || !isToken(line[:end]) || !strings.EqualFold(line[:end], scheme) {
+	if end < 0 || !isToken(line[:end]) || !strings.EqualFold(line[:end], "Bearer") {
 		return "", len(all)
 	}
 	return trimSpace(line[end:]), len(all)

@@ -1,8 +1,6 @@
 package keyfuncs_test
 
 import (
-	"context"
-	"encoding/base64"
 	"errors"
 	"net/http"
 	"net/http/httptest"
@@ -36,7 +34,7 @@ type asked struct {
 func (c asked) check(t *testing.T, f keyfuncs.Func, header, thing string) {
 	t.Helper()
 	got, err := f(request("", header, c.lines...))
-	if got != c.want || !errors.Is(err, c.err) {
+	if got != c.want || !isError(err, c.err) {
 		t.Errorf("got %q, %v; want %q, %v", got, err, c.want, c.err)
 	}
 	if err != nil && (strings.Contains(err.Error(), secret) || !strings.Contains(err.Error(), thing)) {
@@ -49,7 +47,7 @@ func TestHashed(t *testing.T) {
 	for _, c := range []asked{
 		{"a secret", []string{secret}, hashOfSecret, nil},
 		{"absent", nil, "", keyfuncs.ErrAbsent},
-		{"malformed", []string{secret, secret}, "", keyfuncs.ErrMalformed},
+		{"malformed", []string{secret, secret}, "", errMalformed},
 	} {
 		t.Run(c.name, func(t *testing.T) { c.check(t, key, "X-Api-Key", "header X-Api-Key") })
 	}
@@ -73,39 +71,12 @@ func TestCookie(t *testing.T) {
 		{"empty in quotes", []string{`id=""`}, "", keyfuncs.ErrAbsent},
 		{"no value", []string{"id"}, "", keyfuncs.ErrAbsent},
 		{"no bytes of a cookie", []string{"id=" + secret + "\x00"}, "", keyfuncs.ErrAbsent},
-		{"repeated", []string{"id=" + secret + "; id=" + secret}, "", keyfuncs.ErrMalformed},
-		{"on two lines", []string{"id=" + secret, "id=2"}, "", keyfuncs.ErrMalformed},
-		{"one of them empty", []string{"id=" + secret + "; id="}, "", keyfuncs.ErrMalformed},
-		{"more than 4 KiB", []string{"id=k" + long}, "", keyfuncs.ErrMalformed},
+		{"repeated", []string{"id=" + secret + "; id=" + secret}, "", errMalformed},
+		{"on two lines", []string{"id=" + secret, "id=2"}, "", errMalformed},
+		{"one of them empty", []string{"id=" + secret + "; id="}, "", errMalformed},
+		{"more than 4 KiB", []string{"id=k" + long}, "", errMalformed},
 	} {
 		t.Run(c.name, func(t *testing.T) { c.check(t, keyfuncs.Cookie("id"), "Cookie", "cookie id") })
-	}
-}
-
-func TestSession(t *testing.T) {
-	for _, c := range []struct {
-		name, id string
-		ok       bool
-		want     string
-		err      error
-	}{
-		{"a session", secret, true, hashOfSecret, nil},
-		{"none", "", false, "", keyfuncs.ErrAbsent},
-		{"not verified", secret, false, "", keyfuncs.ErrAbsent},
-		{"empty", "", true, "", keyfuncs.ErrAbsent},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			want := request("203.0.113.7:80", "")
-			f := keyfuncs.Session(func(r *http.Request) (string, bool) {
-				if r != want {
-					t.Error("asked about another request")
-				}
-				return c.id, c.ok
-			})
-			if got, err := f(want); got != c.want || !errors.Is(err, c.err) {
-				t.Errorf("got %q, %v; want %q, %v", got, err, c.want, c.err)
-			}
-		})
 	}
 }
 
@@ -126,41 +97,15 @@ func TestBearer(t *testing.T) {
 		{"no space", []string{"Bearer" + secret}, "", keyfuncs.ErrAbsent},
 		{"another scheme", []string{"Basic " + secret}, "", keyfuncs.ErrAbsent},
 		{"longer scheme", []string{"Bearers " + secret}, "", keyfuncs.ErrAbsent},
-		{"two lines", []string{"Bearer " + secret, "Bearer " + secret}, "", keyfuncs.ErrMalformed},
-		{"two schemes", []string{"Basic YTpi", "Bearer " + secret}, "", keyfuncs.ErrMalformed},
-		{"two tokens", []string{"Bearer " + secret + " " + secret}, "", keyfuncs.ErrMalformed},
-		{"joined lines", []string{"Bearer " + secret + ", Bearer x"}, "", keyfuncs.ErrMalformed},
-		{"a control character", []string{"Bearer " + secret + "\x7f"}, "", keyfuncs.ErrMalformed},
-		{"not ASCII", []string{"Bearer " + secret + "é"}, "", keyfuncs.ErrMalformed},
-		{"more than 16 KiB", []string{"Bearer k" + long}, "", keyfuncs.ErrMalformed},
+		{"two lines", []string{"Bearer " + secret, "Bearer " + secret}, "", errMalformed},
+		{"two schemes", []string{"Basic YTpi", "Bearer " + secret}, "", errMalformed},
+		{"two tokens", []string{"Bearer " + secret + " " + secret}, "", errMalformed},
+		{"joined lines", []string{"Bearer " + secret + ", Bearer x"}, "", errMalformed},
+		{"a control character", []string{"Bearer " + secret + "\x7f"}, "", errMalformed},
+		{"not ASCII", []string{"Bearer " + secret + "é"}, "", errMalformed},
+		{"more than 16 KiB", []string{"Bearer k" + long}, "", errMalformed},
 	} {
 		t.Run(c.name, func(t *testing.T) { c.check(t, keyfuncs.Bearer(), "Authorization", "bearer token") })
-	}
-}
-
-func TestBasicUser(t *testing.T) {
-	basic := func(user, password string) string {
-		return "Basic " + base64.StdEncoding.EncodeToString([]byte(user+":"+password))
-	}
-	long := strings.Repeat("k", 4096)
-	for _, c := range []asked{
-		{"a user", []string{basic("anna", secret)}, "anna", nil},
-		{"scheme in other letters", []string{"bASIC" + basic("anna", secret)[5:]}, "anna", nil},
-		{"no password", []string{basic("anna", "")}, "anna", nil},
-		{"colons in the password", []string{basic("anna", "a:b:"+secret)}, "anna", nil},
-		{"any bytes", []string{basic("a\x00\xffé ", secret)}, "a\x00\xffé ", nil},
-		{"4 KiB", []string{basic(long, secret)}, long, nil},
-		{"no header", nil, "", keyfuncs.ErrAbsent},
-		{"another scheme", []string{"Bearer " + secret}, "", keyfuncs.ErrAbsent},
-		{"a scheme that folds to it", []string{"Ba\u017fic" + basic("anna", secret)[5:]}, "", keyfuncs.ErrAbsent},
-		{"no credentials", []string{"Basic "}, "", keyfuncs.ErrAbsent},
-		{"no name", []string{basic("", secret)}, "", keyfuncs.ErrAbsent},
-		{"two lines", []string{basic("anna", secret), basic("ben", secret)}, "", keyfuncs.ErrMalformed},
-		{"no base64", []string{"Basic !" + secret}, "", keyfuncs.ErrMalformed},
-		{"no colon", []string{"Basic " + base64.StdEncoding.EncodeToString([]byte(secret))}, "", keyfuncs.ErrMalformed},
-		{"more than 4 KiB", []string{basic(long+"k", secret)}, "", keyfuncs.ErrMalformed},
-	} {
-		t.Run(c.name, func(t *testing.T) { c.check(t, keyfuncs.BasicUser(), "Authorization", "basic authentication") })
 	}
 }
 
@@ -181,7 +126,7 @@ func FuzzSecrets(f *testing.F) {
 			keyA, errA := c.f(request("", c.header, c.before+a))
 			keyB, errB := c.f(request("", c.header, c.before+b))
 			for _, err := range []error{errA, errB} {
-				if err != nil && !errors.Is(err, keyfuncs.ErrAbsent) && !errors.Is(err, keyfuncs.ErrMalformed) {
+				if err != nil && !errors.Is(err, keyfuncs.ErrAbsent) && !isError(err, errMalformed) {
 					t.Fatalf("%s: %v", name, err)
 				}
 			}
@@ -195,40 +140,35 @@ func FuzzSecrets(f *testing.F) {
 				t.Fatalf("%s: %q and %q: keys %q and %q", name, a, b, keyA, keyB)
 			}
 		}
-		user, err := keyfuncs.BasicUser()(request("", "Authorization", "Basic "+a))
-		if (user == "") != (err != nil) {
-			t.Fatalf("Basic %q: key %q, error %v", a, user, err)
-		}
 	})
 }
 
-type subjectKey struct{}
-
-func TestContextFunc(t *testing.T) {
-	subject := func(ctx context.Context) (string, bool) {
-		s, ok := ctx.Value(subjectKey{}).(string)
-		return s, ok
-	}
+func TestFrom(t *testing.T) {
 	for _, c := range []struct {
-		name  string
-		value any
-		want  string
-		err   error
+		name, text string
+		ok         bool
+		want       string
+		err        error
 	}{
-		{"a value", "anna", "anna", nil},
-		{"none", nil, "", keyfuncs.ErrAbsent},
-		{"empty", "", "", keyfuncs.ErrAbsent},
+		{"a text", secret, true, secret, nil},
+		{"none", "", false, "", keyfuncs.ErrAbsent},
+		{"not verified", secret, false, "", keyfuncs.ErrAbsent},
+		{"empty", "", true, "", keyfuncs.ErrAbsent},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			r := new(http.Request).WithContext(context.WithValue(t.Context(), subjectKey{}, c.value))
-			if got, err := keyfuncs.ContextFunc(subject)(r); got != c.want || !errors.Is(err, c.err) {
+			want := request("203.0.113.7:80", "")
+			f := keyfuncs.From(func(r *http.Request) (string, bool) {
+				if r != want {
+					t.Error("asked about another request")
+				}
+				return c.text, c.ok
+			})
+			if got, err := f(want); got != c.want || !errors.Is(err, c.err) {
 				t.Errorf("got %q, %v; want %q, %v", got, err, c.want, c.err)
 			}
 		})
 	}
-	// A value that was found and must not count.
-	f := keyfuncs.ContextFunc(func(context.Context) (string, bool) { return secret, false })
-	wantError(t, f, keyfuncs.ErrAbsent)
+	wantKey(t, keyfuncs.Hashed(keyfuncs.From(func(*http.Request) (string, bool) { return secret, true })), request("", ""), hashOfSecret)
 }
 
 func TestPathValue(t *testing.T) {
@@ -248,11 +188,11 @@ func TestPathValue(t *testing.T) {
 		{"/tenants/acme/?of=rest", "", keyfuncs.ErrAbsent},
 		{"/tenants/acme/?of=other", "", keyfuncs.ErrAbsent},
 		{"/tenants/" + strings.Repeat("k", 4096) + "/?of=tenant", strings.Repeat("k", 4096), nil},
-		{"/tenants/" + strings.Repeat("k", 4097) + "/?of=tenant", "", keyfuncs.ErrMalformed},
+		{"/tenants/" + strings.Repeat("k", 4097) + "/?of=tenant", "", errMalformed},
 	} {
 		key, err = "not asked", nil
 		mux.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", c.path, nil))
-		if key != c.want || !errors.Is(err, c.err) {
+		if key != c.want || !isError(err, c.err) {
 			t.Errorf("%.40s: got %.40q, %v; want %.40q, %v", c.path, key, err, c.want, c.err)
 		}
 		if err != nil && !strings.Contains(err.Error(), "path value") {
@@ -262,21 +202,23 @@ func TestPathValue(t *testing.T) {
 	wantError(t, keyfuncs.PathValue("tenant"), keyfuncs.ErrAbsent)
 }
 
-func TestCosts(t *testing.T) {
+// A rule that does not apply to those who have, or lack, a text applies if there is doubt.
+func TestHasLacks(t *testing.T) {
 	for _, c := range []struct {
 		name       string
 		f          keyfuncs.Func
-		if1, else1 int64
+		has, lacks bool
 	}{
-		{"applies", constant("a"), 1, 0},
-		{"absent", failing(keyfuncs.ErrAbsent), 0, 1},
-		{"malformed", failing(keyfuncs.ErrMalformed), 1, 1},
-		{"broken", failing(errBroken), 1, 1},
-		{"empty key", constant(""), 1, 1},
+		{"there", constant("a"), true, false},
+		{"absent", failing(keyfuncs.ErrAbsent), false, true},
+		{"malformed", failing(errMalformed), false, false},
+		{"broken", failing(errBroken), false, false},
+		{"the program's fault", failing(keyfuncs.ErrProgram), false, false},
+		{"empty key", constant(""), false, false},
 	} {
 		r := new(http.Request)
-		if a, b := keyfuncs.CostIf(c.f)(r), keyfuncs.CostUnless(c.f)(r); a != c.if1 || b != c.else1 {
-			t.Errorf("%s: CostIf %d, CostUnless %d; want %d, %d", c.name, a, b, c.if1, c.else1)
+		if has, lacks := keyfuncs.Has(c.f)(r), keyfuncs.Lacks(c.f)(r); has != c.has || lacks != c.lacks {
+			t.Errorf("%s: Has %v, Lacks %v; want %v, %v", c.name, has, lacks, c.has, c.lacks)
 		}
 	}
 }
@@ -287,11 +229,11 @@ func TestMorePanics(t *testing.T) {
 		"Hashed":            func() { keyfuncs.Hashed(nil) },
 		"Cookie, empty":     func() { keyfuncs.Cookie("") },
 		"Cookie, no name":   func() { keyfuncs.Cookie("a=b") },
-		"Session":           func() { keyfuncs.Session(nil) },
-		"ContextFunc":       func() { keyfuncs.ContextFunc(nil) },
+		"From":              func() { keyfuncs.From(nil) },
+		"Network":           func() { keyfuncs.Network(nil, 32, 64) },
 		"PathValue":         func() { keyfuncs.PathValue("") },
-		"CostIf":            func() { keyfuncs.CostIf(nil) },
-		"CostUnless":        func() { keyfuncs.CostUnless(nil) },
+		"Has":               func() { keyfuncs.Has(nil) },
+		"Lacks":             func() { keyfuncs.Lacks(nil) },
 		"In":                func() { keyfuncs.In(nil, "192.0.2.0/24") },
 		"OlderThan, -1ns":   func() { cookies(t).OlderThan(-1) },
 		"OlderThan, maxAge": func() { cookies(t).OlderThan(maxAge) },

@@ -69,47 +69,48 @@
 //	Teredo        RFC 4380
 //
 // NAT64 with a prefix of your own is not recognized: all of its IPv4 clients have one key. A household
-// has 2^64 IPv6 addresses or more. So IPv6 addresses are charged by their /64, which [Prefix] can
+// has 2^64 IPv6 addresses or more. So IPv6 addresses are charged by their /64, which [Network] can
 // change. Examples of keys are "203.0.113.7" and "2001:db8:1:2::/64".
 //
 // # Other things
 //
-// [Header], [Method], [Route] and [Context] take the key from other parts of the
+// [Header], [Route], [Context] and [From] take the key from other parts of the
 // request; [Everyone] is one key for all requests. [All] charges a combination, [First]
 // the first key that the request has:
 //
 //	keyfuncs.All(keyfuncs.Route(), keyfuncs.RemoteAddr())
-//	keyfuncs.First(keyfuncs.Context(userKey{}), keyfuncs.RemoteAddr())
+//	keyfuncs.First(keyfuncs.Tag("user", keyfuncs.Context(userKey{})), keyfuncs.Tag("ip", keyfuncs.RemoteAddr()))
+//
+// A Func also tells which plan applies to a request, such as Context(planKey{}).
 //
 // A client that can choose its key has no limit, because it can use a new key for each
 // request. Before you charge a value, consider who writes it.
 //
-//	function               who writes the value
-//	--------------------   ---------------------------------------------------------
-//	Session                the session library that you call
-//	SignedCookie.Key       this server: no client can make or change one
-//	Context, ContextFunc   your middleware, such as from a verified token
-//	Route                  the mux
-//	Header, Cookie         the client: charge them where unknown values are refused
-//	Bearer, BasicUser      the client: charge them behind authentication
-//	PathValue              the client: for use within All
+//	function           who writes the value
+//	----------------   ---------------------------------------------------------
+//	SignedCookie.Key   this server: no client can make or change one
+//	Context, From      your middleware, such as from a session or a verified token
+//	Route              the mux
+//	Header, Cookie     the client: charge them where unknown values are refused
+//	Bearer             the client: charge it behind authentication
+//	PathValue          the client: for use within All
 //
-// Session, Cookie and Bearer charge a hash of the secret, and [Hashed] does so for other secrets.
+// Cookie and Bearer charge a hash of the secret, and [Hashed] does so for other secrets, as sessions are.
 // So no store or log contains a usable token.
 //
 // # Many clients behind one address
 //
 // A campus, an office or a mobile network can have one address for thousands of clients.
-// To distinguish them, use something that the server gave to the client: a [Session], or
+// To distinguish them, use something that the server gave to the client: a session, by [From], or
 // if the service has none, a [SignedCookie]. But a client can omit it, or get a new one.
 // Four rules, applied together, bound what clients gain by doing so:
 //
 //	student := cookie.OlderThan(10 * time.Minute)
 //
-//	nethttp.Config{Rules: []nethttp.Rule{
-//		{Limiter: perStudent, Key: student, Cost: keyfuncs.CostIf(student)},
-//		{Limiter: newcomers, Key: address, Cost: keyfuncs.CostUnless(student)},
-//		{Limiter: cookies, Key: address, Cost: keyfuncs.CostUnless(cookie.Key)},
+//	nethttp.Config{Rates: []nethttp.Rate{
+//		{Limiter: perStudent, Key: student, Skip: keyfuncs.Lacks(student)},
+//		{Limiter: newcomers, Key: address, Skip: keyfuncs.Has(student)},
+//		{Limiter: cookies, Key: address, Skip: keyfuncs.Has(cookie.Key)},
 //		{Limiter: perAddress, Key: address},
 //	}}
 //	...
@@ -122,7 +123,7 @@
 //
 // The third limit is for clients that collect cookies until these are established. It limits new
 // cookies during the time for which a cookie is valid, and so the valid cookies of an address. An
-// example is core.SlidingLog(core.PerDay(100)) for 24 hours. The last limit, the largest, is for the
+// example is core.SlidingLog(100, 24*time.Hour). The last limit, the largest, is for the
 // address. Let it exceed what the clients need by
 //
 //	cookies × perStudent + perStudent + newcomers
@@ -140,7 +141,7 @@
 //
 // If newcomers need no more than one client may use, the first two rules can be one:
 //
-//	{Limiter: perStudent, Key: keyfuncs.First(student, address)},
+//	{Limiter: perStudent, Key: keyfuncs.First(keyfuncs.Tag("student", student), keyfuncs.Tag("ip", address))},
 //
 // # Networks
 //
@@ -154,9 +155,9 @@
 // the key, such as "header X-Api-Key", and never contains its value, because addresses
 // and tokens are private.
 //
-// Faults of a deployment, such as a network that does not parse, often come from a
-// configuration file. They are all returned in one error. Faults of the program, such as
-// a nil Func, panic where a Func is made. The Funcs of this package do not panic.
+// A wrong argument is a fault of the program, such as a nil Func or a network that does not parse. It panics
+// where a Func is made. Networks that are data, as from a configuration file, are checked before, by
+// [CheckNetworks]. The Funcs of this package do not panic.
 //
 // All functions of this package, and the Funcs they return, are safe for concurrent use.
 package keyfuncs

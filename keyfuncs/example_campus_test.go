@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/headgate/headgate/core"
-	"github.com/headgate/headgate/core/memstore"
 	"github.com/headgate/headgate/keyfuncs"
 	"github.com/headgate/headgate/nethttp"
 )
@@ -30,23 +29,15 @@ func ExampleSignedCookie() {
 	const probation = 10 * time.Minute
 	student, address := cookie.OlderThan(probation), keyfuncs.RemoteAddr()
 
-	store := memstore.New(memstore.Config{})
-	limiter := func(name string, rate core.Rate) *core.Limiter {
-		l, err := core.New(store, name, core.SlidingLog(rate))
-		if err != nil {
-			log.Fatal(err)
-		}
-		return l
+	store := new(core.MemoryStore)
+	limiter := func(name string, n int64, per time.Duration) *core.Limiter {
+		return core.NewLimiter(store, name, core.SlidingLog(n, per))
 	}
-	perStudent := limiter("student", core.PerMinute(2))
-	newcomers := limiter("newcomers", core.PerMinute(4))
-	cookies := limiter("cookies", core.PerDay(2))         // a day is how long a cookie is valid
-	perAddress := limiter("address", core.PerMinute(100)) // 2×2 + 2 + 4 more than the students need
-	guard, err := nethttp.New(nethttp.Config{Rules: []nethttp.Rule{
-		{Limiter: perStudent, Key: student, Cost: keyfuncs.CostIf(student)},
-		{Limiter: newcomers, Key: address, Cost: keyfuncs.CostUnless(student)},
-		{Limiter: cookies, Key: address, Cost: keyfuncs.CostUnless(cookie.Key)},
-		{Limiter: perAddress, Key: address},
+	guard, err := nethttp.New(nethttp.Config{Rates: []nethttp.Rate{
+		{Limiter: limiter("student", 2, time.Minute), Key: student, Skip: keyfuncs.Lacks(student)},
+		{Limiter: limiter("newcomers", 4, time.Minute), Key: address, Skip: keyfuncs.Has(student)},
+		{Limiter: limiter("cookies", 2, 24*time.Hour), Key: address, Skip: keyfuncs.Has(cookie.Key)}, // a day is how long a cookie is valid
+		{Limiter: limiter("address", 100, time.Minute), Key: address},                                // 2×2 + 2 + 4 more than the students need
 	}})
 	if err != nil {
 		log.Fatal(err)
@@ -97,36 +88,26 @@ func ExampleSignedCookie() {
 
 // Monitors in a network of your own are not limited.
 func ExampleIn() {
-	address, err := keyfuncs.Prefix{V6: 128}.RemoteAddr() // whole addresses
-	if err != nil {
-		log.Fatal(err)
-	}
-	monitors, err := keyfuncs.In(address, "192.0.2.0/24", "2001:db8::1")
-	if err != nil {
-		log.Fatal(err)
-	}
-	limiter, err := core.New(memstore.New(memstore.Config{}), "api", core.SlidingLog(core.PerMinute(1)))
-	if err != nil {
-		log.Fatal(err)
-	}
+	address := keyfuncs.RemoteAddr()
 	guard, err := nethttp.New(nethttp.Config{
-		Rules: []nethttp.Rule{{Limiter: limiter, Key: keyfuncs.RemoteAddr()}},
-		Skip:  monitors,
+		Rates: []nethttp.Rate{{Limiter: core.NewLimiter(new(core.MemoryStore), "api", core.SlidingLog(1, time.Minute)), Key: address}},
+		Skip:  keyfuncs.In(address, "192.0.2.0/24", "2001:db8::1"),
 	})
 	if err != nil {
 		log.Fatal(err)
 	}
+	handler := guard.Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 
 	for _, remote := range []string{"192.0.2.7:80", "192.0.2.7:80", "203.0.113.7:80", "203.0.113.7:80"} {
-		r := httptest.NewRequest("GET", "/", nil)
+		r, w := httptest.NewRequest("GET", "/", nil), httptest.NewRecorder()
 		r.RemoteAddr = remote
-		verdict := guard.Check(r)
-		fmt.Println(remote, verdict.Status())
+		handler.ServeHTTP(w, r)
+		fmt.Println(remote, w.Code)
 	}
 	// Output:
-	// 192.0.2.7:80 0
-	// 192.0.2.7:80 0
-	// 203.0.113.7:80 0
+	// 192.0.2.7:80 200
+	// 192.0.2.7:80 200
+	// 203.0.113.7:80 200
 	// 203.0.113.7:80 429
 }
 

@@ -3,6 +3,7 @@ package keyfuncs_test
 import (
 	"crypto/rand"
 	"fmt"
+	"log"
 	"net/http"
 	"net/http/httptest"
 	"testing"
@@ -10,7 +11,6 @@ import (
 	"time"
 
 	"github.com/headgate/headgate/core"
-	"github.com/headgate/headgate/core/memstore"
 	"github.com/headgate/headgate/keyfuncs"
 	"github.com/headgate/headgate/nethttp"
 )
@@ -18,15 +18,19 @@ import (
 // A browser is charged by its cookie when that is a minute old, and by address until then.
 // The address has a limit of its own, for clients that collect cookies.
 func ExampleNewSignedCookie() {
-	cookie := core.Must(keyfuncs.NewSignedCookie("__Host-id", 24*time.Hour, serverSecret))
-	store := memstore.New(memstore.Config{})
-	perBrowser := core.Must(core.New(store, "browser", core.SlidingLog(core.PerMinute(60))))
-	perAddress := core.Must(core.New(store, "address", core.SlidingLog(core.PerMinute(300))))
-	browser, address := cookie.OlderThan(time.Minute), keyfuncs.RemoteAddr()
-	guard := core.Must(nethttp.New(nethttp.Config{Rules: []nethttp.Rule{
-		{Limiter: perBrowser, Key: keyfuncs.First(browser, address)},
-		{Limiter: perAddress, Key: address},
-	}}))
+	cookie, err := keyfuncs.NewSignedCookie("__Host-id", 24*time.Hour, serverSecret)
+	if err != nil {
+		log.Fatal(err)
+	}
+	store, address := new(core.MemoryStore), keyfuncs.RemoteAddr()
+	browser := keyfuncs.First(keyfuncs.Tag("browser", cookie.OlderThan(time.Minute)), keyfuncs.Tag("ip", address))
+	guard, err := nethttp.New(nethttp.Config{Rates: []nethttp.Rate{
+		{Limiter: core.NewLimiter(store, "browser", core.SlidingLog(60, time.Minute)), Key: browser},
+		{Limiter: core.NewLimiter(store, "address", core.SlidingLog(300, time.Minute)), Key: address},
+	}})
+	if err != nil {
+		log.Fatal(err)
+	}
 	handler := guard.Handler(cookie.Handler(http.HandlerFunc(hello)))
 
 	listen(handler) // http.ListenAndServe("127.0.0.1:8080", handler)

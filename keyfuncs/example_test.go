@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log"
 	"net/http"
 	"net/http/httptest"
 
@@ -28,10 +27,7 @@ func ExampleRemoteAddr() {
 
 // An nginx on the same host sets X-Real-IP.
 func ExampleProxyHeader() {
-	key, err := keyfuncs.ProxyHeader("X-Real-IP", "127.0.0.1", "::1")
-	if err != nil {
-		log.Fatal(err)
-	}
+	key := keyfuncs.ProxyHeader("X-Real-IP", "127.0.0.1", "::1")
 
 	r := httptest.NewRequest("GET", "/", nil)
 	r.RemoteAddr = "127.0.0.1:4711"
@@ -48,10 +44,7 @@ func ExampleProxyHeader() {
 
 // A load balancer in 10.0.0.0/8 appends to X-Forwarded-For.
 func ExampleXForwardedFor() {
-	key, err := keyfuncs.XForwardedFor("10.0.0.0/8")
-	if err != nil {
-		log.Fatal(err)
-	}
+	key := keyfuncs.XForwardedFor("10.0.0.0/8")
 
 	r := httptest.NewRequest("GET", "/", nil)
 	r.RemoteAddr = "10.0.0.1:4711"
@@ -61,23 +54,19 @@ func ExampleXForwardedFor() {
 	// Output: 203.0.113.7 <nil>
 }
 
-// All faults of a configuration are reported at once.
-func ExampleXForwardedFor_faults() {
-	_, err := keyfuncs.Prefix{V4: 64}.XForwardedFor("10.0.0.1/8", "::/0", "balancer")
+// Networks of a configuration file are checked first; all faults are reported at once.
+func ExampleCheckNetworks() {
+	err := keyfuncs.CheckNetworks("10.0.0.1/8", "::/0", "balancer", "192.0.2.0/24")
 	fmt.Println(err)
 	// Output:
-	// headgate: keyfuncs: prefix of 64 bits for IPv4: not in 1 to 32, or 0 for 32
-	// headgate: keyfuncs: trusted "10.0.0.1/8": an address with the length of a network, which would be 10.0.0.0/8
-	// headgate: keyfuncs: trusted "::/0": it contains every address: each client could choose its address: name the proxies' networks, or use BehindProxies
-	// headgate: keyfuncs: trusted "balancer": neither a network, such as 192.0.2.0/24, nor an address
+	// headgate: keyfuncs: network "10.0.0.1/8": an address with the length of a network, which would be 10.0.0.0/8
+	// headgate: keyfuncs: network "::/0": it contains every address: each client would be in it
+	// headgate: keyfuncs: network "balancer": neither a network, such as 192.0.2.0/24, nor an address
 }
 
 // Two proxies append to Forwarded, the outer one with the client's port.
 func ExampleForwarded() {
-	key, err := keyfuncs.Forwarded("10.0.0.0/8")
-	if err != nil {
-		log.Fatal(err)
-	}
+	key := keyfuncs.Forwarded("10.0.0.0/8")
 
 	r := httptest.NewRequest("GET", "/", nil)
 	r.RemoteAddr = "10.0.0.1:4711"
@@ -88,10 +77,7 @@ func ExampleForwarded() {
 
 // A CDN is in front of a load balancer, and the addresses of both change.
 func ExampleBehindProxies() {
-	key, err := keyfuncs.BehindProxies(2)
-	if err != nil {
-		log.Fatal(err)
-	}
+	key := keyfuncs.BehindProxies(2)
 
 	r := httptest.NewRequest("GET", "/", nil)
 	r.RemoteAddr = "10.0.0.1:4711" // the balancer
@@ -102,11 +88,8 @@ func ExampleBehindProxies() {
 }
 
 // Customers of this service can move within a /48.
-func ExamplePrefix() {
-	key, err := keyfuncs.Prefix{V6: 48}.XForwardedFor("10.0.0.0/8")
-	if err != nil {
-		log.Fatal(err)
-	}
+func ExampleNetwork() {
+	key := keyfuncs.Network(keyfuncs.XForwardedFor("10.0.0.0/8"), 32, 48)
 
 	r := httptest.NewRequest("GET", "/", nil)
 	r.RemoteAddr = "10.0.0.1:4711"
@@ -128,16 +111,6 @@ func ExampleHeader() {
 	// Output:
 	// headgate: keyfuncs: absent: header X-Api-Key true
 	// k-1234 <nil>
-}
-
-// Each client has a limit for reading and another for writing.
-func ExampleMethod() {
-	key := keyfuncs.All(keyfuncs.Method(), keyfuncs.RemoteAddr())
-
-	r := httptest.NewRequest("POST", "/", nil)
-	r.RemoteAddr = "203.0.113.7:4711"
-	fmt.Println(key(r))
-	// Output: 4:POST,11:203.0.113.7, <nil>
 }
 
 // Route is used within the mux, which has chosen the pattern by then.
@@ -184,7 +157,7 @@ func ExampleAll() {
 // Signed-in users are charged by name, others by address.
 func ExampleFirst() {
 	type userKey struct{}
-	key := keyfuncs.First(keyfuncs.Context(userKey{}), keyfuncs.RemoteAddr())
+	key := keyfuncs.First(keyfuncs.Tag("user", keyfuncs.Context(userKey{})), keyfuncs.Tag("ip", keyfuncs.RemoteAddr()))
 
 	r := httptest.NewRequest("GET", "/", nil)
 	r.RemoteAddr = "203.0.113.7:4711"
@@ -193,8 +166,8 @@ func ExampleFirst() {
 	r = r.WithContext(context.WithValue(r.Context(), userKey{}, "anna"))
 	fmt.Println(key(r))
 	// Output:
-	// 1:203.0.113.7 <nil>
-	// 0:anna <nil>
+	// ip:203.0.113.7 <nil>
+	// user:anna <nil>
 }
 
 // A custom function returns ErrAbsent if the request has no key, so that First tries the
@@ -207,7 +180,7 @@ func ExampleFunc() {
 		}
 		return name, nil
 	}
-	key := keyfuncs.First(tenant, keyfuncs.Everyone())
+	key := keyfuncs.First(keyfuncs.Tag("tenant", tenant), keyfuncs.Tag("other", keyfuncs.Everyone()))
 
 	r := httptest.NewRequest("GET", "/", nil)
 	fmt.Println(key(r))
@@ -215,6 +188,6 @@ func ExampleFunc() {
 	r.SetPathValue("tenant", "acme")
 	fmt.Println(key(r))
 	// Output:
-	// 1:everyone <nil>
-	// 0:acme <nil>
+	// other:everyone <nil>
+	// tenant:acme <nil>
 }

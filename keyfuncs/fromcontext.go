@@ -1,12 +1,10 @@
 package keyfuncs
 
 import (
-	"context"
 	"fmt"
 	"net/http"
 	"reflect"
 
-	"github.com/headgate/headgate/internal/carried"
 	"github.com/headgate/headgate/internal/keytext"
 )
 
@@ -24,7 +22,7 @@ func Context(key any) Func {
 	}
 	thing := fmt.Sprintf("context value of %T", key)
 	errAbsent := absent(thing)
-	return carried.Unused(Func(func(r *http.Request) (string, error) {
+	return func(r *http.Request) (string, error) {
 		value := r.Context().Value(key)
 		text, ok := keytext.Of(value)
 		if !ok {
@@ -34,35 +32,56 @@ func Context(key any) Func {
 			return "", errAbsent
 		}
 		return text, nil
-	}))
+	}
 }
 
-// ContextFunc charges the value that get returns for the request's context. It is for
-// values with an accessor function, such as the subject of a verified token.
+// From charges the text that get returns for a request: of a session, of a verified token, or of anything
+// else that has an accessor function.
 //
-//	keyfuncs.ContextFunc(func(ctx context.Context) (string, bool) {
-//		claims, ok := auth.ClaimsFrom(ctx)
+//	keyfuncs.From(func(r *http.Request) (string, bool) {
+//		claims, ok := auth.ClaimsFrom(r.Context())
 //		return claims.Subject, ok
 //	})
 //
-// The middleware that verifies the token and stores it must run first. Charge only verified claims:
-// the client chooses the claims of a token whose signature is not checked. If several issuers are
-// trusted, a subject is unique only together with its issuer. Return both, or combine them with
-// [All].
+// The middleware that verifies the token must run first. Charge only verified claims: the client chooses
+// the claims of a token whose signature is not checked. If several issuers are trusted, a subject is
+// unique only together with its issuer. Return both, or combine them with [All].
 //
-// If get returns false or an empty value, the error is [ErrAbsent]. The key is the value
-// unchanged; for secrets, see [Hashed]. get must be safe for concurrent use. ContextFunc
-// panics if get is nil.
-func ContextFunc(get func(context.Context) (string, bool)) Func {
+// The identifier of a session is a secret, so charge its hash. With github.com/alexedwards/scs/v2, whose
+// LoadAndSave must run first:
+//
+//	keyfuncs.Hashed(keyfuncs.From(func(r *http.Request) (string, bool) {
+//		token := sessions.Token(r.Context())
+//		return token, token != "" // "": unknown, or made by this request
+//	}))
+//
+// With github.com/gorilla/sessions and a store that keeps sessions on the server:
+//
+//	keyfuncs.Hashed(keyfuncs.From(func(r *http.Request) (string, bool) {
+//		s, err := store.Get(r, "session")
+//		return s.ID, err == nil && !s.IsNew
+//	}))
+//
+// Its CookieStore leaves the ID empty: store a random one among the session's values, and return
+// that. The client must not be able to choose it, and it must not change with each response. Nor
+// may the client choose its spelling. Some databases find a session by letters of either case, as
+// MySQL does by default. Then charge a value that is stored in the session.
+//
+// A hostile client can omit its session, and start as many as the service allows: limit
+// those too, as the package documentation shows.
+//
+// If get returns false or an empty text, the error is [ErrAbsent]. get must be safe for concurrent use.
+// From panics if get is nil.
+func From(get func(*http.Request) (string, bool)) Func {
 	if get == nil {
-		panic("headgate: keyfuncs: ContextFunc: the function is nil")
+		panic("headgate: keyfuncs: From: the function is nil")
 	}
-	errAbsent := absent("value from the context")
+	errAbsent := absent("value from a function of the program")
 	return func(r *http.Request) (string, error) {
-		value, ok := get(r.Context())
-		if !ok || value == "" {
+		text, ok := get(r)
+		if !ok || text == "" {
 			return "", errAbsent
 		}
-		return value, nil
+		return text, nil
 	}
 }

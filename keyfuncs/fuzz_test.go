@@ -45,10 +45,10 @@ func FuzzRemoteAddr(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, remote string) {
 		key := checkAddress(t, keyfuncs.RemoteAddr(), request(remote, ""))
-		for _, prefix := range prefixes {
-			sameKey(t, prefix, remote)
+		for _, bits := range lengths {
+			sameKey(t, bits[0], bits[1], remote)
 		}
-		if whole, _ := must(keyfuncs.Prefix{V6: 128}.RemoteAddr())(request(remote, "")); whole != "" {
+		if whole, _ := keyfuncs.Network(keyfuncs.RemoteAddr(), 32, 128)(request(remote, "")); whole != "" {
 			if want := networkOf(whole); key != want {
 				t.Fatalf("key %q, want %q", key, want)
 			}
@@ -69,18 +69,23 @@ func networkOf(whole string) string {
 	return netip.PrefixFrom(addr, 64).Masked().String()
 }
 
-// The last two remember addresses in the same places.
-var prefixes = []keyfuncs.Prefix{{}, {V6: 48}, {V4: 1, V6: 1}, {V4: 32, V6: 128}, {V4: 24, V6: 48}, {V4: 16, V6: 56}}
+// lengths are of networks of IPv4 and IPv6.
+var lengths = [][2]int{{32, 64}, {32, 48}, {1, 1}, {32, 128}, {24, 48}, {16, 56}}
 
 // sameKey asks that RemoteAddr, at each time that it is asked, has the key that XForwardedFor has
 // of a connection that is not from its proxy, which takes no short cut and remembers nothing.
-func sameKey(t *testing.T, p keyfuncs.Prefix, remote string) {
+func sameKey(t *testing.T, v4, v6 int, remote string) {
 	t.Helper()
-	f := must(p.RemoteAddr())
-	want, wantErr := must(p.XForwardedFor("2001:db8:1234:5678::9abc"))(request(remote, ""))
-	for range 3 {
-		if got, err := f(request(remote, "")); got != want || !errors.Is(err, wantErr) {
-			t.Errorf("%+v of %q: key %q, %v; want %q, %v", p, remote, got, err, want, wantErr)
+	for _, wrap := range []func(keyfuncs.Func) keyfuncs.Func{
+		func(f keyfuncs.Func) keyfuncs.Func { return f },
+		func(f keyfuncs.Func) keyfuncs.Func { return keyfuncs.Network(f, v4, v6) },
+	} {
+		f := wrap(keyfuncs.RemoteAddr())
+		want, wantErr := wrap(keyfuncs.XForwardedFor("2001:db8:1234:5678::9abc"))(request(remote, ""))
+		for range 3 {
+			if got, err := f(request(remote, "")); got != want || !errors.Is(err, wantErr) {
+				t.Errorf("by %d and %d bits, of %q: key %q, %v; want %q, %v", v4, v6, remote, got, err, want, wantErr)
+			}
 		}
 	}
 }
@@ -93,12 +98,12 @@ func FuzzXForwardedFor(f *testing.F) {
 		f.Add(seed)
 	}
 	const header, proxy = "X-Forwarded-For", "10.0.0.1:80"
-	walk := must(keyfuncs.XForwardedFor(trusted...))
-	count := must(keyfuncs.BehindProxies(2))
+	walk := keyfuncs.XForwardedFor(trusted...)
+	count := keyfuncs.BehindProxies(2)
 	f.Fuzz(func(t *testing.T, written string) {
 		checkAddress(t, walk, request(proxy, header, written))
 		checkAddress(t, count, request(proxy, header, written))
-		checkAddress(t, must(keyfuncs.ProxyHeader("X-Real-IP", trusted...)), request(proxy, "X-Real-IP", written))
+		checkAddress(t, keyfuncs.ProxyHeader("X-Real-IP", trusted...), request(proxy, "X-Real-IP", written))
 		for appended, want := range map[string]string{
 			"203.0.113.9, 10.0.0.2":     "203.0.113.9",
 			"[2001:db8::9]:80,10.0.0.2": "2001:db8::/64",
@@ -125,7 +130,7 @@ func FuzzForwarded(f *testing.F) {
 		f.Add(seed)
 	}
 	const header, proxy = "Forwarded", "10.0.0.1:80"
-	walk := must(keyfuncs.Forwarded(trusted...))
+	walk := keyfuncs.Forwarded(trusted...)
 	f.Fuzz(func(t *testing.T, written string) {
 		checkAddress(t, walk, request(proxy, header, written))
 		for appended, want := range map[string]string{
@@ -165,10 +170,10 @@ func FuzzAllUnambiguous(f *testing.F) {
 		if abc := keyOf(t, keyfuncs.All(constant(a), constant(b), constant(c))); abc == ab || abc == cd {
 			t.Fatalf("three members have the key of two: %q", abc)
 		}
-		first := keyOf(t, keyfuncs.First(constant(a)))
-		second := keyOf(t, keyfuncs.First(failing(keyfuncs.ErrAbsent), constant(b)))
-		if first == second {
-			t.Fatalf("two members of First have the key %q", first)
+		one := keyOf(t, first(constant(a)))
+		other := keyOf(t, first(failing(keyfuncs.ErrAbsent), constant(b)))
+		if one == other {
+			t.Fatalf("two members of First have the key %q", one)
 		}
 	})
 }

@@ -38,22 +38,18 @@ var (
 
 // unread returns an error for a request that may be, or begin, what a client sends through a
 // tunnel: its proxy has not read it, and so has written nothing in it.
+//
+// A proxy may take a successful answer to CONNECT as the begin of a tunnel, as HAProxy does (RFC 9110,
+// section 9.3.6). net/http reads what the client then sends as further requests. Over HTTP/2, CONNECT is
+// for one stream, such as a WebSocket (RFC 8441).
 func unread(r *http.Request) error {
 	switch {
-	case isTunnel(r):
+	case r.Method == http.MethodConnect && r.ProtoMajor < 2:
 		return errTunnel
 	case isUpgraded(r):
 		return errH2C
 	}
 	return nil
-}
-
-// isTunnel reports whether a proxy may take a successful answer as the begin of a tunnel, as
-// HAProxy does (RFC 9110, section 9.3.6). net/http reads what the client then sends as
-// further requests, in which the proxy has written nothing. Over HTTP/2, CONNECT is for one
-// stream, such as a WebSocket (RFC 8441).
-func isTunnel(r *http.Request) bool {
-	return r.Method == http.MethodConnect && r.ProtoMajor < 2
 }
 
 // isUpgraded reports whether a handler, such as h2c.NewHandler, may have turned a connection of

@@ -6,23 +6,19 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
-
-	"github.com/headgate/headgate/internal/carried"
 )
 
-// A Func returns the key that a request is charged under: one or more arbitrary bytes. It
-// must not return an empty key without an error, because all requests without a key would
-// then share a limit. It must be safe for concurrent use and should not read the body.
+// A Func returns a text of a request: the key under which a rule counts it, or the name of the plan that
+// applies to it. A key is one or more arbitrary bytes. A Func must not return an empty text without an
+// error, because all requests without a key would then share a limit. It must be safe for concurrent use
+// and should not read the body.
 type Func func(*http.Request) (string, error)
 
 var (
-	// ErrAbsent is wrapped by the error for a request that lacks the charged value. It is the only
-	// error after which [First] tries its next function.
+	// ErrAbsent is wrapped by the error for a request that lacks the value. It is the only error after
+	// which [First] tries its next function. A guard refuses a request without a key with status 400; a
+	// request without a plan gets the default.
 	ErrAbsent = errors.New("headgate: keyfuncs: absent")
-
-	// ErrMalformed is wrapped by the error for a request whose charged value cannot be used: it is
-	// repeated, too long, or badly encoded.
-	ErrMalformed = errors.New("headgate: keyfuncs: malformed")
 
 	// ErrProgram is wrapped by errors of the program, for which the request is not to
 	// blame. Guards refuse the request with status 500.
@@ -33,8 +29,24 @@ func absent(thing string) error {
 	return fmt.Errorf("%w: %s", ErrAbsent, thing)
 }
 
+// malformed returns the error for a value that cannot be used. It is neither ErrAbsent, after which a
+// client could choose the next function of First, nor ErrProgram.
 func malformed(thing, why string) error {
-	return fmt.Errorf("%w: %s: %s", ErrMalformed, thing, why)
+	return errors.New("headgate: keyfuncs: malformed: " + thing + ": " + why)
+}
+
+// check panics with the faults of arguments, one line each, if there are any.
+func check(faults ...error) {
+	if err := errors.Join(faults...); err != nil {
+		panic(err.Error())
+	}
+}
+
+// require panics if an argument is nil.
+func require(function string, f Func) {
+	if f == nil {
+		panic("headgate: keyfuncs: " + function + ": the function is nil")
+	}
 }
 
 // maxValue bounds the keys that come from a header, in bytes.
@@ -49,8 +61,8 @@ const maxValue = 4 << 10
 //
 // Spaces and tabs around the value are ignored; otherwise, the value is charged as it is. If
 // several spellings of it are accepted, such as in upper and lower case, each has a limit of
-// its own. A header that is missing or empty is [ErrAbsent]. One with several lines, or of more than 4 KiB, is [ErrMalformed], because
-// the next reader might use another line.
+// its own. A header that is missing or empty is [ErrAbsent]. One with
+// several lines, or of more than 4 KiB, is another error, because the next reader might use another line.
 //
 // net/http removes Host from the headers, so the key of Header("Host") is always absent.
 // Header panics if name is not a valid name (RFC 9110, section 5.1).
@@ -65,7 +77,7 @@ func Header(name string) Func {
 		errRepeated = malformed(thing, "more than one line")
 		errTooLong  = malformed(thing, "longer than 4 KiB")
 	)
-	return carried.Unused(Func(func(r *http.Request) (string, error) {
+	return func(r *http.Request) (string, error) {
 		lines := r.Header.Values(name)
 		if len(lines) == 0 {
 			return "", errAbsent
@@ -81,23 +93,7 @@ func Header(name string) Func {
 			return "", errTooLong
 		}
 		return value, nil
-	}))
-}
-
-// Method charges the request's method, for use within [All]. Methods that RFC 9110
-// and RFC 5789 do not define are charged together as "other", because a client can
-// invent any number of them.
-func Method() Func {
-	return carried.Unused(Func(func(r *http.Request) (string, error) {
-		switch r.Method {
-		case "": // as net/http reads it
-			return http.MethodGet, nil
-		case http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch,
-			http.MethodDelete, http.MethodConnect, http.MethodOptions, http.MethodTrace:
-			return r.Method, nil
-		}
-		return "other", nil
-	}))
+	}
 }
 
 // Route charges the pattern of [http.ServeMux] that the request matched, such as
@@ -109,12 +105,12 @@ func Method() Func {
 // [http.Request.Pattern].
 func Route() Func {
 	errAbsent := absent("route pattern")
-	return carried.Unused(Func(func(r *http.Request) (string, error) {
+	return func(r *http.Request) (string, error) {
 		if r.Pattern == "" {
 			return "", errAbsent
 		}
 		return r.Pattern, nil
-	}))
+	}
 }
 
 // PathValue charges the part of the path that matched a wildcard of [http.ServeMux], such
@@ -126,7 +122,7 @@ func Route() Func {
 // The mux sets the value when it has chosen the handler. In a middleware around the whole
 // mux, which runs before that, PathValue is [ErrAbsent]; wrap the registered handlers
 // instead. It is also ErrAbsent if the pattern has no such wildcard, or the wildcard
-// matched nothing. A value of more than 4 KiB is [ErrMalformed].
+// matched nothing. A value of more than 4 KiB is another error.
 //
 // PathValue panics if name is empty.
 func PathValue(name string) Func {
@@ -138,7 +134,7 @@ func PathValue(name string) Func {
 		errAbsent  = absent(thing)
 		errTooLong = malformed(thing, "longer than 4 KiB")
 	)
-	return carried.Unused(Func(func(r *http.Request) (string, error) {
+	return func(r *http.Request) (string, error) {
 		value := r.PathValue(name)
 		if value == "" {
 			return "", errAbsent
@@ -147,12 +143,12 @@ func PathValue(name string) Func {
 			return "", errTooLong
 		}
 		return value, nil
-	}))
+	}
 }
 
 // Everyone charges all requests under one key, for a limit on the whole service.
 func Everyone() Func {
-	return carried.Unused(Func(func(*http.Request) (string, error) { return "everyone", nil }))
+	return func(*http.Request) (string, error) { return "everyone", nil }
 }
 
 // trimSpace removes the optional white space of RFC 9110, section 5.6.3.

@@ -24,33 +24,38 @@ type memoPlace struct {
 }
 
 // A known is never changed.
-type known struct {
-	host   string
-	prefix Prefix
-	key    string
-}
+type known struct{ host, key string }
 
 // memoHost is the longest text of an address without a zone.
 const memoHost = len("ffff:ffff:ffff:ffff:ffff:ffff:255.255.255.255")
 
 var remembered = memo{seed: maphash.MakeSeed()}
 
-// key returns the key of a host, by a prefix, if it is an address.
-func (m *memo) key(p Prefix, host string) (key string, ok bool) {
+// key returns the key of a host, if it is an address.
+func (m *memo) key(host string) (key string, ok bool) {
 	if len(host) > memoHost {
-		return p.keyOf(host)
+		return hostKey(host)
 	}
-	hash := maphash.String(m.seed, host) + uint64(p.V4+p.V6) // two rules of a guard have two places
+	hash := maphash.String(m.seed, host)
 	place := &m.places[hash%uint64(len(m.places))]
-	if k := place.known.Load(); k != nil && k.host == host && k.prefix == p {
+	if k := place.known.Load(); k != nil && k.host == host {
 		return k.key, true
 	}
-	if key, ok = p.keyOf(host); !ok {
+	if key, ok = hostKey(host); !ok {
 		return "", false
 	}
 	if place.missed.Swap(hash) == hash {
 		// The host is a part of a text that may be long, and is not to be kept.
-		place.known.Store(&known{strings.Clone(host), p, key})
+		place.known.Store(&known{strings.Clone(host), key})
 	}
 	return key, true
+}
+
+// hostKey returns the key of a host, if it is an address.
+func hostKey(host string) (key string, ok bool) {
+	addr, ok := parseHost(host)
+	if !ok {
+		return "", false
+	}
+	return shortKey(fold(addr)), true
 }

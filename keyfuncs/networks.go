@@ -7,69 +7,77 @@ import (
 	"net/http"
 	"net/netip"
 	"slices"
-
-	"github.com/headgate/headgate/internal/carried"
 )
 
 // In returns a function that reports whether the client's address is in one of the networks. A
 // network is a prefix such as "192.0.2.0/24", or a single address such as "192.0.2.1". In is for
 // exemptions, such as nethttp's Config.Skip:
 //
-//	address, err := keyfuncs.Prefix{V6: 128}.XForwardedFor("10.0.0.0/8")
-//	...
-//	monitors, err := keyfuncs.In(address, "192.0.2.0/24", "2001:db8:1::/48")
+//	address := keyfuncs.XForwardedFor("10.0.0.0/8")
+//	monitors := keyfuncs.In(address, "192.0.2.0/24", "2001:db8:1::/48")
 //	...
 //	nethttp.Config{Skip: monitors, ...} // they have no limits
 //
-// The address is the key of the given function. Use the one that is named after your
-// deployment, neither in [All] nor in [First]. Its [Prefix] must keep at least as many
-// bits of an address as the networks have; by default it keeps 64 bits of IPv6.
+// The address is one of [RemoteAddr], [XForwardedFor], [Forwarded], [ProxyHeader] and [BehindProxies],
+// the one that is named after your deployment. It may be a function of yours that returns an address.
+// If a network has more than 64 bits of IPv6, In asks for the whole address, as [Network] does, which
+// costs a copy of the request.
 //
-// The result is false if the function returns an error or a key that is not an address. It is false
-// for a prefix that is only partly in the networks, too. So use In to grant something. What refuses
-// clients because they are in a network lets in whom it does not know.
+// The result is false if the function returns an error, a key that is not an address, or a network that is
+// only partly in the networks. So use In to grant something. What refuses clients because they are in a
+// network lets in whom it does not know.
 //
 // Every client that can connect from the networks, or is mistaken for one that does, is exempt. Do
 // not list the networks of your proxies. A request for which they name no client is attributed to
-// the proxy. So is every request if you use [RemoteAddr] behind a proxy.
+// the proxy. So is every request if you use [RemoteAddr] behind a proxy. No client is in [Unix].
 //
-// All faults of the networks are reported at once. At least one network is required. The
-// network of all addresses is a fault, and so are networks of 6to4 and Teredo addresses,
-// whose keys are IPv4 addresses: name those. In panics if address is nil.
-func In(address Func, networks ...string) (func(*http.Request) bool, error) {
-	if address == nil {
-		panic("headgate: keyfuncs: In: the function is nil")
-	}
-	ranges, err := parseRanges(networks)
-	if err != nil {
-		return nil, err
-	}
-	test := func(r *http.Request) bool {
+// At least one network is required. The network of all addresses is a fault, and so are networks of
+// 6to4 and Teredo addresses, whose keys are IPv4 addresses: name those. In panics with all faults of the
+// networks, and if address is nil. For networks that are data, see [CheckNetworks].
+func In(address Func, networks ...string) func(*http.Request) bool {
+	require("In", address)
+	ranges, err := parsePrefixes("network", networks, inKeys, "name fewer, or remove the check")
+	check(err)
+	long := slices.ContainsFunc(ranges, func(n netip.Prefix) bool { return n.Addr().Is6() && n.Bits() > 64 })
+	return func(r *http.Request) bool {
+		if long {
+			r = askWhole(r)
+		}
 		key, err := address(r)
-		return err == nil && ranges.have(key)
+		if err != nil {
+			return false
+		}
+		client, ok := networkOf(key)
+		return ok && slices.ContainsFunc(ranges, func(n netip.Prefix) bool { return within(client, n) })
 	}
-	if carried.IsUnused(address) {
-		return carried.Unused(func(r *http.Request) bool { return test(r) }), nil
-	}
-	return test, nil
 }
 
-// have reports whether a key is an address or a network that is in one of these.
-func (ns networks) have(key string) bool {
+// networkOf returns the address or the network that a key of this package names, as keys have it.
+func networkOf(key string) (client netip.Prefix, ok bool) {
 	client, err := netip.ParsePrefix(key)
 	if err != nil {
 		addr, ok := parseNode(key)
 		if !ok {
-			return false
+			return netip.Prefix{}, false
 		}
 		addr = fold(addr)
 		client = netip.PrefixFrom(addr, addr.BitLen())
 	}
 	client, err = inKeys(client)
-	if err != nil {
-		return false // not a key of this package
-	}
-	return slices.ContainsFunc(ns, func(n netip.Prefix) bool { return within(client, n) })
+	return client, err == nil
+}
+
+// CheckNetworks returns the faults of networks that are data, such as a configuration: what [XForwardedFor],
+// [Forwarded], [ProxyHeader] and [In] panic for, one line each. If it returns nil, none of them panics.
+// It does not resolve names and does not depend on the machine.
+func CheckNetworks(networks ...string) error {
+	_, err := parsePrefixes("network", networks, func(n netip.Prefix) (netip.Prefix, error) {
+		if n, err := inHeaders(n); err != nil || n.Bits() == 0 {
+			return n, err
+		}
+		return inKeys(n)
+	}, "each client would be in it")
+	return err
 }
 
 // networks is a set of networks, as parsePrefixes returns it.
@@ -84,26 +92,8 @@ func (ns networks) contain(addr netip.Addr) bool {
 	return false
 }
 
-// Trusted returns a function that reports whether a request comes from a proxy of these networks.
-// Then the fields that the proxy has written can be believed. The networks are given as to
-// [XForwardedFor]. Trusted is for fields that no function of this package reads, such as
-// X-Forwarded-Host: where the result is false, a client may have written them. It is false for a
-// request that may be in a tunnel, which the proxy has not read.
-//
-// All faults of the networks are reported at once.
-func Trusted(networks ...string) (func(*http.Request) bool, error) {
-	proxies, err := parseTrusted(networks)
-	if err != nil {
-		return nil, err
-	}
-	return carried.Unused(func(r *http.Request) bool {
-		_, trusted, err := proxies.peer(r)
-		return err == nil && trusted && unread(r) == nil
-	}), nil
-}
-
 // Unix stands, among trusted networks, for connections over a unix socket: whoever may write to the
-// socket is a proxy then.
+// socket is a proxy then. It is accepted among other networks, too, and is no client there.
 const Unix = "unix"
 
 // proxies are the networks that proxies connect from, and whether unix sockets are one.
@@ -127,25 +117,12 @@ func (p proxies) peer(r *http.Request) (addr netip.Addr, trusted bool, err error
 
 // parseTrusted parses the networks that proxies connect from.
 func parseTrusted(texts []string) (proxies, error) {
-	if len(texts) == 0 {
-		return proxies{}, errors.New("headgate: keyfuncs: no trusted network: name those of the proxies, or use RemoteAddr")
-	}
-	isUnix := func(text string) bool { return text == Unix }
-	networks := slices.DeleteFunc(slices.Clone(texts), isUnix)
-	parsed, err := parsePrefixes("trusted", networks, inHeaders, "each client could choose its address: "+
+	parsed, err := parsePrefixes("trusted network", texts, inHeaders, "each client could choose its address: "+
 		"name the proxies' networks, or use BehindProxies")
-	return proxies{parsed, slices.ContainsFunc(texts, isUnix)}, err
+	return proxies{parsed, slices.Contains(texts, Unix)}, err
 }
 
-// parseRanges parses the networks that In compares a client's address with.
-func parseRanges(texts []string) (networks, error) {
-	if len(texts) == 0 {
-		return nil, errors.New("headgate: keyfuncs: no network: name at least one, such as 192.0.2.0/24")
-	}
-	return parsePrefixes("network", texts, inKeys, "name fewer, or remove the check")
-}
-
-// parsePrefixes parses networks and single addresses and reports all faults. Errors call
+// parsePrefixes parses networks and single addresses, leaves out Unix, and reports all faults. Errors call
 // them what; canonical returns the form of a network in which it is compared; all says
 // what is wrong with the network of all addresses.
 func parsePrefixes(what string, texts []string, canonical func(netip.Prefix) (netip.Prefix, error), all string) (networks, error) {
@@ -153,7 +130,13 @@ func parsePrefixes(what string, texts []string, canonical func(netip.Prefix) (ne
 		ns   networks
 		errs []error
 	)
+	if len(texts) == 0 {
+		errs = append(errs, fmt.Errorf("headgate: keyfuncs: no %s: name at least one, such as 192.0.2.0/24", what))
+	}
 	for _, text := range texts {
+		if text == Unix {
+			continue
+		}
 		n, err := parsePrefix(text)
 		if err == nil {
 			n, err = canonical(n)

@@ -4,26 +4,17 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"net/netip"
-	"strings"
 	"testing"
 
 	"github.com/headgate/headgate/keyfuncs"
 )
 
-// mustBe is for networks that are right.
-func mustBe(f func(*http.Request) bool, err error) func(*http.Request) bool {
-	if err != nil {
-		panic(err)
-	}
-	return f
-}
-
 func TestIn(t *testing.T) {
 	var (
-		whole    = must(keyfuncs.Prefix{V6: 128}.RemoteAddr())
+		whole    = keyfuncs.Network(keyfuncs.RemoteAddr(), 32, 128)
 		usual    = keyfuncs.RemoteAddr()
-		coarse   = must(keyfuncs.Prefix{V4: 24, V6: 48}.RemoteAddr())
-		networks = []string{"192.0.2.0/25", "198.51.100.7", "2001:db8:1:2::/64", "2001:db8:2::1", "::ffff:203.0.113.0/120"}
+		coarse   = keyfuncs.Network(keyfuncs.RemoteAddr(), 24, 48)
+		networks = []string{"192.0.2.0/25", "198.51.100.7", "2001:db8:1:2::/64", "::ffff:203.0.113.0/120"}
 	)
 	for _, c := range []struct {
 		remote  string
@@ -46,11 +37,9 @@ func TestIn(t *testing.T) {
 		{"[2001:0:1:2:3:4:3fff:fdfe]:80", usual, true},
 		{"[2001:db8:1:2::9]:80", usual, true},
 		{"[2001:db8:1:3::9]:80", usual, false},
-		{"[2001:db8:2::1]:80", whole, true},
-		{"[2001:db8:2::2]:80", whole, false},
-		// Known by prefix: the address, or another of its network, is in one.
-		{"[2001:db8:2::1]:80", usual, false},
-		{"[2001:db8:2::2]:80", usual, false},
+		{"[2001:db8:1:2::9]:80", whole, true},
+		{"[2001:db8:1:3::9]:80", whole, false},
+		// Known by network: the address, or another of its network, is in one.
 		{"192.0.2.1:80", coarse, false},
 		{"192.0.2.200:80", coarse, false},
 		{"203.0.113.1:80", coarse, true},
@@ -62,7 +51,7 @@ func TestIn(t *testing.T) {
 		{"192.0.2.1:80", failing(errBroken), false},
 		{"192.0.2.1:80", constant("everyone"), false},
 		{"192.0.2.1:80", constant(""), false},
-		{"192.0.2.1:80", keyfuncs.First(usual), false},
+		{"192.0.2.1:80", first(usual), false},
 		{"192.0.2.1:80", keyfuncs.All(usual), false},
 		// Keys of functions that are not this package's.
 		{"", constant("192.0.2.1:4711"), true},
@@ -79,18 +68,54 @@ func TestIn(t *testing.T) {
 		{"", constant("2001::/64"), false},
 	} {
 		r := request(c.remote, "")
-		if in := mustBe(keyfuncs.In(c.address, networks...))(r); in != c.in {
+		if in := keyfuncs.In(c.address, networks...)(r); in != c.in {
 			key, err := c.address(r)
 			t.Errorf("%s, key %q, %v: %v, want %v", c.remote, key, err, in, c.in)
 		}
 	}
 }
 
+// A network of more than 64 bits is compared with the whole address, whatever the key is.
+func TestInLongNetworks(t *testing.T) {
+	in := func(f keyfuncs.Func, r *http.Request) bool {
+		return keyfuncs.In(f, "2001:db8:2::1", "2001:db8:3::/124")(r)
+	}
+	for remote, want := range map[string]bool{
+		"2001:db8:2::1": true, "2001:db8:2::2": false, "2001:db8:3::f": true, "2001:db8:3::10": false, "192.0.2.1": false, "@": false,
+	} {
+		for name, f := range map[string]keyfuncs.Func{
+			"RemoteAddr":    keyfuncs.RemoteAddr(),
+			"XForwardedFor": keyfuncs.XForwardedFor(keyfuncs.Unix, "10.0.0.1"),
+			"Forwarded":     keyfuncs.Forwarded("10.0.0.1"),
+			"ProxyHeader":   keyfuncs.ProxyHeader("X-Real-IP", "10.0.0.1"),
+			"BehindProxies": keyfuncs.BehindProxies(1),
+			"Network":       keyfuncs.Network(keyfuncs.RemoteAddr(), 24, 48),
+			"own":           func(r *http.Request) (string, error) { return keyfuncs.RemoteAddr()(r) },
+		} {
+			r := request("10.0.0.1:80", "X-Forwarded-For", remote)
+			r.Header.Set("Forwarded", `for="`+remote+`"`)
+			r.Header.Set("X-Real-IP", remote)
+			if name == "RemoteAddr" || name == "Network" || name == "own" {
+				r.RemoteAddr = "[" + remote + "]:80"
+			}
+			if got := in(f, r); got != want {
+				t.Errorf("%s of %s: %v", name, remote, got)
+			}
+		}
+	}
+	// What cannot tell the whole address is in none.
+	for _, f := range []keyfuncs.Func{constant("2001:db8:2::/64"), first(keyfuncs.RemoteAddr()), keyfuncs.Hashed(keyfuncs.RemoteAddr())} {
+		if in(f, request("[2001:db8:2::1]:80", "")) {
+			t.Error("a network of 64 bits is in one of 128")
+		}
+	}
+}
+
 // An inner network decides, wherever it stands, when an outer one leaves doubt.
 func TestInOverlapping(t *testing.T) {
-	coarse := must(keyfuncs.Prefix{V4: 24}.RemoteAddr())
+	coarse := keyfuncs.Network(keyfuncs.RemoteAddr(), 24, 64)
 	for _, networks := range [][]string{{"192.0.2.1", "192.0.0.0/16"}, {"192.0.0.0/16", "192.0.2.1"}} {
-		if !mustBe(keyfuncs.In(coarse, networks...))(request("192.0.2.9:80", "")) {
+		if !keyfuncs.In(coarse, networks...)(request("192.0.2.9:80", "")) {
 			t.Errorf("%v", networks)
 		}
 	}
@@ -98,7 +123,7 @@ func TestInOverlapping(t *testing.T) {
 
 // What is larger than a part that stands for IPv4 is a network of IPv6.
 func TestInAroundNAT64(t *testing.T) {
-	in := mustBe(keyfuncs.In(keyfuncs.RemoteAddr(), "64:ff9b::/32"))
+	in := keyfuncs.In(keyfuncs.RemoteAddr(), "64:ff9b::/32")
 	for remote, want := range map[string]bool{
 		"[64:ff9b:1::1]:80":      true,
 		"[64:ff9c::1]:80":        false,
@@ -115,7 +140,7 @@ func TestInAroundNAT64(t *testing.T) {
 
 // The same for 6to4 and Teredo.
 func TestInAround6to4(t *testing.T) {
-	in := mustBe(keyfuncs.In(keyfuncs.RemoteAddr(), "2000::/4"))
+	in := keyfuncs.In(keyfuncs.RemoteAddr(), "2000::/4")
 	for remote, want := range map[string]bool{
 		"[2003::1]:80":         true,
 		"[2001:1::1]:80":       true,
@@ -149,18 +174,9 @@ func TestNetworkFaults(t *testing.T) {
 		{[]string{"2001::/32", "2001::1"}, []string{"name their IPv4 networks", "name their IPv4 networks"}},
 		{[]string{"office", "192.0.2.0/24", "::/0", "10.0.0.1/8"}, []string{"office", "::/0", "10.0.0.0/8"}},
 	} {
-		is, err := keyfuncs.In(keyfuncs.RemoteAddr(), c.networks...)
-		if is != nil || err == nil {
-			t.Fatalf("%q: %v", c.networks, err)
-		}
-		lines := strings.Split(err.Error(), "\n")
-		if len(lines) != len(c.want) {
-			t.Fatalf("%q: %v", c.networks, err)
-		}
-		for i, want := range c.want {
-			if !strings.HasPrefix(lines[i], "headgate: keyfuncs: ") || !strings.Contains(lines[i], want) {
-				t.Errorf("%q: %q, not with %q", c.networks, lines[i], want)
-			}
+		wantLines(t, panicOf(func() { keyfuncs.In(keyfuncs.RemoteAddr(), c.networks...) }), c.want)
+		if keyfuncs.CheckNetworks(c.networks...) == nil {
+			t.Errorf("%q: CheckNetworks accepts them", c.networks)
 		}
 	}
 }
@@ -188,8 +204,8 @@ func TestNetworksModel(t *testing.T) {
 			}
 			prefixes, networks = append(prefixes, p), append(networks, p.String())
 		}
-		f := must(keyfuncs.Prefix{V4: 24 + rnd.IntN(9), V6: 60 + rnd.IntN(69)}.RemoteAddr())
-		in := mustBe(keyfuncs.In(f, networks...))
+		f := keyfuncs.Network(keyfuncs.RemoteAddr(), 24+rnd.IntN(9), 60+rnd.IntN(69))
+		in := keyfuncs.In(f, networks...)
 		a := address()
 		r := request(netip.AddrPortFrom(a, 80).String(), "")
 		var really bool
@@ -199,9 +215,8 @@ func TestNetworksModel(t *testing.T) {
 		if in(r) && !really {
 			t.Fatalf("%v is not in %q", a, networks)
 		}
-		exact := must(keyfuncs.Prefix{V6: 128}.RemoteAddr())
-		if mustBe(keyfuncs.In(exact, networks...))(r) != really {
-			t.Fatalf("%v of %q, really %v: the whole address says otherwise", a, networks, really)
+		if keyfuncs.In(keyfuncs.RemoteAddr(), networks...)(r) != really {
+			t.Fatalf("%v of %q, really %v: In says otherwise", a, networks, really)
 		}
 	}
 }
@@ -212,15 +227,16 @@ func FuzzNetworks(f *testing.F) {
 		f.Add(seed, seed)
 	}
 	f.Fuzz(func(t *testing.T, network, key string) {
-		in, err := keyfuncs.In(constant(key), network)
-		if (err == nil) != (in != nil) {
-			t.Fatalf("%q: %v", network, err)
-		}
-		if err != nil {
+		err := keyfuncs.CheckNetworks(network)
+		if text := panicOf(func() { usable(network) }); text != "" {
+			if err == nil {
+				t.Fatalf("%q is accepted, and panics: %s", network, text)
+			}
 			return
 		}
-		in(nil)
-		if p, err := netip.ParsePrefix(network); err == nil && !mustBe(keyfuncs.In(constant(network), network))(nil) {
+		r := new(http.Request)
+		keyfuncs.In(constant(key), network)(r)
+		if p, err := netip.ParsePrefix(network); err == nil && !keyfuncs.In(constant(network), network)(r) {
 			t.Fatalf("%v is not in itself", p)
 		}
 	})

@@ -94,7 +94,7 @@ func randomPeer(rnd *rand.Rand) hop {
 func plain(h hop) string { return h.text }
 
 func TestXForwardedForModel(t *testing.T) {
-	f := must(keyfuncs.XForwardedFor(trusted...))
+	f := keyfuncs.XForwardedFor(trusted...)
 	rnd := rand.New(rand.NewPCG(1, 1))
 	for range 50_000 {
 		peer, written := randomPeer(rnd), randomHops(rnd, 8)
@@ -112,7 +112,7 @@ func TestBehindProxiesModel(t *testing.T) {
 		n, peer, written := 1+rnd.IntN(4), randomPeer(rnd), randomHops(rnd, 8)
 		r := request(peer.text, "X-Forwarded-For", write(rnd, written, plain)...)
 		want := nthSlowly(n, written)
-		if got, err := must(keyfuncs.BehindProxies(n))(r); (err != nil) != (want == "") || got != want {
+		if got, err := keyfuncs.BehindProxies(n)(r); (err != nil) != (want == "") || got != want {
 			t.Fatalf("%d: %q from %q: got %q, %v; want %q", n, r.Header, r.RemoteAddr, got, err, want)
 		}
 	}
@@ -147,7 +147,7 @@ func element(rnd *rand.Rand, h hop) string {
 }
 
 func TestForwardedModel(t *testing.T) {
-	f := must(keyfuncs.Forwarded(trusted...))
+	f := keyfuncs.Forwarded(trusted...)
 	rnd := rand.New(rand.NewPCG(1, 3))
 	for range 50_000 {
 		peer, written := randomPeer(rnd), randomHops(rnd, 8)
@@ -184,10 +184,10 @@ func TestClientsCannotChoose(t *testing.T) {
 			element func(hop) string
 			want    string
 		}{
-			"X-Forwarded-For": {must(keyfuncs.XForwardedFor(trusted...)), plain, walkSlowly(hops[8], appended)},
-			"Forwarded": {must(keyfuncs.Forwarded(trusted...)), func(h hop) string { return element(rnd, h) },
+			"X-Forwarded-For": {keyfuncs.XForwardedFor(trusted...), plain, walkSlowly(hops[8], appended)},
+			"Forwarded": {keyfuncs.Forwarded(trusted...), func(h hop) string { return element(rnd, h) },
 				walkSlowly(hops[8], appended)},
-			"x-forwarded-for": {must(keyfuncs.BehindProxies(len(appended))), plain, nthSlowly(len(appended), appended)},
+			"x-forwarded-for": {keyfuncs.BehindProxies(len(appended)), plain, nthSlowly(len(appended), appended)},
 		} {
 			lines := write(rnd, appended, c.element)
 			if rnd.IntN(2) == 0 {
@@ -204,7 +204,7 @@ func TestClientsCannotChoose(t *testing.T) {
 }
 
 // Every address of a network has the network's key, and no other address has it.
-func TestPrefixModel(t *testing.T) {
+func TestNetworkModel(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 5))
 	for range 20_000 {
 		var b [16]byte
@@ -212,19 +212,18 @@ func TestPrefixModel(t *testing.T) {
 			b[i] = byte(rnd.Uint32())
 		}
 		a := netip.AddrFrom16(b)
-		prefix := keyfuncs.Prefix{V6: 1 + rnd.IntN(128)}
-		bits := prefix.V6
+		v4, v6 := 1+rnd.IntN(32), 1+rnd.IntN(128)
+		bits := v6
 		if rnd.IntN(2) == 0 {
 			a = netip.AddrFrom4([4]byte(b[:4]))
-			prefix.V4 = 1 + rnd.IntN(32)
-			bits = prefix.V4
+			bits = v4
 		}
 		flip := rnd.IntN(a.BitLen())
 		other := a.AsSlice()
 		other[flip/8] ^= 0x80 >> (flip % 8)
 		o, _ := netip.AddrFromSlice(other)
 
-		f := must(prefix.RemoteAddr())
+		f := keyfuncs.Network(keyfuncs.RemoteAddr(), v4, v6)
 		key, err := f(request(netip.AddrPortFrom(a, 80).String(), ""))
 		if err != nil {
 			t.Fatal(err)

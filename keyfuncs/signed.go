@@ -14,8 +14,6 @@ import (
 	"strconv"
 	"sync"
 	"time"
-
-	"github.com/headgate/headgate/internal/carried"
 )
 
 // A SignedCookie distinguishes clients of services without sessions. It is a cookie with a random
@@ -24,12 +22,13 @@ import (
 // safe for concurrent use.
 //
 // A hostile client cannot make or change a cookie, but it can omit its cookie, request a new one,
-// collect many, and share them. So a cookie alone is no limit. With First(cookie.Key, address) and
-// 60 requests a minute, 60 requests without a cookie bring 60 cookies. These bring another 3,600
+// collect many, and share them. So a cookie alone is no limit. With the first of cookie.Key and the
+// address, and 60 requests a minute, 60 requests without a cookie bring 60 cookies. These bring another 3,600
 // requests. Charge a cookie when it is some time old, and limit the address too:
 //
-//	nethttp.Config{Rules: []nethttp.Rule{
-//		{Limiter: perBrowser, Key: keyfuncs.First(cookie.OlderThan(time.Minute), address)},
+//	browser := keyfuncs.First(keyfuncs.Tag("browser", cookie.OlderThan(time.Minute)), keyfuncs.Tag("ip", address))
+//	nethttp.Config{Rates: []nethttp.Rate{
+//		{Limiter: perBrowser, Key: browser},
 //		{Limiter: perAddress, Key: address},
 //	}}
 //
@@ -121,7 +120,6 @@ func NewSignedCookie(name string, maxAge time.Duration, secrets ...[]byte) (*Sig
 	if err := errors.Join(faults...); err != nil {
 		return nil, err
 	}
-	carried.Unused(Func(c.Key))
 	return c, nil
 }
 
@@ -142,7 +140,7 @@ func newMAC(secret []byte, context string) mac {
 
 // Key is a [Func] that charges the cookie's identifier:
 //
-//	nethttp.Rule{Key: cookie.Key, ...}
+//	nethttp.Rate{Key: cookie.Key, ...}
 //
 // The identifier is not a secret, because it is useless without the signature. A cookie that is
 // missing, forged or too old is [ErrAbsent], and there is no other error. So in [First], clients
@@ -162,7 +160,7 @@ func (c *SignedCookie) OlderThan(age time.Duration) Func {
 	if age < 0 || age >= c.maxAge {
 		panic("headgate: keyfuncs: OlderThan: an age of " + age.String() + ": not from 0 to less than " + c.maxAge.String())
 	}
-	return carried.Unused(Func(func(r *http.Request) (string, error) { return c.key(r, age) }))
+	return func(r *http.Request) (string, error) { return c.key(r, age) }
 }
 
 func (c *SignedCookie) key(r *http.Request, age time.Duration) (string, error) {

@@ -7,7 +7,6 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/base64"
-	"errors"
 	"math/big"
 	"net/http"
 	"net/http/httptest"
@@ -207,7 +206,7 @@ func TestBearerMalformedJWT(t *testing.T) {
 		`{"payload":"e30","protected":"` + strings.Split(token, ".")[0] + `","signature":"AQ"}`, "{", "{}.a.b",
 	} {
 		key, err := keyfuncs.Bearer()(request("", "Authorization", "Bearer "+text))
-		if key != "" || !errors.Is(err, keyfuncs.ErrMalformed) {
+		if key != "" || !isError(err, errMalformed) {
 			t.Errorf("%q: got %q, %v", text, key, err)
 		}
 	}
@@ -261,9 +260,6 @@ func FuzzBearer(f *testing.F) {
 // The spellings of everything else that a client sends: which have one key, and which, as
 // the comments of the functions say, have several.
 func TestSpellings(t *testing.T) {
-	basic := func(user string) string {
-		return "Basic " + base64.StdEncoding.EncodeToString([]byte(user+":"+secret))
-	}
 	for _, c := range []struct {
 		name   string
 		f      keyfuncs.Func
@@ -274,12 +270,6 @@ func TestSpellings(t *testing.T) {
 		{"Bearer, its scheme and spaces", keyfuncs.Bearer(), "Authorization",
 			[]string{"Bearer " + secret, "bearer " + secret, "BEARER\t" + secret, "\t Bearer  \t" + secret + " \t"}, 1},
 		{"Bearer, letters", keyfuncs.Bearer(), "Authorization", []string{"Bearer " + secret, "Bearer " + strings.ToUpper(secret)}, 2},
-		{"BasicUser, scheme, spaces and password", keyfuncs.BasicUser(), "Authorization",
-			[]string{basic("anna"), "bASIC" + basic("anna")[5:], basic("anna:"), "Basic " + base64.StdEncoding.EncodeToString([]byte("anna:"))}, 1},
-		{"BasicUser, unused bits", keyfuncs.BasicUser(), "Authorization", // of "anna:xx", one byte is left over
-			[]string{"Basic YW5uYTp4eA==", "Basic YW5uYTp4eB==", "Basic YW5uYTp4eP=="}, 1},
-		{"BasicUser, letters, spaces, Latin-1, composed and not", keyfuncs.BasicUser(), "Authorization",
-			[]string{basic("zoë"), basic("Zoë"), basic("zo\xeb"), basic("zoe\u0308"), basic(" zoë"), basic("zoë ")}, 6},
 		{"Header, spaces", keyfuncs.Header("X-Api-Key"), "x-aPI-kEY", []string{"k", " k", "k\t", "\t k \t"}, 1},
 		{"Header, all else", keyfuncs.Header("X-Api-Key"), "X-Api-Key", []string{"k", "K", `"k"`, "%6b", "k, k", "k,k", "k  k", "k k"}, 8},
 		{"Cookie, quotation marks and spaces", keyfuncs.Cookie("id"), "Cookie", []string{"id=v", `id="v"`, "id=v ;", " id=v", "a=b;id=v;c=d"}, 1},

@@ -7,7 +7,6 @@ import (
 	"net/http/httptest"
 	"testing"
 
-	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/keyfuncs"
 )
 
@@ -25,9 +24,9 @@ func from(local net.Addr, remote string, lines ...string) *http.Request {
 // The peer on a unix socket is a proxy, if it is named as one; what else says so is not believed.
 func TestUnix(t *testing.T) {
 	unix, tcp := &net.UnixAddr{Name: "/run/a.sock", Net: "unix"}, &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 80}
-	both := must(keyfuncs.XForwardedFor(keyfuncs.Unix, "10.0.0.0/8"))
-	alone := must(keyfuncs.XForwardedFor(keyfuncs.Unix))
-	without := must(keyfuncs.XForwardedFor("10.0.0.0/8"))
+	both := keyfuncs.XForwardedFor(keyfuncs.Unix, "10.0.0.0/8")
+	alone := keyfuncs.XForwardedFor(keyfuncs.Unix)
+	without := keyfuncs.XForwardedFor("10.0.0.0/8")
 	for _, c := range []struct {
 		name string
 		f    keyfuncs.Func
@@ -51,27 +50,37 @@ func TestUnix(t *testing.T) {
 	}
 }
 
-func TestTrusted(t *testing.T) {
-	unix := &net.UnixAddr{Name: "/run/a.sock", Net: "unix"}
-	networks := core.Must(keyfuncs.Trusted("10.0.0.0/8", "2001:db8::/32"))
-	socket := core.Must(keyfuncs.Trusted(keyfuncs.Unix))
-	for remote, want := range map[string]bool{
-		"10.0.0.1:80": true, "[::ffff:10.0.0.1]:80": true, "[2001:db8::1]:80": true,
-		"11.0.0.1:80": false, "[64:ff9b::10.0.0.1]:80": false, "@": false, "": false,
+// Networks that are data are checked before they are used: what is accepted panics nowhere.
+func TestCheckNetworks(t *testing.T) {
+	for _, right := range [][]string{{keyfuncs.Unix}, {"10.0.0.0/8", "2001:db8::1"}, {keyfuncs.Unix, "10.0.0.1"}, {"::ffff:10.0.0.0/104"}, {"64:ff9b::a00:0/104"}} {
+		if err := keyfuncs.CheckNetworks(right...); err != nil {
+			t.Errorf("%q: %v", right, err)
+		}
+		usable(right...)
+	}
+	for _, c := range []struct{ networks, want []string }{
+		{nil, []string{"no network"}},
+		{[]string{"10.0.0.1/8"}, []string{"would be 10.0.0.0/8"}},
+		{[]string{"Unix"}, []string{"neither"}},
+		{[]string{"0.0.0.0/0", "10.0.0.0/8", "office", "::/0", "64:ff9b::/96"}, []string{`"0.0.0.0/0": it contains every`, `"office": neither`, `"::/0"`, `"64:ff9b::/96": it contains every`}},
+		{[]string{"2002:c000:201::/48"}, []string{"IPv4"}},
 	} {
-		if got := networks(from(nil, remote)); got != want {
-			t.Errorf("%s: %v", remote, got)
+		err := keyfuncs.CheckNetworks(c.networks...)
+		if err == nil {
+			t.Errorf("%q is not refused", c.networks)
+			continue
 		}
-		if socket(from(nil, remote)) {
-			t.Errorf("%s: the peer is not on a socket", remote)
-		}
+		wantLines(t, err.Error(), c.want)
 	}
-	if !socket(from(unix, "@")) || networks(from(unix, "@")) {
-		t.Error("on a socket")
+	if keyfuncs.In(keyfuncs.RemoteAddr(), keyfuncs.Unix)(from(&net.UnixAddr{Name: "/run/a.sock", Net: "unix"}, "@")) {
+		t.Error("a client is in Unix")
 	}
-	for _, wrong := range [][]string{nil, {"10.0.0.1/8"}, {"0.0.0.0/0"}, {"Unix"}} {
-		if _, err := keyfuncs.Trusted(wrong...); err == nil {
-			t.Errorf("%q is not refused", wrong)
-		}
-	}
+}
+
+// usable panics if one of the functions refuses the networks.
+func usable(networks ...string) {
+	keyfuncs.XForwardedFor(networks...)
+	keyfuncs.Forwarded(networks...)
+	keyfuncs.ProxyHeader("X-Real-IP", networks...)
+	keyfuncs.In(keyfuncs.RemoteAddr(), networks...)
 }

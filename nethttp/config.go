@@ -1,141 +1,240 @@
 package nethttp
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
 	"slices"
+	"strings"
 	"time"
+
+	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/internal/engine"
+	"github.com/headgate/headgate/keyfuncs"
 )
 
-// maxRules is the largest number of charges that core.AllowAll accepts, and of claims that
-// core.AcquireAll does.
-const maxRules = 8
-
-// Config configures a [Guard]. Literals must name the fields. The functions in it must be
-// safe for concurrent use. The guard does not recover their panics.
+// Config is what a [Guard] does. There must be a rule, and the fields must be named. Its functions are called
+// concurrently. What they get of a request must not be kept.
 type Config struct {
 	_ struct{}
 
-	// Rules are the limits: 1 to 8 for rates, and as many for slots. They are applied together, all
-	// or nothing. So their limiters must have the same store, and their slots too. Slots of this
-	// process alone may have a memstore instead. The names of the limiters must differ. So must the
-	// names of all their policies and slots, because clients identify them by name. Put the slots
-	// first that are full most often.
-	Rules []Rule
+	// Rates are charged first, all or none, in one call of the store. So all their limiters have one store. There are
+	// at most 8.
+	Rates []Rate
 
-	// Wait is the longest time that a request waits for slots of rules that have a Queue, and is
-	// set if there are any. It should be shorter than the timeouts of clients and proxies:
-	// nobody reads the response after that.
-	Wait time.Duration
+	// Concurrency limits how many requests are handled at once, by at most 8 rules. A request over a rate takes no
+	// slot and waits in no line. One rule at most has a Queue: the slots of the others are taken before, at once or
+	// not at all, and held while the request waits. Two guards whose lines are taken in turn may wait for each other,
+	// until MaxWait.
+	Concurrency []Concurrency
 
-	// Skip reports whether to admit a request without applying any rule: nothing is
-	// charged, Observe is not called, and no fields are set. Nil skips nothing. Whatever
-	// a client can write to be skipped has no limit; for paths, see the package
-	// documentation on routers.
+	// Skip reports whether no rule applies to a request. It gets no fields then. Nil means that the rules apply to all.
 	Skip func(*http.Request) bool
 
-	// Fields sets the fields that describe the limits to clients. Nil means
-	// [Draft11].
-	Fields Fields
+	// Fields sets the fields by which clients learn of their limits, on responses and refusals, if a limit was asked.
+	// Nil means [RateLimitFields]; [XRateLimitFields] and [NoFields] are others.
+	Fields func(http.Header, *Verdict)
 
-	// NoFields omits these fields. Refusals still have Retry-After. Fields must be nil.
-	NoFields bool
+	// OnRefused answers a refused request. The header has its fields and Retry-After already. If it writes nothing,
+	// the guard answers with a problem document. Behind a framework, that learns of the refusal all the same.
+	OnRefused func(http.ResponseWriter, *http.Request, *Verdict)
 
-	// OnRefused, if not nil, writes refusals of every status instead of the guard.
-	// The header already has the limit's fields, Retry-After and Cache-Control:
-	// no-store. OnRefused should write a status, usually the verdict's, and a body. If it
-	// writes nothing, the guard writes the refusal.
-	OnRefused func(http.ResponseWriter, *http.Request, Verdict)
+	// Observe gets each verdict before the response is written, and then each refusal by a rule that only observes,
+	// which has ObserveOnly. It gets none of a request to which no rule applies. If it is set, requests without a
+	// decision are not logged.
+	Observe func(*http.Request, *Verdict)
 
-	// Observe, if not nil, is called with each verdict before the response is
-	// written, for logs and metrics. It is not called for requests that are skipped
-	// or cost nothing.
-	Observe func(*http.Request, Verdict)
-
-	// Logger gets a record at level WARN of a fault of configuration, once for each kind. One kind
-	// is that no request of a rule has had a key for a minute. The other is that the key is a
-	// proxy's address, which all clients share. Without Observe, it also gets the reason why
-	// requests are refused without a decision, with 400, 500 or 503. For each reason it gets at
-	// most one record a minute. No record has a key. Nil means [slog.Default];
-	// slog.New(slog.DiscardHandler) turns it off.
+	// Logger gets faults of configuration: at most once a minute for each reason why requests have no decision, and
+	// once that a key is the address of a proxy. Nil means [slog.Default]. No record has a key.
 	Logger *slog.Logger
 
-	// ObserveOnly is shadow mode, for trying limits before they are enforced. Check decides,
-	// charges, and acquires slots where there are any. It calls Observe with the verdict as it
-	// would have been if nobody could wait. But it returns a verdict that admits and sets no
-	// fields, even after an error.
+	// KeepVerdict makes [VerdictFrom] work in handlers. It takes two allocations a request.
+	KeepVerdict bool
+}
+
+// Rate is a rule about how many units a key may use in a time. Limiter and Key are required.
+type Rate struct {
+	_ struct{}
+
+	// Limiter counts the units. Each rule has one of another name.
+	Limiter *core.Limiter
+
+	// Key says whom the rule counts. Without a key, the request is refused with 400.
+	Key keyfuncs.Func
+
+	// Plan says which plan of the Limiter applies. If it is nil, absent or unknown to the limiter, that is the default.
+	Plan keyfuncs.Func
+
+	// Cost is how many units are charged before the request is handled: 0 or more. Nil means 1. 0 means that the rule
+	// does not apply to the request.
+	Cost func(*http.Request) int64
+
+	// Settle says how many units the request has used, when it has been handled, and the charge is corrected to that,
+	// also beyond the limit. A negative number leaves it as it is. Nil means as [SetCost] says, or else as charged.
+	// It is not called for a connection that was hijacked. A response to an admitted request of a rule with Settle
+	// does not say when there is a unit again, if the last one may come back.
+	//
+	// Warning: a client that can cause an outcome which costs nothing pays nothing.
+	Settle func(*http.Request, Outcome) int64
+
+	// Skip reports whether the rule does not apply to a request.
+	Skip func(*http.Request) bool
+
+	// Service makes it a limit of the service. Over it, and over no other limit, a request is refused with 503, and
+	// clients do not see it in the fields.
+	Service bool
+
+	// ObserveOnly makes the rule count, and refuse nobody. It is asked when the other rules have admitted the
+	// request, in a call of its own.
 	ObserveOnly bool
-
-	// OnSettled, if not nil, is called after each correction of a charge, by [Rule].Settle or
-	// because slots have refused the request. It is also called after [Rule].Report has returned
-	// the units to count. uncovered is the number of units for which there was no room, in the rule
-	// with most. They count all the same. An error means that, as far as is known, the charge was
-	// not corrected, or nothing was counted.
-	OnSettled func(r *http.Request, uncovered int64, err error)
 }
 
-// A ConfigError describes one fault of a [Config]. [New] returns all faults joined;
-// errors.As finds the first.
-type ConfigError struct {
-	Field string // such as "Rules[0].Key"
-	Err   error  // the fault, and what to do instead
+// Concurrency is a rule about how many requests of a key are handled at once. Slots and Key are required; Key, Plan,
+// Skip, Service and ObserveOnly are as in [Rate].
+type Concurrency struct {
+	_ struct{}
+
+	// Slots counts the requests that are handled. No other slots or policy of the guard have its name.
+	Slots                *core.Slots
+	Key, Plan            keyfuncs.Func
+	Skip                 func(*http.Request) bool
+	Service, ObserveOnly bool
+
+	// Queue is how many requests of a key wait in this process for a slot, in their order. 0 means that none does. It
+	// is in one rule of a guard at most, and not beside ObserveOnly.
+	Queue int
+
+	// MaxWait is how long a request waits at most. 0 means 10 seconds.
+	MaxWait time.Duration
 }
 
-// Error returns the field and the fault.
-func (e *ConfigError) Error() string { return "headgate: guard: " + e.Field + ": " + e.Err.Error() }
+const defaultWait = 10 * time.Second
 
-// Unwrap returns Err.
-func (e *ConfigError) Unwrap() error { return e.Err }
-
-// validate returns all faults, joined. Only guards for sockets can evict.
-func (c *Config) validate(sockets bool) error {
-	var faults []error
-	fault := func(err error, format string, args ...any) {
-		faults = append(faults, &ConfigError{Field: fmt.Sprintf(format, args...), Err: err})
-	}
-	c.validateRules(fault, sockets)
-	if c.NoFields && c.Fields != nil {
-		fault(errors.New("Fields is set too: remove one of them"), "NoFields")
-	}
-	queues := slices.ContainsFunc(c.Rules, func(r Rule) bool { return r.Queue > 0 })
-	if c.Wait < 0 || queues != (c.Wait > 0) {
-		fault(fmt.Errorf("it is %v: it must be positive if a rule has a Queue, and otherwise 0", c.Wait), "Wait")
-	}
-	return errors.Join(faults...)
+// A Guard is rules in front of handlers. Make one with [New], [Limit] or [MaxInFlight]. It is safe for concurrent
+// use, and one guard can be in front of several handlers.
+type Guard struct {
+	config   Config
+	rules    engine.Rules
+	prepared *prepared
+	plain    bool // nothing is to be done when a request has been admitted
+	observes bool // a rule only observes
+	settles  bool // a rule has Settle
+	costs    bool // a rule has Cost or Settle, so SetCost works
 }
 
-func (c *Config) validateRules(fault func(err error, format string, args ...any), sockets bool) {
-	slots, evict := 0, -1
-	for i := range c.Rules {
-		if c.Rules[i].takesSlots() {
-			slots++
-		}
+// Limit returns a guard with one rate: as many units as the policies admit, for each key. Guards of the same store
+// and name count together. It panics if an argument is wrong, as [core.NewLimiter] does.
+func Limit(s core.Store, name string, key keyfuncs.Func, policies ...core.Policy) *Guard {
+	return must(New(Config{Rates: []Rate{{Limiter: core.NewLimiter(s, name, policies...), Key: key}}}))
+}
+
+// MaxInFlight returns a guard that lets n requests of each key be handled at once, and refuses others. Guards of the
+// same store and name count together. It panics if an argument is wrong, as [core.NewSlots] does.
+func MaxInFlight(s core.Store, name string, key keyfuncs.Func, n int64) *Guard {
+	return must(New(Config{Concurrency: []Concurrency{{Slots: core.NewSlots(s, name, n), Key: key}}}))
+}
+
+func must(g *Guard, err error) *Guard {
+	if err != nil {
+		panic(err)
 	}
-	switch rates := len(c.Rules) - slots; {
-	case len(c.Rules) == 0:
-		fault(fmt.Errorf("a guard has 1 to %d rules, not 0", maxRules), "Rules")
-	case rates > maxRules || slots > maxRules:
-		fault(fmt.Errorf("a guard has at most %d rules for rates and as many for slots, not %d and %d", maxRules, rates, slots), "Rules")
+	return g
+}
+
+// New returns a guard. The error has all faults of the Config, one line a rule. New asks no store, and later changes
+// of the Config have no effect.
+func New(c Config) (*Guard, error) {
+	if err := c.validate(); err != nil {
+		return nil, err
 	}
-	whole := make([]bool, len(c.Rules)) // whether a rule is one limit
-	for i := range c.Rules {
-		rule := &c.Rules[i]
-		whole[i] = rule.validate(func(err error, field string) { fault(err, "Rules[%d].%s", i, field) }, sockets)
-		if rule.WhenFull == EvictOldest {
-			if evict >= 0 {
-				fault(fmt.Errorf("with Rules[%d]: one rule of a guard may have EvictOldest", evict), "Rules[%d].WhenFull", i)
-			}
-			evict = i
-		}
-		for j := range i {
-			if !whole[i] || !whole[j] {
-				continue
-			}
-			for _, err := range clashes(&c.Rules[j], rule) {
-				fault(fmt.Errorf("with Rules[%d]: %w", j, err), "Rules[%d].%s", i, rule.field())
-			}
-		}
+	g := &Guard{config: c}
+	g.rules = engine.Rules{Watch: engine.NewWatch("nethttp", c.Logger, c.Observe != nil), LeastPause: 1, MostPause: 5}
+	for _, r := range c.Rates {
+		g.settles = g.settles || r.Settle != nil
+		g.costs = g.costs || r.Settle != nil || r.Cost != nil
+		g.observes = g.observes || r.ObserveOnly
+		g.rules.Service = g.rules.Service || r.Service
+		g.rules.Rates = append(g.rules.Rates, engine.Rate{
+			Rule:    engine.Rule{Key: r.Key, Plan: r.Plan, Skip: r.Skip, Service: r.Service, ObserveOnly: r.ObserveOnly},
+			Limiter: r.Limiter, Cost: r.Cost, Settles: r.Settle != nil,
+		})
 	}
+	for _, s := range c.Concurrency {
+		g.observes = g.observes || s.ObserveOnly
+		wait := s.MaxWait
+		if wait == 0 {
+			wait = defaultWait
+		}
+		g.rules.Slots = append(g.rules.Slots, engine.Slots{
+			Rule:  engine.Rule{Key: s.Key, Plan: s.Plan, Skip: s.Skip, Service: s.Service, ObserveOnly: s.ObserveOnly},
+			Slots: s.Slots, Queue: s.Queue, MaxWait: wait,
+		})
+	}
+	slices.SortStableFunc(g.rules.Slots, func(a, b engine.Slots) int { return cmp.Compare(a.Queue, b.Queue) })
+	g.plain = !g.costs && !g.observes && len(c.Concurrency) == 0 && !c.KeepVerdict
+	g.prepared = prepare(&g.rules)
+	return g, nil
+}
+
+// faults are what is wrong with a rule: a line of the error.
+type faults struct {
+	where string
+	what  []string
+}
+
+func (f *faults) add(wrong bool, format string, args ...any) {
+	if wrong {
+		f.what = append(f.what, fmt.Sprintf(format, args...))
+	}
+}
+
+func (f *faults) err() error {
+	if len(f.what) == 0 {
+		return nil
+	}
+	return fmt.Errorf("headgate: %s: %s", f.where, strings.Join(f.what, "; "))
+}
+
+func (c *Config) validate() error {
+	all := faults{where: "guard"}
+	all.add(len(c.Rates)+len(c.Concurrency) == 0, "there is no rule")
+	all.add(len(c.Rates) > engine.MaxRules || len(c.Concurrency) > engine.MaxRules, "there are more than %d rules", engine.MaxRules)
+	errs := []error{all.err()}
+	names := make(map[string]bool) // of policies and slots, by which clients tell them apart
+	queues := 0
+	for i, r := range c.Rates {
+		f := faults{where: fmt.Sprintf("Rates[%d]", i)}
+		f.add(r.Limiter == nil, "the Limiter is nil: make one with core.NewLimiter")
+		f.add(r.Key == nil, "the Key is nil: say who is counted, with a function of package keyfuncs")
+		if r.Limiter != nil {
+			f.add(c.Rates[0].Limiter != nil && !r.Limiter.Backend().SameStore(c.Rates[0].Limiter.Backend()), "the limiter %q has another store than that of Rates[0]", r.Limiter.Name())
+			for _, p := range r.Limiter.Backend().Policies() {
+				f.add(names[p.Policy] && !r.ObserveOnly, "another rule has a policy named %q, too: clients could not tell them apart", p.Policy)
+				names[p.Policy] = names[p.Policy] || !r.ObserveOnly
+			}
+			for _, other := range c.Rates[:i] {
+				f.add(other.Limiter != nil && other.Limiter.Name() == r.Limiter.Name(), "another rule has a limiter named %q, too", r.Limiter.Name())
+			}
+		}
+		errs = append(errs, f.err())
+	}
+	for i, s := range c.Concurrency {
+		f := faults{where: fmt.Sprintf("Concurrency[%d]", i)}
+		f.add(s.Slots == nil, "the Slots are nil: make them with core.NewSlots")
+		f.add(s.Key == nil, "the Key is nil: say whose requests are counted, with a function of package keyfuncs")
+		if s.Slots != nil {
+			f.add(names[s.Slots.Name()], "another rule has slots or a policy named %q, too: clients could not tell them apart", s.Slots.Name())
+			names[s.Slots.Name()] = true
+		}
+		f.add(s.Queue < 0 || s.MaxWait < 0, "Queue and MaxWait must not be negative")
+		f.add(s.Queue > 0 && s.ObserveOnly, "nobody waits for a rule that only observes: remove the Queue")
+		if s.Queue > 0 {
+			queues++
+			f.add(queues > 1, "another rule has a Queue, too: a request waits in one line at most")
+		}
+		errs = append(errs, f.err())
+	}
+	return errors.Join(errs...)
 }

@@ -1,124 +1,136 @@
 package nethttp_test
 
 import (
-	"errors"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/headgate/headgate/core"
-	"github.com/headgate/headgate/core/memstore"
+	"github.com/headgate/headgate/keyfuncs"
 	"github.com/headgate/headgate/nethttp"
 )
 
-func TestNewReportsEveryFault(t *testing.T) {
-	store, other := memstore.New(memstore.Config{}), memstore.New(memstore.Config{})
-	minute := core.SlidingLog(core.PerMinute(1))
-	a, b := newLimiter(t, store, "a", minute), newLimiter(t, store, "b", minute)
-	rule := func(l *core.Limiter) nethttp.Rule { return nethttp.Rule{Limiter: l, Key: header} }
-	var nine []nethttp.Rule
-	for name := range strings.SplitSeq("123456789", "") {
-		nine = append(nine, rule(newLimiter(t, store, name, minute)))
+// The error has all faults, one line a rule.
+func TestFaultsOfTheConfig(t *testing.T) {
+	store := new(core.MemoryStore)
+	limiter := func(name string) *core.Limiter { return core.NewLimiter(store, name, minute(1)) }
+	slots := func(name string) nethttp.Concurrency {
+		return nethttp.Concurrency{Slots: core.NewSlots(store, name, 1), Key: client}
 	}
-
-	for _, test := range []struct {
-		name   string
+	queue := func(name string, n int) nethttp.Concurrency {
+		c := slots(name)
+		c.Queue = n
+		return c
+	}
+	a := limiter("a")
+	var nine []nethttp.Rate
+	for name := range strings.SplitSeq("123456789", "") {
+		nine = append(nine, rate(limiter(name)))
+	}
+	waits, observes := slots("s"), queue("s", 1)
+	waits.MaxWait, observes.ObserveOnly = -1, true
+	for name, test := range map[string]struct {
 		config nethttp.Config
-		want   []string // Field, and a part of the text
+		want   []string // a part of each line
 	}{
-		{"no rules", nethttp.Config{}, []string{"Rules", "1 to 8 rules, not 0"}},
-		{"too many rules", rules(nine...), []string{"Rules", "not 9"}},
-		{"no key", rules(nethttp.Rule{Limiter: a}), []string{"Rules[0].Key", "who is charged"}},
-		{"no limiter", rules(rule(a), nethttp.Rule{Key: header}), []string{"Rules[1].Limiter", "core.New"}},
-		{"one limiter twice", rules(rule(a), rule(b), rule(a)), []string{"Rules[2].Limiter", `with Rules[0]: both limiters are named "a"`}},
-		{
-			"one name twice", rules(rule(a), rule(newLimiter(t, other, "a", minute))),
-			[]string{"Rules[1].Limiter", `both limiters are named "a"`},
+		"no rule":                {nethttp.Config{}, []string{"guard: there is no rule"}},
+		"nine rules":             {rates(nine...), []string{"guard: there are more than 8 rules"}},
+		"no key":                 {rates(nethttp.Rate{Limiter: a}), []string{"Rates[0]: the Key is nil"}},
+		"no limiter":             {rates(rate(a), rate(nil)), []string{"Rates[1]: the Limiter is nil"}},
+		"two stores":             {rates(rate(a), rate(memory("b", minute(1)))), []string{`Rates[1]: the limiter "b" has another store`}},
+		"a limiter twice":        {rates(rate(a), rate(a)), []string{`Rates[1]: another rule has a policy named "a", too`}},
+		"a limiter twice, again": {rates(rate(a), rate(a.WithPlan("gold", minute(9)))), []string{`another rule has a limiter named "a", too`}},
+		"a policy twice": {
+			rates(rate(a), rate(core.NewLimiter(store, "b", minute(1).Named("a"), minute(2).Named("x")))),
+			[]string{`Rates[1]: another rule has a policy named "a", too`},
 		},
-		{
-			"two stores", rules(rule(a), rule(newLimiter(t, other, "c", minute))),
-			[]string{"Rules[1].Limiter", `"a" and "c" have different stores`},
+		"slots of a policy's name": {
+			nethttp.Config{Rates: []nethttp.Rate{rate(a)}, Concurrency: []nethttp.Concurrency{slots("a")}}, []string{`Concurrency[0]: another rule has slots or a policy named "a"`},
 		},
-		{
-			"two stores, all constant", rules(rule(newLimiter(t, store, "u", core.Unlimited())), rule(newLimiter(t, other, "v", core.Blocked()))),
-			[]string{"Rules[1].Limiter", `different stores`},
+		"no slots":         {nethttp.Config{Concurrency: []nethttp.Concurrency{{}}}, []string{"Concurrency[0]: the Slots are nil"}},
+		"a negative queue": {nethttp.Config{Concurrency: []nethttp.Concurrency{queue("s", -1)}}, []string{"Queue and MaxWait must not be negative"}},
+		"a negative wait":  {nethttp.Config{Concurrency: []nethttp.Concurrency{waits}}, []string{"Queue and MaxWait must not be negative"}},
+		"a queue that observes": {
+			nethttp.Config{Concurrency: []nethttp.Concurrency{observes}}, []string{"nobody waits for a rule that only observes"},
 		},
-		{
-			"one policy name twice", rules(rule(a), rule(newLimiter(t, store, "c", minute.Named("a"), minute.Named("x")))),
-			[]string{"Rules[1].Limiter", `a policy named "a"`},
-		},
-		{
-			"fields, and none", nethttp.Config{Rules: []nethttp.Rule{rule(a)}, Fields: nethttp.XRateLimit, NoFields: true},
-			[]string{"NoFields", "Fields is set too"},
-		},
-		{
-			"all together",
-			nethttp.Config{Rules: []nethttp.Rule{{}, rule(a), rule(newLimiter(t, other, "c", minute.Named("a")))}},
-			[]string{
-				"Rules[0].Key", "who is charged", "Rules[0].Limiter", "core.New",
-				"Rules[2].Limiter", "different stores", "Rules[2].Limiter", "a policy named",
-			},
+		"two queues": {nethttp.Config{Concurrency: []nethttp.Concurrency{queue("s", 1), slots("u"), queue("t", 1)}}, []string{"Concurrency[2]: another rule has a Queue"}},
+		"all together": {
+			nethttp.Config{Rates: []nethttp.Rate{{}, rate(a), rate(a)}, Concurrency: []nethttp.Concurrency{{Slots: core.NewSlots(store, "a", 1)}}},
+			[]string{"Rates[0]: the Limiter is nil: make one with core.NewLimiter; the Key is nil", "Rates[2]: ", "Concurrency[0]: the Key is nil"},
 		},
 	} {
-		t.Run(test.name, func(t *testing.T) {
+		t.Run(name, func(t *testing.T) {
 			guard, err := nethttp.New(test.config)
 			if guard != nil || err == nil {
-				t.Fatalf("New: %v, %v", guard, err)
+				t.Fatal(guard, err)
 			}
-			faults := err.(interface{ Unwrap() []error }).Unwrap()
-			if len(faults) != len(test.want)/2 {
-				t.Fatalf("%d faults, want %d:\n%v", len(faults), len(test.want)/2, err)
-			}
-			for i, fault := range faults {
-				var ce *nethttp.ConfigError
-				if !errors.As(fault, &ce) {
-					t.Fatalf("%T", fault)
-				}
-				field, text := test.want[2*i], test.want[2*i+1]
-				if ce.Field != field || !strings.Contains(ce.Error(), text) || errors.Unwrap(ce) == nil {
-					t.Errorf("fault %d is %v, want %s: %s", i, ce, field, text)
+			lines := strings.Split(err.Error(), "\n")
+			for i, line := range lines {
+				if len(lines) != len(test.want) || !strings.HasPrefix(line, "headgate: ") || !strings.Contains(line, test.want[i]) {
+					t.Errorf("%v\nwant %q", err, test.want)
 				}
 			}
 		})
 	}
 }
 
-func TestNewAcceptsWhatIsRight(t *testing.T) {
-	store := memstore.New(memstore.Config{})
-	var eight []nethttp.Rule
+// Eight rules are not too many; a rule that only observes may have a policy of another's name; and what becomes of the
+// Config afterwards is nothing to the guard.
+func TestWhatIsRight(t *testing.T) {
+	store := new(core.MemoryStore)
+	var c nethttp.Config
 	for name := range strings.SplitSeq("abcdefgh", "") {
-		eight = append(eight, nethttp.Rule{Limiter: newLimiter(t, store, name, core.SlidingLog(core.PerMinute(1))), Key: header})
+		c.Rates = append(c.Rates, rate(core.NewLimiter(store, name, core.Blocked())))
 	}
-	newGuard(t, nethttp.Config{Rules: eight})
-	// A validation that asked a limiter would show here.
-	if n := store.Stats().Keys; n != 0 {
-		t.Errorf("New has charged %d keys", n)
+	h := guardOf(t, c).Handler(status(204))
+	clear(c.Rates)
+	if w := serve(h, request("GET", "/")); w.Code != 429 {
+		t.Error(w.Code)
 	}
+	next := rate(core.NewLimiter(store, "next", minute(1).Named("a")))
+	next.ObserveOnly = true
+	guardOf(t, rates(rate(core.NewLimiter(store, "a", minute(1))), next))
 }
 
-// Later changes of the slice of rules have no effect.
-func TestNewCopiesTheRules(t *testing.T) {
-	c := rules(nethttp.Rule{Limiter: memory(t, "api", core.Blocked()), Key: header})
-	guard := newGuard(t, c)
-	c.Rules[0] = nethttp.Rule{}
-	if w := serve(guard.Handler(status(204)), request("GET", "/", "X-Client", "anna")); w.Code != 429 {
-		t.Errorf("status %d", w.Code)
-	}
-}
-
-// What is forgotten shows when the handler is made, not at the first request.
-func TestHandlerOfNil(t *testing.T) {
-	guard := newGuard(t, rules(nethttp.Rule{Limiter: memory(t, "api", core.Unlimited()), Key: header}))
-	for want, make := range map[string]func(){
-		"headgate: guard: the handler is nil":                             func() { guard.Handler(nil) },
-		"headgate: guard: the guard is nil: see the error of nethttp.New": func() { (*nethttp.Guard)(nil).Handler(status(204)) },
+// Wrong arguments, and what was not made, panic at once, not with the first request.
+func TestPanics(t *testing.T) {
+	store, key := new(core.MemoryStore), keyfuncs.Everyone()
+	for name, f := range map[string]func(){
+		"no policy":         func() { nethttp.Limit(store, "api", key) },
+		"no key":            func() { nethttp.Limit(store, "api", nil, minute(1)) },
+		"a wrong policy":    func() { nethttp.Limit(store, "api", key, core.SlidingLog(-1, time.Minute)) },
+		"a wrong name":      func() { nethttp.Limit(store, "", key, minute(1)) },
+		"no key of slots":   func() { nethttp.MaxInFlight(store, "api", nil, 1) },
+		"a wrong number":    func() { nethttp.MaxInFlight(store, "api", key, -1) },
+		"no handler":        func() { nethttp.Limit(store, "api", key, minute(1)).Handler(nil) },
+		"no guard":          func() { (*nethttp.Guard)(nil).Handler(status(204)) },
+		"a guard of nobody": func() { new(nethttp.Guard).Handler(status(204)) },
 	} {
-		func() {
+		t.Run(name, func(t *testing.T) {
 			defer func() {
-				if got := recover(); got != want {
-					t.Errorf("panic %v, want %q", got, want)
+				if recover() == nil {
+					t.Error("no panic")
 				}
 			}()
-			make()
-		}()
+			f()
+		})
+	}
+}
+
+// Guards of the same store and name count together, and no others.
+func TestGuardsShareAStoreAndAName(t *testing.T) {
+	store := new(core.MemoryStore)
+	ask := func(g *nethttp.Guard) int { return serve(g.Handler(status(204)), request("GET", "/")).Code }
+	first := nethttp.Limit(store, "api", client, minute(1))
+	for _, c := range []struct {
+		guard *nethttp.Guard
+		want  int
+	}{
+		{first, 204}, {nethttp.Limit(store, "api", client, minute(1)), 429}, {nethttp.Limit(store, "other", client, minute(1)), 204},
+		{nethttp.Limit(new(core.MemoryStore), "api", client, minute(1)), 204}, {first, 429},
+	} {
+		if got := ask(c.guard); got != c.want {
+			t.Errorf("%d, want %d", got, c.want)
+		}
 	}
 }

@@ -1,129 +1,82 @@
-// Package nethttp is a rate limiter and a concurrency limiter for HTTP handlers, as middleware. It
-// throttles requests, enforces quotas of their cost, and limits how many are handled at once.
+// Package nethttp limits the requests that an [http.Handler] gets: how many in a time, what they may cost
+// together, and how many at once.
 //
-// A [Guard] asks limiters and slots of package core whether to admit a request. It reports the
-// state of the limits to the client, and refuses requests over a limit. [Limit] makes a guard with
-// one limit on the rate. [InFlight] makes one with a limit on requests at once:
+//	limit := nethttp.Limit(new(core.MemoryStore), "api", keyfuncs.RemoteAddr(), core.SlidingLog(60, time.Minute))
+//	http.ListenAndServe(address, limit.Handler(mux))
 //
-//	limit := core.Must(nethttp.Limit("api", keyfuncs.RemoteAddr(), core.SlidingLog(core.PerMinute(60))))
-//	http.ListenAndServe(addr, limit.Handler(mux))
-//
-// [New] makes one from a [Config], for several limits, plans, costs, waiting and more. A [Rule]
-// says who is limited and how much. The guard says for how long: each request. Rates and slots
-// stand side by side:
-//
-//	guard, err := nethttp.New(nethttp.Config{
-//		Rules: []nethttp.Rule{
-//			{Key: user, Limiter: requests},
-//			{Key: user, Limiter: tokens, Cost: estimate, Settle: nethttp.StatedCost},
-//			{Key: user, Slots: running, Queue: 5},
-//		},
-//		Wait: 10 * time.Second,
-//	})
-//
-// Package websocketmw has the guard that limits sockets, by the same rules.
-//
-// A [Transport] is for the other side: programs that call servers which have limits.
+// A [Guard] is rules in front of a handler. [Limit] makes one with a single rate, [MaxInFlight] one with a single
+// limit on requests at once, and [New] one with up to eight rules of each kind, with plans, costs and queues.
+// Packages ginmw and echomw put the same guards into Gin and Echo; package websocketmw limits open WebSockets.
 //
 // # What clients see
 //
-// An admitted response, as defined by draft-ietf-httpapi-ratelimit-headers-11:
+// An admitted response says what is left, as draft-ietf-httpapi-ratelimit-headers-11 defines it:
 //
-//	RateLimit-Policy: "api";q=100;w=60
-//	RateLimit: "api";r=87;t=1
+//	RateLimit-Policy: "api";q=60;w=60
+//	RateLimit: "api";r=59;t=1
 //
-// The policy "api" grants 100 units in 60 seconds; 87 are left, and one more becomes
-// available within a second. A refused response also has:
+// The policy "api" admits 60 units in 60 seconds; 59 are left, and in a second there is one more. A refusal also has
+// a Retry-After and a problem document (RFC 9457):
 //
 //	HTTP/1.1 429 Too Many Requests
+//	RateLimit-Policy: "api";q=60;w=60
+//	RateLimit: "api";r=0;t=7
 //	Retry-After: 7
-//	Content-Type: application/problem+json
 //	Cache-Control: no-store
+//	Content-Type: application/problem+json
 //
 //	{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Quota Exceeded","status":429,"violated-policies":["api"]}
 //
-// All times are in seconds, rounded up. [Config].Fields selects older fields, or
-// none. Scripts in a browser can read the fields of a cross-origin response only if
-// the server's CORS middleware sets
-//
-//	Access-Control-Expose-Headers: RateLimit, RateLimit-Policy, Retry-After
+// Times are whole seconds, rounded up. No key is in a response. [Config].Fields chooses other fields, and
+// [Config].OnRefused another body.
 //
 // # Statuses of refusals
 //
-//	400         a Key callback returned no key
-//	429         over a limit
-//	500         a Cost, Plan or PlanSlots callback returned an invalid value, or a Key callback
-//	            [keyfuncs.ErrProgram]
-//	503         over a limit of the service ([Rule].Service); or the store returned an error, the
-//	            slots are closed, or the client has hung up
+//	400  the request has no key, or a malformed one
+//	429  it is over a limit
+//	500  a function of a rule failed: keyfuncs.ErrProgram, or a negative cost
+//	503  it is over a limit of the service, or there is no decision: Redis is away and the store fails closed, the
+//	     slots are closed, or the client has hung up while it waited
 //
-// Retry-After is the wait that the decision states. If the store has not decided about a rate, it
-// is 5 seconds. After slots were asked for, it is a random 1 to 5 seconds. Nobody can predict when
-// a slot is released, and not all clients should come back at once.
+// Retry-After is exact for rates, and missing if waiting cannot help. Nobody knows when a slot will be free, so there
+// it is a random 1 to 5 seconds; without a decision about a rate it is 5 seconds.
 //
-// The store is configured to return an error while it is unreachable, or to admit. The
-// bodies are problem documents (RFC 9457) and never contain a key.
+// # In which order
 //
-// # Several rules
+// First every rule gets its key, then all rates are charged in one call of the store, all or none. Then the slots are
+// taken: those without a queue at once or not at all, and last the one with a queue, in whose line the request waits.
+// So a client over its rate takes no slot and stands in no line. A request that gets no slot is given its units
+// back; a guard with a rate of its own around this one counts such attempts. The rules that only observe come last.
 //
-// Rules are applied together, all or nothing: a request that one of them refuses is
-// charged to none. So a session can have one limit, and the address that many
-// sessions share a larger one.
+// Slots are held until the handler returns or panics, so a long poll or a stream of events counts for as long as it
+// lasts. A client that hangs up leaves the line, unless it has sent a body that nobody has read: net/http notices
+// only after the body.
 //
-// The order is: all keys, then the rates, then the slots. Among the rates, rules with [Rule].Report
-// are checked first. Then all others are charged together. A client over its rate takes no slot and
-// does not wait for one.
+// # Where the guard stands
 //
-// A request may find no slot, or stop waiting for one, or lose its client. Then its units are given
-// back, so it may try as often as it likes: to limit that, put a guard with a rate of its own around this
-// one. Until then the units count: other requests may be refused for them. If the process ends in
-// between, they are not given back.
+// Put the guard behind what it needs: behind the middleware that finds the user if users are counted, and behind CORS,
+// which answers preflights and lets scripts read the refusals and their fields:
 //
-// # Slots
+//	Access-Control-Expose-Headers: RateLimit, RateLimit-Policy, Retry-After
 //
-// A request holds its slots until its handler returns or panics. Server-Sent Events and long polls
-// count for as long. A request that finds no slot waits, if [Rule].Queue allows, for up to
-// [Config].Wait. A request leaves the line when its client hangs up. With a body that the handler has
-// not read, that shows only when the wait is over: net/http watches the connection after the body.
-// The fields of the response have a policy for slots, too:
+// A guard counts the requests that reach it. What a router in front of it answers by itself is not counted:
 //
-//	RateLimit-Policy: "exports";q=2;qu="concurrent-requests"
-//	RateLimit: "exports";r=1
+//	guard.Handler(mux)              everything is limited
+//	mux.Handle(p, guard.Handler(h)) not what ServeMux answers: redirects to a clean path, 404, 405
+//	chi's r.Use(guard.Handler)      everything that reaches the router r
+//	chi's r.With(guard.Handler)     not what chi answers: 404, 405
 //
-// A guard that is in the chain of handlers twice charges each request twice.
+// A Skip, Cost or Plan that compares r.URL.Path can be evaded where the router finds the route by another path: chi
+// and Echo use the path as it was sent, with its escapes, in which /%68ealth is not /health; StripSlashes and
+// CleanPath of chi and RemoveExtraSlash of Gin change it for the router only. There, put the guard on the route. A
+// guard that a request passes twice charges it twice.
 //
-// # Routers
+// The address of a client is r.RemoteAddr, which behind a proxy is the proxy's. Package keyfuncs has functions that
+// believe certain proxies and nobody else. A guard warns once if its keys are the address of a private network that
+// forwards for others.
 //
-// A guard charges each request that reaches it, before it calls the handler behind it. But a router
-// in front of the guard may answer some requests alone:
+// # Guards around guards
 //
-//	guard.Handler(mux)             everything is limited
-//	mux.Handle(p, guard.Handler)   not what ServeMux answers: redirects to a clean path
-//	                               or to a trailing slash, 404, 405
-//	chi's r.Use(guard.Handler)     everything is limited that gets to the router r
-//	chi's r.With(guard.Handler)    not what chi answers: 404, 405
-//
-// Some routers find the route by another path than r.URL.Path. With chi and Echo that is the path
-// as it was sent, with its escapes. For them, /%68ealth is not /health. The middleware StripSlashes
-// and CleanPath of chi, and Gin's RemoveExtraSlash, change the path only for the router. A
-// [Config].Skip, [Rule].Cost or [Rule].Plan that compares paths can be evaded there. Give such a
-// route a guard of its own around its handler. Register exempt routes outside the guard.
-//
-// # CORS
-//
-// Put CORS middleware outside the guard. There it answers preflights, and scripts can read refusals.
-// A preflight that reaches the guard is charged like every request, because anyone can send one. Browsers
-// send preflights without credentials, so keys by user or cookie refuse them with 400.
-//
-// # More
-//
-//	what a request costs, before and after     [Rule].Cost, [Rule].Settle, [Rule].Report, [SetCost],
-//	                                           [StatedCost], [FailuresOnly], [BytesWritten]
-//	plans                                      [Rule].Plan, [Rule].PlanSlots
-//	limits in a file or in Redis               [Rule].Limit, [Rule].LimitSlots, of package limits
-//	requests that wait for a slot              [Rule].Queue, [Config].Wait
-//	a trial: nothing is refused                [Config].ObserveOnly
-//	to see what is decided                     [Config].Observe, and core's Observer
-//	to be told of wrong keys                   [Config].Logger, by default slog's
-//	to forget what a client was charged        [Guard.Reset]
+// The RateLimit fields of the inner guard are added to those of the outer one, and [XRateLimitFields] replaces them.
+// [VerdictFrom] has the verdict of the innermost, and [SetCost] finds the rule of either.
 package nethttp

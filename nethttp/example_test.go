@@ -1,377 +1,306 @@
 package nethttp_test
 
 import (
+	"encoding/json"
 	"fmt"
 	"io"
 	"log"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"strings"
 	"time"
 
 	"github.com/headgate/headgate/core"
-	"github.com/headgate/headgate/core/memstore"
-	"github.com/headgate/headgate/core/redisstore"
 	"github.com/headgate/headgate/keyfuncs"
 	"github.com/headgate/headgate/nethttp"
 )
 
-// Two requests a minute for each client address.
-func Example() {
-	limit := core.Must(nethttp.Limit("api", keyfuncs.RemoteAddr(), core.SlidingLog(core.PerMinute(2))))
-	handler := limit.Handler(http.HandlerFunc(hello))
+type (
+	userKey struct{} // under which authentication stores the user in the context
+	planKey struct{} // and the user's plan
+)
 
-	for range 3 {
-		show(handler, httptest.NewRequest("GET", "/", nil))
+var (
+	user = keyfuncs.Context(userKey{})
+	plan = keyfuncs.Context(planKey{})
+)
+
+func hello(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "hello\n") }
+
+// get asks for a path, and prints the status and what is left.
+func get(h http.Handler, path string, fields ...string) {
+	r := httptest.NewRequest("GET", path, nil)
+	for i := 1; i < len(fields); i += 2 {
+		r.Header.Set(fields[i-1], fields[i])
 	}
-	// Output:
-	// 200 OK
-	//   Ratelimit: "api";r=1;t=60
-	//   Ratelimit-Policy: "api";q=2;w=60
-	// hello
-	// 200 OK
-	//   Ratelimit: "api";r=0;t=60
-	//   Ratelimit-Policy: "api";q=2;w=60
-	// hello
-	// 429 Too Many Requests
-	//   Ratelimit: "api";r=0;t=60
-	//   Ratelimit-Policy: "api";q=2;w=60
-	//   Retry-After: 60
-	// {"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Quota Exceeded","status":429,"violated-policies":["api"]}
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, r)
+	fmt.Println(strings.TrimSpace(fmt.Sprint(w.Code, " ", w.Header().Get("RateLimit"))))
 }
 
-// Behind proxies in known networks, the client's address is in a header that they write. A
-// second policy, for the same clients, admits 1,000 requests a day; so each has a name.
+// Two requests a minute for each client address.
 func ExampleLimit() {
-	client := core.Must(keyfuncs.XForwardedFor("10.0.0.0/8"))
-	limit := core.Must(nethttp.Limit("api", client,
-		core.SlidingLog(core.PerMinute(60)).Named("minute"), core.FixedWindow(core.PerDay(1000)).Named("day")))
-	handler := limit.Handler(http.HandlerFunc(hello))
+	limit := nethttp.Limit(new(core.MemoryStore), "api", keyfuncs.RemoteAddr(), core.SlidingLog(2, time.Minute))
+	handler := limit.Handler(http.HandlerFunc(hello)) // for http.ListenAndServe
+
+	for range 3 {
+		get(handler, "/")
+	}
+	// Output:
+	// 200 "api";r=1;t=60
+	// 200 "api";r=0;t=60
+	// 429 "api";r=0;t=60
+}
+
+// Behind proxies of a known network, with two policies for each client. Each of several has a name.
+func ExampleLimit_policies() {
+	client := keyfuncs.XForwardedFor("10.0.0.0/8")
+	limit := nethttp.Limit(new(core.MemoryStore), "api", client,
+		core.SlidingLog(60, time.Minute).Named("minute"), core.FixedWindow(1000, 24*time.Hour).Named("day"))
 
 	r := httptest.NewRequest("GET", "/", nil)
 	r.RemoteAddr = "10.0.0.1:1234" // of the proxy
 	r.Header.Set("X-Forwarded-For", "203.0.113.7")
 	w := httptest.NewRecorder()
-	handler.ServeHTTP(w, r)
+	limit.Handler(http.HandlerFunc(hello)).ServeHTTP(w, r)
 	fmt.Println(w.Code, w.Header().Get("RateLimit-Policy"))
 	// Output: 200 "minute";q=60;w=60, "day";q=1000;w=86400
 }
 
-// One limit for all servers.
-func ExampleLimitIn() {
-	store, err := redisstore.OpenURL("redis://localhost:6379/0", redisstore.Config{})
+// Two reports at once for each user.
+func ExampleMaxInFlight() {
+	reports := nethttp.MaxInFlight(new(core.MemoryStore), "reports", keyfuncs.Header("X-User"), 2)
+	get(reports.Handler(http.HandlerFunc(hello)), "/", "X-User", "anna")
+	// Output: 200 "reports";r=1
+}
+
+// A limit for each user, which is larger in the plan "gold", and one for the address that users share. Who is over one
+// of them is charged to neither.
+func ExampleNew() {
+	store := new(core.MemoryStore) // or one of package redisstore, for all servers together
+	api := core.NewLimiter(store, "api", core.SlidingLog(1, time.Minute)).
+		WithPlan("gold", core.SlidingLog(600, time.Minute))
+	guard, err := nethttp.New(nethttp.Config{Rates: []nethttp.Rate{
+		{Limiter: api, Key: keyfuncs.Header("X-User"), Plan: keyfuncs.Header("X-Plan")}, // which authentication has set
+		{Limiter: core.NewLimiter(store, "address", core.SlidingLog(50, time.Minute)), Key: keyfuncs.RemoteAddr()},
+	}})
 	if err != nil {
 		log.Fatal(err)
 	}
-	limit := core.Must(nethttp.LimitIn(store, "api", keyfuncs.RemoteAddr(), core.SlidingLog(core.PerMinute(60))))
-	log.Fatal(http.ListenAndServe("127.0.0.1:8080", limit.Handler(http.HandlerFunc(hello))))
+	handler := guard.Handler(http.HandlerFunc(hello))
+
+	get(handler, "/", "X-User", "anna")
+	get(handler, "/", "X-User", "anna")
+	get(handler, "/", "X-User", "anna", "X-Plan", "gold")
+	// Output:
+	// 200 "api";r=0;t=60, "address";r=49;t=60
+	// 429 "api";r=0;t=60, "address";r=49;t=60
+	// 200 "api";r=598;t=60, "address";r=48;t=60
 }
 
-// What does not make a limit is reported when it is made: everything at once.
-func ExampleLimit_errors() {
-	_, err := nethttp.Limit("", nil, core.SlidingLog(core.PerMinute(0)))
+// The error has all faults, one line a rule.
+func ExampleNew_errors() {
+	_, err := nethttp.New(nethttp.Config{
+		Rates:       []nethttp.Rate{{}},
+		Concurrency: []nethttp.Concurrency{{Slots: core.NewSlots(new(core.MemoryStore), "reports", 2)}},
+	})
 	fmt.Println(err)
 	// Output:
-	// headgate: limiter "": the name is empty
-	// headgate: limiter "", policy #1: a rate of 0 events: to refuse everything, use Blocked
-	// headgate: limit "": the key is nil: say who is charged, with a function of package keyfuncs
+	// headgate: Rates[0]: the Limiter is nil: make one with core.NewLimiter; the Key is nil: say who is counted, with a function of package keyfuncs
+	// headgate: Concurrency[0]: the Key is nil: say whose requests are counted, with a function of package keyfuncs
 }
 
-// A limit for each session, and a larger one for the address that sessions share. A
-// request that is over the session's limit is not charged to the address either.
-func ExampleNew_severalRules() {
-	store := memstore.New(memstore.Config{})
-	session := core.Must(core.New(store, "session", core.SlidingLog(core.PerMinute(1))))
-	address := core.Must(core.New(store, "address", core.SlidingLog(core.PerMinute(50))))
-	guard := core.Must(nethttp.New(nethttp.Config{
-		Rules: []nethttp.Rule{
-			{Limiter: session, Key: keyfuncs.Header("X-Session")},
-			{Limiter: address, Key: keyfuncs.RemoteAddr()},
-		},
-	}))
-	handler := guard.Handler(http.HandlerFunc(hello))
-
-	for _, id := range []string{"anna", "anna", "ben"} {
-		r := httptest.NewRequest("GET", "/", nil)
-		r.Header.Set("X-Session", id)
-		w := httptest.NewRecorder()
-		handler.ServeHTTP(w, r)
-		fmt.Println(id, w.Code, w.Header().Get("RateLimit"))
-	}
-	// Output:
-	// anna 200 "session";r=0;t=60, "address";r=49;t=60
-	// anna 429 "session";r=0;t=60, "address";r=49;t=60
-	// ben 200 "session";r=0;t=60, "address";r=48;t=60
-}
-
-// Paying customers have a larger limit. Used units still count when the plan changes.
-func ExampleRule_plan() {
-	free := core.Must(core.New(memstore.New(memstore.Config{}), "api", core.SlidingLog(core.PerHour(10))))
-	gold := core.Must(free.With(core.SlidingLog(core.PerHour(1000))))
-	plans := map[string]*core.Limiter{"anna": gold}
-
-	guard := core.Must(nethttp.New(nethttp.Config{
-		Rules: []nethttp.Rule{{
-			Limiter: free,
-			Key:     keyfuncs.Header("X-Customer"), // set by authentication
-			Plan:    func(_ *http.Request, customer string) *core.Limiter { return plans[customer] },
+// Sixty requests a minute and two at once for each user, while five more wait for up to ten seconds.
+func ExampleConcurrency() {
+	store := new(core.MemoryStore)
+	guard, err := nethttp.New(nethttp.Config{
+		Rates: []nethttp.Rate{{Limiter: core.NewLimiter(store, "requests", core.SlidingLog(60, time.Minute)), Key: user}},
+		Concurrency: []nethttp.Concurrency{{
+			Slots: core.NewSlots(store, "reports", 2).WithPlan("gold", 10), Key: user, Plan: plan,
+			Queue: 5, MaxWait: 10 * time.Second,
 		}},
-	}))
-	handler := guard.Handler(http.HandlerFunc(hello))
-
-	for _, name := range []string{"anna", "ben"} {
-		r := httptest.NewRequest("GET", "/", nil)
-		r.Header.Set("X-Customer", name)
-		w := httptest.NewRecorder()
-		handler.ServeHTTP(w, r)
-		fmt.Println(name, w.Header().Get("RateLimit-Policy"), w.Header().Get("RateLimit"))
+	})
+	if err != nil {
+		log.Fatal(err)
 	}
-	// Output:
-	// anna "api";q=1000;w=3600 "api";r=999;t=3600
-	// ben "api";q=10;w=3600 "api";r=9;t=3600
+	http.Handle("/reports/", guard.Handler(http.HandlerFunc(hello)))
 }
 
-// Only failed logins count: three wrong passwords in a quarter of an hour are
-// enough, and the right one is free.
-func ExampleRule_settle() {
-	logins := core.Must(core.New(memstore.New(memstore.Config{}), "logins",
-		core.SlidingLog(core.Rate{Events: 3, Per: 15 * time.Minute})))
-	guard := core.Must(nethttp.New(nethttp.Config{
-		Rules: []nethttp.Rule{{
-			Limiter: logins,
+// Health checks are free, and an export costs ten units.
+func ExampleRate_cost() {
+	guard, err := nethttp.New(nethttp.Config{
+		Skip: func(r *http.Request) bool { return r.URL.Path == "/healthz" },
+		Rates: []nethttp.Rate{{
+			Limiter: core.NewLimiter(new(core.MemoryStore), "api", core.SlidingLog(60, time.Minute)),
 			Key:     keyfuncs.RemoteAddr(),
-			Settle:  nethttp.FailuresOnly,
+			Cost: func(r *http.Request) int64 {
+				if r.URL.Path == "/export" {
+					return 10
+				}
+				return 1
+			},
 		}},
-	}))
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	handler := guard.Handler(http.HandlerFunc(hello))
+
+	for _, path := range []string{"/", "/export", "/healthz"} {
+		get(handler, path)
+	}
+	// Output:
+	// 200 "api";r=59;t=60
+	// 200 "api";r=49;t=60
+	// 200
+}
+
+// Only wrong passwords count: after three in a quarter of an hour nobody gets in, and right ones are free.
+func ExampleRate_settle() {
+	guard, err := nethttp.New(nethttp.Config{Rates: []nethttp.Rate{{
+		Limiter: core.NewLimiter(new(core.MemoryStore), "logins", core.SlidingLog(3, 15*time.Minute)),
+		Key:     keyfuncs.RemoteAddr(),
+		Settle:  nethttp.FailuresOnly,
+	}}})
+	if err != nil {
+		log.Fatal(err)
+	}
 	login := guard.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.FormValue("password") != "open sesame" {
+		if r.URL.Query().Get("password") != "sesame" {
 			http.Error(w, "wrong password", http.StatusUnauthorized)
 		}
 	}))
 
-	for _, password := range []string{"open sesame", "1234", "open sesame", "1234", "1234", "open sesame"} {
-		r := httptest.NewRequest("POST", "/login", strings.NewReader("password="+password))
-		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
-		w := httptest.NewRecorder()
-		login.ServeHTTP(w, r)
-		fmt.Println(password, w.Code)
+	for _, password := range []string{"sesame", "1234", "sesame", "1234", "1234", "sesame"} {
+		get(login, "/login?password="+password)
 	}
 	// Output:
-	// open sesame 200
-	// 1234 401
-	// open sesame 200
-	// 1234 401
-	// 1234 401
-	// open sesame 429
+	// 200 "logins";r=2;t=900
+	// 401 "logins";r=2;t=900
+	// 200 "logins";r=1;t=900
+	// 401 "logins";r=1;t=900
+	// 401 "logins";r=0
+	// 429 "logins";r=0;t=900
 }
 
-// The tokens of a language model: an estimate is reserved, and the handler sets the final
-// number.
+// The tokens of a language model: an estimate is charged, and the handler says how many it were.
 func ExampleSetCost() {
-	tokens := core.Must(core.New(memstore.New(memstore.Config{}), "tokens", core.TokenBucket(core.PerDay(10_000), 10_000)))
-	guard := core.Must(nethttp.New(nethttp.Config{
-		Rules: []nethttp.Rule{{
-			Limiter: tokens,
-			Key:     keyfuncs.RemoteAddr(),
-			Cost:    func(*http.Request) int64 { return 4000 },
-			Settle:  nethttp.StatedCost,
-		}},
-	}))
-	handler := guard.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		const used = 1234
-		nethttp.SetCost(r.Context(), "tokens", used)
+	tokens := core.NewLimiter(new(core.MemoryStore), "tokens", core.TokenBucket(10_000, 24*time.Hour))
+	guard, err := nethttp.New(nethttp.Config{Rates: []nethttp.Rate{
+		{Limiter: tokens, Key: keyfuncs.RemoteAddr(), Cost: func(*http.Request) int64 { return 4000 }},
+	}})
+	if err != nil {
+		log.Fatal(err)
+	}
+	handler := guard.Handler(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		if err := nethttp.SetCost(r.Context(), tokens, 1234); err != nil {
+			log.Print(err)
+		}
 	}))
 
-	for range 2 {
-		w := httptest.NewRecorder()
-		handler.ServeHTTP(w, httptest.NewRequest("POST", "/complete", nil))
-		fmt.Println(w.Header().Get("RateLimit"))
-	}
+	get(handler, "/complete")
+	get(handler, "/complete")
 	// Output:
-	// "tokens";r=6000;t=9
-	// "tokens";r=4766;t=9
+	// 200 "tokens";r=6000;t=9
+	// 200 "tokens";r=4766;t=9
 }
 
-// A limit on bytes: a client needs one byte to begin, and what was sent counts afterwards.
-func ExampleRule_report() {
-	bytes := core.Must(core.New(memstore.New(memstore.Config{}), "bytes", core.TokenBucket(core.PerHour(1000), 1000).Debt(10_000)))
-	guard := core.Must(nethttp.New(nethttp.Config{
-		Rules: []nethttp.Rule{{
-			Limiter: bytes,
-			Key:     keyfuncs.RemoteAddr(),
-			Report:  nethttp.BytesWritten,
-		}},
-	}))
-	handler := guard.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		w.Write(make([]byte, 5000))
-	}))
-
-	for range 2 {
-		w := httptest.NewRecorder()
-		handler.ServeHTTP(w, httptest.NewRequest("GET", "/download", nil))
-		fmt.Println(w.Code, w.Header().Get("RateLimit"))
+// Bytes: one to get in, and the others afterwards, also below zero.
+func ExampleBytesWritten() {
+	guard, err := nethttp.New(nethttp.Config{Rates: []nethttp.Rate{{
+		Limiter: core.NewLimiter(new(core.MemoryStore), "bytes", core.TokenBucket(1000, time.Hour).Debt(10_000)),
+		Key:     keyfuncs.RemoteAddr(),
+		Settle:  nethttp.BytesWritten,
+	}}})
+	if err != nil {
+		log.Fatal(err)
 	}
+	handler := guard.Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.Write(make([]byte, 5000)) }))
+
+	get(handler, "/download")
+	get(handler, "/download")
 	// Output:
-	// 200 "bytes";r=1000
+	// 200 "bytes";r=999;t=4
 	// 429 "bytes";r=0;t=14404
 }
 
-// Shadow mode shows which requests a limit would refuse, before it does.
-func ExampleConfig_observeOnly() {
-	limiter := core.Must(core.New(memstore.New(memstore.Config{}), "api", core.SlidingLog(core.PerMinute(1))))
-	guard := core.Must(nethttp.New(nethttp.Config{
-		Rules:       []nethttp.Rule{{Limiter: limiter, Key: keyfuncs.RemoteAddr()}},
-		ObserveOnly: true,
-		Observe: func(r *http.Request, v nethttp.Verdict) {
-			if v.Status() != 0 {
-				fmt.Println("would answer", v.Status(), "to", r.URL.Path)
+// A new limit on trial beside the one in force.
+func ExampleRate_observeOnly() {
+	store := new(core.MemoryStore)
+	guard, err := nethttp.New(nethttp.Config{
+		Rates: []nethttp.Rate{
+			{Limiter: core.NewLimiter(store, "api", core.SlidingLog(60, time.Minute)), Key: keyfuncs.RemoteAddr()},
+			{Limiter: core.NewLimiter(store, "api-next", core.SlidingLog(1, time.Minute)), Key: keyfuncs.RemoteAddr(), ObserveOnly: true},
+		},
+		Observe: func(_ *http.Request, v *nethttp.Verdict) {
+			if v.ObserveOnly {
+				fmt.Println(v.Limiter, "would refuse", v.Key())
 			}
 		},
-	}))
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
 	handler := guard.Handler(http.HandlerFunc(hello))
 
-	for _, path := range []string{"/a", "/b"} {
-		w := httptest.NewRecorder()
-		handler.ServeHTTP(w, httptest.NewRequest("GET", path, nil))
-		fmt.Println(path, w.Code)
-	}
+	get(handler, "/")
+	get(handler, "/")
 	// Output:
-	// /a 200
-	// would answer 429 to /b
-	// /b 200
+	// 200 "api";r=59;t=60
+	// api-next would refuse 192.0.2.1
+	// 200 "api";r=58;t=60
 }
 
-// A page instead of the problem document. The fields are already set.
+// One's own fields, and one's own answer.
 func ExampleConfig_onRefused() {
-	limiter := core.Must(core.New(memstore.New(memstore.Config{}), "site", core.SlidingLog(core.PerMinute(1))))
-	guard := core.Must(nethttp.New(nethttp.Config{
-		Rules: []nethttp.Rule{{Limiter: limiter, Key: keyfuncs.RemoteAddr()}},
-		OnRefused: func(w http.ResponseWriter, _ *http.Request, v nethttp.Verdict) {
-			w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-			w.WriteHeader(v.Status())
-			fmt.Fprintln(w, "please wait", v.Decision.RetryAfter.Round(time.Second))
+	guard, err := nethttp.New(nethttp.Config{
+		Rates: []nethttp.Rate{{
+			Limiter: core.NewLimiter(new(core.MemoryStore), "api", core.SlidingLog(1, time.Minute)), Key: keyfuncs.RemoteAddr(),
+		}},
+		Fields: func(h http.Header, v *nethttp.Verdict) {
+			nethttp.RateLimitFields(h, v) // or XRateLimitFields, or none
+			h.Set("X-Quota-Left", strconv.FormatInt(v.Decision.Remaining, 10))
 		},
-	}))
+		OnRefused: func(w http.ResponseWriter, r *http.Request, v *nethttp.Verdict) {
+			w.Header().Set("Content-Type", "application/json")
+			w.WriteHeader(v.Status)
+			json.NewEncoder(w).Encode(map[string]any{"error": "slow_down", "retry_in": v.RetryAfter.Round(time.Second).Seconds()})
+		},
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
 	handler := guard.Handler(http.HandlerFunc(hello))
 
 	for range 2 {
 		w := httptest.NewRecorder()
 		handler.ServeHTTP(w, httptest.NewRequest("GET", "/", nil))
-		fmt.Print(w.Code, " ", w.Body)
+		fmt.Print(w.Code, " ", w.Header().Get("X-Quota-Left"), " ", w.Body)
 	}
 	// Output:
-	// 200 hello
-	// 429 please wait 1m0s
+	// 200 0 hello
+	// 429 0 {"error":"slow_down","retry_in":60}
 }
 
-// A client that keeps to the 50 requests a second of a server, with five percent of slack, and to
-// what the server says.
-func ExampleTransport() {
-	server := httptest.NewServer(http.HandlerFunc(hello))
-	defer server.Close()
-
-	limiter := core.Must(core.New(memstore.New(memstore.Config{}), "outgoing", core.SlidingLog(core.Rate{Events: 50, Per: 1050 * time.Millisecond})))
-	transport := core.Must(nethttp.NewTransport(nethttp.TransportConfig{
-		Limiter: limiter,
-		Retries: 3,
-		Reads:   []nethttp.Reader{nethttp.GitHub},
-	}))
-	client := &http.Client{Transport: transport}
-
-	response, err := client.Get(server.URL)
-	if err != nil { // it was not sent, or there is no answer
+// A handler that says how much is left.
+func ExampleVerdictFrom() {
+	guard, err := nethttp.New(nethttp.Config{
+		Rates: []nethttp.Rate{{
+			Limiter: core.NewLimiter(new(core.MemoryStore), "api", core.SlidingLog(10, time.Minute)), Key: keyfuncs.RemoteAddr(),
+		}},
+		KeepVerdict: true,
+	})
+	if err != nil {
 		log.Fatal(err)
 	}
-	defer response.Body.Close()
-	fmt.Println(response.Status)
-	// Output: 200 OK
-}
-
-// Two reports at once for each user; others are refused.
-func ExampleInFlight() {
-	user := keyfuncs.Header("X-User") // set by authentication
-	reports := core.Must(nethttp.InFlight("reports", user, 2))
-	handler := reports.Handler(http.HandlerFunc(hello))
-
-	r := httptest.NewRequest("GET", "/report", nil)
-	r.Header.Set("X-User", "anna")
-	show(handler, r)
-	// Output:
-	// 200 OK
-	//   Ratelimit: "reports";r=1
-	//   Ratelimit-Policy: "reports";q=2;qu="concurrent-requests"
-	// hello
-}
-
-// Two reports at once for each user. Five more requests wait, for up to ten seconds.
-func ExampleNew_queue() {
-	slots := core.Must(core.NewSlots(memstore.New(memstore.Config{}), "reports", 2))
-	guard := core.Must(nethttp.New(nethttp.Config{
-		Rules: []nethttp.Rule{{
-			Key:   keyfuncs.Header("X-User"), // set by authentication
-			Slots: slots,
-			Queue: 5,
-		}},
-		Wait: 10 * time.Second,
-	}))
-	handler := guard.Handler(http.HandlerFunc(hello))
-
-	r := httptest.NewRequest("GET", "/report", nil)
-	r.Header.Set("X-User", "anna")
-	show(handler, r)
-	// Output:
-	// 200 OK
-	//   Ratelimit: "reports";r=1
-	//   Ratelimit-Policy: "reports";q=2;qu="concurrent-requests"
-	// hello
-}
-
-// Each user may send 60 requests and use 10,000 tokens in a minute, and have two requests handled at
-// once.
-func ExampleNew_ratesAndSlots() {
-	store := memstore.New(memstore.Config{})
-	requests := core.Must(core.New(store, "requests", core.SlidingLog(core.PerMinute(60))))
-	tokens := core.Must(core.New(store, "tokens", core.SlidingLog(core.PerMinute(10_000))))
-	running := core.Must(core.NewSlots(store, "running", 2))
-	user := keyfuncs.Header("X-User") // set by authentication
-	estimate := func(r *http.Request) int64 { return max(1, r.ContentLength/4) }
-	guard := core.Must(nethttp.New(nethttp.Config{
-		Rules: []nethttp.Rule{
-			{Key: user, Limiter: requests},
-			{Key: user, Limiter: tokens, Cost: estimate, Settle: nethttp.StatedCost},
-			{Key: user, Slots: running, Queue: 5},
-		},
-		Wait: 10 * time.Second,
-	}))
 	handler := guard.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		nethttp.SetCost(r.Context(), "tokens", 700) // as many as were used
-		hello(w, r)
+		v, _ := nethttp.VerdictFrom(r.Context())
+		fmt.Fprintf(w, "%d of %d left", v.Decision.Remaining, v.Decision.Limit)
 	}))
 
-	r := httptest.NewRequest("POST", "/chat", strings.NewReader(strings.Repeat("word ", 400)))
-	r.Header.Set("X-User", "anna")
-	show(handler, r)
-	left := core.Must(tokens.Peek(r.Context(), "anna"))
-	fmt.Println(left.Remaining, "tokens are left")
-	// Output:
-	// 200 OK
-	//   Ratelimit: "requests";r=59;t=60, "tokens";r=9500;t=60, "running";r=1
-	//   Ratelimit-Policy: "requests";q=60;w=60, "tokens";q=10000;w=60, "running";q=2;qu="concurrent-requests"
-	// hello
-	// 9300 tokens are left
-}
-
-func hello(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "hello\n") }
-
-func show(h http.Handler, r *http.Request) {
 	w := httptest.NewRecorder()
-	h.ServeHTTP(w, r)
-	response := w.Result()
-	fmt.Println(response.Status)
-	for _, name := range []string{"Ratelimit", "Ratelimit-Policy", "Retry-After"} {
-		if value := response.Header.Get(name); value != "" {
-			fmt.Printf("  %s: %s\n", name, value)
-		}
-	}
-	fmt.Println(strings.TrimSpace(w.Body.String()))
+	handler.ServeHTTP(w, httptest.NewRequest("GET", "/", nil))
+	fmt.Println(w.Body)
+	// Output: 9 of 10 left
 }

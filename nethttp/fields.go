@@ -4,333 +4,248 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
+	"strings"
+	"sync"
 	"time"
-	"unsafe"
 
 	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/internal/backend"
+	"github.com/headgate/headgate/internal/engine"
 	"github.com/headgate/headgate/internal/problem"
 )
 
-// Fields sets the fields that describe the state of the limits, in the header of the
-// response to an admitted or refused request. It is called only if limiters or slots were asked;
-// the answers of limiters are in the verdict's Decision. It must not set Retry-After, which the
-// guard sets, and must be safe for concurrent use.
-//
-// [Draft11] and [XRateLimit] are provided. Others may call both, or read the Decision:
-//
-//	func(h http.Header, v nethttp.Verdict) {
-//		h.Set("X-Quota-Left", strconv.FormatInt(v.Decision.Remaining, 10))
-//	}
-type Fields func(h http.Header, v Verdict)
-
-// Draft11 sets RateLimit-Policy and RateLimit as defined by
-// draft-ietf-httpapi-ratelimit-headers-11, in the canonical form of RFC 9651:
+// RateLimitFields is for [Config].Fields: it sets RateLimit-Policy and RateLimit, which
+// draft-ietf-httpapi-ratelimit-headers-11 defines. This is its default:
 //
 //	RateLimit-Policy: "burst";q=10;w=1, "daily";q=5000;w=86400
 //	RateLimit: "burst";r=9;t=1, "daily";r=4711;t=18
 //
-// q is the limit, and w the window, omitted if it is less than a second. r is the number of units
-// left, and t the time until one more is available. t is omitted if nothing is used or if no more
-// ever becomes available. Times are in seconds, rounded up. The largest number is
-// 999,999,999,999,999, the largest integer of RFC 9651.
-//
-// Slots have no window, but a unit, and as many are left as r says:
+// q is how many units a policy admits in w seconds, r how many are left, and t in how many seconds there is one more.
+// Of slots, these are requests:
 //
 //	RateLimit-Policy: "exports";q=2;qu="concurrent-requests"
 //	RateLimit: "exports";r=1
 //
-// An unlimited policy is not listed, nor is a limit of the service ([Rule].Service). RateLimit lists only policies whose state is known:
-// none if the store was unreachable and every request is admitted. Both fields are lists.
-// Draft11 appends to existing values, so that nested guards all appear. A value that is
-// already there is not repeated.
-func Draft11(h http.Header, v Verdict) {
-	var b block
-	b.make(2)
-	v.draft11(h, &b)
+// Limits of the service and Unlimited are not there. If slots have refused, only they are: the units of the rates were
+// given back. If a rule has [Rate].Settle and admits the last unit, there is no t: the unit may come back at any time.
+func RateLimitFields(h http.Header, v *Verdict) {
+	p := takePage()
+	p.rateLimit(h, v.admission(), nil)
+	pages.Put(p)
 }
 
-func (v *Verdict) draft11(h http.Header, b *block) {
-	slots := v.occupancies()
-	if !v.asked() && len(slots) == 0 {
-		return
-	}
-	var policies string
-	if v.sheet != nil && len(slots) == 0 {
-		policies = v.sheet.policies
-	} else {
-		b.text = v.appendPolicies(b.text)
-		policies = b.cut(0)
-	}
-	start := len(b.text)
-	b.text = v.appendStates(b.text)
-	states := b.cut(start)
-	empty := len(h) == 0 // then there is nothing to look for
-	if policies != "" {
-		b.add(h, "Ratelimit-Policy", policies, empty)
-	}
-	if states != "" {
-		b.add(h, "Ratelimit", states, empty)
-	}
-}
+// NoFields is for [Config].Fields: it sets none.
+func NoFields(http.Header, *Verdict) {}
 
-// appendPolicies appends the RateLimit-Policy of all answers and slots.
-func (v *Verdict) appendPolicies(b []byte) []byte {
-	start := len(b)
-	for i := range v.Decision.Len() {
-		if a := v.Decision.Answer(i); !v.hides(a.Limiter) {
-			b = appendPolicy(b, start, a.Policy, a.Limit, a.Window)
-		}
-	}
-	for i, o := range v.occupancies() {
-		if v.hidesSlots(i) || o.Limit == core.NoLimit {
+// XRateLimitFields is for [Config].Fields: it sets X-RateLimit-Limit, X-RateLimit-Remaining and X-RateLimit-Reset of
+// the one policy that decided, as far as they are known. Reset is in how many seconds everything is unused again, or if the request is refused,
+// in how many it may be tried again.
+func XRateLimitFields(h http.Header, v *Verdict) {
+	a := v.admission()
+	for i := range a.Answers() {
+		d := a.At(i)
+		if d.Limiter != v.Limiter || d.Policy != a.Decision.Decided().Policy && !a.Full || a.Hides(&d) {
 			continue
 		}
-		b = appendString(appendComma(b, start), o.Slots)
-		b = appendParam(b, ";q=", o.Limit)
-		b = append(b, `;qu="concurrent-requests"`...)
-	}
-	return b
-}
-
-// hidesSlots reports whether the response does not show the i-th slots.
-func (v *Verdict) hidesSlots(i int) bool { return v.guard.config.Rules[v.guard.slots[i]].Service }
-
-// appendPolicy appends a policy to the RateLimit-Policy that begins at start.
-func appendPolicy(b []byte, start int, name string, limit int64, window time.Duration) []byte {
-	if limit == core.NoLimit {
-		return b
-	}
-	b = appendString(appendComma(b, start), name)
-	b = appendParam(b, ";q=", limit)
-	if window >= time.Second {
-		b = appendParam(b, ";w=", seconds(window))
-	}
-	return b
-}
-
-// appendStates appends the RateLimit of all answers and slots. The sheet, unless it is nil, has the
-// policies' names as they are written.
-func (v *Verdict) appendStates(b []byte) []byte {
-	start, d, s := len(b), &v.Decision, v.sheet
-	if d.Len() == 1 && !v.hides(d.Limiter) { // no answer is copied: the decision has the same numbers
-		b = appendState(b, start, d, s, 0, d.Policy, d.Limit, d.Remaining, d.Answer(0).NextAfter)
-	} else {
-		for i := range d.Len() {
-			if a := d.Answer(i); !v.hides(a.Limiter) {
-				b = appendState(b, start, d, s, i, a.Policy, a.Limit, a.Remaining, a.NextAfter)
-			}
+		h.Set("X-Ratelimit-Limit", integer(d.Limit))
+		if !a.Known(i, &d) {
+			return
 		}
-	}
-	slots := v.occupancies()
-	if len(slots) == 0 {
-		return b
-	}
-	_, full := v.full()
-	for i, o := range slots {
-		if v.hidesSlots(i) || o.Limit == core.NoLimit || o.Held < 0 {
-			continue
+		h.Set("X-Ratelimit-Remaining", integer(d.Remaining))
+		after := d.ResetAfter
+		if v.Status != 0 {
+			after = a.RetryAfter
 		}
-		left := o.Remaining()
-		if full { // these slots refused, whatever the store has counted
-			left = 0
+		if after != core.Never {
+			h.Set("X-Ratelimit-Reset", integer(seconds(after)))
 		}
-		b = appendParam(appendString(appendComma(b, start), o.Slots), ";r=", left)
-	}
-	return b
-}
-
-// appendState appends the i-th answer to the RateLimit that begins at start.
-func appendState(b []byte, start int, d *core.Decision, s *sheet, i int, policy string, limit, left int64, next time.Duration) []byte {
-	if limit == core.NoLimit || !known(d.Source, limit) {
-		return b
-	}
-	if b = appendComma(b, start); s != nil {
-		b = append(b, s.names[i]...)
-	} else {
-		b = appendString(b, policy)
-	}
-	b = appendParam(b, ";r=", left)
-	if next > 0 && next != core.Never {
-		b = appendParam(b, ";t=", seconds(next))
-	}
-	return b
-}
-
-// XRateLimit sets three common fields, which no standard defines, of the policy that decided:
-//
-//	X-RateLimit-Limit: 100
-//	X-RateLimit-Remaining: 87
-//	X-RateLimit-Reset: 8
-//
-// Reset is the number of seconds, rounded up, until nothing is used, or, in a refusal, the same as
-// Retry-After. As in most implementations, it is not a time of day. Unknown values are omitted, and
-// nothing is set for an unlimited policy, one of the service, and slots.
-func XRateLimit(h http.Header, v Verdict) {
-	a, ok := decider(v)
-	if !ok || a.Limit == core.NoLimit || v.hides(a.Limiter) {
 		return
 	}
-	after := a.ResetAfter
+}
+
+// fields sets the fields that describe the limits.
+func (p *page) fields(h http.Header, a *engine.Admission, prepared *prepared, fields func(http.Header, *Verdict)) {
 	switch {
-	case !v.Decision.Allowed:
-		after = a.RetryAfter
-	case !v.admitted: // for want of slots
-		after = time.Duration(v.retry) * time.Second
+	case a.Answers() == 0:
+	case fields != nil:
+		fields(h, verdict(a, false))
+	default:
+		p.rateLimit(h, a, prepared)
 	}
-	b := block{values: make([]string, 3)}
-	b.set(h, "X-Ratelimit-Limit", integer(a.Limit))
-	if !known(v.Decision.Source, a.Limit) {
+}
+
+// rateLimit is RateLimitFields. What is prepared is used if all rates took part under their default plans.
+func (p *page) rateLimit(h http.Header, a *engine.Admission, prepared *prepared) {
+	empty := len(h) == 0
+	if a.Asked && !a.Returned && a.Plain && prepared != nil && len(a.Claims) == 0 && (a.Decision.Known() || prepared.blocked) {
+		if prepared.policies == "" {
+			return
+		}
+		p.add(h, empty, "Ratelimit-Policy", prepared.policies)
+		p.begin()
+		for i := range prepared.all {
+			if one := &prepared.all[i]; !one.hidden {
+				left, next := a.Decision.Left(i)
+				p.state(one.name, left, next, one.settles && a.Decision.Decided().Allowed)
+			}
+		}
+		p.add(h, empty, "Ratelimit", p.end())
 		return
 	}
-	b.set(h, "X-Ratelimit-Remaining", integer(a.Remaining))
-	if after != core.Never {
-		b.set(h, "X-Ratelimit-Reset", integer(seconds(after)))
-	}
-}
-
-// decider returns the answer of the policy that decided.
-func decider(v Verdict) (core.Answer, bool) {
-	for i := range v.Decision.Len() {
-		if a := v.Decision.Answer(i); a.Limiter == v.Decision.Limiter && a.Policy == v.Decision.Policy {
-			return a, true
+	p.begin()
+	rates := a.OfRates()
+	for i := range a.Answers() {
+		if d := a.At(i); !a.Hides(&d) {
+			p.policy(&d, i >= rates)
 		}
 	}
-	return core.Answer{}, false
+	if text := p.end(); text != "" {
+		p.add(h, empty, "Ratelimit-Policy", text)
+	}
+	p.begin()
+	for i := range a.Answers() {
+		if d := a.At(i); !a.Hides(&d) && a.Known(i, &d) && d.Remaining != core.NoLimit {
+			p.state(quote(d.Policy), d.Remaining, d.NextAfter, a.Decision.Decided().Allowed && a.Rules.RateOf(d.Limiter).Settles)
+		}
+	}
+	if text := p.end(); text != "" {
+		p.add(h, empty, "Ratelimit", text)
+	}
 }
 
-// known reports whether an answer of a policy with the given limit has the number of units
-// left. Unless the policy never grants anything, that takes a store, or the local state
-// that replaces it.
-func known(s core.Source, limit int64) bool {
-	return s != core.SourcePolicy && s != core.SourceOpen || limit == 0
+// A page has room for the fields of some responses, so that a response takes less than one allocation. The
+// texts that were written to it do not change, and no two values share their room: a handler may change them.
+type page struct {
+	values []string
+	text   strings.Builder
+	start  int
 }
 
-// A sheet holds the texts about a guard's own limiters, which are the same in every
-// response. Those about a limiter that Plan returned are written for each response,
-// because a program may have a limiter for each customer.
-type sheet struct {
-	policies string             // RateLimit-Policy
-	names    []string           // of the policies, as in the fields
-	refusals []problem.Document // the i-th is for a refusal by the i-th policy alone
+const (
+	pageText   = 512
+	pageValues = 32
+	lineText   = 96 // most fields of a response are shorter
+)
+
+var pages = sync.Pool{New: func() any { return new(page) }}
+
+func takePage() *page {
+	p := pages.Get().(*page) //nolint:forcetypeassert // see above
+	if p.text.Cap()-p.text.Len() < lineText {
+		p.text = strings.Builder{}
+		p.text.Grow(pageText)
+	}
+	return p
 }
 
-func newSheet(rules []Rule) *sheet {
-	s := &sheet{}
-	var b []byte
-	for i := range rules {
-		rule := &rules[i]
-		if rule.takesSlots() {
+func (p *page) begin() { p.start = p.text.Len() }
+
+func (p *page) end() string { return p.text.String()[p.start:] }
+
+func (p *page) comma() {
+	if p.text.Len() > p.start {
+		p.text.WriteString(", ")
+	}
+}
+
+func (p *page) number(name string, n int64) {
+	var b [20]byte
+	p.text.WriteString(name)
+	p.text.Write(strconv.AppendInt(b[:0], min(n, maxInteger), 10))
+}
+
+// policy writes an item of RateLimit-Policy.
+func (p *page) policy(d *backend.Answer, slots bool) {
+	p.comma()
+	p.text.WriteString(quote(d.Policy))
+	p.number(";q=", d.Limit)
+	switch {
+	case slots:
+		p.text.WriteString(`;qu="concurrent-requests"`)
+	case d.Window >= time.Second:
+		p.number(";w=", seconds(d.Window))
+	}
+}
+
+// state writes an item of RateLimit. If the last unit may come back, nobody knows when there is one.
+func (p *page) state(name string, left int64, next time.Duration, mayComeBack bool) {
+	p.comma()
+	p.text.WriteString(name)
+	p.number(";r=", left)
+	if next > 0 && next != core.Never && (left > 0 || !mayComeBack) {
+		p.number(";t=", seconds(next))
+	}
+}
+
+// take returns room for n values.
+func (p *page) take(n int) []string {
+	if len(p.values) < n {
+		p.values = make([]string, pageValues)
+	}
+	v := p.values[:n:n]
+	p.values = p.values[n:]
+	return v
+}
+
+// set sets a field, by its canonical name.
+func (p *page) set(h http.Header, name, value string) {
+	v := p.take(1)
+	v[0], h[name] = value, v
+}
+
+// add is set for a list: the values of guards around this one stay. An empty header has none.
+func (p *page) add(h http.Header, empty bool, name, value string) {
+	if !empty {
+		if had := h[name]; slices.Contains(had, value) {
+			return
+		} else if len(had) > 0 {
+			h[name] = append(had, value)
+			return
+		}
+	}
+	p.set(h, name, value)
+}
+
+// prepared is what all responses share whose rates apply by their default plans.
+type prepared struct {
+	policies string // RateLimit-Policy
+	all      []preparedPolicy
+	blocked  bool // nothing is admitted, so that is known without the store
+}
+
+type preparedPolicy struct {
+	name            string // as in the fields
+	hidden, settles bool
+	refusal         problem.Document
+}
+
+func prepare(rules *engine.Rules) *prepared {
+	all, p := new(prepared), new(page)
+	for i := range rules.Rates {
+		rule := &rules.Rates[i]
+		if rule.ObserveOnly {
 			continue
 		}
-		for _, p := range rule.limiter().Policies() {
-			if !rule.Service {
-				b = appendPolicy(b, 0, p.Name(), p.Limit(), p.Window())
+		for _, d := range rule.Limiter.Backend().Policies() {
+			hidden := rule.Service || d.Limit == core.NoLimit
+			if !hidden {
+				p.policy(&d, false)
 			}
-			s.names = append(s.names, string(appendString(nil, p.Name())))
-			s.refusals = append(s.refusals, problem.QuotaExceeded(p.Name()))
+			all.blocked = len(all.all) == 0 && d.Limit == 0
+			all.all = append(all.all, preparedPolicy{quote(d.Policy), hidden, rule.Settles, problem.QuotaExceeded(d.Policy)})
 		}
 	}
-	s.policies = string(b)
-	return s
+	all.policies = p.text.String()
+	return all
 }
 
-// appendComma appends what is before an item of the list that begins at start.
-func appendComma(b []byte, start int) []byte {
-	if len(b) > start {
-		b = append(b, ", "...)
-	}
-	return b
-}
+// quote returns a name as RFC 9651 writes it. Names are printable ASCII.
+func quote(name string) string { return strconv.Quote(name) }
 
-// appendString appends a string as RFC 9651, section 4.1.6, writes it. s must be printable
-// ASCII, as all names are; so it is a string of JSON too.
-func appendString(b []byte, s string) []byte {
-	b = append(b, '"')
-	for i := range len(s) {
-		if s[i] == '"' || s[i] == '\\' {
-			b = append(b, '\\')
-		}
-		b = append(b, s[i])
-	}
-	return append(b, '"')
-}
-
-// maxInteger is the largest integer of RFC 9651, section 3.3.1.
+// maxInteger is the largest integer of RFC 9651.
 const maxInteger = 999_999_999_999_999
-
-// appendParam appends the name of a parameter and its value, n >= 0.
-func appendParam(b []byte, name string, n int64) []byte {
-	return strconv.AppendInt(append(b, name...), min(n, maxInteger), 10)
-}
 
 func integer(n int64) string { return strconv.FormatInt(min(n, maxInteger), 10) }
 
-// seconds returns d in seconds, rounded up.
-func seconds(d time.Duration) int64 {
-	s := int64(d / time.Second)
-	if d%time.Second > 0 {
-		s++
-	}
-	return s
-}
-
-// A block is where the fields of a response are: the slices that are their values, and the
-// text of those that differ from one response to another. It takes one allocation, where
-// Header.Set makes one for each value. The slices do not overlap, because a handler may
-// change or append to any of them.
-type block struct {
-	values []string
-	text   []byte
-}
-
-// make makes the block one for so many fields. It grows if that was too few, or the text is
-// long.
-func (b *block) make(fields int) {
-	if fields <= 2 { // what an admitted response has
-		room := new(struct {
-			values [2]string
-			text   [64]byte
-		})
-		b.values, b.text = room.values[:], room.text[:0]
-		return
-	}
-	room := new(struct {
-		values [refusalFields]string
-		text   [80]byte
-	})
-	b.values, b.text = room.values[:], room.text[:0]
-}
-
-// refusalFields is what Draft11, a refusal and its document set.
-const refusalFields = 7
-
-// cut returns the text from start on. It is not copied, and nothing writes to it any more.
-func (b *block) cut(start int) string {
-	text := b.text[start:]
-	return unsafe.String(unsafe.SliceData(text), len(text))
-}
-
-// set sets a field, given by its canonical name.
-func (b *block) set(h http.Header, name, value string) {
-	if len(b.values) == 0 {
-		b.values = make([]string, 2)
-	}
-	b.values[0] = value
-	h[name] = b.values[:1:1]
-	b.values = b.values[1:]
-}
-
-// add is set for a field that is a list: values already there stay. The same value is
-// already there if SetFields and Refuse are both called. An empty header has none.
-func (b *block) add(h http.Header, name, value string, empty bool) {
-	if empty {
-		b.set(h, name, value)
-		return
-	}
-	switch had := h[name]; {
-	case len(had) == 0:
-		b.set(h, name, value)
-	case !slices.Contains(had, value):
-		h[name] = append(had, value)
-	}
-}
+// seconds rounds up.
+func seconds(d time.Duration) int64 { return int64((d + time.Second - 1) / time.Second) }

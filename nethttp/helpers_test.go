@@ -2,37 +2,66 @@ package nethttp_test
 
 import (
 	"context"
-	"errors"
-	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
-	"sync"
+	"syscall"
 	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
 
 	"github.com/headgate/headgate/core"
-	"github.com/headgate/headgate/core/memstore"
-	"github.com/headgate/headgate/core/step"
-	"github.com/headgate/headgate/core/store"
+	"github.com/headgate/headgate/core/redisstore"
+	"github.com/headgate/headgate/keyfuncs"
 	"github.com/headgate/headgate/nethttp"
 )
 
-func newLimiter(t testing.TB, store core.Store, name string, policies ...core.Policy) *core.Limiter {
+func TestMain(m *testing.M) {
+	redis.SetLogger(silent{})
+	m.Run()
+}
+
+type silent struct{}
+
+func (silent) Printf(context.Context, string, ...any) {}
+
+// client is a key that clients choose.
+var client = keyfuncs.Header("X-Client")
+
+func minute(n int64) core.Policy { return core.SlidingLog(n, time.Minute) }
+
+func hour(n int64) core.Policy { return core.FixedWindow(n, time.Hour) }
+
+// memory returns a limiter with a store of its own.
+func memory(name string, policies ...core.Policy) *core.Limiter {
+	return core.NewLimiter(new(core.MemoryStore), name, policies...)
+}
+
+// away returns a store whose Redis cannot be reached.
+func away(t *testing.T, failure redisstore.Failure) core.Store {
 	t.Helper()
-	l, err := core.New(store, name, policies...)
+	c := redis.NewClient(&redis.Options{
+		Addr: "127.0.0.1:6379", ContextTimeoutEnabled: true, MaxRetries: -1, DialerRetries: 1,
+		Dialer: func(context.Context, string, string) (net.Conn, error) { return nil, syscall.ECONNREFUSED },
+	})
+	t.Cleanup(func() { c.Close() })
+	s, err := redisstore.New(c, redisstore.Config{Failure: failure})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return l
+	return s
 }
 
-// memory is a limiter with a store of its own.
-func memory(t testing.TB, name string, policies ...core.Policy) *core.Limiter {
-	t.Helper()
-	return newLimiter(t, memstore.New(memstore.Config{}), name, policies...)
-}
+func rates(rates ...nethttp.Rate) nethttp.Config { return nethttp.Config{Rates: rates} }
 
-func newGuard(t testing.TB, c nethttp.Config) *nethttp.Guard {
+func rate(l *core.Limiter) nethttp.Rate { return nethttp.Rate{Limiter: l, Key: client} }
+
+// costs is a Cost that is always n.
+func costs(n int64) func(*http.Request) int64 { return func(*http.Request) int64 { return n } }
+
+func guardOf(t testing.TB, c nethttp.Config) *nethttp.Guard {
 	t.Helper()
 	g, err := nethttp.New(c)
 	if err != nil {
@@ -41,22 +70,12 @@ func newGuard(t testing.TB, c nethttp.Config) *nethttp.Guard {
 	return g
 }
 
-func rules(rules ...nethttp.Rule) nethttp.Config { return nethttp.Config{Rules: rules} }
-
-// header is a key function: the client chooses its key.
-func header(r *http.Request) (string, error) {
-	if key := r.Header.Get("X-Client"); key != "" {
-		return key, nil
-	}
-	return "", errNoClient
-}
-
-var errNoClient = errors.New("no X-Client")
-
-func request(method, target string, header ...string) *http.Request {
+// request returns one of anna, with fields: names and values in turn.
+func request(method, target string, fields ...string) *http.Request {
 	r := httptest.NewRequest(method, target, nil)
-	for i := 0; i < len(header); i += 2 {
-		r.Header.Add(header[i], header[i+1])
+	r.Header.Set("X-Client", "anna")
+	for i := 1; i < len(fields); i += 2 {
+		r.Header.Set(fields[i-1], fields[i])
 	}
 	return r
 }
@@ -71,75 +90,8 @@ func status(code int) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(code) })
 }
 
-// unread is a body that must not be read.
-type unread struct{ t *testing.T }
-
-func (u unread) Read([]byte) (int, error) {
-	u.t.Error("the body was read")
-	return 0, io.EOF
-}
-
-// A fakeStore answers as it is told, or as the store within.
-type fakeStore struct {
-	core.Store
-
-	err       error // of decisions
-	open      bool  // admits without looking
-	settleErr error
-
-	mu      sync.Mutex
-	asked   int
-	settled []int64 // the actual numbers, in order
-	settles int     // calls
-	ctxErr  error   // of the context of the last Settle
-	timed   bool    // it had a deadline
-}
-
-func newFake() *fakeStore { return &fakeStore{Store: memstore.New(memstore.Config{})} }
-
-func (f *fakeStore) Ask(ctx context.Context, q *store.Question) error {
-	switch q.Mode {
-	case store.Settle:
-		return f.settle(ctx, q)
-	case store.Reset:
-		return f.Store.Ask(ctx, q)
-	}
-	f.mu.Lock()
-	f.asked++
-	f.mu.Unlock()
-	if f.err != nil {
-		return f.err
-	}
-	if !f.open {
-		return f.Store.Ask(ctx, q)
-	}
-	r := &q.Result
-	*r = store.Result{Allowed: true, Source: core.SourceOpen}
-	for _, c := range q.Charges {
-		for range c.Limiter.Spec().Policies {
-			r.Add(true, step.Reading{})
-		}
-	}
-	return nil
-}
-
-func (f *fakeStore) settle(ctx context.Context, q *store.Question) error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.settles++
-	for _, s := range q.Charges {
-		f.settled = append(f.settled, s.Actual)
-	}
-	f.ctxErr = ctx.Err()
-	_, f.timed = ctx.Deadline()
-	if f.settleErr != nil {
-		return f.settleErr
-	}
-	return f.Store.Ask(ctx, q)
-}
-
-// remaining is what the key has left.
-func remaining(t *testing.T, l *core.Limiter, key string) int64 {
+// left returns what a key has left.
+func left(t *testing.T, l *core.Limiter, key string) int64 {
 	t.Helper()
 	d, err := l.Peek(t.Context(), key)
 	if err != nil {
@@ -148,9 +100,18 @@ func remaining(t *testing.T, l *core.Limiter, key string) int64 {
 	return d.Remaining
 }
 
-// want compares the header fields named in want, of which an empty value means that
-// the field must be missing.
-func wantHeader(t *testing.T, h http.Header, want map[string]string) {
+// held returns how many slots a key holds.
+func held(t *testing.T, s *core.Slots, key string) int64 {
+	t.Helper()
+	n, err := s.Count(t.Context(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// wantFields compares fields, of which those that are to be missing are "".
+func wantFields(t *testing.T, h http.Header, want map[string]string) {
 	t.Helper()
 	for name, value := range want {
 		if got := strings.Join(h.Values(name), " | "); got != value {

@@ -3,81 +3,93 @@ package nethttp
 import (
 	"net/http"
 
+	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/internal/engine"
 	"github.com/headgate/headgate/internal/problem"
 	"github.com/headgate/headgate/internal/record"
 )
 
-// ProblemType is the media type of [Verdict.Problem] (RFC 9457).
-const ProblemType = problem.Type
-
-// Refuse answers a request that is not admitted. It writes a refusal: the fields of
-// [Verdict.SetFields], the status and the problem document, or what [Config].OnRefused
-// writes instead. It does not read the request's body. A response to HEAD has no body.
-// Refuse does nothing if the verdict admits.
-func (g *Guard) Refuse(w http.ResponseWriter, r *http.Request, v Verdict) {
-	if !v.admitted {
-		g.refuse(w, r, &v)
-	}
+// Refuse is for package websocketmw. Nobody else can call it, since its argument is internal. It answers a request that
+// the engine has refused.
+func Refuse(w http.ResponseWriter, r *http.Request, a *engine.Admission, onRefused func(http.ResponseWriter, *http.Request, *Verdict)) {
+	refuse(w, r, a, nil, nil, onRefused)
 }
 
-func (g *Guard) refuse(w http.ResponseWriter, r *http.Request, v *Verdict) {
-	var b block
-	b.make(refusalFields)
-	v.setRefusal(w.Header(), &b)
-	if g.config.OnRefused != nil {
-		rec := &record.Recorder{ResponseWriter: w}
-		g.config.OnRefused(rec.Writer(), r, *v)
-		if rec.Responded() {
+// A refuser is the writer of a framework's adapter, which gets the refusal after OnRefused, and the document that
+// answers it by default. It reports whether the refusal is answered.
+type refuser interface {
+	Refused(v *Verdict, document string) (answered bool)
+}
+
+// refuse answers a request that is not admitted.
+func refuse(w http.ResponseWriter, r *http.Request, a *engine.Admission, prepared *prepared, fields func(http.Header, *Verdict),
+	onRefused func(http.ResponseWriter, *http.Request, *Verdict),
+) {
+	h := w.Header()
+	p := takePage()
+	defer pages.Put(p)
+	p.fields(h, a, prepared, fields)
+	v := p.take(5) // one for each field, since a handler may change it
+	v[0], v[1], v[2], v[4] = "no-store", problem.Type, "nosniff", p.retryAfter(a)
+	h["Cache-Control"] = v[0:1:1]
+	if v[4] != "" {
+		h["Retry-After"] = v[4:5:5]
+	} else {
+		delete(h, "Retry-After")
+	}
+	document := documentOf(a, prepared)
+	framework, native := w.(refuser)
+	if onRefused != nil || native {
+		refusal, answered := verdict(a, false), false
+		if onRefused != nil {
+			rec := &record.Recorder{ResponseWriter: w}
+			onRefused(rec.Writer(), r, refusal)
+			answered = rec.Responded()
+		}
+		if native {
+			answered = framework.Refused(refusal, document.Text) || answered
+		}
+		if answered {
 			return
 		}
 	}
-	var room problem.Document
-	v.document(&room).Write(w, r, b.values)
+	v[3] = document.Length
+	h["Content-Type"], h["X-Content-Type-Options"], h["Content-Length"] = v[1:2:2], v[2:3:3], v[3:4:4]
+	w.WriteHeader(a.Status)
+	if r.Method != http.MethodHead {
+		w.Write(document.Body) //nolint:errcheck // the client may have disconnected
+	}
 }
 
-// Problem returns the body of the refusal, a problem document (RFC 9457), whose media type is
-// [ProblemType]. For status 429 it is of the type quota-exceeded of
-// draft-ietf-httpapi-ratelimit-headers-11, and names the policies or slots that refused. Otherwise
-// it contains no more than the status. It is nil if nothing is refused.
-func (v Verdict) Problem() []byte {
-	if v.admitted {
-		return nil
+// documentOf returns the body of a refusal.
+func documentOf(a *engine.Admission, prepared *prepared) problem.Document {
+	if a.Status != http.StatusTooManyRequests {
+		return problem.Blank(a.Status)
 	}
-	var room problem.Document
-	return v.document(&room).Bytes()
-}
-
-// document returns the body of a refusal: that of the sheet, or one that it puts into room.
-func (v *Verdict) document(room *problem.Document) *problem.Document {
-	status := v.code()
-	if status != http.StatusTooManyRequests {
-		*room = problem.Blank(status)
-		return room
+	if a.Full {
+		return problem.QuotaExceeded(a.Limiter)
 	}
-	if o, full := v.full(); full {
-		*room = problem.QuotaExceeded(o.Slots)
-		return room
+	if a.Plain && prepared != nil && len(prepared.all) == 1 {
+		return prepared.all[0].refusal
 	}
-	if v.sheet != nil && v.Decision.Len() == 1 {
-		return &v.sheet.refusals[0]
-	}
-	return v.quotaExceeded(room)
-}
-
-// quotaExceeded is document for several policies, or a limiter that is not a rule's own.
-func (v *Verdict) quotaExceeded(room *problem.Document) *problem.Document {
 	var names [16]string
-	refused := names[:0]
-	last := 0
-	for i := range v.Decision.Len() {
-		if a := v.Decision.Answer(i); !a.Allowed && !v.hides(a.Limiter) {
-			refused = append(refused, a.Policy)
-			last = i
+	refused, last := names[:0], 0
+	for i := range a.Decision.Len() {
+		if d := a.Decision.At(i); !d.Allowed && !a.Hides(&d) {
+			refused, last = append(refused, d.Policy), i
 		}
 	}
-	if len(refused) == 1 && v.sheet != nil {
-		return &v.sheet.refusals[last]
+	if len(refused) == 1 && a.Plain && prepared != nil {
+		return prepared.all[last].refusal
 	}
-	*room = problem.QuotaExceeded(refused...)
-	return room
+	return problem.QuotaExceeded(refused...)
+}
+
+func (p *page) retryAfter(a *engine.Admission) string {
+	if a.RetryAfter <= 0 || a.RetryAfter == core.Never {
+		return ""
+	}
+	p.begin()
+	p.number("", seconds(a.RetryAfter))
+	return p.end()
 }

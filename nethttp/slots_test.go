@@ -2,379 +2,280 @@ package nethttp_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
-	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/headgate/headgate/core"
-	"github.com/headgate/headgate/core/memstore"
 	"github.com/headgate/headgate/core/redisstore"
-	"github.com/headgate/headgate/core/store"
 	"github.com/headgate/headgate/internal/redistest"
 	"github.com/headgate/headgate/keyfuncs"
 	"github.com/headgate/headgate/nethttp"
 )
 
-func newSlots(t *testing.T, s core.SlotStore, name string, limit int64) *core.Slots {
+// A mix is a guard with two rates and the slots of each client.
+type mix struct {
+	api, all *core.Limiter
+	slots    *core.Slots
+	config   nethttp.Config
+}
+
+func newMix(store core.Store, rate, slots int64) *mix {
+	m := &mix{api: core.NewLimiter(store, "api", hour(rate)), all: core.NewLimiter(store, "all", hour(5000)), slots: core.NewSlots(store, "slots", slots)}
+	m.config = nethttp.Config{
+		Rates:       []nethttp.Rate{{Limiter: m.api, Key: client}, {Limiter: m.all, Key: keyfuncs.Everyone()}},
+		Concurrency: []nethttp.Concurrency{{Slots: m.slots, Key: client}},
+	}
+	return m
+}
+
+// used returns what anna has used of the rates, and how many slots she holds.
+func (m *mix) used(t *testing.T) string {
 	t.Helper()
-	slots, err := core.NewSlots(s, name, limit)
+	d, err := m.api.Peek(t.Context(), "anna")
 	if err != nil {
 		t.Fatal(err)
 	}
-	return slots
+	return fmt.Sprint(d.Limit-d.Remaining, " ", 5000-left(t, m.all, "everyone"), " ", held(t, m.slots, "anna"))
 }
 
-func TestSlotsConfigFaults(t *testing.T) {
-	a := newSlots(t, memstore.New(memstore.Config{}), "a", 1)
-	key := keyfuncs.Everyone()
-	good := []nethttp.Rule{{Slots: a, Key: key}}
-	queued := func(n int) []nethttp.Rule { return []nethttp.Rule{{Slots: a, Key: key, Queue: n}} }
-	for _, c := range []struct {
-		config nethttp.Config
-		fields []string
-	}{
-		{nethttp.Config{}, []string{"Rules"}},
-		{nethttp.Config{Rules: []nethttp.Rule{{}, {Slots: a, Key: key}, {Slots: a, Key: key}}}, []string{"Rules[0].Key", "Rules[0].Limiter", "Rules[2].Slots"}},
-		{nethttp.Config{Rules: queued(-1), Wait: -1}, []string{"Rules[0].Queue", "Wait"}},
-		{nethttp.Config{Rules: queued(1)}, []string{"Wait"}},
-		{nethttp.Config{Rules: good, Wait: 1}, []string{"Wait"}},
-		{nethttp.Config{Rules: queued(1), Wait: 1}, nil},
-	} {
-		_, err := nethttp.New(c.config)
-		var fields []string
-		if all, ok := err.(interface{ Unwrap() []error }); ok {
-			for _, one := range all.Unwrap() {
-				var fault *nethttp.ConfigError
-				if !errors.As(one, &fault) || !strings.Contains(one.Error(), fault.Field) || fault.Unwrap() == nil {
-					t.Errorf("%v is not a ConfigError", one)
-				}
-				fields = append(fields, fault.Field)
-			}
-		}
-		if !slices.Equal(fields, c.fields) {
-			t.Errorf("faults of %q, not of %q", fields, c.fields)
-		}
+// hold takes a slot of anna.
+func (m *mix) hold(t *testing.T) *core.Slot {
+	t.Helper()
+	slot, err := m.slots.Acquire(t.Context(), "anna")
+	if err != nil {
+		t.Fatal(err)
 	}
-	for name, f := range map[string]func(){
-		"a nil guard":   func() { (*nethttp.Guard)(nil).Handler(http.NotFoundHandler()) },
-		"a nil handler": func() { newGuard(t, nethttp.Config{Rules: good}).Handler(nil) },
-	} {
-		func() {
-			defer func() {
-				if recover() == nil {
-					t.Errorf("%s: no panic", name)
-				}
-			}()
-			f()
-		}()
-	}
+	return slot
 }
 
-// Of 1,000 requests at once with a limit of 100 and a queue of 50, 100 are handled, 50 wait,
-// and the others are refused at once. Those that wait are handled when the first are done, or
-// refused when their time is over, in neither case later.
-func TestThousandClients(t *testing.T) {
-	for _, c := range []struct {
-		name         string
-		wait         time.Duration
-		served, late int
-	}{
-		{"in time", 5 * time.Second, 150, 0},
-		{"too late", time.Second, 100, 50},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				const clients, limit, queue, work = 1000, 100, 50, 3 * time.Second
-				slots := newSlots(t, memstore.New(memstore.Config{}), "all", limit)
-				var waited atomic.Int64
-				g := newGuard(t, nethttp.Config{
-					Rules: []nethttp.Rule{{Slots: slots, Key: keyfuncs.Everyone(), Queue: queue}}, Wait: c.wait,
-					Observe: func(_ *http.Request, v nethttp.Verdict) {
-						if v.Waited > 0 {
-							waited.Add(1)
-						}
-						if v.Waited > c.wait {
-							t.Errorf("waited for %v", v.Waited)
-						}
-					},
-				})
-				var now, most, served, refused, late atomic.Int64
-				h := g.Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
-					if n := now.Add(1); n > most.Load() {
-						most.Store(n)
-					}
-					time.Sleep(work)
-					now.Add(-1)
-				}))
-				start := time.Now()
-				for range clients {
-					go func() {
-						w := httptest.NewRecorder()
-						h.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), "GET", "/", nil))
-						switch {
-						case w.Code == 200:
-							served.Add(1)
-						case w.Code != 429 || w.Header().Get("Retry-After") == "":
-							t.Error(w.Code, w.Header())
-						case time.Since(start) == 0:
-							refused.Add(1)
-						default:
-							late.Add(1)
-						}
-					}()
-				}
-				synctest.Wait()
-				if now.Load() != limit || refused.Load() != clients-limit-queue {
-					t.Errorf("%d are handled, %d refused", now.Load(), refused.Load())
-				}
-				time.Sleep(time.Minute)
-				if most.Load() != limit || served.Load() != int64(c.served) || late.Load() != int64(c.late) || waited.Load() != queue {
-					t.Errorf("%d at once, %d served, %d refused later, %d waited", most.Load(), served.Load(), late.Load(), waited.Load())
-				}
-			})
-		})
-	}
-}
-
-// Several servers with real Redis never handle more than the limit together, and nothing is
-// left behind.
-func TestServersTogether(t *testing.T) {
-	t.Parallel()
-	server := redistest.Start(t)
-	const servers, limit, queue, clients = 3, 10, 5, 50
-	var now, served atomic.Int64
-	var all sync.WaitGroup
-	var slots *core.Slots
-	for range servers {
-		client, err := redisstore.Open(&redis.UniversalOptions{Addrs: []string{server.Addr()}}, redisstore.Config{SlotTimeout: time.Minute / 15, SlotTTL: time.Minute, Failure: redisstore.FailClosed})
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _ = client.Client().Close() })
-		slots = newSlots(t, client, "all", limit)
-		g := newGuard(t, nethttp.Config{Rules: []nethttp.Rule{{Slots: slots, Key: keyfuncs.Everyone(), Queue: queue}}, Wait: 10 * time.Second})
-		h := g.Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
-			if n := now.Add(1); n > limit {
-				t.Errorf("%d at once", n)
-			}
-			served.Add(1)
-			now.Add(-1)
-		}))
-		for range clients {
-			all.Go(func() {
-				for range 5 {
-					w := httptest.NewRecorder()
-					if h.ServeHTTP(w, httptest.NewRequest("GET", "/", nil)); w.Code != 200 && w.Code != 429 {
-						t.Error(w.Code, w.Body)
-					}
-				}
-			})
-		}
-	}
-	all.Wait()
-	if served.Load() < limit {
-		t.Errorf("%d were served", served.Load())
-	}
-	for {
-		key, _ := keyfuncs.Everyone()(nil)
-		n, err := slots.Count(t.Context(), key)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if n == 0 {
-			break
-		}
-	}
-}
-
-// A scripted store fails as it is told.
-type scripted struct {
-	core.SlotStore
-
-	err error
-}
-
-func (s *scripted) AcquireSlots(ctx context.Context, claims []store.Claim) (store.Grant, error) {
-	if s.err != nil {
-		return store.Grant{}, s.err
-	}
-	return s.SlotStore.AcquireSlots(ctx, claims)
-}
-
-func TestSlotsRefusals(t *testing.T) {
-	const full = `{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Quota Exceeded","status":429,"violated-policies":["all"]}`
-	blank := func(status, title string) string {
-		return `{"type":"about:blank","title":"` + title + `","status":` + status + `}`
-	}
-	away := blank("503", "Service Unavailable")
-	key := func(k string, err error) keyfuncs.Func {
-		return func(*http.Request) (string, error) { return k, err }
-	}
-	plan := func(name string, s core.SlotStore) func(*http.Request, string) *core.Slots {
-		slots := newSlots(t, s, name, 1)
-		return func(*http.Request, string) *core.Slots { return slots }
-	}
-	hungUp, hangUp := context.WithCancel(t.Context())
-	hangUp()
-	for _, c := range []struct {
-		name   string
-		change func(*nethttp.Config, *scripted)
-		ctx    context.Context
-		status int
-		fields string
-		body   string
-		err    error
-		saying string // the error, if err is nil
-		waits  bool
-	}{
-		{name: "admitted", change: func(c *nethttp.Config, _ *scripted) {
-			c.Rules[0].PlanSlots = func(*http.Request, string) *core.Slots { p, _ := c.Rules[0].Slots.With(3); return p }
-		},
-			status: 200, fields: `"all";q=3;qu="concurrent-requests" "all";r=2`, body: "done"},
-		{name: "full", status: 429, fields: `"all";q=0;qu="concurrent-requests" "all";r=0`, body: full, waits: true},
-		{name: "no fields", change: func(c *nethttp.Config, _ *scripted) { c.NoFields = true }, status: 429, fields: " ", body: full, waits: true},
-		{name: "the service is full", change: func(c *nethttp.Config, _ *scripted) { c.Rules[0].Service = true }, status: 503, fields: " ", body: away, waits: true},
-		{name: "skipped", change: func(c *nethttp.Config, _ *scripted) { c.Skip = func(*http.Request) bool { return true } }, status: 200, fields: " ", body: "done"},
-		{name: "in shadow", change: func(c *nethttp.Config, _ *scripted) { c.ObserveOnly, c.Rules[0].Queue, c.Wait = true, 1, time.Hour }, status: 200, fields: " ", body: "done"},
-		{name: "the store is away", change: func(_ *nethttp.Config, s *scripted) { s.err = core.ErrUnavailable }, status: 503, fields: " ", body: away, err: core.ErrUnavailable, waits: true},
-		{name: "closed", change: func(_ *nethttp.Config, s *scripted) { s.err = core.ErrClosed }, status: 503, fields: " ", body: away, err: core.ErrClosed, waits: true},
-		{name: "nonsense", change: func(_ *nethttp.Config, s *scripted) { s.err = core.ErrQuestion }, status: 500, fields: " ", body: blank("500", "Internal Server Error"), err: core.ErrQuestion},
-		{name: "hung up", ctx: hungUp, change: func(c *nethttp.Config, _ *scripted) { c.Rules[0].Queue, c.Wait = 1, time.Hour }, status: 503, fields: " ", body: away, err: context.Canceled, waits: true},
-		{name: "no key", change: func(c *nethttp.Config, _ *scripted) { c.Rules[0].Key = key("", keyfuncs.ErrAbsent) }, status: 400, fields: " ", body: blank("400", "Bad Request"), err: keyfuncs.ErrAbsent},
-		{name: "an empty key", change: func(c *nethttp.Config, _ *scripted) { c.Rules[0].Key = key("", nil) }, status: 400, fields: " ", body: blank("400", "Bad Request"), saying: "Key returned an empty key"},
-		{name: "a fault of the program", change: func(c *nethttp.Config, _ *scripted) { c.Rules[0].Key = key("", keyfuncs.ErrProgram) }, status: 500, fields: " ", body: blank("500", "Internal Server Error"), err: keyfuncs.ErrProgram},
-		{name: "a plan of another name", change: func(c *nethttp.Config, s *scripted) { c.Rules[0].PlanSlots = plan("other", s) }, status: 500, fields: " ", body: blank("500", "Internal Server Error"), saying: `PlanSlots returned slots of another name, "other"`},
-		{name: "a plan of another store", change: func(c *nethttp.Config, _ *scripted) {
-			c.Rules[0].PlanSlots = plan("all", memstore.New(memstore.Config{}))
-		}, status: 500, fields: " ", body: blank("500", "Internal Server Error"), saying: "PlanSlots returned slots of another store"},
-		{name: "a page", change: func(c *nethttp.Config, _ *scripted) {
-			c.OnRefused = func(w http.ResponseWriter, _ *http.Request, v nethttp.Verdict) {
-				o, _ := v.Full()
-				http.Error(w, o.Slots+" is full", v.Status())
-			}
-		}, status: 429, fields: `"all";q=0;qu="concurrent-requests" "all";r=0`, body: "all is full\n", waits: true},
-		{name: "no page", change: func(c *nethttp.Config, _ *scripted) {
-			c.OnRefused = func(http.ResponseWriter, *http.Request, nethttp.Verdict) {}
-		},
-			status: 429, fields: `"all";q=0;qu="concurrent-requests" "all";r=0`, body: full, waits: true},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			s := &scripted{SlotStore: memstore.New(memstore.Config{})}
-			config := nethttp.Config{Rules: []nethttp.Rule{{Slots: newSlots(t, s, "all", 0), Key: keyfuncs.Everyone()}}}
-			if c.change != nil {
-				c.change(&config, s)
-			}
-			var observed []nethttp.Verdict
-			config.Observe = func(_ *http.Request, v nethttp.Verdict) { observed = append(observed, v) }
-			g := newGuard(t, config)
-			if c.ctx == nil {
-				c.ctx = t.Context()
-			}
-			w := httptest.NewRecorder()
-			g.Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.Write([]byte("done")) })).
-				ServeHTTP(w, httptest.NewRequestWithContext(c.ctx, "GET", "/", nil))
-			h := w.Header()
-			if fields := h.Get("RateLimit-Policy") + " " + h.Get("RateLimit"); w.Code != c.status || fields != c.fields || w.Body.String() != c.body {
-				t.Errorf("%d %s %s", w.Code, fields, w.Body)
-			}
-			after, _ := time.ParseDuration(h.Get("Retry-After") + "s")
-			if c.waits != (after >= time.Second && after <= 5*time.Second) || (w.Code != 200) != (h.Get("Cache-Control") == "no-store") {
-				t.Errorf("%v", h)
-			}
-			want := c.status
-			switch {
-			case c.name == "skipped":
-				if len(observed) != 0 {
-					t.Error("it is observed")
-				}
-				return
-			case want == 200 && !config.ObserveOnly:
-				want = 0
-			case config.ObserveOnly:
-				want = 429
-			}
-			if len(observed) != 1 || observed[0].Status() != want || c.saying == "" && !errors.Is(observed[0].Err, c.err) || c.saying != "" && !strings.Contains(fmt.Sprint(observed[0].Err), c.saying) || (observed[0].Problem() == nil) != (want == 0) {
-				t.Errorf("observed %+v", observed)
-			}
-		})
-	}
-	var zero nethttp.Verdict
-	zero.End(nethttp.Outcome{})
-	h := make(http.Header)
-	zero.SetFields(h)
-	if zero.Status() != 503 || h.Get("Retry-After") != "5" || zero.Problem() == nil {
-		t.Error(zero.Status(), h)
-	}
-}
-
-// A panic, of the handler or of Observe, releases the slots.
-func TestPanicsRelease(t *testing.T) {
-	for name, observe := range map[string]func(*http.Request, nethttp.Verdict){"the handler": nil, "Observe": func(*http.Request, nethttp.Verdict) { panic("on purpose") }} {
-		slots := newSlots(t, memstore.New(memstore.Config{}), "all", 1)
-		g := newGuard(t, nethttp.Config{Rules: []nethttp.Rule{{Slots: slots, Key: keyfuncs.Everyone()}}, Observe: observe})
-		func() {
-			defer func() {
-				if recover() == nil {
-					t.Errorf("%s: no panic", name)
-				}
-			}()
-			g.Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic("on purpose") })).
-				ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/", nil))
-		}()
-		key, _ := keyfuncs.Everyone()(nil)
-		if n, err := slots.Count(t.Context(), key); n != 0 || err != nil {
-			t.Errorf("%s: %d are held, %v", name, n, err)
-		}
-	}
-}
-
-// A client that hangs up while it waits leaves the line, and a stream counts until it ends.
-func TestHangUps(t *testing.T) {
+// A request that slots refuse is given its units back, and its fields do not show what was given back. Who is over a
+// rate takes no slot.
+func TestRefusedBySlots(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		slots := newSlots(t, memstore.New(memstore.Config{}), "streams", 1)
-		var verdicts []nethttp.Verdict
-		g := newGuard(t, nethttp.Config{
-			Rules: []nethttp.Rule{{Slots: slots, Key: keyfuncs.Everyone(), Queue: 1}}, Wait: time.Hour,
-			Observe: func(_ *http.Request, v nethttp.Verdict) { verdicts = append(verdicts, v) },
+		acquired := 0
+		m := newMix(&core.MemoryStore{Observers: []*core.Observer{{Acquired: func(context.Context, core.SlotEvent) { acquired++ }}}}, 1, 1)
+		slot := m.hold(t)
+		h := guardOf(t, m.config).Handler(status(200))
+		for range 100 {
+			w := serve(h, request("GET", "/"))
+			if w.Code != 429 || w.Body.String() != quota+`["slots"]}` {
+				t.Fatal(w.Code, w.Body)
+			}
+			wantFields(t, w.Header(), map[string]string{"RateLimit": `"slots";r=0`, "RateLimit-Policy": `"slots";q=1;qu="concurrent-requests"`})
+		}
+		if got := m.used(t); got != "0 0 1" {
+			t.Errorf("used %s", got)
+		}
+		slot.Release()
+		w := serve(h, request("GET", "/"))
+		wantFields(t, w.Header(), map[string]string{
+			"RateLimit":        `"api";r=0;t=3600, "all";r=4999;t=3600, "slots";r=0`,
+			"RateLimit-Policy": `"api";q=1;w=3600, "all";q=5000;w=3600, "slots";q=1;qu="concurrent-requests"`,
 		})
-		stream := g.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			_ = http.NewResponseController(w).Flush()
-			<-r.Context().Done()
-		}))
-		get := func() (hangUp func()) {
-			ctx, cancel := context.WithCancel(t.Context())
-			go stream.ServeHTTP(httptest.NewRecorder(), httptest.NewRequestWithContext(ctx, "GET", "/", nil))
+		canonical(t, w.Header(), "RateLimit")
+		canonical(t, w.Header(), "RateLimit-Policy")
+		asked := acquired
+		if w := serve(h, request("GET", "/")); w.Code != 429 || acquired != asked || w.Header().Get("RateLimit") != `"api";r=0;t=3600, "all";r=4999;t=3600` {
+			t.Error(w.Code, w.Header(), acquired-asked)
+		}
+		if got := m.used(t); got != "1 1 0" {
+			t.Errorf("used %s", got)
+		}
+		x := m.config
+		x.Fields = nethttp.XRateLimitFields
+		defer m.hold(t).Release()
+		if err := m.api.Reset(t.Context(), "anna"); err != nil {
+			t.Fatal(err)
+		}
+		wantFields(t, serve(guardOf(t, x).Handler(status(200)), request("GET", "/")).Header(), map[string]string{"X-RateLimit-Limit": "1", "X-RateLimit-Remaining": "0"})
+	})
+}
+
+// Slots of the service, and slots that are closed, refuse with 503 and show nothing of what was given back.
+func TestRefusedByTheServicesSlots(t *testing.T) {
+	m := newMix(new(core.MemoryStore), 5, 0)
+	m.config.Concurrency[0].Service = true
+	h := guardOf(t, m.config).Handler(status(200))
+	for i := range 2 {
+		w := serve(h, request("GET", "/"))
+		if w.Code != 503 || m.used(t) != "0 0 0" || w.Header().Get("Retry-After") == "" {
+			t.Error(i, w.Code, w.Header(), m.used(t))
+		}
+		wantFields(t, w.Header(), map[string]string{"RateLimit": "", "RateLimit-Policy": ""})
+		if err := m.slots.Close(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// Whatever a handler, and the functions of the Config, do: the slots are free when it is over, before what was
+// charged is settled, once.
+func TestSlotsAreReleased(t *testing.T) {
+	for name, test := range map[string]struct {
+		change  func(c *nethttp.Config)
+		handler http.HandlerFunc
+		used    string
+	}{
+		"an answer":          {func(*nethttp.Config) {}, func(http.ResponseWriter, *http.Request) {}, "1 1 0"},
+		"a panic":            {func(*nethttp.Config) {}, func(http.ResponseWriter, *http.Request) { panic("on purpose") }, "1 1 0"},
+		"a panic of Observe": {func(c *nethttp.Config) { c.Observe = func(*http.Request, *nethttp.Verdict) { panic("on purpose") } }, nil, "1 1 0"},
+		"a panic of Fields":  {func(c *nethttp.Config) { c.Fields = func(http.Header, *nethttp.Verdict) { panic("on purpose") } }, nil, "1 1 0"},
+		"a panic of Settle": {func(c *nethttp.Config) {
+			c.Rates[0].Settle = func(*http.Request, nethttp.Outcome) int64 { panic("on purpose") }
+		}, status(200).ServeHTTP, "1 1 0"},
+		"a panic of a key": {func(c *nethttp.Config) {
+			c.Concurrency[0].Key = func(*http.Request) (string, error) { panic("on purpose") }
+		}, nil, "0 0 0"},
+		"no key of the second": {func(c *nethttp.Config) { c.Concurrency[0].Key = failing(keyfuncs.ErrAbsent) }, nil, "0 0 0"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := newMix(new(core.MemoryStore), 5, 1)
+			m.config.Rates[0].Settle = func(_ *http.Request, o nethttp.Outcome) int64 {
+				if n := held(t, m.slots, "anna"); n != 0 {
+					t.Errorf("%d are held while the charge is settled", n)
+				}
+				return o.Cost
+			}
+			test.change(&m.config)
+			h := guardOf(t, m.config).Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if got := m.used(t); got != "1 1 1" || test.handler == nil {
+					t.Errorf("used %s", got)
+				}
+				test.handler(w, r)
+			}))
+			func() {
+				defer func() { _ = recover() }()
+				serve(h, request("GET", "/"))
+			}()
+			if got := m.used(t); got != test.used {
+				t.Errorf("used %s, want %s", got, test.used)
+			}
+		})
+	}
+}
+
+// Of 100 requests with a limit of 10 and a queue of 5, 10 are handled, 5 wait and others are refused at once. Those that
+// wait are handled in their order as slots are free, or refused when their time is over, or leave with their clients;
+// then their units are given back.
+func TestQueue(t *testing.T) {
+	for name, test := range map[string]struct {
+		lasts, hangsUp time.Duration
+		admitted       int64
+		status         int // of the last
+	}{
+		"handled":             {5 * time.Second, time.Hour, 15, 200},
+		"the wait is over":    {time.Minute, time.Hour, 10, 429},
+		"the client hangs up": {5 * time.Second, time.Second, 14, 503},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				m := newMix(new(core.MemoryStore), 100, 10)
+				m.config.Concurrency[0].Queue = 5
+				var handled atomic.Int64
+				h := guardOf(t, m.config).Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+					handled.Add(1)
+					time.Sleep(test.lasts) // of the bubble
+				}))
+				var all sync.WaitGroup
+				ask := func(ctx context.Context, w *httptest.ResponseRecorder) {
+					all.Go(func() { h.ServeHTTP(w, request("GET", "/").WithContext(ctx)) })
+					synctest.Wait()
+				}
+				for range 14 {
+					ask(t.Context(), httptest.NewRecorder())
+				}
+				ctx, cancel := context.WithTimeout(t.Context(), test.hangsUp)
+				defer cancel()
+				last := httptest.NewRecorder()
+				ask(ctx, last)
+				for range 85 {
+					if w := serve(h, request("GET", "/")); w.Code != 429 || handled.Load() != 10 {
+						t.Fatal(w.Code, handled.Load())
+					}
+				}
+				all.Wait()
+				if used := fmt.Sprintf("%d %[1]d 0", test.admitted); handled.Load() != test.admitted || last.Code != test.status || m.used(t) != used {
+					t.Errorf("%d handled, the last is answered %d; used %s, want %s", handled.Load(), last.Code, m.used(t), used)
+				}
+			})
+		})
+	}
+}
+
+// Slots of rules without a queue are taken first, at once or not at all, and held by who waits; so a user stands in the
+// line of all with no more requests than the user has slots.
+func TestQueueBesideOtherSlots(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := new(core.MemoryStore)
+		user, all := core.NewSlots(store, "user", 2), core.NewSlots(store, "all", 1)
+		h := guardOf(t, nethttp.Config{Concurrency: []nethttp.Concurrency{
+			{Slots: all, Key: keyfuncs.Everyone(), Queue: 9, MaxWait: time.Minute},
+			{Slots: user, Key: client},
+		}}).Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { time.Sleep(10 * time.Second) })) // of the bubble
+		var statuses sync.Map
+		var done sync.WaitGroup
+		for i := range 6 {
+			done.Go(func() {
+				w := serve(h, request("GET", "/", "X-Client", []string{"anna", "ben"}[i/4]))
+				statuses.Store(i, fmt.Sprint(w.Code, " ", w.Header().Get("RateLimit")))
+			})
 			synctest.Wait()
-			return func() { cancel(); synctest.Wait() }
 		}
-		first, second := get(), get()
-		if len(verdicts) != 1 || verdicts[0].Status() != 0 {
-			t.Fatal(verdicts)
+		if got := fmt.Sprint(held(t, user, "anna"), held(t, user, "ben"), held(t, all, "everyone")); got != "2 2 1" {
+			t.Errorf("held: %s", got)
 		}
-		time.Sleep(time.Minute)
-		second()
-		if len(verdicts) != 2 || !errors.Is(verdicts[1].Err, context.Canceled) || verdicts[1].Waited != time.Minute {
-			t.Fatal(verdicts)
+		done.Wait()
+		for i, want := range []string{`200 "user";r=1, "all";r=0`, `200 "user";r=0, "all";r=0`, `429 "user";r=0`, `429 "user";r=0`, `200 "user";r=1, "all";r=0`, `200 "user";r=0, "all";r=0`} {
+			if got, _ := statuses.Load(i); got != want {
+				t.Errorf("%d: %v, want %s", i, got, want)
+			}
 		}
-		third := get()
-		time.Sleep(time.Second)
-		first()
-		if len(verdicts) != 3 || verdicts[2].Status() != 0 || verdicts[2].Waited != time.Second {
-			t.Fatal(verdicts)
-		}
-		third()
-		if n, err := slots.Count(t.Context(), core.Must(keyfuncs.Everyone()(nil))); n != 0 || err != nil {
-			t.Error(n, err)
+		if got := fmt.Sprint(held(t, user, "anna"), held(t, user, "ben"), held(t, all, "everyone")); got != "0 0 0" {
+			t.Errorf("held: %s", got)
 		}
 	})
+}
+
+// Three servers never handle more than the limit together, over real Redis, and nothing is left behind.
+func TestServersTogether(t *testing.T) {
+	redis := redistest.Start(t)
+	var now, most, handled atomic.Int64
+	var servers []http.Handler
+	var slots []*core.Slots
+	for range 3 {
+		store, err := redisstore.Open("redis://"+redis.Addr(), redisstore.Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { store.Client().Close() })
+		of := core.NewSlots(store, "jobs", 3)
+		slots = append(slots, of)
+		servers = append(servers, guardOf(t, nethttp.Config{Concurrency: []nethttp.Concurrency{{Slots: of, Key: client, Queue: 50, MaxWait: time.Minute}}}).
+			Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+				n := now.Add(1)
+				for m := most.Load(); n > m && !most.CompareAndSwap(m, n); m = most.Load() {
+				}
+				handled.Add(1)
+				now.Add(-1)
+			})))
+	}
+	var all sync.WaitGroup
+	for i := range 90 {
+		all.Go(func() { serve(servers[i%3], request("GET", "/")) })
+	}
+	all.Wait()
+	if most.Load() > 3 || handled.Load() != 90 {
+		t.Errorf("%d at once, %d handled", most.Load(), handled.Load())
+	}
+	for _, s := range slots {
+		if err := s.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
 }

@@ -1,183 +1,135 @@
 package nethttp
 
 import (
-	"errors"
+	"context"
+	"fmt"
 	"net/http"
-	"strconv"
 	"time"
 
 	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/internal/engine"
 )
 
-// retryUnavailable is the Retry-After, in seconds, of status 503.
-const retryUnavailable = "5"
-
-// A Verdict is a guard's answer to a request: the answer of its limiters, and then of its slots.
-// The zero Verdict refuses with status 503. Copies of a verdict hold the same slots.
+// A Verdict is what a guard has decided about a request. Its fields are for reading. One that refuses is an error, so
+// that frameworks can carry it. No print of a Verdict has the key, whatever the verb.
 type Verdict struct {
-	// Decision is the answer of the limiters, in the order of the rules. It is the zero Decision if
-	// no limiter was asked, and if Err is not nil. See also [Verdict.Limiter]. If it admits, but
-	// slots have refused, its units were given back.
-	//
-	// If a rule with Report has refused, it has the answers of those rules alone.
-	//
-	// Do not settle or refund it if a rule has Settle or slots, because the guard does.
+	// Status is the status of the refusal: 400, 429, 500 or 503, as the package's documentation says. 0 admits.
+	Status int
+
+	// Limiter is the name of the limiter or the slots that decided: the strictest if the request is admitted, or ""
+	// if the store has not decided.
+	Limiter string
+
+	// RetryAfter is how long the client should wait. 0 means that it is not known, or that waiting cannot help.
+	RetryAfter time.Duration
+
+	// Decision is that of the rates, and the zero Decision without them. Its Answers are those of all rates and slots.
+	// Its Allowed is of the rates only: Status says whether the request is admitted. If slots have refused, its units
+	// were given back.
 	Decision core.Decision
 
-	// Err is the reason why there is no decision. It is core.ErrClosed for closed slots,
-	// or an error of a Key function or of the store. If the client has hung up, it is the
-	// error of the request's context. It may also report an invalid result of a rule's function.
-	// Errors of a rule's functions are wrapped in one that names the rule. So test them with
-	// [errors.Is]. Err is nil for a refusal by a limit. It is for logs; the guard never sends it to
-	// clients.
+	// ObserveOnly reports that the rule that decided only observes: the request was not refused by it.
+	ObserveOnly bool
+
+	// Err is why there is no decision, or nil. It has no key, unless your own Key function puts one into its error.
 	Err error
 
-	// Waited is how long the request has waited for slots, with the calls of the store. It is 0
-	// without [Config].Wait.
-	Waited time.Duration
-
-	guard    *Guard
-	sheet    *sheet // nil: not all rules took part with their own limiters
-	stay     *stay  // nil: there is nothing to end
-	status   int    // of the refusal
-	retry    int    // Retry-After in seconds, of a refusal for want of slots
-	admitted bool
-	silent   bool // sets no fields
+	from **engine.Admission // of which package fmt prints an address, whatever the verb
 }
 
-// Pass returns a verdict that admits a request of which nothing is limited.
-func Pass() Verdict { return Verdict{admitted: true, silent: true} }
+// verdict returns the verdict of an admission, of which it makes a copy.
+func verdict(a *engine.Admission, observeOnly bool) *Verdict {
+	all := &struct {
+		Verdict
+		admission engine.Admission
+		at        *engine.Admission
+	}{admission: *a}
+	all.at = &all.admission
+	all.fill(&all.at, observeOnly)
+	return &all.Verdict
+}
 
-// VerdictOf returns the verdict about a decision that was made without a guard. It is for a server
-// of another protocol, or without the requests of package http. Such a server then answers as a
-// guard does: with [Verdict.SetFields], [Verdict.Status] and [Verdict.Problem]. If err is not nil,
-// there is no decision, and the status is 503.
-func VerdictOf(d core.Decision, err error) Verdict {
-	v := Verdict{guard: unguarded, Err: err, status: http.StatusServiceUnavailable}
-	if err == nil {
-		v.Decision, v.admitted, v.status = d, d.Allowed, http.StatusTooManyRequests
+// fill makes a verdict of an admission.
+func (v *Verdict) fill(from **engine.Admission, observeOnly bool) {
+	a := *from
+	*v = Verdict{Status: a.Status, Limiter: a.Limiter, ObserveOnly: observeOnly, Err: a.Err, from: from}
+	v.Decision.Backend(&a.Decision)
+	if a.RetryAfter != core.Never {
+		v.RetryAfter = a.RetryAfter
 	}
-	return v
 }
 
-// unguarded is the guard of verdicts that are of none: fields are those of an empty configuration.
-var unguarded = new(Guard)
+// admission returns what the verdict was made of. A Verdict that no guard has made is of nothing.
+func (v *Verdict) admission() *engine.Admission {
+	if v.from == nil {
+		return new(engine.Admission)
+	}
+	return *v.from
+}
 
-// Status returns 0 if the request is admitted. Otherwise it must not get to the handler behind the
-// guard, and [Guard.Refuse] answers it. Status then returns the status of the refusal, which is
-// 400, 429, 500 or 503 as listed in the package documentation.
-func (v Verdict) Status() int { return statusOf(v.admitted, v.status) }
+// Key returns who was counted by the limiter or the slots that decided, or "" if nobody was. Keys may be personal
+// data, or secrets.
+func (v *Verdict) Key() string { return v.admission().Key() }
 
-// code is Status without a copy.
-func (v *Verdict) code() int { return statusOf(v.admitted, v.status) }
-
-func statusOf(admitted bool, status int) int {
+// Error describes the verdict, without the key.
+func (v *Verdict) Error() string {
 	switch {
-	case admitted:
-		return 0
-	case status == 0: // the zero Verdict
-		return http.StatusServiceUnavailable
-	default:
-		return status
+	case v.Status == 0:
+		return "headgate: admitted"
+	case v.Err != nil:
+		return v.Err.Error()
+	case v.RetryAfter == 0:
+		return fmt.Sprintf("headgate: %q refuses with status %d", v.Limiter, v.Status)
 	}
+	return fmt.Sprintf("headgate: %q refuses with status %d: retry in %v", v.Limiter, v.Status, v.RetryAfter)
 }
 
-// Limiter returns the name of the limiter or slots that the verdict is by, for logs and metrics.
-// These are the slots that refused, or else Decision.Limiter. After an error of a rule's function,
-// it is the name of the rule. It is empty if nothing was asked for another reason, or the store
-// returned an error.
-func (v Verdict) Limiter() string {
-	var rule *ruleError
-	if errors.As(v.Err, &rule) {
-		return rule.name
-	}
-	if o, full := v.full(); full {
-		return o.Slots
-	}
-	return v.Decision.Limiter
-}
+// Unwrap returns Err, for [errors.Is].
+func (v *Verdict) Unwrap() error { return v.Err }
 
-// Full returns the occupancy of the slots that refused, and whether any did.
-func (v Verdict) Full() (core.Occupancy, bool) { return v.full() }
-
-// full is Full without a copy.
-func (v *Verdict) full() (core.Occupancy, bool) {
-	if v.Err == nil && !v.admitted && v.stay != nil {
-		for _, o := range v.stay.occupied {
-			if o.Held >= 0 {
-				return o, true
-			}
+// VerdictFrom returns the verdict about a handler's request, of the innermost guard with [Config].KeepVerdict. It
+// reports false if there is none.
+func VerdictFrom(ctx context.Context) (*Verdict, bool) {
+	for p := passageOf(ctx); p != nil; p = passageOf(p.context.Context) {
+		if p.verdict != nil {
+			return p.verdict, true
 		}
 	}
-	return core.Occupancy{}, false
+	return nil, false
 }
 
-// asked reports whether limiters were asked and have answered.
-func (v *Verdict) asked() bool { return v.Decision.Len() > 0 }
-
-// occupancies returns those of the slots that were asked for, in the order of the rules, with Held
-// -1 where it is unknown.
-func (v *Verdict) occupancies() []core.Occupancy {
-	if v.stay == nil {
-		return nil
-	}
-	return v.stay.occupied
+// An Outcome is how a request was handled, for [Rate].Settle.
+type Outcome struct {
+	Status int   // of the response; 500 if the handler has panicked and written none
+	Bytes  int64 // of the body, as the handler wrote them
+	Cost   int64 // units, as SetCost said, or else as charged
 }
 
-// SetFields sets the fields of the response to an admitted or refused request, as [Config].Fields
-// selects them. For a refusal it also sets Retry-After (RFC 9110, section 10.2.3) and
-// Cache-Control: no-store. A refusal has no Retry-After if waiting does not help.
-func (v Verdict) SetFields(h http.Header) {
-	if v.admitted {
-		v.setLimits(h, nil)
-		return
+// FailuresOnly is for [Rate].Settle: responses with a status from 400 on are charged, and others given back. So a
+// limit on logins counts wrong passwords. Attempts at the same time each need a unit until they are handled.
+func FailuresOnly(_ *http.Request, o Outcome) int64 {
+	if o.Status < http.StatusBadRequest {
+		return 0
 	}
-	var b block
-	b.make(refusalFields)
-	v.setRefusal(h, &b)
+	return o.Cost
 }
 
-// setLimits sets the fields that describe the limits, in a block of their own if b is nil.
-func (v *Verdict) setLimits(h http.Header, b *block) {
-	if !v.asked() && len(v.occupancies()) == 0 || v.silent || v.guard.config.NoFields {
-		return
-	}
-	if fields := v.guard.config.Fields; fields != nil {
-		fields(h, *v)
-		return
-	}
-	if b != nil {
-		v.draft11(h, b)
-		return
-	}
-	var own block
-	own.make(2)
-	v.draft11(h, &own)
-}
+// BytesWritten is for [Rate].Settle: the units are the bytes of the body. Without a Cost, 1 unit is charged to get in.
+func BytesWritten(_ *http.Request, o Outcome) int64 { return o.Bytes }
 
-// setRefusal sets the fields of a refusal.
-func (v *Verdict) setRefusal(h http.Header, b *block) {
-	v.setLimits(h, b)
-	if after := v.retryAfter(b); after != "" {
-		b.set(h, "Retry-After", after)
-	} else {
-		delete(h, "Retry-After")
+// SetCost says how many units the request of a handler has used, under the rule with this Limiter: that of the rule,
+// not what its Plan made of it. It is to be called with the context of the handler's request, before the handler
+// returns; the last call counts. It returns [core.ErrInvalid] for negative units, and [core.ErrSettled] if no rule of
+// the limiter with Cost or Settle has charged the request, or if the request has been handled. It is safe for
+// concurrent use.
+func SetCost(ctx context.Context, l *core.Limiter, units int64) error {
+	if units < 0 {
+		return fmt.Errorf("%w: a cost of %d units", core.ErrInvalid, units)
 	}
-	b.set(h, "Cache-Control", "no-store")
-}
-
-func (v *Verdict) retryAfter(b *block) string {
-	switch status := v.code(); {
-	case status != http.StatusTooManyRequests && status != http.StatusServiceUnavailable:
-		return ""
-	case v.retry > 0:
-		return strconv.Itoa(v.retry)
-	case !v.asked() || v.Decision.Allowed:
-		return retryUnavailable
-	case v.Decision.RetryAfter == core.Never:
-		return ""
+	for p := passageOf(ctx); p != nil; p = passageOf(p.context.Context) {
+		if p.setCost(l, units) {
+			return nil
+		}
 	}
-	start := len(b.text)
-	b.text = strconv.AppendInt(b.text, seconds(v.Decision.RetryAfter), 10)
-	return b.cut(start)
+	return core.ErrSettled
 }

@@ -8,274 +8,26 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"slices"
+	"net/http/httptest"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/headgate/headgate/core"
-	"github.com/headgate/headgate/core/memstore"
-	"github.com/headgate/headgate/keyfuncs"
-	"github.com/headgate/headgate/nethttp"
-	"github.com/headgate/headgate/websocketmw/internal/conn"
-	"github.com/headgate/headgate/websocketmw/internal/frames"
 )
-
-// serveUntilClose closes the connection after a Close frame, as all libraries do.
-func serveUntilClose(c net.Conn) {
-	defer c.Close()
-	var w frames.Walker
-	b := make([]byte, 4096)
-	for {
-		n, err := c.Read(b)
-		if closes, _ := w.Walk(b[:n]); closes || err != nil {
-			return
-		}
-	}
-}
-
-// Clients get a Close frame between two frames, even if the handler never stops writing, or
-// writes frames in pieces.
-func TestShutdown(t *testing.T) {
-	t.Parallel()
-	frame := append([]byte{0x82, 126, 1, 0}, make([]byte, 256)...)
-	for _, c := range []struct {
-		name   string
-		config Config
-		write  func(c net.Conn) // until an error
-		want   string
-	}{
-		{"a quiet socket", Config{}, func(net.Conn) {}, "1001 the server is shutting down"},
-		{"restart", Config{ShutdownCode: 1012}, func(net.Conn) {}, "1012 the server is shutting down"},
-		{"no frames", Config{NoCloseFrames: true}, func(net.Conn) {}, "error"},
-		{"a flood", Config{}, func(c net.Conn) {
-			for err := error(nil); err == nil; {
-				_, err = c.Write(frame)
-			}
-		}, "1001 the server is shutting down"},
-		{"a flood in odd pieces", Config{}, func(c net.Conn) {
-			many := make([]byte, 0, 7*len(frame))
-			for range 7 {
-				many = append(many, frame...)
-			}
-			for at := 0; ; at = (at + 101) % len(many) {
-				if n, err := c.Write(many[at:min(at+101, len(many))]); err != nil {
-					return
-				} else if at+n == len(many) {
-					at = -101
-				}
-			}
-		}, "1001 the server is shutting down"},
-	} {
-		for _, secure := range []bool{false, true} {
-			t.Run(c.name, func(t *testing.T) {
-				t.Parallel()
-				w := newWorld(t, 1, secure, c.config, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-					conn, _ := take(w)
-					go c.write(conn)
-					go serveUntilClose(conn)
-				}))
-				p := w.open()
-				done := make(chan error)
-				go func() { done <- w.guard.Shutdown(t.Context()) }()
-				if got := p.closes(); got != c.want {
-					t.Errorf("%q, not %q", got, c.want)
-				}
-				p.Write(masked(0x88, "\x03\xe9"))
-				if err := <-done; err != nil {
-					t.Error(err)
-				}
-				if rest, _ := io.ReadAll(p.in); len(rest) > 0 {
-					t.Errorf("%d bytes after the Close frame", len(rest))
-				}
-			})
-		}
-	}
-}
-
-// When the context is done, sockets whose peers do not answer are closed at once.
-func TestShutdownCuts(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		g, _ := bubble(t, Config{}, serveUntilClose)
-		ctx, cancel := context.WithCancel(t.Context())
-		cancel()
-		begin := time.Now()
-		if err := g.Shutdown(ctx); !errors.Is(err, context.Canceled) {
-			t.Error(err)
-		}
-		synctest.Wait()
-		if took := time.Since(begin); g.Len() != 0 || took != 0 {
-			t.Errorf("%d sockets after %v", g.Len(), took)
-		}
-	})
-}
-
-// slowCloser is a store that cannot close slots.
-type slowCloser struct {
-	core.SlotStore
-
-	mu     sync.Mutex
-	closed []string
-}
-
-func (s *slowCloser) CloseSlots(ctx context.Context, name string) error {
-	s.mu.Lock()
-	if ctx.Err() == nil {
-		s.closed = append(s.closed, name)
-	}
-	s.mu.Unlock()
-	<-ctx.Done()
-	return fmt.Errorf("%s: %w", name, ctx.Err())
-}
-
-// A store that cannot close the slots of one rule does not keep Shutdown from closing those
-// of the others. All errors are returned, after conn.CloseTimeout even if the context is done.
-func TestShutdownWithASlowStore(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		store := &slowCloser{SlotStore: memstore.New(memstore.Config{})}
-		g, err := New(Config{Rules: []nethttp.Rule{
-			{Slots: newSlots(t, store, "a", 1), Key: keyfuncs.Everyone()},
-			{Slots: newSlots(t, store, "b", 1), Key: keyfuncs.Everyone()},
-			{Slots: newSlots(t, store, "c", 1), Key: keyfuncs.Everyone()},
-		}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		ctx, cancel := context.WithCancel(t.Context())
-		cancel()
-		begin := time.Now()
-		err = g.Shutdown(ctx)
-		if slices.Sort(store.closed); strings.Join(store.closed, "") != "abc" || time.Since(begin) != conn.CloseTimeout {
-			t.Errorf("closed %q in %v", store.closed, time.Since(begin))
-		}
-		for _, name := range []string{"a", "b", "c"} {
-			if err == nil || !strings.Contains(err.Error(), name+": ") {
-				t.Errorf("no error of %q in %v", name, err)
-			}
-		}
-	})
-}
-
-// An upgrade in progress when the guard shuts down is closed as soon as it is complete.
-func TestShutdownBeforeTheUpgrade(t *testing.T) {
-	begun, shut := make(chan struct{}), make(chan struct{})
-	w := newWorld(t, 1, false, Config{}, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		close(begun)
-		<-shut
-		conn, _ := take(w)
-		serveUntilClose(conn)
-	}))
-	p := w.dial(handshakeText)
-	<-begun
-	done := make(chan error)
-	go func() { done <- w.guard.Shutdown(t.Context()) }()
-	for !w.guard.fleet.Draining() {
-	}
-	for _, s := range w.guard.all() {
-		for closing := false; !closing; {
-			_, _, closing = s.life.Closing()
-		}
-	}
-	close(shut)
-	p.respond()
-	if got := p.closes(); !strings.HasPrefix(got, "1001 ") {
-		t.Error(got)
-	}
-	p.send(masked(0x88, ""))
-	if err := <-done; err != nil {
-		t.Error(err)
-	}
-}
-
-// EventLost is also sent for a socket whose slot is lost already.
-func TestLostAlready(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		store := &counter{Noticer: memstore.New(memstore.Config{}), lost: make(chan struct{})}
-		lost := 0
-		g, err := New(Config{
-			Rules: []nethttp.Rule{{Slots: newSlots(t, store, "ws", 2), Key: keyfuncs.Everyone()}},
-			Notify: func(_ *Socket, e Event) {
-				if e.Kind == EventLost {
-					lost++
-				}
-			},
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		first := g.Check(upgradeRequest())
-		close(store.lost)
-		synctest.Wait()
-		second := g.Check(upgradeRequest())
-		synctest.Wait()
-		if lost != 2 {
-			t.Errorf("%d events, not 2", lost)
-		}
-		socketOf(first).life.End()
-		socketOf(second).life.End()
-	})
-}
-
-func TestLost(t *testing.T) {
-	w := newWorld(t, 3, false, Config{OnExcess: Shed}, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		conn, _ := take(w)
-		go serveUntilClose(conn)
-	}))
-	w.store.lost = make(chan struct{})
-	a, b := w.open(), w.open()
-	close(w.store.lost)
-	w.until(EventLost)
-	w.until(EventLost)
-	c := w.open() // whose slot is lost already
-	w.until(EventLost)
-	for _, p := range []*peer{a, b, c} { // nothing is too many
-		p.send(masked(0x88, ""))
-		w.until(EventClosed)
-	}
-}
-
-// pipe is a server's writer whose connection is a net.Pipe.
-type pipe struct {
-	silent
-
-	conn net.Conn
-}
-
-func (p *pipe) Hijack() (net.Conn, *bufio.ReadWriter, error) { return p.conn, nil, nil }
-
-// bubble runs a handler on a pipe, and returns the guard and the peer.
-func bubble(t *testing.T, config Config, handler func(net.Conn)) (*Guard, *peer) {
-	t.Helper()
-	g := newGuard(t, config)
-	return g, pipeTo(t, g, handler)
-}
-
-// pipeTo opens a socket through a guard.
-func pipeTo(t *testing.T, g *Guard, handler func(net.Conn)) *peer {
-	t.Helper()
-	client, server := net.Pipe()
-	go g.Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		c, _ := take(w)
-		handler(c)
-	})).ServeHTTP(&pipe{conn: server}, upgradeRequest())
-	p := &peer{t: t, Conn: client, in: bufio.NewReader(client)}
-	p.respond()
-	return p
-}
 
 func TestIdleAndAge(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var events []EventKind
-		note := func(_ *Socket, e Event) { events = append(events, e.Kind) }
-		g, p := bubble(t, Config{MaxIdle: time.Minute, Notify: note}, serveUntilClose)
+		var causes []error
+		note := func(_ *Socket, err error) { causes = append(causes, err) }
+		g, p := bubble(t, Config{MaxIdle: time.Minute, OnClosed: note}, serveUntilClose)
 		for range 10 {
 			time.Sleep(59 * time.Second)
 			p.send(masked(0x8a, "pong"))
 		}
 		synctest.Wait()
-		if g.Len() != 1 {
+		if g.open() != 1 {
 			t.Fatal("a socket whose pongs arrive was closed")
 		}
 		begin := time.Now()
@@ -284,8 +36,8 @@ func TestIdleAndAge(t *testing.T) {
 		}
 		p.send(masked(0x88, ""))
 		synctest.Wait()
-		if g.Len() != 0 || len(events) != 2 || events[0] != EventIdle || events[1] != EventClosed {
-			t.Error(g.Len(), events)
+		if g.open() != 0 || len(causes) != 1 || !errors.Is(causes[0], ErrIdle) {
+			t.Error(g.open(), causes)
 		}
 	})
 	synctest.Test(t, func(t *testing.T) {
@@ -295,30 +47,9 @@ func TestIdleAndAge(t *testing.T) {
 			t.Error(got, time.Since(begin))
 		}
 		// The peer does not answer.
-		if _, _, err := p.frame(); !errors.Is(err, io.EOF) || !aged(time.Since(begin)-conn.CloseTimeout) {
+		if _, _, err := p.frame(); !errors.Is(err, io.EOF) || !aged(time.Since(begin)-closeTimeout) {
 			t.Error(err, time.Since(begin))
 		}
-	})
-}
-
-// aged reports whether a MaxAge of a minute may have ended a socket of that age.
-func aged(age time.Duration) bool { return age >= 54*time.Second && age <= time.Minute }
-
-// A peer that does not read cannot keep its socket open: neither a blocked write nor the
-// Close frame delays the end.
-func TestPeersThatDoNotRead(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		begin := time.Now()
-		g, p := bubble(t, Config{MaxAge: time.Minute}, func(c net.Conn) {
-			defer c.Close()
-			for err := error(nil); err == nil; {
-				_, err = c.Write([]byte{0x81, 2, 'h', 'i'})
-			}
-		})
-		if err := g.Shutdown(t.Context()); err != nil || time.Since(begin) != conn.CloseTimeout {
-			t.Error(err, time.Since(begin))
-		}
-		_ = p
 	})
 }
 
@@ -354,7 +85,7 @@ func TestCloseWaitsForTheFrame(t *testing.T) {
 		})
 		var head [3]byte
 		io.ReadFull(p.in, head[:])
-		for _, s := range g.all() {
+		for _, s := range g.oldestFirst() {
 			s.Close(4000, strings.Repeat("ä", 100))
 			s.Close(4001, "the second does not count")
 		}
@@ -371,7 +102,7 @@ func TestCloseWaitsForTheFrame(t *testing.T) {
 		time.Sleep(time.Second) // the handler's writes are dropped
 		p.send(masked(0x88, ""))
 		synctest.Wait()
-		if g.Len() != 0 {
+		if g.open() != 0 {
 			t.Error("still open")
 		}
 	})
@@ -387,7 +118,7 @@ func TestCloseCodes(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			g, p := bubble(t, Config{}, serveUntilClose)
-			for _, s := range g.all() {
+			for _, s := range g.oldestFirst() {
 				s.Close(c.code, "bye")
 			}
 			if got, want := p.closes(), fmt.Sprintf("%d bye", c.want); got != want {
@@ -408,127 +139,234 @@ func TestOneCloseFrame(t *testing.T) {
 		if got := p.closes(); got != "1000 " {
 			t.Error(got)
 		}
-		for _, s := range g.all() {
+		for _, s := range g.oldestFirst() {
 			s.Close(1001, "")
 		}
 		got := p.closes()
 		synctest.Wait() // the slot is released after the connection is closed
-		if got != "error" || g.Len() != 0 {
-			t.Error(got, g.Len())
+		if got != "error" || g.open() != 0 {
+			t.Error(got, g.open())
 		}
 	})
 }
 
-// A handler that neither upgrades nor returns does not block Shutdown. If it upgrades later,
-// its connection is closed.
-func TestShutdownOfHandlersThatHang(t *testing.T) {
+// Frames that are in the server's buffer when the handler hijacks after its 101 are counted
+// by Buffered and are read.
+func TestEarlyFrames(t *testing.T) {
+	first, second := string(masked(0x81, strings.Repeat("early ", 100))), string(masked(0x81, "late"))
 	synctest.Test(t, func(t *testing.T) {
-		g, err := New(Config{Rules: []nethttp.Rule{{Slots: newSlots(t, memstore.New(memstore.Config{}), "ws", 1), Key: keyfuncs.Everyone()}}})
+		g := newGuard(t, Config{})
+		client, server := net.Pipe()
+		done := make(chan struct{})
+		go g.Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			defer close(done)
+			w.WriteHeader(http.StatusSwitchingProtocols)
+			c, rw, err := w.(http.Hijacker).Hijack()
+			if err != nil {
+				panic(err)
+			}
+			defer c.Close()
+			if n := rw.Reader.Buffered(); n != len(first) {
+				t.Errorf("%d bytes are buffered, not %d", n, len(first))
+			}
+			b := make([]byte, len(first)+len(second))
+			if _, err := io.ReadFull(rw, b); err != nil || string(b) != first+second {
+				t.Errorf("%q, %v", b, err)
+			}
+		})).ServeHTTP(&early{pipe{conn: server}, first}, upgradeRequest())
+		client.Write([]byte(second))
+		<-done
+	})
+}
+
+// What a client sends before the 101 reaches no library, and closes the socket with 1002:
+// whether the library would read it, drop it or refuse.
+func TestTooEarly(t *testing.T) {
+	message := string(masked(0x81, "hello"))
+	for name, sent := range map[string]string{"a message": message, "half a header": "\x82\xff\x40", "a message and a Close frame": message + string(masked(0x88, ""))} {
+		synctest.Test(t, func(t *testing.T) {
+			var cause error
+			g := newGuard(t, Config{OnClosed: func(_ *Socket, err error) { cause = err }})
+			client, server := net.Pipe()
+			begin, done := time.Now(), make(chan struct{})
+			go g.Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				defer close(done)
+				c, rw := take(w)
+				defer c.Close()
+				if n := rw.Reader.Buffered(); n != 0 {
+					t.Errorf("%d bytes are buffered", n)
+				}
+				if got, err := io.ReadAll(c); len(got) > 0 || !errors.Is(err, ErrProtocol) {
+					t.Errorf("%q, %v", got, err)
+				}
+			})).ServeHTTP(&early{pipe{conn: server}, sent}, upgradeRequest())
+			p := &peer{t: t, Conn: client, in: bufio.NewReader(client)}
+			http.ReadResponse(p.in, nil)
+			if got := p.closes(); got != "1002 data before the handshake is complete" {
+				t.Errorf("%s: %s", name, got)
+			}
+			if !strings.Contains(name, "Close") {
+				p.Close()
+			}
+			<-done
+			if !errors.Is(cause, ErrProtocol) || time.Since(begin) != 0 {
+				t.Errorf("%s: %v, %v", name, cause, time.Since(begin))
+			}
+			p.Close()
+		})
+	}
+}
+
+// aged reports whether a socket with a MaxAge of a minute has ended in time.
+func aged(d time.Duration) bool { return d > 54*time.Second-time.Millisecond && d <= time.Minute }
+
+// Shutdown closes sockets over the time of Drain, the oldest first, and refuses new ones meanwhile.
+func TestDrain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const sockets, drain = 100, time.Minute
+		causes := make(chan error, sockets)
+		g, err := New(Config{
+			Rules: []Rule{{Slots: core.NewSlots(new(core.MemoryStore), "ws", core.NoLimit), Key: byUser}},
+			Drain: drain, OnClosed: func(_ *Socket, err error) { causes <- err },
+		})
 		if err != nil {
 			t.Fatal(err)
 		}
-		client, server := net.Pipe()
-		begun, shut := make(chan struct{}), make(chan struct{})
-		go g.Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-			close(begun)
-			<-shut
-			w.(http.Hijacker).Hijack()
-			serveUntilClose(server)
-		})).ServeHTTP(&pipe{conn: server}, upgradeRequest())
-		<-begun
-		begin := time.Now()
-		if err := g.Shutdown(context.Background()); err != nil || time.Since(begin) != conn.CloseTimeout {
-			t.Error(err, time.Since(begin))
+		var peers []*peer
+		for range sockets {
+			peers = append(peers, pipeTo(t, g, serveUntilClose))
+			time.Sleep(time.Millisecond)
 		}
-		close(shut)
-		if _, err := client.Read(make([]byte, 1)); !errors.Is(err, io.EOF) || time.Since(begin) != conn.CloseTimeout {
-			t.Error(err, time.Since(begin))
+		for _, p := range peers {
+			go func() {
+				p.closes()
+				p.Write(masked(0x88, ""))
+			}()
 		}
+		done, start := make(chan error), time.Now()
+		go func() { done <- g.Shutdown(t.Context()) }()
+		for i := range 10 {
+			time.Sleep(time.Until(start.Add(drain/10*time.Duration(i) + drain/20)))
+			synctest.Wait()
+			if n, want := sockets-g.open(), i*sockets/10+sockets/20; n < want || n > want+1 {
+				t.Errorf("%d are closed after %v, want %d", n, time.Since(start), want)
+			}
+		}
+		if s, a := g.admit(upgradeRequest(), upgrade); s != nil || a.Status != 503 || a.RetryAfter == 0 {
+			t.Error(s, a)
+		}
+		if err := <-done; err != nil || time.Since(start) > drain {
+			t.Error(err, time.Since(start))
+		}
+		close(causes)
+		for err := range causes {
+			if !errors.Is(err, ErrShutdown) {
+				t.Error(err)
+			}
+		}
+	})
+}
+
+// A handler that neither upgrades nor returns does not block Shutdown.
+func TestShutdownOfHandlersThatHang(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newGuard(t, Config{})
+		done := make(chan struct{})
+		go g.Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-done })).ServeHTTP(silent{}, upgradeRequest())
 		synctest.Wait()
-		if g.Len() != 0 {
+		begin := time.Now()
+		if err := g.Shutdown(context.Background()); err != nil || time.Since(begin) != closeTimeout {
+			t.Error(err, time.Since(begin))
+		}
+		close(done)
+		synctest.Wait()
+		if g.open() != 0 {
 			t.Error("still open")
 		}
 	})
 }
 
-// EventClosed is the last event, even if a callback ends other sockets.
-func TestClosedIsTheLastEvent(t *testing.T) {
+// A handler that upgrades after Shutdown gets a connection that is closed.
+func TestUpgradeAfterShutdown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := &counter{Noticer: memstore.New(memstore.Config{}), lost: make(chan struct{})}
-		var both [2]nethttp.Verdict
-		var events []EventKind
-		g, err := New(Config{
-			Rules: []nethttp.Rule{{Slots: newSlots(t, store, "ws", 2), Key: keyfuncs.Everyone()}},
-			Notify: func(_ *Socket, e Event) {
-				events = append(events, e.Kind)
-				if e.Kind == EventLost {
-					socketOf(both[0]).life.End()
-					socketOf(both[1]).life.End()
-				}
-			},
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		both = [2]nethttp.Verdict{g.Check(upgradeRequest()), g.Check(upgradeRequest())}
-		close(store.lost)
+		g := newGuard(t, Config{})
+		client, server := net.Pipe()
+		late, read := make(chan struct{}), make(chan error, 1)
+		go g.Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			<-late
+			c, _, err := w.(http.Hijacker).Hijack()
+			if err == nil {
+				_, err = c.Read(make([]byte, 10))
+			}
+			read <- err
+		})).ServeHTTP(&pipe{conn: server}, upgradeRequest())
 		synctest.Wait()
-		if !slices.Equal(events, []EventKind{EventLost, EventClosed, EventClosed}) {
-			t.Error(events)
-		}
-	})
-}
-
-// Sockets whose slots are never lost leave no goroutine behind.
-func TestWatchersEnd(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) { // fails if a goroutine is left
-		store := &counter{Noticer: memstore.New(memstore.Config{}), lost: make(chan struct{}), doubt: make(chan struct{})}
-		g, err := New(Config{
-			Rules:  []nethttp.Rule{{Slots: newSlots(t, store, "ws", 2), Key: keyfuncs.Everyone()}},
-			Notify: func(*Socket, Event) {}, OnExcess: Shed,
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		a, b := g.Check(upgradeRequest()), g.Check(upgradeRequest())
-		socketOf(a).life.End()
-		socketOf(b).life.End()
-	})
-}
-
-// An upgrade that waits when the guard shuts down is refused then, and its units go back.
-func TestShutdownWhileOneWaits(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		rate := newLimiter(t, core.SlidingLog(core.PerHour(100)))
-		key := keyfuncs.Everyone()
-		g, err := New(Config{
-			Rules: []nethttp.Rule{
-				{Limiter: rate, Key: key},
-				{Slots: newSlots(t, memstore.New(memstore.Config{}), "ws", 1), Key: key, Queue: 1},
-			},
-			Wait: time.Hour,
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		first := g.Check(upgradeRequest())
-		var second nethttp.Verdict
-		done := make(chan struct{})
-		go func() {
-			second = g.Check(upgradeRequest())
-			close(done)
-		}()
-		synctest.Wait()
-		time.Sleep(time.Minute)
-		if err := g.Shutdown(t.Context()); err != nil { // which ends the first
+		if err := g.Shutdown(context.Background()); err != nil {
 			t.Error(err)
 		}
-		<-done
-		first.End(nethttp.Outcome{})
-		everyone, _ := key(nil)
-		d, err := rate.Peek(t.Context(), everyone)
-		if second.Status() != 503 || !errors.Is(second.Err, core.ErrClosed) || err != nil || d.Remaining != 99 || g.Len() != 0 {
-			t.Errorf("%d, %v; %d left, %v", second.Status(), second.Err, d.Remaining, err)
+		close(late)
+		if err := <-read; err == nil {
+			t.Error("the connection is open")
 		}
+		client.Close()
 	})
+}
+
+// A library gets the connection's methods, but for those that would bypass the guard, over TCP and TLS. The socket's
+// context ends with the socket, not with the handler, and has the request's values.
+func TestWhatLibrariesGet(t *testing.T) {
+	type tcp interface {
+		SetNoDelay(noDelay bool) error
+		CloseWrite() error
+		NetConn() net.Conn
+	}
+	type key struct{}
+	for _, secure := range []bool{false, true} {
+		conns, sockets, returned := make(chan net.Conn, 1), make(chan *Socket, 1), make(chan struct{})
+		g := newGuard(t, Config{})
+		h := g.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			c, _ := take(w)
+			s, ok := FromContext(r.Context())
+			if !ok {
+				panic("no socket")
+			}
+			conns <- c
+			sockets <- s
+		}))
+		server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			h.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), key{}, "ann")))
+			close(returned)
+		}))
+		if secure {
+			server.StartTLS()
+		} else {
+			server.Start()
+		}
+		t.Cleanup(server.Close)
+		client, err := net.Dial("tcp", server.Listener.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if secure {
+			client = tlsClient(client, server)
+		}
+		io.WriteString(client, handshake)
+		conn, s := <-conns, <-sockets
+		_, isTCP := conn.(tcp)
+		_, readsFrom := conn.(io.ReaderFrom)
+		if isTCP == secure || readsFrom || conn.(interface{ NetConn() net.Conn }).NetConn() == conn {
+			t.Errorf("%v: %T", secure, conn)
+		}
+		<-returned
+		if ctx := s.Context(); ctx.Err() != nil || ctx.Value(key{}) != "ann" {
+			t.Error(ctx.Err(), ctx.Value(key{}))
+		}
+		conn.Close()
+		conn.Close()
+		<-s.Context().Done()
+		if !errors.Is(context.Cause(s.Context()), context.Canceled) || g.open() != 0 {
+			t.Error(context.Cause(s.Context()), g.open())
+		}
+		client.Close()
+	}
 }

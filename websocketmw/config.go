@@ -1,321 +1,254 @@
-// The Config, and what it means to the rooms below: rules for connections, and a config for the fleet.
-// It owns nothing that changes, and may not touch a socket.
-
 package websocketmw
 
 import (
-	"cmp"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
-	"slices"
+	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/headgate/headgate/core"
-	"github.com/headgate/headgate/core/store"
+	"github.com/headgate/headgate/internal/engine"
+	"github.com/headgate/headgate/keyfuncs"
 	"github.com/headgate/headgate/nethttp"
-	"github.com/headgate/headgate/websocketmw/internal/conn"
-	"github.com/headgate/headgate/websocketmw/internal/fleet"
 	"github.com/headgate/headgate/websocketmw/internal/frames"
 )
 
-const (
-	maxInbound = 8  // limits of Config.Inbound
-	maxServer  = 64 // bytes of Config.Server
-)
-
-// Config configures a [Guard]. Its functions are called from many goroutines at once;
-// a panic in one of them propagates through the guard.
+// Config is what a [Guard] does. The zero Config limits only control frames. Its functions are called by many
+// goroutines at once.
 type Config struct {
-	_ struct{} // composite literals must name the fields
+	_ struct{} // literals must name the fields
 
-	// Rules are the limits, as in [nethttp.Config]. There are 1 to 8 rules for slots; a socket
-	// holds a slot of each. There may be as many rules for rates, which charge upgrades, for
-	// example per address and minute. The rates are asked first, so a client over its rate takes no
-	// slot and closes no other's socket. If there is no slot then, the units are given back. To limit
-	// how often clients try, see the package documentation.
-	Rules []nethttp.Rule
+	// Rules limit how many sockets a key has at once. There are at most 8, of slots with different names. A socket
+	// takes a slot of each, or none.
+	Rules []Rule
 
-	// Wait is the longest time that an upgrade waits for slots of rules that have a Queue, and is
-	// set if there are any. Clients may give up earlier.
-	Wait time.Duration
+	// Messages limits how many messages clients send. A message counts when it begins, whatever its size and
+	// however many fragments it has: limit Bytes, too, or set the library's largest message.
+	// golang.org/x/net/websocket hands each fragment to the handler as a message of its own.
+	Messages []Inbound
 
-	// Skip is as in [nethttp.Config], for upgrades.
-	Skip func(*http.Request) bool
+	// Bytes limits how many bytes of messages clients send. They count as they arrive, before they are
+	// decompressed. An empty frame counts as one byte.
+	Bytes []Inbound
 
-	// Fields, NoFields, Observe, OnSettled and OnRefused are as in [nethttp.Config]. OnRefused is not
-	// called for refusals by InBand.
-	Fields    nethttp.Fields
-	NoFields  bool
-	OnRefused func(http.ResponseWriter, *http.Request, nethttp.Verdict)
-	Observe   func(*http.Request, nethttp.Verdict)
-	OnSettled func(r *http.Request, uncovered int64, err error)
-
-	// InBand gives browsers the reason for a refusal. A script cannot see the status of a failed
-	// upgrade, only that it failed (1006). With InBand, a request that has an Origin is not refused
-	// with 429 or 503. Instead it gets a 101, followed at once by a Close frame with 1013 and a
-	// reason such as
-	//
-	//	limit "ws" is reached; retry in 7 s
-	//
-	// It takes no slot. Refusals by rates are ordinary responses. So are refusals beyond 100 a
-	// second. So are refusals of a key of the refusing rule, beyond one a second after a burst of
-	// 10. The Origin is not checked first.
-	//
-	// A script sees the event open before the event close. Libraries that reconnect take that for a
-	// success and start their pauses anew. They should do so only when a message has arrived. After
-	// a 1013 they should wait at least as long as the reason says.
-	InBand bool
-
-	// Logger gets a record at level WARN of a fault of configuration, once for each kind. One kind
-	// is that no request of a rule has had a key for a minute. The other is that the key is a
-	// proxy's address, which all clients share. Without Observe, it also gets the reason why
-	// handshakes are refused without a decision. For each reason it gets at most one record a
-	// minute. No record has a key. Nil means [slog.Default]; slog.New(slog.DiscardHandler) turns it
-	// off.
-	Logger *slog.Logger
-
-	// Notify is called with the events of sockets. It must not block.
-	Notify func(*Socket, Event)
-
-	// ObserveOnly is shadow mode, for trying limits before they are enforced. Sockets take slots
-	// where there are any. Observe gets the verdicts and Notify the events as they would have been.
-	// But Check admits every upgrade, without fields, and the guard neither closes nor delays
-	// sockets. A socket that would have been closed is not limited any more. Nor is a socket that
-	// would have been refused, which has the zero [core.Slot].
-	//
-	// Shutdown and [Socket.Close] do what they always do.
-	ObserveOnly bool
-
-	// Inbound limits the messages of clients: at most 8 limits. Without one, only control frames
-	// are limited, see [Controls].
-	Inbound []Inbound
-
-	// Outbound limits how far a client may fall behind in reading: one that does is closed with
-	// 1008. The zero value sets no limit.
-	Outbound Outbound
-
-	// MaxIdle closes a socket with 1001 if nothing has been read from it for this long. Everything
-	// counts, pongs and the client's own pings too. So the handler should ping more often than
-	// that, and must read. MaxIdle finds vanished peers behind a proxy that keeps the connection
-	// open. It is no limit on present peers, who may keep a socket with a ping from time to time,
-	// within [Controls]. 0 means never.
+	// MaxIdle closes a socket with 1001 when nothing was read from it for this long. Pongs count, so let the handler
+	// send pings more often than that; it must read, too. MaxIdle finds clients that have vanished behind a proxy which
+	// keeps the connection open. 0 means never.
 	MaxIdle time.Duration
 
-	// MaxAge closes a socket with 1001 once it has been open for this long or, at random, for up to
-	// a tenth less. So sockets that were opened together are not closed together. It is for
-	// credentials that expire, and to spread clients over servers. 0 means never.
+	// MaxAge closes a socket with 1001 when it is this old, or, at random, up to a tenth younger. So sockets that were
+	// opened together are not closed together. 0 means never.
 	MaxAge time.Duration
 
-	// EvictCode and EvictReason are for the Close frame of a socket that [EvictOldest] closes. They
-	// are a code as of [Socket.Close], and at most 123 bytes of UTF-8. 0 and empty mean 1008 and
-	// "another socket has taken the place of this one". A client that opens its socket again after
-	// that takes the place of another in turn: make it ask its user first.
-	EvictCode   int
-	EvictReason string
-
-	// OnExcess is how the guard treats surplus sockets. There is a surplus if a shared store was
-	// away when sockets were admitted, or has lost its counts (see [core.Slot.Doubt]). The zero
-	// value is [Keep].
-	OnExcess ExcessAction
-
-	// Server names this server to others, in a [Peer]: 1 to 64 bytes of UTF-8, such as the name of
-	// a host. [Guard.Presence] and [Guard.CloseAll] need it. Over Redis, the guard then looks for
-	// notices of other servers 4 times a second, from the first handshake until no socket is left.
-	// A socket takes some 250 bytes more for each rule. If Server is empty, there is none of that.
-	Server string
-
-	// ShutdownCode is the code with which [Guard.Shutdown] closes sockets: 1001
-	// (going away) or 1012 (service restart). 0 means 1001.
-	ShutdownCode int
-
-	// Drain is the time over which [Guard.Shutdown] spreads the closing of sockets, the oldest
-	// first. So the clients do not all come back at once to the servers that are left. Meanwhile
-	// upgrades are refused with 503. 0 means all at once.
+	// Drain is the time over which [Guard.Shutdown] closes sockets, the oldest first, so that their clients do not
+	// all come to the other servers at once. 0 means all at once.
 	Drain time.Duration
 
-	// NoCloseFrames makes the guard close connections without a Close frame: clients see 1006. To
-	// send Close frames, the guard tracks where the handler's frames end. That costs tens of
-	// nanoseconds per write, and one more system call where a library would use writev.
-	NoCloseFrames bool
+	// OnRefused answers an upgrade that is refused. The header has its fields already. If OnRefused writes nothing,
+	// the guard answers.
+	OnRefused func(http.ResponseWriter, *http.Request, *nethttp.Verdict)
+
+	// OnClosed is called once for each socket, also for one whose handler has not upgraded, when its connection is
+	// closed and its slots are released. The error is nil if the client, the handler, [Socket.Close] or
+	// [Guard.CloseAll] has closed it. Otherwise it wraps ErrIdle, ErrAged, ErrShutdown, ErrProtocol, ErrFlood or
+	// ErrEvicted. Shutdown waits for OnClosed.
+	OnClosed func(*Socket, error)
+
+	// Logger gets faults of configuration, such as requests without a key, at level WARN: each once a minute at most,
+	// and none with a key in it. Nil means [slog.Default].
+	Logger *slog.Logger
 }
 
-// EvictOldest is a WhenFull of a [nethttp.Rule]. Use it only for keys that authentication gives to
-// one person, never for addresses or tenants. Whoever shares the key can close everyone's sockets.
-//
-// It admits the socket, and closes the oldest socket of the key, on whichever server that is. The
-// slot passes to the new socket. So a user whose five devices have vanished without a word can use
-// a sixth. The guard looks for the oldest socket before it answers the handshake. It closes that
-// socket only when a 101 has been written. If the handler refuses the upgrade, nothing is closed.
-// Libraries check the Origin there; without that check any page on the web could close its
-// visitor's sockets. The socket is refused nevertheless if
-//
-//   - no socket of the key is older than 10 seconds,
-//   - another one is just taking the place of the oldest: one at a time does so,
-//   - or the key holds more than its limit, as it may after that was lowered.
-//
-// A server that has not answered within a second is left out of the search. So are sockets of other
-// rules and guards that hold slots of the same name. If the server with the oldest socket does not
-// answer then within 2 seconds, the new socket is closed with 1013 and [EventShed]. While this
-// lasts, the key holds one slot more than its limit.
-//
-// It is for one rule of a guard, which has neither Service nor Queue. As with [Config].Server, the
-// guard looks for notices of other servers 4 times a second, and all servers need the rule.
-const EvictOldest = nethttp.EvictOldest
+// A Rule limits how many sockets a key has at once.
+type Rule struct {
+	_ struct{} // literals must name the fields
 
-// An ExcessAction is how a guard treats surplus sockets.
-type ExcessAction uint8
+	// Slots count the sockets. Required.
+	Slots *core.Slots
+
+	// Key is whom the rule counts. A request without a key is refused with 400. Required.
+	Key keyfuncs.Func
+
+	// Plan is the plan of the Slots that applies to the upgrade; sockets that are open stay open. If it is nil,
+	// absent or unknown to the Slots, that is the default.
+	Plan keyfuncs.Func
+
+	// WhenFull is what happens to an upgrade whose key has no slot left. The zero value is Refuse.
+	WhenFull WhenFull
+}
+
+// WhenFull is what happens to an upgrade whose key has no slot left.
+type WhenFull int
 
 const (
-	// Keep keeps them: a key may have more sockets than its limit until enough of them end.
-	// It gets no others meanwhile.
-	Keep ExcessAction = iota
-	// Shed closes surplus sockets with 1013 (try again later), the newest of this server first. All
-	// servers together close no more than the surplus, and none because a limit was lowered. When
-	// the store answers again, the guard examines all its sockets, or the sockets that were
-	// admitted without the store. That takes 10 seconds, or as long as the store needs. The guard
-	// closes each socket whose slot [core.Slot.Shed] has released.
-	Shed
+	// Refuse refuses the upgrade with 429.
+	Refuse WhenFull = iota
+
+	// Unavailable refuses it with 503, and clients do not see the limit: it is one of the service, not of the client.
+	Unavailable
+
+	// EvictOldest admits the upgrade, and closes the oldest socket of the key with 1008 and ErrEvicted, on whichever
+	// server it is. So a user whose devices have all vanished can connect again. One rule of a guard may have it. Use it only
+	// for keys of one person: whoever shares the key can close the sockets of all others.
+	//
+	// A socket is not evicted in its first 10 seconds. If no socket of the key is older, or another newcomer is just
+	// taking the place of one, the upgrade is refused with 429 and a Retry-After of 5 to 10 seconds.
+	//
+	// The search for the oldest socket takes at most a second; a server that has not answered by then is left out.
+	// The oldest is closed when the 101 of the newcomer has been written. So a handshake that the handler refuses
+	// evicts nobody, and neither does one whose client has left before the 101. The evicted socket gives up its slot at
+	// once. If its server does not confirm that within 2 seconds, the newcomer is closed with 1013 and ErrEvicted.
+	// Until one of the two is closed, the key has one slot more than its limit.
+	EvictOldest
 )
 
-// validate returns all errors in the Config, joined, with those of what the guard of package nethttp
-// has of it.
-func (c *Config) validate(gate error) error {
-	var f faults
-	if all, ok := gate.(interface{ Unwrap() []error }); ok {
-		f = all.Unwrap()
-	}
-	c.validateEviction(&f)
-	if n := len(c.Inbound); n > maxInbound {
-		f.add(fmt.Errorf("there may be at most %d limits, not %d", maxInbound, n), "Inbound")
-	}
-	for i := range c.Inbound {
-		c.Inbound[i].validate(&f, i)
-	}
-	c.Outbound.validate(&f)
-	if c.MaxIdle < 0 {
-		f.add(fmt.Errorf("it is %v: it must not be negative, and 0 means never", c.MaxIdle), "MaxIdle")
-	}
-	if c.MaxAge < 0 {
-		f.add(fmt.Errorf("it is %v: it must not be negative, and 0 means never", c.MaxAge), "MaxAge")
-	}
-	if c.Drain < 0 {
-		f.add(fmt.Errorf("it is %v: it must not be negative, and 0 means all at once", c.Drain), "Drain")
-	}
-	if c.OnExcess > Shed {
-		f.add(fmt.Errorf("it is %d: use Keep or Shed", c.OnExcess), "OnExcess")
-	}
-	if n := len(c.Server); n > maxServer || !utf8.ValidString(c.Server) {
-		f.add(fmt.Errorf("it has %d bytes: it must be UTF-8 of at most %d", n, maxServer), "Server")
-	}
-	if s := c.ShutdownCode; s != 0 && s != frames.CodeGoingAway && s != frames.CodeRestart {
-		f.add(fmt.Errorf("it is %d: use 1001 or 1012, or 0 for 1001", s), "ShutdownCode")
-	}
-	c.validateFleet(&f)
-	return errors.Join(f...)
+// Inbound limits what clients send, whatever the library. A policy that admits several units is used to the last
+// one: the handler reads as much as the limit admits, to the byte.
+type Inbound struct {
+	_ struct{} // literals must name the fields
+
+	// Limiter is what is charged. It is asked for each read from the connection, so a MemoryStore suits it, unless
+	// the Key is to be counted on all servers together. Required.
+	Limiter *core.Limiter
+
+	// Key is whom the limit counts, all sockets of the key together. A request without a key is refused with 400.
+	// Nil means that each socket is counted alone.
+	Key keyfuncs.Func
+
+	// Plan is the plan of the Limiter that applies. If it is nil, absent or unknown to that, it is the default.
+	Plan keyfuncs.Func
+
+	// Delay makes the handler's Read wait until the limit admits more, and TCP slows the client down. If that takes
+	// more than 10 seconds, or more than half of the time to the handler's read deadline, the socket is closed all the
+	// same. So is every socket over a limit without Delay: with 1008 and ErrFlood.
+	//
+	// If the Limiter returns an error, Delay lets the handler read. Without Delay, the socket is closed with 1013.
+	Delay bool
 }
 
-// validateEviction finds errors in what is to be done when a key is full.
-func (c *Config) validateEviction(f *faults) {
-	if !c.evicts() {
-		if c.EvictCode != 0 {
-			f.add(errors.New("it is for EvictOldest, which no rule has"), "EvictCode")
+// Why the guard has closed a socket, for [Config].OnClosed.
+var (
+	// ErrIdle means that nothing was received for MaxIdle.
+	ErrIdle = errors.New("headgate: nothing was received for too long")
+
+	// ErrAged means that the socket was older than MaxAge.
+	ErrAged = errors.New("headgate: the socket is too old")
+
+	// ErrShutdown means that Shutdown was called.
+	ErrShutdown = errors.New("headgate: the server is shutting down")
+
+	// ErrProtocol means that the client sent what RFC 6455 forbids. Errors of the handler's reads wrap it, too.
+	ErrProtocol = errors.New("headgate: the client sent what RFC 6455 forbids")
+
+	// ErrFlood means that the client sent more than Messages, Bytes or the limit on control frames admit, or that a
+	// Limiter returned an error; then the error wraps that, too. Errors of the handler's reads wrap ErrFlood.
+	ErrFlood = errors.New("headgate: the client sent more than a limit admits")
+
+	// ErrEvicted means that another socket has taken the place of this one, or that this one was to take the place of
+	// another, and no server has confirmed it.
+	ErrEvicted = errors.New("headgate: another socket has taken the place of this one")
+)
+
+// MaxOpen returns a guard of one rule: each key has at most n sockets open at once, 0 to [core.NoLimit]. Guards with
+// the same store and name count together. MaxOpen panics if an argument is wrong.
+func MaxOpen(s core.Store, name string, key keyfuncs.Func, n int64) *Guard {
+	g, err := New(Config{Rules: []Rule{{Slots: core.NewSlots(s, name, n), Key: key}}})
+	if err != nil {
+		panic(err)
+	}
+	return g
+}
+
+// New returns a guard. The error has all faults of the Config, one line for each rule.
+func New(c Config) (*Guard, error) {
+	if err := c.validate(); err != nil {
+		return nil, err
+	}
+	g := &Guard{config: c, id: rand.Text(), evictAge: minEvictAge, sockets: make(map[*Socket]struct{}), empty: make(chan struct{})}
+	g.rules = engine.Rules{Watch: engine.NewWatch("websocketmw", c.Logger, false), LeastPause: leastPause, MostPause: mostPause}
+	for _, r := range c.Rules {
+		g.rules.Slots = append(g.rules.Slots, engine.Slots{
+			Rule:  engine.Rule{Key: r.Key, Plan: r.Plan, Service: r.WhenFull == Unavailable},
+			Slots: r.Slots, OneMore: r.WhenFull == EvictOldest,
+		})
+		g.indexes = append(g.indexes, index{slots: r.Slots, lists: make(map[string]*list), closeOrders: make(map[string]closeOrder)})
+	}
+	for _, in := range c.Messages {
+		g.inbound = append(g.inbound, inboundLimit{in, frames.Messages})
+	}
+	for _, in := range c.Bytes {
+		g.inbound = append(g.inbound, inboundLimit{in, frames.Bytes})
+	}
+	for i := range g.inbound {
+		if g.inbound[i].Key == nil {
+			g.inbound[i].Key = randomKey
 		}
-		if c.EvictReason != "" {
-			f.add(errors.New("it is for EvictOldest, which no rule has"), "EvictReason")
-		}
-		return
 	}
-	if c.EvictCode != 0 && !frames.Sendable(c.EvictCode) {
-		f.add(fmt.Errorf("it is %d: use 1000 to 1003, 1007 to 1014 or 3000 to 4999, or 0 for 1008", c.EvictCode), "EvictCode")
-	}
-	if n := len(c.EvictReason); n > frames.MaxReason || !utf8.ValidString(c.EvictReason) {
-		f.add(fmt.Errorf("it has %d bytes: it must be UTF-8 of at most %d", n, frames.MaxReason), "EvictReason")
+	return g, nil
+}
+
+// randomKey is the key of a socket that is counted alone.
+func randomKey(*http.Request) (string, error) { return rand.Text(), nil }
+
+// faults are what is wrong in one place: a line of the error.
+type faults struct {
+	where string
+	texts []string
+}
+
+func (f *faults) add(wrong bool, format string, args ...any) {
+	if wrong {
+		f.texts = append(f.texts, fmt.Sprintf(format, args...))
 	}
 }
 
-// evicts reports whether a rule has EvictOldest.
-func (c *Config) evicts() bool {
-	return slices.ContainsFunc(c.Rules, func(r nethttp.Rule) bool { return r.WhenFull == EvictOldest })
-}
-
-// hasFleet reports whether sockets are to be found on all servers.
-func (c *Config) hasFleet() bool {
-	return c.Server != "" || c.evicts()
-}
-
-// validateFleet finds stores through which no server can be told to close sockets.
-func (c *Config) validateFleet(f *faults) {
-	if !c.hasFleet() {
-		return
-	}
-	for i := range c.Rules {
-		slots, field := slotsOf(&c.Rules[i]), "Slots"
-		if slots == nil {
-			continue
-		}
-		if c.Rules[i].LimitSlots != nil {
-			field = "LimitSlots"
-		}
-		if _, ok := slots.Store().(store.Noticer); !ok {
-			f.add(fmt.Errorf("a %T sends no notices, which Server and EvictOldest need: let it implement store.Noticer", slots.Store()), "Rules[%d].%s", i, field)
-		}
-	}
-}
-
-// gate returns what the guard of package nethttp does.
-func (c *Config) gate() nethttp.Config {
-	return nethttp.Config{
-		Rules: c.Rules, Wait: c.Wait, Skip: c.Skip,
-		Fields: c.Fields, NoFields: c.NoFields, OnRefused: c.OnRefused, Observe: c.Observe, OnSettled: c.OnSettled,
-		ObserveOnly: c.ObserveOnly, Logger: c.Logger,
-	}
-}
-
-// rules returns what all connections have in common.
-func (c *Config) rules() conn.Rules {
-	r := conn.Rules{
-		ObserveOnly: c.ObserveOnly, NoFollowing: c.NoCloseFrames, MaxIdle: c.MaxIdle, MaxAge: c.MaxAge,
-		Timeout: c.Outbound.Timeout, MaxUnsent: c.Outbound.MaxUnsent,
-	}
-	units := [...]frames.Unit{Messages: frames.Messages, Frames: frames.Frames, Bytes: frames.Bytes, Controls: frames.Controls}
-	overs := [...]conn.Over{Close: conn.Close, Delay: conn.Delay, Report: conn.Report}
-	bounds := make([]conn.Bound, len(c.Inbound))
-	for i, in := range c.Inbound {
-		bounds[i] = conn.Bound{Limiter: in.Limiter, Unit: units[in.Unit], Over: overs[in.Over]}
-	}
-	r.Bind(bounds)
-	return r
-}
-
-// boards returns the slots whose sockets are to be found on all servers.
-func (c *Config) boards() (boards []*core.Slots) {
-	if !c.hasFleet() {
+func (f *faults) err() error {
+	if len(f.texts) == 0 {
 		return nil
 	}
-	for i := range c.Rules {
-		if slots := slotsOf(&c.Rules[i]); slots != nil {
-			boards = append(boards, slots)
+	return fmt.Errorf("headgate: websocketmw: %s: %s", f.where, strings.Join(f.texts, "; "))
+}
+
+func (c *Config) validate() error {
+	all := faults{where: "Config"}
+	all.add(len(c.Rules) > engine.MaxRules, "there are %d Rules: at most %d are possible", len(c.Rules), engine.MaxRules)
+	for _, d := range []struct {
+		name string
+		time.Duration
+	}{{"MaxIdle", c.MaxIdle}, {"MaxAge", c.MaxAge}, {"Drain", c.Drain}} {
+		all.add(d.Duration < 0, "%s is %v: it must not be negative", d.name, d.Duration)
+	}
+	errs := append([]error{all.err()}, c.ruleFaults()...)
+	errs = append(errs, inboundFaults("Messages", c.Messages)...)
+	return errors.Join(append(errs, inboundFaults("Bytes", c.Bytes)...)...)
+}
+
+func (c *Config) ruleFaults() (errs []error) {
+	names, evicts := make(map[string]bool), false
+	for i, r := range c.Rules {
+		f := faults{where: fmt.Sprintf("Rules[%d]", i)}
+		f.add(r.Slots == nil, "the Slots are nil: make them with core.NewSlots")
+		f.add(r.Key == nil, "the Key is nil: say whose sockets are counted, with a function of package keyfuncs")
+		f.add(r.WhenFull < Refuse || r.WhenFull > EvictOldest, "WhenFull is %d: use Refuse, Unavailable or EvictOldest", r.WhenFull)
+		if r.Slots != nil {
+			f.add(names[r.Slots.Name()], "a rule before it has slots named %q, too", r.Slots.Name())
+			names[r.Slots.Name()] = true
 		}
+		f.add(evicts && r.WhenFull == EvictOldest, "a rule before it has EvictOldest, too")
+		evicts = evicts || r.WhenFull == EvictOldest
+		errs = append(errs, f.err())
 	}
-	return boards
+	return errs
 }
 
-// fleet returns what the sockets of the guard have to do with others.
-func (c *Config) fleet() fleet.Config {
-	const reason = "another socket has taken the place of this one"
-	return fleet.Config{
-		Server: c.Server, Boards: c.boards(), EvictCode: cmp.Or(c.EvictCode, frames.CodePolicy), EvictReason: cmp.Or(c.EvictReason, reason),
-		ObserveOnly: c.ObserveOnly, Shed: c.OnExcess == Shed, TellsLost: c.Notify != nil,
+func inboundFaults(field string, all []Inbound) (errs []error) {
+	for i, in := range all {
+		f := faults{where: fmt.Sprintf("%s[%d]", field, i)}
+		f.add(in.Limiter == nil, "the Limiter is nil: make one with core.NewLimiter")
+		errs = append(errs, f.err())
 	}
-}
-
-// slotsOf returns the slots of a rule that apply unless there is a plan, as of now.
-func slotsOf(rule *nethttp.Rule) *core.Slots {
-	if rule.LimitSlots != nil {
-		return rule.LimitSlots.Book().View().DefaultSlots(rule.LimitSlots)
-	}
-	return rule.Slots
+	return errs
 }

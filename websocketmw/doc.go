@@ -1,132 +1,72 @@
-// Package websocketmw is a WebSocket connection limit: it limits how many WebSockets are open at
-// once. The limit is for each user, each address or the whole service, in one process or across all
-// servers. It also limits the rate of handshakes and messages.
+// Package websocketmw limits how many WebSockets are open at once: for each user, each address or the whole
+// service, in one process or across all servers. It also limits what clients send on them, closes those that are
+// silent or old, and closes them in good order when a server stops.
 //
-// A [Guard] stands in front of any handler that upgrades. It takes a slot of package core before the
-// upgrade, so a client over the limit gets a real 429. It releases the slot when the connection
-// closes, for whatever reason:
+// A [Guard] is put in front of a handler that upgrades. It takes the slots of package core before the upgrade, so a
+// client over the limit gets an ordinary 429, and releases them when the connection is closed:
 //
-//	guard := core.Must(websocketmw.Limit("ws", keyfuncs.RemoteAddr(), 5))
-//	http.Handle("/ws", guard.Handler(upgrade))
+//	sockets := websocketmw.MaxOpen(new(core.MemoryStore), "ws", keyfuncs.RemoteAddr(), 5)
+//	http.Handle("/ws", sockets.Handler(http.HandlerFunc(upgrade)))
 //
-// [New] makes a guard of a [Config], for several limits and more:
+// The handler needs no change. It upgrades with gorilla/websocket, coder/websocket, gobwas/ws,
+// golang.org/x/net/websocket or lxzan/gws. It must close the connection in the end, and may return before that.
+// Under Gin and Echo, Middleware of packages ginmw and echomw mounts a guard.
 //
-//	guard, err := websocketmw.New(websocketmw.Config{
-//		Rules:   []nethttp.Rule{{Slots: slots, Key: keyfuncs.RemoteAddr()}},
-//		Inbound: []websocketmw.Inbound{{Limiter: messages, Key: user}},
-//	})
+// A guard does not limit how often clients connect. A guard of package nethttp around it does, and an upgrade that
+// this one refuses stays charged there:
 //
-// The handler needs no change: it upgrades with gorilla, coder, gobwas, x/net/websocket
-// or gws, and closes the connection when it is done. It may return before that. Package
-// gorillaws also upgrades and closes for the handler. Use of packages ginmw, echomw and
-// echov5mw mounts the guard there.
+//	handshakes := nethttp.Limit(store, "handshakes", keyfuncs.RemoteAddr(), core.SlidingLog(30, time.Minute))
+//	http.Handle("/ws", handshakes.Handler(sockets.Handler(http.HandlerFunc(upgrade))))
 //
-// A guard of package nethttp around this one limits how often clients try to connect. Then an upgrade
-// that is refused for want of a slot counts, too:
+// # Which requests are counted
 //
-//	http.Handle("/ws", attempts.Handler(guard.Handler(upgrade)))
+// The opening handshakes of RFC 6455, section 4.1: method GET, Upgrade: websocket, Connection: upgrade, version 13
+// and a key. All other requests pass to the handler as they are, and cause no call to the store.
 //
-// # What clients see
+// # What a client sees that is refused
 //
-// The response to an upgrade states the limit and how many more sockets may be opened
-// (draft-ietf-httpapi-ratelimit-headers-11), whatever the library:
+//	400  a rule has no key for the request, or its Sec-WebSocket-Key is not the base64 of 16 bytes
+//	429  a limit of the client is reached
+//	500  a function of a rule has failed: keyfuncs.ErrProgram
+//	501  a WebSocket over HTTP/2 (RFC 8441), which no library speaks; it takes no slot
+//	503  a limit of the service is reached, the store has no answer, or the guard is shutting down
 //
-//	HTTP/1.1 101 Switching Protocols
-//	RateLimit-Policy: "ws";q=5;qu="concurrent-requests"
-//	RateLimit: "ws";r=4
+// 429 and 503 have a Retry-After of 5 to 10 seconds, at random, so that clients do not all come back at once. The
+// body is a problem document (RFC 9457), and the RateLimit fields are those of package nethttp. A script in a browser
+// sees none of this, only that the connection has failed. A 101 has no RateLimit fields.
 //
-// A refusal is sent instead of the upgrade:
+// # How long a socket has its slots
 //
-//	HTTP/1.1 429 Too Many Requests
-//	Retry-After: 7
-//	Content-Type: application/problem+json
-//	Cache-Control: no-store
-//	RateLimit-Policy: "ws";q=5;qu="concurrent-requests"
-//	RateLimit: "ws";r=0
+//	until the connection is closed  by the handler or by the guard
+//	until the handler returns       if it has not upgraded; the guard closes a connection that was hijacked
+//	until the handler panics        the guard closes the connection, and the panic goes on
+//	until garbage collection        if the handler has dropped the connection without closing it
 //
-//	{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Quota Exceeded","status":429,"violated-policies":["ws"]}
+// A socket that the guard closes has its slots until the client has answered the Close frame and the handler has
+// closed the connection, at most 5 seconds. One that is evicted gives them up at once.
 //
-// Its status is one of these:
+// If the store takes this process for dead, or grants slots without its server, sockets stay open, and a key may have
+// more of them than its limit until some have ended. It gets no others meanwhile.
 //
-//	400         a rule has no key for the request
-//	400         the Sec-WebSocket-Key is invalid (RFC 6455, section 4.2.1)
-//	429         the client's own limit is reached
-//	500         a function of a rule returned what does not belong to it, or a Key
-//	            [keyfuncs.ErrProgram]
-//	501         a WebSocket over HTTP/2
-//	503         the service's limit is reached ([nethttp.Rule].Service), the store cannot
-//	            answer, or the guard is shutting down
+// While there are sockets or handshakes, a guard looks for notices of other servers, for [Guard.CloseAll] and
+// [EvictOldest]: over Redis four times a second.
 //
-// Nobody can predict when a socket will close. So Retry-After is a random 5 to 10 seconds: waiting
-// clients do not all retry at once.
-//
-// Browsers hide all of this from scripts; [Config].InBand gives them the reason.
-//
-// # Guarded requests
-//
-// The guard counts upgrades by RFC 6455: method GET, Upgrade: websocket, Connection: upgrade,
-// version 13. Other requests, and handshakes that no library accepts, pass untouched and cause no
-// call to the store.
-//
-// A WebSocket over HTTP/2, which is an extended CONNECT with the protocol websocket (RFC 8441), is
-// refused with 501, also with ObserveOnly: no library supports it. net/http offers it only if GODEBUG has
-// http2xconnect=1 when the process starts. Without that, browsers use HTTP/1.1.
-//
-// # A socket's life
-//
-//	the upgrade is checked      rates are charged, slots are taken; or it is refused
-//	the handler upgrades        the 101 is written; the Socket is open, the guard between it and the library
-//	the client sends, reads     within Inbound and Outbound, MaxIdle and MaxAge
-//	somebody closes             the handler, the client, or the guard with a Close frame; if it is not closed 5 seconds later, the guard closes without one
-//	the connection is closed    the slots are released, [EventClosed]
-//
-// # How long a slot is held
-//
-//	until the connection is closed       by the handler or by the guard
-//	until the handler returns            if it did not hijack the connection
-//	until the handler returns            if it hijacked but did not upgrade: the guard closes the connection
-//	until the handler panics             the guard closes the connection, and the panic continues
-//	until garbage collection             if the handler dropped the connection without closing it
-//
-// r.Context ends when the handler returns. [Socket.Context] ends with the socket;
-// [FromContext] returns the Socket.
+// The request's context ends with the handler. [Socket.Context] ends with the socket, and [FromContext] finds the
+// Socket.
 //
 // # What clients send
 //
-// [Config].Inbound limits messages, frames, bytes or control frames. Each socket has a limit of its
-// own or, with a Key, all sockets of a user share one. A socket over the limit is closed with 1008,
-// delayed or reported. These are 60 messages a minute for a socket, and 200 for a user:
+// The guard reads the headers of the frames before the library does, on every socket. It closes a socket whose
+// client sends what RFC 6455 forbids (1002), or more than 20 control frames a second after a burst of 200 (1008).
+// Close frames are free, and so is a pong for each ping of the server. Messages and Bytes of a [Config] limit the
+// rest. The guard does not see what is read from the connection inside its own, by NetConn or SyscallConn.
 //
-//	perSocket := core.Must(core.New(store, "messages", core.SlidingWindow(core.PerMinute(60))))
-//	perUser := core.Must(core.New(store, "user-messages", core.SlidingWindow(core.PerMinute(200))))
+// # Close frames
 //
-//	Inbound: []websocketmw.Inbound{{Limiter: perSocket}, {Limiter: perUser, Key: user}}
-//
-// Behind golang.org/x/net/websocket, limit Frames, not Messages: it hands each fragment of a
-// message to the handler as a message of its own.
-//
-// On every socket, with Inbound or without, the guard reads the headers of the frames before the
-// library does. It limits control frames to 20 a second after a burst of 200 (see [Controls]). It
-// closes the socket with 1002 for frames that RFC 6455 forbids. The library checks the payload. The
-// guard does not see bytes that are read from the connection behind its own, with NetConn,
-// SyscallConn or File.
-//
-// # Before a limit is enforced
-//
-// [Config].ObserveOnly is shadow mode: sockets take slots where there are any, and are
-// observed, but clients see no difference.
-//
-// # When the guard closes sockets
-//
-// [Config].MaxIdle closes sockets whose peers have vanished, and MaxAge old ones.
-// [Guard.Shutdown] closes all of them, at once or over the time of [Config].Drain. The guard sends a
-// Close frame between two frames of the handler. It closes the connection if the handler has not
-// done so after 5 seconds. The codes are:
-//
-//	1001  shutdown ([Config].ShutdownCode), idle or too old
+//	1001  the guard is shutting down, or the socket was silent for too long or is too old
 //	1002  the client sent what RFC 6455 forbids
-//	1008  the client sent too much, reads too slowly ([Config].Outbound), or a newer socket
-//	      has taken the place of this one ([Config].EvictCode)
-//	1013  there are too many sockets ([Config].OnExcess, [EvictOldest]), or the store of an
-//	      Inbound cannot answer
+//	1008  the client sent more than a limit admits, or another socket has taken its place
+//	1013  an eviction was not confirmed, or a limit on what clients send has no answer of its store
+//
+// The guard writes its Close frame between two frames of the handler. From then on it drops what the handler writes.
 package websocketmw

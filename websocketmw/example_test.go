@@ -16,168 +16,133 @@ import (
 	"github.com/gorilla/websocket"
 
 	"github.com/headgate/headgate/core"
-	"github.com/headgate/headgate/core/memstore"
 	"github.com/headgate/headgate/core/redisstore"
 	"github.com/headgate/headgate/keyfuncs"
 	"github.com/headgate/headgate/nethttp"
 	"github.com/headgate/headgate/websocketmw"
-	"github.com/headgate/headgate/websocketmw/gorillaws"
 )
 
-// Three sockets for each user, whom authentication, which runs first, has put into the context.
-func ExampleLimit() {
-	sockets := core.Must(websocketmw.Limit("ws", keyfuncs.Context(userKey{}), 3))
-	http.Handle("/ws", sockets.Handler(http.HandlerFunc(upgrade)))
-}
-
-// Two sockets for each client address, upgraded with gorilla.
-func Example() {
-	guard := core.Must(websocketmw.Limit("ws", keyfuncs.RemoteAddr(), 2))
-	echo := func(conn *websocket.Conn, _ *http.Request) {
-		for {
-			kind, message, err := conn.ReadMessage()
-			if err != nil {
-				return // the slot is free again
-			}
-			if err := conn.WriteMessage(kind, message); err != nil {
-				return
-			}
-		}
-	}
-	server := httptest.NewServer(gorillaws.Handler(guard, nil, echo)) // instead of http.ListenAndServe
-	defer server.Close()
-
-	for range 3 {
-		conn, response, err := websocket.DefaultDialer.Dial("ws"+strings.TrimPrefix(server.URL, "http"), nil)
-		fmt.Println(response.Status, response.Header.Get("RateLimit"))
-		if err == nil {
-			defer conn.Close()
-		}
-	}
-	// Output:
-	// 101 Switching Protocols "ws";r=1
-	// 101 Switching Protocols "ws";r=0
-	// 429 Too Many Requests "ws";r=0
-}
-
-// Three sockets for each signed-in user. The handler needs no change.
-func ExampleGuard_Handler() {
-	slots := core.Must(core.NewSlots(memstore.New(memstore.Config{}), "ws", 3))
-	guard := core.Must(websocketmw.New(websocketmw.Config{
-		// Authentication, which runs first, puts the user into the context.
-		Rules:   []nethttp.Rule{{Slots: slots, Key: keyfuncs.Context(userKey{})}},
-		MaxIdle: 2 * time.Minute,
-	}))
-	http.Handle("/ws", guard.Handler(http.HandlerFunc(upgrade)))
-}
-
-type userKey struct{} // of the user in the context
-
-func upgrade(w http.ResponseWriter, r *http.Request) {
+// echo upgrades with gorilla/websocket, and sends messages back until the socket ends. It knows nothing of the guard.
+func echo(w http.ResponseWriter, r *http.Request) {
 	conn, err := new(websocket.Upgrader).Upgrade(w, r, nil)
 	if err != nil {
 		return
 	}
 	defer conn.Close()
-}
-
-// Three sockets for each user, and a thousand for the whole service. A socket takes a slot
-// of both or of neither.
-func ExampleNew_severalRules() {
-	store := memstore.New(memstore.Config{})
-	users := core.Must(core.NewSlots(store, "user", 3))
-	service := core.Must(core.NewSlots(store, "service", 1000))
-	guard := core.Must(websocketmw.New(websocketmw.Config{
-		Rules: []nethttp.Rule{
-			{Slots: users, Key: keyfuncs.Header("X-User")}, // set by authentication
-			{Slots: service, Key: keyfuncs.Everyone(), Service: true},
-		},
-	}))
-	fmt.Println(guard.Len())
-	// Output: 0
-}
-
-// Three sockets for each user on all servers together, and 20,000 on this one, which is as
-// many as it has memory for. A socket takes a slot of both or of neither.
-func ExampleNew_node() {
-	all, err := redisstore.OpenURL("redis://localhost:6379/0", redisstore.Config{})
-	if err != nil {
-		log.Fatal(err)
-	}
-	users := core.Must(core.NewSlots(all, "user", 3))
-	node := core.Must(core.NewSlots(memstore.New(memstore.Config{}), "node", 20_000))
-	guard := core.Must(websocketmw.New(websocketmw.Config{
-		Rules: []nethttp.Rule{
-			{Slots: node, Key: keyfuncs.Everyone(), Service: true}, // over it, the refusal is a 503
-			{Slots: users, Key: keyfuncs.Context(userKey{})},
-		},
-	}))
-	http.Handle("/ws", guard.Handler(http.HandlerFunc(upgrade)))
-}
-
-// Shadow mode: nobody is refused, and the log says who would have been.
-func ExampleConfig_observeOnly() {
-	slots := core.Must(core.NewSlots(memstore.New(memstore.Config{}), "ws", 0))
-	guard := core.Must(websocketmw.New(websocketmw.Config{
-		Rules:       []nethttp.Rule{{Slots: slots, Key: keyfuncs.RemoteAddr()}},
-		ObserveOnly: true,
-		Observe: func(r *http.Request, v nethttp.Verdict) {
-			if v.Status() != 0 {
-				fmt.Println("would answer", v.Status(), "to", r.URL.Path)
-			}
-		},
-	}))
-	server := httptest.NewServer(gorillaws.Handler(guard, nil, func(*websocket.Conn, *http.Request) {}))
-	defer server.Close()
-
-	conn, response, err := websocket.DefaultDialer.Dial("ws"+strings.TrimPrefix(server.URL, "http")+"/chat", nil)
-	if err != nil {
-		log.Fatal(err)
-	}
-	conn.Close()
-	fmt.Println(response.Status)
-	// Output:
-	// would answer 429 to /chat
-	// 101 Switching Protocols
-}
-
-// A user signs out: all sockets of the user on this server are closed.
-func ExampleGuard_Sockets() {
-	users := core.Must(core.NewSlots(memstore.New(memstore.Config{}), "user", 3))
-	guard := core.Must(websocketmw.New(websocketmw.Config{
-		Rules: []nethttp.Rule{{Slots: users, Key: keyfuncs.Header("X-User")}}, // set by authentication
-	}))
-	signOut := func(user string) {
-		for _, socket := range guard.Sockets("user", user) {
-			socket.Close(4001, "signed out")
+	for {
+		kind, message, err := conn.ReadMessage()
+		if err != nil || conn.WriteMessage(kind, message) != nil {
+			return
 		}
 	}
-	server := httptest.NewServer(gorillaws.Handler(guard, nil, func(conn *websocket.Conn, _ *http.Request) {
-		_, _, _ = conn.ReadMessage()
-	}))
+}
+
+// dial opens a socket of a user.
+func dial(server *httptest.Server, user string) (*websocket.Conn, *http.Response) {
+	conn, response, _ := websocket.DefaultDialer.Dial("ws"+strings.TrimPrefix(server.URL, "http"), http.Header{"X-User": {user}})
+	return conn, response
+}
+
+// Two sockets for each client address, upgraded with gorilla/websocket.
+func Example() {
+	sockets := websocketmw.MaxOpen(new(core.MemoryStore), "ws", keyfuncs.RemoteAddr(), 2)
+	server := httptest.NewServer(sockets.Handler(http.HandlerFunc(echo))) // instead of http.ListenAndServe
 	defer server.Close()
 
-	conn, _, err := websocket.DefaultDialer.Dial("ws"+strings.TrimPrefix(server.URL, "http"), http.Header{"X-User": {"anna"}})
+	for range 3 {
+		conn, response := dial(server, "anna")
+		fmt.Println(response.Status)
+		if conn != nil {
+			defer conn.Close()
+		}
+	}
+	// Output:
+	// 101 Switching Protocols
+	// 101 Switching Protocols
+	// 429 Too Many Requests
+}
+
+type userKey struct{} // of the user in the context, whom authentication, which runs first, has put there
+
+// Three sockets for each user on all servers; the oldest is closed for a fourth. A socket that sends more than five
+// messages a second is closed, and so is one whose client is silent for two minutes. Clients connect 30 times a minute
+// at most.
+func ExampleNew() {
+	store, err := redisstore.Open("redis://localhost:6379", redisstore.Config{})
 	if err != nil {
 		log.Fatal(err)
 	}
-	defer conn.Close()
-	signOut("anna")
-	_, _, err = conn.ReadMessage()
-	fmt.Println(err)
-	// Output: websocket: close 4001: signed out
+	sockets, err := websocketmw.New(websocketmw.Config{
+		Rules: []websocketmw.Rule{{
+			Slots: core.NewSlots(store, "ws", 3), Key: keyfuncs.Context(userKey{}), WhenFull: websocketmw.EvictOldest,
+		}},
+		Messages: []websocketmw.Inbound{{Limiter: core.NewLimiter(new(core.MemoryStore), "messages", core.SlidingLog(5, time.Second))}},
+		MaxIdle:  2 * time.Minute,
+		OnClosed: func(s *websocketmw.Socket, cause error) {
+			if errors.Is(cause, websocketmw.ErrFlood) {
+				log.Println("a flood of", s.Context().Value(userKey{}))
+			}
+		},
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	handshakes := nethttp.Limit(store, "handshakes", keyfuncs.RemoteAddr(), core.SlidingLog(30, time.Minute))
+	http.Handle("/ws", handshakes.Handler(sockets.Handler(http.HandlerFunc(echo))))
 }
 
-// A server that stops: first it closes its sockets, each with a Close frame.
+// Three sockets for each user on all servers, and 20,000 on this one, for which it has memory. A socket takes a slot of
+// both or of neither.
+func ExampleNew_severalRules() {
+	shared, err := redisstore.Open("redis://localhost:6379", redisstore.Config{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	sockets, err := websocketmw.New(websocketmw.Config{Rules: []websocketmw.Rule{
+		{Slots: core.NewSlots(new(core.MemoryStore), "server", 20_000), Key: keyfuncs.Everyone(), WhenFull: websocketmw.Unavailable},
+		{Slots: core.NewSlots(shared, "user", 3), Key: keyfuncs.Context(userKey{})},
+	}})
+	if err != nil {
+		log.Fatal(err)
+	}
+	http.Handle("/ws", sockets.Handler(http.HandlerFunc(echo)))
+}
+
+// Two servers with a shared store: who is banned on one has no socket on any.
+func ExampleGuard_CloseAll() {
+	shared := new(core.MemoryStore) // instead of a redisstore in each server
+	users := core.NewSlots(shared, "user", 3)
+	var guards []*websocketmw.Guard
+	for range 2 {
+		guard, err := websocketmw.New(websocketmw.Config{Rules: []websocketmw.Rule{{Slots: users, Key: keyfuncs.Header("X-User")}}})
+		if err != nil {
+			log.Fatal(err)
+		}
+		guards = append(guards, guard)
+	}
+	server := httptest.NewServer(guards[0].Handler(http.HandlerFunc(echo)))
+	defer server.Close()
+	conn, _ := dial(server, "anna")
+	defer conn.Close()
+
+	fmt.Println(guards[1].CloseAll(context.Background(), users, "anna", 4003, "banned"))
+	_, _, err := conn.ReadMessage()
+	fmt.Println(err)
+	// Output:
+	// 1 <nil>
+	// websocket: close 4003: banned
+}
+
+// A server that stops closes its sockets first, each with a Close frame.
 func ExampleGuard_Shutdown() {
-	guard := core.Must(websocketmw.Limit("ws", keyfuncs.RemoteAddr(), 20))
-	server := &http.Server{Addr: ":8080", Handler: guard.Handler(http.HandlerFunc(upgrade))}
+	sockets := websocketmw.MaxOpen(new(core.MemoryStore), "ws", keyfuncs.RemoteAddr(), 20)
+	server := &http.Server{Addr: ":8080", Handler: sockets.Handler(http.HandlerFunc(echo))}
 
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	stopped := make(chan error, 1)
 	context.AfterFunc(ctx, func() {
 		stop() // a second Ctrl-C ends the process at once
-		stopped <- errors.Join(guard.Shutdown(context.Background()), server.Shutdown(context.Background()))
+		stopped <- errors.Join(sockets.Shutdown(context.Background()), server.Shutdown(context.Background()))
 	})
 	if err := server.ListenAndServe(); !errors.Is(err, http.ErrServerClosed) {
 		log.Fatal(err)
@@ -187,79 +152,21 @@ func ExampleGuard_Shutdown() {
 	}
 }
 
-// Two servers: who is banned on one has no socket on any.
-func ExampleGuard_CloseAll() {
-	shared := memstore.New(memstore.Config{}) // instead of a redisstore in each server
-	var guards []*websocketmw.Guard
-	for _, name := range []string{"server-1", "server-2"} {
-		users, err := core.NewSlots(shared, "user", 3)
-		if err != nil {
-			log.Fatal(err)
-		}
-		guard, err := websocketmw.New(websocketmw.Config{
-			Rules:  []nethttp.Rule{{Slots: users, Key: keyfuncs.Header("X-User")}}, // set by authentication
-			Server: name,
-		})
-		if err != nil {
-			log.Fatal(err)
-		}
-		guards = append(guards, guard)
-	}
-	server := httptest.NewServer(gorillaws.Handler(guards[0], nil, func(conn *websocket.Conn, _ *http.Request) {
-		_, _, _ = conn.ReadMessage()
-	}))
+// Work for a socket that ends with it, in a goroutine that outlives the handler.
+func ExampleSocket_Context() {
+	ended := make(chan bool)
+	sockets := websocketmw.MaxOpen(new(core.MemoryStore), "ws", keyfuncs.RemoteAddr(), 20)
+	server := httptest.NewServer(sockets.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		socket, _ := websocketmw.FromContext(r.Context()) // true behind a guard
+		go func() {
+			<-socket.Context().Done()
+			ended <- true
+		}()
+		echo(w, r)
+	})))
 	defer server.Close()
-	conn, _, err := websocket.DefaultDialer.Dial("ws"+strings.TrimPrefix(server.URL, "http"), http.Header{"X-User": {"anna"}})
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer conn.Close()
-
-	found, err := guards[1].CloseAll(context.Background(), "user", "anna", 4003, "banned")
-	fmt.Println(found.Open, "on", found.Peers[0].Server, found.Silent, err)
-	_, _, err = conn.ReadMessage()
-	fmt.Println(err)
-	// Output:
-	// 1 on server-1 [] <nil>
-	// websocket: close 4003: banned
-}
-
-// A ban holds when every server has answered.
-func ExampleGuard_CloseAll_silent() {
-	users := core.Must(core.NewSlots(memstore.New(memstore.Config{}), "ws", 3)) // over a redisstore, say
-	guard := core.Must(websocketmw.New(websocketmw.Config{
-		Rules:  []nethttp.Rule{{Slots: users, Key: keyfuncs.Context(userKey{})}},
-		Server: "server-1",
-	}))
-	ban := func(ctx context.Context, user string) error {
-		found, err := guard.CloseAll(ctx, "ws", user, 4003, "banned")
-		if err != nil {
-			return err
-		}
-		if n := len(found.Silent); n > 0 {
-			return fmt.Errorf("%d servers have not answered: call again", n)
-		}
-		return nil
-	}
-	fmt.Println(ban(context.Background(), "anna"))
-	// Output: <nil>
-}
-
-// Two devices for each user: a third takes the place of the oldest.
-func ExampleNew_evictOldest() {
-	users, err := core.NewSlots(memstore.New(memstore.Config{}), "user", 2)
-	if err != nil {
-		log.Fatal(err)
-	}
-	guard, err := websocketmw.New(websocketmw.Config{
-		Rules: []nethttp.Rule{{
-			Slots: users, Key: keyfuncs.Context(userKey{}), // of one person, set by authentication
-			WhenFull: websocketmw.EvictOldest,
-		}},
-		EvictCode: 4009, EvictReason: "signed in on another device",
-	})
-	if err != nil {
-		log.Fatal(err)
-	}
-	http.Handle("/devices", guard.Handler(http.HandlerFunc(upgrade)))
+	conn, _ := dial(server, "anna")
+	conn.Close()
+	fmt.Println(<-ended)
+	// Output: true
 }

@@ -1,142 +1,279 @@
-// The Guard: it owns the rules, the sockets and the refusals, and puts them together for a request. It
-// may not touch a connection, and has no lock.
-
 package websocketmw
 
 import (
+	"context"
+	"errors"
 	"fmt"
-	"io"
+	"math/rand/v2"
 	"net/http"
 	"slices"
+	"sync"
+	"time"
 
-	"github.com/headgate/headgate/internal/carried"
+	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/internal/engine"
 	"github.com/headgate/headgate/nethttp"
-	"github.com/headgate/headgate/websocketmw/internal/fleet"
 	"github.com/headgate/headgate/websocketmw/internal/frames"
 )
 
-// A Guard decides which upgrades are admitted, and tracks the open sockets. Make one
-// with [New]. It is safe for concurrent use.
-type Guard struct {
-	door
+// closeTimeout is how long a client and a handler have to close a socket that the guard closes.
+const closeTimeout = 5 * time.Second
 
-	gate   *nethttp.Guard
-	inBand *refuser // nil without Config.InBand
+// Nobody knows when a slot is free again, so the Retry-After of a refusal is between these, in seconds.
+const (
+	leastPause = 5
+	mostPause  = 10
+)
+
+// A Guard decides which upgrades are admitted, and closes sockets. Make one with [New] or [MaxOpen]. It is safe for
+// concurrent use.
+type Guard struct {
+	config  Config
+	rules   engine.Rules
+	inbound []inboundLimit
+	id      string // of this guard among all servers
+
+	evictAge time.Duration // how old a socket is that may be evicted
+
+	// mu guards what follows, and the links of sockets. Who holds it calls nothing of a socket.
+	mu            sync.Mutex
+	sockets       map[*Socket]struct{}
+	handshakes    int     // that are being checked
+	indexes       []index // one for each rule
+	lastNumber    int64   // of a socket
+	stopListening []func()
+	draining      bool
+	empty         chan struct{} // closed when draining, and no socket is left
 }
 
 // Format implements [fmt.Formatter]: it prints nothing of the sockets, which change meanwhile.
-func (*Guard) Format(state fmt.State, _ rune) { _, _ = io.WriteString(state, "websocketmw.Guard") }
+func (*Guard) Format(state fmt.State, _ rune) { _, _ = fmt.Fprint(state, "websocketmw.Guard") }
 
-// New returns a guard. If the Config is invalid, the error joins a [ConfigError] for each
-// fault.
-func New(c Config) (*Guard, error) {
-	gate, err := nethttp.NewForSockets(c.gate())
-	if err := c.validate(err); err != nil {
-		return nil, err
-	}
-	c.Rules, c.Inbound = slices.Clone(c.Rules), slices.Clone(c.Inbound)
-	if c.ShutdownCode == 0 {
-		c.ShutdownCode = frames.CodeGoingAway
-	}
-	var inBand *refuser
-	if c.InBand {
-		var err error
-		if inBand, err = newRefuser(); err != nil {
-			return nil, err
-		}
-	}
-	g := &Guard{door{house: house{c.rules(), fleet.New(c.fleet()), c.Notify}, config: c}, gate, inBand}
-	for _, rule := range c.Rules {
-		if rule.Slots != nil || rule.LimitSlots != nil {
-			g.slotRules = append(g.slotRules, rule)
-		}
-	}
-	return g, nil
-}
-
-// Len returns the number of sockets that are open or being opened.
-func (g *Guard) Len() int { return g.fleet.Len() }
-
-// Sockets returns the sockets of this guard that hold a slot of the key, of the slots with that
-// name. The oldest is first. Use it to close the sockets of a user who logs out. The sockets may
-// end at any time, and [Socket.Close] of one that has ended does nothing. The key is the one that
-// the rule counts, as [nethttp.Rule].PlanSlots gets it. Sockets looks at all sockets of the guard,
-// which takes some milliseconds if there are 100,000.
-func (g *Guard) Sockets(slots, key string) (all []*Socket) {
-	for _, s := range g.all() {
-		if s.Slot().Holds(slots, key) {
-			all = append(all, s)
-		}
-	}
-	slices.SortFunc(all, func(a, b *Socket) int { return a.Since().Compare(b.Since()) })
-	return all
-}
-
-// Handler returns a handler that calls next for upgrades that get their slots and for
-// requests that are not upgrades, and refuses the other upgrades.
-//
-// Handler panics if the guard or next is nil. It also panics if a key is from the context of a
-// framework, which only the middleware of an adapter has.
+// Handler returns a handler that calls next for upgrades that the guard admits, and for requests that are not
+// upgrades. It answers upgrades that the guard refuses. It panics if the guard or next is nil.
 func (g *Guard) Handler(next http.Handler) http.Handler {
-	if g != nil && next == nil {
-		panic("headgate: websocketmw: the handler is nil")
-	}
-	g.Mount(nethttp.Ends | nethttp.Upgrades)
-	g.gate.Plain()
-	for i, in := range g.config.Inbound {
-		if carried.IsRequired(in.Key) {
-			panic(fmt.Sprintf("headgate: websocketmw: Inbound[%d].Key is from a framework's context: use the middleware of its adapter", i))
-		}
+	if g == nil || next == nil {
+		panic("headgate: websocketmw: the guard or the handler is nil: see the error of New")
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		v := g.Check(r)
-		if v.Status() != 0 {
-			g.Refuse(w, r, v)
+		kind := classify(r)
+		if kind == other {
+			next.ServeHTTP(w, r)
 			return
 		}
-		v.Serve(w, r, next)
+		s, a := g.admit(r, kind)
+		if s == nil {
+			nethttp.Refuse(w, r, a, g.config.OnRefused)
+			return
+		}
+		s.serve(w, r, next)
 	})
 }
 
-// Check decides whether a request is admitted. If it is an upgrade, Check charges its rates and
-// acquires its slots, under the request's context. It writes nothing.
+var (
+	errHTTP2     = errors.New("headgate: websocketmw: it is a WebSocket over HTTP/2")
+	errMalformed = errors.New("headgate: websocketmw: the Sec-WebSocket-Key is not the base64 of 16 bytes")
+)
+
+// admit returns a socket that has its slots, or nil and why.
+func (g *Guard) admit(r *http.Request, kind kind) (*Socket, *engine.Admission) {
+	a := new(engine.Admission)
+	switch kind {
+	case overHTTP2:
+		a.Status, a.Err = http.StatusNotImplemented, errHTTP2
+		return nil, a
+	case malformed:
+		a.Status, a.Err = http.StatusBadRequest, errMalformed
+		return nil, a
+	}
+	beganAt, ok := g.beginHandshake()
+	if !ok {
+		return nil, refuseInDrain(a)
+	}
+	defer g.endHandshake()
+	s := &Socket{guard: g, requestContext: r.Context()}
+	if !g.rules.Keys(a, r) || !s.countInbound(a, r) || !g.rules.Acquire(a, r) || !g.makeRoom(r.Context(), s, a) {
+		return nil, a
+	}
+	if !g.add(s, a, beganAt) { //nolint:contextcheck // what is asked later has nothing to do with the request
+		a.Release()
+		return nil, refuseInDrain(a)
+	}
+	return s, a
+}
+
+func refuseInDrain(a *engine.Admission) *engine.Admission {
+	a.Status, a.Err, a.RetryAfter = http.StatusServiceUnavailable, core.ErrClosed, pause()
+	return a
+}
+
+func pause() time.Duration {
+	return time.Duration(leastPause+rand.IntN(mostPause-leastPause+1)) * time.Second
+}
+
+// Shutdown refuses all upgrades from now on with 503, and closes all sockets with 1001 and ErrShutdown, in the time of
+// Config.Drain, the oldest first. It returns when all are closed and OnClosed has returned. When the last Close frame
+// is 5 seconds old or ctx is done, it closes the connections that are left, without waiting for them.
 //
-// The caller must call [nethttp.Verdict.Serve] or [nethttp.Verdict.End] on a verdict whose Status is
-// 0, because it may hold slots. [Guard.Handler] does all that; Check is for framework
-// adapters.
-func (g *Guard) Check(r *http.Request) nethttp.Verdict {
-	what := classify(r)
-	if what == other {
-		return nethttp.Pass()
+// Then it closes the slots of the rules (see [core.Slots.Close]), for 5 seconds at most. The error joins theirs, and
+// the cause of ctx if that was done before the sockets were closed.
+//
+// Call Shutdown before [http.Server.Shutdown], which neither closes WebSockets nor waits for them.
+func (g *Guard) Shutdown(ctx context.Context) error {
+	g.drain()
+	g.closeSockets(ctx)
+	timer := time.NewTimer(closeTimeout) // for handlers that neither upgrade nor return
+	defer timer.Stop()
+	var late error
+	select {
+	case <-g.empty:
+	case <-timer.C:
+	case <-ctx.Done():
+		late = context.Cause(ctx)
 	}
-	a := &attempt{door: &g.door, r: r, what: what, handshake: g.fleet.Begin()}
-	defer g.fleet.End(&a.handshake)
-	return g.gate.CheckFor(r, a)
+	for _, s := range g.oldestFirst() {
+		go s.end() //nolint:errcheck // TLS may take seconds
+	}
+	return errors.Join(late, g.closeSlots(ctx))
 }
 
-// Mount is for adapters, which call it once, where a guard is mounted, with all that they can do.
-// It panics if the guard is nil, or if the adapter has not [nethttp.Ends] and [nethttp.Upgrades].
-// It reports whether requests should carry the framework's context during the handshake. They
-// should, unless all functions of the Config are known not to use it.
-func (g *Guard) Mount(abilities ...nethttp.Ability) (carries bool) {
-	if g == nil {
-		panic("headgate: websocketmw: the guard is nil: see the error of websocketmw.New")
+func (g *Guard) closeSlots(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
+	defer cancel()
+	errs := make([]error, len(g.indexes))
+	var calls sync.WaitGroup
+	for i := range g.indexes {
+		calls.Go(func() { errs[i] = g.indexes[i].slots.Close(ctx) })
 	}
-	if !slices.ContainsFunc(abilities, func(a nethttp.Ability) bool { return a&nethttp.Upgrades != 0 }) {
-		panic("headgate: websocketmw: the adapter cannot serve sockets: let it call Verdict.Serve, and Mount(nethttp.Ends | nethttp.Upgrades)")
-	}
-	carries = g.gate.Mount(abilities...)
-	for _, in := range g.config.Inbound {
-		carries = carries || !carried.IsUnused(in.Key)
-	}
-	return carries
+	calls.Wait()
+	return errors.Join(errs...)
 }
 
-// Refuse writes the refusal as [nethttp.Guard.Refuse] does, unless [Config].InBand does it. It does
-// nothing if the request is admitted.
-func (g *Guard) Refuse(w http.ResponseWriter, r *http.Request, v nethttp.Verdict) {
-	if v.Status() == 0 || g.inBand.refuse(w, r, v) {
+// closeSockets begins to close all sockets, in the time of Config.Drain, the oldest first.
+func (g *Guard) closeSockets(ctx context.Context) {
+	all, start := g.oldestFirst(), time.Now()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for i, s := range all {
+		at := start.Add(time.Duration(float64(g.config.Drain) * float64(i) / float64(len(all))))
+		if d := time.Until(at); d > 0 && ctx.Err() == nil {
+			timer.Reset(d)
+			select {
+			case <-timer.C:
+			case <-g.empty:
+			case <-ctx.Done():
+			}
+		}
+		s.close(ErrShutdown, frames.CodeGoingAway, "the server is shutting down")
+	}
+}
+
+// oldestFirst returns the sockets.
+func (g *Guard) oldestFirst() []*Socket {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	all := make([]*Socket, 0, len(g.sockets))
+	for s := range g.sockets {
+		all = append(all, s)
+	}
+	slices.SortFunc(all, func(a, b *Socket) int { return int(a.number - b.number) })
+	return all
+}
+
+// drain admits no socket from now on.
+func (g *Guard) drain() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if !g.draining {
+		g.draining = true
+		g.stopIfEmpty()
+	}
+}
+
+// beginHandshake counts a handshake, and listens to notices from now on: they may mean its socket. It returns false if
+// the guard admits no sockets any more.
+func (g *Guard) beginHandshake() (beganAt time.Time, ok bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.draining {
+		return time.Time{}, false
+	}
+	g.handshakes++
+	g.listen()
+	return time.Now(), true
+}
+
+func (g *Guard) endHandshake() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.handshakes--; g.handshakes == 0 {
+		for i := range g.indexes {
+			clear(g.indexes[i].closeOrders)
+		}
+		g.stopIfEmpty()
+	}
+}
+
+// add adds a socket that has its slots. It closes it if somebody has closed all sockets of its key since its handshake
+// began. It returns false if the guard admits no sockets any more.
+func (g *Guard) add(s *Socket, a *engine.Admission, beganAt time.Time) bool {
+	var close *order
+	g.mu.Lock()
+	if g.draining {
+		g.mu.Unlock()
+		return false
+	}
+	g.lastNumber++
+	s.number, s.beganAt, s.slot, s.holdsSlot, s.links = g.lastNumber, beganAt, a.Held(), true, make([]link, len(a.Claims))
+	g.sockets[s] = struct{}{}
+	for i, c := range a.Claims {
+		s.links[i].topic = c.Slots.Notices().Topic(c.Slots.Name(), c.Key)
+		g.indexes[i].add(s, i)
+		if o, ok := g.indexes[i].closeOrders[s.links[i].topic]; ok && !beganAt.After(o.announcedAt) {
+			close = &o.order
+		}
+	}
+	g.mu.Unlock()
+	if close != nil {
+		s.close(nil, close.Code, close.Reason)
+	}
+	return true
+}
+
+// release releases the slots of a socket.
+func (g *Guard) release(s *Socket) {
+	g.mu.Lock()
+	s.holdsSlot = false // first: a newcomer may have the slot at once
+	g.mu.Unlock()
+	if s.slot != nil {
+		s.slot.Release()
+	}
+}
+
+func (g *Guard) remove(s *Socket) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	delete(g.sockets, s)
+	for i := range s.links {
+		g.indexes[i].remove(s, i)
+	}
+	g.stopIfEmpty()
+}
+
+// stopIfEmpty stops listening if there is no socket. g.mu is held.
+func (g *Guard) stopIfEmpty() {
+	if len(g.sockets) > 0 || g.handshakes > 0 {
 		return
 	}
-	g.gate.Refuse(w, r, v)
+	for _, stop := range g.stopListening {
+		stop()
+	}
+	g.stopListening = nil
+	if g.draining {
+		select {
+		case <-g.empty:
+		default:
+			close(g.empty)
+		}
+	}
 }

@@ -1,87 +1,114 @@
 package websocketmw
 
 import (
+	"bufio"
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
-	"log"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"os/exec"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"golang.org/x/net/http2"
+
 	"github.com/headgate/headgate/core"
-	"github.com/headgate/headgate/core/memstore"
-	"github.com/headgate/headgate/core/store"
+	"github.com/headgate/headgate/core/redisstore"
 	"github.com/headgate/headgate/keyfuncs"
 	"github.com/headgate/headgate/nethttp"
 )
 
-var discard = log.New(io.Discard, "", 0)
-
-func newSlots(t *testing.T, store core.SlotStore, name string, limit int64) *core.Slots {
+// mustNew is New of a Config that has no fault.
+func mustNew(t testing.TB, c Config) *Guard {
 	t.Helper()
-	s, err := core.NewSlots(store, name, limit)
+	g, err := New(c)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return s
+	return g
 }
 
+// An error of New has a line for each place that has faults.
 func TestConfigFaults(t *testing.T) {
-	store := memstore.New(memstore.Config{})
-	a, elsewhere := newSlots(t, store, "a", 1), newSlots(t, memstore.New(memstore.Config{}), "b", 1)
-	fleet, otherFleet := newSlots(t, &sharedStore{store}, "fleet", 1), newSlots(t, &sharedStore{store}, "other", 1)
 	key := keyfuncs.Everyone()
+	slots := func(name string) *core.Slots { return core.NewSlots(new(core.MemoryStore), name, 1) }
+	a, limiter := slots("a"), newLimiter(core.Unlimited())
 	for _, c := range []struct {
 		config Config
-		fields string
+		want   []string // what each line has
 	}{
-		{Config{}, "Rules"},
-		{Config{Rules: make([]nethttp.Rule, 9)}, "Rules Rules[0].Key Rules[0].Limiter"},
-		{Config{Rules: []nethttp.Rule{{Slots: a, Key: key}, {Slots: a, Key: key}}}, "Rules[1].Slots"},
-		{Config{Rules: []nethttp.Rule{{Slots: a, Key: key}, {Slots: fleet, Key: key}, {Slots: elsewhere, Key: key}, {Slots: otherFleet, Key: key}}}, "Rules[3].Slots"},
-		{Config{Rules: []nethttp.Rule{{Slots: a, Key: key}, {Slots: fleet, Key: key}, {Slots: elsewhere, Key: key}}}, ""},
-		{Config{Rules: []nethttp.Rule{{Key: key}, {Slots: a, Key: key}}}, "Rules[0].Limiter"},
-		{Config{Rules: []nethttp.Rule{{Slots: a, Key: key}}, Inbound: make([]Inbound, 9)}, "Inbound Inbound[0].Limiter"},
-		{
-			Config{Rules: []nethttp.Rule{{Slots: a, Key: key}}, MaxIdle: -1, MaxAge: -1, Drain: -1, OnExcess: 9, ShutdownCode: 1000},
-			"MaxIdle MaxAge Drain OnExcess ShutdownCode",
-		},
-		{Config{Rules: []nethttp.Rule{{Slots: a, Key: key}}, MaxIdle: 1, MaxAge: 1, OnExcess: Shed, ShutdownCode: 1012}, ""},
+		{Config{}, nil},
+		{Config{Rules: []Rule{{Slots: a, Key: key}, {Slots: slots("b"), Key: key, WhenFull: EvictOldest}}, Messages: []Inbound{{Limiter: limiter}}, MaxIdle: 1, MaxAge: 1, Drain: 1}, nil},
+		{Config{Rules: []Rule{{}, {Slots: a, Key: key}, {WhenFull: 3}}, MaxIdle: -1, MaxAge: -2, Drain: -3}, []string{
+			"Config: MaxIdle is -1ns: it must not be negative; MaxAge is -2ns: it must not be negative; Drain is -3ns: it must not be negative",
+			"Rules[0]: the Slots are nil: make them with core.NewSlots; the Key is nil: ",
+			"Rules[2]: the Slots are nil: make them with core.NewSlots; the Key is nil: say whose sockets are counted, with a function of package keyfuncs; WhenFull is 3: use ",
+		}},
+		{Config{Rules: []Rule{{Slots: a, Key: key}, {Slots: a, Key: key, WhenFull: -1}}}, []string{`Rules[1]: WhenFull is -1: use Refuse, Unavailable or EvictOldest; a rule before it has slots named "a", too`}},
+		{Config{Rules: []Rule{{Slots: a, Key: key, WhenFull: EvictOldest}, {Slots: slots("b"), Key: key, WhenFull: EvictOldest}}}, []string{"Rules[1]: a rule before it has EvictOldest, too"}},
+		{Config{Messages: []Inbound{{Limiter: limiter}, {Key: key}}, Bytes: []Inbound{{Delay: true}}}, []string{
+			"Messages[1]: the Limiter is nil: make one with core.NewLimiter", "Bytes[0]: the Limiter is nil: make one with core.NewLimiter",
+		}},
 	} {
-		_, err := New(c.config)
-		var fields []string
-		if all, ok := err.(interface{ Unwrap() []error }); ok {
-			for _, one := range all.Unwrap() {
-				var fault *ConfigError
-				if !errors.As(one, &fault) || !strings.Contains(one.Error(), fault.Field) || fault.Unwrap() == nil {
-					t.Errorf("%v is not a ConfigError", one)
+		for range 5 { // in the same order each time
+			_, err := New(c.config)
+			var lines []string
+			if err != nil {
+				lines = strings.Split(err.Error(), "\n")
+			}
+			if len(lines) != len(c.want) {
+				t.Fatalf("%q, not %q", lines, c.want)
+			}
+			for i, line := range lines {
+				if !strings.HasPrefix(line, "headgate: websocketmw: "+c.want[i]) {
+					t.Errorf("%q, not %q", line, c.want[i])
 				}
-				fields = append(fields, fault.Field)
 			}
 		}
-		if got := strings.Join(fields, " "); !strings.HasPrefix(got, c.fields) || c.fields == "" && got != "" {
-			t.Errorf("faults of %q, not of %q", got, c.fields)
-		}
+	}
+	nine := make([]Rule, 9)
+	for i := range nine {
+		nine[i] = Rule{Slots: slots(fmt.Sprint("slots", i)), Key: key}
+	}
+	if _, err := New(Config{Rules: nine}); err == nil || !strings.Contains(err.Error(), "there are 9 Rules: at most 8") {
+		t.Error(err)
+	}
+	if _, err := New(Config{Rules: nine[1:]}); err != nil {
+		t.Error(err)
 	}
 }
 
-// A sharedStore says that other processes share it.
-type sharedStore struct{ core.SlotStore }
-
-func (*sharedStore) Shared() bool { return true }
-
-func upgradeRequest(change ...string) *http.Request {
-	r := httptest.NewRequest("GET", "/ws", nil)
-	for k, v := range map[string]string{
-		"Upgrade": "websocket", "Connection": "Upgrade", "Sec-WebSocket-Version": "13", "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ==",
+func TestWrongArguments(t *testing.T) {
+	store := new(core.MemoryStore)
+	for name, call := range map[string]func(){
+		"no key":     func() { MaxOpen(store, "ws", nil, 1) },
+		"no name":    func() { MaxOpen(store, "", keyfuncs.Everyone(), 1) },
+		"negative":   func() { MaxOpen(store, "ws", keyfuncs.Everyone(), -1) },
+		"no guard":   func() { (*Guard)(nil).Handler(http.NotFoundHandler()) },
+		"no handler": func() { MaxOpen(store, "ws", keyfuncs.Everyone(), 1).Handler(nil) },
 	} {
-		r.Header.Set(k, v)
+		func() {
+			defer func() {
+				if text := fmt.Sprint(recover()); !strings.HasPrefix(text, "headgate: ") {
+					t.Errorf("%s: %s", name, text)
+				}
+			}()
+			call()
+		}()
 	}
+}
+
+// changed is upgradeRequest with other values of fields; an empty value removes one.
+func changed(change ...string) *http.Request {
+	r := upgradeRequest()
 	for i := 0; i < len(change); i += 2 {
 		r.Header.Del(change[i])
 		if change[i+1] != "" {
@@ -92,32 +119,36 @@ func upgradeRequest(change ...string) *http.Request {
 }
 
 func TestClassify(t *testing.T) {
-	tunnel := httptest.NewRequest("CONNECT", "/ws", nil)
-	post := upgradeRequest()
+	post, two := upgradeRequest(), upgradeRequest()
 	post.Method = "POST"
-	two := upgradeRequest()
 	two.Header.Add("Sec-WebSocket-Key", "dGhlIHNhbXBsZSBub25jZQ==")
+	connect := func(protocol string) *http.Request {
+		r := httptest.NewRequest("CONNECT", "/ws", nil)
+		r.Header = http.Header{":protocol": {protocol}}
+		return r
+	}
 	for name, c := range map[string]struct {
 		r    *http.Request
 		want kind
 	}{
 		"an upgrade":            {upgradeRequest(), upgrade},
-		"in other letters":      {upgradeRequest("Upgrade", "WebSocket", "Connection", "keep-alive, UPGRADE"), upgrade},
-		"one of several":        {upgradeRequest("Upgrade", "h2c, websocket", "Sec-WebSocket-Version", "8, 13"), upgrade},
-		"spaces around the key": {upgradeRequest("Sec-WebSocket-Key", " dGhlIHNhbXBsZSBub25jZQ== "), upgrade},
-		"HTTP/2":                {overHTTP2("websocket"), connect},
-		"HTTP/2, loud":          {overHTTP2("WebSocket"), connect},
-		"a tunnel":              {tunnel, other},
+		"in other letters":      {changed("Upgrade", "WebSocket", "Connection", "keep-alive, UPGRADE"), upgrade},
+		"one of several":        {changed("Upgrade", "h2c, websocket", "Sec-WebSocket-Version", "8, 13"), upgrade},
+		"spaces around the key": {changed("Sec-WebSocket-Key", " dGhlIHNhbXBsZSBub25jZQ== "), upgrade},
+		"HTTP/2":                {connect("websocket"), overHTTP2},
+		"HTTP/2, capitals":      {connect("WebSocket"), overHTTP2},
+		"another over HTTP/2":   {connect("connect-udp"), other},
+		"a tunnel":              {httptest.NewRequest("CONNECT", "/ws", nil), other},
 		"a page":                {httptest.NewRequest("GET", "/", nil), other},
 		"POST":                  {post, other},
-		"another protocol":      {upgradeRequest("Upgrade", "h2c"), other},
-		"no Connection":         {upgradeRequest("Connection", ""), other},
-		"version 8":             {upgradeRequest("Sec-WebSocket-Version", "8"), other},
-		"no key":                {upgradeRequest("Sec-WebSocket-Key", ""), other},
-		"junk for a key":        {upgradeRequest("Sec-WebSocket-Key", "junk"), malformed},
-		"24 bytes of junk":      {upgradeRequest("Sec-WebSocket-Key", "!hlIHNhbXBsZSBub25jZQ=="), malformed},
-		"a key of 15 bytes":     {upgradeRequest("Sec-WebSocket-Key", "AAAAAAAAAAAAAAAAAAAA"), malformed},
-		"a key of 18 bytes":     {upgradeRequest("Sec-WebSocket-Key", "AAAAAAAAAAAAAAAAAAAAAAAA"), malformed},
+		"another protocol":      {changed("Upgrade", "h2c"), other},
+		"no Connection":         {changed("Connection", ""), other},
+		"version 8":             {changed("Sec-WebSocket-Version", "8"), other},
+		"no key":                {changed("Sec-WebSocket-Key", ""), other},
+		"junk for a key":        {changed("Sec-WebSocket-Key", "junk"), malformed},
+		"24 bytes of junk":      {changed("Sec-WebSocket-Key", "!hlIHNhbXBsZSBub25jZQ=="), malformed},
+		"a key of 15 bytes":     {changed("Sec-WebSocket-Key", "AAAAAAAAAAAAAAAAAAAA"), malformed},
+		"a key of 18 bytes":     {changed("Sec-WebSocket-Key", "AAAAAAAAAAAAAAAAAAAAAAAA"), malformed},
 		"two keys":              {two, malformed},
 	} {
 		if got := classify(c.r); got != c.want {
@@ -126,494 +157,275 @@ func TestClassify(t *testing.T) {
 	}
 }
 
-// Requests that are not upgrades keep the server's writer and request.
-func TestOthersPassUntouched(t *testing.T) {
-	store := &counter{Noticer: memstore.New(memstore.Config{})}
-	observed := false
-	g, err := New(Config{
-		Rules:   []nethttp.Rule{{Slots: newSlots(t, store, "ws", 0), Key: keyfuncs.Everyone()}},
-		Skip:    func(r *http.Request) bool { return r.URL.Path == "/free" },
-		Observe: func(*http.Request, nethttp.Verdict) { observed = true },
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	free := upgradeRequest()
-	free.URL.Path = "/free"
-	for _, r := range []*http.Request{httptest.NewRequest("GET", "/", nil), upgradeRequest("Sec-WebSocket-Key", ""), free} {
-		w := httptest.NewRecorder()
-		called := false
+// Requests that are not upgrades keep the server's writer and request, and no function of a rule sees them. Neither does
+// it see handshakes that are refused without it.
+func TestOthersAskNobody(t *testing.T) {
+	g := mustNew(t, Config{Rules: []Rule{{Slots: core.NewSlots(new(core.MemoryStore), "ws", 1), Key: func(*http.Request) (string, error) {
+		t.Error("the Key is asked")
+		return "x", nil
+	}}}})
+	for _, r := range []*http.Request{httptest.NewRequest("GET", "/", nil), changed("Sec-WebSocket-Key", "")} {
+		w, called := httptest.NewRecorder(), false
 		g.Handler(http.HandlerFunc(func(got http.ResponseWriter, with *http.Request) {
 			_, guarded := FromContext(with.Context())
 			called = got == http.ResponseWriter(w) && with == r && !guarded
 		})).ServeHTTP(w, r)
-		if asked, _, _ := store.counts(); !called || asked != 0 || len(w.Header()) != 0 || observed {
-			t.Errorf("%s %s: passed on %v, %d calls to the store, header %v", r.Method, r.URL, called, asked, w.Header())
+		if !called || len(w.Header()) != 0 {
+			t.Errorf("%v: passed on %v, header %v", r.Header, called, w.Header())
 		}
+	}
+	w := httptest.NewRecorder()
+	if g.Handler(http.NotFoundHandler()).ServeHTTP(w, changed("Sec-WebSocket-Key", "junk")); w.Code != 400 {
+		t.Error(w.Code)
 	}
 }
 
-// overHTTP2 returns an extended CONNECT as net/http passes it to handlers.
-func overHTTP2(protocol string) *http.Request {
-	r := httptest.NewRequest("CONNECT", "/ws", nil)
-	r.ProtoMajor, r.Header = 2, http.Header{":protocol": {protocol}}
-	return r
-}
-
-// WebSockets over HTTP/2 are refused, whatever is free. They are not passed on, and nothing is charged.
+// A WebSocket over HTTP/2, as a client and net/http speak it, is refused. It takes no slot, and no handler sees it.
+// net/http accepts it only in a process that has started with a GODEBUG.
 func TestOverHTTP2(t *testing.T) {
-	for _, observeOnly := range []bool{false, true} {
-		store := &counter{Noticer: memstore.New(memstore.Config{})}
-		g, err := New(Config{Rules: []nethttp.Rule{{Slots: newSlots(t, store, "ws", 1), Key: keyfuncs.Everyone()}}, ObserveOnly: observeOnly})
+	const setting = "http2xconnect=1"
+	if os.Getenv("GODEBUG") != setting {
+		again := exec.CommandContext(t.Context(), os.Args[0], "-test.v", "-test.run=^TestOverHTTP2$")
+		again.Env = append(os.Environ(), "GODEBUG="+setting)
+		if out, err := again.CombinedOutput(); err != nil || !bytes.Contains(out, []byte("--- PASS: TestOverHTTP2")) {
+			t.Errorf("%v\n%s", err, out)
+		}
+		return
+	}
+	slots := core.NewSlots(new(core.MemoryStore), "ws", 1)
+	g := mustNew(t, Config{Rules: []Rule{{Slots: slots, Key: func(*http.Request) (string, error) {
+		t.Error("the Key is asked")
+		return "x", nil
+	}}}})
+	server := httptest.NewUnstartedServer(g.Handler(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodConnect {
+			t.Error("it was passed on")
+		}
+	})))
+	server.EnableHTTP2 = true
+	server.StartTLS()
+	defer server.Close()
+	transport := &http2.Transport{TLSClientConfig: server.Client().Transport.(*http.Transport).TLSClientConfig}
+	defer transport.CloseIdleConnections()
+	for _, c := range []struct {
+		method string
+		header http.Header
+		want   int
+	}{{"GET", nil, 200}, {"CONNECT", http.Header{":protocol": {"websocket"}, "Sec-Websocket-Version": {"13"}}, 501}} {
+		r, err := http.NewRequestWithContext(t.Context(), c.method, server.URL+"/ws", http.NoBody)
 		if err != nil {
 			t.Fatal(err)
 		}
-		w := httptest.NewRecorder()
-		g.Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
-			t.Error("it was passed on")
-		})).ServeHTTP(w, overHTTP2("websocket"))
-		if asked, _, _ := store.counts(); w.Code != http.StatusNotImplemented || asked != 0 || g.Len() != 0 {
-			t.Errorf("ObserveOnly %v: status %d, %d calls to the store, %d sockets", observeOnly, w.Code, asked, g.Len())
+		if c.header != nil {
+			r.Header = c.header
+		}
+		response, err := transport.RoundTrip(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		response.Body.Close()
+		if response.ProtoMajor != 2 || response.StatusCode != c.want || response.Header.Get("Retry-After") != "" {
+			t.Errorf("%s: %s %d %v", c.method, response.Proto, response.StatusCode, response.Header)
+		}
+	}
+	if len(g.oldestFirst()) != 0 {
+		t.Error("there is a socket")
+	}
+}
+
+const secret = "anna@example.com" // a key
+
+func secretKey(*http.Request) (string, error) { return secret, nil }
+
+func failing(err error) keyfuncs.Func {
+	return func(*http.Request) (string, error) { return "", err }
+}
+
+func TestRefusals(t *testing.T) {
+	const (
+		quota = `{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Quota Exceeded","status":429,"violated-policies":["ws"]}`
+		full  = `"ws";q=0;qu="concurrent-requests"`
+	)
+	blank := func(status, title string) string {
+		return `{"type":"about:blank","title":"` + title + `","status":` + status + `}`
+	}
+	away, err := redisstore.Open("redis://127.0.0.1:1", redisstore.Config{Failure: redisstore.FailClosed, SlotTTL: time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer away.Client().Close()
+	slots := func(s core.Store, name string, limit int64) *core.Slots { return core.NewSlots(s, name, limit) }
+	rule := func(limit int64) Rule {
+		return Rule{Slots: slots(new(core.MemoryStore), "ws", limit), Key: secretKey}
+	}
+	of := func(limit int64, change func(*Rule)) []Rule {
+		r := rule(limit)
+		change(&r)
+		return []Rule{r}
+	}
+	limiter := newLimiter(core.Unlimited())
+	closed := slots(new(core.MemoryStore), "ws", 1)
+	if err := closed.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		name    string
+		config  Config
+		status  int
+		limit   string // the RateLimit field
+		body    string
+		err     error
+		limiter string
+	}{
+		{"full", Config{Rules: []Rule{rule(0)}}, 429, `"ws";r=0`, quota, nil, "ws"},
+		{"the second of two", Config{Rules: []Rule{{Slots: slots(new(core.MemoryStore), "first", 9), Key: secretKey}, rule(0)}}, 429, `"ws";r=0`, quota, nil, "ws"},
+		{"the service is full", Config{Rules: of(0, func(r *Rule) { r.WhenFull = Unavailable })}, 503, "", blank("503", "Service Unavailable"), nil, "ws"},
+		{"nobody to evict", Config{Rules: of(0, func(r *Rule) { r.WhenFull = EvictOldest })}, 429, `"ws";r=0`, quota, nil, "ws"},
+		{"the store is away", Config{Rules: of(1, func(r *Rule) { r.Slots = slots(away, "ws", 1) })}, 503, "", blank("503", "Service Unavailable"), core.ErrUnavailable, ""},
+		{"the slots are closed", Config{Rules: of(1, func(r *Rule) { r.Slots = closed })}, 503, "", blank("503", "Service Unavailable"), core.ErrClosed, ""},
+		{"no key", Config{Rules: of(1, func(r *Rule) { r.Key = failing(keyfuncs.ErrAbsent) })}, 400, "", blank("400", "Bad Request"), keyfuncs.ErrAbsent, "ws"},
+		{"an empty key", Config{Rules: of(1, func(r *Rule) { r.Key = failing(nil) })}, 400, "", blank("400", "Bad Request"), nil, "ws"},
+		{"a Key that fails", Config{Rules: of(1, func(r *Rule) { r.Key = failing(keyfuncs.ErrProgram) })}, 500, "", blank("500", "Internal Server Error"), keyfuncs.ErrProgram, "ws"},
+		{"a Plan that fails", Config{Rules: of(1, func(r *Rule) { r.Plan = failing(keyfuncs.ErrProgram) })}, 500, "", blank("500", "Internal Server Error"), keyfuncs.ErrProgram, "ws"},
+		{"no key for messages", Config{Rules: []Rule{rule(1)}, Messages: []Inbound{{Limiter: limiter}, {Limiter: limiter, Key: failing(keyfuncs.ErrAbsent)}}}, 400, "", blank("400", "Bad Request"), keyfuncs.ErrAbsent, "sent"},
+		{"a Key for bytes that fails", Config{Rules: []Rule{rule(1)}, Bytes: []Inbound{{Limiter: limiter, Key: failing(keyfuncs.ErrProgram)}}}, 500, "", blank("500", "Internal Server Error"), keyfuncs.ErrProgram, "sent"},
+	} {
+		for _, page := range []bool{false, true} {
+			var verdict *nethttp.Verdict
+			var log bytes.Buffer
+			c.config.Logger = slog.New(slog.NewTextHandler(&log, nil))
+			c.config.OnRefused = func(w http.ResponseWriter, _ *http.Request, v *nethttp.Verdict) {
+				if verdict = v; page {
+					http.Error(w, "a page", v.Status)
+				}
+			}
+			g, w := mustNew(t, c.config), httptest.NewRecorder()
+			g.Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("the handler runs") })).ServeHTTP(w, upgradeRequest())
+			h, body := w.Header(), c.body
+			if page {
+				body = "a page\n"
+			}
+			if w.Code != c.status || h.Get("RateLimit") != c.limit || w.Body.String() != body || h.Get("Cache-Control") != "no-store" {
+				t.Errorf("%s: %d %v %s", c.name, w.Code, h, w.Body)
+			}
+			if policy := h.Get("RateLimit-Policy"); (c.limit != "") != strings.HasSuffix(policy, full) {
+				t.Errorf("%s: %s", c.name, policy)
+			}
+			after, _ := time.ParseDuration(h.Get("Retry-After") + "s")
+			if waits := c.status == 429 || c.status == 503; waits != (after >= 5*time.Second && after <= 10*time.Second) {
+				t.Errorf("%s: %v", c.name, h)
+			}
+			if verdict.Status != c.status || verdict.Limiter != c.limiter || c.err != nil && !errors.Is(verdict, c.err) || (c.err == nil && c.status != 400) != (verdict.Err == nil) {
+				t.Errorf("%s: %v", c.name, verdict)
+			}
+			if strings.Contains(fmt.Sprintf("%v %+v %s %s", verdict, verdict, verdict.Error(), log.String()), secret) || c.limiter == "ws" && c.err == nil && c.status != 400 && verdict.Key() != secret {
+				t.Errorf("%s: %+v, log %s", c.name, verdict, log.String())
+			}
+			if n := len(g.oldestFirst()); n != 0 {
+				t.Errorf("%s: %d sockets", c.name, n)
+			}
 		}
 	}
 }
 
-func TestRefusals(t *testing.T) {
-	const full = `{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Quota Exceeded","status":429,"violated-policies":["ws"]}`
-	blank := func(status, title string) string {
-		return `{"type":"about:blank","title":"` + title + `","status":` + status + `}`
-	}
-	absent := func(*http.Request) (string, error) { return "", keyfuncs.ErrAbsent }
-	for _, c := range []struct {
-		name    string
-		change  func(*Config, *counter)
-		request *http.Request
-		status  int
-		policy  string
-		limit   string
-		body    string
-		err     error
-		saying  string // the error, if err is nil
-		waits   bool
-	}{
-		{name: "full", status: 429, policy: `"ws";q=0;qu="concurrent-requests"`, limit: `"ws";r=0`, body: full, waits: true},
-		{name: "no fields", change: func(c *Config, _ *counter) { c.NoFields = true }, status: 429, body: full, waits: true},
-		{
-			name:   "the service is full",
-			change: func(c *Config, _ *counter) { c.Rules[0].Service = true },
-			status: 503, body: blank("503", "Service Unavailable"), waits: true,
-		},
-		{
-			name: "the second of two",
-			change: func(c *Config, s *counter) {
-				first := newSlots(t, s, "first", 9)
-				c.Rules = []nethttp.Rule{{Slots: first, Key: keyfuncs.Everyone()}, c.Rules[0]}
-			},
-			status: 429, policy: `"first";q=9;qu="concurrent-requests", "ws";q=0;qu="concurrent-requests"`, limit: `"ws";r=0`, body: full, waits: true,
-		},
-		{
-			name: "this server is full",
-			change: func(c *Config, _ *counter) {
-				node := newSlots(t, memstore.New(memstore.Config{}), "node", 0)
-				c.Rules = []nethttp.Rule{{Slots: newSlots(t, &sharedStore{memstore.New(memstore.Config{})}, "first", 9), Key: keyfuncs.Everyone()}, {Slots: node, Key: keyfuncs.Everyone(), Service: true}}
-			},
-			status: 503, policy: `"first";q=9;qu="concurrent-requests"`, body: blank("503", "Service Unavailable"), waits: true,
-		},
-		{
-			name:   "the store is unreachable",
-			change: func(_ *Config, s *counter) { s.err = core.ErrUnavailable },
-			status: 503, body: blank("503", "Service Unavailable"), err: core.ErrUnavailable, waits: true,
-		},
-		{
-			name:   "the slots are closed",
-			change: func(_ *Config, s *counter) { s.err = core.ErrClosed },
-			status: 503, body: blank("503", "Service Unavailable"), err: core.ErrClosed, waits: true,
-		},
-		{
-			name:   "nonsense",
-			change: func(_ *Config, s *counter) { s.err = core.ErrQuestion },
-			status: 500, body: blank("500", "Internal Server Error"), err: core.ErrQuestion,
-		},
-		{
-			name:   "no key",
-			change: func(c *Config, _ *counter) { c.Rules[0].Key = absent },
-			status: 400, body: blank("400", "Bad Request"), err: keyfuncs.ErrAbsent,
-		},
-		{
-			name:   "an empty key",
-			change: func(c *Config, _ *counter) { c.Rules[0].Key = func(*http.Request) (string, error) { return "", nil } },
-			status: 400, body: blank("400", "Bad Request"), saying: "Key returned an empty key",
-		},
-		{
-			name:    "a key that is none",
-			request: upgradeRequest("Sec-WebSocket-Key", "junk"),
-			status:  400, body: blank("400", "Bad Request"), err: errMalformed,
-		},
-		{
-			name: "the application's page",
-			change: func(c *Config, _ *counter) {
-				c.OnRefused = func(w http.ResponseWriter, _ *http.Request, v nethttp.Verdict) {
-					o, _ := v.Full()
-					http.Error(w, o.Slots+" is full", v.Status())
-				}
-			},
-			status: 429, policy: `"ws";q=0;qu="concurrent-requests"`, limit: `"ws";r=0`, body: "ws is full\n", waits: true,
-		},
-		{
-			name: "a page that is not written",
-			change: func(c *Config, _ *counter) {
-				c.OnRefused = func(http.ResponseWriter, *http.Request, nethttp.Verdict) {}
-			},
-			status: 429, policy: `"ws";q=0;qu="concurrent-requests"`, limit: `"ws";r=0`, body: full, waits: true,
-		},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			store := &counter{Noticer: memstore.New(memstore.Config{})}
-			config := Config{Rules: []nethttp.Rule{{Slots: newSlots(t, store, "ws", 0), Key: keyfuncs.Everyone()}}}
-			if c.change != nil {
-				c.change(&config, store)
+// A guard tells why it refuses without a decision, at most once a minute, and that all clients share the key of a proxy.
+func TestFaultsAreLogged(t *testing.T) {
+	for want, key := range map[string]keyfuncs.Func{"there is no key": keyfuncs.Header("User"), "the key is the address of a proxy": keyfuncs.RemoteAddr()} {
+		synctest.Test(t, func(t *testing.T) {
+			var text bytes.Buffer
+			g := mustNew(t, Config{Rules: []Rule{{Slots: core.NewSlots(new(core.MemoryStore), "ws", 9), Key: key}}, Logger: slog.New(slog.NewTextHandler(&text, nil))})
+			for range 5 {
+				r := changed("X-Forwarded-For", "203.0.113.7")
+				r.RemoteAddr = "10.0.0.1:80"
+				g.Handler(http.NotFoundHandler()).ServeHTTP(httptest.NewRecorder(), r)
+				time.Sleep(10 * time.Second)
 			}
-			var observed nethttp.Verdict
-			config.Observe = func(_ *http.Request, v nethttp.Verdict) { observed = v }
-			g, err := New(config)
-			if err != nil {
-				t.Fatal(err)
-			}
-			r := c.request
-			if r == nil {
-				r = upgradeRequest()
-			}
-			w := httptest.NewRecorder()
-			g.Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("the handler runs") })).ServeHTTP(w, r)
-			h := w.Header()
-			if w.Code != c.status || h.Get("RateLimit-Policy") != c.policy || h.Get("RateLimit") != c.limit || w.Body.String() != c.body {
-				t.Errorf("%d %v %s", w.Code, h, w.Body)
-			}
-			after, _ := time.ParseDuration(h.Get("Retry-After") + "s")
-			if c.waits != (after >= 5*time.Second && after <= 10*time.Second) || h.Get("Cache-Control") != "no-store" {
-				t.Errorf("%v", h)
-			}
-			if c.saying == "" && !errors.Is(observed.Err, c.err) || !strings.Contains(fmt.Sprint(observed.Err), c.saying) || observed.Status() != c.status || observed.Upgrades() || g.Len() != 0 {
-				t.Errorf("%+v, %d sockets", observed, g.Len())
+			if got := text.String(); strings.Count(got, "\n") != 1 || !strings.Contains(got, "headgate: websocketmw: ") || !strings.Contains(got, "limit=ws") || !strings.Contains(got, want) {
+				t.Error(got)
 			}
 		})
 	}
 }
 
-func TestZeroVerdict(t *testing.T) {
-	var v nethttp.Verdict
-	h := make(http.Header)
-	v.SetFields(h)
-	if v.Status() != 503 || v.Problem() == nil || len(h) != 2 || h.Get("Retry-After") != "5" || h.Get("Cache-Control") != "no-store" {
-		t.Error(v.Status(), string(v.Problem()), h)
-	}
-}
-
-// fullStore is a store that refuses although it counts less than the limit, as one does that
-// other processes give other limits.
-type fullStore struct{ core.SlotStore }
-
-func (fullStore) AcquireSlots(context.Context, []store.Claim) (store.Grant, error) {
-	return store.Grant{}, &store.FullError{Claim: 1, Occupancy: store.Occupancy{Held: 3, Limit: 5}}
-}
-
-// A refusal never says that more sockets may be opened.
-func TestRefusedWithRoom(t *testing.T) {
-	store := fullStore{memstore.New(memstore.Config{})}
-	g, err := New(Config{Rules: []nethttp.Rule{
-		{Slots: newSlots(t, store, "first", 9), Key: keyfuncs.Everyone()},
-		{Slots: newSlots(t, store, "ws", 5), Key: keyfuncs.Everyone()},
-	}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	v := g.Check(upgradeRequest())
-	h := make(http.Header)
-	v.SetFields(h)
-	if got := h.Get("RateLimit"); v.Status() != 429 || got != `"ws";r=0` {
-		t.Error(v.Status(), got)
-	}
-	if o, _ := v.Full(); o.Held != 3 {
-		t.Errorf("%+v", o)
-	}
-}
-
-// Behind a guard of handshakes, a client that keeps retrying causes no more calls to the store of
-// slots than its rate.
-func TestHandshakes(t *testing.T) {
-	rate, err := core.New(memstore.New(memstore.Config{}), "handshakes", core.SlidingLog(core.PerHour(3)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	handshakes, err := nethttp.New(nethttp.Config{Rules: []nethttp.Rule{{Limiter: rate, Key: keyfuncs.RemoteAddr()}}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	store := &counter{Noticer: memstore.New(memstore.Config{})}
-	g, err := New(Config{Rules: []nethttp.Rule{{Slots: newSlots(t, store, "ws", 1), Key: keyfuncs.RemoteAddr()}}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	open := g.Check(upgradeRequest())
-	h := handshakes.Handler(g.Handler(http.NotFoundHandler()))
-	for i := range 1000 {
-		w := httptest.NewRecorder()
-		h.ServeHTTP(w, upgradeRequest())
-		by, policies := "ws", `["\"handshakes\";q=3;w=3600" "\"ws\";q=1;qu=\"concurrent-requests\""]`
-		if i >= 3 {
-			by, policies = "handshakes", `["\"handshakes\";q=3;w=3600"]`
+// A Plan chooses the limit of slots, and of what is sent, also where each socket is counted alone.
+func TestPlans(t *testing.T) {
+	slots := core.NewSlots(new(core.MemoryStore), "ws", 1).WithPlan("gold", 2)
+	g := mustNew(t, Config{
+		Rules:    []Rule{{Slots: slots, Key: keyfuncs.Header("User"), Plan: keyfuncs.Header("Plan")}},
+		Messages: []Inbound{{Limiter: newLimiter(core.SlidingLog(1, time.Hour)).WithPlan("gold", core.SlidingLog(3, time.Hour)), Plan: keyfuncs.Header("Plan")}},
+	})
+	for plan, want := range map[string]struct{ sockets, messages int64 }{"": {1, 1}, "silver": {1, 1}, "gold": {2, 3}} {
+		sockets := int64(0)
+		for range 5 {
+			s, a := g.admit(changed("User", "user of "+plan, "Plan", plan), upgrade)
+			if s == nil {
+				if a.Status != 429 {
+					t.Error(a.Status)
+				}
+				continue
+			}
+			sockets++
+			count := s.in.counts[0]
+			if _, n, err := count.limiter.AllowAtMost(t.Context(), count.key, 9); n != want.messages || err != nil {
+				t.Errorf("%q: %d messages, %v", plan, n, err)
+			}
 		}
-		if got := fmt.Sprintf("%q", w.Header().Values("RateLimit-Policy")); w.Code != 429 || got != policies ||
-			!strings.Contains(w.Body.String(), `"violated-policies":["`+by+`"]`) {
-			t.Fatal(i, w.Code, got, w.Body)
+		if sockets != want.sockets {
+			t.Errorf("%q: %d sockets", plan, sockets)
 		}
 	}
-	open.End(nethttp.Outcome{})
-	open.End(nethttp.Outcome{})
-	if asked, granted, released := store.counts(); asked != 4 || granted != 1 || released != 1 || g.Len() != 0 {
-		t.Errorf("%d calls to the store, %d granted, %d released", asked, granted, released)
-	}
 }
 
-// The fields of an upgrade are of its rates and its slots.
-func TestFieldsOfRatesAndSlots(t *testing.T) {
-	rate, err := core.New(memstore.New(memstore.Config{}), "handshakes", core.SlidingLog(core.PerHour(3)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	g, err := New(Config{Rules: []nethttp.Rule{
-		{Limiter: rate, Key: keyfuncs.RemoteAddr()}, {Slots: newSlots(t, memstore.New(memstore.Config{}), "ws", 1), Key: keyfuncs.RemoteAddr()},
-	}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	v := g.Check(upgradeRequest())
-	defer v.End(nethttp.Outcome{})
-	h := make(http.Header)
-	v.SetFields(h)
-	if got := h.Values("RateLimit"); v.Status() != 0 || v.Problem() != nil || len(got) != 1 || got[0] != `"handshakes";r=2;t=3600, "ws";r=0` {
-		t.Errorf("%d %q", v.Status(), got)
-	}
-}
-
-func TestPlansAndKeys(t *testing.T) {
-	store := memstore.New(memstore.Config{})
-	free := newSlots(t, store, "ws", 1)
-	gold, err := free.With(2)
-	if err != nil {
-		t.Fatal(err)
-	}
-	g, err := New(Config{Rules: []nethttp.Rule{{Slots: free, Key: keyfuncs.Header("X-User"), PlanSlots: func(r *http.Request, key string) *core.Slots {
-		if r.Header.Get("X-Plan") == "gold" || key == "carl" {
-			return gold
-		}
-		return nil
+// If Shutdown begins while an upgrade is being admitted, its slot is given back.
+func TestShutdownDuringAHandshake(t *testing.T) {
+	slots := core.NewSlots(new(core.MemoryStore), "ws", 1)
+	var g *Guard
+	g = mustNew(t, Config{Rules: []Rule{{Slots: slots, Key: func(*http.Request) (string, error) {
+		g.drain()
+		return "x", nil
 	}}}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for i, want := range []int{0, 0, 429} {
-		if v := g.Check(upgradeRequest("X-User", "ann", "X-Plan", "gold")); v.Status() != want {
-			t.Errorf("gold, socket %d: %d", i, v.Status())
+	for range 2 {
+		if s, a := g.admit(upgradeRequest(), upgrade); s != nil || a.Status != 503 || !errors.Is(a.Err, core.ErrClosed) || a.RetryAfter < 5*time.Second {
+			t.Errorf("%v, %+v", s, a)
 		}
 	}
-	for i, want := range []int{0, 429} {
-		if v := g.Check(upgradeRequest("X-User", "ben")); v.Status() != want {
-			t.Errorf("free, socket %d: %d", i, v.Status())
-		}
-	}
-	for i, want := range []int{0, 0, 429} {
-		if v := g.Check(upgradeRequest("X-User", "carl")); v.Status() != want {
-			t.Errorf("gold by key, socket %d: %d", i, v.Status())
-		}
-	}
-}
-
-// Slots that do not belong to the rule are refused with 500, and none are taken.
-func TestStrangePlans(t *testing.T) {
-	store := memstore.New(memstore.Config{})
-	rule := newSlots(t, store, "ws", 1)
-	for name, strange := range map[string]*core.Slots{
-		"name":  newSlots(t, store, "other", 5),
-		"store": newSlots(t, memstore.New(memstore.Config{}), "ws", 5),
-	} {
-		g, err := New(Config{Rules: []nethttp.Rule{{Slots: rule, Key: keyfuncs.Everyone(), PlanSlots: func(*http.Request, string) *core.Slots {
-			return strange
-		}}}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		v := g.Check(upgradeRequest())
-		if v.Status() != http.StatusInternalServerError || !strings.Contains(v.Err.Error(), "PlanSlots returned slots of another "+name) || v.Upgrades() {
-			t.Errorf("%s: %d, %v", name, v.Status(), v.Err)
-		}
-		if n, err := strange.Count(t.Context(), ""); n != 0 || err != nil {
-			t.Errorf("%s: %d are held, %v", name, n, err)
-		}
-	}
-}
-
-// While the store is unreachable and everything is admitted, RateLimit is omitted.
-func TestFieldsOfAnOpenStore(t *testing.T) {
-	store := &counter{Noticer: memstore.New(memstore.Config{}), source: core.SourceOpen}
-	unlimited := newSlots(t, store, "unlimited", core.NoLimit)
-	g, err := New(Config{Rules: []nethttp.Rule{{Slots: newSlots(t, store, "ws", 5), Key: keyfuncs.Everyone()}, {Slots: unlimited, Key: keyfuncs.Everyone()}}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	h := make(http.Header)
-	g.Check(upgradeRequest()).SetFields(h)
-	if h.Get("RateLimit-Policy") != `"ws";q=5;qu="concurrent-requests"` || h.Get("RateLimit") != "" {
-		t.Error(h)
-	}
-}
-
-func TestDrainingRefuses(t *testing.T) {
-	store := &counter{Noticer: memstore.New(memstore.Config{})}
-	slots := newSlots(t, store, "ws", 5)
-	g, err := New(Config{Rules: []nethttp.Rule{{Slots: slots, Key: keyfuncs.Everyone()}}})
-	if err != nil {
-		t.Fatal(err)
+	if n, err := slots.Count(t.Context(), "x"); n != 0 || err != nil {
+		t.Errorf("%d slots are held: %v", n, err)
 	}
 	for range 2 {
-		if err := g.Shutdown(context.Background()); err != nil {
-			t.Fatal(err)
+		if err := g.Shutdown(t.Context()); err != nil {
+			t.Error(err)
 		}
 	}
-	v := g.Check(upgradeRequest())
-	if v.Status() != 503 || !errors.Is(v.Err, core.ErrClosed) {
-		t.Errorf("%+v", v)
-	}
-	if _, err := slots.Acquire(context.Background(), "x"); !errors.Is(err, core.ErrClosed) {
+	if _, err := slots.Acquire(t.Context(), "x"); !errors.Is(err, core.ErrClosed) {
 		t.Error(err)
-	}
-	if asked, _, _ := store.counts(); asked != 0 {
-		t.Errorf("%d calls to the store", asked)
 	}
 }
 
-// Invalid and incomplete handshakes cause no calls to the store.
-func TestJunkAsksNoStore(t *testing.T) {
-	w := newWorld(t, 1, false, Config{}, http.NotFoundHandler())
-	for junk, want := range map[string]int{
-		"":                       404,
-		"Upgrade: websocket\r\n": 404,
-		"Upgrade: websocket\r\nConnection: upgrade\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: junk\r\n": 400,
-	} {
-		if status := w.dial("GET /ws HTTP/1.1\r\nHost: a\r\n" + junk + "\r\n").respond().StatusCode; status != want {
-			t.Errorf("%q: %d, not %d", junk, status, want)
-		}
-	}
-	slow := w.dial(handshakeText[:len(handshakeText)-2])
-	slow.Conn.(*net.TCPConn).CloseWrite()
-	if _, err := io.ReadAll(slow); err != nil { // until the server closes
-		t.Error(err)
-	}
-	if asked, _, _ := w.store.counts(); asked != 0 {
-		t.Errorf("%d calls to the store", asked)
-	}
-}
-
-// If Observe panics, the slot is released.
-func TestObservePanics(t *testing.T) {
-	slots := newSlots(t, memstore.New(memstore.Config{}), "ws", 1)
-	g, err := New(Config{
-		Rules:   []nethttp.Rule{{Slots: slots, Key: keyfuncs.Everyone()}},
-		Observe: func(*http.Request, nethttp.Verdict) { panic("observed") },
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	func() {
-		defer func() {
-			if p := recover(); p != "observed" {
-				t.Error(p)
+// The guard's writer has Hijack only if the server's has it, and the slot is given back if it fails.
+func TestNoHijack(t *testing.T) {
+	for want, w := range map[error]http.ResponseWriter{http.ErrNotSupported: httptest.NewRecorder(), io.ErrClosedPipe: inside{noHijack{httptest.NewRecorder()}}} {
+		g := newGuard(t, Config{})
+		g.Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			if _, ok := w.(http.Hijacker); ok != (want == io.ErrClosedPipe) { //nolint:errorlint // it is one of these
+				t.Errorf("%v: it can hijack: %v", want, ok)
 			}
-		}()
-		g.Check(upgradeRequest())
-	}()
-	if g.Len() != 0 {
-		t.Error("the slot is still held")
-	}
-}
-
-// Errors name the rule or limit, and not the key.
-func TestErrorsNameTheRule(t *testing.T) {
-	store := memstore.New(memstore.Config{})
-	first, second := newSlots(t, store, "address", 1), newSlots(t, store, "user", 1)
-	absent := func(*http.Request) (string, error) { return "secret", keyfuncs.ErrAbsent }
-	empty := func(*http.Request) (string, error) { return "", nil }
-	secret := func(*http.Request) (string, error) { return "secret", nil }
-	strange := newSlots(t, store, "other", 1)
-	limiter := newLimiter(t, core.Unlimited())
-	for _, c := range []struct {
-		name    string
-		rule    nethttp.Rule
-		inbound []Inbound
-		want    string
-		is      error
-	}{
-		{"no key", nethttp.Rule{Slots: second, Key: absent}, nil, `headgate: guard: Rules[1] (slots "user"): `, keyfuncs.ErrAbsent},
-		{"an empty key", nethttp.Rule{Slots: second, Key: empty}, nil, `headgate: guard: Rules[1] (slots "user"): Key returned an empty key`, nil},
-		{
-			"a plan of other slots",
-			nethttp.Rule{Slots: second, Key: secret, PlanSlots: func(*http.Request, string) *core.Slots { return strange }},
-			nil, `headgate: guard: Rules[1] (slots "user"): PlanSlots returned slots of another name`, nil,
-		},
-		{
-			"no key for what is sent", nethttp.Rule{Slots: second, Key: secret},
-			[]Inbound{{Limiter: limiter}, {Limiter: limiter, Key: absent}},
-			`headgate: websocketmw: Inbound[1] (limiter "sent"): `, keyfuncs.ErrAbsent,
-		},
-		{
-			"an empty key for what is sent", nethttp.Rule{Slots: second, Key: secret},
-			[]Inbound{{Limiter: limiter, Key: empty}},
-			`headgate: websocketmw: Inbound[0] (limiter "sent"): `, errEmptyKey,
-		},
-	} {
-		g, err := New(Config{Rules: []nethttp.Rule{{Slots: first, Key: secret}, c.rule}, Inbound: c.inbound})
-		if err != nil {
-			t.Fatal(err)
-		}
-		err = g.Check(upgradeRequest()).Err
-		if err == nil || c.is != nil && !errors.Is(err, c.is) || !strings.HasPrefix(err.Error(), c.want) || strings.Contains(err.Error(), "secret") {
-			t.Errorf("%s: %v", c.name, err)
+			if _, _, err := http.NewResponseController(w).Hijack(); !errors.Is(err, want) {
+				t.Error(err)
+			}
+			w.(http.Flusher).Flush()
+		})).ServeHTTP(w, upgradeRequest())
+		if n, err := g.config.Rules[0].Slots.Count(context.Background(), "everyone"); n != 0 || err != nil || g.open() != 0 {
+			t.Errorf("%v: %d slots, %v", want, n, err)
 		}
 	}
 }
 
-// If Shutdown begins while an upgrade is being admitted, its slot is released.
-func TestDrainingDuringCheck(t *testing.T) {
-	store := &counter{Noticer: memstore.New(memstore.Config{})}
-	var g *Guard
-	key := func(*http.Request) (string, error) {
-		g.fleet.Drain()
-		return "x", nil
-	}
-	g, err := New(Config{Rules: []nethttp.Rule{{Slots: newSlots(t, store, "ws", 1), Key: key}}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if v := g.Check(upgradeRequest()); v.Status() != 503 || !errors.Is(v.Err, core.ErrClosed) {
-		t.Errorf("%+v", v)
-	}
-	if _, granted, released := store.counts(); granted != 1 || released != 1 {
-		t.Errorf("%d granted, %d released", granted, released)
-	}
-}
+// A noHijack is a writer whose Hijack fails, and inside is one that has none, around it.
+type (
+	noHijack struct{ http.ResponseWriter }
+	inside   struct{ http.ResponseWriter }
+)
 
-func TestHandlerOfNil(t *testing.T) {
-	for want, make := range map[string]func(){
-		"headgate: websocketmw: the handler is nil":                                 func() { new(Guard).Handler(nil) },
-		"headgate: websocketmw: the guard is nil: see the error of websocketmw.New": func() { (*Guard)(nil).Handler(http.NotFoundHandler()) },
-	} {
-		func() {
-			defer func() {
-				if got := recover(); got != want {
-					t.Errorf("panic %v, want %q", got, want)
-				}
-			}()
-			make()
-		}()
-	}
-}
+func (noHijack) Hijack() (net.Conn, *bufio.ReadWriter, error) { return nil, nil, io.ErrClosedPipe }
+func (w inside) Unwrap() http.ResponseWriter                  { return w.ResponseWriter }

@@ -2,175 +2,26 @@ package websocketmw
 
 import (
 	"bufio"
-	"context"
 	"crypto/tls"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"io"
-	"iter"
+	"log"
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/headgate/headgate/core"
-	"github.com/headgate/headgate/core/memstore"
-	"github.com/headgate/headgate/core/store"
 	"github.com/headgate/headgate/keyfuncs"
-	"github.com/headgate/headgate/nethttp"
+	"github.com/headgate/headgate/websocketmw/internal/frames"
 )
 
-// A counter is a store of slots that counts calls. It can fail, and lose slots.
-type counter struct {
-	store.Noticer
-
-	mu                       sync.Mutex
-	asked, granted, released int
-	err                      error
-	lost                     chan struct{}
-	source                   core.Source
-
-	doubt   chan struct{}
-	surplus int // so many slots are shed
-	sheds   int // how often that was asked for
-	unknown int // so many times there is no answer
-}
-
-type countedHold struct {
-	store.Hold
-
-	c    *counter
-	lost chan struct{}
-}
-
-func (c *counter) AcquireSlots(ctx context.Context, claims []store.Claim) (store.Grant, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.asked++
-	if c.err != nil {
-		return store.Grant{}, c.err
-	}
-	g, err := c.Noticer.AcquireSlots(ctx, claims)
-	if err == nil {
-		c.granted++
-		g.Hold = &countedHold{g.Hold, c, c.lost}
-		if c.source != 0 {
-			g.Source = c.source
-		}
-	}
-	return g, err
-}
-
-func (h *countedHold) Release() {
-	h.c.mu.Lock()
-	h.c.released++
-	h.c.mu.Unlock()
-	h.Hold.Release()
-}
-
-func (h *countedHold) Lost() <-chan struct{} { return h.lost }
-
-func (h *countedHold) Doubt() <-chan struct{} {
-	h.c.mu.Lock()
-	defer h.c.mu.Unlock()
-	return h.c.doubt
-}
-
-func (h *countedHold) Shed(context.Context) (bool, error) {
-	h.c.mu.Lock()
-	defer h.c.mu.Unlock()
-	h.c.sheds++
-	switch {
-	case h.c.unknown > 0:
-		h.c.unknown--
-		return false, core.ErrUnavailable
-	case h.c.surplus > 0:
-		h.c.surplus--
-		h.c.released++
-		h.Hold.Release()
-		return true, nil
-	}
-	return false, nil
-}
-
-// doubts makes the store tell of a doubt, with so many slots too many.
-func (c *counter) doubts(surplus int) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	close(c.doubt)
-	c.doubt, c.surplus = make(chan struct{}), surplus
-}
-
-func (c *counter) counts() (asked, granted, released int) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.asked, c.granted, c.released
-}
-
-// A world is a guard in front of a handler on a server.
-type world struct {
-	t      *testing.T
-	store  *counter
-	slots  *core.Slots
-	guard  *Guard
-	server *httptest.Server
-	events chan Event
-}
-
-// newWorld starts the server. All clients share the limit. At the end of the test, as many
-// slots must have been released as granted.
-func newWorld(t *testing.T, limit int64, secure bool, config Config, handler http.Handler) *world {
-	t.Helper()
-	w := &world{t: t, store: &counter{Noticer: memstore.New(memstore.Config{})}, events: make(chan Event, 1000)}
-	var err error
-	if w.slots, err = core.NewSlots(w.store, "ws", limit); err != nil {
-		t.Fatal(err)
-	}
-	if config.Rules == nil {
-		config.Rules = []nethttp.Rule{{Slots: w.slots, Key: keyfuncs.Everyone()}}
-	}
-	also := config.Notify
-	config.Notify = func(s *Socket, e Event) {
-		if also != nil {
-			also(s, e)
-		}
-		w.events <- e
-	}
-	if w.guard, err = New(config); err != nil {
-		t.Fatal(err)
-	}
-	w.server = httptest.NewUnstartedServer(w.guard.Handler(handler))
-	w.server.Config.ErrorLog = discard
-	if secure {
-		w.server.StartTLS()
-	} else {
-		w.server.Start()
-	}
-	t.Cleanup(func() {
-		w.server.Close()
-		if err := w.guard.Shutdown(t.Context()); err != nil && !errors.Is(err, context.Canceled) {
-			t.Error(err)
-		}
-		<-w.guard.fleet.Empty()
-		if _, granted, released := w.store.counts(); granted != released {
-			t.Errorf("%d slots granted, %d released", granted, released)
-		}
-	})
-	return w
-}
-
 // newGuard returns a guard for one socket.
-func newGuard(t *testing.T, config Config) *Guard {
+func newGuard(t testing.TB, config Config) *Guard {
 	t.Helper()
-	return newGuardFor(t, config, 1)
-}
-
-func newGuardFor(t *testing.T, config Config, limit int64) *Guard {
-	t.Helper()
-	config.Rules = []nethttp.Rule{{Slots: newSlots(t, memstore.New(memstore.Config{}), "ws", limit), Key: keyfuncs.Everyone()}}
+	config.Rules = []Rule{{Slots: core.NewSlots(new(core.MemoryStore), "ws", 1), Key: keyfuncs.Everyone()}}
 	g, err := New(config)
 	if err != nil {
 		t.Fatal(err)
@@ -178,73 +29,67 @@ func newGuardFor(t *testing.T, config Config, limit int64) *Guard {
 	return g
 }
 
-// until waits for an event of a kind.
-func (w *world) until(kind EventKind) {
-	w.t.Helper()
-	for e := range w.events {
-		if e.Kind == kind {
-			return
-		}
+func (g *Guard) open() int { return len(g.oldestFirst()) }
+
+func (g *Guard) endAll() {
+	for _, s := range g.oldestFirst() {
+		_ = s.end()
 	}
 }
 
-// held returns the number of slots that are held.
-func (w *world) held() int64 {
-	w.t.Helper()
-	key, _ := keyfuncs.Everyone()(nil)
-	n, err := w.slots.Count(context.Background(), key)
-	if err != nil {
-		w.t.Fatal(err)
+func upgradeRequest() *http.Request {
+	r := httptest.NewRequest("GET", "/ws", nil)
+	for name, value := range map[string]string{
+		"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13", "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ==",
+	} {
+		r.Header.Set(name, value)
 	}
-	return n
+	return r
 }
 
-const handshakeText = "GET /ws HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n" +
-	"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+// A silent ResponseWriter discards what it gets.
+type silent struct{}
+
+func (silent) Header() http.Header         { return http.Header{} }
+func (silent) Write(p []byte) (int, error) { return len(p), nil }
+func (silent) WriteHeader(int)             {}
+
+// A pipe is a ResponseWriter whose connection is one end of a pipe.
+type pipe struct {
+	silent
+
+	conn net.Conn
+}
+
+func (p *pipe) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	return p.conn, bufio.NewReadWriter(bufio.NewReader(p.conn), bufio.NewWriter(p.conn)), nil
+}
 
 // A peer is a client that reads and writes bytes.
 type peer struct {
-	t *testing.T
+	t testing.TB
 	net.Conn
-	in       *bufio.Reader
-	response *http.Response
+	in *bufio.Reader
 }
 
-// dial connects and sends text.
-func (w *world) dial(text string) *peer {
-	w.t.Helper()
-	address := w.server.Listener.Addr().String()
-	var c net.Conn
-	var err error
-	if w.server.TLS != nil {
-		c, err = tls.Dial("tcp", address, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"http/1.1"}})
-	} else {
-		c, err = net.Dial("tcp", address)
+func bubble(t *testing.T, config Config, handler func(net.Conn)) (*Guard, *peer) {
+	t.Helper()
+	g := newGuard(t, config)
+	return g, pipeTo(t, g, handler)
+}
+
+func pipeTo(t *testing.T, g *Guard, handler func(net.Conn)) *peer {
+	t.Helper()
+	client, server := net.Pipe()
+	go g.Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		c, _ := take(w)
+		handler(c)
+	})).ServeHTTP(&pipe{conn: server}, upgradeRequest())
+	p := &peer{t: t, Conn: client, in: bufio.NewReader(client)}
+	if _, err := http.ReadResponse(p.in, nil); err != nil {
+		t.Fatal(err)
 	}
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	w.t.Cleanup(func() { c.Close() })
-	p := &peer{t: w.t, Conn: c, in: bufio.NewReader(c)}
-	p.send([]byte(text))
 	return p
-}
-
-// open sends an upgrade and reads the response.
-func (w *world) open() *peer {
-	w.t.Helper()
-	p := w.dial(handshakeText)
-	p.respond()
-	return p
-}
-
-func (p *peer) respond() *http.Response {
-	p.t.Helper()
-	var err error
-	if p.response, err = http.ReadResponse(p.in, nil); err != nil {
-		p.t.Fatal(err)
-	}
-	return p.response
 }
 
 func (p *peer) send(b []byte) {
@@ -254,7 +99,6 @@ func (p *peer) send(b []byte) {
 	}
 }
 
-// frame reads a frame of the server.
 func (p *peer) frame() (op byte, payload []byte, err error) {
 	var head [2]byte
 	if _, err := io.ReadFull(p.in, head[:]); err != nil {
@@ -276,15 +120,14 @@ func (p *peer) frame() (op byte, payload []byte, err error) {
 	return head[0] & 0xf, payload, err
 }
 
-// closes reads up to the Close frame and returns its code and reason, such as "1001 reason",
-// or "error".
+// closes reads up to the Close frame and returns its code and reason, or "error".
 func (p *peer) closes() string {
 	for {
 		op, payload, err := p.frame()
 		switch {
 		case err != nil:
 			return "error"
-		case op == 0x8: // Close
+		case op == 0x8:
 			return fmt.Sprintf("%d %s", binary.BigEndian.Uint16(payload), payload[2:])
 		}
 	}
@@ -309,22 +152,6 @@ func masked(first byte, payload string) []byte {
 	return b
 }
 
-// pieces returns a stream in pieces of the given lengths, repeated.
-func pieces(stream []byte, cuts []int) iter.Seq[[]byte] {
-	return func(yield func([]byte) bool) {
-		for i := 0; len(stream) > 0; i++ {
-			n := len(stream)
-			if len(cuts) > 0 {
-				n = min(n, max(1, cuts[i%len(cuts)]))
-			}
-			if !yield(stream[:n]) {
-				return
-			}
-			stream = stream[n:]
-		}
-	}
-}
-
 const response101 = "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n" +
 	"Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n\r\n"
 
@@ -340,13 +167,57 @@ func take(w http.ResponseWriter) (net.Conn, *bufio.ReadWriter) {
 	return c, rw
 }
 
-// socketOf returns the socket of a verdict, or nil.
-func socketOf(v nethttp.Verdict) *Socket {
-	a, _ := v.Attempt().(*attempt)
-	if a == nil {
-		return nil
+// heard is what a handler read.
+type heard struct {
+	sums frames.Tally
+	err  error
+	done chan struct{}
+}
+
+func (h *heard) listen(c net.Conn) {
+	defer close(h.done)
+	defer c.Close()
+	var in frames.Inspector
+	b := make([]byte, 512)
+	for h.err == nil {
+		var n int
+		n, h.err = c.Read(b)
+		var found frames.List
+		if agreed := frames.ExtensionsOf("any"); !found.Walk(&in, b[:n], agreed) {
+			found.Continue(b[:n], agreed, make([]frames.Frame, len(b)))
+		}
+		in = found.After
+		for u, n := range found.Used {
+			h.sums[u] += n
+		}
 	}
-	return a.socket
+}
+
+func newLimiter(policies ...core.Policy) *core.Limiter {
+	return core.NewLimiter(new(core.MemoryStore), "sent", policies...)
+}
+
+func every(d time.Duration) core.Policy { return core.TokenBucket(1, d) }
+
+// serveUntilClose closes the connection after a Close frame, as all libraries do.
+func serveUntilClose(c net.Conn) {
+	defer c.Close()
+	var w frames.Walker
+	b := make([]byte, 4096)
+	for {
+		n, err := c.Read(b)
+		if closes, _ := w.Walk(b[:n]); closes || err != nil {
+			return
+		}
+	}
+}
+
+var silentLogger = log.New(io.Discard, "", 0)
+
+func tlsClient(conn net.Conn, server *httptest.Server) net.Conn {
+	config := server.Client().Transport.(*http.Transport).TLSClientConfig.Clone()
+	config.ServerName = "example.com" // as in the certificate
+	return tls.Client(conn, config)
 }
 
 // An answering connection is one whose client answers a Close frame, and does nothing else.
@@ -375,19 +246,3 @@ func (c answeringConn) Write(p []byte) (int, error) {
 
 func (answeringConn) Close() error                     { return nil }
 func (answeringConn) SetWriteDeadline(time.Time) error { return nil }
-
-// serve upgrades for a client that answers a Close frame.
-func serve(v nethttp.Verdict) {
-	a := &answering{closes: make(chan struct{})}
-	v.Serve(a, upgradeRequest(), http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		c, _ := take(w)
-		s, _ := FromContext(r.Context())
-		go func() {
-			select {
-			case <-a.closes:
-				c.Close()
-			case <-s.Done():
-			}
-		}()
-	}))
-}

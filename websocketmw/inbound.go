@@ -1,116 +1,314 @@
-// What a program may say about what clients send, and the keys of that. It may not count or charge
-// anything: package conn does.
-
 package websocketmw
 
 import (
-	"crypto/rand"
+	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
+	"slices"
+	"sync"
+	"time"
 
 	"github.com/headgate/headgate/core"
-	"github.com/headgate/headgate/internal/hidden"
-	"github.com/headgate/headgate/keyfuncs"
+	"github.com/headgate/headgate/internal/engine"
+	"github.com/headgate/headgate/websocketmw/internal/frames"
 )
-
-// Inbound is a limit on the messages, frames or bytes of clients. It applies to the bytes of the
-// connection, so it works with any library. Input above the limit never reaches the library, unless
-// Over is [Report] or the limiter returns an error.
-type Inbound struct {
-	_ struct{} // composite literals must name the fields
-
-	// Limiter decides. Required. It is called once for each read, of a few kilobytes in most
-	// libraries. It is called more often if it refuses, or if the read has more units than it ever
-	// admits at once. With MinInterval, that is once for each unit. It is also called for each
-	// message or frame if it has a policy with CountDenied.
-	Limiter *core.Limiter
-
-	// Key returns the key to charge, from the request of the upgrade, so that all
-	// sockets of a user share a limit. Nil charges each socket separately; a store in
-	// this process is enough then. If Key returns an error or an empty key, the upgrade
-	// is refused.
-	Key keyfuncs.Func
-
-	// Unit is the counted unit. The zero value is [Messages].
-	Unit Unit
-
-	// Over is how the guard treats a socket over the limit. The zero value is [Close].
-	Over Over
-}
-
-// A Unit is the unit that an Inbound counts.
-type Unit uint8
 
 const (
-	// Messages are counted when they begin. A message may have any size and any number
-	// of frames: also limit Bytes, or set the library's maximum message size. With
-	// golang.org/x/net/websocket limit Frames instead: it hands each frame to the
-	// handler as a message.
-	Messages Unit = iota
-	// Frames of messages are counted when they begin.
-	Frames
-	// Bytes of payload are counted as they arrive, before decompression. An empty
-	// frame counts as one byte.
-	Bytes
-	// Controls are control frames. They are always limited. Without an Inbound of this unit, the
-	// limit is 20 a second after a burst of 200, for each socket. An Inbound with a limiter of
-	// [core.Unlimited] lifts it. A Close frame is free, and so is a pong for each ping that the
-	// server sent. Config.NoCloseFrames hides these pings from the guard, so all pongs count.
-	Controls
+	maxRead   = 64 << 10 // bytes at once, which bounds the memory for their frames
+	drainSize = 4 << 10  // bytes read at once from a socket over a limit
+
+	maxDelay = 10 * time.Second      // for which a limit may delay what is read
+	minDelay = 10 * time.Millisecond // so that what is read is more than a few bytes
 )
 
-// Over is how the guard treats a socket over a limit of Inbound.
-type Over uint8
-
+// Control frames have a limit of their own.
 const (
-	// Close closes the socket with 1008 (policy violation). The handler reads the input within the
-	// limit, to the byte, and nothing after it. If the limiter returns an error, because the store
-	// is unreachable, the code is 1013 (try again later).
-	Close Over = iota
-	// Delay blocks the handler's Read until the limiter admits at least one unit. TCP slows the
-	// client down meanwhile. The limiter may state a wait above 10 seconds, or above half the time
-	// left to the read deadline. Then the socket is closed as by Close. So a policy of less than 6
-	// a minute delays nothing. If the limiter returns an error, the data is read at once.
-	Delay
-	// Report only calls Config.Notify.
-	Report
+	controlGap   = time.Second / 20
+	controlBurst = 200
 )
 
-// validate adds the faults of Inbound[i].
-func (in *Inbound) validate(f *faults, i int) {
-	if in.Limiter == nil {
-		f.add(errors.New("it is nil: make one with core.New"), "Inbound[%d].Limiter", i)
-	}
-	if in.Unit > Controls {
-		f.add(fmt.Errorf("it is %d: use Messages, Frames, Bytes or Controls", in.Unit), "Inbound[%d].Unit", i)
-	}
-	if in.Over > Report {
-		f.add(fmt.Errorf("it is %d: use Close, Delay or Report", in.Over), "Inbound[%d].Over", i)
-	}
+// The errors of reads from a socket that is over a limit, and whose client has broken RFC 6455.
+var (
+	errReadFlood   = errors.Join(ErrFlood, net.ErrClosed)
+	errReadInvalid = errors.Join(ErrProtocol, net.ErrClosed)
+)
+
+// An inboundLimit is an Inbound and its unit.
+type inboundLimit struct {
+	Inbound
+
+	unit frames.Unit
 }
 
-var errEmptyKey = errors.New("its Key returned an empty key without an error")
+// An inboundCount is whom a limit counts for a socket.
+type inboundCount struct {
+	limiter *core.Limiter
+	key     string
+	charged int64 // units that the handler has not read yet
+}
 
-// budgetKeys returns the key for each limit.
-func budgetKeys(all []Inbound, r *http.Request) ([]hidden.Text, error) {
-	if len(all) == 0 {
-		return nil, nil
+// An input is what a socket knows of the bytes that the client sends. It belongs to the goroutine that reads.
+type input struct {
+	pending    []byte // to be read first: what the server had already read, or what was held back
+	inspector  frames.Inspector
+	counts     []inboundCount // one for each limit
+	controls   time.Duration  // since the socket opened, when the bucket of control frames is full
+	violation  *violation     // why the socket is to be closed; nil: it is not
+	answered   bool           // the client's Close frame was in what the handler does not read
+	discarding bool           // from here on, all but the client's Close frame
+	broken     bool           // a frame was invalid, so nobody knows where the next begins
+}
+
+// A violation is why a socket is closed, and the error of reads from then on.
+type violation struct {
+	cause  error
+	code   int
+	reason string
+	err    error
+}
+
+// delays reports whether what clients send may be delayed.
+func (g *Guard) delays() bool {
+	return slices.ContainsFunc(g.inbound, func(l inboundLimit) bool { return l.Delay })
+}
+
+// countInbound finds out whom the limits count, or refuses the upgrade.
+func (s *Socket) countInbound(a *engine.Admission, r *http.Request) bool {
+	for i := range s.guard.inbound {
+		limit := &s.guard.inbound[i]
+		key, plan, ok := s.guard.rules.Whom(a, r, &engine.Rule{Key: limit.Key, Plan: limit.Plan}, limit.Limiter.Name())
+		if !ok {
+			return false
+		}
+		s.in.counts = append(s.in.counts, inboundCount{limiter: limit.Limiter.Plan(plan), key: key})
 	}
-	keys := make([]hidden.Text, len(all))
-	for i, in := range all {
-		if in.Key == nil {
-			keys[i] = hidden.Of(rand.Text())
+	return true
+}
+
+// read reads what the limits admit.
+func (s *Socket) read(p []byte) (int, error) {
+	in := &s.in
+	if len(p) == 0 {
+		return s.conn.Read(p)
+	}
+	if in.violation != nil {
+		return 0, s.readRest()
+	}
+	n, err := s.receive(p[:min(len(p), maxRead)])
+	if n > 0 && s.discards.Load() {
+		if in.discarding = in.discarding || in.broken || in.inspector.Between(); in.discarding {
+			return s.readClose(p, n, err)
+		}
+		rest := min(n, in.inspector.Rest()) // of a frame that the library has begun to read
+		s.holdBack(p[rest:n])
+		n = rest
+	}
+	if n == 0 {
+		return 0, err
+	}
+	admitted := s.admit(p[:n])
+	if admitted == n {
+		return n, err
+	}
+	s.holdBack(p[admitted:n])
+	if admitted == 0 {
+		return 0, s.readRest()
+	}
+	return admitted, nil // err occurs again
+}
+
+// receive reads pending bytes first.
+func (s *Socket) receive(p []byte) (n int, err error) {
+	if len(s.in.pending) > 0 {
+		n = copy(p, s.in.pending)
+		s.in.pending = s.in.pending[n:]
+	} else {
+		n, err = s.conn.Read(p)
+	}
+	if n > 0 && s.guard.config.MaxIdle > 0 {
+		s.lastRead.Store(int64(time.Since(s.openedAt)))
+	}
+	return n, err
+}
+
+// holdBack keeps bytes for the next read.
+func (s *Socket) holdBack(p []byte) { s.in.pending = slices.Concat(p, s.in.pending) }
+
+// manyFrames has room for the frames of a read.
+var manyFrames = sync.Pool{New: func() any { return new([]frames.Frame) }}
+
+// admit charges p, which is not empty, and returns how many bytes of it the handler may read. If that is 0, the
+// socket must be closed.
+func (s *Socket) admit(p []byte) int {
+	in := &s.in
+	if s.out.pings.Load() > 0 {
+		in.inspector.Pongs += s.out.pings.Swap(0)
+	}
+	var found frames.List
+	extensions := frames.Extensions(s.extensions.Load())
+	if !found.Walk(&in.inspector, p, extensions) {
+		many := manyFrames.Get().(*[]frames.Frame) //nolint:forcetypeassert // see above
+		defer manyFrames.Put(many)
+		if most := frames.MostIn(len(p)); len(*many) < most {
+			*many = make([]frames.Frame, most)
+		}
+		found.Continue(p, extensions, *many)
+	}
+	span, wait := s.charge(&found)
+	for wait > 0 {
+		if !s.pause(wait) {
+			in.violation = &violation{err: errReadFlood} // the socket is being closed
+			return 0
+		}
+		span, wait = s.charge(&found)
+	}
+	in.inspector = span.After
+	if span.Fault != "" {
+		in.broken = true
+		s.refuse(span.Fault)
+	}
+	return span.N
+}
+
+// refuse makes reads close the socket, because the client sent what RFC 6455 forbids.
+func (s *Socket) refuse(fault string) {
+	s.in.violation = &violation{fmt.Errorf("%w: %s", ErrProtocol, fault), frames.CodeProtocol, fault, errReadInvalid}
+}
+
+// charge charges what was found, and returns how much of it there is room for. If that is nothing, it may be tried
+// again after wait, or the socket must be closed.
+func (s *Socket) charge(found *frames.List) (span *frames.Span, wait time.Duration) {
+	in := &s.in
+	span = &found.Span
+	room := frames.Unlimited()
+	for i := range in.counts {
+		count, limit := &in.counts[i], &s.guard.inbound[i]
+		need := span.Used[limit.unit] - count.charged
+		if need <= 0 {
 			continue
 		}
-		k, err := in.Key(r)
-		if err == nil && k == "" {
-			err = errEmptyKey
+		d, got, err := count.limiter.AllowAtMost(s.Context(), count.key, need)
+		if err != nil && limit.Delay {
+			got = need // it is read at once
 		}
-		if err != nil {
-			return nil, fmt.Errorf("headgate: websocketmw: Inbound[%d] (limiter %q): %w", i, in.Limiter.Name(), err)
+		if count.charged += got; got == need {
+			continue
 		}
-		keys[i] = hidden.Of(k)
+		room[limit.unit] = count.charged
+		cut := found.Cut(room)
+		span = &cut
+		if limit.Delay {
+			if span.N > 0 { // the rest is for the next read
+				continue
+			}
+			if wait = s.delay(d.RetryAfter); wait > 0 {
+				return span, wait
+			}
+		}
+		in.violation = s.overLimit(count.limiter, err)
+		if span.N == 0 {
+			return span, 0
+		}
 	}
-	return keys, nil
+	if need := span.Used[frames.Controls]; need > 0 {
+		if got := in.takeControls(time.Since(s.openedAt), need); got < need {
+			room[frames.Controls] = got
+			cut := found.Cut(room)
+			span, in.violation = &cut, &violation{ErrFlood, frames.CodePolicy, "too many control frames", errReadFlood}
+		}
+	}
+	for i := range in.counts {
+		in.counts[i].charged -= span.Used[s.guard.inbound[i].unit]
+	}
+	return span, 0
+}
+
+// takeControls returns how many of n control frames there is room for.
+func (in *input) takeControls(now time.Duration, n int64) int64 {
+	in.controls = max(in.controls, now)
+	n = min(n, int64((now+controlBurst*controlGap-in.controls)/controlGap))
+	in.controls += time.Duration(n) * controlGap
+	return n
+}
+
+// overLimit is why a socket over a limit is closed. The error is that of the limiter.
+func (s *Socket) overLimit(l *core.Limiter, err error) *violation {
+	if err != nil {
+		return &violation{fmt.Errorf("%w: %w", ErrFlood, err), frames.CodeTryAgain, "try again later", errReadFlood}
+	}
+	return &violation{ErrFlood, frames.CodePolicy, fmt.Sprintf("over the limit %q", l.Name()), errReadFlood}
+}
+
+// delay returns for how long to delay a read, or 0 if it would be too long.
+func (s *Socket) delay(d time.Duration) time.Duration {
+	most := maxDelay
+	if by := s.readBy.Load(); by != nil && !by.IsZero() {
+		most = min(most, time.Until(*by)/2)
+	}
+	if d > most {
+		return 0
+	}
+	return min(most, max(d, minDelay))
+}
+
+// pause waits for d, and reports whether it did: not if the socket ends or is being closed.
+func (s *Socket) pause(d time.Duration) bool {
+	s.lastRead.Store(int64(time.Since(s.openedAt) + d)) // a delay is not silence
+	s.mu.Lock()
+	if s.stop == nil {
+		s.stop = make(chan struct{})
+		if s.closing != nil {
+			close(s.stop)
+		}
+	}
+	stop := s.stop
+	s.mu.Unlock()
+	ctx, cancel := context.WithTimeout(s.Context(), d)
+	defer cancel()
+	select {
+	case <-stop:
+		return false
+	case <-ctx.Done():
+		return errors.Is(context.Cause(ctx), context.DeadlineExceeded)
+	}
+}
+
+// readClose is read once what the client sends is not wanted any more: it reads nothing but the client's Close frame.
+// The first n bytes of p were read already, with the error. The first call is at a frame's beginning.
+func (s *Socket) readClose(p []byte, n int, err error) (int, error) {
+	for {
+		var fault string
+		n, fault = s.in.inspector.OnlyClose(p[:n], frames.Extensions(s.extensions.Load()))
+		switch {
+		case fault != "":
+			s.refuse(fault)
+			return 0, s.readRest()
+		case n > 0 || err != nil:
+			return n, err
+		}
+		n, err = s.receive(p)
+	}
+}
+
+// readRest closes a socket that is over a limit, and reads until the client answers: closing a TCP connection with
+// unread data resets it, and the client may lose the Close frame.
+func (s *Socket) readRest() error {
+	in := &s.in
+	if !s.upgraded.Load() { // too early for a Close frame: the next read sends it
+		return in.violation.err
+	}
+	if in.violation.cause != nil {
+		s.close(in.violation.cause, in.violation.code, in.violation.reason)
+		s.requestClose() // now: the client's own Close frame may be there already, and the handler close
+	}
+	_ = s.conn.SetReadDeadline(time.Now().Add(closeTimeout))
+	b := make([]byte, drainSize)
+	for !in.answered && !in.inspector.Closed {
+		n, err := s.receive(b)
+		closes, _ := in.inspector.Walker.Walk(b[:n])
+		in.answered = closes || err != nil
+	}
+	return in.violation.err
 }

@@ -3,7 +3,6 @@ package websocketmw
 import (
 	"bufio"
 	"bytes"
-	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -17,49 +16,10 @@ import (
 	"time"
 
 	"github.com/headgate/headgate/core"
-	"github.com/headgate/headgate/core/memstore"
-	"github.com/headgate/headgate/core/store"
+	"github.com/headgate/headgate/core/redisstore"
 	"github.com/headgate/headgate/keyfuncs"
-	"github.com/headgate/headgate/nethttp"
-	"github.com/headgate/headgate/websocketmw/internal/conn"
 	"github.com/headgate/headgate/websocketmw/internal/frames"
 )
-
-// heard is what a handler read.
-type heard struct {
-	sums frames.Tally
-	err  error
-	done chan struct{}
-}
-
-// listen reads until an error, and closes.
-func (h *heard) listen(c net.Conn) {
-	defer close(h.done)
-	defer c.Close()
-	var in frames.Inspector
-	b := make([]byte, 512)
-	for h.err == nil {
-		var n int
-		n, h.err = c.Read(b)
-		var found frames.Found
-		if agreed := frames.ExtensionsOf("any"); !found.Walk(&in, b[:n], agreed) {
-			found.Go(b[:n], agreed, make([]frames.Frame, len(b)))
-		}
-		in = found.After
-		for u, n := range found.Used {
-			h.sums[u] += n
-		}
-	}
-}
-
-func newLimiter(t *testing.T, policies ...core.Policy) *core.Limiter {
-	t.Helper()
-	l, err := core.New(memstore.New(memstore.Config{}), "sent", policies...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return l
-}
 
 func TestInboundCloses(t *testing.T) {
 	five := strings.Repeat(string(masked(0x81, "hello")), 5)
@@ -67,39 +27,33 @@ func TestInboundCloses(t *testing.T) {
 	pings := strings.Repeat(string(masked(0x89, "ping")), 20)
 	for _, c := range []struct {
 		name  string
-		unit  Unit
+		unit  frames.Unit
 		limit int64
 		sent  string
 		want  int64 // units that the handler reads
 		close string
 	}{
-		{"messages within the limit", Messages, 5, five + pings, 5, ""},
-		{"one too many", Messages, 4, five, 4, `1008 over the limit "sent"`},
-		{"the first is too many", Messages, 1, five, 1, `1008 over the limit "sent"`},
-		{"a message is one, in however many pieces", Messages, 1, pieces, 1, ""},
-		{"frames", Frames, 7, pieces, 7, `1008 over the limit "sent"`},
-		{"frames within", Frames, 10, pieces, 10, ""},
-		{"bytes within", Bytes, 25, five, 25, ""},
-		{"bytes", Bytes, 24, five, 24, `1008 over the limit "sent"`},
-		{"bytes of empty messages", Bytes, 3, strings.Repeat(string(masked(0x81, "")), 9), 3, `1008 over the limit "sent"`},
-		{"more than the limit could ever admit at once", Messages, 3, strings.Repeat(five, 100), 3, `1008 over the limit "sent"`},
-		{"a frame that claims to be endless", Bytes, 100, "\x82\xff\x7f\xff\xff\xff\xff\xff\xff\xffmask" + strings.Repeat("x", 101), 100, `1008 over the limit "sent"`},
-		{"control frames are no frames of messages", Frames, 1, pings, 0, ""},
-		{"control frames", Controls, 7, pings, 7, `1008 over the limit "sent"`},
+		{"messages within the limit", frames.Messages, 5, five + pings, 5, ""},
+		{"one too many", frames.Messages, 4, five, 4, `1008 over the limit "sent"`},
+		{"the first is too many", frames.Messages, 1, five, 1, `1008 over the limit "sent"`},
+		{"a message is one, in however many pieces", frames.Messages, 1, pieces, 1, ""},
+		{"bytes within", frames.Bytes, 25, five, 25, ""},
+		{"bytes", frames.Bytes, 24, five, 24, `1008 over the limit "sent"`},
+		{"bytes of empty messages", frames.Bytes, 3, strings.Repeat(string(masked(0x81, "")), 9), 3, `1008 over the limit "sent"`},
+		{"more than the limit could ever admit at once", frames.Messages, 3, strings.Repeat(five, 100), 3, `1008 over the limit "sent"`},
+		{"a frame that claims to be endless", frames.Bytes, 100, "\x82\xff\x7f\xff\xff\xff\xff\xff\xff\xffmask" + strings.Repeat("x", 101), 100, `1008 over the limit "sent"`},
 	} {
 		for _, together := range []bool{false, true} {
 			t.Run(c.name, func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					h := heard{done: make(chan struct{})}
-					over := 0
-					g, p := bubble(t, Config{
-						Inbound: []Inbound{{Limiter: newLimiter(t, core.SlidingLog(core.PerHour(c.limit))), Unit: c.unit}},
-						Notify: func(_ *Socket, e Event) {
-							if e.Kind == EventOver && e.Limit == "sent" && e.Err == nil {
-								over++
-							}
-						},
-					}, h.listen)
+					var cause error
+					config := of(c.unit, Inbound{Limiter: newLimiter(core.SlidingLog(c.limit, time.Hour))})
+					if c.unit == frames.Controls {
+						config = Config{}
+					}
+					config.OnClosed = func(_ *Socket, err error) { cause = err }
+					g, p := bubble(t, config, h.listen)
 					go func() {
 						if together {
 							p.Write([]byte(c.sent))
@@ -124,8 +78,8 @@ func TestInboundCloses(t *testing.T) {
 					if h.sums[c.unit] != c.want {
 						t.Errorf("the handler read %d, not %d", h.sums[c.unit], c.want)
 					}
-					if refused := c.close != ""; errors.Is(h.err, conn.ErrOver) != refused || (over == 1) != refused || g.Len() != 0 {
-						t.Errorf("%v, %d events, %d sockets", h.err, over, g.Len())
+					if refused := c.close != ""; errors.Is(h.err, ErrFlood) != refused || errors.Is(cause, ErrFlood) != refused || g.open() != 0 {
+						t.Errorf("%v, cause %v, %d sockets", h.err, cause, g.open())
 					}
 				})
 			})
@@ -146,11 +100,11 @@ func TestInvalidFrames(t *testing.T) {
 	} {
 		for _, config := range []Config{
 			{},
-			{Inbound: []Inbound{{Limiter: newLimiter(t, core.Unlimited()), Unit: Bytes, Over: Report}}},
+			{Bytes: []Inbound{{Limiter: newLimiter(core.Unlimited())}}},
 		} {
 			synctest.Test(t, func(t *testing.T) {
-				var events []Event
-				config.Notify = func(_ *Socket, e Event) { events = append(events, e) }
+				var cause error
+				config.OnClosed = func(_ *Socket, err error) { cause = err }
 				h := heard{done: make(chan struct{})}
 				begin := time.Now()
 				_, p := bubble(t, config, h.listen)
@@ -160,67 +114,11 @@ func TestInvalidFrames(t *testing.T) {
 				}
 				p.Close()
 				<-h.done
-				if h.sums != (frames.Tally{1, 1, 5, 0}) || !errors.Is(h.err, conn.ErrInvalid) || !errors.Is(h.err, net.ErrClosed) || time.Since(begin) != 0 {
+				if h.sums != (frames.Tally{1, 5, 0}) || !errors.Is(h.err, ErrProtocol) || !errors.Is(h.err, net.ErrClosed) || time.Since(begin) != 0 {
 					t.Errorf("%q: %v, %v", c.sent, h.sums, h.err)
 				}
-				if len(events) != 2 || events[0].Kind != EventInvalid || !strings.HasSuffix(events[0].Err.Error(), strings.TrimPrefix(c.want, "1002")) {
-					t.Errorf("%q: %v", c.sent, events)
-				}
-			})
-		}
-	}
-}
-
-// headed is a pipe that keeps the header.
-type headed struct {
-	pipe
-
-	header http.Header
-}
-
-func (h *headed) Header() http.Header { return h.header }
-
-// What the 101 says decides about the reserved bits, not what the client offered.
-func TestAgreedExtensions(t *testing.T) {
-	write := func(step int) func(http.ResponseWriter, string) net.Conn {
-		return func(w http.ResponseWriter, agreed string) net.Conn {
-			c, _, _ := w.(http.Hijacker).Hijack()
-			response := strings.TrimSuffix(response101, "\r\n") + agreed + "\r\n"
-			for piece := range pieces([]byte(response), []int{step}) {
-				c.Write(piece)
-			}
-			return c
-		}
-	}
-	header := func(w http.ResponseWriter, agreed string) net.Conn {
-		name, value, _ := strings.Cut(agreed, ":")
-		w.Header().Set(name, strings.TrimSpace(value))
-		w.WriteHeader(http.StatusSwitchingProtocols)
-		c, _, _ := w.(http.Hijacker).Hijack()
-		return c
-	}
-	for _, respond := range []func(http.ResponseWriter, string) net.Conn{write(1000), write(1), write(60), header} {
-		for agreed, want := range map[string]string{
-			"":                                   "a reserved bit",
-			"Sec-WebSocket-Extensions: \r\n":     "a reserved bit",
-			"X: Sec-WebSocket-Extensions: a\r\n": "a reserved bit",
-			"Sec-WebSocket-Extensions: permessage-deflate; a=b\r\n": "",
-			"sec-websocket-extensions:foo\r\n":                      "",
-		} {
-			synctest.Test(t, func(t *testing.T) {
-				client, server := net.Pipe()
-				h := heard{done: make(chan struct{})}
-				r := upgradeRequest("Sec-WebSocket-Extensions", "permessage-deflate, foo")
-				go newGuard(t, Config{}).Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-					h.listen(respond(w, agreed))
-				})).ServeHTTP(&headed{pipe{conn: server}, http.Header{}}, r)
-				go io.Copy(io.Discard, client)
-				client.Write(masked(0xc1, "compressed"))
-				client.Write(masked(0x88, ""))
-				client.Close()
-				<-h.done
-				if (h.sums[Messages] == 1) != (want == "") || errors.Is(h.err, conn.ErrInvalid) != (want != "") {
-					t.Errorf("%q: %v, %v", agreed, h.sums, h.err)
+				if synctest.Wait(); !errors.Is(cause, ErrProtocol) || !strings.HasSuffix(cause.Error(), strings.TrimPrefix(c.want, "1002")) {
+					t.Errorf("%q: %v", c.sent, cause)
 				}
 			})
 		}
@@ -230,7 +128,7 @@ func TestAgreedExtensions(t *testing.T) {
 // Control frames are limited in any case, and those that the server asked for are free.
 func TestControlFrames(t *testing.T) {
 	ping, pong := masked(0x89, ""), masked(0x8a, "")
-	over := `1008 over the limit "control-frames"`
+	over := `1008 too many control frames`
 	every := func(d time.Duration, frame []byte, n int) func(*peer) {
 		return func(p *peer) {
 			for range n {
@@ -258,12 +156,7 @@ func TestControlFrames(t *testing.T) {
 		{"a Close frame", Config{}, 0, every(0, masked(0x88, ""), 1), 0, ""},
 		{"Close frames", Config{}, 0, every(0, masked(0x88, ""), 202), 200, over},
 		{
-			"another limit", Config{Inbound: []Inbound{{Unit: Controls, Limiter: newLimiter(t, core.TokenBucket(core.PerSecond(1), 3))}}},
-			0, every(0, ping, 4), 3, `1008 over the limit "sent"`,
-		},
-		{"no limit", Config{Inbound: []Inbound{{Unit: Controls, Limiter: newLimiter(t, core.Unlimited())}}}, 0, every(0, ping, 10_000), 10_000, ""},
-		{
-			"beside a limit on messages", Config{Inbound: []Inbound{{Limiter: newLimiter(t, core.SlidingLog(core.PerHour(1)))}}},
+			"beside a limit on messages", Config{Messages: []Inbound{{Limiter: newLimiter(core.SlidingLog(1, time.Hour))}}},
 			0, every(0, ping, 201), 200, over,
 		},
 	} {
@@ -305,12 +198,12 @@ func TestControlFrames(t *testing.T) {
 				}()
 				<-sent
 				synctest.Wait()
-				for _, s := range g.all() {
-					s.life.Cut()
+				for _, s := range g.oldestFirst() {
+					s.end()
 				}
 				<-h.done
 				// The answer to the last ping may be read before the guard knows that it was sent.
-				if n := h.sums[Controls]; c.pings == 0 && n != c.want {
+				if n := h.sums[frames.Controls]; c.pings == 0 && n != c.want {
 					t.Errorf("the handler read %d", n)
 				}
 				if g := <-got; g != c.close {
@@ -321,40 +214,23 @@ func TestControlFrames(t *testing.T) {
 	}
 }
 
-// The guard does not see pings behind NoCloseFrames, so pongs count.
-func TestControlFramesUnfollowed(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		h := heard{done: make(chan struct{})}
-		_, p := bubble(t, Config{NoCloseFrames: true}, h.listen)
-		go io.Copy(io.Discard, p.Conn)
-		for range 300 {
-			p.Write(masked(0x8a, ""))
-		}
-		if <-h.done; h.sums[Controls] != 200 || !errors.Is(h.err, conn.ErrOver) {
-			t.Error(h.sums, h.err)
-		}
-	})
-}
-
 // Delayed messages all arrive, and no faster than the limit.
 func TestInboundDelays(t *testing.T) {
 	for _, c := range []struct {
-		unit Unit
+		unit frames.Unit
 		want time.Duration
 	}{
-		{Messages, 9 * time.Second},
-		{Bytes, 49 * time.Second},
+		{frames.Messages, 9 * time.Second},
+		{frames.Bytes, 49 * time.Second},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			h := heard{done: make(chan struct{})}
-			_, p := bubble(t, Config{
-				Inbound: []Inbound{{Limiter: newLimiter(t, core.TokenBucket(core.PerSecond(1), 1)), Unit: c.unit, Over: Delay}},
-			}, h.listen)
+			_, p := bubble(t, of(c.unit, Inbound{Limiter: newLimiter(every(time.Second)), Delay: true}), h.listen)
 			begin := time.Now()
 			p.send([]byte(strings.Repeat(string(masked(0x81, "hello")), 10)))
 			p.Close()
 			<-h.done
-			if took := time.Since(begin).Truncate(time.Second); h.sums[Messages] != 10 || took != c.want {
+			if took := time.Since(begin).Truncate(time.Second); h.sums[frames.Messages] != 10 || took != c.want {
 				t.Errorf("%v, %v", h.sums, took)
 			}
 		})
@@ -379,7 +255,7 @@ func TestDelaysAreBounded(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			begin, read := time.Now(), make(chan error, 2)
 			_, p := bubble(t, Config{
-				Inbound: []Inbound{{Limiter: newLimiter(t, core.TokenBucket(core.Every(c.every), 1)), Over: Delay}},
+				Messages: []Inbound{{Limiter: newLimiter(every(c.every)), Delay: true}},
 			}, func(conn net.Conn) {
 				defer conn.Close()
 				b := make([]byte, 4096)
@@ -402,7 +278,7 @@ func TestDelaysAreBounded(t *testing.T) {
 				t.Errorf("%+v: %v", c, err)
 			}
 			err, took := <-read, time.Since(begin)
-			if c.closed != errors.Is(err, conn.ErrOver) || !c.closed && took != c.every || c.closed && took != 0 {
+			if c.closed != errors.Is(err, ErrFlood) || !c.closed && took != c.every || c.closed && took != 0 {
 				t.Errorf("%+v: %v after %v", c, err, took)
 			}
 			p.Close()
@@ -411,17 +287,17 @@ func TestDelaysAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := heard{done: make(chan struct{})}
 		g, p := bubble(t, Config{
-			Inbound: []Inbound{{Limiter: newLimiter(t, core.TokenBucket(core.Every((10*time.Second)), 1)), Over: Delay}},
+			Messages: []Inbound{{Limiter: newLimiter(every(10 * time.Second)), Delay: true}},
 		}, h.listen)
 		p.send(masked(0x81, "a"))
 		p.send(masked(0x81, "b"))
 		synctest.Wait()
 		begin := time.Now()
-		for _, s := range g.all() {
-			s.life.Cut()
+		for _, s := range g.oldestFirst() {
+			s.end()
 		}
 		<-h.done
-		if h.err == nil || h.sums[Messages] != 1 || time.Since(begin) != 0 {
+		if h.err == nil || h.sums[frames.Messages] != 1 || time.Since(begin) != 0 {
 			t.Error(h.err, h.sums, time.Since(begin))
 		}
 	})
@@ -430,33 +306,30 @@ func TestDelaysAreBounded(t *testing.T) {
 // Delayed sockets never get more than the policies have room for, and no less than they could:
 // whatever is sent at once, however it is read, and with any mixture of limits.
 func TestDelaysNeverExceed(t *testing.T) {
-	message, empty, ping := string(masked(0x81, "hello")), string(masked(0x81, "")), string(masked(0x89, ""))
+	message, empty := string(masked(0x81, "hello")), string(masked(0x81, ""))
 	for _, c := range []struct {
 		name   string
-		unit   Unit
+		unit   frames.Unit
 		policy core.Policy
 		sent   string
 		size   int     // of reads
 		want   []int64 // units at the end of each second
 	}{
-		{"many in a read", Messages, core.TokenBucket(core.PerSecond(2), 5), strings.Repeat(empty, 600), 4096, []int64{6, 8, 10, 12}},
-		{"many in small reads", Messages, core.TokenBucket(core.PerSecond(2), 5), strings.Repeat(empty, 600), 3, []int64{6, 8, 10, 12}},
-		{"more than could ever be admitted at once", Frames, core.SlidingLog(core.Rate{Events: 3, Per: 2 * time.Second}), strings.Repeat(empty, 600), 4096, []int64{3, 3, 6, 6, 9}},
-		{"calls, not units", Messages, core.MinInterval(time.Second), strings.Repeat(empty, 600), 4096, []int64{1, 2, 3, 4}},
-		{"refused ones count", Messages, core.SlidingLog(core.PerSecond(3)).CountDenied(), strings.Repeat(empty, 600), 4096, []int64{3, 6, 9, 12}},
-		{"bytes", Bytes, core.TokenBucket(core.PerSecond(100), 10), strings.Repeat(message, 600), 4096, []int64{109, 209, 309}},
-		{"empty messages", Bytes, core.TokenBucket(core.PerSecond(100), 10), strings.Repeat(empty, 600), 4096, []int64{109, 209, 309}},
-		{"pings", Controls, core.TokenBucket(core.PerSecond(1), 1), strings.Repeat(ping, 600), 4096, []int64{1, 2, 3}},
+		{"many in a read", frames.Messages, core.TokenBucket(2, time.Second).Burst(5), strings.Repeat(empty, 600), 4096, []int64{6, 8, 10, 12}},
+		{"many in small reads", frames.Messages, core.TokenBucket(2, time.Second).Burst(5), strings.Repeat(empty, 600), 3, []int64{6, 8, 10, 12}},
+		{"calls, not units", frames.Messages, core.MinInterval(time.Second), strings.Repeat(empty, 600), 4096, []int64{1, 2, 3, 4}},
+		{"refused ones count", frames.Messages, core.SlidingLog(3, time.Second).CountDenied(), strings.Repeat(empty, 600), 4096, []int64{3, 6, 9, 12}},
+		{"bytes", frames.Bytes, core.TokenBucket(100, time.Second).Burst(10), strings.Repeat(message, 600), 4096, []int64{109, 209, 309}},
+		{"empty messages", frames.Bytes, core.TokenBucket(100, time.Second).Burst(10), strings.Repeat(empty, 600), 4096, []int64{109, 209, 309}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var in frames.Inspector
 				var read atomic.Int64
-				g, p := bubble(t, Config{Inbound: []Inbound{
-					{Limiter: newLimiter(t, core.Unlimited()), Unit: Messages, Over: Delay},
-					{Limiter: newLimiter(t, c.policy), Unit: c.unit, Over: Delay},
-					{Limiter: newLimiter(t, core.TokenBucket(core.PerSecond(1000), 1000)), Unit: Messages, Over: Delay},
-				}}, func(conn net.Conn) {
+				config := of(c.unit, Inbound{Limiter: newLimiter(c.policy), Delay: true})
+				config.Messages = append(append([]Inbound{{Limiter: newLimiter(core.Unlimited()), Delay: true}}, config.Messages...),
+					Inbound{Limiter: newLimiter(core.TokenBucket(1000, time.Second)), Delay: true})
+				g, p := bubble(t, config, func(conn net.Conn) {
 					defer conn.Close()
 					b := make([]byte, c.size)
 					for {
@@ -464,9 +337,9 @@ func TestDelaysNeverExceed(t *testing.T) {
 						if err != nil {
 							return
 						}
-						var found frames.Found
+						var found frames.List
 						if !found.Walk(&in, b[:n], 0) {
-							found.Go(b[:n], 0, make([]frames.Frame, len(b)))
+							found.Continue(b[:n], 0, make([]frames.Frame, len(b)))
 						}
 						in = found.After
 						read.Add(found.Used[c.unit])
@@ -481,8 +354,8 @@ func TestDelaysNeverExceed(t *testing.T) {
 					}
 					time.Sleep(time.Nanosecond)
 				}
-				for _, s := range g.all() {
-					s.life.Cut()
+				for _, s := range g.oldestFirst() {
+					s.end()
 				}
 				p.Close()
 			})
@@ -495,14 +368,14 @@ func TestDelaysDoNotAddUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := heard{done: make(chan struct{})}
 		slow := func() Inbound {
-			return Inbound{Limiter: newLimiter(t, core.TokenBucket(core.Every((10*time.Second)), 1)), Over: Delay}
+			return Inbound{Limiter: newLimiter(every(10 * time.Second)), Delay: true}
 		}
-		_, p := bubble(t, Config{Inbound: []Inbound{slow(), slow(), slow()}}, h.listen)
+		_, p := bubble(t, Config{Messages: []Inbound{slow(), slow(), slow()}}, h.listen)
 		begin := time.Now()
 		p.send([]byte(strings.Repeat(string(masked(0x81, "a")), 2)))
 		p.Close()
 		<-h.done
-		if took := time.Since(begin); h.sums[Messages] != 2 || took != (10*time.Second) {
+		if took := time.Since(begin); h.sums[frames.Messages] != 2 || took != (10*time.Second) {
 			t.Error(h.sums, took)
 		}
 	})
@@ -514,12 +387,12 @@ func TestDelaysHeedClose(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := heard{done: make(chan struct{})}
 		g, p := bubble(t, Config{
-			Inbound: []Inbound{{Limiter: newLimiter(t, core.TokenBucket(core.Every((10*time.Second)), 1)), Over: Delay}},
+			Messages: []Inbound{{Limiter: newLimiter(every(10 * time.Second)), Delay: true}},
 		}, h.listen)
 		p.send([]byte(strings.Repeat(string(masked(0x81, "a")), 2)))
 		synctest.Wait()
 		begin := time.Now()
-		for _, s := range g.all() {
+		for _, s := range g.oldestFirst() {
 			s.Close(1001, "bye")
 		}
 		if got := p.closes(); got != "1001 bye" {
@@ -528,186 +401,16 @@ func TestDelaysHeedClose(t *testing.T) {
 		p.send(masked(0x88, "\x03\xe9"))
 		p.Close()
 		<-h.done
-		if took := time.Since(begin); h.sums[Messages] != 1 || took != 0 {
+		if took := time.Since(begin); h.sums[frames.Messages] != 1 || took != 0 {
 			t.Error(h.sums, took)
 		}
 	})
 }
 
-// A delayed socket is not idle.
-func TestDelaysAreNotIdle(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		h := heard{done: make(chan struct{})}
-		_, p := bubble(t, Config{
-			Inbound: []Inbound{{Limiter: newLimiter(t, core.TokenBucket(core.Every((10*time.Second)), 1)), Over: Delay}},
-			MaxIdle: (10 * time.Second) / 2,
-		}, h.listen)
-		p.send([]byte(strings.Repeat(string(masked(0x81, "a")), 2)))
-		begin := time.Now()
-		if got := p.closes(); !strings.HasPrefix(got, "1001 nothing was received") || time.Since(begin) != (10*time.Second)+(10*time.Second)/2 {
-			t.Error(got, time.Since(begin))
-		}
-		p.Close()
-		<-h.done
-	})
-}
-
-func TestInboundReports(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		h := heard{done: make(chan struct{})}
-		over := 0
-		_, p := bubble(t, Config{
-			Inbound: []Inbound{{Limiter: newLimiter(t, core.Blocked()), Over: Report}},
-			Notify: func(_ *Socket, e Event) {
-				if e.Kind == EventOver {
-					over++
-				}
-			},
-		}, h.listen)
-		for range 3 {
-			p.send(masked(0x81, "hello"))
-		}
-		p.Close()
-		<-h.done
-		if h.sums[Messages] != 3 || over != 3 {
-			t.Error(h, over)
-		}
-	})
-}
-
-// There is no delay for what the limiter can never admit.
-func TestDelayForEver(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		h := heard{done: make(chan struct{})}
-		_, p := bubble(t, Config{Inbound: []Inbound{{Limiter: newLimiter(t, core.Blocked()), Over: Delay}}}, h.listen)
-		go p.Write(masked(0x81, "hello"))
-		if got := p.closes(); !strings.HasPrefix(got, "1008 ") {
-			t.Error(got)
-		}
-		p.Close()
-	})
-}
-
-// Sockets with the same key share a limit.
-func TestSharedBudgets(t *testing.T) {
-	for _, shared := range []bool{false, true} {
-		in := Inbound{Limiter: newLimiter(t, core.SlidingLog(core.PerHour(3)))}
-		if shared {
-			in.Key = keyfuncs.Everyone()
-		}
-		var refused int
-		w := newWorld(t, 2, false, Config{Inbound: []Inbound{in}}, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-			c, _ := take(w)
-			go func() {
-				defer c.Close()
-				for b := make([]byte, 100); ; {
-					n, err := c.Read(b)
-					if err != nil {
-						return
-					}
-					c.Write(append([]byte{0x82, byte(n)}, b[:n]...))
-				}
-			}()
-		}))
-		for range 2 {
-			p := w.open()
-			for range 3 {
-				p.send(masked(0x81, "hello"))
-				if op, _, err := p.frame(); err != nil || op == 0x8 {
-					refused++
-					break
-				}
-			}
-			p.Close()
-			w.until(EventClosed)
-		}
-		if (refused == 1) != shared {
-			t.Errorf("shared %v: %d sockets were closed", shared, refused)
-		}
-	}
-}
-
-// broken is a store that is unreachable.
-type broken struct{ core.Store }
-
-func (broken) Ask(context.Context, *store.Question) error {
-	return core.ErrUnavailable
-}
-
-// If the store is unreachable, Close closes with 1013, and Delay and Report read on.
-func TestInboundStoreAway(t *testing.T) {
-	for over, want := range map[Over]string{Close: "1013 try again later", Delay: "error", Report: "error"} {
-		synctest.Test(t, func(t *testing.T) {
-			l, err := core.New(broken{memstore.New(memstore.Config{})}, "sent", core.SlidingLog(core.PerHour(1)))
-			if err != nil {
-				t.Fatal(err)
-			}
-			h := heard{done: make(chan struct{})}
-			told := false
-			_, p := bubble(t, Config{
-				Inbound: []Inbound{{Limiter: l, Over: over}},
-				Notify:  func(_ *Socket, e Event) { told = told || errors.Is(e.Err, core.ErrUnavailable) },
-			}, h.listen)
-			go func() {
-				p.Write(masked(0x81, "hello"))
-				if over != Close {
-					p.Close()
-				}
-			}()
-			if got := p.closes(); got != want {
-				t.Errorf("%q, not %q", got, want)
-			}
-			p.Close()
-			<-h.done
-			if !told || (over == Close) != (h.sums[Messages] == 0) {
-				t.Error(told, h)
-			}
-		})
-	}
-}
-
-func TestInboundKeys(t *testing.T) {
-	g, err := New(Config{
-		Rules:   []nethttp.Rule{{Slots: newSlots(t, memstore.New(memstore.Config{}), "ws", 1), Key: keyfuncs.Everyone()}},
-		Inbound: []Inbound{{Limiter: newLimiter(t, core.Unlimited()), Key: keyfuncs.Header("X-User")}},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if v := g.Check(upgradeRequest()); v.Status() != 400 || !errors.Is(v.Err, keyfuncs.ErrAbsent) || g.Len() != 0 {
-		t.Errorf("%+v", v)
-	}
-	if v := g.Check(upgradeRequest("X-User", "ann")); v.Status() != 0 {
-		t.Errorf("%+v", v)
-	}
-	_, err = New(Config{
-		Rules:   []nethttp.Rule{{Slots: newSlots(t, memstore.New(memstore.Config{}), "ws", 1), Key: keyfuncs.Everyone()}},
-		Inbound: []Inbound{{Unit: 9, Over: 9}},
-	})
-	for _, field := range []string{"Inbound[0].Limiter", "Inbound[0].Unit", "Inbound[0].Over"} {
-		if err == nil || !strings.Contains(err.Error(), field) {
-			t.Errorf("no %s in %v", field, err)
-		}
-	}
-}
-
-// early is a pipe whose server read more than the handshake.
-type early struct {
-	pipe
-
-	sent string
-}
-
-func (e *early) Hijack() (net.Conn, *bufio.ReadWriter, error) {
-	r := bufio.NewReader(io.MultiReader(strings.NewReader(e.sent), e.conn))
-	_, _ = r.Peek(len(e.sent))
-	return e.conn, bufio.NewReadWriter(r, bufio.NewWriter(e.conn)), nil
-}
-
 // A client that sends too much before the handler hijacks gets a Close frame at once.
 func TestTooMuchTooEarly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g := newGuard(t, Config{Inbound: []Inbound{{Limiter: newLimiter(t, core.SlidingLog(core.PerHour(2)))}}})
+		g := newGuard(t, Config{Messages: []Inbound{{Limiter: newLimiter(core.SlidingLog(2, time.Hour))}}})
 		message := string(masked(0x81, "hello"))
 		client, server := net.Pipe()
 		begin := time.Now()
@@ -718,7 +421,7 @@ func TestTooMuchTooEarly(t *testing.T) {
 				panic(err)
 			}
 			defer c.Close()
-			if got, err := io.ReadAll(rw); string(got) != message+message || !errors.Is(err, conn.ErrOver) {
+			if got, err := io.ReadAll(rw); string(got) != message+message || !errors.Is(err, ErrFlood) {
 				t.Errorf("%q, %v", got, err)
 			}
 		})).ServeHTTP(&early{pipe{conn: server}, strings.Repeat(message, 3)}, upgradeRequest())
@@ -735,7 +438,7 @@ func TestTooMuchAndClosed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := heard{done: make(chan struct{})}
 		begin := time.Now()
-		_, p := bubble(t, Config{Inbound: []Inbound{{Limiter: newLimiter(t, core.Blocked())}}}, h.listen)
+		_, p := bubble(t, Config{Messages: []Inbound{{Limiter: newLimiter(core.Blocked())}}}, h.listen)
 		go p.Write(append(masked(0x81, "hello"), masked(0x88, "")...))
 		if got := p.closes(); !strings.HasPrefix(got, "1008 ") {
 			t.Error(got)
@@ -751,12 +454,12 @@ func TestTooMuchAndClosed(t *testing.T) {
 func TestTooMuchAndSlow(t *testing.T) {
 	for _, c := range []struct{ answers, want time.Duration }{
 		{3 * time.Second, 3 * time.Second},
-		{time.Hour, conn.CloseTimeout},
+		{time.Hour, closeTimeout},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			h := heard{done: make(chan struct{})}
 			begin := time.Now()
-			_, p := bubble(t, Config{Inbound: []Inbound{{Limiter: newLimiter(t, core.Blocked())}}}, func(conn net.Conn) {
+			_, p := bubble(t, Config{Messages: []Inbound{{Limiter: newLimiter(core.Blocked())}}}, func(conn net.Conn) {
 				conn.SetReadDeadline(begin.Add(time.Second))
 				h.listen(conn)
 			})
@@ -778,12 +481,9 @@ func TestTooMuchAndSlow(t *testing.T) {
 // A socket over two limits is closed for the first.
 func TestTwoLimits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		second, err := core.New(memstore.New(memstore.Config{}), "second", core.Blocked())
-		if err != nil {
-			t.Fatal(err)
-		}
+		second := core.NewLimiter(new(core.MemoryStore), "second", core.Blocked())
 		h := heard{done: make(chan struct{})}
-		_, p := bubble(t, Config{Inbound: []Inbound{{Limiter: newLimiter(t, core.Blocked())}, {Limiter: second}}}, h.listen)
+		_, p := bubble(t, Config{Messages: []Inbound{{Limiter: newLimiter(core.Blocked())}, {Limiter: second}}}, h.listen)
 		go p.Write(masked(0x81, "hello"))
 		if got := p.closes(); got != `1008 over the limit "sent"` {
 			t.Error(got)
@@ -799,7 +499,7 @@ func TestDelaysHeedTheEnd(t *testing.T) {
 		h := heard{done: make(chan struct{})}
 		conns := make(chan net.Conn, 1)
 		_, p := bubble(t, Config{
-			Inbound: []Inbound{{Limiter: newLimiter(t, core.TokenBucket(core.Every((10*time.Second)), 1)), Over: Delay}},
+			Messages: []Inbound{{Limiter: newLimiter(every(10 * time.Second)), Delay: true}},
 		}, func(c net.Conn) {
 			conns <- c
 			h.listen(c)
@@ -813,4 +513,115 @@ func TestDelaysHeedTheEnd(t *testing.T) {
 			t.Error(h.err, time.Since(begin))
 		}
 	})
+}
+
+// A delayed socket is not idle.
+func TestDelaysAreNotIdle(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := heard{done: make(chan struct{})}
+		_, p := bubble(t, Config{
+			Messages: []Inbound{{Limiter: newLimiter(every(10 * time.Second)), Delay: true}},
+			MaxIdle:  5 * time.Second,
+		}, h.listen)
+		p.send([]byte(strings.Repeat(string(masked(0x81, "a")), 2)))
+		begin := time.Now()
+		if got := p.closes(); !strings.HasPrefix(got, "1001 nothing was received") || time.Since(begin) != 15*time.Second {
+			t.Error(got, time.Since(begin))
+		}
+		p.Close()
+		<-h.done
+	})
+}
+
+// There is no delay for what the limiter can never admit.
+func TestDelayForEver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := heard{done: make(chan struct{})}
+		_, p := bubble(t, Config{Messages: []Inbound{{Limiter: newLimiter(core.Blocked()), Delay: true}}}, h.listen)
+		begin := time.Now()
+		go p.Write(masked(0x81, "hello"))
+		if got := p.closes(); !strings.HasPrefix(got, "1008 ") || time.Since(begin) != 0 {
+			t.Error(got, time.Since(begin))
+		}
+		p.Close()
+		<-h.done
+	})
+}
+
+// Sockets with the same Key share a limit, and those without one do not.
+func TestSharedLimits(t *testing.T) {
+	for want, key := range map[int64]keyfuncs.Func{6: nil, 3: keyfuncs.Everyone()} {
+		synctest.Test(t, func(t *testing.T) {
+			g := mustNew(t, Config{Messages: []Inbound{{Limiter: newLimiter(core.SlidingLog(3, time.Hour)), Key: key}}})
+			var read int64
+			for range 2 {
+				h := heard{done: make(chan struct{})}
+				p := pipeTo(t, g, h.listen)
+				go p.Write([]byte(strings.Repeat(string(masked(0x81, "hello")), 4)))
+				p.closes()
+				p.Close()
+				<-h.done
+				read += h.sums[frames.Messages]
+			}
+			if read != want {
+				t.Errorf("%d messages were read, not %d", read, want)
+			}
+		})
+	}
+}
+
+// If the limiter has no answer, the socket is closed with 1013, or read on with Delay.
+func TestInboundStoreAway(t *testing.T) {
+	away, err := redisstore.Open("redis://127.0.0.1:1", redisstore.Config{Failure: redisstore.FailClosed})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer away.Client().Close()
+	for _, delay := range []bool{false, true} {
+		causes := make(chan error, 1)
+		h := heard{done: make(chan struct{})}
+		_, p := bubble(t, Config{
+			Messages: []Inbound{{Limiter: core.NewLimiter(away, "sent", core.SlidingLog(1, time.Hour)), Delay: delay}},
+			OnClosed: func(_ *Socket, err error) { causes <- err },
+		}, h.listen)
+		two := append(masked(0x81, "hello"), masked(0x82, "hello")...)
+		sent := make(chan struct{})
+		go func() {
+			defer close(sent)
+			_, _ = p.Write(two)
+		}()
+		if !delay {
+			if got := p.closes(); got != "1013 try again later" {
+				t.Error(got)
+			}
+		}
+		<-sent
+		p.Close()
+		<-h.done
+		if cause := <-causes; (cause == nil) != delay || !delay && (!errors.Is(cause, ErrFlood) || !errors.Is(cause, core.ErrUnavailable)) || (h.sums[frames.Messages] == 0) == delay {
+			t.Errorf("delay %v: %v, read %v", delay, cause, h.sums)
+		}
+	}
+}
+
+type early struct {
+	pipe
+
+	sent string
+}
+
+func (e *early) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	r := bufio.NewReader(io.MultiReader(strings.NewReader(e.sent), e.conn))
+	_, _ = r.Peek(len(e.sent))
+	return e.conn, bufio.NewReadWriter(r, bufio.NewWriter(e.conn)), nil
+}
+
+// of returns the Config of limits on a unit.
+func of(unit frames.Unit, all ...Inbound) (c Config) {
+	if unit == frames.Bytes {
+		c.Bytes = all
+	} else {
+		c.Messages = all
+	}
+	return c
 }

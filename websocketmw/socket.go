@@ -1,188 +1,269 @@
-// A Socket is where a connection and its place in the fleet meet: it owns both, and passes on what
-// either says. It has no state and no lock of its own, and may not count, wait or close by itself.
-
 package websocketmw
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"math/rand/v2"
+	"net"
 	"net/http"
+	"sync"
+	"sync/atomic"
 	"time"
 
-	"github.com/headgate/headgate/core"
-	"github.com/headgate/headgate/internal/hidden"
-	"github.com/headgate/headgate/websocketmw/internal/conn"
-	"github.com/headgate/headgate/websocketmw/internal/fleet"
+	"github.com/headgate/headgate/internal/backend"
 	"github.com/headgate/headgate/websocketmw/internal/frames"
 )
 
-// A Socket is an admitted upgrade, from when its slots are taken until its connection is
-// closed. It is safe for concurrent use.
-//
-// A Socket does not keep its connection reachable: if the handler drops the connection
-// without closing it, garbage collection closes it and releases the slots.
+var errEnded = fmt.Errorf("headgate: websocketmw: the socket is closed: %w", context.Canceled)
+
+// A Socket is an upgrade that a guard has admitted, until its connection is closed. It is safe for concurrent use. Its
+// prints have nothing of whom it is.
 type Socket struct {
-	house  *house
-	member fleet.Member
-	life   conn.Life
+	// It ends in one of two ways. Either the guard closes it: close sends a Close frame, and 5 seconds later end is
+	// called. Or the connection is closed: by the handler, because the handler did not upgrade, or by garbage collection
+	// when the handler has dropped it. All of these call end.
+
+	guard *Guard
+
+	// The guard's mu guards these.
+	number    int64
+	beganAt   time.Time // its handshake
+	links     []link
+	slot      *backend.Slot // nil: there is no rule
+	holdsSlot bool          // false from when it is about to give up its slots
+	evicts    *eviction     // what it has to do when the 101 is written; it does not change; nil: nothing
+
+	mu             sync.Mutex // guards these
+	requestContext context.Context
+	ctx            context.Context // what Context returns; nil until the first call
+	cancel         context.CancelCauseFunc
+	openedAt       time.Time
+	conn           net.Conn // that was hijacked; nil: none
+	closing        *closing // nil: the guard does not close it
+	timer          *time.Timer
+	stop           chan struct{} // closed when the guard begins to close it; nil until somebody waits for that
+	ended          bool
+
+	lastRead   atomic.Int64              // nanoseconds since openedAt
+	readBy     atomic.Pointer[time.Time] // the handler's read deadline
+	upgraded   atomic.Bool               // the 101 was written
+	discards   atomic.Bool               // the handler gets nothing more of what the client sends, but a Close frame
+	extensions atomic.Uint32             // those in the 101
+	ageCut     uint16                    // in 65536ths of a tenth of MaxAge: by how much it is closed early
+
+	in  input
+	out output
 }
 
-// A house is what the sockets of a guard have in common.
-type house struct {
-	rules  conn.Rules
-	fleet  *fleet.Fleet
-	notify func(*Socket, Event) // nil: nobody wants to know
+// A closing is how the guard closes a socket.
+type closing struct {
+	cause  error
+	code   int
+	reason string
+	until  time.Time // when it cuts the connection
 }
 
-// open adds a socket for an upgrade that is admitted. In shadow mode it may be slotless.
-func (h *house) open(r *http.Request, slot *core.Slot, shake *fleet.Handshake, budgets []hidden.Text, slotless bool) (*Socket, error) {
-	s := &Socket{house: h}
-	s.life.Begin(r.Context(), &h.rules, (*owner)(s), budgets)
-	s.member.Begin((*member)(s), slot, shake, slotless)
-	if slotless {
-		s.life.Spare()
-	}
-	if !h.fleet.Add(&s.member) {
-		return nil, core.ErrClosed // draining since the attempt began
-	}
-	return s, nil
-}
-
-// all returns the sockets.
-func (h *house) all() []*Socket {
-	members := h.fleet.All()
-	all := make([]*Socket, len(members))
-	for i, m := range members {
-		all[i] = (*Socket)(m.Socket().(*member))
-	}
-	return all
-}
-
-// Format implements [fmt.Formatter]: it prints which slots the socket holds, not of whom.
-func (s *Socket) Format(state fmt.State, _ rune) {
-	_, _ = fmt.Fprintf(state, "socket that holds %v", s.member.Slot())
-}
+// Format implements [fmt.Formatter]: it prints nothing of whom the socket is.
+func (*Socket) Format(state fmt.State, _ rune) { _, _ = fmt.Fprint(state, "websocketmw.Socket") }
 
 type socketKey struct{}
 
-// FromContext returns the socket of a handler's request, from the request's context or
-// one derived from it. It returns false if the request is not an upgrade that a guard
-// admitted.
+// FromContext returns the socket of a handler's request, from its context or one that is derived from it, also from
+// [Socket.Context]. It returns false if the request is not an upgrade that a guard has admitted.
 func FromContext(ctx context.Context) (*Socket, bool) {
 	s, ok := ctx.Value(socketKey{}).(*Socket)
 	return s, ok
 }
 
-// Slot returns the slot that the socket holds, which reports the occupancy when it was
-// acquired, and whether it was lost. Do not release it: the guard does.
-func (s *Socket) Slot() *core.Slot { return s.member.Slot() }
+// Context returns a context that is done when the connection is closed, with the values of the request's context. Its
+// cause wraps [context.Canceled]. It has no deadline, and does not end with the handler.
+func (s *Socket) Context() context.Context {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ctx == nil {
+		s.ctx, s.cancel = context.WithCancelCause(context.WithoutCancel(s.requestContext))
+		if s.ended {
+			s.cancel(errEnded)
+		}
+	}
+	return s.ctx
+}
 
-// Since returns when the handler of the upgrade was called, or the zero time before that.
-func (s *Socket) Since() time.Time { return s.life.Since() }
-
-// Context returns a context that is canceled when the socket ends, with the values of the
-// request's context. The request's own context is canceled when the handler returns,
-// which may be earlier.
-func (s *Socket) Context() context.Context { return s.life.Context() }
-
-// Done returns a channel that is closed when the socket ends. It is the channel of
-// [Socket.Context].
-func (s *Socket) Done() <-chan struct{} { return s.Context().Done() }
-
-// Close begins to close the socket, and returns at once. It sends a Close frame as soon as no frame
-// of the handler is incomplete. The frame has the code and at most 123 bytes of the reason. Later
-// writes of the handler are dropped. From the next frame on, the handler reads only the Close frame
-// of the client. It should then close the connection. If it has not done so after 5 seconds, the
-// guard does. Only the first call has an effect.
+// Close begins to close the socket, and returns at once. OnClosed gets nil. Only the first call has an effect, and none
+// has one when the guard is closing the socket already.
 //
-// The code is 1000 to 1003, 1007 to 1014 or 3000 to 4999. Clients reject all others (RFC
-// 6455, section 7.4), so instead of them Close sends 1011 (internal error).
-func (s *Socket) Close(code int, reason string) { s.life.Close(code, reason) }
+// A Close frame with the code and the reason is sent as soon as no frame of the handler is incomplete. From then on,
+// what the handler writes is dropped, and it reads nothing more but the client's Close frame. If the handler has not
+// closed the connection 5 seconds later, the guard does.
+//
+// The code is 1000 to 1003, 1007 to 1014 or 3000 to 4999 (RFC 6455, section 7.4, and the registry of IANA); instead of
+// another, 1011 is sent. Of the reason, the first 123 bytes are sent, at most.
+func (s *Socket) Close(code int, reason string) { s.close(nil, code, reason) }
 
-// notify calls Notify, unless the socket has ended.
-func (s *Socket) notify(e Event) {
-	if f := s.house.notify; f != nil {
-		s.life.Tell(func() { f(s, e) })
+// close is how the guard closes a socket, for a cause of this package or, with nil, for the program. It
+// returns false if the socket is being closed already.
+func (s *Socket) close(cause error, code int, reason string) bool {
+	if !frames.Sendable(code) {
+		code = frames.CodeInternal
+	}
+	s.mu.Lock()
+	if s.ended || s.closing != nil {
+		s.mu.Unlock()
+		return false
+	}
+	if cause == nil || cause == ErrEvicted { //nolint:errorlint // otherwise the handler still reads what the client has sent
+		s.discards.Store(true)
+	}
+	s.closing = &closing{cause, code, reason, time.Now().Add(closeTimeout)}
+	if s.stop != nil {
+		close(s.stop)
+	}
+	open := s.conn != nil
+	if open {
+		s.setTimer(closeTimeout)
+	}
+	s.mu.Unlock()
+	if open {
+		go s.requestClose() // a write may hold the connection
+	}
+	return true
+}
+
+// forgotten is called when the program has dropped the connection.
+func (s *Socket) endUnreachable() {
+	s.mu.Lock()
+	ended := s.ended
+	s.mu.Unlock()
+	if !ended {
+		go s.end() //nolint:errcheck // TLS may take seconds, and all cleanups of the process would wait
 	}
 }
 
-// An owner is a Socket as its connection knows it.
-type owner Socket
-
-// kindOf returns the kind of an event of a connection.
-func kindOf(k conn.Kind) EventKind {
-	return [...]EventKind{
-		conn.Idle: EventIdle, conn.Aged: EventAged, conn.Slow: EventSlow, conn.Forgotten: EventForgotten,
-		conn.Exceeded: EventOver, conn.Invalid: EventInvalid, conn.Closed: EventClosed,
-	}[k]
+// cut closes the connection, if there is one, and ends the socket.
+func (s *Socket) end() (err error) {
+	s.mu.Lock()
+	ended, conn, closing := s.ended, s.conn, s.closing
+	if s.ended = true; ended {
+		s.mu.Unlock()
+		if conn != nil {
+			err = conn.Close() // what the library gets for closing twice
+		}
+		return err
+	}
+	if s.timer != nil {
+		s.timer.Stop()
+	}
+	if s.cancel != nil {
+		s.cancel(errEnded)
+	}
+	s.mu.Unlock()
+	if conn != nil {
+		err = conn.Close()
+	}
+	s.guard.release(s)
+	defer s.guard.remove(s) // so that Shutdown waits for OnClosed
+	if f := s.guard.config.OnClosed; f != nil {
+		var cause error
+		if closing != nil {
+			cause = closing.cause
+		}
+		f(s, cause)
+	}
+	return err
 }
 
-// Happened implements [conn.Owner].
-func (o *owner) Happened(e conn.Event) {
-	if f := o.house.notify; f != nil {
-		f((*Socket)(o), Event{kindOf(e.Kind), e.Name, e.Err})
+// serve calls the handler of an upgrade.
+func (s *Socket) serve(w http.ResponseWriter, r *http.Request, next http.Handler) {
+	s.mu.Lock()
+	s.openedAt, s.ageCut = time.Now(), uint16(rand.Uint32())
+	s.requestContext = context.WithValue(r.Context(), socketKey{}, s)
+	s.mu.Unlock()
+	returned := false
+	defer func() {
+		s.mu.Lock()
+		hijacked := s.conn != nil
+		s.mu.Unlock()
+		if !hijacked || !returned || !s.upgraded.Load() { // otherwise goroutines may serve it
+			_ = s.end()
+		}
+	}()
+	next.ServeHTTP(wrap(w, s), r.WithContext(s.requestContext))
+	returned = true
+}
+
+// hijack notes the connection, which the handler has hijacked.
+func (s *Socket) hijack(conn net.Conn) {
+	s.mu.Lock()
+	if s.ended { // by Shutdown
+		_ = conn.Close()
+	}
+	s.conn = conn
+	closing := s.closing != nil
+	if at, _ := s.nextClose(); !at.IsZero() {
+		s.setTimer(time.Until(at))
+	}
+	s.mu.Unlock()
+	if closing {
+		go s.requestClose()
 	}
 }
 
-// Opened implements [conn.Owner].
-func (o *owner) Opened() { o.house.fleet.Opened(&o.member) }
-
-// Ended implements [conn.Owner]: it releases the slots.
-func (o *owner) Ended() {
-	o.house.fleet.Release(&o.member)
-	o.house.fleet.Remove(&o.member)
-}
-
-// Within implements [conn.Owner].
-func (o *owner) Within(ctx context.Context) context.Context {
-	return context.WithValue(ctx, socketKey{}, (*Socket)(o))
-}
-
-// A member is a Socket as its fleet knows it.
-type member Socket
-
-// Since implements [fleet.Socket].
-func (m *member) Since() time.Time { return m.life.Since() }
-
-// Context implements [fleet.Socket].
-func (m *member) Context() context.Context { return m.life.Context() }
-
-// Ended implements [fleet.Socket].
-func (m *member) Ended() bool { return m.life.Ended() }
-
-// Close implements [fleet.Socket]. It is not limited by shadow mode.
-func (m *member) Close(code int, reason string) { m.life.Close(code, reason) }
-
-// Evicted implements [fleet.Socket].
-func (m *member) Evicted(code int, reason string) {
-	(*Socket)(m).notify(Event{Kind: EventEvicted})
-	if !m.life.Spare() {
-		m.life.Close(code, reason) // another has the slot
+// open notes that the 101 is written. A client that has left before that, or has sent something, which RFC 6455 forbids,
+// evicts nobody.
+func (s *Socket) open() {
+	if !s.upgraded.Swap(true) && s.evicts != nil {
+		left := s.requestContext.Err() != nil || len(s.in.pending) > 0
+		go s.guard.evict(s, left)
 	}
 }
 
-// Surplus implements [fleet.Socket].
-func (m *member) Surplus() {
-	(*Socket)(m).notify(Event{Kind: EventShed})
-	if !m.life.Spare() {
-		m.life.Leave(frames.CodeTryAgain, "too many sockets are open; try again later")
+// setTimer sets the timer. s.mu is held.
+func (s *Socket) setTimer(d time.Duration) {
+	if s.timer == nil {
+		s.timer = time.AfterFunc(max(d, 0), s.onTimer)
+	} else {
+		s.timer.Reset(max(d, 0))
 	}
 }
 
-// Lost implements [fleet.Socket].
-func (m *member) Lost() { (*Socket)(m).notify(Event{Kind: EventLost}) }
-
-// A holder is a socket whose handshake was admitted.
-type holder struct{ *Socket }
-
-// End implements [holds.Held].
-func (h holder) End() {
-	if h.Since().IsZero() { // not served
-		h.life.End()
+// nextClose returns when the guard closes the socket, or cuts the connection if that has no cause; or the zero time.
+// s.mu is held.
+func (s *Socket) nextClose() (at time.Time, cause error) {
+	if s.closing != nil {
+		return s.closing.until, nil
 	}
+	if d := s.guard.config.MaxAge; d > 0 {
+		at, cause = s.openedAt.Add(d-d/10*time.Duration(s.ageCut)/(1<<16)), ErrAged
+	}
+	if d := s.guard.config.MaxIdle; d > 0 {
+		if idle := s.openedAt.Add(time.Duration(s.lastRead.Load()) + d); at.IsZero() || idle.Before(at) {
+			at, cause = idle, ErrIdle
+		}
+	}
+	return at, cause
 }
 
-// Serve implements [holds.Held].
-func (h holder) Serve(w http.ResponseWriter, r *http.Request, next http.Handler, fields func(http.Header), end func(status int, written int64, hijacked bool)) {
-	conn.Serve(&h.life, w, r, next, fields, end)
+// onTimer closes the socket or the connection if it is time to.
+func (s *Socket) onTimer() {
+	s.mu.Lock()
+	at, cause := s.nextClose()
+	if s.ended || at.IsZero() {
+		s.mu.Unlock()
+		return
+	}
+	if left := time.Until(at); left > 0 {
+		s.setTimer(left)
+		s.mu.Unlock()
+		return
+	}
+	s.mu.Unlock()
+	switch {
+	case cause == nil:
+		_ = s.end()
+	case errors.Is(cause, ErrIdle):
+		s.close(ErrIdle, frames.CodeGoingAway, "nothing was received for too long")
+	default:
+		s.close(ErrAged, frames.CodeGoingAway, "the socket is too old; connect again")
+	}
 }

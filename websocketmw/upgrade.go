@@ -1,5 +1,3 @@
-// What an upgrade is, by the request alone. It may not touch a socket or the rules.
-
 package websocketmw
 
 import (
@@ -8,29 +6,26 @@ import (
 	"strings"
 )
 
-// protocol is the name of the protocol in HTTP/1.1 and HTTP/2.
-const protocol = "websocket"
-
 // A kind of request.
 type kind uint8
 
 const (
 	other     kind = iota // not an upgrade
 	malformed             // an upgrade that is invalid, but that a library may accept
-	upgrade               // RFC 6455
-	connect               // RFC 8441: over HTTP/2, which no library supports
+	upgrade               // RFC 6455, section 4.1
+	overHTTP2             // RFC 8441, which no library speaks
 )
 
-// classify is as lenient as the most lenient library, so that no upgrade passes
-// uncounted: x/net accepts substrings, and gorilla any of several versions.
+// classify is as lenient as the most lenient library, so that no upgrade passes uncounted: x/net accepts
+// substrings, and gorilla any of several versions.
 func classify(r *http.Request) kind {
 	if r.Method == http.MethodConnect {
-		if r.ProtoMajor >= 2 && strings.EqualFold(r.Header.Get(":protocol"), protocol) {
-			return connect
+		if strings.EqualFold(r.Header.Get(":protocol"), "websocket") { // so net/http shows an extended CONNECT
+			return overHTTP2
 		}
 		return other
 	}
-	if r.Method != http.MethodGet || !mentions(r.Header["Upgrade"], protocol) || !mentions(r.Header["Connection"], "upgrade") ||
+	if r.Method != http.MethodGet || !mentions(r.Header["Upgrade"], "websocket") || !mentions(r.Header["Connection"], "upgrade") ||
 		!mentions(r.Header["Sec-Websocket-Version"], "13") {
 		return other
 	}

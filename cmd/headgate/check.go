@@ -7,9 +7,9 @@ import (
 	"io"
 	"os"
 
-	"github.com/headgate/headgate/limits"
-	"github.com/headgate/headgate/limits/redisdoc"
-	"github.com/headgate/headgate/limits/yamldoc"
+	"github.com/headgate/headgate/internal/old/limits"
+	"github.com/headgate/headgate/internal/old/limits/redisdoc"
+	"github.com/headgate/headgate/internal/old/limits/yamldoc"
 )
 
 // read reads a document. An error that is no limits.Faults is of the file.

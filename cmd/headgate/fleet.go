@@ -9,11 +9,11 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/headgate/headgate/core"
-	"github.com/headgate/headgate/core/memstore"
-	"github.com/headgate/headgate/core/redisstore"
-	"github.com/headgate/headgate/limits"
-	"github.com/headgate/headgate/limits/redisdoc"
+	"github.com/headgate/headgate/internal/old/core"
+	"github.com/headgate/headgate/internal/old/core/memstore"
+	"github.com/headgate/headgate/internal/old/core/redisstore"
+	"github.com/headgate/headgate/internal/old/limits"
+	"github.com/headgate/headgate/internal/old/limits/redisdoc"
 )
 
 // A fleet is the servers that shall take a document.

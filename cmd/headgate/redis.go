@@ -13,12 +13,12 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/headgate/headgate/core"
-	"github.com/headgate/headgate/core/redisstore"
+	"github.com/headgate/headgate/internal/old/core"
+	"github.com/headgate/headgate/internal/old/core/redisstore"
+	"github.com/headgate/headgate/internal/old/limits"
+	"github.com/headgate/headgate/internal/old/limits/redisdoc"
+	"github.com/headgate/headgate/internal/old/limits/yamldoc"
 	"github.com/headgate/headgate/internal/redisurl"
-	"github.com/headgate/headgate/limits"
-	"github.com/headgate/headgate/limits/redisdoc"
-	"github.com/headgate/headgate/limits/yamldoc"
 )
 
 // A connection is what the flags say about Redis.

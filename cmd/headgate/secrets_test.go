@@ -7,8 +7,8 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/headgate/headgate/internal/old/limits/redisdoc"
 	"github.com/headgate/headgate/internal/redistest"
-	"github.com/headgate/headgate/limits/redisdoc"
 )
 
 // Whatever is wrong with a command line, no password and no secret in it or in the environment is

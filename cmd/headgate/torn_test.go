@@ -6,8 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/headgate/headgate/internal/old/limits/redisdoc"
 	"github.com/headgate/headgate/internal/redistest"
-	"github.com/headgate/headgate/limits/redisdoc"
 )
 
 // What is in Redis and was not pushed is told by doctor, and replaced by push; and a server that has

@@ -9,27 +9,31 @@ import (
 	"time"
 
 	"connectrpc.com/connect"
-	"google.golang.org/genproto/googleapis/rpc/errdetails"
 
 	"github.com/headgate/headgate/contrib/rpc"
 	"github.com/headgate/headgate/core"
 )
 
-// ClientConfig configures a [Client]. Literals must name the fields, which are as in
-// grpcmw.ClientConfig.
+// ClientConfig configures a [Client]. Its fields must be named.
 type ClientConfig struct {
-	// Limiter is the limit on calls that are sent. It is required.
+	_ struct{}
+
+	// Limiter is the limit on calls that are sent. It is required. Processes that share its store share the limit, and
+	// what servers have answered. With Unlimited, only that counts.
 	Limiter *core.Limiter
 
-	// Key returns whose limit it is that a call counts for. Nil means the host of the server. It must be
-	// safe for concurrent use.
+	// Key returns whose limit it is that a call counts for. Nil means the host of the server. It is called concurrently.
 	Key func(ctx context.Context, spec connect.Spec, peer connect.Peer) (string, error)
 
-	// MaxWait, MaxBlock and Retries are as in nethttp.TransportConfig. Only unary calls are
-	// repeated, and only after a refusal that says when.
-	MaxWait  time.Duration
+	// MaxWait is how long a call waits at most before it is sent, with its repetitions. 0 means a minute.
+	MaxWait time.Duration
+
+	// MaxBlock is for how long a server can keep calls from being sent. 0 means an hour.
 	MaxBlock time.Duration
-	Retries  int
+
+	// Retries is how often a call is repeated which was refused. Only unary calls are, and only if the refusal says
+	// when.
+	Retries int
 }
 
 // A Client is a [connect.Interceptor] that makes calls wait for the limits of servers, as grpcmw.Client
@@ -41,7 +45,7 @@ type Client struct {
 
 var _ connect.Interceptor = (*Client)(nil)
 
-// NewClient returns a Client, or an error that joins all faults of the configuration.
+// NewClient returns a Client. It is an error if there is no Limiter, or if a number is negative.
 func NewClient(c ClientConfig) (*Client, error) {
 	client, err := rpc.NewClient(c.Limiter, c.MaxWait, c.MaxBlock, c.Retries)
 	if err != nil {
@@ -169,17 +173,16 @@ func keyError(err error) error {
 }
 
 // waitOf returns how long a server wants to get no more calls.
-func waitOf(err error) (wait time.Duration) {
+func waitOf(err error) time.Duration {
 	var e *connect.Error
 	if !errors.As(err, &e) || e.Code() != connect.CodeResourceExhausted && e.Code() != connect.CodeUnavailable {
 		return 0
 	}
+	var details []any
 	for _, detail := range e.Details() {
 		if m, failed := detail.Value(); failed == nil {
-			if info, ok := m.(*errdetails.RetryInfo); ok {
-				wait = max(wait, info.GetRetryDelay().AsDuration())
-			}
+			details = append(details, m)
 		}
 	}
-	return max(wait, rpc.PushbackOf(e.Meta().Values(rpc.Pushback)))
+	return rpc.WaitOf(details, e.Meta().Values(rpc.Pushback))
 }

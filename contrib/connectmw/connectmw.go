@@ -3,60 +3,27 @@ package connectmw
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"net/http"
-	"time"
 
 	"connectrpc.com/connect"
-	"google.golang.org/genproto/googleapis/rpc/errdetails"
-	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/protoadapt"
 
 	"github.com/headgate/headgate/contrib/rpc"
-	"github.com/headgate/headgate/core"
-	"github.com/headgate/headgate/nethttp"
+	"github.com/headgate/headgate/keyfuncs"
 )
 
-// A Rule says who is limited, and how much: see [nethttp.Rule]. The Status of an Outcome is that which
-// google/rpc/code.proto maps the code to, such as 200 for no error and 404 for not_found. WhenFull must
-// be Refuse.
-type Rule = nethttp.Rule
+// Config is what a [Guard] does.
+type Config = rpc.Config
 
-// Config configures a [Guard]. Literals must name the fields. The functions in it must be safe for
-// concurrent use. The fields are as in grpcmw.Config.
-type Config struct {
-	// Rules are for calls, when they begin. Slots are held until the call ends.
-	Rules []Rule
-
-	// Messages are for messages that a stream receives: rules for rates, without Settle and Report. Over a limit,
-	// the stream ends with the refusal, whatever its handler returns.
-	Messages []Rule
-
-	// Wait is how long a call waits for slots of rules with a Queue.
-	Wait time.Duration
-
-	// Skip reports whether to admit a call without applying any rule: see [Procedures].
-	Skip func(*http.Request) bool
-
-	// NoFields omits the fields RateLimit and RateLimit-Policy.
-	NoFields bool
-
-	// Observe, Logger, ObserveOnly and OnSettled are as in [nethttp.Config].
-	Observe     func(*http.Request, nethttp.Verdict)
-	Logger      *slog.Logger
-	ObserveOnly bool
-	OnSettled   func(r *http.Request, uncovered int64, err error)
-}
-
-// A Guard is a [connect.Interceptor] that decides which calls handlers get. It does nothing in clients.
-// Make one with [New]. It is safe for concurrent use.
+// A Guard is a [connect.Interceptor] that decides which calls handlers get. It does nothing in clients. Make one with
+// [New]. It is safe for concurrent use.
 type Guard struct{ guard *rpc.Guard }
 
 var _ connect.Interceptor = (*Guard)(nil)
 
-// New returns a guard. The error joins a [nethttp.ConfigError] for each fault of the Config.
+// New returns a guard. The error has all faults of the Config, one line a rule.
 func New(c Config) (*Guard, error) {
-	g, err := rpc.New(rpc.Config(c))
+	g, err := rpc.New(c, codeOf)
 	if err != nil {
 		return nil, err
 	}
@@ -71,21 +38,15 @@ func (g *Guard) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 		}
 		call := callOf(ctx, r.Spec(), r.Peer(), r.Header())
 		call.Message = r.Any()
-		v := g.guard.Enter(ctx, call)
-		if v.Refusal != nil {
-			return nil, errorOf(v.Refusal)
-		}
-		code := rpc.Internal // if the handler panics
-		defer func() {
-			var message any
-			if err == nil && response != nil {
-				message = response.Any()
+		refusal := g.guard.Serve(ctx, call, func(v *rpc.Visit) (any, error) {
+			if response, err = next(v.Context, r); err != nil {
+				return nil, err // which may be that of other calls, too, so it gets no fields
 			}
-			v.End(message, err, code)
-		}()
-		response, err = next(v.Context, r)
-		if code = codeOf(err); err == nil { // an error may be that of other calls too
 			add(response.Header(), v.Fields)
+			return response.Any(), nil
+		})
+		if refusal != nil {
+			return nil, errorOf(refusal)
 		}
 		return response, err
 	}
@@ -99,18 +60,18 @@ func (*Guard) WrapStreamingClient(next connect.StreamingClientFunc) connect.Stre
 // WrapStreamingHandler implements [connect.Interceptor].
 func (g *Guard) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.StreamingHandlerFunc {
 	return func(ctx context.Context, conn connect.StreamingHandlerConn) (err error) {
-		v := g.guard.Enter(ctx, callOf(ctx, conn.Spec(), conn.Peer(), conn.RequestHeader()))
-		if v.Refusal != nil {
-			return errorOf(v.Refusal)
+		call := callOf(ctx, conn.Spec(), conn.Peer(), conn.RequestHeader())
+		refusal := g.guard.Serve(ctx, call, func(v *rpc.Visit) (any, error) {
+			add(conn.ResponseHeader(), v.Fields)
+			err = next(v.Context, &stream{conn, v})
+			if f := v.Refused(); f != nil {
+				err = errorOf(f)
+			}
+			return nil, err
+		})
+		if refusal != nil {
+			return errorOf(refusal)
 		}
-		add(conn.ResponseHeader(), v.Fields)
-		code := rpc.Internal // if the handler panics
-		defer func() { v.End(nil, err, code) }()
-		err = next(v.Context, &stream{conn, v})
-		if f := v.Refused(); f != nil {
-			err = errorOf(f)
-		}
-		code = codeOf(err)
 		return err
 	}
 }
@@ -172,20 +133,9 @@ func add(h, fields http.Header) {
 // errorOf returns the error of a refusal.
 func errorOf(f *rpc.Refusal) *connect.Error {
 	err := connect.NewError(connect.Code(f.Code), errors.New(f.Text))
-	add(err.Meta(), f.ResponseFields())
-	var details []proto.Message
-	if len(f.Violations) > 0 {
-		quota := &errdetails.QuotaFailure{}
-		for _, v := range f.Violations {
-			quota.Violations = append(quota.Violations, &errdetails.QuotaFailure_Violation{Subject: v.Policy, Description: v.Limit})
-		}
-		details = append(details, quota)
-	}
-	if f.RetryAfter > 0 && f.RetryAfter != core.Never {
-		details = append(details, &errdetails.RetryInfo{RetryDelay: durationpb.New(f.RetryAfter)})
-	}
-	for _, m := range details {
-		if detail, failed := connect.NewErrorDetail(m); failed == nil {
+	add(err.Meta(), f.Fields)
+	for _, m := range f.Details() {
+		if detail, failed := connect.NewErrorDetail(protoadapt.MessageV2Of(m)); failed == nil {
 			err.AddDetail(detail)
 		}
 	}
@@ -196,12 +146,23 @@ func errorOf(f *rpc.Refusal) *connect.Error {
 // "/grpc.health.v1.Health/".
 func Procedures(prefixes ...string) func(*http.Request) bool { return rpc.Procedures(prefixes) }
 
+// Metadata returns a key that is the first value of a field of the call's header. See [keyfuncs.Header]. Clients choose
+// it, unless something before the guard has checked it.
+func Metadata(name string) keyfuncs.Func { return keyfuncs.Header(name) }
+
+// Method returns a key that is the procedure, such as "/package.Service/Method".
+func Method() keyfuncs.Func { return rpc.Procedure }
+
+// TLSSubject returns a key that is the subject of the client's certificate (RFC 4514), if the server has verified that.
+// A call without one is [keyfuncs.ErrAbsent]. It needs [Requests].
+func TLSSubject() keyfuncs.Func { return rpc.TLSSubject }
+
 // Message returns the message of a unary call, or under [Config].Messages the message that a stream
-// has received. It is nil before it is known, as for the Rules of a stream.
+// has received. It is nil before it is known, as for the Rates of a stream.
 func Message(r *http.Request) any { return rpc.Of(r).Message }
 
-// Response returns the response of a unary call, for Settle and Report; nil if there is none.
+// Response returns the response of a unary call, for Settle; nil if there is none.
 func Response(r *http.Request) any { return rpc.Of(r).Response }
 
-// Code returns the code of a call that has ended, for Settle and Report; 0 if it had no error.
+// Code returns the code of a call that has ended, for Settle; 0 if it had no error.
 func Code(r *http.Request) connect.Code { return connect.Code(rpc.Of(r).Code) }

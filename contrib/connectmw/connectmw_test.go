@@ -18,7 +18,6 @@ import (
 
 	"github.com/headgate/headgate/contrib/connectmw"
 	"github.com/headgate/headgate/core"
-	"github.com/headgate/headgate/core/memstore"
 	"github.com/headgate/headgate/keyfuncs"
 	"github.com/headgate/headgate/nethttp"
 )
@@ -67,7 +66,7 @@ var protocols = map[string][]connect.ClientOption{
 // start serves behind a guard, over HTTP/2 without TLS, or with TLS if that is not nil.
 func start(t testing.TB, c connectmw.Config) (url string, client *http.Client) {
 	t.Helper()
-	guard := core.Must(connectmw.New(c))
+	guard := must(connectmw.New(c))
 	mux := http.NewServeMux()
 	mux.Handle(unary, connect.NewUnaryHandler(unary, do, connect.WithInterceptors(guard)))
 	mux.Handle(bidi, connect.NewBidiStreamHandler(bidi, echo, connect.WithInterceptors(guard)))
@@ -91,9 +90,16 @@ func call(ctx context.Context, url string, client *http.Client, what string, fie
 	return connect.NewClient[text, text](client, url+unary, opts...).CallUnary(ctx, r)
 }
 
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
+}
+
 func limiter(t testing.TB, name string, policies ...core.Policy) *core.Limiter {
 	t.Helper()
-	return core.Must(core.New(memstore.New(memstore.Config{}), name, policies...))
+	return core.NewLimiter(new(core.MemoryStore), name, policies...)
 }
 
 // details returns what an error says to the client, in short.
@@ -120,8 +126,8 @@ func details(err error) (s string) {
 func TestRefusals(t *testing.T) {
 	for name, opts := range protocols {
 		t.Run(name, func(t *testing.T) {
-			url, client := start(t, connectmw.Config{Rules: []connectmw.Rule{
-				{Key: connectmw.Metadata("X-User"), Limiter: limiter(t, "api", core.FixedWindow(core.PerDay(2)).FromFirst())},
+			url, client := start(t, connectmw.Config{Rates: []nethttp.Rate{
+				{Key: connectmw.Metadata("X-User"), Limiter: limiter(t, "api", core.FixedWindow(2, 24*time.Hour).FromFirst())},
 			}})
 			anna := []string{"X-User", "anna"}
 			for range 2 {
@@ -164,7 +170,7 @@ func TestRefusals(t *testing.T) {
 
 // Clients without connect see status 429, and when to come back.
 func TestPlainHTTP(t *testing.T) {
-	url, _ := start(t, connectmw.Config{Rules: []connectmw.Rule{{Key: connectmw.Peer(), Limiter: limiter(t, "closed", core.FixedWindow(core.PerDay(1)).FromFirst())}}})
+	url, _ := start(t, connectmw.Config{Rates: []nethttp.Rate{{Key: keyfuncs.RemoteAddr(), Limiter: limiter(t, "closed", core.FixedWindow(1, 24*time.Hour).FromFirst())}}})
 	for _, want := range []int{200, 429} {
 		r, _ := http.NewRequestWithContext(t.Context(), http.MethodPost, url+unary, strings.NewReader(`"hello"`))
 		r.Header.Set("Content-Type", "application/json")
@@ -187,19 +193,19 @@ func TestKeys(t *testing.T) {
 		fields []string
 		want   string
 	}{
-		"peer":                 {connectmw.Peer(), forged, "127.0.0.1"},
-		"behind a proxy":       {core.Must(connectmw.BehindProxies(1)), forged, "198.51.100.7"},
-		"from another network": {core.Must(keyfuncs.XForwardedFor("10.0.0.0/8")), forged, "127.0.0.1"},
+		"peer":                 {keyfuncs.RemoteAddr(), forged, "127.0.0.1"},
+		"behind a proxy":       {keyfuncs.BehindProxies(1), forged, "198.51.100.7"},
+		"from another network": {keyfuncs.XForwardedFor("10.0.0.0/8"), forged, "127.0.0.1"},
 		"metadata":             {connectmw.Metadata("X-Own"), []string{"X-Own", "ben"}, "ben"},
 		"method":               {connectmw.Method(), nil, unary},
 		"no certificate":       {connectmw.TLSSubject(), nil, ""},
-		"all":                  {connectmw.All(connectmw.Peer(), connectmw.Metadata("X-Own")), []string{"X-Own", "ben"}, "9:127.0.0.1,3:ben,"},
-		"first":                {connectmw.First(connectmw.TLSSubject(), connectmw.Peer()), nil, "1:127.0.0.1"},
+		"all":                  {keyfuncs.All(keyfuncs.RemoteAddr(), connectmw.Metadata("X-Own")), []string{"X-Own", "ben"}, "9:127.0.0.1,3:ben,"},
+		"first":                {keyfuncs.First(keyfuncs.Tag("tls", connectmw.TLSSubject()), keyfuncs.Tag("ip", keyfuncs.RemoteAddr())), nil, "ip:127.0.0.1"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var got string
 			var failed error
-			url, client := start(t, connectmw.Config{Rules: []connectmw.Rule{{
+			url, client := start(t, connectmw.Config{Rates: []nethttp.Rate{{
 				Limiter: limiter(t, "api", core.Unlimited()),
 				Key: func(r *http.Request) (string, error) {
 					got, failed = test.key(r)
@@ -216,8 +222,8 @@ func TestKeys(t *testing.T) {
 
 // Without Requests, a guard knows nothing of the connection, so it believes no proxy.
 func TestWithoutRequests(t *testing.T) {
-	guard := core.Must(connectmw.New(connectmw.Config{Rules: []connectmw.Rule{
-		{Key: core.Must(connectmw.BehindProxies(1)), Limiter: limiter(t, "api", core.Unlimited())},
+	guard := must(connectmw.New(connectmw.Config{Rates: []nethttp.Rate{
+		{Key: keyfuncs.BehindProxies(1), Limiter: limiter(t, "api", core.Unlimited())},
 	}}))
 	server := httptest.NewServer(connect.NewUnaryHandler(unary, do, connect.WithInterceptors(guard)))
 	defer server.Close()
@@ -229,10 +235,10 @@ func TestWithoutRequests(t *testing.T) {
 
 // Cost may look at the message, and Settle at the response and the code.
 func TestSettle(t *testing.T) {
-	tokens := limiter(t, "tokens", core.SlidingLog(core.PerHour(1000)))
+	tokens := limiter(t, "tokens", core.FixedWindow(1000, time.Hour))
 	var mu sync.Mutex
 	var got string
-	url, client := start(t, connectmw.Config{Rules: []connectmw.Rule{{
+	url, client := start(t, connectmw.Config{Rates: []nethttp.Rate{{
 		Key: connectmw.Metadata("X-User"), Limiter: tokens,
 		Cost: func(r *http.Request) int64 {
 			m, _ := connectmw.Message(r).(*text)
@@ -260,31 +266,39 @@ func TestSettle(t *testing.T) {
 	}
 }
 
-// Report counts when the call has ended, and a call over the limit is refused.
-func TestReport(t *testing.T) {
-	tokens := limiter(t, "tokens", core.FixedWindow(core.PerDay(8)))
-	url, client := start(t, connectmw.Config{Rules: []connectmw.Rule{{
-		Key: connectmw.Metadata("X-User"), Limiter: tokens,
-		Report: func(r *http.Request, o nethttp.Outcome) int64 {
-			m, _ := connectmw.Response(r).(*text)
-			return int64(len(m.GetValue())) + o.Cost + int64(o.Status/100)
-		},
-	}}})
-	for i, want := range []int64{1, 0, 0} { // 8 less 5 bytes and 2
-		_, err := call(t.Context(), url, client, "hello", []string{"X-User", "anna"})
-		if d := core.Must(tokens.Peek(t.Context(), "anna")); (err != nil) != (i == 2) || d.Remaining != want {
-			t.Errorf("%d: %v, %d left, want %d", i, err, d.Remaining, want)
-		}
+// A refusal by slots does not show a unit that was given back, and an admitted one of a rule with Settle has no t
+// beside r=0.
+func TestFields(t *testing.T) {
+	store := new(core.MemoryStore)
+	slots, user := core.NewSlots(store, "slots", 1), connectmw.Metadata("X-User")
+	for name, opts := range protocols {
+		t.Run(name, func(t *testing.T) {
+			url, client := start(t, connectmw.Config{
+				Rates:       []nethttp.Rate{{Key: user, Limiter: core.NewLimiter(store, "logins", core.FixedWindow(1, time.Hour)), Settle: nethttp.FailuresOnly}},
+				Concurrency: []nethttp.Concurrency{{Key: user, Slots: slots}},
+			})
+			slot := must(slots.Acquire(t.Context(), name))
+			_, err := call(t.Context(), url, client, "hello", []string{"X-User", name}, opts...)
+			var e *connect.Error
+			if !errors.As(err, &e) || e.Meta().Get("Ratelimit") != `"slots";r=0` {
+				t.Errorf("%v %v", err, e)
+			}
+			slot.Release()
+			response, err := call(t.Context(), url, client, "hello", []string{"X-User", name}, opts...)
+			if err != nil || response.Header().Get("Ratelimit") != `"logins";r=0, "slots";r=0` {
+				t.Errorf("%v %v", err, response)
+			}
+		})
 	}
 }
 
 // Slots are held as long as streams are open, and messages are charged one by one.
 func TestStreams(t *testing.T) {
-	slots := core.Must(core.NewSlots(memstore.New(memstore.Config{}), "streams", 1))
+	slots := core.NewSlots(new(core.MemoryStore), "streams", 1)
 	user := connectmw.Metadata("X-User")
 	url, client := start(t, connectmw.Config{
-		Rules:    []connectmw.Rule{{Key: user, Slots: slots}},
-		Messages: []connectmw.Rule{{Key: user, Limiter: limiter(t, "messages", core.SlidingLog(core.PerHour(3)))}},
+		Concurrency: []nethttp.Concurrency{{Key: user, Slots: slots}},
+		Messages:    []nethttp.Rate{{Key: user, Limiter: limiter(t, "messages", core.SlidingLog(3, time.Hour))}},
 	})
 	open := func(user string) *connect.BidiStreamForClient[text, text] {
 		s := connect.NewClient[text, text](client, url+bidi, connect.WithGRPC()).CallBidiStream(t.Context())
@@ -318,7 +332,7 @@ func TestStreams(t *testing.T) {
 			t.Fatal(err)
 		}
 		end(s)
-		waiting, err := slots.AcquireWait(t.Context(), "ben", 1) // until it is free
+		waiting, err := slots.Wait(t.Context(), "ben", 1) // until it is free
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -333,16 +347,16 @@ func TestClient(t *testing.T) {
 			refused := 0
 			var mu sync.Mutex
 			url, client := start(t, connectmw.Config{
-				Rules: []connectmw.Rule{{Key: connectmw.Peer(), Limiter: limiter(t, "api", core.FixedWindow(core.Every(300*time.Millisecond)).FromFirst())}},
-				Observe: func(_ *http.Request, v nethttp.Verdict) {
+				Rates: []nethttp.Rate{{Key: keyfuncs.RemoteAddr(), Limiter: limiter(t, "api", core.FixedWindow(1, 300*time.Millisecond).FromFirst())}},
+				Observe: func(_ *http.Request, v *nethttp.Verdict) {
 					mu.Lock()
 					defer mu.Unlock()
-					if v.Status() != 0 {
+					if v.Status != 0 {
 						refused++
 					}
 				},
 			})
-			waits := core.Must(connectmw.NewClient(connectmw.ClientConfig{Limiter: limiter(t, "out", core.Unlimited()), Retries: 1}))
+			waits := must(connectmw.NewClient(connectmw.ClientConfig{Limiter: limiter(t, "out", core.Unlimited()), Retries: 1}))
 			opts := append(opts[:len(opts):len(opts)], connect.WithInterceptors(waits))
 			for range 2 {
 				if _, err := call(t.Context(), url, client, "hello", nil, opts...); err != nil {
@@ -377,7 +391,7 @@ func TestClient(t *testing.T) {
 
 // A handler's error is its own: calls that share it add nothing to it.
 func TestErrorsOfHandlers(t *testing.T) {
-	url, client := start(t, connectmw.Config{Rules: []connectmw.Rule{{Key: connectmw.Peer(), Limiter: limiter(t, "api", core.SlidingLog(core.PerHour(100)))}}})
+	url, client := start(t, connectmw.Config{Rates: []nethttp.Rate{{Key: keyfuncs.RemoteAddr(), Limiter: limiter(t, "api", core.SlidingLog(100, time.Hour))}}})
 	var group sync.WaitGroup
 	for range 10 {
 		group.Go(func() {
@@ -402,7 +416,7 @@ func TestStreamsThatAreNotSent(t *testing.T) {
 				w.WriteHeader(http.StatusNotFound)
 			}))
 			defer server.Close()
-			waits := core.Must(connectmw.NewClient(connectmw.ClientConfig{Limiter: limiter(t, "out", core.SlidingLog(core.PerHour(1)))}))
+			waits := must(connectmw.NewClient(connectmw.ClientConfig{Limiter: limiter(t, "out", core.SlidingLog(1, time.Hour))}))
 			client := connect.NewClient[text, text](server.Client(), server.URL+bidi, append(opts[:len(opts):len(opts)], connect.WithInterceptors(waits))...)
 			notSent := func(what string, err error) {
 				t.Helper()

@@ -2,15 +2,15 @@
 // the protocols Connect, gRPC and gRPC-Web. It limits calls a minute, tokens a minute, streams at once,
 // and messages a minute within a stream, in one process or over all servers.
 //
-//	guard, err := connectmw.New(connectmw.Config{Rules: []connectmw.Rule{
-//		{Key: connectmw.Metadata("X-Api-Key"), Limiter: calls},
+//	guard, err := connectmw.New(connectmw.Config{Rates: []nethttp.Rate{
+//		{Limiter: calls, Key: connectmw.Metadata("X-Api-Key")},
 //	}})
 //	path, handler := pingconnect.NewPingServiceHandler(ping, connect.WithInterceptors(guard))
 //	http.ListenAndServe(address, connectmw.Requests(handler))
 //
-// A call is a request of package nethttp. Rules are of type nethttp.Rule, their functions get an
-// *http.Request, and every key of package keyfuncs serves. [Message], [Response] and [Code] return
-// values that only calls have.
+// A call is a request of package nethttp. Rules are those of nethttp.Config, their functions get an *http.Request, every
+// key of package keyfuncs serves, and nethttp.SetCost works in handlers. [Message], [Response] and [Code] return values
+// that only calls have.
 //
 // Interceptors do not get the HTTP request. Behind [Requests], functions get the true request. Otherwise
 // they get one made of the values that interceptors see, without TLS. Keys that believe proxies, and

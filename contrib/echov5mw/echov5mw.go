@@ -1,145 +1,176 @@
 package echov5mw
 
 import (
+	"context"
 	"net/http"
+	"sync"
 
 	"github.com/labstack/echo/v5"
 
-	"github.com/headgate/headgate/adapter"
+	"github.com/headgate/headgate/keyfuncs"
 	"github.com/headgate/headgate/nethttp"
 )
 
-// Use returns a middleware that calls the next handler for requests that the guard
-// admits, and answers the others. The guard is one of package nethttp or websocketmw. It can be used
-// for a server, a group or a route:
-//
-//	e.Use(echov5mw.Use(guard))
-//	e.POST("/login", login, echov5mw.Use(logins))
-//	e.GET("/ws", upgrade, echov5mw.Use(sockets))
-//
-// The refusal is written as under net/http, and no error is returned, unless [Errors] runs
-// before. Use panics if the guard is nil.
-//
-// A WebSocket may be upgraded by any library, on c.Response() and c.Request(), in whose context
-// [websocketmw.FromContext] finds the socket.
-//
-// [websocketmw.FromContext]: https://pkg.go.dev/github.com/headgate/headgate/websocketmw#FromContext
-func Use(guard adapter.Guard) echo.MiddlewareFunc {
-	carries := adapter.Mount(guard)
-	return func(next echo.HandlerFunc) echo.HandlerFunc {
-		return func(c *echo.Context) error { return use(c, next, guard, carries) }
+// Middleware returns middleware of a guard of package nethttp or websocketmw, or of anything else that wraps a handler,
+// such as a [keyfuncs.SignedCookie]. It returns the error of a refusal, as the package's documentation says. It panics
+// if the guard is nil.
+func Middleware(guard interface {
+	Handler(next http.Handler) http.Handler
+},
+) echo.MiddlewareFunc {
+	if guard == nil {
+		panic("headgate: echov5mw: the guard is nil")
 	}
-}
-
-// use is not within Use, since the compiler would put the verdict on the heap where an
-// application inlines that.
-func use(c *echo.Context, next echo.HandlerFunc, guard adapter.Guard, carries bool) error {
-	visit := framework.Enter(c, carries)
-	defer visit.End()
-	v := guard.Check(visit.Request)
-	if framework.Keeps() {
-		framework.Keep(c, v)
-	}
-	switch {
-	case v.Status() != 0:
-		return refuse(c, visit.Request, guard, v)
-	case v.Upgrades():
-		return upgrade(c, next, visit.Request, v)
-	}
-	v.SetFields(c.Response().Header())
-	if v.Ends() {
-		return serve(c, next, visit.Request, v)
-	}
-	return next(c)
-}
-
-// errorsKey is the key of true in Echo's context, if Errors ran.
-const errorsKey = "github.com/headgate/headgate/contrib/echov5mw.Errors"
-
-// Errors returns a middleware that makes the guards which run after it return refusals as
-// errors, for the application's HTTPErrorHandler, instead of writing them:
-//
-//	e.Use(echov5mw.Errors(), echov5mw.Use(guard))
-//
-// An error is an [*echo.HTTPError] with the status of the refusal, or wraps one, and wraps the
-// verdict's Err, if that is not nil. The fields of the response are set, and the guard's OnRefused is
-// not called. Refusals of WebSockets are written in any case: no page shows them.
-func Errors() echo.MiddlewareFunc {
-	return func(next echo.HandlerFunc) echo.HandlerFunc {
+	return func(following echo.HandlerFunc) echo.HandlerFunc {
+		h := guard.Handler(http.HandlerFunc(next))
 		return func(c *echo.Context) error {
-			c.Set(errorsKey, true)
-			return next(c)
+			v := &visit{Context: c.Request().Context(), c: c, following: following}
+			defer v.end() // Echo uses its contexts again
+			h.ServeHTTP(&entrance{c.Response(), v}, c.Request().WithContext(v))
+			return v.err
 		}
 	}
 }
 
-// refuse writes a refusal, or returns it as an error.
-func refuse(c *echo.Context, r *http.Request, guard adapter.Guard, v nethttp.Verdict) error {
-	if returned, _ := c.Get(errorsKey).(bool); !returned || v.Attempt() != nil {
-		guard.Refuse(c.Response(), r, v)
-		return nil
-	}
-	v.SetFields(c.Response().Header())
-	return refusal(v.Status(), v.Err)
+// A visit is a request in front of the guard and behind it. It is the context of the request there, which sockets
+// keep. So it must not reach the writer: that has the connection, which nobody would find forgotten.
+type visit struct {
+	context.Context //nolint:containedctx // it is one
+
+	following echo.HandlerFunc
+	err       error
+
+	mu sync.Mutex
+	c  *echo.Context // nil when the guard is done
 }
 
-// serve runs the following handlers and ends the verdict.
-func serve(c *echo.Context, next echo.HandlerFunc, r *http.Request, v nethttp.Verdict) (err error) {
-	begun, watch := v.Begin(r)
-	if !watch {
-		defer v.End(nethttp.Outcome{})
-		return next(c)
-	}
-	w := new(adapter.Recorder)
-	if inner, replace, ok := within(c); ok {
-		w.ResponseWriter = inner
-		replace(w)
-	}
-	c.SetRequest(begun)
-	returned := false
-	defer func() {
-		o := outcome(c, err, returned)
-		o.Hijacked = w.Hijacked
-		v.End(o)
-	}()
-	err = next(c)
-	returned = true
-	return err
+// An entrance is the writer on which the guard refuses.
+type entrance struct {
+	http.ResponseWriter
+
+	visit *visit
 }
 
-// upgrade runs the following handlers for a socket.
-func upgrade(c *echo.Context, next echo.HandlerFunc, r *http.Request, v nethttp.Verdict) (err error) {
-	inner, replace, known := within(c)
-	defer replace(inner)
-	v.Upgrade(inner, r, func(w http.ResponseWriter, r *http.Request) int {
-		replace(w)
-		c.SetRequest(r)
-		if err = next(c); known {
-			return outcome(c, err, true).Status
+type (
+	visitKey struct{}
+	valueKey string
+)
+
+// Value implements [context.Context].
+func (v *visit) Value(key any) any {
+	switch k := key.(type) {
+	case visitKey:
+		return v
+	case valueKey:
+		if c := v.context(); c != nil {
+			return c.Get(string(k))
 		}
-		return 0
+	}
+	return v.Context.Value(key)
+}
+
+func (v *visit) context() *echo.Context {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.c
+}
+
+func (v *visit) end() {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.c = nil
+}
+
+// Unwrap is for [http.ResponseController].
+func (e *entrance) Unwrap() http.ResponseWriter { return e.ResponseWriter }
+
+// Flush is for the guard, which offers it to handlers if it is there.
+func (e *entrance) Flush() { _ = http.NewResponseController(e.ResponseWriter).Flush() }
+
+// Refused is what the guard calls with a refusal.
+func (e *entrance) Refused(v *nethttp.Verdict, document string) (answered bool) {
+	if !committed(e.ResponseWriter) {
+		e.visit.err = &refusal{v, document}
+	}
+	return true
+}
+
+func committed(w http.ResponseWriter) bool {
+	r, _ := echo.UnwrapResponse(w)
+	return r != nil && r.Committed
+}
+
+// A refusal is a verdict as Echo's error handler knows errors: it has a status, and says how it is written as JSON.
+type refusal struct {
+	*nethttp.Verdict
+
+	document string
+}
+
+func (r *refusal) StatusCode() int              { return r.Status }
+func (r *refusal) MarshalJSON() ([]byte, error) { return []byte(r.document), nil }
+func (r *refusal) Unwrap() error                { return r.Verdict }
+
+// next runs the handlers behind the guard.
+func next(w http.ResponseWriter, r *http.Request) {
+	v, _ := r.Context().Value(visitKey{}).(*visit)
+	c := v.c
+	c.SetRequest(r)
+	if _, same := w.(*entrance); same { // the guard does not look at the response
+		v.err = v.following(c)
+		return
+	}
+	response := c.Response()
+	c.SetResponse(echo.NewResponse(w, c.Logger()))
+	defer c.SetResponse(response)
+	if v.err = v.following(c); v.err != nil {
+		c.Echo().HTTPErrorHandler(c, v.err) // so that the guard sees the response to the error
+	}
+}
+
+// Context returns Echo's context of a request that a function of a guard gets, or nil: if the request did not pass a
+// Middleware, and when the guard is done with it.
+func Context(r *http.Request) *echo.Context {
+	if v, ok := r.Context().Value(visitKey{}).(*visit); ok {
+		return v.context()
+	}
+	return nil
+}
+
+// Key returns a key, or a plan, from Echo's context. get returns [keyfuncs.ErrAbsent] if there is none, and is called
+// concurrently. Without a Middleware it is [keyfuncs.ErrProgram]. Key panics if get is nil.
+func Key(get func(*echo.Context) (string, error)) keyfuncs.Func {
+	if get == nil {
+		panic("headgate: echov5mw: the function of a Key is nil")
+	}
+	return func(r *http.Request) (string, error) {
+		if c := Context(r); c != nil {
+			return get(c)
+		}
+		return "", keyfuncs.ErrProgram
+	}
+}
+
+// Value returns a value that earlier middleware stored with c.Set, such as the signed-in user or the plan: of a string
+// or integer type, or a [fmt.Stringer]. One that is missing, nil or empty is [keyfuncs.ErrAbsent], and one of another
+// type [keyfuncs.ErrProgram].
+func Value(name string) keyfuncs.Func {
+	value := keyfuncs.Context(valueKey(name)) // which a visit finds
+	return func(r *http.Request) (string, error) {
+		if Context(r) == nil {
+			return "", keyfuncs.ErrProgram
+		}
+		return value(r)
+	}
+}
+
+// Route returns the pattern of the route, such as "/items/:id", for all methods together. It is for use within
+// [keyfuncs.All]. All requests that match no route have one key.
+func Route() keyfuncs.Func {
+	return Key(func(c *echo.Context) (string, error) {
+		if path := c.Path(); path != "" {
+			return path, nil
+		}
+		return "no route", nil
 	})
-	return err
 }
-
-// KeepVerdict returns a middleware that keeps the verdicts of the guards that run after
-// it, for [Verdict]:
-//
-//	e.Use(echov5mw.KeepVerdict(), echov5mw.Use(guard))
-//
-// Without it, verdicts are not kept, because that takes about 320 ns and 680 bytes a
-// request, about as long as the limit itself.
-func KeepVerdict() echo.MiddlewareFunc {
-	keep := framework.KeepVerdict()
-	return func(next echo.HandlerFunc) echo.HandlerFunc {
-		return func(c *echo.Context) error {
-			keep(c)
-			return next(c)
-		}
-	}
-}
-
-// Verdict returns the last verdict about the request, for handlers and for the
-// application's HTTPErrorHandler. It returns false if no guard has checked the request,
-// or if [KeepVerdict] did not run before the guard.
-func Verdict(c *echo.Context) (nethttp.Verdict, bool) { return framework.Verdict(c) }

@@ -3,37 +3,41 @@ package echov5mw_test
 import (
 	"errors"
 	"fmt"
-	"log"
 	"net/http"
 	"net/http/httptest"
+	"time"
 
 	"github.com/labstack/echo/v5"
 
 	"github.com/headgate/headgate/contrib/echov5mw"
 	"github.com/headgate/headgate/core"
-	"github.com/headgate/headgate/core/memstore"
 	"github.com/headgate/headgate/keyfuncs"
 	"github.com/headgate/headgate/nethttp"
 )
 
 // Two requests a minute for each client address.
-func Example() {
-	guard := core.Must(nethttp.Limit("api", keyfuncs.RemoteAddr(), core.SlidingLog(core.PerMinute(2))))
+func ExampleMiddleware() {
+	limit := nethttp.Limit(new(core.MemoryStore), "api", keyfuncs.RemoteAddr(), core.SlidingLog(2, time.Minute))
+
 	e := echo.New()
-	e.Use(echov5mw.Use(guard))
+	e.Use(echov5mw.Middleware(limit))
 	e.GET("/", func(c *echo.Context) error { return c.String(http.StatusOK, "hello") })
 
-	ask(e, 3) // instead of e.Start(address)
+	for range 3 { // instead of e.Start(address)
+		w := httptest.NewRecorder()
+		e.ServeHTTP(w, httptest.NewRequest("GET", "/", nil))
+		fmt.Println(w.Code, w.Header().Get("RateLimit"))
+	}
 	// Output:
 	// 200 "api";r=1;t=60
 	// 200 "api";r=0;t=60
 	// 429 "api";r=0;t=60
 }
 
-// Signed-in users are charged by name, others by address.
+// Signed-in users are counted by their names, others by their addresses.
 func ExampleValue() {
-	client := keyfuncs.First(echov5mw.Value("user"), keyfuncs.RemoteAddr())
-	guard := core.Must(nethttp.Limit("api", client, core.SlidingLog(core.PerMinute(1))))
+	client := keyfuncs.First(keyfuncs.Tag("user", echov5mw.Value("user")), keyfuncs.Tag("ip", keyfuncs.RemoteAddr()))
+	limit := nethttp.Limit(new(core.MemoryStore), "api", client, core.SlidingLog(1, time.Minute))
 	authenticate := func(next echo.HandlerFunc) echo.HandlerFunc {
 		return func(c *echo.Context) error {
 			if name, password, ok := c.Request().BasicAuth(); ok && password == "open sesame" {
@@ -42,17 +46,18 @@ func ExampleValue() {
 			return next(c)
 		}
 	}
+
 	e := echo.New()
-	e.Use(authenticate, echov5mw.Use(guard))
+	e.Use(authenticate, echov5mw.Middleware(limit))
 	e.GET("/", func(c *echo.Context) error { return c.String(http.StatusOK, "hello") })
 
 	for _, user := range []string{"", "anna", "ben", "anna", ""} {
-		req := httptest.NewRequest("GET", "/", nil)
+		r := httptest.NewRequest("GET", "/", nil)
 		if user != "" {
-			req.SetBasicAuth(user, "open sesame")
+			r.SetBasicAuth(user, "open sesame")
 		}
 		w := httptest.NewRecorder()
-		e.ServeHTTP(w, req)
+		e.ServeHTTP(w, r)
 		fmt.Printf("%q %d\n", user, w.Code)
 	}
 	// Output:
@@ -63,64 +68,26 @@ func ExampleValue() {
 	// "" 429
 }
 
-// A handler that writes how much is left.
-func ExampleVerdict() {
-	limiter, err := core.New(memstore.New(memstore.Config{}), "api", core.SlidingLog(core.PerMinute(10)))
-	if err != nil {
-		log.Fatal(err)
-	}
-	guard, err := nethttp.New(nethttp.Config{Rules: []nethttp.Rule{{Limiter: limiter, Key: keyfuncs.RemoteAddr()}}})
-	if err != nil {
-		log.Fatal(err)
-	}
-	e := echo.New()
-	e.Use(echov5mw.KeepVerdict(), echov5mw.Use(guard))
-	e.GET("/", func(c *echo.Context) error {
-		v, _ := echov5mw.Verdict(c)
-		return c.String(http.StatusOK, fmt.Sprintf("%d of %d left", v.Decision.Remaining, v.Decision.Limit))
-	})
+// The application's error handler answers refusals as it answers other errors.
+func ExampleMiddleware_errors() {
+	limit := nethttp.Limit(new(core.MemoryStore), "site", keyfuncs.RemoteAddr(), core.SlidingLog(1, time.Minute))
 
-	w := httptest.NewRecorder()
-	e.ServeHTTP(w, httptest.NewRequest("GET", "/", nil))
-	fmt.Println(w.Body)
-	// Output: 9 of 10 left
-}
-
-// The application's error handler writes refusals like other errors.
-func ExampleErrors() {
-	limiter, err := core.New(memstore.New(memstore.Config{}), "site", core.SlidingLog(core.PerMinute(1)))
-	if err != nil {
-		log.Fatal(err)
-	}
-	guard, err := nethttp.New(nethttp.Config{Rules: []nethttp.Rule{{Limiter: limiter, Key: keyfuncs.RemoteAddr()}}})
-	if err != nil {
-		log.Fatal(err)
-	}
 	e := echo.New()
 	e.HTTPErrorHandler = func(c *echo.Context, err error) {
-		var he *echo.HTTPError
-		if errors.As(err, &he) {
-			c.HTML(he.Code, fmt.Sprintf("<h1>%s</h1>", http.StatusText(he.Code)))
+		var v *nethttp.Verdict
+		if errors.As(err, &v) {
+			c.HTML(v.Status, fmt.Sprintf("<h1>%s</h1>", http.StatusText(v.Status)))
 		}
 	}
-	e.Use(echov5mw.Errors(), echov5mw.Use(guard))
+	e.Use(echov5mw.Middleware(limit))
 	e.GET("/", func(c *echo.Context) error { return c.String(http.StatusOK, "hello") })
 
 	for range 2 {
 		w := httptest.NewRecorder()
 		e.ServeHTTP(w, httptest.NewRequest("GET", "/", nil))
-		fmt.Println(w.Code, w.Header().Get("Content-Type"), w.Body)
+		fmt.Println(w.Code, w.Body)
 	}
 	// Output:
-	// 200 text/plain; charset=UTF-8 hello
-	// 429 text/html; charset=UTF-8 <h1>Too Many Requests</h1>
-}
-
-// ask sends n requests and prints the responses.
-func ask(h http.Handler, n int) {
-	for range n {
-		w := httptest.NewRecorder()
-		h.ServeHTTP(w, httptest.NewRequest("GET", "/", nil))
-		fmt.Println(w.Code, w.Header().Get("RateLimit"))
-	}
+	// 200 hello
+	// 429 <h1>Too Many Requests</h1>
 }

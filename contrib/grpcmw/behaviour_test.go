@@ -31,7 +31,6 @@ import (
 
 	"github.com/headgate/headgate/contrib/grpcmw"
 	"github.com/headgate/headgate/core"
-	"github.com/headgate/headgate/core/memstore"
 	"github.com/headgate/headgate/keyfuncs"
 	"github.com/headgate/headgate/nethttp"
 )
@@ -47,8 +46,8 @@ func TestSettle(t *testing.T) {
 		Response string
 	}
 	var got seen
-	tokens := limiter(t, "tokens", core.SlidingLog(core.PerHour(1000)))
-	client := start(t, "tcp", guardOf(t, grpcmw.Config{Rules: []grpcmw.Rule{{
+	tokens = limiter(t, "tokens", core.FixedWindow(1000, time.Hour))
+	client := start(t, "tcp", guardOf(t, grpcmw.Config{Rates: []nethttp.Rate{{
 		Key: grpcmw.Metadata("user"), Limiter: tokens,
 		Cost: func(r *http.Request) int64 {
 			m, _ := grpcmw.Message(r).(*testpb.SimpleRequest)
@@ -80,61 +79,80 @@ func TestSettle(t *testing.T) {
 	}
 }
 
-// Report may look at the response and the code, and counts when the call, or the stream, has ended.
-func TestReport(t *testing.T) {
-	var got []string
-	tokens := limiter(t, "tokens", core.FixedWindow(core.PerDay(14)))
-	client := start(t, "tcp", guardOf(t, grpcmw.Config{Rules: []grpcmw.Rule{{
-		Key: grpcmw.Metadata("user"), Limiter: tokens,
-		Report: func(r *http.Request, o nethttp.Outcome) int64 {
-			response, _ := grpcmw.Response(r).(*testpb.SimpleResponse)
-			got = append(got, fmt.Sprint(o.Status, grpcmw.Code(r), o.Cost, len(response.GetUsername())))
-			return 4
-		},
+// Without a Cost one unit gets a call in, and Settle counts the others when the call, or the stream, has ended.
+func TestSettleAfterwards(t *testing.T) {
+	tokens = limiter(t, "tokens", core.FixedWindow(14, 24*time.Hour))
+	client := start(t, "tcp", guardOf(t, grpcmw.Config{Rates: []nethttp.Rate{{
+		Key: grpcmw.Metadata("user"), Limiter: tokens, Settle: func(*http.Request, nethttp.Outcome) int64 { return 4 },
 	}}}))
-	stream := core.Must(client.FullDuplexCall(as(t.Context())))
-	if d := core.Must(tokens.Peek(t.Context(), "anna")); d.Remaining != 14 {
-		t.Errorf("%d left while a stream is open", d.Remaining)
+	left := func(want int64) {
+		t.Helper()
+		if d := must(tokens.Peek(t.Context(), "anna")); d.Remaining != want {
+			t.Errorf("%d left, want %d", d.Remaining, want)
+		}
 	}
+	stream := must(client.FullDuplexCall(as(t.Context())))
+	if err := stream.Send(&testpb.StreamingOutputCallRequest{}); err != nil {
+		t.Error(err)
+	}
+	if _, err := stream.Recv(); err != nil {
+		t.Error(err)
+	}
+	left(13)
 	if err := stream.CloseSend(); err != nil {
 		t.Error(err)
 	}
 	if _, err := stream.Recv(); !errors.Is(err, io.EOF) {
 		t.Error(err)
 	}
-	if d := core.Must(tokens.Peek(t.Context(), "anna")); d.Remaining != 10 {
-		t.Errorf("%d left after a stream", d.Remaining)
-	}
+	left(10)
 	for _, c := range []struct {
 		do   string
 		code codes.Code
 		left int64
-	}{
-		{"", codes.OK, 6}, {"fail", codes.NotFound, 2}, {"panic", codes.Internal, 0}, {"", codes.ResourceExhausted, 0},
-	} {
+	}{{"", codes.OK, 6}, {"fail", codes.NotFound, 2}, {"panic", codes.Internal, 0}, {"", codes.ResourceExhausted, 0}} {
 		_, err := client.UnaryCall(as(t.Context(), "do", c.do), &testpb.SimpleRequest{ResponseSize: 4})
-		d := core.Must(tokens.Peek(t.Context(), "anna"))
-		if status.Code(err) != c.code || d.Remaining != c.left {
-			t.Errorf("%q: %v, %d left", c.do, err, d.Remaining)
+		if status.Code(err) != c.code {
+			t.Errorf("%q: %v", c.do, err)
 		}
+		left(c.left)
 	}
-	if want := []string{"200 OK 0 0", "200 OK 0 1", "404 NotFound 0 1", "500 Internal 0 0"}; !slices.Equal(got, want) {
-		t.Errorf("%q, want %q", got, want)
+}
+
+// A refusal by slots does not show a unit that was given back, and an admitted one of a rule with Settle has no t
+// beside r=0.
+func TestFields(t *testing.T) {
+	store := new(core.MemoryStore)
+	logins := core.NewLimiter(store, "logins", core.FixedWindow(1, time.Hour))
+	slots := core.NewSlots(store, "streams", 1)
+	user := grpcmw.Metadata("user")
+	client := start(t, "tcp", guardOf(t, grpcmw.Config{
+		Rates: []nethttp.Rate{{Key: user, Limiter: logins, Settle: nethttp.FailuresOnly}}, Concurrency: []nethttp.Concurrency{{Key: user, Slots: slots}},
+	}))
+	slot := must(slots.Acquire(t.Context(), "anna"))
+	var trailer, header metadata.MD
+	_, err := client.UnaryCall(as(t.Context()), &testpb.SimpleRequest{}, grpc.Trailer(&trailer))
+	if !strings.HasPrefix(details(err), "streams=1 at once retry") || fmt.Sprint(trailer["ratelimit"]) != `["streams";r=0]` {
+		t.Errorf("%q %v", details(err), trailer)
+	}
+	slot.Release()
+	if _, err = client.UnaryCall(as(t.Context()), &testpb.SimpleRequest{}, grpc.Header(&header)); err != nil || fmt.Sprint(header["ratelimit"]) != `["logins";r=0, "streams";r=0]` {
+		t.Errorf("%v %v", err, header)
 	}
 }
 
 // certificates returns those of a server and of a client whose subject is anna.
 func certificates(t *testing.T) (server, client *tls.Config) {
 	t.Helper()
-	key := core.Must(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))
+	key := must(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "anna", Organization: []string{"Example"}},
 		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
 		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true, BasicConstraintsValid: true,
 	}
-	der := core.Must(x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key))
+	der := must(x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key))
 	pool := x509.NewCertPool()
-	pool.AddCert(core.Must(x509.ParseCertificate(der)))
+	pool.AddCert(must(x509.ParseCertificate(der)))
 	own := []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}
 	return &tls.Config{Certificates: own, ClientCAs: pool, ClientAuth: tls.VerifyClientCertIfGiven, MinVersion: tls.VersionTLS13},
 		&tls.Config{Certificates: own, RootCAs: pool, MinVersion: tls.VersionTLS13}
@@ -145,8 +163,8 @@ func TestKeys(t *testing.T) {
 	serverTLS, clientTLS := certificates(t)
 	noCertificate := clientTLS.Clone()
 	noCertificate.Certificates = nil
-	trusting := core.Must(keyfuncs.XForwardedFor("127.0.0.0/8"))
-	distrusting := core.Must(keyfuncs.XForwardedFor("10.0.0.0/8"))
+	trusting := keyfuncs.XForwardedFor("127.0.0.0/8")
+	distrusting := keyfuncs.XForwardedFor("10.0.0.0/8")
 	forged := []string{"x-forwarded-for", "198.51.100.7"}
 	for name, test := range map[string]struct {
 		key    keyfuncs.Func
@@ -154,10 +172,10 @@ func TestKeys(t *testing.T) {
 		fields []string
 		want   string // "": none
 	}{
-		"peer":                   {key: grpcmw.Peer(), want: "127.0.0.1"},
-		"peer, forged":           {key: grpcmw.Peer(), fields: forged, want: "127.0.0.1"},
-		"behind a proxy":         {key: core.Must(grpcmw.BehindProxies(1)), fields: forged, want: "198.51.100.7"},
-		"behind a proxy, TLS":    {key: core.Must(grpcmw.BehindProxies(1)), client: clientTLS, fields: forged, want: "198.51.100.7"},
+		"peer":                   {key: keyfuncs.RemoteAddr(), want: "127.0.0.1"},
+		"peer, forged":           {key: keyfuncs.RemoteAddr(), fields: forged, want: "127.0.0.1"},
+		"behind a proxy":         {key: keyfuncs.BehindProxies(1), fields: forged, want: "198.51.100.7"},
+		"behind a proxy, TLS":    {key: keyfuncs.BehindProxies(1), client: clientTLS, fields: forged, want: "198.51.100.7"},
 		"from a trusted network": {key: trusting, fields: forged, want: "198.51.100.7"},
 		"from another network":   {key: distrusting, fields: forged, want: "127.0.0.1"},
 		"metadata":               {key: grpcmw.Metadata("X-Own"), fields: []string{"x-own", "ben"}, want: "ben"},
@@ -166,8 +184,8 @@ func TestKeys(t *testing.T) {
 		"subject":                {key: grpcmw.TLSSubject(), client: clientTLS, want: "CN=anna,O=Example"},
 		"no certificate":         {key: grpcmw.TLSSubject(), client: noCertificate},
 		"no TLS":                 {key: grpcmw.TLSSubject()},
-		"all":                    {key: grpcmw.All(grpcmw.Peer(), grpcmw.Metadata("x-own")), fields: []string{"x-own", "ben"}, want: "9:127.0.0.1,3:ben,"},
-		"first":                  {key: grpcmw.First(grpcmw.TLSSubject(), grpcmw.Peer()), want: "1:127.0.0.1"},
+		"all":                    {key: keyfuncs.All(keyfuncs.RemoteAddr(), grpcmw.Metadata("x-own")), fields: []string{"x-own", "ben"}, want: "9:127.0.0.1,3:ben,"},
+		"first":                  {key: keyfuncs.First(keyfuncs.Tag("tls", grpcmw.TLSSubject()), keyfuncs.Tag("ip", keyfuncs.RemoteAddr())), want: "ip:127.0.0.1"},
 		"one's own, of the gRPC's peer": {key: func(r *http.Request) (string, error) {
 			return strings.Join(metadata.ValueFromIncomingContext(r.Context(), "x-own"), ""), nil
 		}, fields: []string{"x-own", "ben"}, want: "ben"},
@@ -175,7 +193,7 @@ func TestKeys(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var got string
 			var failed error
-			guard := guardOf(t, grpcmw.Config{Rules: []grpcmw.Rule{{
+			guard := guardOf(t, grpcmw.Config{Rates: []nethttp.Rate{{
 				Limiter: limiter(t, "api", core.Unlimited()),
 				Key: func(r *http.Request) (string, error) {
 					got, failed = test.key(r)
@@ -200,8 +218,8 @@ func TestKeys(t *testing.T) {
 
 // Slots are as many as streams are open, however those end.
 func TestSlotsAreThoseOfOpenStreams(t *testing.T) {
-	slots := core.Must(core.NewSlots(memstore.New(memstore.Config{}), "streams", 3))
-	guard := guardOf(t, grpcmw.Config{Rules: []grpcmw.Rule{{Key: grpcmw.Metadata("user"), Slots: slots}}})
+	slots := core.NewSlots(new(core.MemoryStore), "streams", 3)
+	guard := guardOf(t, grpcmw.Config{Concurrency: []nethttp.Concurrency{{Key: grpcmw.Metadata("user"), Slots: slots}}})
 	client := start(t, "tcp", guard)
 	held := func() int64 {
 		n, err := slots.Count(t.Context(), "anna")
@@ -237,7 +255,7 @@ func TestSlotsAreThoseOfOpenStreams(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), slow)
 		defer cancel()
 		for range 3 {
-			slot, err := slots.AcquireWait(ctx, "anna", 1)
+			slot, err := slots.Wait(ctx, "anna", 1)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -273,12 +291,12 @@ func TestSlotsAreThoseOfOpenStreams(t *testing.T) {
 
 // A stream that receives too many messages ends with the refusal, even if its handler hides that.
 func TestMessages(t *testing.T) {
-	messages := limiter(t, "messages", core.SlidingLog(core.PerHour(5)))
+	messages := limiter(t, "messages", core.SlidingLog(5, time.Hour))
 	size := func(r *http.Request) int64 {
 		m, _ := grpcmw.Message(r).(*testpb.StreamingOutputCallRequest)
 		return int64(len(m.GetResponseParameters()))
 	}
-	client := start(t, "tcp", guardOf(t, grpcmw.Config{Messages: []grpcmw.Rule{{Key: grpcmw.Metadata("user"), Limiter: messages, Cost: size}}}))
+	client := start(t, "tcp", guardOf(t, grpcmw.Config{Messages: []nethttp.Rate{{Key: grpcmw.Metadata("user"), Limiter: messages, Cost: size}}}))
 	two := &testpb.StreamingOutputCallRequest{ResponseParameters: make([]*testpb.ResponseParameters, 2)}
 	for i := range two.GetResponseParameters() {
 		two.ResponseParameters[i] = &testpb.ResponseParameters{}
@@ -303,7 +321,7 @@ func TestMessages(t *testing.T) {
 func TestSkip(t *testing.T) {
 	closed := limiter(t, "closed", core.Blocked())
 	client := start(t, "tcp", guardOf(t, grpcmw.Config{
-		Rules: []grpcmw.Rule{{Key: grpcmw.Peer(), Limiter: closed}}, Messages: []grpcmw.Rule{{Key: grpcmw.Peer(), Limiter: closed}},
+		Rates: []nethttp.Rate{{Key: keyfuncs.RemoteAddr(), Limiter: closed}}, Messages: []nethttp.Rate{{Key: keyfuncs.RemoteAddr(), Limiter: closed}},
 		Skip: grpcmw.Methods("/grpc.testing.TestService/Full"),
 	}))
 	stream, err := client.FullDuplexCall(t.Context())
@@ -321,7 +339,7 @@ func TestSkip(t *testing.T) {
 
 // A tap decides before there is a call. A guard that could wait has none.
 func TestTap(t *testing.T) {
-	guard := guardOf(t, grpcmw.Config{Rules: []grpcmw.Rule{{Key: grpcmw.Metadata("user"), Limiter: limiter(t, "api", core.SlidingLog(core.PerHour(1)))}}})
+	guard := guardOf(t, grpcmw.Config{Rates: []nethttp.Rate{{Key: grpcmw.Metadata("user"), Limiter: limiter(t, "api", core.SlidingLog(1, time.Hour))}}})
 	client := serve(t, "tcp", grpc.NewServer(grpc.InTapHandle(guard.Tap())))
 	for i := range 2 {
 		_, err := client.UnaryCall(as(t.Context()), &testpb.SimpleRequest{})
@@ -329,18 +347,16 @@ func TestTap(t *testing.T) {
 			t.Errorf("%d: %v, %q", i, err, details(err))
 		}
 	}
-	slots := core.Must(core.NewSlots(memstore.New(memstore.Config{}), "slots", 1))
+	slots := core.NewSlots(new(core.MemoryStore), "slots", 1)
 	for _, c := range []grpcmw.Config{
-		{Rules: []grpcmw.Rule{{Key: grpcmw.Peer(), Slots: slots}}},
-		{Rules: []grpcmw.Rule{{Key: grpcmw.Peer(), Limiter: limiter(t, "api", core.Unlimited()), Settle: nethttp.StatedCost}}},
-		{Rules: []grpcmw.Rule{{Key: grpcmw.Peer(), Limiter: limiter(t, "api", core.Unlimited()), Report: nethttp.StatedCost}}},
-		{Rules: []grpcmw.Rule{{Key: grpcmw.Peer(), Limiter: core.Must(core.New(away{memstore.New(memstore.Config{})}, "api", core.Unlimited()))}}},
-		{Messages: []grpcmw.Rule{{Key: grpcmw.Peer(), Limiter: limiter(t, "api", core.Unlimited())}}},
+		{Concurrency: []nethttp.Concurrency{{Key: keyfuncs.RemoteAddr(), Slots: slots}}},
+		{Rates: []nethttp.Rate{{Key: keyfuncs.RemoteAddr(), Limiter: limiter(t, "api", core.Unlimited()), Settle: nethttp.FailuresOnly}}},
+		{Messages: []nethttp.Rate{{Key: keyfuncs.RemoteAddr(), Limiter: limiter(t, "api", core.Unlimited())}}},
 	} {
 		func() {
 			defer func() {
 				if text, ok := recover().(string); !ok || !strings.HasPrefix(text, "headgate: ") {
-					t.Errorf("%+v: panic %q", c.Rules, text)
+					t.Errorf("%+v: panic %q", c.Rates, text)
 				}
 			}()
 			guardOf(t, c).Tap()
@@ -350,16 +366,14 @@ func TestTap(t *testing.T) {
 
 // Faults of the configuration are told when the guard is made.
 func TestConfigFaults(t *testing.T) {
-	slots := core.Must(core.NewSlots(memstore.New(memstore.Config{}), "slots", 1))
+	slots := core.NewSlots(new(core.MemoryStore), "slots", 1)
 	api := limiter(t, "api", core.Unlimited())
 	for want, c := range map[string]grpcmw.Config{
-		"Rules":               {},
-		"Rules[0].Key":        {Rules: []grpcmw.Rule{{Limiter: api}}},
-		"Rules[0].WhenFull":   {Rules: []grpcmw.Rule{{Key: grpcmw.Peer(), Slots: slots, WhenFull: nethttp.EvictOldest}}},
-		"Messages[0].Slots":   {Messages: []grpcmw.Rule{{Key: grpcmw.Peer(), Slots: slots}}},
-		"Messages[0].Report":  {Messages: []grpcmw.Rule{{Key: grpcmw.Peer(), Limiter: api, Report: nethttp.StatedCost}}},
-		"Messages[0].Settle":  {Messages: []grpcmw.Rule{{Key: grpcmw.Peer(), Limiter: api, Settle: nethttp.StatedCost}}},
-		"Messages: headgate:": {Messages: []grpcmw.Rule{{Limiter: api}}},
+		"there is no rule":                      {},
+		"Rates[0]: the Key is nil":              {Rates: []nethttp.Rate{{Limiter: api}}},
+		"Concurrency[0]: the Key is nil":        {Concurrency: []nethttp.Concurrency{{Slots: slots}}},
+		"Messages[0]: a message is":             {Messages: []nethttp.Rate{{Key: keyfuncs.RemoteAddr(), Limiter: api, Settle: nethttp.FailuresOnly}}},
+		"headgate: Messages[0]: the Key is nil": {Messages: []nethttp.Rate{{Limiter: api}}},
 	} {
 		if _, err := grpcmw.New(c); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %s", err, want)
@@ -376,15 +390,15 @@ func TestRetryPolicy(t *testing.T) {
 		asked  int
 		fails  bool
 	}{
-		"soon":  {core.FixedWindow(core.Every(200 * time.Millisecond)).FromFirst(), 3, false}, // the second call is refused once
+		"soon":  {core.FixedWindow(1, 200*time.Millisecond).FromFirst(), 3, false}, // the second call is refused once
 		"never": {core.Blocked(), 1, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var mu sync.Mutex
 			asked := 0
 			client := start(t, "tcp", guardOf(t, grpcmw.Config{
-				Rules:   []grpcmw.Rule{{Key: grpcmw.Metadata("user"), Limiter: limiter(t, "api", test.policy)}},
-				Observe: func(*http.Request, nethttp.Verdict) { mu.Lock(); asked++; mu.Unlock() },
+				Rates:   []nethttp.Rate{{Key: grpcmw.Metadata("user"), Limiter: limiter(t, "api", test.policy)}},
+				Observe: func(*http.Request, *nethttp.Verdict) { mu.Lock(); asked++; mu.Unlock() },
 			}), policy)
 			_, err := client.UnaryCall(as(t.Context()), &testpb.SimpleRequest{})
 			if !test.fails && err == nil {
@@ -401,18 +415,18 @@ func TestRetryPolicy(t *testing.T) {
 // A Client waits as it is told, and so does another process that shares its store.
 func TestClient(t *testing.T) {
 	window := 300 * time.Millisecond
-	store := memstore.New(memstore.Config{})
+	store := new(core.MemoryStore)
 	client := func() *grpcmw.Client {
-		return core.Must(grpcmw.NewClient(grpcmw.ClientConfig{Limiter: core.Must(core.New(store, "out", core.Unlimited())), MaxWait: slow, Retries: 1}))
+		return must(grpcmw.NewClient(grpcmw.ClientConfig{Limiter: core.NewLimiter(store, "out", core.Unlimited()), MaxWait: slow, Retries: 1}))
 	}
 	refused := 0
 	var mu sync.Mutex
 	guard := guardOf(t, grpcmw.Config{
-		Rules: []grpcmw.Rule{{Key: grpcmw.Metadata("user"), Limiter: limiter(t, "api", core.FixedWindow(core.Every(window)).FromFirst())}},
-		Observe: func(_ *http.Request, v nethttp.Verdict) {
+		Rates: []nethttp.Rate{{Key: grpcmw.Metadata("user"), Limiter: limiter(t, "api", core.FixedWindow(1, window).FromFirst())}},
+		Observe: func(_ *http.Request, v *nethttp.Verdict) {
 			mu.Lock()
 			defer mu.Unlock()
-			if v.Status() != 0 {
+			if v.Status != 0 {
 				refused++
 			}
 		},

@@ -3,6 +3,7 @@ package grpcmw_test
 import (
 	"context"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc"
 	testpb "google.golang.org/grpc/interop/grpc_testing"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/headgate/headgate/contrib/grpcmw"
 	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/nethttp"
 )
 
 // transport is that of a call without a connection.
@@ -22,9 +24,9 @@ func (s *transport) SetTrailer(md metadata.MD) error { s.trailer = md; return ni
 
 // BenchmarkUnary is what a guard takes for a call, without the connection.
 func BenchmarkUnary(b *testing.B) {
-	for name, policy := range map[string]core.Policy{"Admitted": core.TokenBucket(core.PerSecond(1_000_000), 100_000_000), "Refused": core.Blocked()} {
+	for name, policy := range map[string]core.Policy{"Admitted": core.TokenBucket(1_000_000, time.Second), "Refused": core.Blocked()} {
 		b.Run(name, func(b *testing.B) {
-			guard := guardOf(b, grpcmw.Config{Rules: []grpcmw.Rule{{Key: grpcmw.Metadata("user"), Limiter: limiter(b, "api", policy)}}}).Unary()
+			guard := guardOf(b, grpcmw.Config{Rates: []nethttp.Rate{{Key: grpcmw.Metadata("user"), Limiter: limiter(b, "api", policy)}}}).Unary()
 			ctx := metadata.NewIncomingContext(context.Background(), metadata.Pairs("user", "anna", "content-type", "application/grpc", "user-agent", "grpc-go", ":authority", "example.com"))
 			ctx = grpc.NewContextWithServerTransportStream(ctx, &transport{})
 			info := &grpc.UnaryServerInfo{FullMethod: "/grpc.testing.TestService/UnaryCall"}

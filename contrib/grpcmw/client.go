@@ -5,9 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"time"
 
-	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
@@ -17,29 +17,32 @@ import (
 	"github.com/headgate/headgate/core"
 )
 
-// ClientConfig configures a [Client]. Literals must name the fields.
+// ClientConfig configures a [Client]. Its fields must be named.
 type ClientConfig struct {
-	// Limiter is the limit on calls that are sent. It is required. If processes share its store,
-	// they share the limit, and the answers of the servers. With Unlimited, only the answers of the
-	// servers limit. It has at most 7 policies, none of them named "server".
+	_ struct{}
+
+	// Limiter is the limit on calls that are sent. It is required. Processes that share its store share the limit, and
+	// what servers have answered. With Unlimited, only that counts.
 	Limiter *core.Limiter
 
-	// Key returns whose limit it is that a call counts for. Nil means the connection's target. It must be
-	// safe for concurrent use.
+	// Key returns whose limit it is that a call counts for. Nil means the connection's target. It is called concurrently.
 	Key func(ctx context.Context, method string, conn *grpc.ClientConn) (string, error)
 
-	// MaxWait, MaxBlock and Retries are as in nethttp.TransportConfig. Only unary calls are
-	// repeated, and only after a refusal that says when.
-	MaxWait  time.Duration
+	// MaxWait is how long a call waits at most before it is sent, with its repetitions. 0 means a minute.
+	MaxWait time.Duration
+
+	// MaxBlock is for how long a server can keep calls from being sent. 0 means an hour.
 	MaxBlock time.Duration
-	Retries  int
+
+	// Retries is how often a call is repeated which was refused. Only unary calls are, and only if the refusal says
+	// when.
+	Retries int
 }
 
-// A Client makes calls wait for the limits of servers, as nethttp.Transport does with requests.
-// Before a call is sent, it waits until the limiter admits it. A refusal with RESOURCE_EXHAUSTED or
-// UNAVAILABLE may say when to come back. It does so by google.rpc.RetryInfo, by the trailer
-// grpc-retry-pushback-ms, or both. The longer time applies. The limiter's store then blocks the key
-// for that time, for all processes that share it.
+// A Client makes calls wait for the limits of servers, as package outgoing does with requests. Before a call is sent, it
+// waits until the limiter admits it. A refusal with RESOURCE_EXHAUSTED or UNAVAILABLE may say when to come back, by
+// google.rpc.RetryInfo, by the trailer grpc-retry-pushback-ms, or both; the longer time applies. Then no process that
+// shares the limiter's store sends a call of that key for so long.
 //
 // A call that would have to wait too long is not sent, and fails with DEADLINE_EXCEEDED. It fails
 // with CANCELED if its context ends, and with UNAVAILABLE if the store cannot decide. A Client is
@@ -49,7 +52,7 @@ type Client struct {
 	key    func(ctx context.Context, method string, conn *grpc.ClientConn) (string, error)
 }
 
-// NewClient returns a Client, or an error that joins all faults of the configuration.
+// NewClient returns a Client. It is an error if there is no Limiter, or if a number is negative.
 func NewClient(c ClientConfig) (*Client, error) {
 	client, err := rpc.NewClient(c.Limiter, c.MaxWait, c.MaxBlock, c.Retries)
 	if err != nil {
@@ -128,15 +131,10 @@ func keyError(err error) error {
 }
 
 // waitOf returns how long a server wants to get no more calls.
-func waitOf(err error, trailer metadata.MD) (wait time.Duration) {
+func waitOf(err error, trailer metadata.MD) time.Duration {
 	s := status.Convert(err)
 	if s.Code() != codes.ResourceExhausted && s.Code() != codes.Unavailable {
 		return 0
 	}
-	for _, detail := range s.Details() {
-		if info, ok := detail.(*errdetails.RetryInfo); ok {
-			wait = max(wait, info.GetRetryDelay().AsDuration())
-		}
-	}
-	return max(wait, rpc.PushbackOf(trailer[rpc.Pushback]))
+	return rpc.WaitOf(s.Details(), trailer[strings.ToLower(rpc.Pushback)])
 }

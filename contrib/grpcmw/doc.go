@@ -2,18 +2,18 @@
 // minute, tokens a minute, streams at once, and messages a minute within a stream. A limit holds in
 // one process or over all servers.
 //
-//	guard, err := grpcmw.New(grpcmw.Config{Rules: []grpcmw.Rule{
-//		{Key: grpcmw.Metadata("x-api-key"), Limiter: calls},
+//	guard, err := grpcmw.New(grpcmw.Config{Rates: []nethttp.Rate{
+//		{Limiter: calls, Key: grpcmw.Metadata("x-api-key")},
 //	}})
 //	server := grpc.NewServer(
 //		grpc.ChainUnaryInterceptor(guard.Unary()),
 //		grpc.ChainStreamInterceptor(guard.Stream()),
 //	)
 //
-// A call is a request of package nethttp. Its metadata are the header, its full method is the path, and
-// both have the same context. So rules are of type [nethttp.Rule], their functions get an
-// *http.Request, and every key of package keyfuncs serves. [Message], [Response] and [Code] return
-// values that only calls have.
+// A call is a request of package nethttp: its metadata are the header, its full method is the path, and both have the
+// same context. So rules are those of [nethttp.Config], their functions get an *http.Request, every key of package
+// keyfuncs serves, and [nethttp.SetCost] works in handlers. [Message], [Response] and [Code] return values that only
+// calls have.
 //
 // # Refusals
 //
@@ -34,13 +34,12 @@
 //
 // # Streams
 //
-// The rules of a stream are charged when it begins. Its slots are held until its handler returns, so
-// handlers should return when their context ends. The rules under [Config].Messages are charged for each
-// message that a stream receives.
+// The rates of a stream are charged when it begins. Its slots are held until its handler returns, so handlers should
+// return when their context ends. The rates under Messages are charged for each message that a stream receives.
 //
 // # Health checks and reflection
 //
-// They are calls like all others. [Config].Skip exempts them:
+// They are calls like all others. Skip exempts them:
 //
 //	Skip: grpcmw.Methods("/grpc.health.v1.Health/", "/grpc.reflection."),
 package grpcmw

@@ -2,30 +2,38 @@ package grpcmw_test
 
 import (
 	"fmt"
+	"log"
 	"net/http"
+	"time"
 
 	"google.golang.org/grpc"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 
 	"github.com/headgate/headgate/contrib/grpcmw"
 	"github.com/headgate/headgate/core"
-	"github.com/headgate/headgate/core/memstore"
+	"github.com/headgate/headgate/nethttp"
 )
 
 func Example() {
-	store := memstore.New(memstore.Config{}) // or redisstore, to share the limits among servers
-	calls := core.Must(core.New(store, "calls", core.TokenBucket(core.PerSecond(10), 20)))
-	streams := core.Must(core.NewSlots(store, "streams", 3))
+	store := new(core.MemoryStore)  // or one of package redisstore, for all servers together
 	user := grpcmw.Metadata("user") // which authentication has checked
 
-	all := core.Must(grpcmw.New(grpcmw.Config{
-		Rules: []grpcmw.Rule{{Key: user, Limiter: calls}},
+	calls, err := grpcmw.New(grpcmw.Config{
+		Rates: []nethttp.Rate{{Limiter: core.NewLimiter(store, "calls", core.TokenBucket(10, time.Second).Burst(20)), Key: user}},
 		Skip:  grpcmw.Methods("/grpc.health.v1.Health/"),
-	}))
-	open := core.Must(grpcmw.New(grpcmw.Config{Rules: []grpcmw.Rule{{Key: user, Slots: streams}}}))
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	streams, err := grpcmw.New(grpcmw.Config{
+		Concurrency: []nethttp.Concurrency{{Slots: core.NewSlots(store, "streams", 3), Key: user}},
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
 	server := grpc.NewServer(
-		grpc.ChainUnaryInterceptor(all.Unary()),
-		grpc.ChainStreamInterceptor(all.Stream(), open.Stream()),
+		grpc.ChainUnaryInterceptor(calls.Unary()),
+		grpc.ChainStreamInterceptor(calls.Stream(), streams.Stream()),
 	)
 	server.Stop()
 }

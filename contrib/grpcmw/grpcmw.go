@@ -3,59 +3,26 @@ package grpcmw
 import (
 	"context"
 	"io"
-	"log/slog"
 	"net/http"
 	"net/textproto"
+	"slices"
 	"strings"
-	"time"
 
-	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/protoadapt"
-	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/grpc/tap"
 
 	"github.com/headgate/headgate/contrib/rpc"
-	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/keyfuncs"
 	"github.com/headgate/headgate/nethttp"
 )
 
-// A Rule says who is limited, and how much: see [nethttp.Rule]. The Status of an Outcome is that which
-// google/rpc/code.proto maps the code to, such as 200 for OK and 404 for NOT_FOUND. WhenFull must be
-// Refuse.
-type Rule = nethttp.Rule
-
-// Config configures a [Guard]. Literals must name the fields. The functions in it must be safe for
-// concurrent use.
-type Config struct {
-	// Rules are for calls, when they begin: see [nethttp.Config]. Slots are held until the call ends.
-	Rules []Rule
-
-	// Messages are for messages that a stream receives. They are rules for rates, without Settle and Report. Their
-	// Cost may look at the [Message]. Over a limit, the stream receives no more, and ends with the
-	// refusal, whatever its handler returns. There must be Rules or Messages.
-	Messages []Rule
-
-	// Wait is how long a call waits for slots of rules with a Queue: see [nethttp.Config].
-	Wait time.Duration
-
-	// Skip reports whether to admit a call without applying any rule: see [Methods]. Messages are not
-	// limited either.
-	Skip func(*http.Request) bool
-
-	// NoFields omits the metadata ratelimit and ratelimit-policy.
-	NoFields bool
-
-	// Observe, Logger, ObserveOnly and OnSettled are as in [nethttp.Config].
-	Observe     func(*http.Request, nethttp.Verdict)
-	Logger      *slog.Logger
-	ObserveOnly bool
-	OnSettled   func(r *http.Request, uncovered int64, err error)
-}
+// Config is what a [Guard] does.
+type Config = rpc.Config
 
 // A Guard decides which calls to admit. Make one with [New]. It is safe for concurrent use.
 type Guard struct {
@@ -63,9 +30,9 @@ type Guard struct {
 	config Config
 }
 
-// New returns a guard. The error joins a [nethttp.ConfigError] for each fault of the Config.
+// New returns a guard. The error has all faults of the Config, one line a rule.
 func New(c Config) (*Guard, error) {
-	g, err := rpc.New(rpc.Config(c))
+	g, err := rpc.New(c, codeOf)
 	if err != nil {
 		return nil, err
 	}
@@ -77,18 +44,17 @@ func (g *Guard) Unary() grpc.UnaryServerInterceptor {
 	return func(ctx context.Context, message any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (response any, err error) {
 		call := callOf(ctx, info.FullMethod)
 		call.Message = message
-		v := g.guard.Enter(ctx, call)
-		if f := v.Refusal; f != nil {
-			_ = grpc.SetTrailer(ctx, header(f.ResponseFields()))
-			return nil, statusOf(f).Err()
+		refusal := g.guard.Serve(ctx, call, func(v *rpc.Visit) (any, error) {
+			if len(v.Fields) > 0 {
+				_ = grpc.SetHeader(ctx, header(v.Fields))
+			}
+			response, err = handler(v.Context, message)
+			return response, err
+		})
+		if refusal != nil {
+			_ = grpc.SetTrailer(ctx, header(refusal.Fields))
+			return nil, statusOf(refusal)
 		}
-		if len(v.Fields) > 0 {
-			_ = grpc.SetHeader(ctx, header(v.Fields))
-		}
-		code := rpc.Internal // if the handler panics
-		defer func() { v.End(response, err, code) }()
-		response, err = handler(v.Context, message)
-		code = codeOf(err)
 		return response, err
 	}
 }
@@ -96,23 +62,45 @@ func (g *Guard) Unary() grpc.UnaryServerInterceptor {
 // Stream returns the interceptor of streams.
 func (g *Guard) Stream() grpc.StreamServerInterceptor {
 	return func(server any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) (err error) {
-		v := g.guard.Enter(ss.Context(), callOf(ss.Context(), info.FullMethod))
-		if f := v.Refusal; f != nil {
-			ss.SetTrailer(header(f.ResponseFields()))
-			return statusOf(f).Err()
+		refusal := g.guard.Serve(ss.Context(), callOf(ss.Context(), info.FullMethod), func(v *rpc.Visit) (any, error) {
+			if len(v.Fields) > 0 {
+				_ = ss.SetHeader(header(v.Fields))
+			}
+			err = handler(server, &stream{ss, v})
+			if f := v.Refused(); f != nil {
+				ss.SetTrailer(header(f.Fields))
+				err = statusOf(f)
+			}
+			return nil, err
+		})
+		if refusal != nil {
+			ss.SetTrailer(header(refusal.Fields))
+			return statusOf(refusal)
 		}
-		if len(v.Fields) > 0 {
-			_ = ss.SetHeader(header(v.Fields))
-		}
-		code := rpc.Internal // if the handler panics
-		defer func() { v.End(nil, err, code) }()
-		err = handler(server, &stream{ss, v})
-		if f := v.Refused(); f != nil {
-			ss.SetTrailer(header(f.ResponseFields()))
-			err = statusOf(f).Err()
-		}
-		code = codeOf(err)
 		return err
+	}
+}
+
+// Tap returns a handle that decides about calls before they take memory and a goroutine:
+//
+//	grpc.NewServer(grpc.InTapHandle(guard.Tap()))
+//
+// It is called in the loop that reads a connection, which waits for it. So its limiters should be over a
+// [core.MemoryStore], and there are only Rates without Settle: Tap panics otherwise. It knows no message, and the
+// metadata of responses are not set: a refusal has the details of its status.
+//
+// Do not use the guard of a Tap for interceptors too: calls would be charged twice.
+func (g *Guard) Tap() tap.ServerInHandle {
+	settles := slices.ContainsFunc(g.config.Rates, func(r nethttp.Rate) bool { return r.Settle != nil })
+	if settles || len(g.config.Concurrency)+len(g.config.Messages) > 0 {
+		panic("headgate: grpcmw: a Tap has only Rates, without Settle")
+	}
+	return func(ctx context.Context, info *tap.Info) (context.Context, error) {
+		call := callOf(metadata.NewIncomingContext(ctx, info.Header), info.FullMethodName)
+		if f := g.guard.Serve(ctx, call, func(*rpc.Visit) (any, error) { return nil, nil }); f != nil { //nolint:nilnil // there is no response
+			return nil, statusOf(f)
+		}
+		return ctx, nil
 	}
 }
 
@@ -129,13 +117,13 @@ func (s *stream) Context() context.Context { return s.visit.Context }
 // RecvMsg implements [grpc.ServerStream].
 func (s *stream) RecvMsg(m any) error {
 	if f := s.visit.Refused(); f != nil {
-		return statusOf(f).Err()
+		return statusOf(f)
 	}
 	if err := s.ServerStream.RecvMsg(m); err != nil {
 		return err
 	}
 	if f := s.visit.Receive(m); f != nil {
-		return statusOf(f).Err()
+		return statusOf(f)
 	}
 	return nil
 }
@@ -186,38 +174,38 @@ func header(h http.Header) metadata.MD {
 	return md
 }
 
-// statusOf returns the status of a refusal.
-func statusOf(f *rpc.Refusal) *status.Status {
+// statusOf returns the error of a refusal.
+func statusOf(f *rpc.Refusal) error {
 	s := status.New(codes.Code(f.Code), f.Text)
-	var details []protoadapt.MessageV1
-	if len(f.Violations) > 0 {
-		quota := &errdetails.QuotaFailure{}
-		for _, v := range f.Violations {
-			quota.Violations = append(quota.Violations, &errdetails.QuotaFailure_Violation{Subject: v.Policy, Description: v.Limit})
-		}
-		details = append(details, quota)
+	if with, err := s.WithDetails(f.Details()...); err == nil {
+		s = with
 	}
-	if f.RetryAfter > 0 && f.RetryAfter != core.Never {
-		details = append(details, &errdetails.RetryInfo{RetryDelay: durationpb.New(f.RetryAfter)})
-	}
-	if with, err := s.WithDetails(details...); err == nil {
-		return with
-	}
-	return s
+	return s.Err()
 }
 
 // Methods returns a Skip for the full methods that begin with one of the prefixes, such as
 // "/grpc.health.v1.Health/".
 func Methods(prefixes ...string) func(*http.Request) bool { return rpc.Procedures(prefixes) }
 
+// Metadata returns a key that is the first metadata value of that name. See [keyfuncs.Header]. Clients choose it, unless
+// something before the guard has checked it.
+func Metadata(name string) keyfuncs.Func { return keyfuncs.Header(name) }
+
+// Method returns a key that is the full method, such as "/package.Service/Method".
+func Method() keyfuncs.Func { return rpc.Procedure }
+
+// TLSSubject returns a key that is the subject of the client's certificate (RFC 4514), if the server has verified that.
+// A call without one is [keyfuncs.ErrAbsent].
+func TLSSubject() keyfuncs.Func { return rpc.TLSSubject }
+
 // Message returns the message of a unary call, or under [Config].Messages the message that a stream
-// has received. It is nil before it is known, as for the Rules of a stream.
+// has received. It is nil before it is known, as for the Rates of a stream.
 func Message(r *http.Request) any { return rpc.Of(r).Message }
 
-// Response returns the response of a unary call, for Settle and Report; nil if there is none.
+// Response returns the response of a unary call, for Settle; nil if there is none.
 func Response(r *http.Request) any { return rpc.Of(r).Response }
 
-// Code returns the code of a call that has ended, for Settle and Report.
+// Code returns the code of a call that has ended, for Settle.
 func Code(r *http.Request) codes.Code { return codes.Code(rpc.Of(r).Code) }
 
 // GatewayHeader is for grpc-gateway, so that clients of HTTP get RateLimit, RateLimit-Policy and

@@ -20,11 +20,13 @@ import (
 
 	"github.com/headgate/headgate/contrib/grpcmw"
 	"github.com/headgate/headgate/core"
-	"github.com/headgate/headgate/core/memstore"
-	"github.com/headgate/headgate/core/store"
+	"github.com/headgate/headgate/core/redisstore"
 	"github.com/headgate/headgate/keyfuncs"
 	"github.com/headgate/headgate/nethttp"
 )
+
+// tokens is the limiter whose cost calls set.
+var tokens *core.Limiter
 
 // A service does what a call's metadata "do" says.
 type service struct {
@@ -39,7 +41,7 @@ func do(ctx context.Context) error {
 	case "fail":
 		return status.Error(codes.NotFound, "nothing")
 	case "cost":
-		nethttp.SetCost(ctx, "tokens", 7)
+		return nethttp.SetCost(ctx, tokens, 7)
 	case "wait":
 		<-ctx.Done()
 		return status.FromContextError(ctx.Err()).Err()
@@ -121,12 +123,19 @@ func as(ctx context.Context, fields ...string) context.Context {
 
 func limiter(t testing.TB, name string, policies ...core.Policy) *core.Limiter {
 	t.Helper()
-	return core.Must(core.New(memstore.New(memstore.Config{}), name, policies...))
+	return core.NewLimiter(new(core.MemoryStore), name, policies...)
+}
+
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
 }
 
 func guardOf(t testing.TB, c grpcmw.Config) *grpcmw.Guard {
 	t.Helper()
-	return core.Must(grpcmw.New(c))
+	return must(grpcmw.New(c))
 }
 
 // details returns what a refusal says to the client, in short.
@@ -158,32 +167,32 @@ func TestRefusals(t *testing.T) {
 		trailers map[string]string
 	}{
 		{
-			"a rate", grpcmw.Config{Rules: []grpcmw.Rule{{Key: user, Limiter: limiter(t, "api", core.FixedWindow(core.PerDay(2)).FromFirst())}}}, 2,
+			"a rate", grpcmw.Config{Rates: []nethttp.Rate{{Key: user, Limiter: limiter(t, "api", core.FixedWindow(2, 24*time.Hour).FromFirst())}}}, 2,
 			codes.ResourceExhausted, `quota exceeded: "api"`, "api=2 in 24h0m0s retry 24h0m0s",
 			map[string]string{"ratelimit": `"api";r=0;t=86400`, "ratelimit-policy": `"api";q=2;w=86400`, "retry-after": "86400"},
 			map[string]string{"grpc-retry-pushback-ms": "864"},
 		},
 		{
-			"for ever", grpcmw.Config{Rules: []grpcmw.Rule{{Key: user, Limiter: limiter(t, "closed", core.Blocked())}}}, 0,
+			"for ever", grpcmw.Config{Rates: []nethttp.Rate{{Key: user, Limiter: limiter(t, "closed", core.Blocked())}}}, 0,
 			codes.ResourceExhausted, `quota exceeded: "closed"`, "closed=0",
 			map[string]string{"ratelimit": `"closed";r=0`, "retry-after": ""},
 			map[string]string{"grpc-retry-pushback-ms": "-1"},
 		},
 		{
-			"the service", grpcmw.Config{Rules: []grpcmw.Rule{{Key: keyfuncs.Everyone(), Limiter: limiter(t, "all", core.FixedWindow(core.PerDay(1)).FromFirst()), Service: true}}}, 1,
+			"the service", grpcmw.Config{Rates: []nethttp.Rate{{Key: keyfuncs.Everyone(), Limiter: limiter(t, "all", core.FixedWindow(1, 24*time.Hour).FromFirst()), Service: true}}}, 1,
 			codes.ResourceExhausted, "the service is busy", "retry 24h0m0s",
 			map[string]string{"ratelimit": "", "retry-after": "86400"}, nil,
 		},
 		{
-			"no key", grpcmw.Config{Rules: []grpcmw.Rule{{Key: grpcmw.Metadata("none"), Limiter: limiter(t, "api", core.Unlimited())}}}, 0,
+			"no key", grpcmw.Config{Rates: []nethttp.Rate{{Key: grpcmw.Metadata("none"), Limiter: limiter(t, "api", core.Unlimited())}}}, 0,
 			codes.InvalidArgument, "the call does not say who makes it", "", nil, map[string]string{"grpc-retry-pushback-ms": ""},
 		},
 		{
-			"no store", grpcmw.Config{Rules: []grpcmw.Rule{{Key: user, Limiter: core.Must(core.New(away{memstore.New(memstore.Config{})}, "api", core.SlidingLog(core.PerHour(1))))}}}, 0,
+			"no store", grpcmw.Config{Rates: []nethttp.Rate{{Key: user, Limiter: away(t)}}}, 0,
 			codes.Unavailable, "the limits are not available", "retry 0s", map[string]string{"retry-after": "5"}, map[string]string{"grpc-retry-pushback-ms": "5000"},
 		},
 		{
-			"a fault", grpcmw.Config{Rules: []grpcmw.Rule{{Key: user, Limiter: limiter(t, "api", core.Unlimited()), Cost: func(*http.Request) int64 { return -1 }}}}, 0,
+			"a fault", grpcmw.Config{Rates: []nethttp.Rate{{Key: user, Limiter: limiter(t, "api", core.Unlimited()), Cost: func(*http.Request) int64 { return -1 }}}}, 0,
 			codes.Internal, "internal error", "", nil, nil,
 		},
 	} {
@@ -235,7 +244,10 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// away is a store that does not decide.
-type away struct{ *memstore.Store }
-
-func (away) Ask(context.Context, *store.Question) error { return core.ErrUnavailable }
+// away returns a limiter whose Redis cannot be reached.
+func away(t testing.TB) *core.Limiter {
+	t.Helper()
+	store := must(redisstore.Open("redis://127.0.0.1:1", redisstore.Config{Failure: redisstore.FailClosed})) // a closed port
+	t.Cleanup(func() { store.Client().Close() })
+	return core.NewLimiter(store, "api", core.SlidingLog(1, time.Hour))
+}

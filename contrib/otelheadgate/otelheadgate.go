@@ -1,55 +1,31 @@
 // Package otelheadgate reports what limits do with OpenTelemetry.
 //
-//	seen, err := stats.New(stats.Config{})
-//	...
+//	seen := stats.New(stats.Config{})
 //	telemetry, err := otelheadgate.New(seen, otelheadgate.Config{})
 //	...
-//	store := memstore.New(memstore.Config{
-//		Observer: core.Observers(seen.Observer(), telemetry.Observer()),
-//	})
+//	store := &core.MemoryStore{Observers: []*core.Observer{seen.Observer(), telemetry.Observer()}}
 //
 // It needs the API of OpenTelemetry only. The program chooses an SDK, and sets its providers.
 //
 // # Metrics
 //
-// Package stats counts, and the meter asks for the counts when it collects them. So a decision
-// costs the same whatever the meter is.
-//
-//	headgate.decisions            {decision}  charges, by limiter, policy, result and source
-//	headgate.decision.units       {unit}      their units
-//	headgate.near_limit           {decision}  by limiter, with WarnAt of package stats
-//	headgate.last_refusal         s           since 1970, when the limiter last refused
-//	headgate.settlements          {charge}    that were corrected, or should have been
-//	headgate.settlement.errors    {charge}    those of them for which that failed
-//	headgate.settlement.units     {unit}      by limiter and kind: given_back, charged, uncovered
-//	headgate.slots.held           {slot}      by this process, by name of the slots
-//	headgate.slots.claims         {claim}     by slots, result and source
-//	headgate.slots.lost           {slot}
-//	headgate.slots.restated       {key}       keys of slots that were stated again after a loss
-//	headgate.store.call.duration  s           histogram; error.type if it failed
-//	headgate.store.questions      {question}  that calls were about
-//	headgate.store.outages        {outage}
-//	headgate.store.away           {server}    unavailable now
-//	headgate.memory.states        {state}     by store, as memory.usage and memory.evicted
-//	headgate.memory.usage         By
-//	headgate.memory.evicted       {state}
-//
-// The attributes headgate.limiter, headgate.policy, headgate.slots and headgate.store are names, as
-// in package stats, and never keys. So the configuration bounds the number of series. Further
-// attributes are headgate.source and headgate.result: admitted, refused, trial, withdrawn or error.
-// With an error there is error.type: unavailable, canceled, timeout, closed or _OTHER.
+// The metrics are those of package stats: headgate_decision_units_total is headgate.decision.units here, and its label
+// limiter the attribute headgate.limiter. The meter asks for them when it collects, so a decision costs the same
+// whatever the meter is. Of a histogram there are its count and its sum, as NAME.count and NAME.sum. Attributes are
+// names, never keys.
 //
 // # Traces
 //
-// A refusal is the event headgate.refused on the span of the request. A refusal on trial, which
-// refused nobody, has the attribute headgate.trial. No span is begun for a decision. A call without
-// an answer returns an error, which is the caller's to record.
+// A refusal is the event headgate.refused on the span of the request; of a rule that only observes it has the attribute
+// headgate.observe_only. No span is begun for a decision. A call without an answer returns an error, which is the
+// caller's to record.
 package otelheadgate
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/attribute"
@@ -66,106 +42,131 @@ const scope = "github.com/headgate/headgate/contrib/otelheadgate"
 type Config struct {
 	// MeterProvider makes the meter. Nil means the one of package otel.
 	MeterProvider metric.MeterProvider
-
-	// AspNetCore adds the metrics of the semantic conventions for ASP.NET Core, for existing
-	// boards. They are aspnetcore.rate_limiting.requests, with the limiter as the policy, and
-	// active_request_leases, with the slots as the policy. A request that several limiters decide
-	// is counted for each, unless another one refused it.
-	AspNetCore bool
 }
 
-// Telemetry reports what a [stats.Stats] counts. Make it with [New]. It is safe for concurrent
-// use.
+// Telemetry reports what a [stats.Stats] counts. Make it with [New]. It is safe for concurrent use.
 type Telemetry struct {
+	stats        *stats.Stats
+	instruments  map[string]metric.Float64Observable // by the name of the metric
 	registration metric.Registration
-	calls        metric.Float64Histogram
-	answered     metric.MeasurementOption
 }
 
 // New begins to report. The error is the meter's. A meter that panics makes an error too.
 func New(s *stats.Stats, c Config) (t *Telemetry, err error) {
-	defer func() {
-		if r := recover(); r != nil {
-			t, err = nil, fmt.Errorf("headgate: the meter panicked: %v", r)
-		}
-	}()
+	defer recovered(&err)
 	if c.MeterProvider == nil {
 		c.MeterProvider = otel.GetMeterProvider()
 	}
-	t = &Telemetry{answered: metric.WithAttributeSet(*attribute.EmptySet())}
-	r := newReader(s, c.MeterProvider.Meter(scope), c.AspNetCore)
-	t.calls, err = r.meter.Float64Histogram("headgate.store.call.duration", metric.WithUnit("s"),
-		metric.WithDescription("How long calls to servers of stores took."),
-		metric.WithExplicitBucketBoundaries(.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, 1))
-	if err = errors.Join(append(r.errs, err)...); err != nil {
+	meter := c.MeterProvider.Meter(scope)
+	t = &Telemetry{stats: s, instruments: make(map[string]metric.Float64Observable)}
+	var all []metric.Observable
+	var errs []error
+	for _, f := range s.Families() {
+		for _, name := range names(f) {
+			i, err := instrument(meter, f, name)
+			t.instruments[name] = i
+			all, errs = append(all, i), append(errs, err)
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
-	t.registration, err = r.meter.RegisterCallback(r.read, r.instruments...)
-	if err != nil {
+	if t.registration, err = meter.RegisterCallback(t.collect, all...); err != nil {
 		return nil, err
 	}
 	return t, nil
 }
 
-// Close ends what [New] began.
-func (t *Telemetry) Close() error { return t.registration.Unregister() }
-
-// Observer returns an observer that tells spans of refusals, and measures calls of stores. It
-// belongs into the configuration of a store, beside the observer of the stats: see
-// [core.Observers]. If a span or the meter panics, nobody notices.
-func (t *Telemetry) Observer() *core.Observer {
-	return &core.Observer{
-		Refused:     refused,
-		SlotRefused: full,
-		Called:      t.called,
+// recovered makes an error of a panic of the meter.
+func recovered(err *error) {
+	if p := recover(); p != nil {
+		*err = fmt.Errorf("headgate: the meter panicked: %v", p)
 	}
 }
 
-func (t *Telemetry) called(e core.CallEvent) {
-	defer func() { _ = recover() }()
-	option := t.answered
-	if e.Err != nil {
-		option = metric.WithAttributes(errorType(stats.Reason(e.Err)))
+// names returns the names of a family's metrics.
+func names(f stats.Family) []string {
+	name := strings.ReplaceAll(strings.TrimSuffix(f.Name, "_total"), "_", ".")
+	if f.Type == "histogram" {
+		return []string{name + ".count", name + ".sum"}
 	}
-	t.calls.Record(context.Background(), e.Took.Seconds(), option)
+	return []string{name}
+}
+
+func instrument(meter metric.Meter, f stats.Family, name string) (metric.Float64Observable, error) {
+	unit := ""
+	switch {
+	case strings.HasSuffix(name, ".bytes"):
+		unit = "By"
+	case strings.Contains(name, ".seconds") && !strings.HasSuffix(name, ".count"):
+		unit = "s"
+	}
+	if f.Type == "gauge" {
+		return meter.Float64ObservableGauge(name, metric.WithUnit(unit), metric.WithDescription(f.Help))
+	}
+	return meter.Float64ObservableCounter(name, metric.WithUnit(unit), metric.WithDescription(f.Help))
+}
+
+// collect is called when metrics are collected.
+func (t *Telemetry) collect(_ context.Context, o metric.Observer) (err error) {
+	defer recovered(&err)
+	for _, f := range t.stats.Families() {
+		all := names(f)
+		for _, x := range f.Samples {
+			name, labels := all[len(all)-1], x.Labels
+			if n := len(labels); f.Type == "histogram" && n >= 2 && labels[n-2] == "le" {
+				if name, labels = all[0], labels[:n-2]; x.Labels[n-1] != "+Inf" {
+					continue
+				}
+			}
+			o.ObserveFloat64(t.instruments[name], x.Value, metric.WithAttributes(attributes(labels)...))
+		}
+	}
+	return nil
+}
+
+func attributes(labels []string) (all []attribute.KeyValue) {
+	for i := 0; i+1 < len(labels); i += 2 {
+		all = append(all, attribute.String("headgate."+labels[i], labels[i+1]))
+	}
+	return all
+}
+
+// Close ends what [New] began.
+func (t *Telemetry) Close() error { return t.registration.Unregister() }
+
+// Observer returns an observer that tells spans of refusals. It belongs beside the observer of the stats. If a span
+// panics, nobody notices.
+func (t *Telemetry) Observer() *core.Observer {
+	return &core.Observer{Decided: decided, Acquired: acquired}
 }
 
 const refusal = "headgate.refused"
 
-// refused tells the span of a request that it was refused.
-func refused(ctx context.Context, e core.DecisionEvent, _ string) {
+// decided tells the span of a request that it was refused.
+func decided(ctx context.Context, e core.DecisionEvent) {
+	if e.Allowed || e.Err != nil || e.Policy == "" {
+		return
+	}
+	event(ctx, e.ObserveOnly, attribute.String("headgate.limiter", e.Limiter), attribute.String("headgate.policy", e.Policy),
+		attribute.Int64("headgate.units", e.Units), attribute.String("headgate.source", e.Source))
+}
+
+// acquired tells the span of a request that there was no slot for it.
+func acquired(ctx context.Context, e core.SlotEvent) {
+	if !e.Granted && e.Err == nil {
+		event(ctx, e.ObserveOnly, attribute.String("headgate.slots", e.Slots), attribute.String("headgate.source", e.Source))
+	}
+}
+
+func event(ctx context.Context, observeOnly bool, attributes ...attribute.KeyValue) {
 	defer func() { _ = recover() }()
-	if span := trace.SpanFromContext(ctx); span.IsRecording() {
-		span.AddEvent(refusal, onTrial(e.Trial), trace.WithAttributes(
-			attribute.String("headgate.limiter", e.Limiter),
-			attribute.String("headgate.policy", e.Policy),
-			attribute.Int64("headgate.units", e.Units),
-			attribute.String("headgate.source", e.Source.String())))
+	span := trace.SpanFromContext(ctx)
+	if !span.IsRecording() {
+		return
 	}
-}
-
-// full tells the span of a request that there was no slot for it.
-func full(ctx context.Context, e core.SlotEvent, _ string) {
-	defer func() { _ = recover() }()
-	if span := trace.SpanFromContext(ctx); span.IsRecording() {
-		span.AddEvent(refusal, onTrial(e.Trial), trace.WithAttributes(
-			attribute.String("headgate.slots", e.Slots),
-			attribute.String("headgate.source", e.Source.String())))
+	if observeOnly {
+		attributes = append(attributes, attribute.Bool("headgate.observe_only", true))
 	}
-}
-
-// onTrial is the attribute of a refusal that refused nobody.
-func onTrial(yes bool) trace.EventOption {
-	if !yes {
-		return trace.WithAttributes()
-	}
-	return trace.WithAttributes(attribute.Bool("headgate.trial", true))
-}
-
-// errorType returns a reason of package stats, as the semantic conventions write it.
-func errorType(reason string) attribute.KeyValue {
-	if reason == "other" {
-		reason = "_OTHER"
-	}
-	return attribute.String("error.type", reason)
+	span.AddEvent(refusal, trace.WithAttributes(attributes...))
 }

@@ -6,26 +6,21 @@ import (
 	"testing"
 
 	"go.opentelemetry.io/otel/metric"
-	"go.opentelemetry.io/otel/metric/embedded"
 	"go.opentelemetry.io/otel/metric/noop"
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/headgate/headgate/contrib/otelheadgate"
 	"github.com/headgate/headgate/core"
-	"github.com/headgate/headgate/core/memstore"
 	"github.com/headgate/headgate/core/stats"
 )
 
-// What a real SDK is told is tested in internal/thirdparty, so that it is not required here.
+// What a real SDK is told is tested in test/thirdparty, so that it is not required here.
 
-// observed returns the observer of stats that are reported to a meter.
-func observed(t testing.TB, p metric.MeterProvider) *core.Observer {
+// observers returns those of stats that are reported to a meter.
+func observers(t testing.TB, p metric.MeterProvider) []*core.Observer {
 	t.Helper()
-	s, err := stats.New(stats.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	telemetry, err := otelheadgate.New(s, otelheadgate.Config{MeterProvider: p, AspNetCore: true})
+	s := stats.New(stats.Config{})
+	telemetry, err := otelheadgate.New(s, otelheadgate.Config{MeterProvider: p})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -34,43 +29,7 @@ func observed(t testing.TB, p metric.MeterProvider) *core.Observer {
 			t.Error(err)
 		}
 	})
-	return core.Observers(s.Observer(), telemetry.Observer())
-}
-
-// TestDecisionsDoNotAllocate, whether admitted or refused, with a meter that does nothing.
-func TestDecisionsDoNotAllocate(t *testing.T) {
-	m := memstore.New(memstore.Config{Observer: observed(t, noop.NewMeterProvider())})
-	for name, p := range map[string]core.Policy{"api": core.TokenBucket(core.PerSecond(1_000_000), 1_000_000), "banned": core.Blocked()} {
-		l, err := core.New(m, name, p)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if n := testing.AllocsPerRun(1000, func() {
-			if _, err := l.Allow(context.Background(), "key"); err != nil {
-				t.Fatal(err)
-			}
-		}); n != 0 {
-			t.Errorf("%s: %v allocations", name, n)
-		}
-	}
-}
-
-// BenchmarkDecided reports what an admitted decision takes with a meter that does nothing,
-// beside an observer that does nothing.
-func BenchmarkDecided(b *testing.B) {
-	for name, o := range map[string]*core.Observer{
-		"Nothing": {Decided: func(context.Context, core.DecisionEvent) {}},
-		"Noop":    observed(b, noop.NewMeterProvider()),
-	} {
-		b.Run(name, func(b *testing.B) {
-			e := core.DecisionEvent{Limiter: "api", Policy: "minute", Units: 1, Allowed: true, Source: core.SourceStore}
-			ctx := context.Background()
-			b.ReportAllocs()
-			for b.Loop() {
-				o.Decided(ctx, e)
-			}
-		})
-	}
+	return []*core.Observer{s.Observer(), telemetry.Observer()}
 }
 
 // A faulty meter provider panics, or its meters do, or their instruments.
@@ -93,18 +52,14 @@ type faultyMeter struct {
 	when string
 }
 
-func (f faultyMeter) Int64ObservableCounter(name string, options ...metric.Int64ObservableCounterOption) (metric.Int64ObservableCounter, error) {
+func (f faultyMeter) Float64ObservableCounter(name string, options ...metric.Float64ObservableCounterOption) (metric.Float64ObservableCounter, error) {
 	switch f.when {
 	case "instrument":
 		panic("on purpose")
 	case "error":
 		return nil, errors.New("no instrument")
 	}
-	return f.Meter.Int64ObservableCounter(name, options...)
-}
-
-func (f faultyMeter) Float64Histogram(string, ...metric.Float64HistogramOption) (metric.Float64Histogram, error) {
-	return faultyHistogram{}, nil
+	return f.Meter.Float64ObservableCounter(name, options...)
 }
 
 func (f faultyMeter) RegisterCallback(read metric.Callback, _ ...metric.Observable) (metric.Registration, error) {
@@ -114,16 +69,9 @@ func (f faultyMeter) RegisterCallback(read metric.Callback, _ ...metric.Observab
 	return noop.Registration{}, nil
 }
 
-type faultyHistogram struct{ embedded.Float64Histogram }
-
-func (faultyHistogram) Record(context.Context, float64, ...metric.RecordOption) {
-	panic("on purpose")
-}
-func (faultyHistogram) Enabled(context.Context) bool { return true }
-
 type faultyObserver struct{ metric.Observer }
 
-func (faultyObserver) ObserveInt64(metric.Int64Observable, int64, ...metric.ObserveOption) {
+func (faultyObserver) ObserveFloat64(metric.Float64Observable, float64, ...metric.ObserveOption) {
 	panic("on purpose")
 }
 
@@ -136,21 +84,13 @@ func (faultySpan) AddEvent(string, ...trace.EventOption) { panic("on purpose") }
 // TestMeterThatPanics breaks no request: New returns an error, and later nothing happens.
 func TestMeterThatPanics(t *testing.T) {
 	for _, when := range []string{"meter", "instrument", "error"} {
-		s, err := stats.New(stats.Config{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		s := stats.New(stats.Config{})
 		if _, err := otelheadgate.New(s, otelheadgate.Config{MeterProvider: faulty{noop.NewMeterProvider(), when}}); err == nil {
 			t.Errorf("%s: no error", when)
 		}
 	}
-	o := observed(t, faulty{noop.NewMeterProvider(), "later"})
-	o.Called(core.CallEvent{Questions: 1})
-	m := memstore.New(memstore.Config{Observer: o})
-	l, err := core.New(m, "banned", core.Blocked())
-	if err != nil {
-		t.Fatal(err)
-	}
+	m := &core.MemoryStore{Observers: observers(t, faulty{noop.NewMeterProvider(), "later"})}
+	l := core.NewLimiter(m, "banned", core.Blocked())
 	ctx := trace.ContextWithSpan(context.Background(), faultySpan{trace.SpanFromContext(context.Background())})
 	if d, err := l.Allow(ctx, "key"); err != nil || d.Allowed {
 		t.Errorf("%v %v", d, err)

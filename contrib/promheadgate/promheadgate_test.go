@@ -3,7 +3,6 @@ package promheadgate_test
 import (
 	"bytes"
 	"context"
-	"errors"
 	"slices"
 	"strings"
 	"testing"
@@ -14,27 +13,20 @@ import (
 
 	"github.com/headgate/headgate/contrib/promheadgate"
 	"github.com/headgate/headgate/core"
-	"github.com/headgate/headgate/core/memstore"
+	"github.com/headgate/headgate/core/redisstore"
 	"github.com/headgate/headgate/core/stats"
 )
 
 // TestCollector: the registry accepts the metrics, and they are those of the text.
 func TestCollector(t *testing.T) {
-	s, err := stats.New(stats.Config{})
+	s := stats.New(stats.Config{})
+	store, err := redisstore.Open("redis://127.0.0.1:1/0", redisstore.Config{Observers: []*core.Observer{s.Observer()}}) // nobody listens there
 	if err != nil {
 		t.Fatal(err)
 	}
-	o := s.Observer()
-	m := memstore.New(memstore.Config{Observer: o})
-	s.AddMemory("main", m)
-	l, err := core.New(m, `a "name"\`, core.FixedWindow(core.Rate{Events: 2, Per: 400 * 24 * time.Hour}))
-	if err != nil {
-		t.Fatal(err)
-	}
-	slots, err := core.NewSlots(m, "ws", 1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	defer store.Close(t.Context())
+	memory := &core.MemoryStore{Observers: []*core.Observer{s.Observer()}}
+	l, slots := core.NewLimiter(memory, `a "name"\`, core.FixedWindow(2, 400*24*time.Hour)), core.NewSlots(memory, "ws", 1)
 	ctx, cancel := context.WithCancel(t.Context())
 	for range 3 {
 		_, _ = l.Allow(ctx, "key")
@@ -42,8 +34,9 @@ func TestCollector(t *testing.T) {
 	}
 	cancel()
 	_, _ = l.Wait(ctx, "key")
-	o.Called(core.CallEvent{Questions: 1, Took: time.Millisecond})
-	o.Changed(errors.New("away"))
+	if _, err := core.NewLimiter(store, "away", core.FixedWindow(2, time.Hour)).Allow(t.Context(), "key"); err != nil {
+		t.Fatal(err)
+	}
 
 	registry := prometheus.NewPedanticRegistry()
 	registry.MustRegister(promheadgate.Collector(s))

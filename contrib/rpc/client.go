@@ -4,23 +4,28 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 	"strconv"
 	"time"
 
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+
 	"github.com/headgate/headgate/core"
-	"github.com/headgate/headgate/nethttp"
 )
 
-// Pushback is the metadata of a response that says when to try again (gRFC A6).
-const Pushback = "grpc-retry-pushback-ms"
+// Pushback is the metadata of a response that says when to try again (gRFC A6): in milliseconds, or -1 for never.
+const Pushback = "Grpc-Retry-Pushback-Ms"
 
 // longestPushback is as many milliseconds as a Duration holds, with room.
 const longestPushback = int64(1) << 42
 
-// PushbackOf returns what metadata say, or 0.
-func PushbackOf(values []string) (wait time.Duration) {
-	for _, text := range values {
+// WaitOf returns how long a refusal says to wait, by its details and its pushback: the longer of both, or 0.
+func WaitOf(details []any, pushback []string) (wait time.Duration) {
+	for _, detail := range details {
+		if info, ok := detail.(*errdetails.RetryInfo); ok {
+			wait = max(wait, info.GetRetryDelay().AsDuration())
+		}
+	}
+	for _, text := range pushback {
 		if ms, err := strconv.ParseInt(text, 10, 64); err == nil && ms > 0 {
 			wait = max(wait, time.Duration(min(ms, longestPushback))*time.Millisecond)
 		}
@@ -28,29 +33,36 @@ func PushbackOf(values []string) (wait time.Duration) {
 	return wait
 }
 
-// A Client makes calls wait, as [nethttp.Transport] does with requests.
+// blocks is the plan of a limiter by which a key is blocked: a bucket that a report takes below zero, and that is full
+// again when the time is over, a unit for each millisecond.
+const blocks = "blocks"
+
+// A Client makes calls wait.
 type Client struct {
-	gate    *nethttp.Transport
-	maxWait time.Duration
-	retries int
+	limiter, blocks   *core.Limiter
+	maxWait, maxBlock time.Duration
+	retries           int
 }
 
-// NewClient returns a Client, whose numbers are as in [nethttp.TransportConfig].
+// NewClient returns a Client. Its numbers are as in the ClientConfig of packages grpcmw and connectmw.
 func NewClient(l *core.Limiter, maxWait, maxBlock time.Duration, retries int) (*Client, error) {
-	gate, err := nethttp.NewTransport(nethttp.TransportConfig{Limiter: l, MaxWait: maxWait, MaxBlock: maxBlock, Retries: retries})
-	if err != nil {
-		return nil, err
+	if l == nil || maxWait < 0 || maxBlock < 0 || retries < 0 {
+		return nil, errors.New("headgate: a client needs a Limiter, and its numbers must not be negative")
 	}
 	if maxWait == 0 {
 		maxWait = time.Minute
 	}
-	return &Client{gate, maxWait, retries}, nil
+	if maxBlock == 0 {
+		maxBlock = time.Hour
+	}
+	bucket := core.TokenBucket(1000, time.Second).Burst(1).Debt(maxBlock.Milliseconds()).Named("server")
+	return &Client{l, l.WithPlan(blocks, bucket).Plan(blocks), maxWait, maxBlock, retries}, nil
 }
 
-// Do makes a call as soon as it may be sent. The call returns how long the server wants to get no more:
-// 0 if it does not say so. If that is not too long, the call is repeated. If the repetition cannot be
-// sent after all, Do returns the error of the call. An error of Do itself is a [*NotSentError]: nothing was
-// sent, or the context ended before the repetition.
+// Do makes a call as soon as it may be sent. The call returns how long the server wants to get no more: 0 if it does
+// not say so. If that is not too long, the call is repeated. If the repetition cannot be sent after all, Do returns the
+// error of the call. An error of Do itself is a [*NotSentError]: nothing was sent, or the context ended before the
+// repetition.
 func (c *Client) Do(ctx context.Context, key string, call func() (wait time.Duration, err error)) error {
 	waiting, cancel := context.WithTimeout(ctx, c.maxWait)
 	defer cancel()
@@ -63,33 +75,69 @@ func (c *Client) Do(ctx context.Context, key string, call func() (wait time.Dura
 			return err
 		}
 		wait, err := call()
-		wait, kept := c.gate.Block(ctx, key, wait)
+		c.Block(ctx, key, wait)
 		if end, _ := waiting.Deadline(); wait <= 0 || repeated == c.retries || time.Until(end) < wait {
 			return err
 		}
-		if refusal = err; !kept {
-			pause(waiting, wait)
+		refusal = err
+	}
+}
+
+// Wait waits until a call may be sent: nobody has blocked the key, and the limiter admits it. Its error is a
+// [*NotSentError].
+func (c *Client) Wait(ctx context.Context, key string) error {
+	ctx, cancel := context.WithTimeout(ctx, c.maxWait)
+	defer cancel()
+	for {
+		d, err := c.blocks.Peek(ctx, key)
+		if err == nil && !d.Allowed {
+			if err = pause(ctx, d.RetryAfter); err == nil {
+				continue
+			}
+		}
+		if err == nil {
+			_, err = c.limiter.Wait(ctx, key)
+		}
+		switch {
+		case err == nil:
+			return nil
+		case errors.Is(err, context.DeadlineExceeded), errors.Is(err, core.ErrNever):
+			return &NotSentError{DeadlineExceeded, errors.New("it would have to wait too long")}
+		case errors.Is(err, context.Canceled):
+			return &NotSentError{Canceled, err}
+		default:
+			return &NotSentError{Unavailable, err}
 		}
 	}
 }
 
-// Wait waits until a call may be sent. Its error is a [*NotSentError].
-func (c *Client) Wait(ctx context.Context, key string) error {
-	switch err := c.gate.Wait(ctx, key); {
-	case err == nil:
+// pause waits for a time, or fails at once if the context ends before.
+func pause(ctx context.Context, d time.Duration) error {
+	if end, ok := ctx.Deadline(); ok && time.Until(end) < d {
+		return context.DeadlineExceeded
+	}
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
 		return nil
-	case errors.Is(err, context.DeadlineExceeded):
-		return &NotSentError{DeadlineExceeded, errors.New("it would have to wait too long")}
-	case errors.Is(err, context.Canceled):
-		return &NotSentError{Canceled, err}
-	default:
-		return &NotSentError{Unavailable, err}
+	case <-ctx.Done():
+		return ctx.Err()
 	}
 }
 
-// Block blocks a key, as a server wants it.
+// Block blocks a key for all processes that share the limiter's store, as a server wants it, unless it is blocked for
+// longer. It goes on when the context has ended, so that others learn of the refusal.
 func (c *Client) Block(ctx context.Context, key string, wait time.Duration) {
-	c.gate.Block(ctx, key, wait)
+	if wait = min(wait, c.maxBlock); wait <= 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+	defer cancel()
+	d, err := c.blocks.Peek(ctx, key)
+	if more := wait - d.RetryAfter; err == nil && more > 0 {
+		_, _ = c.blocks.Report(ctx, key, (more + time.Millisecond - 1).Milliseconds()) // observers are told of an error
+	}
 }
 
 // NotSentError is the error of a call that was not sent.
@@ -105,22 +153,3 @@ func (e *NotSentError) Error() string {
 
 // Unwrap returns Err.
 func (e *NotSentError) Unwrap() error { return e.Err }
-
-// pause waits for a time, or until the context ends.
-func pause(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-ctx.Done():
-	}
-}
-
-// ResponseFields returns the metadata of a refusal: its fields, and when to try again.
-func (f *Refusal) ResponseFields() http.Header {
-	h := f.Fields.Clone()
-	if ms, ok := f.Pushback(); ok {
-		h.Set(Pushback, strconv.FormatInt(ms, 10))
-	}
-	return h
-}

@@ -12,15 +12,14 @@ const (
 	Unknown           Code = 2
 	InvalidArgument   Code = 3
 	DeadlineExceeded  Code = 4
-	PermissionDenied  Code = 7
 	ResourceExhausted Code = 8
 	Internal          Code = 13
 	Unavailable       Code = 14
 )
 
-// HTTPStatus returns the status that google/rpc/code.proto maps the code to, so that functions for
+// httpStatus returns the status that google/rpc/code.proto maps the code to, so that functions for
 // HTTP, such as nethttp.FailuresOnly, serve for calls.
-func (c Code) HTTPStatus() int {
+func (c Code) httpStatus() int {
 	statuses := [...]int{
 		http.StatusOK, 499, http.StatusInternalServerError, http.StatusBadRequest, http.StatusGatewayTimeout,
 		http.StatusNotFound, http.StatusConflict, http.StatusForbidden, http.StatusTooManyRequests, http.StatusBadRequest,

@@ -1,6 +1,6 @@
-// Package rpc is what packages grpcmw and connectmw share. A remote call is a request of package
-// nethttp: its metadata are the header, and its procedure is the path. So guards, rules and keys of
-// HTTP decide about calls, and this package translates what they answer.
+// Package rpc is what packages grpcmw and connectmw share. A remote call is a request of package nethttp: its metadata
+// are the header, and its procedure is the path. So rules, keys and fields of HTTP decide about calls, and this package
+// translates what they answer.
 package rpc
 
 import (
@@ -12,92 +12,75 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
-	"strconv"
+	"strings"
 	"sync/atomic"
-	"time"
 
-	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/keyfuncs"
 	"github.com/headgate/headgate/nethttp"
 )
 
-// Config configures a [Guard]. Packages grpcmw and connectmw have the same, and explain it.
+// Config is what a guard of calls does. There must be a rule. Its functions are called concurrently; what a call has,
+// and an HTTP request has not, they get by Message, Response and Code of packages grpcmw and connectmw.
 type Config struct {
-	Rules       []nethttp.Rule
-	Messages    []nethttp.Rule
-	Wait        time.Duration
-	Skip        func(*http.Request) bool
-	NoFields    bool
-	Observe     func(*http.Request, nethttp.Verdict)
-	Logger      *slog.Logger
-	ObserveOnly bool
-	OnSettled   func(r *http.Request, uncovered int64, err error)
+	_ struct{}
+
+	// Rates and Concurrency are for calls, when they begin: see [nethttp.Config]. Slots are held until the call ends.
+	// The status of an Outcome is what google/rpc/code.proto maps the code to, such as 200 for OK and 404 for
+	// NOT_FOUND; it has no bytes.
+	Rates       []nethttp.Rate
+	Concurrency []nethttp.Concurrency
+
+	// Messages are for each message that a stream receives, without Settle. Their Cost may look at the message. Over a
+	// limit, the stream receives no more, and ends with the refusal, whatever its handler returns.
+	Messages []nethttp.Rate
+
+	// Skip reports whether no rule applies to a call and its messages.
+	Skip func(*http.Request) bool
+
+	// Fields, Observe and Logger are as in [nethttp.Config].
+	Fields  func(http.Header, *nethttp.Verdict)
+	Observe func(*http.Request, *nethttp.Verdict)
+	Logger  *slog.Logger
 }
 
 // A Guard decides about calls. It is safe for concurrent use.
 type Guard struct {
 	skip     func(*http.Request) bool
+	codeOf   func(error) Code
 	calls    *limited // nil: calls have no limit
 	messages *limited // nil: messages have none
 }
 
 // limited is a guard of calls or of messages.
 type limited struct {
-	*nethttp.Guard
-
-	hidden []string // names of limiters of the service, which no refusal shows
+	handler http.Handler
+	service map[string]bool // names of limits of the service, which no refusal shows
+	slots   map[string]bool // names of slots
 }
 
-// newLimited returns a guard that decides about calls.
-func newLimited(c nethttp.Config) (*limited, error) {
-	g, err := nethttp.New(c)
-	if err != nil {
-		return nil, err
-	}
-	l := &limited{Guard: g}
-	for i := range c.Rules {
-		switch rule := &c.Rules[i]; {
-		case !rule.Service:
-		case rule.Limiter != nil:
-			l.hidden = append(l.hidden, rule.Limiter.Name())
-		case rule.Limit != nil:
-			l.hidden = append(l.hidden, rule.Limit.Name())
-		}
-	}
-	g.Plain()
-	g.Mount(nethttp.Ends)
-	return l, nil
-}
-
-// New returns a guard. The error joins a nethttp.ConfigError for each fault.
-func New(c Config) (*Guard, error) {
-	of := nethttp.Config{
-		Rules: c.Rules, Wait: c.Wait, NoFields: c.NoFields,
-		Observe: c.Observe, Logger: c.Logger, ObserveOnly: c.ObserveOnly, OnSettled: c.OnSettled,
-	}
-	g := &Guard{skip: c.Skip}
+// New returns a guard. codeOf returns the code of what a handler has returned. The error has all faults of the Config,
+// one line a rule.
+func New(c Config, codeOf func(error) Code) (*Guard, error) {
+	g := &Guard{skip: c.Skip, codeOf: codeOf}
+	of := nethttp.Config{Rates: c.Rates, Concurrency: c.Concurrency, Fields: c.Fields, Observe: c.Observe, Logger: c.Logger}
 	var errs []error
-	if len(c.Rules) > 0 || len(c.Messages) == 0 {
+	if len(c.Rates)+len(c.Concurrency) > 0 || len(c.Messages) == 0 {
 		var err error
 		g.calls, err = newLimited(of)
 		errs = append(errs, err)
 	}
 	for i := range c.Messages {
-		if unfit := unfit(&c.Messages[i]); unfit != "" {
-			errs = append(errs, &nethttp.ConfigError{
-				Field: fmt.Sprintf("Messages[%d].%s", i, unfit),
-				Err:   errors.New("a message is charged when it has been received: use Limiter or Limit, with Cost"),
-			})
+		if c.Messages[i].Settle != nil {
+			errs = append(errs, fmt.Errorf("headgate: Messages[%d]: a message is charged once, when it has been received: remove Settle", i))
 		}
 	}
 	if len(c.Messages) > 0 {
-		if of.Rules = c.Messages; len(c.Rules) > 0 {
-			of.Wait = 0 // it is that of calls
-		}
-		guard, err := newLimited(of)
+		of.Rates, of.Concurrency = c.Messages, nil
+		messages, err := newLimited(of)
 		if err != nil {
-			err = fmt.Errorf("headgate: guard: Messages: %w", err)
+			err = errors.New(strings.ReplaceAll(err.Error(), "headgate: Rates[", "headgate: Messages["))
 		}
-		g.messages, errs = guard, append(errs, err)
+		g.messages, errs = messages, append(errs, err)
 	}
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
@@ -105,19 +88,54 @@ func New(c Config) (*Guard, error) {
 	return g, nil
 }
 
-// unfit returns a field that a rule for messages cannot have.
-func unfit(rule *nethttp.Rule) string {
-	switch {
-	case rule.Slots != nil:
-		return "Slots"
-	case rule.LimitSlots != nil:
-		return "LimitSlots"
-	case rule.Settle != nil:
-		return "Settle"
-	case rule.Report != nil:
-		return "Report"
+func newLimited(c nethttp.Config) (*limited, error) {
+	g, err := nethttp.New(c)
+	if err != nil {
+		return nil, err
 	}
-	return ""
+	l := &limited{g.Handler(http.HandlerFunc(admitted)), make(map[string]bool), make(map[string]bool)}
+	for i := range c.Rates {
+		l.service[c.Rates[i].Limiter.Name()] = c.Rates[i].Service
+	}
+	for i := range c.Concurrency {
+		name := c.Concurrency[i].Slots.Name()
+		l.service[name], l.slots[name] = c.Concurrency[i].Service, true
+	}
+	return l, nil
+}
+
+// admitted is the handler behind the guards.
+func admitted(w http.ResponseWriter, r *http.Request) {
+	if c := Of(r); c.visit != nil {
+		c.visit.Context, c.visit.Fields = r.Context(), w.Header()
+		c.visit.run()
+		w.WriteHeader(c.Code.httpStatus())
+	}
+}
+
+// A response is what a guard answers to a call.
+type response struct {
+	header  http.Header
+	verdict *nethttp.Verdict // that refuses
+}
+
+func (w *response) Header() http.Header         { return w.header }
+func (w *response) Write(p []byte) (int, error) { return len(p), nil }
+func (w *response) WriteHeader(int)             {}
+
+// Refused is what the guard calls with a refusal.
+func (w *response) Refused(v *nethttp.Verdict, _ string) (answered bool) {
+	w.verdict = v
+	return true
+}
+
+// ask returns the refusal of a request, or nil when the handler has run.
+func (l *limited) ask(r *http.Request) *Refusal {
+	w := &response{header: make(http.Header)}
+	if l.handler.ServeHTTP(w, r); w.verdict == nil {
+		return nil
+	}
+	return l.refusal(r.Context(), w.verdict, w.header)
 }
 
 // A Call is what a server knows of a call.
@@ -129,17 +147,17 @@ type Call struct {
 	TLS        *tls.ConnectionState
 	HTTP       *http.Request // nil, or the request of HTTP, which has more
 
-	// PriorKnowledge says that the server reads HTTP/2 from the first byte of a connection on, unless it
-	// is an http.Server, which says so itself.
+	// PriorKnowledge says that the server reads HTTP/2 from the first byte of a connection on, unless it is an
+	// http.Server, which says so itself.
 	PriorKnowledge bool
 
-	Message  any // nil before it has been received
-	Response any // nil before it is known
-	Err      error
-	Code     Code // of Err
+	Message  any  // nil before it has been received
+	Response any  // nil before it is known
+	Code     Code // of a call that has ended
+
+	visit *Visit // nil: it is about a message
 }
 
-// callKey is the key of the Call in the context of its request.
 type callKey struct{}
 
 // Of returns the call that a request is about, or an empty one.
@@ -150,8 +168,8 @@ func Of(r *http.Request) *Call {
 	return new(Call)
 }
 
-// priorKnowledge is the server of requests that no http.Server has read. It reads HTTP/2 from the
-// first byte on, so no proxy can take it for HTTP/1.1, and tunnel what follows.
+// priorKnowledge is the server of requests that no http.Server has read. It reads HTTP/2 from the first byte on, so no
+// proxy can take it for HTTP/1.1, and tunnel what follows.
 var priorKnowledge = func() *http.Server {
 	p := new(http.Protocols)
 	p.SetUnencryptedHTTP2(true)
@@ -160,7 +178,7 @@ var priorKnowledge = func() *http.Server {
 
 // callContext is the context of a call's request.
 type callContext struct {
-	context.Context
+	context.Context //nolint:containedctx // it is one
 
 	call *Call
 }
@@ -181,71 +199,60 @@ func (c *callContext) Value(key any) any {
 func (c *Call) request(ctx context.Context) *http.Request {
 	r := c.HTTP
 	if r == nil {
-		room := &struct {
-			request http.Request
-			url     url.URL
-		}{}
-		r, room.url.Path = &room.request, c.Procedure
-		r.Method, r.URL, r.RequestURI = http.MethodPost, &room.url, c.Procedure
-		r.Proto, r.ProtoMajor = "HTTP/2.0", 2
-		r.Header, r.Host, r.RemoteAddr, r.TLS = c.Header, c.Host, c.RemoteAddr, c.TLS
+		r = &http.Request{
+			Method: http.MethodPost, URL: &url.URL{Path: c.Procedure}, RequestURI: c.Procedure, Proto: "HTTP/2.0", ProtoMajor: 2,
+			Header: c.Header, Host: c.Host, RemoteAddr: c.RemoteAddr, TLS: c.TLS,
+		}
 	}
 	return r.WithContext(&callContext{ctx, c})
 }
 
-// A Visit is a call that a guard has decided about.
+// A Visit is a call that was admitted.
 type Visit struct {
-	// Refusal is the answer to a call that is not admitted.
-	Refusal *Refusal
-
-	// Fields are for the metadata of the response to one that is: nil if there are none.
-	Fields http.Header
-
-	// Context is the context of the call, in which [nethttp.SetCost] works.
-	Context context.Context
+	Fields  http.Header     // for the metadata of the response; nil if there are none
+	Context context.Context //nolint:containedctx // of the call, in which nethttp.SetCost works
 
 	call    *Call
-	request *http.Request
-	verdict nethttp.Verdict
+	guard   *Guard
+	handle  func(*Visit) (response any, err error)
 	message *message // nil: messages have no limit
 }
 
-// Enter decides about a call. If it is admitted, the visit is to be ended.
-func (g *Guard) Enter(ctx context.Context, c *Call) *Visit {
-	v := &Visit{call: c, Context: ctx, verdict: nethttp.Pass()}
-	v.request = c.request(ctx)
-	if g.skip != nil && g.skip(v.request) {
-		return v
-	}
-	if g.messages != nil {
+// Serve decides about a call, and calls handle if it is admitted. Otherwise it returns the refusal.
+func (g *Guard) Serve(ctx context.Context, c *Call, handle func(*Visit) (response any, err error)) *Refusal {
+	v := &Visit{Context: ctx, call: c, guard: g, handle: handle}
+	c.visit = v
+	r := c.request(ctx)
+	skipped := g.skip != nil && g.skip(r)
+	if g.messages != nil && !skipped {
 		v.message = &message{limit: g.messages, call: *c}
+		v.message.call.visit = nil
 	}
-	if g.calls == nil {
-		return v
+	if g.calls == nil || skipped {
+		v.run()
+		return nil
 	}
-	v.verdict = g.calls.Check(v.request)
-	if v.verdict.Status() != 0 {
-		v.Refusal = g.calls.refusal(v.request, v.verdict)
-		return v
-	}
-	v.Fields = make(http.Header)
-	v.verdict.SetFields(v.Fields)
-	if begun, watch := v.verdict.Begin(v.request); watch {
-		v.Context = begun.Context()
-	}
-	return v
+	return g.calls.ask(r)
 }
 
-// End ends the visit of a call that was admitted. err is what the handler returned, of that code, and
-// nil if it panicked: then the code is Internal.
-func (v *Visit) End(response any, err error, code Code) {
-	v.call.Response, v.call.Err, v.call.Code = response, err, code
-	v.verdict.End(nethttp.Outcome{Status: code.HTTPStatus()})
+// run calls the handler. If that panics, the code is Internal.
+func (v *Visit) run() {
+	v.call.Code = Internal
+	response, err := v.handle(v)
+	v.call.Response, v.call.Code = response, v.guard.codeOf(err)
 }
 
-// Receive decides about a message that a stream has received. Once it has refused, it goes on to.
-// It is not called concurrently, as a stream receives one message after the other. But a handler may
-// receive in a goroutine of its own, also after it has returned: then End and Refused run meanwhile.
+// A message is the request of messages.
+type message struct {
+	limit   *limited
+	call    Call // a copy, as that of the visit changes
+	request *http.Request
+	refusal atomic.Pointer[Refusal]
+}
+
+// Receive decides about a message that a stream has received. Once it has refused, it goes on to. It is not called
+// concurrently, as a stream receives one message after the other. But a handler may receive in a goroutine of its own,
+// also after it has returned: then Refused runs meanwhile.
 func (v *Visit) Receive(received any) *Refusal {
 	m := v.message
 	if m == nil {
@@ -257,8 +264,7 @@ func (v *Visit) Receive(received any) *Refusal {
 	f := m.refusal.Load()
 	if f == nil {
 		m.call.Message = received
-		if verdict := m.limit.Check(m.request); verdict.Status() != 0 {
-			f = m.limit.refusal(m.request, verdict)
+		if f = m.limit.ask(m.request); f != nil {
 			m.refusal.Store(f)
 		}
 	}
@@ -273,110 +279,28 @@ func (v *Visit) Refused() *Refusal {
 	return v.message.refusal.Load()
 }
 
-// A message is the request of messages.
-type message struct {
-	limit   *limited
-	call    Call // a copy, as End changes that of the visit
-	request *http.Request
-	refusal atomic.Pointer[Refusal]
-}
+// Procedure is a key: the procedure of the call.
+func Procedure(r *http.Request) (string, error) { return Of(r).Procedure, nil }
 
-// A Refusal is the answer to a call, or a message, that is not admitted.
-type Refusal struct {
-	Code       Code
-	Text       string
-	RetryAfter time.Duration // 0: nothing is known; core.Never: no retry can succeed
-	Violations []Violation
-	Fields     http.Header // RateLimit, RateLimit-Policy and Retry-After
-}
-
-// A Violation is a limit that refused.
-type Violation struct {
-	Policy string // or slots
-	Limit  string // such as "10 in 1m0s"
-}
-
-// Pushback returns how many milliseconds a client is to wait before it tries again, or -1 if it
-// should not. It also returns whether that is known (gRFC A6).
-func (f *Refusal) Pushback() (ms int64, known bool) {
-	switch {
-	case f.RetryAfter == core.Never:
-		return -1, true
-	case f.RetryAfter > 0:
-		return int64((f.RetryAfter + time.Millisecond - 1) / time.Millisecond), true
-	}
-	return 0, false
-}
-
-// refusal translates a verdict. As in HTTP, only that of status 429 shows what refused.
-func (l *limited) refusal(r *http.Request, v nethttp.Verdict) *Refusal {
-	f := &Refusal{Fields: make(http.Header)}
-	v.SetFields(f.Fields)
-	f.Fields.Del("Cache-Control")
-	f.Code, f.Text = codeOf(r.Context(), v)
-	if f.Code != ResourceExhausted && f.Code != Unavailable {
-		return f
-	}
-	f.RetryAfter = retryAfter(v, f.Fields)
-	if v.Status() != http.StatusTooManyRequests {
-		return f
-	}
-	if o, full := v.Full(); full {
-		f.add(o.Slots, fmt.Sprintf("%d at once", o.Limit))
-	}
-	for i := range v.Decision.Len() {
-		if a := v.Decision.Answer(i); !a.Allowed && !slices.Contains(l.hidden, a.Limiter) {
-			f.add(a.Policy, limitText(a))
-		}
-	}
-	return f
-}
-
-// add adds a violation.
-func (f *Refusal) add(policy, limit string) {
-	if len(f.Violations) == 0 {
-		f.Text += ":"
-	}
-	f.Text += fmt.Sprintf(" %q", policy)
-	f.Violations = append(f.Violations, Violation{policy, limit})
-}
-
-// codeOf returns the code of a refusal, and its text, without keys.
-func codeOf(ctx context.Context, v nethttp.Verdict) (Code, string) {
-	switch status := v.Status(); {
-	case v.Err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded):
-		return DeadlineExceeded, "the deadline has passed"
-	case v.Err != nil && ctx.Err() != nil:
-		return Canceled, "the call was canceled"
-	case status == http.StatusBadRequest:
-		return InvalidArgument, "the call does not say who makes it"
-	case status == http.StatusInternalServerError:
-		return Internal, "internal error"
-	case v.Err != nil:
-		return Unavailable, "the limits are not available"
-	case status == http.StatusServiceUnavailable: // a limit of the service, which is not shown
-		return ResourceExhausted, "the service is busy"
-	default:
-		return ResourceExhausted, "quota exceeded"
+// Procedures returns a function that reports whether the procedure begins with one of the prefixes.
+func Procedures(prefixes []string) func(*http.Request) bool {
+	prefixes = slices.Clone(prefixes)
+	return func(r *http.Request) bool {
+		return slices.ContainsFunc(prefixes, func(p string) bool { return strings.HasPrefix(Of(r).Procedure, p) })
 	}
 }
 
-// limitText says what a policy admits.
-func limitText(a core.Answer) string {
-	if a.Window <= 0 {
-		return strconv.FormatInt(a.Limit, 10)
-	}
-	return fmt.Sprintf("%d in %v", a.Limit, a.Window)
-}
+var errNoCertificate = fmt.Errorf("%w: a client certificate that the server has verified", keyfuncs.ErrAbsent)
 
-// retryAfter returns when to come back: exactly for rates, and otherwise as Retry-After says.
-func retryAfter(v nethttp.Verdict, h http.Header) time.Duration {
-	if _, full := v.Full(); !full && v.Err == nil && v.Decision.Len() > 0 {
-		return v.Decision.RetryAfter
+// TLSSubject is a key: the subject of the client's certificate (RFC 4514), if the server has verified it. A certificate
+// that was only sent proves nothing.
+func TLSSubject(r *http.Request) (string, error) {
+	if r.TLS == nil || len(r.TLS.VerifiedChains) == 0 {
+		return "", errNoCertificate
 	}
-	d, err := time.ParseDuration(h.Get("Retry-After") + "s")
-	if err != nil {
-		return 0
+	subject := r.TLS.VerifiedChains[0][0].Subject.String()
+	if subject == "" {
+		return "", errNoCertificate
 	}
-	return d
+	return subject, nil
 }

@@ -2,559 +2,73 @@ package stats_test
 
 import (
 	"bytes"
-	"context"
-	"encoding/json"
-	"errors"
-	"expvar"
-	"flag"
-	"fmt"
-	"io"
-	"log/slog"
-	"maps"
-	"math/rand/v2"
-	"net"
-	"os"
-	"strconv"
+	"net/http/httptest"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/headgate/headgate/core"
-	"github.com/headgate/headgate/core/memstore"
 	"github.com/headgate/headgate/core/stats"
-	"github.com/headgate/headgate/core/store"
 )
 
-var flood = flag.Int("flood", 100_000, "keys of the test of series")
-
-// age is a window that ends in no test.
-const age = 400 * 24 * time.Hour
-
-func perAge(n int64) core.Rate { return core.Rate{Events: n, Per: age} }
-
-func newStats(t testing.TB, c stats.Config) *stats.Stats {
-	t.Helper()
-	s, err := stats.New(c)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return s
-}
-
-func newLimiter(t testing.TB, s core.Store, name string, policies ...core.Policy) *core.Limiter {
-	t.Helper()
-	l, err := core.New(s, name, policies...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return l
-}
-
-func newSlots(t testing.TB, s core.SlotStore, name string, limit int64) *core.Slots {
-	t.Helper()
-	k, err := core.NewSlots(s, name, limit)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return k
-}
-
-func allow(t testing.TB, l *core.Limiter, key string, n int64) core.Decision {
-	t.Helper()
-	d, err := l.AllowN(context.Background(), key, n)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return d
-}
-
-func prometheus(t testing.TB, s *stats.Stats) string {
-	t.Helper()
-	var b bytes.Buffer
-	if err := s.WritePrometheus(&b); err != nil {
-		t.Fatal(err)
-	}
-	return b.String()
-}
-
-// away is a layer whose store fails with that error.
-type away struct {
-	core.Store
-
-	err error
-}
-
-func (a *away) Ask(context.Context, *store.Question) error {
-	return a.err
-}
-
-// TestCounts of each kind of call.
-func TestCounts(t *testing.T) {
-	s := newStats(t, stats.Config{})
-	m := memstore.New(memstore.Config{Observer: s.Observer()})
-	s.AddMemory("main", m)
-	s.AddMemory("main", m)
-	api := newLimiter(t, m, "api", core.FixedWindow(perAge(10)).Named("wide"), core.FixedWindow(perAge(4)).Named("narrow"))
-	other := newLimiter(t, m, "other", core.FixedWindow(perAge(2)))
-	banned := newLimiter(t, m, "banned", core.Blocked())
-	ctx := context.Background()
-	d := allow(t, api, "a", 3)
-	if err := d.Refund(ctx); err != nil {
-		t.Fatal(err)
-	}
-	d = allow(t, api, "a", 1)
-	if _, err := d.Settle(ctx, 6); err != nil { // 3 fit
-		t.Fatal(err)
-	}
-	allow(t, api, "a", 2)
-	allow(t, api, "a", 11)
-	allow(t, banned, "a", 1)
-	if _, err := core.AllowAll(ctx, core.Charge{Limiter: api, Key: "b", N: 2}, core.Charge{Limiter: other, Key: "b", N: 5}); err != nil {
-		t.Fatal(err)
-	}
-	for _, err := range []error{store.ErrUnavailable, context.Canceled, context.DeadlineExceeded, errors.New("a fault")} {
-		l := newLimiter(t, &away{m, err}, "broken", core.FixedWindow(perAge(1)))
-		if _, err := l.AllowN(ctx, "a", 1); err == nil {
-			t.Fatal("no error")
-		}
-	}
-	ws := newSlots(t, m, "ws", 2)
-	first, _ := ws.Acquire(ctx, "a")
-	_, _ = ws.Acquire(ctx, "a")
-	_, _ = ws.Acquire(ctx, "a")
-	first.Release()
-	_ = ws.Close(ctx)
-	_, _ = ws.Acquire(ctx, "a")
-	text := prometheus(t, s)
-	for _, line := range []string{
-		`headgate_decisions_total{limiter="api",policy="narrow",result="admitted",source="store"} 2`,
-		`headgate_decision_units_total{limiter="api",policy="narrow",result="admitted",source="store"} 4`,
-		`headgate_decisions_total{limiter="api",policy="narrow",result="refused",source="store"} 1`,
-		`headgate_decision_units_total{limiter="api",policy="narrow",result="refused",source="store"} 2`,
-		`headgate_decisions_total{limiter="api",policy="wide",result="refused",source="policy"} 1`,
-		`headgate_decision_units_total{limiter="api",policy="wide",result="refused",source="policy"} 11`,
-		`headgate_decisions_total{limiter="api",policy="",result="withdrawn",source="policy"} 1`,
-		`headgate_decisions_total{limiter="other",policy="other",result="refused",source="policy"} 1`,
-		`headgate_decisions_total{limiter="banned",policy="banned",result="refused",source="policy"} 1`,
-		`headgate_decision_errors_total{limiter="broken",reason="unavailable"} 1`,
-		`headgate_decision_errors_total{limiter="broken",reason="canceled"} 1`,
-		`headgate_decision_errors_total{limiter="broken",reason="timeout"} 1`,
-		`headgate_decision_errors_total{limiter="broken",reason="other"} 1`,
-		`headgate_settlements_total{limiter="api"} 2`,
-		`headgate_settlement_given_back_units_total{limiter="api"} 3`,
-		`headgate_settlement_charged_units_total{limiter="api"} 5`,
-		`headgate_settlement_uncovered_units_total{limiter="api"} 2`,
-		`headgate_settlement_errors_total{limiter="api"} 0`,
-		`headgate_slots_held{slots="ws"} 1`,
-		`headgate_slot_claims_total{slots="ws",result="admitted",source="store"} 2`,
-		`headgate_slot_claims_total{slots="ws",result="refused",source="store"} 1`,
-		`headgate_slot_claim_errors_total{slots="ws",reason="closed"} 1`,
-		`headgate_memory_states{store="main"} 2`,
-	} {
-		if strings.Count(text, line+"\n") != 1 {
-			t.Errorf("there is no %s", line)
-		}
-	}
-	if t.Failed() {
-		t.Log(text)
-	}
-}
-
-// TestCountsAreTheDecisions, all of them, whoever calls at the same time.
-func TestCountsAreTheDecisions(t *testing.T) {
-	s := newStats(t, stats.Config{Logger: slog.New(slog.DiscardHandler)})
-	m := memstore.New(memstore.Config{Observer: s.Observer()})
-	var limiters []*core.Limiter
-	for i := range 5 {
-		limiters = append(limiters, newLimiter(t, m, "api "+strconv.Itoa(i), core.FixedWindow(perAge(40)).Named("a"), core.TokenBucket(perAge(1), 60).Named("b")))
-	}
-	ws := newSlots(t, m, "ws", 3)
-	var charges, units [2]atomic.Uint64
-	var held atomic.Int64
-	var wg sync.WaitGroup
-	for g := range 16 {
-		wg.Go(func() {
-			rng := rand.New(rand.NewPCG(1, uint64(g)))
-			for range 500 {
-				n := 1 + rng.Int64N(3)
-				d, err := limiters[rng.IntN(5)].AllowN(context.Background(), strconv.Itoa(rng.IntN(20)), n)
-				if err != nil {
-					t.Error(err)
-					return
-				}
-				i := 0
-				if d.Allowed {
-					i = 1
-				}
-				charges[i].Add(1)
-				units[i].Add(uint64(n))
-				if slot, err := ws.Acquire(context.Background(), strconv.Itoa(rng.IntN(4))); err == nil && rng.IntN(20) > 0 {
-					slot.Release()
-				} else if err == nil {
-					held.Add(1)
-				}
-				if rng.IntN(50) == 0 {
-					s.Snapshot()
-				}
-			}
-		})
-	}
-	wg.Wait()
-	n := s.Snapshot()
-	var gotCharges, gotUnits [2]uint64
-	for _, l := range n.Limiters {
-		var refusals uint64
-		for _, c := range l.Counts {
-			i := 0
-			if c.Result == stats.Admitted {
-				i = 1
-			} else {
-				refusals += c.Charges
-			}
-			gotCharges[i] += c.Charges
-			gotUnits[i] += c.Units
-		}
-		if l.Top.Refusals != refusals {
-			t.Errorf("limiter %s has refused %d, its keys %d", l.Name, refusals, l.Top.Refusals)
-		}
-	}
-	for i := range 2 {
-		if gotCharges[i] != charges[i].Load() || gotUnits[i] != units[i].Load() {
-			t.Errorf("%d charges of %d units counted, %d of %d made", gotCharges[i], gotUnits[i], charges[i].Load(), units[i].Load())
-		}
-	}
-	if n.Slots[0].Held != held.Load() {
-		t.Errorf("%d slots counted, %d held", n.Slots[0].Held, held.Load())
-	}
-}
-
-// Charges of no units change no number of units, also for who reads meanwhile.
-func TestChargesOfNoUnits(t *testing.T) {
-	s := newStats(t, stats.Config{Logger: slog.New(slog.DiscardHandler)})
-	const n = 200_000
-	var wg sync.WaitGroup
-	for range 2 {
-		wg.Go(func() {
-			for range n {
-				s.Observer().Decided(context.Background(), core.DecisionEvent{Limiter: "api", Policy: "p", Allowed: true})
-			}
-		})
-	}
-	read := func() (charges, units uint64) {
-		for _, l := range s.Snapshot().Limiters {
-			for _, c := range l.Counts {
-				charges, units = charges+c.Charges, units+c.Units
-			}
-		}
-		return charges, units
-	}
-	for charges := uint64(0); charges < 2*n; {
-		var units uint64
-		if charges, units = read(); units != 0 {
-			t.Fatalf("%d units of %d charges", units, charges)
-		}
-	}
-	wg.Wait()
-}
-
-// TestRandomKeysChangeNoSeries, however many there are.
-func TestRandomKeysChangeNoSeries(t *testing.T) {
-	if testing.Short() {
-		t.Skip("it takes long, and has nothing for the race detector, whose runs are short")
-	}
-	s := newStats(t, stats.Config{})
-	m := memstore.New(memstore.Config{MaxBytes: 1 << 20, Observer: s.Observer()})
-	l, banned := newLimiter(t, m, "api", core.FixedWindow(perAge(1))), newLimiter(t, m, "banned", core.Blocked())
-	ws := newSlots(t, m, "ws", 0)
-	series := func() string {
-		var b strings.Builder
-		for line := range strings.Lines(prometheus(t, s)) {
-			name, _, _ := strings.Cut(line, "} ")
-			if line[0] != '#' {
-				name, _, _ = strings.Cut(name, " ")
-			}
-			b.WriteString(name + "\n")
-		}
-		return b.String()
-	}
-	call := func(key string) {
-		allow(t, l, key, 1)
-		allow(t, l, key, 1)
-		allow(t, banned, key, 1)
-		if _, err := ws.Acquire(context.Background(), key); err == nil {
-			t.Fatal("a slot of 0")
-		}
-	}
-	call("first")
-	before := series()
-	rng := rand.New(rand.NewPCG(1, 2))
-	for range *flood {
-		call(strconv.FormatUint(rng.Uint64(), 36))
-	}
-	if after := series(); after != before {
-		t.Errorf("the series were\n%s\nand are\n%s", before, after)
-	}
-	for _, x := range s.Snapshot().Limiters {
-		if len(x.Top.Keys) != 128 {
-			t.Errorf("%s shows %d keys", x.Name, len(x.Top.Keys))
-		}
-	}
-}
-
-// TestNoOutputHasAKey, nor the secret.
-func TestNoOutputHasAKey(t *testing.T) {
-	var log journal
-	const secret = "0123456789abcdef0123456789abcdef"
-	s := newStats(t, stats.Config{Logger: slog.New(slog.NewJSONHandler(&log, nil)), Secret: []byte(secret)})
-	m := memstore.New(memstore.Config{Observer: s.Observer()})
-	l, ws := newLimiter(t, m, "api", core.FixedWindow(perAge(1))), newSlots(t, m, "ws", 0)
-	const key = "alice@example.com"
+// The page, the metrics and the families show what limits did, and no key.
+func TestStats(t *testing.T) {
+	const secret = "canary-77"
+	ctx, seen := t.Context(), stats.New(stats.Config{})
+	s := &core.MemoryStore{Observers: []*core.Observer{seen.Observer()}}
+	l, slots := core.NewLimiter(s, "api", core.SlidingLog(1, time.Hour)), core.NewSlots(s, "ws", 1)
 	for range 3 {
-		allow(t, l, key, 1)
-		_, _ = ws.Acquire(context.Background(), key)
+		if _, err := l.Allow(ctx, secret); err != nil {
+			t.Fatal(err)
+		}
 	}
-	stats.Flush(s)
-	text, err := json.Marshal(s.Snapshot())
-	if err != nil {
+	if _, err := slots.Acquire(ctx, secret); err != nil {
 		t.Fatal(err)
 	}
-	hash := stats.Hash([]byte(secret), key)
-	if !bytes.Contains(text, []byte(hash)) {
-		t.Errorf("the hash %s is not shown: %s", hash, text)
+	var text bytes.Buffer
+	if err := seen.WritePrometheus(&text); err != nil {
+		t.Fatal(err)
 	}
-	if !strings.Contains(log.String(), `"limiter":"api"`) {
-		t.Errorf("nothing was logged: %s", log.String())
-	}
-	for name, output := range map[string]string{
-		"the metrics": prometheus(t, s), "the snapshot": string(text), "the variable": s.String(), "the log": log.String(),
-		"the value": fmt.Sprintf("%v %+v", s, s), "the value in Go": fmt.Sprintf("%#v", s),
+	for _, want := range []string{
+		`headgate_decisions_total{limiter="api",policy="api",result="admitted",source="store"} 1`,
+		`headgate_decisions_total{limiter="api",policy="api",result="refused",source="store"} 2`,
+		`headgate_slots_held{slots="ws"} 1`, `store="memory"`,
 	} {
-		if strings.Contains(output, key) {
-			t.Errorf("the key is in %s: %s", name, output)
-		}
-		if strings.Contains(output, secret) || strings.Contains(output, fmt.Sprintf("%#v", []byte(secret))) {
-			t.Errorf("the secret is in %s: %s", name, output)
-		}
-		if name != "the snapshot" && strings.Contains(output, hash) {
-			t.Errorf("the hash is in %s: %s", name, output)
+		if !strings.Contains(text.String(), want) {
+			t.Errorf("no %s in\n%s", want, text.String())
 		}
 	}
-}
-
-// TestKeysInClear are shown only if that is configured, and not all of a long one.
-func TestKeysInClear(t *testing.T) {
-	s := newStats(t, stats.Config{ShowKeys: true})
-	banned := newLimiter(t, memstore.New(memstore.Config{Observer: s.Observer()}), "banned", core.Blocked())
-	allow(t, banned, "user-42", 1)
-	allow(t, banned, "user-42", 1)
-	allow(t, banned, strings.Repeat("x", 1000), 1)
-	keys := s.Snapshot().Limiters[0].Top.Keys
-	if len(keys) != 2 || keys[0].Name != "user-42" || keys[0].Refusals != 2 || keys[1].Name != strings.Repeat("x", 128)+"…" {
-		t.Errorf("%+v", keys)
-	}
-}
-
-// TestHash is what others compute too.
-func TestHash(t *testing.T) {
-	// printf %s user-42 | openssl dgst -sha256 -mac HMAC -macopt hexkey:... -binary | basenc --base64url | cut -c -16
-	if got, want := stats.Hash([]byte("0123456789abcdef0123456789abcdef"), "user-42"), "1vcFIZcyeClM57BV"; got != want {
-		t.Errorf("%s, want %s", got, want)
-	}
-}
-
-// TestSecretThatCanBeGuessed is refused.
-func TestSecretThatCanBeGuessed(t *testing.T) {
-	if _, err := stats.New(stats.Config{Secret: make([]byte, 31)}); err == nil {
-		t.Error("no error")
-	}
-}
-
-// TestNamesOfAllKinds are escaped, so that nothing in them is a label or a line.
-func TestNamesOfAllKinds(t *testing.T) {
-	s := newStats(t, stats.Config{})
-	m := memstore.New(memstore.Config{Observer: s.Observer()})
-	allow(t, newLimiter(t, m, `a"} 1\ {b="`, core.Blocked()), "key", 1)
-	s.AddMemory("no\xff text", m)
-	s.Observer().Decided(context.Background(), core.DecisionEvent{Limiter: "two\nlines", Policy: "ä", Units: 1, Source: 99})
-	text := prometheus(t, s)
-	for _, line := range []string{
-		`headgate_decisions_total{limiter="a\"} 1\\ {b=\"",policy="a\"} 1\\ {b=\"",result="refused",source="policy"} 1`,
-		`headgate_decisions_total{limiter="two\nlines",policy="ä",result="refused",source="none"} 1`,
-		"headgate_memory_evicted_total{store=\"no\uFFFD text\"} 0",
-	} {
-		if !strings.Contains(text, line+"\n") {
-			t.Errorf("there is no %s in\n%s", line, text)
+	for path, want := range map[string]string{"/debug/": "api", "/debug/metrics": "headgate_decisions_total", "/debug/json": `"limiters"`} {
+		w := httptest.NewRecorder()
+		seen.Handler().ServeHTTP(w, httptest.NewRequest("GET", path, nil))
+		if w.Code != 200 || !strings.Contains(w.Body.String(), want) || strings.Contains(w.Body.String(), secret) {
+			t.Errorf("%s: %d\n%s", path, w.Code, w.Body)
 		}
 	}
-}
-
-// TestNamesWithoutEnd are counted together when there are too many.
-func TestNamesWithoutEnd(t *testing.T) {
-	s := newStats(t, stats.Config{})
-	o := s.Observer()
-	var wg sync.WaitGroup
-	for range 4 {
-		wg.Go(func() {
-			for i := range 2000 {
-				o.Decided(context.Background(), core.DecisionEvent{Limiter: "limiter " + strconv.Itoa(i), Policy: "p", Allowed: true, Units: 1})
-				o.SlotAcquired(context.Background(), core.SlotEvent{Slots: "slots " + strconv.Itoa(i), Granted: true})
-				o.Decided(context.Background(), core.DecisionEvent{Limiter: "limiter 0", Policy: "policy " + strconv.Itoa(i), Allowed: true, Units: 1})
+	found := false
+	for _, f := range seen.Families() {
+		for _, x := range f.Samples {
+			if len(x.Labels)%2 != 0 || strings.Contains(strings.Join(x.Labels, ""), secret) {
+				t.Errorf("%s: %q", f.Name, x.Labels)
 			}
-		})
-	}
-	wg.Wait()
-	n := s.Snapshot()
-	var total uint64
-	policies := 0
-	for _, l := range n.Limiters {
-		for _, c := range l.Counts {
-			total += c.Charges
-			if l.Name == "limiter 0" {
-				policies++
-			}
+			found = found || f.Name == "headgate_decisions_total" && f.Type == "counter" && x.Value == 2
 		}
 	}
-	if len(n.Limiters) != 1025 || len(n.Slots) != 1025 || policies != 17 || total != 4*2000*2 {
-		t.Errorf("%d limiters, %d slots, %d policies, %d charges", len(n.Limiters), len(n.Slots), policies, total)
-	}
-	if n.Limiters[0].Name != stats.Others {
-		t.Errorf("%q is the first", n.Limiters[0].Name)
+	if !found {
+		t.Error("the families lack the refusals")
 	}
 }
 
-// TestNameOfOthers may be one that somebody has chosen: it has one series all the same.
-func TestNameOfOthers(t *testing.T) {
-	s := newStats(t, stats.Config{})
-	o := s.Observer()
-	for i := range 1030 {
-		name := stats.Others
-		if i > 0 {
-			name = strconv.Itoa(i)
-		}
-		o.Decided(context.Background(), core.DecisionEvent{Limiter: name, Policy: "p", Allowed: true, Units: 1})
+// With ShowKeys the page shows who is refused most.
+func TestShowKeys(t *testing.T) {
+	seen := stats.New(stats.Config{ShowKeys: true})
+	l := core.NewLimiter(&core.MemoryStore{Observers: []*core.Observer{seen.Observer()}}, "api", core.Blocked())
+	if _, err := l.Allow(t.Context(), "anna"); err != nil {
+		t.Fatal(err)
 	}
-	n := s.Snapshot()
-	if len(n.Limiters) != 1024 || n.Limiters[0].Name != stats.Others || n.Limiters[0].Counts[0].Charges != 7 {
-		t.Errorf("%d limiters, first %+v", len(n.Limiters), n.Limiters[0])
-	}
-}
-
-// TestStoreThatChanges is reported.
-func TestStoreThatChanges(t *testing.T) {
-	var log journal
-	s := newStats(t, stats.Config{Logger: slog.New(slog.NewTextHandler(&log, nil))})
-	o := s.Observer()
-	o.Called(core.CallEvent{Questions: 3, Took: 3 * time.Millisecond})
-	o.Called(core.CallEvent{Questions: 1, Took: time.Hour, Err: errors.New("refused")})
-	o.Changed(errors.New("connection refused"))
-	o.SlotsLost(7)
-	o.SlotsRestated(5)
-	text := prometheus(t, s)
-	for _, line := range []string{
-		`headgate_store_call_duration_seconds_bucket{result="answered",le="0.0025"} 0`,
-		`headgate_store_call_duration_seconds_bucket{result="answered",le="0.005"} 1`,
-		`headgate_store_call_duration_seconds_bucket{result="answered",le="+Inf"} 1`,
-		`headgate_store_call_duration_seconds_sum{result="answered"} 0.003`,
-		`headgate_store_call_duration_seconds_bucket{result="error",le="1"} 0`,
-		`headgate_store_call_duration_seconds_count{result="error"} 1`,
-		`headgate_store_questions_total 4`,
-		`headgate_store_servers_away 1`,
-		`headgate_store_outages_total 1`,
-		`headgate_slots_lost_total 7`,
-		`headgate_slots_restated_keys_total 5`,
-	} {
-		if !strings.Contains(text, line+"\n") {
-			t.Errorf("there is no %s in\n%s", line, text)
-		}
-	}
-	o.Changed(nil)
-	if x := s.Snapshot().Store; x.Away != 0 || x.Reason != "connection refused" || x.Changed.IsZero() {
-		t.Errorf("%+v", x)
-	}
-	for _, line := range []string{"is unavailable", "connection refused", "is available again", "held=7", "keys=5"} {
-		if strings.Count(log.String(), line) != 1 {
-			t.Errorf("%q is not once in the log:\n%s", line, log.String())
-		}
-	}
-}
-
-// TestVariable is one of package expvar.
-func TestVariable(t *testing.T) {
-	var v expvar.Var = newStats(t, stats.Config{})
-	var n stats.Snapshot
-	if err := json.Unmarshal([]byte(v.String()), &n); err != nil || n.Since.IsZero() {
-		t.Errorf("%v %s", err, v)
-	}
-}
-
-// TestNear counts what is admitted near a limit, if that is configured.
-func TestNear(t *testing.T) {
-	for warnAt, want := range map[int]uint64{0: 0, 1: 10, 80: 3, 100: 1} {
-		s := newStats(t, stats.Config{WarnAt: warnAt})
-		l := newLimiter(t, memstore.New(memstore.Config{Observer: s.Observer()}), "api", core.FixedWindow(perAge(10)))
-		for range 12 {
-			allow(t, l, "key", 1)
-		}
-		if got := s.Counts().Limiters[0].Near; got != want || !strings.Contains(prometheus(t, s), fmt.Sprintf("headgate_near_limit_total{limiter=\"api\"} %d\n", want)) {
-			t.Errorf("WarnAt %d: %d, want %d", warnAt, got, want)
-		}
-	}
-	for _, warnAt := range []int{-1, 101} {
-		if _, err := stats.New(stats.Config{WarnAt: warnAt}); err == nil {
-			t.Errorf("WarnAt %d: no error", warnAt)
-		}
-	}
-}
-
-// TestNamesThatResembleEachOther have counts of their own: they have one length, and the same
-// letters at the places where the quick search looks.
-func TestNamesThatResembleEachOther(t *testing.T) {
-	s := newStats(t, stats.Config{})
-	o := s.Observer()
-	want := map[string]uint64{}
-	for i, name := range []string{"1 minute", "2 minute", "3 minute"} {
-		for range i + 1 {
-			o.Decided(context.Background(), core.DecisionEvent{Limiter: "api", Policy: name, Allowed: true, Units: 1})
-			o.Decided(context.Background(), core.DecisionEvent{Limiter: name, Policy: "1 minute", Allowed: true, Units: 1})
-		}
-		want["api "+name], want[name+" 1 minute"] = uint64(i+1), uint64(i+1)
-	}
-	got := map[string]uint64{}
-	for _, l := range s.Counts().Limiters {
-		for _, c := range l.Counts {
-			got[l.Name+" "+c.Policy] = c.Charges
-		}
-	}
-	if !maps.Equal(got, want) {
-		t.Errorf("%v, want %v", got, want)
-	}
-}
-
-// TestBucketsHaveTheirBounds: a call that takes as long as a bucket says is in it.
-func TestBucketsHaveTheirBounds(t *testing.T) {
-	s := newStats(t, stats.Config{})
-	for _, d := range []time.Duration{0, -1, 100 * time.Microsecond, 100*time.Microsecond + 1, time.Second, time.Second + 1} {
-		s.Observer().Called(core.CallEvent{Took: d})
-	}
-	d := s.Counts().Store.Answered
-	if n := len(d.Buckets); d.Buckets[0].Count != 3 || d.Buckets[1].Count != 4 || d.Buckets[n-1].Count != 5 || d.Count != 6 {
-		t.Errorf("%+v", d)
-	}
-}
-
-// TestReasonOfATimeout: that of a connection is one too.
-func TestReasonOfATimeout(t *testing.T) {
-	for _, err := range []error{
-		context.DeadlineExceeded,
-		fmt.Errorf("script: %w", &net.OpError{Op: "read", Err: os.ErrDeadlineExceeded}),
-	} {
-		if got := stats.Reason(err); got != "timeout" {
-			t.Errorf("%v: %s", err, got)
-		}
-	}
-	if got := stats.Reason(&net.OpError{Op: "read", Err: io.EOF}); got != "other" {
-		t.Errorf("a closed connection: %s", got)
+	w := httptest.NewRecorder()
+	seen.Handler().ServeHTTP(w, httptest.NewRequest("GET", "/", nil))
+	if !strings.Contains(w.Body.String(), "anna") {
+		t.Error(w.Body)
 	}
 }

@@ -8,35 +8,27 @@ import (
 
 	"github.com/gorilla/websocket"
 	"github.com/labstack/echo/v4"
-
-	"github.com/headgate/headgate/websocketmw/gorillaws"
 )
 
-// A user is what authenticate stores. Its String is its key.
-type user struct {
-	name string
-	gold bool
-}
-
-func (u user) String() string { return u.name }
-
-// users by token. Real tokens are long and random, so that they cannot be guessed.
-var users = map[string]user{"token-of-anna": {name: "anna", gold: true}, "token-of-ben": {name: "ben"}}
+// users and plans by token. Real tokens are long and random, so that they cannot be guessed.
+var (
+	users = map[string]string{"token-of-anna": "anna", "token-of-ben": "ben"}
+	plans = map[string]string{"token-of-anna": "gold"}
+)
 
 // authenticate finds out who the user is. Other requests are charged to their address.
 func authenticate(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		token, _ := strings.CutPrefix(c.Request().Header.Get("Authorization"), "Bearer ")
-		if u, ok := users[token]; ok {
-			c.Set("user", u)
-		}
+		c.Set("user", users[token])
+		c.Set("plan", plans[token])
 		return next(c)
 	}
 }
 
 func hello(c echo.Context) error {
-	u, _ := c.Get("user").(user)
-	return c.String(http.StatusOK, fmt.Sprintf("hello, %s\n", cmp.Or(u.name, "stranger")))
+	user, _ := c.Get("user").(string)
+	return c.String(http.StatusOK, fmt.Sprintf("hello, %s\n", cmp.Or(user, "stranger")))
 }
 
 func login(c echo.Context) error {
@@ -47,17 +39,19 @@ func login(c echo.Context) error {
 }
 
 // repeat sends back what the client sends.
-var repeat = echo.WrapHandler(gorillaws.Upgrade(nil, func(conn *websocket.Conn, _ *http.Request) {
+func repeat(c echo.Context) error {
+	conn, err := (&websocket.Upgrader{}).Upgrade(c.Response(), c.Request(), nil)
+	if err != nil {
+		return nil // Upgrade has answered
+	}
+	defer conn.Close()
 	for {
 		kind, message, err := conn.ReadMessage()
-		if err != nil {
-			return
-		}
-		if err := conn.WriteMessage(kind, message); err != nil {
-			return
+		if err != nil || conn.WriteMessage(kind, message) != nil {
+			return nil
 		}
 	}
-}))
+}
 
 func index(c echo.Context) error {
 	return c.String(http.StatusOK, fmt.Sprintf(`An API with Echo. In any minute, /api/hello admits 10 requests of each user, 100 of one with the

@@ -57,10 +57,7 @@ func newFleet(ctx context.Context, o options) (*fleet, error) {
 		f.close()
 		return nil, fmt.Errorf("-redis: %w", err)
 	}
-	if f.slots, err = newSlots(store, o.limit); err != nil {
-		f.close()
-		return nil, err
-	}
+	f.slots = newSlots(store, o.limit)
 	for i := range o.servers {
 		s, err := f.start(ctx, string(rune('A'+i)))
 		if err != nil {

@@ -14,16 +14,14 @@ import (
 	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/core/redisstore"
 	"github.com/headgate/headgate/keyfuncs"
-	"github.com/headgate/headgate/nethttp"
 	"github.com/headgate/headgate/websocketmw"
-	"github.com/headgate/headgate/websocketmw/gorillaws"
 )
 
 // userField has the name of the user. A real service would use its authentication.
 const userField = "X-User"
 
 func newStore(o options) (*redisstore.Store, error) {
-	s, err := redisstore.OpenURL(o.redis, redisstore.Config{
+	s, err := redisstore.Open(o.redis, redisstore.Config{
 		Prefix:  o.prefix,
 		SlotTTL: o.ttl,
 		Timeout: time.Second, // the machine is busy with all servers and users
@@ -35,7 +33,7 @@ func newStore(o options) (*redisstore.Store, error) {
 	return s, nil
 }
 
-func newSlots(store core.SlotStore, limit int64) (*core.Slots, error) {
+func newSlots(store core.Store, limit int64) *core.Slots {
 	return core.NewSlots(store, "sockets", limit)
 }
 
@@ -46,19 +44,15 @@ func serve(o options) error {
 	if err != nil {
 		return err
 	}
-	defer store.Client().Close()
-	slots, err := newSlots(store, o.limit)
-	if err != nil {
-		return err
-	}
+	defer store.Close(context.Background())
 	guard, err := websocketmw.New(websocketmw.Config{
-		Rules: []nethttp.Rule{{Slots: slots, Key: keyfuncs.Header(userField)}},
+		Rules: []websocketmw.Rule{{Slots: newSlots(store, o.limit), Key: keyfuncs.Header(userField)}},
 	})
 	if err != nil {
 		return err
 	}
 	mux := http.NewServeMux()
-	mux.Handle("GET /ws", gorillaws.Handler(guard, nil, echo))
+	mux.Handle("GET /ws", guard.Handler(http.HandlerFunc(echo)))
 
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -86,7 +80,12 @@ func serve(o options) error {
 	return server.Shutdown(ctx)
 }
 
-func echo(conn *websocket.Conn, _ *http.Request) {
+func echo(w http.ResponseWriter, r *http.Request) {
+	conn, err := (&websocket.Upgrader{}).Upgrade(w, r, nil)
+	if err != nil {
+		return // Upgrade has answered
+	}
+	defer conn.Close()
 	for {
 		kind, message, err := conn.ReadMessage()
 		if err != nil {

@@ -7,32 +7,23 @@ import (
 
 	"github.com/gin-gonic/gin"
 	"github.com/gorilla/websocket"
-
-	"github.com/headgate/headgate/websocketmw/gorillaws"
 )
 
-// A user is what authenticate stores. Its String is its key.
-type user struct {
-	name string
-	gold bool
-}
-
-func (u user) String() string { return u.name }
-
-// users by token. Real tokens are long and random, so that they cannot be guessed.
-var users = map[string]user{"token-of-anna": {name: "anna", gold: true}, "token-of-ben": {name: "ben"}}
+// users and plans by token. Real tokens are long and random, so that they cannot be guessed.
+var (
+	users = map[string]string{"token-of-anna": "anna", "token-of-ben": "ben"}
+	plans = map[string]string{"token-of-anna": "gold"}
+)
 
 // authenticate finds out who the user is. Other requests are charged to their address.
 func authenticate(c *gin.Context) {
 	token, _ := strings.CutPrefix(c.GetHeader("Authorization"), "Bearer ")
-	if u, ok := users[token]; ok {
-		c.Set("user", u)
-	}
+	c.Set("user", users[token])
+	c.Set("plan", plans[token])
 }
 
 func hello(c *gin.Context) {
-	u, _ := c.Value("user").(user)
-	c.String(http.StatusOK, "hello, %s\n", cmp.Or(u.name, "stranger"))
+	c.String(http.StatusOK, "hello, %s\n", cmp.Or(c.GetString("user"), "stranger"))
 }
 
 func login(c *gin.Context) {
@@ -44,17 +35,19 @@ func login(c *gin.Context) {
 }
 
 // echo sends back what the client sends.
-var echo = gorillaws.Upgrade(nil, func(conn *websocket.Conn, _ *http.Request) {
+func echo(c *gin.Context) {
+	conn, err := (&websocket.Upgrader{}).Upgrade(c.Writer, c.Request, nil)
+	if err != nil {
+		return // Upgrade has answered
+	}
+	defer conn.Close()
 	for {
 		kind, message, err := conn.ReadMessage()
-		if err != nil {
-			return
-		}
-		if err := conn.WriteMessage(kind, message); err != nil {
+		if err != nil || conn.WriteMessage(kind, message) != nil {
 			return
 		}
 	}
-})
+}
 
 func index(c *gin.Context) {
 	c.String(http.StatusOK, `An API with Gin. In any minute, /api/hello admits 10 requests of each user, 100 of one with the

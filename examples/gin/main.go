@@ -23,7 +23,6 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"github.com/headgate/headgate/core"
-	"github.com/headgate/headgate/core/memstore"
 	"github.com/headgate/headgate/core/redisstore"
 	"github.com/headgate/headgate/ginmw"
 	"github.com/headgate/headgate/keyfuncs"
@@ -33,41 +32,47 @@ import (
 
 // routes returns the API, and the guard of its sockets, which has to be shut down. address is
 // the key of clients, for what is in front of the server.
-func routes(store core.FullStore, address keyfuncs.Func) (http.Handler, *websocketmw.Guard) {
-	signedIn := ginmw.Value("user")
-	free := core.Must(core.New(store, "api", core.SlidingLog(core.PerMinute(10))))
-	gold := core.Must(free.With(core.SlidingLog(core.PerMinute(100))))
-	plan := func(r *http.Request, _ string) *core.Limiter {
-		if u, _ := ginmw.Context(r).Value("user").(user); u.gold {
-			return gold
-		}
-		return free
+func routes(store core.Store, address keyfuncs.Func) (http.Handler, *websocketmw.Guard) {
+	user := ginmw.Value("user")
+	api, errAPI := nethttp.New(nethttp.Config{Rates: []nethttp.Rate{{
+		Limiter: core.NewLimiter(store, "api", core.SlidingLog(10, time.Minute)).WithPlan("gold", core.SlidingLog(100, time.Minute)),
+		Key:     keyfuncs.First(keyfuncs.Tag("user", user), keyfuncs.Tag("ip", address)),
+		Plan:    ginmw.Value("plan"),
+	}}})
+	passwords, errPasswords := nethttp.New(nethttp.Config{Rates: []nethttp.Rate{{
+		Limiter: core.NewLimiter(store, "passwords", core.SlidingLog(3, time.Hour)),
+		Key:     address,
+		Settle:  nethttp.FailuresOnly,
+	}}})
+	if err := errors.Join(errAPI, errPasswords); err != nil {
+		log.Fatal(err)
 	}
-	api := core.Must(nethttp.New(nethttp.Config{Rules: []nethttp.Rule{{Limiter: free, Key: keyfuncs.First(signedIn, address), Plan: plan}}}))
-	wrong := core.Must(core.New(store, "passwords", core.SlidingLog(core.PerHour(3))))
-	passwords := core.Must(nethttp.New(nethttp.Config{Rules: []nethttp.Rule{{Limiter: wrong, Key: address, Settle: nethttp.FailuresOnly}}}))
-	sockets := core.Must(websocketmw.LimitIn(store, "sockets", signedIn, 3))
+	sockets := websocketmw.MaxOpen(store, "sockets", user, 3)
 
 	r := gin.New()
 	r.Use(gin.Recovery(), authenticate)
 	r.GET("/", index)
-	r.POST("/login", ginmw.Use(passwords), login)
-	r.GET("/api/hello", ginmw.Use(api), hello)
-	r.GET("/api/echo", ginmw.Use(sockets), gin.WrapH(echo))
+	r.POST("/login", ginmw.Middleware(passwords), login)
+	r.GET("/api/hello", ginmw.Middleware(api), hello)
+	r.GET("/api/echo", ginmw.Middleware(sockets), echo)
 	return r, sockets
 }
 
 func main() {
-	var store core.FullStore = memstore.New(memstore.Config{})
+	var store core.Store = new(core.MemoryStore)
 	address := keyfuncs.RemoteAddr()
 	addr := flag.String("addr", "127.0.0.1:8080", "listen on this `address`")
 	flag.Func("redis", "share the limits through the Redis at this `URL`, such as redis://localhost:6379/0", func(url string) (err error) {
-		store, err = redisstore.OpenURL(url, redisstore.Config{})
+		store, err = redisstore.Open(url, redisstore.Config{})
 		return err
 	})
-	flag.Func("proxies", "believe X-Forwarded-For if it is from these `networks`, such as 10.0.0.0/8", func(list string) (err error) {
-		address, err = keyfuncs.XForwardedFor(strings.Split(list, ",")...)
-		return err
+	flag.Func("proxies", "believe X-Forwarded-For if it is from these `networks`, such as 10.0.0.0/8", func(list string) error {
+		networks := strings.Split(list, ",")
+		if err := keyfuncs.CheckNetworks(networks...); err != nil {
+			return err
+		}
+		address = keyfuncs.XForwardedFor(networks...)
+		return nil
 	})
 	flag.Parse()
 	handler, sockets := routes(store, address)

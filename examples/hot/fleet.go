@@ -14,7 +14,6 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headgate/headgate/core"
-	"github.com/headgate/headgate/core/lease"
 	"github.com/headgate/headgate/core/redisstore"
 	"github.com/headgate/headgate/examples/internal/pages"
 )
@@ -38,10 +37,11 @@ type fleet struct {
 
 // A server decides with leases and without, by the same state in Redis.
 type server struct {
-	shared *redisstore.Store
-	leased *lease.Store
-	with   *core.Limiter
-	alone  *core.Limiter
+	clients [2]*redis.Client
+	shared  *redisstore.Store
+	leased  *redisstore.Store
+	with    *core.Limiter
+	alone   *core.Limiter
 
 	count
 }
@@ -80,34 +80,50 @@ func newFleet(options redis.Options, limit int64, leases bool) (*fleet, error) {
 	f.leases.Store(leases)
 	f.last.Store(&second{Limit: limit, Leases: leases})
 	// Leases last as long as a window, many times as long as a call of the embedded Redis.
-	policy := core.FixedWindow(core.PerSecond(limit))
+	policy := core.FixedWindow(limit, time.Second)
 	for i := range f.servers {
 		s := new(server)
-		own := options // a client of its own
-		own.ContextTimeoutEnabled, own.MaxRetries = true, -1
-		var err error
-		s.shared, err = redisstore.New(redis.NewClient(&own), redisstore.Config{
+		for i := range s.clients { // of its own
+			own := options
+			own.ContextTimeoutEnabled, own.MaxRetries = true, -1
+			s.clients[i] = redis.NewClient(&own)
+			s.clients[i].AddHook(calls{&s.calls})
+		}
+		config := redisstore.Config{
 			Timeout: time.Second,
 			Failure: redisstore.FailClosed, // or it would count by itself
-			Observer: &core.Observer{
-				Called: func(core.CallEvent) { s.calls.Add(1) },
-			},
-		})
-		if err == nil {
-			s.leased, err = lease.New(s.shared, lease.Config{})
 		}
-		if err == nil {
-			s.with, err = core.New(s.leased, "tenant", policy)
-		}
-		if err == nil {
-			s.alone, err = core.New(s.shared, "tenant", policy)
-		}
-		if err != nil {
+		var err error
+		if s.shared, err = redisstore.New(s.clients[0], config); err != nil {
 			return nil, err
 		}
+		config.Lease = time.Second
+		if s.leased, err = redisstore.New(s.clients[1], config); err != nil {
+			return nil, err
+		}
+		s.with, s.alone = core.NewLimiter(s.leased, "tenant", policy), core.NewLimiter(s.shared, "tenant", policy)
 		f.servers[i] = s
 	}
 	return f, nil
+}
+
+// calls is a hook of a client of Redis that counts its calls.
+type calls struct{ n *atomic.Int64 }
+
+func (calls) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (c calls) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		c.n.Add(1)
+		return next(ctx, cmd)
+	}
+}
+
+func (c calls) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		c.n.Add(1)
+		return next(ctx, cmds)
+	}
 }
 
 // run sends the requests until ctx is done, and reports each second.
@@ -191,7 +207,7 @@ func (f *fleet) close() error {
 	defer cancel()
 	var faults []error
 	for _, s := range f.servers {
-		faults = append(faults, s.leased.Close(ctx), s.shared.Client().Close())
+		faults = append(faults, s.leased.Close(ctx), s.shared.Close(ctx), s.clients[0].Close(), s.clients[1].Close())
 	}
 	return errors.Join(faults...)
 }

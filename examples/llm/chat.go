@@ -48,7 +48,7 @@ func answerTokens(r *http.Request) int64 {
 
 // A chat streams the model's answers, and says what they cost.
 type chat struct {
-	limiter string                    // its name
+	limiter *core.Limiter             // which charged the request
 	most    func(*http.Request) int64 // tokens that an answer may have; nil: any number
 	pace    time.Duration             // between two tokens
 }

@@ -31,6 +31,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"net"
@@ -42,7 +43,6 @@ import (
 	"time"
 
 	"github.com/headgate/headgate/core"
-	"github.com/headgate/headgate/core/memstore"
 	"github.com/headgate/headgate/core/redisstore"
 	"github.com/headgate/headgate/keyfuncs"
 	"github.com/headgate/headgate/nethttp"
@@ -81,9 +81,9 @@ func main() {
 // unreachable, each server applies the limits by itself.
 func newStore(url string) (core.Store, error) {
 	if url == "" {
-		return memstore.New(memstore.Config{}), nil
+		return new(core.MemoryStore), nil
 	}
-	s, err := redisstore.OpenURL(url, redisstore.Config{})
+	s, err := redisstore.Open(url, redisstore.Config{})
 	if err != nil {
 		return nil, fmt.Errorf("-redis: %w", err)
 	}
@@ -97,41 +97,31 @@ const (
 
 // routes returns the handler of the server.
 func routes(store core.Store, pace time.Duration) (http.Handler, error) {
-	tokens := core.TokenBucket(core.PerHour(limit), limit).Debt(debt)
-	estimated, err := core.New(store, "estimated", tokens)
-	if err != nil {
-		return nil, err
-	}
-	reported, err := core.New(store, "reported", tokens)
-	if err != nil {
-		return nil, err
-	}
-	estimating, err := nethttp.New(nethttp.Config{Rules: []nethttp.Rule{{
+	tokens := core.TokenBucket(limit, time.Hour).Debt(debt)
+	estimated, reported := core.NewLimiter(store, "estimated", tokens), core.NewLimiter(store, "reported", tokens)
+	address := keyfuncs.RemoteAddr()
+	estimating, errEstimating := nethttp.New(nethttp.Config{Rates: []nethttp.Rate{{
 		Limiter: estimated,
-		Key:     keyfuncs.RemoteAddr(),
-		Cost:    estimate,           // reserved before the handler runs
-		Settle:  nethttp.StatedCost, // what the handler passed to SetCost
+		Key:     address,
+		Cost:    estimate, // reserved before the handler runs, which then tells SetCost what it was
 	}}})
-	if err != nil {
-		return nil, err
-	}
-	reporting, err := nethttp.New(nethttp.Config{Rules: []nethttp.Rule{{
+	reporting, errReporting := nethttp.New(nethttp.Config{Rates: []nethttp.Rate{{
 		Limiter: reported,
-		Key:     keyfuncs.RemoteAddr(),
-		Report:  nethttp.StatedCost, // counted when the handler has returned
+		Key:     address,
+		Settle:  func(_ *http.Request, o nethttp.Outcome) int64 { return o.Cost }, // one to get in, and then what SetCost was told
 	}}})
-	if err != nil {
+	if err := errors.Join(errEstimating, errReporting); err != nil {
 		return nil, err
 	}
 
 	mux := http.NewServeMux()
-	mux.Handle("POST /api/estimated", estimating.Handler(chat{"estimated", answerTokens, pace}))
-	mux.Handle("POST /api/reported", reporting.Handler(chat{"reported", nil, pace}))
+	mux.Handle("POST /api/estimated", estimating.Handler(chat{estimated, answerTokens, pace}))
+	mux.Handle("POST /api/reported", reporting.Handler(chat{reported, nil, pace}))
 	mux.Handle("GET /api/now", now{estimated, reported})
 	mux.HandleFunc("POST /api/reset", func(w http.ResponseWriter, r *http.Request) {
-		err := estimating.Reset(r, "estimated")
+		key, err := address(r)
 		if err == nil {
-			err = reporting.Reset(r, "reported")
+			err = errors.Join(estimated.Reset(r.Context(), key), reported.Reset(r.Context(), key))
 		}
 		if err != nil {
 			http.Error(w, "503 the limits are not available", http.StatusServiceUnavailable)

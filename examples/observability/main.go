@@ -1,5 +1,5 @@
 // Observability is a server with simulated clients, so that there is something to see. It has the
-// page of package debug, and metrics for the board in this folder.
+// page of package stats, and metrics for the board in this folder.
 //
 //	go run ./examples/observability
 //
@@ -29,8 +29,6 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headgate/headgate/core"
-	"github.com/headgate/headgate/core/debug"
-	"github.com/headgate/headgate/core/memstore"
 	"github.com/headgate/headgate/core/redisstore"
 	"github.com/headgate/headgate/core/stats"
 	"github.com/headgate/headgate/keyfuncs"
@@ -52,62 +50,43 @@ type service struct {
 	api     http.Handler
 	login   *core.Limiter
 	streams *core.Slots
-	limits  []*core.Limiter
 }
 
 // newService returns a service whose limits are in the store. Streams are limited in this
 // process.
-func newService(store *redisstore.Store, local *memstore.Store) (*service, error) {
-	api, err := core.New(store, "api", core.SlidingWindow(core.PerMinute(120)).Named("minute"), core.TokenBucket(core.PerSecond(5), 10).Named("burst"))
-	if err != nil {
-		return nil, err
-	}
-	login, err := core.New(local, "login", core.FixedWindow(core.PerMinute(5)))
-	if err != nil {
-		return nil, err
-	}
-	streams, err := core.NewSlots(local, "streams", 3)
-	if err != nil {
-		return nil, err
-	}
-	guard, err := nethttp.New(nethttp.Config{Rules: []nethttp.Rule{{
+func newService(store, local core.Store) (*service, error) {
+	api := core.NewLimiter(store, "api", core.SlidingWindow(120, time.Minute).Named("minute"), core.TokenBucket(5, time.Second).Burst(10).Named("burst"))
+	guard, err := nethttp.New(nethttp.Config{Rates: []nethttp.Rate{{
 		Limiter: api,
 		Key:     keyfuncs.Header("X-User"), // which the simulated clients are trusted to write
 		Cost:    func(*http.Request) int64 { return 2 },
-		Settle:  nethttp.StatedCost,
 	}}})
 	if err != nil {
 		return nil, err
 	}
 	handler := guard.Handler(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-		nethttp.SetCost(r.Context(), "api", 1)
+		_ = nethttp.SetCost(r.Context(), api, 1)
 	}))
-	return &service{handler, login, streams, []*core.Limiter{api, login}}, nil
+	return &service{handler, core.NewLimiter(local, "login", core.FixedWindow(5, time.Minute)), core.NewSlots(local, "streams", 3)}, nil
 }
 
 func run(addr, redisURL string) error {
-	seen, err := stats.New(stats.Config{Logger: slog.Default(), WarnAt: 80})
-	if err != nil {
-		return err
-	}
+	seen := stats.New(stats.Config{Logger: slog.Default()})
 	client, away, err := connect(redisURL)
 	if err != nil {
 		return err
 	}
-	store, err := redisstore.New(client, redisstore.Config{Observer: seen.Observer()})
+	observers := []*core.Observer{seen.Observer()}
+	store, err := redisstore.New(client, redisstore.Config{Observers: observers})
 	if err != nil {
 		return err
 	}
-	local := memstore.New(memstore.Config{Observer: seen.Observer()})
-	seen.AddMemory("local", local)
-	s, err := newService(store, local)
+	s, err := newService(store, &core.MemoryStore{Observers: observers})
 	if err != nil {
 		return err
 	}
 	mux := http.NewServeMux()
-	mux.Handle("/debug/headgate/", debug.Handler(seen, debug.Config{
-		Limits: func() debug.Limits { return debug.Limits{Limiters: s.limits} },
-	}))
+	mux.Handle("/debug/headgate/", seen.Handler())
 	mux.Handle("GET /{$}", http.RedirectHandler("/debug/headgate/?refresh=5", http.StatusFound))
 	listener, err := net.Listen("tcp", addr)
 	if err != nil {

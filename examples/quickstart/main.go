@@ -25,8 +25,8 @@
 // With -redis redis://localhost:6379/0, all servers started with the same flag share the
 // limits.
 //
-// With -limits examples/quickstart/limits.yaml, the limits come from the document. Change a number
-// in it and save it: within a second the new limit applies, and the page shows it.
+// With -limits examples/quickstart/limits.yaml, the limit of requests comes from the document. Change the
+// number in it and save it: within a second the new limit applies, and the page shows it.
 package main
 
 import (
@@ -47,14 +47,11 @@ import (
 	"github.com/gorilla/websocket"
 
 	"github.com/headgate/headgate/core"
-	"github.com/headgate/headgate/core/memstore"
 	"github.com/headgate/headgate/core/redisstore"
 	"github.com/headgate/headgate/keyfuncs"
 	"github.com/headgate/headgate/limits"
-	"github.com/headgate/headgate/limits/yamldoc"
 	"github.com/headgate/headgate/nethttp"
 	"github.com/headgate/headgate/websocketmw"
-	"github.com/headgate/headgate/websocketmw/gorillaws"
 )
 
 func main() {
@@ -62,33 +59,37 @@ func main() {
 	limit := flag.Int64("limit", 10, "admit `n` requests from a client address in any window")
 	window := flag.Duration("window", 10*time.Second, "`length` of the window")
 	sockets := flag.Int64("sockets", 3, "allow `n` sockets open at once for a client address")
-	file := flag.String("limits", "", "the limits are those of this `file`, and change with it, instead of -limit, -window and -sockets")
+	file := flag.String("limits", "", "the limit of requests is that of this `file`, and changes with it, instead of -limit and -window")
 	redisURL := flag.String("redis", "", "share the limits through the Redis at this `URL`, such as redis://localhost:6379/0")
 	flag.Parse()
 	if flag.NArg() > 0 {
 		exit(2, fmt.Errorf("unexpected argument %q", flag.Arg(0)))
 	}
 
+	if *sockets < 0 {
+		exit(2, errors.New("-sockets must not be negative"))
+	}
 	store, err := newStore(*redisURL)
 	if err != nil {
 		exit(2, err)
 	}
-	var app *app
+	var limiter *core.Limiter
 	if *file == "" {
-		app, err = newApp(store, *limit, *window, *sockets)
+		limiter, err = newLimiter(store, *limit, *window)
 	} else {
-		app, err = newAppFrom(store, limits.File(*file))
+		limiter, err = openLimiter(store, limits.File(*file))
 	}
 	if err != nil {
 		exit(2, err)
 	}
+	app := newApp(store, limiter, *sockets)
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // so that a second Ctrl-C ends the process at once
 	listener, err := net.Listen("tcp", *addr)
 	if err != nil {
 		exit(1, err)
 	}
-	greet(listener.Addr(), app.numbers(""))
+	greet(listener.Addr(), app.numbers(ctx, "127.0.0.1"))
 	if err := app.serve(ctx, listener); err != nil {
 		exit(1, err)
 	}
@@ -96,109 +97,75 @@ func main() {
 
 // newStore returns the store of the limits: in this process, or in Redis. While Redis is
 // unreachable, each server applies the limits by itself.
-func newStore(url string) (core.FullStore, error) {
+func newStore(url string) (core.Store, error) {
 	if url == "" {
-		return memstore.New(memstore.Config{}), nil
+		return new(core.MemoryStore), nil
 	}
-	s, err := redisstore.OpenURL(url, redisstore.Config{})
+	s, err := redisstore.Open(url, redisstore.Config{})
 	if err != nil {
 		return nil, fmt.Errorf("-redis: %w", err)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
-	if report, err := s.Check(ctx); err != nil {
-		fmt.Fprintf(os.Stderr, "quickstart: Redis is unreachable (%v): until it returns, each server counts by itself\n", err)
-	} else if len(report.Problems) > 0 {
-		fmt.Fprint(os.Stderr, report)
+	if err := s.Check(ctx); err != nil {
+		fmt.Fprintf(os.Stderr, "quickstart: Redis cannot be used (%v): until it can, each server counts by itself\n", err)
 	}
 	return s, nil
+}
+
+// newLimiter returns a limiter of a number.
+func newLimiter(store core.Store, limit int64, window time.Duration) (*core.Limiter, error) {
+	policy := core.SlidingLog(limit, window)
+	if err := policy.Validate(); err != nil { // a flag is data: NewLimiter would panic
+		return nil, err
+	}
+	return core.NewLimiter(store, "hello", policy), nil
+}
+
+// openLimiter returns a limiter of a document, which must have a limit hello. Nothing else differs.
+func openLimiter(store core.Store, source limits.Source) (*core.Limiter, error) {
+	book, err := limits.Open(context.Background(), store, source, limits.Config{
+		OnChange: func(s limits.State) {
+			if s.Err != nil {
+				fmt.Fprintf(os.Stderr, "quickstart: the limits stay as they are: %v\n", s.Err)
+			}
+			for _, change := range s.Changes { // none at the start
+				fmt.Fprintln(os.Stderr, change)
+			}
+		},
+	})
+	if err != nil {
+		return nil, err
+	}
+	return book.Limiter("hello")
 }
 
 // An app is the whole server.
 type app struct {
 	http.Handler
 
+	limiter *core.Limiter
+	open    int64 // sockets that a key may have open
 	sockets *websocketmw.Guard
-	numbers func(key string) numbers
-}
-
-// numbers are those of the limits for a key, for the page.
-type numbers struct {
-	limit   int64
-	window  time.Duration
-	sockets int64
 }
 
 // newApp returns the app. It shows all that a limit needs: a limiter or slots, a guard
 // that uses it, and the handler behind the guard.
-func newApp(store core.FullStore, limit int64, window time.Duration, sockets int64) (*app, error) {
-	limiter, err := core.New(store, "hello", core.SlidingLog(core.Rate{Events: limit, Per: window}))
+func newApp(store core.Store, limiter *core.Limiter, open int64) *app {
+	address := keyfuncs.RemoteAddr()
+	requests, err := nethttp.New(nethttp.Config{Rates: []nethttp.Rate{{Limiter: limiter, Key: address}}})
 	if err != nil {
-		return nil, err
+		panic(err) // it is the same for all flags
 	}
-	slots, err := core.NewSlots(store, "sockets", sockets)
-	if err != nil {
-		return nil, err
-	}
-	return assemble(
-		nethttp.Rule{Limiter: limiter, Key: keyfuncs.RemoteAddr()},
-		nethttp.Rule{Slots: slots, Key: keyfuncs.RemoteAddr()},
-		func(string) numbers { return numbers{limit, window, sockets} })
-}
-
-// newAppFrom returns the app with the limits of a document, which must have a limit hello and
-// slots sockets. Nothing but the rules differs.
-func newAppFrom(store core.FullStore, source limits.Source) (*app, error) {
-	book, err := limits.Open(context.Background(), store, store, source, limits.Config{
-		Decode: yamldoc.Decode,
-		Changed: func(e limits.Event) {
-			if e.State.Err != nil {
-				fmt.Fprintf(os.Stderr, "quickstart: the limits stay as they are: %v\n", e.State.Err)
-				return
-			}
-			fmt.Fprint(os.Stderr, e.Diff) // empty at the start
-		},
-	})
-	if err != nil {
-		return nil, err
-	}
-	limit, err := book.Limit("hello")
-	if err != nil {
-		return nil, err
-	}
-	sockets, err := book.Slots("sockets")
-	if err != nil {
-		return nil, err
-	}
-	return assemble(
-		nethttp.Rule{Limit: limit, Key: keyfuncs.RemoteAddr()},
-		nethttp.Rule{LimitSlots: sockets, Key: keyfuncs.RemoteAddr()},
-		func(key string) numbers {
-			p := limit.For("", key).Policies()[0]
-			return numbers{p.Limit(), p.Window(), sockets.For("", key).Limit(key)}
-		})
-}
-
-// assemble puts guards with these rules before the handlers.
-func assemble(request, socket nethttp.Rule, numbers func(key string) numbers) (*app, error) {
-	requests, err := nethttp.New(nethttp.Config{Rules: []nethttp.Rule{request}})
-	if err != nil {
-		return nil, err
-	}
-	upgrades, err := websocketmw.New(websocketmw.Config{
-		Rules:  []nethttp.Rule{socket},
-		InBand: true, // so that the page can show the reason for a refusal
-	})
-	if err != nil {
-		return nil, err
-	}
+	a := &app{limiter: limiter, open: open, sockets: websocketmw.MaxOpen(store, "sockets", address, open)}
 
 	mux := http.NewServeMux()
 	mux.Handle("GET /api/hello", requests.Handler(http.HandlerFunc(hello)))
-	mux.Handle("GET /ws", gorillaws.Handler(upgrades, nil, greetings))
-	mux.Handle("GET /{$}", page(numbers))
-	mux.Handle("GET /limits", numbersOf(numbers))
-	return &app{mux, upgrades, numbers}, nil
+	mux.Handle("GET /ws", a.sockets.Handler(http.HandlerFunc(greetings)))
+	mux.HandleFunc("GET /{$}", a.page)
+	mux.HandleFunc("GET /limits", a.serveNumbers)
+	a.Handler = mux
+	return a
 }
 
 func hello(w http.ResponseWriter, _ *http.Request) {
@@ -207,7 +174,12 @@ func hello(w http.ResponseWriter, _ *http.Request) {
 }
 
 // greetings sends hello, and again after each message that it receives.
-func greetings(conn *websocket.Conn, _ *http.Request) {
+func greetings(w http.ResponseWriter, r *http.Request) {
+	conn, err := (&websocket.Upgrader{}).Upgrade(w, r, nil)
+	if err != nil {
+		return // Upgrade has answered
+	}
+	defer conn.Close()
 	for {
 		if err := conn.WriteMessage(websocket.TextMessage, []byte("hello")); err != nil {
 			return

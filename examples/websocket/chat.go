@@ -1,9 +1,8 @@
 package main
 
 import (
-	"context"
 	_ "embed"
-	"encoding/json"
+	"fmt"
 	"net/http"
 	"sync"
 	"time"
@@ -11,12 +10,9 @@ import (
 	"github.com/gorilla/websocket"
 
 	"github.com/headgate/headgate/core"
-	"github.com/headgate/headgate/core/memstore"
 	"github.com/headgate/headgate/examples/internal/pages"
 	"github.com/headgate/headgate/keyfuncs"
-	"github.com/headgate/headgate/nethttp"
 	"github.com/headgate/headgate/websocketmw"
-	"github.com/headgate/headgate/websocketmw/gorillaws"
 )
 
 const (
@@ -25,96 +21,74 @@ const (
 	messages     = 5           // per second, from a socket
 	silence      = time.Minute // after which a socket is closed
 
-	codeReplaced  = 4009 // another socket of the user took the place of this one
 	codeSignedOut = 4010
 )
 
 // user is the key of the limits for users. This chat does not check names: the page sets
 // the cookie, so anyone can close anyone's sockets, by EvictOldest and by signing out. With
-// authentication, without which neither is for you, use keyfuncs.Context or Session.
+// authentication, without which neither is for you, use keyfuncs.Context or From.
 var user = keyfuncs.Cookie("user")
 
-// newGuard returns the guard with all limits. The server has a name for the lists of devices.
-func newGuard(store core.SlotStore, server string) (*websocketmw.Guard, error) {
-	perUser, err := core.NewSlots(store, "user", userLimit)
-	if err != nil {
-		return nil, err
-	}
-	perAddress, err := core.NewSlots(store, "address", addressLimit)
-	if err != nil {
-		return nil, err
-	}
-	sent, err := core.New(memstore.New(memstore.Config{}), "messages", core.SlidingLog(core.PerSecond(messages)))
-	if err != nil {
-		return nil, err
-	}
-	return websocketmw.New(websocketmw.Config{
-		Rules: []nethttp.Rule{ // a socket takes a slot of each, or none
-			{
-				Slots: perUser, Key: user,
-				WhenFull: websocketmw.EvictOldest,
-			},
-			{Slots: perAddress, Key: keyfuncs.RemoteAddr()},
-		},
-		EvictCode: codeReplaced, EvictReason: "you have opened another socket",
-		Inbound: []websocketmw.Inbound{{Limiter: sent}},
-		MaxIdle: silence, // the handler pings three times as often
-		InBand:  true,    // so that the page can show the reason
-		Server:  server,
-	})
+// A chat is the room and its limits.
+type chat struct {
+	guard   *websocketmw.Guard
+	perUser *core.Slots
 }
 
-func routes(guard *websocketmw.Guard) http.Handler {
+// newChat returns a chat with all limits.
+func newChat(store core.Store) (*chat, error) {
+	perUser := core.NewSlots(store, "user", userLimit)
+	sent := core.NewLimiter(new(core.MemoryStore), "messages", core.SlidingLog(messages, time.Second))
+	guard, err := websocketmw.New(websocketmw.Config{
+		Rules: []websocketmw.Rule{ // a socket takes a slot of each, or none
+			{Slots: perUser, Key: user, WhenFull: websocketmw.EvictOldest},
+			{Slots: core.NewSlots(store, "address", addressLimit), Key: keyfuncs.RemoteAddr()},
+		},
+		Messages: []websocketmw.Inbound{{Limiter: sent}}, // without a Key, of each socket
+		MaxIdle:  silence,                                // the handler pings three times as often
+	})
+	return &chat{guard, perUser}, err
+}
+
+func (c *chat) routes() http.Handler {
 	r := &room{members: make(map[*member]struct{})}
 	mux := http.NewServeMux()
-	mux.Handle("GET /chat", gorillaws.Handler(guard, nil, r.serve))
-	mux.HandleFunc("GET /devices", func(w http.ResponseWriter, r *http.Request) {
-		devices(w, r, guard.Presence)
-	})
-	mux.HandleFunc("POST /signout", func(w http.ResponseWriter, r *http.Request) {
-		devices(w, r, func(ctx context.Context, slots, key string) (websocketmw.Presence, error) {
-			return guard.CloseAll(ctx, slots, key, codeSignedOut, "you have signed out")
-		})
-	})
+	mux.Handle("GET /chat", c.guard.Handler(http.HandlerFunc(r.serve)))
+	mux.HandleFunc("GET /sockets", c.sockets)
+	mux.HandleFunc("POST /signout", c.signOut)
 	mux.HandleFunc("GET /{$}", page)
 	return mux
 }
 
-// connected is what the page is told of a user.
-type connected struct {
-	Held    int64    `json:"held"`   // sockets
-	Silent  bool     `json:"silent"` // some servers have not answered
-	Devices []device `json:"devices"`
-}
-
-type device struct {
-	Server string    `json:"server"`
-	Since  time.Time `json:"since"`
-}
-
-// devices asks all servers about the sockets of the user, and responds with what they are.
-func devices(w http.ResponseWriter, r *http.Request, ask func(ctx context.Context, slots, key string) (websocketmw.Presence, error)) {
+// sockets responds with how many sockets the user has open, on all servers.
+func (c *chat) sockets(w http.ResponseWriter, r *http.Request) {
 	key, err := user(r)
 	if err != nil {
 		http.Error(w, "who are you?", http.StatusForbidden)
 		return
 	}
-	found, err := ask(r.Context(), "user", key)
+	open, err := c.perUser.Count(r.Context(), key)
 	if err != nil {
-		http.Error(w, "not all servers can be asked", http.StatusServiceUnavailable)
+		http.Error(w, "the sockets cannot be counted", http.StatusServiceUnavailable)
 		return
 	}
-	answer := connected{Held: found.Held, Silent: len(found.Silent) > 0, Devices: []device{}}
-	for _, peer := range found.Peers {
-		answer.Devices = append(answer.Devices, device{peer.Server, peer.Since})
-	}
-	body, err := json.Marshal(answer)
-	if err != nil {
-		panic(err) // there is nothing in it that could fail
-	}
-	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Cache-Control", "no-store")
-	_, _ = w.Write(body)
+	fmt.Fprintln(w, open)
+}
+
+// signOut closes the sockets of the user on all servers.
+func (c *chat) signOut(w http.ResponseWriter, r *http.Request) {
+	key, err := user(r)
+	if err != nil {
+		http.Error(w, "who are you?", http.StatusForbidden)
+		return
+	}
+	closed, err := c.guard.CloseAll(r.Context(), c.perUser, key, codeSignedOut, "you have signed out")
+	if err != nil {
+		http.Error(w, "not all servers have answered", http.StatusServiceUnavailable)
+		return
+	}
+	fmt.Fprintln(w, closed)
 }
 
 // A room sends each message to all members.
@@ -126,7 +100,12 @@ type room struct {
 type member struct{ out chan string }
 
 // serve runs until the socket is closed.
-func (r *room) serve(conn *websocket.Conn, request *http.Request) {
+func (r *room) serve(w http.ResponseWriter, request *http.Request) {
+	conn, err := (&websocket.Upgrader{}).Upgrade(w, request, nil)
+	if err != nil {
+		return // Upgrade has answered
+	}
+	defer conn.Close()
 	conn.SetReadLimit(4 << 10)
 	m := &member{out: make(chan string, 16)}
 	r.join(m)

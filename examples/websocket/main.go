@@ -3,10 +3,9 @@
 //
 //	go run ./examples/websocket
 //
-// Open sockets on http://127.0.0.1:8080/, which lists them, on whichever server they are. The
+// Open sockets on http://127.0.0.1:8080/, which counts them, on whichever server they are. The
 // fourth takes the place of the oldest, if that is older than ten seconds; otherwise it is
-// refused, and the page shows why.
-// Clients that are not browsers get a response:
+// refused. Browsers do not show why, but other clients get a response:
 //
 //	curl -i -b user=ann -H 'Connection: Upgrade' -H 'Upgrade: websocket' \
 //		-H 'Sec-WebSocket-Version: 13' -H 'Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==' \
@@ -36,9 +35,7 @@ import (
 	"time"
 
 	"github.com/headgate/headgate/core"
-	"github.com/headgate/headgate/core/memstore"
 	"github.com/headgate/headgate/core/redisstore"
-	"github.com/headgate/headgate/websocketmw"
 )
 
 func main() {
@@ -52,7 +49,7 @@ func main() {
 	if err != nil {
 		exit(2, err)
 	}
-	guard, err := newGuard(store, "the server at "+*addr)
+	chat, err := newChat(store)
 	if err != nil {
 		exit(2, err)
 	}
@@ -63,17 +60,17 @@ func main() {
 		exit(1, err)
 	}
 	fmt.Printf("Listening on http://%v/, where a page opens sockets. Ctrl-C stops the server.\n", listener.Addr())
-	if err := serve(ctx, listener, guard); err != nil {
+	if err := serve(ctx, listener, chat); err != nil {
 		exit(1, err)
 	}
 }
 
 // newStore returns the store that counts sockets: in this process, or in Redis.
-func newStore(url string) (core.SlotStore, error) {
+func newStore(url string) (core.Store, error) {
 	if url == "" {
-		return memstore.New(memstore.Config{}), nil
+		return new(core.MemoryStore), nil
 	}
-	s, err := redisstore.OpenURL(url, redisstore.Config{})
+	s, err := redisstore.Open(url, redisstore.Config{})
 	if err != nil {
 		return nil, fmt.Errorf("-redis: %w", err)
 	}
@@ -82,8 +79,8 @@ func newStore(url string) (core.SlotStore, error) {
 
 // serve serves until ctx is done, then closes the sockets and waits for the requests in
 // progress.
-func serve(ctx context.Context, listener net.Listener, guard *websocketmw.Guard) error {
-	server := &http.Server{Handler: routes(guard), ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute}
+func serve(ctx context.Context, listener net.Listener, chat *chat) error {
+	server := &http.Server{Handler: chat.routes(), ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute}
 	failed := make(chan error, 1)
 	go func() { failed <- server.Serve(listener) }()
 	select {
@@ -94,7 +91,7 @@ func serve(ctx context.Context, listener net.Listener, guard *websocketmw.Guard)
 
 	deadline, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
-	return errors.Join(guard.Shutdown(deadline), server.Shutdown(deadline))
+	return errors.Join(chat.guard.Shutdown(deadline), server.Shutdown(deadline))
 }
 
 // exit prints err on one line and ends the program, with status 2 for an invalid command

@@ -22,14 +22,11 @@ import (
 func Fleet(t *testing.T, routes func(*redisstore.Store, keyfuncs.Func) (http.Handler, *websocketmw.Guard)) {
 	t.Helper()
 	nginx, redis := NewNginx(t), redistest.Start(t)
-	address, err := keyfuncs.XForwardedFor(nginx.Addr)
-	if err != nil {
-		t.Fatal(err)
-	}
+	address := keyfuncs.XForwardedFor(nginx.Addr)
 	var guards []*websocketmw.Guard
 	var addrs []string
 	for range 2 {
-		store, err := redisstore.OpenURL("redis://"+redis.Addr()+"/0", redisstore.Config{
+		store, err := redisstore.Open("redis://"+redis.Addr()+"/0", redisstore.Config{
 			Failure: redisstore.FailClosed,             // no test should pass because Redis was slow,
 			Timeout: time.Minute, SlotTTL: time.Minute, // nor fail because the machine is busy
 		})

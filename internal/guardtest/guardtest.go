@@ -1,20 +1,20 @@
-// Package guardtest has what the tests of adapters share: guards, requests, and what guards settle.
+// Package guardtest has what the tests of adapters for frameworks share.
 package guardtest
 
 import (
 	"bufio"
-	"context"
 	"errors"
+	"fmt"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/headgate/headgate/core"
-	"github.com/headgate/headgate/core/memstore"
 	"github.com/headgate/headgate/keyfuncs"
 	"github.com/headgate/headgate/nethttp"
-	"github.com/headgate/headgate/websocketmw"
 )
 
 // Own is a key that the client chooses.
@@ -22,16 +22,6 @@ var Own = keyfuncs.Header("X-Own")
 
 // ErrAny is an error of a handler or a key.
 var ErrAny = errors.New("any")
-
-// Rule returns a rule for Own, with a store of its own.
-func Rule(t testing.TB, name string, p core.Policy) nethttp.Rule {
-	t.Helper()
-	l, err := core.New(memstore.New(memstore.Config{}), name, p)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return nethttp.Rule{Limiter: l, Key: Own}
-}
 
 // Guard returns a guard that must be valid.
 func Guard(t testing.TB, c nethttp.Config) *nethttp.Guard {
@@ -43,38 +33,19 @@ func Guard(t testing.TB, c nethttp.Config) *nethttp.Guard {
 	return g
 }
 
-// Open returns a guard that admits whoever has the key.
-func Open(t testing.TB, key keyfuncs.Func) *nethttp.Guard {
-	t.Helper()
-	rule := Rule(t, "open", core.Unlimited())
-	rule.Key = key
-	return Guard(t, nethttp.Config{Rules: []nethttp.Rule{rule}})
+// Open returns a guard that admits whoever has the key, and Closed one that admits nobody.
+func Open(key keyfuncs.Func) *nethttp.Guard {
+	return nethttp.Limit(new(core.MemoryStore), "open", key, core.Unlimited())
 }
 
-// Sockets returns a guard that lets Own have one socket.
-func Sockets(t testing.TB, c websocketmw.Config) *websocketmw.Guard {
-	t.Helper()
-	slots, err := core.NewSlots(memstore.New(memstore.Config{}), "sockets", 1)
-	if err != nil {
-		t.Fatal(err)
-	}
-	c.Rules = append(c.Rules, nethttp.Rule{Slots: slots, Key: Own})
-	g, err := websocketmw.New(c)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return g
-}
-
-// Upgrade returns the handshake of a WebSocket, with fields.
-func Upgrade(target string, fields ...string) *http.Request {
-	return Request("GET", target, append(fields, "Connection", "Upgrade", "Upgrade", "websocket",
-		"Sec-WebSocket-Version", "13", "Sec-WebSocket-Key", "dGhlIHNhbXBsZSBub25jZQ==")...)
+// Closed is described with Open.
+func Closed() *nethttp.Guard {
+	return nethttp.Limit(new(core.MemoryStore), "closed", Own, core.Blocked())
 }
 
 // Request returns a request with fields: names and values in turn.
 func Request(method, target string, fields ...string) *http.Request {
-	r := httptest.NewRequestWithContext(context.Background(), method, target, nil)
+	r := httptest.NewRequest(method, target, nil)
 	for i := 1; i < len(fields); i += 2 {
 		r.Header.Set(fields[i-1], fields[i])
 	}
@@ -94,56 +65,62 @@ type Secret string
 // String implements [fmt.Stringer].
 func (Secret) String() string { return "hidden" }
 
-// An Outcomes is what a rule with Settle has seen.
-type Outcomes struct {
-	Guard   *nethttp.Guard // nil: Sockets is set
-	Sockets *websocketmw.Guard
+// Values are what middleware before a guard stores in the context of a framework.
+var Values = map[string]any{"text": "ben", "secret": Secret("s3cret"), "number": uint8(42), "empty": "", "nil": nil, "struct": struct{ n int }{4711}}
 
-	last nethttp.Outcome
-}
-
-// Settling returns a guard for requests, whose limiter is "settled".
-func Settling(t testing.TB) *Outcomes {
+// CheckKeys compares keys of a framework, and their errors, under a guard. The application is served by a framework
+// whose context has Values; a guard in it uses the key. Its refusals must be errors to the framework, which failed
+// returns.
+func CheckKeys(t *testing.T, value func(name string) keyfuncs.Func, app func(key keyfuncs.Func) (h http.Handler, failed func() error)) {
 	t.Helper()
-	o := &Outcomes{}
-	o.Guard = Guard(t, nethttp.Config{Rules: []nethttp.Rule{o.rule(t)}})
-	return o
-}
-
-// SettlingSockets returns one for sockets.
-func SettlingSockets(t testing.TB) *Outcomes {
-	t.Helper()
-	o := &Outcomes{}
-	o.Sockets = Sockets(t, websocketmw.Config{Rules: []nethttp.Rule{o.rule(t)}})
-	return o
-}
-
-func (o *Outcomes) rule(t testing.TB) nethttp.Rule {
-	t.Helper()
-	rule := Rule(t, "settled", core.SlidingLog(core.PerHour(1000)))
-	rule.Settle = func(_ *http.Request, got nethttp.Outcome) int64 {
-		o.last = got
-		return got.Cost
+	for name, want := range map[string]any{
+		"text": "ben", "secret": "s3cret", "number": "42", "empty": keyfuncs.ErrAbsent, "nil": keyfuncs.ErrAbsent,
+		"none": keyfuncs.ErrAbsent, "struct": keyfuncs.ErrProgram,
+	} {
+		var got string
+		key := keyfuncs.First(keyfuncs.Tag("none", value("none")), keyfuncs.Tag("value", value(name)))
+		h, failed := app(func(r *http.Request) (text string, err error) {
+			got, err = key(r)
+			return got, err
+		})
+		w := Serve(h, Request("GET", "/"))
+		wrong, _ := want.(error)
+		status, text := 204, fmt.Sprint("value:", want)
+		if wrong != nil {
+			status, text = 400, ""
+			if errors.Is(wrong, keyfuncs.ErrProgram) {
+				status = 500
+			}
+		}
+		err := failed()
+		var v *nethttp.Verdict
+		if w.Code != status || got != text || (err == nil) != (wrong == nil) || err != nil && (!errors.Is(err, wrong) || !errors.As(err, &v) || v.Status != status) {
+			t.Errorf("%s: %d %q %v, want %d %q %v", name, w.Code, got, err, status, text, wrong)
+		}
+		if strings.Contains(fmt.Sprint(err), "4711") {
+			t.Errorf("the error has the value: %v", err)
+		}
 	}
-	return rule
 }
 
-// Want asks for paths of a handler behind the guard, and compares the settled outcome. For the zero
-// Outcome it compares nothing. To a guard of sockets, the requests are handshakes.
-func (o *Outcomes) Want(t *testing.T, h http.Handler, want map[string]nethttp.Outcome) {
+// Settling returns a guard whose rule has Settle, and a function that asks for the paths of a handler behind it, and
+// compares the outcomes.
+func Settling(t *testing.T) (guard *nethttp.Guard, limiter *core.Limiter, want func(h http.Handler, want map[string]nethttp.Outcome)) {
 	t.Helper()
-	for path, want := range want {
-		o.last = nethttp.Outcome{}
-		r := Request("GET", path, "X-Own", "anna")
-		if o.Sockets != nil {
-			r = Upgrade(path, "X-Own", "anna")
-		}
-		h.ServeHTTP(hijackable{httptest.NewRecorder()}, r)
-		if o.last != want {
-			t.Errorf("%s: %+v, want %+v", path, o.last, want)
-		}
-		if o.Sockets != nil && o.Sockets.Len() != 0 {
-			t.Errorf("%s: %d sockets are left", path, o.Sockets.Len())
+	var last nethttp.Outcome
+	limiter = core.NewLimiter(new(core.MemoryStore), "settled", core.FixedWindow(1000, time.Hour))
+	guard = Guard(t, nethttp.Config{Rates: []nethttp.Rate{{Limiter: limiter, Key: Own, Settle: func(_ *http.Request, o nethttp.Outcome) int64 {
+		last = o
+		return o.Cost
+	}}}})
+	return guard, limiter, func(h http.Handler, want map[string]nethttp.Outcome) {
+		t.Helper()
+		for path, want := range want {
+			last = nethttp.Outcome{}
+			h.ServeHTTP(hijackable{httptest.NewRecorder()}, Request("GET", path, "X-Own", "anna"))
+			if last != want {
+				t.Errorf("%s: %+v, want %+v", path, last, want)
+			}
 		}
 	}
 }

@@ -12,8 +12,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/headgate/headgate/core"
-	"github.com/headgate/headgate/core/memstore"
+	"github.com/headgate/headgate/internal/old/core"
+	"github.com/headgate/headgate/internal/old/core/memstore"
 )
 
 var update = flag.Bool("update", false, "draw the pictures anew")

@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"context"
 	"encoding/base64"
+	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -20,12 +22,8 @@ import (
 
 	"github.com/headgate/headgate/contrib/echov5mw"
 	"github.com/headgate/headgate/core"
-	"github.com/headgate/headgate/core/debug"
-	"github.com/headgate/headgate/core/lease"
-	"github.com/headgate/headgate/core/memstore"
 	"github.com/headgate/headgate/core/redisstore"
 	"github.com/headgate/headgate/core/stats"
-	"github.com/headgate/headgate/core/store"
 	"github.com/headgate/headgate/echomw"
 	"github.com/headgate/headgate/ginmw"
 	"github.com/headgate/headgate/internal/redistest"
@@ -33,6 +31,7 @@ import (
 	"github.com/headgate/headgate/limits"
 	"github.com/headgate/headgate/limits/redisdoc"
 	"github.com/headgate/headgate/nethttp"
+	"github.com/headgate/headgate/outgoing"
 	"github.com/headgate/headgate/websocketmw"
 )
 
@@ -42,8 +41,7 @@ import (
 //     its Format method: not in an unexported field of a program's own struct. They are only
 //     printed by spill.value here, all else by spill.deep.
 //   - stats.Config.ShowKeys shows keys.
-//   - The JSON of a limits.Document has the keys of its overrides.
-//   - store.Observer.Refused and SlotRefused are told of the key.
+//   - The Key methods of events and verdicts return the key.
 //   - Redis has readable keys without a Secret.
 
 // must ends the test at an error.
@@ -57,52 +55,45 @@ func must[T any](t *testing.T) func(v T, err error) T {
 	}
 }
 
+func orNil(err error) error {
+	if err == nil {
+		return errors.New("back")
+	}
+	return err
+}
+
 // A world is what the tests have in common: everything that happens in it is looked at.
 type world struct {
 	*spill
 
-	t        *testing.T
-	stats    *stats.Stats
-	limiters []*core.Limiter
+	t     *testing.T
+	stats *stats.Stats
+	log   bytes.Buffer // of the stats
 }
 
 func newWorld(t *testing.T) *world {
 	w := &world{spill: newSpill(t), t: t}
 	t.Cleanup(func() { skipped = skipped || t.Skipped() })
-	c := stats.Config{Secret: []byte(secret), WarnAt: 50}
+	c := stats.Config{Logger: slog.New(slog.NewTextHandler(&w.log, nil))}
 	w.value("stats.Config", c)
-	w.stats = must[*stats.Stats](t)(stats.New(c))
+	w.stats = stats.New(c)
 	t.Cleanup(w.counted)
 	return w
 }
 
-// observer looks at all events.
-func (w *world) observer() *core.Observer {
-	return core.Observers(w.stats.Observer(), &core.Observer{
-		Timed: true, Shares: true,
-		Decided:       func(_ context.Context, e core.DecisionEvent) { w.deep("DecisionEvent", e) },
-		Refused:       func(_ context.Context, e core.DecisionEvent, _ string) { w.deep("DecisionEvent", e) },
-		Settled:       func(_ context.Context, e core.SettleEvent) { w.deep("SettleEvent", e) },
-		SlotAcquired:  func(_ context.Context, e core.SlotEvent) { w.deep("SlotEvent", e) },
-		SlotRefused:   func(_ context.Context, e core.SlotEvent, _ string) { w.deep("SlotEvent", e) },
-		SlotReleased:  func(slots string) { w.text("SlotReleased", slots) },
-		SlotsLost:     func(held int64) { w.deep("SlotsLost", held) },
-		SlotsRestated: func(keys int) { w.deep("SlotsRestated", keys) },
-		Called:        func(e core.CallEvent) { w.deep("CallEvent", e) },
-		Changed:       func(err error) { w.deep("Changed", fmt.Errorf("changed: %w", orNil(err))) },
-	})
-}
-
-func orNil(err error) error {
-	if err == nil {
-		return fmt.Errorf("back")
-	}
-	return err
+// observers look at all events.
+func (w *world) observers() []*core.Observer {
+	return []*core.Observer{w.stats.Observer(), {
+		Decided:  func(_ context.Context, e core.DecisionEvent) { w.deep("DecisionEvent", e) },
+		Settled:  func(_ context.Context, e core.SettleEvent) { w.deep("SettleEvent", e) },
+		Acquired: func(_ context.Context, e core.SlotEvent) { w.deep("SlotEvent", e) },
+		Released: func(slots string) { w.text("Released", slots) },
+		Changed:  func(err error) { w.deep("Changed", fmt.Errorf("changed: %w", orNil(err))) },
+	}}
 }
 
 // counted looks at what was counted, at the end of a test.
 func (w *world) counted() {
-	w.deep("Snapshot", w.stats.Snapshot())
 	w.value("Stats", w.stats)
 	w.deep("Families", w.stats.Families())
 	var b bytes.Buffer
@@ -110,34 +101,41 @@ func (w *world) counted() {
 		w.t.Error(err)
 	}
 	w.text("the text for Prometheus", b.String())
-	handler := debug.Handler(w.stats, debug.Config{Limits: func() debug.Limits { return debug.Limits{Version: "1", Limiters: w.limiters} }})
-	for _, path := range []string{"/", "/?refresh=5", "/json", "/metrics", "/vars", "/" + key} {
+	for _, path := range []string{"/", "/?refresh=5", "/json", "/metrics", "/" + key} {
 		recorder := httptest.NewRecorder()
-		handler.ServeHTTP(recorder, httptest.NewRequest("GET", path, nil))
-		w.answer("the debug page "+path, recorder.Result())
+		w.stats.Handler().ServeHTTP(recorder, httptest.NewRequest("GET", path, nil))
+		if recorder.Code != http.StatusNotFound {
+			w.answer("the page "+path, recorder.Result())
+		}
 	}
+	w.text("the log of the stats", w.log.String())
+}
+
+// memory returns a store in memory.
+func (w *world) memory() *core.MemoryStore {
+	s := &core.MemoryStore{Observers: w.observers()}
+	w.value("MemoryStore", s)
+	w.t.Cleanup(func() { w.value("MemoryStore", s) })
+	return s
 }
 
 // stores are those that decide, and count slots.
-func (w *world) stores() map[string]core.FullStore {
-	c := memstore.Config{Observer: w.observer()}
-	w.value("memstore.Config", c)
-	memory := memstore.New(c)
-	w.stats.AddMemory("memory", memory)
-	w.t.Cleanup(func() {
-		w.value("memstore.Store", memory)
-		w.deep("memstore.Stats", memory.Stats())
-	})
+func (w *world) stores() map[string]core.Store {
 	redisURL := "redis://:" + password + "@" + w.redis().Addr()
 	inRedis := func(c redisstore.Config) *redisstore.Store {
-		c.Observer, c.Timeout = w.observer(), 5*time.Second
+		c.Observers, c.Timeout = w.observers(), 5*time.Second
 		w.value("redisstore.Config", c)
-		s := must[*redisstore.Store](w.t)(redisstore.OpenURL(redisURL, c))
-		w.t.Cleanup(func() { _ = s.Client().Close() })
+		s := must[*redisstore.Store](w.t)(redisstore.Open(redisURL, c))
+		w.t.Cleanup(func() {
+			w.value("redisstore.Store", s)
+			_ = s.Close(context.WithoutCancel(w.t.Context()))
+		})
 		return s
 	}
-	hashed := inRedis(redisstore.Config{Secret: []byte(secret), Prefix: "hashed"})
-	return map[string]core.FullStore{"memory": memory, "Redis": inRedis(redisstore.Config{}), "Redis with a Secret": hashed}
+	return map[string]core.Store{
+		"memory": w.memory(), "Redis": inRedis(redisstore.Config{}), "Redis with a Secret": inRedis(redisstore.Config{Secret: []byte(secret), Prefix: "hashed"}),
+		"Redis with leases": inRedis(redisstore.Config{Lease: time.Second, Prefix: "leased"}),
+	}
 }
 
 func (w *world) redis() *redistest.Server {
@@ -153,35 +151,27 @@ func TestLimits(t *testing.T) {
 	for name, s := range w.stores() {
 		w.limits(name, s)
 	}
-	c := lease.Config{For: lease.DefaultFor}
-	w.value("lease.Config", c)
-	leased := must[*lease.Store](t)(lease.New(memstore.New(memstore.Config{Observer: w.observer()}), c))
-	w.limits("leases", leased)
-	w.value("lease.Store", leased)
-	if err := leased.Close(t.Context()); err != nil {
-		t.Error(err)
-	}
-	w.value("lease.Store", leased)
 }
 
 // limits decides in a store, in every way.
 func (w *world) limits(name string, s core.Store) {
 	ctx := w.t.Context()
-	several := must[*core.Limiter](w.t)(core.New(s, "several", core.SlidingLog(core.PerMinute(2)).Named("log"), core.FixedWindow(core.PerMinute(9)).Named("window")))
-	one := must[*core.Limiter](w.t)(core.New(s, "one", core.TokenBucket(core.PerMinute(3), 3)))
-	w.limiters = append(w.limiters, several, one)
+	several := core.NewLimiter(s, "several", core.SlidingLog(2, time.Minute).Named("log"), core.FixedWindow(9, time.Minute).Named("window")).
+		WithPlan("gold", core.SlidingLog(2, time.Minute).Named("log"), core.FixedWindow(90, time.Minute).Named("window"))
+	one := core.NewLimiter(s, "one", core.TokenBucket(3, time.Minute).Debt(9))
 	w.value(name+": Limiter", one)
+	w.value(name+": Limiter with plans", several)
 	decided := func(what string, d core.Decision, err error) {
 		w.deep(name+": "+what, d)
-		for i := range d.Len() {
-			w.deep(name+": Answer", d.Answer(i))
+		for a := range d.Answers() {
+			w.deep(name+": Answer", a)
 		}
 		if err != nil {
 			w.deep(name+": the error of "+what, err)
 		}
 	}
 	for range 4 {
-		for _, l := range []*core.Limiter{one, several} {
+		for _, l := range []*core.Limiter{one, several, several.Plan("gold")} {
 			d, err := l.Allow(ctx, key)
 			decided("Allow", d, err)
 			d, err = l.Peek(ctx, key)
@@ -191,15 +181,16 @@ func (w *world) limits(name string, s core.Store) {
 	for _, n := range []int64{0, 1, 100} {
 		d, err := one.AllowN(ctx, key+"2", n)
 		decided("AllowN", d, err)
-		_, err = d.Settle(ctx, 2)
-		w.deep(name+": Settle", orNil(err))
-		_, err = d.Settle(ctx, 2, 3)
-		w.deep(name+": Settle twice", orNil(err))
+		w.deep(name+": Settle", orNil(d.Settle(ctx, 2)))
+		w.deep(name+": Settle twice", orNil(d.Settle(ctx, 2, 3)))
+		w.deep(name+": Refund", orNil(d.Refund(ctx)))
 		decided("a settled Decision", d, nil)
 		d, _, err = one.AllowAtMost(ctx, key+"3", n)
 		decided("AllowAtMost", d, err)
+		d, err = one.Report(ctx, key+"4", n)
+		decided("Report", d, err)
 	}
-	charges := []core.Charge{{Limiter: one, Key: key + "4", N: 1}, {Limiter: several, Key: key + "4", N: 1}}
+	charges := []core.Charge{{Limiter: one, Key: key + "5"}, {Limiter: several, Key: key + "5", Units: 1}}
 	w.value(name+": Charge", charges[0])
 	w.value(name+": Charges", charges)
 	for range 3 {
@@ -208,76 +199,41 @@ func (w *world) limits(name string, s core.Store) {
 	}
 	_, err := core.AllowAll(ctx, charges[0], charges[0])
 	w.deep(name+": the same twice", orNil(err))
+	wrong := one.WithPlanFunc(func(string) []core.Policy { return []core.Policy{core.SlidingLog(-1, time.Minute)} })
+	d, err := wrong.Plan("wrong").Allow(ctx, key)
+	decided("Allow of a wrong plan", d, err)
 	ended, cancel := context.WithCancel(ctx)
 	cancel()
-	for _, ctx := range []context.Context{ended, nil} {
-		d, err := one.Allow(ctx, key)
-		decided("Allow without a context", d, err)
-		_, err = one.Wait(ctx, key)
-		w.deep(name+": Wait", orNil(err))
-	}
+	d, err = one.Allow(ended, key)
+	decided("Allow without time", d, err)
+	_, err = one.Wait(ended, key)
+	w.deep(name+": Wait", orNil(err))
+	_, err = one.WaitN(ctx, key, 100)
+	w.deep(name+": WaitN", orNil(err))
 	w.deep(name+": Reset", orNil(one.Reset(ctx, key)))
-	prepared := one.Prepared()
-	c := store.Charge{Limiter: prepared, Key: key, N: 1}
-	w.value(name+": store.Charge", c)
-	w.value(name+": prepared", prepared)
-	q := &store.Question{Charges: []store.Charge{c}}
-	w.deep(name+": Ask", orNil(s.Ask(ctx, q)))
-	w.value(name+": Question", *q)
-	w.deep(name+": Result", q.Result)
 }
 
 func TestSlots(t *testing.T) {
 	w := newWorld(t)
 	for name, s := range w.stores() {
 		ctx := t.Context()
-		slots, beside := must[*core.Slots](t)(core.NewSlots(s, "slots", 1)), must[*core.Slots](t)(core.NewSlots(s, "beside", 3))
+		slots := core.NewSlots(s, "slots", 1).WithPlan("gold", 2)
 		w.value(name+": Slots", slots)
-		claims := []core.Claim{{Slots: slots, Key: key}, {Slots: beside, Key: key, OneMore: true}}
-		w.value(name+": Claim", claims[0])
-		w.value(name+": Claims", claims)
-		for _, claims := range [][]core.Claim{claims[:1], claims} {
-			slot := must[*core.Slot](t)(core.AcquireAll(ctx, claims...))
-			w.deep(name+": Slot", slot)
-			w.deep(name+": Occupancies", slot.Occupancies())
-			if m, ok := s.(*memstore.Store); ok {
-				w.value("memstore.Store", m)
-			}
-			_, err := slots.Acquire(ctx, key)
-			w.deep(name+": a full key", orNil(err))
-			short, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
-			waits := slices.Clone(claims)
-			waits[0].Queue = 3
-			_, err = core.AcquireAllWait(short, waits...)
-			cancel()
-			w.deep(name+": a full key after a wait", orNil(err))
-			_, err = core.AcquireAll(ctx, claims[0], claims[0])
-			w.deep(name+": the same twice", orNil(err))
-			slot.Release()
-			w.deep(name+": a Slot that was released", slot)
-		}
-		g, err := s.AcquireSlots(ctx, []store.Claim{{Name: "raw", Key: key, Limit: 1}, {Name: "raw2", Key: key, Limit: 1}})
-		w.deep(name+": Grant", g)
-		_, full := s.AcquireSlots(ctx, []store.Claim{{Name: "raw", Key: key, Limit: 1}})
-		w.deep(name+": store.FullError", orNil(full))
-		w.deep(name+": AcquireSlots", orNil(err))
-		w.value(name+": store.Claim", store.Claim{Name: "raw", Key: key})
-		w.value(name+": Notice", store.Notice{Name: "raw", Key: key})
-		n := s.(store.Noticer)
-		stop := n.Listen("raw", func(h store.Heard) store.Answer {
-			w.value(name+": Heard", h)
-			return store.Answer{Text: "yes"}
-		})
-		_, err = n.Announce(ctx, store.Notice{Name: "raw", Key: key, Text: "text"}, func(string) bool { return true })
-		w.deep(name+": Announce", orNil(err))
-		stop()
-		g.Hold.Release()
+		slot := must[*core.Slot](t)(slots.Acquire(ctx, key))
+		w.deep(name+": Slot", slot)
+		_, err := slots.Acquire(ctx, key)
+		w.deep(name+": a full key", orNil(err))
+		short, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
+		_, err = slots.Wait(short, key, 3)
+		cancel()
+		w.deep(name+": a full key after a wait", orNil(err))
+		must[int64](t)(slots.Count(ctx, key))
+		w.value(name+": Slots", slots)
+		slot.Release()
+		w.deep(name+": a Slot that was released", slot)
 		w.deep(name+": Close", orNil(slots.Close(ctx)))
 		_, err = slots.Acquire(ctx, key)
 		w.deep(name+": Acquire after Close", orNil(err))
-		_ = s.CloseSlots(ctx, "raw")
-		_ = s.CloseSlots(ctx, "raw2")
-		_ = beside.Close(ctx)
 	}
 }
 
@@ -286,101 +242,83 @@ func TestErrorsOfRedis(t *testing.T) {
 	w := newWorld(t)
 	server := w.redis()
 	for _, f := range []redisstore.Failure{redisstore.FailLocal, redisstore.FailOpen, redisstore.FailClosed} {
-		c := redisstore.Config{Observer: w.observer(), Secret: []byte(secret), Failure: f, Timeout: 50 * time.Millisecond}
+		c := redisstore.Config{Observers: w.observers(), Secret: []byte(secret), Failure: f, Timeout: 50 * time.Millisecond}
 		for _, url := range []string{"redis://:" + password + "@" + server.Addr(), "redis://" + canary + ":" + password + "@" + server.Addr(), "redis://:" + password + "@127.0.0.1:1"} {
-			s := must[*redisstore.Store](t)(redisstore.OpenURL(url, c))
+			s := must[*redisstore.Store](t)(redisstore.Open(url, c))
 			w.value("redisstore.Store", s)
-			report, err := s.Check(t.Context())
-			w.deep("Report", report)
-			w.deep("Check", orNil(err))
-			l := must[*core.Limiter](t)(core.New(s, "api", core.SlidingLog(core.PerMinute(2))))
-			slots := must[*core.Slots](t)(core.NewSlots(s, "slots", 1))
+			w.deep("Check", orNil(s.Check(t.Context())))
+			l, slots := core.NewLimiter(s, "api", core.SlidingLog(2, time.Minute)), core.NewSlots(s, "slots", 1)
 			for range 4 {
 				d, err := l.Allow(t.Context(), key)
 				w.deep("Decision", d)
 				w.deep("Allow", orNil(err))
-				slot, err := slots.Acquire(t.Context(), key)
+				_, err = slots.Acquire(t.Context(), key)
 				w.deep("Acquire", orNil(err))
-				if err == nil {
-					w.deep("Slot", slot)
-				}
+				w.deep("Reset", orNil(l.Reset(t.Context(), key)))
 			}
-			w.deep("State", s.State())
-			_ = slots.Close(t.Context())
-			_ = s.Client().Close()
+			w.deep("Away", orNil(s.Away()))
+			w.deep("Close", orNil(s.Close(t.Context())))
 		}
 	}
 	for _, url := range []string{"redis://:" + password + "@h:port", "redis://" + password + "/x@h", "http://" + password, "redis://u:1#" + password + "@h"} {
-		if _, err := redisstore.OpenURL(url, redisstore.Config{}); err != nil {
-			w.deep("OpenURL", err)
+		if _, err := redisstore.Open(url, redisstore.Config{}); err != nil {
+			w.deep("Open", err)
 		}
 	}
-	_, err := redisstore.OpenURL("redis://h", redisstore.Config{Secret: []byte(canary), Timeout: -1})
-	w.deep("OpenURL of a wrong Config", err)
-	_, err = stats.New(stats.Config{Secret: []byte(canary)})
-	w.deep("stats.New of a short Secret", err)
+	_, err := redisstore.Open("redis://h", redisstore.Config{Secret: []byte(canary), Timeout: -1})
+	w.deep("Open of a wrong Config", orNil(err))
 }
 
 const document = `{"limits": {"api": {"plans": {"free": {"minute": "sliding-log 2/minute"}}, "overrides": [
 	{"key": "` + key + `", "plan": "free"}, {"prefix": "` + key + `", "policies": {"minute": "sliding-log 5/minute"}, "until": "2020-01-01T00:00:00Z"}]}},
 	"slots": {"ws": {"plans": {"free": 1}, "overrides": [{"key": "` + key + `", "slots": 2}]}}}`
 
-func TestDocuments(t *testing.T) {
-	w := newWorld(t)
-	d := must[*limits.Document](t)(limits.Parse([]byte(document), nil))
-	w.printed("Document", d)
-	w.deep("Notes", d.Notes())
-	for _, text := range []string{`{"limits": {"api": {"` + key + `": 1}}}`, strings.Replace(document, `"plan": "free"`, `"plan": "`+key+`"`, 1), document[:300], strings.ReplaceAll(document, "prefix", "key")} {
-		_, err := limits.Parse([]byte(text), nil)
-		w.deep("Faults", err)
-	}
-	w.value("Node", must[limits.Node](t)(limits.DecodeJSON([]byte(document))))
-	diff := limits.Compare(must[*limits.Document](t)(limits.Parse([]byte(`{"slots": {"ws": {"plans": {"a": 1}}}}`), nil)), d)
-	w.value("Diff", diff)
-	w.value("Change", diff.Changes[0])
-
-	client := redis.NewClient(&redis.Options{Addr: w.redis().Addr(), Password: password, ContextTimeoutEnabled: true})
-	t.Cleanup(func() { _ = client.Close() })
-	w.value("redisdoc.Config", redisdoc.Config{Key: redisdoc.DefaultKey})
-	source := must[*redisdoc.Source](t)(redisdoc.New(client, redisdoc.Config{}))
-	version := must[int64](t)(source.Push(t.Context(), d, 0))
-	memory := memstore.New(memstore.Config{Observer: w.observer()})
-	c := limits.Config{Initial: []byte(document), Every: time.Hour, Timeout: 5 * time.Second, Changed: func(e limits.Event) { w.value("Event", e) }}
-	w.value("limits.Config", c)
-	book := must[*limits.Book](t)(limits.Open(t.Context(), memory, memory, source, c))
-	t.Cleanup(book.Close)
-	w.value("Book", book)
-	w.value("redisdoc.Source", source)
-	w.deep("State", book.State())
-	w.deep("View", book.View())
-	w.deep("Unmatched", book.Unmatched())
-	api := must[*limits.Limit](t)(book.Limit("api"))
-	w.value("Limit", api)
-	w.value("limits.Slots", must[*limits.Slots](t)(book.Slots("ws")))
-	decision, err := api.For(key, key).Allow(t.Context(), key)
-	w.deep("Decision", decision)
-	w.deep("Allow", orNil(err))
-	if err := client.HSet(t.Context(), redisdoc.DefaultKey, "version", version+1, "document", strings.Replace(document, `"plan": "free"`, `"plan": "`+key+`"`, 1)).Err(); err != nil {
-		t.Fatal(err)
-	}
-	w.deep("Reload", orNil(book.Reload(t.Context())))
-	w.deep("State of a fault", book.State())
-	source.Loaded(t.Context(), book.State())
-	w.deep("Servers", must[[]redisdoc.Server](t)(source.Servers(t.Context())))
-	told := must[map[string]string](t)(client.HGetAll(t.Context(), redisdoc.DefaultKey+":servers").Result())
-	w.text("what servers tell", fmt.Sprint(told))
-	_, err = source.Push(t.Context(), d, version)
-	w.deep("Push", orNil(err))
+// wrongDocuments have the key in their faults.
+var wrongDocuments = []string{
+	`{"limits": {"api": {"` + key + `": 1}}}`, strings.Replace(document, `"plan": "free"`, `"plan": "`+key+`"`, 1), document[:300], strings.ReplaceAll(document, "prefix", "key"),
 }
 
-// printed prints a Document, whose JSON has the keys, but which is not JSON in a log.
-func (w *world) printed(what string, d *limits.Document) {
-	for _, v := range []any{d, struct{ X any }{d}, struct{ x any }{d}, []*limits.Document{d}} {
-		for _, verb := range Verbs {
-			w.text(what+", "+verb, fmt.Sprintf(verb, v))
+func TestDocuments(t *testing.T) {
+	w := newWorld(t)
+	client := redis.NewClient(&redis.Options{Addr: w.redis().Addr(), Password: password, ContextTimeoutEnabled: true})
+	t.Cleanup(func() { _ = client.Close() })
+	memory := w.memory()
+	c := limits.Config{Initial: []byte(document), OnChange: func(s limits.State) { w.deep("State", s) }}
+	w.value("limits.Config", c)
+	for i, text := range append(slices.Clone(wrongDocuments), document) {
+		source := func(context.Context) ([]byte, error) { return []byte(text), nil }
+		book, err := limits.Open(t.Context(), memory, source, limits.Config{})
+		w.deep("Open", orNil(err))
+		if (err == nil) != (i == len(wrongDocuments)) {
+			t.Errorf("%d: %v", i, err)
 		}
+		if err == nil {
+			book.Close()
+		}
+		w.deep("Push", orNil(redisdoc.Push(t.Context(), client, "limits", []byte(text))))
 	}
-	w.text(what+" in a log", d.LogValue().String())
+	book := must[*limits.Book](t)(redisdoc.Open(t.Context(), memory, client, "limits", c))
+	t.Cleanup(book.Close)
+	w.value("Book", book)
+	w.deep("State", book.State())
+	api, slots := must[*core.Limiter](t)(book.Limiter("api")), must[*core.Slots](t)(book.Slots("ws"))
+	w.value("a Limiter of a document", api)
+	w.value("Slots of a document", slots)
+	_, err := book.Limiter(key)
+	if err == nil {
+		t.Error("a limiter that is not there")
+	}
+	for range 3 {
+		d, err := api.Plan("free").Allow(t.Context(), key)
+		w.deep("Decision", d)
+		w.deep("Allow", orNil(err))
+		_, err = slots.Acquire(t.Context(), key)
+		w.deep("Acquire", orNil(err))
+	}
+	if err := client.HSet(t.Context(), "limits", "version", 99, "document", wrongDocuments[1]).Err(); err == nil {
+		w.deep("Reload", orNil(book.Reload(t.Context())))
+	}
+	w.deep("State of a fault", book.State())
 }
 
 func TestKeyFunctions(t *testing.T) {
@@ -388,14 +326,15 @@ func TestKeyFunctions(t *testing.T) {
 	cookie := must[*keyfuncs.SignedCookie](t)(keyfuncs.NewSignedCookie("c", time.Hour, []byte(secret)))
 	w.deep("SignedCookie", cookie)
 	_, err := keyfuncs.NewSignedCookie("c", time.Hour, []byte(canary))
-	w.deep("NewSignedCookie", err)
-	trusted := must[keyfuncs.Func](t)
+	w.deep("NewSignedCookie", orNil(err))
+	tagged := keyfuncs.Tag("c", keyfuncs.Cookie("c"))
+	w.deep("Tagged", tagged)
 	for name, f := range map[string]keyfuncs.Func{
-		"Header": keyfuncs.Header("User"), "Cookie": keyfuncs.Cookie("c"), "Bearer": keyfuncs.Bearer(), "BasicUser": keyfuncs.BasicUser(), "SignedCookie": cookie.Key,
-		"RemoteAddr": keyfuncs.RemoteAddr(), "XForwardedFor": trusted(keyfuncs.XForwardedFor("127.0.0.0/8")), "Forwarded": trusted(keyfuncs.Forwarded("127.0.0.0/8")),
-		"ProxyHeader": trusted(keyfuncs.ProxyHeader("X-Real-Ip", "127.0.0.0/8")), "BehindProxies": trusted(keyfuncs.BehindProxies(1)),
+		"Header": keyfuncs.Header("User"), "Cookie": keyfuncs.Cookie("c"), "Bearer": keyfuncs.Bearer(), "SignedCookie": cookie.Key, "OlderThan": cookie.OlderThan(time.Minute),
+		"RemoteAddr": keyfuncs.RemoteAddr(), "XForwardedFor": keyfuncs.XForwardedFor("127.0.0.0/8"), "Forwarded": keyfuncs.Forwarded("127.0.0.0/8"),
+		"ProxyHeader": keyfuncs.ProxyHeader("X-Real-Ip", "127.0.0.0/8"), "BehindProxies": keyfuncs.BehindProxies(1), "Network": keyfuncs.Network(keyfuncs.RemoteAddr(), 24, 48),
 		"Context": keyfuncs.Context(key), "PathValue": keyfuncs.PathValue("x"), "Route": keyfuncs.Route(),
-		"All": keyfuncs.All(keyfuncs.Header("User"), keyfuncs.Cookie("c")), "First": keyfuncs.First(keyfuncs.Cookie("c"), keyfuncs.Bearer()), "Hashed": keyfuncs.Hashed(keyfuncs.Header("User")),
+		"All": keyfuncs.All(keyfuncs.Header("User"), keyfuncs.Cookie("c")), "First": keyfuncs.First(tagged, keyfuncs.Tag("b", keyfuncs.Bearer())), "Hashed": keyfuncs.Hashed(keyfuncs.Header("User")),
 	} {
 		for _, remote := range []string{"127.0.0.1:1", key, key + ":1", ""} {
 			for _, value := range []string{key, "", key + "," + key, "Bearer " + key + " " + key, "Basic " + key, "Basic " + base64.StdEncoding.EncodeToString([]byte(key)), "for=" + key, "c=" + key + "; c=" + key, "for=\"" + key} {
@@ -415,6 +354,8 @@ func TestKeyFunctions(t *testing.T) {
 // header is the field that has the key.
 const header = "User"
 
+var byUser = keyfuncs.Header(header)
+
 // requests asks a handler until it refuses, and without a key.
 func (w *world) requests(what string, h http.Handler) {
 	for i := range 4 {
@@ -433,99 +374,119 @@ func (w *world) requests(what string, h http.Handler) {
 
 func TestGuards(t *testing.T) {
 	w := newWorld(t)
-	memory := memstore.New(memstore.Config{Observer: w.observer()})
-	byUser := keyfuncs.Header(header)
-	guard := func(name string) *nethttp.Guard {
-		l := must[*core.Limiter](t)(core.New(memory, name, core.SlidingLog(core.PerHour(2))))
+	memory := w.memory()
+	var log bytes.Buffer
+	guard := func(name string, slots int64) *nethttp.Guard {
 		c := nethttp.Config{
-			Rules:   []nethttp.Rule{{Limiter: l, Key: byUser, Settle: nethttp.StatedCost}},
-			Observe: func(_ *http.Request, v nethttp.Verdict) { w.deep("nethttp.Verdict", v) },
+			Rates: []nethttp.Rate{
+				{Limiter: core.NewLimiter(memory, name, core.SlidingLog(2, time.Hour)), Key: byUser, Settle: func(_ *http.Request, o nethttp.Outcome) int64 { return o.Cost }},
+				{Limiter: core.NewLimiter(memory, name+"-next", core.Blocked()), Key: byUser, ObserveOnly: true},
+			},
+			Concurrency: []nethttp.Concurrency{{Slots: core.NewSlots(memory, name+"-slots", slots), Key: byUser}},
+			Observe:     func(_ *http.Request, v *nethttp.Verdict) { w.verdict(v) },
+			OnRefused:   func(_ http.ResponseWriter, _ *http.Request, v *nethttp.Verdict) { w.verdict(v) },
+			KeepVerdict: true,
+			Logger:      slog.New(slog.NewTextHandler(&log, nil)),
 		}
 		w.value("nethttp.Config", c)
+		w.value("nethttp.Rate", c.Rates[0])
+		w.value("nethttp.Concurrency", c.Concurrency[0])
 		g := must[*nethttp.Guard](t)(nethttp.New(c))
 		w.value("nethttp.Guard", g)
 		return g
 	}
-	inFlight := func(name string) *nethttp.Guard {
-		c := nethttp.Config{
-			Rules:   []nethttp.Rule{{Slots: must[*core.Slots](t)(core.NewSlots(memory, name, 1)), Key: byUser}},
-			Observe: func(_ *http.Request, v nethttp.Verdict) { w.deep("nethttp.Verdict of slots", v) },
+	ok := http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		v, ok := nethttp.VerdictFrom(r.Context())
+		if w.verdict(v); !ok {
+			t.Error("no verdict")
 		}
-		w.value("nethttp.Config of slots", c)
-		g := must[*nethttp.Guard](t)(nethttp.New(c))
-		w.value("nethttp.Guard of slots", g)
-		return g
-	}
-	ok := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { nethttp.SetCost(r.Context(), "nethttp", 1) })
-	w.requests("nethttp", guard("nethttp").Handler(ok))
-
-	busy := inFlight("inflight")
-	slots := must[*core.Slots](t)(core.NewSlots(memory, "inflight", 1))
-	slot := must[*core.Slot](t)(slots.Acquire(t.Context(), key))
-	w.requests("inflight", busy.Handler(ok))
-	slot.Release()
+		w.deep("SetCost", orNil(nethttp.SetCost(r.Context(), nil, 1)))
+		w.deep("the context", r.Context())
+	})
+	w.requests("nethttp", guard("nethttp", 9).Handler(ok))
+	w.requests("nethttp without slots", guard("full", 0).Handler(ok))
+	w.requests("MaxInFlight", nethttp.MaxInFlight(memory, "inflight", byUser, 0).Handler(ok))
 
 	gin.SetMode(gin.ReleaseMode)
 	g := gin.New()
-	g.Use(ginmw.KeepVerdict(), ginmw.Use(guard("gin")))
-	g.GET("/", func(c *gin.Context) {
-		if v, ok := ginmw.Verdict(c); ok {
-			w.deep("ginmw.Verdict", v)
+	g.Use(func(c *gin.Context) {
+		c.Next()
+		w.text("c.Errors", c.Errors.String())
+		for _, err := range c.Errors {
+			w.deep("an error of Gin", err.Err)
 		}
-	})
+	}, ginmw.Middleware(guard("gin", 9)))
+	g.GET("/", func(c *gin.Context) { ok(c.Writer, c.Request) })
 	w.requests("gin", g)
 	e := echo.New()
-	e.Use(echomw.KeepVerdict(), echomw.Use(guard("echo")))
-	e.GET("/", func(c echo.Context) error {
-		if v, ok := echomw.Verdict(c); ok {
-			w.deep("echomw.Verdict", v)
-		}
-		return nil
-	})
 	e.HTTPErrorHandler = func(err error, c echo.Context) {
-		w.deep("an error of echomw", err)
+		w.deep("an error of Echo", err)
 		e.DefaultHTTPErrorHandler(err, c)
 	}
+	e.Use(echomw.Middleware(guard("echo", 9)))
+	e.GET("/", func(c echo.Context) error { ok(c.Response(), c.Request()); return nil })
 	w.requests("echo", e)
 	e5 := echov5.New()
-	e5.Use(echov5mw.Use(guard("echo5")))
-	e5.GET("/", func(*echov5.Context) error { return nil })
+	answer := echov5.DefaultHTTPErrorHandler(true)
+	e5.HTTPErrorHandler = func(c *echov5.Context, err error) {
+		w.deep("an error of Echo 5", err)
+		answer(c, err)
+	}
+	e5.Use(echov5mw.Middleware(guard("echo5", 9)))
+	e5.GET("/", func(c *echov5.Context) error { ok(c.Response(), c.Request()); return nil })
 	w.requests("echo5", e5)
+	w.text("the log", log.String())
+}
 
-	blocked := must[*core.Limiter](t)(core.New(memory, "outgoing", core.SlidingLog(core.PerHour(1))))
-	toServer := nethttp.TransportConfig{Limiter: blocked, Key: byUser, MaxWait: time.Nanosecond}
-	w.value("TransportConfig", toServer)
-	transport := must[*nethttp.Transport](t)(nethttp.NewTransport(toServer))
+// verdict prints a verdict. Not its numbers by %t, which reads what pointers point to: decisions share bits, which are
+// set when one is settled.
+func (w *world) verdict(v *nethttp.Verdict) {
+	w.deep("nethttp.Verdict", *v)
+	w.deep("a pointer to a Verdict", v)
+}
+
+func TestOutgoing(t *testing.T) {
+	w := newWorld(t)
+	transport := &outgoing.Transport{Limiter: core.NewLimiter(w.memory(), "outgoing", core.SlidingLog(1, time.Hour)), Key: byUser, MaxWait: time.Nanosecond}
 	w.value("Transport", transport)
-	server := httptest.NewServer(ok)
+	server := httptest.NewServer(http.NotFoundHandler())
 	t.Cleanup(server.Close)
-	for range 2 {
+	for i := range 3 {
 		r := must[*http.Request](t)(http.NewRequestWithContext(t.Context(), "GET", server.URL, nil))
-		r.Header.Set(header, key)
+		if r.Header.Set(header, key); i == 2 {
+			r.Header.Del(header)
+		}
 		response, err := transport.RoundTrip(r)
 		w.deep("RoundTrip", orNil(err))
 		if err == nil {
 			w.answer("RoundTrip", response)
 		}
 	}
+	w.value("Transport", transport)
 }
 
 func TestSockets(t *testing.T) {
 	w := newWorld(t)
-	memory := memstore.New(memstore.Config{Observer: w.observer()})
-	byUser := keyfuncs.Header(header)
-	all := must[*core.Slots](t)(core.NewSlots(memory, "all", 9))
+	memory := w.memory()
+	slots := core.NewSlots(memory, "ws", 1)
+	var log bytes.Buffer
+	ended := make(chan struct{}, 9)
 	c := websocketmw.Config{
-		Rules:   []nethttp.Rule{{Slots: must[*core.Slots](t)(core.NewSlots(memory, "ws", 1)), Key: byUser}, {Slots: all, Key: keyfuncs.Everyone(), Service: true}},
-		Inbound: []websocketmw.Inbound{{Limiter: must[*core.Limiter](t)(core.New(memory, "in", core.SlidingLog(core.PerHour(1)))), Key: byUser}},
-		InBand:  true, Server: "server",
-		Observe: func(_ *http.Request, v nethttp.Verdict) { w.deep("websocketmw.Verdict", v) },
-		Notify: func(s *websocketmw.Socket, e websocketmw.Event) {
-			w.value("Socket", s)
-			w.deep("Event", e)
+		Rules: []websocketmw.Rule{
+			{Slots: slots, Key: byUser}, {Slots: core.NewSlots(memory, "all", 9), Key: keyfuncs.Everyone(), WhenFull: websocketmw.Unavailable},
 		},
+		Messages:  []websocketmw.Inbound{{Limiter: core.NewLimiter(memory, "in", core.SlidingLog(1, time.Hour)), Key: byUser}},
+		OnRefused: func(_ http.ResponseWriter, _ *http.Request, v *nethttp.Verdict) { w.verdict(v) },
+		OnClosed: func(s *websocketmw.Socket, err error) {
+			w.value("Socket", s)
+			w.deep("OnClosed", orNil(err))
+			ended <- struct{}{}
+		},
+		Logger: slog.New(slog.NewTextHandler(&log, nil)),
 	}
 	w.value("websocketmw.Config", c)
+	w.value("websocketmw.Rule", c.Rules[0])
+	w.value("websocketmw.Inbound", c.Messages[0])
 	g := must[*websocketmw.Guard](t)(websocketmw.New(c))
 	up := websocket.Upgrader{CheckOrigin: func(*http.Request) bool { return true }}
 	server := httptest.NewServer(g.Handler(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
@@ -534,7 +495,6 @@ func TestSockets(t *testing.T) {
 			return
 		}
 		w.value("Socket", s)
-		w.deep("Slot", s.Slot())
 		conn, err := up.Upgrade(rw, r, nil)
 		for err == nil {
 			_, _, err = conn.ReadMessage()
@@ -562,21 +522,23 @@ func TestSockets(t *testing.T) {
 	if conn == nil || dial(user) != nil || dial(nil) != nil {
 		t.Fatal("not one socket, or not only one")
 	}
-	inBand := dial(http.Header{header: {key}, "Origin": {"https://example.org"}})
-	_, _, err := inBand.ReadMessage()
-	w.deep("a refusal in band", err)
 	w.value("websocketmw.Guard", g)
-	presence, err := g.Presence(t.Context(), "ws", key)
-	w.deep("Presence", presence)
-	w.deep("the error of Presence", orNil(err))
 	for range 3 {
 		_ = conn.WriteMessage(websocket.TextMessage, []byte("x"))
 	}
-	_, _, err = conn.ReadMessage()
+	_, _, err := conn.ReadMessage()
 	w.deep("a socket over its limit", err)
-	presence, err = g.CloseAll(t.Context(), "ws", key, 4000, "bye")
-	w.deep("CloseAll", presence)
-	w.deep("the error of CloseAll", orNil(err))
+	<-ended
+	if conn = dial(user); conn == nil {
+		t.Fatal("not a second socket")
+	}
+	go conn.ReadMessage()
+	n, err := g.CloseAll(t.Context(), slots, key, 4000, "bye")
+	if w.deep("the error of CloseAll", orNil(err)); n != 1 {
+		t.Errorf("%d are closed", n)
+	}
+	<-ended
 	w.deep("Shutdown", orNil(g.Shutdown(t.Context())))
 	w.value("websocketmw.Guard", g)
+	w.text("the log", log.String())
 }

@@ -10,7 +10,6 @@ import (
 
 	"github.com/headgate/headgate/contrib/rpc"
 	"github.com/headgate/headgate/core"
-	"github.com/headgate/headgate/core/memstore"
 )
 
 // notOfCalls are the scenarios that remote calls cannot have, and why.
@@ -19,11 +18,10 @@ var notOfCalls = map[string]string{
 	"HEAD":                     "all calls have the method POST",
 	"a body that nobody needs": "a message is read before the guard sees it",
 	"preflights":               "no call is a preflight",
-	"preflights that are skipped, and observed only": "no call is a preflight",
-	"older fields":       "metadata are new: there is no Fields",
-	"OnRefused":          "a status has no body: there is no OnRefused",
-	"settling by status": "handlers of calls return codes, and write no bytes: see TestSettle of grpcmw",
-	"reporting bytes":    "handlers of calls return codes, and write no bytes: see TestReport of grpcmw",
+	"OnRefused":                "a status has no body: there is no OnRefused",
+	"KeepVerdict":              "there is no KeepVerdict",
+	"settling by status":       "handlers of calls return codes, and write no bytes: see TestSettle of grpcmw",
+	"settling bytes":           "handlers of calls return codes, and write no bytes: see TestSettleAfterwards of grpcmw",
 }
 
 // Remote calls are decided as requests: their codes have the same status, their metadata the same
@@ -56,18 +54,20 @@ func TestScenariosOfCalls(t *testing.T) {
 
 // call returns what became of a scenario whose requests are calls.
 func call(t *testing.T, s scenario) (answers []answer, events []string) {
-	w := &world{t: t, store: &toldStore{Store: memstore.New(memstore.Config{})}}
+	w := &world{t: t, store: new(core.MemoryStore)}
 	c, handler := s.setup(w)
-	if c.OnRefused != nil || c.Fields != nil {
+	if c.OnRefused != nil {
 		t.Fatal("guards of calls are not configured like that")
 	}
 	if handler == nil {
 		handler = func(http.ResponseWriter, *http.Request) { w.note("hello") }
 	}
-	guard := core.Must(rpc.New(rpc.Config{
-		Rules: c.Rules, Wait: c.Wait, Skip: c.Skip, NoFields: c.NoFields,
-		Observe: c.Observe, Logger: c.Logger, ObserveOnly: c.ObserveOnly, OnSettled: c.OnSettled,
-	}))
+	guard, err := rpc.New(rpc.Config{
+		Rates: c.Rates, Concurrency: c.Concurrency, Skip: c.Skip, Fields: c.Fields, Observe: c.Observe, Logger: c.Logger,
+	}, func(error) rpc.Code { return rpc.OK })
+	if err != nil {
+		t.Fatal(err)
+	}
 	for _, r := range s.requests {
 		answers = append(answers, enter(t, guard, r, handler))
 	}
@@ -76,18 +76,21 @@ func call(t *testing.T, s scenario) (answers []answer, events []string) {
 
 // enter makes a call.
 func enter(t *testing.T, guard *rpc.Guard, r *http.Request, handler http.HandlerFunc) (a answer) {
-	v := guard.Enter(t.Context(), &rpc.Call{Procedure: r.URL.Path, Header: r.Header, RemoteAddr: r.RemoteAddr})
-	if f := v.Refusal; f != nil {
-		return answer{Status: f.Code.HTTPStatus(), Fields: f.ResponseFields()}
-	}
-	code := rpc.Internal // if the handler panics
 	defer func() {
-		v.End(nil, nil, code)
 		if p := recover(); p != nil {
 			a.Panic = fmt.Sprint(p)
 		}
 	}()
-	handler(httptest.NewRecorder(), r.WithContext(v.Context))
-	code = rpc.OK
-	return answer{Status: code.HTTPStatus(), Fields: v.Fields}
+	f := guard.Serve(t.Context(), &rpc.Call{Procedure: r.URL.Path, Header: r.Header, RemoteAddr: r.RemoteAddr}, func(v *rpc.Visit) (any, error) {
+		a = answer{Status: 200, Fields: v.Fields}
+		handler(httptest.NewRecorder(), r.WithContext(v.Context))
+		return nil, nil
+	})
+	if f != nil {
+		return answer{Status: statuses[f.Code], Fields: f.Fields}
+	}
+	return a
 }
+
+// statuses are those of HTTP that codes of refusals stand for.
+var statuses = map[rpc.Code]int{rpc.InvalidArgument: 400, rpc.ResourceExhausted: 429, rpc.Internal: 500, rpc.Unavailable: 503}

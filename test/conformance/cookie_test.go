@@ -12,7 +12,6 @@ import (
 
 	"github.com/headgate/headgate/contrib/echov5mw"
 	"github.com/headgate/headgate/core"
-	"github.com/headgate/headgate/core/memstore"
 	"github.com/headgate/headgate/echomw"
 	"github.com/headgate/headgate/ginmw"
 	"github.com/headgate/headgate/keyfuncs"
@@ -30,29 +29,25 @@ func TestSignedCookie(t *testing.T) {
 		"nethttp": func(g *nethttp.Guard) http.Handler { return g.Handler(cookie.Handler(answering(204))) },
 		"gin": func(g *nethttp.Guard) http.Handler {
 			r := gin.New()
-			set := cookie.Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
-			r.Use(ginmw.Use(g), func(c *gin.Context) { set.ServeHTTP(c.Writer, c.Request) })
+			r.Use(ginmw.Middleware(g), ginmw.Middleware(cookie))
 			r.GET("/", func(c *gin.Context) { c.Status(204) })
 			return r
 		},
 		"echo": func(g *nethttp.Guard) http.Handler {
 			e := echo4.New()
-			e.Use(echomw.Use(g), echo4.WrapMiddleware(cookie.Handler))
+			e.Use(echomw.Middleware(g), echomw.Middleware(cookie))
 			e.GET("/", func(c echo4.Context) error { return c.NoContent(204) })
 			return e
 		},
 		"echov5": func(g *nethttp.Guard) http.Handler {
 			e := echo5.New()
-			e.Use(echov5mw.Use(g), echo5.WrapMiddleware(cookie.Handler))
+			e.Use(echov5mw.Middleware(g), echov5mw.Middleware(cookie))
 			e.GET("/", func(c *echo5.Context) error { return c.NoContent(204) })
 			return e
 		},
 	} {
-		l, err := core.New(memstore.New(memstore.Config{}), "api", core.SlidingLog(core.PerDay(2)))
-		if err != nil {
-			t.Fatal(err)
-		}
-		guard, err := nethttp.New(rules(nethttp.Rule{Limiter: l, Key: keyfuncs.Everyone()}))
+		l := core.NewLimiter(new(core.MemoryStore), "api", core.SlidingLog(2, 24*time.Hour))
+		guard, err := nethttp.New(rates(nethttp.Rate{Limiter: l, Key: keyfuncs.Everyone()}))
 		if err != nil {
 			t.Fatal(err)
 		}

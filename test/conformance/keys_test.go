@@ -6,6 +6,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/gin-gonic/gin"
 	echo4 "github.com/labstack/echo/v4"
@@ -13,7 +14,6 @@ import (
 
 	"github.com/headgate/headgate/contrib/echov5mw"
 	"github.com/headgate/headgate/core"
-	"github.com/headgate/headgate/core/memstore"
 	"github.com/headgate/headgate/echomw"
 	"github.com/headgate/headgate/ginmw"
 	"github.com/headgate/headgate/keyfuncs"
@@ -32,7 +32,7 @@ type engine struct {
 var engines = []engine{
 	{"gin", ginmw.Value("user"), func(user string, g *nethttp.Guard, h http.Handler) http.Handler {
 		r := gin.New()
-		r.Use(func(c *gin.Context) { c.Set("user", user) }, ginmw.Use(g))
+		r.Use(func(c *gin.Context) { c.Set("user", user) }, ginmw.Middleware(g))
 		r.Any("/*path", gin.WrapH(h))
 		return r
 	}},
@@ -43,7 +43,7 @@ var engines = []engine{
 				c.Set("user", user)
 				return next(c)
 			}
-		}, echomw.Use(g))
+		}, echomw.Middleware(g))
 		e.Any("/*", echo4.WrapHandler(h))
 		return e
 	}},
@@ -54,7 +54,7 @@ var engines = []engine{
 				c.Set("user", user)
 				return next(c)
 			}
-		}, echov5mw.Use(g))
+		}, echov5mw.Middleware(g))
 		e.Any("/*", echo5.WrapHandler(h))
 		return e
 	}},
@@ -68,19 +68,19 @@ func wrapped(key keyfuncs.Func) keyfuncs.Func {
 // combinators are all of package keyfuncs, around a key.
 var combinators = map[string]func(key keyfuncs.Func) keyfuncs.Func{
 	"itself": func(key keyfuncs.Func) keyfuncs.Func { return key },
-	"All":    func(key keyfuncs.Func) keyfuncs.Func { return keyfuncs.All(keyfuncs.Method(), key) },
+	"All":    func(key keyfuncs.Func) keyfuncs.Func { return keyfuncs.All(keyfuncs.Everyone(), key) },
 	"First": func(key keyfuncs.Func) keyfuncs.Func {
-		return keyfuncs.First(keyfuncs.Header("X-Absent"), key, keyfuncs.RemoteAddr())
+		return keyfuncs.First(keyfuncs.Tag("a", keyfuncs.Header("X-Absent")), keyfuncs.Tag("b", key), keyfuncs.Tag("c", keyfuncs.RemoteAddr()))
 	},
 	"Hashed": keyfuncs.Hashed,
-	"Session": func(key keyfuncs.Func) keyfuncs.Func {
-		return keyfuncs.Session(func(r *http.Request) (string, bool) {
+	"From": func(key keyfuncs.Func) keyfuncs.Func {
+		return keyfuncs.From(func(r *http.Request) (string, bool) {
 			text, err := key(r)
 			return text, err == nil
 		})
 	},
 	"nested": func(key keyfuncs.Func) keyfuncs.Func {
-		return keyfuncs.First(keyfuncs.All(keyfuncs.Hashed(key), keyfuncs.Everyone()))
+		return keyfuncs.First(keyfuncs.Tag("a", keyfuncs.All(keyfuncs.Hashed(key), keyfuncs.Everyone())))
 	},
 }
 
@@ -88,16 +88,20 @@ var combinators = map[string]func(key keyfuncs.Func) keyfuncs.Func{
 func charged(t *testing.T, key keyfuncs.Func, observed bool) (*nethttp.Guard, func() []string) {
 	t.Helper()
 	var keys []string
-	limiter := core.Must(core.New(memstore.New(memstore.Config{}), "api", core.SlidingLog(core.PerDay(100))))
-	c := nethttp.Config{Rules: []nethttp.Rule{{Limiter: limiter, Key: func(r *http.Request) (string, error) {
+	limiter := core.NewLimiter(new(core.MemoryStore), "api", core.SlidingLog(100, 24*time.Hour))
+	c := nethttp.Config{Rates: []nethttp.Rate{{Limiter: limiter, Key: func(r *http.Request) (string, error) {
 		text, err := key(r)
 		keys = append(keys, fmt.Sprint(text, " ", err != nil))
 		return text, err
 	}}}}
 	if observed {
-		c.Observe = func(*http.Request, nethttp.Verdict) {}
+		c.Observe = func(*http.Request, *nethttp.Verdict) {}
 	}
-	return core.Must(nethttp.New(c)), func() []string { return keys }
+	guard, err := nethttp.New(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return guard, func() []string { return keys }
 }
 
 // Whatever is around the key of a framework, and whatever else the guard has, it is found.

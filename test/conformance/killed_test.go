@@ -2,10 +2,10 @@ package conformance
 
 import (
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"testing"
 	"time"
-
-	"github.com/redis/go-redis/v9"
 
 	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/core/redisstore"
@@ -25,24 +25,41 @@ type gate struct {
 const gateRate = 100
 
 func newGate(addr string) (*gate, error) {
-	store, err := redisstore.Open(&redis.UniversalOptions{Addrs: []string{addr}}, redisstore.Config{
+	store, err := redisstore.Open("redis://"+addr, redisstore.Config{
 		Timeout: 20 * time.Second, SlotTTL: 3 * time.Second, SlotTimeout: time.Second, RefusalTTL: -1,
 	})
 	if err != nil {
 		return nil, err
 	}
 	g := &gate{
-		rate:  core.Must(core.New(store, "rate", core.SlidingLog(core.PerHour(gateRate)))),
-		slots: core.Must(core.NewSlots(store, "running", 1)),
+		rate:  core.NewLimiter(store, "rate", core.SlidingLog(gateRate, time.Hour)),
+		slots: core.NewSlots(store, "running", 1),
 	}
 	g.guard, err = nethttp.New(nethttp.Config{
-		Rules: []nethttp.Rule{
-			{Limiter: g.rate, Key: keyfuncs.Everyone()},
-			{Slots: g.slots, Key: keyfuncs.Everyone(), Queue: 100},
-		},
-		Wait: time.Hour,
+		Rates:       []nethttp.Rate{{Limiter: g.rate, Key: keyfuncs.Everyone()}},
+		Concurrency: []nethttp.Concurrency{{Slots: g.slots, Key: keyfuncs.Everyone(), Queue: 100, MaxWait: time.Hour}},
 	})
 	return g, err
+}
+
+// enter asks the guard, and returns the status when it has answered, or 0 when the request is handled. It is handled
+// until leave is called.
+func (g *gate) enter() (status int, leave func()) {
+	handled, answered, left := make(chan struct{}), make(chan int, 1), make(chan struct{})
+	go func() {
+		w := httptest.NewRecorder()
+		g.guard.Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+			close(handled)
+			<-left
+		})).ServeHTTP(w, request("GET", "/"))
+		answered <- w.Code
+	}()
+	select {
+	case <-handled:
+		return 0, func() { close(left); <-answered }
+	case status = <-answered:
+		return status, func() {}
+	}
 }
 
 // waiting is a process in which requests wait for the slot of another. It says when all are charged.
@@ -52,7 +69,7 @@ func waiting(args []string) error {
 		return err
 	}
 	for range 10 {
-		go func() { _ = g.guard.Check(request("GET", "/")) }()
+		go g.enter()
 	}
 	<-time.After(time.Hour)
 	return nil
@@ -74,9 +91,9 @@ func TestKilledBetweenChargeAndSlot(t *testing.T) {
 		}
 		return gateRate - d.Remaining
 	}
-	first := g.guard.Check(request("GET", "/"))
-	if first.Status() != 0 || used() != 1 {
-		t.Fatalf("status %d, %d used", first.Status(), used())
+	status, leave := g.enter()
+	if status != 0 || used() != 1 {
+		t.Fatalf("status %d, %d used", status, used())
 	}
 	p := proctest.Start(t, "waiting", server.Addr())
 	for deadline := time.Now().Add(time.Minute); used() < 11; {
@@ -87,11 +104,11 @@ func TestKilledBetweenChargeAndSlot(t *testing.T) {
 	}
 	p.Kill()
 	<-p.Exited()
-	first.End(nethttp.Outcome{Status: 200})
+	leave()
 	for i := range 3 { // the slot is free, and those who died for it stay charged
-		v := g.guard.Check(request("GET", "/"))
-		if v.Status() != 0 {
-			t.Errorf("status %d: %v", v.Status(), v.Err)
+		status, leave := g.enter()
+		if status != 0 {
+			t.Errorf("status %d", status)
 		}
 		if n := used(); n != int64(12+i) {
 			t.Errorf("%d are used, want %d", n, 12+i)
@@ -99,7 +116,7 @@ func TestKilledBetweenChargeAndSlot(t *testing.T) {
 		if n, err := g.slots.Count(t.Context(), keyOf(t, keyfuncs.Everyone())); err != nil || n != 1 {
 			t.Errorf("%d slots are held: %v", n, err)
 		}
-		v.End(nethttp.Outcome{Status: 200})
+		leave()
 	}
 }
 

@@ -6,42 +6,37 @@ import (
 	"net/http"
 	"sync/atomic"
 	"testing"
-	"time"
 
-	"github.com/headgate/headgate/core/memstore"
+	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/keyfuncs"
 	"github.com/headgate/headgate/limits"
 	"github.com/headgate/headgate/nethttp"
 )
 
-// Limits of a document apply under each framework, by the key that is charged, and change while
-// it runs.
+// Limits of a document apply under each framework, by the key that is counted, and change while it runs.
 func TestLimitsOfADocument(t *testing.T) {
 	for _, f := range frameworks {
 		t.Run(f.name, func(t *testing.T) {
 			var limit atomic.Int64
 			limit.Store(10)
-			store := memstore.New(memstore.Config{})
-			book, err := limits.Open(t.Context(), store, nil, limits.SourceFunc(func(context.Context) ([]byte, error) {
+			book, err := limits.Open(t.Context(), new(core.MemoryStore), func(context.Context) ([]byte, error) {
 				return fmt.Appendf(nil, `{"limits": {"api": {"default": "free", "plans": {"free": "sliding-log %d/hour", "gold": "sliding-log 1000/hour"},
-					"overrides": [{"key": "anna", "policies": "sliding-log 7/hour"}, {"key": "0:anna", "policies": "sliding-log 8/hour"}]}}}`, limit.Load()), nil
-			}), limits.Config{Every: 1000 * time.Hour})
+					"overrides": [{"key": "anna", "policies": "sliding-log 7/hour"}, {"key": "user:anna", "policies": "sliding-log 8/hour"}]}}}`, limit.Load()), nil
+			}, limits.Config{})
 			if err != nil {
 				t.Fatal(err)
 			}
 			defer book.Close()
-			api, err := book.Limit("api")
+			api, err := book.Limiter("api")
 			if err != nil {
 				t.Fatal(err)
 			}
-			keys := map[int]keyfuncs.Func{7: keyfuncs.Header("X-Client")}
+			keys := map[int64]keyfuncs.Func{7: client}
 			if from := handed[f.name]; from != nil {
-				keys[8] = keyfuncs.First(from(keys[7]))
+				keys[8] = keyfuncs.First(keyfuncs.Tag("user", from(client)))
 			}
 			for anna, key := range keys {
-				guard, err := nethttp.New(nethttp.Config{Rules: []nethttp.Rule{{
-					Limit: api, Key: key, PlanName: func(r *http.Request) string { return r.Header.Get("X-Plan") },
-				}}})
+				guard, err := nethttp.New(nethttp.Config{Rates: []nethttp.Rate{{Limiter: api, Key: key, Plan: keyfuncs.Header("X-Plan")}}})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -53,8 +48,7 @@ func TestLimitsOfADocument(t *testing.T) {
 						t.Errorf("%s: %s, want %s", client, got, want)
 					}
 				}
-				is("anna", "gold", int64(anna))
-				is("ben", "", limit.Load())
+				is("anna", "gold", anna)
 				is("ben", "gold", 1000)
 				limit.Add(1)
 				if err := book.Reload(t.Context()); err != nil {

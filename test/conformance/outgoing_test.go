@@ -8,12 +8,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/core/redisstore"
 	"github.com/headgate/headgate/internal/redistest"
-	"github.com/headgate/headgate/nethttp"
+	"github.com/headgate/headgate/outgoing"
 )
 
 // Three processes share a limit through Redis, and the server that they call lowers its own in
@@ -41,19 +39,12 @@ func TestAFleetHeedsOneRefusal(t *testing.T) {
 	redisServer := redistest.Start(t)
 	var all sync.WaitGroup
 	for range processes {
-		store, err := redisstore.Open(&redis.UniversalOptions{Addrs: []string{redisServer.Addr()}}, redisstore.Config{Timeout: 20 * time.Second})
+		store, err := redisstore.Open("redis://"+redisServer.Addr(), redisstore.Config{Timeout: 20 * time.Second})
 		if err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { _ = store.Client().Close() })
-		limiter, err := core.New(store, "outgoing", core.SlidingLog(core.PerSecond(1000)))
-		if err != nil {
-			t.Fatal(err)
-		}
-		transport, err := nethttp.NewTransport(nethttp.TransportConfig{Limiter: limiter, Retries: 10})
-		if err != nil {
-			t.Fatal(err)
-		}
+		transport := &outgoing.Transport{Limiter: core.NewLimiter(store, "outgoing", core.SlidingLog(1000, time.Second)), Retries: 10}
 		for range workers {
 			all.Go(func() {
 				client := http.Client{Transport: transport}

@@ -16,7 +16,6 @@ import (
 
 	"github.com/headgate/headgate/contrib/echov5mw"
 	"github.com/headgate/headgate/core"
-	"github.com/headgate/headgate/core/memstore"
 	"github.com/headgate/headgate/echomw"
 	"github.com/headgate/headgate/ginmw"
 	"github.com/headgate/headgate/keyfuncs"
@@ -68,15 +67,15 @@ func withGin(g *nethttp.Guard, where string, h http.HandlerFunc) http.Handler {
 	r := gin.New()
 	r.RedirectFixedPath = true
 	if where == "server" {
-		r.Use(ginmw.Use(g))
+		r.Use(ginmw.Middleware(g))
 	}
 	api := r.Group("/api")
 	if where == "group" {
-		api.Use(ginmw.Use(g))
+		api.Use(ginmw.Middleware(g))
 	}
 	handlers := []gin.HandlerFunc{gin.WrapF(h)}
 	if where == "routes" {
-		handlers = append([]gin.HandlerFunc{ginmw.Use(g)}, handlers...)
+		handlers = append([]gin.HandlerFunc{ginmw.Middleware(g)}, handlers...)
 	}
 	api.GET("/items", handlers...)
 	api.GET("/files/", handlers...)
@@ -89,15 +88,15 @@ func withGin(g *nethttp.Guard, where string, h http.HandlerFunc) http.Handler {
 func withEcho(g *nethttp.Guard, where string, h http.HandlerFunc) http.Handler {
 	e := echo4.New()
 	if where == "server" {
-		e.Use(echomw.Use(g))
+		e.Use(echomw.Middleware(g))
 	}
 	api := e.Group("/api")
 	if where == "group" {
-		api.Use(echomw.Use(g))
+		api.Use(echomw.Middleware(g))
 	}
 	var own []echo4.MiddlewareFunc
 	if where == "routes" {
-		own = append(own, echomw.Use(g))
+		own = append(own, echomw.Middleware(g))
 	}
 	api.GET("/items", echo4.WrapHandler(h), own...)
 	api.GET("/files/", echo4.WrapHandler(h), own...)
@@ -107,15 +106,15 @@ func withEcho(g *nethttp.Guard, where string, h http.HandlerFunc) http.Handler {
 func withEchoV5(g *nethttp.Guard, where string, h http.HandlerFunc) http.Handler {
 	e := echo5.New()
 	if where == "server" {
-		e.Use(echov5mw.Use(g))
+		e.Use(echov5mw.Middleware(g))
 	}
 	api := e.Group("/api")
 	if where == "group" {
-		api.Use(echov5mw.Use(g))
+		api.Use(echov5mw.Middleware(g))
 	}
 	var own []echo5.MiddlewareFunc
 	if where == "routes" {
-		own = append(own, echov5mw.Use(g))
+		own = append(own, echov5mw.Middleware(g))
 	}
 	api.GET("/items", echo5.WrapHandler(h), own...)
 	api.GET("/files/", echo5.WrapHandler(h), own...)
@@ -171,13 +170,10 @@ func TestRouters(t *testing.T) {
 		}},
 	} {
 		t.Run(test.name+" "+test.where, func(t *testing.T) {
-			l, err := core.New(memstore.New(memstore.Config{}), "api", core.Unlimited())
-			if err != nil {
-				t.Fatal(err)
-			}
+			l := core.NewLimiter(new(core.MemoryStore), "api", core.Unlimited())
 			asked, ran := false, false
-			c := rules(nethttp.Rule{Limiter: l, Key: keyfuncs.Everyone()})
-			c.Observe = func(*http.Request, nethttp.Verdict) { asked = true }
+			c := rates(nethttp.Rate{Limiter: l, Key: keyfuncs.Everyone()})
+			c.Observe = func(*http.Request, *nethttp.Verdict) { asked = true }
 			guard, err := nethttp.New(c)
 			if err != nil {
 				t.Fatal(err)
@@ -259,15 +255,12 @@ func TestPathsAreNotRoutes(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			var path, route string
-			c := rules(nethttp.Rule{Key: keyfuncs.Everyone(), Cost: func(r *http.Request) int64 {
+			c := rates(nethttp.Rate{Key: keyfuncs.Everyone(), Cost: func(r *http.Request) int64 {
 				path = r.URL.Path
 				return 1
 			}})
-			l, err := core.New(memstore.New(memstore.Config{}), "api", core.Unlimited())
-			if err != nil {
-				t.Fatal(err)
-			}
-			c.Rules[0].Limiter = l
+			l := core.NewLimiter(new(core.MemoryStore), "api", core.Unlimited())
+			c.Rates[0].Limiter = l
 			guard, err := nethttp.New(c)
 			if err != nil {
 				t.Fatal(err)

@@ -7,20 +7,9 @@ import (
 	"testing"
 
 	"github.com/headgate/headgate/core"
-	"github.com/headgate/headgate/core/memstore"
 	"github.com/headgate/headgate/keyfuncs"
 	"github.com/headgate/headgate/nethttp"
 )
-
-func must(t *testing.T) func(keyfuncs.Func, error) keyfuncs.Func {
-	return func(fn keyfuncs.Func, err error) keyfuncs.Func {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-		return fn
-	}
-}
 
 // Whatever a client writes, all frameworks charge the same key, and the right one.
 // 10.0.0.0/8 and 2001:db8:feed::/48 are the networks of the proxies.
@@ -31,13 +20,12 @@ func TestSpoofing(t *testing.T) {
 		xff     = "X-Forwarded-For"
 		toolong = "1.1.1.1,"
 	)
-	fn := must(t)
 	var (
 		remote    = keyfuncs.RemoteAddr()
-		header    = fn(keyfuncs.ProxyHeader("X-Real-IP", "10.0.0.0/8"))
-		list      = fn(keyfuncs.XForwardedFor("10.0.0.0/8", "2001:db8:feed::/48"))
-		forwarded = fn(keyfuncs.Forwarded("10.0.0.0/8", "2001:db8:feed::/48"))
-		behind2   = fn(keyfuncs.BehindProxies(2))
+		header    = keyfuncs.ProxyHeader("X-Real-IP", "10.0.0.0/8")
+		list      = keyfuncs.XForwardedFor("10.0.0.0/8", "2001:db8:feed::/48")
+		forwarded = keyfuncs.Forwarded("10.0.0.0/8", "2001:db8:feed::/48")
+		behind2   = keyfuncs.BehindProxies(2)
 	)
 	for _, test := range []struct {
 		name   string
@@ -108,11 +96,8 @@ func TestSpoofing(t *testing.T) {
 					return got, failed
 				}
 				for _, key := range keysOf(f.name, asked) {
-					l, err := core.New(memstore.New(memstore.Config{}), "api", core.Unlimited())
-					if err != nil {
-						t.Fatal(err)
-					}
-					guard, err := nethttp.New(rules(nethttp.Rule{Limiter: l, Key: key}))
+					l := core.NewLimiter(new(core.MemoryStore), "api", core.Unlimited())
+					guard, err := nethttp.New(rates(nethttp.Rate{Limiter: l, Key: key}))
 					if err != nil {
 						t.Fatal(err)
 					}

@@ -34,7 +34,6 @@ require (
 	github.com/gorilla/mux v1.8.1 // indirect
 	github.com/grpc-ecosystem/go-grpc-middleware v1.4.0 // indirect
 	github.com/grpc-ecosystem/grpc-gateway/v2 v2.28.0 // indirect
-	github.com/headgate/headgate/contrib/promheadgate v0.0.0 // indirect
 	github.com/jpillora/backoff v1.0.0 // indirect
 	github.com/kelseyhightower/envconfig v1.4.0 // indirect
 	github.com/libp2p/go-reuseport v0.4.0 // indirect
@@ -74,5 +73,3 @@ require (
 replace github.com/headgate/headgate => ../../
 
 replace github.com/headgate/headgate/headgated => ../../headgated
-
-replace github.com/headgate/headgate/contrib/promheadgate => ../../contrib/promheadgate

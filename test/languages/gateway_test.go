@@ -14,7 +14,7 @@ import (
 
 // Clients of a gateway get the fields of HTTP, admitted and refused.
 func TestGateway(t *testing.T) {
-	conn, err := grpc.NewClient(startGRPC(t, rules(t)), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	conn, err := grpc.NewClient(startGRPC(t, rates(t)), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -33,9 +33,9 @@ func need(t *testing.T, path string) string {
 	}
 	if _, err := os.Stat(path); err != nil {
 		if os.Getenv("HEADGATE_REQUIRE") == "1" {
-			t.Fatalf("%v: make rpc-clients installs it", err)
+			t.Fatalf("%v: make .bin/rpc/done installs it", err)
 		}
-		t.Skipf("%v: make rpc-clients installs it", err)
+		t.Skipf("%v: make .bin/rpc/done installs it", err)
 	}
 	return path
 }
@@ -68,7 +68,7 @@ func TestLanguages(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			args := command(startGRPC(t, rules(t)), startConnect(t, rules(t)))
+			args := command(startGRPC(t, rates(t)), startConnect(t, rates(t)))
 			c := exec.CommandContext(t.Context(), args[0], args[1:]...)
 			var faults bytes.Buffer
 			c.Stderr = &faults

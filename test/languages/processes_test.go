@@ -11,7 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redis/go-redis/v9"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
@@ -24,6 +23,7 @@ import (
 	"github.com/headgate/headgate/core/redisstore"
 	"github.com/headgate/headgate/internal/redistest"
 	"github.com/headgate/headgate/internal/redistest/proctest"
+	"github.com/headgate/headgate/nethttp"
 )
 
 const (
@@ -35,11 +35,11 @@ const (
 func TestMain(m *testing.M) { proctest.Main(m, proctest.Funcs{"server": server}) }
 
 func openSlots(address string) (*core.Slots, error) {
-	s, err := redisstore.Open(&redis.UniversalOptions{Addrs: []string{address}}, redisstore.Config{SlotTTL: slotTTL, Timeout: slow})
+	s, err := redisstore.Open("redis://"+address, redisstore.Config{SlotTTL: slotTTL, Timeout: slow})
 	if err != nil {
 		return nil, err
 	}
-	return core.NewSlots(s, "streams", limit)
+	return core.NewSlots(s, "streams", limit), nil
 }
 
 // An echo answers each message until its client has none, or the stream is cut.
@@ -69,7 +69,7 @@ func server(args []string) error {
 	if err != nil {
 		return err
 	}
-	guard, err := grpcmw.New(grpcmw.Config{Rules: []grpcmw.Rule{{Key: grpcmw.Metadata("user"), Slots: slots}}})
+	guard, err := grpcmw.New(grpcmw.Config{Concurrency: []nethttp.Concurrency{{Key: grpcmw.Metadata("user"), Slots: slots}}})
 	if err != nil {
 		return err
 	}
@@ -176,7 +176,7 @@ func TestStreamsOverProcesses(t *testing.T) {
 		defer cancel()
 		var held []*core.Slot
 		for range n {
-			slot, err := slots.AcquireWait(ctx, "anna", 1)
+			slot, err := slots.Wait(ctx, "anna", 1)
 			if err != nil {
 				t.Fatal(err)
 			}

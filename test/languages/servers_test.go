@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"testing"
+	"time"
 
 	"connectrpc.com/connect"
 	"google.golang.org/grpc"
@@ -15,29 +16,24 @@ import (
 	"github.com/headgate/headgate/contrib/connectmw"
 	"github.com/headgate/headgate/contrib/grpcmw"
 	"github.com/headgate/headgate/core"
-	"github.com/headgate/headgate/core/memstore"
 	"github.com/headgate/headgate/keyfuncs"
 	"github.com/headgate/headgate/nethttp"
 )
 
-// rules admit each user twice a day, and user "never" not at all.
-func rules(t testing.TB) []nethttp.Rule {
-	t.Helper()
-	store := memstore.New(memstore.Config{})
-	daily := core.Must(core.New(store, "api", core.FixedWindow(core.PerDay(2)).FromFirst()))
-	never := core.Must(daily.With(core.Blocked()))
-	return []nethttp.Rule{{Key: keyfuncs.Header("User"), Limiter: daily, Plan: func(_ *http.Request, key string) *core.Limiter {
-		if key == "never" {
-			return never
-		}
-		return nil
-	}}}
+// rates admit each user twice a day, and user "never" not at all.
+func rates(testing.TB) []nethttp.Rate {
+	daily := core.NewLimiter(new(core.MemoryStore), "api", core.FixedWindow(2, 24*time.Hour).FromFirst()).WithPlan("never", core.Blocked())
+	user := keyfuncs.Header("User")
+	return []nethttp.Rate{{Key: user, Limiter: daily, Plan: user}}
 }
 
 // startGRPC serves health checks by grpc-go, behind a guard.
-func startGRPC(t testing.TB, rules []nethttp.Rule) (address string) {
+func startGRPC(t testing.TB, rates []nethttp.Rate) (address string) {
 	t.Helper()
-	guard := core.Must(grpcmw.New(grpcmw.Config{Rules: rules}))
+	guard, err := grpcmw.New(grpcmw.Config{Rates: rates})
+	if err != nil {
+		t.Fatal(err)
+	}
 	server := grpc.NewServer(grpc.UnaryInterceptor(guard.Unary()), grpc.StreamInterceptor(guard.Stream()))
 	healthpb.RegisterHealthServer(server, health.NewServer())
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -50,9 +46,12 @@ func startGRPC(t testing.TB, rules []nethttp.Rule) (address string) {
 }
 
 // startConnect serves the same by connect-go.
-func startConnect(t testing.TB, rules []nethttp.Rule) (url string) {
+func startConnect(t testing.TB, rates []nethttp.Rate) (url string) {
 	t.Helper()
-	guard := core.Must(connectmw.New(connectmw.Config{Rules: rules}))
+	guard, err := connectmw.New(connectmw.Config{Rates: rates})
+	if err != nil {
+		t.Fatal(err)
+	}
 	serving := func(context.Context, *connect.Request[healthpb.HealthCheckRequest]) (*connect.Response[healthpb.HealthCheckResponse], error) {
 		return connect.NewResponse(&healthpb.HealthCheckResponse{Status: healthpb.HealthCheckResponse_SERVING}), nil
 	}

@@ -18,11 +18,11 @@ import (
 	"github.com/anishathalye/porcupine"
 	"github.com/redis/go-redis/v9"
 
-	"github.com/headgate/headgate/core"
-	"github.com/headgate/headgate/core/memstore"
-	"github.com/headgate/headgate/core/redisstore"
-	"github.com/headgate/headgate/core/step"
-	"github.com/headgate/headgate/core/store"
+	"github.com/headgate/headgate/internal/old/core"
+	"github.com/headgate/headgate/internal/old/core/memstore"
+	"github.com/headgate/headgate/internal/old/core/redisstore"
+	"github.com/headgate/headgate/internal/old/core/step"
+	"github.com/headgate/headgate/internal/old/core/store"
 	"github.com/headgate/headgate/internal/redistest"
 )
 

@@ -11,8 +11,8 @@ import (
 
 	"github.com/anishathalye/porcupine"
 
-	"github.com/headgate/headgate/core/step"
-	"github.com/headgate/headgate/core/store"
+	"github.com/headgate/headgate/internal/old/core/step"
+	"github.com/headgate/headgate/internal/old/core/store"
 )
 
 // The operations of a store. Each is of charges of limiters that share a name. Those of ask and peek

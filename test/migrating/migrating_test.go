@@ -59,7 +59,7 @@ func TestHandlers(t *testing.T) {
 		},
 		{
 			name: "ulule: the same windows", before: ulule.Before, cleaner: true,
-			after: limited(core.FixedWindow(core.PerMinute(60)).FromFirst()),
+			after: limited(core.FixedWindow(60, time.Minute).FromFirst()),
 			steps: []step{{7, 1, 1, 1}, {59, 61, 59, 59}, {2, 61, 60, 60}, {59, 1, 0, 0}, {2, 61, 60, 60}},
 		},
 		{
@@ -76,7 +76,7 @@ func TestHandlers(t *testing.T) {
 		},
 		{
 			name: "httprate: the same estimate", before: httprate.Before,
-			after: limited(core.SlidingWindow(core.PerMinute(60)).Resolution(1)),
+			after: limited(core.SlidingWindow(60, time.Minute).Resolution(1)),
 			steps: []step{{59, 60, 60, 60}, {31, 60, 30, 30}, {15, 60, 15, 15}},
 		},
 		{
@@ -123,7 +123,7 @@ func TestRounding(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		app := http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
 		before := rate.LimitBy(5, time.Minute, rate.Key("*"))(app)
-		after := limited(core.SlidingWindow(core.PerMinute(5)).Resolution(1))(app)
+		after := limited(core.SlidingWindow(5, time.Minute).Resolution(1))(app)
 		var was, is int
 		for range 144 {
 			was += admitted(before, 1, func(int) string { return "/" })
@@ -139,7 +139,7 @@ func TestRounding(t *testing.T) {
 // limited limits each client address.
 func limited(p core.Policy) func(http.Handler) http.Handler {
 	return func(app http.Handler) http.Handler {
-		return core.Must(nethttp.Limit("api", keyfuncs.RemoteAddr(), p)).Handler(app)
+		return nethttp.Limit(new(core.MemoryStore), "api", keyfuncs.RemoteAddr(), p).Handler(app)
 	}
 }
 

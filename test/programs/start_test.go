@@ -17,10 +17,10 @@ import (
 	"github.com/gorilla/websocket"
 
 	// The programs import these. So a result is not taken from the cache when one has changed.
-	_ "github.com/headgate/headgate/core/debug"
 	_ "github.com/headgate/headgate/core/redisstore"
+	_ "github.com/headgate/headgate/core/stats"
 	"github.com/headgate/headgate/internal/redistest"
-	_ "github.com/headgate/headgate/limits/yamldoc"
+	_ "github.com/headgate/headgate/limits"
 	_ "github.com/headgate/headgate/websocketmw"
 )
 
@@ -246,13 +246,15 @@ func TestOperate(t *testing.T) {
 	for ask(0) != 200 {
 		time.Sleep(100 * time.Millisecond)
 	}
-	response, err := http.Get("http://" + operators + "/json")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer response.Body.Close()
-	page, err := io.ReadAll(response.Body)
-	if err != nil || !strings.Contains(string(page), `"result": "refused"`) {
-		t.Errorf("who was refused is not on the page: %v\n%s", err, page)
+	for path, text := range map[string]string{"/": "127.0.0.1", "/metrics": `result="refused"`} {
+		response, err := http.Get("http://" + operators + path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		page, err := io.ReadAll(response.Body)
+		response.Body.Close()
+		if err != nil || !strings.Contains(string(page), text) {
+			t.Errorf("%s does not say who was refused: %v\n%s", path, err, page)
+		}
 	}
 }

@@ -403,7 +403,7 @@ func TestCookies(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	byCookie, byAddress := "0:"+id, "1:"+client
+	byCookie, byAddress := "cookie:"+id, "ip:"+client
 	for _, c := range []struct {
 		lines []string
 		want  string
@@ -452,7 +452,7 @@ func TestHTTP2(t *testing.T) {
 			{realIP: {forged}, forwarded: {"for=" + forged}},
 			{"Te": {"trailers"}, xff: {forged}},
 		} {
-			for port, want := range map[string]string{":8031": client, ":8032": "0:"} {
+			for port, want := range map[string]string{":8031": client, ":8032": "cookie:"} {
 				r, err := http.NewRequestWithContext(t.Context(), "GET", "http://"+proxy+port+"/", nil)
 				if err != nil {
 					t.Fatal(err)

@@ -26,7 +26,6 @@ import (
 
 	"github.com/headgate/headgate/contrib/echov5mw"
 	"github.com/headgate/headgate/core"
-	"github.com/headgate/headgate/core/memstore"
 	"github.com/headgate/headgate/echomw"
 	"github.com/headgate/headgate/ginmw"
 	"github.com/headgate/headgate/keyfuncs"
@@ -48,17 +47,17 @@ type api map[string]*nethttp.Guard
 // byName returns the key functions that believe proxies.
 func byName(proxies []string) map[string]keyfuncs.Func {
 	return map[string]keyfuncs.Func{
-		"XForwardedFor": core.Must(keyfuncs.XForwardedFor(proxies...)),
-		"ProxyHeader":   core.Must(keyfuncs.ProxyHeader(realIP, proxies...)),
-		"Forwarded":     core.Must(keyfuncs.Forwarded(proxies...)),
-		"BehindProxies": core.Must(keyfuncs.BehindProxies(1)),
+		"XForwardedFor": keyfuncs.XForwardedFor(proxies...),
+		"ProxyHeader":   keyfuncs.ProxyHeader(realIP, proxies...),
+		"Forwarded":     keyfuncs.Forwarded(proxies...),
+		"BehindProxies": keyfuncs.BehindProxies(1),
 	}
 }
 
 func newAPI(proxies []string) api {
 	a := make(api)
 	for name, key := range byName(proxies) {
-		a[name] = core.Must(nethttp.LimitIn(memstore.New(memstore.Config{}), "api", key, core.SlidingLog(core.PerHour(limit))))
+		a[name] = nethttp.Limit(new(core.MemoryStore), "api", key, core.SlidingLog(limit, time.Hour))
 	}
 	return a
 }
@@ -74,7 +73,7 @@ func (a api) nethttp() http.Handler {
 func (a api) gin() *gin.Engine {
 	engine := gin.New()
 	for name, guard := range a {
-		engine.Group("/"+name, ginmw.Use(guard)).GET("/*path", func(c *gin.Context) { c.Status(http.StatusOK) })
+		engine.Group("/"+name, ginmw.Middleware(guard)).GET("/*path", func(c *gin.Context) { c.Status(http.StatusOK) })
 	}
 	return engine
 }
@@ -83,7 +82,7 @@ func (a api) echo() *echo.Echo {
 	e := echo.New()
 	e.HideBanner, e.HidePort = true, true
 	for name, guard := range a {
-		e.Group("/"+name, echomw.Use(guard)).GET("/*", func(c echo.Context) error { return c.NoContent(http.StatusOK) })
+		e.Group("/"+name, echomw.Middleware(guard)).GET("/*", func(c echo.Context) error { return c.NoContent(http.StatusOK) })
 	}
 	return e
 }
@@ -91,7 +90,7 @@ func (a api) echo() *echo.Echo {
 func (a api) echov5() *echov5.Echo {
 	e := echov5.New()
 	for name, guard := range a {
-		e.Group("/"+name, echov5mw.Use(guard)).GET("/*", func(c *echov5.Context) error { return c.NoContent(http.StatusOK) })
+		e.Group("/"+name, echov5mw.Middleware(guard)).GET("/*", func(c *echov5.Context) error { return c.NoContent(http.StatusOK) })
 	}
 	return e
 }

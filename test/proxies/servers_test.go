@@ -21,7 +21,6 @@ import (
 	"time"
 
 	"github.com/headgate/headgate/core"
-	"github.com/headgate/headgate/core/memstore"
 	"github.com/headgate/headgate/internal/redistest/proctest"
 	"github.com/headgate/headgate/keyfuncs"
 	"github.com/headgate/headgate/nethttp"
@@ -91,20 +90,13 @@ func newWorld(t *testing.T) *world {
 	nginx, haproxy := program(t, "nginx"), program(t, "haproxy")
 	w := newAddresses(t)
 	proxies := w.proxies()
-	must := func(f keyfuncs.Func, err error) keyfuncs.Func {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-		return f
-	}
 	for port, key := range map[int]keyfuncs.Func{
-		byXFF:       must(keyfuncs.XForwardedFor(proxies...)),
-		byRealIP:    must(keyfuncs.ProxyHeader("X-Real-IP", proxies...)),
-		byForwarded: must(keyfuncs.Forwarded(proxies...)),
-		byCount1:    must(keyfuncs.BehindProxies(1)),
-		byCount2:    must(keyfuncs.BehindProxies(2)),
-		byCookie:    keyfuncs.First(cookie(t).Key, must(keyfuncs.XForwardedFor(proxies...))),
+		byXFF:       keyfuncs.XForwardedFor(proxies...),
+		byRealIP:    keyfuncs.ProxyHeader("X-Real-IP", proxies...),
+		byForwarded: keyfuncs.Forwarded(proxies...),
+		byCount1:    keyfuncs.BehindProxies(1),
+		byCount2:    keyfuncs.BehindProxies(2),
+		byCookie:    keyfuncs.First(keyfuncs.Tag("cookie", cookie(t).Key), keyfuncs.Tag("ip", keyfuncs.XForwardedFor(proxies...))),
 	} {
 		server := w.guarded(key)
 		w.serve(server, "tcp", fmt.Sprint(w.servers, ":", port))
@@ -138,10 +130,7 @@ func (w *world) socket() string { return filepath.Join(w.dir, "socket") }
 // guarded returns a server that admits all requests that have a key, and says in the
 // response's field Charged which.
 func (w *world) guarded(key keyfuncs.Func) *http.Server {
-	limiter, err := core.New(memstore.New(memstore.Config{}), "api", core.TokenBucket(core.PerSecond(1_000_000), 1_000_000))
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	limiter := core.NewLimiter(new(core.MemoryStore), "api", core.TokenBucket(1_000_000, time.Second))
 	type response struct{}
 	recording := func(r *http.Request) (string, error) {
 		k, err := key(r)
@@ -157,7 +146,7 @@ func (w *world) guarded(key keyfuncs.Func) *http.Server {
 		}
 		return k, nil
 	}
-	guard, err := nethttp.New(nethttp.Config{Rules: []nethttp.Rule{{Limiter: limiter, Key: recording}}})
+	guard, err := nethttp.New(nethttp.Config{Rates: []nethttp.Rate{{Limiter: limiter, Key: recording}}})
 	if err != nil {
 		w.t.Fatal(err)
 	}

@@ -9,6 +9,8 @@ import (
 	coder "github.com/coder/websocket"
 	gorillaws "github.com/gorilla/websocket"
 	"github.com/lxzan/gws"
+
+	"github.com/headgate/headgate/websocketmw"
 )
 
 // A gwsEcho sends messages back.
@@ -47,7 +49,7 @@ func TestCompressed(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			server := httptest.NewServer(guard(t, unlimited(t)...).Handler(serve))
+			server := httptest.NewServer(guard(t, websocketmw.Config{Messages: unlimited(), Bytes: unlimited()}).Handler(serve))
 			defer server.Close()
 			d := gorillaws.Dialer{EnableCompression: true, WriteBufferSize: 64} // of many fragments
 			c, response, err := d.Dial("ws"+strings.TrimPrefix(server.URL, "http"), nil)

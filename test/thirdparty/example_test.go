@@ -5,6 +5,7 @@ import (
 	"log"
 	"net/http"
 	"net/http/httptest"
+	"time"
 
 	"github.com/alexedwards/scs/v2"
 	"github.com/golang-jwt/jwt/v5"
@@ -23,12 +24,12 @@ import (
 func Example_gorillaSessions() {
 	store := sessions.NewFilesystemStore("", secret)
 
-	session := keyfuncs.Session(func(r *http.Request) (string, bool) {
+	session := keyfuncs.Hashed(keyfuncs.From(func(r *http.Request) (string, bool) {
 		s, err := store.Get(r, "session")
 		return s.ID, err == nil && !s.IsNew
-	})
-	client := keyfuncs.First(session, keyfuncs.RemoteAddr())
-	limit := core.Must(nethttp.Limit("api", client, core.SlidingLog(core.PerMinute(60))))
+	}))
+	client := keyfuncs.First(keyfuncs.Tag("session", session), keyfuncs.Tag("ip", keyfuncs.RemoteAddr()))
+	limit := nethttp.Limit(new(core.MemoryStore), "api", client, core.SlidingLog(60, time.Minute))
 	handler := limit.Handler(app)
 
 	listen(handler) // http.ListenAndServe("127.0.0.1:8080", handler)
@@ -39,12 +40,12 @@ func Example_gorillaSessions() {
 func Example_scs() {
 	manager := scs.New()
 
-	session := keyfuncs.Session(func(r *http.Request) (string, bool) {
+	session := keyfuncs.Hashed(keyfuncs.From(func(r *http.Request) (string, bool) {
 		token := manager.Token(r.Context())
 		return token, token != ""
-	})
-	client := keyfuncs.First(session, keyfuncs.RemoteAddr())
-	limit := core.Must(nethttp.Limit("api", client, core.SlidingLog(core.PerMinute(60))))
+	}))
+	client := keyfuncs.First(keyfuncs.Tag("session", session), keyfuncs.Tag("ip", keyfuncs.RemoteAddr()))
+	limit := nethttp.Limit(new(core.MemoryStore), "api", client, core.SlidingLog(60, time.Minute))
 	handler := manager.LoadAndSave(limit.Handler(app))
 
 	listen(handler) // http.ListenAndServe("127.0.0.1:8080", handler)
@@ -61,9 +62,9 @@ func Example_jwt() {
 		}
 		return token.Claims.GetSubject()
 	})
-	limit := core.Must(nethttp.Limit("api", subject, core.SlidingLog(core.PerMinute(60))))
+	limit := nethttp.Limit(new(core.MemoryStore), "api", subject, core.SlidingLog(60, time.Minute))
 	e := echo.New()
-	e.Use(echojwt.JWT(secret), echomw.Use(limit))
+	e.Use(echojwt.JWT(secret), echomw.Middleware(limit))
 
 	listen(e) // e.Start("127.0.0.1:8080")
 	// Output:

@@ -2,11 +2,11 @@ package thirdparty
 
 import (
 	"encoding/binary"
+	"errors"
 	"net/http"
 	"testing"
 	"time"
 
-	"github.com/headgate/headgate/nethttp"
 	"github.com/headgate/headgate/websocketmw"
 )
 
@@ -36,10 +36,7 @@ func TestEvictedAndClosed(t *testing.T) {
 					}
 				})
 			})
-			s := newSite(t, m, h, false, websocketmw.Config{
-				Server: "a",
-				Rules:  []nethttp.Rule{{WhenFull: websocketmw.EvictOldest}}, EvictCode: 4001,
-			})
+			s := newSite(t, m, h, false, websocketmw.Config{Rules: []websocketmw.Rule{{WhenFull: websocketmw.EvictOldest}}})
 			first, ok := s.open()
 			if !ok {
 				t.Fatalf("%s/%s: the first is refused", l.name, m.name)
@@ -58,12 +55,12 @@ func TestEvictedAndClosed(t *testing.T) {
 			if !ok {
 				t.Fatal("the second is refused")
 			}
-			s.ends(s.first, 4001)
-			p, err := s.guard.CloseAll(t.Context(), "ws", "everyone", 4002, "signed out")
-			if err != nil || p.Open != 1 || len(p.Peers) != 1 || p.Peers[0].Server != "a" || len(p.Silent) != 0 {
-				t.Errorf("%+v %v", p, err)
+			s.ends(s.first, 1008, websocketmw.ErrEvicted)
+			n, err := s.guard.CloseAll(t.Context(), s.slots, "everyone", 4002, "signed out")
+			if err != nil || n != 1 {
+				t.Errorf("%d, %v", n, err)
 			}
-			s.ends(second, 4002)
+			s.ends(second, 4002, nil)
 			s.balanced()
 		})
 	}
@@ -77,14 +74,16 @@ func (s *site) open() (c *caller, admitted bool) {
 }
 
 // ends reads the end of a socket, and answers it.
-func (s *site) ends(c *caller, want uint16) {
+func (s *site) ends(c *caller, code uint16, cause error) {
 	s.t.Helper()
 	op, payload, err := c.read()
-	if err != nil || op != 0x8 || len(payload) < 2 || binary.BigEndian.Uint16([]byte(payload)) != want {
-		s.t.Fatalf("%x %q %v, want a Close with %d", op, payload, err, want)
+	if err != nil || op != 0x8 || len(payload) < 2 || binary.BigEndian.Uint16([]byte(payload)) != code {
+		s.t.Fatalf("%x %q %v, want a Close with %d", op, payload, err, code)
 	}
 	if err := c.write(0x88, payload[:2]); err != nil {
 		s.t.Error(err)
 	}
-	<-s.closed
+	if why := <-s.closed; !errors.Is(why, cause) {
+		s.t.Errorf("%v, not %v", why, cause)
+	}
 }

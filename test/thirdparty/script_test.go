@@ -14,9 +14,7 @@ import (
 	"time"
 
 	"github.com/headgate/headgate/core"
-	"github.com/headgate/headgate/core/memstore"
 	"github.com/headgate/headgate/keyfuncs"
-	"github.com/headgate/headgate/nethttp"
 	"github.com/headgate/headgate/websocketmw"
 )
 
@@ -149,33 +147,6 @@ func (l library) play(s *script, wrap func(http.Handler) http.Handler) heard {
 	return h
 }
 
-// guard returns a guard with limits on what clients send.
-func guard(t testing.TB, inbound ...websocketmw.Inbound) *websocketmw.Guard {
-	t.Helper()
-	slots, err := core.NewSlots(memstore.New(memstore.Config{}), "ws", core.NoLimit)
-	if err != nil {
-		t.Fatal(err)
-	}
-	g, err := websocketmw.New(websocketmw.Config{
-		Rules:   []nethttp.Rule{{Slots: slots, Key: keyfuncs.Everyone()}},
-		Inbound: inbound,
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return g
-}
-
-// limiter returns a limiter in this process.
-func limiter(t testing.TB, policies ...core.Policy) *core.Limiter {
-	t.Helper()
-	l, err := core.New(memstore.New(memstore.Config{}), "sent", policies...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return l
-}
-
 // sentFrame returns a frame of a client.
 func sentFrame(first byte, payload string) string {
 	return longFrame(first, uint64(len(payload)), payload)
@@ -195,4 +166,15 @@ func longFrame(first byte, length uint64, payload string) string {
 		b = binary.BigEndian.AppendUint64(b, length)
 	}
 	return string(b) + "\x00\x00\x00\x00" + payload // a mask of zeros changes nothing
+}
+
+// guard returns a guard with limits on what clients send.
+func guard(t testing.TB, config websocketmw.Config) *websocketmw.Guard {
+	t.Helper()
+	config.Rules = []websocketmw.Rule{{Slots: core.NewSlots(new(core.MemoryStore), "ws", core.NoLimit), Key: keyfuncs.Everyone()}}
+	g, err := websocketmw.New(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return g
 }

@@ -39,11 +39,14 @@ func (c *client) ask(path string) string {
 	return w.Body.String()
 }
 
-const absent = "headgate: keyfuncs: absent: session"
+const absent = "absent"
 
 // say writes the key of a request, as it is when the guard asks: before the handler.
 func say(w http.ResponseWriter, key string, err error) {
-	if err != nil {
+	switch {
+	case errors.Is(err, keyfuncs.ErrAbsent):
+		key = absent
+	case err != nil:
 		key = err.Error()
 	}
 	io.WriteString(w, key)
@@ -77,10 +80,10 @@ func story(t *testing.T, handler http.Handler) {
 
 func TestSCS(t *testing.T) {
 	manager := scs.New()
-	key := keyfuncs.Session(func(r *http.Request) (string, bool) {
+	key := keyfuncs.Hashed(keyfuncs.From(func(r *http.Request) (string, bool) {
 		token := manager.Token(r.Context())
 		return token, token != ""
-	})
+	}))
 	handler := manager.LoadAndSave(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		k, err := key(r)
 		switch r.URL.Path {
@@ -107,10 +110,10 @@ func TestSCS(t *testing.T) {
 
 func gorilla(t *testing.T, store sessions.Store, id func(*sessions.Session) string) http.Handler {
 	t.Helper()
-	key := keyfuncs.Session(func(r *http.Request) (string, bool) {
+	key := keyfuncs.Hashed(keyfuncs.From(func(r *http.Request) (string, bool) {
 		s, err := store.Get(r, "session")
 		return id(s), err == nil && !s.IsNew
-	})
+	}))
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		k, err := key(r)
 		if r.URL.Path == "/begin" {

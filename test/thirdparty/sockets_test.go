@@ -23,12 +23,11 @@ import (
 
 	"github.com/headgate/headgate/contrib/echov5mw"
 	"github.com/headgate/headgate/core"
-	"github.com/headgate/headgate/core/memstore"
-	"github.com/headgate/headgate/core/store"
 	"github.com/headgate/headgate/echomw"
 	"github.com/headgate/headgate/ginmw"
+	"github.com/headgate/headgate/internal/backend"
+	"github.com/headgate/headgate/internal/old/core/store"
 	"github.com/headgate/headgate/keyfuncs"
-	"github.com/headgate/headgate/nethttp"
 	"github.com/headgate/headgate/websocketmw"
 )
 
@@ -51,12 +50,12 @@ var mounts = []mount{
 	}},
 	{"gin", func(g *websocketmw.Guard, h http.Handler) http.Handler {
 		r := gin.New()
-		r.Any("/ws", ginmw.Use(g), gin.WrapH(h))
+		r.Any("/ws", ginmw.Middleware(g), gin.WrapH(h))
 		return r
 	}},
 	{"gin-by", func(g *websocketmw.Guard, h http.Handler) http.Handler {
 		r := gin.New()
-		r.Use(ginmw.Use(g))
+		r.Use(ginmw.Middleware(g))
 		r.Any("/ws", gin.WrapH(h))
 		return r
 	}},
@@ -67,23 +66,23 @@ var mounts = []mount{
 	}},
 	{"echo", func(g *websocketmw.Guard, h http.Handler) http.Handler {
 		e := echo4.New()
-		e.Any("/ws", echo4.WrapHandler(h), echomw.Use(g))
+		e.Any("/ws", echo4.WrapHandler(h), echomw.Middleware(g))
 		return e
 	}},
 	{"echo-by", func(g *websocketmw.Guard, h http.Handler) http.Handler {
 		e := echo4.New()
-		e.Use(echomw.Use(g))
+		e.Use(echomw.Middleware(g))
 		e.Any("/ws", echo4.WrapHandler(h))
 		return e
 	}},
 	{"echov5", func(g *websocketmw.Guard, h http.Handler) http.Handler {
 		e := echo5.New()
-		e.Any("/ws", echo5.WrapHandler(h), echov5mw.Use(g))
+		e.Any("/ws", echo5.WrapHandler(h), echov5mw.Middleware(g))
 		return e
 	}},
 	{"echov5-by", func(g *websocketmw.Guard, h http.Handler) http.Handler {
 		e := echo5.New()
-		e.Use(echov5mw.Use(g))
+		e.Use(echov5mw.Middleware(g))
 		e.Any("/ws", echo5.WrapHandler(h))
 		return e
 	}},
@@ -120,32 +119,28 @@ func (h tallied) Release() {
 type site struct {
 	t      *testing.T
 	store  *tally
+	slots  *core.Slots
 	guard  *websocketmw.Guard
 	server *httptest.Server
-	closed chan struct{} // a socket has ended
+	closed chan error // a socket has ended, why
+	over   atomic.Int64
 	secure bool
 }
 
 func newSite(t *testing.T, m mount, h http.Handler, secure bool, config websocketmw.Config) *site {
 	t.Helper()
-	s := &site{t: t, store: &tally{Noticer: memstore.New(memstore.Config{})}, closed: make(chan struct{}, 1000), secure: secure}
-	slots, err := core.NewSlots(s.store, "ws", 1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	memory := new(core.MemoryStore)
+	s := &site{t: t, store: &tally{Noticer: memory.Backend().Slots.(store.Noticer)}, closed: make(chan error, 1000), secure: secure}
 	if config.Rules == nil {
-		config.Rules = make([]nethttp.Rule, 1)
+		config.Rules = make([]websocketmw.Rule, 1)
 	}
-	config.Rules[0].Slots, config.Rules[0].Key = slots, keyfuncs.Everyone()
-	also := config.Notify
-	config.Notify = func(socket *websocketmw.Socket, e websocketmw.Event) {
-		if also != nil {
-			also(socket, e)
-		}
-		if e.Kind == websocketmw.EventClosed {
-			s.closed <- struct{}{}
-		}
+	s.slots = core.NewSlots(tallies{s.store}, "ws", 1)
+	config.Rules[0].Slots, config.Rules[0].Key = s.slots, keyfuncs.Everyone()
+	config.OnClosed = func(_ *websocketmw.Socket, err error) {
+		s.over.Add(1)
+		s.closed <- err
 	}
+	var err error
 	if s.guard, err = websocketmw.New(config); err != nil {
 		t.Fatal(err)
 	}
@@ -160,11 +155,15 @@ func newSite(t *testing.T, m mount, h http.Handler, secure bool, config websocke
 	return s
 }
 
+type tallies struct{ t *tally }
+
+func (s tallies) Backend() *backend.Store { return &backend.Store{Slots: s.t} }
+
 // balanced fails unless all slots that were granted have been released.
 func (s *site) balanced() {
 	s.t.Helper()
-	if granted, released := s.store.granted.Load(), s.store.released.Load(); granted != released || s.guard.Len() != 0 {
-		s.t.Errorf("%d slots granted, %d released, %d sockets", granted, released, s.guard.Len())
+	if granted, released := s.store.granted.Load(), s.store.released.Load(); granted != released || s.over.Load() != granted {
+		s.t.Errorf("%d slots granted, %d released, %d sockets ended", granted, released, s.over.Load())
 	}
 }
 
@@ -237,47 +236,36 @@ func TestSockets(t *testing.T) {
 	for _, l := range libraries {
 		for _, m := range mounts {
 			for _, secure := range []bool{false, true} {
-				for _, cuts := range []bool{false, true} {
-					name := l.name + "/" + m.name
-					if secure {
-						name += "/tls"
-					}
-					if cuts {
-						name += "/cuts"
-					}
-					t.Run(name, func(t *testing.T) {
-						t.Parallel()
-						for _, story := range stories {
-							if story.keeps && l.closes || story.forgets && l.leaks || story.closes && cuts {
-								continue
-							}
-							t.Run(story.name, func(t *testing.T) {
-								config := websocketmw.Config{NoCloseFrames: cuts}
-								if story.counts {
-									config.Inbound = unlimited(t)
-								}
-								s := newSite(t, m, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-									l.upgrade(w, r, story.serve)
-								}), secure, config)
-								story.run(s)
-								s.balanced()
-							})
-						}
-					})
+				name := l.name + "/" + m.name
+				if secure {
+					name += "/tls"
 				}
+				t.Run(name, func(t *testing.T) {
+					t.Parallel()
+					for _, story := range stories {
+						if story.keeps && l.closes || story.forgets && l.leaks {
+							continue
+						}
+						t.Run(story.name, func(t *testing.T) {
+							config := websocketmw.Config{}
+							if story.counts {
+								config.Messages, config.Bytes = unlimited(), unlimited()
+							}
+							s := newSite(t, m, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+								l.upgrade(w, r, story.serve)
+							}), secure, config)
+							story.run(s)
+							s.balanced()
+						})
+					}
+				})
 			}
 		}
 	}
 }
 
-// unlimited returns a limit for each unit, which admits everything.
-func unlimited(t *testing.T) []websocketmw.Inbound {
-	t.Helper()
-	l, err := core.New(memstore.New(memstore.Config{}), "sent", core.Unlimited())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return []websocketmw.Inbound{{Limiter: l}, {Limiter: l, Unit: websocketmw.Frames}, {Limiter: l, Unit: websocketmw.Bytes}}
+func unlimited() []websocketmw.Inbound {
+	return []websocketmw.Inbound{{Limiter: core.NewLimiter(new(core.MemoryStore), "sent", core.Unlimited())}}
 }
 
 // A socket of any library, to the stories.
@@ -302,14 +290,13 @@ var stories = []struct {
 	name    string
 	keeps   bool // the socket outlives the handler
 	forgets bool // the socket is garbage
-	closes  bool // the guard sends a Close frame
 	counts  bool // the guard counts what is sent
 	serve   func(socket)
 	run     func(s *site)
 }{
 	{name: "echo", serve: answer, run: func(s *site) {
 		first, response := s.call()
-		if response == nil || response.StatusCode != 101 || response.Header.Get("RateLimit") != `"ws";r=0` {
+		if response == nil || response.StatusCode != 101 {
 			s.t.Fatal(response)
 		}
 		if _, second := s.call(); second.StatusCode != 429 || second.Header.Get("RateLimit") != `"ws";r=0` || second.Header.Get("Retry-After") == "" {
@@ -322,7 +309,7 @@ var stories = []struct {
 	{name: "served by a goroutine", keeps: true, serve: func(c socket) { go answer(c) }, run: func(s *site) {
 		c, _ := s.call()
 		hears(s.t, c)
-		if s.guard.Len() != 1 {
+		if s.store.released.Load() != 0 {
 			s.t.Error("the slot was not kept")
 		}
 		c.Close()
@@ -392,7 +379,7 @@ var stories = []struct {
 			s.balanced()
 		}
 	}},
-	{name: "shutdown under a flood", closes: true, serve: func(c socket) {
+	{name: "shutdown under a flood", serve: func(c socket) {
 		go func() {
 			for c.Write(strings.Repeat("flood ", 1000)) == nil {
 			}
@@ -431,34 +418,5 @@ func hears(t *testing.T, c *caller) {
 	}
 	if said != "in pieces" || err != nil {
 		t.Errorf("%q %v", said, err)
-	}
-}
-
-// InBand works under every mount.
-func TestRefusedInBand(t *testing.T) {
-	t.Parallel()
-	for _, m := range mounts {
-		for _, secure := range []bool{false, true} {
-			s := newSite(t, m, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-				libraries[0].upgrade(w, r, answer)
-			}), secure, websocketmw.Config{InBand: true})
-			first, _ := s.call()
-			second, response := s.call()
-			if response == nil || response.StatusCode != 101 {
-				t.Fatalf("%s: %v", m.name, response)
-			}
-			op, said, err := second.read()
-			if op != 8 || err != nil || binary.BigEndian.Uint16([]byte(said)) != 1013 || !strings.Contains(said, `limit "ws" is reached`) {
-				t.Errorf("%s: %d %q %v", m.name, op, said, err)
-			}
-			second.write(0x88, said)
-			if _, err := second.in.ReadByte(); err == nil {
-				t.Errorf("%s: more than a Close frame", m.name)
-			}
-			hears(t, first)
-			first.Close()
-			<-s.closed
-			s.balanced()
-		}
 	}
 }

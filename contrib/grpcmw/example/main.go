@@ -22,7 +22,7 @@ import (
 
 	"github.com/headgate/headgate/contrib/grpcmw"
 	"github.com/headgate/headgate/core"
-	"github.com/headgate/headgate/core/memstore"
+	"github.com/headgate/headgate/nethttp"
 )
 
 func main() {
@@ -33,27 +33,20 @@ func main() {
 
 // newServer returns a server whose users may make 2 calls a second, and have 3 streams open.
 func newServer() (*grpc.Server, error) {
-	store := memstore.New(memstore.Config{}) // or redisstore, to share the limits among servers
-	calls, err := core.New(store, "calls", core.SlidingLog(core.PerSecond(2)))
+	store, user := new(core.MemoryStore), grpcmw.Metadata("user") // which authentication has checked
+	calls, err := grpcmw.New(grpcmw.Config{Rates: []nethttp.Rate{
+		{Limiter: core.NewLimiter(store, "calls", core.SlidingLog(2, time.Second)), Key: user},
+	}})
 	if err != nil {
 		return nil, err
 	}
-	streams, err := core.NewSlots(store, "streams", 3)
-	if err != nil {
-		return nil, err
-	}
-	user := grpcmw.Metadata("user") // which authentication has checked
-	all, err := grpcmw.New(grpcmw.Config{Rules: []grpcmw.Rule{{Key: user, Limiter: calls}}})
-	if err != nil {
-		return nil, err
-	}
-	open, err := grpcmw.New(grpcmw.Config{Rules: []grpcmw.Rule{{Key: user, Slots: streams}}})
+	streams, err := grpcmw.New(grpcmw.Config{Concurrency: []nethttp.Concurrency{{Slots: core.NewSlots(store, "streams", 3), Key: user}}})
 	if err != nil {
 		return nil, err
 	}
 	server := grpc.NewServer(
-		grpc.ChainUnaryInterceptor(all.Unary()),
-		grpc.ChainStreamInterceptor(all.Stream(), open.Stream()),
+		grpc.ChainUnaryInterceptor(calls.Unary()),
+		grpc.ChainStreamInterceptor(calls.Stream(), streams.Stream()),
 	)
 	healthpb.RegisterHealthServer(server, health.NewServer())
 	return server, nil
@@ -82,7 +75,7 @@ func call(ctx context.Context, target string, out io.Writer) error {
 	}
 	defer impatient.Close() //nolint:errcheck // nothing follows
 	limits, err := grpcmw.NewClient(grpcmw.ClientConfig{
-		Limiter: core.Must(core.New(memstore.New(memstore.Config{}), "out", core.Unlimited())), // but for what servers say
+		Limiter: core.NewLimiter(new(core.MemoryStore), "out", core.Unlimited()), // but for what servers say
 		Retries: 3,
 	})
 	if err != nil {

@@ -25,7 +25,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headgate/headgate/headgated"
-	"github.com/headgate/headgate/limits"
+	"github.com/headgate/headgate/internal/old/limits"
 )
 
 // Exit codes.

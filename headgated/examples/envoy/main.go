@@ -28,7 +28,7 @@ import (
 	"time"
 
 	"github.com/headgate/headgate/headgated"
-	"github.com/headgate/headgate/limits"
+	"github.com/headgate/headgate/internal/old/limits"
 )
 
 var (

@@ -6,7 +6,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/headgate/headgate/core/step"
+	"github.com/headgate/headgate/internal/old/core/step"
 )
 
 func number(k int64) string { return strconv.FormatInt(k, 10) }

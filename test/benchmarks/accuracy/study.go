@@ -5,7 +5,7 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/headgate/headgate/core/step"
+	"github.com/headgate/headgate/internal/old/core/step"
 )
 
 // Every policy in the study says 100 per minute.

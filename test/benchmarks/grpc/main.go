@@ -27,7 +27,7 @@ import (
 
 	"github.com/headgate/headgate/contrib/grpcmw"
 	"github.com/headgate/headgate/core"
-	"github.com/headgate/headgate/core/memstore"
+	"github.com/headgate/headgate/nethttp"
 	"github.com/headgate/headgate/test/benchmarks/turns"
 )
 
@@ -53,11 +53,8 @@ func (l unlimited) Limit(context.Context) error {
 }
 
 func guard() (grpc.UnaryServerInterceptor, error) {
-	l, err := core.New(memstore.New(memstore.Config{}), "calls", core.TokenBucket(core.PerSecond(1_000_000), 100_000_000))
-	if err != nil {
-		return nil, err
-	}
-	g, err := grpcmw.New(grpcmw.Config{Rules: []grpcmw.Rule{{Key: grpcmw.Metadata("user"), Limiter: l}}})
+	l := core.NewLimiter(new(core.MemoryStore), "calls", core.TokenBucket(1_000_000, time.Second).Burst(100_000_000))
+	g, err := grpcmw.New(grpcmw.Config{Rates: []nethttp.Rate{{Key: grpcmw.Metadata("user"), Limiter: l}}})
 	if err != nil {
 		return nil, err
 	}

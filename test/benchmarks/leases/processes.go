@@ -15,9 +15,9 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/headgate/headgate/core"
-	"github.com/headgate/headgate/core/lease"
-	"github.com/headgate/headgate/core/redisstore"
+	"github.com/headgate/headgate/internal/old/core"
+	"github.com/headgate/headgate/internal/old/core/lease"
+	"github.com/headgate/headgate/internal/old/core/redisstore"
 )
 
 // A system is a limit, with leases or without.

@@ -8,10 +8,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/headgate/headgate/core"
-	"github.com/headgate/headgate/core/memstore"
-	"github.com/headgate/headgate/limits"
-	"github.com/headgate/headgate/limits/yamldoc"
+	"github.com/headgate/headgate/internal/old/core"
+	"github.com/headgate/headgate/internal/old/core/memstore"
+	"github.com/headgate/headgate/internal/old/limits"
+	"github.com/headgate/headgate/internal/old/limits/yamldoc"
 )
 
 const overrides = 100_000

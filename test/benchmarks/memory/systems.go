@@ -21,7 +21,6 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/headgate/headgate/core"
-	"github.com/headgate/headgate/core/memstore"
 )
 
 // A limit is the limit that every system applies to each key.
@@ -30,7 +29,6 @@ type limit struct {
 	per time.Duration
 }
 
-func (l limit) rate() core.Rate    { return core.Rate{Events: int64(l.n), Per: l.per} }
 func (l limit) perSecond() float64 { return float64(l.n) / l.per.Seconds() }
 
 // A taker charges keys. All are called in the same way, by a method of a type of their own,
@@ -56,8 +54,8 @@ func (s system) headgate() bool { return strings.HasPrefix(s.name, "headgate") }
 
 var systems = []system{
 	{"headgate-TokenBucket", headgateWith(tokenBucket)},
-	{"headgate-FixedWindow", headgateWith(func(l limit) []core.Policy { return []core.Policy{core.FixedWindow(l.rate())} })},
-	{"headgate-SlidingWindow", headgateWith(func(l limit) []core.Policy { return []core.Policy{core.SlidingWindow(l.rate())} })},
+	{"headgate-FixedWindow", headgateWith(func(l limit) []core.Policy { return []core.Policy{core.FixedWindow(int64(l.n), l.per)} })},
+	{"headgate-SlidingWindow", headgateWith(func(l limit) []core.Policy { return []core.Policy{core.SlidingWindow(int64(l.n), l.per)} })},
 	{"headgate-SlidingLog", headgateWith(slidingLog)},
 	{"headgate-two-policies", headgateWith(twoPolicies)},
 	{"go-limiter", newGoLimiter},
@@ -77,8 +75,7 @@ type headgate struct{ limiter *core.Limiter }
 func headgateWith(policies func(limit) []core.Policy) func(limit) (taker, error) {
 	return func(l limit) (taker, error) {
 		// Room for a million keys of any policy; the default has it for token buckets.
-		limiter, err := core.New(memstore.New(memstore.Config{MaxBytes: 1 << 30}), "bench", policies(l)...)
-		return &headgate{limiter}, err
+		return &headgate{core.NewLimiter(&core.MemoryStore{MaxBytes: 1 << 30}, "bench", policies(l)...)}, nil
 	}
 }
 
@@ -93,20 +90,20 @@ func (h *headgate) takeN(ctx context.Context, key string, n int64) (bool, error)
 }
 
 func tokenBucket(l limit) []core.Policy {
-	return []core.Policy{core.TokenBucket(l.rate(), int64(l.n))}
+	return []core.Policy{core.TokenBucket(int64(l.n), l.per)}
 }
 
 func slidingLog(l limit) []core.Policy {
-	if l.n > 1<<20 { // more than a log accepts: as much in a shorter time
-		l = limit{1 << 20, 10 * time.Millisecond}
+	if l.n > 1024 { // more than a log accepts: as much in a shorter time
+		l = limit{1024, 10 * time.Microsecond}
 	}
-	return []core.Policy{core.SlidingLog(l.rate())}
+	return []core.Policy{core.SlidingLog(int64(l.n), l.per)}
 }
 
 func twoPolicies(l limit) []core.Policy {
 	return []core.Policy{
-		core.TokenBucket(l.rate(), int64(l.n)).Named("bucket"),
-		core.FixedWindow(core.PerDay(1 << 40)).Named("day"),
+		core.TokenBucket(int64(l.n), l.per).Named("bucket"),
+		core.FixedWindow(1<<40, 24*time.Hour).Named("day"),
 	}
 }
 

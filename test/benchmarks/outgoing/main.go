@@ -2,9 +2,9 @@
 // any second. It also measures how many of them the server refuses. The processes share a limit in
 // Redis. It starts a redis-server of its own. Run it in the folder above:
 //
-//	go run ./benchmarks/outgoing -limit 50/1s
-//	go run ./benchmarks/outgoing -limit 50/1050ms
-//	go run ./benchmarks/outgoing -limit 50/1050ms -away 9s -failure closed
+//	go run ./benchmarks/outgoing -limit 'sliding-log 50/1s'
+//	go run ./benchmarks/outgoing -limit 'sliding-log 50/1050ms'
+//	go run ./benchmarks/outgoing -limit 'sliding-log 50/1050ms' -away 9s -failure closed
 package main
 
 import (
@@ -25,10 +25,10 @@ import (
 	"time"
 
 	"github.com/headgate/headgate/core"
-	"github.com/headgate/headgate/core/memstore"
 	"github.com/headgate/headgate/core/redisstore"
 	"github.com/headgate/headgate/keyfuncs"
 	"github.com/headgate/headgate/nethttp"
+	"github.com/headgate/headgate/outgoing"
 )
 
 const (
@@ -38,7 +38,7 @@ const (
 )
 
 type config struct {
-	limit         core.Rate
+	limit         core.Policy
 	lasts, away   time.Duration
 	failure       string
 	servers       int
@@ -46,8 +46,8 @@ type config struct {
 }
 
 func main() {
-	c := config{limit: core.PerSecond(peerLimit)}
-	flag.TextVar(&c.limit, "limit", c.limit, "the `rate` that the processes share, such as 50/1050ms")
+	c := config{limit: core.SlidingLog(peerLimit, time.Second)}
+	flag.TextVar(&c.limit, "limit", c.limit, "the `policy` that the processes share")
 	flag.DurationVar(&c.lasts, "lasts", 20*time.Second, "how long they send")
 	flag.DurationVar(&c.away, "away", 0, "how long Redis is stopped, in the middle")
 	flag.StringVar(&c.failure, "failure", "local", "what they do meanwhile: `local`, open or closed")
@@ -84,14 +84,17 @@ func (c config) study() error {
 	}
 
 	var admitted, refused atomic.Int64
-	guard := core.Must(nethttp.New(nethttp.Config{
-		Rules: []nethttp.Rule{{
-			Limiter: core.Must(core.New(memstore.New(memstore.Config{}), "peer", core.SlidingLog(core.PerSecond(peerLimit)))),
+	guard, err := nethttp.New(nethttp.Config{
+		Rates: []nethttp.Rate{{
+			Limiter: core.NewLimiter(new(core.MemoryStore), "peer", core.SlidingLog(peerLimit, time.Second)),
 			Key:     keyfuncs.Everyone(),
 		}},
-		NoFields:  true, // it says Retry-After, as most do
-		OnRefused: func(http.ResponseWriter, *http.Request, nethttp.Verdict) { refused.Add(1) },
-	}))
+		Fields:    nethttp.NoFields, // it says Retry-After, as most do
+		OnRefused: func(http.ResponseWriter, *http.Request, *nethttp.Verdict) { refused.Add(1) },
+	})
+	if err != nil {
+		return err
+	}
 	peer := httptest.NewServer(guard.Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { admitted.Add(1) })))
 	defer peer.Close()
 
@@ -135,20 +138,13 @@ func (c config) send() error {
 	if !ok {
 		return errors.New("-failure is not local, open or closed")
 	}
-	store, err := redisstore.OpenURL("unix://"+c.redis, redisstore.Config{Failure: failure, Servers: c.servers})
+	store, err := redisstore.Open("unix://"+c.redis, redisstore.Config{Failure: failure, Servers: c.servers})
 	if err != nil {
 		return err
 	}
 	defer func() { _ = store.Client().Close() }()
-	limiter, err := core.New(store, "outgoing", core.SlidingLog(c.limit))
-	if err != nil {
-		return err
-	}
-	transport, err := nethttp.NewTransport(nethttp.TransportConfig{Limiter: limiter})
-	if err != nil {
-		return err
-	}
-	client := &http.Client{Transport: transport}
+	limiter := core.NewLimiter(store, "outgoing", c.limit)
+	client := &http.Client{Transport: &outgoing.Transport{Limiter: limiter}}
 	ctx, stop := context.WithTimeout(context.Background(), c.lasts)
 	defer stop()
 	var all sync.WaitGroup

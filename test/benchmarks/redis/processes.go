@@ -18,9 +18,9 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/headgate/headgate/core"
-	"github.com/headgate/headgate/core/lease"
-	"github.com/headgate/headgate/core/redisstore"
+	"github.com/headgate/headgate/internal/old/core"
+	"github.com/headgate/headgate/internal/old/core/lease"
+	"github.com/headgate/headgate/internal/old/core/redisstore"
 )
 
 // hot are the systems that several processes limit one hot key with. The first two have the

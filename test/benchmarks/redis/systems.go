@@ -15,8 +15,8 @@ import (
 	ulule "github.com/ulule/limiter/v3"
 	ululestore "github.com/ulule/limiter/v3/drivers/store/redis"
 
-	"github.com/headgate/headgate/core"
-	"github.com/headgate/headgate/core/redisstore"
+	"github.com/headgate/headgate/internal/old/core"
+	"github.com/headgate/headgate/internal/old/core/redisstore"
 )
 
 // A limit is the limit that every system applies to each key.

@@ -25,7 +25,6 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/headgate/headgate/core"
-	"github.com/headgate/headgate/core/memstore"
 	"github.com/headgate/headgate/echomw"
 	"github.com/headgate/headgate/ginmw"
 	"github.com/headgate/headgate/keyfuncs"
@@ -38,7 +37,6 @@ type Limit struct {
 	Per time.Duration
 }
 
-func (l Limit) rate() core.Rate    { return core.Rate{Events: int64(l.N), Per: l.Per} }
 func (l Limit) perSecond() float64 { return float64(l.N) / l.Per.Seconds() }
 
 // A middleware wraps a handler.
@@ -68,8 +66,8 @@ var frameworks = map[string]func(h http.Handler, guard any) http.Handler{
 var All = []System{
 	{"headgate", "net/http", true, headgate(tokenBucket, netHTTP)},
 	{"headgate-two-policies", "net/http", true, headgate(twoPolicies, netHTTP)},
-	{"headgate-gin", "Gin", true, headgate(tokenBucket, func(g *nethttp.Guard) any { return ginmw.Use(g) })},
-	{"headgate-echo", "Echo", true, headgate(tokenBucket, func(g *nethttp.Guard) any { return echomw.Use(g) })},
+	{"headgate-gin", "Gin", true, headgate(tokenBucket, func(g *nethttp.Guard) any { return ginmw.Middleware(g) })},
+	{"headgate-echo", "Echo", true, headgate(tokenBucket, func(g *nethttp.Guard) any { return echomw.Middleware(g) })},
 	{"throttled", "net/http", true, throttledHTTP},
 	{"go-limiter", "net/http", true, goLimiter},
 	{"httprate", "net/http", true, chiHTTPRate},
@@ -112,13 +110,8 @@ func underEcho(h http.Handler, guard any) http.Handler {
 
 func headgate(policies func(Limit) []core.Policy, adapt func(*nethttp.Guard) any) func(Limit) (any, error) {
 	return func(l Limit) (any, error) {
-		limiter, err := core.New(memstore.New(memstore.Config{}), "api", policies(l)...)
-		if err != nil {
-			return nil, err
-		}
-		guard, err := nethttp.New(nethttp.Config{
-			Rules: []nethttp.Rule{{Limiter: limiter, Key: keyfuncs.RemoteAddr()}},
-		})
+		limiter := core.NewLimiter(new(core.MemoryStore), "api", policies(l)...)
+		guard, err := nethttp.New(nethttp.Config{Rates: []nethttp.Rate{{Limiter: limiter, Key: keyfuncs.RemoteAddr()}}})
 		if err != nil {
 			return nil, err
 		}
@@ -129,13 +122,13 @@ func headgate(policies func(Limit) []core.Policy, adapt func(*nethttp.Guard) any
 func netHTTP(g *nethttp.Guard) any { return middleware(g.Handler) }
 
 func tokenBucket(l Limit) []core.Policy {
-	return []core.Policy{core.TokenBucket(l.rate(), int64(l.N))}
+	return []core.Policy{core.TokenBucket(int64(l.N), l.Per)}
 }
 
 func twoPolicies(l Limit) []core.Policy {
 	return []core.Policy{
-		core.TokenBucket(l.rate(), int64(l.N)).Named("bucket"),
-		core.FixedWindow(core.PerDay(1 << 40)).Named("day"),
+		core.TokenBucket(int64(l.N), l.Per).Named("bucket"),
+		core.FixedWindow(1<<40, 24*time.Hour).Named("day"),
 	}
 }
 

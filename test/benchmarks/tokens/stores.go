@@ -10,11 +10,11 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/headgate/headgate/core"
-	"github.com/headgate/headgate/core/lease"
-	"github.com/headgate/headgate/core/memstore"
-	"github.com/headgate/headgate/core/redisstore"
-	"github.com/headgate/headgate/core/store"
+	"github.com/headgate/headgate/internal/old/core"
+	"github.com/headgate/headgate/internal/old/core/lease"
+	"github.com/headgate/headgate/internal/old/core/memstore"
+	"github.com/headgate/headgate/internal/old/core/redisstore"
+	"github.com/headgate/headgate/internal/old/core/store"
 )
 
 // Servers are the stores of those that share the limits, as if each were in a process of its own.

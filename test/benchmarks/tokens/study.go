@@ -9,7 +9,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/internal/old/core"
 )
 
 // Users send 40, 30, 20 and 10 % of the requests: that of the i-th is users[i%10] - '0'. Each may use

@@ -4,9 +4,9 @@ import (
 	"context"
 	"time"
 
-	"github.com/headgate/headgate/core"
-	"github.com/headgate/headgate/core/memstore"
-	"github.com/headgate/headgate/core/step"
+	"github.com/headgate/headgate/internal/old/core"
+	"github.com/headgate/headgate/internal/old/core/memstore"
+	"github.com/headgate/headgate/internal/old/core/step"
 )
 
 // A user sends requests, each to the next server.

@@ -6,7 +6,6 @@ import (
 	"maps"
 	"net/http"
 	"testing"
-	"time"
 
 	"connectrpc.com/connect"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
@@ -43,8 +42,8 @@ func TestScenes(t *testing.T) {
 		},
 	} {
 		t.Run(kind, func(t *testing.T) {
-			scenes.TestCalls(t, func(rules []nethttp.Rule, wait time.Duration, handler func(context.Context, string)) (scenes.Call, error) {
-				guard, err := connectmw.New(connectmw.Config{Rules: rules, Wait: wait})
+			scenes.TestCalls(t, func(c nethttp.Config, handler func(context.Context, string)) (scenes.Call, error) {
+				guard, err := connectmw.New(connectmw.Config{Rates: c.Rates, Concurrency: c.Concurrency, Observe: c.Observe})
 				return func(ctx context.Context, procedure string, header http.Header) scenes.Status {
 					header, err := intercept(ctx, guard, header, func(ctx context.Context) { handler(ctx, procedure) })
 					return statusOf(header, err)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"connectrpc.com/connect"
 	"google.golang.org/protobuf/types/known/wrapperspb"
@@ -13,6 +14,8 @@ import (
 	"github.com/headgate/headgate/contrib/connectmw"
 	"github.com/headgate/headgate/contrib/rpc"
 	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/keyfuncs"
+	"github.com/headgate/headgate/nethttp"
 	"github.com/headgate/headgate/test/canary"
 	"github.com/headgate/headgate/test/conformance/scenes"
 )
@@ -22,7 +25,7 @@ func TestSecrets(t *testing.T) {
 	for name, opts := range protocols {
 		t.Run(name, func(t *testing.T) {
 			scenes.TestSecrets(t, func(t *testing.T, c rpc.Config) scenes.Secretive {
-				url, client := start(t, connectmw.Config(c))
+				url, client := start(t, c)
 				return func(ctx context.Context, stream bool, fields map[string]string) (rpc.Code, []any) {
 					what := fields["do"]
 					if !stream {
@@ -74,11 +77,11 @@ func told(err error) []any {
 
 // No key is in the error of a call that a client does not send.
 func TestSecretsOfClients(t *testing.T) {
-	waits := core.Must(connectmw.NewClient(connectmw.ClientConfig{
-		Limiter: limiter(t, "out", core.SlidingLog(core.PerHour(1))),
+	waits := must(connectmw.NewClient(connectmw.ClientConfig{
+		Limiter: limiter(t, "out", core.SlidingLog(1, time.Hour)),
 		Key:     func(context.Context, connect.Spec, connect.Peer) (string, error) { return canary.Canary, nil },
 	}))
-	url, client := start(t, connectmw.Config{Rules: []connectmw.Rule{{Key: connectmw.Peer(), Limiter: limiter(t, "api", core.Unlimited())}}})
+	url, client := start(t, connectmw.Config{Rates: []nethttp.Rate{{Key: keyfuncs.RemoteAddr(), Limiter: limiter(t, "api", core.Unlimited())}}})
 	if _, err := call(t.Context(), url, client, "", nil, connect.WithInterceptors(waits)); err != nil {
 		t.Fatal(err)
 	}

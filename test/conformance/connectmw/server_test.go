@@ -11,7 +11,6 @@ import (
 
 	"github.com/headgate/headgate/contrib/connectmw"
 	"github.com/headgate/headgate/core"
-	"github.com/headgate/headgate/core/memstore"
 )
 
 type text = wrapperspb.StringValue
@@ -49,7 +48,7 @@ func echo(_ context.Context, s *connect.BidiStream[text, text]) error {
 // start serves behind a guard, over HTTP/2 without TLS.
 func start(t testing.TB, c connectmw.Config) (url string, client *http.Client) {
 	t.Helper()
-	guard := core.Must(connectmw.New(c))
+	guard := must(connectmw.New(c))
 	mux := http.NewServeMux()
 	mux.Handle(unary, connect.NewUnaryHandler(unary, func(_ context.Context, r *connect.Request[text]) (*connect.Response[text], error) {
 		return connect.NewResponse(answer(r.Msg)), nil
@@ -77,5 +76,12 @@ func call(ctx context.Context, url string, client *http.Client, what string, fie
 
 func limiter(t testing.TB, name string, policies ...core.Policy) *core.Limiter {
 	t.Helper()
-	return core.Must(core.New(memstore.New(memstore.Config{}), name, policies...))
+	return core.NewLimiter(new(core.MemoryStore), name, policies...)
+}
+
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
 }

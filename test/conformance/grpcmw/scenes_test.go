@@ -7,7 +7,6 @@ import (
 	"net/textproto"
 	"strings"
 	"testing"
-	"time"
 
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
@@ -44,8 +43,8 @@ func TestScenes(t *testing.T) {
 		},
 	} {
 		t.Run(kind, func(t *testing.T) {
-			scenes.TestCalls(t, func(rules []nethttp.Rule, wait time.Duration, handler func(context.Context, string)) (scenes.Call, error) {
-				guard, err := grpcmw.New(grpcmw.Config{Rules: rules, Wait: wait})
+			scenes.TestCalls(t, func(c nethttp.Config, handler func(context.Context, string)) (scenes.Call, error) {
+				guard, err := grpcmw.New(grpcmw.Config{Rates: c.Rates, Concurrency: c.Concurrency, Observe: c.Observe})
 				return func(ctx context.Context, procedure string, header http.Header) scenes.Status {
 					md := metadata.MD{}
 					for name, values := range header {

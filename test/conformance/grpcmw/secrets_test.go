@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc"
 	testpb "google.golang.org/grpc/interop/grpc_testing"
@@ -14,6 +15,8 @@ import (
 	"github.com/headgate/headgate/contrib/grpcmw"
 	"github.com/headgate/headgate/contrib/rpc"
 	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/keyfuncs"
+	"github.com/headgate/headgate/nethttp"
 	"github.com/headgate/headgate/test/canary"
 	"github.com/headgate/headgate/test/conformance/scenes"
 )
@@ -21,7 +24,7 @@ import (
 // No key is in a status, its details and metadata, the log, and verdicts.
 func TestSecrets(t *testing.T) {
 	scenes.TestSecrets(t, func(t *testing.T, c rpc.Config) scenes.Secretive {
-		guard := core.Must(grpcmw.New(grpcmw.Config(c)))
+		guard := must(grpcmw.New(c))
 		client := start(t, guard)
 		// Messages are returned as text: the library writes in their type when it first uses them.
 		return func(ctx context.Context, stream bool, fields map[string]string) (rpc.Code, []any) {
@@ -32,7 +35,7 @@ func TestSecrets(t *testing.T) {
 				response, err := client.UnaryCall(ctx, &testpb.SimpleRequest{}, grpc.Header(&header), grpc.Trailer(&trailer))
 				return rpc.Code(status.Code(err)), append(got, header, trailer, response.String(), err, status.Convert(err).Proto().String(), status.Convert(err).Details())
 			}
-			s := core.Must(client.FullDuplexCall(ctx))
+			s := must(client.FullDuplexCall(ctx))
 			for range 2 {
 				_ = s.Send(&testpb.StreamingOutputCallRequest{}) // the error is that of Recv
 			}
@@ -51,11 +54,11 @@ func TestSecrets(t *testing.T) {
 
 // No key is in the error of a call that a client does not send.
 func TestSecretsOfClients(t *testing.T) {
-	waits := core.Must(grpcmw.NewClient(grpcmw.ClientConfig{
-		Limiter: limiter(t, "out", core.SlidingLog(core.PerHour(1))),
+	waits := must(grpcmw.NewClient(grpcmw.ClientConfig{
+		Limiter: limiter(t, "out", core.SlidingLog(1, time.Hour)),
 		Key:     func(context.Context, string, *grpc.ClientConn) (string, error) { return canary.Canary, nil },
 	}))
-	guard := core.Must(grpcmw.New(grpcmw.Config{Rules: []grpcmw.Rule{{Key: grpcmw.Peer(), Limiter: limiter(t, "api", core.Unlimited())}}}))
+	guard := must(grpcmw.New(grpcmw.Config{Rates: []nethttp.Rate{{Key: keyfuncs.RemoteAddr(), Limiter: limiter(t, "api", core.Unlimited())}}}))
 	client := start(t, guard,
 		grpc.WithUnaryInterceptor(waits.Unary()), grpc.WithStreamInterceptor(waits.Stream()))
 	if _, err := client.UnaryCall(t.Context(), &testpb.SimpleRequest{}); err != nil {

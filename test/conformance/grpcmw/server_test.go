@@ -15,7 +15,6 @@ import (
 
 	"github.com/headgate/headgate/contrib/grpcmw"
 	"github.com/headgate/headgate/core"
-	"github.com/headgate/headgate/core/memstore"
 )
 
 // A service answers, or panics if a call's metadata "do" say so.
@@ -85,5 +84,12 @@ func start(t testing.TB, guard *grpcmw.Guard, opts ...grpc.DialOption) testpb.Te
 
 func limiter(t testing.TB, name string, policies ...core.Policy) *core.Limiter {
 	t.Helper()
-	return core.Must(core.New(memstore.New(memstore.Config{}), name, policies...))
+	return core.NewLimiter(new(core.MemoryStore), name, policies...)
+}
+
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
 }

@@ -17,10 +17,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/headgate/headgate/adapter"
 	"github.com/headgate/headgate/contrib/rpc"
 	"github.com/headgate/headgate/core"
-	"github.com/headgate/headgate/core/memstore"
 	"github.com/headgate/headgate/keyfuncs"
 	"github.com/headgate/headgate/limits"
 	"github.com/headgate/headgate/nethttp"
@@ -29,8 +27,6 @@ import (
 
 // A Guard is one for requests or for sockets.
 type Guard interface {
-	adapter.Guard
-
 	Handler(next http.Handler) http.Handler
 }
 
@@ -42,12 +38,6 @@ type Framework struct {
 
 	// Key returns a key that gets the request from the framework's context. Nil: there is none.
 	Key func(key keyfuncs.Func) keyfuncs.Func
-
-	// RequestsOnly is for adapters that do not serve sockets.
-	RequestsOnly bool
-
-	// Deaf is for frameworks that do not tell a handler that its client has hung up.
-	Deaf bool
 }
 
 // Keys are a key, and what the framework hands over if it has contexts of its own.
@@ -58,27 +48,17 @@ func (f *Framework) Keys(key keyfuncs.Func) []keyfuncs.Func {
 	return []keyfuncs.Func{key, f.Key(key)}
 }
 
-// guards are the kinds of guards, by the same rules.
-var guards = map[string]func(rules []nethttp.Rule, wait time.Duration) (Guard, error){
-	"request": func(rules []nethttp.Rule, wait time.Duration) (Guard, error) {
-		return nethttp.New(nethttp.Config{Rules: rules, Wait: wait})
-	},
-	"socket": func(rules []nethttp.Rule, wait time.Duration) (Guard, error) {
-		return websocketmw.New(websocketmw.Config{Rules: rules, Wait: wait})
-	},
-}
-
 // client is the key of the client that a request names.
 var client = keyfuncs.Header("X-Client")
 
-func minute(n int64) core.Policy { return core.SlidingLog(core.PerMinute(n)) }
+func minute(n int64) core.Policy { return core.SlidingLog(n, time.Minute) }
 
 // A gateway is a guard in front of a handler, under a framework.
 type gateway struct {
 	t     *testing.T
-	store *memstore.Store
-	rate  *core.Limiter // 2 in a minute
-	slots *core.Slots   // 1
+	store *core.MemoryStore
+	rate  *core.Limiter // 2 in a minute, 9 with the plan gold
+	slots *core.Slots   // 1, or 5
 	serve func(ctx context.Context, path string, header http.Header) Answer
 
 	mu   sync.Mutex
@@ -153,7 +133,7 @@ func overHTTP(h http.Handler) func(ctx context.Context, path string, header http
 		w := httptest.NewRecorder()
 		h.ServeHTTP(w, r)
 		body := w.Body.String()
-		if _, named, ok := strings.Cut(body, `"violated-policies":`); ok {
+		if _, named, ok := strings.Cut(strings.TrimSpace(body), `"violated-policies":`); ok {
 			body = strings.TrimSuffix(named, "}")
 		} else if w.Code != http.StatusOK {
 			body = ""
@@ -163,34 +143,36 @@ func overHTTP(h http.Handler) func(ctx context.Context, path string, header http
 }
 
 func (g *gateway) document(text string) *limits.Book {
-	book, err := limits.Open(g.t.Context(), g.store, g.store, limits.SourceFunc(func(context.Context) ([]byte, error) {
-		return []byte(text), nil
-	}), limits.Config{Every: 1000 * time.Hour})
+	source := func(context.Context) ([]byte, error) { return []byte(text), nil }
+	ctx, cancel := context.WithCancel(g.t.Context())
+	book, err := limits.Open(ctx, g.store, source, limits.Config{})
 	if err != nil {
 		g.t.Fatal(err)
 	}
-	g.t.Cleanup(book.Close)
+	g.t.Cleanup(func() { book.Close(); cancel() })
 	return book
+}
+
+// must returns a value without an error.
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
 }
 
 // used notes what the rate has charged and the slots hold.
 func (g *gateway) used() {
-	d := core.Must(g.rate.Peek(g.t.Context(), "anna"))
-	g.say("used %d, held %d", d.Limit-d.Remaining, core.Must(g.slots.Count(g.t.Context(), "anna")))
+	d := must(g.rate.Peek(g.t.Context(), "anna"))
+	g.say("used %d, held %d", d.Limit-d.Remaining, must(g.slots.Count(g.t.Context(), "anna")))
 }
 
 // A scene is what a guard is asked, and what is seen of it.
 type scene struct {
-	name    string
-	rules   func(g *gateway, key keyfuncs.Func) []nethttp.Rule
-	wait    time.Duration
-	hangsUp bool
-
-	// requestsOnly is for rules that a guard of sockets refuses.
-	requestsOnly bool
-
-	run  func(g *gateway)
-	want []string
+	name  string
+	rules func(g *gateway, key keyfuncs.Func) nethttp.Config
+	run   func(g *gateway)
+	want  []string
 
 	// calls are the refusals among want as remote calls get them.
 	calls []refusal
@@ -210,12 +192,22 @@ var (
 	serviceBusy   = refusal{rpc.ResourceExhausted, "the service is busy"}
 )
 
-// cases are all scenes. Each applies to calls too: the path is that of the procedure, and the header
-// is the metadata.
+func both(g *gateway, key keyfuncs.Func) nethttp.Config {
+	return nethttp.Config{
+		Rates:       []nethttp.Rate{{Limiter: g.rate, Key: key, Plan: keyfuncs.Header("X-Plan")}},
+		Concurrency: []nethttp.Concurrency{{Slots: g.slots, Key: key, Plan: keyfuncs.Header("X-Plan")}},
+	}
+}
+
+var gold = []string{"X-Plan", "gold"}
+
+// cases are all scenes. Each applies to calls too: the path is that of the procedure, and the header is the metadata.
 var cases = []scene{
 	{
-		name:  "rates",
-		rules: func(g *gateway, key keyfuncs.Func) []nethttp.Rule { return []nethttp.Rule{{Limiter: g.rate, Key: key}} },
+		name: "rates",
+		rules: func(g *gateway, key keyfuncs.Func) nethttp.Config {
+			return nethttp.Config{Rates: []nethttp.Rate{{Limiter: g.rate, Key: key}}}
+		},
 		run: func(g *gateway) {
 			for range 3 {
 				g.ask(g.t.Context(), "/")
@@ -225,8 +217,10 @@ var cases = []scene{
 		calls: []refusal{rateExceeded},
 	},
 	{
-		name:  "slots",
-		rules: func(g *gateway, key keyfuncs.Func) []nethttp.Rule { return []nethttp.Rule{{Slots: g.slots, Key: key}} },
+		name: "slots",
+		rules: func(g *gateway, key keyfuncs.Func) nethttp.Config {
+			return nethttp.Config{Concurrency: []nethttp.Concurrency{{Slots: g.slots, Key: key}}}
+		},
 		run: func(g *gateway) {
 			g.ask(g.t.Context(), "/nest")
 			g.ask(g.t.Context(), "/")
@@ -235,10 +229,8 @@ var cases = []scene{
 		calls: []refusal{slotsExceeded},
 	},
 	{
-		name: "both",
-		rules: func(g *gateway, key keyfuncs.Func) []nethttp.Rule {
-			return []nethttp.Rule{{Limiter: g.rate, Key: key}, {Slots: g.slots, Key: key}}
-		},
+		name:  "both: a refusal by slots does not show a rate whose unit was given back",
+		rules: both,
 		run: func(g *gateway) {
 			g.ask(g.t.Context(), "/nest")
 			g.used()
@@ -247,28 +239,30 @@ var cases = []scene{
 			g.used()
 		},
 		want: []string{
-			`/ 429 "rate";r=0;t=60, "slots";r=0 soon ["slots"]`, `/nest 200 "rate";r=1;t=60, "slots";r=0 done`, "used 1, held 0",
+			`/ 429 "slots";r=0 soon ["slots"]`, `/nest 200 "rate";r=1;t=60, "slots";r=0 done`, "used 1, held 0",
 			`/ 200 "rate";r=0;t=60, "slots";r=0 done`, `/ 429 "rate";r=0;t=60 60 ["rate"]`, "used 2, held 0",
 		},
 		calls: []refusal{slotsExceeded, rateExceeded},
 	},
 	{
 		name: "slots of the service",
-		rules: func(g *gateway, key keyfuncs.Func) []nethttp.Rule {
-			return []nethttp.Rule{{Limiter: g.rate, Key: key}, {Slots: g.slots, Key: key, Service: true}}
+		rules: func(g *gateway, key keyfuncs.Func) nethttp.Config {
+			c := both(g, key)
+			c.Concurrency[0].Service = true
+			return c
 		},
 		run: func(g *gateway) {
 			g.ask(g.t.Context(), "/nest")
 			g.used()
 		},
-		want:  []string{`/ 503 "rate";r=0;t=60 soon`, `/nest 200 "rate";r=1;t=60 done`, "used 1, held 0"},
+		want:  []string{`/ 503 soon`, `/nest 200 "rate";r=1;t=60 done`, "used 1, held 0"},
 		calls: []refusal{serviceBusy},
 	},
 	{
 		name: "a rate of the service",
-		rules: func(g *gateway, key keyfuncs.Func) []nethttp.Rule {
-			all := core.Must(core.New(g.store, "all", minute(2)))
-			return []nethttp.Rule{{Limiter: g.rate, Key: key}, {Limiter: all, Key: keyfuncs.Everyone(), Service: true}}
+		rules: func(g *gateway, key keyfuncs.Func) nethttp.Config {
+			all := core.NewLimiter(g.store, "all", minute(2))
+			return nethttp.Config{Rates: []nethttp.Rate{{Limiter: g.rate, Key: key}, {Limiter: all, Key: keyfuncs.Everyone(), Service: true}}}
 		},
 		run: func(g *gateway) {
 			for _, who := range []string{"anna", "anna", "anna", "ben"} {
@@ -281,54 +275,22 @@ var cases = []scene{
 		calls: []refusal{rateExceeded, serviceBusy},
 	},
 	{
-		name: "plans of code",
-		rules: func(g *gateway, key keyfuncs.Func) []nethttp.Rule {
-			gold, more := core.Must(g.rate.With(minute(9))), core.Must(g.slots.With(5))
-			isGold := func(r *http.Request) bool { return r.Header.Get("X-Plan") == "gold" }
-			return []nethttp.Rule{
-				{Limiter: g.rate, Key: key, Plan: func(r *http.Request, _ string) *core.Limiter {
-					if isGold(r) {
-						return gold
-					}
-					return nil
-				}},
-				{Slots: g.slots, Key: key, PlanSlots: func(r *http.Request, _ string) *core.Slots {
-					if isGold(r) {
-						return more
-					}
-					return nil
-				}},
-			}
-		},
+		name:  "plans",
+		rules: both,
 		run: func(g *gateway) {
 			g.ask(g.t.Context(), "/")
-			g.ask(g.t.Context(), "/", "X-Plan", "gold")
-		},
-		want: []string{`/ 200 "rate";r=1;t=60, "slots";r=0 done`, `/ 200 "rate";r=7;t=60, "slots";r=4 done`},
-	},
-	{
-		name: "plans of a document",
-		rules: func(g *gateway, key keyfuncs.Func) []nethttp.Rule {
-			book := g.document(`{"limits": {"rate": {"default": "free", "plans": {"free": "sliding-log 2/minute", "gold": "sliding-log 9/minute"}}},
-				"slots": {"slots": {"plans": {"free": 1, "gold": 5}}}}`)
-			plan := func(r *http.Request) string { return r.Header.Get("X-Plan") }
-			return []nethttp.Rule{
-				{Limit: core.Must(book.Limit("rate")), Key: key, PlanName: plan},
-				{LimitSlots: core.Must(book.Slots("slots")), Key: key, PlanName: plan},
-			}
-		},
-		run: func(g *gateway) {
-			g.ask(g.t.Context(), "/")
-			g.ask(g.t.Context(), "/", "X-Plan", "gold")
+			g.ask(g.t.Context(), "/", gold...)
 		},
 		want: []string{`/ 200 "rate";r=1;t=60, "slots";r=0 done`, `/ 200 "rate";r=7;t=60, "slots";r=4 done`},
 	},
 	{
 		name: "waiting",
-		rules: func(g *gateway, key keyfuncs.Func) []nethttp.Rule {
-			return []nethttp.Rule{{Limiter: core.Must(g.rate.With(minute(9))), Key: key}, {Slots: g.slots, Key: key, Queue: 1}}
+		rules: func(g *gateway, key keyfuncs.Func) nethttp.Config {
+			return nethttp.Config{
+				Rates:       []nethttp.Rate{{Limiter: g.rate.Plan("gold"), Key: key}},
+				Concurrency: []nethttp.Concurrency{{Slots: g.slots, Key: key, Queue: 1, MaxWait: time.Minute}},
+			}
 		},
-		wait: time.Minute,
 		run: func(g *gateway) {
 			go g.ask(g.t.Context(), "/hold")
 			synctest.Wait()
@@ -340,18 +302,43 @@ var cases = []scene{
 			g.used()
 		},
 		want: []string{
-			`/ 429 "rate";r=6;t=60, "slots";r=0 soon ["slots"]`,
-			`/hold 200 "rate";r=8;t=60, "slots";r=0 done`, `/waits 200 "rate";r=7;t=60, "slots";r=0 done`, "used 2, held 0",
+			`/ 429 "slots";r=0 soon ["slots"]`, `/hold 200 "rate";r=8;t=60, "slots";r=0 done`,
+			`/waits 200 "rate";r=7;t=60, "slots";r=0 done`, "used 2, held 0",
 		},
 		calls: []refusal{slotsExceeded},
 	},
 	{
-		name:    "waiting, and hanging up",
-		hangsUp: true,
-		rules: func(g *gateway, key keyfuncs.Func) []nethttp.Rule {
-			return []nethttp.Rule{{Limiter: core.Must(g.rate.With(minute(9))), Key: key}, {Slots: g.slots, Key: key, Queue: 2}}
+		name: "waiting in vain, and holding the slots of another rule meanwhile",
+		rules: func(g *gateway, key keyfuncs.Func) nethttp.Config {
+			return nethttp.Config{Concurrency: []nethttp.Concurrency{
+				{Slots: core.NewSlots(g.store, "all", 1), Key: keyfuncs.Everyone(), Queue: 5, MaxWait: 10 * time.Second},
+				{Slots: g.slots.Plan("gold"), Key: key},
+			}}
 		},
-		wait: time.Minute,
+		run: func(g *gateway) {
+			go g.ask(g.t.Context(), "/hold")
+			synctest.Wait()
+			go g.ask(g.t.Context(), "/")
+			synctest.Wait()
+			g.used()
+			time.Sleep(11 * time.Second)
+			g.used()
+			time.Sleep(20 * time.Second)
+			g.used()
+		},
+		want: []string{
+			"used 0, held 2", `/ 429 "all";r=0 soon ["all"]`, "used 0, held 1", `/hold 200 "slots";r=4, "all";r=0 done`, "used 0, held 0",
+		},
+		calls: []refusal{{rpc.ResourceExhausted, `quota exceeded: "all"`}},
+	},
+	{
+		name: "waiting, and hanging up",
+		rules: func(g *gateway, key keyfuncs.Func) nethttp.Config {
+			return nethttp.Config{
+				Rates:       []nethttp.Rate{{Limiter: g.rate.Plan("gold"), Key: key}},
+				Concurrency: []nethttp.Concurrency{{Slots: g.slots, Key: key, Queue: 2, MaxWait: time.Minute}},
+			}
+		},
 		run: func(g *gateway) {
 			ctx, hangUp := context.WithCancel(g.t.Context())
 			go g.ask(g.t.Context(), "/hold")
@@ -369,56 +356,41 @@ var cases = []scene{
 			g.used()
 		},
 		want: []string{
-			`/ 429 "rate";r=5;t=60, "slots";r=0 soon ["slots"]`, `/hangs-up 503 "rate";r=7;t=60 soon`, "used 2, held 1",
+			`/ 429 "slots";r=0 soon ["slots"]`, `/hangs-up 503 soon`, "used 2, held 1",
 			`/hold 200 "rate";r=8;t=60, "slots";r=0 done`, `/waits 200 "rate";r=6;t=60, "slots";r=0 done`, "used 2, held 0",
 		},
 		calls: []refusal{slotsExceeded, {rpc.Canceled, "the call was canceled"}},
 	},
 	{
 		name: "panics",
-		rules: func(g *gateway, key keyfuncs.Func) []nethttp.Rule {
-			return []nethttp.Rule{
-				{Limiter: g.rate, Key: key, Settle: func(_ *http.Request, o nethttp.Outcome) int64 { return o.Cost }},
-				{Slots: g.slots, Key: key},
-			}
+		rules: func(g *gateway, key keyfuncs.Func) nethttp.Config {
+			c := both(g, key)
+			c.Rates[0].Settle = func(_ *http.Request, o nethttp.Outcome) int64 { return o.Cost }
+			return c
 		},
 		run: func(g *gateway) {
 			g.ask(g.t.Context(), "/panic")
 			g.used()
 			g.ask(g.t.Context(), "/")
 		},
-		want: []string{"/panic panic", "used 1, held 0", `/ 200 "rate";r=0;t=60, "slots";r=0 done`},
+		want: []string{"/panic panic", "used 1, held 0", `/ 200 "rate";r=0, "slots";r=0 done`},
 	},
 	{
-		name:         "reporting",
-		requestsOnly: true,
-		rules: func(g *gateway, key keyfuncs.Func) []nethttp.Rule {
-			used := core.Must(core.New(g.store, "used", core.FixedWindow(core.PerMinute(10))))
-			return []nethttp.Rule{
-				{Limiter: g.rate, Key: key},
-				{Limiter: used, Key: key, Report: func(*http.Request, nethttp.Outcome) int64 { return 50 }},
-				{Slots: g.slots, Key: key},
-			}
+		name: "an observer that panics releases the slots",
+		rules: func(g *gateway, key keyfuncs.Func) nethttp.Config {
+			c := both(g, key)
+			c.Observe = func(*http.Request, *nethttp.Verdict) { panic("on purpose") }
+			return c
 		},
 		run: func(g *gateway) {
-			g.ask(g.t.Context(), "/nest") // what slots refuse is not reported
 			g.ask(g.t.Context(), "/")
 			g.used()
-			g.ask(g.t.Context(), "/panic", "X-Client", "ben")
-			g.ask(g.t.Context(), "/", "X-Client", "ben")
 		},
-		want: []string{
-			`/ 429 "rate";r=0;t=60, "used";r=10, "slots";r=0 soon ["slots"]`, `/nest 200 "rate";r=1;t=60, "used";r=10, "slots";r=0 done`,
-			`/ 429 "used";r=0;t=60 60 ["used"]`, "used 1, held 0",
-			"/panic panic", `/ 429 "used";r=0;t=60 60 ["used"]`,
-		},
-		calls: []refusal{slotsExceeded, usedExceeded, usedExceeded},
+		want: []string{"/ panic", "used 1, held 0"},
 	},
 	{
-		name: "shutdown",
-		rules: func(g *gateway, key keyfuncs.Func) []nethttp.Rule {
-			return []nethttp.Rule{{Limiter: g.rate, Key: key}, {Slots: g.slots, Key: key}}
-		},
+		name:  "shutdown",
+		rules: both,
 		run: func(g *gateway) {
 			g.ask(g.t.Context(), "/")
 			if err := g.slots.Close(g.t.Context()); err != nil {
@@ -427,13 +399,13 @@ var cases = []scene{
 			g.ask(g.t.Context(), "/")
 			g.used()
 		},
-		want:  []string{`/ 200 "rate";r=1;t=60, "slots";r=0 done`, `/ 503 "rate";r=0;t=60 soon`, "used 1, held 0"},
+		want:  []string{`/ 200 "rate";r=1;t=60, "slots";r=0 done`, `/ 503 soon`, "used 1, held 0"},
 		calls: []refusal{{rpc.Unavailable, "the limits are not available"}},
 	},
 	{
 		name: "no key",
-		rules: func(g *gateway, _ keyfuncs.Func) []nethttp.Rule {
-			return []nethttp.Rule{{Limiter: g.rate, Key: client}, {Slots: g.slots, Key: keyfuncs.Header("X-Nobody")}}
+		rules: func(g *gateway, _ keyfuncs.Func) nethttp.Config {
+			return nethttp.Config{Rates: []nethttp.Rate{{Limiter: g.rate, Key: client}}, Concurrency: []nethttp.Concurrency{{Slots: g.slots, Key: keyfuncs.Header("X-Nobody")}}}
 		},
 		run: func(g *gateway) {
 			g.ask(g.t.Context(), "/")
@@ -442,14 +414,56 @@ var cases = []scene{
 		want:  []string{`/ 400`, "used 0, held 0"},
 		calls: []refusal{{rpc.InvalidArgument, "the call does not say who makes it"}},
 	},
+	{
+		name: "plans of a document",
+		rules: func(g *gateway, key keyfuncs.Func) nethttp.Config {
+			book := g.document(`{"limits": {"rate": {"default": "free", "plans": {"free": "sliding-log 2/minute", "gold": "sliding-log 9/minute"}}},
+				"slots": {"slots": {"default": "free", "plans": {"free": 1, "gold": 5}}}}`)
+			plan := keyfuncs.Header("X-Plan")
+			return nethttp.Config{
+				Rates:       []nethttp.Rate{{Limiter: must(book.Limiter("rate")), Key: key, Plan: plan}},
+				Concurrency: []nethttp.Concurrency{{Slots: must(book.Slots("slots")), Key: key, Plan: plan}},
+			}
+		},
+		run: func(g *gateway) {
+			g.ask(g.t.Context(), "/")
+			g.ask(g.t.Context(), "/", gold...)
+		},
+		want: []string{`/ 200 "rate";r=1;t=60, "slots";r=0 done`, `/ 200 "rate";r=7;t=60, "slots";r=4 done`},
+	},
+	{
+		name: "settling afterwards",
+		rules: func(g *gateway, key keyfuncs.Func) nethttp.Config {
+			used := core.NewLimiter(g.store, "used", core.FixedWindow(10, time.Minute))
+			return nethttp.Config{
+				Rates: []nethttp.Rate{
+					{Limiter: g.rate, Key: key}, {Limiter: used, Key: key, Settle: func(*http.Request, nethttp.Outcome) int64 { return 50 }},
+				},
+				Concurrency: []nethttp.Concurrency{{Slots: g.slots, Key: key}},
+			}
+		},
+		run: func(g *gateway) {
+			g.ask(g.t.Context(), "/nest") // what slots refuse is not settled
+			g.ask(g.t.Context(), "/")
+			g.used()
+			g.ask(g.t.Context(), "/panic", "X-Client", "ben")
+			g.ask(g.t.Context(), "/", "X-Client", "ben")
+		},
+		want: []string{
+			`/ 429 "slots";r=0 soon ["slots"]`, `/nest 200 "rate";r=1;t=60, "used";r=9;t=60, "slots";r=0 done`,
+			`/ 429 "rate";r=1;t=60, "used";r=0;t=60 60 ["used"]`, "used 1, held 0",
+			"/panic panic", `/ 429 "rate";r=1;t=60, "used";r=0;t=60 60 ["used"]`,
+		},
+		calls: []refusal{slotsExceeded, usedExceeded, usedExceeded},
+	},
 }
 
 // play compares what is seen of a scene in a bubble. The function mounts what serves its rules.
-func (c *scene) play(t *testing.T, key keyfuncs.Func, want []string, mount func(g *gateway, rules []nethttp.Rule) error) {
+func (c *scene) play(t *testing.T, key keyfuncs.Func, want []string, mount func(g *gateway, c nethttp.Config) error) {
 	synctest.Test(t, func(t *testing.T) {
-		g := &gateway{t: t, store: memstore.New(memstore.Config{})}
-		g.rate = core.Must(core.New(g.store, "rate", minute(2)))
-		g.slots = core.Must(core.NewSlots(g.store, "slots", 1))
+		g := &gateway{t: t, store: new(core.MemoryStore)}
+		g.rate = core.NewLimiter(g.store, "rate", minute(2)).WithPlan("gold", minute(9))
+		g.slots = core.NewSlots(g.store, "slots", 1).WithPlan("gold", 5)
 		if err := mount(g, c.rules(g, key)); err != nil {
 			t.Fatal(err)
 		}
@@ -459,25 +473,33 @@ func (c *scene) play(t *testing.T, key keyfuncs.Func, want []string, mount func(
 	})
 }
 
-// Test tries both guards, with keys of the request and of the framework.
+// mount mounts a guard in front of the handler.
+func (f *Framework) mount(g *gateway, guard Guard) {
+	g.serve = overHTTP(f.Mount(guard, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		g.handle(r.Context(), r.URL.Path)
+		fmt.Fprint(w, "done")
+	})))
+}
+
+// Test tries guards of requests with keys of the request and of the framework, and one of sockets.
 func Test(t *testing.T, f Framework) {
-	for kind, newGuard := range guards {
-		if kind == "socket" && f.RequestsOnly {
-			continue
-		}
-		for i, key := range f.Keys(client) {
-			for _, c := range cases {
-				if c.hangsUp && f.Deaf || c.requestsOnly && kind == "socket" {
-					continue
-				}
-				t.Run(fmt.Sprint(kind, "/", i > 0, "/", c.name), func(t *testing.T) {
-					c.play(t, key, c.want, func(g *gateway, rules []nethttp.Rule) error {
-						guard, err := newGuard(rules, c.wait)
+	for i, key := range f.Keys(client) {
+		for _, c := range cases {
+			t.Run(fmt.Sprint("request/", i > 0, "/", c.name), func(t *testing.T) {
+				c.play(t, key, c.want, func(g *gateway, c nethttp.Config) error {
+					guard, err := nethttp.New(c)
+					if err == nil {
+						f.mount(g, guard)
+					}
+					return err
+				})
+			})
+			if c.name == "slots" {
+				t.Run(fmt.Sprint("socket/", i > 0, "/", c.name), func(t *testing.T) {
+					c.play(t, key, []string{`/ 429 "slots";r=0 soon ["slots"]`, `/nest 200 done`, `/ 200 done`}, func(g *gateway, _ nethttp.Config) error {
+						guard, err := websocketmw.New(websocketmw.Config{Rules: []websocketmw.Rule{{Slots: g.slots, Key: key}}})
 						if err == nil {
-							g.serve = overHTTP(f.Mount(guard, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-								g.handle(r.Context(), r.URL.Path)
-								fmt.Fprint(w, "done")
-							})))
+							f.mount(g, guard)
 						}
 						return err
 					})
@@ -500,11 +522,11 @@ type Status struct {
 }
 
 // TestCalls tries a guard of remote calls. The function serves a handler behind a guard.
-func TestCalls(t *testing.T, serve func(rules []nethttp.Rule, wait time.Duration, handler func(ctx context.Context, procedure string)) (Call, error)) {
+func TestCalls(t *testing.T, serve func(c nethttp.Config, handler func(ctx context.Context, procedure string)) (Call, error)) {
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
-			c.play(t, client, c.inCalls(t), func(g *gateway, rules []nethttp.Rule) error {
-				call, err := serve(rules, c.wait, g.handle)
+			c.play(t, client, c.inCalls(t), func(g *gateway, c nethttp.Config) error {
+				call, err := serve(c, g.handle)
 				g.serve = func(ctx context.Context, path string, header http.Header) Answer {
 					return call(ctx, path, header).answer()
 				}

@@ -2,6 +2,7 @@ package scenes
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -12,8 +13,7 @@ import (
 
 	"github.com/headgate/headgate/contrib/rpc"
 	"github.com/headgate/headgate/core"
-	"github.com/headgate/headgate/core/memstore"
-	"github.com/headgate/headgate/core/store"
+	"github.com/headgate/headgate/core/redisstore"
 	"github.com/headgate/headgate/keyfuncs"
 	"github.com/headgate/headgate/nethttp"
 	"github.com/headgate/headgate/test/canary"
@@ -26,44 +26,30 @@ type Secretive func(ctx context.Context, stream bool, fields map[string]string) 
 // anyCode is a code that the test does not care for.
 const anyCode rpc.Code = 1000
 
-// failing is a store that fails in some modes.
-type failing struct {
-	*memstore.Store
-
-	fails func(store.Mode) bool
-}
-
-func (s *failing) Ask(ctx context.Context, q *store.Question) error {
-	if s.fails(q.Mode) {
-		return core.ErrUnavailable
-	}
-	return s.Store.Ask(ctx, q)
-}
-
 // secretive are guards whose answers, logs and verdicts have no key, and the code of the last of two
 // unary calls or streams.
 func secretive(t *testing.T) map[string]struct {
 	code   rpc.Code
 	config rpc.Config
 } {
-	memory := memstore.New(memstore.Config{})
-	limiter := func(s core.Store, p core.Policy) *core.Limiter { return core.Must(core.New(s, "rate", p)) }
-	slots, closed := core.Must(core.NewSlots(memory, "slots", 0)), core.Must(core.NewSlots(memory, "closed", 1))
+	memory := new(core.MemoryStore)
+	slots, closed := core.NewSlots(memory, "slots", 0), core.NewSlots(memory, "closed", 1)
 	if err := closed.Close(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	one := func(rule nethttp.Rule) rpc.Config {
+	away := must(redisstore.Open("redis://127.0.0.1:1", redisstore.Config{Failure: redisstore.FailClosed})) // a closed port
+	t.Cleanup(func() { _ = away.Client().Close() })
+	one := func(rule nethttp.Rate) rpc.Config {
 		if rule.Key == nil {
 			rule.Key = client
 		}
-		return rpc.Config{Rules: []nethttp.Rule{rule}}
+		return rpc.Config{Rates: []nethttp.Rate{rule}}
 	}
-	free := limiter(memory, core.Unlimited())
-	never := &failing{memory, func(m store.Mode) bool { return m <= store.Peek }}
-	neverSettles := &failing{memory, func(m store.Mode) bool { return m > store.Peek }}
-	settle := func(*http.Request, nethttp.Outcome) int64 { return 0 }
-	neverReports := &failing{memory, func(m store.Mode) bool { return m == store.Allow }}
-	reports := func(n int64) func(*http.Request, nethttp.Outcome) int64 {
+	held := func(s *core.Slots, service bool) rpc.Config {
+		return rpc.Config{Concurrency: []nethttp.Concurrency{{Slots: s, Key: client, Service: service}}}
+	}
+	rate := func(p core.Policy) *core.Limiter { return core.NewLimiter(new(core.MemoryStore), "rate", p) }
+	settles := func(n int64) func(*http.Request, nethttp.Outcome) int64 {
 		return func(*http.Request, nethttp.Outcome) int64 { return n }
 	}
 	panics := func(*http.Request, nethttp.Outcome) int64 { panic(http.ErrAbortHandler) }
@@ -71,26 +57,24 @@ func secretive(t *testing.T) map[string]struct {
 		code   rpc.Code
 		config rpc.Config
 	}{
-		"admitted":         {rpc.OK, one(nethttp.Rule{Limiter: limiter(memory, minute(1000))})},
-		"a rate":           {rpc.ResourceExhausted, one(nethttp.Rule{Limiter: limiter(memory, minute(1))})},
-		"for ever":         {rpc.ResourceExhausted, one(nethttp.Rule{Limiter: limiter(memory, core.Blocked())})},
-		"slots":            {rpc.ResourceExhausted, one(nethttp.Rule{Slots: slots})},
-		"slots of all":     {rpc.ResourceExhausted, one(nethttp.Rule{Slots: slots, Service: true})},
-		"closed slots":     {rpc.Unavailable, one(nethttp.Rule{Slots: closed})},
-		"no store":         {rpc.Unavailable, one(nethttp.Rule{Limiter: limiter(never, minute(1))})},
-		"no settlement":    {rpc.OK, one(nethttp.Rule{Limiter: limiter(neverSettles, minute(1000)), Settle: settle})},
-		"a report":         {rpc.ResourceExhausted, one(nethttp.Rule{Limiter: limiter(memory, minute(2)), Report: reports(5)})},
-		"no report":        {rpc.OK, one(nethttp.Rule{Limiter: limiter(neverReports, minute(1000)), Report: reports(5)})},
-		"a wrong report":   {rpc.OK, one(nethttp.Rule{Limiter: limiter(memory, minute(1000)), Report: reports(-5)})},
-		"no key":           {rpc.InvalidArgument, one(nethttp.Rule{Limiter: free, Key: keyfuncs.Header("X-Nobody")})},
-		"a fault":          {rpc.Internal, one(nethttp.Rule{Limiter: free, Cost: func(*http.Request) int64 { return -1 }})},
-		"a Settle panics":  {anyCode, one(nethttp.Rule{Limiter: limiter(memory, minute(1000)), Settle: panics})},
-		"a handler panics": {anyCode, one(nethttp.Rule{Limiter: free})},
+		"admitted":           {rpc.OK, one(nethttp.Rate{Limiter: rate(minute(1000))})},
+		"a rate":             {rpc.ResourceExhausted, one(nethttp.Rate{Limiter: rate(minute(1))})},
+		"for ever":           {rpc.ResourceExhausted, one(nethttp.Rate{Limiter: rate(core.Blocked())})},
+		"slots":              {rpc.ResourceExhausted, held(slots, false)},
+		"slots of all":       {rpc.ResourceExhausted, held(slots, true)},
+		"closed slots":       {rpc.Unavailable, held(closed, false)},
+		"no store":           {rpc.Unavailable, one(nethttp.Rate{Limiter: core.NewLimiter(away, "rate", minute(1))})},
+		"a settlement":       {rpc.ResourceExhausted, one(nethttp.Rate{Limiter: rate(core.FixedWindow(2, time.Hour)), Settle: settles(5)})},
+		"a wrong settlement": {rpc.OK, one(nethttp.Rate{Limiter: rate(minute(1000)), Settle: settles(-5)})},
+		"no key":             {rpc.InvalidArgument, one(nethttp.Rate{Limiter: rate(core.Unlimited()), Key: keyfuncs.Header("X-Nobody")})},
+		"a fault":            {rpc.Internal, one(nethttp.Rate{Limiter: rate(core.Unlimited()), Cost: func(*http.Request) int64 { return -1 }})},
+		"a Settle panics":    {anyCode, one(nethttp.Rate{Limiter: rate(minute(1000)), Settle: panics})},
+		"a handler panics":   {anyCode, one(nethttp.Rate{Limiter: rate(core.Unlimited())})},
 		"messages": {anyCode, rpc.Config{
-			Messages: []nethttp.Rule{{Limiter: limiter(memory, minute(1)), Key: client}},
+			Messages: []nethttp.Rate{{Limiter: rate(minute(1)), Key: client}},
 		}},
-		"a key that does not parse": {rpc.InvalidArgument, one(nethttp.Rule{Limiter: free, Key: func(r *http.Request) (string, error) {
-			return "", fmt.Errorf("%w: %s", keyfuncs.ErrMalformed, r.Header.Get("X-Client"))
+		"a key that does not parse": {rpc.InvalidArgument, one(nethttp.Rate{Limiter: rate(core.Unlimited()), Key: func(r *http.Request) (string, error) {
+			return "", errors.New("malformed: " + r.Header.Get("X-Client"))
 		}})},
 	}
 }
@@ -110,11 +94,10 @@ func TestSecrets(t *testing.T, serve func(t *testing.T, c rpc.Config) Secretive)
 					c := s.config
 					c.Logger = slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 					if observed {
-						c.Observe = func(_ *http.Request, v nethttp.Verdict) {
+						c.Observe = func(_ *http.Request, v *nethttp.Verdict) {
 							// Not by %t, which reads what pointers point to: decisions share bits, which are set when one is settled.
-							log.look("a verdict", canary.Printed(v, "%t"), v.Err, string(v.Problem()))
+							log.look("a verdict", canary.Printed(v, "%t"), v.Err, v.Error())
 						}
-						c.OnSettled = func(_ *http.Request, _ int64, err error) { log.look("a settlement", err) }
 					}
 					fields := map[string]string{"X-Client": canary.Canary}
 					if name == "a handler panics" {

@@ -3,6 +3,7 @@ package redisrate
 import (
 	"context"
 	"fmt"
+	"log"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -13,8 +14,11 @@ import (
 
 // After does the same.
 func After(client *redis.Client) func(ctx context.Context, user string) (wait time.Duration, err error) {
-	store := core.Must(redisstore.New(client, redisstore.Config{}))
-	limiter := core.Must(core.New(store, "send", core.TokenBucket(core.PerMinute(60), 60)))
+	store, err := redisstore.New(client, redisstore.Config{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	limiter := core.NewLimiter(store, "send", core.TokenBucket(60, time.Minute))
 	return func(ctx context.Context, user string) (time.Duration, error) {
 		decision, err := limiter.Allow(ctx, user)
 		if err != nil {

@@ -2,6 +2,7 @@ package tollbooth
 
 import (
 	"net/http"
+	"time"
 
 	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/keyfuncs"
@@ -10,6 +11,6 @@ import (
 
 // After admits 5 requests a second of each client address, to all paths together.
 func After(app http.Handler) http.Handler {
-	limit := core.Must(nethttp.Limit("api", keyfuncs.RemoteAddr(), core.TokenBucket(core.PerSecond(5), 5)))
+	limit := nethttp.Limit(new(core.MemoryStore), "api", keyfuncs.RemoteAddr(), core.TokenBucket(5, time.Second))
 	return limit.Handler(app)
 }

@@ -2,6 +2,7 @@ package ulule
 
 import (
 	"net/http"
+	"time"
 
 	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/keyfuncs"
@@ -10,6 +11,6 @@ import (
 
 // After does the same.
 func After(app http.Handler) http.Handler {
-	limit := core.Must(nethttp.Limit("api", keyfuncs.RemoteAddr(), core.SlidingLog(core.PerMinute(60))))
+	limit := nethttp.Limit(new(core.MemoryStore), "api", keyfuncs.RemoteAddr(), core.SlidingLog(60, time.Minute))
 	return limit.Handler(app)
 }

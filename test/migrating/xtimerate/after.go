@@ -2,15 +2,15 @@ package xtimerate
 
 import (
 	"context"
+	"time"
 
 	"github.com/headgate/headgate/core"
-	"github.com/headgate/headgate/core/memstore"
 )
 
 // After does the same, in bounded memory.
 func After() func(ctx context.Context, user string) error {
-	store := memstore.New(memstore.Config{})
-	limiter := core.Must(core.New(store, "work", core.TokenBucket(core.PerSecond(10), 20)))
+	store := new(core.MemoryStore)
+	limiter := core.NewLimiter(store, "work", core.TokenBucket(10, time.Second).Burst(20))
 	return func(ctx context.Context, user string) error {
 		_, err := limiter.Wait(ctx, user)
 		return err

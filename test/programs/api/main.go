@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log"
 	"net/http"
+	"time"
 
 	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/core/redisstore"
@@ -36,10 +37,13 @@ func main() {
 	redis := flag.String("redis", "redis://localhost:6379/0", "the `URL` of the Redis that all servers share")
 	flag.Parse()
 
-	store := core.Must(redisstore.OpenURL(*redis, redisstore.Config{
-		Observer: &core.Observer{Changed: func(err error) { log.Printf("limits without Redis: %v", err) }}, // nil: it is back
-	}))
-	limit := core.Must(nethttp.LimitIn(store, "api", keyfuncs.Context(customerKey{}), core.SlidingLog(core.PerMinute(5))))
+	store, err := redisstore.Open(*redis, redisstore.Config{
+		Observers: []*core.Observer{{Changed: func(err error) { log.Printf("limits without Redis: %v", err) }}}, // nil: it is back
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	limit := nethttp.Limit(store, "api", keyfuncs.Context(customerKey{}), core.SlidingLog(5, time.Minute))
 	api := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		fmt.Fprintln(w, "hello", r.Context().Value(customerKey{}))
 	})

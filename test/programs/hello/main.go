@@ -4,6 +4,7 @@ package main
 import (
 	"log"
 	"net/http"
+	"time"
 
 	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/keyfuncs"
@@ -11,6 +12,6 @@ import (
 )
 
 func main() {
-	limit := core.Must(nethttp.Limit("api", keyfuncs.RemoteAddr(), core.SlidingLog(core.PerMinute(60))))
+	limit := nethttp.Limit(new(core.MemoryStore), "api", keyfuncs.RemoteAddr(), core.SlidingLog(60, time.Minute))
 	log.Fatal(http.ListenAndServe("127.0.0.1:8080", limit.Handler(http.FileServer(http.Dir(".")))))
 }

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/headgate/headgate/core"
-	"github.com/headgate/headgate/core/memstore"
 	"github.com/headgate/headgate/keyfuncs"
 	"github.com/headgate/headgate/nethttp"
 )
@@ -36,13 +35,17 @@ func main() {
 	addr := flag.String("addr", "127.0.0.1:8080", "listen on this `address`")
 	flag.Parse()
 
-	store := memstore.New(memstore.Config{})
-	quarter := func(n int64) core.Policy { return core.SlidingLog(core.Rate{Events: n, Per: 15 * time.Minute}) }
-	guard := core.Must(nethttp.New(nethttp.Config{Rules: []nethttp.Rule{
+	store := new(core.MemoryStore)
+	byAddress := core.NewLimiter(store, "address", core.SlidingLog(10, 15*time.Minute))
+	byAccount := core.NewLimiter(store, "account", core.SlidingLog(5, 15*time.Minute))
+	guard, err := nethttp.New(nethttp.Config{Rates: []nethttp.Rate{
 		// An attempt is charged before the password is read, and given back if the answer is 2xx or 3xx.
-		{Limiter: core.Must(core.New(store, "address", quarter(10))), Key: keyfuncs.RemoteAddr(), Settle: nethttp.FailuresOnly},
-		{Limiter: core.Must(core.New(store, "account", quarter(5))), Key: account, Settle: nethttp.FailuresOnly},
-	}}))
+		{Limiter: byAddress, Key: keyfuncs.RemoteAddr(), Settle: nethttp.FailuresOnly},
+		{Limiter: byAccount, Key: account, Settle: nethttp.FailuresOnly},
+	}})
+	if err != nil {
+		log.Fatal(err)
+	}
 	http.Handle("POST /login", http.MaxBytesHandler(guard.Handler(http.HandlerFunc(login)), 4<<10))
 	log.Printf("listening on http://%s/", *addr)
 	log.Fatal(http.ListenAndServe(*addr, nil))

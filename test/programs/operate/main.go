@@ -10,12 +10,9 @@ import (
 	"net/http"
 
 	"github.com/headgate/headgate/core"
-	"github.com/headgate/headgate/core/debug"
-	"github.com/headgate/headgate/core/memstore"
 	"github.com/headgate/headgate/core/stats"
 	"github.com/headgate/headgate/keyfuncs"
 	"github.com/headgate/headgate/limits"
-	"github.com/headgate/headgate/limits/yamldoc"
 	"github.com/headgate/headgate/nethttp"
 )
 
@@ -26,27 +23,23 @@ func main() {
 	flag.Parse()
 
 	// ShowKeys shows operators the keys themselves, here addresses. Without it, the page has hashes.
-	seen := core.Must(stats.New(stats.Config{Logger: slog.Default(), ShowKeys: true}))
-	store := memstore.New(memstore.Config{Observer: seen.Observer()})
-	book, err := limits.Open(context.Background(), store, store, limits.File(*file), limits.Config{
-		Decode: yamldoc.Decode,
-		Changed: func(e limits.Event) {
-			log.Printf("limits: version %s, error: %v\n%v", e.State.Version, e.State.Err, e.Diff)
-		},
+	seen := stats.New(stats.Config{Logger: slog.Default(), ShowKeys: true})
+	store := &core.MemoryStore{Observers: []*core.Observer{seen.Observer()}}
+	book, err := limits.Open(context.Background(), store, limits.File(*file), limits.Config{
+		OnChange: func(s limits.State) { log.Println("limits", s.Version, s.Changes, s.Err) },
 	})
 	if err != nil {
 		log.Fatal(err)
 	}
-	api, err := book.Limit("api")
+	api, err := book.Limiter("api")
 	if err != nil {
 		log.Fatal(err)
 	}
-	guard := core.Must(nethttp.New(nethttp.Config{Rules: []nethttp.Rule{{Limit: api, Key: keyfuncs.RemoteAddr()}}}))
-	go func() {
-		log.Fatal(http.ListenAndServe(*operators, debug.Handler(seen, debug.Config{
-			Limits: func() debug.Limits { return debug.Limits{Limiters: book.View().Limiters()} },
-		})))
-	}()
+	guard, err := nethttp.New(nethttp.Config{Rates: []nethttp.Rate{{Limiter: api, Key: keyfuncs.RemoteAddr()}}})
+	if err != nil {
+		log.Fatal(err)
+	}
+	go func() { log.Fatal(http.ListenAndServe(*operators, seen.Handler())) }()
 	log.Printf("listening on http://%s/, and for operators on http://%s/", *addr, *operators)
 	log.Fatal(http.ListenAndServe(*addr, guard.Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "hello") }))))
 }

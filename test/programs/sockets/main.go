@@ -12,7 +12,6 @@ import (
 	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/core/redisstore"
 	"github.com/headgate/headgate/keyfuncs"
-	"github.com/headgate/headgate/nethttp"
 	"github.com/headgate/headgate/websocketmw"
 )
 
@@ -37,12 +36,18 @@ func main() {
 	redis := flag.String("redis", "redis://localhost:6379/0", "the `URL` of the Redis that all servers share")
 	flag.Parse()
 
-	store := core.Must(redisstore.OpenURL(*redis, redisstore.Config{}))
-	guard := core.Must(websocketmw.New(websocketmw.Config{Rules: []nethttp.Rule{{
-		Slots:    core.Must(core.NewSlots(store, "ws", 2)),
+	store, err := redisstore.Open(*redis, redisstore.Config{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	guard, err := websocketmw.New(websocketmw.Config{Rules: []websocketmw.Rule{{
+		Slots:    core.NewSlots(store, "ws", 2),
 		Key:      keyfuncs.Header("X-User"), // which your authentication sets
 		WhenFull: websocketmw.EvictOldest,   // without it, the third gets 429
-	}}}))
+	}}})
+	if err != nil {
+		log.Fatal(err)
+	}
 	http.Handle("/ws", guard.Handler(http.HandlerFunc(echo)))
 	log.Printf("listening on http://%s/", *addr)
 	log.Fatal(http.ListenAndServe(*addr, nil))

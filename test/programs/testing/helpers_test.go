@@ -10,10 +10,7 @@ import (
 // client returns a function that sends a request of a user to the service.
 func client(t *testing.T, store core.Store) func(user string) *httptest.ResponseRecorder {
 	t.Helper()
-	handler, err := Handler(store)
-	if err != nil {
-		t.Fatal(err)
-	}
+	handler := Handler(store)
 	return func(user string) *httptest.ResponseRecorder {
 		r := httptest.NewRequest("GET", "/", nil)
 		r.Header.Set("X-User", user)

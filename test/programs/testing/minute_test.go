@@ -5,13 +5,13 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/headgate/headgate/core/memstore"
+	"github.com/headgate/headgate/core"
 )
 
 // TestMinute: 61 requests in a minute are one too many, and a minute later they are not.
 func TestMinute(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) { // in which time passes when all goroutines wait
-		send := client(t, memstore.New(memstore.Config{}))
+		send := client(t, new(core.MemoryStore))
 		for _, step := range []struct {
 			wait               time.Duration // before the requests
 			user               string

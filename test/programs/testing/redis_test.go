@@ -1,11 +1,11 @@
 package shop
 
 import (
+	"context"
 	"testing"
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
-	"github.com/redis/go-redis/v9"
 
 	"github.com/headgate/headgate/core/redisstore"
 )
@@ -13,7 +13,7 @@ import (
 // TestRedis: decisions are made as of the time of Redis, which miniredis lets a test set.
 func TestRedis(t *testing.T) {
 	server := miniredis.RunT(t)
-	store, err := redisstore.Open(&redis.UniversalOptions{Addrs: []string{server.Addr()}}, redisstore.Config{
+	store, err := redisstore.Open("redis://"+server.Addr()+"/0", redisstore.Config{
 		Failure:    redisstore.FailClosed, // a test should not pass because Redis was away
 		Timeout:    10 * time.Second,      // nor fail because the machine was busy
 		RefusalTTL: -1,                    // remembered refusals end by the time of the process
@@ -21,7 +21,7 @@ func TestRedis(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = store.Client().Close() })
+	t.Cleanup(func() { _ = store.Close(context.Background()) })
 	send := client(t, store)
 	start := time.Date(2026, time.March, 1, 12, 0, 0, 0, time.UTC)
 	for _, step := range []struct {

@@ -7,13 +7,13 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/headgate/headgate/core/memstore"
+	"github.com/headgate/headgate/core"
 )
 
 // TestRefusal says what was violated, and when to come again.
 func TestRefusal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		send := client(t, memstore.New(memstore.Config{}))
+		send := client(t, new(core.MemoryStore))
 		for range 60 {
 			send("ann")
 		}

@@ -4,6 +4,7 @@ package shop
 import (
 	"io"
 	"net/http"
+	"time"
 
 	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/keyfuncs"
@@ -12,20 +13,12 @@ import (
 
 // Handler returns the service. Each user may call it 60 times in any minute, and 1,000 times
 // a day. The store is a parameter, so that a test can bring its own.
-func Handler(store core.Store) (http.Handler, error) {
-	limiter, err := core.New(store, "api",
-		core.SlidingLog(core.PerMinute(60)).Named("minute"),
-		core.FixedWindow(core.PerDay(1000)).Named("day"))
-	if err != nil {
-		return nil, err
-	}
-	guard, err := nethttp.New(nethttp.Config{
-		Rules: []nethttp.Rule{{Limiter: limiter, Key: keyfuncs.Header("X-User")}}, // written by the gateway in front
-	})
-	if err != nil {
-		return nil, err
-	}
-	return guard.Handler(http.HandlerFunc(hello)), nil
+func Handler(store core.Store) http.Handler {
+	user := keyfuncs.Header("X-User") // written by the gateway in front
+	limit := nethttp.Limit(store, "api", user,
+		core.SlidingLog(60, time.Minute).Named("minute"),
+		core.FixedWindow(1000, 24*time.Hour).Named("day"))
+	return limit.Handler(http.HandlerFunc(hello))
 }
 
 func hello(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "hello\n") }

@@ -7,9 +7,9 @@ import (
 	"io"
 	"log"
 	"net/http"
+	"time"
 
 	"github.com/headgate/headgate/core"
-	"github.com/headgate/headgate/core/memstore"
 	"github.com/headgate/headgate/keyfuncs"
 	"github.com/headgate/headgate/nethttp"
 )
@@ -40,12 +40,15 @@ func main() {
 	addr := flag.String("addr", "127.0.0.1:8080", "listen on this `address`")
 	flag.Parse()
 
-	limiter := core.Must(core.New(memstore.New(memstore.Config{}), "uploads", core.TokenBucket(core.PerHour(100), 100)))
-	guard := core.Must(nethttp.New(nethttp.Config{Rules: []nethttp.Rule{{
+	limiter := core.NewLimiter(new(core.MemoryStore), "uploads", core.TokenBucket(100, time.Hour))
+	guard, err := nethttp.New(nethttp.Config{Rates: []nethttp.Rate{{
 		Limiter: limiter,
 		Key:     keyfuncs.RemoteAddr(),
 		Cost:    cost,
-	}}}))
+	}}})
+	if err != nil {
+		log.Fatal(err)
+	}
 	http.Handle("PUT /upload", http.MaxBytesHandler(guard.Handler(http.HandlerFunc(upload)), maxUpload))
 	log.Printf("listening on http://%s/", *addr)
 	log.Fatal(http.ListenAndServe(*addr, nil))

@@ -104,16 +104,12 @@ func (f *fleet) start(i int) *server {
 func (f *fleet) slots() *core.Slots {
 	c := f.config()
 	c.Failure = redisstore.FailClosed
-	s, err := redisstore.Open(&redis.UniversalOptions{Addrs: []string{f.settings.redis}}, c)
+	s, err := redisstore.Open("redis://"+f.settings.redis, c)
 	if err != nil {
 		f.t.Fatal(err)
 	}
 	f.t.Cleanup(func() { s.Client().Close() })
-	slots, err := core.NewSlots(s, "ws", int64(f.limit))
-	if err != nil {
-		f.t.Fatal(err)
-	}
-	return slots
+	return core.NewSlots(s, "ws", int64(f.limit))
 }
 
 // eventually waits until nothing is missing.
@@ -311,8 +307,8 @@ func (f *fleet) grants(n int) {
 	})
 }
 
-// right waits until Redis counts what is held, which the limit allows if what is too many is
-// shed. Otherwise users close it.
+// right waits until Redis counts what is held, which the limit allows when users have closed
+// what is too many.
 func (f *fleet) right() {
 	f.t.Helper()
 	for _, u := range f.users {
@@ -324,9 +320,8 @@ func (f *fleet) right() {
 				return fmt.Sprintf("%d slots of %s are held, and %d are counted: %v", held, u.name, n, err)
 			case held <= f.limit:
 				return ""
-			case !f.local:
-				u.close()
 			}
+			u.close()
 			return fmt.Sprintf("%s holds %d of %d slots", u.name, held, f.limit)
 		})
 	}

@@ -10,8 +10,9 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/headgate/headgate/core"
-	"github.com/headgate/headgate/core/store"
+	"github.com/headgate/headgate/internal/backend"
+	"github.com/headgate/headgate/internal/old/core"
+	"github.com/headgate/headgate/internal/old/core/store"
 )
 
 // A referee knows what all servers truly hold. Each tells it of a slot after it was granted
@@ -111,9 +112,6 @@ func (r *referee) note(s *told, words []string) {
 		r.live[h] = true
 		r.events = append(r.events, event{hold: h, grant: true})
 		r.grants++
-	case "kept": // was not given up after all
-		r.live[h] = true
-		r.events = append(r.events, event{hold: h})
 	case "ended":
 		r.end(h)
 	case "lost":
@@ -231,7 +229,8 @@ func (r *referee) forget() {
 type refereed struct {
 	store.Noticer
 
-	count atomic.Int64
+	count atomic.Int64 // of grants
+	held  atomic.Int64
 	mu    sync.Mutex
 	line  net.Conn
 	in    *bufio.Reader
@@ -254,6 +253,8 @@ func (s *refereed) tell(words ...any) {
 	_, _ = s.in.ReadString('\n')
 }
 
+func (s *refereed) Backend() *backend.Store { return &backend.Store{Slots: s} }
+
 func (s *refereed) AcquireSlots(ctx context.Context, claims []store.Claim) (store.Grant, error) {
 	g, err := s.Noticer.AcquireSlots(ctx, claims)
 	if err != nil {
@@ -264,6 +265,7 @@ func (s *refereed) AcquireSlots(ctx context.Context, claims []store.Claim) (stor
 		what = "granted-locally"
 	}
 	h := &refereedHold{Hold: g.Hold, s: s, id: s.count.Add(1), over: make(chan struct{})}
+	s.held.Add(1)
 	s.tell(what, h.id, claims[0].Key)
 	go func() {
 		select {
@@ -285,22 +287,6 @@ type refereedHold struct {
 }
 
 func (h *refereedHold) Release() {
-	h.end()
-	h.Hold.Release()
-}
-
-func (h *refereedHold) Shed(ctx context.Context) (bool, error) {
-	h.s.tell("ended", h.id) // perhaps: others may have it before this process knows
-	shed, err := h.Hold.Shed(ctx)
-	if shed {
-		h.end()
-	} else {
-		h.s.tell("kept", h.id)
-	}
-	return shed, err
-}
-
-func (h *refereedHold) end() {
 	select {
 	case <-h.Lost():
 		h.s.tell("lost", h.id)
@@ -308,4 +294,6 @@ func (h *refereedHold) end() {
 	}
 	close(h.over)
 	h.s.tell("ended", h.id)
+	h.s.held.Add(-1)
+	h.Hold.Release()
 }

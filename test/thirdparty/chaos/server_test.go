@@ -16,15 +16,15 @@ import (
 	coder "github.com/coder/websocket"
 	"github.com/gin-gonic/gin"
 	gorilla "github.com/gorilla/websocket"
-	"github.com/redis/go-redis/v9"
 
 	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/core/redisstore"
 	"github.com/headgate/headgate/ginmw"
+	"github.com/headgate/headgate/internal/backend"
+	"github.com/headgate/headgate/internal/old/core/memstore"
+	"github.com/headgate/headgate/internal/old/core/store"
 	"github.com/headgate/headgate/keyfuncs"
-	"github.com/headgate/headgate/nethttp"
 	"github.com/headgate/headgate/websocketmw"
-	"github.com/headgate/headgate/websocketmw/gorillaws"
 )
 
 const userField = "X-User"
@@ -35,7 +35,7 @@ type settings struct {
 	referee string
 	ttl     time.Duration
 	limit   int
-	local   bool // grants without Redis, and sheds what was too many; else neither
+	local   bool // grants without Redis
 }
 
 func (s *settings) args(name string, kind int) []string {
@@ -74,19 +74,16 @@ func serve(args []string) error {
 		return err
 	}
 	shared := s.config()
-	shared.Observer = &core.Observer{SlotsLost: func(int64) { honest.tell("died") }}
-	if honest.Noticer, err = redisstore.Open(&redis.UniversalOptions{Addrs: []string{s.redis}}, shared); err != nil {
-		return err
-	}
-	slots, err := core.NewSlots(honest, "ws", int64(s.limit))
+	losses := new(core.Observer) // of which only the sealed part learns
+	losses.Backend(&backend.Observer{Told: &store.Observer{SlotsLost: func(int64) { honest.tell("died") }}, Memory: func(*memstore.Store) {}})
+	shared.Observers = []*core.Observer{losses}
+	opened, err := redisstore.Open("redis://"+s.redis, shared)
 	if err != nil {
 		return err
 	}
-	c := websocketmw.Config{Rules: []nethttp.Rule{{Slots: slots, Key: keyfuncs.Header(userField)}}}
-	if s.local {
-		c.OnExcess = websocketmw.Shed
-	}
-	guard, err := websocketmw.New(c)
+	honest.Noticer = opened.Backend().Slots.(store.Noticer)
+	slots := core.NewSlots(honest, "ws", int64(s.limit))
+	guard, err := websocketmw.New(websocketmw.Config{Rules: []websocketmw.Rule{{Slots: slots, Key: keyfuncs.Header(userField)}}})
 	if err != nil {
 		return err
 	}
@@ -104,25 +101,30 @@ func serve(args []string) error {
 	if err := slots.Close(context.Background()); err != nil {
 		return err
 	}
-	fmt.Println(guard.Len())
+	fmt.Println(honest.held.Load())
 	return nil
 }
 
 func mount(guard *websocketmw.Guard, kind int) http.Handler {
-	echo := gorillaws.Upgrade(nil, echoGorilla)
+	echo := http.HandlerFunc(echoGorilla)
 	if kind%2 == 1 {
-		echo = http.HandlerFunc(echoCoder)
+		echo = echoCoder
 	}
 	if kind < kinds/2 {
 		return guard.Handler(echo)
 	}
 	gin.SetMode(gin.ReleaseMode)
 	r := gin.New()
-	r.GET("/", ginmw.Use(guard), gin.WrapH(echo))
+	r.GET("/", ginmw.Middleware(guard), gin.WrapH(echo))
 	return r
 }
 
-func echoGorilla(c *gorilla.Conn, _ *http.Request) {
+func echoGorilla(w http.ResponseWriter, r *http.Request) {
+	c, err := new(gorilla.Upgrader).Upgrade(w, r, nil)
+	if err != nil {
+		return
+	}
+	defer c.Close()
 	for {
 		kind, message, err := c.ReadMessage()
 		if err != nil || c.WriteMessage(kind, message) != nil {

@@ -1,67 +1,46 @@
-// Package fibermw is an adapter for Fiber, as docs/frameworks.md explains.
+// Package fibermw is middleware for Fiber, as docs/frameworks.md explains. It is built on exported names only, so it may
+// be copied into a program.
 package fibermw
 
 import (
+	"context"
 	"errors"
-	"maps"
+	"fmt"
 	"net/http"
 	"strings"
 
 	"github.com/gofiber/fiber/v2"
 	"github.com/gofiber/fiber/v2/middleware/adaptor"
 
-	"github.com/headgate/headgate/adapter"
-	"github.com/headgate/headgate/nethttp"
+	"github.com/headgate/headgate/keyfuncs"
 )
 
-// Framework makes keys: Framework.Value, Framework.Key and the like.
-var Framework = adapter.Framework[*fiber.Ctx]{Name: "fibermw", Request: request, Get: get, Set: set}
+// A visit is a request to Fiber on its way through a guard: the writer that the guard gets.
+type visit struct {
+	c        *fiber.Ctx
+	header   http.Header
+	admitted bool
+	err      error // of the handlers
+}
 
-// Use puts a guard in front of the handlers that follow. Its keys may be from Fiber's context.
-func Use(guard *nethttp.Guard) fiber.Handler {
-	carries := guard.Mount(nethttp.Ends) // panics if the guard is nil
+type visitKey struct{}
+
+// Middleware puts a guard of package nethttp in front of the handlers that follow. Fiber does not tell whether a client
+// has hung up.
+func Middleware(guard interface {
+	Handler(http.Handler) http.Handler
+}) fiber.Handler {
+	h := guard.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		r.Context().Value(visitKey{}).(*visit).next(w, r)
+	}))
 	return func(c *fiber.Ctx) error {
 		r, err := adaptor.ConvertRequest(c, true)
 		if err != nil {
 			return err
 		}
-		c.Locals(requestKey{}, r)
-		visit := Framework.Enter(c, carries)
-		defer visit.End()
-
-		v := guard.Check(visit.Request)
-		Framework.Keep(c, v)
-		if v.Status() != 0 {
-			return adaptor.HTTPHandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-				maps.Copy(w.Header(), fields(c))
-				c.Response().Header.Reset() // the adaptor adds
-				guard.Refuse(w, visit.Request, v)
-			})(c)
-		}
-		header := fields(c)
-		v.SetFields(header)
-		for name, values := range header {
-			c.Response().Header.Del(name)
-			for _, value := range values {
-				c.Response().Header.Add(name, value)
-			}
-		}
-
-		begun, _ := v.Begin(visit.Request)
-		c.SetUserContext(begun.Context()) // for nethttp.SetCost
-		status := http.StatusInternalServerError
-		defer func() { // also after a panic
-			v.End(nethttp.Outcome{Status: status, Written: int64(len(c.Response().Body()))})
-		}()
-		err = c.Next()
-		var fault *fiber.Error
-		switch {
-		case err == nil:
-			status = c.Response().StatusCode()
-		case errors.As(err, &fault): // which Fiber writes later
-			status = fault.Code
-		}
-		return err
+		v := &visit{c: c, header: fields(c)}
+		h.ServeHTTP(v, r.WithContext(context.WithValue(r.Context(), visitKey{}, v)))
+		return v.err
 	}
 }
 
@@ -74,21 +53,70 @@ func fields(c *fiber.Ctx) http.Header {
 	return h
 }
 
-// requestKey is the key of the request in Fiber's context.
-type requestKey struct{}
-
-func request(c *fiber.Ctx) *http.Request {
-	r, _ := c.Locals(requestKey{}).(*http.Request)
-	return r
-}
-
-// get copies texts, as Fiber uses the bytes of a request for the next one.
-func get(c *fiber.Ctx, name string) any {
-	value := c.Locals(name)
-	if text, ok := value.(string); ok {
-		return strings.Clone(text)
+// next calls the handlers, and tells the guard what they have answered.
+func (v *visit) next(w http.ResponseWriter, r *http.Request) {
+	v.copyFields()
+	v.admitted = true
+	v.c.SetUserContext(r.Context()) // for nethttp.SetCost and nethttp.VerdictFrom
+	v.err = v.c.Next()
+	status, fault := v.c.Response().StatusCode(), (*fiber.Error)(nil)
+	switch {
+	case errors.As(v.err, &fault): // which Fiber writes later
+		status = fault.Code
+	case v.err != nil:
+		status = http.StatusInternalServerError
 	}
-	return value
+	w.WriteHeader(status)
+	_, _ = w.Write(v.c.Response().Body())
 }
 
-func set(c *fiber.Ctx, name string, value any) { c.Locals(name, value) }
+func (v *visit) copyFields() {
+	for name, values := range v.header {
+		v.c.Response().Header.Del(name)
+		for _, value := range values {
+			v.c.Response().Header.Add(name, value)
+		}
+	}
+}
+
+// Header, WriteHeader and Write write a refusal.
+func (v *visit) Header() http.Header { return v.header }
+
+func (v *visit) WriteHeader(status int) {
+	if !v.admitted {
+		v.copyFields()
+		v.c.Status(status)
+	}
+}
+
+func (v *visit) Write(p []byte) (int, error) {
+	if v.admitted { // Fiber has it already
+		return len(p), nil
+	}
+	return v.c.Write(p)
+}
+
+// Key makes a key of Fiber's context.
+func Key(get func(*fiber.Ctx) (string, error)) keyfuncs.Func {
+	return func(r *http.Request) (string, error) {
+		v, ok := r.Context().Value(visitKey{}).(*visit)
+		if !ok {
+			return "", fmt.Errorf("%w: the guard is not behind fibermw.Middleware", keyfuncs.ErrProgram)
+		}
+		return get(v.c)
+	}
+}
+
+// Value makes a key of a text that c.Locals holds. It is copied, as Fiber uses the bytes of a request for the next one.
+func Value(name string) keyfuncs.Func {
+	return Key(func(c *fiber.Ctx) (string, error) {
+		switch value := c.Locals(name).(type) {
+		case nil:
+			return "", fmt.Errorf("%w: %s", keyfuncs.ErrAbsent, name)
+		case string:
+			return strings.Clone(value), nil
+		default:
+			return "", fmt.Errorf("%w: %s is a %T", keyfuncs.ErrProgram, name, value)
+		}
+	})
+}

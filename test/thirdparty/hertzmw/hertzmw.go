@@ -1,51 +1,43 @@
-// Package hertzmw is an adapter for Hertz, as docs/frameworks.md explains.
+// Package hertzmw is middleware for Hertz, as docs/frameworks.md explains. It is built on exported names only, so it may
+// be copied into a program.
 package hertzmw
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"strings"
 
 	"github.com/cloudwego/hertz/pkg/app"
 
-	"github.com/headgate/headgate/adapter"
-	"github.com/headgate/headgate/nethttp"
+	"github.com/headgate/headgate/keyfuncs"
 )
 
-// Framework makes keys: Framework.Value, Framework.Key and the like.
-var Framework = adapter.Framework[*app.RequestContext]{Name: "hertzmw", Request: request, Get: get, Set: set}
+// A visit is a request to Hertz on its way through a guard: the writer that the guard gets.
+type visit struct {
+	c        *app.RequestContext
+	header   http.Header
+	admitted bool
+}
 
-// Use puts a guard in front of the handlers that follow. Its keys may be from Hertz' context.
-func Use(guard *nethttp.Guard) app.HandlerFunc {
-	carries := guard.Mount(nethttp.Ends) // panics if the guard is nil
+type visitKey struct{}
+
+// Middleware puts a guard of package nethttp in front of the handlers that follow. Hertz does not tell whether a client
+// has hung up.
+func Middleware(guard interface {
+	Handler(http.Handler) http.Handler
+}) app.HandlerFunc {
+	h := guard.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		r.Context().Value(visitKey{}).(*visit).next(w, r)
+	}))
 	return func(ctx context.Context, c *app.RequestContext) {
-		r, err := convert(ctx, c)
+		v := &visit{c: c, header: fields(c)}
+		r, err := convert(context.WithValue(ctx, visitKey{}, v), c)
 		if err != nil {
 			c.AbortWithStatus(http.StatusBadRequest)
 			return
 		}
-		c.Set(requestName, r)
-		visit := Framework.Enter(c, carries)
-		defer visit.End()
-
-		v := guard.Check(visit.Request)
-		Framework.Keep(c, v)
-		w := &writer{c, fields(c)}
-		if v.Status() != 0 {
-			c.Abort()
-			guard.Refuse(w, visit.Request, v)
-			return
-		}
-		v.SetFields(w.header)
-		w.replace()
-
-		begun, _ := v.Begin(visit.Request)
-		status := http.StatusInternalServerError
-		defer func() { // also after a panic
-			v.End(nethttp.Outcome{Status: status, Written: int64(len(c.Response.Body()))})
-		}()
-		c.Next(begun.Context()) // for nethttp.SetCost
-		status = c.Response.StatusCode()
+		h.ServeHTTP(v, r)
 	}
 }
 
@@ -63,31 +55,6 @@ func convert(ctx context.Context, c *app.RequestContext) (*http.Request, error) 
 	return r, nil
 }
 
-// A writer writes a refusal.
-type writer struct {
-	c      *app.RequestContext
-	header http.Header
-}
-
-func (w *writer) Header() http.Header { return w.header }
-
-func (w *writer) WriteHeader(status int) {
-	w.replace()
-	w.c.SetStatusCode(status)
-}
-
-func (w *writer) Write(p []byte) (int, error) { return w.c.Write(p) }
-
-// replace gives the fields to the response.
-func (w *writer) replace() {
-	for name, values := range w.header {
-		w.c.Response.Header.Del(name)
-		for _, value := range values {
-			w.c.Response.Header.Add(name, value)
-		}
-	}
-}
-
 // fields returns those that the response has: a guard adds to them, also to those of other guards.
 // That of the body's type is left to who writes the body.
 func fields(c *app.RequestContext) http.Header {
@@ -97,21 +64,62 @@ func fields(c *app.RequestContext) http.Header {
 	return h
 }
 
-// requestName is the name of the request in Hertz' context.
-const requestName = "hertzmw.request"
-
-func request(c *app.RequestContext) *http.Request {
-	r, _ := c.Value(requestName).(*http.Request)
-	return r
+// next calls the handlers, and tells the guard what they have answered.
+func (v *visit) next(w http.ResponseWriter, r *http.Request) {
+	v.copyFields()
+	v.admitted = true
+	v.c.Next(r.Context()) // for nethttp.SetCost and nethttp.VerdictFrom
+	w.WriteHeader(v.c.Response.StatusCode())
+	_, _ = w.Write(v.c.Response.Body())
 }
 
-// get copies texts, as Hertz uses the bytes of a request for the next one.
-func get(c *app.RequestContext, name string) any {
-	value, _ := c.Get(name)
-	if text, ok := value.(string); ok {
-		return strings.Clone(text)
+func (v *visit) copyFields() {
+	for name, values := range v.header {
+		v.c.Response.Header.Del(name)
+		for _, value := range values {
+			v.c.Response.Header.Add(name, value)
+		}
 	}
-	return value
 }
 
-func set(c *app.RequestContext, name string, value any) { c.Set(name, value) }
+// Header, WriteHeader and Write write a refusal.
+func (v *visit) Header() http.Header { return v.header }
+
+func (v *visit) WriteHeader(status int) {
+	if !v.admitted {
+		v.copyFields()
+		v.c.AbortWithStatus(status)
+	}
+}
+
+func (v *visit) Write(p []byte) (int, error) {
+	if v.admitted { // Hertz has it already
+		return len(p), nil
+	}
+	return v.c.Write(p)
+}
+
+// Key makes a key of Hertz' context.
+func Key(get func(*app.RequestContext) (string, error)) keyfuncs.Func {
+	return func(r *http.Request) (string, error) {
+		v, ok := r.Context().Value(visitKey{}).(*visit)
+		if !ok {
+			return "", fmt.Errorf("%w: the guard is not behind hertzmw.Middleware", keyfuncs.ErrProgram)
+		}
+		return get(v.c)
+	}
+}
+
+// Value makes a key of a text that c.Get returns. It is copied, as Hertz uses the bytes of a request for the next one.
+func Value(name string) keyfuncs.Func {
+	return Key(func(c *app.RequestContext) (string, error) {
+		switch value, _ := c.Get(name); value := value.(type) {
+		case nil:
+			return "", fmt.Errorf("%w: %s", keyfuncs.ErrAbsent, name)
+		case string:
+			return strings.Clone(value), nil
+		default:
+			return "", fmt.Errorf("%w: %s is a %T", keyfuncs.ErrProgram, name, value)
+		}
+	})
+}

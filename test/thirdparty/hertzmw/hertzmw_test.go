@@ -2,10 +2,12 @@ package hertzmw_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"testing"
+	"time"
 
 	"github.com/cloudwego/hertz/pkg/app"
 	"github.com/cloudwego/hertz/pkg/common/config"
@@ -13,10 +15,8 @@ import (
 	"github.com/cloudwego/hertz/pkg/route"
 
 	"github.com/headgate/headgate/core"
-	"github.com/headgate/headgate/core/memstore"
 	"github.com/headgate/headgate/keyfuncs"
 	"github.com/headgate/headgate/nethttp"
-	"github.com/headgate/headgate/test/conformance/scenes"
 	"github.com/headgate/headgate/test/thirdparty/hertzmw"
 )
 
@@ -44,41 +44,30 @@ func ask(e *route.Engine, r *http.Request) *http.Response {
 	return w.Result()
 }
 
-// The guards' scenes are those of net/http.
-func TestScenes(t *testing.T) {
-	scenes.Test(t, scenes.Framework{
-		RequestsOnly: true, Deaf: true,
-		Key: func(key keyfuncs.Func) keyfuncs.Func {
-			return hertzmw.Framework.Key(func(c *app.RequestContext) (string, error) { return key(hertzmw.Framework.Request(c)) })
-		},
-		Mount: func(g scenes.Guard, h http.Handler) http.Handler {
-			e := newEngine(hertzmw.Use(g.(*nethttp.Guard)), func(ctx context.Context, c *app.RequestContext) {
-				w := httptest.NewRecorder()
-				h.ServeHTTP(w, httptest.NewRequestWithContext(ctx, string(c.Method()), string(c.URI().RequestURI()), nil))
-				c.SetStatusCode(w.Code)
-				_, _ = c.Write(w.Body.Bytes())
-			})
-			return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { scenes.Copy(w, ask(e, r)) })
-		},
-	})
-}
-
 // What the context holds can be the key, and SetCost and Settle work.
 func TestContext(t *testing.T) {
 	var settled string
-	guard := core.Must(nethttp.New(nethttp.Config{Rules: []nethttp.Rule{{
-		Limiter: core.Must(core.New(memstore.New(memstore.Config{}), "api", core.SlidingLog(core.PerDay(9)))),
-		Key:     hertzmw.Framework.Value("user"),
+	limiter := core.NewLimiter(new(core.MemoryStore), "api", core.SlidingLog(9, 24*time.Hour))
+	guard, err := nethttp.New(nethttp.Config{KeepVerdict: true, Rates: []nethttp.Rate{{
+		Limiter: limiter, Key: hertzmw.Value("user"),
 		Settle: func(_ *http.Request, o nethttp.Outcome) int64 {
-			settled = fmt.Sprint(o.Status, " ", o.Written, " ", o.Cost)
+			settled = fmt.Sprint(o.Status, " ", o.Bytes, " ", o.Cost)
 			return o.Cost
 		},
-	}}}))
+	}}})
+	if err != nil {
+		t.Fatal(err)
+	}
 	e := newEngine(func(ctx context.Context, c *app.RequestContext) {
 		c.Set("user", "anna")
 		c.Next(ctx)
-	}, hertzmw.Use(guard), func(ctx context.Context, c *app.RequestContext) {
-		nethttp.SetCost(ctx, "api", 3)
+	}, hertzmw.Middleware(guard), func(ctx context.Context, c *app.RequestContext) {
+		if v, ok := nethttp.VerdictFrom(ctx); !ok || v.Status != 0 {
+			t.Errorf("the verdict is %v", v)
+		}
+		if err := nethttp.SetCost(ctx, limiter, 3); err != nil {
+			t.Error(err)
+		}
 		c.String(http.StatusTeapot, "hello")
 	})
 	for _, left := range []string{"8", "5"} {
@@ -92,9 +81,7 @@ func TestContext(t *testing.T) {
 // Guards within each other add to what was set before them, and replace what they have to.
 func TestNested(t *testing.T) {
 	limit := func(name string, n int64) app.HandlerFunc {
-		return hertzmw.Use(core.Must(nethttp.New(nethttp.Config{Rules: []nethttp.Rule{{
-			Limiter: core.Must(core.New(memstore.New(memstore.Config{}), name, core.FixedWindow(core.PerDay(n)))), Key: keyfuncs.Everyone(),
-		}}})))
+		return hertzmw.Middleware(nethttp.Limit(new(core.MemoryStore), name, keyfuncs.Everyone(), core.FixedWindow(n, 24*time.Hour)))
 	}
 	outer := limit("outer", 9)
 	e := newEngine(func(ctx context.Context, c *app.RequestContext) {
@@ -109,6 +96,24 @@ func TestNested(t *testing.T) {
 		h := answer.Header
 		if got := fmt.Sprint(answer.StatusCode, " ", h.Values("RateLimit-Policy"), " ", h.Values("Cache-Control"), " ", h.Values("Content-Type")); got != want {
 			t.Errorf("%s\nwant %s", got, want)
+		}
+	}
+}
+
+// A key of Hertz' context is a fault of the program elsewhere, and absent if it is not there.
+func TestFaults(t *testing.T) {
+	if _, err := hertzmw.Value("user")(httptest.NewRequest("GET", "/", nil)); !errors.Is(err, keyfuncs.ErrProgram) {
+		t.Errorf("elsewhere: %v", err)
+	}
+	for value, want := range map[any]int{nil: 400, 7: 500, "anna": 200} {
+		e := newEngine(func(ctx context.Context, c *app.RequestContext) {
+			if value != nil {
+				c.Set("user", value)
+			}
+			c.Next(ctx)
+		}, hertzmw.Middleware(nethttp.Limit(new(core.MemoryStore), "api", hertzmw.Value("user"), core.Unlimited())), func(_ context.Context, c *app.RequestContext) { c.String(200, "hello") })
+		if got := ask(e, httptest.NewRequest("GET", "/", nil)).StatusCode; got != want {
+			t.Errorf("%v: %d, not %d", value, got, want)
 		}
 	}
 }

@@ -1,0 +1,33 @@
+package core
+
+import (
+	"sync"
+
+	"github.com/headgate/headgate/internal/backend"
+	"github.com/headgate/headgate/internal/old/core/memstore"
+)
+
+// A MemoryStore keeps counts in this process. Its zero value is ready; it must not be copied after its first use. It
+// has no goroutine and nothing to close, and is safe for concurrent use.
+type MemoryStore struct {
+	// MaxBytes bounds the memory for rates. 0 means 64 MiB. When it is full, the states that matter least are
+	// dropped: those of keys that have used least of their limits.
+	MaxBytes int64
+
+	// Observers are told of decisions and slots.
+	Observers []*Observer
+
+	once    sync.Once
+	backend *backend.Store
+}
+
+// Backend is for package headgate itself.
+func (m *MemoryStore) Backend() *backend.Store {
+	m.once.Do(func() {
+		observer := JoinObservers(m.Observers)
+		s := memstore.New(memstore.Config{MaxBytes: m.MaxBytes, Observer: observer.Told})
+		observer.Memory(s)
+		m.backend = &backend.Store{Rates: s, Slots: s}
+	})
+	return m.backend
+}

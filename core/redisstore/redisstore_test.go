@@ -1,0 +1,155 @@
+package redisstore_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/core/redisstore"
+	"github.com/headgate/headgate/internal/redistest"
+)
+
+func open(t *testing.T, address string, c redisstore.Config) *redisstore.Store {
+	t.Helper()
+	s, err := redisstore.Open("redis://"+address+"/0", c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close(context.Background()) })
+	return s
+}
+
+// Two servers share what a key may use, and the slots that it holds; who closes frees its slots at once.
+func TestServersShare(t *testing.T) {
+	server, ctx := redistest.Start(t), t.Context()
+	one, two := open(t, server.Addr(), redisstore.Config{}), open(t, server.Addr(), redisstore.Config{})
+	admitted := 0
+	for i := range 10 {
+		s := []*redisstore.Store{one, two}[i%2]
+		d, err := core.NewLimiter(s, "api", core.SlidingLog(5, time.Hour)).Allow(ctx, "anna")
+		if err != nil || d.Degraded {
+			t.Fatal(d, err)
+		}
+		if d.Allowed {
+			admitted++
+		}
+	}
+	if admitted != 5 {
+		t.Errorf("%d are admitted", admitted)
+	}
+	slots := core.NewSlots(one, "ws", 1)
+	if _, err := slots.Acquire(ctx, "anna"); err != nil {
+		t.Fatal(err)
+	}
+	others := core.NewSlots(two, "ws", 1)
+	if _, err := others.Acquire(ctx, "anna"); !errors.Is(err, core.ErrFull) {
+		t.Error(err)
+	}
+	if n, err := others.Count(ctx, "anna"); n != 1 || err != nil {
+		t.Error(n, err)
+	}
+	if err := one.Close(ctx); err != nil {
+		t.Error(err)
+	}
+	waiting, cancel := context.WithTimeout(ctx, 10*time.Second) // less than a SlotTTL
+	defer cancel()
+	if _, err := others.Wait(waiting, "anna", 1); err != nil {
+		t.Error(err)
+	}
+	if err := one.Client().Ping(ctx).Err(); !errors.Is(err, redis.ErrClosed) {
+		t.Errorf("the client that Open made is not closed: %v", err)
+	}
+	if err := two.Check(ctx); err != nil && !strings.Contains(err.Error(), "maxmemory") {
+		t.Error(err)
+	}
+}
+
+// Leases decide in memory, and a Close gives back what was not used.
+func TestLease(t *testing.T) {
+	server, ctx := redistest.Start(t), t.Context()
+	sources := make(map[string]int)
+	o := &core.Observer{Decided: func(_ context.Context, e core.DecisionEvent) { sources[e.Source]++ }}
+	leasing := open(t, server.Addr(), redisstore.Config{Lease: time.Second, Observers: []*core.Observer{o}})
+	limit := core.FixedWindow(1_000_000, 24*time.Hour)
+	l := core.NewLimiter(leasing, "hot", limit)
+	const n = 3000
+	for range n {
+		if d, err := l.Allow(ctx, "everyone"); err != nil || !d.Allowed {
+			t.Fatal(d, err)
+		}
+	}
+	if sources["lease"] < n/2 {
+		t.Errorf("by source: %v", sources)
+	}
+	if err := leasing.Close(ctx); err != nil {
+		t.Fatal(err)
+	}
+	d, err := core.NewLimiter(open(t, server.Addr(), redisstore.Config{}), "hot", limit).Peek(ctx, "everyone")
+	if err != nil || d.Remaining != 1_000_000-n {
+		t.Error(d, err)
+	}
+}
+
+// While Redis is away, Failure decides, and Away says why.
+func TestAway(t *testing.T) {
+	for failure, want := range map[redisstore.Failure]string{
+		redisstore.FailLocal: "true true local", redisstore.FailOpen: "true true open", redisstore.FailClosed: "false false closed",
+	} {
+		t.Run(failure.String(), func(t *testing.T) {
+			server, ctx := redistest.Start(t), t.Context()
+			changed := make(chan error, 100)
+			s := open(t, server.Addr(), redisstore.Config{Failure: failure, Observers: []*core.Observer{{Changed: func(err error) { changed <- err }}}})
+			l := core.NewLimiter(s, "api", core.SlidingLog(5, time.Hour))
+			if _, err := l.Allow(ctx, "anna"); err != nil || s.Away() != nil {
+				t.Fatal(err, s.Away())
+			}
+			server.Kill()
+			d, err := l.Allow(ctx, "anna")
+			for range 20 { // until the store takes the server for away
+				if s.Away() != nil {
+					break
+				}
+				d, err = l.Allow(ctx, "anna")
+			}
+			if got := fmt.Sprint(d.Allowed, d.Degraded, " ", failure); got != want || errors.Is(err, core.ErrUnavailable) != (failure == redisstore.FailClosed) {
+				t.Errorf("%s: %s, %v", failure, got, err)
+			}
+			if s.Away() == nil || <-changed == nil {
+				t.Error("nobody says that Redis is away")
+			}
+		})
+	}
+}
+
+func TestFaults(t *testing.T) {
+	const secret = "canary-of-32-bytes-or-more-is-a-key"
+	_, err := redisstore.Open("redis://user:"+secret+"@localhost:6379/x", redisstore.Config{})
+	if err == nil || strings.Contains(err.Error(), secret) {
+		t.Error(err)
+	}
+	_, err = redisstore.Open("redis://localhost", redisstore.Config{Timeout: time.Microsecond, SlotTTL: time.Millisecond, Servers: -1, Secret: []byte("short")})
+	for _, want := range []string{"Timeout", "SlotTTL", "Servers", "Secret"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("no %s in %v", want, err)
+		}
+	}
+	if _, err := redisstore.Open("redis://localhost", redisstore.Config{Lease: time.Hour}); err == nil {
+		t.Error("a Lease of an hour")
+	}
+	client := redis.NewClient(&redis.Options{})
+	defer client.Close()
+	if _, err := redisstore.New(client, redisstore.Config{}); err == nil || !strings.Contains(err.Error(), "ContextTimeoutEnabled") {
+		t.Error(err)
+	}
+	for _, verb := range []string{"%v", "%+v", "%#v", "%x"} {
+		if s := fmt.Sprintf(verb, redisstore.Config{Secret: []byte(secret)}); strings.Contains(s, secret) || strings.Contains(s, fmt.Sprintf("%x", secret)) {
+			t.Error(s)
+		}
+	}
+}

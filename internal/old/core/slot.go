@@ -1,0 +1,219 @@
+package core
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/headgate/headgate/internal/hidden"
+	"github.com/headgate/headgate/internal/old/core/store"
+)
+
+// A Slot is held until it is released. It is safe for concurrent use. The zero Slot stands
+// for nothing, and there is nothing to release.
+type Slot struct {
+	hold   store.Hold
+	source Source
+
+	state   atomic.Uint32
+	tickets uint8 // a bit for each claim: see line
+
+	first  place
+	others []place // of the other claims
+}
+
+// A place is what a claim was granted.
+type place struct {
+	slots       *Slots
+	key         hidden.Text
+	limit, held int64
+}
+
+func newSlot(g store.Grant, claims []Claim) *Slot {
+	s := &Slot{hold: g.Hold, source: g.Source}
+	if len(claims) > 1 {
+		s.others = make([]place, 0, len(claims)-1)
+	}
+	for i, c := range claims {
+		p := place{c.Slots, hidden.Of(c.Key), g.Occupancies[i].Limit, g.Occupancies[i].Held}
+		if i == 0 {
+			s.first = p
+		} else {
+			s.others = append(s.others, p)
+		}
+	}
+	return s
+}
+
+// places calls f for each claim.
+func (s *Slot) places(f func(*place)) {
+	if s.hold == nil {
+		return
+	}
+	f(&s.first)
+	for i := range s.others {
+		f(&s.others[i])
+	}
+}
+
+// Holds reports whether a claim of the slot was about that key of slots with that name, even
+// if the slot has been released since.
+func (s *Slot) Holds(slots, key string) (holds bool) {
+	s.places(func(p *place) { holds = holds || p.key.Reveal() == key && p.slots.name == slots })
+	return holds
+}
+
+// String returns a description for people, without the keys.
+func (s *Slot) String() string {
+	text := "no slot"
+	s.places(func(p *place) {
+		if p == &s.first {
+			text = fmt.Sprintf("a slot of %q", p.slots.name)
+		} else {
+			text += fmt.Sprintf(" and %q", p.slots.name)
+		}
+	})
+	return text
+}
+
+// The states of a Slot.
+const (
+	held uint32 = iota
+	shedding
+	released // if while shedding: to be released after that, if it is held then
+)
+
+// Release frees the slot. It does not wait, cannot fail, and may be called any number
+// of times.
+func (s *Slot) Release() {
+	if s.state.Swap(released) == held && s.hold != nil {
+		s.free()
+		s.over()
+	}
+}
+
+// free gives the slot back to the store.
+func (s *Slot) free() {
+	s.hold.Release()
+	s.freed()
+}
+
+// freed wakes who waits for what was given back.
+func (s *Slot) freed() {
+	tickets := s.tickets
+	s.places(func(p *place) {
+		p.slots.state.queue.freed(p.key.Reveal(), tickets&1 != 0)
+		tickets >>= 1
+	})
+}
+
+// over tells the Observers that the slot is held no more.
+func (s *Slot) over() {
+	s.places(func(p *place) {
+		if o := p.slots.observer; o != nil && o.SlotReleased != nil {
+			o.SlotReleased(p.slots.name)
+		}
+	})
+}
+
+// Doubt returns a channel that is closed when the store may have granted more slots than the
+// limits, of any key. It may have lost data, or have declared this process dead. To keep to the
+// limits, call [Slot.Shed] for every slot then, and Doubt again for the next time. A slot that was
+// granted without the store (see [Slot.Source]) may be too many from the start, and the channel
+// need not be closed.
+//
+// The channel is nil if the store never grants too much.
+func (s *Slot) Doubt() <-chan struct{} {
+	if s.hold == nil {
+		return nil
+	}
+	return s.hold.Doubt()
+}
+
+// Shed releases the slot if its key has a surplus, and reports whether it did. Then the socket or
+// job must end soon, because it is not counted any more. Shed may be called for all slots of a key,
+// in all processes: it releases only the surplus. Slots above the highest limit granted here are
+// surplus. That limit is the highest of the slots of the key that this process still holds, each as
+// of its grant. So to lower a limit releases nothing. A raised limit holds for older slots only
+// once this process was granted another slot under it.
+//
+// After an error the slot is held. It is [ErrClosed] after [Slots.Close]; otherwise the store
+// did not answer, and Shed may be called again. If the slot was released, or another Shed of
+// it has not ended, Shed returns false.
+func (s *Slot) Shed(ctx context.Context) (bool, error) {
+	if ctx == nil {
+		return false, errContext
+	}
+	if s.hold == nil || !s.state.CompareAndSwap(held, shedding) {
+		return false, nil
+	}
+	shed, err := s.hold.Shed(ctx)
+	switch {
+	case shed:
+		s.state.Store(released)
+		s.freed()
+		s.over()
+	case !s.state.CompareAndSwap(shedding, held): // released meanwhile
+		s.free()
+		s.over()
+	}
+	return shed, err
+}
+
+// Lost returns a channel that is closed if the store declared this process dead while it was only
+// paused or partitioned. In the meantime another process may have taken the slot. The slot is
+// counted again without delay, and must still be released. Whether there is a surplus now is a
+// question to [Slot.Shed].
+//
+// The channel is nil if the store never loses a slot. It is not closed merely because
+// the store is unreachable.
+func (s *Slot) Lost() <-chan struct{} {
+	if s.hold == nil {
+		return nil
+	}
+	return s.hold.Lost()
+}
+
+// Source returns the source of the grant. It is [SourceStore] or, while the store is unreachable,
+// [SourceLocal] or [SourceOpen]. It is [SourceNone] for the zero Slot.
+func (s *Slot) Source() Source { return s.source }
+
+// Occupancies returns the Occupancy of each claim, in order. It is as of when the slot was granted,
+// including this slot.
+func (s *Slot) Occupancies() (all []Occupancy) {
+	if s.hold != nil {
+		all = make([]Occupancy, 0, 1+len(s.others))
+	}
+	s.places(func(p *place) { all = append(all, Occupancy{p.slots.name, p.limit, p.held}) })
+	return all
+}
+
+// An Occupancy is the number of slots that a key holds and may hold.
+type Occupancy struct {
+	Slots string // the name
+	Limit int64
+	Held  int64 // by all processes
+}
+
+// Remaining returns how many more slots the key may hold.
+func (o Occupancy) Remaining() int64 { return max(o.Limit-o.Held, 0) }
+
+// A FullError is an [ErrFull] that names the slots that refused. The state of the other
+// claims is not known.
+type FullError struct {
+	Occupancy
+
+	Claim  int // the index of the claim that was refused
+	Source Source
+
+	again time.Duration // after which time a caller that waits should ask; 0: no matter
+}
+
+// Error returns the name and the numbers, without the key.
+func (e *FullError) Error() string {
+	return fmt.Sprintf("headgate: all slots %q are taken: %d of %d", e.Slots, e.Held, e.Limit)
+}
+
+// Is reports whether target is [ErrFull].
+func (e *FullError) Is(target error) bool { return target == ErrFull }

@@ -1,0 +1,46 @@
+package outgoing
+
+import (
+	"errors"
+	"net/http"
+	"net/netip"
+	"strconv"
+	"strings"
+)
+
+// origin is the Key of requests to one server. It is that of RFC 6454, 6.2, except that names
+// which are not ASCII stay as they are. No two servers have one: a host with a colon is in
+// brackets, so that the last colon after it is that of the port.
+func origin(r *http.Request) (string, error) {
+	if r.URL == nil || r.URL.Host == "" {
+		return "", errors.New("the URL has no host")
+	}
+	scheme, host, port := asciiLower(r.URL.Scheme), r.URL.Hostname(), r.URL.Port()
+	if ip, err := netip.ParseAddr(host); err == nil {
+		host = ip.Unmap().String() // a zone keeps its case
+	} else if host = asciiLower(host); len(host) > 1 {
+		host = strings.TrimSuffix(host, ".")
+	}
+	if strings.Contains(host, ":") {
+		host = "[" + host + "]"
+	}
+	if n, err := strconv.ParseUint(port, 10, 16); err == nil {
+		port = strconv.FormatUint(n, 10) // without leading zeros
+	}
+	if own := scheme + ":" + port; port == "" || own == "http:80" || own == "https:443" {
+		return scheme + "://" + host, nil
+	}
+	return scheme + "://" + host + ":" + port, nil
+}
+
+// asciiLower leaves bytes alone that strings.ToLower would make equal: those that are not valid
+// UTF-8, and the Kelvin sign and k.
+func asciiLower(s string) string {
+	lower := []byte(s)
+	for i, c := range lower {
+		if 'A' <= c && c <= 'Z' {
+			lower[i] = c + 'a' - 'A'
+		}
+	}
+	return string(lower)
+}

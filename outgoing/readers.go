@@ -1,0 +1,277 @@
+package outgoing
+
+import (
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// A Reader tells from a response how long the server wants to get no more requests. The result is 0
+// or less if the response does not say so. now is the Date of the response or, without a valid one,
+// the time of this process. It must not read the body.
+//
+// [GitHub], [Discord], [OpenAI] and [Anthropic] read fields that these services define.
+// Shopify, Stripe and many others send a Retry-After, and need no Reader.
+type Reader func(r *http.Response, now time.Time) time.Duration
+
+// GitHub reads X-RateLimit-Remaining and X-RateLimit-Reset, a time in seconds since 1970 UTC.
+// The service refuses with 403 as well as 429; a Retry-After of such a refusal counts too.
+func GitHub(r *http.Response, now time.Time) time.Duration {
+	var wait time.Duration
+	if r.Header.Get("X-RateLimit-Remaining") == "0" {
+		if reset, ok := digits(r.Header.Get("X-RateLimit-Reset")); ok {
+			wait = time.Unix(min(reset, longestSeconds), 0).Sub(now)
+		}
+	}
+	if r.StatusCode == http.StatusForbidden {
+		wait = max(wait, retryAfter(r.Header, now))
+	}
+	return wait
+}
+
+// Discord reads X-RateLimit-Remaining and X-RateLimit-Reset-After, in seconds with decimals.
+// The service has a limit for each route; use a Key that tells routes apart.
+func Discord(r *http.Response, _ time.Time) time.Duration {
+	if r.Header.Get("X-RateLimit-Remaining") != "0" {
+		return 0
+	}
+	seconds, err := strconv.ParseFloat(r.Header.Get("X-RateLimit-Reset-After"), 64)
+	if err != nil || !(seconds > 0) { // nor is it NaN
+		return 0
+	}
+	return time.Duration(min(seconds, float64(longestSeconds)) * float64(time.Second))
+}
+
+// OpenAI reads how many requests and tokens are left, and when either number is whole again.
+// Examples are x-ratelimit-remaining-tokens: 0 and x-ratelimit-reset-tokens: 6m0s.
+func OpenAI(r *http.Response, _ time.Time) time.Duration {
+	var wait time.Duration
+	for _, of := range []string{"Requests", "Tokens"} {
+		if r.Header.Get("X-Ratelimit-Remaining-"+of) != "0" {
+			continue
+		}
+		if d, err := time.ParseDuration(r.Header.Get("X-Ratelimit-Reset-" + of)); err == nil {
+			wait = max(wait, d)
+		}
+	}
+	return wait
+}
+
+// Anthropic reads how many requests and tokens are left, and when each number is whole again. It
+// reads the numbers for all tokens, for input and for output. Examples are
+// anthropic-ratelimit-tokens-remaining: 0 and anthropic-ratelimit-tokens-reset:
+// 2026-01-02T15:04:05Z, a time by RFC 3339. The service sends a Retry-After with a 429, which
+// counts without a Reader.
+func Anthropic(r *http.Response, now time.Time) time.Duration {
+	var wait time.Duration
+	for _, of := range []string{"Requests", "Tokens", "Input-Tokens", "Output-Tokens"} {
+		if r.Header.Get("Anthropic-Ratelimit-"+of+"-Remaining") != "0" {
+			continue
+		}
+		if reset, err := time.Parse(time.RFC3339, r.Header.Get("Anthropic-Ratelimit-"+of+"-Reset")); err == nil {
+			wait = max(wait, reset.Sub(now))
+		}
+	}
+	return wait
+}
+
+// longestSeconds is as many as a Duration holds, with room. Since 1970, they end in 2242.
+const longestSeconds = int64(1 << 33)
+
+// longestField is how long a RateLimit may be: room for the 1,024 members that RFC 9651 asks for,
+// and little work.
+const longestField = 64 << 10
+
+// retryAfter returns the longest of the Retry-After fields that are valid: there should be one.
+func retryAfter(h http.Header, now time.Time) time.Duration {
+	var wait time.Duration
+	for _, field := range h.Values("Retry-After") {
+		if seconds, ok := digits(field); ok {
+			wait = max(wait, time.Duration(min(seconds, longestSeconds))*time.Second)
+		} else if date, err := http.ParseTime(field); err == nil {
+			wait = max(wait, date.Sub(now))
+		}
+	}
+	return wait
+}
+
+// digits returns a number of digits only. What is larger than an int64 is the largest.
+func digits(s string) (n int64, ok bool) {
+	for i := range len(s) {
+		if s[i] < '0' || s[i] > '9' {
+			return 0, false
+		}
+	}
+	n, err := strconv.ParseInt(s, 10, 64)
+	return n, err == nil || n == 1<<63-1
+}
+
+// rateLimit returns the longest t of an item with r=0 of the field RateLimit.
+func rateLimit(h http.Header) time.Duration {
+	var wait time.Duration
+	p := sfv{strings.Join(h.Values("RateLimit"), ",")}
+	if len(p.rest) > longestField {
+		return 0
+	}
+	p.spaces(" ")
+	for first := true; p.rest != ""; first = false {
+		if !first && !p.comma() {
+			return 0
+		}
+		r, t, ok := p.item()
+		if !ok {
+			return 0
+		}
+		if r == 0 && t > 0 {
+			wait = max(wait, time.Duration(min(t, longestSeconds))*time.Second)
+		}
+		p.spaces(" \t")
+	}
+	return wait
+}
+
+// An sfv is what is left to parse of a structured field (RFC 9651, 4.2), as far as the field
+// RateLimit has it: a list of strings with parameters.
+type sfv struct{ rest string }
+
+// spaces skips characters of a set.
+func (p *sfv) spaces(set string) { p.rest = strings.TrimLeft(p.rest, set) }
+
+// next takes a character if it is the next one.
+func (p *sfv) next(c byte) bool {
+	if p.rest == "" || p.rest[0] != c {
+		return false
+	}
+	p.rest = p.rest[1:]
+	return true
+}
+
+// comma takes the comma between two members. One at the end is an error.
+func (p *sfv) comma() bool {
+	if !p.next(',') {
+		return false
+	}
+	p.spaces(" \t")
+	return p.rest != ""
+}
+
+// item returns the parameters r and t of a string; -1 for one that is missing. Either of
+// another type, or negative, makes the field invalid.
+func (p *sfv) item() (r, t int64, ok bool) {
+	if !p.quoted() {
+		return 0, 0, false
+	}
+	r, t = -1, -1
+	for p.next(';') {
+		p.spaces(" ")
+		key, n, isInteger, ok := p.pair()
+		switch {
+		case !ok:
+			return 0, 0, false
+		case key != "r" && key != "t":
+		case !isInteger || n < 0:
+			return 0, 0, false
+		case key == "r":
+			r = n
+		default:
+			t = n
+		}
+	}
+	return r, t, true
+}
+
+// pair takes a key and its value, if there is one, and returns that if it is an integer.
+func (p *sfv) pair() (key string, n int64, isInteger, ok bool) {
+	key = p.token("abcdefghijklmnopqrstuvwxyz*", "abcdefghijklmnopqrstuvwxyz0123456789_-.*")
+	if key == "" || !p.next('=') {
+		return key, 0, false, key != ""
+	}
+	n, isInteger, ok = p.value()
+	return key, n, isInteger, ok
+}
+
+// token takes what begins with one of a set and goes on with those of another.
+func (p *sfv) token(begin, more string) string {
+	if p.rest == "" || strings.IndexByte(begin, p.rest[0]) < 0 {
+		return ""
+	}
+	rest := strings.TrimLeft(p.rest[1:], more)
+	token := p.rest[:len(p.rest)-len(rest)]
+	p.rest = rest
+	return token
+}
+
+// quoted takes a string.
+func (p *sfv) quoted() bool {
+	if !p.next('"') {
+		return false
+	}
+	for i := 0; i < len(p.rest); i++ {
+		switch c := p.rest[i]; {
+		case c == '"':
+			p.rest = p.rest[i+1:]
+			return true
+		case c == '\\':
+			i++
+			if i == len(p.rest) || p.rest[i] != '"' && p.rest[i] != '\\' {
+				return false
+			}
+		case c < ' ' || c > '~':
+			return false
+		}
+	}
+	return false
+}
+
+const letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+
+// value takes the value of a parameter, and returns it if it is an integer.
+func (p *sfv) value() (n int64, isInteger, ok bool) {
+	if p.rest == "" {
+		return 0, false, false
+	}
+	switch c := p.rest[0]; {
+	case c == '"':
+		return 0, false, p.quoted()
+	case c == ':': // bytes
+		end := strings.IndexByte(p.rest[1:], ':')
+		if end < 0 || strings.Trim(p.rest[1:1+end], letters+"0123456789+/=") != "" {
+			return 0, false, false
+		}
+		p.rest = p.rest[end+2:]
+		return 0, false, true
+	case c == '?': // boolean
+		ok := p.next('?') && (p.next('0') || p.next('1'))
+		return 0, false, ok
+	case c == '-' || c >= '0' && c <= '9':
+		return p.number()
+	case c == '@': // a date
+		_ = p.next('@')
+		_, isInteger, ok := p.number()
+		return 0, false, ok && isInteger
+	case c == '%': // a display string
+		return 0, false, p.next('%') && p.quoted()
+	default: // a token
+		ok := p.token(letters+"*", letters+"0123456789!#$%&'*+-.^_`|~:/") != ""
+		return 0, false, ok
+	}
+}
+
+// number takes an integer of up to 15 digits, or a decimal of up to 12 and 3.
+func (p *sfv) number() (n int64, isInteger, ok bool) {
+	negative := p.next('-')
+	whole := p.token("0123456789", "0123456789")
+	if !p.next('.') {
+		if whole == "" || len(whole) > 15 {
+			return 0, false, false
+		}
+		n, _ = digits(whole)
+		if negative {
+			n = -n
+		}
+		return n, true, true
+	}
+	part := p.token("0123456789", "0123456789")
+	return 0, false, whole != "" && len(whole) <= 12 && part != "" && len(part) <= 3
+}

@@ -1,0 +1,364 @@
+// Package outgoing keeps an http.Client within the limits of servers that it calls.
+//
+//	client := &http.Client{Transport: &outgoing.Transport{
+//		Limiter: core.NewLimiter(store, "github", core.SlidingLog(5000, time.Hour)),
+//		Retries: 3,
+//		Reads:   []outgoing.Reader{outgoing.GitHub},
+//	}}
+//
+// Processes that share the limiter's store share the limit, and what servers answer.
+package outgoing
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/internal/backend"
+	old "github.com/headgate/headgate/internal/old/core"
+	"github.com/headgate/headgate/keyfuncs"
+)
+
+const (
+	defaultMaxWait  = time.Minute
+	defaultMaxBlock = time.Hour
+
+	// longestBlock is the longest MaxBlock. Nothing that is added to it, or to a time, overflows.
+	longestBlock = 365 * 24 * time.Hour
+
+	// withoutTime is how long a key is blocked by a 429 that does not say how long.
+	withoutTime = time.Second
+
+	// What is read of a refusal that nobody gets, at most.
+	drainBytes = 64 << 10
+	drainTime  = time.Second
+
+	// blockPolicy is the policy that a Transport adds to those of its limiter.
+	blockPolicy = "server"
+
+	// blockTime is how long a store may take to block a key, if it has no bound of its own.
+	blockTime = 10 * time.Second
+
+	// blockGrain is by how much a block is longer than was asked for, and the time in which
+	// its end is reached: in it, any number of requests below blockTogether may go.
+	blockGrain    = time.Millisecond
+	blockTogether = int64(blockGrain / time.Microsecond)
+)
+
+// A Transport is an [http.RoundTripper] for a client of servers that have limits. Before it sends a request, it waits
+// until its Limiter admits it. If a server says that it has had enough, the key is blocked in the limiter's store until
+// the time that the server says. Its zero value heeds what servers answer. It must not change after its first use, and
+// is safe for concurrent use.
+//
+// A server says so with:
+//
+//   - status 429, or 503 with a Retry-After, in seconds or as a date (RFC 9110). A date counts from the Date of the
+//     response, so clocks need not agree. A 429 that says nothing more blocks for a second.
+//   - the field RateLimit of draft-ietf-httpapi-ratelimit-headers-11, with r=0 and a t, in any response. A field that is
+//     not a valid structured field is ignored as a whole (RFC 9651), and so is a field longer than 64 KiB.
+//   - the fields that the Reads understand.
+//
+// The longest of several times applies, up to MaxBlock. Up to a tenth of it, and at most a second, is added at random,
+// so that clients of other fleets do not all come back at once. If the store cannot block the key, its observers are
+// told, and only a repetition of the request itself waits for that time.
+//
+// A request that would have to wait longer than MaxWait fails at once with [context.DeadlineExceeded]; one that is not
+// sent for another reason with the error of its context, its key or the store. If a repetition cannot be sent, the
+// caller gets the refusal, with as much of its body as was read: a second and 64 KiB.
+type Transport struct {
+	// Limiter is the limit on requests that are sent. Nil limits nothing but by what servers answer, in this process.
+	// It has at most 7 policies, none of them named "server".
+	Limiter *core.Limiter
+
+	// Key is whose limit a request counts for, such as the account that it is sent for. Nil means the server: the
+	// origin of the URL, such as https://example.org or http://[2001:db8::1]:8080, without a default port, in lower
+	// case. A redirect to another server has another key.
+	Key keyfuncs.Func
+
+	// Base sends the requests. Nil means http.DefaultTransport.
+	Base http.RoundTripper
+
+	// Retries is how often a request is repeated, at most, that the server refused for now: with status 429, or with
+	// 503 and a Retry-After if the method is idempotent. One whose body cannot be read again, for want of GetBody, is
+	// not repeated.
+	Retries int
+
+	// MaxWait is the longest time that a request waits before it is sent, repetitions included. 0 means a minute.
+	MaxWait time.Duration
+
+	// MaxBlock is the longest time for which a response can keep back the requests of its key; longer ones are cut to
+	// it. 0 means an hour; it is at most 365 days.
+	MaxBlock time.Duration
+
+	// Reads understand further fields of responses, such as [GitHub].
+	Reads []Reader
+
+	once  sync.Once
+	own   *core.Limiter // the Limiter, or one that limits nothing
+	mu    sync.Mutex
+	gates map[*old.Limiter]*old.Limiter // by what applies to a key: a document may give other policies to some
+}
+
+// mostGates is how many are remembered: a document that is loaded again has others.
+const mostGates = 64
+
+// limiter returns the Limiter, or one of this Transport.
+func (t *Transport) limiter() *core.Limiter {
+	t.once.Do(func() {
+		if t.own = t.Limiter; t.own == nil {
+			t.own = core.NewLimiter(new(core.MemoryStore), "outgoing", core.Unlimited())
+		}
+	})
+	return t.own
+}
+
+// gate returns the limiter of a key with one policy more: a bucket that is never nearly empty, unless the key is
+// blocked.
+func (t *Transport) gate(key string) (*old.Limiter, error) {
+	l, err := t.limiter().Backend().Now(key)
+	if err != nil {
+		return nil, err
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if g := t.gates[l]; g != nil {
+		return g, nil
+	}
+	policies := []old.Policy{blocked(blockTogether)}
+	if own := l.Policies(); own[0].Limit() != core.NoLimit { // Unlimited must be alone
+		policies = append(own, policies...)
+	}
+	g, err := l.With(policies...)
+	if err != nil {
+		return nil, fmt.Errorf("the Limiter cannot have the policy that blocks keys: %w", err)
+	}
+	if len(t.gates) >= mostGates || t.gates == nil {
+		t.gates = make(map[*old.Limiter]*old.Limiter)
+	}
+	t.gates[l] = g
+	return g, nil
+}
+
+// blocked is a bucket with one unit for each microsecond. To block a key for a time is to charge as much of a bucket of
+// this size as is left: so of several times the longest applies.
+func blocked(units int64) old.Policy {
+	return old.TokenBucket(old.Rate{Events: 1, Per: time.Microsecond}, units).Named(blockPolicy)
+}
+
+// keepBack lets nobody of a key through for a time, at most MaxBlock, and up to a tenth of it more. It returns that time,
+// and whether the store sees to it. It goes on when the caller has gone, so that others learn of the refusal.
+func (t *Transport) keepBack(ctx context.Context, gate *old.Limiter, key string, d time.Duration) (wait time.Duration, kept bool) {
+	wait = min(d, withDefault(t.MaxBlock, defaultMaxBlock))
+	if wait <= 0 {
+		return 0, true
+	}
+	wait += rand.N(min(wait/10, time.Second) + 1)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), blockTime)
+	defer cancel()
+	units := (wait + blockGrain).Microseconds()
+	l, err := gate.With(blocked(units))
+	if err != nil {
+		if o := gate.Store().Observer(); o != nil && o.Decided != nil {
+			o.Decided(ctx, old.DecisionEvent{Limiter: gate.Name(), Units: units, Err: err})
+		}
+		return wait, false
+	}
+	decision, _, err := l.AllowAtMost(ctx, key, units)
+	return wait, err == nil && decision.Source != old.SourceOpen
+}
+
+func withDefault(d, standard time.Duration) time.Duration {
+	if d == 0 {
+		return standard
+	}
+	return d
+}
+
+// check returns the faults of the configuration.
+func (t *Transport) check() error {
+	if t.MaxWait < 0 || t.MaxBlock < 0 || t.Retries < 0 {
+		return backend.Invalid("MaxWait, MaxBlock and Retries of an outgoing.Transport must not be negative")
+	}
+	if t.MaxBlock > longestBlock {
+		return backend.Invalid("MaxBlock is %v, more than %v", t.MaxBlock, longestBlock)
+	}
+	return nil
+}
+
+// RoundTrip implements [http.RoundTripper].
+func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
+	waiting, cancel := context.WithTimeout(r.Context(), withDefault(t.MaxWait, defaultMaxWait))
+	defer cancel()
+	key, gate, err := t.begin(r)
+	if err != nil {
+		return nil, notSent(r, err)
+	}
+	base := t.Base
+	if base == nil {
+		base = http.DefaultTransport
+	}
+	var refusal *http.Response // before a repetition
+	for repeated := 0; ; repeated++ {
+		if _, err := gate.Wait(waiting, key); err != nil {
+			err = notSent(r, err)
+			if refusal != nil && r.Context().Err() == nil {
+				return refusal, nil
+			}
+			return nil, err
+		}
+		response, err := base.RoundTrip(r)
+		if err != nil {
+			return response, err
+		}
+		wait, kept := t.keepBack(r.Context(), gate, key, t.read(response))
+		if wait <= 0 {
+			return response, nil
+		}
+		if end, _ := waiting.Deadline(); repeated == t.Retries || time.Until(end) < wait {
+			return response, nil
+		}
+		again := again(r, response)
+		if again == nil {
+			return response, nil
+		}
+		if refusal = response; response.Body != nil { // as http.Client permits
+			response.Body = drain(response.Body)
+		}
+		if !kept {
+			pause(waiting, wait)
+		}
+		r = again
+	}
+}
+
+// begin returns the key of a request, and the limiter that applies.
+func (t *Transport) begin(r *http.Request) (key string, gate *old.Limiter, err error) {
+	if err := t.check(); err != nil {
+		return "", nil, err
+	}
+	of := t.Key
+	if of == nil {
+		of = origin
+	}
+	if key, err = of(r); err != nil {
+		return "", nil, fmt.Errorf("its key: %w", err)
+	}
+	gate, err = t.gate(key)
+	return key, gate, err
+}
+
+// A drained is a body that was read ahead.
+type drained struct {
+	text bytes.Buffer
+	err  error         // what follows the text
+	read chan struct{} // closed when that is known
+}
+
+// drain reads a body, so that its connection can be used again, and closes it: all in the background,
+// and not for long, since it may be silent, and Close may block.
+func drain(body io.ReadCloser) *drained {
+	d := &drained{read: make(chan struct{})}
+	late := time.AfterFunc(drainTime, func() { _ = body.Close() }) // it ends a Read
+	go func() {
+		if _, d.err = io.CopyN(&d.text, body, drainBytes); d.err == nil {
+			d.err = io.ErrUnexpectedEOF // there may be more
+		}
+		close(d.read)
+		if late.Stop() {
+			_ = body.Close()
+		}
+	}()
+	return d
+}
+
+// Read implements [io.Reader].
+func (d *drained) Read(p []byte) (int, error) {
+	<-d.read
+	if d.text.Len() > 0 {
+		return d.text.Read(p)
+	}
+	return 0, d.err
+}
+
+// Close implements [io.Closer].
+func (*drained) Close() error { return nil }
+
+// pause waits for a time, or until the context ends.
+func pause(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}
+
+// notSent closes the body, as RoundTrip has to, and returns the error.
+func notSent(r *http.Request, err error) error {
+	if r.Body != nil {
+		_ = r.Body.Close()
+	}
+	return fmt.Errorf("headgate: the request was not sent: %w", err)
+}
+
+// again returns the request for another try, or nil if it must not be repeated.
+func again(r *http.Request, response *http.Response) *http.Request {
+	switch response.StatusCode {
+	case http.StatusTooManyRequests:
+	case http.StatusServiceUnavailable:
+		if !idempotent(r.Method) {
+			return nil
+		}
+	default:
+		return nil
+	}
+	next := r.Clone(r.Context())
+	if r.Body == nil || r.Body == http.NoBody {
+		return next
+	}
+	if r.GetBody == nil {
+		return nil
+	}
+	body, err := r.GetBody()
+	if err != nil {
+		return nil
+	}
+	next.Body = body
+	return next
+}
+
+func idempotent(method string) bool {
+	switch method {
+	case "", http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodTrace, http.MethodPut, http.MethodDelete:
+		return true
+	}
+	return false
+}
+
+// read returns how long the server wants to get no more requests; 0 if it does not say so.
+func (t *Transport) read(r *http.Response) time.Duration {
+	now, err := http.ParseTime(r.Header.Get("Date"))
+	if err != nil {
+		now = time.Now()
+	}
+	refused := r.StatusCode == http.StatusTooManyRequests
+	wait := rateLimit(r.Header)
+	if refused || r.StatusCode == http.StatusServiceUnavailable {
+		wait = max(wait, retryAfter(r.Header, now))
+	}
+	for _, read := range t.Reads {
+		if read != nil {
+			wait = max(wait, read(r, now))
+		}
+	}
+	if wait <= 0 && refused {
+		return withoutTime
+	}
+	return wait
+}
