@@ -235,7 +235,7 @@ func (c Charge) Format(s fmt.State, _ rune) {
 	_, _ = fmt.Fprintf(s, "%d of limiter %q", max(c.Units, 1), name)
 }
 
-// AllowAll charges several limiters together, each for its own key: all are charged or none is. There are 1 to 16
+// AllowAll charges several limiters together, each for its own key: all are charged or none is. There are 1 to 64
 // charges, with at most 64 policies, of limiters of one store; no two have the same limiter and key. For example, it
 // limits a session, and with a larger number the address that many sessions share.
 func AllowAll(ctx context.Context, charges ...Charge) (Decision, error) {

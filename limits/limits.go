@@ -24,6 +24,7 @@ package limits
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -73,7 +74,9 @@ type State struct {
 type Book struct {
 	store core.Store
 	book  *old.Book
-	told  func(State)
+
+	telling sync.Mutex // OnChange is called, one call at a time
+	told    func(State)
 
 	mu       sync.Mutex
 	limits   map[string]*old.Limit
@@ -87,7 +90,7 @@ type Book struct {
 // away and a document with faults are an error.
 func Open(ctx context.Context, s core.Store, source Source, c Config) (*Book, error) {
 	if source == nil {
-		return nil, fmt.Errorf("headgate: limits: the source is nil")
+		return nil, errors.New("headgate: limits: the source is nil")
 	}
 	return OpenSource(ctx, s, old.SourceFunc(source), c)
 }
@@ -95,7 +98,7 @@ func Open(ctx context.Context, s core.Store, source Source, c Config) (*Book, er
 // OpenSource is Open for package redisdoc.
 func OpenSource(ctx context.Context, s core.Store, source old.Source, c Config) (*Book, error) {
 	if s == nil {
-		return nil, fmt.Errorf("headgate: limits: the store is nil")
+		return nil, errors.New("headgate: limits: the store is nil")
 	}
 	b := &Book{
 		store: s, told: c.OnChange, limits: map[string]*old.Limit{}, slots: map[string]*old.Slots{},
@@ -125,8 +128,18 @@ func (b *Book) changed(e old.Event) {
 	}
 	changes := b.changes
 	b.mu.Unlock()
+	b.tell(stateOf(e.State, changes))
+}
+
+// tell calls OnChange, and never again after the book was closed.
+func (b *Book) tell(s State) {
+	b.telling.Lock()
+	defer b.telling.Unlock()
 	if b.told != nil {
-		b.told(stateOf(e.State, changes))
+		b.told(s)
+	}
+	if errors.Is(s.Err, core.ErrClosed) {
+		b.told = nil
 	}
 }
 
@@ -152,11 +165,9 @@ func (b *Book) Reload(ctx context.Context) error { return b.book.Reload(ctx) }
 // Close ends the watch of the source, and then tells OnChange of core.ErrClosed. The limits stay as they are.
 func (b *Book) Close() {
 	b.book.Close()
-	if b.told != nil {
-		state := b.State()
-		state.Err = core.ErrClosed
-		b.told(state)
-	}
+	state := b.State()
+	state.Err = core.ErrClosed
+	b.tell(state)
 }
 
 // Limiter returns the limiter of that name, with the document's plans and overrides. From then on a document without it
