@@ -88,7 +88,7 @@ func ExamplePolicy_UnmarshalText() {
 		Login  core.Policy `json:"login"`
 	}
 	if err := json.Unmarshal([]byte(document), &limits); err != nil {
-		log.Fatal(err) // headgate: policy "...": what is wrong
+		log.Fatal(err) // the policy, and what is wrong
 	}
 	if err := errors.Join(limits.Search.Validate(), limits.Login.Validate()); err != nil {
 		log.Fatal(err) // of a policy that the document lacks, too

@@ -49,7 +49,7 @@ func (m *made) make(r *root, plan string) *Limiter {
 	}
 	l, err := r.with(policies)
 	if err != nil {
-		return &Limiter{r, backend.Faulty(r.standard.Name(), fmt.Errorf("%w: a plan: %w", ErrInvalid, err))}
+		return &Limiter{r, backend.Faulty(r.standard.Name(), &invalid{fmt.Errorf("headgate: a plan of WithPlanFunc: %w", err)})}
 	}
 	return &Limiter{r, backend.Constant(l)}
 }

@@ -75,7 +75,7 @@ func (p Policy) Validate() error {
 		err = p.checkLog()
 	}
 	if err != nil {
-		return fmt.Errorf("%w: %w", ErrInvalid, err)
+		return &invalid{err}
 	}
 	return nil
 }
@@ -96,10 +96,16 @@ func (p Policy) MarshalText() ([]byte, error) { return p.in.MarshalText() }
 // UnmarshalText implements [encoding.TextUnmarshaler]. An error is an [ErrInvalid] that says what is wrong.
 func (p *Policy) UnmarshalText(text []byte) error {
 	if err := p.in.UnmarshalText(text); err != nil {
-		return fmt.Errorf("%w: %w", ErrInvalid, err)
+		return &invalid{err}
 	}
 	return nil
 }
+
+// An invalid error is an [ErrInvalid] with a text of its own.
+type invalid struct{ error }
+
+func (e *invalid) Is(target error) bool { return target == ErrInvalid }
+func (e *invalid) Unwrap() error        { return e.error }
 
 // inner returns the policies as today's core has them, or what is wrong with one.
 func inner(policies []Policy) ([]old.Policy, error) {

@@ -64,7 +64,8 @@ type Rate struct {
 	// Key says whom the rule counts. Without a key, the request is refused with 400.
 	Key keyfuncs.Func
 
-	// Plan says which plan of the Limiter applies. If it is nil, absent or unknown to the limiter, that is the default.
+	// Plan says which plan of the Limiter applies. If it is nil, absent or unknown to the limiter, that is the default; a
+	// malformed one is refused with 400.
 	Plan keyfuncs.Func
 
 	// Cost is how many units are charged before the request is handled: 0 or more. Nil means 1. 0 means that the rule

@@ -44,13 +44,13 @@ func until(t *testing.T, s *exampletest.Server, what string, is func(second) boo
 
 func TestHot(t *testing.T) {
 	t.Parallel()
-	for name, flags := range map[string]func() []string{
-		"embedded": func() []string { return nil },
-		"real":     func() []string { return []string{"-redis", "redis://" + redistest.Start(t).Addr() + "/0"} },
+	for name, flags := range map[string]func(t *testing.T) []string{
+		"embedded": func(*testing.T) []string { return nil },
+		"real":     func(t *testing.T) []string { return []string{"-redis", "redis://" + redistest.Start(t).Addr() + "/0"} },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := exampletest.Start(t, append(flags(), "-demand", "20000", "-limit", "10000")...)
+			s := exampletest.Start(t, append(flags(t), "-demand", "20000", "-limit", "10000")...)
 			if r, body := s.Do("GET", "/"); r.StatusCode != http.StatusOK || !strings.Contains(body, "One hot key") {
 				t.Errorf("%s %s", r.Status, body)
 			}

@@ -82,8 +82,12 @@ func (w *Watch) Undecided(limiter string, status int, observeOnly bool, err erro
 	case status != http.StatusBadRequest:
 		text = err.Error()
 	}
-	w.warn("there is no decision about requests", slog.String("limit", limiter), slog.Int("status", status),
-		slog.Bool("observe_only", observeOnly), slog.Int64("requests", n), slog.String("reason", text))
+	var attrs []any
+	if limiter != "" { // it is not about all rules together
+		attrs = append(attrs, slog.String("limit", limiter))
+	}
+	w.warn("there is no decision about requests", append(attrs, slog.Int("status", status),
+		slog.Bool("observe_only", observeOnly), slog.Int64("requests", n), slog.String("reason", text))...)
 }
 
 // Key looks at the key of a request.
@@ -104,7 +108,7 @@ func (w *Watch) Key(limiter string, r *http.Request, key string) {
 		return
 	}
 	if w.looked.Swap(looks) < looks {
-		w.warn("the key is the address of a proxy, so that all its clients share one limit: use keyfuncs.XForwardedFor with the networks of the proxies",
+		w.warn("the key is the address of a proxy, so that all its clients share one limit: use keyfuncs.XForwardedFor with the networks of the proxies; or, if it is in use, a proxy forwards an element that is no address",
 			slog.String("limit", limiter))
 	}
 }

@@ -47,6 +47,30 @@ func TestCommandsInDocumentsFindTests(t *testing.T) {
 	}
 }
 
+var runCommand = regexp.MustCompile(`go run (?:-C (\S+) )?\./([\w/-]+)`)
+
+// The programs that documents tell to run are there: in the root, in the module of the tests, or where the command says.
+func TestCommandsInDocumentsFindPrograms(t *testing.T) {
+	for _, name := range files(t) {
+		text, err := os.ReadFile(filepath.Join(repository, name))
+		if path.Ext(name) != ".md" || name == "CHANGELOG.md" || err != nil {
+			continue
+		}
+		for _, m := range runCommand.FindAllStringSubmatch(string(text), -1) {
+			folders := []string{m[1]}
+			if m[1] == "" {
+				folders = []string{".", "test", "headgated", "contrib/grpcmw"}
+			}
+			if !slices.ContainsFunc(folders, func(folder string) bool {
+				found, _ := filepath.Glob(filepath.Join(repository, folder, m[2], "*.go"))
+				return len(found) > 0
+			}) {
+				t.Errorf("%s: there is no program for %s", name, m[0])
+			}
+		}
+	}
+}
+
 // A testCommand is one of go test that names a package.
 type testCommand struct {
 	text, dir string
