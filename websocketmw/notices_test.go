@@ -280,6 +280,23 @@ func TestEvictOldest(t *testing.T) {
 	})
 }
 
+// If nobody may be evicted, the fields are of the slots that are full, as in any refusal.
+func TestFieldsIfNobodyIsEvicted(t *testing.T) {
+	s := new(core.MemoryStore)
+	g := mustNew(t, Config{Rules: []Rule{
+		{Slots: core.NewSlots(s, "all", 5), Key: keyfuncs.Everyone()},
+		{Slots: core.NewSlots(s, "user", 1), Key: keyfuncs.Everyone(), WhenFull: EvictOldest},
+	}})
+	young, _ := g.admit(upgradeRequest(), upgrade)
+	defer young.end()
+	w := httptest.NewRecorder()
+	g.Handler(http.NotFoundHandler()).ServeHTTP(w, upgradeRequest())
+	h := w.Header()
+	if w.Code != http.StatusTooManyRequests || h.Get("RateLimit") != `"user";r=0` || h.Get("RateLimit-Policy") != `"user";q=1;qu="concurrent-requests"` {
+		t.Errorf("%d %v", w.Code, h)
+	}
+}
+
 // If the handler refuses the upgrade, nobody is evicted.
 func TestEvictNobodyForARefusedUpgrade(t *testing.T) {
 	stores(t, func(t *testing.T, all []core.Store) {

@@ -401,7 +401,11 @@ func (rs *Rules) take(ctx context.Context, a *Admission, r *http.Request, i int,
 // gives everything back.
 func (rs *Rules) Refuse(a *Admission, i int) {
 	a.Release()
-	a.Returned, a.Full, a.Limiter, a.Status = true, true, a.Claims[i].Slots.Name(), http.StatusTooManyRequests
+	full := a.Decision.Slots()[i] // it has one more than it should
+	full.Allowed, full.Remaining = false, 0
+	a.Decision.ClearSlots()
+	a.Decision.AddSlots(full)
+	a.Returned, a.Full, a.Limiter, a.Status = true, true, full.Limiter, http.StatusTooManyRequests
 	a.RetryAfter = time.Duration(rs.MostPause) * time.Second
 }
 
