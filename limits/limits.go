@@ -26,6 +26,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/headgate/headgate/core"
@@ -81,7 +82,13 @@ type Book struct {
 	changes  []string // of the last document that was applied
 	limiters map[string]*core.Limiter
 	places   map[string]*core.Slots
+
+	telling sync.Mutex  // held while OnChange is called
+	closed  atomic.Bool // it is told of core.ErrClosed, or was
 }
+
+// Format implements [fmt.Formatter]: it prints nothing of the book, which changes meanwhile.
+func (*Book) Format(s fmt.State, _ rune) { _, _ = fmt.Fprint(s, "limits.Book") }
 
 // Open returns a book whose counts are in the store. The context bounds only Open. Without Initial, a source that is
 // away and a document with faults are an error.
@@ -125,8 +132,19 @@ func (b *Book) changed(e old.Event) {
 	}
 	changes := b.changes
 	b.mu.Unlock()
+	b.tell(stateOf(e.State, changes), false)
+}
+
+// tell calls OnChange, and no more after the last.
+func (b *Book) tell(s State, last bool) {
+	b.telling.Lock()
+	defer b.telling.Unlock()
+	if b.closed.Load() {
+		return
+	}
+	b.closed.Store(last)
 	if b.told != nil {
-		b.told(stateOf(e.State, changes))
+		b.told(s)
 	}
 }
 
@@ -146,17 +164,21 @@ func (b *Book) State() State {
 	return stateOf(b.book.State(), changes)
 }
 
-// Reload asks the source now. The error is that of the new state.
-func (b *Book) Reload(ctx context.Context) error { return b.book.Reload(ctx) }
+// Reload asks the source now. The error is that of the new state, or core.ErrClosed after Close.
+func (b *Book) Reload(ctx context.Context) error {
+	if b.closed.Load() {
+		return core.ErrClosed
+	}
+	return b.book.Reload(ctx)
+}
 
-// Close ends the watch of the source, and then tells OnChange of core.ErrClosed. The limits stay as they are.
+// Close ends the watch of the source, and then tells OnChange of core.ErrClosed. The limits stay as they are. Further
+// calls do nothing.
 func (b *Book) Close() {
 	b.book.Close()
-	if b.told != nil {
-		state := b.State()
-		state.Err = core.ErrClosed
-		b.told(state)
-	}
+	state := b.State()
+	state.Err = core.ErrClosed
+	b.tell(state, true)
 }
 
 // Limiter returns the limiter of that name, with the document's plans and overrides. From then on a document without it
