@@ -234,6 +234,9 @@ func TestCloseAll(t *testing.T) {
 			late := far.must(t, user)
 			stays(t, other)
 			stays(t, late)
+			if _, err := near.guard.CloseAll(t.Context(), nil, "u:ann", 4001, ""); !errors.Is(err, core.ErrInvalid) {
+				t.Error(err)
+			}
 			if _, err := near.guard.CloseAll(t.Context(), core.NewSlots(all[0], "other", 1), "u:ann", 4001, ""); !errors.Is(err, core.ErrInvalid) {
 				t.Error(err)
 			}
