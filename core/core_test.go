@@ -145,6 +145,24 @@ func TestPlans(t *testing.T) {
 	}
 }
 
+// What a limiter remembers of its function is not for a limiter that has more plans.
+func TestPlansAfterTheFunction(t *testing.T) {
+	few := core.NewLimiter(new(core.MemoryStore), "api", minute(2)).WithPlanFunc(func(string) []core.Policy {
+		return []core.Policy{minute(3)}
+	})
+	few.Plan("silver")
+	more := few.WithPlan("bucket", core.TokenBucket(4, time.Hour))
+	if got := admitted(t, more.Plan("silver").Plan("bucket"), "k", 5); got != 4 {
+		t.Errorf("a plan of a plan admits %d", got)
+	}
+	if err := more.Plan("silver").Reset(t.Context(), "k"); err != nil {
+		t.Fatal(err)
+	}
+	if got := admitted(t, more.Plan("bucket"), "k", 5); got != 4 {
+		t.Errorf("after a reset: %d, want 4", got)
+	}
+}
+
 // However many plans requests name, as many are remembered as the documentation says.
 func TestPlansOfAFunctionAreBounded(t *testing.T) {
 	asked := 0

@@ -63,7 +63,10 @@ func (r *root) clone() *root {
 	if r.book != nil {
 		panic("headgate: a document has the plans of the limiter")
 	}
-	c := &root{plans: make(map[string]*Limiter, len(r.plans)+1), made: r.made}
+	c := &root{plans: make(map[string]*Limiter, len(r.plans)+1)}
+	if r.made != nil {
+		c.made = &made{find: r.made.find} // limiters that are remembered know the plans of r only
+	}
 	c.standard = &Limiter{c, r.standard.backend}
 	for name, p := range r.plans {
 		c.plans[name] = &Limiter{c, p.backend}

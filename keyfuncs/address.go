@@ -277,7 +277,12 @@ func Network(address Func, v4, v6 int) Func {
 		if err != nil || isWhole(r) { // who cuts it is the one that asked
 			return key, err
 		}
-		network, ok := networkOf(key)
+		network, ok := named(key)
+		if canonical, err := inKeys(network); err == nil {
+			network = canonical
+		} else if !network.IsSingleIP() { // one address is a client that fold leaves, without a public IPv4 address
+			ok = false
+		}
 		bits := v6
 		if network.Addr().Is4() {
 			bits = v4

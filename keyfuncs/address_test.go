@@ -499,6 +499,17 @@ func TestNetwork(t *testing.T) {
 	}
 }
 
+// An address of 6to4 or Teredo that stands for no public IPv4 address is cut as any other: a client can have one.
+func TestNetworkOfUnfolded(t *testing.T) {
+	for remote, want := range map[string]string{
+		"[2002:a00:1::1]:80":       "2002:a00:1::/56", // 10.0.0.1
+		"[2001:0:1::f5ff:fffe]:80": "2001:0:1::/56",   // 10.0.0.1
+		"[2002:cb00:7107::1]:80":   "203.0.113.0/24",  // of 203.0.113.7
+	} {
+		wantKey(t, keyfuncs.Network(keyfuncs.RemoteAddr(), 24, 56), request(remote, ""), want)
+	}
+}
+
 // Who cuts an address is the outermost Network; what is not an address is not cut.
 func TestNetworkOfOthers(t *testing.T) {
 	r := request("[2001:db8:1:2:3::1]:80", "")

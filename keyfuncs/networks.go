@@ -54,17 +54,24 @@ func In(address Func, networks ...string) func(*http.Request) bool {
 
 // networkOf returns the address or the network that a key of this package names, as keys have it.
 func networkOf(key string) (client netip.Prefix, ok bool) {
-	client, err := netip.ParsePrefix(key)
-	if err != nil {
-		addr, ok := parseNode(key)
-		if !ok {
-			return netip.Prefix{}, false
-		}
-		addr = fold(addr)
-		client = netip.PrefixFrom(addr, addr.BitLen())
+	if client, ok = named(key); !ok {
+		return netip.Prefix{}, false
 	}
-	client, err = inKeys(client)
+	client, err := inKeys(client)
 	return client, err == nil
+}
+
+// named returns the address or the network that a key names.
+func named(key string) (client netip.Prefix, ok bool) {
+	if client, err := netip.ParsePrefix(key); err == nil {
+		return client, true
+	}
+	addr, ok := parseNode(key)
+	if !ok {
+		return netip.Prefix{}, false
+	}
+	addr = fold(addr)
+	return netip.PrefixFrom(addr, addr.BitLen()), true
 }
 
 // CheckNetworks returns the faults of networks that are data, such as a configuration: what [XForwardedFor],

@@ -24,9 +24,9 @@ package limits
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/headgate/headgate/core"
@@ -74,9 +74,7 @@ type State struct {
 type Book struct {
 	store core.Store
 	book  *old.Book
-
-	telling sync.Mutex // OnChange is called, one call at a time
-	told    func(State)
+	told  func(State)
 
 	mu       sync.Mutex
 	limits   map[string]*old.Limit
@@ -84,13 +82,19 @@ type Book struct {
 	changes  []string // of the last document that was applied
 	limiters map[string]*core.Limiter
 	places   map[string]*core.Slots
+
+	telling sync.Mutex  // held while OnChange is called
+	closed  atomic.Bool // it is told of core.ErrClosed, or was
 }
+
+// Format implements [fmt.Formatter]: it prints nothing of the book, which changes meanwhile.
+func (*Book) Format(s fmt.State, _ rune) { _, _ = fmt.Fprint(s, "limits.Book") }
 
 // Open returns a book whose counts are in the store. The context bounds only Open. Without Initial, a source that is
 // away and a document with faults are an error.
 func Open(ctx context.Context, s core.Store, source Source, c Config) (*Book, error) {
 	if source == nil {
-		return nil, errors.New("headgate: limits: the source is nil")
+		return nil, fmt.Errorf("headgate: limits: the source is nil")
 	}
 	return OpenSource(ctx, s, old.SourceFunc(source), c)
 }
@@ -98,7 +102,7 @@ func Open(ctx context.Context, s core.Store, source Source, c Config) (*Book, er
 // OpenSource is Open for package redisdoc.
 func OpenSource(ctx context.Context, s core.Store, source old.Source, c Config) (*Book, error) {
 	if s == nil {
-		return nil, errors.New("headgate: limits: the store is nil")
+		return nil, fmt.Errorf("headgate: limits: the store is nil")
 	}
 	b := &Book{
 		store: s, told: c.OnChange, limits: map[string]*old.Limit{}, slots: map[string]*old.Slots{},
@@ -128,18 +132,19 @@ func (b *Book) changed(e old.Event) {
 	}
 	changes := b.changes
 	b.mu.Unlock()
-	b.tell(stateOf(e.State, changes))
+	b.tell(stateOf(e.State, changes), false)
 }
 
-// tell calls OnChange, and never again after the book was closed.
-func (b *Book) tell(s State) {
+// tell calls OnChange, and no more after the last.
+func (b *Book) tell(s State, last bool) {
 	b.telling.Lock()
 	defer b.telling.Unlock()
+	if b.closed.Load() {
+		return
+	}
+	b.closed.Store(last)
 	if b.told != nil {
 		b.told(s)
-	}
-	if errors.Is(s.Err, core.ErrClosed) {
-		b.told = nil
 	}
 }
 
@@ -159,15 +164,21 @@ func (b *Book) State() State {
 	return stateOf(b.book.State(), changes)
 }
 
-// Reload asks the source now. The error is that of the new state.
-func (b *Book) Reload(ctx context.Context) error { return b.book.Reload(ctx) }
+// Reload asks the source now. The error is that of the new state, or core.ErrClosed after Close.
+func (b *Book) Reload(ctx context.Context) error {
+	if b.closed.Load() {
+		return core.ErrClosed
+	}
+	return b.book.Reload(ctx)
+}
 
-// Close ends the watch of the source, and then tells OnChange of core.ErrClosed. The limits stay as they are.
+// Close ends the watch of the source, and then tells OnChange of core.ErrClosed. The limits stay as they are. Further
+// calls do nothing.
 func (b *Book) Close() {
 	b.book.Close()
 	state := b.State()
 	state.Err = core.ErrClosed
-	b.tell(state)
+	b.tell(state, true)
 }
 
 // Limiter returns the limiter of that name, with the document's plans and overrides. From then on a document without it

@@ -182,6 +182,57 @@ func TestOnChange(t *testing.T) {
 	})
 }
 
+// OnChange gets one call at a time, the last with ErrClosed, however Reload and Close meet.
+func TestClose(t *testing.T) {
+	p, versions := new(page), 0
+	change := func() {
+		versions++
+		p.set(fmt.Sprintf("limits: {api: {plans: {free: fixed-window %d/minute}}}\n...\n", versions), nil)
+	}
+	change()
+	var busy sync.Mutex
+	var told []error
+	b, err := limits.Open(t.Context(), new(core.MemoryStore), p.load, limits.Config{OnChange: func(s limits.State) {
+		if !busy.TryLock() {
+			t.Error("two calls at once")
+			return
+		}
+		defer busy.Unlock()
+		time.Sleep(time.Millisecond)
+		told = append(told, s.Err)
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var reloads sync.WaitGroup
+	begun := make(chan struct{})
+	reloads.Go(func() {
+		for i := range 30 {
+			if change(); i == 10 {
+				close(begun)
+			}
+			_ = b.Reload(t.Context()) // also of a closed book
+		}
+	})
+	<-begun
+	b.Close()
+	b.Close()
+	reloads.Wait()
+	for i, err := range told {
+		if last := i == len(told)-1; errors.Is(err, core.ErrClosed) != last {
+			t.Errorf("%d of %d: %v", i, len(told), err)
+		}
+	}
+	before := b.State().Version
+	change()
+	if err := b.Reload(t.Context()); !errors.Is(err, core.ErrClosed) || b.State().Version != before {
+		t.Errorf("Reload of a closed book: %v", err)
+	}
+	if text := fmt.Sprintf("%#v", b); text != "limits.Book" {
+		t.Error(text)
+	}
+}
+
 func TestInitial(t *testing.T) {
 	away := func(context.Context) ([]byte, error) { return nil, errors.New("away") }
 	if _, err := limits.Open(t.Context(), new(core.MemoryStore), away, limits.Config{}); err == nil {

@@ -97,7 +97,7 @@ type Rate struct {
 type Concurrency struct {
 	_ struct{}
 
-	// Slots counts the requests that are handled. No other slots or policy of the guard have its name.
+	// Slots counts the requests that are handled. No other slots, limiter or policy of the guard have its name.
 	Slots                *core.Slots
 	Key, Plan            keyfuncs.Func
 	Skip                 func(*http.Request) bool
@@ -227,6 +227,7 @@ func (c *Config) validate() error {
 		f.add(s.Key == nil, "the Key is nil: say whose requests are counted, with a function of package keyfuncs")
 		if s.Slots != nil {
 			f.add(names[s.Slots.Name()], "another rule has slots or a policy named %q, too: clients could not tell them apart", s.Slots.Name())
+			f.add(!names[s.Slots.Name()] && c.hasLimiter(s.Slots.Name()), "another rule has a limiter named %q, too: a Verdict could not tell them apart", s.Slots.Name())
 			names[s.Slots.Name()] = true
 		}
 		f.add(s.Queue < 0 || s.MaxWait < 0, "Queue and MaxWait must not be negative")
@@ -238,4 +239,8 @@ func (c *Config) validate() error {
 		errs = append(errs, f.err())
 	}
 	return errors.Join(errs...)
+}
+
+func (c *Config) hasLimiter(name string) bool {
+	return slices.ContainsFunc(c.Rates, func(r Rate) bool { return r.Limiter != nil && r.Limiter.Name() == name })
 }

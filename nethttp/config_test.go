@@ -134,3 +134,19 @@ func TestGuardsShareAStoreAndAName(t *testing.T) {
 		}
 	}
 }
+
+// A limiter whose policies have names of their own has another name than slots, so that clients see the fields of both,
+// or of the one that is not of the service.
+func TestSlotsNamedAsALimiter(t *testing.T) {
+	s := new(core.MemoryStore)
+	_, err := nethttp.New(nethttp.Config{
+		Rates: []nethttp.Rate{{
+			Limiter: core.NewLimiter(s, "api", core.SlidingLog(3, time.Minute).Named("m"), core.SlidingLog(9, time.Hour).Named("h")),
+			Key:     keyfuncs.Everyone(),
+		}},
+		Concurrency: []nethttp.Concurrency{{Slots: core.NewSlots(s, "api", 1), Key: keyfuncs.Everyone(), Service: true}},
+	})
+	if err == nil || !strings.Contains(err.Error(), `Concurrency[0]: another rule has a limiter named "api", too`) {
+		t.Error(err)
+	}
+}

@@ -279,3 +279,34 @@ func TestServersTogether(t *testing.T) {
 		}
 	}
 }
+
+// An observer of the store that panics costs nobody a slot.
+func TestReleasedPanics(t *testing.T) {
+	panics := true
+	s := &core.MemoryStore{Observers: []*core.Observer{{Released: func(string) {
+		if panics {
+			panic("released")
+		}
+	}}}}
+	var all []*core.Slots
+	var rules []nethttp.Concurrency
+	for i, name := range []string{"at once", "in line", "observed", "observed, too"} {
+		all = append(all, core.NewSlots(s, name, 3))
+		rules = append(rules, nethttp.Concurrency{Slots: all[i], Key: keyfuncs.Everyone(), ObserveOnly: i > 1})
+	}
+	rules[1].Queue = 1
+	g, err := nethttp.New(nethttp.Config{Concurrency: rules})
+	if err != nil {
+		t.Fatal(err)
+	}
+	func() {
+		defer func() { _ = recover() }()
+		g.Handler(http.NotFoundHandler()).ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/", nil))
+	}()
+	panics = false
+	for _, slots := range all {
+		if n, err := slots.Count(t.Context(), "everyone"); n != 0 || err != nil {
+			t.Errorf("%s: %d are held, %v", slots.Name(), n, err)
+		}
+	}
+}

@@ -12,6 +12,7 @@ package outgoing
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -130,8 +131,12 @@ func (t *Transport) gate(key string) (*old.Limiter, error) {
 	if g := t.gates[l]; g != nil {
 		return g, nil
 	}
-	policies := []old.Policy{blocked(blockTogether)}
-	if own := l.Policies(); own[0].Limit() != core.NoLimit { // Unlimited must be alone
+	policies, own := []old.Policy{blocked(blockTogether)}, l.Policies()
+	switch own[0].Limit() {
+	case 0: // Blocked must be alone, and nothing is sent that a server could answer
+		return l, nil
+	case core.NoLimit: // Unlimited must be alone
+	default:
 		policies = append(own, policies...)
 	}
 	g, err := l.With(policies...)
@@ -248,6 +253,9 @@ func (t *Transport) begin(r *http.Request) (key string, gate *old.Limiter, err e
 	}
 	if key, err = of(r); err != nil {
 		return "", nil, fmt.Errorf("its key: %w", err)
+	}
+	if key == "" { // all servers, or all accounts, would share a limit
+		return "", nil, errors.New("its Key returned an empty key without an error")
 	}
 	gate, err = t.gate(key)
 	return key, gate, err

@@ -404,13 +404,12 @@ func TestTransportConfig(t *testing.T) {
 		eight = append(eight, core.FixedWindow(10, time.Hour).Named(fmt.Sprint(i)))
 	}
 	for want, c := range map[string]*outgoing.Transport{
-		"MaxWait":              {Limiter: l, MaxWait: -1},
-		"MaxBlock":             {Limiter: l, MaxBlock: -1},
-		"more than 8760h0m0s":  {Limiter: l, MaxBlock: 365*24*time.Hour + 1},
-		"Retries":              {Limiter: l, Retries: -1},
-		"1 to 8 policies":      {Limiter: limiter(new(core.MemoryStore), eight...)},
-		"two policies have":    {Limiter: limiter(new(core.MemoryStore), core.FixedWindow(10, time.Hour).Named("server"))},
-		"must be the only pol": {Limiter: limiter(new(core.MemoryStore), core.Blocked())},
+		"MaxWait":             {Limiter: l, MaxWait: -1},
+		"MaxBlock":            {Limiter: l, MaxBlock: -1},
+		"more than 8760h0m0s": {Limiter: l, MaxBlock: 365*24*time.Hour + 1},
+		"Retries":             {Limiter: l, Retries: -1},
+		"1 to 8 policies":     {Limiter: limiter(new(core.MemoryStore), eight...)},
+		"two policies have":   {Limiter: limiter(new(core.MemoryStore), core.FixedWindow(10, time.Hour).Named("server"))},
 	} {
 		c.Base = new(server)
 		if _, err := fetch(t, c, "http://a/"); err == nil || !strings.Contains(err.Error(), want) {
@@ -658,6 +657,30 @@ func TestConnectionsAfterRefusals(t *testing.T) {
 					t.Error("the connection was not used again")
 				}
 			})
+		}
+	}
+}
+
+// A key that is blocked for good is ErrNever, and an empty one an error: nothing is sent.
+func TestNothingIsSent(t *testing.T) {
+	s := new(core.MemoryStore)
+	empty := func(*http.Request) (string, error) { return "", nil }
+	for name, c := range map[string]struct {
+		transport *outgoing.Transport
+		never     bool
+	}{
+		"blocked":   {&outgoing.Transport{Limiter: core.NewLimiter(s, "blocked", core.Blocked())}, true},
+		"empty key": {&outgoing.Transport{Key: empty}, false},
+	} {
+		far := new(server)
+		c.transport.Base = far
+		r, err := http.NewRequest(http.MethodGet, "http://example.org/", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		response, err := c.transport.RoundTrip(r)
+		if response != nil || err == nil || errors.Is(err, core.ErrNever) != c.never || len(far.came) != 0 {
+			t.Errorf("%s: %v, %v", name, response, err)
 		}
 	}
 }

@@ -50,9 +50,10 @@ type Guard struct {
 func (*Guard) Format(state fmt.State, _ rune) { _, _ = fmt.Fprint(state, "websocketmw.Guard") }
 
 // Handler returns a handler that calls next for upgrades that the guard admits, and for requests that are not
-// upgrades. It answers upgrades that the guard refuses. It panics if the guard or next is nil.
+// upgrades. It answers upgrades that the guard refuses. It panics if next is nil, or if the guard was not made by a
+// function of this package.
 func (g *Guard) Handler(next http.Handler) http.Handler {
-	if g == nil || next == nil {
+	if g == nil || g.sockets == nil || next == nil {
 		panic("headgate: websocketmw: the guard or the handler is nil: see the error of New")
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -93,6 +93,7 @@ func TestWrongArguments(t *testing.T) {
 		"no name":    func() { MaxOpen(store, "", keyfuncs.Everyone(), 1) },
 		"negative":   func() { MaxOpen(store, "ws", keyfuncs.Everyone(), -1) },
 		"no guard":   func() { (*Guard)(nil).Handler(http.NotFoundHandler()) },
+		"zero guard": func() { new(Guard).Handler(http.NotFoundHandler()) },
 		"no handler": func() { MaxOpen(store, "ws", keyfuncs.Everyone(), 1).Handler(nil) },
 	} {
 		func() {

@@ -185,6 +185,9 @@ func (g *Guard) hear(x *index, i int, h backend.Heard) (reply backend.NoticeAnsw
 // begun to close, without those whose handshakes are still being checked. If a server has not answered, the error wraps core.ErrUnavailable: call CloseAll again. If no rule of
 // this guard has the slots, it wraps core.ErrInvalid.
 func (g *Guard) CloseAll(ctx context.Context, slots *core.Slots, key string, code int, reason string) (n int, err error) {
+	if slots == nil {
+		return 0, fmt.Errorf("%w: the slots are nil", core.ErrInvalid)
+	}
 	for i := range g.indexes {
 		if g.indexes[i].slots.Name() != slots.Name() {
 			continue

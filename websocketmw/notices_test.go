@@ -234,6 +234,9 @@ func TestCloseAll(t *testing.T) {
 			late := far.must(t, user)
 			stays(t, other)
 			stays(t, late)
+			if _, err := near.guard.CloseAll(t.Context(), nil, "u:ann", 4001, ""); !errors.Is(err, core.ErrInvalid) {
+				t.Error(err)
+			}
 			if _, err := near.guard.CloseAll(t.Context(), core.NewSlots(all[0], "other", 1), "u:ann", 4001, ""); !errors.Is(err, core.ErrInvalid) {
 				t.Error(err)
 			}
@@ -278,6 +281,23 @@ func TestEvictOldest(t *testing.T) {
 		stays(t, other)
 		stays(t, conns[len(conns)-1])
 	})
+}
+
+// If nobody may be evicted, the fields are of the slots that are full, as in any refusal.
+func TestFieldsIfNobodyIsEvicted(t *testing.T) {
+	s := new(core.MemoryStore)
+	g := mustNew(t, Config{Rules: []Rule{
+		{Slots: core.NewSlots(s, "all", 5), Key: keyfuncs.Everyone()},
+		{Slots: core.NewSlots(s, "user", 1), Key: keyfuncs.Everyone(), WhenFull: EvictOldest},
+	}})
+	young, _ := g.admit(upgradeRequest(), upgrade)
+	defer young.end()
+	w := httptest.NewRecorder()
+	g.Handler(http.NotFoundHandler()).ServeHTTP(w, upgradeRequest())
+	h := w.Header()
+	if w.Code != http.StatusTooManyRequests || h.Get("RateLimit") != `"user";r=0` || h.Get("RateLimit-Policy") != `"user";q=1;qu="concurrent-requests"` {
+		t.Errorf("%d %v", w.Code, h)
+	}
 }
 
 // If the handler refuses the upgrade, nobody is evicted.

@@ -31,7 +31,7 @@ type ClientConfig struct {
 	// MaxWait is how long a call waits at most before it is sent, with its repetitions. 0 means a minute.
 	MaxWait time.Duration
 
-	// MaxBlock is for how long a server can keep calls from being sent. 0 means an hour.
+	// MaxBlock is for how long a server can keep calls from being sent. 0 means an hour; it is at most 365 days.
 	MaxBlock time.Duration
 
 	// Retries is how often a call is repeated which was refused. Only unary calls are, and only if the refusal says
@@ -52,7 +52,7 @@ type Client struct {
 	key    func(ctx context.Context, method string, conn *grpc.ClientConn) (string, error)
 }
 
-// NewClient returns a Client. It is an error if there is no Limiter, or if a number is negative.
+// NewClient returns a Client. It is an error if there is no Limiter or it is of a document, or if a number is negative.
 func NewClient(c ClientConfig) (*Client, error) {
 	client, err := rpc.NewClient(c.Limiter, c.MaxWait, c.MaxBlock, c.Retries)
 	if err != nil {

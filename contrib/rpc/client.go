@@ -44,8 +44,11 @@ type Client struct {
 	retries           int
 }
 
+// longestBlock is the longest MaxBlock that a bucket can count.
+const longestBlock = 365 * 24 * time.Hour
+
 // NewClient returns a Client. Its numbers are as in the ClientConfig of packages grpcmw and connectmw.
-func NewClient(l *core.Limiter, maxWait, maxBlock time.Duration, retries int) (*Client, error) {
+func NewClient(l *core.Limiter, maxWait, maxBlock time.Duration, retries int) (c *Client, err error) {
 	if l == nil || maxWait < 0 || maxBlock < 0 || retries < 0 {
 		return nil, errors.New("headgate: a client needs a Limiter, and its numbers must not be negative")
 	}
@@ -55,6 +58,14 @@ func NewClient(l *core.Limiter, maxWait, maxBlock time.Duration, retries int) (*
 	if maxBlock == 0 {
 		maxBlock = time.Hour
 	}
+	if maxBlock > longestBlock {
+		return nil, fmt.Errorf("headgate: MaxBlock is %v, more than %v", maxBlock, longestBlock)
+	}
+	defer func() { // the limiter may be of a document, to which no plan can be added
+		if fault := recover(); fault != nil {
+			c, err = nil, fmt.Errorf("headgate: the Limiter cannot have the plan that blocks keys: %v", fault)
+		}
+	}()
 	bucket := core.TokenBucket(1000, time.Second).Burst(1).Debt(maxBlock.Milliseconds()).Named("server")
 	return &Client{l, l.WithPlan(blocks, bucket).Plan(blocks), maxWait, maxBlock, retries}, nil
 }

@@ -3,6 +3,7 @@ package rpc_test
 import (
 	"context"
 	"errors"
+	"math"
 	"net/http"
 	"sync"
 	"testing"
@@ -102,4 +103,24 @@ func TestBlocks(t *testing.T) {
 			t.Error(not, time.Since(at))
 		}
 	})
+}
+
+// What a client cannot have is an error, not a panic.
+func TestClientFaults(t *testing.T) {
+	for name, c := range map[string]struct {
+		limiter  *core.Limiter
+		maxBlock time.Duration
+	}{
+		"no limiter":  {nil, 0},
+		"a document":  {core.Documented(nil, "out"), 0},
+		"MaxBlock":    {limiter(core.SlidingLog(1, time.Minute)), math.MaxInt64},
+		"a long time": {limiter(core.SlidingLog(1, time.Minute)), 366 * 24 * time.Hour},
+	} {
+		if client, err := rpc.NewClient(c.limiter, 0, c.maxBlock, 0); client != nil || err == nil {
+			t.Errorf("%s: %v, %v", name, client, err)
+		}
+	}
+	if _, err := rpc.NewClient(limiter(core.SlidingLog(1, time.Minute)), 0, 365*24*time.Hour, 0); err != nil {
+		t.Error(err)
+	}
 }

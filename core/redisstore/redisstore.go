@@ -172,7 +172,7 @@ func (s *Store) Away() error {
 }
 
 // Close gives leased units back, states that this process holds no slots, and closes the client if Open made it. Call
-// it when requests and sockets have ended.
+// it when requests and sockets have ended. It may be called again.
 func (s *Store) Close(ctx context.Context) error {
 	var errs []error
 	if s.leases != nil {
@@ -180,7 +180,9 @@ func (s *Store) Close(ctx context.Context) error {
 	}
 	errs = append(errs, s.backend.CloseSlots(ctx))
 	if s.owned {
-		errs = append(errs, s.Client().Close())
+		if err := s.Client().Close(); !errors.Is(err, redis.ErrClosed) { // by an earlier call
+			errs = append(errs, err)
+		}
 	}
 	return errors.Join(errs...)
 }

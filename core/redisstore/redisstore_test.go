@@ -65,6 +65,9 @@ func TestServersShare(t *testing.T) {
 	if err := one.Client().Ping(ctx).Err(); !errors.Is(err, redis.ErrClosed) {
 		t.Errorf("the client that Open made is not closed: %v", err)
 	}
+	if err := one.Close(ctx); err != nil {
+		t.Errorf("closed again: %v", err)
+	}
 	if err := two.Check(ctx); err != nil && !strings.Contains(err.Error(), "maxmemory") {
 		t.Error(err)
 	}

@@ -401,7 +401,11 @@ func (rs *Rules) take(ctx context.Context, a *Admission, r *http.Request, i int,
 // gives everything back.
 func (rs *Rules) Refuse(a *Admission, i int) {
 	a.Release()
-	a.Returned, a.Full, a.Limiter, a.Status = true, true, a.Claims[i].Slots.Name(), http.StatusTooManyRequests
+	full := a.Decision.Slots()[i] // it has one more than it should
+	full.Allowed, full.Remaining = false, 0
+	a.Decision.ClearSlots()
+	a.Decision.AddSlots(full)
+	a.Returned, a.Full, a.Limiter, a.Status = true, true, full.Limiter, http.StatusTooManyRequests
 	a.RetryAfter = time.Duration(rs.MostPause) * time.Second
 }
 
@@ -433,16 +437,26 @@ func (a *Admission) observed(o Admission) {
 	}
 }
 
-// Release releases the slots, also those of rules that only observe.
+// Release releases the slots, also those of rules that only observe. If an observer of the store panics, it releases
+// the others even so.
 func (a *Admission) Release() {
-	for i, s := range a.held {
-		if s != nil {
-			s.Release()
-			a.held[i] = nil
-		}
+	held := a.held
+	a.held = [2]*backend.Slot{}
+	defer releaseAll(a.Observed)
+	defer release(held[1])
+	release(held[0])
+}
+
+func release(s *backend.Slot) {
+	if s != nil {
+		s.Release()
 	}
-	for i := range a.Observed {
-		a.Observed[i].Release()
+}
+
+func releaseAll(all []Admission) {
+	if len(all) > 0 {
+		defer releaseAll(all[1:])
+		all[0].Release()
 	}
 }
 
