@@ -23,15 +23,17 @@ type slotsRoot struct {
 	book     backend.Book
 }
 
-// NewSlots returns slots of which each key holds at most limit, 0 or more. Slots of one store and name are the same;
+// NewSlots returns slots of which each key holds at most limit, 0 or more. Make them once, not for each request. Slots
+// of one store and name are the same;
 // the name has 1 to 64 characters of printable ASCII, and clients see it. It panics if an argument is wrong.
 func NewSlots(s Store, name string, limit int64) *Slots {
 	if s == nil {
 		panic("headgate: the store is nil: use new(core.MemoryStore), or redisstore.Open")
 	}
 	r := &slotsRoot{}
-	s.Backend().Uses(name)
-	r.standard = &Slots{r, backend.ConstantSlots(must(old.NewSlots(s.Backend().Slots, name, limit)))}
+	slots := must(old.NewSlots(s.Backend().Slots, name, limit))
+	s.Backend().Uses(name, slots)
+	r.standard = &Slots{r, backend.ConstantSlots(slots)}
 	return r.standard
 }
 

@@ -207,7 +207,7 @@ func (b *Book) Slots(name string) (*core.Slots, error) {
 	defer b.mu.Unlock()
 	if b.places[name] == nil {
 		b.slots[name] = of
-		b.store.Backend().Uses(name)
+		b.store.Backend().Uses(name, nil)
 		b.places[name] = core.DocumentedSlots((*inner)(b), name)
 	}
 	return b.places[name], nil

@@ -171,7 +171,8 @@ func (s *Store) Away() error {
 	return nil
 }
 
-// Close gives leased units back, states that this process holds no slots, and closes the client if Open made it. Call
+// Close gives leased units back, lets nobody acquire slots any more, states that this process holds none, and closes the
+// client if Open made it. Call
 // it when requests and sockets have ended. It may be called again.
 func (s *Store) Close(ctx context.Context) error {
 	var errs []error

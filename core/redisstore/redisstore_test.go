@@ -57,6 +57,9 @@ func TestServersShare(t *testing.T) {
 	if err := one.Close(ctx); err != nil {
 		t.Error(err)
 	}
+	if _, err := slots.Acquire(ctx, "bob"); !errors.Is(err, core.ErrClosed) {
+		t.Errorf("after a Close: %v", err)
+	}
 	waiting, cancel := context.WithTimeout(ctx, 10*time.Second) // less than a SlotTTL
 	defer cancel()
 	if _, err := others.Wait(waiting, "anna", 1); err != nil {

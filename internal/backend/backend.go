@@ -21,28 +21,37 @@ type Store struct {
 	Rates store.Store
 	Slots store.SlotStore
 
-	mu    sync.Mutex
-	names map[string]bool // of slots
+	mu   sync.Mutex
+	used map[string][]*core.Slots // by name; those of documents are not here
 }
 
-// Uses notes the name of slots, for CloseSlots.
-func (s *Store) Uses(slots string) {
+// Uses notes slots of a name, for CloseSlots. Those of a document are nil.
+func (s *Store) Uses(name string, slots *core.Slots) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.names == nil {
-		s.names = make(map[string]bool)
+	if s.used == nil {
+		s.used = make(map[string][]*core.Slots)
 	}
-	s.names[slots] = true
+	all := s.used[name]
+	if slots != nil {
+		all = append(all, slots)
+	}
+	s.used[name] = all
 }
 
-// CloseSlots states that this process holds no slots.
+// CloseSlots lets nobody acquire slots any more, and states that this process holds none.
 func (s *Store) CloseSlots(ctx context.Context) error {
 	s.mu.Lock()
-	names := slices.Sorted(maps.Keys(s.names))
+	used := maps.Clone(s.used)
 	s.mu.Unlock()
 	var errs []error
-	for _, name := range names {
-		errs = append(errs, s.Slots.CloseSlots(ctx, name))
+	for _, name := range slices.Sorted(maps.Keys(used)) {
+		for _, slots := range used[name] {
+			errs = append(errs, slots.Close(ctx))
+		}
+		if len(used[name]) == 0 {
+			errs = append(errs, s.Slots.CloseSlots(ctx, name))
+		}
 	}
 	return errors.Join(errs...)
 }
