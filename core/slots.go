@@ -23,9 +23,9 @@ type slotsRoot struct {
 	book     backend.Book
 }
 
-// NewSlots returns slots of which each key holds at most limit, 0 or more. Make them once, not for each request. Slots
-// of one store and name are the same;
-// the name has 1 to 64 characters of printable ASCII, and clients see it. It panics if an argument is wrong.
+// NewSlots returns slots of which each key holds at most limit, 0 or more. Make them once, not for each request: those of
+// one store and name are the same. The name has 1 to 64 characters of printable ASCII, and clients see it. It panics if
+// an argument is wrong.
 func NewSlots(s Store, name string, limit int64) *Slots {
 	if s == nil {
 		panic("headgate: the store is nil: use new(core.MemoryStore), or redisstore.Open")
