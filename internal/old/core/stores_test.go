@@ -100,12 +100,12 @@ func TestSeveralStores(t *testing.T) {
 			claims = append(claims, core.Claim{Slots: slots[i], Key: fmt.Sprint(rand.IntN(2))})
 		}
 		slot, err := core.AcquireAll(t.Context(), claims...)
-		full := slices.ContainsFunc(claims, func(c core.Claim) bool { return counts(c) == c.Slots.Limit(c.Key) })
+		full := slices.ContainsFunc(claims, func(c core.Claim) bool { return counts(c) == c.Slots.Limit() })
 		var refused *core.FullError
 		switch {
 		case errors.As(err, &refused):
 			c := claims[refused.Claim]
-			if n := counts(c); !full || refused.Slots != c.Slots.Name() || refused.Held != n || refused.Limit != n || n != c.Slots.Limit(c.Key) {
+			if n := counts(c); !full || refused.Slots != c.Slots.Name() || refused.Held != n || refused.Limit != n || n != c.Slots.Limit() {
 				t.Fatalf("refused by %+v, but %d are held", refused, n)
 			}
 		case err != nil || full:
@@ -113,7 +113,7 @@ func TestSeveralStores(t *testing.T) {
 		default:
 			all = append(all, entry{slot, claims})
 			for i, o := range slot.Occupancies() {
-				if want := (core.Occupancy{Slots: claims[i].Slots.Name(), Limit: claims[i].Slots.Limit(""), Held: counts(claims[i])}); o != want {
+				if want := (core.Occupancy{Slots: claims[i].Slots.Name(), Limit: claims[i].Slots.Limit(), Held: counts(claims[i])}); o != want {
 					t.Fatalf("claim %d: %+v, not %+v", i, o, want)
 				}
 			}

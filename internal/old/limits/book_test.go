@@ -74,7 +74,7 @@ func TestFor(t *testing.T) {
 		{"gold", "user-42", 50},
 		{"free", "acme:1", 20},
 	} {
-		if got := ws.For(c.plan, c.key).Limit(c.key); got != c.want {
+		if got := ws.For(c.plan, c.key).Limit(); got != c.want {
 			t.Errorf("plan %q, key %s: %d slots, not %d", c.plan, c.key, got, c.want)
 		}
 	}

@@ -199,7 +199,7 @@ func (g *Guard) take(v *Verdict, r *http.Request, claims []core.Claim) {
 			v.status = http.StatusServiceUnavailable
 		}
 		for i, c := range claims {
-			o := core.Occupancy{Slots: c.Slots.Name(), Limit: c.Slots.Limit(c.Key), Held: -1}
+			o := core.Occupancy{Slots: c.Slots.Name(), Limit: c.Slots.Limit(), Held: -1}
 			if i == full.Claim {
 				o = full.Occupancy
 			}

@@ -19,7 +19,9 @@ func TestLayersAreStores(t *testing.T) {
 	for name, layer := range map[string]func(below store.Store, m *memstore.Store) store.Store{
 		"interface": func(below store.Store, _ *memstore.Store) store.Store { return struct{ store.Store }{below} },
 		"struct":    func(_ store.Store, m *memstore.Store) store.Store { return &inner{m} },
-		"two":       func(below store.Store, _ *memstore.Store) store.Store { return struct{ store.Store }{struct{ store.Store }{below}} },
+		"two": func(below store.Store, _ *memstore.Store) store.Store {
+			return struct{ store.Store }{struct{ store.Store }{below}}
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			storetest.Run(t, storetest.Harness{

@@ -362,15 +362,6 @@ func (s *slotSuite) limits() {
 	}
 	s.full(s.slots(store, "none", 0), "key")
 
-	each, err := core.NewSlotsFunc(store, "each", func(key string) int64 { return int64(len(key)) })
-	if err != nil {
-		s.Fatal(err)
-	}
-	s.full(each, "")
-	s.acquire(each, "aa")
-	s.acquire(each, "aa")
-	s.full(each, "aa")
-
 	endless := s.slots(store, "endless", core.NoLimit)
 	for range 100 {
 		s.acquire(endless, "key")
