@@ -57,13 +57,6 @@ func (s *Slot) places(f func(*place)) {
 	}
 }
 
-// Holds reports whether a claim of the slot was about that key of slots with that name, even
-// if the slot has been released since.
-func (s *Slot) Holds(slots, key string) (holds bool) {
-	s.places(func(p *place) { holds = holds || p.key.Reveal() == key && p.slots.name == slots })
-	return holds
-}
-
 // String returns a description for people, without the keys.
 func (s *Slot) String() string {
 	text := "no slot"
