@@ -107,4 +107,4 @@ func (s *Slots) Count(ctx context.Context, key string) (int64, error) {
 }
 
 // Limit returns how many slots a key may hold as of now.
-func (s *Slots) Limit(key string) int64 { return s.Now(key).Limit(key) }
+func (s *Slots) Limit(key string) int64 { return s.Now(key).Limit() }

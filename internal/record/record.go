@@ -60,22 +60,6 @@ func (rec *Recorder) wrote(n int64) {
 	rec.Written += n
 }
 
-// FlushThrough flushes the writer within.
-func (rec *Recorder) FlushThrough() error {
-	err := http.NewResponseController(rec.ResponseWriter).Flush()
-	if !errors.Is(err, http.ErrNotSupported) {
-		rec.wrote(0)
-	}
-	return err
-}
-
-// HijackThrough hijacks the connection of the writer within.
-func (rec *Recorder) HijackThrough() (net.Conn, *bufio.ReadWriter, error) {
-	conn, rw, err := http.NewResponseController(rec.ResponseWriter).Hijack()
-	rec.Hijacked = rec.Hijacked || err == nil
-	return conn, rw, err
-}
-
 // Writer returns the recorder with Flush and Hijack if the writer within has them. Handlers look
 // for them by type assertion, so the recorder must not have them always. A writer with Flush has
 // CloseNotify too if the writer within has it, as in net/http.
@@ -161,8 +145,18 @@ type flusher struct{ rec *Recorder }
 
 func (f flusher) Flush() { _ = f.FlushError() }
 
-func (f flusher) FlushError() error { return f.rec.FlushThrough() }
+func (f flusher) FlushError() error {
+	err := http.NewResponseController(f.rec.ResponseWriter).Flush()
+	if !errors.Is(err, http.ErrNotSupported) {
+		f.rec.wrote(0)
+	}
+	return err
+}
 
 type hijacker struct{ rec *Recorder }
 
-func (h hijacker) Hijack() (net.Conn, *bufio.ReadWriter, error) { return h.rec.HijackThrough() }
+func (h hijacker) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	conn, rw, err := http.NewResponseController(h.rec.ResponseWriter).Hijack()
+	h.rec.Hijacked = h.rec.Hijacked || err == nil
+	return conn, rw, err
+}

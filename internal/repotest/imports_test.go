@@ -61,13 +61,11 @@ var house = []room{
 	{pkg: "internal/old/core/store", ours: []string{"internal/hidden", "internal/old/core/step"}},
 	{pkg: "internal/old/core/storetest", ours: []string{"internal/old/core", "internal/old/core/internal/asking", "internal/old/core/step", "internal/old/core/store", "internal/old/core/storetest/reference"}},
 	{pkg: "internal/old/core/storetest/reference", ours: []string{"internal/old/core/step", "internal/old/core/store"}},
-	{pkg: "internal/old/holds", ours: []string{"internal/old/core"}},
 	{pkg: "internal/old/keywatch", ours: []string{"keyfuncs"}},
 	{pkg: "internal/old/limits", ours: []string{"internal/fault", "internal/hidden", "internal/old/core", "internal/old/core/store", "internal/old/settle"}},
 	{pkg: "internal/old/limits/redisdoc", ours: []string{"internal/old/limits"}, theirs: []string{"github.com/redis/go-redis/v9"}},
 	{pkg: "internal/old/limits/yamldoc", ours: []string{"internal/old/limits"}, theirs: []string{"go.yaml.in/yaml/v3"}},
-	{pkg: "internal/old/nethttp", ours: []string{"internal/fault", "internal/old/core", "internal/old/core/memstore", "internal/old/holds", "internal/old/keywatch", "internal/old/limits", "internal/old/problem", "internal/ontrial", "internal/record", "keyfuncs"}},
-	{pkg: "internal/old/problem"},
+	{pkg: "internal/old/nethttp", ours: []string{"internal/old/core", "internal/ontrial", "internal/problem", "internal/record", "keyfuncs"}},
 	{pkg: "internal/old/settle"},
 }
 

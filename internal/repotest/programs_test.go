@@ -136,8 +136,8 @@ func program(root fs.FS, above string, block []string) ([]string, *fault) {
 	if err != nil {
 		return block, &fault{text: err.Error()}
 	}
-	if d := diff(block, want); d != "" {
-		text := fmt.Sprintf("the block is not %s: to rewrite it, go test ./internal/repotest -update\n%s", strings.TrimSpace(m[1]+" "+m[2]), d)
+	if !slices.Equal(block, want) {
+		text := fmt.Sprintf("the block is not %s: to rewrite it, go test ./internal/repotest -update", strings.TrimSpace(m[1]+" "+m[2]))
 		return want, &fault{text: text, differs: true}
 	}
 	return want, nil
@@ -197,44 +197,6 @@ func dedent(lines []string) []string {
 		lines[i] = strings.TrimPrefix(lines[i], "\t")
 	}
 	return lines
-}
-
-// diff returns the lines of got and want, those of got alone marked with a minus
-// and those of want alone with a plus; or nothing if they are equal.
-func diff(got, want []string) string {
-	// common[i][j] is the number of lines that got[i:] and want[j:] share in order.
-	common := make([][]int, len(got)+1)
-	for i := range common {
-		common[i] = make([]int, len(want)+1)
-	}
-	for i, g := range slices.Backward(got) {
-		for j, w := range slices.Backward(want) {
-			if g == w {
-				common[i][j] = common[i+1][j+1] + 1
-			} else {
-				common[i][j] = max(common[i+1][j], common[i][j+1])
-			}
-		}
-	}
-	if n := common[0][0]; n == len(got) && n == len(want) {
-		return ""
-	}
-	var b strings.Builder
-	i, j := 0, 0
-	for i < len(got) || j < len(want) {
-		switch {
-		case i < len(got) && j < len(want) && got[i] == want[j]:
-			fmt.Fprintf(&b, "  %s\n", got[i])
-			i, j = i+1, j+1
-		case j == len(want) || i < len(got) && common[i+1][j] >= common[i][j+1]:
-			fmt.Fprintf(&b, "- %s\n", got[i])
-			i++
-		default:
-			fmt.Fprintf(&b, "+ %s\n", want[j])
-			j++
-		}
-	}
-	return b.String()
 }
 
 func TestRefresh(t *testing.T) {
@@ -319,8 +281,8 @@ func ExampleOld() {
 			if want == "" {
 				want = test.document
 			}
-			if d := diff(strings.Split(got, "\n"), strings.Split(want, "\n")); d != "" {
-				t.Errorf("the document:\n%s", d)
+			if got != want {
+				t.Errorf("the document is %q, want %q", got, want)
 			}
 			if len(faults) != len(test.faults) {
 				t.Fatalf("faults: %v, want %d", faults, len(test.faults))
@@ -331,12 +293,5 @@ func ExampleOld() {
 				}
 			}
 		})
-	}
-}
-
-func TestDiff(t *testing.T) {
-	got := diff([]string{"a", "b", "c"}, []string{"a", "x", "c", "d"})
-	if want := "  a\n- b\n+ x\n  c\n+ d\n"; got != want {
-		t.Errorf("diff:\n%swant:\n%s", got, want)
 	}
 }

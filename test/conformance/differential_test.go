@@ -188,10 +188,7 @@ func (p *pair) build() {
 			p.observed[1] = append(p.observed[1], v.Status)
 		}
 	}
-	oldGuard, err := oldhttp.New(p.oldConfig)
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	oldGuard := oldhttp.New(p.oldConfig)
 	guard, err := nethttp.New(p.config)
 	if err != nil {
 		p.t.Fatal(err)

@@ -33,7 +33,6 @@ func TestNilContext(t *testing.T) {
 		"Never":      func() error { _, err := l.AllowN(none, "key", 11); return err },
 		"Unlimited":  func() error { _, err := free.Allow(none, "key"); return err },
 		"Peek":       func() error { _, err := l.Peek(none, "key"); return err },
-		"PeekN":      func() error { _, err := l.PeekN(none, "key", 2); return err },
 		"AtMost":     func() error { _, _, err := l.AllowAtMost(none, "key", 2); return err },
 		"Wait":       func() error { _, err := l.Wait(none, "key"); return err },
 		"WaitN":      func() error { _, err := free.WaitN(none, "key", 2); return err },

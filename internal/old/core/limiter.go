@@ -306,12 +306,6 @@ func (l *Limiter) Peek(ctx context.Context, key string) (d Decision, err error) 
 	return
 }
 
-// PeekN is Peek for n units: the decision that AllowN would make. [PeekAll] asks several limiters.
-func (l *Limiter) PeekN(ctx context.Context, key string, n int64) (d Decision, err error) {
-	err = l.decide(ctx, store.Peek, Charge{Limiter: l, Key: key, N: n}, &d)
-	return
-}
-
 // AllowAtMost charges the key with as many of n units, n >= 1, as all policies admit, and returns
 // their number. They are one charge, and Settle gives unused units back. If not even one unit is
 // admitted, the number is 0, and the decision is the refusal of one unit.

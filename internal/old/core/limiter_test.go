@@ -91,21 +91,6 @@ func TestAllowAtMost(t *testing.T) {
 	}
 }
 
-// TestPeekN says what AllowN would, and charges nothing.
-func TestPeekN(t *testing.T) {
-	l := newLimiter(t, newStore(), "api", core.FixedWindow(perAge(10)))
-	allow(t, l, "key", 4)
-	for n, want := range map[int64]bool{1: true, 6: true, 7: false, 11: false} {
-		d, err := l.PeekN(t.Context(), "key", n)
-		if err != nil || d.Allowed != want {
-			t.Errorf("%d: %v, %v", n, d, err)
-		}
-	}
-	if n := left(t, l, "key"); n != 6 {
-		t.Errorf("%d left", n)
-	}
-}
-
 func TestReset(t *testing.T) {
 	s := newStore()
 	l := newLimiter(t, s, "api", core.FixedWindow(perAge(3)).Named("w"), core.SlidingLog(core.PerHour(3)).Named("l"))

@@ -48,21 +48,13 @@ func (s *Slots) AcquireWait(ctx context.Context, key string, waiters int) (*Slot
 // own limit. Its other callers stand in the line of their own key. So no user fills the line of
 // all. If two limits are equal, the claim that comes first counts as the smaller.
 func AcquireAllWait(ctx context.Context, claims ...Claim) (*Slot, error) {
-	return AcquireAllWaitFunc(ctx, func() []Claim { return claims })
-}
-
-// AcquireAllWaitFunc is AcquireAllWait for claims whose Slots may change while the caller waits,
-// as a user's plan may. It calls claims, in the goroutine of the caller, before each time it asks
-// the store, and at least every 200 ms. The keys should remain the same.
-func AcquireAllWaitFunc(ctx context.Context, claims func() []Claim) (*Slot, error) {
 	if ctx == nil {
 		return nil, errContext
 	}
-	w := claimant{source: claims, turn: make(chan struct{}, 1)}
-	if err := w.renew(); err != nil {
+	if err := checkTogether("claim", claims, maxClaims); err != nil {
 		return nil, err
 	}
-	w.number = arrivals.Add(1)
+	w := newClaimant(claims)
 	start := beginAll(w.claims)
 	slot, err := w.acquire(ctx)
 	acquired(ctx, start, w.claims, slot, err)
@@ -117,7 +109,6 @@ func (q *queue) changed(l *line) {
 // A claimant stands in one line at a time. Its queue guards what others look at meanwhile: the
 // claims, and the cause.
 type claimant struct {
-	source func() []Claim
 	number int64         // the smaller came first
 	turn   chan struct{} // has room for one; to ask again
 
@@ -138,6 +129,15 @@ type cause struct {
 	queue *queue
 	key   string
 	most  int64
+}
+
+func newClaimant(claims []Claim) *claimant {
+	w := &claimant{number: arrivals.Add(1), turn: make(chan struct{}, 1), claims: claims, asked: ask(claims)}
+	for i := range claims {
+		w.order = append(w.order, i)
+	}
+	slices.SortStableFunc(w.order, func(i, j int) int { return cmp.Compare(w.asked[i].Limit, w.asked[j].Limit) })
+	return w
 }
 
 // answers returns the index of the claim to which the cause applies, too, or -1.
@@ -186,37 +186,8 @@ func (w *claimant) acquire(ctx context.Context) (*Slot, error) {
 		if err := w.wait(ctx, full.again); err != nil {
 			return nil, fmt.Errorf("headgate: no slot while the caller waited: %w: %w", err, full)
 		}
-		if err := w.renew(); err != nil {
-			return nil, err
-		}
 	}
 }
-
-// renew finds out what the claimant wants, as of now.
-func (w *claimant) renew() error {
-	claims := w.source()
-	if err := checkTogether("claim", claims, maxClaims); err != nil {
-		return err
-	}
-	if !slices.EqualFunc(w.claims, claims, inLine) {
-		w.giveUp()
-	}
-	asked := ask(claims)
-	if w.line != nil {
-		w.queue.mu.Lock()
-		defer w.queue.mu.Unlock()
-	}
-	w.claims, w.asked = claims, asked
-	w.order = w.order[:0]
-	for i := range claims {
-		w.order = append(w.order, i)
-	}
-	slices.SortStableFunc(w.order, func(i, j int) int { return cmp.Compare(asked[i].Limit, asked[j].Limit) })
-	return nil
-}
-
-// inLine reports whether those who wait for two claims stand in one line.
-func inLine(a, b Claim) bool { return a.Slots.state == b.Slots.state && a.Key == b.Key }
 
 // ahead returns the refusal of one who came before and waits for what the claimant wants, too, or
 // nil. Those who came before come first.
@@ -406,7 +377,7 @@ func (w *claimant) wait(ctx context.Context, again time.Duration) error {
 		select {
 		case <-w.turn:
 		case <-poll.C:
-			if !w.isFirst() && !w.raised() && !anyClosed(w.claims) {
+			if !w.isFirst() && !anyClosed(w.claims) {
 				poll.Reset(pause())
 				continue // wake says when it is
 			}
@@ -420,21 +391,6 @@ func (w *claimant) isFirst() bool {
 	w.queue.mu.Lock()
 	defer w.queue.mu.Unlock()
 	return w.line.all[0] == w
-}
-
-// raised reports whether the claimant may have more now than when it asked, or a malformed
-// claim.
-func (w *claimant) raised() bool {
-	claims := w.source()
-	if len(claims) != len(w.claims) || checkTogether("claim", claims, maxClaims) != nil {
-		return true
-	}
-	for i, a := range ask(claims) {
-		if !inLine(claims[i], w.claims[i]) || a.Most() > w.asked[i].Most() {
-			return true
-		}
-	}
-	return false
 }
 
 func (w *claimant) wake() {

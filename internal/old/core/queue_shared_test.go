@@ -164,8 +164,8 @@ func TestAcquireWaitLimits(t *testing.T) {
 		}
 		for _, s := range []*core.Slots{small, large} {
 			var full *core.FullError
-			if c := call(t, 1, claim(s)); !errors.As(c.err, &full) || full.Limit != s.Limit("key") || full.Held != max(2, s.Limit("key")) {
-				t.Errorf("limit %d: %v", s.Limit("key"), c.err)
+			if c := call(t, 1, claim(s)); !errors.As(c.err, &full) || full.Limit != s.Limit() || full.Held != max(2, s.Limit()) {
+				t.Errorf("limit %d: %v", s.Limit(), c.err)
 			}
 		}
 		next := call(t, 2, claim(large))
@@ -182,75 +182,6 @@ func TestAcquireWaitLimits(t *testing.T) {
 		if !waits.done.Load() || waits.err != nil {
 			t.Error(waits.err)
 		}
-	})
-}
-
-// A limit that is raised is seen by those who wait, whether by a function of the slots or by other
-// slots, and whether they are the first or not.
-func TestAcquireWaitRaised(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var limit, plan atomic.Int64
-		limit.Store(1)
-		plan.Store(1)
-		slots, err := core.NewSlotsFunc(memstore.New(memstore.Config{}), "jobs", func(string) int64 { return limit.Load() })
-		if err != nil {
-			t.Fatal(err)
-		}
-		slot, err := slots.Acquire(t.Context(), "key")
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer slot.Release()
-		first := call(t, 3, core.Claim{Slots: slots, Key: "key"})
-		done := make(chan *core.Slot, 1)
-		go func() {
-			slot, err := core.AcquireAllWaitFunc(t.Context(), func() []core.Claim {
-				s, _ := slots.With(plan.Load())
-				return []core.Claim{{Slots: s, Key: "key", Queue: 3}}
-			})
-			if err != nil {
-				t.Error(err)
-			}
-			done <- slot
-		}()
-		synctest.Wait()
-		plan.Store(2)
-		time.Sleep(200 * time.Millisecond)
-		synctest.Wait()
-		if len(done) != 1 || first.done.Load() {
-			t.Fatal(len(done), first.done.Load())
-		}
-		limit.Store(3)
-		time.Sleep(200 * time.Millisecond)
-		synctest.Wait()
-		if !first.done.Load() || first.err != nil {
-			t.Fatal(first.done.Load(), first.err)
-		}
-		first.slot.Release()
-		(<-done).Release()
-		nobodyWaits(t, slots)
-	})
-}
-
-// A claim that is malformed when it is asked again ends the wait.
-func TestAcquireAllWaitFuncErrors(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		slots := newSlots(t, memstore.New(memstore.Config{}), "jobs", 0)
-		var claims atomic.Value
-		claims.Store([]core.Claim{{Slots: slots, Key: "key"}})
-		done := make(chan error, 1)
-		go func() {
-			_, err := core.AcquireAllWaitFunc(t.Context(), func() []core.Claim { return queued(1, claims.Load().([]core.Claim)) })
-			done <- err
-		}()
-		synctest.Wait()
-		claims.Store([]core.Claim(nil))
-		time.Sleep(200 * time.Millisecond)
-		synctest.Wait()
-		if err := <-done; !errors.Is(err, core.ErrQuestion) {
-			t.Error(err)
-		}
-		nobodyWaits(t, slots)
 	})
 }
 
@@ -311,7 +242,7 @@ func (f *fair) count(user string, holds bool) (n int64) {
 	return n
 }
 
-func (f *fair) limit(v *visitor) int64 { return f.plans[v.plan].Limit(v.user) }
+func (f *fair) limit(v *visitor) int64 { return f.plans[v.plan].Limit() }
 
 func (f *fair) run(steps int) {
 	begin := time.Now()
@@ -375,7 +306,7 @@ func (f *fair) check() {
 		if v.holds() {
 			continue
 		}
-		if f.count(v.user, true) < f.limit(v) && f.count("", true) < f.service.Limit("all") {
+		if f.count(v.user, true) < f.limit(v) && f.count("", true) < f.service.Limit() {
 			f.t.Fatal("one waits for what is free")
 		}
 		for _, later := range f.all[i+1:] {

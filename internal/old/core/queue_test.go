@@ -265,7 +265,7 @@ func TestAcquireWaitIsReportedOnce(t *testing.T) {
 	})
 }
 
-// A slot that is shed, or that nobody gets because an Observer panics, wakes the next.
+// A slot that is released, or that nobody gets because an Observer panics, wakes the next.
 func TestAcquireWaitWakes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		panics := false
@@ -278,10 +278,7 @@ func TestAcquireWaitWakes(t *testing.T) {
 		slots := newSlots(t, f, "jobs", 1)
 		begin := time.Now()
 		first, second := call(t, 2, core.Claim{Slots: slots, Key: "key"}), call(t, 2, core.Claim{Slots: slots, Key: "key"})
-		f.sheds = true
-		if shed, err := first.slot.Shed(t.Context()); !shed || err != nil {
-			t.Fatal(err)
-		}
+		first.slot.Release()
 		synctest.Wait()
 		if !second.done.Load() || second.err != nil {
 			t.Fatal(second.err)

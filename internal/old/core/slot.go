@@ -1,7 +1,6 @@
 package core
 
 import (
-	"context"
 	"fmt"
 	"sync/atomic"
 	"time"
@@ -57,13 +56,6 @@ func (s *Slot) places(f func(*place)) {
 	}
 }
 
-// Holds reports whether a claim of the slot was about that key of slots with that name, even
-// if the slot has been released since.
-func (s *Slot) Holds(slots, key string) (holds bool) {
-	s.places(func(p *place) { holds = holds || p.key.Reveal() == key && p.slots.name == slots })
-	return holds
-}
-
 // String returns a description for people, without the keys.
 func (s *Slot) String() string {
 	text := "no slot"
@@ -80,8 +72,7 @@ func (s *Slot) String() string {
 // The states of a Slot.
 const (
 	held uint32 = iota
-	shedding
-	released // if while shedding: to be released after that, if it is held then
+	released
 )
 
 // Release frees the slot. It does not wait, cannot fail, and may be called any number
@@ -117,54 +108,9 @@ func (s *Slot) over() {
 	})
 }
 
-// Doubt returns a channel that is closed when the store may have granted more slots than the
-// limits, of any key. It may have lost data, or have declared this process dead. To keep to the
-// limits, call [Slot.Shed] for every slot then, and Doubt again for the next time. A slot that was
-// granted without the store (see [Slot.Source]) may be too many from the start, and the channel
-// need not be closed.
-//
-// The channel is nil if the store never grants too much.
-func (s *Slot) Doubt() <-chan struct{} {
-	if s.hold == nil {
-		return nil
-	}
-	return s.hold.Doubt()
-}
-
-// Shed releases the slot if its key has a surplus, and reports whether it did. Then the socket or
-// job must end soon, because it is not counted any more. Shed may be called for all slots of a key,
-// in all processes: it releases only the surplus. Slots above the highest limit granted here are
-// surplus. That limit is the highest of the slots of the key that this process still holds, each as
-// of its grant. So to lower a limit releases nothing. A raised limit holds for older slots only
-// once this process was granted another slot under it.
-//
-// After an error the slot is held. It is [ErrClosed] after [Slots.Close]; otherwise the store
-// did not answer, and Shed may be called again. If the slot was released, or another Shed of
-// it has not ended, Shed returns false.
-func (s *Slot) Shed(ctx context.Context) (bool, error) {
-	if ctx == nil {
-		return false, errContext
-	}
-	if s.hold == nil || !s.state.CompareAndSwap(held, shedding) {
-		return false, nil
-	}
-	shed, err := s.hold.Shed(ctx)
-	switch {
-	case shed:
-		s.state.Store(released)
-		s.freed()
-		s.over()
-	case !s.state.CompareAndSwap(shedding, held): // released meanwhile
-		s.free()
-		s.over()
-	}
-	return shed, err
-}
-
 // Lost returns a channel that is closed if the store declared this process dead while it was only
 // paused or partitioned. In the meantime another process may have taken the slot. The slot is
-// counted again without delay, and must still be released. Whether there is a surplus now is a
-// question to [Slot.Shed].
+// counted again without delay, and must still be released.
 //
 // The channel is nil if the store never loses a slot. It is not closed merely because
 // the store is unreachable.

@@ -24,7 +24,7 @@ type SlotStore = store.SlotStore
 type Slots struct {
 	store SlotStore
 	name  string
-	limit func(key string) int64
+	limit int64
 	state *slotsState // shared by all that With made of each other
 
 	observer *Observer // of the store; nil if there is none
@@ -46,25 +46,8 @@ func NewSlots(s SlotStore, name string, limit int64) (*Slots, error) {
 	if limit < 0 || limit > NoLimit {
 		err = fmt.Errorf("a limit of %d slots is not 0 to %d", limit, int64(NoLimit))
 	}
-	return newSlots(s, name, func(string) int64 { return limit }, err)
-}
-
-// NewSlotsFunc is NewSlots with a limit for each key. The function is called for each
-// acquire, by many goroutines, so it should be fast. A result below 0 means 0, and one
-// above [NoLimit] means NoLimit. Lowering a limit takes no slots from a key that holds
-// more.
-func NewSlotsFunc(s SlotStore, name string, limit func(key string) int64) (*Slots, error) {
-	var err error
-	if limit == nil {
-		err = errors.New("the function that returns the limit is nil")
-	}
-	return newSlots(s, name, limit, err)
-}
-
-// newSlots returns slots unless there is a fault in the limit or elsewhere.
-func newSlots(s SlotStore, name string, limit func(key string) int64, fault error) (*Slots, error) {
 	f := faults{limiter: name, slots: true}
-	f.add("", fault)
+	f.add("", err)
 	f.add("", checkName(name))
 	f.add("", checkStore(s))
 	if err := f.err(); err != nil {
@@ -93,8 +76,8 @@ func (s *Slots) String() string { return fmt.Sprintf("slots %q", s.name) }
 // Store returns the slots' store.
 func (s *Slots) Store() SlotStore { return s.store }
 
-// Limit returns how many slots the key may hold at once, 0 to [NoLimit].
-func (s *Slots) Limit(key string) int64 { return min(max(s.limit(key), 0), NoLimit) }
+// Limit returns how many slots a key may hold at once, 0 to [NoLimit].
+func (s *Slots) Limit() int64 { return s.limit }
 
 // Acquire acquires a slot of the key. Release it when its socket or job is over. If the key holds
 // as many as it may, the error is [ErrFull], as a [FullError]. After any other error it is unknown
@@ -204,7 +187,7 @@ func anyClosed(claims []Claim) bool {
 func ask(claims []Claim) []store.Claim {
 	asked := make([]store.Claim, len(claims))
 	for i, c := range claims {
-		asked[i] = store.Claim{Name: c.Slots.name, Key: c.Key, Limit: c.Slots.Limit(c.Key), OneMore: c.OneMore}
+		asked[i] = store.Claim{Name: c.Slots.name, Key: c.Key, Limit: c.Slots.Limit(), OneMore: c.OneMore}
 	}
 	return asked
 }

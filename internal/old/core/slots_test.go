@@ -37,7 +37,6 @@ func TestNewSlotsFaults(t *testing.T) {
 			[]string{"a limit of -1 slots is not", "the name is empty", "the store is nil"}},
 		{"above what counts", func() (*core.Slots, error) { return core.NewSlots(store, "ws", core.NoLimit+1) }, []string{"a limit of 9007199254740992 slots"}},
 		{"a nil pointer", func() (*core.Slots, error) { return core.NewSlots(none, "ws", 1) }, []string{"the store is a nil *memstore.Store"}},
-		{"a nil function", func() (*core.Slots, error) { return core.NewSlotsFunc(store, "ws", nil) }, []string{"the function that returns the limit is nil"}},
 		{"a name for no field", func() (*core.Slots, error) { return core.NewSlots(store, "a\n", 1) }, []string{"only printable ASCII"}},
 	} {
 		s, err := test.make()
@@ -111,27 +110,6 @@ func TestSlotsShowNoKeys(t *testing.T) {
 		if text := fmt.Sprintf("%v %+v", x, x); strings.Contains(text, "secret") {
 			t.Errorf("%T shows the key: %s", x, text)
 		}
-	}
-}
-
-// TestLimitsOfAFunctionAreBounded: what a function tells beyond the range means
-// its end.
-func TestLimitsOfAFunctionAreBounded(t *testing.T) {
-	slots, err := core.NewSlotsFunc(memstore.New(memstore.Config{}), "ws", func(key string) int64 {
-		if key == "all" {
-			return 1 << 62
-		}
-		return -1
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got := slots.Limit("all"); got != core.NoLimit {
-		t.Errorf("a limit of %d", got)
-	}
-	var full *core.FullError
-	if _, err := slots.Acquire(t.Context(), "none"); !errors.As(err, &full) || full.Limit != 0 || full.Remaining() != 0 {
-		t.Errorf("%+v", err)
 	}
 }
 

@@ -62,7 +62,7 @@ func moved(err error, places []int) error {
 	return &there
 }
 
-// A stack is the holds of several stores. Only the last can be lost or doubted, as the
+// A stack is the holds of several stores. Only the last can be lost, as the
 // other stores are not shared.
 type stack []store.Hold
 
@@ -77,14 +77,3 @@ func (st stack) Release() {
 
 // Lost implements [store.Hold].
 func (st stack) Lost() <-chan struct{} { return st.last().Lost() }
-
-// Doubt implements [store.Hold].
-func (st stack) Doubt() <-chan struct{} { return st.last().Doubt() }
-
-// Shed implements [store.Hold].
-func (st stack) Shed(ctx context.Context) (shed bool, err error) {
-	if shed, err = st.last().Shed(ctx); shed {
-		st[:len(st)-1].Release()
-	}
-	return shed, err
-}

@@ -15,14 +15,12 @@ import (
 	"github.com/headgate/headgate/internal/old/core/store"
 )
 
-// A fleet is a store that several processes share, as far as Shared says. It can be away,
-// and sheds what it is told to.
+// A fleet is a store that several processes share, as far as Shared says. It can be away.
 type fleet struct {
 	*memstore.Store
 
-	err   error
-	sheds bool
-	lost  chan struct{}
+	err  error
+	lost chan struct{}
 }
 
 type fleetHold struct {
@@ -42,15 +40,7 @@ func (f *fleet) AcquireSlots(ctx context.Context, claims []store.Claim) (store.G
 	return g, err
 }
 
-func (h fleetHold) Lost() <-chan struct{}  { return h.fleet.lost }
-func (h fleetHold) Doubt() <-chan struct{} { return h.fleet.lost }
-
-func (h fleetHold) Shed(context.Context) (bool, error) {
-	if h.fleet.sheds {
-		h.Release()
-	}
-	return h.fleet.sheds, h.fleet.err
-}
+func (h fleetHold) Lost() <-chan struct{} { return h.fleet.lost }
 
 func newFleet(o *core.Observer) *fleet {
 	return &fleet{Store: memstore.New(memstore.Config{Observer: o}), lost: make(chan struct{})}
@@ -100,12 +90,12 @@ func TestSeveralStores(t *testing.T) {
 			claims = append(claims, core.Claim{Slots: slots[i], Key: fmt.Sprint(rand.IntN(2))})
 		}
 		slot, err := core.AcquireAll(t.Context(), claims...)
-		full := slices.ContainsFunc(claims, func(c core.Claim) bool { return counts(c) == c.Slots.Limit(c.Key) })
+		full := slices.ContainsFunc(claims, func(c core.Claim) bool { return counts(c) == c.Slots.Limit() })
 		var refused *core.FullError
 		switch {
 		case errors.As(err, &refused):
 			c := claims[refused.Claim]
-			if n := counts(c); !full || refused.Slots != c.Slots.Name() || refused.Held != n || refused.Limit != n || n != c.Slots.Limit(c.Key) {
+			if n := counts(c); !full || refused.Slots != c.Slots.Name() || refused.Held != n || refused.Limit != n || n != c.Slots.Limit() {
 				t.Fatalf("refused by %+v, but %d are held", refused, n)
 			}
 		case err != nil || full:
@@ -113,7 +103,7 @@ func TestSeveralStores(t *testing.T) {
 		default:
 			all = append(all, entry{slot, claims})
 			for i, o := range slot.Occupancies() {
-				if want := (core.Occupancy{Slots: claims[i].Slots.Name(), Limit: claims[i].Slots.Limit(""), Held: counts(claims[i])}); o != want {
+				if want := (core.Occupancy{Slots: claims[i].Slots.Name(), Limit: claims[i].Slots.Limit(), Held: counts(claims[i])}); o != want {
 					t.Fatalf("claim %d: %+v, not %+v", i, o, want)
 				}
 			}
@@ -209,31 +199,6 @@ func TestSharedStoreAway(t *testing.T) {
 	}
 }
 
-// Only the shared store loses, doubts and sheds. What it has shed the other does not hold
-// either.
-func TestSeveralStoresShed(t *testing.T) {
-	f := newFleet(nil)
-	node, all := newSlots(t, memstore.New(memstore.Config{}), "node", 1), newSlots(t, f, "all", 1)
-	slot, err := core.AcquireAll(t.Context(), core.Claim{Slots: all, Key: "a"}, core.Claim{Slots: node, Key: "a"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if slot.Lost() != f.lost || slot.Doubt() != f.lost {
-		t.Error("the channels are not those of the shared store")
-	}
-	if shed, err := slot.Shed(t.Context()); shed || err != nil || held(t, node, "a") != 1 {
-		t.Error(shed, err)
-	}
-	f.sheds = true
-	if shed, err := slot.Shed(t.Context()); !shed || err != nil || held(t, node, "a")+held(t, all, "a") != 0 {
-		t.Error(shed, err)
-	}
-	slot.Release()
-	if held(t, node, "a") != 0 {
-		t.Error("released twice")
-	}
-}
-
 // If a store panics, or an Observer does, nothing is held.
 func TestSeveralStoresPanic(t *testing.T) {
 	for name, f := range map[string]*fleet{
@@ -263,4 +228,21 @@ type panicking struct{ *fleet }
 
 func (*panicking) AcquireSlots(context.Context, []store.Claim) (store.Grant, error) {
 	panic("on purpose")
+}
+
+// Only the shared store loses slots.
+func TestSeveralStoresLose(t *testing.T) {
+	f := newFleet(nil)
+	node, all := newSlots(t, memstore.New(memstore.Config{}), "node", 1), newSlots(t, f, "all", 1)
+	slot, err := core.AcquireAll(t.Context(), core.Claim{Slots: all, Key: "a"}, core.Claim{Slots: node, Key: "a"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if slot.Lost() != f.lost {
+		t.Error("the channel is not that of the shared store")
+	}
+	slot.Release()
+	if held(t, node, "a")+held(t, all, "a") != 0 {
+		t.Error("a slot is held")
+	}
 }

@@ -55,30 +55,6 @@ func PeekAll(ctx context.Context, charges ...Charge) (Decision, error) {
 	return d, err
 }
 
-// CheckAll is [PeekAll] for guards, which refuse by its decision. As nothing is charged, the
-// store's [Observer] is told of a decision about 0 units. If all charges admit and any is above 0
-// units, it is not told. Then an [AllowAll] follows, which includes the charges of 0 units for the
-// same limiters.
-func CheckAll(ctx context.Context, more bool, charges ...Charge) (Decision, error) {
-	if ctx == nil {
-		return Decision{}, errContext
-	}
-	if err := checkCharges(charges); err != nil {
-		return Decision{}, err
-	}
-	o := charges[0].Limiter.observer
-	start := begin(o)
-	d, err := PeekAll(ctx, charges...)
-	if o != nil && (!more || !d.Allowed) {
-		checks := slices.Clone(charges)
-		for i := range checks {
-			checks[i].N = 0
-		}
-		decided(ctx, o, start, &d.result, err, checks...)
-	}
-	return d, err
-}
-
 // Report counts n units that have been used, whether they fit or not. Examples are the tokens of an
 // answer, the bytes of a download or the seconds of a computation. From then on the key is refused
 // for as long as if they had been admitted. A token bucket goes into debt, but no further than

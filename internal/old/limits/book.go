@@ -432,25 +432,6 @@ func (b *Book) recover() {
 // Document returns the document that is in force.
 func (b *Book) Document() *Document { return b.current.Load().document }
 
-// Unmatched returns the places of overrides that have matched no key since the document was applied
-// here. It returns at most 100, and then their number. None has its key.
-func (b *Book) Unmatched() Faults {
-	e := b.current.Load()
-	var all []*override
-	for _, t := range e.limits {
-		all = t.unmatched(all)
-	}
-	for _, t := range e.slots {
-		all = t.unmatched(all)
-	}
-	r := &reader{}
-	for _, o := range all {
-		r.add(o.place.fault("the override has matched no key"))
-	}
-	_ = r.err() // sorts
-	return r.faults
-}
-
 // A Limit is one limit of a book. It is safe for concurrent use.
 type Limit struct {
 	book    *Book
@@ -483,9 +464,6 @@ func (b *Book) Limit(name string) (*Limit, error) {
 
 // Name returns the name.
 func (l *Limit) Name() string { return l.name }
-
-// Book returns the book.
-func (l *Limit) Book() *Book { return l.book }
 
 // For returns the limiter that applies to a key: the limiter of its override, or else of the plan.
 // An empty plan is the default. So is an unknown plan, which [Limit.Unknown] counts. An override's
@@ -529,9 +507,6 @@ func (b *Book) Slots(name string) (*Slots, error) {
 
 // Name returns the name.
 func (s *Slots) Name() string { return s.name }
-
-// Book returns the book.
-func (s *Slots) Book() *Book { return s.book }
 
 // For returns the slots that apply to a key, as [Limit.For] does.
 func (s *Slots) For(plan, key string) *core.Slots { return s.book.View().Slots(s, plan, key) }
@@ -582,12 +557,6 @@ func (v View) Limiters() []*core.Limiter {
 	return all
 }
 
-// Default returns the limiter of the default plan.
-func (v View) Default(l *Limit) *core.Limiter {
-	t := v.limit(l)
-	return t.get(t.base, t.standard)
-}
-
 // limit returns the table of a limit.
 func (v View) limit(l *Limit) *limitTable {
 	if l.book == v.edition.book && l.index < len(v.edition.limitsUsed) {
@@ -606,12 +575,6 @@ func (v View) Slots(s *Slots, plan, key string) *core.Slots {
 		s.unknown.Add(1)
 	}
 	return slots
-}
-
-// DefaultSlots returns the slots of the default plan.
-func (v View) DefaultSlots(s *Slots) *core.Slots {
-	t := v.slots(s)
-	return t.get(t.base, t.standard)
 }
 
 // slots returns the table of slots.

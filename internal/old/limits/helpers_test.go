@@ -123,3 +123,19 @@ func (e *events) all() []limits.Event {
 	defer e.mu.Unlock()
 	return slices.Clone(e.list)
 }
+
+const document = `{
+  "limits": {
+    "api": {
+      "default": "free",
+      "plans": {
+        "free": {"minute": "sliding-log 60/minute", "day": "fixed-window 1000/day"},
+        "gold": {"minute": "sliding-log 600/minute", "day": "fixed-window 50000/day"}
+      },
+      "overrides": [
+        {"key": "user-42", "plan": "gold", "note": "ticket 815"},
+        {"prefix": "acme:", "policies": {"minute": "sliding-log 6000/minute"}}
+      ]
+    }
+  }
+}`

@@ -20,7 +20,6 @@ type table[T any] struct {
 	begins   [256]bool // by the first byte of prefixes
 
 	overrides []override
-	matched   []atomic.Uint32 // a bit for each override
 }
 
 // An entry is an override. It is in the map itself, and what changes is elsewhere, so that a
@@ -72,14 +71,6 @@ func (t *table[T]) holds(e entry[T]) bool {
 	return (o.from.IsZero() || !now.Before(o.from)) && (o.until.IsZero() || now.Before(o.until))
 }
 
-// match notes that an override has matched a key.
-func (t *table[T]) match(e entry[T]) {
-	word, bit := &t.matched[e.index/32], uint32(1)<<(e.index%32)
-	if word.Load()&bit == 0 {
-		word.Or(bit)
-	}
-}
-
 // start prepares for the plans and overrides of a section; the overrides are then added.
 func (t *table[T]) start(s *section) {
 	t.names = append(s.planNames(), planBlocked, planUnlimited)
@@ -89,7 +80,6 @@ func (t *table[T]) start(s *section) {
 	}
 	t.standard, t.base = t.plans[s.standard], new(choices[T])
 	t.overrides = s.overrides
-	t.matched = make([]atomic.Uint32, (len(s.overrides)+31)/32)
 }
 
 // add adds an override. There is none for the same yet.
@@ -137,7 +127,6 @@ func (t *table[T]) find(key string) (e entry[T], found bool) {
 func (t *table[T]) choose(plan, key string) (v *T, known bool) {
 	of, at := t.base, int32(anyPlan)
 	if e, found := t.find(key); found {
-		t.match(e)
 		of, at = e.of, e.plan
 	}
 	if at != anyPlan {
@@ -147,14 +136,4 @@ func (t *table[T]) choose(plan, key string) (v *T, known bool) {
 		at, known = t.standard, plan == ""
 	}
 	return t.get(of, at), known
-}
-
-// unmatched appends the overrides that have matched no key.
-func (t *table[T]) unmatched(all []*override) []*override {
-	for i := range t.overrides {
-		if t.matched[i/32].Load()&(1<<(i%32)) == 0 {
-			all = append(all, &t.overrides[i])
-		}
-	}
-	return all
 }

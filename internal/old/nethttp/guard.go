@@ -1,407 +1,276 @@
 package nethttp
 
 import (
+	"context"
 	"errors"
-	"fmt"
+	"math/rand/v2"
 	"net/http"
 	"slices"
+	"sync"
+	"time"
 
-	"github.com/headgate/headgate/internal/fault"
 	"github.com/headgate/headgate/internal/old/core"
-	"github.com/headgate/headgate/internal/old/holds"
-	"github.com/headgate/headgate/internal/old/keywatch"
-	"github.com/headgate/headgate/internal/old/limits"
 	"github.com/headgate/headgate/internal/ontrial"
+	"github.com/headgate/headgate/internal/record"
 	"github.com/headgate/headgate/keyfuncs"
 )
 
-// A Guard decides which requests to admit. Make one with [New]; the zero Guard refuses
-// every request with status 500. A Guard is safe for concurrent use. One handler may be
-// behind several guards, such as one for the whole server and one for a route.
+// A Config configures a [Guard].
+type Config struct {
+	Rules       []Rule
+	Wait        time.Duration // for slots of a rule with a Queue
+	Observe     func(*http.Request, Verdict)
+	ObserveOnly bool
+}
+
+// A Rule has a Limiter or Slots.
+type Rule struct {
+	Key     keyfuncs.Func
+	Limiter *core.Limiter
+	Slots   *core.Slots
+	Plan    func(r *http.Request, key string) *core.Limiter
+	Cost    func(*http.Request) int64
+	Settle  func(*http.Request, Outcome) int64
+	Service bool
+	Queue   int
+}
+
+func (rule *Rule) takesSlots() bool { return rule.Slots != nil }
+
+// An Outcome describes the response to an admitted request.
+type Outcome struct {
+	Status  int
+	Written int64
+	Cost    int64 // as SetCost set it, or else the units charged
+}
+
+// StatedCost is a [Rule].Settle for handlers that call [SetCost].
+func StatedCost(_ *http.Request, o Outcome) int64 { return o.Cost }
+
+// FailuresOnly is a [Rule].Settle that charges only requests whose status is 400 or more.
+func FailuresOnly(_ *http.Request, o Outcome) int64 {
+	if o.Status < http.StatusBadRequest {
+		return 0
+	}
+	return o.Cost
+}
+
+// A Guard decides which requests to admit.
 type Guard struct {
 	config  Config
-	faults  *keywatch.Watch
-	sheet   *sheet
 	slots   []int // the rules that take slots
-	settles bool  // at least one rule has Settle or Report
-	reports bool  // at least one has Report
-	service bool  // at least one rule for a rate has Service
-	retry   pauses
+	settles bool  // at least one rule has Settle
 }
 
-var (
-	errZero     = errors.New("headgate: guard: make one with nethttp.New")
-	errEmptyKey = returned("Key", "an empty key without an error")
-)
-
-// A ruleError says which rule an error is about. Clients can cause errors of keys as
-// often as they like, so its text is formatted only when it is used.
-type ruleError struct {
-	rule       int
-	name, what string // of the limiter or slots
-	err        error
-}
-
-func (g *Guard) ruleError(rule int, err error) error {
-	name, what := g.config.Rules[rule].name()
-	return &ruleError{rule, name, what, err}
-}
-
-func (e *ruleError) Error() string {
-	return fault.Text(fmt.Sprintf("guard: Rules[%d] (%s %q)", e.rule, e.what, e.name), e.err)
-}
-
-func (e *ruleError) Unwrap() error { return e.err }
-
-// returned describes an invalid result of a rule's function.
-func returned(function, format string, args ...any) error {
-	return errors.New(function + " returned " + fmt.Sprintf(format, args...))
-}
-
-// New returns a guard. The error joins a [ConfigError] for each fault of the Config.
-func New(c Config) (*Guard, error) {
-	if err := c.validate(false); err != nil {
-		return nil, err
-	}
-	return newGuard(c, pauses{1, 5}, "guard"), nil
-}
-
-// NewForSockets is New for package websocketmw.
-func NewForSockets(c Config) (*Guard, error) {
-	if err := c.validate(true); err != nil {
-		return nil, err
-	}
-	return newGuard(c, pauses{5, 10}, "websocketmw"), nil
-}
-
-func newGuard(c Config, retry pauses, what string) *Guard {
-	g := &Guard{config: c, faults: newFaults(&c, what), sheet: newSheet(c.Rules), retry: retry}
-	g.config.Rules = slices.Clone(c.Rules)
+// New returns a guard. It checks nothing.
+func New(c Config) *Guard {
+	g := &Guard{config: c}
 	for i := range c.Rules {
-		rule := &c.Rules[i]
-		if rule.takesSlots() {
+		if c.Rules[i].takesSlots() {
 			g.slots = append(g.slots, i)
 		}
-		g.reports = g.reports || rule.Report != nil
-		g.settles = g.settles || rule.Settle != nil || rule.Report != nil
-		g.service = g.service || rule.Service && !rule.takesSlots()
+		g.settles = g.settles || c.Rules[i].Settle != nil
 	}
 	return g
 }
 
-// Check decides whether to admit a request. If so, it charges the request and acquires its slots,
-// for which it may wait. It writes nothing and does not read the body. The store is called with the
-// request's context.
-//
-// An admitting verdict may hold slots or have a charge to settle ([Verdict.Ends]). Then it must be
-// ended by [Verdict.End] when the request has been handled, also after a panic. [Guard.Handler]
-// does all that; Check is for adapters to frameworks.
-func (g *Guard) Check(r *http.Request) (v Verdict) {
-	g.check(&v, r, nil)
-	return v
-}
-
-// CheckFor is Check for package websocketmw.
-func (g *Guard) CheckFor(r *http.Request, a holds.Attempt) (v Verdict) {
-	g.check(&v, r, a)
-	return v
-}
-
-// check fills in the zero verdict v, which is too large to be copied without need. The attempt is nil
-// for requests.
-func (g *Guard) check(v *Verdict, r *http.Request, a holds.Attempt) {
-	if g.config.Skip != nil && g.config.Skip(r) {
-		v.admitted, v.silent = true, true
-		return
-	}
-	g.decide(v, r, a)
-	if g.config.Observe != nil && (v.asked() || !v.admitted || v.stay != nil) {
-		g.observe(v, r)
-	}
-	if g.config.ObserveOnly {
-		v.spare(a)
-	}
-}
-
-// observe calls Observe. If that panics, the request is not handled, so its slots are released.
-func (g *Guard) observe(v *Verdict, r *http.Request) {
-	if v.stay != nil {
-		returned := false
-		defer func() {
-			if !returned {
-				v.stay.release()
+// Handler returns a handler that calls next for requests that are admitted.
+func (g *Guard) Handler(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		v := Verdict{guard: g}
+		g.decide(&v, r)
+		if g.config.Observe != nil && (v.Decision.Len() > 0 || !v.admitted || v.slot != nil || v.charges != nil) {
+			g.config.Observe(r, v)
+		}
+		if g.config.ObserveOnly {
+			if !v.admitted {
+				v.charges = nil // nothing is charged
 			}
-		}()
-		g.config.Observe(r, *v)
-		returned = true
-		return
-	}
-	g.config.Observe(r, *v)
-}
-
-// spare makes the verdict admit, in shadow mode.
-func (v *Verdict) spare(a holds.Attempt) {
-	if a != nil && !v.admitted {
-		held, status, err := a.Spare()
-		if err != nil {
-			v.Err, v.status = err, status
+			v.admitted, v.silent = true, true
+		}
+		v.SetFields(w.Header())
+		if !v.admitted {
+			h := w.Header()
+			h.Set("Content-Type", ProblemType)
+			h.Set("Content-Length", v.document().Length)
+			h.Set("X-Content-Type-Options", "nosniff")
+			w.WriteHeader(v.status)
+			w.Write(v.document().Body) //nolint:errcheck // the client may have disconnected
 			return
 		}
-		v.staying().held = held
-	}
-	if !v.admitted && v.stay != nil {
-		v.stay.charges = nil // nothing is charged
-	}
-	v.admitted, v.silent = true, true
+		v.serve(w, r, next)
+	})
 }
 
-func (g *Guard) decide(v *Verdict, r *http.Request, a holds.Attempt) {
-	v.guard, v.sheet = g, g.sheet
-	switch {
-	case len(g.config.Rules) == 0:
-		v.Err, v.status = errZero, http.StatusInternalServerError
-	case a != nil:
-		v.staying().tried = a
-		if v.status, v.Err = a.Begin(); v.Err == nil {
-			g.decideAll(v, r, a)
-		} else {
-			v.retry = g.retry.random()
-		}
-	case len(g.config.Rules) == 1 && len(g.slots) == 0:
-		var (
-			one  [1]core.Charge
-			view limits.View
-		)
-		if g.charge(v, r, 0, &view, &one[0]) {
-			v.ask(r, one[:])
-		} else {
-			v.admitted = v.Err == nil
-		}
-	default:
-		g.decideAll(v, r, nil)
-	}
-}
-
-// decideAll is decide for several rules, slots or an attempt: first all keys, then the rates, then
-// the slots.
-func (g *Guard) decideAll(v *Verdict, r *http.Request, a holds.Attempt) {
+// decide finds all keys, asks the limiters, and takes the slots.
+func (g *Guard) decide(v *Verdict, r *http.Request) {
 	var (
-		room   [maxRules]core.Charge
-		view   limits.View
-		claims []core.Claim
+		charges []core.Charge
+		claims  []core.Claim
 	)
-	n := 0
 	for i := range g.config.Rules {
-		if g.config.Rules[i].takesSlots() {
-			claims = append(claims, g.claim(v, r, i, &view))
-		} else if g.charge(v, r, i, &view, &room[n]) {
-			n++
+		rule := &g.config.Rules[i]
+		n := int64(1)
+		if rule.Cost != nil {
+			n = rule.Cost(r)
 		}
-		if v.Err != nil {
+		if n == 0 {
+			continue
+		}
+		key, err := rule.Key(r)
+		switch {
+		case err != nil:
+			v.Err, v.status = err, http.StatusBadRequest
 			return
+		case rule.takesSlots():
+			claims = append(claims, core.Claim{Slots: rule.Slots, Key: key, Queue: rule.Queue})
+			continue
 		}
-	}
-	if a != nil {
-		if v.status, v.Err = a.Claim(claims); v.Err != nil {
-			g.faults.Unkeyed(-1, v.status, v.Err)
-			return
+		l := rule.Limiter
+		if rule.Plan != nil {
+			if p := rule.Plan(r, key); p != nil {
+				l = p
+			}
 		}
+		charges = append(charges, core.Charge{Limiter: l, Key: key, N: n})
+		v.charges = append(v.charges, charged{rule: rule, units: n, cost: n})
 	}
-	if n > 0 {
-		if v.ask(r, room[:n]); !v.admitted {
+	if len(charges) > 0 {
+		if v.ask(r, charges); !v.admitted {
 			return
 		}
 	}
 	v.admitted = true
-	if a != nil || len(claims) > 0 {
-		g.take(v, r, a, claims)
+	if len(claims) > 0 {
+		g.take(v, r, claims)
 	}
 }
 
-// ask asks the limiters, and completes the verdict.
+// ask asks the limiters.
 func (v *Verdict) ask(r *http.Request, charges []core.Charge) {
 	ctx := r.Context()
 	if v.guard.config.ObserveOnly {
 		ctx = ontrial.Mark(ctx)
 	}
-	switch c := &charges[0]; {
-	case v.guard.reports:
-		v.Decision, v.Err = v.checkAndCharge(ctx, slices.Clone(charges))
-	case len(charges) == 1:
-		v.Err = c.Limiter.AllowTo(ctx, c.Key, c.N, &v.Decision)
-	default: // a copy, so that the room of the charges does not escape
-		v.Decision, v.Err = core.AllowAll(ctx, slices.Clone(charges)...)
+	if v.Decision, v.Err = core.AllowAll(ctx, charges...); v.Err != nil {
+		v.status = http.StatusServiceUnavailable
+		return
 	}
-	v.conclude(r)
-}
-
-// conclude completes the verdict from its Decision and Err, as the limiters returned them.
-func (v *Verdict) conclude(r *http.Request) {
-	if v.Err != nil {
-		v.guard.fail(v, r, -1, http.StatusServiceUnavailable, v.Err)
-	}
-	v.admitted = v.Err == nil && v.Decision.Allowed
-	if !v.admitted && v.Err == nil {
-		v.status = http.StatusTooManyRequests
-		if v.guard.service && v.isOfService() {
-			v.status = http.StatusServiceUnavailable
+	if v.admitted = v.Decision.Allowed; !v.admitted {
+		v.status = http.StatusServiceUnavailable // if only limits of the service have refused
+		for i := range v.Decision.Len() {
+			if a := v.Decision.Answer(i); !a.Allowed && !v.hides(a.Limiter) {
+				v.status = http.StatusTooManyRequests
+			}
 		}
 	}
-}
-
-// isOfService reports whether only limits of the service have refused.
-func (v *Verdict) isOfService() bool {
-	for i := range v.Decision.Len() {
-		if a := v.Decision.Answer(i); !a.Allowed && !v.hides(a.Limiter) {
-			return false
-		}
-	}
-	return true
 }
 
 // hides reports whether the response does not show a limiter.
 func (v *Verdict) hides(limiter string) bool {
-	if v.guard == nil || !v.guard.service {
-		return false
-	}
-	i := v.guard.ruleOf(limiter)
-	return i >= 0 && v.guard.config.Rules[i].Service
-}
-
-// ruleOf returns the index of the rule whose limiters have that name, or -1.
-func (g *Guard) ruleOf(limiter string) int {
-	return slices.IndexFunc(g.config.Rules, func(rule Rule) bool {
-		name, what := rule.name()
-		return name == limiter && what == ofLimiter
+	return slices.ContainsFunc(v.guard.config.Rules, func(rule Rule) bool {
+		return rule.Service && rule.Limiter != nil && rule.Limiter.Name() == limiter
 	})
 }
 
-// fail makes the verdict refuse with a status, for an error of a rule, or of all if that is -1. The
-// error has no key.
-func (g *Guard) fail(v *Verdict, r *http.Request, rule, status int, err error) {
-	if r.Context().Err() == nil { // otherwise nobody reads the answer
-		g.faults.Undecided(rule, status, err)
-	}
-	if rule >= 0 {
-		err = g.ruleError(rule, err)
-	}
-	v.Err, v.status = err, status
-}
+// hidesSlots reports whether the response does not show the i-th slots.
+func (v *Verdict) hidesSlots(i int) bool { return v.guard.config.Rules[v.guard.slots[i]].Service }
 
-// key returns the key that a rule charges, or sets the verdict's Err.
-func (g *Guard) key(v *Verdict, r *http.Request, i int) string {
-	key, err := g.config.Rules[i].Key(r)
-	if err == nil && key == "" {
-		err = errEmptyKey
+// take takes the slots for a request that the rates have admitted, or gives their units back.
+func (g *Guard) take(v *Verdict, r *http.Request, claims []core.Claim) {
+	ctx, acquire := r.Context(), core.AcquireAll
+	if g.config.ObserveOnly {
+		ctx = ontrial.Mark(ctx)
+	} else if g.config.Wait > 0 {
+		var cancel func()
+		ctx, cancel = context.WithTimeout(ctx, g.config.Wait)
+		defer cancel()
+		acquire = core.AcquireAllWait
 	}
-	g.faults.See(i, r, key, err)
-	if err != nil {
-		v.Err, v.status = g.ruleError(i, err), http.StatusBadRequest
-		if errors.Is(err, keyfuncs.ErrProgram) {
-			v.status = http.StatusInternalServerError
+	slot, err := acquire(ctx, claims...)
+	if err == nil {
+		v.slot, v.occupied = slot, slot.Occupancies()
+		return
+	}
+	v.admitted, v.retry = false, 1+rand.IntN(5)
+	if full := (*core.FullError)(nil); errors.As(err, &full) {
+		v.status = http.StatusTooManyRequests
+		if v.hidesSlots(full.Claim) {
+			v.status = http.StatusServiceUnavailable
 		}
-		g.faults.Unkeyed(i, v.status, err)
+		for i, c := range claims {
+			o := core.Occupancy{Slots: c.Slots.Name(), Limit: c.Slots.Limit(), Held: -1}
+			if i == full.Claim {
+				o = full.Occupancy
+			}
+			v.occupied = append(v.occupied, o)
+		}
+	} else {
+		v.Err, v.status = err, http.StatusServiceUnavailable
 	}
-	return key
+	v.settle(r, make([]int64, len(v.charges)))
 }
 
-// charge sets c to what a rule charges, and adds that to what the verdict holds. It returns
-// false if the rule does not take part, or if a function of the rule returns an error or an
-// invalid value, which is the verdict's Err then. The view is that of all rules.
-func (g *Guard) charge(v *Verdict, r *http.Request, i int, view *limits.View, c *core.Charge) bool {
-	rule := &g.config.Rules[i]
-	c.N = 1
-	if rule.Cost != nil {
-		c.N = rule.Cost(r)
+// serve calls next for a request that is admitted.
+func (v *Verdict) serve(w http.ResponseWriter, r *http.Request, next http.Handler) {
+	if v.slot != nil {
+		defer v.slot.Release()
 	}
-	if c.N < 0 {
-		g.fail(v, r, i, http.StatusInternalServerError, returned("Cost", "%d; it must be 0 or more", c.N))
-		return false
+	if !v.guard.settles || len(v.charges) == 0 {
+		next.ServeHTTP(w, r)
+		return
 	}
-	if c.N == 0 {
-		v.sheet = nil
-		return false
-	}
-	if rule.Report != nil {
-		c.N = 0 // which is known only afterwards
-	}
-	if c.Key = g.key(v, r, i); v.Err != nil {
-		return false
-	}
-	c.Limiter = rule.Limiter
-	if rule.Limit != nil || rule.Plan != nil {
-		var err error
-		if c.Limiter, err = rule.chooseLimiter(view, r, c.Key); err != nil {
-			g.fail(v, r, i, http.StatusInternalServerError, err)
-			return false
+	c := &costs{charges: v.charges}
+	r = r.WithContext(context.WithValue(r.Context(), costsKey{}, c))
+	rec := &record.Recorder{ResponseWriter: w}
+	next.ServeHTTP(rec.Writer(), r)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	actual := make([]int64, len(c.charges))
+	for i := range c.charges {
+		charge := &c.charges[i]
+		if actual[i] = charge.cost; charge.rule.Settle != nil {
+			actual[i] = charge.rule.Settle(r, Outcome{Status: rec.Final(true), Written: rec.Written, Cost: charge.cost})
 		}
 	}
-	if c.Limiter != rule.Limiter {
-		v.sheet = nil
-	}
-	if g.settles || len(g.slots) > 0 {
-		v.staying().add(i, *c)
-	}
-	return true
+	v.settle(r, actual)
 }
 
-// Reset forgets the charges of the key of a request, under the rule whose limiters have that name.
-// An example is the failed logins of an address that has signed in. Other rules and other keys keep
-// their charges. The key is the one that [Guard.Handler] charges, whatever its form.
-//
-// It returns an error if no rule has that name, or if the request has no key. Other errors come
-// from [core.Limiter.Reset].
-func (g *Guard) Reset(r *http.Request, limiter string) error {
-	i := g.ruleOf(limiter)
-	if i < 0 {
-		return fmt.Errorf("headgate: guard: Reset: no rule has a limiter named %q", limiter)
+// settle corrects the charges to their costs.
+func (v *Verdict) settle(r *http.Request, actual []int64) {
+	if slices.EqualFunc(v.charges, actual, func(c charged, n int64) bool { return c.units == n }) {
+		return
 	}
-	var v Verdict
-	key := g.key(&v, r, i)
-	if v.Err != nil {
-		return v.Err
-	}
-	var view limits.View
-	l, err := g.config.Rules[i].chooseLimiter(&view, r, key)
-	if err != nil {
-		return g.ruleError(i, err)
-	}
-	return l.Reset(r.Context(), key)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), time.Second)
+	defer cancel()
+	_, _ = v.Decision.Settle(ctx, actual...)
 }
 
-// Handler returns a handler that sets the fields of the response and calls next for
-// requests that [Guard.Check] admits, and answers the others with [Guard.Refuse]. When next
-// returns or panics, the handler releases the slots, settles the charge by [Rule].Settle and counts
-// what [Rule].Report says. With a Report, the slots are released last. It does not recover the panic.
-//
-// If next hijacks a connection, later requests on it are not charged, and the slots are released
-// when next returns. So next must not upgrade to HTTP/2, as h2c.NewHandler of golang.org/x/net
-// does. Let http.Server read HTTP/2 without TLS, with UnencryptedHTTP2 in its Protocols. Package
-// websocketmw limits WebSockets.
-//
-// If a rule has Settle or Report, next gets a wrapped ResponseWriter. It has ReadFrom, and Unwrap
-// for [http.ResponseController]. It has Flush and Hijack if the original has them, and CloseNotify if
-// the original has that and Flush. It does not have Push.
-//
-// Handler panics if the guard or next is nil.
-func (g *Guard) Handler(next http.Handler) http.Handler {
-	if g == nil {
-		panic("headgate: guard: the guard is nil: see the error of nethttp.New")
+type charged struct {
+	rule        *Rule
+	units, cost int64
+}
+
+// costsKey is the key of costs in a context.
+type costsKey struct{}
+
+// costs are the charges of an admitted request.
+type costs struct {
+	mu      sync.Mutex
+	charges []charged
+}
+
+// SetCost sets the number of units that the request cost under the rule with Settle whose Limiter has the name.
+func SetCost(ctx context.Context, limiter string, units int64) {
+	c, _ := ctx.Value(costsKey{}).(*costs)
+	if c == nil {
+		return
 	}
-	if next == nil {
-		panic("headgate: guard: the handler is nil")
-	}
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		var v Verdict
-		g.check(&v, r, nil)
-		switch {
-		case !v.admitted:
-			g.refuse(w, r, &v)
-		case v.stay != nil:
-			v.serve(w, r, next)
-		default:
-			v.setLimits(w.Header(), nil)
-			next.ServeHTTP(w, r)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for i := range c.charges {
+		if rule := c.charges[i].rule; rule.Settle != nil && rule.Limiter.Name() == limiter {
+			c.charges[i].cost = units
 		}
-	})
+	}
 }

@@ -1,15 +1,4 @@
-// Package debug shows the counts of package stats to those who operate a server.
-//
-//	seen, err := stats.New(stats.Config{})
-//	...
-//	internal := http.NewServeMux()
-//	internal.Handle("/debug/headgate/", debug.Handler(seen, debug.Config{}))
-//	go http.ListenAndServe("127.0.0.1:6060", internal)
-//
-// The handler registers itself nowhere. Mount it at a path that ends in a slash, where only operators
-// get. It tells which limits there are, how far they are used, and why the store is away. It does not
-// tell who is refused: keys are hashed. With ShowKeys in the [stats.Config] it shows them, and the page
-// is as secret as the keys.
+// Package debug is the page of package stats of the names, and of headgated.
 package debug
 
 import (

@@ -175,9 +175,9 @@ func TestTrials(t *testing.T) {
 	m := memstore.New(memstore.Config{Observer: s.Observer()})
 	limiter := func(name string, p core.Policy) *core.Limiter { return core.Must(core.New(m, name, p)) }
 	everyone := keyfuncs.Everyone()
-	guard := core.Must(nethttp.New(nethttp.Config{ObserveOnly: true, Rules: []nethttp.Rule{{Limiter: limiter("watched", core.Blocked()), Key: everyone}}}))
+	guard := nethttp.New(nethttp.Config{ObserveOnly: true, Rules: []nethttp.Rule{{Limiter: limiter("watched", core.Blocked()), Key: everyone}}})
 	slots := core.Must(core.NewSlots(m, "busy", 0))
-	flights := core.Must(nethttp.New(nethttp.Config{ObserveOnly: true, Rules: []nethttp.Rule{{Slots: slots, Key: everyone}}}))
+	flights := nethttp.New(nethttp.Config{ObserveOnly: true, Rules: []nethttp.Rule{{Slots: slots, Key: everyone}}})
 	w := httptest.NewRecorder()
 	guard.Handler(flights.Handler(http.NotFoundHandler())).ServeHTTP(w, httptest.NewRequest("GET", "/", nil))
 	if w.Code != http.StatusNotFound {

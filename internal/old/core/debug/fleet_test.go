@@ -44,10 +44,7 @@ func serve(args []string) error {
 	if err != nil {
 		return err
 	}
-	guard, err := nethttp.New(nethttp.Config{Rules: []nethttp.Rule{{Limiter: limiter, Key: keyfuncs.Header("X-User")}}})
-	if err != nil {
-		return err
-	}
+	guard := nethttp.New(nethttp.Config{Rules: []nethttp.Rule{{Limiter: limiter, Key: keyfuncs.Header("X-User")}}})
 	mux := http.NewServeMux()
 	mux.Handle("/debug/", debug.Handler(seen, debug.Config{}))
 	mux.Handle("/", guard.Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})))

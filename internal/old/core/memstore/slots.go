@@ -88,12 +88,6 @@ func (h *hold) Release() {
 // Lost implements [store.Hold]. It returns nil: no slot is ever lost.
 func (*hold) Lost() <-chan struct{} { return nil }
 
-// Doubt implements [store.Hold]. It returns nil: no more is granted than the limit.
-func (*hold) Doubt() <-chan struct{} { return nil }
-
-// Shed implements [store.Hold]. There is never a doubt.
-func (*hold) Shed(context.Context) (bool, error) { return false, nil }
-
 // Release implements [store.Hold].
 func (hs holds) Release() {
 	for i := range hs {
@@ -103,12 +97,6 @@ func (hs holds) Release() {
 
 // Lost implements [store.Hold].
 func (holds) Lost() <-chan struct{} { return nil }
-
-// Doubt implements [store.Hold].
-func (holds) Doubt() <-chan struct{} { return nil }
-
-// Shed implements [store.Hold].
-func (holds) Shed(context.Context) (bool, error) { return false, nil }
 
 // Shared implements [store.SlotStore]: this process alone knows the held slots.
 func (*Store) Shared() bool { return false }

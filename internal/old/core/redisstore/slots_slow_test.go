@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -78,67 +77,6 @@ func TestSlotsWithoutRedisCountTheOthers(t *testing.T) {
 		if granted != want {
 			t.Errorf("%s: %d granted, want %d", key, granted, want)
 		}
-	}
-}
-
-// What was granted without Redis, and is too many when it is back, is shed: as much as is too
-// many, by several processes together, and nothing if they had shares.
-func TestWhatIsTooManyIsShed(t *testing.T) {
-	t.Parallel()
-	const limit, stores = 6, 3
-	for name, test := range map[string]struct {
-		config Config
-		shed   int
-	}{
-		"local":  {Config{}, (stores - 1) * limit},
-		"shares": {Config{Servers: stores}, 0},
-		"open":   {Config{Failure: FailOpen}, (stores - 1) * limit},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			server := redistest.Start(t)
-			proxy := redistest.NewProxy(t, server.Addr())
-			other, err := core.NewSlots(open(t, test.config, server.Addr()), "other", core.NoLimit)
-			if err != nil {
-				t.Fatal(err)
-			}
-			proxy.Cut()
-			var held []*core.Slot
-			for range stores {
-				s := open(t, test.config, proxy.Addr())
-				slots, also := newSlots(t, s, "ws", limit), newSlots(t, s, "other", core.NoLimit)
-				for range limit {
-					if slot, err := core.AcquireAll(t.Context(), core.Claim{Slots: slots, Key: "key"}, core.Claim{Slots: also, Key: "key"}); err == nil {
-						held = append(held, slot)
-					}
-				}
-			}
-			proxy.Heal()
-			var all sync.WaitGroup
-			var shed atomic.Int64
-			for _, slot := range held {
-				all.Go(func() {
-					eventually(t, "an answer", func() bool {
-						gone, err := slot.Shed(t.Context())
-						if gone {
-							shed.Add(1)
-						}
-						return err == nil
-					})
-				})
-			}
-			all.Wait()
-			if n := int(shed.Load()); n != test.shed {
-				t.Errorf("%d of %d were shed, want %d", n, len(held), test.shed)
-			}
-			counter := newSlots(t, open(t, Config{}, server.Addr()), "ws", limit)
-			for _, slots := range []*core.Slots{counter, other} { // both claims of what is shed
-				eventually(t, "the counts to be right", func() bool {
-					n, err := slots.Count(t.Context(), "key")
-					return err == nil && n == limit
-				})
-			}
-		})
 	}
 }
 

@@ -31,3 +31,5 @@ func (s Sketch) Count(key uint64, name func() string) {
 
 // Read returns the counts.
 func (s Sketch) Read() *Top { return s.read(now()) }
+
+func Reason(err error) string { return reasonText(reason(err)) }

@@ -303,10 +303,6 @@ func timedOut(err error) bool {
 	return errors.As(err, &e) && e.Timeout()
 }
 
-// Reason returns a word that tells why there is no decision: unavailable, canceled, timeout, closed
-// or other. A context or a connection may have had the timeout.
-func Reason(err error) string { return reasonText(reason(err)) }
-
 // reasonText returns the reason as it is written in metrics.
 func reasonText(i int) string {
 	return [reasons]string{"unavailable", "canceled", "timeout", "closed", "other"}[i]

@@ -30,8 +30,8 @@ type Observer struct {
 
 	// Decided is called for each decision, once for each charge. That includes decisions that the
 	// policies make without the store, and calls without a decision. A call that waits reports each
-	// of its attempts, and an error if it ended before the first. Peeks are not reported, except
-	// the ones of core.CheckAll. Nor are malformed calls, whose error is core.ErrQuestion or
+	// of its attempts, and an error if it ended before the first. Peeks are not reported.
+	// Nor are malformed calls, whose error is core.ErrQuestion or
 	// core.ErrCost.
 	Decided func(context.Context, DecisionEvent)
 

@@ -69,8 +69,7 @@ type Claim struct {
 	Key   string `json:"-"`
 	Limit int64  // that the key may hold at once; 0 refuses
 
-	// OneMore lets the key hold one slot above the Limit, unless that is 0. It does not change the
-	// surplus for Shed.
+	// OneMore lets the key hold one slot above the Limit, unless that is 0.
 	OneMore bool
 
 	// Waiting is how many callers of this process wait for slots of the key, with this one, or
@@ -115,19 +114,6 @@ type Hold interface {
 	// Lost returns a channel that is closed if the store has given the slots to others
 	// while this process was away. It is nil if the store never does.
 	Lost() <-chan struct{}
-
-	// Doubt returns a channel that is closed when the store finds, for the next time, that it may
-	// have granted more than the limits. The cause is that it had lost data, or had declared this
-	// process dead. It is nil if that never happens.
-	Doubt() <-chan struct{}
-
-	// Shed gives everything back if one of the keys has a surplus, and reports whether it did.
-	// Slots above the highest Limit granted here are surplus: the highest of the slots of the key
-	// that this process still holds. If Shed is called for several slots of a key, it gives back no
-	// more than the surplus. After an error, nothing is given back, and the slots are held. It is
-	// called neither with Release nor with itself at the same time. If it has given everything
-	// back, nothing else is called.
-	Shed(ctx context.Context) (shed bool, err error)
 }
 
 // A FullError is the error of AcquireSlots if a key holds as many slots as it may.

@@ -118,9 +118,6 @@ func (s *suite) reports() {
 	allow := func(l *core.Limiter, n int64) func() {
 		return func() { d, _ = l.AllowN(ctx, hidden, n) }
 	}
-	check := func(l *core.Limiter, more bool) func() {
-		return func() { _, _ = core.CheckAll(ctx, more, core.Charge{Limiter: l, Key: hidden, N: 1}) }
-	}
 	seen.compare(s.T, []reported{
 		{"admitted", allow(l, 2), []string{`api 2: "narrow" true store <nil>`}},
 		{"refunded", func() { _ = d.Refund(ctx) }, []string{"api 2 settled to 0: 0 uncovered store <nil>"}},
@@ -136,10 +133,6 @@ func (s *suite) reports() {
 		{"reported", func() { _, _, _ = l.Report(ctx, hidden, 5) }, []string{"api 0 settled to 5: 5 uncovered store <nil>"}},
 		{"reported of no limit", func() { _, _, _ = free.Report(ctx, hidden, 5) }, []string{"free 0 settled to 5: 0 uncovered policy <nil>"}},
 		{"reported of none", func() { _, _, _ = banned.Report(ctx, hidden, 5) }, []string{"banned 0 settled to 5: 5 uncovered policy <nil>"}},
-		{"checked, and refused", check(l, true), []string{"api refuses the key: true", `api 0: "narrow" false store <nil>`}},
-		{"checked", check(free, false), []string{`free 0: "free" true policy <nil>`}},
-		{"checked before a charge", check(free, true), nil},
-		{"not checked", check(broken, true), []string{`broken 0: "" false none the store is away`}},
 		{"never", allow(l, 4), []string{"api refuses the key: true", `api 4: "narrow" false policy <nil>`}},
 		{"never by any", allow(l, 10), []string{"api refuses the key: true", `api 10: "wide" false policy <nil>`}},
 		{"unlimited", allow(free, 7), []string{`free 7: "free" true policy <nil>`}},

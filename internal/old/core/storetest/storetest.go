@@ -1,17 +1,6 @@
-// Package storetest tests the contracts of [store.Store] and [store.SlotStore]. A store that passes
-// decides as package step computes. Its decisions are all or nothing, and exact under concurrency. It
-// keeps the states of all limiters and keys separate.
-//
-//	func TestStore(t *testing.T) {
-//		storetest.Run(t, storetest.Harness{
-//			New: func(_ *testing.T, o *core.Observer) core.Store {
-//				return memstore.New(memstore.Config{Observer: o})
-//			},
-//			Now:     func() int64 { return time.Now().UnixMicro() },
-//			Advance: time.Sleep,
-//			Around:  synctest.Test,
-//		})
-//	}
+// Package storetest tests the contracts of [store.Store] and [store.SlotStore]. A store that passes decides as package
+// step computes. Its decisions are all or nothing, and exact under concurrency. It keeps the states of all limiters and
+// keys separate.
 package storetest
 
 import (

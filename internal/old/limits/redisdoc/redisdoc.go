@@ -1,27 +1,11 @@
 // Package redisdoc keeps a document of package limits in Redis, for all servers together.
 //
-//	source, err := redisdoc.New(client, redisdoc.Config{})
-//	...
-//	book, err := limits.Open(ctx, store, slots, source, limits.Config{})
+// It is a hash with a version and the document. Servers ask for the version every second, and are told of a new one by
+// PUBLISH. The version never decreases. A server that finds a lower one keeps its document and says so. A failover that
+// has lost writes may show a lower one.
 //
-// It is a hash with a version and the document. Servers ask for the version every second, and are
-// told of a new one by PUBLISH. The version never decreases. A server that finds a lower one keeps
-// its document and says so. A failover that has lost writes may show a lower one.
-//
-// The command headgate push writes the document, unless a server would refuse it, and waits until
-// all have it. For that, each server tells in a second hash what it has and needs.
-//
-// # Who may write it
-//
-// Whoever can write the document can switch limits off. So servers should get a user who can only
-// read it, besides what the store needs:
-//
-//	ACL SETUSER server on >password resetkeys %R~{headgate-limits} ~{headgate-limits}:servers
-//	    resetchannels &{headgate-limits} -@all +hget +hmget +hset +hdel +time
-//	    +subscribe +unsubscribe +ping
-//
-// %R~ needs Redis 7. Before that, a server that should not write needs a user without HSET: what it
-// tells of itself is then missing, which is no error. Without TIME, it tells the time of its own clock.
+// The command headgate push writes the document, unless a server would refuse it, and waits until all have it. For
+// that, each server tells in a second hash what it has and needs. Without TIME, it tells the time of its own clock.
 package redisdoc
 
 import (

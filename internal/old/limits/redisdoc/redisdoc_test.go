@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log"
 	"runtime"
 	"strconv"
 	"strings"
@@ -365,19 +364,4 @@ func TestPushOfWhatNobodyReads(t *testing.T) {
 	if _, version, err := s.Current(t.Context()); version != 0 {
 		t.Errorf("version %d was pushed: %v", version, err)
 	}
-}
-
-func ExampleNew() {
-	client := redis.NewClient(&redis.Options{Addr: "localhost:6379", ContextTimeoutEnabled: true})
-	source, err := redisdoc.New(client, redisdoc.Config{})
-	if err != nil {
-		log.Fatal(err)
-	}
-	book, err := limits.Open(context.Background(), memstore.New(memstore.Config{}), nil, source, limits.Config{
-		Initial: []byte(`{"limits": {"api": {"plans": {"free": "sliding-log 60/minute"}}}}`),
-	})
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer book.Close()
 }

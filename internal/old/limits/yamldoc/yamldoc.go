@@ -1,23 +1,7 @@
-// Package yamldoc reads the documents of package limits in YAML:
-//
-//	limits:
-//	  api:
-//	    default: free
-//	    plans:
-//	      free: {minute: sliding-log 60/minute, day: fixed-window 1000/day}
-//	      gold: {minute: sliding-log 600/minute, day: fixed-window 50000/day}
-//	    overrides:
-//	      - {key: user-42, plan: gold, until: 2030-12-01T00:00:00Z, note: ticket 815}
-//	      - {prefix: "acme:", policies: {minute: sliding-log 6000/minute}}
-//	...
-//
-// It is the part of YAML that cannot be mistaken. The last line is "...", so that a document which
-// was cut off is a fault, not a shorter document. There are no anchors, aliases, tags or merge
-// keys, and no second document. Quote each string that YAML takes for a number, a boolean or null,
-// such as 42, yes or ~. The booleans are as in old versions of YAML: yes, no, on, off, y and n,
-// too.
-//
-// A document that begins with { is JSON.
+// Package yamldoc reads the documents of package limits in the part of YAML that cannot be mistaken. The last line is
+// "...", so that a document which was cut off is a fault, not a shorter document. There are no anchors, aliases, tags
+// or merge keys, and no second document. Strings that YAML takes for a number, a boolean or null, also in old versions,
+// are quoted. A document that begins with { is JSON.
 package yamldoc
 
 import (

@@ -3,7 +3,6 @@ package yamldoc_test
 import (
 	"errors"
 	"fmt"
-	"log"
 	"strings"
 	"testing"
 
@@ -36,24 +35,6 @@ const same = `{"slots": {"ws": {"plans": {"gold": 20, "free": 3}}}, "limits": {"
 		{"key": "user-43", "plan": "blocked"},
 		{"prefix": "acme:", "policies": {"minute": "sliding-log 6000/minute"}},
 		{"key": "user-42", "plan": "gold", "until": "2099-12-01T00:00:00Z", "note": "ticket 815"}]}}}`
-
-func ExampleDecode() {
-	d, err := limits.Parse([]byte(document), yamldoc.Decode)
-	if err != nil {
-		log.Fatal(err)
-	}
-	other, err := limits.Parse([]byte(same), yamldoc.Decode) // JSON
-	if err != nil {
-		log.Fatal(err)
-	}
-	fmt.Println(d.Version() == other.Version())
-
-	_, err = limits.Parse([]byte(document[:len(document)-10]), yamldoc.Decode)
-	fmt.Println(err)
-	// Output:
-	// true
-	// line 14, column 1: the last line is not "...": the document ends before it is whole, or that line is missing
-}
 
 // What is wrong is told with its place.
 func TestFaults(t *testing.T) {

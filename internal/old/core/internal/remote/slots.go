@@ -152,7 +152,7 @@ func (s *Slots) AcquireSlots(ctx context.Context, claims []store.Claim) (store.G
 	done = true
 	g.Hold = taken
 	if len(taken) == 1 {
-		g.Hold = hold{taken[0]}
+		g.Hold = taken[0]
 	}
 	return g, nil
 }
@@ -214,21 +214,6 @@ func (s *Slots) acquire(ctx context.Context, deadline time.Time, c store.Claim, 
 	return hold, 0, source, nil
 }
 
-// A hold is that of one claim.
-type hold struct{ *keeper.Hold }
-
-// Shed implements [store.Hold].
-func (h hold) Shed(ctx context.Context) (bool, error) {
-	shed, err := h.Hold.Shed(ctx)
-	switch {
-	case errors.Is(err, keeper.ErrClosed):
-		err = store.ErrClosed
-	case err != nil && ctx.Err() == nil:
-		err = unavailable(err)
-	}
-	return shed, err
-}
-
 // holds are the holds of several claims.
 type holds []*keeper.Hold
 
@@ -241,22 +226,6 @@ func (hs holds) Release() {
 
 // Lost implements [store.Hold].
 func (hs holds) Lost() <-chan struct{} { return hs[0].Lost() }
-
-// Doubt implements [store.Hold].
-func (hs holds) Doubt() <-chan struct{} { return hs[0].Doubt() }
-
-// Shed implements [store.Hold]. If one is shed, so are the others.
-func (hs holds) Shed(ctx context.Context) (shed bool, err error) {
-	for i, h := range hs {
-		if shed, err = (hold{h}).Shed(ctx); shed {
-			slices.Concat(hs[:i], hs[i+1:]).Release()
-		}
-		if shed || err != nil {
-			break
-		}
-	}
-	return shed, err
-}
 
 // CountSlots implements [store.SlotStore]. Other processes count with what they have stated,
 // except those that are known to be dead.
