@@ -90,7 +90,7 @@ func TestBuilds(t *testing.T) {
 	write("go.sum", []byte(sum))
 	cmd := exec.CommandContext(t.Context(), "go", "vet", "-mod=mod", "./...") // which compiles tests, too
 	cmd.Dir = dir
-	cmd.Env = append(os.Environ(), "GOWORK=off", "GOPROXY=off", "GOFLAGS=")
+	cmd.Env = append(os.Environ(), "GOWORK=off", "GOFLAGS=")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Errorf("%v\n%s", err, out)
 	}
