@@ -48,23 +48,26 @@ test: tools lint unit race ## everything that must pass
 .PHONY: unit
 unit: ## the tests of all modules
 	@echo "== tests"
-	$(call beside,$(REQUIRE) $(GO) test -vet=off -p 4 ./...,$(BESIDE_ROOT),$(REQUIRE) $(GO) test -vet=off -p 2 ./...)
+	$(call beside,$(REQUIRE) $(GO) test -vet=off -p 4 ./...,$(BESIDE_ROOT),vet=off; [ $$m != ./test ] || vet=; $(REQUIRE) $(GO) test -vet=$$vet -p 2 ./...)
 	@scripts/matrix 9.1.2 ./internal/old/core/redisstore -run 'DecisionsAreThose|ServerVersion|^TestCluster$$'
 
-# Long tests with one goroutine are not repeated here: see -short.
+# Long tests with one goroutine are not repeated here: see -short. Nor are those of three packages of internal/old that take
+# minutes, and of the conformance scenes: make race-all has them, too.
 .PHONY: race
 race: ## the tests of what ships, and of WebSocket libraries, under the race detector
 	@echo "== race detector"
+	$(call beside,$(RACE) -p 4 $$($(GO) list ./... | grep -vE '/old/(core/redisstore|core/lease|limits)(/|$$)'),$(BESIDE_ROOT),what=./...; [ $$m != ./test ] || what=./thirdparty; $(RACE) -p 2 $$what)
+
+.PHONY: race-all
+race-all: tools ## the same of all packages: ten minutes
 	$(call beside,$(RACE) -p 4 ./...,$(BESIDE_ROOT),what=./...; [ $$m != ./test ] || what='./thirdparty ./conformance/...'; $(RACE) -p 2 $$what)
 
-# What ships is analysed in one workspace, and so what the modules have in common once. Of the module in test, whose
-# many requirements would be analysed too, only what vet finds.
+# What ships is analysed in one workspace, and so what the modules have in common once.
 .PHONY: lint
 lint: $(LINT) ## format, go.mod files, and linters that find faults
 	@echo "== lint"
 	@$(call in_each,$(MODULES),$(GO) mod tidy -diff); exit $$status
 	@$(LINT) fmt --diff
-	@cd test && $(GO) vet ./...
 	@{ sed -n '/^go /p' go.mod; printf 'use ../%s\n' $(SHIPPED); } > .bin/lint.work
 	@GOWORK=$(CURDIR)/.bin/lint.work $(LINT) run $(SHIPPED:%=%/...)
 
@@ -82,7 +85,7 @@ matrix: ## the tests of the stores on Redis 6.2 and 8.2 and Valkey 8.1 and 9.1: 
 	@scripts/matrix all ./internal/old/core/redisstore ./internal/old/core/lease ./internal/old/limits/redisdoc
 
 .PHONY: soak
-soak: tools ## the models, simulations, floods, histories and chaos at length, then the fuzz targets: two to three hours
+soak: tools race-all ## the models, simulations, floods, histories and chaos at length, then the fuzz targets: two to three hours
 	$(GO) test -count=1 -timeout 2h ./internal/old/core/step -run Model -rapid.checks 10000
 	$(GO) test -count=1 -timeout 2h ./internal/old/core/memstore -run Flood -flood 10000000
 	$(GO) test -count=1 -timeout 2h ./internal/old/core/stats -run Series -flood 10000000
