@@ -40,7 +40,7 @@ func Middleware(guard interface {
 // A visit is a request in front of the guard and behind it. It is the context of the request there, which sockets
 // keep. So it must not reach the writer: that has the connection, which nobody would find forgotten.
 type visit struct {
-	context.Context //nolint:containedctx // it is one
+	context.Context
 
 	c      atomic.Pointer[gin.Context] // nil when the guard is done
 	passed bool

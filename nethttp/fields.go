@@ -130,7 +130,7 @@ const (
 var pages = sync.Pool{New: func() any { return new(page) }}
 
 func takePage() *page {
-	p := pages.Get().(*page) //nolint:forcetypeassert // see above
+	p := pages.Get().(*page)
 	if p.text.Cap()-p.text.Len() < lineText {
 		p.text = strings.Builder{}
 		p.text.Grow(pageText)

@@ -89,7 +89,7 @@ func (g *Guard) passage(a *engine.Admission) *passage {
 
 // A passageContext leads to a passage by two pointers, since package fmt prints what one points to, with some verbs.
 type passageContext struct {
-	context.Context //nolint:containedctx // it is one
+	context.Context
 
 	at **passage
 }

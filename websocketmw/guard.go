@@ -96,7 +96,7 @@ func (g *Guard) admit(r *http.Request, kind kind) (*Socket, *engine.Admission) {
 	if !g.rules.Keys(a, r) || !s.countInbound(a, r) || !g.rules.Acquire(a, r) || !g.makeRoom(r.Context(), s, a) {
 		return nil, a
 	}
-	if !g.add(s, a, beganAt) { //nolint:contextcheck // what is asked later has nothing to do with the request
+	if !g.add(s, a, beganAt) {
 		a.Release()
 		return nil, refuseInDrain(a)
 	}

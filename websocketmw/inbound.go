@@ -149,7 +149,7 @@ func (s *Socket) admit(p []byte) int {
 	var found frames.List
 	extensions := frames.Extensions(s.extensions.Load())
 	if !found.Walk(&in.inspector, p, extensions) {
-		many := manyFrames.Get().(*[]frames.Frame) //nolint:forcetypeassert // see above
+		many := manyFrames.Get().(*[]frames.Frame)
 		defer manyFrames.Put(many)
 		if most := frames.MostIn(len(p)); len(*many) < most {
 			*many = make([]frames.Frame, most)

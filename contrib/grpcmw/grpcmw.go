@@ -97,7 +97,7 @@ func (g *Guard) Tap() tap.ServerInHandle {
 	}
 	return func(ctx context.Context, info *tap.Info) (context.Context, error) {
 		call := callOf(metadata.NewIncomingContext(ctx, info.Header), info.FullMethodName)
-		if f := g.guard.Serve(ctx, call, func(*rpc.Visit) (any, error) { return nil, nil }); f != nil { //nolint:nilnil // there is no response
+		if f := g.guard.Serve(ctx, call, func(*rpc.Visit) (any, error) { return nil, nil }); f != nil {
 			return nil, statusOf(f)
 		}
 		return ctx, nil

@@ -178,7 +178,7 @@ var priorKnowledge = func() *http.Server {
 
 // callContext is the context of a call's request.
 type callContext struct {
-	context.Context //nolint:containedctx // it is one
+	context.Context
 
 	call *Call
 }
@@ -210,7 +210,7 @@ func (c *Call) request(ctx context.Context) *http.Request {
 // A Visit is a call that was admitted.
 type Visit struct {
 	Fields  http.Header     // for the metadata of the response; nil if there are none
-	Context context.Context //nolint:containedctx // of the call, in which nethttp.SetCost works
+	Context context.Context // of the call, in which nethttp.SetCost works
 
 	call    *Call
 	guard   *Guard
