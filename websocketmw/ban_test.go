@@ -15,6 +15,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/core/redisstore"
 	"github.com/headgate/headgate/internal/redistest"
 	"github.com/headgate/headgate/keyfuncs"
 )
@@ -50,7 +51,7 @@ type devices struct {
 	dialers sync.WaitGroup
 }
 
-func newDevices(t *testing.T, limit int64, whenFull WhenFull, timeout time.Duration, url string) *devices {
+func newDevices(t *testing.T, limit int64, whenFull WhenFull, open func() *redisstore.Store) *devices {
 	d := &devices{open: make(map[*websocket.Conn]struct{})}
 	key := func(r *http.Request) (string, error) {
 		if d.banned.Load() {
@@ -59,7 +60,7 @@ func newDevices(t *testing.T, limit int64, whenFull WhenFull, timeout time.Durat
 		return byUser(r)
 	}
 	for range 3 {
-		s := newNode(t, inRedis(t, url, timeout), Rule{Key: key, WhenFull: whenFull}, limit)
+		s := newNode(t, open(), Rule{Key: key, WhenFull: whenFull}, limit)
 		s.guard.evictAge = 0
 		d.nodes = append(d.nodes, s)
 	}
@@ -117,7 +118,7 @@ func TestBanOfManySockets(t *testing.T) {
 	server := redistest.Start(t)
 	for name, whenFull := range map[string]WhenFull{"EvictOldest": EvictOldest, "Refuse": Refuse} {
 		t.Run(name, func(t *testing.T) {
-			d := newDevices(t, sockets, whenFull, patient, "redis://"+server.Addr())
+			d := newDevices(t, sockets, whenFull, func() *redisstore.Store { return inRedis(t, "redis://"+server.Addr(), patient) })
 			most := int64(sockets)
 			if whenFull == EvictOldest {
 				most += 3
@@ -180,19 +181,42 @@ func TestBanWhileRedisFails(t *testing.T) {
 			t.Run(fmt.Sprintf("%s after call %d", how, step), func(t *testing.T) {
 				t.Parallel()
 				server := redistest.Start(t)
-				banWhile(t, "redis://"+server.Addr(), step, func() func() { return fault(server) })
+				banWhile(t, &redis.UniversalOptions{Addrs: []string{server.Addr()}}, step, func() func() { return fault(server) })
 			})
 		}
 	}
 }
 
+// The same in a failover to a replica that has nothing since the users came, also not the notice.
+func TestBanInAFailover(t *testing.T) {
+	t.Parallel()
+	for _, step := range []int64{0, 2} {
+		t.Run(fmt.Sprintf("after call %d", step), func(t *testing.T) {
+			t.Parallel()
+			d := redistest.StartSentinel(t)
+			master := d.Master()
+			if _, err := d.Replica().Do("REPLICAOF", "127.0.0.1", "1"); err != nil { // where nobody is
+				t.Fatal(err)
+			}
+			banWhile(t, &redis.UniversalOptions{Addrs: d.Addrs(), MasterName: redistest.MasterName}, step, func() func() {
+				master.Kill()
+				return nil
+			})
+			if d.Master() == master {
+				t.Error("no failover was needed")
+			}
+		})
+	}
+}
+
 // banWhile bans a user while something happens after a call of the ban's, until all servers have answered. It mends that
 // when the ban fails.
-func banWhile(t *testing.T, url string, step int64, happens func() (mend func())) {
+func banWhile(t *testing.T, o *redis.UniversalOptions, step int64, happens func() (mend func())) {
 	t.Helper()
-	d := newDevices(t, 30, EvictOldest, 2*time.Second, url)
+	open := func() *redisstore.Store { return overRedis(t, o, 2*time.Second) }
+	d := newDevices(t, 30, EvictOldest, open)
 	d.grow(t, 30)
-	admin := inRedis(t, url, 2*time.Second)
+	admin := open()
 	var mend func()
 	fails := &stepper{do: func() { mend = happens() }}
 	admin.Client().AddHook(fails)

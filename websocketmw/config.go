@@ -169,12 +169,15 @@ func New(c Config) (*Guard, error) {
 	}
 	g := &Guard{config: c, id: rand.Text(), evictAge: minEvictAge, sockets: make(map[*Socket]struct{}), empty: make(chan struct{})}
 	g.rules = engine.Rules{Watch: engine.NewWatch("websocketmw", c.Logger, false), LeastPause: leastPause, MostPause: mostPause}
-	for _, r := range c.Rules {
+	for i, r := range c.Rules {
 		g.rules.Slots = append(g.rules.Slots, engine.Slots{
 			Rule:  engine.Rule{Key: r.Key, Plan: r.Plan, Service: r.WhenFull == Unavailable},
 			Slots: r.Slots, OneMore: r.WhenFull == EvictOldest,
 		})
-		g.indexes = append(g.indexes, index{slots: r.Slots, lists: make(map[string]*list), closeOrders: make(map[string]closeOrder)})
+		g.indexes = append(g.indexes, index{guard: g, rule: i, slots: r.Slots, lists: make(map[string]list), closeOrders: make(map[string]closeOrder)})
+	}
+	for i := range g.indexes {
+		g.indexes[i].listener = g.indexes[i].hear
 	}
 	for _, in := range c.Messages {
 		g.inbound = append(g.inbound, inboundLimit{in, frames.Messages})

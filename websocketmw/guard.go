@@ -229,7 +229,7 @@ func (g *Guard) add(s *Socket, a *engine.Admission, beganAt time.Time) bool {
 	g.sockets[s] = struct{}{}
 	for i, c := range a.Claims {
 		s.links[i].topic = c.Slots.Notices().Topic(c.Slots.Name(), c.Key)
-		g.indexes[i].add(s, i)
+		g.indexes[i].add(s)
 		if o, ok := g.indexes[i].closeOrders[s.links[i].topic]; ok && !beganAt.After(o.announcedAt) {
 			close = &o.order
 		}
@@ -256,7 +256,7 @@ func (g *Guard) remove(s *Socket) {
 	defer g.mu.Unlock()
 	delete(g.sockets, s)
 	for i := range s.links {
-		g.indexes[i].remove(s, i)
+		g.indexes[i].remove(s)
 	}
 	g.stopIfEmpty()
 }
@@ -269,7 +269,8 @@ func (g *Guard) stopIfEmpty() {
 	for _, stop := range g.stopListening {
 		stop()
 	}
-	g.stopListening = nil
+	clear(g.stopListening)
+	g.stopListening = g.stopListening[:0]
 	if g.draining {
 		select {
 		case <-g.empty:

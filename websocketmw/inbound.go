@@ -108,7 +108,7 @@ func (s *Socket) read(p []byte) (int, error) {
 	if n == 0 {
 		return 0, err
 	}
-	admitted := s.admit(p[:n])
+	admitted := s.admitBytes(p[:n])
 	if admitted == n {
 		return n, err
 	}
@@ -139,9 +139,9 @@ func (s *Socket) holdBack(p []byte) { s.in.pending = slices.Concat(p, s.in.pendi
 // manyFrames has room for the frames of a read.
 var manyFrames = sync.Pool{New: func() any { return new([]frames.Frame) }}
 
-// admit charges p, which is not empty, and returns how many bytes of it the handler may read. If that is 0, the
+// admitBytes charges p, which is not empty, and returns how many bytes of it the handler may read. If that is 0, the
 // socket must be closed.
-func (s *Socket) admit(p []byte) int {
+func (s *Socket) admitBytes(p []byte) int {
 	in := &s.in
 	if s.out.pings.Load() > 0 {
 		in.inspector.Pongs += s.out.pings.Swap(0)

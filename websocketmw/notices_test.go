@@ -1,6 +1,7 @@
 package websocketmw
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -17,6 +18,7 @@ import (
 	"time"
 
 	"github.com/gorilla/websocket"
+	"github.com/redis/go-redis/v9"
 
 	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/core/redisstore"
@@ -24,6 +26,7 @@ import (
 	"github.com/headgate/headgate/internal/old/core/store"
 	"github.com/headgate/headgate/internal/redistest"
 	"github.com/headgate/headgate/keyfuncs"
+	"github.com/headgate/headgate/nethttp"
 )
 
 const patient = 20 * time.Second
@@ -172,7 +175,13 @@ func older(t *testing.T) {
 // inRedis returns a store of its own for each server.
 func inRedis(t *testing.T, url string, timeout time.Duration) *redisstore.Store {
 	t.Helper()
-	s, err := redisstore.Open(url, redisstore.Config{Timeout: timeout, SlotTimeout: timeout, SlotTTL: 4 * patient, Failure: redisstore.FailClosed})
+	return overRedis(t, &redis.UniversalOptions{Addrs: []string{strings.TrimPrefix(url, "redis://")}}, timeout)
+}
+
+func overRedis(t *testing.T, o *redis.UniversalOptions, timeout time.Duration) *redisstore.Store {
+	t.Helper()
+	o.ContextTimeoutEnabled = true
+	s, err := redisstore.New(redis.NewUniversalClient(o), redisstore.Config{Timeout: timeout, SlotTimeout: timeout, SlotTTL: 4 * patient, Failure: redisstore.FailClosed})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -231,16 +240,73 @@ func TestCloseAll(t *testing.T) {
 					t.Error(got)
 				}
 			}
-			late := far.must(t, user)
 			stays(t, other)
-			stays(t, late)
+			stays(t, far.must(t, user)) // who comes later
 			if _, err := near.guard.CloseAll(t.Context(), nil, "u:ann", 4001, ""); !errors.Is(err, core.ErrInvalid) {
 				t.Error(err)
 			}
-			if _, err := near.guard.CloseAll(t.Context(), core.NewSlots(all[0], "other", 1), "u:ann", 4001, ""); !errors.Is(err, core.ErrInvalid) {
-				t.Error(err)
+			for _, others := range []*core.Slots{core.NewSlots(all[0], "other", 1), core.NewSlots(new(core.MemoryStore), "user", 10)} {
+				if n, err := near.guard.CloseAll(t.Context(), others, "u:"+user, 4001, ""); n != 0 || !errors.Is(err, core.ErrInvalid) {
+					t.Error(n, err)
+				}
+			}
+			if n, err := near.guard.CloseAll(t.Context(), near.slots.WithPlan("pro", 20).Plan("pro"), "u:bob", 4001, "banned"); n != 1 || err != nil {
+				t.Error(n, err)
 			}
 		}
+	})
+}
+
+// A guard of rates around that of sockets decides first: a handshake that it still keeps when CloseAll is called begins
+// later, and is closed by nobody. One that it has let through is closed, however slow the keys of sockets are.
+func TestCloseAllBehindARate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		slow := func(name string) keyfuncs.Func {
+			return func(r *http.Request) (string, error) {
+				if r.Header.Get("Slow") == name {
+					time.Sleep(time.Minute)
+				}
+				return "ann", nil
+			}
+		}
+		s := new(core.MemoryStore)
+		slots := core.NewSlots(s, "user", 10)
+		sockets := mustNew(t, Config{Rules: []Rule{{Slots: slots, Key: slow("sockets")}}})
+		rates := nethttp.Limit(s, "handshakes", slow("rates"), core.SlidingLog(10, time.Hour))
+		h := rates.Handler(sockets.Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			c, _ := take(w)
+			serveUntilClose(c)
+		})))
+		dial := func(slow string) *peer {
+			client, server := net.Pipe()
+			r := upgradeRequest()
+			r.Header.Set("Slow", slow)
+			go h.ServeHTTP(&pipe{conn: server}, r)
+			return &peer{t: t, Conn: client, in: bufio.NewReader(client)}
+		}
+		outside, inside := dial("rates"), dial("sockets")
+		synctest.Wait()
+		if n, err := sockets.CloseAll(t.Context(), slots, "ann", 4001, "banned"); n != 0 || err != nil {
+			t.Error(n, err)
+		}
+		for _, p := range []*peer{outside, inside} {
+			if response, err := http.ReadResponse(p.in, nil); err != nil || response.StatusCode != http.StatusSwitchingProtocols {
+				t.Fatal(response, err)
+			}
+		}
+		if got := inside.closes(); got != "4001 banned" {
+			t.Error(got)
+		}
+		inside.send(masked(0x88, ""))
+		synctest.Wait()
+		if all := sockets.oldestFirst(); len(all) != 1 || all[0].closes() {
+			t.Errorf("%d sockets", len(all))
+		}
+		if n, err := sockets.CloseAll(t.Context(), slots, "ann", 4001, "banned"); n != 1 || err != nil {
+			t.Error(n, err)
+		}
+		outside.closes()
+		outside.Close()
 	})
 }
 
@@ -696,7 +762,7 @@ func TestOldestWhenAsked(t *testing.T) {
 		ask := func(server int, age time.Duration) candidate {
 			g := cl.guards[server]
 			topic := cl.slots.Backend().Notices().Topic("user", everyone(t, g))
-			return g.oldest(&g.indexes[0], 0, topic, time.Now().Add(-age))
+			return g.indexes[0].oldest(topic, time.Now().Add(-age))
 		}
 		cl.come(0, false)
 		time.Sleep(time.Second)
@@ -723,11 +789,11 @@ func TestCloseAllFindsWhoIsBeingEvicted(t *testing.T) {
 		time.Sleep(time.Minute)
 		x, topic := &g.indexes[0], g.oldestFirst()[0].links[0].topic
 		text := fmt.Sprintf(`{"do":"evict","socket":{"guard":%q,"number":1}}`, g.id)
-		reply := g.hear(x, 0, backend.Heard{Topic: topic, Text: text})
-		if again := g.hear(x, 0, backend.Heard{Topic: topic, Text: text}); reply.Then == nil || again.Then != nil {
+		reply := x.hear(backend.Heard{Topic: topic, Text: text})
+		if again := x.hear(backend.Heard{Topic: topic, Text: text}); reply.Then == nil || again.Then != nil {
 			t.Error("its slot is not taken once")
 		}
-		if c := g.oldest(x, 0, topic, time.Now()); c.Number != 2 {
+		if c := x.oldest(topic, time.Now()); c.Number != 2 {
 			t.Errorf("socket %d is offered", c.Number)
 		}
 		for _, want := range []int{2, 0} {

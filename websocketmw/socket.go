@@ -61,7 +61,7 @@ type closing struct {
 	cause  error
 	code   int
 	reason string
-	until  time.Time // when it cuts the connection
+	until  time.Time // when it closes the connection
 }
 
 // Format implements [fmt.Formatter]: it prints nothing of whom the socket is.
@@ -130,7 +130,7 @@ func (s *Socket) close(cause error, code int, reason string) bool {
 	return true
 }
 
-// forgotten is called when the program has dropped the connection.
+// endUnreachable is called when the program has dropped the connection.
 func (s *Socket) endUnreachable() {
 	s.mu.Lock()
 	ended := s.ended
@@ -140,7 +140,7 @@ func (s *Socket) endUnreachable() {
 	}
 }
 
-// cut closes the connection, if there is one, and ends the socket.
+// end closes the connection, if there is one, and ends the socket. A second call closes only the connection.
 func (s *Socket) end() (err error) {
 	s.mu.Lock()
 	ended, conn, closing := s.ended, s.conn, s.closing
@@ -195,26 +195,29 @@ func (s *Socket) serve(w http.ResponseWriter, r *http.Request, next http.Handler
 // hijack notes the connection, which the handler has hijacked.
 func (s *Socket) hijack(conn net.Conn) {
 	s.mu.Lock()
-	if s.ended { // by Shutdown
-		_ = conn.Close()
-	}
 	s.conn = conn
-	closing := s.closing != nil
-	if at, _ := s.nextClose(); !at.IsZero() {
+	ended, closing := s.ended, s.closing != nil
+	if at, _ := s.nextClose(); !ended && !at.IsZero() {
 		s.setTimer(time.Until(at))
 	}
 	s.mu.Unlock()
-	if closing {
+	switch {
+	case ended: // by Shutdown
+		_ = conn.Close()
+	case closing:
 		go s.requestClose()
 	}
 }
 
-// open notes that the 101 is written. A client that has left before that, or has sent something, which RFC 6455 forbids,
-// evicts nobody.
-func (s *Socket) open() {
-	if !s.upgraded.Swap(true) && s.evicts != nil {
-		left := s.requestContext.Err() != nil || len(s.in.pending) > 0
-		go s.guard.evict(s, left)
+// noteUpgrade notes that the 101 is written. A client that has left before that, or has sent something, which RFC 6455
+// forbids, evicts nobody.
+func (s *Socket) noteUpgrade() {
+	switch {
+	case s.upgraded.Swap(true) || s.evicts == nil:
+	case s.requestContext.Err() != nil || len(s.in.pending) > 0:
+		go s.guard.giveUp(s)
+	default:
+		go s.guard.evict(s)
 	}
 }
 
@@ -227,8 +230,8 @@ func (s *Socket) setTimer(d time.Duration) {
 	}
 }
 
-// nextClose returns when the guard closes the socket, or cuts the connection if that has no cause; or the zero time.
-// s.mu is held.
+// nextClose returns when the guard closes the socket, or ends it if that has no cause; or the zero time. s.mu is
+// held.
 func (s *Socket) nextClose() (at time.Time, cause error) {
 	if s.closing != nil {
 		return s.closing.until, nil

@@ -1,0 +1,139 @@
+package websocketmw
+
+import (
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/headgate/headgate/websocketmw/internal/frames"
+)
+
+// An output is what a socket knows of the bytes that the handler writes: the 101, then frames, and between two of
+// them the guard's Close frame.
+type output struct {
+	mu       sync.Mutex // guards what follows, and the order of writes
+	response *frames.Response
+	walker   frames.Walker
+	closed   bool // a Close frame was written
+	discards bool // by the guard, which drops the rest
+
+	wantsClose atomic.Bool  // the guard wants to write a Close frame
+	pings      atomic.Int64 // that were written, and of which the reader does not know
+}
+
+const discardTime = 10 * time.Millisecond // how long a write takes that is dropped
+
+// write writes what the library does, and the guard's Close frame at the end of a frame.
+func (s *Socket) write(p []byte) (n int, err error) {
+	s.out.mu.Lock()
+	if !s.upgraded.Load() {
+		n, err = s.writeResponse(p)
+	}
+	if err == nil && n < len(p) {
+		var m int
+		m, err = s.writeFrames(p[n:])
+		n += m
+	}
+	s.out.mu.Unlock()
+	s.trySendClose()
+	return n, err
+}
+
+// writeResponse writes the part of p that belongs to the library's response.
+func (s *Socket) writeResponse(p []byte) (int, error) {
+	var response frames.Response
+	if s.out.response != nil {
+		response = *s.out.response
+	}
+	n, switched := response.Scan(p)
+	if switched {
+		s.extensions.Store(uint32(response.Extensions))
+		s.out.response = nil
+	} else {
+		s.out.response = keep(response)
+	}
+	if m, err := s.conn.Write(p[:n]); err != nil {
+		return m, err
+	}
+	if switched {
+		s.noteUpgrade()
+	}
+	return n, nil
+}
+
+// keep allocates only for a response that is written in pieces.
+func keep(r frames.Response) *frames.Response { return &r }
+
+// writeFrames writes frames. If the guard wants to close, it stops at the end of the current frame.
+func (s *Socket) writeFrames(p []byte) (n int, err error) {
+	if s.out.wantsClose.Load() && !s.out.closed {
+		ahead := s.out.walker
+		if k := ahead.Finish(p); k > 0 {
+			if n, err = s.writeThrough(p[:k]); err != nil {
+				return n, err
+			}
+		}
+		s.sendClose()
+	}
+	switch {
+	case s.out.discards:
+		return s.discardWrite(n, p)
+	case n == len(p):
+		return n, nil
+	}
+	m, err := s.writeThrough(p[n:])
+	return n + m, err
+}
+
+// discardWrite reports all of p as written, though only n bytes were: after an error the handler might close the connection
+// before the peer has read the Close frame. It waits, so that a handler that keeps writing does not spin.
+func (s *Socket) discardWrite(n int, p []byte) (int, error) {
+	pause := time.NewTimer(discardTime)
+	defer pause.Stop()
+	select {
+	case <-s.Context().Done():
+		return n, net.ErrClosed
+	case <-pause.C:
+		return len(p), nil
+	}
+}
+
+// writeThrough writes p and follows its frames.
+func (s *Socket) writeThrough(p []byte) (int, error) {
+	n, err := s.conn.Write(p)
+	closes, pings := s.out.walker.Walk(p[:n])
+	s.out.closed = s.out.closed || closes
+	if pings > 0 {
+		s.out.pings.Add(pings)
+	}
+	return n, err
+}
+
+// requestClose writes the guard's Close frame now, or has the current write do so.
+func (s *Socket) requestClose() {
+	s.out.wantsClose.Store(true)
+	s.trySendClose()
+}
+
+// trySendClose is called after wantsClose was set and after every write, so that the Close frame is written by whichever
+// comes last.
+func (s *Socket) trySendClose() {
+	if s.out.wantsClose.Load() && s.out.mu.TryLock() {
+		s.sendClose()
+		s.out.mu.Unlock()
+	}
+}
+
+// sendClose writes the Close frame if it is wanted and no frame is incomplete. out.mu is held.
+func (s *Socket) sendClose() {
+	if !s.out.wantsClose.Load() || s.out.closed || !s.out.walker.Between() || !s.upgraded.Load() {
+		return
+	}
+	s.mu.Lock()
+	why := *s.closing
+	s.mu.Unlock()
+	s.out.closed, s.out.discards = true, true
+	_ = s.conn.SetWriteDeadline(why.until)
+	_, _ = s.conn.Write(frames.Close(why.code, why.reason))
+}
