@@ -2,7 +2,7 @@ package websocketmw
 
 import (
 	"bufio"
-	"io"
+	"math"
 	"net"
 	"net/http"
 	"runtime"
@@ -14,12 +14,12 @@ import (
 	"github.com/headgate/headgate/keyfuncs"
 )
 
-func benchGuard(b *testing.B, config Config) *Guard {
-	b.Helper()
+func benchGuard(t testing.TB, config Config) *Guard {
+	t.Helper()
 	config.Rules = []Rule{{Slots: core.NewSlots(new(core.MemoryStore), "ws", core.NoLimit), Key: keyfuncs.Everyone()}}
 	g, err := New(config)
 	if err != nil {
-		b.Fatal(err)
+		t.Fatal(err)
 	}
 	return g
 }
@@ -116,37 +116,53 @@ func BenchmarkUpgrade(b *testing.B) {
 
 // The memory of an open socket: bytes/socket.
 func BenchmarkMemory(b *testing.B) {
-	const sockets = 20_000
 	for name, config := range map[string]Config{"Default": {}, "MaxIdle": {MaxIdle: time.Hour}} {
 		b.Run(name, func(b *testing.B) {
 			for b.Loop() {
-				g := benchGuard(b, config)
-				conns := make([]net.Conn, 0, sockets)
-				h := g.Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-					c, _, _ := w.(http.Hijacker).Hijack()
-					io.WriteString(c, response101)
-					conns = append(conns, c)
-				}))
-				r := upgradeRequest()
-				bare := newOnIdle(nil)
-				before := heap()
-				for range sockets {
-					h.ServeHTTP(bare, r)
-				}
-				after := heap()
-				b.ReportMetric(float64(after-before)/sockets, "bytes/socket")
-				for _, c := range conns {
-					c.Close()
-				}
+				b.ReportMetric(bytesOfASocket(b, config, 20_000), "bytes/socket")
 			}
 		})
 	}
 }
 
+// An open socket takes at most 720 bytes, and 850 with MaxIdle, which has a timer.
+func TestMemory(t *testing.T) {
+	for _, c := range []struct {
+		config Config
+		most   float64
+	}{{Config{}, 720}, {Config{MaxIdle: time.Hour}, 850}} {
+		if n := bytesOfASocket(t, c.config, 10_000); n > c.most {
+			t.Errorf("%.0f bytes, not %.0f, with MaxIdle %v", n, c.most, c.config.MaxIdle)
+		}
+	}
+}
+
+func bytesOfASocket(t testing.TB, config Config, sockets int) float64 {
+	g := benchGuard(t, config)
+	conns := make([]net.Conn, 0, sockets)
+	h := g.Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		c, _ := take(w)
+		conns = append(conns, c)
+	}))
+	r, bare := upgradeRequest(), newOnIdle(nil)
+	before := heap()
+	for range sockets {
+		h.ServeHTTP(bare, r)
+	}
+	after := heap()
+	for _, c := range conns {
+		c.Close()
+	}
+	return float64(after-before) / float64(sockets)
+}
+
+// heap returns the bytes in use. Collections go on until they find nothing more: what has a cleanup takes several.
 func heap() uint64 {
 	var m runtime.MemStats
-	runtime.GC()
-	runtime.GC()
-	runtime.ReadMemStats(&m)
-	return m.HeapAlloc
+	for last := uint64(math.MaxUint64); ; last = m.HeapAlloc {
+		runtime.GC()
+		if runtime.ReadMemStats(&m); m.HeapAlloc >= last {
+			return m.HeapAlloc
+		}
+	}
 }

@@ -548,25 +548,33 @@ func TestDelayForEver(t *testing.T) {
 	})
 }
 
-// Sockets with the same Key share a limit, and those without one do not.
+// The sockets of a user share a limit on messages or bytes, and those without a Key do not.
 func TestSharedLimits(t *testing.T) {
-	for want, key := range map[int64]keyfuncs.Func{6: nil, 3: keyfuncs.Everyone()} {
-		synctest.Test(t, func(t *testing.T) {
-			g := mustNew(t, Config{Messages: []Inbound{{Limiter: newLimiter(core.SlidingLog(3, time.Hour)), Key: key}}})
-			var read int64
-			for range 2 {
-				h := heard{done: make(chan struct{})}
-				p := pipeTo(t, g, h.listen)
-				go p.Write([]byte(strings.Repeat(string(masked(0x81, "hello")), 4)))
-				p.closes()
-				p.Close()
-				<-h.done
-				read += h.sums[frames.Messages]
-			}
-			if read != want {
-				t.Errorf("%d messages were read, not %d", read, want)
-			}
-		})
+	for _, unit := range []frames.Unit{frames.Messages, frames.Bytes} {
+		for want, key := range map[int64]keyfuncs.Func{6: nil, 3: keyfuncs.Everyone()} {
+			synctest.Test(t, func(t *testing.T) {
+				g := mustNew(t, of(unit, Inbound{Limiter: newLimiter(core.SlidingLog(3, time.Hour)), Key: key}))
+				var peers [2]*peer
+				var read [2]heard
+				for i := range peers {
+					read[i].done = make(chan struct{})
+					peers[i] = pipeTo(t, g, read[i].listen)
+				}
+				for _, p := range peers {
+					go p.Write([]byte(strings.Repeat(string(masked(0x81, "x")), 4)))
+				}
+				for i, p := range peers {
+					if got := p.closes(); got != `1008 over the limit "sent"` {
+						t.Error(got)
+					}
+					p.Close()
+					<-read[i].done
+				}
+				if n := read[0].sums[unit] + read[1].sums[unit]; n != want {
+					t.Errorf("%d were read, not %d", n, want)
+				}
+			})
+		}
 	}
 }
 

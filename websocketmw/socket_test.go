@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/internal/redistest"
 	"github.com/headgate/headgate/keyfuncs"
 	"github.com/headgate/headgate/websocketmw/internal/frames"
 )
@@ -448,6 +449,31 @@ func TestShutdownEndsWithTheLastSocket(t *testing.T) {
 			t.Errorf("%v after %v, %d have ended", err, time.Since(begin), ended.Load())
 		}
 	})
+}
+
+// The error of Shutdown has those of all slots that could not be closed. The sockets are closed all the same.
+func TestShutdownWithoutTheStore(t *testing.T) {
+	server := redistest.Start(t)
+	shared := inRedis(t, "redis://"+server.Addr(), time.Second)
+	var rules []Rule
+	for _, slots := range []*core.Slots{core.NewSlots(shared, "user", 1), core.NewSlots(new(core.MemoryStore), "server", 1), core.NewSlots(shared, "address", 1)} {
+		rules = append(rules, Rule{Slots: slots, Key: keyfuncs.Everyone()})
+	}
+	closed := make(chan error, 1)
+	g := mustNew(t, Config{Rules: rules, OnClosed: func(_ *Socket, err error) { closed <- err }})
+	p := pipeTo(t, g, serveUntilClose)
+	server.Kill()
+	go func() {
+		p.closes()
+		p.Write(masked(0x88, ""))
+	}()
+	err := g.Shutdown(t.Context())
+	if cause := <-closed; !errors.Is(cause, ErrShutdown) {
+		t.Error(cause)
+	}
+	if err == nil || strings.Count(err.Error(), `slots "user"`) != 1 || strings.Count(err.Error(), `slots "address"`) != 1 {
+		t.Errorf("%v", err)
+	}
 }
 
 // An upgrade in progress when the guard shuts down is closed as soon as it is complete.
