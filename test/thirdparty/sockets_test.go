@@ -177,6 +177,14 @@ type caller struct {
 // call sends a handshake and returns the response.
 func (s *site) call(fields ...string) (*caller, *http.Response) {
 	s.t.Helper()
+	c := s.send(fields...)
+	response, _ := http.ReadResponse(c.in, nil) // nil if the library just hangs up
+	return c, response
+}
+
+// send sends a handshake.
+func (s *site) send(fields ...string) *caller {
+	s.t.Helper()
 	address := s.server.Listener.Addr().String()
 	var c net.Conn
 	var err error
@@ -197,9 +205,7 @@ func (s *site) call(fields ...string) (*caller, *http.Response) {
 	if _, err := io.WriteString(c, request+strings.Join(fields, "\r\n")+"\r\n\r\n"); err != nil {
 		s.t.Fatal(err)
 	}
-	in := bufio.NewReader(c)
-	response, _ := http.ReadResponse(in, nil) // nil if the library just hangs up
-	return &caller{c, in}, response
+	return &caller{c, bufio.NewReader(c)}
 }
 
 // write sends a masked frame.
