@@ -97,7 +97,7 @@ soak: tools race-all ## the models, simulations, floods, histories and chaos at 
 	$(REQUIRE) $(GO) test -count=1 -timeout 2h ./internal/old/core/lease -run Processes -troubles 100
 	$(GO) test -count=1 -timeout 2h ./internal/old/limits -run ReloadsUnderLoad -reloads 100000
 	cd test && $(REQUIRE) $(GO) test -count=1 -timeout 2h ./linearizability -histories 10000
-	cd test && $(REQUIRE) $(GO) test -count=1 -timeout 2h ./thirdparty/chaos -chaos 10m
+	cd test && $(REQUIRE) $(GO) test -count=1 -timeout 2h ./thirdparty/chaos -chaos 10m -users 1000
 	cd test/envoy && $(REQUIRE) $(GO) test -count=1 -timeout 2h -run Differential -requests 1000000
 	@scripts/fuzz 2m $(MODULES)
 

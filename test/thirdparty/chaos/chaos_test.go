@@ -32,7 +32,7 @@ var (
 
 func TestMain(m *testing.M) {
 	redis.SetLogger(silent{})
-	proctest.Main(m, proctest.Funcs{"serve": serve, "burner": burner})
+	proctest.Main(m, proctest.Funcs{"serve": serve, "evict": serveEvicting, "burner": burner})
 }
 
 type silent struct{}

@@ -1,0 +1,250 @@
+package chaos
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"sync"
+	"testing"
+	"time"
+
+	gorilla "github.com/gorilla/websocket"
+
+	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/core/redisstore"
+	"github.com/headgate/headgate/internal/redistest"
+	"github.com/headgate/headgate/internal/redistest/proctest"
+	"github.com/headgate/headgate/keyfuncs"
+	"github.com/headgate/headgate/websocketmw"
+)
+
+var users = flag.Int("users", 50, "how many users' sockets are evicted")
+
+const (
+	fullSet  = 3                // sockets of a user, one on each server
+	oldAge   = 11 * time.Second // at which a socket may be evicted
+	interval = 10 * time.Millisecond
+	dials    = 50 // at once, for the full sets
+)
+
+// serveEvicting is the process of a server whose users may have fullSet sockets.
+func serveEvicting(args []string) error {
+	shared, err := redisstore.Open("redis://"+args[0], redisstore.Config{Failure: redisstore.FailClosed})
+	if err != nil {
+		return err
+	}
+	guard, err := websocketmw.New(websocketmw.Config{Rules: []websocketmw.Rule{
+		{Slots: core.NewSlots(shared, "ws", fullSet), Key: keyfuncs.Header(userField), WhenFull: websocketmw.EvictOldest},
+	}})
+	if err != nil {
+		return err
+	}
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return err
+	}
+	server := &http.Server{Handler: guard.Handler(http.HandlerFunc(echoGorilla)), ReadHeaderTimeout: time.Minute}
+	go func() { _ = server.Serve(listener) }()
+	fmt.Println(listener.Addr())
+	bufio.NewScanner(os.Stdin).Scan() // until it is told to end
+	return guard.Shutdown(context.Background())
+}
+
+// A device is a client's end of a socket.
+type device struct {
+	conn *gorilla.Conn
+	end  string // why it was closed; it may be read when over is closed
+	over chan struct{}
+}
+
+// connect opens a socket, or returns the status of the refusal.
+func connect(address, user string) (*device, int) {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	conn, response, err := gorilla.DefaultDialer.DialContext(ctx, "ws://"+address, http.Header{userField: {user}})
+	if err != nil {
+		if response == nil {
+			return nil, 0
+		}
+		return nil, response.StatusCode
+	}
+	d := &device{conn: conn, over: make(chan struct{})}
+	go func() {
+		defer close(d.over)
+		_, _, err := conn.ReadMessage()
+		d.end = fmt.Sprint(err)
+		if closed := new(gorilla.CloseError); errors.As(err, &closed) {
+			d.end = fmt.Sprint(closed.Code)
+		}
+	}()
+	return d, http.StatusSwitchingProtocols
+}
+
+func (d *device) open() bool {
+	select {
+	case <-d.over:
+		return false
+	default:
+		return true
+	}
+}
+
+// Users with a full set of sockets over three processes come with one more, paced and then all at once: the oldest socket
+// closes, and the newcomer stays. If the eviction is not confirmed, the newcomer closes itself. Nobody else is closed, and
+// each user ends with a full set.
+func TestEvictions(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it waits until sockets are old enough to be evicted: not with -short")
+	}
+	server := redistest.Start(t)
+	var processes []*proctest.Process
+	var addresses []string
+	for range fullSet {
+		p := proctest.Start(t, "evict", server.Addr())
+		processes, addresses = append(processes, p), append(addresses, p.Line())
+	}
+	sets := make([][]*device, *users) // the oldest first
+	each := func(pace time.Duration, visit func(user int)) {
+		var all sync.WaitGroup
+		begin := time.Now()
+		for user := range sets {
+			<-time.After(time.Until(begin.Add(time.Duration(user) * pace)))
+			all.Go(func() { visit(user) })
+		}
+		all.Wait()
+	}
+	room := make(chan struct{}, dials)
+	for place := range fullSet {
+		each(0, func(user int) {
+			room <- struct{}{}
+			defer func() { <-room }()
+			d, status := connect(addresses[(user+place)%fullSet], fmt.Sprint("user", user))
+			if d == nil {
+				t.Errorf("user %d gets %d", user, status)
+				return
+			}
+			sets[user] = append(sets[user], d)
+		})
+	}
+	if t.Failed() {
+		t.FailNow()
+	}
+	<-time.After(oldAge)
+	counter, err := redisstore.Open("redis://"+server.Addr(), redisstore.Config{Failure: redisstore.FailClosed})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer counter.Client().Close()
+	slots := core.NewSlots(counter, "ws", fullSet)
+	for round, pace := range []time.Duration{interval, 0} {
+		e := &evictions{statuses: make(map[int]int)}
+		begin := time.Now()
+		each(pace, func(user int) {
+			newcomer, status := connect(addresses[(user+round)%fullSet], fmt.Sprint("user", user))
+			sets[user] = e.judge(t, user, sets[user], newcomer, status)
+		})
+		t.Logf("%d users, one each %v: after %v, %+v", *users, pace, time.Since(begin).Round(time.Millisecond), e.counts)
+		if e.replaced < *users*9/10 {
+			t.Errorf("only %d newcomers of %d stay; refusals: %v", e.replaced, *users, e.statuses)
+		}
+		for user := range sets {
+			for deadline := time.Now().Add(patience); ; <-time.After(10 * time.Millisecond) {
+				n, err := slots.Count(t.Context(), fmt.Sprint("user", user))
+				if err == nil && n == int64(len(sets[user])) {
+					break
+				}
+				if time.Now().After(deadline) {
+					t.Fatalf("user %d holds %d slots and %d sockets: %v", user, n, len(sets[user]), err)
+				}
+			}
+		}
+	}
+	for _, set := range sets {
+		for _, d := range set {
+			if !d.open() {
+				t.Errorf("a socket was closed later: %s", d.end)
+			}
+			d.conn.Close()
+		}
+	}
+	for _, p := range processes {
+		p.Send("end")
+		p.Wait()
+	}
+}
+
+// Counts are of what became of newcomers.
+type counts struct {
+	replaced    int // the oldest was closed, and the newcomer stays
+	refused     int // nobody was closed
+	unconfirmed int // the newcomer was closed with 1013
+	both        int // and the oldest, too: its server confirmed too late
+}
+
+type evictions struct {
+	mu sync.Mutex
+	counts
+	statuses map[int]int
+}
+
+// judge waits for what becomes of a newcomer and a set, and returns those that are open.
+func (e *evictions) judge(t *testing.T, user int, set []*device, newcomer *device, status int) []*device {
+	oldest, rest := set[0], set[1:]
+	ended := func(d *device, code string) bool {
+		if d.open() {
+			return false
+		}
+		if d.end != code {
+			t.Errorf("user %d: a socket was closed with %s, not %s", user, d.end, code)
+		}
+		d.conn.Close()
+		return true
+	}
+	if newcomer != nil {
+		select {
+		case <-oldest.over:
+		case <-newcomer.over:
+		case <-time.After(10 * time.Second):
+			t.Errorf("user %d has one socket too many", user)
+		}
+		if !newcomer.open() { // a confirmation that is late does not come much later
+			select {
+			case <-oldest.over:
+			case <-time.After(time.Second):
+			}
+		}
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	old := ended(oldest, "1008")
+	switch {
+	case newcomer == nil:
+		e.refused++
+		e.statuses[status]++
+		if status != http.StatusTooManyRequests || old {
+			t.Errorf("user %d gets %d, and the oldest is closed: %v", user, status, old)
+		}
+	case ended(newcomer, "1013") && old:
+		e.unconfirmed++
+		e.both++
+	case !newcomer.open():
+		e.unconfirmed++
+	default:
+		e.replaced++
+		rest = append(rest[:len(rest):len(rest)], newcomer)
+	}
+	for _, d := range set[1:] {
+		if !d.open() {
+			t.Errorf("user %d: another socket than the oldest was closed with %s", user, d.end)
+		}
+	}
+	if !old {
+		rest = append([]*device{oldest}, rest...)
+	}
+	return rest
+}
