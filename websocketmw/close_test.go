@@ -304,6 +304,7 @@ func TestUpgradeAfterShutdown(t *testing.T) {
 		if err := g.Shutdown(context.Background()); err != nil {
 			t.Error(err)
 		}
+		synctest.Wait() // the socket has ended
 		close(late)
 		if err := <-read; err == nil {
 			t.Error("the connection is open")

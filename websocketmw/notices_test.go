@@ -257,6 +257,38 @@ func TestCloseAll(t *testing.T) {
 	})
 }
 
+// CloseAll by the slots of any rule closes those whom that rule counts under the key.
+func TestCloseAllOfEachRule(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := new(core.MemoryStore)
+		all, users := core.NewSlots(s, "all", 10), core.NewSlots(s, "user", 10)
+		g := mustNew(t, Config{Rules: []Rule{{Slots: all, Key: keyfuncs.Everyone()}, {Slots: users, Key: keyfuncs.Header("User")}}})
+		var sockets []*Socket
+		for _, user := range []string{"ann", "bob", "ann", "bob", "ann"} {
+			r := upgradeRequest()
+			r.Header.Set("User", user)
+			socket, _ := g.admit(r, upgrade)
+			sockets = append(sockets, socket)
+		}
+		_ = sockets[2].end()
+		for _, c := range []struct {
+			slots *core.Slots
+			key   string
+			want  int
+		}{{users, "bob", 2}, {users, "eve", 0}, {all, everyone(t, g), 2}, {users, "ann", 0}} {
+			if n, err := g.CloseAll(t.Context(), c.slots, c.key, 4001, "banned"); n != c.want || err != nil {
+				t.Errorf("%s: %d, not %d: %v", c.key, n, c.want, err)
+			}
+		}
+		g.endAll()
+		for i := range g.indexes {
+			if n := len(g.indexes[i].lists); n != 0 {
+				t.Errorf("%d keys are kept", n)
+			}
+		}
+	})
+}
+
 // A guard of rates around that of sockets decides first: a handshake that it still keeps when CloseAll is called begins
 // later, and is closed by nobody. One that it has let through is closed, however slow the keys of sockets are.
 func TestCloseAllBehindARate(t *testing.T) {
