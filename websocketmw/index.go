@@ -24,7 +24,8 @@ type index struct {
 	slots       *core.Slots
 	listener    func(backend.Heard) backend.NoticeAnswer // hear; made once, as a guard may begin to listen often
 	lists       map[string]list
-	closeOrders map[string]closeOrder // the last of each topic
+	closeOrders map[string]closeOrder // the last of each topic, while there are handshakes
+	sweptAt     time.Time             // when the old ones were deleted
 }
 
 // A closeOrder is an order to close the sockets of a topic whose handshakes began before.

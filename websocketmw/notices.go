@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"time"
 
 	"github.com/headgate/headgate/core"
@@ -111,7 +112,7 @@ func (x *index) hear(h backend.Heard) (reply backend.NoticeAnswer) {
 }
 
 // CloseAll closes the sockets of a key, as [Socket.Close] does, on all servers whose guards have a rule with slots of
-// that store and name. It also closes those of handshakes that have begun at the guard before CloseAll was called, and no
+// that store and name. It also closes those of handshakes that have begun at a guard in the minute before the call, and no
 // later ones: so first make sure that the user cannot connect again, then call CloseAll. The key is what the rule's Key
 // returns. OnClosed gets nil.
 //
@@ -152,10 +153,9 @@ func (g *Guard) indexOf(slots *core.Slots) *index {
 func (x *index) keepCloseOrder(topic string, o closeOrder) (open []*Socket) {
 	x.guard.mu.Lock()
 	defer x.guard.mu.Unlock()
-	for topic, old := range x.closeOrders {
-		if o.announcedAt.Sub(old.announcedAt) > closeOrderTimeout {
-			delete(x.closeOrders, topic)
-		}
+	if o.announcedAt.Sub(x.sweptAt) > closeOrderTimeout {
+		x.sweptAt = o.announcedAt
+		maps.DeleteFunc(x.closeOrders, func(_ string, old closeOrder) bool { return o.announcedAt.Sub(old.announcedAt) > closeOrderTimeout })
 	}
 	if x.guard.handshakes > 0 && x.closeOrders[topic].announcedAt.Before(o.announcedAt) {
 		x.closeOrders[topic] = o
