@@ -26,6 +26,7 @@ import (
 	"github.com/headgate/headgate/internal/old/core/store"
 	"github.com/headgate/headgate/internal/redistest"
 	"github.com/headgate/headgate/keyfuncs"
+	"github.com/headgate/headgate/limits"
 	"github.com/headgate/headgate/nethttp"
 )
 
@@ -287,6 +288,51 @@ func TestCloseAllOfEachRule(t *testing.T) {
 			}
 		}
 	})
+}
+
+// Slots of a document: the request's plan and key apply, from the next upgrade on those of the next document, and CloseAll
+// finds them.
+func TestSlotsOfADocument(t *testing.T) {
+	const text = "slots:\n  user:\n    default: free\n    plans: {free: %d, pro: 3}\n    overrides: [{key: \"u:vip\", slots: 2}]\n...\n"
+	document := fmt.Sprintf(text, 1)
+	book, err := limits.Open(t.Context(), new(core.MemoryStore), func(context.Context) ([]byte, error) { return []byte(document), nil }, limits.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer book.Close()
+	slots, err := book.Slots("user")
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := mustNew(t, Config{Rules: []Rule{{Slots: slots, Key: byUser, Plan: keyfuncs.Header("Plan")}}})
+	admitted := func(user, plan string) (n int) {
+		r := upgradeRequest()
+		r.Header.Set("User", user)
+		r.Header.Set("Plan", plan)
+		for s, _ := g.admit(r, upgrade); s != nil; s, _ = g.admit(r, upgrade) {
+			n++
+		}
+		return n
+	}
+	for user, want := range map[string]int{"ann": 1, "vip": 2} {
+		if n := admitted(user, ""); n != want {
+			t.Errorf("%s: %d sockets, not %d", user, n, want)
+		}
+	}
+	if n := admitted("bob", "pro"); n != 3 {
+		t.Errorf("bob: %d sockets", n)
+	}
+	document = fmt.Sprintf(text, 2)
+	if err := book.Reload(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if n := admitted("ann", ""); n != 1 {
+		t.Errorf("%d more", n)
+	}
+	if n, err := g.CloseAll(t.Context(), slots, "u:ann", 4001, "banned"); n != 2 || err != nil {
+		t.Error(n, err)
+	}
+	g.endAll()
 }
 
 // A guard of rates around that of sockets decides first: a handshake that it still keeps when CloseAll is called begins
