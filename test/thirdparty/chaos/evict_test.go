@@ -33,7 +33,10 @@ const (
 	dials    = 50 // at once, for the full sets
 )
 
-// serveEvicting is the process of a server whose users may have fullSet sockets.
+// waitField is a field of requests that wait in the handler, before the upgrade, until the process gets a line.
+const waitField = "X-Wait"
+
+// serveEvicting is the process of a server whose users may have fullSet sockets. It ends when it gets the line "end".
 func serveEvicting(args []string) error {
 	shared, err := redisstore.Open("redis://"+args[0], redisstore.Config{Failure: redisstore.FailClosed})
 	if err != nil {
@@ -49,10 +52,20 @@ func serveEvicting(args []string) error {
 	if err != nil {
 		return err
 	}
-	server := &http.Server{Handler: guard.Handler(http.HandlerFunc(echoGorilla)), ReadHeaderTimeout: time.Minute}
+	goOn := make(chan struct{})
+	h := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get(waitField) != "" {
+			fmt.Println("begun")
+			<-goOn
+		}
+		echoGorilla(w, r)
+	})
+	server := &http.Server{Handler: guard.Handler(h), ReadHeaderTimeout: time.Minute}
 	go func() { _ = server.Serve(listener) }()
 	fmt.Println(listener.Addr())
-	bufio.NewScanner(os.Stdin).Scan() // until it is told to end
+	for lines := bufio.NewScanner(os.Stdin); lines.Scan() && lines.Text() != "end"; {
+		goOn <- struct{}{}
+	}
 	return guard.Shutdown(context.Background())
 }
 
@@ -64,10 +77,14 @@ type device struct {
 }
 
 // connect opens a socket, or returns the status of the refusal.
-func connect(address, user string) (*device, int) {
+func connect(address, user string, fields ...string) (*device, int) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	conn, response, err := gorilla.DefaultDialer.DialContext(ctx, "ws://"+address, http.Header{userField: {user}})
+	header := http.Header{userField: {user}}
+	for _, name := range fields {
+		header.Set(name, "yes")
+	}
+	conn, response, err := gorilla.DefaultDialer.DialContext(ctx, "ws://"+address, header)
 	if err != nil {
 		if response == nil {
 			return nil, 0
@@ -166,6 +183,7 @@ func TestEvictions(t *testing.T) {
 			}
 		}
 	}
+	unconfirmed(t, processes, addresses, sets[0])
 	for _, set := range sets {
 		for _, d := range set {
 			if !d.open() {
@@ -177,6 +195,46 @@ func TestEvictions(t *testing.T) {
 	for _, p := range processes {
 		p.Send("end")
 		p.Wait()
+	}
+}
+
+// unconfirmed has a newcomer of user 0 find the oldest socket, whose server is stopped before the 101: the newcomer closes
+// itself, and nobody else is closed, also when the server goes on.
+func unconfirmed(t *testing.T, processes []*proctest.Process, addresses []string, set []*device) {
+	t.Helper()
+	const home, far = 0, 2 // the servers of the newcomer, and of the oldest socket: those on 0 and 1 were evicted
+	came := make(chan *device)
+	go func() {
+		d, status := connect(addresses[home], "user0", waitField)
+		if d == nil {
+			t.Errorf("the newcomer gets %d", status)
+		}
+		came <- d
+	}()
+	if line := processes[home].Line(); line != "begun" {
+		t.Fatal(line)
+	}
+	processes[far].Pause()
+	processes[home].Send("go")
+	newcomer := <-came
+	if newcomer == nil {
+		return
+	}
+	select {
+	case <-newcomer.over:
+		if newcomer.end != "1013" {
+			t.Errorf("the newcomer was closed with %s", newcomer.end)
+		}
+	case <-time.After(patience):
+		t.Error("the newcomer stays")
+	}
+	newcomer.conn.Close()
+	processes[far].Resume()
+	<-time.After(time.Second) // in which it finds the notice
+	for i, d := range set {
+		if !d.open() {
+			t.Errorf("socket %d was closed with %s", i, d.end)
+		}
 	}
 }
 
@@ -211,7 +269,7 @@ func (e *evictions) judge(t *testing.T, user int, set []*device, newcomer *devic
 		select {
 		case <-oldest.over:
 		case <-newcomer.over:
-		case <-time.After(10 * time.Second):
+		case <-time.After(patience):
 			t.Errorf("user %d has one socket too many", user)
 			return set
 		}
