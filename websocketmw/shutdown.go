@@ -13,8 +13,8 @@ import (
 // Config.Drain, the oldest first. It returns when all are closed and OnClosed has returned. When the last Close frame
 // is 5 seconds old or ctx is done, it closes the connections that are left, without waiting for them.
 //
-// Then it closes the slots of the rules (see [core.Slots.Close]), for 5 seconds at most. The error joins theirs, and
-// the cause of ctx if that was done before the sockets were closed.
+// Then it closes the slots of the rules (see [core.Slots.Close]), also for other guards that have them, for 5 seconds at
+// most. The error joins theirs, and the cause of ctx if that was done before the sockets were closed.
 //
 // Call Shutdown before [http.Server.Shutdown], which neither closes WebSockets nor waits for them.
 func (g *Guard) Shutdown(ctx context.Context) error {
