@@ -131,7 +131,11 @@ func TestMemory(t *testing.T) {
 		config Config
 		most   float64
 	}{{Config{}, 720}, {Config{MaxIdle: time.Hour}, 850}} {
-		if n := bytesOfASocket(t, c.config, 10_000); n > c.most {
+		n := math.Inf(1)
+		for range 3 { // other tests may still be ending something
+			n = min(n, bytesOfASocket(t, c.config, 10_000))
+		}
+		if n > c.most {
 			t.Errorf("%.0f bytes, not %.0f, with MaxIdle %v", n, c.most, c.config.MaxIdle)
 		}
 	}
