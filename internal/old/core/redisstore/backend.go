@@ -11,6 +11,7 @@ import (
 	"github.com/headgate/headgate/internal/old/core/internal/remote"
 	"github.com/headgate/headgate/internal/old/core/step"
 	"github.com/headgate/headgate/internal/old/core/store"
+	"github.com/headgate/headgate/internal/rediskey"
 )
 
 // A backend asks Redis.
@@ -98,8 +99,8 @@ func (b *backend) Route(key string) (server *remote.Server, part int) {
 	if !b.isCluster() {
 		return &b.servers.first, 0
 	}
-	tag := b.names.tag(make([]byte, 0, 64), key)
-	return b.servers.of(string(tag)), hashSlotOf(tag)
+	tag := b.names.AppendTag(make([]byte, 0, 64), key)
+	return b.servers.of(string(tag)), rediskey.HashSlot(tag)
 }
 
 // Servers implements [remote.Backend].

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/headgate/headgate/internal/rediskey"
 )
 
 // A Report is what [Store.Check] found.
@@ -170,8 +172,8 @@ func checkCluster(ctx context.Context, r *Report, c *redis.ClusterClient) {
 	if state := infoField(info, "cluster_state"); state != "ok" {
 		r.problemf("the state of the Cluster is %q: decisions fail until it is ok", state)
 	}
-	if n := infoField(info, "cluster_slots_ok"); n != strconv.Itoa(hashSlots) {
-		r.problemf("the Cluster serves %s of its %d hash slots: keys in the others fail", n, hashSlots)
+	if n := infoField(info, "cluster_slots_ok"); n != strconv.Itoa(rediskey.HashSlots) {
+		r.problemf("the Cluster serves %s of its %d hash slots: keys in the others fail", n, rediskey.HashSlots)
 	}
 }
 

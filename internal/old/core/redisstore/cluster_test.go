@@ -18,6 +18,7 @@ import (
 	"github.com/headgate/headgate/internal/old/core"
 	"github.com/headgate/headgate/internal/old/core/internal/asking"
 	"github.com/headgate/headgate/internal/old/core/store"
+	"github.com/headgate/headgate/internal/rediskey"
 	"github.com/headgate/headgate/internal/redistest"
 )
 
@@ -85,7 +86,7 @@ func keysByMaster(s *Store, masters int) []string {
 	found := make([]string, masters)
 	for i, missing := 0, len(found); missing > 0; i++ {
 		key := "key" + strconv.Itoa(i)
-		if m := hashSlotOf(s.backend.names.tag(nil, key)) * len(found) / hashSlots; found[m] == "" {
+		if m := rediskey.HashSlot(s.backend.names.AppendTag(nil, key)) * len(found) / rediskey.HashSlots; found[m] == "" {
 			found[m] = key
 			missing--
 		}
@@ -439,7 +440,7 @@ func (c clusterTest) probesOwnKeys(t *testing.T) {
 	l := newLimiter(t, s, "api", somePolicies(2, 100)...)
 	for _, key := range c.keysByMaster(s) {
 		allow(t, l, key, 1)
-		if err := s.backend.Probe(t.Context(), hashSlotOf(s.backend.names.tag(nil, key))); err != nil {
+		if err := s.backend.Probe(t.Context(), rediskey.HashSlot(s.backend.names.AppendTag(nil, key))); err != nil {
 			t.Error(err)
 		}
 	}
@@ -484,11 +485,11 @@ func (c clusterTest) slotIsTorn(t *testing.T) {
 	key := c.keysByMaster(s)[0]
 	two := newLimiter(t, s, "torn", core.FixedWindow(per(1e6, 400*day)).Named("a"), core.SlidingLog(core.PerDay(1000)).Named("b"))
 	allow(t, two, key, 1)
-	slot, from, to := hashSlotOf(s.backend.names.tag(nil, key)), c.Masters[0], c.Masters[1]
+	slot, from, to := rediskey.HashSlot(s.backend.names.AppendTag(nil, key)), c.Masters[0], c.Masters[1]
 	another := ""
 	for i := 0; another == ""; i++ { // of the same master
 		k := "another" + strconv.Itoa(i)
-		if n := hashSlotOf(s.backend.names.tag(nil, k)); n != slot && n*len(c.Masters)/hashSlots == 0 {
+		if n := rediskey.HashSlot(s.backend.names.AppendTag(nil, k)); n != slot && n*len(c.Masters)/rediskey.HashSlots == 0 {
 			another = k
 		}
 	}
@@ -548,8 +549,8 @@ func (c clusterTest) socketsMigrate(t *testing.T) {
 		}
 	}
 	for k := range fleetKeys {
-		slot := hashSlotOf(f.stores[0].backend.names.tag(nil, fleetKey(k)))
-		i := slot * len(c.Masters) / hashSlots
+		slot := rediskey.HashSlot(f.stores[0].backend.names.AppendTag(nil, fleetKey(k)))
+		i := slot * len(c.Masters) / rediskey.HashSlots
 		from, to := c.Masters[i], c.Masters[(i+1)%len(c.Masters)]
 		c.migrate(t, slot, from, to)
 		t.Cleanup(func() { c.migrate(t, slot, to, from) })
@@ -609,7 +610,7 @@ func (c clusterTest) slotMigrates(t *testing.T, migrate func(t *testing.T, numbe
 	name := t.Name()
 	l := newLimiter(t, s, name, core.SlidingLog(core.PerHour(limit)))
 	two := newLimiter(t, s, name+" too", core.FixedWindow(per(limit, 400*day)).Named("a"), core.TokenBucket(core.PerDay(1), limit).Named("b"))
-	slot := hashSlotOf(s.backend.names.tag(nil, key))
+	slot := rediskey.HashSlot(s.backend.names.AppendTag(nil, key))
 
 	ctx, stop := context.WithCancel(t.Context())
 	var admitted, failed [2]atomic.Int64
@@ -813,7 +814,7 @@ func TestEachMasterHasItsBreaker(t *testing.T) {
 func keyInSlots(s *Store, first, last int) string {
 	for i := 0; ; i++ {
 		key := "key" + strconv.Itoa(i)
-		if slot := hashSlotOf(s.backend.names.tag(nil, key)); first <= slot && slot <= last {
+		if slot := rediskey.HashSlot(s.backend.names.AppendTag(nil, key)); first <= slot && slot <= last {
 			return key
 		}
 	}
@@ -849,7 +850,7 @@ func TestProbesLoadTheTable(t *testing.T) {
 		ContextTimeoutEnabled: true,
 		ClusterSlots: func(context.Context) ([]redis.ClusterSlot, error) {
 			loads++
-			return []redis.ClusterSlot{{Start: 0, End: hashSlots - 1, Nodes: []redis.ClusterNode{{Addr: "127.0.0.1:1"}}}}, nil
+			return []redis.ClusterSlot{{Start: 0, End: rediskey.HashSlots - 1, Nodes: []redis.ClusterNode{{Addr: "127.0.0.1:1"}}}}, nil
 		},
 	})
 	defer client.Close()

@@ -8,6 +8,7 @@ import (
 	"github.com/headgate/headgate/internal/hidden"
 	"github.com/headgate/headgate/internal/old/core/internal/remote"
 	"github.com/headgate/headgate/internal/old/core/store"
+	"github.com/headgate/headgate/internal/rediskey"
 )
 
 // Config configures a Store. Its zero value is ready to use.
@@ -142,8 +143,8 @@ func (c Config) faults() (faults []error) {
 	if c.SlotTimeout < time.Millisecond || c.SlotTimeout > c.SlotTTL/3 {
 		fault("a SlotTimeout of %v is not 1 ms to a third of the SlotTTL, %v", c.SlotTimeout, c.SlotTTL/3)
 	}
-	if n := len(c.Secret); n > 0 && n < minSecret {
-		fault("a Secret of %d bytes: use %d random bytes or more", n, minSecret)
+	if n := len(c.Secret); n > 0 && n < rediskey.MinSecret {
+		fault("a Secret of %d bytes: use %d random bytes or more", n, rediskey.MinSecret)
 	}
 	if strings.ContainsAny(c.Prefix, "{}") {
 		fault("a Prefix with braces would decide the hash slots of a Cluster: leave them out")

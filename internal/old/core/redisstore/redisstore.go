@@ -15,6 +15,7 @@ import (
 	"github.com/headgate/headgate/internal/old/core/internal/remote"
 	"github.com/headgate/headgate/internal/old/core/memstore"
 	"github.com/headgate/headgate/internal/old/core/store"
+	"github.com/headgate/headgate/internal/rediskey"
 	"github.com/headgate/headgate/internal/redisurl"
 )
 
@@ -123,7 +124,7 @@ func New(client redis.UniversalClient, c Config) (*Store, error) {
 		return nil, errors.Join(faults...)
 	}
 	b := &backend{
-		client: client, names: namer{c.Prefix, newMAC(c.Secret)},
+		client: client, names: namer{rediskey.New(c.Prefix, c.Secret)},
 		timeout: c.Timeout, slotTimeout: c.SlotTimeout,
 	}
 	c.Secret = nil // it is in names, where printing does not show it

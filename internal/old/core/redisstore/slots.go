@@ -11,23 +11,24 @@ import (
 
 	"github.com/headgate/headgate/internal/old/core/internal/keeper"
 	"github.com/headgate/headgate/internal/old/core/internal/remote"
+	"github.com/headgate/headgate/internal/rediskey"
 )
 
 // slots is the name of the hash of what is held of a key. It cannot be that of a
 // limiter's value, which ends otherwise.
 func (n *namer) slots(name, key string) string {
-	var room [maxPlainKey + 64]byte
-	b := n.tag(room[:0], key)
-	b = escape(append(b, ':'), name, ":/")
+	var room [rediskey.MaxPlain + 64]byte
+	b := n.AppendTag(room[:0], key)
+	b = rediskey.AppendEscaped(append(b, ':'), name, ":/")
 	return string(append(b, ":slots"...))
 }
 
 // servers is the name of the set of incarnations. It is not the name of any key's hash,
 // whose tag begins with another character.
-func (n *namer) servers() string { return n.beatTag() + ":servers" }
+func (n *namer) servers() string { return n.Common("slots", "servers") }
 
 // beatTag begins the names of what the slots of all keys need.
-func (n *namer) beatTag() string { return n.prefix + ":{slots}" }
+func (n *namer) beatTag() string { return strings.TrimSuffix(n.Common("slots", ""), ":") }
 
 // clusterShards divide the hash slots of a Cluster for the keeper.
 const clusterShards = 16
@@ -45,7 +46,7 @@ func (b *backend) Shard(key string) int {
 	if !b.isCluster() {
 		return 0
 	}
-	return hashSlotOf(b.names.tag(nil, key)) * clusterShards / hashSlots
+	return rediskey.HashSlot(b.names.AppendTag(nil, key)) * clusterShards / rediskey.HashSlots
 }
 
 // The scripts of the keeper's protocol.
@@ -142,7 +143,7 @@ func (b *backend) BeatRoute() (server *remote.Server, part int) {
 		return &b.servers.first, 0
 	}
 	tag := b.names.beatTag()
-	return b.servers.of(tag), hashSlotOf([]byte(tag))
+	return b.servers.of(tag), rediskey.HashSlot([]byte(tag))
 }
 
 // Beat implements [remote.BeatBackend].

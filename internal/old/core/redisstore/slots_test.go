@@ -68,7 +68,7 @@ func TestSlotNamesAreDistinct(t *testing.T) {
 				l = newLimiter(t, s, name, core.FixedWindow(core.PerDay(1)))
 				add(s.cell(t, l, key), fmt.Sprintf("records of limiter %q of %.50q", name, key))
 			}
-			tag := s.backend.names.tag(nil, key)
+			tag := s.backend.names.AppendTag(nil, key)
 			if name := s.backend.names.slots("a", key); !strings.HasPrefix(name, string(tag)) || secret != "" && strings.Contains(name, "="+key) {
 				t.Errorf("%.50q: %q", key, name)
 			}

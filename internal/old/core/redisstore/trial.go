@@ -14,6 +14,7 @@ import (
 	"github.com/headgate/headgate/internal/old/core/internal/remote"
 	"github.com/headgate/headgate/internal/old/core/step"
 	"github.com/headgate/headgate/internal/old/core/store"
+	"github.com/headgate/headgate/internal/rediskey"
 )
 
 // trialSpec is a limiter with each algorithm, and a log that is too long to be read whole:
@@ -45,7 +46,7 @@ func newTrialSpec() store.Spec {
 func (b *backend) trialKey(hashSlot int) string {
 	for i := 0; ; i++ {
 		key := fmt.Sprint("trial", i)
-		if !b.isCluster() || hashSlotOf(b.names.tag(nil, key)) == hashSlot {
+		if !b.isCluster() || rediskey.HashSlot(b.names.AppendTag(nil, key)) == hashSlot {
 			return key
 		}
 	}
@@ -55,7 +56,7 @@ func (b *backend) trialKey(hashSlot int) string {
 // for limits.
 func (b *backend) try(ctx context.Context, hashSlot int) error {
 	err := bounded(ctx, b.timeout, func(ctx context.Context) error {
-		return b.may(ctx, string(b.names.tag(nil, b.trialKey(hashSlot))), limitCommands)
+		return b.may(ctx, string(b.names.AppendTag(nil, b.trialKey(hashSlot))), limitCommands)
 	})
 	if err != nil {
 		return err
@@ -94,7 +95,7 @@ func (b *backend) try(ctx context.Context, hashSlot int) error {
 // trySlots grants a slot and releases it: all that a server has to be able to do for slots.
 func (b *backend) trySlots(ctx context.Context, hashSlot int) error {
 	err := bounded(ctx, b.slotTimeout, func(ctx context.Context) error {
-		return b.may(ctx, string(b.names.tag(nil, b.trialKey(hashSlot))), slotCommands)
+		return b.may(ctx, string(b.names.AppendTag(nil, b.trialKey(hashSlot))), slotCommands)
 	})
 	if err != nil {
 		return err
