@@ -48,7 +48,7 @@ func NewSlots(s SlotStore, name string, limit int64) (*Slots, error) {
 	}
 	f := faults{limiter: name, slots: true}
 	f.add("", err)
-	f.add("", checkName(name))
+	f.add("", CheckName(name))
 	f.add("", checkStore(s))
 	if err := f.err(); err != nil {
 		return nil, err

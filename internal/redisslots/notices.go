@@ -1,0 +1,263 @@
+package redisslots
+
+import (
+	"context"
+	"crypto/rand"
+	_ "embed"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headgate/headgate/internal/slots"
+	"github.com/headgate/headgate/internal/slots/keeper"
+)
+
+const (
+	noticeLife = time.Minute // a process that is cut off for less hears of a lasting notice late
+	maxLasting = 1 << 12     // notices at once
+	maxPassing = 1 << 11     // at which only lasting ones are posted
+	lookPause  = 250 * time.Millisecond
+	replyPause = 20 * time.Millisecond
+)
+
+// Notices are posted in one sorted set, which all processes read that listen: all of it, if another was posted since
+// they read it. So nothing rests on the order of instants, and a process that no server remembers hears of them, too.
+// A notice has the incarnations whose replies are waited for.
+type notices struct {
+	slots.Listeners
+
+	mu   sync.Mutex
+	stop context.CancelFunc // of the goroutine that reads; nil: there is none
+}
+
+var (
+	//go:embed post.lua
+	postSource string
+
+	//go:embed read.lua
+	readSource string
+
+	postScript = newScript(postSource) //nolint:gochecknoglobals // never changed
+	readScript = newScript(readSource) //nolint:gochecknoglobals // never changed
+)
+
+// A posted is the text of a notice in Redis, and a replied that of a reply.
+type posted struct {
+	ID    string   `json:"id"`
+	From  string   `json:"from"` // Store.id
+	Name  string   `json:"name"`
+	Topic string   `json:"topic"`
+	Text  string   `json:"text"`
+	To    []string `json:"to"`            // replies are waited for
+	Age   int64    `json:"age,omitempty"` // in microseconds, of one that is posted again
+}
+
+type replied struct {
+	IDs     []string `json:"ids"`
+	Answers []string `json:"answers"`
+}
+
+// posts are the names of the set of notices and of the id of the last.
+func (s *Store) posts() []string { return []string{s.common("posts"), s.common("last")} }
+
+func (s *Store) repliesKey(id string) string { return s.common("replies:" + id) }
+
+// Topic implements [slots.Noticer].
+func (s *Store) Topic(name, key string) string { return s.hash(name, key) }
+
+// Listen implements [slots.Noticer].
+func (s *Store) Listen(name string, listen func(slots.Heard) slots.Answer) (stop func()) {
+	n := &s.notices
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	remove, first := n.Add(name, listen)
+	if first {
+		ctx, cancel := context.WithCancel(context.Background())
+		n.stop = cancel
+		go s.read(ctx)
+	}
+	return sync.OnceFunc(func() {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		if remove(); n.None() {
+			n.stop()
+		}
+	})
+}
+
+// read tells the listeners of what is posted, until ctx ends.
+func (s *Store) read(ctx context.Context) {
+	seen := make(map[string]bool) // what was there when all was read last
+	last, before := "", time.Time{}
+	for ctx.Err() == nil {
+		start := time.Now()
+		call, cancel := context.WithTimeout(ctx, s.config.Timeout)
+		reply, err := s.run(call, readScript, s.posts(), last)
+		cancel()
+		if words := texts(reply); err == nil && len(words) > 0 {
+			if len(words) > 1 {
+				there := make(map[string]bool)
+				for i := 2; i+1 < len(words); i += 2 {
+					if there[words[i]] = true; !seen[words[i]] {
+						age := between(words[i+1], words[1])
+						if !before.IsZero() { // whatever the server's clock did
+							age = min(age, time.Since(before))
+						}
+						s.hear(words[i], max(age, 0))
+					}
+				}
+				seen, last = there, words[0]
+			}
+			before = start
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(lookPause):
+		}
+	}
+}
+
+// texts returns the texts of a reply.
+func texts(reply []any) (all []string) {
+	for _, word := range reply {
+		text, _ := word.(string)
+		all = append(all, text)
+	}
+	return all
+}
+
+// between returns the time from one instant of the server to another.
+func between(from, to string) time.Duration {
+	a, _ := strconv.ParseInt(from, 10, 64)
+	b, _ := strconv.ParseInt(to, 10, 64)
+	return time.Duration(b-a) * time.Microsecond
+}
+
+// hear tells the listeners of a notice of another process, and replies if they say something or if this is waited for.
+func (s *Store) hear(text string, age time.Duration) {
+	var p posted
+	_, own := s.Own("", "")
+	if json.Unmarshal([]byte(text), &p) != nil || p.From == s.id {
+		return
+	}
+	answers, then := s.notices.Tell(p.Name, slots.Heard{Topic: p.Topic, Text: p.Text, Age: age + time.Duration(p.Age)*time.Microsecond})
+	awaited := slices.ContainsFunc(own, func(id string) bool { return slices.Contains(p.To, id) })
+	if len(answers) == 0 && !awaited {
+		then()
+		return
+	}
+	r := replied{own, answers}
+	go func() { // others wait for the next notice
+		defer then()
+		ctx, cancel := context.WithTimeout(context.Background(), s.config.Timeout)
+		defer cancel()
+		pipe := s.client.Pipeline()
+		pipe.HSet(ctx, s.repliesKey(p.ID), s.id, marshal(r))
+		pipe.Expire(ctx, s.repliesKey(p.ID), noticeLife)
+		_, _ = pipe.Exec(ctx) // who waits for it sees that there is none
+	}()
+}
+
+func marshal(x any) string {
+	b, err := json.Marshal(x)
+	if err != nil {
+		panic(err) // there is nothing in it that could fail
+	}
+	return string(b)
+}
+
+// Announce implements [slots.Noticer].
+func (s *Store) Announce(ctx context.Context, n slots.Notice, heard func(string) bool) (silent []int64, err error) {
+	start := time.Now()
+	topic := s.Topic(n.Name, n.Key)
+	answers, then := s.notices.Tell(n.Name, slots.Heard{Topic: topic, Text: n.Text})
+	enough := slices.ContainsFunc(answers, heard)
+	if then(); enough {
+		return nil, nil
+	}
+	awaited, err := s.holders(ctx, n.Name, n.Key)
+	if err != nil || len(awaited) == 0 && !n.All {
+		return nil, err
+	}
+	p := posted{ID: rand.Text(), From: s.id, Name: n.Name, Topic: topic, Text: n.Text}
+	for _, h := range awaited {
+		p.To = append(p.To, h.ID)
+	}
+	text, err := s.post(ctx, &p, start, n.All)
+	if err != nil {
+		return counts(awaited), err
+	}
+	if !n.All {
+		defer func() { _ = s.client.ZRem(context.WithoutCancel(ctx), s.posts()[0], text).Err() }()
+	}
+	passed, lost := make(map[string]bool), false
+	for len(awaited) > 0 {
+		select {
+		case <-ctx.Done():
+			return counts(awaited), nil
+		case <-time.After(replyPause):
+		}
+		// Who releases because of the notice has replied before. After a loss, a holder that is missing has not ended.
+		still, held := s.holders(ctx, n.Name, n.Key)
+		pipe := s.client.Pipeline()
+		replies, stored := pipe.HGetAll(ctx, s.repliesKey(p.ID)), pipe.ZScore(ctx, s.posts()[0], text)
+		if _, err := pipe.Exec(ctx); err != nil && !errors.Is(err, redis.Nil) {
+			continue
+		}
+		for id, reply := range replies.Val() {
+			var r replied
+			if passed[id] || json.Unmarshal([]byte(reply), &r) != nil {
+				continue
+			}
+			passed[id] = true
+			awaited = slices.DeleteFunc(awaited, func(h keeper.Holder) bool { return slices.Contains(r.IDs, h.ID) })
+			if slices.ContainsFunc(r.Answers, heard) {
+				return nil, nil
+			}
+		}
+		switch {
+		case stored.Err() != nil:
+			lost = true
+			if again, err := s.post(ctx, &p, start, n.All); err == nil {
+				text = again
+			}
+		case held == nil && !lost:
+			awaited = slices.DeleteFunc(awaited, func(h keeper.Holder) bool {
+				return !slices.ContainsFunc(still, func(g keeper.Holder) bool { return g.ID == h.ID })
+			})
+		}
+	}
+	return nil, nil
+}
+
+// counts returns how many slots each holds.
+func counts(all []keeper.Holder) (counts []int64) {
+	for _, h := range all {
+		counts = append(counts, h.Count)
+	}
+	return counts
+}
+
+// post posts a notice, if need be again: who hears of it late must not take it for a later one.
+func (s *Store) post(ctx context.Context, p *posted, start time.Time, lasting bool) (text string, err error) {
+	p.Age = time.Since(start).Microseconds()
+	text = marshal(p)
+	most := maxPassing
+	if lasting {
+		most = maxLasting
+	}
+	cmd := postScript.command(ctx, false, s.posts(), []any{rand.Text(), text, int(noticeLife.Seconds()), most})
+	if err := s.client.Process(ctx, cmd); err != nil {
+		return "", unavailable(err)
+	}
+	if n, _ := cmd.Int(); n == 0 {
+		return "", fmt.Errorf("headgate: %d notices were announced within %v", most, noticeLife)
+	}
+	return text, nil
+}
