@@ -21,8 +21,8 @@ import (
 	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/core/redisstore"
 	"github.com/headgate/headgate/internal/backend"
-	"github.com/headgate/headgate/internal/slots"
 	"github.com/headgate/headgate/internal/redistest"
+	"github.com/headgate/headgate/internal/slots"
 	"github.com/headgate/headgate/keyfuncs"
 )
 

@@ -7,7 +7,7 @@ local last = redis.call('GET', KEYS[2]) or ''
 if last == ARGV[1] then return {last} end
 local t = redis.call('TIME')
 local reply = {last, string.format('%.0f', t[1] * 1000000 + t[2])}
-for i, x in ipairs(redis.call('ZRANGE', KEYS[1], 0, -1, 'WITHSCORES')) do
+for i, x in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', '+inf', 'WITHSCORES')) do
   reply[i + 2] = i % 2 == 0 and string.format('%.0f', tonumber(x)) or x
 end
 return reply

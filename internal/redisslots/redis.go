@@ -347,9 +347,9 @@ func (s *Store) Check(ctx context.Context) error {
 	})
 	check("notices of sockets are not taken", func(ctx context.Context) error {
 		posts := []string{s.common("trial-posts"), s.common("trial-last")}
-		err := s.client.Process(ctx, postScript.command(ctx, false, posts, []any{"trial", "trial", 1, 1}))
+		err := s.client.Process(ctx, postScript.command(ctx, false, posts, []any{"trial", "trial", 1, maxLasting}))
 		_, unread := s.run(ctx, readScript, posts, "")
-		return cmp.Or(err, unread)
+		return cmp.Or(err, unread, s.client.ZRem(ctx, posts[0], "trial").Err())
 	})
 	return errors.Join(errs...)
 }

@@ -21,13 +21,6 @@ const (
 // was made with package store, which describes it to authors of stores.
 type Store = store.Store
 
-// A FullStore keeps the state of limiters and of slots. The stores of packages memstore and
-// redisstore do.
-type FullStore interface {
-	Store
-	SlotStore
-}
-
 // A Limiter applies policies to keys. It is safe for concurrent use. Limiters of one store with the
 // same name share their state. If processes share the store, their limiters do too.
 type Limiter struct {

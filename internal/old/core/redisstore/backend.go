@@ -22,7 +22,7 @@ type backend struct {
 	tags    tags
 	servers servers
 
-	timeout, slotTimeout time.Duration // of one call of a trial
+	timeout time.Duration // of one call of a trial
 
 	instant func() string // for tests: the time to use instead of the server's
 }

@@ -33,7 +33,6 @@ func TestCluster(t *testing.T) {
 		run  func(*testing.T)
 	}{
 		{"Store", c.store},
-		{"Slots", c.heldSlots},
 		{"AdmitsTheLimit", c.admitsTheLimit},
 		{"ProcessesTogether", c.processesTogether},
 		{"AsksTogether", c.asksTogether},
@@ -50,7 +49,6 @@ func TestCluster(t *testing.T) {
 		{"SlotMigrates", func(t *testing.T) { c.slotMigrates(t, c.migrate) }},
 		{"SlotMigratesAtOnce", c.slotMigratesAtOnce},
 		{"SlotIsTorn", c.slotIsTorn},
-		{"SocketsMigrate", c.socketsMigrate},
 		{"OneMasterAway", c.oneMasterAway}, // and is not back
 	} {
 		t.Run(test.name, test.run)
@@ -101,26 +99,6 @@ func (c clusterTest) store(t *testing.T) {
 			master.Flush()
 		}
 		return open(t, Config{RefusalTTL: -1, Observer: o}, c.Masters.Addrs()...)
-	})
-}
-
-func (c clusterTest) heldSlots(t *testing.T) {
-	slotSuite(t, func(t *testing.T) []string {
-		for _, master := range c.Masters {
-			master.Flush()
-		}
-		return c.Masters.Addrs()
-	}, openWith)
-	t.Run("EachMasterForgets", func(t *testing.T) {
-		f := newFleet(t, Config{Timeout: 2 * time.Second}, func(c2 Config) *Store { return open(t, c2, c.Masters.Addrs()...) })
-		for _, master := range c.Masters {
-			f.right(t, fleetLimit)
-			master.Flush()
-		}
-		f.right(t, fleetLimit)
-		f.noneLost(t)
-		f.release()
-		f.right(t, 0)
 	})
 }
 
@@ -521,56 +499,6 @@ func (c clusterTest) slotIsTorn(t *testing.T) {
 	allow(t, two, another, 1)
 }
 
-// socketsMigrate moves what is held while others acquire and release.
-func (c clusterTest) socketsMigrate(t *testing.T) {
-	f := newFleet(t, Config{Timeout: 2 * time.Second}, func(c2 Config) *Store { return open(t, c2, c.Masters.Addrs()...) })
-	ctx, stop := context.WithCancel(t.Context())
-	defer stop()
-	var over atomic.Int64
-	var granted atomic.Int64
-	var all sync.WaitGroup
-	for i, slots := range f.slots {
-		f.held[i][0].Release() // one of key 0, which they take in turns
-		for range 4 {
-			all.Go(func() {
-				for ctx.Err() == nil {
-					slot, err := slots.Acquire(context.Background(), fleetKey(0))
-					if err != nil {
-						<-time.After(time.Millisecond) // so that the servers get the processor
-						continue
-					}
-					granted.Add(1)
-					if o, _ := f.counter.Count(context.Background(), fleetKey(0)); o > fleetLimit {
-						over.Add(1)
-					}
-					slot.Release()
-				}
-			})
-		}
-	}
-	for k := range fleetKeys {
-		slot := rediskey.HashSlot(f.stores[0].backend.names.AppendTag(nil, fleetKey(k)))
-		i := slot * len(c.Masters) / rediskey.HashSlots
-		from, to := c.Masters[i], c.Masters[(i+1)%len(c.Masters)]
-		c.migrate(t, slot, from, to)
-		t.Cleanup(func() { c.migrate(t, slot, to, from) })
-	}
-	// Of those who ask without a pause one store may get all, so both are tried only when
-	// they have stopped.
-	before := granted.Load()
-	eventually(t, "slots to be granted again", func() bool { return granted.Load() > before+100 })
-	stop()
-	all.Wait()
-	if n := over.Load(); n > 0 {
-		t.Errorf("%d times more than the limit were held", n)
-	}
-	f.held[0][0], f.held[1][0] = acquires(t, f.slots[0], fleetKey(0)), acquires(t, f.slots[1], fleetKey(0))
-	f.right(t, fleetLimit)
-	f.noneLost(t)
-	f.release()
-	f.right(t, 0)
-}
-
 // slotMigratesAtOnce is slotMigrates where a server moves whole slots, as Valkey 9 does. No call fails.
 func (c clusterTest) slotMigratesAtOnce(t *testing.T) {
 	info, err := c.Masters[0].Do("INFO", "server")
@@ -733,9 +661,6 @@ func TestEachMasterHasItsBreaker(t *testing.T) {
 	}
 	stored(t, l, fails)
 	stored(t, l, works)
-	held := newSlots(t, s, "ws", 10)
-	acquires(t, held, works)
-	acquires(t, held, fails)
 	other, l2 := store()
 	third, l3 := store()
 	stored(t, l2, fails)
@@ -766,18 +691,6 @@ func TestEachMasterHasItsBreaker(t *testing.T) {
 			if d := allow(t, l2, works, 1); d.Source != core.SourceStore {
 				t.Error(describe(&d))
 			}
-		}
-	})
-	t.Run("slots", func(t *testing.T) {
-		for key, want := range map[string]core.Source{works: core.SourceStore, fails: core.SourceOpen} {
-			eventually(t, "a slot", func() bool {
-				slot, err := held.Acquire(t.Context(), key)
-				if err != nil {
-					return false
-				}
-				defer slot.Release()
-				return slot.Source() == want
-			})
 		}
 	})
 	t.Run("a client that has not loaded its table", func(t *testing.T) {

@@ -62,11 +62,6 @@ type Config struct {
 	// pause of two thirds of SlotTTL may lose slots. 0 means 15 s.
 	SlotTTL time.Duration
 
-	// Instance, if not empty, names this process. It must have the same name after a restart, and
-	// no other process may have it. An example is the name of a pod in a StatefulSet. The first
-	// acquire then frees the slots that the predecessor still holds.
-	Instance string
-
 	// Observer, if not nil, is told of decisions and slots, of calls to Redis, and when Redis
 	// becomes unavailable or is back. It is told so separately for rates, for slots and for their
 	// heartbeats, and in a Cluster for each master.
@@ -115,12 +110,6 @@ func (c Config) withDefaults() Config {
 
 func (c Config) remote() remote.Config {
 	return remote.Config{Timeout: c.Timeout, MaxWeight: maxWords, NoMerging: c.NoMerging, Observer: c.Observer}
-}
-
-func (c Config) slots() remote.SlotConfig {
-	return remote.SlotConfig{
-		Failure: remote.Failure(c.Failure), Servers: c.Servers, Timeout: c.SlotTimeout, TTL: c.SlotTTL, Instance: c.Instance,
-	}
 }
 
 // faults returns all that is wrong with a Config that has its defaults.
