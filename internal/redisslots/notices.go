@@ -36,6 +36,9 @@ type notices struct {
 	stop context.CancelFunc // of the goroutine that reads; nil: there is none
 }
 
+// errLost is why nobody knows who holds slots of a key.
+var errLost = errors.New("headgate: the server has lost what it had")
+
 var (
 	//go:embed post.lua
 	postSource string
@@ -173,67 +176,111 @@ func marshal(x any) string {
 }
 
 // Announce implements [slots.Noticer].
+//
+// A process that is awaited has answered, or has ended: then its field is gone. A field that is gone because the server has
+// lost it must not be taken for that. So a mark is written beside the key's hash before the holders are read. A server that
+// has the mark has all that was written before it.
 func (s *Store) Announce(ctx context.Context, n slots.Notice, heard func(string) bool) (silent []int64, err error) {
-	start := time.Now()
 	topic := s.Topic(n.Name, n.Key)
 	answers, then := s.notices.Tell(n.Name, slots.Heard{Topic: topic, Text: n.Text})
 	enough := slices.ContainsFunc(answers, heard)
 	if then(); enough {
 		return nil, nil
 	}
-	awaited, err := s.holders(ctx, n.Name, n.Key)
-	if err != nil || len(awaited) == 0 && !n.All {
+	a := announcement{
+		Store: s, notice: n, heard: heard, start: time.Now(), passed: make(map[string]bool),
+		post: posted{ID: rand.Text(), From: s.id, Name: n.Name, Topic: topic, Text: n.Text},
+	}
+	if n.All {
+		a.mark = topic + ":" + a.post.ID
+		if err := s.client.Set(ctx, a.mark, "", noticeLife).Err(); err != nil {
+			return nil, unavailable(err)
+		}
+	}
+	var marked bool
+	if a.awaited, marked, err = s.holders(ctx, n.Name, n.Key, a.mark); err == nil && !marked {
+		err = unavailable(errLost)
+	}
+	if err != nil || len(a.awaited) == 0 && !n.All {
 		return nil, err
 	}
-	p := posted{ID: rand.Text(), From: s.id, Name: n.Name, Topic: topic, Text: n.Text}
-	for _, h := range awaited {
-		p.To = append(p.To, h.ID)
+	for _, h := range a.awaited {
+		a.post.To = append(a.post.To, h.ID)
 	}
-	text, err := s.post(ctx, &p, start, n.All)
-	if err != nil {
-		return counts(awaited), err
+	if a.text, err = s.post(ctx, &a.post, a.start, n.All); err != nil {
+		return counts(a.awaited), err
 	}
 	if !n.All {
-		defer func() { _ = s.client.ZRem(context.WithoutCancel(ctx), s.posts()[0], text).Err() }()
+		defer func() { _ = s.client.ZRem(context.WithoutCancel(ctx), s.posts()[0], a.text).Err() }()
 	}
-	passed, lost := make(map[string]bool), false
-	for len(awaited) > 0 {
+	for len(a.awaited) > 0 {
 		select {
 		case <-ctx.Done():
-			return counts(awaited), nil
+			return counts(a.awaited), nil
 		case <-time.After(replyPause):
 		}
-		// Who releases because of the notice has replied before. After a loss, a holder that is missing has not ended.
-		still, held := s.holders(ctx, n.Name, n.Key)
-		pipe := s.client.Pipeline()
-		replies, stored := pipe.HGetAll(ctx, s.repliesKey(p.ID)), pipe.ZScore(ctx, s.posts()[0], text)
-		if _, err := pipe.Exec(ctx); err != nil && !errors.Is(err, redis.Nil) {
-			continue
-		}
-		for id, reply := range replies.Val() {
-			var r replied
-			if passed[id] || json.Unmarshal([]byte(reply), &r) != nil {
-				continue
-			}
-			passed[id] = true
-			awaited = slices.DeleteFunc(awaited, func(h keeper.Holder) bool { return slices.Contains(r.IDs, h.ID) })
-			if slices.ContainsFunc(r.Answers, heard) {
-				return nil, nil
-			}
-		}
-		switch {
-		case stored.Err() != nil:
-			lost = true
-			if again, err := s.post(ctx, &p, start, n.All); err == nil {
-				text = again
-			}
-		case held == nil && !lost:
-			awaited = slices.DeleteFunc(awaited, func(h keeper.Holder) bool {
-				return !slices.ContainsFunc(still, func(g keeper.Holder) bool { return g.ID == h.ID })
-			})
+		if enough := a.look(ctx); enough {
+			break
 		}
 	}
-	return nil, nil
+	return counts(a.awaited), nil
+}
+
+// An announcement is a notice that was posted, and who has not answered.
+type announcement struct {
+	*Store
+
+	notice  slots.Notice
+	heard   func(string) bool
+	start   time.Time
+	post    posted
+	text    string // of the notice, as it was posted last
+	mark    string // "": none
+	awaited []keeper.Holder
+	passed  map[string]bool // the processes whose answers were passed on
+	lost    bool            // by a server: a field that is gone means nothing
+}
+
+// look passes answers on, and strikes out who has answered or ended. What a server has lost is posted again.
+func (a *announcement) look(ctx context.Context) (enough bool) {
+	// Who releases because of the notice has replied before.
+	still, marked, failure := a.holders(ctx, a.notice.Name, a.notice.Key, a.mark)
+	pipe := a.client.Pipeline()
+	replies, stored := pipe.HGetAll(ctx, a.repliesKey(a.post.ID)), pipe.ZScore(ctx, a.posts()[0], a.text)
+	if _, err := pipe.Exec(ctx); err != nil && !errors.Is(err, redis.Nil) {
+		return false
+	}
+	for id, reply := range replies.Val() {
+		var r replied
+		if a.passed[id] || json.Unmarshal([]byte(reply), &r) != nil {
+			continue
+		}
+		a.passed[id] = true
+		a.strike(func(h keeper.Holder) bool { return slices.Contains(r.IDs, h.ID) })
+		if slices.ContainsFunc(r.Answers, a.heard) {
+			a.awaited = nil
+			return true
+		}
+	}
+	switch {
+	case failure != nil:
+	case !marked, stored.Err() != nil:
+		a.lost = true // from now on only answers count
+	case !a.lost:
+		a.strike(func(h keeper.Holder) bool {
+			return !slices.ContainsFunc(still, func(g keeper.Holder) bool { return g.ID == h.ID })
+		})
+	}
+	if stored.Err() != nil {
+		if text, err := a.Store.post(ctx, &a.post, a.start, a.notice.All); err == nil {
+			a.text = text
+		}
+	}
+	return false
+}
+
+func (a *announcement) strike(who func(keeper.Holder) bool) {
+	a.awaited = slices.DeleteFunc(a.awaited, who)
 }
 
 // counts returns how many slots each holds.

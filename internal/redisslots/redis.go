@@ -87,32 +87,37 @@ func (s *Store) Count(ctx context.Context, name, key string) (int64, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.config.Timeout)
 	defer cancel()
 	n, _ := s.Own(name, key)
-	holders, err := s.holders(ctx, name, key)
+	holders, _, err := s.holders(ctx, name, key, "")
 	for _, h := range holders {
 		n += h.Count
 	}
 	return n, err
 }
 
-// holders returns the other processes that hold slots of a key and are not dead.
-func (s *Store) holders(ctx context.Context, name, key string) (all []keeper.Holder, err error) {
+// holders returns the other processes that hold slots of a key and are not dead, and whether the server that says so still
+// has a mark, which is in the key's hash slot. "" is no mark.
+func (s *Store) holders(ctx context.Context, name, key, mark string) (all []keeper.Holder, marked bool, err error) {
 	pipe := s.client.Pipeline()
 	fields := pipe.HGetAll(ctx, s.hash(name, key))
 	dead := pipe.ZRangeByScore(ctx, s.fleet(), &redis.ZRangeBy{Min: "-inf", Max: "(0"})
-	if _, err := pipe.Exec(ctx); err != nil {
-		return nil, unavailable(err)
+	found := new(redis.StringCmd)
+	if mark != "" {
+		found = pipe.Get(ctx, mark)
+	}
+	if _, err := pipe.Exec(ctx); err != nil && !errors.Is(err, redis.Nil) {
+		return nil, false, unavailable(err)
 	}
 	_, own := s.Own(name, key)
 	for id, text := range fields.Val() {
 		h, err := keeper.ReadHolder(id, text)
 		if err != nil {
-			return nil, err
+			return nil, false, err
 		}
 		if h.Count > 0 && !slices.Contains(own, id) && !slices.Contains(dead.Val(), id) {
 			all = append(all, h)
 		}
 	}
-	return all, nil
+	return all, mark == "" || found.Err() == nil, nil
 }
 
 func unavailable(err error) error { return fmt.Errorf("%w: %w", slots.ErrUnavailable, err) }
