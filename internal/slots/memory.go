@@ -10,17 +10,20 @@ import (
 // hold slots only.
 type Memory struct {
 	mu        sync.Mutex
-	names     map[string]map[string]*pool // by name and key
+	pools     map[poolKey]*pool
 	listeners Listeners
 }
 
+type poolKey struct{ name, key string }
+
 // A pool is what is held of a key, and who waits in line, in order.
 type pool struct {
-	store     *Memory
-	name, key string
-	held      int64
-	line      []*waiter
-	closed    bool // Close has given all back
+	poolKey
+
+	store  *Memory
+	held   int64
+	line   []*waiter
+	closed bool // Close has given all back
 }
 
 type waiter struct {
@@ -29,17 +32,14 @@ type waiter struct {
 }
 
 // pool returns the pool of a key, which may be new.
-func (s *Memory) pool(c *Claim) *pool {
-	p := s.names[c.Name][c.Key]
+func (s *Memory) pool(key poolKey) *pool {
+	p := s.pools[key]
 	if p == nil {
-		p = &pool{store: s, name: c.Name, key: c.Key}
-		if s.names == nil {
-			s.names = make(map[string]map[string]*pool)
+		p = &pool{poolKey: key, store: s}
+		if s.pools == nil {
+			s.pools = make(map[poolKey]*pool)
 		}
-		if s.names[c.Name] == nil {
-			s.names[c.Name] = make(map[string]*pool)
-		}
-		s.names[c.Name][c.Key] = p
+		s.pools[key] = p
 	}
 	return p
 }
@@ -48,7 +48,7 @@ func (s *Memory) pool(c *Claim) *pool {
 func (s *Memory) Acquire(ctx context.Context, c Claim) (Grant, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	p, most := s.pool(&c), c.Most()
+	p, most := s.pool(poolKey{c.Name, c.Key}), c.Most()
 	behind := c.Queue > 0 && slices.ContainsFunc(p.line, func(w *waiter) bool { return w.most >= most })
 	switch {
 	case p.held < most && !behind:
@@ -101,7 +101,7 @@ func (p *pool) Release() {
 // tidy forgets a key of which nothing is held.
 func (p *pool) tidy() {
 	if p.held == 0 && len(p.line) == 0 && !p.closed {
-		delete(p.store.names[p.name], p.key)
+		delete(p.store.pools, p.poolKey)
 	}
 }
 
@@ -112,7 +112,7 @@ func (*pool) Lost() <-chan struct{} { return nil }
 func (s *Memory) Count(_ context.Context, name, key string) (int64, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if p := s.names[name][key]; p != nil {
+	if p := s.pools[poolKey{name, key}]; p != nil {
 		return p.held, nil
 	}
 	return 0, nil
@@ -122,18 +122,16 @@ func (s *Memory) Count(_ context.Context, name, key string) (int64, error) {
 func (s *Memory) Close(_ context.Context, name string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for of, pools := range s.names {
-		if name != "" && name != of {
+	for key, p := range s.pools {
+		if name != "" && name != key.name {
 			continue
 		}
-		for _, p := range pools {
-			p.closed = true
-			for _, w := range p.line {
-				w.done <- ErrClosed
-			}
-			p.line = nil
+		p.closed = true
+		for _, w := range p.line {
+			w.done <- ErrClosed
 		}
-		delete(s.names, of)
+		p.line = nil
+		delete(s.pools, key)
 	}
 	return nil
 }

@@ -2,12 +2,9 @@ package slots
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"sync"
 	"time"
-
-	"github.com/headgate/headgate/internal/hidden"
 )
 
 // A Noticer tells something to all processes: package websocketmw closes and evicts sockets so.
@@ -38,13 +35,6 @@ type Notice struct {
 type Heard struct {
 	Topic, Text string
 	Age         time.Duration
-}
-
-// Format implements [fmt.Formatter]: it prints the notice without its topic, which may be the key.
-func (h Heard) Format(s fmt.State, verb rune) {
-	type plain Heard
-	h.Topic = hidden.Mark
-	hidden.Print(s, verb, plain(h))
 }
 
 // An Answer is what a listener says. Then is called once the announcer can know it, or never will; it may be nil.

@@ -8,7 +8,6 @@ import (
 	"fmt"
 
 	"github.com/headgate/headgate/internal/fault"
-	"github.com/headgate/headgate/internal/hidden"
 )
 
 // Errors of an acquire: there was no room, as a [FullError] says; nobody could decide; the slots were closed.
@@ -24,13 +23,6 @@ type Claim struct {
 	Limit     int64 // slots that the key may hold
 	OneMore   bool  // with this one it may hold one more, unless the limit is 0
 	Queue     int   // the caller waits if fewer than that many wait already; 0: it does not wait
-}
-
-// Format implements [fmt.Formatter]: it prints the claim without its key.
-func (c Claim) Format(s fmt.State, verb rune) {
-	type plain Claim
-	c.Key = hidden.Mark
-	hidden.Print(s, verb, plain(c))
 }
 
 // Most returns how many slots the key may hold with this one.
@@ -81,13 +73,11 @@ func (e *FullError) Error() string {
 	return text
 }
 
-// Unwrap returns ErrFull and the cause.
-func (e *FullError) Unwrap() []error {
-	if e.Cause == nil {
-		return []error{ErrFull}
-	}
-	return []error{ErrFull, e.Cause}
-}
+// Is says that it is an ErrFull.
+func (*FullError) Is(target error) bool { return target == ErrFull }
+
+// Unwrap returns the cause.
+func (e *FullError) Unwrap() error { return e.Cause }
 
 // A Store counts slots. It is safe for concurrent use. Errors have no keys.
 type Store interface {

@@ -293,7 +293,7 @@ func (k *Keeper) acknowledge(f *request) {
 // shard sends nothing until then.
 func (k *Keeper) failed(sh *shard, reason error) {
 	sh.failed++
-	longest := k.config.TTL / retriesInTTL
+	longest := k.config.retry()
 	time.AfterFunc(min(longest/8<<min(sh.failed-1, 3), longest), k.beatNow)
 	if !sh.stalled() {
 		return

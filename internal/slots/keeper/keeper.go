@@ -47,7 +47,7 @@ type Config struct {
 
 const (
 	beatsInTTL   = 3
-	retriesInTTL = 15 // of beats that fail
+	retriesInTTL = 15 // of beats that fail: see retry
 	sweepBeats   = 60 // in so many beats everything is stated again
 	confirmBeats = 2  // after so many beats a change is stated once more
 
@@ -62,6 +62,9 @@ const (
 	maxFormer  = 8       // of its own that a process remembers
 	maxFailed  = 3       // calls of a shard that fail in a row, until it is stalled
 )
+
+// retry is the pause after a beat that failed.
+func (c *Config) retry() time.Duration { return min(c.TTL/retriesInTTL, time.Second) }
 
 // A Keeper keeps slots. It is safe for concurrent use.
 type Keeper struct {

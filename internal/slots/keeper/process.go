@@ -73,7 +73,7 @@ func (k *Keeper) beatOn() {
 		k.mu.Unlock()
 		sent := time.Now()
 		var err error
-		stopped := run(min(max(k.config.Timeout, k.config.TTL/retriesInTTL), k.config.TTL/beatsInTTL), func(ctx context.Context) {
+		stopped := run(min(max(k.config.Timeout, k.config.retry()), k.config.TTL/beatsInTTL), func(ctx context.Context) {
 			err = k.transport.Beat(ctx, b)
 		})
 		k.mu.Lock()
@@ -86,7 +86,7 @@ func (k *Keeper) beatOn() {
 		case err == nil:
 			pause = k.answeredBeat(b, sent)
 		case !stopped:
-			pause = k.config.TTL / retriesInTTL
+			pause = k.config.retry()
 			k.unanswered(err)
 		}
 		if len(k.entries) == 0 && p.failure == nil {

@@ -73,7 +73,7 @@ type Statement struct {
 
 // Args returns the arguments of the script.
 func (s *Statement) Args() []any {
-	args := []any{s.ID, s.Seq, s.Held, s.Want, s.Limit, bit(s.Waits), bit(s.Delete), bit(s.List), s.Instant}
+	args := []any{s.ID, s.Seq, s.Held, s.Want, s.Limit, s.Waits, s.Delete, s.List, s.Instant}
 	for _, id := range s.Drop {
 		args = append(args, id)
 	}
@@ -83,15 +83,15 @@ func (s *Statement) Args() []any {
 // Read reads the reply of the script.
 func (s *Statement) Read(reply []any) {
 	p := parser{words: reply}
-	if found := p.text(); found != "-" {
+	if found := next[string](&p); found != "-" {
 		s.Found = ReadField(found, &p)
 	}
-	s.Granted, s.Others = p.number(), p.number()
+	s.Granted, s.Others = next[int64](&p), next[int64](&p)
 	if s.Stale = s.Granted < 0; s.Stale {
 		s.Granted = 0
 	}
 	for len(p.words) > 0 && p.err == nil {
-		text := p.text()
+		text := next[string](&p)
 		i := strings.LastIndexByte(text, ':')
 		s.Holders = append(s.Holders, Holder{text[:max(i, 0)], p.parse(text[i+1:])})
 	}
@@ -127,7 +127,7 @@ type Beat struct {
 
 // Args returns the arguments of the script. The instant is empty, except in tests.
 func (b *Beat) Args(instant string) []any {
-	args := []any{instant, b.ID, bit(b.Register), b.TTL.Microseconds(), b.Step.Microseconds()}
+	args := []any{instant, b.ID, b.Register, b.TTL.Microseconds(), b.Step.Microseconds()}
 	for _, id := range b.Seen {
 		args = append(args, id)
 	}
@@ -137,21 +137,14 @@ func (b *Beat) Args(instant string) []any {
 // Read reads the reply of the script.
 func (b *Beat) Read(reply []any) error {
 	p := parser{words: reply}
-	b.State, b.Clock = p.text(), p.parse(p.text())
+	b.State, b.Clock = next[string](&p), p.parse(next[string](&p))
 	for len(p.words) > 0 {
-		b.Dead = append(b.Dead, p.text())
+		b.Dead = append(b.Dead, next[string](&p))
 	}
 	if !slices.Contains([]string{"live", "dead", "absent"}, b.State) {
 		p.err = ErrReply
 	}
 	return p.err
-}
-
-func bit(b bool) int {
-	if b {
-		return 1
-	}
-	return 0
 }
 
 // A parser reads a reply word by word, and keeps its first error.
@@ -160,29 +153,17 @@ type parser struct {
 	err   error
 }
 
-func (p *parser) next() (word any) {
-	if len(p.words) == 0 {
-		p.err = ErrReply
-		return nil
+// next returns the next word.
+func next[T any](p *parser) (word T) {
+	ok := len(p.words) > 0
+	if ok {
+		word, ok = p.words[0].(T)
+		p.words = p.words[1:]
 	}
-	word, p.words = p.words[0], p.words[1:]
+	if !ok {
+		p.err = ErrReply
+	}
 	return word
-}
-
-func (p *parser) text() string {
-	s, ok := p.next().(string)
-	if !ok {
-		p.err = ErrReply
-	}
-	return s
-}
-
-func (p *parser) number() int64 {
-	n, ok := p.next().(int64)
-	if !ok {
-		p.err = ErrReply
-	}
-	return n
 }
 
 func (p *parser) parse(s string) int64 {

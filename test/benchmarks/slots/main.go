@@ -4,6 +4,7 @@
 //
 //	go run ./benchmarks/slots                       # 100,000 slots of 50,000 users
 //	go run ./benchmarks/slots -slots 10000 -users 5000 -idle 10s
+//	go run ./benchmarks/slots -turns 5s             # what each of several servers gets whose callers wait
 package main
 
 import (
@@ -40,13 +41,19 @@ func main() {
 	flag.IntVar(&c.users, "users", 50_000, "by how `many` keys")
 	flag.IntVar(&c.askers, "askers", 32, "how many `goroutines` acquire")
 	flag.DurationVar(&c.idle, "idle", 30*time.Second, "how long nothing is done but to stay alive")
+	span := flag.Duration("turns", 0, "measure turns of servers whose callers wait, each so `long`, instead")
 	flag.Parse()
 	if flag.NArg() > 0 || c.slots < 1 || c.users < 1 || c.askers < 1 || c.idle <= 0 {
 		flag.Usage()
 		os.Exit(2)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	err := study(ctx, c)
+	err := error(nil)
+	if *span > 0 {
+		err = turns(ctx, *span)
+	} else {
+		err = study(ctx, c)
+	}
 	stop()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "\nslots:", err)
