@@ -49,7 +49,7 @@ test: tools lint unit race ## everything that must pass
 unit: ## the tests of all modules
 	@echo "== tests"
 	$(call beside,$(REQUIRE) $(GO) test -vet=off -p 4 ./...,$(BESIDE_ROOT),vet=off; [ $$m != ./test ] || vet=; $(REQUIRE) $(GO) test -vet=$$vet -p 2 ./...)
-	@scripts/matrix 9.1.2 ./internal/old/core/redisstore -run 'DecisionsAreThose|ServerVersion|^TestCluster$$'
+	@scripts/matrix 9.1.2 ./internal/redisslots ./internal/old/core/redisstore -run 'DecisionsAreThose|ServerVersion|^TestCluster$$'
 
 # Long tests with one goroutine are not repeated here: see -short. Nor are those of three packages of internal/old that take
 # minutes, and of the conformance scenes: make race-all has them, too.

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 	"sync"
 	"time"
 
@@ -103,19 +102,21 @@ func (s *Store) read(ctx context.Context) {
 		call, cancel := context.WithTimeout(ctx, s.config.Timeout)
 		reply, err := s.run(call, readScript, s.posts(), last)
 		cancel()
-		if words := texts(reply); err == nil && len(words) > 0 {
-			if len(words) > 1 {
-				there := make(map[string]bool)
-				for i := 2; i+1 < len(words); i += 2 {
-					if there[words[i]] = true; !seen[words[i]] {
-						age := between(words[i+1], words[1])
-						if !before.IsZero() { // whatever the server's clock did
-							age = min(age, time.Since(before))
-						}
-						s.hear(words[i], max(age, 0))
+		if err == nil && len(reply) > 0 {
+			there := make(map[string]bool)
+			for i := 1; i+1 < len(reply); i += 2 {
+				text, _ := reply[i].(string)
+				age, _ := reply[i+1].(int64)
+				if there[text] = true; !seen[text] {
+					passed := max(time.Duration(age)*time.Microsecond, 0)
+					if !before.IsZero() { // whatever the server's clock did
+						passed = min(passed, time.Since(before))
 					}
+					s.hear(text, passed)
 				}
-				seen, last = there, words[0]
+			}
+			if newest, _ := reply[0].(string); newest != last {
+				seen, last = there, newest
 			}
 			before = start
 		}
@@ -124,22 +125,6 @@ func (s *Store) read(ctx context.Context) {
 		case <-time.After(lookPause):
 		}
 	}
-}
-
-// texts returns the texts of a reply.
-func texts(reply []any) (all []string) {
-	for _, word := range reply {
-		text, _ := word.(string)
-		all = append(all, text)
-	}
-	return all
-}
-
-// between returns the time from one instant of the server to another.
-func between(from, to string) time.Duration {
-	a, _ := strconv.ParseInt(from, 10, 64)
-	b, _ := strconv.ParseInt(to, 10, 64)
-	return time.Duration(b-a) * time.Microsecond
 }
 
 // hear tells the listeners of a notice of another process, and replies if they say something or if this is waited for.

@@ -18,7 +18,7 @@ import (
 )
 
 var (
-	schedules     = flag.Int("schedules", 100, "how many random schedules of each kind the simulation runs")
+	schedules     = flag.Int("schedules", 0, "how many random schedules of each kind the simulation runs; 0 means 100, or 20 with -short")
 	firstSeed     = flag.Uint64("seed", 0, "the seed of the first schedule; 0 means any")
 	differentials = flag.Int("differentials", 12, "random runs of the model and the scripts")
 	onlyKind      = flag.String("kind", "", "the only kind of schedules")
@@ -837,13 +837,20 @@ func seeds() uint64 {
 }
 
 func TestSimulation(t *testing.T) {
+	n := *schedules
+	if n == 0 {
+		n = 100
+		if testing.Short() {
+			n = 20
+		}
+	}
 	for _, kind := range kinds {
 		if *onlyKind != "" && *onlyKind != kind {
 			continue
 		}
 		t.Run(kind, func(t *testing.T) {
 			first, granted, waited, refused := seeds(), 0, 0, 0
-			for seed := first; seed < first+uint64(*schedules); seed++ {
+			for seed := first; seed < first+uint64(n); seed++ {
 				w := simulate(t, seed, kind, "")
 				granted += w.granted
 				waited += w.waited
@@ -852,7 +859,7 @@ func TestSimulation(t *testing.T) {
 					t.Fatalf("-seed %d:\n%s", seed, strings.Join(w.faults, "\n"))
 				}
 			}
-			t.Logf("%d schedules, %d grants, %d of them to who waited, %d refusals", *schedules, granted, waited, refused)
+			t.Logf("%d schedules, %d grants, %d of them to who waited, %d refusals", n, granted, waited, refused)
 		})
 	}
 }

@@ -222,7 +222,9 @@ func (c *contest) add(callers int) *crew {
 	ctx, stop := context.WithCancel(c.t.Context())
 	one := &crew{stop: stop}
 	one.k, one.wire = c.keeper(FailClosed)
+	c.mu.Lock()
 	c.crews = append(c.crews, one)
+	c.mu.Unlock()
 	for range callers {
 		c.all.Go(func() {
 			for ctx.Err() == nil {
