@@ -3,7 +3,7 @@ package redisslots
 import (
 	"context"
 	"fmt"
-	"sync/atomic"
+	"sync"
 	"testing"
 	"time"
 
@@ -14,14 +14,23 @@ import (
 
 // A step does something once, before the n-th call of a client after it was armed.
 type step struct {
-	left atomic.Int64
+	mu   sync.Mutex
+	left int // 0 and less: it is not armed
 	do   func()
 }
 
 func (s *step) next() {
-	if s.left.Add(-1) == 0 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.left--; s.left == 0 {
 		s.do()
 	}
+}
+
+func (s *step) arm(n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.left = n
 }
 
 func (*step) DialHook(next redis.DialHook) redis.DialHook { return next }
@@ -71,7 +80,7 @@ func TestNoFalseSuccess(t *testing.T) {
 					all[2].take(t, "anna")
 					s := &step{do: func() { trouble(server) }}
 					all[where].client.AddHook(s)
-					s.left.Store(int64(n))
+					s.arm(n)
 					got, silent, err := all[0].closeAll(t, "anna", true)
 					left := all[1].holds("anna") + all[2].holds("anna")
 					if where == 0 && n == 1 {
@@ -90,7 +99,7 @@ func TestNoFalseSuccess(t *testing.T) {
 					until(t, fmt.Sprintf("step %d of process %d: all are closed", n, where), time.Second, func() bool {
 						return all[1].holds("anna")+all[2].holds("anna") == 0
 					})
-					s.left.Store(-1 << 40)
+					s.arm(0)
 					for _, m := range all {
 						_ = m.client.Close()
 					}

@@ -173,7 +173,7 @@ func TestPermissions(t *testing.T) {
 			continue
 		}
 		err := as(t, server, "lacks", slices.DeleteFunc(slices.Clone(all), func(s string) bool { return s == missing })).Check(t.Context())
-		if !regexp.MustCompile(`(?i)(NOPERM|can't run this command).*`).MatchString(fmt.Sprint(err)) {
+		if !regexp.MustCompile(`(?i)(NOPERM|can't run this command|ACL failure).*`).MatchString(fmt.Sprint(err)) {
 			t.Errorf("without %s: %v", missing, err)
 		}
 	}
@@ -253,6 +253,8 @@ func TestCluster(t *testing.T) {
 		t.Errorf("%d were given up, %v silent, %v", n, silent, err)
 	}
 
+	migrates(t, cluster, a, b)
+
 	// While a master without the beats is away, keys of the others are granted, and those of that one are decided here.
 	local := brief(1500 * time.Millisecond)
 	local.Failure = keeper.FailLocal
@@ -284,6 +286,62 @@ func TestCluster(t *testing.T) {
 		_ = g
 		return err == nil && d.Away() != nil
 	})
+}
+
+// migrates moves a key from one master to another while two processes acquire and release its slots: never more than the
+// limit is held, and all is counted where it has moved.
+func migrates(t *testing.T, cluster *redistest.Cluster, a, b *Store) {
+	t.Helper()
+	const limit = 3
+	acquires(t, a, "moves", limit)
+	ctx, stop := context.WithCancel(t.Context())
+	var held, granted atomic.Int64
+	var all sync.WaitGroup
+	for _, s := range []*Store{a, a, b, b} {
+		all.Go(func() {
+			for ctx.Err() == nil {
+				g, err := s.Acquire(ctx, slots.Claim{Name: "ws", Key: "moves", Limit: limit, Queue: 5})
+				if err != nil {
+					<-time.After(time.Millisecond) // so that the servers get the processor
+					continue
+				}
+				if n := held.Add(1); n > limit-1 {
+					t.Errorf("%d of %d are held", n+1, limit)
+				}
+				granted.Add(1)
+				held.Add(-1)
+				g.Release()
+			}
+		})
+	}
+	name := a.hash("ws", "moves")
+	from := cluster.Owner(name)
+	to := cluster.Masters[0]
+	if to == from {
+		to = cluster.Masters[1]
+	}
+	must := func(server *redistest.Server, words ...string) any {
+		t.Helper()
+		reply, err := server.Do(words...)
+		if err != nil {
+			t.Fatalf("%q: %v", words, err)
+		}
+		return reply
+	}
+	slot, owner := fmt.Sprint(rediskey.HashSlot([]byte(name))), must(to, "CLUSTER", "MYID").(string)
+	must(to, "CLUSTER", "SETSLOT", slot, "IMPORTING", must(from, "CLUSTER", "MYID").(string))
+	must(from, "CLUSTER", "SETSLOT", slot, "MIGRATING", owner)
+	_, port, _ := strings.Cut(to.Addr(), ":")
+	must(from, "MIGRATE", "127.0.0.1", port, name, "0", "5000")
+	must(to, "CLUSTER", "SETSLOT", slot, "NODE", owner) // first: others learn it from there
+	for _, server := range cluster.Masters {
+		must(server, "CLUSTER", "SETSLOT", slot, "NODE", owner)
+	}
+	before := granted.Load()
+	until(t, "granted where it has moved", 10*time.Second, func() bool { return granted.Load() > before+100 })
+	stop()
+	all.Wait()
+	until(t, "counted where it has moved", 3*time.Second, func() bool { return isCounted(t, b, "moves", 1) })
 }
 
 // A replica that takes over is used, and right again within three beats.
