@@ -116,8 +116,9 @@ func hold(args []string) error {
 
 const churnKeys, churnLimit = 5, 7
 
-// churn is a process that acquires and releases, and counts in Redis what all hold: a slot is entered after it was granted
-// and struck out before it is released. It says how many it was granted, and each time that there were too many.
+// churn is a process that acquires and releases, and counts in Redis what all hold: a slot is entered, under the name of the
+// process, after it was granted and struck out before it is released. It says how many it was granted, and each time that
+// there were too many.
 func churn(args []string) error {
 	s := open(nil, defaults(), args[0])
 	var all sync.WaitGroup
@@ -142,7 +143,7 @@ func churn(args []string) error {
 				if grant.Source != slots.FromStore {
 					fmt.Println("fault granted by", grant.Source)
 				}
-				member := strconv.FormatUint(rand.Uint64(), 36)
+				member := args[1] + strconv.FormatUint(rand.Uint64(), 36)
 				pipe := s.client.TxPipeline()
 				pipe.SAdd(ctx, "held:"+c.Key, member)
 				n := pipe.SCard(ctx, "held:"+c.Key)
