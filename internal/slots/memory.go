@@ -4,6 +4,8 @@ import (
 	"context"
 	"slices"
 	"sync"
+
+	"github.com/headgate/headgate/internal/hidden"
 )
 
 // A Memory is a [Store] in this process, which knows everything. The zero value is ready. It takes memory for keys that
@@ -18,9 +20,9 @@ type poolKey struct{ name, key string }
 
 // A pool is what is held of a key, and who waits in line, in order.
 type pool struct {
-	poolKey
-
 	store  *Memory
+	name   string
+	key    hidden.Text // as a Slot may be printed
 	held   int64
 	line   []*waiter
 	closed bool // Close has given all back
@@ -35,7 +37,7 @@ type waiter struct {
 func (s *Memory) pool(key poolKey) *pool {
 	p := s.pools[key]
 	if p == nil {
-		p = &pool{poolKey: key, store: s}
+		p = &pool{store: s, name: key.name, key: hidden.Of(key.key)}
 		if s.pools == nil {
 			s.pools = make(map[poolKey]*pool)
 		}
@@ -101,7 +103,7 @@ func (p *pool) Release() {
 // tidy forgets a key of which nothing is held.
 func (p *pool) tidy() {
 	if p.held == 0 && len(p.line) == 0 && !p.closed {
-		delete(p.store.pools, p.poolKey)
+		delete(p.store.pools, poolKey{p.name, p.key.Reveal()})
 	}
 }
 
