@@ -89,13 +89,12 @@ func (k *Keeper) beatOn() {
 			pause = k.config.retry()
 			k.unanswered(err)
 		}
+		k.tell()
 		if len(k.entries) == 0 && p.failure == nil {
-			k.tell()
 			// The incarnation dies of itself. Another one is not taken for dead because nothing was held.
 			*p = process{id: newID(), lost: p.lost}
 			return
 		}
-		k.tell()
 		k.mu.Unlock()
 		select {
 		case <-k.hurry:
@@ -105,16 +104,30 @@ func (k *Keeper) beatOn() {
 	}
 }
 
-// tell tells Config.Changed that the server is away or back. Only beatOn calls it, so the order is right.
+// tell has Config.Changed told that the server is away or back, by a goroutine of its own: no beat waits for it.
 func (k *Keeper) tell() {
 	reason := k.reason()
 	if k.config.Changed == nil || (reason == nil) == (k.told == nil) {
 		return
 	}
 	k.told = reason
-	k.mu.Unlock()
-	defer k.mu.Lock()
-	k.config.Changed(reason)
+	k.untold = append(k.untold, reason)
+	if len(k.untold) == 1 {
+		go k.tellAll()
+	}
+}
+
+// tellAll tells the changes, in their order.
+func (k *Keeper) tellAll() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for len(k.untold) > 0 {
+		reason := k.untold[0]
+		k.mu.Unlock()
+		k.config.Changed(reason)
+		k.mu.Lock()
+		k.untold = k.untold[1:]
+	}
 }
 
 // unanswered notes that a beat failed. Who waits for one is told.
@@ -139,9 +152,12 @@ func (k *Keeper) answeredBeat(b *Beat, sent time.Time) time.Duration {
 	for _, id := range b.Dead {
 		p.dead[id] = true
 	}
-	if b.State != "live" || forgotten {
+	switch {
+	case b.State != "dead" && b.ID != p.id: // a statement has shown a loss meanwhile
+		return 0 // the next beat registers
+	case b.State != "live", forgotten:
 		k.rejoin(b.State == "dead")
-	} else {
+	default:
 		p.registered = true
 		k.sweep()
 	}

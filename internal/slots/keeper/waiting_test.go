@@ -513,3 +513,68 @@ func TestAsking(t *testing.T) {
 		time.Sleep(simTTL)
 	})
 }
+
+// Who is told that the server is back may acquire at once, also if nothing was held.
+func TestChangedMayAcquire(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &wire{testServer: newServer(time.Millisecond)}
+		acquired := make(chan error, 1)
+		var k *Keeper
+		k = New(w, Config{TTL: simTTL, Timeout: simTimeout, Shards: 1, Failure: FailLocal, Changed: func(reason error) {
+			if reason == nil {
+				_, err := k.Acquire(t.Context(), claim(1, 0))
+				acquired <- err
+			}
+		}})
+		h := acquires(t, k, slots.Claim{Name: "ws", Key: "other", Limit: 1})
+		w.set(func() { w.cut = true })
+		time.Sleep(2 * simTTL)
+		h.Release()
+		w.set(func() { w.cut = false; delete(w.model.keys, "other") })
+		select {
+		case err := <-acquired:
+			if err != nil {
+				t.Error(err)
+			}
+		case <-time.After(10 * simTTL):
+			t.Error("it hangs")
+		}
+		k.die()
+		time.Sleep(2 * simTTL)
+	})
+}
+
+// A slowBeats answers beats late.
+type slowBeats struct {
+	*wire
+
+	pause time.Duration
+}
+
+func (s *slowBeats) Beat(ctx context.Context, b *Beat) error {
+	err := s.wire.Beat(ctx, b)
+	time.Sleep(s.pause)
+	return err
+}
+
+// If a statement shows a loss while a beat is on its way, the answer to that beat does not register the new incarnation.
+func TestBeatOfAnEarlierIncarnation(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &slowBeats{wire: &wire{testServer: newServer(0)}}
+		k := New(s, Config{TTL: simTTL, Timeout: simBeat, Shards: 1, Failure: FailClosed})
+		acquires(t, k, claim(3, 0))
+		s.pause = simBeat / 2
+		time.Sleep(simBeat + simBeat/4) // a beat was executed, and its answer is on its way
+		s.set(func() { s.model = newModel() })
+		acquires(t, k, claim(3, 0))
+		s.set(func() {
+			for id, f := range s.model.keys["key"] {
+				if _, ok := s.model.scores[id]; f.Count > 0 && !ok {
+					t.Error("slots are stated under an incarnation that is not registered")
+				}
+			}
+		})
+		k.die()
+		time.Sleep(2 * simTTL)
+	})
+}
