@@ -78,8 +78,8 @@ type Keeper struct {
 	names   map[string]*openName // of the names that are open
 	asking  int                  // acquires that wait for an answer, and do not stand in line
 	seq     int64                // of the last statement
-	told    error                // what Config.Changed was told last, or will be
-	untold  []error              // what it is or will be told, in order
+	told    error                // what Config.Changed was told last
+	telling bool                 // it is being told
 
 	hurry chan struct{} // has room for one: the next beat is sent at once
 }

@@ -106,28 +106,21 @@ func (k *Keeper) beatOn() {
 
 // tell has Config.Changed told that the server is away or back, by a goroutine of its own: no beat waits for it.
 func (k *Keeper) tell() {
-	reason := k.reason()
-	if k.config.Changed == nil || (reason == nil) == (k.told == nil) {
+	if k.config.Changed == nil || k.telling || (k.reason() == nil) == (k.told == nil) {
 		return
 	}
-	k.told = reason
-	k.untold = append(k.untold, reason)
-	if len(k.untold) == 1 {
-		go k.tellAll()
-	}
-}
-
-// tellAll tells the changes, in their order.
-func (k *Keeper) tellAll() {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	for len(k.untold) > 0 {
-		reason := k.untold[0]
-		k.mu.Unlock()
-		k.config.Changed(reason)
+	k.telling = true
+	go func() {
 		k.mu.Lock()
-		k.untold = k.untold[1:]
-	}
+		defer k.mu.Unlock()
+		for reason := k.reason(); (reason == nil) != (k.told == nil); reason = k.reason() {
+			k.told = reason
+			k.mu.Unlock()
+			k.config.Changed(reason)
+			k.mu.Lock()
+		}
+		k.telling = false
+	}()
 }
 
 // unanswered notes that a beat failed. Who waits for one is told.

@@ -553,7 +553,9 @@ type slowBeats struct {
 
 func (s *slowBeats) Beat(ctx context.Context, b *Beat) error {
 	err := s.wire.Beat(ctx, b)
-	time.Sleep(s.pause)
+	pause := time.Duration(0)
+	s.set(func() { pause = s.pause })
+	time.Sleep(pause)
 	return err
 }
 
@@ -563,7 +565,7 @@ func TestBeatOfAnEarlierIncarnation(t *testing.T) {
 		s := &slowBeats{wire: &wire{testServer: newServer(0)}}
 		k := New(s, Config{TTL: simTTL, Timeout: simBeat, Shards: 1, Failure: FailClosed})
 		acquires(t, k, claim(3, 0))
-		s.pause = simBeat / 2
+		s.set(func() { s.pause = simBeat / 2 })
 		time.Sleep(simBeat + simBeat/4) // a beat was executed, and its answer is on its way
 		s.set(func() { s.model = newModel() })
 		acquires(t, k, claim(3, 0))
