@@ -54,7 +54,7 @@ type posted struct {
 	ID    string   `json:"id"`
 	From  string   `json:"from"` // Store.id
 	Name  string   `json:"name"`
-	Topic string   `json:"topic"`
+	Topic []byte   `json:"topic"` // of any bytes
 	Text  string   `json:"text"`
 	To    []string `json:"to"`            // replies are waited for
 	Age   int64    `json:"age,omitempty"` // in microseconds, of one that is posted again
@@ -134,7 +134,7 @@ func (s *Store) hear(text string, age time.Duration) {
 	if json.Unmarshal([]byte(text), &p) != nil || p.From == s.id {
 		return
 	}
-	answers, then := s.notices.Tell(p.Name, slots.Heard{Topic: p.Topic, Text: p.Text, Age: age + time.Duration(p.Age)*time.Microsecond})
+	answers, then := s.notices.Tell(p.Name, slots.Heard{Topic: string(p.Topic), Text: p.Text, Age: age + time.Duration(p.Age)*time.Microsecond})
 	awaited := slices.ContainsFunc(own, func(id string) bool { return slices.Contains(p.To, id) })
 	if len(answers) == 0 && !awaited {
 		then()
@@ -166,15 +166,15 @@ func marshal(x any) string {
 // lost it must not be taken for that. So a mark is written beside the key's hash before the holders are read. A server that
 // has the mark has all that was written before it.
 func (s *Store) Announce(ctx context.Context, n slots.Notice, heard func(string) bool) (silent []int64, err error) {
-	topic := s.Topic(n.Name, n.Key)
+	start, topic := time.Now(), s.Topic(n.Name, n.Key)
 	answers, then := s.notices.Tell(n.Name, slots.Heard{Topic: topic, Text: n.Text})
 	enough := slices.ContainsFunc(answers, heard)
 	if then(); enough {
 		return nil, nil
 	}
 	a := announcement{
-		Store: s, notice: n, heard: heard, start: time.Now(), passed: make(map[string]bool),
-		post: posted{ID: rand.Text(), From: s.id, Name: n.Name, Topic: topic, Text: n.Text},
+		Store: s, notice: n, heard: heard, start: start, passed: make(map[string]bool),
+		post: posted{ID: rand.Text(), From: s.id, Name: n.Name, Topic: []byte(topic), Text: n.Text},
 	}
 	if n.All {
 		a.mark = topic + ":" + a.post.ID

@@ -92,12 +92,16 @@ func TestNoticesAreHeard(t *testing.T) {
 		t.Errorf("it took %v", took)
 	}
 	until(t, "free", time.Second, func() bool { return isCounted(t, b.Store, "anna", 0) })
+	b.take(t, "\xff\xfe\x00{}") // keys are of any bytes
+	if n, silent, err := a.closeAll(t, "\xff\xfe\x00{}", true); n != 1 || len(silent) > 0 || err != nil {
+		t.Errorf("%d were given up, %v silent, %v", n, silent, err)
+	}
 	b.take(t, "anna")
 	<-time.After(2 * lookPause)
 	if b.holds("anna") != 1 || c.holds("bert") != 1 {
 		t.Error("who was not meant gave up")
 	}
-	if left, err := server.Do("ZCARD", "headgate:{slots}:posts"); left != int64(0) {
+	if left, err := server.Do("ZCARD", "headgate:{slots}:posts"); left != int64(1) {
 		t.Errorf("%v notices are left, %v", left, err)
 	}
 }
