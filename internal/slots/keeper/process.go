@@ -12,12 +12,12 @@ import (
 //	state   | meaning                          | acquire    | live      | live, forgotten | dead             | absent     | no answer
 //	--------|----------------------------------|------------|-----------|-----------------|------------------|------------|----------
 //	outside | holds nothing, and does not beat | -> joining |           |                 |                  |            |
-//	joining | is not registered                |            | -> member | -> joining      | -> joining       |            | joining
+//	joining | is not registered                |            | -> member | -> member       | -> joining       |            | joining
 //	member  | a beat was answered within a TTL |            | member    | -> joining      | Lost, -> joining | -> joining | member
 //	silent  | none was for longer than that    |            | -> member | -> joining      | Lost, -> joining | -> joining | silent
 //
 // Live, dead and absent are answers to beats. Forgotten: the server has lost something, or may have found a silent
-// process dead and forgotten that. Each way to joining, also from a statement that shows a loss, takes a new
+// process dead and forgotten that: nothing was stated under a name that is only being registered. Each way to joining, also from a statement that shows a loss, takes a new
 // incarnation, under which everything is stated again; what the server has under the old one dies with it. Time makes a
 // member silent. A process without entries goes outside. Only a member states and acquires slots. A joining
 // or silent process whose last beat failed is away: the Failure decides.
@@ -148,7 +148,7 @@ func (k *Keeper) answeredBeat(b *Beat, sent time.Time) time.Duration {
 	switch {
 	case b.State != "dead" && b.ID != p.id: // a statement has shown a loss meanwhile
 		return 0 // the next beat registers
-	case b.State != "live", forgotten:
+	case b.State != "live", forgotten && !b.Register: // nothing was stated under an incarnation that is new
 		k.rejoin(b.State == "dead")
 	default:
 		p.registered = true

@@ -48,12 +48,11 @@ func main() {
 		os.Exit(2)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	err := error(nil)
+	run := func() error { return study(ctx, c) }
 	if *span > 0 {
-		err = turns(ctx, *span)
-	} else {
-		err = study(ctx, c)
+		run = func() error { return turns(ctx, *span) }
 	}
+	err := run()
 	stop()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "\nslots:", err)
