@@ -96,7 +96,7 @@ func (s *Slot) at(i int) *held {
 
 // Release gives the slots back. Further calls do nothing.
 func (s *Slot) Release() {
-	if s.released.Swap(true) {
+	if s.released.Swap(true) || s.first.of == nil {
 		return
 	}
 	s.giveBack()

@@ -17,10 +17,11 @@ import (
 //	silent  | none was for longer than that    |            | -> member | -> joining      | Lost, -> joining | -> joining | silent
 //
 // Live, dead and absent are answers to beats. Forgotten: the server has lost something, or may have found a silent
-// process dead and forgotten that: nothing was stated under a name that is only being registered. Each way to joining, also from a statement that shows a loss, takes a new
-// incarnation, under which everything is stated again; what the server has under the old one dies with it. Time makes a
-// member silent. A process without entries goes outside. Only a member states and acquires slots. A joining
-// or silent process whose last beat failed is away: the Failure decides.
+// process dead and forgotten that. Each way to joining, also from a statement that shows a loss, takes a new incarnation,
+// under which everything is stated again; what the server has under the old one dies with it. Nothing was stated yet under
+// one that is only being registered. An answer to a beat of an earlier one says nothing. Time makes a member silent. A
+// process without entries goes outside. Only a member states and acquires slots. A joining or silent process whose last
+// beat failed is away: the Failure decides.
 type process struct {
 	id         string // the incarnation
 	registered bool
