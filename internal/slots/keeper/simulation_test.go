@@ -280,7 +280,7 @@ func (p *machine) answered(s *Statement, landed time.Time) {
 		p.w.set(func() {
 			st = p.w.account.begin(s.Key, p.name+", before another incarnation", landed, int(s.Granted))
 		})
-		p.over(st, false)
+		p.over(st, false, p.lastStatement())
 	}
 }
 
@@ -329,8 +329,9 @@ func (p *machine) act(until time.Time) {
 			}
 			p.awake()
 			if w.release(key, h) {
+				before := p.lastStatement()
 				h.Release()
-				p.over(s, true)
+				p.over(s, true, before)
 			}
 		}
 		time.Sleep(w.span(150 * time.Millisecond))
@@ -369,7 +370,7 @@ func (p *machine) acquire(key string, limit, queue int) (h *hold, s *stay) {
 		}
 	})
 	if h == nil && s != nil { // the outcome is unknown
-		p.over(s, false)
+		p.over(s, false, p.lastStatement())
 	}
 	return h, s
 }
@@ -382,17 +383,21 @@ func (w *world) reachable() bool {
 	return w.kind != "outage" && w.kind != "partition" && w.kind != "pause" && w.kind != "mixed"
 }
 
-// over notes that a slot is not held any more, or perhaps never was.
-func (p *machine) over(s *stay, held bool) {
+func (p *machine) lastStatement() int64 {
 	p.k.mu.Lock()
-	seq := p.k.seq
-	p.k.mu.Unlock()
-	dead := p.dead()
+	defer p.k.mu.Unlock()
+	return p.k.seq
+}
+
+// over notes that a slot is not held any more, or perhaps never was, and the last statement before that.
+func (p *machine) over(s *stay, held bool, before int64) {
+	seq, dead := p.lastStatement(), p.dead()
+	e := &ending{stay: s, held: held, seq: seq, before: before, at: time.Now()}
 	p.w.set(func() {
 		if dead {
 			s.to = time.Now().Add(simDeath)
 		} else {
-			p.endings[s.key] = append(p.endings[s.key], &ending{s, held, seq, time.Now()})
+			p.endings[s.key] = append(p.endings[s.key], e)
 		}
 	})
 }
@@ -405,12 +410,14 @@ func (p *machine) executed(op *Statement, made time.Time) {
 	}
 	now := time.Now()
 	p.endings[op.Key] = slices.DeleteFunc(p.endings[op.Key], func(e *ending) bool {
+		stated := e.stated
+		e.stated = stated || op.Seq > e.before
 		over := op.Seq > e.seq || made.After(e.at)
 		if over {
 			e.to = now
 			if limit := e.at.Add(simTold); now.After(limit) && p.w.reachable() {
 				e.to = limit // nothing may have been granted
-				if e.held {
+				if e.held && !stated {
 					p.w.fault("%s: a release was stated after %v", p.name, now.Sub(e.at))
 				}
 			}
@@ -741,8 +748,9 @@ func (w *world) startWhileAway(ps []*machine, actors *sync.WaitGroup) {
 					time.Sleep(simTTL/4 + w.span(simTTL))
 				}
 				if w.release(key, h) {
+					before := p.lastStatement()
 					h.Release()
-					p.over(s, true)
+					p.over(s, true, before)
 				}
 			})
 		}
