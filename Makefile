@@ -49,7 +49,7 @@ test: tools lint unit race ## everything that must pass
 unit: ## the tests of all modules
 	@echo "== tests"
 	$(call beside,$(REQUIRE) $(GO) test -vet=off -p 4 ./...,$(BESIDE_ROOT),vet=off; [ $$m != ./test ] || vet=; $(REQUIRE) $(GO) test -vet=$$vet -p 2 ./...)
-	@scripts/matrix 9.1.2 ./internal/old/core/redisstore -run 'DecisionsAreThose|ServerVersion|^TestCluster$$'
+	@scripts/matrix 9.1.2 ./internal/redisslots ./internal/old/core/redisstore -run 'DecisionsAreThose|ServerVersion|^TestCluster$$'
 
 # Long tests with one goroutine are not repeated here: see -short. Nor are those of three packages of internal/old that take
 # minutes, and of the conformance scenes: make race-all has them, too.
@@ -82,7 +82,7 @@ reference: ## headgated beside envoyproxy/ratelimit: 100,000 random requests; bu
 
 .PHONY: matrix
 matrix: ## the tests of the stores on Redis 6.2 and 8.2 and Valkey 8.1 and 9.1: half an hour
-	@scripts/matrix all ./internal/old/core/redisstore ./internal/old/core/lease ./internal/old/limits/redisdoc
+	@scripts/matrix all ./internal/redisslots ./internal/slots/keeper ./internal/old/core/redisstore ./internal/old/core/lease ./internal/old/limits/redisdoc
 
 .PHONY: soak
 soak: tools race-all ## the models, simulations, floods, histories and chaos at length, then the fuzz targets: two to three hours
@@ -91,8 +91,8 @@ soak: tools race-all ## the models, simulations, floods, histories and chaos at 
 	$(GO) test -count=1 -timeout 2h ./internal/old/core/stats -run Series -flood 10000000
 	$(REQUIRE) $(GO) test -count=1 -timeout 2h ./internal/old/core/redisstore -run 'DecisionsAreThose|GarbageHarms' -questions 1000000 -seed 0
 	$(REQUIRE) $(GO) test -count=100 -timeout 2h ./internal/old/core/redisstore -run MergingAndMemory -seed 0
-	$(REQUIRE) $(GO) test -count=1 -timeout 2h ./internal/old/core/redisstore -run BusyMachine -burners 8
-	$(GO) test -count=1 -timeout 2h ./internal/old/core/internal/keeper -run Simulation -schedules 10000
+	$(REQUIRE) $(GO) test -count=1 -timeout 2h ./internal/redisslots -run 'Churn|Pause|Killed' -rounds 20 -burners 8
+	$(GO) test -count=1 -timeout 2h ./internal/slots/keeper -run "Simulation|Scripts" -schedules 10000 -differentials 1000
 	$(GO) test -count=1 -timeout 2h ./internal/old/core/lease -run NeverOver -schedules 200000
 	$(REQUIRE) $(GO) test -count=1 -timeout 2h ./internal/old/core/lease -run Processes -troubles 100
 	$(GO) test -count=1 -timeout 2h ./internal/old/limits -run ReloadsUnderLoad -reloads 100000

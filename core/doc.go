@@ -32,6 +32,7 @@ package core
 import (
 	"github.com/headgate/headgate/internal/backend"
 	old "github.com/headgate/headgate/internal/old/core"
+	"github.com/headgate/headgate/internal/slots"
 )
 
 var (
@@ -43,10 +44,10 @@ var (
 
 	// ErrFull means that a key holds as many slots as it may. The error of a Wait that ended in vain also wraps
 	// the cause of its context.
-	ErrFull = old.ErrFull
+	ErrFull = slots.ErrFull
 
 	// ErrClosed means that the slots, or a book of limits, are closed.
-	ErrClosed = old.ErrClosed
+	ErrClosed = slots.ErrClosed
 
 	// ErrSettled is the error of a second Settle or Refund, and of one without a charge.
 	ErrSettled = old.ErrSettled

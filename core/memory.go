@@ -5,6 +5,7 @@ import (
 
 	"github.com/headgate/headgate/internal/backend"
 	"github.com/headgate/headgate/internal/old/core/memstore"
+	"github.com/headgate/headgate/internal/slots"
 )
 
 // A MemoryStore keeps counts in this process. Its zero value is ready; it must not be copied after its first use. It
@@ -27,7 +28,7 @@ func (m *MemoryStore) Backend() *backend.Store {
 		observer := JoinObservers(m.Observers)
 		s := memstore.New(memstore.Config{MaxBytes: m.MaxBytes, Observer: observer.Told})
 		observer.Memory(s)
-		m.backend = &backend.Store{Rates: s, Slots: s}
+		m.backend = &backend.Store{Rates: s, Slots: new(slots.Memory), Observer: observer.Told}
 	})
 	return m.backend
 }

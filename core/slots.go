@@ -5,7 +5,6 @@ import (
 	"fmt"
 
 	"github.com/headgate/headgate/internal/backend"
-	old "github.com/headgate/headgate/internal/old/core"
 )
 
 // Slots are places for what is open at once: each key holds at most a number of them, in all processes that share the
@@ -20,7 +19,6 @@ type slotsRoot struct {
 	standard *Slots
 	plans    map[string]*Slots
 	find     func(plan string) int64
-	book     backend.Book
 }
 
 // NewSlots returns slots of which each key holds at most limit, 0 or more. Make them once, not for each request: those of
@@ -30,16 +28,25 @@ func NewSlots(s Store, name string, limit int64) *Slots {
 	if s == nil {
 		panic("headgate: the store is nil: use new(core.MemoryStore), or redisstore.Open")
 	}
+	if fault := backend.NameFault(name); fault != nil {
+		panic(fmt.Errorf("headgate: slots %.70q: %w", name, fault))
+	}
+	checkSlots(name, limit)
 	r := &slotsRoot{}
-	slots := must(old.NewSlots(s.Backend().Slots, name, limit))
-	s.Backend().Uses(name, slots)
-	r.standard = &Slots{r, backend.ConstantSlots(slots)}
+	r.standard = &Slots{r, backend.NewSlots(s.Backend(), name, limit, nil)}
 	return r.standard
+}
+
+// checkSlots panics if a number of slots is none.
+func checkSlots(name string, limit int64) {
+	if limit < 0 || limit > NoLimit {
+		panic(fmt.Errorf("headgate: slots %q: a limit of %d slots is not 0 to %d", name, limit, int64(NoLimit)))
+	}
 }
 
 // clone returns a root to which plans can be added.
 func (r *slotsRoot) clone() *slotsRoot {
-	if r.book != nil {
+	if r.standard.backend.Book() != nil {
 		panic("headgate: a document has the plans of the slots")
 	}
 	c := &slotsRoot{plans: make(map[string]*Slots, len(r.plans)+1), find: r.find}
@@ -50,23 +57,15 @@ func (r *slotsRoot) clone() *slotsRoot {
 	return c
 }
 
-// with returns slots of another limit.
-func (r *slotsRoot) with(limit int64) (*Slots, error) {
-	s, err := r.standard.backend.Now("").With(limit)
-	if err != nil {
-		return nil, err
-	}
-	return &Slots{r, backend.ConstantSlots(s)}, nil
-}
-
 // WithPlan returns the slots with a plan, by which another limit applies: see [Slots.Plan]. What a key holds counts
 // under each plan. It panics if an argument is wrong.
 func (s *Slots) WithPlan(plan string, limit int64) *Slots {
 	if plan == "" {
 		panic(`headgate: the plan "" is the default: give it to NewSlots`)
 	}
+	checkSlots(s.Name(), limit)
 	r := s.root.clone()
-	r.plans[plan] = must(r.with(limit))
+	r.plans[plan] = &Slots{r, r.standard.backend.WithLimit(limit)}
 	return r.standard
 }
 
@@ -87,23 +86,22 @@ func (s *Slots) Plan(plan string) *Slots {
 	r := s.root
 	switch {
 	case plan == "":
-		return r.standard
-	case r.book != nil:
-		return &Slots{r, backend.DocumentedSlots(r.book, r.standard.Name(), plan)}
+	case r.standard.backend.Book() != nil:
+		return &Slots{r, r.standard.backend.WithPlan(plan)}
 	case r.plans[plan] != nil:
 		return r.plans[plan]
 	case r.find != nil:
-		if p, err := r.with(r.find(plan)); err == nil {
-			return p
+		if limit := r.find(plan); limit >= 0 {
+			return &Slots{r, r.standard.backend.WithLimit(min(limit, NoLimit))}
 		}
 	}
 	return r.standard
 }
 
 // DocumentedSlots returns the slots of that name in a document. It is for package limits.
-func DocumentedSlots(b backend.Book, name string) *Slots {
-	r := &slotsRoot{book: b}
-	r.standard = &Slots{r, backend.DocumentedSlots(b, name, "")}
+func DocumentedSlots(s Store, b backend.Book, name string) *Slots {
+	r := &slotsRoot{}
+	r.standard = &Slots{r, backend.NewSlots(s.Backend(), name, 0, b)}
 	return r.standard
 }
 
@@ -117,15 +115,17 @@ func (s *Slots) String() string { return fmt.Sprintf("slots %q", s.Name()) }
 func (s *Slots) Backend() *backend.Slots { return s.backend }
 
 // Acquire takes a slot for the key at once, or returns [ErrFull].
-func (s *Slots) Acquire(ctx context.Context, key string) (*Slot, error) {
-	return slot(s.backend.Now(key).Acquire(ctx, key))
-}
+func (s *Slots) Acquire(ctx context.Context, key string) (*Slot, error) { return s.Wait(ctx, key, 0) }
 
 // Wait is Acquire that waits for a slot, if fewer than queue callers wait for the key in this process. They are served
 // in their order. A wait that ends in vain is [ErrFull], which wraps the cause of the context's end, if the store has
 // answered in it, and else the store's error.
 func (s *Slots) Wait(ctx context.Context, key string, queue int) (*Slot, error) {
-	return slot(s.backend.Now(key).AcquireWait(ctx, key, queue))
+	slot := new(Slot)
+	if err := slot.held.Take(ctx, []backend.Claim{{Slots: s.backend, Key: key, Queue: queue}}); err != nil {
+		return nil, err
+	}
+	return slot, nil
 }
 
 // Count returns how many slots the key holds in all processes.
@@ -137,18 +137,14 @@ func (s *Slots) Count(ctx context.Context, key string) (int64, error) {
 // from now on, and those that wait. After an error, other processes may count them for a SlotTTL; Close may be called
 // again.
 func (s *Slots) Close(ctx context.Context) error {
-	return s.backend.Now("").Close(ctx)
+	return s.backend.Close(ctx)
 }
 
 // A Slot is held until Release. It is safe for concurrent use.
-type Slot struct{ held *old.Slot }
+type Slot struct{ held backend.Slot }
 
-func slot(s *old.Slot, err error) (*Slot, error) {
-	if err != nil {
-		return nil, err
-	}
-	return &Slot{s}, nil
-}
+// String describes the slot, without its key.
+func (*Slot) String() string { return "a slot" }
 
 // Release gives the slot back. Further calls do nothing. It does not wait.
 func (s *Slot) Release() { s.held.Release() }

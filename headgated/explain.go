@@ -98,7 +98,7 @@ func Explain(text []byte, r *http.Request, c Config) (*Explanation, error) {
 	if err != nil {
 		return nil, err
 	}
-	book, err := limits.Open(context.Background(), memstore.New(memstore.Config{}), nil, limits.Bytes(text), limits.Config{Decode: decodeLimits})
+	book, err := limits.Open(context.Background(), memstore.New(memstore.Config{}), false, limits.Bytes(text), limits.Config{Decode: decodeLimits})
 	if err != nil {
 		return nil, err
 	}

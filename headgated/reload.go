@@ -111,7 +111,7 @@ func (s *Server) begin() error {
 	if s.feed.shared != nil {
 		config.Decode = yamldoc.Decode
 	}
-	if s.book, err = limits.Open(ctx, s.store, nil, &s.feed, config); err != nil {
+	if s.book, err = limits.Open(ctx, s.store, false, &s.feed, config); err != nil {
 		return err
 	}
 	s.enact(read, d)

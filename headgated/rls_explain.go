@@ -46,7 +46,7 @@ func ExplainDescriptor(text []byte, domain string, entries []string, c Config) (
 		fmt.Fprintf(&b, "  limit %s, of the document\n", m.limit)
 	case m.limit != "":
 		config := limits.Config{Decode: decodeLimits}
-		book, err := limits.Open(context.Background(), memstore.New(memstore.Config{}), nil, limits.Bytes(text), config)
+		book, err := limits.Open(context.Background(), memstore.New(memstore.Config{}), false, limits.Bytes(text), config)
 		if err != nil {
 			return "", false, err
 		}

@@ -67,7 +67,7 @@ func Check(text []byte, c Config) (notes limits.Faults, err error) {
 	if err != nil || d.limits == nil {
 		return nil, err
 	}
-	return d.limits.Notes(), d.limits.Check(limits.Program{NoSlots: true}, store, nil)
+	return d.limits.Notes(), d.limits.Check(limits.Program{NoSlots: true}, store)
 }
 
 // parseEither is parse, also of a configuration of Envoy's rate limit service. That has no limits.

@@ -108,8 +108,7 @@ func OpenSource(ctx context.Context, s core.Store, source old.Source, c Config) 
 		store: s, told: c.OnChange, limits: map[string]*old.Limit{}, slots: map[string]*old.Slots{},
 		limiters: map[string]*core.Limiter{}, places: map[string]*core.Slots{},
 	}
-	inner := s.Backend()
-	opened, err := old.Open(ctx, inner.Rates, inner.Slots, source, old.Config{
+	opened, err := old.Open(ctx, s.Backend().Rates, true, source, old.Config{
 		Initial: c.Initial, Decode: yamldoc.Decode,
 		Accept:  func(old.Diff) error { return nil },
 		Changed: b.changed,
@@ -207,8 +206,7 @@ func (b *Book) Slots(name string) (*core.Slots, error) {
 	defer b.mu.Unlock()
 	if b.places[name] == nil {
 		b.slots[name] = of
-		b.store.Backend().Uses(name, nil)
-		b.places[name] = core.DocumentedSlots((*inner)(b), name)
+		b.places[name] = core.DocumentedSlots(b.store, (*inner)(b), name)
 	}
 	return b.places[name], nil
 }
@@ -231,7 +229,7 @@ func (v view) Limiter(name, plan, key string) *oldcore.Limiter {
 }
 
 // Slots implements [backend.View].
-func (v view) Slots(name, plan, key string) *oldcore.Slots {
+func (v view) Slots(name, plan, key string) int64 {
 	v.book.mu.Lock()
 	of := v.book.slots[name]
 	v.book.mu.Unlock()

@@ -23,8 +23,8 @@ import (
 	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/core/redisstore"
 	"github.com/headgate/headgate/internal/backend"
-	"github.com/headgate/headgate/internal/old/core/store"
 	"github.com/headgate/headgate/internal/redistest"
+	"github.com/headgate/headgate/internal/slots"
 	"github.com/headgate/headgate/keyfuncs"
 	"github.com/headgate/headgate/limits"
 	"github.com/headgate/headgate/nethttp"
@@ -592,19 +592,19 @@ func TestEvictionsThatCross(t *testing.T) {
 
 // A silentStore store hands no notice on after its first answers: a server does not answer.
 type silentStore struct {
-	store.Noticer
+	slots.Store
 
 	left atomic.Int64 // notices that are still handed on
 }
 
 func (d *silentStore) Backend() *backend.Store { return &backend.Store{Slots: d} }
 
-func (d *silentStore) Announce(ctx context.Context, n store.Notice, heard func(string) bool) ([]int64, error) {
+func (d *silentStore) Announce(ctx context.Context, n slots.Notice, heard func(string) bool) ([]int64, error) {
 	if d.left.Add(-1) < 0 {
 		<-ctx.Done()
 		return []int64{1}, nil
 	}
-	return d.Noticer.Announce(ctx, n, heard)
+	return d.Store.Announce(ctx, n, heard)
 }
 
 // A newcomer whose eviction is not confirmed closes itself, in time, and keeps no slot. A server that does not answer
@@ -612,7 +612,7 @@ func (d *silentStore) Announce(ctx context.Context, n store.Notice, heard func(s
 func TestWithoutAnswers(t *testing.T) {
 	for notices, want := range []string{"429", "1013 too many sockets are open; try again later"} {
 		synctest.Test(t, func(t *testing.T) {
-			d := &silentStore{Noticer: new(core.MemoryStore).Backend().Slots.(store.Noticer)}
+			d := &silentStore{Store: new(core.MemoryStore).Backend().Slots}
 			d.left.Store(int64(notices))
 			slots := core.NewSlots(d, "user", 1)
 			var causes []error

@@ -57,7 +57,7 @@ func (all fleet) refuse(d *limits.Document) limits.Faults {
 			store = nil // it tells none, or one that this command does not know
 		}
 		var found limits.Faults
-		if err := d.Check(one.Program, store, nil); !errors.As(err, &found) {
+		if err := d.Check(one.Program, store); !errors.As(err, &found) {
 			continue
 		}
 		for _, f := range found {

@@ -80,7 +80,7 @@ func inMemory(t *testing.T, addr, instance string, limitNames ...string) *limits
 	if err != nil {
 		t.Fatal(err)
 	}
-	book, err := limits.Open(t.Context(), memstore.New(memstore.Config{}), nil, source, limits.Config{Timeout: patient, Every: 20 * time.Millisecond})
+	book, err := limits.Open(t.Context(), memstore.New(memstore.Config{}), false, source, limits.Config{Timeout: patient, Every: 20 * time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
 	}

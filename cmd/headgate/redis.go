@@ -228,7 +228,7 @@ func (c *call) withLimit(ctx context.Context, f func(ctx context.Context, a *ask
 	}
 	ctx, cancel := context.WithTimeout(ctx, r.timeout)
 	defer cancel()
-	book, err := limits.Open(ctx, store, store, source, limits.Config{Decode: yamldoc.Decode, Timeout: r.timeout, Every: time.Hour})
+	book, err := limits.Open(ctx, store, true, source, limits.Config{Decode: yamldoc.Decode, Timeout: r.timeout, Every: time.Hour})
 	if err != nil {
 		return 0, err
 	}

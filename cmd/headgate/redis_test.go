@@ -41,7 +41,7 @@ func aServer(t *testing.T, addr, instance string) (*limits.Book, *limits.Limit) 
 	if err != nil {
 		t.Fatal(err)
 	}
-	book, err := limits.Open(t.Context(), store, store, source, limits.Config{Timeout: patient, Every: 20 * time.Millisecond})
+	book, err := limits.Open(t.Context(), store, true, source, limits.Config{Timeout: patient, Every: 20 * time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -184,7 +184,7 @@ func TestResetIsOfAllPlans(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = store.Client().Close() })
-	book, err := limits.Open(t.Context(), store, nil, limits.File(name), limits.Config{Decode: yamldoc.Decode})
+	book, err := limits.Open(t.Context(), store, false, limits.File(name), limits.Config{Decode: yamldoc.Decode})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,6 +11,7 @@
 package redisstore
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -23,6 +24,9 @@ import (
 	"github.com/headgate/headgate/internal/old/core/lease"
 	old "github.com/headgate/headgate/internal/old/core/redisstore"
 	"github.com/headgate/headgate/internal/old/core/store"
+	"github.com/headgate/headgate/internal/rediskey"
+	"github.com/headgate/headgate/internal/redisslots"
+	"github.com/headgate/headgate/internal/slots/keeper"
 )
 
 // Config configures a [Store]. Its zero value is ready to use.
@@ -99,6 +103,7 @@ func (f Failure) String() string {
 // A Store is a [core.Store] in Redis. It is safe for concurrent use.
 type Store struct {
 	redis   *old.Store
+	slots   *redisslots.Store
 	leases  *lease.Store // nil: none
 	backend backend.Store
 	owned   bool // the client
@@ -130,7 +135,7 @@ func (c *Config) made(s *old.Store, err error, owned bool) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	made := &Store{redis: s, owned: owned}
+	made := &Store{redis: s, slots: c.slots(s), owned: owned}
 	rates := store.Store(s)
 	if c.Lease != 0 {
 		if made.leases, err = lease.New(s, lease.Config{For: c.Lease}); err != nil {
@@ -141,8 +146,26 @@ func (c *Config) made(s *old.Store, err error, owned bool) (*Store, error) {
 		}
 		rates = made.leases
 	}
-	made.backend.Rates, made.backend.Slots = rates, s
+	made.backend.Rates, made.backend.Slots, made.backend.Observer = rates, made.slots, s.Observer()
 	return made, nil
+}
+
+// slots returns the store of slots, with the defaults of the other.
+func (c *Config) slots(s *old.Store) *redisslots.Store {
+	ttl := cmp.Or(c.SlotTTL, 15*time.Second)
+	sc := redisslots.Config{
+		Names: rediskey.New(cmp.Or(c.Prefix, "headgate"), c.Secret), Failure: keeper.Failure(c.Failure), Servers: c.Servers,
+		TTL: ttl, Timeout: cmp.Or(c.SlotTimeout, min(max(2*time.Second, c.Timeout), ttl/3)),
+	}
+	if o := s.Observer(); o != nil {
+		sc.Lost, sc.Restated, sc.Changed = o.SlotsLost, o.SlotsRestated, o.Changed
+		if o.Called != nil {
+			sc.Called = func(keys int, took time.Duration, err error) {
+				o.Called(store.CallEvent{Questions: keys, Took: took, Err: err})
+			}
+		}
+	}
+	return redisslots.New(s.Client(), sc)
 }
 
 // Backend is for package headgate itself.
@@ -156,7 +179,7 @@ func (s *Store) Client() redis.UniversalClient { return s.redis.Client() }
 // lets it.
 func (s *Store) Check(ctx context.Context) error {
 	report, err := s.redis.Check(ctx)
-	errs := []error{err}
+	errs := []error{err, s.slots.Check(ctx)}
 	for _, problem := range report.Problems {
 		errs = append(errs, errors.New("headgate: redisstore: "+problem))
 	}
@@ -168,7 +191,7 @@ func (s *Store) Away() error {
 	if state := s.redis.State(); state.Away {
 		return state.Reason
 	}
-	return nil
+	return s.slots.Away()
 }
 
 // Close gives leased units back, lets nobody acquire slots any more, states that this process holds none, and closes the

@@ -4,56 +4,29 @@ package backend
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"maps"
-	"slices"
-	"sync"
+	"sync/atomic"
 
 	"github.com/headgate/headgate/internal/old/core"
 	"github.com/headgate/headgate/internal/old/core/memstore"
 	"github.com/headgate/headgate/internal/old/core/store"
 	"github.com/headgate/headgate/internal/ontrial"
+	"github.com/headgate/headgate/internal/slots"
 )
 
 // A Store is what is behind a core.Store.
 type Store struct {
-	Rates store.Store
-	Slots store.SlotStore
+	Rates    store.Store
+	Slots    slots.Store
+	Observer *store.Observer // of slots; nil: none
 
-	mu   sync.Mutex
-	used map[string][]*core.Slots // by name; those of documents are not here
-}
-
-// Uses notes slots of a name, for CloseSlots. Those of a document are nil.
-func (s *Store) Uses(name string, slots *core.Slots) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.used == nil {
-		s.used = make(map[string][]*core.Slots)
-	}
-	all := s.used[name]
-	if slots != nil {
-		all = append(all, slots)
-	}
-	s.used[name] = all
+	closed atomic.Bool // CloseSlots was called
 }
 
 // CloseSlots lets nobody acquire slots any more, and states that this process holds none.
 func (s *Store) CloseSlots(ctx context.Context) error {
-	s.mu.Lock()
-	used := maps.Clone(s.used)
-	s.mu.Unlock()
-	var errs []error
-	for _, name := range slices.Sorted(maps.Keys(used)) {
-		for _, slots := range used[name] {
-			errs = append(errs, slots.Close(ctx))
-		}
-		if len(used[name]) == 0 {
-			errs = append(errs, s.Slots.CloseSlots(ctx, name))
-		}
-	}
-	return errors.Join(errs...)
+	s.closed.Store(true)
+	return s.Slots.Close(ctx, "")
 }
 
 // An Observer is what package stats learns of: what stores tell, and the stores in memory.
@@ -67,10 +40,10 @@ type Book interface{ View() View }
 
 // A View is a book at one moment.
 type View interface {
-	// Limiter and Slots return what applies to a key of a request of a plan. A plan that the document
-	// lacks is the default.
+	// Limiter and Slots return what applies to a key of a request of a plan: policies, and a number. A plan that the
+	// document lacks is the default.
 	Limiter(name, plan, key string) *core.Limiter
-	Slots(name, plan, key string) *core.Slots
+	Slots(name, plan, key string) int64
 
 	// Limiters returns those of all plans.
 	Limiters(name string) []*core.Limiter
@@ -145,6 +118,9 @@ func (l *Limiter) SameStore(m *Limiter) bool {
 
 // Observed marks the context of questions whose refusals affect nobody, for observers.
 func Observed(ctx context.Context) context.Context { return ontrial.Mark(ctx) }
+
+// NameFault returns what is wrong with the name of a limiter or of slots, or nil.
+func NameFault(name string) error { return core.CheckName(name) }
 
 // Invalid returns an error about a call that wraps core.ErrInvalid.
 func Invalid(format string, args ...any) error {

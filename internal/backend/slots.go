@@ -3,27 +3,34 @@ package backend
 import (
 	"context"
 	"errors"
+	"sync/atomic"
+	"time"
 
 	"github.com/headgate/headgate/internal/old/core"
 	"github.com/headgate/headgate/internal/old/core/store"
+	"github.com/headgate/headgate/internal/ontrial"
+	"github.com/headgate/headgate/internal/slots"
 )
 
 // Slots are one plan of slots: a number, or what a document gives to their keys.
 type Slots struct {
-	name  string
-	fixed *core.Slots // nil: the document has them
+	name   string
+	store  *Store
+	limit  int64        // unless there is a book
+	closed *atomic.Bool // of all plans
 
 	book Book
 	plan string
 }
 
-// ConstantSlots returns slots whose number does not change.
-func ConstantSlots(s *core.Slots) *Slots { return &Slots{name: s.Name(), fixed: s} }
-
-// DocumentedSlots returns slots of a document.
-func DocumentedSlots(b Book, name, plan string) *Slots {
-	return &Slots{name: name, book: b, plan: plan}
+// NewSlots returns slots of a number, or those of a document if book is not nil.
+func NewSlots(s *Store, name string, limit int64, book Book) *Slots {
+	return &Slots{name: name, store: s, limit: limit, closed: new(atomic.Bool), book: book}
 }
+
+// WithLimit returns the same slots with another number, and WithPlan with that of another plan of the document.
+func (s *Slots) WithLimit(limit int64) *Slots { c := *s; c.limit = limit; return &c }
+func (s *Slots) WithPlan(plan string) *Slots  { c := *s; c.plan = plan; return &c }
 
 // Name returns the name of the slots.
 func (s *Slots) Name() string { return s.name }
@@ -31,13 +38,32 @@ func (s *Slots) Name() string { return s.name }
 // Book returns the document that has the slots, or nil.
 func (s *Slots) Book() Book { return s.book }
 
-// Now returns what applies to a key as of now.
-func (s *Slots) Now(key string) *core.Slots {
-	if s.fixed != nil {
-		return s.fixed
+// Limit returns how many slots a key may hold as of now.
+func (s *Slots) Limit(key string) int64 {
+	if s.book != nil {
+		return s.book.View().Slots(s.name, s.plan, key)
 	}
-	return s.book.View().Slots(s.name, s.plan, key)
+	return s.limit
 }
+
+// Count returns how many slots a key holds in all processes.
+func (s *Slots) Count(ctx context.Context, key string) (int64, error) {
+	if ctx == nil {
+		return 0, Invalid("the context is nil")
+	}
+	return s.store.Slots.Count(ctx, s.name, key)
+}
+
+// Close frees the slots of this name, and lets nobody acquire any more.
+func (s *Slots) Close(ctx context.Context) error {
+	if ctx == nil {
+		return Invalid("the context is nil")
+	}
+	s.closed.Store(true)
+	return s.store.Slots.Close(ctx, s.name)
+}
+
+func (s *Slots) isClosed() bool { return s.closed.Load() || s.store.closed.Load() }
 
 // A Claim asks for a slot.
 type Claim struct {
@@ -47,64 +73,176 @@ type Claim struct {
 	Queue   int  // how many of the key may wait; 0: it is refused at once
 }
 
-// A Slot is what claims hold until it is released.
-type Slot struct{ held *core.Slot }
+// A Slot is what claims hold until it is released. The zero Slot holds nothing.
+type Slot struct {
+	first    held
+	others   []held
+	released atomic.Bool
+}
+
+// held is what one claim was granted.
+type held struct {
+	slots.Grant
+
+	of *Slots
+}
+
+func (s *Slot) at(i int) *held {
+	if i == 0 {
+		return &s.first
+	}
+	return &s.others[i-1]
+}
 
 // Release gives the slots back. Further calls do nothing.
-func (s *Slot) Release() { s.held.Release() }
-
-// Lost is closed when the store has taken this process for dead.
-func (s *Slot) Lost() <-chan struct{} { return s.held.Lost() }
-
-// Take acquires a slot for each claim, at once or not at all. If one has a Queue, it is the only one, and waits.
-// A refusal has the answer of the slots that are full.
-func Take(ctx context.Context, claims []Claim) (*Slot, []Answer, *Answer, error) {
-	asked, acquire := make([]core.Claim, len(claims)), core.AcquireAll
-	for i, c := range claims {
-		asked[i] = core.Claim{Slots: c.Slots.Now(c.Key), Key: c.Key, OneMore: c.OneMore, Queue: c.Queue}
-		if c.Queue > 0 {
-			acquire = core.AcquireAllWait
+func (s *Slot) Release() {
+	if s.released.Swap(true) || s.first.of == nil {
+		return
+	}
+	s.giveBack()
+	for i := range len(s.others) + 1 {
+		of := s.at(i).of
+		if o := of.store.Observer; o != nil && o.SlotReleased != nil {
+			o.SlotReleased(of.name)
 		}
 	}
-	s, err := acquire(ctx, asked...)
-	var full *core.FullError
-	if errors.As(err, &full) {
-		return nil, nil, &Answer{Limiter: full.Slots, Policy: full.Slots, Limit: full.Limit}, err
+}
+
+// giveBack releases what is held, and tells nobody.
+func (s *Slot) giveBack() {
+	for i := range len(s.others) + 1 {
+		if h := s.at(i); h.Hold != nil {
+			h.Hold.Release()
+		}
+	}
+}
+
+// Lost is closed when the store has taken this process for dead. It is nil if that cannot be.
+func (s *Slot) Lost() <-chan struct{} {
+	for i := range len(s.others) + 1 {
+		if c := s.at(i).Lost(); c != nil {
+			return c
+		}
+	}
+	return nil
+}
+
+// Answers returns the answer to each claim, as of when it was granted. Of a claim with OneMore, less than 0 may remain.
+func (s *Slot) Answers() []Answer {
+	all := make([]Answer, len(s.others)+1)
+	for i := range all {
+		h := s.at(i)
+		all[i] = Answer{Limiter: h.of.name, Policy: h.of.name, Allowed: true, Limit: h.Limit, Remaining: h.Limit - h.Held}
+		if h.Source == slots.FromOpen {
+			all[i].Remaining = core.NoLimit
+		}
+	}
+	return all
+}
+
+// Full returns the answer of the slots that are full, if that is what an error of Take says.
+func Full(err error) (Answer, bool) {
+	var full *slots.FullError
+	if !errors.As(err, &full) {
+		return Answer{}, false
+	}
+	return Answer{Limiter: full.Name, Policy: full.Name, Limit: full.Limit}, true
+}
+
+// Take acquires a slot for each claim, in their order, at once or not at all, and s, which must be zero, holds them. If a
+// claim has a Queue, it is the only one, and waits.
+func (s *Slot) Take(ctx context.Context, claims []Claim) (err error) {
+	if ctx == nil {
+		return Invalid("the context is nil")
+	}
+	var start time.Time
+	if o := claims[0].Slots.store.Observer; o != nil && o.Timed {
+		start = time.Now()
+	}
+	if len(claims) > 1 {
+		s.others = make([]held, len(claims)-1)
+	}
+	done := false
+	defer func() {
+		if !done { // also if an observer panics
+			s.giveBack()
+		}
+	}()
+	for i := range claims {
+		if err = claims[i].take(ctx, s.at(i)); err == nil {
+			continue
+		}
+		if _, full := Full(err); full {
+			claims = claims[i : i+1]
+		}
+		break
+	}
+	for i := range claims {
+		if claims[i].Slots.store.Observer != nil {
+			claims[i].tell(ctx, s.at(i).Source, err, start)
+		}
+	}
+	done = err == nil
+	return err
+}
+
+// take acquires one slot.
+func (c *Claim) take(ctx context.Context, h *held) (err error) {
+	if h.of = c.Slots; h.of.isClosed() {
+		return slots.ErrClosed
+	}
+	claim := slots.Claim{Name: h.of.name, Key: c.Key, Limit: h.of.Limit(c.Key), OneMore: c.OneMore, Queue: c.Queue}
+	h.Grant, err = h.of.store.Slots.Acquire(ctx, claim)
+	if err == nil && h.of.isClosed() { // meanwhile
+		return slots.ErrClosed
+	}
+	return err
+}
+
+// tell tells the store's observer what became of a claim.
+func (c *Claim) tell(ctx context.Context, source string, err error, start time.Time) {
+	o := c.Slots.store.Observer
+	e := store.SlotEvent{Slots: c.Slots.name, Granted: err == nil, Source: sourceOf(source)}
+	var full *slots.FullError
+	refused := errors.As(err, &full)
+	if refused {
+		e.Source, e.Trial = sourceOf(full.Source), ontrial.Is(ctx)
 	} else if err != nil {
-		return nil, nil, nil, err
+		e.Source, e.Err = store.SourceNone, err
 	}
-	occupied := s.Occupancies()
-	answers := make([]Answer, len(occupied))
-	for i, o := range occupied {
-		answers[i] = Answer{Limiter: o.Slots, Policy: o.Slots, Allowed: true, Limit: o.Limit, Remaining: o.Limit - o.Held}
-		if s.Source() == core.SourceOpen {
-			answers[i].Remaining = core.NoLimit
-		}
+	if !start.IsZero() {
+		e.Took = time.Since(start)
 	}
-	return &Slot{s}, answers, nil, nil
+	if refused && o.SlotRefused != nil {
+		o.SlotRefused(ctx, e, c.Key)
+	}
+	if o.SlotAcquired != nil {
+		o.SlotAcquired(ctx, e)
+	}
+}
+
+func sourceOf(source string) store.Source {
+	switch source {
+	case slots.FromCache:
+		return store.SourceCache
+	case slots.FromLocal:
+		return store.SourceLocal
+	case slots.FromOpen:
+		return store.SourceOpen
+	}
+	return store.SourceStore
 }
 
 // The notices of slots, which reach all processes that hold some of a key.
 type (
-	Notice       = store.Notice
-	Heard        = store.Heard
-	NoticeAnswer = store.Answer
-	Noticer      = store.Noticer
+	Notice       = slots.Notice
+	Heard        = slots.Heard
+	NoticeAnswer = slots.Answer
+	Noticer      = slots.Noticer
 )
 
 // MaxNotice is the most bytes of a notice.
-const MaxNotice = store.MaxNotice
+const MaxNotice = slots.MaxNotice
 
 // Notices returns what sends and hears the notices of the slots.
-func (s *Slots) Notices() Noticer {
-	n, _ := s.Now("").Store().(store.Noticer)
-	return n
-}
-
-// Count returns how many slots a key holds in all processes.
-func (s *Slots) Count(ctx context.Context, key string) (int64, error) {
-	return s.Now(key).Count(ctx, key)
-}
-
-// Limit returns how many slots a key may hold as of now.
-func (s *Slots) Limit(key string) int64 { return s.Now(key).Limit() }
+func (s *Slots) Notices() Noticer { return s.store.Slots }

@@ -371,17 +371,19 @@ func (rs *Rules) acquire(ctx context.Context, a *Admission, r *http.Request) boo
 }
 
 func (rs *Rules) take(ctx context.Context, a *Admission, r *http.Request, i int, claims []backend.Claim) bool {
-	slot, answers, full, err := backend.Take(ctx, claims)
+	slot := new(backend.Slot)
+	err := slot.Take(ctx, claims)
 	if err == nil {
 		a.held[i] = slot
-		a.Decision.AddSlots(answers...)
+		a.Decision.AddSlots(slot.Answers()...)
 		if !a.Asked {
 			a.Limiter = claims[0].Slots.Name()
 		}
 		return true
 	}
 	a.Decision.ClearSlots() // the others are given back
-	if gone := r.Context().Err(); full == nil || gone != nil {
+	full, isFull := backend.Full(err)
+	if gone := r.Context().Err(); !isFull || gone != nil {
 		if gone != nil {
 			err = gone
 		}
@@ -391,7 +393,7 @@ func (rs *Rules) take(ctx context.Context, a *Admission, r *http.Request, i int,
 		if rs.SlotsOf(a.Limiter).Service {
 			a.Status = http.StatusServiceUnavailable
 		}
-		a.Decision.AddSlots(*full)
+		a.Decision.AddSlots(full)
 	}
 	a.RetryAfter = time.Duration(rs.LeastPause+rand.IntN(rs.MostPause-rs.LeastPause+1)) * time.Second
 	return false

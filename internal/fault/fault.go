@@ -1,7 +1,16 @@
-// Package fault wraps errors so that their texts begin with "headgate: " once.
+// Package fault wraps errors so that their texts begin with "headgate: " once, and has those of several packages.
 package fault
 
-import "strings"
+import (
+	"errors"
+	"strings"
+)
+
+// Errors that several packages return, and package core exports.
+var (
+	ErrUnavailable = errors.New("headgate: the store is not available")
+	ErrClosed      = errors.New("headgate: the slots are closed")
+)
 
 const prefix = "headgate: "
 

@@ -51,7 +51,7 @@ func Push(ctx context.Context, client redis.UniversalClient, key string, documen
 		return err
 	}
 	for _, one := range servers {
-		if err := d.Check(one.Program, nil, nil); err != nil {
+		if err := d.Check(one.Program, nil); err != nil {
 			return fmt.Errorf("headgate: redisdoc: server %s would refuse the document: %w", one.Instance, err)
 		}
 	}

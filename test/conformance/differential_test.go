@@ -38,7 +38,7 @@ type pair struct {
 	t        *testing.T
 	rnd      *rand.Rand
 	redis    bool // the clock is real, so windows of the clock may end between two questions
-	oldStore old.FullStore
+	oldStore old.Store
 	store    core.Store
 
 	oldConfig   oldhttp.Config
@@ -46,7 +46,6 @@ type pair struct {
 	oldLimiters []*old.Limiter
 	limiters    []*core.Limiter
 	settles     bool
-	queue       bool
 
 	handlers [2]http.Handler
 	answers  [2][pairRequests]answer
@@ -54,7 +53,6 @@ type pair struct {
 
 	mu       sync.Mutex
 	observed [2][]int // statuses
-	full     bool     // slots have refused the last request
 }
 
 // policies adds random policies, and those of the plan gold.
@@ -136,41 +134,15 @@ func (p *pair) rate(i int) {
 	p.oldLimiters, p.limiters = append(p.oldLimiters, ol), append(p.limiters, nr.Limiter)
 }
 
-// slots adds a random rule for slots. Of old guards with a queue, only those with a single such rule wait as new ones do.
-func (p *pair) slots(i int, queue bool) {
-	name, limit, service := fmt.Sprintf("slots%d", i), p.rnd.Int64N(3), p.oneIn(4)
-	or := oldhttp.Rule{Slots: old.Must(old.NewSlots(p.oldStore, name, limit)), Key: keyfuncs.Header("X-Client"), Service: service}
-	nr := nethttp.Concurrency{Slots: core.NewSlots(p.store, name, limit), Key: client, Service: service}
-	if queue {
-		p.queue = true
-		or.Queue = 1 + p.rnd.IntN(3)
-		p.oldConfig.Wait = time.Duration(1+p.rnd.IntN(3000)) * time.Millisecond
-		nr.Queue, nr.MaxWait = or.Queue, p.oldConfig.Wait
-	}
-	p.oldConfig.Rules, p.config.Concurrency = append(p.oldConfig.Rules, or), append(p.config.Concurrency, nr)
-}
-
 // build makes the guards: several rules, or a single one that only observes.
 func (p *pair) build() {
 	if p.oneIn(6) {
-		if p.oldConfig.ObserveOnly = true; p.oneIn(3) {
-			p.slots(0, false)
-			p.config.Concurrency[0].ObserveOnly = true
-		} else {
-			p.rate(0)
-			p.config.Rates[0].ObserveOnly = true
-		}
+		p.oldConfig.ObserveOnly = true
+		p.rate(0)
+		p.config.Rates[0].ObserveOnly = true
 	} else {
 		for i := range 1 + p.rnd.IntN(4) {
 			p.rate(i)
-		}
-		switch n := p.rnd.IntN(4); {
-		case n == 3 && !p.redis:
-			p.slots(0, true)
-		default:
-			for i := range n % 3 {
-				p.slots(i, false)
-			}
 		}
 	}
 	p.oldConfig.Observe = func(_ *http.Request, v oldhttp.Verdict) {
@@ -183,7 +155,6 @@ func (p *pair) build() {
 	p.config.Observe = func(_ *http.Request, v *nethttp.Verdict) {
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		p.full = strings.HasPrefix(v.Limiter, "slots") && v.Status != 0
 		if v.Status != 0 {
 			p.observed[1] = append(p.observed[1], v.Status)
 		}
@@ -199,9 +170,6 @@ func (p *pair) build() {
 				for i := range p.limiters {
 					set(r.Context(), i, n)
 				}
-			}
-			if d, err := time.ParseDuration(r.Header.Get("X-Lasts")); err == nil {
-				time.Sleep(d) // of the bubble
 			}
 			status, _ := strconv.Atoi(r.Header.Get("X-Status"))
 			w.WriteHeader(status)
@@ -219,39 +187,23 @@ func (p *pair) ask() {
 		"X-Cost", strconv.Itoa(p.rnd.IntN(5)), "X-Status", []string{"200", "401"}[p.rnd.IntN(2)],
 		"X-Set", []string{"", "", "0", "3", "9"}[p.rnd.IntN(5)],
 	}
-	if p.queue {
-		fields = append(fields, "X-Lasts", fmt.Sprint(1+p.rnd.IntN(4000), "ms"))
-	}
 	p.lines = append(p.lines, fmt.Sprint(fields))
 	n := len(p.lines) - 1
 	for i, h := range p.handlers {
-		if p.queue { // others come meanwhile
-			go func() { p.answers[i][n] = ask(h, request("GET", "/", fields...)) }()
-			synctest.Wait()
-		} else {
-			p.answers[i][n] = ask(h, request("GET", "/", fields...))
-		}
+		p.answers[i][n] = ask(h, request("GET", "/", fields...))
 	}
-	if !p.queue {
-		p.compare(n, p.full)
-	}
+	p.compare(n)
 }
 
 // soon is when there is a unit again of a rate that is used up.
 var soon = regexp.MustCompile(`(;r=0);t=\d+`)
 
-// compare compares the answers to the n-th request. Where slots refuse, and beside r=0 of a rule with Settle, the
-// fields differ as they are meant to.
-func (p *pair) compare(n int, full bool) {
+// compare compares the answers to the n-th request. Beside r=0 of a rule with Settle, the fields differ as they are
+// meant to.
+func (p *pair) compare(n int) {
 	p.t.Helper()
 	want, got := p.answers[0][n], p.answers[1][n]
 	want.Fields, got.Fields = want.Fields.Clone(), got.Fields.Clone()
-	if full {
-		for _, name := range []string{"Ratelimit", "Ratelimit-Policy", "Retry-After"} {
-			want.Fields.Del(name)
-			got.Fields.Del(name)
-		}
-	}
 	for _, a := range []answer{want, got} {
 		for i, v := range a.Fields["Ratelimit"] {
 			if p.settles && a.Fields.Get("Cache-Control") == "" { // admitted
@@ -315,13 +267,6 @@ func (p *pair) run(seed int) (refused map[int]int) {
 			time.Sleep(time.Duration(p.rnd.Int64N(int64(3 * time.Second)))) // of the bubble
 		}
 	}
-	if p.queue {
-		time.Sleep(time.Hour) // of the bubble
-		synctest.Wait()
-		for n := range p.answers[0] {
-			p.compare(n, p.answers[1][n].Fields.Get("Cache-Control") != "") // whoever has refused
-		}
-	}
 	p.end()
 	refused = make(map[int]int)
 	for _, a := range p.answers[1] {
@@ -330,7 +275,7 @@ func (p *pair) run(seed int) (refused map[int]int) {
 	return refused
 }
 
-// Random guards of rates, slots, plans, costs, services, queues and settlements, and those that only observe, answer
+// Random guards of rates, plans, costs, services and settlements, and those that only observe, answer
 // random requests as those did before the names changed: status, fields and body; and leave the same units.
 func TestDifferential(t *testing.T) {
 	sums := make(map[int]int)

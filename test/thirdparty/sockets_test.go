@@ -26,7 +26,7 @@ import (
 	"github.com/headgate/headgate/echomw"
 	"github.com/headgate/headgate/ginmw"
 	"github.com/headgate/headgate/internal/backend"
-	"github.com/headgate/headgate/internal/old/core/store"
+	"github.com/headgate/headgate/internal/slots"
 	"github.com/headgate/headgate/keyfuncs"
 	"github.com/headgate/headgate/websocketmw"
 )
@@ -90,19 +90,19 @@ var mounts = []mount{
 
 // A tally counts what a store of slots grants and gets back.
 type tally struct {
-	store.Noticer
+	slots.Store
 
 	granted, released atomic.Int64
 }
 
 type tallied struct {
-	store.Hold
+	slots.Hold
 
 	t *tally
 }
 
-func (t *tally) AcquireSlots(ctx context.Context, claims []store.Claim) (store.Grant, error) {
-	g, err := t.Noticer.AcquireSlots(ctx, claims)
+func (t *tally) Acquire(ctx context.Context, c slots.Claim) (slots.Grant, error) {
+	g, err := t.Store.Acquire(ctx, c)
 	if err == nil {
 		t.granted.Add(1)
 		g.Hold = tallied{g.Hold, t}
@@ -130,7 +130,7 @@ type site struct {
 func newSite(t *testing.T, m mount, h http.Handler, secure bool, config websocketmw.Config) *site {
 	t.Helper()
 	memory := new(core.MemoryStore)
-	s := &site{t: t, store: &tally{Noticer: memory.Backend().Slots.(store.Noticer)}, closed: make(chan error, 1000), secure: secure}
+	s := &site{t: t, store: &tally{Store: memory.Backend().Slots}, closed: make(chan error, 1000), secure: secure}
 	if config.Rules == nil {
 		config.Rules = make([]websocketmw.Rule, 1)
 	}

@@ -7,7 +7,6 @@ import (
 	"testing"
 
 	"github.com/headgate/headgate/internal/old/core"
-	"github.com/headgate/headgate/internal/old/core/memstore"
 	"github.com/headgate/headgate/internal/old/core/store"
 )
 
@@ -20,11 +19,6 @@ func TestNilContext(t *testing.T) {
 	s.answer = says(true, say{admitted: true})
 	charged := allow(t, l, "key", 2)
 	s.answer = nil
-	memory := memstore.New(memstore.Config{})
-	slots, err := core.NewSlots(memory, "slots", 1)
-	if err != nil {
-		t.Fatal(err)
-	}
 
 	var none context.Context
 	for name, call := range map[string]func() error{
@@ -46,12 +40,8 @@ func TestNilContext(t *testing.T) {
 			_, err := core.AllowAll(none, core.Charge{Limiter: l, Key: "key", N: 1}, core.Charge{Limiter: other, Key: "key", N: 1})
 			return err
 		},
-		"Refund":     func() error { return charged.Refund(none) },
-		"Settle":     func() error { _, err := charged.Settle(none, 1); return err },
-		"Acquire":    func() error { _, err := slots.Acquire(none, "key"); return err },
-		"AcquireAll": func() error { _, err := core.AcquireAll(none, core.Claim{Slots: slots, Key: "key"}); return err },
-		"Count":      func() error { _, err := slots.Count(none, "key"); return err },
-		"Close":      func() error { return slots.Close(none) },
+		"Refund": func() error { return charged.Refund(none) },
+		"Settle": func() error { _, err := charged.Settle(none, 1); return err },
 	} {
 		if err := call(); !errors.Is(err, core.ErrQuestion) || !strings.Contains(err.Error(), "the context is nil") {
 			t.Errorf("%s: %v", name, err)
@@ -61,11 +51,5 @@ func TestNilContext(t *testing.T) {
 	s.settle = func([]store.Charge) error { return nil }
 	if err := charged.Refund(t.Context()); err != nil {
 		t.Errorf("the charge cannot be given back any more: %v", err)
-	}
-	if n, err := slots.Count(t.Context(), "key"); n != 0 || err != nil {
-		t.Errorf("%d slots are held, %v", n, err)
-	}
-	if _, err := slots.Acquire(t.Context(), "key"); err != nil {
-		t.Errorf("the slots are closed: %v", err)
 	}
 }

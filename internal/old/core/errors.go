@@ -22,10 +22,10 @@ var (
 	ErrNever = errors.New("headgate: no waiting would admit that many units")
 
 	// ErrQuestion is returned for a malformed call, which changes nothing. A nil context is
-	// malformed. So is a call of [AllowAll] or [AcquireAll] with one of these faults:
+	// malformed. So is a call of [AllowAll] with one of these faults:
 	//
-	//   - no charges or claims, more than 64 charges or 8 claims, or more than 64 policies together
-	//   - a nil limiter or nil slots
+	//   - no charges, more than 64, or more than 64 policies together
+	//   - a nil limiter
 	//   - stores that do not go together
 	//   - the same name and key twice
 	ErrQuestion = errors.New("headgate: malformed call")
@@ -34,12 +34,7 @@ var (
 	// decision refused, was only a peek, or was settled or refunded before.
 	ErrSettled = errors.New("headgate: the decision holds no charge")
 
-	// ErrFull is returned by [Slots.Acquire] and [AcquireAll] if a key holds as many slots as it
-	// may. [Slots.AcquireWait] and [AcquireAllWait] return it if the key is still full when the
-	// context ends, or if too many callers wait. The error is a [FullError].
-	ErrFull = errors.New("headgate: all slots are taken")
-
-	// ErrClosed is returned by [Slots.Acquire] and [AcquireAll] if the slots were closed.
+	// ErrClosed means that a book of limits is closed.
 	ErrClosed = store.ErrClosed
 )
 
@@ -47,21 +42,15 @@ var (
 // stores would panic, and some would not notice.
 var errContext = fmt.Errorf("%w: the context is nil", ErrQuestion)
 
-// A ConfigError is a fault in the configuration of a limiter or of slots. [New],
-// [Limiter.With] and [NewSlots] join all that they find; errors.As finds the first.
+// A ConfigError is a fault in the configuration of a limiter. [New] and [Limiter.With] join all that they find; errors.As finds the first.
 type ConfigError struct {
-	Limiter string // the name of the limiter, or of the slots
+	Limiter string // the name of the limiter
 	Policy  string // the policy: its quoted name, or #1, #2 ... if it has none; empty if the fault is not of one of several
 	Err     error  // the fault, and what to do instead
-
-	slots bool // not a limiter
 }
 
 func (e *ConfigError) Error() string {
 	where := "headgate: limiter "
-	if e.slots {
-		where = "headgate: slots "
-	}
 	where += strconv.Quote(e.Limiter)
 	if e.Policy != "" {
 		where += ", policy " + e.Policy
@@ -71,10 +60,9 @@ func (e *ConfigError) Error() string {
 
 func (e *ConfigError) Unwrap() error { return e.Err }
 
-// faults collects the ConfigErrors of one limiter, or of slots.
+// faults collects the ConfigErrors of one limiter.
 type faults struct {
 	limiter string
-	slots   bool
 	all     []error
 }
 
@@ -89,7 +77,7 @@ func (f *faults) add(policy string, err error) {
 		}
 		return
 	}
-	f.all = append(f.all, &ConfigError{Limiter: f.limiter, Policy: policy, Err: err, slots: f.slots})
+	f.all = append(f.all, &ConfigError{Limiter: f.limiter, Policy: policy, Err: err})
 }
 
 // err returns the faults joined, or nil if there are none.

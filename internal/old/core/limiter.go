@@ -21,13 +21,6 @@ const (
 // was made with package store, which describes it to authors of stores.
 type Store = store.Store
 
-// A FullStore keeps the state of limiters and of slots. The stores of packages memstore and
-// redisstore do.
-type FullStore interface {
-	Store
-	SlotStore
-}
-
 // A Limiter applies policies to keys. It is safe for concurrent use. Limiters of one store with the
 // same name share their state. If processes share the store, their limiters do too.
 type Limiter struct {
@@ -129,7 +122,7 @@ func assemble(s Store, name string, policies []Policy) (*Limiter, error) {
 	}
 	f := faults{limiter: name}
 	f.add("", checkStore(s))
-	f.add("", checkName(name))
+	f.add("", CheckName(name))
 	if n := len(policies); n == 0 || n > maxPolicies {
 		f.add("", fmt.Errorf("a limiter has 1 to %d policies, not %d", maxPolicies, n))
 	}
@@ -174,7 +167,7 @@ func (l *Limiter) checkPolicyName(i int) error {
 		return errors.New("each of several policies needs a name: use Named")
 	case name == l.name: // which is checked
 	default:
-		err = checkName(name)
+		err = CheckName(name)
 	}
 	if slices.ContainsFunc(l.policies[:i], func(p Policy) bool { return p.name == name }) {
 		err = errors.Join(err, errors.New("two policies have this name"))
@@ -210,7 +203,8 @@ func checkStore(s any) error {
 
 // checkName accepts what a String of RFC 9651 can hold, since names are sent in
 // header fields.
-func checkName(name string) error {
+// CheckName returns what is wrong with the name of a limiter, a policy or slots.
+func CheckName(name string) error {
 	if name == "" {
 		return errors.New("the name is empty")
 	}

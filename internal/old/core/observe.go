@@ -2,8 +2,6 @@ package core
 
 import (
 	"context"
-	"errors"
-	"slices"
 	"time"
 
 	"github.com/headgate/headgate/internal/old/core/store"
@@ -131,61 +129,4 @@ func settled(ctx context.Context, o *Observer, start time.Time, cs []store.Charg
 		}
 		o.Settled(ctx, e)
 	}
-}
-
-// beginAll is begin for claims.
-func beginAll(claims []Claim) (start time.Time) {
-	for _, c := range claims {
-		if start = begin(c.Slots.observer); !start.IsZero() {
-			break
-		}
-	}
-	return start
-}
-
-// acquired reports what became of claims. If that panics, the slot is released, since the
-// caller does not get it.
-func acquired(ctx context.Context, start time.Time, claims []Claim, slot *Slot, err error) {
-	listens := func(c Claim) bool {
-		o := c.Slots.observer
-		return o != nil && (o.SlotAcquired != nil || o.SlotRefused != nil)
-	}
-	if !slices.ContainsFunc(claims, listens) {
-		return
-	}
-	done := false
-	defer func() {
-		if !done && slot != nil {
-			slot.free()
-		}
-	}()
-	var e SlotEvent
-	var full *FullError
-	refused := errors.As(err, &full)
-	switch {
-	case err == nil:
-		e.Granted, e.Source = true, slot.source
-	case refused:
-		e.Source, e.Trial = full.Source, ontrial.Is(ctx)
-		claims = claims[full.Claim : full.Claim+1]
-	default:
-		e.Err = err
-	}
-	t := took(start)
-	for _, c := range claims {
-		o := c.Slots.observer
-		if !listens(c) {
-			continue
-		}
-		if e.Slots, e.Took = c.Slots.name, 0; o.Timed {
-			e.Took = t
-		}
-		if refused && o.SlotRefused != nil {
-			o.SlotRefused(ctx, e, c.Key)
-		}
-		if o.SlotAcquired != nil {
-			o.SlotAcquired(ctx, e)
-		}
-	}
-	done = true
 }

@@ -30,10 +30,6 @@ func TestTookIsTheCallOfTheStore(t *testing.T) {
 				Timed:   timed,
 				Decided: func(_ context.Context, e core.DecisionEvent) { took = append(took, e.Took) },
 				Settled: func(_ context.Context, e core.SettleEvent) { took = append(took, e.Took) },
-				SlotAcquired: func(_ context.Context, e core.SlotEvent) {
-					took = append(took, e.Took)
-					time.Sleep(time.Hour) // which is not the store's
-				},
 			}
 			s.answer = func(cs []store.Charge, _ bool) (store.Result, error) {
 				time.Sleep(delay)
@@ -58,11 +54,7 @@ func TestTookIsTheCallOfTheStore(t *testing.T) {
 			if _, err := core.AllowAll(t.Context(), core.Charge{Limiter: a, Key: "x", N: 1}, core.Charge{Limiter: b, Key: "y", N: 1}); err != nil {
 				t.Fatal(err)
 			}
-			slow := &slowSlots{memstore.New(memstore.Config{Observer: s.observer}), delay}
-			if _, err := newSlots(t, slow, "ws", 1).Acquire(t.Context(), "key"); err != nil {
-				t.Fatal(err)
-			}
-			want := make([]time.Duration, 6)
+			want := make([]time.Duration, 5)
 			for i := range want {
 				if timed {
 					want[i] = delay
@@ -73,18 +65,6 @@ func TestTookIsTheCallOfTheStore(t *testing.T) {
 			}
 		})
 	}
-}
-
-// A slowSlots takes a while to grant.
-type slowSlots struct {
-	core.SlotStore
-
-	delay time.Duration
-}
-
-func (s *slowSlots) AcquireSlots(ctx context.Context, claims []store.Claim) (store.Grant, error) {
-	time.Sleep(s.delay)
-	return s.SlotStore.AcquireSlots(ctx, claims)
 }
 
 // TestPolicyOfAnEventIsThatOfTheDecision, whatever the policies say.
@@ -199,7 +179,6 @@ func TestObserverThatPanics(t *testing.T) {
 // TestObserverMayCall what it likes, as no lock is held.
 func TestObserverMayCall(t *testing.T) {
 	var l *core.Limiter
-	var slots *core.Slots
 	inside := false
 	again := func(ctx context.Context) {
 		if inside {
@@ -210,27 +189,14 @@ func TestObserverMayCall(t *testing.T) {
 		if _, err := l.Allow(ctx, "key"); err != nil {
 			t.Error(err)
 		}
-		slot, err := slots.Acquire(ctx, "key")
-		if err != nil {
-			t.Error(err)
-			return
-		}
-		slot.Release()
 	}
 	s := memstore.New(memstore.Config{Observer: &core.Observer{
-		Decided:      func(ctx context.Context, _ core.DecisionEvent) { again(ctx) },
-		SlotAcquired: func(ctx context.Context, _ core.SlotEvent) { again(ctx) },
-		SlotReleased: func(string) { again(t.Context()) },
+		Decided: func(ctx context.Context, _ core.DecisionEvent) { again(ctx) },
 	}})
-	l, slots = newLimiter(t, s, "api", core.FixedWindow(perAge(10))), newSlots(t, s, "ws", 2)
+	l = newLimiter(t, s, "api", core.FixedWindow(perAge(10)))
 	allow(t, l, "key", 1)
-	slot, err := slots.Acquire(t.Context(), "key")
-	if err != nil {
-		t.Fatal(err)
-	}
-	slot.Release()
-	if got := left(t, l, "key"); got != 6 {
-		t.Errorf("%d left of 10 after one call and one from each of three events", got)
+	if got := left(t, l, "key"); got != 8 {
+		t.Errorf("%d left of 10 after one call and one from its event", got)
 	}
 }
 
@@ -244,39 +210,6 @@ func TestObserverOfNothing(t *testing.T) {
 	}
 	if _, err := core.AllowAll(t.Context(), core.Charge{Limiter: l, Key: "a", N: 1}, core.Charge{Limiter: l, Key: "b", N: 1}); err != nil {
 		t.Error(err)
-	}
-	slot, err := newSlots(t, s, "ws", 1).Acquire(t.Context(), "key")
-	if err != nil {
-		t.Fatal(err)
-	}
-	slot.Release()
-}
-
-// A closingStore closes slots while they are acquired.
-type closingStore struct {
-	core.SlotStore
-
-	slots *core.Slots
-}
-
-func (s *closingStore) AcquireSlots(ctx context.Context, claims []store.Claim) (store.Grant, error) {
-	g, err := s.SlotStore.AcquireSlots(ctx, claims)
-	return g, errors.Join(err, s.slots.Close(ctx))
-}
-
-// TestSlotThatIsClosedMeanwhile was not acquired, so it is not released either.
-func TestSlotThatIsClosedMeanwhile(t *testing.T) {
-	var told []string
-	s := &closingStore{SlotStore: memstore.New(memstore.Config{Observer: &core.Observer{
-		SlotAcquired: func(_ context.Context, e core.SlotEvent) { told = append(told, fmt.Sprint(e.Granted, e.Err)) },
-		SlotReleased: func(string) { told = append(told, "released") },
-	}})}
-	s.slots = newSlots(t, s, "ws", 1)
-	if _, err := s.slots.Acquire(t.Context(), "key"); !errors.Is(err, core.ErrClosed) {
-		t.Error(err)
-	}
-	if want := []string{fmt.Sprint(false, core.ErrClosed)}; !slices.Equal(told, want) {
-		t.Errorf("told %q, want %q", told, want)
 	}
 }
 
@@ -333,19 +266,15 @@ func TestObserverOfRefusals(t *testing.T) {
 		Refused: func(_ context.Context, e core.DecisionEvent, key string) {
 			told = append(told, fmt.Sprint(e.Limiter, " ", e.Policy, " ", key))
 		},
-		SlotRefused: func(_ context.Context, e core.SlotEvent, key string) {
-			told = append(told, fmt.Sprint(e.Slots, " ", e.Granted, " ", key))
-		},
 	}})
-	l, free, ws := newLimiter(t, m, "api", core.FixedWindow(perAge(1)).Named("age")), newLimiter(t, m, "free", core.Unlimited()), newSlots(t, m, "ws", 1)
+	l, free := newLimiter(t, m, "api", core.FixedWindow(perAge(1)).Named("age")), newLimiter(t, m, "free", core.Unlimited())
 	for range 2 {
 		allow(t, l, "a", 1)
 		if _, err := core.AllowAll(t.Context(), core.Charge{Limiter: free, Key: "b", N: 1}, core.Charge{Limiter: l, Key: "c", N: 1}); err != nil {
 			t.Fatal(err)
 		}
-		_, _ = ws.Acquire(t.Context(), "d")
 	}
-	if want := []string{"api age a", "api age c", "ws false d"}; !slices.Equal(told, want) {
+	if want := []string{"api age a", "api age c"}; !slices.Equal(told, want) {
 		t.Errorf("told %q, want %q", told, want)
 	}
 }

@@ -9,10 +9,7 @@ import (
 	"github.com/headgate/headgate/internal/old/core/store"
 )
 
-const (
-	maxCharges = 64 // of an AllowAll
-	maxClaims  = 8  // of an AcquireAll
-)
+const maxCharges = 64 // of an AllowAll
 
 // A Charge is a call to charge a key of a limiter with N units.
 //
@@ -149,17 +146,6 @@ func (c Charge) member() (m member, ok bool) {
 		return member{of: "limiter"}, false
 	}
 	return member{"limiter", c.Limiter.name, c.Limiter.store, c.Key}, true
-}
-
-func (c Claim) member() (m member, ok bool) {
-	if c.Slots == nil {
-		return member{of: "slots"}, false
-	}
-	m = member{of: "slots", name: c.Slots.name, key: c.Key}
-	if c.Slots.store.Shared() {
-		m.store = c.Slots.store
-	}
-	return m, true
 }
 
 // checkTogether reports why these charges or claims cannot be made in one call.

@@ -94,12 +94,12 @@ type Event struct {
 // A Book has the limits of a document, and keeps them up to date. Make one with [Open]. It is
 // safe for concurrent use.
 type Book struct {
-	config    Config
-	store     core.Store
-	slotStore core.SlotStore
-	source    Source
-	needs     Program // of which only the names count: those of Config.Initial
-	initial   *Document
+	config  Config
+	store   core.Store
+	noSlots bool
+	source  Source
+	needs   Program // of which only the names count: those of Config.Initial
+	initial *Document
 
 	current atomic.Pointer[edition]
 
@@ -133,17 +133,16 @@ type loaded struct {
 	err  error
 }
 
-// Open returns a book whose limits are in the one store and whose slots are in the other. It asks
-// the source for its document now and from then on, until [Book.Close]. slots may be nil if no
-// document has any. The context bounds only Open.
+// Open returns a book whose limits are in the store. It asks the source for its document now and from then on, until
+// [Book.Close]. Without slots, no document may have any. The context bounds only Open.
 //
 // Without [Config].Initial, a source that is away or has an invalid document is an error. A
 // document's error is [Faults].
-func Open(ctx context.Context, store core.Store, slots core.SlotStore, source Source, c Config) (*Book, error) {
+func Open(ctx context.Context, store core.Store, slots bool, source Source, c Config) (*Book, error) {
 	if err := c.check(source); err != nil {
 		return nil, err
 	}
-	b := &Book{config: c, store: store, slotStore: slots, source: source}
+	b := &Book{config: c, store: store, noSlots: !slots, source: source}
 	var initial *edition
 	if c.Initial != nil {
 		d, err := Parse(c.Initial, c.Decode)
@@ -508,8 +507,8 @@ func (b *Book) Slots(name string) (*Slots, error) {
 // Name returns the name.
 func (s *Slots) Name() string { return s.name }
 
-// For returns the slots that apply to a key, as [Limit.For] does.
-func (s *Slots) For(plan, key string) *core.Slots { return s.book.View().Slots(s, plan, key) }
+// For returns how many slots a key may hold, as [Limit.For] does.
+func (s *Slots) For(plan, key string) int64 { return s.book.View().Slots(s, plan, key) }
 
 // Unknown returns how often For was asked for a plan that the document did not have.
 func (s *Slots) Unknown() int64 { return s.unknown.Load() }
@@ -569,12 +568,12 @@ func (v View) limit(l *Limit) *limitTable {
 }
 
 // Slots is [Slots.For] of slots of this book, as of the view.
-func (v View) Slots(s *Slots, plan, key string) *core.Slots {
+func (v View) Slots(s *Slots, plan, key string) int64 {
 	slots, known := v.slots(s).choose(plan, key)
 	if !known {
 		s.unknown.Add(1)
 	}
-	return slots
+	return *slots
 }
 
 // slots returns the table of slots.

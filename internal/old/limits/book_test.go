@@ -74,7 +74,7 @@ func TestFor(t *testing.T) {
 		{"gold", "user-42", 50},
 		{"free", "acme:1", 20},
 	} {
-		if got := ws.For(c.plan, c.key).Limit(); got != c.want {
+		if got := ws.For(c.plan, c.key); got != c.want {
 			t.Errorf("plan %q, key %s: %d slots, not %d", c.plan, c.key, got, c.want)
 		}
 	}
@@ -114,7 +114,7 @@ func TestForIsThatOfAList(t *testing.T) {
 		source := newBoard(`{"limits": {"api": {"default": "p0", "plans": {"p0": "sliding-log 1/hour", "p1": "sliding-log 2/hour", "p2": "sliding-log 3/hour", "p3": "sliding-log 4/hour"},
 			"overrides": [` + strings.Join(lines, ",\n") + `]}}}`)
 		store := memstore.New(memstore.Config{})
-		b, err := limits.Open(context.Background(), store, store, source, limits.Config{})
+		b, err := limits.Open(context.Background(), store, true, source, limits.Config{})
 		if err != nil {
 			r.Fatal(err)
 		}
@@ -281,7 +281,7 @@ func TestRefusedDocuments(t *testing.T) {
 				source := newBoard(ws(free(`"sliding-log 60/minute"`)))
 				var log events
 				store := memstore.New(memstore.Config{MaxBytes: 1 << 20})
-				b := openIn(t, store, store, source, limits.Config{Accept: c.accept, Changed: log.add})
+				b := openIn(t, store, true, source, limits.Config{Accept: c.accept, Changed: log.add})
 				api := limit(t, b, "api")
 				slots(t, b, "ws")
 				before, state := api.For("", "k"), b.State()
@@ -337,7 +337,7 @@ func TestAwayAtStart(t *testing.T) {
 		source := newBoard("")
 		source.away(errAway)
 		store := memstore.New(memstore.Config{})
-		if _, err := limits.Open(t.Context(), store, nil, source, limits.Config{}); !errors.Is(err, errAway) {
+		if _, err := limits.Open(t.Context(), store, false, source, limits.Config{}); !errors.Is(err, errAway) {
 			t.Error(err)
 		}
 		var log events
@@ -370,7 +370,7 @@ func TestAwayAtStart(t *testing.T) {
 // A document that the program was started with and that is at fault.
 func TestFaultAtStart(t *testing.T) {
 	store := memstore.New(memstore.Config{})
-	_, err := limits.Open(t.Context(), store, nil, newBoard(free(`"sliding-log 0/minute"`)), limits.Config{})
+	_, err := limits.Open(t.Context(), store, false, newBoard(free(`"sliding-log 0/minute"`)), limits.Config{})
 	var faults limits.Faults
 	if !errors.As(err, &faults) || faults[0].Line != 1 {
 		t.Error(err)
@@ -381,20 +381,20 @@ func TestFaultAtStart(t *testing.T) {
 	}
 	for want, open := range map[string]func() (*limits.Book, error){
 		"Initial: line 1": func() (*limits.Book, error) {
-			return limits.Open(t.Context(), store, nil, newBoard(document), limits.Config{Initial: []byte("x")})
+			return limits.Open(t.Context(), store, false, newBoard(document), limits.Config{Initial: []byte("x")})
 		},
-		"the source is nil": func() (*limits.Book, error) { return limits.Open(t.Context(), store, nil, nil, limits.Config{}) },
+		"the source is nil": func() (*limits.Book, error) { return limits.Open(t.Context(), store, false, nil, limits.Config{}) },
 		"the store is nil": func() (*limits.Book, error) {
-			return limits.Open(t.Context(), nil, nil, newBoard(document), limits.Config{})
+			return limits.Open(t.Context(), nil, false, newBoard(document), limits.Config{})
 		},
 		"slots.ws: Open was given no store for slots": func() (*limits.Book, error) {
-			return limits.Open(t.Context(), store, nil, newBoard(ws(document)), limits.Config{})
+			return limits.Open(t.Context(), store, false, newBoard(ws(document)), limits.Config{})
 		},
 		"Every is 1ms: it must be 0 or at least 10ms": func() (*limits.Book, error) {
-			return limits.Open(t.Context(), store, nil, newBoard(document), limits.Config{Every: time.Millisecond})
+			return limits.Open(t.Context(), store, false, newBoard(document), limits.Config{Every: time.Millisecond})
 		},
 		"Timeout is -1ns": func() (*limits.Book, error) {
-			return limits.Open(t.Context(), store, nil, newBoard(document), limits.Config{Timeout: -1})
+			return limits.Open(t.Context(), store, false, newBoard(document), limits.Config{Timeout: -1})
 		},
 	} {
 		if _, err := open(); err == nil || !strings.Contains(err.Error(), want) {
@@ -502,7 +502,7 @@ func reloadsUnderLoad(t *testing.T, store core.Store, reloads, callers int) {
 			"beside": {"plans": {"free": {"c": "fixed-window %[1]d/36500d"}}}}}`, most+n, 2*most+n, n)
 	}
 	source := newBoard(document(0))
-	b, err := limits.Open(t.Context(), store, nil, source, limits.Config{})
+	b, err := limits.Open(t.Context(), store, false, source, limits.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -35,12 +35,7 @@ type limitTable struct {
 	made map[string]*core.Limiter // by their fingerprints
 }
 
-type slotsTable struct {
-	table[core.Slots]
-
-	root *core.Slots
-	made map[int64]*core.Slots
-}
+type slotsTable struct{ table[int64] }
 
 // fingerprint tells policies apart that apply differently.
 func fingerprint(s *section, policies []policy) string {
@@ -75,7 +70,7 @@ func (b *Book) edition(d *Document, before *edition) (*edition, error) {
 		e.limits[name] = t
 	}
 	for _, name := range slices.Sorted(maps.Keys(d.slots)) {
-		t, err := b.slotsTable(d.slots[name], before.slots[name])
+		t, err := b.slotsTable(d.slots[name])
 		if err != nil {
 			r.collect(err)
 			continue
@@ -267,45 +262,29 @@ func (t *limitTable) members(everywhere []*override) (plans, overrides []member)
 }
 
 // slotsTable returns the table of slots.
-func (b *Book) slotsTable(s *section, before *slotsTable) (*slotsTable, error) {
-	t := &slotsTable{made: make(map[int64]*core.Slots)}
-	r := &reader{}
-	var err error
-	if before != nil {
-		t.root = before.root
-	} else if b.slotStore == nil {
+func (b *Book) slotsTable(s *section) (*slotsTable, error) {
+	if b.noSlots {
+		r := &reader{}
 		r.add(s.place.fault("Open was given no store for slots"))
 		return nil, r.err()
-	} else if t.root, err = core.NewSlots(b.slotStore, s.name, s.slotsOf(s.standard)); err != nil {
-		r.configFaults(err, s.place, nil)
-		return nil, r.err()
 	}
-	made := func(n int64) *core.Slots {
-		if before != nil && before.made[n] != nil {
-			t.made[n] = before.made[n]
-		}
-		if t.made[n] == nil {
-			if t.made[n], err = t.root.With(n); err != nil {
-				r.configFaults(err, s.place, nil)
-			}
-		}
-		return t.made[n]
-	}
+	t := &slotsTable{}
 	t.start(s)
 	for i, name := range t.names {
-		t.cell(t.base, int32(i)).Store(made(s.slotsOf(name)))
+		n := s.slotsOf(name)
+		t.cell(t.base, int32(i)).Store(&n)
 	}
-	own := make(map[int64]*choices[core.Slots]) // what overrides have instead of a plan
+	own := make(map[int64]*choices[int64]) // what overrides have instead of a plan
 	for i := range s.overrides {
-		o, e := &s.overrides[i], entry[core.Slots]{of: t.base, index: int32(i)}
+		o, e := &s.overrides[i], entry[int64]{of: t.base, index: int32(i)}
 		switch {
 		case o.slots < 0:
 			e.plan = t.plans[o.plan]
 		default:
 			if own[o.slots] == nil {
-				cells := make([]atomic.Pointer[core.Slots], 1)
-				cells[0].Store(made(o.slots))
-				own[o.slots] = new(choices[core.Slots])
+				cells := make([]atomic.Pointer[int64], 1)
+				cells[0].Store(&o.slots)
+				own[o.slots] = new(choices[int64])
 				own[o.slots].cells.Store(&cells)
 			}
 			e.of = own[o.slots]
@@ -313,7 +292,7 @@ func (b *Book) slotsTable(s *section, before *slotsTable) (*slotsTable, error) {
 		t.add(e)
 	}
 	sortLengths(t.lengths)
-	return t, r.err()
+	return t, nil
 }
 
 // uses returns the names that a document must have. mu is held.
@@ -337,7 +316,7 @@ func (b *Book) program() Program {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	p := b.uses()
-	p.Store, p.NoSlots = store.KindOf(b.store), b.slotStore == nil
+	p.Store, p.NoSlots = store.KindOf(b.store), b.noSlots
 	return p
 }
 

@@ -322,8 +322,8 @@ func plain(s string) bool {
 func (r *reader) section(k, n *Node, path string, slots bool) *section {
 	s := &section{name: k.Text, slots: slots, plans: make(map[string]*plan), place: placeOf(k, path)}
 	before := len(r.faults) + r.more
-	if _, err := core.NewSlots(paperSlots{}, s.name, 1); err != nil {
-		r.configFaults(err, s.place, nil)
+	if err := core.CheckName(s.name); err != nil {
+		r.add(s.place.fault("%v", err))
 	}
 	fields := r.fields(n, path, wordDefault, wordPlans, wordOverrides)
 	if v := fields[wordPlans]; v == nil {

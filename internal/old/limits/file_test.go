@@ -251,7 +251,7 @@ func TestErrorsHaveOnePrefix(t *testing.T) {
 		"a function":  limits.SourceFunc(func(context.Context) ([]byte, error) { return nil, errors.New("broken") }),
 		"no source":   nil,
 	} {
-		_, err := limits.Open(t.Context(), memstore.New(memstore.Config{}), nil, source, limits.Config{})
+		_, err := limits.Open(t.Context(), memstore.New(memstore.Config{}), false, source, limits.Config{})
 		if err == nil || strings.Count(err.Error(), "headgate: ") != 1 || strings.Count(err.Error(), "limits: ") != 1 {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -264,7 +264,7 @@ func TestFaultsOfFile(t *testing.T) {
 	if err := os.WriteFile(path, []byte(`{"limits": 1}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	_, err := limits.Open(t.Context(), memstore.New(memstore.Config{}), nil, limits.File(path), limits.Config{})
+	_, err := limits.Open(t.Context(), memstore.New(memstore.Config{}), false, limits.File(path), limits.Config{})
 	var faults limits.Faults
 	if err == nil || !strings.Contains(err.Error(), path+": line 1, column 12: limits") || !errors.As(err, &faults) {
 		t.Errorf("%v", err)

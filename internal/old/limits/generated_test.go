@@ -346,7 +346,7 @@ func TestCheckIsWhatServersTake(t *testing.T) {
 		d, err := limits.Parse([]byte(text), nil)
 		if err != nil {
 			for _, s := range stores {
-				if _, err := limits.Open(t.Context(), s.used, overRedis, limits.Bytes([]byte(text)), limits.Config{}); err == nil {
+				if _, err := limits.Open(t.Context(), s.used, true, limits.Bytes([]byte(text)), limits.Config{}); err == nil {
 					t.Errorf("it is opened, and not parsed: %v\n%s", err, text)
 				}
 			}
@@ -358,15 +358,11 @@ func TestCheckIsWhatServersTake(t *testing.T) {
 			if store.KindOf(s.empty) != program.Store {
 				t.Fatal(program.Store, store.KindOf(s.empty))
 			}
-			slots := store.SlotStore(overRedis)
-			if program.NoSlots {
-				slots = nil
-			}
-			checked := d.Check(program, s.empty, nil)
+			checked := d.Check(program, s.empty)
 			if want := program.NoSlots && len(model.slots) > 0 || !model.fits(t, s.empty); (checked != nil) != want {
 				t.Errorf("store %d: check says %v, limiters that are made one by one %t\n%s", i, checked, want, text)
 			}
-			b, opened := limits.Open(t.Context(), s.used, slots, limits.Bytes([]byte(text)), limits.Config{})
+			b, opened := limits.Open(t.Context(), s.used, !program.NoSlots, limits.Bytes([]byte(text)), limits.Config{})
 			if fmt.Sprint(checked) != strings.TrimPrefix(fmt.Sprint(opened), "headgate: limits: ") {
 				t.Errorf("store %d: check says %v, Open %v\n%s", i, checked, opened, text)
 			}
@@ -527,10 +523,10 @@ func TestPlansAreNotAddedUp(t *testing.T) {
 			"overrides": [{"key": "j", "policies": {"m3": "sliding-log 60/day"}},
 			{"key": "k", "policies": {"m3": "sliding-log %d/day"}}]}}}`, most)
 	}
-	if err := parse(t, document(7324)).Check(limits.Program{}, s, nil); err != nil {
+	if err := parse(t, document(7324)).Check(limits.Program{}, s); err != nil {
 		t.Error(err)
 	}
-	err := parse(t, document(7325)).Check(limits.Program{}, s, nil)
+	err := parse(t, document(7325)).Check(limits.Program{}, s)
 	if want := "line 3, column 4: limits.api.overrides[1]: a SlidingLog stores each event, in Redis at most 16384 for all of a limiter's, not 16385: use SlidingWindow or TokenBucket"; err == nil || err.Error() != want {
 		t.Errorf("%v, not %s", err, want)
 	}

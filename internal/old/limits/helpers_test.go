@@ -59,10 +59,10 @@ func parse(t testing.TB, text string) *limits.Document {
 func open(t testing.TB, source limits.Source, c limits.Config) *limits.Book {
 	t.Helper()
 	store := memstore.New(memstore.Config{})
-	return openIn(t, store, store, source, c)
+	return openIn(t, store, true, source, c)
 }
 
-func openIn(t testing.TB, store core.Store, slots core.SlotStore, source limits.Source, c limits.Config) *limits.Book {
+func openIn(t testing.TB, store core.Store, slots bool, source limits.Source, c limits.Config) *limits.Book {
 	t.Helper()
 	b, err := limits.Open(t.Context(), store, slots, source, c)
 	if err != nil {

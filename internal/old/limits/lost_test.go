@@ -105,7 +105,7 @@ func TestLostSomewhere(t *testing.T) {
 				}
 				source := newBoard(c.from)
 				store := memstore.New(memstore.Config{})
-				b := openIn(t, store, nil, source, limits.Config{})
+				b := openIn(t, store, false, source, limits.Config{})
 				source.write(c.to)
 				if err := b.Reload(t.Context()); (err != nil) != (c.want != "") {
 					t.Errorf("a book says %v", err)

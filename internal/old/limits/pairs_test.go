@@ -49,7 +49,7 @@ func TestPairsAreMadeWhenUsed(t *testing.T) {
 			}
 			source := newBoard(pairs(c.plans, c.overrides, 1))
 			s := &counting{Kinded: memstore.New(memstore.Config{})}
-			b := openIn(t, s, nil, source, limits.Config{})
+			b := openIn(t, s, false, source, limits.Config{})
 			alone := c.plans + c.overrides + 2 // the plans that every limit has
 			if n := b.Made(); n != alone {
 				t.Errorf("%d limiters are made, not %d", n, alone)
@@ -112,7 +112,7 @@ func TestPairsAreTriedTogether(t *testing.T) {
 		}
 		overrides = append(overrides, fmt.Sprintf(`{"key": "k", "policies": {"o": "sliding-log %d/day"}}`, c.most))
 		s := &counting{Kinded: over}
-		err := parse(t, `{"limits": {"api": {"default": "p0", "plans": {`+strings.Join(plans, ",")+`}, "overrides": [`+strings.Join(overrides, ",")+`]}}}`).Check(limits.Program{}, s, nil)
+		err := parse(t, `{"limits": {"api": {"default": "p0", "plans": {`+strings.Join(plans, ",")+`}, "overrides": [`+strings.Join(overrides, ",")+`]}}}`).Check(limits.Program{}, s)
 		var faults limits.Faults
 		if errors.As(err, &faults); len(faults) != c.faults {
 			t.Errorf("%d faults, not %d: %v", len(faults), c.faults, err)

@@ -13,9 +13,3 @@ func (paper) Prepare(*store.Limiter) error { return nil }
 
 // Observer implements [store.Store].
 func (paper) Observer() *core.Observer { return nil }
-
-// paperSlots is paper for slots.
-type paperSlots struct{ store.SlotStore }
-
-// Observer implements [store.SlotStore].
-func (paperSlots) Observer() *core.Observer { return nil }

@@ -12,18 +12,12 @@ type Program struct {
 }
 
 // Check returns why a book of that program would not take the document, as [Faults], or nil. It
-// decides by the code of [Open]. The stores are of the same kinds as the program's, and are not
+// decides by the code of [Open]. The store is of the same kind as the program's, and is not
 // called. A nil store accepts everything. For the changes, use [Compare].
-func (d *Document) Check(p Program, limits core.Store, slots core.SlotStore) error {
-	b := &Book{store: limits, slotStore: slots, needs: p}
+func (d *Document) Check(p Program, limits core.Store) error {
+	b := &Book{store: limits, noSlots: p.NoSlots, needs: p}
 	if limits == nil {
 		b.store = paper{}
-	}
-	switch {
-	case p.NoSlots:
-		b.slotStore = nil
-	case slots == nil:
-		b.slotStore = paperSlots{}
 	}
 	_, err := b.edition(d, nil)
 	return err

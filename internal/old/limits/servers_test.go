@@ -54,7 +54,7 @@ func server(args []string) error {
 		return err
 	}
 	ctx := context.Background()
-	book, err := limits.Open(ctx, store, store, limits.File(args[1]), limits.Config{Every: 10 * time.Millisecond})
+	book, err := limits.Open(ctx, store, true, limits.File(args[1]), limits.Config{Every: 10 * time.Millisecond})
 	if err != nil {
 		return err
 	}
@@ -164,7 +164,7 @@ func TestRaisedLimitsAdmitAtOnce(t *testing.T) {
 				var b *limits.Book
 				if redis {
 					store := newRedisStore(t)
-					b = openIn(t, store, store, source, limits.Config{})
+					b = openIn(t, store, true, source, limits.Config{})
 				} else {
 					b = open(t, source, limits.Config{})
 				}

@@ -20,11 +20,6 @@ import (
 // ever becomes available. Times are in seconds, rounded up. The largest number is
 // 999,999,999,999,999, the largest integer of RFC 9651.
 //
-// Slots have no window, but a unit, and as many are left as r says:
-//
-//	RateLimit-Policy: "exports";q=2;qu="concurrent-requests"
-//	RateLimit: "exports";r=1
-//
 // An unlimited policy is not listed, nor is a limit of the service. RateLimit lists only policies whose state is known:
 // none if the store was unreachable and every request is admitted. Both fields are lists.
 // Draft11 appends to existing values, so that nested guards all appear. A value that is
@@ -41,21 +36,13 @@ func add(h http.Header, name string, value []byte) {
 	}
 }
 
-// appendPolicies appends the RateLimit-Policy of all answers and slots.
+// appendPolicies appends the RateLimit-Policy of all answers.
 func (v *Verdict) appendPolicies(b []byte) []byte {
 	start := len(b)
 	for i := range v.Decision.Len() {
 		if a := v.Decision.Answer(i); !v.hides(a.Limiter) {
 			b = appendPolicy(b, start, a.Policy, a.Limit, a.Window)
 		}
-	}
-	for i, o := range v.occupied {
-		if v.hidesSlots(i) || o.Limit == core.NoLimit {
-			continue
-		}
-		b = appendString(appendComma(b, start), o.Slots)
-		b = appendParam(b, ";q=", o.Limit)
-		b = append(b, `;qu="concurrent-requests"`...)
 	}
 	return b
 }
@@ -73,7 +60,7 @@ func appendPolicy(b []byte, start int, name string, limit int64, window time.Dur
 	return b
 }
 
-// appendStates appends the RateLimit of all answers and slots.
+// appendStates appends the RateLimit of all answers.
 func (v *Verdict) appendStates(b []byte) []byte {
 	start, d := len(b), &v.Decision
 	for i := range d.Len() {
@@ -85,17 +72,6 @@ func (v *Verdict) appendStates(b []byte) []byte {
 		if a.NextAfter > 0 && a.NextAfter != core.Never {
 			b = appendParam(b, ";t=", seconds(a.NextAfter))
 		}
-	}
-	_, full := v.full()
-	for i, o := range v.occupied {
-		if v.hidesSlots(i) || o.Limit == core.NoLimit || o.Held < 0 {
-			continue
-		}
-		left := o.Remaining()
-		if full { // these slots refused, whatever the store has counted
-			left = 0
-		}
-		b = appendParam(appendString(appendComma(b, start), o.Slots), ";r=", left)
 	}
 	return b
 }

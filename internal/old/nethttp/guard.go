@@ -2,8 +2,6 @@ package nethttp
 
 import (
 	"context"
-	"errors"
-	"math/rand/v2"
 	"net/http"
 	"slices"
 	"sync"
@@ -18,24 +16,19 @@ import (
 // A Config configures a [Guard].
 type Config struct {
 	Rules       []Rule
-	Wait        time.Duration // for slots of a rule with a Queue
 	Observe     func(*http.Request, Verdict)
 	ObserveOnly bool
 }
 
-// A Rule has a Limiter or Slots.
+// A Rule limits the keys of a Limiter.
 type Rule struct {
 	Key     keyfuncs.Func
 	Limiter *core.Limiter
-	Slots   *core.Slots
 	Plan    func(r *http.Request, key string) *core.Limiter
 	Cost    func(*http.Request) int64
 	Settle  func(*http.Request, Outcome) int64
 	Service bool
-	Queue   int
 }
-
-func (rule *Rule) takesSlots() bool { return rule.Slots != nil }
 
 // An Outcome describes the response to an admitted request.
 type Outcome struct {
@@ -58,17 +51,13 @@ func FailuresOnly(_ *http.Request, o Outcome) int64 {
 // A Guard decides which requests to admit.
 type Guard struct {
 	config  Config
-	slots   []int // the rules that take slots
-	settles bool  // at least one rule has Settle
+	settles bool // at least one rule has Settle
 }
 
 // New returns a guard. It checks nothing.
 func New(c Config) *Guard {
 	g := &Guard{config: c}
 	for i := range c.Rules {
-		if c.Rules[i].takesSlots() {
-			g.slots = append(g.slots, i)
-		}
 		g.settles = g.settles || c.Rules[i].Settle != nil
 	}
 	return g
@@ -79,7 +68,7 @@ func (g *Guard) Handler(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		v := Verdict{guard: g}
 		g.decide(&v, r)
-		if g.config.Observe != nil && (v.Decision.Len() > 0 || !v.admitted || v.slot != nil || v.charges != nil) {
+		if g.config.Observe != nil && (v.Decision.Len() > 0 || !v.admitted || v.charges != nil) {
 			g.config.Observe(r, v)
 		}
 		if g.config.ObserveOnly {
@@ -102,12 +91,9 @@ func (g *Guard) Handler(next http.Handler) http.Handler {
 	})
 }
 
-// decide finds all keys, asks the limiters, and takes the slots.
+// decide finds all keys, and asks the limiters.
 func (g *Guard) decide(v *Verdict, r *http.Request) {
-	var (
-		charges []core.Charge
-		claims  []core.Claim
-	)
+	var charges []core.Charge
 	for i := range g.config.Rules {
 		rule := &g.config.Rules[i]
 		n := int64(1)
@@ -118,13 +104,9 @@ func (g *Guard) decide(v *Verdict, r *http.Request) {
 			continue
 		}
 		key, err := rule.Key(r)
-		switch {
-		case err != nil:
+		if err != nil {
 			v.Err, v.status = err, http.StatusBadRequest
 			return
-		case rule.takesSlots():
-			claims = append(claims, core.Claim{Slots: rule.Slots, Key: key, Queue: rule.Queue})
-			continue
 		}
 		l := rule.Limiter
 		if rule.Plan != nil {
@@ -141,9 +123,6 @@ func (g *Guard) decide(v *Verdict, r *http.Request) {
 		}
 	}
 	v.admitted = true
-	if len(claims) > 0 {
-		g.take(v, r, claims)
-	}
 }
 
 // ask asks the limiters.
@@ -173,49 +152,8 @@ func (v *Verdict) hides(limiter string) bool {
 	})
 }
 
-// hidesSlots reports whether the response does not show the i-th slots.
-func (v *Verdict) hidesSlots(i int) bool { return v.guard.config.Rules[v.guard.slots[i]].Service }
-
-// take takes the slots for a request that the rates have admitted, or gives their units back.
-func (g *Guard) take(v *Verdict, r *http.Request, claims []core.Claim) {
-	ctx, acquire := r.Context(), core.AcquireAll
-	if g.config.ObserveOnly {
-		ctx = ontrial.Mark(ctx)
-	} else if g.config.Wait > 0 {
-		var cancel func()
-		ctx, cancel = context.WithTimeout(ctx, g.config.Wait)
-		defer cancel()
-		acquire = core.AcquireAllWait
-	}
-	slot, err := acquire(ctx, claims...)
-	if err == nil {
-		v.slot, v.occupied = slot, slot.Occupancies()
-		return
-	}
-	v.admitted, v.retry = false, 1+rand.IntN(5)
-	if full := (*core.FullError)(nil); errors.As(err, &full) {
-		v.status = http.StatusTooManyRequests
-		if v.hidesSlots(full.Claim) {
-			v.status = http.StatusServiceUnavailable
-		}
-		for i, c := range claims {
-			o := core.Occupancy{Slots: c.Slots.Name(), Limit: c.Slots.Limit(), Held: -1}
-			if i == full.Claim {
-				o = full.Occupancy
-			}
-			v.occupied = append(v.occupied, o)
-		}
-	} else {
-		v.Err, v.status = err, http.StatusServiceUnavailable
-	}
-	v.settle(r, make([]int64, len(v.charges)))
-}
-
 // serve calls next for a request that is admitted.
 func (v *Verdict) serve(w http.ResponseWriter, r *http.Request, next http.Handler) {
-	if v.slot != nil {
-		defer v.slot.Release()
-	}
 	if !v.guard.settles || len(v.charges) == 0 {
 		next.ServeHTTP(w, r)
 		return

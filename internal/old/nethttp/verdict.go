@@ -16,17 +16,14 @@ const retryUnavailable = "5"
 // ProblemType is the media type of [Verdict.Problem] (RFC 9457).
 const ProblemType = problem.Type
 
-// A Verdict is the answer to a request: that of its limiters, and then of its slots.
+// A Verdict is the answer to a request: that of its limiters.
 type Verdict struct {
 	Decision core.Decision // in the order of the rules
 	Err      error         // why there is no decision; it never gets to clients
 
 	guard    *Guard
 	charges  []charged
-	slot     *core.Slot
-	occupied []core.Occupancy // of the rules that take slots, with Held -1 where it is unknown
-	status   int              // of the refusal
-	retry    int              // Retry-After in seconds, of a refusal for want of slots
+	status   int // of the refusal
 	admitted bool
 	silent   bool // sets no fields
 }
@@ -52,18 +49,6 @@ func (v Verdict) Status() int {
 	return v.status
 }
 
-// full returns the occupancy of the slots that refused, and whether any did.
-func (v *Verdict) full() (core.Occupancy, bool) {
-	if v.Err == nil && !v.admitted {
-		for _, o := range v.occupied {
-			if o.Held >= 0 {
-				return o, true
-			}
-		}
-	}
-	return core.Occupancy{}, false
-}
-
 // SetFields sets the fields of the response to an admitted or refused request. For a refusal it also sets
 // Retry-After (RFC 9110, section 10.2.3) and Cache-Control: no-store. A refusal has no Retry-After if waiting does
 // not help.
@@ -86,8 +71,6 @@ func (v *Verdict) retryAfter() string {
 	switch {
 	case v.status != http.StatusTooManyRequests && v.status != http.StatusServiceUnavailable:
 		return ""
-	case v.retry > 0:
-		return strconv.Itoa(v.retry)
 	case v.Decision.Len() == 0 || v.Decision.Allowed:
 		return retryUnavailable
 	case v.Decision.RetryAfter == core.Never:
@@ -97,8 +80,8 @@ func (v *Verdict) retryAfter() string {
 }
 
 // Problem returns the body of the refusal, a problem document (RFC 9457), whose media type is [ProblemType]. For
-// status 429 it is of the type quota-exceeded of draft-ietf-httpapi-ratelimit-headers-11, and names the policies or
-// slots that refused. Otherwise it contains no more than the status. It is nil if nothing is refused.
+// status 429 it is of the type quota-exceeded of draft-ietf-httpapi-ratelimit-headers-11, and names the policies
+// that refused. Otherwise it contains no more than the status. It is nil if nothing is refused.
 func (v Verdict) Problem() []byte {
 	if v.admitted {
 		return nil
@@ -109,9 +92,6 @@ func (v Verdict) Problem() []byte {
 func (v *Verdict) document() problem.Document {
 	if v.status != http.StatusTooManyRequests {
 		return problem.Blank(v.status)
-	}
-	if o, full := v.full(); full {
-		return problem.QuotaExceeded(o.Slots)
 	}
 	var refused []string
 	for i := range v.Decision.Len() {

@@ -124,6 +124,15 @@ func (p *Process) Line() string {
 	}
 }
 
+// Printed returns the lines that the process has printed so far, and that were not returned before.
+func (p *Process) Printed() []string {
+	p.stdout.mu.Lock()
+	defer p.stdout.mu.Unlock()
+	all := p.stdout.whole
+	p.stdout.whole = nil
+	return all
+}
+
 // Wait waits until the process has returned without an error, and returns the lines
 // that it printed and [Process.Line] has not returned.
 func (p *Process) Wait() []string {

@@ -38,7 +38,7 @@ func document() []byte {
 
 func open(b *testing.B, text []byte) *limits.Limit {
 	b.Helper()
-	book, err := limits.Open(b.Context(), memstore.New(memstore.Config{}), nil, limits.Bytes(text), limits.Config{Every: time.Hour, Timeout: time.Minute})
+	book, err := limits.Open(b.Context(), memstore.New(memstore.Config{}), false, limits.Bytes(text), limits.Config{Every: time.Hour, Timeout: time.Minute})
 	if err != nil {
 		b.Fatal(err)
 	}

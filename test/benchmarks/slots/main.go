@@ -4,6 +4,7 @@
 //
 //	go run ./benchmarks/slots                       # 100,000 slots of 50,000 users
 //	go run ./benchmarks/slots -slots 10000 -users 5000 -idle 10s
+//	go run ./benchmarks/slots -turns 5s             # what each of several servers gets whose callers wait
 package main
 
 import (
@@ -20,12 +21,13 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/headgate/headgate/internal/old/core"
-	"github.com/headgate/headgate/internal/old/core/redisstore"
+	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/core/redisstore"
 )
 
 type config struct {
@@ -39,13 +41,18 @@ func main() {
 	flag.IntVar(&c.users, "users", 50_000, "by how `many` keys")
 	flag.IntVar(&c.askers, "askers", 32, "how many `goroutines` acquire")
 	flag.DurationVar(&c.idle, "idle", 30*time.Second, "how long nothing is done but to stay alive")
+	span := flag.Duration("turns", 0, "measure turns of servers whose callers wait, each so `long`, instead")
 	flag.Parse()
 	if flag.NArg() > 0 || c.slots < 1 || c.users < 1 || c.askers < 1 || c.idle <= 0 {
 		flag.Usage()
 		os.Exit(2)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	err := study(ctx, c)
+	run := func() error { return study(ctx, c) }
+	if *span > 0 {
+		run = func() error { return turns(ctx, *span) }
+	}
+	err := run()
 	stop()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "\nslots:", err)
@@ -60,18 +67,13 @@ func study(ctx context.Context, c config) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, server.stop()) }()
-	store, err := redisstore.Open(&redis.UniversalOptions{Addrs: []string{server.addr}},
-		redisstore.Config{Failure: redisstore.FailClosed, Timeout: 10 * time.Second})
+	store, err := redisstore.Open("redis://"+server.addr, redisstore.Config{Failure: redisstore.FailClosed})
 	if err != nil {
 		return err
 	}
 	defer func() { _ = store.Client().Close() }()
-	slots, err := core.NewSlots(store, "sockets", int64(c.slots))
-	if err != nil {
-		return err
-	}
-	b := bench{config: c, server: server, slots: slots}
-	for _, step := range []func(context.Context) error{b.acquire, b.alone, b.stayAlive, b.flush, b.release, b.close} {
+	b := bench{config: c, server: server, slots: core.NewSlots(store, "sockets", int64(c.slots))}
+	for _, step := range []func(context.Context) error{b.pairs, b.acquire, b.alone, b.stayAlive, b.flush, b.release, b.close} {
 		if err := step(ctx); err != nil {
 			return err
 		}
@@ -106,6 +108,39 @@ func heap() uint64 {
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	return m.HeapAlloc
+}
+
+// pairs acquires and releases for some seconds.
+func (b *bench) pairs(ctx context.Context) error {
+	for _, c := range []struct{ goroutines, keys int }{{1, 10_000}, {64, 1}, {64, 10_000}, {256, 100_000}} {
+		progressf("pairs: %v", c)
+		before, err := b.server.count(ctx)
+		if err != nil {
+			return err
+		}
+		const span = 4 * time.Second
+		var n atomic.Int64
+		var all sync.WaitGroup
+		until := time.Now().Add(span)
+		for g := range c.goroutines {
+			all.Go(func() {
+				for i := g; time.Now().Before(until); i += 7919 {
+					if slot, err := b.slots.Acquire(ctx, "pair-"+strconv.Itoa(i%c.keys)); err == nil {
+						slot.Release()
+						n.Add(1)
+					}
+				}
+			})
+		}
+		all.Wait()
+		after, err := b.server.count(ctx)
+		if err != nil {
+			return err
+		}
+		b.report(fmt.Sprintf("pairs a second; calls, server CPU of one: %d of %d keys", c.goroutines, c.keys), "%.0f; %.2f, %v",
+			float64(n.Load())/span.Seconds(), float64(after.calls-before.calls)/float64(n.Load()), round((after.cpu-before.cpu)/time.Duration(n.Load())))
+	}
+	return nil
 }
 
 // acquire acquires all slots.
@@ -257,7 +292,7 @@ func (b *bench) release(ctx context.Context) error {
 	}
 	b.report("release, until it returns", "%v", round(time.Since(start)/time.Duration(len(b.held))))
 	left := func() int64 { return b.server.admin.DBSize(ctx).Val() }
-	err := b.wait(ctx, "releasing", time.Minute, func() bool { return left() <= 2 })
+	err := b.wait(ctx, "releasing", time.Minute, func() bool { return left() <= 3 })
 	b.report(fmt.Sprintf("%d releases told in", len(b.held)), "%v", time.Since(start).Round(time.Millisecond))
 	return err
 }

@@ -11,8 +11,7 @@ import (
 	"testing"
 
 	"github.com/headgate/headgate/internal/backend"
-	"github.com/headgate/headgate/internal/old/core"
-	"github.com/headgate/headgate/internal/old/core/store"
+	"github.com/headgate/headgate/internal/slots"
 )
 
 // A referee knows what all servers truly hold. Each tells it of a slot after it was granted
@@ -227,7 +226,7 @@ func (r *referee) forget() {
 
 // A refereed store tells the referee what it grants.
 type refereed struct {
-	store.Noticer
+	slots.Store
 
 	count atomic.Int64 // of grants
 	held  atomic.Int64
@@ -255,18 +254,18 @@ func (s *refereed) tell(words ...any) {
 
 func (s *refereed) Backend() *backend.Store { return &backend.Store{Slots: s} }
 
-func (s *refereed) AcquireSlots(ctx context.Context, claims []store.Claim) (store.Grant, error) {
-	g, err := s.Noticer.AcquireSlots(ctx, claims)
+func (s *refereed) Acquire(ctx context.Context, c slots.Claim) (slots.Grant, error) {
+	g, err := s.Store.Acquire(ctx, c)
 	if err != nil {
 		return g, err
 	}
 	what := "granted"
-	if g.Source == core.SourceLocal {
+	if g.Source == slots.FromLocal {
 		what = "granted-locally"
 	}
 	h := &refereedHold{Hold: g.Hold, s: s, id: s.count.Add(1), over: make(chan struct{})}
 	s.held.Add(1)
-	s.tell(what, h.id, claims[0].Key)
+	s.tell(what, h.id, c.Key)
 	go func() {
 		select {
 		case <-h.Lost():
@@ -279,7 +278,7 @@ func (s *refereed) AcquireSlots(ctx context.Context, claims []store.Claim) (stor
 }
 
 type refereedHold struct {
-	store.Hold
+	slots.Hold
 
 	s    *refereed
 	id   int64

@@ -16,11 +16,13 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/headgate/headgate/internal/backend"
 	"github.com/headgate/headgate/internal/old/core"
 	"github.com/headgate/headgate/internal/old/core/debug"
 	"github.com/headgate/headgate/internal/old/core/memstore"
 	"github.com/headgate/headgate/internal/old/core/stats"
 	"github.com/headgate/headgate/internal/old/nethttp"
+	"github.com/headgate/headgate/internal/slots"
 	"github.com/headgate/headgate/keyfuncs"
 )
 
@@ -42,15 +44,12 @@ func scene(t testing.TB, c stats.Config) http.Handler {
 	if err != nil {
 		t.Fatal(err)
 	}
-	slots, err := core.NewSlots(m, "sockets", 1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	slots := backend.NewSlots(&backend.Store{Slots: new(slots.Memory), Observer: s.Observer()}, "sockets", 1, nil)
 	for range 5 {
 		if _, err := l.Allow(context.Background(), key); err != nil {
 			t.Fatal(err)
 		}
-		_, _ = slots.Acquire(context.Background(), key)
+		_ = new(backend.Slot).Take(context.Background(), []backend.Claim{{Slots: slots, Key: key}})
 	}
 	for i := range 200 {
 		if _, err := l.AllowN(context.Background(), "other "+strconv.Itoa(i), 4); err != nil {
@@ -176,10 +175,9 @@ func TestTrials(t *testing.T) {
 	limiter := func(name string, p core.Policy) *core.Limiter { return core.Must(core.New(m, name, p)) }
 	everyone := keyfuncs.Everyone()
 	guard := nethttp.New(nethttp.Config{ObserveOnly: true, Rules: []nethttp.Rule{{Limiter: limiter("watched", core.Blocked()), Key: everyone}}})
-	slots := core.Must(core.NewSlots(m, "busy", 0))
-	flights := nethttp.New(nethttp.Config{ObserveOnly: true, Rules: []nethttp.Rule{{Slots: slots, Key: everyone}}})
+	s.Observer().SlotAcquired(t.Context(), core.SlotEvent{Slots: "busy", Trial: true, Source: core.SourceStore})
 	w := httptest.NewRecorder()
-	guard.Handler(flights.Handler(http.NotFoundHandler())).ServeHTTP(w, httptest.NewRequest("GET", "/", nil))
+	guard.Handler(http.NotFoundHandler()).ServeHTTP(w, httptest.NewRequest("GET", "/", nil))
 	if w.Code != http.StatusNotFound {
 		t.Fatal(w.Code)
 	}

@@ -1,4 +1,4 @@
-// Package memstore keeps the state of rate limiters, and of slots, in the memory of this process.
+// Package memstore keeps the state of rate limiters in the memory of this process.
 //
 // A [Store] is divided into shards, each with its own lock, so that keys rarely wait for
 // each other. It starts no goroutine and needs no closing. The calls themselves remove expired
@@ -38,9 +38,6 @@
 // charged until it is refused. Then an older refused key gets about one fresh start each time the
 // flood has filled the store. [Store.Stats] counts the evictions that lost state.
 //
-// Slots are outside the bound. They take about 200 bytes for each key and 100 for each
-// slot, and only while a slot is held.
-//
 // # Time
 //
 // The store reads the system clock once, when it is made. After that, its time advances with the
@@ -79,7 +76,7 @@ type Config struct {
 	// for one key may take more than a sixth of MaxBytes.
 	MaxBytes int64
 
-	// Observer, if not nil, is told of decisions and slots.
+	// Observer, if not nil, is told of decisions.
 	Observer *store.Observer
 }
 
@@ -101,7 +98,7 @@ const (
 	manyShards = 16
 )
 
-// A Store is a [store.Store], a [store.SlotStore] and a [store.Noticer] in this process. Make one with
+// A Store is a [store.Store] in this process. Make one with
 // [New]: core.New refuses the zero Store. It is safe for concurrent use.
 type Store struct {
 	place    store.Place // of what is kept with limiters
@@ -113,10 +110,9 @@ type Store struct {
 	cursor   atomic.Uint32 // the shard to sweep next
 	hotAfter uint32        // which tests set
 	shards   [shards]shard
-	slots    slots
 }
 
-// Format implements [fmt.Formatter]: it prints none of the states. Slots have keys.
+// Format implements [fmt.Formatter]: it prints none of the states.
 func (*Store) Format(state fmt.State, _ rune) { _, _ = io.WriteString(state, "memstore.Store") }
 
 type shard struct {
@@ -133,11 +129,7 @@ type shard struct {
 	_      [64]byte // keeps the locks of adjacent shards on different cache lines
 }
 
-var (
-	_ store.Store     = (*Store)(nil)
-	_ store.SlotStore = (*Store)(nil)
-	_ store.Noticer   = (*Store)(nil)
-)
+var _ store.Store = (*Store)(nil)
 
 // New returns an empty store.
 func New(c Config) *Store {
@@ -160,7 +152,7 @@ func New(c Config) *Store {
 	return s
 }
 
-// Observer implements [store.Store] and [store.SlotStore].
+// Observer implements [store.Store].
 func (s *Store) Observer() *store.Observer { return s.observer }
 
 func (s *Store) now() int64 {

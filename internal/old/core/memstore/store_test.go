@@ -37,20 +37,4 @@ func TestEmbedded(t *testing.T) {
 		Around:     synctest.Test,
 		Operations: 200,
 	})
-	type slotLayer struct{ core.SlotStore }
-	storetest.RunSlots(t, storetest.SlotHarness{
-		New: func(_ *testing.T, o *core.Observer) func() core.SlotStore {
-			s := &slotLayer{memstore.New(memstore.Config{Observer: o})}
-			return func() core.SlotStore { return s }
-		},
-	})
-}
-
-func TestSlotStore(t *testing.T) {
-	storetest.RunSlots(t, storetest.SlotHarness{
-		New: func(_ *testing.T, o *core.Observer) func() core.SlotStore {
-			s := memstore.New(memstore.Config{Observer: o})
-			return func() core.SlotStore { return s }
-		},
-	})
 }

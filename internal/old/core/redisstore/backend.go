@@ -11,6 +11,7 @@ import (
 	"github.com/headgate/headgate/internal/old/core/internal/remote"
 	"github.com/headgate/headgate/internal/old/core/step"
 	"github.com/headgate/headgate/internal/old/core/store"
+	"github.com/headgate/headgate/internal/rediskey"
 )
 
 // A backend asks Redis.
@@ -21,7 +22,7 @@ type backend struct {
 	tags    tags
 	servers servers
 
-	timeout, slotTimeout time.Duration // of one call of a trial
+	timeout time.Duration // of one call of a trial
 
 	instant func() string // for tests: the time to use instead of the server's
 }
@@ -98,8 +99,8 @@ func (b *backend) Route(key string) (server *remote.Server, part int) {
 	if !b.isCluster() {
 		return &b.servers.first, 0
 	}
-	tag := b.names.tag(make([]byte, 0, 64), key)
-	return b.servers.of(string(tag)), hashSlotOf(tag)
+	tag := b.names.AppendTag(make([]byte, 0, 64), key)
+	return b.servers.of(string(tag)), rediskey.HashSlot(tag)
 }
 
 // Servers implements [remote.Backend].

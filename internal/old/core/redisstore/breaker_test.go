@@ -3,7 +3,6 @@ package redisstore
 import (
 	"context"
 	"errors"
-	"fmt"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -100,14 +99,12 @@ func TestTheReasonIsTheChangedPassword(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	s := as(t, server, Config{Failure: FailOpen}, "+@all")
-	l, slots := newLimiter(t, s, "api", core.FixedWindow(core.PerDay(1_000_000))), newSlots(t, s, "ws", 1_000_000)
+	l := newLimiter(t, s, "api", core.FixedWindow(core.PerDay(1_000_000)))
 	allow(t, l, "k", 1)
-	acquires(t, slots, "k")
 	server.Do("ACL", "SETUSER", "headgate", "resetpass", ">another")
 	server.Do("CLIENT", "KILL", "USER", "headgate")
 	eventually(t, "the reason", func() bool {
 		allow(t, l, "k", 1)
-		acquires(t, slots, "k")
 		st := s.State()
 		return st.Away && strings.Contains(st.Reason.Error(), "WRONGPASS") && !strings.Contains(st.Reason.Error(), "\n")
 	})
@@ -153,46 +150,6 @@ func (f *failing) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 
 func (*failing) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return next
-}
-
-func isProbe(words []any) bool {
-	return len(words) > 3 && strings.Contains(fmt.Sprint(words[3]), "{=trial")
-}
-
-func isOfSlots(words []any) bool { return words[0] == evalSHA && words[1] == stateScript.sha }
-
-// Limits and slots have breakers of their own: the scripts of one may fail, or be refused,
-// alone.
-func TestSlotsHaveABreakerOfTheirOwn(t *testing.T) {
-	server := redistest.Start(t)
-	for name, fails := range map[string]func(words []any) bool{
-		"limits": func(words []any) bool {
-			return isProbe(words) || words[0] == evalSHA && !isOfSlots(words) && words[1] != beatScript.sha
-		},
-		"slots": func(words []any) bool { return isProbe(words) || isOfSlots(words) },
-	} {
-		t.Run(name, func(t *testing.T) {
-			s := open(t, Config{Failure: FailOpen}, server.Addr())
-			s.Client().AddHook(&failing{fails: fails})
-			l := newLimiter(t, s, name, core.FixedWindow(core.PerDay(10)))
-			slots := newSlots(t, s, name, 10)
-			for range maxFailures {
-				allow(t, l, "k", 1)
-				acquires(t, slots, "k")
-			}
-			if st := s.State(); !st.Away || st.Reason == nil {
-				t.Errorf("%+v", st)
-			}
-			want := map[string]core.Source{"limits": core.SourceStore, "slots": core.SourceStore}
-			want[name] = core.SourceOpen
-			if d := allow(t, l, "k", 1); d.Source != want["limits"] {
-				t.Error(describe(&d))
-			}
-			if slot := acquires(t, slots, "k"); slot.Source() != want["slots"] {
-				t.Errorf("granted by %v", slot.Source())
-			}
-		})
-	}
 }
 
 // Who closes the client has closed the store: nothing probes for ever.

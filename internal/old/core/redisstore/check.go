@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/headgate/headgate/internal/rediskey"
 )
 
 // A Report is what [Store.Check] found.
@@ -25,7 +27,6 @@ type Report struct {
 type ServerReport struct {
 	Address         string
 	Replica         bool
-	Heartbeats      bool          // a master of a Cluster that the slots of all keys need
 	Name            string        // "Redis", or what the server calls itself, such as "valkey"
 	Version         string        // of that; empty if the server does not tell
 	RoundTrip       time.Duration // the median of a few calls
@@ -42,11 +43,8 @@ func (r *Report) String() string {
 	var b strings.Builder
 	for _, s := range r.Servers {
 		role := ""
-		switch {
-		case s.Replica:
+		if s.Replica {
 			role = "replica, "
-		case s.Heartbeats:
-			role = "has the heartbeats of all slots, "
 		}
 		fmt.Fprintf(&b, "%s: %s%s %s, round trip %v, clock off by %v, maxmemory %d %s\n",
 			s.Address, role, s.Name, cmp.Or(s.Version, "of an unknown version"), s.RoundTrip, s.Offset, s.MaxMemory, s.MaxMemoryPolicy)
@@ -65,8 +63,7 @@ const MaxClockOffset = 100 * time.Millisecond
 // Check looks for faults before going live. Examples are missing permissions, or a server that may
 // evict state, is too slow, or has a wrong clock. It makes a few calls to each server. On each
 // master it runs every command that the store uses. It also makes a decision by every algorithm,
-// and a grant of a slot, for keys of its own that expire. It tries heartbeats on the server that
-// has them. Replicas are the replicas of the Cluster, or the ones that the server names, called by
+// for keys of its own that expire. Replicas are the replicas of the Cluster, or the ones that the server names, called by
 // the same user. A replica that does not answer is a problem. Check takes as long as the context
 // lets it. An error means that another server did not answer. Then the report has the problems
 // found so far.
@@ -76,7 +73,6 @@ func (s *Store) Check(ctx context.Context) (*Report, error) {
 		info, err := s.checkServer(ctx, &r, s.backend.client, false)
 		if err == nil {
 			s.checkTrial(ctx, &r, "Redis", 0)
-			s.checkBeats(ctx, &r, "Redis")
 			s.checkReplicas(ctx, &r, info)
 		}
 		return &r, err
@@ -110,7 +106,6 @@ func (s *Store) Check(ctx context.Context) (*Report, error) {
 	for address, hashSlot := range masters {
 		s.checkTrial(ctx, &r, address, hashSlot)
 	}
-	s.checkBeats(ctx, &r, r.hasHeartbeats(ctx, s.backend))
 	return &r, err
 }
 
@@ -170,8 +165,8 @@ func checkCluster(ctx context.Context, r *Report, c *redis.ClusterClient) {
 	if state := infoField(info, "cluster_state"); state != "ok" {
 		r.problemf("the state of the Cluster is %q: decisions fail until it is ok", state)
 	}
-	if n := infoField(info, "cluster_slots_ok"); n != strconv.Itoa(hashSlots) {
-		r.problemf("the Cluster serves %s of its %d hash slots: keys in the others fail", n, hashSlots)
+	if n := infoField(info, "cluster_slots_ok"); n != strconv.Itoa(rediskey.HashSlots) {
+		r.problemf("the Cluster serves %s of its %d hash slots: keys in the others fail", n, rediskey.HashSlots)
 	}
 }
 
@@ -281,35 +276,11 @@ func (s *Store) checkConfig(r *Report, server *ServerReport) {
 	}
 }
 
-// checkTrial does what is done for limits and slots.
+// checkTrial does what is done for limits.
 func (s *Store) checkTrial(ctx context.Context, r *Report, address string, hashSlot int) {
 	if err := s.backend.try(ctx, hashSlot); err != nil {
 		r.problemf("%s cannot make decisions: %v", address, err)
 	}
-	if err := s.backend.trySlots(ctx, hashSlot); err != nil {
-		r.problemf("%s cannot grant slots: %v", address, err)
-	}
-}
-
-// checkBeats does what the slots of all keys need, whichever server has these.
-func (s *Store) checkBeats(ctx context.Context, r *Report, address string) {
-	if err := s.backend.tryBeats(ctx, s.config.SlotTTL); err != nil {
-		r.problemf("%s cannot take the heartbeats that all slots need: %v", address, err)
-	}
-}
-
-// hasHeartbeats finds the master of a Cluster that has the heartbeats, and returns its address.
-func (r *Report) hasHeartbeats(ctx context.Context, b *backend) (address string) {
-	master, err := b.servers.cluster.MasterForKey(ctx, b.names.beatTag())
-	if err != nil {
-		return "the Cluster"
-	}
-	address = master.Options().Addr
-	for i := range r.Servers {
-		s := &r.Servers[i]
-		s.Heartbeats = s.Address == address && !s.Replica
-	}
-	return address
 }
 
 // infoField returns a field of a reply of INFO.

@@ -18,6 +18,7 @@ import (
 	"github.com/headgate/headgate/internal/old/core"
 	"github.com/headgate/headgate/internal/old/core/internal/asking"
 	"github.com/headgate/headgate/internal/old/core/store"
+	"github.com/headgate/headgate/internal/rediskey"
 	"github.com/headgate/headgate/internal/redistest"
 )
 
@@ -32,7 +33,6 @@ func TestCluster(t *testing.T) {
 		run  func(*testing.T)
 	}{
 		{"Store", c.store},
-		{"Slots", c.heldSlots},
 		{"AdmitsTheLimit", c.admitsTheLimit},
 		{"ProcessesTogether", c.processesTogether},
 		{"AsksTogether", c.asksTogether},
@@ -49,7 +49,6 @@ func TestCluster(t *testing.T) {
 		{"SlotMigrates", func(t *testing.T) { c.slotMigrates(t, c.migrate) }},
 		{"SlotMigratesAtOnce", c.slotMigratesAtOnce},
 		{"SlotIsTorn", c.slotIsTorn},
-		{"SocketsMigrate", c.socketsMigrate},
 		{"OneMasterAway", c.oneMasterAway}, // and is not back
 	} {
 		t.Run(test.name, test.run)
@@ -85,7 +84,7 @@ func keysByMaster(s *Store, masters int) []string {
 	found := make([]string, masters)
 	for i, missing := 0, len(found); missing > 0; i++ {
 		key := "key" + strconv.Itoa(i)
-		if m := hashSlotOf(s.backend.names.tag(nil, key)) * len(found) / hashSlots; found[m] == "" {
+		if m := rediskey.HashSlot(s.backend.names.AppendTag(nil, key)) * len(found) / rediskey.HashSlots; found[m] == "" {
 			found[m] = key
 			missing--
 		}
@@ -100,26 +99,6 @@ func (c clusterTest) store(t *testing.T) {
 			master.Flush()
 		}
 		return open(t, Config{RefusalTTL: -1, Observer: o}, c.Masters.Addrs()...)
-	})
-}
-
-func (c clusterTest) heldSlots(t *testing.T) {
-	slotSuite(t, func(t *testing.T) []string {
-		for _, master := range c.Masters {
-			master.Flush()
-		}
-		return c.Masters.Addrs()
-	}, openWith)
-	t.Run("EachMasterForgets", func(t *testing.T) {
-		f := newFleet(t, Config{Timeout: 2 * time.Second}, func(c2 Config) *Store { return open(t, c2, c.Masters.Addrs()...) })
-		for _, master := range c.Masters {
-			f.right(t, fleetLimit)
-			master.Flush()
-		}
-		f.right(t, fleetLimit)
-		f.noneLost(t)
-		f.release()
-		f.right(t, 0)
 	})
 }
 
@@ -439,7 +418,7 @@ func (c clusterTest) probesOwnKeys(t *testing.T) {
 	l := newLimiter(t, s, "api", somePolicies(2, 100)...)
 	for _, key := range c.keysByMaster(s) {
 		allow(t, l, key, 1)
-		if err := s.backend.Probe(t.Context(), hashSlotOf(s.backend.names.tag(nil, key))); err != nil {
+		if err := s.backend.Probe(t.Context(), rediskey.HashSlot(s.backend.names.AppendTag(nil, key))); err != nil {
 			t.Error(err)
 		}
 	}
@@ -484,11 +463,11 @@ func (c clusterTest) slotIsTorn(t *testing.T) {
 	key := c.keysByMaster(s)[0]
 	two := newLimiter(t, s, "torn", core.FixedWindow(per(1e6, 400*day)).Named("a"), core.SlidingLog(core.PerDay(1000)).Named("b"))
 	allow(t, two, key, 1)
-	slot, from, to := hashSlotOf(s.backend.names.tag(nil, key)), c.Masters[0], c.Masters[1]
+	slot, from, to := rediskey.HashSlot(s.backend.names.AppendTag(nil, key)), c.Masters[0], c.Masters[1]
 	another := ""
 	for i := 0; another == ""; i++ { // of the same master
 		k := "another" + strconv.Itoa(i)
-		if n := hashSlotOf(s.backend.names.tag(nil, k)); n != slot && n*len(c.Masters)/hashSlots == 0 {
+		if n := rediskey.HashSlot(s.backend.names.AppendTag(nil, k)); n != slot && n*len(c.Masters)/rediskey.HashSlots == 0 {
 			another = k
 		}
 	}
@@ -518,56 +497,6 @@ func (c clusterTest) slotIsTorn(t *testing.T) {
 		}
 	}
 	allow(t, two, another, 1)
-}
-
-// socketsMigrate moves what is held while others acquire and release.
-func (c clusterTest) socketsMigrate(t *testing.T) {
-	f := newFleet(t, Config{Timeout: 2 * time.Second}, func(c2 Config) *Store { return open(t, c2, c.Masters.Addrs()...) })
-	ctx, stop := context.WithCancel(t.Context())
-	defer stop()
-	var over atomic.Int64
-	var granted atomic.Int64
-	var all sync.WaitGroup
-	for i, slots := range f.slots {
-		f.held[i][0].Release() // one of key 0, which they take in turns
-		for range 4 {
-			all.Go(func() {
-				for ctx.Err() == nil {
-					slot, err := slots.Acquire(context.Background(), fleetKey(0))
-					if err != nil {
-						<-time.After(time.Millisecond) // so that the servers get the processor
-						continue
-					}
-					granted.Add(1)
-					if o, _ := f.counter.Count(context.Background(), fleetKey(0)); o > fleetLimit {
-						over.Add(1)
-					}
-					slot.Release()
-				}
-			})
-		}
-	}
-	for k := range fleetKeys {
-		slot := hashSlotOf(f.stores[0].backend.names.tag(nil, fleetKey(k)))
-		i := slot * len(c.Masters) / hashSlots
-		from, to := c.Masters[i], c.Masters[(i+1)%len(c.Masters)]
-		c.migrate(t, slot, from, to)
-		t.Cleanup(func() { c.migrate(t, slot, to, from) })
-	}
-	// Of those who ask without a pause one store may get all, so both are tried only when
-	// they have stopped.
-	before := granted.Load()
-	eventually(t, "slots to be granted again", func() bool { return granted.Load() > before+100 })
-	stop()
-	all.Wait()
-	if n := over.Load(); n > 0 {
-		t.Errorf("%d times more than the limit were held", n)
-	}
-	f.held[0][0], f.held[1][0] = acquires(t, f.slots[0], fleetKey(0)), acquires(t, f.slots[1], fleetKey(0))
-	f.right(t, fleetLimit)
-	f.noneLost(t)
-	f.release()
-	f.right(t, 0)
 }
 
 // slotMigratesAtOnce is slotMigrates where a server moves whole slots, as Valkey 9 does. No call fails.
@@ -609,7 +538,7 @@ func (c clusterTest) slotMigrates(t *testing.T, migrate func(t *testing.T, numbe
 	name := t.Name()
 	l := newLimiter(t, s, name, core.SlidingLog(core.PerHour(limit)))
 	two := newLimiter(t, s, name+" too", core.FixedWindow(per(limit, 400*day)).Named("a"), core.TokenBucket(core.PerDay(1), limit).Named("b"))
-	slot := hashSlotOf(s.backend.names.tag(nil, key))
+	slot := rediskey.HashSlot(s.backend.names.AppendTag(nil, key))
 
 	ctx, stop := context.WithCancel(t.Context())
 	var admitted, failed [2]atomic.Int64
@@ -732,9 +661,6 @@ func TestEachMasterHasItsBreaker(t *testing.T) {
 	}
 	stored(t, l, fails)
 	stored(t, l, works)
-	held := newSlots(t, s, "ws", 10)
-	acquires(t, held, works)
-	acquires(t, held, fails)
 	other, l2 := store()
 	third, l3 := store()
 	stored(t, l2, fails)
@@ -765,18 +691,6 @@ func TestEachMasterHasItsBreaker(t *testing.T) {
 			if d := allow(t, l2, works, 1); d.Source != core.SourceStore {
 				t.Error(describe(&d))
 			}
-		}
-	})
-	t.Run("slots", func(t *testing.T) {
-		for key, want := range map[string]core.Source{works: core.SourceStore, fails: core.SourceOpen} {
-			eventually(t, "a slot", func() bool {
-				slot, err := held.Acquire(t.Context(), key)
-				if err != nil {
-					return false
-				}
-				defer slot.Release()
-				return slot.Source() == want
-			})
 		}
 	})
 	t.Run("a client that has not loaded its table", func(t *testing.T) {
@@ -813,7 +727,7 @@ func TestEachMasterHasItsBreaker(t *testing.T) {
 func keyInSlots(s *Store, first, last int) string {
 	for i := 0; ; i++ {
 		key := "key" + strconv.Itoa(i)
-		if slot := hashSlotOf(s.backend.names.tag(nil, key)); first <= slot && slot <= last {
+		if slot := rediskey.HashSlot(s.backend.names.AppendTag(nil, key)); first <= slot && slot <= last {
 			return key
 		}
 	}
@@ -849,7 +763,7 @@ func TestProbesLoadTheTable(t *testing.T) {
 		ContextTimeoutEnabled: true,
 		ClusterSlots: func(context.Context) ([]redis.ClusterSlot, error) {
 			loads++
-			return []redis.ClusterSlot{{Start: 0, End: hashSlots - 1, Nodes: []redis.ClusterNode{{Addr: "127.0.0.1:1"}}}}, nil
+			return []redis.ClusterSlot{{Start: 0, End: rediskey.HashSlots - 1, Nodes: []redis.ClusterNode{{Addr: "127.0.0.1:1"}}}}, nil
 		},
 	})
 	defer client.Close()

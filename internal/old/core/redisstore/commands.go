@@ -4,19 +4,11 @@ import (
 	"context"
 	"fmt"
 	"strings"
-	"time"
-
-	"github.com/headgate/headgate/internal/old/core/internal/keeper"
 )
 
-// The commands of the scripts, by what is unavailable without one, with arguments that Redis
-// accepts. commands_test.go compares them with the scripts.
-const (
-	limitCommands = "TIME|SET KEY x PX 1000|GET KEY|MGET KEY|GETRANGE KEY 0 0|SETRANGE KEY 0 x|PEXPIRE KEY 1000|DEL KEY"
-	slotCommands  = "TIME|HSET KEY x y|HGET KEY x|HGETALL KEY|HVALS KEY|HLEN KEY|EXPIRE KEY 1|HDEL KEY x"
-	beatCommands  = "TIME|HSET KEY x y|HGETALL KEY|HDEL KEY x|ZADD KEY 1 x|EXPIRE KEY 1|ZSCORE KEY x|ZCOUNT KEY 0 1|" +
-		"ZRANGEBYSCORE KEY 0 1|ZREMRANGEBYSCORE KEY 2 3|ZREMRANGEBYRANK KEY 0 0"
-)
+// limitCommands are the commands of the scripts, with arguments that Redis accepts. commands_test.go compares them with
+// the scripts.
+const limitCommands = "TIME|SET KEY x PX 1000|GET KEY|MGET KEY|GETRANGE KEY 0 0|SETRANGE KEY 0 x|PEXPIRE KEY 1000|DEL KEY"
 
 // mayScript runs commands, one after the other, and returns the errors, each in a line with the
 // command. Some may be of the key's type, which does not matter.
@@ -33,7 +25,7 @@ return table.concat(errors, '\n')`)
 // may returns an error that names those of some commands that this user may not run, or nobody may.
 // tag is what the name of a key begins with.
 func (b *backend) may(ctx context.Context, tag, commands string) error {
-	text, err := b.runScript(ctx, mayScript, []any{1, tag + ":commands", commands})
+	text, err := b.process(ctx, []any{eval, mayScript.source, 1, tag + ":commands", commands})
 	if err != nil {
 		return err
 	}
@@ -54,14 +46,3 @@ type replyError string
 
 func (e replyError) Error() string { return string(e) }
 func (replyError) RedisError()     {}
-
-// tryBeats does what heartbeats and notices do, but keeps nobody alive.
-func (b *backend) tryBeats(ctx context.Context, ttl time.Duration) error {
-	err := bounded(ctx, b.slotTimeout, func(ctx context.Context) error {
-		return b.may(ctx, b.names.beatTag(), beatCommands)
-	})
-	if err != nil {
-		return err
-	}
-	return bounded(ctx, b.slotTimeout, func(ctx context.Context) error { return b.Beat(ctx, keeper.TrialBeat(ttl)) })
-}

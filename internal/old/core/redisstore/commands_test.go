@@ -8,7 +8,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/headgate/headgate/internal/old/core/internal/keeper"
 	"github.com/headgate/headgate/internal/redistest"
 )
 
@@ -54,17 +53,11 @@ func TestCheckRunsAllCommands(t *testing.T) {
 		slices.Sort(others)
 		return slices.Compact(others)
 	}
-	var notices []string
-	for _, s := range []script{postScript, postsScript, replyScript} {
-		notices = append(notices, s.source.(string))
-	}
 	for what, test := range map[string]struct{ used, tried []string }{
-		"limits":     {in(quoted, scriptSource, resetScript), tried(limitCommands)},
-		"slots":      {in(quoted, keeper.SlotsScript), tried(slotCommands)},
-		"heartbeats": {in(quoted, append(notices, keeper.BeatScript)...), slices.DeleteFunc(tried(beatCommands), func(s string) bool { return s == "HDEL" || s == "HGETALL" })},
-		"calls":      {in(method, sources...), []string{"HGETALL", "INFO", "TIME", "ZRANGEBYSCORE", "ZSCORE"}},
+		"limits": {in(quoted, scriptSource, resetScript), tried(limitCommands)},
+		"calls":  {in(method, sources...), []string{"INFO", "TIME"}},
 		"permissions": {
-			tried(strings.Join([]string{limitCommands, slotCommands, beatCommands}, "|"), "EVAL", "EVALSHA", "INFO"),
+			tried(limitCommands, "EVAL", "EVALSHA", "INFO"),
 			tried(strings.ReplaceAll(strings.ToUpper(permissions), " ", "|")),
 		},
 	} {

@@ -8,6 +8,7 @@ import (
 	"github.com/headgate/headgate/internal/hidden"
 	"github.com/headgate/headgate/internal/old/core/internal/remote"
 	"github.com/headgate/headgate/internal/old/core/store"
+	"github.com/headgate/headgate/internal/rediskey"
 )
 
 // Config configures a Store. Its zero value is ready to use.
@@ -61,11 +62,6 @@ type Config struct {
 	// pause of two thirds of SlotTTL may lose slots. 0 means 15 s.
 	SlotTTL time.Duration
 
-	// Instance, if not empty, names this process. It must have the same name after a restart, and
-	// no other process may have it. An example is the name of a pod in a StatefulSet. The first
-	// acquire then frees the slots that the predecessor still holds.
-	Instance string
-
 	// Observer, if not nil, is told of decisions and slots, of calls to Redis, and when Redis
 	// becomes unavailable or is back. It is told so separately for rates, for slots and for their
 	// heartbeats, and in a Cluster for each master.
@@ -116,12 +112,6 @@ func (c Config) remote() remote.Config {
 	return remote.Config{Timeout: c.Timeout, MaxWeight: maxWords, NoMerging: c.NoMerging, Observer: c.Observer}
 }
 
-func (c Config) slots() remote.SlotConfig {
-	return remote.SlotConfig{
-		Failure: remote.Failure(c.Failure), Servers: c.Servers, Timeout: c.SlotTimeout, TTL: c.SlotTTL, Instance: c.Instance,
-	}
-}
-
 // faults returns all that is wrong with a Config that has its defaults.
 func (c Config) faults() (faults []error) {
 	fault := func(format string, args ...any) {
@@ -142,8 +132,8 @@ func (c Config) faults() (faults []error) {
 	if c.SlotTimeout < time.Millisecond || c.SlotTimeout > c.SlotTTL/3 {
 		fault("a SlotTimeout of %v is not 1 ms to a third of the SlotTTL, %v", c.SlotTimeout, c.SlotTTL/3)
 	}
-	if n := len(c.Secret); n > 0 && n < minSecret {
-		fault("a Secret of %d bytes: use %d random bytes or more", n, minSecret)
+	if n := len(c.Secret); n > 0 && n < rediskey.MinSecret {
+		fault("a Secret of %d bytes: use %d random bytes or more", n, rediskey.MinSecret)
 	}
 	if strings.ContainsAny(c.Prefix, "{}") {
 		fault("a Prefix with braces would decide the hash slots of a Cluster: leave them out")

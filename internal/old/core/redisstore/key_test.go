@@ -11,6 +11,7 @@ import (
 
 	"github.com/headgate/headgate/internal/old/core"
 	"github.com/headgate/headgate/internal/old/core/store"
+	"github.com/headgate/headgate/internal/rediskey"
 	"github.com/headgate/headgate/internal/redistest"
 )
 
@@ -21,8 +22,8 @@ func hostile() []string {
 		"", " ", "a", "A", "a ", " a", "a:b", "a/b", "a:", ":b", "{", "}", "{}", "}{", "{a}", "{a", "a}", "{}a", "{{a}}", "a{b}c",
 		"=", "=a", "#", "*", "~", "~7b", "~7d", "~~", "~7e", "~7b7d", "{~7d", "\x00", "a\x00", "\x00a", "a\x00b", "\n", "\r\n", "\xff", "\xff\xfe",
 		"\xc3\x28", "é", "e\u0301", "💧", "*3\r\n", "$-1\r\n", "a]b", "[ab]", "a*", "?", "key:b", "}:api:r3", "a}:api/a:sl5",
-		strings.Repeat("x", maxPlainKey), strings.Repeat("x", maxPlainKey+1), strings.Repeat("x", maxPlainKey+2),
-		strings.Repeat("{", maxPlainKey), strings.Repeat("{", maxPlainKey+1), strings.Repeat("\xff", 300),
+		strings.Repeat("x", rediskey.MaxPlain), strings.Repeat("x", rediskey.MaxPlain+1), strings.Repeat("x", rediskey.MaxPlain+2),
+		strings.Repeat("{", rediskey.MaxPlain), strings.Repeat("{", rediskey.MaxPlain+1), strings.Repeat("\xff", 300),
 		long, long + "}", long[1:] + "l",
 	}
 }
@@ -67,7 +68,7 @@ func TestValuesAreDistinct(t *testing.T) {
 				}
 			}
 			// The server's word on where they are.
-			slot := int64(hashSlotOf(s.backend.names.tag(nil, key)))
+			slot := int64(rediskey.HashSlot(s.backend.names.AppendTag(nil, key)))
 			for _, l := range limiters[:len(hostileNames)] {
 				name := s.cell(t, l, key)
 				got, err := server.Do("CLUSTER", "KEYSLOT", name)
@@ -156,7 +157,7 @@ func someSecret(end string) []byte { return []byte("a secret of thirty-two bytes
 func TestSecretIsNotPrinted(t *testing.T) {
 	secret := someSecret("")
 	s := away(t, Config{Secret: secret, Prefix: "printed"})
-	s.backend.names.tag(nil, "k")
+	s.backend.names.AppendTag(nil, "k")
 	_, err := New(s.Client(), Config{Secret: secret, Servers: -1})
 	_, short := New(s.Client(), Config{Secret: secret[:31]})
 	if short == nil || !strings.Contains(short.Error(), "a Secret of 31 bytes") {
@@ -241,12 +242,12 @@ func TestSecretHidesKeys(t *testing.T) {
 			t.Errorf("%q: %v", name, err)
 		}
 	}
-	plain := (&namer{prefix: "headgate"}).tag(nil, strings.Repeat(key, 20))
-	hidden := s.backend.names.tag(nil, strings.Repeat(key, 20))
+	plain := rediskey.New("headgate", nil).AppendTag(nil, strings.Repeat(key, 20))
+	hidden := s.backend.names.AppendTag(nil, strings.Repeat(key, 20))
 	if string(plain) == string(hidden) {
 		t.Error("a long key has its name without the secret")
 	}
-	if got := open(t, Config{Secret: []byte(secret)}, server.Addr()).backend.names.tag(nil, key); string(got) != string(s.backend.names.tag(nil, key)) {
+	if got := open(t, Config{Secret: []byte(secret)}, server.Addr()).backend.names.AppendTag(nil, key); string(got) != string(s.backend.names.AppendTag(nil, key)) {
 		t.Error("another process with the same secret has another name")
 	}
 }

@@ -20,7 +20,7 @@ import (
 
 func TestMain(m *testing.M) {
 	redis.SetLogger(silent{}) // tests break connections on purpose
-	proctest.Main(m, proctest.Funcs{"hammer": hammer, "holder": holder, "burner": burner})
+	proctest.Main(m, proctest.Funcs{"hammer": hammer})
 }
 
 // TestServerVersion: the server is that of which HEADGATE_REDIS_VERSION has the version, if it is set.

@@ -18,10 +18,9 @@ import (
 	"github.com/headgate/headgate/internal/redistest"
 )
 
-// permissions are what a user of Redis needs for a prefix, as docs/redis.md says: the commands
-// that are sent, and those that the scripts run.
-const permissions = "+eval +evalsha +time +get +mget +set +getrange +setrange +pexpire +del " +
-	"+hget +hgetall +hvals +hlen +hset +hdel +expire +zadd +zscore +zcount +zrangebyscore +zremrangebyscore +zremrangebyrank +info"
+// permissions are what a user of Redis needs for a prefix: the commands that are sent, and those that the scripts run.
+// docs/redis.md has those of slots, too, of which package redisslots has the test.
+const permissions = "+eval +evalsha +time +get +mget +set +getrange +setrange +pexpire +del +info"
 
 // as makes a store of a user who may do that with the keys of a prefix.
 func as(t testing.TB, server *redistest.Server, c Config, permissions string) *Store {
@@ -44,10 +43,10 @@ func TestPermissionsAreEnough(t *testing.T) {
 	_, rest, _ := strings.Cut(string(text), "    ACL SETUSER app on >password ~headgate:* -@all ")
 	line, _, _ := strings.Cut(rest, "\n\n")
 	documented, needed := strings.Fields(line), strings.Fields(permissions)
-	slices.Sort(documented)
-	slices.Sort(needed)
-	if !slices.Equal(documented, needed) {
-		t.Errorf("docs/redis.md has %v, needed is %v", documented, needed)
+	for _, command := range needed {
+		if !slices.Contains(documented, command) {
+			t.Errorf("docs/redis.md lacks %s", command)
+		}
 	}
 	server := redistest.Start(t)
 	c := handClock()
@@ -62,9 +61,6 @@ func TestPermissionsAreEnough(t *testing.T) {
 		Advance:    func(d time.Duration) { c.move(d.Microseconds()) },
 		Back:       func(d time.Duration) { c.move(-d.Microseconds()) },
 		Operations: 100,
-	})
-	slotSuite(t, func(*testing.T) []string { server.Flush(); return nil }, func(t testing.TB, c Config, _ *redis.UniversalOptions) *Store {
-		return as(t, server, c, permissions)
 	})
 	r, err := as(t, server, Config{}, permissions).Check(t.Context())
 	if err != nil || !r.OK() {
@@ -89,13 +85,11 @@ func TestPermissionsAreNeeded(t *testing.T) {
 				t.Errorf("Check: %v: %v", err, r.Problems)
 			}
 			l := newLimiter(t, s, "api", somePolicies(4, 100)...)
-			slots := newSlots(t, s, "ws", 10)
 			for start := time.Now(); time.Since(start) < 500*time.Millisecond; {
 				allow(t, l, "k", 1)
-				acquires(t, slots, fmt.Sprint(changes.Load(), time.Now())).Release()
 				<-time.After(time.Millisecond)
 			}
-			if n := changes.Load(); n > 3 { // limits, slots and heartbeats
+			if n := changes.Load(); n > 1 {
 				t.Errorf("the breaker has changed %d times", n)
 			}
 		})

@@ -17,6 +17,7 @@ import (
 	"github.com/headgate/headgate/internal/old/core/internal/asking"
 	"github.com/headgate/headgate/internal/old/core/internal/remote"
 	"github.com/headgate/headgate/internal/old/core/store"
+	"github.com/headgate/headgate/internal/rediskey"
 	"github.com/headgate/headgate/internal/redistest"
 )
 
@@ -469,7 +470,7 @@ func TestSettlingIgnoresTheContext(t *testing.T) {
 // Each master has a queue, however many there are and whatever hash slots they have.
 func TestQueueOfEachMaster(t *testing.T) {
 	const masters = 100
-	var table [hashSlots]int // the master of each hash slot
+	var table [rediskey.HashSlots]int // the master of each hash slot
 	client := redis.NewClusterClient(&redis.ClusterOptions{
 		Addrs:                 []string{"127.0.0.1:1"},
 		ContextTimeoutEnabled: true,
@@ -495,8 +496,8 @@ func TestQueueOfEachMaster(t *testing.T) {
 		byMaster := make(map[int]*remote.Server)
 		masterOf := make(map[*remote.Server]int)
 		for i := range 20_000 {
-			tag := s.backend.names.tag(nil, strconv.Itoa(i))
-			master, queue := table[hashSlotOf(tag)], s.backend.servers.of(string(tag))
+			tag := s.backend.names.AppendTag(nil, strconv.Itoa(i))
+			master, queue := table[rediskey.HashSlot(tag)], s.backend.servers.of(string(tag))
 			if q := byMaster[master]; q != nil && q != queue {
 				t.Fatalf("master %d has two queues", master)
 			}
@@ -513,7 +514,7 @@ func TestQueueOfEachMaster(t *testing.T) {
 		t.Error("the table was loaded for a decision")
 	}
 	for slot := range table {
-		table[slot] = slot * masters / hashSlots
+		table[slot] = slot * masters / rediskey.HashSlots
 	}
 	if _, err := client.MasterForKey(t.Context(), "k"); err != nil {
 		t.Fatal(err)
@@ -522,7 +523,7 @@ func TestQueueOfEachMaster(t *testing.T) {
 	check()
 	before := s.backend.servers.of("{k}")
 	for slot := range table { // every hash slot moves to another master
-		table[slot] = (7*slot*masters/hashSlots + 1) % masters
+		table[slot] = (7*slot*masters/rediskey.HashSlots + 1) % masters
 	}
 	client.ReloadState(t.Context())
 	eventually(t, "the table to be loaded", func() bool { return s.backend.servers.of("{k}") != before })

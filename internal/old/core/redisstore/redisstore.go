@@ -1,6 +1,5 @@
-// Package redisstore keeps the state of limiters and slots in Redis: a single one, a primary behind Sentinel, or a
-// Cluster. What users are promised is in docs/redis.md and SECURITY.md, and how it works in docs/design/redis.md and
-// docs/design/slots.md.
+// Package redisstore keeps the state of limiters in Redis: a single one, a primary behind Sentinel, or a
+// Cluster. What users are promised is in docs/redis.md and SECURITY.md, and how it works in docs/design/redis.md.
 package redisstore
 
 import (
@@ -15,6 +14,7 @@ import (
 	"github.com/headgate/headgate/internal/old/core/internal/remote"
 	"github.com/headgate/headgate/internal/old/core/memstore"
 	"github.com/headgate/headgate/internal/old/core/store"
+	"github.com/headgate/headgate/internal/rediskey"
 	"github.com/headgate/headgate/internal/redisurl"
 )
 
@@ -22,16 +22,12 @@ import (
 // nothing to close but the client.
 type Store struct {
 	limits // a stack of layers: see package remote
-	slots
 
 	backend *backend
 	config  Config // without the Secret
 }
 
-type (
-	limits = store.Store
-	slots  = *remote.Slots
-)
+type limits = store.Store
 
 // OpenURL is [Open] for one Redis, which a URL names:
 //
@@ -123,12 +119,12 @@ func New(client redis.UniversalClient, c Config) (*Store, error) {
 		return nil, errors.Join(faults...)
 	}
 	b := &backend{
-		client: client, names: namer{c.Prefix, newMAC(c.Secret)},
-		timeout: c.Timeout, slotTimeout: c.SlotTimeout,
+		client: client, names: namer{rediskey.New(c.Prefix, c.Secret)},
+		timeout: c.Timeout,
 	}
 	c.Secret = nil // it is in names, where printing does not show it
 	b.servers.cluster, _ = client.(*redis.ClusterClient)
-	return &Store{limits: stack(b, c), slots: remote.NewSlots(b, c.remote(), c.slots()), backend: b, config: c}, nil
+	return &Store{limits: stack(b, c), backend: b, config: c}, nil
 }
 
 // stack returns the layers over a backend.
@@ -197,17 +193,16 @@ func (s *Store) Kind() string {
 	return "redis"
 }
 
-// Observer implements [store.Store] and [store.SlotStore].
+// Observer implements [store.Store].
 func (s *Store) Observer() *store.Observer { return s.config.Observer }
 
 // State returns whether Redis is used at the moment. It makes no call.
-func (s *Store) State() State { return State(remote.StateOf(s.backend.Servers(), s.slots)) }
+func (s *Store) State() State { return State(remote.StateOf(s.backend.Servers())) }
 
 // State is whether a Store uses Redis, as [Store.State] returns it.
 type State struct {
-	// Away means that Redis is unavailable, for limits, slots or both, and [Config].Failure
-	// decides. In a Cluster, it is true for the keys of at least one master. Or heartbeats fail,
-	// and it soon will be true for the slots of all keys.
+	// Away means that Redis is unavailable, and [Config].Failure decides. In a Cluster, it is true for the keys of at
+	// least one master.
 	Away   bool
 	Since  time.Time // the time of the last change; zero if there was none
 	Reason error     // the newest failure of an unavailable server; nil if all are available

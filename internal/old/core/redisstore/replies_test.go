@@ -4,9 +4,6 @@ import (
 	"fmt"
 	"io"
 	"testing"
-
-	"github.com/headgate/headgate/internal/bubble"
-	"github.com/headgate/headgate/internal/old/core/internal/keeper"
 )
 
 // What versions reply about the same, in scripts and outside.
@@ -57,26 +54,4 @@ func TestWhatRepliesSay(t *testing.T) {
 			t.Errorf("%v is taken for a reply", err)
 		}
 	}
-}
-
-// A key of another type fails alone, as Redis 6.2 says it.
-func TestPoisonedSlotsOfAnOldServer(t *testing.T) {
-	bubble.Test(t, func(t *testing.T) {
-		f := newFake()
-		f.refuseWith("ERR Error running script (call to f_c00cc63bb85d8a91): @user_script:1: WRONGTYPE Operation against a key")
-		s := f.open(t, Config{})
-		for range 2 * maxFailures {
-			op := &keeper.Op{Name: "ws", Key: "k", ID: "i", Seq: 1, Want: 1, Limit: 5}
-			if failure := s.backend.State(t.Context(), []*keeper.Op{op}); failure != nil || op.Err == nil {
-				t.Errorf("%v says of the server: %v", op.Err, failure)
-			}
-		}
-		f.refuseWith("ERR Error running script (call to f_c00cc63bb85d8a91): @user_script:1: @user_script: 1: -READONLY")
-		op := &keeper.Op{Name: "ws", Key: "k", ID: "i", Seq: 1, Want: 1, Limit: 5}
-		if failure := s.backend.State(t.Context(), []*keeper.Op{op}); failure == nil {
-			t.Error("a replica works")
-		}
-		s.Client().Close()
-		f.close()
-	})
 }

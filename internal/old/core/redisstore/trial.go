@@ -2,7 +2,6 @@ package redisstore
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"strconv"
@@ -10,10 +9,10 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/headgate/headgate/internal/old/core/internal/keeper"
 	"github.com/headgate/headgate/internal/old/core/internal/remote"
 	"github.com/headgate/headgate/internal/old/core/step"
 	"github.com/headgate/headgate/internal/old/core/store"
+	"github.com/headgate/headgate/internal/rediskey"
 )
 
 // trialSpec is a limiter with each algorithm, and a log that is too long to be read whole:
@@ -45,7 +44,7 @@ func newTrialSpec() store.Spec {
 func (b *backend) trialKey(hashSlot int) string {
 	for i := 0; ; i++ {
 		key := fmt.Sprint("trial", i)
-		if !b.isCluster() || hashSlotOf(b.names.tag(nil, key)) == hashSlot {
+		if !b.isCluster() || rediskey.HashSlot(b.names.AppendTag(nil, key)) == hashSlot {
 			return key
 		}
 	}
@@ -55,7 +54,7 @@ func (b *backend) trialKey(hashSlot int) string {
 // for limits.
 func (b *backend) try(ctx context.Context, hashSlot int) error {
 	err := bounded(ctx, b.timeout, func(ctx context.Context) error {
-		return b.may(ctx, string(b.names.tag(nil, b.trialKey(hashSlot))), limitCommands)
+		return b.may(ctx, string(b.names.AppendTag(nil, b.trialKey(hashSlot))), limitCommands)
 	})
 	if err != nil {
 		return err
@@ -91,44 +90,9 @@ func (b *backend) try(ctx context.Context, hashSlot int) error {
 	return nil
 }
 
-// trySlots grants a slot and releases it: all that a server has to be able to do for slots.
-func (b *backend) trySlots(ctx context.Context, hashSlot int) error {
-	err := bounded(ctx, b.slotTimeout, func(ctx context.Context) error {
-		return b.may(ctx, string(b.names.tag(nil, b.trialKey(hashSlot))), slotCommands)
-	})
-	if err != nil {
-		return err
-	}
-	op := keeper.Op{Key: b.trialKey(hashSlot), ID: "trial" + rand.Text(), Seq: 1, Want: 1, Limit: step.MaxInt}
-	for op.Want >= 0 {
-		err := bounded(ctx, b.slotTimeout, func(ctx context.Context) error {
-			b.stateOne(ctx, &op)
-			return op.Err
-		})
-		if err != nil {
-			return err
-		}
-		op.Seq, op.Want = op.Seq+1, op.Want-1
-	}
-	return nil
-}
-
 // Probe implements [remote.Backend].
 func (b *backend) Probe(ctx context.Context, hashSlot int) error {
 	return b.probe(ctx, hashSlot, b.try)
-}
-
-// ProbeSlots implements [remote.SlotBackend].
-func (b *backend) ProbeSlots(ctx context.Context, hashSlot int) error {
-	return b.probe(ctx, hashSlot, b.trySlots)
-}
-
-// ProbeBeats implements [remote.BeatBackend].
-func (b *backend) ProbeBeats(ctx context.Context, beat func(ctx context.Context) error) error {
-	if err := b.reload(ctx); err != nil {
-		return err
-	}
-	return gone(beat(ctx))
 }
 
 // probe does what the calls did that failed: a server that accepts writes, but not those,

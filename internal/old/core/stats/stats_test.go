@@ -21,10 +21,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/headgate/headgate/internal/backend"
 	"github.com/headgate/headgate/internal/old/core"
 	"github.com/headgate/headgate/internal/old/core/memstore"
 	"github.com/headgate/headgate/internal/old/core/stats"
 	"github.com/headgate/headgate/internal/old/core/store"
+	"github.com/headgate/headgate/internal/slots"
 )
 
 var flood = flag.Int("flood", 100_000, "keys of the test of series")
@@ -52,13 +54,16 @@ func newLimiter(t testing.TB, s core.Store, name string, policies ...core.Policy
 	return l
 }
 
-func newSlots(t testing.TB, s core.SlotStore, name string, limit int64) *core.Slots {
-	t.Helper()
-	k, err := core.NewSlots(s, name, limit)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return k
+// slotsOf are slots whose events the observer of a store is told.
+type slotsOf struct{ *backend.Slots }
+
+func newSlots(_ testing.TB, m *memstore.Store, name string, limit int64) slotsOf {
+	return slotsOf{backend.NewSlots(&backend.Store{Slots: new(slots.Memory), Observer: m.Observer()}, name, limit, nil)}
+}
+
+func (s slotsOf) Acquire(ctx context.Context, key string) (*backend.Slot, error) {
+	slot := new(backend.Slot)
+	return slot, slot.Take(ctx, []backend.Claim{{Slots: s.Slots, Key: key}})
 }
 
 func allow(t testing.TB, l *core.Limiter, key string, n int64) core.Decision {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/headgate/headgate/internal/fault"
 	"github.com/headgate/headgate/internal/old/core/step"
 )
 
@@ -120,12 +121,12 @@ func (s Source) String() string {
 var (
 	// ErrUnavailable is wrapped by the error of a store that cannot be reached and is
 	// configured not to decide without it.
-	ErrUnavailable = errors.New("headgate: the store is not available")
+	ErrUnavailable = fault.ErrUnavailable
 
 	// ErrExtra is the error about a Question with an Extra that cannot be granted one.
 	ErrExtra = errors.New("headgate: an Extra is for one charge, to be allowed or peeked at")
 
 	// ErrClosed may be returned by an AcquireSlots that is under way while CloseSlots is called. A
 	// later one is of Slots that were made again, and is granted.
-	ErrClosed = errors.New("headgate: the slots are closed")
+	ErrClosed = fault.ErrClosed
 )

@@ -64,7 +64,7 @@ func open(t testing.TB, s *redisdoc.Source, c limits.Config) *limits.Book {
 	if c.Timeout == 0 {
 		c.Timeout = patient
 	}
-	b, err := limits.Open(t.Context(), memstore.New(memstore.Config{}), nil, s, c)
+	b, err := limits.Open(t.Context(), memstore.New(memstore.Config{}), false, s, c)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -164,26 +164,18 @@ func (w *watch) probeAfter(a attempt, pause time.Duration) {
 
 // State is whether the servers of a store are used.
 type State struct {
-	// Away means that a server is unavailable, for limits, slots or both, so decisions are
+	// Away means that a server is unavailable, so decisions are
 	// made without it.
 	Away   bool
 	Since  time.Time // the time of the last change; zero if there was none
 	Reason error     // the newest failure; nil if it is not away
 }
 
-// StateOf returns the state of servers, and of the beats of slots, which may be nil. If any is
-// away, it is the state of that one.
-func StateOf(servers []*Server, s *Slots) State {
-	var breakers []*breaker
-	for _, server := range servers {
-		breakers = append(breakers, &server.limits, &server.slots)
-	}
-	if s != nil {
-		breakers = append(breakers, &s.beats)
-	}
+// StateOf returns the state of servers. If any is away, it is the state of that one.
+func StateOf(servers []*Server) State {
 	var all State
-	for _, b := range breakers {
-		if one := b.state(); one.Away && !all.Away || one.Away == all.Away && one.Since.After(all.Since) {
+	for _, server := range servers {
+		if one := server.limits.state(); one.Away && !all.Away || one.Away == all.Away && one.Since.After(all.Since) {
 			all = one
 		}
 	}

@@ -27,50 +27,6 @@ func TestSilenceIsThatOfTheServer(t *testing.T) {
 				w.report(a, late)
 			}
 		}, true},
-		"slots are answered": {func(w *watch, server *Server, send func() attempt) {
-			for range MaxFailures {
-				a := send()
-				other := server.attempt(&server.slots, 0)
-				time.Sleep(timeout)
-				w.report(other, nil)
-				w.report(a, late)
-			}
-		}, false},
-		"answered before": {func(w *watch, server *Server, send func() attempt) {
-			for range 2 {
-				for range MaxFailures - 1 {
-					a := send()
-					time.Sleep(timeout)
-					w.report(a, late)
-				}
-				w.report(server.attempt(&server.slots, 0), nil)
-			}
-		}, false},
-		"answered while they were on their way": {func(w *watch, server *Server, send func() attempt) {
-			var all []attempt
-			for range MaxFailures {
-				all = append(all, send())
-			}
-			time.Sleep(timeout / 2)
-			w.report(server.attempt(&server.slots, 0), nil)
-			time.Sleep(timeout / 2)
-			for _, a := range all {
-				w.report(a, late)
-			}
-			last := send()
-			time.Sleep(timeout)
-			w.report(last, late)
-		}, false},
-		"the probe for others is answered": {func(w *watch, server *Server, _ func() attempt) {
-			for range MaxFailures {
-				for range MaxFailures {
-					w.report(server.attempt(&server.slots, 0), syscall.ECONNREFUSED)
-				}
-				a := server.attempt(&server.limits, 0)
-				time.Sleep(timeout)
-				w.report(a, late)
-			}
-		}, false},
 		"together, for one Timeout": {func(w *watch, _ *Server, send func() attempt) {
 			var all []attempt
 			for range 10 * MaxFailures {
@@ -113,7 +69,7 @@ func TestSilenceIsThatOfTheServer(t *testing.T) {
 				}}})
 				server := d.servers[0]
 				test.run(&w, server, func() attempt { return server.attempt(&server.limits, 0) })
-				if st := StateOf(d.Servers(), nil); st.Away != test.away || st.Away && opened != 1 {
+				if st := StateOf(d.Servers()); st.Away != test.away || st.Away && opened != 1 {
 					t.Errorf("opened %d times: %+v", opened, st)
 				}
 				time.Sleep(time.Minute) // probes end

@@ -8,7 +8,6 @@
 //	[Sender]    merges questions into calls, and stops asking a server that does not answer
 //
 // A package of a store has its Backend, and the function that stacks what it needs.
-// [Slots] is the like for slots, over the protocol of package keeper.
 package remote
 
 import (
@@ -16,7 +15,6 @@ import (
 	"errors"
 	"time"
 
-	"github.com/headgate/headgate/internal/old/core/internal/keeper"
 	"github.com/headgate/headgate/internal/old/core/store"
 	"github.com/headgate/headgate/internal/within"
 )
@@ -60,17 +58,17 @@ var (
 	ErrPutOff = errors.New("the question has to be sent again")
 
 	// ErrUnsent means that a call never reached a server.
-	ErrUnsent = keeper.ErrUnsent
+	ErrUnsent = errors.New("not sent")
 
 	// ErrGone means that there will be no more calls.
-	ErrGone = keeper.ErrGone
+	ErrGone = errors.New("the client is closed")
 
 	errAway = errors.New("it failed or was silent, and is probed in the background")
 	errLate = errors.New("it did not answer in time")
 	errBusy = errors.New("too many decisions wait for it")
 )
 
-// Config configures a [Sender], and [Slots].
+// Config configures a [Sender].
 type Config struct {
 	// Timeout bounds every decision, and every call.
 	Timeout time.Duration

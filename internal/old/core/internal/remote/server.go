@@ -40,10 +40,8 @@ func (c *Config) maxInFlight() int {
 // answers. One that is slow or unavailable delays only its own keys. The zero value is
 // ready to use.
 type Server struct {
-	// Limits and slots have breakers of their own, as their calls may fail alone. That
-	// the server answers they know together.
-	limits, slots breaker
-	answers       atomic.Uint64
+	limits  breaker
+	answers atomic.Uint64
 
 	mu       sync.Mutex
 	inFlight int // calls

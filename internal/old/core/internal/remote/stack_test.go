@@ -130,7 +130,7 @@ func TestFailures(t *testing.T) {
 					allow(t, l, "k", 1)
 					d.be(n)
 					start := time.Now()
-					for !StateOf(d.Servers(), nil).Away {
+					for !StateOf(d.Servers()).Away {
 						_, _ = l.Allow(t.Context(), "another")
 					}
 					if took := time.Since(start); took > 300*time.Millisecond {
@@ -153,7 +153,7 @@ func TestFailures(t *testing.T) {
 					d.be(nil)
 					time.Sleep(2 * MaxProbePause)
 					synctest.Wait()
-					if st := StateOf(d.Servers(), nil); st.Away || st.Reason != nil {
+					if st := StateOf(d.Servers()); st.Away || st.Reason != nil {
 						t.Errorf("%+v", st)
 					}
 					if d := allow(t, l, "k", 1); d.Source != core.SourceStore || d.Remaining != 8 {

@@ -1,0 +1,111 @@
+package redisslots
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headgate/headgate/internal/redistest"
+)
+
+// A step does something once, before the n-th call of a client after it was armed.
+type step struct {
+	mu   sync.Mutex
+	left int // 0 and less: it is not armed
+	do   func()
+}
+
+func (s *step) next() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.left--; s.left == 0 {
+		s.do()
+	}
+}
+
+func (s *step) arm(n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.left = n
+}
+
+func (*step) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (s *step) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		s.next()
+		return next(ctx, cmd)
+	}
+}
+
+func (s *step) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		s.next()
+		return next(ctx, cmds)
+	}
+}
+
+// Whenever Redis is killed, emptied or failed over while all of a key are closed, in whichever step of whichever of three
+// processes: who announces it is told so, or all have closed. What was lost before it was announced may be closed a little
+// later: all hear of it at their next look.
+func TestNoFalseSuccess(t *testing.T) {
+	steps := 5
+	if *rounds > 1 {
+		steps = 14
+	}
+	for what, trouble := range map[string]func(*redistest.Server){
+		"killed":  func(server *redistest.Server) { server.Kill(); server.Restart() },
+		"flushed": (*redistest.Server).Flush,
+		"failed over": func(server *redistest.Server) { // to a replica that lacks what was written last
+			server.Kill()
+			server.Restart()
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			for where := range 2 { // who announces it, or another
+				for n := 1; n <= steps; n++ {
+					server := redistest.Start(t)
+					all := []*member{join(t, brief(time.Second), server.Addr()), join(t, brief(time.Second), server.Addr()), join(t, brief(time.Second), server.Addr())}
+					all[1].take(t, "anna")
+					if what == "failed over" {
+						if _, err := server.Do("SAVE"); err != nil {
+							t.Fatal(err)
+						}
+					}
+					all[2].take(t, "anna")
+					s := &step{do: func() { trouble(server) }}
+					all[where].client.AddHook(s)
+					s.arm(n)
+					got, silent, err := all[0].closeAll(t, "anna", true)
+					left := all[1].holds("anna") + all[2].holds("anna")
+					if where == 0 && n == 1 {
+						until(t, "all have looked", 2*lookPause, func() bool { return all[1].holds("anna")+all[2].holds("anna") == 0 })
+						left = 0
+					}
+					if err == nil && len(silent) == 0 && left > 0 {
+						t.Errorf("step %d of process %d: success, %d closed, and %d are left", n, where, got, left)
+					}
+					for try := 0; err != nil || len(silent) > 0; try++ { // as the caller is told to
+						if try == 5 {
+							t.Fatalf("step %d of process %d: %v, %v", n, where, silent, err)
+						}
+						_, silent, err = all[0].closeAll(t, "anna", true)
+					}
+					until(t, fmt.Sprintf("step %d of process %d: all are closed", n, where), time.Second, func() bool {
+						return all[1].holds("anna")+all[2].holds("anna") == 0
+					})
+					s.arm(0)
+					for _, m := range all {
+						_ = m.client.Close()
+					}
+					server.Kill()
+				}
+			}
+		})
+	}
+}

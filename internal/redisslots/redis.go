@@ -1,0 +1,360 @@
+// Package redisslots keeps slots in Redis: one server, one behind Sentinel, or a Cluster. Package keeper has the protocol.
+package redisslots
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"crypto/sha1" //nolint:gosec // it is how Redis names scripts
+	_ "embed"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headgate/headgate/internal/rediskey"
+	"github.com/headgate/headgate/internal/slots"
+	"github.com/headgate/headgate/internal/slots/keeper"
+)
+
+// Config configures a [Store]. All but the functions is required.
+type Config struct {
+	Names        *rediskey.Names
+	Failure      keeper.Failure
+	Servers      int           // as of keeper.Config
+	Timeout, TTL time.Duration // SlotTimeout and SlotTTL
+
+	// Each may be nil. The first three are as of keeper.Config; Called is told of each call about so many keys.
+	Lost     func(slots int64)
+	Restated func(keys int)
+	Changed  func(reason error)
+	Called   func(keys int, took time.Duration, err error)
+}
+
+// A Store keeps slots in Redis. It is safe for concurrent use.
+type Store struct {
+	*keeper.Keeper
+
+	client  redis.UniversalClient
+	config  Config
+	id      string // in notices
+	notices notices
+}
+
+// clusterShards divide the hash slots of a Cluster. Those of a shard are together if their master does not answer.
+const clusterShards = 16
+
+// New returns a Store. The client must heed deadlines. Nothing is sent until a slot is acquired.
+func New(client redis.UniversalClient, c Config) *Store {
+	s := &Store{client: client, config: c, id: rand.Text()}
+	shards := 1
+	if s.cluster() != nil {
+		shards = clusterShards
+	}
+	s.Keeper = keeper.New(transport{s}, keeper.Config{
+		TTL: c.TTL, Timeout: c.Timeout, Shards: shards, Failure: c.Failure, Servers: c.Servers,
+		Lost: c.Lost, Restated: c.Restated, Changed: c.Changed,
+	})
+	return s
+}
+
+func (s *Store) cluster() *redis.ClusterClient {
+	c, _ := s.client.(*redis.ClusterClient)
+	return c
+}
+
+// Close implements [slots.Store]. It takes no longer than the TTL: after that, others no longer count the slots anyway.
+func (s *Store) Close(ctx context.Context, name string) error {
+	ctx, cancel := context.WithTimeout(ctx, s.config.TTL)
+	defer cancel()
+	if err := s.Keeper.Close(ctx, name); err != nil {
+		return fmt.Errorf("headgate: slots %q: %w", name, err)
+	}
+	return nil
+}
+
+// Count implements [slots.Store]. Others count with what they have stated, unless they are dead.
+func (s *Store) Count(ctx context.Context, name, key string) (int64, error) {
+	ctx, cancel := context.WithTimeout(ctx, s.config.Timeout)
+	defer cancel()
+	n, _ := s.Own(name, key)
+	holders, _, err := s.holders(ctx, name, key, "")
+	for _, h := range holders {
+		n += h.Count
+	}
+	return n, err
+}
+
+// holders returns the other processes that hold slots of a key and are not dead, and whether the server that says so still
+// has a mark, which is in the key's hash slot. "" is no mark.
+func (s *Store) holders(ctx context.Context, name, key, mark string) (all []keeper.Holder, marked bool, err error) {
+	pipe := s.client.Pipeline()
+	fields := pipe.HGetAll(ctx, s.hash(name, key))
+	dead := pipe.ZRangeByScore(ctx, s.fleet(), &redis.ZRangeBy{Min: "-inf", Max: "(0"})
+	found := new(redis.StringCmd)
+	if mark != "" {
+		found = pipe.Get(ctx, mark)
+	}
+	if _, err := pipe.Exec(ctx); err != nil && !errors.Is(err, redis.Nil) {
+		return nil, false, unavailable(err)
+	}
+	_, own := s.Own(name, key)
+	for id, text := range fields.Val() {
+		h, err := keeper.ReadHolder(id, text)
+		if err != nil {
+			return nil, false, err
+		}
+		if h.Count > 0 && !slices.Contains(own, id) && !slices.Contains(dead.Val(), id) {
+			all = append(all, h)
+		}
+	}
+	return all, mark == "" || found.Err() == nil, nil
+}
+
+func unavailable(err error) error { return fmt.Errorf("%w: %w", slots.ErrUnavailable, err) }
+
+// hash is the name of the hash of a key. It ends otherwise than that of what rates store.
+func (s *Store) hash(name, key string) string {
+	var room [rediskey.MaxPlain + 64]byte
+	b := s.config.Names.AppendTag(room[:0], key)
+	b = rediskey.AppendEscaped(append(b, ':'), name, ":/")
+	return string(append(b, ":slots"...))
+}
+
+func (s *Store) common(value string) string { return s.config.Names.Common("slots", value) }
+
+// fleet is the name of the set of incarnations.
+func (s *Store) fleet() string { return s.common("servers") }
+
+// A script is the source of a Lua script and the SHA-1 by which Redis knows it.
+type script struct{ source, sha string }
+
+func newScript(source string) *script {
+	sum := sha1.Sum([]byte(source)) //nolint:gosec // as above
+	return &script{source, hex.EncodeToString(sum[:])}
+}
+
+var (
+	statementScript = newScript(keeper.StatementScript) //nolint:gochecknoglobals // never changed
+	beatScript      = newScript(keeper.BeatScript)      //nolint:gochecknoglobals // never changed
+)
+
+// once is a command that the client must not repeat: its outcome would be unknown.
+type once struct{ *redis.Cmd }
+
+func (once) NoRetry() bool { return true }
+
+func (s *script) command(ctx context.Context, bySHA bool, keys []string, args []any) once {
+	words := []any{"eval", s.source, len(keys)}
+	if bySHA {
+		words = []any{"evalsha", s.sha, len(keys)}
+	}
+	for _, k := range keys {
+		words = append(words, k)
+	}
+	return once{redis.NewCmd(ctx, append(words, args...)...)}
+}
+
+// run runs a script by its SHA-1 or, if the server does not know that, by its source.
+func (s *Store) run(ctx context.Context, script *script, keys []string, args ...any) ([]any, error) {
+	cmd := script.command(ctx, true, keys, args)
+	if err := s.client.Process(ctx, cmd); unknown(err) {
+		cmd = script.command(ctx, false, keys, args)
+		_ = s.client.Process(ctx, cmd)
+	}
+	return cmd.Slice()
+}
+
+func unknown(err error) bool { return err != nil && redis.HasErrorPrefix(err, "NOSCRIPT") }
+
+// A transport is what the keeper sees of Redis.
+type transport struct{ *Store }
+
+// Shard implements [keeper.Transport].
+func (t transport) Shard(name, key string) int {
+	if t.cluster() == nil {
+		return 0
+	}
+	return rediskey.HashSlot([]byte(t.hash(name, key))) * clusterShards / rediskey.HashSlots
+}
+
+// Run implements [keeper.Transport]. The client of a Cluster makes a pipeline for each node.
+func (t transport) Run(ctx context.Context, _ int, all []*keeper.Statement) error {
+	start := time.Now()
+	t.send(ctx, true, all)
+	var again []*keeper.Statement
+	for _, s := range all {
+		if unknown(s.Err) { // nothing was executed
+			again = append(again, s)
+		}
+	}
+	t.send(ctx, false, again)
+	failure, answered := error(nil), false
+	for _, s := range all {
+		switch {
+		case s.Err == nil, ofKey(s.Err):
+			answered = true
+		default:
+			failure = s.Err
+		}
+	}
+	if answered {
+		failure = nil
+	}
+	t.called(len(all), start, failure)
+	return failure
+}
+
+// send sends statements in a pipeline, and sets the reply or the error of each.
+func (t transport) send(ctx context.Context, bySHA bool, all []*keeper.Statement) {
+	if len(all) == 0 {
+		return
+	}
+	pipe := t.client.Pipeline()
+	cmds := make([]once, len(all))
+	for i, s := range all {
+		cmds[i] = statementScript.command(ctx, bySHA, []string{t.hash(s.Name, s.Key)}, s.Args())
+		_ = pipe.Process(ctx, cmds[i]) // only queues it
+	}
+	_, _ = pipe.Exec(ctx) // each command has its own error
+	for i, s := range all {
+		reply, err := cmds[i].Slice()
+		if s.Err = unsent(err); err == nil {
+			s.Read(reply)
+		}
+	}
+}
+
+// called reports a call. After a failure, the client of a Cluster looks which masters there are.
+func (s *Store) called(keys int, start time.Time, failure error) {
+	if c := s.cluster(); c != nil && failure != nil {
+		c.ReloadState(context.Background()) // in the background
+	}
+	if s.config.Called != nil {
+		s.config.Called(keys, time.Since(start), failure)
+	}
+}
+
+// wrapped is what Redis 6.2 puts before the error of a command that a script runs. Later versions put something after it.
+var wrapped = regexp.MustCompile(`^(?:ERR )?(?:Error running script \(call to \w+\): )?(?:@user_script: ?\d+: )*-?(?:ERR )?`)
+
+// ofKey reports whether an error is about the key alone: its value is of another type, or not one of ours.
+func ofKey(err error) bool {
+	var reply redis.Error
+	if !errors.As(err, &reply) {
+		return errors.Is(err, keeper.ErrReply)
+	}
+	text := wrapped.ReplaceAllString(reply.Error(), "")
+	return strings.HasPrefix(text, "WRONGTYPE") || strings.HasPrefix(text, "user_script:")
+}
+
+// unsent marks the error of what was not sent, and that of a client that was closed.
+func unsent(err error) error {
+	var op *net.OpError
+	switch {
+	case errors.Is(err, redis.ErrClosed):
+		return fmt.Errorf("%w: %w", keeper.ErrGone, err)
+	case errors.As(err, &op) && op.Op == "dial":
+		return fmt.Errorf("%w: %w", keeper.ErrUnsent, err)
+	}
+	return err
+}
+
+// Beat implements [keeper.Transport].
+func (t transport) Beat(ctx context.Context, b *keeper.Beat) error {
+	reply, err := t.run(ctx, beatScript, []string{t.fleet()}, b.Args("")...)
+	if err == nil {
+		err = b.Read(reply)
+	}
+	if err != nil {
+		if c := t.cluster(); c != nil {
+			c.ReloadState(ctx)
+		}
+		return unsent(err)
+	}
+	b.Servers = t.servers(ctx)
+	return nil
+}
+
+// servers returns the run and the replication history of each master, or "" if one does not tell.
+func (t transport) servers(ctx context.Context) string {
+	cluster := t.cluster()
+	if cluster == nil {
+		return history(ctx, t.client)
+	}
+	var mu sync.Mutex
+	var all []string
+	err := cluster.ForEachMaster(ctx, func(ctx context.Context, c *redis.Client) error {
+		one := history(ctx, c)
+		mu.Lock()
+		defer mu.Unlock()
+		all = append(all, one)
+		return nil
+	})
+	if err != nil || slices.Contains(all, "") {
+		return ""
+	}
+	slices.Sort(all)
+	return strings.Join(all, " ")
+}
+
+func history(ctx context.Context, c redis.UniversalClient) string {
+	pipe := c.Pipeline()
+	server, replication := pipe.InfoMap(ctx, "server"), pipe.InfoMap(ctx, "replication")
+	if _, err := pipe.Exec(ctx); err != nil {
+		return ""
+	}
+	return server.Item("Server", "run_id") + "/" + replication.Item("Replication", "master_replid")
+}
+
+// Check does on each master what slots need, under names that nobody else uses and that expire. The error has all that
+// failed.
+func (s *Store) Check(ctx context.Context) error {
+	keys := map[string]string{"": "trial"} // by the address of the master
+	if c := s.cluster(); c != nil {
+		clear(keys)
+		for i := range 1000 {
+			key := "trial" + strconv.Itoa(i)
+			if master, err := c.MasterForKey(ctx, s.hash("", key)); err == nil {
+				keys[master.Options().Addr] = key
+			}
+		}
+	}
+	var errs []error
+	check := func(what string, f func(context.Context) error) {
+		ctx, cancel := context.WithTimeout(ctx, s.config.Timeout)
+		defer cancel()
+		if err := f(ctx); err != nil {
+			errs = append(errs, fmt.Errorf("headgate: redisstore: %s: %w", what, err))
+		}
+	}
+	t := transport{s}
+	for _, address := range slices.Sorted(maps.Keys(keys)) {
+		one := &keeper.Statement{Key: keys[address], ID: "trial" + rand.Text(), Seq: 1, Want: 1, Limit: 1, Waits: true}
+		over := &keeper.Statement{Key: one.Key, ID: one.ID, Seq: 2, Delete: true, Drop: []string{"trial"}}
+		check(strings.TrimSpace("slots cannot be granted "+address), func(ctx context.Context) error {
+			return cmp.Or(t.Run(ctx, 0, []*keeper.Statement{one}), t.Run(ctx, 0, []*keeper.Statement{over}), one.Err, over.Err)
+		})
+	}
+	check("heartbeats of slots are not taken", func(ctx context.Context) error {
+		b := &keeper.Beat{ID: "trial", Register: true, TTL: s.config.TTL, Step: s.config.TTL}
+		_, err := s.run(ctx, beatScript, []string{s.common("trial")}, b.Args("")...)
+		return err
+	})
+	check("notices of sockets are not taken", func(ctx context.Context) error {
+		posts := []string{s.common("trial-posts"), s.common("trial-last")}
+		err := s.client.Process(ctx, postScript.command(ctx, false, posts, []any{"trial", "trial", 1, maxLasting}))
+		_, unread := s.run(ctx, readScript, posts, "")
+		return cmp.Or(err, unread, s.client.ZRem(ctx, posts[0], "trial").Err())
+	})
+	return errors.Join(errs...)
+}

@@ -1,0 +1,310 @@
+package keeper
+
+import (
+	"context"
+	"errors"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"time"
+)
+
+// An entry is what this process knows of a key. Its phases, and what changes them:
+//
+//	phase  | meaning                   | due              | sent in a batch | answered                    | failed
+//	-------|---------------------------|------------------|-----------------|-----------------------------|-------------------
+//	idle   | nothing is on its way     | -> queued,urgent |                 |                             |
+//	queued | is to be stated soon      | -> urgent        | -> sent         |                             | -> idle: stalled
+//	urgent | first: somebody waits     |                  | -> sent         |                             | -> idle: stalled
+//	sent   | a statement is on its way |                  |                 | -> idle, or queued if due   | -> idle, not known
+//
+// An entry is due if the server is not known to have what is held (differs), or if somebody is ready to ask. Beats make
+// it due again from time to time (see sweep). In a stalled shard, or in a process that is away, nothing is
+// queued: the Failure decides for who is ready to ask, and the next beat that is answered states what differs.
+type entry struct {
+	entryKey
+	shard *shard
+	phase phase
+
+	held    int64     // slots that this process holds: the truth
+	acked   Field     // what the server had by its last answer
+	known   bool      // it still has that: nothing was sent since whose outcome is unknown
+	unclean time.Time // when an outcome was last unknown
+	former  []string  // earlier incarnations under which the server may have a field
+	dead    []string  // dead incarnations whose fields are to be deleted
+
+	others  int64     // what the others held by the last answer
+	asked   time.Time // when that was asked
+	refused time.Time // when a refusal that is remembered was asked
+	changed int64     // the number of the beat before the last change
+	sweep   int64     // in which beat of a sweep it is stated
+
+	waiters []*waiter
+	served  time.Time   // when one that waits was granted a slot, or began to wait in an empty line
+	poll    *time.Timer // wakes those who wait; nil: none is due
+}
+
+type phase uint8
+
+const (
+	idle phase = iota
+	queued
+	urgent
+	sent
+)
+
+// A shard is the entries that fail together.
+type shard struct {
+	number int
+	urgent []*entry // to be stated first: somebody waits for the answer
+	queued []*entry // to be stated
+	calls  int      // that are in flight
+	failed int      // calls in a row; from maxFailed on, nothing is sent until a beat is answered
+	reason error    // why nothing is, or was until that beat; nil: calls are answered
+}
+
+func (sh *shard) stalled() bool { return sh.failed >= maxFailed }
+
+// entry returns the entry of a key, which may be new.
+func (k *Keeper) entry(key entryKey) *entry {
+	e := k.entries[key]
+	if e == nil {
+		e = &entry{
+			entryKey: key, shard: &k.shards[k.transport.Shard(key.name, key.key)], known: true,
+			changed: k.process.beats - confirmBeats - 1, sweep: rand.Int64N(sweepBeats), //nolint:gosec // no secret
+		}
+		k.entries[key] = e
+	}
+	return e
+}
+
+// differs reports whether the server is not known to have what is held.
+func (e *entry) differs() bool {
+	return !e.known || e.held != e.acked.Count || len(e.former) > 0 || len(e.dead) > 0
+}
+
+// due reports whether the entry is to be stated.
+func (e *entry) due() bool { return e.differs() || slices.ContainsFunc(e.waiters, (*waiter).ready) }
+
+// leftover reports whether the server keeps a zero that nobody needs.
+func (e *entry) leftover(k *Keeper) bool {
+	return e.acked.Count == 0 && e.acked.Seq > 0 && len(e.waiters) == 0 && k.clean(e)
+}
+
+// clean reports whether no statement of the key can be on its way. If one may be, a zero is kept: its number keeps
+// the late statement from being executed.
+func (k *Keeper) clean(e *entry) bool {
+	return time.Since(e.unclean) > k.config.TTL/beatsInTTL*sweepBeats
+}
+
+// forget removes an entry that is over: nothing is held, and nothing of it is at the server.
+func (k *Keeper) forget(e *entry, age int64) bool {
+	over := e.phase == idle && e.held == 0 && !e.differs() && e.acked.Seq == 0 && len(e.waiters) == 0 && age > confirmBeats
+	if over && k.entries[e.entryKey] == e {
+		delete(k.entries, e.entryKey)
+	}
+	return over
+}
+
+// away reports whether nothing is sent for the entry, and why.
+func (k *Keeper) away(e *entry) error {
+	switch {
+	case k.process.failure != nil && !k.member():
+		return k.process.failure
+	case e.shard.stalled():
+		return e.shard.reason
+	}
+	return nil
+}
+
+// state causes an entry to be stated if it is due.
+func (k *Keeper) state(e *entry) {
+	k.refuseIfFilled(e)
+	if err := k.away(e); err != nil && e.phase != sent {
+		k.decide(e, err)
+	}
+	switch {
+	case e.due():
+		k.queue(e)
+	case e.asked.IsZero(): // an outage needs no memory for each key
+		k.forget(e, math.MaxInt64)
+	}
+}
+
+// queue causes an entry to be stated.
+func (k *Keeper) queue(e *entry) {
+	k.startBeats()
+	if e.phase == sent || e.shard.stalled() || !k.member() {
+		return // the answer or the next beat looks at it again
+	}
+	sh := e.shard
+	switch ready := slices.ContainsFunc(e.waiters, (*waiter).ready); {
+	case ready && e.phase != urgent:
+		e.phase = urgent
+		sh.urgent = append(sh.urgent, e)
+	case !ready && e.phase == idle:
+		e.phase = queued
+		sh.queued = append(sh.queued, e)
+	}
+	if sh.calls < maxCalls {
+		sh.calls++
+		go k.send(sh)
+	}
+}
+
+// send sends what is queued in a shard, batch by batch.
+func (k *Keeper) send(sh *shard) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for {
+		batch := k.batch(sh)
+		if len(batch) == 0 {
+			sh.calls--
+			return
+		}
+		statements := make([]*Statement, len(batch))
+		for i, s := range batch {
+			statements[i] = &s.Statement
+		}
+		k.mu.Unlock()
+		var err error
+		stopped := run(k.config.Timeout, func(ctx context.Context) {
+			err = k.transport.Run(ctx, sh.number, statements)
+		})
+		k.mu.Lock()
+		switch {
+		case err == nil:
+			sh.failed, sh.reason = 0, nil
+		case !stopped:
+			k.failed(sh, err)
+		}
+		for _, s := range batch {
+			k.answered(s, stopped)
+		}
+	}
+}
+
+// batch takes out entries that are queued, and makes their statements.
+func (k *Keeper) batch(sh *shard) (batch []*request) {
+	for len(batch) < batchSize && len(sh.urgent)+len(sh.queued) > 0 && k.member() {
+		from, phase := &sh.queued, queued
+		if len(sh.urgent) > 0 {
+			from, phase = &sh.urgent, urgent
+		}
+		e := (*from)[0]
+		(*from)[0] = nil
+		if *from = (*from)[1:]; len(*from) == 0 {
+			*from = nil
+		}
+		if e.phase == phase { // it may be in both
+			batch = append(batch, k.prepare(e))
+		}
+	}
+	return batch
+}
+
+// A request is a statement that is to be sent, or was.
+type request struct {
+	Statement
+
+	entry   *entry
+	waiters []*waiter // for whom slots are wanted
+	made    time.Time
+}
+
+// prepare makes the next statement of an entry.
+func (k *Keeper) prepare(e *entry) *request {
+	e.phase = sent
+	k.seq++
+	f := &request{entry: e, waiters: e.group(), made: time.Now()}
+	f.Statement = Statement{
+		Name: e.name, Key: e.key, ID: k.process.id, Seq: k.seq, Held: e.held, Want: int64(len(f.waiters)),
+		Delete: k.clean(e) && e.standing() == 0, List: len(f.waiters) == 0 && !e.differs(), Drop: slices.Concat(e.former, e.dead),
+	}
+	if len(f.waiters) > 0 {
+		f.Limit, f.Waits = f.waiters[0].most, f.waiters[0].claim.Queue > 0
+	}
+	return f
+}
+
+// answered applies the answer to a statement, or its failure.
+func (k *Keeper) answered(f *request, stopped bool) {
+	e := f.entry
+	e.phase = idle
+	switch {
+	case f.Err != nil:
+		if !errors.Is(f.Err, ErrUnsent) {
+			e.known, e.unclean = false, time.Now()
+		}
+		askAgain(f.waiters)
+		if !stopped {
+			k.decide(e, f.Err)
+			return // the next beat states it again
+		}
+	case f.Stale, f.ID != k.process.id, e.known && f.Found != e.acked:
+		askAgain(f.waiters)
+		if f.ID == k.process.id {
+			// The server has lost what it had acknowledged, or another process states under this one's name.
+			k.rejoin(false)
+		}
+	default:
+		k.acknowledge(f)
+		k.grant(f)
+	}
+	if e.held != e.acked.Count {
+		k.wake(e) // who waits may ask along
+	} else {
+		k.state(e)
+	}
+}
+
+// acknowledge records what the server has now.
+func (k *Keeper) acknowledge(f *request) {
+	e := f.entry
+	if count := f.Held + f.Granted; count != e.acked.Count || !e.known {
+		e.changed = k.process.beats
+	}
+	e.acked = Field{f.Held + f.Granted, f.Seq}
+	marked := f.Waits && f.Granted < f.Want
+	if e.acked.Count == 0 && f.Delete && !marked {
+		e.acked.Seq = 0
+	}
+	e.known = true
+	e.former, e.dead = nil, nil
+	if f.Want == 0 && !f.List {
+		return
+	}
+	e.others, e.asked = f.Others, f.made
+	for _, h := range f.Holders {
+		switch {
+		case k.process.dead[h.ID]:
+			e.others -= h.Count
+			e.dead = append(e.dead, h.ID)
+		case len(k.process.seen) < maxSeen:
+			if k.process.seen == nil {
+				k.process.seen = make(map[string]bool)
+			}
+			k.process.seen[h.ID] = true
+		}
+	}
+}
+
+// failed notes that a call of a shard failed, and has a beat sent soon, which states again what differs. A stalled
+// shard sends nothing until then.
+func (k *Keeper) failed(sh *shard, reason error) {
+	sh.failed++
+	longest := k.config.retry()
+	time.AfterFunc(min(longest/8<<min(sh.failed-1, 3), longest), k.beatNow)
+	if !sh.stalled() {
+		return
+	}
+	sh.reason = reason
+	waiting := slices.Concat(sh.urgent, sh.queued)
+	sh.urgent, sh.queued = nil, nil
+	for _, e := range waiting {
+		if e.phase != sent {
+			e.phase = idle
+			k.state(e)
+		}
+	}
+}

@@ -1,0 +1,246 @@
+// Package keeper keeps the slots that this process holds, and makes a server that all processes share count
+// them. It is the protocol without the network: a [Transport] runs its two scripts.
+//
+// The process has the truth. For each key the server has a hash in which each process states how many slots it
+// holds, as an absolute number, so any statement repairs a loss. Acquiring is stating, too: the held slots, and as
+// many more as there is room for. A process states under the name of an incarnation, which beats keep alive.
+//
+// File process.go has the states of the process, entry.go those of a key, line.go who waits for an answer, and wire.go
+// what is sent.
+package keeper
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/headgate/headgate/internal/slots"
+)
+
+// A Failure says who decides while the server is away.
+type Failure int
+
+// FailLocal: this process alone. FailOpen: all are granted. FailClosed: nobody.
+const (
+	FailLocal Failure = iota
+	FailOpen
+	FailClosed
+)
+
+var errCrowd = errors.New("headgate: too many acquires wait for the store")
+
+// Config configures a [Keeper].
+type Config struct {
+	TTL     time.Duration // a process is dead after that long without beats
+	Timeout time.Duration // of a call
+	Shards  int           // parts of the server that fail independently
+	Failure Failure
+	Servers int // of the service: under FailLocal the limits are divided by it; below 2: what others held last counts
+
+	// Each may be nil. The keeper holds no lock meanwhile.
+	Lost     func(slots int64)  // this process was taken for dead while it held that many
+	Restated func(keys int)     // the server may have lost something: that many keys are stated again
+	Changed  func(reason error) // the server is away, for some keys at least; nil: it is back
+}
+
+const (
+	beatsInTTL   = 3
+	retriesInTTL = 15 // of beats that fail: see retry
+	sweepBeats   = 60 // in so many beats everything is stated again
+	confirmBeats = 2  // after so many beats a change is stated once more
+
+	refusedFor = 150 * time.Millisecond // a refusal is remembered, from the question
+	minPoll    = 10 * time.Millisecond  // between two questions of who waits
+	maxPoll    = 100 * time.Millisecond
+	maxCalls   = 8       // calls that are in flight to a shard
+	batchSize  = 128     // statements in a call
+	mergeSize  = 1024    // acquires in a statement
+	maxAsking  = 1 << 14 // acquires that wait for an answer
+	maxSeen    = 64      // incarnations of others that a beat reports
+	maxFormer  = 8       // of its own that a process remembers
+	maxFailed  = 3       // calls of a shard that fail in a row, until it is stalled
+)
+
+// retry is the pause after a beat that failed.
+func (c *Config) retry() time.Duration { return min(c.TTL/retriesInTTL, time.Second) }
+
+// A Keeper keeps slots. It is safe for concurrent use.
+type Keeper struct {
+	transport Transport
+	config    Config
+
+	mu      sync.Mutex // guards all that follows
+	process process
+	entries map[entryKey]*entry
+	shards  []shard
+	names   map[string]*openName // of the names that are open
+	asking  int                  // acquires that wait for an answer, and do not stand in line
+	seq     int64                // of the last statement
+	told    error                // what Config.Changed was told last
+	telling bool                 // it is being told
+
+	hurry chan struct{} // has room for one: the next beat is sent at once
+}
+
+// An entryKey is the name of the slots and the key.
+type entryKey struct{ name, key string }
+
+// An openName is a name whose slots are acquired, until they are closed.
+type openName struct{ closed bool }
+
+// New makes a Keeper. Nothing runs until a slot is acquired.
+func New(t Transport, c Config) *Keeper {
+	k := &Keeper{
+		transport: t, config: c,
+		process: process{id: newID(), lost: make(chan struct{})}, hurry: make(chan struct{}, 1),
+		entries: make(map[entryKey]*entry), shards: make([]shard, c.Shards), names: make(map[string]*openName),
+	}
+	for i := range k.shards {
+		k.shards[i].number = i
+	}
+	return k
+}
+
+// A hold is one slot that this process holds.
+type hold struct {
+	k     *Keeper
+	entry *entry
+	name  *openName
+	lost  <-chan struct{}
+}
+
+// Acquire acquires a slot, as [slots.Store] says. While the server is away, the Failure of the Config decides.
+func (k *Keeper) Acquire(ctx context.Context, c slots.Claim) (slots.Grant, error) {
+	if ctx.Err() != nil {
+		return slots.Grant{}, context.Cause(ctx)
+	}
+	w := &waiter{claim: c, most: c.Most(), done: make(chan struct{})}
+	k.mu.Lock()
+	w.name = k.names[c.Name]
+	if w.name == nil {
+		w.name = &openName{}
+		k.names[c.Name] = w.name
+	}
+	k.ask(w)
+	k.mu.Unlock()
+	select {
+	case <-w.done:
+	case <-ctx.Done():
+		k.giveUp(w, context.Cause(ctx))
+	}
+	return w.grant, w.err
+}
+
+// Release implements [slots.Hold].
+func (h *hold) Release() {
+	h.k.mu.Lock()
+	defer h.k.mu.Unlock()
+	if h.name.closed {
+		return
+	}
+	h.entry.held--
+	h.entry.refused = time.Time{}
+	h.k.wake(h.entry)
+}
+
+// Lost implements [slots.Hold].
+func (h *hold) Lost() <-chan struct{} { return h.lost }
+
+// Own returns how many slots of the key this process holds, and under which incarnations.
+func (k *Keeper) Own(name, key string) (held int64, ids []string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if e := k.entries[entryKey{name, key}]; e != nil {
+		held = e.held
+	}
+	return held, append([]string{k.process.id}, k.process.former...)
+}
+
+// Close gives back everything of a name, or of all if it is "", and waits until the server has it or ctx ends. Until
+// then, others count the slots for as long as those of a dead process.
+func (k *Keeper) Close(ctx context.Context, name string) error {
+	k.mu.Lock()
+	for of, u := range k.names {
+		if name == "" || name == of {
+			u.closed = true
+			delete(k.names, of)
+		}
+	}
+	for _, e := range k.entries {
+		if name == "" || name == e.name {
+			e.held = 0
+			k.refuseAll(e, slots.ErrClosed)
+			k.state(e)
+		}
+	}
+	k.mu.Unlock()
+	for k.owes(name) {
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-time.After(minPoll):
+		}
+	}
+	return nil
+}
+
+// owes reports whether the server may count slots of a name, or of any if it is "", that nobody holds.
+func (k *Keeper) owes(name string) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, e := range k.entries {
+		if (name == "" || name == e.name) && e.held == 0 && (e.differs() || e.phase == sent) {
+			return true
+		}
+	}
+	return false
+}
+
+// Away returns why the server is not used at the moment, for some keys at least, or nil.
+func (k *Keeper) Away() error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.reason()
+}
+
+func (k *Keeper) reason() error {
+	reason := k.process.failure
+	for i := range k.shards {
+		if reason == nil {
+			reason = k.shards[i].reason
+		}
+	}
+	return reason
+}
+
+// run calls f with a context that ends after d, and reports whether this process was stopped meanwhile. Then an
+// f that ran out of time says nothing about the server: only time in which this process runs counts as silence.
+func run(d time.Duration, f func(context.Context)) (stopped bool) {
+	last := time.Now() // before the deadline is set: no instant is left out
+	ctx, cancel := context.WithTimeout(context.Background(), d)
+	defer cancel()
+	step := max(d/8, 20*time.Millisecond)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		f(ctx)
+	}()
+	for ended := false; !ended; {
+		timer := time.NewTimer(step)
+		select {
+		case <-done:
+			ended = true
+		case <-timer.C:
+		}
+		timer.Stop()
+		now := time.Now()
+		stopped = stopped || now.Sub(last) > 2*step
+		last = now
+	}
+	return stopped
+}
+
+// jitter takes up to a fifth off a pause, so that processes do not ask in step.
+func jitter(d time.Duration) time.Duration { return d - rand.N(d/5+1) } //nolint:gosec // no secret

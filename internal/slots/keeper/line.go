@@ -1,0 +1,262 @@
+package keeper
+
+import (
+	"slices"
+	"time"
+
+	"github.com/headgate/headgate/internal/slots"
+)
+
+// A waiter is a call of Acquire that waits for its answer, in the order of the calls. Its stages, and what changes
+// them:
+//
+//	stage  | meaning                 | sent     | granted    | refused                        | woken    | context ends
+//	-------|-------------------------|----------|------------|--------------------------------|----------|-------------
+//	fresh  | asks with the next      | -> asked |            |                                |          | gone
+//	       | statement               |          |            |                                |          |
+//	asked  | a statement asks for it |          | has a slot | ErrFull, or -> parked (Queue)  |          | gone
+//	parked | stands in line          |          |            |                                | -> fresh | gone
+//
+// Who goes after having stood in line is full, as it was refused; who goes before was told nothing. A line is woken when this process releases a slot of the key, and from time to time for those that others release.
+type waiter struct {
+	claim  slots.Claim
+	most   int64 // of the claim
+	name   *openName
+	entry  *entry
+	stage  stage
+	stands bool          // in line: it has been parked
+	done   chan struct{} // closed when there is an answer
+	grant  slots.Grant
+	err    error
+}
+
+type stage uint8
+
+const (
+	fresh stage = iota
+	asked
+	parked
+)
+
+func (w *waiter) ready() bool { return w.stage == fresh }
+
+func askAgain(ws []*waiter) {
+	for _, w := range ws {
+		w.stage = fresh
+	}
+}
+
+// answer ends a wait.
+func (w *waiter) answer(g slots.Grant, err error) {
+	w.grant, w.err = g, err
+	close(w.done)
+}
+
+func (w *waiter) answered() bool {
+	select {
+	case <-w.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// ask adds a waiter, unless the answer is known.
+func (k *Keeper) ask(w *waiter) {
+	e := k.entry(entryKey{w.claim.Name, w.claim.Key})
+	w.entry = e
+	e.waiters = append(e.waiters, w)
+	k.asking++
+	switch {
+	case w.most <= 0:
+		k.refuse(w, 0, slots.FromStore)
+	case k.away(e) == nil && (e.full(w.most) || w.claim.Queue > 0 && e.behind(w)):
+		k.refuse(w, w.claim.Limit, slots.FromCache)
+	case k.asking > maxAsking:
+		k.decideOne(w, errCrowd)
+	default:
+		k.state(e)
+	}
+}
+
+// full reports whether the key is known to be full: this process alone fills it, or it was refused just now.
+func (e *entry) full(limit int64) bool {
+	return e.fills(limit) || time.Since(e.refused) < refusedFor && e.held+e.others >= limit
+}
+
+// fills reports whether this process alone holds that many slots, as the server knows.
+func (e *entry) fills(limit int64) bool { return min(e.held, e.acked.Count) >= limit }
+
+// behind reports whether somebody stands in line for whom a slot that would suit w suits, too.
+func (e *entry) behind(w *waiter) bool {
+	return slices.ContainsFunc(e.waiters, func(v *waiter) bool { return v != w && v.stands && v.most >= w.most })
+}
+
+// refuseIfFilled refuses those who are ready though this process alone holds as many slots as they may.
+func (k *Keeper) refuseIfFilled(e *entry) {
+	filled := func(w *waiter) bool { return w.stage == fresh && e.fills(w.most) }
+	for i := slices.IndexFunc(e.waiters, filled); i >= 0; i = slices.IndexFunc(e.waiters, filled) {
+		k.refuse(e.waiters[i], e.waiters[i].claim.Limit, slots.FromCache)
+	}
+}
+
+// group returns those for whom the next statement asks: the first that is ready, and all with the same limit that
+// wait as it does.
+func (e *entry) group() (group []*waiter) {
+	for _, w := range e.waiters {
+		if w.stage == fresh && len(group) < mergeSize &&
+			(len(group) == 0 || w.most == group[0].most && (w.claim.Queue > 0) == (group[0].claim.Queue > 0)) {
+			w.stage = asked
+			group = append(group, w)
+		}
+	}
+	return group
+}
+
+// grant divides what a statement was granted among those for whom it asked, in their order. What is left over, as
+// some have gone, is stated back.
+func (k *Keeper) grant(f *request) {
+	e, left := f.entry, f.Granted
+	f.waiters = slices.DeleteFunc(f.waiters, (*waiter).answered) // they have gone
+	for i, w := range f.waiters {
+		if int64(i) < left {
+			k.hold(w, w.claim.Limit, slots.FromStore)
+			continue
+		}
+		if slices.ContainsFunc(e.dead, func(id string) bool { return !slices.Contains(f.Drop, id) }) {
+			w.stage = fresh // the answer counts them; the next statement deletes their fields
+			continue
+		}
+		if !f.Waits {
+			e.refused = f.made
+		}
+		k.refuse(w, w.claim.Limit, slots.FromStore)
+	}
+}
+
+// hold grants a slot, under a limit that is that of the claim or a share of it.
+func (k *Keeper) hold(w *waiter, limit int64, source string) {
+	e := w.entry
+	e.held++
+	e.served = time.Now()
+	k.answer(w, slots.Grant{Hold: &hold{k, e, w.name, k.process.lost}, Held: e.held + e.others, Limit: limit, Source: source}, nil)
+}
+
+// refuse refuses a slot: the waiter is parked, if there is a place in line.
+func (k *Keeper) refuse(w *waiter, limit int64, source string) {
+	e := w.entry
+	if !w.stands {
+		standing := e.standing()
+		if standing >= w.claim.Queue || w.most <= 0 {
+			k.answer(w, slots.Grant{}, &slots.FullError{Name: w.claim.Name, Limit: limit, Source: source})
+			return
+		}
+		if standing == 0 {
+			e.served = time.Now()
+		}
+		w.stands = true
+	}
+	w.stage = parked
+	k.asking--
+	if e.poll == nil && !e.fills(w.most) { // else a release of this process wakes it
+		least := minPoll
+		if e.held > 0 {
+			least *= 2 // releases of this process wake it, too
+		}
+		e.poll = time.AfterFunc(jitter(min(max(time.Since(e.served)/4, least), maxPoll)), func() {
+			k.mu.Lock()
+			defer k.mu.Unlock()
+			e.poll = nil
+			k.wake(e)
+		})
+	}
+}
+
+// standing returns how many stand in line.
+func (e *entry) standing() (n int) {
+	for _, w := range e.waiters {
+		if w.stands {
+			n++
+		}
+	}
+	return n
+}
+
+// wake has those who stand in line ask again.
+func (k *Keeper) wake(e *entry) {
+	for _, w := range e.waiters {
+		if w.stage == parked {
+			w.stage = fresh
+			k.asking++
+		}
+	}
+	k.state(e)
+}
+
+// answer ends the wait of a waiter.
+func (k *Keeper) answer(w *waiter, g slots.Grant, err error) {
+	if w.stage != parked {
+		k.asking--
+	}
+	w.entry.waiters = slices.DeleteFunc(w.entry.waiters, func(v *waiter) bool { return v == w })
+	w.answer(g, err)
+}
+
+// giveUp ends a wait whose context has ended, unless the answer has come. A statement that asks for the waiter goes on.
+func (k *Keeper) giveUp(w *waiter, cause error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	switch {
+	case w.answered():
+	case w.stands:
+		k.answer(w, slots.Grant{}, &slots.FullError{Name: w.claim.Name, Limit: w.claim.Limit, Source: slots.FromStore, Cause: cause})
+	case w.claim.Queue > 0:
+		k.answer(w, slots.Grant{}, &unavailable{cause})
+	default:
+		k.answer(w, slots.Grant{}, cause)
+	}
+}
+
+// refuseAll ends the wait of all.
+func (k *Keeper) refuseAll(e *entry, err error) {
+	for len(e.waiters) > 0 {
+		k.answer(e.waiters[0], slots.Grant{}, err)
+	}
+}
+
+// decide decides for all who are ready, while the server is away.
+func (k *Keeper) decide(e *entry, err error) {
+	for _, w := range slices.Clone(e.waiters) {
+		if w.stage == fresh {
+			k.decideOne(w, err)
+		}
+	}
+}
+
+func (k *Keeper) decideOne(w *waiter, err error) {
+	e := w.entry
+	limit, source, others := w.claim.Limit, slots.FromLocal, int64(0)
+	switch n := int64(k.config.Servers); {
+	case k.config.Failure == FailClosed:
+		k.answer(w, slots.Grant{}, &unavailable{err})
+		return
+	case k.config.Failure == FailOpen:
+		k.hold(w, limit, slots.FromOpen)
+		return
+	case n > 1:
+		limit = (limit + n - 1) / n
+	case time.Since(e.asked) < k.config.TTL:
+		others = e.others
+	}
+	if e.held+others < limit+w.most-w.claim.Limit {
+		k.hold(w, limit, source)
+	} else {
+		k.refuse(w, limit, source)
+	}
+}
+
+// unavailable is an [slots.ErrUnavailable] with its reason.
+type unavailable struct{ reason error }
+
+func (u *unavailable) Error() string   { return slots.ErrUnavailable.Error() + ": " + u.reason.Error() }
+func (u *unavailable) Unwrap() []error { return []error{slots.ErrUnavailable, u.reason} }

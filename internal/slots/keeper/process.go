@@ -1,0 +1,207 @@
+package keeper
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"time"
+)
+
+// A process is this process as a member of the fleet. Its states, and what changes them:
+//
+//	state   | meaning                          | acquire    | live      | live, forgotten | dead             | absent     | no answer
+//	--------|----------------------------------|------------|-----------|-----------------|------------------|------------|----------
+//	outside | holds nothing, and does not beat | -> joining |           |                 |                  |            |
+//	joining | is not registered                |            | -> member | -> member       | -> joining       |            | joining
+//	member  | a beat was answered within a TTL |            | member    | -> joining      | Lost, -> joining | -> joining | member
+//	silent  | none was for longer than that    |            | -> member | -> joining      | Lost, -> joining | -> joining | silent
+//
+// Live, dead and absent are answers to beats. Forgotten: the server has lost something, or may have found a silent
+// process dead and forgotten that. Each way to joining, also from a statement that shows a loss, takes a new incarnation,
+// under which everything is stated again; what the server has under the old one dies with it. Nothing was stated yet under
+// one that is only being registered. An answer to a beat of an earlier one says nothing. Time makes a member silent. A
+// process without entries goes outside. Only a member states and acquires slots. A joining or silent process whose last
+// beat failed is away: the Failure decides.
+type process struct {
+	id         string // the incarnation
+	registered bool
+	lost       chan struct{} // closed when the process was taken for dead
+	acked      time.Time     // when the last beat that was answered was sent
+	failure    error         // of the last beat; nil if it was answered
+	beating    bool
+	beats      int64           // that were answered
+	clock      int64           // the fleet's time
+	servers    string          // Beat.Servers
+	dead       map[string]bool // incarnations
+	seen       map[string]bool // incarnations that others may not know
+	former     []string        // the last incarnations of this process
+}
+
+func newID() string { return rand.Text()[:16] }
+
+// member reports whether slots may be acquired.
+func (k *Keeper) member() bool {
+	return k.process.registered && time.Since(k.process.acked) <= k.config.TTL
+}
+
+// startBeats makes sure that beats are sent.
+func (k *Keeper) startBeats() {
+	if !k.process.beating {
+		k.process.beating = true
+		go k.beatOn()
+	}
+}
+
+// beatNow has the next beat sent at once.
+func (k *Keeper) beatNow() {
+	select {
+	case k.hurry <- struct{}{}:
+	default: // it is
+	}
+}
+
+// beatOn sends beats until there is nothing to keep.
+func (k *Keeper) beatOn() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	p := &k.process
+	for {
+		b := &Beat{ID: p.id, Register: !p.registered, TTL: k.config.TTL, Step: k.config.TTL / beatsInTTL * 11 / 10}
+		for id := range p.seen {
+			b.Seen = append(b.Seen, id)
+		}
+		p.seen = nil
+		k.mu.Unlock()
+		sent := time.Now()
+		var err error
+		stopped := run(min(max(k.config.Timeout, k.config.retry()), k.config.TTL/beatsInTTL), func(ctx context.Context) {
+			err = k.transport.Beat(ctx, b)
+		})
+		k.mu.Lock()
+		if errors.Is(err, ErrGone) {
+			k.unanswered(err)
+			return
+		}
+		var pause time.Duration
+		switch {
+		case err == nil:
+			pause = k.answeredBeat(b, sent)
+		case !stopped:
+			pause = k.config.retry()
+			k.unanswered(err)
+		}
+		k.tell()
+		if len(k.entries) == 0 && p.failure == nil {
+			// The incarnation dies of itself. Another one is not taken for dead because nothing was held.
+			*p = process{id: newID(), lost: p.lost}
+			return
+		}
+		k.mu.Unlock()
+		select {
+		case <-k.hurry:
+		case <-time.After(time.Until(sent.Add(pause))):
+		}
+		k.mu.Lock()
+	}
+}
+
+// tell has Config.Changed told that the server is away or back, by a goroutine of its own: no beat waits for it.
+func (k *Keeper) tell() {
+	if k.config.Changed == nil || k.telling || (k.reason() == nil) == (k.told == nil) {
+		return
+	}
+	k.telling = true
+	go func() {
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		for reason := k.reason(); (reason == nil) != (k.told == nil); reason = k.reason() {
+			k.told = reason
+			k.mu.Unlock()
+			k.config.Changed(reason)
+			k.mu.Lock()
+		}
+		k.telling = false
+	}()
+}
+
+// unanswered notes that a beat failed. Who waits for one is told.
+func (k *Keeper) unanswered(err error) {
+	k.process.failure = err
+	for _, e := range k.entries {
+		k.state(e)
+	}
+}
+
+// answeredBeat applies the reply of a beat, and returns the time from that beat to the next.
+func (k *Keeper) answeredBeat(b *Beat, sent time.Time) time.Duration {
+	p := &k.process
+	silent := p.registered && sent.Sub(p.acked) > k.config.TTL
+	forgotten := b.Clock < p.clock || b.Servers != p.servers && b.Servers != "" && p.servers != "" || silent && b.Servers == ""
+	p.failure, p.acked, p.clock = nil, sent, b.Clock
+	p.beats++
+	if b.Servers != "" {
+		p.servers = b.Servers
+	}
+	p.dead = make(map[string]bool, len(b.Dead))
+	for _, id := range b.Dead {
+		p.dead[id] = true
+	}
+	switch {
+	case b.State != "dead" && b.ID != p.id: // a statement has shown a loss meanwhile
+		return 0 // the next beat registers
+	case b.State != "live", forgotten && !b.Register: // nothing was stated under an incarnation that is new
+		k.rejoin(b.State == "dead")
+	default:
+		p.registered = true
+		k.sweep()
+	}
+	return k.config.TTL / beatsInTTL
+}
+
+// rejoin takes a new incarnation. The old one is not beaten any more, and dies.
+func (k *Keeper) rejoin(lost bool) {
+	p := &k.process
+	var held int64
+	for _, e := range k.entries {
+		held += e.held
+		e.former, e.known = append(e.former, p.id), false
+		e.unclean = time.Time{} // nothing of the new incarnation is on its way
+	}
+	if lost && held > 0 {
+		close(p.lost)
+		p.lost = make(chan struct{})
+		if k.config.Lost != nil {
+			go k.config.Lost(held)
+		}
+	}
+	if k.config.Restated != nil {
+		go k.config.Restated(len(k.entries))
+	}
+	p.former = append(p.former, p.id)
+	p.former = p.former[max(len(p.former)-maxFormer, 0):]
+	p.id, p.registered = newID(), false
+	k.beatNow()
+}
+
+// sweep states, after each beat, what failed, what has changed two beats ago, one key of each shard, and a sixtieth of
+// all. So a loss is found and mended, fields of the dead are deleted, and hashes live on. It forgets what is over.
+func (k *Keeper) sweep() {
+	for i := range k.shards {
+		k.shards[i].failed = min(k.shards[i].failed, maxFailed-1)
+	}
+	probed := make(map[*shard]bool)
+	for _, e := range k.entries {
+		age := k.process.beats - e.changed
+		switch {
+		case k.forget(e, age):
+		case e.due(), age == confirmBeats, k.process.beats%sweepBeats == e.sweep, e.leftover(k), !probed[e.shard]:
+			probed[e.shard] = true
+			k.queue(e)
+		}
+	}
+	for i := range k.shards {
+		if sh := &k.shards[i]; !probed[sh] { // no key shows whether it answers
+			sh.failed, sh.reason = 0, nil
+		}
+	}
+}

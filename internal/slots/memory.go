@@ -1,0 +1,156 @@
+package slots
+
+import (
+	"context"
+	"slices"
+	"sync"
+
+	"github.com/headgate/headgate/internal/hidden"
+)
+
+// A Memory is a [Store] in this process, which knows everything. The zero value is ready. It takes memory for keys that
+// hold slots only.
+type Memory struct {
+	mu        sync.Mutex
+	pools     map[poolKey]*pool
+	listeners Listeners
+}
+
+type poolKey struct{ name, key string }
+
+// A pool is what is held of a key, and who waits in line, in order.
+type pool struct {
+	store  *Memory
+	name   string
+	key    hidden.Text // as a Slot may be printed
+	held   int64
+	line   []*waiter
+	closed bool // Close has given all back
+}
+
+type waiter struct {
+	most int64
+	done chan error // nil: it has a slot
+}
+
+// pool returns the pool of a key, which may be new.
+func (s *Memory) pool(key poolKey) *pool {
+	p := s.pools[key]
+	if p == nil {
+		p = &pool{store: s, name: key.name, key: hidden.Of(key.key)}
+		if s.pools == nil {
+			s.pools = make(map[poolKey]*pool)
+		}
+		s.pools[key] = p
+	}
+	return p
+}
+
+// Acquire implements [Store].
+func (s *Memory) Acquire(ctx context.Context, c Claim) (Grant, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p, most := s.pool(poolKey{c.Name, c.Key}), c.Most()
+	behind := c.Queue > 0 && slices.ContainsFunc(p.line, func(w *waiter) bool { return w.most >= most })
+	switch {
+	case p.held < most && !behind:
+		p.held++
+	case len(p.line) >= c.Queue || most <= 0:
+		p.tidy()
+		return Grant{}, &FullError{c.Name, c.Limit, FromStore, nil}
+	default:
+		if err := p.wait(ctx, &waiter{most, make(chan error, 1)}, c.Limit); err != nil {
+			return Grant{}, err
+		}
+	}
+	return Grant{p, p.held, c.Limit, FromStore}, nil
+}
+
+// wait waits in line. The store's mu is held, but not meanwhile.
+func (p *pool) wait(ctx context.Context, w *waiter, limit int64) error {
+	p.line = append(p.line, w)
+	p.store.mu.Unlock()
+	select {
+	case err := <-w.done:
+		p.store.mu.Lock()
+		return err
+	case <-ctx.Done():
+	}
+	p.store.mu.Lock()
+	if i := slices.Index(p.line, w); i >= 0 {
+		p.line = slices.Delete(p.line, i, i+1)
+		return &FullError{p.name, limit, FromStore, context.Cause(ctx)}
+	}
+	return <-w.done
+}
+
+// Release implements [Hold]. The slot goes to the first in line whom it suits.
+func (p *pool) Release() {
+	p.store.mu.Lock()
+	defer p.store.mu.Unlock()
+	if p.closed {
+		return
+	}
+	p.held--
+	if i := slices.IndexFunc(p.line, func(w *waiter) bool { return p.held < w.most }); i >= 0 {
+		p.held++
+		p.line[i].done <- nil
+		p.line = slices.Delete(p.line, i, i+1)
+	}
+	p.tidy()
+}
+
+// tidy forgets a key of which nothing is held.
+func (p *pool) tidy() {
+	if p.held == 0 && len(p.line) == 0 && !p.closed {
+		delete(p.store.pools, poolKey{p.name, p.key.Reveal()})
+	}
+}
+
+// Lost implements [Hold].
+func (*pool) Lost() <-chan struct{} { return nil }
+
+// Count implements [Store].
+func (s *Memory) Count(_ context.Context, name, key string) (int64, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if p := s.pools[poolKey{name, key}]; p != nil {
+		return p.held, nil
+	}
+	return 0, nil
+}
+
+// Close implements [Store].
+func (s *Memory) Close(_ context.Context, name string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for key, p := range s.pools {
+		if name != "" && name != key.name {
+			continue
+		}
+		p.closed = true
+		for _, w := range p.line {
+			w.done <- ErrClosed
+		}
+		p.line = nil
+		delete(s.pools, key)
+	}
+	return nil
+}
+
+// Topic implements [Noticer].
+func (*Memory) Topic(_, key string) string { return key }
+
+// Listen implements [Noticer].
+func (s *Memory) Listen(name string, listen func(Heard) Answer) (stop func()) {
+	stop, _ = s.listeners.Add(name, listen)
+	return stop
+}
+
+// Announce implements [Noticer].
+func (s *Memory) Announce(_ context.Context, n Notice, heard func(string) bool) ([]int64, error) {
+	answers, then := s.listeners.Tell(n.Name, Heard{Topic: n.Key, Text: n.Text})
+	_ = slices.ContainsFunc(answers, heard)
+	then()
+	return nil, nil
+}

@@ -1,0 +1,100 @@
+package slots
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+)
+
+// A Noticer tells something to all processes: package websocketmw closes and evicts sockets so.
+type Noticer interface {
+	// Topic stands for a key of slots in what is heard. It is the same in all processes, and tells no more of the key
+	// than the store keeps of it.
+	Topic(name, key string) string
+	// Listen calls listen with each notice about slots of that name, of any process, until stop: one at a time of those of
+	// other processes, at most a second after they were announced while the server answers.
+	Listen(name string, listen func(Heard) Answer) (stop func())
+	// Announce tells all listeners, first those of this process, and passes their answers on until heard returns true,
+	// or all processes that hold slots of the key have answered, or ctx ends. Silent has the number of slots of each
+	// process that has not answered. After an error it is unknown who has heard.
+	Announce(ctx context.Context, n Notice, heard func(answer string) (enough bool)) (silent []int64, err error)
+}
+
+// MaxNotice is the most bytes of the Text of a [Notice].
+const MaxNotice = 1 << 10
+
+// A Notice is a text about a key of slots. All also tells processes that hold no slots of the key as far as the server
+// knows, and those that are cut off for less than a minute.
+type Notice struct {
+	Name, Key, Text string
+	All             bool
+}
+
+// Heard is a Notice as it is heard, and how long ago it was announced: slots acquired since are not meant.
+type Heard struct {
+	Topic, Text string
+	Age         time.Duration
+}
+
+// An Answer is what a listener says. Then is called once the announcer can know it, or never will; it may be nil.
+type Answer struct {
+	Text string
+	Then func()
+}
+
+// Listeners are the functions with which Listen was called. The zero value has none.
+type Listeners struct {
+	mu  sync.Mutex
+	all []*listener // the slice is never changed
+}
+
+type listener struct {
+	name   string
+	listen func(Heard) Answer
+}
+
+// Add adds one until stop, and reports whether it is the only one.
+func (l *Listeners) Add(name string, listen func(Heard) Answer) (stop func(), first bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	one := &listener{name, listen}
+	l.all = append(slices.Clone(l.all), one)
+	return func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.all = slices.DeleteFunc(slices.Clone(l.all), func(x *listener) bool { return x == one })
+	}, len(l.all) == 1
+}
+
+// None reports whether there is none.
+func (l *Listeners) None() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.all) == 0
+}
+
+// Tell calls the listeners of a name. Then must be called once their answers can be known.
+func (l *Listeners) Tell(name string, h Heard) (texts []string, then func()) {
+	l.mu.Lock()
+	all := l.all
+	l.mu.Unlock()
+	var thens []func()
+	for _, one := range all {
+		if one.name != name {
+			continue
+		}
+		a := one.listen(h)
+		if a.Text != "" {
+			texts = append(texts, a.Text)
+		}
+		if a.Then != nil {
+			thens = append(thens, a.Then)
+		}
+	}
+	return texts, func() {
+		for _, f := range thens {
+			f()
+		}
+	}
+}

@@ -1,0 +1,93 @@
+// Package slots has what stores of slots and their users share, and the store in memory. Package keeper, below it, keeps
+// slots that several processes share.
+package slots
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/headgate/headgate/internal/fault"
+)
+
+// Errors of an acquire: there was no room, as a [FullError] says; nobody could decide; the slots were closed.
+var (
+	ErrFull        = errors.New("headgate: all slots are taken")
+	ErrUnavailable = fault.ErrUnavailable
+	ErrClosed      = fault.ErrClosed
+)
+
+// A Claim asks for a slot of a key.
+type Claim struct {
+	Name, Key string
+	Limit     int64 // slots that the key may hold
+	OneMore   bool  // with this one it may hold one more, unless the limit is 0
+	Queue     int   // the caller waits if fewer than that many wait already; 0: it does not wait
+}
+
+// Most returns how many slots the key may hold with this one.
+func (c *Claim) Most() int64 {
+	if c.OneMore && c.Limit > 0 {
+		return c.Limit + 1
+	}
+	return c.Limit
+}
+
+// What decided: the store; a refusal that is remembered; this process, while the store's server is away, by the limit or
+// for everybody.
+const (
+	FromStore = "store"
+	FromCache = "cache"
+	FromLocal = "local"
+	FromOpen  = "open"
+)
+
+// A Grant is one slot that was granted.
+type Grant struct {
+	Hold
+
+	Held   int64  // slots that the key holds with this one, as far as is known
+	Limit  int64  // of the claim, or the share of it that this process has while the server is away
+	Source string // FromStore, FromLocal or FromOpen
+}
+
+// A Hold is one slot. Release is called once, and does not wait.
+type Hold interface {
+	Release()
+	Lost() <-chan struct{} // closed when others may have the slot; nil if that cannot be
+}
+
+// A FullError is an [ErrFull]. Cause is the cause of the context that ended a wait, or nil.
+type FullError struct {
+	Name   string // of the slots
+	Limit  int64  // as of a Grant
+	Source string
+	Cause  error
+}
+
+func (e *FullError) Error() string {
+	text := fmt.Sprintf("headgate: all %d slots %q are taken", e.Limit, e.Name)
+	if e.Cause != nil {
+		text += ": " + e.Cause.Error()
+	}
+	return text
+}
+
+// Is says that it is an ErrFull.
+func (*FullError) Is(target error) bool { return target == ErrFull }
+
+// Unwrap returns the cause.
+func (e *FullError) Unwrap() error { return e.Cause }
+
+// A Store counts slots. It is safe for concurrent use. Errors have no keys.
+type Store interface {
+	// Acquire acquires a slot. A refusal is a FullError, also if the context ends a wait in which the store has answered.
+	Acquire(ctx context.Context, c Claim) (Grant, error)
+	// Count returns how many slots the key holds in all processes.
+	Count(ctx context.Context, name, key string) (int64, error)
+	// Close gives back all slots of a name that this store has granted, or of all names if it is "". A later Release of
+	// them changes nothing. It may be called again.
+	Close(ctx context.Context, name string) error
+
+	Noticer
+}
