@@ -49,14 +49,13 @@ test: tools lint unit race ## everything that must pass
 unit: ## the tests of all modules
 	@echo "== tests"
 	$(call beside,$(REQUIRE) $(GO) test -vet=off -p 4 ./...,$(BESIDE_ROOT),vet=off; [ $$m != ./test ] || vet=; $(REQUIRE) $(GO) test -vet=$$vet -p 2 ./...)
-	@scripts/matrix 9.1.2 ./internal/redisslots ./internal/old/core/redisstore -run 'DecisionsAreThose|ServerVersion|^TestCluster$$'
+	@scripts/matrix 9.1.2 ./internal/redisslots ./internal/redisrates -run 'DecisionsAreThose|ServerVersion|^TestCluster'
 
-# Long tests with one goroutine are not repeated here: see -short. Nor are those of three packages of internal/old that take
-# minutes, and of the conformance scenes: make race-all has them, too.
+# Long tests with one goroutine are not repeated here: see -short. Nor are the conformance scenes: make race-all has them, too.
 .PHONY: race
 race: ## the tests of what ships, and of WebSocket libraries, under the race detector
 	@echo "== race detector"
-	$(call beside,$(RACE) -p 4 $$($(GO) list ./... | grep -vE '/old/(core/redisstore|core/lease|limits)(/|$$)'),$(BESIDE_ROOT),what=./...; [ $$m != ./test ] || what=./thirdparty; $(RACE) -p 2 $$what)
+	$(call beside,$(RACE) -p 4 ./...,$(BESIDE_ROOT),what=./...; [ $$m != ./test ] || what=./thirdparty; $(RACE) -p 2 $$what)
 
 .PHONY: race-all
 race-all: tools ## the same of all packages: ten minutes
@@ -82,20 +81,19 @@ reference: ## headgated beside envoyproxy/ratelimit: 100,000 random requests; bu
 
 .PHONY: matrix
 matrix: ## the tests of the stores on Redis 6.2 and 8.2 and Valkey 8.1 and 9.1: half an hour
-	@scripts/matrix all ./internal/redisslots ./internal/slots/keeper ./internal/old/core/redisstore ./internal/old/core/lease ./internal/old/limits/redisdoc
+	@scripts/matrix all ./internal/redisslots ./internal/slots/keeper ./internal/redisrates ./internal/docstore
 
 .PHONY: soak
 soak: tools race-all ## the models, simulations, floods, histories and chaos at length, then the fuzz targets: two to three hours
-	$(GO) test -count=1 -timeout 2h ./internal/old/core/step -run Model -rapid.checks 10000
-	$(GO) test -count=1 -timeout 2h ./internal/old/core/memstore -run Flood -flood 10000000
-	$(GO) test -count=1 -timeout 2h ./internal/old/core/stats -run Series -flood 10000000
-	$(REQUIRE) $(GO) test -count=1 -timeout 2h ./internal/old/core/redisstore -run 'DecisionsAreThose|GarbageHarms' -questions 1000000 -seed 0
-	$(REQUIRE) $(GO) test -count=100 -timeout 2h ./internal/old/core/redisstore -run MergingAndMemory -seed 0
+	$(GO) test -count=1 -timeout 2h ./internal/memory -run Walk -questions 10000000
+	$(GO) test -count=1 -timeout 2h ./internal/memory -run Flood -flood 1000000
+	$(GO) test -count=1 -timeout 2h ./core/stats/internal/counts -run Series -flood 10000000
+	$(REQUIRE) $(GO) test -count=1 -timeout 2h ./internal/redisrates -run 'DecisionsAreThose|Store' -questions 1000000
+	$(REQUIRE) $(GO) test -count=20 -timeout 2h ./internal/redisrates -run 'Lives|Outages|StoppedProcess'
 	$(REQUIRE) $(GO) test -count=1 -timeout 2h ./internal/redisslots -run 'Churn|Pause|Killed' -rounds 20 -burners 8
 	$(GO) test -count=1 -timeout 2h ./internal/slots/keeper -run "Simulation|Scripts" -schedules 10000 -differentials 1000
-	$(GO) test -count=1 -timeout 2h ./internal/old/core/lease -run NeverOver -schedules 200000
-	$(REQUIRE) $(GO) test -count=1 -timeout 2h ./internal/old/core/lease -run Processes -troubles 100
-	$(GO) test -count=1 -timeout 2h ./internal/old/limits -run ReloadsUnderLoad -reloads 100000
+	$(GO) test -count=1 -timeout 2h ./internal/lease -run "NeverOver|Demand" -schedules 200000 -every
+	$(REQUIRE) $(GO) test -count=1 -timeout 2h ./internal/lease -run Processes -troubles 100
 	cd test && $(REQUIRE) $(GO) test -count=1 -timeout 2h ./linearizability -histories 10000
 	cd test && $(REQUIRE) $(GO) test -count=1 -timeout 2h ./thirdparty/chaos -chaos 10m -users 1000
 	cd test/envoy && $(REQUIRE) $(GO) test -count=1 -timeout 2h -run Differential -requests 1000000

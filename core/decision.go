@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/headgate/headgate/internal/backend"
+	"github.com/headgate/headgate/internal/step"
 )
 
 // A Decision is the result of a call, just after it. Its numbers are the strictest of all policies; after a call
@@ -28,7 +29,7 @@ type Decision struct {
 	Uncovered int64
 
 	// RetryAfter is the time until the same call would be admitted, if nobody else charges the key: 0 if it was, and
-	// Never if waiting cannot help. After a Report that did not fit, it is the time until one unit is left.
+	// Never if waiting cannot help. After a Report it is the time until one unit is left.
 	RetryAfter time.Duration
 
 	// ResetAfter is the time until the key is as if it had never been charged.
@@ -57,12 +58,31 @@ type Answer struct {
 func (d *Decision) Backend(from *backend.Decision) *backend.Decision {
 	if from != nil {
 		d.backend = *from
+		d.total(nil)
 	}
-	of := d.backend.Decided()
-	d.Allowed, d.Limiter, d.Policy, d.Limit = of.Allowed, of.Limiter, of.Policy, of.Limit
-	d.Remaining, d.RetryAfter, d.ResetAfter = of.Remaining, of.RetryAfter, of.ResetAfter
-	d.Degraded = d.backend.Degraded()
 	return &d.backend
+}
+
+// total sets the numbers, unless there is no decision.
+func (d *Decision) total(err error) {
+	if err != nil {
+		d.backend = backend.Decision{}
+		return
+	}
+	if c := d.backend.Only(); c != nil {
+		d.set(c.Policy, c.Remaining, c.RetryAfter, c.ResetAfter)
+		d.Degraded = c.Source == step.SourceLocal || c.Source == step.SourceOpen
+		return
+	}
+	if t := d.backend.Totals(); t.Decider != nil {
+		d.set(t.Decider, t.Remaining, t.RetryAfter, t.ResetAfter)
+		d.Degraded = d.backend.Degraded()
+	}
+}
+
+func (d *Decision) set(decider *step.Policy, remaining, retryAfter, resetAfter int64) {
+	d.Allowed, d.Limiter, d.Policy, d.Limit = d.backend.Allowed, decider.Limiter, decider.Name, decider.Capacity()
+	d.Remaining, d.RetryAfter, d.ResetAfter = remaining, backend.Span(retryAfter), backend.Span(resetAfter)
 }
 
 // Answers returns the answer of each policy, in the order of the charges and of their policies, and then of slots, if
@@ -100,7 +120,25 @@ func (d *Decision) Settle(ctx context.Context, actual ...int64) error {
 func (d *Decision) Refund(ctx context.Context) error { return d.backend.Refund(ctx) }
 
 // String describes the decision for people, without the key.
-func (d Decision) String() string { return d.backend.Decided().String() }
+func (d Decision) String() string {
+	without := ""
+	if d.Degraded {
+		without = ", without the store"
+	}
+	switch {
+	case d.Limiter == "":
+		return "no decision"
+	case d.Uncovered > 0:
+		return fmt.Sprintf("%d beyond %q: retry after %v%s", d.Uncovered, d.Policy, d.RetryAfter, without)
+	case d.Allowed && !d.backend.Known():
+		return "allowed" + without // what is left is not known
+	case d.Allowed:
+		return fmt.Sprintf("allowed by %q: %d of %d left%s", d.Policy, d.Remaining, d.Limit, without)
+	case d.RetryAfter == Never:
+		return fmt.Sprintf("refused by %q forever%s", d.Policy, without)
+	}
+	return fmt.Sprintf("refused by %q: retry after %v%s", d.Policy, d.RetryAfter, without)
+}
 
 // Format implements [fmt.Formatter], so that no verb prints the key of the receipt.
 func (d Decision) Format(s fmt.State, _ rune) { _, _ = fmt.Fprint(s, d.String()) }

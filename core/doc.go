@@ -30,17 +30,21 @@
 package core
 
 import (
+	"math"
+	"time"
+
 	"github.com/headgate/headgate/internal/backend"
-	old "github.com/headgate/headgate/internal/old/core"
 	"github.com/headgate/headgate/internal/slots"
+	"github.com/headgate/headgate/internal/step"
+	"github.com/headgate/headgate/internal/store"
 )
 
 var (
 	// ErrUnavailable means that the store's server is away, and that the store is told to fail then.
-	ErrUnavailable = old.ErrUnavailable
+	ErrUnavailable = store.ErrUnavailable
 
 	// ErrNever is the error of a Wait for units that the policies never admit.
-	ErrNever = old.ErrNever
+	ErrNever = store.ErrNever
 
 	// ErrFull means that a key holds as many slots as it may. The error of a Wait that ended in vain also wraps
 	// the cause of its context.
@@ -50,18 +54,18 @@ var (
 	ErrClosed = slots.ErrClosed
 
 	// ErrSettled is the error of a second Settle or Refund, and of one without a charge.
-	ErrSettled = old.ErrSettled
+	ErrSettled = store.ErrSettled
 
 	// ErrInvalid means that a call is wrong, or that data such as the text of a policy is.
-	ErrInvalid = old.ErrQuestion
+	ErrInvalid = store.ErrInvalid
 )
 
 const (
 	// Never is the RetryAfter of a refusal that waiting cannot change.
-	Never = old.Never
+	Never time.Duration = math.MaxInt64
 
 	// NoLimit is the Limit of Unlimited, and the Remaining of what nobody knows.
-	NoLimit = old.NoLimit
+	NoLimit = step.MaxInt
 )
 
 // A Store keeps counts. Stores are a [*MemoryStore] and a Store of package redisstore; other packages cannot

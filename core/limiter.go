@@ -6,7 +6,7 @@ import (
 	"maps"
 
 	"github.com/headgate/headgate/internal/backend"
-	old "github.com/headgate/headgate/internal/old/core"
+	"github.com/headgate/headgate/internal/step"
 )
 
 // A Limiter counts units of keys: one store and name, so that limiters of the same store and name share what was
@@ -18,10 +18,11 @@ type Limiter struct {
 
 // A root is what the plans of a limiter share. It does not change, but for the plans that a function has made.
 type root struct {
+	shared   backend.Shared
 	standard *Limiter
 	plans    map[string]*Limiter
-	made     *made // by a function; nil: there is none
-	book     *documented
+	made     *made       // by a function; nil: there is none
+	document *documented // nil: the program has the policies
 }
 
 // NewLimiter returns a limiter with 1 to 8 policies, which are charged together or not at all. The name has 1 to 64
@@ -31,39 +32,37 @@ func NewLimiter(s Store, name string, policies ...Policy) *Limiter {
 	if s == nil {
 		panic("headgate: the store is nil: use new(core.MemoryStore), or redisstore.Open")
 	}
-	l := must(newConstant(s.Backend().Rates, name, policies))
-	r := &root{}
-	r.standard = &Limiter{r, backend.Constant(l)}
+	r := &root{shared: backend.NewShared(s.Backend(), name)}
+	r.standard = must(r.limiter(policies))
 	return r.standard
 }
 
-func newConstant(s old.Store, name string, policies []Policy) (*old.Limiter, error) {
-	all, err := inner(policies)
+// limiter returns one with these policies.
+func (r *root) limiter(policies []Policy) (*Limiter, error) {
+	ps, err := Prepare(r.shared, policies)
 	if err != nil {
-		return nil, fmt.Errorf("headgate: limiter %q: %w", name, err)
+		return nil, err
 	}
-	return old.New(s, name, all...)
+	return &Limiter{r, r.shared.Constant(ps)}, nil
 }
 
-// with returns a limiter of the same name with other policies. What was used is kept where both count alike.
-func (r *root) with(policies []Policy) (*old.Limiter, error) {
-	standard := must(r.standard.backend.Now(""))
-	all, err := inner(policies)
-	if err != nil {
-		return nil, fmt.Errorf("headgate: limiter %q: %w", standard.Name(), err)
+// Prepare returns policies as they are asked. It is for package limits.
+func Prepare(of backend.Shared, policies []Policy) (*backend.Policies, error) {
+	ps, err := prepare(of.Name(), policies)
+	if err == nil {
+		if err = of.Store().Rates.Prepare(ps.List); err != nil {
+			err = fmt.Errorf("headgate: limiter %q: %w", of.Name(), err)
+		}
 	}
-	if l, err := standard.With(all...); err == nil {
-		return l, nil
-	}
-	return old.New(standard.Store(), standard.Name(), all...) // of which nothing is kept
+	return ps, err
 }
 
 // clone returns a root to which plans can be added.
 func (r *root) clone() *root {
-	if r.book != nil {
+	if r.document != nil {
 		panic("headgate: a document has the plans of the limiter")
 	}
-	c := &root{plans: make(map[string]*Limiter, len(r.plans)+1)}
+	c := &root{shared: r.shared, plans: make(map[string]*Limiter, len(r.plans)+1)}
 	if r.made != nil {
 		c.made = &made{find: r.made.find} // limiters that are remembered know the plans of r only
 	}
@@ -82,7 +81,7 @@ func (l *Limiter) WithPlan(plan string, policies ...Policy) *Limiter {
 		panic(`headgate: the plan "" is the default: give it to NewLimiter`)
 	}
 	r := l.root.clone()
-	r.plans[plan] = &Limiter{r, backend.Constant(must(r.with(policies)))}
+	r.plans[plan] = must(r.limiter(policies))
 	return r.standard
 }
 
@@ -104,8 +103,8 @@ func (l *Limiter) Plan(plan string) *Limiter {
 	switch r := l.root; {
 	case plan == "":
 		return r.standard
-	case r.book != nil:
-		return r.book.plan(r, plan)
+	case r.document != nil:
+		return r.document.plan(r, plan)
 	case r.plans[plan] != nil:
 		return r.plans[plan]
 	case r.made != nil:
@@ -125,41 +124,37 @@ func (l *Limiter) String() string { return fmt.Sprintf("limiter %q", l.Name()) }
 func (l *Limiter) Backend() *backend.Limiter { return l.backend }
 
 // Allow charges the key with one unit, if all policies admit it. It does not wait.
-func (l *Limiter) Allow(ctx context.Context, key string) (Decision, error) {
-	return l.AllowN(ctx, key, 1)
+func (l *Limiter) Allow(ctx context.Context, key string) (d Decision, err error) {
+	err = l.decide(ctx, step.Allow, key, 1, &d)
+	return
 }
 
 // AllowN charges the key with n units, if all policies admit all of them. With n = 0 it charges nothing, and says
 // whether the key is within its limits.
 func (l *Limiter) AllowN(ctx context.Context, key string, n int64) (d Decision, err error) {
-	at, err := l.backend.Now(key)
-	if err == nil {
-		err = at.AllowTo(ctx, key, n, d.backend.Decided())
-	}
-	d.Backend(nil)
-	return d, err
+	err = l.decide(ctx, step.Allow, key, n, &d)
+	return
+}
+
+// decide is the part of these methods that is not inlined, so that a decision is not copied.
+func (l *Limiter) decide(ctx context.Context, mode step.Mode, key string, n int64, d *Decision) error {
+	err := l.backend.Decide(ctx, mode, key, n, &d.backend)
+	d.total(err)
+	return err
 }
 
 // Peek returns the decision that Allow would make, and charges nothing.
-func (l *Limiter) Peek(ctx context.Context, key string) (Decision, error) {
-	at, err := l.backend.Now(key)
-	if err != nil {
-		return Decision{}, err
-	}
-	return decision(at.Peek(ctx, key))
+func (l *Limiter) Peek(ctx context.Context, key string) (d Decision, err error) {
+	err = l.decide(ctx, step.Peek, key, 1, &d)
+	return
 }
 
 // AllowAtMost charges the key with as many of n units as all policies admit, and returns how many. If none fits, the
 // decision refuses. Under a MinInterval that is one unit.
-func (l *Limiter) AllowAtMost(ctx context.Context, key string, n int64) (Decision, int64, error) {
-	at, err := l.backend.Now(key)
-	if err != nil {
-		return Decision{}, 0, err
-	}
-	n = min(n, max(at.Most(), 1)) // a MinInterval admits any number of units as one call
-	inner, units, err := at.AllowAtMost(ctx, key, n)
-	d, err := decision(inner, err)
-	return d, units, err
+func (l *Limiter) AllowAtMost(ctx context.Context, key string, n int64) (d Decision, units int64, err error) {
+	units, err = l.backend.AtMost(ctx, key, n, &d.backend)
+	d.total(err)
+	return
 }
 
 // Wait charges the key with one unit as soon as all policies admit it. Callers in this process that wait for one key
@@ -170,56 +165,33 @@ func (l *Limiter) Wait(ctx context.Context, key string) (Decision, error) {
 }
 
 // WaitN is Wait for n units, at least 1.
-func (l *Limiter) WaitN(ctx context.Context, key string, n int64) (Decision, error) {
-	at, err := l.backend.Now(key)
-	if err != nil {
-		return Decision{}, err
-	}
-	return decision(at.WaitN(ctx, key, n))
+func (l *Limiter) WaitN(ctx context.Context, key string, n int64) (d Decision, err error) {
+	err = l.backend.Wait(ctx, key, n, &d.backend)
+	d.total(err)
+	return
 }
 
 // Report counts n units that the key has used, whether they fit or not: work that nobody asked about. The decision
 // says how many did not fit, and what is left; it holds no charge.
-func (l *Limiter) Report(ctx context.Context, key string, n int64) (Decision, error) {
-	at, err := l.backend.Now(key)
-	if err != nil {
-		return Decision{}, err
-	}
-	inner, uncovered, err := at.Report(ctx, key, n)
-	d, err := decision(inner, err)
-	d.Uncovered = uncovered
-	return d, err
+func (l *Limiter) Report(ctx context.Context, key string, n int64) (d Decision, err error) {
+	d.Uncovered, err = l.backend.Report(ctx, key, n, &d.backend)
+	d.total(err)
+	return
 }
 
 // Reset forgets what the key has used, under all plans that the limiter knows.
 func (l *Limiter) Reset(ctx context.Context, key string) error {
-	for _, of := range l.root.all(key) {
-		if err := of.Reset(ctx, key); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// all returns the limiters of all plans.
-func (r *root) all(key string) []*old.Limiter {
-	if r.book != nil {
-		return r.book.all(key)
-	}
-	limiters := []*Limiter{r.standard}
+	r := l.root
+	all := r.standard.backend.All(key)
 	for p := range maps.Values(r.plans) {
-		limiters = append(limiters, p)
+		all = append(all, p.backend.All(key)...)
 	}
 	if r.made != nil {
-		limiters = append(limiters, r.made.all()...)
-	}
-	var all []*old.Limiter
-	for _, l := range limiters {
-		if at, err := l.backend.Now(key); err == nil {
-			all = append(all, at)
+		for _, p := range r.made.all() {
+			all = append(all, p.backend.All(key)...)
 		}
 	}
-	return all
+	return l.backend.Reset(ctx, key, all)
 }
 
 // A Charge is units of a limiter for a key.
@@ -241,29 +213,19 @@ func (c Charge) Format(s fmt.State, _ rune) {
 // AllowAll charges several limiters together, each for its own key: all are charged or none is. There are 1 to 64
 // charges, with at most 64 policies, of limiters of one store; no two have the same limiter and key. For example, it
 // limits a session, and with a larger number the address that many sessions share.
-func AllowAll(ctx context.Context, charges ...Charge) (Decision, error) {
-	all := make([]backend.Charge, len(charges))
+func AllowAll(ctx context.Context, charges ...Charge) (d Decision, err error) {
+	var room [8]backend.Charge
+	all := room[:0]
 	for i, c := range charges {
 		if c.Limiter == nil {
-			return Decision{}, backend.Invalid("the Limiter of charge %d is nil", i)
+			return d, backend.Invalid("the Limiter of charge %d is nil", i)
 		}
-		all[i] = backend.Charge{Limiter: c.Limiter.backend, Key: c.Key, Units: c.Units}
 		if c.Units == 0 {
-			all[i].Units = 1
+			c.Units = 1
 		}
+		all = append(all, backend.Charge{Limiter: c.Limiter.backend, Key: c.Key, Units: c.Units})
 	}
-	if len(all) == 0 {
-		return Decision{}, backend.Invalid("there is no charge")
-	}
-	var d Decision
-	err := backend.Decide(ctx, all, &d.backend)
-	d.Backend(nil)
-	return d, err
-}
-
-// decision returns the result of a call of today's core.
-func decision(inner old.Decision, err error) (d Decision, _ error) {
-	of := backend.Of(inner)
-	d.Backend(&of)
-	return d, err
+	err = backend.Decide(ctx, step.Allow, all, &d.backend)
+	d.total(err)
+	return
 }

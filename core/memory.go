@@ -4,7 +4,7 @@ import (
 	"sync"
 
 	"github.com/headgate/headgate/internal/backend"
-	"github.com/headgate/headgate/internal/old/core/memstore"
+	"github.com/headgate/headgate/internal/memory"
 	"github.com/headgate/headgate/internal/slots"
 )
 
@@ -25,10 +25,9 @@ type MemoryStore struct {
 // Backend is for package headgate itself.
 func (m *MemoryStore) Backend() *backend.Store {
 	m.once.Do(func() {
-		observer := JoinObservers(m.Observers)
-		s := memstore.New(memstore.Config{MaxBytes: m.MaxBytes, Observer: observer.Told})
-		observer.Memory(s)
-		m.backend = &backend.Store{Rates: s, Slots: new(slots.Memory), Observer: observer.Told}
+		observer, rates := JoinObservers(m.Observers), memory.New(m.MaxBytes)
+		observer.Memory(rates)
+		m.backend = &backend.Store{Rates: rates, Memory: rates, Observer: observer.Told, Slots: new(slots.Memory)}
 	})
 	return m.backend
 }

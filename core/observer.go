@@ -5,8 +5,9 @@ import (
 	"time"
 
 	"github.com/headgate/headgate/internal/backend"
-	old "github.com/headgate/headgate/internal/old/core"
-	"github.com/headgate/headgate/internal/old/core/memstore"
+	"github.com/headgate/headgate/internal/memory"
+	"github.com/headgate/headgate/internal/step"
+	"github.com/headgate/headgate/internal/store"
 )
 
 // An Observer is told of what limiters and slots decide, for metrics, logs and traces. Functions that are nil are
@@ -99,8 +100,8 @@ func reveal(key *string) string {
 
 // JoinObservers returns what a store tells of, for the observers. It is for package redisstore.
 func JoinObservers(all []*Observer) *backend.Observer {
-	var told []*old.Observer
-	var memories []func(*memstore.Store)
+	var told []*store.Observer
+	var memories []func(*memory.Store)
 	for _, o := range all {
 		switch {
 		case o == nil:
@@ -110,7 +111,7 @@ func JoinObservers(all []*Observer) *backend.Observer {
 			told = append(told, o.told())
 		}
 	}
-	return &backend.Observer{Told: old.Observers(told...), Memory: func(m *memstore.Store) {
+	return &backend.Observer{Told: store.Observers(told...), Memory: func(m *memory.Store) {
 		for _, f := range memories {
 			f(m)
 		}
@@ -118,27 +119,27 @@ func JoinObservers(all []*Observer) *backend.Observer {
 }
 
 // told returns what today's core tells the observer.
-func (o *Observer) told() *old.Observer {
-	told := &old.Observer{
+func (o *Observer) told() *store.Observer {
+	told := &store.Observer{
 		Timed:        o.Decided != nil || o.Acquired != nil,
 		SlotReleased: o.Released, Changed: o.Changed,
 	}
 	if o.Decided != nil {
-		told.Refused = func(ctx context.Context, e old.DecisionEvent, key string) { o.Decided(ctx, decisionEvent(e, &key)) }
-		told.Decided = func(ctx context.Context, e old.DecisionEvent) {
+		told.Refused = func(ctx context.Context, e store.DecisionEvent, key string) { o.Decided(ctx, decisionEvent(e, &key)) }
+		told.Decided = func(ctx context.Context, e store.DecisionEvent) {
 			if e.Allowed || e.Err != nil || e.Policy == "" { // others have been told with the key
 				o.Decided(ctx, decisionEvent(e, nil))
 			}
 		}
 	}
 	if o.Settled != nil {
-		told.Settled = func(ctx context.Context, e old.SettleEvent) {
+		told.Settled = func(ctx context.Context, e store.SettleEvent) {
 			o.Settled(ctx, SettleEvent{e.Limiter, e.Units, e.Actual, e.Uncovered, e.Err})
 		}
 	}
 	if o.Acquired != nil {
-		told.SlotRefused = func(ctx context.Context, e old.SlotEvent, key string) { o.Acquired(ctx, slotEvent(e, &key)) }
-		told.SlotAcquired = func(ctx context.Context, e old.SlotEvent) {
+		told.SlotRefused = func(ctx context.Context, e store.SlotEvent, key string) { o.Acquired(ctx, slotEvent(e, &key)) }
+		told.SlotAcquired = func(ctx context.Context, e store.SlotEvent) {
 			if e.Granted || e.Err != nil {
 				o.Acquired(ctx, slotEvent(e, nil))
 			}
@@ -147,15 +148,15 @@ func (o *Observer) told() *old.Observer {
 	return told
 }
 
-func decisionEvent(e old.DecisionEvent, key *string) DecisionEvent {
+func decisionEvent(e store.DecisionEvent, key *string) DecisionEvent {
 	return DecisionEvent{e.Limiter, e.Policy, e.Units, e.Allowed, e.Trial, source(e.Source, e.Err), e.Took, e.Err, key}
 }
 
-func slotEvent(e old.SlotEvent, key *string) SlotEvent {
+func slotEvent(e store.SlotEvent, key *string) SlotEvent {
 	return SlotEvent{e.Slots, e.Granted, e.Trial, source(e.Source, e.Err), e.Took, e.Err, key}
 }
 
-func source(s old.Source, err error) string {
+func source(s step.Source, err error) string {
 	if err != nil {
 		return ""
 	}

@@ -5,9 +5,9 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"github.com/headgate/headgate/internal/backend"
-	old "github.com/headgate/headgate/internal/old/core"
 )
 
 // mostMade is the most plans of a function that are remembered: requests may name any.
@@ -47,11 +47,11 @@ func (m *made) make(r *root, plan string) *Limiter {
 	if policies == nil {
 		return r.standard
 	}
-	l, err := r.with(policies)
+	l, err := r.limiter(policies)
 	if err != nil {
-		return &Limiter{r, backend.Faulty(r.standard.Name(), &invalid{fmt.Errorf("headgate: a plan of WithPlanFunc: %w", err)})}
+		return &Limiter{r, r.shared.Faulty(&invalid{fmt.Errorf("headgate: a plan of WithPlanFunc: %w", err)})}
 	}
-	return &Limiter{r, backend.Constant(l)}
+	return l
 }
 
 func (m *made) all() []*Limiter {
@@ -60,24 +60,34 @@ func (m *made) all() []*Limiter {
 	return append(slices.Collect(maps.Values(m.recent)), slices.Collect(maps.Values(m.older))...)
 }
 
-// documented are the plans that a document gives to a limiter.
+// documented are the plans of a document, of which the first that are asked for are remembered.
 type documented struct {
-	book backend.Book
-	name string
-}
+	book  backend.Book
+	limit int // of the book
 
-// Documented returns the limiter of that name in a document. It is for package limits.
-func Documented(b backend.Book, name string) *Limiter {
-	r := &root{book: &documented{b, name}}
-	r.standard = &Limiter{r, backend.Documented(b, name, "")}
-	return r.standard
+	mu    sync.Mutex
+	plans atomic.Pointer[map[string]*Limiter]
 }
 
 func (d *documented) plan(r *root, plan string) *Limiter {
-	return &Limiter{r, backend.Documented(d.book, d.name, plan)}
+	if l := (*d.plans.Load())[plan]; l != nil {
+		return l
+	}
+	l := &Limiter{r, r.shared.Documented(d.book, d.limit, plan)}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if all := *d.plans.Load(); len(all) < mostMade {
+		all = maps.Clone(all)
+		all[plan] = l
+		d.plans.Store(&all)
+	}
+	return l
 }
 
-func (d *documented) all(key string) []*old.Limiter {
-	v := d.book.View()
-	return append(v.Limiters(d.name), v.Limiter(d.name, "", key))
+// Documented returns a limiter whose policies are those of a limit of a document. It is for package limits.
+func Documented(s Store, b backend.Book, limit int, name string) *Limiter {
+	r := &root{shared: backend.NewShared(s.Backend(), name), document: &documented{book: b, limit: limit}}
+	r.document.plans.Store(&map[string]*Limiter{})
+	r.standard = &Limiter{r, r.shared.Documented(b, limit, "")}
+	return r.standard
 }

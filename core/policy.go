@@ -1,11 +1,13 @@
 package core
 
 import (
+	"errors"
 	"fmt"
+	"strings"
 	"time"
 
-	old "github.com/headgate/headgate/internal/old/core"
-	"github.com/headgate/headgate/internal/old/core/memstore"
+	"github.com/headgate/headgate/internal/backend"
+	"github.com/headgate/headgate/internal/step"
 )
 
 // A Policy says how units are counted, and how many are admitted. It is a value: methods return another. The zero
@@ -14,89 +16,106 @@ import (
 // Its text begins with a word and a rate, and then has options: "sliding-log 60/minute", "token-bucket 10/second burst 100",
 // "fixed-window 1000/day from-first count-denied", "sliding-window 600/minute resolution 60 never-over",
 // "min-interval 2s", "unlimited", "blocked". Periods have units: us, ms, s, m, h, d.
-type Policy struct{ in old.Policy }
-
-// maxLog is the most units of a SlidingLog: each is an instant that the store keeps.
-const maxLog = 1024
+type Policy struct {
+	name    string
+	numbers step.Numbers
+}
 
 // SlidingLog admits n units in any period whatever. It keeps the instant of each unit, 8 bytes. n is 1 to 1,024: use
 // SlidingWindow for more.
-func SlidingLog(n int64, per time.Duration) Policy { return Policy{old.SlidingLog(rate(n, per))} }
+func SlidingLog(n int64, per time.Duration) Policy { return policy(step.SlidingLog, n, per) }
 
 // SlidingWindow admits about n units in any period, from counts of ten parts of it: see Resolution and NeverOver.
-func SlidingWindow(n int64, per time.Duration) Policy { return Policy{old.SlidingWindow(rate(n, per))} }
+func SlidingWindow(n int64, per time.Duration) Policy {
+	return policy(step.SlidingWindow, n, per).Resolution(step.UsualResolution)
+}
 
 // FixedWindow admits n units in each window of the clock, which begin at multiples of the period since 1970. So it
 // admits up to 2n around the border of two windows.
-func FixedWindow(n int64, per time.Duration) Policy { return Policy{old.FixedWindow(rate(n, per))} }
+func FixedWindow(n int64, per time.Duration) Policy { return policy(step.FixedWindow, n, per) }
 
 // TokenBucket admits bursts of n units, and refills n a period, at most 1,000,000 a second. Burst sets another size.
-func TokenBucket(n int64, per time.Duration) Policy { return Policy{old.TokenBucket(rate(n, per), n)} }
+func TokenBucket(n int64, per time.Duration) Policy {
+	p := policy(step.TokenBucket, n, per).Burst(n)
+	p.numbers.Debt = step.UsualDebt
+	return p
+}
 
 // MinInterval admits events that are at least d apart. Several units of one call are one event.
-func MinInterval(d time.Duration) Policy { return Policy{old.MinInterval(d)} }
+func MinInterval(d time.Duration) Policy { return policy(step.MinInterval, 1, d) }
 
 // Unlimited admits everything, and counts nothing.
-func Unlimited() Policy { return Policy{old.Unlimited()} }
+func Unlimited() Policy {
+	return Policy{numbers: step.Numbers{Algorithm: step.Constant, Limit: NoLimit}}
+}
 
 // Blocked admits nothing.
-func Blocked() Policy { return Policy{old.Blocked()} }
+func Blocked() Policy { return Policy{numbers: step.Numbers{Algorithm: step.Constant}} }
 
-func rate(n int64, per time.Duration) old.Rate { return old.Rate{Events: n, Per: per} }
+func policy(a step.Algorithm, n int64, per time.Duration) Policy {
+	p := Policy{numbers: step.Numbers{Algorithm: a, Limit: n, Period: per.Microseconds()}}
+	if per%time.Microsecond != 0 {
+		p.numbers.Period = step.NoPeriod
+	}
+	return p
+}
 
 // Named names the policy: 1 to 64 letters, digits, and characters of "-_.:/". Clients see the name in fields. Each of
 // several policies of a limiter has one; the only one has the limiter's unless it is named.
-func (p Policy) Named(name string) Policy { return Policy{p.in.Named(name)} }
+func (p Policy) Named(name string) Policy {
+	p.name = name
+	return p
+}
 
 // Burst is the size of a TokenBucket: how many units a key may use at once.
-func (p Policy) Burst(n int64) Policy { return Policy{p.in.Burst(n)} }
+func (p Policy) Burst(n int64) Policy {
+	p.numbers.Burst = n
+	return p
+}
 
 // Debt is how far below zero used units may take a TokenBucket: see [Decision.Settle] and [Limiter.Report].
 // Without it, that is its size.
-func (p Policy) Debt(n int64) Policy { return Policy{p.in.Debt(n)} }
+func (p Policy) Debt(n int64) Policy {
+	p.numbers.Debt = n
+	if n == step.UsualDebt { // which is a fault
+		p.numbers.Debt--
+	}
+	return p
+}
 
 // CountDenied makes windows and logs count refused attempts too, so that a client must pause to be admitted.
-func (p Policy) CountDenied() Policy { return Policy{p.in.CountDenied()} }
+func (p Policy) CountDenied() Policy {
+	p.numbers.CountDenied = true
+	return p
+}
 
 // FromFirst makes the windows of a FixedWindow begin with a key's first unit instead of at multiples of the period.
-func (p Policy) FromFirst() Policy { return Policy{p.in.FromFirst()} }
+func (p Policy) FromFirst() Policy {
+	p.numbers.FromFirst = true
+	return p
+}
 
-// Resolution is the number of counts of a SlidingWindow, 1 to 60. Without it, that is 10. More are more exact, and take
-// 14 bytes each.
-func (p Policy) Resolution(k int) Policy { return Policy{p.in.Resolution(k)} }
+// Resolution is the number of counts of a SlidingWindow, 1 to 1,000. Without it, that is 10. More are more exact, and
+// take 8 bytes each in memory, and 7 in Redis.
+func (p Policy) Resolution(k int) Policy {
+	p.numbers.Resolution = int64(k)
+	return p
+}
 
 // NeverOver makes a SlidingWindow err towards refusing: never more than n units in any period.
-func (p Policy) NeverOver() Policy { return Policy{p.in.NeverOver()} }
+func (p Policy) NeverOver() Policy {
+	p.numbers.NeverOver = true
+	return p
+}
 
 // Validate returns what is wrong with numbers that are data, as an [ErrInvalid], or nil.
 func (p Policy) Validate() error {
-	_, err := old.New(memstore.New(memstore.Config{}), "x", p.in)
-	if err == nil {
-		err = p.checkLog()
+	err := p.numbers.Check()
+	if p.name != "" {
+		err = errors.Join(err, backend.CheckName(p.name))
 	}
 	if err != nil {
-		return &invalid{err}
-	}
-	return nil
-}
-
-func (p Policy) checkLog() error {
-	if p.in.IsLog() && p.in.Limit() > maxLog {
-		return fmt.Errorf("headgate: a SlidingLog of %d units: it keeps the instant of each, so use at most %d, or SlidingWindow(...).NeverOver().Resolution(60)", p.in.Limit(), maxLog)
-	}
-	return nil
-}
-
-// String returns the text, also of a policy that is not valid, after its name if it has one.
-func (p Policy) String() string { return p.in.String() }
-
-// MarshalText implements [encoding.TextMarshaler]: the text without the name.
-func (p Policy) MarshalText() ([]byte, error) { return p.in.MarshalText() }
-
-// UnmarshalText implements [encoding.TextUnmarshaler]. An error is an [ErrInvalid] that says what is wrong.
-func (p *Policy) UnmarshalText(text []byte) error {
-	if err := p.in.UnmarshalText(text); err != nil {
-		return &invalid{err}
+		return &invalid{fmt.Errorf("headgate: policy %s: %w", p, err)}
 	}
 	return nil
 }
@@ -107,14 +126,25 @@ type invalid struct{ error }
 func (e *invalid) Is(target error) bool { return target == ErrInvalid }
 func (e *invalid) Unwrap() error        { return e.error }
 
-// inner returns the policies as today's core has them, or what is wrong with one.
-func inner(policies []Policy) ([]old.Policy, error) {
-	all := make([]old.Policy, len(policies))
+// prepare returns policies as they are asked. The error has a line for each fault.
+func prepare(limiter string, policies []Policy) (*backend.Policies, error) {
+	all := make([]backend.Policy, len(policies))
 	for i, p := range policies {
-		if err := p.checkLog(); err != nil {
-			return nil, err
-		}
-		all[i] = p.in
+		all[i] = backend.Policy{Name: p.name, Numbers: p.numbers}
 	}
-	return all, nil
+	var faults []error
+	ps := backend.Prepare(limiter, all, func(i int, err error) {
+		where := ""
+		switch {
+		case i < 0 || len(all) == 1:
+		case all[i].Name == "":
+			where = fmt.Sprintf("policy #%d: ", i+1)
+		default:
+			where = fmt.Sprintf("policy %q: ", all[i].Name)
+		}
+		for line := range strings.SplitSeq(err.Error(), "\n") {
+			faults = append(faults, fmt.Errorf("headgate: limiter %q: %s%s", limiter, where, line))
+		}
+	})
+	return ps, errors.Join(faults...)
 }

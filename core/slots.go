@@ -28,12 +28,12 @@ func NewSlots(s Store, name string, limit int64) *Slots {
 	if s == nil {
 		panic("headgate: the store is nil: use new(core.MemoryStore), or redisstore.Open")
 	}
-	if fault := backend.NameFault(name); fault != nil {
+	if fault := backend.CheckName(name); fault != nil {
 		panic(fmt.Errorf("headgate: slots %.70q: %w", name, fault))
 	}
 	checkSlots(name, limit)
 	r := &slotsRoot{}
-	r.standard = &Slots{r, backend.NewSlots(s.Backend(), name, limit, nil)}
+	r.standard = &Slots{r, backend.NewSlots(s.Backend(), name, limit)}
 	return r.standard
 }
 
@@ -99,9 +99,9 @@ func (s *Slots) Plan(plan string) *Slots {
 }
 
 // DocumentedSlots returns the slots of that name in a document. It is for package limits.
-func DocumentedSlots(s Store, b backend.Book, name string) *Slots {
+func DocumentedSlots(s Store, b backend.Book, inBook int, name string) *Slots {
 	r := &slotsRoot{}
-	r.standard = &Slots{r, backend.NewSlots(s.Backend(), name, 0, b)}
+	r.standard = &Slots{r, backend.NewDocumentedSlots(s.Backend(), b, inBook, name)}
 	return r.standard
 }
 

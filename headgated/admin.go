@@ -2,7 +2,9 @@ package headgated
 
 import (
 	"errors"
+	"maps"
 	"net/http"
+	"slices"
 	"strconv"
 	"time"
 
@@ -10,8 +12,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
-	"github.com/headgate/headgate/internal/old/core/debug"
-	"github.com/headgate/headgate/internal/old/core/stats"
+	"github.com/headgate/headgate/core/stats"
+	"github.com/headgate/headgate/internal/backend"
 )
 
 // Admin returns the handler of the admin door:
@@ -19,7 +21,7 @@ import (
 //	/healthz           200 while the process answers
 //	/readyz            200 from the first document until the server stops, then 503
 //	/metrics           for Prometheus
-//	/debug/headgate/   what limits do, as package debug shows it
+//	/debug/headgate/   what limits do, as package stats shows it
 //
 // A Redis that is away changes neither of the first two: the server goes on by its [Config].Failure.
 func (s *Server) Admin() http.Handler {
@@ -33,7 +35,7 @@ func (s *Server) Admin() http.Handler {
 		answer(w, http.StatusOK, "ready")
 	})
 	mux.Handle("GET /metrics", promhttp.HandlerFor(s.metrics.registry, promhttp.HandlerOpts{}))
-	mux.Handle("GET /debug/headgate/", debug.Handler(s.stats, debug.Config{Limits: s.shown}))
+	mux.Handle("GET /debug/headgate/", s.stats.HandlerWith(s.shown))
 	return mux
 }
 
@@ -45,11 +47,14 @@ func answer(w http.ResponseWriter, status int, text string) {
 }
 
 // shown returns what the debug page shows.
-func (s *Server) shown() debug.Limits {
+func (s *Server) shown() backend.Limits {
 	c := s.current.Load()
-	l := debug.Limits{Version: c.version, Err: errors.Join(s.faultOf(ofDocument), s.faultOf(ofCertificates))}
-	if !c.bare {
-		l.Limiters = c.view.Limiters()
+	l := backend.Limits{Version: c.version, Err: errors.Join(s.faultOf(ofDocument), s.faultOf(ofCertificates))}
+	for _, name := range slices.Sorted(maps.Keys(c.limits.Limits)) {
+		plans := c.limits.Limits[name].Plans
+		for _, plan := range slices.Sorted(maps.Keys(plans)) {
+			l.Limiters = append(l.Limiters, backend.NamedPolicies{Name: name, Policies: plans[plan].Prepared().List})
+		}
 	}
 	return l
 }

@@ -9,7 +9,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/headgate/headgate/internal/old/core"
+	"github.com/headgate/headgate/internal/backend"
 	"github.com/headgate/headgate/internal/old/nethttp"
 )
 
@@ -188,12 +188,12 @@ func (t *route) asks(r *http.Request) (asks []ask, at *routeCharge, err error) {
 // verdict decides about the charges of a route.
 func (c *configuration) verdict(r *http.Request, asks []ask) nethttp.Verdict {
 	charges, err := c.chargesOf(asks, false)
-	var d core.Decision
+	var d backend.Decision
 	if err == nil {
-		d, _, err = decide(r.Context(), toCharge, charges)
+		err = backend.Decide(r.Context(), toCharge, charges, &d)
 	}
 	if err != nil && r.Context().Err() == nil {
 		c.watch.Undecided(-1, http.StatusServiceUnavailable, err)
 	}
-	return nethttp.VerdictOf(d, err)
+	return nethttp.VerdictOf(&d, err)
 }

@@ -54,7 +54,7 @@ func ask(s *headgated.Server, peer, method, host, uri string, fields ...string) 
 }
 
 func TestAuth(t *testing.T) {
-	s := open(t, headgated.Config{Document: newPage(proxied)})
+	s := open(t, headgated.Config{Document: source(proxied)})
 	about := func(want int, field string, fields ...string) {
 		t.Helper()
 		w := ask(s, proxy, "POST", "api.example.com", "/v1/acme/chat?x=1", append(fields, "Authorization", "Bearer secret")...)
@@ -82,7 +82,7 @@ func TestAuth(t *testing.T) {
 
 // nginx wants 403, and reads the status beside it.
 func TestDeny(t *testing.T) {
-	s := open(t, headgated.Config{Document: newPage(proxied)})
+	s := open(t, headgated.Config{Document: source(proxied)})
 	deny := func(field ...string) *httptest.ResponseRecorder {
 		r := httptest.NewRequest("GET", "/v1/auth?deny=403", nil)
 		r.RemoteAddr = proxy
@@ -115,7 +115,7 @@ func TestDeny(t *testing.T) {
 
 // No spelling of a path, a host or a method is a way around a route.
 func TestRoutes(t *testing.T) {
-	s := open(t, headgated.Config{Document: newPage(proxied)})
+	s := open(t, headgated.Config{Document: source(proxied)})
 	for _, test := range []struct{ method, host, uri, charged string }{
 		{"POST", "api.example.com", "/v1/acme/chat", "api"},
 		{"POST", "API.example.com:8443", "/v1/acme/chat", "api"},
@@ -155,7 +155,7 @@ func TestRoutes(t *testing.T) {
 
 // Two parts of a key are not one: ("a", "b_c") is not ("a_b", "c").
 func TestCombinedKeys(t *testing.T) {
-	s := open(t, headgated.Config{Document: newPage(`
+	s := open(t, headgated.Config{Document: source(`
 limits: {api: {plans: {free: sliding-log 1/hour}}}
 trusted: [10.0.0.0/8]
 routes: [{path: "/{a}/{b}", charge: [{limit: api, key: ["path:a", "path:b"]}]}]`)})
@@ -178,7 +178,7 @@ trusted: [10.0.0.0/8]
 routes:
   - {path: /free, charge: []}
   - {charge: [{limit: api, key: address}]}`
-	s := open(t, headgated.Config{Document: newPage(text), Logger: slog.New(slog.NewTextHandler(l, nil))})
+	s := open(t, headgated.Config{Document: source(text), Logger: slog.New(slog.NewTextHandler(l, nil))})
 	var codes []int
 	for _, forged := range []string{"192.0.2.1", "192.0.2.2", "192.0.2.3", "10.0.0.1"} {
 		codes = append(codes, ask(s, someone, "GET", "x", "/free", "X-Forwarded-For", forged).Code)
@@ -203,7 +203,7 @@ routes:
 
 // A proxy that does not say what routes depend on is refused, or nothing would be limited.
 func TestProxyThatIsSilent(t *testing.T) {
-	s := open(t, headgated.Config{Document: newPage(proxied)})
+	s := open(t, headgated.Config{Document: source(proxied)})
 	for _, name := range []string{"X-Forwarded-Method", "X-Forwarded-Host", "X-Forwarded-Uri"} {
 		for _, value := range []string{"", "a, b"} {
 			w := ask(s, proxy, "GET", "fallback.example.com", "/", name, "", name, value)
@@ -224,7 +224,7 @@ func TestProxyThatIsSilent(t *testing.T) {
 
 // The peer on a unix socket is a proxy.
 func TestUnixPeer(t *testing.T) {
-	s := open(t, headgated.Config{Document: newPage(proxied)})
+	s := open(t, headgated.Config{Document: source(proxied)})
 	h := s.HTTP()
 	over := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), http.LocalAddrContextKey, &net.UnixAddr{Name: "/s", Net: "unix"})))
@@ -245,7 +245,7 @@ func TestUnixPeer(t *testing.T) {
 
 // A route of 0 units checks, and what the application reports counts.
 func TestCheckBeforeReportAfter(t *testing.T) {
-	s := open(t, headgated.Config{Document: newPage(`
+	s := open(t, headgated.Config{Document: source(`
 limits: {tokens: {plans: {free: token-bucket 100/hour burst 100}}}
 trusted: [10.0.0.0/8]
 routes: [{charge: [{limit: tokens, key: "header:X-User", units: 0}]}]`)})
@@ -280,7 +280,7 @@ routes:
 		"/files/{rest...}":  {"/files/a", "/files/..%2fhealthz", "/files/%2e%2e/healthz", "/files/b/..%2f..%2fhealthz"},
 		"/v1/{tenant}/chat": {"/v1/%2e%2e/chat", "/v1/%2E%2e/chat", "/v1/.%2e/chat"},
 	} {
-		s := open(t, headgated.Config{Document: newPage(limited)})
+		s := open(t, headgated.Config{Document: source(limited)})
 		served, mux := 0, http.NewServeMux()
 		mux.HandleFunc(pattern, func(http.ResponseWriter, *http.Request) { served++ })
 		for _, uri := range uris {
@@ -292,7 +292,7 @@ routes:
 			t.Errorf("%s: a limit of 1 let %d requests through", pattern, served)
 		}
 	}
-	s := open(t, headgated.Config{Document: newPage(limited)})
+	s := open(t, headgated.Config{Document: source(limited)})
 	for _, test := range []struct {
 		uri  string
 		want int
@@ -316,7 +316,7 @@ func TestReadingsAreBounded(t *testing.T) {
 			charges[at] += fmt.Sprintf(", {limit: l%d, key: %q}", i, key)
 		}
 	}
-	s := open(t, headgated.Config{Document: newPage(fmt.Sprintf(`
+	s := open(t, headgated.Config{Document: source(fmt.Sprintf(`
 limits: {%s}
 trusted: [10.0.0.0/8]
 routes:
@@ -349,7 +349,7 @@ routes:
   - {path: "/transfer/{from}/{to}", charge: [{limit: api, key: "path:from"}, {limit: api, key: "path:to"}]}
   - {charge: [{limit: api, key: address}, {limit: api, key: address, units: 2}]}
 `
-	s := open(t, headgated.Config{Document: newPage(doc)})
+	s := open(t, headgated.Config{Document: source(doc)})
 	for _, step := range []struct {
 		uri  string
 		want int
@@ -362,7 +362,7 @@ routes:
 
 // One key of a limit is not charged under two plans, of which one would not be asked.
 func TestOneKeyUnderTwoPlans(t *testing.T) {
-	s := open(t, headgated.Config{Document: newPage(`
+	s := open(t, headgated.Config{Document: source(`
 limits: {api: {default: free, plans: {free: sliding-log 1/hour, gold: sliding-log 1000/hour}}}
 trusted: [10.0.0.0/8]
 routes: [{charge: [{limit: api, key: address, plan: "header:X-Plan"}, {limit: api, key: "header:X-User"}]}]`)})
@@ -378,11 +378,11 @@ routes: [{charge: [{limit: api, key: address, plan: "header:X-Plan"}, {limit: ap
 
 // What a proxy forgets, or leaves empty, and a route or a key needs, is a 400.
 func TestForgotten(t *testing.T) {
-	method := open(t, headgated.Config{Document: newPage(`
+	method := open(t, headgated.Config{Document: source(`
 limits: {api: {plans: {api: sliding-log 10/hour}}}
 trusted: [10.0.0.0/8]
 routes: [{charge: [{limit: api, key: [method, address]}]}]`)})
-	all := open(t, headgated.Config{Document: newPage(proxied)})
+	all := open(t, headgated.Config{Document: source(proxied)})
 	for name, w := range map[string]*httptest.ResponseRecorder{
 		"no method, for a key":   ask(method, proxy, "POST", "a", "/", "X-Forwarded-Method", ""),
 		"an empty method":        ask(all, proxy, "", "api.example.com", "/v1/acme/chat", "Authorization", "Bearer x"),

@@ -1,6 +1,7 @@
 package headgated
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -8,9 +9,10 @@ import (
 	"slices"
 	"time"
 
+	"github.com/headgate/headgate/core/redisstore"
 	"github.com/headgate/headgate/internal/hidden"
-	"github.com/headgate/headgate/internal/old/core/redisstore"
-	"github.com/headgate/headgate/internal/old/limits"
+	"github.com/headgate/headgate/internal/rediskey"
+	"github.com/headgate/headgate/limits"
 )
 
 // Config configures a [Server]. Only Document, or EnvoyConfig, is required. Literals must name the fields.
@@ -69,7 +71,7 @@ type Config struct {
 	Failure redisstore.Failure
 	Servers int
 
-	// Lease, if not 0, is for how long units of hot keys are leased: see package lease.
+	// Lease, if not 0, is for how long units of hot keys are leased: see redisstore.Config.
 	Lease time.Duration
 
 	// Drain is how long requests that have begun may take when the server stops. 0 means 10 s.
@@ -129,10 +131,13 @@ func withDefaults(c Config) (Config, error) {
 		fault("there is no document: set Config.Document, or -config")
 	}
 	if c.Document == nil {
-		c.Document = limits.Bytes([]byte(`{"rls": []}`))
+		c.Document = func(context.Context) ([]byte, error) { return []byte(`{"rls": []}`), nil }
 	}
 	if c.LimitsKey != "" && c.Redis == "" {
 		fault("limits in Redis need a Redis")
+	}
+	if n := len(c.Secret); n > 0 && n < rediskey.MinSecret {
+		fault("a secret of %d bytes can be guessed: use %d random bytes or more", n, rediskey.MinSecret)
 	}
 	if c.Drain < 0 {
 		fault("a drain of %v is negative", c.Drain)

@@ -1,11 +1,11 @@
 package headgated
 
 import (
-	"context"
 	"fmt"
 	"slices"
 
-	"github.com/headgate/headgate/internal/old/core"
+	"github.com/headgate/headgate/internal/backend"
+	"github.com/headgate/headgate/internal/step"
 )
 
 // An ask is a charge that a request asks for.
@@ -29,41 +29,36 @@ func (e *unknownError) Error() string {
 	return fmt.Sprintf("charges[%d].%s: there is no such %[2]s", e.index, e.what)
 }
 
-// A verb is what is done about charges.
-type verb int
-
+// Verbs are what is done about charges.
 const (
-	toCharge verb = iota // all or none
-	toCheck              // nothing is charged
-	toReport             // all, whether they fit or not
+	toCharge = step.Allow  // all or none
+	toCheck  = step.Peek   // nothing is charged
+	toReport = step.Settle // all, whether they fit or not
 )
 
 // chargesOf returns what is asked for by the limiters of a configuration. With strict, a plan that the document does not have is an unknownError;
 // otherwise the default plan applies.
-func (c *configuration) chargesOf(asks []ask, strict bool) (charges []core.Charge, err error) {
-	charges = make([]core.Charge, 0, len(asks))
+func (c *configuration) chargesOf(asks []ask, strict bool) (charges []backend.Charge, err error) {
+	charges = make([]backend.Charge, 0, len(asks))
 	for i, a := range asks {
-		l, known := c.view.Find(a.limit, a.plan, a.key)
+		l, known := c.limiter(a.limit, a.plan, a.key)
 		switch {
-		case l == nil, c.bare:
+		case l == nil:
 			return nil, &unknownError{i, wordLimit}
 		case strict && !known:
 			return nil, &unknownError{i, wordPlan}
 		}
-		charges = append(charges, core.Charge{Limiter: l, Key: a.key, N: a.units})
+		charges = append(charges, backend.Charge{Limiter: l, Key: a.key, Units: a.units})
 	}
 	return charges, nil
 }
 
-// decide asks core. Uncovered is of a report: the units for which there was no room.
-func decide(ctx context.Context, v verb, charges []core.Charge) (d core.Decision, uncovered int64, err error) {
-	switch v {
-	case toCheck:
-		d, err = core.PeekAll(ctx, charges...)
-	case toReport:
-		d, uncovered, err = core.ReportAll(ctx, charges...)
-	default:
-		d, err = core.AllowAll(ctx, charges...)
+// limiter returns what applies to a key in a request of a plan, and whether the document has that plan. It is nil if
+// there is no such limit.
+func (c *configuration) limiter(limit, plan, key string) (l *backend.Limiter, known bool) {
+	t := c.tables[limit]
+	if t == nil {
+		return nil, false
 	}
-	return d, uncovered, err
+	return backend.NewShared(c.store, limit).Constant(t.Find(plan, key)), plan == "" || t.Has(plan)
 }

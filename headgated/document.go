@@ -10,9 +10,11 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/headgate/headgate/internal/old/core"
+	"github.com/headgate/headgate/internal/backend"
+	limitsdoc "github.com/headgate/headgate/internal/document"
 	"github.com/headgate/headgate/internal/old/limits"
 	"github.com/headgate/headgate/internal/old/limits/yamldoc"
+	"github.com/headgate/headgate/internal/plans"
 	"github.com/headgate/headgate/keyfuncs"
 )
 
@@ -35,51 +37,23 @@ const (
 // maxUnits is the largest number of units, 2^53-1.
 const maxUnits = 1<<53 - 1
 
-// A document is what a text says, besides the limits, which their book reads.
+// A document is what a text says.
 type document struct {
-	limits  *limits.Document
+	limits  *limitsdoc.Document
+	tables  map[string]*plans.Table[*backend.Policies] // by the names of the limits
 	trusted func(*http.Request) bool
 	routes  []*route
 	domains map[string]*domain
 	named   []*rule // with limits of the document
-	bare    bool    // it has no limits: those that its book has are not for use
 }
 
-// decode is the decoder of whole documents. A document need not end in "...", as those of package
-// yamldoc must: a file that was cut off is known by what its routes miss, and is not read while it grows.
+// decode is the decoder of whole documents. A document need not end in "...": a file that was cut off is known by what
+// its routes miss, and is not read while it grows.
 func decode(text []byte) (limits.Node, error) {
 	if !bytes.HasPrefix(bytes.TrimSpace(text), []byte("{")) {
 		text = slices.Concat(bytes.TrimRight(text, " \t\r\n"), []byte("\n...\n")) // a copy: the text is its source's
 	}
 	return yamldoc.Decode(text)
-}
-
-// decodeLimits is the decoder of the limits in a document, for their book.
-func decodeLimits(text []byte) (limits.Node, error) {
-	n, err := decode(text)
-	if err != nil {
-		return n, err
-	}
-	return onlyLimits(n), nil
-}
-
-// onlyLimits returns a document without what is not limits. The places stay. If the descriptors have their
-// own and there are no others, it has one that nothing is charged to.
-func onlyLimits(n limits.Node) limits.Node {
-	if n.Kind != limits.Map {
-		return n
-	}
-	if has(&n, wordRLS) && !has(&n, wordLimits) {
-		none, _ := decode([]byte("limits: {none: {plans: {none: unlimited}}}")) // a book needs some
-		return none
-	}
-	only := limits.Node{Kind: n.Kind, Line: n.Line, Column: n.Column}
-	for i, k := range n.Keys {
-		if k.Kind == limits.String && k.Text == wordLimits {
-			only.Keys, only.Values = append(only.Keys, k), append(only.Values, n.Values[i])
-		}
-	}
-	return only
 }
 
 // has reports whether a map has a key.
@@ -90,37 +64,43 @@ func has(n *limits.Node, key string) bool {
 // parse returns the document of a text. The error is limits.Faults, with all that is wrong. If the limits
 // are elsewhere, the document has none, and what routes and descriptors name is not looked for. The limiters of
 // descriptors are of the store.
-func parse(text []byte, elsewhere bool, store core.Store, defaults rlsDefaults) (*document, error) {
-	var root limits.Node
-	of, err := limits.Parse(text, func(text []byte) (limits.Node, error) {
-		var err error
-		root, err = decode(text)
-		return onlyLimits(root), err
-	})
-	if root.Line == 0 { // it is not YAML, or empty
+func parse(text []byte, elsewhere bool, store *backend.Store, defaults rlsDefaults) (*document, error) {
+	root, err := decode(text)
+	var fault *limits.Fault
+	if errors.As(err, &fault) {
+		return nil, limits.Faults{fault}
+	} else if err != nil {
 		return nil, err
 	}
-	r := &reader{}
+	r, known := &reader{}, !elsewhere
 	fields := r.fields(&root, "", wordLimits, wordTrusted, wordRoutes, wordRLS)
-	var faults limits.Faults
+	d := &document{limits: new(limitsdoc.Document)}
 	switch v := fields[wordLimits]; {
 	case elsewhere && v != nil:
 		r.fault(v, wordLimits, "the limits are those in Redis: remove these")
 	case elsewhere:
 	case v == nil && root.Kind == limits.Map && fields[wordRLS] == nil:
 		r.fault(&root, "", "the document has no %s", wordLimits)
-	case v != nil && errors.As(err, &faults):
-		r.faults = append(r.faults, faults...)
+	case v != nil:
+		of, err := limitsdoc.ParseLimits(text, wordTrusted, wordRoutes, wordRLS)
+		if err == nil {
+			err = of.Prepare(store.Rates.Prepare)
+		}
+		var faults limitsdoc.Faults
+		if errors.As(err, &faults) {
+			r.faults, known = append(r.faults, faultsOf(faults)...), false
+		} else if d.enact(of); len(of.Limits) == 0 && fields[wordRLS] == nil {
+			r.fault(&root, "", "the document has no %s", wordLimits)
+		}
 	}
-	d := &document{limits: of, bare: !elsewhere && fields[wordLimits] == nil}
 	networks := r.trusted(fields[wordTrusted])
 	d.trusted = trustedPeer(networks)
 	r.items(fields[wordRoutes], wordRoutes, func(n *limits.Node, path string) {
 		d.routes = append(d.routes, r.route(n, path, networks))
 	})
 	r.faults = append(r.faults, d.readRules(fields[wordRLS], store, defaults)...)
-	if of != nil && !elsewhere {
-		r.faults = append(r.faults, d.missing(of)...)
+	if known {
+		r.faults = append(r.faults, d.missing()...)
 	}
 	if len(r.faults) > 0 {
 		slices.SortStableFunc(r.faults, func(a, b *limits.Fault) int { return cmp.Or(a.Line-b.Line, a.Column-b.Column) })
@@ -129,26 +109,35 @@ func parse(text []byte, elsewhere bool, store core.Store, defaults rlsDefaults) 
 	return d, nil
 }
 
-// missing returns a fault for each limit that a route names and that is not among these.
-func (d *document) missing(of *limits.Document) (faults limits.Faults) {
+// enact makes limits those of the document.
+func (d *document) enact(of *limitsdoc.Document) {
+	d.limits = of
+	d.tables, _ = of.Tables()
+}
+
+// faultsOf returns faults of limits, or warnings.
+func faultsOf(all limitsdoc.Faults) (faults limits.Faults) {
+	for _, f := range all {
+		faults = append(faults, &limits.Fault{Line: f.Line, Column: f.Column, Err: errors.New(f.Text)})
+	}
+	return faults
+}
+
+// missing returns a fault for each limit that a route or a descriptor names and that is not there.
+func (d *document) missing() (faults limits.Faults) {
 	for _, t := range d.routes {
 		for _, c := range t.charges {
-			if c.limit != "" && !d.has(of, c.limit) {
+			if c.limit != "" && d.tables[c.limit] == nil {
 				faults = append(faults, missingAt(c.place))
 			}
 		}
 	}
 	for _, r := range d.named {
-		if !d.has(of, r.limit) {
+		if d.tables[r.limit] == nil {
 			faults = append(faults, missingAt(r.place))
 		}
 	}
 	return faults
-}
-
-// has reports whether a limit is among those of the document.
-func (d *document) has(of *limits.Document, limit string) bool {
-	return !d.bare && slices.Contains(of.Limits(), limit)
 }
 
 func missingAt(at limits.Fault) *limits.Fault {

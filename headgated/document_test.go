@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/headgate/headgate/internal/old/core/memstore"
+	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/internal/old/limits"
 )
 
@@ -26,7 +26,7 @@ routes:
 
 // read parses a document for a server in memory.
 func read(text []byte) (*document, error) {
-	return parse(text, false, memstore.New(memstore.Config{}), rlsDefaults{charge: chargeAll})
+	return parse(text, false, new(core.MemoryStore).Backend(), rlsDefaults{charge: chargeAll})
 }
 
 func TestParse(t *testing.T) {
@@ -66,11 +66,11 @@ func TestFaults(t *testing.T) {
 		{"limits: {api: {plans: {free: sliding-log 2/minute}}}\n^limit: {}", "unknown field: one of limits, trusted, routes"},
 		{"limits: {api: {plans: {free: sliding-log 2/minute}}}\n^limits: {}", "twice"},
 		{"^routes: []", "the document has no limits"},
-		{"limits: ^[]", "it is a list, not a map"},
-		{"limits: {api: {plans: {free: sliding-log ^2/minuet}}}", "minuet"},
+		{"limits: ^[]", "limits is a list, not a map"},
+		{"limits: {api: {plans: {free: ^sliding-log 2/minuet}}}", "minuet"},
 		{"limits: {api: {plans: {free: ^60}}}", "not a policy"},
 		{"limits: {^api: {}}", "it has no plans"},
-		{"limits: {api: {plans: {free: sliding-log 2/minute}, ^plan: {}}}", "unknown field"},
+		{"limits: {api: {plans: {free: sliding-log 2/minute}, ^plan: {}}}", "no such field"},
 		{"limits: {api: {plans: {free: sliding-log 2/minute}}}\ntrusted: ^10.0.0.0/8", "it is a string, not a list"},
 		{"limits: {api: {plans: {free: sliding-log 2/minute}}}\ntrusted: [10.0.0.0/8, ^10.0.0.1/8]", "which would be 10.0.0.0/8"},
 		{"limits: {api: {plans: {free: sliding-log 2/minute}}}\ntrusted: [^all]", "neither a network"},

@@ -1,15 +1,13 @@
 package headgated
 
 import (
-	"context"
 	"fmt"
 	"net/http"
 	"slices"
 	"strings"
 
-	"github.com/headgate/headgate/internal/old/core"
-	"github.com/headgate/headgate/internal/old/core/memstore"
-	"github.com/headgate/headgate/internal/old/limits"
+	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/internal/backend"
 )
 
 // An Explanation says how a document treats a request.
@@ -94,16 +92,11 @@ func (c *Explained) write(b *strings.Builder) {
 // server gets it from there by /v1/auth. The client is the RemoteAddr. The error is limits.Faults
 // with all mistakes in the document. Nothing is charged.
 func Explain(text []byte, r *http.Request, c Config) (*Explanation, error) {
-	d, err := parse(text, false, memstore.New(memstore.Config{}), rlsDefaults{})
+	d, err := parse(text, false, new(core.MemoryStore).Backend(), rlsDefaults{})
 	if err != nil {
 		return nil, err
 	}
-	book, err := limits.Open(context.Background(), memstore.New(memstore.Config{}), false, limits.Bytes(text), limits.Config{Decode: decodeLimits})
-	if err != nil {
-		return nil, err
-	}
-	defer book.Close()
-	view, e, met := book.View(), &Explanation{}, meet(d.routes, r)
+	e, met := &Explanation{}, meet(d.routes, r)
 	if _, at, err := asksOf(met); at == nil {
 		e.Err = err
 	}
@@ -115,8 +108,7 @@ func Explain(text []byte, r *http.Request, c Config) (*Explanation, error) {
 				one.Plan = r.Header.Get(charge.plan)
 			}
 			if one.Key, one.Err = charge.key(m.request); one.Err == nil {
-				l, _ := view.Find(charge.limit, one.Plan, one.Key)
-				one.Rules = rulesOf(l)
+				one.Rules = rulesOf(d.tables[charge.limit].Find(one.Plan, one.Key))
 			}
 			t.Charges = append(t.Charges, one)
 		}
@@ -125,13 +117,11 @@ func Explain(text []byte, r *http.Request, c Config) (*Explanation, error) {
 	return e, nil
 }
 
-// rulesOf returns the policies of a limiter, which may be nil.
-func rulesOf(l *core.Limiter) (rules []string) {
-	if l == nil {
-		return nil
-	}
-	for _, p := range l.Policies() {
-		rules = append(rules, fmt.Sprintf("%s: %s", p.Name(), p.Named("")))
+// rulesOf returns policies as they are printed.
+func rulesOf(ps *backend.Policies) (rules []string) {
+	for i := range ps.List {
+		p := &ps.List[i]
+		rules = append(rules, fmt.Sprintf("%s: %v", p.Name, p.Numbers))
 	}
 	return rules
 }

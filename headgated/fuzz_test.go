@@ -1,6 +1,7 @@
 package headgated
 
 import (
+	"context"
 	"encoding/json"
 	"log/slog"
 	"net/http"
@@ -14,8 +15,6 @@ import (
 	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/proto"
-
-	"github.com/headgate/headgate/internal/old/limits"
 )
 
 // Whatever a program sends gets an answer in JSON: an error that says why, or what it asked for, which has been
@@ -27,7 +26,7 @@ func FuzzProgram(f *testing.F) {
 	} {
 		f.Add([]byte(body))
 	}
-	s, err := New(Config{Document: limits.Bytes([]byte(valid)), Logger: slog.New(slog.DiscardHandler)})
+	s, err := New(Config{Document: func(context.Context) ([]byte, error) { return []byte(valid), nil }, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		f.Fatal(err)
 	}

@@ -12,9 +12,11 @@ import (
 	"strings"
 	"time"
 
-	"github.com/headgate/headgate/internal/old/core"
+	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/internal/backend"
 	"github.com/headgate/headgate/internal/old/limits"
 	"github.com/headgate/headgate/internal/old/nethttp"
+	"github.com/headgate/headgate/internal/step"
 )
 
 const (
@@ -112,13 +114,14 @@ type oneAnswer struct {
 	RetryAfter *int64 `json:"retry_after_us"`
 }
 
-func replyOf(d *core.Decision) reply {
+func replyOf(d *backend.Decision) reply {
+	t := d.Totals()
 	r := reply{
-		Allowed: d.Allowed, Source: d.Source.String(), Limit: d.Limit, Remaining: d.Remaining,
-		ResetAfter: micros(d.ResetAfter), RetryAfter: micros(d.RetryAfter), Answers: make([]oneAnswer, d.Len()),
+		Allowed: d.Allowed, Source: d.Source().String(), Limit: t.Decider.Capacity(), Remaining: t.Remaining,
+		ResetAfter: micros(backend.Span(t.ResetAfter)), RetryAfter: micros(backend.Span(t.RetryAfter)), Answers: make([]oneAnswer, d.Len()),
 	}
 	for i := range r.Answers {
-		a := d.Answer(i)
+		a := d.At(i)
 		r.Answers[i] = oneAnswer{
 			Limiter: a.Limiter, Policy: a.Policy, Allowed: a.Allowed, Limit: a.Limit, Remaining: a.Remaining, Window: a.Window.Microseconds(),
 			NextAfter: micros(a.NextAfter), ResetAfter: micros(a.ResetAfter), RetryAfter: micros(a.RetryAfter),
@@ -145,25 +148,25 @@ type callError struct {
 func (e *callError) Error() string { return e.detail }
 
 // program returns the handler of a verb.
-func (s *Server) program(v verb) http.HandlerFunc {
+func (s *Server) program(v step.Mode) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		asks, err := readAsks(w, r, v)
-		var charges []core.Charge
+		var charges []backend.Charge
 		if err == nil {
 			charges, err = s.current.Load().chargesOf(asks, true)
 		}
-		var d core.Decision
-		var uncovered int64
+		var d backend.Decision
 		if err == nil {
-			d, uncovered, err = decide(r.Context(), v, charges)
+			err = backend.Decide(r.Context(), v, charges, &d)
 		}
 		if err != nil {
 			s.failed(w, r, err)
 			return
 		}
-		verdict := nethttp.VerdictOf(d, nil)
+		verdict := nethttp.VerdictOf(&d, nil)
 		body := replyOf(&d)
 		if v == toReport {
+			uncovered := d.MostUncovered()
 			body.Uncovered = &uncovered
 		}
 		if v != toCharge || d.Allowed {
@@ -186,19 +189,19 @@ func (s *Server) failed(w http.ResponseWriter, r *http.Request, err error) {
 		fail(w, call.status, call.detail)
 	case errors.As(err, &unknown):
 		fail(w, http.StatusNotFound, err.Error())
-	case errors.Is(err, core.ErrQuestion):
+	case errors.Is(err, core.ErrInvalid):
 		fail(w, http.StatusBadRequest, err.Error())
 	default:
 		if r.Context().Err() == nil {
 			s.current.Load().watch.Undecided(-1, http.StatusServiceUnavailable, err)
 		}
-		nethttp.VerdictOf(core.Decision{}, err).SetFields(w.Header())
+		nethttp.VerdictOf(nil, err).SetFields(w.Header())
 		fail(w, http.StatusServiceUnavailable, "there is no decision: the store is away, or does not answer in time")
 	}
 }
 
 // readAsks reads the body of a request. What is reported is at least one unit.
-func readAsks(w http.ResponseWriter, r *http.Request, v verb) ([]ask, error) {
+func readAsks(w http.ResponseWriter, r *http.Request, v step.Mode) ([]ask, error) {
 	if kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || kind != "application/json" {
 		return nil, &callError{http.StatusUnsupportedMediaType, "the Content-Type is not application/json"}
 	}

@@ -21,7 +21,7 @@ limits:
 
 // Several limits are charged all or none, and the numbers are those of the decision.
 func TestCharge(t *testing.T) {
-	s := open(t, headgated.Config{Document: newPage(simple)})
+	s := open(t, headgated.Config{Document: source(simple)})
 	const both = `{"charges": [{"limit": "api", "key": "anna", "units": 2}, {"limit": "day", "key": "anna"}]}`
 	w, got := post(t, s.HTTP(), "/v1/charge", both)
 	if w.Code != 200 || w.Header().Get("Content-Type") != "application/json" || !got.Allowed || got.Source != "store" || got.Limit != 2 || got.Remaining != 0 ||
@@ -41,7 +41,7 @@ func TestCharge(t *testing.T) {
 }
 
 func TestPlanAndNever(t *testing.T) {
-	s := open(t, headgated.Config{Document: newPage(simple)})
+	s := open(t, headgated.Config{Document: source(simple)})
 	if w, got := post(t, s.HTTP(), "/v1/charge", `{"charges": [{"limit": "api", "key": "anna", "units": 5, "plan": "gold"}]}`); w.Code != 200 || got.Limit != 5 {
 		t.Errorf("%d %s", w.Code, w.Body)
 	}
@@ -55,7 +55,7 @@ func TestPlanAndNever(t *testing.T) {
 
 // A check answers what a charge would, and changes nothing.
 func TestCheck(t *testing.T) {
-	s := open(t, headgated.Config{Document: newPage(simple)})
+	s := open(t, headgated.Config{Document: source(simple)})
 	const one = `{"charges": [{"limit": "api", "key": "anna"}]}`
 	for range 3 {
 		if w, got := post(t, s.HTTP(), "/v1/check", one); w.Code != 200 || !got.Allowed || got.Remaining != 2 {
@@ -71,7 +71,7 @@ func TestCheck(t *testing.T) {
 
 // A check of several answers what charging them would.
 func TestCheckSeveral(t *testing.T) {
-	s := open(t, headgated.Config{Document: newPage(simple)})
+	s := open(t, headgated.Config{Document: source(simple)})
 	const both = `{"charges": [{"limit": "day", "key": "anna"}, {"limit": "api", "key": "anna", "units": 2}]}`
 	for _, allowed := range []bool{true, false} {
 		for range 2 {
@@ -86,7 +86,7 @@ func TestCheckSeveral(t *testing.T) {
 // A report counts what has happened, beyond the limit too, and says what had no room. Then 0 units, which only
 // check, are refused until the key is within its limit again.
 func TestReport(t *testing.T) {
-	s := open(t, headgated.Config{Document: newPage(simple)})
+	s := open(t, headgated.Config{Document: source(simple)})
 	units := func(n int) string {
 		return fmt.Sprintf(`{"charges": [{"limit": "day", "key": "anna", "units": %d}, {"limit": "other", "key": "anna", "units": 1}]}`, n)
 	}
@@ -114,7 +114,7 @@ func TestReport(t *testing.T) {
 
 // Up to 64 charges are one decision.
 func TestMany(t *testing.T) {
-	s := open(t, headgated.Config{Document: newPage(simple)})
+	s := open(t, headgated.Config{Document: source(simple)})
 	many := func(n int) string {
 		var all []string
 		for i := range n {
@@ -134,7 +134,7 @@ func TestMany(t *testing.T) {
 
 // What a program does wrong is said in a problem document, and charges nothing.
 func TestBadRequests(t *testing.T) {
-	s := open(t, headgated.Config{Document: newPage(simple)})
+	s := open(t, headgated.Config{Document: source(simple)})
 	one := func(charge string) string { return `{"charges": [` + charge + `]}` }
 	kind := func(kind string) func(*http.Request) {
 		return func(r *http.Request) { r.Header.Set("Content-Type", kind) }
@@ -201,7 +201,7 @@ func TestBadRequests(t *testing.T) {
 
 // Hostile bytes in keys are keys like any other.
 func TestKeysAreBytes(t *testing.T) {
-	s := open(t, headgated.Config{Document: newPage(simple)})
+	s := open(t, headgated.Config{Document: source(simple)})
 	for _, key := range []string{`a\u0000b`, `{}`, `\"`, strings.Repeat("a", 60_000), `\ud83d\ude00`} {
 		if w, got := post(t, s.HTTP(), "/v1/charge", `{"charges": [{"limit": "api", "key": "`+key+`"}]}`); w.Code != 200 || got.Remaining != 1 {
 			t.Errorf("%d %s", w.Code, w.Body)
@@ -210,7 +210,7 @@ func TestKeysAreBytes(t *testing.T) {
 }
 
 func TestAdmin(t *testing.T) {
-	s := open(t, headgated.Config{Document: newPage(simple)})
+	s := open(t, headgated.Config{Document: source(simple)})
 	post(t, s.HTTP(), "/v1/charge", `{"charges": [{"limit": "api", "key": "anna-the-key"}]}`)
 	for path, want := range map[string]string{
 		"/healthz": "ok\n", "/readyz": "ready\n", "/metrics": "headgate_decisions_total{", "/debug/headgate/": "sliding-log 5/hour", "/debug/headgate/json": `"version"`,

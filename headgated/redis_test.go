@@ -15,12 +15,9 @@ import (
 	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/headgate/headgate/core/redisstore"
 	"github.com/headgate/headgate/headgated"
-	"github.com/headgate/headgate/internal/old/core"
-	"github.com/headgate/headgate/internal/old/core/redisstore"
-	"github.com/headgate/headgate/internal/old/limits"
-	"github.com/headgate/headgate/internal/old/limits/redisdoc"
-	"github.com/headgate/headgate/internal/old/limits/yamldoc"
+	"github.com/headgate/headgate/internal/docstore"
 	"github.com/headgate/headgate/internal/redistest"
 )
 
@@ -30,18 +27,15 @@ func TestLimitsInRedis(t *testing.T) {
 	server := redistest.Start(t)
 	client := redis.NewClient(&redis.Options{Addr: server.Addr()})
 	t.Cleanup(func() { client.Close() })
-	source := core.Must(redisdoc.New(client, redisdoc.Config{Key: "{limits}"}))
+	documents := docstore.Store{Client: client, Key: "{limits}"}
 	push := func(text string) {
 		t.Helper()
-		d, err := limits.Parse([]byte(text+"\n...\n"), yamldoc.Decode)
-		must(t, err)
-		_, version, _ := source.Current(context.Background()) // 0: there is none yet
-		_, err = source.Push(context.Background(), d, version)
-		must(t, err)
+		version, _ := documents.Version(context.Background()) // "": there is none yet
+		must(t, documents.Write(context.Background(), []byte(text+"\n...\n"), version))
 	}
 	p := newPage(`routes: [{charge: [{limit: api, key: everyone}]}]`)
-	config := headgated.Config{Document: p, Redis: "redis://" + server.Addr(), LimitsKey: "{limits}", Timeout: 10 * time.Second}
-	if _, err := headgated.New(config); err == nil || !strings.Contains(err.Error(), "there is no document at {limits}") {
+	config := headgated.Config{Document: p.load, Redis: "redis://" + server.Addr(), LimitsKey: "{limits}", Timeout: 10 * time.Second}
+	if _, err := headgated.New(config); err == nil || !strings.Contains(err.Error(), "there is no document: push one") {
 		t.Fatal(err)
 	}
 	push("limits: {api: {plans: {free: sliding-log 2/hour}}}")
@@ -56,15 +50,20 @@ func TestLimitsInRedis(t *testing.T) {
 	push("limits: {api: {plans: {free: sliding-log 3/hour}}}")
 	must(t, s.Reload(t.Context()))
 	limit(3)
-	servers, err := source.Servers(t.Context())
-	must(t, err)
-	if len(servers) != 1 || servers[0].Err != "" || len(servers[0].Program.Limits) != 1 || servers[0].Program.Limits[0] != "api" {
-		t.Errorf("%+v", servers)
+	tells := func(want string) {
+		t.Helper()
+		servers, err := documents.Servers(t.Context())
+		must(t, err)
+		if version, _ := documents.Version(t.Context()); len(servers) != 1 || servers[0].Found != version || (servers[0].Version == version) != (want == "") || !strings.Contains(servers[0].Err, want) {
+			t.Errorf("%+v", servers)
+		}
 	}
+	tells("")
 	push("limits: {other: {plans: {free: sliding-log 3/hour}}}")
 	if err := s.Reload(t.Context()); err == nil || !strings.Contains(err.Error(), "routes[0].charge[0].limit: there is no such limit") {
 		t.Error(err)
 	}
+	tells("there is no such limit")
 	limit(3)
 	p.text.Store("limits: {api: {plans: {free: sliding-log 2/hour}}}")
 	if err := s.Reload(t.Context()); err == nil || !strings.Contains(err.Error(), "remove these") {
@@ -97,7 +96,7 @@ func TestOneTimeoutForARequest(t *testing.T) {
 			asked.Add(1)
 		}
 	})
-	s := open(t, headgated.Config{Redis: "redis://" + silent.Addr().String(), Timeout: 100 * time.Millisecond, Document: newPage(`rls: [{domain: d, descriptors: [
+	s := open(t, headgated.Config{Redis: "redis://" + silent.Addr().String(), Timeout: 100 * time.Millisecond, Document: source(`rls: [{domain: d, descriptors: [
 		{key: user, rate_limit: {unit: hour, requests_per_unit: 1}},
 		{key: watched, rate_limit: {unit: hour, requests_per_unit: 1}, shadow_mode: true},
 		{key: first, rate_limit: {unit: hour, requests_per_unit: 1}, quota_mode: true},
@@ -117,7 +116,7 @@ func TestOneTimeoutForARequest(t *testing.T) {
 func TestShadowIsLate(t *testing.T) {
 	server := redistest.Start(t)
 	proxy := redistest.NewProxy(t, server.Addr())
-	s := open(t, headgated.Config{Redis: "redis://" + proxy.Addr(), Timeout: 3 * time.Second, Failure: redisstore.FailClosed, Document: newPage(rules)})
+	s := open(t, headgated.Config{Redis: "redis://" + proxy.Addr(), Timeout: 3 * time.Second, Failure: redisstore.FailClosed, Document: source(rules)})
 	ask := func() {
 		t.Helper()
 		w, _ := post(t, s.HTTP(), "/json", `{"domain": "d", "descriptors": [{"entries": [{"key": "user", "value": "a"}]}, {"entries": [{"key": "watched", "value": "a"}]}]}`)
@@ -135,7 +134,7 @@ func TestCallerGivesUp(t *testing.T) {
 	silent, err := net.Listen("tcp", "127.0.0.1:0")
 	must(t, err)
 	defer silent.Close()
-	s := open(t, headgated.Config{Redis: "redis://" + silent.Addr().String(), Timeout: time.Minute, Document: newPage(rules)})
+	s := open(t, headgated.Config{Redis: "redis://" + silent.Addr().String(), Timeout: time.Minute, Document: source(rules)})
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
 	w, _ := post(t, s.HTTP(), "/json", `{"domain": "d", "descriptors": [{"entries": [{"key": "user", "value": "a"}]}]}`, func(r *http.Request) { *r = *r.WithContext(ctx) })
@@ -154,7 +153,7 @@ func BenchmarkRLSInRedis(b *testing.B) {
 			b.Run(fmt.Sprintf("%s/%d", name, callers), func(b *testing.B) {
 				server := redistest.Start(b)
 				_, conn := serveRLS(b, headgated.Config{
-					Document: newPage("rls: [{domain: d, descriptors: [{key: user, " + limit + "}]}]"), Redis: "redis://" + server.Addr(), Timeout: 10 * time.Second,
+					Document: source("rls: [{domain: d, descriptors: [{key: user, " + limit + "}]}]"), Redis: "redis://" + server.Addr(), Timeout: 10 * time.Second,
 				})
 				c := pb.NewRateLimitServiceClient(conn)
 				var next atomic.Int64

@@ -12,13 +12,11 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"time"
 
+	"github.com/headgate/headgate/internal/backend"
+	limitsdoc "github.com/headgate/headgate/internal/document"
 	"github.com/headgate/headgate/internal/old/keywatch"
-	"github.com/headgate/headgate/internal/old/limits"
-	"github.com/headgate/headgate/internal/old/limits/redisdoc"
-	"github.com/headgate/headgate/internal/old/limits/yamldoc"
 	"github.com/headgate/headgate/internal/old/settle"
 )
 
@@ -36,7 +34,7 @@ type configuration struct {
 	*document
 
 	version string
-	view    limits.View
+	store   *backend.Store
 	watch   *keywatch.Watch
 	charges map[*routeCharge]int // their indexes in watch
 	uses    struct{ host, method, path bool }
@@ -64,29 +62,7 @@ func (t *texts) version() string {
 	return hex.EncodeToString(sum[:6])
 }
 
-// A feed is the source of the book: it has what the server gives it, so that limits and routes change
-// together.
-type feed struct {
-	text   atomic.Pointer[[]byte]
-	shared *redisdoc.Source // nil: the limits are in the document
-}
-
-// Load implements [limits.Source].
-func (f *feed) Load(context.Context) ([]byte, error) { return *f.text.Load(), nil }
-
-// give gives the book what was read.
-func (f *feed) give(t *texts) {
-	if f.shared != nil {
-		f.text.Store(&t.limits)
-	} else {
-		f.text.Store(&t.document)
-	}
-}
-
-const (
-	loadTimeout = 5 * time.Second
-	never       = 10_000 * time.Hour
-)
+const loadTimeout = 5 * time.Second
 
 // begin reads everything for the first time.
 func (s *Server) begin() error {
@@ -106,14 +82,6 @@ func (s *Server) begin() error {
 		return err
 	}
 	s.read = read
-	s.feed.give(read)
-	config := limits.Config{Decode: decodeLimits, Every: never, Accept: s.accept, Changed: s.changed} // it is asked by Reload only
-	if s.feed.shared != nil {
-		config.Decode = yamldoc.Decode
-	}
-	if s.book, err = limits.Open(ctx, s.store, false, &s.feed, config); err != nil {
-		return err
-	}
 	s.enact(read, d)
 	s.share(ctx, nil)
 	return nil
@@ -123,17 +91,31 @@ func (s *Server) begin() error {
 func (s *Server) load(ctx context.Context) (*texts, error) {
 	var t texts
 	var err error
-	if t.document, err = s.config.Document.Load(ctx); err == nil && s.feed.shared != nil {
-		t.limits, err = s.feed.shared.Load(ctx)
+	if t.document, err = s.config.Document(ctx); err == nil && s.shared != nil {
+		err = s.loadShared(ctx, &t)
 	}
 	if err == nil && s.config.EnvoyConfig != "" {
 		var before []settle.File
 		if s.read != nil {
 			before = s.read.files
 		}
-		t.files, err = settle.Read(ctx, before, limits.MaxBytes, s.ruleFiles)
+		t.files, err = settle.Read(ctx, before, limitsdoc.MaxBytes, s.ruleFiles)
 	}
 	return &t, err
+}
+
+// loadShared reads the limits in Redis, unless their version is known.
+func (s *Server) loadShared(ctx context.Context, t *texts) error {
+	version, err := s.shared.Version(ctx)
+	if err != nil {
+		return err
+	}
+	if s.read != nil && s.read.limits != nil && version == s.me.Found {
+		t.limits = s.read.limits
+		return nil
+	}
+	t.limits, s.me.Found, err = s.shared.Read(ctx)
+	return err
 }
 
 // ruleFiles returns the names of the files with domains, in order.
@@ -183,39 +165,40 @@ func (s *Server) parse(read *texts) (*document, error) {
 		return nil, err
 	}
 	if read.limits != nil {
-		if d.limits, err = limits.Parse(read.limits, yamldoc.Decode); err != nil {
+		of, err := limitsdoc.Parse(read.limits)
+		if err == nil {
+			err = of.Prepare(s.store.Rates.Prepare)
+		}
+		if err != nil {
 			return nil, errors.New("headgated: the limits in Redis: " + err.Error()) // whose places are not those of the document
 		}
-		if faults := d.missing(d.limits); len(faults) > 0 {
+		d.enact(of)
+		if faults := d.missing(); len(faults) > 0 {
 			return nil, faults
 		}
 	}
-	if err := d.addFiles(read.files, d.limits, s.store, s.rls); err != nil {
+	if err := d.addFiles(read.files, true, s.store, s.rls); err != nil {
 		return nil, err
 	}
 	return d, nil
 }
 
-// accept takes each document that is valid, and tells what it costs.
-func (s *Server) accept(d limits.Diff) error {
-	for _, change := range d.Lost() {
-		s.log.Warn("headgated: what was used of a limit does not count any more", slog.String("limit", change.Limit), slog.String("change", change.What))
-	}
-	return nil
-}
-
 // mostChanges of a document are told.
 const mostChanges = 20
 
-// changed tells what a document has changed.
-func (s *Server) changed(e limits.Event) {
-	for i, change := range e.Diff.Changes {
+// tellChanges tells what a document changes in the limits, without keys.
+func (s *Server) tellChanges(before, now *document) {
+	all := limitsdoc.Diff(before.limits, now.limits)
+	for i, change := range all {
 		if i == mostChanges {
-			s.log.Info("headgated: and more changes of limits", slog.Int("changes", len(e.Diff.Changes)-i))
+			s.log.Info("headgated: and more changes of limits", slog.Int("changes", len(all)-i))
 			break
 		}
-		s.log.Info("headgated: a limit changes", slog.String("limit", change.Limit), slog.String("change", change.What),
-			slog.String("was", change.Was), slog.String("is", change.Is))
+		level := slog.LevelInfo
+		if change.Fresh {
+			level = slog.LevelWarn
+		}
+		s.log.Log(context.Background(), level, "headgated: a limit changes", slog.String("change", change.Text))
 	}
 }
 
@@ -245,52 +228,39 @@ func (s *Server) reload(ctx context.Context, all bool) error {
 	case !all && read.equal(s.read):
 		err = s.faultOf(ofDocument)
 	default:
-		if s.read, err = read, s.apply(ctx, read); ctx.Err() != nil {
-			s.read = nil // who knows how far it came
-		}
+		s.read, err = read, s.apply(read)
 	}
 	s.tell(ofDocument, err)
 	s.share(ctx, err)
 	return errors.Join(errCertificates, err)
 }
 
-// share tells the other servers what became of the limits in Redis.
+// share tells who has pushed the limits what became of them.
 func (s *Server) share(ctx context.Context, err error) {
-	if s.feed.shared == nil {
+	if s.shared == nil {
 		return
 	}
-	state := s.book.State()
+	s.me.Err = ""
 	if err != nil {
-		state.Err = err
+		s.me.Err = err.Error()
+	} else {
+		s.me.Version = s.me.Found
 	}
-	for _, t := range s.current.Load().routes {
-		for _, c := range t.charges {
-			state.Program.Limits = append(state.Program.Limits, c.limit)
-		}
-	}
-	for _, r := range s.current.Load().named {
-		state.Program.Limits = append(state.Program.Limits, r.limit)
-	}
-	s.feed.shared.Loaded(ctx, state)
+	_ = s.shared.Tell(ctx, s.me) // it may not be permitted
 }
 
 // apply makes a document the one in force.
-func (s *Server) apply(ctx context.Context, read *texts) error {
+func (s *Server) apply(read *texts) error {
 	d, err := s.parse(read)
-	if err != nil {
-		return err
+	if err == nil {
+		s.enact(read, d)
 	}
-	s.feed.give(read)
-	if err := s.book.Reload(ctx); err != nil {
-		return err
-	}
-	s.enact(read, d)
-	return nil
+	return err
 }
 
-// enact makes a configuration of a document whose limits the book has.
+// enact makes a document the configuration.
 func (s *Server) enact(read *texts, d *document) {
-	c := &configuration{document: d, version: read.version(), view: s.book.View(), charges: make(map[*routeCharge]int)}
+	c := &configuration{document: d, version: read.version(), store: s.store, charges: make(map[*routeCharge]int)}
 	var names []string
 	for _, t := range d.routes {
 		c.uses.host = c.uses.host || len(t.hosts) > 0
@@ -309,20 +279,21 @@ func (s *Server) enact(read *texts, d *document) {
 	}
 	s.metrics.applied(c.version)
 	s.log.Info("headgated: the document applies", slog.String("version", c.version), slog.Int("routes", len(d.routes)))
-	s.warnOf(s.book.State().Notes)
+	s.warnOf(d.limits.Warnings)
 	if before != nil {
+		s.tellChanges(before.document, d)
 		s.warnOfLosses(before.document, d)
 	}
 }
 
 // warnOf tells the notes of the limits, which have no keys.
-func (s *Server) warnOf(notes limits.Faults) {
+func (s *Server) warnOf(notes limitsdoc.Faults) {
 	for i, note := range notes {
 		if i == mostChanges {
 			s.log.Warn("headgated: and more notes about the limits", slog.Int("notes", len(notes)-i))
 			break
 		}
-		s.log.Warn("headgated: a note about the limits", slog.String("note", note.Error()))
+		s.log.Warn("headgated: a note about the limits", slog.String("note", note.String()))
 	}
 }
 

@@ -124,15 +124,15 @@ func TestDirectoryWithOtherThings(t *testing.T) {
 // An override that applies to no address is in the log, by its place.
 func TestNotesOfLimits(t *testing.T) {
 	var log strings.Builder
-	p := newPage("limits: {api: {plans: {api: sliding-log 4/hour}, overrides: [{key: 203.0.113.0/28, plan: blocked}]}}")
-	s := open(t, headgated.Config{Document: p, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	p := newPage("limits: {api: {plans: {api: sliding-log 4/hour}, overrides: [{key: '2001:db8::1', plan: api}]}}")
+	s := open(t, headgated.Config{Document: p.load, Logger: slog.New(slog.NewTextHandler(&log, nil))})
 	check := func(want int) {
 		t.Helper()
-		if got := strings.Count(log.String(), "a note about the limits"); got != want || strings.Contains(log.String(), "203.0.113") {
+		if got := strings.Count(log.String(), "a note about the limits"); got != want || strings.Contains(log.String(), "2001:db8") {
 			t.Errorf("%d notes\n%s", got, &log)
 		}
 	}
-	if check(1); !strings.Contains(log.String(), `level=WARN msg="headgated: a note about the limits" note="line 1, column 62: limits.api.overrides[0]: the key is a network`) {
+	if check(1); !strings.Contains(log.String(), `level=WARN msg="headgated: a note about the limits" note="line 1, column 68: keys of IPv6 are networks of 64 bits`) {
 		t.Error(&log)
 	}
 	p.text.Store(simple)
@@ -140,7 +140,7 @@ func TestNotesOfLimits(t *testing.T) {
 	check(1)
 	var all []string
 	for i := range 30 {
-		all = append(all, fmt.Sprintf("{key: 203.0.113.%d/32, plan: blocked}", i))
+		all = append(all, fmt.Sprintf("{key: '2001:db8::%d', plan: api}", i))
 	}
 	p.text.Store("limits: {api: {plans: {api: sliding-log 4/hour}, overrides: [" + strings.Join(all, ", ") + "]}}")
 	must(t, s.Reload(t.Context()))
@@ -154,7 +154,7 @@ func TestServeEndsWhileADocumentIsAwaited(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		texts := make(chan []byte, 1)
 		texts <- []byte(simple)
-		never := limits.SourceFunc(func(context.Context) ([]byte, error) { return <-texts, nil })
+		never := func(context.Context) ([]byte, error) { return <-texts, nil }
 		s := open(t, headgated.Config{Document: never})
 		defer close(texts)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -169,7 +169,7 @@ func TestServeEndsWhileADocumentIsAwaited(t *testing.T) {
 
 // Who gives up a reload has not found a fault.
 func TestReloadIsGivenUp(t *testing.T) {
-	s := open(t, headgated.Config{Document: newPage(simple)})
+	s := open(t, headgated.Config{Document: source(simple)})
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if err := s.Reload(ctx); !errors.Is(err, context.Canceled) {
@@ -188,7 +188,8 @@ func TestLossesOfDescriptors(t *testing.T) {
 	}
 	const first = "rate_limit: {unit: year, requests_per_unit: 2}"
 	for rule, lost := range map[string]bool{
-		"rate_limit: {unit: day, requests_per_unit: 7}":                              false,
+		"rate_limit: {unit: day, requests_per_unit: 7}":                              true,
+		"rate_limit: {unit: year, requests_per_unit: 7}":                             false,
 		"rate_limit: {unit: year, requests_per_unit: 0}":                             false,
 		"shadow_mode: true, " + first:                                                false,
 		"rate_limit: {unlimited: true}":                                              false,
@@ -199,7 +200,7 @@ func TestLossesOfDescriptors(t *testing.T) {
 	} {
 		var log strings.Builder
 		p := newPage(text(first))
-		s := open(t, headgated.Config{Document: p, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+		s := open(t, headgated.Config{Document: p.load, Logger: slog.New(slog.NewTextHandler(&log, nil))})
 		p.text.Store(text(rule))
 		must(t, s.Reload(t.Context()))
 		if told := strings.Contains(log.String(), "does not count any more"); told != lost || lost && !strings.Contains(log.String(), "descriptor=d.user") {

@@ -14,7 +14,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/headgate/headgate/internal/old/core"
+	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/internal/backend"
 	"github.com/headgate/headgate/internal/old/nethttp"
 )
 
@@ -67,7 +68,7 @@ func (r rateLimits) answer(ctx context.Context, m *message, err error) (answer *
 type item struct {
 	matched
 
-	limiter *core.Limiter // nil: nothing is charged
+	limiter *backend.Limiter // nil: nothing is charged
 	hits    int64
 	own     bool                            // the descriptor has hits of its own, which have happened
 	current *pb.RateLimitResponse_RateLimit // nil: that of the policy
@@ -158,7 +159,7 @@ func (s *Server) item(c *configuration, d *domain, q *pb.RateLimitRequest, of *c
 		return s.override(d, entries, of.GetLimit(), to)
 	case r == nil || r.unlimited:
 	case r.limit != "":
-		to.limiter, _ = c.view.Find(r.limit, "", to.key)
+		to.limiter, _ = c.limiter(r.limit, "", to.key)
 	default:
 		if to.limiter = r.limiter; r.unit != pb.RateLimitResponse_RateLimit_UNKNOWN {
 			to.several, to.current = 1, r.current
@@ -223,11 +224,11 @@ func (s *Server) answerOf(q *pb.RateLimitRequest, items []item, calls []*group) 
 		r.DynamicMetadata = dynamicMetadata(q, items)
 	}
 	refused := code == pb.RateLimitResponse_OVER_LIMIT
-	decided, known := decisionOf(calls, refused, retry)
-	if !known {
+	decided := decisionOf(calls, refused, retry)
+	if decided == nil {
 		return r
 	}
-	header, v := make(http.Header), nethttp.VerdictOf(decided, nil)
+	header, v := make(http.Header), nethttp.Verdict{Decision: decided, Allowed: !refused, RetryAfter: retry}
 	v.SetFields(header)
 	if refused {
 		header.Set("Content-Type", nethttp.ProblemType)
@@ -242,9 +243,9 @@ func (s *Server) answerOf(q *pb.RateLimitRequest, items []item, calls []*group) 
 	return r
 }
 
-// decisionOf returns the decision that clients see: of a request that is refused, that of the first call with a
-// descriptor that is over its limit until then. What was counted anyway refuses nothing in package core; here it does.
-func decisionOf(calls []*group, refused bool, retry time.Duration) (d core.Decision, known bool) {
+// decisionOf returns the decision that clients see, or nil: of a request that is refused, that of the first question with
+// a descriptor that is over its limit until then.
+func decisionOf(calls []*group, refused bool, retry time.Duration) (d *backend.Decision) {
 	decides := func(it *item) bool {
 		return refused && it.status.GetCode() == pb.RateLimitResponse_OVER_LIMIT && it.retry == retry
 	}
@@ -252,12 +253,12 @@ func decisionOf(calls []*group, refused bool, retry time.Duration) (d core.Decis
 		if call.shadow || call.decided.Len() == 0 {
 			continue
 		}
-		if found := slices.ContainsFunc(slices.Concat(call.of...), decides); !known || found {
-			d, known = call.decided, true
-			if d.Allowed, d.RetryAfter = !refused, retry; found {
-				break
-			}
+		if slices.ContainsFunc(slices.Concat(call.of...), decides) {
+			return &call.decided
+		}
+		if d == nil {
+			d = &call.decided
 		}
 	}
-	return d, known
+	return d
 }

@@ -14,22 +14,23 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/durationpb"
 
-	"github.com/headgate/headgate/internal/old/core"
+	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/internal/backend"
+	"github.com/headgate/headgate/internal/step"
 	"github.com/headgate/headgate/internal/within"
 )
 
-// A group is the charges of one call of core, and the items that each is of.
+// A group is the charges of one question, and the items that each is of.
 type group struct {
-	charges  []core.Charge
+	mode     step.Mode
+	charges  []backend.Charge
 	counts   []int // of the policies of each
 	of       [][]*item
 	policies int
-	repeated bool // one charge of equal items, which are counted one after the other
 	shadow   bool // of limits in shadow mode: clients see nothing of them
 	quota    bool // of one limit in quota mode, which is charged if the others admit
-	peek     bool // nothing is charged, as the request is refused
 
-	decided core.Decision
+	decided backend.Decision
 }
 
 // find returns the charge of the same limiter and key as an item, or -1.
@@ -42,84 +43,96 @@ func (g *group) find(it *item) int {
 	return -1
 }
 
-// add adds a charge of its own for an item, unless the call would be too large.
-func (g *group) add(it *item, anyway bool) bool {
-	n := len(it.limiter.Policies())
+// add adds a charge of its own for an item, unless the question would be too large.
+func (g *group) add(it *item) bool {
+	n := len(it.policies())
 	if len(g.charges) == maxAsks || g.policies+n > maxAsks {
 		return false
 	}
 	g.policies, g.counts = g.policies+n, append(g.counts, n)
-	g.charges = append(g.charges, core.Charge{Limiter: it.limiter, Key: it.key, N: it.hits, Anyway: anyway})
+	g.charges = append(g.charges, backend.Charge{Limiter: it.limiter, Key: it.key, Units: it.hits})
 	g.of = append(g.of, []*item{it})
 	return true
 }
 
-// groups returns the calls for items. The first has those that are charged together, all or none, and of
-// the ones that are counted whether they fit or not, as many as fit beside them. Limits in shadow mode and quotas
-// have calls of their own, quotas the last. Of one limiter and key, those
-// that are charged together are one charge, and those that are counted are counted one after the other: those that
-// are equal as one charge, the others in several calls.
+// join adds an item to the charge of an equal one, if there is one.
+func (g *group) join(it *item) {
+	at := g.find(it)
+	if at < 0 {
+		return
+	}
+	g.charges[at].Units, g.of[at] = min(g.charges[at].Units+it.hits, maxUnits), append(g.of[at], it)
+}
+
+// policies returns the policies of an item's limiter.
+func (it *item) policies() []step.Policy {
+	ps, _ := it.limiter.Of(it.key)
+	return ps.List
+}
+
+// counts reports whether two items count alike: then they may be one charge.
+func (it *item) counts(other *item) bool {
+	return slices.EqualFunc(it.policies(), other.policies(), func(p, q step.Policy) bool { return p.Name == q.Name && p.Numbers == q.Numbers })
+}
+
+// groups returns the questions about items, in the order in which they are asked: first those that are charged together,
+// all or none; then those that are counted whether they fit or not; and quotas, each alone, the last.
 func groups(d *domain, items []item) ([]*group, error) {
-	calls := []*group{{}}
-	var counted, alone []*item
+	together, counted, quotas := &group{mode: step.Allow}, []*group(nil), []*group(nil)
 	for i := range items {
-		it := &items[i]
-		switch {
+		switch it := &items[i]; {
 		case it.limiter == nil:
-			continue
 		case it.counted(d):
-			counted = append(counted, it)
-			continue
+			counted = count(counted, it)
 		case it.quota:
-			alone = append(alone, it)
-			continue
-		}
-		together := calls[0]
-		if at := together.find(it); at >= 0 {
-			c := &together.charges[at]
-			if !slices.Equal(c.Limiter.Policies(), it.limiter.Policies()) {
+			g := &group{mode: step.Allow, quota: true}
+			g.add(it)
+			quotas = append(quotas, g)
+		case together.find(it) >= 0:
+			if !it.counts(together.of[together.find(it)][0]) {
 				return nil, invalid("two descriptors have different limits for one count, and are charged together")
 			}
-			c.N, together.of[at] = min(c.N+it.hits, maxUnits), append(together.of[at], it)
-		} else if !together.add(it, false) {
+			together.join(it)
+		case !together.add(it):
 			return nil, invalid("more than %d limits are charged together", maxAsks)
 		}
 	}
-	for i, it := range counted {
-		equal := func(other *item) bool { return it.hits > 0 && it.equal(other) }
-		last := lastOf(calls, it)
-		switch {
-		case last != nil && last.repeated && equal(last.of[0][0]):
-			last.charges[0].N, last.of[0] = min(last.charges[0].N+it.hits, maxUnits), append(last.of[0], it)
-		case slices.ContainsFunc(counted[i+1:], equal):
-			calls = append(calls, &group{repeated: true, shadow: it.shadow})
-			calls[len(calls)-1].add(it, true)
-		case !slices.ContainsFunc(calls[slices.Index(calls, last)+1:], func(g *group) bool { return !g.repeated && g.shadow == it.shadow && g.add(it, true) }):
-			calls = append(calls, &group{shadow: it.shadow})
-			calls[len(calls)-1].add(it, true)
-		}
-	}
-	for _, it := range alone {
-		calls = append(calls, &group{quota: true})
-		calls[len(calls)-1].add(it, false)
-	}
-	return calls, nil
+	return slices.Concat([]*group{together}, counted, quotas), nil
 }
 
-// lastOf returns the last call that charges the limiter and key of an item, or nil.
-func lastOf(calls []*group, it *item) (last *group) {
-	for _, g := range calls {
+// count adds an item that is counted whether it fits or not, to a question that comes after all others about its counter:
+// equal items are one charge, as if one was counted after the other. One without hits only asks.
+func count(all []*group, it *item) []*group {
+	mode, next := step.Settle, 0
+	if it.hits == 0 {
+		mode = step.Peek
+	}
+	for i, g := range all {
+		if at := g.find(it); at >= 0 {
+			if next = i + 1; i == lastOf(all, it) && g.mode == mode && mode == step.Settle && it.counts(g.of[at][0]) {
+				g.join(it)
+				return all
+			}
+		}
+	}
+	for _, g := range all[next:] {
+		if g.mode == mode && g.shadow == it.shadow && g.add(it) {
+			return all
+		}
+	}
+	g := &group{mode: mode, shadow: it.shadow}
+	g.add(it)
+	return append(all, g)
+}
+
+// lastOf returns the last question about the limiter and key of an item.
+func lastOf(all []*group, it *item) (last int) {
+	for i, g := range all {
 		if g.find(it) >= 0 {
-			last = g
+			last = i
 		}
 	}
 	return last
-}
-
-// equal reports whether two items that are counted may be one charge: they have one window, of which the answer tells the
-// units for which there was no room.
-func (it *item) equal(other *item) bool {
-	return it.limiter == other.limiter && it.key == other.key && it.current != nil && other.hits > 0
 }
 
 // counted reports whether the hits count whether they fit or not. Where each descriptor is charged for itself, and in
@@ -159,8 +172,8 @@ func (s *Server) charge(ctx context.Context, d *domain, items []item) ([]*group,
 		return calls, nil
 	case gaveUp(err):
 		return nil, status.FromContextError(err).Err()
-	case !refused(items) && calls[0].decided.Len() == 0:
-		calls[0] = calls[0].together()
+	case !refused(items) && calls[0].decided.Len() == 0: // it may be known without the store that they refuse
+		calls[0].mode = step.Peek
 		_ = calls[0].ask(within.By(ctx, by), d) // err is the reason
 	}
 	if refused(items) { // whatever the others would say
@@ -170,24 +183,12 @@ func (s *Server) charge(ctx context.Context, d *domain, items []item) ([]*group,
 	return nil, status.Error(codes.Unavailable, "there is no decision: the store is away, or does not answer in time")
 }
 
-// together returns a call that asks about the charges that are made together, without those that are counted. After an
-// error of these, it may be known without the store that the others refuse: by a limit of 0, or, if it is the only one, by a remembered refusal.
-func (g *group) together() *group {
-	t := &group{peek: true}
-	for i, c := range g.charges {
-		if !c.Anyway {
-			t.charges, t.counts, t.of = append(t.charges, c), append(t.counts, g.counts[i]), append(t.of, g.of[i])
-		}
-	}
-	return t
-}
-
 // gaveUp reports whether an error is of a caller that did not wait, rather than of the store.
 func gaveUp(err error) bool {
 	return !errors.Is(err, core.ErrUnavailable) && (errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded))
 }
 
-// askInTurn makes calls one after the other. Limits in shadow mode may be left without a decision, as they refuse nothing.
+// askInTurn asks one question after the other. Limits in shadow mode may be left without a decision, as they refuse nothing.
 func askInTurn(ctx context.Context, d *domain, calls []*group) error {
 	for _, call := range calls {
 		if err := call.ask(ctx, d); err != nil && (!call.shadow || gaveUp(err)) {
@@ -197,13 +198,15 @@ func askInTurn(ctx context.Context, d *domain, calls []*group) error {
 	return nil
 }
 
-// askQuotas makes the calls of quotas. Only those of one limiter and key have to wait for each other.
+// askQuotas asks about quotas. Only those of one limiter and key have to wait for each other.
 func askQuotas(ctx context.Context, d *domain, calls []*group, peek bool) error {
 	turns := make(map[[2]string][]*group)
 	for _, call := range calls {
 		c := call.charges[0]
 		of := [2]string{c.Limiter.Name(), c.Key}
-		call.peek, turns[of] = peek, append(turns[of], call)
+		if turns[of] = append(turns[of], call); peek {
+			call.mode = step.Peek
+		}
 	}
 	var all sync.WaitGroup
 	errs := make(chan error, len(calls))
@@ -223,57 +226,53 @@ func askQuotas(ctx context.Context, d *domain, calls []*group, peek bool) error 
 	return nil
 }
 
-// giveBack gives back what was charged if it fitted. Where that fails, it stays charged, and the statuses say so.
+// giveBack gives back what was charged. Where that fails, it stays charged, and the statuses say so.
 func (g *group) giveBack(ctx context.Context) {
 	if g.decided.Refund(ctx) != nil { // also if there is nothing to give back
 		return
 	}
-	for i, c := range g.charges {
-		if last := g.of[i][len(g.of[i])-1]; !c.Anyway {
-			last.status.LimitRemaining = uint32(min(int64(last.status.GetLimitRemaining())+last.hits, math.MaxUint32))
-		}
+	for i := range g.charges {
+		last := g.of[i][len(g.of[i])-1]
+		last.status.LimitRemaining = uint32(min(int64(last.status.GetLimitRemaining())+last.hits, math.MaxUint32))
 	}
 }
 
-// ask makes the call, and sets the statuses of its items.
-func (g *group) ask(ctx context.Context, d *domain) (err error) {
+// ask asks the question, and sets the statuses of its items.
+func (g *group) ask(ctx context.Context, d *domain) error {
 	if len(g.charges) == 0 {
 		return nil
 	}
-	uncovered := int64(0)
-	switch {
-	case g.peek:
-		g.decided, err = core.PeekAll(ctx, g.charges...)
-	case g.repeated:
-		g.decided, uncovered, err = core.ReportAll(ctx, g.charges...)
-	default:
-		g.decided, err = core.AllowAll(ctx, g.charges...)
-	}
-	without := errors.Is(err, core.ErrUnavailable) || g.decided.Source == core.SourceLocal || g.decided.Source == core.SourceOpen
+	g.decided = backend.Decision{}
+	err := backend.Decide(ctx, g.mode, g.charges, &g.decided)
+	without := errors.Is(err, core.ErrUnavailable) || err == nil && g.decided.Degraded()
 	switch {
 	case without && ctx.Err() == nil && d.failure == failOpen:
-		g.decided = core.Decision{}
+		g.decided = backend.Decision{}
 		return nil
 	case err != nil:
+		g.decided = backend.Decision{}
 		return err
 	case without && d.failure == failClosed:
 		return core.ErrUnavailable
 	}
 	next, now := 0, time.Now()
 	for i, c := range g.charges {
-		answers := make([]core.Answer, g.counts[i])
+		answers, uncovered := make([]backend.Answer, g.counts[i]), int64(0)
 		for j := range answers {
-			answers[j] = g.decided.Answer(next + j)
+			if answers[j] = g.decided.At(next + j); g.mode == step.Settle {
+				uncovered = max(uncovered, g.decided.Uncovered(next+j))
+			}
 		}
 		next += len(answers)
-		tell(answers, g.of[i], c.N, uncovered, c.Anyway || g.decided.Allowed && !g.peek, now)
+		charged := g.mode == step.Settle || g.mode == step.Allow && g.decided.Allowed || g.mode == step.Peek && g.of[i][0].counted(d)
+		tell(answers, g.of[i], c.Units, uncovered, charged, now)
 	}
 	return nil
 }
 
 // tell sets the statuses of items that are one charge, as if one had been charged after the other. Of several that are
 // counted, uncovered are the units for which there was no room.
-func tell(answers []core.Answer, items []*item, total, uncovered int64, charged bool, now time.Time) {
+func tell(answers []backend.Answer, items []*item, total, uncovered int64, charged bool, now time.Time) {
 	deciding, fits, left := &answers[0], true, answers[0].Remaining
 	var reset, retry time.Duration
 	for i := range answers {
@@ -331,7 +330,7 @@ func (it *item) wait(d time.Duration, now time.Time) {
 
 // limitOf returns the limit that a status shows: that of the configuration, or of the policy that decided,
 // in the largest unit that divides its window.
-func (it *item) limitOf(a *core.Answer) *pb.RateLimitResponse_RateLimit {
+func (it *item) limitOf(a *backend.Answer) *pb.RateLimitResponse_RateLimit {
 	if it.current != nil {
 		return it.current
 	}

@@ -1,12 +1,10 @@
 package headgated
 
 import (
-	"context"
 	"fmt"
 	"strings"
 
-	"github.com/headgate/headgate/internal/old/core/memstore"
-	"github.com/headgate/headgate/internal/old/limits"
+	"github.com/headgate/headgate/core"
 )
 
 // ExplainDescriptor says which limit a descriptor of Envoy's rate limit service meets. Entries have
@@ -14,7 +12,7 @@ import (
 // whether there is a limit. The error is limits.Faults with all mistakes in the text. Nothing is
 // charged.
 func ExplainDescriptor(text []byte, domain string, entries []string, c Config) (explained string, matched bool, err error) {
-	d, err := parseEither(text, false, memstore.New(memstore.Config{}), c.rls())
+	d, err := parseEither(text, false, new(core.MemoryStore).Backend(), c.rls())
 	if err != nil {
 		return "", false, err
 	}
@@ -40,20 +38,16 @@ func ExplainDescriptor(text []byte, domain string, entries []string, c Config) (
 			fmt.Fprintf(&b, "  %s\n", mode.text)
 		}
 	}
-	rules := rulesOf(m.limiter)
+	var rules []string
 	switch {
-	case m.limit != "" && d.limits == nil: // it is in the document beside this file
+	case m.limit != "" && d.tables[m.limit] == nil: // it is in the document beside this file
 		fmt.Fprintf(&b, "  limit %s, of the document\n", m.limit)
 	case m.limit != "":
-		config := limits.Config{Decode: decodeLimits}
-		book, err := limits.Open(context.Background(), memstore.New(memstore.Config{}), false, limits.Bytes(text), config)
-		if err != nil {
-			return "", false, err
-		}
-		defer book.Close()
-		l, _ := book.View().Find(m.limit, "", m.key)
-		rules = rulesOf(l)
+		rules = rulesOf(d.tables[m.limit].Find("", m.key))
 		fmt.Fprintf(&b, "  limit %s\n", m.limit)
+	case m.limiter != nil:
+		ps, _ := m.limiter.Of(m.key)
+		rules = rulesOf(ps)
 	}
 	fmt.Fprintf(&b, "  key %q\n", m.key)
 	for _, rule := range rules {

@@ -9,7 +9,6 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 
 	"github.com/headgate/headgate/headgated"
-	"github.com/headgate/headgate/internal/old/core"
 )
 
 const withMetadata = `rls:
@@ -26,7 +25,7 @@ const withMetadata = `rls:
 // if that is asked for.
 func TestDynamicMetadata(t *testing.T) {
 	for _, on := range []bool{true, false} {
-		_, conn := serveRLS(t, headgated.Config{Document: newPage(withMetadata), ResponseMetadata: on})
+		_, conn := serveRLS(t, headgated.Config{Document: source(withMetadata), ResponseMetadata: on})
 		c := pb.NewRateLimitServiceClient(conn)
 		for i, test := range []struct {
 			domain string
@@ -66,7 +65,11 @@ func sorted(t *testing.T, text string) string {
 	t.Helper()
 	var v any
 	must(t, json.Unmarshal([]byte(text), &v))
-	return string(core.Must(json.Marshal(v)))
+	encoded, err := json.Marshal(v)
+	if err != nil {
+		panic(err)
+	}
+	return string(encoded)
 }
 
 // What cannot be told in JSON is a fault.
@@ -79,7 +82,7 @@ func TestMetadataFaults(t *testing.T) {
 		"{a: {b: [.nan]}}": "no number of JSON",
 		"{a: yes}":         "quote it",
 	} {
-		_, err := headgated.New(headgated.Config{Document: newPage("rls: [{domain: d, descriptors: [{key: k, metadata: " + metadata + "}]}]")})
+		_, err := headgated.New(headgated.Config{Document: source("rls: [{domain: d, descriptors: [{key: k, metadata: " + metadata + "}]}]")})
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", metadata, err)
 		}

@@ -110,7 +110,7 @@ func TestModelOfCharging(t *testing.T) {
 		"memory": {}, "Redis": {Redis: "redis://" + redistest.Start(t).Addr(), Timeout: 10 * time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
-			config.Document = newPage("rls:\n- domain: d\n  descriptors:\n" + rules.String())
+			config.Document = source("rls:\n- domain: d\n  descriptors:\n" + rules.String())
 			_, conn := serveRLS(t, config)
 			c := pb.NewRateLimitServiceClient(conn)
 			ask := func(q *pb.RateLimitRequest) *pb.RateLimitResponse {

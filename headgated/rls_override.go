@@ -13,7 +13,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/headgate/headgate/internal/old/core"
+	"github.com/headgate/headgate/internal/backend"
 )
 
 // override applies the limit that a descriptor brings. It has the counter of its rule if the unit is the
@@ -129,14 +129,14 @@ type overrides struct {
 type override struct {
 	overrideOf
 
-	limiter *core.Limiter
+	limiter *backend.Limiter
 }
 
 // maxOverrides bounds the memory for limits that requests bring.
 const maxOverrides = 1024
 
 // get returns the limiter of an override.
-func (o *overrides) get(s core.Store, of overrideOf) (*core.Limiter, error) {
+func (o *overrides) get(s *backend.Store, of overrideOf) (*backend.Limiter, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if e := o.byWhat[of]; e != nil {
@@ -146,7 +146,7 @@ func (o *overrides) get(s core.Store, of overrideOf) (*core.Limiter, error) {
 	if int64(of.several) > math.MaxInt64/int64(window(of.unit)) {
 		return nil, errMultiplier
 	}
-	l, err := core.New(s, of.name, perUnitOf(of.n, of.unit, of.several, of.shown))
+	l, err := newLimiter(s, of.name, perUnitOf(of.n, of.unit, of.several, of.shown))
 	if err != nil {
 		return nil, err
 	}

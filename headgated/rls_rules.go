@@ -14,10 +14,11 @@ import (
 
 	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 
-	"github.com/headgate/headgate/internal/old/core"
-	"github.com/headgate/headgate/internal/old/core/redisstore"
+	"github.com/headgate/headgate/core/redisstore"
+	"github.com/headgate/headgate/internal/backend"
 	"github.com/headgate/headgate/internal/old/limits"
 	"github.com/headgate/headgate/internal/old/settle"
+	"github.com/headgate/headgate/internal/step"
 )
 
 // The names of a configuration of Envoy's rate limit service, which are those of its reference; charge,
@@ -88,9 +89,9 @@ type rule struct {
 
 	current *pb.RateLimitResponse_RateLimit // that statuses show, and share; nil: the policy says
 
-	limiter *core.Limiter // nil: unlimited, or the limit of the document
-	limit   string        // of the document; empty: none
-	place   limits.Fault  // of the descriptor, or of the limit's name
+	limiter *backend.Limiter // nil: unlimited, or the limit of the document
+	limit   string           // of the document; empty: none
+	place   limits.Fault     // of the descriptor, or of the limit's name
 }
 
 // shown returns the name of the rule's policy, which clients see.
@@ -105,12 +106,11 @@ func (r *rule) usage() string {
 	case r.limiter == nil:
 		return ""
 	}
-	p := r.limiter.Policies()[0]
-	algorithm, more, _ := strings.Cut(p.Named("").String(), " ")
-	if more == "" { // it is blocked, or unlimited
+	ps, _ := r.limiter.Of("")
+	if ps.Constant {
 		return ""
 	}
-	return algorithm + " " + p.Name()
+	return ps.List[0].Identity().String() + " " + ps.List[0].Name
 }
 
 // rules yields the rules of all domains.
@@ -185,11 +185,23 @@ func shown(text string) string {
 
 // perUnitOf returns the policy of a number of requests in a unit of time, of which there are several: the
 // reference counts in windows of the clock.
-func perUnitOf(n uint32, unit pb.RateLimitResponse_RateLimit_Unit, several uint32, name string) core.Policy {
+func perUnitOf(n uint32, unit pb.RateLimitResponse_RateLimit_Unit, several uint32, name string) backend.Policy {
 	if n == 0 {
-		return core.Blocked().Named(name)
+		return backend.Policy{Name: name, Numbers: step.Numbers{Algorithm: step.Constant}}
 	}
-	return core.FixedWindow(core.Rate{Events: int64(n), Per: window(unit) * time.Duration(several)}).Named(name)
+	per := window(unit) * time.Duration(several)
+	return backend.Policy{Name: name, Numbers: step.Numbers{Algorithm: step.FixedWindow, Limit: int64(n), Period: per.Microseconds()}}
+}
+
+// newLimiter returns a limiter of one policy.
+func newLimiter(s *backend.Store, name string, p backend.Policy) (*backend.Limiter, error) {
+	var faults []error
+	ps := backend.Prepare(name, []backend.Policy{p}, func(_ int, err error) { faults = append(faults, err) })
+	err := errors.Join(faults...)
+	if err == nil {
+		err = s.Rates.Prepare(ps.List)
+	}
+	return backend.NewShared(s, name).Constant(ps), err
 }
 
 // How a domain charges the descriptors of a request.
@@ -226,7 +238,7 @@ type rulesReader struct {
 	*reader
 	rlsDefaults
 
-	store   core.Store
+	store   *backend.Store
 	domains map[string]*domain
 	named   []*rule // with limits of the document
 }
@@ -249,7 +261,7 @@ func (f *FileError) Error() string {
 }
 
 // readRules reads the domains of the document, whose limiters are of the store.
-func (d *document) readRules(of *limits.Node, store core.Store, defaults rlsDefaults) limits.Faults {
+func (d *document) readRules(of *limits.Node, store *backend.Store, defaults rlsDefaults) limits.Faults {
 	d.domains = make(map[string]*domain)
 	r := &rulesReader{reader: &reader{}, rlsDefaults: defaults, store: store, domains: d.domains}
 	r.items(of, wordRLS, r.domain)
@@ -257,9 +269,8 @@ func (d *document) readRules(of *limits.Node, store core.Store, defaults rlsDefa
 	return r.faults
 }
 
-// addFiles adds the domains of files. The limits that they name are those of the document; nil means
-// that these are not known.
-func (d *document) addFiles(files []settle.File, of *limits.Document, store core.Store, defaults rlsDefaults) error {
+// addFiles adds the domains of files. The limits that they name are those of the document, if they are known.
+func (d *document) addFiles(files []settle.File, known bool, store *backend.Store, defaults rlsDefaults) error {
 	var all []error
 	for _, f := range files {
 		r := &rulesReader{reader: &reader{}, rlsDefaults: defaults, store: store, domains: d.domains}
@@ -274,7 +285,7 @@ func (d *document) addFiles(files []settle.File, of *limits.Document, store core
 			r.domain(&root, "")
 		}
 		for _, to := range r.named {
-			if of != nil && !d.has(of, to.limit) {
+			if known && d.tables[to.limit] == nil {
 				r.faults = append(r.faults, missingAt(to.place))
 			}
 		}
@@ -467,13 +478,9 @@ func (r *rulesReader) rule(fields map[string]*limits.Node, own *rule) *rule {
 }
 
 // limiter returns the limiter of a rule.
-func (r *rulesReader) limiter(n *limits.Node, path, id string, p core.Policy) *core.Limiter {
-	l, err := core.New(r.store, id, p)
+func (r *rulesReader) limiter(n *limits.Node, path, id string, p backend.Policy) *backend.Limiter {
+	l, err := newLimiter(r.store, id, p)
 	if err != nil {
-		var fault *core.ConfigError
-		if errors.As(err, &fault) {
-			err = fault.Err
-		}
 		r.fault(n, path, "%w", err)
 	}
 	return l
@@ -541,16 +548,12 @@ func (r *rulesReader) ours(n *limits.Node, path string, to *rule) bool {
 		if !ok {
 			break
 		}
-		var p core.Policy
-		if err := p.UnmarshalText([]byte(text)); err != nil {
-			var fault *core.TextError
-			if errors.As(err, &fault) {
-				err = fault.Err
-			}
+		numbers, err := step.Parse(text)
+		if err != nil {
 			r.fault(policy, path+"."+wordPolicy, "%w", err)
 			break
 		}
-		to.limiter = r.limiter(policy, path, to.id, p.Named(to.shown()))
+		to.limiter = r.limiter(policy, path, to.id, backend.Policy{Name: to.shown(), Numbers: numbers})
 	}
 	return len(r.faults) == before
 }

@@ -5,8 +5,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/headgate/headgate/internal/old/core/memstore"
-	"github.com/headgate/headgate/internal/old/core/redisstore"
+	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/core/redisstore"
 	"github.com/headgate/headgate/internal/old/limits"
 	"github.com/headgate/headgate/internal/old/settle"
 )
@@ -18,7 +18,7 @@ func readFiles(defaults rlsDefaults, texts ...string) (*document, error) {
 	for i, text := range texts {
 		files = append(files, settle.File{Name: string(rune('a'+i)) + ".yaml", Text: []byte(text)})
 	}
-	return d, d.addFiles(files, nil, memstore.New(memstore.Config{}), defaults)
+	return d, d.addFiles(files, false, new(core.MemoryStore).Backend(), defaults)
 }
 
 // one is a domain with one descriptor, of these lines.
@@ -119,7 +119,7 @@ func TestDomainInDocumentAndFile(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		err = d.addFiles([]settle.File{{Name: "a.yaml", Text: []byte(text)}}, nil, memstore.New(memstore.Config{}), rlsDefaults{merge: true})
+		err = d.addFiles([]settle.File{{Name: "a.yaml", Text: []byte(text)}}, false, new(core.MemoryStore).Backend(), rlsDefaults{merge: true})
 		if err == nil != (want == "") || err != nil && err.Error() != want {
 			t.Errorf("%s%v", text, err)
 		}

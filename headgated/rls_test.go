@@ -32,9 +32,10 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
+	"github.com/headgate/headgate/core/redisstore"
 	"github.com/headgate/headgate/headgated"
-	"github.com/headgate/headgate/internal/old/core/redisstore"
 	"github.com/headgate/headgate/internal/redistest"
+	"github.com/headgate/headgate/limits"
 )
 
 // serveRLS serves, and returns a client of the gRPC door.
@@ -55,7 +56,7 @@ func serveRLS(t testing.TB, c headgated.Config) (*headgated.Server, *grpc.Client
 // rlsClient returns a client of a server with a document.
 func rlsClient(t testing.TB, document string) (*headgated.Server, pb.RateLimitServiceClient) {
 	t.Helper()
-	s, conn := serveRLS(t, headgated.Config{Document: newPage(document)})
+	s, conn := serveRLS(t, headgated.Config{Document: source(document)})
 	return s, pb.NewRateLimitServiceClient(conn)
 }
 
@@ -279,7 +280,7 @@ func TestEqualDescriptors(t *testing.T) {
 }
 
 func TestInvalid(t *testing.T) {
-	s, conn := serveRLS(t, headgated.Config{Document: newPage(rules)})
+	s, conn := serveRLS(t, headgated.Config{Document: source(rules)})
 	c := pb.NewRateLimitServiceClient(conn)
 	back := d("user=a")
 	back.IsNegativeHits = true
@@ -425,7 +426,7 @@ func TestTwoServersOneRedis(t *testing.T) {
 	var clients [2]pb.RateLimitServiceClient
 	for i := range clients {
 		_, conn := serveRLS(t, headgated.Config{
-			Document: newPage(strings.Replace(rules, "requests_per_unit: 10}", "requests_per_unit: 100}", 1)),
+			Document: source(strings.Replace(rules, "requests_per_unit: 10}", "requests_per_unit: 100}", 1)),
 			Redis:    "redis://" + redis.Addr(), Timeout: 10 * time.Second, Failure: redisstore.FailClosed,
 		})
 		clients[i] = pb.NewRateLimitServiceClient(conn)
@@ -454,8 +455,8 @@ func TestTwoServersOneRedis(t *testing.T) {
 
 // A domain says who decides for it without Redis.
 func TestFailureOfDomain(t *testing.T) {
-	document := func(failure string) *page {
-		return newPage("rls: [{domain: d, failure: " + failure + ", descriptors: [{key: user, rate_limit: {unit: year, requests_per_unit: 1}}]}]")
+	document := func(failure string) limits.Source {
+		return source("rls: [{domain: d, failure: " + failure + ", descriptors: [{key: user, rate_limit: {unit: year, requests_per_unit: 1}}]}]")
 	}
 	for _, test := range []struct {
 		store  redisstore.Failure
@@ -565,7 +566,7 @@ func TestSeriesAreBounded(t *testing.T) {
 }
 
 func TestJSON(t *testing.T) {
-	s := open(t, headgated.Config{Document: newPage(rules)})
+	s := open(t, headgated.Config{Document: source(rules)})
 	ask := func(body string) (int, string) {
 		w := httptest.NewRecorder()
 		s.HTTP().ServeHTTP(w, httptest.NewRequest("POST", "/json", strings.NewReader(body)))
@@ -592,7 +593,7 @@ func TestJSON(t *testing.T) {
 // A document without limits has none, whatever the name.
 func TestNoLimits(t *testing.T) {
 	const bare = "rls: [{domain: d, descriptors: [{key: k, headgate: {policy: sliding-log 1/hour}}]}]"
-	s := open(t, headgated.Config{Document: newPage(bare)})
+	s := open(t, headgated.Config{Document: source(bare)})
 	if w, got := post(t, s.HTTP(), "/v1/charge", `{"charges": [{"limit": "none", "key": "a"}]}`); w.Code != 404 {
 		t.Error(w.Code, got)
 	}
@@ -602,7 +603,7 @@ func TestNoLimits(t *testing.T) {
 		t.Error(w.Body)
 	}
 	for _, c := range []headgated.Config{
-		{Document: newPage(strings.Replace(bare, "policy: sliding-log 1/hour", "limit: none", 1))},
+		{Document: source(strings.Replace(bare, "policy: sliding-log 1/hour", "limit: none", 1))},
 		{EnvoyConfig: t.TempDir()},
 	} {
 		if c.EnvoyConfig != "" {
@@ -616,7 +617,7 @@ func TestNoLimits(t *testing.T) {
 
 // Who watches the health of the service does not hold up its end.
 func TestGRPCHealth(t *testing.T) {
-	s := open(t, headgated.Config{Document: newPage(rules), GRPC: "127.0.0.1:0", Drain: time.Hour})
+	s := open(t, headgated.Config{Document: source(rules), GRPC: "127.0.0.1:0", Drain: time.Hour})
 	addrs, stop := serve(t, s)
 	conn, err := grpc.NewClient(addrs.GRPC, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	must(t, err)
@@ -641,7 +642,7 @@ func TestGRPCHealth(t *testing.T) {
 // The door of Envoy takes the clients that the door of programs takes.
 func TestGRPCWithTLS(t *testing.T) {
 	ours, dir := newAuthority(t), t.TempDir()
-	c := headgated.Config{Document: newPage(rules), GRPC: "127.0.0.1:0"}
+	c := headgated.Config{Document: source(rules), GRPC: "127.0.0.1:0"}
 	c.TLS.Cert, c.TLS.Key = ours.issue(dir, "server")
 	c.TLS.ClientCA = ours.file(filepath.Join(dir, "ca.crt"), "CERTIFICATE", ours.cert.Raw)
 	c.TLS.ClientSAN = []string{"envoy"}
@@ -666,7 +667,7 @@ func TestRLSTellsNothing(t *testing.T) {
 	for _, failure := range []redisstore.Failure{redisstore.FailLocal, redisstore.FailClosed} {
 		l, p := &log{}, newPage(rules)
 		s := open(t, headgated.Config{
-			Document: p, Logger: slog.New(slog.NewTextHandler(l, &slog.HandlerOptions{Level: slog.LevelDebug})), Redis: "redis://127.0.0.1:1", Failure: failure,
+			Document: p.load, Logger: slog.New(slog.NewTextHandler(l, &slog.HandlerOptions{Level: slog.LevelDebug})), Redis: "redis://127.0.0.1:1", Failure: failure,
 		})
 		var texts []string
 		for _, key := range []string{"user", "zero", "watched", "bucket", "other"} {
@@ -721,7 +722,7 @@ func TestEqualTexts(t *testing.T) {
 // A refusal that is known without the store is one, though others have no decision.
 func TestRefusalsNeedNoStore(t *testing.T) {
 	for name, of := range map[string]ds{"alone": {d("zero=a")}, "beside a quota": {d("zero=a"), d("q1=a")}, "beside hits that happened": {hits(1, "user=a"), d("zero=a")}} {
-		_, conn := serveRLS(t, headgated.Config{Document: newPage(rules), Redis: "redis://127.0.0.1:1", Failure: redisstore.FailClosed})
+		_, conn := serveRLS(t, headgated.Config{Document: source(rules), Redis: "redis://127.0.0.1:1", Failure: redisstore.FailClosed})
 		c := pb.NewRateLimitServiceClient(conn)
 		r, err := c.ShouldRateLimit(t.Context(), &pb.RateLimitRequest{Domain: "d", Descriptors: of})
 		if err != nil || r.GetOverallCode() != pb.RateLimitResponse_OVER_LIMIT || field(r, "Content-Type") != "application/problem+json" {
@@ -735,7 +736,7 @@ func TestRefusalsNeedNoStore(t *testing.T) {
 
 // JSON has the multipliers of units, in requests and in answers.
 func TestMultipliersInJSON(t *testing.T) {
-	s := open(t, headgated.Config{Document: newPage(rules)})
+	s := open(t, headgated.Config{Document: source(rules)})
 	for _, test := range []struct {
 		limit string
 		code  int

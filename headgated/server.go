@@ -2,6 +2,7 @@ package headgated
 
 import (
 	"context"
+	"crypto/rand"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -14,12 +15,9 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
-	"github.com/headgate/headgate/internal/old/core"
-	"github.com/headgate/headgate/internal/old/core/stats"
-	"github.com/headgate/headgate/internal/old/limits"
-	"github.com/headgate/headgate/internal/old/limits/redisdoc"
+	"github.com/headgate/headgate/core/stats"
+	"github.com/headgate/headgate/internal/backend"
+	"github.com/headgate/headgate/internal/docstore"
 )
 
 // A Server is the service. Make one with [New]. It is safe for concurrent use.
@@ -28,9 +26,8 @@ type Server struct {
 	log     *slog.Logger
 	stats   *stats.Stats
 	metrics *metrics
-	store   core.Store
-	client  redis.UniversalClient // nil: the counts are in memory
-	book    *limits.Book
+	store   *backend.Store
+	close   func(context.Context) error // of the store
 
 	rls          rlsDefaults
 	overrides    overrides
@@ -40,8 +37,9 @@ type Server struct {
 	forged       atomic.Bool // a peer that is not trusted has sent X-Forwarded-*, which was logged
 
 	loading sync.Mutex
-	feed    feed   // of the book
-	read    *texts // that were read last; nil: none
+	shared  *docstore.Store // of the limits; nil: they are in the document
+	me      docstore.Server // what others learn of this server
+	read    *texts          // that were read last; nil: none
 
 	mu     sync.Mutex
 	faults [reloaded]error // why what was read last does not apply
@@ -60,17 +58,15 @@ func New(c Config) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{config: c, log: c.Logger, rls: c.rls()}
-	if s.stats, err = stats.New(stats.Config{Logger: c.Logger, Secret: c.Secret}); err != nil {
+	s := &Server{config: c, log: c.Logger, rls: c.rls(), stats: stats.New(stats.Config{Logger: c.Logger})}
+	opened, err := c.openStore(s.stats)
+	if err != nil {
 		return nil, fmt.Errorf("headgated: %w", err)
 	}
-	if s.store, s.client, err = c.openStore(s.stats); err != nil {
-		return nil, fmt.Errorf("headgated: %w", err)
-	}
+	s.store, s.close = opened.store, opened.close
 	if c.LimitsKey != "" {
-		if s.feed.shared, err = redisdoc.New(s.client, redisdoc.Config{Key: c.LimitsKey}); err != nil {
-			return nil, errors.Join(err, s.client.Close())
-		}
+		s.shared = &docstore.Store{Client: opened.client, Key: c.LimitsKey}
+		s.me.ID = rand.Text()[:12]
 	}
 	s.config.Secret, s.config.Redis = nil, "" // they are where printing does not show them
 	s.metrics = newMetrics(s.stats)
@@ -90,13 +86,16 @@ func (s *Server) Close() {
 	for _, d := range s.doors {
 		_ = d.listener.Close()
 	}
-	if s.book != nil {
-		s.book.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
+	defer cancel()
+	if s.shared != nil {
+		_ = s.shared.Leave(ctx, s.me.ID)
 	}
-	if s.client != nil {
-		_ = s.client.Close()
-	}
+	_ = s.close(ctx)
 }
+
+// closeTimeout bounds how long a server that ends waits for Redis.
+const closeTimeout = time.Second
 
 // Addrs are where the doors of a server listen. A door that is not there is empty.
 type Addrs struct{ GRPC, HTTP, Admin string }

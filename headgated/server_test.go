@@ -27,9 +27,10 @@ import (
 
 	"golang.org/x/net/http2"
 
+	"github.com/headgate/headgate/core/redisstore"
 	"github.com/headgate/headgate/headgated"
-	"github.com/headgate/headgate/internal/old/core/redisstore"
-	"github.com/headgate/headgate/internal/old/limits"
+	oldlimits "github.com/headgate/headgate/internal/old/limits"
+	"github.com/headgate/headgate/limits"
 )
 
 // serve serves until the test ends, or stop is called, which returns the error of Serve.
@@ -55,7 +56,7 @@ const charge = `{"charges": [{"limit": "api", "key": "anna"}]}`
 // A document that is at fault changes nothing, and one that is right keeps what was used.
 func TestReload(t *testing.T) {
 	p, l := newPage(simple), &log{}
-	s := open(t, headgated.Config{Document: p, Logger: slog.New(slog.NewTextHandler(l, nil))})
+	s := open(t, headgated.Config{Document: p.load, Logger: slog.New(slog.NewTextHandler(l, nil))})
 	left := func(want int64) {
 		t.Helper()
 		if _, got := post(t, s.HTTP(), "/v1/check", charge); got.Remaining != want {
@@ -72,7 +73,7 @@ func TestReload(t *testing.T) {
 	for _, broken := range []string{"", "limits: {}", strings.Replace(simple, "2/hour", "2/houri", 1), simple + "routes: [{charge: [{limit: ap, key: address}]}]"} {
 		p.text.Store(broken)
 		err := s.Reload(t.Context())
-		var faults limits.Faults
+		var faults oldlimits.Faults
 		if !errors.As(err, &faults) {
 			t.Errorf("%q: %v", broken, err)
 		}
@@ -131,7 +132,7 @@ func TestReloadUnderLoad(t *testing.T) {
 		return fmt.Sprintf("limits: {api: {plans: {all: fixed-window %d/365d}}}\nroutes: [{charge: [{limit: api, key: everyone}]}]", 1_000_000+i)
 	}
 	p.text.Store(text(0))
-	s := open(t, headgated.Config{Document: p})
+	s := open(t, headgated.Config{Document: p.load})
 	var wg sync.WaitGroup
 	stop := make(chan struct{})
 	for range 4 {
@@ -163,7 +164,7 @@ func TestReloadUnderLoad(t *testing.T) {
 func TestUnixSocket(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "http.sock")
-	config := headgated.Config{Document: newPage(simple), HTTP: "unix:" + path}
+	config := headgated.Config{Document: source(simple), HTTP: "unix:" + path}
 	client := &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "unix", path)
 	}, DisableKeepAlives: true}}
@@ -224,7 +225,7 @@ func TestAddresses(t *testing.T) {
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	must(t, err)
 	defer taken.Close()
-	if _, err := open(t, headgated.Config{Document: newPage(simple), Admin: taken.Addr().String()}).Listen(); err == nil || !strings.Contains(err.Error(), "admin: ") {
+	if _, err := open(t, headgated.Config{Document: source(simple), Admin: taken.Addr().String()}).Listen(); err == nil || !strings.Contains(err.Error(), "admin: ") {
 		t.Errorf("a port in use: %v", err)
 	}
 	for addr, want := range map[string]string{
@@ -233,7 +234,7 @@ func TestAddresses(t *testing.T) {
 		"127.0.0.1:0": "", "localhost:0": "", "[::1]:0": "", "127.9.9.9:0": "",
 	} {
 		for _, c := range []headgated.Config{{HTTP: addr}, {Admin: addr}} {
-			c.Document = newPage(simple)
+			c.Document = source(simple)
 			c.Logger = slog.New(slog.DiscardHandler)
 			s, err := headgated.New(c)
 			if err == nil {
@@ -244,24 +245,24 @@ func TestAddresses(t *testing.T) {
 			}
 		}
 	}
-	serve(t, open(t, headgated.Config{Document: newPage(simple), HTTP: "0.0.0.0:0", Insecure: true}))
+	serve(t, open(t, headgated.Config{Document: source(simple), HTTP: "0.0.0.0:0", Insecure: true}))
 }
 
 func TestConfig(t *testing.T) {
 	secret := []byte("a-secret-that-nobody-should-see!")
 	for want, c := range map[string]headgated.Config{
-		"there is no document":         {},
-		"a certificate needs its key":  {Document: newPage(simple), TLS: headgated.TLS{Cert: "a"}},
-		"needs a certificate":          {Document: newPage(simple), TLS: headgated.TLS{ClientCA: "a"}},
-		"need the CA that vouches":     {Document: newPage(simple), TLS: headgated.TLS{ClientSAN: []string{"a"}}},
-		"a name of clients is empty":   {Document: newPage(simple), TLS: headgated.TLS{ClientSAN: []string{"a", ""}}},
-		"negative":                     {Document: newPage(simple), Drain: -1},
-		"can be guessed":               {Document: newPage(simple), Secret: []byte("short")},
-		"the URL has not the form":     {Document: newPage(simple), Redis: "redis://user:geheim@host:port"},
-		"Timeout of 1µs is below 1 ms": {Document: newPage(simple), Redis: "redis://127.0.0.1:1", Timeout: time.Microsecond},
-		"a For of 1ns is not from":     {Document: newPage(simple), Redis: "redis://127.0.0.1:1", Lease: 1},
-		"no such file":                 {Document: limits.File("testdata/none.yaml")},
-		"line 1, column 9":             {Document: newPage("limits: []")},
+		"there is no document":                {},
+		"a certificate needs its key":         {Document: source(simple), TLS: headgated.TLS{Cert: "a"}},
+		"needs a certificate":                 {Document: source(simple), TLS: headgated.TLS{ClientCA: "a"}},
+		"need the CA that vouches":            {Document: source(simple), TLS: headgated.TLS{ClientSAN: []string{"a"}}},
+		"a name of clients is empty":          {Document: source(simple), TLS: headgated.TLS{ClientSAN: []string{"a", ""}}},
+		"negative":                            {Document: source(simple), Drain: -1},
+		"can be guessed":                      {Document: source(simple), Secret: []byte("short")},
+		"the URL has not the form":            {Document: source(simple), Redis: "redis://user:geheim@host:port"},
+		"Timeout of 1µs is below 1 ms":        {Document: source(simple), Redis: "redis://127.0.0.1:1", Timeout: time.Microsecond},
+		"a Lease of 1ns is not 1 ms to 1 min": {Document: source(simple), Redis: "redis://127.0.0.1:1", Lease: 1},
+		"no such file":                        {Document: limits.File("testdata/none.yaml")},
+		"line 1, column 9":                    {Document: source("limits: []")},
 	} {
 		_, err := headgated.New(c)
 		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "geheim") {
@@ -283,7 +284,7 @@ func TestConfig(t *testing.T) {
 
 // Requests that have begun are answered when the server stops; new ones are not taken.
 func TestDrain(t *testing.T) {
-	s := open(t, headgated.Config{Document: newPage(simple), HTTP: "127.0.0.1:0", Admin: "127.0.0.1:0"})
+	s := open(t, headgated.Config{Document: source(simple), HTTP: "127.0.0.1:0", Admin: "127.0.0.1:0"})
 	addrs, stop := serve(t, s)
 	conn, err := net.Dial("tcp", addrs.HTTP)
 	must(t, err)
@@ -317,7 +318,7 @@ func TestDrain(t *testing.T) {
 
 // While a call of one door goes on, no door takes connections but the admin door, which ends last.
 func TestDoorsEndTogether(t *testing.T) {
-	s := open(t, headgated.Config{Document: newPage(rules), GRPC: "127.0.0.1:0", HTTP: "127.0.0.1:0", Admin: "127.0.0.1:0", Drain: time.Hour})
+	s := open(t, headgated.Config{Document: source(rules), GRPC: "127.0.0.1:0", HTTP: "127.0.0.1:0", Admin: "127.0.0.1:0", Drain: time.Hour})
 	addrs, stop := serve(t, s)
 	takes := func(addr string) bool {
 		c, err := net.Dial("tcp", addr)
@@ -354,7 +355,7 @@ func TestDoorsEndTogether(t *testing.T) {
 
 // A request that takes longer than the drain is cut off, and the server says so.
 func TestDrainEnds(t *testing.T) {
-	s := open(t, headgated.Config{Document: newPage(simple), HTTP: "127.0.0.1:0", Drain: time.Millisecond})
+	s := open(t, headgated.Config{Document: source(simple), HTTP: "127.0.0.1:0", Drain: time.Millisecond})
 	addrs, stop := serve(t, s)
 	conn, err := net.Dial("tcp", addrs.HTTP)
 	must(t, err)
@@ -410,7 +411,7 @@ func (a *authority) issue(dir, name string) (cert, key string) {
 // again, and those that do not match change nothing.
 func TestTLS(t *testing.T) {
 	ours, others, dir := newAuthority(t), newAuthority(t), t.TempDir()
-	c := headgated.Config{Document: newPage(simple), HTTP: "127.0.0.1:0", Admin: "127.0.0.1:0"}
+	c := headgated.Config{Document: source(simple), HTTP: "127.0.0.1:0", Admin: "127.0.0.1:0"}
 	c.TLS.Cert, c.TLS.Key = ours.issue(dir, "server")
 	c.TLS.ClientCA = ours.file(filepath.Join(dir, "ca.crt"), "CERTIFICATE", ours.cert.Raw)
 	c.TLS.ClientSAN = []string{"Envoy", "127.0.0.2"}
@@ -497,7 +498,7 @@ func wait(t testing.TB, what string, is func() bool) {
 func TestNothingIsTold(t *testing.T) {
 	l, p := &log{}, newPage(proxied)
 	s := open(t, headgated.Config{
-		Document: p, Logger: slog.New(slog.NewTextHandler(l, &slog.HandlerOptions{Level: slog.LevelDebug})), HTTP: "127.0.0.1:0",
+		Document: p.load, Logger: slog.New(slog.NewTextHandler(l, &slog.HandlerOptions{Level: slog.LevelDebug})), HTTP: "127.0.0.1:0",
 		Redis: "redis://geheim:geheim@127.0.0.1:1", Secret: []byte(strings.Repeat("geheim", 6)), Failure: redisstore.FailClosed, Timeout: time.Millisecond,
 	})
 	addrs, stop := serve(t, s)

@@ -9,6 +9,7 @@
 //	    overrides:
 //	      - {key: user-42, plan: gold, until: 2030-12-01T00:00:00Z, note: ticket 815}
 //	      - {prefix: "acme:", policies: {minute: sliding-log 6000/minute}}
+//	      - {network: 203.0.113.0/28, policies: unlimited}
 //	slots:
 //	  ws: {default: free, plans: {free: 3, gold: 20}}
 //	...
@@ -23,7 +24,9 @@
 package limits
 
 import (
+	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -31,21 +34,14 @@ import (
 
 	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/internal/backend"
-	oldcore "github.com/headgate/headgate/internal/old/core"
-	old "github.com/headgate/headgate/internal/old/limits"
-	"github.com/headgate/headgate/internal/old/limits/yamldoc"
+	"github.com/headgate/headgate/internal/document"
+	"github.com/headgate/headgate/internal/plans"
 )
 
 // A Source returns the text of a document. It is asked each second, and must be safe for concurrent use. Its context
 // ends with the book. If the text has not changed it should return the same slice, which costs nothing to compare. An
 // error means that the source is away: the limits stay as they are.
 type Source func(context.Context) ([]byte, error)
-
-// File returns a source of a file. It may be replaced by renaming another over it, or written in place.
-func File(path string) Source {
-	file := old.File(path)
-	return file.Load
-}
 
 // Config configures a [Book]. Its zero value is ready to use.
 type Config struct {
@@ -54,7 +50,7 @@ type Config struct {
 	Initial []byte `json:"-"`
 
 	// OnChange is called when a document was applied or refused, and when the source is away or back: one call at a
-	// time, the last with core.ErrClosed. It must not call Reload or Close.
+	// time, the last with core.ErrClosed. It must not call Reload or Close, which wait for it.
 	OnChange func(State)
 }
 
@@ -66,183 +62,247 @@ type State struct {
 	Version  string    // of the document in force: a hash of its text
 	Since    time.Time // when it was applied here
 	Err      error     // why the source's document is not in force: all faults, with lines; or the error of the source
-	Changes  []string  // what the document has changed, for people
+	Changes  []string  // what the document has changed, for people, without keys
 	Warnings []string  // what is valid and may be a mistake
 }
 
 // A Book has the limits of a document, and keeps them up to date. It is safe for concurrent use.
 type Book struct {
-	store core.Store
-	book  *old.Book
-	told  func(State)
+	store  core.Store
+	source Source
+	config Config
+	ctx    context.Context // ends with the book
+	stop   context.CancelFunc
+	done   chan struct{}
 
-	mu       sync.Mutex
-	limits   map[string]*old.Limit
-	slots    map[string]*old.Slots
-	changes  []string // of the last document that was applied
+	current atomic.Pointer[plans.Snapshot]
+	state   atomic.Pointer[State]
+
+	loading sync.Mutex // one document at a time: held before mu
+	text    []byte     // that was tried last
+	tried   error      // what came of it
+	asked   atomic.Pointer[time.Time]
+
+	mu       sync.Mutex // held while a document takes the place of another, or the program names what it uses
+	document *document.Document
+	places   [2]map[string]int // the index of each name that a document has had: of limits, of slots
 	limiters map[string]*core.Limiter
-	places   map[string]*core.Slots
-
-	telling sync.Mutex  // held while OnChange is called
-	closed  atomic.Bool // it is told of core.ErrClosed, or was
+	slots    map[string]*core.Slots
 }
 
-// Format implements [fmt.Formatter]: it prints nothing of the book, which changes meanwhile.
-func (*Book) Format(s fmt.State, _ rune) { _, _ = fmt.Fprint(s, "limits.Book") }
+// every is how often a source is asked.
+const every = time.Second
 
-// Open returns a book whose counts are in the store. The context bounds only Open. Without Initial, a source that is
-// away and a document with faults are an error.
+// Open returns a book whose counts are in the store. The context bounds only Open. Without Initial, a source that is away
+// and a document with faults are an error.
 func Open(ctx context.Context, s core.Store, source Source, c Config) (*Book, error) {
-	if source == nil {
-		return nil, fmt.Errorf("headgate: limits: the source is nil")
-	}
-	return OpenSource(ctx, s, old.SourceFunc(source), c)
-}
-
-// OpenSource is Open for package redisdoc.
-func OpenSource(ctx context.Context, s core.Store, source old.Source, c Config) (*Book, error) {
-	if s == nil {
-		return nil, fmt.Errorf("headgate: limits: the store is nil")
+	if s == nil || source == nil {
+		return nil, errors.New("headgate: limits: the store and the source must not be nil")
 	}
 	b := &Book{
-		store: s, told: c.OnChange, limits: map[string]*old.Limit{}, slots: map[string]*old.Slots{},
-		limiters: map[string]*core.Limiter{}, places: map[string]*core.Slots{},
+		store: s, source: source, config: c, done: make(chan struct{}), places: [2]map[string]int{{}, {}},
+		limiters: map[string]*core.Limiter{}, slots: map[string]*core.Slots{},
 	}
-	opened, err := old.Open(ctx, s.Backend().Rates, true, source, old.Config{
-		Initial: c.Initial, Decode: yamldoc.Decode,
-		Accept:  func(old.Diff) error { return nil },
-		Changed: b.changed,
-	})
+	b.ctx, b.stop = context.WithCancel(context.WithoutCancel(ctx))
+	b.state.Store(&State{})
+	var err error
+	if c.Initial != nil {
+		err = b.apply(c.Initial)
+	}
+	if err == nil {
+		if err = b.Reload(ctx); c.Initial != nil {
+			err = nil // the state has it
+		}
+	}
 	if err != nil {
-		return nil, err
+		b.stop()
+		return nil, fmt.Errorf("headgate: limits: %w", err)
 	}
-	b.book = opened
+	go b.watch()
 	return b, nil
 }
 
-// changed is told of each change of the state.
-func (b *Book) changed(e old.Event) {
-	b.mu.Lock()
-	if e.State.Err == nil || len(e.Diff.Changes) > 0 {
-		b.changes = nil
-		for _, c := range e.Diff.Changes {
-			b.changes = append(b.changes, c.String())
+// Close ends the watch of the source, and tells OnChange of [core.ErrClosed]. The limits stay as they are.
+func (b *Book) Close() {
+	b.stop()
+	<-b.done
+	b.loading.Lock()
+	defer b.loading.Unlock()
+	b.tell(core.ErrClosed)
+}
+
+// watch asks the source until the book is closed.
+func (b *Book) watch() {
+	defer close(b.done)
+	ticker := time.NewTicker(every)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ticker.C:
+			_ = b.Reload(b.ctx) // the state has the error
+		case <-b.ctx.Done():
+			return
 		}
 	}
-	changes := b.changes
-	b.mu.Unlock()
-	b.tell(stateOf(e.State, changes), false)
 }
 
-// tell calls OnChange, and no more after the last.
-func (b *Book) tell(s State, last bool) {
-	b.telling.Lock()
-	defer b.telling.Unlock()
-	if b.closed.Load() {
-		return
-	}
-	b.closed.Store(last)
-	if b.told != nil {
-		b.told(s)
-	}
-}
-
-func stateOf(s old.State, changes []string) State {
-	state := State{Version: s.Version, Since: s.Since, Err: s.Err, Changes: changes}
-	for _, note := range s.Notes {
-		state.Warnings = append(state.Warnings, note.Error())
-	}
-	return state
-}
-
-// State returns the state as of now.
-func (b *Book) State() State {
-	b.mu.Lock()
-	changes := b.changes
-	b.mu.Unlock()
-	return stateOf(b.book.State(), changes)
-}
-
-// Reload asks the source now. The error is that of the new state, or core.ErrClosed after Close.
+// Reload asks the source now. The error is that of the new state.
 func (b *Book) Reload(ctx context.Context) error {
-	if b.closed.Load() {
+	b.loading.Lock()
+	defer b.loading.Unlock()
+	if b.ctx.Err() != nil {
 		return core.ErrClosed
 	}
-	return b.book.Reload(ctx)
+	asked, cancel := context.WithCancel(b.ctx)
+	defer cancel()
+	defer context.AfterFunc(ctx, cancel)()
+	now := time.Now()
+	b.asked.Store(&now)
+	text, err := b.source(asked)
+	b.asked.Store(nil)
+	switch {
+	case ctx.Err() != nil && b.document != nil:
+		return ctx.Err() // the caller gave up, not the source
+	case err == nil && !same(text, b.text):
+		err = b.apply(text)
+		b.text, b.tried = text, err
+	case err == nil:
+		err = b.tried
+	}
+	b.tell(err)
+	return err
 }
 
-// Close ends the watch of the source, and then tells OnChange of core.ErrClosed. The limits stay as they are. Further
-// calls do nothing.
-func (b *Book) Close() {
-	b.book.Close()
-	state := b.State()
-	state.Err = core.ErrClosed
-	b.tell(state, true)
+// same reports whether two texts are the same, at once if they are the same slice.
+func same(a, b []byte) bool {
+	return b != nil && len(a) == len(b) && (len(a) > 0 && &a[0] == &b[0] || bytes.Equal(a, b))
+}
+
+// tell puts an error into the state, or ends one. Without a document there is none: Open returns the error.
+func (b *Book) tell(err error) {
+	s := *b.state.Load()
+	if b.document == nil || fmt.Sprint(err) == fmt.Sprint(s.Err) {
+		return
+	}
+	s.Err, s.Changes = err, nil
+	b.set(s)
+}
+
+func (b *Book) set(s State) {
+	b.state.Store(&s)
+	if b.config.OnChange != nil {
+		b.config.OnChange(s)
+	}
+}
+
+// apply makes a document the one in force, or returns why not.
+func (b *Book) apply(text []byte) error {
+	d, err := document.Parse(text)
+	if err != nil {
+		return err
+	}
+	if err := d.Prepare(b.store.Backend().Rates.Prepare); err != nil {
+		return err
+	}
+	s, err := b.swap(d)
+	if err == nil && s.Version != "" {
+		b.set(s)
+	}
+	return err
+}
+
+// swap makes a document the one in force, if it has all that the program uses. The state has no version if it is in force.
+func (b *Book) swap(d *document.Document) (s State, err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.document != nil && d.Version == b.document.Version {
+		return s, nil
+	}
+	for name := range b.limiters {
+		if d.Limits[name] == nil {
+			err = errors.Join(err, lacks("limit", name))
+		}
+	}
+	for name := range b.slots {
+		if d.Slots[name] == nil {
+			err = errors.Join(err, lacks("slots", name))
+		}
+	}
+	if err != nil {
+		return s, err
+	}
+	s = State{Version: d.Version, Since: time.Now()}
+	for _, c := range document.Diff(b.document, d) {
+		s.Changes = append(s.Changes, c.Text)
+	}
+	for _, w := range d.Warnings {
+		s.Warnings = append(s.Warnings, w.String())
+	}
+	b.document = d
+	limits, slots := d.Tables()
+	b.current.Store(&plans.Snapshot{Limits: indexed(b.places[0], limits), Slots: indexed(b.places[1], slots)})
+	return s, nil
+}
+
+func lacks(kind, name string) error {
+	return fmt.Errorf("line 1, column 1: the program uses a %s %q, which the document does not have", kind, name)
+}
+
+// indexed returns tables by the indexes of their names. A name keeps its index.
+func indexed[T any](places map[string]int, tables map[string]*plans.Table[T]) []*plans.Table[T] {
+	for name := range tables {
+		if _, known := places[name]; !known {
+			places[name] = len(places)
+		}
+	}
+	all := make([]*plans.Table[T], len(places))
+	for name, t := range tables {
+		all[places[name]] = t
+	}
+	return all
 }
 
 // Limiter returns the limiter of that name, with the document's plans and overrides. From then on a document without it
 // is a fault. An error means that the document has none.
 func (b *Book) Limiter(name string) (*core.Limiter, error) {
-	of, err := b.book.Limit(name)
-	if err != nil {
-		return nil, err
-	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if b.document.Limits[name] == nil {
+		return nil, fmt.Errorf("headgate: limits: the document has no limit %q", name)
+	}
 	if b.limiters[name] == nil {
-		b.limits[name] = of
-		b.limiters[name] = core.Documented((*inner)(b), name)
+		b.limiters[name] = core.Documented(b.store, (*view)(b), b.places[0][name], name)
 	}
 	return b.limiters[name], nil
 }
 
 // Slots returns the slots of that name, as Limiter does.
 func (b *Book) Slots(name string) (*core.Slots, error) {
-	of, err := b.book.Slots(name)
-	if err != nil {
-		return nil, err
-	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.places[name] == nil {
-		b.slots[name] = of
-		b.places[name] = core.DocumentedSlots(b.store, (*inner)(b), name)
+	if b.document.Slots[name] == nil {
+		return nil, fmt.Errorf("headgate: limits: the document has no slots %q", name)
 	}
-	return b.places[name], nil
+	if b.slots[name] == nil {
+		b.slots[name] = core.DocumentedSlots(b.store, (*view)(b), b.places[1][name], name)
+	}
+	return b.slots[name], nil
 }
 
-// inner is a book as limiters and slots see it.
-type inner Book
+// view is a book as limiters and slots see it.
+type view Book
 
 // View implements [backend.Book].
-func (b *inner) View() backend.View { return view{b, b.book.View()} }
+func (b *view) View() backend.View { return b.current.Load() }
 
-type view struct {
-	book *inner
-	at   old.View
-}
-
-// Limiter implements [backend.View].
-func (v view) Limiter(name, plan, key string) *oldcore.Limiter {
-	l, _ := v.at.Find(name, plan, key)
-	return l
-}
-
-// Slots implements [backend.View].
-func (v view) Slots(name, plan, key string) int64 {
-	v.book.mu.Lock()
-	of := v.book.slots[name]
-	v.book.mu.Unlock()
-	return v.at.Slots(of, plan, key)
-}
-
-// Limiters implements [backend.View].
-func (v view) Limiters(name string) []*oldcore.Limiter {
-	var all []*oldcore.Limiter
-	for _, l := range v.at.Limiters() {
-		if l.Name() == name {
-			all = append(all, l)
-		}
+// State returns the state.
+func (b *Book) State() State {
+	s := *b.state.Load()
+	if asked := b.asked.Load(); asked != nil && time.Since(*asked) > 10*every {
+		s.Err = fmt.Errorf("the source was asked at %v and has not answered", asked.Format(time.TimeOnly))
 	}
-	return all
+	return s
 }
+
+// Format implements [fmt.Formatter]: what a book keeps has keys.
+func (b *Book) Format(s fmt.State, _ rune) { _, _ = fmt.Fprintf(s, "limits %s", b.State().Version) }

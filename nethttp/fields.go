@@ -44,7 +44,7 @@ func XRateLimitFields(h http.Header, v *Verdict) {
 	a := v.admission()
 	for i := range a.Answers() {
 		d := a.At(i)
-		if d.Limiter != v.Limiter || d.Policy != a.Decision.Decided().Policy && !a.Full || a.Hides(&d) {
+		if d.Limiter != v.Limiter || !a.Full && d.Policy != a.Decision.Totals().Decider.Name || a.Hides(&d) {
 			continue
 		}
 		h.Set("X-Ratelimit-Limit", integer(d.Limit))
@@ -86,7 +86,7 @@ func (p *page) rateLimit(h http.Header, a *engine.Admission, prepared *prepared)
 		for i := range prepared.all {
 			if one := &prepared.all[i]; !one.hidden {
 				left, next := a.Decision.Left(i)
-				p.state(one.name, left, next, one.settles && a.Decision.Decided().Allowed)
+				p.state(one.name, left, next, one.settles && a.Decision.Allowed)
 			}
 		}
 		p.add(h, empty, "Ratelimit", p.end())
@@ -105,7 +105,7 @@ func (p *page) rateLimit(h http.Header, a *engine.Admission, prepared *prepared)
 	p.begin()
 	for i := range a.Answers() {
 		if d := a.At(i); !a.Hides(&d) && a.Known(i, &d) && d.Remaining != core.NoLimit {
-			p.state(quote(d.Policy), d.Remaining, d.NextAfter, a.Decision.Decided().Allowed && a.Rules.RateOf(d.Limiter).Settles)
+			p.state(quote(d.Policy), d.Remaining, d.NextAfter, a.Decision.Allowed && a.Rules.RateOf(d.Limiter).Settles)
 		}
 	}
 	if text := p.end(); text != "" {

@@ -22,7 +22,6 @@ import (
 
 	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/internal/backend"
-	old "github.com/headgate/headgate/internal/old/core"
 	"github.com/headgate/headgate/keyfuncs"
 )
 
@@ -40,16 +39,11 @@ const (
 	drainBytes = 64 << 10
 	drainTime  = time.Second
 
-	// blockPolicy is the policy that a Transport adds to those of its limiter.
-	blockPolicy = "server"
-
 	// blockTime is how long a store may take to block a key, if it has no bound of its own.
 	blockTime = 10 * time.Second
 
-	// blockGrain is by how much a block is longer than was asked for, and the time in which
-	// its end is reached: in it, any number of requests below blockTogether may go.
-	blockGrain    = time.Millisecond
-	blockTogether = int64(blockGrain / time.Microsecond)
+	// blockGrain is by how much a block is longer than was asked for.
+	blockGrain = time.Millisecond
 )
 
 // A Transport is an [http.RoundTripper] for a client of servers that have limits. Before it sends a request, it waits
@@ -103,11 +97,8 @@ type Transport struct {
 	once  sync.Once
 	own   *core.Limiter // the Limiter, or one that limits nothing
 	mu    sync.Mutex
-	gates map[*old.Limiter]*old.Limiter // by what applies to a key: a document may give other policies to some
+	gates map[*backend.Policies]*gate // by what applies to a key: a document may give other policies to some
 }
-
-// mostGates is how many are remembered: a document that is loaded again has others.
-const mostGates = 64
 
 // limiter returns the Limiter, or one of this Transport.
 func (t *Transport) limiter() *core.Limiter {
@@ -119,46 +110,32 @@ func (t *Transport) limiter() *core.Limiter {
 	return t.own
 }
 
-// gate returns the limiter of a key with one policy more: a bucket that is never nearly empty, unless the key is
-// blocked.
-func (t *Transport) gate(key string) (*old.Limiter, error) {
-	l, err := t.limiter().Backend().Now(key)
+// gate returns the gate of a key.
+func (t *Transport) gate(key string) (*gate, error) {
+	l := t.limiter().Backend()
+	ps, err := l.Of(key)
 	if err != nil {
 		return nil, err
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if g := t.gates[l]; g != nil {
+	if g := t.gates[ps]; g != nil {
 		return g, nil
 	}
-	policies, own := []old.Policy{blocked(blockTogether)}, l.Policies()
-	switch own[0].Limit() {
-	case 0: // Blocked must be alone, and nothing is sent that a server could answer
-		return l, nil
-	case core.NoLimit: // Unlimited must be alone
-	default:
-		policies = append(own, policies...)
-	}
-	g, err := l.With(policies...)
+	g, err := newGate(l, ps)
 	if err != nil {
 		return nil, fmt.Errorf("the Limiter cannot have the policy that blocks keys: %w", err)
 	}
 	if len(t.gates) >= mostGates || t.gates == nil {
-		t.gates = make(map[*old.Limiter]*old.Limiter)
+		t.gates = make(map[*backend.Policies]*gate)
 	}
-	t.gates[l] = g
+	t.gates[ps] = g
 	return g, nil
-}
-
-// blocked is a bucket with one unit for each microsecond. To block a key for a time is to charge as much of a bucket of
-// this size as is left: so of several times the longest applies.
-func blocked(units int64) old.Policy {
-	return old.TokenBucket(old.Rate{Events: 1, Per: time.Microsecond}, units).Named(blockPolicy)
 }
 
 // keepBack lets nobody of a key through for a time, at most MaxBlock, and up to a tenth of it more. It returns that time,
 // and whether the store sees to it. It goes on when the caller has gone, so that others learn of the refusal.
-func (t *Transport) keepBack(ctx context.Context, gate *old.Limiter, key string, d time.Duration) (wait time.Duration, kept bool) {
+func (t *Transport) keepBack(ctx context.Context, g *gate, key string, d time.Duration) (wait time.Duration, kept bool) {
 	wait = min(d, withDefault(t.MaxBlock, defaultMaxBlock))
 	if wait <= 0 {
 		return 0, true
@@ -166,16 +143,7 @@ func (t *Transport) keepBack(ctx context.Context, gate *old.Limiter, key string,
 	wait += rand.N(min(wait/10, time.Second) + 1)
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), blockTime)
 	defer cancel()
-	units := (wait + blockGrain).Microseconds()
-	l, err := gate.With(blocked(units))
-	if err != nil {
-		if o := gate.Store().Observer(); o != nil && o.Decided != nil {
-			o.Decided(ctx, old.DecisionEvent{Limiter: gate.Name(), Units: units, Err: err})
-		}
-		return wait, false
-	}
-	decision, _, err := l.AllowAtMost(ctx, key, units)
-	return wait, err == nil && decision.Source != old.SourceOpen
+	return wait, g.block(ctx, key, (wait + blockGrain).Microseconds())
 }
 
 func withDefault(d, standard time.Duration) time.Duration {
@@ -210,7 +178,7 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 	var refusal *http.Response // before a repetition
 	for repeated := 0; ; repeated++ {
-		if _, err := gate.Wait(waiting, key); err != nil {
+		if err := gate.wait(waiting, key); err != nil {
 			err = notSent(r, err)
 			if refusal != nil && r.Context().Err() == nil {
 				return refusal, nil
@@ -243,7 +211,7 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 }
 
 // begin returns the key of a request, and the limiter that applies.
-func (t *Transport) begin(r *http.Request) (key string, gate *old.Limiter, err error) {
+func (t *Transport) begin(r *http.Request) (key string, gate *gate, err error) {
 	if err := t.check(); err != nil {
 		return "", nil, err
 	}

@@ -18,9 +18,9 @@ import (
 	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/internal/backend"
 	"github.com/headgate/headgate/internal/bubble"
-	"github.com/headgate/headgate/internal/old/core/memstore"
-	"github.com/headgate/headgate/internal/old/core/step"
-	"github.com/headgate/headgate/internal/old/core/store"
+	"github.com/headgate/headgate/internal/memory"
+	"github.com/headgate/headgate/internal/step"
+	"github.com/headgate/headgate/internal/store"
 	"github.com/headgate/headgate/outgoing"
 )
 
@@ -408,8 +408,8 @@ func TestTransportConfig(t *testing.T) {
 		"MaxBlock":            {Limiter: l, MaxBlock: -1},
 		"more than 8760h0m0s": {Limiter: l, MaxBlock: 365*24*time.Hour + 1},
 		"Retries":             {Limiter: l, Retries: -1},
-		"1 to 8 policies":     {Limiter: limiter(new(core.MemoryStore), eight...)},
-		"two policies have":   {Limiter: limiter(new(core.MemoryStore), core.FixedWindow(10, time.Hour).Named("server"))},
+		"at most 7 policies":  {Limiter: limiter(new(core.MemoryStore), eight...)},
+		"none of them named":  {Limiter: limiter(new(core.MemoryStore), core.FixedWindow(10, time.Hour).Named("server"))},
 	} {
 		c.Base = new(server)
 		if _, err := fetch(t, c, "http://a/"); err == nil || !strings.Contains(err.Error(), want) {
@@ -470,20 +470,19 @@ func TestServersDoNotBlockEachOther(t *testing.T) {
 type failing struct {
 	store.Store
 
-	err error
+	observer *store.Observer
+	err      error
 }
 
 // Backend implements [core.Store].
-func (s *failing) Backend() *backend.Store { return &backend.Store{Rates: s} }
+func (s *failing) Backend() *backend.Store { return &backend.Store{Rates: s, Observer: s.observer} }
 
-func (s *failing) Ask(ctx context.Context, q *store.Question) error {
-	if q.Extra == 0 {
-		return s.Store.Ask(ctx, q)
+func (s *failing) Ask(ctx context.Context, mode step.Mode, cells []step.Cell) (bool, error) {
+	if mode == step.Allow {
+		return s.Store.Ask(ctx, mode, cells)
 	}
-	q.Result.Start(0, store.SourceOpen)
-	q.Result.Allowed, q.Result.Extra = true, q.Extra
-	q.Result.Add(true, step.Reading{})
-	return s.err
+	cells[0].Source = step.SourceOpen
+	return true, s.err
 }
 
 // If a store does not keep a block, its Observer learns of it, and the request that was refused
@@ -494,7 +493,8 @@ func TestStoreDoesNotBlock(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			bubble.Test(t, func(t *testing.T) {
 				var told []store.DecisionEvent
-				c.Store = memstore.New(memstore.Config{Observer: &store.Observer{Decided: func(_ context.Context, e store.DecisionEvent) { told = append(told, e) }}})
+				c.Store = memory.New(0)
+				c.observer = &store.Observer{Decided: func(_ context.Context, e store.DecisionEvent) { told = append(told, e) }}
 				s := &server{answer: func(i int, _ *http.Request) *http.Response {
 					if i > 0 {
 						return says(200)
@@ -507,7 +507,7 @@ func TestStoreDoesNotBlock(t *testing.T) {
 					t.Errorf("%v, %v, sent at %v", response, err, s.came)
 				}
 				block := func(e store.DecisionEvent) bool {
-					return e.Limiter == "outgoing" && errors.Is(e.Err, c.err) && (c.err != nil || e.Source == store.SourceOpen)
+					return e.Limiter == "outgoing" && errors.Is(e.Err, c.err) && (c.err != nil || e.Source == step.SourceOpen)
 				}
 				if len(told) != 3 || !block(told[1]) {
 					t.Errorf("told of %+v", told)

@@ -30,7 +30,6 @@ const (
 	exitOK      = 0
 	exitNo      = 1 // the answer is no: there are faults, differences, problems or refusals
 	exitTrouble = 2 // there is no answer: the command line, a file or a server
-	exitLoss    = 3 // usage would be lost
 )
 
 func main() {
@@ -66,11 +65,12 @@ type command struct {
 func commands() []command {
 	return []command{
 		{"check", "FILE...", "says all that is wrong with documents", check},
-		{"diff", "OLD NEW", "says what changes, and which usage is lost", diff},
+		{"diff", "OLD NEW", "says what changes, and which keys start fresh", diff},
 		{"push", "FILE -redis URL", "publishes a document for all servers", push},
+		{"pull", "-redis URL", "prints the document that was pushed", pull},
 		{"peek", "LIMIT KEY -redis URL", "says what a key has left", peek},
 		{"reset", "LIMIT KEY -redis URL", "forgets what a key has used", reset},
-		{"doctor", "-redis URL", "says what is wrong with a Redis", doctor},
+		{"ping", "-redis URL", "tries what the store needs of Redis, and says what is missing", ping},
 		{"version", "", "says which version this is", version},
 	}
 }
@@ -137,7 +137,7 @@ func usage(w io.Writer) {
 	for _, cmd := range commands() {
 		fmt.Fprintf(w, "  %-7s%-31s %s\n", cmd.name, cmd.args, cmd.does)
 	}
-	fmt.Fprintln(w, "A FILE is YAML or JSON; - is standard input. Exit codes: 0 yes, 1 no, 2 trouble, 3 usage is lost.")
+	fmt.Fprintln(w, "A FILE is YAML or JSON; - is standard input. Exit codes: 0 yes, 1 no, 2 trouble.")
 }
 
 // parse parses the flags, which may stand before, between and after the other arguments, of which

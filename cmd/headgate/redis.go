@@ -7,19 +7,21 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"slices"
 	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/headgate/headgate/internal/old/core"
-	"github.com/headgate/headgate/internal/old/core/redisstore"
-	"github.com/headgate/headgate/internal/old/limits"
-	"github.com/headgate/headgate/internal/old/limits/redisdoc"
-	"github.com/headgate/headgate/internal/old/limits/yamldoc"
+	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/core/redisstore"
+	"github.com/headgate/headgate/internal/docstore"
+	"github.com/headgate/headgate/internal/document"
 	"github.com/headgate/headgate/internal/redisurl"
+	"github.com/headgate/headgate/limits"
 )
+
+// documentKey is where a document is unless another key is given.
+const documentKey = "headgate-limits"
 
 // A connection is what the flags say about Redis.
 type connection struct {
@@ -31,7 +33,7 @@ type connection struct {
 func (c *call) redisFlags() *connection {
 	r := &connection{}
 	c.flags.StringVar(&r.url, "redis", "", "the `URL` of Redis, such as redis://user:password@host:6379/0, or in HEADGATE_REDIS")
-	c.flags.StringVar(&r.key, "document", redisdoc.DefaultKey, "the `key` of the document in Redis")
+	c.flags.StringVar(&r.key, "document", documentKey, "the `key` of the document in Redis")
 	c.flags.BoolVar(&r.cluster, "cluster", false, "it is a Cluster")
 	c.flags.DurationVar(&r.timeout, "timeout", 5*time.Second, "the `time` that an answer may take")
 	return r
@@ -76,23 +78,15 @@ func (c *call) storeFlags() *storeConnection {
 	return r
 }
 
-// open returns the store of the servers, and its client, which is to be closed.
-func (r *storeConnection) open() (*redisstore.Store, redis.UniversalClient, error) {
+// open returns the store of the servers.
+func (r *storeConnection) open(client redis.UniversalClient) (*redisstore.Store, error) {
 	secret, err := r.secret()
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	client, err := r.connect()
-	if err != nil {
-		return nil, nil, err
-	}
-	store, err := redisstore.New(client, redisstore.Config{
+	return redisstore.New(client, redisstore.Config{
 		Prefix: r.prefix, Secret: secret, Timeout: r.timeout, Failure: redisstore.FailClosed, RefusalTTL: -1,
 	})
-	if err != nil {
-		return nil, nil, errors.Join(err, client.Close())
-	}
-	return store, client, nil
 }
 
 // secret returns the store's secret, or nil.
@@ -115,14 +109,14 @@ func (r *storeConnection) secret() ([]byte, error) {
 	return secret, nil
 }
 
-// An untold source is not told of this process.
-type untold struct{ limits.Source }
-
 // peek prints what a key has left.
 func peek(ctx context.Context, c *call) (int, error) {
-	return c.withLimit(ctx, func(ctx context.Context, a *asked) (int, error) {
-		l := a.view.Limiter(a.limit, a.plan, a.key)
-		d, err := l.Peek(ctx, a.key)
+	return c.withLimit(ctx, func(ctx context.Context, l *core.Limiter, key string) (int, error) {
+		d, err := l.Peek(ctx, key)
+		if err != nil {
+			return 0, err
+		}
+		policies, err := l.Backend().Of(key)
 		if err != nil {
 			return 0, err
 		}
@@ -135,10 +129,8 @@ func peek(ctx context.Context, c *call) (int, error) {
 			RetryAfter string `json:"retry_after,omitempty"`
 		}
 		var all []answer
-		policies := l.Policies()
-		for i := range d.Len() {
-			a := d.Answer(i)
-			one := answer{a.Policy, policies[i].Named("").String(), a.Limit, a.Remaining, wait(a.ResetAfter), ""}
+		for a := range d.Answers() {
+			one := answer{a.Policy, policies.List[len(all)].Numbers.String(), a.Limit, a.Remaining, wait(a.ResetAfter), ""}
 			if !a.Allowed {
 				one.RetryAfter = wait(a.RetryAfter)
 			}
@@ -176,28 +168,16 @@ func wait(d time.Duration) string {
 
 // reset forgets what a key has used under any plan, and by its override.
 func reset(ctx context.Context, c *call) (int, error) {
-	return c.withLimit(ctx, func(ctx context.Context, a *asked) (int, error) {
-		name := a.limit.Name()
-		own := a.view.Limiter(a.limit, "unlimited", a.key) // of its override
-		all := append(slices.DeleteFunc(a.view.Limiters(), func(l *core.Limiter) bool { return l.Name() != name }), own)
-		for _, l := range all {
-			if err := l.Reset(ctx, a.key); err != nil {
-				return 0, err
-			}
+	return c.withLimit(ctx, func(ctx context.Context, l *core.Limiter, key string) (int, error) {
+		if err := l.Reset(ctx, key); err != nil {
+			return 0, err
 		}
-		return exitOK, c.print(map[string]any{"reset": true}, func() { c.printf("what the key has used of %q is forgotten\n", name) })
+		return exitOK, c.print(map[string]any{"reset": true}, func() { c.printf("what the key has used of %q is forgotten\n", l.Name()) })
 	})
 }
 
-// An asked limit is the one of LIMIT KEY -plan.
-type asked struct {
-	view      limits.View
-	limit     *limits.Limit
-	plan, key string
-}
-
-// withLimit parses LIMIT KEY -plan, and calls f with the limit.
-func (c *call) withLimit(ctx context.Context, f func(ctx context.Context, a *asked) (int, error)) (int, error) {
+// withLimit parses LIMIT KEY -plan, and calls f with the limiter and the key.
+func (c *call) withLimit(ctx context.Context, f func(ctx context.Context, l *core.Limiter, key string) (int, error)) (int, error) {
 	r := c.storeFlags()
 	file := c.flags.String("limits", "", "the limits are those of this `file`, not those in Redis")
 	plan := c.flags.String("plan", "", "the `plan` of the key; its overrides apply too")
@@ -205,7 +185,7 @@ func (c *call) withLimit(ctx context.Context, f func(ctx context.Context, a *ask
 	if err != nil {
 		return 0, err
 	}
-	limitName, key := words[0], words[1]
+	name, key := words[0], words[1]
 	if key == "-" { // so that it is not in the list of processes
 		line, err := bufio.NewReader(c.stdin).ReadString('\n')
 		if err != nil && line == "" {
@@ -213,75 +193,80 @@ func (c *call) withLimit(ctx context.Context, f func(ctx context.Context, a *ask
 		}
 		key = strings.TrimRight(line, "\r\n")
 	}
-	store, client, err := r.open()
+	client, err := r.connect()
 	if err != nil {
 		return 0, err
 	}
 	defer client.Close()
-	source := limits.File(*file)
-	if *file == "" {
-		inRedis, err := redisdoc.New(client, redisdoc.Config{Key: r.key})
-		if err != nil {
-			return 0, err
-		}
-		source = untold{inRedis}
+	store, err := r.open(client)
+	if err != nil {
+		return 0, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, r.timeout)
 	defer cancel()
-	book, err := limits.Open(ctx, store, true, source, limits.Config{Decode: yamldoc.Decode, Timeout: r.timeout, Every: time.Hour})
+	text, d, err := r.document(ctx, c, client, *file)
+	if err != nil {
+		return 0, err
+	}
+	if l := d.Limits[name]; l != nil && *plan != "" && l.Plans[*plan] == nil {
+		return 0, fmt.Errorf("the limit has no plan %q", *plan)
+	}
+	book, err := limits.Open(ctx, store, func(context.Context) ([]byte, error) { return text, nil }, limits.Config{})
 	if err != nil {
 		return 0, err
 	}
 	defer book.Close()
-	limit, err := book.Limit(limitName)
+	l, err := book.Limiter(name)
 	if err != nil {
 		return 0, err
 	}
-	a := &asked{book.View(), limit, *plan, key}
-	if _, known := a.view.Find(limitName, a.plan, ""); !known { // no override is for the empty key
-		return 0, fmt.Errorf("the limit has no plan %q", a.plan)
-	}
-	return f(ctx, a)
+	return f(ctx, l.Plan(*plan), key)
 }
 
-// doctor prints what the store's Check has found.
-func doctor(ctx context.Context, c *call) (int, error) {
+// document returns the document of a file, or if there is none the one in Redis.
+func (r *connection) document(ctx context.Context, c *call, client redis.UniversalClient, file string) ([]byte, *document.Document, error) {
+	if file != "" {
+		return c.must(file)
+	}
+	text, _, err := r.documents(client).Read(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	d, err := document.Parse(text)
+	return text, d, err
+}
+
+func (r *connection) documents(client redis.UniversalClient) docstore.Store {
+	return docstore.Store{Client: client, Key: r.key}
+}
+
+// ping tries what the store needs of Redis.
+func ping(ctx context.Context, c *call) (int, error) {
 	r := c.storeFlags()
 	if _, err := c.parse(0, 0); err != nil {
 		return 0, err
 	}
-	store, client, err := r.open()
+	client, err := r.connect()
 	if err != nil {
 		return 0, err
 	}
 	defer client.Close()
-	ctx, cancel := context.WithTimeout(ctx, 2*r.timeout)
-	defer cancel()
-	report, err := store.Check(ctx)
-	if err != nil {
-		return 0, fmt.Errorf("a server does not answer: %w", err)
-	}
-	source, err := redisdoc.New(client, redisdoc.Config{Key: r.key})
+	store, err := r.open(client)
 	if err != nil {
 		return 0, err
 	}
-	version, servers, wrong := examine(ctx, source)
-	problems := append(append([]string{}, report.Problems...), wrong...)
-	code := exitOK
-	if len(problems) > 0 {
-		code = exitNo
+	ctx, cancel := context.WithTimeout(ctx, r.timeout)
+	defer cancel()
+	if err := client.Ping(ctx).Err(); err != nil {
+		return 0, fmt.Errorf("the server does not answer: %w", err)
 	}
-	return code, c.print(map[string]any{"redis": report.Servers, "problems": problems, "version": version, "servers": servers}, func() {
-		for _, s := range report.Servers {
-			s.Address, s.Version, s.MaxMemoryPolicy = visible(s.Address), visible(s.Version), visible(s.MaxMemoryPolicy)
-			one := redisstore.Report{Servers: []redisstore.ServerReport{s}}
-			fmt.Fprint(c.stdout, &one)
-		}
+	problems, code := []string{}, exitOK
+	if err := store.Check(ctx); err != nil {
+		problems, code = strings.Split(err.Error(), "\n"), exitNo
+	}
+	return code, c.print(map[string]any{"problems": problems}, func() {
 		for _, p := range problems {
-			c.printf("problem: %s\n", p)
-		}
-		for _, s := range servers {
-			c.printf("server %s: limits of version %s\n", s.Instance, s.Version)
+			c.printf("problem: %s\n", strings.TrimPrefix(p, "headgate: redisstore: "))
 		}
 		if len(problems) == 0 {
 			c.printf("no problem was found\n")
@@ -289,36 +274,29 @@ func doctor(ctx context.Context, c *call) (int, error) {
 	})
 }
 
-// examine returns the version of the document, the servers, and what is wrong with either.
-func examine(ctx context.Context, source *redisdoc.Source) (version int64, servers []redisdoc.Server, problems []string) {
-	tell := func(format string, args ...any) { problems = append(problems, fmt.Sprintf(format, args...)) }
-	_, version, err := source.Current(ctx)
+// pull prints the document in Redis.
+func pull(ctx context.Context, c *call) (int, error) {
+	r := c.redisFlags()
+	if _, err := c.parse(0, 0); err != nil {
+		return 0, err
+	}
+	client, err := r.connect()
 	if err != nil {
-		tell("%v", err)
+		return 0, err
 	}
-	if servers, err = source.Servers(ctx); err != nil {
-		tell("%v", err)
+	defer client.Close()
+	ctx, cancel := context.WithTimeout(ctx, r.timeout)
+	defer cancel()
+	text, version, err := r.documents(client).Read(ctx)
+	if err != nil {
+		return 0, err
 	}
-	for _, s := range servers {
-		switch {
-		case s.Err != "":
-			tell("the server %s stays with version %s of the limits: %s", s.Instance, s.Version, s.Err)
-		case s.Found < version:
-			tell("the server %s has not read the newest limits, but has version %s", s.Instance, s.Version)
+	return exitOK, c.print(map[string]any{"version": version, "document": string(text)}, func() {
+		for line := range strings.Lines(string(text)) {
+			c.printf("%s", strings.TrimSuffix(line, "\n"))
+			c.printf("\n")
 		}
-		if off := s.ClockOffset.Abs(); off > redisstore.MaxClockOffset+maxAsking {
-			tell("the clock of the server %s is %v off from the clock of Redis: set it", s.Instance, off.Round(100*time.Millisecond))
-		}
-	}
-	return version, servers, problems
-}
-
-// maxAsking is how long servers take to ask for the time, at most, unless they are very busy.
-const maxAsking = time.Second
-
-// storeFlag is what store servers have of which nothing is known.
-func (c *call) storeFlag() *string {
-	return c.flags.String("store", "redis", "the `store` of servers that tell none: redis, or memory with its MaxBytes if it is not the default")
+	})
 }
 
 // noDocument is the version of none.
@@ -328,32 +306,23 @@ const noDocument = "none"
 type publication struct {
 	*call
 
-	source     *redisdoc.Source
-	document   *limits.Document
-	kind, from string
-	loseUsage  bool
-	replaces   int64  // in Redis
-	base       string // the version of that document
-	result     map[string]any
+	documents docstore.Store
+	text      []byte
+	document  *document.Document
+	result    map[string]any
 }
 
 // push publishes a document in Redis, and waits until all servers have it.
 func push(ctx context.Context, c *call) (int, error) {
 	r, p := c.redisFlags(), &publication{call: c}
-	c.flags.BoolVar(&p.loseUsage, "lose-usage", false, "push it although usage is lost; servers refuse it unless their program accepts it too")
-	c.flags.StringVar(&p.from, "from", "", "push it only in the place of this `version`, none for no document: nobody else has pushed since")
+	from := c.flags.String("from", "", "push it only in the place of this `version`, none for no document: nobody else has pushed since")
 	dry := c.flags.Bool("dry-run", false, "only say what would change")
 	patience := c.flags.Duration("wait", 15*time.Second, "wait this `time` for all servers")
-	kind := c.storeFlag()
 	words, err := c.parse(1, 1)
 	if err != nil {
 		return 0, err
 	}
-	p.kind = *kind
-	if p.document, err = c.must(words[0]); err != nil {
-		return 0, err
-	}
-	if err := published(p.document); err != nil {
+	if p.text, p.document, err = c.must(words[0]); err != nil {
 		return 0, err
 	}
 	client, err := r.connect()
@@ -361,23 +330,26 @@ func push(ctx context.Context, c *call) (int, error) {
 		return 0, err
 	}
 	defer client.Close()
-	if p.source, err = redisdoc.New(client, redisdoc.Config{Key: r.key}); err != nil {
-		return 0, err
-	}
-	p.result = map[string]any{"version": p.document.Version(), "changes": []jsonChange{}, "pushed": false}
+	p.documents = r.documents(client)
 	ask, cancel := context.WithTimeout(ctx, r.timeout)
 	defer cancel()
-	code, why, err := p.refused(ask, words[0])
+	replaces, err := p.compare(ask)
 	if err != nil {
 		return 0, err
 	}
-	if why == "" && *dry {
-		why = fmt.Sprintf("version %s in the place of %s; to push it, give -from %[2]s", p.document.Version(), p.base)
+	switch was := cmp.Or(replaces, noDocument); {
+	case *from != "" && *from != was:
+		return exitNo, p.not(fmt.Sprintf("Redis has %s, not %s: somebody else has pushed, so compare again", was, *from))
+	case *dry:
+		return exitOK, p.not(fmt.Sprintf("version %s in the place of %s; to push it, give -from %[2]s", p.document.Version, was))
 	}
-	if why != "" {
-		return code, p.not(why)
+	if err := p.documents.Write(ask, p.text, replaces); errors.Is(err, docstore.ErrConflict) {
+		return exitNo, p.not("somebody else has pushed meanwhile, so compare again")
+	} else if err != nil {
+		return 0, err
 	}
-	return p.publish(ctx, r.timeout, *patience)
+	p.result["pushed"] = true
+	return p.await(ctx, *patience)
 }
 
 // not prints why the document is not pushed.
@@ -386,116 +358,50 @@ func (p *publication) not(why string) error {
 	return p.print(p.result, func() { p.printf("not pushed: %s\n", why) })
 }
 
-// refused compares the document with the one in Redis and with the servers, and returns why it is
-// not pushed, if it is not.
-func (p *publication) refused(ctx context.Context, file string) (code int, why string, err error) {
-	servers, err := p.source.Servers(ctx) // before the comparison, which may take seconds
-	if err != nil {
-		return 0, "", err
+// compare prints what changes, and returns the version that is in Redis.
+func (p *publication) compare(ctx context.Context) (replaces string, err error) {
+	text, replaces, err := p.documents.Read(ctx)
+	if err != nil && !errors.Is(err, docstore.ErrNone) {
+		return "", err
 	}
-	text, version, err := p.source.Current(ctx)
-	torn := errors.Is(err, redisdoc.ErrTorn)
-	if err != nil && !torn {
-		return 0, "", err
-	}
-	if torn && version == 0 {
-		p.warnf("headgate push: what is in Redis is no document, and is replaced\n")
-	}
-	p.replaces, p.base = version, noDocument
-	var diff limits.Diff
-	if version > 0 {
-		was, err := limits.Parse([]byte(text), yamldoc.Decode)
-		if err != nil {
+	var was *document.Document
+	if replaces != "" {
+		if was, err = document.Parse(text); err != nil {
 			p.warnf("headgate push: what is in Redis is not valid, and cannot be compared: %v\n", err)
-			p.base = "an invalid document"
-		} else {
-			p.base, diff = was.Version(), limits.Compare(was, p.document)
 		}
 	}
-	p.result["replaces"] = p.base
-	if p.from != "" && p.from != p.base {
-		return exitNo, fmt.Sprintf("Redis has %s, not %s: somebody else has pushed, so compare again", p.base, p.from), nil
-	}
-	p.result["changes"] = changes(diff)
+	all := changes(was, p.document)
+	p.result = map[string]any{"version": p.document.Version, "replaces": cmp.Or(replaces, noDocument), "changes": all, "pushed": false}
 	if !p.json {
-		p.printDiff(diff)
+		p.printChanges(all)
 	}
-	all, err := fleetOf(servers, p.kind)
-	if err != nil {
-		return 0, "", err
-	}
-	faults := all.refuse(p.document)
-	p.result["faults"] = jsonFaults(faults)
-	for _, f := range faults {
-		p.warnf("%s\n", at(file, f))
-	}
-	if len(faults) > 0 {
-		return exitNo, "servers would refuse it", nil
-	}
-	if len(diff.Lost()) > 0 && !p.loseUsage {
-		p.result["lost"] = true
-		return exitLoss, "usage would be lost; see -lose-usage", nil
-	}
-	return exitOK, "", nil
+	return replaces, nil
 }
 
-// publish writes the document, and waits for the servers.
-func (p *publication) publish(ctx context.Context, timeout, patience time.Duration) (int, error) {
-	ask, cancel := context.WithTimeout(ctx, timeout)
+// await waits until all servers have the document, or have refused it.
+func (p *publication) await(ctx context.Context, patience time.Duration) (int, error) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	pushed, err := p.source.Push(ask, p.document, p.replaces)
-	if errors.Is(err, redisdoc.ErrConflict) {
-		return exitNo, p.not("somebody else has pushed meanwhile, so compare again")
-	}
-	if err != nil {
-		return 0, err
-	}
-	p.result["pushed"] = true
-	servers, late, err := await(ctx, p.source, p.document.Version(), pushed, patience)
-	if err != nil {
-		return 0, err
-	}
-	p.result["servers"], p.result["late"] = servers, late
-	code := exitOK
-	if len(late) > 0 {
-		code = exitNo
-	}
-	return code, p.print(p.result, func() {
-		p.printf("version %s: %d servers have it\n", p.document.Version(), servers)
-		for _, s := range late {
-			p.printf("the server %s has version %s: %s\n", s.Instance, s.Version, cmp.Or(s.Err, "it has not answered yet"))
+	have, refusals := 0, []string{}
+	err := p.documents.Await(ctx, p.document.Version, func(one docstore.Server) {
+		if one.Version == p.document.Version {
+			have++
+		} else {
+			refusals = append(refusals, fmt.Sprintf("the server %s has version %s: %s", one.ID, one.Version, one.Err))
 		}
 	})
-}
-
-// await waits until all servers have the version, or have refused it.
-func await(ctx context.Context, source *redisdoc.Source, version string, pushed int64, patience time.Duration) (have int, late []redisdoc.Server, err error) {
-	const pause = 100 * time.Millisecond
-	end := time.After(patience)
-	for {
-		servers, err := source.Servers(ctx)
-		if err != nil {
-			return 0, nil, err
-		}
-		have, late = 0, nil
-		waiting := false
-		for _, s := range servers {
-			if s.Version == version {
-				have++
-				continue
-			}
-			late = append(late, s)
-			waiting = waiting || s.Found < pushed
-		}
-		if !waiting {
-			return have, late, nil
-		}
-		select {
-		case <-time.After(pause):
-		case <-end:
-			return have, late, nil
-		case <-ctx.Done():
-			return have, late, nil
+	code := exitOK
+	if err != nil {
+		code = exitNo
+		if len(refusals) == 0 {
+			refusals = append(refusals, err.Error())
 		}
 	}
+	p.result["servers"], p.result["refusals"] = have, refusals
+	return code, p.print(p.result, func() {
+		p.printf("version %s: %d servers have it\n", p.document.Version, have)
+		for _, text := range refusals {
+			p.printf("%s\n", text)
+		}
+	})
 }

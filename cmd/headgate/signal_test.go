@@ -28,7 +28,7 @@ func TestSignalsEndWhatReads(t *testing.T) {
 	for _, args := range []string{
 		"check -", "diff - " + document, "diff " + document + " -",
 		"push - -redis redis://127.0.0.1:1", "peek api k -redis redis://127.0.0.1:1 -secret-file /dev/stdin",
-		"reset api k -redis redis://127.0.0.1:1 -secret-file /dev/stdin", "doctor -redis redis://127.0.0.1:1 -secret-file /dev/stdin",
+		"reset api k -redis redis://127.0.0.1:1 -secret-file /dev/stdin", "ping -redis redis://127.0.0.1:1 -secret-file /dev/stdin",
 	} {
 		for _, signal := range []os.Signal{os.Interrupt, syscall.SIGTERM} {
 			t.Run(args+" "+signal.String(), func(t *testing.T) {

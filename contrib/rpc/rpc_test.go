@@ -112,7 +112,7 @@ func TestClientFaults(t *testing.T) {
 		maxBlock time.Duration
 	}{
 		"no limiter":  {nil, 0},
-		"a document":  {core.Documented(nil, "out"), 0},
+		"a document":  {core.Documented(new(core.MemoryStore), nil, 0, "out"), 0},
 		"MaxBlock":    {limiter(core.SlidingLog(1, time.Minute)), math.MaxInt64},
 		"a long time": {limiter(core.SlidingLog(1, time.Minute)), 366 * 24 * time.Hour},
 	} {

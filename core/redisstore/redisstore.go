@@ -21,12 +21,13 @@ import (
 
 	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/internal/backend"
-	"github.com/headgate/headgate/internal/old/core/lease"
-	old "github.com/headgate/headgate/internal/old/core/redisstore"
-	"github.com/headgate/headgate/internal/old/core/store"
+	"github.com/headgate/headgate/internal/lease"
 	"github.com/headgate/headgate/internal/rediskey"
+	"github.com/headgate/headgate/internal/redisrates"
 	"github.com/headgate/headgate/internal/redisslots"
+	"github.com/headgate/headgate/internal/redisurl"
 	"github.com/headgate/headgate/internal/slots/keeper"
+	"github.com/headgate/headgate/internal/store"
 )
 
 // Config configures a [Store]. Its zero value is ready to use.
@@ -62,8 +63,9 @@ type Config struct {
 	RefusalTTL time.Duration
 
 	// Lease, if not 0, lets this process charge units of busy keys ahead, for at most that long: 1 ms to 1 min. Then
-	// hot keys are decided in memory, and the limit of the fleet still holds. Units that are leased and not used are
-	// missing elsewhere until they are given back.
+	// hot keys are decided in memory, and the limit of the fleet still holds. Only FixedWindow and SlidingWindow are
+	// leased, without FromFirst and CountDenied. Units that are leased and not used are missing elsewhere until they are
+	// given back.
 	Lease time.Duration
 }
 
@@ -102,9 +104,9 @@ func (f Failure) String() string {
 
 // A Store is a [core.Store] in Redis. It is safe for concurrent use.
 type Store struct {
-	redis   *old.Store
+	rates   *redisrates.Store
+	leases  *lease.Store // nil: there are none
 	slots   *redisslots.Store
-	leases  *lease.Store // nil: none
 	backend backend.Store
 	owned   bool // the client
 }
@@ -112,101 +114,118 @@ type Store struct {
 // Open returns a store of one Redis, which a URL names: redis://user:password@host:6379/0, rediss:// with TLS, or
 // unix:///run/redis.sock?db=0. It does not connect. The error has all faults, and does not show the URL.
 func Open(url string, c Config) (*Store, error) {
-	s, err := old.OpenURL(url, c.old())
-	return c.made(s, err, true)
+	o, err := redisurl.Parse(url)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("headgate: redisstore: %w", err), c.withDefaults().faults())
+	}
+	c = c.withDefaults()
+	longest := max(c.Timeout, c.SlotTimeout)
+	o.ContextTimeoutEnabled = true
+	if o.ReadTimeout <= 0 {
+		o.ReadTimeout = longest // a call's own deadline may be earlier
+	}
+	if o.WriteTimeout <= 0 {
+		o.WriteTimeout = longest
+	}
+	o.DialTimeout = cmp.Or(o.DialTimeout, longest)
+	// A connection that is refused or cut is known at once.
+	o.DialerRetries, o.MaxRetries = cmp.Or(o.DialerRetries, 1), cmp.Or(o.MaxRetries, -1)
+	client := redis.NewClient(o)
+	s, err := New(client, c)
+	if err != nil {
+		return nil, errors.Join(err, client.Close())
+	}
+	s.owned = true
+	return s, nil
 }
 
 // New returns a store that uses a client, such as one of Sentinel or Cluster. It does not connect. The client must heed
 // deadlines: it is refused without ContextTimeoutEnabled. The error has all faults.
 func New(client redis.UniversalClient, c Config) (*Store, error) {
-	s, err := old.New(client, c.old())
-	return c.made(s, err, false)
-}
-
-func (c *Config) old() old.Config {
-	return old.Config{
-		Prefix: c.Prefix, Secret: c.Secret, Failure: old.Failure(c.Failure), Servers: c.Servers,
-		Observer: core.JoinObservers(c.Observers).Told,
-		Timeout:  c.Timeout, SlotTimeout: c.SlotTimeout, SlotTTL: c.SlotTTL, RefusalTTL: c.RefusalTTL,
-	}
-}
-
-func (c *Config) made(s *old.Store, err error, owned bool) (*Store, error) {
-	if err != nil {
+	c = c.withDefaults()
+	observer := core.JoinObservers(c.Observers).Told
+	rates, err := redisrates.New(client, redisrates.Config{
+		Prefix: c.Prefix, Secret: c.Secret, Timeout: c.Timeout, RefusalTTL: c.RefusalTTL,
+		Failure: redisrates.Failure(c.Failure), Servers: c.Servers, Observer: observer,
+	})
+	if err := errors.Join(err, c.faults()); err != nil {
 		return nil, err
 	}
-	made := &Store{redis: s, slots: c.slots(s), owned: owned}
-	rates := store.Store(s)
-	if c.Lease != 0 {
-		if made.leases, err = lease.New(s, lease.Config{For: c.Lease}); err != nil {
-			if owned {
-				err = errors.Join(err, s.Client().Close())
-			}
-			return nil, err
-		}
-		rates = made.leases
+	s := &Store{rates: rates, slots: redisslots.New(client, c.slots(observer))}
+	s.backend.Rates, s.backend.Slots, s.backend.Observer = s.rates, s.slots, observer
+	if c.Lease > 0 {
+		s.leases = lease.New(s.rates, s.rates.Fresh(), c.Lease, c.Timeout)
+		s.backend.Rates, s.backend.Leases = s.leases, s.leases
 	}
-	made.backend.Rates, made.backend.Slots, made.backend.Observer = rates, made.slots, s.Observer()
-	return made, nil
+	return s, nil
 }
 
-// slots returns the store of slots, with the defaults of the other.
-func (c *Config) slots(s *old.Store) *redisslots.Store {
-	ttl := cmp.Or(c.SlotTTL, 15*time.Second)
-	sc := redisslots.Config{
-		Names: rediskey.New(cmp.Or(c.Prefix, "headgate"), c.Secret), Failure: keeper.Failure(c.Failure), Servers: c.Servers,
-		TTL: ttl, Timeout: cmp.Or(c.SlotTimeout, min(max(2*time.Second, c.Timeout), ttl/3)),
+func (c Config) withDefaults() Config {
+	c.Prefix = cmp.Or(c.Prefix, "headgate")
+	c.Timeout = cmp.Or(c.Timeout, 100*time.Millisecond)
+	c.SlotTTL = cmp.Or(c.SlotTTL, 15*time.Second)
+	c.SlotTimeout = cmp.Or(c.SlotTimeout, min(max(2*time.Second, c.Timeout), c.SlotTTL/3))
+	return c
+}
+
+// faults returns what is wrong with the fields that the store of rates does not have.
+func (c Config) faults() error {
+	var faults []error
+	if c.SlotTTL < 100*time.Millisecond || c.SlotTTL > time.Hour {
+		faults = append(faults, fmt.Errorf("headgate: redisstore: a SlotTTL of %v is not 100 ms to 1 h", c.SlotTTL))
+	} else if c.SlotTimeout < time.Millisecond || c.SlotTimeout > c.SlotTTL/3 {
+		faults = append(faults, fmt.Errorf("headgate: redisstore: a SlotTimeout of %v is not 1 ms to a third of the SlotTTL, %v", c.SlotTimeout, c.SlotTTL/3))
 	}
-	if o := s.Observer(); o != nil {
-		sc.Lost, sc.Restated, sc.Changed = o.SlotsLost, o.SlotsRestated, o.Changed
-		if o.Called != nil {
-			sc.Called = func(keys int, took time.Duration, err error) {
-				o.Called(store.CallEvent{Questions: keys, Took: took, Err: err})
-			}
+	if c.Lease != 0 && (c.Lease < time.Millisecond || c.Lease > time.Minute) {
+		faults = append(faults, fmt.Errorf("headgate: redisstore: a Lease of %v is not 1 ms to 1 min", c.Lease))
+	}
+	return errors.Join(faults...)
+}
+
+func (c Config) slots(o *store.Observer) redisslots.Config {
+	sc := redisslots.Config{
+		Names: rediskey.New(c.Prefix, c.Secret), Failure: keeper.Failure(c.Failure), Servers: c.Servers,
+		TTL: c.SlotTTL, Timeout: c.SlotTimeout,
+	}
+	if o == nil {
+		return sc
+	}
+	sc.Lost, sc.Restated, sc.Changed = o.SlotsLost, o.SlotsRestated, o.Changed
+	if o.Called != nil {
+		sc.Called = func(keys int, took time.Duration, err error) {
+			o.Called(store.CallEvent{Questions: keys, Took: took, Err: err})
 		}
 	}
-	return redisslots.New(s.Client(), sc)
+	return sc
 }
 
 // Backend is for package headgate itself.
 func (s *Store) Backend() *backend.Store { return &s.backend }
 
 // Client returns the client.
-func (s *Store) Client() redis.UniversalClient { return s.redis.Client() }
+func (s *Store) Client() redis.UniversalClient { return s.rates.Client() }
 
-// Check looks for what to put right before going live, on each server: a permission that is missing, a server that may
-// evict counts, or whose clock is wrong. The error has all that it found, one line each. It takes as long as the context
-// lets it.
+// Check makes each kind of call to each server, and looks for what to put right before going live: a permission that is
+// missing, or a server that may evict counts. The error has all that it found, one line each. It takes as long as the
+// context lets it.
 func (s *Store) Check(ctx context.Context) error {
-	report, err := s.redis.Check(ctx)
-	errs := []error{err, s.slots.Check(ctx)}
-	for _, problem := range report.Problems {
-		errs = append(errs, errors.New("headgate: redisstore: "+problem))
-	}
-	return errors.Join(errs...)
+	return errors.Join(s.rates.Check(ctx), s.slots.Check(ctx))
 }
 
 // Away returns why Redis is not used at the moment, or nil. It makes no call.
-func (s *Store) Away() error {
-	if state := s.redis.State(); state.Away {
-		return state.Reason
-	}
-	return s.slots.Away()
-}
+func (s *Store) Away() error { return cmp.Or(s.rates.Away(), s.slots.Away()) }
 
-// Close gives leased units back, lets nobody acquire slots any more, states that this process holds none, and closes the
-// client if Open made it. Call
-// it when requests and sockets have ended. It may be called again.
+// Close lets nobody acquire slots any more, gives back what is leased, states that this process holds no slots, and closes
+// the client if Open made it. Call it when requests and sockets have ended. It may be called again.
 func (s *Store) Close(ctx context.Context) error {
-	var errs []error
+	err := s.backend.CloseSlots(ctx)
 	if s.leases != nil {
-		errs = append(errs, s.leases.Close(ctx))
+		err = errors.Join(err, s.leases.Close(ctx))
 	}
-	errs = append(errs, s.backend.CloseSlots(ctx))
 	if s.owned {
-		if err := s.Client().Close(); !errors.Is(err, redis.ErrClosed) { // by an earlier call
-			errs = append(errs, err)
+		if closed := s.Client().Close(); !errors.Is(closed, redis.ErrClosed) { // by an earlier call
+			err = errors.Join(err, closed)
 		}
 	}
-	return errors.Join(errs...)
+	return err
 }

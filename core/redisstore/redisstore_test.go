@@ -76,29 +76,36 @@ func TestServersShare(t *testing.T) {
 	}
 }
 
-// Leases decide in memory, and a Close gives back what was not used.
+// Leases decide in memory, observed or not, and a Close gives back what was not used.
 func TestLease(t *testing.T) {
 	server, ctx := redistest.Start(t), t.Context()
 	sources := make(map[string]int)
 	o := &core.Observer{Decided: func(_ context.Context, e core.DecisionEvent) { sources[e.Source]++ }}
-	leasing := open(t, server.Addr(), redisstore.Config{Lease: time.Second, Observers: []*core.Observer{o}})
 	limit := core.FixedWindow(1_000_000, 24*time.Hour)
-	l := core.NewLimiter(leasing, "hot", limit)
 	const n = 3000
-	for range n {
-		if d, err := l.Allow(ctx, "everyone"); err != nil || !d.Allowed {
-			t.Fatal(d, err)
+	for i, observers := range [][]*core.Observer{{o}, nil} {
+		leasing := open(t, server.Addr(), redisstore.Config{Lease: time.Second, Observers: observers})
+		l := core.NewLimiter(leasing, "hot", limit)
+		var last core.Decision
+		for range n {
+			var err error
+			if last, err = l.Allow(ctx, "everyone"); err != nil || !last.Allowed {
+				t.Fatal(last, err)
+			}
 		}
-	}
-	if sources["lease"] < n/2 {
-		t.Errorf("by source: %v", sources)
-	}
-	if err := leasing.Close(ctx); err != nil {
-		t.Fatal(err)
-	}
-	d, err := core.NewLimiter(open(t, server.Addr(), redisstore.Config{}), "hot", limit).Peek(ctx, "everyone")
-	if err != nil || d.Remaining != 1_000_000-n {
-		t.Error(d, err)
+		if sources["lease"] < n*9/10 {
+			t.Errorf("by source: %v", sources)
+		}
+		if err := last.Refund(ctx); err != nil {
+			t.Error(err)
+		}
+		if err := leasing.Close(ctx); err != nil {
+			t.Fatal(err)
+		}
+		d, err := core.NewLimiter(open(t, server.Addr(), redisstore.Config{}), "hot", limit).Peek(ctx, "everyone")
+		if used := 1_000_000 - d.Remaining; err != nil || used != int64(i+1)*(n-1) {
+			t.Error(used, err)
+		}
 	}
 }
 
@@ -145,8 +152,10 @@ func TestFaults(t *testing.T) {
 			t.Errorf("no %s in %v", want, err)
 		}
 	}
-	if _, err := redisstore.Open("redis://localhost", redisstore.Config{Lease: time.Hour}); err == nil {
-		t.Error("a Lease of an hour")
+	for _, life := range []time.Duration{time.Microsecond, -time.Second, time.Hour} {
+		if _, err := redisstore.Open("redis://localhost", redisstore.Config{Lease: life, Servers: -1}); err == nil || !strings.Contains(err.Error(), "Lease") || !strings.Contains(err.Error(), "Servers") {
+			t.Errorf("a Lease of %v: %v", life, err)
+		}
 	}
 	client := redis.NewClient(&redis.Options{})
 	defer client.Close()
@@ -156,6 +165,52 @@ func TestFaults(t *testing.T) {
 	for _, verb := range []string{"%v", "%+v", "%#v", "%x"} {
 		if s := fmt.Sprintf(verb, redisstore.Config{Secret: []byte(secret)}); strings.Contains(s, secret) || strings.Contains(s, fmt.Sprintf("%x", secret)) {
 			t.Error(s)
+		}
+	}
+}
+
+// On a Cluster, keys of several masters are leased, and each goes back to its own.
+func TestLeaseOnCluster(t *testing.T) {
+	c, ctx := redistest.StartCluster(t, 3, 0), t.Context()
+	client := redis.NewClusterClient(&redis.ClusterOptions{Addrs: c.Nodes().Addrs(), ContextTimeoutEnabled: true})
+	defer client.Close()
+	s, err := redisstore.New(client, redisstore.Config{Lease: time.Second, Timeout: 5 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	limit := core.FixedWindow(1_000_000, 24*time.Hour)
+	tenants, users := core.NewLimiter(s, "tenant", limit), core.NewLimiter(s, "user", limit)
+	used, leased := make(map[string]int64), 0
+	for i := range 3000 {
+		user := fmt.Sprint("user", i%4)
+		d, err := core.AllowAll(ctx, core.Charge{Limiter: tenants, Key: "tenant"}, core.Charge{Limiter: users, Key: user, Units: 2})
+		if err != nil || !d.Allowed || d.Degraded {
+			t.Fatal(d, err)
+		}
+		if d.Backend(nil).Source().String() == "lease" {
+			leased++
+		}
+		if i%10 == 0 {
+			if err := d.Settle(ctx, 0, 1); err != nil {
+				t.Error(err)
+			}
+			used["tenant"], used[user] = used["tenant"]-1, used[user]-1
+		}
+		used["tenant"], used[user] = used["tenant"]+1, used[user]+2
+	}
+	if leased < 1000 {
+		t.Errorf("only %d are leased", leased)
+	}
+	if err := s.Close(ctx); err != nil {
+		t.Error(err)
+	}
+	for key, n := range used {
+		l := users
+		if key == "tenant" {
+			l = tenants
+		}
+		if d, err := l.Peek(ctx, key); err != nil || 1_000_000-d.Remaining != n {
+			t.Errorf("%s: %d are used, not %d: %v", key, 1_000_000-d.Remaining, n, err)
 		}
 	}
 }

@@ -17,10 +17,10 @@ import (
 	"sync/atomic"
 
 	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/core/stats/internal/counts"
+	"github.com/headgate/headgate/core/stats/internal/page"
 	"github.com/headgate/headgate/internal/backend"
-	"github.com/headgate/headgate/internal/old/core/debug"
-	"github.com/headgate/headgate/internal/old/core/memstore"
-	old "github.com/headgate/headgate/internal/old/core/stats"
+	"github.com/headgate/headgate/internal/memory"
 )
 
 // Config configures [Stats]. Its zero value is ready to use.
@@ -36,17 +36,14 @@ type Config struct {
 
 // Stats counts what its observer is told. It is safe for concurrent use.
 type Stats struct {
-	inner    *old.Stats
+	inner    *counts.Stats
 	observer core.Observer
 	memories atomic.Int64
 }
 
 // New returns a Stats that has counted nothing.
 func New(c Config) *Stats {
-	inner, err := old.New(old.Config{ShowKeys: c.ShowKeys, Logger: c.Logger})
-	if err != nil {
-		panic(err) // no randomness
-	}
+	inner := counts.New(counts.Config{ShowKeys: c.ShowKeys, Logger: c.Logger})
 	s := &Stats{inner: inner}
 	s.observer.Backend(&backend.Observer{Told: inner.Observer(), Memory: s.memory})
 	return s
@@ -56,7 +53,7 @@ func New(c Config) *Stats {
 func (s *Stats) Observer() *core.Observer { return &s.observer }
 
 // memory adds a store in memory, whose size is a metric.
-func (s *Stats) memory(m *memstore.Store) {
+func (s *Stats) memory(m *memory.Store) {
 	name := "memory"
 	if n := s.memories.Add(1); n > 1 {
 		name += " " + strconv.FormatInt(n, 10)
@@ -66,7 +63,12 @@ func (s *Stats) memory(m *memstore.Store) {
 
 // Handler returns the page for operators. Mount it at a path that ends in a slash, where only operators get: below it
 // are "metrics", the text for Prometheus, and "json", the counts. It answers GET and HEAD.
-func (s *Stats) Handler() http.Handler { return debug.Handler(s.inner, debug.Config{}) }
+func (s *Stats) Handler() http.Handler { return page.Handler(s.inner, page.Config{}) }
+
+// HandlerWith is Handler with the limits that are in force. It is for headgated.
+func (s *Stats) HandlerWith(limits func() backend.Limits) http.Handler {
+	return page.Handler(s.inner, page.Config{Limits: limits})
+}
 
 // WritePrometheus writes the counts in the text format of Prometheus, version 0.0.4.
 func (s *Stats) WritePrometheus(w io.Writer) error { return s.inner.WritePrometheus(w) }
@@ -98,7 +100,7 @@ func (s *Stats) Families() []Family {
 	return all
 }
 
-func (f *Family) add(names []string, x old.Sample) {
+func (f *Family) add(names []string, x counts.Sample) {
 	var labels []string
 	for i, name := range names {
 		labels = append(labels, name, x.Labels[i])

@@ -203,7 +203,7 @@ func TestProgram(t *testing.T) {
 	}{
 		{"limit 0", []string{"-limit", "0"}, 2, "a rate of"},
 		{"limit -1", []string{"-limit", "-1"}, 2, "a rate of"},
-		{"limit too large", []string{"-limit", "9999999"}, 2, "at most 1048576"},
+		{"limit too large", []string{"-limit", "9999999"}, 2, "at most 1024"},
 		{"window 0", []string{"-window", "0"}, 2, "must be positive"},
 		{"window -1s", []string{"-window", "-1s"}, 2, "must be positive"},
 		{"window 500ns", []string{"-window", "500ns"}, 2, "whole number of microseconds"},
@@ -392,7 +392,7 @@ func TestLimitsFile(t *testing.T) {
 		t.Error(r.Header)
 	}
 	save(strings.Replace(string(text), "10/10s", "12/mintue", 1))
-	for !strings.Contains(cmd.Stderr.(*output).String(), "line 5, column 24: limits.hello.plans.all") {
+	for !strings.Contains(cmd.Stderr.(*output).String(), "line 5, column 12: \"sliding-log 12/mintue\"") {
 		runtime.Gosched()
 	}
 	if !shows(12) {

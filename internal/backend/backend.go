@@ -1,5 +1,8 @@
 // Package backend is what is behind the types of package core: what guards need of it and users do not. Methods
 // named Backend of these types lead here.
+//
+// A [Limiter] finds the [Policies] of a plan and key, a [Decision] has them as cells, asks the store about them, and is
+// their answer.
 package backend
 
 import (
@@ -7,18 +10,20 @@ import (
 	"fmt"
 	"sync/atomic"
 
-	"github.com/headgate/headgate/internal/old/core"
-	"github.com/headgate/headgate/internal/old/core/memstore"
-	"github.com/headgate/headgate/internal/old/core/store"
+	"github.com/headgate/headgate/internal/lease"
+	"github.com/headgate/headgate/internal/memory"
 	"github.com/headgate/headgate/internal/ontrial"
 	"github.com/headgate/headgate/internal/slots"
+	"github.com/headgate/headgate/internal/store"
 )
 
 // A Store is what is behind a core.Store.
 type Store struct {
 	Rates    store.Store
+	Memory   *memory.Store // Rates, if they are in this process: then cells stay on the stack
+	Leases   *lease.Store  // Rates, if units are leased: as far as they are, cells stay on the stack
 	Slots    slots.Store
-	Observer *store.Observer // of slots; nil: none
+	Observer *store.Observer // or nil
 
 	closed atomic.Bool // CloseSlots was called
 }
@@ -32,62 +37,66 @@ func (s *Store) CloseSlots(ctx context.Context) error {
 // An Observer is what package stats learns of: what stores tell, and the stores in memory.
 type Observer struct {
 	Told   *store.Observer
-	Memory func(*memstore.Store)
+	Memory func(*memory.Store)
 }
 
 // A Book has the policies and the numbers of slots that a document gives to plans and keys.
 type Book interface{ View() View }
 
-// A View is a book at one moment.
+// A View is a book at one moment. Limits, and slots, have a number that stays the same as long as the book lives. A plan
+// that the document lacks is the default.
 type View interface {
-	// Limiter and Slots return what applies to a key of a request of a plan: policies, and a number. A plan that the
-	// document lacks is the default.
-	Limiter(name, plan, key string) *core.Limiter
-	Slots(name, plan, key string) int64
+	// Policies returns those of a key in a request of a plan, and Number how many slots it may hold.
+	Policies(limit int, plan, key string) *Policies
+	Number(slots int, plan, key string) int64
 
-	// Limiters returns those of all plans.
-	Limiters(name string) []*core.Limiter
+	// All returns the policies of all plans.
+	All(limit int) []*Policies
 }
 
-// A Limiter is one plan of a limiter: policies, or what a document gives to its keys.
+// A Limiter is one plan of a limiter. Its policies are constants, or those of a document, or a function has returned
+// wrong ones.
 type Limiter struct {
-	name  string
-	fixed *core.Limiter // nil: the document has it
-	fault error         // of every call, if a function has returned wrong policies
+	Shared
 
-	book Book
-	plan string
+	fixed *Policies
+	fault error
+	book  Book
+	limit int // of the book
+	plan  string
 }
 
-// Constant returns a limiter of policies that do not change.
-func Constant(l *core.Limiter) *Limiter { return &Limiter{name: l.Name(), fixed: l} }
+// Shared is what the plans of a limiter share.
+type Shared struct {
+	name  string
+	store *Store
+	lines *lines
+}
+
+// NewShared returns what the plans of a limiter share.
+func NewShared(s *Store, name string) Shared { return Shared{name, s, new(lines)} }
+
+// Constant returns a limiter whose policies do not change.
+func (s Shared) Constant(p *Policies) *Limiter { return &Limiter{Shared: s, fixed: p} }
 
 // Faulty returns a limiter whose calls fail.
-func Faulty(name string, err error) *Limiter { return &Limiter{name: name, fault: err} }
+func (s Shared) Faulty(err error) *Limiter { return &Limiter{Shared: s, fault: err} }
 
-// Documented returns a limiter of a document.
-func Documented(b Book, name, plan string) *Limiter { return &Limiter{name: name, book: b, plan: plan} }
+// Documented returns the limiter of a plan of a document.
+func (s Shared) Documented(b Book, limit int, plan string) *Limiter {
+	return &Limiter{Shared: s, book: b, limit: limit, plan: plan}
+}
 
 // Name returns the name of the limiter.
-func (l *Limiter) Name() string { return l.name }
+func (s Shared) Name() string { return s.name }
+
+// Store returns the store.
+func (s Shared) Store() *Store { return s.store }
 
 // Book returns the document that has the policies, or nil.
 func (l *Limiter) Book() Book { return l.book }
 
-// At returns what applies to a key as of a view of the limiter's book, which is nil for constants.
-func (l *Limiter) At(v View, key string) (*core.Limiter, error) {
-	if l.fixed != nil {
-		return l.fixed, nil
-	}
-	if l.fault != nil {
-		return nil, l.fault
-	}
-	return v.Limiter(l.name, l.plan, key), nil
-}
-
-// Now is At as of now.
-func (l *Limiter) Now(key string) (*core.Limiter, error) { return l.At(l.view(), key) }
-
+// view returns the document as of now, or nil.
 func (l *Limiter) view() View {
 	if l.book == nil {
 		return nil
@@ -95,34 +104,54 @@ func (l *Limiter) view() View {
 	return l.book.View()
 }
 
+// policies returns what applies to a key, as of a view of the limiter's book. It is the one place that knows where
+// policies come from.
+func (l *Limiter) policies(v View, key string) (*Policies, error) {
+	if l.fixed != nil {
+		return l.fixed, nil
+	}
+	if l.fault != nil {
+		return nil, l.fault
+	}
+	return v.Policies(l.limit, l.plan, key), nil
+}
+
+// Of returns what applies to a key as of now.
+func (l *Limiter) Of(key string) (*Policies, error) { return l.policies(l.view(), key) }
+
+// All returns the policies of all plans that the limiter knows by its document, and those of the key.
+func (l *Limiter) All(key string) []*Policies {
+	if l.book != nil {
+		v := l.book.View()
+		return append(v.All(l.limit), v.Policies(l.limit, l.plan, key))
+	}
+	if l.fixed != nil {
+		return []*Policies{l.fixed}
+	}
+	return nil
+}
+
 // Policies describes the policies for keys that a document does not name: what all responses share. Of limiters of
 // documents it is for now.
 func (l *Limiter) Policies() []Answer {
-	at, err := l.Now("")
+	ps, err := l.Of("")
 	if err != nil {
 		return nil
 	}
-	var all []Answer
-	for _, p := range at.Policies() {
-		all = append(all, Answer{Limiter: l.name, Policy: p.Name(), Limit: p.Limit(), Window: p.Window()})
+	all := make([]Answer, len(ps.List))
+	for i := range all {
+		all[i] = described(&ps.List[i])
 	}
 	return all
 }
 
 // SameStore reports whether two limiters can be charged together.
-func (l *Limiter) SameStore(m *Limiter) bool {
-	a, err := l.Now("")
-	b, fault := m.Now("")
-	return err != nil || fault != nil || a.Store() == b.Store()
-}
+func (l *Limiter) SameStore(m *Limiter) bool { return l.store == m.store }
 
 // Observed marks the context of questions whose refusals affect nobody, for observers.
 func Observed(ctx context.Context) context.Context { return ontrial.Mark(ctx) }
 
-// NameFault returns what is wrong with the name of a limiter or of slots, or nil.
-func NameFault(name string) error { return core.CheckName(name) }
-
 // Invalid returns an error about a call that wraps core.ErrInvalid.
 func Invalid(format string, args ...any) error {
-	return fmt.Errorf("%w: "+format, append([]any{core.ErrQuestion}, args...)...)
+	return fmt.Errorf("%w: "+format, append([]any{store.ErrInvalid}, args...)...)
 }

@@ -2,12 +2,20 @@ package backend
 
 import (
 	"context"
+	"slices"
 	"time"
 
-	"github.com/headgate/headgate/internal/old/core"
+	"github.com/headgate/headgate/internal/step"
+	"github.com/headgate/headgate/internal/store"
 )
 
-// A Charge is units of a limiter for a key; at least 1.
+// Bounds of a call.
+const (
+	maxCharges = 64
+	maxCells   = 64
+)
+
+// A Charge is units of a limiter for a key.
 type Charge struct {
 	Limiter *Limiter
 	Key     string
@@ -22,84 +30,340 @@ type Answer struct {
 	Window, NextAfter, ResetAfter, RetryAfter time.Duration
 }
 
-// A Decision is the result of a call, and the receipt of its charges.
+// A Decision is a question about cells, and when the store has answered, the answers of all policies and the receipt of
+// what was charged.
 type Decision struct {
-	decided core.Decision
-	slots   []Answer
+	receipt store.Receipt // that copies share; the zero one: nothing was charged
+	limiter *Limiter      // of the first cell
+	Allowed bool
+	count   uint8 // of cells
+
+	first [2]step.Cell
+	more  *[]step.Cell // all of them, if they are more
+	slots *[]Answer    // of guards
 }
 
-// Decide charges all or none, and writes the decision to d, which must be zero.
-func Decide(ctx context.Context, charges []Charge, d *Decision) error {
+// room makes room for cells of a question about charges, the first of which is of the limiter.
+func (d *Decision) room(l *Limiter, n int) []step.Cell {
+	d.limiter, d.count = l, uint8(n)
+	if n <= len(d.first) {
+		return d.first[:n]
+	}
+	cells := make([]step.Cell, n)
+	d.more = &cells
+	return cells
+}
+
+// cells returns what was asked, and answered.
+func (d *Decision) cells() []step.Cell {
+	if d.more != nil {
+		return *d.more
+	}
+	return d.first[:d.count]
+}
+
+// Decide asks about n units of one key. The decision must be zero.
+func (l *Limiter) Decide(ctx context.Context, mode step.Mode, key string, n int64, d *Decision) error {
+	if ctx == nil || n < 0 {
+		return malformed(ctx, n)
+	}
+	ps := l.fixed
+	if ps == nil {
+		var err error
+		if ps, err = l.Of(key); err != nil {
+			return err
+		}
+	}
+	cells, hash := d.room(l, len(ps.List)), step.Hash(key)
+	for i := range cells {
+		cells[i].Set(&ps.List[i], key, hash, n)
+	}
+	return d.ask(ctx, mode, cells, ps.Constant || n > ps.Max && mode <= step.Peek)
+}
+
+func malformed(ctx context.Context, n int64) error {
+	if ctx == nil {
+		return Invalid("the context is nil")
+	}
+	return Invalid("%d units: there must be at least 1, or 0 to check only", n)
+}
+
+// Decide asks about charges: step.Allow charges all or none, step.Peek none, and step.Settle reports all, whether they fit
+// or not. The decision must be zero.
+func Decide(ctx context.Context, mode step.Mode, charges []Charge, d *Decision) error {
 	if len(charges) == 1 {
 		c := &charges[0]
-		l, err := c.Limiter.Now(c.Key)
-		if err != nil {
-			return err
-		}
-		return l.AllowTo(ctx, c.Key, c.Units, &d.decided)
+		return c.Limiter.Decide(ctx, mode, c.Key, c.Units, d)
 	}
-	all := make([]core.Charge, len(charges))
-	views := make(map[Book]View)
-	for i, c := range charges {
-		b := c.Limiter.book
-		if b != nil && views[b] == nil {
-			views[b] = b.View()
-		}
-		l, err := c.Limiter.At(views[b], c.Key)
-		if err != nil {
-			return err
-		}
-		all[i] = core.Charge{Limiter: l, Key: c.Key, N: c.Units}
+	var room [8]applied
+	found, n, err := find(charges, room[:0])
+	if err != nil {
+		return err
 	}
-	var err error
-	d.decided, err = core.AllowAll(ctx, all...)
+	if ctx == nil {
+		return malformed(ctx, 0)
+	}
+	cells, i, without := d.room(charges[0].Limiter, n), 0, false
+	for j := range charges {
+		c, ps := &charges[j], found[j]
+		hash := step.Hash(c.Key)
+		for k := range ps.List {
+			cells[i].Set(&ps.List[k], c.Key, hash, c.Units)
+			i++
+		}
+		without = without || c.Units > ps.Max && mode <= step.Peek
+	}
+	return d.ask(ctx, mode, cells, without)
+}
+
+// applied are the policies that apply to a charge, as of a view.
+type applied struct {
+	*Policies
+
+	view View
+}
+
+// find finds the policies of charges, as of one view of each document, and how many there are.
+func find(charges []Charge, found []applied) (all []applied, cells int, err error) {
+	if len(charges) == 0 || len(charges) > maxCharges {
+		return nil, 0, Invalid("%d charges, not 1 to %d", len(charges), maxCharges)
+	}
+	for i := range charges {
+		c := &charges[i]
+		if c.Units < 0 {
+			return nil, 0, malformed(context.Background(), c.Units)
+		}
+		var view View // which an earlier charge may have of the same document
+		for j := range i {
+			switch b := &charges[j]; {
+			case !b.Limiter.SameStore(c.Limiter):
+				return nil, 0, Invalid("limiters %q and %q have different stores", b.Limiter.name, c.Limiter.name)
+			case b.Limiter.name == c.Limiter.name && b.Key == c.Key:
+				return nil, 0, Invalid("two charges of limiter %q have the same key", c.Limiter.name)
+			case b.Limiter.book != nil && b.Limiter.book == c.Limiter.book:
+				view = found[j].view
+			}
+		}
+		if view == nil {
+			view = c.Limiter.view()
+		}
+		ps, err := c.Limiter.policies(view, c.Key)
+		if err != nil {
+			return nil, 0, err
+		}
+		found, cells = append(found, applied{ps, view}), cells+len(ps.List)
+	}
+	if cells > maxCells {
+		return nil, 0, Invalid("%d policies, more than %d", cells, maxCells)
+	}
+	return found, cells, nil
+}
+
+// ask asks the store about the cells, unless the policies decide without it. Cells for a store in memory stay on the stack
+// of the caller.
+func (d *Decision) ask(ctx context.Context, mode step.Mode, cells []step.Cell, without bool) error {
+	s := d.limiter.store
+	if s.Memory != nil && s.Observer == nil && !without {
+		d.Allowed = s.Memory.Answer(mode, cells, &d.receipt)
+		return nil
+	}
+	if s.Leases != nil && s.Observer == nil && !without && d.leased(mode, cells) {
+		return nil
+	}
+	start := s.begin()
+	err := d.askFar(ctx, mode, cells, without)
+	switch {
+	case s.Observer == nil:
+	case mode == step.Allow:
+		d.tell(ctx, s.Observer, start, err)
+	case mode == step.Settle:
+		d.tellReported(ctx, s.Observer, start, err)
+	}
 	return err
 }
 
-// Of returns the decision of a call of a limiter.
-func Of(d core.Decision) Decision { return Decision{decided: d} }
-
-// Decided returns the decision about rates.
-func (d *Decision) Decided() *core.Decision { return &d.decided }
-
-// Degraded reports that the server of the store is away.
-func (d *Decision) Degraded() bool {
-	return d.decided.Source == core.SourceLocal || d.decided.Source == core.SourceOpen
+// askFar is ask of any store, in any case. One that is not in memory gets copies of the cells that it has to answer, as the compiler does not
+// know what it does with them.
+func (d *Decision) askFar(ctx context.Context, mode step.Mode, cells []step.Cell, without bool) (err error) {
+	if without {
+		d.withoutStore(mode)
+		return nil
+	}
+	if m := d.limiter.store.Memory; m != nil {
+		d.Allowed = m.Answer(mode, cells, &d.receipt)
+		return nil
+	}
+	if s := d.limiter.store; s.Leases != nil && s.Observer != nil && d.leased(mode, cells) {
+		return nil
+	}
+	far, all := make([]step.Cell, 0, len(cells)), true
+	for i := range cells {
+		if c := &cells[i]; c.Policy.Constant() {
+			all = c.Take(nil, 0, false) && all
+			c.Source = step.SourcePolicy
+		} else {
+			far = append(far, *c)
+		}
+	}
+	d.Allowed, err = d.limiter.store.Rates.Ask(ctx, mode, far)
+	for i := range cells {
+		if c := &cells[i]; !c.Policy.Constant() {
+			*c, far = far[0], far[1:]
+		}
+	}
+	if d.Allowed = d.Allowed && all && err == nil; d.Allowed && mode == step.Allow {
+		d.receipt = store.NewReceipt()
+	}
+	return err
 }
 
-// Len returns the number of answers of rates, and At returns one.
-func (d *Decision) Len() int { return d.decided.Len() }
-
-// At is described with Len.
-func (d *Decision) At(i int) Answer {
-	a := d.decided.Answer(i)
-	return Answer{a.Limiter, a.Policy, a.Allowed, a.Limit, a.Remaining, a.Window, a.NextAfter, a.ResetAfter, a.RetryAfter}
+// leased reports whether a lease has answered.
+func (d *Decision) leased(mode step.Mode, cells []step.Cell) (answered bool) {
+	if mode == step.Allow {
+		d.Allowed, answered = d.limiter.store.Leases.Answer(mode, cells, &d.receipt)
+	}
+	return answered
 }
 
-// Left returns what the i-th policy has left, and the time until one more unit is.
-func (d *Decision) Left(i int) (units int64, next time.Duration) {
-	a := d.decided.Answer(i)
-	return a.Remaining, a.NextAfter
+// withoutStore decides by the policies alone: one is constant, or never admits as many units. Nothing is known of what
+// others have left.
+func (d *Decision) withoutStore(mode step.Mode) {
+	cells := d.cells()
+	d.Allowed = true
+	for i := range cells {
+		c := &cells[i]
+		d.Allowed = c.Take(nil, 0, false) && d.Allowed
+		if c.Source = step.SourcePolicy; mode == step.Settle && c.Short > 0 {
+			c.Short = c.N - c.Policy.Capacity()
+		}
+		if !c.Policy.Constant() {
+			c.Remaining = 0
+		}
+	}
 }
 
-// Known reports whether the answers have the units left: not if the store was not asked. A limit of 0 has none even so.
-func (d *Decision) Known() bool {
-	return d.decided.Source != core.SourceOpen && d.decided.Source != core.SourcePolicy
+// Report counts n units of a key, whether they fit or not. The decision must be zero, and says how many did not.
+func (l *Limiter) Report(ctx context.Context, key string, n int64, d *Decision) (uncovered int64, err error) {
+	if ctx == nil || n <= 0 {
+		return 0, malformed(ctx, min(n, -1))
+	}
+	err = l.Decide(ctx, step.Settle, key, min(n, step.MaxInt), d)
+	if err == nil {
+		uncovered = uncoveredBy(d.cells())
+	}
+	return uncovered, err
 }
 
-// Slots returns the answers of slots. AddSlots adds some, and ClearSlots forgets them.
-func (d *Decision) Slots() []Answer { return d.slots }
+// AtMost charges as many of n units as fit, and returns how many. It asks what fits, charges that, and asks again if
+// others have charged the key meanwhile.
+func (l *Limiter) AtMost(ctx context.Context, key string, n int64, d *Decision) (units int64, err error) {
+	if n <= 0 {
+		return 0, malformed(ctx, min(n, -1))
+	}
+	for range 3 {
+		var ask Decision
+		if err := l.Decide(ctx, step.Peek, key, 1, &ask); err != nil {
+			return 0, err
+		}
+		units = min(n, ask.left())
+		if units <= 1 {
+			break
+		}
+		if err := l.Decide(ctx, step.Allow, key, units, d); err != nil || d.Allowed {
+			return units, err
+		}
+		*d = Decision{}
+	}
+	if err = l.Decide(ctx, step.Allow, key, 1, d); err != nil || !d.Allowed {
+		return 0, err
+	}
+	return 1, nil
+}
 
-// AddSlots is described with Slots.
-func (d *Decision) AddSlots(all ...Answer) { d.slots = append(d.slots, all...) }
+// Reset forgets the key under all of these policies.
+func (l *Limiter) Reset(ctx context.Context, key string, all []*Policies) error {
+	if ctx == nil {
+		return malformed(ctx, 0)
+	}
+	hash, seen, cells := step.Hash(key), make(map[uint64]bool), []step.Cell(nil)
+	for _, ps := range all {
+		for i := range ps.List {
+			if p := &ps.List[i]; !p.Constant() && !seen[p.ID] {
+				var c step.Cell
+				c.Set(p, key, hash, 0)
+				cells, seen[p.ID] = append(cells, c), true
+			}
+		}
+	}
+	for part := range slices.Chunk(cells, maxCells) {
+		if _, err := l.store.Rates.Ask(ctx, step.Reset, part); err != nil {
+			return err
+		}
+	}
+	return nil
+}
 
-// ClearSlots is described with Slots.
-func (d *Decision) ClearSlots() { d.slots = nil }
+// Charges returns the number of charges.
+func (d *Decision) charges() (n int) {
+	for i := range d.cells() {
+		if d.cells()[i].Policy.Last {
+			n++
+		}
+	}
+	return n
+}
 
-// Settle corrects the charges to the units that were used.
+// Settle corrects the charges to the units that were used, one number for each charge.
 func (d *Decision) Settle(ctx context.Context, actual ...int64) (uncovered int64, err error) {
-	return d.decided.Settle(ctx, actual...)
+	if ctx == nil {
+		return 0, malformed(ctx, 0)
+	}
+	if !d.receipt.Exists() {
+		return 0, store.ErrSettled
+	}
+	if n := d.charges(); len(actual) != n {
+		return 0, Invalid("%d numbers to settle %d charges", len(actual), n)
+	}
+	if i := slices.IndexFunc(actual, func(n int64) bool { return n < 0 }); i >= 0 {
+		return 0, Invalid("cannot settle to %d units", actual[i])
+	}
+	if !d.receipt.Spend() {
+		return 0, store.ErrSettled
+	}
+	s := d.limiter.store
+	start, cells := s.begin(), d.corrections(actual)
+	if len(cells) > 0 {
+		_, err = s.Rates.Ask(ctx, step.Settle, cells)
+	}
+	if s.Observer != nil && s.Observer.Settled != nil {
+		d.tellSettled(ctx, s.Observer, start, cells, actual, err)
+	}
+	if err != nil {
+		return 0, err
+	}
+	return uncoveredBy(cells), nil
+}
+
+// corrections returns the cells that change if the charges are corrected.
+func (d *Decision) corrections(actual []int64) []step.Cell {
+	all, charge := make([]step.Cell, 0, d.count), 0
+	for _, c := range d.cells() {
+		n := min(actual[charge], step.MaxInt)
+		if c.Policy.Last {
+			charge++
+		}
+		if c.N = c.Policy.Counted(n) - c.N; c.N != 0 && !c.Policy.Constant() {
+			all = append(all, c)
+		}
+	}
+	return all
 }
 
 // Refund gives the charges back.
-func (d *Decision) Refund(ctx context.Context) error { return d.decided.Refund(ctx) }
+func (d *Decision) Refund(ctx context.Context) error {
+	_, err := d.Settle(ctx, make([]int64, d.charges())...)
+	return err
+}
+
+// Held reports whether the decision has charged something: then it is a receipt, until it is settled.
+func (d *Decision) Held() bool { return d.receipt.Exists() }

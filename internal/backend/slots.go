@@ -6,10 +6,10 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/headgate/headgate/internal/old/core"
-	"github.com/headgate/headgate/internal/old/core/store"
 	"github.com/headgate/headgate/internal/ontrial"
 	"github.com/headgate/headgate/internal/slots"
+	"github.com/headgate/headgate/internal/step"
+	"github.com/headgate/headgate/internal/store"
 )
 
 // Slots are one plan of slots: a number, or what a document gives to their keys.
@@ -19,13 +19,19 @@ type Slots struct {
 	limit  int64        // unless there is a book
 	closed *atomic.Bool // of all plans
 
-	book Book
-	plan string
+	book   Book
+	inBook int
+	plan   string
 }
 
-// NewSlots returns slots of a number, or those of a document if book is not nil.
-func NewSlots(s *Store, name string, limit int64, book Book) *Slots {
-	return &Slots{name: name, store: s, limit: limit, closed: new(atomic.Bool), book: book}
+// NewSlots returns slots of a number.
+func NewSlots(s *Store, name string, limit int64) *Slots {
+	return &Slots{name: name, store: s, limit: limit, closed: new(atomic.Bool)}
+}
+
+// NewDocumentedSlots returns slots of a document, by their number there.
+func NewDocumentedSlots(s *Store, b Book, inBook int, name string) *Slots {
+	return &Slots{name: name, store: s, closed: new(atomic.Bool), book: b, inBook: inBook}
 }
 
 // WithLimit returns the same slots with another number, and WithPlan with that of another plan of the document.
@@ -41,7 +47,7 @@ func (s *Slots) Book() Book { return s.book }
 // Limit returns how many slots a key may hold as of now.
 func (s *Slots) Limit(key string) int64 {
 	if s.book != nil {
-		return s.book.View().Slots(s.name, s.plan, key)
+		return s.book.View().Number(s.inBook, s.plan, key)
 	}
 	return s.limit
 }
@@ -134,7 +140,7 @@ func (s *Slot) Answers() []Answer {
 		h := s.at(i)
 		all[i] = Answer{Limiter: h.of.name, Policy: h.of.name, Allowed: true, Limit: h.Limit, Remaining: h.Limit - h.Held}
 		if h.Source == slots.FromOpen {
-			all[i].Remaining = core.NoLimit
+			all[i].Remaining = step.MaxInt
 		}
 	}
 	return all
@@ -208,7 +214,7 @@ func (c *Claim) tell(ctx context.Context, source string, err error, start time.T
 	if refused {
 		e.Source, e.Trial = sourceOf(full.Source), ontrial.Is(ctx)
 	} else if err != nil {
-		e.Source, e.Err = store.SourceNone, err
+		e.Source, e.Err = step.SourceNone, err
 	}
 	if !start.IsZero() {
 		e.Took = time.Since(start)
@@ -221,16 +227,16 @@ func (c *Claim) tell(ctx context.Context, source string, err error, start time.T
 	}
 }
 
-func sourceOf(source string) store.Source {
+func sourceOf(source string) step.Source {
 	switch source {
 	case slots.FromCache:
-		return store.SourceCache
+		return step.SourceCache
 	case slots.FromLocal:
-		return store.SourceLocal
+		return step.SourceLocal
 	case slots.FromOpen:
-		return store.SourceOpen
+		return step.SourceOpen
 	}
-	return store.SourceStore
+	return step.SourceStore
 }
 
 // The notices of slots, which reach all processes that hold some of a key.

@@ -23,6 +23,7 @@ import (
 	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/internal/backend"
 	"github.com/headgate/headgate/internal/fault"
+	"github.com/headgate/headgate/internal/step"
 	"github.com/headgate/headgate/keyfuncs"
 )
 
@@ -296,15 +297,15 @@ func (rs *Rules) Charge(a *Admission, r *http.Request) bool {
 }
 
 func (rs *Rules) charge(ctx context.Context, a *Admission, r *http.Request) bool {
-	if err := backend.Decide(ctx, a.Charges(), &a.Decision); err != nil {
+	if err := backend.Decide(ctx, step.Allow, a.Charges(), &a.Decision); err != nil {
 		return rs.fail(a, r, http.StatusServiceUnavailable, "", err)
 	}
-	decided := a.Decision.Decided()
-	a.Asked, a.Limiter = true, decided.Limiter
-	if decided.Allowed {
+	t := a.Decision.Totals()
+	a.Asked, a.Limiter = true, t.Decider.Limiter
+	if a.Decision.Allowed {
 		return true
 	}
-	a.Status, a.RetryAfter = http.StatusTooManyRequests, decided.RetryAfter
+	a.Status, a.RetryAfter = http.StatusTooManyRequests, backend.Span(t.RetryAfter)
 	if rs.Service && rs.ofService(a) {
 		a.Status = http.StatusServiceUnavailable
 	}
@@ -468,7 +469,7 @@ func (a *Admission) Held() *backend.Slot { return a.held[0] }
 // Settle corrects the charge to the units that were used, one number for each charge. It waits for a moment,
 // even if the client has gone.
 func (a *Admission) Settle(r *http.Request, actual []int64) (err error) {
-	if !a.Asked || !a.Decision.Decided().Allowed {
+	if !a.Asked || !a.Decision.Allowed {
 		return nil
 	}
 	for i, c := range a.Charges() {

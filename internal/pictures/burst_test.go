@@ -12,8 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/headgate/headgate/internal/old/core"
-	"github.com/headgate/headgate/internal/old/core/memstore"
+	"github.com/headgate/headgate/core"
 )
 
 var update = flag.Bool("update", false, "draw the pictures anew")
@@ -49,17 +48,17 @@ func requests() (at []time.Duration) {
 // The picture of a burst under four policies shows what they decide.
 func TestBurst(t *testing.T) {
 	lanes := []*lane{
-		{name: "FixedWindow", policy: core.FixedWindow(core.Rate{Events: events, Per: period})},
-		{name: "SlidingWindow", policy: core.SlidingWindow(core.Rate{Events: events, Per: period})},
-		{name: "SlidingLog", policy: core.SlidingLog(core.Rate{Events: events, Per: period})},
-		{name: "TokenBucket", policy: core.TokenBucket(core.Rate{Events: events, Per: period}, events)},
+		{name: "FixedWindow", policy: core.FixedWindow(events, period)},
+		{name: "SlidingWindow", policy: core.SlidingWindow(events, period)},
+		{name: "SlidingLog", policy: core.SlidingLog(events, period)},
+		{name: "TokenBucket", policy: core.TokenBucket(events, period)},
 	}
 	synctest.Test(t, func(t *testing.T) {
-		store, start := memstore.New(memstore.Config{}), time.Now()
+		store, start := new(core.MemoryStore), time.Now()
 		for _, at := range requests() {
 			time.Sleep(time.Until(start.Add(at)))
 			for _, l := range lanes {
-				d, err := core.Must(core.New(store, l.name, l.policy)).Allow(t.Context(), "key")
+				d, err := core.NewLimiter(store, l.name, l.policy).Allow(t.Context(), "key")
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -2,42 +2,12 @@ package repotest
 
 import (
 	"bytes"
-	"go/ast"
-	"go/token"
 	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
 )
-
-// Decisions are integer arithmetic, so that their twins in other languages agree
-// with them in every digit.
-func TestStepsHaveNoFloats(t *testing.T) {
-	found := false
-	for _, s := range sources(t, false) {
-		if s.dir() != "internal/old/core/step" || s.test {
-			continue
-		}
-		found = true
-		ast.Inspect(s.file, func(n ast.Node) bool {
-			switch n := n.(type) {
-			case *ast.Ident:
-				if n.Name == "float64" || n.Name == "float32" {
-					t.Errorf("%s: %s", s.position(n), n.Name)
-				}
-			case *ast.BasicLit:
-				if n.Kind == token.FLOAT {
-					t.Errorf("%s: the literal %s", s.position(n), n.Value)
-				}
-			}
-			return true
-		})
-	}
-	if !found {
-		t.Error("there are no steps")
-	}
-}
 
 // A test that sleeps is slow when it passes and wrong when the machine is busy.
 // Inside a bubble a sleep takes no time. Code that ships never sleeps: it could not be

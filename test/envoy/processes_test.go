@@ -19,8 +19,8 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
+	"github.com/headgate/headgate/core/redisstore"
 	"github.com/headgate/headgate/headgated"
-	"github.com/headgate/headgate/internal/old/core/redisstore"
 	"github.com/headgate/headgate/internal/redistest/proctest"
 )
 

@@ -17,13 +17,13 @@ import (
 
 	"github.com/anishathalye/porcupine"
 	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/maintnotifications"
 
-	"github.com/headgate/headgate/internal/old/core"
-	"github.com/headgate/headgate/internal/old/core/memstore"
-	"github.com/headgate/headgate/internal/old/core/redisstore"
-	"github.com/headgate/headgate/internal/old/core/step"
-	"github.com/headgate/headgate/internal/old/core/store"
+	"github.com/headgate/headgate/internal/memory"
+	"github.com/headgate/headgate/internal/redisrates"
 	"github.com/headgate/headgate/internal/redistest"
+	"github.com/headgate/headgate/internal/step"
+	"github.com/headgate/headgate/internal/store"
 )
 
 var histories = flag.Int("histories", 400, "how many random histories are checked, of all stores together")
@@ -31,11 +31,10 @@ var histories = flag.Int("histories", 400, "how many random histories are checke
 // A world is where a history takes place.
 type world struct {
 	// stores have the same state, each as if in a process of its own.
-	stores func(t *testing.T) []core.Store
+	stores func(t *testing.T) []store.Store
 
 	// bubble means that the time is that of a bubble of package synctest, which passes only
-	// between operations. Otherwise it is real, and the instant of a settlement is unknown:
-	// then there are only those that do not depend on it.
+	// between operations. Otherwise it is real.
 	bubble bool
 
 	operations int // of each caller; 0 means 10
@@ -44,17 +43,14 @@ type world struct {
 func TestLinearizable(t *testing.T) {
 	server := redistest.Start(t)
 	worlds := map[string]world{
-		"memstore, bubble":    {stores: memory, bubble: true},
-		"memstore, real time": {stores: memory, operations: 40},
+		"memory, bubble":    {stores: inMemory, bubble: true},
+		"memory, real time": {stores: inMemory, operations: 40},
 	}
 	for _, processes := range []int{1, 3} {
-		for _, memoryFor := range []time.Duration{0, -1} {
-			for _, unmerged := range []bool{false, true} {
-				c := redisstore.Config{RefusalTTL: memoryFor, NoMerging: unmerged}
-				name := fmt.Sprintf("redisstore, processes: %d, memory: %t, merging: %t", processes, memoryFor == 0, !unmerged)
-				worlds[name+", bubble"] = world{stores: inRedis(server.Addr(), processes, c, true), bubble: true}
-				worlds[name+", real time"] = world{stores: inRedis(server.Addr(), processes, c, false)}
-			}
+		for _, remembered := range []time.Duration{0, -1} {
+			name := fmt.Sprintf("Redis, processes: %d, remembered: %t", processes, remembered == 0)
+			worlds[name+", bubble"] = world{stores: inRedis(server.Addr(), processes, remembered, true), bubble: true}
+			worlds[name+", real time"] = world{stores: inRedis(server.Addr(), processes, remembered, false)}
 		}
 	}
 	for name, w := range worlds {
@@ -75,7 +71,11 @@ func TestLinearizable(t *testing.T) {
 			})
 			cached := 0
 			for _, h := range all { // not in the bubble, where no time passes meanwhile
-				cached += countCached(h)
+				for _, o := range h {
+					if o.Output.(*output).cached() {
+						cached++
+					}
+				}
 				check(t, h)
 			}
 			t.Logf("%d histories with %d cached refusals", len(all), cached)
@@ -83,20 +83,25 @@ func TestLinearizable(t *testing.T) {
 	}
 }
 
-func memory(*testing.T) []core.Store { return []core.Store{memstore.New(memstore.Config{})} }
+func inMemory(*testing.T) []store.Store { return []store.Store{memory.New(0)} }
 
-func inRedis(addr string, processes int, c redisstore.Config, bubble bool) func(*testing.T) []core.Store {
-	c.Failure = redisstore.FailClosed
-	c.Timeout = 20 * time.Second
-	return func(t *testing.T) (stores []core.Store) {
-		c.Prefix = strconv.FormatUint(rand.Uint64(), 36)
+func inRedis(addr string, processes int, remembered time.Duration, bubble bool) func(*testing.T) []store.Store {
+	return func(t *testing.T) (stores []store.Store) {
+		c := redisrates.Config{
+			Failure: redisrates.Closed, Timeout: 20 * time.Second, RefusalTTL: remembered, Prefix: strconv.FormatUint(rand.Uint64(), 36),
+		}
 		for range processes {
-			s, err := redisstore.Open(&redis.UniversalOptions{Addrs: []string{addr}}, c)
+			client := redis.NewClient(&redis.Options{
+				Addr: addr, ContextTimeoutEnabled: true, MaxRetries: -1, PoolSize: 100,
+				// Whoever listens for maintenance never ends, which no bubble outlives.
+				MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
+			})
+			client.AddHook(wire{bubble})
+			t.Cleanup(func() { _ = client.Close() })
+			s, err := redisrates.New(client, c)
 			if err != nil {
 				t.Fatal(err)
 			}
-			s.Client().AddHook(wire{bubble})
-			t.Cleanup(func() { s.Client().Close() })
 			stores = append(stores, s)
 		}
 		return stores
@@ -106,24 +111,50 @@ func inRedis(addr string, processes int, c redisstore.Config, bubble bool) func(
 // A wire delays commands and replies at random, and tells the scripts the time of a bubble.
 type wire struct{ bubble bool }
 
+// dated returns the command that is sent instead.
+func (w wire) dated(ctx context.Context, cmd redis.Cmder) redis.Cmder {
+	words := cmd.Args()
+	if name := words[0]; !w.bubble || name != "evalsha" && name != "eval" {
+		return cmd
+	}
+	return redis.NewStringCmd(ctx, append(slices.Clone(words), strconv.FormatInt(time.Now().UnixMicro(), 10))...)
+}
+
+func answer(cmd, sent redis.Cmder) {
+	if text, ok := sent.(*redis.StringCmd); ok && sent != cmd {
+		cmd.(interface{ SetVal(string) }).SetVal(text.Val())
+		cmd.SetErr(sent.Err())
+	}
+}
+
 func (w wire) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
-		args := cmd.Args()
-		if keys, ok := args[min(2, len(args)-1)].(int); ok && w.bubble && len(args) == 3+keys+3 { // not a reset
-			args[3+keys] = strconv.FormatInt(time.Now().UnixMicro(), 10)
-		}
 		linger()
-		err := next(ctx, cmd)
+		sent := w.dated(ctx, cmd)
+		err := next(ctx, sent)
+		answer(cmd, sent)
+		linger()
+		return err
+	}
+}
+
+func (w wire) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		linger()
+		var sent []redis.Cmder
+		for _, cmd := range cmds {
+			sent = append(sent, w.dated(ctx, cmd))
+		}
+		err := next(ctx, sent)
+		for i, cmd := range cmds {
+			answer(cmd, sent[i])
+		}
 		linger()
 		return err
 	}
 }
 
 func (wire) DialHook(next redis.DialHook) redis.DialHook { return next }
-
-func (wire) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return next
-}
 
 // linger lets others run, at times for long.
 func linger() {
@@ -134,35 +165,34 @@ func linger() {
 	}
 }
 
-// policies are random plans of a limiter. With real time, nothing expires during a history.
-func policies(rng *rand.Rand, inRealTime bool) (plans [2][]core.Policy) {
-	per := time.Duration(1+rng.IntN(5)) * 200 * time.Millisecond
+// numbers are those of random plans of a limiter: the second has half the limits.
+func numbers(rng *rand.Rand, inRealTime bool) (plans [2][]step.Numbers) {
+	per := int64(1+rng.IntN(5)) * 200_000
 	if inRealTime {
-		per = 24 * time.Hour
+		per = 24 * 3600 * 1_000_000 // nothing expires during a history
 	}
-	limit := 2 + rng.Int64N(6)
-	rate := core.Rate{Events: limit, Per: per}
-	all := []core.Policy{
-		core.FixedWindow(rate), core.FixedWindow(rate).CountDenied(),
-		core.SlidingWindow(rate), core.SlidingWindow(rate).Resolution(3).NeverOver(), core.SlidingWindow(rate).CountDenied(),
-		core.SlidingLog(rate), core.SlidingLog(rate).CountDenied(),
-		core.SlidingLog(core.Rate{Events: 70, Per: per}), // read by range
-		core.TokenBucket(rate, limit), core.TokenBucket(rate, limit).Debt(4 * limit),
+	limit := []int64{2, 4, 5, 8}[rng.IntN(4)] // of which a unit takes whole microseconds
+	of := func(a step.Algorithm) step.Numbers { return step.Numbers{Algorithm: a, Limit: limit, Period: per} }
+	all := []step.Numbers{
+		of(step.FixedWindow), of(step.FixedWindow), of(step.FixedWindow), of(step.SlidingWindow), of(step.SlidingWindow), of(step.SlidingWindow),
+		of(step.SlidingLog), of(step.SlidingLog), of(step.TokenBucket), of(step.TokenBucket), {Algorithm: step.MinInterval, Period: per},
 	}
+	all[1].CountDenied, all[2].FromFirst = true, true
+	all[3].Resolution, all[4].Resolution, all[5].Resolution = 10, 5, 1
+	all[4].NeverOver, all[5].CountDenied, all[7].CountDenied = true, true, true
+	all[8].Burst, all[9].Burst, all[9].Debt = limit, limit, 4*limit
 	if inRealTime {
-		all[0] = core.FixedWindow(core.Rate{Events: limit, Per: 400 * 24 * time.Hour})
-		all[1] = all[0].CountDenied()
-	} else {
-		all = append(all, core.MinInterval(per))
+		for i := range 3 {
+			all[i].Period = 400 * 24 * 3600 * 1_000_000
+		}
 	}
 	rng.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
-	for i, p := range all[:1+rng.IntN(2)] {
-		p = p.Named(strconv.Itoa(i))
-		plans[0] = append(plans[0], p)
-		if p.Limit() > 1 {
-			p = p.Share(2)
+	for _, m := range all[:1+rng.IntN(2)] {
+		plans[0] = append(plans[0], m)
+		if m.Algorithm != step.TokenBucket && m.Limit > 1 {
+			m.Limit /= 2
 		}
-		plans[1] = append(plans[1], p)
+		plans[1] = append(plans[1], m)
 	}
 	return plans
 }
@@ -184,11 +214,11 @@ func (r *recorder) returned(store int, called int64, in *input, out *output) {
 }
 
 // history lets callers operate on keys at the same time, each through one of the stores.
-func (w world) history(t *testing.T, rng *rand.Rand, stores []core.Store, name string) []porcupine.Operation {
+func (w world) history(t *testing.T, rng *rand.Rand, stores []store.Store, name string) []porcupine.Operation {
 	const callers = 4
 	var r recorder
 	var all sync.WaitGroup
-	plans := policies(rng, !w.bubble)
+	plans := numbers(rng, !w.bubble)
 	hammered := len(stores) == 1 && rng.IntN(2) == 0 // the relaxed refusals of several take long to check
 	start := make(chan struct{})
 	for i := range callers {
@@ -197,12 +227,19 @@ func (w world) history(t *testing.T, rng *rand.Rand, stores []core.Store, name s
 			number: i % len(stores), store: stores[i%len(stores)],
 			hammers: hammered && i >= callers/2,
 		}
-		for _, p := range plans {
-			l, err := core.New(c.store, name, p...)
-			if err != nil {
+		for _, plan := range plans {
+			var ps []step.Policy
+			for j, m := range plan {
+				p, err := step.New(name, strconv.Itoa(j), m)
+				if err != nil {
+					t.Fatal(err)
+				}
+				ps = append(ps, p)
+			}
+			if err := c.store.Prepare(ps); err != nil {
 				t.Fatal(err)
 			}
-			c.plans = append(c.plans, l.Prepared())
+			c.plans = append(c.plans, ps)
 		}
 		all.Go(func() {
 			<-start
@@ -226,39 +263,39 @@ type caller struct {
 
 	rng    *rand.Rand
 	number int
-	store  core.Store
-	plans  []*store.Limiter
-	held   []store.Charge // to settle
+	store  store.Store
+	plans  [][]step.Policy
+	held   [][]step.Cell // to settle
 
 	// hammers means that most operations are one question, which is refused for as long as
 	// any unit is used.
 	hammers bool
 }
 
+func most(ps []step.Policy) int64 {
+	n := ps[0].Capacity()
+	for i := range ps {
+		n = min(n, ps[i].Capacity())
+	}
+	return n
+}
+
+func cells(ps []step.Policy, key string, n int64) []step.Cell {
+	all := make([]step.Cell, len(ps))
+	for i := range ps {
+		all[i].Set(&ps[i], key, step.Hash(key), n)
+	}
+	return all
+}
+
 // charge draws one of few, so that some are refused from memory.
-func (c *caller) charge(key string) store.Charge {
-	l := c.plans[0]
+func (c *caller) charge(key string) []step.Cell {
+	ps := c.plans[0]
 	if c.rng.IntN(10) == 0 {
-		l = c.plans[1]
+		ps = c.plans[1]
 	}
-	n := l.Spec().Most()
-	return store.Charge{Limiter: l, Key: key, N: []int64{1, (n + 1) / 2, n}[c.rng.IntN(3)]}
-}
-
-// check returns the charge or, at times, one that only checks.
-func (c *caller) check(charge store.Charge) store.Charge {
-	if c.rng.IntN(4) == 0 {
-		charge.N = 0
-	}
-	return charge
-}
-
-// report draws a charge for what has been used, at times more than any limit.
-func (c *caller) report(key string) store.Charge {
-	charge := c.charge(key)
-	charge.Anyway = true
-	charge.N = min(charge.N*(1+c.rng.Int64N(3)), step.MaxInt)
-	return charge
+	n := most(ps)
+	return cells(ps, key, []int64{0, 1, 1, (n + 1) / 2, n}[c.rng.IntN(5)])
 }
 
 func (c *caller) operate() error {
@@ -267,7 +304,7 @@ func (c *caller) operate() error {
 	}
 	linger() // so that a key is at rest at times
 	if c.hammers && c.rng.IntN(4) > 0 {
-		return c.ask(store.Charge{Limiter: c.plans[0], Key: "a", N: c.plans[0].Spec().Most()}, 0)
+		return c.do(step.Allow, cells(c.plans[0], "a", most(c.plans[0])))
 	}
 	keys := [2]string{"a", "b"}
 	if c.rng.IntN(8) == 0 {
@@ -275,101 +312,42 @@ func (c *caller) operate() error {
 	}
 	switch x := c.rng.IntN(20); {
 	case x < 4:
-		in := &input{kind: peek, charges: []store.Charge{c.charge(keys[0])}}
-		in.charges[0].N = 1
-		in.charges[0] = c.check(in.charges[0])
-		return c.decide(in)
+		return c.do(step.Peek, c.charge(keys[0]))
 	case x == 4:
-		return c.together(keys)
+		return c.do(step.Mode(c.rng.IntN(8)/7), append(c.charge(keys[0]), c.charge(keys[1])...)) // Allow, or Peek
 	case x < 10 && len(c.held) > 0:
 		return c.settle()
-	case x == 12 && c.rng.IntN(2) == 0:
-		return c.ask(c.report(keys[0]), 0)
-	case x == 13 && c.rng.IntN(2) == 0:
-		return c.ask(c.check(c.charge(keys[0])), 0)
-	case 10 <= x && x < 12:
-		in := &input{kind: reset, charges: []store.Charge{c.charge(keys[0])}}
-		called := c.call()
-		err := c.store.Ask(c.Context(), &store.Question{Mode: store.Reset, Charges: in.charges})
-		c.returned(c.number, called, in, &output{})
-		return err
+	case x == 11: // a report, at times of more than any limit
+		return c.do(step.Settle, cells(c.plans[0], keys[0], 1+c.rng.Int64N(3*most(c.plans[0]))))
+	case x == 12:
+		return c.do(step.Reset, c.charge(keys[0]))
 	default:
-		extra := int64(0)
-		if c.rng.IntN(4) == 0 {
-			extra = 1 + c.rng.Int64N(3)
-		}
-		return c.ask(c.charge(keys[0]), extra)
+		return c.do(step.Allow, c.charge(keys[0]))
 	}
 }
 
-// together makes a decision about two keys, of which one may be counted anyway, or both.
-func (c *caller) together(keys [2]string) error {
-	in := &input{kind: ask, charges: make([]store.Charge, 2)}
-	if c.rng.IntN(8) == 0 {
-		in.kind = peek
-	}
-	for i, key := range keys {
-		if in.charges[i] = c.check(c.charge(key)); c.rng.IntN(4) == 0 {
-			in.charges[i] = c.report(key)
-		}
-	}
-	return c.decide(in)
-}
-
-func (c *caller) ask(charge store.Charge, extra int64) error {
-	return c.decide(&input{kind: ask, charges: []store.Charge{charge}, extra: extra})
-}
-
-func (c *caller) decide(in *input) error {
+func (c *caller) do(mode step.Mode, asked []step.Cell) error {
+	in, out := &input{mode, slices.Clone(asked)}, &output{cells: asked}
 	called := c.call()
-	q := &store.Question{Charges: slices.Clone(in.charges), Extra: in.extra}
-	if in.kind == peek {
-		q.Mode = store.Peek
-	}
-	err := c.store.Ask(c.Context(), q)
-	r := q.Result
-	out := &output{result: r}
-	for _, charge := range q.Charges {
-		out.uncovered = append(out.uncovered, charge.Uncovered)
-	}
+	var err error
+	out.allowed, err = c.store.Ask(c.Context(), mode, asked)
 	c.returned(c.number, called, in, out)
-	if err == nil && in.kind == ask && r.Allowed {
-		for _, charge := range in.charges {
-			charge.N += r.Extra
-			if !charge.Anyway && (c.bubble || !dated(charge.Limiter)) {
-				charge.At, charge.Source = r.At, r.Source
-				c.held = append(c.held, charge)
-			}
-		}
+	if err == nil && mode == step.Allow && out.allowed && asked[0].N > 0 {
+		c.held = append(c.held, slices.Clone(asked))
 	}
 	return err
-}
-
-// dated reports whether a settlement depends on its very instant.
-func dated(l *store.Limiter) bool {
-	return slices.ContainsFunc(l.Spec().Policies, func(p store.Policy) bool { return p.Step.Numbers().Algorithm == step.TokenBucket })
 }
 
 func (c *caller) settle() error {
 	i := c.rng.IntN(len(c.held))
-	s := c.held[i]
+	all := c.held[i]
 	c.held = slices.Delete(c.held, i, i+1)
-	out := &output{}
-	switch {
-	case s.N > 0 && c.rng.IntN(2) == 0:
-		s.Actual = c.rng.Int64N(s.N)
-	case c.bubble:
-		s.Actual = min(s.N+c.rng.Int64N(s.N+1), step.MaxInt)
+	for j := range all {
+		if all[j].N = -all[j].N; c.rng.IntN(4) == 0 {
+			all[j].N = 1
+		}
 	}
-	if c.bubble {
-		out.now = time.Now().UnixMicro()
-	}
-	called := c.call()
-	q := &store.Question{Mode: store.Settle, Charges: []store.Charge{s}}
-	err := c.store.Ask(c.Context(), q)
-	out.uncovered = []int64{q.Charges[0].Uncovered}
-	c.returned(c.number, called, &input{kind: settle, charges: []store.Charge{s}}, out)
-	return err
+	return c.do(step.Settle, all)
 }
 
 // relax lets a cached refusal take effect before its call where there are several processes,
@@ -379,62 +357,30 @@ func relax(h []porcupine.Operation, processes int) {
 		return
 	}
 	for i := range h {
-		if h[i].Output.(*output).result.Source != core.SourceCache {
+		if !h[i].Output.(*output).cached() {
 			continue
 		}
 		var since int64
 		for _, o := range h {
-			in, out := o.Input.(*input), o.Output.(*output)
-			charges := slices.ContainsFunc(in.charges, func(c store.Charge) bool { return c.N > 0 })
-			changes := in.kind == settle || in.kind == reset || in.kind == ask && (out.result.Allowed && charges || in.counts())
-			if changes && o.ClientId == h[i].ClientId && o.Return < h[i].Call && shareKey(in, h[i].Input.(*input)) {
+			if o.ClientId == h[i].ClientId && o.Return < h[i].Call && changes(o.Input.(*input), o.Output.(*output)) && shareKey(o.Input.(*input), h[i].Input.(*input)) {
 				since = max(since, o.Return)
 			}
 		}
 		h[i].Call = since
-		h[i].Output.(*output).ofPeek = slices.ContainsFunc(h, func(o porcupine.Operation) bool {
-			return o.ClientId == h[i].ClientId && o.Call >= since && o.Return < h[i].Return && remembers(&h[i], &o)
-		})
 	}
 }
 
-// remembers reports whether a cached refusal is that of a peek, later. A peek of one plan adopts what processes have
-// charged under another as of its instant, and stores nothing. So a peek of now may show other units.
-func remembers(cached, peeked *porcupine.Operation) bool {
-	before, now := &peeked.Output.(*output).result, &cached.Output.(*output).result
-	in := peeked.Input.(*input)
-	equal := slices.EqualFunc(in.charges, cached.Input.(*input).charges, func(a, b store.Charge) bool {
-		return a.Limiter == b.Limiter && a.Key == b.Key && a.N == b.N && a.Anyway == b.Anyway
+// changes reports whether an operation may have written.
+func changes(in *input, out *output) bool {
+	return in.mode >= step.Settle || in.mode == step.Allow && slices.ContainsFunc(in.cells, func(c step.Cell) bool {
+		return c.N > 0 && (out.allowed || c.Policy.CountDenied)
 	})
-	if in.kind != peek || !equal || before.Source != store.SourceStore || before.Allowed || now.Allowed || before.Len() != now.Len() {
-		return false
-	}
-	later := now.At - before.At
-	for i := range now.Len() {
-		was, is := *before.Reading(i), *now.Reading(i)
-		for _, d := range []*int64{&was.NextAfter, &was.ResetAfter, &was.RetryAfter} {
-			*d = max(*d-later, 0)
-		}
-		if was != is || before.Admitted(i) != now.Admitted(i) {
-			return false
-		}
-	}
-	return later >= 0
 }
 
 func shareKey(a, b *input) bool {
-	return slices.ContainsFunc(a.charges, func(c store.Charge) bool {
-		return slices.ContainsFunc(b.charges, func(d store.Charge) bool { return c.Key == d.Key })
+	return slices.ContainsFunc(a.cells, func(c step.Cell) bool {
+		return slices.ContainsFunc(b.cells, func(d step.Cell) bool { return c.Key.Reveal() == d.Key.Reveal() })
 	})
-}
-
-func countCached(h []porcupine.Operation) (n int) {
-	for _, o := range h {
-		if o.Output.(*output).result.Source == core.SourceCache {
-			n++
-		}
-	}
-	return n
 }
 
 func check(t *testing.T, h []porcupine.Operation) {

@@ -11,7 +11,8 @@ import (
 
 	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/internal/backend"
-	"github.com/headgate/headgate/internal/old/core/store"
+	"github.com/headgate/headgate/internal/step"
+	"github.com/headgate/headgate/internal/store"
 	"github.com/headgate/headgate/keyfuncs"
 	"github.com/headgate/headgate/websocketmw"
 )
@@ -25,12 +26,12 @@ type counted struct {
 
 func (c *counted) Backend() *backend.Store { return &backend.Store{Rates: c} }
 
-func (c *counted) Ask(ctx context.Context, q *store.Question) error {
-	err := c.Store.Ask(ctx, q)
-	if err == nil && q.Mode == store.Allow && q.Result.Allowed {
-		c.n.Add(q.Charges[0].N + q.Result.Extra)
+func (c *counted) Ask(ctx context.Context, mode step.Mode, cells []step.Cell) (bool, error) {
+	allowed, err := c.Store.Ask(ctx, mode, cells)
+	if err == nil && allowed && mode == step.Allow {
+		c.n.Add(cells[0].N)
 	}
-	return err
+	return allowed, err
 }
 
 // Whatever a library takes for a message, the guard has counted, however the bytes are cut into

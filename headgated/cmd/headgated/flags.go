@@ -12,8 +12,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/headgate/headgate/core/redisstore"
 	"github.com/headgate/headgate/headgated"
-	"github.com/headgate/headgate/internal/old/core/redisstore"
 )
 
 // options are what the command line and the environment say.

@@ -25,7 +25,9 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headgate/headgate/headgated"
-	"github.com/headgate/headgate/internal/old/limits"
+	limitsdoc "github.com/headgate/headgate/internal/document"
+	oldlimits "github.com/headgate/headgate/internal/old/limits"
+	"github.com/headgate/headgate/limits"
 )
 
 // Exit codes.
@@ -157,7 +159,7 @@ func (c *call) faults(name string, err error) (int, error) {
 		fmt.Fprintln(c.stderr, err)
 		return exitNo, nil
 	}
-	var faults limits.Faults
+	var faults oldlimits.Faults
 	if !errors.As(err, &faults) {
 		return exitTrouble, err
 	}
@@ -168,7 +170,7 @@ func (c *call) faults(name string, err error) (int, error) {
 }
 
 // printed returns a fault as compilers print theirs.
-func printed(name string, f *limits.Fault) string {
+func printed(name string, f *oldlimits.Fault) string {
 	if f.Line > 0 {
 		name = fmt.Sprintf("%s:%d:%d", name, f.Line, f.Column)
 	}
@@ -184,7 +186,7 @@ func read(name string) ([]byte, error) {
 		return nil, err
 	}
 	defer f.Close()
-	return io.ReadAll(io.LimitReader(f, limits.MaxBytes+1))
+	return io.ReadAll(io.LimitReader(f, limitsdoc.MaxBytes+1))
 }
 
 // check says what is wrong with a document.

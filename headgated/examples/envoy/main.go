@@ -28,7 +28,6 @@ import (
 	"time"
 
 	"github.com/headgate/headgate/headgated"
-	"github.com/headgate/headgate/internal/old/limits"
 )
 
 var (
@@ -52,7 +51,7 @@ func main() {
 
 // run runs the service, the application, the proxy and the page until ctx is done.
 func run(ctx context.Context, addr, envoy string) error {
-	service, err := headgated.New(headgated.Config{Document: limits.Bytes(document), GRPC: "127.0.0.1:0"})
+	service, err := headgated.New(headgated.Config{Document: func(context.Context) ([]byte, error) { return document, nil }, GRPC: "127.0.0.1:0"})
 	if err != nil {
 		return err
 	}

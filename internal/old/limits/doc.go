@@ -1,3 +1,2 @@
-// Package limits keeps limits in a document, which can change while the servers run: see package limits of the
-// names, docs/limits.md, and docs/design/limits.md.
+// Package limits has the nodes of a document, as headgated reads its own.
 package limits

@@ -1,13 +1,9 @@
 package limits
 
 import (
-	"errors"
 	"fmt"
 	"strings"
 )
-
-// maxFaults is how many faults of a document are reported.
-const maxFaults = 100
 
 // A Fault is one mistake in a document, or a note about it. It never has the key of an override,
 // nor a text that may be a key by a typing mistake. So it repeats the text of a policy only if it
@@ -54,17 +50,4 @@ func (fs Faults) Unwrap() []error {
 		all[i] = f
 	}
 	return all
-}
-
-// faultsOf returns the faults that an error consists of. One that is no Fault has no place.
-func faultsOf(err error) Faults {
-	var fs Faults
-	var f *Fault
-	switch {
-	case errors.As(err, &fs):
-		return fs
-	case errors.As(err, &f):
-		return Faults{f}
-	}
-	return Faults{{Err: err}}
 }

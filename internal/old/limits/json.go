@@ -205,7 +205,7 @@ func (p *parser) number(n *Node) error {
 
 // quoted reads a string.
 func (p *parser) quoted(n *Node) error {
-	n.Kind, n.Inset = String, 1
+	n.Kind = String
 	p.at++
 	from := p.at
 	var b []byte // what precedes from, if there was an escape
@@ -229,7 +229,6 @@ func (p *parser) quoted(n *Node) error {
 			if !utf8.Valid(p.text[from:p.at]) {
 				return errors.New("a string is not UTF-8")
 			}
-			n.Inset = -1
 			b = append(b, p.text[from:p.at]...)
 			r, err := p.escape()
 			if err != nil {

@@ -2,7 +2,8 @@ package limits
 
 import (
 	"fmt"
-	"unicode/utf8"
+	"slices"
+	"strings"
 
 	"github.com/headgate/headgate/internal/hidden"
 )
@@ -48,10 +49,6 @@ type Node struct {
 	// written.
 	Text string `json:"-"`
 
-	// Inset is how many columns after Column the Text begins: 1 behind a quote. If it is
-	// negative, the Text is not there as it is, but with escapes or folded, say.
-	Inset int
-
 	// Values are the elements of a List or the values of a Map, in order. Keys are the keys of a
 	// Map, and strings.
 	Keys, Values []Node
@@ -64,26 +61,32 @@ func (n Node) Format(s fmt.State, verb rune) {
 	hidden.Print(s, verb, plain(n))
 }
 
-// column returns the column of the byte of Text at that offset, as far as it is known.
-func (n *Node) column(offset int) int {
-	if n.Inset < 0 || offset > len(n.Text) {
-		return n.Column
-	}
-	return n.Column + n.Inset + utf8.RuneCountInString(n.Text[:offset])
-}
-
 // Fields returns the values of a Map by their keys, which must be among the known ones. It is for a
 // program whose document has limits among other things. Path says in faults where the map stands.
 // It is a fault if the node is no map, or a key is unknown or there twice. The values of such keys
 // are missing.
 func (n *Node) Fields(path string, known ...string) (map[string]*Node, Faults) {
-	r := &reader{}
-	fields := r.fields(n, path, known...)
-	return fields, r.faults
+	fields, lines, faults := make(map[string]*Node, len(known)), make(map[string]int), Faults(nil)
+	fault := func(at *Node, format string, args ...any) {
+		faults = append(faults, &Fault{at.Line, at.Column, path, fmt.Errorf(format, args...)})
+	}
+	if n.Kind != Map {
+		fault(n, "it is %v, not a map", n.Kind)
+		return fields, faults
+	}
+	for i := range n.Keys {
+		k := &n.Keys[i]
+		switch line, twice := lines[k.Text]; {
+		case twice:
+			fault(k, "the name is there twice, here and in line %d", line)
+		case k.Kind != String:
+			fault(k, "a name is %v, not a string: quote it", k.Kind)
+		case !slices.Contains(known, k.Text):
+			fault(k, "unknown field: one of %s", strings.Join(known, ", "))
+		default:
+			fields[k.Text] = &n.Values[i]
+		}
+		lines[k.Text] = k.Line
+	}
+	return fields, faults
 }
-
-// A Decoder makes a Node of the text of a document, in a language of its choice. It is given at
-// most [MaxBytes]. It must not nest deeper than [MaxDepth] nor make more than [MaxNodes], and must
-// refuse an incomplete text. Its error is a [Fault] if there is a place. It need not look for keys
-// that are there twice.
-type Decoder func(text []byte) (Node, error)

@@ -6,7 +6,7 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/headgate/headgate/internal/old/core/step"
+	"github.com/headgate/headgate/internal/step"
 )
 
 func TestInvariants(t *testing.T) {

@@ -6,7 +6,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/headgate/headgate/internal/old/core/step"
+	"github.com/headgate/headgate/internal/step"
 )
 
 func number(k int64) string { return strconv.FormatInt(k, 10) }
@@ -26,14 +26,15 @@ func times(n int) string { return fmt.Sprintf("%.2f x", float64(n)/limit) }
 
 // bytes returns the size of a policy's state for a key.
 func bytes(p policy) string {
-	s, err := step.New(p.Numbers)
+	made, err := step.New("study", "study", p.Numbers)
 	if err != nil {
 		panic(err)
 	}
-	if s.Words() == s.MaxWords() {
-		return number(int64(8 * s.Words()))
+	first, longest := made.Words()
+	if first == longest {
+		return number(8 * first)
 	}
-	return fmt.Sprintf("%d to %d", 8*s.Words(), 8*s.MaxWords())
+	return fmt.Sprintf("%d to %d", 8*first, 8*longest)
 }
 
 // millions formats a large number.
@@ -99,19 +100,15 @@ func report(results []result, requests, sources int, seed uint64) string {
 	}
 
 	line("\n## When refused attempts count too\n")
-	header("traffic", "policy", "wrongly admitted", "wrongly refused", "wrong", "estimate off by")
+	header("traffic", "policy", "wrongly admitted", "wrongly refused", "wrong")
 	for j, r := range results {
 		for i, p := range ps {
 			if !p.CountDenied {
 				continue
 			}
 			t := &r.Tallies[i]
-			off := ""
-			if t.Near > 0 {
-				off = percent(t.Error, t.Near*1e6) + " %"
-			}
-			line("| %s | %s | %s %% | %s %% | %s %% | %s |", traffics[j].name, p.name,
-				percent(t.WronglyAdmitted, r.Requests), percent(t.WronglyRefused, r.Requests), percent(t.wrong(), r.Requests), off)
+			line("| %s | %s | %s %% | %s %% | %s %% |", traffics[j].name, p.name,
+				percent(t.WronglyAdmitted, r.Requests), percent(t.WronglyRefused, r.Requests), percent(t.wrong(), r.Requests))
 		}
 	}
 	return b.String()

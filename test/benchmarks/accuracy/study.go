@@ -1,11 +1,10 @@
 package main
 
 import (
-	"math"
 	"sync"
 	"sync/atomic"
 
-	"github.com/headgate/headgate/internal/old/core/step"
+	"github.com/headgate/headgate/internal/step"
 )
 
 // Every policy in the study says 100 per minute.
@@ -43,7 +42,7 @@ func policies() []policy {
 		ps = append(ps, policy{name: "sliding window, " + number(k) + ", never over", Numbers: n})
 	}
 	bucket := numbers(step.TokenBucket)
-	bucket.Burst = limit
+	bucket.Burst, bucket.Debt = limit, step.UsualDebt
 	ps = append(ps,
 		policy{name: "token bucket, burst 100", Numbers: bucket},
 		policy{name: "sliding log", Numbers: numbers(step.SlidingLog)})
@@ -106,10 +105,6 @@ type tally struct {
 	// Fullest[i] sources, of those that met the limit, had i requests admitted in
 	// their fullest window. No policy here admits more than 2*limit.
 	Fullest [2*limit + 1]int64
-
-	// Of windows that count refused attempts: the sum of |estimate - real| / real, in
-	// millionths, over the requests that met at least half the limit.
-	Error, Near int64
 }
 
 func (t *tally) add(u *tally) {
@@ -121,8 +116,6 @@ func (t *tally) add(u *tally) {
 	for i, n := range u.Fullest {
 		t.Fullest[i] += n
 	}
-	t.Error += u.Error
-	t.Near += u.Near
 }
 
 func (t *tally) wrong() int64 { return t.WronglyAdmitted + t.WronglyRefused }
@@ -155,7 +148,7 @@ func (t *tally) typical() int {
 // A trial is one policy with its state for one source.
 type trial struct {
 	policy
-	step     step.Step
+	cell     step.Cell
 	state    []int64
 	admitted window
 	peak     int  // the fullest window of the source
@@ -164,11 +157,11 @@ type trial struct {
 }
 
 func newTrial(p policy) *trial {
-	s, err := step.New(p.Numbers)
+	made, err := step.New("study", "study", p.Numbers)
 	if err != nil {
 		panic(err) // the policies are constants
 	}
-	return &trial{policy: p, step: s, state: make([]int64, s.Words())}
+	return &trial{policy: p, cell: step.Cell{Policy: &made, N: 1}, state: made.New()}
 }
 
 // run decides about the next requests of one source.
@@ -179,7 +172,8 @@ func (t *trial) run(at []int64, truth *truth) {
 			right = truth.attempts[i] <= limit
 		}
 		full := t.admitted.count(now) >= limit
-		ok := t.step.Admits(t.state, now, 1)
+		t.state = t.cell.Room(t.state, now, false)
+		ok := t.cell.Take(t.state, now, true)
 		switch {
 		case ok && !right:
 			t.WronglyAdmitted++
@@ -193,31 +187,14 @@ func (t *trial) run(at []int64, truth *truth) {
 			t.Under++
 		}
 		t.met = t.met || full || !ok
-		switch {
-		case ok:
-			t.state = t.step.Charge(t.state, now, 1)
+		if ok {
 			t.admitted.add(now)
 			t.Admitted++
 			t.peak = max(t.peak, t.admitted.n)
-		case t.CountDenied:
-			t.state = t.step.Refuse(t.state, now, 1)
-		}
-		if made := truth.attempts[i]; t.Resolution > 0 && t.CountDenied && made >= limit/2 {
-			t.Near++
-			t.Error += int64(1e6 * math.Abs(t.estimate(now)/float64(made)-1))
+		} else {
+			t.cell.Refused(t.state, now, step.Allow)
 		}
 	}
-}
-
-// estimate reads a sliding window's estimate from its state, just charged.
-func (t *trial) estimate(now int64) float64 {
-	var sum int64
-	k := t.Resolution
-	for _, c := range t.state[1 : 1+k] {
-		sum += c
-	}
-	outside := float64(now-t.state[0]) / float64(period/k)
-	return float64(sum) + float64(t.state[1+k])*(1-outside)
 }
 
 // nextSource forgets the state.
@@ -225,7 +202,7 @@ func (t *trial) nextSource() {
 	if t.met {
 		t.Fullest[t.peak]++
 	}
-	clear(t.state)
+	t.state = t.cell.Policy.New()
 	t.admitted.reset()
 	t.peak, t.met = 0, false
 }

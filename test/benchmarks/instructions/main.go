@@ -5,17 +5,24 @@
 //	valgrind --tool=none true   # is it there?
 //	valgrind --tool=lackey /tmp/instructions headgate admitted 20000
 //	valgrind --tool=lackey /tmp/instructions headgate admitted 60000
+//
+// With core in the place of a system it makes decisions in memory under policies, which are texts with commas between:
+//
+//	valgrind --tool=lackey /tmp/instructions core 'token-bucket 1000000/second' 20000
 package main
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"runtime/debug"
 	"strconv"
+	"strings"
 	"time"
 
+	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/test/benchmarks/systems"
 )
 
@@ -39,6 +46,10 @@ func main() {
 		l = systems.Limit{N: 10, Per: 24 * time.Hour}
 	}
 	n, _ := strconv.Atoi(os.Args[3])
+	if os.Args[1] == "core" {
+		decide(strings.Split(os.Args[2], ","), n)
+		return
+	}
 	for _, s := range systems.All {
 		if s.Name != os.Args[1] {
 			continue
@@ -56,4 +67,26 @@ func main() {
 		}
 		fmt.Println(w.status)
 	}
+}
+
+func decide(texts []string, n int) {
+	var policies []core.Policy
+	for i, text := range texts {
+		var p core.Policy
+		if err := p.UnmarshalText([]byte(text)); err != nil {
+			panic(err)
+		}
+		policies = append(policies, p.Named(strconv.Itoa(i)))
+	}
+	l, ctx, allowed := core.NewLimiter(new(core.MemoryStore), "api", policies...), context.Background(), 0
+	for range n {
+		d, err := l.Allow(ctx, "2001:db8:1234:5678::/64")
+		if err != nil {
+			panic(err)
+		}
+		if d.Allowed {
+			allowed++
+		}
+	}
+	fmt.Println(allowed)
 }

@@ -57,7 +57,7 @@ func main() {
 	flag.IntVar(&c.keys, "keys", 100_000, "how many `keys` are drawn from")
 	run := flag.String("run", "", "measure only the systems that match this `regexp`")
 	flag.BoolVar(&c.apart, "apart", false, "keep redis-server on a processor, and this program on another, with taskset")
-	counts := flag.String("processes", "", "instead, measure one hot key that so many `processes` share, with and without leases")
+	counts := flag.String("processes", "", "instead, measure one hot key that so many `processes` share")
 	role := flag.String("serve", "", "used by -processes: the `system` of a process; -addr, -limit and -gap are for it")
 	addr := flag.String("addr", "", "")
 	n, gap := flag.Int("limit", 0, ""), flag.Duration("gap", 0, "")

@@ -18,15 +18,13 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/headgate/headgate/internal/old/core"
-	"github.com/headgate/headgate/internal/old/core/lease"
-	"github.com/headgate/headgate/internal/old/core/redisstore"
+	"github.com/headgate/headgate/core/redisstore"
 )
 
 // hot are the systems that several processes limit one hot key with. The first two have the
 // same policy, and the others a token bucket that admits as much.
 var hot = []system{
-	{name: "headgate, leased", open: leased},
+	{name: "headgate, leased", open: headgate(leased, slidingWindow)},
 	{name: "headgate", open: headgate(merged, slidingWindow)},
 	{name: reference, open: redisRate},
 	{name: "rueidis, GCRA script", open: rueidisGCRA(0)},
@@ -45,30 +43,7 @@ const asked = 200_000 // a second
 
 const callers = 32 // in each process
 
-// leased is headgate with leases over the store.
-func leased(at redis.Options) (opened, error) {
-	below, err := redisstore.Open(&redis.UniversalOptions{Addrs: []string{at.Addr}, DB: at.DB}, merged)
-	if err != nil {
-		return opened{}, err
-	}
-	store, err := lease.New(below, lease.Config{})
-	if err != nil {
-		return opened{}, err
-	}
-	return opened{
-		ask: func(l limit) (ask, error) {
-			limiter, err := core.New(store, "api", slidingWindow(l)...)
-			return func(ctx context.Context, key string) (bool, error) {
-				d, err := limiter.Allow(ctx, key)
-				return d.Allowed, err
-			}, err
-		},
-		close: func() {
-			_ = store.Close(context.Background())
-			_ = below.Client().Close()
-		},
-	}, nil
-}
+var leased = redisstore.Config{Failure: redisstore.FailClosed, Timeout: 3 * time.Second, Lease: time.Second}
 
 // A share is what one process measured.
 type share struct {

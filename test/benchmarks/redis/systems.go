@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"hash/maphash"
 	"strconv"
 	"sync/atomic"
@@ -15,8 +16,8 @@ import (
 	ulule "github.com/ulule/limiter/v3"
 	ululestore "github.com/ulule/limiter/v3/drivers/store/redis"
 
-	"github.com/headgate/headgate/internal/old/core"
-	"github.com/headgate/headgate/internal/old/core/redisstore"
+	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/core/redisstore"
 )
 
 // A limit is the limit that every system applies to each key.
@@ -31,8 +32,6 @@ var (
 	roomy = limit{1000, 24 * time.Hour}
 	tight = limit{10, 24 * time.Hour}
 )
-
-func (l limit) rate() core.Rate { return core.Rate{Events: int64(l.n), Per: l.per} }
 
 // An ask charges one unit to a key.
 type ask func(ctx context.Context, key string) (allowed bool, err error)
@@ -54,20 +53,15 @@ type opened struct {
 
 var systems = []system{
 	{name: "headgate TokenBucket", open: headgate(merged, tokenBucket)},
+	{name: "headgate TokenBucket, nothing remembered", open: headgate(forgetful, tokenBucket)},
 	{name: "headgate TokenBucket, 60 a minute", open: headgate(merged, bucketOf60)},
 	{name: "headgate SlidingLog of 60", open: headgate(merged, slidingLog(60))},
-	{name: "headgate SlidingLog of 10,000", open: headgate(merged, slidingLog(10_000))},
 	{name: "headgate SlidingWindow", open: headgate(merged, slidingWindow)},
 	{name: "headgate, two policies", open: headgate(merged, twoPolicies)},
 	{name: "headgate TokenBucket, a fraction of a µs", open: headgate(merged, fraction)},
 	{name: "headgate TokenBucket, 3 units", open: headgateUnits(3)},
 	{name: "headgate TokenBucket, 3 plans", open: headgatePlans(3)},
 	{name: "headgate TokenBucket, 1,000 plans", open: headgatePlans(1000)},
-	{name: "headgate TokenBucket, unmerged", open: headgate(unmerged, tokenBucket)},
-	{name: "headgate SlidingLog of 60, unmerged", open: headgate(unmerged, slidingLog(60))},
-	{name: "headgate SlidingLog of 10,000, unmerged", open: headgate(unmerged, slidingLog(10_000))},
-	{name: "headgate SlidingWindow, unmerged", open: headgate(unmerged, slidingWindow)},
-	{name: "headgate, two policies, unmerged", open: headgate(unmerged, twoPolicies)},
 	{name: reference, open: redisRate},
 	{name: "ulule/limiter", open: ululeRedis},
 	{name: "throttled", open: throttledRedis},
@@ -87,26 +81,28 @@ const (
 // Without Redis, both fail instead of deciding, with the same timeouts as the clients of
 // the others.
 var (
-	merged = redisstore.Config{Failure: redisstore.FailClosed, Timeout: 3 * time.Second}
-	// Every decision is a call by itself, refusals too.
-	unmerged = redisstore.Config{Failure: redisstore.FailClosed, Timeout: 3 * time.Second, NoMerging: true, RefusalTTL: -1}
+	merged    = redisstore.Config{Failure: redisstore.FailClosed, Timeout: 3 * time.Second}
+	forgetful = redisstore.Config{Failure: redisstore.FailClosed, Timeout: 3 * time.Second, RefusalTTL: -1}
 )
+
+// address returns the URL of a Redis.
+func address(at redis.Options) string { return fmt.Sprintf("redis://%s/%d", at.Addr, at.DB) }
 
 func headgate(c redisstore.Config, policies func(limit) []core.Policy) func(redis.Options) (opened, error) {
 	return func(at redis.Options) (opened, error) {
-		store, err := redisstore.Open(&redis.UniversalOptions{Addrs: []string{at.Addr}, DB: at.DB}, c)
+		store, err := redisstore.Open(address(at), c)
 		if err != nil {
 			return opened{}, err
 		}
 		return opened{
 			ask: func(l limit) (ask, error) {
-				limiter, err := core.New(store, "api", policies(l)...)
+				limiter := core.NewLimiter(store, "api", policies(l)...)
 				return func(ctx context.Context, key string) (bool, error) {
 					d, err := limiter.Allow(ctx, key)
 					return d.Allowed, err
-				}, err
+				}, nil
 			},
-			close: func() { _ = store.Client().Close() },
+			close: func() { _ = store.Close(context.Background()) },
 		}, nil
 	}
 }
@@ -114,20 +110,20 @@ func headgate(c redisstore.Config, policies func(limit) []core.Policy) func(redi
 // headgateUnits charges so many units at once, of as many times the limit.
 func headgateUnits(n int64) func(redis.Options) (opened, error) {
 	return func(at redis.Options) (opened, error) {
-		store, err := redisstore.Open(&redis.UniversalOptions{Addrs: []string{at.Addr}, DB: at.DB}, merged)
+		store, err := redisstore.Open(address(at), merged)
 		if err != nil {
 			return opened{}, err
 		}
 		return opened{
 			ask: func(l limit) (ask, error) {
 				l.n *= int(n)
-				limiter, err := core.New(store, "api", tokenBucket(l)...)
+				limiter := core.NewLimiter(store, "api", tokenBucket(l)...)
 				return func(ctx context.Context, key string) (bool, error) {
 					d, err := limiter.AllowN(ctx, key, n)
 					return d.Allowed, err
-				}, err
+				}, nil
 			},
-			close: func() { _ = store.Client().Close() },
+			close: func() { _ = store.Close(context.Background()) },
 		}, nil
 	}
 }
@@ -135,22 +131,18 @@ func headgateUnits(n int64) func(redis.Options) (opened, error) {
 // headgatePlans has so many plans, of which each key has one.
 func headgatePlans(count int) func(redis.Options) (opened, error) {
 	return func(at redis.Options) (opened, error) {
-		store, err := redisstore.Open(&redis.UniversalOptions{Addrs: []string{at.Addr}, DB: at.DB}, merged)
+		store, err := redisstore.Open(address(at), merged)
 		if err != nil {
 			return opened{}, err
 		}
 		return opened{
 			ask: func(l limit) (ask, error) {
-				limiter, err := core.New(store, "api", tokenBucket(l)...)
-				if err != nil {
-					return nil, err
-				}
+				limiter := core.NewLimiter(store, "api", tokenBucket(l)...)
 				plans, seed := make([]*core.Limiter, count), maphash.MakeSeed()
 				for i := range plans {
 					slower := limit{l.n, l.per + time.Duration(i)*time.Second}
-					if plans[i], err = limiter.With(tokenBucket(slower)...); err != nil {
-						return nil, err
-					}
+					name := strconv.Itoa(i)
+					plans[i] = limiter.WithPlan(name, tokenBucket(slower)...).Plan(name)
 				}
 				return func(ctx context.Context, key string) (bool, error) {
 					number := maphash.String(seed, key) // a key keeps its plan
@@ -158,13 +150,13 @@ func headgatePlans(count int) func(redis.Options) (opened, error) {
 					return d.Allowed, err
 				}, nil
 			},
-			close: func() { _ = store.Client().Close() },
+			close: func() { _ = store.Close(context.Background()) },
 		}, nil
 	}
 }
 
 func tokenBucket(l limit) []core.Policy {
-	return []core.Policy{core.TokenBucket(l.rate(), int64(l.n))}
+	return []core.Policy{core.TokenBucket(int64(l.n), l.per)}
 }
 
 // fraction has a rate of no whole number of microseconds for a unit.
@@ -173,7 +165,9 @@ func fraction(l limit) []core.Policy {
 	return tokenBucket(l)
 }
 
-func slidingWindow(l limit) []core.Policy { return []core.Policy{core.SlidingWindow(l.rate())} }
+func slidingWindow(l limit) []core.Policy {
+	return []core.Policy{core.SlidingWindow(int64(l.n), l.per)}
+}
 
 func slidingLog(n int) func(limit) []core.Policy {
 	return func(l limit) []core.Policy {
@@ -183,7 +177,7 @@ func slidingLog(n int) func(limit) []core.Policy {
 		if l.n == 60 {
 			l.per = time.Minute // so that it is not reached
 		}
-		return []core.Policy{core.SlidingLog(l.rate())}
+		return []core.Policy{core.SlidingLog(int64(l.n), l.per)}
 	}
 }
 
@@ -197,8 +191,8 @@ func bucketOf60(l limit) []core.Policy {
 
 func twoPolicies(l limit) []core.Policy {
 	return []core.Policy{
-		core.TokenBucket(l.rate(), int64(l.n)).Named("bucket"),
-		core.FixedWindow(core.PerDay(1_000_000)).Named("day"),
+		core.TokenBucket(int64(l.n), l.per).Named("bucket"),
+		core.FixedWindow(1_000_000, 24*time.Hour).Named("day"),
 	}
 }
 

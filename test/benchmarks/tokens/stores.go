@@ -10,11 +10,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/headgate/headgate/internal/old/core"
-	"github.com/headgate/headgate/internal/old/core/lease"
-	"github.com/headgate/headgate/internal/old/core/memstore"
-	"github.com/headgate/headgate/internal/old/core/redisstore"
-	"github.com/headgate/headgate/internal/old/core/store"
+	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/core/redisstore"
 )
 
 // Servers are the stores of those that share the limits, as if each were in a process of its own.
@@ -26,7 +23,7 @@ type servers struct {
 
 func inMemory(context.Context) (servers, error) {
 	return servers{
-		[]core.Store{memstore.New(memstore.Config{})},
+		[]core.Store{new(core.MemoryStore)},
 		func() error { return nil }, new(atomic.Int64),
 	}, nil
 }
@@ -41,25 +38,18 @@ func overRedis(ctx context.Context, addr string, leases bool) (s servers, err er
 		}
 		return err
 	}
+	c := redisstore.Config{Timeout: 5 * time.Second, Failure: redisstore.FailClosed}
+	if leases {
+		c.Lease = time.Second
+	}
 	for range 4 {
-		below, err := redisstore.Open(&redis.UniversalOptions{Addrs: []string{addr}}, redisstore.Config{
-			Timeout: 5 * time.Second, Failure: redisstore.FailClosed,
-		})
+		store, err := redisstore.Open("redis://"+addr, c)
 		if err != nil {
 			return s, errors.Join(err, s.close())
 		}
-		closers = append(closers, below.Client().Close)
-		below.Client().AddHook(wire{s.calls})
-		if !leases {
-			s.stores = append(s.stores, below)
-			continue
-		}
-		leased, err := lease.New(below, lease.Config{})
-		if err != nil {
-			return s, errors.Join(err, s.close())
-		}
-		closers = append(closers, func() error { return leased.Close(ctx) })
-		s.stores = append(s.stores, leased)
+		closers = append(closers, func() error { return store.Close(ctx) })
+		store.Client().AddHook(wire{s.calls})
+		s.stores = append(s.stores, store)
 	}
 	return s, nil
 }
@@ -75,25 +65,15 @@ func (wire) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPip
 
 func (w wire) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
-		args := cmd.Args()
-		if keys, ok := args[min(2, len(args)-1)].(int); ok && len(args) == 3+keys+3 {
-			args[3+keys] = strconv.FormatInt(time.Now().UnixMicro(), 10)
-			w.calls.Add(1)
+		reply, ok := cmd.(interface{ SetVal(string) })
+		if name := cmd.Name(); !ok || name != "evalsha" && name != "eval" {
+			return next(ctx, cmd)
 		}
-		return next(ctx, cmd)
+		w.calls.Add(1)
+		dated := redis.NewStringCmd(ctx, append(slices.Clip(cmd.Args()), strconv.FormatInt(time.Now().UnixMicro(), 10))...)
+		err := next(ctx, dated)
+		reply.SetVal(dated.Val())
+		cmd.SetErr(err)
+		return err
 	}
-}
-
-// instant is the key of where a context wants the instant of a decision, in microseconds.
-type instant struct{}
-
-// A dated store tells contexts the instants of its decisions.
-type dated struct{ core.Store }
-
-func (d dated) Ask(ctx context.Context, q *store.Question) error {
-	err := d.Store.Ask(ctx, q)
-	if at, ok := ctx.Value(instant{}).(*int64); ok {
-		*at = q.Result.At
-	}
-	return err
 }

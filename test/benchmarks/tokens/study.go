@@ -9,7 +9,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/headgate/headgate/internal/old/core"
+	"github.com/headgate/headgate/core"
 )
 
 // Users send 40, 30, 20 and 10 % of the requests: that of the i-th is users[i%10] - '0'. Each may use
@@ -72,21 +72,18 @@ type run struct {
 	way    way
 	flight int
 
-	limit, real core.Policy // what is asked, and what it promises
+	limit core.Policy
 }
 
 func (r run) name() string { return r.policy + ", " + r.store + ", " + r.way.name }
 
 // runs returns all lines of the table.
 func (s *study) runs(redis string) (all []run) {
-	rate := core.Rate{Events: s.limit, Per: period}
-	bucket := core.TokenBucket(rate, max(1, s.limit/4))
 	for _, p := range []run{
-		{policy: "SlidingWindow", limit: core.SlidingWindow(rate)},
-		{policy: "FixedWindow", limit: core.FixedWindow(rate)},
-		{policy: "TokenBucket", limit: bucket},
+		{policy: "SlidingWindow", limit: core.SlidingWindow(s.limit, period)},
+		{policy: "FixedWindow", limit: core.FixedWindow(s.limit, period)},
+		{policy: "TokenBucket", limit: core.TokenBucket(s.limit, period).Burst(max(1, s.limit/4))},
 	} {
-		p.real = p.limit
 		for _, w := range ways {
 			for _, k := range inFlight {
 				p.way, p.flight = w, k
@@ -94,12 +91,10 @@ func (s *study) runs(redis string) (all []run) {
 				all = append(all, p)
 				p.store, p.open = "Redis", func(ctx context.Context) (servers, error) { return overRedis(ctx, redis, false) }
 				all = append(all, p)
-				leased := p
-				leased.store, leased.open = "leases", func(ctx context.Context) (servers, error) { return overRedis(ctx, redis, true) }
-				if p.policy == "TokenBucket" {
-					leased.limit = bucket.Leasable(period / 20)
+				if p.policy != "TokenBucket" { // which is not leased
+					p.store, p.open = "leases", func(ctx context.Context) (servers, error) { return overRedis(ctx, redis, true) }
+					all = append(all, p)
 				}
-				all = append(all, leased)
 			}
 		}
 	}
@@ -130,11 +125,9 @@ func (s *study) run(ctx context.Context, r run) (t tally, err error) {
 	s.number++ // each run has a state of its own
 	limiters := make([]*core.Limiter, len(all.stores))
 	for i, store := range all.stores {
-		if limiters[i], err = core.New(dated{store}, "run "+strconv.Itoa(s.number), r.limit); err != nil {
-			return t, errors.Join(err, all.close())
-		}
+		limiters[i] = core.NewLimiter(store, "run "+strconv.Itoa(s.number), r.limit)
 	}
-	a, err := newAccount(r.real)
+	a, err := newAccount(r.limit)
 	if err != nil {
 		return t, errors.Join(err, all.close())
 	}

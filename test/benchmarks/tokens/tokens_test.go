@@ -7,7 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/headgate/headgate/internal/old/core"
+	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/internal/redistest"
 )
 
@@ -59,7 +59,7 @@ func TestParse(t *testing.T) {
 
 // The oracle counts what there was room for, and what not.
 func TestAccount(t *testing.T) {
-	a, err := newAccount(core.FixedWindow(core.PerSecond(10)))
+	a, err := newAccount(core.FixedWindow(10, time.Second))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -4,9 +4,8 @@ import (
 	"context"
 	"time"
 
-	"github.com/headgate/headgate/internal/old/core"
-	"github.com/headgate/headgate/internal/old/core/memstore"
-	"github.com/headgate/headgate/internal/old/core/step"
+	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/internal/step"
 )
 
 // A user sends requests, each to the next server.
@@ -53,8 +52,7 @@ func (u *user) replay(ctx context.Context, requests []request, start time.Time, 
 
 // send asks whether the request is admitted, and notes whether that was right.
 func (u *user) send(ctx context.Context, r request, l *core.Limiter) (f *flight, err error) {
-	var at int64
-	ctx = context.WithValue(ctx, instant{}, &at)
+	at := time.Now().UnixMicro()
 	f = &flight{request: r, limiter: l}
 	if u.guess == nil {
 		f.charged, err = l.Peek(ctx, u.key)
@@ -63,9 +61,6 @@ func (u *user) send(ctx context.Context, r request, l *core.Limiter) (f *flight,
 	}
 	if err != nil {
 		return nil, err
-	}
-	if f.charged.Source != core.SourceStore { // a lease or a remembered refusal is older
-		at = time.Now().UnixMicro()
 	}
 	u.requests++
 	if !f.charged.Allowed {
@@ -91,9 +86,9 @@ func (u *user) end(ctx context.Context, f *flight) (err error) {
 	u.generated, u.answers = u.generated+f.generated, u.answers+1
 	switch {
 	case u.guess != nil:
-		_, err = f.charged.Settle(ctx, f.tokens())
+		err = f.charged.Settle(ctx, f.tokens())
 	case f.tokens() > 0:
-		_, _, err = f.limiter.Report(ctx, u.key, f.tokens())
+		_, err = f.limiter.Report(ctx, u.key, f.tokens())
 	}
 	return err
 }
@@ -101,24 +96,33 @@ func (u *user) end(ctx context.Context, f *flight) (err error) {
 // An account is what an oracle, which knows the cost of a request when it is sent, counts under a
 // policy, at that instant.
 type account struct {
-	step  step.Step
-	state []int64
-	now   int64 // microseconds
-	row   int64 // units without room, since there was some
+	cell  step.Cell
+	state []int64 // nil at first
+	now   int64   // microseconds
+	row   int64   // units without room, since there was some
 }
 
 func newAccount(p core.Policy) (a account, err error) {
-	l, err := core.New(memstore.New(memstore.Config{}), "account", p)
+	numbers, err := step.Parse(p.String())
 	if err != nil {
 		return a, err
 	}
-	return account{step: l.Prepared().Spec().Policies[0].Step}, nil
+	policy, err := step.New("account", "account", numbers)
+	a.cell.Policy = &policy
+	return a, err
 }
 
 // fits reports whether so many units have room.
 func (a *account) fits(at, units int64) bool {
-	a.now = max(a.now, at)
-	return a.step.Admits(a.state, a.now, units)
+	a.ask(at, units)
+	return units <= a.cell.Policy.Max() && a.cell.Admits(a.state, a.now)
+}
+
+func (a *account) ask(at, units int64) {
+	if a.state == nil {
+		a.state = a.cell.Policy.New()
+	}
+	a.now, a.cell.N, a.cell.At = max(a.now, at), units, 0
 }
 
 // use counts units. It returns for how many there was no room, and how many there are of these in a
@@ -127,10 +131,10 @@ func (a *account) use(at, units int64) (over, row int64) {
 	if units == 0 {
 		return 0, a.row
 	}
-	a.now = max(a.now, at)
-	cells := []step.Cell{{Step: a.step, Units: units, Anyway: true, Own: step.Variant{Step: a.step, State: a.state}}}
-	step.Decide(cells, a.now, step.Allow, 0)
-	a.state, over = cells[0].Own.State, cells[0].Uncovered
+	a.ask(at, units)
+	a.state = a.cell.Room(a.state, a.now, true)
+	a.cell.Settle(a.state, a.now)
+	over = a.cell.Short
 	if over < units {
 		a.row = 0
 	}

@@ -14,7 +14,7 @@ import (
 	"strconv"
 	"strings"
 
-	"go.yaml.in/yaml/v3"
+	"go.yaml.in/yaml/v4"
 
 	"github.com/headgate/headgate/internal/old/limits"
 )
@@ -141,7 +141,7 @@ func (c *converter) fault(y *yaml.Node, format string, args ...any) {
 }
 
 func (c *converter) node(y *yaml.Node, depth int) limits.Node {
-	n := limits.Node{Line: y.Line, Column: y.Column, Inset: -1}
+	n := limits.Node{Line: y.Line, Column: y.Column}
 	switch {
 	case y.Kind == yaml.AliasNode:
 		c.fault(y, "aliases are not allowed: write what it stands for")
@@ -187,12 +187,8 @@ func scalar(y *yaml.Node, n *limits.Node) {
 	case y.Style&(yaml.LiteralStyle|yaml.FoldedStyle) != 0:
 		return
 	case y.Style&(yaml.DoubleQuotedStyle|yaml.SingleQuotedStyle) != 0:
-		if !strings.ContainsAny(y.Value, "\\\"'\n\t") {
-			n.Inset = 1
-		}
 		return
 	}
-	n.Inset = 0
 	switch y.ShortTag() {
 	case "!!int", "!!float":
 		n.Kind = limits.Number

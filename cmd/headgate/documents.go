@@ -1,0 +1,158 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/headgate/headgate/internal/document"
+)
+
+// read reads a file with a document. An error that is no document.Faults is of the file.
+func (c *call) read(name string) (text []byte, d *document.Document, err error) {
+	in := c.stdin
+	if name != "-" {
+		f, err := os.Open(name)
+		if err != nil {
+			return nil, nil, err
+		}
+		defer f.Close()
+		in = f
+	}
+	if text, err = io.ReadAll(io.LimitReader(in, document.MaxBytes+1)); err != nil {
+		return nil, nil, err
+	}
+	d, err = document.Parse(text)
+	return text, d, err
+}
+
+// must reads a document that has to be valid. Its faults are printed.
+func (c *call) must(name string) (text []byte, d *document.Document, err error) {
+	text, d, err = c.read(name)
+	var faults document.Faults
+	if errors.As(err, &faults) {
+		for _, f := range faults {
+			c.warnf("%s\n", at(name, f))
+		}
+		return nil, nil, fmt.Errorf("%s is not valid", name)
+	}
+	return text, d, err
+}
+
+// at returns a fault as compilers print theirs, so that editors find the place.
+func at(name string, f document.Fault) string {
+	return fmt.Sprintf("%s:%d:%d: %s", name, f.Line, f.Column, f.Text)
+}
+
+// A jsonFault is a fault as -json prints it.
+type jsonFault struct {
+	Line   int    `json:"line"`
+	Column int    `json:"column"`
+	Text   string `json:"text"`
+}
+
+func jsonFaults(faults document.Faults) []jsonFault {
+	all := make([]jsonFault, 0, len(faults))
+	for _, f := range faults {
+		all = append(all, jsonFault(f))
+	}
+	return all
+}
+
+// A checked file is one as -json prints it.
+type checked struct {
+	File     string      `json:"file"`
+	Version  string      `json:"version,omitempty"`
+	Faults   []jsonFault `json:"faults"`
+	Warnings []jsonFault `json:"warnings"`
+}
+
+// check says what is wrong with documents.
+func check(_ context.Context, c *call) (int, error) {
+	files, err := c.parse(1, 1000)
+	if err != nil {
+		return 0, err
+	}
+	var all []checked
+	code := exitOK
+	for _, name := range files {
+		_, d, err := c.read(name)
+		var faults document.Faults
+		if err != nil && !errors.As(err, &faults) {
+			return 0, err
+		}
+		one := checked{File: name, Faults: jsonFaults(faults), Warnings: []jsonFault{}}
+		if d != nil {
+			one.Version, one.Warnings = d.Version, jsonFaults(d.Warnings)
+		} else {
+			code = exitNo
+		}
+		all = append(all, one)
+	}
+	return code, c.print(all, func() {
+		for _, one := range all {
+			for _, f := range one.Faults {
+				c.printf("%s\n", at(one.File, document.Fault(f)))
+			}
+			for _, f := range one.Warnings {
+				c.printf("%s (a warning)\n", at(one.File, document.Fault(f)))
+			}
+			if one.Version != "" {
+				c.printf("%s: ok, version %s\n", one.File, one.Version)
+			}
+		}
+	})
+}
+
+// A jsonChange is a change as -json prints it.
+type jsonChange struct {
+	Text  string `json:"text"`
+	Key   string `json:"key,omitempty"`
+	Fresh bool   `json:"fresh,omitempty"` // keys start fresh
+}
+
+// changes returns what changes between two documents, with keys.
+func changes(from, to *document.Document) []jsonChange {
+	all := []jsonChange{}
+	for _, c := range document.Diff(from, to) {
+		all = append(all, jsonChange(c))
+	}
+	return all
+}
+
+// printChanges prints changes for people, with keys.
+func (c *call) printChanges(all []jsonChange) {
+	for _, change := range all {
+		if change.Key != "" {
+			change.Text += fmt.Sprintf(" [%s]", change.Key)
+		}
+		c.printf("%s\n", change.Text)
+	}
+}
+
+// diff says what changes between two documents.
+func diff(_ context.Context, c *call) (int, error) {
+	files, err := c.parse(2, 2)
+	if err != nil {
+		return 0, err
+	}
+	_, from, err := c.must(files[0])
+	if err != nil {
+		return 0, err
+	}
+	_, to, err := c.must(files[1])
+	if err != nil {
+		return 0, err
+	}
+	all, code := changes(from, to), exitOK
+	if len(all) > 0 {
+		code = exitNo
+	}
+	return code, c.print(map[string]any{"from": from.Version, "to": to.Version, "changes": all}, func() {
+		if c.printChanges(all); len(all) == 0 {
+			c.printf("no difference, version %s\n", to.Version)
+		}
+	})
+}

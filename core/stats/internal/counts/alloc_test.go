@@ -1,0 +1,22 @@
+//go:build !race
+
+package counts_test
+
+import (
+	"testing"
+
+	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/core/stats/internal/counts"
+)
+
+// TestCountingDoesNotAllocate, neither what is admitted nor what is refused again.
+func TestCountingDoesNotAllocate(t *testing.T) {
+	s := newStats(t, counts.Config{})
+	m := storeOf(s)
+	admits, refuses := newLimiter(t, m, "api", core.FixedWindow(1<<40, age)), newLimiter(t, m, "banned", core.Blocked())
+	for _, l := range []*core.Limiter{admits, refuses} {
+		if n := testing.AllocsPerRun(1000, func() { allow(t, l, "key", 2) }); n != 0 {
+			t.Errorf("%v: %v allocations", l, n)
+		}
+	}
+}

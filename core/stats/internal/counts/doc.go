@@ -1,0 +1,5 @@
+// Package stats counts what limiters and slots do, and who is refused: see package counts of the names.
+//
+// An admitted charge costs two look-ups and an atomic addition, and never a lock or an allocation. Series are made for
+// names, never for keys, and are bounded; further names are counted together, under [Others].
+package counts

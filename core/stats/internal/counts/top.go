@@ -1,0 +1,152 @@
+package counts
+
+import (
+	"cmp"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/base64"
+	"hash"
+	"hash/maphash"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
+
+const (
+	places   = 128
+	period   = 15 * time.Minute
+	hashSize = 12  // bytes of a hash that are shown
+	maxShown = 128 // bytes of a key that are shown
+)
+
+// A mac returns the beginning of the HMAC-SHA-256 of a key. The secret is inside the
+// function, so that printing a Stats does not show it.
+type mac func(key string) string
+
+func newMAC(secret []byte) mac {
+	secret = slices.Clone(secret)
+	pool := sync.Pool{New: func() any { return hmac.New(sha256.New, secret) }}
+	return func(key string) string {
+		h := pool.Get().(hash.Hash)
+		defer pool.Put(h)
+		h.Reset()
+		h.Write([]byte(key))
+		var room [sha256.Size]byte
+		return base64.RawURLEncoding.EncodeToString(h.Sum(room[:0])[:hashSize])
+	}
+}
+
+// A top counts the keys that are refused most, in periods that begin with a refusal: what
+// was refused long ago must not hide what is refused now.
+type top struct {
+	mu            sync.Mutex
+	current, last *sketch
+}
+
+func (t *top) add(s *Stats, key string) {
+	hash, now := maphash.String(s.seed, key), time.Now()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.turn(now)
+	if t.current == nil {
+		t.current = newSketch(now)
+	}
+	p, taken := t.current.find(hash)
+	if taken {
+		p.first, p.name = now, s.shown(key)
+	}
+	p.count++
+	p.last = now
+}
+
+// shown returns what stands for a key.
+func (s *Stats) shown(key string) string {
+	if !s.config.ShowKeys {
+		return s.mac(key)
+	}
+	if len(key) > maxShown {
+		return strings.Clone(key[:maxShown]) + "…"
+	}
+	return strings.Clone(key)
+}
+
+// turn ends a period that is over.
+func (t *top) turn(now time.Time) {
+	if t.current != nil && now.Sub(t.current.from) >= period {
+		t.last, t.current = t.current, nil
+	}
+	if t.last != nil && now.Sub(t.last.from) >= 2*period {
+		t.last = nil
+	}
+}
+
+// read returns what is counted in this period, and in the one before.
+func (t *top) read(now time.Time) (current, last *Top) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.turn(now)
+	current = t.current.read(now)
+	if t.last != nil {
+		last = t.last.read(t.last.from.Add(period))
+	}
+	return current, last
+}
+
+// A sketch is the algorithm Space-Saving of Metwally, Agrawal and El Abbadi. A key that has
+// no place takes the one with the smallest count, with that count, which is its error: it may
+// have been refused so often before, or never. So a count is never too small, and too large
+// by at most its error.
+type sketch struct {
+	from   time.Time
+	places []place
+	index  map[uint64]int // by hash
+	total  uint64
+}
+
+type place struct {
+	hash         uint64
+	name         string
+	count, error uint64
+	first, last  time.Time
+}
+
+func newSketch(now time.Time) *sketch { return &sketch{from: now, index: make(map[uint64]int)} }
+
+// find returns the place of a key, and whether it is new there. The caller counts.
+func (k *sketch) find(hash uint64) (p *place, taken bool) {
+	k.total++
+	i, ok := k.index[hash]
+	switch {
+	case ok:
+		return &k.places[i], false
+	case len(k.places) < places:
+		i = len(k.places)
+		k.places = append(k.places, place{})
+	default:
+		for j := range k.places {
+			if k.places[j].count < k.places[i].count {
+				i = j
+			}
+		}
+		delete(k.index, k.places[i].hash)
+	}
+	p = &k.places[i]
+	k.index[hash] = i
+	*p = place{hash: hash, count: p.count, error: p.count}
+	return p, true
+}
+
+func (k *sketch) read(until time.Time) *Top {
+	if k == nil {
+		return nil
+	}
+	t := &Top{From: k.from, Until: until, Refusals: k.total}
+	for _, p := range k.places {
+		t.Keys = append(t.Keys, Key{Name: p.name, Refusals: p.count, Error: p.error, First: p.first, Last: p.last})
+	}
+	slices.SortFunc(t.Keys, func(a, b Key) int {
+		return cmp.Or(cmp.Compare(b.Refusals, a.Refusals), cmp.Compare(a.Error, b.Error), cmp.Compare(a.Name, b.Name))
+	})
+	return t
+}

@@ -1,0 +1,154 @@
+package backend
+
+import (
+	"math"
+	"time"
+
+	"github.com/headgate/headgate/internal/step"
+)
+
+// never is core.Never.
+const never time.Duration = math.MaxInt64
+
+// Span converts microseconds to a duration.
+func Span(us int64) time.Duration {
+	if us > step.MaxInt {
+		return never
+	}
+	return time.Duration(us) * time.Microsecond
+}
+
+// Len returns the number of answers of rates, and At returns one.
+func (d *Decision) Len() int { return int(d.count) }
+
+// At is described with Len.
+func (d *Decision) At(i int) Answer {
+	c := &d.cells()[i]
+	a := described(c.Policy)
+	a.Allowed, a.Remaining = c.Short == 0, c.Remaining
+	a.NextAfter, a.ResetAfter, a.RetryAfter = Span(c.NextAfter), Span(c.ResetAfter), Span(c.RetryAfter)
+	return a
+}
+
+// described returns an answer without numbers of a key.
+func described(p *step.Policy) Answer {
+	return Answer{Limiter: p.Limiter, Policy: p.Name, Limit: p.Capacity(), Window: Span(p.Window())}
+}
+
+// Left returns what the i-th policy has left, and the time until one more unit is.
+func (d *Decision) Left(i int) (units int64, next time.Duration) {
+	c := &d.cells()[i]
+	return c.Remaining, Span(c.NextAfter)
+}
+
+// Totals are the strictest numbers of all policies.
+type Totals struct {
+	Decider                           *step.Policy // nil: nothing was decided
+	Remaining, ResetAfter, RetryAfter int64        // in units, and in microseconds
+}
+
+// Only returns the answer of the only cell, or nil if there are several.
+func (d *Decision) Only() *step.Cell {
+	if d.count == 1 {
+		return &d.first[0]
+	}
+	return nil
+}
+
+// Totals returns the strictest numbers, and the policy that decided: after a refusal the refusing one with the longest
+// wait, else the one with the least left.
+func (d *Decision) Totals() Totals { return totals(d.cells(), d.Allowed) }
+
+func totals(cells []step.Cell, allowed bool) (t Totals) {
+	longest := int64(0) // of those that refuse
+	for i := range cells {
+		c := &cells[i]
+		switch {
+		case t.Decider == nil, allowed && c.Remaining < t.Remaining:
+			t.Decider = c.Policy
+		case !allowed && c.Short > 0 && c.RetryAfter > longest:
+			t.Decider = c.Policy
+		}
+		if !allowed && c.Short > 0 {
+			longest = max(longest, c.RetryAfter)
+		}
+		if i == 0 || c.Remaining < t.Remaining {
+			t.Remaining = c.Remaining
+		}
+		t.ResetAfter, t.RetryAfter = max(t.ResetAfter, c.ResetAfter), max(t.RetryAfter, c.RetryAfter)
+	}
+	return t
+}
+
+// RetryAfter returns the time until the same call would be admitted.
+func (d *Decision) RetryAfter() time.Duration { return Span(d.Totals().RetryAfter) }
+
+// Limiter returns the name of the limiter that decided.
+func (d *Decision) Limiter() string {
+	if d.count == 0 {
+		return ""
+	}
+	return d.Totals().Decider.Limiter
+}
+
+// Uncovered returns the number of units of the i-th policy for which there was no room: of a report.
+func (d *Decision) Uncovered(i int) int64 { return d.cells()[i].Short }
+
+// MostUncovered returns the largest of these.
+func (d *Decision) MostUncovered() int64 { return uncoveredBy(d.cells()) }
+
+// left returns the smallest number of units that any policy has left.
+func (d *Decision) left() int64 {
+	least := int64(step.MaxInt)
+	for i := range d.cells() {
+		least = min(least, d.cells()[i].Remaining)
+	}
+	return least
+}
+
+// uncoveredBy returns the number of units for which any one policy had no room.
+func uncoveredBy(cells []step.Cell) (most int64) {
+	for i := range cells {
+		most = max(most, cells[i].Short)
+	}
+	return most
+}
+
+// Source returns what decided: if several did, this process or nobody, while a server is away.
+func (d *Decision) Source() (s step.Source) {
+	for i := range d.cells() {
+		if c := &d.cells()[i]; i == 0 || c.Source == step.SourceLocal || c.Source == step.SourceOpen {
+			s = c.Source
+		}
+	}
+	return s
+}
+
+// Degraded reports that the server of the store is away.
+func (d *Decision) Degraded() bool {
+	s := d.Source()
+	return s == step.SourceLocal || s == step.SourceOpen
+}
+
+// Known reports whether the answers have the units left: not if the store was not asked. A limit of 0 has none even so.
+func (d *Decision) Known() bool {
+	s := d.Source()
+	return s != step.SourceOpen && s != step.SourcePolicy
+}
+
+// Slots returns the answers of slots. AddSlots adds some, and ClearSlots forgets them.
+func (d *Decision) Slots() []Answer {
+	if d.slots == nil {
+		return nil
+	}
+	return *d.slots
+}
+
+// AddSlots is described with Slots.
+func (d *Decision) AddSlots(all ...Answer) {
+	all = append(d.Slots(), all...)
+	d.slots = &all
+}
+
+// ClearSlots is described with Slots.
+func (d *Decision) ClearSlots() { d.slots = nil }

@@ -1,0 +1,94 @@
+package backend
+
+import (
+	"context"
+	"time"
+
+	"github.com/headgate/headgate/internal/ontrial"
+	"github.com/headgate/headgate/internal/step"
+	"github.com/headgate/headgate/internal/store"
+)
+
+// begin returns when a call began, if an observer asks how long it takes.
+func (s *Store) begin() (start time.Time) {
+	if s.Observer != nil && s.Observer.Timed {
+		start = time.Now()
+	}
+	return start
+}
+
+func took(start time.Time) time.Duration {
+	if start.IsZero() {
+		return 0
+	}
+	return time.Since(start)
+}
+
+// tell tells an observer of each charge of a decision, or with an error that there is none.
+func (d *Decision) tell(ctx context.Context, o *store.Observer, start time.Time, err error) {
+	if o.Decided == nil && (o.Refused == nil || d.Allowed) {
+		return
+	}
+	cells, first := d.cells(), 0
+	for i := range cells {
+		if !cells[i].Policy.Last {
+			continue
+		}
+		charge := cells[first : i+1]
+		first = i + 1
+		e := store.DecisionEvent{Limiter: charge[0].Policy.Limiter, Units: charge[0].N, Took: took(start), Err: err}
+		if err == nil {
+			e.Allowed, e.Source, e.Trial = d.Allowed, charge[0].Source, !d.Allowed && ontrial.Is(ctx)
+			if d.Allowed || uncoveredBy(charge) > 0 {
+				e.Policy = totals(charge, d.Allowed).Decider.Name
+			}
+		}
+		if o.Refused != nil && !e.Allowed && e.Policy != "" {
+			o.Refused(ctx, e, charge[0].Key.Reveal())
+		}
+		if o.Decided != nil {
+			o.Decided(ctx, e)
+		}
+	}
+}
+
+// tellReported tells an observer of each charge of a report.
+func (d *Decision) tellReported(ctx context.Context, o *store.Observer, start time.Time, err error) {
+	if o.Settled == nil {
+		return
+	}
+	cells, first := d.cells(), 0
+	for i := range cells {
+		if !cells[i].Policy.Last {
+			continue
+		}
+		e := store.SettleEvent{Limiter: cells[i].Policy.Limiter, Actual: cells[i].N, Source: cells[i].Source, Took: took(start), Err: err}
+		if err == nil {
+			e.Uncovered = uncoveredBy(cells[first : i+1])
+		}
+		first = i + 1
+		o.Settled(ctx, e)
+	}
+}
+
+// tellSettled tells an observer of each charge that was corrected by these cells.
+func (d *Decision) tellSettled(ctx context.Context, o *store.Observer, start time.Time, corrected []step.Cell, actual []int64, err error) {
+	charge, changed, uncovered := 0, false, int64(0)
+	for i := range d.cells() {
+		c := &d.cells()[i]
+		if len(corrected) > 0 && corrected[0].Policy == c.Policy && corrected[0].Key == c.Key {
+			changed, uncovered, corrected = true, max(uncovered, corrected[0].Short), corrected[1:]
+		}
+		if !c.Policy.Last {
+			continue
+		}
+		if changed {
+			e := store.SettleEvent{Limiter: c.Policy.Limiter, Units: c.N, Actual: actual[charge], Source: c.Source, Took: took(start), Err: err}
+			if err == nil {
+				e.Uncovered = uncovered
+			}
+			o.Settled(ctx, e)
+		}
+		charge, changed, uncovered = charge+1, false, 0
+	}
+}

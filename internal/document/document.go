@@ -1,0 +1,308 @@
+// Package document reads documents of limits: what they say, what is wrong with them, and what changes between two.
+package document
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"go.yaml.in/yaml/v4"
+
+	"github.com/headgate/headgate/internal/backend"
+	"github.com/headgate/headgate/internal/plans"
+	"github.com/headgate/headgate/internal/step"
+)
+
+// A Document is a valid document. It does not change.
+type Document struct {
+	Version  string // of its text
+	Limits   map[string]*Limit
+	Slots    map[string]*Limit // whose plans have numbers
+	Warnings Faults
+}
+
+// A Limit is a limit, or slots.
+type Limit struct {
+	Name      string
+	Slots     bool
+	Default   string
+	Plans     map[string]*Plan
+	Overrides []*Override
+
+	place place
+	own   map[string]*Plan // by their texts, each once: large documents repeat few
+}
+
+// A Plan is what a plan, or an override of its own, gives: policies, or a number of slots.
+type Plan struct {
+	Policies []backend.Policy
+	Slots    int64
+
+	prepared *backend.Policies
+	place    place
+}
+
+// Prepared returns the policies as they are asked.
+func (p *Plan) Prepared() *backend.Policies { return p.prepared }
+
+// An Override gives some keys another plan, or one of their own.
+type Override struct {
+	Kind        string // key, prefix or network
+	Value       string
+	Plan        string // "" if it is of its own
+	Is          *Plan
+	From, Until time.Time
+	Note        string
+
+	network netip.Prefix
+	place   place
+}
+
+// Version returns the version of a text: the first 12 digits of its SHA-256.
+func Version(text []byte) string {
+	sum := sha256.Sum256(text)
+	return hex.EncodeToString(sum[:6])
+}
+
+// Parse reads a text in YAML or JSON. The error is Faults, with all mistakes.
+func Parse(text []byte) (*Document, error) { return parseAs(text, false, "limits", "slots", "$schema") }
+
+// ParseLimits reads the limits in a text that also has other fields, which are not looked at. It may have no limits, and
+// need not end in "...".
+func ParseLimits(text []byte, others ...string) (*Document, error) {
+	return parseAs(text, true, append(others, "limits")...)
+}
+
+func parseAs(text []byte, part bool, fields ...string) (*Document, error) {
+	r := &reader{part: part}
+	d := &Document{Version: Version(text), Limits: map[string]*Limit{}, Slots: map[string]*Limit{}}
+	if root := r.load(text); root != nil {
+		r.document(root, d, fields)
+	}
+	if err := r.err(); err != nil {
+		return nil, err
+	}
+	d.Warnings = r.warnings
+	return d, nil
+}
+
+func (r *reader) document(n *yaml.Node, d *Document, known []string) {
+	fields := r.fields(n, "the document", known...)
+	for word, to := range map[string]map[string]*Limit{"limits": d.Limits, "slots": d.Slots} {
+		if v := fields[word]; v != nil {
+			r.each(v, word, "a name", func(k, v *yaml.Node) { to[k.Value] = r.limit(k, v, word == "slots") })
+		}
+	}
+	if v := fields["$schema"]; v != nil {
+		r.text(v, "the schema")
+	}
+	if len(d.Limits)+len(d.Slots)+len(r.faults) == 0 && !r.part {
+		r.fault(n, "the document has no limits and no slots")
+	}
+}
+
+// limit reads one limit, or slots of one name.
+func (r *reader) limit(k, n *yaml.Node, slots bool) *Limit {
+	l := &Limit{Name: k.Value, Slots: slots, Plans: map[string]*Plan{}, place: placeOf(k), own: map[string]*Plan{}}
+	if err := backend.CheckName(l.Name); err != nil {
+		r.fault(k, "%v", err)
+	}
+	fields := r.fields(n, "a limit", "default", "plans", "overrides")
+	if v := fields["plans"]; v != nil {
+		r.each(v, "plans", "the name of a plan", func(k, v *yaml.Node) {
+			if !plain(k.Value) {
+				r.fault(k, "the name of a plan has 1 to 64 letters, digits, - and _")
+			}
+			l.Plans[k.Value] = r.plan(l, v)
+		})
+	}
+	switch v := fields["default"]; {
+	case v != nil:
+		if l.Default = r.text(v, "default"); l.Default != "" && l.Plans[l.Default] == nil {
+			r.fault(v, "there is no such plan")
+		}
+	case len(l.Plans) == 1:
+		for l.Default = range l.Plans {
+		}
+	case len(l.Plans) > 1:
+		r.fault(k, "it needs a default: the plan of requests that name none, usually the smallest")
+	case n.Kind == yaml.MappingNode:
+		r.fault(k, "it has no plans")
+	}
+	if v := fields["overrides"]; v != nil && r.is(v, "overrides", "a list") {
+		r.overrides(l, v)
+	}
+	r.strangers(l)
+	l.own = nil
+	return l
+}
+
+// plain reports whether a name can be one of a plan.
+func plain(s string) bool {
+	return s != "" && len(s) <= 64 && strings.Trim(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_") == ""
+}
+
+// plan reads the policies of a plan, or its number of slots.
+func (r *reader) plan(l *Limit, n *yaml.Node) *Plan {
+	p := &Plan{place: placeOf(n)}
+	if n.Kind == 0 {
+		return p
+	}
+	if l.Slots {
+		p.Slots = r.slots(n)
+		return p
+	}
+	places, before := []*yaml.Node{n}, len(r.faults)
+	switch kind(n) {
+	case "a string":
+		p.Policies = []backend.Policy{r.policy(n, "")}
+	case "a map":
+		places = places[:0]
+		r.each(n, "policies", "the name of a policy", func(k, v *yaml.Node) {
+			if err := backend.CheckName(k.Value); err != nil {
+				r.fault(k, "%v", err)
+			}
+			p.Policies, places = append(p.Policies, r.policy(v, k.Value)), append(places, v)
+		})
+	default:
+		r.fault(n, "it is %s, not a policy, such as sliding-log 60/minute, nor a map of them", kind(n))
+	}
+	if len(r.faults) > before {
+		return p
+	}
+	text := planText(l, p)
+	if same := l.own[text]; same != nil {
+		return same
+	}
+	p.prepared = backend.Prepare(l.Name, p.Policies, func(i int, err error) {
+		at := n
+		if i >= 0 {
+			at = places[i]
+		}
+		r.fault(at, "%v", err)
+	})
+	if len(r.faults) == before {
+		l.own[text] = p
+	}
+	return p
+}
+
+func (r *reader) slots(n *yaml.Node) int64 {
+	i, err := strconv.ParseInt(n.Value, 10, 64)
+	switch {
+	case kind(n) == "a string" && n.Value == "unlimited":
+		return step.MaxInt
+	case kind(n) == "a string" && n.Value == "blocked":
+		return 0
+	case kind(n) != "a number":
+		r.fault(n, "it is %s, not a number of slots, unlimited or blocked", kind(n))
+	case err != nil || i < 0 || i > step.MaxInt || strconv.FormatInt(i, 10) != n.Value:
+		r.fault(n, "it must be a whole number from 0 to 2^53-1")
+	}
+	return i
+}
+
+// policy reads one policy. What does not begin with an algorithm is not repeated: it may be a key.
+func (r *reader) policy(n *yaml.Node, name string) backend.Policy {
+	text := r.text(n, "a policy")
+	if n.Kind == 0 || kind(n) != "a string" {
+		return backend.Policy{}
+	}
+	if first := strings.Fields(text); len(first) == 0 || !slices.Contains(step.Words(), first[0]) {
+		r.fault(n, "it does not begin with an algorithm: one of %s", strings.Join(step.Words(), ", "))
+		return backend.Policy{}
+	}
+	numbers, err := step.Parse(text)
+	if err != nil {
+		r.fault(n, "%s: %v", short(text), err)
+	}
+	return backend.Policy{Name: name, Numbers: numbers}
+}
+
+// strangers warns of plans of which no policy counts what one of the default plan counts, so that a key which
+// changes its plan starts fresh.
+func (r *reader) strangers(l *Limit) {
+	standard := l.Plans[l.Default]
+	for name, p := range l.Plans {
+		if standard == nil || p == standard || constant(p.Policies) || constant(standard.Policies) {
+			continue
+		}
+		if !slices.ContainsFunc(p.Policies, func(p backend.Policy) bool {
+			return slices.ContainsFunc(standard.Policies, func(q backend.Policy) bool {
+				return p.Name == q.Name && p.Algorithm == q.Algorithm && p.Period == q.Period
+			})
+		}) {
+			r.warnings = append(r.warnings, p.place.fault("plan %s has no policy with the name, the algorithm and the period of one in the default plan: keys that change between them start fresh", name))
+		}
+	}
+}
+
+// constant reports whether policies count nothing.
+func constant(all []backend.Policy) bool { return len(all) == 0 || all[0].Constant() }
+
+// Prepare asks a store about all policies. The error is Faults.
+func (d *Document) Prepare(ask func([]step.Policy) error) error {
+	r := &reader{}
+	for _, l := range d.Limits {
+		tried := map[*Plan]bool{}
+		try := func(p *Plan) {
+			if tried[p] {
+				return
+			}
+			tried[p] = true
+			if err := ask(p.prepared.List); err != nil {
+				r.faults = append(r.faults, p.place.fault("%v", err))
+			}
+		}
+		for _, p := range l.Plans {
+			try(p)
+		}
+		for _, o := range l.Overrides {
+			try(o.Is)
+		}
+	}
+	return r.err()
+}
+
+// Tables returns the document as limiters and slots look it up.
+func (d *Document) Tables() (limits map[string]*plans.Table[*backend.Policies], slots map[string]*plans.Table[int64]) {
+	limits, slots = map[string]*plans.Table[*backend.Policies]{}, map[string]*plans.Table[int64]{}
+	for name, l := range d.Limits {
+		limits[name] = table(l, func(p *Plan) *backend.Policies { return p.prepared })
+	}
+	for name, l := range d.Slots {
+		slots[name] = table(l, func(p *Plan) int64 { return p.Slots })
+	}
+	return limits, slots
+}
+
+func table[T any](l *Limit, value func(*Plan) T) *plans.Table[T] {
+	all := make(map[string]T, len(l.Plans))
+	for name, p := range l.Plans {
+		all[name] = value(p)
+	}
+	t := plans.NewTable(all[l.Default], all)
+	for _, o := range l.Overrides {
+		v, from, until := value(o.Is), micros(o.From), micros(o.Until)
+		switch o.Kind {
+		case "key":
+			t.Key(o.Value, v, from, until)
+		case "network":
+			t.Network(o.network, v, from, until)
+		case "prefix":
+			t.Prefix(o.Value, v, from, until)
+		}
+	}
+	return t
+}
+
+func micros(t time.Time) int64 {
+	if t.IsZero() {
+		return 0
+	}
+	return t.UnixMicro()
+}

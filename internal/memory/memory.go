@@ -1,0 +1,279 @@
+// Package memory keeps the state of limiters in this process.
+//
+// A store is divided into shards, each with its own lock. It starts no goroutine and needs no closing: its
+// calls remove what has expired.
+package memory
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/headgate/headgate/internal/step"
+	"github.com/headgate/headgate/internal/store"
+)
+
+// DefaultMaxBytes is 64 MiB.
+const DefaultMaxBytes = 64 << 20
+
+const (
+	minBytes = 1 << 20
+	shards   = 256
+
+	// One in sweepEvery calls sweeps that many entries of a shard.
+	sweepEvery = 64
+
+	// So many shards are searched for a sample of long states, or all of them if what is
+	// found is refused.
+	manyShards = 16
+)
+
+// A Store is a [store.Store] in this process.
+type Store struct {
+	shards [shards]shard // first, so that each begins a cache line
+	start  time.Time
+	shared shared
+	cursor atomic.Uint32 // the shard to sweep next
+}
+
+// A shard has on its first cache line what a call about a hot key needs, because processors take it from each
+// other.
+type shard struct {
+	mu     sync.Mutex
+	newest int64 // instant of the latest call
+	calls  uint32
+	table  table
+
+	receipts *store.Receipts // of the next calls
+}
+
+// New returns an empty store whose state takes at most so many bytes, or DefaultMaxBytes for 0.
+func New(maxBytes int64) *Store {
+	if maxBytes == 0 {
+		maxBytes = DefaultMaxBytes
+	}
+	now := time.Now()
+	s := &Store{start: now, shared: shared{max: maxBytes, origin: now.UnixMicro()}}
+	for i := range s.shards {
+		sh := &s.shards[i]
+		sh.table.shared, sh.table.places = &s.shared, nothing[:]
+	}
+	return s
+}
+
+func (s *Store) now() int64 {
+	return s.shared.origin + int64(time.Since(s.start)/time.Microsecond)
+}
+
+// Prepare implements [store.Store].
+func (s *Store) Prepare(ps []step.Policy) error {
+	if s.shared.max < minBytes {
+		return fmt.Errorf("the store's bytes are %d: they must be 0 or at least %d", s.shared.max, minBytes)
+	}
+	for i := range ps {
+		// A sixth is below the quarter that long states may always have.
+		if _, most := ps[i].Words(); 8*most > s.shared.max/6 {
+			return fmt.Errorf("policy %q takes up to %d bytes for one key, more than a sixth of the store's %d", ps[i].Name, 8*most, s.shared.max)
+		}
+	}
+	return nil
+}
+
+// Ask implements [store.Store]. It needs no context, since it does not block.
+func (s *Store) Ask(_ context.Context, mode step.Mode, cells []step.Cell) (allowed bool, err error) {
+	var receipt store.Receipt
+	return s.Answer(mode, cells, &receipt), nil
+}
+
+// Answer is Ask without what it does not need. It also makes the receipt of a charge.
+func (s *Store) Answer(mode step.Mode, cells []step.Cell, receipt *store.Receipt) (allowed bool) {
+	now := s.now() // before the lock, which is then held for a shorter time
+	first, several := s.shard(&cells[0]), false
+	for i := 1; i < len(cells); i++ {
+		several = several || s.shard(&cells[i]) != first
+	}
+	if several {
+		now = s.lockAll(cells, now)
+	} else {
+		first.lock()
+		now = first.advance(now)
+	}
+	allowed = true
+	if mode < step.Settle {
+		// All but the last are asked. That takes if they admit, and then they do, if it did.
+		last := len(cells) - 1
+		for i := range cells[:last] {
+			c := &cells[i]
+			allowed = s.shard(c).table.admits(c, now) && allowed
+		}
+		for i := last; i >= 0; i-- {
+			c := &cells[i]
+			allowed = s.shard(c).table.take(c, now, mode, allowed)
+		}
+	} else {
+		for i := range cells {
+			c := &cells[i]
+			allowed = s.shard(c).table.correct(c, now, mode) && allowed
+		}
+	}
+	if allowed && mode == step.Allow {
+		*receipt = first.receipt()
+	}
+	var tidy bool
+	if several {
+		tidy = s.unlockAll(cells, now)
+	} else {
+		tidy = first.tick()
+		first.mu.Unlock()
+	}
+	if tidy {
+		s.tidy(now)
+	}
+	return allowed
+}
+
+// lock locks the shard.
+func (sh *shard) lock() {
+	if !sh.mu.TryLock() {
+		sh.wait()
+	}
+}
+
+// wait waits for the lock. Others hold it for a tenth of the time after which sync.Mutex looks again.
+func (sh *shard) wait() {
+	for range 20 {
+		for range 20 { // some nanoseconds, in which the lock's cache line is left alone
+		}
+		if sh.mu.TryLock() {
+			return
+		}
+	}
+	sh.mu.Lock()
+}
+
+// after returns the number of the shard that is locked after another: in their order, which prevents deadlocks.
+func after(number uint64, cells []step.Cell) (next uint64) {
+	next = shards
+	for i := range cells {
+		if n := cells[i].Hash % shards; n > number && n < next || number == shards {
+			next = min(next, n)
+		}
+	}
+	return next
+}
+
+// lockAll locks the shards of cells, and returns the instant of the call.
+func (s *Store) lockAll(cells []step.Cell, now int64) int64 {
+	for n := after(shards, cells); n < shards; n = after(n, cells) {
+		s.shards[n].lock()
+		now = s.shards[n].advance(now)
+	}
+	return now
+}
+
+// unlockAll unlocks them, and reports whether it is time to tidy.
+func (s *Store) unlockAll(cells []step.Cell, now int64) (tidy bool) {
+	for n := after(shards, cells); n < shards; n = after(n, cells) {
+		sh := &s.shards[n]
+		sh.advance(now)
+		tidy = sh.tick() || tidy
+		sh.mu.Unlock()
+	}
+	return tidy
+}
+
+func (s *Store) shard(c *step.Cell) *shard { return &s.shards[c.Hash%shards] }
+
+// advance returns the instant of a call that has the lock, and has read the clock before. Others may have
+// read it later and locked sooner: it decides as of the latest of them.
+func (sh *shard) advance(now int64) int64 {
+	if now > sh.newest {
+		sh.newest = now
+	}
+	return sh.newest
+}
+
+// receipt returns the receipt of the call.
+func (sh *shard) receipt() store.Receipt {
+	if sh.receipts == nil {
+		sh.receipts = new(store.Receipts)
+	}
+	return sh.receipts.Receipt(sh.calls)
+}
+
+// tick counts a call and reports whether it is its turn to tidy, or it has taken memory.
+func (sh *shard) tick() bool {
+	if sh.calls++; sh.calls%store.Many == 0 {
+		sh.receipts = nil
+	}
+	if grown := sh.table.grown; grown || sh.calls%sweepEvery == 0 {
+		sh.table.grown = false
+		return true
+	}
+	return false
+}
+
+// tidy removes what should not be kept.
+func (s *Store) tidy(now int64) {
+	s.sweep(now)
+	if s.shared.overrun() {
+		s.reclaim(now)
+	}
+}
+
+// Stats is the result of [Store.Stats].
+type Stats struct {
+	Keys    int
+	Bytes   int64
+	Evicted uint64
+}
+
+// Stats returns the sums over all shards, which it locks one at a time.
+func (s *Store) Stats() Stats {
+	var st Stats
+	for i := range s.shards {
+		sh := &s.shards[i]
+		sh.mu.Lock()
+		st.Keys += sh.table.count
+		sh.mu.Unlock()
+	}
+	st.Bytes, st.Evicted = s.shared.used(), s.shared.evicted.Load()
+	return st
+}
+
+// sweep drops fresh entries from the next shard, so that all of them shrink as long as
+// any is used.
+func (s *Store) sweep(now int64) {
+	sh := &s.shards[s.cursor.Add(1)%shards]
+	if !sh.mu.TryLock() {
+		return // it is busy: leave it to another call
+	}
+	defer sh.mu.Unlock()
+	sh.table.sweep(now, sweepEvery)
+}
+
+// reclaim evicts long states, wherever they are, until the bound is kept: the call that took memory makes
+// room for it. A pass that finds none is followed by another, which looks further on.
+func (s *Store) reclaim(now int64) {
+	for s.shared.overrun() {
+		found := newSample()
+		first, distance := found.salt, found.salt>>32|1 // odd, so that each shard is met once
+		for i := uint64(0); i < manyShards || i < shards && found.open.count == 0; i++ {
+			sh := &s.shards[(first+i*distance)%shards]
+			sh.mu.Lock()
+			sh.table.hand = sh.table.choose(&found, sh, now, sh.table.hand, maxLooks, longEntry)
+			sh.mu.Unlock()
+			if found.size() >= sampleSize {
+				break
+			}
+		}
+		if found.size() > 0 {
+			c := found.choice()
+			c.from.mu.Lock()
+			c.from.table.evict(c, now)
+			c.from.mu.Unlock()
+		}
+	}
+}

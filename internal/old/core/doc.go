@@ -1,3 +1,0 @@
-// Package core decides whether an event may happen. It is behind package core of the names, which promises what
-// users get.
-package core

@@ -1,0 +1,224 @@
+// Package plans finds what applies to a plan and a key: policies of a limiter, or a number of slots. Whatever made
+// it (constants, a function of plans, a document), one look-up answers.
+package plans
+
+import (
+	"encoding/binary"
+	"maps"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/headgate/headgate/internal/backend"
+)
+
+// A Snapshot is a document at one moment. It does not change. Names keep their index as long as the book lives; a table is
+// nil if the document does not have the name.
+type Snapshot struct {
+	Limits []*Table[*backend.Policies]
+	Slots  []*Table[int64]
+}
+
+// Policies implements [backend.View].
+func (s *Snapshot) Policies(index int, plan, key string) *backend.Policies {
+	return s.Limits[index].Find(plan, key)
+}
+
+// All implements [backend.View].
+func (s *Snapshot) All(index int) []*backend.Policies {
+	return slices.Collect(maps.Values(s.Limits[index].plans))
+}
+
+// Number implements [backend.View].
+func (s *Snapshot) Number(index int, plan, key string) int64 { return s.Slots[index].Find(plan, key) }
+
+// A Table has the plans of one name, and the overrides of keys. It does not change once it is asked.
+type Table[T any] struct {
+	standard T
+	plans    map[string]T
+	keys     map[string]override[T]
+	networks map[network]override[T]
+	prefixes map[string]override[T]
+
+	bits4, bits6, lengths []int     // of networks and prefixes, the longest first
+	begins                [256]bool // by the first byte of prefixes
+}
+
+type override[T any] struct {
+	value       T
+	from, until int64 // microseconds; 0: no bound
+}
+
+// NewTable returns a table without overrides.
+func NewTable[T any](standard T, plans map[string]T) *Table[T] {
+	return &Table[T]{
+		standard: standard, plans: plans, keys: map[string]override[T]{}, networks: map[network]override[T]{},
+		prefixes: map[string]override[T]{},
+	}
+}
+
+// Has reports whether there is such a plan.
+func (t *Table[T]) Has(plan string) bool {
+	_, ok := t.plans[plan]
+	return ok
+}
+
+// Key, Network and Prefix add an override, which applies from one instant until before another. Instants of 0 are
+// no bounds.
+func (t *Table[T]) Key(key string, value T, from, until int64) {
+	t.keys[key] = override[T]{value, from, until}
+}
+
+func (t *Table[T]) Network(n netip.Prefix, value T, from, until int64) {
+	t.networks[networkOf(n.Addr(), n.Bits())] = override[T]{value, from, until}
+	if n.Addr().Is4() {
+		longestFirst(&t.bits4, n.Bits())
+	} else {
+		longestFirst(&t.bits6, n.Bits())
+	}
+}
+
+func (t *Table[T]) Prefix(prefix string, value T, from, until int64) {
+	t.prefixes[prefix] = override[T]{value, from, until}
+	t.begins[prefix[0]] = true
+	longestFirst(&t.lengths, len(prefix))
+}
+
+func longestFirst(all *[]int, n int) {
+	if i, found := slices.BinarySearchFunc(*all, n, func(a, b int) int { return b - a }); !found {
+		*all = slices.Insert(*all, i, n)
+	}
+}
+
+// Find returns what applies to a key of a request of that plan: the override of the key, of the longest network
+// around it, or of its longest prefix; or else the plan, or the default.
+func (t *Table[T]) Find(plan, key string) T {
+	if o, ok := t.keys[key]; ok && o.holds() {
+		return o.value
+	}
+	if len(t.networks) > 0 && t.mayBeAddress(key) {
+		if v, ok := t.around(key); ok {
+			return v
+		}
+	}
+	if key != "" && t.begins[key[0]] {
+		for _, n := range t.lengths {
+			if n <= len(key) {
+				if o, ok := t.prefixes[key[:n]]; ok && o.holds() {
+					return o.value
+				}
+			}
+		}
+	}
+	if plan != "" {
+		if v, ok := t.plans[plan]; ok {
+			return v
+		}
+	}
+	return t.standard
+}
+
+// mayBeAddress reports whether a key may be an address of a kind of which there are networks. Few other keys may.
+func (t *Table[T]) mayBeAddress(key string) bool {
+	if len(key) < 2 || key[0] > 'f' {
+		return false
+	}
+	for i := range min(len(key), 5) {
+		switch key[i] {
+		case '.':
+			return t.bits4 != nil
+		case ':':
+			return t.bits6 != nil
+		}
+	}
+	return false
+}
+
+// around returns the override of the longest network around a key that is an address, or a network.
+func (t *Table[T]) around(key string) (v T, ok bool) {
+	address, most, ok := Address(key)
+	if !ok {
+		return v, false
+	}
+	bits := t.bits4
+	if address.Is6() {
+		bits = t.bits6
+	}
+	for _, n := range bits {
+		if n > most {
+			continue
+		}
+		if o, ok := t.networks[networkOf(address, n)]; ok && o.holds() {
+			return o.value, true
+		}
+	}
+	return v, false
+}
+
+// A network is a netip.Prefix that takes half the time in a map.
+type network struct{ high, low, bits uint64 }
+
+func networkOf(a netip.Addr, bits int) network {
+	b := a.As16()
+	n := network{binary.BigEndian.Uint64(b[:8]), binary.BigEndian.Uint64(b[8:]), uint64(bits)}
+	if a.Is4() {
+		n.bits += 256 // which no network of IPv6 has
+		bits += 96
+	}
+	n.high &= ^uint64(0) << max(64-bits, 0)
+	n.low &= ^uint64(0) << min(128-bits, 64)
+	return n
+}
+
+func (o *override[T]) holds() bool {
+	if o.from|o.until == 0 {
+		return true
+	}
+	now := time.Now().UnixMicro()
+	return now >= o.from && (o.until == 0 || now < o.until)
+}
+
+// Address reads a key that is an address or a network, as package keyfuncs makes them: 203.0.113.7, 2001:db8::/64.
+// It allocates nothing for keys that are none, as the errors of netip do.
+func Address(key string) (a netip.Addr, bits int, ok bool) {
+	text, length, cut := strings.Cut(key, "/")
+	if a, ok = fourBytes(text); !ok {
+		if len(text) > 45 || strings.Count(text, ":") < 2 || strings.Trim(text, "0123456789abcdefABCDEF:.") != "" {
+			return a, 0, false
+		}
+		var err error
+		if a, err = netip.ParseAddr(text); err != nil {
+			return a, 0, false
+		}
+	}
+	bits = a.BitLen()
+	if cut {
+		n, err := strconv.Atoi(length)
+		if err != nil || n < 0 || n > bits {
+			return a, 0, false
+		}
+		bits = n
+	}
+	return a, bits, true
+}
+
+// fourBytes reads an address of IPv4.
+func fourBytes(s string) (a netip.Addr, ok bool) {
+	var b [4]byte
+	i, n, digits := 0, 0, 0
+	for j := range len(s) {
+		switch c := s[j]; {
+		case '0' <= c && c <= '9' && (digits == 0 || n > 0) && n < 100:
+			n, digits = 10*n+int(c-'0'), digits+1
+		case c == '.' && digits > 0 && n < 256 && i < 3:
+			b[i] = byte(n)
+			i, n, digits = i+1, 0, 0
+		default:
+			return a, false
+		}
+	}
+	b[3] = byte(n)
+	return netip.AddrFrom4(b), i == 3 && digits > 0 && n < 256
+}

@@ -1,0 +1,143 @@
+package redisrates
+
+import (
+	"errors"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+const (
+	// maxFailures is how many calls in a row must fail for a server to be away.
+	maxFailures = 3
+
+	// maxSilence is for how many Timeouts a server may answer nothing. It is more than one, so that no single answer
+	// that is late makes it away.
+	maxSilence = 2
+
+	// minPause is the pause before the first probe. It doubles from one to the next, up to maxPause.
+	minPause = 50 * time.Millisecond
+	maxPause = time.Second / 2
+)
+
+// A breaker keeps decisions from waiting for a server that does not answer. While it is open, one question at a time is
+// the probe; only an answer that has written closes it, since a server that is full or read-only answers others.
+//
+// Failed calls in a row open it. One that ran out of time counts only if the server has answered nothing since it was
+// sent, and opens it only when that has lasted for maxSilence: slow questions of some callers must not end the answers
+// to others.
+type breaker struct {
+	open     atomic.Bool
+	failures atomic.Int32  // in a row
+	answers  atomic.Uint64 // that the server has given
+
+	mu      sync.Mutex
+	reason  error
+	probing bool
+	failing bool // of the probe
+	pause   time.Duration
+	due     time.Time // the next probe
+
+	// Of the calls in a row that ran out of time: when the first was sent, and how many answers the server had given.
+	silentSince time.Time
+	silentAt    uint64
+}
+
+// admit reports whether a question may be sent, and whether it is the probe: then release must follow.
+func (b *breaker) admit(now time.Time) (probe, ok bool) {
+	if !b.open.Load() {
+		return false, true
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !b.open.Load() {
+		return false, true
+	}
+	if b.probing || now.Before(b.due) {
+		return false, false
+	}
+	b.probing, b.failing = true, false
+	return true, true
+}
+
+// release notes the end of a probe. If it failed, the next comes after a longer pause, give or take a quarter, so that the
+// processes of a service do not all come back at once.
+func (b *breaker) release() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.probing = false; b.failing {
+		b.pause = min(2*b.pause, maxPause)
+		b.wait()
+	}
+}
+
+func (b *breaker) wait() {
+	b.due = time.Now().Add(b.pause + rand.N(b.pause/2) - b.pause/4)
+}
+
+// An attempt is a call that was sent.
+type attempt struct {
+	start   time.Time
+	answers uint64 // of the server until then
+}
+
+func (b *breaker) attempt(start time.Time) attempt { return attempt{start, b.answers.Load()} }
+
+// answered notes an answer, and reports whether the server is back.
+func (b *breaker) answered(wrote bool) (back bool) {
+	b.answers.Add(1)
+	if b.failures.Load() != 0 {
+		b.failures.Store(0)
+	}
+	if !wrote || !b.open.Load() {
+		return false
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	back = b.open.Swap(false)
+	b.reason, b.silentSince = nil, time.Time{}
+	return back
+}
+
+// failed notes a failure, and reports whether the server is away since then, which a silence makes it that is so long.
+func (b *breaker) failed(a attempt, err error, silence time.Duration) (away bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	silent := outOfTime(err)
+	if silent {
+		switch answers := b.answers.Load(); {
+		case answers != a.answers:
+			return false
+		case answers != b.silentAt, b.silentSince.IsZero():
+			b.silentAt, b.silentSince = answers, a.start
+			b.failures.Store(0)
+		case a.start.Before(b.silentSince):
+			b.silentSince = a.start
+		}
+	}
+	if b.open.Load() {
+		b.reason, b.failing = err, true
+		return false
+	}
+	if b.failures.Add(1) < maxFailures || silent && time.Since(b.silentSince) < silence {
+		return false
+	}
+	b.reason, b.pause = err, minPause
+	b.wait()
+	b.open.Store(true)
+	return true
+}
+
+// away returns why the server is not asked, or nil.
+func (b *breaker) away() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.reason
+}
+
+// outOfTime reports whether an error says only that there was no answer yet.
+func outOfTime(err error) bool {
+	var timeout interface{ Timeout() bool }
+	return errors.As(err, &timeout) && timeout.Timeout()
+}

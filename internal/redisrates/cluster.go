@@ -1,0 +1,239 @@
+package redisrates
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"maps"
+	"math"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headgate/headgate/internal/rediskey"
+	"github.com/headgate/headgate/internal/step"
+)
+
+// servers are the server, or the masters of a Cluster.
+type servers struct {
+	cluster *redis.ClusterClient // nil: there is one server
+	known   atomic.Bool          // the client has loaded its table of masters
+
+	// first is the only server, and stands for all masters until the table is loaded.
+	first server
+
+	mu        sync.Mutex // held to replace byAddress
+	byAddress atomic.Pointer[map[string]*server]
+}
+
+// of returns the server to which the client sends the commands of a key, and the hash slot. It makes no call.
+func (ss *servers) of(names *rediskey.Names, c *step.Cell) (to *server, hash int) {
+	if ss.cluster == nil {
+		return &ss.first, 0
+	}
+	tag := names.AppendTag(make([]byte, 0, 64), c.Key.Reveal())
+	hash = rediskey.HashSlot(tag)
+	if !ss.known.Load() {
+		return &ss.first, hash
+	}
+	// Once the table is loaded, this only reads it, even while it is reloaded.
+	master, err := ss.cluster.MasterForKey(context.Background(), string(tag))
+	if err != nil {
+		return &ss.first, hash
+	}
+	address := master.Options().Addr
+	if server := ss.masters()[address]; server != nil {
+		return server, hash
+	}
+	return ss.add(address), hash
+}
+
+func (ss *servers) masters() map[string]*server {
+	if m := ss.byAddress.Load(); m != nil {
+		return *m
+	}
+	return nil
+}
+
+func (ss *servers) add(address string) *server {
+	ss.mu.Lock()
+	defer ss.mu.Unlock()
+	old := ss.masters()
+	if server := old[address]; server != nil {
+		return server
+	}
+	grown := maps.Clone(old)
+	if grown == nil {
+		grown = make(map[string]*server)
+	}
+	grown[address] = new(server)
+	ss.byAddress.Store(&grown)
+	return grown[address]
+}
+
+// learn notes that the client has loaded its table: it has sent a command.
+func (ss *servers) learn() {
+	if ss.cluster != nil && !ss.known.Load() {
+		ss.known.Store(true)
+	}
+}
+
+func (ss *servers) all() []*server {
+	return slices.AppendSeq([]*server{&ss.first}, maps.Values(ss.masters()))
+}
+
+// A group is cells of one hash slot.
+type group struct {
+	hash  int
+	cells []step.Cell
+	at    []int // of each cell, its index in the question
+}
+
+func (s *Store) groups(cells []step.Cell) (groups []group) {
+	if s.servers.cluster == nil {
+		return []group{{cells: cells}}
+	}
+	for i := range cells {
+		_, hash := s.servers.of(s.names, &cells[i])
+		g := slices.IndexFunc(groups, func(g group) bool { return g.hash == hash })
+		if g < 0 {
+			g, groups = len(groups), append(groups, group{hash: hash})
+		}
+		groups[g].cells, groups[g].at = append(groups[g].cells, cells[i]), append(groups[g].at, i)
+	}
+	return groups
+}
+
+// room returns how often the units of a group fit into its policies.
+func (g *group) room() int64 {
+	least := int64(math.MaxInt64)
+	for i := range g.cells {
+		c := &g.cells[i]
+		least = min(least, c.Policy.Max()/max(c.N, 1))
+	}
+	return least
+}
+
+// answers copies the answers of groups to the cells.
+func answers(cells []step.Cell, groups []group) {
+	for _, g := range groups {
+		for i, at := range g.at {
+			cells[at] = g.cells[i]
+		}
+	}
+}
+
+// decide asks about cells, which may be in several hash slots.
+func (s *Store) decide(ctx context.Context, mode step.Mode, cells []step.Cell) (allowed bool, err error) {
+	if s.servers.cluster == nil || len(cells) == 1 {
+		return s.ask(ctx, mode, cells)
+	}
+	groups := s.groups(cells)
+	if len(groups) == 1 {
+		return s.ask(ctx, mode, cells)
+	}
+	if mode == step.Peek {
+		return s.askEach(ctx, mode, cells)
+	}
+	return s.inTurn(ctx, cells, groups)
+}
+
+// askEach asks about cells of each hash slot at the same time.
+func (s *Store) askEach(ctx context.Context, mode step.Mode, cells []step.Cell) (allowed bool, err error) {
+	groups := s.groups(cells)
+	if len(groups) == 1 {
+		return s.ask(ctx, mode, cells)
+	}
+	fits, faults := make([]bool, len(groups)), make([]error, len(groups))
+	var all sync.WaitGroup
+	for i := range groups {
+		all.Go(func() { fits[i], faults[i] = s.ask(ctx, mode, groups[i].cells) })
+	}
+	all.Wait()
+	answers(cells, groups)
+	return !slices.Contains(fits, false), errors.Join(faults...)
+}
+
+// inTurn charges one hash slot after the other. Those with the least room go first, because they are the likeliest to
+// refuse. If one refuses or fails, the earlier charges are given back, but for those of policies that count refused
+// attempts. A charge that cannot be given back expires.
+func (s *Store) inTurn(ctx context.Context, cells []step.Cell, groups []group) (allowed bool, err error) {
+	defer s.refusals.begin(cells)()
+	deadline := time.Now().Add(s.timeout)
+	if own, ok := ctx.Deadline(); ok && own.Before(deadline) {
+		deadline = own
+	}
+	if err := ctx.Err(); err != nil {
+		return false, err
+	}
+	// From here on it does not count that the caller gives up: charges would stay although a later key refuses.
+	all := until{context.WithoutCancel(ctx), deadline}
+	slices.SortStableFunc(groups, func(a, b group) int { return cmp.Compare(a.room(), b.room()) })
+	for i := range groups {
+		if allowed, err = s.ask(all, step.Allow, groups[i].cells); allowed {
+			continue
+		}
+		s.giveBack(deadline, groups[:i])
+		if err != nil {
+			return false, err
+		}
+		for _, g := range groups[i+1:] { // so that the answer has the longest wait
+			if _, err := s.ask(all, step.Peek, g.cells); err != nil {
+				for j := range g.cells {
+					g.cells[j].Short, g.cells[j].Reading = 0, step.Reading{Remaining: g.cells[j].Policy.Capacity()}
+				}
+			}
+		}
+		break
+	}
+	answers(cells, groups)
+	return allowed, nil
+}
+
+// giveBack gives charges back, once, and waits for that until the deadline. The settlement itself may take longer.
+func (s *Store) giveBack(deadline time.Time, groups []group) {
+	done := make(chan []step.Cell, 1)
+	var made []step.Cell
+	for _, g := range groups {
+		for _, c := range g.cells {
+			if c.N > 0 && !c.Policy.CountDenied {
+				c.N = -c.N
+				made = append(made, c)
+			}
+		}
+	}
+	if len(made) == 0 {
+		return
+	}
+	go func() {
+		_, _ = s.askEach(context.Background(), step.Settle, made)
+		done <- made
+	}()
+	timer := time.NewTimer(time.Until(deadline))
+	defer timer.Stop()
+	select {
+	case made = <-done:
+		for _, g := range groups {
+			for i := range g.cells {
+				if c := &g.cells[i]; c.N > 0 && !c.Policy.CountDenied {
+					c.Reading, made = made[0].Reading, made[1:]
+					c.RetryAfter = 0
+				}
+			}
+		}
+	case <-timer.C:
+	}
+}
+
+// until is a context with an earlier deadline, which does not end it: who waits looks at the clock.
+type until struct {
+	context.Context
+
+	deadline time.Time
+}
+
+// Deadline implements [context.Context].
+func (u until) Deadline() (time.Time, bool) { return u.deadline, true }

@@ -1,0 +1,191 @@
+package redisrates
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headgate/headgate/internal/rediskey"
+	"github.com/headgate/headgate/internal/redistest"
+	"github.com/headgate/headgate/internal/step"
+)
+
+// On a Cluster, keys in several hash slots are charged together or not at all, whichever refuses; what the answer says is left is what is
+// left, also of keys that were given back.
+func TestClusterAllOrNothing(t *testing.T) {
+	c := redistest.StartCluster(t, 3, 0)
+	s := open(t, Config{Failure: Closed}, c.Masters.Addrs()...)
+	wide, narrow := fixed(100, 400*24*time.Hour), fixed(5, 400*24*time.Hour)
+	kinds := [][]step.Policy{s.limiter(t, "wide", wide), s.limiter(t, "narrow", narrow), s.limiter(t, "log", logOf(7, time.Hour))}
+	question := func(n int64) (all []step.Cell) {
+		for i, ps := range kinds {
+			all = append(all, cells(ps, fmt.Sprint("k", i), n)...)
+		}
+		return all
+	}
+	for i := range 8 {
+		all := question(1)
+		allowed, err := s.Ask(t.Context(), step.Allow, all)
+		if err != nil || allowed != (i < 5) {
+			t.Fatal(i, allowed, err)
+		}
+		used := min(int64(i+1), 5)
+		for j, want := range []int64{100 - used, 5 - used, 7 - used} {
+			if all[j].Remaining != want || all[j].Source != step.SourceStore && all[j].Source != step.SourceCache {
+				t.Errorf("question %d, cell %d: %+v by the %v, want %d", i, j, all[j].Reading, all[j].Source, want)
+			}
+		}
+		if !allowed && (all[1].Short != 1 || all[1].RetryAfter == 0 || all[0].Short != 0) {
+			t.Errorf("%+v", all)
+		}
+	}
+	all := question(1)
+	if allowed, err := s.Ask(t.Context(), step.Peek, all); allowed || err != nil || all[0].Remaining != 95 || all[2].Remaining != 2 {
+		t.Error(allowed, err, all)
+	}
+	for i := range all { // the receipt of one question gives all of it back
+		all[i].N = -1
+	}
+	if _, err := s.Ask(t.Context(), step.Settle, all); err != nil || all[0].Remaining != 96 || all[1].Remaining != 1 || all[2].Remaining != 3 {
+		t.Error(err, all)
+	}
+	if _, err := s.Ask(t.Context(), step.Reset, question(1)); err != nil {
+		t.Error(err)
+	}
+	if allowed, err := s.Ask(t.Context(), step.Allow, question(5)); !allowed || err != nil {
+		t.Error(allowed, err)
+	}
+	if err := s.Check(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+// Many keys of a Cluster, at the same time: exactly the limit, also while hash slots move from one master to another.
+func TestHashSlotsMove(t *testing.T) {
+	c := redistest.StartCluster(t, 3, 0)
+	s := open(t, Config{Failure: Closed, RefusalTTL: -1}, c.Masters.Addrs()...)
+	ps := s.limiter(t, "api", fixed(200, 400*24*time.Hour), logOf(200, time.Hour))
+	keys := []string{"a", "b", "c", "d"}
+	n := start(t, s, ps, 8, func(i int) string { return keys[i%len(keys)] })
+	for _, key := range keys {
+		tag := string(s.names.AppendTag(nil, key))
+		move(t, c, tag)
+	}
+	eventually(t, "the limits to be reached", func() bool { return n.admitted() >= 200*4-n.failed.Load()-8 })
+	seen := n.asked.Load()
+	eventually(t, "refusals", func() bool { return n.asked.Load() > seen+100 })
+	n.stop()
+	if got := n.admitted(); got > 800 || s.Away() != nil {
+		t.Errorf("%d admitted, away: %v", got, s.Away())
+	}
+	t.Logf("%d admitted, %d failed", n.admitted(), n.failed.Load())
+}
+
+// move moves the hash slot of a name, with its values, to another master.
+func move(t *testing.T, c *redistest.Cluster, tag string) {
+	t.Helper()
+	from := c.Owner(tag)
+	to := c.Masters[0]
+	if to == from {
+		to = c.Masters[1]
+	}
+	slot := strconv.Itoa(rediskey.HashSlot([]byte(tag)))
+	id := func(s *redistest.Server) string {
+		reply, err := s.Do("CLUSTER", "MYID")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return reply.(string)
+	}
+	must := func(s *redistest.Server, words ...string) any {
+		reply, err := s.Do(words...)
+		if err != nil {
+			t.Fatalf("%q: %v", words, err)
+		}
+		return reply
+	}
+	must(to, "CLUSTER", "SETSLOT", slot, "IMPORTING", id(from))
+	must(from, "CLUSTER", "SETSLOT", slot, "MIGRATING", id(to))
+	host, port, _ := strings.Cut(to.Addr(), ":")
+	for {
+		names := must(from, "CLUSTER", "GETKEYSINSLOT", slot, "10").([]any)
+		if len(names) == 0 {
+			break
+		}
+		for _, name := range names {
+			must(from, "MIGRATE", host, port, name.(string), "0", "5000")
+		}
+		<-time.After(5 * time.Millisecond)
+	}
+	for _, s := range append(redistest.Servers{to, from}, c.Masters...) {
+		must(s, "CLUSTER", "SETSLOT", slot, "NODE", id(to))
+	}
+}
+
+// A master that is away delays only its own keys.
+func TestEachMasterHasItsBreaker(t *testing.T) {
+	c := redistest.StartCluster(t, 3, 0, "cluster-require-full-coverage no")
+	s := open(t, Config{Timeout: 500 * time.Millisecond}, c.Masters.Addrs()...)
+	p := &s.limiter(t, "api", bucket(1_000_000, 24*time.Hour))[0]
+	keys := map[*redistest.Server]string{}
+	for i := 0; len(keys) < 3; i++ {
+		keys[c.Owner(string(s.names.AppendTag(nil, strconv.Itoa(i))))] = strconv.Itoa(i)
+	}
+	for _, key := range keys {
+		s.charge(t, p, key, 1)
+	}
+	down := c.Masters[0]
+	down.Pause()
+	eventually(t, "it to be away", func() bool { _, _ = s.askFor(t.Context(), p, keys[down]); return s.Away() != nil })
+	for _, up := range c.Masters[1:] {
+		if source, err := s.askFor(t.Context(), p, keys[up]); err != nil || source != step.SourceStore {
+			t.Error(source, err)
+		}
+	}
+	if source, err := s.askFor(t.Context(), p, keys[down]); err != nil || source != step.SourceLocal {
+		t.Error(source, err)
+	}
+	down.Resume()
+	eventually(t, "it to be back", func() bool { _, _ = s.askFor(t.Context(), p, keys[down]); return s.Away() == nil })
+}
+
+// After a failover the new master decides.
+func TestSentinelFailover(t *testing.T) {
+	d := redistest.StartSentinel(t)
+	client := redis.NewFailoverClient(&redis.FailoverOptions{MasterName: redistest.MasterName, SentinelAddrs: d.Addrs(), ContextTimeoutEnabled: true, MaxRetries: -1})
+	defer client.Close()
+	s, err := New(client, Config{Timeout: time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ps := s.limiter(t, "api", fixed(300, 400*24*time.Hour))
+	n := start(t, s, ps, 8, func(int) string { return "k" })
+	eventually(t, "some to be admitted", func() bool { return n.admitted() > 50 })
+	old := d.KillMaster()
+	lost := n.admitted() // at most: what the old master had not sent yet
+	eventually(t, "it to be away", func() bool { return s.Away() != nil })
+	d.WaitFailover(old)
+	back := eventually(t, "the new master to decide", func() bool { return s.Away() == nil })
+	eventually(t, "the limit to be reached", func() bool {
+		c := []step.Cell{cell(&ps[0], "k", 1)}
+		allowed, err := s.Ask(t.Context(), step.Peek, c)
+		return err == nil && !allowed && c[0].Source != step.SourceLocal
+	})
+	n.stop()
+	t.Logf("back after %v, %d admitted by servers, %d locally", back, n.admitted(), n.bySource[step.SourceLocal].Load())
+	if got := n.admitted(); got > 300+lost {
+		t.Errorf("%d admitted", got)
+	}
+}
+
+// Without the library struct, as in miniredis, decisions are the same. Its time passes only when it is told.
+func TestMiniredis(t *testing.T) {
+	server := miniredis.RunT(t)
+	s := open(t, Config{Failure: Closed, RefusalTTL: -1}, server.Addr())
+	walkFor(t, s, 3000, false)
+}

@@ -1,0 +1,372 @@
+package redisrates
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"sync"
+	"time"
+
+	"github.com/headgate/headgate/internal/step"
+	"github.com/headgate/headgate/internal/store"
+	"github.com/headgate/headgate/internal/within"
+)
+
+const (
+	// maxInFlight is how many calls may be in flight to a server at once. With two, it computes one while the next is
+	// on the wire.
+	maxInFlight = 2
+
+	// minShare is how many questions a call carries if as many wait, even if it is more than its share. A call itself
+	// takes as long as four to eight questions.
+	minShare = 8
+
+	// maxWeight bounds the questions of a call, unless it has only one: the server answers nobody else meanwhile, for
+	// about a millisecond. A bucket weighs 1.
+	maxWeight = 256
+
+	// maxPauses is how often a call waits for other goroutines, while more questions come.
+	maxPauses = 4
+
+	// maxWaiting bounds the questions that wait for a call.
+	maxWaiting = 1 << 16
+)
+
+var (
+	errAway = errors.New("it failed or was silent, and is not asked for a moment")
+	errLate = errors.New("it did not answer in time")
+	errBusy = errors.New("too many decisions wait for it")
+)
+
+// A question is what a server is asked about cells of one hash slot. It is the store's own, as it may outlive whoever
+// asked.
+type question struct {
+	mode    step.Mode
+	cells   []step.Cell
+	hash    int // slot of a Cluster
+	weight  int
+	allowed bool
+	err     error
+
+	start, deadline time.Time
+	done            chan signal // with room for both: each is sent at most once
+	alone           [1]*question
+	room            [2]step.Cell
+
+	// The lock of the server guards the rest.
+	dropped       bool // nobody waits for the answer
+	again         bool // it got a second Timeout, since this process was stopped
+	watched       bool // in the list of the server
+	before, after *question
+}
+
+// A signal wakes the caller of a question.
+type signal bool
+
+const (
+	answered signal = false // the answer is there
+	late     signal = true  // it is not in time, and the question must not be read
+)
+
+// newQuestion returns a question about a copy of the cells.
+func (s *Store) newQuestion(mode step.Mode, cells []step.Cell) *question {
+	q, ok := s.questions.Get().(*question)
+	if !ok {
+		q = &question{done: make(chan signal, 2)}
+	}
+	q.mode, q.cells = mode, append(q.room[:0], cells...)
+	for i := range cells {
+		q.weight += cells[i].Policy.Kept.(*policy).weight
+	}
+	return q
+}
+
+// free takes back a question that is no longer used.
+func (s *Store) free(q *question) {
+	*q = question{done: q.done}
+	s.questions.Put(q)
+}
+
+// A server is one of the servers that have the state: what waits for it, and whether it answers. One that is slow or
+// away delays only its own keys. The zero value is ready to use.
+type server struct {
+	breaker breaker
+
+	mu       sync.Mutex
+	inFlight int // calls
+	asked    int // questions of these calls
+	waiting  []*question
+
+	// The questions that wait or are in flight, nearly in the order of their deadlines, and the alarm for the first. A
+	// timer for each would take 8 % of a client's processor time.
+	first, last *question
+	alarm       *time.Timer
+}
+
+// submit asks a server, and waits for the answer until the Timeout, or until the context ends. After an error the
+// question must not be used again, as it may still be in flight. Somebody who is alone makes the call, which does not
+// end with the context.
+func (s *Store) submit(ctx context.Context, to *server, q *question) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	q.start = time.Now()
+	s.pauses.watch(q.start)
+	timeout := s.timeout
+	if d, ok := ctx.Deadline(); ok {
+		timeout = min(timeout, d.Sub(q.start))
+	}
+	if d, ok := within.When(ctx); ok {
+		timeout = min(timeout, d.Sub(q.start))
+	}
+	if timeout <= 0 {
+		return errLate
+	}
+	q.deadline = q.start.Add(timeout)
+	probe, ok := to.breaker.admit(q.start)
+	if !ok {
+		return errAway
+	}
+	q.alone[0] = q
+	if probe {
+		go s.probe(to, q.alone[:])
+		return s.await(ctx, to, q, false)
+	}
+	to.mu.Lock()
+	if to.inFlight == maxInFlight || len(to.waiting) > 0 {
+		if len(to.waiting) >= maxWaiting {
+			to.mu.Unlock()
+			return errBusy
+		}
+		to.waiting = append(to.waiting, q)
+		watched := s.watch(to, q)
+		to.mu.Unlock()
+		return s.await(ctx, to, q, watched)
+	}
+	to.inFlight++
+	to.asked++
+	to.mu.Unlock()
+	// A call must not end with a caller that cannot wait for it, or the server would seem not to answer. A tenth of the
+	// Timeout is what a decision may have spent before its call.
+	if timeout < s.timeout*9/10 {
+		go s.drain(to, q.alone[:])
+		return s.await(ctx, to, q, false)
+	}
+	defer s.ended(to) // also if an observer panics
+	s.call(to, q.alone[:], q.start, q.deadline)
+	<-q.done
+	return q.err
+}
+
+// await waits for a question that another goroutine sends.
+func (s *Store) await(ctx context.Context, to *server, q *question, watched bool) error {
+	ended := ctx.Done()
+	if watched && ended == nil { // a select takes longer
+		return q.wake(<-q.done)
+	}
+	var alarm <-chan time.Time
+	if !watched {
+		timer := time.NewTimer(time.Until(q.deadline))
+		defer timer.Stop()
+		alarm = timer.C
+	}
+	err := errLate
+	select {
+	case signal := <-q.done:
+		return q.wake(signal)
+	case <-alarm:
+	case <-ended:
+		err = ctx.Err()
+	}
+	to.mu.Lock()
+	defer to.mu.Unlock()
+	to.unwatch(q)
+	q.dropped = true
+	return err
+}
+
+func (q *question) wake(s signal) error {
+	if s == late {
+		return errLate
+	}
+	return q.err
+}
+
+// ended sends the questions that wait by now, in a goroutine, so that the caller has its answer before it works for
+// others.
+func (s *Store) ended(to *server) {
+	if batch := to.next(1); len(batch) > 0 {
+		go s.drain(to, batch)
+	}
+}
+
+// drain sends batches for as long as questions wait.
+func (s *Store) drain(to *server, batch []*question) {
+	for len(batch) > 0 {
+		now := time.Now()
+		s.call(to, batch, now, now.Add(s.timeout)) // the questions keep their own deadlines
+		to.gather(len(batch))
+		batch = to.next(len(batch))
+	}
+}
+
+// probe asks a server that was away.
+func (s *Store) probe(to *server, batch []*question) {
+	defer to.breaker.release()
+	now := time.Now()
+	s.call(to, batch, now, now.Add(s.timeout))
+}
+
+// call asks questions, and gives each its answer or error, by the deadline. It asks once more if there was no answer while
+// this process itself was stopped.
+func (s *Store) call(to *server, batch []*question, start, deadline time.Time) {
+	attempt := to.breaker.attempt(start)
+	err, failure := s.send(deadline, batch)
+	if outOfTime(failure) && s.pauses.since(start) {
+		now := time.Now()
+		s.pauses.watch(now)
+		attempt = to.breaker.attempt(now)
+		err, failure = s.send(now.Add(s.timeout), batch)
+	}
+	switch {
+	case failure == nil:
+		if to.breaker.answered(wrote(batch)) {
+			s.changed(nil)
+		}
+	case !noConnection(failure) && to.breaker.failed(attempt, failure, maxSilence*s.timeout):
+		s.changed(failure)
+	}
+	if s.called != nil {
+		s.called(store.CallEvent{Questions: len(batch), Took: time.Since(start), Err: err})
+	}
+	to.mu.Lock()
+	for _, q := range batch {
+		to.unwatch(q)
+	}
+	to.mu.Unlock()
+	for _, q := range batch {
+		q.done <- answered
+	}
+}
+
+// wrote reports whether an answer shows that the server can write.
+func wrote(batch []*question) bool {
+	for _, q := range batch {
+		if q.err != nil || q.mode == step.Peek || q.mode == step.Allow && !q.allowed {
+			continue
+		}
+		for i := range q.cells {
+			if q.cells[i].N > 0 {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// gather lets callers that were just answered ask again, so that the next call carries more, of which the server has
+// less to do. It goes on while they come, and fewer wait than the other call in flight keeps the server at work with.
+func (to *server) gather(done int) {
+	most := 0
+	for range maxPauses {
+		runtime.Gosched()
+		to.mu.Lock()
+		n, asked := len(to.waiting), to.asked-done
+		to.mu.Unlock()
+		if n <= most || n >= asked {
+			return
+		}
+		most = n
+	}
+}
+
+// next takes the questions of the next call out of the queue, after a call of so many. If there are none, the caller's
+// call is no longer in flight. It leaves half of all to another call that is in flight: a call that takes all that wait is
+// followed by small ones until it is answered, and they by a large one again.
+func (to *server) next(done int) (batch []*question) {
+	to.mu.Lock()
+	defer to.mu.Unlock()
+	to.asked -= done
+	share, weight := maxWaiting, 0
+	if to.inFlight > 1 {
+		share = max((to.asked+len(to.waiting)+1)/2, minShare)
+	}
+	for len(to.waiting) > 0 && len(batch) < share {
+		q := to.waiting[0]
+		if weight += q.weight; len(batch) > 0 && weight > maxWeight {
+			break
+		}
+		if !q.dropped {
+			batch = append(batch, q)
+		}
+		to.waiting[0] = nil
+		to.waiting = to.waiting[1:]
+	}
+	if len(to.waiting) == 0 {
+		to.waiting = nil
+	}
+	if len(batch) == 0 {
+		to.inFlight--
+	}
+	to.asked += len(batch)
+	return batch
+}
+
+// watch has the caller of a question woken when it is late, unless it is so much earlier than the others that the
+// caller has to do that.
+func (s *Store) watch(to *server, q *question) bool {
+	if to.last != nil && to.last.deadline.Sub(q.deadline) > s.timeout/100 {
+		return false
+	}
+	q.watched, q.before = true, to.last
+	if to.last != nil {
+		to.last.after = q
+		to.last = q
+		return true
+	}
+	to.first, to.last = q, q
+	if to.alarm == nil {
+		to.alarm = time.AfterFunc(time.Until(q.deadline), func() { s.ring(to) })
+	} else {
+		to.alarm.Reset(time.Until(q.deadline))
+	}
+	return true
+}
+
+// unwatch forgets a question. The alarm stays: it rings once for nobody.
+func (to *server) unwatch(q *question) {
+	if !q.watched {
+		return
+	}
+	if q.before != nil {
+		q.before.after = q.after
+	} else {
+		to.first = q.after
+	}
+	if q.after != nil {
+		q.after.before = q.before
+	} else {
+		to.last = q.before
+	}
+	q.watched, q.before, q.after = false, nil, nil
+}
+
+// ring wakes those that are late.
+func (s *Store) ring(to *server) {
+	to.mu.Lock()
+	defer to.mu.Unlock()
+	now := time.Now()
+	for q := to.first; q != nil && !q.deadline.After(now); q = to.first {
+		to.unwatch(q)
+		if !q.again && s.pauses.since(q.start) {
+			q.again, q.deadline = true, now.Add(s.timeout)
+			s.watch(to, q)
+			continue
+		}
+		q.dropped = true
+		q.done <- late
+	}
+	if to.first != nil {
+		to.alarm.Reset(time.Until(to.first.deadline))
+	}
+}

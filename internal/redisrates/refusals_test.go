@@ -1,0 +1,151 @@
+package redisrates
+
+import (
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/headgate/headgate/internal/redistest"
+	"github.com/headgate/headgate/internal/step"
+)
+
+// refusing is a store over a fake that refuses, and remembers that for a second.
+func refusing(t *testing.T, run func(t *testing.T, f *fake, s *Store, p *step.Policy)) {
+	inBubble(t, Config{RefusalTTL: time.Second, Failure: Closed}, func(t *testing.T, f *fake, s *Store, p *step.Policy) {
+		f.refuse = true
+		run(t, f, s, p)
+	})
+}
+
+// sources asks, and checks what decides.
+func (s *Store) want(t *testing.T, mode step.Mode, want step.Source, c step.Cell) step.Cell {
+	t.Helper()
+	cells := []step.Cell{c}
+	if allowed, err := s.Ask(t.Context(), mode, cells); err != nil || allowed || cells[0].Source != want {
+		t.Fatalf("%v, %v by the %v, not by the %v", allowed, err, cells[0].Source, want)
+	}
+	return cells[0]
+}
+
+// A refusal is remembered until its end, as old as it is, and for the same question only.
+func TestRefusalsAreRemembered(t *testing.T) {
+	refusing(t, func(t *testing.T, f *fake, s *Store, p *step.Policy) {
+		f.be(slow(3 * time.Millisecond))
+		first := s.want(t, step.Allow, step.SourceStore, cell(p, "k", 1))
+		time.Sleep(400 * time.Millisecond)
+		again := s.want(t, step.Allow, step.SourceCache, cell(p, "k", 1))
+		for _, spans := range [][2]int64{{first.RetryAfter, again.RetryAfter}, {first.ResetAfter, again.ResetAfter}, {again.At, first.At}} {
+			if spans[0]-spans[1] != 400_000 {
+				t.Errorf("%d, after 400 ms %d", spans[0], spans[1])
+			}
+		}
+		s.want(t, step.Peek, step.SourceCache, cell(p, "k", 1))
+		s.want(t, step.Allow, step.SourceStore, cell(p, "k", 2))
+		s.want(t, step.Allow, step.SourceStore, cell(p, "l", 1))
+		other := s.limiter(t, "api", bucket(999, 24*time.Hour))
+		s.want(t, step.Allow, step.SourceStore, cell(&other[0], "k", 1))
+		denied := fixed(5, 24*time.Hour)
+		denied.CountDenied = true
+		counted := s.limiter(t, "counted", denied)
+		f.refuse = true
+		for range 2 {
+			s.want(t, step.Allow, step.SourceStore, cell(&counted[0], "k", 1))
+		}
+		s.want(t, step.Allow, step.SourceStore, cell(p, "k", 1)) // that has written to a key of the same bucket
+		time.Sleep(996 * time.Millisecond)                       // the Timeout of the memory counts from when it was sent
+		s.want(t, step.Allow, step.SourceCache, cell(p, "k", 1))
+		time.Sleep(time.Millisecond)
+		s.want(t, step.Allow, step.SourceStore, cell(p, "k", 1))
+	})
+}
+
+// Whatever may have freed units is seen at once: settlements, resets, admitted charges, calls that failed.
+func TestChangesEndRefusals(t *testing.T) {
+	refusing(t, func(t *testing.T, f *fake, s *Store, p *step.Policy) {
+		ask := func(mode step.Mode, c step.Cell) { _, _ = s.Ask(t.Context(), mode, []step.Cell{c}) }
+		back := cell(p, "k", 1)
+		back.N, back.At, back.Source = -1, 1, step.SourceStore
+		for name, change := range map[string]func(){
+			"settled":  func() { ask(step.Settle, back) },
+			"reset":    func() { ask(step.Reset, cell(p, "k", 0)) },
+			"admitted": func() { f.refuse = false; ask(step.Allow, cell(p, "k", 2)); f.refuse = true },
+			"shown":    func() { f.refuse = false; ask(step.Peek, cell(p, "k", 2)); f.refuse = true },
+			"failed":   func() { f.be(silent); ask(step.Allow, cell(p, "k", 2)); f.be(nil) },
+		} {
+			s.want(t, step.Allow, step.SourceStore, cell(p, "k", 1))
+			s.want(t, step.Allow, step.SourceCache, cell(p, "k", 1))
+			change()
+			t.Log(name)
+			s.want(t, step.Allow, step.SourceStore, cell(p, "k", 1))
+			change()
+			time.Sleep(time.Second)
+		}
+	})
+}
+
+// What was sent before a change is not remembered after it, and nothing counts while units may be given back.
+func TestChangesInFlight(t *testing.T) {
+	refusing(t, func(t *testing.T, f *fake, s *Store, p *step.Policy) {
+		s.want(t, step.Allow, step.SourceStore, cell(p, "k", 1))
+		f.be(slow(10 * time.Millisecond))
+		go func() {
+			back := cell(p, "k", 1)
+			back.N, back.At, back.Source = -1, 1, step.SourceStore
+			_, _ = s.Ask(t.Context(), step.Settle, []step.Cell{back})
+		}()
+		time.Sleep(5 * time.Millisecond)
+		s.want(t, step.Allow, step.SourceStore, cell(p, "k", 1))
+		s.want(t, step.Allow, step.SourceStore, cell(p, "k", 1)) // the one before was sent before the end
+		s.want(t, step.Allow, step.SourceCache, cell(p, "k", 1))
+		synctest.Wait()
+	})
+}
+
+// A flood of one question that is refused makes no call and no garbage.
+func TestRememberedRefusalsAllocateNothing(t *testing.T) {
+	server := redistest.Start(t)
+	s := open(t, Config{Failure: Closed}, server.Addr())
+	ps := s.limiter(t, "api", fixed(1, 400*24*time.Hour), bucket(1, 400*24*time.Hour))
+	all := cells(ps, "k", 1)
+	for range 2 {
+		if _, err := s.Ask(t.Context(), step.Allow, all); err != nil {
+			t.Fatal(err)
+		}
+	}
+	calls := server.Calls("evalsha", "eval")
+	ctx := t.Context()
+	n := testing.AllocsPerRun(1000, func() {
+		if allowed, err := s.Ask(ctx, step.Allow, all); allowed || err != nil {
+			t.Fatal(allowed, err)
+		}
+	})
+	if n > 0 || server.Calls("evalsha", "eval") > calls || all[0].Source != step.SourceCache {
+		t.Errorf("%v allocations, %d calls", n, server.Calls("evalsha", "eval")-calls)
+	}
+}
+
+// RetryAfter suffices, and is not too long, also if it comes from memory.
+func TestRetryAfterIsExact(t *testing.T) {
+	server := redistest.Start(t)
+	s := open(t, Config{Failure: Closed}, server.Addr())
+	for i, m := range []step.Numbers{bucket(20, time.Second), fixed(1, 100*time.Millisecond), sliding(3, 100*time.Millisecond), logOf(2, 80*time.Millisecond), interval(50 * time.Millisecond)} {
+		ps := s.limiter(t, fmt.Sprint("l", i), m)
+		for range 15 {
+			c := s.charge(t, &ps[0], "k", 1)
+			if c.Short == 0 {
+				continue
+			}
+			if c.RetryAfter > m.Period*11/10 {
+				t.Errorf("%+v: %d", m, c.RetryAfter)
+			}
+			<-time.After(time.Duration(c.RetryAfter)*time.Microsecond - time.Millisecond)
+			if early := s.charge(t, &ps[0], "k", 1); early.Short > 0 {
+				<-time.After(time.Duration(early.RetryAfter) * time.Microsecond)
+				if late := s.charge(t, &ps[0], "k", 1); late.Short > 0 {
+					t.Errorf("%+v: refused after RetryAfter: %+v, %+v", m, early, late)
+				}
+			}
+		}
+	}
+}

@@ -1,0 +1,352 @@
+// Package redisrates decides about rates in Redis: one server, a primary behind Sentinel, or a Cluster. What users are
+// promised is in docs/redis.md and SECURITY.md, and how it works in docs/design/redis.md.
+package redisrates
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headgate/headgate/internal/memory"
+	"github.com/headgate/headgate/internal/rediskey"
+	"github.com/headgate/headgate/internal/step"
+	"github.com/headgate/headgate/internal/store"
+	"github.com/headgate/headgate/internal/within"
+)
+
+// Config configures a [Store]. Its zero value is ready to use.
+type Config struct {
+	Prefix     string        // of names, without braces; "" means "headgate"
+	Secret     []byte        `json:"-"` // hides keys: 32 bytes or more
+	Timeout    time.Duration // of a decision: 1 ms or more; 0 means 100 ms
+	RefusalTTL time.Duration // 0 means 1 s; below 0, no refusal is remembered
+	Failure    Failure
+	Servers    int             // by which Local divides limits; 0 means 1
+	Observer   *store.Observer // of calls, and of the server's absence; nil: nobody
+}
+
+// Failure says how decisions are made while Redis is away.
+type Failure int
+
+// The failure policies.
+const (
+	Local  Failure = iota // the same policies decide in this process
+	Open                  // everything is admitted
+	Closed                // the error is [store.ErrUnavailable]
+)
+
+// A Store is a [store.Store] in Redis. It is safe for concurrent use, and has nothing to close.
+type Store struct {
+	client   redis.UniversalClient
+	names    *rediskey.Names
+	servers  servers
+	timeout  time.Duration
+	failure  Failure
+	shares   int64
+	local    *memory.Store // of Local
+	refusals *refusals     // nil: none is remembered
+	called   func(store.CallEvent)
+	changed  func(reason error)
+
+	portable  atomic.Bool // the server has no library struct
+	questions sync.Pool   // in a bubble of package synctest, channels must not come from outside
+	pauses    pauses
+
+	instant func([]byte) []byte // for tests: the time to use instead of the server's
+}
+
+// New returns a store over a client of one server, of Sentinels, or of a Cluster. It does not connect. The error joins
+// all that is wrong.
+func New(client redis.UniversalClient, c Config) (*Store, error) {
+	if c.Prefix == "" {
+		c.Prefix = "headgate"
+	}
+	if c.Timeout == 0 {
+		c.Timeout = 100 * time.Millisecond
+	}
+	if c.RefusalTTL == 0 {
+		c.RefusalTTL = time.Second
+	}
+	if faults := append(c.faults(), clientFaults(client)...); len(faults) > 0 {
+		return nil, errors.Join(faults...)
+	}
+	s := &Store{
+		client: client, names: rediskey.New(c.Prefix, c.Secret), timeout: c.Timeout,
+		failure: c.Failure, shares: int64(max(c.Servers, 1)), changed: func(error) {},
+		pauses: pauses{step: c.Timeout / looks},
+	}
+	s.servers.cluster, _ = client.(*redis.ClusterClient)
+	if c.Failure == Local {
+		s.local = memory.New(0)
+	}
+	if c.RefusalTTL > 0 {
+		s.refusals = &refusals{start: time.Now(), ttl: c.RefusalTTL}
+	}
+	if o := c.Observer; o != nil {
+		s.called = o.Called
+		if o.Changed != nil {
+			s.changed = o.Changed
+		}
+	}
+	return s, nil
+}
+
+// faults returns all that is wrong with a Config that has its defaults.
+func (c Config) faults() (faults []error) {
+	fault := func(wrong bool, format string, args ...any) {
+		if wrong {
+			faults = append(faults, fmt.Errorf("headgate: redisstore: "+format, args...))
+		}
+	}
+	n := len(c.Secret)
+	fault(c.Timeout < time.Millisecond, "a Timeout of %v is below 1 ms", c.Timeout)
+	fault(c.Failure < Local || c.Failure > Closed, "Failure %d is none of FailLocal, FailOpen, FailClosed", c.Failure)
+	fault(c.Servers < 0, "%d Servers: use 0 or more", c.Servers)
+	fault(n > 0 && n < rediskey.MinSecret, "a Secret of %d bytes: use %d random bytes or more", n, rediskey.MinSecret)
+	fault(strings.ContainsAny(c.Prefix, "{}"), "a Prefix with braces would decide the hash slots of a Cluster: leave them out")
+	return faults
+}
+
+// Client returns the client.
+func (s *Store) Client() redis.UniversalClient { return s.client }
+
+// Away returns why a server is not asked at the moment, or nil. It makes no call.
+func (s *Store) Away() error {
+	for _, server := range s.servers.all() {
+		if err := server.breaker.away(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Prepare implements [store.Store].
+func (s *Store) Prepare(policies []step.Policy) error {
+	var shares []step.Policy
+	for i := range policies {
+		p := &policies[i]
+		if p.Constant() {
+			continue
+		}
+		kept := newPolicy(p)
+		p.Kept = kept
+		if s.failure != Local {
+			continue
+		}
+		kept.local = p
+		if s.shares > 1 {
+			numbers, err := p.Share(s.shares)
+			if err != nil {
+				return fmt.Errorf("for FailLocal: policy %q: %w", p.Name, err)
+			}
+			share, err := step.New(p.Limiter, p.Name, numbers)
+			if err != nil {
+				return fmt.Errorf("for FailLocal: policy %q: %w", p.Name, err)
+			}
+			kept.local = &share
+		}
+		shares = append(shares, *kept.local)
+	}
+	if len(shares) == 0 {
+		return nil
+	}
+	return s.local.Prepare(shares)
+}
+
+// Fresh returns the store without its memory of refusals, for who has one of its own.
+func (s *Store) Fresh() store.Store { return fresh{s} }
+
+type fresh struct{ *Store }
+
+func (f fresh) Ask(ctx context.Context, mode step.Mode, cells []step.Cell) (allowed bool, err error) {
+	return f.answer(ctx, mode, cells, false)
+}
+
+// Ask implements [store.Store]. If the deadline of the context comes before the answer, a charge that was sent may be made.
+func (s *Store) Ask(ctx context.Context, mode step.Mode, cells []step.Cell) (allowed bool, err error) {
+	return s.answer(ctx, mode, cells, true)
+}
+
+// answer answers a question: if it may, a refusal by what is remembered.
+func (s *Store) answer(ctx context.Context, mode step.Mode, cells []step.Cell, remembered bool) (allowed bool, err error) {
+	switch mode {
+	case step.Settle:
+		return s.settle(ctx, cells)
+	case step.Reset:
+		return true, s.reset(ctx, cells)
+	}
+	if s.refusals == nil {
+		allowed, err = s.decide(ctx, mode, cells)
+	} else {
+		l, refused := s.refusals.answer(cells)
+		if refused && remembered {
+			return false, nil
+		}
+		returned := false
+		defer func() { // also if an observer panics
+			if !returned || err != nil || allowed || counted(cells) {
+				s.refusals.add(cells, oneRaise)
+			}
+		}()
+		if allowed, err = s.decide(ctx, mode, cells); err == nil && !allowed {
+			s.refusals.keep(l, cells)
+		}
+		returned = true
+	}
+	if err != nil {
+		return s.decideAway(ctx, mode, cells, err)
+	}
+	return allowed, nil
+}
+
+// counted reports whether refused attempts count.
+func counted(cells []step.Cell) bool {
+	for i := range cells {
+		if cells[i].Policy.CountDenied {
+			return true
+		}
+	}
+	return false
+}
+
+// ask asks about cells of one hash slot.
+func (s *Store) ask(ctx context.Context, mode step.Mode, cells []step.Cell) (allowed bool, err error) {
+	q := s.newQuestion(mode, cells)
+	to, hash := s.servers.of(s.names, &cells[0])
+	q.hash = hash
+	if err = s.submit(ctx, to, q); err != nil {
+		return false, err // it may be in flight
+	}
+	copy(cells, q.cells)
+	allowed = q.allowed
+	s.free(q)
+	return allowed, nil
+}
+
+// settle corrects charges where they were made. Each is sent once, even if the context has ended: one that is not
+// answered may have been made.
+func (s *Store) settle(ctx context.Context, cells []step.Cell) (allowed bool, err error) {
+	if s.refusals != nil {
+		defer s.refusals.begin(cells)()
+	}
+	allowed = true
+	var faults []error
+	var there []step.Cell
+	var from []int
+	for i := range cells {
+		c := &cells[i]
+		switch c.Source {
+		case step.SourceLocal:
+			fits, err := s.askLocal(ctx, step.Settle, cells[i:i+1])
+			allowed = allowed && fits
+			faults = append(faults, err)
+		case step.SourceOpen:
+			c.Short, c.Reading = 0, step.Reading{Remaining: c.Policy.Capacity()}
+		default:
+			there, from = append(there, *c), append(from, i)
+		}
+	}
+	if len(there) > 0 {
+		sent, report := context.Background(), there[0].At == 0
+		if by, ok := within.When(ctx); ok && report { // which a store of this process can take, too
+			sent = within.By(sent, by)
+		}
+		fits, err := s.askEach(sent, step.Settle, there)
+		if err != nil && report {
+			fits, err = s.decideAway(ctx, step.Settle, there, err)
+		} else if err != nil {
+			err = unavailable(err)
+		}
+		allowed = allowed && fits
+		faults = append(faults, err)
+		for i, c := range from {
+			cells[c] = there[i]
+		}
+	}
+	return allowed, errors.Join(faults...)
+}
+
+// reset forgets states. After an error the server may still have them.
+func (s *Store) reset(ctx context.Context, cells []step.Cell) error {
+	if s.refusals != nil {
+		defer s.refusals.begin(cells)()
+	}
+	if s.failure == Local {
+		if _, err := s.askLocal(ctx, step.Reset, cells); err != nil {
+			return err
+		}
+	}
+	call, cancel := context.WithTimeout(ctx, s.timeout)
+	defer cancel()
+	for _, group := range s.groups(cells) {
+		to, _ := s.servers.of(s.names, &group.cells[0])
+		err := errAway
+		if !to.breaker.open.Load() {
+			err = s.delete(call, group.cells)
+		}
+		if own := ctx.Err(); own != nil {
+			return own
+		}
+		if err != nil {
+			return unavailable(err)
+		}
+	}
+	return nil
+}
+
+// decideAway answers a question that the server did not.
+func (s *Store) decideAway(ctx context.Context, mode step.Mode, cells []step.Cell, cause error) (allowed bool, err error) {
+	if err := ended(ctx); err != nil && mode != step.Settle {
+		return false, err
+	}
+	switch s.failure {
+	case Closed:
+		return false, unavailable(cause)
+	case Open:
+		for i := range cells {
+			c := &cells[i]
+			c.At, c.Source, c.Short, c.Reading = 0, step.SourceOpen, 0, step.Reading{Remaining: c.Policy.Capacity()}
+		}
+		return true, nil
+	}
+	return s.askLocal(ctx, mode, cells)
+}
+
+// askLocal asks the store in this process. It asks for no more than that can ever grant, as core compared the units with
+// limits that were not divided.
+func (s *Store) askLocal(ctx context.Context, mode step.Mode, cells []step.Cell) (allowed bool, err error) {
+	own := append(make([]step.Cell, 0, 2), cells...)
+	for i := range own {
+		c := &own[i]
+		c.Policy = c.Policy.Kept.(*policy).local
+		if mode != step.Settle {
+			c.N = min(c.N, c.Policy.Max())
+		}
+	}
+	allowed, err = s.local.Ask(ctx, mode, own)
+	for i := range own {
+		c, o := &cells[i], &own[i]
+		c.At, c.Source, c.Short, c.Reading = o.At, step.SourceLocal, o.Short, o.Reading
+	}
+	return allowed, err
+}
+
+// unavailable returns the error that says why the server was not used.
+func unavailable(cause error) error { return fmt.Errorf("%w: %w", store.ErrUnavailable, cause) }
+
+// ended returns the error of a context that has ended, or whose deadline has come: its own timer may be late.
+func ended(ctx context.Context) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if d, ok := ctx.Deadline(); ok && !time.Now().Before(d) {
+		return context.DeadlineExceeded
+	}
+	return nil
+}

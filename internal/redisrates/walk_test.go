@@ -1,0 +1,350 @@
+package redisrates
+
+import (
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/headgate/headgate/internal/redistest"
+	"github.com/headgate/headgate/internal/step"
+	"github.com/headgate/headgate/internal/storetest"
+)
+
+var questions = flag.Int("questions", 60_000, "how many questions of a random walk are asked")
+
+// A model decides by package step alone, in the order of the questions. It keeps what a value in Redis would say: a
+// question that writes nothing changes nothing.
+type model map[string][]int64
+
+func (m model) name(c *step.Cell) string { return c.Key.Reveal() + suffix(c.Policy) }
+
+// state returns a copy of what a cell has at an instant, and whether it is ahead of the clock by more than it can be:
+// then nothing is left as of now.
+func (m model) state(c *step.Cell, now int64) (s []int64, ahead bool) {
+	p, old := c.Policy, m[m.name(c)]
+	if old == nil {
+		return p.New(), false
+	}
+	s = slices.Clone(old)
+	switch kept := p.Stored(); kept.Algorithm {
+	case level:
+		ahead = s[1]-p.Level(now) > kept.Most
+		p.SetLevel(s, now, s[1])
+	case window:
+		_, spans := p.Words()
+		spans = max(spans-2, 1)
+		ahead = s[0]-2*spans*kept.Length > now
+	case log:
+		if ahead = s[0]-2*p.Period > now; ahead {
+			c.Admits(s, now) // which expires
+			n := max(s[2], p.Capacity())
+			full := step.Cell{Policy: p, N: n}
+			s = full.Room(p.New(), now, true)
+			full.Settle(s, now)
+		}
+	}
+	return s, ahead
+}
+
+func (m model) ask(mode step.Mode, cells []step.Cell, now int64) (allowed bool) {
+	states, ahead := make([][]int64, len(cells)), make([]bool, len(cells))
+	allowed = true
+	for i := range cells {
+		states[i], ahead[i] = m.state(&cells[i], now)
+		allowed = cells[i].Admits(states[i], now) && allowed
+	}
+	for i := range cells {
+		c := &cells[i]
+		s := c.Room(states[i], now, false)
+		c.Take(s, now, allowed && mode == step.Allow)
+		if !allowed {
+			c.Refused(s, now, step.Allow)
+		}
+		if mode == step.Allow && c.N > 0 && (allowed || c.Policy.CountDenied || ahead[i]) {
+			m[m.name(c)] = s
+		}
+	}
+	return allowed
+}
+
+func (m model) settle(cells []step.Cell, now int64) (fits bool) {
+	fits = true
+	for i := range cells {
+		c := &cells[i]
+		s, ahead := m.state(c, now)
+		s = c.Room(s, now, true)
+		before := used(c.Policy, s, now)
+		c.Settle(s, now)
+		fits = fits && c.Short == 0
+		after := used(c.Policy, s, now)
+		if after == before && !ahead && (c.N < 0 || c.Policy.Stored().Algorithm == level) {
+			continue
+		}
+		m[m.name(c)] = s
+		if after == 0 {
+			delete(m, m.name(c))
+		}
+	}
+	return fits
+}
+
+// used returns how much is used, in whatever unit.
+func used(p *step.Policy, s []int64, now int64) int64 {
+	switch p.Stored().Algorithm {
+	case level:
+		return max(s[1]-p.Level(now), 0)
+	case window:
+		c := step.Cell{Policy: p}
+		c.Admits(s, now) // which moves out what has expired
+		return s[1]
+	}
+	c := step.Cell{Policy: p}
+	c.Admits(s, now)
+	return s[2]
+}
+
+// randomNumbers returns those of a policy, and whether its period is one of a few, so that plans share states.
+func randomNumbers(r *rand.Rand, periods []int64) step.Numbers {
+	m := step.Numbers{Algorithm: step.Algorithm(1 + r.IntN(5)), Period: periods[r.IntN(len(periods))], Limit: 1 + r.Int64N(12)}
+	switch m.Algorithm {
+	case step.TokenBucket:
+		if m.Limit = 1 + r.Int64N(min(m.Period, 1<<(1+r.IntN(20)))); r.IntN(2) == 0 {
+			m.Limit = []int64{1, 7, 10}[r.IntN(3)]
+		}
+		m.Burst = 1 + r.Int64N(12)
+		if m.Debt = m.DefaultDebt(); r.IntN(3) == 0 {
+			m.Debt = min(r.Int64N(3)*m.Burst, m.Debt)
+		}
+	case step.FixedWindow:
+		m.FromFirst, m.CountDenied = r.IntN(3) == 0, r.IntN(3) == 0
+		if r.IntN(6) == 0 {
+			m.Limit = m.Period / (1 + r.Int64N(12)) // about where it becomes a window of another form
+		}
+	case step.SlidingWindow:
+		m.Resolution = []int64{1, 3, 10}[r.IntN(3)]
+		m.NeverOver, m.CountDenied = r.IntN(3) == 0, r.IntN(3) == 0
+		if r.IntN(8) == 0 {
+			m.Limit = 1 + r.Int64N(1<<40)
+		}
+	case step.SlidingLog:
+		m.CountDenied = r.IntN(3) == 0
+		if r.IntN(8) == 0 {
+			m.Limit = 1 + r.Int64N(step.MaxLog)
+		}
+	case step.MinInterval:
+		m.Limit = 0
+	}
+	return m
+}
+
+// A charge is one that was admitted, and can be settled.
+type charge struct{ cells []step.Cell }
+
+// A walk asks random questions, of random plans of one limiter for a few keys.
+type walk struct {
+	*testing.T
+	*rand.Rand
+
+	store *Store
+	model model
+	plans [][]step.Policy
+	now   int64 // 0: the time is the server's
+	made  []charge
+	round int
+}
+
+func (w *walk) plan() {
+	periods := []int64{1 + w.Int64N(1_000_000_000), 60_000_000}
+	if w.now == 0 {
+		periods = []int64{1000 + w.Int64N(300_000), 20_000}
+	} else if w.IntN(20) == 0 {
+		periods[0] = step.MaxSpan - w.Int64N(1<<51)
+	}
+	w.plans = nil
+	for range 3 {
+		var ps []step.Policy
+		for i := range 1 + w.IntN(3) {
+			p, err := step.New("l", "p"+strconv.Itoa(i), randomNumbers(w.Rand, periods))
+			if err == nil {
+				ps = append(ps, p)
+			}
+		}
+		if len(ps) > 0 {
+			if err := w.store.Prepare(ps); err != nil {
+				w.Fatal(err)
+			}
+			w.plans = append(w.plans, ps)
+		}
+	}
+	w.model, w.made = model{}, nil
+}
+
+// units draws as many as are asked for at once.
+func (w *walk) units(ps []step.Policy) int64 {
+	most := int64(step.MaxInt)
+	for i := range ps {
+		most = min(most, ps[i].Max())
+	}
+	switch w.IntN(8) {
+	case 0:
+		return 0
+	case 1:
+		return most
+	case 2:
+		return 1 + w.Int64N(most)
+	}
+	return 1 + w.Int64N(min(most, 3))
+}
+
+func (w *walk) question() *question {
+	if len(w.made) > 0 && w.IntN(5) == 0 {
+		i := w.IntN(len(w.made))
+		cells := w.made[i].cells
+		w.made = slices.Delete(w.made, i, i+1)
+		n := cells[0].N
+		d := -w.Int64N(n + 1)
+		if w.IntN(3) == 0 {
+			d = 1 + w.Int64N(3*n+1)
+		}
+		if d == 0 {
+			d = -n
+		}
+		for i := range cells {
+			cells[i].N = d
+		}
+		return &question{mode: step.Settle, cells: cells}
+	}
+	q := &question{}
+	for i := range 1 + w.IntN(3)/2 {
+		ps := w.plans[w.IntN(len(w.plans))]
+		q.cells = append(q.cells, cells(ps, fmt.Sprintf("%d-%d-%d", w.round, w.IntN(2), i), w.units(ps))...)
+	}
+	switch w.IntN(12) {
+	case 0:
+		q.mode = step.Peek
+	case 1: // a report
+		q.mode = step.Settle
+		for i := range q.cells {
+			q.cells[i].N = max(q.cells[i].N, 1) * (1 + w.Int64N(3))
+		}
+	}
+	return q
+}
+
+// step asks a batch, and compares.
+func (w *walk) step() {
+	batch := make([]*question, 1+w.IntN(8))
+	for i := range batch {
+		batch[i] = w.question()
+		batch[i].weight = 1
+	}
+	asked := make([][]step.Cell, len(batch))
+	for i, q := range batch {
+		asked[i] = slices.Clone(q.cells)
+	}
+	if err, _ := w.store.send(time.Now().Add(patient), batch); err != nil {
+		w.Fatal(err)
+	}
+	order := slices.Clone(batch) // settlements are a script of their own: which is first, the first question says
+	first := batch[0].mode == step.Settle
+	slices.SortStableFunc(order, func(a, b *question) int {
+		x, y := (a.mode == step.Settle) != first, (b.mode == step.Settle) != first
+		return map[[2]bool]int{{true, false}: 1, {false, true}: -1}[[2]bool{x, y}]
+	})
+	for _, q := range order {
+		want := asked[slices.Index(batch, q)]
+		now := q.cells[0].At
+		given := w.model.name(&want[0])
+		before, _ := w.model.state(&want[0], now)
+		var allowed bool
+		if q.mode == step.Settle {
+			allowed = w.model.settle(want, now)
+		} else {
+			allowed = w.model.ask(q.mode, want, now)
+		}
+		for i := range want {
+			got, want := &q.cells[i], &want[i]
+			if got.Short != want.Short || got.Reading != want.Reading || allowed != q.allowed {
+				w.Fatalf("round %d: %s of %d units at %d, charged at %d, cell %d of %d, under %+v\n got %v, %d short, %+v\nwant %v, %d short, %+v\nfirst %s: %v",
+					w.round, [...]string{"allow", "peek", "settle"}[q.mode], want.N, now, want.At, i, len(q.cells), want.Policy.Numbers,
+					q.allowed, got.Short, got.Reading, allowed, want.Short, want.Reading, given, before)
+			}
+		}
+		if q.mode == step.Allow && allowed && q.cells[0].N > 0 {
+			w.made = append(w.made, charge{slices.Clone(q.cells)})
+		}
+	}
+}
+
+func (w *walk) advance() {
+	if w.now == 0 {
+		return
+	}
+	period := w.plans[0][0].Period
+	switch w.IntN(40) {
+	case 0:
+		w.now -= w.Int64N(period + 1)
+	case 1:
+		w.now -= w.Int64N(4*min(period, 1<<46) + 1)
+	case 2:
+		w.now += w.Int64N(3*min(period, 1<<46) + 1)
+	default:
+		w.now += []int64{0, 1, w.Int64N(3), w.Int64N(period/8 + 2), w.Int64N(period/2 + 1)}[w.IntN(5)]
+	}
+	w.now = min(max(w.now, 1_100_000_000_000_000), 3_800_000_000_000_000)
+}
+
+// Every decision, reading and settlement is that of package step, whatever came before: on clocks that step, and on the
+// server's own.
+func TestDecisionsAreThoseOfTheSteps(t *testing.T) {
+	server := redistest.Start(t)
+	for _, real := range []bool{false, true} {
+		t.Run(fmt.Sprintf("real=%v", real), func(t *testing.T) {
+			walkFor(t, open(t, Config{Failure: Closed, RefusalTTL: -1}, server.Addr()), *questions/2, real)
+		})
+	}
+}
+
+func walkFor(t *testing.T, s *Store, questions int, real bool) {
+	p := &s.limiter(t, "first", fixed(1, time.Hour))[0]
+	first := s.charge(t, p, "k", 1) // the server learns the scripts: else the order in a call would be another
+	if first.N = -1; first.Short == 0 {
+		if _, err := s.Ask(t.Context(), step.Settle, []step.Cell{first}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	seed := rand.Uint64()
+	w := &walk{T: t, Rand: rand.New(rand.NewPCG(seed, 0)), store: s}
+	t.Logf("seed %d", seed)
+	if !real {
+		s.instant = func(b []byte) []byte { return strconv.AppendInt(b, w.now, 10) }
+	}
+	for asked := 0; asked < questions; w.round++ {
+		if !real {
+			w.now = 1_600_000_000_000_000 + w.Int64N(2_000_000_000_000_000)
+		}
+		for w.plan(); len(w.plans) == 0; {
+			w.plan()
+		}
+		for range 30 {
+			w.step()
+			w.advance()
+			asked += 4
+		}
+	}
+}
+
+// The obvious models of package storetest say the same, also with merging and remembered refusals on the way.
+func TestStore(t *testing.T) {
+	server := redistest.Start(t)
+	s := open(t, Config{Failure: Closed, RefusalTTL: -1}, server.Addr())
+	now := time.Now().UnixMicro()
+	s.instant = func(b []byte) []byte { return strconv.AppendInt(b, now, 10) }
+	storetest.Walk(t, rand.Uint64(), *questions/4, storetest.Subject{
+		Store: s, Sleep: func(d time.Duration) { now += d.Microseconds() },
+	})
+}

@@ -1,0 +1,278 @@
+package redisrates
+
+import (
+	"errors"
+	"sync"
+
+	"github.com/headgate/headgate/internal/step"
+)
+
+// wordBytes is the length of a number in arguments and replies: 7 bytes, big-endian. So it is exact in Lua.
+const wordBytes = 7
+
+func appendWord(b []byte, x int64) []byte {
+	return append(b, byte(x>>48), byte(x>>40), byte(x>>32), byte(x>>24), byte(x>>16), byte(x>>8), byte(x))
+}
+
+func words(xs ...int64) (b []byte) {
+	for _, x := range xs {
+		b = appendWord(b, x)
+	}
+	return b
+}
+
+// A call has the arguments of one run of a script. Its buffers are used again.
+type call struct {
+	words []any // of the command
+	keys  []argument
+	cells argument
+	now   argument // in tests
+	slots [slotCount + 1]struct {
+		policy *policy
+		units  int64
+	}
+	tag []byte // of the latest key
+}
+
+// An argument is bytes. Its pointer is an any without an allocation.
+type argument []byte
+
+// MarshalBinary implements [encoding.BinaryMarshaler], which the client looks for.
+func (a *argument) MarshalBinary() ([]byte, error) { return *a, nil }
+
+var calls = sync.Pool{New: func() any { return new(call) }}
+
+func (c *call) free() {
+	clear(c.slots[:])
+	calls.Put(c)
+}
+
+// newCall returns the call that asks questions, or settles, for one hash slot.
+func (s *Store) newCall(batch []*question) *call {
+	c := calls.Get().(*call)
+	c.keys, c.cells, c.now = c.keys[:0], c.cells[:0], c.now[:0]
+	for _, q := range batch {
+		for i := range q.cells {
+			cell := &q.cells[i]
+			p := cell.Policy.Kept.(*policy)
+			if i == 0 || q.cells[i-1].Key != cell.Key {
+				c.tag = s.names.AppendTag(c.tag[:0], cell.Key.Reveal())
+			}
+			c.key(p)
+			if q.mode == step.Settle {
+				c.cells = p.corrections(append(c.cells, p.Algorithm), cell)
+			} else {
+				c.ask(p, cell, q.mode, i < len(q.cells)-1)
+			}
+		}
+	}
+	if s.instant != nil {
+		c.now = s.instant(c.now)
+	}
+	return c
+}
+
+// key adds the name of a cell of the latest key.
+func (c *call) key(p *policy) {
+	n := len(c.keys)
+	if n == cap(c.keys) {
+		c.keys = append(c.keys, nil)
+	}
+	c.keys = c.keys[:n+1]
+	c.keys[n] = append(append(c.keys[n][:0], c.tag...), p.suffix...)
+}
+
+// ask adds what is asked about a cell, with its numbers if they are not those of the cell before it in the slot.
+func (c *call) ask(p *policy, cell *step.Cell, mode step.Mode, more bool) {
+	units, slot := cell.Asked(), &c.slots[p.slot]
+	head := [5]byte{p.Algorithm, 0, 0, p.slot, 0}
+	if mode == step.Peek || cell.N == 0 {
+		head[1] = 1
+	}
+	if more {
+		head[2] = 1
+	}
+	c.cells = append(c.cells, head[:]...)
+	if slot.policy != p || slot.units != units {
+		slot.policy, slot.units = p, units
+		c.cells = p.numbers(c.cells, units)
+	}
+}
+
+// command returns the words of EVALSHA or EVAL. The first key of a Cluster is a string, in which the client looks for
+// the hash slot.
+func (c *call) command(name, script any, cluster bool) []any {
+	c.words = append(c.words[:0], name, script, len(c.keys))
+	for i := range c.keys {
+		c.words = append(c.words, &c.keys[i])
+	}
+	if cluster {
+		c.words[3] = string(c.keys[0])
+	}
+	c.words = append(c.words, &c.cells)
+	if len(c.now) > 0 {
+		c.words = append(c.words, &c.now)
+	}
+	return c.words
+}
+
+// A reply is the part of a script's reply that was not read yet.
+type reply string
+
+var (
+	errReply = errors.New("headgate: the reply of the script is too short")
+
+	errForeign = errors.New("headgate: Redis has a value under the name of a limit that is none of headgate's: delete it")
+)
+
+// take returns the next n bytes, or zeros if they are missing.
+func (r *reply) take(n int) string {
+	if len(*r) < n {
+		*r = ""
+		return string(make([]byte, n))
+	}
+	s := (*r)[:n]
+	*r = (*r)[n:]
+	return string(s)
+}
+
+func (r *reply) word() int64 { return word(r.take(wordBytes)) }
+
+func word(s string) int64 {
+	_ = s[6]
+	return int64(s[6]) | int64(s[5])<<8 | int64(s[4])<<16 | int64(s[3])<<24 | int64(s[2])<<32 | int64(s[1])<<40 | int64(s[0])<<48
+}
+
+// The bits of the byte before the answer of each cell, as in the scripts.
+const (
+	cellAdmits = 1 << iota
+	questionAllowed
+	cellNew
+	cellForeign
+)
+
+// finish answers the questions of a call.
+func (s *Store) finish(batch []*question, text string) error {
+	r := reply(text)
+	now := r.word()
+	for _, q := range batch {
+		q.allowed, q.err = true, nil
+		for i := range q.cells {
+			if r == "" {
+				return errReply
+			}
+			c := &q.cells[i]
+			if q.mode == step.Settle {
+				q.settled(c, now, &r)
+			} else {
+				q.answer(c, now, &r)
+			}
+			c.At, c.Source = now, step.SourceStore
+		}
+	}
+	return nil
+}
+
+// answer reads the answer of a cell: the value before, on which the step is repeated.
+func (q *question) answer(c *step.Cell, now int64, r *reply) {
+	p, flags := c.Policy.Kept.(*policy), r.take(1)[0]
+	if flags&cellForeign != 0 {
+		q.allowed, q.err = false, errForeign
+		return
+	}
+	q.allowed = flags&questionAllowed != 0
+	charge := q.allowed && q.mode == step.Allow
+	if p.Algorithm == log {
+		q.answerLog(c, now, flags, r, charge)
+	} else {
+		var room [16]int64
+		state := p.state(c, room[:], now, flags, r)
+		if !c.Take(state, now, charge) && flags&cellAdmits != 0 {
+			c.Short, c.RetryAfter = 0, 0 // rounded doubles of the script can admit what is 1e-16 of a unit too much
+		}
+		if !q.allowed {
+			c.Refused(state, now, step.Allow)
+		}
+	}
+}
+
+// state returns the state of a level or a window as it was before.
+func (p *policy) state(c *step.Cell, room []int64, now int64, flags byte, r *reply) []int64 {
+	if p.Algorithm == level {
+		state := room[:2]
+		if flags&cellNew == 0 {
+			c.Policy.SetLevel(state, now, digits(r.take(levelDigits)))
+		}
+		return state
+	}
+	size, _ := c.Policy.Words()
+	state := append(room[:0], make([]int64, size)...)
+	if flags&cellNew != 0 {
+		return state
+	}
+	start, total := r.word(), r.word()
+	counts := state[2:]
+	for i := range p.size/wordBytes - 2 {
+		if n := r.word(); i < len(counts) {
+			counts[i] = n
+		}
+	}
+	if len(counts) > 0 {
+		total += counts[len(counts)-1]
+	}
+	c.Policy.SetWindow(state, start, total)
+	return state
+}
+
+// levelDigits is the length of a level in replies.
+const levelDigits = 16
+
+func digits(s string) (x int64) {
+	for i := range len(s) {
+		x = 10*x + int64(s[i]-'0')
+	}
+	return x
+}
+
+func (r *reply) log() step.Log {
+	return step.Log{Live: r.word(), Next: r.word(), Last: r.word(), Wait: r.word()}
+}
+
+// answerLog is answer for a log, of which the script has read what is asked.
+func (q *question) answerLog(c *step.Cell, now int64, flags byte, r *reply, charge bool) {
+	var before, denied step.Log
+	if flags&cellNew == 0 {
+		before = r.log()
+	}
+	counts := c.Policy.CountDenied
+	switch {
+	case counts && flags&cellNew != 0:
+		denied = step.Log{Live: min(c.Asked(), step.MaxLog), Next: now, Last: now, Wait: now}
+	case counts:
+		denied = r.log()
+	}
+	c.ReadLog(before, now, charge)
+	if !q.allowed && counts && c.N > 0 {
+		short := c.Short
+		c.ReadLog(denied, now, false)
+		c.Short = short
+	}
+}
+
+// settled reads the answer of a cell that was settled.
+func (q *question) settled(c *step.Cell, now int64, r *reply) {
+	p, flags := c.Policy.Kept.(*policy), r.take(1)[0]
+	switch {
+	case flags&cellForeign != 0:
+		q.err = errForeign
+	case p.Algorithm == log:
+		n, room := c.N, max(c.Policy.Capacity()-r.word(), 0)
+		c.N = 1
+		c.ReadLog(r.log(), now, false)
+		c.N, c.Short = n, max(n-room, 0)
+	default:
+		var room [16]int64
+		c.Settle(p.state(c, room[:], now, flags, r), now)
+	}
+	q.allowed = q.allowed && c.Short == 0
+}

@@ -1,0 +1,176 @@
+package step
+
+import (
+	"errors"
+	"fmt"
+	"hash/maphash"
+	"math/bits"
+)
+
+// An Algorithm is what users call a way to count.
+type Algorithm uint8
+
+// The algorithms.
+const (
+	TokenBucket Algorithm = iota + 1
+	FixedWindow
+	SlidingWindow
+	SlidingLog
+	MinInterval
+	Constant // Unlimited or, with a Limit of 0, Blocked
+)
+
+// Numbers are the parameters of a policy.
+type Numbers struct {
+	Algorithm   Algorithm
+	Limit       int64 // events per Period
+	Period      int64 // in microseconds
+	Burst       int64 // of a token bucket
+	Debt        int64 // of a token bucket: units beyond the Burst that it counts at most, or UsualDebt
+	Resolution  int64 // sub-windows of a sliding window
+	NeverOver   bool  // sliding window: the oldest sub-window counts in full
+	CountDenied bool  // windows and log: refused attempts count
+	FromFirst   bool  // fixed window: windows begin with the first unit of a key
+}
+
+// New returns a policy of a limiter. The error joins everything that is wrong with the numbers.
+func New(limiter, name string, m Numbers) (Policy, error) {
+	m = m.whole()
+	if err := m.Check(); err != nil {
+		return Policy{}, err
+	}
+	p := Policy{Numbers: m, Limiter: limiter, Name: name, limit: m.Limit, one: m.Algorithm == MinInterval || m.Algorithm == SlidingLog}
+	same := m.Identity()
+	if m.Algorithm == MinInterval {
+		m.Limit, m.Burst, p.calls = 1, 1, true
+	}
+	if m.Algorithm == TokenBucket || m.Algorithm == MinInterval {
+		p.limit = m.Burst
+	}
+	if m.Algorithm == TokenBucket {
+		p.refill = refill(m.Burst, m.Period, m.Limit)
+	}
+	var level bool
+	switch p.level, level = newLevel(m); {
+	case level:
+	case m.Algorithm == SlidingLog:
+		p.kind = isLog
+	case m.Algorithm == Constant:
+		p.kind = isConstant
+	default:
+		p.kind, p.window = isWindow, newWindow(m)
+	}
+	id := [4]any{limiter, name, same, p.kind}
+	p.ID, p.Tag = maphash.Comparable(seed, id), uint32(maphash.Comparable(tagSeed, id))&^1
+	if _, words := p.Words(); words > 2 {
+		p.Tag++
+	}
+	return p, nil
+}
+
+// Identity returns the part of the numbers that says what the bytes of a state mean. Policies of one limiter and
+// name share the states of keys if it is equal. The Limit of a window counts only as far as it decides how the window
+// is kept.
+func (m Numbers) Identity() Numbers {
+	m = m.whole()
+	m.NeverOver, m.CountDenied = false, false
+	if m.Algorithm != TokenBucket {
+		_, level := newLevel(m)
+		m.Limit = 0
+		if m.Algorithm == FixedWindow && !level {
+			m.Limit = 1
+		}
+	}
+	return m
+}
+
+// Constant reports whether the numbers are those of Unlimited or Blocked.
+func (m Numbers) Constant() bool { return m.Algorithm == Constant }
+
+// Check returns all that is wrong with the numbers, a line for each fault.
+func (m Numbers) Check() error {
+	m = m.whole()
+	var faults []error
+	fault := func(wrong bool, format string, args ...any) {
+		if wrong {
+			faults = append(faults, fmt.Errorf(format, args...))
+		}
+	}
+	a := m.Algorithm
+	switch {
+	case a == Constant:
+		return nil
+	case a < TokenBucket || a > Constant:
+		return errors.New("no policy: use TokenBucket, FixedWindow, SlidingWindow, SlidingLog, MinInterval, Unlimited or Blocked")
+	}
+	fault(a != MinInterval && m.Limit == 0, "a rate of 0 events: to refuse everything, use Blocked")
+	fault(a != MinInterval && m.Limit < 0, "a rate of %d events: there must be at least 1", m.Limit)
+	fault(m.Limit > MaxInt, "%d events are more than 2^53-1", m.Limit)
+	fault(m.Period == NoPeriod, "a period must be a whole number of microseconds")
+	fault(m.Period <= 0 && m.Period != NoPeriod, "a period must be positive, and at most 142 years")
+	fault(m.Period > MaxSpan, "a period must be at most 142 years")
+	sound := len(faults) == 0 // the rate: some of the checks below need a valid one
+	fault(m.CountDenied && (a == TokenBucket || a == MinInterval), "CountDenied is for FixedWindow, SlidingWindow and SlidingLog")
+	fault(m.NeverOver && a != SlidingWindow, "NeverOver is for SlidingWindow")
+	fault(m.FromFirst && a != FixedWindow, "FromFirst is for FixedWindow")
+	fault(m.Burst != 0 && a != TokenBucket, "Burst is for TokenBucket")
+	fault(m.Debt != 0 && a != TokenBucket, "Debt is for TokenBucket")
+	fault(m.Resolution != 0 && a != SlidingWindow, "Resolution is for SlidingWindow")
+	switch a {
+	case TokenBucket:
+		slow := sound && m.Limit <= m.Period // at most one a microsecond
+		fault(m.Burst <= 0, "a burst must be at least 1, is %d", m.Burst)
+		fault(sound && !slow, "a token bucket's rate must be at most 1,000,000 a second")
+		fault(m.Debt < 0, "a debt must be at least 0, is %d", m.Debt)
+		if slow && m.Burst > 0 {
+			left := m.mostUnits() - m.Burst // for the debt
+			fault(left < 0, "a burst of %d at this rate cannot be counted exactly: make the burst smaller or the rate rounder", m.Burst)
+			fault(left >= 0 && m.Debt > left, "a debt of %d at this rate cannot be counted exactly: it must be at most %d", m.Debt, left)
+		}
+	case SlidingWindow:
+		fault(m.Resolution < 1 || m.Resolution > MaxResolution, "a resolution must be from 1 to %d, is %d", MaxResolution, m.Resolution)
+		fault(sound && m.Resolution > m.Period, "a resolution of %d needs a period of as many microseconds", m.Resolution)
+	case SlidingLog:
+		fault(m.Limit > MaxLog && m.Limit <= MaxInt, "a SlidingLog stores each event, at most %d, not %d: use SlidingWindow(...).NeverOver().Resolution(60)", MaxLog, m.Limit)
+	}
+	return errors.Join(faults...)
+}
+
+// mostUnits returns how many units a token bucket of a valid rate can count: with the clock they are below 2^53.
+func (m Numbers) mostUnits() int64 { return MaxSpan / ((m.Period + m.Limit - 1) / m.Limit) }
+
+// UsualDebt is the Debt of a token bucket that does not set it: as much as the Burst, or fewer if more cannot be counted
+// exactly.
+const UsualDebt = -1
+
+// UsualResolution is that of a sliding window that does not set it.
+const UsualResolution = 10
+
+// whole returns the numbers with the debt that a UsualDebt stands for.
+func (m Numbers) whole() Numbers {
+	if m.Debt == UsualDebt && m.Algorithm == TokenBucket {
+		m.Debt = m.DefaultDebt()
+	}
+	return m
+}
+
+// DefaultDebt returns the debt that a UsualDebt stands for.
+func (m Numbers) DefaultDebt() int64 {
+	if m.Algorithm != TokenBucket || m.Limit <= 0 || m.Period <= 0 || m.Burst <= 0 {
+		return 0
+	}
+	return max(min(m.Burst, m.mostUnits()-m.Burst), 0)
+}
+
+// refill returns burst*period/limit, rounded up: at most MaxInt.
+func refill(burst, period, limit int64) int64 {
+	hi, lo := bits.Mul64(uint64(burst), uint64(period))
+	if hi >= uint64(limit) {
+		return MaxInt
+	}
+	q, rest := bits.Div64(hi, lo, uint64(limit))
+	if rest > 0 {
+		q++
+	}
+	return int64(min(q, MaxInt))
+}

@@ -1,0 +1,293 @@
+// Package step is the arithmetic of limits: what a state says at an instant, and how a charge changes it. It
+// has no clock, no lock and no I/O.
+//
+// An instant is a count of microseconds since 1970, a span a count of microseconds. Words of a state are at
+// most [MaxInt], so a twin whose numbers are doubles can keep the same.
+//
+// Nil and zeros are the state of a key that was never charged. The first word is the instant from which a
+// state means no more than nil: a store that drops states needs no other. Methods move what has expired out
+// of a state. That changes its words, and not what it means.
+package step
+
+import (
+	"hash/maphash"
+	"math"
+	"slices"
+
+	"github.com/headgate/headgate/internal/hidden"
+)
+
+const (
+	MaxInt        = 1<<53 - 1     // the largest integer that a double holds exactly
+	MaxSpan       = 1 << 52       // the longest period, about 142 years
+	Never         = math.MaxInt64 // the RetryAfter of units that never fit
+	NoPeriod      = math.MinInt64 // a period that is no whole number of microseconds
+	MaxResolution = 1000
+	MaxLog        = 1024
+)
+
+// A Policy is one policy of a limiter, as it is asked. What most decisions need comes first.
+type Policy struct {
+	ID    uint64 // a secret hash of its identity: all of it but the numbers that a state is only compared with
+	Tag   uint32 // another; odd if states are longer than 2 words
+	kind  kind
+	one   bool  // to ask for nothing is to ask for a unit
+	calls bool  // it counts calls, whatever their units
+	Last  bool  // of its limiter
+	Free  bool  // charges count nothing: they only ask whether it is above its limit
+	limit int64 // units that a key has that was never charged
+	level
+	window
+
+	Numbers
+	Limiter, Name string
+	refill        int64 // of a whole bucket
+
+	Kept any // by the store for which it was prepared
+}
+
+// A kind is one of three algorithms. A MinInterval is a bucket of one call, and a FixedWindow a window
+// without sub-windows.
+type kind uint8
+
+const (
+	isLevel kind = iota
+	isWindow
+	isLog
+	isConstant
+)
+
+// Capacity returns the units that a key has that was never charged.
+func (p *Policy) Capacity() int64 { return p.limit }
+
+// Constant reports whether it always decides the same. Its state is nil.
+func (p *Policy) Constant() bool { return p.kind == isConstant }
+
+// Window returns the time over which Capacity units are admitted.
+func (p *Policy) Window() int64 {
+	if p.Algorithm == TokenBucket {
+		return p.refill
+	}
+	return p.Period
+}
+
+// Max returns the largest charge that can ever be admitted.
+func (p *Policy) Max() int64 {
+	if p.calls {
+		return MaxInt
+	}
+	return p.limit
+}
+
+// Words returns the length of a new state, and of the longest. Most have 2.
+func (p *Policy) Words() (first, longest int64) {
+	switch {
+	case p.kind == isLog:
+		return logRing + min(p.limit, logStart), logRing + MaxLog
+	case p.kind == isWindow && p.k > 0:
+		return p.k + 3, p.k + 3
+	}
+	return 2, 2
+}
+
+// New returns a new state.
+func (p *Policy) New() []int64 {
+	first, _ := p.Words()
+	return make([]int64, first)
+}
+
+// A Mode is what is asked about cells.
+type Mode uint8
+
+const (
+	Allow  Mode = iota // charge all if all of them admit their units, and otherwise none
+	Peek               // answer as Allow would, and change nothing
+	Settle             // correct charges by N units: give back, or count whether they fit or not
+	Reset              // forget the states
+)
+
+// A Cell is one policy for one key: the unit of state. Core sets what is asked about it, and a store the answer.
+type Cell struct {
+	Policy *Policy
+	Key    hidden.Text
+	Hash   uint64 // of the key: secret, and the same as long as the process runs
+	N      int64  // units; 0 only checks; of Settle, how many more they are than were charged
+
+	// Of Settle, the instant and the source of the charge, or 0 and SourceNone if there was none: a report. The answer has
+	// its own.
+	At     int64
+	Source Source
+
+	Short int64 // the answer: more than 0 if the policy does not admit the units; of Settle, how many had no room
+	Reading
+}
+
+// A Source is what answered.
+type Source uint8
+
+// The sources.
+const (
+	SourceNone   Source = iota
+	SourcePolicy        // the policies alone: the answer does not depend on what was used
+	SourceStore
+	SourceCache // a refusal that is remembered
+	SourceLocal // this process, while the server is away
+	SourceOpen  // nothing, while the server is away: all is admitted
+	SourceLease // units that were charged ahead
+)
+
+// String returns a short name for logs and metrics.
+func (s Source) String() string {
+	return [...]string{"none", "policy", "store", "cache", "local", "open", "lease"}[s]
+}
+
+// A Reading says how much is left. Spans are from the instant of the answer.
+type Reading struct {
+	Remaining  int64 // units that would be admitted
+	NextAfter  int64 // until one more is left; 0 if none is used
+	ResetAfter int64 // until none is used
+	RetryAfter int64 // until the units fit, or after Settle one unit; 0 if they do, or Never
+}
+
+var seed, tagSeed = maphash.MakeSeed(), maphash.MakeSeed()
+
+// Hash returns the Hash of a key.
+func Hash(key string) uint64 { return maphash.String(seed, key) }
+
+// Set sets what is asked.
+func (c *Cell) Set(p *Policy, key string, hash uint64, n int64) {
+	c.Policy, c.Key, c.Hash, c.N = p, hidden.Of(key), hash, p.Counted(n)
+}
+
+// Counted returns how many units a charge of n counts.
+func (p *Policy) Counted(n int64) int64 {
+	switch {
+	case p.Free:
+		return 0
+	case p.calls && n > 1:
+		return 1
+	}
+	return n
+}
+
+// Asked returns how many units have to fit. For none, a window or a bucket must not be above its limit, as it
+// may be after Settle. A log, and a MinInterval, must admit one more.
+func (c *Cell) Asked() int64 {
+	if c.N == 0 && c.Policy.one {
+		return 1
+	}
+	return c.N
+}
+
+// Admits reports whether the policy alone admits the units. They are no more than its Max.
+func (c *Cell) Admits(s []int64, now int64) bool {
+	p, n := c.Policy, c.Asked()
+	switch {
+	case s == nil:
+		return n <= p.limit
+	case p.kind == isLevel:
+		return p.used(s, now, p.clock(now))+n*p.per <= p.full
+	case p.kind == isWindow:
+		return n <= p.left(s, now)
+	}
+	p.expire(s, now)
+	return s[logCount]+n <= p.limit
+}
+
+// Grows reports whether states may become too short.
+func (p *Policy) Grows() bool { return p.kind == isLog }
+
+// Room returns a state of a policy that grows with room for the units, if they may fit or are to be counted anyway.
+func (c *Cell) Room(s []int64, now int64, anyway bool) []int64 {
+	if c.Policy.kind == isLog {
+		return c.Policy.grow(s, now, c.N, anyway || c.Policy.CountDenied)
+	}
+	return s
+}
+
+// Take charges the units if they fit and it should, and reads what is left. It reports whether they fit.
+func (c *Cell) Take(s []int64, now int64, charge bool) bool {
+	p, n := c.Policy, c.Asked()
+	charge = charge && c.N > 0
+	switch {
+	case s == nil || n > p.limit:
+		return c.takeFresh(n)
+	case p.kind == isLevel:
+		return p.takeLevel(s, now, n, charge, c)
+	case p.kind == isWindow:
+		return p.takeWindow(s, now, n, charge, c)
+	}
+	return p.takeLog(s, now, n, charge, c)
+}
+
+// takeFresh is Take of a key without a state, or of what never fits.
+func (c *Cell) takeFresh(n int64) bool {
+	c.Short, c.Reading = 0, Reading{Remaining: c.Policy.limit}
+	if n <= c.Policy.limit {
+		return true
+	}
+	c.Short, c.RetryAfter = 1, Never
+	return false
+}
+
+// Refused counts the units after Take, as far as they matter, if refused attempts count.
+func (c *Cell) Refused(s []int64, now int64, mode Mode) {
+	p := c.Policy
+	if !p.CountDenied || c.N == 0 {
+		return
+	}
+	if s == nil {
+		s = c.Room(p.New(), now, true)
+	} else if mode == Peek {
+		s = c.Room(slices.Clone(s), now, true)
+	}
+	switch p.kind {
+	case isLog:
+		p.push(s, now, c.N)
+	case isLevel:
+		p.denyLevel(s, now, c.N)
+	case isWindow:
+		p.roll(s, now)
+		p.addWindow(s, c.N, p.denied)
+	}
+	short := c.Short
+	c.Take(s, now, false)
+	c.Short = short
+}
+
+// Changes reports whether an answer may change the state.
+func (c *Cell) Changes(mode Mode, others bool) bool {
+	return c.N > 0 && (mode == Allow && (others || c.Policy.CountDenied) || mode == Settle) && !c.Policy.Constant()
+}
+
+// Settle corrects a charge, and reads what is left. What was used beyond it counts, whether it fits or not: a bucket counts no more than its Debt, and a log has no more than the newest
+// instants. It never gives back more than was counted.
+func (c *Cell) Settle(s []int64, now int64) {
+	p, n, at := c.Policy, c.N, c.At
+	c.N = 0
+	c.Take(s, now, false)
+	short := max(n-c.Remaining, 0)
+	switch {
+	case n > 0 && p.kind == isLevel:
+		p.addLevel(s, now, n)
+	case n > 0 && p.kind == isWindow:
+		p.addWindow(s, n, MaxInt)
+	case n > 0:
+		p.push(s, now, n)
+	case s == nil:
+	case p.kind == isLevel:
+		p.dropLevel(s, now, at, min(-n, p.most/p.per))
+	case p.kind == isWindow:
+		p.unwindow(s, at, -n)
+	default:
+		p.unlog(s, now, at, -n)
+	}
+	c.N = 1
+	c.Take(s, now, false)
+	c.N, c.Short = n, short
+}
+
+// saturate adds n to count, but not beyond most. A count that is already beyond stays.
+func saturate(count, n, most int64) int64 {
+	return max(count, min(count+min(n, most), most))
+}

@@ -1,0 +1,295 @@
+package step
+
+import (
+	"math"
+	"math/big"
+	"math/rand/v2"
+	"strings"
+	"testing"
+)
+
+const (
+	second = 1_000_000
+	minute = 60 * second
+	day    = 86_400 * second
+	noon   = 1_700_000_000 * second
+)
+
+func bucket(n, per, burst int64) Numbers {
+	return Numbers{Algorithm: TokenBucket, Limit: n, Period: per, Burst: burst, Debt: UsualDebt}
+}
+
+func sliding(n, per, k int64) Numbers {
+	return Numbers{Algorithm: SlidingWindow, Limit: n, Period: per, Resolution: k}
+}
+
+func policy(t testing.TB, m Numbers) *Policy {
+	t.Helper()
+	p, err := New("limiter", "policy", m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &p
+}
+
+// A key is one policy for one key.
+type key struct {
+	p     *Policy
+	state []int64
+}
+
+func newKey(t testing.TB, m Numbers) *key {
+	p := policy(t, m)
+	return &key{p, p.New()}
+}
+
+func (k *key) ask(now, n int64, charge bool) (c Cell, fits bool) {
+	c.Set(k.p, "key", 1, n)
+	if k.p.Grows() {
+		k.state = c.Room(k.state, now, false)
+	}
+	return c, c.Take(k.state, now, charge)
+}
+
+// Whoever takes all there is, and never lets a bucket fill, gets the burst and the rate: no more after any time than a
+// microsecond more would bring, and no less.
+func TestBucketInTheLongRun(t *testing.T) {
+	for _, m := range []Numbers{
+		bucket(7, second, 7), bucket(7, second, 604_800), bucket(3, 7, 5), bucket(1_000_000, second, 1_000_000), bucket(1_000_000, day, 1000),
+		bucket(1_000_000_000, 30*day, 1_000_000), bucket(104_729, 86_399_999_989, 1009), bucket(94_906_265, 94_906_267, 94_906_265),
+		bucket(1, 366*day, 1), bucket(700_000, second, 700_000),
+	} {
+		r, k := rand.New(rand.NewPCG(1, uint64(m.Limit))), newKey(t, m)
+		fill := new(big.Int).Mul(big.NewInt(max(m.Burst-1, 1)), big.NewInt(m.Period))
+		most := max(fill.Div(fill, big.NewInt(m.Limit)).Int64(), 1)
+		taken, now := int64(0), int64(noon)
+		admitted := func(after int64) int64 { // by the exact rate
+			want := new(big.Int).Mul(big.NewInt(m.Limit), big.NewInt(after))
+			return want.Div(want, big.NewInt(m.Period)).Int64() + m.Burst
+		}
+		for range 10_000 {
+			if c, _ := k.ask(now, 0, false); c.Remaining > 0 {
+				k.ask(now, c.Remaining, true)
+				taken += c.Remaining
+			}
+			if least, most := admitted(now-noon), admitted(now-noon+1); taken < least || taken > most {
+				t.Fatalf("%v: %d units after %d microseconds, want %d to %d", m, taken, now-noon, least, most)
+			}
+			if m.Burst == 1 {
+				now += 1 + r.Int64N(2)
+				continue
+			}
+			now += 1 + r.Int64N(most)
+		}
+	}
+}
+
+// Of a bucket of any rate, RetryAfter suffices, and a unit comes at most a microsecond before its time.
+func TestBucketServesInTime(t *testing.T) {
+	r := rand.New(rand.NewPCG(2, 3))
+	for range 2000 {
+		m := bucket(1+r.Int64N(1<<uint(1+r.IntN(20))), 1+r.Int64N(1<<uint(1+r.IntN(40))), 4+r.Int64N(50)) // less is full before its next unit is asked for
+		if m.Limit > m.Period || m.Check() != nil {
+			continue
+		}
+		k := newKey(t, m)
+		k.ask(noon, m.Burst, true)
+		now := int64(noon)
+		for i := int64(1); i < 50; i++ {
+			c, _ := k.ask(now, 1, false)
+			now += c.RetryAfter
+			if _, fits := k.ask(now, 1, true); !fits {
+				t.Fatalf("%v: a RetryAfter of %d is too short", m, c.RetryAfter)
+			}
+			exact := big.NewRat(i*m.Period, m.Limit)
+			if early := new(big.Rat).Sub(exact, big.NewRat(now-noon, 1)); early.Cmp(big.NewRat(1, 1)) > 0 || early.Cmp(big.NewRat(-2, 1)) < 0 {
+				t.Fatalf("%v: unit %d came after %d, %v early", m, i, now-noon, early)
+			}
+		}
+	}
+}
+
+// The worst that each policy admits within one period: its limit at the end of a window, and all it can get from then on.
+func TestMostInAnyWindow(t *testing.T) {
+	never := func(m Numbers) Numbers { m.NeverOver = true; return m }
+	for _, test := range []struct {
+		numbers Numbers
+		most    int64
+	}{
+		{Numbers{Algorithm: FixedWindow, Limit: 100, Period: minute}, 200}, {bucket(100, minute, 100), 199}, {sliding(100, minute, 1), 199},
+		{sliding(100, minute, 10), 199}, {never(sliding(100, minute, 1)), 100}, {never(sliding(100, minute, 10)), 100},
+		{Numbers{Algorithm: SlidingLog, Limit: 100, Period: minute}, 100},
+	} {
+		k := newKey(t, test.numbers)
+		var at []int64
+		for now := int64(noon/minute*minute + minute - 1); now < noon+3*minute; {
+			c, _ := k.ask(now, 0, false)
+			if c.Remaining > 0 {
+				for range c.Remaining {
+					at = append(at, now)
+				}
+				if c, _ = k.ask(now, c.Remaining, true); c.Remaining != 0 {
+					t.Fatal(c.Reading)
+				}
+			}
+			now += c.NextAfter
+		}
+		most := 0
+		for i := range at {
+			n := 0
+			for n < len(at)-i && at[i+n]-at[i] < minute {
+				n++
+			}
+			most = max(most, n)
+		}
+		if int64(most) != test.most {
+			t.Errorf("%v: %d in a minute, want %d", test.numbers, most, test.most)
+		}
+	}
+}
+
+// A state from a time that cannot be yet is full use as of now.
+func TestClockError(t *testing.T) {
+	for _, m := range []Numbers{bucket(10, second, 20), {Algorithm: FixedWindow, Limit: 10, Period: minute}, sliding(10, minute, 4), {Algorithm: MinInterval, Limit: 1, Period: minute}} {
+		k := newKey(t, m)
+		k.ask(noon, 1, true)
+		back := int64(noon - 10*day)
+		c, fits := k.ask(back, 1, true)
+		if fits || c.Remaining != 0 || c.ResetAfter > 3*minute || c.RetryAfter > 2*minute {
+			t.Errorf("%v: %t, %+v", m, fits, c.Reading)
+		}
+		if _, fits := k.ask(back+c.RetryAfter, 1, true); !fits {
+			t.Errorf("%v: RetryAfter %d", m, c.RetryAfter)
+		}
+	}
+}
+
+// Policies share states if their bytes mean the same, and if not, they do not.
+func TestIdentity(t *testing.T) {
+	base := policy(t, sliding(10, minute, 10))
+	same := func(m Numbers) bool { return policy(t, m).ID == base.ID }
+	denied, over := sliding(10, minute, 10), sliding(10, minute, 10)
+	denied.CountDenied, over.NeverOver = true, true
+	if !same(sliding(20, minute, 10)) || !same(denied) || !same(over) || same(sliding(10, minute, 9)) || same(sliding(10, minute+1, 10)) {
+		t.Error("windows")
+	}
+	b := policy(t, bucket(10, minute, 10))
+	for _, other := range []Numbers{bucket(11, minute, 10), bucket(10, minute, 11), bucket(10, minute+1, 10), {Algorithm: TokenBucket, Limit: 10, Period: minute, Burst: 10}} {
+		if policy(t, other).ID == b.ID {
+			t.Errorf("%v has the states of another bucket", other)
+		}
+	}
+	few, many := Numbers{Algorithm: FixedWindow, Limit: 10, Period: second}, Numbers{Algorithm: FixedWindow, Limit: second / 8, Period: second}
+	if policy(t, few).ID != policy(t, many).ID {
+		t.Error("windows of the clock that are kept alike")
+	}
+	if many.Limit++; policy(t, few).ID == policy(t, many).ID {
+		t.Error("windows of the clock that are kept otherwise")
+	}
+	other, err := New("limiter", "other", sliding(10, minute, 10))
+	if err != nil || other.ID == base.ID || other.Tag == base.Tag {
+		t.Error("names", err)
+	}
+}
+
+func TestDivisor(t *testing.T) {
+	r := rand.New(rand.NewPCG(rand.Uint64(), 3))
+	numbers := []int64{1, 2, 3, 5, 7, 10, 641, 1e6, 1e6 + 1, 1<<31 - 1, 1<<32 + 1, MaxInt, math.MaxInt64 - 1, math.MaxInt64}
+	for i := range 2000 {
+		numbers = append(numbers, r.Int64()>>r.IntN(63)|1, 1<<(i%63))
+	}
+	for _, y := range numbers {
+		d := newDivisor(y)
+		near := math.MaxInt64 / y * y // the largest multiple
+		for _, x := range append([]int64{0, near, near - 1, y, y - 1}, numbers[:100]...) {
+			if quotient, rest := d.divide(x); quotient != x/y || rest != x%y {
+				t.Fatalf("%d / %d = %d, rest %d", x, y, quotient, rest)
+			}
+		}
+	}
+}
+
+// What is wrong is reported, all of it at once.
+func TestFaults(t *testing.T) {
+	const huge = MaxInt + 1
+	window := func(n, per int64) Numbers { return Numbers{Algorithm: FixedWindow, Limit: n, Period: per} }
+	with := func(m Numbers, change func(*Numbers)) Numbers { change(&m); return m }
+	denied := func(m *Numbers) { m.CountDenied = true }
+	for _, test := range []struct {
+		numbers Numbers
+		faults  string // of each line
+	}{
+		{Numbers{}, "no policy"},
+		{Numbers{Algorithm: 99}, "no policy"},
+		{window(0, minute), "a rate of 0 events"},
+		{window(-1, minute), "a rate of -1 events: there must be at least 1"},
+		{window(huge, minute), "more than 2^53-1"},
+		{window(1, 0), "must be positive, and at most 142 years"},
+		{window(1, MaxSpan+1), "at most 142 years"},
+		{window(1, NoPeriod), "a whole number of microseconds"},
+		{window(0, 0), "a rate of 0 events\nmust be positive"},
+		{bucket(1, second, 0), "burst must be at least 1, is 0"},
+		{bucket(1_000_001, second, 1), "at most 1,000,000 a second"},
+		{bucket(1_000_001, second, 0), "burst must be\nat most 1,000,000 a second"},
+		{bucket(1, MaxSpan, 2), "cannot be counted exactly"},
+		{with(bucket(1, second, 1), func(m *Numbers) { m.Debt = -2 }), "debt must be at least 0"},
+		{with(bucket(1, second, 1), func(m *Numbers) { m.Debt = MaxInt }), "debt of"},
+		{sliding(1, minute, 0), "from 1 to 1000, is 0"},
+		{sliding(1, minute, 1001), "from 1 to 1000, is 1001"},
+		{sliding(1, 9, 10), "needs a period of as many microseconds"},
+		{Numbers{Algorithm: SlidingLog, Limit: 1025, Period: minute}, "use SlidingWindow"},
+		{Numbers{Algorithm: MinInterval, Limit: 1}, "must be positive"},
+		{with(bucket(1, second, 1), denied), "CountDenied is for"},
+		{with(window(1, second), func(m *Numbers) { m.NeverOver = true }), "NeverOver is for SlidingWindow"},
+		{with(sliding(1, second, 1), func(m *Numbers) { m.FromFirst = true }), "FromFirst is for FixedWindow"},
+		{with(window(1, second), func(m *Numbers) { m.Resolution = 10 }), "Resolution is for SlidingWindow"},
+		{with(window(1, second), func(m *Numbers) { m.Burst = 10 }), "Burst is for TokenBucket"},
+		{with(window(1, second), func(m *Numbers) { m.Debt = 10 }), "Debt is for TokenBucket"},
+	} {
+		p, err := New("limiter", "policy", test.numbers)
+		if err == nil {
+			t.Errorf("%+v is %v", test.numbers, p)
+			continue
+		}
+		got, want := strings.Split(err.Error(), "\n"), strings.Split(test.faults, "\n")
+		for i := range min(len(got), len(want)) {
+			if len(got) != len(want) || !strings.Contains(got[i], want[i]) {
+				t.Errorf("%+v: %q, want %q", test.numbers, got, want)
+			}
+		}
+	}
+	for _, text := range []string{
+		"token-bucket 1000000/second", "token-bucket 1000000/day burst 7", "fixed-window 1000000000/30d", "token-bucket 7/second",
+		"min-interval 366d", "sliding-window 9007199254740991/d resolution 1000", "token-bucket 1/366d",
+	} {
+		if _, err := Parse(text); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// FuzzParse: no text panics, and what is accepted has a text that stands for the same.
+func FuzzParse(f *testing.F) {
+	for _, text := range []string{
+		"sliding-log 60/minute", "token-bucket 10/second burst 100 debt 5", "fixed-window 1000/day from-first count-denied", "unlimited",
+		"sliding-window 600/7h resolution 60 never-over count-denied", "min-interval 2s", "blocked", "token-bucket 1/second burst", "x 1/s",
+	} {
+		f.Add(text)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		m, err := Parse(text)
+		if err != nil {
+			if m != (Numbers{}) || strings.Contains(err.Error(), "\n") {
+				t.Errorf("%q: %v, %v", text, m, err)
+			}
+			return
+		}
+		again, err := Parse(m.String())
+		if err != nil || again.whole() != m.whole() || len(m.String()) > maxText/2 {
+			t.Errorf("%q is %q, which is %v: %v", text, m, again, err)
+		}
+		if _, err := New("limiter", "policy", m); err != nil {
+			t.Errorf("%q: %v", text, err)
+		}
+	})
+}

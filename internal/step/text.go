@@ -1,0 +1,224 @@
+package step
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// maxText is more than twice the longest text that MarshalText writes. Errors repeat the text, so it bounds them too.
+const maxText = 256
+
+const (
+	unlimited = "unlimited"
+	blocked   = "blocked"
+)
+
+// algorithms are the words that texts begin with, by Algorithm - 1.
+var algorithms = []string{"token-bucket", "fixed-window", "sliding-window", "sliding-log", "min-interval"}
+
+// options are the words that may follow.
+var options = map[Algorithm][]string{
+	TokenBucket:   {"burst", "debt"},
+	FixedWindow:   {"from-first", "count-denied"},
+	SlidingWindow: {"resolution", "never-over", "count-denied"},
+	SlidingLog:    {"count-denied"},
+}
+
+// periods are the units of periods, the largest first. A word stands for one of it.
+var periods = []struct {
+	microseconds int64
+	symbol, word string
+}{{86400e6, "d", "day"}, {3600e6, "h", "hour"}, {60e6, "m", "minute"}, {1e6, "s", "second"}, {1000, "ms", ""}, {1, "us", ""}}
+
+// String returns the text of numbers, which may be wrong.
+func (m Numbers) String() string {
+	m = m.whole()
+	switch {
+	case m.Algorithm == Constant && m.Limit > 0:
+		return unlimited
+	case m.Algorithm == Constant:
+		return blocked
+	case m.Algorithm < TokenBucket || m.Algorithm > Constant:
+		return "none"
+	}
+	s := algorithms[m.Algorithm-1] + " "
+	if m.Algorithm == MinInterval {
+		return s + period(m.Period, false)
+	}
+	s += strconv.FormatInt(m.Limit, 10) + "/" + period(m.Period, true)
+	if m.Algorithm == TokenBucket {
+		s += fmt.Sprintf(" burst %d", m.Burst)
+	}
+	if m.Debt != m.DefaultDebt() {
+		s += fmt.Sprintf(" debt %d", m.Debt)
+	}
+	if m.Algorithm == SlidingWindow && m.Resolution != UsualResolution {
+		s += fmt.Sprintf(" resolution %d", m.Resolution)
+	}
+	if m.NeverOver {
+		s += " never-over"
+	}
+	if m.FromFirst {
+		s += " from-first"
+	}
+	if m.CountDenied {
+		s += " count-denied"
+	}
+	return s
+}
+
+// period returns the text of a period, with a word for one of a unit if it may.
+func period(microseconds int64, words bool) string {
+	for _, u := range periods {
+		if words && microseconds == u.microseconds && u.word != "" {
+			return u.word
+		}
+		if microseconds%u.microseconds == 0 {
+			return strconv.FormatInt(microseconds/u.microseconds, 10) + u.symbol
+		}
+	}
+	return ""
+}
+
+// Words returns the words that texts begin with.
+func Words() []string { return append(slices.Clone(algorithms), unlimited, blocked) }
+
+// Parse returns the numbers of a text, or what is wrong with it or them.
+func Parse(text string) (m Numbers, err error) {
+	if len(text) > maxText {
+		return m, fmt.Errorf("it has %d bytes, more than %d", len(text), maxText)
+	}
+	if m, err = parse(strings.Fields(text)); err == nil {
+		err = m.Check()
+	}
+	if err != nil {
+		return Numbers{}, errors.New(strings.ReplaceAll(err.Error(), "\n", "; "))
+	}
+	return m, nil
+}
+
+// parse returns numbers that may be wrong.
+func parse(words []string) (m Numbers, err error) {
+	known := strings.Join(Words(), ", ")
+	if len(words) == 0 {
+		return m, errors.New("it is empty: write one of " + known)
+	}
+	a := Algorithm(slices.Index(algorithms, words[0]) + 1)
+	switch {
+	case words[0] == unlimited || words[0] == blocked:
+		if len(words) > 1 {
+			return m, fmt.Errorf("%s has no options: remove %q", words[0], words[1])
+		}
+		if words[0] == blocked {
+			return Numbers{Algorithm: Constant}, nil
+		}
+		return Numbers{Algorithm: Constant, Limit: MaxInt}, nil
+	case a == 0:
+		return m, fmt.Errorf("unknown algorithm %q: one of %s", words[0], known)
+	case len(words) == 1 && a == MinInterval:
+		return m, fmt.Errorf("%s needs a period, such as 100ms", words[0])
+	case len(words) == 1:
+		return m, fmt.Errorf("%s needs a rate, such as 60/minute", words[0])
+	}
+	n, per := int64(1), words[1]
+	if a != MinInterval {
+		var ok bool
+		var events string
+		if events, per, ok = strings.Cut(words[1], "/"); !ok {
+			return m, fmt.Errorf("%q is not a rate: write events/period, such as 60/minute or 7/30s", words[1])
+		}
+		if n, err = parseNumber(events); err != nil {
+			return m, err
+		}
+	}
+	microseconds, err := parsePeriod(per)
+	if err != nil {
+		return m, err
+	}
+	switch m = (Numbers{Algorithm: a, Limit: n, Period: microseconds}); a {
+	case TokenBucket:
+		m.Burst, m.Debt = n, UsualDebt
+	case SlidingWindow:
+		m.Resolution = UsualResolution
+	}
+	return m, m.parseOptions(words[0], words[2:])
+}
+
+// parseOptions sets the options that follow the rate of an algorithm.
+func (m *Numbers) parseOptions(algorithm string, words []string) error {
+	known, seen := options[m.Algorithm], map[string]bool{}
+	for i := 0; i < len(words); i++ {
+		word := words[i]
+		switch {
+		case len(known) == 0:
+			return fmt.Errorf("%s has no options: remove %q", algorithm, word)
+		case !slices.Contains(known, word):
+			return fmt.Errorf("%s has no option %q: it has %s", algorithm, word, strings.Join(known, ", "))
+		case seen[word]:
+			return fmt.Errorf("%s is there twice", word)
+		}
+		seen[word] = true
+		var number *int64
+		switch word {
+		case "burst":
+			number = &m.Burst
+		case "debt":
+			number = &m.Debt
+		case "resolution":
+			number = &m.Resolution
+		case "never-over":
+			m.NeverOver = true
+		case "from-first":
+			m.FromFirst = true
+		case "count-denied":
+			m.CountDenied = true
+		}
+		if number == nil {
+			continue
+		}
+		if i++; i == len(words) {
+			return fmt.Errorf("%s needs a number, such as %[1]s 100", word)
+		}
+		n, err := parseNumber(words[i])
+		if err != nil {
+			return err
+		}
+		*number = n
+	}
+	return nil
+}
+
+// parsePeriod returns a period of 0 to 142 years, in microseconds.
+func parsePeriod(s string) (int64, error) {
+	name := strings.TrimLeft(s, "0123456789")
+	for _, u := range periods {
+		n := int64(1)
+		switch {
+		case s != "" && s == u.word || s == u.symbol:
+		case name == u.symbol:
+			var err error
+			if n, err = parseNumber(s[:len(s)-len(name)]); err != nil {
+				return 0, err
+			}
+		default:
+			continue
+		}
+		if n > MaxSpan/u.microseconds {
+			return 0, fmt.Errorf("%q is too long: a period must be at most 142 years", s)
+		}
+		return n * u.microseconds, nil
+	}
+	return 0, fmt.Errorf("%q is not a period: a number and us, ms, s, m, h or d, such as 30s, or one of second, minute, hour and day", s)
+}
+
+// parseNumber takes digits without a leading zero.
+func parseNumber(s string) (int64, error) {
+	n, err := strconv.ParseInt(s, 10, 64)
+	if err != nil || n < 0 || n > MaxInt || strconv.FormatInt(n, 10) != s {
+		return 0, fmt.Errorf("%q is not a whole number of at most 2^53-1", s)
+	}
+	return n, nil
+}

@@ -1,0 +1,36 @@
+// Package store is what limiters ask, and what they tell observers. Packages memory and redisstore answer.
+package store
+
+import (
+	"context"
+	"errors"
+
+	"github.com/headgate/headgate/internal/fault"
+	"github.com/headgate/headgate/internal/step"
+)
+
+// A Store keeps the states of keys. It is safe for concurrent use.
+type Store interface {
+	// Prepare is called once for the policies of each limiter that is made, before anything is asked about them.
+	// Its error is a fault of the configuration: those that it joins have a line each.
+	Prepare(policies []step.Policy) error
+
+	// Ask answers a question of 1 to 64 cells in place, and reports whether all of them admit their units. No
+	// two cells have the same policy and key, and none is of a constant policy. They are decided together. It does
+	// not use the cells after it returns. After an error nobody knows what was charged.
+	Ask(ctx context.Context, mode step.Mode, cells []step.Cell) (allowed bool, err error)
+}
+
+var (
+	// ErrUnavailable is wrapped by the error of a store whose server is away, and which is told to fail then.
+	ErrUnavailable = fault.ErrUnavailable
+
+	// ErrNever is the error of a wait for what is never admitted.
+	ErrNever = errors.New("headgate: no waiting would admit that many units")
+
+	// ErrSettled is the error of a second correction of a charge.
+	ErrSettled = errors.New("headgate: the decision holds no charge")
+
+	// ErrInvalid is wrapped by the error about a call that is wrong.
+	ErrInvalid = errors.New("headgate: malformed call")
+)

@@ -1,0 +1,81 @@
+package outgoing
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/headgate/headgate/internal/backend"
+	"github.com/headgate/headgate/internal/step"
+	"github.com/headgate/headgate/internal/store"
+)
+
+const (
+	// blockPolicy is the policy that a Transport adds to those of its limiter.
+	blockPolicy = "server"
+
+	// mostGates is how many gates are remembered: a document that is loaded again has others.
+	mostGates = 64
+)
+
+// A gate is a limiter with one policy more: a bucket whose units are microseconds. Requests charge it nothing, and pass
+// unless it is in debt. To block a key for a time is to report so many units.
+type gate struct {
+	limiter *backend.Limiter
+	server  *step.Policy // nil: nothing passes that a server could answer
+}
+
+func newGate(l *backend.Limiter, own *backend.Policies) (*gate, error) {
+	if own.Constant && own.Max == 0 {
+		return &gate{limiter: l.Constant(own)}, nil
+	}
+	var faults []error
+	block := backend.Prepare(l.Name(), []backend.Policy{{Name: blockPolicy, Numbers: step.Numbers{
+		Algorithm: step.TokenBucket, Limit: 1, Period: 1, Burst: 1, Debt: 2 * longestBlock.Microseconds(),
+	}}}, func(_ int, err error) { faults = append(faults, err) })
+	all := &backend.Policies{Max: own.Max}
+	if !own.Constant { // Unlimited must be alone
+		all.List = slices.Clone(own.List)
+		all.List[len(all.List)-1].Last = false
+	}
+	if slices.ContainsFunc(all.List, func(p step.Policy) bool { return p.Name == blockPolicy }) || len(all.List) == backend.MaxPolicies {
+		faults = append(faults, fmt.Errorf("it has at most %d policies, none of them named %q", backend.MaxPolicies-1, blockPolicy))
+	}
+	all.List = append(all.List, block.List[0])
+	server := &all.List[len(all.List)-1]
+	server.Free = true
+	faults = append(faults, l.Store().Rates.Prepare(all.List[len(all.List)-1:]))
+	return &gate{l.Constant(all), server}, errors.Join(faults...)
+}
+
+func (g *gate) wait(ctx context.Context, key string) error {
+	var d backend.Decision
+	return g.limiter.Wait(ctx, key, 1, &d)
+}
+
+// block lets nobody of a key through for so many microseconds. Of several times the longest applies: what others have
+// blocked meanwhile is given back. It reports whether the store sees to it.
+func (g *gate) block(ctx context.Context, key string, units int64) bool {
+	if g.server == nil {
+		return true
+	}
+	var c step.Cell
+	c.Set(g.server, key, step.Hash(key), 0)
+	cells := []step.Cell{c}
+	_, err := g.limiter.Store().Rates.Ask(ctx, step.Peek, cells)
+	if left := units - cells[0].RetryAfter; err == nil && left > 0 && cells[0].Source != step.SourceOpen {
+		cells[0] = c
+		cells[0].N = left
+		_, err = g.limiter.Store().Rates.Ask(ctx, step.Settle, cells)
+		if surplus := cells[0].RetryAfter - units; err == nil && surplus > 0 {
+			cells[0].N = -surplus
+			_, err = g.limiter.Store().Rates.Ask(ctx, step.Settle, cells)
+		}
+	}
+	kept := err == nil && cells[0].Source != step.SourceOpen
+	if o := g.limiter.Store().Observer; o != nil && o.Decided != nil && !kept {
+		o.Decided(ctx, store.DecisionEvent{Limiter: g.limiter.Name(), Units: units, Source: cells[0].Source, Err: err})
+	}
+	return kept
+}
