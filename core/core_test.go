@@ -104,6 +104,9 @@ func TestPolicyTexts(t *testing.T) {
 			t.Errorf("%v: %v", p, err)
 		}
 	}
+	if err := core.TokenBucket(2, time.Minute).Debt(-1).Validate(); err == nil || !strings.HasSuffix(err.Error(), "a debt must be at least 0, is -1") {
+		t.Error(err)
+	}
 }
 
 func TestPlans(t *testing.T) {

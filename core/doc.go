@@ -14,7 +14,7 @@
 //
 //	policy          admits                                          bytes a key in memory
 //	SlidingLog      n in any period whatever, exactly               8 a unit
-//	SlidingWindow   about n in any period, from ten counts          170
+//	SlidingWindow   about n in any period, from ten counts          185
 //	FixedWindow     n in each window of the clock                   44
 //	TokenBucket     bursts of n, and n a period in the long run     44
 //	MinInterval     one event, then none for a while                44

@@ -39,22 +39,15 @@ func NewLimiter(s Store, name string, policies ...Policy) *Limiter {
 
 // limiter returns one with these policies.
 func (r *root) limiter(policies []Policy) (*Limiter, error) {
-	ps, err := Prepare(r.shared, policies)
+	name := r.shared.Name()
+	ps, err := prepare(name, policies)
 	if err != nil {
 		return nil, err
 	}
-	return &Limiter{r, r.shared.Constant(ps)}, nil
-}
-
-// Prepare returns policies as they are asked. It is for package limits.
-func Prepare(of backend.Shared, policies []Policy) (*backend.Policies, error) {
-	ps, err := prepare(of.Name(), policies)
-	if err == nil {
-		if err = of.Store().Rates.Prepare(ps.List); err != nil {
-			err = fmt.Errorf("headgate: limiter %q: %w", of.Name(), err)
-		}
+	if err := r.shared.Store().Rates.Prepare(ps.List); err != nil {
+		return nil, fmt.Errorf("headgate: limiter %q: %w", name, err)
 	}
-	return ps, err
+	return &Limiter{r, r.shared.Constant(ps)}, nil
 }
 
 // clone returns a root to which plans can be added.

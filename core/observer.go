@@ -118,7 +118,7 @@ func JoinObservers(all []*Observer) *backend.Observer {
 	}}
 }
 
-// told returns what today's core tells the observer.
+// told returns what the store tells the observer of.
 func (o *Observer) told() *store.Observer {
 	told := &store.Observer{
 		Timed:        o.Decided != nil || o.Acquired != nil,

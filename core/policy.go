@@ -60,7 +60,7 @@ func policy(a step.Algorithm, n int64, per time.Duration) Policy {
 	return p
 }
 
-// Named names the policy: 1 to 64 letters, digits, and characters of "-_.:/". Clients see the name in fields. Each of
+// Named names the policy: 1 to 64 characters of printable ASCII. Clients see the name in fields. Each of
 // several policies of a limiter has one; the only one has the limiter's unless it is named.
 func (p Policy) Named(name string) Policy {
 	p.name = name
@@ -76,10 +76,7 @@ func (p Policy) Burst(n int64) Policy {
 // Debt is how far below zero used units may take a TokenBucket: see [Decision.Settle] and [Limiter.Report].
 // Without it, that is its size.
 func (p Policy) Debt(n int64) Policy {
-	p.numbers.Debt = n
-	if n == step.UsualDebt { // which is a fault
-		p.numbers.Debt--
-	}
+	p.numbers.Debt = max(n, step.UsualDebt+1) // which is a fault, too
 	return p
 }
 

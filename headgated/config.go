@@ -50,7 +50,7 @@ type Config struct {
 	// Insecure permits a HOST:PORT without TLS that is not of the loopback interface.
 	Insecure bool
 
-	// Redis is the URL of the Redis that has the counts, as redisstore.OpenURL takes it. If it is empty,
+	// Redis is the URL of the Redis that has the counts, as redisstore.Open takes it. If it is empty,
 	// they are in the memory of this process. RedisPrefix begins the names of its keys; empty means
 	// "headgate".
 	Redis       string `json:"-"`

@@ -89,8 +89,8 @@ func (c *Explained) write(b *strings.Builder) {
 }
 
 // Explain says how the text of a document treats a request that a client makes to a proxy. The
-// server gets it from there by /v1/auth. The client is the RemoteAddr. The error is limits.Faults
-// with all mistakes in the document. Nothing is charged.
+// server gets it from there by /v1/auth. The client is the RemoteAddr. The error has all mistakes in
+// the document. Nothing is charged.
 func Explain(text []byte, r *http.Request, c Config) (*Explanation, error) {
 	d, err := parse(text, false, new(core.MemoryStore).Backend(), rlsDefaults{})
 	if err != nil {

@@ -110,6 +110,10 @@ func TestReport(t *testing.T) {
 	if w, got := post(t, s.HTTP(), "/v1/report", `{"charges": [{"limit": "day", "key": "ben", "units": 9007199254740991}]}`); w.Code != 200 || got.Allowed || *got.Uncovered < 1<<52 {
 		t.Errorf("%d %s", w.Code, w.Body)
 	}
+	// Of what is blocked, nothing has room.
+	if w, got := post(t, s.HTTP(), "/v1/report", `{"charges": [{"limit": "none", "key": "eve", "units": 3}, {"limit": "day", "key": "eve"}]}`); w.Code != 200 || got.Allowed || *got.Uncovered != 3 || got.Answers[1].Remaining != 99 {
+		t.Errorf("%d %s", w.Code, w.Body)
+	}
 }
 
 // Up to 64 charges are one decision.

@@ -9,8 +9,7 @@ import (
 
 // ExplainDescriptor says which limit a descriptor of Envoy's rate limit service meets. Entries have
 // the form key=value. The text is a document, or a configuration of that service. Matched reports
-// whether there is a limit. The error is limits.Faults with all mistakes in the text. Nothing is
-// charged.
+// whether there is a limit. The error has all mistakes in the text. Nothing is charged.
 func ExplainDescriptor(text []byte, domain string, entries []string, c Config) (explained string, matched bool, err error) {
 	d, err := parseEither(text, false, new(core.MemoryStore).Backend(), c.rls())
 	if err != nil {

@@ -51,8 +51,7 @@ type Server struct {
 func (*Server) Format(state fmt.State, _ rune) { _, _ = io.WriteString(state, "headgated.Server") }
 
 // New returns a server with the limits of its document. It does not listen yet. The error is of the
-// configuration, or limits.Faults with all mistakes in the document or a file. A Redis that is away
-// is none.
+// configuration, or has all mistakes in the document or a file. A Redis that is away is none.
 func New(c Config) (*Server, error) {
 	c, err := withDefaults(c)
 	if err != nil {

@@ -43,9 +43,9 @@ func (c *Config) openStore(seen *stats.Stats) (*opened, error) {
 	return &opened{s.Backend(), s.Client(), s.Close}, nil
 }
 
-// Check returns all mistakes in the text of a document, for servers with that configuration, as
-// [limits.Faults]. The text may also be a configuration of Envoy's rate limit service: then its top
-// level has a domain. Check asks no Redis, so it knows no limits that are there, and reads no file.
+// Check returns all mistakes in the text of a document, for servers with that configuration. The text may also be a
+// configuration of Envoy's rate limit service: then its top level has a domain. Check asks no Redis, so it knows no
+// limits that are there, and reads no file.
 // Another error is one of the configuration, whose Document is not used. The notes are those of the limits:
 // what is valid and may be a mistake.
 func Check(text []byte, c Config) (notes limits.Faults, err error) {

@@ -8,7 +8,7 @@
 //	      gold: {minute: sliding-log 600/minute, day: fixed-window 50000/day}
 //	    overrides:
 //	      - {key: user-42, plan: gold, until: 2030-12-01T00:00:00Z, note: ticket 815}
-//	      - {prefix: "acme:", policies: {minute: sliding-log 6000/minute}}
+//	      - {prefix: "acme:", policies: {minute: sliding-log 900/minute, day: fixed-window 100000/day}}
 //	      - {network: 203.0.113.0/28, policies: unlimited}
 //	slots:
 //	  ws: {default: free, plans: {free: 3, gold: 20}}
@@ -161,6 +161,8 @@ func (b *Book) Reload(ctx context.Context) error {
 	text, err := b.source(asked)
 	b.asked.Store(nil)
 	switch {
+	case b.ctx.Err() != nil:
+		return core.ErrClosed
 	case ctx.Err() != nil && b.document != nil:
 		return ctx.Err() // the caller gave up, not the source
 	case err == nil && !same(text, b.text):

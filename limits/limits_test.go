@@ -266,6 +266,35 @@ func TestBrokenReloads(t *testing.T) {
 	})
 }
 
+// Close ends a question to the source, which is not away for that.
+func TestCloseWhileTheSourceIsAsked(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		asked := 0
+		source := func(ctx context.Context) ([]byte, error) {
+			if asked++; asked == 1 {
+				return []byte("limits: {api: {plans: {all: blocked}}}\n..."), nil
+			}
+			<-ctx.Done()
+			return nil, ctx.Err()
+		}
+		var seen []error
+		book, err := limits.Open(t.Context(), new(core.MemoryStore), source, limits.Config{OnChange: func(s limits.State) { seen = append(seen, s.Err) }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		reloaded := make(chan error, 1)
+		go func() { reloaded <- book.Reload(context.Background()) }()
+		synctest.Wait()
+		book.Close()
+		if err := <-reloaded; !errors.Is(err, core.ErrClosed) {
+			t.Error(err)
+		}
+		if !slices.Equal(seen, []error{nil, core.ErrClosed}) {
+			t.Errorf("OnChange got %v", seen)
+		}
+	})
+}
+
 func TestInitial(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := new(text)
@@ -369,6 +398,25 @@ func TestWrittenInPlace(t *testing.T) {
 		}
 	}
 	done.Wait()
+}
+
+// A source may be that of several books.
+func TestFileOfSeveralBooks(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "limits.yaml")
+	os.WriteFile(path, []byte("limits: {api: {plans: {all: fixed-window 1/day}}}\n...\n"), 0o600)
+	source := limits.File(path)
+	var all sync.WaitGroup
+	for range 2 {
+		all.Go(func() {
+			book, err := limits.Open(t.Context(), new(core.MemoryStore), source, limits.Config{})
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			book.Close()
+		})
+	}
+	all.Wait()
 }
 
 // While documents take each other's place, no question has two of them: both limiters of a question, and both

@@ -1,7 +1,7 @@
 // Package outgoing keeps an http.Client within the limits of servers that it calls.
 //
 //	client := &http.Client{Transport: &outgoing.Transport{
-//		Limiter: core.NewLimiter(store, "github", core.SlidingLog(5000, time.Hour)),
+//		Limiter: core.NewLimiter(store, "github", core.SlidingWindow(5000, time.Hour)),
 //		Retries: 3,
 //		Reads:   []outgoing.Reader{outgoing.GitHub},
 //	}}

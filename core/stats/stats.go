@@ -30,7 +30,7 @@ type Config struct {
 	ShowKeys bool
 
 	// Logger, if not nil, gets a record at INFO about the refusals of a limiter or of slots, at most one a second for
-	// each, and one at WARN or INFO when a store's server is away or back.
+	// each; one at WARN when a store's server is away or has lost slots; and one at INFO when it is back.
 	Logger *slog.Logger
 }
 

@@ -83,28 +83,11 @@ func totals(cells []step.Cell, allowed bool) (t Totals) {
 // RetryAfter returns the time until the same call would be admitted.
 func (d *Decision) RetryAfter() time.Duration { return Span(d.Totals().RetryAfter) }
 
-// Limiter returns the name of the limiter that decided.
-func (d *Decision) Limiter() string {
-	if d.count == 0 {
-		return ""
-	}
-	return d.Totals().Decider.Limiter
-}
-
 // Uncovered returns the number of units of the i-th policy for which there was no room: of a report.
 func (d *Decision) Uncovered(i int) int64 { return d.cells()[i].Short }
 
 // MostUncovered returns the largest of these.
 func (d *Decision) MostUncovered() int64 { return uncoveredBy(d.cells()) }
-
-// left returns the smallest number of units that any policy has left.
-func (d *Decision) left() int64 {
-	least := int64(step.MaxInt)
-	for i := range d.cells() {
-		least = min(least, d.cells()[i].Remaining)
-	}
-	return least
-}
 
 // uncoveredBy returns the number of units for which any one policy had no room.
 func uncoveredBy(cells []step.Cell) (most int64) {
@@ -114,10 +97,18 @@ func uncoveredBy(cells []step.Cell) (most int64) {
 	return most
 }
 
-// Source returns what decided: if several did, this process or nobody, while a server is away.
+// unitsOf returns the units of a charge: a MinInterval counts one, whatever they are.
+func unitsOf(charge []step.Cell) (most int64) {
+	for i := range charge {
+		most = max(most, charge[i].N)
+	}
+	return most
+}
+
+// Source returns what decided: if several did, this process or nobody, while a server is away, and else the store.
 func (d *Decision) Source() (s step.Source) {
 	for i := range d.cells() {
-		if c := &d.cells()[i]; i == 0 || c.Source == step.SourceLocal || c.Source == step.SourceOpen {
+		if c := &d.cells()[i]; i == 0 || s == step.SourcePolicy || c.Source == step.SourceLocal || c.Source == step.SourceOpen {
 			s = c.Source
 		}
 	}

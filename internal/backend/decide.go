@@ -34,7 +34,7 @@ type Answer struct {
 // what was charged.
 type Decision struct {
 	receipt store.Receipt // that copies share; the zero one: nothing was charged
-	limiter *Limiter      // of the first cell
+	store   *Store        // that was asked
 	Allowed bool
 	count   uint8 // of cells
 
@@ -43,9 +43,9 @@ type Decision struct {
 	slots *[]Answer    // of guards
 }
 
-// room makes room for cells of a question about charges, the first of which is of the limiter.
-func (d *Decision) room(l *Limiter, n int) []step.Cell {
-	d.limiter, d.count = l, uint8(n)
+// room makes room for cells of a question to a store.
+func (d *Decision) room(s *Store, n int) []step.Cell {
+	d.store, d.count = s, uint8(n)
 	if n <= len(d.first) {
 		return d.first[:n]
 	}
@@ -65,7 +65,7 @@ func (d *Decision) cells() []step.Cell {
 // Decide asks about n units of one key. The decision must be zero.
 func (l *Limiter) Decide(ctx context.Context, mode step.Mode, key string, n int64, d *Decision) error {
 	if ctx == nil || n < 0 {
-		return malformed(ctx, n)
+		return malformed(ctx, n, 0)
 	}
 	ps := l.fixed
 	if ps == nil {
@@ -74,18 +74,19 @@ func (l *Limiter) Decide(ctx context.Context, mode step.Mode, key string, n int6
 			return err
 		}
 	}
-	cells, hash := d.room(l, len(ps.List)), step.Hash(key)
+	cells, hash := d.room(l.store, len(ps.List)), step.Hash(key)
 	for i := range cells {
 		cells[i].Set(&ps.List[i], key, hash, n)
 	}
 	return d.ask(ctx, mode, cells, ps.Constant || n > ps.Max && mode <= step.Peek)
 }
 
-func malformed(ctx context.Context, n int64) error {
+// malformed returns the error of a call that has no context, or fewer units than it must have.
+func malformed(ctx context.Context, n, least int64) error {
 	if ctx == nil {
-		return Invalid("the context is nil")
+		return errNoContext
 	}
-	return Invalid("%d units: there must be at least 1, or 0 to check only", n)
+	return Invalid("%d units: there must be at least %d", n, least)
 }
 
 // Decide asks about charges: step.Allow charges all or none, step.Peek none, and step.Settle reports all, whether they fit
@@ -101,9 +102,9 @@ func Decide(ctx context.Context, mode step.Mode, charges []Charge, d *Decision) 
 		return err
 	}
 	if ctx == nil {
-		return malformed(ctx, 0)
+		return errNoContext
 	}
-	cells, i, without := d.room(charges[0].Limiter, n), 0, false
+	cells, i, constant, never := d.room(charges[0].Limiter.store, n), 0, true, false
 	for j := range charges {
 		c, ps := &charges[j], found[j]
 		hash := step.Hash(c.Key)
@@ -111,9 +112,9 @@ func Decide(ctx context.Context, mode step.Mode, charges []Charge, d *Decision) 
 			cells[i].Set(&ps.List[k], c.Key, hash, c.Units)
 			i++
 		}
-		without = without || c.Units > ps.Max && mode <= step.Peek
+		constant, never = constant && ps.Constant, never || c.Units > ps.Max && mode <= step.Peek
 	}
-	return d.ask(ctx, mode, cells, without)
+	return d.ask(ctx, mode, cells, constant || never)
 }
 
 // applied are the policies that apply to a charge, as of a view.
@@ -131,7 +132,7 @@ func find(charges []Charge, found []applied) (all []applied, cells int, err erro
 	for i := range charges {
 		c := &charges[i]
 		if c.Units < 0 {
-			return nil, 0, malformed(context.Background(), c.Units)
+			return nil, 0, malformed(context.Background(), c.Units, 0)
 		}
 		var view View // which an earlier charge may have of the same document
 		for j := range i {
@@ -162,7 +163,7 @@ func find(charges []Charge, found []applied) (all []applied, cells int, err erro
 // ask asks the store about the cells, unless the policies decide without it. Cells for a store in memory stay on the stack
 // of the caller.
 func (d *Decision) ask(ctx context.Context, mode step.Mode, cells []step.Cell, without bool) error {
-	s := d.limiter.store
+	s := d.store
 	if s.Memory != nil && s.Observer == nil && !without {
 		d.Allowed = s.Memory.Answer(mode, cells, &d.receipt)
 		return nil
@@ -182,30 +183,30 @@ func (d *Decision) ask(ctx context.Context, mode step.Mode, cells []step.Cell, w
 	return err
 }
 
-// askFar is ask of any store, in any case. One that is not in memory gets copies of the cells that it has to answer, as the compiler does not
-// know what it does with them.
+// askFar is ask of any store, in any case. One that is not in memory gets copies of the cells that it has to answer, as
+// the compiler does not know what it does with them.
 func (d *Decision) askFar(ctx context.Context, mode step.Mode, cells []step.Cell, without bool) (err error) {
 	if without {
 		d.withoutStore(mode)
 		return nil
 	}
-	if m := d.limiter.store.Memory; m != nil {
-		d.Allowed = m.Answer(mode, cells, &d.receipt)
+	s := d.store
+	if s.Memory != nil {
+		d.Allowed = s.Memory.Answer(mode, cells, &d.receipt)
 		return nil
 	}
-	if s := d.limiter.store; s.Leases != nil && s.Observer != nil && d.leased(mode, cells) {
+	if s.Leases != nil && s.Observer != nil && d.leased(mode, cells) {
 		return nil
 	}
 	far, all := make([]step.Cell, 0, len(cells)), true
 	for i := range cells {
 		if c := &cells[i]; c.Policy.Constant() {
-			all = c.Take(nil, 0, false) && all
-			c.Source = step.SourcePolicy
+			all = alone(c, mode) && all
 		} else {
 			far = append(far, *c)
 		}
 	}
-	d.Allowed, err = d.limiter.store.Rates.Ask(ctx, mode, far)
+	d.Allowed, err = s.Rates.Ask(ctx, mode, far)
 	for i := range cells {
 		if c := &cells[i]; !c.Policy.Constant() {
 			*c, far = far[0], far[1:]
@@ -220,7 +221,7 @@ func (d *Decision) askFar(ctx context.Context, mode step.Mode, cells []step.Cell
 // leased reports whether a lease has answered.
 func (d *Decision) leased(mode step.Mode, cells []step.Cell) (answered bool) {
 	if mode == step.Allow {
-		d.Allowed, answered = d.limiter.store.Leases.Answer(mode, cells, &d.receipt)
+		d.Allowed, answered = d.store.Leases.Answer(mode, cells, &d.receipt)
 	}
 	return answered
 }
@@ -232,20 +233,27 @@ func (d *Decision) withoutStore(mode step.Mode) {
 	d.Allowed = true
 	for i := range cells {
 		c := &cells[i]
-		d.Allowed = c.Take(nil, 0, false) && d.Allowed
-		if c.Source = step.SourcePolicy; mode == step.Settle && c.Short > 0 {
-			c.Short = c.N - c.Policy.Capacity()
-		}
+		d.Allowed = alone(c, mode) && d.Allowed
 		if !c.Policy.Constant() {
 			c.Remaining = 0
 		}
 	}
 }
 
+// alone decides a cell by its policy alone, and reports whether the units fit.
+func alone(c *step.Cell, mode step.Mode) bool {
+	c.Source = step.SourcePolicy
+	if mode == step.Settle {
+		c.Settle(nil, 0)
+		return c.Short == 0
+	}
+	return c.Take(nil, 0, false)
+}
+
 // Report counts n units of a key, whether they fit or not. The decision must be zero, and says how many did not.
 func (l *Limiter) Report(ctx context.Context, key string, n int64, d *Decision) (uncovered int64, err error) {
 	if ctx == nil || n <= 0 {
-		return 0, malformed(ctx, min(n, -1))
+		return 0, malformed(ctx, n, 1)
 	}
 	err = l.Decide(ctx, step.Settle, key, min(n, step.MaxInt), d)
 	if err == nil {
@@ -258,14 +266,14 @@ func (l *Limiter) Report(ctx context.Context, key string, n int64, d *Decision) 
 // others have charged the key meanwhile.
 func (l *Limiter) AtMost(ctx context.Context, key string, n int64, d *Decision) (units int64, err error) {
 	if n <= 0 {
-		return 0, malformed(ctx, min(n, -1))
+		return 0, malformed(ctx, n, 1)
 	}
 	for range 3 {
 		var ask Decision
 		if err := l.Decide(ctx, step.Peek, key, 1, &ask); err != nil {
 			return 0, err
 		}
-		units = min(n, ask.left())
+		units = min(n, ask.Totals().Remaining)
 		if units <= 1 {
 			break
 		}
@@ -283,7 +291,7 @@ func (l *Limiter) AtMost(ctx context.Context, key string, n int64, d *Decision) 
 // Reset forgets the key under all of these policies.
 func (l *Limiter) Reset(ctx context.Context, key string, all []*Policies) error {
 	if ctx == nil {
-		return malformed(ctx, 0)
+		return errNoContext
 	}
 	hash, seen, cells := step.Hash(key), make(map[uint64]bool), []step.Cell(nil)
 	for _, ps := range all {
@@ -316,7 +324,7 @@ func (d *Decision) charges() (n int) {
 // Settle corrects the charges to the units that were used, one number for each charge.
 func (d *Decision) Settle(ctx context.Context, actual ...int64) (uncovered int64, err error) {
 	if ctx == nil {
-		return 0, malformed(ctx, 0)
+		return 0, errNoContext
 	}
 	if !d.receipt.Exists() {
 		return 0, store.ErrSettled
@@ -330,7 +338,7 @@ func (d *Decision) Settle(ctx context.Context, actual ...int64) (uncovered int64
 	if !d.receipt.Spend() {
 		return 0, store.ErrSettled
 	}
-	s := d.limiter.store
+	s := d.store
 	start, cells := s.begin(), d.corrections(actual)
 	if len(cells) > 0 {
 		_, err = s.Rates.Ask(ctx, step.Settle, cells)
@@ -364,6 +372,3 @@ func (d *Decision) Refund(ctx context.Context) error {
 	_, err := d.Settle(ctx, make([]int64, d.charges())...)
 	return err
 }
-
-// Held reports whether the decision has charged something: then it is a receipt, until it is settled.
-func (d *Decision) Held() bool { return d.receipt.Exists() }

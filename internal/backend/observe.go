@@ -36,7 +36,7 @@ func (d *Decision) tell(ctx context.Context, o *store.Observer, start time.Time,
 		}
 		charge := cells[first : i+1]
 		first = i + 1
-		e := store.DecisionEvent{Limiter: charge[0].Policy.Limiter, Units: charge[0].N, Took: took(start), Err: err}
+		e := store.DecisionEvent{Limiter: charge[0].Policy.Limiter, Units: unitsOf(charge), Took: took(start), Err: err}
 		if err == nil {
 			e.Allowed, e.Source, e.Trial = d.Allowed, charge[0].Source, !d.Allowed && ontrial.Is(ctx)
 			if d.Allowed || uncoveredBy(charge) > 0 {
@@ -62,20 +62,21 @@ func (d *Decision) tellReported(ctx context.Context, o *store.Observer, start ti
 		if !cells[i].Policy.Last {
 			continue
 		}
-		e := store.SettleEvent{Limiter: cells[i].Policy.Limiter, Actual: cells[i].N, Source: cells[i].Source, Took: took(start), Err: err}
-		if err == nil {
-			e.Uncovered = uncoveredBy(cells[first : i+1])
-		}
+		charge := cells[first : i+1]
 		first = i + 1
+		e := store.SettleEvent{Limiter: charge[0].Policy.Limiter, Actual: unitsOf(charge), Source: charge[0].Source, Took: took(start), Err: err}
+		if err == nil {
+			e.Uncovered = uncoveredBy(charge)
+		}
 		o.Settled(ctx, e)
 	}
 }
 
 // tellSettled tells an observer of each charge that was corrected by these cells.
 func (d *Decision) tellSettled(ctx context.Context, o *store.Observer, start time.Time, corrected []step.Cell, actual []int64, err error) {
-	charge, changed, uncovered := 0, false, int64(0)
-	for i := range d.cells() {
-		c := &d.cells()[i]
+	cells, first, charge, changed, uncovered := d.cells(), 0, 0, false, int64(0)
+	for i := range cells {
+		c := &cells[i]
 		if len(corrected) > 0 && corrected[0].Policy == c.Policy && corrected[0].Key == c.Key {
 			changed, uncovered, corrected = true, max(uncovered, corrected[0].Short), corrected[1:]
 		}
@@ -83,12 +84,12 @@ func (d *Decision) tellSettled(ctx context.Context, o *store.Observer, start tim
 			continue
 		}
 		if changed {
-			e := store.SettleEvent{Limiter: c.Policy.Limiter, Units: c.N, Actual: actual[charge], Source: c.Source, Took: took(start), Err: err}
+			e := store.SettleEvent{Limiter: c.Policy.Limiter, Units: unitsOf(cells[first : i+1]), Actual: actual[charge], Source: c.Source, Took: took(start), Err: err}
 			if err == nil {
 				e.Uncovered = uncovered
 			}
 			o.Settled(ctx, e)
 		}
-		charge, changed, uncovered = charge+1, false, 0
+		first, charge, changed, uncovered = i+1, charge+1, false, 0
 	}
 }

@@ -55,7 +55,7 @@ func (s *Slots) Limit(key string) int64 {
 // Count returns how many slots a key holds in all processes.
 func (s *Slots) Count(ctx context.Context, key string) (int64, error) {
 	if ctx == nil {
-		return 0, Invalid("the context is nil")
+		return 0, errNoContext
 	}
 	return s.store.Slots.Count(ctx, s.name, key)
 }
@@ -63,7 +63,7 @@ func (s *Slots) Count(ctx context.Context, key string) (int64, error) {
 // Close frees the slots of this name, and lets nobody acquire any more.
 func (s *Slots) Close(ctx context.Context) error {
 	if ctx == nil {
-		return Invalid("the context is nil")
+		return errNoContext
 	}
 	s.closed.Store(true)
 	return s.store.Slots.Close(ctx, s.name)
@@ -159,12 +159,9 @@ func Full(err error) (Answer, bool) {
 // claim has a Queue, it is the only one, and waits.
 func (s *Slot) Take(ctx context.Context, claims []Claim) (err error) {
 	if ctx == nil {
-		return Invalid("the context is nil")
+		return errNoContext
 	}
-	var start time.Time
-	if o := claims[0].Slots.store.Observer; o != nil && o.Timed {
-		start = time.Now()
-	}
+	start := claims[0].Slots.store.begin()
 	if len(claims) > 1 {
 		s.others = make([]held, len(claims)-1)
 	}
@@ -208,16 +205,13 @@ func (c *Claim) take(ctx context.Context, h *held) (err error) {
 // tell tells the store's observer what became of a claim.
 func (c *Claim) tell(ctx context.Context, source string, err error, start time.Time) {
 	o := c.Slots.store.Observer
-	e := store.SlotEvent{Slots: c.Slots.name, Granted: err == nil, Source: sourceOf(source)}
+	e := store.SlotEvent{Slots: c.Slots.name, Granted: err == nil, Source: sourceOf(source), Took: took(start)}
 	var full *slots.FullError
 	refused := errors.As(err, &full)
 	if refused {
 		e.Source, e.Trial = sourceOf(full.Source), ontrial.Is(ctx)
 	} else if err != nil {
 		e.Source, e.Err = step.SourceNone, err
-	}
-	if !start.IsZero() {
-		e.Took = time.Since(start)
 	}
 	if refused && o.SlotRefused != nil {
 		o.SlotRefused(ctx, e, c.Key)
@@ -244,11 +238,7 @@ type (
 	Notice       = slots.Notice
 	Heard        = slots.Heard
 	NoticeAnswer = slots.Answer
-	Noticer      = slots.Noticer
 )
 
-// MaxNotice is the most bytes of a notice.
-const MaxNotice = slots.MaxNotice
-
 // Notices returns what sends and hears the notices of the slots.
-func (s *Slots) Notices() Noticer { return s.store.Slots }
+func (s *Slots) Notices() slots.Noticer { return s.store.Slots }

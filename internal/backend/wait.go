@@ -15,7 +15,7 @@ import (
 // order, under all plans of the limiter. After an error the decision is the last refusal, if there was one.
 func (l *Limiter) Wait(ctx context.Context, key string, n int64, d *Decision) error {
 	if ctx == nil || n <= 0 {
-		return malformed(ctx, min(n, -1))
+		return malformed(ctx, n, 1)
 	}
 	ps, err := l.Of(key)
 	if err != nil {

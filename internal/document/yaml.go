@@ -19,37 +19,46 @@ const (
 	end       = "..." // the last line of YAML: a text that was cut off is a fault, and no shorter document
 )
 
-// load reads a text as the part of YAML that cannot be mistaken, of which JSON is a part. It returns nil after a
-// fault of the text as a whole.
-func (r *reader) load(text []byte) *yaml.Node {
-	whole := func(at int, format string, args ...any) *yaml.Node {
-		before := text[:at]
-		line := bytes.LastIndexByte(before, '\n') + 1
-		n := &yaml.Node{Line: 1 + bytes.Count(before, []byte("\n")), Column: 1 + utf8.RuneCount(before[line:])}
-		r.fault(n, format, args...)
-		return nil
-	}
-	trimmed, begin := bytes.TrimRight(text, " \t\r\n"), begin(text)
+// whole adds a fault of the text as a whole, at a byte of it.
+func (r *reader) whole(text []byte, at int, format string, args ...any) {
+	before := text[:at]
+	line := bytes.LastIndexByte(before, '\n') + 1
+	n := &yaml.Node{Line: 1 + bytes.Count(before, []byte("\n")), Column: 1 + utf8.RuneCount(before[line:])}
+	r.fault(n, format, args...)
+}
+
+// check finds what is wrong with a text, also without blanks at its end, before it is parsed.
+func (r *reader) check(text, trimmed []byte, begin int) {
 	switch {
 	case len(text) > MaxBytes:
-		return whole(0, "the document has %d bytes, more than %d", len(text), MaxBytes)
+		r.whole(text, 0, "the document has %d bytes, more than %d", len(text), MaxBytes)
 	case begin == len(text):
-		return whole(0, "the document is empty: a file that is missing or being written is not a document without limits")
+		r.whole(text, 0, "the document is empty: a file that is missing or being written is not a document without limits")
 	case bytes.HasPrefix(text, []byte("\xef\xbb\xbf")):
-		return whole(0, "the document begins with a byte order mark: save it without")
+		r.whole(text, 0, "the document begins with a byte order mark: save it without")
 	case !utf8.Valid(text):
 		at := 0
 		for c, n := utf8.DecodeRune(text); c != utf8.RuneError || n != 1; c, n = utf8.DecodeRune(text[at:]) {
 			at += n
 		}
-		return whole(at, "this is not UTF-8")
+		r.whole(text, at, "this is not UTF-8")
 	case text[begin] == '[':
-		return whole(begin, "the document is a list, not a map")
+		r.whole(text, begin, "the document is a list, not a map")
 	case !r.part && !ended(trimmed) && (trimmed[0] != '{' || trimmed[len(trimmed)-1] != '}'):
-		return whole(len(trimmed), "the last line is not %q: the document was cut off, or that line is missing", end)
+		r.whole(text, len(trimmed), "the last line is not %q: the document was cut off, or that line is missing", end)
+	default:
+		if n := values(text); n > maxValues {
+			r.whole(text, 0, "the document has about %d values, more than %d", n, maxValues)
+		}
 	}
-	if n := values(text); n > maxValues {
-		return whole(0, "the document has about %d values, more than %d", n, maxValues)
+}
+
+// load reads a text as the part of YAML that cannot be mistaken, of which JSON is a part. It returns nil after a
+// fault of the text as a whole.
+func (r *reader) load(text []byte) *yaml.Node {
+	trimmed, begin := bytes.TrimRight(text, " \t\r\n"), begin(text)
+	if r.check(text, trimmed, begin); len(r.faults) > 0 {
+		return nil
 	}
 	// The parser keeps all tokens of a document that is one map in braces, which may be the key of a map. So it is
 	// made the value of one.
@@ -80,12 +89,14 @@ func (r *reader) load(text []byte) *yaml.Node {
 		return nil
 	case errors.Is(err, io.EOF) && len(root.Content) == 1:
 	case !errors.As(err, &e) || e.Mark.Line == 0:
-		return whole(0, "this is not YAML")
+		r.whole(trimmed, 0, "this is not YAML")
+		return nil
 	case e.Stage == "composer": // which repeats the name of an anchor
 		r.fault(at(&yaml.Node{Line: e.Mark.Line, Column: e.Mark.Column}), "this is not YAML: an alias has no anchor")
 		return nil
 	case e.Mark.Index-shift >= len(trimmed):
-		return whole(len(trimmed), "this is not YAML: %s", e.Message)
+		r.whole(trimmed, len(trimmed), "this is not YAML: %s", e.Message)
+		return nil
 	default:
 		r.fault(at(&yaml.Node{Line: e.Mark.Line, Column: e.Mark.Column}), "this is not YAML: %s", e.Message)
 		return nil

@@ -15,12 +15,10 @@ import (
 	"github.com/headgate/headgate/internal/store"
 )
 
-// DefaultMaxBytes is 64 MiB.
-const DefaultMaxBytes = 64 << 20
-
 const (
-	minBytes = 1 << 20
-	shards   = 256
+	defaultBytes = 64 << 20
+	minBytes     = 1 << 20 // many times the longest state
+	shards       = 256
 
 	// One in sweepEvery calls sweeps that many entries of a shard.
 	sweepEvery = 64
@@ -49,10 +47,10 @@ type shard struct {
 	receipts *store.Receipts // of the next calls
 }
 
-// New returns an empty store whose state takes at most so many bytes, or DefaultMaxBytes for 0.
+// New returns an empty store whose state takes at most so many bytes, or 64 MiB for 0.
 func New(maxBytes int64) *Store {
 	if maxBytes == 0 {
-		maxBytes = DefaultMaxBytes
+		maxBytes = defaultBytes
 	}
 	now := time.Now()
 	s := &Store{start: now, shared: shared{max: maxBytes, origin: now.UnixMicro()}}
@@ -68,15 +66,9 @@ func (s *Store) now() int64 {
 }
 
 // Prepare implements [store.Store].
-func (s *Store) Prepare(ps []step.Policy) error {
+func (s *Store) Prepare([]step.Policy) error {
 	if s.shared.max < minBytes {
 		return fmt.Errorf("the store's bytes are %d: they must be 0 or at least %d", s.shared.max, minBytes)
-	}
-	for i := range ps {
-		// A sixth is below the quarter that long states may always have.
-		if _, most := ps[i].Words(); 8*most > s.shared.max/6 {
-			return fmt.Errorf("policy %q takes up to %d bytes for one key, more than a sixth of the store's %d", ps[i].Name, 8*most, s.shared.max)
-		}
 	}
 	return nil
 }

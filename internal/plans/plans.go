@@ -1,5 +1,4 @@
-// Package plans finds what applies to a plan and a key: policies of a limiter, or a number of slots. Whatever made
-// it (constants, a function of plans, a document), one look-up answers.
+// Package plans finds what a document gives to a plan and a key: policies of a limiter, or a number of slots.
 package plans
 
 import (

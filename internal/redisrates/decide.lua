@@ -1,5 +1,5 @@
 -- Decides questions, one after the other. A question charges all of its cells, or none. A cell is one policy for one key.
--- Its state is one value, whose name says everything that the bytes depend on: see names.go.
+-- Its state is one value, whose name says everything that the bytes depend on: see policy.go.
 --
 -- KEYS: the value of each cell. ARGV[1]: the cells. ARGV[2]: the instant in microseconds, in tests.
 --

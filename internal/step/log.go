@@ -32,8 +32,8 @@ func drop(s []int64, n int64) {
 	}
 }
 
-// expire removes the entries that have expired. It gallops from the old end, then bisects: usually few have. At most 2 log2(count) entries are
-// read.
+// expire removes the entries that have expired. It gallops from the old end, then bisects: usually few have. At most
+// 2 log2(count) entries are read.
 func (p *Policy) expire(s []int64, now int64) {
 	count, cut := s[logCount], max(now-p.Period, s[logEnd]-2*p.Period) // expired: at or before
 	if count == 0 || entry(s, 0) > cut {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/maphash"
+	"math"
 	"math/bits"
 )
 
@@ -40,15 +41,11 @@ func New(limiter, name string, m Numbers) (Policy, error) {
 		return Policy{}, err
 	}
 	p := Policy{Numbers: m, Limiter: limiter, Name: name, limit: m.Limit, one: m.Algorithm == MinInterval || m.Algorithm == SlidingLog}
-	same := m.Identity()
-	if m.Algorithm == MinInterval {
-		m.Limit, m.Burst, p.calls = 1, 1, true
-	}
-	if m.Algorithm == TokenBucket || m.Algorithm == MinInterval {
-		p.limit = m.Burst
-	}
-	if m.Algorithm == TokenBucket {
-		p.refill = refill(m.Burst, m.Period, m.Limit)
+	switch m.Algorithm {
+	case TokenBucket:
+		p.limit, p.refill = m.Burst, refill(m.Burst, m.Period, m.Limit)
+	case MinInterval:
+		p.limit, p.calls = 1, true
 	}
 	var level bool
 	switch p.level, level = newLevel(m); {
@@ -60,7 +57,7 @@ func New(limiter, name string, m Numbers) (Policy, error) {
 	default:
 		p.kind, p.window = isWindow, newWindow(m)
 	}
-	id := [4]any{limiter, name, same, p.kind}
+	id := [3]any{limiter, name, m.Identity()}
 	p.ID, p.Tag = maphash.Comparable(seed, id), uint32(maphash.Comparable(tagSeed, id))&^1
 	if _, words := p.Words(); words > 2 {
 		p.Tag++
@@ -141,7 +138,7 @@ func (m Numbers) mostUnits() int64 { return MaxSpan / ((m.Period + m.Limit - 1) 
 
 // UsualDebt is the Debt of a token bucket that does not set it: as much as the Burst, or fewer if more cannot be counted
 // exactly.
-const UsualDebt = -1
+const UsualDebt = math.MinInt64
 
 // UsualResolution is that of a sliding window that does not set it.
 const UsualResolution = 10

@@ -260,21 +260,21 @@ func (c *Cell) Changes(mode Mode, others bool) bool {
 	return c.N > 0 && (mode == Allow && (others || c.Policy.CountDenied) || mode == Settle) && !c.Policy.Constant()
 }
 
-// Settle corrects a charge, and reads what is left. What was used beyond it counts, whether it fits or not: a bucket counts no more than its Debt, and a log has no more than the newest
-// instants. It never gives back more than was counted.
+// Settle corrects a charge, and reads what is left. What was used beyond it counts, whether it fits or not: a bucket
+// counts no more than its Debt, and a log has no more than the newest instants. It never gives back more than was counted.
 func (c *Cell) Settle(s []int64, now int64) {
 	p, n, at := c.Policy, c.N, c.At
 	c.N = 0
 	c.Take(s, now, false)
 	short := max(n-c.Remaining, 0)
 	switch {
+	case s == nil: // it is constant, or nothing is left to give back
 	case n > 0 && p.kind == isLevel:
 		p.addLevel(s, now, n)
 	case n > 0 && p.kind == isWindow:
 		p.addWindow(s, n, MaxInt)
 	case n > 0:
 		p.push(s, now, n)
-	case s == nil:
 	case p.kind == isLevel:
 		p.dropLevel(s, now, at, min(-n, p.most/p.per))
 	case p.kind == isWindow:

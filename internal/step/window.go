@@ -14,13 +14,12 @@ type window struct {
 	inside int64 // of k sub-windows
 	span   int64 // of all
 	over   bool
-	first  bool // with k = 0: a window begins with its first unit
-	limit  int64
+	first  bool  // with k = 0: a window begins with its first unit
 	denied int64 // up to which refused attempts are counted
 }
 
 func newWindow(m Numbers) window {
-	w := window{sub: m.Period, over: true, first: m.FromFirst, limit: m.Limit, denied: m.Limit}
+	w := window{sub: m.Period, over: true, first: m.FromFirst, denied: m.Limit}
 	if m.Algorithm == SlidingWindow {
 		w.k, w.over = m.Resolution, m.NeverOver
 		w.sub = (m.Period + w.k - 1) / w.k
@@ -38,37 +37,37 @@ func (w *window) counts(s []int64) []int64 { return s[int64(len(s))-1-w.k:] }
 func (w *window) start(s []int64) int64 { return s[0] - w.span }
 
 // roll moves the counts so that c0 is that of now.
-func (w *window) roll(s []int64, now int64) {
-	start := w.start(s)
-	if now < start+w.sub && (!w.first || s[1] > 0 || now < start) {
-		if now < start-w.span {
-			w.fill(s, now)
+func (p *Policy) roll(s []int64, now int64) {
+	start := p.start(s)
+	if now < start+p.sub && (!p.first || s[1] > 0 || now < start) {
+		if now < start-p.span {
+			p.fill(s, now)
 		}
 		return
 	}
-	passed := (now - start) / w.sub
-	if c := w.counts(s); passed > w.k {
+	passed := (now - start) / p.sub
+	if c := p.counts(s); passed > p.k {
 		clear(s[1:])
 	} else {
-		for _, n := range c[w.k+1-passed:] {
+		for _, n := range c[p.k+1-passed:] {
 			s[1] -= n
 		}
 		copy(c[passed:], c)
 		clear(c[:passed])
 	}
-	if s[0] += passed * w.sub; w.first {
-		s[0] = now + w.span
+	if s[0] += passed * p.sub; p.first {
+		s[0] = now + p.span
 	}
 }
 
 // fill brings a window back that is of a later time than can be, as the clock has gone back: nothing is left as of now.
-func (w *window) fill(s []int64, now int64) {
-	full := min(max(s[1], w.limit), MaxInt)
+func (p *Policy) fill(s []int64, now int64) {
+	full := min(max(s[1], p.limit), MaxInt)
 	clear(s)
-	if s[0] = now + w.span; !w.first {
-		s[0] -= now % w.sub
+	if s[0] = now + p.span; !p.first {
+		s[0] -= now % p.sub
 	}
-	s[1], w.counts(s)[0] = full, full
+	s[1], p.counts(s)[0] = full, full
 }
 
 // left returns how many units fit at now:

@@ -8,7 +8,7 @@ import (
 )
 
 // An Observer has functions to call when something happens, for metrics, logs and traces.
-// A store gets it in its configuration, and reports what it does itself; package core
+// A store gets it in its configuration, and reports what it does itself; package backend
 // reports decisions and slots, the same over every store. Any function may be nil. A store's
 // Observer must not be changed after the store was made.
 //
@@ -18,7 +18,7 @@ import (
 //
 // If a function panics, so does that call. A charge stays; a slot is released. A store may call
 // SlotsLost, SlotsRestated, Called and Changed in a goroutine of its own, where a panic ends the
-// process. A store of package lease may call Settled so.
+// process.
 //
 // No event contains a key, nor does an error in it. Only Refused and SlotRefused get one. Zero
 // values mean none, or unknown.
@@ -29,9 +29,8 @@ type Observer struct {
 
 	// Decided is called for each decision, once for each charge. That includes decisions that the
 	// policies make without the store, and calls without a decision. A call that waits reports each
-	// of its attempts, and an error if it ended before the first. Peeks are not reported.
-	// Nor are malformed calls, whose error is core.ErrQuestion or
-	// core.ErrCost.
+	// of its attempts, and an error if it ended before the first. Neither peeks are reported, nor
+	// malformed calls, whose error is [ErrInvalid].
 	Decided func(context.Context, DecisionEvent)
 
 	// Refused is called before Decided, with the same event and the key, for each charge that its
@@ -42,8 +41,7 @@ type Observer struct {
 
 	// Settled is called for each charge that was given back or corrected, or could not be. Charges
 	// that had the right number of units are not reported. Nor are charges of Unlimited, which
-	// counts nothing. A store of package lease also reports unused leased units that it could not
-	// give back, all of a limiter together.
+	// counts nothing.
 	Settled func(context.Context, SettleEvent)
 
 	// SlotAcquired is called for each slot that was granted or refused, and when that is unknown.
@@ -69,8 +67,8 @@ type Observer struct {
 	SlotsRestated func(keys int)
 
 	// Called is called after each call to a server. There is no context, since several
-	// callers may share a call, and it may outlive them. Heartbeats are not reported. A
-	// store in this process makes no calls.
+	// callers may share a call, and it may outlive them. Heartbeats, resets and notices are not
+	// reported. A store in this process makes no calls.
 	Called func(CallEvent)
 
 	// Changed is called when a server becomes unavailable, with the reason, and when it is
@@ -91,8 +89,7 @@ type DecisionEvent struct {
 	Allowed bool
 	Source  step.Source
 
-	// Trial is set if the refusal affects nobody. Such refusals come from a guard in ObserveOnly,
-	// or a socket's budget that only reports.
+	// Trial is set if the refusal affects nobody. Such refusals are of rules that only observe.
 	Trial bool
 
 	// Err, if not nil, is why no decision was made: [ErrUnavailable], or the error of the
@@ -120,10 +117,10 @@ type SlotEvent struct {
 	Granted bool
 	Source  step.Source
 
-	// Trial is set if the claim was refused and nobody was: by a guard in ObserveOnly.
+	// Trial is set if the claim was refused and nobody was: by a rule that only observes.
 	Trial bool
 
-	// Err, if not nil, is why there is neither a grant nor a refusal. It is [ErrClosed],
+	// Err, if not nil, is why there is neither a grant nor a refusal. It is core.ErrClosed,
 	// [ErrUnavailable], or the error of the context if the caller gave up. Then Granted and Source
 	// are zero.
 	Err error

@@ -1,5 +1,4 @@
-// Package e2e tests the pages of the examples in a real browser: headless Chromium. It
-// is a module of its own so that its dependency is nobody else's.
+// Package e2e tests the pages of the examples in a real browser: headless Chromium.
 package e2e
 
 import (

@@ -9,7 +9,7 @@ import (
 	"unicode/utf8"
 )
 
-// DecodeJSON is the [Decoder] of JSON (RFC 8259).
+// DecodeJSON reads JSON (RFC 8259).
 func DecodeJSON(text []byte) (Node, error) {
 	p := parser{text: text, line: 1}
 	n, err := p.document()

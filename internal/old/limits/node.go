@@ -37,8 +37,7 @@ func (k Kind) String() string {
 	return [...]string{"null", "a boolean", "a number", "a string", "a list", "a map"}[k]
 }
 
-// A Node is a value of a document and where it stands, for a [Decoder] of another language
-// than JSON.
+// A Node is a value of a document and where it stands.
 type Node struct {
 	Kind Kind
 

@@ -71,7 +71,7 @@ func (s *spell) log() {
 	if each != nil {
 		attrs = append(attrs, slog.Group("policies", each...))
 	}
-	s.stats.log(slog.LevelInfo, fmt.Sprintf("headgate: refused %s in 1 s: %s %s", grouped(total), s.kind, strconv.Quote(s.name)), attrs...)
+	s.stats.log(slog.LevelInfo, fmt.Sprintf("headgate: refused %s in 1 s: %s %s", Grouped(total), s.kind, strconv.Quote(s.name)), attrs...)
 }
 
 // times returns since when there are refusals, and when the last was. Since is zero if there
@@ -88,8 +88,8 @@ func (s *spell) times(now time.Time) (since, last time.Time) {
 	return since, last
 }
 
-// grouped returns a number with commas.
-func grouped(n uint64) string {
+// Grouped returns a number with commas.
+func Grouped(n uint64) string {
 	b := strconv.AppendUint(nil, n, 10)
 	for i := len(b) - 3; i > 0; i -= 3 {
 		b = append(b[:i], append([]byte{','}, b[i:]...)...)

@@ -129,16 +129,16 @@ func (v *view) limiter(l *counts.Limiter, texts map[part]string, r *Report, befo
 		p := part{l.Name, policy}
 		v.Rows = append(v.Rows, row{
 			Limiter: l.Name, Policy: policy, Text: texts[p], Rate: before.rate(p, s, r.At), Trial: s.tried(r.At),
-			Admitted: grouped(s.admitted), Refused: s.share(), Failed: "–", Last: ago(r.At, s.last),
+			Admitted: counts.Grouped(s.admitted), Refused: s.share(), Failed: "–", Last: ago(r.At, s.last),
 		})
 		delete(texts, p)
 	}
 	if failed > 0 || withdrawn > 0 {
 		text := "without a decision"
 		if withdrawn > 0 {
-			text = grouped(withdrawn) + " charges fitted, and another limiter refused them"
+			text = counts.Grouped(withdrawn) + " charges fitted, and another limiter refused them"
 		}
-		v.Rows = append(v.Rows, row{Limiter: l.Name, Text: text, Admitted: "–", Refused: "–", Rate: "–", Failed: grouped(failed), Last: "–"})
+		v.Rows = append(v.Rows, row{Limiter: l.Name, Text: text, Admitted: "–", Refused: "–", Rate: "–", Failed: counts.Grouped(failed), Last: "–"})
 	}
 }
 
@@ -146,7 +146,7 @@ func (v *view) slots(k *counts.Slots, now time.Time) {
 	s := ofSlots(k)
 	v.Slots = append(v.Slots, row{
 		Limiter: k.Name, Held: k.Held, Last: ago(now, k.LastRefused), Trial: s.tried(now),
-		Admitted: grouped(s.admitted), Refused: s.share(), Failed: grouped(s.failed),
+		Admitted: counts.Grouped(s.admitted), Refused: s.share(), Failed: counts.Grouped(s.failed),
 	})
 }
 
@@ -182,7 +182,7 @@ func (v *view) refusals(kind, name string, r *counts.Refusals, s *tally) {
 		}
 		shown := t.Keys[:min(len(t.Keys), shownKeys)]
 		v.Tops = append(v.Tops, top{
-			Of: of, When: when, Trial: s.trial > 0, OnlyTrial: s.trial > 0 && s.refused == 0, Total: grouped(t.Refusals),
+			Of: of, When: when, Trial: s.trial > 0, OnlyTrial: s.trial > 0 && s.refused == 0, Total: counts.Grouped(t.Refusals),
 			Keys: shown, More: len(t.Keys) - len(shown),
 		})
 	}
@@ -206,18 +206,18 @@ func (v *view) servers(s *counts.Store) {
 	case s.Away > 0:
 		v.Now = append(v.Now, trouble{
 			fmt.Sprintf("The store is unavailable since %s: %s", clock(s.Changed), s.Reason),
-			"Meanwhile, the Failure of its configuration decides. The command “headgate doctor” tells what is wrong with Redis.",
+			"Meanwhile, the Failure of its configuration decides. The command “headgate ping” tells what is wrong with Redis.",
 		})
 	case s.Outages > 0:
-		v.Servers = append(v.Servers, fmt.Sprintf("It was unavailable %s times, until %s: %s", grouped(s.Outages), clock(s.Changed), s.Reason))
+		v.Servers = append(v.Servers, fmt.Sprintf("It was unavailable %s times, until %s: %s", counts.Grouped(s.Outages), clock(s.Changed), s.Reason))
 	}
 	if n := s.Answered.Count + s.Failed.Count; n > 0 {
 		mean := time.Duration((s.Answered.Sum + s.Failed.Sum) / float64(n) * float64(time.Second))
 		v.Servers = append(v.Servers, fmt.Sprintf("%s calls, %s of which failed, about %s questions; %v a call on average.",
-			grouped(n), grouped(s.Failed.Count), grouped(s.Questions), mean.Round(time.Microsecond)))
+			counts.Grouped(n), counts.Grouped(s.Failed.Count), counts.Grouped(s.Questions), mean.Round(time.Microsecond)))
 	}
 	if s.Lost+s.Restated > 0 {
-		v.Servers = append(v.Servers, fmt.Sprintf("%s slots were lost, %s keys of slots stated again.", grouped(s.Lost), grouped(s.Restated)))
+		v.Servers = append(v.Servers, fmt.Sprintf("%s slots were lost, %s keys of slots stated again.", counts.Grouped(s.Lost), counts.Grouped(s.Restated)))
 	}
 }
 
@@ -235,13 +235,4 @@ func ago(now, then time.Time) string {
 		return "never"
 	}
 	return max(now.Sub(then), 0).Round(time.Second).String() + " ago"
-}
-
-// grouped returns a number with commas.
-func grouped(n uint64) string {
-	s := strconv.FormatUint(n, 10)
-	for i := len(s) - 3; i > 0; i -= 3 {
-		s = s[:i] + "," + s[i:]
-	}
-	return s
 }

@@ -280,7 +280,7 @@ func TestPageOfAnOutage(t *testing.T) {
 	o.Called(store.CallEvent{Questions: 2, Took: time.Millisecond, Err: os.ErrDeadlineExceeded})
 	o.Changed(os.ErrDeadlineExceeded)
 	h := page.Handler(s, page.Config{})
-	if body := get(t, h, "/").Body.String(); !strings.Contains(body, "The store is unavailable since") || !strings.Contains(body, "i/o timeout") {
+	if body := get(t, h, "/").Body.String(); !strings.Contains(body, "The store is unavailable since") || !strings.Contains(body, "i/o timeout") || !strings.Contains(body, "“headgate ping”") {
 		t.Error(body)
 	}
 	o.Changed(nil)

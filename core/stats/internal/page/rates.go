@@ -60,7 +60,7 @@ func (t *tally) share() string {
 	if t.refused == 0 {
 		return "0"
 	}
-	return fmt.Sprintf("%s (%.3g %%)", grouped(t.refused), percent(t.refused, t.decided()))
+	return fmt.Sprintf("%s (%.3g %%)", counts.Grouped(t.refused), percent(t.refused, t.decided()))
 }
 
 // tried says what was refused on trial, if anything was.
@@ -68,7 +68,7 @@ func (t *tally) tried(now time.Time) string {
 	if t.trial == 0 {
 		return ""
 	}
-	text := fmt.Sprintf("on trial: %s (%.3g %%) would be refused", grouped(t.trial), percent(t.trial, t.decided()))
+	text := fmt.Sprintf("on trial: %s (%.3g %%) would be refused", counts.Grouped(t.trial), percent(t.trial, t.decided()))
 	if !t.lastTrial.IsZero() {
 		text += ", the last " + ago(now, t.lastTrial)
 	}

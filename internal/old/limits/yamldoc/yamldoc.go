@@ -1,4 +1,4 @@
-// Package yamldoc reads the documents of package limits in the part of YAML that cannot be mistaken. The last line is
+// Package yamldoc reads documents of headgated in the part of YAML that cannot be mistaken. The last line is
 // "...", so that a document which was cut off is a fault, not a shorter document. There are no anchors, aliases, tags
 // or merge keys, and no second document. Strings that YAML takes for a number, a boolean or null, also in old versions,
 // are quoted. A document that begins with { is JSON.
@@ -22,7 +22,7 @@ import (
 // end is the last line of a document.
 const end = "..."
 
-// Decode is the [limits.Decoder] of YAML 1.2, and of JSON.
+// Decode reads YAML 1.2, and JSON.
 func Decode(text []byte) (limits.Node, error) {
 	if bytes.HasPrefix(bytes.TrimSpace(text), []byte("{")) {
 		return limits.DecodeJSON(text)
