@@ -71,12 +71,12 @@ func (d *Decision) total(err error) {
 	}
 	if c := d.backend.Only(); c != nil {
 		d.set(c.Policy, c.Remaining, c.RetryAfter, c.ResetAfter)
-		d.Degraded = c.Source == step.SourceLocal || c.Source == step.SourceOpen
+		d.Degraded = c.Source.Degraded()
 		return
 	}
 	if t := d.backend.Totals(); t.Decider != nil {
 		d.set(t.Decider, t.Remaining, t.RetryAfter, t.ResetAfter)
-		d.Degraded = d.backend.Degraded()
+		d.Degraded = t.Degraded
 	}
 }
 

@@ -244,7 +244,7 @@ func (g *group) ask(ctx context.Context, d *domain) error {
 	}
 	g.decided = backend.Decision{}
 	err := backend.Decide(ctx, g.mode, g.charges, &g.decided)
-	without := errors.Is(err, core.ErrUnavailable) || err == nil && g.decided.Degraded()
+	without := errors.Is(err, core.ErrUnavailable) || err == nil && g.decided.Totals().Degraded
 	switch {
 	case without && ctx.Err() == nil && d.failure == failOpen:
 		g.decided = backend.Decision{}

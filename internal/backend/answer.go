@@ -45,6 +45,7 @@ func (d *Decision) Left(i int) (units int64, next time.Duration) {
 type Totals struct {
 	Decider                           *step.Policy // nil: nothing was decided
 	Remaining, ResetAfter, RetryAfter int64        // in units, and in microseconds
+	Degraded                          bool         // the server of the store is away
 }
 
 // Only returns the answer of the only cell, or nil if there are several.
@@ -76,6 +77,7 @@ func totals(cells []step.Cell, allowed bool) (t Totals) {
 			t.Remaining = c.Remaining
 		}
 		t.ResetAfter, t.RetryAfter = max(t.ResetAfter, c.ResetAfter), max(t.RetryAfter, c.RetryAfter)
+		t.Degraded = t.Degraded || c.Source.Degraded()
 	}
 	return t
 }
@@ -108,17 +110,11 @@ func unitsOf(charge []step.Cell) (most int64) {
 // Source returns what decided: if several did, this process or nobody, while a server is away, and else the store.
 func (d *Decision) Source() (s step.Source) {
 	for i := range d.cells() {
-		if c := &d.cells()[i]; i == 0 || s == step.SourcePolicy || c.Source == step.SourceLocal || c.Source == step.SourceOpen {
+		if c := &d.cells()[i]; i == 0 || s == step.SourcePolicy || c.Source.Degraded() {
 			s = c.Source
 		}
 	}
 	return s
-}
-
-// Degraded reports that the server of the store is away.
-func (d *Decision) Degraded() bool {
-	s := d.Source()
-	return s == step.SourceLocal || s == step.SourceOpen
 }
 
 // Known reports whether the answers have the units left: not if the store was not asked. A limit of 0 has none even so.

@@ -78,7 +78,12 @@ func (l *Limiter) Decide(ctx context.Context, mode step.Mode, key string, n int6
 	for i := range cells {
 		cells[i].Set(&ps.List[i], key, hash, n)
 	}
-	return d.ask(ctx, mode, cells, ps.Constant || n > ps.Max && mode <= step.Peek)
+	without := ps.Constant || n > ps.Max && mode <= step.Peek
+	if s := l.store; s.Memory != nil && s.Observer == nil && !without { // as ask would, in less time
+		d.Allowed = s.Memory.Answer(mode, cells, &d.receipt)
+		return nil
+	}
+	return d.ask(ctx, mode, cells, without)
 }
 
 // malformed returns the error of a call that has no context, or fewer units than it must have.
@@ -160,19 +165,11 @@ func find(charges []Charge, found []applied) (all []applied, cells int, err erro
 	return found, cells, nil
 }
 
-// ask asks the store about the cells, unless the policies decide without it. Cells for a store in memory stay on the stack
-// of the caller.
+// ask decides, and tells the observer.
 func (d *Decision) ask(ctx context.Context, mode step.Mode, cells []step.Cell, without bool) error {
 	s := d.store
-	if s.Memory != nil && s.Observer == nil && !without {
-		d.Allowed = s.Memory.Answer(mode, cells, &d.receipt)
-		return nil
-	}
-	if s.Leases != nil && s.Observer == nil && !without && d.leased(mode, cells) {
-		return nil
-	}
 	start := s.begin()
-	err := d.askFar(ctx, mode, cells, without)
+	err := d.answer(ctx, mode, cells, without)
 	switch {
 	case s.Observer == nil:
 	case mode == step.Allow:
@@ -183,9 +180,10 @@ func (d *Decision) ask(ctx context.Context, mode step.Mode, cells []step.Cell, w
 	return err
 }
 
-// askFar is ask of any store, in any case. One that is not in memory gets copies of the cells that it has to answer, as
-// the compiler does not know what it does with them.
-func (d *Decision) askFar(ctx context.Context, mode step.Mode, cells []step.Cell, without bool) (err error) {
+// answer asks the store about the cells, unless the policies decide without it. For a store in memory, and as far as units
+// are leased, cells stay on the stack of the caller. Others get copies of those that they have to answer, as the compiler
+// does not know what they do with them.
+func (d *Decision) answer(ctx context.Context, mode step.Mode, cells []step.Cell, without bool) (err error) {
 	if without {
 		d.withoutStore(mode)
 		return nil
@@ -195,8 +193,11 @@ func (d *Decision) askFar(ctx context.Context, mode step.Mode, cells []step.Cell
 		d.Allowed = s.Memory.Answer(mode, cells, &d.receipt)
 		return nil
 	}
-	if s.Leases != nil && s.Observer != nil && d.leased(mode, cells) {
-		return nil
+	if s.Leases != nil && mode == step.Allow {
+		var answered bool
+		if d.Allowed, answered = s.Leases.Answer(mode, cells, &d.receipt); answered {
+			return nil
+		}
 	}
 	far, all := make([]step.Cell, 0, len(cells)), true
 	for i := range cells {
@@ -216,14 +217,6 @@ func (d *Decision) askFar(ctx context.Context, mode step.Mode, cells []step.Cell
 		d.receipt = store.NewReceipt()
 	}
 	return err
-}
-
-// leased reports whether a lease has answered.
-func (d *Decision) leased(mode step.Mode, cells []step.Cell) (answered bool) {
-	if mode == step.Allow {
-		d.Allowed, answered = d.store.Leases.Answer(mode, cells, &d.receipt)
-	}
-	return answered
 }
 
 // withoutStore decides by the policies alone: one is constant, or never admits as many units. Nothing is known of what

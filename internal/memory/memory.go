@@ -89,7 +89,9 @@ func (s *Store) Answer(mode step.Mode, cells []step.Cell, receipt *store.Receipt
 	if several {
 		now = s.lockAll(cells, now)
 	} else {
-		first.lock()
+		if !first.mu.TryLock() {
+			first.wait()
+		}
 		now = first.advance(now)
 	}
 	allowed = true
@@ -126,14 +128,7 @@ func (s *Store) Answer(mode step.Mode, cells []step.Cell, receipt *store.Receipt
 	return allowed
 }
 
-// lock locks the shard.
-func (sh *shard) lock() {
-	if !sh.mu.TryLock() {
-		sh.wait()
-	}
-}
-
-// wait waits for the lock. Others hold it for a tenth of the time after which sync.Mutex looks again.
+// wait waits for the lock of a shard that another call has. Others hold it for a tenth of the time after which sync.Mutex looks again.
 func (sh *shard) wait() {
 	for range 20 {
 		for range 20 { // some nanoseconds, in which the lock's cache line is left alone
@@ -159,8 +154,11 @@ func after(number uint64, cells []step.Cell) (next uint64) {
 // lockAll locks the shards of cells, and returns the instant of the call.
 func (s *Store) lockAll(cells []step.Cell, now int64) int64 {
 	for n := after(shards, cells); n < shards; n = after(n, cells) {
-		s.shards[n].lock()
-		now = s.shards[n].advance(now)
+		sh := &s.shards[n]
+		if !sh.mu.TryLock() {
+			sh.wait()
+		}
+		now = sh.advance(now)
 	}
 	return now
 }

@@ -109,23 +109,20 @@ func hash(c *step.Cell) uint64 { return max(c.Hash^c.Policy.ID, 1) }
 
 // find returns the entry of a cell, or nil.
 func (t *table) find(c *step.Cell) *entry {
-	h := hash(c)
-	if t.hot.hash != h {
-		return t.findOther(h, c.Policy.Tag)
+	if t.hot.hash == hash(c) && t.hot.tag == c.Policy.Tag {
+		return &t.hot
 	}
-	if t.hot.tag != c.Policy.Tag {
-		return nil
-	}
-	return &t.hot
+	return t.findOther(c)
 }
 
-func (t *table) findOther(hash uint64, tag uint32) *entry {
-	i, found := t.search(hash)
-	if !found || t.places[i].tag != tag {
+func (t *table) findOther(c *step.Cell) *entry {
+	h := hash(c)
+	i, found := t.search(h)
+	if !found || t.places[i].tag != c.Policy.Tag {
 		return nil
 	}
-	if t.row++; t.last != hash {
-		t.last, t.row = hash, 0
+	if t.row++; t.last != h {
+		t.last, t.row = h, 0
 	}
 	if t.row < hotAfter {
 		return &t.places[i]
@@ -300,7 +297,7 @@ func (t *table) take(c *step.Cell, now int64, mode step.Mode, others bool) (allo
 		c.Refused(state, now, mode)
 	}
 	if e != nil && mode == step.Allow {
-		t.save(e, c, state, now)
+		t.save(e, c, state[0], now)
 	}
 	c.At, c.Source = now, step.SourceStore
 	return allowed
@@ -321,7 +318,7 @@ func (t *table) correct(c *step.Cell, now int64, mode step.Mode) bool {
 		state = t.room(e, c, now, true)
 	}
 	if c.Settle(state, now); e != nil {
-		t.save(e, c, state, now)
+		t.save(e, c, state[0], now)
 	}
 	c.At, c.Source = now, step.SourceStore
 	return c.Short == 0
@@ -352,11 +349,9 @@ func (t *table) room(e *entry, c *step.Cell, now int64, anyway bool) []int64 {
 	return state
 }
 
-// save keeps the first word of a long state, and notes until when a charge is refused, or no unit is left.
-func (t *table) save(e *entry, c *step.Cell, state []int64, now int64) {
-	if e.tag&long != 0 {
-		e.words[0] = state[0]
-	}
+// save keeps the first word of a state, and notes until when a charge is refused, or no unit is left.
+func (t *table) save(e *entry, c *step.Cell, word, now int64) {
+	e.words[0] = word
 	if c.Short > 0 || c.Remaining == 0 {
 		t.note(e, c, now)
 	}

@@ -64,25 +64,25 @@ func (l *level) wait(now, clock, d int64) int64 {
 	return t - now + int64(uint64(l.ticks(t)-clock-d)>>63) + int64(uint64(l.ticks(t+1)-clock-d)>>63)
 }
 
-// used returns how far the level is ahead of the clock. If it is further than it can be, the clock has gone back: nothing
-// is left as of now.
-func (l *level) used(s []int64, now, clock int64) int64 {
-	used := s[1] - clock
-	if used < 0 {
-		return 0
+// used returns how far the level is ahead of the clock.
+func (l *level) used(s *[2]int64, now, clock int64) int64 {
+	if s[1]-clock > l.most {
+		l.wentBack(s, now)
 	}
-	if used > l.most {
-		used = max(l.full, used%int64(l.steps.by))
-		l.set(s, now, clock, used)
-	}
-	return used
+	return max(s[1]-clock, 0)
 }
 
-func (l *level) set(s []int64, now, clock, used int64) {
+// wentBack is used after the clock has gone back, as the level is further ahead than it can be: nothing is left as of now.
+func (l *level) wentBack(s *[2]int64, now int64) {
+	clock := l.clock(now)
+	l.set(s, now, clock, max(l.full, (s[1]-clock)%int64(l.steps.by)))
+}
+
+func (l *level) set(s *[2]int64, now, clock, used int64) {
 	s[0], s[1] = now+l.wait(now, clock, used), clock+used
 }
 
-func (p *Policy) takeLevel(s []int64, now, n int64, charge bool, c *Cell) bool {
+func (p *Policy) takeLevel(s *[2]int64, now, n int64, charge bool, c *Cell) bool {
 	l, clock := &p.level, p.clock(now)
 	used := l.used(s, now, clock)
 	after := used + n*l.per
@@ -109,14 +109,14 @@ func (p *Policy) takeLevel(s []int64, now, n int64, charge bool, c *Cell) bool {
 }
 
 // denyLevel counts units that were refused.
-func (p *Policy) denyLevel(s []int64, now, n int64) {
+func (p *Policy) denyLevel(s *[2]int64, now, n int64) {
 	clock := p.clock(now)
 	used := p.used(s, now, clock)
 	p.set(s, now, clock, max(used, min(used+n*p.per, p.full)))
 }
 
 // addLevel counts units that have been used.
-func (p *Policy) addLevel(s []int64, now, n int64) {
+func (p *Policy) addLevel(s *[2]int64, now, n int64) {
 	clock := p.clock(now)
 	if used := p.used(s, now, clock); used < p.most {
 		p.set(s, now, clock, min(used+min(n, p.most/p.per)*p.per, p.most))
@@ -125,7 +125,7 @@ func (p *Policy) addLevel(s []int64, now, n int64) {
 
 // dropLevel gives back less by what has come back since the charge: had the units not been taken, nothing might have been
 // used, and the level would not have fallen any further.
-func (p *Policy) dropLevel(s []int64, now, at, n int64) {
+func (p *Policy) dropLevel(s *[2]int64, now, at, n int64) {
 	clock := p.clock(now)
 	if p.calls && s[1] != p.clock(at)+p.per {
 		return // another call was the last

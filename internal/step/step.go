@@ -136,6 +136,9 @@ const (
 	SourceLease // units that were charged ahead
 )
 
+// Degraded reports that the server is away.
+func (s Source) Degraded() bool { return s == SourceLocal || s == SourceOpen }
+
 // String returns a short name for logs and metrics.
 func (s Source) String() string {
 	return [...]string{"none", "policy", "store", "cache", "local", "open", "lease"}[s]
@@ -186,7 +189,7 @@ func (c *Cell) Admits(s []int64, now int64) bool {
 	case s == nil:
 		return n <= p.limit
 	case p.kind == isLevel:
-		return p.used(s, now, p.clock(now))+n*p.per <= p.full
+		return p.used((*[2]int64)(s), now, p.clock(now))+n*p.per <= p.full
 	case p.kind == isWindow:
 		return n <= p.left(s, now)
 	}
@@ -213,7 +216,7 @@ func (c *Cell) Take(s []int64, now int64, charge bool) bool {
 	case s == nil || n > p.limit:
 		return c.takeFresh(n)
 	case p.kind == isLevel:
-		return p.takeLevel(s, now, n, charge, c)
+		return p.takeLevel((*[2]int64)(s), now, n, charge, c)
 	case p.kind == isWindow:
 		return p.takeWindow(s, now, n, charge, c)
 	}
@@ -245,7 +248,7 @@ func (c *Cell) Refused(s []int64, now int64, mode Mode) {
 	case isLog:
 		p.push(s, now, c.N)
 	case isLevel:
-		p.denyLevel(s, now, c.N)
+		p.denyLevel((*[2]int64)(s), now, c.N)
 	case isWindow:
 		p.roll(s, now)
 		p.addWindow(s, c.N, p.denied)
@@ -270,13 +273,13 @@ func (c *Cell) Settle(s []int64, now int64) {
 	switch {
 	case s == nil: // it is constant, or nothing is left to give back
 	case n > 0 && p.kind == isLevel:
-		p.addLevel(s, now, n)
+		p.addLevel((*[2]int64)(s), now, n)
 	case n > 0 && p.kind == isWindow:
 		p.addWindow(s, n, MaxInt)
 	case n > 0:
 		p.push(s, now, n)
 	case p.kind == isLevel:
-		p.dropLevel(s, now, at, min(-n, p.most/p.per))
+		p.dropLevel((*[2]int64)(s), now, at, min(-n, p.most/p.per))
 	case p.kind == isWindow:
 		p.unwindow(s, at, -n)
 	default:

@@ -44,9 +44,9 @@ func (p *Policy) Stored() Stored {
 func (p *Policy) Level(now int64) int64 { return p.clock(now) }
 
 // SetLevel makes the state of a level that is read elsewhere.
-func (p *Policy) SetLevel(s []int64, now, level int64) {
+func (p *Policy) SetLevel(state []int64, now, level int64) {
+	s, clock := (*[2]int64)(state), p.clock(now)
 	s[1] = level
-	clock := p.clock(now)
 	p.set(s, now, clock, p.used(s, now, clock))
 }
 

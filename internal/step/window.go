@@ -155,15 +155,15 @@ func (p *Policy) earliest(s []int64, now, n int64) int64 {
 	if p.k == 0 {
 		return s[0] - now
 	}
-	c, start := p.counts(s), p.start(s)
+	c := p.counts(s)
 	i := len(c) - 1
-	at, room := max(start, now), p.limit-(s[1]-c[i])-n
+	room := p.limit - (s[1] - c[i]) - n
 	for room < 0 {
 		i--
-		start += p.sub
-		at = start
 		room += c[i]
 	}
+	start := p.start(s) + int64(len(c)-1-i)*p.sub
+	at := max(start, now)
 	switch {
 	case c[i] <= room:
 		return at - now
