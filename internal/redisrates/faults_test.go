@@ -407,13 +407,13 @@ func TestStoppedProcess(t *testing.T) {
 	server := redistest.Start(t)
 	p := proctest.Start(t, "asker", server.Addr())
 	p.Line() // it asks
-	for range 5 {
-		<-time.After(300 * time.Millisecond) // it asks once more, not twice
+	for range 3 {
+		<-time.After(700 * time.Millisecond) // it asks once more, not twice
 		p.Pause()
-		<-time.After(600 * time.Millisecond)
+		<-time.After(1500 * time.Millisecond)
 		p.Resume()
 	}
-	<-time.After(300 * time.Millisecond)
+	<-time.After(700 * time.Millisecond)
 	p.Send("end")
 	if out := p.Wait(); !slices.Equal(out, []string{"0 locally"}) {
 		t.Errorf("%q", out)
@@ -423,7 +423,7 @@ func TestStoppedProcess(t *testing.T) {
 // asker asks from some goroutines until it is told to end, and says how often it did so without Redis.
 func asker(args []string) error {
 	client := redis.NewClient(&redis.Options{Addr: args[0], ContextTimeoutEnabled: true, MaxRetries: -1})
-	s, err := New(client, Config{Timeout: 200 * time.Millisecond})
+	s, err := New(client, Config{Timeout: 500 * time.Millisecond})
 	if err != nil {
 		return err
 	}

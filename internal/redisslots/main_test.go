@@ -27,6 +27,9 @@ var (
 	burners = flag.Int("burners", 0, "how many processes make the machine busy beside TestChurn")
 )
 
+// patient is how long a test waits for what has no time of its own: on a busy machine that may take long.
+const patient = 20 * time.Second
+
 func TestMain(m *testing.M) {
 	redis.SetLogger(silent{}) // tests break connections on purpose
 	proctest.Main(m, proctest.Funcs{"hold": hold, "churn": churn, "retry": retry, "burn": burn})

@@ -61,9 +61,16 @@ func (m *member) holds(key string) int {
 	return len(m.held[m.Topic("ws", key)])
 }
 
+// announcing marks the context of an announcement.
+type announcing struct{}
+
 // closeAll returns how many slots were given up, and who was silent.
 func (m *member) closeAll(t *testing.T, key string, all bool) (n int, silent []int64, err error) {
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+	return m.closeAllWithin(t, patient, key, all)
+}
+
+func (m *member) closeAllWithin(t *testing.T, d time.Duration, key string, all bool) (n int, silent []int64, err error) {
+	ctx, cancel := context.WithTimeout(context.WithValue(t.Context(), announcing{}, true), d)
 	defer cancel()
 	silent, err = m.Announce(ctx, slots.Notice{Name: "ws", Key: key, Text: "close", All: all}, func(answer string) bool {
 		one, _ := strconv.Atoi(answer)
@@ -91,7 +98,7 @@ func TestNoticesAreHeard(t *testing.T) {
 	if took := time.Since(begin); took > 2*lookPause+200*time.Millisecond {
 		t.Errorf("it took %v", took)
 	}
-	until(t, "free", time.Second, func() bool { return isCounted(t, b.Store, "anna", 0) })
+	until(t, "free", patient, func() bool { return isCounted(t, b.Store, "anna", 0) })
 	b.take(t, "\xff\xfe\x00{}") // keys are of any bytes
 	if n, silent, err := a.closeAll(t, "\xff\xfe\x00{}", true); n != 1 || len(silent) > 0 || err != nil {
 		t.Errorf("%d were given up, %v silent, %v", n, silent, err)
@@ -114,7 +121,7 @@ func TestWhoDoesNotAnswerIsSilent(t *testing.T) {
 	deaf := open(t, brief(3*time.Second), server.Addr())
 	acquires(t, deaf, "key", 10)
 	acquires(t, deaf, "key", 10)
-	if _, silent, err := a.closeAll(t, "key", true); len(silent) != 1 || silent[0] != 2 || err != nil {
+	if _, silent, err := a.closeAllWithin(t, 2*lookPause, "key", true); len(silent) != 1 || silent[0] != 2 || err != nil {
 		t.Error(silent, err)
 	}
 	server.Kill()
@@ -142,14 +149,14 @@ func TestNothingBuriesANoticeToAll(t *testing.T) {
 	if _, silent, err := b.closeAll(t, "anna", true); len(silent) > 0 || err != nil {
 		t.Error(silent, err)
 	}
-	until(t, "closed", time.Second, func() bool { return a.holds("anna") == 0 })
+	until(t, "closed", patient, func() bool { return a.holds("anna") == 0 })
 
 	a.take(t, "anna")
 	time.AfterFunc(5*time.Millisecond, server.Flush)
 	if _, silent, err := b.closeAll(t, "anna", true); len(silent) > 0 || err != nil {
 		t.Errorf("%v silent, %v", silent, err)
 	}
-	until(t, "closed", time.Second, func() bool { return a.holds("anna") == 0 })
+	until(t, "closed", patient, func() bool { return a.holds("anna") == 0 })
 }
 
 // With a secret, notices have no key either.
@@ -165,7 +172,7 @@ func TestNoticesHaveNoKey(t *testing.T) {
 		_, _ = a.Announce(ctx, slots.Notice{Name: "ws", Key: "203.0.113.77", Text: "close", All: true}, func(string) bool { return false })
 	}()
 	var posts []redis.Z
-	until(t, "posted", time.Second, func() bool {
+	until(t, "posted", patient, func() bool {
 		posts = a.client.ZRangeWithScores(t.Context(), a.posts()[0], 0, -1).Val()
 		return len(posts) > 0
 	})

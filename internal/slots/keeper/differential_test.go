@@ -23,7 +23,7 @@ import (
 func TestScriptsAgreeWithTheModel(t *testing.T) {
 	for name, addr := range map[string]string{"Redis": redistest.Start(t).Addr(), "miniredis": miniredis.RunT(t).Addr()} {
 		t.Run(name, func(t *testing.T) {
-			client := redis.NewClient(&redis.Options{Addr: addr})
+			client := redis.NewClient(&redis.Options{Addr: addr, MaxRetries: -1, ReadTimeout: time.Minute, WriteTimeout: time.Minute}) // what is sent twice is done twice
 			defer client.Close()
 			statements := 0
 			for seed := range uint64(*differentials) {
