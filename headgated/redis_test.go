@@ -80,7 +80,8 @@ func TestLimitsInRedis(t *testing.T) {
 	}
 }
 
-// The calls of one request share the timeout: when the first has used it up, the others are decided without Redis.
+// The calls of one request share the timeout: when the first has used it up, the others are decided without Redis. A process
+// that was itself stopped meanwhile, as on a busy machine, asks once more.
 func TestOneTimeoutForARequest(t *testing.T) {
 	silent, err := net.Listen("tcp", "127.0.0.1:0")
 	must(t, err)
@@ -107,7 +108,7 @@ func TestOneTimeoutForARequest(t *testing.T) {
 		t.Error(w.Code, w.Body)
 	}
 	must(t, silent.Close())
-	if accepting.Wait(); asked.Load() != 1 {
+	if accepting.Wait(); asked.Load() < 1 || asked.Load() > 2 {
 		t.Errorf("Redis was asked %d times", asked.Load())
 	}
 }

@@ -198,7 +198,7 @@ func TestPushGivesUp(t *testing.T) {
 		t.Fatal(err)
 	}
 	name := file(t, "limits.yaml", "slots:\n  ws: {plans: {a: 1}}\n...\n")
-	code, out, _ := headgate(t, "", "push", name, "-redis", "redis://"+server.Addr(), "-wait", "1ms")
+	code, out, _ := headgate(t, "", "push", name, "-redis", "redis://"+server.Addr(), "-wait", "1s")
 	if code != 1 || !strings.Contains(out, "1 servers have not loaded the document") {
 		t.Errorf("%d %s", code, out)
 	}

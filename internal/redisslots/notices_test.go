@@ -95,7 +95,7 @@ func TestNoticesAreHeard(t *testing.T) {
 	if n != 4 || len(silent) > 0 || err != nil {
 		t.Errorf("%d were given up, %v silent, %v", n, silent, err)
 	}
-	if took := time.Since(begin); took > 2*lookPause+200*time.Millisecond {
+	if took := time.Since(begin); took > patient/2 {
 		t.Errorf("it took %v", took)
 	}
 	until(t, "free", patient, func() bool { return isCounted(t, b.Store, "anna", 0) })

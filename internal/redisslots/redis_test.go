@@ -163,9 +163,9 @@ func TestPermissions(t *testing.T) {
 		t.Error(silent, err, heard)
 	}
 	server.Flush() // what is lost is found without INFO, too
-	until(t, "counted again", 3*time.Second, func() bool { return isCounted(t, other, "key", 1) })
+	until(t, "counted again", patient, func() bool { return isCounted(t, other, "key", 1) })
 	g.Release()
-	until(t, "free", time.Second, func() bool { return isCounted(t, other, "key", 0) })
+	until(t, "free", patient, func() bool { return isCounted(t, other, "key", 0) })
 
 	rates := []string{"+get", "+set", "+incrby", "+append", "+setrange", "+del", "+info"}
 	for _, missing := range all {
@@ -242,7 +242,7 @@ func TestCluster(t *testing.T) {
 			return true
 		}
 	}
-	until(t, "all are counted", time.Second, all(2))
+	until(t, "all are counted", patient, all(2))
 	for i, master := range cluster.Masters {
 		master.Flush()
 		until(t, fmt.Sprint("counted again after the loss of master ", i), 3*c.TTL/3+c.TTL/15, all(2))
@@ -281,7 +281,7 @@ func TestCluster(t *testing.T) {
 			break
 		}
 	}
-	until(t, "away", 5*time.Second, func() bool {
+	until(t, "away", patient, func() bool {
 		g, err := d.Acquire(t.Context(), claim("d1", 9))
 		_ = g
 		return err == nil && d.Away() != nil
@@ -338,10 +338,10 @@ func migrates(t *testing.T, cluster *redistest.Cluster, a, b *Store) {
 		must(server, "CLUSTER", "SETSLOT", slot, "NODE", owner)
 	}
 	before := granted.Load()
-	until(t, "granted where it has moved", 10*time.Second, func() bool { return granted.Load() > before+100 })
+	until(t, "granted where it has moved", patient, func() bool { return granted.Load() > before+100 })
 	stop()
 	all.Wait()
-	until(t, "counted where it has moved", 3*time.Second, func() bool { return isCounted(t, b, "moves", 1) })
+	until(t, "counted where it has moved", patient, func() bool { return isCounted(t, b, "moves", 1) })
 }
 
 // A replica that takes over is used, and right again within three beats.
@@ -359,7 +359,7 @@ func TestClusterFailover(t *testing.T) {
 	cluster.Owner(s.fleet()).Kill()
 	cluster.WaitReady()
 	other := open(t, c, cluster.Nodes().Running().Addrs()...)
-	until(t, "counted", 20*time.Second, func() bool { return isCounted(t, other, "7", 1) && s.Away() == nil })
+	until(t, "counted", patient, func() bool { return isCounted(t, other, "7", 1) && s.Away() == nil })
 	<-time.After(c.TTL)
 	for i := range 30 {
 		if _, err := other.Acquire(t.Context(), claim(fmt.Sprint(i), 1)); !errors.Is(err, slots.ErrFull) {
