@@ -15,16 +15,17 @@ import (
 //
 // No event prints a key.
 type Observer struct {
-	// Decided is told of each charge of a decision, not of Peek.
+	// Decided is told of each charge of a decision, not of Peek. A Wait is told of each attempt, and of its error if it
+	// ends before the first.
 	Decided func(context.Context, DecisionEvent)
 
-	// Settled is told of each charge that was corrected or given back, and of reports.
+	// Settled is told of each charge that was corrected or given back, not if its units were right, and of reports.
 	Settled func(context.Context, SettleEvent)
 
 	// Acquired is told of each slot that was granted or refused. A wait is told when it ends.
 	Acquired func(context.Context, SlotEvent)
 
-	// Released is told of each slot that was released, with the name of its slots.
+	// Released is told of each slot that was released, with the name of its slots: once, also if it was lost before.
 	Released func(slots string)
 
 	// Changed is told when the store's server is away, with the reason, and when it is back, with nil.
