@@ -87,7 +87,7 @@ matrix: ## the tests of the stores on Redis 6.2 and 8.2 and Valkey 8.1 and 9.1: 
 soak: tools race-all ## the models, simulations, floods, histories and chaos at length, then the fuzz targets: two to three hours
 	$(GO) test -count=1 -timeout 2h ./internal/memory -run Walk -questions 10000000
 	$(GO) test -count=1 -timeout 2h ./internal/memory -run Flood -flood 1000000
-	$(GO) test -count=1 -timeout 2h ./core/stats/internal/counts -run Series -flood 10000000
+	$(GO) test -count=1 -timeout 2h ./core/stats -run Series -flood 10000000
 	$(REQUIRE) $(GO) test -count=1 -timeout 2h ./internal/redisrates -run 'DecisionsAreThose|Store' -questions 1000000
 	$(REQUIRE) $(GO) test -count=20 -timeout 2h ./internal/redisrates -run 'Lives|Outages|StoppedProcess'
 	$(REQUIRE) $(GO) test -count=1 -timeout 2h ./internal/redisslots -run 'Churn|Pause|Killed' -rounds 20 -burners 8

@@ -3,6 +3,7 @@
 package core_test
 
 import (
+	"context"
 	"testing"
 	"time"
 
@@ -13,7 +14,8 @@ import (
 func TestAllocations(t *testing.T) {
 	bucket, window := core.TokenBucket(1_000_000, time.Second), core.FixedWindow(1<<40, time.Hour)
 	for name, policies := range map[string][]core.Policy{"one": {bucket}, "two": {bucket.Named("a"), window.Named("b")}, "refused": {core.Blocked()}} {
-		for _, observers := range [][]*core.Observer{nil, {{Released: func(string) {}}}} {
+		decided := &core.Observer{Decided: func(context.Context, core.DecisionEvent) {}}
+		for _, observers := range [][]*core.Observer{nil, {{Released: func(string) {}}}, {decided, decided}} {
 			l, ctx := core.NewLimiter(&core.MemoryStore{Observers: observers}, "api", policies...), t.Context()
 			if n := testing.AllocsPerRun(1000, func() {
 				if _, err := l.Allow(ctx, "key"); err != nil {

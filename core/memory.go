@@ -6,6 +6,7 @@ import (
 	"github.com/headgate/headgate/internal/backend"
 	"github.com/headgate/headgate/internal/memory"
 	"github.com/headgate/headgate/internal/slots"
+	"github.com/headgate/headgate/internal/store"
 )
 
 // A MemoryStore keeps counts in this process. Its zero value is ready; it must not be copied after its first use. It
@@ -25,9 +26,14 @@ type MemoryStore struct {
 // Backend is for package headgate itself.
 func (m *MemoryStore) Backend() *backend.Store {
 	m.once.Do(func() {
-		observer, rates := JoinObservers(m.Observers), memory.New(m.MaxBytes)
-		observer.Memory(rates)
-		m.backend = &backend.Store{Rates: rates, Memory: rates, Observer: observer.Told, Slots: new(slots.Memory)}
+		rates := memory.New(m.MaxBytes)
+		m.backend = &backend.Store{Rates: rates, Memory: rates, Slots: new(slots.Memory)}
+		for _, o := range m.Observers {
+			m.backend.Observer = m.backend.Observer.And(o.Backend(nil))
+		}
+		if o := m.backend.Observer; o != nil && o.Memory != nil {
+			o.Memory(func() store.MemoryUse { return store.MemoryUse(rates.Stats()) })
+		}
 	})
 	return m.backend
 }

@@ -4,8 +4,7 @@ import (
 	"context"
 	"time"
 
-	"github.com/headgate/headgate/internal/backend"
-	"github.com/headgate/headgate/internal/memory"
+	"github.com/headgate/headgate/internal/hidden"
 	"github.com/headgate/headgate/internal/step"
 	"github.com/headgate/headgate/internal/store"
 )
@@ -16,30 +15,60 @@ import (
 //
 // No event prints a key.
 type Observer struct {
-	// Decided is told of each charge of a decision, not of Peek.
+	// Decided is told of each charge of a decision, not of Peek. A Wait is told of each attempt, and of its error if it
+	// ends before the first.
 	Decided func(context.Context, DecisionEvent)
 
-	// Settled is told of each charge that was corrected or given back, and of reports.
+	// Settled is told of each charge that was corrected or given back, not if its units were right, and of reports.
 	Settled func(context.Context, SettleEvent)
 
 	// Acquired is told of each slot that was granted or refused. A wait is told when it ends.
 	Acquired func(context.Context, SlotEvent)
 
-	// Released is told of each slot that was released, with the name of its slots.
+	// Released is told of each slot that was released, with the name of its slots: once, also if it was lost before.
 	Released func(slots string)
 
 	// Changed is told when the store's server is away, with the reason, and when it is back, with nil.
 	Changed func(error)
 
-	backend *backend.Observer // of package stats
+	backend *store.Observer // of package stats
 }
 
-// Backend is for package headgate itself. It returns the observer of package stats, after it was set if from is not nil.
-func (o *Observer) Backend(from *backend.Observer) *backend.Observer {
+// Backend is for package headgate itself. It returns what stores call: what package stats has set with from, or else the
+// functions above.
+func (o *Observer) Backend(from *store.Observer) *store.Observer {
+	if o == nil {
+		return nil
+	}
 	if from != nil {
 		o.backend = from
 	}
-	return o.backend
+	if o.backend != nil {
+		return o.backend
+	}
+	hooks := &store.Observer{Timed: o.Decided != nil || o.Acquired != nil, Released: o.Released, Changed: o.Changed}
+	if o.Decided != nil {
+		hooks.Decided = func(ctx context.Context, e store.DecisionEvent) {
+			source := source(e.Source, e.Err)
+			o.Decided(ctx, DecisionEvent{e.Limiter, e.Policy, e.Units, e.Allowed, e.ObserveOnly, source, e.Took, e.Err, e.Key})
+		}
+	}
+	if o.Settled != nil {
+		hooks.Settled = func(ctx context.Context, e store.SettleEvent) { o.Settled(ctx, SettleEvent(e)) }
+	}
+	if o.Acquired != nil {
+		hooks.Acquired = func(ctx context.Context, e store.SlotEvent) {
+			o.Acquired(ctx, SlotEvent{e.Slots, e.Granted, e.ObserveOnly, source(e.Source, e.Err), e.Took, e.Err, e.Key})
+		}
+	}
+	return hooks
+}
+
+func source(s step.Source, err error) string {
+	if err != nil {
+		return ""
+	}
+	return s.String()
 }
 
 // A DecisionEvent is a decision about one charge.
@@ -61,12 +90,12 @@ type DecisionEvent struct {
 	Took time.Duration // the call of the store
 	Err  error         // why there is no decision
 
-	key *string
+	key hidden.Text
 }
 
 // Key returns the key that was refused, else "". It may be a secret, and have any bytes and length: bound the memory
 // for keys, and show a keyed hash.
-func (e DecisionEvent) Key() string { return reveal(e.key) }
+func (e DecisionEvent) Key() string { return e.key.Reveal() }
 
 // A SettleEvent is the correction of one charge, or a report, which charged 0 units.
 type SettleEvent struct {
@@ -85,80 +114,8 @@ type SlotEvent struct {
 	Took        time.Duration // the call of the store, or the whole wait
 	Err         error         // why there is neither a grant nor a refusal
 
-	key *string
+	key hidden.Text
 }
 
 // Key returns the key that was refused, else "": see [DecisionEvent.Key].
-func (e SlotEvent) Key() string { return reveal(e.key) }
-
-func reveal(key *string) string {
-	if key == nil {
-		return ""
-	}
-	return *key
-}
-
-// JoinObservers returns what a store tells of, for the observers. It is for package redisstore.
-func JoinObservers(all []*Observer) *backend.Observer {
-	var told []*store.Observer
-	var memories []func(*memory.Store)
-	for _, o := range all {
-		switch {
-		case o == nil:
-		case o.backend != nil:
-			told, memories = append(told, o.backend.Told), append(memories, o.backend.Memory)
-		default:
-			told = append(told, o.told())
-		}
-	}
-	return &backend.Observer{Told: store.Observers(told...), Memory: func(m *memory.Store) {
-		for _, f := range memories {
-			f(m)
-		}
-	}}
-}
-
-// told returns what the store tells the observer of.
-func (o *Observer) told() *store.Observer {
-	told := &store.Observer{
-		Timed:        o.Decided != nil || o.Acquired != nil,
-		SlotReleased: o.Released, Changed: o.Changed,
-	}
-	if o.Decided != nil {
-		told.Refused = func(ctx context.Context, e store.DecisionEvent, key string) { o.Decided(ctx, decisionEvent(e, &key)) }
-		told.Decided = func(ctx context.Context, e store.DecisionEvent) {
-			if e.Allowed || e.Err != nil || e.Policy == "" { // others have been told with the key
-				o.Decided(ctx, decisionEvent(e, nil))
-			}
-		}
-	}
-	if o.Settled != nil {
-		told.Settled = func(ctx context.Context, e store.SettleEvent) {
-			o.Settled(ctx, SettleEvent{e.Limiter, e.Units, e.Actual, e.Uncovered, e.Err})
-		}
-	}
-	if o.Acquired != nil {
-		told.SlotRefused = func(ctx context.Context, e store.SlotEvent, key string) { o.Acquired(ctx, slotEvent(e, &key)) }
-		told.SlotAcquired = func(ctx context.Context, e store.SlotEvent) {
-			if e.Granted || e.Err != nil {
-				o.Acquired(ctx, slotEvent(e, nil))
-			}
-		}
-	}
-	return told
-}
-
-func decisionEvent(e store.DecisionEvent, key *string) DecisionEvent {
-	return DecisionEvent{e.Limiter, e.Policy, e.Units, e.Allowed, e.Trial, source(e.Source, e.Err), e.Took, e.Err, key}
-}
-
-func slotEvent(e store.SlotEvent, key *string) SlotEvent {
-	return SlotEvent{e.Slots, e.Granted, e.Trial, source(e.Source, e.Err), e.Took, e.Err, key}
-}
-
-func source(s step.Source, err error) string {
-	if err != nil {
-		return ""
-	}
-	return s.String()
-}
+func (e SlotEvent) Key() string { return e.key.Reveal() }

@@ -53,7 +53,9 @@ func (s *Server) shown() backend.Limits {
 	for _, name := range slices.Sorted(maps.Keys(c.limits.Limits)) {
 		plans := c.limits.Limits[name].Plans
 		for _, plan := range slices.Sorted(maps.Keys(plans)) {
-			l.Limiters = append(l.Limiters, backend.NamedPolicies{Name: name, Policies: plans[plan].Prepared().List})
+			for _, p := range plans[plan].Prepared().List {
+				l.Policies = append(l.Policies, backend.ShownPolicy{Limiter: name, Name: p.Name, Text: p.Numbers.String()})
+			}
 		}
 	}
 	return l

@@ -15,18 +15,15 @@ type collector struct{ stats *stats.Stats }
 func (collector) Describe(chan<- *prometheus.Desc) {}
 
 func (c collector) Collect(out chan<- prometheus.Metric) {
+	types := map[string]prometheus.ValueType{"counter": prometheus.CounterValue, "gauge": prometheus.GaugeValue}
 	for _, f := range c.stats.Families() {
 		if f.Type == "histogram" {
 			collectHistograms(f, out)
 			continue
 		}
-		kind := prometheus.CounterValue
-		if f.Type == "gauge" {
-			kind = prometheus.GaugeValue
-		}
 		for _, x := range f.Samples {
 			names, values := namesAndValues(x.Labels)
-			out <- prometheus.MustNewConstMetric(prometheus.NewDesc(f.Name, f.Help, names, nil), kind, x.Value, values...)
+			out <- prometheus.MustNewConstMetric(prometheus.NewDesc(f.Name, f.Help, names, nil), types[f.Type], x.Value, values...)
 		}
 	}
 }

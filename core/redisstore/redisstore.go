@@ -143,15 +143,24 @@ func Open(url string, c Config) (*Store, error) {
 // deadlines: it is refused without ContextTimeoutEnabled. The error has all faults.
 func New(client redis.UniversalClient, c Config) (*Store, error) {
 	c = c.withDefaults()
-	observer := core.JoinObservers(c.Observers).Told
+	var observer *store.Observer // nil: nobody is told
+	for _, o := range c.Observers {
+		observer = observer.And(o.Backend(nil))
+	}
+	hooks := cmp.Or(observer, new(store.Observer))
 	rates, err := redisrates.New(client, redisrates.Config{
 		Prefix: c.Prefix, Secret: c.Secret, Timeout: c.Timeout, RefusalTTL: c.RefusalTTL,
-		Failure: redisrates.Failure(c.Failure), Servers: c.Servers, Observer: observer,
+		Failure: redisrates.Failure(c.Failure), Servers: c.Servers, Called: hooks.Called, Changed: hooks.Changed,
 	})
 	if err := errors.Join(err, c.faults()); err != nil {
 		return nil, err
 	}
-	s := &Store{rates: rates, slots: redisslots.New(client, c.slots(observer))}
+	s := &Store{rates: rates}
+	s.slots = redisslots.New(client, redisslots.Config{
+		Names: rediskey.New(c.Prefix, c.Secret), Failure: keeper.Failure(c.Failure), Servers: c.Servers,
+		TTL: c.SlotTTL, Timeout: c.SlotTimeout,
+		Called: hooks.Called, Changed: hooks.Changed, Lost: hooks.SlotsLost, Restated: hooks.SlotsRestated,
+	})
 	s.backend.Rates, s.backend.Slots, s.backend.Observer = s.rates, s.slots, observer
 	if c.Lease > 0 {
 		s.leases = lease.New(s.rates, s.rates.Fresh(), c.Lease, c.Timeout)
@@ -180,23 +189,6 @@ func (c Config) faults() error {
 		faults = append(faults, fmt.Errorf("headgate: redisstore: a Lease of %v is not 1 ms to 1 min", c.Lease))
 	}
 	return errors.Join(faults...)
-}
-
-func (c Config) slots(o *store.Observer) redisslots.Config {
-	sc := redisslots.Config{
-		Names: rediskey.New(c.Prefix, c.Secret), Failure: keeper.Failure(c.Failure), Servers: c.Servers,
-		TTL: c.SlotTTL, Timeout: c.SlotTimeout,
-	}
-	if o == nil {
-		return sc
-	}
-	sc.Lost, sc.Restated, sc.Changed = o.SlotsLost, o.SlotsRestated, o.Changed
-	if o.Called != nil {
-		sc.Called = func(keys int, took time.Duration, err error) {
-			o.Called(store.CallEvent{Questions: keys, Took: took, Err: err})
-		}
-	}
-	return sc
 }
 
 // Backend is for package headgate itself.

@@ -6,21 +6,26 @@
 //	http.Handle("/debug/headgate/", seen.Handler()) // where only operators get
 //
 // Series are made of names, never of keys: of 1,024 limiters, 1,024 slots, and 16 policies of each limiter. Further
-// names are counted together, as "(others)".
+// names are counted together, as "(others)". To count an admitted charge takes neither a lock nor an allocation.
 package stats
 
 import (
-	"io"
+	"context"
+	"errors"
+	"hash/maphash"
 	"log/slog"
-	"net/http"
-	"strconv"
+	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/headgate/headgate/core"
-	"github.com/headgate/headgate/core/stats/internal/counts"
-	"github.com/headgate/headgate/core/stats/internal/page"
-	"github.com/headgate/headgate/internal/backend"
-	"github.com/headgate/headgate/internal/memory"
+	"github.com/headgate/headgate/internal/store"
+)
+
+const (
+	maxNames    = 1024 // limiters; slots
+	maxPolicies = 16   // of a limiter, with all its plans
+	quickPlaces = 256  // see policy
 )
 
 // Config configures [Stats]. Its zero value is ready to use.
@@ -36,85 +41,203 @@ type Config struct {
 
 // Stats counts what its observer is told. It is safe for concurrent use.
 type Stats struct {
-	inner    *counts.Stats
+	config   Config
+	start    time.Time
 	observer core.Observer
-	memories atomic.Int64
+	limiters registry[group]
+	slots    registry[group]
+	quick    [quickPlaces]atomic.Pointer[found]
+	seed     maphash.Seed
+	hash     func(key string) string // what is shown of a key
+
+	answered, failed histogram     // calls to servers
+	questions        atomic.Uint64 // that these were about
+	lost             atomic.Uint64 // slots
+	restated         atomic.Uint64 // keys of slots
+	away             atomic.Int64  // servers that are unavailable
+	outages          atomic.Uint64
+
+	mu       sync.Mutex
+	memories []func() store.MemoryUse
+	reason   string    // of the latest outage
+	changed  time.Time // when a server became unavailable, or available again
 }
 
 // New returns a Stats that has counted nothing.
 func New(c Config) *Stats {
-	inner := counts.New(counts.Config{ShowKeys: c.ShowKeys, Logger: c.Logger})
-	s := &Stats{inner: inner}
-	s.observer.Backend(&backend.Observer{Told: inner.Observer(), Memory: s.memory})
+	s := &Stats{config: c, start: time.Now(), seed: maphash.MakeSeed(), hash: newHash()}
+	s.limiters.init(maxNames, func(name string) *group { return newGroup(s, "limiter", name) })
+	s.slots.init(maxNames, func(name string) *group { return newGroup(s, "slots", name) })
+	s.observer.Backend(&store.Observer{
+		Decided: func(_ context.Context, e store.DecisionEvent) {
+			if e.Allowed {
+				s.policy(e.Limiter, e.Policy).admitted[e.Source].add(e.Units)
+			} else {
+				s.notAdmitted(&e)
+			}
+		},
+		Settled:       s.settled,
+		Acquired:      s.acquired,
+		Released:      func(name string) { s.slots.get(name).released.Add(1) },
+		Changed:       s.storeChanged,
+		Called:        s.called,
+		SlotsLost:     s.slotsLost,
+		SlotsRestated: s.slotsRestated,
+		Memory:        s.addMemory,
+	})
 	return s
 }
 
 // Observer returns the observer for the stores whose events shall be counted.
 func (s *Stats) Observer() *core.Observer { return &s.observer }
 
-// memory adds a store in memory, whose size is a metric.
-func (s *Stats) memory(m *memory.Store) {
-	name := "memory"
-	if n := s.memories.Add(1); n > 1 {
-		name += " " + strconv.FormatInt(n, 10)
+// A found is a policy of a limiter, and how it was found.
+type found struct {
+	limiter, name string
+	policy        *policy
+}
+
+// policy returns what is counted of a policy. Those that admit are mostly found in a table by some letters of the names,
+// which takes no hash, and a comparison of names, which is mostly one of two pointers. Those that find no place there are
+// found by the registries.
+func (s *Stats) policy(limiter, name string) *policy {
+	if limiter == "" || name == "" {
+		return s.limiters.get(limiter).policies.get(name)
 	}
-	s.inner.AddMemory(name, m)
-}
-
-// Handler returns the page for operators. Mount it at a path that ends in a slash, where only operators get: below it
-// are "metrics", the text for Prometheus, and "json", the counts. It answers GET and HEAD.
-func (s *Stats) Handler() http.Handler { return page.Handler(s.inner, page.Config{}) }
-
-// HandlerWith is Handler with the limits that are in force. It is for headgated.
-func (s *Stats) HandlerWith(limits func() backend.Limits) http.Handler {
-	return page.Handler(s.inner, page.Config{Limits: limits})
-}
-
-// WritePrometheus writes the counts in the text format of Prometheus, version 0.0.4.
-func (s *Stats) WritePrometheus(w io.Writer) error { return s.inner.WritePrometheus(w) }
-
-// A Family is a metric, with its series.
-type Family struct {
-	Name, Help string
-	Type       string // counter, gauge or histogram
-	Samples    []Sample
-}
-
-// A Sample is one value. Those of a histogram are the cumulative counts of its buckets, whose last label is le, the
-// last with "+Inf", and then the sum of what was observed, without le.
-type Sample struct {
-	Labels []string // name, value, name, value, ...
-	Value  float64
-}
-
-// Families returns the counts, for exporters to other systems.
-func (s *Stats) Families() []Family {
-	var all []Family
-	for _, f := range s.inner.Families() {
-		family := Family{Name: f.Name, Help: f.Help, Type: f.Kind}
-		for _, x := range f.Samples {
-			family.add(f.Labels, x)
-		}
-		all = append(all, family)
+	place := &s.quick[letter(limiter)+31*letter(name)]
+	f := place.Load()
+	if f != nil && f.limiter == limiter && f.name == name {
+		return f.policy
 	}
-	return all
+	p := s.limiters.get(limiter).policies.get(name)
+	if f == nil {
+		place.CompareAndSwap(nil, &found{limiter, name, p})
+	}
+	return p
 }
 
-func (f *Family) add(names []string, x counts.Sample) {
-	var labels []string
-	for i, name := range names {
-		labels = append(labels, name, x.Labels[i])
+// letter returns a number that depends on the length, the last and the middle letter.
+func letter(name string) uint8 {
+	n := len(name)
+	return uint8(n) + 7*name[n-1] + 3*name[n/2]
+}
+
+// notAdmitted counts a charge that was not admitted, or of which that is not known.
+func (s *Stats) notAdmitted(e *store.DecisionEvent) {
+	l := s.limiters.get(e.Limiter)
+	switch {
+	case e.Err != nil:
+		l.errors[reason(e.Err)].add(e.Units)
+	case e.Policy == "":
+		l.withdrawn[e.Source].add(e.Units)
+	default:
+		l.refuse(l.policies.get(e.Policy), e.Source, e.Units, e.ObserveOnly, e.Key.Reveal())
 	}
-	if x.Durations == nil {
-		f.Samples = append(f.Samples, Sample{labels, x.Value})
+}
+
+func (s *Stats) settled(_ context.Context, e store.SettleEvent) {
+	l := s.limiters.get(e.Limiter)
+	l.settled.Add(1)
+	switch {
+	case e.Err != nil:
+		l.unsettled.Add(1)
+	case e.Actual < e.Charged:
+		l.givenBack.Add(uint64(e.Charged - e.Actual))
+	default:
+		l.chargedLater.Add(uint64(e.Actual - e.Charged))
+		l.uncovered.Add(uint64(e.Uncovered))
+	}
+}
+
+func (s *Stats) acquired(_ context.Context, e store.SlotEvent) {
+	k := s.slots.get(e.Slots)
+	switch p := k.policies.get(""); {
+	case e.Err != nil:
+		k.errors[reason(e.Err)].add(1)
+	case e.Granted:
+		p.admitted[e.Source].add(1)
+	default:
+		k.refuse(p, e.Source, 1, e.ObserveOnly, e.Key.Reveal())
+	}
+}
+
+func (s *Stats) called(c store.Call) {
+	s.questions.Add(uint64(c.Questions))
+	if c.Err != nil {
+		s.failed.add(c.Took)
+	} else {
+		s.answered.add(c.Took)
+	}
+}
+
+func (s *Stats) slotsLost(held int64) {
+	s.lost.Add(uint64(held))
+	s.log(slog.LevelWarn, "headgate: the store declared this process dead while it held slots", slog.Int64("held", held))
+}
+
+func (s *Stats) slotsRestated(keys int) {
+	s.restated.Add(uint64(keys))
+	s.log(slog.LevelWarn, "headgate: the store may have lost slots, which are stated again", slog.Int("keys", keys))
+}
+
+func (s *Stats) storeChanged(reason error) {
+	s.mu.Lock()
+	s.changed = time.Now()
+	if reason != nil {
+		s.reason = reason.Error()
+	}
+	s.mu.Unlock()
+	if reason == nil {
+		s.away.Add(-1)
+		s.log(slog.LevelInfo, "headgate: the store is available again")
 		return
 	}
-	bucket := func(le string, count uint64) {
-		f.Samples = append(f.Samples, Sample{append(labels[:len(labels):len(labels)], "le", le), float64(count)})
+	s.away.Add(1)
+	s.outages.Add(1)
+	s.log(slog.LevelWarn, "headgate: the store is unavailable", slog.String("reason", reason.Error()))
+}
+
+// addMemory adds a store in memory, whose size is a metric.
+func (s *Stats) addMemory(use func() store.MemoryUse) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.memories = append(s.memories, use)
+}
+
+// log writes a record. It must not panic: it may be called where that would end the process.
+func (s *Stats) log(level slog.Level, message string, attrs ...slog.Attr) {
+	if s.config.Logger == nil {
+		return
 	}
-	for _, b := range x.Durations.Buckets {
-		bucket(strconv.FormatFloat(b.Seconds, 'f', -1, 64), b.Count)
+	defer func() { _ = recover() }()
+	s.config.Logger.LogAttrs(context.Background(), level, message, attrs...)
+}
+
+// The reasons why there is no decision.
+const (
+	unavailable = iota
+	canceled
+	timeout
+	closed
+	other
+	reasons
+)
+
+// reasonTexts are the reasons as they are written in metrics.
+var reasonTexts = [reasons]string{"unavailable", "canceled", "timeout", "closed", "other"}
+
+func reason(err error) int {
+	var connection interface{ Timeout() bool } // a net.Error
+	switch {
+	case errors.Is(err, core.ErrUnavailable):
+		return unavailable
+	case errors.Is(err, context.Canceled):
+		return canceled
+	case errors.Is(err, context.DeadlineExceeded), errors.As(err, &connection) && connection.Timeout():
+		return timeout
+	case errors.Is(err, core.ErrClosed):
+		return closed
+	default:
+		return other
 	}
-	bucket("+Inf", x.Durations.Count)
-	f.Samples = append(f.Samples, Sample{labels, x.Durations.Sum})
 }

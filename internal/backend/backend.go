@@ -34,12 +34,6 @@ func (s *Store) CloseSlots(ctx context.Context) error {
 	return s.Slots.Close(ctx, "")
 }
 
-// An Observer is what package stats learns of: what stores tell, and the stores in memory.
-type Observer struct {
-	Told   *store.Observer
-	Memory func(*memory.Store)
-}
-
 // A Book has the policies and the numbers of slots that a document gives to plans and keys.
 type Book interface{ View() View }
 

@@ -175,7 +175,7 @@ func (d *Decision) ask(ctx context.Context, mode step.Mode, cells []step.Cell, w
 	case mode == step.Allow:
 		d.tell(ctx, s.Observer, start, err)
 	case mode == step.Settle:
-		d.tellReported(ctx, s.Observer, start, err)
+		d.tellReported(ctx, s.Observer, err)
 	}
 	return err
 }
@@ -331,14 +331,11 @@ func (d *Decision) Settle(ctx context.Context, actual ...int64) (uncovered int64
 	if !d.receipt.Spend() {
 		return 0, store.ErrSettled
 	}
-	s := d.store
-	start, cells := s.begin(), d.corrections(actual)
+	cells := d.corrections(actual)
 	if len(cells) > 0 {
-		_, err = s.Rates.Ask(ctx, step.Settle, cells)
+		_, err = d.store.Rates.Ask(ctx, step.Settle, cells)
 	}
-	if s.Observer != nil && s.Observer.Settled != nil {
-		d.tellSettled(ctx, s.Observer, start, cells, actual, err)
-	}
+	d.tellSettled(ctx, d.store.Observer, cells, actual, err)
 	if err != nil {
 		return 0, err
 	}

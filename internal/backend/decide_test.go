@@ -81,7 +81,7 @@ func TestEventsHaveTheUnitsOfTheCharge(t *testing.T) {
 	near := memory.New(0)
 	s := &backend.Store{Rates: near, Memory: near, Observer: &store.Observer{
 		Decided: func(_ context.Context, e store.DecisionEvent) { units = append(units, e.Units) },
-		Settled: func(_ context.Context, e store.SettleEvent) { units = append(units, e.Units, e.Actual) },
+		Settled: func(_ context.Context, e store.SettleEvent) { units = append(units, e.Charged, e.Actual) },
 	}}
 	interval := step.Numbers{Algorithm: step.MinInterval, Limit: 1, Period: 1} // which counts calls
 	window := step.Numbers{Algorithm: step.FixedWindow, Limit: 9, Period: time.Hour.Microseconds()}

@@ -26,7 +26,7 @@ func took(start time.Time) time.Duration {
 
 // tell tells an observer of each charge of a decision, or with an error that there is none.
 func (d *Decision) tell(ctx context.Context, o *store.Observer, start time.Time, err error) {
-	if o.Decided == nil && (o.Refused == nil || d.Allowed) {
+	if o.Decided == nil {
 		return
 	}
 	cells, first := d.cells(), 0
@@ -38,22 +38,20 @@ func (d *Decision) tell(ctx context.Context, o *store.Observer, start time.Time,
 		first = i + 1
 		e := store.DecisionEvent{Limiter: charge[0].Policy.Limiter, Units: unitsOf(charge), Took: took(start), Err: err}
 		if err == nil {
-			e.Allowed, e.Source, e.Trial = d.Allowed, charge[0].Source, !d.Allowed && ontrial.Is(ctx)
+			e.Allowed, e.Source, e.ObserveOnly = d.Allowed, charge[0].Source, !d.Allowed && ontrial.Is(ctx)
 			if d.Allowed || uncoveredBy(charge) > 0 {
 				e.Policy = totals(charge, d.Allowed).Decider.Name
 			}
+			if !d.Allowed && e.Policy != "" {
+				e.Key = charge[0].Key
+			}
 		}
-		if o.Refused != nil && !e.Allowed && e.Policy != "" {
-			o.Refused(ctx, e, charge[0].Key.Reveal())
-		}
-		if o.Decided != nil {
-			o.Decided(ctx, e)
-		}
+		o.Decided(ctx, e)
 	}
 }
 
 // tellReported tells an observer of each charge of a report.
-func (d *Decision) tellReported(ctx context.Context, o *store.Observer, start time.Time, err error) {
+func (d *Decision) tellReported(ctx context.Context, o *store.Observer, err error) {
 	if o.Settled == nil {
 		return
 	}
@@ -64,7 +62,7 @@ func (d *Decision) tellReported(ctx context.Context, o *store.Observer, start ti
 		}
 		charge := cells[first : i+1]
 		first = i + 1
-		e := store.SettleEvent{Limiter: charge[0].Policy.Limiter, Actual: unitsOf(charge), Source: charge[0].Source, Took: took(start), Err: err}
+		e := store.SettleEvent{Limiter: charge[0].Policy.Limiter, Actual: unitsOf(charge), Err: err}
 		if err == nil {
 			e.Uncovered = uncoveredBy(charge)
 		}
@@ -73,7 +71,10 @@ func (d *Decision) tellReported(ctx context.Context, o *store.Observer, start ti
 }
 
 // tellSettled tells an observer of each charge that was corrected by these cells.
-func (d *Decision) tellSettled(ctx context.Context, o *store.Observer, start time.Time, corrected []step.Cell, actual []int64, err error) {
+func (d *Decision) tellSettled(ctx context.Context, o *store.Observer, corrected []step.Cell, actual []int64, err error) {
+	if o == nil || o.Settled == nil {
+		return
+	}
 	cells, first, charge, changed, uncovered := d.cells(), 0, 0, false, int64(0)
 	for i := range cells {
 		c := &cells[i]
@@ -84,7 +85,7 @@ func (d *Decision) tellSettled(ctx context.Context, o *store.Observer, start tim
 			continue
 		}
 		if changed {
-			e := store.SettleEvent{Limiter: c.Policy.Limiter, Units: unitsOf(cells[first : i+1]), Actual: actual[charge], Source: c.Source, Took: took(start), Err: err}
+			e := store.SettleEvent{Limiter: c.Policy.Limiter, Charged: unitsOf(cells[first : i+1]), Actual: actual[charge], Err: err}
 			if err == nil {
 				e.Uncovered = uncovered
 			}

@@ -1,16 +1,15 @@
 package backend
 
-import "github.com/headgate/headgate/internal/step"
-
 // Limits are what the page of package stats shows beside the counts, for headgated.
 type Limits struct {
-	Version  string // of the document that they are from
-	Err      error  // why a newer document is not in force
-	Limiters []NamedPolicies
+	Version  string        `json:"version"` // of the document that they are from
+	Err      error         `json:"-"`       // why a newer document is not in force
+	Policies []ShownPolicy `json:"policies"`
 }
 
-// NamedPolicies are policies of a limiter.
-type NamedPolicies struct {
-	Name     string
-	Policies []step.Policy
+// A ShownPolicy is a policy of a limiter.
+type ShownPolicy struct {
+	Limiter string `json:"limiter"`
+	Name    string `json:"name"`
+	Text    string `json:"policy"`
 }

@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/headgate/headgate/internal/hidden"
 	"github.com/headgate/headgate/internal/ontrial"
 	"github.com/headgate/headgate/internal/slots"
 	"github.com/headgate/headgate/internal/step"
@@ -108,8 +109,8 @@ func (s *Slot) Release() {
 	s.giveBack()
 	for i := range len(s.others) + 1 {
 		of := s.at(i).of
-		if o := of.store.Observer; o != nil && o.SlotReleased != nil {
-			o.SlotReleased(of.name)
+		if o := of.store.Observer; o != nil && o.Released != nil {
+			o.Released(of.name)
 		}
 	}
 }
@@ -139,7 +140,7 @@ func (s *Slot) Answers() []Answer {
 	for i := range all {
 		h := s.at(i)
 		all[i] = Answer{Limiter: h.of.name, Policy: h.of.name, Allowed: true, Limit: h.Limit, Remaining: h.Limit - h.Held}
-		if h.Source == slots.FromOpen {
+		if h.Source == step.SourceOpen {
 			all[i].Remaining = step.MaxInt
 		}
 	}
@@ -181,9 +182,7 @@ func (s *Slot) Take(ctx context.Context, claims []Claim) (err error) {
 		break
 	}
 	for i := range claims {
-		if claims[i].Slots.store.Observer != nil {
-			claims[i].tell(ctx, s.at(i).Source, err, start)
-		}
+		claims[i].tell(ctx, s.at(i).Source, err, start)
 	}
 	done = err == nil
 	return err
@@ -203,34 +202,19 @@ func (c *Claim) take(ctx context.Context, h *held) (err error) {
 }
 
 // tell tells the store's observer what became of a claim.
-func (c *Claim) tell(ctx context.Context, source string, err error, start time.Time) {
+func (c *Claim) tell(ctx context.Context, source step.Source, err error, start time.Time) {
 	o := c.Slots.store.Observer
-	e := store.SlotEvent{Slots: c.Slots.name, Granted: err == nil, Source: sourceOf(source), Took: took(start)}
+	if o == nil || o.Acquired == nil {
+		return
+	}
+	e := store.SlotEvent{Slots: c.Slots.name, Granted: err == nil, Source: source, Took: took(start)}
 	var full *slots.FullError
-	refused := errors.As(err, &full)
-	if refused {
-		e.Source, e.Trial = sourceOf(full.Source), ontrial.Is(ctx)
+	if errors.As(err, &full) {
+		e.Source, e.ObserveOnly, e.Key = full.Source, ontrial.Is(ctx), hidden.Of(c.Key)
 	} else if err != nil {
 		e.Source, e.Err = step.SourceNone, err
 	}
-	if refused && o.SlotRefused != nil {
-		o.SlotRefused(ctx, e, c.Key)
-	}
-	if o.SlotAcquired != nil {
-		o.SlotAcquired(ctx, e)
-	}
-}
-
-func sourceOf(source string) step.Source {
-	switch source {
-	case slots.FromCache:
-		return step.SourceCache
-	case slots.FromLocal:
-		return step.SourceLocal
-	case slots.FromOpen:
-		return step.SourceOpen
-	}
-	return step.SourceStore
+	o.Acquired(ctx, e)
 }
 
 // The notices of slots, which reach all processes that hold some of a key.

@@ -254,8 +254,8 @@ func TestBreaker(t *testing.T) {
 	for name, behave := range map[string]func(context.Context) error{"silent": silent, "refused": failing(errors.New("connection refused")), "full": full} {
 		t.Run(name, func(t *testing.T) {
 			var changes []error
-			o := &store.Observer{Changed: func(err error) { changes = append(changes, err) }}
-			inBubble(t, Config{Observer: o}, func(t *testing.T, f *fake, s *Store, p *step.Policy) {
+			changed := func(err error) { changes = append(changes, err) }
+			inBubble(t, Config{Changed: changed}, func(t *testing.T, f *fake, s *Store, p *step.Policy) {
 				f.be(behave)
 				start := time.Now()
 				for s.Away() == nil {

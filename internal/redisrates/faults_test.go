@@ -108,7 +108,7 @@ func TestOutages(t *testing.T) {
 			server := redistest.Start(t)
 			proxy := redistest.NewProxy(t, server.Addr())
 			var changes atomic.Int64
-			s := open(t, Config{Timeout: 200 * time.Millisecond, Observer: &store.Observer{Changed: func(error) { changes.Add(1) }}}, proxy.Addr())
+			s := open(t, Config{Timeout: 200 * time.Millisecond, Changed: func(error) { changes.Add(1) }}, proxy.Addr())
 			ps := s.limiter(t, "api", fixed(limit, 400*24*time.Hour))
 			n := start(t, s, ps, 10, func(int) string { return "k" })
 			roomy := s.limiter(t, "roomy", bucket(1_000_000, 24*time.Hour)) // as on a server on which some are admitted
@@ -296,7 +296,7 @@ func TestPermissions(t *testing.T) {
 	for missing := range strings.FieldsSeq(permissions) {
 		t.Run(missing[1:], func(t *testing.T) {
 			var changes atomic.Int64
-			s := as(t, missing[1:], strings.Replace(permissions+" ", missing+" ", "", 1), Config{Failure: Open, Observer: &store.Observer{Changed: func(error) { changes.Add(1) }}})
+			s := as(t, missing[1:], strings.Replace(permissions+" ", missing+" ", "", 1), Config{Failure: Open, Changed: func(error) { changes.Add(1) }})
 			if err := s.Check(t.Context()); err == nil && missing != "+evalsha" || err != nil && !strings.Contains(strings.ToLower(err.Error()), missing[1:]) {
 				t.Error(err)
 			}

@@ -236,9 +236,7 @@ func (s *Store) call(to *server, batch []*question, start, deadline time.Time) {
 	case !noConnection(failure) && to.breaker.failed(attempt, failure, maxSilence*s.timeout):
 		s.changed(failure)
 	}
-	if s.called != nil {
-		s.called(store.CallEvent{Questions: len(batch), Took: time.Since(start), Err: err})
-	}
+	s.called(store.Call{Questions: len(batch), Took: time.Since(start), Err: err})
 	to.mu.Lock()
 	for _, q := range batch {
 		to.unwatch(q)

@@ -27,8 +27,11 @@ type Config struct {
 	Timeout    time.Duration // of a decision: 1 ms or more; 0 means 100 ms
 	RefusalTTL time.Duration // 0 means 1 s; below 0, no refusal is remembered
 	Failure    Failure
-	Servers    int             // by which Local divides limits; 0 means 1
-	Observer   *store.Observer // of calls, and of the server's absence; nil: nobody
+	Servers    int // by which Local divides limits; 0 means 1
+
+	// Each may be nil. Changed is told that the server is away, with the reason, or back.
+	Called  func(store.Call)
+	Changed func(reason error)
 }
 
 // Failure says how decisions are made while Redis is away.
@@ -51,7 +54,7 @@ type Store struct {
 	shares   int64
 	local    *memory.Store // of Local
 	refusals *refusals     // nil: none is remembered
-	called   func(store.CallEvent)
+	called   func(store.Call)
 	changed  func(reason error)
 
 	portable  atomic.Bool // the server has no library struct
@@ -78,7 +81,7 @@ func New(client redis.UniversalClient, c Config) (*Store, error) {
 	}
 	s := &Store{
 		client: client, names: rediskey.New(c.Prefix, c.Secret), timeout: c.Timeout,
-		failure: c.Failure, shares: int64(max(c.Servers, 1)), changed: func(error) {},
+		failure: c.Failure, shares: int64(max(c.Servers, 1)), called: c.Called, changed: c.Changed,
 		pauses: pauses{step: c.Timeout / looks},
 	}
 	s.servers.cluster, _ = client.(*redis.ClusterClient)
@@ -88,11 +91,11 @@ func New(client redis.UniversalClient, c Config) (*Store, error) {
 	if c.RefusalTTL > 0 {
 		s.refusals = &refusals{start: time.Now(), ttl: c.RefusalTTL}
 	}
-	if o := c.Observer; o != nil {
-		s.called = o.Called
-		if o.Changed != nil {
-			s.changed = o.Changed
-		}
+	if s.called == nil {
+		s.called = func(store.Call) {}
+	}
+	if s.changed == nil {
+		s.changed = func(error) {}
 	}
 	return s, nil
 }

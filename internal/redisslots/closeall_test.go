@@ -13,14 +13,14 @@ import (
 	"github.com/headgate/headgate/internal/redistest"
 )
 
-// A step does something once, before the n-th call of a client after it was armed.
-type step struct {
+// A trigger does something once, before the n-th call of a client after it was armed.
+type trigger struct {
 	mu   sync.Mutex
 	left int // 0 and less: it is not armed
 	do   func()
 }
 
-func (s *step) next() {
+func (s *trigger) next() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.left--; s.left == 0 {
@@ -47,22 +47,22 @@ func (*marked) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Process
 	return next
 }
 
-func (s *step) arm(n int) {
+func (s *trigger) arm(n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.left = n
 }
 
-func (*step) DialHook(next redis.DialHook) redis.DialHook { return next }
+func (*trigger) DialHook(next redis.DialHook) redis.DialHook { return next }
 
-func (s *step) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+func (s *trigger) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
 		s.next()
 		return next(ctx, cmd)
 	}
 }
 
-func (s *step) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+func (s *trigger) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return func(ctx context.Context, cmds []redis.Cmder) error {
 		s.next()
 		return next(ctx, cmds)
@@ -101,7 +101,7 @@ func TestNoFalseSuccess(t *testing.T) {
 					var mark marked
 					all[0].client.AddHook(&mark)
 					var early atomic.Bool // it was lost before it was announced
-					s := &step{do: func() { early.Store(!mark.Load()); trouble(server) }}
+					s := &trigger{do: func() { early.Store(!mark.Load()); trouble(server) }}
 					all[where].client.AddHook(s)
 					s.arm(n)
 					got, silent, err := all[0].closeAll(t, "anna", true)

@@ -20,6 +20,7 @@ import (
 	"github.com/headgate/headgate/internal/redistest/proctest"
 	"github.com/headgate/headgate/internal/slots"
 	"github.com/headgate/headgate/internal/slots/keeper"
+	"github.com/headgate/headgate/internal/step"
 )
 
 var (
@@ -143,7 +144,7 @@ func churn(args []string) error {
 					<-time.After(rand.N(time.Millisecond))
 					continue
 				}
-				if grant.Source != slots.FromStore {
+				if grant.Source != step.SourceStore {
 					fmt.Println("fault granted by", grant.Source)
 				}
 				member := args[1] + strconv.FormatUint(rand.Uint64(), 36)

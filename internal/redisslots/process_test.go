@@ -12,6 +12,7 @@ import (
 	"github.com/headgate/headgate/internal/redistest/proctest"
 	"github.com/headgate/headgate/internal/slots"
 	"github.com/headgate/headgate/internal/slots/keeper"
+	"github.com/headgate/headgate/internal/step"
 )
 
 // A listener counts the lines of a process.
@@ -173,7 +174,7 @@ func TestPauseIsNoSilence(t *testing.T) {
 		server := redistest.Start(t)
 		holder := open(t, defaults(), server.Addr())
 		p := start(t, "retry", server.Addr())
-		until(t, "granted", patient, func() bool { return p.said(slots.FromStore) > 1000 })
+		until(t, "granted", patient, func() bool { return p.said("store") > 1000 })
 		p.Pause()
 		stopped := time.Now()
 		for i := range retryKeys {
@@ -182,10 +183,10 @@ func TestPauseIsNoSilence(t *testing.T) {
 			}
 		}
 		<-time.After(time.Until(stopped.Add(pause)))
-		before := p.said(slots.FromLocal)
+		before := p.said("local")
 		p.Resume()
 		<-time.After(1500 * time.Millisecond)
-		if n := p.said(slots.FromLocal) - before; n > 0 {
+		if n := p.said("local") - before; n > 0 {
 			t.Errorf("%d slots were granted by the process alone", n)
 		}
 	}
@@ -200,17 +201,17 @@ func TestSilence(t *testing.T) {
 	changes := make(chan error, 100)
 	c.Timeout, c.Servers, c.Failure, c.Changed = 500*time.Millisecond, 2, keeper.FailLocal, func(reason error) { changes <- reason }
 	s := open(t, c, server.Addr())
-	if g := acquires(t, s, "key", 4); g.Source != slots.FromStore || g.Held != 1 || g.Limit != 4 {
+	if g := acquires(t, s, "key", 4); g.Source != step.SourceStore || g.Held != 1 || g.Limit != 4 {
 		t.Fatal(g)
 	}
 	server.Pause()
 	begin := time.Now()
 	g := acquires(t, s, "key", 4)
-	if took := time.Since(begin); g.Source != slots.FromLocal || g.Limit != 2 || g.Held != 2 || took > patient {
+	if took := time.Since(begin); g.Source != step.SourceLocal || g.Limit != 2 || g.Held != 2 || took > patient {
 		t.Fatal(g, took)
 	}
 	var full *slots.FullError
-	if _, err := s.Acquire(t.Context(), claim("key", 4)); !errors.As(err, &full) || full.Source != slots.FromLocal || full.Limit != 2 {
+	if _, err := s.Acquire(t.Context(), claim("key", 4)); !errors.As(err, &full) || full.Source != step.SourceLocal || full.Limit != 2 {
 		t.Error("more than its share", err)
 	}
 	until(t, "away", patient, func() bool { return s.Away() != nil })
@@ -225,7 +226,7 @@ func TestSilence(t *testing.T) {
 		if err == nil {
 			g.Release()
 		}
-		return err == nil && g.Source == slots.FromStore
+		return err == nil && g.Source == step.SourceStore
 	})
 	until(t, "not away", patient, func() bool { return s.Away() == nil })
 	if reason := <-changes; reason == nil {

@@ -24,6 +24,7 @@ import (
 	"github.com/headgate/headgate/internal/rediskey"
 	"github.com/headgate/headgate/internal/slots"
 	"github.com/headgate/headgate/internal/slots/keeper"
+	"github.com/headgate/headgate/internal/store"
 )
 
 // Config configures a [Store]. All but the functions is required.
@@ -33,11 +34,11 @@ type Config struct {
 	Servers      int           // as of keeper.Config
 	Timeout, TTL time.Duration // SlotTimeout and SlotTTL
 
-	// Each may be nil. The first three are as of keeper.Config; Called is told of each call about so many keys.
+	// Each may be nil. The last three are as of keeper.Config.
+	Called   func(store.Call)
 	Lost     func(slots int64)
 	Restated func(keys int)
 	Changed  func(reason error)
-	Called   func(keys int, took time.Duration, err error)
 }
 
 // A Store keeps slots in Redis. It is safe for concurrent use.
@@ -240,7 +241,7 @@ func (s *Store) called(keys int, start time.Time, failure error) {
 		c.ReloadState(context.Background()) // in the background
 	}
 	if s.config.Called != nil {
-		s.config.Called(keys, time.Since(start), failure)
+		s.config.Called(store.Call{Questions: keys, Took: time.Since(start), Err: failure})
 	}
 }
 

@@ -21,6 +21,7 @@ import (
 	"github.com/headgate/headgate/internal/redistest"
 	"github.com/headgate/headgate/internal/slots"
 	"github.com/headgate/headgate/internal/slots/keeper"
+	"github.com/headgate/headgate/internal/step"
 )
 
 func contains(text, part string) bool { return strings.Contains(text, part) }
@@ -270,14 +271,14 @@ func TestCluster(t *testing.T) {
 		}
 	}
 	dead.Kill()
-	sources := make(map[string]int)
+	sources := make(map[step.Source]int)
 	for i := range keys {
 		g := acquires(t, d, fmt.Sprint("d", i), 2)
-		if of := cluster.Owner(d.hash("ws", fmt.Sprint("d", i))); (of == dead) != (g.Source == slots.FromLocal) {
+		if of := cluster.Owner(d.hash("ws", fmt.Sprint("d", i))); (of == dead) != (g.Source == step.SourceLocal) {
 			t.Errorf("key d%d was granted by %s", i, g.Source)
 		}
 		sources[g.Source]++
-		if sources[slots.FromLocal] > 3 && sources[slots.FromStore] > 3 {
+		if sources[step.SourceLocal] > 3 && sources[step.SourceStore] > 3 {
 			break
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	"github.com/headgate/headgate/internal/hidden"
+	"github.com/headgate/headgate/internal/step"
 )
 
 // A Memory is a [Store] in this process, which knows everything. The zero value is ready. It takes memory for keys that
@@ -57,13 +58,13 @@ func (s *Memory) Acquire(ctx context.Context, c Claim) (Grant, error) {
 		p.held++
 	case len(p.line) >= c.Queue || most <= 0:
 		p.tidy()
-		return Grant{}, &FullError{c.Name, c.Limit, FromStore, nil}
+		return Grant{}, &FullError{c.Name, c.Limit, step.SourceStore, nil}
 	default:
 		if err := p.wait(ctx, &waiter{most, make(chan error, 1)}, c.Limit); err != nil {
 			return Grant{}, err
 		}
 	}
-	return Grant{p, p.held, c.Limit, FromStore}, nil
+	return Grant{p, p.held, c.Limit, step.SourceStore}, nil
 }
 
 // wait waits in line. The store's mu is held, but not meanwhile.
@@ -79,7 +80,7 @@ func (p *pool) wait(ctx context.Context, w *waiter, limit int64) error {
 	p.store.mu.Lock()
 	if i := slices.Index(p.line, w); i >= 0 {
 		p.line = slices.Delete(p.line, i, i+1)
-		return &FullError{p.name, limit, FromStore, context.Cause(ctx)}
+		return &FullError{p.name, limit, step.SourceStore, context.Cause(ctx)}
 	}
 	return <-w.done
 }

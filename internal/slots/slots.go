@@ -8,6 +8,7 @@ import (
 	"fmt"
 
 	"github.com/headgate/headgate/internal/fault"
+	"github.com/headgate/headgate/internal/step"
 )
 
 // Errors of an acquire: there was no room, as a [FullError] says; nobody could decide; the slots were closed.
@@ -33,22 +34,13 @@ func (c *Claim) Most() int64 {
 	return c.Limit
 }
 
-// What decided: the store; a refusal that is remembered; this process, while the store's server is away, by the limit or
-// for everybody.
-const (
-	FromStore = "store"
-	FromCache = "cache"
-	FromLocal = "local"
-	FromOpen  = "open"
-)
-
 // A Grant is one slot that was granted.
 type Grant struct {
 	Hold
 
-	Held   int64  // slots that the key holds with this one, as far as is known
-	Limit  int64  // of the claim, or the share of it that this process has while the server is away
-	Source string // FromStore, FromLocal or FromOpen
+	Held   int64 // slots that the key holds with this one, as far as is known
+	Limit  int64 // of the claim, or the share of it that this process has while the server is away
+	Source step.Source
 }
 
 // A Hold is one slot. Release is called once, and does not wait.
@@ -61,7 +53,7 @@ type Hold interface {
 type FullError struct {
 	Name   string // of the slots
 	Limit  int64  // as of a Grant
-	Source string
+	Source step.Source
 	Cause  error
 }
 

@@ -1,4 +1,4 @@
-// Package store is what limiters ask, and what they tell observers. Packages memory and redisstore answer.
+// Package store is what limiters ask, and what observers are told. Packages memory, redisrates and lease answer.
 package store
 
 import (

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/headgate/headgate/internal/slots"
+	"github.com/headgate/headgate/internal/step"
 )
 
 // A waiter is a call of Acquire that waits for its answer, in the order of the calls. Its stages, and what changes
@@ -69,9 +70,9 @@ func (k *Keeper) ask(w *waiter) {
 	k.asking++
 	switch {
 	case w.most <= 0:
-		k.refuse(w, 0, slots.FromStore)
+		k.refuse(w, 0, step.SourceStore)
 	case k.away(e) == nil && (e.full(w.most) || w.claim.Queue > 0 && e.behind(w)):
-		k.refuse(w, w.claim.Limit, slots.FromCache)
+		k.refuse(w, w.claim.Limit, step.SourceCache)
 	case k.asking > maxAsking:
 		k.decideOne(w, errCrowd)
 	default:
@@ -96,7 +97,7 @@ func (e *entry) behind(w *waiter) bool {
 func (k *Keeper) refuseIfFilled(e *entry) {
 	filled := func(w *waiter) bool { return w.stage == fresh && e.fills(w.most) }
 	for i := slices.IndexFunc(e.waiters, filled); i >= 0; i = slices.IndexFunc(e.waiters, filled) {
-		k.refuse(e.waiters[i], e.waiters[i].claim.Limit, slots.FromCache)
+		k.refuse(e.waiters[i], e.waiters[i].claim.Limit, step.SourceCache)
 	}
 }
 
@@ -120,7 +121,7 @@ func (k *Keeper) grant(f *request) {
 	f.waiters = slices.DeleteFunc(f.waiters, (*waiter).answered) // they have gone
 	for i, w := range f.waiters {
 		if int64(i) < left {
-			k.hold(w, w.claim.Limit, slots.FromStore)
+			k.hold(w, w.claim.Limit, step.SourceStore)
 			continue
 		}
 		if slices.ContainsFunc(e.dead, func(id string) bool { return !slices.Contains(f.Drop, id) }) {
@@ -130,12 +131,12 @@ func (k *Keeper) grant(f *request) {
 		if !f.Waits {
 			e.refused = f.made
 		}
-		k.refuse(w, w.claim.Limit, slots.FromStore)
+		k.refuse(w, w.claim.Limit, step.SourceStore)
 	}
 }
 
 // hold grants a slot, under a limit that is that of the claim or a share of it.
-func (k *Keeper) hold(w *waiter, limit int64, source string) {
+func (k *Keeper) hold(w *waiter, limit int64, source step.Source) {
 	e := w.entry
 	e.held++
 	e.served = time.Now()
@@ -143,7 +144,7 @@ func (k *Keeper) hold(w *waiter, limit int64, source string) {
 }
 
 // refuse refuses a slot: the waiter is parked, if there is a place in line.
-func (k *Keeper) refuse(w *waiter, limit int64, source string) {
+func (k *Keeper) refuse(w *waiter, limit int64, source step.Source) {
 	e := w.entry
 	if !w.stands {
 		standing := e.standing()
@@ -209,7 +210,7 @@ func (k *Keeper) giveUp(w *waiter, cause error) {
 	switch {
 	case w.answered():
 	case w.stands:
-		k.answer(w, slots.Grant{}, &slots.FullError{Name: w.claim.Name, Limit: w.claim.Limit, Source: slots.FromStore, Cause: cause})
+		k.answer(w, slots.Grant{}, &slots.FullError{Name: w.claim.Name, Limit: w.claim.Limit, Source: step.SourceStore, Cause: cause})
 	case w.claim.Queue > 0:
 		k.answer(w, slots.Grant{}, &unavailable{cause})
 	default:
@@ -235,13 +236,13 @@ func (k *Keeper) decide(e *entry, err error) {
 
 func (k *Keeper) decideOne(w *waiter, err error) {
 	e := w.entry
-	limit, source, others := w.claim.Limit, slots.FromLocal, int64(0)
+	limit, source, others := w.claim.Limit, step.SourceLocal, int64(0)
 	switch n := int64(k.config.Servers); {
 	case k.config.Failure == FailClosed:
 		k.answer(w, slots.Grant{}, &unavailable{err})
 		return
 	case k.config.Failure == FailOpen:
-		k.hold(w, limit, slots.FromOpen)
+		k.hold(w, limit, step.SourceOpen)
 		return
 	case n > 1:
 		limit = (limit + n - 1) / n

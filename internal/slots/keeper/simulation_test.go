@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/headgate/headgate/internal/slots"
+	"github.com/headgate/headgate/internal/step"
 )
 
 var (
@@ -730,7 +731,7 @@ func (w *world) startWhileAway(ps []*machine, actors *sync.WaitGroup) {
 		for _, key := range simAllKeys[:simKeys] {
 			from := time.Now()
 			h, source, err := p.k.take(w.t.Context(), slots.Claim{Name: "ws", Key: key, Limit: simLimit})
-			if h == nil || source != slots.FromLocal {
+			if h == nil || source != step.SourceLocal {
 				w.set(func() { w.fault("not granted by its share: %v", err) })
 				continue
 			}
@@ -803,7 +804,7 @@ func (k *Keeper) entriesLeft() (n int) {
 }
 
 // take is Acquire, and says what granted the slot.
-func (k *Keeper) take(ctx context.Context, c slots.Claim) (*hold, string, error) {
+func (k *Keeper) take(ctx context.Context, c slots.Claim) (*hold, step.Source, error) {
 	g, err := k.Acquire(ctx, c)
 	h, _ := g.Hold.(*hold)
 	return h, g.Source, err

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/headgate/headgate/internal/slots"
+	"github.com/headgate/headgate/internal/step"
 )
 
 // A testServer answers all processes after some time.
@@ -382,7 +383,7 @@ func TestKeysOfAnOutageAreForgotten(t *testing.T) {
 		time.Sleep(2 * simTTL)
 		for i := range 10_000 {
 			h := acquires(t, k, slots.Claim{Name: "ws", Key: fmt.Sprint(i), Limit: 1})
-			if h.Source != slots.FromLocal {
+			if h.Source != step.SourceLocal {
 				t.Fatal("granted by nobody")
 			}
 			if i%1000 != 0 {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/headgate/headgate/internal/backend"
 	"github.com/headgate/headgate/internal/slots"
+	"github.com/headgate/headgate/internal/step"
 )
 
 // A referee knows what all servers truly hold. Each tells it of a slot after it was granted
@@ -260,7 +261,7 @@ func (s *refereed) Acquire(ctx context.Context, c slots.Claim) (slots.Grant, err
 		return g, err
 	}
 	what := "granted"
-	if g.Source == slots.FromLocal {
+	if g.Source == step.SourceLocal {
 		what = "granted-locally"
 	}
 	h := &refereedHold{Hold: g.Hold, s: s, id: s.count.Add(1), over: make(chan struct{})}

@@ -20,8 +20,6 @@ import (
 	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/core/redisstore"
 	"github.com/headgate/headgate/ginmw"
-	"github.com/headgate/headgate/internal/backend"
-	"github.com/headgate/headgate/internal/memory"
 	"github.com/headgate/headgate/internal/store"
 	"github.com/headgate/headgate/keyfuncs"
 	"github.com/headgate/headgate/websocketmw"
@@ -75,9 +73,9 @@ func serve(args []string) error {
 	}
 	shared := s.config()
 	losses := new(core.Observer) // of which only the sealed part learns
-	losses.Backend(&backend.Observer{Memory: func(*memory.Store) {}, Told: &store.Observer{
+	losses.Backend(&store.Observer{
 		SlotsRestated: func(int) { honest.tell("died") }, // also if it has released all that it held before it knew
-	}})
+	})
 	shared.Observers = []*core.Observer{losses}
 	opened, err := redisstore.Open("redis://"+s.redis, shared)
 	if err != nil {

@@ -1,4 +1,4 @@
-package page_test
+package stats
 
 import (
 	"bufio"
@@ -16,10 +16,6 @@ import (
 
 	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/core/redisstore"
-	"github.com/headgate/headgate/core/stats/internal/counts"
-	"github.com/headgate/headgate/core/stats/internal/page"
-	"github.com/headgate/headgate/internal/backend"
-	"github.com/headgate/headgate/internal/memory"
 	"github.com/headgate/headgate/internal/redistest"
 	"github.com/headgate/headgate/internal/redistest/proctest"
 	"github.com/headgate/headgate/keyfuncs"
@@ -30,17 +26,16 @@ func TestMain(m *testing.M) { proctest.Main(m, proctest.Funcs{"serve": serve}) }
 
 // serve is a server whose limit is in the Redis with that address.
 func serve(args []string) error {
-	seen, o := counts.New(counts.Config{}), new(core.Observer)
-	o.Backend(&backend.Observer{Told: seen.Observer(), Memory: func(*memory.Store) {}})
+	seen := New(Config{})
 	store, err := redisstore.Open("redis://"+args[0], redisstore.Config{
-		Failure: redisstore.FailClosed, Timeout: time.Minute, Observers: []*core.Observer{o},
+		Failure: redisstore.FailClosed, Timeout: time.Minute, Observers: []*core.Observer{seen.Observer()},
 	})
 	if err != nil {
 		return err
 	}
 	guard := nethttp.Limit(store, "api", keyfuncs.Header("X-User"), core.FixedWindow(20, age))
 	mux := http.NewServeMux()
-	mux.Handle("/debug/", page.Handler(seen, page.Config{}))
+	mux.Handle("/debug/", seen.Handler())
 	mux.Handle("/", guard.Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})))
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -131,7 +126,7 @@ func TestPrometheusAcceptsTheText(t *testing.T) {
 		t.Skip("promtool is not installed: apt-get install prometheus")
 	}
 	c := exec.CommandContext(t.Context(), promtool, "check", "metrics")
-	c.Stdin = get(t, scene(t, counts.Config{}), "/metrics").Body
+	c.Stdin = get(t, scene(t, Config{}), "/metrics").Body
 	if out, err := c.CombinedOutput(); err != nil || len(out) > 0 {
 		t.Errorf("%v\n%s", err, out)
 	}

@@ -1,4 +1,4 @@
-package page_test
+package stats
 
 import (
 	"bytes"
@@ -17,23 +17,16 @@ import (
 	"time"
 
 	"github.com/headgate/headgate/core"
-	"github.com/headgate/headgate/core/stats/internal/counts"
-	"github.com/headgate/headgate/core/stats/internal/page"
 	"github.com/headgate/headgate/internal/backend"
-	"github.com/headgate/headgate/internal/memory"
-	"github.com/headgate/headgate/internal/step"
 	"github.com/headgate/headgate/internal/store"
 	"github.com/headgate/headgate/keyfuncs"
 	"github.com/headgate/headgate/nethttp"
 )
 
-const (
-	key = "alice@example.com"
-	age = 400 * 24 * time.Hour
-)
+const key = "alice@example.com"
 
 // A scene is a server in which something has happened.
-func scene(t testing.TB, c counts.Config) http.Handler {
+func scene(t testing.TB, c Config) http.Handler {
 	t.Helper()
 	s, m := observed(c)
 	l := core.NewLimiter(m, `<api & "more">`, core.FixedWindow(3, age))
@@ -49,39 +42,15 @@ func scene(t testing.TB, c counts.Config) http.Handler {
 			t.Fatal(err)
 		}
 	}
-	return page.Handler(s, page.Config{Limits: func() backend.Limits {
-		return backend.Limits{Version: "v1", Limiters: []backend.NamedPolicies{shown(t, `<api & "more">`, "fixed-window 3/400d")}}
-	}})
+	return s.HandlerWith(func() backend.Limits {
+		return backend.Limits{Version: "v1", Policies: []backend.ShownPolicy{{Limiter: `<api & "more">`, Name: `<api & "more">`, Text: "fixed-window 3/400d"}}}
+	})
 }
 
 // observed returns a Stats, and a store in memory whose events it counts.
-func observed(c counts.Config) (*counts.Stats, *core.MemoryStore) {
-	s := counts.New(c)
-	o := new(core.Observer)
-	o.Backend(&backend.Observer{Told: s.Observer(), Memory: func(m *memory.Store) { s.AddMemory("main", m) }})
-	return s, &core.MemoryStore{Observers: []*core.Observer{o}}
-}
-
-// shown returns policies of a limiter, which have its name, or the names before their colons.
-func shown(t testing.TB, limiter string, policies ...string) backend.NamedPolicies {
-	t.Helper()
-	all := backend.NamedPolicies{Name: limiter}
-	for _, text := range policies {
-		name, numbers, named := strings.Cut(text, ": ")
-		if !named {
-			name, numbers = limiter, text
-		}
-		n, err := step.Parse(numbers)
-		if err != nil {
-			t.Fatal(err)
-		}
-		p, err := step.New(limiter, name, n)
-		if err != nil {
-			t.Fatal(err)
-		}
-		all.Policies = append(all.Policies, p)
-	}
-	return all
+func observed(c Config) (*Stats, *core.MemoryStore) {
+	s := New(c)
+	return s, &core.MemoryStore{Observers: []*core.Observer{s.Observer()}}
 }
 
 func get(t testing.TB, h http.Handler, path string) *httptest.ResponseRecorder {
@@ -93,7 +62,7 @@ func get(t testing.TB, h http.Handler, path string) *httptest.ResponseRecorder {
 
 // TestPaths below the one at which the handler is mounted, with its prefix or without.
 func TestPaths(t *testing.T) {
-	h := scene(t, counts.Config{})
+	h := scene(t, Config{})
 	mux := http.NewServeMux()
 	mux.Handle("/debug/headgate/", h)
 	for _, test := range []struct{ path, kind, has string }{
@@ -101,7 +70,7 @@ func TestPaths(t *testing.T) {
 		{"?refresh=5", "text/html; charset=utf-8", `http-equiv="refresh" content="5"`},
 		{"?refresh=x", "text/html; charset=utf-8", "<h1>headgate</h1>"},
 		{"json", "application/json", `"version": "v1"`},
-		{"metrics", counts.ContentType, "# TYPE headgate_decisions_total counter"},
+		{"metrics", "text/plain; version=0.0.4; charset=utf-8", "# TYPE headgate_decisions_total counter"},
 	} {
 		for prefix, h := range map[string]http.Handler{"/": h, "/debug/headgate/": mux} {
 			w := get(t, h, prefix+test.path)
@@ -127,7 +96,7 @@ func TestPaths(t *testing.T) {
 // TestNothingShownIdentifiesAClient, unless that is configured.
 func TestNothingShownIdentifiesAClient(t *testing.T) {
 	for _, clear := range []bool{false, true} {
-		h := scene(t, counts.Config{ShowKeys: clear})
+		h := scene(t, Config{ShowKeys: clear})
 		for _, path := range []string{"/", "/json", "/metrics"} {
 			body := get(t, h, path).Body.String()
 			if want := clear && (path == "/" || path == "/json"); strings.Contains(body, key) != want {
@@ -139,11 +108,11 @@ func TestNothingShownIdentifiesAClient(t *testing.T) {
 
 // TestPage says who refuses, since when, and how often.
 func TestPage(t *testing.T) {
-	body := get(t, scene(t, counts.Config{}), "/").Body.String()
+	body := get(t, scene(t, Config{}), "/").Body.String()
 	for _, has := range []string{
 		`limiter “&lt;api &amp; &#34;more&#34;&gt;” has been refusing since`,
 		"&lt;api &amp; &#34;more&#34;&gt;", "<code>fixed-window 3/400d</code>", "slots “sockets” have been refusing since",
-		`class="number">202 (98.5 %)<`, "If one key has most refusals", "process " + strconv.Itoa(os.Getpid()), "118 more keys", "Version of the limits: <code>v1</code>", ">main<",
+		`class="number">202 (98.5 %)<`, "If one key has most refusals", "process " + strconv.Itoa(os.Getpid()), "118 more keys", "Version of the limits: <code>v1</code>", ">memory<",
 	} {
 		if !strings.Contains(body, has) {
 			t.Errorf("the page has no %s", has)
@@ -159,16 +128,16 @@ func TestPage(t *testing.T) {
 
 // TestThousandLimiters are all shown, each with its own counts.
 func TestThousandLimiters(t *testing.T) {
-	s, m := observed(counts.Config{})
+	s, m := observed(Config{})
 	var limits backend.Limits
 	for i := range 1000 {
 		name := fmt.Sprintf("route %d", i)
 		if _, err := core.NewLimiter(m, name, core.FixedWindow(int64(i+1), age)).AllowN(t.Context(), key, int64(i+1)); err != nil {
 			t.Fatal(err)
 		}
-		limits.Limiters = append(limits.Limiters, shown(t, name, fmt.Sprintf("fixed-window %d/400d", i+1)))
+		limits.Policies = append(limits.Policies, backend.ShownPolicy{Limiter: name, Name: name, Text: fmt.Sprintf("fixed-window %d/400d", i+1)})
 	}
-	h := page.Handler(s, page.Config{Limits: func() backend.Limits { return limits }})
+	h := s.HandlerWith(func() backend.Limits { return limits })
 	html, text := get(t, h, "/").Body.String(), get(t, h, "/metrics").Body.String()
 	for i := range 1000 {
 		for where, has := range map[*string]string{
@@ -185,7 +154,7 @@ func TestThousandLimiters(t *testing.T) {
 // TestTrials refuse nobody: neither page, nor metrics, nor log say that they do.
 func TestTrials(t *testing.T) {
 	var log bytes.Buffer
-	s, m := observed(counts.Config{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	s, m := observed(Config{Logger: slog.New(slog.NewTextHandler(&log, nil))})
 	guard, err := nethttp.New(nethttp.Config{
 		Rates:       []nethttp.Rate{{ObserveOnly: true, Limiter: core.NewLimiter(m, "watched", core.Blocked()), Key: keyfuncs.Everyone()}},
 		Concurrency: []nethttp.Concurrency{{ObserveOnly: true, Slots: core.NewSlots(m, "busy", 0), Key: keyfuncs.Everyone()}},
@@ -198,7 +167,7 @@ func TestTrials(t *testing.T) {
 	if w.Code != http.StatusNotFound {
 		t.Fatal(w.Code)
 	}
-	h := page.Handler(s, page.Config{})
+	h := s.Handler()
 	html, text := get(t, h, "/").Body.String(), get(t, h, "/metrics").Body.String()
 	if !strings.Contains(html, "Nothing was refused in the last minute") || strings.Contains(html, `class="bad"`) {
 		t.Error("the page says that something is refused")
@@ -226,14 +195,17 @@ func TestTrials(t *testing.T) {
 
 // TestUndecided limits that are in force are on the page too.
 func TestUndecided(t *testing.T) {
-	s, m := observed(counts.Config{})
+	s, m := observed(Config{})
 	l := core.NewLimiter(m, "login", core.FixedWindow(5, time.Minute).Named("minute"), core.FixedWindow(50, time.Hour).Named("hour"))
-	h := page.Handler(s, page.Config{Limits: func() backend.Limits {
-		return backend.Limits{Limiters: []backend.NamedPolicies{shown(t, "login", "minute: fixed-window 5/minute", "hour: fixed-window 50/hour")}}
-	}})
+	h := s.HandlerWith(func() backend.Limits {
+		return backend.Limits{Policies: []backend.ShownPolicy{
+			{Limiter: "login", Name: "minute", Text: "fixed-window 5/minute"}, {Limiter: "login", Name: "hour", Text: "fixed-window 50/hour"},
+			{Limiter: "login", Name: "hour", Text: "fixed-window 70/hour"}, // of another plan
+		}}
+	})
 	for range 2 { // before and after one of them has decided
 		body := get(t, h, "/").Body.String()
-		for _, has := range []string{">login<", "<code>fixed-window 5/minute</code>", "<code>fixed-window 50/hour</code>"} {
+		for _, has := range []string{">login<", "<code>fixed-window 5/minute</code>", "<code>fixed-window 50/hour; fixed-window 70/hour</code>"} {
 			if !strings.Contains(body, has) {
 				t.Errorf("there is no %s in %s", has, body)
 			}
@@ -247,9 +219,9 @@ func TestUndecided(t *testing.T) {
 // TestRates are those of the last ten seconds or more while somebody reads the page.
 func TestRates(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, m := observed(counts.Config{})
+		s, m := observed(Config{})
 		l := core.NewLimiter(m, "api", core.FixedWindow(60, age))
-		h := page.Handler(s, page.Config{})
+		h := s.Handler()
 		for i, want := range []string{"4<", "4, 50 % refused<", "4, 100 % refused<"} {
 			for range 40 {
 				if _, err := l.Allow(t.Context(), key); err != nil {
@@ -266,8 +238,8 @@ func TestRates(t *testing.T) {
 
 // TestPageOfNothing is one too.
 func TestPageOfNothing(t *testing.T) {
-	s := counts.New(counts.Config{})
-	body := get(t, page.Handler(s, page.Config{}), "/").Body.String()
+	s := New(Config{})
+	body := get(t, s.Handler(), "/").Body.String()
 	if !strings.Contains(body, "Nothing was refused") || !strings.Contains(body, "none has decided anything yet") {
 		t.Error(body)
 	}
@@ -275,11 +247,11 @@ func TestPageOfNothing(t *testing.T) {
 
 // TestPageOfAnOutage shows why.
 func TestPageOfAnOutage(t *testing.T) {
-	s := counts.New(counts.Config{})
-	o := s.Observer()
-	o.Called(store.CallEvent{Questions: 2, Took: time.Millisecond, Err: os.ErrDeadlineExceeded})
+	s := New(Config{})
+	o := s.Observer().Backend(nil)
+	o.Called(store.Call{Questions: 2, Took: time.Millisecond, Err: os.ErrDeadlineExceeded})
 	o.Changed(os.ErrDeadlineExceeded)
-	h := page.Handler(s, page.Config{})
+	h := s.Handler()
 	if body := get(t, h, "/").Body.String(); !strings.Contains(body, "The store is unavailable since") || !strings.Contains(body, "i/o timeout") || !strings.Contains(body, "“headgate ping”") {
 		t.Error(body)
 	}
@@ -291,18 +263,18 @@ func TestPageOfAnOutage(t *testing.T) {
 
 // TestReport is what is served as JSON.
 func TestReport(t *testing.T) {
-	var r page.Report
-	if err := json.Unmarshal(get(t, scene(t, counts.Config{}), "/json").Body.Bytes(), &r); err != nil {
+	var r report
+	if err := json.Unmarshal(get(t, scene(t, Config{}), "/json").Body.Bytes(), &r); err != nil {
 		t.Fatal(err)
 	}
-	if len(r.Limiters) != 1 || r.Limiters[0].Top.Refusals != 202 || r.Slots[0].Held != 1 || r.Limits.Limiters[0].Policies[0].Policy != "fixed-window 3/400d" {
+	if len(r.Limiters) != 1 || r.Limiters[0].Top.Refusals != 202 || r.Slots[0].Held != 1 || r.Limits.Policies[0].Text != "fixed-window 3/400d" {
 		t.Errorf("%+v", r)
 	}
 }
 
 // TestLookOfTheHouse: the page's style begins with that of the examples.
 func TestLookOfTheHouse(t *testing.T) {
-	house, err := os.ReadFile("../../../../examples/internal/pages/house.css")
+	house, err := os.ReadFile("../../examples/internal/pages/house.css")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -317,9 +289,9 @@ func TestLookOfTheHouse(t *testing.T) {
 
 // A configuration that is not in force is said first, and not after it is.
 func TestStale(t *testing.T) {
-	s := counts.New(counts.Config{})
+	s := New(Config{})
 	var limits backend.Limits
-	h := page.Handler(s, page.Config{Limits: func() backend.Limits { return limits }})
+	h := s.HandlerWith(func() backend.Limits { return limits })
 	for _, limits.Err = range []error{errors.New("line 3 <b>"), nil} {
 		html, text := get(t, h, "/").Body.String(), get(t, h, "/json").Body.String()
 		if is := limits.Err != nil; strings.Contains(html, "not in force: line 3 &lt;b&gt;") != is || strings.Contains(text, `"error": "line 3`) != is {

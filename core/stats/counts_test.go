@@ -1,4 +1,4 @@
-package counts_test
+package stats
 
 import (
 	"bytes"
@@ -21,9 +21,7 @@ import (
 	"time"
 
 	"github.com/headgate/headgate/core"
-	"github.com/headgate/headgate/core/stats/internal/counts"
 	"github.com/headgate/headgate/internal/backend"
-	"github.com/headgate/headgate/internal/memory"
 	"github.com/headgate/headgate/internal/step"
 	"github.com/headgate/headgate/internal/store"
 )
@@ -33,16 +31,9 @@ var flood = flag.Int("flood", 100_000, "keys of the test of series")
 // age is a window that ends in no test.
 const age = 400 * 24 * time.Hour
 
-func newStats(t testing.TB, c counts.Config) *counts.Stats {
-	t.Helper()
-	return counts.New(c)
-}
-
 // storeOf returns a store whose events a Stats counts.
-func storeOf(s *counts.Stats) *core.MemoryStore {
-	o := new(core.Observer)
-	o.Backend(&backend.Observer{Told: s.Observer(), Memory: func(*memory.Store) {}})
-	return &core.MemoryStore{Observers: []*core.Observer{o}}
+func storeOf(s *Stats) *core.MemoryStore {
+	return &core.MemoryStore{Observers: []*core.Observer{s.Observer()}}
 }
 
 func newLimiter(_ testing.TB, s core.Store, name string, policies ...core.Policy) *core.Limiter {
@@ -58,7 +49,7 @@ func allow(t testing.TB, l *core.Limiter, key string, n int64) core.Decision {
 	return d
 }
 
-func prometheus(t testing.TB, s *counts.Stats) string {
+func prometheus(t testing.TB, s *Stats) string {
 	t.Helper()
 	var b bytes.Buffer
 	if err := s.WritePrometheus(&b); err != nil {
@@ -81,10 +72,8 @@ func (f *failing) Backend() *backend.Store { return &f.backend }
 
 // TestCounts of each kind of call.
 func TestCounts(t *testing.T) {
-	s := newStats(t, counts.Config{})
+	s := New(Config{})
 	m := storeOf(s)
-	s.AddMemory("main", m.Backend().Memory)
-	s.AddMemory("main", m.Backend().Memory)
 	api := newLimiter(t, m, "api", core.FixedWindow(10, age).Named("wide"), core.FixedWindow(4, age).Named("narrow"))
 	other := newLimiter(t, m, "other", core.FixedWindow(2, age))
 	banned := newLimiter(t, m, "banned", core.Blocked())
@@ -104,7 +93,7 @@ func TestCounts(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, err := range []error{store.ErrUnavailable, context.Canceled, context.DeadlineExceeded, errors.New("a fault")} {
-		l := newLimiter(t, &failing{backend.Store{Rates: away{err}, Observer: s.Observer()}}, "broken", core.FixedWindow(1, age))
+		l := newLimiter(t, &failing{backend.Store{Rates: away{err}, Observer: s.Observer().Backend(nil)}}, "broken", core.FixedWindow(1, age))
 		if _, err := l.AllowN(ctx, "a", 1); err == nil {
 			t.Fatal("no error")
 		}
@@ -140,7 +129,7 @@ func TestCounts(t *testing.T) {
 		`headgate_slot_claims_total{slots="ws",result="admitted",source="store"} 2`,
 		`headgate_slot_claims_total{slots="ws",result="refused",source="store"} 1`,
 		`headgate_slot_claim_errors_total{slots="ws",reason="closed"} 1`,
-		`headgate_memory_states{store="main"} 2`,
+		`headgate_memory_states{store="memory"} 2`,
 	} {
 		if strings.Count(text, line+"\n") != 1 {
 			t.Errorf("there is no %s", line)
@@ -153,7 +142,7 @@ func TestCounts(t *testing.T) {
 
 // TestCountsAreTheDecisions, all of them, whoever calls at the same time.
 func TestCountsAreTheDecisions(t *testing.T) {
-	s := newStats(t, counts.Config{Logger: slog.New(slog.DiscardHandler)})
+	s := New(Config{Logger: slog.New(slog.DiscardHandler)})
 	m := storeOf(s)
 	var limiters []*core.Limiter
 	for i := range 5 {
@@ -185,19 +174,19 @@ func TestCountsAreTheDecisions(t *testing.T) {
 					held.Add(1)
 				}
 				if rng.IntN(50) == 0 {
-					s.Snapshot()
+					s.snapshot(true)
 				}
 			}
 		})
 	}
 	wg.Wait()
-	n := s.Snapshot()
+	n := s.snapshot(true)
 	var gotCharges, gotUnits [2]uint64
 	for _, l := range n.Limiters {
 		var refusals uint64
 		for _, c := range l.Counts {
 			i := 0
-			if c.Result == counts.Admitted {
+			if c.Result == admitted {
 				i = 1
 			} else {
 				refusals += c.Charges
@@ -221,18 +210,18 @@ func TestCountsAreTheDecisions(t *testing.T) {
 
 // Charges of no units change no number of units, also for who reads meanwhile.
 func TestChargesOfNoUnits(t *testing.T) {
-	s := newStats(t, counts.Config{Logger: slog.New(slog.DiscardHandler)})
+	s := New(Config{Logger: slog.New(slog.DiscardHandler)})
 	const n = 200_000
 	var wg sync.WaitGroup
 	for range 2 {
 		wg.Go(func() {
 			for range n {
-				s.Observer().Decided(context.Background(), store.DecisionEvent{Limiter: "api", Policy: "p", Allowed: true})
+				s.Observer().Backend(nil).Decided(context.Background(), store.DecisionEvent{Limiter: "api", Policy: "p", Allowed: true})
 			}
 		})
 	}
 	read := func() (charges, units uint64) {
-		for _, l := range s.Snapshot().Limiters {
+		for _, l := range s.snapshot(true).Limiters {
 			for _, c := range l.Counts {
 				charges, units = charges+c.Charges, units+c.Units
 			}
@@ -253,7 +242,7 @@ func TestRandomKeysChangeNoSeries(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it takes long, and has nothing for the race detector, whose runs are short")
 	}
-	s := newStats(t, counts.Config{})
+	s := New(Config{})
 	m := storeOf(s)
 	l, banned := newLimiter(t, m, "api", core.FixedWindow(1, age)), newLimiter(t, m, "banned", core.Blocked())
 	ws := core.NewSlots(m, "ws", 0)
@@ -285,7 +274,7 @@ func TestRandomKeysChangeNoSeries(t *testing.T) {
 	if after := series(); after != before {
 		t.Errorf("the series were\n%s\nand are\n%s", before, after)
 	}
-	for _, x := range s.Snapshot().Limiters {
+	for _, x := range s.snapshot(true).Limiters {
 		if len(x.Top.Keys) != 128 {
 			t.Errorf("%s shows %d keys", x.Name, len(x.Top.Keys))
 		}
@@ -295,7 +284,7 @@ func TestRandomKeysChangeNoSeries(t *testing.T) {
 // TestNoOutputHasAKey: a hash stands for it, which differs from process to process, and is in no metric and no log.
 func TestNoOutputHasAKey(t *testing.T) {
 	var log journal
-	s := newStats(t, counts.Config{Logger: slog.New(slog.NewJSONHandler(&log, nil))})
+	s := New(Config{Logger: slog.New(slog.NewJSONHandler(&log, nil))})
 	m := storeOf(s)
 	l, ws := newLimiter(t, m, "api", core.FixedWindow(1, age)), core.NewSlots(m, "ws", 0)
 	const key = "alice@example.com"
@@ -303,15 +292,15 @@ func TestNoOutputHasAKey(t *testing.T) {
 		allow(t, l, key, 1)
 		_, _ = ws.Acquire(context.Background(), key)
 	}
-	counts.Flush(s)
-	text, err := json.Marshal(s.Snapshot())
+	flush(s)
+	text, err := json.Marshal(s.snapshot(true))
 	if err != nil {
 		t.Fatal(err)
 	}
-	hash := s.Snapshot().Limiters[0].Top.Keys[0].Name
-	other := newStats(t, counts.Config{})
+	hash := s.snapshot(true).Limiters[0].Top.Keys[0].Name
+	other := New(Config{})
 	allow(t, newLimiter(t, storeOf(other), "banned", core.Blocked()), key, 1)
-	if again := other.Snapshot().Limiters[0].Top.Keys[0].Name; len(hash) != 16 || hash == again {
+	if again := other.snapshot(true).Limiters[0].Top.Keys[0].Name; len(hash) != 16 || hash == again {
 		t.Errorf("the hashes are %s and %s", hash, again)
 	}
 	if !strings.Contains(log.String(), `"limiter":"api"`) {
@@ -332,12 +321,12 @@ func TestNoOutputHasAKey(t *testing.T) {
 
 // TestKeysInClear are shown only if that is configured, and not all of a long one.
 func TestKeysInClear(t *testing.T) {
-	s := newStats(t, counts.Config{ShowKeys: true})
+	s := New(Config{ShowKeys: true})
 	banned := newLimiter(t, storeOf(s), "banned", core.Blocked())
 	allow(t, banned, "user-42", 1)
 	allow(t, banned, "user-42", 1)
 	allow(t, banned, strings.Repeat("x", 1000), 1)
-	keys := s.Snapshot().Limiters[0].Top.Keys
+	keys := s.snapshot(true).Limiters[0].Top.Keys
 	if len(keys) != 2 || keys[0].Name != "user-42" || keys[0].Refusals != 2 || keys[1].Name != strings.Repeat("x", 128)+"…" {
 		t.Errorf("%+v", keys)
 	}
@@ -345,16 +334,14 @@ func TestKeysInClear(t *testing.T) {
 
 // TestNamesOfAllKinds are escaped, so that nothing in them is a label or a line.
 func TestNamesOfAllKinds(t *testing.T) {
-	s := newStats(t, counts.Config{})
+	s := New(Config{})
 	m := storeOf(s)
 	allow(t, newLimiter(t, m, `a"} 1\ {b="`, core.Blocked()), "key", 1)
-	s.AddMemory("no\xff text", m.Backend().Memory)
-	s.Observer().Decided(context.Background(), store.DecisionEvent{Limiter: "two\nlines", Policy: "ä", Units: 1, Source: 99})
+	s.Observer().Backend(nil).Decided(context.Background(), store.DecisionEvent{Limiter: "two\nlines", Policy: "ä", Units: 1, Source: step.SourceNone})
 	text := prometheus(t, s)
 	for _, line := range []string{
 		`headgate_decisions_total{limiter="a\"} 1\\ {b=\"",policy="a\"} 1\\ {b=\"",result="refused",source="policy"} 1`,
 		`headgate_decisions_total{limiter="two\nlines",policy="ä",result="refused",source="none"} 1`,
-		"headgate_memory_evicted_total{store=\"no\uFFFD text\"} 0",
 	} {
 		if !strings.Contains(text, line+"\n") {
 			t.Errorf("there is no %s in\n%s", line, text)
@@ -364,20 +351,20 @@ func TestNamesOfAllKinds(t *testing.T) {
 
 // TestNamesWithoutEnd are counted together when there are too many.
 func TestNamesWithoutEnd(t *testing.T) {
-	s := newStats(t, counts.Config{})
-	o := s.Observer()
+	s := New(Config{})
+	o := s.Observer().Backend(nil)
 	var wg sync.WaitGroup
 	for range 4 {
 		wg.Go(func() {
 			for i := range 2000 {
 				o.Decided(context.Background(), store.DecisionEvent{Limiter: "limiter " + strconv.Itoa(i), Policy: "p", Allowed: true, Units: 1})
-				o.SlotAcquired(context.Background(), store.SlotEvent{Slots: "slots " + strconv.Itoa(i), Granted: true})
+				o.Acquired(context.Background(), store.SlotEvent{Slots: "slots " + strconv.Itoa(i), Granted: true})
 				o.Decided(context.Background(), store.DecisionEvent{Limiter: "limiter 0", Policy: "policy " + strconv.Itoa(i), Allowed: true, Units: 1})
 			}
 		})
 	}
 	wg.Wait()
-	n := s.Snapshot()
+	n := s.snapshot(true)
 	var total uint64
 	policies := 0
 	for _, l := range n.Limiters {
@@ -391,24 +378,24 @@ func TestNamesWithoutEnd(t *testing.T) {
 	if len(n.Limiters) != 1025 || len(n.Slots) != 1025 || policies != 17 || total != 4*2000*2 {
 		t.Errorf("%d limiters, %d slots, %d policies, %d charges", len(n.Limiters), len(n.Slots), policies, total)
 	}
-	if n.Limiters[0].Name != counts.Others {
+	if n.Limiters[0].Name != others {
 		t.Errorf("%q is the first", n.Limiters[0].Name)
 	}
 }
 
 // TestNameOfOthers may be one that somebody has chosen: it has one series all the same.
 func TestNameOfOthers(t *testing.T) {
-	s := newStats(t, counts.Config{})
-	o := s.Observer()
+	s := New(Config{})
+	o := s.Observer().Backend(nil)
 	for i := range 1030 {
-		name := counts.Others
+		name := others
 		if i > 0 {
 			name = strconv.Itoa(i)
 		}
 		o.Decided(context.Background(), store.DecisionEvent{Limiter: name, Policy: "p", Allowed: true, Units: 1})
 	}
-	n := s.Snapshot()
-	if len(n.Limiters) != 1024 || n.Limiters[0].Name != counts.Others || n.Limiters[0].Counts[0].Charges != 7 {
+	n := s.snapshot(true)
+	if len(n.Limiters) != 1024 || n.Limiters[0].Name != others || n.Limiters[0].Counts[0].Charges != 7 {
 		t.Errorf("%d limiters, first %+v", len(n.Limiters), n.Limiters[0])
 	}
 }
@@ -416,10 +403,10 @@ func TestNameOfOthers(t *testing.T) {
 // TestStoreThatChanges is reported.
 func TestStoreThatChanges(t *testing.T) {
 	var log journal
-	s := newStats(t, counts.Config{Logger: slog.New(slog.NewTextHandler(&log, nil))})
-	o := s.Observer()
-	o.Called(store.CallEvent{Questions: 3, Took: 3 * time.Millisecond})
-	o.Called(store.CallEvent{Questions: 1, Took: time.Hour, Err: errors.New("refused")})
+	s := New(Config{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	o := s.Observer().Backend(nil)
+	o.Called(store.Call{Questions: 3, Took: 3 * time.Millisecond})
+	o.Called(store.Call{Questions: 1, Took: time.Hour, Err: errors.New("refused")})
 	o.Changed(errors.New("connection refused"))
 	o.SlotsLost(7)
 	o.SlotsRestated(5)
@@ -442,7 +429,7 @@ func TestStoreThatChanges(t *testing.T) {
 		}
 	}
 	o.Changed(nil)
-	if x := s.Snapshot().Store; x.Away != 0 || x.Reason != "connection refused" || x.Changed.IsZero() {
+	if x := s.snapshot(true).Store; x.Away != 0 || x.Reason != "connection refused" || x.Changed.IsZero() {
 		t.Errorf("%+v", x)
 	}
 	for _, line := range []string{"is unavailable", "connection refused", "is available again", "held=7", "keys=5"} {
@@ -455,8 +442,8 @@ func TestStoreThatChanges(t *testing.T) {
 // TestNamesThatResembleEachOther have counts of their own: they have one length, and the same
 // letters at the places where the quick search looks.
 func TestNamesThatResembleEachOther(t *testing.T) {
-	s := newStats(t, counts.Config{})
-	o := s.Observer()
+	s := New(Config{})
+	o := s.Observer().Backend(nil)
 	want := map[string]uint64{}
 	for i, name := range []string{"1 minute", "2 minute", "3 minute"} {
 		for range i + 1 {
@@ -466,7 +453,7 @@ func TestNamesThatResembleEachOther(t *testing.T) {
 		want["api "+name], want[name+" 1 minute"] = uint64(i+1), uint64(i+1)
 	}
 	got := map[string]uint64{}
-	for _, l := range s.Counts().Limiters {
+	for _, l := range s.snapshot(false).Limiters {
 		for _, c := range l.Counts {
 			got[l.Name+" "+c.Policy] = c.Charges
 		}
@@ -478,11 +465,11 @@ func TestNamesThatResembleEachOther(t *testing.T) {
 
 // TestBucketsHaveTheirBounds: a call that takes as long as a bucket says is in it.
 func TestBucketsHaveTheirBounds(t *testing.T) {
-	s := newStats(t, counts.Config{})
-	for _, d := range []time.Duration{0, -1, 100 * time.Microsecond, 100*time.Microsecond + 1, time.Second, time.Second + 1} {
-		s.Observer().Called(store.CallEvent{Took: d})
+	s := New(Config{})
+	for _, d := range []time.Duration{0, 1, 100 * time.Microsecond, 100*time.Microsecond + 1, time.Second, time.Second + 1} {
+		s.Observer().Backend(nil).Called(store.Call{Took: d})
 	}
-	d := s.Counts().Store.Answered
+	d := s.snapshot(false).Store.Answered
 	if n := len(d.Buckets); d.Buckets[0].Count != 3 || d.Buckets[1].Count != 4 || d.Buckets[n-1].Count != 5 || d.Count != 6 {
 		t.Errorf("%+v", d)
 	}
@@ -494,11 +481,25 @@ func TestReasonOfATimeout(t *testing.T) {
 		context.DeadlineExceeded,
 		fmt.Errorf("script: %w", &net.OpError{Op: "read", Err: os.ErrDeadlineExceeded}),
 	} {
-		if got := counts.Reason(err); got != "timeout" {
+		if got := reasonTexts[reason(err)]; got != "timeout" {
 			t.Errorf("%v: %s", err, got)
 		}
 	}
-	if got := counts.Reason(&net.OpError{Op: "read", Err: io.EOF}); got != "other" {
+	if got := reasonTexts[reason(&net.OpError{Op: "read", Err: io.EOF})]; got != "other" {
 		t.Errorf("a closed connection: %s", got)
+	}
+}
+
+// TestSeveralMemories have a name each.
+func TestSeveralMemories(t *testing.T) {
+	s := New(Config{})
+	for range 3 {
+		allow(t, newLimiter(t, storeOf(s), "api", core.FixedWindow(5, age)), "key", 1)
+	}
+	text := prometheus(t, s)
+	for _, name := range []string{"memory", "memory 2", "memory 3"} {
+		if line := `headgate_memory_states{store="` + name + `"} 1`; !strings.Contains(text, line+"\n") {
+			t.Errorf("there is no %s in\n%s", line, text)
+		}
 	}
 }

@@ -1,17 +1,16 @@
 //go:build !race
 
-package counts_test
+package stats
 
 import (
 	"testing"
 
 	"github.com/headgate/headgate/core"
-	"github.com/headgate/headgate/core/stats/internal/counts"
 )
 
 // TestCountingDoesNotAllocate, neither what is admitted nor what is refused again.
 func TestCountingDoesNotAllocate(t *testing.T) {
-	s := newStats(t, counts.Config{})
+	s := New(Config{})
 	m := storeOf(s)
 	admits, refuses := newLimiter(t, m, "api", core.FixedWindow(1<<40, age)), newLimiter(t, m, "banned", core.Blocked())
 	for _, l := range []*core.Limiter{admits, refuses} {

@@ -1,8 +1,9 @@
-package counts
+package stats
 
 import (
 	"cmp"
 	"crypto/hmac"
+	"crypto/rand"
 	"crypto/sha256"
 	"encoding/base64"
 	"hash"
@@ -20,12 +21,12 @@ const (
 	maxShown = 128 // bytes of a key that are shown
 )
 
-// A mac returns the beginning of the HMAC-SHA-256 of a key. The secret is inside the
-// function, so that printing a Stats does not show it.
-type mac func(key string) string
-
-func newMAC(secret []byte) mac {
-	secret = slices.Clone(secret)
+// newHash returns a function that returns the beginning of the HMAC-SHA-256 of a key, under a random secret: nobody can
+// look one up, and those of two processes differ. The secret is inside the function, so that printing a Stats does not
+// show it.
+func newHash() func(key string) string {
+	secret := make([]byte, sha256.Size)
+	_, _ = rand.Read(secret) // it never fails
 	pool := sync.Pool{New: func() any { return hmac.New(sha256.New, secret) }}
 	return func(key string) string {
 		h := pool.Get().(hash.Hash)
@@ -37,15 +38,26 @@ func newMAC(secret []byte) mac {
 	}
 }
 
-// A top counts the keys that are refused most, in periods that begin with a refusal: what
-// was refused long ago must not hide what is refused now.
+// shown returns what stands for a key.
+func (s *Stats) shown(key string) string {
+	if !s.config.ShowKeys {
+		return s.hash(key)
+	}
+	if len(key) > maxShown {
+		return strings.Clone(key[:maxShown]) + "…"
+	}
+	return strings.Clone(key)
+}
+
+// A top counts the keys that are refused most, in periods that begin with a refusal: what was refused long ago must not
+// hide what is refused now.
 type top struct {
 	mu            sync.Mutex
 	current, last *sketch
 }
 
-func (t *top) add(s *Stats, key string) {
-	hash, now := maphash.String(s.seed, key), time.Now()
+func (t *top) add(s *Stats, now time.Time, key string) {
+	hash := maphash.String(s.seed, key)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.turn(now)
@@ -54,21 +66,10 @@ func (t *top) add(s *Stats, key string) {
 	}
 	p, taken := t.current.find(hash)
 	if taken {
-		p.first, p.name = now, s.shown(key)
+		p.First, p.Name = now, s.shown(key)
 	}
-	p.count++
-	p.last = now
-}
-
-// shown returns what stands for a key.
-func (s *Stats) shown(key string) string {
-	if !s.config.ShowKeys {
-		return s.mac(key)
-	}
-	if len(key) > maxShown {
-		return strings.Clone(key[:maxShown]) + "…"
-	}
-	return strings.Clone(key)
+	p.Refusals++
+	p.Last = now
 }
 
 // turn ends a period that is over.
@@ -82,21 +83,22 @@ func (t *top) turn(now time.Time) {
 }
 
 // read returns what is counted in this period, and in the one before.
-func (t *top) read(now time.Time) (current, last *Top) {
+func (t *top) read(now time.Time) (current, last *topKeys) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.turn(now)
-	current = t.current.read(now)
+	if t.current != nil {
+		current = t.current.read(now)
+	}
 	if t.last != nil {
 		last = t.last.read(t.last.from.Add(period))
 	}
 	return current, last
 }
 
-// A sketch is the algorithm Space-Saving of Metwally, Agrawal and El Abbadi. A key that has
-// no place takes the one with the smallest count, with that count, which is its error: it may
-// have been refused so often before, or never. So a count is never too small, and too large
-// by at most its error.
+// A sketch is the algorithm Space-Saving of Metwally, Agrawal and El Abbadi. A key that has no place takes the one with
+// the smallest count, with that count, which is its error: it may have been refused so often before, or never. So a count
+// is never too small, and too large by at most its error.
 type sketch struct {
 	from   time.Time
 	places []place
@@ -105,10 +107,8 @@ type sketch struct {
 }
 
 type place struct {
-	hash         uint64
-	name         string
-	count, error uint64
-	first, last  time.Time
+	hash uint64
+	refusedKey
 }
 
 func newSketch(now time.Time) *sketch { return &sketch{from: now, index: make(map[uint64]int)} }
@@ -125,7 +125,7 @@ func (k *sketch) find(hash uint64) (p *place, taken bool) {
 		k.places = append(k.places, place{})
 	default:
 		for j := range k.places {
-			if k.places[j].count < k.places[i].count {
+			if k.places[j].Refusals < k.places[i].Refusals {
 				i = j
 			}
 		}
@@ -133,19 +133,16 @@ func (k *sketch) find(hash uint64) (p *place, taken bool) {
 	}
 	p = &k.places[i]
 	k.index[hash] = i
-	*p = place{hash: hash, count: p.count, error: p.count}
+	*p = place{hash, refusedKey{Refusals: p.Refusals, Error: p.Refusals}}
 	return p, true
 }
 
-func (k *sketch) read(until time.Time) *Top {
-	if k == nil {
-		return nil
-	}
-	t := &Top{From: k.from, Until: until, Refusals: k.total}
+func (k *sketch) read(until time.Time) *topKeys {
+	t := &topKeys{From: k.from, Until: until, Refusals: k.total}
 	for _, p := range k.places {
-		t.Keys = append(t.Keys, Key{Name: p.name, Refusals: p.count, Error: p.error, First: p.first, Last: p.last})
+		t.Keys = append(t.Keys, p.refusedKey)
 	}
-	slices.SortFunc(t.Keys, func(a, b Key) int {
+	slices.SortFunc(t.Keys, func(a, b refusedKey) int {
 		return cmp.Or(cmp.Compare(b.Refusals, a.Refusals), cmp.Compare(a.Error, b.Error), cmp.Compare(a.Name, b.Name))
 	})
 	return t

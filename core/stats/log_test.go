@@ -1,4 +1,4 @@
-package counts_test
+package stats
 
 import (
 	"bytes"
@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/headgate/headgate/core"
-	"github.com/headgate/headgate/core/stats/internal/counts"
 	"github.com/headgate/headgate/internal/bubble"
 )
 
@@ -19,7 +18,7 @@ import (
 func TestLogHasOneRecordASecond(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		var log journal
-		s := newStats(t, counts.Config{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+		s := New(Config{Logger: slog.New(slog.NewTextHandler(&log, nil))})
 		m := storeOf(s)
 		api := newLimiter(t, m, "api", core.FixedWindow(5, age).Named("day"), core.FixedWindow(1, age).Named("minute"))
 		banned := newLimiter(t, m, "banned", core.Blocked())
@@ -63,12 +62,12 @@ func TestLogHasOneRecordASecond(t *testing.T) {
 // TestSinceIsWhenRefusalsBegan: a minute without any ends them.
 func TestSinceIsWhenRefusalsBegan(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
-		s := newStats(t, counts.Config{})
+		s := New(Config{})
 		banned := newLimiter(t, storeOf(s), "banned", core.Blocked())
 		start := time.Now()
 		at := func(name string, since, last time.Duration) {
 			t.Helper()
-			r := s.Snapshot().Limiters[0].Refusals
+			r := s.snapshot(true).Limiters[0]
 			if since < 0 != r.RefusingSince.IsZero() || since >= 0 && !r.RefusingSince.Equal(start.Add(since)) || !r.LastRefused.Equal(start.Add(last)) {
 				t.Errorf("%s: since %v, last %v", name, r.RefusingSince.Sub(start), r.LastRefused.Sub(start))
 			}
@@ -88,13 +87,13 @@ func TestSinceIsWhenRefusalsBegan(t *testing.T) {
 // TestPeriodsOfTop: what was refused long ago does not hide what is refused now.
 func TestPeriodsOfTop(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
-		s := newStats(t, counts.Config{ShowKeys: true})
+		s := New(Config{ShowKeys: true})
 		banned := newLimiter(t, storeOf(s), "banned", core.Blocked())
 		top := func(want string) {
 			t.Helper()
-			r := s.Snapshot().Limiters[0].Refusals
+			r := s.snapshot(true).Limiters[0]
 			var got []string
-			for _, x := range []*counts.Top{r.Top, r.TopBefore} {
+			for _, x := range []*topKeys{r.Top, r.TopBefore} {
 				name := "-"
 				if x != nil {
 					name = x.Keys[0].Name
@@ -126,18 +125,28 @@ func (panicking) Handle(context.Context, slog.Record) error { panic("on purpose"
 // TestLoggerThatPanics ends no process, although it is called in goroutines of their own.
 func TestLoggerThatPanics(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
-		s := newStats(t, counts.Config{Logger: slog.New(panicking{slog.NewTextHandler(new(bytes.Buffer), nil)})})
+		s := New(Config{Logger: slog.New(panicking{slog.NewTextHandler(new(bytes.Buffer), nil)})})
 		banned := newLimiter(t, storeOf(s), "banned", core.Blocked())
 		for range 3 {
 			allow(t, banned, "key", 1)
 			time.Sleep(2 * time.Second)
 			synctest.Wait()
 		}
-		s.Observer().SlotsLost(1)
-		if n := s.Snapshot().Limiters[0].Counts[0].Charges; n != 3 {
+		s.Observer().Backend(nil).SlotsLost(1)
+		if n := s.snapshot(true).Limiters[0].Counts[0].Charges; n != 3 {
 			t.Errorf("%d counted", n)
 		}
 	})
+}
+
+// flush writes the records that are due.
+func flush(s *Stats) {
+	for _, l := range s.limiters.all() {
+		l.log()
+	}
+	for _, k := range s.slots.all() {
+		k.log()
+	}
 }
 
 // A journal is what a logger has written.

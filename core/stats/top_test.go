@@ -1,31 +1,34 @@
-package counts_test
+package stats
 
 import (
 	"math/rand/v2"
 	"slices"
 	"strconv"
 	"testing"
-
-	"github.com/headgate/headgate/core/stats/internal/counts"
+	"time"
 )
 
 // A stream is what is counted, beside the exact counts.
 type stream struct {
-	sketch counts.Sketch
+	sketch *sketch
 	counts map[uint64]uint64
 	total  uint64
 }
 
 func (s *stream) add(key uint64) {
-	s.sketch.Count(key, func() string { return strconv.FormatUint(key, 10) })
+	p, taken := s.sketch.find(key)
+	if taken {
+		p.Name = strconv.FormatUint(key, 10)
+	}
+	p.Refusals++
 	s.counts[key]++
 	s.total++
 }
 
 // check compares the sketch with the exact counts, and returns its keys.
-func (s *stream) check(t *testing.T) []counts.Key {
+func (s *stream) check(t *testing.T) []refusedKey {
 	t.Helper()
-	top := s.sketch.Read()
+	top := s.sketch.read(time.Now())
 	if top.Refusals != s.total || len(top.Keys) != min(len(s.counts), 128) {
 		t.Fatalf("%d of %d counted, %d of %d keys shown", top.Refusals, s.total, len(top.Keys), len(s.counts))
 	}
@@ -56,7 +59,7 @@ func (s *stream) check(t *testing.T) []counts.Key {
 
 // TestTopOfZipf: the ten keys that are refused most are the first ten.
 func TestTopOfZipf(t *testing.T) {
-	s := &stream{counts.NewSketch(), make(map[uint64]uint64), 0}
+	s := &stream{newSketch(time.Now()), make(map[uint64]uint64), 0}
 	zipf := rand.NewZipf(rand.New(rand.NewPCG(1, 2)), 1.2, 1, 1_000_000)
 	for range 300_000 {
 		s.add(zipf.Uint64())
@@ -79,7 +82,7 @@ func TestTopOfZipf(t *testing.T) {
 func TestTopOfAnything(t *testing.T) {
 	for seed := range uint64(50) {
 		rng := rand.New(rand.NewPCG(seed, 1))
-		s := &stream{counts.NewSketch(), make(map[uint64]uint64), 0}
+		s := &stream{newSketch(time.Now()), make(map[uint64]uint64), 0}
 		keys := 1 + rng.Uint64N(500)
 		for i := range uint64(rng.IntN(5000)) {
 			switch rng.IntN(3) {

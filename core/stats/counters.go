@@ -1,0 +1,177 @@
+package stats
+
+import (
+	"maps"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/headgate/headgate/internal/step"
+)
+
+// A counter counts charges and their units. Most charges are of one unit, for which one addition is enough. No part of it
+// decreases, so that what is read does not, also in between.
+type counter struct {
+	some atomic.Uint64 // charges of units
+	more atomic.Uint64 // units beyond one for each of these
+	none atomic.Uint64 // charges of no units
+}
+
+func (c *counter) add(units int64) {
+	if units < 1 {
+		c.none.Add(1)
+		return
+	}
+	c.some.Add(1)
+	if units > 1 {
+		c.more.Add(uint64(units - 1))
+	}
+}
+
+func (c *counter) load() (charges, units uint64) {
+	some := c.some.Load()
+	return some + c.none.Load(), some + c.more.Load()
+}
+
+// counters are one for each source of decisions.
+type counters [step.SourceLease + 1]counter
+
+func (c *counters) charges() (sum uint64) {
+	for i := range c {
+		n, _ := c[i].load()
+		sum += n
+	}
+	return sum
+}
+
+// A group is what is counted of the limiters of one name; or of the slots of one name: their claims are charges of one
+// unit, by a policy without a name.
+type group struct {
+	stats      *Stats
+	kind, name string
+	policies   registry[policy]
+	withdrawn  counters         // admitted by this limiter, and refused by another of the same call
+	errors     [reasons]counter // no decisions
+
+	settled, unsettled                 atomic.Uint64 // charges; the next are units
+	givenBack, chargedLater, uncovered atomic.Uint64
+	released                           atomic.Uint64 // slots
+
+	spell spell
+	top   top
+}
+
+// A policy is what is counted of a policy.
+type policy struct {
+	name              string
+	admitted, refused counters
+	trial             counters     // refused on trial: the charges went on
+	last, lastTrial   atomic.Int64 // refusal, in nanoseconds since 1970
+	logged            uint64       // refusals; guarded by the mutex of the spell
+}
+
+func newGroup(s *Stats, kind, name string) *group {
+	g := &group{stats: s, kind: kind, name: name}
+	g.policies.init(maxPolicies, func(name string) *policy { return &policy{name: name} })
+	return g
+}
+
+// refuse counts a refusal by a policy.
+func (g *group) refuse(p *policy, source step.Source, units int64, trial bool, key string) {
+	now := time.Now()
+	g.top.add(g.stats, now, key)
+	if trial {
+		p.trial[source].add(units)
+		p.lastTrial.Store(now.UnixNano())
+		return
+	}
+	p.refused[source].add(units)
+	p.last.Store(now.UnixNano())
+	g.extend(now)
+}
+
+// others is the name under which everything is counted whose name came when as many names were known as are counted one
+// by one.
+const others = "(others)"
+
+// A registry has a T for each name. To find one takes no lock.
+type registry[T any] struct {
+	max    int
+	create func(name string) *T
+	names  atomic.Pointer[names[T]]
+	mu     sync.Mutex
+}
+
+// names are never modified.
+type names[T any] struct {
+	byName map[string]*T
+	order  []*T
+	others *T
+}
+
+func (r *registry[T]) init(most int, create func(name string) *T) {
+	r.max, r.create = most, create
+	r.names.Store(&names[T]{byName: make(map[string]*T)})
+}
+
+func (r *registry[T]) get(name string) *T {
+	n := r.names.Load()
+	if x, ok := n.byName[name]; ok {
+		return x
+	}
+	if n.others != nil {
+		return n.others
+	}
+	return r.add(name)
+}
+
+// all returns them in the order in which they were first used.
+func (r *registry[T]) all() []*T { return r.names.Load().order }
+
+// add adds a name, or makes all that follow others.
+func (r *registry[T]) add(name string) *T {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	n := *r.names.Load()
+	full := len(n.order) >= r.max
+	if _, ok := n.byName[name]; full && !ok {
+		name = others // which somebody may have chosen as a name
+	}
+	x, ok := n.byName[name]
+	if !ok {
+		name = strings.Clone(name)
+		x = r.create(name)
+		n.order = append(n.order[:len(n.order):len(n.order)], x)
+		n.byName = maps.Clone(n.byName)
+		n.byName[name] = x
+	}
+	if name == others && full {
+		n.others = x
+	}
+	r.names.Store(&n)
+	return x
+}
+
+// buckets are the upper bounds of the durations of calls, but for the last, which has none.
+var buckets = [...]time.Duration{
+	100 * time.Microsecond, 250 * time.Microsecond, 500 * time.Microsecond,
+	time.Millisecond, 2500 * time.Microsecond, 5 * time.Millisecond,
+	10 * time.Millisecond, 25 * time.Millisecond, 50 * time.Millisecond,
+	100 * time.Millisecond, 250 * time.Millisecond, time.Second,
+}
+
+// A histogram counts durations.
+type histogram struct {
+	counts [len(buckets) + 1]atomic.Uint64
+	sum    atomic.Uint64 // nanoseconds
+}
+
+func (h *histogram) add(d time.Duration) {
+	i := 0
+	for i < len(buckets) && d > buckets[i] {
+		i++
+	}
+	h.sum.Add(uint64(d))
+	h.counts[i].Add(1)
+}

@@ -1,0 +1,204 @@
+package stats
+
+import (
+	_ "embed"
+	"fmt"
+	"html/template"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// shownKeys is how many of the keys that are refused most are on the page.
+const shownKeys = 10
+
+//go:embed page.html
+var pageText string
+
+var page = template.Must(template.New("page").Funcs(template.FuncMap{"clock": clock, "grouped": grouped}).Parse(pageText))
+
+// A view is what the page shows.
+type view struct {
+	*report
+
+	Style     template.CSS
+	Refresh   int // seconds; 0: never
+	RatesFrom time.Time
+	Now       []trouble
+	Rows      []row // of limiters
+	SlotRows  []row
+	Tops      []shownTop
+	Servers   []string
+
+	rates *earlier
+	texts map[part]string // of policies in force that have no row yet
+}
+
+// A trouble is something that is wrong, and what to do.
+type trouble struct{ What, Do string }
+
+// A row is a policy of a limiter, or slots.
+type row struct {
+	Name, Policy, Text              string
+	Held                            int64
+	Admitted, Refused, Failed, Last string
+	Rate, Trial                     string
+}
+
+// A shownTop is a list of keys.
+type shownTop struct {
+	Of, When string
+	Refusals uint64
+	Keys     []refusedKey
+	More     int
+
+	Trial, OnlyTrial bool // some of the refusals refused nobody; all
+}
+
+func (h *handler) view(refresh string) *view {
+	r := h.report()
+	rates := h.rates.since(&r.snapshot)
+	v := &view{report: r, Style: template.CSS(style), RatesFrom: rates.at, rates: rates, texts: make(map[part]string)}
+	if n, err := strconv.Atoi(refresh); err == nil && n > 0 {
+		v.Refresh = min(n, 3600)
+	}
+	v.readTexts()
+	for i := range r.Limiters {
+		v.limiter(&r.Limiters[i])
+	}
+	v.undecided()
+	slices.SortStableFunc(v.Rows, func(a, b row) int { return strings.Compare(a.Name, b.Name) })
+	for i := range r.Slots {
+		v.slots(&r.Slots[i])
+	}
+	v.servers()
+	if r.Error != "" {
+		v.Now = append(v.Now, trouble{"The new configuration is not in force: " + r.Error, "Until it is right, the one before applies."})
+	}
+	return v
+}
+
+// readTexts reads the texts of the policies that are in force.
+func (v *view) readTexts() {
+	if v.Limits == nil {
+		return
+	}
+	for _, p := range v.Limits.Policies {
+		k := part{p.Limiter, p.Name}
+		if before, ok := v.texts[k]; ok && before != p.Text {
+			v.texts[k] = before + "; " + p.Text // of another plan
+		} else {
+			v.texts[k] = p.Text
+		}
+	}
+}
+
+// limiter adds a row for each policy that decided, and one for what none decided.
+func (v *view) limiter(l *groupCounts) {
+	each, sum := tallies(l.Counts)
+	for i := range each {
+		t := &each[i]
+		if t.decided() == 0 {
+			continue
+		}
+		k := part{l.Name, t.policy}
+		v.Rows = append(v.Rows, row{
+			Name: l.Name, Policy: t.policy, Text: v.texts[k], Rate: v.rates.rate(l.Name, t, v.At), Trial: t.tried(v.At),
+			Admitted: grouped(t.admitted), Refused: t.share(), Failed: "–", Last: ago(v.At, t.last),
+		})
+		delete(v.texts, k)
+	}
+	if sum.failed > 0 || sum.withdrawn > 0 {
+		text := "without a decision"
+		if sum.withdrawn > 0 {
+			text = grouped(sum.withdrawn) + " charges fitted, and another limiter refused them"
+		}
+		v.Rows = append(v.Rows, row{Name: l.Name, Text: text, Admitted: "–", Refused: "–", Rate: "–", Failed: grouped(sum.failed), Last: "–"})
+	}
+	v.refusals("limiter", "has", l, &sum)
+}
+
+// undecided adds a row for each policy in force that has not decided yet.
+func (v *view) undecided() {
+	if v.Limits == nil {
+		return
+	}
+	for _, p := range v.Limits.Policies {
+		k := part{p.Limiter, p.Name}
+		if text, ok := v.texts[k]; ok {
+			v.Rows = append(v.Rows, row{Name: p.Limiter, Policy: p.Name, Text: text, Admitted: "0", Refused: "0", Rate: "0", Failed: "–", Last: "never"})
+			delete(v.texts, k)
+		}
+	}
+}
+
+func (v *view) slots(k *groupCounts) {
+	_, sum := tallies(k.Counts)
+	v.SlotRows = append(v.SlotRows, row{
+		Name: k.Name, Held: k.Held, Last: ago(v.At, k.LastRefused), Trial: sum.tried(v.At),
+		Admitted: grouped(sum.admitted), Refused: sum.share(), Failed: grouped(sum.failed),
+	})
+	v.refusals("slots", "have", k, &sum)
+}
+
+// refusals adds who is refused.
+func (v *view) refusals(kind, verb string, g *groupCounts, sum *tally) {
+	of := kind + " “" + g.Name + "”"
+	if !g.RefusingSince.IsZero() {
+		v.Now = append(v.Now, trouble{
+			of + " " + verb + " been refusing since " + clock(g.RefusingSince) + ".",
+			"If one key has most refusals below, a client ignores Retry-After, or the key is your proxy. If many keys have a few, the limit is too low.",
+		})
+	}
+	add := func(t *topKeys, when string) {
+		shown := t.Keys[:min(len(t.Keys), shownKeys)]
+		v.Tops = append(v.Tops, shownTop{
+			Of: of, When: when, Trial: sum.trial > 0, OnlyTrial: sum.trial > 0 && sum.refused == 0, Refusals: t.Refusals,
+			Keys: shown, More: len(t.Keys) - len(shown),
+		})
+	}
+	if t := g.Top; t != nil {
+		add(t, "since "+clock(t.From))
+	}
+	if t := g.TopBefore; t != nil {
+		add(t, clock(t.From)+" to "+clock(t.Until))
+	}
+}
+
+func (v *view) servers() {
+	s := &v.Store
+	switch {
+	case s.Away > 0:
+		v.Now = append(v.Now, trouble{
+			fmt.Sprintf("The store is unavailable since %s: %s", clock(s.Changed), s.Reason),
+			"Meanwhile, the Failure of its configuration decides. The command “headgate ping” tells what is wrong with Redis.",
+		})
+	case s.Outages > 0:
+		v.Servers = append(v.Servers, fmt.Sprintf("It was unavailable %s times, until %s: %s", grouped(s.Outages), clock(s.Changed), s.Reason))
+	}
+	if n := s.Answered.Count + s.Failed.Count; n > 0 {
+		mean := time.Duration((s.Answered.Sum + s.Failed.Sum) / float64(n) * float64(time.Second))
+		v.Servers = append(v.Servers, fmt.Sprintf("%s calls, %s of which failed, about %s questions; %v a call on average.",
+			grouped(n), grouped(s.Failed.Count), grouped(s.Questions), mean.Round(time.Microsecond)))
+	}
+	if s.Lost+s.Restated > 0 {
+		v.Servers = append(v.Servers, fmt.Sprintf("%s slots were lost, %s keys of slots stated again.", grouped(s.Lost), grouped(s.Restated)))
+	}
+}
+
+// clock returns a time of day in UTC, with the date unless it is today's.
+func clock(t time.Time) string {
+	t = t.UTC()
+	if y, m, d := time.Now().UTC().Date(); t.Year() == y && t.Month() == m && t.Day() == d {
+		return t.Format("15:04:05")
+	}
+	return t.Format("2006-01-02 15:04:05")
+}
+
+func ago(now, then time.Time) string {
+	if then.IsZero() {
+		return "never"
+	}
+	return max(now.Sub(then), 0).Round(time.Second).String() + " ago"
+}

@@ -1,0 +1,82 @@
+package stats
+
+import (
+	"fmt"
+	"log/slog"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// quiet is the time without a refusal that ends a spell.
+const quiet = time.Minute
+
+// A spell is a time in which refusals follow each other within a minute.
+type spell struct {
+	since   atomic.Int64 // nanoseconds since 1970; 0 before the first refusal
+	last    atomic.Int64
+	logging atomic.Bool // a record is to be written within a second
+	mu      sync.Mutex  // while one is written
+}
+
+// extend notes a refusal, which has been counted.
+func (g *group) extend(now time.Time) {
+	s := &g.spell
+	if last := s.last.Swap(now.UnixNano()); now.UnixNano()-last > int64(quiet) {
+		s.since.Store(now.UnixNano())
+	}
+	if g.stats.config.Logger != nil && !s.logging.Load() && s.logging.CompareAndSwap(false, true) {
+		time.AfterFunc(time.Second, g.log)
+	}
+}
+
+// log writes one record for all refusals since the last.
+func (g *group) log() {
+	g.spell.logging.Store(false) // before they are counted, so that one which follows is logged next
+	g.spell.mu.Lock()
+	defer g.spell.mu.Unlock()
+	var total uint64
+	var each []any
+	for _, p := range g.policies.all() {
+		if n := p.refused.charges() - p.logged; n > 0 {
+			p.logged += n
+			total += n
+			each = append(each, slog.Uint64(p.name, n))
+		}
+	}
+	if total == 0 {
+		return
+	}
+	attrs := []slog.Attr{
+		slog.String(g.kind, g.name),
+		slog.Uint64("refused", total),
+		slog.Time("since", time.Unix(0, g.spell.since.Load())),
+	}
+	if g.kind == "limiter" {
+		attrs = append(attrs, slog.Group("policies", each...))
+	}
+	g.stats.log(slog.LevelInfo, fmt.Sprintf("headgate: refused %s in 1 s: %s %s", grouped(total), g.kind, strconv.Quote(g.name)), attrs...)
+}
+
+// times returns since when there are refusals, and when the last was. Since is zero if there was none for a minute.
+func (s *spell) times(now time.Time) (since, last time.Time) {
+	at := s.last.Load()
+	if at == 0 {
+		return since, last
+	}
+	last = time.Unix(0, at)
+	if now.Sub(last) <= quiet {
+		since = time.Unix(0, s.since.Load())
+	}
+	return since, last
+}
+
+// grouped returns a number with commas.
+func grouped(n uint64) string {
+	b := strconv.AppendUint(nil, n, 10)
+	for i := len(b) - 3; i > 0; i -= 3 {
+		b = append(b[:i], append([]byte{','}, b[i:]...)...)
+	}
+	return string(b)
+}

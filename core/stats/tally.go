@@ -1,0 +1,127 @@
+package stats
+
+import (
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+)
+
+// A tally is how often a policy had each result, whatever the source.
+type tally struct {
+	policy                                      string
+	admitted, refused, trial, withdrawn, failed uint64
+	last, lastTrial                             time.Time
+}
+
+// tallies returns one for each policy, in their order, and the sum of all.
+func tallies(counts []count) (each []tally, sum tally) {
+	for i := range counts {
+		policy := counts[i].Policy
+		at := slices.IndexFunc(each, func(t tally) bool { return t.policy == policy })
+		if at < 0 {
+			at = len(each)
+			each = append(each, tally{policy: policy})
+		}
+		each[at].add(&counts[i])
+		sum.add(&counts[i])
+	}
+	return each, sum
+}
+
+func (t *tally) add(c *count) {
+	switch c.Result {
+	case admitted:
+		t.admitted += c.Charges
+	case refused:
+		t.refused += c.Charges
+		t.last = later(t.last, c.Last)
+	case trial:
+		t.trial += c.Charges
+		t.lastTrial = later(t.lastTrial, c.Last)
+	case withdrawn:
+		t.withdrawn += c.Charges
+	case failed:
+		t.failed += c.Charges
+	}
+}
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}
+
+// decided is how many were decided, also on trial.
+func (t *tally) decided() uint64 { return t.admitted + t.refused + t.trial }
+
+// share returns how many were refused, with the percentage.
+func (t *tally) share() string {
+	if t.refused == 0 {
+		return "0"
+	}
+	return fmt.Sprintf("%s (%.3g %%)", grouped(t.refused), percent(t.refused, t.decided()))
+}
+
+// tried says what was refused on trial, if anything was.
+func (t *tally) tried(now time.Time) string {
+	if t.trial == 0 {
+		return ""
+	}
+	return fmt.Sprintf("on trial: %s (%.3g %%) would be refused, the last %s", grouped(t.trial), percent(t.trial, t.decided()), ago(now, t.lastTrial))
+}
+
+func percent(n, of uint64) float64 { return 100 * float64(n) / float64(of) }
+
+// A part is a policy of a limiter.
+type part struct{ limiter, policy string }
+
+// An earlier is what was counted at an earlier time.
+type earlier struct {
+	at time.Time
+	of map[part]tally
+}
+
+// rate returns what a policy has decided each second since then, and how much it refused.
+func (e *earlier) rate(limiter string, t *tally, now time.Time) string {
+	was, seconds := e.of[part{limiter, t.policy}], now.Sub(e.at).Seconds()
+	if seconds <= 0 {
+		return "–"
+	}
+	n := t.decided() - was.decided()
+	text := fmt.Sprintf("%.3g", float64(n)/seconds)
+	if refused := t.refused - was.refused; refused > 0 {
+		text += fmt.Sprintf(", %.3g %% refused", percent(refused, n))
+	}
+	return text
+}
+
+// ratesOver is how far back rates go at least, once the page has been read for so long.
+const ratesOver = 10 * time.Second
+
+// rates keeps what was counted at two times, so that rates are those of a short time while somebody looks.
+type rates struct {
+	mu         sync.Mutex
+	old, young *earlier
+}
+
+// since returns that with which the counts are to be compared, and keeps the counts.
+func (h *rates) since(n *snapshot) *earlier {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.young == nil {
+		h.young = &earlier{at: n.Since}
+		h.old = h.young
+	}
+	if n.At.Sub(h.young.at) >= ratesOver {
+		h.old, h.young = h.young, &earlier{n.At, make(map[part]tally)}
+		for _, l := range n.Limiters {
+			each, _ := tallies(l.Counts)
+			for _, t := range each {
+				h.young.of[part{l.Name, t.policy}] = t
+			}
+		}
+	}
+	return h.old
+}
