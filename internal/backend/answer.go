@@ -58,14 +58,13 @@ func (d *Decision) Only() *step.Cell {
 
 // Totals returns the strictest numbers, and the policy that decided: after a refusal the refusing one with the longest
 // wait, else the one with the least left.
-func (d *Decision) Totals() Totals {
-	if c := d.Only(); c != nil {
-		return Totals{c.Policy, c.Remaining, c.ResetAfter, c.RetryAfter, c.Source.Degraded()}
-	}
-	return totals(d.cells(), d.Allowed)
-}
+func (d *Decision) Totals() Totals { return totals(d.cells(), d.Allowed) }
 
 func totals(cells []step.Cell, allowed bool) (t Totals) {
+	if len(cells) == 1 {
+		c := &cells[0]
+		return Totals{c.Policy, c.Remaining, c.ResetAfter, c.RetryAfter, c.Source.Degraded()}
+	}
 	longest := int64(0) // of those that refuse
 	for i := range cells {
 		c := &cells[i]
