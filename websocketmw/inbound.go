@@ -89,9 +89,6 @@ func (s *Socket) countInbound(a *engine.Admission, r *http.Request) bool {
 // read reads what the limits admit.
 func (s *Socket) read(p []byte) (int, error) {
 	in := &s.in
-	if len(p) == 0 {
-		return s.conn.Read(p)
-	}
 	if in.violation != nil {
 		return 0, s.readRest()
 	}
