@@ -193,11 +193,15 @@ func TestTooEarly(t *testing.T) {
 			var cause error
 			begin, g := time.Now(), newGuard(t, Config{OnClosed: func(_ *Socket, err error) { cause = err }})
 			p := dialPipe(t, g.Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-				c, rw := take(w)
+				c, rw, _ := w.(http.Hijacker).Hijack()
 				defer c.Close()
 				if n := rw.Reader.Buffered(); n != 0 {
 					t.Errorf("%d bytes are buffered", n)
 				}
+				if _, err := rw.ReadByte(); !errors.Is(err, ErrProtocol) || time.Since(begin) != 0 { // it is too early for a Close frame
+					t.Error(err, time.Since(begin))
+				}
+				io.WriteString(c, response101)
 				if got, err := io.ReadAll(c); len(got) > 0 || !errors.Is(err, ErrProtocol) {
 					t.Errorf("%q, %v", got, err)
 				}

@@ -2,6 +2,7 @@ package websocketmw
 
 import (
 	"bytes"
+	"errors"
 	"net"
 	"slices"
 	"strings"
@@ -13,11 +14,14 @@ import (
 // What a client sends after the guard closed its socket does not reach the handler, however it is cut: only the rest of
 // the frame that had begun does, and the client's Close frame.
 func TestNothingIsReadAfterClose(t *testing.T) {
-	begun := masked(0x81, "hello")
 	closes := masked(0x88, "\x03\xe8bye")
 	after := slices.Concat(masked(0x01, strings.Repeat("x", 300)), masked(0x89, "ping"), masked(0x80, "y"), masked(0x8a, ""), closes, masked(0x88, ""), masked(0x81, "z"))
-	for _, before := range []int{0, 1, 2, 4, 7, len(begun)} {
-		for _, size := range []int{1, 7, 500} {
+	for _, c := range []struct {
+		begun  []byte
+		before []int
+	}{{masked(0x81, "hello"), []int{0, 1, 2, 4, 7, 11}}, {masked(0x81, ""), []int{3, 6}}} {
+		for i := range 3 * len(c.before) {
+			begun, before, size := c.begun, c.before[i/3], []int{1, 7, 500}[i%3]
 			synctest.Test(t, func(t *testing.T) {
 				g, p, h := hears(t, Config{})
 				p.send(begun[:before])
@@ -41,6 +45,19 @@ func TestNothingIsReadAfterClose(t *testing.T) {
 			})
 		}
 	}
+	synctest.Test(t, func(t *testing.T) { // a frame that is longer than its connection
+		long := []byte("\x82\xff\x7f\xff\xff\xff\xff\xff\xff\xffmaskpayload")
+		g, p, h := hears(t, Config{})
+		p.send(long[:10])
+		synctest.Wait()
+		g.closeEach(4001, "banned")
+		p.closes()
+		p.send(long[10:])
+		p.Close()
+		if <-h.done; !bytes.Equal(h.bytes, long) {
+			t.Errorf("%q, not %q", h.bytes, long)
+		}
+	})
 }
 
 // The rest of a frame whose beginning was dropped is dropped too, whatever happens in between: the
@@ -81,7 +98,7 @@ func TestDroppedFrameIsCut(t *testing.T) {
 
 // A Close frame that RFC 6455 forbids does not reach the handler either, and a client that never answers is cut.
 func TestNoAnswerToClose(t *testing.T) {
-	for _, sent := range [][]byte{
+	for i, sent := range [][]byte{
 		{0x88, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1, 2, 3, 4},
 		masked(0x08, ""),
 		masked(0x82, strings.Repeat("x", 1000)),
@@ -93,8 +110,8 @@ func TestNoAnswerToClose(t *testing.T) {
 			p.send(sent)
 			time.Sleep(closeTimeout)
 			synctest.Wait()
-			if len(h.bytes) > 0 || g.open() != 0 {
-				t.Errorf("%q, %d open", h.bytes, g.open())
+			if len(h.bytes) > 0 || g.open() != 0 || errors.Is(h.err, ErrProtocol) != (i < 2) {
+				t.Errorf("%q, %d open, %v", h.bytes, g.open(), h.err)
 			}
 		})
 	}

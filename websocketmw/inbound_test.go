@@ -68,12 +68,22 @@ func TestInboundCloses(t *testing.T) {
 				if h.sums[c.unit] != c.want {
 					t.Errorf("%s: the handler read %d, not %d", c.name, h.sums[c.unit], c.want)
 				}
-				if refused := c.close != ""; errors.Is(h.err, ErrFlood) != refused || errors.Is(cause, ErrFlood) != refused || g.open() != 0 {
+				if refused := c.close != ""; errors.Is(h.err, ErrFlood) != refused || refused && !errors.Is(h.err, net.ErrClosed) || errors.Is(cause, ErrFlood) != refused || g.open() != 0 {
 					t.Errorf("%s: %v, cause %v, %d sockets", c.name, h.err, cause, g.open())
 				}
 			})
 		}
 	}
+}
+
+// A read returns at most 64 KiB, which bounds the memory for its frames.
+func TestReadsAreBounded(t *testing.T) {
+	newGuard(t, Config{}).Handler(taken(func(c net.Conn) {
+		defer c.Close()
+		if n, err := c.Read(make([]byte, 1<<20)); n != 64<<10 || err != nil {
+			t.Error(n, err)
+		}
+	})).ServeHTTP(newOnIdle(masked(0x82, strings.Repeat("x", 1<<20))), upgradeRequest())
 }
 
 // What RFC 6455 forbids is not read, whatever the Config, and closes the socket with 1002.
@@ -97,11 +107,14 @@ func TestInvalidFrames(t *testing.T) {
 				if got := p.closes(); got != c.want {
 					t.Errorf("%q: %q, not %q", c.sent, got, c.want)
 				}
-				p.Close()
+				if strings.Contains(c.want, "length") { // otherwise its Close frame is found
+					p.Close()
+				}
 				<-h.done
 				if h.sums != (frames.Tally{1, 5, 0}) || !errors.Is(h.err, ErrProtocol) || !errors.Is(h.err, net.ErrClosed) || time.Since(begin) != 0 {
 					t.Errorf("%q: %v, %v", c.sent, h.sums, h.err)
 				}
+				p.Close()
 				if synctest.Wait(); !errors.Is(cause, ErrProtocol) || !strings.HasSuffix(cause.Error(), strings.TrimPrefix(c.want, "1002")) {
 					t.Errorf("%q: %v", c.sent, cause)
 				}
@@ -145,6 +158,7 @@ func TestControlFrames(t *testing.T) {
 				go func() {
 					defer close(sent)
 					p.Write(bytes.Repeat(pong, c.pings))
+					time.Sleep(time.Minute) // which is no reason for a larger burst
 					for i, err := 0, error(nil); i < c.sent && err == nil; i++ {
 						_, err = p.Write(c.frame)
 						time.Sleep(c.apart)
@@ -174,6 +188,7 @@ func TestDelaysAreBounded(t *testing.T) {
 	}{
 		{10 * time.Second, 0, nil, false},
 		{10*time.Second + time.Microsecond, 0, nil, true},
+		{10 * time.Second, 0, read, false},
 		{10 * time.Second, time.Hour, read, false},
 		{time.Hour, 9 * time.Hour, read, true},
 		{4 * time.Second, 8 * time.Second, read, false},
@@ -190,7 +205,7 @@ func TestDelaysAreBounded(t *testing.T) {
 					if c.set != nil {
 						c.set(conn, time.Time{}) // none
 					}
-					if c.set != nil && i > 0 {
+					if c.deadline != 0 && i > 0 {
 						c.set(conn, time.Now().Add(c.deadline))
 					}
 					_, err := conn.Read(b)
@@ -278,29 +293,39 @@ func TestDelaysNeverExceed(t *testing.T) {
 // is not read, and the handler's read waits for the peer's answer. It ends at once with the connection, and is no silence.
 func TestDelays(t *testing.T) {
 	slow := func() Inbound { return Inbound{Limiter: newLimiter(every(10 * time.Second)), Delay: true} }
+	nothing := func(*Guard) {}
 	for name, c := range map[string]struct {
-		limits   int
-		during   func(*Guard) // is called in the delay
-		want     time.Duration
-		messages int64
-		closes   string
+		limits         int
+		before, during func(*Guard) // are called before the delay, and in it
+		want           time.Duration
+		messages       int64
+		closes         string
 	}{
-		"limits do not add up": {3, nil, 15 * time.Second, 2, "1001 nothing was received for too long"},
-		"a delay is not idle":  {1, nil, 15 * time.Second, 2, "1001 nothing was received for too long"},
-		"closed":               {1, func(g *Guard) { g.closeEach(1001, "bye") }, 0, 1, "1001 bye"},
-		"ended":                {1, (*Guard).endAll, 0, 1, "error"},
+		"limits do not add up": {3, nothing, nothing, 15 * time.Second, 2, "1001 nothing was received for too long"},
+		"a delay is not idle":  {1, nothing, nothing, 15 * time.Second, 2, "1001 nothing was received for too long"},
+		"closed before":        {1, func(g *Guard) { g.oldestFirst()[0].close(ErrShutdown, 1001, "bye") }, nothing, 0, 1, "1001 bye"},
+		"closed":               {1, nothing, func(g *Guard) { g.closeEach(1001, "bye") }, 0, 1, "1001 bye"},
+		"ended":                {1, nothing, (*Guard).endAll, 0, 1, "error"},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			config := Config{MaxIdle: 5 * time.Second}
+			once := newLimiter(core.SlidingLog(3, time.Hour))
+			config := of(frames.Messages, Inbound{Limiter: once, Key: keyfuncs.Everyone(), Delay: true})
+			config.MaxIdle = 5 * time.Second
 			for range c.limits {
 				config.Messages = append(config.Messages, slow())
 			}
 			g, p, h := hears(t, config)
 			begin := time.Now()
+			synctest.Wait()
+			c.before(g)
 			p.send([]byte(strings.Repeat(string(masked(0x81, "a")), 2)))
-			if synctest.Wait(); c.during != nil {
-				c.during(g)
+			synctest.Wait()
+			for _, s := range g.oldestFirst() {
+				if d := s.delay(1); d != 10*time.Millisecond { // or reads would get a few bytes each
+					t.Error(d)
+				}
 			}
+			c.during(g)
 			if got := p.closes(); got != c.closes || time.Since(begin) != c.want {
 				t.Errorf("%s: %q after %v", name, got, time.Since(begin))
 			}
@@ -308,6 +333,9 @@ func TestDelays(t *testing.T) {
 			p.Close()
 			if <-h.done; h.sums[frames.Messages] != c.messages || h.err == nil || time.Since(begin) != c.want {
 				t.Errorf("%s: %v, %v after %v", name, h.sums, h.err, time.Since(begin))
+			}
+			if _, left, err := once.AllowAtMost(t.Context(), everyone, 9); left != 1 || err != nil {
+				t.Errorf("%s: %d left, %v", name, left, err)
 			}
 		})
 	}
@@ -345,11 +373,12 @@ func TestTooMuch(t *testing.T) {
 		sent          []byte
 		answers, want time.Duration
 	}{
-		"answered":     {[]Inbound{blocked}, hello, 3 * time.Second, 3 * time.Second},
-		"not answered": {[]Inbound{blocked}, hello, time.Hour, closeTimeout},
-		"closed":       {[]Inbound{blocked}, slices.Concat(hello, masked(0x88, "")), time.Hour, 0},
-		"two limits":   {[]Inbound{blocked, second}, hello, 0, 0},
-		"for ever":     {[]Inbound{{Limiter: blocked.Limiter, Delay: true}}, hello, 0, 0},
+		"answered":      {[]Inbound{blocked}, hello, 3 * time.Second, 3 * time.Second},
+		"not answered":  {[]Inbound{blocked}, hello, time.Hour, closeTimeout},
+		"closed":        {[]Inbound{blocked}, slices.Concat(hello, masked(0x88, "")), time.Hour, 0},
+		"closed before": {[]Inbound{blocked}, slices.Concat(masked(0x88, ""), hello), time.Hour, 0},
+		"two limits":    {[]Inbound{blocked, second}, hello, 0, 0},
+		"for ever":      {[]Inbound{{Limiter: blocked.Limiter, Delay: true}}, hello, 0, 0},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			h := &heard{done: make(chan struct{})}

@@ -512,8 +512,9 @@ func TestAgreedExtensions(t *testing.T) {
 			"":                                   false,
 			"Sec-WebSocket-Extensions: \r\n":     false,
 			"X: Sec-WebSocket-Extensions: a\r\n": false,
-			"Sec-WebSocket-Extensions: permessage-deflate; a=b\r\n": true,
-			"sec-websocket-extensions:foo\r\n":                      true,
+			"Sec-WebSocket-Extensions: permessage-deflate; a=b\r\n":           true,
+			"sec-websocket-extensions:foo\r\n":                                true,
+			"Sec-WebSocket-Extensions: foo\r\nSec-WebSocket-Extensions: \r\n": true,
 		} {
 			synctest.Test(t, func(t *testing.T) {
 				client, server := net.Pipe()
