@@ -11,17 +11,11 @@ import (
 	"time"
 
 	"github.com/headgate/headgate/core"
-	"github.com/headgate/headgate/keyfuncs"
 )
 
 func benchGuard(t testing.TB, config Config) *Guard {
-	t.Helper()
-	config.Rules = []Rule{{Slots: core.NewSlots(new(core.MemoryStore), "ws", core.NoLimit), Key: keyfuncs.Everyone()}}
-	g, err := New(config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return g
+	config.Rules = atMost(core.NoLimit)
+	return mustNew(t, config)
 }
 
 func configs() map[string]Config {
@@ -38,6 +32,7 @@ type idle struct {
 
 func (c *idle) Read(p []byte) (int, error)  { return copy(p, c.frame), nil }
 func (c *idle) Write(p []byte) (int, error) { return len(p), nil }
+func (c *idle) Close() error                { return nil }
 
 // The cost of the wrapper itself, for a message of 100 bytes.
 func BenchmarkConn(b *testing.B) {
@@ -82,15 +77,8 @@ func newOnIdle(frame []byte) *onIdle {
 }
 
 func (o *onIdle) Hijack() (net.Conn, *bufio.ReadWriter, error) {
-	return closable{o.conn}, bufio.NewReadWriter(o.in, o.out), nil
+	return o.conn, bufio.NewReadWriter(o.in, o.out), nil
 }
-
-type closable struct{ *idle }
-
-func (closable) Close() error                     { return nil }
-func (closable) SetDeadline(time.Time) error      { return nil }
-func (closable) SetReadDeadline(time.Time) error  { return nil }
-func (closable) SetWriteDeadline(time.Time) error { return nil }
 
 // A socket from upgrade to end, without a network.
 func BenchmarkUpgrade(b *testing.B) {

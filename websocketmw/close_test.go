@@ -8,7 +8,7 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"net/http/httptest"
+	"os"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -21,7 +21,7 @@ func TestIdleAndAge(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var causes []error
 		note := func(_ *Socket, err error) { causes = append(causes, err) }
-		g, p := bubble(t, Config{MaxIdle: time.Minute, OnClosed: note}, serveUntilClose)
+		g, p := bubble(t, Config{MaxIdle: time.Minute, MaxAge: time.Hour, OnClosed: note}, serveUntilClose)
 		for range 10 {
 			time.Sleep(59 * time.Second)
 			p.send(masked(0x8a, "pong"))
@@ -41,26 +41,36 @@ func TestIdleAndAge(t *testing.T) {
 		}
 	})
 	synctest.Test(t, func(t *testing.T) {
+		var cause error
 		begin := time.Now()
-		_, p := bubble(t, Config{MaxIdle: time.Hour, MaxAge: time.Minute}, serveUntilClose)
+		_, p := bubble(t, Config{MaxIdle: time.Hour, MaxAge: time.Minute, OnClosed: func(_ *Socket, err error) { cause = err }}, serveUntilClose)
 		if got := p.closes(); !strings.HasPrefix(got, "1001 ") || !aged(time.Since(begin)) {
 			t.Error(got, time.Since(begin))
 		}
 		// The peer does not answer.
-		if _, _, err := p.frame(); !errors.Is(err, io.EOF) || !aged(time.Since(begin)-closeTimeout) {
-			t.Error(err, time.Since(begin))
+		_, _, err := p.frame()
+		if synctest.Wait(); !errors.Is(err, io.EOF) || !aged(time.Since(begin)-closeTimeout) || !errors.Is(cause, ErrAged) {
+			t.Error(err, time.Since(begin), cause)
 		}
 	})
 }
 
-// The Close frame is sent although the write deadline of the handler's last message has
-// passed.
+// The Close frame is sent although the write deadline of the handler's last message has passed, and after the rest of a
+// frame that a deadline has cut.
 func TestCloseAfterTheWriteDeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, p := bubble(t, Config{MaxAge: time.Minute}, func(c net.Conn) {
 			c.SetWriteDeadline(time.Now().Add(time.Second))
+			if n, err := c.Write([]byte{0x81, 1, 'a'}); n != 1 || !errors.Is(err, os.ErrDeadlineExceeded) {
+				t.Error(n, err)
+			}
+			c.SetWriteDeadline(time.Now().Add(time.Minute / 2))
+			c.Write([]byte{1, 'a'})
 			serveUntilClose(c)
 		})
+		p.Conn.Read(make([]byte, 1))
+		time.Sleep(2 * time.Second)
+		io.ReadFull(p.in, make([]byte, 2))
 		if got := p.closes(); !strings.HasPrefix(got, "1001 ") {
 			t.Error(got)
 		}
@@ -79,16 +89,15 @@ func TestCloseWaitsForTheFrame(t *testing.T) {
 			if n, err := c.Write([]byte{'b', 'c', 'd', 0x81, 1, 'x', 0x81}); n != 7 || err != nil {
 				t.Error(n, err)
 			}
-			if n, err := c.Write([]byte{1, 'y'}); n != 2 || err != nil {
-				t.Error(n, err)
+			begin := time.Now()
+			if n, err := c.Write([]byte{1, 'y'}); n != 2 || err != nil || time.Since(begin) != discardTime {
+				t.Error(n, err, time.Since(begin))
 			}
 		})
 		var head [3]byte
 		io.ReadFull(p.in, head[:])
-		for _, s := range g.oldestFirst() {
-			s.Close(4000, strings.Repeat("ä", 100))
-			s.Close(4001, "the second does not count")
-		}
+		g.closeEach(4000, strings.Repeat("ä", 100))
+		g.closeEach(4001, "the second does not count")
 		synctest.Wait()
 		close(half)
 		rest := make([]byte, 3)
@@ -96,8 +105,8 @@ func TestCloseWaitsForTheFrame(t *testing.T) {
 		if string(rest) != "bcd" {
 			t.Errorf("%q", rest)
 		}
-		if got := p.closes(); got != "4000 "+strings.Repeat("ä", 61) {
-			t.Error(got)
+		if op, payload, err := p.frame(); op != 8 || string(payload) != "\x0f\xa0"+strings.Repeat("ä", 61) {
+			t.Errorf("%x %q %v", op, payload, err)
 		}
 		time.Sleep(time.Second) // the handler's writes are dropped
 		p.send(masked(0x88, ""))
@@ -111,16 +120,12 @@ func TestCloseWaitsForTheFrame(t *testing.T) {
 // Clients get only codes that may be sent.
 func TestCloseCodes(t *testing.T) {
 	for _, c := range []struct{ code, want int }{
-		{1000, 1000}, {1003, 1003}, {1007, 1007}, {1011, 1011}, {1012, 1012}, {1014, 1014},
-		{3000, 3000}, {4999, 4999},
-		{-1, 1011}, {0, 1011}, {1, 1011}, {999, 1011}, {1004, 1011}, {1005, 1011}, {1006, 1011},
-		{1015, 1011}, {1016, 1011}, {2999, 1011}, {5000, 1011}, {65536 + 1000, 1011}, {70000, 1011},
+		{1000, 1000}, {1003, 1003}, {1007, 1007}, {1011, 1011}, {1012, 1012}, {1014, 1014}, {3000, 3000}, {4999, 4999},
+		{-1, 1011}, {0, 1011}, {999, 1011}, {1004, 1011}, {1006, 1011}, {1015, 1011}, {2999, 1011}, {5000, 1011}, {65536 + 1000, 1011},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			g, p := bubble(t, Config{}, serveUntilClose)
-			for _, s := range g.oldestFirst() {
-				s.Close(c.code, "bye")
-			}
+			g.closeEach(c.code, "bye")
 			if got, want := p.closes(), fmt.Sprintf("%d bye", c.want); got != want {
 				t.Errorf("%d: %q, not %q", c.code, got, want)
 			}
@@ -139,9 +144,7 @@ func TestOneCloseFrame(t *testing.T) {
 		if got := p.closes(); got != "1000 " {
 			t.Error(got)
 		}
-		for _, s := range g.oldestFirst() {
-			s.Close(1001, "")
-		}
+		g.closeEach(1001, "")
 		got := p.closes()
 		synctest.Wait() // the slot is released after the connection is closed
 		if got != "error" || g.open() != 0 {
@@ -150,21 +153,22 @@ func TestOneCloseFrame(t *testing.T) {
 	})
 }
 
-// Frames that are in the server's buffer when the handler hijacks after its 101 are counted
-// by Buffered and are read.
+// statusFirst takes the connection like a library that writes the 101 by WriteHeader.
+func statusFirst(w http.ResponseWriter) (net.Conn, *bufio.ReadWriter) {
+	w.WriteHeader(http.StatusSwitchingProtocols)
+	c, rw, err := w.(http.Hijacker).Hijack()
+	if err != nil {
+		panic(err)
+	}
+	return c, rw
+}
+
+// Frames that are in the server's buffer when the handler hijacks after its 101 are counted by Buffered and are read.
 func TestEarlyFrames(t *testing.T) {
 	first, second := string(masked(0x81, strings.Repeat("early ", 100))), string(masked(0x81, "late"))
 	synctest.Test(t, func(t *testing.T) {
-		g := newGuard(t, Config{})
-		client, server := net.Pipe()
-		done := make(chan struct{})
-		go g.Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-			defer close(done)
-			w.WriteHeader(http.StatusSwitchingProtocols)
-			c, rw, err := w.(http.Hijacker).Hijack()
-			if err != nil {
-				panic(err)
-			}
+		p := dialPipe(t, newGuard(t, Config{}).Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			c, rw := statusFirst(w)
 			defer c.Close()
 			if n := rw.Reader.Buffered(); n != len(first) {
 				t.Errorf("%d bytes are buffered, not %d", n, len(first))
@@ -173,44 +177,45 @@ func TestEarlyFrames(t *testing.T) {
 			if _, err := io.ReadFull(rw, b); err != nil || string(b) != first+second {
 				t.Errorf("%q, %v", b, err)
 			}
-		})).ServeHTTP(&early{pipe{conn: server}, first}, upgradeRequest())
-		client.Write([]byte(second))
-		<-done
+		})), upgradeRequest(), first)
+		p.upgraded()
+		p.send([]byte(second))
+		synctest.Wait()
 	})
 }
 
-// What a client sends before the 101 reaches no library, and closes the socket with 1002:
-// whether the library would read it, drop it or refuse.
+// What a client sends before the 101 reaches no library, and closes the socket with 1002: whether the library would read
+// it, drop it or refuse.
 func TestTooEarly(t *testing.T) {
 	message := string(masked(0x81, "hello"))
-	for name, sent := range map[string]string{"a message": message, "half a header": "\x82\xff\x40", "a message and a Close frame": message + string(masked(0x88, ""))} {
+	for _, sent := range []string{message, "\x82\xff\x40", message + string(masked(0x88, ""))} {
 		synctest.Test(t, func(t *testing.T) {
 			var cause error
-			g := newGuard(t, Config{OnClosed: func(_ *Socket, err error) { cause = err }})
-			client, server := net.Pipe()
-			begin, done := time.Now(), make(chan struct{})
-			go g.Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-				defer close(done)
-				c, rw := take(w)
+			begin, g := time.Now(), newGuard(t, Config{OnClosed: func(_ *Socket, err error) { cause = err }})
+			p := dialPipe(t, g.Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				c, rw, _ := w.(http.Hijacker).Hijack()
 				defer c.Close()
 				if n := rw.Reader.Buffered(); n != 0 {
 					t.Errorf("%d bytes are buffered", n)
 				}
+				if _, err := rw.ReadByte(); !errors.Is(err, ErrProtocol) || time.Since(begin) != 0 { // it is too early for a Close frame
+					t.Error(err, time.Since(begin))
+				}
+				io.WriteString(c, response101)
 				if got, err := io.ReadAll(c); len(got) > 0 || !errors.Is(err, ErrProtocol) {
 					t.Errorf("%q, %v", got, err)
 				}
-			})).ServeHTTP(&early{pipe{conn: server}, sent}, upgradeRequest())
-			p := &peer{t: t, Conn: client, in: bufio.NewReader(client)}
-			http.ReadResponse(p.in, nil)
+			})), upgradeRequest(), sent)
+			p.upgraded()
 			if got := p.closes(); got != "1002 data before the handshake is complete" {
-				t.Errorf("%s: %s", name, got)
+				t.Errorf("%q: %s", sent, got)
 			}
-			if !strings.Contains(name, "Close") {
+			if !strings.Contains(sent, "\x88") { // whose Close frame is the answer
 				p.Close()
 			}
-			<-done
+			synctest.Wait()
 			if !errors.Is(cause, ErrProtocol) || time.Since(begin) != 0 {
-				t.Errorf("%s: %v, %v", name, cause, time.Since(begin))
+				t.Errorf("%q: %v, %v", sent, cause, time.Since(begin))
 			}
 			p.Close()
 		})
@@ -225,13 +230,7 @@ func TestDrain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const sockets, drain = 100, time.Minute
 		causes := make(chan error, sockets)
-		g, err := New(Config{
-			Rules: []Rule{{Slots: core.NewSlots(new(core.MemoryStore), "ws", core.NoLimit), Key: byUser}},
-			Drain: drain, OnClosed: func(_ *Socket, err error) { causes <- err },
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		g := mustNew(t, Config{Rules: atMost(core.NoLimit), Drain: drain, OnClosed: func(_ *Socket, err error) { causes <- err }})
 		var peers []*peer
 		for range sockets {
 			peers = append(peers, pipeTo(t, g, serveUntilClose))
@@ -267,50 +266,39 @@ func TestDrain(t *testing.T) {
 	})
 }
 
-// A handler that neither upgrades nor returns does not block Shutdown.
-func TestShutdownOfHandlersThatHang(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		g := newGuard(t, Config{})
-		done := make(chan struct{})
-		go g.Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-done })).ServeHTTP(silent{}, upgradeRequest())
-		synctest.Wait()
-		begin := time.Now()
-		if err := g.Shutdown(context.Background()); err != nil || time.Since(begin) != closeTimeout {
-			t.Error(err, time.Since(begin))
-		}
-		close(done)
-		synctest.Wait()
-		if g.open() != 0 {
-			t.Error("still open")
-		}
-	})
-}
-
-// A handler that upgrades after Shutdown gets a connection that is closed.
-func TestUpgradeAfterShutdown(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		g := newGuard(t, Config{})
-		client, server := net.Pipe()
-		late, read := make(chan struct{}), make(chan error, 1)
-		go g.Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-			<-late
-			c, _, err := w.(http.Hijacker).Hijack()
-			if err == nil {
-				_, err = c.Read(make([]byte, 10))
+// An upgrade in progress when the guard shuts down is closed as soon as it is complete. Shutdown waits 5 seconds for that;
+// who upgrades later gets a connection that is closed.
+func TestShutdownBeforeTheUpgrade(t *testing.T) {
+	const down = "1001 the server is shutting down"
+	for _, c := range []struct {
+		late, hijacked, want time.Duration
+		closes               string
+	}{{time.Second, 0, time.Second, down}, {0, time.Second, time.Second, down}, {time.Minute, 0, closeTimeout, "error"}} {
+		synctest.Test(t, func(t *testing.T) {
+			g := newGuard(t, Config{})
+			p := dialPipe(t, g.Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				time.Sleep(c.late)
+				conn, _, _ := w.(http.Hijacker).Hijack()
+				time.Sleep(c.hijacked)
+				io.WriteString(conn, response101)
+				serveUntilClose(conn)
+			})), upgradeRequest(), "")
+			closes := make(chan string)
+			go func() {
+				http.ReadResponse(p.in, nil)
+				got := p.closes()
+				p.Write(masked(0x88, ""))
+				closes <- got
+			}()
+			synctest.Wait()
+			begin := time.Now()
+			err := g.Shutdown(t.Context())
+			took := time.Since(begin)
+			if got := <-closes; err != nil || took != c.want || got != c.closes || g.open() != 0 {
+				t.Errorf("%v after %v: %q, %d open", err, took, got, g.open())
 			}
-			read <- err
-		})).ServeHTTP(&pipe{conn: server}, upgradeRequest())
-		synctest.Wait()
-		if err := g.Shutdown(context.Background()); err != nil {
-			t.Error(err)
-		}
-		synctest.Wait() // the socket has ended
-		close(late)
-		if err := <-read; err == nil {
-			t.Error("the connection is open")
-		}
-		client.Close()
-	})
+		})
+	}
 }
 
 // A library gets the connection's methods, but for those that would bypass the guard, over TCP and TLS. The socket's
@@ -319,55 +307,42 @@ func TestWhatLibrariesGet(t *testing.T) {
 	type tcp interface {
 		SetNoDelay(noDelay bool) error
 		CloseWrite() error
-		NetConn() net.Conn
 	}
-	type key struct{}
 	for _, secure := range []bool{false, true} {
-		conns, sockets, returned := make(chan net.Conn, 1), make(chan *Socket, 1), make(chan struct{})
-		g := newGuard(t, Config{})
-		h := g.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		conns, requests := make(chan net.Conn, 1), make(chan *http.Request, 1)
+		g, dial, _ := serveUpgrades(t, secure, Config{MaxIdle: time.Hour}, func(w http.ResponseWriter, r *http.Request) {
 			c, _ := take(w)
-			s, ok := FromContext(r.Context())
-			if !ok {
-				panic("no socket")
+			if err := http.NewResponseController(w).EnableFullDuplex(); err != nil {
+				t.Error(err)
 			}
 			conns <- c
-			sockets <- s
-		}))
-		server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			h.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), key{}, "ann")))
-			close(returned)
-		}))
-		if secure {
-			server.StartTLS()
-		} else {
-			server.Start()
-		}
-		t.Cleanup(server.Close)
-		client, err := net.Dial("tcp", server.Listener.Addr().String())
-		if err != nil {
-			t.Fatal(err)
-		}
-		if secure {
-			client = tlsClient(client, server)
-		}
-		io.WriteString(client, handshake)
-		conn, s := <-conns, <-sockets
+			requests <- r
+		})
+		dial()
+		conn, r := <-conns, <-requests
 		_, isTCP := conn.(tcp)
 		_, readsFrom := conn.(io.ReaderFrom)
 		if isTCP == secure || readsFrom || conn.(interface{ NetConn() net.Conn }).NetConn() == conn {
 			t.Errorf("%v: %T", secure, conn)
 		}
-		<-returned
-		if ctx := s.Context(); ctx.Err() != nil || ctx.Value(key{}) != "ann" {
-			t.Error(ctx.Err(), ctx.Value(key{}))
+		for _, set := range []func(time.Time) error{conn.SetReadDeadline, conn.SetDeadline} {
+			set(time.Now())
+			if _, err := conn.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
+				t.Error(err)
+			}
+			set(time.Time{})
 		}
-		conn.Close()
-		conn.Close()
+		s, _ := FromContext(r.Context())
+		<-r.Context().Done() // the handler has returned
+		if ctx := s.Context(); ctx.Err() != nil || ctx.Value(http.ServerContextKey) == nil {
+			t.Error(ctx.Err(), ctx.Value(http.ServerContextKey))
+		}
+		if first, second := conn.Close(), conn.Close(); first != nil || !errors.Is(second, net.ErrClosed) {
+			t.Error(first, second)
+		}
 		<-s.Context().Done()
-		if !errors.Is(context.Cause(s.Context()), context.Canceled) || g.open() != 0 {
-			t.Error(context.Cause(s.Context()), g.open())
+		if !errors.Is(context.Cause(s.Context()), context.Canceled) || g.open() != 0 || s.timer.Stop() {
+			t.Error(context.Cause(s.Context()), g.open(), "or its timer runs")
 		}
-		client.Close()
 	}
 }

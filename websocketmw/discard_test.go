@@ -2,7 +2,7 @@ package websocketmw
 
 import (
 	"bytes"
-	"fmt"
+	"errors"
 	"net"
 	"slices"
 	"strings"
@@ -11,53 +11,53 @@ import (
 	"time"
 )
 
-// What a client sends after the guard closed its socket does not reach the handler, however it is
-// cut: only the rest of the frame that had begun does, and the client's Close frame.
+// What a client sends after the guard closed its socket does not reach the handler, however it is cut: only the rest of
+// the frame that had begun does, and the client's Close frame.
 func TestNothingIsReadAfterClose(t *testing.T) {
-	begun := masked(0x81, "hello")
 	closes := masked(0x88, "\x03\xe8bye")
 	after := slices.Concat(masked(0x01, strings.Repeat("x", 300)), masked(0x89, "ping"), masked(0x80, "y"), masked(0x8a, ""), closes, masked(0x88, ""), masked(0x81, "z"))
-	for _, before := range []int{0, 1, 2, 4, 7, len(begun)} {
-		for _, size := range []int{1, 7, 500} {
-			t.Run(fmt.Sprintf("%d bytes, then %d at once", before, size), func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
-					var read []byte
-					g, p := bubble(t, Config{}, func(c net.Conn) {
-						defer c.Close()
-						for b := make([]byte, 64); ; {
-							n, err := c.Read(b)
-							if read = append(read, b[:n]...); err != nil || len(read) > 0 && bytes.HasSuffix(read, closes) {
-								return
-							}
-						}
-					})
-					p.send(begun[:before])
-					synctest.Wait()
-					for _, s := range g.oldestFirst() {
-						s.Close(4001, "banned")
-					}
-					if got := p.closes(); got != "4001 banned" {
-						t.Error(got)
-					}
-					rest := begun[before:]
-					if before == 0 {
-						rest = nil
-					}
-					for piece := range slices.Chunk(slices.Concat(rest, after), size) {
-						p.Write(piece) // which fails at the end
-					}
-					synctest.Wait()
-					want := closes
-					if before > 0 {
-						want = slices.Concat(begun, closes)
-					}
-					if !bytes.Equal(read, want) || g.open() != 0 {
-						t.Errorf("%q, not %q; %d open", read, want, g.open())
-					}
-				})
+	for _, c := range []struct {
+		begun  []byte
+		before []int
+	}{{masked(0x81, "hello"), []int{0, 1, 2, 4, 7, 11}}, {masked(0x81, ""), []int{3, 6}}} {
+		for i := range 3 * len(c.before) {
+			begun, before, size := c.begun, c.before[i/3], []int{1, 7, 500}[i%3]
+			synctest.Test(t, func(t *testing.T) {
+				g, p, h := hears(t, Config{})
+				p.send(begun[:before])
+				synctest.Wait()
+				g.closeEach(4001, "banned")
+				if got := p.closes(); got != "4001 banned" {
+					t.Error(got)
+				}
+				want := slices.Concat(begun, closes)
+				sent := slices.Concat(begun[before:], after)
+				if before == 0 {
+					want, sent = closes, after
+				}
+				for piece := range slices.Chunk(sent, size) {
+					p.send(piece)
+				}
+				p.Close()
+				if <-h.done; !bytes.Equal(h.bytes, want) {
+					t.Errorf("%d bytes, then %d at once: %q, not %q", before, size, h.bytes, want)
+				}
 			})
 		}
 	}
+	synctest.Test(t, func(t *testing.T) { // a frame that is longer than its connection
+		long := []byte("\x82\xff\x7f\xff\xff\xff\xff\xff\xff\xffmaskpayload")
+		g, p, h := hears(t, Config{})
+		p.send(long[:10])
+		synctest.Wait()
+		g.closeEach(4001, "banned")
+		p.closes()
+		p.send(long[10:])
+		p.Close()
+		if <-h.done; !bytes.Equal(h.bytes, long) {
+			t.Errorf("%q, not %q", h.bytes, long)
+		}
+	})
 }
 
 // The rest of a frame whose beginning was dropped is dropped too, whatever happens in between: the
@@ -78,9 +78,7 @@ func TestDroppedFrameIsCut(t *testing.T) {
 						read = append(read, b[:n]...)
 					}
 				})
-				for _, s := range g.oldestFirst() {
-					s.Close(4001, "banned")
-				}
+				g.closeEach(4001, "banned")
 				p.closes()
 				p.send(sent)
 				time.Sleep(2 * time.Second) // deadlines pass
@@ -98,61 +96,40 @@ func TestDroppedFrameIsCut(t *testing.T) {
 	}
 }
 
-// A Close frame that RFC 6455 forbids does not reach the handler either, and a client that never
-// answers is cut.
+// A Close frame that RFC 6455 forbids does not reach the handler either, and a client that never answers is cut.
 func TestNoAnswerToClose(t *testing.T) {
-	for name, sent := range map[string][]byte{
-		"too long":   append([]byte{0x88, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff}, 1, 2, 3, 4),
-		"fragmented": masked(0x08, ""),
-		"data only":  masked(0x82, strings.Repeat("x", 1000)),
+	for i, sent := range [][]byte{
+		{0x88, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1, 2, 3, 4},
+		masked(0x08, ""),
+		masked(0x82, strings.Repeat("x", 1000)),
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				var read []byte
-				g, p := bubble(t, Config{}, func(c net.Conn) {
-					defer c.Close()
-					for b := make([]byte, 64); ; {
-						n, err := c.Read(b)
-						if read = append(read, b[:n]...); err != nil {
-							return
-						}
-					}
-				})
-				for _, s := range g.oldestFirst() {
-					s.Close(4001, "banned")
-				}
-				p.closes()
-				p.send(sent)
-				time.Sleep(closeTimeout)
-				synctest.Wait()
-				if len(read) > 0 || g.open() != 0 {
-					t.Errorf("%q, %d open", read, g.open())
-				}
-			})
+		synctest.Test(t, func(t *testing.T) {
+			g, p, h := hears(t, Config{})
+			g.closeEach(4001, "banned")
+			p.closes()
+			p.send(sent)
+			time.Sleep(closeTimeout)
+			synctest.Wait()
+			if len(h.bytes) > 0 || g.open() != 0 || errors.Is(h.err, ErrProtocol) != (i < 2) {
+				t.Errorf("%q, %d open, %v", h.bytes, g.open(), h.err)
+			}
 		})
 	}
 }
 
-// What was sent before a client knew that the server shuts down is read.
+// What was sent before a client knew that the server shuts down is read. Who is evicted is heard no more.
 func TestAllIsReadAfterLeaving(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		sent := slices.Concat(masked(0x81, "hello"), masked(0x88, ""))
-		var read []byte
-		g, p := bubble(t, Config{}, func(c net.Conn) {
-			defer c.Close()
-			for b := make([]byte, 64); len(read) < len(sent); {
-				n, err := c.Read(b)
-				if read = append(read, b[:n]...); err != nil {
-					return
-				}
+	sent := slices.Concat(masked(0x81, "hello"), masked(0x88, ""))
+	for cause, want := range map[error][]byte{ErrShutdown: sent, ErrEvicted: masked(0x88, "")} {
+		synctest.Test(t, func(t *testing.T) {
+			g, p, h := hears(t, Config{})
+			g.oldestFirst()[0].close(cause, 1001, "")
+			p.closes()
+			p.send(sent)
+			p.Close()
+			if <-h.done; !bytes.Equal(h.bytes, want) {
+				t.Errorf("%v: %q, not %q", cause, h.bytes, want)
 			}
 		})
-		go g.Shutdown(t.Context())
-		p.closes()
-		p.send(sent)
-		synctest.Wait()
-		if !bytes.Equal(read, sent) {
-			t.Errorf("%q, not %q", read, sent)
-		}
-	})
+	}
 }

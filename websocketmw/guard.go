@@ -203,10 +203,6 @@ func (g *Guard) stopIfEmpty() {
 	clear(g.stopListening)
 	g.stopListening = g.stopListening[:0]
 	if g.draining {
-		select {
-		case <-g.empty:
-		default:
-			close(g.empty)
-		}
+		close(g.empty) // once: nobody comes any more
 	}
 }

@@ -3,7 +3,6 @@ package websocketmw
 import (
 	"bufio"
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -25,16 +24,6 @@ import (
 	"github.com/headgate/headgate/keyfuncs"
 	"github.com/headgate/headgate/nethttp"
 )
-
-// mustNew is New of a Config that has no fault.
-func mustNew(t testing.TB, c Config) *Guard {
-	t.Helper()
-	g, err := New(c)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return g
-}
 
 // An error of New has a line for each place that has faults.
 func TestConfigFaults(t *testing.T) {
@@ -120,8 +109,9 @@ func changed(change ...string) *http.Request {
 }
 
 func TestClassify(t *testing.T) {
-	post, two := upgradeRequest(), upgradeRequest()
+	post, two, empty := upgradeRequest(), upgradeRequest(), upgradeRequest()
 	post.Method = "POST"
+	empty.Header.Set("Sec-WebSocket-Key", "")
 	two.Header.Add("Sec-WebSocket-Key", "dGhlIHNhbXBsZSBub25jZQ==")
 	connect := func(protocol string) *http.Request {
 		r := httptest.NewRequest("CONNECT", "/ws", nil)
@@ -146,8 +136,9 @@ func TestClassify(t *testing.T) {
 		"no Connection":         {changed("Connection", ""), other},
 		"version 8":             {changed("Sec-WebSocket-Version", "8"), other},
 		"no key":                {changed("Sec-WebSocket-Key", ""), other},
+		"an empty key":          {empty, other},
 		"junk for a key":        {changed("Sec-WebSocket-Key", "junk"), malformed},
-		"24 bytes of junk":      {changed("Sec-WebSocket-Key", "!hlIHNhbXBsZSBub25jZQ=="), malformed},
+		"24 bytes of junk":      {changed("Sec-WebSocket-Key", "!GhlIHNhbXBsZSBub25jZQ=="), malformed},
 		"a key of 15 bytes":     {changed("Sec-WebSocket-Key", "AAAAAAAAAAAAAAAAAAAA"), malformed},
 		"a key of 18 bytes":     {changed("Sec-WebSocket-Key", "AAAAAAAAAAAAAAAAAAAAAAAA"), malformed},
 		"two keys":              {two, malformed},
@@ -198,36 +189,26 @@ func TestOverHTTP2(t *testing.T) {
 		t.Error("the Key is asked")
 		return "x", nil
 	}}}})
-	server := httptest.NewUnstartedServer(g.Handler(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-		if r.Method == http.MethodConnect {
-			t.Error("it was passed on")
-		}
+	server := httptest.NewUnstartedServer(g.Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		t.Error("it was passed on")
 	})))
 	server.EnableHTTP2 = true
 	server.StartTLS()
 	defer server.Close()
 	transport := &http2.Transport{TLSClientConfig: server.Client().Transport.(*http.Transport).TLSClientConfig}
 	defer transport.CloseIdleConnections()
-	for _, c := range []struct {
-		method string
-		header http.Header
-		want   int
-	}{{"GET", nil, 200}, {"CONNECT", http.Header{":protocol": {"websocket"}, "Sec-Websocket-Version": {"13"}}, 501}} {
-		r, err := http.NewRequestWithContext(t.Context(), c.method, server.URL+"/ws", http.NoBody)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if c.header != nil {
-			r.Header = c.header
-		}
-		response, err := transport.RoundTrip(r)
-		if err != nil {
-			t.Fatal(err)
-		}
-		response.Body.Close()
-		if response.ProtoMajor != 2 || response.StatusCode != c.want || response.Header.Get("Retry-After") != "" {
-			t.Errorf("%s: %s %d %v", c.method, response.Proto, response.StatusCode, response.Header)
-		}
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodConnect, server.URL+"/ws", http.NoBody)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header = http.Header{":protocol": {"websocket"}, "Sec-Websocket-Version": {"13"}}
+	response, err := transport.RoundTrip(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	response.Body.Close()
+	if response.ProtoMajor != 2 || response.StatusCode != http.StatusNotImplemented || response.Header.Get("Retry-After") != "" {
+		t.Errorf("%s %d %v", response.Proto, response.StatusCode, response.Header)
 	}
 	if len(g.oldestFirst()) != 0 {
 		t.Error("there is a socket")
@@ -381,12 +362,14 @@ func TestPlans(t *testing.T) {
 func TestShutdownDuringAHandshake(t *testing.T) {
 	slots := core.NewSlots(new(core.MemoryStore), "ws", 1)
 	var g *Guard
+	asked := 0
 	g = mustNew(t, Config{Rules: []Rule{{Slots: slots, Key: func(*http.Request) (string, error) {
+		asked++
 		g.drain()
 		return "x", nil
 	}}}})
 	for range 2 {
-		if s, a := g.admit(upgradeRequest(), upgrade); s != nil || a.Status != 503 || !errors.Is(a.Err, core.ErrClosed) || a.RetryAfter < 5*time.Second {
+		if s, a := g.admit(upgradeRequest(), upgrade); s != nil || a.Status != 503 || !errors.Is(a.Err, core.ErrClosed) || a.RetryAfter < 5*time.Second || asked != 1 {
 			t.Errorf("%v, %+v", s, a)
 		}
 	}
@@ -407,7 +390,9 @@ func TestShutdownDuringAHandshake(t *testing.T) {
 func TestNoHijack(t *testing.T) {
 	for want, w := range map[error]http.ResponseWriter{http.ErrNotSupported: httptest.NewRecorder(), io.ErrClosedPipe: inside{noHijack{httptest.NewRecorder()}}} {
 		g := newGuard(t, Config{})
-		g.Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		var s *Socket
+		g.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			s, _ = FromContext(r.Context())
 			if _, ok := w.(http.Hijacker); ok != (want == io.ErrClosedPipe) { //nolint:errorlint // it is one of these
 				t.Errorf("%v: it can hijack: %v", want, ok)
 			}
@@ -416,8 +401,8 @@ func TestNoHijack(t *testing.T) {
 			}
 			w.(http.Flusher).Flush()
 		})).ServeHTTP(w, upgradeRequest())
-		if n, err := g.config.Rules[0].Slots.Count(context.Background(), "everyone"); n != 0 || err != nil || g.open() != 0 {
-			t.Errorf("%v: %d slots, %v", want, n, err)
+		if g.held(t) != 0 || g.open() != 0 || s.Context().Err() == nil {
+			t.Errorf("%v: %d slots, %v", want, g.held(t), s.Context().Err())
 		}
 	}
 }

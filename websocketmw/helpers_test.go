@@ -2,6 +2,7 @@ package websocketmw
 
 import (
 	"bufio"
+	"context"
 	"crypto/tls"
 	"encoding/binary"
 	"fmt"
@@ -10,6 +11,8 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -18,18 +21,48 @@ import (
 	"github.com/headgate/headgate/websocketmw/internal/frames"
 )
 
-// newGuard returns a guard for one socket.
-func newGuard(t testing.TB, config Config) *Guard {
+// mustNew is New of a Config that has no fault.
+func mustNew(t testing.TB, c Config) *Guard {
 	t.Helper()
-	config.Rules = []Rule{{Slots: core.NewSlots(new(core.MemoryStore), "ws", 1), Key: keyfuncs.Everyone()}}
-	g, err := New(config)
+	g, err := New(c)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return g
 }
 
+// newGuard returns a guard for one socket.
+func newGuard(t testing.TB, config Config) *Guard {
+	t.Helper()
+	config.Rules = atMost(1)
+	return mustNew(t, config)
+}
+
+// atMost returns a rule for n sockets of all clients together.
+func atMost(n int64) []Rule {
+	return []Rule{{Slots: core.NewSlots(new(core.MemoryStore), "ws", n), Key: keyfuncs.Everyone()}}
+}
+
+// everyone is the key of all requests under atMost.
+const everyone = "everyone"
+
 func (g *Guard) open() int { return len(g.oldestFirst()) }
+
+// held returns how many slots are held under atMost.
+func (g *Guard) held(t testing.TB) int64 {
+	t.Helper()
+	n, err := g.config.Rules[0].Slots.Count(context.Background(), everyone)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+func (g *Guard) closeEach(code int, reason string) {
+	for _, s := range g.oldestFirst() {
+		s.Close(code, reason)
+	}
+}
 
 func (g *Guard) endAll() {
 	for _, s := range g.oldestFirst() {
@@ -54,15 +87,36 @@ func (silent) Header() http.Header         { return http.Header{} }
 func (silent) Write(p []byte) (int, error) { return len(p), nil }
 func (silent) WriteHeader(int)             {}
 
-// A pipe is a ResponseWriter whose connection is one end of a pipe.
+// A pipe is a ResponseWriter whose connection is one end of a pipe, or another.
 type pipe struct {
 	silent
 
-	conn net.Conn
+	conn   net.Conn
+	early  string      // what the server has read already
+	header http.Header // nil: it is discarded
+	status int         // that is in the server's buffer
 }
 
+func (p *pipe) Header() http.Header {
+	if p.header == nil {
+		return p.silent.Header()
+	}
+	return p.header
+}
+
+func (p *pipe) WriteHeader(status int) { p.status = status }
+
 func (p *pipe) Hijack() (net.Conn, *bufio.ReadWriter, error) {
-	return p.conn, bufio.NewReadWriter(bufio.NewReader(p.conn), bufio.NewWriter(p.conn)), nil
+	if _, ok := p.conn.(*recorded); ok {
+		return p.conn, nil, nil // as of a server that is not net/http's
+	}
+	in := bufio.NewReader(io.MultiReader(strings.NewReader(p.early), p.conn))
+	_, _ = in.Peek(len(p.early))
+	out := bufio.NewWriter(p.conn)
+	if p.status != 0 {
+		_, _ = out.WriteString(response101)
+	}
+	return p.conn, bufio.NewReadWriter(in, out), nil
 }
 
 // A peer is a client that reads and writes bytes.
@@ -72,24 +126,40 @@ type peer struct {
 	in *bufio.Reader
 }
 
-func bubble(t *testing.T, config Config, handler func(net.Conn)) (*Guard, *peer) {
-	t.Helper()
-	g := newGuard(t, config)
-	return g, pipeTo(t, g, handler)
+// dialPipe sends a request over a pipe. The server has read what is early with it.
+func dialPipe(t testing.TB, h http.Handler, r *http.Request, early string) *peer {
+	client, server := net.Pipe()
+	go h.ServeHTTP(&pipe{conn: server, early: early}, r)
+	return &peer{t: t, Conn: client, in: bufio.NewReader(client)}
 }
 
-func pipeTo(t *testing.T, g *Guard, handler func(net.Conn)) *peer {
-	t.Helper()
-	client, server := net.Pipe()
-	go g.Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+// taken returns a handler that takes the connection, and gives it to serve.
+func taken(serve func(net.Conn)) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
 		c, _ := take(w)
-		handler(c)
-	})).ServeHTTP(&pipe{conn: server}, upgradeRequest())
-	p := &peer{t: t, Conn: client, in: bufio.NewReader(client)}
-	if _, err := http.ReadResponse(p.in, nil); err != nil {
-		t.Fatal(err)
+		serve(c)
 	}
+}
+
+func pipeTo(t testing.TB, g *Guard, serve func(net.Conn)) *peer {
+	t.Helper()
+	p := dialPipe(t, g.Handler(taken(serve)), upgradeRequest(), "")
+	p.upgraded()
 	return p
+}
+
+func bubble(t testing.TB, config Config, serve func(net.Conn)) (*Guard, *peer) {
+	t.Helper()
+	g := newGuard(t, config)
+	return g, pipeTo(t, g, serve)
+}
+
+// upgraded reads the 101.
+func (p *peer) upgraded() {
+	p.t.Helper()
+	if response, err := http.ReadResponse(p.in, nil); err != nil || response.StatusCode != http.StatusSwitchingProtocols {
+		p.t.Fatal(response, err)
+	}
 }
 
 func (p *peer) send(b []byte) {
@@ -133,23 +203,18 @@ func (p *peer) closes() string {
 	}
 }
 
-// masked returns a frame of a client.
+// masked returns a frame of a client. Nobody unmasks it.
 func masked(first byte, payload string) []byte {
 	b := []byte{first}
 	switch n := len(payload); {
 	case n < 126:
 		b = append(b, 0x80|byte(n))
 	case n < 1<<16:
-		b = append(b, 0x80|126, byte(n>>8), byte(n))
+		b = binary.BigEndian.AppendUint16(append(b, 0x80|126), uint16(n))
 	default:
 		b = binary.BigEndian.AppendUint64(append(b, 0x80|127), uint64(n))
 	}
-	key := [4]byte{1, 2, 3, 4}
-	b = append(b, key[:]...)
-	for i := range len(payload) {
-		b = append(b, payload[i]^key[i%4])
-	}
-	return b
+	return append(append(b, 1, 2, 3, 4), payload...)
 }
 
 const response101 = "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n" +
@@ -167,30 +232,35 @@ func take(w http.ResponseWriter) (net.Conn, *bufio.ReadWriter) {
 	return c, rw
 }
 
-// heard is what a handler read.
+// heard is what a handler read, and the error of its last read.
 type heard struct {
-	sums frames.Tally
-	err  error
-	done chan struct{}
+	sums  frames.Tally
+	bytes []byte
+	err   error
+	done  chan struct{}
+}
+
+// hears is a bubble whose handler reads to the end.
+func hears(t testing.TB, config Config) (*Guard, *peer, *heard) {
+	t.Helper()
+	h := &heard{done: make(chan struct{})}
+	g, p := bubble(t, config, h.listen)
+	return g, p, h
 }
 
 func (h *heard) listen(c net.Conn) {
 	defer close(h.done)
 	defer c.Close()
-	var in frames.Inspector
-	b := make([]byte, 512)
-	for h.err == nil {
+	for b := make([]byte, 512); h.err == nil; {
 		var n int
 		n, h.err = c.Read(b)
-		var found frames.List
-		if agreed := frames.ExtensionsOf("any"); !found.Walk(&in, b[:n], agreed) {
-			found.Continue(b[:n], agreed, make([]frames.Frame, len(b)))
-		}
-		in = found.After
-		for u, n := range found.Used {
-			h.sums[u] += n
-		}
+		h.bytes = append(h.bytes, b[:n]...)
 	}
+	var found frames.List
+	if agreed := frames.ExtensionsOf("any"); !found.Walk(new(frames.Inspector), h.bytes, agreed) {
+		found.Continue(h.bytes, agreed, make([]frames.Frame, len(h.bytes)))
+	}
+	h.sums = found.Used
 }
 
 func newLimiter(policies ...core.Policy) *core.Limiter {
@@ -220,29 +290,33 @@ func tlsClient(conn net.Conn, server *httptest.Server) net.Conn {
 	return tls.Client(conn, config)
 }
 
-// An answering connection is one whose client answers a Close frame, and does nothing else.
-type answering struct {
-	silent
-
-	closes chan struct{} // closed when the client got a Close frame
-}
-
-func (a *answering) Hijack() (net.Conn, *bufio.ReadWriter, error) {
-	return answeringConn{nil, a}, nil, nil
-}
-
-type answeringConn struct {
+// A recorded connection keeps what is written. Nothing is read from it, and it may take its time to close, as TLS may.
+type recorded struct {
 	net.Conn
 
-	client *answering
+	closes   chan struct{} // nil: at once
+	answered func()        // called after a Close frame; nil: nothing is
+	library  net.Conn      // what the handler took, or garbage collection would end the socket
+
+	mu      sync.Mutex
+	written []byte
 }
 
-func (c answeringConn) Write(p []byte) (int, error) {
-	if p[0] == 0x88 {
-		close(c.client.closes)
+func (c *recorded) Write(p []byte) (int, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.written = append(c.written, p...)
+	if p[0] == 0x88 && c.answered != nil {
+		go c.answered()
 	}
 	return len(p), nil
 }
 
-func (answeringConn) Close() error                     { return nil }
-func (answeringConn) SetWriteDeadline(time.Time) error { return nil }
+func (c *recorded) Close() error {
+	if c.closes != nil {
+		<-c.closes
+	}
+	return nil
+}
+func (c *recorded) keep(library net.Conn)            { c.library = library }
+func (c *recorded) SetWriteDeadline(time.Time) error { return nil }

@@ -58,7 +58,6 @@ type input struct {
 	violation  *violation     // why the socket is to be closed; nil: it is not
 	answered   bool           // the client's Close frame was in what the handler does not read
 	discarding bool           // from here on, all but the client's Close frame
-	broken     bool           // a frame was invalid, so nobody knows where the next begins
 }
 
 // A violation is why a socket is closed, and the error of reads from then on.
@@ -90,15 +89,12 @@ func (s *Socket) countInbound(a *engine.Admission, r *http.Request) bool {
 // read reads what the limits admit.
 func (s *Socket) read(p []byte) (int, error) {
 	in := &s.in
-	if len(p) == 0 {
-		return s.conn.Read(p)
-	}
 	if in.violation != nil {
 		return 0, s.readRest()
 	}
 	n, err := s.receive(p[:min(len(p), maxRead)])
 	if n > 0 && s.discards.Load() {
-		if in.discarding = in.discarding || in.broken || in.inspector.Between(); in.discarding {
+		if in.discarding = in.discarding || in.inspector.Between(); in.discarding {
 			return s.readClose(p, n, err)
 		}
 		rest := min(n, in.inspector.Rest()) // of a frame that the library has begun to read
@@ -166,7 +162,6 @@ func (s *Socket) admitBytes(p []byte) int {
 	}
 	in.inspector = span.After
 	if span.Fault != "" {
-		in.broken = true
 		s.refuse(span.Fault)
 	}
 	return span.N

@@ -1,14 +1,12 @@
 package websocketmw
 
 import (
-	"bufio"
 	"bytes"
-	"encoding/binary"
 	"errors"
-	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -25,6 +23,7 @@ func TestInboundCloses(t *testing.T) {
 	five := strings.Repeat(string(masked(0x81, "hello")), 5)
 	pieces := string(masked(0x01, "a")) + strings.Repeat(string(masked(0x00, "b")), 9)
 	pings := strings.Repeat(string(masked(0x89, "ping")), 20)
+	const over = `1008 over the limit "sent"`
 	for _, c := range []struct {
 		name  string
 		unit  frames.Unit
@@ -34,57 +33,57 @@ func TestInboundCloses(t *testing.T) {
 		close string
 	}{
 		{"messages within the limit", frames.Messages, 5, five + pings, 5, ""},
-		{"one too many", frames.Messages, 4, five, 4, `1008 over the limit "sent"`},
-		{"the first is too many", frames.Messages, 1, five, 1, `1008 over the limit "sent"`},
+		{"one too many", frames.Messages, 4, five, 4, over},
 		{"a message is one, in however many pieces", frames.Messages, 1, pieces, 1, ""},
 		{"bytes within", frames.Bytes, 25, five, 25, ""},
-		{"bytes", frames.Bytes, 24, five, 24, `1008 over the limit "sent"`},
-		{"bytes of empty messages", frames.Bytes, 3, strings.Repeat(string(masked(0x81, "")), 9), 3, `1008 over the limit "sent"`},
-		{"more than the limit could ever admit at once", frames.Messages, 3, strings.Repeat(five, 100), 3, `1008 over the limit "sent"`},
-		{"a frame that claims to be endless", frames.Bytes, 100, "\x82\xff\x7f\xff\xff\xff\xff\xff\xff\xffmask" + strings.Repeat("x", 101), 100, `1008 over the limit "sent"`},
+		{"bytes", frames.Bytes, 24, five, 24, over},
+		{"bytes of empty messages", frames.Bytes, 3, strings.Repeat(string(masked(0x81, "")), 9), 3, over},
+		{"more than the limit could ever admit at once", frames.Messages, 3, strings.Repeat(five, 100), 3, over},
+		{"a gigabyte", frames.Bytes, 100, "\x82\xff\x00\x00\x00\x00\x40\x00\x00\x00mask" + strings.Repeat("x", 3000), 100, over},
+		{"a frame that claims to be endless", frames.Bytes, 100, "\x82\xff\x7f\xff\xff\xff\xff\xff\xff\xffmask" + strings.Repeat("x", 101), 100, over},
 	} {
-		for _, together := range []bool{false, true} {
-			t.Run(c.name, func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
-					h := heard{done: make(chan struct{})}
-					var cause error
-					config := of(c.unit, Inbound{Limiter: newLimiter(core.SlidingLog(c.limit, time.Hour))})
-					if c.unit == frames.Controls {
-						config = Config{}
+		for _, size := range []int{1, len(c.sent)} {
+			synctest.Test(t, func(t *testing.T) {
+				var cause error
+				config := of(c.unit, Inbound{Limiter: newLimiter(core.SlidingLog(c.limit, time.Hour))})
+				config.OnClosed = func(_ *Socket, err error) { cause = err }
+				g, p, h := hears(t, config)
+				go func() {
+					for piece := range slices.Chunk([]byte(c.sent), size) {
+						p.Write(piece)
 					}
-					config.OnClosed = func(_ *Socket, err error) { cause = err }
-					g, p := bubble(t, config, h.listen)
-					go func() {
-						if together {
-							p.Write([]byte(c.sent))
-						} else {
-							for i := range len(c.sent) {
-								p.Write([]byte(c.sent[i : i+1]))
-							}
-						}
-						p.Write(masked(0x88, ""))
-						if c.close == "" {
-							p.Close()
-						}
-					}()
-					if c.close != "" {
-						if got := p.closes(); got != c.close {
-							t.Errorf("%q, not %q", got, c.close)
-						}
+					p.Write(masked(0x88, ""))
+					if c.close == "" {
 						p.Close()
 					}
-					<-h.done
-					synctest.Wait()
-					if h.sums[c.unit] != c.want {
-						t.Errorf("the handler read %d, not %d", h.sums[c.unit], c.want)
+				}()
+				if c.close != "" {
+					if got := p.closes(); got != c.close {
+						t.Errorf("%s: %q, not %q", c.name, got, c.close)
 					}
-					if refused := c.close != ""; errors.Is(h.err, ErrFlood) != refused || errors.Is(cause, ErrFlood) != refused || g.open() != 0 {
-						t.Errorf("%v, cause %v, %d sockets", h.err, cause, g.open())
-					}
-				})
+					p.Close()
+				}
+				<-h.done
+				synctest.Wait()
+				if h.sums[c.unit] != c.want {
+					t.Errorf("%s: the handler read %d, not %d", c.name, h.sums[c.unit], c.want)
+				}
+				if refused := c.close != ""; errors.Is(h.err, ErrFlood) != refused || refused && !errors.Is(h.err, net.ErrClosed) || errors.Is(cause, ErrFlood) != refused || g.open() != 0 {
+					t.Errorf("%s: %v, cause %v, %d sockets", c.name, h.err, cause, g.open())
+				}
 			})
 		}
 	}
+}
+
+// A read returns at most 64 KiB, which bounds the memory for its frames.
+func TestReadsAreBounded(t *testing.T) {
+	newGuard(t, Config{}).Handler(taken(func(c net.Conn) {
+		defer c.Close()
+		if n, err := c.Read(make([]byte, 1<<20)); n != 64<<10 || err != nil {
+			t.Error(n, err)
+		}
+	})).ServeHTTP(newOnIdle(masked(0x82, strings.Repeat("x", 1<<20))), upgradeRequest())
 }
 
 // What RFC 6455 forbids is not read, whatever the Config, and closes the socket with 1002.
@@ -98,25 +97,24 @@ func TestInvalidFrames(t *testing.T) {
 		{string(masked(0x80, "x")), "1002 a continuation of nothing"},
 		{string(masked(0xc1, "x")), "1002 a reserved bit"},
 	} {
-		for _, config := range []Config{
-			{},
-			{Bytes: []Inbound{{Limiter: newLimiter(core.Unlimited())}}},
-		} {
+		for _, config := range []Config{{}, of(frames.Bytes, Inbound{Limiter: newLimiter(core.Unlimited())})} {
 			synctest.Test(t, func(t *testing.T) {
 				var cause error
 				config.OnClosed = func(_ *Socket, err error) { cause = err }
-				h := heard{done: make(chan struct{})}
 				begin := time.Now()
-				_, p := bubble(t, config, h.listen)
+				_, p, h := hears(t, config)
 				go p.Write([]byte(message + c.sent + message + string(masked(0x88, ""))))
 				if got := p.closes(); got != c.want {
 					t.Errorf("%q: %q, not %q", c.sent, got, c.want)
 				}
-				p.Close()
+				if strings.Contains(c.want, "length") { // otherwise its Close frame is found
+					p.Close()
+				}
 				<-h.done
 				if h.sums != (frames.Tally{1, 5, 0}) || !errors.Is(h.err, ErrProtocol) || !errors.Is(h.err, net.ErrClosed) || time.Since(begin) != 0 {
 					t.Errorf("%q: %v, %v", c.sent, h.sums, h.err)
 				}
+				p.Close()
 				if synctest.Wait(); !errors.Is(cause, ErrProtocol) || !strings.HasSuffix(cause.Error(), strings.TrimPrefix(c.want, "1002")) {
 					t.Errorf("%q: %v", c.sent, cause)
 				}
@@ -128,143 +126,90 @@ func TestInvalidFrames(t *testing.T) {
 // Control frames are limited in any case, and those that the server asked for are free.
 func TestControlFrames(t *testing.T) {
 	ping, pong := masked(0x89, ""), masked(0x8a, "")
-	over := `1008 too many control frames`
-	every := func(d time.Duration, frame []byte, n int) func(*peer) {
-		return func(p *peer) {
-			for range n {
-				p.Write(frame)
-				time.Sleep(d)
-			}
-		}
-	}
-	answers := func(*peer) {} // by the reader
+	const over, gap = "1008 too many control frames", time.Second / 20
 	for _, c := range []struct {
-		name   string
-		config Config
-		pings  int // of the server
-		send   func(*peer)
-		want   int64
-		close  string
+		name  string
+		pings int // of the server, which the client answers
+		frame []byte
+		sent  int // how often, and how far apart
+		apart time.Duration
+		want  int64
+		close string
 	}{
-		{"a burst", Config{}, 0, every(0, ping, 200), 200, ""},
-		{"one too many", Config{}, 0, every(0, ping, 201), 200, over},
-		{"many in a read", Config{}, 0, every(0, bytes.Repeat(pong, 80), 3), 200, over},
-		{"the rate", Config{}, 0, every(time.Second/20, ping, 10_000), 10_000, ""},
-		{"faster than the rate", Config{}, 0, every(time.Second/(20*2), ping, 10_000), 399, over},
-		{"answers", Config{}, 1000, answers, 0, ""},
-		{"answers that nobody asked for", Config{}, 0, every(0, pong, 201), 200, over},
-		{"a Close frame", Config{}, 0, every(0, masked(0x88, ""), 1), 0, ""},
-		{"Close frames", Config{}, 0, every(0, masked(0x88, ""), 202), 200, over},
-		{
-			"beside a limit on messages", Config{Messages: []Inbound{{Limiter: newLimiter(core.SlidingLog(1, time.Hour))}}},
-			0, every(0, ping, 201), 200, over,
-		},
+		{"a burst", 0, ping, 200, 0, 200, "error"},
+		{"one too many", 0, ping, 201, 0, 200, over},
+		{"many in a read", 0, bytes.Repeat(pong, 80), 3, 0, 200, over},
+		{"the rate", 0, ping, 10_000, gap, 10_000, "error"},
+		{"faster than the rate", 0, ping, 10_000, gap / 2, 399, over},
+		{"answers", 1000, pong, 200, 0, 1200, "error"},
+		{"more than answers", 1000, pong, 201, 0, 1200, over},
+		{"a Close frame", 0, masked(0x88, ""), 1, 0, 0, "error"},
+		{"Close frames", 0, masked(0x88, ""), 202, 0, 200, over},
 	} {
-		t.Run(c.name, func(t *testing.T) {
+		for _, config := range []Config{{}, of(frames.Messages, Inbound{Limiter: newLimiter(core.SlidingLog(1, time.Hour))})} {
 			synctest.Test(t, func(t *testing.T) {
-				h := heard{done: make(chan struct{})}
-				g, p := bubble(t, c.config, func(conn net.Conn) {
-					go func() {
-						for range c.pings {
-							conn.Write([]byte{0x89, 0})
-						}
-					}()
+				h := &heard{done: make(chan struct{})}
+				g, p := bubble(t, config, func(conn net.Conn) {
+					conn.Write(bytes.Repeat([]byte{0x89, 0}, c.pings))
 					h.listen(conn)
 				})
+				io.ReadFull(p.in, make([]byte, 2*c.pings))
 				sent := make(chan struct{})
 				go func() {
 					defer close(sent)
-					c.send(p)
-				}()
-				got := make(chan string, 1)
-				go func() {
-					for answered := 0; ; {
-						op, payload, err := p.frame()
-						switch {
-						case err != nil:
-							got <- ""
-							return
-						case op == 0x8: // Close
-							got <- fmt.Sprintf("%d %s", binary.BigEndian.Uint16(payload), payload[2:])
-							p.Close()
-							return
-						default:
-							p.Write(pong)
-							if answered++; answered == c.pings {
-								p.Close()
-							}
-						}
+					p.Write(bytes.Repeat(pong, c.pings))
+					time.Sleep(time.Minute) // which is no reason for a larger burst
+					for i, err := 0, error(nil); i < c.sent && err == nil; i++ {
+						_, err = p.Write(c.frame)
+						time.Sleep(c.apart)
 					}
+					synctest.Wait()
+					g.endAll()
 				}()
+				got := p.closes()
+				p.Close()
 				<-sent
-				synctest.Wait()
-				for _, s := range g.oldestFirst() {
-					s.end()
-				}
-				<-h.done
-				// The answer to the last ping may be read before the guard knows that it was sent.
-				if n := h.sums[frames.Controls]; c.pings == 0 && n != c.want {
-					t.Errorf("the handler read %d", n)
-				}
-				if g := <-got; g != c.close {
-					t.Errorf("%q, not %q", g, c.close)
+				if <-h.done; got != c.close || h.sums[frames.Controls] != c.want {
+					t.Errorf("%s: %q, the handler read %d", c.name, got, h.sums[frames.Controls])
 				}
 			})
-		})
+		}
 	}
 }
 
-// Delayed messages all arrive, and no faster than the limit.
-func TestInboundDelays(t *testing.T) {
-	for _, c := range []struct {
-		unit frames.Unit
-		want time.Duration
-	}{
-		{frames.Messages, 9 * time.Second},
-		{frames.Bytes, 49 * time.Second},
-	} {
-		synctest.Test(t, func(t *testing.T) {
-			h := heard{done: make(chan struct{})}
-			_, p := bubble(t, of(c.unit, Inbound{Limiter: newLimiter(every(time.Second)), Delay: true}), h.listen)
-			begin := time.Now()
-			p.send([]byte(strings.Repeat(string(masked(0x81, "hello")), 10)))
-			p.Close()
-			<-h.done
-			if took := time.Since(begin).Truncate(time.Second); h.sums[frames.Messages] != 10 || took != c.want {
-				t.Errorf("%v, %v", h.sums, took)
-			}
-		})
-	}
-}
-
-// If the limiter would delay a read by more than ten seconds, or half of the time left to the
-// read deadline, the socket is closed.
+// If the limiter would delay a read by more than ten seconds, or half of the time left to the read deadline, the socket is
+// closed.
 func TestDelaysAreBounded(t *testing.T) {
+	read, both := net.Conn.SetReadDeadline, net.Conn.SetDeadline
 	for _, c := range []struct {
 		every, deadline time.Duration
+		set             func(net.Conn, time.Time) error
 		closed          bool
 	}{
-		{(10 * time.Second), 0, false},
-		{(10 * time.Second) + time.Microsecond, 0, true},
-		{(10 * time.Second), time.Hour, false},
-		{time.Hour, 9 * time.Hour, true},
-		{4 * time.Second, 8 * time.Second, false},
-		{4 * time.Second, 8*time.Second - 2, true},
-		{time.Microsecond, -1, true},
+		{10 * time.Second, 0, nil, false},
+		{10*time.Second + time.Microsecond, 0, nil, true},
+		{10 * time.Second, 0, read, false},
+		{10 * time.Second, time.Hour, read, false},
+		{time.Hour, 9 * time.Hour, read, true},
+		{4 * time.Second, 8 * time.Second, read, false},
+		{4 * time.Second, 8*time.Second - 2, read, true},
+		{4 * time.Second, 8*time.Second - 2, both, true},
+		{time.Microsecond, -1, read, true},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			begin, read := time.Now(), make(chan error, 2)
-			_, p := bubble(t, Config{
-				Messages: []Inbound{{Limiter: newLimiter(every(c.every)), Delay: true}},
-			}, func(conn net.Conn) {
+			begin, errs := time.Now(), make(chan error, 2)
+			_, p := bubble(t, of(frames.Messages, Inbound{Limiter: newLimiter(every(c.every)), Delay: true}), func(conn net.Conn) {
 				defer conn.Close()
 				b := make([]byte, 4096)
 				for i := range 2 {
+					if c.set != nil {
+						c.set(conn, time.Time{}) // none
+					}
 					if c.deadline != 0 && i > 0 {
-						conn.SetReadDeadline(time.Now().Add(c.deadline))
+						c.set(conn, time.Now().Add(c.deadline))
 					}
 					_, err := conn.Read(b)
-					read <- err
+					errs <- err
 				}
 			})
 			p.send([]byte(strings.Repeat(string(masked(0x81, "a")), 2)))
@@ -274,33 +219,16 @@ func TestDelaysAreBounded(t *testing.T) {
 				}
 				p.send(masked(0x88, ""))
 			}
-			if err := <-read; err != nil {
+			if err := <-errs; err != nil {
 				t.Errorf("%+v: %v", c, err)
 			}
-			err, took := <-read, time.Since(begin)
+			err, took := <-errs, time.Since(begin)
 			if c.closed != errors.Is(err, ErrFlood) || !c.closed && took != c.every || c.closed && took != 0 {
 				t.Errorf("%+v: %v after %v", c, err, took)
 			}
 			p.Close()
 		})
 	}
-	synctest.Test(t, func(t *testing.T) {
-		h := heard{done: make(chan struct{})}
-		g, p := bubble(t, Config{
-			Messages: []Inbound{{Limiter: newLimiter(every(10 * time.Second)), Delay: true}},
-		}, h.listen)
-		p.send(masked(0x81, "a"))
-		p.send(masked(0x81, "b"))
-		synctest.Wait()
-		begin := time.Now()
-		for _, s := range g.oldestFirst() {
-			s.end()
-		}
-		<-h.done
-		if h.err == nil || h.sums[frames.Messages] != 1 || time.Since(begin) != 0 {
-			t.Error(h.err, h.sums, time.Since(begin))
-		}
-	})
 }
 
 // Delayed sockets never get more than the policies have room for, and no less than they could:
@@ -332,8 +260,8 @@ func TestDelaysNeverExceed(t *testing.T) {
 				g, p := bubble(t, config, func(conn net.Conn) {
 					defer conn.Close()
 					b := make([]byte, c.size)
-					for {
-						n, err := conn.Read(b)
+					for i := 0; ; i++ {
+						n, err := conn.Read(b[:max(1, c.size>>(i%12))])
 						if err != nil {
 							return
 						}
@@ -354,78 +282,79 @@ func TestDelaysNeverExceed(t *testing.T) {
 					}
 					time.Sleep(time.Nanosecond)
 				}
-				for _, s := range g.oldestFirst() {
-					s.end()
-				}
+				g.endAll()
 				p.Close()
 			})
 		})
 	}
 }
 
-// Several limits delay the same bytes for no longer than one.
-func TestDelaysDoNotAddUp(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		h := heard{done: make(chan struct{})}
-		slow := func() Inbound {
-			return Inbound{Limiter: newLimiter(every(10 * time.Second)), Delay: true}
-		}
-		_, p := bubble(t, Config{Messages: []Inbound{slow(), slow(), slow()}}, h.listen)
-		begin := time.Now()
-		p.send([]byte(strings.Repeat(string(masked(0x81, "a")), 2)))
-		p.Close()
-		<-h.done
-		if took := time.Since(begin); h.sums[frames.Messages] != 2 || took != (10*time.Second) {
-			t.Error(h.sums, took)
-		}
-	})
-}
-
-// A delay ends when the guard closes the socket, and the handler's read waits for the
-// peer's answer. What was delayed is not read.
-func TestDelaysHeedClose(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		h := heard{done: make(chan struct{})}
-		g, p := bubble(t, Config{
-			Messages: []Inbound{{Limiter: newLimiter(every(10 * time.Second)), Delay: true}},
-		}, h.listen)
-		p.send([]byte(strings.Repeat(string(masked(0x81, "a")), 2)))
-		synctest.Wait()
-		begin := time.Now()
-		for _, s := range g.oldestFirst() {
-			s.Close(1001, "bye")
-		}
-		if got := p.closes(); got != "1001 bye" {
-			t.Error(got)
-		}
-		p.send(masked(0x88, "\x03\xe9"))
-		p.Close()
-		<-h.done
-		if took := time.Since(begin); h.sums[frames.Messages] != 1 || took != 0 {
-			t.Error(h.sums, took)
-		}
-	})
+// Several limits delay the same bytes for no longer than one. A delay ends when the guard closes the socket, what was delayed
+// is not read, and the handler's read waits for the peer's answer. It ends at once with the connection, and is no silence.
+func TestDelays(t *testing.T) {
+	slow := func() Inbound { return Inbound{Limiter: newLimiter(every(10 * time.Second)), Delay: true} }
+	nothing := func(*Guard) {}
+	for name, c := range map[string]struct {
+		limits         int
+		before, during func(*Guard) // are called before the delay, and in it
+		want           time.Duration
+		messages       int64
+		closes         string
+	}{
+		"limits do not add up": {3, nothing, nothing, 15 * time.Second, 2, "1001 nothing was received for too long"},
+		"a delay is not idle":  {1, nothing, nothing, 15 * time.Second, 2, "1001 nothing was received for too long"},
+		"closed before":        {1, func(g *Guard) { g.oldestFirst()[0].close(ErrShutdown, 1001, "bye") }, nothing, 0, 1, "1001 bye"},
+		"closed":               {1, nothing, func(g *Guard) { g.closeEach(1001, "bye") }, 0, 1, "1001 bye"},
+		"ended":                {1, nothing, (*Guard).endAll, 0, 1, "error"},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			once := newLimiter(core.SlidingLog(3, time.Hour))
+			config := of(frames.Messages, Inbound{Limiter: once, Key: keyfuncs.Everyone(), Delay: true})
+			config.MaxIdle = 5 * time.Second
+			for range c.limits {
+				config.Messages = append(config.Messages, slow())
+			}
+			g, p, h := hears(t, config)
+			begin := time.Now()
+			synctest.Wait()
+			c.before(g)
+			p.send([]byte(strings.Repeat(string(masked(0x81, "a")), 2)))
+			synctest.Wait()
+			for _, s := range g.oldestFirst() {
+				if d := s.delay(1); d != 10*time.Millisecond { // or reads would get a few bytes each
+					t.Error(d)
+				}
+			}
+			c.during(g)
+			if got := p.closes(); got != c.closes || time.Since(begin) != c.want {
+				t.Errorf("%s: %q after %v", name, got, time.Since(begin))
+			}
+			p.Write(masked(0x88, "\x03\xe9"))
+			p.Close()
+			if <-h.done; h.sums[frames.Messages] != c.messages || h.err == nil || time.Since(begin) != c.want {
+				t.Errorf("%s: %v, %v after %v", name, h.sums, h.err, time.Since(begin))
+			}
+			if _, left, err := once.AllowAtMost(t.Context(), everyone, 9); left != 1 || err != nil {
+				t.Errorf("%s: %d left, %v", name, left, err)
+			}
+		})
+	}
 }
 
 // A client that sends too much before the handler hijacks gets a Close frame at once.
 func TestTooMuchTooEarly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g := newGuard(t, Config{Messages: []Inbound{{Limiter: newLimiter(core.SlidingLog(2, time.Hour))}}})
+		g := newGuard(t, of(frames.Messages, Inbound{Limiter: newLimiter(core.SlidingLog(2, time.Hour))}))
 		message := string(masked(0x81, "hello"))
-		client, server := net.Pipe()
 		begin := time.Now()
-		go g.Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-			w.WriteHeader(http.StatusSwitchingProtocols)
-			c, rw, err := w.(http.Hijacker).Hijack()
-			if err != nil {
-				panic(err)
-			}
+		p := dialPipe(t, g.Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			c, rw := statusFirst(w)
 			defer c.Close()
 			if got, err := io.ReadAll(rw); string(got) != message+message || !errors.Is(err, ErrFlood) {
 				t.Errorf("%q, %v", got, err)
 			}
-		})).ServeHTTP(&early{pipe{conn: server}, strings.Repeat(message, 3)}, upgradeRequest())
-		p := &peer{t: t, Conn: client, in: bufio.NewReader(client)}
+		})), upgradeRequest(), strings.Repeat(message, 3))
+		p.upgraded()
 		if got := p.closes(); !strings.HasPrefix(got, "1008 ") || time.Since(begin) != 0 {
 			t.Error(got, time.Since(begin))
 		}
@@ -433,119 +362,43 @@ func TestTooMuchTooEarly(t *testing.T) {
 	})
 }
 
-// The guard does not wait for a second Close frame of a peer whose own came with the excess.
-func TestTooMuchAndClosed(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		h := heard{done: make(chan struct{})}
-		begin := time.Now()
-		_, p := bubble(t, Config{Messages: []Inbound{{Limiter: newLimiter(core.Blocked())}}}, h.listen)
-		go p.Write(append(masked(0x81, "hello"), masked(0x88, "")...))
-		if got := p.closes(); !strings.HasPrefix(got, "1008 ") {
-			t.Error(got)
-		}
-		if <-h.done; time.Since(begin) != 0 {
-			t.Error(time.Since(begin))
-		}
-	})
-}
-
-// A socket over a limit is read until the peer answers, whatever the handler's read deadline:
-// otherwise the peer might lose the Close frame. A peer that does not answer is cut off.
-func TestTooMuchAndSlow(t *testing.T) {
-	for _, c := range []struct{ answers, want time.Duration }{
-		{3 * time.Second, 3 * time.Second},
-		{time.Hour, closeTimeout},
+// A socket over a limit is read until the peer answers, whatever the handler's read deadline: otherwise the peer might lose
+// the Close frame. A peer that does not answer is cut off. One whose own Close frame came with the excess need not answer. Of
+// two limits, the first is named; one that will never admit more does not delay.
+func TestTooMuch(t *testing.T) {
+	hello, blocked := masked(0x81, "hello"), Inbound{Limiter: newLimiter(core.Blocked())}
+	second := Inbound{Limiter: core.NewLimiter(new(core.MemoryStore), "second", core.Blocked())}
+	for name, c := range map[string]struct {
+		limits        []Inbound
+		sent          []byte
+		answers, want time.Duration
+	}{
+		"answered":      {[]Inbound{blocked}, hello, 3 * time.Second, 3 * time.Second},
+		"not answered":  {[]Inbound{blocked}, hello, time.Hour, closeTimeout},
+		"closed":        {[]Inbound{blocked}, slices.Concat(hello, masked(0x88, "")), time.Hour, 0},
+		"closed before": {[]Inbound{blocked}, slices.Concat(masked(0x88, ""), hello), time.Hour, 0},
+		"two limits":    {[]Inbound{blocked, second}, hello, 0, 0},
+		"for ever":      {[]Inbound{{Limiter: blocked.Limiter, Delay: true}}, hello, 0, 0},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			h := heard{done: make(chan struct{})}
+			h := &heard{done: make(chan struct{})}
 			begin := time.Now()
-			_, p := bubble(t, Config{Messages: []Inbound{{Limiter: newLimiter(core.Blocked())}}}, func(conn net.Conn) {
+			_, p := bubble(t, Config{Messages: c.limits}, func(conn net.Conn) {
 				conn.SetReadDeadline(begin.Add(time.Second))
 				h.listen(conn)
 			})
-			go p.Write(masked(0x81, "hello"))
-			if got := p.closes(); !strings.HasPrefix(got, "1008 ") {
-				t.Error(got)
+			go p.Write(c.sent)
+			if got := p.closes(); got != `1008 over the limit "sent"` || time.Since(begin) != 0 {
+				t.Errorf("%s: %q after %v", name, got, time.Since(begin))
 			}
 			answer := time.AfterFunc(c.answers, func() { p.Write(masked(0x88, "")) })
-			<-h.done
-			if took := time.Since(begin); took != c.want {
-				t.Errorf("%v, not %v", took, c.want)
+			if <-h.done; time.Since(begin) != c.want {
+				t.Errorf("%s: %v, not %v", name, time.Since(begin), c.want)
 			}
 			answer.Stop()
 			p.Close()
 		})
 	}
-}
-
-// A socket over two limits is closed for the first.
-func TestTwoLimits(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		second := core.NewLimiter(new(core.MemoryStore), "second", core.Blocked())
-		h := heard{done: make(chan struct{})}
-		_, p := bubble(t, Config{Messages: []Inbound{{Limiter: newLimiter(core.Blocked())}, {Limiter: second}}}, h.listen)
-		go p.Write(masked(0x81, "hello"))
-		if got := p.closes(); got != `1008 over the limit "sent"` {
-			t.Error(got)
-		}
-		p.Close()
-		<-h.done
-	})
-}
-
-// A delayed read ends at once when another goroutine closes the connection.
-func TestDelaysHeedTheEnd(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		h := heard{done: make(chan struct{})}
-		conns := make(chan net.Conn, 1)
-		_, p := bubble(t, Config{
-			Messages: []Inbound{{Limiter: newLimiter(every(10 * time.Second)), Delay: true}},
-		}, func(c net.Conn) {
-			conns <- c
-			h.listen(c)
-		})
-		p.send([]byte(strings.Repeat(string(masked(0x81, "a")), 2)))
-		synctest.Wait()
-		begin := time.Now()
-		(<-conns).Close()
-		<-h.done
-		if h.err == nil || time.Since(begin) != 0 {
-			t.Error(h.err, time.Since(begin))
-		}
-	})
-}
-
-// A delayed socket is not idle.
-func TestDelaysAreNotIdle(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		h := heard{done: make(chan struct{})}
-		_, p := bubble(t, Config{
-			Messages: []Inbound{{Limiter: newLimiter(every(10 * time.Second)), Delay: true}},
-			MaxIdle:  5 * time.Second,
-		}, h.listen)
-		p.send([]byte(strings.Repeat(string(masked(0x81, "a")), 2)))
-		begin := time.Now()
-		if got := p.closes(); !strings.HasPrefix(got, "1001 nothing was received") || time.Since(begin) != 15*time.Second {
-			t.Error(got, time.Since(begin))
-		}
-		p.Close()
-		<-h.done
-	})
-}
-
-// There is no delay for what the limiter can never admit.
-func TestDelayForEver(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		h := heard{done: make(chan struct{})}
-		_, p := bubble(t, Config{Messages: []Inbound{{Limiter: newLimiter(core.Blocked()), Delay: true}}}, h.listen)
-		begin := time.Now()
-		go p.Write(masked(0x81, "hello"))
-		if got := p.closes(); !strings.HasPrefix(got, "1008 ") || time.Since(begin) != 0 {
-			t.Error(got, time.Since(begin))
-		}
-		p.Close()
-		<-h.done
-	})
 }
 
 // The sockets of a user share a limit on messages or bytes, and those without a Key do not.
@@ -587,11 +440,10 @@ func TestInboundStoreAway(t *testing.T) {
 	defer away.Client().Close()
 	for _, delay := range []bool{false, true} {
 		causes := make(chan error, 1)
-		h := heard{done: make(chan struct{})}
-		_, p := bubble(t, Config{
+		_, p, h := hears(t, Config{
 			Messages: []Inbound{{Limiter: core.NewLimiter(away, "sent", core.SlidingLog(1, time.Hour)), Delay: delay}},
 			OnClosed: func(_ *Socket, err error) { causes <- err },
-		}, h.listen)
+		})
 		two := append(masked(0x81, "hello"), masked(0x82, "hello")...)
 		sent := make(chan struct{})
 		go func() {
@@ -610,18 +462,6 @@ func TestInboundStoreAway(t *testing.T) {
 			t.Errorf("delay %v: %v, read %v", delay, cause, h.sums)
 		}
 	}
-}
-
-type early struct {
-	pipe
-
-	sent string
-}
-
-func (e *early) Hijack() (net.Conn, *bufio.ReadWriter, error) {
-	r := bufio.NewReader(io.MultiReader(strings.NewReader(e.sent), e.conn))
-	_, _ = r.Peek(len(e.sent))
-	return e.conn, bufio.NewReadWriter(r, bufio.NewWriter(e.conn)), nil
 }
 
 // of returns the Config of limits on a unit.

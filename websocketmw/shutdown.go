@@ -54,7 +54,7 @@ func (g *Guard) closeSockets(ctx context.Context) {
 	defer timer.Stop()
 	for i, s := range all {
 		at := start.Add(time.Duration(float64(g.config.Drain) * float64(i) / float64(len(all))))
-		if d := time.Until(at); d > 0 && ctx.Err() == nil {
+		if d := time.Until(at); d > 0 {
 			timer.Reset(d)
 			select {
 			case <-timer.C:

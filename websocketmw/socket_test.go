@@ -18,7 +18,6 @@ import (
 	"time"
 
 	"github.com/headgate/headgate/core"
-	"github.com/headgate/headgate/internal/redistest"
 	"github.com/headgate/headgate/keyfuncs"
 	"github.com/headgate/headgate/websocketmw/internal/frames"
 )
@@ -31,7 +30,12 @@ const handshake = "GET /ws HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnecti
 func serveUpgrades(t *testing.T, secure bool, config Config, handler http.HandlerFunc) (g *Guard, dial func(fields ...string) *peer, ends chan error) {
 	t.Helper()
 	ends = make(chan error, 100)
-	config.OnClosed = func(_ *Socket, err error) { ends <- err }
+	config.OnClosed = func(s *Socket, err error) {
+		if s.close(nil, 4000, "") {
+			t.Error("what has ended begins to close")
+		}
+		ends <- err
+	}
 	g = newGuard(t, config)
 	server := httptest.NewUnstartedServer(g.Handler(handler))
 	server.Config.ErrorLog = silentLogger // handlers panic on purpose
@@ -56,16 +60,6 @@ func serveUpgrades(t *testing.T, secure bool, config Config, handler http.Handle
 		t.Cleanup(func() { conn.Close() })
 		return &peer{t: t, Conn: conn, in: bufio.NewReader(conn)}
 	}, ends
-}
-
-// held returns how many slots are held.
-func (g *Guard) held(t *testing.T) int64 {
-	t.Helper()
-	n, err := g.config.Rules[0].Slots.Count(context.Background(), everyone(t, g))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return n
 }
 
 // Whatever a handler does with its connection, the slot is released at the end, and not before.
@@ -125,10 +119,12 @@ func TestSlotsEndWithTheirSockets(t *testing.T) {
 		}, 101, true},
 		{"uses nothing but the buffers", func(w http.ResponseWriter, _ *http.Request) {
 			c, rw, _ := w.(http.Hijacker).Hijack()
-			defer c.Close()
 			rw.WriteString(response101)
 			rw.Flush()
-			io.Copy(io.Discard, rw)
+			go func() {
+				defer c.Close()
+				io.Copy(io.Discard, rw)
+			}()
 		}, 101, true},
 		{"writes the response byte by byte", func(w http.ResponseWriter, _ *http.Request) {
 			c, _, _ := w.(http.Hijacker).Hijack()
@@ -188,36 +184,11 @@ func TestDroppedConnections(t *testing.T) {
 	io.Copy(io.Discard, p.in) // until it is closed
 }
 
-// A recorded connection keeps what is written. Nothing is read from it, and it may take its time to close, as TLS may.
-type recorded struct {
-	net.Conn
-
-	closes chan struct{} // nil: at once
-
-	mu      sync.Mutex
-	written []byte
-}
-
-func (c *recorded) Write(p []byte) (int, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.written = append(c.written, p...)
-	return len(p), nil
-}
-
-func (c *recorded) Close() error {
-	if c.closes != nil {
-		<-c.closes
-	}
-	return nil
-}
-func (c *recorded) SetWriteDeadline(time.Time) error { return nil }
-
 // Cleanups of the runtime do not wait for a connection that takes its time to close.
 func TestCleanupsDoNotWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g, inner := newGuard(t, Config{}), &recorded{closes: make(chan struct{})}
-		g.Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { take(w) })).ServeHTTP(&pipe{conn: inner}, upgradeRequest())
+		g.Handler(taken(inner.keep)).ServeHTTP(&pipe{conn: inner}, upgradeRequest())
 		g.oldestFirst()[0].endUnreachable()
 		synctest.Wait()
 		if g.open() != 1 {
@@ -242,7 +213,7 @@ func TestManyClose(t *testing.T) {
 			var causes []error
 			g := newGuard(t, Config{MaxIdle: silence, OnClosed: func(_ *Socket, err error) { causes = append(causes, err) }})
 			inner := new(recorded)
-			g.Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { take(w) })).ServeHTTP(&pipe{conn: inner}, upgradeRequest())
+			g.Handler(taken(inner.keep)).ServeHTTP(&pipe{conn: inner}, upgradeRequest())
 			s := g.oldestFirst()[0]
 			for i := range 4 {
 				go func() {
@@ -288,21 +259,27 @@ func (c *shortConn) Write(p []byte) (int, error) {
 
 // A failed write returns how many bytes were written, also while the guard wants to close.
 func TestWritesFail(t *testing.T) {
-	const text = response101 + "\x81\x02hi"
-	for _, written := range []int{0, 10, len(response101) - 1, len(response101) + 1} {
+	const text, first = response101 + "\x81\x02hi", len(response101) + 1
+	for _, written := range []int{0, 10, len(response101) - 1, len(response101), first + 1} {
 		for _, closes := range []bool{false, true} {
-			newGuard(t, Config{}).Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-				if s, _ := FromContext(r.Context()); closes {
-					s.Close(4000, "bye")
-				}
-				c, _, _ := w.(http.Hijacker).Hijack()
-				if n, err := c.Write([]byte(text)); n != min(written, len(text)) || !errors.Is(err, io.ErrShortWrite) {
-					// Behind a Close frame of the guard, all is reported as written.
-					if !closes || n < min(written, len(response101)) {
+			synctest.Test(t, func(t *testing.T) {
+				newGuard(t, Config{}).Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+					c, _, _ := w.(http.Hijacker).Hijack()
+					n, err := io.WriteString(c, text[:first])
+					if s, _ := FromContext(r.Context()); closes {
+						s.Close(4000, "bye")
+						synctest.Wait()
+					}
+					if err == nil {
+						var m int
+						m, err = io.WriteString(c, text[first:])
+						n += m
+					}
+					if c.Close(); n != written || !errors.Is(err, io.ErrShortWrite) {
 						t.Errorf("%d bytes written: %d, %v", written, n, err)
 					}
-				}
-			})).ServeHTTP(&pipe{conn: &shortConn{left: written}}, upgradeRequest())
+				})).ServeHTTP(&pipe{conn: &shortConn{left: written}}, upgradeRequest())
+			})
 		}
 	}
 }
@@ -389,53 +366,40 @@ func TestShutdownAmongWrites(t *testing.T) {
 
 // When the context is done, sockets whose clients do not answer are closed at once; also if the draining has just begun.
 func TestShutdownHeedsItsContext(t *testing.T) {
-	for _, drain := range []time.Duration{0, time.Hour} {
+	late := context.DeadlineExceeded
+	for _, c := range []struct {
+		sockets              int64
+		drain, timeout, want time.Duration
+		err                  error
+	}{{1, 0, 0, 0, late}, {1, time.Hour, time.Minute, closeTimeout, nil}, {2, time.Hour, time.Minute, time.Minute, late}, {0, time.Hour, time.Minute, 0, nil}} {
 		synctest.Test(t, func(t *testing.T) {
-			g, _ := bubble(t, Config{Drain: drain}, serveUntilClose)
-			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-			defer cancel()
-			if drain == 0 {
-				cancel()
+			g := mustNew(t, Config{Drain: c.drain, Rules: atMost(c.sockets)})
+			for range c.sockets {
+				pipeTo(t, g, serveUntilClose)
 			}
+			ctx, cancel := context.WithTimeout(t.Context(), c.timeout)
+			defer cancel()
 			begin := time.Now()
 			err := g.Shutdown(ctx)
 			took := time.Since(begin)
-			synctest.Wait()
-			if drain == 0 && (took != 0 || !errors.Is(err, context.Canceled)) || drain > 0 && (took != closeTimeout || err != nil) || g.open() != 0 {
-				t.Errorf("%v after %v, %d sockets", err, took, g.open())
+			if synctest.Wait(); !errors.Is(err, c.err) || took != c.want || g.open() != 0 {
+				t.Errorf("%+v: %v after %v, %d sockets", c, err, took, g.open())
 			}
 		})
 	}
-	synctest.Test(t, func(t *testing.T) { // two sockets, of which the second is closed in half an hour
-		g := mustNew(t, Config{Drain: time.Hour, Rules: []Rule{{Slots: core.NewSlots(new(core.MemoryStore), "ws", 2), Key: keyfuncs.Everyone()}}})
-		for range 2 {
-			go io.Copy(io.Discard, pipeTo(t, g, serveUntilClose))
-		}
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-		defer cancel()
-		begin := time.Now()
-		if err := g.Shutdown(ctx); !errors.Is(err, context.DeadlineExceeded) || time.Since(begin) != time.Minute {
-			t.Errorf("%v after %v", err, time.Since(begin))
-		}
-		synctest.Wait()
-		if g.open() != 0 {
-			t.Errorf("%d are open", g.open())
-		}
-	})
 }
 
 // The draining ends with the last socket, and Shutdown waits for OnClosed.
 func TestShutdownEndsWithTheLastSocket(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var ended atomic.Int64
-		g := mustNew(t, Config{
-			Drain: time.Hour, Rules: []Rule{{Slots: core.NewSlots(new(core.MemoryStore), "ws", 10), Key: keyfuncs.Everyone()}},
-			OnClosed: func(*Socket, error) {
-				time.Sleep(time.Second)
-				ended.Add(1)
-			},
-		})
-		for range 10 {
+		g := mustNew(t, Config{Drain: time.Hour, Rules: atMost(10), OnClosed: func(*Socket, error) {
+			time.Sleep(time.Second)
+			ended.Add(1)
+		}})
+		pipeTo(t, g, func(c net.Conn) { c.Close() }) // the last one before was no reason to stop waiting
+		time.Sleep(time.Minute)
+		for range 9 {
 			pipeTo(t, g, serveUntilClose)
 		}
 		done := make(chan error)
@@ -451,57 +415,19 @@ func TestShutdownEndsWithTheLastSocket(t *testing.T) {
 	})
 }
 
-// The error of Shutdown has those of all slots that could not be closed. The sockets are closed all the same.
+// The error of Shutdown has those of all slots that could not be closed, in 5 seconds, whatever its context.
 func TestShutdownWithoutTheStore(t *testing.T) {
-	server := redistest.Start(t)
-	shared := inRedis(t, "redis://"+server.Addr(), time.Second)
-	var rules []Rule
-	for _, slots := range []*core.Slots{core.NewSlots(shared, "user", 1), core.NewSlots(new(core.MemoryStore), "server", 1), core.NewSlots(shared, "address", 1)} {
-		rules = append(rules, Rule{Slots: slots, Key: keyfuncs.Everyone()})
-	}
-	closed := make(chan error, 1)
-	g := mustNew(t, Config{Rules: rules, OnClosed: func(_ *Socket, err error) { closed <- err }})
-	p := pipeTo(t, g, serveUntilClose)
-	server.Kill()
-	go func() {
-		p.closes()
-		p.Write(masked(0x88, ""))
-	}()
-	err := g.Shutdown(t.Context())
-	if cause := <-closed; !errors.Is(cause, ErrShutdown) {
-		t.Error(cause)
-	}
-	if err == nil || strings.Count(err.Error(), `slots "user"`) != 1 || strings.Count(err.Error(), `slots "address"`) != 1 {
-		t.Errorf("%v", err)
-	}
-}
-
-// An upgrade in progress when the guard shuts down is closed as soon as it is complete.
-func TestShutdownBeforeTheUpgrade(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g := newGuard(t, Config{})
-		client, server := net.Pipe()
-		goOn := make(chan struct{})
-		go g.Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-			<-goOn
-			c, _ := take(w)
-			serveUntilClose(c)
-		})).ServeHTTP(&pipe{conn: server}, upgradeRequest())
-		synctest.Wait()
-		done := make(chan error)
-		go func() { done <- g.Shutdown(t.Context()) }()
-		synctest.Wait()
-		close(goOn)
-		p := &peer{t: t, Conn: client, in: bufio.NewReader(client)}
-		if _, err := http.ReadResponse(p.in, nil); err != nil {
-			t.Fatal(err)
+		var rules []Rule
+		for name, store := range map[string]core.Store{"user": new(silentStore), "server": new(core.MemoryStore), "address": new(silentStore)} {
+			rules = append(rules, Rule{Slots: core.NewSlots(store, name, 1), Key: keyfuncs.Everyone()})
 		}
-		if got := p.closes(); got != "1001 the server is shutting down" {
-			t.Error(got)
-		}
-		p.send(masked(0x88, ""))
-		if err := <-done; err != nil {
-			t.Error(err)
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		begin := time.Now()
+		err := mustNew(t, Config{Rules: rules}).Shutdown(ctx)
+		if text := fmt.Sprint(err); strings.Count(text, `no answer about "user"`) != 1 || strings.Count(text, `no answer about "address"`) != 1 || time.Since(begin) != closeTimeout {
+			t.Errorf("%v after %v", err, time.Since(begin))
 		}
 	})
 }
@@ -526,7 +452,7 @@ func TestClientsThatDoNotRead(t *testing.T) {
 func TestMaxAgeIsSpread(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const sockets, parts = 1000, 10
-		g := mustNew(t, Config{MaxAge: 10 * time.Hour, Rules: []Rule{{Slots: core.NewSlots(new(core.MemoryStore), "ws", core.NoLimit), Key: keyfuncs.Everyone()}}})
+		g := mustNew(t, Config{MaxAge: 10 * time.Hour, Rules: atMost(core.NoLimit)})
 		h := g.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			c, _ := take(w)
 			s, _ := FromContext(r.Context())
@@ -586,15 +512,16 @@ func TestAgreedExtensions(t *testing.T) {
 			"":                                   false,
 			"Sec-WebSocket-Extensions: \r\n":     false,
 			"X: Sec-WebSocket-Extensions: a\r\n": false,
-			"Sec-WebSocket-Extensions: permessage-deflate; a=b\r\n": true,
-			"sec-websocket-extensions:foo\r\n":                      true,
+			"Sec-WebSocket-Extensions: permessage-deflate; a=b\r\n":           true,
+			"sec-websocket-extensions:foo\r\n":                                true,
+			"Sec-WebSocket-Extensions: foo\r\nSec-WebSocket-Extensions: \r\n": true,
 		} {
 			synctest.Test(t, func(t *testing.T) {
 				client, server := net.Pipe()
 				h := heard{done: make(chan struct{})}
 				go newGuard(t, Config{}).Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 					h.listen(respond(w, agreed))
-				})).ServeHTTP(&withHeader{pipe{conn: server}, http.Header{}}, changed("Sec-WebSocket-Extensions", "permessage-deflate, foo"))
+				})).ServeHTTP(&pipe{conn: server, header: http.Header{}}, changed("Sec-WebSocket-Extensions", "permessage-deflate, foo"))
 				go io.Copy(io.Discard, client)
 				client.Write(masked(0xc1, "compressed"))
 				client.Write(masked(0x88, ""))
@@ -607,11 +534,3 @@ func TestAgreedExtensions(t *testing.T) {
 		}
 	}
 }
-
-type withHeader struct {
-	pipe
-
-	header http.Header
-}
-
-func (h *withHeader) Header() http.Header { return h.header }
