@@ -155,7 +155,13 @@ func older(t *testing.T) {
 // inRedis returns a store of its own for each server.
 func inRedis(t *testing.T, addr string, timeout time.Duration) *redisstore.Store {
 	t.Helper()
-	client := redis.NewClient(&redis.Options{Addr: addr, ContextTimeoutEnabled: true})
+	return overRedis(t, &redis.UniversalOptions{Addrs: []string{addr}}, timeout)
+}
+
+func overRedis(t *testing.T, o *redis.UniversalOptions, timeout time.Duration) *redisstore.Store {
+	t.Helper()
+	o.ContextTimeoutEnabled = true
+	client := redis.NewUniversalClient(o)
 	s, err := redisstore.New(client, redisstore.Config{Timeout: timeout, SlotTimeout: timeout, SlotTTL: 4 * patient, Failure: redisstore.FailClosed})
 	if err != nil {
 		t.Fatal(err)
