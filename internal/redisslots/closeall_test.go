@@ -73,6 +73,8 @@ func (s *trigger) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proc
 // processes: who announces it is told so, or all have closed. What was lost before it was announced may be closed a little
 // later: all hear of it at their next look.
 func TestNoFalseSuccess(t *testing.T) {
+	config := brief(30 * time.Second) // nobody is taken for dead: that is not awaited
+	config.Timeout = time.Second
 	steps := 5
 	if *rounds > 1 {
 		steps = 14
@@ -90,7 +92,7 @@ func TestNoFalseSuccess(t *testing.T) {
 			for where := range 2 { // who announces it, or another
 				for n := 1; n <= steps; n++ {
 					server := redistest.Start(t)
-					all := []*member{join(t, brief(time.Second), server.Addr()), join(t, brief(time.Second), server.Addr()), join(t, brief(time.Second), server.Addr())}
+					all := []*member{join(t, config, server.Addr()), join(t, config, server.Addr()), join(t, config, server.Addr())}
 					all[1].take(t, "anna")
 					if what == "failed over" {
 						if _, err := server.Do("SAVE"); err != nil {
