@@ -69,16 +69,21 @@ func TestLinearizable(t *testing.T) {
 					}
 				}
 			})
-			cached := 0
+			cached, unknown := 0, 0
 			for _, h := range all { // not in the bubble, where no time passes meanwhile
 				for _, o := range h {
 					if o.Output.(*output).cached() {
 						cached++
 					}
 				}
-				check(t, h)
+				if !check(t, h) {
+					unknown++
+				}
 			}
-			t.Logf("%d histories with %d cached refusals", len(all), cached)
+			if unknown > 1+len(all)/50 {
+				t.Errorf("of %d histories, it is unknown whether they are linearizable", unknown)
+			}
+			t.Logf("%d histories, %d of them not decided, with %d cached refusals", len(all), unknown, cached)
 		})
 	}
 }
@@ -383,15 +388,20 @@ func shareKey(a, b *input) bool {
 	})
 }
 
-func check(t *testing.T, h []porcupine.Operation) {
+// check reports whether it is known that a history is linearizable. If all its operations overlap, as on a busy machine,
+// there may be too many orders.
+func check(t *testing.T, h []porcupine.Operation) (known bool) {
 	t.Helper()
-	result := porcupine.CheckOperationsTimeout(model, h, time.Minute)
-	if result == porcupine.Ok {
-		return
+	switch porcupine.CheckOperationsTimeout(model, h, 20*time.Second) {
+	case porcupine.Ok:
+		return true
+	case porcupine.Unknown:
+		return false
 	}
 	slices.SortFunc(h, func(a, b porcupine.Operation) int { return cmp.Compare(a.Call, b.Call) })
 	for _, o := range h {
 		t.Logf("%d to %d, process %d: %s", o.Call, o.Return, o.ClientId, describe(o.Input.(*input), o.Output.(*output)))
 	}
-	t.Fatalf("not linearizable, as far as was found out: %s", result)
+	t.Fatal("not linearizable")
+	return true
 }
