@@ -2,11 +2,9 @@ package lease_test
 
 import (
 	"bufio"
-	"bytes"
 	"cmp"
 	"context"
 	"encoding/binary"
-	"errors"
 	"flag"
 	"fmt"
 	"math/rand/v2"
@@ -30,10 +28,9 @@ var troubles = flag.Int("troubles", 1, "how often the processes that share limit
 func TestMain(m *testing.M) { proctest.Main(m, proctest.Funcs{"spender": spender}) }
 
 const (
-	patience = 2 * time.Minute // bounds every wait
-	key      = "key"
+	patience = 2 * time.Minute        // bounds every wait
 	part     = 200 * time.Millisecond // the sub-windows of the sliding window
-	pulse    = 700 * time.Millisecond // of the demand, and the fixed window
+	window   = 700 * time.Millisecond // the fixed one
 )
 
 // shared are what the processes limit by. The last is never leased, and admits all.
@@ -43,12 +40,12 @@ var shared = []struct {
 	period time.Duration
 }{
 	{core.SlidingWindow(2000, 5*part).NeverOver().Resolution(5), 2000, 5 * part},
-	{core.FixedWindow(1000, pulse), 1000, pulse},
+	{core.FixedWindow(1000, window), 1000, window},
 	{core.TokenBucket(100_000, time.Second), 0, 0},
 }
 
-// A spent is what one process spent, at some time from start to end, in nanoseconds. It is written with one call, so that
-// what a process did before it was killed is there.
+// A spent is what one process spent, at some time from start to end, in nanoseconds. It is appended to one log with one
+// call, so that what a process did before it was killed is there.
 type spent struct {
 	Start, End, N int64
 	Limiter       int8
@@ -56,7 +53,7 @@ type spent struct {
 }
 
 // spender is a process that spends as much as it may, until it is told to stop. It is told the file of its log, whether
-// its leases have an end, and the addresses of Redis, after the name of the master if they are Sentinels.
+// its clocks are late, and the addresses of Redis, after the name of the master if they are Sentinels.
 func spender(args []string) error {
 	log, err := os.OpenFile(args[0], os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
 	if err != nil {
@@ -75,18 +72,13 @@ func spender(args []string) error {
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	var clients sync.WaitGroup
-	if args[1] == "endless" {
-		clients.Go(func() {
-			for ctx.Err() == nil {
-				<-time.After(time.Millisecond)
-				s.Backend().Leases.Prolong()
-			}
-		})
+	if args[1] == "late" {
+		s.Backend().Leases.SlowDown()
 	}
 	for range 6 {
 		clients.Go(func() {
 			for ctx.Err() == nil {
-				spend(ctx, log, limiters, args[1] == "endless")
+				spend(ctx, log, limiters)
 			}
 		})
 	}
@@ -96,12 +88,12 @@ func spender(args []string) error {
 	return s.Close(context.Background())
 }
 
-// spend makes one decision, about one limiter or several. If they rest, all processes rush together: in every other pulse
-// they lease and do not spend it.
-func spend(ctx context.Context, log *os.File, limiters []*core.Limiter, rests bool) {
+// spend makes one decision, about one limiter or several. All processes rush together, and in two of three windows they rest
+// soon: then they have leased what they do not spend.
+func spend(ctx context.Context, log *os.File, limiters []*core.Limiter) {
 	now := time.Now().UnixNano()
-	if passed := time.Duration(now % int64(pulse)); rests && now/int64(pulse)%3 != 0 && passed > pulse/10 {
-		<-time.After(pulse - passed)
+	if passed := time.Duration(now % int64(window)); now/int64(window)%3 != 0 && passed > window/10 {
+		<-time.After(window - passed)
 	}
 	<-time.After(rand.N(time.Millisecond))
 	all := []int{rand.IntN(2)}
@@ -111,7 +103,7 @@ func spend(ctx context.Context, log *os.File, limiters []*core.Limiter, rests bo
 	n := 1 + rand.Int64N(2)
 	var charges []core.Charge
 	for _, i := range all {
-		charges = append(charges, core.Charge{Limiter: limiters[i], Key: key, Units: n})
+		charges = append(charges, core.Charge{Limiter: limiters[i], Key: "key", Units: n})
 	}
 	start := time.Now().UnixNano()
 	d, err := core.AllowAll(ctx, charges...)
@@ -123,12 +115,11 @@ func spend(ctx context.Context, log *os.File, limiters []*core.Limiter, rests bo
 		_ = d.Refund(ctx)
 		return
 	}
-	var b bytes.Buffer
-	leased := d.Backend(nil).Source().String() == "lease"
+	var records []spent
 	for _, i := range all {
-		_ = binary.Write(&b, binary.LittleEndian, spent{start, end, n, int8(i), leased})
+		records = append(records, spent{start, end, n, int8(i), d.Backend(nil).Source().String() == "lease"})
 	}
-	if _, err := log.Write(b.Bytes()); err != nil {
+	if err := binary.Write(log, binary.LittleEndian, records); err != nil {
 		panic(err)
 	}
 }
@@ -136,103 +127,88 @@ func spend(ctx context.Context, log *os.File, limiters []*core.Limiter, rests bo
 // A crew is processes that share limits.
 type crew struct {
 	t       *testing.T
-	dir     string
-	args    []string
+	args    []string // the first is the log
 	members []*proctest.Process
-	started int
-	aligned bool // the clock of Redis is ours
 	losses  []loss
 }
 
 // A loss is a time in which the store lost what it had counted, or skipped time.
 type loss struct{ start, end int64 }
 
-func newCrew(t *testing.T, kind string, aligned bool, redis ...string) *crew {
+func newCrew(t *testing.T, kind string, redis ...string) *crew {
 	t.Helper()
-	c := &crew{t: t, dir: t.TempDir(), args: append([]string{kind}, redis...), aligned: aligned}
+	c := &crew{t: t, args: append([]string{filepath.Join(t.TempDir(), "log"), kind}, redis...)}
 	for range 4 {
 		c.members = append(c.members, c.start())
 	}
 	return c
 }
 
-func (c *crew) start() *proctest.Process {
-	c.t.Helper()
-	c.started++
-	log := filepath.Join(c.dir, fmt.Sprint(c.started))
-	return proctest.Start(c.t, "spender", append([]string{log}, c.args...)...)
-}
+func (c *crew) start() *proctest.Process { return proctest.Start(c.t, "spender", c.args...) }
 
 // during notes a loss while f runs.
-func (c *crew) during(f func()) {
-	start := time.Now().UnixNano()
-	f()
-	c.losses = append(c.losses, loss{start, time.Now().UnixNano()})
+func (c *crew) during(f func()) func() {
+	return func() {
+		start := time.Now().UnixNano()
+		f()
+		c.losses = append(c.losses, loss{start, time.Now().UnixNano()})
+	}
 }
 
-// all returns what was spent.
-func (c *crew) all() (all []spent) {
-	c.t.Helper()
-	for i := range c.started {
-		b, err := os.ReadFile(filepath.Join(c.dir, fmt.Sprint(i+1)))
-		if errors.Is(err, os.ErrNotExist) {
-			continue
-		}
-		if err != nil {
-			c.t.Fatal(err)
-		}
-		records := make([]spent, len(b)/binary.Size(spent{}))
-		if _, err := binary.Decode(b, binary.LittleEndian, records); err != nil {
-			c.t.Fatal(err)
-		}
-		all = append(all, records...)
+// all returns what was spent, and how often by leases.
+func (c *crew) all() (all []spent, leased int) {
+	b, _ := os.ReadFile(c.args[0]) // the processes make it
+	all = make([]spent, len(b)/binary.Size(spent{}))
+	if _, err := binary.Decode(b, binary.LittleEndian, all); err != nil {
+		c.t.Fatal(err)
 	}
-	return all
+	for _, x := range all {
+		if x.Leased {
+			leased++
+		}
+	}
+	return all, leased
 }
 
 // works waits until the processes have spent more from leases, for longer than leases last.
 func (c *crew) works() {
 	c.t.Helper()
-	leased := func() (n int) {
-		for _, x := range c.all() {
-			if x.Leased {
-				n++
-			}
-		}
-		return n
-	}
-	before, deadline := leased(), time.Now().Add(patience)
+	_, before := c.all()
 	<-time.After(5 * part)
-	for leased() < before+200 {
-		if time.Now().After(deadline) {
-			c.t.Fatalf("only %d decisions from leases", leased()-before)
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); <-time.After(20 * time.Millisecond) {
+		if _, leased := c.all(); leased >= before+200 {
+			return
 		}
-		<-time.After(20 * time.Millisecond)
 	}
+	c.t.Fatal("too few decisions from leases")
 }
 
-// stop stops the processes, and returns by how much a limit was exceeded at worst.
-func (c *crew) stop() (over int64) {
+// survive checks that the processes work on after each trouble, and have not spent too much when they stop. The window of
+// the clock of Redis is known only if that is ours.
+func (c *crew) survive(aligned bool, all ...func()) {
 	c.t.Helper()
+	c.works()
+	for range *troubles {
+		for _, trouble := range all {
+			trouble()
+			c.works()
+		}
+	}
 	for _, p := range c.members {
 		p.Send("stop")
 	}
 	for _, p := range c.members {
 		p.Wait()
 	}
-	return c.over()
+	if over := c.over(aligned); over > 0 {
+		c.t.Errorf("%d too many were admitted", over)
+	}
 }
 
-func (c *crew) over() (over int64) {
-	all := c.all()
-	leased := 0
-	for _, x := range all {
-		if x.Leased {
-			leased++
-		}
-	}
-	over = c.exceeds(all, 0)
-	if c.aligned {
+// over returns by how much a limit was exceeded at worst.
+func (c *crew) over(aligned bool) (over int64) {
+	all, leased := c.all()
+	if over = c.exceeds(all, 0); aligned {
 		over = max(over, c.exceeds(all, 1))
 	}
 	c.t.Logf("%d charges admitted, %d in decisions by leases; at worst %d too many", len(all), leased, over)
@@ -245,14 +221,10 @@ func (c *crew) exceeds(all []spent, i int) (over int64) {
 	limit, period := shared[i].limit, int64(shared[i].period)
 	own := slices.DeleteFunc(slices.Clone(all), func(x spent) bool { return int(x.Limiter) != i || x.End-x.Start >= period })
 	slices.SortFunc(own, func(a, b spent) int { return cmp.Compare(a.Start, b.Start) })
-	last := int64(0)
 	for first := range own {
 		from := own[first].Start
 		if i == 1 {
-			if from -= from % period; from == last {
-				continue
-			}
-			last = from
+			from -= from % period
 		}
 		sum, most := int64(0), limit
 		for _, x := range own[first:] {
@@ -273,95 +245,67 @@ func (c *crew) exceeds(all []spent, i int) (over int64) {
 	return over
 }
 
-// Processes that share limits never spend more than they admit, while they are stopped and killed, Redis forgets, and its
-// clock is five seconds off and is set.
+// Processes that share limits never spend more than they admit, while they are stopped and killed, and Redis forgets and is
+// killed.
 func TestProcesses(t *testing.T) {
 	t.Parallel()
-	for name, start := range map[string]func(t testing.TB, lines ...string) *redistest.Server{
-		"the clocks agree": redistest.Start, "the clocks differ": redistest.StartWithClock,
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			server := start(t)
-			skewed := name == "the clocks differ"
-			if skewed {
-				server.SetClock(5 * time.Second)
-			}
-			c := newCrew(t, "", !skewed, "", server.Addr())
-			c.works()
-			for range *troubles {
-				for _, trouble := range []func(){
-					func() { // one is stopped for longer than its leases last
-						c.members[0].Pause()
-						<-time.After(part * 3 / 2)
-						c.members[0].Resume()
-					},
-					func() { // and for a shorter time
-						c.members[1].Pause()
-						<-time.After(part / 4)
-						c.members[1].Resume()
-					},
-					func() { // one is killed, and another starts
-						c.members[2].Kill()
-						c.members[2] = c.start()
-					},
-					func() { c.during(server.Flush) },
-					func() { // Redis is killed
-						if !skewed {
-							c.during(func() {
-								server.Kill()
-								server.Restart()
-							})
-						}
-					},
-					func() { // its clock is set
-						if skewed {
-							c.during(func() { server.SetClock(-5 * time.Second) })
-							c.works()
-							c.during(func() { server.SetClock(5 * time.Second) })
-						}
-					},
-				} {
-					trouble()
-					c.works()
-				}
-			}
-			if over := c.stop(); over > 0 {
-				t.Errorf("%d too many were admitted", over)
-			}
-		})
+	server := redistest.Start(t)
+	c := newCrew(t, "", "", server.Addr())
+	c.survive(true, c.pauses(0, part*3/2), c.pauses(1, part/4), c.killed, c.during(server.Flush), c.during(func() {
+		server.Kill()
+		server.Restart()
+	}))
+}
+
+// pauses stops a process: for longer than its leases last, or not.
+func (c *crew) pauses(member int, span time.Duration) func() {
+	return func() {
+		c.members[member].Pause()
+		<-time.After(span)
+		c.members[member].Resume()
 	}
 }
 
-// The same holds when a replica takes over.
+// killed kills a process, and starts another.
+func (c *crew) killed() {
+	c.members[2].Kill()
+	c.members[2] = c.start()
+}
+
+// The same holds if the clock of Redis is five seconds off, and is set.
+func TestProcessesClock(t *testing.T) {
+	t.Parallel()
+	server := redistest.StartWithClock(t)
+	set := func(ahead time.Duration) func() {
+		return func() { server.SetClock(ahead) }
+	}
+	set(5 * time.Second)()
+	c := newCrew(t, "", "", server.Addr())
+	c.survive(false, c.pauses(0, part*3/2), c.killed, c.during(set(-5*time.Second)), c.during(set(5*time.Second)))
+}
+
+// And when a replica takes over.
 func TestProcessesFailover(t *testing.T) {
 	t.Parallel()
 	sentinel := redistest.StartSentinel(t)
-	c := newCrew(t, "", true, append([]string{redistest.MasterName}, sentinel.Addrs()...)...)
-	for range *troubles {
-		c.works()
-		c.during(func() {
-			old := sentinel.KillMaster()
-			sentinel.WaitFailover(old)
-			old.Restart()
-			sentinel.WaitReady()
-		})
-		c.works()
-	}
-	if over := c.stop(); over > 0 {
-		t.Errorf("%d too many were admitted", over)
-	}
+	c := newCrew(t, "", append([]string{redistest.MasterName}, sentinel.Addrs()...)...)
+	c.survive(true, c.during(func() {
+		old := sentinel.KillMaster()
+		sentinel.WaitFailover(old)
+		old.Restart()
+		sentinel.WaitReady()
+	}))
 }
 
-// The test finds it if leases have no end.
-func TestProcessesFindLeasesWithoutEnd(t *testing.T) {
+// The test finds it if leases outlive their ends.
+func TestProcessesFindLateClocks(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
-	c := newCrew(t, "endless", true, "", server.Addr())
-	for deadline := time.Now().Add(patience); c.over() == 0; {
-		if time.Now().After(deadline) {
-			t.Fatal("leases without an end were not noticed")
+	c := newCrew(t, "late", "", server.Addr())
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); <-time.After(window) {
+		if c.over(true) > 0 {
+			return
 		}
-		<-time.After(pulse)
 	}
+	t.Error("late clocks were not noticed")
 }
