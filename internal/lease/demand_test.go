@@ -199,7 +199,7 @@ func overRedis(b *testing.B, address string) (next, fresh store.Store, calls *at
 	calls = new(atomic.Int64)
 	s, err := redisrates.New(client, redisrates.Config{
 		Timeout: time.Second, Failure: redisrates.Closed,
-		Observer: &store.Observer{Called: func(store.CallEvent) { calls.Add(1) }},
+		Called: func(store.Call) { calls.Add(1) },
 	})
 	if err != nil {
 		b.Fatal(err)
