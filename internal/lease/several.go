@@ -109,12 +109,12 @@ func (s *Store) restore(charge []step.Cell, n int64) bool {
 	now := s.now()
 	sh := s.lock(charge)
 	defer sh.mu.Unlock()
-	e := sh.of(charge)
+	e := sh.find(&charge[0])
 	if e == nil {
 		return false
 	}
-	e.pause = 0
-	if at := charge[0].At; at < e.at || at >= e.end || !e.live(now) {
+	e.pause = 0 // also under another plan
+	if at := charge[0].At; !e.is(charge) || at < e.at || at >= e.end || !e.live(now) {
 		return false
 	}
 	e.left += n
